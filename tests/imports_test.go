@@ -1,0 +1,267 @@
+// Package tests checks the tree itself: which package may import which, the
+// house style, and the links of the documentation. The directories below it
+// hold the black-box tests and benchmarks.
+package tests
+
+import (
+	"go/parser"
+	"go/token"
+	iofs "io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/kvfs/kvfs"
+
+// row is a package's place in the import table.
+type row struct {
+	level int
+	may   []string // packages of ours it may import; "*" stands for every lower level
+}
+
+// table lists every package of ours outside tests/. A package that is not here
+// may not exist: adding it means deciding its level.
+var table = map[string]row{
+	"directio":        {0, nil},
+	"rdma":            {0, nil},
+	"tiers/block":     {0, nil},
+	"tiers/invariant": {0, nil},
+
+	"directio/faultio": {1, []string{"*"}},
+	"rdma/tcp":         {1, []string{"*"}},
+	"rdma/fabric":      {1, []string{"*"}},
+	"rdma/nic":         {1, []string{"*"}},
+	"rdma/inproc":      {1, []string{"*"}},
+	"tiers/index":      {1, nil},
+	"tiers/policy":     {1, []string{"tiers/block"}},
+	"tiers/hybrid":     {1, []string{"tiers/block"}},
+	"cluster":          {1, []string{"tiers/block", "tiers/invariant", "rdma"}},
+
+	"tiers": {2, []string{"tiers/block", "tiers/index", "tiers/invariant", "tiers/policy"}},
+
+	"tiers/mem":      {3, []string{"tiers", "tiers/block", "tiers/index", "tiers/invariant", "tiers/policy"}},
+	"tiers/disk":     {3, []string{"tiers", "tiers/block", "tiers/index", "tiers/invariant", "tiers/policy", "directio"}},
+	"tiers/peer":     {3, []string{"tiers", "tiers/block", "tiers/index", "tiers/invariant", "tiers/policy", "cluster", "rdma"}},
+	"tiers/tiertest": {3, []string{"tiers", "tiers/block", "tiers/invariant"}},
+
+	"fs": {4, []string{"tiers", "tiers/block", "tiers/hybrid", "tiers/index"}},
+
+	"cmd/kvfs/config": {5, []string{"tiers/block"}},
+	"cmd/kvfs":        {5, []string{"*", "cmd/kvfs/config"}},
+}
+
+const testsLevel = 6 // everything below tests/, which only tests/ may import
+
+// homes lists the third-party modules and the only packages that may import
+// each of them. An empty list means any package.
+var homes = map[string][]string{
+	"C":                                   {"rdma/fabric"},
+	"github.com/NVIDIA/go-nvml":           {"rdma/nic"},
+	"github.com/hanwen/go-fuse/v2":        {"fs", "tests/bench", "tests/bench/loopback"},
+	"github.com/hashicorp/memberlist":     {"cluster"},
+	"github.com/minio/crc64nvme":          {"tiers/block"},
+	"github.com/pawelgaczynski/giouring":  {"directio"},
+	"github.com/prometheus/client_golang": {"cmd/kvfs"},
+	"github.com/prometheus/client_model":  {"cmd/kvfs"},
+	"github.com/prometheus/common":        {"cmd/kvfs"},
+	"github.com/spf13/cobra":              {"cmd/kvfs", "cmd/kvfs/config"},
+	"github.com/spf13/pflag":              {"cmd/kvfs", "cmd/kvfs/config"},
+	"go.yaml.in/yaml/v3":                  {"cmd/kvfs", "cmd/kvfs/config"},
+	"google.golang.org/grpc":              {"cluster"},
+	"google.golang.org/protobuf":          {"cluster"},
+	"go.uber.org/zap":                     {},
+	"golang.org/x/sys":                    {},
+}
+
+// TestImports shows that every package imports only what the table allows, by
+// parsing the files in-process: a test that asks `go list` is served stale from
+// the test cache.
+func TestImports(t *testing.T) {
+	for _, file := range goFiles(t) {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), filepath.Join("..", file), nil, parser.ImportsOnly)
+		if err != nil {
+			t.Errorf("%s: %v", file, err)
+			continue
+		}
+		for _, spec := range f.Imports {
+			path, err := strconv.Unquote(spec.Path.Value)
+			if err != nil {
+				t.Errorf("%s: %v", file, err)
+			}
+			if why := checkImport(filepath.Dir(file), path); why != "" {
+				t.Errorf("%s: %s", file, why)
+			}
+		}
+	}
+}
+
+// TestImportTable shows that the table itself points down only: a package may
+// import lower levels, and a command its own sub-packages.
+func TestImportTable(t *testing.T) {
+	for pkg, r := range table {
+		for _, may := range r.may {
+			if may == "*" {
+				continue
+			}
+			to, ok := table[may]
+			if !ok {
+				t.Errorf("%s: %s is not in the table", pkg, may)
+			} else if to.level >= r.level && !within(may, pkg) {
+				t.Errorf("%s (level %d) lists %s (level %d)", pkg, r.level, may, to.level)
+			}
+		}
+	}
+}
+
+// TestCheckImport plants imports in the checker and shows that it tells good
+// from bad ones.
+func TestCheckImport(t *testing.T) {
+	const us = module + "/"
+	for _, c := range []struct{ pkg, path, want string }{
+		{"tiers", "sync", ""},
+		{"tiers", us + "tiers/block", ""},
+		{"tiers", us + "tiers/index", ""},
+		{"tiers", "go.uber.org/zap", ""},
+		{"tiers", "go.uber.org/zap/zapcore", ""},
+		{"directio", "golang.org/x/sys/unix", ""},
+		{"rdma/tcp", us + "rdma", ""},
+		{"tiers/disk", us + "directio", ""},
+		{"fs", "github.com/hanwen/go-fuse/v2/fs", ""},
+		{"tests/bench", "github.com/hanwen/go-fuse/v2/fuse", ""},
+		{"tests/bench", us + "cmd/kvfs/config", ""},
+		{"tests/bench", us + "tests/engines", ""},
+		{"cmd/kvfs", us + "fs", ""},
+		{"cmd/kvfs", us + "cmd/kvfs/config", ""},
+		{"cmd/kvfs/config", us + "tiers/block", ""},
+		{"cmd/kvfs/config", "go.yaml.in/yaml/v3", ""},
+		{"rdma/fabric", "C", ""},
+
+		{"tiers", us + "tiers/mem", "tiers may not import tiers/mem"},
+		{"tiers", us + "fs", "tiers may not import fs"},
+		{"tiers/block", us + "tiers/invariant", "tiers/block may not import tiers/invariant"},
+		{"tiers/index", us + "tiers/block", "tiers/index may not import tiers/block"},
+		{"tiers/mem", us + "directio", "tiers/mem may not import directio"},
+		{"tiers/mem", us + "tiers/disk", "tiers/mem may not import tiers/disk"},
+		{"directio", us + "tiers/block", "directio may not import tiers/block"},
+		{"rdma/tcp", us + "rdma/inproc", "rdma/tcp may not import rdma/inproc"},
+		{"rdma/tcp", us + "tiers/policy", "rdma/tcp may not import tiers/policy"},
+		{"fs", us + "tiers/mem", "fs may not import tiers/mem"},
+		{"fs", us + "cmd/kvfs/config", "fs may not import cmd/kvfs/config"},
+		{"cmd/kvfs/config", us + "tiers", "cmd/kvfs/config may not import tiers"},
+		{"cmd/kvfs", us + "tests/bench", "cmd/kvfs may not import tests/bench"},
+		{"tiers", us + "tiersx", "tiersx is not in the import table"},
+		{"util", "sync", "util is not in the import table"},
+		{"tiers", "github.com/hanwen/go-fuse/v2/fuse", "tiers may not import github.com/hanwen/go-fuse/v2/fuse: its home is fs, tests/bench, tests/bench/loopback"},
+		{"tests/mount", "github.com/hanwen/go-fuse/v2/fs", "tests/mount may not import github.com/hanwen/go-fuse/v2/fs: its home is fs, tests/bench, tests/bench/loopback"},
+		{"cluster", "go.yaml.in/yaml/v3", "cluster may not import go.yaml.in/yaml/v3: its home is cmd/kvfs, cmd/kvfs/config"},
+		{"fs", "C", "fs may not import C: its home is rdma/fabric"},
+		{"tiers", "gopkg.in/yaml.v3", "gopkg.in/yaml.v3 has no home"},
+		{"tiers", "go.uber.org/zapper", "go.uber.org/zapper has no home"},
+	} {
+		if got := checkImport(c.pkg, c.path); got != c.want {
+			t.Errorf("checkImport(%q, %q) = %q, want %q", c.pkg, c.path, got, c.want)
+		}
+	}
+}
+
+// checkImport tells why pkg, a directory of this module, may not import path;
+// "" if it may.
+func checkImport(pkg, path string) string {
+	from, ok := rowOf(pkg)
+	if !ok {
+		return pkg + " is not in the import table"
+	}
+	ours, ok := strings.CutPrefix(path, module+"/")
+	if !ok {
+		return checkThirdParty(pkg, path)
+	}
+	to, ok := rowOf(ours)
+	if !ok {
+		return ours + " is not in the import table"
+	}
+	bothTests := from.level == testsLevel && to.level == testsLevel
+	lower := to.level < from.level && slices.Contains(from.may, "*")
+	if bothTests || lower || slices.Contains(from.may, ours) {
+		return ""
+	}
+	return pkg + " may not import " + ours
+}
+
+// checkThirdParty is checkImport for paths outside this module.
+func checkThirdParty(pkg, path string) string {
+	first, _, _ := strings.Cut(path, "/")
+	if path != "C" && !strings.Contains(first, ".") {
+		return "" // standard library
+	}
+	for mod, home := range homes {
+		if !within(path, mod) {
+			continue
+		}
+		if len(home) == 0 || slices.Contains(home, pkg) {
+			return ""
+		}
+		return pkg + " may not import " + path + ": its home is " + strings.Join(home, ", ")
+	}
+	return path + " has no home"
+}
+
+// rowOf returns the row of a directory of this module.
+func rowOf(pkg string) (row, bool) {
+	if within(pkg, "tests") {
+		return row{testsLevel, []string{"*"}}, true
+	}
+	r, ok := table[pkg]
+	return r, ok
+}
+
+// within reports whether path is dir or lies below it.
+func within(path, dir string) bool {
+	return path == dir || strings.HasPrefix(path, dir+"/")
+}
+
+// goFiles returns the Go files of this module, relative to its root, build tags
+// notwithstanding. It stays out of testdata, nested modules and the directories
+// that the Makefile makes, one of which may be a mount.
+func goFiles(t *testing.T) []string {
+	t.Helper()
+	var files []string
+	err := filepath.WalkDir("..", func(path string, d iofs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, _ := filepath.Rel("..", path)
+		if !d.IsDir() {
+			if strings.HasSuffix(rel, ".go") {
+				files = append(files, filepath.ToSlash(rel))
+			}
+			return nil
+		}
+		if rel != "." && skipDir(path, rel) {
+			return filepath.SkipDir
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(files) < 10 {
+		t.Fatalf("found %d Go files: not the root of the module?", len(files))
+	}
+	return files
+}
+
+func skipDir(path, rel string) bool {
+	name := filepath.Base(rel)
+	if rel == "mnt" || rel == "bin" || name == "testdata" || name == "node_modules" || name[0] == '.' || name[0] == '_' {
+		return true
+	}
+	_, err := os.Stat(filepath.Join(path, "go.mod"))
+	return err == nil
+}

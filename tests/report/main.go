@@ -1,0 +1,100 @@
+// Command report runs `go test -json` and tells people what came of it: output
+// of failures as they happen, one line a package, and at the end every failed
+// and every skipped case with its reason, then the counts alone on a line:
+//
+//	N passed, N failed, N skipped
+//
+// Usage:
+//
+//	report [-vet] -- ARGS [-- ARGS]...
+//
+// With -vet, `go vet ./...` comes first and counts as a case. Each ARGS are the
+// arguments of one `go test`; the runs follow each other, and a failure does not
+// stop the next. Without any, report reads the JSON of a run from standard
+// input. It exits 1 if anything failed or nothing ran at all.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	// An interrupt reaches go test as well: let it stop, then report.
+	signal.Notify(make(chan os.Signal, 1), os.Interrupt, syscall.SIGTERM)
+	r := newReport(os.Stdout)
+	vet := flag.Bool("vet", false, "run go vet ./... first")
+	flag.Usage = func() { fmt.Fprintln(os.Stderr, "usage: report [-vet] -- ARGS [-- ARGS]...") }
+	flag.Parse()
+	runs := split(flag.Args())
+	if *vet {
+		r.vet()
+	}
+	if len(runs) == 0 {
+		r.read(os.Stdin)
+	}
+	for _, args := range runs {
+		if err := test(r, args); err != nil {
+			r.fail("go test", err.Error())
+		}
+	}
+	if !r.finish() {
+		os.Exit(1)
+	}
+}
+
+// split cuts args at each "--". (Package flag has swallowed the first one.)
+func split(args []string) [][]string {
+	if len(args) == 0 {
+		return nil
+	}
+	runs := [][]string{nil}
+	for _, a := range args {
+		if a == "--" {
+			runs = append(runs, nil)
+			continue
+		}
+		runs[len(runs)-1] = append(runs[len(runs)-1], a)
+	}
+	return runs
+}
+
+// vet runs go vet over everything, as one case.
+func (r *report) vet() {
+	cmd := exec.Command("go", "vet", "./...")
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	if err := cmd.Run(); err != nil {
+		r.fail("go vet ./...", err.Error())
+		return
+	}
+	fmt.Fprintln(r.w, "ok   go vet ./...")
+	r.passed++
+}
+
+// test runs `go test -json args` into r. Its error says that go test failed in
+// a way that no test shows.
+func test(r *report, args []string) error {
+	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	failed := r.failures()
+	r.read(out)
+	_, _ = io.Copy(io.Discard, out) // what a line too long for read left
+	err = cmd.Wait()
+	if _, ok := errors.AsType[*exec.ExitError](err); ok && r.failures() > failed {
+		return nil
+	}
+	return err
+}

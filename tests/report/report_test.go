@@ -1,0 +1,75 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// TestReport feeds runs as go test prints them and shows what is counted, and
+// that no failure goes unseen.
+func TestReport(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		events string // "action test output" a line, of package p
+		ok     bool
+		counts string
+		has    string
+	}{
+		{"pass", "run A|pass A|pass", true, "1 passed, 0 failed, 0 skipped", "ok   p"},
+		{"subtests are the cases", "run A|run A/x|run A/y|pass A/x|pass A/y|pass A|pass", true, "2 passed, 0 failed, 0 skipped", "2 cases"},
+		{"skip with reason", "run A|output A === RUN A|output A     a_test.go:7: no device|skip A|run B|pass B|pass", true, "1 passed, 0 failed, 1 skipped", "\nskipped:\n  p A: no device\n"},
+		{"only skips", "run A|skip A|pass", false, "0 passed, 0 failed, 1 skipped", "no test ran"},
+		{"no test files", "output  ?|skip", false, "0 passed, 0 failed, 0 skipped", "no test ran"},
+		{"fail", "run A|output A     a_test.go:7: got 1|fail A|fail", false, "0 passed, 1 failed, 0 skipped", "\nfailed:\n  p A: got 1\n"},
+		{"failed subtest counts once", "run A|run A/x|fail A/x|run A/y|pass A/y|fail A|fail", false, "1 passed, 1 failed, 0 skipped", "p A/x"},
+		{"parent fails by itself", "run A|run A/x|pass A/x|fail A|fail", false, "1 passed, 1 failed, 0 skipped", "p A: no reason"},
+		{"panic", "run A|run A/x|output A/x panic: oh|fail", false, "0 passed, 1 failed, 0 skipped", "p A/x: did not finish"},
+		{"cut off", "run A", false, "0 passed, 1 failed, 0 skipped", "p A: did not finish"},
+		{"fails to build", "output  FAIL p [build failed]|fail", false, "0 passed, 1 failed, 0 skipped", "p: does not build"},
+		{"exit after the tests", "run A|pass A|output  leaked|fail", false, "1 passed, 1 failed, 0 skipped", "p: failed outside its tests"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var out strings.Builder
+			r := newReport(&out)
+			r.read(strings.NewReader(stream(c.events)))
+			if ok := r.finish(); ok != c.ok {
+				t.Errorf("ok = %v, want %v", ok, c.ok)
+			}
+			if !strings.HasSuffix(out.String(), "\n"+c.counts+"\n") || !strings.Contains(out.String(), c.has) {
+				t.Errorf("got:\n%s\nwant %q and at the end %q", out.String(), c.has, c.counts)
+			}
+		})
+	}
+}
+
+// TestReportPassesOn shows that text between the events, as the go command
+// prints it, is not lost.
+func TestReportPassesOn(t *testing.T) {
+	var out strings.Builder
+	r := newReport(&out)
+	r.read(strings.NewReader("go: something\n{\"Action\":\"build-output\",\"Output\":\"x.go:1: no\\n\"}\n"))
+	if got, want := out.String(), "go: something\nx.go:1: no\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestTest runs go test with a flag that it does not know: a failure
+// that no event tells of.
+func TestTest(t *testing.T) {
+	var out strings.Builder
+	r := newReport(&out)
+	if err := test(r, []string{"-no-such-flag"}); err == nil && r.failures() == 0 {
+		t.Error("go test -no-such-flag passed")
+	}
+}
+
+func stream(events string) string {
+	var b strings.Builder
+	for _, line := range strings.Split(events, "|") {
+		action, rest, _ := strings.Cut(line, " ")
+		test, output, _ := strings.Cut(rest, " ")
+		fmt.Fprintf(&b, "{\"Action\":%q,\"Package\":%q,\"Test\":%q,\"Output\":%q}\n", action, module+"p", test, output+"\n")
+	}
+	return b.String()
+}
