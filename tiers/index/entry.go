@@ -1,0 +1,58 @@
+package index
+
+// ID numbers an entry. 0 is none, Root the root directory. An ID is used
+// again after Free.
+type ID uint32
+
+// Root is the root directory; it always exists and has no name.
+const Root ID = 1
+
+// Entry is one directory or file. It holds no pointers. The exported fields
+// belong to the caller: Alloc zeroes them, and after that the index reads none
+// but the type bits of Mode, to check that a parent is a directory.
+type Entry struct {
+	Size    int64 // bytes
+	Mtime   int64 // nanoseconds since the epoch, as all times here
+	Atime   int64
+	Ctime   int64
+	Expires int64  // 0: never
+	Lease   int64  // do not evict before this time
+	Blob    uint64 // file in the primary tier; 0: none
+	Seq     uint64 // commit number of the bytes
+	Sum     uint64 // checksum, valid if Flags says so
+	Mode    uint32 // type and permission bits, as st_mode
+	UID     uint32
+	GID     uint32
+	Group   uint32 // ordinal of the group, given by the caller
+	Lookups uint32 // references by the kernel
+	Opens   uint32 // open handles: pins
+	Flags   uint16
+	Tiers   uint16 // presence bits, one a tier
+
+	// The tree; see the methods of Index.
+	state      state
+	nameLen    uint8  // bytes, 1 to 255 if linked; 0 for Root
+	name       uint32 // slot in the size class of nameLen
+	hash       uint32 // of parent and name
+	chain      ID     // next in the same bucket; if free, next free entry
+	parent     ID     // 0 for Root and unlinked entries
+	prev, next ID     // siblings, ascending by order
+	first, end ID     // directories: first and last child
+	children   uint32 // directories: number of children
+	order      uint64 // cookie among siblings; ascending in time of linking
+}
+
+type state uint8
+
+const (
+	free state = iota
+	unlinked
+	linked
+)
+
+const (
+	entryBits  = 10 // 1024 entries, 152 KiB a chunk: what an empty index costs
+	entryChunk = 1 << entryBits
+)
+
+type entries [entryChunk]Entry

@@ -1,0 +1,309 @@
+package index
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"unsafe"
+)
+
+const (
+	dirMode  = syscall.S_IFDIR | 0o755
+	fileMode = syscall.S_IFREG | 0o644
+)
+
+func add(x *Index, parent ID, name string, mode uint32) ID {
+	id := x.Alloc()
+	x.At(id).Mode = mode
+	x.Link(id, parent, name)
+	return id
+}
+
+// grow builds the tree that most tests here start from:
+//
+//	a/b/c  a/b/d  a/e  f
+func grow(t *testing.T) (x *Index, ids map[string]ID) {
+	t.Helper()
+	x = New()
+	ids = map[string]ID{"": Root}
+	for _, path := range []string{"a/", "a/b/", "a/b/c", "a/b/d", "a/e", "f"} {
+		name, isDir := strings.CutSuffix(path, "/")
+		parent, base := "", name
+		if i := strings.LastIndexByte(name, '/'); i >= 0 {
+			parent, base = name[:i], name[i+1:]
+		}
+		mode := uint32(fileMode)
+		if isDir {
+			mode = dirMode
+		}
+		ids[name] = add(x, ids[parent], base, mode)
+	}
+	return x, ids
+}
+
+// TestEmpty: an index without entries answers every question.
+func TestEmpty(t *testing.T) {
+	x := New()
+	if got := x.Len(); got != 0 {
+		t.Errorf("Len: got %d, want 0", got)
+	}
+	if x.Walk("") != Root || x.Walk("a") != 0 || x.Lookup(Root, "") != 0 || x.Lookup(7, "a") != 0 {
+		t.Error("found what is not there")
+	}
+	if !x.Linked(Root) || x.Parent(Root) != 0 || x.Children(Root) != 0 {
+		t.Error("Root is not an empty linked directory without a parent")
+	}
+	if x.Path(Root) != "" || x.Name(Root) != "" || len(x.AppendName(nil, Root)) != 0 {
+		t.Error("Root has a name")
+	}
+	if mode := x.At(Root).Mode; mode != dirMode {
+		t.Errorf("mode of Root: got %o, want %o", mode, dirMode)
+	}
+	x.ReadDir(Root, 0, 0, func(id ID, _ *Entry, _ uint64) bool { t.Errorf("child %d", id); return true })
+	x.ReadDir(Root, 5, 9, func(id ID, _ *Entry, _ uint64) bool { t.Errorf("child %d", id); return true })
+	x.Descend(Root, func(id ID, _ *Entry) bool { t.Errorf("descendant %d", id); return true })
+	if x.Bytes() <= 0 {
+		t.Errorf("Bytes: got %d", x.Bytes())
+	}
+}
+
+// TestWalk: a path finds its entry in one spelling only.
+func TestWalk(t *testing.T) {
+	x, ids := grow(t)
+	for path, want := range ids {
+		if got := x.Walk(path); got != want {
+			t.Errorf("Walk(%q): got %d, want %d", path, got, want)
+		}
+		if got := x.Path(want); got != path {
+			t.Errorf("Path(%d): got %q, want %q", want, got, path)
+		}
+		if got := string(x.AppendPath([]byte("/mnt/"), want)); got != "/mnt/"+path {
+			t.Errorf("AppendPath(%d): got %q, want %q", want, got, "/mnt/"+path)
+		}
+	}
+	for _, path := range []string{
+		"/", "/a", "a/", "a//b", "a/b/", "A", "a/b/c/", "a/b/c/d", "f/g", "a/.", "..", "a/b/cc",
+		strings.Repeat("n", 256), strings.Repeat("a/", 3000) + "a",
+	} {
+		if got := x.Walk(path); got != 0 {
+			t.Errorf("Walk(%q): got %d, want 0", path, got)
+		}
+	}
+}
+
+// TestTree: relations between entries, before and after renames.
+func TestTree(t *testing.T) {
+	x, ids := grow(t)
+	a, b, c, e := ids["a"], ids["a/b"], ids["a/b/c"], ids["a/e"]
+	if got := x.Len(); got != 6 {
+		t.Errorf("Len: got %d, want 6", got)
+	}
+	if x.Children(a) != 2 || x.Children(b) != 2 || x.Children(c) != 0 || x.Children(Root) != 2 {
+		t.Error("wrong number of children")
+	}
+	within := []struct {
+		id, dir ID
+		want    bool
+	}{
+		{a, a, true}, {c, a, true}, {c, Root, true}, {Root, Root, true},
+		{a, c, false}, {e, b, false}, {Root, a, false},
+	}
+	for _, w := range within {
+		if got := x.Within(w.id, w.dir); got != w.want {
+			t.Errorf("Within(%q, %q): got %v, want %v", x.Path(w.id), x.Path(w.dir), got, w.want)
+		}
+	}
+
+	x.Rename(b, Root, "moved") // a directory takes its children along
+	if x.Walk("moved/c") != c || x.Walk("a/b") != 0 || x.Path(c) != "moved/c" || x.Parent(b) != Root {
+		t.Errorf("after the rename c is %q", x.Path(c))
+	}
+	x.Rename(c, b, "c") // to its own name
+	if x.Walk("moved/c") != c || x.Children(b) != 2 || x.Len() != 6 {
+		t.Error("renaming c to its own name changed more than its place")
+	}
+
+	x.Unlink(c)
+	if x.Linked(c) || x.Path(c) != "" || x.Name(c) != "" || x.Parent(c) != 0 || x.Within(c, Root) {
+		t.Error("c still has a place after Unlink")
+	}
+	if x.At(c).Mode != fileMode {
+		t.Error("Unlink changed the attributes")
+	}
+	x.Link(c, a, "again")
+	if x.Walk("a/again") != c {
+		t.Error("c not found where it was linked again")
+	}
+}
+
+// TestReuse: a freed ID comes back with nothing of its former life.
+func TestReuse(t *testing.T) {
+	x := New()
+	id := add(x, Root, "a", fileMode)
+	e := x.At(id)
+	e.Size, e.Flags, e.Tiers, e.Lease = 1, 2, 3, 4
+	x.Unlink(id)
+	x.Free(id)
+	again := x.Alloc()
+	if again != id {
+		t.Errorf("Alloc: got %d, want the freed %d", again, id)
+	}
+	if got := *x.At(again); got != (Entry{state: unlinked}) {
+		t.Errorf("entry is not blank: %+v", got)
+	}
+}
+
+// TestValid: exactly the IDs that are in use are valid.
+func TestValid(t *testing.T) {
+	x, ids := grow(t)
+	gone := x.Alloc()
+	x.Free(gone)
+	for _, id := range ids {
+		if !x.Valid(id) {
+			t.Errorf("Valid(%d): got false", id)
+		}
+	}
+	for _, id := range []ID{0, gone, gone + 1, 1 << 20, 1<<32 - 1} {
+		if x.Valid(id) {
+			t.Errorf("Valid(%d): got true", id)
+		}
+	}
+}
+
+// TestNameLengths: names of every length from 1 to 255, of arbitrary bytes, stay
+// apart in the arena, also after half of them made room for others.
+func TestNameLengths(t *testing.T) {
+	x := New()
+	name := func(n, salt int) string {
+		p := make([]byte, n)
+		for i := range p {
+			p[i] = byte(i*7 + n*13 + salt*101)
+			if p[i] == '/' {
+				p[i] = 0
+			}
+		}
+		return string(p)
+	}
+	ids := map[string]ID{}
+	for round := range 3 {
+		for n := 1; n <= 255; n++ {
+			s := name(n, round)
+			if ids[s] == 0 {
+				ids[s] = add(x, Root, s, fileMode)
+			}
+			if old := name(n, round-1); n%2 == 0 && ids[old] != 0 && old != s {
+				x.Unlink(ids[old])
+				x.Free(ids[old])
+				delete(ids, old)
+			}
+		}
+		for s, id := range ids {
+			if x.Lookup(Root, s) != id || x.Name(id) != s || string(x.AppendName(nil, id)) != s {
+				t.Fatalf("round %d: name of %d bytes lost", round, len(s))
+			}
+		}
+	}
+	if x.Len() != len(ids) {
+		t.Errorf("Len: got %d, want %d", x.Len(), len(ids))
+	}
+}
+
+// TestMisuse: breaking a rule panics at once and says which entry it was.
+func TestMisuse(t *testing.T) {
+	tests := []struct {
+		name string
+		call func(x *Index, ids map[string]ID)
+	}{
+		{"At(0)", func(x *Index, _ map[string]ID) { x.At(0) }},
+		{"At beyond", func(x *Index, _ map[string]ID) { x.At(1 << 31) }},
+		{"At free", func(x *Index, ids map[string]ID) { x.Unlink(ids["f"]); x.Free(ids["f"]); x.At(ids["f"]) }},
+		{"Free linked", func(x *Index, ids map[string]ID) { x.Free(ids["f"]) }},
+		{"Free twice", func(x *Index, _ map[string]ID) { id := x.Alloc(); x.Free(id); x.Free(id) }},
+		{"Free Root", func(x *Index, _ map[string]ID) { x.Free(Root) }},
+		{"Unlink Root", func(x *Index, _ map[string]ID) { New().Unlink(Root) }},
+		{"Unlink twice", func(x *Index, ids map[string]ID) { x.Unlink(ids["f"]); x.Unlink(ids["f"]) }},
+		{"Unlink full", func(x *Index, ids map[string]ID) { x.Unlink(ids["a"]) }},
+		{"Link twice", func(x *Index, ids map[string]ID) { x.Link(ids["f"], Root, "g") }},
+		{"Link taken name", func(x *Index, _ map[string]ID) { x.Link(x.Alloc(), Root, "f") }},
+		{"Rename to taken name", func(x *Index, ids map[string]ID) { x.Rename(ids["a/e"], Root, "f") }},
+		{"Link no name", func(x *Index, _ map[string]ID) { x.Link(x.Alloc(), Root, "") }},
+		{"Link long name", func(x *Index, _ map[string]ID) { x.Link(x.Alloc(), Root, strings.Repeat("n", 256)) }},
+		{"Link into file", func(x *Index, ids map[string]ID) { x.Link(x.Alloc(), ids["f"], "g") }},
+		{"Link into itself", func(x *Index, _ map[string]ID) {
+			id := x.Alloc()
+			x.At(id).Mode = dirMode
+			x.Link(id, id, "g")
+		}},
+		{"Rename Root", func(x *Index, ids map[string]ID) { x.Rename(Root, ids["a"], "g") }},
+		{"Rename below itself", func(x *Index, ids map[string]ID) { x.Rename(ids["a"], ids["a/b"], "g") }},
+		{"Rename unlinked", func(x *Index, _ map[string]ID) { x.Rename(x.Alloc(), Root, "g") }},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			x, ids := grow(t)
+			defer func() {
+				if msg, ok := recover().(string); !ok || !strings.HasPrefix(msg, "index: ") {
+					t.Errorf("got panic %q, want one of this package", msg)
+				}
+			}()
+			test.call(x, ids)
+		})
+	}
+}
+
+// TestAllocs: looking up and appending into a buffer that is large enough
+// allocate nothing, and linking allocates only when a part of the table grows.
+func TestAllocs(t *testing.T) {
+	x, ids := grow(t)
+	buf := make([]byte, 0, 256)
+	temp := add(x, Root, "temp", fileMode)
+	tests := []struct {
+		name string
+		call func()
+	}{
+		{"Lookup", func() { x.Lookup(ids["a/b"], "c"); x.Lookup(Root, "missing") }},
+		{"Walk", func() { x.Walk("a/b/c"); x.Walk("a/b/missing") }},
+		{"AppendPath", func() { x.AppendPath(buf, ids["a/b/c"]) }},
+		{"AppendName", func() { x.AppendName(buf, ids["a/b/c"]) }},
+		{"ReadDir", func() { x.ReadDir(ids["a"], 0, 0, func(ID, *Entry, uint64) bool { return true }) }},
+		{"Descend", func() { x.Descend(Root, func(ID, *Entry) bool { return true }) }},
+		{"Link", func() { x.Unlink(temp); x.Free(temp); temp = x.Alloc(); x.Link(temp, Root, "temp") }},
+		{"Rename", func() { x.Rename(temp, ids["a"], "other") }},
+	}
+	for _, test := range tests {
+		if got := testing.AllocsPerRun(100, test.call); got != 0 {
+			t.Errorf("%s: %v allocations a call, want 0", test.name, got)
+		}
+	}
+}
+
+// TestGrowth: everything is found while the hash table splits bucket after
+// bucket, and an *Entry stays where it was.
+func TestGrowth(t *testing.T) {
+	x := New()
+	first := add(x, Root, "first", fileMode)
+	e := x.At(first)
+	n := 3*bucketChunk + 5
+	ids := make([]ID, n)
+	for i := range ids {
+		ids[i] = add(x, Root, fmt.Sprint("file", i), fileMode)
+		if half := i / 2; x.Lookup(Root, fmt.Sprint("file", half)) != ids[half] {
+			t.Fatalf("file%d lost after %d more", half, i-half)
+		}
+	}
+	if x.At(first) != e {
+		t.Error("entry moved")
+	}
+	if x.table.n < uint32(n) {
+		t.Errorf("table has %d buckets for %d entries", x.table.n, x.Len())
+	}
+	check(t, x)
+}
+
+// TestEntrySize keeps the memory that the package comment promises.
+func TestEntrySize(t *testing.T) {
+	if got := unsafe.Sizeof(Entry{}); got != 152 {
+		t.Errorf("Entry has %d bytes, want 152", got)
+	}
+}

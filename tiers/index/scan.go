@@ -1,0 +1,92 @@
+package index
+
+// ReadDir calls fn for the children of dir whose cookie is greater than after,
+// in ascending order of cookies, until fn returns false. A cookie is at least 1
+// and belongs to one Link or Rename; 0 starts from the first child. fn must
+// not change the index.
+//
+// To resume, pass the last cookie seen as after and its entry as hint (0 or any
+// other ID, even a free one, is allowed). If hint still has that cookie the
+// scan resumes at once, otherwise it searches for its place from the nearer end
+// of the directory, in time linear in the children between. The children may
+// change between two calls: one that stays is seen exactly once, one that is
+// linked or renamed into dir meanwhile is seen later in the scan.
+func (x *Index) ReadDir(dir ID, after uint64, hint ID, fn func(id ID, e *Entry, cookie uint64) bool) {
+	for id := x.resume(x.At(dir), after, hint); id != 0; {
+		e := x.At(id)
+		if !fn(id, e, e.order) {
+			return
+		}
+		id = e.next
+	}
+}
+
+// resume returns the first child of dir with a cookie greater than after.
+func (x *Index) resume(dir *Entry, after uint64, hint ID) ID {
+	if after == 0 || dir.children == 0 {
+		return dir.first
+	}
+	if hint != 0 && uint64(hint) < x.used {
+		e := &x.entries[hint>>entryBits][hint%entryChunk]
+		// A cookie is given once, so no other check of the entry is needed to
+		// know that it is the one meant; but dir may have lost it.
+		if e.state == linked && e.order == after && x.At(e.parent) == dir {
+			return e.next
+		}
+	}
+	first, end := x.At(dir.first).order, x.At(dir.end).order
+	switch {
+	case after < first:
+		return dir.first
+	case after >= end:
+		return 0
+	case after-first < end-after:
+		return x.searchUp(dir.first, after)
+	}
+	return x.searchDown(dir.end, after)
+}
+
+// searchUp returns the first sibling from id on whose cookie is greater than
+// after; there is one.
+func (x *Index) searchUp(id ID, after uint64) ID {
+	for {
+		e := x.At(id)
+		if e.order > after {
+			return id
+		}
+		id = e.next
+	}
+}
+
+// searchDown returns the first sibling whose cookie is greater than after,
+// coming from id, which is such a one; a sibling with a lower one exists.
+func (x *Index) searchDown(id ID, after uint64) ID {
+	for {
+		prev := x.At(id).prev
+		if x.At(prev).order <= after {
+			return id
+		}
+		id = prev
+	}
+}
+
+// Descend calls fn for everything below dir, each directory before what it
+// contains, siblings in ascending order of cookies, until fn returns false. fn
+// must not change the index. Descend keeps no stack: any depth will do.
+func (x *Index) Descend(dir ID, fn func(id ID, e *Entry) bool) {
+	id := x.At(dir).first
+	for id != 0 {
+		e := x.At(id)
+		if !fn(id, e) {
+			return
+		}
+		if e.first != 0 {
+			id = e.first
+			continue
+		}
+		for e.next == 0 && e.parent != dir {
+			e = x.At(e.parent)
+		}
+		id = e.next
+	}
+}

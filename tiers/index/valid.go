@@ -1,0 +1,6 @@
+package index
+
+// Valid reports whether id is in use, so that At may be called with it.
+func (x *Index) Valid(id ID) bool {
+	return uint64(id) < x.used && x.entries[id>>entryBits][id%entryChunk].state != free
+}
