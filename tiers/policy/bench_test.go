@@ -1,0 +1,100 @@
+package policy
+
+import (
+	"math/rand/v2"
+	"runtime"
+	"testing"
+)
+
+const million = 1 << 20
+
+// fill returns a policy with a million blocks of 1 MiB, half of them used again.
+func fill(b *testing.B, name string) Policy {
+	p := open(b, name, million<<20)
+	for id := range uint32(million) {
+		p.Add(id, uint64(id), 1<<20)
+		if id%2 == 0 {
+			p.Touch(id)
+		}
+	}
+	return p
+}
+
+func heapBytes() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// BenchmarkMemory reports bytes of heap a block at a million blocks, and bytes a
+// ghost once as many ghosts have come as the policy keeps.
+func BenchmarkMemory(b *testing.B) {
+	for _, name := range names {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				before := heapBytes()
+				p := fill(b, name)
+				full := heapBytes() - before
+				b.ReportMetric(float64(full)/million, "bytes/block")
+				p.Victims(func(uint32) Verdict { return Evict })
+				ghosts := 0
+				switch p := p.(type) {
+				case *ARC:
+					ghosts = p.b.ghosts.count(ghostOnce) + p.b.ghosts.count(ghostOften)
+				case *S3FIFO:
+					ghosts = p.b.ghosts.count(ghostOnce)
+				}
+				if ghosts > 0 {
+					b.ReportMetric(float64(heapBytes()-before-full)/float64(ghosts), "bytes/ghost")
+				}
+				runtime.KeepAlive(p)
+			}
+		})
+	}
+}
+
+// BenchmarkTouch marks random blocks of a million as used.
+func BenchmarkTouch(b *testing.B) {
+	for _, name := range names {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			p := fill(b, name)
+			r := rand.New(rand.NewPCG(1, 0))
+			for b.Loop() {
+				p.Touch(r.Uint32N(million))
+			}
+		})
+	}
+}
+
+// BenchmarkReplace evicts one block of a million and adds another, with a hash
+// that was evicted before every fourth time.
+func BenchmarkReplace(b *testing.B) {
+	for _, name := range names {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			p := fill(b, name)
+			hash := uint64(million)
+			var last uint32
+			done := false
+			one := func(id uint32) Verdict {
+				if done {
+					return Stop
+				}
+				last, done = id, true
+				return Evict
+			}
+			for b.Loop() {
+				done = false
+				p.Victims(one)
+				hash++
+				if hash%4 == 0 {
+					p.Add(last, hash-million/8, 1<<20)
+				} else {
+					p.Add(last, hash, 1<<20)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,100 @@
+// Package policy holds eviction orders as pure data structures: which block
+// should go next. LRU, ARC and S3FIFO implement Policy; New makes one by name.
+//
+// Blocks are dense small integers (the engine's index numbers), so that a policy
+// is a few flat arrays without pointers: 10 million blocks must neither cost
+// gigabytes nor slow the garbage collector. A block costs 12 bytes in LRU, 28 in
+// ARC and S3FIFO, a ghost 40 (BenchmarkMemory); memory is that of the largest
+// number so far. Nothing here locks, allocates per operation in the steady
+// state, or reads a clock; the caller serialises calls.
+//
+// # Which one
+//
+//	lru     the least recently used goes first; a scan as large as the tier empties it
+//	arc     blocks used once and blocks used again compete; the share of each
+//	        follows which of them is missed after its eviction
+//	s3fifo  new blocks get a tenth of the tier to prove themselves; cheapest hits
+//
+// # Ghosts
+//
+// ARC and S3FIFO remember the hashes of blocks that they lately evicted. Ghosts
+// are bounded twice: in bytes, the blocks' former sizes counting towards a share
+// of the capacity, as the papers have it for pages; and in number, by the most
+// blocks that were present at once (at least 1024), so that many small blocks do
+// not make ghosts outgrow what they help to order.
+//
+// # Decisions
+//
+//   - The papers evict inside a miss, exactly one victim for one newcomer. Here
+//     the engine adds when a block is written and evicts in batches between two
+//     watermarks, so Add never evicts and Victims chooses by the state it finds.
+//     Where both happen in turn, as in the papers, the order is theirs.
+//   - Skip in ARC keeps the queue: a block that is pinned through one long read
+//     is no more frequent than before. In S3FIFO, where use is a count and not a
+//     place, Skip is a Touch; so blocks that stay pinned leave the small queue
+//     and the next call need not offer them all again.
+package policy
+
+import "fmt"
+
+// Verdict is what the caller of Victims says about a candidate.
+type Verdict uint8
+
+const (
+	Skip  Verdict = iota // cannot go now (pinned, leased); offer the next, treat this one as recently used
+	Evict                // evicted: forget it, but remember its hash where the policy keeps ghosts
+	Stop                 // enough; this candidate stays where it is
+)
+
+// Policy orders blocks for eviction. No two methods may run in parallel.
+type Policy interface {
+	// Name returns the configuration name: "lru", "arc" or "s3fifo".
+	Name() string
+
+	// Add enters a block that is not present; it panics on one that is. hash
+	// identifies its key beyond its life in the policy, so that a block which
+	// comes back soon after eviction is recognised; size is in bytes, at
+	// least 1. id is below 1<<32-1; memory grows with the highest id.
+	Add(id uint32, hash uint64, size int64)
+
+	// Touch marks a block as used. Unknown ids are ignored.
+	Touch(id uint32)
+
+	// Remove forgets a block that went for a reason other than eviction.
+	// Unknown ids are ignored.
+	Remove(id uint32)
+
+	// Victims calls fn with candidates, the best first, until fn returns Stop
+	// or each block has been offered once. fn must not call the policy. The
+	// work is proportional to the blocks offered, in S3FIFO at most to four
+	// times the blocks present.
+	Victims(fn func(id uint32) Verdict)
+
+	// Len returns the number of blocks present.
+	Len() int
+}
+
+var (
+	_ Policy = (*LRU)(nil)
+	_ Policy = (*ARC)(nil)
+	_ Policy = (*S3FIFO)(nil)
+)
+
+// New returns the policy of that name. capacityBytes bounds the memory of
+// ghosts and the sizes of internal queues; it is the capacity of the tier and
+// must be positive. The errors are for the reader of a configuration and have
+// no kind.
+func New(name string, capacityBytes int64) (Policy, error) {
+	if capacityBytes <= 0 {
+		return nil, fmt.Errorf("policy %s: capacity %d must be positive", name, capacityBytes)
+	}
+	switch name {
+	case "lru":
+		return NewLRU(), nil
+	case "arc":
+		return NewARC(capacityBytes), nil
+	case "s3fifo":
+		return NewS3FIFO(capacityBytes), nil
+	}
+	return nil, fmt.Errorf("unknown policy %q: want lru, arc or s3fifo", name)
+}
