@@ -1,0 +1,265 @@
+package tiers
+
+import (
+	"context"
+	"io"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/index"
+)
+
+// Truncate sets the size of the bytes of h, reserving room if they grow. It
+// fails with ErrNoSpace, ErrQuota or ErrTooLarge.
+func (h *Handle) Truncate(ctx context.Context, size int64) error {
+	f := h.File
+	if err := f.prepare(ctx, size, false); err != nil {
+		return err
+	}
+	if err := h.OSFile().Truncate(size); err != nil {
+		return err
+	}
+	return nil
+}
+
+// Allocate reserves room for length bytes at off, as fallocate(2): the size
+// grows to cover them unless keep is set. It fails as Truncate does.
+func (h *Handle) Allocate(ctx context.Context, off, length int64, keep bool) error {
+	f := h.File
+	if err := f.prepare(ctx, off+length, false); err != nil {
+		return err
+	}
+	if keep {
+		return nil
+	}
+	size, _, err := f.fstat()
+	if err != nil || size >= off+length {
+		return err
+	}
+	return h.OSFile().Truncate(off + length)
+}
+
+// PunchHole frees the pages of a range and leaves the size, as fallocate(2) with
+// FALLOC_FL_PUNCH_HOLE.
+func (h *Handle) PunchHole(ctx context.Context, off, length int64) error {
+	if err := h.File.prepare(ctx, 0, false); err != nil {
+		return err
+	}
+	return unix.Fallocate(int(h.OSFile().Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, length)
+}
+
+// TruncateName sets the size of a file that is not open for writing by the
+// caller, as truncate(2). A block that somebody has open is not changed:
+// ErrPinned.
+func (e *Engine) TruncateName(ctx context.Context, id index.ID, size int64) error {
+	e.mu.Lock()
+	en := e.mu.ix.At(id)
+	f := e.mu.files[id]
+	var err error
+	switch {
+	case en.Mode&modeType == modeDir:
+		err = block.ErrIsDir
+	case en.Blob == 0:
+		err = block.ErrNotFound
+	case f == nil && en.Opens > 0:
+		err = block.ErrPinned
+	case f == nil:
+		f = &File{e: e, id: id, direct: true, charge: chargeOf(en.Size), started: true, born: e.now()}
+		e.mu.files[id] = f
+		fallthrough
+	default:
+		en.Opens++
+		f.writers++
+		e.classifyLocked(id, en)
+	}
+	e.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	h := &Handle{File: f, Write: true}
+	if err = e.attach(f, false); err == nil {
+		err = h.Truncate(ctx, size)
+	}
+	e.Release(h)
+	return err
+}
+
+// Change says which attributes SetAttr sets.
+type Change struct {
+	Mode         *uint32 // permission bits
+	UID, GID     *uint32
+	Atime, Mtime *int64 // nanoseconds since the epoch
+}
+
+// SetAttr changes attributes. Setting the time of last access marks the block as
+// recently used.
+func (e *Engine) SetAttr(id index.ID, c Change) (Attr, error) {
+	e.mu.Lock()
+	en := e.mu.ix.At(id)
+	if c.Mode != nil {
+		en.Mode = en.Mode&modeType | *c.Mode&0o7777
+	}
+	if c.UID != nil {
+		en.UID = *c.UID
+	}
+	if c.GID != nil {
+		en.GID = *c.GID
+	}
+	if c.Atime != nil {
+		en.Atime = *c.Atime
+		if en.Flags&flagPolicy != 0 {
+			e.orderLocked(e.mu.groups[en.Group]).Touch(uint32(id))
+		}
+	}
+	en.Ctime = e.now()
+	isDir := en.Mode&modeType == modeDir
+	if c.Mtime != nil && isDir {
+		en.Mtime = *c.Mtime
+	}
+	blob := BlobID(en.Blob)
+	f := e.mu.files[id]
+	record := c.Mode != nil || c.UID != nil || c.GID != nil || c.Mtime != nil
+	e.mu.Unlock()
+	var err error
+	if c.Mtime != nil && !isDir {
+		err = e.setMtime(id, f, blob, *c.Mtime)
+	}
+	if err == nil && record {
+		err = e.writeRecord(id, nil)
+	}
+	return e.Attr(id), err
+}
+
+// setMtime sets the time on the primary file too, because Adopt compares.
+func (e *Engine) setMtime(id index.ID, f *File, blob BlobID, ns int64) error {
+	var file *os.File
+	if f != nil {
+		if err := e.attach(f, false); err != nil {
+			return err
+		}
+		e.mu.Lock()
+		file = f.file
+		e.mu.Unlock()
+	} else {
+		opened, err := e.primary.Open(blob)
+		if err != nil {
+			return err
+		}
+		defer opened.Close()
+		file = opened
+	}
+	ts := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, unix.NsecToTimespec(ns)}
+	if err := futimens(int(file.Fd()), ts); err != nil {
+		return os.NewSyscallError("futimens", err)
+	}
+	e.mu.Lock()
+	if en := e.mu.ix.At(id); en.Flags&flagUncommitted == 0 {
+		en.Mtime = ns
+	}
+	e.mu.Unlock()
+	return nil
+}
+
+// SetPinned pins a file so that it is never evicted, or ends that. It fails with
+// ErrNotFound for what is not committed, ErrIsDir for a directory.
+func (e *Engine) SetPinned(id index.ID, pinned bool) error {
+	return e.change(id, func(en *index.Entry) {
+		en.Flags &^= flagPinned
+		if pinned {
+			en.Flags |= flagPinned
+		}
+	})
+}
+
+// Pinned reports whether a file is pinned, by itself or by its group.
+func (e *Engine) Pinned(id index.ID) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	en := e.mu.ix.At(id)
+	return en.Flags&flagPinned != 0 || en.Mode&modeType != modeDir && e.mu.groups[en.Group].opts.Pinned
+}
+
+// SetTTL sets the time that a file has still to live; 0 means for ever. It fails
+// as SetPinned does.
+func (e *Engine) SetTTL(id index.ID, ttl time.Duration) error {
+	var at int64
+	if ttl > 0 {
+		at = e.now() + int64(ttl)
+	}
+	return e.change(id, func(en *index.Entry) {
+		en.Expires = at
+		if at != 0 {
+			e.mu.expiries.add(at, id)
+		}
+	})
+}
+
+// TTL returns the time that a file has still to live, 0 if for ever.
+func (e *Engine) TTL(id index.ID) time.Duration {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if at := e.mu.ix.At(id).Expires; at != 0 {
+		return max(time.Duration(at-e.now()), 1)
+	}
+	return 0
+}
+
+// change applies fn to a file under the lock and writes the record.
+func (e *Engine) change(id index.ID, fn func(en *index.Entry)) error {
+	e.mu.Lock()
+	en := e.mu.ix.At(id)
+	if en.Mode&modeType == modeDir {
+		e.mu.Unlock()
+		return block.ErrIsDir
+	}
+	if f := e.mu.files[id]; !e.mu.ix.Linked(id) && (f == nil || !f.shadow) {
+		e.mu.Unlock()
+		return block.ErrNotFound
+	}
+	fn(en)
+	e.classifyLocked(id, en)
+	e.mu.Unlock()
+	return e.writeRecord(id, nil)
+}
+
+// Checksum returns the checksum of a committed block, computing it if nobody
+// has yet. It fails with ErrNotFound or ErrPending (the block is being written).
+func (e *Engine) Checksum(id index.ID) (block.Checksum, error) {
+	e.mu.Lock()
+	en := e.mu.ix.At(id)
+	blob, seq, size := BlobID(en.Blob), en.Seq, en.Size
+	sum := block.Checksum{Sum: en.Sum, Valid: en.Flags&flagSum != 0}
+	busy := e.mu.files[id] != nil && (en.Flags&flagUncommitted != 0 || e.mu.files[id].writers > 0)
+	isDir := en.Mode&modeType == modeDir
+	e.mu.Unlock()
+	switch {
+	case isDir:
+		return sum, block.ErrIsDir
+	case busy:
+		return block.Checksum{}, block.ErrPending
+	case sum.Valid:
+		return sum, nil
+	case blob == 0:
+		return sum, block.ErrNotFound
+	}
+	file, err := e.primary.Open(blob)
+	if err != nil {
+		return sum, err
+	}
+	defer file.Close()
+	d := block.NewChecksum()
+	if _, err := io.Copy(d, io.NewSectionReader(file, 0, size)); err != nil {
+		return sum, err
+	}
+	sum = block.Checksum{Sum: d.Sum64(), Valid: true}
+	e.mu.Lock()
+	if en := e.mu.ix.At(id); en.Seq == seq && en.Blob == uint64(blob) && en.Flags&flagUncommitted == 0 {
+		en.Sum = sum.Sum
+		en.Flags |= flagSum
+	}
+	e.mu.Unlock()
+	return sum, e.writeRecord(id, file)
+}

@@ -1,0 +1,266 @@
+package tiers
+
+import (
+	"errors"
+	"os"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/index"
+)
+
+// Flush follows close(2) on a descriptor of h, by thread tid. If the file is
+// written in place under its final name, the block is committed: complete and
+// visible to all when Flush returns. dup'ed descriptors flush more than once;
+// a later Flush commits again if bytes changed since. A descriptor that another
+// process inherited and closes commits nothing. killed says that the caller is
+// being killed by a signal: the file is then poisoned, because nobody knows
+// whether it is whole.
+//
+// It fails with ErrPoisoned wrapped around the error of the write that failed.
+func (e *Engine) Flush(h *Handle, tid uint32, killed func() bool) error {
+	if !h.Write {
+		return nil
+	}
+	f := h.File
+	e.mu.Lock()
+	en := e.mu.ix.At(f.id)
+	uncommitted := en.Flags&flagUncommitted != 0
+	temp := en.Flags&flagTemp != 0
+	named := f.shadow || e.mu.ix.Linked(f.id)
+	poisoned := f.poisoned
+	alias := f.base != 0
+	e.mu.Unlock()
+	switch {
+	case poisoned != nil:
+		return errors.Join(block.ErrPoisoned, poisoned)
+	case !named || alias || temp && uncommitted:
+		return nil
+	case tid != h.tid && !e.opts.SameProcess(tid, h.tid):
+		return nil
+	case uncommitted && killed():
+		e.mu.Lock()
+		f.poisoned = block.ErrPoisoned
+		e.mu.counters.KilledWriters++
+		e.mu.Unlock()
+		return nil
+	}
+	return e.commit(f)
+}
+
+// Release ends h. It commits what no Flush has, because not every client closes
+// on the thread that opened; the kernel calls it when the last descriptor is
+// gone.
+func (e *Engine) Release(h *Handle) {
+	f := h.File
+	if h.Write {
+		e.mu.Lock()
+		en := e.mu.ix.At(f.id)
+		named := f.shadow || e.mu.ix.Linked(f.id)
+		last := f.writers == 1 && named && f.poisoned == nil && f.base == 0 &&
+			en.Flags&(flagUncommitted|flagTemp) != flagUncommitted|flagTemp
+		e.mu.Unlock()
+		if last {
+			if err := e.commit(f); err != nil {
+				e.log.Warn("commit at release", zap.Error(err))
+			}
+		}
+	}
+	var g gone
+	e.mu.Lock()
+	en := e.mu.ix.At(f.id)
+	en.Opens--
+	if h.Write {
+		f.writers--
+		f.born = e.now()
+		if f.writers == 0 && f.poisoned != nil && en.Flags&flagUncommitted != 0 {
+			e.failLocked(f, en, &g)
+		}
+	}
+	e.settleLocked(f.id, e.mu.ix.At(f.id), &g)
+	e.mu.Unlock()
+	e.finish(&g)
+}
+
+// failLocked takes the name from an uncommitted file that can never be
+// committed, unless it is temporary: its owner unlinks that itself.
+func (e *Engine) failLocked(f *File, en *index.Entry, g *gone) {
+	e.mu.counters.Poisoned++
+	if f.shadow || en.Flags&flagTemp != 0 || !e.mu.ix.Linked(f.id) {
+		return
+	}
+	e.dropNameLocked(f.id, en, BlockRemoved, "write failed", g)
+}
+
+// commit makes the present bytes of f the block of its name, for all to see.
+func (e *Engine) commit(f *File) error {
+	size, mtime, err := f.fstat()
+	if err != nil {
+		if errors.Is(err, os.ErrClosed) {
+			return nil // released meanwhile, by which it was committed
+		}
+		return err
+	}
+	if err := e.checkOverrun(f, size); err != nil {
+		return err
+	}
+	var g gone
+	e.mu.Lock()
+	en := e.mu.ix.At(f.id)
+	unchanged := en.Flags&flagUncommitted == 0 && en.Size == size && en.Mtime == mtime
+	gone := !f.shadow && !e.mu.ix.Linked(f.id)
+	if unchanged || gone {
+		e.mu.Unlock()
+		return nil
+	}
+	if f.shadow {
+		e.takeNameLocked(f, f.name, &g)
+	}
+	e.publishLocked(f, en, size, mtime, &g)
+	e.mu.Unlock()
+	err = e.writeRecord(f.id, nil)
+	e.finish(&g)
+	return err
+}
+
+// takeNameLocked gives f the name k. Who holds it now goes, or, if it is still
+// being written, waits in turn: the last commit wins.
+func (e *Engine) takeNameLocked(f *File, k nameKey, g *gone) {
+	if f.shadow {
+		e.unshadowLocked(f)
+	}
+	if holder := e.mu.ix.Lookup(k.parent, k.name); holder != 0 && holder != f.id {
+		e.displaceLocked(holder, k, g)
+	}
+	e.mu.ix.Link(f.id, k.parent, k.name)
+	e.changedLocked(k.parent)
+}
+
+// displaceLocked takes the name from its holder.
+func (e *Engine) displaceLocked(holder index.ID, k nameKey, g *gone) {
+	en := e.mu.ix.At(holder)
+	if hf := e.mu.files[holder]; hf != nil && hf.writers > 0 && en.Flags&flagUncommitted != 0 {
+		e.mu.ix.Unlink(holder)
+		e.shadowLocked(hf, k)
+		return
+	}
+	e.mu.counters.Removed++
+	e.unlinkLocked(holder, "replaced", g)
+}
+
+// publishLocked marks f as committed with the given size and time.
+func (e *Engine) publishLocked(f *File, en *index.Entry, size, mtime int64, g *gone) {
+	if c := chargeOf(size); c > f.charge {
+		e.mu.counters.Overruns++
+		e.addUsedLocked(en, c-f.charge)
+		f.charge = c
+	}
+	gr := e.mu.groups[en.Group]
+	if en.Flags&flagUncommitted != 0 {
+		e.mu.blocks++
+	}
+	if en.Flags&flagPolicy != 0 {
+		en.Flags &^= flagPolicy // its size changed: enter it anew
+		e.orderLocked(gr).Remove(uint32(f.id))
+	}
+	en.Flags &^= flagUncommitted | flagSum
+	en.Size, en.Mtime, en.Ctime = size, mtime, max(mtime, en.Ctime)
+	e.mu.seq++
+	en.Seq = e.mu.seq
+	gr.learn(size)
+	e.mu.counters.Stored++
+	e.mu.counters.StoredBytes += uint64(size)
+	e.classifyLocked(f.id, en)
+	e.eventLocked(g, BlockStored, f.id, "")
+	if over := e.mu.usedBytes - e.opts.CapacityBytes; over > 0 {
+		e.evictLocked(e.mu.shared, over, "capacity", true, g)
+	}
+	if float64(e.mu.usedBytes) > e.opts.HighWatermark*float64(e.opts.CapacityBytes) {
+		e.wakeEvictor()
+	}
+}
+
+// eventLocked adds an event about a named block to what finish will send.
+func (e *Engine) eventLocked(g *gone, kind EventKind, id index.ID, reason string) {
+	key, _ := block.ParseKey(e.mu.ix.Path(id))
+	g.events = append(g.events, Event{Time: e.opts.Now(), Kind: kind, Tier: "memory", Key: key, Size: e.mu.ix.At(id).Size, Reason: reason})
+}
+
+// checkOverrun decides about a file that went past its reservation without the
+// engine having seen it: those bytes came out of the headroom. If that is nearly
+// used up, a write may have ended short, and if the file is larger than the
+// tier, it cannot stay; either poisons it.
+func (e *Engine) checkOverrun(f *File, size int64) error {
+	e.mu.Lock()
+	over := chargeOf(size) - f.charge
+	gr := e.mu.groups[e.mu.ix.At(f.id).Group]
+	quota := gr.opts.QuotaBytes
+	tooLarge := over > 0 && (chargeOf(size) > e.opts.CapacityBytes || quota > 0 && gr.opts.Pinned && gr.usedBytes+over > quota)
+	e.mu.Unlock()
+	if over <= 0 {
+		return nil
+	}
+	free, err := e.primary.FreeBytes()
+	if err == nil && free >= e.opts.HeadroomBytes/4 && !tooLarge {
+		return nil
+	}
+	perr := error(&block.Error{Op: "commit", Tier: "memory", Err: block.ErrNoSpace})
+	f.poison(perr)
+	return perr
+}
+
+// writeRecord brings the record of a committed entry up to date with its name
+// and attributes. file is its primary file if the caller has it open, else nil.
+// Writers of one record are ordered, and each writes what is true when it has its
+// turn, so the last one leaves the truth.
+func (e *Engine) writeRecord(id index.ID, file *os.File) error {
+	stripe := &e.records[uint32(id)%uint32(len(e.records))]
+	stripe.Lock()
+	defer stripe.Unlock()
+	e.mu.Lock()
+	en := e.mu.ix.At(id)
+	if !e.mu.ix.Linked(id) || en.Flags&flagUncommitted != 0 || en.Blob == 0 {
+		e.mu.Unlock()
+		return nil
+	}
+	r := recordOf(e.mu.ix, id, en)
+	blob := BlobID(en.Blob)
+	if f := e.mu.files[id]; f != nil && f.base == 0 && file == nil {
+		file = f.file
+	}
+	e.mu.Unlock()
+	if file == nil {
+		opened, err := e.primary.Open(blob)
+		if errors.Is(err, block.ErrNotFound) {
+			return nil // removed meanwhile
+		}
+		if err != nil {
+			return err
+		}
+		defer opened.Close()
+		file = opened
+	}
+	err := e.primary.Commit(blob, file, &r)
+	if errors.Is(err, os.ErrClosed) {
+		return nil // removed meanwhile
+	}
+	return err
+}
+
+func recordOf(ix *index.Index, id index.ID, en *index.Entry) Record {
+	r := Record{
+		Path: ix.Path(id), Dir: en.Mode&modeType == modeDir, Seq: en.Seq, Size: en.Size,
+		Mode: en.Mode & 0o7777, UID: en.UID, GID: en.GID,
+		Mtime: time.Unix(0, en.Mtime), Atime: time.Unix(0, en.Atime),
+		Pinned: en.Flags&flagPinned != 0,
+	}
+	if en.Flags&flagSum != 0 {
+		r.Sum = block.Checksum{Sum: en.Sum, Valid: true}
+	}
+	if en.Expires != 0 {
+		r.Expires = time.Unix(0, en.Expires)
+	}
+	return r
+}

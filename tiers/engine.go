@@ -1,0 +1,265 @@
+package tiers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/invariant"
+	"github.com/kvfs/kvfs/tiers/policy"
+)
+
+// Options configures an Engine. The zero value of each field is usable except
+// where it says otherwise.
+type Options struct {
+	Primary       Primary // required: tier 0
+	CapacityBytes int64   // required: hard cap on what the primary tier holds
+	HeadroomBytes int64   // how far the primary's file system exceeds CapacityBytes
+	Policy        string  // eviction order: lru, arc, s3fifo. Empty means lru.
+
+	HighWatermark float64 // share of capacity above which the evictor runs. Zero means 0.98.
+	LowWatermark  float64 // share at which it stops. Zero means 0.95.
+
+	Groups map[block.GroupID]GroupOptions
+
+	WriteTimeout time.Duration // longest wait for space before ErrNoSpace. Zero means 5 s.
+	LookupLease  time.Duration // no eviction for this long after a positive look-up. Zero means 30 s; negative none.
+	TempPatterns []string      // names held back until renamed; see IsTemp. Nil means DefaultTempPatterns.
+	TempExpiry   time.Duration // abandoned temporary files go after this. Zero means 1 h.
+
+	// SameProcess reports whether two thread ids belong to one process. Nil
+	// means that they are equal. It may read /proc; no lock is held.
+	SameProcess func(a, b uint32) bool
+
+	// Invalidate is called when a name that the kernel may have cached went
+	// away without the kernel's doing. It must not block; no lock is held.
+	Invalidate func(parent, id index.ID, name string)
+
+	// Dropped is called after the file of a blob was removed and no handle of
+	// ours uses it, so that what refers to it outside (a registered backing
+	// file) can go. It must not block; no lock is held.
+	Dropped func(BlobID)
+
+	Now    func() time.Time // nil means time.Now
+	Logger *zap.Logger      // nil means none
+}
+
+// GroupOptions configures one group.
+type GroupOptions struct {
+	Pinned     bool  // never evicted; rewritten in place
+	QuotaBytes int64 // cap on the group's bytes. 0: none.
+	BlockBytes int64 // size of its blocks. 0: learned from the blocks written.
+}
+
+// Engine is the store: names, blocks, their place in the tiers, and who may
+// evict what. All methods may be called in parallel. See doc.go for the lock
+// order and for a load and a store step by step.
+type Engine struct {
+	opts    Options // constant after Open
+	log     *zap.Logger
+	primary Primary
+	events  *EventLog
+	temp    tempMatcher
+	seed    maphash.Seed // of the hashes by which policies know a key again
+
+	wake   chan struct{} // capacity 1: tells the evictor that the high watermark was passed
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	records [64]sync.Mutex // by id: orders writers of one record; taken before mu
+
+	mu struct {
+		invariant.Mutex
+		closed bool
+		ix     *index.Index
+		shared policy.Policy // of all groups without a policy of their own
+
+		groups  []*group // by ordinal
+		byGroup map[block.GroupID]uint32
+
+		files   map[index.ID]*File     // write sides
+		shadows map[nameKey][]index.ID // entries that wait to take a name
+
+		// INVARIANT: usedBytes is the sum of the charges of all entries.
+		usedBytes   int64
+		pinnedBytes int64 // of it, what cannot be evicted: open, pinned, being written
+		blocks      int64 // committed files
+		seq         uint64
+		expiries    expiryHeap
+		space       chan struct{} // closed and replaced whenever room may have appeared
+		counters    Counters
+		scratch     []byte // for paths
+	}
+}
+
+// Counters are totals since Open.
+type Counters struct {
+	Stored, StoredBytes     uint64 // commits
+	Opened                  uint64 // opens for reading
+	Evicted, EvictedBytes   uint64
+	Expired                 uint64 // removed by their time to live, abandoned temporary files included
+	Removed                 uint64 // by unlink, or replaced
+	Adopted, AdoptedBytes   uint64
+	AdoptDropped            uint64 // found at start but modified after commit, or superseded
+	NoSpace                 uint64 // writes refused
+	Overruns                uint64 // files that grew past what was reserved for them
+	Poisoned                uint64 // commits refused because a write had failed
+	KilledWriters           uint64 // commits refused because the writer died of a signal
+	LookupMisses, LookupHit uint64
+}
+
+// nameKey is one name in one directory.
+type nameKey struct {
+	parent index.ID
+	name   string
+}
+
+// Flags of an index entry.
+const (
+	flagUncommitted uint16 = 1 << iota // being written: not yet visible to others
+	flagTemp                           // its name looks temporary
+	flagPinned                         // by the user, through user.kvfs.pinned
+	flagSum                            // Sum is valid
+	flagPolicy                         // is in its group's policy
+	flagCounted                        // its charge is part of pinnedBytes
+)
+
+const (
+	pageBytes   = 4096
+	modeType    = 0o170000
+	modeDir     = 0o040000
+	modeRegular = 0o100000
+)
+
+// Open makes an engine over opts.Primary and adopts what an earlier process
+// left there. It fails with all violations of opts at once, or with the
+// primary's error.
+func Open(ctx context.Context, opts Options) (*Engine, error) {
+	if err := opts.fill(); err != nil {
+		return nil, err
+	}
+	e := &Engine{opts: opts, log: opts.Logger, primary: opts.Primary, events: newEventLog(), wake: make(chan struct{}, 1), seed: maphash.MakeSeed()}
+	e.temp = newTempMatcher(opts.TempPatterns)
+	pol, err := policy.New(opts.Policy, opts.CapacityBytes)
+	if err != nil {
+		return nil, err
+	}
+	e.mu.ix = index.New()
+	e.mu.shared = pol
+	e.mu.byGroup = map[block.GroupID]uint32{}
+	e.mu.files = map[index.ID]*File{}
+	e.mu.shadows = map[nameKey][]index.ID{}
+	e.mu.space = make(chan struct{})
+	now := e.now()
+	root := e.mu.ix.At(index.Root)
+	root.Mode, root.Mtime, root.Atime, root.Ctime = modeDir|0o755, now, now, now
+	if err := e.addGroups(); err != nil {
+		return nil, err
+	}
+	if err := e.adopt(); err != nil {
+		return nil, err
+	}
+	e.mu.SetCheck(e.checkLocked)
+	ctx, e.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	e.wg.Go(func() { e.runEvictor(ctx) }) // ends when Close cancels ctx
+	e.wg.Go(func() { e.runExpiry(ctx) })  // likewise
+	return e, nil
+}
+
+// fill sets defaults, then reports every violation.
+func (o *Options) fill() error {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	def(&o.WriteTimeout, 5*time.Second)
+	def(&o.LookupLease, 30*time.Second)
+	def(&o.TempExpiry, time.Hour)
+	if o.HighWatermark == 0 {
+		o.HighWatermark = 0.98
+	}
+	if o.LowWatermark == 0 {
+		o.LowWatermark = min(0.95, o.HighWatermark)
+	}
+	if o.Policy == "" {
+		o.Policy = "lru"
+	}
+	if o.TempPatterns == nil {
+		o.TempPatterns = DefaultTempPatterns
+	}
+	if o.SameProcess == nil {
+		o.SameProcess = func(a, b uint32) bool { return a == b }
+	}
+	if o.Invalidate == nil {
+		o.Invalidate = func(index.ID, index.ID, string) {}
+	}
+	if o.Dropped == nil {
+		o.Dropped = func(BlobID) {}
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Logger == nil {
+		o.Logger = zap.NewNop()
+	}
+	var errs []error
+	if o.Primary == nil {
+		errs = append(errs, errors.New("primary tier missing"))
+	}
+	if o.CapacityBytes < pageBytes {
+		errs = append(errs, fmt.Errorf("capacity of %d bytes is below one block of %d", o.CapacityBytes, pageBytes))
+	}
+	if o.HighWatermark <= 0 || o.HighWatermark > 1 || o.LowWatermark <= 0 || o.LowWatermark > o.HighWatermark {
+		errs = append(errs, fmt.Errorf("watermarks low %v, high %v: want 0 < low <= high <= 1", o.LowWatermark, o.HighWatermark))
+	}
+	return errors.Join(errs...)
+}
+
+// Close stops the background work and closes the primary tier, which keeps the
+// committed blocks for a later process if keep is set. The caller has closed
+// all files before.
+func (e *Engine) Close(keep bool) error {
+	e.mu.Lock()
+	if e.mu.closed {
+		e.mu.Unlock()
+		return nil
+	}
+	e.mu.closed = true
+	files := make([]*File, 0, len(e.mu.files))
+	for _, f := range e.mu.files {
+		files = append(files, f)
+	}
+	e.mu.Unlock()
+	e.cancel()
+	e.wg.Wait()
+	for _, f := range files {
+		f.closeFile()
+	}
+	e.events.close()
+	return e.primary.Close(keep)
+}
+
+// Events returns the log of what happened to blocks.
+func (e *Engine) Events() *EventLog { return e.events }
+
+func (e *Engine) now() int64 { return e.opts.Now().UnixNano() }
+
+// chargeOf is what a file of that size costs: whole pages, as tmpfs counts.
+func chargeOf(size int64) int64 { return (size + pageBytes - 1) &^ (pageBytes - 1) }
+
+// checkLocked verifies the invariants of e.mu that are cheap enough to check at
+// every Lock and Unlock.
+func (e *Engine) checkLocked() {
+	m := &e.mu
+	invariant.Check(m.usedBytes >= 0, "usedBytes %d < 0", m.usedBytes)
+	invariant.Check(m.pinnedBytes >= 0 && m.pinnedBytes <= m.usedBytes, "pinnedBytes %d of usedBytes %d", m.pinnedBytes, m.usedBytes)
+	invariant.Check(m.blocks >= 0, "blocks %d < 0", m.blocks)
+}

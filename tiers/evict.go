@@ -1,0 +1,340 @@
+package tiers
+
+import (
+	"context"
+	"hash/maphash"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/policy"
+)
+
+// gone is what must be done outside the lock after entries left the primary
+// tier: their files removed, their names taken out of the kernel's cache.
+type gone struct {
+	blobs   []BlobID
+	dropped []BlobID // of them, those that no handle of ours uses any more
+	names   []goneName
+	events  []Event
+	files   []*File // no longer in use: to be closed
+}
+
+type goneName struct {
+	parent, id index.ID
+	name       string
+}
+
+// finish does what g lists. The caller holds no lock.
+func (e *Engine) finish(g *gone) {
+	for _, f := range g.files {
+		f.closeFile()
+	}
+	for _, b := range g.blobs {
+		if err := e.primary.Remove(b); err != nil {
+			e.log.Warn("remove block file", zap.Uint64("blob", uint64(b)), zap.Error(err))
+		}
+	}
+	for _, b := range g.dropped {
+		e.opts.Dropped(b)
+	}
+	for _, n := range g.names {
+		e.opts.Invalidate(n.parent, n.id, n.name)
+	}
+	for _, ev := range g.events {
+		e.events.add(ev)
+	}
+}
+
+// chargeLocked is what an entry costs now.
+func (e *Engine) chargeLocked(id index.ID, en *index.Entry) int64 {
+	if f := e.mu.files[id]; f != nil {
+		return f.charge
+	}
+	return chargeOf(en.Size)
+}
+
+// addUsedLocked changes the bytes charged to an entry by delta.
+func (e *Engine) addUsedLocked(en *index.Entry, delta int64) {
+	e.mu.usedBytes += delta
+	e.mu.groups[en.Group].usedBytes += delta
+	if en.Flags&flagCounted != 0 {
+		e.mu.pinnedBytes += delta
+	}
+	if delta < 0 {
+		e.signalSpaceLocked()
+	}
+}
+
+// signalSpaceLocked wakes all that wait for room.
+func (e *Engine) signalSpaceLocked() {
+	close(e.mu.space)
+	e.mu.space = make(chan struct{})
+}
+
+// classifyLocked brings an entry's place in the accounts and in its policy in
+// line with its flags: counted as pinned while it is open, being written or
+// pinned; in the policy while it is a committed block that may be evicted.
+func (e *Engine) classifyLocked(id index.ID, en *index.Entry) {
+	g := e.mu.groups[en.Group]
+	linked := e.mu.ix.Linked(id)
+	hold := en.Flags&(flagUncommitted|flagPinned) != 0 || g.opts.Pinned || !linked
+	if counted := hold || en.Opens > 0; counted != (en.Flags&flagCounted != 0) {
+		if counted {
+			en.Flags |= flagCounted
+			e.mu.pinnedBytes += e.chargeLocked(id, en)
+		} else {
+			en.Flags &^= flagCounted
+			e.mu.pinnedBytes -= e.chargeLocked(id, en)
+			e.signalSpaceLocked()
+		}
+	}
+	if evictable := !hold; evictable != (en.Flags&flagPolicy != 0) {
+		if evictable {
+			en.Flags |= flagPolicy
+			e.mu.scratch = e.mu.ix.AppendPath(e.mu.scratch[:0], id)
+			e.orderLocked(g).Add(uint32(id), maphash.Bytes(e.seed, e.mu.scratch), max(chargeOf(en.Size), 1))
+		} else {
+			en.Flags &^= flagPolicy
+			e.orderLocked(g).Remove(uint32(id))
+		}
+	}
+}
+
+// evictLocked evicts blocks in the order of pol until need bytes are gone or
+// nothing more may go, and returns how many bytes went. until is the earliest
+// time at which a lease that stood in the way ends, 0 if none did; force evicts
+// within leases too.
+func (e *Engine) evictLocked(pol policy.Policy, need int64, reason string, force bool, g *gone) (freed, until int64) {
+	now := e.now()
+	var victims []index.ID
+	pol.Victims(func(n uint32) policy.Verdict {
+		if freed >= need {
+			return policy.Stop
+		}
+		id := index.ID(n)
+		en := e.mu.ix.At(id)
+		if en.Opens > 0 {
+			return policy.Skip
+		}
+		if en.Lease > now && !force {
+			if until == 0 || en.Lease < until {
+				until = en.Lease
+			}
+			return policy.Skip
+		}
+		en.Flags &^= flagPolicy
+		freed += chargeOf(en.Size)
+		victims = append(victims, id)
+		return policy.Evict
+	})
+	for _, id := range victims {
+		en := e.mu.ix.At(id)
+		e.mu.counters.Evicted++
+		e.mu.counters.EvictedBytes += uint64(en.Size)
+		e.dropNameLocked(id, en, BlockEvicted, reason, g)
+	}
+	return freed, until
+}
+
+// dropNameLocked takes the name of a file away and gives up its bytes as soon as
+// nobody uses them.
+func (e *Engine) dropNameLocked(id index.ID, en *index.Entry, kind EventKind, reason string, g *gone) {
+	ix := e.mu.ix
+	if ix.Linked(id) {
+		parent, name := ix.Parent(id), ix.Name(id)
+		if en.Flags&flagUncommitted == 0 && en.Mode&modeType != modeDir {
+			e.mu.blocks--
+			key, _ := block.ParseKey(ix.Path(id))
+			g.events = append(g.events, Event{Time: e.opts.Now(), Kind: kind, Tier: "memory", Key: key, Size: en.Size, Reason: reason})
+		}
+		if en.Lookups > 0 {
+			g.names = append(g.names, goneName{parent, id, name})
+		}
+		ix.Unlink(id)
+	}
+	if en.Blob != 0 {
+		g.blobs = append(g.blobs, BlobID(en.Blob))
+	}
+	e.classifyLocked(id, en)
+	e.reapLocked(id, en, g)
+}
+
+// reapLocked frees what an entry without a name still holds, as far as its
+// handles and the kernel's references allow.
+func (e *Engine) reapLocked(id index.ID, en *index.Entry, g *gone) {
+	if e.mu.ix.Linked(id) || en.Opens > 0 || id == index.Root {
+		return
+	}
+	f := e.mu.files[id]
+	if f != nil && f.shadow {
+		return // waits for its writer, or for runExpiry
+	}
+	if charge := e.chargeLocked(id, en); charge > 0 {
+		e.addUsedLocked(en, -charge)
+	}
+	en.Size = 0
+	if en.Blob != 0 {
+		g.dropped = append(g.dropped, BlobID(en.Blob))
+		en.Blob = 0
+	}
+	if f != nil {
+		f.charge = 0
+		delete(e.mu.files, id)
+		g.files = append(g.files, f)
+	}
+	if en.Lookups == 0 {
+		if en.Flags&flagCounted != 0 {
+			en.Flags &^= flagCounted // its charge is 0
+		}
+		e.mu.ix.Free(id)
+	}
+}
+
+// roomLocked evicts until the group may take n bytes more, and says whether it
+// may. force is for a writer that has waited as long as it may: then even leased
+// blocks go, and a good many at once, so that not every writer waits.
+func (e *Engine) roomLocked(gr *group, n int64, force bool, g *gone) (ok bool, until int64) {
+	limit := e.opts.CapacityBytes
+	if ok, until = e.quotaLocked(gr, n, force, g); !ok {
+		return false, until
+	}
+	if e.mu.usedBytes+n <= limit {
+		return true, 0
+	}
+	need := e.mu.usedBytes + n - limit
+	if force {
+		need = max(need, limit/8)
+	}
+	_, until = e.evictLocked(e.mu.shared, need, "capacity", force, g)
+	for _, other := range e.mu.groups {
+		if e.mu.usedBytes+n <= limit {
+			break
+		}
+		if other.order != nil {
+			_, u := e.evictLocked(other.order, e.mu.usedBytes+n-limit, "capacity", force, g)
+			if until == 0 || u != 0 && u < until {
+				until = u
+			}
+		}
+	}
+	return e.mu.usedBytes+n <= limit, until
+}
+
+// quotaLocked evicts blocks of the group until its quota leaves n bytes, and says
+// whether it does.
+func (e *Engine) quotaLocked(gr *group, n int64, force bool, g *gone) (ok bool, until int64) {
+	q := gr.opts.QuotaBytes
+	if q == 0 || gr.usedBytes+n <= q {
+		return true, 0
+	}
+	if gr.order != nil && n <= q {
+		_, until = e.evictLocked(gr.order, gr.usedBytes+n-q, "quota", force, g)
+	}
+	return gr.usedBytes+n <= q, until
+}
+
+// reserve charges n more bytes to the entry, evicting what it must, and waits up
+// to WriteTimeout for pins to go. started says that bytes of this file were
+// accepted already, so that it may use the headroom rather than fail. It fails
+// with ErrNoSpace, ErrQuota, ErrTooLarge, or ctx's error.
+func (e *Engine) reserve(ctx context.Context, id index.ID, f *File, n int64, started bool) error {
+	if n <= 0 {
+		return nil
+	}
+	deadline := e.opts.Now().Add(e.opts.WriteTimeout)
+	for {
+		var g gone
+		e.mu.Lock()
+		en := e.mu.ix.At(id)
+		gr := e.mu.groups[en.Group]
+		left := deadline.Sub(e.opts.Now())
+		ok, until := e.roomLocked(gr, n, left <= 0, &g)
+		overQuota := gr.opts.QuotaBytes > 0 && gr.usedBytes+n > gr.opts.QuotaBytes
+		if !ok && started && !overQuota && e.mu.usedBytes+n <= e.opts.CapacityBytes+e.opts.HeadroomBytes/2 {
+			ok = true
+			e.mu.counters.Overruns++
+		}
+		if ok {
+			f.charge += n
+			e.addUsedLocked(en, n)
+			high := float64(e.mu.usedBytes) > e.opts.HighWatermark*float64(e.opts.CapacityBytes)
+			e.mu.Unlock()
+			e.finish(&g)
+			if high {
+				e.wakeEvictor()
+			}
+			return nil
+		}
+		space := e.mu.space
+		hopeless := n > e.opts.CapacityBytes || overQuota && gr.opts.Pinned
+		if hopeless || left <= 0 {
+			e.mu.counters.NoSpace++
+		}
+		e.mu.Unlock()
+		e.finish(&g)
+		switch {
+		case n > e.opts.CapacityBytes:
+			return &block.Error{Op: "reserve", Tier: "memory", Err: block.ErrTooLarge}
+		case overQuota && (hopeless || left <= 0):
+			return &block.Error{Op: "reserve", Tier: "memory", Err: block.ErrQuota}
+		case left <= 0:
+			return &block.Error{Op: "reserve", Tier: "memory", Err: block.ErrNoSpace}
+		}
+		if until > 0 {
+			left = min(left, time.Duration(until-e.now())+time.Millisecond)
+		}
+		if err := waitSpace(ctx, space, left); err != nil {
+			return err
+		}
+	}
+}
+
+// waitSpace waits for the signal, the time, or ctx; only the last is an error.
+func waitSpace(ctx context.Context, space <-chan struct{}, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-space:
+	case <-t.C:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
+}
+
+func (e *Engine) wakeEvictor() {
+	select {
+	case e.wake <- struct{}{}:
+	default:
+	}
+}
+
+// evictBatch bounds what one hold of the lock evicts in the background.
+const evictBatch = 64 << 20
+
+// runEvictor brings use down to the low watermark each time it is woken, so that
+// writers seldom evict inline.
+func (e *Engine) runEvictor(ctx context.Context) {
+	low := int64(e.opts.LowWatermark * float64(e.opts.CapacityBytes))
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-e.wake:
+		}
+		for freed := int64(1); freed > 0 && ctx.Err() == nil; {
+			var g gone
+			e.mu.Lock()
+			need := e.mu.usedBytes - low
+			freed = 0
+			if need > 0 {
+				freed, _ = e.evictLocked(e.mu.shared, min(need, evictBatch), "watermark", false, &g)
+			}
+			e.mu.Unlock()
+			e.finish(&g)
+		}
+	}
+}

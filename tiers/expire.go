@@ -1,0 +1,97 @@
+package tiers
+
+import (
+	"container/heap"
+	"context"
+	"time"
+
+	"github.com/kvfs/kvfs/tiers/index"
+)
+
+// expiry is one time to live. Entries that were changed or freed since leave
+// theirs behind; runExpiry sees that the times differ.
+type expiry struct {
+	at int64
+	id index.ID
+}
+
+type expiryHeap []expiry
+
+func (h expiryHeap) Len() int           { return len(h) }
+func (h expiryHeap) Less(i, j int) bool { return h[i].at < h[j].at }
+func (h expiryHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+
+// Push implements heap.Interface.
+func (h *expiryHeap) Push(x any) { *h = append(*h, x.(expiry)) }
+
+// Pop implements heap.Interface.
+func (h *expiryHeap) Pop() any {
+	old := *h
+	x := old[len(old)-1]
+	*h = old[:len(old)-1]
+	return x
+}
+
+func (h *expiryHeap) add(at int64, id index.ID) { heap.Push(h, expiry{at, id}) }
+
+// expiryTick is how often runExpiry looks. Look-ups and opens check by
+// themselves, so the tick only bounds how long dead bytes stay in memory.
+const expiryTick = time.Second
+
+// shadowGrace is how long a version that a look-up promised may wait for its
+// open, which the kernel sends at once.
+const shadowGrace = 30 * time.Second
+
+// runExpiry removes what is past its time to live, temporary files that nobody
+// has had open for TempExpiry, and versions whose open never came.
+func (e *Engine) runExpiry(ctx context.Context) {
+	t := time.NewTicker(expiryTick)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		var g gone
+		e.mu.Lock()
+		e.expireLocked(&g)
+		e.expireFilesLocked(&g)
+		e.mu.Unlock()
+		e.finish(&g)
+	}
+}
+
+func (e *Engine) expireLocked(g *gone) {
+	now := e.now()
+	for len(e.mu.expiries) > 0 && e.mu.expiries[0].at <= now {
+		x := heap.Pop(&e.mu.expiries).(expiry)
+		if !e.mu.ix.Valid(x.id) {
+			continue
+		}
+		en := e.mu.ix.At(x.id)
+		if en.Expires != x.at || !e.mu.ix.Linked(x.id) || en.Flags&flagUncommitted != 0 {
+			continue
+		}
+		e.mu.counters.Expired++
+		e.dropNameLocked(x.id, en, BlockRemoved, "expired", g)
+	}
+}
+
+func (e *Engine) expireFilesLocked(g *gone) {
+	now := e.now()
+	for id, f := range e.mu.files {
+		en := e.mu.ix.At(id)
+		if en.Opens > 0 || en.Flags&flagUncommitted == 0 {
+			continue
+		}
+		switch {
+		case f.shadow && now-f.born > int64(shadowGrace):
+			e.releaseBaseLocked(f, g)
+			e.dropShadowLocked(id, g)
+		case !f.shadow && now-f.born > int64(e.opts.TempExpiry):
+			e.mu.counters.Expired++
+			e.dropNameLocked(id, en, BlockRemoved, "abandoned", g)
+		}
+	}
+}

@@ -1,0 +1,460 @@
+package tiers
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/index"
+)
+
+// ErrStale asks the caller to look the name up again: its process now has a
+// version of its own there. The FUSE front answers ESTALE, upon which the kernel
+// repeats the look-up by itself.
+var ErrStale = errors.New("name must be looked up again")
+
+// File is the write side of one entry: it exists from the first open for
+// writing until the last such handle is closed, and for temporary files until
+// they are renamed or removed.
+//
+// States of an entry that has a File:
+//
+//	uncommitted, linked   a new file; others do not see it unless its name is temporary
+//	uncommitted, shadow   a new version of a name that another entry still holds
+//	alias                 a shadow that shares the bytes of its base until the first write
+//	committed, linked     renamed or flushed while handles for writing remain
+//	unlinked              removed while open
+type File struct {
+	e      *Engine
+	id     index.ID // constant
+	direct bool     // constant: writes may go to the file without passing WriteAt
+
+	// growth serialises what replaces file or extends the reservation; it is
+	// taken before Engine.mu and may be held while waiting for room.
+	growth sync.Mutex
+
+	// Guarded by Engine.mu; file and base change under growth too.
+	file     *os.File // the bytes, open for reading and writing; of the base while an alias
+	base     index.ID // alias: the entry that the bytes belong to; else 0
+	owner    uint32   // thread that created this version
+	charge   int64    // bytes charged for it: reserved or used, whichever is more
+	writers  int      // open handles for writing
+	shadow   bool
+	name     nameKey // shadow: the name it will take
+	poisoned error   // a write failed: never commit
+	started  bool    // bytes were accepted
+	born     int64   // when it was made, or last closed
+}
+
+// Handle is one open of a File for writing, or for reading while it is being
+// written.
+type Handle struct {
+	File  *File
+	Write bool
+	tid   uint32 // thread that opened it
+}
+
+// Direct reports whether reads and writes may go straight to the primary file:
+// its space is reserved, and all handles agree.
+func (h *Handle) Direct() bool { return h.File.direct }
+
+// Blob returns the primary file that holds the bytes now.
+func (h *Handle) Blob() BlobID {
+	h.File.e.mu.Lock()
+	defer h.File.e.mu.Unlock()
+	id := h.File.id
+	if h.File.base != 0 {
+		id = h.File.base
+	}
+	return BlobID(h.File.e.mu.ix.At(id).Blob)
+}
+
+// OSFile returns the primary file. It stays open as long as the handle.
+func (h *Handle) OSFile() *os.File {
+	h.File.e.mu.Lock()
+	defer h.File.e.mu.Unlock()
+	return h.File.file
+}
+
+// CreateOptions describes a file to be made.
+type CreateOptions struct {
+	Parent    index.ID
+	Name      string
+	Mode      uint32 // permission bits
+	UID, GID  uint32
+	TID       uint32 // thread that asks
+	Exclusive bool   // O_EXCL: fail with ErrExist if any version of the name is there
+	Truncate  bool   // O_TRUNC
+}
+
+// Create makes a file that its own process sees at once and others from its
+// commit on, counts one reference by the kernel, and opens it for writing. If
+// the group's block size is known, that much is reserved before Create returns,
+// so that no write can fail for lack of space; it waits up to WriteTimeout for it.
+//
+// It fails with ErrExist, ErrNotDir, ErrNotFound, ErrReserved, ErrInvalid,
+// ErrNameTooLong, ErrNoSpace, ErrQuota, or ctx's error.
+func (e *Engine) Create(ctx context.Context, o CreateOptions) (Attr, *Handle, error) {
+	blob, file, err := e.primary.Create()
+	if err != nil {
+		return Attr{}, nil, err
+	}
+	f := &File{e: e, file: file, owner: o.TID, born: e.now()}
+	var a Attr
+	var existing index.ID
+	var expect int64
+	e.withNames(o.TID, func(ow *owners) uint32 {
+		id, _, unknown := e.resolveLocked(o.Parent, o.Name, ow)
+		if unknown != 0 {
+			return unknown
+		}
+		if existing, err = id, e.checkNewLocked(o.Parent, o.Name); err != nil || id != 0 {
+			return 0
+		}
+		if holder := e.mu.ix.Lookup(o.Parent, o.Name); holder != 0 {
+			// Another process is writing a file of that name.
+			if o.Exclusive {
+				err = block.ErrExist
+				return 0
+			}
+			if !o.Truncate {
+				existing = holder
+				return 0
+			}
+		}
+		a, expect = e.createLocked(f, blob, &o)
+		return 0
+	})
+	if err == nil && existing != 0 {
+		e.discard(blob, file)
+		return e.createExisting(ctx, existing, &o)
+	}
+	if err != nil {
+		e.discard(blob, file)
+		return Attr{}, nil, err
+	}
+	h := &Handle{File: f, Write: true, tid: o.TID}
+	if expect > 0 {
+		if err := e.reserve(ctx, f.id, f, expect, false); err != nil {
+			e.abandon(h)
+			return Attr{}, nil, err
+		}
+	}
+	return a, h, nil
+}
+
+// createLocked enters a new uncommitted file under its name, or as a shadow if
+// another entry holds that, and returns how much to reserve for it.
+func (e *Engine) createLocked(f *File, blob BlobID, o *CreateOptions) (Attr, int64) {
+	ix := e.mu.ix
+	f.id = ix.Alloc()
+	en := ix.At(f.id)
+	now := e.now()
+	en.Mode, en.UID, en.GID = modeRegular|o.Mode&0o7777, o.UID, o.GID
+	en.Mtime, en.Atime, en.Ctime = now, now, now
+	en.Blob, en.Lookups, en.Opens = uint64(blob), 1, 1
+	en.Group = e.groupOfLocked(o.Parent, o.Name)
+	en.Flags = flagUncommitted
+	if e.isTempLocked(o.Parent, o.Name) {
+		en.Flags |= flagTemp
+	}
+	f.writers = 1
+	e.mu.files[f.id] = f
+	if ix.Lookup(o.Parent, o.Name) == 0 {
+		ix.Link(f.id, o.Parent, o.Name)
+		e.changedLocked(o.Parent)
+	} else {
+		e.shadowLocked(f, nameKey{o.Parent, o.Name})
+	}
+	e.classifyLocked(f.id, en)
+	expect := chargeOf(e.mu.groups[en.Group].expectBytes())
+	f.direct = expect > 0
+	a := e.attrLocked(f.id, en)
+	if len(e.mu.shadows) > 0 && len(e.mu.shadows[nameKey{o.Parent, o.Name}]) > 0 {
+		a.Stable = false
+	}
+	return a, expect
+}
+
+// createExisting opens what a CREATE found in place: the kernel did not know of
+// it, so it comes without O_EXCL having been checked.
+func (e *Engine) createExisting(ctx context.Context, id index.ID, o *CreateOptions) (Attr, *Handle, error) {
+	e.mu.Lock()
+	en := e.mu.ix.At(id)
+	isDir := en.Mode&modeType == modeDir
+	if !o.Exclusive && !isDir {
+		en.Lookups++
+	}
+	e.mu.Unlock()
+	switch {
+	case o.Exclusive:
+		return Attr{}, nil, block.ErrExist
+	case isDir:
+		return Attr{}, nil, block.ErrIsDir
+	}
+	h, err := e.OpenWrite(ctx, id, o.TID, o.Truncate)
+	if err != nil {
+		e.Forget(id, 1)
+		return Attr{}, nil, err
+	}
+	return e.Attr(id), h, nil
+}
+
+func (e *Engine) discard(blob BlobID, file *os.File) {
+	file.Close()
+	e.finish(&gone{blobs: []BlobID{blob}})
+}
+
+// abandon undoes a Create whose reservation failed.
+func (e *Engine) abandon(h *Handle) {
+	var g gone
+	e.mu.Lock()
+	f := h.File
+	en := e.mu.ix.At(f.id)
+	en.Lookups--
+	en.Opens--
+	f.writers--
+	if f.shadow {
+		e.dropShadowLocked(f.id, &g)
+	} else {
+		e.dropNameLocked(f.id, en, BlockRemoved, "no space", &g)
+	}
+	e.mu.Unlock()
+	e.finish(&g)
+}
+
+// isTempLocked reports whether a file of that name in parent is temporary.
+func (e *Engine) isTempLocked(parent index.ID, name string) bool {
+	return e.mu.ix.At(parent).Flags&flagTemp != 0 || e.temp.name(name)
+}
+
+// shadowLocked makes f wait to take the name from whoever holds it.
+func (e *Engine) shadowLocked(f *File, k nameKey) {
+	f.shadow, f.name = true, k
+	e.mu.shadows[k] = append(e.mu.shadows[k], f.id)
+}
+
+// unshadowLocked takes f off the list of those that wait for a name.
+func (e *Engine) unshadowLocked(f *File) {
+	ids := e.mu.shadows[f.name]
+	for i, id := range ids {
+		if id == f.id {
+			ids = append(ids[:i], ids[i+1:]...)
+			break
+		}
+	}
+	if len(ids) == 0 {
+		delete(e.mu.shadows, f.name)
+	} else {
+		e.mu.shadows[f.name] = ids
+	}
+	f.shadow = false
+}
+
+// dropShadowLocked gives up a version that will never take its name.
+func (e *Engine) dropShadowLocked(id index.ID, g *gone) {
+	f := e.mu.files[id]
+	e.unshadowLocked(f)
+	e.dropNameLocked(id, e.mu.ix.At(id), BlockRemoved, "", g)
+}
+
+// fstat returns size and time of last write of the bytes.
+func (f *File) fstat() (size, mtime int64, err error) {
+	f.e.mu.Lock()
+	file := f.file
+	f.e.mu.Unlock()
+	if file == nil {
+		return 0, 0, os.ErrClosed
+	}
+	fi, err := file.Stat()
+	if err != nil {
+		return 0, 0, err
+	}
+	return fi.Size(), fi.ModTime().UnixNano(), nil
+}
+
+// refresh puts the present size and times into a.
+func (f *File) refresh(a *Attr) {
+	if size, mtime, err := f.fstat(); err == nil {
+		if mtime > a.Ctime {
+			a.Ctime = mtime
+		}
+		a.Size, a.Mtime = size, mtime
+	}
+}
+
+// closeFile closes the primary file once nobody uses f any more.
+func (f *File) closeFile() {
+	f.e.mu.Lock()
+	file := f.file
+	f.file = nil
+	f.e.mu.Unlock()
+	if file != nil {
+		file.Close()
+	}
+}
+
+// ReadAt reads from the bytes of h at off, as pread: short only at the end of
+// the file.
+func (h *Handle) ReadAt(p []byte, off int64) (int, error) {
+	file := h.OSFile()
+	n := 0
+	for n < len(p) {
+		m, err := unix.Pread(int(file.Fd()), p[n:], off+int64(n))
+		if err == syscall.EINTR {
+			continue
+		}
+		if err != nil {
+			return n, err
+		}
+		if m == 0 {
+			break
+		}
+		n += m
+	}
+	return n, nil
+}
+
+// WriteAt writes all of p at off, reserving the space first. Once it has failed,
+// the file can never be committed. It fails with ErrNoSpace, ErrQuota,
+// ErrTooLarge, or an error of the file system.
+func (h *Handle) WriteAt(ctx context.Context, p []byte, off int64) (int, error) {
+	f := h.File
+	if err := f.prepare(ctx, off+int64(len(p)), off == 0); err != nil {
+		f.poison(err)
+		return 0, err
+	}
+	file := h.OSFile()
+	for n := 0; n < len(p); {
+		m, err := unix.Pwrite(int(file.Fd()), p[n:], off+int64(n))
+		if err == syscall.EINTR {
+			continue
+		}
+		if err != nil {
+			if err == unix.ENOSPC {
+				err = block.ErrNoSpace
+			}
+			f.poison(err)
+			return n, err
+		}
+		n += m
+	}
+	return len(p), nil
+}
+
+// poison makes sure that f is never committed.
+func (f *File) poison(err error) {
+	f.e.mu.Lock()
+	if f.poisoned == nil && !errors.Is(err, context.Canceled) {
+		f.poisoned = err
+	}
+	f.e.mu.Unlock()
+}
+
+// growStep is the least by which a reservation of unknown final size grows, so
+// that a stream of small writes does not take the lock each time.
+const growStep = 1 << 20
+
+// prepare makes f own its bytes and have room for end bytes.
+func (f *File) prepare(ctx context.Context, end int64, whole bool) error {
+	e := f.e
+	e.mu.Lock()
+	ready := f.base == 0 && end <= f.charge && f.started
+	e.mu.Unlock()
+	if ready {
+		return nil
+	}
+	f.growth.Lock()
+	defer f.growth.Unlock()
+	e.mu.Lock()
+	base, charge, started := f.base, f.charge, f.started
+	size := e.mu.ix.At(f.id).Size
+	if base != 0 {
+		size = e.mu.ix.At(base).Size
+	}
+	e.mu.Unlock()
+	if base != 0 {
+		end = max(end, size)
+	}
+	if end > charge {
+		want := chargeOf(end) - charge
+		err := e.reserve(ctx, f.id, f, max(want, min(growStep, e.opts.CapacityBytes/64)&^(pageBytes-1)), started)
+		if err != nil && want < growStep {
+			err = e.reserve(ctx, f.id, f, want, started)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if base != 0 {
+		if err := f.copyBase(size); err != nil {
+			return err
+		}
+	}
+	e.mu.Lock()
+	f.started = true
+	e.mu.Unlock()
+	return nil
+}
+
+// copyBase gives an alias its own bytes. The caller holds growth and has
+// reserved size bytes.
+func (f *File) copyBase(size int64) error {
+	e := f.e
+	blob, file, err := e.primary.Create()
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	from := f.file
+	e.mu.Unlock()
+	if err := copyRange(file, from, size); err != nil {
+		e.discard(blob, file)
+		return err
+	}
+	var g gone
+	e.mu.Lock()
+	e.mu.ix.At(f.id).Blob = uint64(blob)
+	f.file = file
+	e.releaseBaseLocked(f, &g)
+	e.mu.Unlock()
+	from.Close()
+	e.finish(&g)
+	return nil
+}
+
+// releaseBaseLocked ends the hold of an alias on the entry it shares.
+func (e *Engine) releaseBaseLocked(f *File, g *gone) {
+	base := f.base
+	f.base = 0
+	if base == 0 {
+		return
+	}
+	en := e.mu.ix.At(base)
+	en.Opens--
+	e.classifyLocked(base, en)
+	e.reapLocked(base, en, g)
+}
+
+// copyRange copies size bytes between two tmpfs files inside the kernel.
+func copyRange(dst, src *os.File, size int64) error {
+	var from, to int64
+	for from < size {
+		n, err := unix.CopyFileRange(int(src.Fd()), &from, int(dst.Fd()), &to, int(min(size-from, 1<<30)), 0)
+		if err == syscall.EINTR {
+			continue
+		}
+		if err != nil {
+			return os.NewSyscallError("copy_file_range", err)
+		}
+		if n == 0 {
+			return nil // the source is shorter: what is missing reads as the hole it was
+		}
+	}
+	return nil
+}

@@ -1,0 +1,253 @@
+package tiers
+
+import (
+	"context"
+	"os"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/index"
+)
+
+// Opened is a file open for reading.
+type Opened struct {
+	ID    index.ID
+	Blob  BlobID
+	Size  int64
+	Write *Handle // not nil if the file is being written: read through it
+}
+
+// OpenRead opens a file for reading and pins it until CloseRead. A file that
+// another process is writing under its final name is not there yet. It marks the
+// block as recently used.
+//
+// It fails with ErrNotFound or ErrIsDir.
+func (e *Engine) OpenRead(id index.ID, tid uint32) (o Opened, err error) {
+	e.withNames(tid, func(ow *owners) uint32 {
+		en := e.mu.ix.At(id)
+		o, err = Opened{ID: id, Blob: BlobID(en.Blob), Size: en.Size}, nil
+		f := e.mu.files[id]
+		switch {
+		case en.Mode&modeType == modeDir:
+			err = block.ErrIsDir
+		case en.Flags&(flagUncommitted|flagTemp) == flagUncommitted:
+			same, known := ow.knows(f.owner)
+			if !known {
+				return f.owner
+			}
+			if !same {
+				err = block.ErrNotFound
+			}
+		case en.Blob == 0, e.expiredLocked(id), !e.mu.ix.Linked(id) && en.Opens == 0:
+			err = block.ErrNotFound
+		}
+		if err != nil {
+			return 0
+		}
+		if f != nil {
+			o.Write = &Handle{File: f, tid: tid}
+			if f.base != 0 {
+				o.Blob = BlobID(e.mu.ix.At(f.base).Blob)
+			}
+		}
+		en.Opens++
+		en.Atime = e.now()
+		e.mu.counters.Opened++
+		if en.Opens == 1 {
+			e.classifyLocked(id, en)
+		}
+		if en.Flags&flagPolicy != 0 {
+			e.orderLocked(e.mu.groups[en.Group]).Touch(uint32(id))
+		}
+		return 0
+	})
+	if err == nil && o.Write != nil {
+		if err = e.attach(o.Write.File, false); err != nil {
+			e.CloseRead(id)
+		}
+	}
+	return o, err
+}
+
+// CloseRead ends what OpenRead began.
+func (e *Engine) CloseRead(id index.ID) {
+	var g gone
+	e.mu.Lock()
+	en := e.mu.ix.At(id)
+	en.Opens--
+	e.settleLocked(id, en, &g)
+	e.mu.Unlock()
+	e.finish(&g)
+}
+
+// settleLocked follows the close of a handle.
+func (e *Engine) settleLocked(id index.ID, en *index.Entry, g *gone) {
+	if en.Opens > 0 {
+		return
+	}
+	if f := e.mu.files[id]; f != nil && e.mu.ix.Linked(id) && en.Flags&flagUncommitted == 0 {
+		// Committed, and the last handle is closed: the write side ends, and
+		// what was reserved beyond the size is free again.
+		e.addUsedLocked(en, chargeOf(en.Size)-f.charge)
+		delete(e.mu.files, id)
+		g.files = append(g.files, f)
+	} else if f != nil && f.shadow && f.writers == 0 && (f.base != 0 || f.poisoned != nil) {
+		e.releaseBaseLocked(f, g)
+		e.dropShadowLocked(id, g)
+		return
+	}
+	e.classifyLocked(id, en)
+	e.reapLocked(id, en, g)
+}
+
+// OpenWrite opens an existing file for writing, emptying it first if truncate is
+// set.
+//
+// A committed block is never changed under its readers: the caller's process
+// gets a version of its own, which takes the name when it is committed.
+// OpenWrite then fails with ErrStale, and the next look-up by that process finds
+// the version. Without truncate the version shares the bytes until the first
+// write. In pinned groups, which hold raw files, writes go in place.
+//
+// Other errors: ErrNotFound, ErrIsDir, ErrNoSpace, ErrQuota, ctx's error.
+func (e *Engine) OpenWrite(ctx context.Context, id index.ID, tid uint32, truncate bool) (h *Handle, err error) {
+	var expect int64
+	e.withNames(tid, func(ow *owners) uint32 {
+		h, err, expect = nil, nil, 0
+		en := e.mu.ix.At(id)
+		f := e.mu.files[id]
+		if en.Mode&modeType == modeDir {
+			err = block.ErrIsDir
+			return 0
+		}
+		if en.Blob == 0 && (f == nil || f.base == 0) {
+			err = block.ErrNotFound
+			return 0
+		}
+		uncommitted := en.Flags&flagUncommitted != 0
+		switch {
+		case f != nil && uncommitted && truncate && f.writers > 0:
+			same, known := ow.knows(f.owner)
+			if !known {
+				return f.owner
+			}
+			if !same {
+				err = e.replaceLocked(id, tid)
+				return 0
+			}
+		case f != nil && uncommitted && truncate:
+			f.owner = tid // abandoned or closed, or just looked up: start again
+			f.direct = e.mu.groups[en.Group].expectBytes() > 0
+		case f == nil && e.mu.ix.Linked(id) && (truncate || !e.mu.groups[en.Group].opts.Pinned):
+			err = e.replaceLocked(id, tid)
+			return 0
+		case f != nil && !uncommitted && truncate && e.mu.ix.Linked(id):
+			err = e.replaceLocked(id, tid)
+			return 0
+		case f == nil:
+			f = &File{e: e, id: id, owner: tid, direct: true, charge: chargeOf(en.Size), started: true, born: e.now()}
+			e.mu.files[id] = f
+		}
+		if truncate {
+			f.poisoned = nil
+		}
+		en.Opens++
+		f.writers++
+		e.classifyLocked(id, en)
+		h = &Handle{File: f, Write: true, tid: tid}
+		if f.direct && uncommitted {
+			expect = chargeOf(e.mu.groups[en.Group].expectBytes()) - f.charge
+		}
+		return 0
+	})
+	if err != nil {
+		return nil, err
+	}
+	err = e.attach(h.File, truncate)
+	if err == nil && truncate {
+		err = h.Truncate(ctx, 0)
+	}
+	if err == nil {
+		err = e.reserve(ctx, id, h.File, expect, false)
+	}
+	if err != nil {
+		h.File.poison(err)
+		e.Release(h)
+		return nil, err
+	}
+	return h, nil
+}
+
+// replaceLocked makes a shadow that will take id's name, and fails with ErrStale.
+func (e *Engine) replaceLocked(id index.ID, tid uint32) error {
+	ix := e.mu.ix
+	k := nameKey{ix.Parent(id), ix.Name(id)}
+	f := &File{e: e, owner: tid, born: e.now()}
+	f.id = ix.Alloc()
+	ne, en := ix.At(f.id), ix.At(id)
+	ne.Mode, ne.UID, ne.GID, ne.Group = en.Mode, en.UID, en.GID, en.Group
+	ne.Mtime, ne.Atime, ne.Ctime = en.Mtime, en.Atime, en.Ctime
+	ne.Expires = en.Expires
+	ne.Flags = flagUncommitted | en.Flags&(flagTemp|flagPinned)
+	e.mu.files[f.id] = f
+	e.shadowLocked(f, k)
+	f.base = id
+	en.Opens++ // held until the shadow has its own bytes or goes
+	e.classifyLocked(f.id, ne)
+	e.classifyLocked(id, en)
+	return ErrStale
+}
+
+// attach opens the bytes of a File that has none open: its own, its base's, or,
+// if it is to start empty, new ones.
+func (e *Engine) attach(f *File, truncate bool) error {
+	f.growth.Lock()
+	defer f.growth.Unlock()
+	e.mu.Lock()
+	have, base := f.file != nil, f.base
+	blob := BlobID(e.mu.ix.At(f.id).Blob)
+	if base != 0 {
+		blob = BlobID(e.mu.ix.At(base).Blob)
+	}
+	e.mu.Unlock()
+	fresh := truncate && base != 0
+	if have && !fresh {
+		return nil
+	}
+	var file *os.File
+	var err error
+	if fresh {
+		blob, file, err = e.primary.Create()
+	} else {
+		file, err = e.primary.Open(blob)
+	}
+	if err != nil {
+		return err
+	}
+	var g gone
+	e.mu.Lock()
+	old := f.file
+	f.file = file
+	if fresh {
+		e.mu.ix.At(f.id).Blob = uint64(blob)
+		e.releaseBaseLocked(f, &g)
+	}
+	e.mu.Unlock()
+	if old != nil {
+		old.Close()
+	}
+	e.finish(&g)
+	return nil
+}
+
+// OpenBlob opens the primary file of a blob. It fails with ErrNotFound.
+func (e *Engine) OpenBlob(blob BlobID) (*os.File, error) { return e.primary.Open(blob) }
+
+// Probe returns an empty file of the primary tier, to try on it what the kernel
+// can do with such files, and a function that removes it.
+func (e *Engine) Probe() (*os.File, func(), error) {
+	blob, file, err := e.primary.Create()
+	if err != nil {
+		return nil, nil, err
+	}
+	return file, func() { e.discard(blob, file) }, nil
+}

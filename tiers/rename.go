@@ -1,0 +1,210 @@
+package tiers
+
+import (
+	"errors"
+	"time"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/index"
+)
+
+// RenameOptions names what moves where.
+type RenameOptions struct {
+	Parent, NewParent index.ID
+	Name, NewName     string
+	TID               uint32 // thread that asks
+	NoReplace         bool   // RENAME_NOREPLACE: fail with ErrExist if the new name is taken
+}
+
+// Rename moves a file or directory, replacing what has the new name. Renaming a
+// file that is being written to a name that is not temporary commits it, with
+// the bytes written so far; later writes through its open handles still land.
+//
+// It fails with ErrNotFound, ErrExist, ErrIsDir, ErrNotDir, ErrNotEmpty, ErrLoop,
+// ErrReserved, ErrInvalid, ErrNameTooLong, ErrPoisoned, ErrNoSpace, ErrQuota.
+func (e *Engine) Rename(o RenameOptions) error {
+	for {
+		id, f, err := e.renameSource(&o)
+		if err != nil {
+			return err
+		}
+		var size, mtime int64
+		if f != nil {
+			if size, mtime, err = f.fstat(); err != nil {
+				return block.ErrNotFound
+			}
+			if err := e.checkOverrun(f, size); err != nil {
+				return err
+			}
+		}
+		var g gone
+		var again bool
+		var below []index.ID
+		e.withNames(o.TID, func(ow *owners) uint32 {
+			got, _, unknown := e.resolveLocked(o.Parent, o.Name, ow)
+			if unknown != 0 {
+				return unknown
+			}
+			if again = got != id || e.mu.files[got] != f; again {
+				return 0
+			}
+			if err = e.renameLocked(id, f, &o, size, mtime, &g); err == nil {
+				below = append(below, id)
+				e.mu.ix.Descend(id, func(c index.ID, _ *index.Entry) bool {
+					below = append(below, c)
+					return true
+				})
+				for _, c := range below {
+					e.mu.ix.At(c).Lookups++ // keeps it while its record is written
+				}
+			}
+			return 0
+		})
+		if again {
+			continue
+		}
+		for _, c := range below {
+			err = errors.Join(err, e.writeRecord(c, nil))
+			e.Forget(c, 1)
+		}
+		e.finish(&g)
+		return err
+	}
+}
+
+// renameSource finds what moves, and its write side if it has one.
+func (e *Engine) renameSource(o *RenameOptions) (id index.ID, f *File, err error) {
+	e.withNames(o.TID, func(ow *owners) uint32 {
+		var unknown uint32
+		if id, _, unknown = e.resolveLocked(o.Parent, o.Name, ow); unknown != 0 {
+			return unknown
+		}
+		if id == 0 {
+			err = block.ErrNotFound
+			return 0
+		}
+		if f = e.mu.files[id]; f != nil && f.poisoned != nil {
+			err = errors.Join(block.ErrPoisoned, f.poisoned)
+		}
+		return 0
+	})
+	return id, f, err
+}
+
+func (e *Engine) renameLocked(id index.ID, f *File, o *RenameOptions, size, mtime int64, g *gone) error {
+	if err := e.checkNewLocked(o.NewParent, o.NewName); err != nil {
+		return err
+	}
+	ix := e.mu.ix
+	en := ix.At(id)
+	isDir := en.Mode&modeType == modeDir
+	if isDir && ix.Within(o.NewParent, id) {
+		return block.ErrLoop
+	}
+	k := nameKey{o.NewParent, o.NewName}
+	target := ix.Lookup(k.parent, k.name)
+	if target == id {
+		return nil
+	}
+	if err := e.checkTargetLocked(target, isDir, o.NoReplace); err != nil {
+		return err
+	}
+	if !isDir {
+		if err := e.moveGroupLocked(id, en, e.groupOfLocked(k.parent, k.name), g); err != nil {
+			return err
+		}
+	}
+	old := ix.Path(id)
+	shadow := f != nil && f.shadow
+	if target != 0 && isDir {
+		e.dropDirLocked(target, ix.At(target), g)
+	} else if target != 0 {
+		e.displaceLocked(target, k, g)
+	}
+	if shadow {
+		e.unshadowLocked(f)
+		ix.Link(id, k.parent, k.name)
+	} else {
+		ix.Rename(id, k.parent, k.name)
+	}
+	e.changedLocked(o.Parent)
+	e.changedLocked(o.NewParent)
+	en.Ctime = e.now()
+	e.mu.seq++
+	en.Seq = e.mu.seq
+	switch temp := e.isTempLocked(k.parent, k.name); {
+	case isDir:
+		e.renamedDirLocked(id, en)
+	case en.Flags&flagUncommitted != 0 && !temp:
+		en.Flags &^= flagTemp
+		e.publishLocked(f, en, size, mtime, g)
+	case temp:
+		en.Flags |= flagTemp
+	default:
+		en.Flags &^= flagTemp
+		from, _ := block.ParseKey(old)
+		to, _ := block.ParseKey(ix.Path(id))
+		g.events = append(g.events, Event{Time: time.Unix(0, en.Ctime), Kind: BlockRenamed, Key: to, From: from, Size: en.Size})
+	}
+	e.classifyLocked(id, en)
+	return nil
+}
+
+// checkTargetLocked checks that what has the new name may be replaced.
+func (e *Engine) checkTargetLocked(target index.ID, isDir, noReplace bool) error {
+	if target == 0 {
+		return nil
+	}
+	tdir := e.mu.ix.At(target).Mode&modeType == modeDir
+	switch {
+	case noReplace:
+		return block.ErrExist
+	case isDir && !tdir:
+		return block.ErrNotDir
+	case !isDir && tdir:
+		return block.ErrIsDir
+	case tdir && (e.mu.ix.Children(target) > 0 || e.hasShadowsLocked(target)):
+		return block.ErrNotEmpty
+	}
+	return nil
+}
+
+// renamedDirLocked follows a directory's rename: what is below it may have
+// changed group, and whether its name makes what is below temporary.
+func (e *Engine) renamedDirLocked(id index.ID, en *index.Entry) {
+	ix := e.mu.ix
+	en.Flags &^= flagTemp
+	if ix.At(ix.Parent(id)).Flags&flagTemp != 0 || e.temp.dir(ix.Name(id)) {
+		en.Flags |= flagTemp
+	}
+	var g gone
+	ix.Descend(id, func(c index.ID, ce *index.Entry) bool {
+		if ce.Mode&modeType != modeDir {
+			to := e.groupOfLocked(ix.Parent(c), ix.Name(c))
+			_ = e.moveGroupLocked(c, ce, to, &g) // a quota is not enforced on what is already there
+		}
+		return true
+	})
+}
+
+// moveGroupLocked accounts a file to another group. It fails with ErrQuota if
+// that has no room.
+func (e *Engine) moveGroupLocked(id index.ID, en *index.Entry, to uint32, g *gone) error {
+	if en.Group == to {
+		return nil
+	}
+	from, gr := e.mu.groups[en.Group], e.mu.groups[to]
+	charge := e.chargeLocked(id, en)
+	if ok, _ := e.quotaLocked(gr, charge, true, g); !ok {
+		return block.ErrQuota
+	}
+	if en.Flags&flagPolicy != 0 {
+		en.Flags &^= flagPolicy
+		e.orderLocked(from).Remove(uint32(id))
+	}
+	from.usedBytes -= charge
+	gr.usedBytes += charge
+	en.Group = to
+	e.classifyLocked(id, en)
+	return nil
+}
