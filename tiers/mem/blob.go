@@ -1,0 +1,214 @@
+package mem
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+const tierName = "mem"
+
+// Create implements tiers.Primary. Ids ascend; a failed call may skip one.
+func (s *Store) Create() (tiers.BlobID, *os.File, error) {
+	s.gate.RLock()
+	defer s.gate.RUnlock()
+	if s.gate.closed {
+		return 0, nil, closedErr("create")
+	}
+	raw := s.next.Add(1) - 1
+	if raw >= s.limit.Load() {
+		if err := s.extendLease(raw); err != nil {
+			return 0, nil, kindOf("create", err)
+		}
+	}
+	id := tiers.BlobID(raw)
+	f, err := s.openFile(id, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL)
+	if err != nil {
+		return 0, nil, kindOf("create", err)
+	}
+	return id, f, nil
+}
+
+// Open implements tiers.Primary.
+func (s *Store) Open(id tiers.BlobID) (*os.File, error) {
+	s.gate.RLock()
+	defer s.gate.RUnlock()
+	if s.gate.closed {
+		return nil, closedErr("open")
+	}
+	f, err := s.openFile(id, unix.O_RDWR)
+	if err != nil {
+		return nil, kindOf("open", err)
+	}
+	return f, nil
+}
+
+// Commit implements tiers.Primary with one system call. It fails with
+// ErrInvalid, ErrNameTooLong or ErrReserved for a record that Adopt would not
+// believe. r.Mtime must be the file's st_mtime, see the package comment; Commit
+// does not look.
+func (s *Store) Commit(id tiers.BlobID, f *os.File, r *tiers.Record) error {
+	if err := checkRecord(r); err != nil {
+		return kindOf("commit", err)
+	}
+	s.gate.RLock()
+	defer s.gate.RUnlock()
+	switch {
+	case s.gate.closed:
+		return closedErr("commit")
+	case s.attr == "":
+		return nil
+	}
+	buf := s.bufs.Get().(*[]byte)
+	*buf = appendRecord((*buf)[:0], id, r)
+	err := unix.Fsetxattr(int(f.Fd()), s.attr, *buf, 0)
+	s.bufs.Put(buf)
+	runtime.KeepAlive(f)
+	if err != nil {
+		return kindOf("commit", &os.PathError{Op: "fsetxattr", Path: s.path(id), Err: err})
+	}
+	return nil
+}
+
+// Uncommit implements tiers.Primary. It succeeds if there is no record.
+func (s *Store) Uncommit(id tiers.BlobID, f *os.File) error {
+	s.gate.RLock()
+	defer s.gate.RUnlock()
+	switch {
+	case s.gate.closed:
+		return closedErr("uncommit")
+	case s.attr == "":
+		return nil
+	}
+	err := unix.Fremovexattr(int(f.Fd()), s.attr)
+	runtime.KeepAlive(f)
+	if err != nil && err != unix.ENODATA {
+		return kindOf("uncommit", &os.PathError{Op: "fremovexattr", Path: s.path(id), Err: err})
+	}
+	return nil
+}
+
+// Remove implements tiers.Primary. It fails with ErrNotFound if there is no such
+// file.
+func (s *Store) Remove(id tiers.BlobID) error {
+	s.gate.RLock()
+	defer s.gate.RUnlock()
+	if s.gate.closed {
+		return closedErr("remove")
+	}
+	return kindOf("remove", s.unlink(id))
+}
+
+// FreeBytes implements tiers.Primary: the free space of the tmpfs, with the
+// headroom.
+func (s *Store) FreeBytes() (int64, error) {
+	s.gate.RLock()
+	defer s.gate.RUnlock()
+	if s.gate.closed {
+		return 0, closedErr("statfs")
+	}
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(s.root.Fd()), &st); err != nil {
+		return 0, &os.PathError{Op: "statfs", Path: s.dir, Err: err}
+	}
+	return int64(st.Bavail) * st.Bsize, nil
+}
+
+// openFile opens a blob's file. os.NewFile leaves regular files out of the
+// poller, which would only refuse them: one fcntl, where os.OpenFile does
+// fstat and epoll_ctl. The caller holds the gate.
+func (s *Store) openFile(id tiers.BlobID, flags int) (*os.File, error) {
+	path := s.path(id)
+	flags |= unix.O_CLOEXEC | unix.O_NOFOLLOW
+	for {
+		fd, err := unix.Openat(s.bucket[byte(id)], path[len(path)-16:], flags, 0o600)
+		switch err {
+		case nil:
+			return os.NewFile(uintptr(fd), path), nil
+		case unix.EINTR:
+		default:
+			return nil, &os.PathError{Op: "open", Path: path, Err: err}
+		}
+	}
+}
+
+// unlink removes a blob's file. The caller holds the gate.
+func (s *Store) unlink(id tiers.BlobID) error {
+	path := s.path(id)
+	if err := unix.Unlinkat(s.bucket[byte(id)], path[len(path)-16:], 0); err != nil {
+		return &os.PathError{Op: "unlink", Path: path, Err: err}
+	}
+	return nil
+}
+
+const hexDigits = "0123456789abcdef"
+
+// path returns the file of a blob; its last 16 bytes are the name.
+func (s *Store) path(id tiers.BlobID) string {
+	b := make([]byte, 0, len(s.dir)+len("/b/xx/0123456789abcdef"))
+	b = append(b, s.dir...)
+	b = append(b, '/')
+	b = append(b, bucketName(id)...)
+	b = append(b, '/')
+	for shift := 60; shift >= 0; shift -= 4 {
+		b = append(b, hexDigits[id>>shift&15])
+	}
+	return string(b)
+}
+
+// bucketName returns "b/<xx>".
+func bucketName(id tiers.BlobID) string {
+	return string([]byte{'b', '/', hexDigits[id>>4&15], hexDigits[id&15]})
+}
+
+// parseName is the inverse of the last component of path; 0 if name is no
+// blob's or in the wrong bucket.
+func parseName(name string, bucket int) tiers.BlobID {
+	if len(name) != 16 {
+		return 0
+	}
+	var id tiers.BlobID
+	for _, c := range []byte(name) {
+		switch {
+		case c >= '0' && c <= '9':
+			id = id<<4 | tiers.BlobID(c-'0')
+		case c >= 'a' && c <= 'f':
+			id = id<<4 | tiers.BlobID(c-'a'+10)
+		default:
+			return 0
+		}
+	}
+	if int(byte(id)) != bucket {
+		return 0
+	}
+	return id
+}
+
+func closedErr(op string) error {
+	return &block.Error{Op: op, Tier: tierName, Err: block.ErrClosed}
+}
+
+// kindOf puts the kind beside the kernel's answer, where the engine knows one.
+// It is the only place of the package that does.
+func kindOf(op string, err error) error {
+	var kind error
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.ENOENT):
+		kind = block.ErrNotFound
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		kind = block.ErrNoSpace
+	case errors.Is(err, block.ErrInvalid), errors.Is(err, block.ErrNameTooLong), errors.Is(err, block.ErrReserved):
+		return &block.Error{Op: op, Tier: tierName, Err: err}
+	default:
+		return err
+	}
+	return &block.Error{Op: op, Tier: tierName, Err: fmt.Errorf("%w: %w", kind, err)}
+}

@@ -1,0 +1,378 @@
+package mem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	iofs "io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+const (
+	lockName    = "lock"
+	bucketsName = "b"
+	mountSource = "kvfs" // first field of the mount in /proc/mounts: how we know our own
+
+	// noatime: the engine keeps atime in the record, and reads that the kernel
+	// serves by itself need not write to the inode.
+	mountFlags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC | unix.MS_NOATIME
+
+	dirFlags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
+)
+
+// ErrBusy: another process has the store open. The error is a *BusyError.
+var ErrBusy = errors.New("store in use")
+
+// BusyError names the directory of a store and the process that has it open.
+type BusyError struct {
+	Dir string
+	PID int // 0 if it could not be read
+}
+
+// Error prints "<dir>: store in use by process <pid>".
+func (e *BusyError) Error() string { return fmt.Sprintf("%s: %v by process %d", e.Dir, ErrBusy, e.PID) }
+
+// Unwrap returns ErrBusy.
+func (e *BusyError) Unwrap() error { return ErrBusy }
+
+// errNoMount: the kernel does not let us mount here.
+var errNoMount = errors.New("tmpfs not mountable")
+
+// openDirAt opens a directory, never through a symbolic link.
+func openDirAt(at *os.File, name, path string) (*os.File, error) {
+	fd, err := unix.Openat(int(at.Fd()), name, dirFlags, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+// openParent opens the directory above the store, making it if asked to, and
+// waits for the setup lock on it until ctx is done. Closing the file unlocks.
+func openParent(ctx context.Context, p place, create bool) (*os.File, error) {
+	if create {
+		if err := os.MkdirAll(p.parent, 0o700); err != nil {
+			return nil, err
+		}
+	}
+	flags := dirFlags
+	if !p.own {
+		flags &^= unix.O_NOFOLLOW
+	}
+	fd, err := unix.Open(p.parent, flags, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: p.parent, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), p.parent)
+	if create && p.own {
+		err = claimDir(f, false)
+	}
+	if err == nil {
+		err = waitLock(ctx, f)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// claimDir makes sure that f is a directory of ours which nobody else can enter.
+// One of another user is taken over if chown is set and we may, else refused.
+func claimDir(f *os.File, chown bool) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return &os.PathError{Op: "stat", Path: f.Name(), Err: err}
+	}
+	if uid := os.Geteuid(); int(st.Uid) != uid {
+		if !chown || uid != 0 {
+			return &os.PathError{Op: "use directory of uid " + strconv.Itoa(int(st.Uid)), Path: f.Name(), Err: unix.EPERM}
+		}
+		if err := f.Chown(uid, os.Getegid()); err != nil {
+			return err
+		}
+	}
+	if st.Mode&0o077 != 0 {
+		return f.Chmod(0o700)
+	}
+	return nil
+}
+
+// waitLock takes LOCK_EX on f, or fails with the error of ctx. Other processes
+// hold it only while they attach or take down a store.
+func waitLock(ctx context.Context, f *os.File) error {
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return nil
+		}
+		if err != unix.EWOULDBLOCK && err != unix.EINTR {
+			return &os.PathError{Op: "flock", Path: f.Name(), Err: err}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for the lock on %s: %w", f.Name(), ctx.Err())
+		case <-tick.C:
+		}
+	}
+}
+
+// attached is a store's directory as found or made.
+type attached struct {
+	root    *os.File
+	mounted bool // a tmpfs of our own
+	fresh   bool // made by this call
+}
+
+// attach opens the directory of a store below parent, whose setup lock is held,
+// and mounts a tmpfs on it if p asks for one. It fails with errNoMount if that
+// is refused; nothing is then left behind.
+func attach(parent *os.File, p place, o *Options) (attached, error) {
+	path := p.dir()
+	err := unix.Mkdirat(int(parent.Fd()), p.name, 0o700)
+	made := err == nil
+	if err != nil && err != unix.EEXIST {
+		return attached{}, &os.PathError{Op: "mkdir", Path: path, Err: err}
+	}
+	root, err := openDirAt(parent, p.name, path)
+	if err != nil {
+		return attached{}, err
+	}
+	a := attached{root: root, fresh: made, mounted: ownMount(root)}
+	if a.mounted || !p.mount {
+		return a, nil
+	}
+	names, err := root.Readdirnames(-1)
+	if err == nil && len(names) > 0 {
+		// An earlier store without a mount, or a directory of someone else.
+		o.Logger.Warn("directory in use without a mount of its own: not mounting", zap.String("dir", path))
+		return a, nil
+	}
+	root.Close()
+	if err = mountTmpfs(path, o); err == nil {
+		if root, err = openDirAt(parent, p.name, path); err == nil {
+			return attached{root: root, mounted: true, fresh: true}, nil
+		}
+		unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	}
+	if made {
+		unix.Unlinkat(int(parent.Fd()), p.name, unix.AT_REMOVEDIR)
+	}
+	return attached{}, err
+}
+
+// tmpfsSize returns the size options of the tmpfs. tmpfs counts an inode and
+// its attributes against nr_inodes in units of 1 KiB; two units for every 4 KiB
+// suffice for the smallest blocks, where the default, half the machine's
+// pages, does not.
+func tmpfsSize(o *Options) string {
+	size := o.SizeBytes + o.HeadroomBytes
+	return fmt.Sprintf("size=%d,nr_inodes=%d", size, max(size>>11, 1<<16))
+}
+
+// mountTmpfs mounts a tmpfs on path, without huge pages if it must.
+func mountTmpfs(path string, o *Options) error {
+	data := tmpfsSize(o) + ",mode=0700"
+	err := unix.Mount(mountSource, path, "tmpfs", mountFlags, data+",huge="+o.Huge)
+	if err == unix.EINVAL {
+		o.Logger.Warn("kernel refuses huge pages for the memory tier: reads and transfers will be slower",
+			zap.String("dir", path), zap.String("huge", o.Huge))
+		err = unix.Mount(mountSource, path, "tmpfs", mountFlags, data)
+	}
+	switch err {
+	case nil:
+		return nil
+	case unix.EPERM, unix.EACCES, unix.ENOSYS, unix.ENODEV:
+		return fmt.Errorf("%w: %w", errNoMount, &os.PathError{Op: "mount", Path: path, Err: err})
+	}
+	return &os.PathError{Op: "mount", Path: path, Err: err}
+}
+
+// remountTmpfs gives an adopted tmpfs the size and huge-page policy of o. It
+// reports false if the new size is refused because more than that is in use.
+func remountTmpfs(path string, o *Options) bool {
+	remount := func(data string) error {
+		return unix.Mount(mountSource, path, "tmpfs", mountFlags|unix.MS_REMOUNT, data)
+	}
+	size := tmpfsSize(o)
+	if remount(size+",huge="+o.Huge) == nil {
+		return true
+	}
+	errHuge := remount("huge=" + o.Huge)
+	errSize := remount(size)
+	if errHuge != nil {
+		o.Logger.Warn("huge-page policy of the memory tier not changed", zap.String("dir", path),
+			zap.String("huge", o.Huge), zap.Error(errHuge))
+	}
+	if errSize != nil {
+		o.Logger.Warn("size of the memory tier not changed: more is in use", zap.String("dir", path),
+			zap.Int64("size_bytes", o.SizeBytes), zap.Error(errSize))
+	}
+	return errSize == nil
+}
+
+// ownMount reports whether dir is the root of a tmpfs that a Store mounted. It
+// asks for the mount by its number, so that no name in /proc needs decoding.
+//
+// Source: proc_pid_mountinfo(5).
+func ownMount(dir *os.File) bool {
+	var st unix.Statx_t
+	err := unix.Statx(int(dir.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &st)
+	if err != nil || st.Mask&unix.STATX_MNT_ID == 0 || st.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0 {
+		return false
+	}
+	info, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return false
+	}
+	id := strconv.FormatUint(st.Mnt_id, 10) + " "
+	for line := range strings.Lines(string(info)) {
+		if rest, ok := strings.CutPrefix(line, id); ok {
+			_, fs, _ := strings.Cut(rest, " - ")
+			return strings.HasPrefix(fs, "tmpfs "+mountSource+" ")
+		}
+	}
+	return false
+}
+
+// openLock opens the lock file and takes it. It fails with *BusyError.
+func openLock(root *os.File, flags int) (*os.File, error) {
+	path := filepath.Join(root.Name(), lockName)
+	fd, err := unix.Openat(int(root.Fd()), lockName, flags|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), path)
+	err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+	switch err {
+	case nil:
+		return f, nil
+	case unix.EWOULDBLOCK:
+		err = &BusyError{Dir: root.Name(), PID: lockPID(f)}
+	default:
+		err = &os.PathError{Op: "flock", Path: path, Err: err}
+	}
+	f.Close()
+	return nil, err
+}
+
+// lockPID returns the pid in a lock file, 0 if there is none.
+func lockPID(f *os.File) int {
+	var b [32]byte
+	n, _ := f.ReadAt(b[:], 0)
+	pid, _ := strconv.Atoi(strings.TrimSpace(string(b[:n])))
+	return pid
+}
+
+// writePID writes our pid, always as many bytes, so that it needs no new page.
+func writePID(f *os.File) error {
+	_, err := f.WriteAt(fmt.Appendf(nil, "%-10d\n", os.Getpid()), 0)
+	return err
+}
+
+// readFormat reads kvfs-memory. It fails with fs.ErrNotExist, or as parseFormat.
+func readFormat(root *os.File) (format, error) {
+	path := filepath.Join(root.Name(), formatName)
+	fd, err := unix.Openat(int(root.Fd()), formatName, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return format{}, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), path)
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, 4097))
+	if err != nil {
+		return format{}, err
+	}
+	return parseFormat(b)
+}
+
+// wipe removes the files of a store, all but the lock, and in a tmpfs of our own
+// whatever else is there. It fails with ErrInvalid, before it removes anything,
+// if other files are in a directory that does not look like a store.
+func wipe(root *os.File, mounted bool) error {
+	// By descriptor, so that nobody can put another directory in its place.
+	dir, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", root.Fd()))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	entries, err := iofs.ReadDir(dir.FS(), ".")
+	if err != nil {
+		return err
+	}
+	names := make([]string, 0, len(entries))
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	if !mounted && !looksOurs(names) {
+		return fmt.Errorf("%s is not empty and no store: %w", root.Name(), block.ErrInvalid)
+	}
+	var errs []error
+	for _, name := range names {
+		if name != lockName && name != formatName && (mounted || name == bucketsName) {
+			errs = append(errs, dir.RemoveAll(name))
+		}
+	}
+	// Last: without it a directory with buckets would look like anyone's.
+	return errors.Join(append(errs, dir.RemoveAll(formatName))...)
+}
+
+// looksOurs reports whether a directory with these names may be a store: one
+// with kvfs-memory, which is made before and removed after all else, or with
+// nothing but the lock.
+func looksOurs(names []string) bool {
+	return slices.Contains(names, formatName) || !slices.ContainsFunc(names, func(n string) bool { return n != lockName })
+}
+
+// detach unmounts and removes the directory of a store. The setup lock is held,
+// and the caller has closed its own descriptors of the store but root.
+func detach(parent *os.File, p place, root *os.File, mounted bool) error {
+	defer root.Close()
+	if !mounted {
+		if err := wipe(root, false); err != nil {
+			return err
+		}
+		unix.Unlinkat(int(root.Fd()), lockName, 0)
+		return rmdirEmpty(parent, p)
+	}
+	// A clean unmount frees everything at once. If files are open, the whole
+	// tmpfs would stay as long as the last of them: unlink the others.
+	root.Close()
+	err := unix.Unmount(p.dir(), unix.UMOUNT_NOFOLLOW)
+	if err == unix.EBUSY {
+		var again *os.File
+		if again, err = openDirAt(parent, p.name, p.dir()); err == nil {
+			err = wipe(again, ownMount(again))
+			again.Close()
+		}
+		if e := unix.Unmount(p.dir(), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); e != nil {
+			err = errors.Join(err, &os.PathError{Op: "unmount", Path: p.dir(), Err: e})
+		}
+	} else if err == unix.EINVAL {
+		err = nil // someone was faster
+	}
+	return errors.Join(err, rmdirEmpty(parent, p))
+}
+
+// rmdirEmpty removes the directory itself, unless others use it.
+func rmdirEmpty(parent *os.File, p place) error {
+	switch err := unix.Unlinkat(int(parent.Fd()), p.name, unix.AT_REMOVEDIR); err {
+	case nil, unix.ENOENT, unix.ENOTEMPTY, unix.EEXIST, unix.EBUSY:
+		return nil
+	default:
+		return &os.PathError{Op: "rmdir", Path: p.dir(), Err: err}
+	}
+}

@@ -1,0 +1,255 @@
+package mem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// requireMount skips unless tmpfs can be mounted.
+func requireMount(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("mounting needs root")
+	}
+	dir := t.TempDir()
+	if err := unix.Mount("kvfs-test", dir, "tmpfs", 0, "size=1m"); err != nil {
+		t.Skipf("mount tmpfs: %v", err)
+	}
+	if err := unix.Unmount(dir, 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestNoSpace: a full tmpfs is ErrNoSpace, from Create and Commit too, and a full
+// store can still be closed, opened, adopted and emptied.
+func TestNoSpace(t *testing.T) {
+	requireMount(t)
+	o := Options{Dir: shmDir(t) + "/s", SizeBytes: 1 << 20, HeadroomBytes: 1, Huge: "never"}
+	s := open(t, o)
+	id := put(t, s, "g/a", "data")
+	f, err := s.Open(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for err == nil {
+		_, err = f.Write(make([]byte, 1<<16))
+	}
+	if !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("write: got %v", err)
+	}
+	fi, err := f.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Commit(id, f, &tiers.Record{Path: "g/a", Size: fi.Size(), Mtime: fi.ModTime()}); err != nil {
+		t.Fatal(err)
+	}
+	if free, err := s.FreeBytes(); err != nil || free != 0 {
+		t.Errorf("FreeBytes: got %d, %v", free, err)
+	}
+	s.Close(true)
+	s = open(t, o)
+	if got := paths(t, s); len(got) != 1 {
+		t.Errorf("adopted %v of a full store", got)
+	}
+	// Use up the inodes.
+	var last tiers.BlobID
+	n := 0
+	for ; ; n++ {
+		id, g, err := s.Create()
+		if err != nil {
+			if !errors.Is(err, block.ErrNoSpace) {
+				t.Errorf("Create: got %v, want %v", err, block.ErrNoSpace)
+			}
+			var be *block.Error
+			var pe *os.PathError
+			if !errors.As(err, &be) || !errors.As(err, &pe) || be.Tier != "mem" {
+				t.Errorf("Create: %#v lacks the tier or the path", err)
+			}
+			break
+		}
+		last = id
+		g.Close()
+	}
+	if n < 1<<15 {
+		t.Errorf("only %d files in a store of 1 MiB", n)
+	}
+	g, err := s.Open(last)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	if err := s.Commit(last, g, &tiers.Record{Path: strings.Repeat("g/", 2000) + "b"}); !errors.Is(err, block.ErrNoSpace) {
+		t.Errorf("Commit: got %v, want %v", err, block.ErrNoSpace)
+	}
+	if err := s.Remove(id); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRemount: an adopted tmpfs takes the new size, unless more is in use.
+func TestRemount(t *testing.T) {
+	requireMount(t)
+	o := Options{Dir: shmDir(t) + "/s", SizeBytes: 64 << 20, HeadroomBytes: 1 << 20, Huge: "never"}
+	s := open(t, o)
+	put(t, s, "g/big", strings.Repeat("x", 32<<20))
+	total := func(s *Store) int64 {
+		var st unix.Statfs_t
+		if err := unix.Statfs(s.dir, &st); err != nil {
+			t.Fatal(err)
+		}
+		return int64(st.Blocks) * st.Bsize
+	}
+	if got := total(s); got != 65<<20 {
+		t.Errorf("new: got %d bytes", got)
+	}
+	s.Close(true)
+	for _, step := range []struct {
+		size int64
+		want int64 // before adoption
+		keep bool
+		then int64 // after
+	}{
+		{size: 128 << 20, want: 129 << 20, keep: true, then: 129 << 20},
+		{size: 48 << 20, want: 49 << 20, keep: true, then: 49 << 20},
+		{size: 16 << 20, want: 49 << 20, keep: false, then: 17 << 20},
+	} {
+		o.SizeBytes = step.size
+		o.Huge = "within_size"
+		s = open(t, o)
+		if got := total(s); got != step.want {
+			t.Errorf("size %d: got %d, want %d", step.size, got, step.want)
+		}
+		if err := s.Adopt(func(tiers.BlobID, *tiers.Record, bool) bool { return step.keep }); err != nil {
+			t.Fatal(err)
+		}
+		if got := total(s); got != step.then {
+			t.Errorf("size %d after adoption: got %d, want %d", step.size, got, step.then)
+		}
+		s.Close(true)
+	}
+	open(t, o)
+}
+
+// TestCloseWhileOpen: Close frees the memory of a mounted store though a file of
+// it is open; that file keeps its bytes (A9), and neither mount nor directory
+// stays.
+func TestCloseWhileOpen(t *testing.T) {
+	requireMount(t)
+	o := Options{Dir: shmDir(t) + "/s"}
+	s := open(t, o)
+	big := put(t, s, "g/big", strings.Repeat("x", 16<<20))
+	id := put(t, s, "g/a", "data")
+	f, err := s.Open(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := s.Close(false); err != nil {
+		t.Fatal(err)
+	}
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
+		t.Fatal(err)
+	}
+	if used := int64(st.Blocks-st.Bfree) * st.Bsize; used > 1<<20 {
+		t.Errorf("%d bytes in use after Close; blob %d not freed", used, big)
+	}
+	b := make([]byte, 4)
+	if _, err := f.ReadAt(b, 0); err != nil || string(b) != "data" {
+		t.Errorf("got %q, %v", b, err)
+	}
+	if _, err := os.Lstat(o.Dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("directory: %v", err)
+	}
+}
+
+// TestOpenFails: when Open fails after the mount, the mount goes again.
+func TestOpenFails(t *testing.T) {
+	requireMount(t)
+	o := Options{Dir: shmDir(t) + "/s"}
+	var lim syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &lim); err != nil {
+		t.Fatal(err)
+	}
+	low := lim
+	low.Cur = 100 // fewer than there are buckets
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &low); err != nil {
+		t.Skip(err)
+	}
+	_, err := Open(context.Background(), o)
+	if e := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &lim); e != nil {
+		t.Fatal(e)
+	}
+	if !errors.Is(err, unix.EMFILE) {
+		t.Errorf("got %v, want %v", err, unix.EMFILE)
+	}
+	if _, err := os.Lstat(o.Dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("directory: %v", err)
+	}
+}
+
+// TestPlaces: without Dir the store is where the package comment says, List
+// finds it there, and root without CAP_SYS_ADMIN gets a directory instead of a
+// mount, here and in Dir. Capabilities are those of one thread.
+func TestPlaces(t *testing.T) {
+	id := fmt.Sprintf("test-%d", os.Getpid())
+	check := func(mounted bool, want string) {
+		t.Helper()
+		s := open(t, Options{ID: id})
+		if s.Dir() != want || s.Status().Mounted != mounted {
+			t.Errorf("got %+v, want %s, mounted %v", s.Status(), want, mounted)
+		}
+		put(t, s, "g/a", "data")
+		infos, err := List()
+		if err != nil {
+			t.Error(err)
+		}
+		found := slices.ContainsFunc(infos, func(in Info) bool { return in.Dir == want && in.ID == id && in.Alive })
+		if !found {
+			t.Errorf("List: got %+v, want %s", infos, want)
+		}
+		if err := s.Close(false); err != nil {
+			t.Error(err)
+		}
+		os.Remove(filepath.Dir(want)) // unless others use it
+		os.Remove(runBase)
+	}
+	shm := shmBase(os.Geteuid()) + "/" + id
+	if os.Geteuid() != 0 {
+		check(false, shm)
+		return
+	}
+	requireMount(t)
+	check(true, runBase+"/"+id)
+
+	runtime.LockOSThread() // for good: the thread ends with the test
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var caps [2]unix.CapUserData
+	if err := unix.Capget(&hdr, &caps[0]); err != nil {
+		t.Fatal(err)
+	}
+	caps[0].Effective &^= 1 << unix.CAP_SYS_ADMIN
+	if err := unix.Capset(&hdr, &caps[0]); err != nil {
+		t.Fatal(err)
+	}
+	check(false, shm)
+	s := open(t, Options{Dir: shmDir(t) + "/s"})
+	if s.Status().Mounted {
+		t.Error("mounted without the right to")
+	}
+}

@@ -1,0 +1,124 @@
+package mem
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"time"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// The record format is drawn in the package comment.
+const (
+	recordMagic   = "KVFR"
+	recordVersion = 1
+	recordHeader  = 88
+	maxRecord     = recordHeader + block.MaxPath + 4
+
+	flagDir    = 1
+	flagPinned = 2
+	flagSum    = 4
+	flagsKnown = flagDir | flagPinned | flagSum
+)
+
+// castagnoli is computed once; crc32.MakeTable returns the shared table.
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// checkRecord reports why r can be neither written nor believed: ErrInvalid,
+// ErrNameTooLong or ErrReserved. Only a directory may have the empty path, that
+// of the mount itself.
+func checkRecord(r *tiers.Record) error {
+	if r.Size < 0 || r.Mode > 0o7777 {
+		return fmt.Errorf("record of size %d and mode %#o: %w", r.Size, r.Mode, block.ErrInvalid)
+	}
+	if r.Dir && r.Path == "" {
+		return nil
+	}
+	return block.CheckPath(r.Path)
+}
+
+// appendRecord appends the encoding of r, which checkRecord accepts.
+func appendRecord(b []byte, id tiers.BlobID, r *tiers.Record) []byte {
+	le := binary.LittleEndian
+	start := len(b)
+	var flags byte
+	if r.Dir {
+		flags |= flagDir
+	}
+	if r.Pinned {
+		flags |= flagPinned
+	}
+	var sum uint64
+	if r.Sum.Valid {
+		flags |= flagSum
+		sum = r.Sum.Sum
+	}
+	b = append(b, recordMagic...)
+	b = append(b, recordVersion, flags)
+	b = le.AppendUint16(b, uint16(len(r.Path)))
+	b = le.AppendUint64(b, uint64(id))
+	b = le.AppendUint64(b, r.Seq)
+	b = le.AppendUint64(b, uint64(r.Size))
+	b = le.AppendUint32(b, r.Mode)
+	b = le.AppendUint32(b, r.UID)
+	b = le.AppendUint32(b, r.GID)
+	b = le.AppendUint32(b, uint32(r.Mtime.Nanosecond()))
+	b = le.AppendUint64(b, uint64(r.Mtime.Unix()))
+	b = le.AppendUint64(b, uint64(r.Atime.Unix()))
+	b = le.AppendUint64(b, uint64(r.Expires.Unix()))
+	b = le.AppendUint32(b, uint32(r.Atime.Nanosecond()))
+	b = le.AppendUint32(b, uint32(r.Expires.Nanosecond()))
+	b = le.AppendUint64(b, sum)
+	b = append(b, r.Path...)
+	return le.AppendUint32(b, crc32.Checksum(b[start:], castagnoli))
+}
+
+// decodeRecord is the inverse of appendRecord. Everything but the encoding of
+// a record that checkRecord accepts fails, with ErrCorrupt.
+func decodeRecord(b []byte) (tiers.BlobID, *tiers.Record, error) {
+	le := binary.LittleEndian
+	corrupt := func(what string) (tiers.BlobID, *tiers.Record, error) {
+		return 0, nil, fmt.Errorf("record of %d bytes: %s: %w", len(b), what, block.ErrCorrupt)
+	}
+	switch {
+	case len(b) < recordHeader+4 || len(b) > maxRecord:
+		return corrupt("length")
+	case string(b[:4]) != recordMagic:
+		return corrupt("magic")
+	case b[4] != recordVersion:
+		return corrupt(fmt.Sprintf("version %d", b[4]))
+	case crc32.Checksum(b[:len(b)-4], castagnoli) != le.Uint32(b[len(b)-4:]):
+		return corrupt("crc")
+	case b[5]&^flagsKnown != 0:
+		return corrupt("flags")
+	case int(le.Uint16(b[6:])) != len(b)-recordHeader-4:
+		return corrupt("path length")
+	case b[5]&flagSum == 0 && le.Uint64(b[80:]) != 0:
+		return corrupt("checksum")
+	case le.Uint32(b[44:]) >= 1e9 || le.Uint32(b[72:]) >= 1e9 || le.Uint32(b[76:]) >= 1e9:
+		return corrupt("nanoseconds")
+	}
+	at := func(sec, nsec int) time.Time {
+		return time.Unix(int64(le.Uint64(b[sec:])), int64(le.Uint32(b[nsec:])))
+	}
+	r := &tiers.Record{
+		Path:    string(b[recordHeader : len(b)-4]),
+		Dir:     b[5]&flagDir != 0,
+		Seq:     le.Uint64(b[16:]),
+		Size:    int64(le.Uint64(b[24:])),
+		Mode:    le.Uint32(b[32:]),
+		UID:     le.Uint32(b[36:]),
+		GID:     le.Uint32(b[40:]),
+		Mtime:   at(48, 44),
+		Atime:   at(56, 72),
+		Sum:     block.Checksum{Sum: le.Uint64(b[80:]), Valid: b[5]&flagSum != 0},
+		Pinned:  b[5]&flagPinned != 0,
+		Expires: at(64, 76),
+	}
+	if err := checkRecord(r); err != nil {
+		return corrupt(err.Error())
+	}
+	return tiers.BlobID(le.Uint64(b[8:])), r, nil
+}

@@ -1,0 +1,298 @@
+package mem
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	iofs "io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// rewrite changes the kvfs-memory of a closed store.
+func rewrite(t *testing.T, dir string, change func([]byte) []byte) {
+	t.Helper()
+	path := filepath.Join(dir, formatName)
+	b, err := os.ReadFile(path)
+	if err == nil {
+		err = os.WriteFile(path, change(b), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// encode returns a change of some fields, with the checksum made good.
+func encode(change func(*format)) func([]byte) []byte {
+	return func(b []byte) []byte {
+		f, err := parseFormat(b)
+		if err != nil {
+			panic(err)
+		}
+		change(&f)
+		return f.encode()
+	}
+}
+
+// TestDiscardedStores: a store that cannot be trusted is emptied, with a reason.
+func TestDiscardedStores(t *testing.T) {
+	for _, tc := range []struct {
+		name, reason string
+		root         bool
+		spoil        func(t *testing.T, dir string)
+	}{
+		{"newer version", `format version "2", not 1`, false, func(t *testing.T, dir string) {
+			rewrite(t, dir, func([]byte) []byte { return []byte("kvfs-memory 2\nsomething else\n") })
+		}},
+		{"other uid", "store of uid 4242", false, func(t *testing.T, dir string) {
+			rewrite(t, dir, encode(func(f *format) { f.uid = 4242 }))
+		}},
+		{"owner", "directory of uid 4242", true, func(t *testing.T, dir string) {
+			if err := os.Chown(dir, 4242, 4242); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		{"other id", `store "other", not "default"`, false, func(t *testing.T, dir string) {
+			rewrite(t, dir, encode(func(f *format) { f.id = "other" }))
+		}},
+		{"other attribute", `records in attribute "trusted.x"`, false, func(t *testing.T, dir string) {
+			rewrite(t, dir, encode(func(f *format) { f.attr = "trusted.x" }))
+		}},
+		{"bad crc", "damaged: crc", false, func(t *testing.T, dir string) {
+			rewrite(t, dir, func(b []byte) []byte { return bytes.Replace(b, []byte("uid "), []byte("uid 1"), 1) })
+		}},
+		{"cut", "damaged: number of lines", false, func(t *testing.T, dir string) {
+			rewrite(t, dir, func(b []byte) []byte { return b[:len(b)/2] })
+		}},
+		{"empty", "not that of a store", false, func(t *testing.T, dir string) {
+			rewrite(t, dir, func(b []byte) []byte { return nil })
+		}},
+		{"symbolic link", "too many levels of symbolic links", false, func(t *testing.T, dir string) {
+			path := filepath.Join(dir, formatName)
+			if err := errors.Join(os.Remove(path), os.Symlink("/etc/passwd", path)); err != nil {
+				t.Fatal(err)
+			}
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			modes(t, func(t *testing.T, o Options) {
+				if tc.root && os.Geteuid() != 0 {
+					t.Skip("chown needs root")
+				}
+				s := open(t, o)
+				put(t, s, "g/a", "data")
+				s.Close(true)
+				tc.spoil(t, o.Dir)
+				logger, logs := observer.New(zap.WarnLevel)
+				o.Logger = zap.New(logger)
+				s = open(t, o)
+				if !strings.Contains(s.Discarded(), tc.reason) || logs.Len() == 0 {
+					t.Errorf("got reason %q and %d log lines, want %q", s.Discarded(), logs.Len(), tc.reason)
+				}
+				if got := paths(t, s); len(got) != 0 {
+					t.Errorf("adopted %v", got)
+				}
+				put(t, s, "g/b", "data")
+				s.Close(true)
+				s = open(t, o)
+				if got := paths(t, s); len(got) != 1 || s.Discarded() != "" {
+					t.Errorf("after that: adopted %v, discarded %q", got, s.Discarded())
+				}
+			})
+		})
+	}
+}
+
+// TestNoFormat: a mounted store that lost kvfs-memory is discarded; a directory
+// that did is no longer known as a store, so nothing in it is touched.
+func TestNoFormat(t *testing.T) {
+	modes(t, func(t *testing.T, o Options) {
+		s := open(t, o)
+		file := s.path(put(t, s, "g/a", "data"))
+		s.Close(true)
+		if err := os.Remove(filepath.Join(o.Dir, formatName)); err != nil {
+			t.Fatal(err)
+		}
+		if !o.NoMount {
+			s = open(t, o)
+			if got := paths(t, s); s.Discarded() != "no kvfs-memory" || len(got) != 0 {
+				t.Errorf("discarded %q, adopted %v", s.Discarded(), got)
+			}
+			return
+		}
+		if s, err := Open(context.Background(), o); !errors.Is(err, block.ErrInvalid) {
+			t.Errorf("got %v, %v", s, err)
+		}
+		if _, err := os.Stat(file); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestDamagedRecords: a flip of any byte of a record costs that file and no other;
+// so do foreign names and types in a bucket.
+func TestDamagedRecords(t *testing.T) {
+	modes(t, func(t *testing.T, o Options) {
+		s := open(t, o)
+		good := put(t, s, "g/good", "data")
+		raw := make([]byte, maxRecord)
+		n, err := unix.Getxattr(s.path(good), s.attr, raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range n {
+			id := put(t, s, "g/good", "data")
+			b := append([]byte(nil), raw[:n]...)
+			putID(b, id)
+			b[i] ^= 1 << (i % 8)
+			if err := unix.Setxattr(s.path(id), s.attr, b, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		other := put(t, s, "g/good", "data")
+		if err := unix.Setxattr(s.path(other), s.attr, raw[:n], 0); err != nil { // another blob's
+			t.Fatal(err)
+		}
+		long := put(t, s, "g/good", "data")
+		if err := unix.Setxattr(s.path(long), s.attr, make([]byte, maxRecord+1), 0); err != nil {
+			t.Fatal(err)
+		}
+		foreign := 0
+		for _, name := range []string{
+			"b/00/note", "b/01/0000000000000002", "b/ff/ffffffffffffffff", "b/00/0000000000000000",
+		} {
+			if err := os.WriteFile(filepath.Join(o.Dir, name), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			foreign++
+		}
+		err = errors.Join(os.Mkdir(o.Dir+"/b/03/dir", 0o700), os.Symlink("/", o.Dir+"/b/04/0000000100000004"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		foreign += 2
+		s.Close(true)
+		s = open(t, o)
+		got := paths(t, s)
+		if want := int64(n + 2 + foreign); len(got) != 1 || got["g/good"] != good || s.Status().Damaged != want {
+			t.Errorf("adopted %v with %+v, want blob %d only and %d damaged", got, s.Status(), good, want)
+		}
+		var left []string
+		filepath.WalkDir(o.Dir+"/b", func(path string, d iofs.DirEntry, err error) error {
+			if !d.IsDir() || d.Name() == "dir" {
+				left = append(left, path)
+			}
+			return err
+		})
+		if len(left) != 1 {
+			t.Errorf("left: %v", left)
+		}
+		if _, err := os.Stat("/etc"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestForeignDirectory: a directory with other files is refused and untouched,
+// by Open and Discard, and so is a symbolic link.
+func TestForeignDirectory(t *testing.T) {
+	for _, noMount := range []bool{false, true} {
+		dir := shmDir(t)
+		file := dir + "/b/precious"
+		err := errors.Join(os.Mkdir(dir+"/b", 0o700), os.WriteFile(file, []byte("x"), 0o600),
+			os.WriteFile(dir+"/lock", nil, 0o600))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s, err := Open(context.Background(), Options{Dir: dir, NoMount: noMount}); !errors.Is(err, block.ErrInvalid) {
+			t.Errorf("Open: got %v, %v", s, err)
+		}
+		if err := Discard(dir); !errors.Is(err, block.ErrInvalid) {
+			t.Errorf("Discard: got %v", err)
+		}
+		for _, path := range []string{file, dir + "/lock"} {
+			if _, err := os.Stat(path); err != nil {
+				t.Error(err)
+			}
+		}
+		link := shmDir(t) + "/link"
+		if err := os.Symlink(shmDir(t), link); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := Open(context.Background(), Options{Dir: link, NoMount: noMount}); err == nil {
+			s.Close(false)
+			t.Error("Open follows a symbolic link")
+		}
+		if err := Discard(link); err == nil {
+			t.Error("Discard follows a symbolic link")
+		}
+	}
+}
+
+// TestNoAttributes: without extended attributes, on ramfs, the store works, says
+// that it cannot be adopted, and keep keeps nothing.
+func TestNoAttributes(t *testing.T) {
+	requireMount(t)
+	base := shmDir(t) + "/ramfs"
+	if err := os.Mkdir(base, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("kvfs-test", base, "ramfs", 0, ""); err != nil {
+		t.Skipf("mount ramfs: %v", err)
+	}
+	logger, logs := observer.New(zap.WarnLevel)
+	o := Options{Dir: base + "/s", NoMount: true, Logger: zap.New(logger)}
+	s := open(t, o)
+	if n := logs.FilterMessageSnippet("extended attributes").Len(); n != 1 {
+		t.Errorf("warned %d times: %v", n, logs.All())
+	}
+	id := put(t, s, "g/a", "data")
+	f, err := s.Open(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := s.Uncommit(id, f); err != nil || s.Status().Adoptable {
+		t.Errorf("got %v, %+v", err, s.Status())
+	}
+	if err := s.Close(true); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(o.Dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("directory: %v", err)
+	}
+}
+
+// TestClaim: a directory of another user is neither used nor entered by Open, and
+// one of ours that others may enter is closed to them.
+func TestClaim(t *testing.T) {
+	base := shmDir(t)
+	if err := os.Chmod(base, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	f, err := openParent(context.Background(), place{parent: base, own: true}, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	if fi, err := os.Stat(base); err != nil || fi.Mode().Perm() != 0o700 {
+		t.Errorf("got %v, %v", fi.Mode(), err)
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("chown needs root")
+	}
+	if err := os.Chown(base, 4242, 4242); err != nil {
+		t.Fatal(err)
+	}
+	if f, err := openParent(context.Background(), place{parent: base, own: true}, true); !errors.Is(err, unix.EPERM) {
+		t.Errorf("got %v, %v", f, err)
+	}
+}
