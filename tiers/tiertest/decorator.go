@@ -1,0 +1,175 @@
+package tiertest
+
+import (
+	"context"
+	"sync"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// Faulty is a tier around a tier that goes wrong as a Plan says: it holds back
+// completions, turns outcomes into failures, and hides blocks from look-ups.
+// Without faults it changes nothing. With faults a caller meets errors, and
+// misses of blocks that are there, but never wrong bytes.
+//
+// A block whose Store was failed by the plan may be in the tier all the same, as
+// after a lost acknowledgement.
+type Faulty struct {
+	tier    tiers.Tier
+	plan    *Plan
+	aborted chan struct{} // closed when the context of Close is done
+	abort   func()        // closes aborted; may be called again
+
+	stalled sync.WaitGroup
+	mu      struct {
+		sync.Mutex
+		closed bool // no completion is held back any more
+	}
+}
+
+var (
+	_ tiers.Tier       = (*Faulty)(nil)
+	_ tiers.Statser    = (*Faulty)(nil)
+	_ tiers.Enumerator = (*Faulty)(nil)
+)
+
+// NewFaulty returns t with the faults of plan; a nil plan injects none. Closing it
+// closes t.
+func NewFaulty(t tiers.Tier, plan *Plan) *Faulty {
+	f := &Faulty{tier: t, plan: plan, aborted: make(chan struct{})}
+	f.abort = sync.OnceFunc(func() { close(f.aborted) })
+	return f
+}
+
+// Unwrap returns the tier below.
+func (f *Faulty) Unwrap() tiers.Tier { return f.tier }
+
+// Lookup asks the tier below, then hides blocks or fails as the plan says.
+func (f *Faulty) Lookup(ctx context.Context, keys []block.Key, out []tiers.Presence) error {
+	if err := f.tier.Lookup(ctx, keys, out); err != nil {
+		return err
+	}
+	if err := f.plan.lookup(keys, out); err != nil {
+		return &block.Error{Op: OpLookup.String(), Tier: "faulty", Err: err}
+	}
+	return nil
+}
+
+// Store passes job to the tier below and faults its outcomes.
+func (f *Faulty) Store(job *tiers.Job) { f.tier.Store(f.wrap(OpStore, job)) }
+
+// Load passes job to the tier below and faults its outcomes.
+func (f *Faulty) Load(job *tiers.Job) { f.tier.Load(f.wrap(OpLoad, job)) }
+
+// wrap returns job itself if it meets no fault, else a job whose Done applies the
+// faults. They are drawn now, so that the n-th operation is the n-th submitted.
+func (f *Faulty) wrap(op Op, job *tiers.Job) *tiers.Job {
+	faults := f.plan.nextAll(op, job.Blocks)
+	if faults == nil {
+		return job
+	}
+	inner := *job
+	inner.Done = func(res *tiers.Result) {
+		f.deliver(faults, func() { job.Done(f.apply(op, job, faults, res)) })
+	}
+	return &inner
+}
+
+// deliver calls done, on a goroutine of its own if a fault stalls the job: the
+// tier below must not be blocked.
+func (f *Faulty) deliver(faults []Fault, done func()) {
+	stalls := false
+	for _, fault := range faults {
+		stalls = stalls || fault.Stall != nil
+	}
+	if !stalls || !f.hold(faults, done) {
+		done()
+	}
+}
+
+// hold calls done once the stalls have ended, or returns false if the tier is
+// being closed.
+func (f *Faulty) hold(faults []Fault, done func()) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.mu.closed {
+		return false
+	}
+	// Ends when the stalls are released or Close gives up; joined by Close.
+	f.stalled.Go(func() {
+		for _, fault := range faults {
+			if fault.Stall == nil {
+				continue
+			}
+			select {
+			case <-fault.Stall:
+			case <-f.aborted:
+			}
+		}
+		done()
+	})
+	return true
+}
+
+// apply returns a copy of res with the faults in it. A copy that it calls corrupt
+// is removed from the tier below, and the file that was loaded is damaged.
+func (f *Faulty) apply(op Op, job *tiers.Job, faults []Fault, res *tiers.Result) *tiers.Result {
+	out := &tiers.Result{Job: res.Job, Outcomes: append([]tiers.Outcome(nil), res.Outcomes...)}
+	for i := range out.Outcomes {
+		o, fault := &out.Outcomes[i], faults[i]
+		err := fault.Err
+		if err == nil && (fault.Corrupt || fault.Short) && o.Bytes > 0 {
+			err = block.ErrCorrupt
+			f.tier.Remove([]block.Key{o.Key})
+		}
+		if err == nil {
+			continue
+		}
+		if tr := &job.Blocks[i]; o.Status == tiers.Loaded && tr.Size > 0 {
+			// An error leaves the right bytes: undefined content includes those.
+			_, _ = tr.File.WriteAt([]byte("fault")[:min(tr.Size, 5)], 0)
+		}
+		*o = tiers.Outcome{
+			Key:    o.Key,
+			Status: tiers.Failed,
+			Err:    &block.Error{Op: op.String(), Tier: "faulty", Key: o.Key, Err: err},
+		}
+	}
+	return out
+}
+
+// Remove passes through.
+func (f *Faulty) Remove(keys []block.Key) int { return f.tier.Remove(keys) }
+
+// Touch passes through.
+func (f *Faulty) Touch(keys []block.Key) { f.tier.Touch(keys) }
+
+// Close closes the tier below and waits for the completions held back; when ctx
+// is done they are let go.
+func (f *Faulty) Close(ctx context.Context) error {
+	f.mu.Lock()
+	f.mu.closed = true
+	f.mu.Unlock()
+	stop := context.AfterFunc(ctx, f.abort)
+	defer stop()
+	err := f.tier.Close(ctx)
+	f.stalled.Wait()
+	return err
+}
+
+// Stats passes through; a tier without them is online with zeros.
+func (f *Faulty) Stats() tiers.TierStats {
+	if s, ok := f.tier.(tiers.Statser); ok {
+		return s.Stats()
+	}
+	return tiers.TierStats{State: "online"}
+}
+
+// Blocks passes through; a tier that cannot list its blocks lists none.
+func (f *Faulty) Blocks(fn func(key block.Key, size int64, sum block.Checksum) bool) error {
+	if e, ok := f.tier.(tiers.Enumerator); ok {
+		return e.Blocks(fn)
+	}
+	return nil
+}

@@ -1,0 +1,25 @@
+// Package tiertest holds what the tests of every tier share: the conformance
+// suites, the reference implementation of tiers.Tier, and a decorator that
+// injects faults around any tier.
+//
+//	Run         the suite; a tier's own test calls it with a function that opens the tier
+//	RunPrimary  the same for the primary tier
+//	Reference   the smallest tier that keeps the whole contract, in memory
+//	Faulty      a tier around a tier that fails, delays or hides as a Plan says
+//	Plan        which block operations go wrong, and how
+//	Clock       the time of injected latency; ManualClock moves only when told
+//
+// A test of a tier reads:
+//
+//	func TestConformance(t *testing.T) {
+//		open := func(t *testing.T) tiers.Tier { return openDisk(t, 64<<20) }
+//		tiertest.Run(t, open, tiertest.Options{
+//			Small:       func(t *testing.T) tiers.Tier { return openDisk(t, 8*4096) },
+//			SmallBlocks: 8,
+//			SmallBytes:  4096,
+//			LRU:         true,
+//		})
+//	}
+//
+// Numbers such as A31 in comments are those of the feature list.
+package tiertest

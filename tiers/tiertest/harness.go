@@ -1,0 +1,242 @@
+package tiertest
+
+import (
+	"context"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// harness is what a case works with: a tier, a source of random numbers, and
+// the jobs it has submitted, each of which it checks.
+type harness struct {
+	t    *testing.T
+	opts Options
+	open func(t *testing.T) tiers.Tier
+	tier tiers.Tier
+	rng  *rand.Rand
+	stop func() // ends the calling goroutine: t.FailNow, or Goexit in a worker
+	jobs *jobLog
+}
+
+// jobLog has every job of a case. A worker's harness shares it.
+type jobLog struct {
+	lastID atomic.Uint64
+	mu     struct {
+		sync.Mutex
+		flights []*flight
+	}
+}
+
+// newHarness opens a tier for one case. When the case has ended it closes the tier
+// and checks that each job has been completed once.
+func newHarness(t *testing.T, open func(t *testing.T) tiers.Tier, opts Options) *harness {
+	h := &harness{t: t, opts: opts, open: open, jobs: &jobLog{}, stop: t.FailNow}
+	h.rng = rand.New(rand.NewPCG(opts.Seed, 0))
+	h.tier = open(t)
+	t.Cleanup(func() {
+		h.close(context.Background())
+		h.checkCalls()
+	})
+	return h
+}
+
+// useSmall goes on with a small tier in place of the one that is open.
+func (h *harness) useSmall() {
+	h.close(context.Background())
+	h.tier = h.opts.Small(h.t)
+}
+
+// worker returns a harness for one goroutine of a case, with random numbers of its
+// own.
+func (h *harness) worker(n int) *harness {
+	w := *h
+	w.rng = rand.New(rand.NewPCG(h.opts.Seed, uint64(n)+1))
+	w.stop = runtime.Goexit
+	return &w
+}
+
+// errorf reports a breach of the contract.
+func (h *harness) errorf(format string, args ...any) {
+	h.t.Helper()
+	h.t.Errorf(format, args...)
+}
+
+// fatalf reports a breach after which the case cannot go on.
+func (h *harness) fatalf(format string, args ...any) {
+	h.t.Helper()
+	h.t.Errorf(format, args...)
+	h.stop()
+}
+
+// await reports whether done is closed in time.
+func (h *harness) await(done <-chan struct{}) bool {
+	timer := time.NewTimer(h.opts.Timeout)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
+
+// within runs fn and fails if it hangs.
+func (h *harness) within(what string, fn func()) {
+	h.t.Helper()
+	done := make(chan struct{})
+	go func() { // ends with fn; a tier that hangs leaks it, and the case fails
+		defer close(done)
+		fn()
+	}()
+	if !h.await(done) {
+		h.fatalf("%s: did not return within %v", what, h.opts.Timeout)
+	}
+}
+
+// close closes the tier, if it is not closed yet.
+func (h *harness) close(ctx context.Context) {
+	h.t.Helper()
+	if h.tier == nil {
+		return
+	}
+	tier := h.tier
+	h.tier = nil
+	h.within("Close", func() {
+		if err := tier.Close(ctx); err != nil && !h.opts.Faulty {
+			h.errorf("Close: got %v, want success", err)
+		}
+	})
+}
+
+// checkCalls checks that each job of the case was completed once (A32).
+func (h *harness) checkCalls() {
+	h.jobs.mu.Lock()
+	flights := slices.Clone(h.jobs.mu.flights)
+	h.jobs.mu.Unlock()
+	for _, f := range flights {
+		if n := f.calls.Load(); n != 1 {
+			h.errorf("%v: Done called %d times, want once", f, n)
+		}
+		f.release()
+	}
+}
+
+// lookup returns the presence of the keys. ok is false if a faulty tier failed.
+func (h *harness) lookup(keys ...block.Key) (out []tiers.Presence, ok bool) {
+	h.t.Helper()
+	out = make([]tiers.Presence, len(keys))
+	for i := range out {
+		out[i] = tiers.Pending // must be overwritten
+	}
+	err := h.tier.Lookup(context.Background(), keys, out)
+	if err == nil {
+		return out, true
+	}
+	if !h.opts.Faulty {
+		h.fatalf("Lookup of %d keys: got %v, want success", len(keys), err)
+	}
+	h.checkKind("Lookup", err)
+	h.checkAllMiss(out)
+	return out, false
+}
+
+// checkAllMiss checks what a failed look-up has to leave behind.
+func (h *harness) checkAllMiss(out []tiers.Presence) {
+	h.t.Helper()
+	for i, p := range out {
+		if p != tiers.Miss {
+			h.errorf("out[%d] after a failed Lookup: got %v, want miss", i, p)
+		}
+	}
+}
+
+// wantPresence checks that all keys have one presence. A faulty tier may miss
+// blocks that it has; one that was removed stays missing there, too.
+func (h *harness) wantPresence(want tiers.Presence, keys ...block.Key) {
+	h.t.Helper()
+	out, ok := h.lookup(keys...)
+	if !ok {
+		return
+	}
+	for i, got := range out {
+		if got != want && (!h.opts.Faulty || want == tiers.Miss) {
+			h.errorf("Lookup %.80q: got %v, want %v", keys[i].Path(), got, want)
+		}
+	}
+}
+
+// wantStatus reports whether outcome i is one of want, and checks that it is,
+// unless the tier is faulty.
+func (h *harness) wantStatus(outcomes []tiers.Outcome, i int, want ...tiers.Status) bool {
+	h.t.Helper()
+	got := outcomes[i]
+	if slices.Contains(want, got.Status) {
+		return true
+	}
+	if !h.opts.Faulty {
+		h.errorf("block %d %.80q: got %v (error %v), want %v",
+			i, got.Key.Path(), got.Status, got.Err, want)
+	}
+	return false
+}
+
+// wantAll checks that every outcome has status want, unless the tier is faulty.
+// It reports whether they have.
+func (h *harness) wantAll(outcomes []tiers.Outcome, want tiers.Status) bool {
+	h.t.Helper()
+	all := true
+	for i := range outcomes {
+		all = h.wantStatus(outcomes, i, want) && all
+	}
+	return all
+}
+
+// never checks that no outcome has status bad, faulty tier or not.
+func (h *harness) never(outcomes []tiers.Outcome, bad tiers.Status, why string) {
+	h.t.Helper()
+	for i, o := range outcomes {
+		if o.Status == bad {
+			h.errorf("block %d %.80q: got %v: %s", i, o.Key.Path(), o.Status, why)
+		}
+	}
+}
+
+// store stores the blocks in one job and returns its outcomes, checked.
+func (h *harness) store(blocks ...payload) []tiers.Outcome {
+	h.t.Helper()
+	return h.settle(h.submit(jobSpec{op: OpStore, blocks: blocks}))
+}
+
+// load loads the blocks in one job and returns its outcomes, checked.
+func (h *harness) load(blocks ...payload) []tiers.Outcome {
+	h.t.Helper()
+	return h.settle(h.submit(jobSpec{op: OpLoad, blocks: blocks}))
+}
+
+// size returns n within the limits of the tier.
+func (h *harness) size(n int64) int64 {
+	return min(max(n, h.opts.MinBytes), h.opts.MaxBytes)
+}
+
+// payloads returns n blocks of size bytes, named prefix and a number.
+func (h *harness) payloads(prefix string, n int, size int64) []payload {
+	blocks := make([]payload, n)
+	for i := range blocks {
+		blocks[i] = h.payload(numberedKey(prefix, i), 0, size)
+	}
+	return blocks
+}
+
+// payload returns the content of generation gen of a block; size is fitted to the
+// limits of the tier.
+func (h *harness) payload(key block.Key, gen int, size int64) payload {
+	return newPayload(h.opts.Seed, key, gen, h.size(size))
+}

@@ -1,0 +1,555 @@
+package tiertest
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// jobMethod is Store or Load of a mutant.
+type jobMethod func(*Reference, *tiers.Job)
+
+// withDone returns a copy of job with another Done.
+func withDone(job *tiers.Job, done func(*tiers.Result)) *tiers.Job {
+	inner := *job
+	inner.Done = done
+	return &inner
+}
+
+// withBlocks returns a copy of job whose blocks edit has changed, and whose
+// outcomes have the right keys all the same.
+func withBlocks(job *tiers.Job, edit func(tr *tiers.Transfer)) *tiers.Job {
+	inner := withDone(job, func(res *tiers.Result) {
+		for i := range res.Outcomes {
+			res.Outcomes[i].Key = job.Blocks[i].Key
+		}
+		job.Done(res)
+	})
+	inner.Blocks = slices.Clone(job.Blocks)
+	for i := range inner.Blocks {
+		edit(&inner.Blocks[i])
+	}
+	return inner
+}
+
+// loadedEach returns a Load that calls fn on the file of each block loaded.
+func loadedEach(fn func(tr tiers.Transfer)) jobMethod {
+	return func(r *Reference, job *tiers.Job) {
+		r.Load(withDone(job, func(res *tiers.Result) {
+			for i, o := range res.Outcomes {
+				if o.Status == tiers.Loaded {
+					fn(job.Blocks[i])
+				}
+			}
+			job.Done(res)
+		}))
+	}
+}
+
+// editResult returns a method that changes each Result.
+func editResult(method jobMethod, edit func(res *tiers.Result)) jobMethod {
+	return func(r *Reference, job *tiers.Job) {
+		method(r, withDone(job, func(res *tiers.Result) {
+			edit(res)
+			job.Done(res)
+		}))
+	}
+}
+
+// waiting returns a method that returns only when its job is done.
+func waiting(method jobMethod) jobMethod {
+	return func(r *Reference, job *tiers.Job) {
+		results := make(chan *tiers.Result, 1)
+		method(r, withDone(job, func(res *tiers.Result) { results <- res }))
+		job.Done(<-results)
+	}
+}
+
+// rekeyed returns a bug that keeps blocks under the name that fn makes of theirs.
+func rekeyed(fn func(block.Key) block.Key) mutantBug {
+	all := func(keys []block.Key) []block.Key {
+		keys = slices.Clone(keys)
+		for i := range keys {
+			keys[i] = fn(keys[i])
+		}
+		return keys
+	}
+	edit := func(tr *tiers.Transfer) {
+		tr.Key = fn(tr.Key)
+	}
+	return mutantBug{
+		store: func(r *Reference, job *tiers.Job) { r.Store(withBlocks(job, edit)) },
+		load:  func(r *Reference, job *tiers.Job) { r.Load(withBlocks(job, edit)) },
+		lookup: func(r *Reference, keys []block.Key, out []tiers.Presence) error {
+			return r.Lookup(context.Background(), all(keys), out)
+		},
+		remove: func(r *Reference, keys []block.Key) int { return r.Remove(all(keys)) },
+		touch:  func(r *Reference, keys []block.Key) { r.Touch(all(keys)) },
+	}
+}
+
+// What the suite says of a mutant that hangs until the timeout.
+const (
+	noResult   = "no Result"
+	fromWithin = "from within"
+)
+
+// mutants are tiers that each break one sentence of the contract, with the case
+// that has to notice and a part of what it says.
+var mutants = []struct {
+	name, wantCase, wantText string
+	bug                      func() mutantBug
+}{
+	// Completion.
+	{"no result if all are skipped", "StorePresent", noResult, func() mutantBug { // A32
+		return mutantBug{store: func(r *Reference, job *tiers.Job) {
+			r.Store(withDone(job, func(res *tiers.Result) {
+				for _, o := range res.Outcomes {
+					if o.Status != tiers.Skipped {
+						job.Done(res)
+						return
+					}
+				}
+			}))
+		}}
+	}},
+	{"no result for an empty job", "Empty", noResult, func() mutantBug { // C18
+		return mutantBug{store: func(r *Reference, job *tiers.Job) {
+			if len(job.Blocks) > 0 {
+				r.Store(job)
+			}
+		}}
+	}},
+	{"no result after close", "AfterClose", noResult, func() mutantBug {
+		return mutantBug{load: func(r *Reference, job *tiers.Job) {
+			if r.Stats().State == "online" {
+				r.Load(job)
+			}
+		}}
+	}},
+	{"close loses the queue", "CloseCancelled", noResult, func() mutantBug {
+		var lost sync.Map
+		return mutantBug{
+			store: func(r *Reference, job *tiers.Job) {
+				r.Store(withDone(job, func(res *tiers.Result) {
+					if _, ok := lost.Load(r); !ok {
+						job.Done(res)
+					}
+				}))
+			},
+			close: func(r *Reference, ctx context.Context) error {
+				lost.Store(r, true)
+				return r.Close(ctx)
+			},
+		}
+	}},
+	{"done twice", "RoundTrip", "called 2 times", func() mutantBug {
+		return mutantBug{load: func(r *Reference, job *tiers.Job) {
+			r.Load(withDone(job, func(res *tiers.Result) {
+				job.Done(res)
+				job.Done(res)
+			}))
+		}}
+	}},
+	{"done inside store", "RoundTrip", fromWithin, func() mutantBug {
+		return mutantBug{store: waiting((*Reference).Store)}
+	}},
+	{"done inside load of nothing", "Empty", fromWithin, func() mutantBug {
+		return mutantBug{load: func(r *Reference, job *tiers.Job) {
+			if len(job.Blocks) == 0 {
+				job.Done(&tiers.Result{Job: job.ID})
+				return
+			}
+			r.Load(job)
+		}}
+	}},
+	{"result of another job", "RoundTrip", "the Result is for job", func() mutantBug {
+		return mutantBug{store: editResult((*Reference).Store, func(res *tiers.Result) { res.Job++ })}
+	}},
+	{"skipped blocks left out", "StorePresent", "want one a block", func() mutantBug {
+		return mutantBug{store: editResult((*Reference).Store, func(res *tiers.Result) {
+			res.Outcomes = slices.DeleteFunc(res.Outcomes, func(o tiers.Outcome) bool {
+				return o.Status == tiers.Skipped
+			})
+		})}
+	}},
+	{"outcomes in reverse", "MixedBatch", "outcome 0 is for", func() mutantBug {
+		return mutantBug{load: editResult((*Reference).Load, func(res *tiers.Result) {
+			slices.Reverse(res.Outcomes)
+		})}
+	}},
+	{"statuses in wrong order", "MixedBatch", "want [loaded]", func() mutantBug {
+		return mutantBug{load: editResult((*Reference).Load, func(res *tiers.Result) {
+			slices.SortFunc(res.Outcomes, func(a, b tiers.Outcome) int {
+				return strings.Compare(string(a.Key.Hash), string(b.Key.Hash))
+			})
+			slices.Reverse(res.Outcomes)
+			for i, j := 0, len(res.Outcomes)-1; i < j; i, j = i+1, j-1 {
+				res.Outcomes[i].Key, res.Outcomes[j].Key = res.Outcomes[j].Key, res.Outcomes[i].Key
+			}
+		})}
+	}},
+	{"error without a kind", "StoreShortSource", "known kind", func() mutantBug {
+		return mutantBug{store: editResult((*Reference).Store, func(res *tiers.Result) {
+			for i := range res.Outcomes {
+				if res.Outcomes[i].Err != nil {
+					res.Outcomes[i].Err = errors.New("short read")
+				}
+			}
+		})}
+	}},
+	{"bytes not counted", "RoundTrip", "with 0 bytes", func() mutantBug {
+		return mutantBug{store: editResult((*Reference).Store, func(res *tiers.Result) {
+			for i := range res.Outcomes {
+				res.Outcomes[i].Bytes = 0
+			}
+		})}
+	}},
+	{"checksum not reported", "LoadUnknownSum", "checksum", func() mutantBug {
+		return mutantBug{load: editResult((*Reference).Load, func(res *tiers.Result) {
+			for i := range res.Outcomes {
+				res.Outcomes[i].Sum = block.Checksum{}
+			}
+		})}
+	}},
+	{"lock held during done", "CallsFromDone", noResult, func() mutantBug {
+		var mu sync.Mutex
+		return mutantBug{
+			store: func(r *Reference, job *tiers.Job) {
+				r.Store(withDone(job, func(res *tiers.Result) {
+					mu.Lock()
+					defer mu.Unlock()
+					job.Done(res)
+				}))
+			},
+			lookup: func(r *Reference, keys []block.Key, out []tiers.Presence) error {
+				mu.Lock()
+				defer mu.Unlock()
+				return r.Lookup(context.Background(), keys, out)
+			},
+		}
+	}},
+
+	// Bytes and files.
+	{"wrong byte", "RoundTrip", "wrong bytes", func() mutantBug {
+		return mutantBug{load: loadedEach(func(tr tiers.Transfer) {
+			_, _ = tr.File.WriteAt([]byte("xyz"), tr.Size/2)
+		})}
+	}},
+	{"wrong byte, rarely", "ParallelRandom", "wrong bytes", func() mutantBug {
+		var mu sync.Mutex
+		n := 0
+		return mutantBug{load: loadedEach(func(tr tiers.Transfer) {
+			mu.Lock()
+			defer mu.Unlock()
+			if n++; n%100 == 0 {
+				_, _ = tr.File.WriteAt([]byte("xyz"), tr.Size/2)
+			}
+		})}
+	}},
+	{"file longer than the block", "RoundTrip", "wrong bytes", func() mutantBug {
+		return mutantBug{load: loadedEach(func(tr tiers.Transfer) {
+			_ = tr.File.Truncate((tr.Size + 4095) &^ 4095)
+		})}
+	}},
+	{"file closed", "RoundTrip", "only the engine closes it", func() mutantBug {
+		return mutantBug{load: loadedEach(func(tr tiers.Transfer) { _ = tr.File.Close() })}
+	}},
+	{"offset moved", "RoundTrip", "want positional", func() mutantBug {
+		return mutantBug{store: func(r *Reference, job *tiers.Job) {
+			for _, tr := range job.Blocks {
+				_, _ = tr.File.Seek(0, 0)
+			}
+			r.Store(job)
+		}}
+	}},
+	{"file kept", "SourceReused", "want [loaded]", func() mutantBug {
+		var files sync.Map // reads the source only when a Load asks for it
+		return mutantBug{
+			store: func(r *Reference, job *tiers.Job) {
+				for _, tr := range job.Blocks {
+					files.Store(tr.Key, tr.File)
+				}
+				r.Store(job)
+			},
+			load: func(r *Reference, job *tiers.Job) {
+				r.Load(withDone(job, func(res *tiers.Result) {
+					for i, o := range res.Outcomes {
+						f, _ := files.Load(o.Key)
+						if f == nil || o.Status != tiers.Loaded {
+							continue
+						}
+						if _, err := f.(*os.File).ReadAt(make([]byte, job.Blocks[i].Size), 0); err != nil {
+							err = &block.Error{Op: "load", Key: o.Key, Err: block.ErrUnavailable}
+							res.Outcomes[i] = tiers.Outcome{Key: o.Key, Err: err}
+						}
+					}
+					job.Done(res)
+				}))
+			},
+		}
+	}},
+	{"checksum of the store ignored", "StoreWrongSum", "disagree with the checksum", func() mutantBug {
+		forget := func(tr *tiers.Transfer) { tr.Sum = block.Checksum{} }
+		return mutantBug{
+			store: func(r *Reference, job *tiers.Job) { r.Store(withBlocks(job, forget)) },
+			load:  func(r *Reference, job *tiers.Job) { r.Load(withBlocks(job, forget)) },
+		}
+	}},
+	{"wrong byte, if the checksum is unknown", "LoadUnknownSum", "wrong bytes", func() mutantBug {
+		return mutantBug{load: loadedEach(func(tr tiers.Transfer) {
+			if !tr.Sum.Valid {
+				_, _ = tr.File.WriteAt([]byte("xyz"), tr.Size/2)
+			}
+		})}
+	}},
+	{"checksum of the load ignored", "LoadWrongSum", "another checksum", func() mutantBug {
+		forget := func(tr *tiers.Transfer) { tr.Sum = block.Checksum{} }
+		return mutantBug{load: func(r *Reference, job *tiers.Job) { r.Load(withBlocks(job, forget)) }}
+	}},
+	{"size of the load ignored", "LoadWrongSize", "asks for", func() mutantBug {
+		var sizes sync.Map
+		return mutantBug{
+			store: func(r *Reference, job *tiers.Job) {
+				for _, tr := range job.Blocks {
+					sizes.Store(tr.Key, tr.Size)
+				}
+				r.Store(job)
+			},
+			load: func(r *Reference, job *tiers.Job) {
+				r.Load(withBlocks(job, func(tr *tiers.Transfer) {
+					if size, ok := sizes.Load(tr.Key); ok {
+						tr.Size = size.(int64)
+					}
+				}))
+			},
+		}
+	}},
+	{"short source padded", "StoreShortSource", "ends half way", func() mutantBug {
+		return mutantBug{store: func(r *Reference, job *tiers.Job) {
+			r.Store(withBlocks(job, func(tr *tiers.Transfer) {
+				if info, err := tr.File.Stat(); err == nil && info.Size() < tr.Size {
+					_ = tr.File.Truncate(tr.Size)
+					tr.Sum = block.Checksum{}
+				}
+			}))
+		}}
+	}},
+	{"old bytes after remove", "RemoveThenStore", "wrong bytes", func() mutantBug {
+		var cache sync.Map // of loaded bytes, which Remove forgets to clear
+		return mutantBug{load: loadedEach(func(tr tiers.Transfer) {
+			data := make([]byte, tr.Size)
+			_, _ = tr.File.ReadAt(data, 0)
+			old, _ := cache.LoadOrStore(tr.Key, data)
+			_, _ = tr.File.WriteAt(old.([]byte), 0)
+		})}
+	}},
+
+	// Names.
+	{"group forgotten", "Groups", "only \"a/bc\" is stored", func() mutantBug { // C20
+		// Without the checksum, which would notice by itself.
+		bug := rekeyed(func(k block.Key) block.Key { return block.Key{Hash: k.Hash} })
+		load := bug.load
+		bug.load = func(r *Reference, job *tiers.Job) {
+			load(r, withBlocks(job, func(tr *tiers.Transfer) { tr.Sum = block.Checksum{} }))
+		}
+		return bug
+	}},
+	{"group forgotten, checksums kept", "Groups", "want miss", func() mutantBug {
+		return rekeyed(func(k block.Key) block.Key { return block.Key{Hash: k.Hash} })
+	}},
+	{"group and hash run together", "Groups", "want miss", func() mutantBug {
+		return rekeyed(func(k block.Key) block.Key { return block.Key{Hash: block.Hash(k.Group) + k.Hash} })
+	}},
+	{"only the last component", "Keys", "want [stored]", func() mutantBug {
+		return rekeyed(func(k block.Key) block.Key {
+			return block.Key{Group: k.Group, Hash: k.Hash[strings.LastIndexByte(string(k.Hash), '/')+1:]}
+		})
+	}},
+	{"invalid UTF-8 replaced", "Keys", "want [stored]", func() mutantBug {
+		return rekeyed(func(k block.Key) block.Key {
+			return block.Key{Group: k.Group, Hash: block.Hash(strings.ToValidUTF8(string(k.Hash), "?"))}
+		})
+	}},
+	{"long names cut", "LongKeys", "want stored or ErrNameTooLong", func() mutantBug {
+		return rekeyed(func(k block.Key) block.Key {
+			return block.Key{Group: k.Group, Hash: k.Hash[:min(len(k.Hash), block.MaxName)]}
+		})
+	}},
+
+	// Presence.
+	{"lengths not compared", "LookupLength", "want invalid argument", func() mutantBug { // A5
+		return mutantBug{lookup: func(r *Reference, keys []block.Key, out []tiers.Presence) error {
+			n := min(len(keys), len(out))
+			return r.Lookup(context.Background(), keys[:n], out[:n])
+		}}
+	}},
+	{"answers left over", "LookupLength", "want miss", func() mutantBug {
+		return mutantBug{lookup: func(r *Reference, keys []block.Key, out []tiers.Presence) error {
+			if len(keys) != len(out) {
+				return &block.Error{Op: "lookup", Err: block.ErrInvalid}
+			}
+			return r.Lookup(context.Background(), keys, out)
+		}}
+	}},
+	{"misses not written", "Absent", "want miss", func() mutantBug {
+		return mutantBug{lookup: func(r *Reference, keys []block.Key, out []tiers.Presence) error {
+			before := slices.Clone(out)
+			err := r.Lookup(context.Background(), keys, out)
+			for i := range out {
+				if err == nil && out[i] == tiers.Miss {
+					out[i] = before[i]
+				}
+			}
+			return err
+		}}
+	}},
+	{"look-up after close", "AfterClose", "want closed", func() mutantBug {
+		return mutantBug{lookup: func(r *Reference, keys []block.Key, out []tiers.Presence) error {
+			if err := r.Lookup(context.Background(), keys, out); !errors.Is(err, block.ErrClosed) {
+				return err
+			}
+			return nil
+		}}
+	}},
+	{"pending is a miss", "PendingWhileStoring", "want pending or hit", func() mutantBug { // A15
+		return mutantBug{lookup: func(r *Reference, keys []block.Key, out []tiers.Presence) error {
+			err := r.Lookup(context.Background(), keys, out)
+			for i := range out {
+				if out[i] == tiers.Pending {
+					out[i] = tiers.Miss
+				}
+			}
+			return err
+		}}
+	}},
+	{"absent block fails", "Absent", "want [absent]", func() mutantBug {
+		return mutantBug{load: editResult((*Reference).Load, func(res *tiers.Result) {
+			for i, o := range res.Outcomes {
+				if o.Status == tiers.Absent {
+					err := &block.Error{Op: "load", Key: o.Key, Err: block.ErrNotFound}
+					res.Outcomes[i] = tiers.Outcome{Key: o.Key, Err: err}
+				}
+			}
+		})}
+	}},
+	{"batch ends at the first absent block", "MixedBatch", "want [loaded]", func() mutantBug {
+		return mutantBug{load: editResult((*Reference).Load, func(res *tiers.Result) {
+			first := slices.IndexFunc(res.Outcomes, func(o tiers.Outcome) bool {
+				return o.Status == tiers.Absent
+			})
+			for i, o := range res.Outcomes {
+				if first >= 0 && i > first {
+					res.Outcomes[i] = tiers.Outcome{Key: o.Key, Status: tiers.Absent}
+				}
+			}
+		})}
+	}},
+	{"present block stored again", "StorePresent", "want [skipped]", func() mutantBug { // A30
+		return mutantBug{store: func(r *Reference, job *tiers.Job) {
+			for _, tr := range job.Blocks {
+				r.Remove([]block.Key{tr.Key})
+			}
+			r.Store(job)
+		}}
+	}},
+	{"remove does nothing", "Remove", "removed before", func() mutantBug {
+		return mutantBug{remove: func(_ *Reference, keys []block.Key) int { return len(keys) }}
+	}},
+	{"remove counts keys", "Remove", "want 3", func() mutantBug {
+		return mutantBug{remove: func(r *Reference, keys []block.Key) int {
+			r.Remove(keys)
+			return len(keys)
+		}}
+	}},
+	{"enumerator leaves one out", "Enumerate", "did not list", func() mutantBug {
+		return mutantBug{blocks: func(r *Reference, fn func(block.Key, int64, block.Checksum) bool) error {
+			first := true
+			return r.Blocks(func(key block.Key, size int64, sum block.Checksum) bool {
+				skip := first
+				first = false
+				return skip || fn(key, size, sum)
+			})
+		}}
+	}},
+	{"enumerator does not stop", "Enumerate", "stopped at the third", func() mutantBug {
+		return mutantBug{blocks: func(r *Reference, fn func(block.Key, int64, block.Checksum) bool) error {
+			return r.Blocks(func(key block.Key, size int64, sum block.Checksum) bool {
+				fn(key, size, sum)
+				return true
+			})
+		}}
+	}},
+
+	// Capacity.
+	{"own batch evicted", "BatchOverCapacity", "evicted by its own batch", func() mutantBug { // A31
+		return mutantBug{store: oneByOne}
+	}},
+	{"own batch evicted, if held", "BatchProtectsHeld", "want [skipped]", func() mutantBug {
+		return mutantBug{store: oneByOne}
+	}},
+	{"no room is an error", "BatchOverCapacity", "want [stored skipped]", func() mutantBug {
+		return mutantBug{store: editResult((*Reference).Store, func(res *tiers.Result) {
+			for i, o := range res.Outcomes {
+				if o.Status == tiers.Skipped {
+					err := &block.Error{Op: "store", Key: o.Key, Err: block.ErrNoSpace}
+					res.Outcomes[i] = tiers.Outcome{Key: o.Key, Err: err}
+				}
+			}
+		})}
+	}},
+	{"nothing evicted", "Turnover", "want [stored]", func() mutantBug {
+		return mutantBug{store: func(r *Reference, job *tiers.Job) {
+			if s := r.Stats(); s.UsedBytes == s.CapacityBytes {
+				go job.Done(skipAll(job))
+				return
+			}
+			r.Store(job)
+		}}
+	}},
+	{"touch forgotten", "LRUTouch", "least recently used", func() mutantBug { // A28
+		return mutantBug{touch: func(*Reference, []block.Key) {}}
+	}},
+	{"touch wrong way round", "LRUTouch", "least recently used", func() mutantBug {
+		return mutantBug{touch: func(r *Reference, keys []block.Key) {
+			var others []block.Key
+			for _, h := range r.snapshot() {
+				if !slices.Contains(keys, h.key) {
+					others = append(others, h.key)
+				}
+			}
+			slices.Reverse(others)
+			r.Touch(others)
+		}}
+	}},
+}
+
+func skipAll(job *tiers.Job) *tiers.Result {
+	res := &tiers.Result{Job: job.ID}
+	for _, tr := range job.Blocks {
+		res.Outcomes = append(res.Outcomes, tiers.Outcome{Key: tr.Key, Status: tiers.Skipped})
+	}
+	return res
+}
+
+// oneByOne stores each block of a job in a job of its own, which protects nothing
+// of the batch.
+func oneByOne(r *Reference, job *tiers.Job) {
+	go func() {
+		res := &tiers.Result{Job: job.ID}
+		for i := range job.Blocks {
+			one := make(chan tiers.Outcome, 1)
+			r.Store(&tiers.Job{Blocks: job.Blocks[i : i+1], Done: func(res *tiers.Result) {
+				one <- res.Outcomes[0]
+			}})
+			res.Outcomes = append(res.Outcomes, <-one)
+		}
+		job.Done(res)
+	}()
+}

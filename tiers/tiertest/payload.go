@@ -1,0 +1,66 @@
+package tiertest
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// payload is one block as the suite knows it: its key, and the only bytes that a
+// Load may yield.
+type payload struct {
+	key  block.Key
+	data []byte
+}
+
+// newPayload returns generation gen of a block. Its bytes are random, but the same
+// for the same arguments.
+func newPayload(seed uint64, key block.Key, gen int, size int64) payload {
+	name := fmt.Sprintf("%d %d %d %q %q", seed, gen, size, key.Group, key.Hash)
+	data := make([]byte, size)
+	rand.NewChaCha8(sha256.Sum256([]byte(name))).Read(data)
+	return payload{key: key, data: data}
+}
+
+// numberedKey returns a key as engines name blocks: a group, and a hash in hex.
+func numberedKey(prefix string, i int) block.Key {
+	return block.Key{Group: block.GroupID(prefix), Hash: block.Hash(fmt.Sprintf("%016x", i))}
+}
+
+func keysOf(blocks []payload) []block.Key {
+	keys := make([]block.Key, len(blocks))
+	for i, p := range blocks {
+		keys[i] = p.key
+	}
+	return keys
+}
+
+// contentOf returns the whole of f, however long.
+func contentOf(f *os.File) ([]byte, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	data := make([]byte, info.Size())
+	if n, err := f.ReadAt(data, 0); err != nil && err != io.EOF {
+		return data[:n], err
+	}
+	return data, nil
+}
+
+// firstDifference says where got is not want, for messages.
+func firstDifference(got, want []byte) string {
+	if len(got) != len(want) {
+		return fmt.Sprintf("got %d bytes, want %d", len(got), len(want))
+	}
+	for i := range got {
+		if got[i] != want[i] {
+			return fmt.Sprintf("at byte %d of %d: got %#02x, want %#02x", i, len(got), got[i], want[i])
+		}
+	}
+	return "none"
+}

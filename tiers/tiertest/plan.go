@@ -1,0 +1,140 @@
+package tiertest
+
+import (
+	"sync/atomic"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// Op is a kind of block operation. A job of n blocks is n operations.
+type Op uint8
+
+const (
+	OpAny    Op = iota // in a Rule: each of the others
+	OpStore            // one block of a Store
+	OpLoad             // one block of a Load
+	OpLookup           // one key of a Lookup
+)
+
+// String returns "any", "store", "load" or "lookup".
+func (o Op) String() string {
+	return [...]string{"any", "store", "load", "lookup"}[o]
+}
+
+// Fault is what goes wrong with one block operation. The zero Fault is none.
+type Fault struct {
+	// Stall holds the operation (Reference) or the completion of its job
+	// (Faulty) until the channel is closed, or until the context of Close is
+	// done. Look-ups never stall. The other fields apply after it.
+	Stall <-chan struct{}
+
+	// Err fails the operation; wrap one of the block kinds. One key is
+	// enough to fail a whole Lookup.
+	Err error
+
+	// Corrupt damages a byte of the tier's copy. A Load then fails with
+	// ErrCorrupt and the copy is dropped; after a Store, Reference notices
+	// at the next Load, while Faulty fails the Store itself.
+	Corrupt bool
+
+	// Short ends the source of a Store, or the tier's copy at a Load, half
+	// way through.
+	Short bool
+
+	// Hide answers Miss to a Lookup, whatever the tier holds.
+	Hide bool
+}
+
+// Rule says which operations meet a Fault.
+type Rule struct {
+	Op    Op                   // OpAny matches each
+	Match func(block.Key) bool // nil matches each key; may run in parallel
+	Nth   int                  // only the n-th operation that matches, from 1; 0: no limit
+	Every int                  // only each n-th operation that matches; 0 and 1: all
+	Fault Fault
+}
+
+// Plan is the list of rules that a tier under fault injection follows: the first
+// rule that fits an operation applies. A nil Plan injects nothing. Its methods
+// may be called in parallel.
+type Plan struct {
+	rules    atomic.Pointer[[]*countedRule]
+	injected atomic.Int64
+}
+
+// countedRule is a Rule and the number of operations it has matched so far.
+type countedRule struct {
+	Rule
+	matched atomic.Int64
+}
+
+// NewPlan returns a plan of those rules.
+func NewPlan(rules ...Rule) *Plan {
+	p := &Plan{}
+	p.Set(rules...)
+	return p
+}
+
+// Set replaces the rules; their counts start at zero.
+func (p *Plan) Set(rules ...Rule) {
+	counted := make([]*countedRule, len(rules))
+	for i, r := range rules {
+		counted[i] = &countedRule{Rule: r}
+	}
+	p.rules.Store(&counted)
+}
+
+// Injected returns how many operations have met a fault so far.
+func (p *Plan) Injected() int64 { return p.injected.Load() }
+
+// next counts one operation and returns its fault, if it has one.
+func (p *Plan) next(op Op, key block.Key) (Fault, bool) {
+	if p == nil {
+		return Fault{}, false
+	}
+	for _, r := range *p.rules.Load() {
+		if r.Op != OpAny && r.Op != op || r.Match != nil && !r.Match(key) {
+			continue
+		}
+		n := r.matched.Add(1)
+		if r.Nth != 0 && n != int64(r.Nth) || r.Every > 1 && n%int64(r.Every) != 0 {
+			continue
+		}
+		p.injected.Add(1)
+		return r.Fault, true
+	}
+	return Fault{}, false
+}
+
+// nextAll returns the faults of a job's blocks, nil if it meets none.
+func (p *Plan) nextAll(op Op, blocks []tiers.Transfer) []Fault {
+	var faults []Fault
+	for i := range blocks {
+		f, ok := p.next(op, blocks[i].Key)
+		if ok && faults == nil {
+			faults = make([]Fault, len(blocks))
+		}
+		if ok {
+			faults[i] = f
+		}
+	}
+	return faults
+}
+
+// lookup applies the faults of look-ups to the answer out of a tier. The error
+// is that of a Fault; out is then all Miss.
+func (p *Plan) lookup(keys []block.Key, out []tiers.Presence) error {
+	for i, key := range keys {
+		f, ok := p.next(OpLookup, key)
+		switch {
+		case !ok:
+		case f.Err != nil:
+			clear(out)
+			return f.Err
+		case f.Hide:
+			out[i] = tiers.Miss
+		}
+	}
+	return nil
+}

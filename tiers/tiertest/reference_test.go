@@ -1,0 +1,303 @@
+package tiertest
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+func openReference(t *testing.T, opts ReferenceOptions) *Reference {
+	t.Helper()
+	r, err := OpenReference(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// smallOptions are the options of a small tier, limited by bytes or by blocks.
+var smallReferences = []ReferenceOptions{
+	{CapacityBytes: 8 * 4096},
+	{MaxBlocks: 8},
+}
+
+// reopenReference opens a tier with the blocks of old, standing in for storage that
+// outlives the process.
+func reopenReference(t *testing.T, old tiers.Tier) tiers.Tier {
+	t.Helper()
+	blocks := old.(*Reference).snapshot()
+	slices.Reverse(blocks)
+	if err := old.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	r := openReference(t, ReferenceOptions{})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, h := range blocks {
+		r.mu.held[h.key] = r.mu.order.PushFront(h)
+		r.mu.used += int64(len(h.data))
+	}
+	return r
+}
+
+// TestReference shows that the reference implementation keeps the contract (A34),
+// with one worker and with several, limited by bytes and by blocks.
+func TestReference(t *testing.T) {
+	for name, opts := range map[string]ReferenceOptions{
+		"two workers": {CapacityBytes: 32 << 20},
+		"one worker":  {Workers: 1},
+		"latency":     {Workers: 8, Latency: time.Microsecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			small := smallReferences[opts.Workers%2]
+			Run(t, func(t *testing.T) tiers.Tier { return openReference(t, opts) }, Options{
+				Small:  func(t *testing.T) tiers.Tier { return openReference(t, small) },
+				LRU:    true,
+				Reopen: reopenReference,
+			})
+		})
+	}
+}
+
+// everyNth faults stores, loads and look-ups at odd intervals.
+func everyNth() *Plan {
+	released := make(chan struct{})
+	close(released)
+	return NewPlan(
+		Rule{Op: OpStore, Every: 7, Fault: Fault{Err: block.ErrUnavailable}},
+		Rule{Op: OpStore, Every: 11, Fault: Fault{Corrupt: true}},
+		Rule{Op: OpStore, Every: 13, Fault: Fault{Short: true}},
+		Rule{Op: OpLoad, Every: 5, Fault: Fault{Corrupt: true}},
+		Rule{Op: OpLoad, Every: 6, Fault: Fault{Short: true, Stall: released}},
+		Rule{Op: OpLoad, Every: 9, Fault: Fault{Err: block.ErrUnavailable}},
+		Rule{Op: OpLookup, Every: 10, Fault: Fault{Hide: true}},
+		Rule{Op: OpLookup, Every: 31, Fault: Fault{Err: block.ErrUnavailable}},
+	)
+}
+
+// TestReferenceFaults shows that the reference implementation, when things go
+// wrong, has errors, but never wrong bytes and never a job without its Result.
+func TestReferenceFaults(t *testing.T) {
+	t.Parallel()
+	plan := everyNth()
+	Run(t, func(t *testing.T) tiers.Tier {
+		return openReference(t, ReferenceOptions{Faults: plan})
+	}, Options{
+		Small: func(t *testing.T) tiers.Tier {
+			return openReference(t, ReferenceOptions{CapacityBytes: 8 * 4096, Faults: plan})
+		},
+		Faulty: true,
+	})
+	if plan.Injected() == 0 {
+		t.Error("no fault was injected")
+	}
+}
+
+// newTestHarness returns a harness around r for tests beyond the suite.
+func newTestHarness(t *testing.T, r tiers.Tier) *harness {
+	open := func(*testing.T) tiers.Tier { return r }
+	return newHarness(t, open, Options{}.withDefaults(t))
+}
+
+// TestReferencePendingAndLatency shows that a block is Pending while its Store
+// waits out the latency, that a Load of it then fails with ErrPending, and that
+// time moves only when told (A15, A33).
+func TestReferencePendingAndLatency(t *testing.T) {
+	clock := NewManualClock()
+	h := newTestHarness(t, openReference(t, ReferenceOptions{Latency: time.Hour, Clock: clock}))
+	p := h.payload(numberedKey("p", 0), 0, 1000)
+	store := h.submit(jobSpec{op: OpStore, blocks: []payload{p}})
+	if err := clock.AwaitTimers(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	clock.Advance(time.Hour - 1)
+	h.wantPresence(tiers.Pending, p.key)
+	clock.Advance(1)
+	h.wantAll(h.settle(store), tiers.Stored)
+	h.wantPresence(tiers.Hit, p.key)
+}
+
+// stallStore returns rules that hold the stores of key until release is called.
+func stallStore(key block.Key) (rule Rule, release func()) {
+	stall := make(chan struct{})
+	match := func(k block.Key) bool { return k == key }
+	return Rule{Op: OpStore, Match: match, Fault: Fault{Stall: stall}}, func() { close(stall) }
+}
+
+// TestReferenceWhileStoring shows what meets a Store under way: a Load fails with
+// ErrPending, a second Store is Skipped, and Remove cancels it.
+func TestReferenceWhileStoring(t *testing.T) {
+	key := numberedKey("p", 0)
+	rule, release := stallStore(key)
+	h := newTestHarness(t, openReference(t, ReferenceOptions{Faults: NewPlan(rule)}))
+	p := h.payload(key, 0, 1000)
+	first := h.submit(jobSpec{op: OpStore, blocks: []payload{p}})
+	if o := h.load(p)[0]; !errors.Is(o.Err, block.ErrPending) {
+		t.Errorf("Load while storing: got %v (%v), want %v", o.Status, o.Err, block.ErrPending)
+	}
+	second := h.submit(jobSpec{op: OpStore, blocks: []payload{p}})
+	if n := h.tier.Remove([]block.Key{key}); n != 0 {
+		t.Errorf("Remove while storing: got %d, want 0", n)
+	}
+	h.wantPresence(tiers.Miss, key)
+	release()
+	h.wantAll(h.settle(first), tiers.Skipped)
+	h.wantAll(h.settle(second), tiers.Skipped)
+	h.wantPresence(tiers.Miss, key)
+	h.wantAll(h.store(p), tiers.Stored)
+}
+
+// TestReferenceOrder shows that loads are served before stores that were submitted
+// earlier, by the order of completion on one worker.
+func TestReferenceOrder(t *testing.T) {
+	key := numberedKey("first", 0)
+	rule, release := stallStore(key)
+	h := newTestHarness(t, openReference(t, ReferenceOptions{Workers: 1, Faults: NewPlan(rule)}))
+	present := h.payloads("present", 1, 100)
+	h.wantAll(h.store(present...), tiers.Stored)
+	var mu sync.Mutex
+	var order []string
+	submit := func(name string, op Op, blocks ...payload) *flight {
+		return h.submit(jobSpec{op: op, blocks: blocks, then: func() {
+			mu.Lock()
+			defer mu.Unlock()
+			order = append(order, name)
+		}})
+	}
+	// The first store may still be in the queue when the load arrives, and be
+	// overtaken like the second: so the load is only held against the second.
+	flights := []*flight{
+		submit("store 1", OpStore, h.payload(key, 0, 100)),
+		submit("store 2", OpStore, h.payloads("second", 1, 100)...),
+		submit("load", OpLoad, present...),
+	}
+	release()
+	for _, f := range flights {
+		h.settle(f)
+	}
+	if slices.Index(order, "load") > slices.Index(order, "store 2") {
+		t.Errorf("order of completion: got %v, want the load before store 2", order)
+	}
+}
+
+// TestReferenceQueueFull shows that a full queue skips stores and fails loads,
+// through Done as ever.
+func TestReferenceQueueFull(t *testing.T) {
+	clock := NewManualClock()
+	r := openReference(t, ReferenceOptions{Workers: 1, QueueJobs: 1, Latency: 1, Clock: clock})
+	h := newTestHarness(t, r)
+	blocks := h.payloads("queue", 3, 100)
+	served := h.submit(jobSpec{op: OpStore, blocks: blocks[:1]})
+	if err := clock.AwaitTimers(t.Context(), 1); err != nil { // it has left the queue
+		t.Fatal(err)
+	}
+	queued := h.submit(jobSpec{op: OpStore, blocks: blocks[1:2]})
+	store := h.submit(jobSpec{op: OpStore, blocks: blocks[2:]})
+	load := h.submit(jobSpec{op: OpLoad, blocks: blocks[2:]})
+	h.wantPresence(tiers.Miss, blocks[2].key)
+	clock.Advance(1)
+	h.wantAll(h.settle(served), tiers.Stored)
+	h.wantAll(h.settle(store), tiers.Skipped)
+	if o := h.settle(load)[0]; !errors.Is(o.Err, block.ErrUnavailable) {
+		t.Errorf("Load into a full queue: got %v (%v), want %v", o.Status, o.Err, block.ErrUnavailable)
+	}
+	if err := clock.AwaitTimers(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	clock.Advance(1)
+	h.wantAll(h.settle(queued), tiers.Stored)
+}
+
+// TestReferenceFaultKinds shows what each kind of fault does to one block, and
+// that the others of the job are not touched.
+func TestReferenceFaultKinds(t *testing.T) {
+	unavailable := block.ErrUnavailable
+	for _, row := range []struct {
+		name       string
+		rule       Rule
+		storeErr   error
+		loadErr    error
+		thenLookup tiers.Presence
+	}{
+		{"store error", Rule{Op: OpStore, Fault: Fault{Err: unavailable}}, unavailable, nil, tiers.Miss},
+		{"store short", Rule{Op: OpStore, Fault: Fault{Short: true}}, block.ErrInvalid, nil, tiers.Miss},
+		{"store corrupt", Rule{Op: OpStore, Fault: Fault{Corrupt: true}}, nil, block.ErrCorrupt, tiers.Miss},
+		{"load error", Rule{Op: OpLoad, Fault: Fault{Err: unavailable}}, nil, unavailable, tiers.Hit},
+		{"load corrupt", Rule{Op: OpLoad, Fault: Fault{Corrupt: true}}, nil, block.ErrCorrupt, tiers.Miss},
+		{"load short", Rule{Op: OpLoad, Fault: Fault{Short: true}}, nil, block.ErrCorrupt, tiers.Miss},
+		{"second load", Rule{Op: OpLoad, Nth: 2, Fault: Fault{Corrupt: true}}, nil, nil, tiers.Hit},
+		{"look-up hidden", Rule{Op: OpLookup, Fault: Fault{Hide: true}}, nil, nil, tiers.Miss},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			bad := numberedKey("bad", 0)
+			row.rule.Match = func(k block.Key) bool { return k == bad }
+			plan := NewPlan(row.rule)
+			h := newTestHarness(t, openReference(t, ReferenceOptions{Faults: plan}))
+			blocks := []payload{h.payload(numberedKey("good", 0), 0, 5000), h.payload(bad, 0, 5000)}
+			stored := h.store(blocks...)
+			h.wantStatus(stored, 0, tiers.Stored)
+			if !errors.Is(stored[1].Err, row.storeErr) {
+				t.Errorf("Store: got %v (%v), want error %v", stored[1].Status, stored[1].Err, row.storeErr)
+			}
+			loaded := h.load(blocks...)
+			h.wantStatus(loaded, 0, tiers.Loaded)
+			if !errors.Is(loaded[1].Err, row.loadErr) {
+				t.Errorf("Load: got %v (%v), want error %v", loaded[1].Status, loaded[1].Err, row.loadErr)
+			}
+			h.wantPresence(tiers.Hit, blocks[0].key)
+			h.wantPresence(row.thenLookup, bad)
+			if n := plan.Injected(); (n == 0) != (row.rule.Nth == 2) {
+				t.Errorf("injected %d faults", n)
+			}
+		})
+	}
+}
+
+// TestReferenceCloseCancelled shows that a stalled job is failed with ErrClosed
+// when the context of Close is done, and its successors with it.
+func TestReferenceCloseCancelled(t *testing.T) {
+	key := numberedKey("stalled", 0)
+	rule, _ := stallStore(key)
+	h := newTestHarness(t, openReference(t, ReferenceOptions{Workers: 1, Faults: NewPlan(rule)}))
+	flights := []*flight{
+		h.submit(jobSpec{op: OpStore, blocks: []payload{h.payload(key, 0, 100)}}),
+		h.submit(jobSpec{op: OpStore, blocks: h.payloads("next", 2, 100)}),
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	h.close(ctx)
+	// The second may have been served before the context took effect, but
+	// the first was not released.
+	if o := h.settle(flights[0])[0]; !errors.Is(o.Err, block.ErrClosed) {
+		t.Errorf("stalled store: got %v (%v), want %v", o.Status, o.Err, block.ErrClosed)
+	}
+	h.wantFinishedOrClosed(flights[1])
+}
+
+// TestReferenceTooLarge shows that what cannot fit evicts nothing.
+func TestReferenceTooLarge(t *testing.T) {
+	h := newTestHarness(t, openReference(t, smallReferences[0]))
+	blocks := h.payloads("small", 8, 4096)
+	h.wantAll(h.store(blocks...), tiers.Stored)
+	o := h.store(h.payload(numberedKey("large", 0), 0, 8*4096+1))[0]
+	if !errors.Is(o.Err, block.ErrTooLarge) {
+		t.Errorf("got %v (%v), want %v", o.Status, o.Err, block.ErrTooLarge)
+	}
+	h.wantPresence(tiers.Hit, keysOf(blocks)...)
+}
+
+// TestReferenceOptions shows that all violations are reported at once.
+func TestReferenceOptions(t *testing.T) {
+	_, err := OpenReference(ReferenceOptions{CapacityBytes: -1, Workers: -2})
+	joined, ok := errors.Unwrap(err).(interface{ Unwrap() []error })
+	if !ok || len(joined.Unwrap()) != 2 || !errors.Is(err, block.ErrInvalid) {
+		t.Errorf("got %v, want two violations", err)
+	}
+}

@@ -1,0 +1,155 @@
+package tiertest
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// capacityCases check what a tier does when it is full.
+func capacityCases() []suiteCase {
+	return []suiteCase{
+		{name: "BatchOverCapacity", run: checkBatchOverCapacity, needs: needsSmall},
+		{name: "BatchProtectsHeld", run: checkBatchProtectsHeld, needs: needsSmall},
+		{name: "TooLarge", run: checkTooLarge, needs: needsSmall},
+		{name: "Turnover", run: checkTurnover, needs: needsSmall},
+		{name: "LRUTouch", run: func(h *harness) { checkLRU(h, byTouch) }, needs: needsLRU},
+		{name: "LRULoad", run: func(h *harness) { checkLRU(h, byLoad) }, needs: needsLRU},
+	}
+}
+
+// smallPayloads returns n blocks of the size that a small tier is made for.
+func (h *harness) smallPayloads(prefix string, n int) []payload {
+	return h.payloads(prefix, n, h.opts.SmallBytes)
+}
+
+// checkBatchOverCapacity: a job larger than the tier fills it with blocks of its
+// own, skips the rest, which is no error, and evicts none of its own; on an
+// empty tier and on a full one (A31).
+func checkBatchOverCapacity(h *harness) {
+	h.useSmall()
+	n := h.opts.SmallBlocks
+	for _, prefix := range []string{"on-empty", "on-full"} {
+		blocks := h.smallPayloads(prefix, 3*n)
+		outcomes := h.store(blocks...)
+		var stored []payload
+		skipped := 0
+		for i, o := range outcomes {
+			h.wantStatus(outcomes, i, tiers.Stored, tiers.Skipped)
+			switch o.Status {
+			case tiers.Stored:
+				stored = append(stored, blocks[i])
+			case tiers.Skipped:
+				skipped++
+			}
+		}
+		if !h.opts.Faulty && (len(stored) < n || skipped == 0) {
+			h.errorf("%s: %d blocks into room for %d: %d stored, %d skipped",
+				prefix, 3*n, n, len(stored), skipped)
+		}
+		for i, o := range h.load(stored...) {
+			if o.Status != tiers.Loaded && !h.opts.Faulty {
+				h.fatalf("%s: block %d of those stored: got %v (%v), want loaded: "+
+					"it was evicted by its own batch", prefix, i, o.Status, o.Err)
+			}
+		}
+	}
+}
+
+// checkBatchProtectsHeld: a block that is skipped because the tier holds it is part
+// of the batch as well: the blocks that come with it do not evict it, though it
+// is the oldest (A31).
+func checkBatchProtectsHeld(h *harness) {
+	h.useSmall()
+	n := h.opts.SmallBlocks
+	old := h.smallPayloads("old", n)
+	for _, p := range old {
+		if !h.wantAll(h.store(p), tiers.Stored) {
+			return
+		}
+	}
+	held := old[0]
+	batch := append(h.smallPayloads("new", 2*n), held)
+	outcomes := h.store(batch...)
+	h.wantStatus(outcomes, len(batch)-1, tiers.Skipped)
+	if loaded := h.load(held); loaded[0].Status != tiers.Loaded && !h.opts.Faulty {
+		h.errorf("the oldest block, stored again with %d others: got %v (%v), want loaded: "+
+			"it was evicted by its own batch", 2*n, loaded[0].Status, loaded[0].Err)
+	}
+}
+
+// checkTooLarge: a block that no eviction could make room for is Skipped, or fails
+// with ErrTooLarge. A tier that counts blocks rather than bytes may take it.
+func checkTooLarge(h *harness) {
+	h.useSmall()
+	size := h.opts.SmallBytes * int64(h.opts.SmallBlocks) * 2
+	if size != h.size(size) {
+		h.t.Skip("the tier takes no block of that size")
+	}
+	large := h.payload(numberedKey("large", 0), 0, size)
+	o, loaded := h.store(large)[0], h.load(large)
+	switch {
+	case o.Status == tiers.Stored:
+		h.wantAll(loaded, tiers.Loaded)
+	case h.opts.Faulty:
+	case o.Status == tiers.Failed && !errors.Is(o.Err, block.ErrTooLarge):
+		h.errorf("a block of %d bytes: got %v, want skipped or %v", size, o.Err, block.ErrTooLarge)
+	default:
+		h.never(loaded, tiers.Loaded, "it was not stored")
+	}
+	h.wantAll(h.store(h.smallPayloads("small", 1)...), tiers.Stored)
+}
+
+// checkTurnover: a tier that is full takes new blocks in place of old ones, one
+// after the other, and each can be loaded at once.
+func checkTurnover(h *harness) {
+	h.useSmall()
+	for _, p := range h.smallPayloads("turn", 5*h.opts.SmallBlocks) {
+		h.wantAll(h.store(p), tiers.Stored)
+		h.wantAll(h.load(p), tiers.Loaded)
+	}
+}
+
+func byTouch(h *harness, blocks []payload) { h.tier.Touch(keysOf(blocks)) }
+func byLoad(h *harness, blocks []payload)  { h.wantAll(h.load(blocks...), tiers.Loaded) }
+
+// checkLRU: the block used last goes last (A28). It fills the tier, uses the block
+// that would go first, and adds blocks one by one. Whenever some are gone, those
+// must be a prefix of the new order.
+func checkLRU(h *harness, use func(*harness, []payload)) {
+	h.useSmall()
+	n := h.opts.SmallBlocks
+	blocks := h.smallPayloads("lru", n)
+	for _, p := range blocks {
+		h.wantAll(h.store(p), tiers.Stored)
+	}
+	h.wantPresence(tiers.Hit, keysOf(blocks)...)
+	use(h, blocks[:1])
+	order := append(slices.Clone(blocks[1:]), blocks[0])
+	gone := 0
+	for i, p := range h.smallPayloads("lru-next", 3*n) {
+		h.wantAll(h.store(p), tiers.Stored)
+		out, _ := h.lookup(keysOf(order)...)
+		gone = n - countHits(out)
+		if first := slices.Index(out, tiers.Hit); first >= 0 && first != gone {
+			h.fatalf("after %d more blocks, by order of last use: %v: "+
+				"want the least recently used to go first", i+1, out)
+		}
+		if gone == n {
+			return
+		}
+	}
+	h.errorf("after %d more blocks %d of %d are gone, want all", 3*n, gone, n)
+}
+
+func countHits(out []tiers.Presence) int {
+	count := 0
+	for _, p := range out {
+		if p == tiers.Hit {
+			count++
+		}
+	}
+	return count
+}

@@ -1,0 +1,310 @@
+package tiertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// contractCases check the contract of each method, one job at a time.
+func contractCases() []suiteCase {
+	return []suiteCase{
+		{name: "Empty", run: checkEmpty},
+		{name: "LookupLength", run: checkLookupLength},
+		{name: "Absent", run: checkAbsent},
+		{name: "StoreThenLookup", run: checkStoreThenLookup},
+		{name: "StorePresent", run: checkStorePresent},
+		{name: "MixedBatch", run: checkMixedBatch},
+		{name: "Remove", run: checkRemove},
+		{name: "RemoveThenStore", run: checkRemoveThenStore},
+		{name: "Touch", run: checkTouch},
+		{name: "PendingWhileStoring", run: checkPendingWhileStoring},
+		{name: "CallsFromDone", run: checkCallsFromDone},
+		{name: "Enumerate", run: checkEnumerate},
+		{name: "Stats", run: checkStats},
+	}
+}
+
+// checkEmpty: empty inputs are successful no-ops everywhere, and an empty job has
+// its Result like any other (C18, A32).
+func checkEmpty(h *harness) {
+	for _, keys := range [][]block.Key{nil, {}} {
+		if err := h.tier.Lookup(context.Background(), keys, nil); err != nil && !h.opts.Faulty {
+			h.errorf("Lookup of no keys: got %v, want success", err)
+		}
+		if n := h.tier.Remove(keys); n != 0 {
+			h.errorf("Remove of no keys: got %d, want 0", n)
+		}
+		h.tier.Touch(keys)
+	}
+	h.store()
+	h.load()
+}
+
+// checkLookupLength: keys and answers of different lengths are refused with
+// ErrInvalid, and the answers are all Miss (A5).
+func checkLookupLength(h *harness) {
+	blocks := h.payloads("length", 3, 100)
+	h.wantAll(h.store(blocks...), tiers.Stored)
+	keys := keysOf(blocks)
+	for _, row := range []struct{ keys, out int }{{3, 2}, {2, 3}, {0, 1}, {1, 0}, {3, 0}} {
+		out := slices.Repeat([]tiers.Presence{tiers.Hit}, row.out)
+		err := h.tier.Lookup(context.Background(), keys[:row.keys], out)
+		if !errors.Is(err, block.ErrInvalid) {
+			h.errorf("Lookup of %d keys into %d answers: got %v, want %v",
+				row.keys, row.out, err, block.ErrInvalid)
+		}
+		h.checkAllMiss(out)
+	}
+}
+
+// checkAbsent: what was never stored is a miss, loads as Absent, and may be touched
+// and removed.
+func checkAbsent(h *harness) {
+	blocks := h.payloads("absent", 5, 100)
+	keys := keysOf(blocks)
+	h.wantPresence(tiers.Miss, keys...)
+	outcomes := h.load(blocks...)
+	h.wantAll(outcomes, tiers.Absent)
+	h.never(outcomes, tiers.Loaded, "it was never stored")
+	h.tier.Touch(keys)
+	if n := h.tier.Remove(keys); n != 0 {
+		h.errorf("Remove of absent blocks: got %d, want 0", n)
+	}
+	h.wantPresence(tiers.Miss, keys...)
+}
+
+// checkStoreThenLookup: a block is a hit as soon as its job is done, and it stays
+// one, for one key and for many.
+func checkStoreThenLookup(h *harness) {
+	blocks := h.payloads("lookup", 32, 512)
+	if !h.wantAll(h.store(blocks...), tiers.Stored) {
+		return
+	}
+	h.wantPresence(tiers.Hit, keysOf(blocks)...)
+	for _, p := range blocks[:4] {
+		h.wantPresence(tiers.Hit, p.key)
+	}
+	other := h.payloads("other", 1, 512)[0]
+	out, ok := h.lookup(blocks[0].key, other.key, blocks[1].key, blocks[0].key)
+	want := []tiers.Presence{tiers.Hit, tiers.Miss, tiers.Hit, tiers.Hit}
+	if ok && !h.opts.Faulty && !slices.Equal(out, want) {
+		h.errorf("Lookup of present, absent, present, present: got %v, want %v", out, want)
+	}
+	h.wantAll(h.load(blocks...), tiers.Loaded)
+}
+
+// checkStorePresent: a block that the tier holds is Skipped, not an error and not
+// stored again, alone or among others (A30). All blocks skipped still makes a
+// Result (A32).
+func checkStorePresent(h *harness) {
+	blocks := h.payloads("present", 4, 1000)
+	h.wantAll(h.store(blocks[:2]...), tiers.Stored)
+	h.wantAll(h.store(blocks[:2]...), tiers.Skipped)
+	outcomes := h.store(blocks[0], blocks[2], blocks[1], blocks[3])
+	for i, want := range []tiers.Status{tiers.Skipped, tiers.Stored, tiers.Skipped, tiers.Stored} {
+		h.wantStatus(outcomes, i, want)
+	}
+	h.wantAll(h.load(blocks...), tiers.Loaded)
+}
+
+// checkMixedBatch: present and absent blocks in one Load have an outcome each, in
+// order; one that is absent does not hold up the others (A4, A26).
+func checkMixedBatch(h *harness) {
+	blocks := h.payloads("mixed", 20, 300)
+	var present []payload
+	for i, p := range blocks {
+		if i%3 == 1 {
+			present = append(present, p)
+		}
+	}
+	h.wantAll(h.store(present...), tiers.Stored)
+	outcomes := h.load(blocks...)
+	for i := range blocks {
+		if i%3 == 1 {
+			h.wantStatus(outcomes, i, tiers.Loaded)
+		} else {
+			h.wantStatus(outcomes, i, tiers.Absent)
+		}
+	}
+}
+
+// checkRemove: removed blocks are gone for a look-up and for a Load that begins
+// later, the others stay, and the count is of blocks held.
+func checkRemove(h *harness) {
+	blocks := h.payloads("remove", 6, 2000)
+	stored := h.wantAll(h.store(blocks...), tiers.Stored)
+	gone := blocks[:3]
+	absent := h.payloads("remove-absent", 2, 100)
+	keys := append(keysOf(gone), keysOf(absent)...)
+	if n := h.tier.Remove(keys); stored && n != 3 {
+		h.errorf("Remove of 3 present and 2 absent blocks: got %d, want 3", n)
+	}
+	h.wantPresence(tiers.Miss, keys...)
+	outcomes := h.load(gone...)
+	h.wantAll(outcomes, tiers.Absent)
+	h.never(outcomes, tiers.Loaded, "it was removed before")
+	if n := h.tier.Remove(keys); n != 0 {
+		h.errorf("second Remove: got %d, want 0", n)
+	}
+	h.wantAll(h.load(blocks[3:]...), tiers.Loaded)
+}
+
+// checkRemoveThenStore: a key that comes back with other bytes and another size
+// never yields the old ones.
+func checkRemoveThenStore(h *harness) {
+	key := numberedKey("again", 1)
+	for gen, size := range []int64{5000, 100, 9000, 9000, 4096} {
+		p := h.payload(key, gen, size)
+		h.wantAll(h.store(p), tiers.Stored)
+		h.wantAll(h.load(p), tiers.Loaded)
+		h.wantAll(h.load(p), tiers.Loaded)
+		h.tier.Remove([]block.Key{key})
+	}
+}
+
+// checkTouch: Touch neither brings a block nor drops one, and ignores those that
+// are absent.
+func checkTouch(h *harness) {
+	blocks := h.payloads("touch", 4, 100)
+	h.wantAll(h.store(blocks[:2]...), tiers.Stored)
+	h.tier.Touch(keysOf(blocks))
+	h.wantPresence(tiers.Miss, keysOf(blocks[2:])...)
+	h.wantAll(h.load(blocks[:2]...), tiers.Loaded)
+}
+
+// checkPendingWhileStoring: from the return of Store until Done, a block that will
+// be stored is Pending or a Hit, never a Miss (A15). Whether a look-up comes in
+// between is chance, so it tries several times.
+func checkPendingWhileStoring(h *harness) {
+	for round := range 20 {
+		blocks := h.payloads(fmt.Sprintf("pending-%d", round), 8, 64<<10)
+		f := h.submit(jobSpec{op: OpStore, blocks: blocks})
+		out, ok := h.lookup(keysOf(blocks)...)
+		outcomes := h.settle(f)
+		for i, o := range outcomes {
+			if ok && o.Status == tiers.Stored && out[i] == tiers.Miss && !h.opts.Faulty {
+				h.fatalf("round %d, block %d: Lookup between Store and Done: got miss, want pending or hit",
+					round, i)
+			}
+		}
+		h.tier.Remove(keysOf(blocks))
+	}
+}
+
+// checkCallsFromDone: Done may call the tier, so the tier holds no lock meanwhile;
+// and what it submits there is completed.
+func checkCallsFromDone(h *harness) {
+	blocks := h.payloads("from-done", 6, 700)
+	h.wantAll(h.store(blocks[:3]...), tiers.Stored)
+	var store, load *flight
+	f := h.submit(jobSpec{op: OpStore, blocks: blocks[3:5], then: func() {
+		out := make([]tiers.Presence, 3)
+		err := h.tier.Lookup(context.Background(), keysOf(blocks[:3]), out)
+		if err != nil && !h.opts.Faulty {
+			h.errorf("Lookup from Done: got %v, want success", err)
+		}
+		h.tier.Touch(keysOf(blocks[:3]))
+		h.tier.Remove(keysOf(blocks[2:3]))
+		store = h.submit(jobSpec{op: OpStore, blocks: blocks[5:]})
+		load = h.submit(jobSpec{op: OpLoad, blocks: blocks[:2]})
+	}})
+	h.wantAll(h.settle(f), tiers.Stored)
+	h.wantAll(h.settle(store), tiers.Stored)
+	h.wantAll(h.settle(load), tiers.Loaded)
+	h.wantPresence(tiers.Miss, blocks[2].key)
+	h.wantAll(h.load(blocks[3:]...), tiers.Loaded)
+}
+
+// enumerator returns the tier's ability to list its blocks. A decorator has it if
+// the tier below has it.
+func enumerator(tier tiers.Tier) (tiers.Enumerator, bool) {
+	if d, ok := tier.(interface{ Unwrap() tiers.Tier }); ok {
+		if _, ok := enumerator(d.Unwrap()); !ok {
+			return nil, false
+		}
+	}
+	e, ok := tier.(tiers.Enumerator)
+	return e, ok
+}
+
+// wantListed checks that the tier lists the blocks, with their sizes and checksums,
+// and nothing else. A faulty tier may have lost some, and keep some whose Store
+// it has failed.
+func (h *harness) wantListed(e tiers.Enumerator, blocks []payload) {
+	h.t.Helper()
+	want := make(map[block.Key]payload)
+	for _, p := range blocks {
+		want[p.key] = p
+	}
+	h.within("Blocks", func() {
+		err := e.Blocks(func(key block.Key, size int64, sum block.Checksum) bool {
+			p, ok := want[key]
+			delete(want, key)
+			out := make([]tiers.Presence, 1) // fn may call the tier
+			_ = h.tier.Lookup(context.Background(), []block.Key{key}, out)
+			switch {
+			case !ok:
+				h.errorf("Blocks: listed %.80q, which is not there or was listed before", key.Path())
+			case size != int64(len(p.data)) || sum != block.Sum(p.data):
+				h.errorf("Blocks: %.80q with %d bytes and %v, want %d and %v",
+					key.Path(), size, sum, len(p.data), block.Sum(p.data))
+			}
+			return true
+		})
+		if err != nil && !h.opts.Faulty {
+			h.errorf("Blocks: got %v, want success", err)
+		}
+	})
+	for key := range want {
+		if !h.opts.Faulty {
+			h.errorf("Blocks: did not list %.80q", key.Path())
+		}
+	}
+}
+
+// checkEnumerate: an Enumerator lists exactly what was stored and not removed, and
+// stops when told.
+func checkEnumerate(h *harness) {
+	e, ok := enumerator(h.tier)
+	if !ok {
+		h.t.Skip("the tier is no Enumerator")
+	}
+	h.wantListed(e, nil)
+	blocks := h.payloads("list", 20, 3000)
+	h.wantAll(h.store(blocks...), tiers.Stored)
+	h.wantListed(e, blocks)
+	h.tier.Remove(keysOf(blocks[:5]))
+	h.wantListed(e, blocks[5:])
+	calls := 0
+	err := e.Blocks(func(block.Key, int64, block.Checksum) bool {
+		calls++
+		return calls < 3
+	})
+	if !h.opts.Faulty && (calls != 3 || err != nil) {
+		h.errorf("Blocks stopped at the third: got %d calls and %v, want 3 and success", calls, err)
+	}
+}
+
+// checkStats: the state is one of the three, and no more is in use than there is.
+func checkStats(h *harness) {
+	s, ok := h.tier.(tiers.Statser)
+	if !ok {
+		h.t.Skip("the tier is no Statser")
+	}
+	h.wantAll(h.store(h.payloads("stats", 4, 5000)...), tiers.Stored)
+	stats := s.Stats()
+	if !slices.Contains([]string{"online", "degraded", "offline"}, stats.State) {
+		h.errorf("Stats: got state %q, want online, degraded or offline", stats.State)
+	}
+	if stats.State != "online" && !h.opts.Faulty {
+		h.errorf("Stats: got state %q (%s), want online", stats.State, stats.Reason)
+	}
+	if stats.UsedBytes < 0 || stats.CapacityBytes > 0 && stats.UsedBytes > stats.CapacityBytes {
+		h.errorf("Stats: %d bytes used of %d", stats.UsedBytes, stats.CapacityBytes)
+	}
+}

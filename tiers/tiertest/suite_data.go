@@ -1,0 +1,281 @@
+package tiertest
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// dataCases check that bytes and names come back as they went in.
+func dataCases() []suiteCase {
+	return []suiteCase{
+		{name: "RoundTrip", run: checkRoundTrip},
+		{name: "SizeZero", run: checkSizeZero},
+		{name: "Keys", run: checkKeys},
+		{name: "LongKeys", run: checkLongKeys},
+		{name: "Groups", run: checkGroups},
+		{name: "SourceReused", run: checkSourceReused},
+		{name: "StoreWrongSum", run: checkStoreWrongSum},
+		{name: "StoreShortSource", run: checkStoreShortSource},
+		{name: "LoadWrongSum", run: checkLoadWrongSum},
+		{name: "LoadWrongSize", run: checkLoadWrongSize},
+		{name: "LoadUnknownSum", run: checkLoadUnknownSum},
+	}
+}
+
+// roundTripSizes has both sides of a page, engines' usual block sizes, and one
+// that is no multiple of anything.
+var roundTripSizes = []int64{1, 4095, 4096, 4097, 64 << 10, 1 << 20, 4<<20 + 1}
+
+// checkRoundTrip: random bytes of each size come back exactly, alone and all in one
+// job.
+func checkRoundTrip(h *harness) {
+	var blocks []payload
+	for i, size := range roundTripSizes {
+		if size != h.size(size) {
+			continue
+		}
+		p := h.payload(numberedKey("size", i), 0, size)
+		h.wantAll(h.store(p), tiers.Stored)
+		h.wantAll(h.load(p), tiers.Loaded)
+		blocks = append(blocks, p)
+	}
+	h.wantAll(h.load(blocks...), tiers.Loaded)
+	h.tier.Remove(keysOf(blocks))
+	h.wantAll(h.store(blocks...), tiers.Stored)
+	slices.Reverse(blocks)
+	h.wantAll(h.load(blocks...), tiers.Loaded)
+}
+
+// checkSizeZero: an empty block is stored and loaded, or refused, as the tier
+// likes, with an outcome in any case; a negative size is never stored.
+func checkSizeZero(h *harness) {
+	p := newPayload(h.opts.Seed, numberedKey("zero", 0), 0, 0)
+	outcomes := h.store(p)
+	loaded := h.load(p)
+	switch {
+	case outcomes[0].Status == tiers.Stored:
+		h.wantAll(loaded, tiers.Loaded)
+	case !h.opts.Faulty: // a fault may fail the Store of a block that is then there
+		h.never(loaded, tiers.Loaded, "its Store was refused")
+	}
+
+	p = newPayload(h.opts.Seed, numberedKey("zero", 1), 0, 0)
+	outcomes = h.edited(OpStore, func(tr *tiers.Transfer) { tr.Size = -1 }, p)
+	h.wantAll(outcomes, tiers.Failed)
+	h.never(outcomes, tiers.Stored, "its size is negative")
+}
+
+// strangeHashes are valid names that a tier could confuse, escape wrongly, or take
+// for a path of its own.
+var strangeHashes = []block.Hash{
+	"a", "A", "a ", " a", "a.", ".a", "..a", "...", "a/b", "a/b/c", "b", "c", "ab",
+	"a\n", "a\tb", "a:b", "a\\b", "a%2fb", "a@b", "-rf",
+	"~", "*", "?", "$HOME", "\"", "'", "\x01", "\x7f", "\xff", "\xff\xfe", "\xc3\xa4", "a\xcc\x88",
+	"0", "00", "0x0", "tmp", "a.tmp", "con", "index", "lost+found", "deadbeef",
+	"\x80", "0123456789abcdef/0123456789abcdef/0123456789abcdef",
+}
+
+// checkKeys: hashes are opaque bytes of any width, nested ones too; blocks with
+// strange and similar names, in one job, do not meet.
+func checkKeys(h *harness) {
+	blocks := []payload{h.payload(block.Key{Hash: "in the empty group"}, 0, 777)}
+	for i, hash := range strangeHashes {
+		blocks = append(blocks, h.payload(block.Key{Group: "g", Hash: hash}, 0, 500+int64(i)))
+	}
+	every := make([]byte, 0, 255)
+	for b := 1; b < 256; b++ {
+		if b != '/' {
+			every = append(every, byte(b))
+		}
+	}
+	blocks = append(blocks, h.payload(block.Key{Group: "g", Hash: block.Hash(every)}, 0, 640))
+	blocks = append(blocks, h.payload(block.Key{Group: block.GroupID(every), Hash: "a"}, 0, 641))
+	for i, p := range blocks {
+		if err := block.CheckPath(p.key.Path()); err != nil {
+			h.fatalf("block %d: %v", i, err)
+		}
+	}
+	h.wantAll(h.store(blocks...), tiers.Stored)
+	h.wantPresence(tiers.Hit, keysOf(blocks)...)
+	h.rng.Shuffle(len(blocks), func(i, j int) { blocks[i], blocks[j] = blocks[j], blocks[i] })
+	h.wantAll(h.load(blocks...), tiers.Loaded)
+	for _, p := range blocks {
+		if n := h.tier.Remove([]block.Key{p.key}); n != 1 && !h.opts.Faulty {
+			h.errorf("Remove %.80q: got %d, want 1", p.key.Path(), n)
+		}
+	}
+}
+
+// checkLongKeys: a key of MaxPath bytes is stored, or refused with ErrNameTooLong,
+// but never taken for one that differs in its last byte only.
+func checkLongKeys(h *harness) {
+	component := strings.Repeat("x", block.MaxName)
+	path := strings.Repeat(component+"/", block.MaxPath/(block.MaxName+1))
+	path = path[:block.MaxPath-2]
+	var blocks []payload
+	for _, last := range []string{"a", "b"} {
+		key, err := block.ParseKey(path + "/" + last)
+		if err != nil {
+			h.fatalf("key of %d bytes: %v", len(path)+2, err)
+		}
+		blocks = append(blocks, h.payload(key, 0, 3000))
+	}
+	for i, o := range h.store(blocks...) {
+		loaded := h.load(blocks[i])
+		switch {
+		case o.Status == tiers.Stored:
+			h.wantAll(loaded, tiers.Loaded)
+		case !h.opts.Faulty && !errors.Is(o.Err, block.ErrNameTooLong):
+			h.errorf("Store of a key of %d bytes: got %v (%v), want stored or ErrNameTooLong",
+				len(path)+2, o.Status, o.Err)
+		}
+	}
+}
+
+// checkGroups: one hash in several groups is several blocks, and no way of
+// writing group and hash one after the other makes two keys one (C20).
+func checkGroups(h *harness) {
+	keys := []block.Key{
+		{Group: "a", Hash: "bc"}, {Group: "ab", Hash: "c"}, {Group: "", Hash: "abc"}, {Group: "b", Hash: "bc"},
+		{Group: "a", Hash: "b/c"}, {Group: "b", Hash: "c"}, {Group: "", Hash: "bc"}, {Group: "c", Hash: "bc"},
+		{Group: "a:b", Hash: "c"}, {Group: "a", Hash: "b:c"}, {Group: "a@b", Hash: "c"}, {Group: "a", Hash: "b@c"},
+	}
+	for stored := range keys {
+		p := h.payload(keys[stored], 1, 999)
+		h.wantAll(h.store(p), tiers.Stored)
+		for i, key := range keys {
+			if i == stored {
+				continue
+			}
+			h.wantPresence(tiers.Miss, key)
+			// Of the same size as the one stored, so that a mix-up loads.
+			outcomes := h.load(h.payload(key, 2, 999))
+			h.wantAll(outcomes, tiers.Absent)
+			h.never(outcomes, tiers.Loaded, fmt.Sprintf("only %q is stored", keys[stored].Path()))
+		}
+		h.wantAll(h.load(p), tiers.Loaded)
+		h.tier.Remove([]block.Key{keys[stored]})
+	}
+
+	blocks := make([]payload, len(keys)) // all at once, of one size
+	for i, key := range keys {
+		blocks[i] = h.payload(key, 3, 999)
+	}
+	h.wantAll(h.store(blocks...), tiers.Stored)
+	h.wantAll(h.load(blocks...), tiers.Loaded)
+	if n := h.tier.Remove(keys[:1]); n != 1 && !h.opts.Faulty {
+		h.errorf("Remove %q: got %d, want 1", keys[0].Path(), n)
+	}
+	h.wantAll(h.load(blocks[1:]...), tiers.Loaded)
+}
+
+// checkSourceReused: once Done has returned the engine may overwrite and close the
+// file, here with other bytes under the same name; the block stays what it was.
+func checkSourceReused(h *harness) {
+	blocks := h.payloads("reused", 3, 128<<10)
+	if !h.wantAll(h.store(blocks...), tiers.Stored) { // settle overwrites and closes
+		return
+	}
+	h.wantAll(h.load(blocks...), tiers.Loaded)
+	h.wantAll(h.load(blocks...), tiers.Loaded)
+}
+
+// edited runs a job whose transfers edit has made wrong. What is in the files is
+// then for the case to check.
+func (h *harness) edited(op Op, edit func(tr *tiers.Transfer), blocks ...payload) []tiers.Outcome {
+	h.t.Helper()
+	return h.settle(h.submit(jobSpec{op: op, blocks: blocks, edit: edit}))
+}
+
+// checkStoreWrongSum: bytes that disagree with the checksum of their Store are
+// never loaded with it, whether the tier notices at the Store or at the Load.
+func checkStoreWrongSum(h *harness) {
+	good, bad := h.payload(numberedKey("sum", 0), 0, 5000), h.payload(numberedKey("sum", 1), 0, 5000)
+	h.edited(OpStore, func(tr *tiers.Transfer) {
+		if tr.Key == bad.key {
+			tr.Sum.Sum ^= 1
+		}
+	}, good, bad)
+	h.wantAll(h.load(good), tiers.Loaded)
+	outcomes := h.edited(OpLoad, func(tr *tiers.Transfer) { tr.Sum.Sum ^= 1 }, bad)
+	h.never(outcomes, tiers.Loaded, "its bytes disagree with the checksum that it was stored with")
+	h.checkCorruptIsGone(outcomes)
+}
+
+// checkCorruptIsGone: a tier that answers ErrCorrupt to a Load has dropped the
+// block already.
+func (h *harness) checkCorruptIsGone(outcomes []tiers.Outcome) {
+	h.t.Helper()
+	for _, o := range outcomes {
+		if errors.Is(o.Err, block.ErrCorrupt) {
+			h.wantPresence(tiers.Miss, o.Key)
+		}
+	}
+}
+
+// checkStoreShortSource: a file that ends early is not stored as if it were whole.
+func checkStoreShortSource(h *harness) {
+	p := h.payload(numberedKey("short", 0), 0, 10000)
+	outcomes := h.edited(OpStore, func(tr *tiers.Transfer) {
+		if err := tr.File.Truncate(tr.Size / 2); err != nil {
+			h.fatalf("truncate: %v", err)
+		}
+	}, p)
+	h.never(outcomes, tiers.Stored, "its file ends half way")
+	h.wantAll(outcomes, tiers.Failed)
+	h.never(h.load(p), tiers.Loaded, "its Store failed")
+	outcomes = h.store(p) // a failed Store leaves nothing in the way
+	h.wantAll(outcomes, tiers.Stored)
+	h.wantAll(h.load(p), tiers.Loaded)
+}
+
+// checkLoadWrongSum: a Load that expects other bytes than the tier has does not get
+// them.
+func checkLoadWrongSum(h *harness) {
+	blocks := h.payloads("expect", 3, 5000)
+	h.wantAll(h.store(blocks...), tiers.Stored)
+	outcomes := h.edited(OpLoad, func(tr *tiers.Transfer) {
+		if tr.Key == blocks[1].key {
+			tr.Sum.Sum ^= 1 << 63
+		}
+	}, blocks...)
+	h.wantStatus(outcomes, 0, tiers.Loaded)
+	h.never(outcomes[1:2], tiers.Loaded, "it has another checksum than the job expects")
+	h.wantStatus(outcomes, 2, tiers.Loaded)
+	h.checkCorruptIsGone(outcomes)
+}
+
+// checkLoadWrongSize: Loaded means exactly Size bytes, so a block of another size
+// is not.
+func checkLoadWrongSize(h *harness) {
+	for i, delta := range []int64{-1, 1, -4096, 4096} {
+		p := h.payload(numberedKey("wrong-size", i), 0, 12288)
+		if int64(len(p.data))+delta < 1 {
+			continue
+		}
+		h.wantAll(h.store(p), tiers.Stored)
+		outcomes := h.edited(OpLoad, func(tr *tiers.Transfer) {
+			tr.Size += delta
+			tr.Sum = block.Checksum{}
+			if err := tr.File.Truncate(tr.Size); err != nil {
+				h.fatalf("truncate: %v", err)
+			}
+		}, p)
+		h.never(outcomes, tiers.Loaded, fmt.Sprintf("the job asks for %+d bytes", delta))
+		h.checkCorruptIsGone(outcomes)
+	}
+}
+
+// checkLoadUnknownSum: an engine that does not know the checksum gets the bytes,
+// and the checksum that the tier has verified.
+func checkLoadUnknownSum(h *harness) {
+	blocks := h.payloads("unknown-sum", 4, 5000)
+	h.wantAll(h.store(blocks...), tiers.Stored)
+	forget := func(tr *tiers.Transfer) { tr.Sum = block.Checksum{} }
+	h.wantAll(h.edited(OpLoad, forget, blocks...), tiers.Loaded)
+}

@@ -1,0 +1,242 @@
+package tiertest
+
+import (
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// parallelCases run many operations at once, for the race detector and the model.
+func parallelCases() []suiteCase {
+	return []suiteCase{
+		{name: "ParallelLoads", run: checkParallelLoads},
+		{name: "ParallelStores", run: checkParallelStores},
+		{name: "ParallelRandom", run: func(h *harness) { checkParallelRandom(h, 4096, h.opts.Faulty) }},
+		{name: "ParallelRandomSmall", run: checkParallelRandomSmall, needs: needsSmall},
+	}
+}
+
+// checkParallelLoads: several jobs load the same blocks at the same time.
+func checkParallelLoads(h *harness) {
+	blocks := h.payloads("loads", 4, 64<<10)
+	h.wantAll(h.store(blocks...), tiers.Stored)
+	var flights []*flight
+	for range 16 {
+		flights = append(flights, h.submit(jobSpec{op: OpLoad, blocks: blocks}))
+	}
+	for _, f := range flights {
+		h.wantAll(h.settle(f), tiers.Loaded)
+	}
+}
+
+// checkParallelStores: several jobs store the same blocks at the same time. None
+// fails, each block ends up stored by one of them at least, and is right.
+func checkParallelStores(h *harness) {
+	blocks := h.payloads("stores", 8, 16<<10)
+	var flights []*flight
+	for range 8 {
+		flights = append(flights, h.submit(jobSpec{op: OpStore, blocks: blocks}))
+		blocks = slices.Clone(blocks) // the job above still has the old order
+		slices.Reverse(blocks)
+	}
+	stored := make(map[block.Key]bool)
+	for _, f := range flights {
+		outcomes := h.settle(f)
+		for i, o := range outcomes {
+			h.wantStatus(outcomes, i, tiers.Stored, tiers.Skipped)
+			stored[o.Key] = stored[o.Key] || o.Status == tiers.Stored
+		}
+	}
+	for key, ok := range stored {
+		if !ok && !h.opts.Faulty {
+			h.errorf("%.80q: stored by none of %d jobs", key.Path(), len(flights))
+		}
+	}
+	h.wantAll(h.load(blocks...), tiers.Loaded)
+}
+
+// checkParallelRandomSmall: as checkParallelRandom, with eviction all the time.
+func checkParallelRandomSmall(h *harness) {
+	h.useSmall()
+	checkParallelRandom(h, h.opts.SmallBytes, true)
+}
+
+// checkParallelRandom: several goroutines run random operations on blocks of their
+// own, which a model follows, and on blocks that they share. A block of one's own
+// is where the model says, unless the tier is lossy: faulty or too small. Its
+// bytes are those of its last Store in any case.
+func checkParallelRandom(h *harness, maxBytes int64, lossy bool) {
+	const workers = 4
+	steps := 150
+	if testing.Short() {
+		steps = 40
+	}
+	shared := make([]payload, 6)
+	for i := range shared {
+		shared[i] = h.payload(numberedKey("shared", i), 0, 1+h.rng.Int64N(maxBytes))
+	}
+	var wg sync.WaitGroup
+	for n := range workers {
+		m := newModel(h.worker(n), n, maxBytes, lossy, shared)
+		wg.Go(func() {
+			for range steps {
+				m.step()
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// presenceModel says what a worker knows about a block of its own.
+type presenceModel uint8
+
+const (
+	isAbsent  presenceModel = iota // never stored, or removed since
+	isPresent                      // stored, and the tier may not drop it
+	isUnknown                      // stored, and the tier may have dropped it
+)
+
+// model is one worker of checkParallelRandom.
+type model struct {
+	*harness
+	lossy  bool
+	own    []payload // the present generation
+	state  []presenceModel
+	gen    []int
+	max    int64
+	shared []payload
+}
+
+func newModel(h *harness, worker int, maxBytes int64, lossy bool, shared []payload) *model {
+	m := &model{harness: h, lossy: lossy, max: maxBytes, shared: shared}
+	const keys = 6
+	m.state, m.gen, m.own = make([]presenceModel, keys), make([]int, keys), make([]payload, keys)
+	for i := range m.own {
+		key := numberedKey("own", worker*keys+i)
+		m.own[i] = m.payload(key, 0, 1+m.rng.Int64N(maxBytes))
+	}
+	return m
+}
+
+// pick chooses some blocks of the worker's own, in random order, at least one.
+func (m *model) pick() []int {
+	return m.rng.Perm(len(m.own))[:1+m.rng.IntN(len(m.own))]
+}
+
+func (m *model) step() {
+	switch n := m.rng.IntN(100); {
+	case n < 35:
+		m.stepStore()
+	case n < 70:
+		m.stepLoad()
+	case n < 80:
+		m.stepRemove()
+	case n < 90:
+		m.stepLookup()
+	case n < 95:
+		m.tier.Touch(keysOf(append(slices.Clone(m.shared), m.own...)))
+	default:
+		m.tier.Remove(keysOf(m.shared)[:1+m.rng.IntN(len(m.shared))])
+	}
+}
+
+// batch returns the chosen blocks, followed by one shared block, and sometimes the
+// job to run beside it: a load of all shared blocks.
+func (m *model) batch(picked []int) (blocks []payload, beside *flight) {
+	for _, i := range picked {
+		blocks = append(blocks, m.own[i])
+	}
+	blocks = append(blocks, m.shared[m.rng.IntN(len(m.shared))])
+	if m.rng.IntN(4) == 0 {
+		beside = m.submit(jobSpec{op: OpLoad, blocks: m.shared})
+	}
+	return blocks, beside
+}
+
+func (m *model) stepStore() {
+	picked := m.pick()
+	blocks, beside := m.batch(picked)
+	outcomes := m.store(blocks...)
+	for at, i := range picked {
+		got := outcomes[at].Status
+		switch {
+		case m.lossy:
+			m.wantStatus(outcomes, at, tiers.Stored, tiers.Skipped)
+		case m.state[i] == isPresent:
+			m.wantStatus(outcomes, at, tiers.Skipped)
+		default:
+			m.wantStatus(outcomes, at, tiers.Stored)
+		}
+		if m.lossy {
+			m.state[i] = isUnknown
+		} else if got == tiers.Stored || got == tiers.Skipped {
+			m.state[i] = isPresent
+		}
+	}
+	m.wantStatus(outcomes, len(picked), tiers.Stored, tiers.Skipped)
+	m.settleBeside(beside)
+}
+
+func (m *model) stepLoad() {
+	picked := m.pick()
+	blocks, beside := m.batch(picked)
+	outcomes := m.load(blocks...)
+	for at, i := range picked {
+		switch m.state[i] {
+		case isAbsent:
+			m.wantStatus(outcomes, at, tiers.Absent)
+			m.never(outcomes[at:at+1], tiers.Loaded, "it was removed before")
+		case isPresent:
+			m.wantStatus(outcomes, at, tiers.Loaded)
+		case isUnknown:
+			m.wantStatus(outcomes, at, tiers.Loaded, tiers.Absent)
+		}
+	}
+	m.settleBeside(beside)
+}
+
+// settleBeside checks a load of shared blocks, which may come to any end but wrong
+// bytes.
+func (m *model) settleBeside(f *flight) {
+	if f != nil {
+		m.settle(f)
+	}
+}
+
+// stepRemove removes blocks and goes on to their next generation, so that the old
+// bytes are wrong from now on.
+func (m *model) stepRemove() {
+	var keys []block.Key
+	held := 0
+	for _, i := range m.pick() {
+		keys = append(keys, m.own[i].key)
+		if m.state[i] == isPresent {
+			held++
+		}
+		m.state[i] = isAbsent
+		m.gen[i]++
+		m.own[i] = m.payload(m.own[i].key, m.gen[i], 1+m.rng.Int64N(m.max))
+	}
+	if n := m.tier.Remove(keys); !m.lossy && n != held {
+		m.errorf("Remove of %d blocks: got %d, want %d", len(keys), n, held)
+	}
+	m.wantPresence(tiers.Miss, keys...)
+}
+
+func (m *model) stepLookup() {
+	out, ok := m.lookup(keysOf(m.own)...)
+	if !ok {
+		return
+	}
+	for i, got := range out {
+		switch {
+		case m.state[i] == isAbsent && got != tiers.Miss:
+			m.errorf("Lookup %v: got %v, want miss", m.own[i].key, got)
+		case m.state[i] == isPresent && got != tiers.Hit:
+			m.errorf("Lookup %v: got %v, want hit", m.own[i].key, got)
+		}
+	}
+}
