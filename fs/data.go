@@ -1,0 +1,268 @@
+package fs
+
+import (
+	"context"
+	"syscall"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/index"
+)
+
+// cancelled returns a context that ends with the mount or when the kernel
+// interrupts the request.
+func (s *Server) cancelled(cancel <-chan struct{}) (context.Context, context.CancelFunc) {
+	ctx, stop := context.WithCancel(s.ctx)
+	if cancel == nil {
+		return ctx, stop
+	}
+	done := make(chan struct{})
+	go func() { // ends when the request does
+		select {
+		case <-cancel:
+			stop()
+		case <-done:
+		}
+	}()
+	return ctx, func() { close(done); stop() }
+}
+
+// Open implements OPEN.
+func (s *Server) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
+	s.ops.add(opOpen)
+	if isControl(in.NodeId) {
+		return s.control.open(in, out)
+	}
+	id := index.ID(in.NodeId)
+	if in.Flags&syscall.O_ACCMODE == syscall.O_RDONLY && in.Flags&syscall.O_TRUNC == 0 {
+		return s.openRead(id, in.Pid, out)
+	}
+	ctx, stop := s.cancelled(nil)
+	defer stop()
+	h, err := s.engine.OpenWrite(ctx, id, in.Pid, in.Flags&syscall.O_TRUNC != 0)
+	if err != nil {
+		return status(err)
+	}
+	s.openWrite(id, h, out)
+	return fuse.OK
+}
+
+// openRead opens a block for reading. A hot one takes one pass through the
+// engine's lock and one through that of the backings, and no allocation.
+func (s *Server) openRead(id index.ID, tid uint32, out *fuse.OpenOut) fuse.Status {
+	o, err := s.engine.OpenRead(id, tid)
+	if err != nil {
+		return status(err)
+	}
+	if o.Write == nil && s.direct.Load() {
+		backing, err := s.backings.acquire(o.Blob, nil)
+		if err == nil {
+			out.Fh = uint64(o.Blob)<<fhBits | fhBlob
+			out.OpenFlags = fuse.FOPEN_PASSTHROUGH | fuse.FOPEN_NOFLUSH
+			out.BackingID = backing
+			return fuse.OK
+		}
+		s.log.Warn("open without passthrough", zap.Uint64("blob", uint64(o.Blob)), zap.Error(err))
+	}
+	h := &handle{id: id, readOnly: true, write: o.Write}
+	if o.Write != nil {
+		s.openShared(h, o.Write, out)
+		return fuse.OK
+	}
+	h.file, err = s.engine.OpenBlob(o.Blob)
+	if err != nil {
+		s.engine.CloseRead(id)
+		return status(err)
+	}
+	out.OpenFlags = fuse.FOPEN_DIRECT_IO | fuse.FOPEN_NOFLUSH
+	out.Fh = s.handles.add(h, fhHandle)
+	return fuse.OK
+}
+
+// openWrite fills in the answer for a handle that may write.
+func (s *Server) openWrite(id index.ID, w *tiers.Handle, out *fuse.OpenOut) {
+	s.openShared(&handle{id: id, write: w}, w, out)
+}
+
+// openShared opens a file that is being written: by the kernel itself if its
+// space is reserved, else through the daemon, which reserves as it grows. All
+// handles of one version agree, because the kernel does not mix them.
+func (s *Server) openShared(h *handle, w *tiers.Handle, out *fuse.OpenOut) {
+	if w.Direct() && s.direct.Load() {
+		blob := w.Blob()
+		backing, err := s.backings.acquire(blob, w.OSFile())
+		if err == nil {
+			h.passthrough, h.blob = true, blob
+			out.OpenFlags, out.BackingID = fuse.FOPEN_PASSTHROUGH, backing
+		} else {
+			s.log.Warn("open without passthrough", zap.Uint64("blob", uint64(blob)), zap.Error(err))
+		}
+	}
+	if !h.passthrough {
+		out.OpenFlags = fuse.FOPEN_DIRECT_IO
+	}
+	if h.readOnly {
+		out.OpenFlags |= fuse.FOPEN_NOFLUSH
+	}
+	out.Fh = s.handles.add(h, fhHandle)
+}
+
+// Create implements CREATE.
+func (s *Server) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
+	s.ops.add(opCreate)
+	if isControl(in.NodeId) {
+		return fuse.EPERM
+	}
+	ctx, stop := s.cancelled(cancel)
+	defer stop()
+	a, h, err := s.engine.Create(ctx, tiers.CreateOptions{
+		Parent: index.ID(in.NodeId), Name: name, Mode: in.Mode, UID: in.Uid, GID: in.Gid, TID: in.Pid,
+		Exclusive: in.Flags&syscall.O_EXCL != 0, Truncate: in.Flags&syscall.O_TRUNC != 0,
+	})
+	if err != nil {
+		return status(err)
+	}
+	s.fillEntry(&out.EntryOut, &a)
+	s.openWrite(a.ID, h, &out.OpenOut)
+	if a.Stable {
+		out.OpenFlags |= fuse.FOPEN_NOFLUSH // its name is temporary: the rename commits it
+	}
+	return fuse.OK
+}
+
+// Read implements READ, for what the kernel does not read by itself.
+func (s *Server) Read(_ <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.ReadResult, fuse.Status) {
+	s.ops.add(opRead)
+	h := s.handles.get(in.Fh)
+	switch {
+	case h == nil:
+		return nil, fuse.EBADF
+	case h.control != nil:
+		return h.control.read(in, buf)
+	case h.write != nil:
+		n, err := h.write.ReadAt(buf, int64(in.Offset))
+		if err != nil {
+			return nil, status(err)
+		}
+		return fuse.ReadResultData(buf[:n]), fuse.OK
+	case h.file == nil:
+		return nil, fuse.EBADF
+	}
+	return fuse.ReadResultFd(h.file.Fd(), int64(in.Offset), len(buf)), fuse.OK
+}
+
+// Write implements WRITE, for what the kernel does not write by itself.
+func (s *Server) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fuse.Status) {
+	s.ops.add(opWrite)
+	h := s.handles.get(in.Fh)
+	switch {
+	case h == nil:
+		return 0, fuse.EBADF
+	case h.control != nil:
+		return h.control.write(in, data)
+	case h.write == nil:
+		return 0, fuse.EBADF
+	}
+	off := int64(in.Offset)
+	n, err := h.write.WriteAt(s.ctx, data, off)
+	if err != nil {
+		return 0, status(err)
+	}
+	return uint32(n), fuse.OK
+}
+
+// Flush implements FLUSH, which follows each close(2) of a descriptor.
+func (s *Server) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
+	s.ops.add(opFlush)
+	h := s.handles.get(in.Fh)
+	if h == nil || h.write == nil {
+		return fuse.OK
+	}
+	return status(s.engine.Flush(h.write, in.Pid, func() bool { return killedBySignal(in.Pid) }))
+}
+
+// Release implements RELEASE, which the kernel sends some time after the last
+// close.
+func (s *Server) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
+	s.ops.add(opRelease)
+	if in.Fh&fhMask == fhBlob {
+		s.backings.release(tiers.BlobID(in.Fh >> fhBits))
+		s.engine.CloseRead(index.ID(in.NodeId))
+		return
+	}
+	h := s.handles.take(in.Fh)
+	if h == nil || h.control != nil {
+		return
+	}
+	if h.passthrough {
+		s.backings.release(h.blob)
+	}
+	if h.file != nil {
+		h.file.Close()
+	}
+	if h.write != nil {
+		s.engine.Release(h.write)
+	} else {
+		s.engine.CloseRead(h.id)
+	}
+}
+
+// Fsync implements FSYNC. Memory is as durable as it gets; nothing waits.
+func (s *Server) Fsync(_ <-chan struct{}, _ *fuse.FsyncIn) fuse.Status {
+	s.ops.add(opFsync)
+	return fuse.OK
+}
+
+// FsyncDir implements FSYNCDIR.
+func (s *Server) FsyncDir(_ <-chan struct{}, _ *fuse.FsyncIn) fuse.Status {
+	s.ops.add(opFsyncdir)
+	return fuse.OK
+}
+
+// Fallocate implements fallocate(2): mode 0, KEEP_SIZE and PUNCH_HOLE.
+func (s *Server) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fuse.Status {
+	s.ops.add(opFallocate)
+	h := s.handles.get(in.Fh)
+	if h == nil || h.write == nil || h.readOnly {
+		return fuse.EBADF
+	}
+	ctx, stop := s.cancelled(cancel)
+	defer stop()
+	off, n := int64(in.Offset), int64(in.Length)
+	switch in.Mode {
+	case 0, unix.FALLOC_FL_KEEP_SIZE:
+		return status(h.write.Allocate(ctx, off, n, in.Mode != 0))
+	case unix.FALLOC_FL_KEEP_SIZE | unix.FALLOC_FL_PUNCH_HOLE:
+		return status(h.write.PunchHole(ctx, off, n))
+	}
+	return fuse.Status(syscall.EOPNOTSUPP)
+}
+
+// Lseek implements SEEK_DATA and SEEK_HOLE.
+func (s *Server) Lseek(_ <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekOut) fuse.Status {
+	s.ops.add(opLseek)
+	var file interface{ Fd() uintptr }
+	if in.Fh&fhMask == fhBlob {
+		f, err := s.engine.OpenBlob(tiers.BlobID(in.Fh >> fhBits))
+		if err != nil {
+			return status(err)
+		}
+		defer f.Close()
+		file = f
+	} else if h := s.handles.get(in.Fh); h == nil || h.control != nil {
+		return fuse.EBADF
+	} else if h.write != nil {
+		file = h.write.OSFile()
+	} else {
+		file = h.file
+	}
+	n, err := unix.Seek(int(file.Fd()), int64(in.Offset), int(in.Whence))
+	if err != nil {
+		return fuse.ToStatus(err)
+	}
+	out.Offset = uint64(n)
+	return fuse.OK
+}

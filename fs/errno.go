@@ -1,0 +1,61 @@
+package fs
+
+import (
+	"context"
+	"errors"
+	"syscall"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// errnos is the only table from kinds of error to errno. The first row that
+// matches counts. Engines take ENOENT for a miss and break on anything else
+// (SGLang's prefetch thread ends, vLLM unlinks), so lost, corrupt and
+// unreachable are all ENOENT.
+var errnos = []struct {
+	kind  error
+	errno syscall.Errno
+}{
+	{tiers.ErrStale, syscall.ESTALE},
+	{block.ErrNoSpace, syscall.ENOSPC}, // before ErrPoisoned, which wraps the cause
+	{block.ErrQuota, syscall.ENOSPC},
+	{block.ErrTooLarge, syscall.ENOSPC},
+	{block.ErrPoisoned, syscall.EIO},
+	{block.ErrNotFound, syscall.ENOENT},
+	{block.ErrCorrupt, syscall.ENOENT},
+	{block.ErrUnavailable, syscall.ENOENT},
+	{block.ErrPending, syscall.EAGAIN},
+	{block.ErrPinned, syscall.EBUSY},
+	{block.ErrNameTooLong, syscall.ENAMETOOLONG},
+	{block.ErrReserved, syscall.EPERM},
+	{block.ErrReadOnly, syscall.EROFS},
+	{block.ErrClosed, syscall.ENOTCONN},
+	{block.ErrExist, syscall.EEXIST},
+	{block.ErrNotDir, syscall.ENOTDIR},
+	{block.ErrIsDir, syscall.EISDIR},
+	{block.ErrNotEmpty, syscall.ENOTEMPTY},
+	{block.ErrLoop, syscall.EINVAL},
+	{block.ErrInvalid, syscall.EINVAL},
+	{context.Canceled, syscall.EINTR},
+	{context.DeadlineExceeded, syscall.ETIMEDOUT},
+}
+
+// status turns an error into what the kernel gets: by the table, else the errno
+// that err wraps, else EIO, which is a bug of ours.
+func status(err error) fuse.Status {
+	if err == nil {
+		return fuse.OK
+	}
+	for _, row := range errnos {
+		if errors.Is(err, row.kind) {
+			return fuse.Status(row.errno)
+		}
+	}
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
+		return fuse.Status(errno)
+	}
+	return fuse.EIO
+}

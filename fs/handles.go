@@ -1,0 +1,72 @@
+package fs
+
+import (
+	"os"
+	"sync"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/index"
+)
+
+// A file handle number carries its kind in the low two bits. The hot path, a
+// block read by the kernel itself, needs no object: its number is the blob.
+const (
+	fhBlob    = 0 // passthrough read: blob << 2
+	fhHandle  = 1 // entry of handleTable
+	fhControl = 2 // control file: entry of handleTable
+	fhBits    = 2
+	fhMask    = 1<<fhBits - 1
+)
+
+// handle is one open file or directory that passes through the daemon, or that
+// is open for writing.
+type handle struct {
+	id    index.ID
+	write *tiers.Handle // open for writing, or for reading what is being written
+	file  *os.File      // reads of a committed block without passthrough
+	// passthrough: blob is registered for this handle.
+	passthrough bool
+	blob        tiers.BlobID
+	readOnly    bool
+
+	dir     *dirHandle
+	control *controlHandle
+}
+
+// handleTable maps numbers to handles.
+type handleTable struct {
+	mu struct {
+		sync.RWMutex // readers are all data requests of the fallback path
+		next         uint64
+		table        map[uint64]*handle
+	}
+}
+
+func (t *handleTable) init() { t.mu.table = map[uint64]*handle{} }
+
+// add returns the file handle number of h.
+func (t *handleTable) add(h *handle, kind uint64) uint64 {
+	t.mu.Lock()
+	t.mu.next++
+	n := t.mu.next<<fhBits | kind
+	t.mu.table[n] = h
+	t.mu.Unlock()
+	return n
+}
+
+// get returns the handle of a number, nil if it has none.
+func (t *handleTable) get(fh uint64) *handle {
+	t.mu.RLock()
+	h := t.mu.table[fh]
+	t.mu.RUnlock()
+	return h
+}
+
+// take returns the handle and forgets it.
+func (t *handleTable) take(fh uint64) *handle {
+	t.mu.Lock()
+	h := t.mu.table[fh]
+	delete(t.mu.table, fh)
+	t.mu.Unlock()
+	return h
+}

@@ -1,0 +1,63 @@
+package fs
+
+import (
+	"bytes"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// The kernel names the caller of a request by its thread id. What a process is,
+// and whether it is dying, /proc knows.
+
+// sameProcess reports whether thread b belongs to the process of thread a. A
+// thread that has ended belongs to none.
+func sameProcess(a, b uint32) bool {
+	if a == b {
+		return true
+	}
+	var buf [64]byte
+	p := append(buf[:0], "/proc/"...)
+	p = strconv.AppendUint(p, uint64(a), 10)
+	p = append(p, "/task/"...)
+	p = strconv.AppendUint(p, uint64(b), 10)
+	return unix.Access(string(p), unix.F_OK) == nil
+}
+
+// threadGone reports whether no thread of that id exists.
+func threadGone(tid uint32) bool {
+	return unix.Access("/proc/"+strconv.FormatUint(uint64(tid), 10), unix.F_OK) == unix.ENOENT
+}
+
+// pfExiting is PF_EXITING of include/linux/sched.h: the task runs do_exit, where
+// the kernel closes what it had open.
+const pfExiting = 0x4
+
+// killedBySignal reports whether thread tid is being ended by a signal, as far
+// as /proc/<tid>/stat tells: field 9 is the flags, field 52 the exit code, whose low
+// seven bits are the signal (proc_pid_stat(5)).
+func killedBySignal(tid uint32) bool {
+	var buf [1024]byte
+	fd, err := unix.Open("/proc/"+strconv.FormatUint(uint64(tid), 10)+"/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	n, err := unix.Read(fd, buf[:])
+	unix.Close(fd)
+	if err != nil {
+		return false
+	}
+	stat := buf[:n]
+	// The second field is the name in parentheses and may hold anything.
+	end := bytes.LastIndexByte(stat, ')')
+	if end < 0 {
+		return false
+	}
+	f := bytes.Fields(stat[end+1:]) // f[0] is field 3
+	if len(f) < 50 {
+		return false
+	}
+	flags, err1 := strconv.ParseUint(string(f[9-3]), 10, 64)
+	code, err2 := strconv.ParseInt(string(f[52-3]), 10, 64)
+	return err1 == nil && err2 == nil && flags&pfExiting != 0 && code&0x7f != 0
+}

@@ -1,0 +1,269 @@
+package fs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"go.uber.org/zap"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/index"
+)
+
+// Options configures a Server.
+type Options struct {
+	Dir    string // required: the mount point, an existing empty directory
+	FSName string // first column of mount tables. Empty means kvfs.
+
+	AllowOther   bool          // let other users in, checked by the kernel against modes and owners
+	EntryTimeout time.Duration // how long the kernel keeps names. Zero means not at all.
+	AttrTimeout  time.Duration // how long it keeps attributes. Zero means not at all.
+	MaxWrite     int           // largest request in bytes. Zero means 1 MiB.
+
+	// Passthrough says whether the kernel may read and write primary files by
+	// itself: Auto tries, On fails where that cannot be, Off does not try.
+	Passthrough Switch
+
+	// Status returns the text of the control file .kvfs/status. Required.
+	Status func() []byte
+
+	Logger *zap.Logger // nil means none
+}
+
+// Switch is auto, on or off.
+type Switch string
+
+// The values of Switch; the empty one is Auto.
+const (
+	Auto Switch = "auto"
+	On   Switch = "on"
+	Off  Switch = "off"
+)
+
+// Server is one mount. See doc.go for what it promises.
+type Server struct {
+	fuse.RawFileSystem // answers ENOSYS to what the rest does not implement
+
+	opts     Options
+	log      *zap.Logger
+	engine   *tiers.Engine
+	srv      *fuse.Server
+	ctx      context.Context // lives as long as the mount
+	cancel   context.CancelFunc
+	direct   atomic.Bool // passthrough is in effect
+	reason   string      // why not, if not
+	backings *backings
+	handles  handleTable
+	ops      opCounters
+	notices  *notifier
+	wg       sync.WaitGroup
+	control  controlFiles
+}
+
+// Hooks carries the callbacks by which an engine, which is opened first, reaches
+// the mount, which is opened later. The zero value is ready; before Mount the
+// callbacks do nothing.
+type Hooks struct{ server atomic.Pointer[Server] }
+
+// Invalidate is for tiers.Options.Invalidate.
+func (h *Hooks) Invalidate(parent, id index.ID, name string) {
+	if s := h.server.Load(); s != nil {
+		s.notices.add(notice{parent: uint64(parent), child: uint64(id), name: name})
+	}
+}
+
+// Dropped is for tiers.Options.Dropped.
+func (h *Hooks) Dropped(blob tiers.BlobID) {
+	if s := h.server.Load(); s != nil && s.backings != nil {
+		s.backings.drop(blob)
+	}
+}
+
+// SameProcess is for tiers.Options.SameProcess. The engine asks it whether a is
+// of the process that b belonged to; a thread b that has ended is given the
+// benefit of the doubt nowhere.
+func (h *Hooks) SameProcess(a, b uint32) bool { return sameProcess(a, b) }
+
+// ErrPassthrough: passthrough was asked for and cannot be had.
+var ErrPassthrough = errors.New("FUSE passthrough is not possible")
+
+// Mount mounts the engine at opts.Dir and serves it until Unmount, or until
+// somebody else unmounts it. The mount answers when Mount returns.
+func Mount(engine *tiers.Engine, hooks *Hooks, opts Options) (*Server, error) {
+	if opts.Logger == nil {
+		opts.Logger = zap.NewNop()
+	}
+	if opts.MaxWrite == 0 {
+		opts.MaxWrite = 1 << 20
+	}
+	if opts.FSName == "" {
+		opts.FSName = "kvfs"
+	}
+	s := &Server{RawFileSystem: fuse.NewDefaultRawFileSystem(), opts: opts, log: opts.Logger, engine: engine}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.handles.init()
+	s.control.init(s)
+	s.notices = newNotifier()
+	srv, err := fuse.NewServer(s, opts.Dir, s.mountOptions())
+	if err != nil {
+		s.cancel()
+		return nil, fmt.Errorf("mount %s: %w", opts.Dir, err)
+	}
+	s.srv = srv
+	if err := s.choosePath(); err != nil {
+		s.cancel()
+		go srv.Serve() // ends when Unmount takes the mount away
+		return nil, errors.Join(err, srv.Unmount())
+	}
+	hooks.server.Store(s)
+	s.wg.Go(srv.Serve)                       // ends with the mount
+	s.wg.Go(func() { s.notices.run(s.srv) }) // ends when Wait closes it
+	if err := srv.WaitMount(); err != nil {
+		return nil, errors.Join(err, s.Unmount())
+	}
+	return s, nil
+}
+
+// capHandleKillprivV2 is FUSE_HANDLE_KILLPRIV_V2, which go-fuse has no name for:
+// it spares a GETXATTR of security.capability before the first write of each
+// open file.
+const capHandleKillprivV2 = 1 << 28
+
+func (s *Server) mountOptions() *fuse.MountOptions {
+	o := &fuse.MountOptions{
+		AllowOther:     s.opts.AllowOther,
+		FsName:         s.opts.FSName,
+		Name:           "kvfs",
+		MaxWrite:       s.opts.MaxWrite,
+		MaxReadAhead:   s.opts.MaxWrite,
+		MaxBackground:  256,
+		DirectMount:    os.Geteuid() == 0,
+		PanicHandler:   s.panicked,
+		Logger:         zap.NewStdLog(s.log),
+		Options:        []string{"default_permissions"},
+		DisableXAttrs:  false,
+		EnableLocks:    false, // the kernel's own locks do on one machine
+		MaxStackDepth:  1,
+		RememberInodes: false,
+		ExtraCapabilities: fuse.CAP_ATOMIC_O_TRUNC | fuse.CAP_ASYNC_DIO | fuse.CAP_READDIRPLUS_AUTO |
+			fuse.CAP_DIRECT_IO_ALLOW_MMAP | capHandleKillprivV2,
+		IgnoreSecurityLabels: true,
+	}
+	return o
+}
+
+// panicked logs a bug of ours; the request fails with EIO and the mount lives on.
+func (s *Server) panicked(v any) fuse.Status {
+	s.log.Error("panic in a request", zap.Any("panic", v), zap.Stack("stack"))
+	return fuse.EIO
+}
+
+// choosePath finds out by trying whether passthrough works here: it needs Linux
+// 6.9, CAP_SYS_ADMIN, and a primary tier on a file system that is not stacked.
+func (s *Server) choosePath() error {
+	if s.opts.Passthrough == Off {
+		s.reason = "switched off"
+		return nil
+	}
+	err := s.tryPassthrough()
+	if err == nil {
+		s.direct.Store(true)
+		s.backings = newBackings(serverRegistrar{s.srv}, s.engine.OpenBlob, s.log)
+		return nil
+	}
+	s.reason = err.Error()
+	if s.opts.Passthrough == On {
+		return fmt.Errorf("%w: %w", ErrPassthrough, err)
+	}
+	s.log.Info("no passthrough: reads are spliced, writes go through the daemon", zap.Error(err))
+	return nil
+}
+
+func (s *Server) tryPassthrough() error {
+	if s.srv.KernelSettings().Flags64()&fuse.CAP_PASSTHROUGH == 0 {
+		return errors.New("the kernel does not offer it")
+	}
+	file, done, err := s.engine.Probe()
+	if err != nil {
+		return err
+	}
+	defer done()
+	reg := serverRegistrar{s.srv}
+	id, errno := reg.register(int(file.Fd()))
+	if errno != 0 {
+		return os.NewSyscallError("register backing file", errno)
+	}
+	if errno := reg.unregister(id); errno != 0 {
+		return os.NewSyscallError("unregister backing file", errno)
+	}
+	return nil
+}
+
+// serverRegistrar registers with a go-fuse server.
+type serverRegistrar struct{ srv *fuse.Server }
+
+func (r serverRegistrar) register(fd int) (int32, syscall.Errno) {
+	return r.srv.RegisterBackingFd(&fuse.BackingMap{Fd: int32(fd)})
+}
+
+func (r serverRegistrar) unregister(id int32) syscall.Errno {
+	return r.srv.UnregisterBackingFd(id)
+}
+
+// ReadPath names how the bytes of hot reads travel: "passthrough" or "splice".
+func (s *Server) ReadPath() string {
+	if s.direct.Load() {
+		return "passthrough"
+	}
+	return "splice"
+}
+
+// WritePath names how the bytes of writes travel once a group's block size is
+// known: "passthrough" or "daemon".
+func (s *Server) WritePath() string {
+	if s.direct.Load() {
+		return "passthrough"
+	}
+	return "daemon"
+}
+
+// PathReason says why ReadPath is not passthrough, or "".
+func (s *Server) PathReason() string { return s.reason }
+
+// Ops returns how often the kernel sent each FUSE operation.
+func (s *Server) Ops() map[string]uint64 { return s.ops.snapshot() }
+
+// Backings returns how many primary files are registered with the kernel.
+func (s *Server) Backings() int {
+	if s.backings == nil {
+		return 0
+	}
+	return s.backings.len()
+}
+
+// Unmount takes the mount away, lazily if it is busy: handles that are open go on
+// until they are closed or the process ends. It waits until the serving loops
+// have ended.
+func (s *Server) Unmount() error {
+	err := detach(s.opts.Dir)
+	s.cancel()
+	return err
+}
+
+// Wait returns when the mount is gone and all requests are answered.
+func (s *Server) Wait() {
+	s.srv.Wait()
+	s.cancel()
+	s.notices.close()
+	s.wg.Wait()
+}
+
+// String names the file system in go-fuse's logs.
+func (s *Server) String() string { return "kvfs" }

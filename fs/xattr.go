@@ -1,0 +1,138 @@
+package fs
+
+import (
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/kvfs/kvfs/tiers/index"
+)
+
+// The extended attributes of files.
+const (
+	xattrTier     = "user.kvfs.tier"     // names of the tiers that hold the block, by commas; read only
+	xattrChecksum = "user.kvfs.checksum" // "crc64nvme:<16 hex digits>", computed if nobody has yet; read only
+	xattrPinned   = "user.kvfs.pinned"   // "1" or "0"
+	xattrTTL      = "user.kvfs.ttl"      // time left to live: "90s", "1h30m", or whole seconds; "0": for ever
+	xattrState    = "user.kvfs.state"    // "hit", or "pending" while it is being written; read only
+)
+
+var xattrNames = []string{xattrTier, xattrChecksum, xattrPinned, xattrTTL, xattrState}
+
+// GetXAttr implements GETXATTR.
+func (s *Server) GetXAttr(_ <-chan struct{}, in *fuse.InHeader, attr string, dest []byte) (uint32, fuse.Status) {
+	s.ops.add(opGetxattr)
+	if isControl(in.NodeId) || !strings.HasPrefix(attr, "user.kvfs.") {
+		return 0, fuse.ENOATTR
+	}
+	value, st := s.xattr(index.ID(in.NodeId), attr)
+	if st != fuse.OK {
+		return 0, st
+	}
+	if len(dest) < len(value) {
+		return uint32(len(value)), fuse.ERANGE
+	}
+	return uint32(copy(dest, value)), fuse.OK
+}
+
+func (s *Server) xattr(id index.ID, attr string) (string, fuse.Status) {
+	a := s.engine.Attr(id)
+	if a.Mode&syscall.S_IFMT != syscall.S_IFREG {
+		return "", fuse.ENOATTR
+	}
+	switch attr {
+	case xattrTier:
+		return "memory", fuse.OK
+	case xattrState:
+		if s.engine.Committed(id) {
+			return "hit", fuse.OK
+		}
+		return "pending", fuse.OK
+	case xattrChecksum:
+		sum, err := s.engine.Checksum(id)
+		if err != nil {
+			return "", status(err)
+		}
+		return sum.String(), fuse.OK
+	case xattrPinned:
+		if s.engine.Pinned(id) {
+			return "1", fuse.OK
+		}
+		return "0", fuse.OK
+	case xattrTTL:
+		ttl := s.engine.TTL(id)
+		if ttl == 0 {
+			return "0", fuse.OK
+		}
+		return ttl.Round(time.Millisecond).String(), fuse.OK
+	}
+	return "", fuse.ENOATTR
+}
+
+// ListXAttr implements LISTXATTR.
+func (s *Server) ListXAttr(_ <-chan struct{}, in *fuse.InHeader, dest []byte) (uint32, fuse.Status) {
+	s.ops.add(opListxattr)
+	if isControl(in.NodeId) || s.engine.Attr(index.ID(in.NodeId)).Mode&syscall.S_IFMT != syscall.S_IFREG {
+		return 0, fuse.OK
+	}
+	list := strings.Join(xattrNames, "\x00") + "\x00"
+	if len(dest) < len(list) {
+		return uint32(len(list)), fuse.ERANGE
+	}
+	return uint32(copy(dest, list)), fuse.OK
+}
+
+// SetXAttr implements SETXATTR for .pinned and .ttl.
+func (s *Server) SetXAttr(_ <-chan struct{}, in *fuse.SetXAttrIn, attr string, data []byte) fuse.Status {
+	s.ops.add(opSetxattr)
+	if isControl(in.NodeId) {
+		return fuse.EPERM
+	}
+	id, value := index.ID(in.NodeId), strings.TrimSpace(string(data))
+	switch attr {
+	case xattrPinned:
+		switch value {
+		case "1", "true":
+			return status(s.engine.SetPinned(id, true))
+		case "0", "false":
+			return status(s.engine.SetPinned(id, false))
+		}
+		return fuse.EINVAL
+	case xattrTTL:
+		ttl, ok := parseTTL(value)
+		if !ok {
+			return fuse.EINVAL
+		}
+		return status(s.engine.SetTTL(id, ttl))
+	case xattrTier, xattrChecksum, xattrState:
+		return fuse.EPERM
+	}
+	return fuse.Status(syscall.EOPNOTSUPP)
+}
+
+// parseTTL reads a Go duration or whole seconds, not negative.
+func parseTTL(s string) (time.Duration, bool) {
+	if n, err := strconv.ParseUint(s, 10, 32); err == nil {
+		return time.Duration(n) * time.Second, true
+	}
+	d, err := time.ParseDuration(s)
+	return d, err == nil && d >= 0
+}
+
+// RemoveXAttr implements REMOVEXATTR for .pinned and .ttl: it sets them back.
+func (s *Server) RemoveXAttr(_ <-chan struct{}, in *fuse.InHeader, attr string) fuse.Status {
+	s.ops.add(opRemovexattr)
+	if isControl(in.NodeId) {
+		return fuse.EPERM
+	}
+	switch attr {
+	case xattrPinned:
+		return status(s.engine.SetPinned(index.ID(in.NodeId), false))
+	case xattrTTL:
+		return status(s.engine.SetTTL(index.ID(in.NodeId), 0))
+	}
+	return fuse.ENOATTR
+}
