@@ -1,0 +1,333 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"go.yaml.in/yaml/v3"
+)
+
+// loader collects values and violations. One loader serves one Load.
+type loader struct {
+	cfg  *Config
+	errs []error
+	bad  map[string]bool // paths with a violation, which further checks skip
+}
+
+// fail records a violation.
+func (l *loader) fail(o Origin, path string, err error) {
+	l.errs = append(l.errs, &Error{Origin: o, Path: path, Err: err})
+	l.bad[path] = true
+}
+
+// document is one text in YAML or JSON (which is YAML here).
+type document struct {
+	*loader
+	source Source
+	name   string
+}
+
+// decode reads exactly one document into the configuration. An empty one, or
+// one with only comments, is all defaults.
+func (d document) decode(text []byte) {
+	var root, second yaml.Node
+	in := yaml.NewDecoder(bytes.NewReader(text))
+	err := in.Decode(&root)
+	if errors.Is(err, io.EOF) {
+		return
+	}
+	if err != nil {
+		d.fail(d.whole(), "", &syntaxError{err})
+		return
+	}
+	switch err := in.Decode(&second); {
+	case errors.Is(err, io.EOF):
+	case err != nil:
+		d.fail(d.whole(), "", &syntaxError{err})
+	default:
+		d.fail(d.origin(&second), "", violate(ErrSyntax, "a second document: only one is read"))
+	}
+	d.section(reflect.ValueOf(d.cfg).Elem(), root.Content[0], schema(), "")
+}
+
+// syntaxError is an error of the YAML parser, which names the line itself.
+type syntaxError struct{ err error }
+
+// Error returns the parser's text, with its line.
+func (e *syntaxError) Error() string { return e.err.Error() }
+
+// Unwrap returns the kind and the parser's error.
+func (e *syntaxError) Unwrap() []error { return []error{ErrSyntax, e.err} }
+
+func (d document) whole() Origin { return Origin{Source: d.source, Name: d.name} }
+
+func (d document) origin(n *yaml.Node) Origin {
+	return Origin{Source: d.source, Name: d.name, Line: n.Line, Col: n.Column}
+}
+
+// section decodes a mapping into a struct.
+func (d document) section(v reflect.Value, n *yaml.Node, s *setting, path string) {
+	d.mapping(n, s, path, func(key, value *yaml.Node) {
+		child := s.find(key.Value)
+		if child == nil {
+			d.fail(d.origin(key), "", unknownKey(key.Value, s, path))
+			return
+		}
+		d.setting(v.Field(child.index), value, child, join(path, child.key))
+	})
+}
+
+// setting decodes one value.
+func (d document) setting(v reflect.Value, n *yaml.Node, s *setting, path string) {
+	n = resolve(n)
+	switch {
+	case s.shape == section:
+		d.section(v, n, s, path)
+	case s.shape == table:
+		d.table(v, n, s, path)
+	case s.repeated():
+		d.sequence(v, n, s, path)
+	case n.Kind != yaml.ScalarNode:
+		d.fail(d.origin(n), path, violate(ErrType, "%s is not %s", describe(n), s.want()))
+	default:
+		given, err := s.setScalar(v, n)
+		if err != nil {
+			d.fail(d.origin(n), path, err)
+		} else if given {
+			d.cfg.origins[path] = d.origin(n)
+		}
+	}
+}
+
+// table decodes a mapping from names to sections. What other sources said
+// about a name stays where this one is silent.
+func (d document) table(v reflect.Value, n *yaml.Node, s *setting, path string) {
+	d.mapping(n, s, path, func(key, value *yaml.Node) {
+		name := key.Value
+		if err := checkTableName(name); err != nil {
+			d.fail(d.origin(key), path, err)
+			return
+		}
+		at := joinName(path, name)
+		entry := reflect.New(s.typ.Elem()).Elem()
+		if v.IsNil() {
+			v.Set(reflect.MakeMap(s.typ))
+		}
+		if old := v.MapIndex(reflect.ValueOf(name)); old.IsValid() {
+			entry.Set(old)
+		} else {
+			setDefaults(entry, s.settings)
+			d.cfg.origins[at] = d.origin(key)
+		}
+		d.section(entry, resolve(value), s, at)
+		v.SetMapIndex(reflect.ValueOf(name), entry)
+	})
+}
+
+// checkTableName wants the name of a group.
+func checkTableName(name string) error {
+	if err := block.CheckName(name); err != nil {
+		return violate(ErrInvalid, "%q cannot name a group: want 1 to %d bytes without slash and NUL, not . or ..", name, block.MaxName)
+	}
+	if name == block.Reserved {
+		return violate(ErrInvalid, "%q is reserved for the control directory", name)
+	}
+	return nil
+}
+
+// sequence decodes a list, which replaces what other sources said.
+func (d document) sequence(v reflect.Value, n *yaml.Node, s *setting, path string) {
+	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" {
+		return
+	}
+	if n.Kind != yaml.SequenceNode {
+		d.fail(d.origin(n), path, violate(ErrType, "%s is not a sequence", describe(n)))
+		return
+	}
+	d.clear(path)
+	out := reflect.MakeSlice(s.typ, len(n.Content), len(n.Content))
+	for i, element := range n.Content {
+		element = resolve(element)
+		at := fmt.Sprintf("%s[%d]", path, i)
+		if s.shape == list {
+			setDefaults(out.Index(i), s.settings)
+			d.cfg.origins[at] = d.origin(element)
+			d.section(out.Index(i), element, s, at)
+			d.required(out.Index(i), s, at, d.origin(element))
+			continue
+		}
+		d.element(out.Index(i), element, s, at)
+	}
+	if len(n.Content) == 0 {
+		out = reflect.Zero(s.typ) // as if it had never been set
+	}
+	v.Set(out)
+	d.cfg.origins[path] = d.origin(n)
+}
+
+// element decodes one string of a list.
+func (d document) element(v reflect.Value, n *yaml.Node, s *setting, path string) {
+	if n.Kind != yaml.ScalarNode {
+		d.fail(d.origin(n), path, violate(ErrType, "%s is not %s", describe(n), s.want()))
+		return
+	}
+	given, err := s.setScalar(v, n)
+	if err == nil && !given {
+		err = violate(ErrInvalid, "the element is empty")
+	}
+	if err != nil {
+		d.fail(d.origin(n), path, err)
+	}
+}
+
+// clear forgets the origins below path, because its list is being replaced.
+func (l *loader) clear(path string) {
+	for at := range l.cfg.origins {
+		if strings.HasPrefix(at, path+"[") {
+			delete(l.cfg.origins, at)
+		}
+	}
+}
+
+// required demands the keys of one section of a list.
+func (l *loader) required(v reflect.Value, s *setting, path string, o Origin) {
+	for _, child := range s.settings {
+		at := join(path, child.key)
+		if child.required && v.Field(child.index).IsZero() && !l.bad[at] {
+			l.fail(o, path, violate(ErrInvalid, "%s is missing", child.key))
+		}
+	}
+}
+
+// mapping calls fn for each key of n, once a key. Null is an empty mapping.
+func (d document) mapping(n *yaml.Node, s *setting, path string, fn func(key, value *yaml.Node)) {
+	n = resolve(n)
+	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" {
+		return
+	}
+	if n.Kind != yaml.MappingNode {
+		d.fail(d.origin(n), path, violate(ErrType, "%s is not a mapping: want %s", describe(n), mappingOf(s)))
+		return
+	}
+	first := make(map[string]*yaml.Node, len(n.Content)/2)
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key := resolve(n.Content[i])
+		switch before := first[key.Value]; {
+		case key.Kind != yaml.ScalarNode:
+			d.fail(d.origin(key), path, violate(ErrType, "%s is not a key", describe(key)))
+		case key.ShortTag() == "!!merge":
+			d.fail(d.origin(key), path, violate(ErrUnknown, "merge keys (<<) are not read"))
+		case before != nil:
+			d.fail(d.origin(key), "", violate(ErrDuplicate, "duplicate key %q, first given in line %d", join(path, key.Value), before.Line))
+		default:
+			first[key.Value] = key
+			fn(key, n.Content[i+1])
+		}
+	}
+}
+
+// mappingOf says which keys a mapping may have.
+func mappingOf(s *setting) string {
+	if s.shape == table {
+		return "names, each with " + strings.Join(s.keys(), ", ")
+	}
+	return "the keys " + strings.Join(s.keys(), ", ")
+}
+
+// resolve follows an alias to its anchor. What it points at is decoded by the
+// schema, whose depth is fixed, so that no document can unfold without end.
+func resolve(n *yaml.Node) *yaml.Node {
+	for n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	return n
+}
+
+// joinName appends the name of a table's entry, quoted unless it is plain, so
+// that a dot in it cannot be taken for the end of it.
+func joinName(path, name string) string {
+	if strings.ContainsFunc(name, func(r rune) bool { return strings.ContainsRune(".[]\"", r) || !strconv.IsPrint(r) }) {
+		name = strconv.Quote(name)
+	}
+	return join(path, name)
+}
+
+// join appends a key to a path.
+func join(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}
+
+// unknownKey is the violation for a key that section s, at path, lacks.
+func unknownKey(key string, s *setting, path string) error {
+	full := join(path, key)
+	candidates := make([]string, 0, len(s.settings))
+	for _, child := range s.settings {
+		candidates = append(candidates, join(path, child.key))
+	}
+	if near := Nearest(full, candidates); near != "" {
+		return violate(ErrUnknown, "unknown key %q; did you mean %q?", full, near)
+	}
+	// A right key in a wrong place, or a path written with other separators.
+	for _, t := range textSettings() {
+		if t.key == key || sameName(t.path, full) || sameName(t.path, key) {
+			return violate(ErrUnknown, "unknown key %q; did you mean %q?", full, t.path)
+		}
+	}
+	return violate(ErrUnknown, "unknown key %q; known here: %s", full, strings.Join(s.keys(), ", "))
+}
+
+// sameName compares two paths without regard to separators and case.
+func sameName(a, b string) bool {
+	fold := strings.NewReplacer(".", "", "_", "", "-", "")
+	return strings.EqualFold(fold.Replace(a), fold.Replace(b))
+}
+
+// Nearest returns the candidate that a typing error may have turned into name,
+// or "".
+func Nearest(name string, candidates []string) string {
+	best, bestDistance := "", min(2, len(name)/3)+1
+	for _, c := range candidates {
+		if sameName(name, c) {
+			return c
+		}
+		if d := distance(name, c); d < bestDistance {
+			best, bestDistance = c, d
+		}
+	}
+	return best
+}
+
+// distance is the Levenshtein distance of two short strings, in bytes. Long ones
+// are far from everything.
+func distance(a, b string) int {
+	if len(a) > 64 || len(b) > 64 {
+		return 64
+	}
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = slices.Min([]int{cost, row[j] + 1, row[j+1] + 1})
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,35 @@
+// Package config is the configuration of the kvfs daemon: one struct, Config,
+// and the strict loader that fills it.
+//
+// The struct is the only table. Names, flags, environment variables, defaults,
+// ranges, the example file and the reference page all come from its field tags
+// by reflection, so a new setting is one new field:
+//
+//	kvfs:"size"       the key in files; with the section's key it makes the path memory.size
+//	help:"..."        what it means, in full sentences; the first one is the flag's help
+//	default:"4GiB"    in the text form that a file would use; absent means the zero value
+//	auto:"a quarter…" the default in words, where it is computed (see rationalize.go)
+//	example:"64GiB"   a value for the documentation, in text form
+//	enum:"a|b"        the values of a string
+//	min, max, above   bounds in text form: inclusive, inclusive, exclusive
+//	check:"hostport"  a named check of a string or of each element of a list (see checks)
+//	sep:";"           what separates the elements of a list in an environment variable; else ","
+//	required:"true"   in a list of sections: the key must be given
+//
+// Field types are bool, string, int, float64, Size, Duration, []string,
+// sections (structs), tables (map[string]struct, files only) and lists
+// ([]struct).
+//
+// # Sources
+//
+// From the lowest precedence to the highest: defaults, file (YAML or JSON),
+// inline JSON, environment, flags. Names map mechanically: memory.size in files
+// is KVFS_MEMORY_SIZE in the environment and --memory-size as a flag. Sections
+// and tables merge key by key across sources; a list is replaced as a whole.
+//
+// # Steps
+//
+// Load runs decode, overlay of the environment, overlay of the flags that were
+// set, validate, rationalize. Every violation of the first four is collected,
+// and all are returned at once, each an *Error that knows its Origin.
+package config

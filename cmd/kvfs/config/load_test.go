@@ -1,0 +1,444 @@
+package config
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// TestEverySettingFromEverySource shows that one loader serves all sources: it
+// walks the struct, gives each setting a value through each source alone, and
+// finds the same value with the right origin (D1, D2, D3, D16, B4). Settings
+// that this version refuses are looked at before validation.
+func TestEverySettingFromEverySource(t *testing.T) {
+	for _, s := range textSettings() {
+		text, value := sample(t, s)
+		yamlFile := writeFile(t, "c.yaml", yamlOf(t, s.path, value))
+		jsonFile := writeFile(t, "c.json", jsonOf(t, s.path, value))
+		depth := strings.Count(s.path, ".") + 1
+		flag := "--" + s.flag() + "=" + text
+		var want any
+		for _, src := range []struct {
+			name   string
+			src    Sources
+			origin string
+		}{
+			{"yaml", Sources{File: yamlFile}, fmt.Sprintf("%s:%d", yamlFile, depth)},
+			{"json", Sources{File: jsonFile}, jsonFile + ":1"},
+			{"file by flag", Sources{Flags: parseFlags(t, "--config", yamlFile)}, fmt.Sprintf("%s:%d", yamlFile, depth)},
+			{"file by env", Sources{Environ: []string{"KVFS_CONFIG=" + yamlFile}}, fmt.Sprintf("%s:%d", yamlFile, depth)},
+			{"inline", Sources{InlineJSON: jsonOf(t, s.path, value)}, "config-json 1:"},
+			{"inline by flag", Sources{Flags: parseFlags(t, "--config-json", jsonOf(t, s.path, value))}, "config-json 1:"},
+			{"inline by env", Sources{Environ: []string{"KVFS_CONFIG_JSON=" + jsonOf(t, s.path, value)}}, "config-json 1:"},
+			{"env", Sources{Environ: []string{s.env() + "=" + text}}, "env " + s.env()},
+			{"flag", Sources{Flags: parseFlags(t, flag)}, "flag --" + s.flag()},
+		} {
+			t.Run(s.path+"/"+src.name, func(t *testing.T) {
+				l := decode(src.src)
+				if len(l.errs) > 0 {
+					t.Fatalf("errors: %v", l.errs)
+				}
+				got := reflect.ValueOf(l.cfg).Elem().FieldByIndex(s.at).Interface()
+				if want == nil {
+					want = got
+				}
+				defaults := reflect.ValueOf(decode(Sources{}).cfg).Elem().FieldByIndex(s.at).Interface()
+				if !reflect.DeepEqual(got, want) || reflect.DeepEqual(got, defaults) {
+					t.Errorf("got %v, from the first source %v, default %v", got, want, defaults)
+				}
+				if got := l.cfg.Origin(s.path).String(); !strings.HasPrefix(got, src.origin) {
+					t.Errorf("origin %q, want %q", got, src.origin)
+				}
+			})
+		}
+	}
+}
+
+// TestEveryTableSetting does the same for the settings of groups, which only
+// files and inline JSON can reach (D3).
+func TestEveryTableSetting(t *testing.T) {
+	groups := schema().find("groups")
+	for _, child := range groups.settings {
+		_, value := sample(t, &textSetting{setting: child})
+		path := "groups.g0." + child.key
+		yamlFile := writeFile(t, "c.yaml", yamlOf(t, path, value))
+		jsonFile := writeFile(t, "c.json", jsonOf(t, path, value))
+		for want, src := range map[string]Sources{
+			yamlFile + ":3":  {File: yamlFile},
+			jsonFile + ":1":  {File: jsonFile},
+			"config-json 1:": {InlineJSON: jsonOf(t, path, value)},
+		} {
+			c := mustLoad(t, src)
+			field := reflect.ValueOf(c.Groups["g0"]).Field(child.index)
+			got, err := json.Marshal(field.Interface())
+			if text, _ := json.Marshal(value); err != nil || string(got) != string(text) {
+				t.Errorf("%s: got %s, want %s", path, got, text)
+			}
+			if got := c.Origin(path).String(); !strings.HasPrefix(got, want) {
+				t.Errorf("%s: origin %q, want %q", path, got, want)
+			}
+		}
+	}
+}
+
+// TestNames shows that names map mechanically and that no two settings share
+// one, and pins the names that people know by heart.
+func TestNames(t *testing.T) {
+	seen := make(map[string]string)
+	for _, s := range textSettings() {
+		for _, name := range []string{s.env(), s.flag()} {
+			if other := seen[name]; other != "" {
+				t.Errorf("%s: both %s and %s", name, other, s.path)
+			}
+			seen[name] = s.path
+		}
+		if isForeign(s.env()) {
+			t.Errorf("%s is a foreign variable, too", s.env())
+		}
+		if s.help == "" {
+			t.Errorf("%s has no help", s.path)
+		}
+	}
+	for name, path := range map[string]string{
+		"KVFS_MEMORY_SIZE": "memory.size", "memory-size": "memory.size", "memory-policy": "memory.policy",
+		"disk": "disk", "join": "join", "bind": "bind", "advertise": "advertise", "node-name": "node_name",
+		"replicas": "replicas", "http": "http", "mode": "mode", "insecure": "insecure", "log-level": "log.level",
+	} {
+		if seen[name] != path {
+			t.Errorf("%s is %q, want %q", name, seen[name], path)
+		}
+	}
+	for _, u := range unsupported {
+		lookup(u.path)
+	}
+	for _, a := range aliases {
+		lookup(a.path)
+	}
+}
+
+// TestDefaults pins the defaults: memory only, everything else off (A37, B5,
+// D15).
+func TestDefaults(t *testing.T) {
+	got := mustLoad(t, Sources{})
+	want := &Config{
+		Mode: ModeEmbedded,
+		Memory: Memory{
+			Size: 4 * GiB, Policy: "lru", HighWatermark: 0.98, LowWatermark: 0.95,
+			Huge: "within_size", Passthrough: Auto, Checksum: true,
+		},
+		Mount: Mount{
+			AllowOther: Auto, WriteTimeout: 5e9, LookupLease: 30e9, EntryTimeout: 60e9, AttrTimeout: 60e9,
+			TempPatterns: []string{"*.tmp", "*.tmp.*", ".tmp*", "tmp/"}, TempExpiry: 3600e9,
+			MaxWrite: MiB, FSName: "kvfs",
+		},
+		DrainTimeout: 30e9,
+		Log:          Log{Level: "info", Format: "console"},
+	}
+	if !sameValues(got, want) {
+		t.Errorf("got %+v\nwant %+v", got, want)
+	}
+	if len(got.origins) != 0 {
+		t.Errorf("origins %v, want none", got.origins)
+	}
+	for _, empty := range []string{"", "# nothing\n", "---\n", "{}", "null", "memory:\nmount: {}\n", "memory:\n  size:\n  policy: ''\n"} {
+		if c := mustLoad(t, Sources{File: writeFile(t, "c.yaml", empty)}); !sameValues(c, want) {
+			t.Errorf("%q: got %+v", empty, c)
+		}
+	}
+}
+
+// TestMemoryDefault shows a quarter of RAM, rounded down to MiB, at least 64MiB,
+// from the argument and from a file like /proc/meminfo.
+func TestMemoryDefault(t *testing.T) {
+	for _, tc := range []struct{ total, want Size }{
+		{16 * GiB, 4 * GiB}, {100 * MiB, 64 * MiB}, {1023 * MiB, 255 * MiB}, {4*GiB + 7, GiB},
+	} {
+		c, err := Load(Sources{MemTotal: tc.total})
+		if err != nil || c.Memory.Size != tc.want {
+			t.Errorf("RAM %v: got %v, %v; want %v", tc.total, c.Memory.Size, err, tc.want)
+		}
+	}
+	name := writeFile(t, "meminfo", "MemFree: 1 kB\nMemTotal:       24685444 kB\n")
+	if got, err := readMemTotal(name); err != nil || got != 24685444*KiB {
+		t.Errorf("got %v, %v", got, err)
+	}
+	for _, text := range []string{"", "MemTotal: many kB\n"} {
+		if got, err := readMemTotal(writeFile(t, "meminfo", text)); err == nil {
+			t.Errorf("%q: got %v, want an error", text, got)
+		}
+	}
+	if c, err := Load(Sources{}); err != nil || c.Memory.Size < minMemory || c.Memory.Size%MiB != 0 {
+		t.Errorf("of this machine: %v, %v", c, err)
+	}
+}
+
+// TestPrecedence stacks the sources one by one; each wins over those below it,
+// and what it does not mention stays (D3).
+func TestPrecedence(t *testing.T) {
+	file := writeFile(t, "c.yaml", "memory: {size: 1GiB, policy: arc, keep: true}\n")
+	src := Sources{}
+	steps := []struct {
+		add    func()
+		want   Size
+		origin Source
+	}{
+		{func() {}, 4 * GiB, Default},
+		{func() { src.File = file }, 1 * GiB, File},
+		{func() { src.InlineJSON = `{"memory": {"size": "2GiB"}}` }, 2 * GiB, InlineJSON},
+		{func() { src.Environ = []string{"KVFS_MEMORY_SIZE=3GiB", "KVFS_MEMORY_SIZE=5GiB"} }, 5 * GiB, Env},
+		{func() { src.Flags = parseFlags(t, "--memory-size=6GiB", "--memory-size", "7GiB") }, 7 * GiB, Flag},
+	}
+	for _, step := range steps {
+		step.add()
+		c := mustLoad(t, src)
+		if got := c.Origin("memory.size"); c.Memory.Size != step.want || got.Source != step.origin {
+			t.Errorf("got %v from %v, want %v from %v", c.Memory.Size, got, step.want, step.origin)
+		}
+		if step.origin != Default && (c.Memory.Policy != "arc" || !c.Memory.Keep) {
+			t.Errorf("%v: the file's other settings are lost: %+v", step.origin, c.Memory)
+		}
+	}
+	// The flag that names a source wins over the variable.
+	c := mustLoad(t, Sources{
+		Environ: []string{"KVFS_CONFIG=/absent", `KVFS_CONFIG_JSON={"http": ":1"}`},
+		Flags:   parseFlags(t, "--config", file, "--config-json", `{"http": ":2"}`),
+	})
+	if c.Memory.Size != GiB || c.HTTP != ":2" {
+		t.Errorf("got size %v, http %q", c.Memory.Size, c.HTTP)
+	}
+}
+
+// TestMerge shows that groups merge key by key across sources and lists are
+// replaced as a whole.
+func TestMerge(t *testing.T) {
+	l := decode(Sources{
+		File: writeFile(t, "c.yaml", `
+groups:
+  g0: {pinned: true, quota: 1GiB}
+  Llama-3.1: {block_size: 2MiB}
+mount: {temp_patterns: [a, b, c]}
+disk:
+  - {path: /a, size: 1GiB}
+  - {path: /b, size: 1GiB}
+`),
+		InlineJSON: `{"groups": {"g0": {"quota": "2GiB"}, "g1": {}}, "mount": {"temp_patterns": []}}`,
+		Flags:      parseFlags(t, "--disk", "path=/c,size=2GiB"),
+	})
+	if len(l.errs) > 0 {
+		t.Fatal(l.errs)
+	}
+	c := l.cfg
+	wantGroups := map[string]Group{
+		"g0": {Pinned: true, Quota: 2 * GiB}, "g1": {}, "Llama-3.1": {BlockSize: 2 * MiB},
+	}
+	if !reflect.DeepEqual(c.Groups, wantGroups) {
+		t.Errorf("groups %+v, want %+v", c.Groups, wantGroups)
+	}
+	if len(c.Mount.TempPatterns) != 0 {
+		t.Errorf("temp_patterns %q, want none", c.Mount.TempPatterns)
+	}
+	if want := []Disk{{"/c", 2 * GiB}}; !reflect.DeepEqual(c.Disk, want) {
+		t.Errorf("disk %v, want %v", c.Disk, want)
+	}
+	for path, want := range map[string]Source{
+		"groups.g0.pinned": File, "groups.g0.quota": InlineJSON, `groups."Llama-3.1".block_size`: File,
+		"disk": Flag, "disk[0].path": Flag, "disk[1].path": Default, "mount.temp_patterns": InlineJSON,
+	} {
+		if got := c.Origin(path); got.Source != want {
+			t.Errorf("origin of %s is %v, want kind %d", path, got, want)
+		}
+	}
+}
+
+// TestStringOverrides shows normalize_string_override on every textual setting
+// and source: text is trimmed, and empty text means not set (B21).
+func TestStringOverrides(t *testing.T) {
+	for _, s := range textSettings() {
+		text, _ := sample(t, s)
+		for _, blank := range []string{"", "  ", "\t\n"} {
+			srcs := []Sources{
+				{Environ: []string{s.env() + "=" + blank}},
+				{Flags: parseFlags(t, "--"+s.flag()+"="+blank)},
+			}
+			if s.typ.Kind() == reflect.String || s.typ == reflect.TypeFor[Size]() {
+				srcs = append(srcs, Sources{InlineJSON: jsonOf(t, s.path, blank)}, Sources{InlineJSON: jsonOf(t, s.path, nil)})
+			}
+			for i, src := range srcs {
+				if c := mustLoad(t, src); !sameValues(c, mustLoad(t, Sources{})) || c.Origin(s.path).Source != Default {
+					t.Errorf("%s: source %d with %q set something", s.path, i, blank)
+				}
+			}
+		}
+		want := decode(Sources{Environ: []string{s.env() + "=" + text}}).cfg
+		for i, src := range []Sources{
+			{Environ: []string{s.env() + "= " + text + " \n"}},
+			{Flags: parseFlags(t, "--"+s.flag()+"=\t"+text+" ")},
+		} {
+			if l := decode(src); len(l.errs) > 0 || !sameValues(l.cfg, want) {
+				t.Errorf("%s: source %d with space around: %v", s.path, i, l.errs)
+			}
+		}
+	}
+	c := mustLoad(t, Sources{InlineJSON: `{"memory": {"dir": " /dev/shm/x "}}`, Environ: []string{"KVFS_CONFIG=  "}})
+	if c.Memory.Dir != "/dev/shm/x" {
+		t.Errorf("dir %q", c.Memory.Dir)
+	}
+}
+
+// TestEnvBooleans pins the eight words of B6.
+func TestEnvBooleans(t *testing.T) {
+	for text, want := range map[string]bool{
+		"1": true, "true": true, "yes": true, "on": true, "0": false, "false": false, "no": false, "off": false,
+	} {
+		c := mustLoad(t, Sources{Environ: []string{"KVFS_MEMORY_KEEP=" + text}})
+		if c.Memory.Keep != want || c.Origin("memory.keep").Source != Env {
+			t.Errorf("%q: got %v", text, c.Memory.Keep)
+		}
+		if c := mustLoad(t, Sources{Flags: parseFlags(t, "--memory-keep="+text)}); c.Memory.Keep != want {
+			t.Errorf("flag %q: got %v", text, c.Memory.Keep)
+		}
+	}
+	if c := mustLoad(t, Sources{Flags: parseFlags(t, "--memory-keep")}); !c.Memory.Keep {
+		t.Error("a bare boolean flag is not true")
+	}
+}
+
+// TestAliases shows the documented aliases, that the setting's own variable wins
+// over them, and the first over the next (B7, D16).
+func TestAliases(t *testing.T) {
+	for _, tc := range []struct {
+		env    []string
+		want   bool
+		origin string
+	}{
+		{[]string{"KVFS_TIER_LOG=1"}, true, "env KVFS_TIER_LOG"},
+		{[]string{"VLLM_MOONCAKE_STORE_TIER_LOG=1"}, true, "env VLLM_MOONCAKE_STORE_TIER_LOG"},
+		{[]string{"VLLM_MOONCAKE_STORE_TIER_LOG=1", "KVFS_TIER_LOG=0"}, false, "env KVFS_TIER_LOG"},
+		{[]string{"KVFS_TIER_LOG=1", "KVFS_LOG_TIER_SUMMARY=0"}, false, "env KVFS_LOG_TIER_SUMMARY"},
+		{[]string{"KVFS_TIER_LOG="}, false, "default"},
+	} {
+		c := mustLoad(t, Sources{Environ: tc.env})
+		if got := c.Origin("log.tier_summary").String(); c.Log.TierSummary != tc.want || got != tc.origin {
+			t.Errorf("%v: got %v from %q", tc.env, c.Log.TierSummary, got)
+		}
+	}
+	_, err := Load(Sources{Environ: []string{"KVFS_TIER_LOG=2"}})
+	wantErrors(t, err, `env KVFS_TIER_LOG: log.tier_summary: "2" is not a boolean`)
+}
+
+// TestForeignVariables shows what may stand in the environment besides settings:
+// our own helpers, and what Kubernetes says about services called kvfs.
+func TestForeignVariables(t *testing.T) {
+	mustLoad(t, Sources{Environ: []string{
+		"KVFS_MOUNT=/mnt", "KVFS_BIN=/bin/kvfs", "KVFS_TEST_X=1", "KVFS_VECTORS=/v", "KVFSX=1", "PATH=/bin", "broken",
+		"KVFS_SERVICE_HOST=10.0.0.1", "KVFS_SERVICE_PORT=80", "KVFS_SERVICE_PORT_HTTP=80", "KVFS_PORT=tcp://10.0.0.1:80",
+		"KVFS_PORT_80_TCP=tcp://10.0.0.1:80", "KVFS_PORT_80_TCP_ADDR=10.0.0.1", "KVFS_PORT_80_TCP_PROTO=tcp",
+		"KVFS_METRICS_SERVICE_HOST=10.0.0.1", "KVFS_METRICS_PORT_9100_TCP_PORT=9100",
+	}})
+}
+
+// TestExample shows that the example file loads to the defaults, that every
+// setting is in it, and that it loads with all comments of settings removed,
+// but for what this version refuses (D14).
+func TestExample(t *testing.T) {
+	example := string(Example())
+	if c := mustLoad(t, Sources{File: writeFile(t, "c.yaml", example)}); !sameValues(c, mustLoad(t, Sources{})) {
+		t.Errorf("got %+v", c)
+	}
+	var all strings.Builder
+	for line := range strings.Lines(example) {
+		body := strings.TrimLeft(line, " ")
+		if text, ok := strings.CutPrefix(body, "# "); ok && isSettingLine(text) {
+			line = line[:len(line)-len(body)] + text
+		}
+		all.WriteString(line)
+	}
+	l := decode(Sources{File: writeFile(t, "all.yaml", all.String())})
+	if len(l.errs) > 0 {
+		t.Fatalf("%v\n%s", l.errs, all.String())
+	}
+	for _, s := range textSettings() {
+		if l.cfg.Origin(s.path).Source != File {
+			t.Errorf("%s is not in the example", s.path)
+		}
+	}
+	if len(l.cfg.Groups) != 1 || l.cfg.Disk[0].Size != 100*GiB {
+		t.Errorf("got %+v", l.cfg)
+	}
+}
+
+// isSettingLine tells commented settings from prose: "key: ..." or "- key: ...",
+// with a key of the schema.
+func isSettingLine(text string) bool {
+	key, _, ok := strings.Cut(strings.TrimPrefix(strings.TrimSpace(text), "- "), ":")
+	if !ok || strings.Contains(key, " ") {
+		return false
+	}
+	known := key == "g0"
+	var walk func(s *setting)
+	walk = func(s *setting) {
+		for _, child := range s.settings {
+			known = known || child.key == key
+			walk(child)
+		}
+	}
+	walk(schema())
+	return known
+}
+
+// TestPrint shows that what is printed names every origin, is aligned, and loads
+// to the same values.
+func TestPrint(t *testing.T) {
+	file := writeFile(t, "c.yaml", "memory:\n  size: 1536MiB\ngroups:\n  '0x10': {pinned: true}\n  \"a b\\n\": {}\n")
+	c := mustLoad(t, Sources{
+		File: file, Environ: []string{"KVFS_HTTP=:9100"}, Flags: parseFlags(t, "--mount-temp-patterns=true,x y"),
+	})
+	text := printedText(t, c)
+	for _, want := range []string{
+		"  size: 1536MiB ", "# " + file + ":2\n", "# env KVFS_HTTP\n", "# flag --mount-temp-patterns\n",
+		`http: ":9100" `, `  "0x10":`, `  "a b\n":`, "# default\n", `["true", "x y"]`,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	column := -1
+	for line := range strings.Lines(text) {
+		if at := strings.Index(line, "  # "); at >= 0 {
+			if column < 0 {
+				column = at
+			}
+			if at != column && at < column {
+				t.Errorf("comment at column %d, want %d: %q", at, column, line)
+			}
+		}
+	}
+	if again := mustLoad(t, Sources{File: writeFile(t, "again.yaml", text)}); !sameValues(c, again) {
+		t.Errorf("reloaded %+v\nwant %+v", again, c)
+	}
+	var l loader
+	l.cfg = &Config{Disk: []Disk{{"/a", GiB}, {"/b", 2 * GiB}}}
+	if text := printedText(t, l.cfg); !strings.Contains(text, "\n  - path: /a ") || !strings.Contains(text, "\n    size: 2GiB ") {
+		t.Errorf("disks:\n%s", text)
+	}
+}
+
+// TestDocs fails when the checked-in pages are not what the struct says (D14).
+func TestDocs(t *testing.T) {
+	for name, want := range map[string][]byte{"configuration.md": Reference(), "kvfs.example.yaml": Example()} {
+		path := filepath.Join("..", "..", "..", "docs", name)
+		if *update {
+			if err := os.WriteFile(path, want, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		if got, err := os.ReadFile(path); err != nil || string(got) != string(want) {
+			t.Errorf("docs/%s is stale (%v): go test ./cmd/kvfs/config -run TestDocs -update", name, err)
+		}
+	}
+}

@@ -1,0 +1,141 @@
+package config
+
+import (
+	"fmt"
+	"io"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Print writes the configuration to w as YAML that Load reads, with the origin
+// of each value in a comment, aligned.
+func Print(w io.Writer, c *Config) error {
+	p := printer{origins: c.origins}
+	p.section(reflect.ValueOf(*c), schema(), "", "")
+	width := 0
+	for _, l := range p.lines {
+		if n := utf8.RuneCountInString(l.text); l.origin != "" && n <= maxAlign {
+			width = max(width, n)
+		}
+	}
+	for _, l := range p.lines {
+		text := l.text
+		if l.origin != "" {
+			text = fmt.Sprintf("%-*s  # %s", width, l.text, l.origin)
+		}
+		if _, err := fmt.Fprintln(w, text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// maxAlign is the longest line, in runes, to which the others are aligned.
+const maxAlign = 60
+
+// printer collects the lines of one configuration.
+type printer struct {
+	origins map[string]Origin
+	lines   []printed
+}
+
+// printed is one line of YAML; sections have no origin.
+type printed struct{ text, origin string }
+
+func (p *printer) line(path, format string, args ...any) {
+	origin := p.origins[path].String()
+	if strings.ContainsFunc(origin, func(r rune) bool { return !strconv.IsPrint(r) }) {
+		origin = strconv.Quote(origin)
+	}
+	p.lines = append(p.lines, printed{fmt.Sprintf(format, args...), origin})
+}
+
+func (p *printer) heading(format string, args ...any) {
+	p.lines = append(p.lines, printed{text: fmt.Sprintf(format, args...)})
+}
+
+// section prints the fields of a struct. path is its path, indent what its
+// lines begin with.
+func (p *printer) section(v reflect.Value, s *setting, path, indent string) {
+	for _, child := range s.settings {
+		at, field := join(path, child.key), v.Field(child.index)
+		switch {
+		case child.shape == section:
+			p.heading("%s%s:", indent, child.key)
+			p.section(field, child, at, indent+"  ")
+		case child.shape == table && field.Len() > 0:
+			p.heading("%s%s:", indent, child.key)
+			p.table(field, child, at, indent+"  ")
+		case child.shape == list && field.Len() > 0:
+			p.line(at, "%s%s:", indent, child.key)
+			for i := range field.Len() {
+				p.element(field.Index(i), child, fmt.Sprintf("%s[%d]", at, i), indent)
+			}
+		default:
+			p.line(at, "%s%s: %s", indent, child.key, format(field))
+		}
+	}
+}
+
+// table prints named sections, by name.
+func (p *printer) table(v reflect.Value, s *setting, path, indent string) {
+	names := v.MapKeys()
+	slices.SortFunc(names, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
+	for _, name := range names {
+		p.heading("%s%s:", indent, quote(name.String()))
+		p.section(v.MapIndex(name), s, joinName(path, name.String()), indent+"  ")
+	}
+}
+
+// element prints one section of a list: its first line begins with a dash.
+func (p *printer) element(v reflect.Value, s *setting, path, indent string) {
+	first := len(p.lines)
+	p.section(v, s, path, indent+"    ")
+	p.lines[first].text = indent + "  - " + strings.TrimPrefix(p.lines[first].text, indent+"    ")
+}
+
+// format returns a value in the form of a file.
+func format(v reflect.Value) string {
+	switch value := v.Interface().(type) {
+	case string:
+		return quote(value)
+	case []string:
+		quoted := make([]string, len(value))
+		for i, element := range value {
+			quoted[i] = quote(element)
+		}
+		return "[" + strings.Join(quoted, ", ") + "]"
+	case float64:
+		return strconv.FormatFloat(value, 'f', -1, 64)
+	case fmt.Stringer:
+		return value.String()
+	}
+	switch v.Kind() {
+	case reflect.Map:
+		return "{}"
+	case reflect.Slice:
+		return "[]"
+	}
+	return fmt.Sprint(v.Interface())
+}
+
+// quote returns s as a YAML scalar that is a string: as it is where that is
+// plain enough, else in double quotes. Go's escapes are YAML's, too.
+func quote(s string) string {
+	plain := s != "" && strings.IndexFunc(s, func(r rune) bool {
+		return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || r == '_' || r == '/' || r == '.' || r == '-')
+	}) < 0 && s[0] != '-' && s[0] != '.'
+	if plain {
+		n := yaml.Node{Kind: yaml.ScalarNode, Value: s}
+		plain = n.ShortTag() == "!!str"
+	}
+	if plain {
+		return s
+	}
+	return strconv.Quote(s)
+}

@@ -1,0 +1,54 @@
+package config
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"strings"
+)
+
+// memInfo is where Linux says how much RAM there is, in kB.
+const memInfo = "/proc/meminfo"
+
+// minMemory is the least default of memory.size.
+const minMemory = 64 * MiB
+
+// rationalize fills in what follows from other settings or from the machine.
+// memTotal is its RAM; zero means to look.
+func rationalize(c *Config, memTotal Size) error {
+	if c.Mode != ModeEmbedded || c.Origin("memory.size").Source != Default {
+		return nil
+	}
+	if memTotal == 0 {
+		var err error
+		if memTotal, err = readMemTotal(memInfo); err != nil {
+			return &Error{Path: "memory.size", Err: fmt.Errorf("no default, set it: %w", err)}
+		}
+	}
+	c.Memory.Size = max(memTotal/4/MiB*MiB, minMemory)
+	return nil
+}
+
+// readMemTotal reads the line "MemTotal: <n> kB".
+func readMemTotal(name string) (Size, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		if !strings.HasPrefix(lines.Text(), "MemTotal:") {
+			continue
+		}
+		var kilobytes Size
+		if _, err := fmt.Sscanf(lines.Text(), "MemTotal: %d kB", &kilobytes); err != nil {
+			return 0, fmt.Errorf("%s: %q: %w", name, lines.Text(), err)
+		}
+		return kilobytes * KiB, nil
+	}
+	if err := lines.Err(); err != nil {
+		return 0, err
+	}
+	return 0, fmt.Errorf("%s: no line MemTotal", name)
+}

@@ -1,0 +1,258 @@
+package config
+
+import (
+	"errors"
+	"flag"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "rewrite docs/configuration.md and docs/kvfs.example.yaml")
+
+// wantErrors demands that err consists of exactly the given violations, in
+// order, each with its text fragment.
+func wantErrors(t *testing.T, err error, fragments ...string) {
+	t.Helper()
+	var got []error
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		got = joined.Unwrap()
+	}
+	if len(got) != len(fragments) {
+		t.Fatalf("got %d violations, want %d:\n%v", len(got), len(fragments), err)
+	}
+	for i, e := range got {
+		if _, ok := errors.AsType[*Error](e); !ok {
+			t.Errorf("violation %d is a %T", i, e)
+		}
+		if !strings.Contains(e.Error(), fragments[i]) {
+			t.Errorf("violation %d:\n got %q\nwant %q", i, e, fragments[i])
+		}
+	}
+}
+
+// TestRejectFile shows every way in which a file is refused, with kind, line and
+// text (A36, A38, B2, B3, B6).
+func TestRejectFile(t *testing.T) {
+	for _, tc := range []struct {
+		name, text string
+		kind       error
+		want       string // behind the file's name
+	}{
+		{"unknown key", "\nmemorry: {}\n", ErrUnknown, `:2: unknown key "memorry"; did you mean "memory"?`},
+		{"unknown key below", "memory:\n  polcy: lru\n", ErrUnknown, `:2: unknown key "memory.polcy"; did you mean "memory.policy"?`},
+		{"key in the wrong place", "size: 1GiB\n", ErrUnknown, `:1: unknown key "size"; did you mean "memory.size"?`},
+		{"key with underscore", "memory_size: 1GiB\n", ErrUnknown, `did you mean "memory.size"?`},
+		{"key with dash", "drain-timeout: 1s\n", ErrUnknown, `did you mean "drain_timeout"?`},
+		{"removed key", "store_threshold: 2\n", ErrUnknown, `:1: unknown key "store_threshold"; known here: mode, memory,`},
+		{"secondary tiers", "secondary_tiers: [{type: x}]\n", ErrUnknown, `unknown key "secondary_tiers"`},
+		{"unknown key in a group", "groups: {g0: {pined: true}}\n", ErrUnknown, `"groups.g0.pined"; did you mean "groups.g0.pinned"?`},
+		{"merge key", "memory:\n  <<: {keep: true}\n", ErrUnknown, `:2: memory: merge keys`},
+		{"duplicate key", "memory:\n  keep: true\n  keep: true\n", ErrDuplicate, `:3: duplicate key "memory.keep", first given in line 2`},
+		{"duplicate section", "log: {}\nhttp: ':1'\nlog: {}\n", ErrDuplicate, `:3: duplicate key "log", first given in line 1`},
+		{"duplicate group", "groups: {a: {}, a: {}}\n", ErrDuplicate, `duplicate key "groups.a"`},
+		{"second document", "mode: embedded\n---\nmode: embedded\n", ErrSyntax, `:2: a second document`},
+		{"syntax", "memory: {size: 1GiB\n", ErrSyntax, `yaml: line`},
+		{"syntax in the second document", "mode: embedded\n---\n{\n", ErrSyntax, `yaml: line`},
+		{"no mapping", "- 1\n", ErrType, `:1: a sequence is not a mapping: want the keys mode, memory`},
+		{"scalar for all", "lru\n", ErrType, `the string "lru" is not a mapping`},
+		{"scalar for a section", "memory: 4GiB\n", ErrType, `:1: memory: the string "4GiB" is not a mapping: want the keys size, policy`},
+		{"scalar for a table", "groups: 4\n", ErrType, `groups: the number 4 is not a mapping: want names, each with pinned, quota`},
+		{"mapping for a scalar", "http: {a: 1}\n", ErrType, `http: a mapping is not a string`},
+		{"sequence for a scalar", "memory:\n  size: [1GiB]\n", ErrType, `:2: memory.size: a sequence is not a size`},
+		{"scalar for a list", "mount: {temp_patterns: a}\n", ErrType, `mount.temp_patterns: the string "a" is not a sequence`},
+		{"key that is none", "? [a]\n: b\n", ErrType, `a sequence is not a key`},
+
+		{"string for a boolean", "memory: {keep: \"false\"}\n", ErrType, `memory.keep: the string "false" is not a boolean: write true or false, without quotes`},
+		{"word for a boolean", "memory: {keep: yes}\n", ErrType, `memory.keep: the string "yes" is not a boolean`},
+		{"number for a boolean", "memory: {keep: 1}\n", ErrType, `memory.keep: the number 1 is not a boolean`},
+		{"boolean for a string", "memory: {dir: true}\n", ErrType, `memory.dir: the boolean true is not a string: put it in quotes`},
+		{"number for a string", "node_name: 7\n", ErrType, `node_name: the number 7 is not a string`},
+		{"time for a string", "node_name: 2001-01-01\n", ErrType, `node_name: "2001-01-01", of type timestamp, is not a string`},
+		{"boolean for an enum", "memory: {passthrough: true}\n", ErrType, `memory.passthrough: the boolean true is not one of auto, on, off`},
+		{"string for an integer", "replicas: \"1\"\n", ErrType, `replicas: the string "1" is not an integer: write it without quotes`},
+		{"fraction for an integer", "replicas: 1.5\n", ErrType, `replicas: the number 1.5 is not an integer`},
+		{"string for a number", "memory: {low_watermark: \"0.5\"}\n", ErrType, `the string "0.5" is not a number`},
+		{"boolean for a size", "memory: {size: true}\n", ErrType, `the boolean true is not a size, such as 4GiB`},
+		{"word for a size", "memory: {size: big}\n", ErrType, `memory.size: "big" is not a size: want a number and a unit`},
+		{"word for a duration", "drain_timeout: soon\n", ErrType, `drain_timeout: "soon" is not a duration`},
+
+		{"size without unit", "memory:\n  size: 4096\n", ErrUnit, `:2: memory.size: "4096" needs a unit: 4096B, 4096KiB`},
+		{"quoted size without unit", "memory: {size: \"4096\"}\n", ErrUnit, `"4096" needs a unit`},
+		{"size with unknown unit", "memory: {size: 4G}\n", ErrUnit, `"4G" has the unknown unit "G"; one of B, KiB`},
+		{"duration without unit", "drain_timeout: 30\n", ErrUnit, `drain_timeout: "30" needs a unit: 30ms, 30s`},
+		{"negative size", "memory: {size: -1GiB}\n", ErrRange, `memory.size: "-1GiB" is negative`},
+		{"negative number for a size", "memory: {size: -1}\n", ErrRange, `memory.size: "-1" is negative`},
+		{"negative duration", "drain_timeout: -5s\n", ErrRange, `drain_timeout: "-5s" is negative`},
+		{"huge size", "memory: {size: 99999999TiB}\n", ErrRange, `is more than 9223372036854775807 bytes`},
+		{"part of a byte", "memory: {size: 0.3KiB}\n", ErrType, `is not a whole number of bytes`},
+		{"zero memory", "memory: {size: 0}\n", ErrRange, `memory.size: 0 is out of range: mode embedded needs memory`},
+		{"negative integer", "replicas: -1\n", ErrRange, `replicas: -1 is out of range: want 0 to 16`},
+		{"watermark above one", "memory: {high_watermark: 1.01}\n", ErrRange, `memory.high_watermark: 1.01 is out of range: want above 0, at most 1`},
+		{"watermark zero", "memory: {low_watermark: 0}\n", ErrRange, `memory.low_watermark: 0 is out of range`},
+		{"watermark not finite", "memory: {low_watermark: .nan}\n", ErrType, `memory.low_watermark`},
+		{"watermarks", "memory:\n  low_watermark: 0.9\n  high_watermark: 0.9\n", ErrInvalid, `:2: memory.low_watermark: low_watermark 0.9 (`},
+		{"watermark over default", "memory: {low_watermark: 0.99}\n", ErrInvalid, `must be below high_watermark 0.98 (default)`},
+		{"watermark under default", "memory: {high_watermark: 0.5}\n", ErrInvalid, `memory.high_watermark: low_watermark 0.95 (default) must be below`},
+		{"write too large", "mount: {max_write: 2MiB}\n", ErrRange, `mount.max_write: 2MiB is out of range: want 4KiB to 1MiB`},
+		{"write too small", "mount: {max_write: 1KiB}\n", ErrRange, `mount.max_write: 1KiB is out of range`},
+
+		{"enum", "memory: {policy: mru}\n", ErrEnum, `memory.policy: unknown value "mru"; one of lru, arc, s3fifo`},
+		{"mode", "mode: Embedded\n", ErrEnum, `mode: unknown value "Embedded"; one of embedded, standalone-store`},
+		{"log level", "log: {level: warning}\n", ErrEnum, `log.level: unknown value "warning"`},
+		{"http without port", "http: localhost\n", ErrInvalid, `http: "localhost" is not host:port`},
+		{"http with a bad port", "http: 'localhost:99999'\n", ErrRange, `http: "localhost:99999" has the port "99999"`},
+		{"http with a name for a port", "http: 'localhost:http'\n", ErrRange, `has the port "http"`},
+		{"http with bare IPv6", "http: '::1:80'\n", ErrInvalid, `is not host:port`},
+		{"pattern", "mount:\n  temp_patterns:\n  - ok\n  - '[a'\n", ErrInvalid, `:4: mount.temp_patterns[1]: "[a" is not a pattern`},
+		{"pattern with a slash", "mount: {temp_patterns: [a/b]}\n", ErrInvalid, `"a/b" is not a pattern`},
+		{"empty pattern", "mount: {temp_patterns: [a, '']}\n", ErrInvalid, `mount.temp_patterns[1]: the element is empty`},
+		{"number as a pattern", "mount: {temp_patterns: [1]}\n", ErrType, `mount.temp_patterns[0]: the number 1 is not a string`},
+		{"mapping as a pattern", "mount: {temp_patterns: [{a: b}]}\n", ErrType, `mount.temp_patterns[0]: a mapping is not a string`},
+		{"fs name", "mount: {fs_name: 'a,b'}\n", ErrInvalid, `mount.fs_name: "a,b" holds ','`},
+		{"group name", "groups: {'a/b': {}}\n", ErrInvalid, `groups: "a/b" cannot name a group`},
+		{"group dots", "groups: {..: {}}\n", ErrInvalid, `groups: ".." cannot name a group`},
+		{"group reserved", "groups: {.kvfs: {}}\n", ErrInvalid, `groups: ".kvfs" is reserved`},
+		{"group name too long", "groups: {" + strings.Repeat("a", 256) + ": {}}\n", ErrInvalid, `cannot name a group`},
+
+		{"standalone-store", "mode: standalone-store\n", ErrUnsupported, `:1: mode: standalone-store is not supported by this version`},
+		{"disk", "disk: [{path: /a, size: 1GiB}]\n", ErrUnsupported, `:1: disk: the disk tier is not part of this version`},
+		{"join", "join: ['a:1']\n", ErrUnsupported, `join: the cluster is not part of this version`},
+		{"bind", "bind: 0.0.0.0\n", ErrUnsupported, `bind: the cluster is not part`},
+		{"advertise", "advertise: a\n", ErrUnsupported, `advertise: the cluster is not part`},
+		{"node name", "node_name: a\n", ErrUnsupported, `node_name: the cluster is not part`},
+		{"replicas", "replicas: 2\n", ErrUnsupported, `replicas: the cluster is not part`},
+		{"insecure", "insecure: true\n", ErrUnsupported, `insecure: the cluster is not part`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			file := writeFile(t, "c.yaml", tc.text)
+			c, err := Load(Sources{File: file, MemTotal: testMem})
+			if c != nil {
+				t.Errorf("got a configuration: %+v", c)
+			}
+			if !errors.Is(err, tc.kind) {
+				t.Errorf("kind: got %v, want %v", err, tc.kind)
+			}
+			if !strings.HasPrefix(tc.want, ":") {
+				wantErrors(t, err, tc.want)
+			} else {
+				wantErrors(t, err, file+tc.want)
+			}
+		})
+	}
+	// What only looks like one of them is fine.
+	mustLoad(t, Sources{InlineJSON: `{"join": [], "disk": [], "insecure": false, "replicas": 0, "bind": ""}`})
+	mustLoad(t, Sources{InlineJSON: `{"memory": {"headroom": 0}, "drain_timeout": "0"}`})
+	mustLoad(t, Sources{InlineJSON: "{\n\t\"memory\": {\n\t\t\"size\": \"1GiB\"\n\t}\n}\n"})
+	mustLoad(t, Sources{InlineJSON: "groups: {a: &x {pinned: true}, b: *x}"})
+}
+
+// TestRejectText does the same for the environment, flags and inline JSON, whose
+// places are named differently (A36, B6).
+func TestRejectText(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		env    string
+		args   []string
+		inline string
+		kind   error
+		want   []string
+	}{
+		{name: "unknown variable", env: "KVFS_MEMORY_SISE=1GiB", kind: ErrUnknown,
+			want: []string{`env KVFS_MEMORY_SISE: unknown variable "KVFS_MEMORY_SISE"; did you mean "KVFS_MEMORY_SIZE"?`}},
+		{name: "far variable", env: "KVFS_WHATEVER_ELSE=1", kind: ErrUnknown, want: []string{`unknown variable "KVFS_WHATEVER_ELSE"`}},
+		{name: "table as variable", env: "KVFS_GROUPS={}", kind: ErrUnknown, want: []string{`unknown variable "KVFS_GROUPS"`}},
+		{name: "env boolean", env: "KVFS_MEMORY_KEEP=maybe", kind: ErrType,
+			want: []string{`env KVFS_MEMORY_KEEP: memory.keep: "maybe" is not a boolean: want one of 1, 0, true, false, yes, no, on, off`}},
+		{name: "env boolean in capitals", env: "KVFS_MEMORY_KEEP=True", kind: ErrType, want: []string{`"True" is not a boolean`}},
+		{name: "env size", env: "KVFS_MEMORY_SIZE=4096", kind: ErrUnit, want: []string{`env KVFS_MEMORY_SIZE: memory.size: "4096" needs a unit`}},
+		{name: "env number", env: "KVFS_MEMORY_LOW_WATERMARK=nan", kind: ErrRange, want: []string{`NaN is out of range`}},
+		{name: "env no number", env: "KVFS_MEMORY_LOW_WATERMARK=x", kind: ErrType, want: []string{`"x" is not a number`}},
+		{name: "env integer", env: "KVFS_REPLICAS=x", kind: ErrType, want: []string{`"x" is not an integer`}},
+		{name: "env list", env: "KVFS_MOUNT_TEMP_PATTERNS=a,,b", kind: ErrInvalid, want: []string{`element 1 is empty`}},
+		{name: "env pattern", env: "KVFS_MOUNT_TEMP_PATTERNS=a,[", kind: ErrInvalid, want: []string{`"[" is not a pattern`}},
+		{name: "env disk", env: "KVFS_DISK=path=/a,size=1GiB;path=/b,size=2GiB", kind: ErrUnsupported, want: []string{`env KVFS_DISK: disk: the disk tier`}},
+		{name: "flag boolean", args: []string{"--memory-keep=2"}, kind: ErrType, want: []string{`flag --memory-keep: memory.keep: "2" is not a boolean`}},
+		{name: "flag enum", args: []string{"--memory-policy", "fifo"}, kind: ErrEnum, want: []string{`flag --memory-policy: memory.policy: unknown value "fifo"`}},
+		{name: "flag disk without size", args: []string{"--disk", "path=/a"}, kind: ErrInvalid, want: []string{`flag --disk: disk[0]: size is missing`, "the disk tier"}},
+		{name: "flag disk, bad size", args: []string{"--disk", "path=/a,size=7"}, kind: ErrUnit, want: []string{`flag --disk: disk[0].size: "7" needs a unit`, "the disk tier"}},
+		{name: "flag disk, small", args: []string{"--disk", "path=/a,size=7B"}, kind: ErrRange, want: []string{`7B is out of range: want at least 1MiB`, "the disk tier"}},
+		{name: "flag disk, unknown key", args: []string{"--disk", "path=/a,size=1GiB,sise=1"}, kind: ErrUnknown, want: []string{`unknown key "disk[].sise"; did you mean "disk[].size"?`, "the disk tier"}},
+		{name: "flag disk, key twice", args: []string{"--disk", "path=/a,size=1GiB", "--disk", "path=/a,path=/b,size=1GiB"}, kind: ErrDuplicate, want: []string{`disk[1]: duplicate key "path"`, "the disk tier"}},
+		{name: "flag disk, no key", args: []string{"--disk", "/a"}, kind: ErrSyntax, want: []string{`"/a" is not key=value: want path=STRING,size=SIZE`, "path is missing", "size is missing", "the disk tier"}},
+		{name: "inline position", inline: "{\n  \"memory\": {\"keep\": \"false\"}}", kind: ErrType, want: []string{`config-json 2:22: memory.keep: the string "false" is not a boolean`}},
+		{name: "inline unknown", inline: `{"memory": {"kep": 1}}`, kind: ErrUnknown, want: []string{`config-json 1:13: unknown key "memory.kep"; did you mean "memory.keep"?`}},
+		{name: "inline duplicate", inline: `{"http": ":1", "http": ":1"}`, kind: ErrDuplicate, want: []string{`config-json 1:16: duplicate key "http"`}},
+		{name: "inline trailing", inline: `{} {}`, kind: ErrSyntax, want: []string{`config-json: yaml:`}},
+		{name: "inline null byte", inline: "{\"http\": \"\x00\"}", kind: ErrSyntax, want: []string{`config-json: yaml:`}},
+		{name: "inline disk without path", inline: `{"disk": [{"size": "1GiB"}]}`, kind: ErrInvalid, want: []string{`config-json 1:11: disk[0]: path is missing`, "the disk tier"}},
+		{name: "standalone with memory and disk", args: []string{"--mode", "standalone-store", "--memory-size", "1GiB", "--disk", "path=/a,size=1GiB"}, kind: ErrInvalid,
+			want: []string{"not supported", "memory.size: 1GiB excludes mode standalone-store", "a disk tier excludes mode standalone-store", "the disk tier"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, err := Load(Sources{Environ: []string{tc.env}, Flags: parseFlags(t, tc.args...), InlineJSON: tc.inline, MemTotal: testMem})
+			if !errors.Is(err, tc.kind) {
+				t.Errorf("kind: got %v, want %v", err, tc.kind)
+			}
+			wantErrors(t, err, tc.want...)
+		})
+	}
+}
+
+// TestAllAtOnce shows that violations of all sources and steps come in one
+// error, in the order of the sources, also when a later source would win, and
+// that one wrong value is not reported twice (B3).
+func TestAllAtOnce(t *testing.T) {
+	file := writeFile(t, "c.yaml", `
+memory:
+  size: 4096
+  low_watermark: 2
+  policy: mru
+  nope: 1
+groups: {a/b: {}}
+replicas: 1
+`)
+	_, err := Load(Sources{
+		File:       file,
+		InlineJSON: `{"log": {"level": "loud"}}`,
+		Environ:    []string{"KVFS_MEMORY_KEEP=2", "KVFS_NOPE=1", "KVFS_MEMORY_POLICY=lru"},
+		Flags:      parseFlags(t, "--mount-max-write=1GiB", "--http=x"),
+		MemTotal:   testMem,
+	})
+	wantErrors(t, err,
+		file+":3: memory.size:", file+":4: memory.low_watermark:", file+":5: memory.policy:",
+		file+`:6: unknown key "memory.nope"`, file+":7: groups:",
+		"config-json 1:19: log.level:", "env KVFS_MEMORY_KEEP:", "env KVFS_NOPE:",
+		"flag --mount-max-write:", "flag --http:", file+":8: replicas: the cluster")
+}
+
+// TestStrictBooleans shows B6 on every boolean there is: no string is one in a
+// file.
+func TestStrictBooleans(t *testing.T) {
+	for _, s := range textSettings() {
+		if s.typ.Kind() != reflect.Bool {
+			continue
+		}
+		for _, value := range []any{"false", "true", 0, 1, "yes", []string{}} {
+			_, err := Load(Sources{InlineJSON: jsonOf(t, s.path, value), MemTotal: testMem})
+			if !errors.Is(err, ErrType) {
+				t.Errorf("%s: %v: got %v", s.path, value, err)
+			}
+		}
+	}
+}
+
+// TestFileErrors shows what becomes of files that cannot be read.
+func TestFileErrors(t *testing.T) {
+	_, err := Load(Sources{File: "/absent/kvfs.yaml"})
+	wantErrors(t, err, "/absent/kvfs.yaml: no such file or directory")
+	if !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("got %v", err)
+	}
+	_, err = Load(Sources{File: t.TempDir()})
+	wantErrors(t, err, "is a directory")
+	big := writeFile(t, "c.yaml", strings.Repeat("#", maxFile+1))
+	_, err = Load(Sources{File: big})
+	wantErrors(t, err, "the file has more than 4MiB")
+}

@@ -1,0 +1,172 @@
+package config
+
+import (
+	"reflect"
+	"strings"
+	"sync"
+)
+
+// shape is what a setting looks like in a file.
+type shape uint8
+
+const (
+	leaf    shape = iota // a scalar or a list of scalars
+	section              // a struct: keys known in advance
+	table                // a map from names to sections
+	list                 // a sequence of sections
+)
+
+// setting is one node of the schema, made from a struct field and its tags.
+type setting struct {
+	key      string // last component of path
+	path     string // "memory.size"; "groups.<name>.quota"; "disk[].path"
+	shape    shape  //
+	typ      reflect.Type
+	index    int        // of the field in its struct
+	settings []*setting // of a section, or of the sections in a table or list
+
+	help, def, auto, example string
+	enum                     []string
+	min, max, above          string
+	check, sep               string
+	required                 bool
+}
+
+// schema returns the root section, whose settings are the top-level keys. It is
+// made once and not changed.
+var schema = sync.OnceValue(func() *setting {
+	root := &setting{shape: section, typ: reflect.TypeFor[Config]()}
+	root.settings = settingsOf(root.typ, "")
+	return root
+})
+
+// settingsOf reads the tagged fields of a struct. prefix is the path of the
+// struct with its separator.
+func settingsOf(typ reflect.Type, prefix string) []*setting {
+	var settings []*setting
+	for f := range typ.Fields() {
+		key, ok := f.Tag.Lookup("kvfs")
+		if !ok {
+			continue
+		}
+		s := &setting{
+			key: key, path: prefix + key, typ: f.Type, index: f.Index[0],
+			help: f.Tag.Get("help"), def: f.Tag.Get("default"), auto: f.Tag.Get("auto"),
+			example: f.Tag.Get("example"),
+			min:     f.Tag.Get("min"), max: f.Tag.Get("max"), above: f.Tag.Get("above"),
+			check: f.Tag.Get("check"), sep: f.Tag.Get("sep"),
+			required: f.Tag.Get("required") == "true",
+		}
+		if enum := f.Tag.Get("enum"); enum != "" {
+			s.enum = strings.Split(enum, "|")
+		}
+		if s.sep == "" {
+			s.sep = ","
+		}
+		switch {
+		case f.Type.Kind() == reflect.Struct:
+			s.shape, s.settings = section, settingsOf(f.Type, s.path+".")
+		case f.Type.Kind() == reflect.Map:
+			s.shape, s.settings = table, settingsOf(f.Type.Elem(), s.path+".<name>.")
+		case f.Type.Kind() == reflect.Slice && f.Type.Elem().Kind() == reflect.Struct:
+			s.shape, s.settings = list, settingsOf(f.Type.Elem(), s.path+"[].")
+		}
+		settings = append(settings, s)
+	}
+	return settings
+}
+
+// find returns the setting with key, or nil.
+func (s *setting) find(key string) *setting {
+	for _, child := range s.settings {
+		if child.key == key {
+			return child
+		}
+	}
+	return nil
+}
+
+// keys lists the keys of a section.
+func (s *setting) keys() []string {
+	keys := make([]string, len(s.settings))
+	for i, child := range s.settings {
+		keys[i] = child.key
+	}
+	return keys
+}
+
+// env returns the environment variable of the setting.
+func (s *setting) env() string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(s.path, ".", "_"))
+}
+
+// flag returns the flag of the setting, without dashes.
+func (s *setting) flag() string {
+	return strings.NewReplacer(".", "-", "_", "-").Replace(s.path)
+}
+
+// textual reports whether the setting can be given as text, in the environment
+// and as a flag. Sections are only prefixes, and tables are for files.
+func (s *setting) textual() bool { return s.shape == leaf || s.shape == list }
+
+// repeated reports whether the setting holds any number of values.
+func (s *setting) repeated() bool { return s.typ.Kind() == reflect.Slice }
+
+// textSettings lists all textual settings with the index path to their fields,
+// in the order of the struct.
+func textSettings() []*textSetting {
+	var all []*textSetting
+	var walk func(s *setting, index []int)
+	walk = func(s *setting, index []int) {
+		for _, child := range s.settings {
+			at := append(index[:len(index):len(index)], child.index)
+			if child.shape == section {
+				walk(child, at)
+			} else if child.textual() {
+				all = append(all, &textSetting{child, at})
+			}
+		}
+	}
+	walk(schema(), nil)
+	return all
+}
+
+// textSetting is a setting that text can reach.
+type textSetting struct {
+	*setting
+	at []int // for reflect.Value.FieldByIndex on a Config
+}
+
+// typeName is the type in words, for help and reference.
+func (s *setting) typeName() string {
+	switch {
+	case s.enum != nil:
+		return strings.Join(s.enum, "|")
+	case s.shape == list:
+		parts := make([]string, len(s.settings))
+		for i, child := range s.settings {
+			parts[i] = child.key + "=" + strings.ToUpper(child.typeName())
+		}
+		return strings.Join(parts, ",")
+	case s.shape != leaf:
+		return s.shape.String()
+	case s.check == "hostport":
+		return "host:port"
+	}
+	switch s.typ {
+	case reflect.TypeFor[Size]():
+		return "size"
+	case reflect.TypeFor[Duration]():
+		return "duration"
+	case reflect.TypeFor[[]string]():
+		return "strings"
+	case reflect.TypeFor[float64]():
+		return "number"
+	case reflect.TypeFor[int]():
+		return "integer"
+	}
+	return s.typ.String()
+}
+
+// String returns the shape in words.
+func (s shape) String() string { return [...]string{"value", "section", "table", "list"}[s] }

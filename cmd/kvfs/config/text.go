@@ -1,0 +1,288 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+// envPrefix begins every variable of ours.
+const envPrefix = "KVFS_"
+
+// Variables that name the file and hold the inline JSON.
+const (
+	envFile   = "KVFS_CONFIG"
+	envInline = "KVFS_CONFIG_JSON"
+)
+
+// foreign are variables with our prefix that are not settings, with what they
+// are for. A name that ends in * is a prefix.
+var foreign = []struct{ name, help string }{
+	{envFile, "the configuration file, as --config"},
+	{envInline, "inline JSON, as --config-json"},
+	{"KVFS_MOUNT", "the mount point, for programs that kvfs starts and for scripts"},
+	{"KVFS_BIN", "the kvfs binary, for scripts and tests"},
+	{"KVFS_VECTORS", "the directory of test vectors, for tests"},
+	{"KVFS_TEST_*", "tests"},
+}
+
+// kubernetes matches the variables that Kubernetes gives to every pod for a
+// service whose name begins with kvfs: KVFS_SERVICE_HOST, KVFS_PORT_80_TCP_ADDR.
+var kubernetes = regexp.MustCompile(`^KVFS(_[A-Z0-9_]+)?_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$`)
+
+// aliases are further variables for settings. The setting's own variable wins.
+var aliases = []struct{ name, path string }{
+	{"KVFS_TIER_LOG", "log.tier_summary"},
+	{"VLLM_MOONCAKE_STORE_TIER_LOG", "log.tier_summary"},
+}
+
+// environment splits "NAME=value" strings. The last of several wins. Values are
+// trimmed, and empty ones left out.
+func environment(environ []string) map[string]string {
+	env := make(map[string]string)
+	for _, entry := range environ {
+		name, value, _ := strings.Cut(entry, "=")
+		if value, given := normalizeStringOverride(value); given {
+			env[name] = value
+		} else {
+			delete(env, name)
+		}
+	}
+	return env
+}
+
+// overlayEnv sets what the environment says and refuses unknown variables with
+// our prefix.
+func (l *loader) overlayEnv(env map[string]string) {
+	known := make(map[string]*textSetting)
+	names := []string{}
+	for _, t := range textSettings() {
+		known[t.env()] = t
+		names = append(names, t.env())
+	}
+	for i := len(aliases) - 1; i >= 0; i-- { // the first wins, so it comes last
+		a := aliases[i]
+		if value, given := env[a.name]; given {
+			l.setText(lookup(a.path), Origin{Source: Env, Name: a.name}, []string{value})
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		o := Origin{Source: Env, Name: name}
+		switch t := known[name]; {
+		case t != nil && t.repeated():
+			l.setText(t, o, strings.Split(env[name], t.sep))
+		case t != nil:
+			l.setText(t, o, []string{env[name]})
+		case strings.HasPrefix(name, envPrefix) && !isForeign(name):
+			l.fail(o, "", unknownName("variable", name, names))
+		}
+	}
+}
+
+// isForeign reports whether a variable with our prefix is no setting and yet
+// fine.
+func isForeign(name string) bool {
+	for _, f := range foreign {
+		if prefix, ok := strings.CutSuffix(f.name, "*"); name == f.name || ok && strings.HasPrefix(name, prefix) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(aliases, func(a struct{ name, path string }) bool { return a.name == name }) ||
+		kubernetes.MatchString(name)
+}
+
+// unknownName is the violation for a variable or flag that does not exist.
+func unknownName(what, name string, names []string) error {
+	if near := Nearest(name, names); near != "" {
+		return violate(ErrUnknown, "unknown %s %q; did you mean %q?", what, name, near)
+	}
+	return violate(ErrUnknown, "unknown %s %q", what, name)
+}
+
+// setText sets a setting from the texts of one origin: one for a scalar, any
+// number for a list.
+func (l *loader) setText(t *textSetting, o Origin, texts []string) {
+	v := reflect.ValueOf(l.cfg).Elem().FieldByIndex(t.at)
+	switch {
+	case t.shape == list:
+		l.setSections(v, t.setting, o, texts)
+	case t.repeated():
+		l.setStrings(v, t.setting, o, texts)
+	default:
+		text, given := normalizeStringOverride(texts[len(texts)-1])
+		if !given {
+			return
+		}
+		if err := t.setText(v, text); err != nil {
+			l.fail(o, t.path, err)
+			return
+		}
+		l.cfg.origins[t.path] = o
+	}
+}
+
+// setStrings replaces a list of strings.
+func (l *loader) setStrings(v reflect.Value, s *setting, o Origin, texts []string) {
+	out := make([]string, len(texts))
+	for i, text := range texts {
+		text, given := normalizeStringOverride(text)
+		switch {
+		case !given && len(texts) == 1:
+			return
+		case !given:
+			l.fail(o, s.path, violate(ErrInvalid, "element %d is empty", i))
+			return
+		}
+		if err := s.setString(&out[i], text); err != nil {
+			l.fail(o, s.path, err)
+			return
+		}
+	}
+	v.Set(reflect.ValueOf(out))
+	l.cfg.origins[s.path] = o
+}
+
+// setSections replaces a list of sections, each given as "key=value,key=value".
+func (l *loader) setSections(v reflect.Value, s *setting, o Origin, texts []string) {
+	if _, given := normalizeStringOverride(strings.Join(texts, "")); !given {
+		return
+	}
+	l.clear(s.path)
+	out := reflect.MakeSlice(s.typ, len(texts), len(texts))
+	for i, text := range texts {
+		at := fmt.Sprintf("%s[%d]", s.path, i)
+		setDefaults(out.Index(i), s.settings)
+		l.cfg.origins[at] = o
+		l.setSection(out.Index(i), s, at, o, text)
+		l.required(out.Index(i), s, at, o)
+	}
+	v.Set(out)
+	l.cfg.origins[s.path] = o
+}
+
+// setSection sets one section of a list from "key=value,key=value".
+func (l *loader) setSection(v reflect.Value, s *setting, path string, o Origin, text string) {
+	seen := make(map[string]bool)
+	for part := range strings.SplitSeq(text, ",") {
+		key, value, ok := strings.Cut(part, "=")
+		key = strings.TrimSpace(key)
+		child := s.find(key)
+		switch {
+		case !ok:
+			l.fail(o, path, violate(ErrSyntax, "%q is not key=value: want %s", part, s.typeName()))
+			continue
+		case child == nil:
+			l.fail(o, path, unknownKey(key, s, s.path+"[]"))
+			continue
+		case seen[key]:
+			l.fail(o, path, violate(ErrDuplicate, "duplicate key %q", key))
+			continue
+		}
+		seen[key] = true
+		at := join(path, key)
+		if value, given := normalizeStringOverride(value); given {
+			if err := child.setText(v.Field(child.index), value); err != nil {
+				l.fail(o, at, err)
+				continue
+			}
+			l.cfg.origins[at] = o
+		}
+	}
+}
+
+// Flags that name the file and hold the inline JSON.
+const (
+	flagFile   = "config"
+	flagInline = "config-json"
+)
+
+// AddFlags defines a flag for every setting that text can reach, and --config
+// and --config-json. The flags hold text: Load parses it, so that all
+// violations come at once.
+func AddFlags(fs *pflag.FlagSet) {
+	fs.String(flagFile, "", "configuration `FILE`, YAML or JSON (env "+envFile+")")
+	fs.String(flagInline, "", "configuration as inline `JSON`, over the file (env "+envInline+")")
+	for _, t := range textSettings() {
+		usage := firstSentence(t.help)
+		if isUnsupported(t.path) {
+			usage += "; not part of this version"
+		}
+		f := fs.VarPF(&flagText{setting: t.setting}, t.flag(), "", usage)
+		f.DefValue = t.def
+		if t.auto != "" {
+			f.DefValue = t.auto
+		}
+		if t.typ.Kind() == reflect.Bool {
+			f.NoOptDefVal = "true"
+		}
+	}
+}
+
+// firstSentence returns help up to its first full stop, without it.
+func firstSentence(help string) string {
+	first, _, _ := strings.Cut(help, ". ")
+	return strings.TrimSuffix(first, ".")
+}
+
+// flagText is the pflag.Value of every setting: the texts as they were given.
+type flagText struct {
+	setting *setting
+	texts   []string
+}
+
+var _ pflag.Value = (*flagText)(nil)
+
+// String returns the texts, with commas.
+func (f *flagText) String() string { return strings.Join(f.texts, ",") }
+
+// Set keeps the text. Of a scalar the last one counts; a list of strings is
+// also cut at commas.
+func (f *flagText) Set(text string) error {
+	switch {
+	case !f.setting.repeated():
+		f.texts = []string{text}
+	case f.setting.shape == list:
+		f.texts = append(f.texts, text)
+	default:
+		f.texts = append(f.texts, strings.Split(text, f.setting.sep)...)
+	}
+	return nil
+}
+
+// Type returns the type as help shows it.
+func (f *flagText) Type() string {
+	if f.setting.repeated() && f.setting.shape == leaf {
+		return "string,..."
+	}
+	return f.setting.typeName()
+}
+
+// overlayFlags sets what the flags say that were set. Flags that AddFlags did
+// not define are not ours.
+func (l *loader) overlayFlags(fs *pflag.FlagSet) {
+	for _, t := range textSettings() {
+		f := fs.Lookup(t.flag())
+		if f == nil || !f.Changed {
+			continue
+		}
+		if text, ok := f.Value.(*flagText); ok {
+			l.setText(t, Origin{Source: Flag, Name: f.Name}, text.texts)
+		}
+	}
+}
+
+// flagString returns the trimmed text of a flag that was set, or "".
+func flagString(fs *pflag.FlagSet, name string) string {
+	if fs == nil {
+		return ""
+	}
+	if f := fs.Lookup(name); f != nil && f.Changed {
+		return strings.TrimSpace(f.Value.String())
+	}
+	return ""
+}

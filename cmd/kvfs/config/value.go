@@ -1,0 +1,237 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"path"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// normalizeStringOverride trims s. A value that is empty then counts as not
+// given, wherever text comes from: a file, a variable or a flag.
+func normalizeStringOverride(s string) (value string, given bool) {
+	value = strings.TrimSpace(s)
+	return value, value != ""
+}
+
+// setText sets v, a scalar, from non-empty text, and checks it.
+func (s *setting) setText(v reflect.Value, text string) error {
+	switch p := v.Addr().Interface().(type) {
+	case *bool:
+		b, ok := textBools[text]
+		if !ok {
+			return violate(ErrType, "%q is not a boolean: want one of 1, 0, true, false, yes, no, on, off", text)
+		}
+		*p = b
+		return nil
+	case *string:
+		return s.setString(p, text)
+	case *int:
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			return violate(ErrType, "%q is not an integer", text)
+		}
+		return setBounded(s, p, n, parseInt)
+	case *float64:
+		f, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			return violate(ErrType, "%q is not a number", text)
+		}
+		return setBounded(s, p, f, parseFloat)
+	case *Size:
+		n, err := ParseSize(text)
+		if err != nil {
+			return err
+		}
+		return setBounded(s, p, n, ParseSize)
+	case *Duration:
+		d, err := ParseDuration(text)
+		if err != nil {
+			return err
+		}
+		return setBounded(s, p, d, ParseDuration)
+	}
+	panic("config: no text form for " + v.Type().String())
+}
+
+// textBools are the booleans of the environment and of flags; files know only
+// true and false.
+var textBools = map[string]bool{
+	"1": true, "true": true, "yes": true, "on": true,
+	"0": false, "false": false, "no": false, "off": false,
+}
+
+// setString sets a string that must be one of the values of an enum or pass the
+// named check.
+func (s *setting) setString(p *string, text string) error {
+	if s.enum != nil && !slices.Contains(s.enum, text) {
+		return violate(ErrEnum, "unknown value %q; one of %s", text, strings.Join(s.enum, ", "))
+	}
+	if s.check != "" {
+		if err := checks[s.check](text); err != nil {
+			return err
+		}
+	}
+	*p = text
+	return nil
+}
+
+// setBounded sets *p to v if v is in the bounds of s. NaN never is.
+func setBounded[T int | float64 | Size | Duration](s *setting, p *T, v T, parse func(string) (T, error)) error {
+	within := func(bound string, ok func(limit T) bool) bool {
+		if bound == "" {
+			return true
+		}
+		limit, err := parse(bound)
+		if err != nil {
+			panic("config: bad bound in the tag of " + s.path)
+		}
+		return ok(limit)
+	}
+	if !within(s.min, func(l T) bool { return v >= l }) ||
+		!within(s.max, func(l T) bool { return v <= l }) ||
+		!within(s.above, func(l T) bool { return v > l }) || v != v {
+		return violate(ErrRange, "%v is out of range: want %s", v, s.bounds())
+	}
+	*p = v
+	return nil
+}
+
+// bounds returns the range in words, "" if there is none.
+func (s *setting) bounds() string {
+	switch {
+	case s.above != "" && s.max != "":
+		return "above " + s.above + ", at most " + s.max
+	case s.min != "" && s.max != "":
+		return s.min + " to " + s.max
+	case s.min != "":
+		return "at least " + s.min
+	case s.max != "":
+		return "at most " + s.max
+	case s.above != "":
+		return "above " + s.above
+	}
+	return ""
+}
+
+func parseInt(s string) (int, error)       { return strconv.Atoi(s) }
+func parseFloat(s string) (float64, error) { return strconv.ParseFloat(s, 64) }
+
+// setScalar sets v from a scalar of a file. given is false if the scalar is null
+// or empty, which counts as absent.
+func (s *setting) setScalar(v reflect.Value, n *yaml.Node) (given bool, err error) {
+	text, given := normalizeStringOverride(n.Value)
+	tag := n.ShortTag()
+	if tag == "!!null" || !given && tag == "!!str" {
+		return false, nil
+	}
+	if !slices.Contains(scalarTags(v.Type()), tag) {
+		return false, violate(ErrType, "%s is not %s", describe(n), s.want())
+	}
+	if v.Kind() == reflect.Bool {
+		text = strings.ToLower(text) // YAML has true, True and TRUE
+	}
+	return true, s.setText(v, text)
+}
+
+// scalarTags lists the YAML types that a field accepts. Sizes and durations take
+// numbers too, so that their parser can say what is wrong with them.
+func scalarTags(typ reflect.Type) []string {
+	switch typ {
+	case reflect.TypeFor[Size](), reflect.TypeFor[Duration]():
+		return []string{"!!str", "!!int", "!!float"}
+	}
+	switch typ.Kind() {
+	case reflect.Bool:
+		return []string{"!!bool"}
+	case reflect.Int:
+		return []string{"!!int"}
+	case reflect.Float64:
+		return []string{"!!int", "!!float"}
+	}
+	return []string{"!!str"}
+}
+
+// want says what a file must hold for s.
+func (s *setting) want() string {
+	switch {
+	case s.enum != nil:
+		return "one of " + strings.Join(s.enum, ", ")
+	case s.typ.Kind() == reflect.Bool:
+		return "a boolean: write true or false, without quotes"
+	case s.typ == reflect.TypeFor[Size]():
+		return "a size, such as 4GiB"
+	case s.typ == reflect.TypeFor[Duration]():
+		return "a duration, such as 30s"
+	case s.typ.Kind() == reflect.Int:
+		return "an integer: write it without quotes"
+	case s.typ.Kind() == reflect.Float64:
+		return "a number: write it without quotes"
+	}
+	return "a string: put it in quotes"
+}
+
+// describe says what a node is.
+func describe(n *yaml.Node) string {
+	switch n.Kind {
+	case yaml.MappingNode:
+		return "a mapping"
+	case yaml.SequenceNode:
+		return "a sequence"
+	}
+	switch tag := n.ShortTag(); tag {
+	case "!!str":
+		return fmt.Sprintf("the string %q", n.Value)
+	case "!!bool":
+		return "the boolean " + n.Value
+	case "!!int", "!!float":
+		return "the number " + n.Value
+	case "!!null":
+		return "null"
+	default:
+		return fmt.Sprintf("%q, of type %s,", n.Value, strings.TrimPrefix(tag, "!!"))
+	}
+}
+
+// checks are the named checks of strings.
+var checks = map[string]func(string) error{
+	"hostport": checkHostPort,
+	"pattern":  checkPattern,
+	"fsname":   checkFSName,
+}
+
+// checkHostPort wants "host:port" with a numeric port; the host may be empty,
+// and IPv6 addresses stand in brackets.
+func checkHostPort(s string) error {
+	_, port, err := net.SplitHostPort(s)
+	if err != nil {
+		return violate(ErrInvalid, "%q is not host:port, such as 127.0.0.1:9100 or [::1]:9100", s)
+	}
+	if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 || port[0] == '+' {
+		return violate(ErrRange, "%q has the port %q: want 0 to 65535", s, port)
+	}
+	return nil
+}
+
+// checkPattern wants a pattern of path.Match for one name, or for a directory
+// with a slash behind it.
+func checkPattern(s string) error {
+	name := strings.TrimSuffix(s, "/")
+	if _, err := path.Match(name, ""); err != nil || name == "" || strings.Contains(name, "/") {
+		return violate(ErrInvalid, "%q is not a pattern for one name, such as *.tmp, or for a directory, such as tmp/", s)
+	}
+	return nil
+}
+
+// checkFSName refuses what would break the mount options or mount tables.
+func checkFSName(s string) error {
+	if i := strings.IndexFunc(s, func(r rune) bool { return r <= ' ' || r == ',' || r == '\\' || r == 0x7f }); i >= 0 {
+		return violate(ErrInvalid, "%q holds %q: want no white space, comma or backslash", s, s[i])
+	}
+	return nil
+}

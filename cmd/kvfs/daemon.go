@@ -1,0 +1,158 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"runtime"
+	"runtime/metrics"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/fs"
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/mem"
+)
+
+// daemon is what runs behind one mount.
+type daemon struct {
+	dir     string
+	cfg     *config.Config
+	started time.Time
+	memory  *mem.Store
+	engine  *tiers.Engine
+	server  *fs.Server // nil until mounted
+}
+
+// adopted reports whether blocks of an earlier process are in memory, so that a
+// start that fails must not lose them.
+func (d *daemon) adopted() bool { return d.engine.Stats().Counters.Adopted > 0 }
+
+// statusDocument is what .kvfs/status holds. Sizes are in bytes. Fields may be
+// added; none changes its meaning.
+type statusDocument struct {
+	Version       string          `json:"version"`
+	PID           int             `json:"pid"`
+	UptimeSeconds float64         `json:"uptime_seconds"`
+	Mount         statusMount     `json:"mount"`
+	Tiers         []statusTier    `json:"tiers"`
+	Groups        []statusGroup   `json:"groups"`
+	Counters      tiers.Counters  `json:"counters"`
+	Memory        statusMemoryDir `json:"memory"`
+	Process       statusProcess   `json:"process"`
+}
+
+type statusMount struct {
+	Dir          string            `json:"dir"`
+	ReadPath     string            `json:"read_path"`
+	WritePath    string            `json:"write_path"`
+	PathReason   string            `json:"path_reason,omitempty"` // why not passthrough
+	Ops          map[string]uint64 `json:"ops"`                   // requests of the kernel, by FUSE operation
+	BackingFiles int               `json:"backing_files"`         // registered with the kernel
+}
+
+type statusTier struct {
+	Name          string `json:"name"`
+	Type          string `json:"type"`
+	State         string `json:"state"`
+	Reason        string `json:"reason,omitempty"`
+	CapacityBytes int64  `json:"capacity_bytes"`
+	UsedBytes     int64  `json:"used_bytes"`
+	PinnedBytes   int64  `json:"pinned_bytes"`
+	Blocks        int64  `json:"blocks"`
+	Policy        string `json:"policy,omitempty"`
+}
+
+type statusGroup struct {
+	Name       string `json:"name"`
+	Pinned     bool   `json:"pinned"`
+	QuotaBytes int64  `json:"quota_bytes"`
+	UsedBytes  int64  `json:"used_bytes"`
+	BlockBytes int64  `json:"block_bytes"` // configured or learned; 0: not known yet
+}
+
+type statusMemoryDir struct {
+	Dir       string `json:"dir"`
+	Adoptable bool   `json:"adoptable"`           // a crash of the daemon loses no committed block
+	Discarded string `json:"discarded,omitempty"` // why this start could not adopt what it found
+}
+
+type statusProcess struct {
+	HeapBytes  uint64 `json:"heap_bytes"` // live objects, after a collection made for this answer
+	IndexBytes int64  `json:"index_bytes"`
+	Goroutines int    `json:"goroutines"`
+	Names      int64  `json:"names"`
+	Writing    int64  `json:"writing"`
+}
+
+// status makes the text of .kvfs/status.
+func (d *daemon) status() []byte {
+	st := d.engine.Stats()
+	ms := d.memory.Status()
+	doc := statusDocument{
+		Version: versionString(), PID: os.Getpid(), UptimeSeconds: time.Since(d.started).Seconds(),
+		Tiers: []statusTier{{
+			Name: "memory", Type: "memory", State: "online", CapacityBytes: st.CapacityBytes, UsedBytes: st.UsedBytes,
+			PinnedBytes: st.PinnedBytes, Blocks: st.Blocks, Policy: d.cfg.Memory.Policy,
+		}},
+		Counters: st.Counters,
+		Memory:   statusMemoryDir{Dir: ms.Dir, Adoptable: ms.Adoptable, Discarded: ms.Discarded},
+		Process: statusProcess{
+			HeapBytes: liveHeap(), IndexBytes: st.IndexBytes, Goroutines: runtime.NumGoroutine(),
+			Names: st.Names, Writing: st.Writing,
+		},
+	}
+	for _, g := range d.engine.Groups() {
+		doc.Groups = append(doc.Groups, statusGroup{string(g.Name), g.Pinned, g.QuotaBytes, g.UsedBytes, g.BlockBytes})
+	}
+	if s := d.server; s != nil {
+		doc.Mount = statusMount{
+			Dir: d.dir, ReadPath: s.ReadPath(), WritePath: s.WritePath(), PathReason: s.PathReason(),
+			Ops: s.Ops(), BackingFiles: s.Backings(),
+		}
+	}
+	text, err := json.MarshalIndent(doc, "", "  ")
+	if err != nil {
+		return []byte("{}\n") // a name that is no UTF-8 is replaced, so this cannot be
+	}
+	return append(text, '\n')
+}
+
+// liveHeap returns the bytes that the last collection found reachable.
+func liveHeap() uint64 {
+	s := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	metrics.Read(s)
+	if s[0].Value.Kind() != metrics.KindUint64 {
+		return 0
+	}
+	return s[0].Value.Uint64()
+}
+
+// serveHTTP answers /readyz and /status at addr, if that is not empty. The
+// function that it returns stops it.
+func serveHTTP(addr string, d *daemon, log *zap.Logger) (stop func() error, err error) {
+	if addr == "" {
+		return func() error { return nil }, nil
+	}
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("ready\n")) })
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.Write(d.status())
+	})
+	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	go func() { // ends with Close
+		if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			log.Error("http", zap.Error(err))
+		}
+	}()
+	return srv.Close, nil
+}

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/config"
+)
+
+// runCLI runs a command line as main would.
+func runCLI(args ...string) (code int, stdout, stderr string) {
+	var out, errs bytes.Buffer
+	code = run(args, &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+// cleanEnv removes our variables for the time of a test.
+func cleanEnv(t *testing.T) {
+	t.Helper()
+	for _, entry := range os.Environ() {
+		if name, _, _ := strings.Cut(entry, "="); strings.HasPrefix(name, "KVFS_") {
+			t.Setenv(name, "") // empty means not set
+		}
+	}
+}
+
+// writeTemp writes a file and returns its path.
+func writeTemp(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestExitCodes pins the exit code and the one line of each kind of failure
+// (A36, B2, D10).
+func TestExitCodes(t *testing.T) {
+	cleanEnv(t)
+	good := writeTemp(t, "good.yaml", "memory: {size: 1GiB}\n")
+	plain := t.TempDir()
+	for _, tc := range []struct {
+		args   string
+		code   int
+		stderr string // all of it, "" for none; a trailing ... leaves the rest open
+	}{
+		{"version", exitOK, ""},
+		{"--version", exitOK, ""},
+		{"--help", exitOK, ""},
+		{"mount --help", exitOK, ""},
+		{"config check", exitOK, ""},
+		{"config check " + good, exitOK, ""},
+		{"config check --config " + good, exitOK, ""},
+		{"config print --memory-policy=arc", exitOK, ""},
+		{"config example", exitOK, ""},
+		{"config reference", exitOK, ""},
+
+		{"", exitUsage, "kvfs: which command? One of ..."},
+		{"confg", exitUsage, "kvfs: unknown command \"confg\"; did you mean \"config\"? (see kvfs --help)\n"},
+		{"nonsense", exitUsage, "kvfs: unknown command \"nonsense\" (see kvfs --help)\n"},
+		{"config", exitUsage, "kvfs: which command? One of check, example, print, reference (see kvfs config --help)\n"},
+		{"config chek", exitUsage, "kvfs: unknown command \"chek\"; did you mean \"check\"? (see kvfs config --help)\n"},
+		{"--nope", exitUsage, "kvfs: unknown flag: --nope (see kvfs --help)\n"},
+		{"config check --memory-sise 1GiB", exitUsage, "kvfs: unknown flag: --memory-sise; did you mean --memory-size? (see kvfs config check --help)\n"},
+		{"config check --size 1GiB", exitUsage, "kvfs: unknown flag: --size; did you mean --memory-size? (see kvfs config check --help)\n"},
+		{"config check -z", exitUsage, "kvfs: unknown shorthand flag: 'z' in -z (see kvfs config check --help)\n"},
+		{"config check --memory-size", exitUsage, "kvfs: flag needs an argument: --memory-size (see kvfs config check --help)\n"},
+		{"config check a b", exitUsage, "kvfs: accepts at most 1 arg(s), received 2 (see kvfs config check --help)\n"},
+		{"config check --config a b", exitUsage, "kvfs: FILE and --config exclude each other (see kvfs config check --help)\n"},
+		{"version now", exitUsage, "kvfs: unknown command \"now\" for \"kvfs version\" (see kvfs version --help)\n"},
+		{"mount", exitUsage, "kvfs: ..."},
+		{"umount", exitUsage, "kvfs: accepts 1 arg(s), received 0 (see kvfs umount --help)\n"},
+		{"umount --timeout soon x", exitUsage, "kvfs: ..."},
+		{"status", exitUsage, "kvfs: accepts 1 arg(s), received 0 (see kvfs status --help)\n"},
+
+		{"config check /absent/c.yaml", exitConfig, "kvfs: /absent/c.yaml: no such file or directory\n"},
+		{"config check --memory-size=7", exitConfig, "kvfs: flag --memory-size: memory.size: \"7\" needs a unit..."},
+		{"config print --mode=standalone-store", exitConfig, "kvfs: flag --mode: mode: standalone-store is not supported by this version\n"},
+
+		{"umount " + plain, exitNotMount, "kvfs: " + plain + " is not a kvfs mount: nothing is mounted there\n"},
+		{"umount /proc", exitNotMount, "kvfs: /proc is not a kvfs mount: its type is proc\n"},
+		{"umount /absent/dir", exitNotMount, "kvfs: ..."},
+		{"status " + plain, exitNotMount, "kvfs: " + plain + " is not a kvfs mount\n"},
+		{"status /absent", exitNotMount, "kvfs: /absent is not a kvfs mount: no such file or directory\n"},
+		{"status " + good, exitNotMount, "kvfs: " + good + " is not a kvfs mount\n"},
+	} {
+		t.Run(tc.args, func(t *testing.T) {
+			code, stdout, stderr := runCLI(strings.Fields(tc.args)...)
+			if code != tc.code {
+				t.Errorf("exit code %d, want %d", code, tc.code)
+			}
+			want, open := strings.CutSuffix(tc.stderr, "...")
+			if !strings.HasPrefix(stderr, want) || !open && stderr != want {
+				t.Errorf("stderr %q, want %q", stderr, tc.stderr)
+			}
+			if code != exitOK && strings.Count(stderr, "\n") != 1 {
+				t.Errorf("stderr is not one line: %q", stderr)
+			}
+			if (code == exitOK) != (stdout != "") {
+				t.Errorf("stdout %q", stdout)
+			}
+		})
+	}
+}
+
+// TestConfigCommands shows that the commands see all sources, that print names
+// origins, and that check reports every error on its own line (D3, D14).
+func TestConfigCommands(t *testing.T) {
+	cleanEnv(t)
+	file := writeTemp(t, "c.yaml", "memory:\n  size: 1GiB\n")
+	t.Setenv("KVFS_HTTP", "127.0.0.1:9100")
+	code, out, _ := runCLI("config", "print", "--config", file, "--memory-policy", "s3fifo", "--memory-keep")
+	for _, want := range []string{"size: 1GiB ", "# " + file + ":2\n", "# env KVFS_HTTP\n", "# flag --memory-policy\n", "keep: true "} {
+		if code != exitOK || !strings.Contains(out, want) {
+			t.Errorf("exit code %d, no %q in\n%s", code, want, out)
+		}
+	}
+	if _, out, _ := runCLI("config", "example"); out != string(config.Example()) {
+		t.Error("example differs")
+	}
+	if _, out, _ := runCLI("config", "reference"); out != string(config.Reference()) {
+		t.Error("reference differs")
+	}
+
+	t.Setenv("KVFS_HTPP", "1")
+	bad := writeTemp(t, "bad.yaml", "memory:\n  size: 1\n  keep: \"false\"\n")
+	code, out, errs := runCLI("config", "check", bad, "--disk", "path=/a,size=1GiB")
+	want := []string{
+		"kvfs: " + bad + ":2: memory.size: ", "kvfs: " + bad + ":3: memory.keep: ",
+		`kvfs: env KVFS_HTPP: unknown variable "KVFS_HTPP"; did you mean "KVFS_HTTP"?`, "kvfs: flag --disk: disk: the disk tier",
+	}
+	lines := strings.Split(strings.TrimSpace(errs), "\n")
+	if code != exitConfig || out != "" || len(lines) != len(want) {
+		t.Fatalf("exit code %d, stdout %q, stderr\n%s", code, out, errs)
+	}
+	for i := range want {
+		if !strings.HasPrefix(lines[i], want[i]) {
+			t.Errorf("line %d: got %q, want %q", i, lines[i], want[i])
+		}
+	}
+}
+
+// TestErrorCodes shows how errors get their exit codes and lines.
+func TestErrorCodes(t *testing.T) {
+	plain := errors.New("boom")
+	both := errors.Join(plain, errors.New("bang"))
+	for _, tc := range []struct {
+		err   error
+		code  int
+		lines int
+	}{
+		{plain, exitRuntime, 1},
+		{both, exitRuntime, 2},
+		{withCode(exitMount, plain), exitMount, 1},
+		{withCode(exitMount, both), exitMount, 2},
+		{&config.Error{Err: plain}, exitConfig, 1},
+	} {
+		if code, lines := exitCode(tc.err), flatten(tc.err); code != tc.code || len(lines) != tc.lines {
+			t.Errorf("%v: code %d, %d lines; want %d, %d", tc.err, code, len(lines), tc.code, tc.lines)
+		}
+	}
+	if withCode(exitMount, nil) != nil {
+		t.Error("withCode(nil) is not nil")
+	}
+}
+
+// TestVersion shows that the linker's version wins.
+func TestVersion(t *testing.T) {
+	if got := versionString(); got == "" {
+		t.Error("no version")
+	}
+	old := version
+	version = "v9.8.7"
+	defer func() { version = old }()
+	if _, out, _ := runCLI("version"); !strings.HasPrefix(out, "kvfs v9.8.7 (go") {
+		t.Errorf("got %q", out)
+	}
+}

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"net"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// readiness tells who waits for it that the mount answers: the reader of
+// --ready-fd gets one line, systemd (NOTIFY_SOCKET) gets READY=1. On failure the
+// descriptor is closed without a line.
+type readiness struct{ file *os.File }
+
+func newReadiness(fd int) *readiness {
+	if fd < 0 {
+		return &readiness{}
+	}
+	unix.CloseOnExec(fd)
+	return &readiness{file: os.NewFile(uintptr(fd), "ready-fd")}
+}
+
+func (r *readiness) ready(dir string) {
+	if r.file != nil {
+		_, _ = r.file.WriteString("ready " + dir + "\n") // nobody may be reading any more
+		r.close()
+	}
+	notifySystemd("READY=1\nSTATUS=mounted on " + dir)
+}
+
+func (r *readiness) stopping() { notifySystemd("STOPPING=1") }
+
+func (r *readiness) close() {
+	if r.file != nil {
+		r.file.Close()
+		r.file = nil
+	}
+}
+
+// notifySystemd sends one datagram, if systemd asked for it. Source: sd_notify(3).
+func notifySystemd(state string) {
+	name := os.Getenv("NOTIFY_SOCKET")
+	if name == "" {
+		return
+	}
+	if strings.HasPrefix(name, "@") {
+		name = "\x00" + name[1:]
+	}
+	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: name, Net: "unixgram"})
+	if err != nil {
+		return // systemd will say that it heard nothing
+	}
+	defer conn.Close()
+	_, _ = conn.Write([]byte(state))
+}

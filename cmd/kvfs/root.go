@@ -1,0 +1,107 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// newRootCommand returns the whole command tree. Each call makes a new one.
+func newRootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "kvfs",
+		Short:         "Tiered cache for LLM KV blocks, mounted as a directory",
+		Long:          "kvfs mounts a directory in which every KV-cache block of an inference engine is a file.",
+		Version:       versionLine(),
+		SilenceErrors: true, // run prints them
+		SilenceUsage:  true,
+	}
+	root.SetVersionTemplate("{{.Version}}\n")
+	root.AddCommand(
+		newMountCommand(),
+		newUmountCommand(),
+		newStatusCommand(),
+		newConfigCommand(),
+		newVersionCommand(),
+	)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usageError(cmd, "%w%s", err, flagHint(cmd, err))
+	})
+	checkUsage(root)
+	return root
+}
+
+// checkUsage makes wrong usage of cmd and the commands below it end with
+// exitUsage and one line.
+func checkUsage(cmd *cobra.Command) {
+	if cmd.HasSubCommands() && !cmd.Runnable() {
+		cmd.Args = cobra.ArbitraryArgs // RunE knows better what is wrong
+		cmd.RunE = needCommand
+	}
+	if check := cmd.Args; check != nil {
+		cmd.Args = func(cmd *cobra.Command, args []string) error {
+			if err := check(cmd, args); err != nil {
+				return usageError(cmd, "%w", err)
+			}
+			return nil
+		}
+	}
+	for _, child := range cmd.Commands() {
+		checkUsage(child)
+	}
+}
+
+// needCommand is what a command does that only has commands below it.
+func needCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return usageError(cmd, "which command? One of %s", strings.Join(commandNames(cmd), ", "))
+	}
+	if near := config.Nearest(args[0], commandNames(cmd)); near != "" {
+		return usageError(cmd, "unknown command %q; did you mean %q?", args[0], near)
+	}
+	return usageError(cmd, "unknown command %q", args[0])
+}
+
+// commandNames lists the commands below cmd.
+func commandNames(cmd *cobra.Command) []string {
+	var names []string
+	for _, child := range cmd.Commands() {
+		if child.IsAvailableCommand() {
+			names = append(names, child.Name())
+		}
+	}
+	return names
+}
+
+// usageError is an error in the command line: one line that ends by naming the
+// help.
+func usageError(cmd *cobra.Command, format string, args ...any) error {
+	err := fmt.Errorf(format, args...)
+	return withCode(exitUsage, fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath()))
+}
+
+// flagHint suggests a flag where err is about one that does not exist.
+func flagHint(cmd *cobra.Command, err error) string {
+	unknown, ok := errors.AsType[*pflag.NotExistError](err)
+	if !ok {
+		return ""
+	}
+	name := unknown.GetSpecifiedName()
+	var names []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	near := config.Nearest(name, names)
+	for _, candidate := range names {
+		// The last part of a long flag is what people remember: --size.
+		if near == "" && strings.HasSuffix(candidate, "-"+name) {
+			near = candidate
+		}
+	}
+	if near == "" {
+		return ""
+	}
+	return fmt.Sprintf("; did you mean --%s?", near)
+}

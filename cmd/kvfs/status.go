@@ -1,0 +1,159 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"text/tabwriter"
+	"time"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+)
+
+// statusTimeout bounds the wait for a daemon that does not answer.
+const statusTimeout = 10 * time.Second
+
+// statusReply is what kvfs status reads from <mount>/.kvfs/status. Newer daemons
+// may say more; what an older one leaves out is zero.
+type statusReply struct {
+	Version       string       `json:"version"`
+	PID           int          `json:"pid"`
+	UptimeSeconds float64      `json:"uptime_seconds"`
+	Mount         mountStatus  `json:"mount"`
+	Tiers         []tierStatus `json:"tiers"`
+}
+
+// mountStatus says how the mount works.
+type mountStatus struct {
+	Dir       string `json:"dir"`
+	ReadPath  string `json:"read_path"`  // for example "passthrough" or "splice"
+	WritePath string `json:"write_path"` // for example "passthrough" or "daemon"
+}
+
+// tierStatus is one tier; the primary one comes first.
+type tierStatus struct {
+	Name          string `json:"name"`
+	Type          string `json:"type"`
+	State         string `json:"state"`  // online, degraded, offline
+	Reason        string `json:"reason"` // why, if not online
+	UsedBytes     int64  `json:"used_bytes"`
+	CapacityBytes int64  `json:"capacity_bytes"`
+	PinnedBytes   int64  `json:"pinned_bytes"`
+	Blocks        int64  `json:"blocks"`
+}
+
+func newStatusCommand() *cobra.Command {
+	var raw bool
+	cmd := &cobra.Command{
+		Use:   "status [--json] DIR",
+		Short: "Show the state of the mount at DIR",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			text, err := readStatus(args[0], statusTimeout)
+			if err != nil {
+				return err
+			}
+			if raw {
+				_, err := cmd.OutOrStdout().Write(append(bytes.TrimRight(text, "\n"), '\n'))
+				return err
+			}
+			return printStatus(cmd.OutOrStdout(), text)
+		},
+	}
+	cmd.Flags().BoolVar(&raw, "json", false, "print the JSON document as the daemon wrote it")
+	return cmd
+}
+
+// readStatus reads the status file of the mount at dir.
+func readStatus(dir string, timeout time.Duration) ([]byte, error) {
+	type result struct {
+		text []byte
+		err  error
+	}
+	done := make(chan result, 1)
+	// Ends with the read; if the daemon never answers, with the process.
+	go func() {
+		text, err := os.ReadFile(filepath.Join(dir, block.Reserved, "status"))
+		done <- result{text, err}
+	}()
+	select {
+	case r := <-done:
+		return r.text, explainStatus(dir, r.err)
+	case <-time.After(timeout):
+		return nil, fmt.Errorf("the daemon of %s has not answered for %v", dir, timeout)
+	}
+}
+
+// explainStatus turns the error of reading the status file into one about dir.
+func explainStatus(dir string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.ENOTCONN), errors.Is(err, unix.ECONNABORTED):
+		return withCode(exitNotMount, fmt.Errorf("the daemon of %s is dead; clean up with kvfs umount %s", dir, dir))
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
+		if _, statErr := os.Stat(dir); statErr != nil {
+			return withCode(exitNotMount, fmt.Errorf("%s is not a kvfs mount: %w", dir, errors.Unwrap(statErr)))
+		}
+		return withCode(exitNotMount, fmt.Errorf("%s is not a kvfs mount", dir))
+	}
+	return err
+}
+
+// printStatus writes the status for people.
+func printStatus(w io.Writer, text []byte) error {
+	var s statusReply
+	if err := json.Unmarshal(text, &s); err != nil {
+		return fmt.Errorf("status of the daemon: %w", err)
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	uptime := time.Duration(s.UptimeSeconds * float64(time.Second)).Round(time.Second)
+	fmt.Fprintf(t, "version\t%s\n", orDash(s.Version))
+	fmt.Fprintf(t, "mount\t%s\n", orDash(s.Mount.Dir))
+	fmt.Fprintf(t, "read path\t%s\n", orDash(s.Mount.ReadPath))
+	fmt.Fprintf(t, "write path\t%s\n", orDash(s.Mount.WritePath))
+	fmt.Fprintf(t, "pid\t%d\n", s.PID)
+	fmt.Fprintf(t, "uptime\t%v\n", uptime)
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintf(t, "\nTIER\tTYPE\tSTATE\tUSED\tCAPACITY\tPINNED\tBLOCKS\n")
+	for _, tier := range s.Tiers {
+		state := orDash(tier.State)
+		if tier.Reason != "" {
+			state += " (" + tier.Reason + ")"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d\n", orDash(tier.Name), orDash(tier.Type), state,
+			humanBytes(tier.UsedBytes), humanBytes(tier.CapacityBytes), humanBytes(tier.PinnedBytes), tier.Blocks)
+	}
+	return t.Flush()
+}
+
+// orDash returns s, or "-" if it is empty.
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// humanBytes returns n in the largest binary unit that leaves at least 1, with
+// one decimal.
+func humanBytes(n int64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"}
+	value, unit := float64(n), 0
+	for value >= 1024 && unit < len(units)-1 {
+		value, unit = value/1024, unit+1
+	}
+	if unit == 0 {
+		return fmt.Sprintf("%d B", n)
+	}
+	return fmt.Sprintf("%.1f %s", value, units[unit])
+}

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// statusExample has a field that this version does not know, and a tier that
+// lacks most of what it does.
+const statusExample = `{
+  "version": "v1.2.3", "pid": 42, "uptime_seconds": 3725.4, "future": {"x": [1]},
+  "mount": {"dir": "/mnt/kv", "read_path": "passthrough", "write_path": "daemon"},
+  "tiers": [
+    {"name": "memory", "type": "mem", "state": "online", "used_bytes": 1610612736, "capacity_bytes": 4294967296, "pinned_bytes": 1024, "blocks": 96, "more": 1},
+    {"name": "ssd", "state": "offline", "reason": "too many errors"}
+  ]
+}`
+
+// statusDir makes a directory that looks like a mount.
+func statusDir(t *testing.T, text string) string {
+	t.Helper()
+	return filepath.Dir(filepath.Dir(writeTemp(t, ".kvfs/status", text)))
+}
+
+// TestStatus pins the table, and that --json passes the document on as it is.
+func TestStatus(t *testing.T) {
+	dir := statusDir(t, statusExample)
+	want := `version     v1.2.3
+mount       /mnt/kv
+read path   passthrough
+write path  daemon
+pid         42
+uptime      1h2m5s
+
+TIER    TYPE  STATE                      USED     CAPACITY  PINNED   BLOCKS
+memory  mem   online                     1.5 GiB  4.0 GiB   1.0 KiB  96
+ssd     -     offline (too many errors)  0 B      0 B       0 B      0
+`
+	if code, out, errs := runCLI("status", dir); code != exitOK || out != want {
+		t.Errorf("exit code %d, %s\ngot\n%s\nwant\n%s", code, errs, out, want)
+	}
+	if code, out, _ := runCLI("status", "--json", dir); code != exitOK || out != statusExample+"\n" {
+		t.Errorf("exit code %d, got\n%s", code, out)
+	}
+	if code, out, _ := runCLI("status", statusDir(t, "{}")); code != exitOK || !strings.Contains(out, "version     -\n") {
+		t.Errorf("empty document: exit code %d, got\n%s", code, out)
+	}
+	if code, _, errs := runCLI("status", statusDir(t, "no json")); code != exitRuntime || !strings.HasPrefix(errs, "kvfs: status of the daemon: ") {
+		t.Errorf("exit code %d, stderr %q", code, errs)
+	}
+}
+
+// TestStatusOfSilentDaemon shows that a daemon that never answers costs no more
+// than the timeout. A FIFO without a writer never answers either.
+func TestStatusOfSilentDaemon(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, ".kvfs"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	fifo := filepath.Join(dir, ".kvfs", "status")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := readStatus(dir, time.Millisecond)
+	if err == nil || !strings.Contains(err.Error(), "has not answered for 1ms") || exitCode(err) != exitRuntime {
+		t.Errorf("got %v", err)
+	}
+	w, err := os.OpenFile(fifo, os.O_WRONLY, 0) // lets the reader go
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+}
+
+// TestStatusOfDeadDaemon shows what the errors of a dead mount become.
+func TestStatusOfDeadDaemon(t *testing.T) {
+	err := explainStatus("/m", &os.PathError{Op: "open", Path: "/m/.kvfs/status", Err: unix.ENOTCONN})
+	if exitCode(err) != exitNotMount || err.Error() != "the daemon of /m is dead; clean up with kvfs umount /m" {
+		t.Errorf("got %v, code %d", err, exitCode(err))
+	}
+	if err := explainStatus("/m", unix.EACCES); !errors.Is(err, unix.EACCES) || exitCode(err) != exitRuntime {
+		t.Errorf("got %v, code %d", err, exitCode(err))
+	}
+}
+
+// TestHumanBytes pins the units.
+func TestHumanBytes(t *testing.T) {
+	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1 << 40: "1.0 TiB", 3 << 59: "1536.0 PiB"} {
+		if got := humanBytes(n); got != want {
+			t.Errorf("%d: got %q, want %q", n, got, want)
+		}
+	}
+}

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// mountDead mounts a FUSE file system of the given type without a daemon and
+// returns its connection: closed, it leaves a stale mount. The test is skipped
+// where mounting is not allowed.
+func mountDead(t *testing.T, dir, fsType string) *os.File {
+	t.Helper()
+	dev, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	if err != nil {
+		t.Skipf("no FUSE here: %v", err)
+	}
+	t.Cleanup(func() { dev.Close() })
+	data := fmt.Sprintf("fd=%d,rootmode=40000,user_id=%d,group_id=%d", dev.Fd(), os.Getuid(), os.Getgid())
+	if err := unix.Mount("kvfs", dir, fsType, unix.MS_NOSUID|unix.MS_NODEV, data); err != nil {
+		t.Skipf("mounting is not allowed here: %v", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	return dev
+}
+
+// mountDir makes a directory whose name the mount table has to escape.
+func mountDir(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), `a b\c`)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// TestUmountStale shows that the mount of a dead daemon is recognised, cleaned
+// and gone when umount returns, through a symbolic link too, and that a second
+// umount says that there is nothing.
+func TestUmountStale(t *testing.T) {
+	dir := mountDir(t)
+	mountDead(t, dir, fsType).Close()
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(filepath.Dir(dir), link); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, errs := runCLI("status", dir); code != exitNotMount || !strings.Contains(errs, "is dead; clean up with kvfs umount") {
+		t.Errorf("status: exit code %d, stderr %q", code, errs)
+	}
+	if code, out, errs := runCLI("umount", filepath.Join(link, filepath.Base(dir))); code != exitOK || out != "" || errs != "" {
+		t.Fatalf("exit code %d, stdout %q, stderr %q", code, out, errs)
+	}
+	if m, found, err := mountAt(dir); found || err != nil {
+		t.Errorf("still there: %+v, %v", m, err)
+	}
+	if code, _, _ := runCLI("umount", dir); code != exitNotMount {
+		t.Errorf("second umount: exit code %d", code)
+	}
+}
+
+// TestUmountBusyStale shows that a stale mount goes although it is busy.
+func TestUmountBusyStale(t *testing.T) {
+	dir := mountDir(t)
+	dev := mountDead(t, dir, fsType)
+	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY, 0) // asks no daemon, and keeps the mount busy
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	dev.Close()
+	if code, _, errs := runCLI("umount", dir); code != exitOK {
+		t.Errorf("exit code %d, stderr %q", code, errs)
+	}
+}
+
+// TestUmountForeign shows that other FUSE mounts are left alone.
+func TestUmountForeign(t *testing.T) {
+	dir := mountDir(t)
+	mountDead(t, dir, "fuse.other").Close()
+	code, _, errs := runCLI("umount", dir)
+	if code != exitNotMount || !strings.HasSuffix(errs, "is not a kvfs mount: its type is fuse.other\n") {
+		t.Errorf("exit code %d, stderr %q", code, errs)
+	}
+	if _, found, err := mountAt(dir); !found || err != nil {
+		t.Errorf("it is gone: %v", err)
+	}
+}
+
+// TestWaitGone shows that waiting for a mount that stays ends with the context.
+func TestWaitGone(t *testing.T) {
+	m, found, err := mountAt("/proc")
+	if !found || err != nil {
+		t.Skipf("no /proc in the mount table: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if err := waitGone(ctx, m); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
+	}
+	m.id = -1
+	if err := waitGone(t.Context(), m); err != nil {
+		t.Errorf("a mount that is gone: %v", err)
+	}
+}
+
+// TestReadMounts shows the parsing of the mount table: escapes, optional fields,
+// lines that are none.
+func TestReadMounts(t *testing.T) {
+	const text = `22 1 0:21 / /proc rw,relatime shared:5 master:1 - proc proc rw
+98 1 0:50 / /mnt/a\040b\134c rw,nosuid - fuse.kvfs kv\011fs rw,user_id=0
+99 1 0:51 / /mnt/x\04 rw - fuse.kvfs kvfs rw
+nonsense
+x 1 0:51 / /mnt rw - tmpfs tmpfs rw
+`
+	got, err := readMounts(strings.NewReader(text))
+	want := []mountInfo{
+		{22, "/proc", "proc", "proc"}, {98, `/mnt/a b\c`, "fuse.kvfs", "kv\tfs"}, {99, `/mnt/x\04`, "fuse.kvfs", "kvfs"},
+	}
+	if err != nil || len(got) != len(want) {
+		t.Fatalf("got %+v, %v", got, err)
+	}
+	for i := range want {
+		if got[i] != want[i] {
+			t.Errorf("got %+v, want %+v", got[i], want[i])
+		}
+	}
+}

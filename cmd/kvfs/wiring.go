@@ -1,0 +1,112 @@
+package main
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"math"
+	"os"
+	"path/filepath"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/fs"
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/mem"
+)
+
+// newLogger logs to standard error.
+func newLogger(cfg *config.Config) (*zap.Logger, error) {
+	c := zap.NewProductionConfig()
+	if cfg.Log.Format == "console" {
+		c = zap.NewDevelopmentConfig()
+		c.Development = false
+	}
+	c.DisableStacktrace, c.DisableCaller, c.Sampling = true, true, nil
+	level, err := zapcore.ParseLevel(cfg.Log.Level)
+	if err != nil {
+		return nil, err
+	}
+	c.Level = zap.NewAtomicLevelAt(level)
+	return c.Build()
+}
+
+// minHeadroom is the least by which the primary tier's file system exceeds its
+// capacity: room for the blocks that writers make longer than the group's blocks
+// so far, and for removed ones that are still open.
+const minHeadroom = 64 << 20
+
+func headroom(cfg *config.Config) int64 {
+	if h := int64(cfg.Memory.Headroom); h > 0 {
+		return h
+	}
+	return max(int64(cfg.Memory.Size)/8, minHeadroom)
+}
+
+// storeID names the memory of the mount at dir: readable, and different for
+// different directories.
+func storeID(dir string) string {
+	sum := sha256.Sum256([]byte(dir))
+	name := []byte(filepath.Base(dir))
+	for i, c := range name {
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') {
+			name[i] = '_'
+		}
+	}
+	return string(name[:min(len(name), 32)]) + "-" + hex.EncodeToString(sum[:6])
+}
+
+func memoryOptions(cfg *config.Config, dir string, log *zap.Logger) mem.Options {
+	return mem.Options{
+		ID: "m" + storeID(dir), Label: dir, Dir: cfg.Memory.Dir,
+		SizeBytes: int64(cfg.Memory.Size), HeadroomBytes: headroom(cfg), Huge: cfg.Memory.Huge,
+		Logger: log.Named("memory"),
+	}
+}
+
+func engineOptions(cfg *config.Config, memory tiers.Primary, hooks *fs.Hooks, log *zap.Logger) tiers.Options {
+	// Zero means "none" in the configuration and "default" in the library.
+	never := time.Duration(math.MaxInt64)
+	o := tiers.Options{
+		Primary: memory, CapacityBytes: int64(cfg.Memory.Size), HeadroomBytes: headroom(cfg),
+		Policy:        cfg.Memory.Policy,
+		HighWatermark: cfg.Memory.HighWatermark, LowWatermark: cfg.Memory.LowWatermark,
+		Groups:       map[block.GroupID]tiers.GroupOptions{},
+		WriteTimeout: max(time.Duration(cfg.Mount.WriteTimeout), 1),
+		// A look-up may be answered by the kernel for as long as it keeps the
+		// name; the promise holds from the last such answer.
+		LookupLease:  time.Duration(cfg.Mount.LookupLease) + time.Duration(cfg.Mount.EntryTimeout),
+		TempPatterns: cfg.Mount.TempPatterns,
+		TempExpiry:   time.Duration(cfg.Mount.TempExpiry),
+		SameProcess:  hooks.SameProcess, Invalidate: hooks.Invalidate, Dropped: hooks.Dropped,
+		Logger: log.Named("engine"),
+	}
+	if cfg.Mount.LookupLease == 0 {
+		o.LookupLease = -1
+	}
+	if o.TempExpiry == 0 {
+		o.TempExpiry = never
+	}
+	if o.TempPatterns == nil {
+		o.TempPatterns = []string{}
+	}
+	for name, g := range cfg.Groups {
+		o.Groups[block.GroupID(name)] = tiers.GroupOptions{
+			Pinned: g.Pinned, QuotaBytes: int64(g.Quota), BlockBytes: int64(g.BlockSize),
+		}
+	}
+	return o
+}
+
+func serverOptions(cfg *config.Config, d *daemon, log *zap.Logger) fs.Options {
+	return fs.Options{
+		Dir: d.dir, FSName: cfg.Mount.FSName,
+		AllowOther:   cfg.Mount.AllowOther == config.On || cfg.Mount.AllowOther == config.Auto && os.Geteuid() == 0,
+		EntryTimeout: time.Duration(cfg.Mount.EntryTimeout), AttrTimeout: time.Duration(cfg.Mount.AttrTimeout),
+		MaxWrite: int(cfg.Mount.MaxWrite), Passthrough: fs.Switch(cfg.Memory.Passthrough),
+		Status: d.status, Logger: log.Named("fs"),
+	}
+}
