@@ -1,0 +1,190 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	kib = 1 << 10
+	mib = 1 << 20
+	gib = 1 << 30
+)
+
+// topics are the groups of rows, in the order in which they are printed.
+func topics() []string {
+	return []string{"read", "write", "fresh", "open", "stat", "ops", "cpu", "readdir", "heap"}
+}
+
+// config is what the flags say.
+type config struct {
+	kvfs       string
+	kvfsArgs   []string
+	targets    []string
+	shmDir     string
+	diskDir    string
+	sizes      []int
+	threads    []int
+	rounds     int
+	passTime   time.Duration
+	only       []string
+	quick      bool
+	verbose    bool
+	memoryMiB  int
+	entries    int
+	blocks     int
+	jsonPath   string
+	limit      time.Duration
+	maxThreads int
+}
+
+func parseFlags(args []string) (*config, error) {
+	c := &config{}
+	f := flag.NewFlagSet("bench", flag.ContinueOnError)
+	f.StringVar(&c.kvfs, "kvfs", "", "kvfs `binary`; empty: build ./cmd/kvfs")
+	kvfsArgs := f.String("kvfs-args", "", "further `flags` of 'kvfs mount', separated by spaces")
+	targets := f.String("targets", "shm,kvfs,loopback,disk",
+		"what to measure; shm, the base line, always is")
+	f.StringVar(&c.shmDir, "shm", "/dev/shm", "the tmpfs `directory` that is the base line")
+	f.StringVar(&c.diskDir, "disk", "", "`directory` on a disk; empty: the user's cache, else TMPDIR")
+	sizes := f.String("sizes", "64KiB,1MiB,4MiB,16MiB", "block sizes")
+	threads := f.String("threads", "1,2", "client threads")
+	f.IntVar(&c.rounds, "rounds", 5, "rounds over all targets; figures are their medians")
+	f.DurationVar(&c.passTime, "time", 300*time.Millisecond, "length of one pass")
+	only := f.String("only", "", "topics to measure, of "+strings.Join(topics(), ",")+"; empty: all")
+	f.BoolVar(&c.quick, "quick", false, "smoke test: few blocks, one round, seconds")
+	f.BoolVar(&c.verbose, "v", false, "show what the daemons print")
+	memory := f.String("memory-size", "3GiB", "memory of kvfs for all topics but heap")
+	f.IntVar(&c.entries, "entries", 100_000, "directory entries for readdir")
+	f.IntVar(&c.blocks, "blocks", 1_000_000, "blocks of 4 KiB for heap, about 7 KiB of memory each")
+	f.StringVar(&c.jsonPath, "json", "", "write all figures to `file` too")
+	f.DurationVar(&c.limit, "timeout", time.Hour, "stop, and kill hanging daemons, after this time")
+	if err := f.Parse(args); err != nil {
+		return nil, err
+	}
+	if c.quick {
+		quicken(f, c, memory)
+	}
+	c.kvfsArgs = strings.Fields(*kvfsArgs)
+	c.targets, c.only = list(*targets), list(*only)
+	return c, c.finish(*sizes, *threads, *memory)
+}
+
+// quicken sets what was not given to values for a smoke test.
+func quicken(f *flag.FlagSet, c *config, memory *string) {
+	given := map[string]bool{}
+	f.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	set := func(name string, apply func()) {
+		if !given[name] {
+			apply()
+		}
+	}
+	set("rounds", func() { c.rounds = 1 })
+	set("time", func() { c.passTime = 20 * time.Millisecond })
+	set("entries", func() { c.entries = 2000 })
+	set("blocks", func() { c.blocks = 5000 })
+	set("memory-size", func() { *memory = "512MiB" })
+	set("timeout", func() { c.limit = 5 * time.Minute })
+}
+
+func (c *config) finish(sizes, threads, memory string) error {
+	for _, s := range list(sizes) {
+		size, err := parseSize(s)
+		if err != nil || size < 4*kib || size > 256*mib {
+			return fmt.Errorf("-sizes: %q is not a size between 4KiB and 256MiB", s)
+		}
+		c.sizes = append(c.sizes, size)
+	}
+	for _, s := range list(threads) {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < 1 || n > 64 {
+			return fmt.Errorf("-threads: %q is not a number between 1 and 64", s)
+		}
+		c.threads = append(c.threads, n)
+	}
+	if len(c.sizes) == 0 || len(c.threads) == 0 || c.rounds < 1 || c.entries < 1 || c.blocks < 1 {
+		return fmt.Errorf("-sizes, -threads, -rounds, -entries and -blocks must not be empty or 0")
+	}
+	c.maxThreads = slices.Max(c.threads)
+	size, err := parseSize(memory)
+	if err != nil {
+		return fmt.Errorf("-memory-size: %w", err)
+	}
+	c.memoryMiB = size / mib
+	if !slices.Contains(c.targets, shmName) {
+		c.targets = append([]string{shmName}, c.targets...)
+	}
+	all := []string{shmName, kvfsName, loopbackName, diskName}
+	if err := known("-targets", c.targets, all); err != nil {
+		return err
+	}
+	if err := known("-only", c.only, topics()); err != nil {
+		return err
+	}
+	if c.diskDir == "" {
+		c.diskDir = defaultDisk()
+	}
+	return nil
+}
+
+// wants tells whether any of the topics shall be measured.
+func (c *config) wants(names ...string) bool {
+	return len(c.only) == 0 || slices.ContainsFunc(names, func(n string) bool {
+		return slices.Contains(c.only, n)
+	})
+}
+
+// count is how many blocks of a size are read and rewritten in turn: 256 MiB or
+// more, so that they do not stay in a processor's cache of level 2, but not more
+// than 2,048.
+func (c *config) count(size int) int {
+	if c.quick {
+		return max(2, min(64, 16*mib/size))
+	}
+	return max(24, min(2048, 256*mib/size))
+}
+
+func defaultDisk() string {
+	if dir, err := os.UserCacheDir(); err == nil && os.MkdirAll(dir, 0o700) == nil {
+		return dir
+	}
+	return os.TempDir()
+}
+
+func known(name string, values, allowed []string) error {
+	for _, v := range values {
+		if !slices.Contains(allowed, v) {
+			return fmt.Errorf("%s: %q is none of %s", name, v, strings.Join(allowed, ", "))
+		}
+	}
+	return nil
+}
+
+func list(s string) []string {
+	return strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+func parseSize(s string) (int, error) {
+	for suffix, unit := range map[string]int{"KiB": kib, "MiB": mib, "GiB": gib} {
+		if digits, ok := strings.CutSuffix(s, suffix); ok {
+			n, err := strconv.Atoi(digits)
+			if err != nil || n < 1 || n > 1<<20 {
+				return 0, fmt.Errorf("%q is not a size", s)
+			}
+			return n * unit, nil
+		}
+	}
+	return 0, fmt.Errorf("%q is not a size such as 64KiB", s)
+}
+
+func sizeText(size int) string {
+	if size >= mib {
+		return fmt.Sprintf("%d MiB", size/mib)
+	}
+	return fmt.Sprintf("%d KiB", size/kib)
+}

@@ -1,0 +1,180 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	heapBlockBytes = 4 * kib
+	heapGroups     = 16
+	heapGoalBytes  = 400 // of the daemon's heap for each block
+)
+
+// heap stores many small blocks in a fresh kvfs, asks what each costs, then kills
+// the daemon and measures how the next one adopts them.
+func (b *bench) heap(ctx context.Context) error {
+	t := b.target(kvfsName)
+	if err := t.server.stop(); err != nil {
+		return err
+	}
+	count := b.affordable()
+	var err error
+	if t.server, err = b.kvfs(256 + count*heapBlockBytes/4*5/mib); err != nil {
+		return err
+	}
+	if err := b.start(ctx, t.server); err != nil {
+		return err
+	}
+	table := b.report.table("heap", fmt.Sprintf("%d blocks of %s", count, sizeText(heapBlockBytes)),
+		b.reducedNote(count), "what", "value", "goal", "")
+	add := func(what string, value float64, unit string) {
+		b.report.add(row{Topic: "heap", Target: kvfsName, BlockBytes: heapBlockBytes,
+			Value: value, Unit: what + ", " + unit})
+		table.add(what, fmt.Sprintf("%.4g %s", value, unit), "", "")
+	}
+	empty := b.heapBytes(t)
+	available := memInfo("MemAvailable")
+	names, err := b.storeSmall(ctx, t, count, add)
+	if err != nil {
+		return err
+	}
+	b.heapRow(table, empty, b.heapBytes(t), count)
+	if count >= 100_000 { // Fewer are lost in what else comes and goes.
+		add("memory of the machine for each block",
+			float64(available-memInfo("MemAvailable"))/float64(count), "bytes")
+	}
+	return b.adoption(ctx, t, names, count, add)
+}
+
+// affordable is the number of blocks for which there is memory: 4 KiB for the
+// bytes and about 3 KiB for the kernel's inodes and names, of kvfs and of its
+// tmpfs.
+func (b *bench) affordable() int {
+	const reserve, each = 1 * gib, 7 * kib
+	return min(b.config.blocks, max(1000, (memInfo("MemAvailable")-reserve)/each))
+}
+
+func (b *bench) reducedNote(count int) string {
+	if count == b.config.blocks {
+		return ""
+	}
+	return fmt.Sprintf("(REDUCED from %d: too little memory is available)", b.config.blocks)
+}
+
+// storeSmall stores the blocks under their final names.
+func (b *bench) storeSmall(ctx context.Context, t *target, count int,
+	add func(string, float64, string)) (paths, error) {
+	for g := range heapGroups {
+		if err := os.Mkdir(groupDir(t, g), 0o755); err != nil {
+			return paths{}, err
+		}
+	}
+	names := newPaths(count, func(i int) string {
+		return groupDir(t, i%heapGroups) + "/" + blockName(i)
+	})
+	w := newWork(min(2, b.config.maxThreads), count, func(c *client, i int) error {
+		if i%100_000 == 0 {
+			b.say("heap: store block %d of %d", i, count)
+		}
+		c.stamp(i, heapBlockBytes)
+		return c.create(names.at(i), heapBlockBytes)
+	})
+	w.once = true
+	result, err := b.pool.run(ctx, w, time.Hour)
+	add(fmt.Sprintf("stored, %d threads", w.threads), result.perSec, "blocks/s")
+	return names, err
+}
+
+// groupDir has two digits, as all paths have the same length.
+func groupDir(t *target, g int) string { return fmt.Sprintf("%s/heap%02d", t.dir, g) }
+
+// heapBytes returns the daemon's live heap, or 0 if it does not tell.
+func (b *bench) heapBytes(t *target) float64 {
+	s, err := readStatus(t)
+	if err != nil {
+		b.say("no heap: %v", err)
+		return 0
+	}
+	if s.Process.HeapBytes == nil {
+		return 0
+	}
+	return *s.Process.HeapBytes
+}
+
+func (b *bench) heapRow(table *table, empty, full float64, count int) {
+	if full == 0 {
+		table.add("heap for each block", "n/a", fmt.Sprintf("%d bytes", heapGoalBytes), "")
+		return
+	}
+	r := row{Topic: "heap", Target: kvfsName, BlockBytes: heapBlockBytes,
+		Value: full / float64(count), Unit: "heap for each block, bytes"}
+	table.add("heap for each block", fmt.Sprintf("%.0f bytes", r.Value),
+		fmt.Sprintf("%d bytes", heapGoalBytes),
+		b.report.judge(&r, heapGoalBytes, r.Value <= heapGoalBytes))
+	b.report.add(r)
+	table.add("heap without blocks, part of the above", fmt.Sprintf("%.1f MiB", empty/mib), "", "")
+}
+
+// adoption kills the daemon and times the next one until it is ready, and until
+// it lists all blocks.
+func (b *bench) adoption(ctx context.Context, t *target, names paths, count int,
+	add func(string, float64, string)) error {
+	b.say("heap: kill kvfs and start it again")
+	t.server.crash()
+	begin := time.Now()
+	if err := t.server.start(ctx); err != nil {
+		return err
+	}
+	ready := time.Since(begin).Seconds()
+	add("ready again after SIGKILL", ready, "s")
+	add("the same for each million blocks", ready*1e6/float64(count), "s")
+	found, err := b.awaitListed(ctx, t, count)
+	if err != nil {
+		return err
+	}
+	add("all listed after", time.Since(begin).Seconds(), "s")
+	add("share of the blocks adopted", 100*float64(found)/float64(count), "%")
+	if found < count {
+		return nil // Which ones is not for a benchmark to tell.
+	}
+	const checked = 1000
+	check := newWork(1, min(checked, count), func(c *client, i int) error {
+		if err := c.read(names.at(i), heapBlockBytes); err != nil {
+			return err
+		}
+		return c.verify(i, heapBlockBytes)
+	})
+	if err := b.pool.once(ctx, check); err != nil {
+		return fmt.Errorf("adopted: %w", err)
+	}
+	return nil
+}
+
+// awaitListed lists the groups until they show all blocks, for a minute at most.
+func (b *bench) awaitListed(ctx context.Context, t *target, count int) (found int, err error) {
+	deadline := time.Now().Add(time.Minute)
+	for {
+		found = 0
+		list := newWork(1, heapGroups, func(c *client, g int) error {
+			dir, err := unix.BytePtrFromString(groupDir(t, g))
+			if err != nil {
+				return err
+			}
+			n, err := c.readDir(dir)
+			found += n
+			return err
+		})
+		err := b.pool.once(ctx, list)
+		if err == nil && found >= count || time.Now().After(deadline) || ctx.Err() != nil {
+			return found, err
+		}
+		if err := pause(ctx, 100*time.Millisecond); err != nil {
+			return found, err
+		}
+	}
+}

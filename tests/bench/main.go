@@ -1,0 +1,150 @@
+// Bench measures kvfs against a plain tmpfs, and prints what users would pick
+// instead beside it: go-fuse's loopback file system over tmpfs and a directory
+// on the disk with its page cache hot.
+//
+// All targets are measured in the same run, in turns, by the same client: bare
+// system calls from threads of their own (client.go). A figure is the median of
+// the rounds; a ratio is one of medians. Memory is warmed before it is timed,
+// because the first touch of fresh memory measures the machine, not the file
+// system. Blocks carry marks that are checked before and after the timed passes.
+//
+//	go run ./tests/bench            # everything, some minutes, about 8 GiB of memory
+//	go run ./tests/bench -quick     # smoke test, seconds
+//	go run ./tests/bench -only read,ops -sizes 64KiB
+//
+// The topics of -only: read, write (a rewrite by rename, as vLLM does), fresh (the
+// same with new names), open, stat, ops (FUSE requests for each of them), cpu
+// (of the daemon, for each GB read), readdir, heap (a million small blocks: heap
+// for each, and adoption after a crash).
+//
+// kvfs is started as 'kvfs mount --memory-size SIZE --ready-fd 3 DIR'. Of its
+// .kvfs/status it reads "mount": {"ops": {name: count}} and
+// "process": {"heap_bytes": n}; a topic that lacks its figure prints n/a.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// bench is one run of the program.
+type bench struct {
+	config *config
+	report *report
+	pool   *pool
+
+	workDir, shmDir, diskDir string // ours, removed at the end; empty: not made
+	kvfsPath                 string
+	targets                  []*target
+	closing                  chan struct{} // closed when close begins
+
+	mu struct {
+		sync.Mutex
+		servers []*server
+	}
+}
+
+// The children's death signal hangs on the thread that starts them: see server.
+func init() { runtime.LockOSThread() }
+
+func main() {
+	c, err := parseFlags(os.Args[1:])
+	if errors.Is(err, flag.ErrHelp) {
+		os.Exit(0)
+	}
+	if err == nil {
+		err = run(c)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(c *config) error {
+	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, cancel) // The second ^C ends the program at once.
+	defer cancel()
+	ctx, cancelLimit := context.WithTimeoutCause(ctx, c.limit,
+		fmt.Errorf("not done after -timeout %v", c.limit))
+	defer cancelLimit()
+	// A processor for each client in a system call, one for this goroutine and
+	// one for signals.
+	runtime.GOMAXPROCS(max(runtime.NumCPU(), c.maxThreads+2))
+
+	b := &bench{config: c, report: newReport(c.quick), closing: make(chan struct{})}
+	context.AfterFunc(ctx, b.killHanging)
+	err := b.setup(ctx)
+	if err == nil {
+		b.report.machine = b.machine()
+		b.pool, err = newPool(c.maxThreads, max(mib, slices.Max(c.sizes)))
+	}
+	if err == nil {
+		err = b.measure(ctx)
+	}
+	b.report.print(os.Stdout)
+	if c.jsonPath != "" {
+		err = errors.Join(err, b.report.writeJSON(c.jsonPath))
+	}
+	return errors.Join(err, b.close())
+}
+
+func (b *bench) measure(ctx context.Context) error {
+	perSize := []string{"read", "write", "fresh", "open", "stat", "ops", "cpu"}
+	if b.config.wants(perSize...) {
+		for _, size := range b.config.sizes {
+			if err := b.measureSize(ctx, size); err != nil {
+				return err
+			}
+		}
+	}
+	if b.config.wants("readdir") {
+		if err := b.readdir(ctx); err != nil {
+			return err
+		}
+	}
+	if b.config.wants("heap") && b.target(kvfsName) != nil {
+		return b.heap(ctx)
+	}
+	return nil
+}
+
+// target returns the one with that name, or nil if it is not measured.
+func (b *bench) target(name string) *target {
+	for _, t := range b.targets {
+		if t.name == name {
+			return t
+		}
+	}
+	return nil
+}
+
+// killHanging runs when the run is interrupted or out of time. Clients that
+// hang in a daemon that does not answer come back when it is dead.
+func (b *bench) killHanging() {
+	const grace = 10 * time.Second
+	select {
+	case <-b.closing:
+		return
+	case <-time.After(grace):
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, s := range b.mu.servers {
+		s.signal(syscall.SIGKILL)
+	}
+}
+
+// say tells the person who waits what is going on; figures go to the report.
+func (b *bench) say(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "bench: "+format+"\n", args...)
+}

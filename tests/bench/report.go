@@ -1,0 +1,123 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"unicode/utf8"
+)
+
+// report collects tables for people and the same figures for programs.
+type report struct {
+	machine []string
+	quick   bool              // no verdicts: the figures are no measurement
+	tables  map[string]*table // by topic
+	rows    []row
+}
+
+// row is one figure, as in the file of -json.
+type row struct {
+	Topic      string             `json:"topic"`
+	Target     string             `json:"target"`
+	BlockBytes int                `json:"block_bytes,omitempty"`
+	Threads    int                `json:"threads,omitempty"`
+	Value      float64            `json:"value"`
+	Unit       string             `json:"unit"`
+	Ratio      float64            `json:"ratio_to_tmpfs,omitempty"`
+	Goal       *float64           `json:"goal,omitempty"`
+	Met        *bool              `json:"met,omitempty"`
+	Samples    []float64          `json:"samples,omitempty"`
+	FuseOps    map[string]float64 `json:"fuse_ops,omitempty"`
+}
+
+func newReport(quick bool) *report {
+	return &report{quick: quick, tables: map[string]*table{}}
+}
+
+// table returns the one of a topic, made with head and note at the first call.
+func (r *report) table(topic, title, note string, head ...string) *table {
+	if r.tables[topic] == nil {
+		r.tables[topic] = &table{title: title, note: note, head: head}
+	}
+	return r.tables[topic]
+}
+
+func (r *report) add(row row) { r.rows = append(r.rows, row) }
+
+// judge adds a goal to the row and returns the word for the table.
+func (r *report) judge(row *row, goal float64, met bool) string {
+	row.Goal = &goal
+	if r.quick {
+		return "quick"
+	}
+	row.Met = &met
+	if met {
+		return "met"
+	}
+	return "missed"
+}
+
+func (r *report) print(w io.Writer) {
+	for _, line := range r.machine {
+		fmt.Fprintln(w, line)
+	}
+	for _, topic := range topics() {
+		if t := r.tables[topic]; t != nil {
+			fmt.Fprintln(w)
+			t.print(w)
+		}
+	}
+}
+
+func (r *report) writeJSON(path string) error {
+	data, err := json.MarshalIndent(struct {
+		Machine []string `json:"machine"`
+		Rows    []row    `json:"rows"`
+	}{r.machine, r.rows}, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, append(data, '\n'), 0o644)
+}
+
+// table prints as Markdown whose source is aligned as well.
+type table struct {
+	title, note string
+	head        []string
+	rows        [][]string
+}
+
+func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
+
+func (t *table) print(w io.Writer) {
+	fmt.Fprintf(w, "**%s**", t.title)
+	if t.note != "" {
+		fmt.Fprintf(w, " %s", t.note)
+	}
+	fmt.Fprint(w, "\n\n")
+	widths := make([]int, len(t.head))
+	for _, cells := range append([][]string{t.head}, t.rows...) {
+		for i, cell := range cells {
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell), 3)
+		}
+	}
+	rule := make([]string, len(t.head))
+	for i := range rule {
+		rule[i] = strings.Repeat("-", widths[i]-1) + ":"
+	}
+	rule[0] = strings.Repeat("-", widths[0])
+	for _, cells := range append([][]string{t.head, rule}, t.rows...) {
+		var line strings.Builder
+		for i, cell := range cells {
+			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
+			if i == 0 {
+				line.WriteString("| " + cell + pad)
+			} else {
+				line.WriteString(" | " + pad + cell)
+			}
+		}
+		fmt.Fprintln(w, line.String()+" |")
+	}
+}

@@ -1,0 +1,194 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// Names of the targets, as in -targets.
+const (
+	shmName      = "shm"
+	kvfsName     = "kvfs"
+	loopbackName = "loopback"
+	diskName     = "disk"
+)
+
+// target is a directory to measure.
+type target struct {
+	name   string
+	dir    string  // absolute; blocks live in directories below it
+	server *server // who serves dir; nil: the kernel alone
+}
+
+// title is the target's column heading.
+func (t *target) title() string {
+	if t.name == shmName {
+		return "tmpfs"
+	}
+	return t.name
+}
+
+// settle lets the target finish what a pass left behind, outside of the timing:
+// write-back to the disk, or checksums and clean-up in a daemon, would otherwise
+// run while the next target is measured.
+func (t *target) settle(ctx context.Context) error {
+	if t.server != nil {
+		return t.server.awaitIdle(ctx)
+	}
+	if t.name != diskName {
+		return nil
+	}
+	fd, err := unix.Open(t.dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.Syncfs(fd), unix.Close(fd))
+}
+
+// setup makes the directories and starts the daemons. What it made is in b, to
+// be removed by b.close, also after an error.
+func (b *bench) setup(ctx context.Context) error {
+	var err error
+	if b.workDir, err = os.MkdirTemp("", "kvfs-bench-"); err != nil {
+		return err
+	}
+	if b.shmDir, err = os.MkdirTemp(b.config.shmDir, "kvfs-bench-"); err != nil {
+		return err
+	}
+	for _, name := range b.config.targets {
+		t, err := b.newTarget(ctx, name)
+		if name == loopbackName && err != nil {
+			// Only a comparison: kvfs can be measured without it.
+			b.say("no loopback: %v", err)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		b.targets = append(b.targets, t)
+	}
+	return nil
+}
+
+func (b *bench) newTarget(ctx context.Context, name string) (*target, error) {
+	t := &target{name: name}
+	var err error
+	switch name {
+	case shmName:
+		t.dir = filepath.Join(b.shmDir, "plain")
+		err = os.Mkdir(t.dir, 0o755)
+	case diskName:
+		b.diskDir, err = os.MkdirTemp(b.config.diskDir, "kvfs-bench-")
+		t.dir = b.diskDir
+	case loopbackName:
+		t.server, err = b.loopback()
+	case kvfsName:
+		t.server, err = b.kvfs(b.config.memoryMiB)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if t.server != nil {
+		t.dir = t.server.mount
+		err = b.start(ctx, t.server)
+	}
+	return t, err
+}
+
+// start starts s and leaves it to b.close to stop it.
+func (b *bench) start(ctx context.Context, s *server) error {
+	b.mu.Lock()
+	b.mu.servers = append(b.mu.servers, s)
+	b.mu.Unlock()
+	return s.start(ctx)
+}
+
+func (b *bench) kvfs(memoryMiB int) (*server, error) {
+	mount, err := b.mountPoint("kvfs")
+	if err != nil {
+		return nil, err
+	}
+	if b.kvfsPath == "" {
+		b.kvfsPath = b.config.kvfs
+	}
+	if b.kvfsPath == "" {
+		b.kvfsPath, err = b.build("cmd/kvfs", "kvfs")
+	}
+	argv := []string{b.kvfsPath, "mount", "--memory-size", fmt.Sprintf("%dMiB", memoryMiB),
+		"--ready-fd", "3"}
+	argv = append(append(argv, b.config.kvfsArgs...), mount)
+	return &server{argv: argv, mount: mount, verbose: b.config.verbose, adopts: true}, err
+}
+
+func (b *bench) loopback() (*server, error) {
+	mount, err := b.mountPoint("loopback")
+	if err != nil {
+		return nil, err
+	}
+	backing := filepath.Join(b.shmDir, "loopback")
+	if err := os.Mkdir(backing, 0o755); err != nil {
+		return nil, err
+	}
+	path, err := b.build("tests/bench/loopback", "loopback-server")
+	return &server{argv: []string{path, mount, backing}, mount: mount, verbose: b.config.verbose}, err
+}
+
+func (b *bench) mountPoint(name string) (string, error) {
+	dir := filepath.Join(b.workDir, name)
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return "", err
+	}
+	return dir, nil
+}
+
+// build compiles a package of this module, with the linker flag of the Makefile.
+func (b *bench) build(pkg, name string) (string, error) {
+	path := filepath.Join(b.workDir, name+".bin")
+	out, err := exec.Command("go", "build", "-ldflags=-checklinkname=0", "-o", path,
+		"github.com/kvfs/kvfs/"+pkg).CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("go build %s: %w\n%s", pkg, err, out)
+	}
+	return path, nil
+}
+
+// close stops the daemons and removes all that setup made.
+func (b *bench) close() error {
+	close(b.closing)
+	b.mu.Lock()
+	servers := b.mu.servers
+	b.mu.Unlock()
+	var errs []error
+	for _, s := range servers {
+		errs = append(errs, s.stop())
+	}
+	for _, dir := range []string{b.shmDir, b.diskDir} {
+		if dir != "" {
+			errs = append(errs, os.RemoveAll(dir))
+		}
+	}
+	if b.workDir != "" {
+		errs = append(errs, removeWorkDir(b.workDir))
+	}
+	if b.pool != nil {
+		errs = append(errs, b.pool.close())
+	}
+	return errors.Join(errs...)
+}
+
+// removeWorkDir removes binaries and mount points. It uses rmdir for the latter,
+// so a mount that would not go away is never emptied.
+func removeWorkDir(dir string) error {
+	entries, err := os.ReadDir(dir)
+	errs := []error{err}
+	for _, e := range entries {
+		errs = append(errs, os.Remove(filepath.Join(dir, e.Name())))
+	}
+	return errors.Join(append(errs, os.Remove(dir))...)
+}

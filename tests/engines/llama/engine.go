@@ -1,0 +1,256 @@
+package llama
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+)
+
+//go:embed engine.mjs
+var engineScript []byte
+
+const (
+	promptLength   = 256 // tokens that Save evaluates by default
+	continueLength = 32  // tokens that Save and Restore generate
+
+	// runTimeout bounds one process. It takes about a second on a local disk.
+	runTimeout = time.Minute
+)
+
+// nextToken is the first token after the prompt. It is not in the state, so
+// that a process that has only the state can begin to generate.
+const nextToken = firstByteToken + 'A'
+
+// Engine runs llama.cpp, a new process per call, on one random model. It is
+// immutable and safe for concurrent use.
+type Engine struct {
+	node    string // path of the interpreter
+	modules string // directory of node_modules
+	script  string // engine.mjs
+	model   string // GGUF file
+
+	prompt     []int
+	transposed bool
+}
+
+// Continuation is what a process generated from a state.
+type Continuation struct {
+	Context       []int     // tokens that the state covers
+	Tokens        []int     // generated
+	Probabilities []float64 // of each of Tokens, as the model saw it
+	Bytes         int64     // size of the state file; 0 after Restore
+}
+
+// RefusedError says that the engine reported an error and lived on.
+type RefusedError struct {
+	Op     string // "save" or "restore"
+	File   string
+	Reason string // in the engine's words
+}
+
+// Error implements error.
+func (e *RefusedError) Error() string { return fmt.Sprintf("%s %s: %s", e.Op, e.File, e.Reason) }
+
+// Prepare installs the engine, if this is the first use by the user, and writes
+// a model for tb. If the machine lacks what the engine needs, it returns nil
+// and the reason, for tb.Skip; anything else that goes wrong fails tb.
+func Prepare(tb testing.TB) (e *Engine, skipReason string) {
+	tb.Helper()
+	node, err := findNode(tb.Context())
+	if errors.Is(err, errUnavailable) {
+		return nil, fmt.Sprint(err)
+	} else if err != nil {
+		tb.Fatal(err)
+	}
+	modules, err := installOnce()
+	if errors.Is(err, errUnavailable) {
+		return nil, fmt.Sprint(err)
+	} else if err != nil {
+		tb.Fatal(err)
+	}
+
+	dir := tb.TempDir()
+	e = &Engine{
+		node:    node,
+		modules: modules,
+		script:  filepath.Join(dir, "engine.mjs"),
+		model:   filepath.Join(dir, "random.gguf"),
+		prompt:  randomPrompt(1, promptLength),
+	}
+	if err := os.WriteFile(e.script, engineScript, 0o644); err != nil {
+		tb.Fatal(err)
+	}
+	if err := WriteModel(e.model, 1); err != nil {
+		tb.Fatal(err)
+	}
+	return e, ""
+}
+
+// WithPrompt returns an engine that saves the state of another prompt: length
+// random tokens from seed. Each token takes 4 KiB of the state file.
+func (e *Engine) WithPrompt(seed uint64, length int) *Engine {
+	c := *e
+	c.prompt = randomPrompt(seed, length)
+	return &c
+}
+
+// WithTransposedValues returns an engine without flash attention. It keeps the
+// values of its cache transposed and writes them in pieces of 2 bytes per token
+// of the prompt, which stdio gathers into writes of st_blksize; with flash
+// attention a layer is one long write. The state files of the two do not mix.
+func (e *Engine) WithTransposedValues() *Engine {
+	c := *e
+	c.transposed = true
+	return &c
+}
+
+// Prompt returns the tokens that Save evaluates.
+func (e *Engine) Prompt() []int { return slices.Clone(e.prompt) }
+
+// Save evaluates the prompt in a new process, saves the state to file in dir,
+// in place, and continues in the same process from the state in its memory.
+func (e *Engine) Save(tb testing.TB, dir, file string) Continuation {
+	tb.Helper()
+	c, err := e.run(tb.Context(), "save", filepath.Join(dir, file))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return c
+}
+
+// Restore loads the state from file in dir in a new process, and continues.
+func (e *Engine) Restore(tb testing.TB, dir, file string) Continuation {
+	tb.Helper()
+	c, err := e.TryRestore(tb.Context(), dir, file)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return c
+}
+
+// TryRestore is Restore that returns its error: a *RefusedError if the engine
+// could not load the file and said so; any other error means that the process
+// died or did not end.
+func (e *Engine) TryRestore(ctx context.Context, dir, file string) (Continuation, error) {
+	return e.run(ctx, "restore", filepath.Join(dir, file))
+}
+
+// request is the argument of engine.mjs.
+type request struct {
+	Modules string `json:"modules"`
+	Model   string `json:"model"`
+	Context int    `json:"context"`
+	Flash   bool   `json:"flash"`
+	Op      string `json:"op"`
+	File    string `json:"file"`
+	Prompt  []int  `json:"prompt"`
+	Next    int    `json:"next"`
+	Length  int    `json:"length"`
+}
+
+// reply is what engine.mjs prints.
+type reply struct {
+	Error         string    `json:"error"`
+	Bytes         int64     `json:"bytes"`
+	Context       []int     `json:"context"`
+	Tokens        []int     `json:"tokens"`
+	Probabilities []float64 `json:"probabilities"`
+}
+
+func (e *Engine) run(ctx context.Context, op, file string) (Continuation, error) {
+	req := request{
+		Modules: e.modules,
+		Model:   e.model,
+		Context: modelContext,
+		Flash:   !e.transposed,
+		Op:      op,
+		File:    file,
+		Next:    nextToken,
+		Length:  continueLength,
+	}
+	if op == "save" {
+		req.Prompt = e.prompt
+	}
+	rep, err := e.exec(ctx, req)
+	if err != nil {
+		return Continuation{}, fmt.Errorf("llama.cpp: %s %s: %w", op, file, err)
+	}
+	if rep.Error != "" {
+		return Continuation{}, &RefusedError{Op: op, File: file, Reason: rep.Error}
+	}
+	if len(rep.Tokens) != continueLength || len(rep.Probabilities) != continueLength {
+		return Continuation{}, fmt.Errorf("llama.cpp: %s %s: generated %d tokens and %d probabilities, want %d",
+			op, file, len(rep.Tokens), len(rep.Probabilities), continueLength)
+	}
+	return Continuation{
+		Context:       rep.Context,
+		Tokens:        rep.Tokens,
+		Probabilities: rep.Probabilities,
+		Bytes:         rep.Bytes,
+	}, nil
+}
+
+// exec runs the script and waits for its end.
+func (e *Engine) exec(ctx context.Context, req request) (reply, error) {
+	arg, err := json.Marshal(req)
+	if err != nil {
+		return reply{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, runTimeout)
+	defer cancel()
+	var stdout, stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, e.node, e.script, string(arg))
+	cmd.Stdout = &stdout
+	cmd.Stderr = &stderr
+	cmd.WaitDelay = 5 * time.Second
+	if err := cmd.Run(); err != nil {
+		return reply{}, fmt.Errorf("%w\n%s", err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	var rep reply
+	if err := json.Unmarshal(stdout.Bytes(), &rep); err != nil {
+		return reply{}, fmt.Errorf("reply %q: %w", stdout.Bytes(), err)
+	}
+	return rep, nil
+}
+
+// Diff says where got continues otherwise than want, or "" if they are the same
+// to the last bit.
+func Diff(got, want Continuation) string {
+	if !slices.Equal(got.Context, want.Context) {
+		return fmt.Sprintf("state covers %d tokens, want %d: %v, want %v",
+			len(got.Context), len(want.Context), got.Context, want.Context)
+	}
+	for i := range min(len(got.Tokens), len(want.Tokens)) {
+		if got.Tokens[i] != want.Tokens[i] {
+			return fmt.Sprintf("token %d is %d, want %d", i, got.Tokens[i], want.Tokens[i])
+		}
+		if got.Probabilities[i] != want.Probabilities[i] {
+			return fmt.Sprintf("token %d (%d) has probability %v, want %v",
+				i, got.Tokens[i], got.Probabilities[i], want.Probabilities[i])
+		}
+	}
+	if len(got.Tokens) != len(want.Tokens) {
+		return fmt.Sprintf("%d tokens, want %d", len(got.Tokens), len(want.Tokens))
+	}
+	return ""
+}
+
+// randomPrompt returns length byte tokens.
+func randomPrompt(seed uint64, length int) []int {
+	r := rand.New(rand.NewPCG(seed, 0))
+	tokens := make([]int, length)
+	for i := range tokens {
+		tokens[i] = firstByteToken + r.IntN(256)
+	}
+	return tokens
+}

@@ -1,0 +1,92 @@
+// Runs llama.cpp once: node engine.mjs REQUEST, where REQUEST is JSON.
+//
+//   modules  directory of node_modules
+//   model    GGUF file
+//   context  tokens that the context can hold
+//   flash    whether to use flash attention
+//   op       "save": evaluate prompt, save the state to file
+//            "restore": load the state from file
+//   file     state file
+//   prompt   tokens (save only)
+//   next     token from which both continue, greedily
+//   length   tokens to generate
+//
+// Prints one line of JSON: {tokens, probabilities, context, bytes}, or {error}
+// when the engine refused the operation. Everything else goes to stderr.
+import {join} from "node:path";
+import {pathToFileURL} from "node:url";
+
+const request = JSON.parse(process.argv[2]);
+
+const index = join(request.modules, "node-llama-cpp", "dist", "index.js");
+const {getLlama} = await import(pathToFileURL(index).href);
+
+const llama = await getLlama({
+    gpu: false,
+    build: "never",
+    skipDownload: true,
+    progressLogs: false,
+    maxThreads: 1,
+    logLevel: "error",
+    logger: (level, message) => process.stderr.write(`${level}: ${message}\n`)
+});
+const model = await llama.loadModel({
+    modelPath: request.model,
+    gpuLayers: 0,
+    ignoreMemorySafetyChecks: true
+});
+const context = await model.createContext({
+    contextSize: request.context,
+    sequences: 1,
+    flashAttention: request.flash,
+    threads: 1, // the order of additions, and so the last bit, is fixed
+    ignoreMemorySafetyChecks: true
+});
+const sequence = context.getSequence();
+
+let bytes = 0;
+let error;
+if (request.op === "save") {
+    await sequence.evaluateWithoutGeneratingNewTokens(request.prompt);
+    try {
+        bytes = (await sequence.saveStateToFile(request.file)).fileSize;
+    } catch (err) {
+        error = String(err?.message ?? err);
+    }
+} else if (request.op === "restore") {
+    try {
+        await sequence.loadStateFromFile(request.file, {acceptRisk: true});
+    } catch (err) {
+        error = String(err?.message ?? err);
+    }
+} else
+    throw new Error(`unknown op ${request.op}`);
+
+if (error !== undefined)
+    print({error});
+else
+    print({bytes, context: Array.from(sequence.contextTokens), ...await generate()});
+
+await llama.dispose();
+
+// generate continues from request.next and returns each token that was chosen
+// and how probable the model held it.
+async function generate() {
+    const tokens = [];
+    const probabilities = [];
+    const outputs = sequence.evaluateWithMetadata([request.next], {confidence: true}, {
+        temperature: 0,
+        yieldEogToken: true
+    });
+    for await (const {token, confidence} of outputs) {
+        tokens.push(token);
+        probabilities.push(confidence);
+        if (tokens.length === request.length)
+            break;
+    }
+    return {tokens, probabilities};
+}
+
+function print(reply) {
+    process.stdout.write(JSON.stringify(reply) + "\n");
+}

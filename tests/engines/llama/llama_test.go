@@ -1,0 +1,211 @@
+package llama
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/kvfs/kvfs/tests/harness"
+)
+
+func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
+
+// places are the directories on which the engine has to work. The plain one is
+// the control: what fails there is a fault of the test.
+var places = []struct {
+	name string
+	open func(testing.TB) string
+}{
+	{"plain", func(tb testing.TB) string { return tb.TempDir() }},
+	{"kvfs", openMount},
+}
+
+// openMount returns an empty directory on a new mount.
+func openMount(tb testing.TB) string {
+	tb.Helper()
+	dir := harness.Mount(tb, harness.Options{}).Path("slots")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		tb.Fatal(err)
+	}
+	return dir
+}
+
+// inEachPlace runs f with the engine and each of the directories.
+func inEachPlace(t *testing.T, f func(t *testing.T, e *Engine, dir string)) {
+	e := prepare(t)
+	for _, p := range places {
+		t.Run(p.name, func(t *testing.T) { f(t, e, p.open(t)) })
+	}
+}
+
+func prepare(t *testing.T) *Engine {
+	t.Helper()
+	e, skipReason := Prepare(t)
+	if skipReason != "" {
+		harness.Skip(t, "%s", skipReason)
+	}
+	return e
+}
+
+// TestLlamaSaveRestore shows that a state survives the directory: a process
+// that has only the file generates the same tokens, with the same probabilities
+// to the last bit, as the process that wrote the file and went on from memory.
+// It does so in both ways in which the engine writes: in long pieces, and in
+// many short ones.
+func TestLlamaSaveRestore(t *testing.T) {
+	inEachPlace(t, func(t *testing.T, e *Engine, dir string) {
+		for _, tt := range []struct {
+			name string
+			e    *Engine
+		}{
+			{"flash", e},
+			{"transposed", e.WithTransposedValues()},
+		} {
+			t.Run(tt.name, func(t *testing.T) {
+				file := tt.name + ".bin"
+				saved := tt.e.Save(t, dir, file)
+				if len(saved.Context) != promptLength {
+					t.Fatalf("state covers %d tokens, want %d", len(saved.Context), promptLength)
+				}
+				checkSize(t, filepath.Join(dir, file), saved.Bytes)
+				if saved.Bytes < 1<<20 {
+					t.Errorf("state file has %d bytes, want at least 1 MiB", saved.Bytes)
+				}
+				if d := Diff(tt.e.Restore(t, dir, file), saved); d != "" {
+					t.Errorf("restored process differs: %s", d)
+				}
+			})
+		}
+	})
+}
+
+// TestLlamaResave shows that the last save to a name wins, whole: after a save
+// over an existing file, which truncates it and writes in place, a new process
+// gets the new state and nothing of the old one, be the new file as long as the
+// old one, shorter or longer. The name is one that a client may choose: it has
+// spaces and letters beyond ASCII.
+func TestLlamaResave(t *testing.T) {
+	const file = "слот 0 – é.bin"
+	inEachPlace(t, func(t *testing.T, e *Engine, dir string) {
+		var before Continuation
+		for i, length := range []int{256, 256, 100, 400} {
+			e := e.WithPrompt(uint64(10+i), length)
+			saved := e.Save(t, dir, file)
+			if Diff(saved, before) == "" {
+				t.Fatalf("save %d continues as the one before; the test shows nothing", i)
+			}
+			checkSize(t, filepath.Join(dir, file), saved.Bytes)
+			if d := Diff(e.Restore(t, dir, file), saved); d != "" {
+				t.Errorf("save %d (%d tokens): restored process differs: %s", i, length, d)
+			}
+			before = saved
+		}
+		if names := list(t, dir); len(names) != 1 || names[0] != file {
+			t.Errorf("directory holds %q, want only %q", names, file)
+		}
+	})
+}
+
+// TestLlamaRestoreMissing shows that a state that is not there is a miss to the
+// engine, not a crash: it reports an error and lives. The look-up leaves
+// nothing behind: no file, and no memory of the absence that would hide the
+// file when it is saved afterwards.
+func TestLlamaRestoreMissing(t *testing.T) {
+	const file = "absent.bin"
+	inEachPlace(t, func(t *testing.T, e *Engine, dir string) {
+		_, err := e.TryRestore(t.Context(), dir, file)
+		var refused *RefusedError
+		if !errors.As(err, &refused) {
+			t.Fatalf("restore of a missing file: got %v, want a *RefusedError", err)
+		}
+		if names := list(t, dir); len(names) != 0 {
+			t.Errorf("directory holds %q after the miss, want nothing", names)
+		}
+		saved := e.Save(t, dir, file)
+		if d := Diff(e.Restore(t, dir, file), saved); d != "" {
+			t.Errorf("restored process differs: %s", d)
+		}
+	})
+}
+
+// TestDiffSeesLostPage shows that the comparison of the other tests can fail:
+// a state file in which one page came back as zeros restores without an error,
+// and each such page changes the continuation. It runs on a plain directory.
+func TestDiffSeesLostPage(t *testing.T) {
+	const page = 4096
+	e, dir := prepare(t), t.TempDir()
+	saved := e.Save(t, dir, "whole.bin")
+	whole, err := os.ReadFile(filepath.Join(dir, "whole.bin"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The first pages hold the header, on which the engine asserts, and
+	// the tokens.
+	last := len(whole)/page - 1
+	for _, n := range []int{2, last / 3, last / 2, last - 1} {
+		t.Run(fmt.Sprintf("page=%d", n), func(t *testing.T) {
+			lost := bytes.Clone(whole)
+			clear(lost[n*page : (n+1)*page])
+			if err := os.WriteFile(filepath.Join(dir, "lost.bin"), lost, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			if Diff(e.Restore(t, dir, "lost.bin"), saved) == "" {
+				t.Error("continuation is that of the whole file")
+			}
+		})
+	}
+}
+
+// TestWriteModelRepeats shows that a seed names one model, so that a failure
+// can be repeated, and that another seed gives another.
+func TestWriteModelRepeats(t *testing.T) {
+	dir := t.TempDir()
+	var models [][]byte
+	for i, seed := range []uint64{1, 1, 2} {
+		path := filepath.Join(dir, fmt.Sprintf("%d.gguf", i))
+		if err := WriteModel(path, seed); err != nil {
+			t.Fatal(err)
+		}
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		models = append(models, b)
+	}
+	if !bytes.Equal(models[0], models[1]) {
+		t.Error("the same seed gave two models")
+	}
+	if bytes.Equal(models[0], models[2]) {
+		t.Error("two seeds gave the same model")
+	}
+}
+
+// checkSize fails t unless the file at path has the size that the engine says
+// it wrote.
+func checkSize(t *testing.T, path string, want int64) {
+	t.Helper()
+	fi, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if fi.Size() != want {
+		t.Fatalf("%s has %d bytes, want the %d that the engine wrote", path, fi.Size(), want)
+	}
+}
+
+// list returns the names in dir.
+func list(t *testing.T, dir string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}

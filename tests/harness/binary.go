@@ -1,0 +1,116 @@
+package harness
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Root returns the root directory of the module that the test runs in.
+func Root(tb testing.TB) string {
+	tb.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for ; ; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+		if dir == "/" {
+			tb.Fatal("no go.mod above the test's directory")
+		}
+	}
+}
+
+var binary struct {
+	once sync.Once
+	path string
+	err  error
+}
+
+// Binary returns the path of the kvfs binary. It is built once in a test
+// process, with the race detector if the test has it, unless KVFS_BIN names
+// one.
+func Binary(tb testing.TB) string {
+	tb.Helper()
+	root := Root(tb)
+	binary.once.Do(func() {
+		if binary.path = os.Getenv("KVFS_BIN"); binary.path != "" {
+			return
+		}
+		binary.path, binary.err = build(root)
+	})
+	if binary.err != nil {
+		tb.Fatal(binary.err)
+	}
+	return binary.path
+}
+
+func build(root string) (string, error) {
+	dir, err := os.MkdirTemp(processDir(), "bin")
+	if err != nil {
+		return "", err
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "kvfs")
+	args := []string{"build", "-ldflags=-checklinkname=0", "-o", path}
+	if RaceEnabled {
+		args = append(args, "-race")
+	}
+	cmd := exec.Command("go", append(args, "./cmd/kvfs")...)
+	cmd.Dir = root
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go %q: %w\n%s", args, err, out)
+	}
+	return path, nil
+}
+
+// Deadline is how long the harness waits for anything that ought to happen. It
+// is generous: reaching it fails the test.
+const Deadline = 60 * time.Second
+
+// Kvfs runs a kvfs command to its end and returns what it printed and its exit
+// code.
+func Kvfs(tb testing.TB, args ...string) (stdout, stderr string, code int) {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), Deadline)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, Binary(tb), args...)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	if _, ok := errors.AsType[*exec.ExitError](err); err != nil && !ok {
+		tb.Fatalf("kvfs %q: %v", args, err)
+	}
+	if ctx.Err() != nil {
+		tb.Fatalf("kvfs %q: not done after %v\n%s", args, Deadline, errs.String())
+	}
+	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
+}
+
+// Poll calls cond again and again until it returns true, and fails the test if
+// that takes longer than Deadline. It is for state of another process of which
+// no event can be had.
+func Poll(tb testing.TB, what string, cond func() bool) {
+	tb.Helper()
+	deadline := time.After(Deadline)
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !cond() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			tb.Fatalf("after %v still not: %s", Deadline, what)
+		}
+	}
+}

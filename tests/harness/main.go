@@ -1,0 +1,145 @@
+package harness
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Environment variables between a test process and its helpers.
+const helperEnv = "KVFS_TEST_HELPER"
+
+var helpers = map[string]func(args []string) int{actorHelper: actorMain}
+
+// Helper registers fn to run in processes that RunHelper or StartHelper start;
+// its result is their exit code. Call it in TestMain, before Main.
+func Helper(name string, fn func(args []string) int) { helpers[name] = fn }
+
+// Main runs the tests, or the helper as which this process was started, and
+// returns the exit code.
+func Main(m *testing.M) int {
+	if name := os.Getenv(helperEnv); name != "" {
+		fn := helpers[name]
+		if fn == nil {
+			fmt.Fprintf(os.Stderr, "no helper %q\n", name)
+			return 2
+		}
+		return fn(os.Args[1:])
+	}
+	sweep()
+	code := m.Run()
+	removeProcessDirs()
+	printSkips()
+	return code
+}
+
+// Temporary directories. Everything of one test process is below two
+// directories whose names carry its process id, so that a later process can
+// clean up after one that died.
+
+const dirPrefix = "kvfs-test-"
+
+var parents = []string{os.TempDir(), "/dev/shm"}
+
+func dirIn(parent string) string {
+	dir := filepath.Join(parent, dirPrefix+strconv.Itoa(os.Getpid()))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		panic(err)
+	}
+	return dir
+}
+
+// processDir returns the directory for mount points, logs and binaries.
+func processDir() string { return dirIn(parents[0]) }
+
+// memoryDir returns the directory for memory tiers; it is on tmpfs where
+// possible.
+func memoryDir() string {
+	if _, err := os.Stat(parents[1]); err != nil {
+		return processDir()
+	}
+	return dirIn(parents[1])
+}
+
+func removeProcessDirs() {
+	for _, p := range parents {
+		removeTree(filepath.Join(p, dirPrefix+strconv.Itoa(os.Getpid())))
+	}
+}
+
+// sweep removes what dead test processes left.
+func sweep() {
+	for _, p := range parents {
+		dirs, _ := filepath.Glob(filepath.Join(p, dirPrefix+"*"))
+		for _, d := range dirs {
+			pid, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(d), dirPrefix))
+			if err == nil && unix.Kill(pid, 0) == unix.ESRCH {
+				removeTree(d)
+			}
+		}
+	}
+}
+
+// removeTree unmounts everything below dir, deepest first, and removes it.
+func removeTree(dir string) {
+	for _, p := range slices.Backward(MountPoints(dir)) {
+		unmount(p)
+	}
+	if len(MountPoints(dir)) == 0 {
+		os.RemoveAll(dir)
+	}
+}
+
+// Skips.
+
+var skips struct {
+	sync.Mutex
+	count map[string]int
+}
+
+// Skip skips the test and counts the reason.
+func Skip(tb testing.TB, format string, args ...any) {
+	tb.Helper()
+	reason := fmt.Sprintf(format, args...)
+	skips.Lock()
+	if skips.count == nil {
+		skips.count = make(map[string]int)
+	}
+	skips.count[reason]++
+	skips.Unlock()
+	tb.Skip(reason)
+}
+
+func printSkips() {
+	skips.Lock()
+	defer skips.Unlock()
+	var total int
+	var lines []string
+	for reason, n := range skips.count {
+		total += n
+		lines = append(lines, fmt.Sprintf("  %4d %s", n, reason))
+	}
+	if total > 0 {
+		slices.Sort(lines)
+		fmt.Printf("skipped %d:\n%s\n", total, strings.Join(lines, "\n"))
+	}
+}
+
+// Reference reports whether Mount gives plain directories instead of kvfs.
+func Reference() bool { return os.Getenv("KVFS_TEST_REFERENCE") == "1" }
+
+// KvfsOnly skips the test in reference mode: what it shows is a promise of kvfs
+// beyond POSIX.
+func KvfsOnly(tb testing.TB, promise string) {
+	tb.Helper()
+	if Reference() {
+		Skip(tb, "reference mode: %s", promise)
+	}
+}

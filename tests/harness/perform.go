@@ -1,0 +1,119 @@
+package harness
+
+import (
+	"errors"
+	"io"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// perform does one request by direct system calls, repeated only on EINTR.
+func perform(q request) response {
+	var r response
+	err := performOp(q, &r)
+	for errors.Is(err, unix.EINTR) {
+		r = response{}
+		err = performOp(q, &r)
+	}
+	if err != nil {
+		errno, ok := errors.AsType[syscall.Errno](err)
+		if !ok {
+			errno = unix.EPROTO
+		}
+		r.Errno = int(errno)
+	}
+	return r
+}
+
+func performOp(q request, r *response) error {
+	switch q.Op {
+	case "stat":
+		return unix.Stat(q.Path, &r.Stat)
+	case "fstat":
+		return unix.Fstat(q.FD, &r.Stat)
+	case "statfs":
+		return unix.Statfs(q.Path, &r.VFS)
+	case "access":
+		// Not unix.Access: its faccessat2 with the effective ids is what
+		// the engines do not call.
+		return access(q.Path, q.Mode)
+	case "rename":
+		return unix.Rename(q.Path, q.Path2)
+	case "unlink":
+		return unix.Unlink(q.Path)
+	case "mkdir":
+		return unix.Mkdir(q.Path, q.Mode)
+	case "rmdir":
+		return unix.Rmdir(q.Path)
+	case "chmod":
+		return unix.Chmod(q.Path, q.Mode)
+	case "truncate":
+		return unix.Truncate(q.Path, q.N)
+	case "names":
+		return names(q.Path, r)
+	case "readfile":
+		var err error
+		r.Data, err = os.ReadFile(q.Path)
+		return err
+	}
+	return performFD(q, r)
+}
+
+func performFD(q request, r *response) error {
+	var n int
+	var err error
+	switch q.Op {
+	case "open":
+		n, err = unix.Open(q.Path, q.Flags|unix.O_CLOEXEC, q.Mode)
+	case "close":
+		// Not repeated: the descriptor is gone whatever close says.
+		if err = unix.Close(q.FD); errors.Is(err, unix.EINTR) {
+			err = nil
+		}
+	case "dup":
+		n, err = unix.FcntlInt(uintptr(q.FD), unix.F_DUPFD_CLOEXEC, 0)
+	case "write":
+		n, err = unix.Write(q.FD, q.Data)
+	case "pwrite":
+		n, err = unix.Pwrite(q.FD, q.Data, q.Off)
+	case "pread":
+		r.Data = make([]byte, q.N)
+		n, err = unix.Pread(q.FD, r.Data, q.Off)
+		r.Data = r.Data[:max(n, 0)]
+	case "fsync":
+		err = unix.Fsync(q.FD)
+	case "ftruncate":
+		err = unix.Ftruncate(q.FD, q.N)
+	case "fallocate":
+		err = unix.Fallocate(q.FD, q.Mode, q.Off, q.N)
+	case "flock":
+		err = unix.Flock(q.FD, q.Flags)
+	case "setlk":
+		lk := unix.Flock_t{Type: int16(q.Flags), Whence: io.SeekStart}
+		err = unix.FcntlFlock(uintptr(q.FD), unix.F_SETLK, &lk)
+	default:
+		err = unix.ENOSYS
+	}
+	r.N = int64(n)
+	return err
+}
+
+func access(path string, mode uint32) error {
+	p, err := unix.BytePtrFromString(path)
+	if err != nil {
+		return err
+	}
+	return accessAt(p, mode)
+}
+
+func names(path string, r *response) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	r.Names, err = f.Readdirnames(-1)
+	return err
+}

@@ -1,0 +1,346 @@
+package mount
+
+import (
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tests/harness"
+)
+
+// Capacity tests use blocks of 4 MiB on mounts of 64 MiB.
+const (
+	blockSize   = 4 * mib
+	smallMemory = 64 * mib
+)
+
+func smallMount(t *testing.T, writeTimeout string) *harness.Daemon {
+	t.Helper()
+	harness.KvfsOnly(t, "capacity rules")
+	return harness.Mount(t, harness.Options{
+		MemorySize: "64MiB",
+		Flags:      []string{"--mount-write-timeout", writeTimeout},
+	})
+}
+
+// tryStore stores a block as vLLM does and returns the first error and the step
+// that gave it. A short write fails the test: there must be none.
+func tryStore(t *testing.T, path string, p []byte) (step string, err error) {
+	t.Helper()
+	tmp := path + ".tmp"
+	f, err := tryOpen(t, tmp, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_TRUNC, 0o644)
+	if err != nil {
+		return "open", err
+	}
+	n, err := unix.Write(f.fd, p)
+	if err == nil && n != len(p) {
+		t.Errorf("%s: short write: %d of %d bytes", path, n, len(p))
+	}
+	f.closed = true
+	if cerr := unix.Close(f.fd); err == nil && cerr != nil {
+		unix.Unlink(tmp)
+		return "close", cerr
+	}
+	if err != nil || n != len(p) {
+		unix.Unlink(tmp)
+		return "write", err
+	}
+	if err := again(func() error { return unix.Rename(tmp, path) }); err != nil {
+		return "rename", err
+	}
+	return "", nil
+}
+
+// fillWithPins stores blocks and keeps each open for reading, until a store
+// fails, which it must with ENOSPC.
+func fillWithPins(t *testing.T, dir string) []*file {
+	t.Helper()
+	var pins []*file
+	for i := range 2 * smallMemory / blockSize {
+		p := fmt.Sprintf("%s/pin%d", dir, i)
+		step, err := tryStore(t, p, pattern(p, blockSize))
+		if err != nil {
+			wantErrno(t, step, err, unix.ENOSPC)
+			break
+		}
+		pins = append(pins, open(t, p, unix.O_RDONLY, 0))
+	}
+	if n := len(pins) * blockSize; n < smallMemory/2 || n > smallMemory {
+		t.Fatalf("%d bytes of pinned blocks fit into %d", n, smallMemory)
+	}
+	return pins
+}
+
+// flood stores n bytes of blocks into dir; each store must succeed.
+func flood(t *testing.T, dir string, n int) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	for i := range n / blockSize {
+		p := fmt.Sprintf("%s/flood%d", dir, i)
+		if step, err := tryStore(t, p, pattern(p, blockSize)); err != nil {
+			t.Fatalf("block %d: %s: %s", i, step, errnoName(err))
+		}
+	}
+}
+
+// TestFullOfPins is the row "out of space" of section 3.5: with memory full of
+// open blocks, ENOSPC comes at open or with the first byte.
+func TestFullOfPins(t *testing.T) {
+	d := smallMount(t, "1s")
+	dir := d.Path("group")
+	mkdir(t, dir)
+	pins := fillWithPins(t, dir)
+
+	t.Run("P0 ENOSPC at open or first write, never later, and nothing is published", func(t *testing.T) {
+		for i := range 3 {
+			p := fmt.Sprintf("%s/over%d", dir, i)
+			step, err := tryStore(t, p, pattern(p, blockSize))
+			wantErrno(t, step, err, unix.ENOSPC)
+			if step != "open" && step != "write" {
+				t.Errorf("ENOSPC came at %q", step)
+			}
+			wantAbsent(t, harness.NewActor(t, nil), p)
+			wantAbsent(t, harness.Self(), p)
+		}
+	})
+	t.Run("P0 small writes: the first fails (llama.cpp)", func(t *testing.T) {
+		f, err := tryOpen(t, dir+"/slot", unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 0o666)
+		if err == nil {
+			_, err = unix.Write(f.fd, pattern("x", 4096))
+			unix.Close(f.fd)
+			f.closed = true
+		}
+		wantErrno(t, "open or first write", err, unix.ENOSPC)
+		wantAbsent(t, harness.NewActor(t, nil), dir+"/slot")
+	})
+	t.Run("P0 fallocate: ENOSPC, both modes (numpy, Dynamo)", func(t *testing.T) {
+		for _, mode := range []uint32{0, unix.FALLOC_FL_KEEP_SIZE} {
+			f, err := tryOpen(t, fmt.Sprintf("%s/falloc%d.tmp", dir, mode), unix.O_RDWR|unix.O_CREAT, 0o644)
+			if err == nil {
+				err = again(func() error { return unix.Fallocate(f.fd, mode, 0, smallMemory/2) })
+			}
+			wantErrno(t, fmt.Sprintf("fallocate mode %d", mode), err, unix.ENOSPC)
+		}
+	})
+	t.Run("P0 open blocks keep their bytes and names", func(t *testing.T) {
+		for i, f := range pins {
+			p := fmt.Sprintf("%s/pin%d", dir, i)
+			sameBytes(t, p, f.pread(blockSize, 0), pattern(p, blockSize))
+			wantSize(t, p, blockSize)
+		}
+	})
+	t.Run("P0 statfs shows the pinned bytes", func(t *testing.T) {
+		var st unix.Statfs_t
+		must(t, "statfs", unix.Statfs(dir, &st))
+		if got := int64(st.Blocks-st.Bavail) * 4096; got < int64(len(pins))*blockSize {
+			t.Errorf("used: got %d, want %d or more", got, len(pins)*blockSize)
+		}
+	})
+	t.Run("P0 unlink and close make room at once", func(t *testing.T) {
+		unlink(t, dir+"/pin0")
+		pins[0].close()
+		// The kernel tells the daemon of the close asynchronously, but a write
+		// waits for room.
+		p := dir + "/after-unlink"
+		if step, err := tryStore(t, p, pattern(p, blockSize)); err != nil {
+			t.Errorf("store: %s: %s", step, errnoName(err))
+		}
+		wantBytes(t, p, pattern(p, blockSize))
+	})
+	t.Run("P0 with the pins gone, stores evict", func(t *testing.T) {
+		for _, f := range pins[1:] {
+			f.close()
+		}
+		flood(t, dir, 2*smallMemory)
+	})
+}
+
+// TestWriteWaits shows that a write which meets memory full of pins waits for
+// room, up to mount.write_timeout.
+func TestWriteWaits(t *testing.T) {
+	d := smallMount(t, "60s")
+	dir := d.Path("group")
+	mkdir(t, dir)
+	var pins []*file
+	for i := range (smallMemory / blockSize) - 2 {
+		p := fmt.Sprintf("%s/pin%d", dir, i)
+		store(t, p, pattern(p, blockSize))
+		pins = append(pins, open(t, p, unix.O_RDONLY, 0))
+	}
+	const writers = 6 // more than fit beside the pins
+	a := make([]*harness.Actor, writers)
+	for i := range a {
+		a[i] = harness.NewActor(t, nil)
+	}
+	errs := make(chan error, writers)
+	for i := range writers {
+		go func() {
+			p := fmt.Sprintf("%s/waits%d", dir, i)
+			err := a[i].WriteFile(p+".tmp", pattern(p, blockSize))
+			if err == nil {
+				err = a[i].Rename(p+".tmp", p)
+			}
+			errs <- err
+		}()
+	}
+	for _, f := range pins {
+		f.close()
+	}
+	for range writers {
+		wantErrno(t, "store", <-errs, nil)
+	}
+}
+
+// TestEvict is section 3.6: stores beyond the capacity evict, and what must
+// stay, stays.
+func TestEvict(t *testing.T) {
+	d := smallMount(t, "10s")
+
+	t.Run("P0 stores of 4 times the capacity succeed; what is visible is whole", func(t *testing.T) {
+		dir := d.Path("many")
+		flood(t, dir, 4*smallMemory)
+		total := 0
+		for _, name := range listNames(t, dir) {
+			b, err := os.ReadFile(dir + "/" + name)
+			if os.IsNotExist(err) {
+				continue
+			}
+			must(t, "read "+name, err)
+			sameBytes(t, name, b, pattern(dir+"/"+name, blockSize))
+			total += len(b)
+		}
+		if total > smallMemory || total < smallMemory/2 {
+			t.Errorf("%d bytes visible of a capacity of %d", total, smallMemory)
+		}
+		wantBytes(t, fmt.Sprintf("%s/flood%d", dir, 4*smallMemory/blockSize-1),
+			pattern(fmt.Sprintf("%s/flood%d", dir, 4*smallMemory/blockSize-1), blockSize))
+	})
+	t.Run("P0 a block with an open handle is not evicted", func(t *testing.T) {
+		p := d.Path("held")
+		store(t, p, pattern(p, blockSize))
+		f := open(t, p, unix.O_RDONLY, 0)
+		flood(t, d.Path("flood-held"), 3*smallMemory)
+		sameBytes(t, "handle", f.pread(blockSize, 0), pattern(p, blockSize))
+		wantBytes(t, p, pattern(p, blockSize))
+		f.close()
+	})
+	t.Run("P0 after a positive look-up the block stays readable for the lease", func(t *testing.T) {
+		p := d.Path("leased")
+		store(t, p, pattern(p, blockSize))
+		from := time.Now()
+		wantErrno(t, "access", harness.NewActor(t, nil).Access(p, unix.F_OK), nil)
+		flood(t, d.Path("flood-leased"), 2*smallMemory)
+		if took := time.Since(from); took > 20*time.Second {
+			harness.Skip(t, "machine too slow: the lease may have ended")
+		}
+		wantBytes(t, p, pattern(p, blockSize))
+	})
+	t.Run("P0 an uncommitted file is not evicted", func(t *testing.T) {
+		p := d.Path("half")
+		f := open(t, p+".tmp", unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o644)
+		f.write(pattern(p, 2*blockSize)[:blockSize])
+		flood(t, d.Path("flood-half"), 2*smallMemory)
+		f.write(pattern(p, 2*blockSize)[blockSize:])
+		f.close()
+		rename(t, p+".tmp", p)
+		wantBytes(t, p, pattern(p, 2*blockSize))
+	})
+	t.Run("P0 a closed temporary file is not evicted before its rename", func(t *testing.T) {
+		p := d.Path("closed")
+		put(t, p+".tmp", pattern(p, blockSize))
+		flood(t, d.Path("flood-closed"), 2*smallMemory)
+		rename(t, p+".tmp", p)
+		wantBytes(t, p, pattern(p, blockSize))
+	})
+	t.Run("P0 a pinned block is not evicted", func(t *testing.T) {
+		p := d.Path("pinned")
+		store(t, p, pattern(p, blockSize))
+		must(t, "setxattr", unix.Setxattr(p, "user.kvfs.pinned", []byte("1"), 0))
+		flood(t, d.Path("flood-pinned"), 3*smallMemory)
+		wantBytes(t, p, pattern(p, blockSize))
+		must(t, "setxattr", unix.Setxattr(p, "user.kvfs.pinned", []byte("0"), 0))
+	})
+	t.Run("P0 eviction leaves directories", func(t *testing.T) {
+		if st := stat(t, d.Path("many")); st.Mode&unix.S_IFMT != unix.S_IFDIR {
+			t.Errorf("mode: %#o", st.Mode)
+		}
+	})
+}
+
+// TestPoison shows that a file with a failed write is never published: neither
+// by close, nor by rename, nor over an older version.
+func TestPoison(t *testing.T) {
+	d := smallMount(t, "1s")
+	// writeTooMuch writes until the mount has no more room.
+	writeTooMuch := func(t *testing.T, f *file) {
+		t.Helper()
+		for range 2 * smallMemory / mib {
+			n, err := unix.Write(f.fd, pattern("x", mib))
+			if err != nil {
+				wantErrno(t, "write", err, unix.ENOSPC)
+				return
+			}
+			if n != mib {
+				return
+			}
+		}
+		t.Fatalf("%d bytes fit into %d", 2*smallMemory, smallMemory)
+	}
+	for name, flags := range map[string]int{"new": 0, "over an old version": unix.O_TRUNC} {
+		t.Run("P0 in place, "+name, func(t *testing.T) {
+			p := d.Path("in-place " + name)
+			if flags != 0 {
+				put(t, p, pattern("old", mib))
+			}
+			f := open(t, p, unix.O_WRONLY|unix.O_CREAT|flags, 0o644)
+			writeTooMuch(t, f)
+			f.closed = true
+			unix.Close(f.fd) // may fail or not
+			wantOld(t, p, flags != 0)
+		})
+		t.Run("P0 renamed, "+name, func(t *testing.T) {
+			p := d.Path("renamed " + name)
+			if flags != 0 {
+				put(t, p, pattern("old", mib))
+			}
+			f := open(t, p+".tmp", unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o644)
+			writeTooMuch(t, f)
+			f.closed = true
+			unix.Close(f.fd)
+			if err := unix.Rename(p+".tmp", p); err == nil {
+				t.Log("rename succeeded; the block must not show all the same")
+			}
+			wantOld(t, p, flags != 0)
+		})
+	}
+	t.Run("P0 renamed while open (llm-d)", func(t *testing.T) {
+		p := d.Path("renamed open")
+		f := open(t, p+".tmp", unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o644)
+		writeTooMuch(t, f)
+		unix.Rename(p+".tmp", p)
+		wantAbsent(t, harness.NewActor(t, nil), p)
+		f.closed = true
+		unix.Close(f.fd)
+		wantAbsent(t, harness.NewActor(t, nil), p)
+	})
+	t.Run("P0 the mount works on", func(t *testing.T) {
+		flood(t, d.Path("after"), 2*smallMemory)
+	})
+}
+
+// wantOld fails unless others see the old version, or nothing if there was none.
+func wantOld(t *testing.T, path string, old bool) {
+	t.Helper()
+	for _, a := range []*harness.Actor{harness.NewActor(t, nil), harness.Self()} {
+		if old {
+			wantSeen(t, a, path, pattern("old", mib))
+		} else {
+			wantAbsent(t, a, path)
+		}
+	}
+}

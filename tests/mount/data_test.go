@@ -1,0 +1,331 @@
+package mount
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tests/harness"
+)
+
+// TestData is section 3.2 of the contract.
+func TestData(t *testing.T) {
+	d := harness.Mount(t, harness.Options{MemorySize: "1GiB"})
+	runRows(t, d, slices.Concat(openRows, rwRows, inPlaceRows, rawRows, mapRows, kernelRows, lockRows))
+}
+
+// blockSizes are those of the clients, with and without a 28-byte header, and
+// their neighbours.
+var blockSizes = []int{
+	0, 1, 511, 4095, 4096, 4097, 64 * kib, 128*kib + 28, mib - 1, mib, mib + 1,
+	2 * mib, 4*mib + 28, 4*mib + 300*kib, 8 * mib, 32*mib + 28, 64 * mib,
+}
+
+var openRows = []row{
+	{"P0 open flags of every client are taken (all)", func(t *testing.T, e *env) {
+		flags := map[string]int{
+			"O_WRONLY|O_CREAT|O_TRUNC":                     unix.O_WRONLY | unix.O_CREAT | unix.O_TRUNC,
+			"O_WRONLY|O_CREAT|O_EXCL|O_TRUNC|O_DIRECT":     unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL | unix.O_TRUNC | unix.O_DIRECT,
+			"O_RDWR|O_CREAT|O_EXCL|O_NOFOLLOW|O_DIRECT":    unix.O_RDWR | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_DIRECT,
+			"O_WRONLY|O_CREAT|O_DIRECT":                    unix.O_WRONLY | unix.O_CREAT | unix.O_DIRECT,
+			"O_RDWR|O_CREAT|O_DIRECT":                      unix.O_RDWR | unix.O_CREAT | unix.O_DIRECT,
+			"O_RDWR|O_CREAT|O_SYNC":                        unix.O_RDWR | unix.O_CREAT | unix.O_SYNC,
+			"O_WRONLY|O_CREAT|O_APPEND":                    unix.O_WRONLY | unix.O_CREAT | unix.O_APPEND,
+			"O_WRONLY|O_CREAT|O_DSYNC|O_NOCTTY|O_NONBLOCK": unix.O_WRONLY | unix.O_CREAT | unix.O_DSYNC | unix.O_NOCTTY | unix.O_NONBLOCK,
+		}
+		for name, fl := range flags {
+			p := e.path(strings.ReplaceAll(name, "|", "+"))
+			f, err := tryOpen(t, p, fl, 0o644)
+			if err != nil {
+				t.Errorf("%s: %s", name, errnoName(err))
+				continue
+			}
+			f.write(aligned(t, pattern(name, 8192)))
+			f.close()
+			wantBytes(t, p, pattern(name, 8192))
+		}
+		p := e.path("read")
+		store(t, p, pattern("r", 8192))
+		for _, fl := range []int{
+			0, unix.O_DIRECT, unix.O_NOATIME, unix.O_NOFOLLOW, unix.O_RDWR, unix.O_RDWR | unix.O_DIRECT,
+			unix.O_NONBLOCK, unix.O_NOATIME | unix.O_DIRECT | unix.O_SYNC,
+		} {
+			f := open(t, p, fl, 0)
+			sameBytes(t, fmt.Sprintf("with %#o", fl), f.read(8192), pattern("r", 8192))
+			f.close()
+		}
+	}},
+	{"P0 the 4096-byte O_DIRECT probe (vLLM)", func(t *testing.T, e *env) {
+		p := e.path(".o_direct_probe_4553700977220842880.tmp")
+		f := open(t, p, unix.O_CREAT|unix.O_WRONLY|unix.O_TRUNC|unix.O_DIRECT, 0o644)
+		f.write(aligned(t, make([]byte, 4096)))
+		f.close()
+		unlink(t, p)
+		wantAbsent(t, e.process(), p)
+	}},
+	{"P0 O_DIRECT with lengths, offsets and memory that are not aligned (LMCache, llm-d)", func(t *testing.T, e *env) {
+		harness.KvfsOnly(t, "alignment is ignored")
+		want := pattern("odd", 3*mib+777)
+		f := open(t, e.path("odd"), unix.O_RDWR|unix.O_CREAT|unix.O_DIRECT, 0o644)
+		f.pwrite(want[:1001], 0)
+		f.pwrite(want[1001:mib+5], 1001)
+		f.pwrite(want[mib+5:], mib+5)
+		f.close()
+		f = open(t, e.path("odd"), unix.O_RDONLY|unix.O_DIRECT, 0)
+		buf := make([]byte, len(want)+8)[3:]
+		if n, err := unix.Pread(f.fd, buf, 0); err != nil || n != len(want) {
+			t.Fatalf("pread: got %d, %v, want %d", n, err, len(want))
+		}
+		sameBytes(t, "all", buf[:len(want)], want)
+		sameBytes(t, "a part", f.pread(12345, 54321), want[54321:54321+12345])
+	}},
+	{"P0 fcntl F_SETFL sets and clears O_DIRECT (Dynamo)", func(t *testing.T, e *env) {
+		f := open(t, e.path("x"), unix.O_RDWR|unix.O_CREAT|unix.O_EXCL, 0o600)
+		fl, err := unix.FcntlInt(uintptr(f.fd), unix.F_GETFL, 0)
+		must(t, "F_GETFL", err)
+		_, err = unix.FcntlInt(uintptr(f.fd), unix.F_SETFL, fl|unix.O_DIRECT)
+		must(t, "F_SETFL O_DIRECT", err)
+		f.pwrite(aligned(t, pattern("direct", mib)), 0)
+		sameBytes(t, "direct", f.read(mib), pattern("direct", mib))
+		_, err = unix.FcntlInt(uintptr(f.fd), unix.F_SETFL, fl)
+		must(t, "F_SETFL", err)
+		f.pwrite(pattern("buffered", 333), mib)
+		sameBytes(t, "buffered", f.pread(333, mib), pattern("buffered", 333))
+	}},
+	{"P0 access modes hold: EBADF for the wrong direction (POSIX)", func(t *testing.T, e *env) {
+		put(t, e.path("x"), []byte("x"))
+		r, w := open(t, e.path("x"), unix.O_RDONLY, 0), open(t, e.path("x"), unix.O_WRONLY, 0)
+		_, err := unix.Write(r.fd, []byte("y"))
+		wantErrno(t, "write to a reader", err, unix.EBADF)
+		_, err = unix.Read(w.fd, make([]byte, 1))
+		wantErrno(t, "read from a writer", err, unix.EBADF)
+		w.close()
+		wantBytes(t, e.path("x"), []byte("x"))
+	}},
+	{"P0 O_DIRECTORY on a file: ENOTDIR; O_CREAT on a directory: EISDIR (POSIX)", func(t *testing.T, e *env) {
+		put(t, e.path("x"), []byte("x"))
+		_, err := tryOpen(t, e.path("x"), unix.O_RDONLY|unix.O_DIRECTORY, 0)
+		wantErrno(t, "O_DIRECTORY", err, unix.ENOTDIR)
+		_, err = tryOpen(t, e.dir, unix.O_WRONLY|unix.O_CREAT, 0o644)
+		wantErrno(t, "O_CREAT", err, unix.EISDIR)
+	}},
+	{"P0 ioctl TCGETS: ENOTTY (Python's open)", func(t *testing.T, e *env) {
+		put(t, e.path("x"), []byte("x"))
+		f := open(t, e.path("x"), unix.O_RDONLY, 0)
+		_, err := unix.IoctlGetTermios(f.fd, unix.TCGETS)
+		wantErrno(t, "TCGETS", err, unix.ENOTTY, unix.ENOSYS)
+	}},
+	{"P2 O_TMPFILE works or fails cleanly (nobody)", func(t *testing.T, e *env) {
+		f, err := tryOpen(t, e.dir, unix.O_TMPFILE|unix.O_RDWR, 0o600)
+		wantErrno(t, "O_TMPFILE", err, nil, unix.EOPNOTSUPP, unix.EISDIR, unix.ENOSYS)
+		if err == nil {
+			f.write(pattern("t", 10000))
+			sameBytes(t, "O_TMPFILE", f.pread(10000, 0), pattern("t", 10000))
+			f.close()
+		}
+		if names := listNames(t, e.dir); len(names) != 0 {
+			t.Errorf("left behind: %q", names)
+		}
+	}},
+}
+
+var rwRows = []row{
+	{"P0 one write and one read of a whole block, 0 to 64 MiB, buffered and direct (all)", func(t *testing.T, e *env) {
+		for _, n := range blockSizes {
+			for _, direct := range []int{0, unix.O_DIRECT} {
+				if harness.Reference() && n%4096 != 0 {
+					direct = 0
+				}
+				p := e.path(fmt.Sprintf("%d-%d", n, direct))
+				want := aligned(t, pattern(p, n))
+				f := open(t, p+".tmp", unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_TRUNC|direct, 0o644)
+				if n > 0 {
+					f.write(want)
+				}
+				f.close()
+				rename(t, p+".tmp", p)
+				wantSize(t, p, int64(n))
+				r := open(t, p, unix.O_RDONLY|direct, 0)
+				sameBytes(t, p, r.read(max(n, 1)), want)
+				r.close()
+				unlink(t, p)
+			}
+		}
+	}},
+	{"P0 writev and readv with one and with many vectors (vLLM, llm-d)", func(t *testing.T, e *env) {
+		want := pattern("v", 4*mib+28)
+		f := open(t, e.path("v"), unix.O_RDWR|unix.O_CREAT, 0o644)
+		iov := [][]byte{{}, want[:28], want[28:1028], want[1028 : 2*mib], want[2*mib:]}
+		if n, err := unix.Writev(f.fd, iov); err != nil || n != len(want) {
+			t.Fatalf("writev: got %d, %v, want %d", n, err, len(want))
+		}
+		f.seek(0, unix.SEEK_SET, 0)
+		got := make([]byte, len(want))
+		iov = [][]byte{got[:1], got[1 : mib+1], got[mib+1:]}
+		if n, err := unix.Readv(f.fd, iov); err != nil || n != len(want) {
+			t.Fatalf("readv: got %d, %v, want %d", n, err, len(want))
+		}
+		sameBytes(t, "readv", got, want)
+	}},
+	{"P0 4096 bytes, then the rest (LMCache FSConnector)", func(t *testing.T, e *env) {
+		want := pattern("x", 4*mib+28)
+		store(t, e.path("x"), want)
+		f := open(t, e.path("x"), unix.O_RDONLY, 0)
+		got := append(f.read(4096), f.read(len(want)-4096)...)
+		sameBytes(t, "both", got, want)
+		if b := f.read(10); len(b) != 0 {
+			t.Errorf("at the end: got %d bytes, want 0", len(b))
+		}
+	}},
+	{"P0 tail reads by SEEK_END, unaligned lengths and offsets, reads past the end (llm-d, llama.cpp)", func(t *testing.T, e *env) {
+		want := pattern("x", 5*mib+1234)
+		store(t, e.path("x"), want)
+		f := open(t, e.path("x"), unix.O_RDONLY, 0)
+		n := int64(len(want))
+		f.seek(0, unix.SEEK_END, n)
+		f.seek(-2*mib, unix.SEEK_CUR, n-2*mib)
+		sameBytes(t, "tail", f.read(2*mib), want[n-2*mib:])
+		rnd := newRand(t)
+		for range 200 {
+			off, l := rnd.IntN(len(want)+1000), rnd.IntN(3*mib)
+			end := min(off+l, len(want))
+			sameBytes(t, fmt.Sprintf("%d at %d", l, off), f.pread(l, int64(off)), want[min(off, end):end])
+		}
+	}},
+	{"P0 many 4 KiB writes in a row, then reads of any size (llama.cpp)", func(t *testing.T, e *env) {
+		want := pattern("x", 8*mib)
+		f := open(t, e.path("slot"), unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 0o666)
+		for off := 0; off < len(want); off += 4096 {
+			f.write(want[off : off+4096])
+		}
+		f.close()
+		wantBytes(t, e.path("slot"), want)
+		wantSeen(t, e.process(), e.path("slot"), want)
+	}},
+	{"P0 writes of 1 byte to 300 KiB, unaligned, in a row (stdio)", func(t *testing.T, e *env) {
+		rnd := newRand(t)
+		want := pattern("x", 6*mib)
+		f := open(t, e.path("x"), unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 0o666)
+		for off := 0; off < len(want); {
+			n := min(1+rnd.IntN(300*kib), len(want)-off)
+			f.write(want[off : off+n])
+			off += n
+		}
+		f.close()
+		wantBytes(t, e.path("x"), want)
+	}},
+	{"P0 dup'ed descriptors, closed twice: the first flush is not the end (SGLang numpy)", func(t *testing.T, e *env) {
+		want := pattern("x", 3*mib)
+		f := open(t, e.path("x.tmp"), unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 0o666)
+		g := f.dup()
+		g.write(want[:mib])
+		g.close()
+		f.seek(0, unix.SEEK_CUR, mib)
+		h := f.dup()
+		h.write(want[mib : 2*mib])
+		h.close()
+		f.write(want[2*mib:])
+		f.close()
+		rename(t, e.path("x.tmp"), e.path("x"))
+		wantSeen(t, e.process(), e.path("x"), want)
+
+		f = open(t, e.path("y"), unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 0o666)
+		g = f.dup()
+		f.write(want[:mib])
+		f.close()
+		g.write(want[mib:])
+		g.close()
+		wantSeen(t, e.process(), e.path("y"), want)
+	}},
+	{"P0 16 readers and 16 writers at once (vLLM's threads)", func(t *testing.T, e *env) {
+		var wg sync.WaitGroup
+		for w := range 16 {
+			name := fmt.Sprintf("block%d", w)
+			store(t, e.path(name), pattern(name+"-0", mib))
+			wg.Go(func() {
+				for v := 1; v < 8; v++ {
+					p := e.path(name)
+					err := os.WriteFile(p+".tmp", pattern(fmt.Sprintf("%s-%d", name, v), mib), 0o644)
+					if err == nil {
+						err = os.Rename(p+".tmp", p)
+					}
+					if err != nil {
+						t.Errorf("store %s: %v", name, err)
+						return
+					}
+				}
+			})
+			wg.Go(func() {
+				for range 8 {
+					b, err := os.ReadFile(e.path(name))
+					if err != nil || !oneVersion(b, name, 8) {
+						t.Errorf("%s: %d bytes, %v: not one of its versions", name, len(b), err)
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+	}},
+}
+
+// oneVersion reports whether b is one of the first n versions of name, whole.
+func oneVersion(b []byte, name string, n int) bool {
+	for v := range n {
+		if bytes.Equal(b, pattern(fmt.Sprintf("%s-%d", name, v), mib)) {
+			return true
+		}
+	}
+	return false
+}
+
+var inPlaceRows = []row{
+	{"P0 rewrite with O_TRUNC: longer, shorter, empty (llama.cpp, LMCache local_disk)", func(t *testing.T, e *env) {
+		for i, n := range []int{3 * mib, 5*mib + 1, 2 * mib, 7, 0, 4 * mib} {
+			want := pattern(fmt.Sprint(i), n)
+			put(t, e.path("slot"), want)
+			wantBytes(t, e.path("slot"), want)
+			wantSeen(t, e.process(), e.path("slot"), want)
+		}
+	}},
+	{"P0 rewrite without O_TRUNC keeps the old tail (LMCache O_DIRECT, SGLang NIXL)", func(t *testing.T, e *env) {
+		old := pattern("old", 4*mib)
+		store(t, e.path("x"), old)
+		f := open(t, e.path("x"), unix.O_CREAT|unix.O_WRONLY|unix.O_DIRECT, 0o644)
+		f.write(aligned(t, pattern("new", mib)))
+		f.close()
+		want := append(pattern("new", mib), old[mib:]...)
+		wantBytes(t, e.path("x"), want)
+		wantSeen(t, e.process(), e.path("x"), want)
+	}},
+	{"P0 O_TRUNC with nothing written leaves an empty file (vLLM config.json race)", func(t *testing.T, e *env) {
+		store(t, e.path("x"), pattern("old", 1000))
+		open(t, e.path("x"), unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 0o666).close()
+		wantSeen(t, e.process(), e.path("x"), nil)
+	}},
+	{"P0 O_TRUNC with O_RDONLY|O_CREAT and truncate by path (POSIX)", func(t *testing.T, e *env) {
+		store(t, e.path("x"), pattern("x", 2*mib))
+		must(t, "truncate", again(func() error { return unix.Truncate(e.path("x"), mib+1) }))
+		wantBytes(t, e.path("x"), pattern("x", 2*mib)[:mib+1])
+		must(t, "truncate up", again(func() error { return unix.Truncate(e.path("x"), 2*mib) }))
+		want := make([]byte, 2*mib)
+		copy(want, pattern("x", 2*mib)[:mib+1])
+		wantSeen(t, e.process(), e.path("x"), want)
+		wantErrno(t, "truncate to -1", unix.Truncate(e.path("x"), -1), unix.EINVAL)
+	}},
+	{"P0 O_APPEND writes at the end, whatever the offset (POSIX)", func(t *testing.T, e *env) {
+		put(t, e.path("log"), []byte("one "))
+		f := open(t, e.path("log"), unix.O_WRONLY|unix.O_APPEND, 0)
+		f.seek(0, unix.SEEK_SET, 0)
+		f.write([]byte("two "))
+		f.write([]byte("three"))
+		f.close()
+		wantSeen(t, e.process(), e.path("log"), []byte("one two three"))
+	}},
+}

@@ -1,0 +1,350 @@
+package mount
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tests/harness"
+)
+
+// TestMetadata is section 3.3 of the contract.
+func TestMetadata(t *testing.T) {
+	d := harness.Mount(t, harness.Options{})
+	runRows(t, d, slices.Concat(sizeRows, timeRows, ownerRows, statfsRows))
+}
+
+// older returns a time that no clock of the test shows.
+var older = unix.Timespec{Sec: 1_000_000_000, Nsec: 123_456_789}
+
+func setTimes(t testing.TB, path string, atime, mtime unix.Timespec) {
+	t.Helper()
+	err := again(func() error {
+		return unix.UtimesNanoAt(unix.AT_FDCWD, path, []unix.Timespec{atime, mtime}, 0)
+	})
+	must(t, "utimensat", err)
+}
+
+func wantTime(t testing.TB, what string, got, want unix.Timespec) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: got %d.%09d, want %d.%09d", what, got.Sec, got.Nsec, want.Sec, want.Nsec)
+	}
+}
+
+var sizeRows = []row{
+	{"P0 st_size is exact from close and from rename on (all)", func(t *testing.T, e *env) {
+		for _, n := range []int{0, 1, 4095, 4097, mib + 28, 5*mib - 1} {
+			p := e.path(fmt.Sprint(n))
+			f := open(t, p, unix.O_WRONLY|unix.O_CREAT, 0o644)
+			if n > 0 {
+				f.write(pattern(p, n))
+			}
+			f.wantSize(int64(n))
+			f.close()
+			wantSize(t, p, int64(n))
+			if st, err := e.process().Stat(p); err != nil || st.Size != int64(n) {
+				t.Errorf("other process: size %d, %v, want %d", st.Size, err, n)
+			}
+			rename(t, p, p+"r")
+			wantSize(t, p+"r", int64(n))
+		}
+	}},
+	{"P0 the writer's fstat follows each write (ftell, fseek END)", func(t *testing.T, e *env) {
+		f := open(t, e.path("x"), unix.O_RDWR|unix.O_CREAT, 0o644)
+		g := open(t, e.path("x"), unix.O_RDONLY, 0)
+		for i := range 5 {
+			f.write(pattern("x", 100000))
+			f.wantSize(int64(i+1) * 100000)
+			g.wantSize(int64(i+1) * 100000)
+			wantSize(t, e.path("x"), int64(i+1)*100000)
+			f.seek(0, unix.SEEK_END, int64(i+1)*100000)
+		}
+		f.pwrite([]byte("x"), 2*mib)
+		f.wantSize(2*mib + 1)
+	}},
+	{"P0 st_blocks and st_blksize are sane, nlink is 1 (stdio, du)", func(t *testing.T, e *env) {
+		store(t, e.path("x"), pattern("x", mib))
+		st := stat(t, e.path("x"))
+		if st.Blocks*512 < mib || st.Blocks*512 > 4*mib {
+			t.Errorf("st_blocks: got %d for 1 MiB", st.Blocks)
+		}
+		if st.Blksize < 4096 || st.Blksize&(st.Blksize-1) != 0 {
+			t.Errorf("st_blksize: got %d, want a power of two from 4096", st.Blksize)
+		}
+		if st.Nlink != 1 {
+			t.Errorf("st_nlink: got %d, want 1", st.Nlink)
+		}
+		if !harness.Reference() && (st.Blksize < 128*kib || st.Blksize > mib) {
+			t.Errorf("st_blksize: got %d, want 128 KiB to 1 MiB", st.Blksize)
+		}
+	}},
+	{"P0 the inode number stays while a handle is open (kernel)", func(t *testing.T, e *env) {
+		f := open(t, e.path("x.tmp"), unix.O_RDWR|unix.O_CREAT|unix.O_EXCL, 0o644)
+		ino := f.stat().Ino
+		check := func(step string) {
+			t.Helper()
+			if got := f.stat().Ino; got != ino {
+				t.Errorf("after %s: inode %d, want %d", step, got, ino)
+			}
+		}
+		f.write(pattern("x", mib))
+		check("write")
+		rename(t, e.path("x.tmp"), e.path("x"))
+		check("rename")
+		if st := stat(t, e.path("x")); st.Ino != ino {
+			t.Errorf("by name after rename: inode %d, want %d", st.Ino, ino)
+		}
+		store(t, e.path("x"), pattern("y", mib))
+		check("replace")
+		if st := stat(t, e.path("x")); st.Ino == ino {
+			t.Errorf("the new file has the inode of the open old one")
+		}
+		unlink(t, e.path("x"))
+		check("unlink")
+	}},
+	{"P0 distinct files have distinct inode numbers, fstat and readdir agree (find, du)", func(t *testing.T, e *env) {
+		seen := map[uint64]string{}
+		for i := range 500 {
+			p := e.path(fmt.Sprint(i))
+			put(t, p, nil)
+			st := stat(t, p)
+			if old, ok := seen[st.Ino]; ok {
+				t.Fatalf("inode %d: %s and %s", st.Ino, old, p)
+			}
+			seen[st.Ino] = p
+		}
+	}},
+}
+
+var timeRows = []row{
+	{"P0 rename leaves mtime alone (SGLang restart order)", func(t *testing.T, e *env) {
+		put(t, e.path("x.tmp"), pattern("x", 1000))
+		before := stat(t, e.path("x.tmp")).Mtim
+		rename(t, e.path("x.tmp"), e.path("x"))
+		wantTime(t, "mtime", stat(t, e.path("x")).Mtim, before)
+		setTimes(t, e.path("x"), older, older)
+		rename(t, e.path("x"), e.path("y"))
+		wantTime(t, "mtime", stat(t, e.path("y")).Mtim, older)
+		st, err := e.process().Stat(e.path("y"))
+		must(t, "stat", err)
+		wantTime(t, "mtime in another process", st.Mtim, older)
+	}},
+	{"P0 order by mtime is order of store (SGLang, NIXL cleaner)", func(t *testing.T, e *env) {
+		var last unix.Timespec
+		for i := range 100 {
+			p := e.path(fmt.Sprint(i))
+			store(t, p, pattern(p, 5000))
+			m := stat(t, p).Mtim
+			if m.Nano() < last.Nano() {
+				t.Errorf("block %d: mtime %v before that of the block stored earlier, %v", i, m, last)
+			}
+			last = m
+		}
+		for i, prev := 1, stat(t, e.path("0")).Mtim; i < 100; i++ {
+			m := stat(t, e.path(fmt.Sprint(i))).Mtim
+			if m.Nano() < prev.Nano() {
+				t.Errorf("later: block %d is older than its predecessor", i)
+			}
+			prev = m
+		}
+	}},
+	{"P0 mtime is near the clock after a write, and moves with a rewrite (all)", func(t *testing.T, e *env) {
+		put(t, e.path("x"), []byte("x"))
+		setTimes(t, e.path("x"), older, older)
+		// The kernel stamps files with the coarse clock, up to a tick behind.
+		from := time.Now().Add(-time.Second)
+		put(t, e.path("x"), []byte("y"))
+		m := stat(t, e.path("x")).Mtim
+		if at := time.Unix(m.Unix()); at.Before(from) || at.After(time.Now().Add(time.Second)) {
+			t.Errorf("mtime: got %v, want about %v", at, from)
+		}
+		setTimes(t, e.path("x"), older, older)
+		f := open(t, e.path("x"), unix.O_WRONLY, 0)
+		f.pwrite([]byte("z"), 0)
+		f.close()
+		if stat(t, e.path("x")).Mtim == older {
+			t.Error("mtime unchanged by a write in place")
+		}
+	}},
+	{"P0 utimensat: UTIME_NOW, UTIME_OMIT, both, by handle and by name (llm-d, llama.cpp)", func(t *testing.T, e *env) {
+		omit, now := unix.Timespec{Nsec: unix.UTIME_OMIT}, unix.Timespec{Nsec: unix.UTIME_NOW}
+		store(t, e.path("x"), []byte("x"))
+		setTimes(t, e.path("x"), older, older)
+		wantTime(t, "atime", stat(t, e.path("x")).Atim, older)
+		wantTime(t, "mtime", stat(t, e.path("x")).Mtim, older)
+		setTimes(t, e.path("x"), now, omit)
+		if st := stat(t, e.path("x")); st.Atim.Sec <= older.Sec {
+			t.Errorf("atime: got %d, want now", st.Atim.Sec)
+		}
+		wantTime(t, "mtime after UTIME_OMIT", stat(t, e.path("x")).Mtim, older)
+		setTimes(t, e.path("x"), unix.Timespec{Sec: 5, Nsec: 6}, omit)
+		setTimes(t, e.path("x"), omit, unix.Timespec{Sec: 7, Nsec: 8})
+		wantTime(t, "atime", stat(t, e.path("x")).Atim, unix.Timespec{Sec: 5, Nsec: 6})
+		wantTime(t, "mtime", stat(t, e.path("x")).Mtim, unix.Timespec{Sec: 7, Nsec: 8})
+		setTimes(t, e.path("x"), omit, omit)
+		wantTime(t, "mtime", stat(t, e.path("x")).Mtim, unix.Timespec{Sec: 7, Nsec: 8})
+		f := open(t, e.path("x"), unix.O_WRONLY, 0)
+		must(t, "futimes", unix.Futimes(f.fd, []unix.Timeval{{Sec: 9}, {Sec: 10}}))
+		f.close()
+		wantTime(t, "mtime by handle", stat(t, e.path("x")).Mtim, unix.Timespec{Sec: 10})
+		st, err := e.process().Stat(e.path("x"))
+		must(t, "stat", err)
+		wantTime(t, "mtime in another process", st.Mtim, unix.Timespec{Sec: 10})
+	}},
+	{"P0 reading moves atime (pvc_evictor)", func(t *testing.T, e *env) {
+		harness.KvfsOnly(t, "atime on every read")
+		for _, direct := range []int{0, unix.O_DIRECT} {
+			p := e.path(fmt.Sprint(direct))
+			store(t, p, pattern("x", 8192))
+			setTimes(t, p, older, older)
+			f := open(t, p, unix.O_RDONLY|direct, 0)
+			f.read(8192)
+			f.close()
+			if st := stat(t, p); st.Atim.Sec == older.Sec {
+				t.Errorf("with flags %#o: atime unchanged by open and read", direct)
+			}
+			wantTime(t, "mtime", stat(t, p).Mtim, older)
+		}
+	}},
+	{"P1 ctime moves with chmod, rename and write (POSIX)", func(t *testing.T, e *env) {
+		store(t, e.path("x"), []byte("x"))
+		before := stat(t, e.path("x")).Ctim
+		must(t, "chmod", unix.Chmod(e.path("x"), 0o600))
+		if after := stat(t, e.path("x")).Ctim; after.Nano() < before.Nano() || after.Sec < 1_700_000_000 {
+			t.Errorf("ctime: %v after %v", after, before)
+		}
+	}},
+}
+
+var ownerRows = []row{
+	{"P0 st_mode as created, under the umask; chmod (0600 temporaries)", func(t *testing.T, e *env) {
+		for _, mode := range []uint32{0o600, 0o644, 0o666, 0o640, 0o400} {
+			p := e.path(fmt.Sprintf("%o", mode))
+			f := open(t, p, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, mode)
+			f.write([]byte("x"))
+			f.close()
+			if got, want := stat(t, p).Mode, unix.S_IFREG|mode&^0o022; got != want {
+				t.Errorf("created with %#o: got %#o, want %#o", mode, got, want)
+			}
+		}
+		must(t, "chmod", again(func() error { return unix.Chmod(e.path("600"), 0o644) }))
+		if st, err := e.process().Stat(e.path("600")); err != nil || st.Mode != unix.S_IFREG|0o644 {
+			t.Errorf("after chmod: %#o, %v", st.Mode, err)
+		}
+		rename(t, e.path("640"), e.path("r"))
+		if got := stat(t, e.path("r")).Mode; got != unix.S_IFREG|0o640 {
+			t.Errorf("after rename: %#o", got)
+		}
+		put(t, e.path("r"), []byte("rewritten"))
+		if got := stat(t, e.path("r")).Mode; got != unix.S_IFREG|0o640 {
+			t.Errorf("after a rewrite: %#o", got)
+		}
+	}},
+	{"P0 the creating user owns; others are refused by mode (engines under several users)", func(t *testing.T, e *env) {
+		needRoot(t)
+		must(t, "chmod", unix.Chmod(e.dir, 0o777))
+		alice := harness.NewActor(t, &harness.User{UID: 23001, GID: 23001})
+		bob := harness.NewActor(t, &harness.User{UID: 23002, GID: 23002})
+		must(t, "alice writes", alice.WriteFile(e.path("a"), []byte("alice")))
+		st := stat(t, e.path("a"))
+		if st.Uid != 23001 || st.Gid != 23001 {
+			t.Errorf("owner: got %d:%d, want 23001:23001", st.Uid, st.Gid)
+		}
+		wantSeen(t, bob, e.path("a"), []byte("alice"))
+		wantErrno(t, "bob writes", bob.WriteFile(e.path("a"), []byte("bob")), unix.EACCES)
+		wantErrno(t, "bob's W_OK", bob.Access(e.path("a"), unix.W_OK), unix.EACCES)
+		must(t, "alice chmod", alice.Chmod(e.path("a"), 0o600))
+		_, err := bob.Open(e.path("a"), unix.O_RDONLY, 0)
+		wantErrno(t, "bob reads 0600", err, unix.EACCES)
+		wantErrno(t, "bob chmod", bob.Chmod(e.path("a"), 0o666), unix.EPERM)
+		must(t, "alice mkdir", alice.Mkdir(e.path("dir"), 0o755))
+		wantErrno(t, "bob creates in alice's", bob.WriteFile(e.path("dir/b"), nil), unix.EACCES)
+		wantErrno(t, "bob removes from alice's", bob.Rmdir(e.path("dir/none")), unix.ENOENT, unix.EACCES)
+		fd, err := alice.Open(e.path("a"), unix.O_RDONLY|unix.O_NOATIME, 0)
+		wantErrno(t, "O_NOATIME by the owner", err, nil)
+		alice.Close(fd)
+		must(t, "chown", again(func() error { return unix.Chown(e.path("a"), 23002, 23002) }))
+		wantSeen(t, bob, e.path("a"), []byte("alice"))
+	}},
+	{"P1 access(2) follows the mode bits (POSIX)", func(t *testing.T, e *env) {
+		needRoot(t)
+		put(t, e.path("x"), []byte("x"))
+		must(t, "chmod", unix.Chmod(e.path("x"), 0o744))
+		a := harness.NewActor(t, &harness.User{UID: 23003, GID: 23003})
+		wantErrno(t, "F_OK", a.Access(e.path("x"), unix.F_OK), nil)
+		wantErrno(t, "R_OK", a.Access(e.path("x"), unix.R_OK), nil)
+		wantErrno(t, "W_OK", a.Access(e.path("x"), unix.W_OK), unix.EACCES)
+		wantErrno(t, "X_OK", a.Access(e.path("x"), unix.X_OK), unix.EACCES)
+		wantErrno(t, "X_OK of root", harness.Self().Access(e.path("x"), unix.X_OK), nil)
+	}},
+}
+
+func needRoot(t testing.TB) {
+	t.Helper()
+	if unix.Getuid() != 0 {
+		harness.Skip(t, "needs root, for processes of other users")
+	}
+}
+
+var statfsRows = []row{
+	{"P0 statfs: 4096-byte blocks, names of 255, capacity, nothing used by evictable blocks (all evictors)", func(t *testing.T, e *env) {
+		harness.KvfsOnly(t, "statfs of a cache")
+		var before, after unix.Statfs_t
+		must(t, "statfs", unix.Statfs(e.dir, &before))
+		if before.Bsize != 4096 || before.Frsize != 4096 || before.Namelen != 255 {
+			t.Errorf("f_bsize %d, f_frsize %d, f_namelen %d; want 4096, 4096, 255", before.Bsize, before.Frsize, before.Namelen)
+		}
+		if got := int64(before.Blocks) * 4096; got != 256*mib {
+			t.Errorf("f_blocks: got %d bytes, want 256 MiB", got)
+		}
+		for i := range 10 {
+			store(t, e.path(fmt.Sprint(i)), pattern(fmt.Sprint(i), 8*mib))
+		}
+		must(t, "statfs", unix.Statfs(e.dir, &after))
+		if after.Bavail != after.Bfree {
+			t.Errorf("f_bavail %d, f_bfree %d; want the same", after.Bavail, after.Bfree)
+		}
+		if used := 1 - float64(after.Bavail)/float64(after.Blocks); used > 0.10 {
+			t.Errorf("with evictable blocks only, %.0f %% used, want about none", 100*used)
+		}
+	}},
+	{"P0 statfs moves with pinned bytes, and back at once on unlink (SGLang evictor)", func(t *testing.T, e *env) {
+		harness.KvfsOnly(t, "pins")
+		avail := func() int64 {
+			t.Helper()
+			var st unix.Statfs_t
+			must(t, "statfs", unix.Statfs(e.dir, &st))
+			return int64(st.Bavail) * 4096
+		}
+		before := avail()
+		store(t, e.path("x"), pattern("x", 16*mib))
+		must(t, "setxattr", unix.Setxattr(e.path("x"), "user.kvfs.pinned", []byte("1"), 0))
+		if got := before - avail(); got != 16*mib {
+			t.Errorf("pinned 16 MiB: f_bavail fell by %d", got)
+		}
+		if got := e.d.Status().Tiers[0].PinnedBytes; got != 16*mib {
+			t.Errorf("status: pinned_bytes %d, want 16 MiB", got)
+		}
+		unlink(t, e.path("x"))
+		if got := avail(); got != before {
+			t.Errorf("after unlink: f_bavail %d, want %d", got, before)
+		}
+	}},
+	{"P0 fstatfs and statfs of the mount agree; free inodes (df -i)", func(t *testing.T, e *env) {
+		put(t, e.path("x"), []byte("x"))
+		f := open(t, e.path("x"), unix.O_RDONLY, 0)
+		var a, b unix.Statfs_t
+		must(t, "fstatfs", unix.Fstatfs(f.fd, &a))
+		must(t, "statfs", unix.Statfs(e.d.Dir, &b))
+		if a.Blocks != b.Blocks || a.Bsize != b.Bsize {
+			t.Errorf("fstatfs: %d blocks of %d; statfs: %d of %d", a.Blocks, a.Bsize, b.Blocks, b.Bsize)
+		}
+		if !harness.Reference() && b.Files != 0 && b.Ffree == 0 {
+			t.Errorf("no inode free of %d", b.Files)
+		}
+	}},
+}

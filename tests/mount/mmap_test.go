@@ -1,0 +1,232 @@
+package mount
+
+import (
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tests/harness"
+)
+
+func mapFile(t testing.TB, f *file, n, prot, flags int) []byte {
+	t.Helper()
+	b, err := unix.Mmap(f.fd, 0, n, prot, flags)
+	if err != nil {
+		t.Fatalf("mmap of %d bytes with %#x: %v", n, flags, err)
+	}
+	t.Cleanup(func() { unix.Munmap(b) })
+	return b
+}
+
+var mapRows = []row{
+	{"P0 mmap MAP_PRIVATE for reading, twice, outlives close and unlink (safetensors)", func(t *testing.T, e *env) {
+		want := pattern("x", 3*mib+100)
+		store(t, e.path("x"), want)
+		f := open(t, e.path("x"), unix.O_RDONLY, 0)
+		a := mapFile(t, f, len(want), unix.PROT_READ, unix.MAP_PRIVATE)
+		g := open(t, e.path("x"), unix.O_RDONLY, 0)
+		b := mapFile(t, g, len(want), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE)
+		f.close()
+		g.close()
+		unlink(t, e.path("x"))
+		sameBytes(t, "first", a, want)
+		sameBytes(t, "second", b, want)
+		b[0]++
+		if a[0] != want[0] {
+			t.Error("a write to a private mapping shows in another mapping")
+		}
+	}},
+	{"P0 a mapping keeps the old bytes when the block is replaced (safetensors)", func(t *testing.T, e *env) {
+		store(t, e.path("x"), pattern("old", 2*mib))
+		f := open(t, e.path("x"), unix.O_RDONLY, 0)
+		m := mapFile(t, f, 2*mib, unix.PROT_READ, unix.MAP_PRIVATE)
+		f.close()
+		store(t, e.path("x"), pattern("new", 2*mib))
+		put(t, e.path("x"), pattern("newer", mib))
+		sameBytes(t, "mapping", m, pattern("old", 2*mib))
+		wantBytes(t, e.path("x"), pattern("newer", mib))
+	}},
+	{"P1 mmap MAP_PRIVATE|MAP_POPULATE (LMCache GDS)", func(t *testing.T, e *env) {
+		want := pattern("x", 4*mib)
+		store(t, e.path("x"), want)
+		f := open(t, e.path("x"), unix.O_RDONLY, 0)
+		m := mapFile(t, f, len(want), unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_POPULATE)
+		sameBytes(t, "mapping", m, want)
+	}},
+	{"P1 mmap of an O_DIRECT handle (NIXL)", func(t *testing.T, e *env) {
+		want := pattern("x", mib)
+		store(t, e.path("x"), want)
+		f := open(t, e.path("x"), unix.O_RDONLY|unix.O_DIRECT, 0)
+		sameBytes(t, "mapping", mapFile(t, f, mib, unix.PROT_READ, unix.MAP_SHARED), want)
+		sameBytes(t, "read", f.read(mib), want)
+	}},
+	{"P1 mmap MAP_SHARED for writing reaches the block (LMCache GDS)", func(t *testing.T, e *env) {
+		f := open(t, e.path("x.tmp"), unix.O_RDWR|unix.O_CREAT, 0o644)
+		f.write(pattern("header", 4096))
+		f.truncate(2 * mib)
+		m := mapFile(t, f, 2*mib, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		copy(m[4096:], pattern("body", 2*mib-4096))
+		must(t, "msync", unix.Msync(m, unix.MS_SYNC))
+		sameBytes(t, "pread", f.pread(2*mib, 0), m)
+		f.close()
+		rename(t, e.path("x.tmp"), e.path("x"))
+		want := append(pattern("header", 4096), pattern("body", 2*mib-4096)...)
+		wantSeen(t, e.process(), e.path("x"), want)
+		wantBytes(t, e.path("x"), want)
+	}},
+	{"P1 MAP_SHARED writes without msync, unmapped before close (LMCache GDS)", func(t *testing.T, e *env) {
+		f := open(t, e.path("x.tmp"), unix.O_RDWR|unix.O_CREAT, 0o644)
+		f.truncate(mib)
+		m, err := unix.Mmap(f.fd, 0, mib, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		must(t, "mmap", err)
+		copy(m, pattern("x", mib))
+		must(t, "munmap", unix.Munmap(m))
+		f.close()
+		rename(t, e.path("x.tmp"), e.path("x"))
+		wantSeen(t, e.process(), e.path("x"), pattern("x", mib))
+	}},
+}
+
+var kernelRows = []row{
+	{"P1 Linux AIO: 64 writes and reads in flight on an O_DIRECT handle (NIXL)", func(t *testing.T, e *env) {
+		const each, count = 128 * kib, 64
+		f := open(t, e.path("pool"), unix.O_RDWR|unix.O_CREAT|unix.O_DIRECT, 0o644)
+		src := aligned(t, pattern("aio", each*count))
+		dst := aligned(t, make([]byte, len(src)))
+		submit(t, f.fd, aioPwrite, src, each)
+		submit(t, f.fd, aioPread, dst, each)
+		sameBytes(t, "aio", dst, src)
+		f.close()
+		wantSeen(t, e.process(), e.path("pool"), src)
+	}},
+	{"P2 copy_file_range inside the mount works or fails cleanly (cp)", func(t *testing.T, e *env) {
+		want := pattern("x", 3*mib+5)
+		store(t, e.path("x"), want)
+		in := open(t, e.path("x"), unix.O_RDONLY, 0)
+		out := open(t, e.path("y"), unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 0o644)
+		for done := 0; done < len(want); {
+			n, err := unix.CopyFileRange(in.fd, nil, out.fd, nil, len(want)-done, 0)
+			if err != nil {
+				wantErrno(t, "copy_file_range", err, unix.EOPNOTSUPP, unix.ENOSYS, unix.EXDEV)
+				return
+			}
+			if n == 0 {
+				t.Fatalf("copy_file_range ended after %d of %d bytes", done, len(want))
+			}
+			done += n
+		}
+		out.close()
+		wantSeen(t, e.process(), e.path("y"), want)
+	}},
+	{"P1 sendfile out of and into the mount (HTTP servers, cp)", func(t *testing.T, e *env) {
+		want := pattern("x", 2*mib+77)
+		store(t, e.path("x"), want)
+		outside, err := os.CreateTemp(t.TempDir(), "x")
+		must(t, "temp", err)
+		defer outside.Close()
+		sendAll(t, int(outside.Fd()), open(t, e.path("x"), unix.O_RDONLY, 0).fd, len(want))
+		wantBytes(t, outside.Name(), want)
+		out := open(t, e.path("y"), unix.O_WRONLY|unix.O_CREAT, 0o644)
+		if _, err := outside.Seek(0, 0); err != nil {
+			t.Fatal(err)
+		}
+		sendAll(t, out.fd, int(outside.Fd()), len(want))
+		out.close()
+		wantSeen(t, e.process(), e.path("y"), want)
+	}},
+	{"P1 splice from a pipe and to a pipe (stream loaders)", func(t *testing.T, e *env) {
+		want := pattern("x", 32*kib)
+		var p [2]int
+		must(t, "pipe", unix.Pipe2(p[:], unix.O_CLOEXEC))
+		defer unix.Close(p[0])
+		defer unix.Close(p[1])
+		store(t, e.path("x"), want)
+		in := open(t, e.path("x"), unix.O_RDONLY, 0)
+		out := open(t, e.path("y"), unix.O_WRONLY|unix.O_CREAT, 0o644)
+		for done := 0; done < len(want); {
+			n, err := unix.Splice(in.fd, nil, p[1], nil, len(want)-done, 0)
+			must(t, "splice to the pipe", err)
+			for left := int(n); left > 0; {
+				m, err := unix.Splice(p[0], nil, out.fd, nil, left, 0)
+				must(t, "splice from the pipe", err)
+				left -= int(m)
+			}
+			done += int(n)
+		}
+		out.close()
+		wantSeen(t, e.process(), e.path("y"), want)
+	}},
+	{"P1 posix_fadvise and readahead are taken (loaders)", func(t *testing.T, e *env) {
+		store(t, e.path("x"), pattern("x", mib))
+		f := open(t, e.path("x"), unix.O_RDONLY, 0)
+		for _, advice := range []int{unix.FADV_SEQUENTIAL, unix.FADV_WILLNEED, unix.FADV_DONTNEED} {
+			must(t, "fadvise", unix.Fadvise(f.fd, 0, mib, advice))
+		}
+		sameBytes(t, "after DONTNEED", f.read(mib), pattern("x", mib))
+	}},
+}
+
+func sendAll(t testing.TB, out, in, n int) {
+	t.Helper()
+	for n > 0 {
+		m, err := unix.Sendfile(out, in, nil, n)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil || m == 0 {
+			t.Fatalf("sendfile: %d, %v with %d bytes to go", m, err, n)
+		}
+		n -= m
+	}
+}
+
+var lockRows = []row{
+	{"P1 flock excludes across processes and ends with the process (ExampleHiddenStates, Mooncake)", func(t *testing.T, e *env) {
+		p := e.path("x.lock")
+		put(t, p, nil)
+		f := open(t, p, unix.O_RDWR, 0)
+		must(t, "LOCK_EX", unix.Flock(f.fd, unix.LOCK_EX))
+		other := harness.NewActor(t, nil)
+		fd, err := other.Open(p, unix.O_RDWR, 0)
+		must(t, "open", err)
+		wantErrno(t, "LOCK_SH against LOCK_EX", other.Flock(fd, unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
+		must(t, "to LOCK_SH", unix.Flock(f.fd, unix.LOCK_SH))
+		wantErrno(t, "LOCK_SH beside LOCK_SH", other.Flock(fd, unix.LOCK_SH|unix.LOCK_NB), nil)
+		wantErrno(t, "LOCK_EX against LOCK_SH", unix.Flock(f.fd, unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK)
+		other.Kill()
+		must(t, "LOCK_EX after the other's end", again(func() error { return unix.Flock(f.fd, unix.LOCK_EX) }))
+		f.close()
+	}},
+	{"P1 a reader blocks in LOCK_SH until the writer unlocks (ExampleHiddenStates)", func(t *testing.T, e *env) {
+		p := e.path("x.lock")
+		put(t, p, nil)
+		f := open(t, p, unix.O_RDWR, 0)
+		must(t, "LOCK_EX", unix.Flock(f.fd, unix.LOCK_EX))
+		fd, err := e.process().Open(p, unix.O_RDWR, 0)
+		must(t, "open", err)
+		locked := make(chan error, 1)
+		go func() { locked <- e.process().Flock(fd, unix.LOCK_SH) }()
+		store(t, e.path("x"), pattern("x", mib))
+		select {
+		case err := <-locked:
+			t.Errorf("LOCK_SH came through a LOCK_EX: %v", err)
+		default:
+		}
+		must(t, "LOCK_UN", unix.Flock(f.fd, unix.LOCK_UN))
+		must(t, "LOCK_SH", <-locked)
+		wantSeen(t, e.process(), e.path("x"), pattern("x", mib))
+	}},
+	{"P1 POSIX record locks exclude across processes (SQLite-like users)", func(t *testing.T, e *env) {
+		put(t, e.path("x"), []byte("x"))
+		f := open(t, e.path("x"), unix.O_RDWR, 0)
+		lk := unix.Flock_t{Type: unix.F_WRLCK}
+		must(t, "F_SETLK", unix.FcntlFlock(uintptr(f.fd), unix.F_SETLK, &lk))
+		fd, err := e.process().Open(e.path("x"), unix.O_RDWR, 0)
+		must(t, "open", err)
+		wantErrno(t, "F_SETLK against it", e.process().SetLock(fd, unix.F_WRLCK), unix.EAGAIN, unix.EACCES)
+		lk.Type = unix.F_UNLCK
+		must(t, "unlock", unix.FcntlFlock(uintptr(f.fd), unix.F_SETLK, &lk))
+		wantErrno(t, "F_SETLK after it", e.process().SetLock(fd, unix.F_WRLCK), nil)
+	}},
+}
