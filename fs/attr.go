@@ -14,7 +14,9 @@ import (
 // and with 4096 read a block in two pieces.
 const preferredIO = 1 << 20
 
-// fillEntry answers a look-up.
+// fillEntry answers a look-up. The kernel may keep what is committed. What is
+// being written it may not: the first look-up after the commit then comes to the
+// engine, and gets the lease that a positive answer promises.
 func (s *Server) fillEntry(out *fuse.EntryOut, a *tiers.Attr) {
 	out.NodeId = uint64(a.ID)
 	out.Generation = 1

@@ -127,7 +127,7 @@ func (s *Server) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, 
 	}
 	s.fillEntry(&out.EntryOut, &a)
 	s.openWrite(a.ID, h, &out.OpenOut)
-	if a.Stable {
+	if a.Temp {
 		out.OpenFlags |= fuse.FOPEN_NOFLUSH // its name is temporary: the rename commits it
 	}
 	return fuse.OK
@@ -181,7 +181,7 @@ func (s *Server) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 	if h == nil || h.write == nil {
 		return fuse.OK
 	}
-	return status(s.engine.Flush(h.write, in.Pid, func() bool { return killedBySignal(in.Pid) }))
+	return status(s.engine.Flush(h.write, in.Pid, closer(in.Pid)))
 }
 
 // Release implements RELEASE, which the kernel sends some time after the last

@@ -3,6 +3,7 @@ package fs
 import (
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 
@@ -23,6 +24,11 @@ type dirHandle struct {
 	pos   uint64   // position before ahead[next]
 	last  index.ID // entry at pos, to resume from
 }
+
+// listedTimeout is how long the kernel keeps the name of a file that it saw in a
+// listing: enough for the stat that follows, short because listing a directory
+// must not forbid the eviction of all that is in it, as look-ups do.
+const listedTimeout = time.Second
 
 // dots is how many positions "." and ".." take.
 const dots = 2
@@ -68,6 +74,9 @@ func (s *Server) ReadDirPlus(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEn
 			return true
 		}
 		s.fillEntry(entry, &a)
+		if a.Mode&syscall.S_IFMT != syscall.S_IFDIR {
+			entry.SetEntryTimeout(min(s.opts.EntryTimeout, listedTimeout))
+		}
 		return true
 	})
 }

@@ -2,9 +2,12 @@ package fs
 
 import (
 	"bytes"
+	"os"
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tiers/index"
 )
 
 // The kernel names the caller of a request by its thread id. What a process is,
@@ -22,11 +25,6 @@ func sameProcess(a, b uint32) bool {
 	p = append(p, "/task/"...)
 	p = strconv.AppendUint(p, uint64(b), 10)
 	return unix.Access(string(p), unix.F_OK) == nil
-}
-
-// threadGone reports whether no thread of that id exists.
-func threadGone(tid uint32) bool {
-	return unix.Access("/proc/"+strconv.FormatUint(uint64(tid), 10), unix.F_OK) == unix.ENOENT
 }
 
 // pfExiting is PF_EXITING of include/linux/sched.h: the task runs do_exit, where
@@ -60,4 +58,28 @@ func killedBySignal(tid uint32) bool {
 	flags, err1 := strconv.ParseUint(string(f[9-3]), 10, 64)
 	code, err2 := strconv.ParseInt(string(f[52-3]), 10, 64)
 	return err1 == nil && err2 == nil && flags&pfExiting != 0 && code&0x7f != 0
+}
+
+// closer answers tiers.Closer for the thread that closes.
+type closer uint32
+
+// Killed implements tiers.Closer.
+func (c closer) Killed() bool { return killedBySignal(uint32(c)) }
+
+// StillOpen implements tiers.Closer. The descriptor being closed has left the
+// table already. Before Linux 5.14 fdinfo does not tell the inode, and the answer
+// is no.
+func (c closer) StillOpen(id index.ID) bool {
+	dir := "/proc/" + strconv.FormatUint(uint64(c), 10) + "/fdinfo"
+	names, err := os.ReadDir(dir)
+	if err != nil {
+		return false
+	}
+	want := []byte("\nino:\t" + strconv.FormatUint(uint64(id), 10) + "\n")
+	for _, n := range names {
+		if info, err := os.ReadFile(dir + "/" + n.Name()); err == nil && bytes.Contains(info, want) {
+			return true
+		}
+	}
+	return false
 }

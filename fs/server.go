@@ -58,6 +58,7 @@ type Server struct {
 	ctx      context.Context // lives as long as the mount
 	cancel   context.CancelFunc
 	direct   atomic.Bool // passthrough is in effect
+	splice   bool        // reads that are not passthrough are spliced; constant after Mount
 	reason   string      // why not, if not
 	backings *backings
 	handles  handleTable
@@ -137,12 +138,20 @@ func Mount(engine *tiers.Engine, hooks *Hooks, opts Options) (*Server, error) {
 const capHandleKillprivV2 = 1 << 28
 
 func (s *Server) mountOptions() *fuse.MountOptions {
+	maxWrite := s.opts.MaxWrite
+	s.splice = os.Geteuid() != 0 || s.opts.Passthrough == Off
+	if s.splice {
+		// A reply is spliced through a pipe of at most 1 MiB, with its header and
+		// one page to spare.
+		maxWrite = min(maxWrite, 1<<20-2*os.Getpagesize())
+	}
 	o := &fuse.MountOptions{
+		DisableSplice:  !s.splice,
 		AllowOther:     s.opts.AllowOther,
 		FsName:         s.opts.FSName,
 		Name:           "kvfs",
-		MaxWrite:       s.opts.MaxWrite,
-		MaxReadAhead:   s.opts.MaxWrite,
+		MaxWrite:       maxWrite,
+		MaxReadAhead:   maxWrite,
 		MaxBackground:  256,
 		DirectMount:    os.Geteuid() == 0,
 		PanicHandler:   s.panicked,
@@ -217,12 +226,16 @@ func (r serverRegistrar) unregister(id int32) syscall.Errno {
 	return r.srv.UnregisterBackingFd(id)
 }
 
-// ReadPath names how the bytes of hot reads travel: "passthrough" or "splice".
+// ReadPath names how the bytes of hot reads travel: "passthrough", "splice", or
+// "copy" where passthrough was expected and could not be had.
 func (s *Server) ReadPath() string {
-	if s.direct.Load() {
+	switch {
+	case s.direct.Load():
 		return "passthrough"
+	case s.splice:
+		return "splice"
 	}
-	return "splice"
+	return "copy"
 }
 
 // WritePath names how the bytes of writes travel once a group's block size is

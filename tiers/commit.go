@@ -11,40 +11,62 @@ import (
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
+// Closer is what Flush asks about the process that closes a descriptor. No lock
+// is held meanwhile.
+type Closer interface {
+	// Killed reports whether a signal is ending the process.
+	Killed() bool
+	// StillOpen reports whether the process has another descriptor of the file.
+	StillOpen(id index.ID) bool
+}
+
 // Flush follows close(2) on a descriptor of h, by thread tid. If the file is
 // written in place under its final name, the block is committed: complete and
-// visible to all when Flush returns. dup'ed descriptors flush more than once;
-// a later Flush commits again if bytes changed since. A descriptor that another
-// process inherited and closes commits nothing. killed says that the caller is
-// being killed by a signal: the file is then poisoned, because nobody knows
-// whether it is whole.
+// visible to all when Flush returns.
 //
-// It fails with ErrPoisoned wrapped around the error of the write that failed.
-func (e *Engine) Flush(h *Handle, tid uint32, killed func() bool) error {
+// dup'ed descriptors flush more than once; a later Flush commits again if bytes
+// changed since, and an empty file of which the process has another descriptor
+// (every shell redirection makes one) is not committed yet. Of several handles the
+// last one commits. A descriptor that another process inherited and closes
+// commits nothing. If a signal is ending the process, the file is poisoned,
+// because nobody knows whether it is whole.
+//
+// It fails with ErrPoisoned joined with the error of the write that failed.
+func (e *Engine) Flush(h *Handle, tid uint32, by Closer) error {
 	if !h.Write {
 		return nil
 	}
 	f := h.File
+	own := tid == h.tid || e.opts.SameProcess(tid, h.tid)
 	e.mu.Lock()
 	en := e.mu.ix.At(f.id)
-	uncommitted := en.Flags&flagUncommitted != 0
-	temp := en.Flags&flagTemp != 0
-	named := f.shadow || e.mu.ix.Linked(f.id)
-	poisoned := f.poisoned
-	alias := f.base != 0
+	if own && !h.closed {
+		h.closed = true
+		f.closed++
+	}
+	var (
+		uncommitted = en.Flags&flagUncommitted != 0
+		held        = uncommitted && en.Flags&flagTemp != 0 // until it is renamed
+		named       = f.shadow || e.mu.ix.Linked(f.id)
+		alias       = f.base != 0
+		last        = f.closed == f.writers
+		poisoned    = f.poisoned
+	)
 	e.mu.Unlock()
 	switch {
 	case poisoned != nil:
 		return errors.Join(block.ErrPoisoned, poisoned)
-	case !named || alias || temp && uncommitted:
+	case !named || alias || held || !own || !last:
 		return nil
-	case tid != h.tid && !e.opts.SameProcess(tid, h.tid):
-		return nil
-	case uncommitted && killed():
+	case uncommitted && by.Killed():
+		f.poison(block.ErrPoisoned)
 		e.mu.Lock()
-		f.poisoned = block.ErrPoisoned
 		e.mu.counters.KilledWriters++
 		e.mu.Unlock()
+		return nil
+	}
+	if size, _, err := f.fstat(); err == nil && size == 0 && by.StillOpen(f.id) {
+		f.reopened(h)
 		return nil
 	}
 	return e.commit(f)
@@ -59,7 +81,11 @@ func (e *Engine) Release(h *Handle) {
 		e.mu.Lock()
 		en := e.mu.ix.At(f.id)
 		named := f.shadow || e.mu.ix.Linked(f.id)
-		last := f.writers == 1 && named && f.poisoned == nil && f.base == 0 &&
+		others, closed := f.writers-1, f.closed
+		if h.closed {
+			closed--
+		}
+		last := others == closed && named && f.poisoned == nil && f.base == 0 &&
 			en.Flags&(flagUncommitted|flagTemp) != flagUncommitted|flagTemp
 		e.mu.Unlock()
 		if last {
@@ -74,6 +100,9 @@ func (e *Engine) Release(h *Handle) {
 	en.Opens--
 	if h.Write {
 		f.writers--
+		if h.closed {
+			f.closed--
+		}
 		f.born = e.now()
 		if f.writers == 0 && f.poisoned != nil && en.Flags&flagUncommitted != 0 {
 			e.failLocked(f, en, &g)
@@ -175,9 +204,11 @@ func (e *Engine) publishLocked(f *File, en *index.Entry, size, mtime int64, g *g
 	e.classifyLocked(f.id, en)
 	e.eventLocked(g, BlockStored, f.id, "")
 	if over := e.mu.usedBytes - e.opts.CapacityBytes; over > 0 {
-		e.evictLocked(e.mu.shared, over, "capacity", true, g)
+		if freed, _ := e.evictLocked(e.mu.shared, over, "capacity", false, g); freed < over {
+			e.evictLocked(e.mu.shared, over-freed, "capacity", true, g)
+		}
 	}
-	if float64(e.mu.usedBytes) > e.opts.HighWatermark*float64(e.opts.CapacityBytes) {
+	if e.highLocked() {
 		e.wakeEvictor()
 	}
 }

@@ -34,6 +34,10 @@ type Options struct {
 	TempPatterns []string      // names held back until renamed; see IsTemp. Nil means DefaultTempPatterns.
 	TempExpiry   time.Duration // abandoned temporary files go after this. Zero means 1 h.
 
+	// RequestBytes is the size of the pieces in which a front cuts long writes: a
+	// shorter first piece is the whole write. Zero means 1 MiB.
+	RequestBytes int
+
 	// SameProcess reports whether two thread ids belong to one process. Nil
 	// means that they are equal. It may read /proc; no lock is held.
 	SameProcess func(a, b uint32) bool
@@ -188,6 +192,9 @@ func (o *Options) fill() error {
 	}
 	if o.LowWatermark == 0 {
 		o.LowWatermark = min(0.95, o.HighWatermark)
+	}
+	if o.RequestBytes == 0 {
+		o.RequestBytes = 1 << 20
 	}
 	if o.Policy == "" {
 		o.Policy = "lru"

@@ -109,6 +109,10 @@ func (e *Engine) classifyLocked(id index.ID, en *index.Entry) {
 // within leases too.
 func (e *Engine) evictLocked(pol policy.Policy, need int64, reason string, force bool, g *gone) (freed, until int64) {
 	now := e.now()
+	idle := int64(0)
+	if reason == "watermark" {
+		idle = int64(watermarkIdle)
+	}
 	var victims []index.ID
 	pol.Victims(func(n uint32) policy.Verdict {
 		if freed >= need {
@@ -116,7 +120,7 @@ func (e *Engine) evictLocked(pol policy.Policy, need int64, reason string, force
 		}
 		id := index.ID(n)
 		en := e.mu.ix.At(id)
-		if en.Opens > 0 {
+		if en.Opens > 0 || idle > 0 && now-max(en.Atime, en.Ctime) < idle {
 			return policy.Skip
 		}
 		if en.Lease > now && !force {
@@ -236,6 +240,30 @@ func (e *Engine) quotaLocked(gr *group, n int64, force bool, g *gone) (ok bool, 
 	return gr.usedBytes+n <= q, until
 }
 
+// tryReserve charges n more bytes to f if room can be made without waiting.
+func (e *Engine) tryReserve(f *File, n int64) bool {
+	var g gone
+	e.mu.Lock()
+	en := e.mu.ix.At(f.id)
+	ok, _ := e.roomLocked(e.mu.groups[en.Group], n, false, &g)
+	if ok {
+		f.charge += n
+		e.addUsedLocked(en, n)
+	}
+	high := e.highLocked()
+	e.mu.Unlock()
+	e.finish(&g)
+	if high {
+		e.wakeEvictor()
+	}
+	return ok
+}
+
+// highLocked reports whether use is above the high watermark.
+func (e *Engine) highLocked() bool {
+	return float64(e.mu.usedBytes) > e.opts.HighWatermark*float64(e.opts.CapacityBytes)
+}
+
 // reserve charges n more bytes to the entry, evicting what it must, and waits up
 // to WriteTimeout for pins to go. started says that bytes of this file were
 // accepted already, so that it may use the headroom rather than fail. It fails
@@ -260,7 +288,7 @@ func (e *Engine) reserve(ctx context.Context, id index.ID, f *File, n int64, sta
 		if ok {
 			f.charge += n
 			e.addUsedLocked(en, n)
-			high := float64(e.mu.usedBytes) > e.opts.HighWatermark*float64(e.opts.CapacityBytes)
+			high := e.highLocked()
 			e.mu.Unlock()
 			e.finish(&g)
 			if high {
@@ -314,6 +342,11 @@ func (e *Engine) wakeEvictor() {
 
 // evictBatch bounds what one hold of the lock evicts in the background.
 const evictBatch = 64 << 20
+
+// watermarkIdle is how long a block must have rested before it is evicted ahead
+// of need. Where memory turns over faster, writers evict by themselves; and where
+// all else is pinned, the block just written is not the one to go.
+const watermarkIdle = time.Second
 
 // runEvictor brings use down to the low watermark each time it is woken, so that
 // writers seldom evict inline.

@@ -32,7 +32,7 @@ var ErrStale = errors.New("name must be looked up again")
 type File struct {
 	e      *Engine
 	id     index.ID // constant
-	direct bool     // constant: writes may go to the file without passing WriteAt
+	direct bool     // constant once a handle exists: writes may go to the file without passing WriteAt
 
 	// growth serialises what replaces file or extends the reservation; it is
 	// taken before Engine.mu and may be held while waiting for room.
@@ -44,6 +44,7 @@ type File struct {
 	owner    uint32   // thread that created this version
 	charge   int64    // bytes charged for it: reserved or used, whichever is more
 	writers  int      // open handles for writing
+	closed   int      // of them, those whose process closed a descriptor and has not written since
 	shadow   bool
 	name     nameKey // shadow: the name it will take
 	poisoned error   // a write failed: never commit
@@ -57,6 +58,8 @@ type Handle struct {
 	File  *File
 	Write bool
 	tid   uint32 // thread that opened it
+
+	closed bool // guarded by Engine.mu: its process closed a descriptor and has not written since
 }
 
 // Direct reports whether reads and writes may go straight to the primary file:
@@ -95,10 +98,11 @@ type CreateOptions struct {
 // Create makes a file that its own process sees at once and others from its
 // commit on, counts one reference by the kernel, and opens it for writing. If
 // the group's block size is known, that much is reserved before Create returns,
-// so that no write can fail for lack of space; it waits up to WriteTimeout for it.
+// so that no write can fail for lack of space. If that would have to wait, the
+// first byte waits instead, up to WriteTimeout.
 //
 // It fails with ErrExist, ErrNotDir, ErrNotFound, ErrReserved, ErrInvalid,
-// ErrNameTooLong, ErrNoSpace, ErrQuota, or ctx's error.
+// ErrNameTooLong, ErrQuota (a pinned group is full), or ctx's error.
 func (e *Engine) Create(ctx context.Context, o CreateOptions) (Attr, *Handle, error) {
 	blob, file, err := e.primary.Create()
 	if err != nil {
@@ -127,6 +131,11 @@ func (e *Engine) Create(ctx context.Context, o CreateOptions) (Attr, *Handle, er
 				return 0
 			}
 		}
+		gr := e.mu.groups[e.groupOfLocked(o.Parent, o.Name)]
+		if q := gr.opts.QuotaBytes; gr.opts.Pinned && q > 0 && gr.usedBytes+pageBytes > q {
+			err = block.ErrQuota
+			return 0
+		}
 		a, expect = e.createLocked(f, blob, &o)
 		return 0
 	})
@@ -139,11 +148,10 @@ func (e *Engine) Create(ctx context.Context, o CreateOptions) (Attr, *Handle, er
 		return Attr{}, nil, err
 	}
 	h := &Handle{File: f, Write: true, tid: o.TID}
-	if expect > 0 {
-		if err := e.reserve(ctx, f.id, f, expect, false); err != nil {
-			e.abandon(h)
-			return Attr{}, nil, err
-		}
+	if expect > 0 && !e.tryReserve(f, expect) {
+		// Not at once: then the daemon sees the first byte and waits there, for
+		// no more than the file turns out to need.
+		f.direct = false
 	}
 	return a, h, nil
 }
@@ -208,24 +216,6 @@ func (e *Engine) createExisting(ctx context.Context, id index.ID, o *CreateOptio
 func (e *Engine) discard(blob BlobID, file *os.File) {
 	file.Close()
 	e.finish(&gone{blobs: []BlobID{blob}})
-}
-
-// abandon undoes a Create whose reservation failed.
-func (e *Engine) abandon(h *Handle) {
-	var g gone
-	e.mu.Lock()
-	f := h.File
-	en := e.mu.ix.At(f.id)
-	en.Lookups--
-	en.Opens--
-	f.writers--
-	if f.shadow {
-		e.dropShadowLocked(f.id, &g)
-	} else {
-		e.dropNameLocked(f.id, en, BlockRemoved, "no space", &g)
-	}
-	e.mu.Unlock()
-	e.finish(&g)
 }
 
 // isTempLocked reports whether a file of that name in parent is temporary.
@@ -325,10 +315,11 @@ func (h *Handle) ReadAt(p []byte, off int64) (int, error) {
 // ErrTooLarge, or an error of the file system.
 func (h *Handle) WriteAt(ctx context.Context, p []byte, off int64) (int, error) {
 	f := h.File
-	if err := f.prepare(ctx, off+int64(len(p)), off == 0); err != nil {
+	if err := f.prepare(ctx, off+int64(len(p)), len(p) >= h.File.e.opts.RequestBytes); err != nil {
 		f.poison(err)
 		return 0, err
 	}
+	f.reopened(h)
 	file := h.OSFile()
 	for n := 0; n < len(p); {
 		m, err := unix.Pwrite(int(file.Fd()), p[n:], off+int64(n))
@@ -347,6 +338,16 @@ func (h *Handle) WriteAt(ctx context.Context, p []byte, off int64) (int, error) 
 	return len(p), nil
 }
 
+// reopened notes that h writes on after a descriptor of it was closed.
+func (f *File) reopened(h *Handle) {
+	f.e.mu.Lock()
+	if h.closed {
+		h.closed = false
+		f.closed--
+	}
+	f.e.mu.Unlock()
+}
+
 // poison makes sure that f is never committed.
 func (f *File) poison(err error) {
 	f.e.mu.Lock()
@@ -360,8 +361,10 @@ func (f *File) poison(err error) {
 // that a stream of small writes does not take the lock each time.
 const growStep = 1 << 20
 
-// prepare makes f own its bytes and have room for end bytes.
-func (f *File) prepare(ctx context.Context, end int64, whole bool) error {
+// prepare makes f own its bytes and have room for end bytes. more says that
+// further bytes will follow: then the first call reserves the size that blocks
+// of the group have, so that none of them can fail.
+func (f *File) prepare(ctx context.Context, end int64, more bool) error {
 	e := f.e
 	e.mu.Lock()
 	ready := f.base == 0 && end <= f.charge && f.started
@@ -373,7 +376,14 @@ func (f *File) prepare(ctx context.Context, end int64, whole bool) error {
 	defer f.growth.Unlock()
 	e.mu.Lock()
 	base, charge, started := f.base, f.charge, f.started
-	size := e.mu.ix.At(f.id).Size
+	en := e.mu.ix.At(f.id)
+	size := en.Size
+	if !started && en.Flags&flagUncommitted == 0 && end > 0 {
+		e.uncommitLocked(f.id, en)
+	}
+	if !started && more {
+		end = max(end, e.mu.groups[en.Group].expectBytes())
+	}
 	if base != 0 {
 		size = e.mu.ix.At(base).Size
 	}
@@ -400,6 +410,14 @@ func (f *File) prepare(ctx context.Context, end int64, whole bool) error {
 	f.started = true
 	e.mu.Unlock()
 	return nil
+}
+
+// uncommitLocked hides an empty file from other processes, because it is about to
+// become a block.
+func (e *Engine) uncommitLocked(id index.ID, en *index.Entry) {
+	en.Flags |= flagUncommitted
+	e.mu.blocks--
+	e.classifyLocked(id, en)
 }
 
 // copyBase gives an alias its own bytes. The caller holds growth and has

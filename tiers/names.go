@@ -18,6 +18,7 @@ type Attr struct {
 	Mtime int64 // nanoseconds since the epoch, as the others
 	Atime int64
 	Ctime int64
+	Temp  bool // being written under a name that looks temporary
 	// Stable: the answer is the same for all callers and changes only with
 	// the kernel's knowledge, so it may be cached.
 	Stable bool
@@ -127,7 +128,7 @@ func (e *Engine) Lookup(parent index.ID, name string, tid uint32) (a Attr, err e
 		}
 		e.mu.counters.LookupHit++
 		a, live = e.attrLocked(id, en), e.mu.files[id]
-		a.Stable = stable
+		a.Stable = a.Stable && stable
 		return 0
 	})
 	if live != nil {
@@ -160,7 +161,8 @@ func (e *Engine) attrLocked(id index.ID, en *index.Entry) Attr {
 	a := Attr{
 		ID: id, Mode: en.Mode, UID: en.UID, GID: en.GID, Nlink: 1,
 		Size: en.Size, Mtime: en.Mtime, Atime: en.Atime, Ctime: en.Ctime,
-		Stable: en.Flags&(flagUncommitted|flagTemp) != flagUncommitted,
+		Stable: en.Flags&flagUncommitted == 0,
+		Temp:   en.Flags&(flagUncommitted|flagTemp) == flagUncommitted|flagTemp,
 	}
 	if en.Mode&modeType == modeDir {
 		a.Nlink, a.Size = 2, pageBytes

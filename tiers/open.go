@@ -20,7 +20,9 @@ type Opened struct {
 // another process is writing under its final name is not there yet. It marks the
 // block as recently used.
 //
-// It fails with ErrNotFound or ErrIsDir.
+// It fails with ErrIsDir, or with ErrStale if the name must be looked up again
+// because it means something else by now; that look-up fails with ErrNotFound if
+// the block is gone.
 func (e *Engine) OpenRead(id index.ID, tid uint32) (o Opened, err error) {
 	e.withNames(tid, func(ow *owners) uint32 {
 		en := e.mu.ix.At(id)
@@ -35,10 +37,12 @@ func (e *Engine) OpenRead(id index.ID, tid uint32) (o Opened, err error) {
 				return f.owner
 			}
 			if !same {
-				err = block.ErrNotFound
+				err = ErrStale // the name means another version, or none, to this caller
 			}
-		case en.Blob == 0, e.expiredLocked(id), !e.mu.ix.Linked(id) && en.Opens == 0:
+		case e.mu.ix.Linked(id) && e.expiredLocked(id):
 			err = block.ErrNotFound
+		case en.Blob == 0 && f == nil, !e.mu.ix.Linked(id) && f == nil && en.Opens == 0:
+			err = ErrStale // replaced or evicted since the kernel looked it up
 		}
 		if err != nil {
 			return 0
@@ -120,12 +124,14 @@ func (e *Engine) OpenWrite(ctx context.Context, id index.ID, tid uint32, truncat
 			return 0
 		}
 		if en.Blob == 0 && (f == nil || f.base == 0) {
-			err = block.ErrNotFound
+			err = ErrStale
 			return 0
 		}
 		uncommitted := en.Flags&flagUncommitted != 0
 		switch {
-		case f != nil && uncommitted && truncate && f.writers > 0:
+		case f != nil && uncommitted && truncate && f.base == 0:
+			// Each process that starts a file anew gets its own version, so
+			// that two of them never mix under one fixed temporary name.
 			same, known := ow.knows(f.owner)
 			if !known {
 				return f.owner
@@ -135,16 +141,19 @@ func (e *Engine) OpenWrite(ctx context.Context, id index.ID, tid uint32, truncat
 				return 0
 			}
 		case f != nil && uncommitted && truncate:
-			f.owner = tid // abandoned or closed, or just looked up: start again
 			f.direct = e.mu.groups[en.Group].expectBytes() > 0
-		case f == nil && e.mu.ix.Linked(id) && (truncate || !e.mu.groups[en.Group].opts.Pinned):
+		case f == nil && e.mu.ix.Linked(id) && en.Size > 0 && (truncate || !e.mu.groups[en.Group].opts.Pinned):
 			err = e.replaceLocked(id, tid)
 			return 0
-		case f != nil && !uncommitted && truncate && e.mu.ix.Linked(id):
+		case f != nil && !uncommitted && truncate && en.Size > 0 && e.mu.ix.Linked(id):
 			err = e.replaceLocked(id, tid)
 			return 0
 		case f == nil:
-			f = &File{e: e, id: id, owner: tid, direct: true, charge: chargeOf(en.Size), started: true, born: e.now()}
+			// In place. An empty file is so too: it is a lock file, whose locks
+			// are tied to the inode, or the start of a new block, which
+			// prepare hides from others at its first byte.
+			raw := en.Size > 0
+			f = &File{e: e, id: id, owner: tid, direct: raw, charge: chargeOf(en.Size), started: raw, born: e.now()}
 			e.mu.files[id] = f
 		}
 		if truncate {
@@ -186,6 +195,7 @@ func (e *Engine) replaceLocked(id index.ID, tid uint32) error {
 	ne, en := ix.At(f.id), ix.At(id)
 	ne.Mode, ne.UID, ne.GID, ne.Group = en.Mode, en.UID, en.GID, en.Group
 	ne.Mtime, ne.Atime, ne.Ctime = en.Mtime, en.Atime, en.Ctime
+	ne.Size = en.Size // the kernel appends at the size that the look-up tells
 	ne.Expires = en.Expires
 	ne.Flags = flagUncommitted | en.Flags&(flagTemp|flagPinned)
 	e.mu.files[f.id] = f

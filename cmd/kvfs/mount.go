@@ -55,6 +55,9 @@ func mount(ctx context.Context, cfg *config.Config, dir string, ready *readiness
 	if err != nil {
 		return withCode(exitMount, err)
 	}
+	if total := totalMemory(); int64(cfg.Memory.Size) > total {
+		return withCode(exitConfig, fmt.Errorf("memory.size %v exceeds the memory of this machine, %v", cfg.Memory.Size, config.Size(total)))
+	}
 	d := &daemon{dir: dir, cfg: cfg, started: time.Now()}
 
 	memory, err := mem.Open(ctx, memoryOptions(cfg, dir, log))

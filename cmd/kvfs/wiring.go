@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/fs"
@@ -109,4 +110,13 @@ func serverOptions(cfg *config.Config, d *daemon, log *zap.Logger) fs.Options {
 		MaxWrite: int(cfg.Mount.MaxWrite), Passthrough: fs.Switch(cfg.Memory.Passthrough),
 		Status: d.status, Logger: log.Named("fs"),
 	}
+}
+
+// totalMemory returns the RAM of the machine in bytes.
+func totalMemory() int64 {
+	var si unix.Sysinfo_t
+	if err := unix.Sysinfo(&si); err != nil {
+		return math.MaxInt64
+	}
+	return int64(si.Totalram) * int64(si.Unit)
 }

@@ -210,7 +210,7 @@ var lockRows = []row{
 		store(t, e.path("x"), pattern("x", mib))
 		select {
 		case err := <-locked:
-			t.Errorf("LOCK_SH came through a LOCK_EX: %v", err)
+			t.Fatalf("LOCK_SH came through a LOCK_EX: %v", err)
 		default:
 		}
 		must(t, "LOCK_UN", unix.Flock(f.fd, unix.LOCK_UN))

@@ -1,3 +1,107 @@
 package mount
 
-func privateDev(args []string) int { return 0 }
+import (
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tests/harness"
+)
+
+var nobody = &harness.User{UID: 65534, GID: 65534}
+
+// TestNonRoot runs TestNonRootInside, where /dev/fuse is open to all users.
+func TestNonRoot(t *testing.T) {
+	harness.KvfsOnly(t, "a daemon")
+	if _, err := exec.LookPath("fusermount3"); err != nil {
+		harness.Skip(t, "fusermount3 is not installed")
+	}
+	runInside(t, "TestNonRootInside", "with")
+}
+
+// TestNonRootInside runs the daemon as nobody: it mounts by fusermount3, cannot
+// use passthrough, and keeps the store and load contract all the same. The
+// mount is private to the user.
+func TestNonRootInside(t *testing.T) {
+	insideOnly(t)
+	d := harness.Mount(t, harness.Options{User: nobody})
+	a, b := harness.NewActor(t, nobody), harness.NewActor(t, nobody)
+
+	status, err := a.ReadFile(d.Path(".kvfs", "status"))
+	must(t, "read status", err)
+	var s harness.Status
+	must(t, "parse status", json.Unmarshal(status, &s))
+	if s.Mount.ReadPath == "" || s.Mount.ReadPath == "passthrough" {
+		t.Errorf("read path: got %q, want one that needs no privilege", s.Mount.ReadPath)
+	}
+
+	for i := range 16 {
+		p := vllmPath(d.Dir, i)
+		must(t, "store", vllmStore(t, a, p, 1, pattern(p, 2*mib)))
+		wantSeen(t, b, p, pattern(p, 2*mib))
+	}
+	nonRootVisibility(t, d, a, b)
+
+	_, err = harness.Self().Stat(d.Path("x"))
+	wantErrno(t, "stat by root", err, unix.EACCES)
+	_, err = harness.NewActor(t, &harness.User{UID: 23001, GID: 23001}).Stat(d.Path("x"))
+	wantErrno(t, "stat by another user", err, unix.EACCES)
+
+	d.Kill()
+	d.Restart()
+	for i := range 16 {
+		wantSeen(t, b, vllmPath(d.Dir, i), pattern(vllmPath(d.Dir, i), 2*mib))
+	}
+	if got := len(harness.MountPoints(d.Dir)); got != 1 {
+		t.Errorf("%d mounts at the mount point, want 1", got)
+	}
+	if code := d.Stop(); code != 0 {
+		t.Errorf("exit code: got %d, want 0", code)
+	}
+	wantUnmounted(t, d)
+}
+
+// nonRootVisibility is the core of sections 3.1 to 3.4 with both processes as
+// the daemon's user.
+func nonRootVisibility(t *testing.T, d *harness.Daemon, a, b *harness.Actor) {
+	t.Helper()
+	p := d.Path("x")
+	fd, err := a.Open(p, unix.O_RDWR|unix.O_CREAT|unix.O_TRUNC, 0o644)
+	must(t, "open", err)
+	for i := range 4 {
+		_, err := a.Write(fd, pattern(p, 4*mib)[i*mib:(i+1)*mib])
+		must(t, "write", err)
+		wantAbsent(t, b, p)
+		wantSeen(t, a, p, pattern(p, 4*mib)[:(i+1)*mib])
+	}
+	must(t, "close", a.Close(fd))
+	wantSeen(t, b, p, pattern(p, 4*mib))
+	st, err := b.Stat(p)
+	if err != nil || st.Uid != nobody.UID || st.Mode != unix.S_IFREG|0o644 {
+		t.Errorf("stat: owner %d, mode %#o, %v", st.Uid, st.Mode, err)
+	}
+	reader, err := b.Open(p, unix.O_RDONLY|unix.O_DIRECT, 0)
+	must(t, "open", err)
+	must(t, "replace", a.WriteFile(p+".tmp", pattern("new", mib)))
+	must(t, "rename", a.Rename(p+".tmp", p))
+	old, err := b.Pread(reader, 5*mib, 0)
+	must(t, "pread", err)
+	sameBytes(t, "old handle", old, pattern(p, 4*mib))
+	wantSeen(t, b, p, pattern("new", mib))
+	must(t, "mkdir", a.Mkdir(d.Path("dir"), 0o777))
+	for i := range 20 {
+		must(t, "write", a.WriteFile(d.Path("dir", fmt.Sprint(i)), pattern(fmt.Sprint(i), 1000)))
+	}
+	names, err := b.Names(d.Path("dir"))
+	if err != nil || len(names) != 20 {
+		t.Errorf("%s: %d names, %v; want 20", filepath.Base("dir"), len(names), err)
+	}
+	for _, name := range names {
+		must(t, "unlink", b.Unlink(d.Path("dir", name)))
+	}
+	must(t, "rmdir", b.Rmdir(d.Path("dir")))
+}

@@ -1,0 +1,190 @@
+package mount
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tests/harness"
+)
+
+// wantUnmounted fails if anything is mounted at the mount point.
+func wantUnmounted(t *testing.T, d *harness.Daemon) {
+	t.Helper()
+	if got := harness.MountPoints(d.Dir); len(got) != 0 {
+		t.Errorf("still mounted: %q", got)
+	}
+}
+
+// TestStop shows that SIGTERM unmounts, exits with 0 and gives the memory back.
+func TestStop(t *testing.T) {
+	harness.KvfsOnly(t, "a daemon")
+	d := harness.Mount(t, harness.Options{})
+	store(t, d.Path("x"), pattern("x", 8*mib))
+	if code := d.Stop(); code != 0 {
+		t.Errorf("exit code: got %d, want 0", code)
+	}
+	wantUnmounted(t, d)
+	if got := harness.MountPoints(d.MemoryDir); len(got) != 0 {
+		t.Errorf("the memory tier is still mounted: %q", got)
+	}
+	if left, err := os.ReadDir(d.MemoryDir); err == nil && len(left) != 0 {
+		t.Errorf("left in the memory directory: %q", left)
+	}
+	d.Restart()
+	wantAbsent(t, harness.Self(), d.Path("x"))
+}
+
+// TestStopInUse shows that a stop does not hang on open handles, mappings and
+// working directories.
+func TestStopInUse(t *testing.T) {
+	harness.KvfsOnly(t, "a daemon")
+	d := harness.Mount(t, harness.Options{})
+	store(t, d.Path("x"), pattern("x", mib))
+	f := open(t, d.Path("x"), unix.O_RDONLY, 0)
+	sameBytes(t, "mapping", mapFile(t, f, mib, unix.PROT_READ, unix.MAP_PRIVATE), pattern("x", mib))
+	w := open(t, d.Path("y"), unix.O_WRONLY|unix.O_CREAT, 0o644)
+	w.write(pattern("y", mib))
+	openDir(t, d.Dir)
+	if code := d.Stop(); code != 0 {
+		t.Errorf("exit code: got %d, want 0", code)
+	}
+	wantUnmounted(t, d)
+	w.closed = true
+	unix.Close(w.fd) // may fail
+}
+
+// TestStopUnderLoad shows that a stop under load neither hangs nor crashes.
+func TestStopUnderLoad(t *testing.T) {
+	harness.KvfsOnly(t, "a daemon")
+	d := harness.Mount(t, harness.Options{})
+	started := make(chan struct{}, 16)
+	var wg sync.WaitGroup
+	for w := range 16 {
+		wg.Go(func() {
+			for i := 0; ; i++ {
+				p := d.Path(fmt.Sprintf("%d-%d", w, i%10))
+				err := os.WriteFile(p+".tmp", pattern(p, 200*kib), 0o644)
+				if err == nil {
+					err = os.Rename(p+".tmp", p)
+				}
+				if err == nil {
+					_, err = os.ReadFile(p)
+				}
+				if err != nil || i > 100_000 {
+					return
+				}
+				if i == 20 {
+					started <- struct{}{}
+				}
+				// After the unmount this is a plain directory.
+				if len(harness.MountPoints(d.Dir)) == 0 {
+					return
+				}
+			}
+		})
+	}
+	for range 16 {
+		<-started
+	}
+	if code := d.Stop(); code != 0 {
+		t.Errorf("exit code: got %d, want 0", code)
+	}
+	wg.Wait()
+	wantUnmounted(t, d)
+}
+
+// TestKeep shows that --memory-keep leaves the blocks for the next start.
+func TestKeep(t *testing.T) {
+	harness.KvfsOnly(t, "a daemon")
+	d := harness.Mount(t, harness.Options{Flags: []string{"--memory-keep"}})
+	mkdir(t, d.Path("group"))
+	for i := range 20 {
+		p := d.Path("group", fmt.Sprint(i))
+		store(t, p, pattern(p, 300*kib))
+	}
+	if code := d.Stop(); code != 0 {
+		t.Errorf("exit code: got %d, want 0", code)
+	}
+	wantUnmounted(t, d)
+	d.Restart()
+	for i := range 20 {
+		p := d.Path("group", fmt.Sprint(i))
+		wantBytes(t, p, pattern(p, 300*kib))
+	}
+}
+
+// TestUmountCommand unmounts a live and a dead mount with kvfs umount.
+func TestUmountCommand(t *testing.T) {
+	harness.KvfsOnly(t, "a daemon")
+	t.Run("live", func(t *testing.T) {
+		d := harness.Mount(t, harness.Options{})
+		_, stderr, code := harness.Kvfs(t, "umount", d.Dir)
+		if code != 0 {
+			t.Errorf("exit code %d: %s", code, stderr)
+		}
+		wantUnmounted(t, d)
+		harness.Poll(t, "the daemon has ended", func() bool { return !d.Running() })
+		if d.ExitCode != 0 {
+			t.Errorf("daemon's exit code: got %d, want 0", d.ExitCode)
+		}
+	})
+	t.Run("dead", func(t *testing.T) {
+		d := harness.Mount(t, harness.Options{})
+		d.Kill()
+		_, stderr, code := harness.Kvfs(t, "umount", d.Dir)
+		if code != 0 {
+			t.Errorf("exit code %d: %s", code, stderr)
+		}
+		wantUnmounted(t, d)
+	})
+	t.Run("not mounted", func(t *testing.T) {
+		_, stderr, code := harness.Kvfs(t, "umount", t.TempDir())
+		wantOneLine(t, stderr, code, "not a kvfs mount")
+	})
+}
+
+// TestStatusCommand shows that kvfs status and .kvfs/status speak of one mount.
+func TestStatusCommand(t *testing.T) {
+	harness.KvfsOnly(t, "a daemon")
+	d := harness.Mount(t, harness.Options{})
+	stdout, stderr, code := harness.Kvfs(t, "status", d.Dir)
+	if code != 0 || !strings.Contains(stdout, d.Status().Version) {
+		t.Errorf("exit code %d, %q, %q; want version %s", code, stdout, stderr, d.Status().Version)
+	}
+}
+
+// TestMatrix runs the main rows on mounts with other options: without
+// passthrough, without kernel caches, on one processor, with each eviction
+// order.
+func TestMatrix(t *testing.T) {
+	harness.KvfsOnly(t, "mount options")
+	if testing.Short() {
+		harness.Skip(t, "-short")
+	}
+	rows := slices.Concat(lookupRows, renameRows, unlinkRows, openRows, rwRows, inPlaceRows, rawRows, mapRows,
+		sizeRows, timeRows, commitRows, killRows)
+	for _, m := range []struct {
+		name  string
+		flags []string
+		env   []string
+	}{
+		{"passthrough off", []string{"--memory-passthrough", "off"}, nil},
+		{"no kernel caches", []string{"--mount-entry-timeout", "0s", "--mount-attr-timeout", "0s"}, nil},
+		{"one processor", nil, []string{"GOMAXPROCS=1"}},
+		{"one processor, passthrough off", []string{"--memory-passthrough", "off"}, []string{"GOMAXPROCS=1"}},
+		{"max_write 128 KiB, passthrough off", []string{"--mount-max-write", "128KiB", "--memory-passthrough", "off"}, nil},
+		{"s3fifo, no huge pages", []string{"--memory-policy", "s3fifo", "--memory-huge", "never"}, nil},
+		{"arc, no checksums", []string{"--memory-policy", "arc", "--memory-checksum=false"}, nil},
+	} {
+		t.Run(m.name, func(t *testing.T) {
+			d := harness.Mount(t, harness.Options{MemorySize: "1GiB", Flags: m.flags, Env: m.env})
+			runRows(t, d, rows)
+		})
+	}
+}
