@@ -57,7 +57,7 @@ func (s *Server) openRead(id index.ID, tid uint32, out *fuse.OpenOut) fuse.Statu
 	if err != nil {
 		return status(err)
 	}
-	if o.Write == nil && s.direct.Load() {
+	if o.Write == nil && !o.Shared && s.direct.Load() {
 		backing, err := s.backings.acquire(o.Blob, nil)
 		if err == nil {
 			out.Fh = uint64(o.Blob)<<fhBits | fhBlob

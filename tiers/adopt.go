@@ -58,9 +58,7 @@ func (e *Engine) adopt() error {
 		e.adoptOne(f.blob, &f.r, &g)
 	}
 	e.mu.counters.AdoptDropped += uint64(dropped)
-	if over := e.mu.usedBytes - e.opts.CapacityBytes; over > 0 {
-		e.evictLocked(e.mu.shared, over, "capacity", true, &g)
-	}
+	e.shrinkLocked(&g)
 	e.finish(&g)
 	if n := e.mu.counters.Adopted; n > 0 || dropped > 0 {
 		e.log.Info("adopted blocks of an earlier process", zap.Uint64("blocks", n),

@@ -85,10 +85,12 @@ func (e *Engine) Release(h *Handle) {
 		if h.closed {
 			closed--
 		}
-		last := others == closed && named && f.poisoned == nil && f.base == 0 &&
-			en.Flags&(flagUncommitted|flagTemp) != flagUncommitted|flagTemp
+		held := en.Flags&(flagUncommitted|flagTemp) == flagUncommitted|flagTemp
+		last := others == closed && named && f.poisoned == nil && f.base == 0
 		e.mu.Unlock()
-		if last {
+		if last && held && f.direct {
+			e.settleOverrun(f)
+		} else if last && !held {
 			if err := e.commit(f); err != nil {
 				e.log.Warn("commit at release", zap.Error(err))
 			}
@@ -100,6 +102,10 @@ func (e *Engine) Release(h *Handle) {
 	en.Opens--
 	if h.Write {
 		f.writers--
+		if f.writers == 0 {
+			e.mu.guessedBytes -= f.guessed
+			f.guessed = 0
+		}
 		if h.closed {
 			f.closed--
 		}
@@ -113,11 +119,18 @@ func (e *Engine) Release(h *Handle) {
 	e.finish(&g)
 }
 
-// failLocked takes the name from an uncommitted file that can never be
-// committed, unless it is temporary: its owner unlinks that itself.
+// failLocked ends an uncommitted file that can never be committed, now that its
+// last handle is closed: it loses its name or, if that is temporary and its owner
+// is going to unlink it, only its bytes.
 func (e *Engine) failLocked(f *File, en *index.Entry, g *gone) {
 	e.mu.counters.Poisoned++
-	if f.shadow || en.Flags&flagTemp != 0 || !e.mu.ix.Linked(f.id) {
+	if f.shadow || !e.mu.ix.Linked(f.id) {
+		return
+	}
+	if en.Flags&flagTemp != 0 {
+		e.addUsedLocked(en, -f.charge)
+		f.charge = 0
+		g.emptied = append(g.emptied, f)
 		return
 	}
 	e.dropNameLocked(f.id, en, BlockRemoved, "write failed", g)
@@ -203,11 +216,7 @@ func (e *Engine) publishLocked(f *File, en *index.Entry, size, mtime int64, g *g
 	e.mu.counters.StoredBytes += uint64(size)
 	e.classifyLocked(f.id, en)
 	e.eventLocked(g, BlockStored, f.id, "")
-	if over := e.mu.usedBytes - e.opts.CapacityBytes; over > 0 {
-		if freed, _ := e.evictLocked(e.mu.shared, over, "capacity", false, g); freed < over {
-			e.evictLocked(e.mu.shared, over-freed, "capacity", true, g)
-		}
-	}
+	e.shrinkLocked(g)
 	if e.highLocked() {
 		e.wakeEvictor()
 	}
@@ -219,10 +228,10 @@ func (e *Engine) eventLocked(g *gone, kind EventKind, id index.ID, reason string
 	g.events = append(g.events, Event{Time: e.opts.Now(), Kind: kind, Tier: "memory", Key: key, Size: e.mu.ix.At(id).Size, Reason: reason})
 }
 
-// checkOverrun decides about a file that went past its reservation without the
-// engine having seen it: those bytes came out of the headroom. If that is nearly
-// used up, a write may have ended short, and if the file is larger than the
-// tier, it cannot stay; either poisons it.
+// checkOverrun decides about a file whose writes the engine has not seen. What
+// went past its reservation came out of the headroom; if that is nearly used up,
+// by this file or another, a write may have ended short, and if the file is
+// larger than the tier or its quota, it cannot stay. Either poisons it.
 func (e *Engine) checkOverrun(f *File, size int64) error {
 	e.mu.Lock()
 	over := chargeOf(size) - f.charge
@@ -230,16 +239,50 @@ func (e *Engine) checkOverrun(f *File, size int64) error {
 	quota := gr.opts.QuotaBytes
 	tooLarge := over > 0 && (chargeOf(size) > e.opts.CapacityBytes || quota > 0 && gr.opts.Pinned && gr.usedBytes+over > quota)
 	e.mu.Unlock()
-	if over <= 0 {
+	if !f.direct {
 		return nil
 	}
+	need := e.opts.HeadroomBytes / 16
+	if over > 0 {
+		need = e.opts.HeadroomBytes / 4
+	}
 	free, err := e.primary.FreeBytes()
-	if err == nil && free >= e.opts.HeadroomBytes/4 && !tooLarge {
+	if err == nil && free >= need && !tooLarge {
 		return nil
 	}
 	perr := error(&block.Error{Op: "commit", Tier: "memory", Err: block.ErrNoSpace})
 	f.poison(perr)
 	return perr
+}
+
+// settleOverrun accounts for what a temporary file took past its reservation,
+// when a handle of it is closed, and makes room for it.
+func (e *Engine) settleOverrun(f *File) {
+	size, _, err := f.fstat()
+	if err != nil || e.checkOverrun(f, size) != nil {
+		return
+	}
+	var g gone
+	e.mu.Lock()
+	if over := chargeOf(size) - f.charge; over > 0 {
+		e.mu.counters.Overruns++
+		f.charge += over
+		e.addUsedLocked(e.mu.ix.At(f.id), over)
+		e.shrinkLocked(&g)
+	}
+	e.mu.Unlock()
+	e.finish(&g)
+}
+
+// shrinkLocked evicts what is held beyond the capacity, within leases if it must.
+func (e *Engine) shrinkLocked(g *gone) {
+	over := e.mu.usedBytes - e.opts.CapacityBytes
+	if over <= 0 {
+		return
+	}
+	if freed, _ := e.evictLocked(e.mu.shared, over, "capacity", false, g); freed < over {
+		e.evictLocked(e.mu.shared, over-freed, "capacity", true, g)
+	}
 }
 
 // writeRecord brings the record of a committed entry up to date with its name

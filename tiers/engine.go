@@ -29,6 +29,9 @@ type Options struct {
 
 	Groups map[block.GroupID]GroupOptions
 
+	RootMode         uint32 // permission bits of the root directory. Zero means 0755.
+	RootUID, RootGID uint32 // its owner
+
 	WriteTimeout time.Duration // longest wait for space before ErrNoSpace. Zero means 5 s.
 	LookupLease  time.Duration // no eviction for this long after a positive look-up. Zero means 30 s; negative none.
 	TempPatterns []string      // names held back until renamed; see IsTemp. Nil means DefaultTempPatterns.
@@ -92,14 +95,15 @@ type Engine struct {
 		shadows map[nameKey][]index.ID // entries that wait to take a name
 
 		// INVARIANT: usedBytes is the sum of the charges of all entries.
-		usedBytes   int64
-		pinnedBytes int64 // of it, what cannot be evicted: open, pinned, being written
-		blocks      int64 // committed files
-		seq         uint64
-		expiries    expiryHeap
-		space       chan struct{} // closed and replaced whenever room may have appeared
-		counters    Counters
-		scratch     []byte // for paths
+		usedBytes    int64
+		guessedBytes int64 // reserved for files by the size of others; ends with their last handle
+		pinnedBytes  int64 // of it, what cannot be evicted: open, pinned, being written
+		blocks       int64 // committed files
+		seq          uint64
+		expiries     expiryHeap
+		space        chan struct{} // closed and replaced whenever room may have appeared
+		counters     Counters
+		scratch      []byte // for paths
 	}
 }
 
@@ -163,7 +167,8 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 	e.mu.space = make(chan struct{})
 	now := e.now()
 	root := e.mu.ix.At(index.Root)
-	root.Mode, root.Mtime, root.Atime, root.Ctime = modeDir|0o755, now, now, now
+	root.Mode, root.Mtime, root.Atime, root.Ctime = modeDir|opts.RootMode, now, now, now
+	root.UID, root.GID = opts.RootUID, opts.RootGID
 	if err := e.addGroups(); err != nil {
 		return nil, err
 	}
@@ -192,6 +197,9 @@ func (o *Options) fill() error {
 	}
 	if o.LowWatermark == 0 {
 		o.LowWatermark = min(0.95, o.HighWatermark)
+	}
+	if o.RootMode == 0 {
+		o.RootMode = 0o755
 	}
 	if o.RequestBytes == 0 {
 		o.RequestBytes = 1 << 20

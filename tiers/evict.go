@@ -20,6 +20,7 @@ type gone struct {
 	names   []goneName
 	events  []Event
 	files   []*File // no longer in use: to be closed
+	emptied []*File // their bytes are given up
 }
 
 type goneName struct {
@@ -29,6 +30,9 @@ type goneName struct {
 
 // finish does what g lists. The caller holds no lock.
 func (e *Engine) finish(g *gone) {
+	for _, f := range g.emptied {
+		f.empty()
+	}
 	for _, f := range g.files {
 		f.closeFile()
 	}
@@ -255,6 +259,27 @@ func (e *Engine) tryReserve(f *File, n int64) bool {
 	e.finish(&g)
 	if high {
 		e.wakeEvictor()
+	}
+	return ok
+}
+
+// speculate reserves what a file will need if it is like the others of its
+// group. Together such guesses may take half of the capacity, so that a few
+// thousand idle handles cannot keep out a write that is really coming.
+func (e *Engine) speculate(f *File, n int64) bool {
+	e.mu.Lock()
+	ok := e.mu.guessedBytes+n <= e.opts.CapacityBytes/2
+	if ok {
+		e.mu.guessedBytes += n
+		f.guessed += n
+	}
+	e.mu.Unlock()
+	if ok && !e.tryReserve(f, n) {
+		e.mu.Lock()
+		e.mu.guessedBytes -= n
+		f.guessed -= n
+		e.mu.Unlock()
+		return false
 	}
 	return ok
 }

@@ -38,10 +38,6 @@ func (h *expiryHeap) add(at int64, id index.ID) { heap.Push(h, expiry{at, id}) }
 // themselves, so the tick only bounds how long dead bytes stay in memory.
 const expiryTick = time.Second
 
-// shadowGrace is how long a version that a look-up promised may wait for its
-// open, which the kernel sends at once.
-const shadowGrace = 30 * time.Second
-
 // runExpiry removes what is past its time to live, temporary files that nobody
 // has had open for TempExpiry, and versions whose open never came.
 func (e *Engine) runExpiry(ctx context.Context) {
@@ -86,7 +82,7 @@ func (e *Engine) expireFilesLocked(g *gone) {
 			continue
 		}
 		switch {
-		case f.shadow && now-f.born > int64(shadowGrace):
+		case f.shadow && now-max(f.born, f.promised) > promiseGrace:
 			e.releaseBaseLocked(f, g)
 			e.dropShadowLocked(id, g)
 		case !f.shadow && now-f.born > int64(e.opts.TempExpiry):

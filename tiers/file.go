@@ -7,6 +7,7 @@ import (
 	"sync"
 	"syscall"
 
+	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tiers/block"
@@ -27,6 +28,7 @@ var ErrStale = errors.New("name must be looked up again")
 //	uncommitted, linked   a new file; others do not see it unless its name is temporary
 //	uncommitted, shadow   a new version of a name that another entry still holds
 //	alias                 a shadow that shares the bytes of its base until the first write
+//	shared                committed, linked: like an alias, but on the block's own inode (fork.go)
 //	committed, linked     renamed or flushed while handles for writing remain
 //	unlinked              removed while open
 type File struct {
@@ -43,10 +45,13 @@ type File struct {
 	base     index.ID // alias: the entry that the bytes belong to; else 0
 	owner    uint32   // thread that created this version
 	charge   int64    // bytes charged for it: reserved or used, whichever is more
+	guessed  int64    // of it, what speculate reserved
 	writers  int      // open handles for writing
 	closed   int      // of them, those whose process closed a descriptor and has not written since
+	shared   bool     // works on a committed block, until the first write
 	shadow   bool
 	name     nameKey // shadow: the name it will take
+	promised int64   // shadow: when a look-up last told the kernel about it
 	poisoned error   // a write failed: never commit
 	started  bool    // bytes were accepted
 	born     int64   // when it was made, or last closed
@@ -148,7 +153,7 @@ func (e *Engine) Create(ctx context.Context, o CreateOptions) (Attr, *Handle, er
 		return Attr{}, nil, err
 	}
 	h := &Handle{File: f, Write: true, tid: o.TID}
-	if expect > 0 && !e.tryReserve(f, expect) {
+	if expect > 0 && !e.speculate(f, expect) {
 		// Not at once: then the daemon sees the first byte and waits there, for
 		// no more than the file turns out to need.
 		f.direct = false
@@ -278,6 +283,20 @@ func (f *File) refresh(a *Attr) {
 	}
 }
 
+// empty gives up the bytes of a file that nobody has open and that can never be
+// committed.
+func (f *File) empty() {
+	f.e.mu.Lock()
+	file := f.file
+	f.e.mu.Unlock()
+	if file == nil {
+		return
+	}
+	if err := file.Truncate(0); err != nil {
+		f.e.log.Warn("give up a failed write", zap.Error(err))
+	}
+}
+
 // closeFile closes the primary file once nobody uses f any more.
 func (f *File) closeFile() {
 	f.e.mu.Lock()
@@ -367,7 +386,7 @@ const growStep = 1 << 20
 func (f *File) prepare(ctx context.Context, end int64, more bool) error {
 	e := f.e
 	e.mu.Lock()
-	ready := f.base == 0 && end <= f.charge && f.started
+	ready := f.base == 0 && !f.shared && end <= f.charge && f.started
 	e.mu.Unlock()
 	if ready {
 		return nil
@@ -375,10 +394,10 @@ func (f *File) prepare(ctx context.Context, end int64, more bool) error {
 	f.growth.Lock()
 	defer f.growth.Unlock()
 	e.mu.Lock()
-	base, charge, started := f.base, f.charge, f.started
+	base, charge, started, shared := f.base, f.charge, f.started, f.shared
 	en := e.mu.ix.At(f.id)
 	size := en.Size
-	if !started && en.Flags&flagUncommitted == 0 && end > 0 {
+	if !started && !shared && en.Flags&flagUncommitted == 0 && end > 0 {
 		e.uncommitLocked(f.id, en)
 	}
 	if !started && more {
@@ -388,21 +407,27 @@ func (f *File) prepare(ctx context.Context, end int64, more bool) error {
 		size = e.mu.ix.At(base).Size
 	}
 	e.mu.Unlock()
-	if base != 0 {
+	if base != 0 || shared {
 		end = max(end, size)
 	}
-	if end > charge {
-		want := chargeOf(end) - charge
-		err := e.reserve(ctx, f.id, f, max(want, min(growStep, e.opts.CapacityBytes/64)&^(pageBytes-1)), started)
-		if err != nil && want < growStep {
-			err = e.reserve(ctx, f.id, f, want, started)
-		}
-		if err != nil {
-			return err
+	if shared {
+		charge = 0 // what is charged now stays with the old version
+	}
+	if want := chargeOf(end) - charge; want > 0 {
+		step := min(growStep, e.opts.CapacityBytes/64) &^ (pageBytes - 1)
+		if want >= step || !started || !e.tryReserve(f, step) {
+			if err := e.reserve(ctx, f.id, f, want, started); err != nil {
+				return err
+			}
 		}
 	}
-	if base != 0 {
+	switch {
+	case base != 0:
 		if err := f.copyBase(size); err != nil {
+			return err
+		}
+	case shared:
+		if err := f.fork(size); err != nil {
 			return err
 		}
 	}

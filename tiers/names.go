@@ -128,6 +128,9 @@ func (e *Engine) Lookup(parent index.ID, name string, tid uint32) (a Attr, err e
 		}
 		e.mu.counters.LookupHit++
 		a, live = e.attrLocked(id, en), e.mu.files[id]
+		if live != nil && live.shadow {
+			live.promised = e.now()
+		}
 		a.Stable = a.Stable && stable
 		return 0
 	})
@@ -281,7 +284,7 @@ func (e *Engine) rmdirLocked(parent index.ID, name string, g *gone) error {
 	if en.Mode&modeType != modeDir {
 		return block.ErrNotDir
 	}
-	if e.mu.ix.Children(id) > 0 || e.hasShadowsLocked(id) {
+	if e.mu.ix.Children(id) > 0 || e.clearDirLocked(id, g) {
 		return block.ErrNotEmpty
 	}
 	e.dropDirLocked(id, en, g)
@@ -298,17 +301,6 @@ func (e *Engine) dropDirLocked(id index.ID, en *index.Entry, g *gone) {
 		en.Blob = 0
 	}
 	e.reapLocked(id, en, g)
-}
-
-// hasShadowsLocked reports whether a file in dir is being written under a name
-// that is not yet its own.
-func (e *Engine) hasShadowsLocked(dir index.ID) bool {
-	for k := range e.mu.shadows {
-		if k.parent == dir {
-			return true
-		}
-	}
-	return false
 }
 
 // Unlink removes a file: its name at once, its bytes when the last handle is
@@ -329,6 +321,7 @@ func (e *Engine) Unlink(parent index.ID, name string, tid uint32) (err error) {
 			return 0
 		}
 		holder := e.mu.ix.Lookup(parent, name)
+		defer e.dropIdleLocked(nameKey{parent, name}, &g)
 		if id != holder {
 			e.dropShadowLocked(id, &g)
 			if holder != 0 && e.mu.ix.At(holder).Flags&flagUncommitted != 0 {

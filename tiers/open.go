@@ -4,6 +4,8 @@ import (
 	"context"
 	"os"
 
+	"go.uber.org/zap"
+
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/index"
 )
@@ -14,6 +16,9 @@ type Opened struct {
 	Blob  BlobID
 	Size  int64
 	Write *Handle // not nil if the file is being written: read through it
+	// Shared: somebody has it open for writing on the same inode, so that the
+	// kernel must not open it by itself.
+	Shared bool
 }
 
 // OpenRead opens a file for reading and pins it until CloseRead. A file that
@@ -47,7 +52,9 @@ func (e *Engine) OpenRead(id index.ID, tid uint32) (o Opened, err error) {
 		if err != nil {
 			return 0
 		}
-		if f != nil {
+		if f != nil && f.shared {
+			o.Shared = true
+		} else if f != nil {
 			o.Write = &Handle{File: f, tid: tid}
 			if f.base != 0 {
 				o.Blob = BlobID(e.mu.ix.At(f.base).Blob)
@@ -95,6 +102,9 @@ func (e *Engine) settleLocked(id index.ID, en *index.Entry, g *gone) {
 		delete(e.mu.files, id)
 		g.files = append(g.files, f)
 	} else if f != nil && f.shadow && f.writers == 0 && (f.base != 0 || f.poisoned != nil) {
+		if f.poisoned == nil && e.now()-f.promised < promiseGrace {
+			return // an open of it may be on its way; else runExpiry takes it
+		}
 		e.releaseBaseLocked(f, g)
 		e.dropShadowLocked(id, g)
 		return
@@ -115,8 +125,9 @@ func (e *Engine) settleLocked(id index.ID, en *index.Entry, g *gone) {
 // Other errors: ErrNotFound, ErrIsDir, ErrNoSpace, ErrQuota, ctx's error.
 func (e *Engine) OpenWrite(ctx context.Context, id index.ID, tid uint32, truncate bool) (h *Handle, err error) {
 	var expect int64
+	var version *File // made for this process, to be looked up
 	e.withNames(tid, func(ow *owners) uint32 {
-		h, err, expect = nil, nil, 0
+		h, err, expect, version = nil, nil, 0, nil
 		en := e.mu.ix.At(id)
 		f := e.mu.files[id]
 		if en.Mode&modeType == modeDir {
@@ -137,23 +148,25 @@ func (e *Engine) OpenWrite(ctx context.Context, id index.ID, tid uint32, truncat
 				return f.owner
 			}
 			if !same {
-				err = e.replaceLocked(id, tid)
+				version = e.replaceLocked(id, tid)
 				return 0
 			}
 		case f != nil && uncommitted && truncate:
 			f.direct = e.mu.groups[en.Group].expectBytes() > 0
-		case f == nil && e.mu.ix.Linked(id) && en.Size > 0 && (truncate || !e.mu.groups[en.Group].opts.Pinned):
-			err = e.replaceLocked(id, tid)
+		case f == nil && e.mu.ix.Linked(id) && en.Size > 0 && (truncate || en.Opens > 0 && !e.mu.groups[en.Group].opts.Pinned):
+			version = e.replaceLocked(id, tid)
 			return 0
 		case f != nil && !uncommitted && truncate && en.Size > 0 && e.mu.ix.Linked(id):
-			err = e.replaceLocked(id, tid)
+			version = e.replaceLocked(id, tid)
 			return 0
 		case f == nil:
-			// In place. An empty file is so too: it is a lock file, whose locks
-			// are tied to the inode, or the start of a new block, which
-			// prepare hides from others at its first byte.
-			raw := en.Size > 0
-			f = &File{e: e, id: id, owner: tid, direct: raw, charge: chargeOf(en.Size), started: raw, born: e.now()}
+			// On the same inode. Writes go in place in pinned groups, and in an
+			// empty file, which prepare hides from others at its first byte.
+			pinned := e.mu.groups[en.Group].opts.Pinned
+			f = &File{e: e, id: id, owner: tid, charge: chargeOf(en.Size), born: e.now()}
+			f.shared = en.Size > 0 && !pinned && e.mu.ix.Linked(id)
+			f.direct = en.Size > 0 && !f.shared
+			f.started = f.direct
 			e.mu.files[id] = f
 		}
 		if truncate {
@@ -168,6 +181,13 @@ func (e *Engine) OpenWrite(ctx context.Context, id index.ID, tid uint32, truncat
 		}
 		return 0
 	})
+	if version != nil {
+		// Its bytes must be open before its base can go.
+		if err := e.attach(version, false); err != nil {
+			e.log.Debug("version without bytes", zap.Error(err))
+		}
+		return nil, ErrStale
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -186,8 +206,8 @@ func (e *Engine) OpenWrite(ctx context.Context, id index.ID, tid uint32, truncat
 	return h, nil
 }
 
-// replaceLocked makes a shadow that will take id's name, and fails with ErrStale.
-func (e *Engine) replaceLocked(id index.ID, tid uint32) error {
+// replaceLocked makes a shadow that will take id's name.
+func (e *Engine) replaceLocked(id index.ID, tid uint32) *File {
 	ix := e.mu.ix
 	k := nameKey{ix.Parent(id), ix.Name(id)}
 	f := &File{e: e, owner: tid, born: e.now()}
@@ -204,7 +224,8 @@ func (e *Engine) replaceLocked(id index.ID, tid uint32) error {
 	en.Opens++ // held until the shadow has its own bytes or goes
 	e.classifyLocked(f.id, ne)
 	e.classifyLocked(id, en)
-	return ErrStale
+	f.promised = f.born
+	return f
 }
 
 // attach opens the bytes of a File that has none open: its own, its base's, or,

@@ -106,7 +106,7 @@ func (e *Engine) renameLocked(id index.ID, f *File, o *RenameOptions, size, mtim
 	if target == id {
 		return nil
 	}
-	if err := e.checkTargetLocked(target, isDir, o.NoReplace); err != nil {
+	if err := e.checkTargetLocked(target, isDir, o.NoReplace, g); err != nil {
 		return err
 	}
 	if !isDir {
@@ -151,7 +151,7 @@ func (e *Engine) renameLocked(id index.ID, f *File, o *RenameOptions, size, mtim
 }
 
 // checkTargetLocked checks that what has the new name may be replaced.
-func (e *Engine) checkTargetLocked(target index.ID, isDir, noReplace bool) error {
+func (e *Engine) checkTargetLocked(target index.ID, isDir, noReplace bool, g *gone) error {
 	if target == 0 {
 		return nil
 	}
@@ -163,7 +163,7 @@ func (e *Engine) checkTargetLocked(target index.ID, isDir, noReplace bool) error
 		return block.ErrNotDir
 	case !isDir && tdir:
 		return block.ErrIsDir
-	case tdir && (e.mu.ix.Children(target) > 0 || e.hasShadowsLocked(target)):
+	case tdir && (e.mu.ix.Children(target) > 0 || e.clearDirLocked(target, g)):
 		return block.ErrNotEmpty
 	}
 	return nil

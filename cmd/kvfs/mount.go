@@ -66,7 +66,11 @@ func mount(ctx context.Context, cfg *config.Config, dir string, ready *readiness
 	}
 	d.memory = memory
 	hooks := &fs.Hooks{}
-	d.engine, err = tiers.Open(ctx, engineOptions(cfg, memory, hooks, log))
+	options := engineOptions(cfg, memory, hooks, log)
+	if err := ownRoot(&options, dir); err != nil {
+		return errors.Join(err, memory.Close(true))
+	}
+	d.engine, err = tiers.Open(ctx, options)
 	if err != nil {
 		return errors.Join(fmt.Errorf("engine: %w", err), memory.Close(true))
 	}

@@ -120,3 +120,14 @@ func totalMemory() int64 {
 	}
 	return int64(si.Totalram) * int64(si.Unit)
 }
+
+// ownRoot gives the root of the mount the mode and owner that its administrator
+// gave the mount point.
+func ownRoot(o *tiers.Options, dir string) error {
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		return &os.PathError{Op: "stat", Path: dir, Err: err}
+	}
+	o.RootMode, o.RootUID, o.RootGID = st.Mode&0o7777, st.Uid, st.Gid
+	return nil
+}

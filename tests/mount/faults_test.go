@@ -3,6 +3,7 @@ package mount
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -42,24 +43,25 @@ func TestFaults(t *testing.T) {
 	must(t, "file", os.WriteFile(badConfig, []byte("memory: {siez: 1GiB}\n"), 0o644))
 	must(t, "mkdir", os.MkdirAll(full+"/something", 0o755))
 	must(t, "mkdir", os.Mkdir(good, 0o755))
-	memory := []string{"--memory-size", "64MiB", "--memory-dir", filepath.Join(dir, "memory")}
+	memoryDir := []string{"--memory-dir", filepath.Join(dir, "memory")}
+	memory := slices.Concat(memoryDir, []string{"--memory-size", "64MiB"})
 	for _, f := range []struct {
 		name string
 		args []string
 		want string
 	}{
-		{"mount point is a file", append(memory, file), file},
-		{"mount point is not empty", append(memory, full), full},
-		{"mount point's parent is missing", append(memory, dir+"/none/mnt"), dir + "/none"},
+		{"mount point is a file", slices.Concat(memory, []string{file}), file},
+		{"mount point is not empty", slices.Concat(memory, []string{full}), full},
+		{"mount point's parent is missing", slices.Concat(memory, []string{dir + "/none/mnt"}), dir + "/none"},
 		{"no mount point", memory, ""},
-		{"two mount points", append(memory, good, full), ""},
-		{"capacity below one block", []string{"--memory-size", "1KiB", good}, "memory"},
-		{"capacity without unit", []string{"--memory-size", "64", good}, "memory"},
-		{"unknown flag", append(memory, "--no-such-flag", good), "no-such-flag"},
-		{"unknown configuration key", append(memory, "--config", badConfig, good), "siez"},
-		{"configuration file missing", append(memory, "--config", dir+"/none.yaml", good), "none.yaml"},
+		{"two mount points", slices.Concat(memory, []string{good, full}), ""},
+		{"capacity below one block", slices.Concat(memoryDir, []string{"--memory-size", "1KiB", good}), "memory"},
+		{"capacity without unit", slices.Concat(memoryDir, []string{"--memory-size", "64", good}), "memory"},
+		{"unknown flag", slices.Concat(memory, []string{"--no-such-flag", good}), "no-such-flag"},
+		{"unknown configuration key", slices.Concat(memory, []string{"--config", badConfig, good}), "siez"},
+		{"configuration file missing", slices.Concat(memory, []string{"--config", dir + "/none.yaml", good}), "none.yaml"},
 		{"memory directory is a file", []string{"--memory-size", "64MiB", "--memory-dir", file, good}, file},
-		{"unknown policy", append(memory, "--memory-policy", "random", good), "random"},
+		{"unknown policy", slices.Concat(memory, []string{"--memory-policy", "random", good}), "random"},
 	} {
 		t.Run(f.name, func(t *testing.T) {
 			stdout, stderr, code := harness.Kvfs(t, append([]string{"mount"}, f.args...)...)

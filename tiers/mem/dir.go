@@ -367,10 +367,11 @@ func detach(parent *os.File, p place, root *os.File, mounted bool) error {
 	return errors.Join(err, rmdirEmpty(parent, p))
 }
 
-// rmdirEmpty removes the directory itself, unless others use it.
+// rmdirEmpty removes the directory itself, unless others use it or it was made by
+// somebody else in a place where we may not remove it.
 func rmdirEmpty(parent *os.File, p place) error {
 	switch err := unix.Unlinkat(int(parent.Fd()), p.name, unix.AT_REMOVEDIR); err {
-	case nil, unix.ENOENT, unix.ENOTEMPTY, unix.EEXIST, unix.EBUSY:
+	case nil, unix.ENOENT, unix.ENOTEMPTY, unix.EEXIST, unix.EBUSY, unix.EACCES, unix.EPERM:
 		return nil
 	default:
 		return &os.PathError{Op: "rmdir", Path: p.dir(), Err: err}

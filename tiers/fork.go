@@ -1,0 +1,106 @@
+package tiers
+
+import "github.com/kvfs/kvfs/tiers/index"
+
+// A committed block that is opened for writing without being emptied, and that
+// nobody has open, is shared: its File works on the inode and the bytes of the
+// block, so that locks on the file hold between all who open it so, and one that
+// only reads (NIXL opens for reading and writing to load) costs no copy. The
+// first write forks: the name and the old bytes move to a new entry, where
+// others find them as before, and the inode that is being written goes on with a
+// copy, as a version that takes the name when it is committed.
+//
+// Where the kernel itself has the block open (passthrough), the inode cannot be
+// opened through the daemon as well; then the new version gets an inode of its
+// own from the start (replaceLocked).
+
+// fork gives a shared File bytes of its own. The caller holds growth and has
+// reserved size bytes beyond the charge of the old version.
+func (f *File) fork(size int64) error {
+	e := f.e
+	blob, file, err := e.primary.Create()
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	from := f.file
+	e.mu.Unlock()
+	if err := copyRange(file, from, size); err != nil {
+		e.discard(blob, file)
+		return err
+	}
+	var g gone
+	e.mu.Lock()
+	e.forkLocked(f, blob, &g)
+	f.shared = false
+	f.file = file
+	e.mu.Unlock()
+	from.Close()
+	e.finish(&g)
+	return nil
+}
+
+func (e *Engine) forkLocked(f *File, blob BlobID, g *gone) {
+	ix := e.mu.ix
+	if !ix.Linked(f.id) {
+		en := ix.At(f.id)
+		g.dropped = append(g.dropped, BlobID(en.Blob)) // removed with its name already
+		en.Blob = uint64(blob)
+		return
+	}
+	old := ix.Alloc()
+	oe, en := ix.At(old), ix.At(f.id)
+	k := nameKey{ix.Parent(f.id), ix.Name(f.id)}
+	oe.Size, oe.Mtime, oe.Atime, oe.Ctime = en.Size, en.Mtime, en.Atime, en.Ctime
+	oe.Expires, oe.Lease, oe.Blob, oe.Seq, oe.Sum = en.Expires, en.Lease, en.Blob, en.Seq, en.Sum
+	oe.Mode, oe.UID, oe.GID, oe.Group, oe.Tiers = en.Mode, en.UID, en.GID, en.Group, en.Tiers
+	oe.Flags = en.Flags & (flagPinned | flagSum | flagTemp)
+
+	charge := chargeOf(en.Size)
+	f.charge -= charge
+	e.addUsedLocked(en, -charge)
+	ix.Unlink(f.id)
+	en.Blob = uint64(blob)
+	en.Flags |= flagUncommitted
+	e.shadowLocked(f, k)
+	e.classifyLocked(f.id, en)
+
+	ix.Link(old, k.parent, k.name)
+	e.addUsedLocked(oe, charge)
+	e.classifyLocked(old, oe)
+	if oe.Expires != 0 {
+		e.mu.expiries.add(oe.Expires, old)
+	}
+	g.names = append(g.names, goneName{k.parent, f.id, k.name})
+}
+
+// promiseGrace is how long a version that a look-up told the kernel about waits
+// for the open that may follow, even if it has no other use.
+const promiseGrace = 2e9 // nanoseconds
+
+// dropIdleLocked gives up the versions of a name that nobody has open and that
+// have no bytes of their own to wait for a rename with.
+func (e *Engine) dropIdleLocked(k nameKey, g *gone) {
+	for i := 0; i < len(e.mu.shadows[k]); {
+		id := e.mu.shadows[k][i]
+		f := e.mu.files[id]
+		if e.mu.ix.At(id).Opens > 0 || f.base == 0 && f.poisoned == nil {
+			i++
+			continue
+		}
+		e.releaseBaseLocked(f, g)
+		e.dropShadowLocked(id, g)
+	}
+}
+
+// clearDirLocked gives up versions in dir that nobody has open, and reports
+// whether files there are still being written.
+func (e *Engine) clearDirLocked(dir index.ID, g *gone) (busy bool) {
+	for k := range e.mu.shadows {
+		if k.parent == dir {
+			e.dropIdleLocked(k, g)
+			busy = busy || len(e.mu.shadows[k]) > 0
+		}
+	}
+	return busy
+}
