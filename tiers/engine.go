@@ -94,6 +94,9 @@ type Engine struct {
 		files   map[index.ID]*File     // write sides
 		shadows map[nameKey][]index.ID // entries that wait to take a name
 
+		limbo      []index.ID // replaced blocks that can still be opened, oldest first
+		limboBytes int64      // their charges
+
 		// INVARIANT: usedBytes is the sum of the charges of all entries.
 		usedBytes    int64
 		guessedBytes int64 // reserved for files by the size of others; ends with their last handle
@@ -137,6 +140,7 @@ const (
 	flagSum                            // Sum is valid
 	flagPolicy                         // is in its group's policy
 	flagCounted                        // its charge is part of pinnedBytes
+	flagLimbo                          // replaced, but still there for who just looked it up
 )
 
 const (

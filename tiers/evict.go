@@ -163,7 +163,8 @@ func (e *Engine) dropNameLocked(id index.ID, en *index.Entry, kind EventKind, re
 		}
 		ix.Unlink(id)
 	}
-	if en.Blob != 0 {
+	limbo := reason == "replaced" && e.limboLocked(id, en, g)
+	if en.Blob != 0 && !limbo {
 		g.blobs = append(g.blobs, BlobID(en.Blob))
 	}
 	e.classifyLocked(id, en)
@@ -174,6 +175,12 @@ func (e *Engine) dropNameLocked(id index.ID, en *index.Entry, kind EventKind, re
 // handles and the kernel's references allow.
 func (e *Engine) reapLocked(id index.ID, en *index.Entry, g *gone) {
 	if e.mu.ix.Linked(id) || en.Opens > 0 || id == index.Root {
+		return
+	}
+	if en.Flags&flagLimbo != 0 {
+		if en.Lookups == 0 { // nobody can ask for it any more
+			e.leaveLimboLocked(id, g)
+		}
 		return
 	}
 	f := e.mu.files[id]
@@ -208,6 +215,9 @@ func (e *Engine) roomLocked(gr *group, n int64, force bool, g *gone) (ok bool, u
 	limit := e.opts.CapacityBytes
 	if ok, until = e.quotaLocked(gr, n, force, g); !ok {
 		return false, until
+	}
+	if e.mu.usedBytes+n > limit {
+		e.clearLimboLocked(g)
 	}
 	if e.mu.usedBytes+n <= limit {
 		return true, 0

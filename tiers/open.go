@@ -46,7 +46,7 @@ func (e *Engine) OpenRead(id index.ID, tid uint32) (o Opened, err error) {
 			}
 		case e.mu.ix.Linked(id) && e.expiredLocked(id):
 			err = block.ErrNotFound
-		case en.Blob == 0 && f == nil, !e.mu.ix.Linked(id) && f == nil && en.Opens == 0:
+		case en.Blob == 0 && f == nil, !e.mu.ix.Linked(id) && f == nil && en.Opens == 0 && en.Flags&flagLimbo == 0:
 			err = ErrStale // replaced or evicted since the kernel looked it up
 		}
 		if err != nil {
@@ -134,7 +134,7 @@ func (e *Engine) OpenWrite(ctx context.Context, id index.ID, tid uint32, truncat
 			err = block.ErrIsDir
 			return 0
 		}
-		if en.Blob == 0 && (f == nil || f.base == 0) {
+		if en.Blob == 0 && (f == nil || f.base == 0) || en.Flags&flagLimbo != 0 {
 			err = ErrStale
 			return 0
 		}
@@ -156,7 +156,9 @@ func (e *Engine) OpenWrite(ctx context.Context, id index.ID, tid uint32, truncat
 		case f == nil && e.mu.ix.Linked(id) && en.Size > 0 && (truncate || en.Opens > 0 && !e.mu.groups[en.Group].opts.Pinned):
 			version = e.replaceLocked(id, tid)
 			return 0
-		case f != nil && !uncommitted && truncate && en.Size > 0 && e.mu.ix.Linked(id):
+		case f != nil && !uncommitted && !f.shared && en.Size > 0 && e.mu.ix.Linked(id) && (truncate || !e.mu.groups[en.Group].opts.Pinned),
+			f != nil && f.shared && truncate:
+			// Its last writer is closed, or about to be: not to be joined.
 			version = e.replaceLocked(id, tid)
 			return 0
 		case f == nil:
