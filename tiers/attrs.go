@@ -141,8 +141,12 @@ func (e *Engine) setMtime(id index.ID, f *File, blob BlobID, ns int64) error {
 			return err
 		}
 		e.mu.Lock()
-		file = f.file
+		file = f.useLocked()
 		e.mu.Unlock()
+		if file == nil {
+			return nil // closed meanwhile: the commit set the time
+		}
+		defer f.unuse()
 	} else {
 		opened, err := e.primary.Open(blob)
 		if err != nil {

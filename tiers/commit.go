@@ -302,7 +302,9 @@ func (e *Engine) writeRecord(id index.ID, file *os.File) error {
 	r := recordOf(e.mu.ix, id, en)
 	blob := BlobID(en.Blob)
 	if f := e.mu.files[id]; f != nil && f.base == 0 && file == nil {
-		file = f.file
+		if file = f.useLocked(); file != nil {
+			defer f.unuse()
+		}
 	}
 	e.mu.Unlock()
 	if file == nil {

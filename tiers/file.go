@@ -50,11 +50,14 @@ type File struct {
 	closed   int      // of them, those whose process closed a descriptor and has not written since
 	shared   bool     // works on a committed block, until the first write
 	shadow   bool
-	name     nameKey // shadow: the name it will take
-	promised int64   // shadow: when a look-up last told the kernel about it
-	poisoned error   // a write failed: never commit
-	started  bool    // bytes were accepted
-	born     int64   // when it was made, or last closed
+	name     nameKey    // shadow: the name it will take
+	promised int64      // shadow: when a look-up last told the kernel about it
+	poisoned error      // a write failed: never commit
+	users    int        // moments of use without a handle; see useLocked
+	done     bool       // closed with the last of them
+	retired  []*os.File // replaced while in use: closed with the last of them
+	started  bool       // bytes were accepted
+	born     int64      // when it was made, or last closed
 }
 
 // Handle is one open of a File for writing, or for reading while it is being
@@ -261,11 +264,12 @@ func (e *Engine) dropShadowLocked(id index.ID, g *gone) {
 // fstat returns size and time of last write of the bytes.
 func (f *File) fstat() (size, mtime int64, err error) {
 	f.e.mu.Lock()
-	file := f.file
+	file := f.useLocked()
 	f.e.mu.Unlock()
 	if file == nil {
 		return 0, 0, os.ErrClosed
 	}
+	defer f.unuse()
 	fi, err := file.Stat()
 	if err != nil {
 		return 0, 0, err
@@ -287,21 +291,68 @@ func (f *File) refresh(a *Attr) {
 // committed.
 func (f *File) empty() {
 	f.e.mu.Lock()
-	file := f.file
+	file := f.useLocked()
 	f.e.mu.Unlock()
 	if file == nil {
 		return
 	}
+	defer f.unuse()
 	if err := file.Truncate(0); err != nil {
 		f.e.log.Warn("give up a failed write", zap.Error(err))
 	}
 }
 
-// closeFile closes the primary file once nobody uses f any more.
+// useLocked returns the primary file for a moment in which the caller holds no
+// handle, nil if it is closed. unuse ends that.
+func (f *File) useLocked() *os.File {
+	if f.file != nil {
+		f.users++
+	}
+	return f.file
+}
+
+func (f *File) unuse() {
+	f.e.mu.Lock()
+	f.users--
+	last := f.users == 0 && f.done
+	var retired []*os.File
+	if f.users == 0 {
+		retired, f.retired = f.retired, nil
+	}
+	f.e.mu.Unlock()
+	closeAll(retired)
+	if last {
+		f.closeFile()
+	}
+}
+
+// swapLocked makes file the primary file. The caller closes what it returns.
+func (f *File) swapLocked(file *os.File) (old []*os.File) {
+	if f.file != nil {
+		f.retired = append(f.retired, f.file)
+	}
+	f.file = file
+	if f.users == 0 {
+		old, f.retired = f.retired, nil
+	}
+	return old
+}
+
+func closeAll(files []*os.File) {
+	for _, file := range files {
+		file.Close()
+	}
+}
+
+// closeFile closes the primary file now that nobody has f open, or leaves that to
+// the last who uses it for a moment.
 func (f *File) closeFile() {
 	f.e.mu.Lock()
-	file := f.file
-	f.file = nil
+	f.done = true
+	var file *os.File
+	if f.users == 0 {
+		file, f.file = f.file, nil
+	}
 	f.e.mu.Unlock()
 	if file != nil {
 		file.Close()
@@ -463,10 +514,10 @@ func (f *File) copyBase(size int64) error {
 	var g gone
 	e.mu.Lock()
 	e.mu.ix.At(f.id).Blob = uint64(blob)
-	f.file = file
+	old := f.swapLocked(file)
 	e.releaseBaseLocked(f, &g)
 	e.mu.Unlock()
-	from.Close()
+	closeAll(old)
 	e.finish(&g)
 	return nil
 }

@@ -33,9 +33,9 @@ func (f *File) fork(size int64) error {
 	e.mu.Lock()
 	e.forkLocked(f, blob, &g)
 	f.shared = false
-	f.file = file
+	old := f.swapLocked(file)
 	e.mu.Unlock()
-	from.Close()
+	closeAll(old)
 	e.finish(&g)
 	return nil
 }

@@ -3,6 +3,7 @@ package tiers
 import (
 	"context"
 	"os"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -117,95 +118,129 @@ func (e *Engine) settleLocked(id index.ID, en *index.Entry, g *gone) {
 // set.
 //
 // A committed block is never changed under its readers: the caller's process
-// gets a version of its own, which takes the name when it is committed.
-// OpenWrite then fails with ErrStale, and the next look-up by that process finds
-// the version. Without truncate the version shares the bytes until the first
-// write. In pinned groups, which hold raw files, writes go in place.
+// gets a version of its own, which takes the name when it is committed. Where
+// that needs an inode of its own, OpenWrite fails with ErrStale, and the next
+// look-up by that process finds the version. Without truncate the version shares
+// the bytes until the first write (fork.go). In pinned groups, which hold raw
+// files, writes go in place.
 //
-// Other errors: ErrNotFound, ErrIsDir, ErrNoSpace, ErrQuota, ctx's error.
-func (e *Engine) OpenWrite(ctx context.Context, id index.ID, tid uint32, truncate bool) (h *Handle, err error) {
-	var expect int64
-	var version *File // made for this process, to be looked up
-	e.withNames(tid, func(ow *owners) uint32 {
-		h, err, expect, version = nil, nil, 0, nil
-		en := e.mu.ix.At(id)
-		f := e.mu.files[id]
-		if en.Mode&modeType == modeDir {
-			err = block.ErrIsDir
-			return 0
-		}
-		if en.Blob == 0 && (f == nil || f.base == 0) || en.Flags&flagLimbo != 0 {
-			err = ErrStale
-			return 0
-		}
-		uncommitted := en.Flags&flagUncommitted != 0
+// Other errors: ErrIsDir, ErrNoSpace, ErrQuota, ctx's error.
+func (e *Engine) OpenWrite(ctx context.Context, id index.ID, tid uint32, truncate bool) (*Handle, error) {
+	deadline := e.opts.Now().Add(closeGrace)
+	for {
+		o := writeOpen{id: id, tid: tid, truncate: truncate}
+		e.withNames(tid, func(ow *owners) uint32 {
+			o = writeOpen{id: id, tid: tid, truncate: truncate, late: !e.opts.Now().Before(deadline)}
+			return e.openWriteLocked(&o, ow)
+		})
 		switch {
-		case f != nil && uncommitted && truncate && f.base == 0:
-			// Each process that starts a file anew gets its own version, so
-			// that two of them never mix under one fixed temporary name.
-			same, known := ow.knows(f.owner)
-			if !known {
-				return f.owner
+		case o.wait != nil:
+			if err := waitSpace(ctx, o.wait, deadline.Sub(e.opts.Now())); err != nil {
+				return nil, err
 			}
-			if !same {
-				version = e.replaceLocked(id, tid)
-				return 0
+		case o.version != nil:
+			// Its bytes must be open before its base can go.
+			if err := e.attach(o.version, false); err != nil {
+				e.log.Debug("version without bytes", zap.Error(err))
 			}
-		case f != nil && uncommitted && truncate:
-			f.direct = e.mu.groups[en.Group].expectBytes() > 0
-		case f == nil && e.mu.ix.Linked(id) && en.Size > 0 && (truncate || en.Opens > 0 && !e.mu.groups[en.Group].opts.Pinned):
-			version = e.replaceLocked(id, tid)
-			return 0
-		case f != nil && !uncommitted && !f.shared && en.Size > 0 && e.mu.ix.Linked(id) && (truncate || !e.mu.groups[en.Group].opts.Pinned),
-			f != nil && f.shared && truncate:
-			// Its last writer is closed, or about to be: not to be joined.
-			version = e.replaceLocked(id, tid)
-			return 0
-		case f == nil:
-			// On the same inode. Writes go in place in pinned groups, and in an
-			// empty file, which prepare hides from others at its first byte.
-			pinned := e.mu.groups[en.Group].opts.Pinned
-			f = &File{e: e, id: id, owner: tid, charge: chargeOf(en.Size), born: e.now()}
-			f.shared = en.Size > 0 && !pinned && e.mu.ix.Linked(id)
-			f.direct = en.Size > 0 && !f.shared
-			f.started = f.direct
-			e.mu.files[id] = f
+			return nil, ErrStale
+		case o.err != nil:
+			return nil, o.err
+		default:
+			return e.beginWrite(ctx, &o)
 		}
-		if truncate {
-			f.poisoned = nil
-		}
-		en.Opens++
-		f.writers++
-		e.classifyLocked(id, en)
-		h = &Handle{File: f, Write: true, tid: tid}
-		if f.direct && uncommitted {
-			expect = chargeOf(e.mu.groups[en.Group].expectBytes()) - f.charge
-		}
+	}
+}
+
+// closeGrace bounds the wait for the kernel to release handles that were closed
+// already.
+const closeGrace = 100 * time.Millisecond
+
+// writeOpen is one attempt to open for writing: what is asked, and, in the order
+// in which they count, what came of it.
+type writeOpen struct {
+	id       index.ID
+	tid      uint32
+	truncate bool
+	late     bool // do not wait any more
+
+	wait    <-chan struct{} // try again after this, or after closeGrace
+	version *File           // made for this process, to be looked up
+	err     error
+	h       *Handle
+	expect  int64 // bytes to reserve
+}
+
+// openWriteLocked decides how o can be opened.
+func (e *Engine) openWriteLocked(o *writeOpen, ow *owners) (unknown uint32) {
+	en := e.mu.ix.At(o.id)
+	f := e.mu.files[o.id]
+	pinned := e.mu.groups[en.Group].opts.Pinned
+	uncommitted := en.Flags&flagUncommitted != 0
+	isBlock := !uncommitted && en.Size > 0 && e.mu.ix.Linked(o.id) // a committed block
+	switch {
+	case en.Mode&modeType == modeDir:
+		o.err = block.ErrIsDir
 		return 0
-	})
-	if version != nil {
-		// Its bytes must be open before its base can go.
-		if err := e.attach(version, false); err != nil {
-			e.log.Debug("version without bytes", zap.Error(err))
+	case en.Blob == 0 && (f == nil || f.base == 0), en.Flags&flagLimbo != 0:
+		o.err = ErrStale
+		return 0
+	case f != nil && uncommitted && o.truncate && f.base == 0:
+		// Each process that starts a file anew gets its own version, so that
+		// two of them never mix under one fixed temporary name.
+		same, known := ow.knows(f.owner)
+		if !known {
+			return f.owner
 		}
-		return nil, ErrStale
+		if !same {
+			o.version = e.replaceLocked(o.id, o.tid)
+			return 0
+		}
+	case f != nil && uncommitted && o.truncate:
+		f.direct = e.mu.groups[en.Group].expectBytes() > 0
+	case isBlock && f != nil && !f.shared && en.Opens == uint32(f.closed) && !o.late:
+		o.wait = e.mu.space // closed; the kernel is about to release it
+		return 0
+	case isBlock && (o.truncate || !pinned && (f != nil && !f.shared || f == nil && en.Opens > 0)):
+		o.version = e.replaceLocked(o.id, o.tid)
+		return 0
+	case f == nil:
+		// On the same inode. Writes go in place in pinned groups, and in an
+		// empty file, which prepare hides from others at its first byte.
+		f = &File{e: e, id: o.id, owner: o.tid, charge: chargeOf(en.Size), born: e.now()}
+		f.shared = isBlock && !pinned
+		f.direct = en.Size > 0 && !f.shared
+		f.started = f.direct
+		e.mu.files[o.id] = f
 	}
-	if err != nil {
-		return nil, err
+	if o.truncate {
+		f.poisoned = nil
 	}
-	err = e.attach(h.File, truncate)
-	if err == nil && truncate {
-		err = h.Truncate(ctx, 0)
+	en.Opens++
+	f.writers++
+	e.classifyLocked(o.id, en)
+	o.h = &Handle{File: f, Write: true, tid: o.tid}
+	if f.direct && uncommitted {
+		o.expect = chargeOf(e.mu.groups[en.Group].expectBytes()) - f.charge
+	}
+	return 0
+}
+
+// beginWrite does what an open for writing does outside the lock.
+func (e *Engine) beginWrite(ctx context.Context, o *writeOpen) (*Handle, error) {
+	err := e.attach(o.h.File, o.truncate)
+	if err == nil && o.truncate {
+		err = o.h.Truncate(ctx, 0)
 	}
 	if err == nil {
-		err = e.reserve(ctx, id, h.File, expect, false)
+		err = e.reserve(ctx, o.id, o.h.File, o.expect, false)
 	}
 	if err != nil {
-		h.File.poison(err)
-		e.Release(h)
+		o.h.File.poison(err)
+		e.Release(o.h)
 		return nil, err
 	}
-	return h, nil
+	return o.h, nil
 }
 
 // replaceLocked makes a shadow that will take id's name.
@@ -258,16 +293,13 @@ func (e *Engine) attach(f *File, truncate bool) error {
 	}
 	var g gone
 	e.mu.Lock()
-	old := f.file
-	f.file = file
+	old := f.swapLocked(file)
 	if fresh {
 		e.mu.ix.At(f.id).Blob = uint64(blob)
 		e.releaseBaseLocked(f, &g)
 	}
 	e.mu.Unlock()
-	if old != nil {
-		old.Close()
-	}
+	closeAll(old)
 	e.finish(&g)
 	return nil
 }

@@ -16,6 +16,10 @@ type RenameOptions struct {
 	NoReplace         bool   // RENAME_NOREPLACE: fail with ErrExist if the new name is taken
 }
 
+// renameTries bounds how often Rename looks again because the file was closed
+// under its eyes.
+const renameTries = 16
+
 // Rename moves a file or directory, replacing what has the new name. Renaming a
 // file that is being written to a name that is not temporary commits it, with
 // the bytes written so far; later writes through its open handles still land.
@@ -23,14 +27,17 @@ type RenameOptions struct {
 // It fails with ErrNotFound, ErrExist, ErrIsDir, ErrNotDir, ErrNotEmpty, ErrLoop,
 // ErrReserved, ErrInvalid, ErrNameTooLong, ErrPoisoned, ErrNoSpace, ErrQuota.
 func (e *Engine) Rename(o RenameOptions) error {
-	for {
+	for tries := 0; ; tries++ {
 		id, f, err := e.renameSource(&o)
 		if err != nil {
 			return err
 		}
 		var size, mtime int64
 		if f != nil {
-			if size, mtime, err = f.fstat(); err != nil {
+			if size, mtime, err = f.fstat(); err != nil && tries < renameTries {
+				continue // its last handle was closed meanwhile: look again
+			}
+			if err != nil {
 				return block.ErrNotFound
 			}
 			if err := e.checkOverrun(f, size); err != nil {

@@ -96,9 +96,9 @@ func crashRound(t *testing.T, d *harness.Daemon, rnd *rand.Rand, names []*crashN
 				}
 			}
 		})
-		seed = rnd.Uint64()
+		readSeed := rnd.Uint64()
 		wg.Go(func() {
-			src := rand.New(rand.NewPCG(seed, 2))
+			src := rand.New(rand.NewPCG(readSeed, 2))
 			for {
 				n := names[src.IntN(len(names))]
 				if n.inPlace {

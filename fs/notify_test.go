@@ -1,0 +1,63 @@
+package fs
+
+import (
+	"fmt"
+	"testing"
+)
+
+// TestNotifierBound shows that the queue drops what is beyond its bound, counts
+// it, keeps the order, and never blocks its caller.
+func TestNotifierBound(t *testing.T) {
+	q := newNotifier()
+	const more = 7
+	for i := range maxNotices + more {
+		q.add(notice{parent: 1, child: uint64(i)}) // nobody runs the queue
+	}
+	if got := len(q.mu.queue); got != maxNotices {
+		t.Errorf("%d queued, want %d", got, maxNotices)
+	}
+	if q.mu.dropped != more {
+		t.Errorf("%d dropped, want %d", q.mu.dropped, more)
+	}
+	for i, n := range q.mu.queue {
+		if n.child != uint64(i) {
+			t.Fatalf("position %d holds notice %d", i, n.child)
+		}
+	}
+}
+
+// TestNotifierClose shows that run ends with close, before it or after, and that
+// nothing is sent from then on: there is no server to send to.
+func TestNotifierClose(t *testing.T) {
+	for _, queued := range []int{0, 3} {
+		t.Run(fmt.Sprintf("queued=%d", queued), func(t *testing.T) {
+			q := newNotifier()
+			for range queued {
+				q.add(notice{})
+			}
+			q.close()
+			q.close()
+			q.run(nil)
+			q.add(notice{}) // an engine that still works
+		})
+	}
+	q := newNotifier()
+	ended := make(chan struct{})
+	go func() { // ends with close
+		q.run(nil)
+		close(ended)
+	}()
+	q.close()
+	<-ended
+}
+
+// TestHooksBeforeMount shows that the callbacks do nothing before there is a
+// mount.
+func TestHooksBeforeMount(t *testing.T) {
+	var h Hooks
+	h.Invalidate(1, 2, "x")
+	h.Dropped(3)
+	if !h.SameProcess(4, 4) {
+		t.Error("a thread is not of its own process")
+	}
+}

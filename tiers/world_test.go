@@ -1,0 +1,449 @@
+package tiers_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/mem"
+)
+
+const page = 4096
+
+// shmDir returns a directory on tmpfs that goes with the test.
+func shmDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "kvfs.test.")
+	if err != nil {
+		t.Skipf("no /dev/shm: %v", err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+// world is an engine on a memory tier of its own, used as the kernel uses it:
+// every name is looked up, every answer holds a reference, and an open that is
+// answered ErrStale looks again. Threads 10 to 19 are one process, 20 to 29
+// another, and so on.
+type world struct {
+	t     testing.TB
+	dir   string
+	store *mem.Store
+	e     *tiers.Engine
+	event uint64 // next to be read
+}
+
+// sameProcess implements tiers.Options.SameProcess.
+func sameProcess(a, b uint32) bool { return a/10 == b/10 }
+
+// open starts an engine on dir. The test ends it with close or crash.
+func open(t testing.TB, dir string, o tiers.Options) *world {
+	t.Helper()
+	ctx := context.Background()
+	store, err := mem.Open(ctx, mem.Options{Dir: dir + "/s", SizeBytes: 64 << 20, NoMount: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Primary = store
+	if o.CapacityBytes == 0 {
+		o.CapacityBytes = 16 * page
+	}
+	if o.HighWatermark == 0 {
+		o.HighWatermark, o.LowWatermark = 1, 1
+	}
+	if o.LookupLease == 0 {
+		o.LookupLease = -1
+	}
+	o.SameProcess = sameProcess
+	e, err := tiers.Open(ctx, o)
+	if err != nil {
+		store.Close(false)
+		t.Fatal(err)
+	}
+	return &world{t: t, dir: dir, store: store, e: e, event: 1}
+}
+
+// close ends the engine and fails the test if an account is wrong.
+func (w *world) close(keep bool) {
+	w.t.Helper()
+	w.audit()
+	if err := w.e.Close(keep); err != nil {
+		w.t.Errorf("Close: %v", err)
+	}
+}
+
+func (w *world) audit() {
+	w.t.Helper()
+	if err := w.e.Audit(); err != nil {
+		w.t.Errorf("audit:\n%v", err)
+	}
+}
+
+// blobs counts the files of the memory tier.
+func (w *world) blobs() int {
+	names, err := filepath.Glob(w.dir + "/s/b/*/*")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return len(names)
+}
+
+// lookup walks a path for thread tid. The caller has one reference to give back.
+func (w *world) lookup(tid uint32, name string) (tiers.Attr, error) {
+	a := tiers.Attr{ID: index.Root}
+	if name == "" {
+		return a, nil
+	}
+	for _, c := range strings.Split(name, "/") {
+		next, err := w.e.Lookup(a.ID, c, tid)
+		w.forget(a.ID)
+		if err != nil {
+			return next, err
+		}
+		a = next
+	}
+	return a, nil
+}
+
+func (w *world) forget(id index.ID) { w.e.Forget(id, 1) }
+
+// parent returns the directory of a path. Directories keep their ids while they
+// have names, so the reference is given back at once.
+func (w *world) parent(name string) (index.ID, error) {
+	dir := path.Dir(name)
+	if dir == "." {
+		dir = ""
+	}
+	a, err := w.lookup(1, dir)
+	if err == nil {
+		w.forget(a.ID)
+	}
+	return a.ID, err
+}
+
+func (w *world) mkdir(name string) error {
+	dir, err := w.parent(name)
+	if err != nil {
+		return err
+	}
+	a, err := w.e.Mkdir(dir, path.Base(name), 0o755, 0, 0)
+	if err == nil {
+		w.forget(a.ID)
+	}
+	return err
+}
+
+// file is one open file; it holds a reference to its entry as the kernel does.
+type file struct {
+	w     *world
+	tid   uint32
+	id    index.ID
+	h     *tiers.Handle // nil if read straight from bytes
+	bytes *os.File
+}
+
+// create makes a file, as open(2) with O_CREAT where the kernel knows of none.
+func (w *world) create(tid uint32, name string, excl, trunc bool) (*file, error) {
+	dir, err := w.parent(name)
+	if err != nil {
+		return nil, err
+	}
+	a, h, err := w.e.Create(context.Background(), tiers.CreateOptions{
+		Parent: dir, Name: path.Base(name), Mode: 0o644, UID: 1, GID: 2, TID: tid, Exclusive: excl, Truncate: trunc,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &file{w: w, tid: tid, id: a.ID, h: h}, nil
+}
+
+// staleTries is how often a name is looked up again. The kernel does it once;
+// more would hide a loop.
+const staleTries = 20
+
+// openWrite opens an existing file for writing.
+func (w *world) openWrite(ctx context.Context, tid uint32, name string, trunc bool) (*file, error) {
+	for try := 0; ; try++ {
+		a, err := w.lookup(tid, name)
+		if err != nil {
+			return nil, err
+		}
+		h, err := w.e.OpenWrite(ctx, a.ID, tid, trunc)
+		if err == nil {
+			return &file{w: w, tid: tid, id: a.ID, h: h}, nil
+		}
+		w.forget(a.ID)
+		if !errors.Is(err, tiers.ErrStale) || try == staleTries {
+			return nil, err
+		}
+	}
+}
+
+// openOrCreate is open(2) with O_CREAT|O_TRUNC.
+func (w *world) openOrCreate(tid uint32, name string) (*file, error) {
+	f, err := w.openWrite(context.Background(), tid, name, true)
+	if errors.Is(err, block.ErrNotFound) {
+		return w.create(tid, name, false, true)
+	}
+	return f, err
+}
+
+// openRead opens a file for reading.
+func (w *world) openRead(tid uint32, name string) (*file, error) {
+	for try := 0; ; try++ {
+		a, err := w.lookup(tid, name)
+		if err != nil {
+			return nil, err
+		}
+		f, err := w.openReadID(tid, a.ID)
+		if err == nil {
+			return f, nil
+		}
+		w.forget(a.ID)
+		if !errors.Is(err, tiers.ErrStale) || try == staleTries {
+			return nil, err
+		}
+	}
+}
+
+// openReadID opens what a look-up found; the reference goes over to the file.
+func (w *world) openReadID(tid uint32, id index.ID) (*file, error) {
+	o, err := w.e.OpenRead(id, tid)
+	if err != nil {
+		return nil, err
+	}
+	f := &file{w: w, tid: tid, id: id, h: o.Write}
+	if o.Write == nil {
+		if f.bytes, err = w.e.OpenBlob(o.Blob); err != nil {
+			w.e.CloseRead(id)
+			return nil, fmt.Errorf("bytes of an open file: %w", err)
+		}
+	}
+	return f, nil
+}
+
+// read returns the bytes from the beginning.
+func (f *file) read() ([]byte, error) {
+	size := f.w.e.Attr(f.id).Size
+	p := make([]byte, size+1)
+	if f.h != nil {
+		n, err := f.h.ReadAt(p, 0)
+		return p[:n], err
+	}
+	n, err := f.bytes.ReadAt(p, 0)
+	if n > 0 {
+		err = nil
+	}
+	return p[:n], err
+}
+
+// flush is close(2) of one descriptor, release the end of the last.
+func (f *file) flush(by closer) error {
+	if f.h == nil {
+		return nil
+	}
+	return f.w.e.Flush(f.h, f.tid, by)
+}
+
+func (f *file) release() {
+	if f.bytes != nil {
+		f.bytes.Close()
+	}
+	if f.h != nil && f.h.Write {
+		f.w.e.Release(f.h)
+	} else {
+		f.w.e.CloseRead(f.id)
+	}
+	f.w.forget(f.id)
+}
+
+func (f *file) close() error {
+	err := f.flush(closer{})
+	f.release()
+	return err
+}
+
+// put writes a whole file as most engines do: O_CREAT|O_TRUNC, one write, close.
+func (w *world) put(tid uint32, name string, data []byte) error {
+	f, err := w.openOrCreate(tid, name)
+	if err != nil {
+		return err
+	}
+	_, err = f.h.WriteAt(context.Background(), data, 0)
+	return errors.Join(err, f.close())
+}
+
+// get reads a whole file.
+func (w *world) get(tid uint32, name string) ([]byte, error) {
+	f, err := w.openRead(tid, name)
+	if err != nil {
+		return nil, err
+	}
+	data, err := f.read()
+	return data, errors.Join(err, f.close())
+}
+
+func (w *world) unlink(tid uint32, name string) error {
+	dir, err := w.parent(name)
+	if err != nil {
+		return err
+	}
+	return w.e.Unlink(dir, path.Base(name), tid)
+}
+
+func (w *world) rmdir(name string) error {
+	dir, err := w.parent(name)
+	if err != nil {
+		return err
+	}
+	return w.e.Rmdir(dir, path.Base(name))
+}
+
+// rename holds both names while it runs, as the kernel does.
+func (w *world) rename(tid uint32, from, to string, noReplace bool) error {
+	fromDir, err := w.parent(from)
+	if err != nil {
+		return err
+	}
+	toDir, err := w.parent(to)
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{from, to} {
+		if a, err := w.lookup(tid, name); err == nil {
+			defer w.forget(a.ID)
+		}
+	}
+	return w.e.Rename(tiers.RenameOptions{
+		Parent: fromDir, Name: path.Base(from), NewParent: toDir, NewName: path.Base(to), TID: tid, NoReplace: noReplace,
+	})
+}
+
+// names lists a directory as thread tid sees it.
+func (w *world) names(tid uint32, dir string) ([]string, error) {
+	a, err := w.lookup(tid, dir)
+	if err != nil {
+		return nil, err
+	}
+	defer w.forget(a.ID)
+	var out []string
+	var after uint64
+	var hint index.ID
+	for {
+		batch := w.e.ReadDir(a.ID, after, hint, tid, nil)
+		if len(batch) == 0 {
+			return out, nil
+		}
+		for _, d := range batch {
+			out = append(out, d.Name)
+			after, hint = d.Cookie, d.ID
+		}
+	}
+}
+
+// closer answers tiers.Closer.
+type closer struct{ killed, open bool }
+
+func (c closer) Killed() bool            { return c.killed }
+func (c closer) StillOpen(index.ID) bool { return c.open }
+
+// news returns the events since the last call.
+func (w *world) news() []string {
+	var out []string
+	for w.event < w.e.Events().Next() {
+		var buf [64]tiers.Event
+		n, missed, err := w.e.Events().Read(context.Background(), w.event, buf[:])
+		if err != nil || missed != 0 {
+			w.t.Fatalf("events from %d: missed %d, %v", w.event, missed, err)
+		}
+		for _, ev := range buf[:n] {
+			out = append(out, describe(ev))
+		}
+		w.event += uint64(n)
+	}
+	return out
+}
+
+// describe prints an event as the scripts expect it.
+func describe(ev tiers.Event) string {
+	s := ev.Kind.String() + " " + ev.Key.Path()
+	if ev.Kind == tiers.BlockRenamed {
+		s += "<-" + ev.From.Path()
+	}
+	s += " " + pages(ev.Size)
+	if ev.Reason != "" {
+		s += " " + ev.Reason
+	}
+	return s
+}
+
+// pages prints a size, in pages if it is a multiple.
+func pages(n int64) string {
+	if n%page == 0 && n > 0 {
+		return fmt.Sprintf("%dp", n/page)
+	}
+	return fmt.Sprint(n)
+}
+
+// runs prints bytes as runs of letters: "a*2p b*100"; zeros are written as 0.
+func runs(p []byte) string {
+	var out []string
+	for len(p) > 0 {
+		n := len(p) - len(bytes.TrimLeft(p, string(rune(p[0]))))
+		c := string(rune(p[0]))
+		if p[0] == 0 {
+			c = "0"
+		}
+		out = append(out, c+"*"+pages(int64(n)))
+		p = p[n:]
+	}
+	if out == nil {
+		return "empty"
+	}
+	return strings.Join(out, " ")
+}
+
+// kinds names the errors in scripts.
+var kinds = []struct {
+	err  error
+	name string
+}{
+	{tiers.ErrStale, "ErrStale"},
+	{block.ErrPoisoned, "ErrPoisoned"},
+	{block.ErrNotFound, "ErrNotFound"},
+	{block.ErrExist, "ErrExist"},
+	{block.ErrNotDir, "ErrNotDir"},
+	{block.ErrIsDir, "ErrIsDir"},
+	{block.ErrNotEmpty, "ErrNotEmpty"},
+	{block.ErrLoop, "ErrLoop"},
+	{block.ErrReserved, "ErrReserved"},
+	{block.ErrInvalid, "ErrInvalid"},
+	{block.ErrNameTooLong, "ErrNameTooLong"},
+	{block.ErrNoSpace, "ErrNoSpace"},
+	{block.ErrQuota, "ErrQuota"},
+	{block.ErrTooLarge, "ErrTooLarge"},
+	{block.ErrPinned, "ErrPinned"},
+	{block.ErrPending, "ErrPending"},
+	{context.Canceled, "Canceled"},
+}
+
+func kind(err error) string {
+	for _, k := range kinds {
+		if errors.Is(err, k.err) {
+			return k.name
+		}
+	}
+	if err != nil {
+		return err.Error()
+	}
+	return "ok"
+}
