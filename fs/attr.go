@@ -21,9 +21,10 @@ func (s *Server) fillEntry(out *fuse.EntryOut, a *tiers.Attr) {
 	out.NodeId = uint64(a.ID)
 	out.Generation = 1
 	fillAttr(&out.Attr, a)
+	// Attributes belong to the inode, and the kernel sees each change of them.
+	out.SetAttrTimeout(s.opts.AttrTimeout)
 	if a.Stable {
 		out.SetEntryTimeout(s.opts.EntryTimeout)
-		out.SetAttrTimeout(s.opts.AttrTimeout)
 	}
 }
 
@@ -52,9 +53,7 @@ func (s *Server) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOu
 	}
 	a := s.engine.Attr(index.ID(in.NodeId))
 	fillAttr(&out.Attr, &a)
-	if a.Stable {
-		out.SetTimeout(s.opts.AttrTimeout)
-	}
+	out.SetTimeout(s.opts.AttrTimeout)
 	return fuse.OK
 }
 
@@ -96,9 +95,7 @@ func (s *Server) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.A
 		}
 	}
 	fillAttr(&out.Attr, &a)
-	if a.Stable {
-		out.SetTimeout(s.opts.AttrTimeout)
-	}
+	out.SetTimeout(s.opts.AttrTimeout)
 	return fuse.OK
 }
 
