@@ -100,7 +100,7 @@ func (s *Server) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.A
 }
 
 func (s *Server) truncate(cancel <-chan struct{}, in *fuse.SetAttrIn, id index.ID, size int64) error {
-	ctx, stop := s.cancelled(cancel)
+	ctx, stop := s.cancelled(in.Unique, cancel)
 	defer stop()
 	if fh, ok := in.GetFh(); ok {
 		h := s.handles.get(fh)

@@ -12,10 +12,10 @@ import (
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
-// cancelled returns a context that ends with the mount or when the kernel
-// interrupts the request.
-func (s *Server) cancelled(cancel <-chan struct{}) (context.Context, context.CancelFunc) {
-	ctx, stop := context.WithCancel(s.ctx)
+// cancelled returns a context for the request of that number, which ends with the
+// mount or when the kernel interrupts the request.
+func (s *Server) cancelled(unique uint64, cancel <-chan struct{}) (context.Context, context.CancelFunc) {
+	ctx, stop := context.WithCancel(tiers.WithWaiting(s.ctx, func() { s.channel.mayBlock(unique) }))
 	if cancel == nil {
 		return ctx, stop
 	}
@@ -40,7 +40,7 @@ func (s *Server) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut
 	if in.Flags&syscall.O_ACCMODE == syscall.O_RDONLY && in.Flags&syscall.O_TRUNC == 0 {
 		return s.openRead(id, in.Pid, out)
 	}
-	ctx, stop := s.cancelled(nil)
+	ctx, stop := s.cancelled(in.Unique, nil)
 	defer stop()
 	h, err := s.engine.OpenWrite(ctx, id, in.Pid, in.Flags&syscall.O_TRUNC != 0)
 	if err != nil {
@@ -116,7 +116,7 @@ func (s *Server) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, 
 	if isControl(in.NodeId) {
 		return fuse.EPERM
 	}
-	ctx, stop := s.cancelled(cancel)
+	ctx, stop := s.cancelled(in.Unique, cancel)
 	defer stop()
 	a, h, err := s.engine.Create(ctx, tiers.CreateOptions{
 		Parent: index.ID(in.NodeId), Name: name, Mode: in.Mode, UID: in.Uid, GID: in.Gid, TID: in.Pid,
@@ -229,7 +229,7 @@ func (s *Server) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fuse.St
 	if h == nil || h.write == nil || h.readOnly {
 		return fuse.EBADF
 	}
-	ctx, stop := s.cancelled(cancel)
+	ctx, stop := s.cancelled(in.Unique, cancel)
 	defer stop()
 	off, n := int64(in.Offset), int64(in.Length)
 	switch in.Mode {

@@ -2,8 +2,6 @@ package fs
 
 import (
 	"sync"
-
-	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
 // notice is one name that the kernel should forget.
@@ -51,7 +49,7 @@ func (q *notifier) wake() {
 }
 
 // run sends what is queued until close.
-func (q *notifier) run(srv *fuse.Server) {
+func (q *notifier) run(c channel) {
 	for range q.news {
 		q.mu.Lock()
 		batch, closed := q.mu.queue, q.mu.closed
@@ -61,7 +59,7 @@ func (q *notifier) run(srv *fuse.Server) {
 			return
 		}
 		for _, n := range batch {
-			srv.EntryNotify(n.parent, n.name)
+			c.invalEntry(n.parent, n.name)
 		}
 	}
 }

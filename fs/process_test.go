@@ -2,30 +2,35 @@ package fs
 
 import (
 	"bufio"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"syscall"
+	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
-// thread starts a thread that lives until stop is called; stop returns when it has
-// ended.
+// thread starts a thread that ends soon after stop. It is not the first thread of
+// the process, which the runtime does not let go.
 func thread(t *testing.T) (tid uint32, stop func()) {
 	t.Helper()
-	ready, quit, done := make(chan uint32), make(chan struct{}), make(chan struct{})
-	go func() { // ends with stop, and its thread with it, because it stays locked
-		defer close(done)
-		runtime.LockOSThread()
-		ready <- uint32(unix.Gettid())
-		<-quit
-	}()
-	return <-ready, func() { close(quit); <-done }
+	ready, quit := make(chan uint32), make(chan struct{})
+	for {
+		go func() { // ends with stop, and its thread with it, because it stays locked
+			runtime.LockOSThread()
+			ready <- uint32(unix.Gettid())
+			<-quit
+		}()
+		if tid = <-ready; tid != uint32(os.Getpid()) {
+			return tid, sync.OnceFunc(func() { close(quit) })
+		}
+	}
 }
 
 // sleeper starts another process that lives until its input is closed.
@@ -64,6 +69,7 @@ func TestSameProcess(t *testing.T) {
 	a, stopA := thread(t)
 	defer stopA()
 	b, stopB := thread(t)
+	defer stopB()
 	child := uint32(sleeper(t).Process.Pid)
 	for _, c := range []struct {
 		name string
@@ -100,11 +106,13 @@ func TestSameProcess(t *testing.T) {
 // returned, which is no event for us.
 func waitThreadGone(t *testing.T, tid uint32) {
 	t.Helper()
-	for unix.Tgkill(os.Getpid(), int(tid), 0) != unix.ESRCH {
-		if t.Context().Err() != nil {
-			t.Fatal("thread did not end")
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for tries := 0; unix.Tgkill(os.Getpid(), int(tid), 0) != unix.ESRCH; tries++ {
+		if tries == 10_000 {
+			t.Fatal("the thread did not end")
 		}
-		runtime.Gosched()
+		<-tick.C
 	}
 }
 
@@ -136,11 +144,11 @@ func TestKilledBySignal(t *testing.T) {
 			pid := cmd.Process.Pid
 			// Leave it a zombie: its state can still be read.
 			var info unix.Siginfo
-			err := unix.EINTR
-			for err == unix.EINTR {
-				err, _ = unix.Waitid(unix.P_PID, pid, &info, unix.WEXITED|unix.WNOWAIT, nil).(syscall.Errno)
+			err := error(unix.EINTR)
+			for errors.Is(err, unix.EINTR) {
+				err = unix.Waitid(unix.P_PID, pid, &info, unix.WEXITED|unix.WNOWAIT, nil)
 			}
-			if err != 0 {
+			if err != nil {
 				t.Fatal(err)
 			}
 			if got := killedBySignal(uint32(pid)); got != c.want {

@@ -7,7 +7,6 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -54,7 +53,8 @@ type Server struct {
 	opts     Options
 	log      *zap.Logger
 	engine   *tiers.Engine
-	srv      *fuse.Server
+	channel  channel
+	served   chan struct{}   // closed when the channel has ended
 	ctx      context.Context // lives as long as the mount
 	cancel   context.CancelFunc
 	direct   atomic.Bool // passthrough is in effect
@@ -112,24 +112,41 @@ func Mount(engine *tiers.Engine, hooks *Hooks, opts Options) (*Server, error) {
 	s.handles.init()
 	s.control.init(s)
 	s.notices = newNotifier()
-	srv, err := fuse.NewServer(s, opts.Dir, s.mountOptions())
-	if err != nil {
+	if err := s.openChannel(); err != nil {
 		s.cancel()
 		return nil, fmt.Errorf("mount %s: %w", opts.Dir, err)
 	}
-	s.srv = srv
 	if err := s.choosePath(); err != nil {
 		s.cancel()
-		go srv.Serve() // ends when Unmount takes the mount away
-		return nil, errors.Join(err, srv.Unmount())
+		err = errors.Join(err, detach(opts.Dir))
+		s.channel.serve() // ends at once, for the mount is gone
+		s.channel.close()
+		return nil, err
 	}
 	hooks.server.Store(s)
-	s.wg.Go(srv.Serve)                       // ends with the mount
-	s.wg.Go(func() { s.notices.run(s.srv) }) // ends when Wait closes it
-	if err := srv.WaitMount(); err != nil {
-		return nil, errors.Join(err, s.Unmount())
-	}
+	s.served = make(chan struct{})
+	s.wg.Go(func() { s.channel.serve(); close(s.served) }) // ends with the mount
+	s.wg.Go(func() { s.notices.run(s.channel) })           // ends when Wait closes it
 	return s, nil
+}
+
+// openChannel mounts: by ourselves where we may, else through fusermount3.
+func (s *Server) openChannel() error {
+	o := s.mountOptions()
+	if !s.splice {
+		d, err := openDevice(s, s.opts.Dir, o)
+		if err != nil {
+			return err
+		}
+		s.channel = d
+		return nil
+	}
+	srv, err := fuse.NewServer(s, s.opts.Dir, o)
+	if err != nil {
+		return err
+	}
+	s.channel = helperChannel{srv}
+	return nil
 }
 
 // capHandleKillprivV2 is FUSE_HANDLE_KILLPRIV_V2, which go-fuse has no name for:
@@ -184,7 +201,7 @@ func (s *Server) choosePath() error {
 	err := s.tryPassthrough()
 	if err == nil {
 		s.direct.Store(true)
-		s.backings = newBackings(serverRegistrar{s.srv}, s.engine.OpenBlob, s.log)
+		s.backings = newBackings(s.channel, s.engine.OpenBlob, s.log)
 		return nil
 	}
 	s.reason = err.Error()
@@ -196,7 +213,7 @@ func (s *Server) choosePath() error {
 }
 
 func (s *Server) tryPassthrough() error {
-	if s.srv.KernelSettings().Flags64()&fuse.CAP_PASSTHROUGH == 0 {
+	if s.channel.kernelFlags()&fuse.CAP_PASSTHROUGH == 0 {
 		return errors.New("the kernel does not offer it")
 	}
 	file, done, err := s.engine.Probe()
@@ -204,26 +221,14 @@ func (s *Server) tryPassthrough() error {
 		return err
 	}
 	defer done()
-	reg := serverRegistrar{s.srv}
-	id, errno := reg.register(int(file.Fd()))
+	id, errno := s.channel.register(int(file.Fd()))
 	if errno != 0 {
 		return os.NewSyscallError("register backing file", errno)
 	}
-	if errno := reg.unregister(id); errno != 0 {
+	if errno := s.channel.unregister(id); errno != 0 {
 		return os.NewSyscallError("unregister backing file", errno)
 	}
 	return nil
-}
-
-// serverRegistrar registers with a go-fuse server.
-type serverRegistrar struct{ srv *fuse.Server }
-
-func (r serverRegistrar) register(fd int) (int32, syscall.Errno) {
-	return r.srv.RegisterBackingFd(&fuse.BackingMap{Fd: int32(fd)})
-}
-
-func (r serverRegistrar) unregister(id int32) syscall.Errno {
-	return r.srv.UnregisterBackingFd(id)
 }
 
 // ReadPath names how the bytes of hot reads travel: "passthrough", "splice", or
@@ -272,11 +277,19 @@ func (s *Server) Unmount() error {
 
 // Wait returns when the mount is gone and all requests are answered.
 func (s *Server) Wait() {
-	s.srv.Wait()
+	<-s.served
 	s.cancel()
 	s.notices.close()
 	s.wg.Wait()
+	s.channel.close()
 }
+
+// Served is closed when the mount is gone.
+func (s *Server) Served() <-chan struct{} { return s.served }
+
+// Close gives up on a mount that was detached but that clients keep alive by
+// open files: what the kernel serves by itself goes on, all else fails.
+func (s *Server) Close() { s.channel.close() }
 
 // String names the file system in go-fuse's logs.
 func (s *Server) String() string { return "kvfs" }

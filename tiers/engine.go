@@ -94,8 +94,8 @@ type Engine struct {
 		files   map[index.ID]*File     // write sides
 		shadows map[nameKey][]index.ID // entries that wait to take a name
 
-		limbo      []index.ID // replaced blocks that can still be opened, oldest first
-		limboBytes int64      // their charges
+		limbo      []limboBlock // replaced blocks that can still be opened, oldest first
+		limboBytes int64        // their charges
 
 		// INVARIANT: usedBytes is the sum of the charges of all entries.
 		usedBytes    int64

@@ -1,9 +1,16 @@
 package tiers_test
 
-import "testing"
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
 
 // TestCommit: a file becomes a block at its commit, once, whole, and tells so
-// (A9, A39); until then it belongs to the process that writes it.
+// (A39); until then it belongs to the process that writes it.
 func TestCommit(t *testing.T) {
 	runScripts(t, []script{
 		{name: "close", text: `
@@ -22,5 +29,945 @@ func TestCommit(t *testing.T) {
 			stats -> used 2p pinned 0 blocks 1 writing 0
 			unlink 20 g/a -> ok; removed g/a 2p unlink
 			stats -> used 0 pinned 0 blocks 0 writing 0`},
+		{name: "release commits what no flush has", text: `
+			create 10 a g/a
+			write a 1p x
+			release a -> ok; stored g/a 1p`},
+		{name: "flush by another thread of the process", text: `
+			create 10 a g/a
+			write a 1p x
+			flush a 19 -> ok; stored g/a 1p
+			release a`},
+		{name: "flush by a process that inherited", text: `
+			create 10 a g/a
+			write a 1p x
+			flush a 20
+			stat 20 g/a -> ErrNotFound
+			write a 1p y 1p
+			close a -> ok; stored g/a 2p
+			cat 20 g/a -> x*1p y*1p`},
+		{name: "duplicated descriptor", text: `
+			create 10 a g/a
+			write a 1p x
+			flush a -> ok; stored g/a 1p
+			flush a
+			write a 1p y 1p
+			flush a -> ok; stored g/a 2p
+			release a
+			cat 20 g/a -> x*1p y*1p`},
+		{name: "shell redirection", text: `
+			# open, dup2, close, write, close
+			create 10 a g/a
+			flush a open
+			stat 20 g/a -> ErrNotFound
+			write a 1p x
+			close a -> ok; stored g/a 1p`},
+		{name: "empty file", text: `
+			create 10 a g/a
+			close a -> ok; stored g/a 0
+			cat 20 g/a -> empty
+			# its first byte hides it again
+			open 10 b g/a
+			stat 20 g/a -> 0 0100644 1:2 nlink 1
+			write b 1p x
+			stat 20 g/a -> ErrNotFound
+			close b -> ok; stored g/a 1p
+			cat 20 g/a -> x*1p`},
+		{name: "two handles: the last one commits", text: `
+			create 10 a g/a
+			open 11 b g/a
+			sameino a b -> true
+			write a 1p x
+			flush a
+			stat 20 g/a -> ErrNotFound
+			release a
+			write b 1p y 1p
+			close b -> ok; stored g/a 2p
+			cat 20 g/a -> x*1p y*1p`},
+		{name: "two handles: who writes on is not closed", text: `
+			create 10 a g/a
+			open 10 b g/a
+			write a 1p x
+			flush a
+			write a 1p y 1p
+			close b
+			stat 20 g/a -> ErrNotFound
+			close a -> ok; stored g/a 2p`},
+		{name: "no change, no commit", text: `
+			put 10 g/a 1p x -> ok; stored g/a 1p
+			open 20 a g/a
+			read a -> x*1p
+			close a
+			stats -> used 1p pinned 0 blocks 1 writing 0`},
+		{name: "unlinked while written", text: `
+			create 10 a g/a
+			write a 1p x
+			unlink 10 g/a
+			stat 10 g/a -> ErrNotFound
+			write a 1p y 1p
+			read a -> x*1p y*1p
+			close a
+			stats -> used 0 pinned 0 blocks 0 writing 0
+			blobs -> 1`},
+	})
+}
+
+// TestPoison: a file of which a write failed, or whose writer died of a signal,
+// is never a block, under any name.
+func TestPoison(t *testing.T) {
+	runScripts(t, []script{
+		{name: "failed write", text: `
+			put 10 g/a 1p x -> ok; stored g/a 1p
+			open 20 a g/a trunc
+			write a 1p y
+			write a 17p y -> ErrTooLarge
+			write a 1p z
+			flush a -> ErrPoisoned
+			cat 30 g/a -> x*1p
+			rename 20 g/a g/b -> ErrPoisoned
+			release a
+			cat 20 g/a -> x*1p
+			stats -> used 1p pinned 0 blocks 1 writing 0`},
+		{name: "new name", text: `
+			create 10 a g/a
+			write a 17p y -> ErrTooLarge
+			close a -> ErrPoisoned
+			stat 10 g/a -> ErrNotFound
+			stats -> used 0 pinned 0 blocks 0 writing 0`},
+		{name: "temporary name keeps its name, not its bytes", text: `
+			create 10 a g/a.tmp
+			write a 1p y
+			write a 17p y -> ErrTooLarge
+			close a -> ErrPoisoned
+			rename 10 g/a.tmp g/a -> ErrPoisoned
+			stats -> used 0 pinned 0 blocks 0 writing 1
+			unlink 10 g/a.tmp
+			stats -> used 0 pinned 0 blocks 0 writing 0`},
+		{name: "truncation starts anew", text: `
+			create 10 a g/a.tmp
+			write a 17p y -> ErrTooLarge
+			close a -> ErrPoisoned
+			open 10 a g/a.tmp trunc
+			write a 1p y
+			close a
+			rename 10 g/a.tmp g/a -> ok; stored g/a 1p
+			cat 20 g/a -> y*1p`},
+		{name: "killed writer", text: `
+			create 10 a g/a
+			write a 1p y
+			flush a killed
+			release a
+			stat 10 g/a -> ErrNotFound
+			stats -> used 0 pinned 0 blocks 0 writing 0`},
+		{name: "killed after the commit", text: `
+			create 10 a g/a
+			write a 1p y
+			flush a -> ok; stored g/a 1p
+			flush a killed
+			release a
+			cat 20 g/a -> y*1p`},
+		{name: "killed while rewriting", text: `
+			put 10 g/a 1p x -> ok; stored g/a 1p
+			open 10 a g/a trunc
+			write a 1p y
+			flush a killed
+			release a
+			cat 20 g/a -> x*1p
+			cat 10 g/a -> x*1p`},
+	})
+}
+
+// TestVersions: nobody sees a block change; who rewrites works on a version of
+// its own, which takes the name when it is committed, and the last commit wins.
+func TestVersions(t *testing.T) {
+	runScripts(t, []script{
+		{name: "truncating rewrite", text: `
+			put 10 g/a 2p x -> ok; stored g/a 2p
+			openr 20 old g/a
+			open 10 a g/a trunc
+			write a 1p y
+			cat 10 g/a -> y*1p
+			cat 20 g/a -> x*2p
+			close a -> ok; removed g/a 2p replaced; stored g/a 1p
+			cat 20 g/a -> y*1p
+			read old -> x*2p
+			close old
+			stats -> used 1p pinned 0 blocks 1 writing 0`},
+		{name: "fork at the first write", text: `
+			put 10 g/a 2p x -> ok; stored g/a 2p
+			open 10 a g/a
+			open 20 b g/a
+			sameino a b -> true
+			close b
+			write a 1p y
+			read a -> y*1p x*1p
+			cat 20 g/a -> x*2p
+			cat 10 g/a -> y*1p x*1p
+			close a -> ok; removed g/a 2p replaced; stored g/a 2p
+			cat 20 g/a -> y*1p x*1p
+			stats -> used 2p pinned 0 blocks 1 writing 0`},
+		{name: "fork by fallocate and punch", text: `
+			put 10 g/a 1p x -> ok; stored g/a 1p
+			open 10 a g/a
+			allocate a 3p
+			punch a 1p
+			cat 20 g/a -> x*1p
+			close a -> ok; removed g/a 1p replaced; stored g/a 3p
+			cat 20 g/a -> 0*3p`},
+		{name: "allocate keeping the size", text: `
+			create 10 a g/a
+			allocate a 4p keep
+			stats -> used 4p pinned 4p blocks 0 writing 1
+			write a 1p x
+			close a -> ok; stored g/a 1p
+			stats -> used 1p pinned 0 blocks 1 writing 0`},
+		{name: "a reader has it open: alias", text: `
+			put 10 g/a 2p x -> ok; stored g/a 2p
+			openr 20 r g/a
+			open 10 a g/a
+			sameino a r -> false
+			read a -> x*2p
+			stats -> used 2p pinned 2p blocks 1 writing 1
+			write a 1p y 1p
+			cat 10 g/a -> x*1p y*1p
+			cat 20 g/a -> x*2p
+			close a -> ok; removed g/a 2p replaced; stored g/a 2p
+			read r -> x*2p
+			close r
+			cat 20 g/a -> x*1p y*1p`},
+		{name: "alias that is not written", text: `
+			put 10 g/a 2p x -> ok; stored g/a 2p
+			openr 20 r g/a
+			open 10 a g/a
+			close a
+			close r
+			advance 5s
+			stats -> used 2p pinned 0 blocks 1 writing 0
+			unlink 20 g/a -> ok; removed g/a 2p unlink`},
+		{name: "alias, then truncated by its process", text: `
+			put 10 g/a 2p x -> ok; stored g/a 2p
+			openr 20 r g/a
+			open 10 a g/a
+			open 11 b g/a trunc
+			read a -> empty
+			write a 1p z
+			close a
+			close b -> ok; removed g/a 2p replaced; stored g/a 1p
+			cat 20 g/a -> z*1p`},
+		{name: "alias, unlinked unwritten by its process", text: `
+			put 10 g/a 2p x -> ok; stored g/a 2p
+			openr 20 r g/a
+			open 10 a g/a
+			unlink 10 g/a -> ok; removed g/a 2p unlink
+			close a
+			close r
+			stats -> used 0 pinned 0 blocks 0 writing 0
+			blobs -> 1`},
+		{name: "alias, unlinked by its process and then written", text: `
+			put 10 g/a 2p x -> ok; stored g/a 2p
+			openr 20 r g/a
+			open 10 a g/a
+			unlink 10 g/a -> ok; removed g/a 2p unlink
+			write a 1p y
+			read a -> y*1p x*1p
+			read r -> x*2p
+			close a
+			close r
+			stats -> used 0 pinned 0 blocks 0 writing 0
+			blobs -> 1`},
+		{name: "shared, unlinked and then written", text: `
+			put 10 g/a 2p x -> ok; stored g/a 2p
+			open 10 a g/a
+			unlink 20 g/a -> ok; removed g/a 2p unlink
+			write a 1p y
+			read a -> y*1p x*1p
+			close a
+			stats -> used 0 pinned 0 blocks 0 writing 0
+			blobs -> 1`},
+		{name: "alias, renamed unwritten by its process", text: `
+			put 10 g/a 2p x -> ok; stored g/a 2p
+			openr 20 r g/a
+			open 10 a g/a
+			rename 10 g/a g/b -> ok; renamed g/b<-g/a 2p
+			close a
+			close r
+			cat 30 g/b -> x*2p
+			stat 30 g/a -> ErrNotFound
+			advance 5s
+			cat 30 g/b -> x*2p
+			stats -> used 2p pinned 0 blocks 1 writing 0`},
+		{name: "shared, renamed unwritten", text: `
+			put 10 g/a 2p x -> ok; stored g/a 2p
+			open 10 a g/a
+			rename 10 g/a g/b -> ok; renamed g/b<-g/a 2p
+			write a 1p y
+			cat 20 g/b -> x*2p
+			close a -> ok; removed g/b 2p replaced; stored g/b 2p
+			cat 20 g/b -> y*1p x*1p
+			stat 20 g/a -> ErrNotFound`},
+		{name: "two processes create one name", text: `
+			create 10 a g/a
+			write a 1p x
+			create 20 b g/a trunc
+			write b 2p y
+			cat 10 g/a -> x*1p
+			cat 20 g/a -> y*2p
+			stat 30 g/a -> ErrNotFound
+			close b -> ok; stored g/a 2p
+			cat 30 g/a -> y*2p
+			cat 10 g/a -> x*1p
+			close a -> ok; removed g/a 2p replaced; stored g/a 1p
+			cat 30 g/a -> x*1p
+			stats -> used 1p pinned 0 blocks 1 writing 0`},
+		{name: "two processes create one name, in order", text: `
+			create 10 a g/a
+			write a 1p x
+			create 20 b g/a trunc
+			write b 2p y
+			close a -> ok; stored g/a 1p
+			cat 20 g/a -> y*2p
+			cat 30 g/a -> x*1p
+			close b -> ok; removed g/a 1p replaced; stored g/a 2p`},
+		{name: "own version is listed", text: `
+			create 10 a g/a
+			create 20 b g/a trunc
+			ls 10 g -> [a]
+			ls 20 g -> [a]
+			ls 30 g -> []`},
+		{name: "one temporary name, two processes", text: `
+			create 10 a g/x.tmp
+			write a 1p x
+			open 20 b g/x.tmp trunc
+			write b 2p y
+			close a
+			close b
+			rename 10 g/x.tmp g/a -> ok; stored g/a 1p
+			rename 20 g/x.tmp g/b -> ok; stored g/b 2p
+			cat 30 g/a -> x*1p
+			cat 30 g/b -> y*2p`},
+		{name: "unlink by the owner of a version", text: `
+			put 10 g/a 1p x -> ok; stored g/a 1p
+			open 20 a g/a trunc
+			write a 1p y
+			unlink 20 g/a -> ok; removed g/a 1p unlink
+			stat 10 g/a -> ErrNotFound
+			close a
+			stat 10 g/a -> ErrNotFound`},
+		{name: "thread id 0 is a process like others", text: `
+			# the kernel says 0 for callers of another pid namespace
+			put 10 g/a 1p x -> ok; stored g/a 1p
+			open 0 a g/a trunc
+			write a 1p y
+			cat 20 g/a -> x*1p
+			unlink 20 g/a -> ok; removed g/a 1p unlink`},
+		{name: "shared version of thread id 0", text: `
+			put 10 g/a 1p x -> ok; stored g/a 1p
+			open 0 a g/a
+			write a 1p y
+			cat 20 g/a -> x*1p
+			close a -> ok; removed g/a 1p replaced; stored g/a 1p`},
+		{name: "truncate by name", text: `
+			put 10 g/a 2p x -> ok; stored g/a 2p
+			truncname g/a 1p -> ok; stored g/a 1p
+			cat 20 g/a -> x*1p
+			openr 20 r g/a
+			truncname g/a 0 -> ErrPinned
+			close r
+			truncname g 0 -> ErrIsDir`},
+	})
+}
+
+// TestLimbo: who looked a block up can open it although it was replaced
+// meanwhile, unless somebody needs the room.
+func TestLimbo(t *testing.T) {
+	big := tiers.Options{CapacityBytes: 128 * page}
+	runScripts(t, []script{
+		{name: "open after replace", opts: big, text: `
+			put 10 g/a 1p x -> ok; stored g/a 1p
+			lookup 20 r g/a -> 1p stable=true
+			put 10 g/a 1p y -> ok; removed g/a 1p replaced; stored g/a 1p
+			stats -> used 2p pinned 1p blocks 1 writing 0
+			openref 20 f r
+			read f -> x*1p
+			close f
+			stats -> used 1p pinned 0 blocks 1 writing 0`},
+		{name: "nobody asks", opts: big, text: `
+			put 10 g/a 1p x -> ok; stored g/a 1p
+			lookup 20 r g/a -> 1p stable=true
+			put 10 g/a 1p y -> ok; removed g/a 1p replaced; stored g/a 1p
+			blobs -> 3
+			forget r
+			stats -> used 1p pinned 0 blocks 1 writing 0
+			blobs -> 2`},
+		{name: "the oldest goes first", opts: big, text: `
+			put 10 g/a 1p x -> ok; stored g/a 1p
+			lookup 20 r1 g/a -> 1p stable=true
+			put 10 g/a 1p y -> ok; removed g/a 1p replaced; stored g/a 1p
+			lookup 20 r2 g/a -> 1p stable=true
+			put 10 g/a 1p z -> ok; removed g/a 1p replaced; stored g/a 1p
+			lookup 20 r3 g/a -> 1p stable=true
+			put 10 g/a 1p u -> ok; removed g/a 1p replaced; stored g/a 1p
+			stats -> used 3p pinned 2p blocks 1 writing 0
+			openref 20 f r1 -> ErrStale
+			openref 20 f r2
+			read f -> y*1p`},
+		{name: "not after unlink", opts: big, text: `
+			put 10 g/a 1p x -> ok; stored g/a 1p
+			lookup 20 r g/a -> 1p stable=true
+			unlink 10 g/a -> ok; removed g/a 1p unlink
+			openref 20 f r -> ErrStale
+			stats -> used 0 pinned 0 blocks 0 writing 0`},
+		{name: "room is needed", opts: big, text: `
+			put 10 g/a 1p x -> ok; stored g/a 1p
+			lookup 20 r g/a -> 1p stable=true
+			put 10 g/a 1p y -> ok; removed g/a 1p replaced; stored g/a 1p
+			put 10 g/b 127p z -> ok; stored g/b 127p
+			openref 20 f r -> ErrStale
+			cat 20 g/a -> y*1p`},
+		{name: "in a full pinned group", opts: tiers.Options{CapacityBytes: 128 * page, Groups: map[block.GroupID]tiers.GroupOptions{"p": {Pinned: true, QuotaBytes: 3 * page}}}, text: `
+			mkdir p
+			put 10 p/a 1p x -> ok; stored p/a 1p
+			put 10 p/b 1p x -> ok; stored p/b 1p
+			lookup 20 r p/a -> 1p stable=true
+			put 10 p/t.tmp 1p y
+			rename 10 p/t.tmp p/a -> ok; removed p/a 1p replaced; stored p/a 1p
+			put 10 p/t.tmp 1p z
+			rename 10 p/t.tmp p/b -> ok; removed p/b 1p replaced; stored p/b 1p`},
+	})
+}
+
+// TestRename: rename commits, replaces and moves, and refuses what POSIX
+// refuses.
+func TestRename(t *testing.T) {
+	long := strings.Repeat("n", 256)
+	runScripts(t, []script{
+		{name: "temporary to final", text: `
+			put 10 g/a.tmp 1p x
+			ls 20 g -> [a.tmp]
+			stats -> used 1p pinned 1p blocks 0 writing 1
+			rename 10 g/a.tmp g/a -> ok; stored g/a 1p
+			stats -> used 1p pinned 0 blocks 1 writing 0
+			cat 20 g/a -> x*1p`},
+		{name: "while open", text: `
+			create 10 a g/a.tmp
+			write a 1p x
+			rename 10 g/a.tmp g/a -> ok; stored g/a 1p
+			cat 20 g/a -> x*1p
+			close a`},
+		{name: "uncommitted final name", text: `
+			create 10 a g/a
+			write a 1p x
+			rename 10 g/a g/b -> ok; stored g/b 1p
+			cat 20 g/b -> x*1p
+			close a
+			stat 20 g/a -> ErrNotFound`},
+		{name: "temporary directory", text: `
+			mkdir g/tmp
+			put 10 g/tmp/a 1p x
+			rename 10 g/tmp/a g/a -> ok; stored g/a 1p
+			mkdir g/tmp/d
+			put 10 g/tmp/d/b 1p x
+			rename 10 g/tmp/d/b g/b -> ok; stored g/b 1p`},
+		{name: "committed", text: `
+			put 10 g/a 1p x -> ok; stored g/a 1p
+			rename 20 g/a g/b -> ok; renamed g/b<-g/a 1p
+			rename 20 g/b g/b.tmp -> ok; renamed g/b.tmp<-g/b 1p
+			cat 10 g/b.tmp -> x*1p
+			rename 20 g/b.tmp c -> ok; renamed c<-g/b.tmp 1p`},
+		{name: "replaces a block", text: `
+			put 10 g/a 1p x -> ok; stored g/a 1p
+			put 10 g/b 2p y -> ok; stored g/b 2p
+			openr 20 r g/b
+			rename 20 g/a g/b noreplace -> ErrExist
+			rename 20 g/a g/b -> ok; removed g/b 2p replaced; renamed g/b<-g/a 1p
+			cat 20 g/b -> x*1p
+			read r -> y*2p
+			close r
+			stats -> used 1p pinned 0 blocks 1 writing 0`},
+		{name: "replaces a file being written", text: `
+			put 10 g/a.tmp 1p x
+			create 20 b g/b
+			write b 2p y
+			rename 10 g/a.tmp g/b -> ok; stored g/b 1p
+			cat 30 g/b -> x*1p
+			cat 20 g/b -> y*2p
+			close b -> ok; removed g/b 1p replaced; stored g/b 2p`},
+		{name: "errors", text: `
+			put 10 g/a 1p x -> ok; stored g/a 1p
+			mkdir g/d
+			mkdir g/d/e
+			mkdir g/f
+			rename 10 g/none g/b -> ErrNotFound
+			rename 10 g/a g/d -> ErrIsDir
+			rename 10 g/d g/a -> ErrNotDir
+			rename 10 g/d g/d/e/x -> ErrLoop
+			rename 10 g/d g/d/e -> ErrLoop
+			rename 10 g/f g/d -> ErrNotEmpty
+			rename 10 g/a g/a/b -> ErrNotDir
+			rename 10 g/a ` + long + ` -> ErrNameTooLong
+			rename 10 g/a .kvfs -> ErrReserved
+			rename 10 g/a g/.kvfs -> ok; renamed g/.kvfs<-g/a 1p
+			rename 10 g/f g/d noreplace -> ErrExist
+			rename 10 g/f g/d/e
+			create 20 h g/h
+			rename 10 g/h g/i -> ErrNotFound
+			rename 10 g/.kvfs g/.kvfs`},
+		{name: "directories move", text: `
+			mkdir g/d
+			put 10 g/d/a 1p x -> ok; stored g/d/a 1p
+			create 10 b g/d/b
+			write b 1p y
+			mkdir h
+			rename 10 g/d h/e
+			cat 20 h/e/a -> x*1p
+			group g -> used 0 expects 1p
+			group h -> used 2p expects 0
+			close b -> ok; stored h/e/b 1p`},
+		{name: "directory into a full group", opts: tiers.Options{CapacityBytes: 64 * page, Groups: map[block.GroupID]tiers.GroupOptions{"q": {QuotaBytes: 3 * page}}}, text: `
+			mkdir q
+			put 10 q/1 1p x -> ok; stored q/1 1p
+			put 10 q/2 1p x -> ok; stored q/2 1p
+			put 10 q/3 1p x -> ok; stored q/3 1p
+			mkdir g/d
+			put 10 g/d/a 1p x -> ok; stored g/d/a 1p
+			put 10 g/d/b 1p x -> ok; stored g/d/b 1p
+			rename 10 g/d q/d -> ok; evicted q/1 1p quota; evicted q/2 1p quota
+			cat 10 q/d/a -> x*1p
+			cat 10 q/d/b -> x*1p
+			stat 10 q/1 -> ErrNotFound
+			group q -> used 3p expects 1p`},
+		{name: "directory into a full pinned group", opts: tiers.Options{CapacityBytes: 64 * page, Groups: map[block.GroupID]tiers.GroupOptions{"p": {Pinned: true, QuotaBytes: 1 * page}}}, text: `
+			mkdir p
+			put 10 p/1 1p x -> ok; stored p/1 1p
+			mkdir g/d
+			put 10 g/d/a 1p x -> ok; stored g/d/a 1p
+			# a quota is not enforced on what is already there
+			rename 10 g/d p/d
+			group p -> used 2p expects 1p
+			stats -> used 2p pinned 2p blocks 2 writing 0
+			put 10 p/2 1p x -> ErrQuota`},
+		{name: "file into a full group", opts: tiers.Options{CapacityBytes: 64 * page, Groups: map[block.GroupID]tiers.GroupOptions{"q": {QuotaBytes: 1 * page}, "p": {Pinned: true, QuotaBytes: 1 * page}}}, text: `
+			mkdir q
+			mkdir p
+			put 10 q/1 1p x -> ok; stored q/1 1p
+			put 10 p/1 1p x -> ok; stored p/1 1p
+			put 10 g/a 1p y -> ok; stored g/a 1p
+			put 10 g/b 1p z -> ok; stored g/b 1p
+			rename 10 g/a p/2 -> ErrQuota
+			rename 10 g/a q/2 -> ok; evicted q/1 1p quota; renamed q/2<-g/a 1p
+			# the block that is replaced makes room by itself
+			rename 10 g/b q/2 -> ok; removed q/2 1p replaced; renamed q/2<-g/b 1p
+			cat 10 q/2 -> z*1p`},
+		{name: "block onto a pinned one in a full group", opts: tiers.Options{CapacityBytes: 64 * page, Groups: map[block.GroupID]tiers.GroupOptions{"p": {Pinned: true, QuotaBytes: 1 * page}}}, text: `
+			mkdir p
+			put 10 p/1 1p x -> ok; stored p/1 1p
+			put 10 g/a 1p y -> ok; stored g/a 1p
+			rename 10 g/a p/1 -> ok; removed p/1 1p replaced; renamed p/1<-g/a 1p
+			cat 10 p/1 -> y*1p`},
+	})
+}
+
+// TestNames: names are checked as POSIX asks, whoever else is writing there.
+func TestNames(t *testing.T) {
+	long, longest := strings.Repeat("n", 256), strings.Repeat("n", 255)
+	runScripts(t, []script{
+		{name: "limits", text: `
+			create 10 a ` + long + ` -> ErrNameTooLong
+			mkdir ` + long + ` -> ErrNameTooLong
+			put 10 g/` + longest + ` 1p x -> ok; stored g/` + longest + ` 1p
+			cat 20 g/` + longest + ` -> x*1p
+			create 10 a g/.. -> ErrInvalid
+			mkdir g/. -> ErrInvalid
+			create 10 a .kvfs -> ErrReserved
+			mkdir .kvfs -> ErrReserved
+			put 10 g/.kvfs 1p x -> ok; stored g/.kvfs 1p
+			put 10 none/a 1p x -> ErrNotFound
+			create 10 a g/.kvfs/a -> ErrNotDir
+			mkdir g/.kvfs/a -> ErrNotDir`},
+		{name: "exclusive", text: `
+			put 10 g/a 1p x -> ok; stored g/a 1p
+			create 10 b g/a excl -> ErrExist
+			create 10 b g/b excl
+			create 10 c g/b excl -> ErrExist
+			create 20 c g/b excl -> ErrExist
+			mkdir g/b -> ErrExist
+			create 20 c g -> ErrIsDir
+			create 20 c g excl -> ErrExist`},
+		{name: "create joins what others write without truncating", text: `
+			create 10 a g/a
+			write a 1p x
+			create 20 b g/a
+			sameino a b -> true
+			write b 1p y 1p
+			close a
+			close b -> ok; stored g/a 2p`},
+		{name: "create finds a block that the kernel did not know", text: `
+			put 10 g/a 1p x -> ok; stored g/a 1p
+			create 20 b g/a
+			read b -> x*1p
+			close b`},
+		{name: "rmdir", text: `
+			rmdir g/d -> ErrNotFound
+			mkdir g/d
+			put 10 g/d/a 1p x -> ok; stored g/d/a 1p
+			rmdir g/d -> ErrNotEmpty
+			rmdir g/d/a -> ErrNotDir
+			unlink 10 g/d -> ErrIsDir
+			unlink 10 g/d/a -> ok; removed g/d/a 1p unlink
+			unlink 10 g/d/a -> ErrNotFound
+			create 20 h g/d/h
+			rmdir g/d -> ErrNotEmpty
+			unlink 10 g/d/h -> ErrNotFound
+			close h -> ok; stored g/d/h 0
+			unlink 10 g/d/h -> ok; removed g/d/h 0 unlink
+			rmdir g/d
+			blobs -> 1`},
+		{name: "absence is cached only if it is the same for all", text: `
+			lookup 10 r g/a -> ErrNotFound stable=true
+			create 20 a g/a
+			lookup 10 r g/a -> ErrNotFound stable=false
+			lookup 20 r g/a -> 0 stable=false
+			close a -> ok; stored g/a 0
+			lookup 10 r g/a -> 0 stable=true`},
+	})
+}
+
+// TestSpace: reservations, eviction order, pins, leases and waiting, on the
+// memory tier alone (A17, A22, A27, A31, A37).
+func TestSpace(t *testing.T) {
+	four := tiers.Options{CapacityBytes: 4 * page}
+	lease := tiers.Options{CapacityBytes: 4 * page, LookupLease: 30 * time.Second, WriteTimeout: 40 * time.Second}
+	short := tiers.Options{CapacityBytes: 4 * page, LookupLease: 30 * time.Second, WriteTimeout: 5 * time.Second}
+	runScripts(t, []script{
+		{name: "an open block is not evicted", opts: four, text: `
+			put 10 g/a 2p x -> ok; stored g/a 2p
+			openr 20 r g/a
+			put 10 g/b 2p y -> ok; stored g/b 2p
+			put 10 g/c 2p z -> ok; evicted g/b 2p capacity; stored g/c 2p
+			close r
+			put 10 g/d 2p z -> ok; evicted g/a 2p capacity; stored g/d 2p
+			cat 10 g/c -> z*2p`},
+		{name: "a writer waits for a reader to close", opts: four, text: `
+			put 10 g/a 4p x -> ok; stored g/a 4p
+			openr 20 r g/a
+			go put 10 g/b 4p y
+			poll -> waiting
+			close r -> ok; evicted g/a 4p capacity; stored g/b 4p
+			wait`},
+		{name: "a writer waits no longer than it may", opts: four, text: `
+			put 10 g/a 4p x -> ok; stored g/a 4p
+			openr 20 r g/a
+			go put 10 g/b 4p y
+			advance 4s
+			poll -> waiting
+			advance 1s
+			wait -> ErrPoisoned
+			stat 10 g/b -> ErrNotFound
+			cat 20 g/a -> x*4p`},
+		{name: "a writer that is interrupted", opts: four, text: `
+			put 10 g/a 4p x -> ok; stored g/a 4p
+			openr 20 r g/a
+			create 10 b g/b
+			go write b 4p y
+			poll -> waiting
+			cancel
+			wait -> Canceled`},
+		{name: "room is never made within the batch", opts: four, text: `
+			# A31: what one writer holds is not evicted for its own next block
+			create 10 a g/a
+			write a 2p x
+			create 10 b g/b
+			write b 2p x
+			create 10 c g/c
+			go write c 1p x
+			poll -> waiting
+			close a -> ok; stored g/a 2p; evicted g/a 2p capacity
+			wait`},
+		{name: "a lease holds until it ends", opts: lease, text: `
+			put 10 g/a 4p x -> ok; stored g/a 4p
+			stat 20 g/a -> 4p 0100644 1:2 nlink 1
+			go put 10 g/b 4p y
+			advance 29s
+			poll -> waiting
+			advance 2s -> ok; evicted g/a 4p capacity; stored g/b 4p
+			wait`},
+		{name: "a lease yields to a writer that waited its time", opts: short, text: `
+			put 10 g/a 4p x -> ok; stored g/a 4p
+			stat 20 g/a -> 4p 0100644 1:2 nlink 1
+			go put 10 g/b 4p y
+			advance 4s
+			poll -> waiting
+			advance 1s -> ok; evicted g/a 4p capacity; stored g/b 4p
+			wait`},
+		{name: "too large", opts: four, text: `
+			put 10 g/a 2p x -> ok; stored g/a 2p
+			create 10 b g/b
+			write b 5p y -> ErrTooLarge
+			close b -> ErrPoisoned
+			create 10 b g/b
+			truncate b 5p -> ErrTooLarge
+			allocate b 5p -> ErrTooLarge
+			close b -> ok; stored g/b 0
+			cat 10 g/a -> x*2p`},
+		{name: "too large in pieces", opts: four, text: `
+			create 10 b g/b
+			write b 3p y
+			write b 2p y 3p -> ErrTooLarge
+			close b -> ErrPoisoned`},
+		{name: "pinned by hand", opts: four, text: `
+			put 10 g/a 2p x -> ok; stored g/a 2p
+			pin g/a
+			stats -> used 2p pinned 2p blocks 1 writing 0
+			put 10 g/b 2p y -> ok; stored g/b 2p
+			put 10 g/c 2p z -> ok; evicted g/b 2p capacity; stored g/c 2p
+			unpin g/a
+			cat 10 g/c -> z*2p
+			put 10 g/d 2p z -> ok; evicted g/a 2p capacity; stored g/d 2p
+			pin g -> ErrIsDir
+			pin g/none -> ErrNotFound`},
+		{name: "learned size is reserved at create", opts: tiers.Options{CapacityBytes: 8 * page}, text: `
+			put 10 g/a 2p x -> ok; stored g/a 2p
+			create 10 b g/b
+			stats -> used 4p pinned 2p blocks 1 writing 1
+			raw b 2p y
+			close b -> ok; stored g/b 2p
+			create 10 c g/c
+			create 10 d g/d
+			create 10 e g/e
+			# guesses may take half
+			stats -> used 8p pinned 4p blocks 2 writing 3
+			write c 1p z
+			close c -> ok; stored g/c 1p
+			close d -> ok; stored g/d 0
+			close e -> ok; stored g/e 0
+			stats -> used 5p pinned 0 blocks 5 writing 0`},
+		{name: "writes past what was reserved", opts: tiers.Options{CapacityBytes: 8 * page, HeadroomBytes: 4 * page, Groups: map[block.GroupID]tiers.GroupOptions{"g": {BlockBytes: page}}}, text: `
+			put 10 g/a 6p x -> ok; stored g/a 6p
+			create 10 b g/b
+			raw b 3p y
+			close b -> ok; stored g/b 3p; evicted g/a 6p capacity
+			create 10 c g/c
+			raw c 9p y
+			close c -> ErrNoSpace
+			stat 10 g/c -> ErrNotFound
+			cat 10 g/b -> y*3p`},
+	})
+}
+
+// TestOrder: blocks go in the order of the policy that is configured; reading
+// and setting the time of last access count as use (A28, A29).
+func TestOrder(t *testing.T) {
+	// Twice: s3fifo keeps what was used more than once.
+	const text = `
+		put 10 g/a 1p x -> ok; stored g/a 1p
+		put 10 g/b 1p x -> ok; stored g/b 1p
+		put 10 g/c 1p x -> ok; stored g/c 1p
+		put 10 g/d 1p x -> ok; stored g/d 1p
+		cat 20 g/a -> x*1p
+		cat 20 g/a -> x*1p
+		touch g/b
+		touch g/b
+		put 10 g/e 1p x -> ok; evicted g/c 1p capacity; stored g/e 1p
+		put 10 g/f 1p x -> ok; evicted g/d 1p capacity; stored g/f 1p
+	`
+	var scripts []script
+	for policy, last := range map[string]string{
+		"":       "put 10 g/h 2p x -> ok; evicted g/a 1p capacity; evicted g/b 1p capacity; stored g/h 2p",
+		"lru":    "put 10 g/h 2p x -> ok; evicted g/a 1p capacity; evicted g/b 1p capacity; stored g/h 2p",
+		"arc":    "put 10 g/h 2p x -> ok; evicted g/e 1p capacity; evicted g/f 1p capacity; stored g/h 2p",
+		"s3fifo": "put 10 g/h 2p x -> ok; evicted g/e 1p capacity; evicted g/f 1p capacity; stored g/h 2p",
+	} {
+		scripts = append(scripts, script{name: "policy " + policy, opts: tiers.Options{CapacityBytes: 4 * page, Policy: policy}, text: text + last})
+	}
+	runScripts(t, scripts)
+}
+
+// TestWatermark: above the high watermark blocks go in the background until the
+// low one is reached, but none that was used a moment ago.
+func TestWatermark(t *testing.T) {
+	runScripts(t, []script{
+		{name: "down to the low one", opts: tiers.Options{CapacityBytes: 10 * page, HighWatermark: 0.75, LowWatermark: 0.5}, text: `
+			put 10 g/a 2p x -> ok; stored g/a 2p
+			put 10 g/b 2p x -> ok; stored g/b 2p
+			put 10 g/c 2p x -> ok; stored g/c 2p
+			advance 2s
+			create 10 d g/d
+			write d 2p x -> ok; evicted g/a 2p watermark; evicted g/b 2p watermark
+			close d -> ok; stored g/d 2p
+			stats -> used 4p pinned 0 blocks 2 writing 0`},
+		{name: "not what is in use", opts: tiers.Options{CapacityBytes: 10 * page, HighWatermark: 0.75, LowWatermark: 0.5}, text: `
+			put 10 g/a 2p x -> ok; stored g/a 2p
+			put 10 g/b 2p x -> ok; stored g/b 2p
+			advance 2s
+			put 10 g/c 2p x -> ok; stored g/c 2p
+			cat 10 g/a -> x*2p
+			create 10 d g/d
+			write d 2p x -> ok; evicted g/b 2p watermark
+			close d -> ok; stored g/d 2p`},
+		{name: "not leased", opts: tiers.Options{CapacityBytes: 10 * page, HighWatermark: 0.75, LowWatermark: 0.5, LookupLease: time.Minute}, text: `
+			put 10 g/a 4p x -> ok; stored g/a 4p
+			stat 20 g/a -> 4p 0100644 1:2 nlink 1
+			advance 2s
+			put 10 g/d 4p x -> ok; stored g/d 4p
+			stats -> used 8p pinned 0 blocks 2 writing 0`},
+	})
+}
+
+// TestQuota: a group's quota holds against its own blocks only; a pinned group is
+// written in place and refuses what it has no room for.
+func TestQuota(t *testing.T) {
+	o := tiers.Options{Groups: map[block.GroupID]tiers.GroupOptions{
+		"q": {QuotaBytes: 2 * page}, "p": {Pinned: true, QuotaBytes: 2 * page},
+	}}
+	runScripts(t, []script{
+		{name: "quota", opts: o, text: `
+			mkdir q
+			put 10 g/a 1p x -> ok; stored g/a 1p
+			put 10 q/a 1p x -> ok; stored q/a 1p
+			put 10 q/b 1p x -> ok; stored q/b 1p
+			put 10 q/c 1p x -> ok; evicted q/a 1p quota; stored q/c 1p
+			group q -> used 2p expects 1p
+			stats -> used 3p pinned 0 blocks 3 writing 0`},
+		{name: "quota, all in use", opts: o, text: `
+			mkdir q
+			put 10 q/a 2p x -> ok; stored q/a 2p
+			openr 20 r q/a
+			create 10 b q/b
+			go write b 1p x
+			poll -> waiting
+			advance 6s
+			wait -> ErrQuota
+			close b -> ErrPoisoned`},
+		{name: "other groups go for capacity", opts: tiers.Options{CapacityBytes: 4 * page, Groups: o.Groups}, text: `
+			mkdir q
+			put 10 q/a 2p x -> ok; stored q/a 2p
+			put 10 g/a 2p x -> ok; stored g/a 2p
+			put 10 g/b 4p x -> ok; evicted g/a 2p capacity; evicted q/a 2p capacity; stored g/b 4p`},
+		{name: "pinned group", opts: o, text: `
+			mkdir p
+			put 10 p/a 2p x -> ok; stored p/a 2p
+			stats -> used 2p pinned 2p blocks 1 writing 0
+			put 10 p/b 1p x -> ErrQuota
+			put 10 g/b 14p x -> ok; stored g/b 14p
+			put 10 g/c 14p x -> ok; evicted g/b 14p capacity; stored g/c 14p
+			cat 10 p/a -> x*2p
+			unlink 10 p/a -> ok; removed p/a 2p unlink
+			put 10 p/b 1p x -> ok; stored p/b 1p`},
+		{name: "pinned group is written in place", opts: o, text: `
+			mkdir p
+			put 10 p/a 1p x -> ok; stored p/a 1p
+			openr 20 r p/a
+			open 10 a p/a
+			sameino a r -> true
+			write a 100 y
+			read r -> y*100 x*3996
+			close a -> ok; stored p/a 1p
+			close r
+			stats -> used 1p pinned 1p blocks 1 writing 0`},
+		{name: "pinned group, past its quota unseen", opts: o, text: `
+			mkdir p
+			put 10 p/a 1p x -> ok; stored p/a 1p
+			create 10 b p/b
+			raw b 3p y
+			close b -> ErrNoSpace
+			stat 10 p/b -> ErrNotFound`},
+	})
+}
+
+// TestExpiry: a block goes at the end of its time to live, an abandoned temporary
+// file after TempExpiry.
+func TestExpiry(t *testing.T) {
+	runScripts(t, []script{
+		{name: "time to live", text: `
+			put 10 g/a 1p x -> ok; stored g/a 1p
+			ttl g/a 10s
+			advance 9s
+			cat 10 g/a -> x*1p
+			advance 2s -> ok; removed g/a 1p expired
+			stat 10 g/a -> ErrNotFound`},
+		{name: "it is gone before its bytes are", text: `
+			put 10 g/a 1p x -> ok; stored g/a 1p
+			ttl g/a 500ms
+			lookup 20 r g/a -> 1p stable=true
+			advance 600ms
+			stat 10 g/a -> ErrNotFound
+			ls 10 g -> []
+			openref 20 f r -> ErrNotFound
+			create 10 b g/a excl -> ok; removed g/a 1p expired
+			write b 1p y
+			close b -> ok; stored g/a 1p
+			advance 10s
+			cat 20 g/a -> y*1p`},
+		{name: "mkdir and rename over an expired block", text: `
+			put 10 g/a 1p x -> ok; stored g/a 1p
+			put 10 g/b 1p x -> ok; stored g/b 1p
+			put 10 g/c 1p x -> ok; stored g/c 1p
+			ttl g/a 500ms
+			ttl g/b 500ms
+			advance 600ms
+			mkdir g/a -> ok; removed g/a 1p expired
+			rename 10 g/c g/b noreplace -> ok; removed g/b 1p expired; renamed g/b<-g/c 1p`},
+		{name: "changed", text: `
+			put 10 g/a 1p x -> ok; stored g/a 1p
+			ttl g/a 10s
+			ttl g/a 20s
+			advance 15s
+			ttl g/a 0s
+			advance 15s
+			cat 10 g/a -> x*1p
+			pin g/a
+			ttl g/a 1s
+			advance 2s -> ok; removed g/a 1p expired`},
+		{name: "while open", text: `
+			put 10 g/a 1p x -> ok; stored g/a 1p
+			ttl g/a 10s
+			openr 10 r g/a
+			advance 11s -> ok; removed g/a 1p expired
+			read r -> x*1p
+			stats -> used 1p pinned 1p blocks 0 writing 0
+			close r
+			stats -> used 0 pinned 0 blocks 0 writing 0`},
+		{name: "a new version lives as long as the old one would", text: `
+			put 10 g/a 1p x -> ok; stored g/a 1p
+			ttl g/a 10s
+			put 10 g/a 1p y -> ok; removed g/a 1p replaced; stored g/a 1p
+			advance 12s -> ok; removed g/a 1p expired
+			stats -> used 0 pinned 0 blocks 0 writing 0
+			create 10 b g/a excl`},
+		{name: "a fork lives as long as the old one would", text: `
+			put 10 g/a 1p x -> ok; stored g/a 1p
+			ttl g/a 10s
+			open 10 a g/a
+			write a 1p y
+			advance 5s
+			close a -> ok; removed g/a 1p replaced; stored g/a 1p
+			advance 6s -> ok; removed g/a 1p expired`},
+		{name: "renamed", text: `
+			put 10 g/a 1p x -> ok; stored g/a 1p
+			ttl g/a 10s
+			rename 10 g/a g/b -> ok; renamed g/b<-g/a 1p
+			advance 11s -> ok; removed g/b 1p expired`},
+		{name: "temporary", opts: tiers.Options{TempExpiry: time.Minute}, text: `
+			put 10 g/a.tmp 1p x
+			create 10 b g/b.tmp
+			write b 1p y
+			advance 59s
+			stats -> used 2p pinned 2p blocks 0 writing 2
+			advance 3s
+			stat 10 g/a.tmp -> ErrNotFound
+			stats -> used 1p pinned 1p blocks 0 writing 1
+			close b
+			advance 59s
+			rename 10 g/b.tmp g/b -> ok; stored g/b 1p
+			advance 10m
+			cat 10 g/b -> y*1p`},
+		{name: "idle version", text: `
+			put 10 g/x.tmp 1p x
+			open 20 b g/x.tmp trunc
+			write b 1p y
+			close b
+			advance 10s
+			rename 20 g/x.tmp g/b -> ok; stored g/b 1p
+			cat 30 g/b -> y*1p`},
 	})
 }

@@ -151,8 +151,15 @@ func (e *Engine) evictLocked(pol policy.Policy, need int64, reason string, force
 // nobody uses them.
 func (e *Engine) dropNameLocked(id index.ID, en *index.Entry, kind EventKind, reason string, g *gone) {
 	ix := e.mu.ix
+	limbo := false
 	if ix.Linked(id) {
 		parent, name := ix.Parent(id), ix.Name(id)
+		k := nameKey{parent, name}
+		if reason == "replaced" {
+			limbo = e.limboLocked(id, en, k, g)
+		} else {
+			e.leaveLimboNamedLocked(k, g)
+		}
 		if en.Flags&flagUncommitted == 0 && en.Mode&modeType != modeDir {
 			e.mu.blocks--
 			key, _ := block.ParseKey(ix.Path(id))
@@ -163,7 +170,6 @@ func (e *Engine) dropNameLocked(id index.ID, en *index.Entry, kind EventKind, re
 		}
 		ix.Unlink(id)
 	}
-	limbo := reason == "replaced" && e.limboLocked(id, en, g)
 	if en.Blob != 0 && !limbo {
 		g.blobs = append(g.blobs, BlobID(en.Blob))
 	}
@@ -355,8 +361,19 @@ func (e *Engine) reserve(ctx context.Context, id index.ID, f *File, n int64, sta
 	}
 }
 
+type waitingKey struct{}
+
+// WithWaiting returns a context that makes the engine call fn before it waits on
+// behalf of the caller, so that a thread which serves others can pass that on.
+func WithWaiting(ctx context.Context, fn func()) context.Context {
+	return context.WithValue(ctx, waitingKey{}, fn)
+}
+
 // waitSpace waits for the signal, the time, or ctx; only the last is an error.
 func waitSpace(ctx context.Context, space <-chan struct{}, d time.Duration) error {
+	if fn, ok := ctx.Value(waitingKey{}).(func()); ok {
+		fn()
+	}
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

@@ -122,6 +122,9 @@ func (e *Engine) renameLocked(id index.ID, f *File, o *RenameOptions, size, mtim
 		}
 	}
 	old := ix.Path(id)
+	if ix.Linked(id) {
+		e.leaveLimboNamedLocked(nameKey{o.Parent, o.Name}, g)
+	}
 	shadow := f != nil && f.shadow
 	if target != 0 && isDir {
 		e.dropDirLocked(target, ix.At(target), g)

@@ -100,6 +100,9 @@ func (r *runner) run(words []string) string {
 	if !ok {
 		return "no such command"
 	}
+	if ofFile[words[0]] && r.files[words[1]] == nil {
+		return "no such file"
+	}
 	return do(r, words[1:])
 }
 
@@ -248,6 +251,9 @@ var commands = map[string]func(r *runner, a []string) string{
 		return r.keep(a[1])(f, err)
 	},
 	"sameino": func(r *runner, a []string) string {
+		if r.files[a[0]] == nil || r.files[a[1]] == nil {
+			return "no such file"
+		}
 		return fmt.Sprint(r.files[a[0]].id == r.files[a[1]].id)
 	},
 	"ls": func(r *runner, a []string) string {
@@ -305,6 +311,11 @@ var commands = map[string]func(r *runner, a []string) string{
 		return "no such group"
 	},
 	"blobs": func(r *runner, a []string) string { return fmt.Sprint(r.w.blobs()) },
+}
+
+// ofFile lists the commands that take an open file first.
+var ofFile = map[string]bool{
+	"write": true, "raw": true, "truncate": true, "allocate": true, "punch": true, "read": true, "flush": true, "release": true, "close": true,
 }
 
 // keep enters an open file under a name.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path"
 	"path/filepath"
@@ -240,7 +241,7 @@ func (f *file) read() ([]byte, error) {
 		return p[:n], err
 	}
 	n, err := f.bytes.ReadAt(p, 0)
-	if n > 0 {
+	if errors.Is(err, io.EOF) {
 		err = nil
 	}
 	return p[:n], err

@@ -86,34 +86,32 @@ func mount(ctx context.Context, cfg *config.Config, dir string, ready *readiness
 		zap.String("memory", cfg.Memory.Size.String()), zap.String("memory_dir", memory.Dir()))
 	ready.ready(dir)
 
-	gone := make(chan struct{})
-	go func() { d.server.Wait(); close(gone) }() // ends with the mount
 	select {
 	case <-ctx.Done():
 		log.Info("stopping")
-	case <-gone:
+	case <-d.server.Served():
 		log.Info("unmounted")
 	}
 	ready.stopping()
-	return errors.Join(stopHTTP(), d.stop(cfg.Memory.Keep), waitServed(gone, time.Duration(cfg.DrainTimeout)))
+	return errors.Join(stopHTTP(), d.stop(cfg.Memory.Keep))
 }
 
-// stop takes the mount away and closes the tiers. Handles that are still open
-// keep their bytes until they are closed.
+// stop takes the mount away, waits until all requests are answered, and closes the
+// tiers. Handles that are still open keep their bytes until they are closed.
 func (d *daemon) stop(keep bool) error {
-	return errors.Join(d.server.Unmount(), d.engine.Close(keep))
-}
-
-// waitServed waits until all requests are answered, at most that long: a client
-// that keeps files open keeps the detached mount alive, but not this process.
-func waitServed(gone <-chan struct{}, d time.Duration) error {
-	t := time.NewTimer(min(d, time.Second))
+	err := d.server.Unmount()
+	gone := make(chan struct{})
+	go func() { d.server.Wait(); close(gone) }() // ends with the mount
+	// A client that keeps files open keeps the detached mount alive, but not
+	// this process.
+	t := time.NewTimer(min(time.Duration(d.cfg.DrainTimeout), time.Second))
 	defer t.Stop()
 	select {
 	case <-gone:
 	case <-t.C:
+		d.server.Close()
 	}
-	return nil
+	return errors.Join(err, d.engine.Close(keep))
 }
 
 // mountPoint returns dir as a clean absolute path, after taking away what a

@@ -1,0 +1,36 @@
+package fs
+
+import (
+	"syscall"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+)
+
+// channel carries requests between the kernel and a Server.
+type channel interface {
+	registrar
+	serve()                                // until the mount is gone
+	kernelFlags() uint64                   // what the kernel offered in INIT
+	invalEntry(parent uint64, name string) // asks the kernel to forget a name
+	mayBlock(unique uint64)                // the request of that number is about to wait
+	close()                                // after serve, or to give up
+}
+
+// helperChannel is go-fuse's own server. It mounts through fusermount3, for users
+// who may not call mount(2), and splices.
+type helperChannel struct{ srv *fuse.Server }
+
+func (c helperChannel) serve()              { c.srv.Serve() }
+func (c helperChannel) kernelFlags() uint64 { return c.srv.KernelSettings().Flags64() }
+func (c helperChannel) mayBlock(uint64)     {} // it always has a reader to spare
+func (c helperChannel) close()              {} // serve did
+
+func (c helperChannel) invalEntry(parent uint64, name string) { c.srv.EntryNotify(parent, name) }
+
+func (c helperChannel) register(fd int) (int32, syscall.Errno) {
+	return c.srv.RegisterBackingFd(&fuse.BackingMap{Fd: int32(fd)})
+}
+
+func (c helperChannel) unregister(id int32) syscall.Errno {
+	return c.srv.UnregisterBackingFd(id)
+}

@@ -1,0 +1,201 @@
+package fs
+
+import (
+	"time"
+	"unsafe"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+)
+
+// worker is one thread of a device, with its buffers.
+type worker struct {
+	d       *device
+	in, out []byte
+	spin    spinner
+}
+
+func (d *device) newWorker() *worker {
+	return &worker{d: d, in: make([]byte, d.size), out: make([]byte, d.size)}
+}
+
+// Opcodes of include/uapi/linux/fuse.h that workers tell apart.
+const (
+	opcodeLookup      = 1
+	opcodeForget      = 2
+	opcodeGetattr     = 3
+	opcodeUnlink      = 10
+	opcodeRename      = 12
+	opcodeOpen        = 14
+	opcodeStatfs      = 17
+	opcodeRelease     = 18
+	opcodeFlush       = 25
+	opcodeOpendir     = 27
+	opcodeReleasedir  = 29
+	opcodeAccess      = 34
+	opcodeCreate      = 35
+	opcodeInterrupt   = 36
+	opcodeBatchForget = 42
+	opcodeRename2     = 45
+)
+
+// short reports whether the leader answers a request itself: it takes
+// microseconds, or says so by mayBlock before it waits.
+func short(h *fuse.InHeader) bool {
+	switch h.Opcode {
+	case opcodeLookup, opcodeForget, opcodeGetattr, opcodeUnlink, opcodeRename, opcodeRename2, opcodeStatfs,
+		opcodeRelease, opcodeFlush, opcodeOpendir, opcodeReleasedir, opcodeAccess, opcodeCreate,
+		opcodeInterrupt, opcodeBatchForget:
+		return true
+	case opcodeOpen:
+		in := (*fuse.OpenIn)(unsafe.Pointer(h))
+		return in.Flags&(unix.O_ACCMODE|unix.O_TRUNC) == unix.O_RDONLY && !isControl(h.NodeId)
+	}
+	return false
+}
+
+// lead takes requests and answers them until it has handed the lead over. It
+// returns false when the mount is gone.
+func (w *worker) lead() bool {
+	w.spin.from = time.Now()
+	for {
+		fd, n, err := w.take()
+		switch err {
+		case nil:
+		case unix.EINTR, unix.EAGAIN, unix.ENOENT: // ENOENT: the request was interrupted before we got it
+			continue
+		case unix.ENODEV:
+			return false
+		default:
+			w.d.log.Error("read /dev/fuse", zap.Error(err))
+			return false
+		}
+		h := (*fuse.InHeader)(unsafe.Pointer(&w.in[0]))
+		if !short(h) {
+			w.d.handOver()
+			w.answer(fd, n)
+			return true
+		}
+		w.d.unique.Store(h.Unique)
+		w.answer(fd, n)
+		if !w.d.unique.CompareAndSwap(h.Unique, 0) {
+			return true // the request waited, and somebody else leads
+		}
+	}
+}
+
+// take reads one request: it spins on the one descriptor for as long as that is
+// promising, then sleeps on the other. Requests are answered where they were read.
+func (w *worker) take() (fd, n int, err error) {
+	if budget := w.spin.budget(); budget > 0 && w.d.poll >= 0 {
+		for {
+			r, _, errno := unix.RawSyscall(unix.SYS_READ, uintptr(w.d.poll), uintptr(unsafe.Pointer(&w.in[0])), uintptr(len(w.in)))
+			now := time.Now()
+			if errno == 0 {
+				w.spin.took(now)
+				return w.d.poll, int(r), nil
+			}
+			if errno != unix.EAGAIN {
+				return 0, 0, errno
+			}
+			if now.Sub(w.spin.from) > budget {
+				break
+			}
+		}
+	}
+	n, err = unix.Read(w.d.fd, w.in)
+	if err == nil {
+		w.spin.took(time.Now())
+	}
+	return w.d.fd, n, err
+}
+
+// answer handles the request of n bytes in w.in and writes the reply to fd.
+func (w *worker) answer(fd, n int) {
+	size, ok := w.hot(n)
+	if !ok {
+		var st fuse.Status
+		size, st = w.d.ps.HandleRequest([][]byte{w.in[:n]}, [][]byte{w.out})
+		if st != fuse.OK {
+			size = w.fail(st)
+		}
+	}
+	if size > 0 {
+		w.reply(fd, size)
+	}
+	w.spin.from = time.Now()
+}
+
+// reply writes the first size bytes of w.out. The kernel takes a reply without
+// waiting, so the scheduler need not know. ENOENT: nobody waits for it any more.
+func (w *worker) reply(fd, size int) {
+	for {
+		_, _, errno := unix.RawSyscall(unix.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(&w.out[0])), uintptr(size))
+		if errno == unix.EINTR {
+			continue
+		}
+		if errno != 0 && errno != unix.ENOENT {
+			w.d.log.Error("write /dev/fuse", zap.Error(errno))
+		}
+		return
+	}
+}
+
+// fail makes a reply out of an error of the protocol layer.
+func (w *worker) fail(st fuse.Status) int {
+	h := (*fuse.InHeader)(unsafe.Pointer(&w.in[0]))
+	return w.head(h.Unique, st, 0)
+}
+
+const headBytes = int(unsafe.Sizeof(fuse.OutHeader{}))
+
+// head writes the header of a reply with a body of that size and returns the
+// size of both.
+func (w *worker) head(unique uint64, st fuse.Status, body uintptr) int {
+	if st != fuse.OK {
+		body = 0
+	}
+	size := headBytes + int(body)
+	*(*fuse.OutHeader)(unsafe.Pointer(&w.out[0])) = fuse.OutHeader{Length: uint32(size), Status: -int32(st), Unique: unique}
+	return size
+}
+
+// hot answers the requests of a hot read without the protocol layer and without
+// allocating.
+func (w *worker) hot(n int) (size int, ok bool) {
+	h := (*fuse.InHeader)(unsafe.Pointer(&w.in[0]))
+	body := unsafe.Pointer(&w.out[headBytes])
+	switch h.Opcode {
+	case opcodeOpen:
+		if n < int(unsafe.Sizeof(fuse.OpenIn{})) {
+			return 0, false
+		}
+		out := (*fuse.OpenOut)(body)
+		*out = fuse.OpenOut{}
+		st := w.d.s.Open(nil, (*fuse.OpenIn)(unsafe.Pointer(h)), out)
+		return w.head(h.Unique, st, unsafe.Sizeof(*out)), true
+	case opcodeRelease:
+		if n < int(unsafe.Sizeof(fuse.ReleaseIn{})) {
+			return 0, false
+		}
+		w.d.s.Release(nil, (*fuse.ReleaseIn)(unsafe.Pointer(h)))
+		return w.head(h.Unique, fuse.OK, 0), true
+	case opcodeLookup:
+		// The name stands in the buffer for as long as the look-up takes.
+		name := w.in[unsafe.Sizeof(fuse.InHeader{}):max(n-1, int(unsafe.Sizeof(fuse.InHeader{})))]
+		out := (*fuse.EntryOut)(body)
+		*out = fuse.EntryOut{}
+		st := w.d.s.Lookup(nil, h, unsafe.String(unsafe.SliceData(name), len(name)), out)
+		return w.head(h.Unique, st, unsafe.Sizeof(*out)), true
+	case opcodeGetattr:
+		if n < int(unsafe.Sizeof(fuse.GetAttrIn{})) {
+			return 0, false
+		}
+		out := (*fuse.AttrOut)(body)
+		*out = fuse.AttrOut{}
+		st := w.d.s.GetAttr(nil, (*fuse.GetAttrIn)(unsafe.Pointer(h)), out)
+		return w.head(h.Unique, st, unsafe.Sizeof(*out)), true
+	}
+	return 0, false
+}
