@@ -19,17 +19,17 @@ const (
 // iocb is struct iocb on little-endian machines.
 type iocb struct {
 	data      uint64
-	key       uint32
-	rwFlags   uint32
+	_         uint32
+	_         uint32
 	opcode    uint16
-	priority  int16
+	_         int16
 	fd        uint32
 	buf       uint64
 	bytes     uint64
 	offset    int64
-	reserved2 uint64
-	flags     uint32
-	resfd     uint32
+	_         uint64
+	_         uint32
+	_         uint32
 }
 
 type ioEvent struct {

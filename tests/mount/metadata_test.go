@@ -320,13 +320,16 @@ var statfsRows = []row{
 			must(t, "statfs", unix.Statfs(e.dir, &st))
 			return int64(st.Bavail) * 4096
 		}
+		// Handles of rows before may still be about to be released.
+		harness.Poll(t, "pinned_bytes of status to be 0", func() bool {
+			return e.d.Status().Tiers[0].PinnedBytes == 0
+		})
 		before := avail()
 		store(t, e.path("x"), pattern("x", 16*mib))
 		must(t, "setxattr", unix.Setxattr(e.path("x"), "user.kvfs.pinned", []byte("1"), 0))
 		if got := before - avail(); got != 16*mib {
 			t.Errorf("pinned 16 MiB: f_bavail fell by %d", got)
 		}
-		// Handles of rows before may still be about to be released.
 		harness.Poll(t, "pinned_bytes of status to be 16 MiB", func() bool {
 			return e.d.Status().Tiers[0].PinnedBytes == 16*mib
 		})
