@@ -791,8 +791,8 @@ func TestWatermark(t *testing.T) {
 			put 10 g/b 2p x -> ok; stored g/b 2p
 			put 10 g/c 2p x -> ok; stored g/c 2p
 			advance 2s
-			create 10 d g/d
-			write d 2p x -> ok; evicted g/a 2p watermark; evicted g/b 2p watermark
+			create 10 d g/d -> ok; evicted g/a 2p watermark; evicted g/b 2p watermark
+			write d 2p x
 			close d -> ok; stored g/d 2p
 			stats -> used 4p pinned 0 blocks 2 writing 0`},
 		{name: "not what is in use", opts: tiers.Options{CapacityBytes: 10 * page, HighWatermark: 0.75, LowWatermark: 0.5}, text: `
@@ -801,8 +801,8 @@ func TestWatermark(t *testing.T) {
 			advance 2s
 			put 10 g/c 2p x -> ok; stored g/c 2p
 			cat 10 g/a -> x*2p
-			create 10 d g/d
-			write d 2p x -> ok; evicted g/b 2p watermark
+			create 10 d g/d -> ok; evicted g/b 2p watermark
+			write d 2p x
 			close d -> ok; stored g/d 2p`},
 		{name: "not leased", opts: tiers.Options{CapacityBytes: 10 * page, HighWatermark: 0.75, LowWatermark: 0.5, LookupLease: time.Minute}, text: `
 			put 10 g/a 4p x -> ok; stored g/a 4p

@@ -10,6 +10,16 @@ import (
 // EventRing is how many events the log keeps.
 const EventRing = eventRing
 
+// Expire does at once what runExpiry does at each tick.
+func (e *Engine) Expire() {
+	var g gone
+	e.mu.Lock()
+	e.expireLocked(&g)
+	e.expireFilesLocked(&g)
+	e.mu.Unlock()
+	e.finish(&g)
+}
+
 // Audit compares every account of the engine with what the entries say, which
 // is too slow to be an invariant of the lock. Handles may be open.
 func (e *Engine) Audit() error {

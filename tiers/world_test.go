@@ -191,11 +191,15 @@ func (w *world) openWrite(ctx context.Context, tid uint32, name string, trunc bo
 
 // openOrCreate is open(2) with O_CREAT|O_TRUNC.
 func (w *world) openOrCreate(tid uint32, name string) (*file, error) {
-	f, err := w.openWrite(context.Background(), tid, name, true)
-	if errors.Is(err, block.ErrNotFound) {
-		return w.create(tid, name, false, true)
+	for try := 0; ; try++ {
+		f, err := w.openWrite(context.Background(), tid, name, true)
+		if errors.Is(err, block.ErrNotFound) {
+			f, err = w.create(tid, name, false, true)
+		}
+		if !errors.Is(err, tiers.ErrStale) || try == staleTries {
+			return f, err
+		}
 	}
-	return f, err
 }
 
 // openRead opens a file for reading.

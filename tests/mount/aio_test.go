@@ -18,18 +18,18 @@ const (
 
 // iocb is struct iocb on little-endian machines.
 type iocb struct {
-	data      uint64
-	_         uint32
-	_         uint32
-	opcode    uint16
-	_         int16
-	fd        uint32
-	buf       uint64
-	bytes     uint64
-	offset    int64
-	_         uint64
-	_         uint32
-	_         uint32
+	data   uint64
+	_      uint32
+	_      uint32
+	opcode uint16
+	_      int16
+	fd     uint32
+	buf    uint64
+	bytes  uint64
+	offset int64
+	_      uint64
+	_      uint32
+	_      uint32
 }
 
 type ioEvent struct {
