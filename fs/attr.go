@@ -58,14 +58,14 @@ func (s *Server) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOu
 }
 
 // SetAttr implements SETATTR: chmod, chown, utimens, truncate.
-func (s *Server) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOut) fuse.Status {
+func (s *Server) SetAttr(_ <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOut) fuse.Status {
 	s.ops.add(opSetattr)
 	if isControl(in.NodeId) {
 		return s.control.setattr(in, out)
 	}
 	id := index.ID(in.NodeId)
 	if size, ok := in.GetSize(); ok {
-		if err := s.truncate(cancel, in, id, int64(size)); err != nil {
+		if err := s.truncate(in, id, int64(size)); err != nil {
 			return status(err)
 		}
 	}
@@ -99,9 +99,8 @@ func (s *Server) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.A
 	return fuse.OK
 }
 
-func (s *Server) truncate(cancel <-chan struct{}, in *fuse.SetAttrIn, id index.ID, size int64) error {
-	ctx, stop := s.cancelled(in.Unique, cancel)
-	defer stop()
+func (s *Server) truncate(in *fuse.SetAttrIn, id index.ID, size int64) error {
+	ctx := s.waiting(in.Unique)
 	if fh, ok := in.GetFh(); ok {
 		h := s.handles.get(fh)
 		if h == nil || h.write == nil || h.readOnly {

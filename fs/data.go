@@ -12,26 +12,15 @@ import (
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
-// cancelled returns a context for the request of that number, which ends with the
-// mount or when the kernel interrupts the request.
-func (s *Server) cancelled(unique uint64, cancel <-chan struct{}) (context.Context, context.CancelFunc) {
-	ctx, stop := context.WithCancel(tiers.WithWaiting(s.ctx, func() { s.channel.mayBlock(unique) }))
-	if cancel == nil {
-		return ctx, stop
-	}
-	done := make(chan struct{})
-	go func() { // ends when the request does
-		select {
-		case <-cancel:
-			stop()
-		case <-done:
-		}
-	}()
-	return ctx, func() { close(done); stop() }
+// waiting returns the context for a request that may wait for space. Such waits
+// are bounded by WriteTimeout, so interrupts need no goroutine to watch for them,
+// which would cost a thread's wake-up for each CREATE.
+func (s *Server) waiting(unique uint64) context.Context {
+	return tiers.WithWaiting(s.ctx, func() { s.channel.mayBlock(unique) })
 }
 
 // Open implements OPEN.
-func (s *Server) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
+func (s *Server) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
 	s.ops.add(opOpen)
 	if isControl(in.NodeId) {
 		return s.control.open(in, out)
@@ -40,9 +29,7 @@ func (s *Server) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut
 	if in.Flags&syscall.O_ACCMODE == syscall.O_RDONLY && in.Flags&syscall.O_TRUNC == 0 {
 		return s.openRead(id, in.Pid, out)
 	}
-	ctx, stop := s.cancelled(in.Unique, nil)
-	defer stop()
-	h, err := s.engine.OpenWrite(ctx, id, in.Pid, in.Flags&syscall.O_TRUNC != 0)
+	h, err := s.engine.OpenWrite(s.waiting(in.Unique), id, in.Pid, in.Flags&syscall.O_TRUNC != 0)
 	if err != nil {
 		return status(err)
 	}
@@ -111,14 +98,12 @@ func (s *Server) openShared(h *handle, w *tiers.Handle, out *fuse.OpenOut) {
 }
 
 // Create implements CREATE.
-func (s *Server) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
+func (s *Server) Create(_ <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
 	s.ops.add(opCreate)
 	if isControl(in.NodeId) {
 		return fuse.EPERM
 	}
-	ctx, stop := s.cancelled(in.Unique, cancel)
-	defer stop()
-	a, h, err := s.engine.Create(ctx, tiers.CreateOptions{
+	a, h, err := s.engine.Create(s.waiting(in.Unique), tiers.CreateOptions{
 		Parent: index.ID(in.NodeId), Name: name, Mode: in.Mode, UID: in.Uid, GID: in.Gid, TID: in.Pid,
 		Exclusive: in.Flags&syscall.O_EXCL != 0, Truncate: in.Flags&syscall.O_TRUNC != 0,
 	})
@@ -223,14 +208,13 @@ func (s *Server) FsyncDir(_ <-chan struct{}, _ *fuse.FsyncIn) fuse.Status {
 }
 
 // Fallocate implements fallocate(2): mode 0, KEEP_SIZE and PUNCH_HOLE.
-func (s *Server) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fuse.Status {
+func (s *Server) Fallocate(_ <-chan struct{}, in *fuse.FallocateIn) fuse.Status {
 	s.ops.add(opFallocate)
 	h := s.handles.get(in.Fh)
 	if h == nil || h.write == nil || h.readOnly {
 		return fuse.EBADF
 	}
-	ctx, stop := s.cancelled(in.Unique, cancel)
-	defer stop()
+	ctx := s.waiting(in.Unique)
 	off, n := int64(in.Offset), int64(in.Length)
 	switch in.Mode {
 	case 0, unix.FALLOC_FL_KEEP_SIZE:

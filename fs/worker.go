@@ -30,6 +30,7 @@ const (
 	opcodeOpen        = 14
 	opcodeStatfs      = 17
 	opcodeRelease     = 18
+	opcodeGetxattr    = 22
 	opcodeFlush       = 25
 	opcodeOpendir     = 27
 	opcodeReleasedir  = 29
@@ -39,6 +40,15 @@ const (
 	opcodeBatchForget = 42
 	opcodeRename2     = 45
 )
+
+// capability is what the kernel asks for before the first write to each new file.
+const capability = "security.capability\x00"
+
+// asksCapability reports whether a request of n bytes is that question.
+func (w *worker) asksCapability(n int) bool {
+	name := int(unsafe.Sizeof(fuse.GetXAttrIn{}))
+	return n == name+len(capability) && string(w.in[name:n]) == capability
+}
 
 // short reports whether the leader answers a request itself: it takes
 // microseconds, or says so by mayBlock before it waits.
@@ -72,7 +82,7 @@ func (w *worker) lead() bool {
 			return false
 		}
 		h := (*fuse.InHeader)(unsafe.Pointer(&w.in[0]))
-		if !short(h) {
+		if !short(h) && !(h.Opcode == opcodeGetxattr && w.asksCapability(n)) {
 			w.d.handOver()
 			w.answer(fd, n)
 			return true
@@ -99,6 +109,7 @@ func (w *worker) take() (fd, n int, err error) {
 			if errno != unix.EAGAIN {
 				return 0, 0, errno
 			}
+			unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
 			if now.Sub(w.spin.from) > budget {
 				break
 			}
@@ -188,6 +199,12 @@ func (w *worker) hot(n int) (size int, ok bool) {
 		*out = fuse.EntryOut{}
 		st := w.d.s.Lookup(nil, h, unsafe.String(unsafe.SliceData(name), len(name)), out)
 		return w.head(h.Unique, st, unsafe.Sizeof(*out)), true
+	case opcodeGetxattr:
+		if !w.asksCapability(n) {
+			return 0, false
+		}
+		w.d.s.ops.add(opGetxattr)
+		return w.head(h.Unique, fuse.ENOATTR, 0), true
 	case opcodeGetattr:
 		if n < int(unsafe.Sizeof(fuse.GetAttrIn{})) {
 			return 0, false

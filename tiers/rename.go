@@ -74,8 +74,21 @@ func (e *Engine) Rename(o RenameOptions) error {
 			err = errors.Join(err, e.writeRecord(c, nil))
 			e.Forget(c, 1)
 		}
+		if f != nil && err == nil {
+			e.settle(id, &g)
+		}
 		e.finish(&g)
 		return err
+	}
+}
+
+// settle ends the write side of a file whose last handle was closed before its
+// rename committed it.
+func (e *Engine) settle(id index.ID, g *gone) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.mu.ix.Valid(id) {
+		e.settleLocked(id, e.mu.ix.At(id), g)
 	}
 }
 
