@@ -1,3 +1,91 @@
-// Package tiers is the engine: it stores, cascades, promotes, pins, evicts and
-// removes blocks across tiers, and tells subscribers about it.
+// Package tiers is the engine of kvfs: names, blocks, the tiers that hold them,
+// and who may evict what. The FUSE front (package fs) and the tiers themselves
+// (tiers/mem and later tiers/disk, tiers/peer) are wired to it by cmd/kvfs.
+//
+//	Engine    all of it; methods may be called in parallel
+//	Primary   tier 0: files in memory that the kernel can serve by itself
+//	Tier      a secondary tier: batched, asynchronous, one result a job
+//	EventLog  what happened to blocks, for any number of slow or fast readers
+//
+// Primary and Tier are two interfaces because they are two jobs: the primary
+// keeps files that others read and write directly, and is told what to do; a
+// secondary tier moves whole blocks and decides for itself. vLLM draws the line in
+// the same place (the CPU manager against SecondaryTierManager). This version
+// has no secondary tier; tiers/tiertest has the reference implementation and the
+// conformance suites of both.
+//
+// # A store, step by step
+//
+//  1. Create makes a file in the primary tier, enters the name as uncommitted, and
+//     reserves what blocks of the group need, evicting if it must. Nothing is zeroed
+//     or allocated: the reservation is a number, and the tmpfs is larger than the
+//     capacity by the headroom.
+//  2. The kernel writes straight into the file (Handle.Direct), or, while the
+//     group's block size is not known, WriteAt does, reserving as it goes.
+//  3. Flush, or Rename to a name that is not temporary, commits: size and time are
+//     taken from the file, the name becomes visible to all, the block enters its
+//     group's eviction order, the event log tells, and one xattr on the file makes
+//     it survive a crash of the process.
+//
+// # A load, step by step
+//
+//  1. Lookup finds the name in the index and grants the lease: for a while the block
+//     is not evicted, because engines look up first and read later.
+//  2. OpenRead pins the block. The kernel reads the file by itself.
+//  3. CloseRead unpins it.
+//
+// # Versions
+//
+// A committed block never changes. Who opens one for writing gets a version of
+// its own; see File for the states, fork.go for versions that share bytes, limbo.go
+// for what becomes of the old one. The version is visible to its own process at
+// once, and takes the name when it is committed.
+//
+// # Accounts
+//
+// usedBytes is the sum of what each file costs: whole pages of its size, or what is
+// reserved for it, whichever is more. It never exceeds the capacity, except by
+// writes that the engine did not see and that went past their reservation; those
+// come out of the headroom and are settled when the file is closed or committed.
+// If the headroom is nearly used up, what is being committed is refused, because
+// a write may have ended short.
+//
+// # Eviction
+//
+// Blocks go in the order of the policy. Never: open files, uncommitted files,
+// pinned blocks and groups. Not within the lease, unless a writer has waited for
+// WriteTimeout and would fail otherwise. Above the high watermark a goroutine
+// evicts what has rested for a second, so that writers seldom do it inline.
+//
+// # After a crash
+//
+// A file is committed if and only if it has a record (Record), written by one
+// system call. Adopt takes over all of them: of two with one name the higher
+// sequence number wins, and one that changed after its commit is dropped.
+//
+// # Lock order
+//
+// Outermost first:
+//
+//	File.growth       one file's reservation and the identity of its bytes; may be
+//	                  held while waiting for room, and across memory operations of
+//	                  the kernel (create, copy), never across a device's
+//	Engine.records    a stripe: orders the writers of one record; held across one
+//	                  fsetxattr on tmpfs
+//	Engine.mu         all tables and accounts; short sections, no system call, no
+//	                  callback, no channel that may block
+//	EventLog.mu       leaf
+//
+// What must happen outside of Engine.mu (unlinking files, telling the kernel,
+// events) is collected in a gone and done by finish.
+//
+// # Decisions
+//
+//   - The engine, not the primary tier, owns the index: secondary tiers and peers
+//     will hold blocks that memory does not, and a listing must show them.
+//   - Reservations do not fallocate. tmpfs would clear every page, and the write
+//     that follows overwrites it: that halves the speed of a first write.
+//   - One mutex. On two cores a hot open holds it for well under a microsecond of the
+//     20 that the FUSE round trip takes. To be sharded by group when a profile
+//     asks for it.
 package tiers
