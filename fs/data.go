@@ -2,6 +2,7 @@ package fs
 
 import (
 	"context"
+	"os"
 	"syscall"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -80,7 +81,11 @@ func (s *Server) openWrite(id index.ID, w *tiers.Handle, out *fuse.OpenOut) {
 func (s *Server) openShared(h *handle, w *tiers.Handle, out *fuse.OpenOut) {
 	if w.Direct() && s.direct.Load() {
 		blob := w.Blob()
-		backing, err := s.backings.acquire(blob, w.OSFile())
+		var backing int32
+		err := w.WithFile(func(file *os.File) (err error) {
+			backing, err = s.backings.acquire(blob, file)
+			return err
+		})
 		if err == nil {
 			h.passthrough, h.blob = true, blob
 			out.OpenFlags, out.BackingID = fuse.FOPEN_PASSTHROUGH, backing
@@ -228,25 +233,25 @@ func (s *Server) Fallocate(_ <-chan struct{}, in *fuse.FallocateIn) fuse.Status 
 // Lseek implements SEEK_DATA and SEEK_HOLE.
 func (s *Server) Lseek(_ <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekOut) fuse.Status {
 	s.ops.add(opLseek)
-	var file interface{ Fd() uintptr }
+	seek := func(file *os.File) error {
+		n, err := unix.Seek(int(file.Fd()), int64(in.Offset), int(in.Whence))
+		out.Offset = uint64(n)
+		return err
+	}
 	if in.Fh&fhMask == fhBlob {
-		f, err := s.engine.OpenBlob(tiers.BlobID(in.Fh >> fhBits))
+		file, err := s.engine.OpenBlob(tiers.BlobID(in.Fh >> fhBits))
 		if err != nil {
 			return status(err)
 		}
-		defer f.Close()
-		file = f
-	} else if h := s.handles.get(in.Fh); h == nil || h.control != nil {
+		defer file.Close()
+		return status(seek(file))
+	}
+	h := s.handles.get(in.Fh)
+	switch {
+	case h == nil, h.control != nil:
 		return fuse.EBADF
-	} else if h.write != nil {
-		file = h.write.OSFile()
-	} else {
-		file = h.file
+	case h.write != nil:
+		return status(h.write.WithFile(seek))
 	}
-	n, err := unix.Seek(int(file.Fd()), int64(in.Offset), int(in.Whence))
-	if err != nil {
-		return fuse.ToStatus(err)
-	}
-	out.Offset = uint64(n)
-	return fuse.OK
+	return status(seek(h.file))
 }

@@ -100,15 +100,16 @@ func (w *worker) lead() bool {
 func (w *worker) take() (fd, n int, err error) {
 	if budget := w.spin.budget(); budget > 0 && w.d.poll >= 0 {
 		for {
-			r, _, errno := unix.RawSyscall(unix.SYS_READ, uintptr(w.d.poll), uintptr(unsafe.Pointer(&w.in[0])), uintptr(len(w.in)))
+			r, errno := rawRead(w.d.poll, w.in)
 			now := time.Now()
 			if errno == 0 {
 				w.spin.took(now)
-				return w.d.poll, int(r), nil
+				return w.d.poll, r, nil
 			}
 			if errno != unix.EAGAIN {
 				return 0, 0, errno
 			}
+			// Where the client has only this processor, let it go on.
 			unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
 			if now.Sub(w.spin.from) > budget {
 				break
@@ -142,7 +143,7 @@ func (w *worker) answer(fd, n int) {
 // waiting, so the scheduler need not know. ENOENT: nobody waits for it any more.
 func (w *worker) reply(fd, size int) {
 	for {
-		_, _, errno := unix.RawSyscall(unix.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(&w.out[0])), uintptr(size))
+		errno := rawWrite(fd, w.out[:size])
 		if errno == unix.EINTR {
 			continue
 		}

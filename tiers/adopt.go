@@ -58,7 +58,9 @@ func (e *Engine) adopt() error {
 		e.adoptOne(f.blob, &f.r, &g)
 	}
 	e.mu.counters.AdoptDropped += uint64(dropped)
-	e.shrinkLocked(&g)
+	for _, gr := range e.mu.groups {
+		e.shrinkLocked(gr, &g)
+	}
 	e.finish(&g)
 	if n := e.mu.counters.Adopted; n > 0 || dropped > 0 {
 		e.log.Info("adopted blocks of an earlier process", zap.Uint64("blocks", n),
@@ -71,6 +73,11 @@ func (e *Engine) adopt() error {
 // no lock.
 func (e *Engine) adoptOne(blob BlobID, r *Record, g *gone) {
 	parent := e.adoptParents(path.Dir(r.Path))
+	if parent == 0 { // below what is a file
+		e.mu.counters.AdoptDropped++
+		g.blobs = append(g.blobs, blob)
+		return
+	}
 	name := path.Base(r.Path)
 	ix := e.mu.ix
 	if old := ix.Lookup(parent, name); old != 0 {
@@ -114,15 +121,22 @@ func (e *Engine) adoptOne(blob BlobID, r *Record, g *gone) {
 	e.mu.counters.AdoptedBytes += uint64(en.Size)
 }
 
-// adoptParents makes the directories of a path whose own records are missing.
+// adoptParents makes the directories of a path whose own records are missing, and
+// returns the last, or 0 if one of them is a file.
 func (e *Engine) adoptParents(dir string) index.ID {
 	if dir == "." || dir == "/" {
 		return index.Root
 	}
 	if id := e.mu.ix.Walk(dir); id != 0 {
+		if e.mu.ix.At(id).Mode&modeType != modeDir {
+			return 0
+		}
 		return id
 	}
 	parent := e.adoptParents(path.Dir(dir))
+	if parent == 0 {
+		return 0
+	}
 	id := e.mu.ix.Alloc()
 	en := e.mu.ix.At(id)
 	now := e.now()

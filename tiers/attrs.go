@@ -19,10 +19,7 @@ func (h *Handle) Truncate(ctx context.Context, size int64) error {
 	if err := f.prepare(ctx, size, false); err != nil {
 		return err
 	}
-	if err := h.OSFile().Truncate(size); err != nil {
-		return err
-	}
-	return nil
+	return h.WithFile(func(file *os.File) error { return file.Truncate(size) })
 }
 
 // Allocate reserves room for length bytes at off, as fallocate(2): the size
@@ -39,7 +36,7 @@ func (h *Handle) Allocate(ctx context.Context, off, length int64, keep bool) err
 	if err != nil || size >= off+length {
 		return err
 	}
-	return h.OSFile().Truncate(off + length)
+	return h.WithFile(func(file *os.File) error { return file.Truncate(off + length) })
 }
 
 // PunchHole frees the pages of a range and leaves the size, as fallocate(2) with
@@ -48,7 +45,9 @@ func (h *Handle) PunchHole(ctx context.Context, off, length int64) error {
 	if err := h.File.prepare(ctx, 0, false); err != nil {
 		return err
 	}
-	return unix.Fallocate(int(h.OSFile().Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, length)
+	return h.WithFile(func(file *os.File) error {
+		return unix.Fallocate(int(file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, length)
+	})
 }
 
 // TruncateName sets the size of a file that is not open for writing by the

@@ -87,8 +87,9 @@ func (e *Engine) Release(h *Handle) {
 		}
 		held := en.Flags&(flagUncommitted|flagTemp) == flagUncommitted|flagTemp
 		last := others == closed && named && f.poisoned == nil && f.base == 0
+		direct := f.direct
 		e.mu.Unlock()
-		if last && held && f.direct {
+		if last && held && direct {
 			e.settleOverrun(f)
 		} else if last && !held {
 			if err := e.commit(f); err != nil {
@@ -177,6 +178,7 @@ func (e *Engine) takeNameLocked(f *File, k nameKey, g *gone) {
 		e.displaceLocked(holder, k, g)
 	}
 	e.mu.ix.Link(f.id, k.parent, k.name)
+	e.dropIdleLocked(k, g)
 	e.changedLocked(k.parent)
 }
 
@@ -214,18 +216,21 @@ func (e *Engine) publishLocked(f *File, en *index.Entry, size, mtime int64, g *g
 	gr.learn(size)
 	e.mu.counters.Stored++
 	e.mu.counters.StoredBytes += uint64(size)
+	if en.Expires != 0 {
+		e.mu.expiries.add(en.Expires, f.id)
+	}
 	e.classifyLocked(f.id, en)
-	e.eventLocked(g, BlockStored, f.id, "")
-	e.shrinkLocked(g)
+	e.eventLocked(BlockStored, f.id, "")
+	e.shrinkLocked(gr, g)
 	if e.highLocked() {
 		e.wakeEvictor()
 	}
 }
 
-// eventLocked adds an event about a named block to what finish will send.
-func (e *Engine) eventLocked(g *gone, kind EventKind, id index.ID, reason string) {
+// eventLocked logs an event about a block that has a name.
+func (e *Engine) eventLocked(kind EventKind, id index.ID, reason string) {
 	key, _ := block.ParseKey(e.mu.ix.Path(id))
-	g.events = append(g.events, Event{Time: e.opts.Now(), Kind: kind, Tier: "memory", Key: key, Size: e.mu.ix.At(id).Size, Reason: reason})
+	e.events.add(Event{Time: e.opts.Now(), Kind: kind, Tier: "memory", Key: key, Size: e.mu.ix.At(id).Size, Reason: reason})
 }
 
 // checkOverrun decides about a file whose writes the engine has not seen. What
@@ -238,8 +243,9 @@ func (e *Engine) checkOverrun(f *File, size int64) error {
 	gr := e.mu.groups[e.mu.ix.At(f.id).Group]
 	quota := gr.opts.QuotaBytes
 	tooLarge := over > 0 && (chargeOf(size) > e.opts.CapacityBytes || quota > 0 && gr.opts.Pinned && gr.usedBytes+over > quota)
+	direct := f.direct
 	e.mu.Unlock()
-	if !f.direct {
+	if !direct {
 		return nil
 	}
 	need := e.opts.HeadroomBytes / 16
@@ -265,23 +271,22 @@ func (e *Engine) settleOverrun(f *File) {
 	var g gone
 	e.mu.Lock()
 	if over := chargeOf(size) - f.charge; over > 0 {
+		en := e.mu.ix.At(f.id)
+		gr := e.mu.groups[en.Group]
 		e.mu.counters.Overruns++
 		f.charge += over
-		e.addUsedLocked(e.mu.ix.At(f.id), over)
-		e.shrinkLocked(&g)
+		e.addUsedLocked(en, over)
+		e.shrinkLocked(gr, &g)
 	}
 	e.mu.Unlock()
 	e.finish(&g)
 }
 
-// shrinkLocked evicts what is held beyond the capacity, within leases if it must.
-func (e *Engine) shrinkLocked(g *gone) {
-	over := e.mu.usedBytes - e.opts.CapacityBytes
-	if over <= 0 {
-		return
-	}
-	if freed, _ := e.evictLocked(e.mu.shared, over, "capacity", false, g); freed < over {
-		e.evictLocked(e.mu.shared, over-freed, "capacity", true, g)
+// shrinkLocked evicts what is held beyond the capacity, or beyond the quota of the
+// group, within leases if it must.
+func (e *Engine) shrinkLocked(gr *group, g *gone) {
+	if ok, _ := e.roomLocked(gr, 0, false, g); !ok {
+		e.roomLocked(gr, 0, true, g)
 	}
 }
 

@@ -3,7 +3,6 @@ package tiers_test
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
@@ -178,7 +177,8 @@ func TestPoison(t *testing.T) {
 }
 
 // TestVersions: nobody sees a block change; who rewrites works on a version of
-// its own, which takes the name when it is committed, and the last commit wins.
+// its own, which takes the name when it is committed, and the last commit wins
+// (A9, A22).
 func TestVersions(t *testing.T) {
 	runScripts(t, []script{
 		{name: "truncating rewrite", text: `
@@ -206,6 +206,19 @@ func TestVersions(t *testing.T) {
 			close a -> ok; removed g/a 2p replaced; stored g/a 2p
 			cat 20 g/a -> y*1p x*1p
 			stats -> used 2p pinned 0 blocks 1 writing 0`},
+		{name: "a fork is not seen through an open file", text: `
+			put 10 g/a 2p x -> ok; stored g/a 2p
+			open 10 a g/a
+			openr 20 r g/a
+			write a 1p y 3p
+			read r -> x*2p
+			fstat r -> 2p
+			close a -> ok; removed g/a 2p replaced; stored g/a 4p
+			read r -> x*2p
+			fstat r -> 2p
+			close r
+			stats -> used 4p pinned 0 blocks 1 writing 0
+			blobs -> 2`},
 		{name: "fork by fallocate and punch", text: `
 			put 10 g/a 1p x -> ok; stored g/a 1p
 			open 10 a g/a
@@ -244,6 +257,16 @@ func TestVersions(t *testing.T) {
 			advance 5s
 			stats -> used 2p pinned 0 blocks 1 writing 0
 			unlink 20 g/a -> ok; removed g/a 2p unlink`},
+		{name: "an idle alias does not hide the next version", text: `
+			put 10 g/a 2p x -> ok; stored g/a 2p
+			openr 30 r g/a
+			open 20 a g/a
+			close a
+			put 10 g/a 1p y -> ok; removed g/a 2p replaced; stored g/a 1p
+			cat 30 g/a -> y*1p
+			cat 20 g/a -> y*1p
+			rename 20 g/a g/b -> ok; renamed g/b<-g/a 1p
+			cat 30 g/b -> y*1p`},
 		{name: "alias, then truncated by its process", text: `
 			put 10 g/a 2p x -> ok; stored g/a 2p
 			openr 20 r g/a
@@ -411,6 +434,16 @@ func TestLimbo(t *testing.T) {
 			openref 20 f r1 -> ErrStale
 			openref 20 f r2
 			read f -> y*1p`},
+		{name: "replaced, then written by who had it open", opts: big, text: `
+			put 10 g/a 1p x -> ok; stored g/a 1p
+			open 20 a g/a
+			put 30 g/a 1p y -> ok; removed g/a 1p replaced; stored g/a 1p
+			write a 1p z
+			read a -> z*1p
+			cat 30 g/a -> y*1p
+			close a
+			stats -> used 1p pinned 0 blocks 1 writing 0
+			blobs -> 2`},
 		{name: "not after unlink", opts: big, text: `
 			put 10 g/a 1p x -> ok; stored g/a 1p
 			lookup 20 r g/a -> 1p stable=true
@@ -629,345 +662,5 @@ func TestNames(t *testing.T) {
 			lookup 20 r g/a -> 0 stable=false
 			close a -> ok; stored g/a 0
 			lookup 10 r g/a -> 0 stable=true`},
-	})
-}
-
-// TestSpace: reservations, eviction order, pins, leases and waiting, on the
-// memory tier alone (A17, A22, A27, A31, A37).
-func TestSpace(t *testing.T) {
-	four := tiers.Options{CapacityBytes: 4 * page}
-	lease := tiers.Options{CapacityBytes: 4 * page, LookupLease: 30 * time.Second, WriteTimeout: 40 * time.Second}
-	short := tiers.Options{CapacityBytes: 4 * page, LookupLease: 30 * time.Second, WriteTimeout: 5 * time.Second}
-	runScripts(t, []script{
-		{name: "an open block is not evicted", opts: four, text: `
-			put 10 g/a 2p x -> ok; stored g/a 2p
-			openr 20 r g/a
-			put 10 g/b 2p y -> ok; stored g/b 2p
-			put 10 g/c 2p z -> ok; evicted g/b 2p capacity; stored g/c 2p
-			close r
-			put 10 g/d 2p z -> ok; evicted g/a 2p capacity; stored g/d 2p
-			cat 10 g/c -> z*2p`},
-		{name: "a writer waits for a reader to close", opts: four, text: `
-			put 10 g/a 4p x -> ok; stored g/a 4p
-			openr 20 r g/a
-			go put 10 g/b 4p y
-			poll -> waiting
-			close r -> ok; evicted g/a 4p capacity; stored g/b 4p
-			wait`},
-		{name: "a writer waits no longer than it may", opts: four, text: `
-			put 10 g/a 4p x -> ok; stored g/a 4p
-			openr 20 r g/a
-			go put 10 g/b 4p y
-			advance 4s
-			poll -> waiting
-			advance 1s
-			wait -> ErrPoisoned
-			stat 10 g/b -> ErrNotFound
-			cat 20 g/a -> x*4p`},
-		{name: "a writer that is interrupted", opts: four, text: `
-			put 10 g/a 4p x -> ok; stored g/a 4p
-			openr 20 r g/a
-			create 10 b g/b
-			go write b 4p y
-			poll -> waiting
-			cancel
-			wait -> Canceled`},
-		{name: "room is never made within the batch", opts: four, text: `
-			# A31: what one writer holds is not evicted for its own next block
-			create 10 a g/a
-			write a 2p x
-			create 10 b g/b
-			write b 2p x
-			create 10 c g/c
-			go write c 1p x
-			poll -> waiting
-			close a -> ok; stored g/a 2p; evicted g/a 2p capacity
-			wait`},
-		{name: "a lease holds until it ends", opts: lease, text: `
-			put 10 g/a 4p x -> ok; stored g/a 4p
-			stat 20 g/a -> 4p 0100644 1:2 nlink 1
-			go put 10 g/b 4p y
-			advance 29s
-			poll -> waiting
-			advance 2s -> ok; evicted g/a 4p capacity; stored g/b 4p
-			wait`},
-		{name: "a lease yields to a writer that waited its time", opts: short, text: `
-			put 10 g/a 4p x -> ok; stored g/a 4p
-			stat 20 g/a -> 4p 0100644 1:2 nlink 1
-			go put 10 g/b 4p y
-			advance 4s
-			poll -> waiting
-			advance 1s -> ok; evicted g/a 4p capacity; stored g/b 4p
-			wait`},
-		{name: "too large", opts: four, text: `
-			put 10 g/a 2p x -> ok; stored g/a 2p
-			create 10 b g/b
-			write b 5p y -> ErrTooLarge
-			close b -> ErrPoisoned
-			create 10 b g/b
-			truncate b 5p -> ErrTooLarge
-			allocate b 5p -> ErrTooLarge
-			close b -> ok; stored g/b 0
-			cat 10 g/a -> x*2p`},
-		{name: "too large in pieces", opts: four, text: `
-			create 10 b g/b
-			write b 3p y
-			write b 2p y 3p -> ErrTooLarge
-			close b -> ErrPoisoned`},
-		{name: "pinned by hand", opts: four, text: `
-			put 10 g/a 2p x -> ok; stored g/a 2p
-			pin g/a
-			stats -> used 2p pinned 2p blocks 1 writing 0
-			put 10 g/b 2p y -> ok; stored g/b 2p
-			put 10 g/c 2p z -> ok; evicted g/b 2p capacity; stored g/c 2p
-			unpin g/a
-			cat 10 g/c -> z*2p
-			put 10 g/d 2p z -> ok; evicted g/a 2p capacity; stored g/d 2p
-			pin g -> ErrIsDir
-			pin g/none -> ErrNotFound`},
-		{name: "learned size is reserved at create", opts: tiers.Options{CapacityBytes: 8 * page}, text: `
-			put 10 g/a 2p x -> ok; stored g/a 2p
-			create 10 b g/b
-			stats -> used 4p pinned 2p blocks 1 writing 1
-			raw b 2p y
-			close b -> ok; stored g/b 2p
-			create 10 c g/c
-			create 10 d g/d
-			create 10 e g/e
-			# guesses may take half
-			stats -> used 8p pinned 4p blocks 2 writing 3
-			write c 1p z
-			close c -> ok; stored g/c 1p
-			close d -> ok; stored g/d 0
-			close e -> ok; stored g/e 0
-			stats -> used 5p pinned 0 blocks 5 writing 0`},
-		{name: "writes past what was reserved", opts: tiers.Options{CapacityBytes: 8 * page, HeadroomBytes: 4 * page, Groups: map[block.GroupID]tiers.GroupOptions{"g": {BlockBytes: page}}}, text: `
-			put 10 g/a 6p x -> ok; stored g/a 6p
-			create 10 b g/b
-			raw b 3p y
-			close b -> ok; stored g/b 3p; evicted g/a 6p capacity
-			create 10 c g/c
-			raw c 9p y
-			close c -> ErrNoSpace
-			stat 10 g/c -> ErrNotFound
-			cat 10 g/b -> y*3p`},
-	})
-}
-
-// TestOrder: blocks go in the order of the policy that is configured; reading
-// and setting the time of last access count as use (A28, A29).
-func TestOrder(t *testing.T) {
-	// Twice: s3fifo keeps what was used more than once.
-	const text = `
-		put 10 g/a 1p x -> ok; stored g/a 1p
-		put 10 g/b 1p x -> ok; stored g/b 1p
-		put 10 g/c 1p x -> ok; stored g/c 1p
-		put 10 g/d 1p x -> ok; stored g/d 1p
-		cat 20 g/a -> x*1p
-		cat 20 g/a -> x*1p
-		touch g/b
-		touch g/b
-		put 10 g/e 1p x -> ok; evicted g/c 1p capacity; stored g/e 1p
-		put 10 g/f 1p x -> ok; evicted g/d 1p capacity; stored g/f 1p
-	`
-	var scripts []script
-	for policy, last := range map[string]string{
-		"":       "put 10 g/h 2p x -> ok; evicted g/a 1p capacity; evicted g/b 1p capacity; stored g/h 2p",
-		"lru":    "put 10 g/h 2p x -> ok; evicted g/a 1p capacity; evicted g/b 1p capacity; stored g/h 2p",
-		"arc":    "put 10 g/h 2p x -> ok; evicted g/e 1p capacity; evicted g/f 1p capacity; stored g/h 2p",
-		"s3fifo": "put 10 g/h 2p x -> ok; evicted g/e 1p capacity; evicted g/f 1p capacity; stored g/h 2p",
-	} {
-		scripts = append(scripts, script{name: "policy " + policy, opts: tiers.Options{CapacityBytes: 4 * page, Policy: policy}, text: text + last})
-	}
-	runScripts(t, scripts)
-}
-
-// TestWatermark: above the high watermark blocks go in the background until the
-// low one is reached, but none that was used a moment ago.
-func TestWatermark(t *testing.T) {
-	runScripts(t, []script{
-		{name: "down to the low one", opts: tiers.Options{CapacityBytes: 10 * page, HighWatermark: 0.75, LowWatermark: 0.5}, text: `
-			put 10 g/a 2p x -> ok; stored g/a 2p
-			put 10 g/b 2p x -> ok; stored g/b 2p
-			put 10 g/c 2p x -> ok; stored g/c 2p
-			advance 2s
-			create 10 d g/d -> ok; evicted g/a 2p watermark; evicted g/b 2p watermark
-			write d 2p x
-			close d -> ok; stored g/d 2p
-			stats -> used 4p pinned 0 blocks 2 writing 0`},
-		{name: "not what is in use", opts: tiers.Options{CapacityBytes: 10 * page, HighWatermark: 0.75, LowWatermark: 0.5}, text: `
-			put 10 g/a 2p x -> ok; stored g/a 2p
-			put 10 g/b 2p x -> ok; stored g/b 2p
-			advance 2s
-			put 10 g/c 2p x -> ok; stored g/c 2p
-			cat 10 g/a -> x*2p
-			create 10 d g/d -> ok; evicted g/b 2p watermark
-			write d 2p x
-			close d -> ok; stored g/d 2p`},
-		{name: "not leased", opts: tiers.Options{CapacityBytes: 10 * page, HighWatermark: 0.75, LowWatermark: 0.5, LookupLease: time.Minute}, text: `
-			put 10 g/a 4p x -> ok; stored g/a 4p
-			stat 20 g/a -> 4p 0100644 1:2 nlink 1
-			advance 2s
-			put 10 g/d 4p x -> ok; stored g/d 4p
-			stats -> used 8p pinned 0 blocks 2 writing 0`},
-	})
-}
-
-// TestQuota: a group's quota holds against its own blocks only; a pinned group is
-// written in place and refuses what it has no room for.
-func TestQuota(t *testing.T) {
-	o := tiers.Options{Groups: map[block.GroupID]tiers.GroupOptions{
-		"q": {QuotaBytes: 2 * page}, "p": {Pinned: true, QuotaBytes: 2 * page},
-	}}
-	runScripts(t, []script{
-		{name: "quota", opts: o, text: `
-			mkdir q
-			put 10 g/a 1p x -> ok; stored g/a 1p
-			put 10 q/a 1p x -> ok; stored q/a 1p
-			put 10 q/b 1p x -> ok; stored q/b 1p
-			put 10 q/c 1p x -> ok; evicted q/a 1p quota; stored q/c 1p
-			group q -> used 2p expects 1p
-			stats -> used 3p pinned 0 blocks 3 writing 0`},
-		{name: "quota, all in use", opts: o, text: `
-			mkdir q
-			put 10 q/a 2p x -> ok; stored q/a 2p
-			openr 20 r q/a
-			create 10 b q/b
-			go write b 1p x
-			poll -> waiting
-			advance 6s
-			wait -> ErrQuota
-			close b -> ErrPoisoned`},
-		{name: "other groups go for capacity", opts: tiers.Options{CapacityBytes: 4 * page, Groups: o.Groups}, text: `
-			mkdir q
-			put 10 q/a 2p x -> ok; stored q/a 2p
-			put 10 g/a 2p x -> ok; stored g/a 2p
-			put 10 g/b 4p x -> ok; evicted g/a 2p capacity; evicted q/a 2p capacity; stored g/b 4p`},
-		{name: "pinned group", opts: o, text: `
-			mkdir p
-			put 10 p/a 2p x -> ok; stored p/a 2p
-			stats -> used 2p pinned 2p blocks 1 writing 0
-			put 10 p/b 1p x -> ErrQuota
-			put 10 g/b 14p x -> ok; stored g/b 14p
-			put 10 g/c 14p x -> ok; evicted g/b 14p capacity; stored g/c 14p
-			cat 10 p/a -> x*2p
-			unlink 10 p/a -> ok; removed p/a 2p unlink
-			put 10 p/b 1p x -> ok; stored p/b 1p`},
-		{name: "pinned group is written in place", opts: o, text: `
-			mkdir p
-			put 10 p/a 1p x -> ok; stored p/a 1p
-			openr 20 r p/a
-			open 10 a p/a
-			sameino a r -> true
-			write a 100 y
-			read r -> y*100 x*3996
-			close a -> ok; stored p/a 1p
-			close r
-			stats -> used 1p pinned 1p blocks 1 writing 0`},
-		{name: "pinned group, past its quota unseen", opts: o, text: `
-			mkdir p
-			put 10 p/a 1p x -> ok; stored p/a 1p
-			create 10 b p/b
-			raw b 3p y
-			close b -> ErrNoSpace
-			stat 10 p/b -> ErrNotFound`},
-	})
-}
-
-// TestExpiry: a block goes at the end of its time to live, an abandoned temporary
-// file after TempExpiry.
-func TestExpiry(t *testing.T) {
-	runScripts(t, []script{
-		{name: "time to live", text: `
-			put 10 g/a 1p x -> ok; stored g/a 1p
-			ttl g/a 10s
-			advance 9s
-			cat 10 g/a -> x*1p
-			advance 2s -> ok; removed g/a 1p expired
-			stat 10 g/a -> ErrNotFound`},
-		{name: "it is gone before its bytes are", text: `
-			put 10 g/a 1p x -> ok; stored g/a 1p
-			ttl g/a 500ms
-			lookup 20 r g/a -> 1p stable=true
-			advance 600ms
-			stat 10 g/a -> ErrNotFound
-			ls 10 g -> []
-			openref 20 f r -> ErrNotFound
-			create 10 b g/a excl -> ok; removed g/a 1p expired
-			write b 1p y
-			close b -> ok; stored g/a 1p
-			advance 10s
-			cat 20 g/a -> y*1p`},
-		{name: "mkdir and rename over an expired block", text: `
-			put 10 g/a 1p x -> ok; stored g/a 1p
-			put 10 g/b 1p x -> ok; stored g/b 1p
-			put 10 g/c 1p x -> ok; stored g/c 1p
-			ttl g/a 500ms
-			ttl g/b 500ms
-			advance 600ms
-			mkdir g/a -> ok; removed g/a 1p expired
-			rename 10 g/c g/b noreplace -> ok; removed g/b 1p expired; renamed g/b<-g/c 1p`},
-		{name: "changed", text: `
-			put 10 g/a 1p x -> ok; stored g/a 1p
-			ttl g/a 10s
-			ttl g/a 20s
-			advance 15s
-			ttl g/a 0s
-			advance 15s
-			cat 10 g/a -> x*1p
-			pin g/a
-			ttl g/a 1s
-			advance 2s -> ok; removed g/a 1p expired`},
-		{name: "while open", text: `
-			put 10 g/a 1p x -> ok; stored g/a 1p
-			ttl g/a 10s
-			openr 10 r g/a
-			advance 11s -> ok; removed g/a 1p expired
-			read r -> x*1p
-			stats -> used 1p pinned 1p blocks 0 writing 0
-			close r
-			stats -> used 0 pinned 0 blocks 0 writing 0`},
-		{name: "a new version lives as long as the old one would", text: `
-			put 10 g/a 1p x -> ok; stored g/a 1p
-			ttl g/a 10s
-			put 10 g/a 1p y -> ok; removed g/a 1p replaced; stored g/a 1p
-			advance 12s -> ok; removed g/a 1p expired
-			stats -> used 0 pinned 0 blocks 0 writing 0
-			create 10 b g/a excl`},
-		{name: "a fork lives as long as the old one would", text: `
-			put 10 g/a 1p x -> ok; stored g/a 1p
-			ttl g/a 10s
-			open 10 a g/a
-			write a 1p y
-			advance 5s
-			close a -> ok; removed g/a 1p replaced; stored g/a 1p
-			advance 6s -> ok; removed g/a 1p expired`},
-		{name: "renamed", text: `
-			put 10 g/a 1p x -> ok; stored g/a 1p
-			ttl g/a 10s
-			rename 10 g/a g/b -> ok; renamed g/b<-g/a 1p
-			advance 11s -> ok; removed g/b 1p expired`},
-		{name: "temporary", opts: tiers.Options{TempExpiry: time.Minute}, text: `
-			put 10 g/a.tmp 1p x
-			create 10 b g/b.tmp
-			write b 1p y
-			advance 59s
-			stats -> used 2p pinned 2p blocks 0 writing 2
-			advance 3s
-			stat 10 g/a.tmp -> ErrNotFound
-			stats -> used 1p pinned 1p blocks 0 writing 1
-			close b
-			advance 59s
-			rename 10 g/b.tmp g/b -> ok; stored g/b 1p
-			advance 10m
-			cat 10 g/b -> y*1p`},
-		{name: "idle version", text: `
-			put 10 g/x.tmp 1p x
-			open 20 b g/x.tmp trunc
-			write b 1p y
-			close b
-			advance 10s
-			rename 20 g/x.tmp g/b -> ok; stored g/b 1p
-			cat 30 g/b -> y*1p`},
 	})
 }

@@ -60,9 +60,14 @@ func newEventLog() *EventLog {
 	return l
 }
 
-// add appends an event and numbers it. It never blocks.
+// add appends an event and numbers it. It never blocks, so that the engine adds
+// events under its lock, in the order of what they tell.
 func (l *EventLog) add(ev Event) {
 	l.mu.Lock()
+	if l.mu.closed {
+		l.mu.Unlock()
+		return
+	}
 	ev.Seq = l.mu.next
 	if len(l.mu.ring) < eventRing {
 		l.mu.ring = append(l.mu.ring, ev)

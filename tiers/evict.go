@@ -18,7 +18,6 @@ type gone struct {
 	blobs   []BlobID
 	dropped []BlobID // of them, those that no handle of ours uses any more
 	names   []goneName
-	events  []Event
 	files   []*File // no longer in use: to be closed
 	emptied []*File // their bytes are given up
 }
@@ -28,7 +27,7 @@ type goneName struct {
 	name       string
 }
 
-// finish does what g lists. The caller holds no lock.
+// finish does what g lists. The log has told of it already. The caller holds no lock.
 func (e *Engine) finish(g *gone) {
 	for _, f := range g.emptied {
 		f.empty()
@@ -46,9 +45,6 @@ func (e *Engine) finish(g *gone) {
 	}
 	for _, n := range g.names {
 		e.opts.Invalidate(n.parent, n.id, n.name)
-	}
-	for _, ev := range g.events {
-		e.events.add(ev)
 	}
 }
 
@@ -162,8 +158,7 @@ func (e *Engine) dropNameLocked(id index.ID, en *index.Entry, kind EventKind, re
 		}
 		if en.Flags&flagUncommitted == 0 && en.Mode&modeType != modeDir {
 			e.mu.blocks--
-			key, _ := block.ParseKey(ix.Path(id))
-			g.events = append(g.events, Event{Time: e.opts.Now(), Kind: kind, Tier: "memory", Key: key, Size: en.Size, Reason: reason})
+			e.eventLocked(kind, id, reason)
 		}
 		if en.Lookups > 0 {
 			g.names = append(g.names, goneName{parent, id, name})
@@ -202,6 +197,7 @@ func (e *Engine) reapLocked(id index.ID, en *index.Entry, g *gone) {
 		en.Blob = 0
 	}
 	if f != nil {
+		e.releaseBaseLocked(f, g)
 		f.charge = 0
 		delete(e.mu.files, id)
 		g.files = append(g.files, f)
@@ -229,7 +225,7 @@ func (e *Engine) roomLocked(gr *group, n int64, force bool, g *gone) (ok bool, u
 		return true, 0
 	}
 	need := e.mu.usedBytes + n - limit
-	if force {
+	if force && n > 0 {
 		need = max(need, limit/8)
 	}
 	_, until = e.evictLocked(e.mu.shared, need, "capacity", force, g)
@@ -251,6 +247,9 @@ func (e *Engine) roomLocked(gr *group, n int64, force bool, g *gone) (ok bool, u
 // whether it does.
 func (e *Engine) quotaLocked(gr *group, n int64, force bool, g *gone) (ok bool, until int64) {
 	q := gr.opts.QuotaBytes
+	if q > 0 && gr.usedBytes+n > q {
+		e.clearLimboLocked(g)
+	}
 	if q == 0 || gr.usedBytes+n <= q {
 		return true, 0
 	}
@@ -322,7 +321,9 @@ func (e *Engine) reserve(ctx context.Context, id index.ID, f *File, n int64, sta
 		left := deadline.Sub(e.opts.Now())
 		ok, until := e.roomLocked(gr, n, left <= 0, &g)
 		overQuota := gr.opts.QuotaBytes > 0 && gr.usedBytes+n > gr.opts.QuotaBytes
-		if !ok && started && !overQuota && e.mu.usedBytes+n <= e.opts.CapacityBytes+e.opts.HeadroomBytes/2 {
+		if f.charge+n > e.opts.CapacityBytes {
+			ok = false
+		} else if !ok && started && !overQuota && e.mu.usedBytes+n <= e.opts.CapacityBytes+e.opts.HeadroomBytes/2 {
 			ok = true
 			e.mu.counters.Overruns++
 		}
@@ -338,14 +339,15 @@ func (e *Engine) reserve(ctx context.Context, id index.ID, f *File, n int64, sta
 			return nil
 		}
 		space := e.mu.space
-		hopeless := n > e.opts.CapacityBytes || overQuota && gr.opts.Pinned
+		tooLarge := f.charge+n > e.opts.CapacityBytes
+		hopeless := tooLarge || overQuota && gr.opts.Pinned
 		if hopeless || left <= 0 {
 			e.mu.counters.NoSpace++
 		}
 		e.mu.Unlock()
 		e.finish(&g)
 		switch {
-		case n > e.opts.CapacityBytes:
+		case tooLarge:
 			return &block.Error{Op: "reserve", Tier: "memory", Err: block.ErrTooLarge}
 		case overQuota && (hopeless || left <= 0):
 			return &block.Error{Op: "reserve", Tier: "memory", Err: block.ErrQuota}

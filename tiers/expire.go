@@ -82,7 +82,8 @@ func (e *Engine) expireFilesLocked(g *gone) {
 			continue
 		}
 		switch {
-		case f.shadow && now-max(f.born, f.promised) > promiseGrace:
+		case f.shadow && (f.base != 0 || f.poisoned != nil) && now-max(f.born, f.promised) > promiseGrace,
+			f.shadow && now-f.born > int64(e.opts.TempExpiry):
 			e.releaseBaseLocked(f, g)
 			e.dropShadowLocked(id, g)
 		case !f.shadow && now-f.born > int64(e.opts.TempExpiry):

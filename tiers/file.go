@@ -32,15 +32,15 @@ var ErrStale = errors.New("name must be looked up again")
 //	committed, linked     renamed or flushed while handles for writing remain
 //	unlinked              removed while open
 type File struct {
-	e      *Engine
-	id     index.ID // constant
-	direct bool     // constant once a handle exists: writes may go to the file without passing WriteAt
+	e  *Engine
+	id index.ID // constant
 
 	// growth serialises what replaces file or extends the reservation; it is
 	// taken before Engine.mu and may be held while waiting for room.
 	growth sync.Mutex
 
 	// Guarded by Engine.mu; file and base change under growth too.
+	direct   bool     // writes may go to the file without passing WriteAt; constant while handles exist
 	file     *os.File // the bytes, open for reading and writing; of the base while an alias
 	base     index.ID // alias: the entry that the bytes belong to; else 0
 	owner    uint32   // thread that created this version
@@ -63,16 +63,17 @@ type File struct {
 // Handle is one open of a File for writing, or for reading while it is being
 // written.
 type Handle struct {
-	File  *File
-	Write bool
-	tid   uint32 // thread that opened it
+	File   *File
+	Write  bool
+	tid    uint32 // thread that opened it
+	direct bool   // constant once the handle is given out
 
 	closed bool // guarded by Engine.mu: its process closed a descriptor and has not written since
 }
 
 // Direct reports whether reads and writes may go straight to the primary file:
 // its space is reserved, and all handles agree.
-func (h *Handle) Direct() bool { return h.File.direct }
+func (h *Handle) Direct() bool { return h.direct }
 
 // Blob returns the primary file that holds the bytes now.
 func (h *Handle) Blob() BlobID {
@@ -85,11 +86,17 @@ func (h *Handle) Blob() BlobID {
 	return BlobID(h.File.e.mu.ix.At(id).Blob)
 }
 
-// OSFile returns the primary file. It stays open as long as the handle.
-func (h *Handle) OSFile() *os.File {
+// WithFile runs fn with the primary file, which stays open meanwhile. It fails
+// with os.ErrClosed if the handle was released, else as fn does.
+func (h *Handle) WithFile(fn func(file *os.File) error) error {
 	h.File.e.mu.Lock()
-	defer h.File.e.mu.Unlock()
-	return h.File.file
+	file := h.File.useLocked()
+	h.File.e.mu.Unlock()
+	if file == nil {
+		return os.ErrClosed
+	}
+	defer h.File.unuse()
+	return fn(file)
 }
 
 // CreateOptions describes a file to be made.
@@ -120,48 +127,80 @@ func (e *Engine) Create(ctx context.Context, o CreateOptions) (Attr, *Handle, er
 	var a Attr
 	var existing index.ID
 	var expect int64
+	var g gone
 	e.withNames(o.TID, func(ow *owners) uint32 {
-		id, _, unknown := e.resolveLocked(o.Parent, o.Name, ow)
+		e.dropExpiredLocked(o.Parent, o.Name, &g)
+		id, unknown := e.findExistingLocked(&o, ow)
 		if unknown != 0 {
 			return unknown
 		}
-		if existing, err = id, e.checkNewLocked(o.Parent, o.Name); err != nil || id != 0 {
+		if err = e.checkNewLocked(o.Parent, o.Name); err == nil && id != 0 {
+			existing, err = id, e.takeExistingLocked(id, &o)
 			return 0
-		}
-		if holder := e.mu.ix.Lookup(o.Parent, o.Name); holder != 0 {
-			// Another process is writing a file of that name.
-			if o.Exclusive {
-				err = block.ErrExist
-				return 0
-			}
-			if !o.Truncate {
-				existing = holder
-				return 0
-			}
 		}
 		gr := e.mu.groups[e.groupOfLocked(o.Parent, o.Name)]
-		if q := gr.opts.QuotaBytes; gr.opts.Pinned && q > 0 && gr.usedBytes+pageBytes > q {
+		if q := gr.opts.QuotaBytes; err == nil && gr.opts.Pinned && q > 0 && gr.usedBytes+pageBytes > q {
 			err = block.ErrQuota
-			return 0
 		}
-		a, expect = e.createLocked(f, blob, &o)
+		if err == nil {
+			a, expect = e.createLocked(f, blob, &o)
+		}
 		return 0
 	})
-	if err == nil && existing != 0 {
+	e.finish(&g)
+	if err != nil || existing != 0 {
 		e.discard(blob, file)
-		return e.createExisting(ctx, existing, &o)
 	}
-	if err != nil {
-		e.discard(blob, file)
+	switch {
+	case err != nil:
 		return Attr{}, nil, err
+	case existing != 0:
+		return e.openExisting(ctx, existing, &o)
 	}
 	h := &Handle{File: f, Write: true, tid: o.TID}
-	if expect > 0 && !e.speculate(f, expect) {
-		// Not at once: then the daemon sees the first byte and waits there, for
-		// no more than the file turns out to need.
-		f.direct = false
+	// If room cannot be made at once, the daemon sees the first byte and waits
+	// there, for no more than the file turns out to need.
+	if expect > 0 && e.speculate(f, expect) {
+		e.mu.Lock()
+		if e.mu.ix.At(f.id).Opens == 1 { // all handles of a version agree
+			f.direct, h.direct = true, true
+		}
+		e.mu.Unlock()
 	}
 	return a, h, nil
+}
+
+// findExistingLocked finds what a CREATE meets: the caller's own view of the name,
+// or, unless it is to start anew, what another process is writing there.
+func (e *Engine) findExistingLocked(o *CreateOptions, ow *owners) (id index.ID, unknown uint32) {
+	id, _, unknown = e.resolveLocked(o.Parent, o.Name, ow)
+	if id != 0 || unknown != 0 || o.Truncate && !o.Exclusive {
+		return id, unknown
+	}
+	return e.mu.ix.Lookup(o.Parent, o.Name), 0
+}
+
+// takeExistingLocked counts a reference by the kernel to what a CREATE met.
+func (e *Engine) takeExistingLocked(id index.ID, o *CreateOptions) error {
+	en := e.mu.ix.At(id)
+	switch {
+	case o.Exclusive:
+		return block.ErrExist
+	case en.Mode&modeType == modeDir:
+		return block.ErrIsDir
+	}
+	en.Lookups++
+	return nil
+}
+
+// openExisting opens what a CREATE met: the kernel did not know of it.
+func (e *Engine) openExisting(ctx context.Context, id index.ID, o *CreateOptions) (Attr, *Handle, error) {
+	h, err := e.OpenWrite(ctx, id, o.TID, o.Truncate)
+	if err != nil {
+		e.Forget(id, 1)
+		return Attr{}, nil, err
+	}
+	return e.Attr(id), h, nil
 }
 
 // createLocked enters a new uncommitted file under its name, or as a shadow if
@@ -189,36 +228,11 @@ func (e *Engine) createLocked(f *File, blob BlobID, o *CreateOptions) (Attr, int
 	}
 	e.classifyLocked(f.id, en)
 	expect := chargeOf(e.mu.groups[en.Group].expectBytes())
-	f.direct = expect > 0
 	a := e.attrLocked(f.id, en)
 	if len(e.mu.shadows) > 0 && len(e.mu.shadows[nameKey{o.Parent, o.Name}]) > 0 {
 		a.Stable = false
 	}
 	return a, expect
-}
-
-// createExisting opens what a CREATE found in place: the kernel did not know of
-// it, so it comes without O_EXCL having been checked.
-func (e *Engine) createExisting(ctx context.Context, id index.ID, o *CreateOptions) (Attr, *Handle, error) {
-	e.mu.Lock()
-	en := e.mu.ix.At(id)
-	isDir := en.Mode&modeType == modeDir
-	if !o.Exclusive && !isDir {
-		en.Lookups++
-	}
-	e.mu.Unlock()
-	switch {
-	case o.Exclusive:
-		return Attr{}, nil, block.ErrExist
-	case isDir:
-		return Attr{}, nil, block.ErrIsDir
-	}
-	h, err := e.OpenWrite(ctx, id, o.TID, o.Truncate)
-	if err != nil {
-		e.Forget(id, 1)
-		return Attr{}, nil, err
-	}
-	return e.Attr(id), h, nil
 }
 
 func (e *Engine) discard(blob BlobID, file *os.File) {
@@ -361,23 +375,21 @@ func (f *File) closeFile() {
 
 // ReadAt reads from the bytes of h at off, as pread: short only at the end of
 // the file.
-func (h *Handle) ReadAt(p []byte, off int64) (int, error) {
-	file := h.OSFile()
-	n := 0
-	for n < len(p) {
-		m, err := unix.Pread(int(file.Fd()), p[n:], off+int64(n))
-		if err == syscall.EINTR {
-			continue
+func (h *Handle) ReadAt(p []byte, off int64) (n int, err error) {
+	err = h.WithFile(func(file *os.File) error {
+		for n < len(p) {
+			m, err := unix.Pread(int(file.Fd()), p[n:], off+int64(n))
+			if err == syscall.EINTR {
+				continue
+			}
+			if err != nil || m == 0 {
+				return err
+			}
+			n += m
 		}
-		if err != nil {
-			return n, err
-		}
-		if m == 0 {
-			break
-		}
-		n += m
-	}
-	return n, nil
+		return nil
+	})
+	return n, err
 }
 
 // WriteAt writes all of p at off, reserving the space first. Once it has failed,
@@ -385,27 +397,32 @@ func (h *Handle) ReadAt(p []byte, off int64) (int, error) {
 // ErrTooLarge, or an error of the file system.
 func (h *Handle) WriteAt(ctx context.Context, p []byte, off int64) (int, error) {
 	f := h.File
-	if err := f.prepare(ctx, off+int64(len(p)), len(p) >= h.File.e.opts.RequestBytes); err != nil {
+	err := f.prepare(ctx, off+int64(len(p)), len(p) >= f.e.opts.RequestBytes)
+	if err == nil {
+		f.reopened(h)
+		err = h.WithFile(func(file *os.File) error { return writeAll(file, p, off) })
+	}
+	if err != nil {
 		f.poison(err)
 		return 0, err
 	}
-	f.reopened(h)
-	file := h.OSFile()
+	return len(p), nil
+}
+
+func writeAll(file *os.File, p []byte, off int64) error {
 	for n := 0; n < len(p); {
 		m, err := unix.Pwrite(int(file.Fd()), p[n:], off+int64(n))
-		if err == syscall.EINTR {
-			continue
+		switch err {
+		case nil:
+			n += m
+		case unix.EINTR:
+		case unix.ENOSPC:
+			return block.ErrNoSpace
+		default:
+			return err
 		}
-		if err != nil {
-			if err == unix.ENOSPC {
-				err = block.ErrNoSpace
-			}
-			f.poison(err)
-			return n, err
-		}
-		n += m
 	}
-	return len(p), nil
+	return nil
 }
 
 // reopened notes that h writes on after a descriptor of it was closed.
@@ -514,6 +531,9 @@ func (f *File) copyBase(size int64) error {
 	var g gone
 	e.mu.Lock()
 	e.mu.ix.At(f.id).Blob = uint64(blob)
+	if !f.shadow && !e.mu.ix.Linked(f.id) {
+		g.blobs = append(g.blobs, blob) // removed while open: the file goes with its last handle
+	}
 	old := f.swapLocked(file)
 	e.releaseBaseLocked(f, &g)
 	e.mu.Unlock()

@@ -44,8 +44,12 @@ func (e *Engine) forkLocked(f *File, blob BlobID, g *gone) {
 	ix := e.mu.ix
 	if !ix.Linked(f.id) {
 		en := ix.At(f.id)
+		if en.Flags&flagLimbo != 0 {
+			e.leaveLimboLocked(f.id, g)
+		}
 		g.dropped = append(g.dropped, BlobID(en.Blob)) // removed with its name already
 		en.Blob = uint64(blob)
+		g.blobs = append(g.blobs, blob) // the file goes with its last handle
 		return
 	}
 	old := ix.Alloc()

@@ -34,8 +34,10 @@ type owners struct {
 // knows reports whether owner is of the caller's process, and whether that is
 // known.
 func (o *owners) knows(owner uint32) (same, known bool) {
-	if owner == o.tid {
-		return true, true
+	// Thread 0 is one that our process cannot see, in another pid name space: it
+	// is of no process but its own.
+	if owner == o.tid || owner == 0 {
+		return owner == o.tid, true
 	}
 	same, known = o.same[owner]
 	return same, known
@@ -239,14 +241,17 @@ func (e *Engine) Mkdir(parent index.ID, name string, mode, uid, gid uint32) (Att
 		return Attr{}, err
 	}
 	defer file.Close()
+	var g gone
 	e.mu.Lock()
+	e.dropExpiredLocked(parent, name, &g)
 	err = e.checkNewLocked(parent, name)
 	if err == nil && (e.mu.ix.Lookup(parent, name) != 0 || len(e.mu.shadows[nameKey{parent, name}]) > 0) {
 		err = block.ErrExist
 	}
 	if err != nil {
 		e.mu.Unlock()
-		e.finish(&gone{blobs: []BlobID{blob}})
+		g.blobs = append(g.blobs, blob)
+		e.finish(&g)
 		return Attr{}, err
 	}
 	id := e.mu.ix.Alloc()
@@ -258,10 +263,31 @@ func (e *Engine) Mkdir(parent index.ID, name string, mode, uid, gid uint32) (Att
 	e.mu.seq++
 	en.Seq = e.mu.seq
 	e.mu.ix.Link(id, parent, name)
+	e.markDirLocked(id, en)
 	e.changedLocked(parent)
 	a := e.attrLocked(id, en)
 	e.mu.Unlock()
+	e.finish(&g)
 	return a, e.writeRecord(id, file)
+}
+
+// dropExpiredLocked removes what has a name but is past its time to live, so that
+// the name can be made again.
+func (e *Engine) dropExpiredLocked(parent index.ID, name string, g *gone) {
+	id := e.mu.ix.Lookup(parent, name)
+	if id == 0 || !e.expiredLocked(id) || e.mu.ix.At(id).Flags&flagUncommitted != 0 {
+		return
+	}
+	e.mu.counters.Expired++
+	e.dropNameLocked(id, e.mu.ix.At(id), BlockRemoved, "expired", g)
+}
+
+// markDirLocked notes whether a directory makes what is below it temporary.
+func (e *Engine) markDirLocked(id index.ID, en *index.Entry) {
+	en.Flags &^= flagTemp
+	if e.mu.ix.At(e.mu.ix.Parent(id)).Flags&flagTemp != 0 || e.temp.dir(e.mu.ix.Name(id)) {
+		en.Flags |= flagTemp
+	}
 }
 
 // Rmdir removes an empty directory. It fails with ErrNotFound, ErrNotDir or

@@ -56,7 +56,7 @@ func (e *Engine) OpenRead(id index.ID, tid uint32) (o Opened, err error) {
 		if f != nil && f.shared {
 			o.Shared = true
 		} else if f != nil {
-			o.Write = &Handle{File: f, tid: tid}
+			o.Write = &Handle{File: f, tid: tid, direct: f.direct}
 			if f.base != 0 {
 				o.Blob = BlobID(e.mu.ix.At(f.base).Blob)
 			}
@@ -143,6 +143,7 @@ func (e *Engine) OpenWrite(ctx context.Context, id index.ID, tid uint32, truncat
 			if err := e.attach(o.version, false); err != nil {
 				e.log.Debug("version without bytes", zap.Error(err))
 			}
+			e.Forget(o.version.id, 1)
 			return nil, ErrStale
 		case o.err != nil:
 			return nil, o.err
@@ -196,7 +197,7 @@ func (e *Engine) openWriteLocked(o *writeOpen, ow *owners) (unknown uint32) {
 			o.version = e.replaceLocked(o.id, o.tid)
 			return 0
 		}
-	case f != nil && uncommitted && o.truncate:
+	case f != nil && uncommitted && o.truncate && en.Opens == 0:
 		f.direct = e.mu.groups[en.Group].expectBytes() > 0
 	case isBlock && f != nil && !f.shared && en.Opens == uint32(f.closed) && !o.late:
 		o.wait = e.mu.space // closed; the kernel is about to release it
@@ -219,7 +220,7 @@ func (e *Engine) openWriteLocked(o *writeOpen, ow *owners) (unknown uint32) {
 	en.Opens++
 	f.writers++
 	e.classifyLocked(o.id, en)
-	o.h = &Handle{File: f, Write: true, tid: o.tid}
+	o.h = &Handle{File: f, Write: true, tid: o.tid, direct: f.direct}
 	if f.direct && uncommitted {
 		o.expect = chargeOf(e.mu.groups[en.Group].expectBytes()) - f.charge
 	}
@@ -243,10 +244,14 @@ func (e *Engine) beginWrite(ctx context.Context, o *writeOpen) (*Handle, error) 
 	return o.h, nil
 }
 
-// replaceLocked makes a shadow that will take id's name.
+// replaceLocked makes a shadow that will take id's name. The caller has one
+// reference to it, to be given back with Forget.
 func (e *Engine) replaceLocked(id index.ID, tid uint32) *File {
 	ix := e.mu.ix
 	k := nameKey{ix.Parent(id), ix.Name(id)}
+	if of := e.mu.files[id]; of != nil && of.shadow {
+		k = of.name
+	}
 	f := &File{e: e, owner: tid, born: e.now()}
 	f.id = ix.Alloc()
 	ne, en := ix.At(f.id), ix.At(id)
@@ -262,6 +267,7 @@ func (e *Engine) replaceLocked(id index.ID, tid uint32) *File {
 	e.classifyLocked(f.id, ne)
 	e.classifyLocked(id, en)
 	f.promised = f.born
+	ne.Lookups = 1
 	return f
 }
 
@@ -271,6 +277,10 @@ func (e *Engine) attach(f *File, truncate bool) error {
 	f.growth.Lock()
 	defer f.growth.Unlock()
 	e.mu.Lock()
+	if e.mu.files[f.id] != f {
+		e.mu.Unlock()
+		return ErrStale // given up meanwhile
+	}
 	have, base := f.file != nil, f.base
 	blob := BlobID(e.mu.ix.At(f.id).Blob)
 	if base != 0 {

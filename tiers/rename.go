@@ -55,7 +55,19 @@ func (e *Engine) Rename(o RenameOptions) error {
 			if again = got != id || e.mu.files[got] != f; again {
 				return 0
 			}
-			if err = e.renameLocked(id, f, &o, size, mtime, &g); err == nil {
+			e.dropExpiredLocked(o.NewParent, o.NewName, &g)
+			var alias *File
+			if f != nil && f.base != 0 && f.base == e.mu.ix.Lookup(o.Parent, o.Name) {
+				// A version without bytes of its own: the block itself moves, and
+				// the version waits for the new name.
+				alias = f
+				id, f = f.base, e.mu.files[f.base]
+			}
+			if err = e.renameLocked(id, f, &o, size, mtime, &g); err == nil && alias != nil && alias.shadow {
+				e.unshadowLocked(alias)
+				e.shadowLocked(alias, nameKey{o.NewParent, o.NewName})
+			}
+			if err == nil {
 				below = append(below, id)
 				e.mu.ix.Descend(id, func(c index.ID, _ *index.Entry) bool {
 					below = append(below, c)
@@ -130,9 +142,10 @@ func (e *Engine) renameLocked(id index.ID, f *File, o *RenameOptions, size, mtim
 		return err
 	}
 	if !isDir {
-		if err := e.moveGroupLocked(id, en, e.groupOfLocked(k.parent, k.name), g); err != nil {
+		if err := e.moveGroupLocked(id, en, e.groupOfLocked(k.parent, k.name), target, g); err != nil {
 			return err
 		}
+		target = ix.Lookup(k.parent, k.name) // its group may have evicted it
 	}
 	old := ix.Path(id)
 	if ix.Linked(id) {
@@ -150,6 +163,7 @@ func (e *Engine) renameLocked(id index.ID, f *File, o *RenameOptions, size, mtim
 	} else {
 		ix.Rename(id, k.parent, k.name)
 	}
+	e.dropIdleLocked(k, g)
 	e.changedLocked(o.Parent)
 	e.changedLocked(o.NewParent)
 	en.Ctime = e.now()
@@ -158,16 +172,20 @@ func (e *Engine) renameLocked(id index.ID, f *File, o *RenameOptions, size, mtim
 	switch temp := e.isTempLocked(k.parent, k.name); {
 	case isDir:
 		e.renamedDirLocked(id, en)
+		return nil
 	case en.Flags&flagUncommitted != 0 && !temp:
 		en.Flags &^= flagTemp
 		e.publishLocked(f, en, size, mtime, g)
-	case temp:
-		en.Flags |= flagTemp
 	default:
 		en.Flags &^= flagTemp
-		from, _ := block.ParseKey(old)
-		to, _ := block.ParseKey(ix.Path(id))
-		g.events = append(g.events, Event{Time: time.Unix(0, en.Ctime), Kind: BlockRenamed, Key: to, From: from, Size: en.Size})
+		if temp {
+			en.Flags |= flagTemp
+		}
+		if en.Flags&flagUncommitted == 0 {
+			from, _ := block.ParseKey(old)
+			to, _ := block.ParseKey(ix.Path(id))
+			e.events.add(Event{Time: time.Unix(0, en.Ctime), Kind: BlockRenamed, Key: to, From: from, Size: en.Size})
+		}
 	}
 	e.classifyLocked(id, en)
 	return nil
@@ -193,34 +211,44 @@ func (e *Engine) checkTargetLocked(target index.ID, isDir, noReplace bool, g *go
 }
 
 // renamedDirLocked follows a directory's rename: what is below it may have
-// changed group, and whether its name makes what is below temporary.
+// changed group (a quota is not enforced on what is already there), and whether its name makes what is below temporary.
 func (e *Engine) renamedDirLocked(id index.ID, en *index.Entry) {
 	ix := e.mu.ix
-	en.Flags &^= flagTemp
-	if ix.At(ix.Parent(id)).Flags&flagTemp != 0 || e.temp.dir(ix.Name(id)) {
-		en.Flags |= flagTemp
-	}
-	var g gone
+	e.markDirLocked(id, en)
 	ix.Descend(id, func(c index.ID, ce *index.Entry) bool {
-		if ce.Mode&modeType != modeDir {
-			to := e.groupOfLocked(ix.Parent(c), ix.Name(c))
-			_ = e.moveGroupLocked(c, ce, to, &g) // a quota is not enforced on what is already there
+		if ce.Mode&modeType == modeDir {
+			e.markDirLocked(c, ce)
+		} else {
+			e.regroupLocked(c, ce, e.groupOfLocked(ix.Parent(c), ix.Name(c)))
 		}
 		return true
 	})
 }
 
-// moveGroupLocked accounts a file to another group. It fails with ErrQuota if
-// that has no room.
-func (e *Engine) moveGroupLocked(id index.ID, en *index.Entry, to uint32, g *gone) error {
+// moveGroupLocked accounts a file to another group, in which it will replace
+// target. It fails with ErrQuota if that has no room.
+func (e *Engine) moveGroupLocked(id index.ID, en *index.Entry, to uint32, target index.ID, g *gone) error {
 	if en.Group == to {
 		return nil
 	}
-	from, gr := e.mu.groups[en.Group], e.mu.groups[to]
-	charge := e.chargeLocked(id, en)
-	if ok, _ := e.quotaLocked(gr, charge, true, g); !ok {
+	need := e.chargeLocked(id, en)
+	if target != 0 {
+		need -= e.chargeLocked(target, e.mu.ix.At(target))
+	}
+	if ok, _ := e.quotaLocked(e.mu.groups[to], need, true, g); need > 0 && !ok {
 		return block.ErrQuota
 	}
+	e.regroupLocked(id, en, to)
+	return nil
+}
+
+// regroupLocked accounts a file to another group.
+func (e *Engine) regroupLocked(id index.ID, en *index.Entry, to uint32) {
+	if en.Group == to {
+		return
+	}
+	from, gr := e.mu.groups[en.Group], e.mu.groups[to]
+	charge := e.chargeLocked(id, en)
 	if en.Flags&flagPolicy != 0 {
 		en.Flags &^= flagPolicy
 		e.orderLocked(from).Remove(uint32(id))
@@ -229,5 +257,4 @@ func (e *Engine) moveGroupLocked(id index.ID, en *index.Entry, to uint32, g *gon
 	gr.usedBytes += charge
 	en.Group = to
 	e.classifyLocked(id, en)
-	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -193,8 +194,10 @@ var commands = map[string]func(r *runner, a []string) string{
 		return kind(err)
 	},
 	"raw": func(r *runner, a []string) string { // as write, but by the kernel alone
-		_, err := r.files[a[0]].h.OSFile().WriteAt(fill(a[1], a[2]), 0)
-		return kind(err)
+		return kind(r.files[a[0]].h.WithFile(func(file *os.File) error {
+			_, err := file.WriteAt(fill(a[1], a[2]), 0)
+			return err
+		}))
 	},
 	"truncate": func(r *runner, a []string) string { return kind(r.files[a[0]].h.Truncate(r.ctx, size(a[1]))) },
 	"allocate": func(r *runner, a []string) string {
@@ -263,6 +266,7 @@ var commands = map[string]func(r *runner, a []string) string{
 		}
 		return "[" + strings.Join(names, " ") + "]"
 	},
+	"fstat": func(r *runner, a []string) string { return pages(r.w.e.Attr(r.files[a[0]].id).Size) },
 	"stat":  (*runner).stat,
 	"pin":   func(r *runner, a []string) string { return r.byPath(a[0], (*world).pin) },
 	"unpin": func(r *runner, a []string) string { return r.byPath(a[0], (*world).unpin) },
@@ -315,7 +319,7 @@ var commands = map[string]func(r *runner, a []string) string{
 
 // ofFile lists the commands that take an open file first.
 var ofFile = map[string]bool{
-	"write": true, "raw": true, "truncate": true, "allocate": true, "punch": true, "read": true, "flush": true, "release": true, "close": true,
+	"write": true, "raw": true, "truncate": true, "allocate": true, "punch": true, "read": true, "fstat": true, "flush": true, "release": true, "close": true,
 }
 
 // keep enters an open file under a name.

@@ -54,7 +54,11 @@ func open(t testing.TB, dir string, o tiers.Options) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.Primary = store
+	if h, ok := o.Primary.(*hooked); ok {
+		h.Primary = store
+	} else {
+		o.Primary = store
+	}
 	if o.CapacityBytes == 0 {
 		o.CapacityBytes = 16 * page
 	}
@@ -71,6 +75,22 @@ func open(t testing.TB, dir string, o tiers.Options) *world {
 		t.Fatal(err)
 	}
 	return &world{t: t, dir: dir, store: store, e: e, event: 1}
+}
+
+// hooked is a memory tier that calls remove before it removes a file, to let
+// something else happen at that moment.
+type hooked struct {
+	tiers.Primary
+	remove func()
+}
+
+// Remove implements tiers.Primary.
+func (h *hooked) Remove(id tiers.BlobID) error {
+	if fn := h.remove; fn != nil {
+		h.remove = nil
+		fn()
+	}
+	return h.Primary.Remove(id)
 }
 
 // close ends the engine and fails the test if an account is wrong.
@@ -238,16 +258,11 @@ func (w *world) openReadID(tid uint32, id index.ID) (*file, error) {
 
 // read returns the bytes from the beginning.
 func (f *file) read() ([]byte, error) {
-	size := f.w.e.Attr(f.id).Size
-	p := make([]byte, size+1)
-	if f.h != nil {
-		n, err := f.h.ReadAt(p, 0)
-		return p[:n], err
+	if f.bytes != nil {
+		return io.ReadAll(io.NewSectionReader(f.bytes, 0, 1<<40))
 	}
-	n, err := f.bytes.ReadAt(p, 0)
-	if errors.Is(err, io.EOF) {
-		err = nil
-	}
+	p := make([]byte, f.w.e.Attr(f.id).Size+1)
+	n, err := f.h.ReadAt(p, 0)
 	return p[:n], err
 }
 

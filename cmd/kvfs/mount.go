@@ -51,6 +51,9 @@ func mount(ctx context.Context, cfg *config.Config, dir string, ready *readiness
 	if err != nil {
 		return err
 	}
+	if cfg.Log.TierSummary {
+		log.Warn("log.tier_summary has no effect yet: with memory alone there are no batches between tiers")
+	}
 	dir, err = mountPoint(dir, log)
 	if err != nil {
 		return withCode(exitMount, err)

@@ -180,7 +180,7 @@ func TestMatrix(t *testing.T) {
 		{"one processor, passthrough off", []string{"--memory-passthrough", "off"}, []string{"GOMAXPROCS=1"}},
 		{"max_write 128 KiB, passthrough off", []string{"--mount-max-write", "128KiB", "--memory-passthrough", "off"}, nil},
 		{"s3fifo, no huge pages", []string{"--memory-policy", "s3fifo", "--memory-huge", "never"}, nil},
-		{"arc, no checksums", []string{"--memory-policy", "arc", "--memory-checksum=false"}, nil},
+		{"arc", []string{"--memory-policy", "arc"}, nil},
 	} {
 		t.Run(m.name, func(t *testing.T) {
 			d := harness.Mount(t, harness.Options{MemorySize: "1GiB", Flags: m.flags, Env: m.env})

@@ -66,7 +66,11 @@ func (s *Store) Adopt(fn func(id tiers.BlobID, r *tiers.Record, modified bool) b
 		s.oversize = !remountTmpfs(s.dir, &s.opts)
 	}
 	st := s.Status()
-	s.log.Info("memory of an earlier process read", zap.String("dir", s.dir), zap.Int64("adopted", st.Adopted),
+	level := zap.DebugLevel
+	if st.Adopted+st.Refused+st.Uncommitted+st.Damaged > 0 {
+		level = zap.InfoLevel
+	}
+	s.log.Log(level, "memory of an earlier process read", zap.String("dir", s.dir), zap.Int64("adopted", st.Adopted),
 		zap.Int64("refused", st.Refused), zap.Int64("uncommitted", st.Uncommitted),
 		zap.Int64("damaged", st.Damaged), zap.Duration("took", time.Since(start)))
 	return errors.Join(append(refuse, *errs...)...)

@@ -7,7 +7,7 @@ type Config struct {
 	Memory       Memory           `kvfs:"memory" help:"The primary tier: host memory."`
 	Groups       map[string]Group `kvfs:"groups" help:"Rules for single groups (first path component below the mount). Files and inline JSON only."`
 	Mount        Mount            `kvfs:"mount" help:"The FUSE mount."`
-	DrainTimeout Duration         `kvfs:"drain_timeout" default:"30s" help:"How long a stop waits for copies under way before it gives them up. Zero does not wait."`
+	DrainTimeout Duration         `kvfs:"drain_timeout" default:"30s" help:"How long a stop waits for requests under way, at most 1s in this version. Zero does not wait."`
 	Disk         []Disk           `kvfs:"disk" sep:";" help:"SSD tiers, fastest first."`
 	Join         []string         `kvfs:"join" example:"10.0.0.1:7946,10.0.0.2:7946" help:"Addresses of peers to join, host or host:port."`
 	Bind         string           `kvfs:"bind" example:"0.0.0.0:7946" help:"Address on which to listen for peers, host or host:port."`
@@ -15,7 +15,7 @@ type Config struct {
 	NodeName     string           `kvfs:"node_name" example:"gpu-7" help:"Name of this peer, unique in the cluster. Empty means the host name."`
 	Replicas     int              `kvfs:"replicas" default:"0" min:"0" max:"16" help:"Number of peers that receive a copy of each block that is written."`
 	Insecure     bool             `kvfs:"insecure" default:"false" help:"Allow peers without keys on an address that is not loopback."`
-	HTTP         string           `kvfs:"http" example:"127.0.0.1:9100" check:"hostport" help:"Address for metrics and health over HTTP, host:port. Empty means off."`
+	HTTP         string           `kvfs:"http" example:"127.0.0.1:9100" check:"hostport" help:"Address for /readyz and /status over HTTP, host:port. Empty means off."`
 	Log          Log              `kvfs:"log" help:"Logging, to standard error."`
 
 	origins map[string]Origin // by path; absent means default
@@ -32,7 +32,6 @@ type Memory struct {
 	Huge          string  `kvfs:"huge" enum:"never|within_size|always|advise" default:"within_size" help:"Huge pages of an own tmpfs, as in mount -o huge."`
 	Keep          bool    `kvfs:"keep" default:"false" help:"Keep the blocks in memory after a clean stop, for the next start to adopt."`
 	Passthrough   string  `kvfs:"passthrough" enum:"auto|on|off" default:"auto" help:"Let the kernel read and write open blocks by itself (FUSE passthrough). on fails where it is not possible."`
-	Checksum      bool    `kvfs:"checksum" default:"true" help:"Compute a checksum of every block after its commit."`
 }
 
 // Group configures one group.

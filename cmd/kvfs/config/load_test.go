@@ -128,7 +128,7 @@ func TestDefaults(t *testing.T) {
 		Mode: ModeEmbedded,
 		Memory: Memory{
 			Size: 4 * GiB, Policy: "lru", HighWatermark: 0.98, LowWatermark: 0.95,
-			Huge: "within_size", Passthrough: Auto, Checksum: true,
+			Huge: "within_size", Passthrough: Auto,
 		},
 		Mount: Mount{
 			AllowOther: Auto, WriteTimeout: 5e9, LookupLease: 30e9, EntryTimeout: 60e9, AttrTimeout: 60e9,

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kvfs/kvfs/fs"
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/mem"
+)
+
+// newTestDaemon returns a daemon with a small memory tier and an engine, but
+// without a mount.
+func newTestDaemon(t *testing.T) *daemon {
+	t.Helper()
+	cfg := loadConfig(t, `{"memory": {"size": "64MiB"}, "groups": {"pool": {"pinned": true, "quota": "1MiB"}}}`)
+	d := &daemon{dir: "/mnt/kv", cfg: cfg, started: time.Now()}
+	o := memoryOptions(cfg, d.dir, zap.NewNop())
+	o.Dir, o.NoMount = filepath.Join(t.TempDir(), "memory"), true
+	var err error
+	if d.memory, err = mem.Open(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	if d.engine, err = tiers.Open(t.Context(), engineOptions(cfg, d.memory, &fs.Hooks{}, zap.NewNop())); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.engine.Close(false); err != nil {
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+// TestStatusDocument pins the fields that others read: the contract of
+// .kvfs/status.
+func TestStatusDocument(t *testing.T) {
+	d := newTestDaemon(t)
+	if d.adopted() {
+		t.Error("a new store has adopted blocks")
+	}
+	var doc map[string]any
+	text := d.status()
+	if err := json.Unmarshal(text, &doc); err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	for _, key := range []string{"version", "pid", "uptime_seconds", "mount", "tiers", "groups", "counters", "memory", "process"} {
+		if _, ok := doc[key]; !ok {
+			t.Errorf("no %s in\n%s", key, text)
+		}
+	}
+	mount, _ := doc["mount"].(map[string]any)
+	for _, key := range []string{"dir", "read_path", "write_path"} {
+		if _, ok := mount[key].(string); !ok {
+			t.Errorf("mount.%s is %v", key, mount[key])
+		}
+	}
+	all, _ := doc["tiers"].([]any)
+	if len(all) != 1 {
+		t.Fatalf("tiers: got %v", doc["tiers"])
+	}
+	tier, _ := all[0].(map[string]any)
+	for key, want := range map[string]any{
+		"name": "memory", "type": "memory", "state": "online",
+		"capacity_bytes": float64(64 << 20), "used_bytes": 0.0, "pinned_bytes": 0.0, "blocks": 0.0,
+	} {
+		if tier[key] != want {
+			t.Errorf("tiers[0].%s: got %v, want %v", key, tier[key], want)
+		}
+	}
+	groups, _ := doc["groups"].([]any)
+	if len(groups) != 1 || groups[0].(map[string]any)["name"] != "pool" || groups[0].(map[string]any)["quota_bytes"] != float64(1<<20) {
+		t.Errorf("groups: got %v", doc["groups"])
+	}
+	var reply statusReply // what kvfs status reads
+	if err := json.Unmarshal(text, &reply); err != nil || reply.Version != versionString() || len(reply.Tiers) != 1 {
+		t.Errorf("kvfs status reads %+v, %v", reply, err)
+	}
+}
+
+// TestServeHTTP shows what the HTTP server answers, and that it is off by
+// default, refuses an address in use, and ends.
+func TestServeHTTP(t *testing.T) {
+	d := newTestDaemon(t)
+	stop, err := serveHTTP("", d, zap.NewNop())
+	if err != nil || stop() != nil {
+		t.Errorf("off: %v", err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	if _, err := serveHTTP(addr, d, zap.NewNop()); err == nil {
+		t.Error("an address in use is no error")
+	}
+	l.Close()
+	stop, err = serveHTTP(addr, d, zap.NewNop())
+	if err != nil {
+		t.Skipf("somebody else took %s: %v", addr, err)
+	}
+	client := &http.Client{Timeout: time.Minute}
+	for _, c := range []struct {
+		method, path string
+		code         int
+		contentType  string
+	}{
+		{"GET", "/readyz", 200, "text/plain; charset=utf-8"},
+		{"GET", "/status", 200, "application/json"},
+		{"POST", "/status", 405, ""},
+		{"GET", "/", 404, ""},
+		{"GET", "/metrics", 404, ""},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), c.method, "http://"+addr+c.path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		reply, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(reply.Body)
+		reply.Body.Close()
+		if reply.StatusCode != c.code || c.contentType != "" && reply.Header.Get("Content-Type") != c.contentType {
+			t.Errorf("%s %s: got %d, %s", c.method, c.path, reply.StatusCode, reply.Header.Get("Content-Type"))
+		}
+		if c.path == "/readyz" && string(body) != "ready\n" {
+			t.Errorf("/readyz: got %q", body)
+		}
+		if c.path == "/status" && c.code == 200 && !json.Valid(body) {
+			t.Errorf("/status: got %q", body)
+		}
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	if reply, err := client.Get("http://" + addr + "/readyz"); err == nil {
+		reply.Body.Close()
+		t.Error("it answers after the stop")
+	}
+}

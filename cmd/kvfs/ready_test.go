@@ -1,0 +1,69 @@
+package main
+
+import (
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestReadyFD shows that who waits for the descriptor gets one line when the
+// mount is ready, and the end without one if it never is.
+func TestReadyFD(t *testing.T) {
+	t.Setenv("NOTIFY_SOCKET", "")
+	for _, ready := range []bool{true, false} {
+		var fds [2]int
+		if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+			t.Fatal(err)
+		}
+		r := newReadiness(fds[1])
+		want := ""
+		if ready {
+			want = "ready /mnt/kv\n"
+			r.ready("/mnt/kv")
+			r.ready("/mnt/kv") // is told once
+		}
+		r.close()
+		r.close()
+		f := os.NewFile(uintptr(fds[0]), "pipe")
+		if got, err := io.ReadAll(f); err != nil || string(got) != want {
+			t.Errorf("ready %v: got %q, %v, want %q", ready, got, err, want)
+		}
+		f.Close()
+	}
+	none := newReadiness(-1)
+	none.ready("/mnt/kv")
+	none.stopping()
+	none.close()
+}
+
+// TestNotifySystemd shows the datagrams that systemd gets, at a path and at an
+// abstract address, and that a socket that is not there does no harm.
+func TestNotifySystemd(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "notify")
+	for env, name := range map[string]string{path: path, "@" + path: "\x00" + path} {
+		conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Setenv("NOTIFY_SOCKET", env)
+		r := newReadiness(-1)
+		r.ready("/mnt/kv")
+		r.stopping()
+		for _, want := range []string{"READY=1\nSTATUS=mounted on /mnt/kv", "STOPPING=1"} {
+			buf := make([]byte, 4096)
+			conn.SetReadDeadline(time.Now().Add(time.Minute))
+			if n, err := conn.Read(buf); err != nil || string(buf[:n]) != want {
+				t.Errorf("%q: got %q, %v, want %q", env, buf[:n], err, want)
+			}
+		}
+		conn.Close()
+	}
+	t.Setenv("NOTIFY_SOCKET", filepath.Join(dir, "absent"))
+	notifySystemd("READY=1")
+}

@@ -1,0 +1,228 @@
+package fs
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/mem"
+)
+
+// clientEnv makes this test program a client: see client.
+const clientEnv = "KVFS_TEST_CLIENT"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(clientEnv) != "" {
+		client()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// client does what its input says, a command a line, and answers each with one
+// line. It is another process because one that serves a mount must not wait for
+// it.
+func client() {
+	in := bufio.NewScanner(os.Stdin)
+	for in.Scan() {
+		op, path, _ := strings.Cut(in.Text(), " ")
+		if err := clientOp(op, path); err != nil {
+			fmt.Println(err)
+		} else {
+			fmt.Println("ok")
+		}
+	}
+}
+
+var clientBytes = bytes.Repeat([]byte("kvfs"), 64<<10/4)
+
+func clientOp(op, path string) error {
+	switch op {
+	case "write":
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		return os.WriteFile(path, clientBytes, 0o644)
+	case "stat":
+		var st unix.Stat_t
+		return unix.Stat(path, &st)
+	case "read":
+		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		buf := make([]byte, len(clientBytes)+1)
+		n, err := unix.Read(fd, buf)
+		unix.Close(fd)
+		if err == nil && !bytes.Equal(buf[:n], clientBytes) {
+			err = io.ErrUnexpectedEOF
+		}
+		return err
+	}
+	return unix.ENOSYS
+}
+
+// testClient is a running client.
+type testClient struct {
+	t   *testing.T
+	in  io.Writer
+	out *bufio.Reader
+}
+
+// startClient starts a client that dies with the test, and after a minute at the
+// latest, so that a mount that does not answer fails the test.
+func startClient(t *testing.T) *testClient {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
+	cmd.Env = append(os.Environ(), clientEnv+"=1")
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	limit := time.AfterFunc(time.Minute, func() { cmd.Process.Kill() })
+	t.Cleanup(func() {
+		limit.Stop()
+		in.Close()
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	return &testClient{t, in, bufio.NewReader(out)}
+}
+
+func (c *testClient) do(op, path string) {
+	c.t.Helper()
+	fmt.Fprintln(c.in, op, path)
+	if line, err := c.out.ReadString('\n'); err != nil || line != "ok\n" {
+		c.t.Fatalf("%s: %q, %v", op, line, err)
+	}
+}
+
+// mountHere mounts an engine in this process. It skips the test where that, or
+// passthrough, is not possible.
+func mountHere(t *testing.T) (*Server, string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("passthrough needs root")
+	}
+	if err := unix.Access("/dev/fuse", unix.R_OK|unix.W_OK); err != nil {
+		t.Skipf("/dev/fuse: %v", err)
+	}
+	dir := t.TempDir()
+	memory, err := mem.Open(t.Context(), mem.Options{ID: filepath.Base(dir), Dir: filepath.Join(t.TempDir(), "memory"), SizeBytes: 64 << 20})
+	if err != nil {
+		t.Skipf("memory tier: %v", err)
+	}
+	hooks := &Hooks{}
+	engine, err := tiers.Open(t.Context(), tiers.Options{
+		Primary: memory, CapacityBytes: 64 << 20, HeadroomBytes: 64 << 20,
+		SameProcess: hooks.SameProcess, Invalidate: hooks.Invalidate, Dropped: hooks.Dropped,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := Mount(engine, hooks, Options{
+		Dir: dir, EntryTimeout: time.Hour, AttrTimeout: time.Hour, Status: func() []byte { return []byte("{}\n") },
+	})
+	if err != nil {
+		t.Skipf("mounting is not allowed here: %v; %v", err, engine.Close(false))
+	}
+	t.Cleanup(func() {
+		if err := s.Unmount(); err != nil {
+			t.Error(err)
+		}
+		s.Wait()
+		if err := engine.Close(false); err != nil {
+			t.Error(err)
+		}
+	})
+	return s, dir
+}
+
+// TestHotRequests shows what a hot block costs: an open, read and close is one
+// OPEN and the RELEASE that nobody waits for, the read and the close being the
+// kernel's own business; a stat is nothing at all. It counts the requests that
+// arrive here for another process.
+func TestHotRequests(t *testing.T) {
+	s, dir := mountHere(t)
+	if s.ReadPath() != "passthrough" {
+		t.Skipf("no passthrough: %s", s.PathReason())
+	}
+	c := startClient(t)
+	path := filepath.Join(dir, "group", "block")
+	c.do("write", path)
+	c.do("read", path)
+	released(t, s)
+
+	const n = 20
+	before := s.Ops()
+	for range n {
+		c.do("read", path)
+	}
+	released(t, s)
+	if got, want := since(s, before), map[string]uint64{"OPEN": n, "RELEASE": n}; !maps.Equal(got, want) {
+		t.Errorf("%d times open, read, close: got requests %v, want %v", n, got, want)
+	}
+	if got := s.Backings(); got != 1 {
+		t.Errorf("%d backing files registered, want 1", got)
+	}
+
+	c.do("stat", path) // the reads changed the time of last access
+	before = s.Ops()
+	for range n {
+		c.do("stat", path)
+	}
+	if got := since(s, before); len(got) != 0 {
+		t.Errorf("%d times stat: got requests %v, want none", n, got)
+	}
+}
+
+// since returns the requests that came after before.
+func since(s *Server, before map[string]uint64) map[string]uint64 {
+	diff := s.Ops()
+	for op, n := range before {
+		if diff[op] -= n; diff[op] == 0 {
+			delete(diff, op)
+		}
+	}
+	return diff
+}
+
+// released waits until every open file is released, which the kernel does some
+// time after the close.
+func released(t *testing.T, s *Server) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(time.Minute)
+	for {
+		if ops := s.Ops(); ops["RELEASE"] == ops["OPEN"]+ops["CREATE"] {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("not released: %v", s.Ops())
+		}
+	}
+}
