@@ -2,6 +2,7 @@ package tiers
 
 import (
 	"context"
+	"errors"
 	"io"
 	"os"
 	"time"
@@ -136,7 +137,12 @@ func (e *Engine) SetAttr(id index.ID, c Change) (Attr, error) {
 func (e *Engine) setMtime(id index.ID, f *File, blob BlobID, ns int64) error {
 	var file *os.File
 	if f != nil {
-		if err := e.attach(f, false); err != nil {
+		if err := e.attach(f, false); errors.Is(err, ErrStale) {
+			e.mu.Lock() // its write side ended meanwhile
+			blob = BlobID(e.mu.ix.At(id).Blob)
+			e.mu.Unlock()
+			return e.setMtime(id, nil, blob, ns)
+		} else if err != nil {
 			return err
 		}
 		e.mu.Lock()

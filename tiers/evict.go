@@ -319,11 +319,14 @@ func (e *Engine) reserve(ctx context.Context, id index.ID, f *File, n int64, sta
 		en := e.mu.ix.At(id)
 		gr := e.mu.groups[en.Group]
 		left := deadline.Sub(e.opts.Now())
-		ok, until := e.roomLocked(gr, n, left <= 0, &g)
+		tooLarge := f.charge+n > e.opts.CapacityBytes // then nobody else is to go for it
+		var ok bool
+		var until int64
+		if !tooLarge {
+			ok, until = e.roomLocked(gr, n, left <= 0, &g)
+		}
 		overQuota := gr.opts.QuotaBytes > 0 && gr.usedBytes+n > gr.opts.QuotaBytes
-		if f.charge+n > e.opts.CapacityBytes {
-			ok = false
-		} else if !ok && started && !overQuota && e.mu.usedBytes+n <= e.opts.CapacityBytes+e.opts.HeadroomBytes/2 {
+		if !ok && !tooLarge && started && !overQuota && e.mu.usedBytes+n <= e.opts.CapacityBytes+e.opts.HeadroomBytes/2 {
 			ok = true
 			e.mu.counters.Overruns++
 		}
@@ -339,7 +342,6 @@ func (e *Engine) reserve(ctx context.Context, id index.ID, f *File, n int64, sta
 			return nil
 		}
 		space := e.mu.space
-		tooLarge := f.charge+n > e.opts.CapacityBytes
 		hopeless := tooLarge || overQuota && gr.opts.Pinned
 		if hopeless || left <= 0 {
 			e.mu.counters.NoSpace++

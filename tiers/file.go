@@ -138,11 +138,13 @@ func (e *Engine) Create(ctx context.Context, o CreateOptions) (Attr, *Handle, er
 			existing, err = id, e.takeExistingLocked(id, &o)
 			return 0
 		}
-		gr := e.mu.groups[e.groupOfLocked(o.Parent, o.Name)]
-		if q := gr.opts.QuotaBytes; err == nil && gr.opts.Pinned && q > 0 && gr.usedBytes+pageBytes > q {
-			err = block.ErrQuota
+		if err != nil {
+			return 0
 		}
-		if err == nil {
+		gr := e.mu.groups[e.groupOfLocked(o.Parent, o.Name)]
+		if ok, _ := e.quotaLocked(gr, pageBytes, false, &g); !ok && gr.opts.Pinned {
+			err = block.ErrQuota
+		} else {
 			a, expect = e.createLocked(f, blob, &o)
 		}
 		return 0

@@ -8,7 +8,9 @@ import "github.com/kvfs/kvfs/tiers/index"
 // only reads (NIXL opens for reading and writing to load) costs no copy. The
 // first write forks: the name and the old bytes move to a new entry, where
 // others find them as before, and the inode that is being written goes on with a
-// copy, as a version that takes the name when it is committed.
+// copy, as a version that takes the name when it is committed. Who has it open for
+// reading goes on reading the old bytes; only fstat, which asks about the inode,
+// then shows the size of the new ones.
 //
 // Where the kernel itself has the block open (passthrough), the inode cannot be
 // opened through the daemon as well; then the new version gets an inode of its

@@ -72,19 +72,9 @@ func (e *Engine) locked(fn func(o *owners) uint32, o *owners) uint32 {
 func (e *Engine) resolveLocked(parent index.ID, name string, o *owners) (id index.ID, stable bool, unknown uint32) {
 	stable = true
 	if len(e.mu.shadows) > 0 {
-		ids := e.mu.shadows[nameKey{parent, name}]
-		for _, s := range ids {
-			stable = false
-			same, known := o.knows(e.mu.files[s].owner)
-			if !known {
-				return 0, false, e.mu.files[s].owner
-			}
-			if same {
-				id = s // the latest wins
-			}
-		}
-		if id != 0 {
-			return id, false, 0
+		stable = len(e.mu.shadows[nameKey{parent, name}]) == 0
+		if id, unknown = e.ownVersionLocked(parent, name, o); id != 0 || unknown != 0 {
+			return id, false, unknown
 		}
 	}
 	id = e.mu.ix.Lookup(parent, name)
@@ -401,7 +391,14 @@ func (e *Engine) ReadDir(dir index.ID, after uint64, hint index.ID, tid uint32, 
 					return false
 				}
 				if !same {
-					return true
+					if id, unknown = e.ownVersionLocked(dir, e.mu.ix.Name(id), o); unknown != 0 {
+						return false
+					}
+					if id == 0 {
+						return true
+					}
+					buf = append(buf, Dirent{id, e.mu.ix.At(id).Mode, e.mu.files[id].name.name, cookie})
+					return len(buf)-start < readdirBatch
 				}
 			}
 			if en.Expires != 0 && en.Expires <= now {
@@ -413,6 +410,21 @@ func (e *Engine) ReadDir(dir index.ID, after uint64, hint index.ID, tid uint32, 
 		return unknown
 	})
 	return buf
+}
+
+// ownVersionLocked returns the version of a name that the caller's process is
+// writing, 0 if none.
+func (e *Engine) ownVersionLocked(parent index.ID, name string, o *owners) (id index.ID, unknown uint32) {
+	for _, s := range e.mu.shadows[nameKey{parent, name}] {
+		same, known := o.knows(e.mu.files[s].owner)
+		if !known {
+			return 0, e.mu.files[s].owner
+		}
+		if same {
+			id = s // the latest wins
+		}
+	}
+	return id, 0
 }
 
 // Parent returns the directory that holds id; the root is its own parent.

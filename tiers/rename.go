@@ -172,6 +172,7 @@ func (e *Engine) renameLocked(id index.ID, f *File, o *RenameOptions, size, mtim
 	switch temp := e.isTempLocked(k.parent, k.name); {
 	case isDir:
 		e.renamedDirLocked(id, en)
+		e.shrinkLocked(e.mu.groups[e.groupOfLocked(id, "")], g)
 		return nil
 	case en.Flags&flagUncommitted != 0 && !temp:
 		en.Flags &^= flagTemp
@@ -211,7 +212,7 @@ func (e *Engine) checkTargetLocked(target index.ID, isDir, noReplace bool, g *go
 }
 
 // renamedDirLocked follows a directory's rename: what is below it may have
-// changed group (a quota is not enforced on what is already there), and whether its name makes what is below temporary.
+// changed group, and whether its name makes what is below temporary.
 func (e *Engine) renamedDirLocked(id index.ID, en *index.Entry) {
 	ix := e.mu.ix
 	e.markDirLocked(id, en)
