@@ -185,9 +185,12 @@ func (s *Server) mountOptions() *fuse.MountOptions {
 	return o
 }
 
-// panicked logs a bug of ours; the request fails with EIO and the mount lives on.
+// panicked ends the process upon a bug of ours. To go on could mean to go on with
+// a lock held, and every client would hang; a dead daemon is an error at once, and
+// the next one adopts all committed blocks.
 func (s *Server) panicked(v any) fuse.Status {
 	s.log.Error("panic in a request", zap.Any("panic", v), zap.Stack("stack"))
+	go panic(v) // outside of go-fuse, which would recover it
 	return fuse.EIO
 }
 

@@ -519,15 +519,8 @@ func (e *Engine) uncommitLocked(id index.ID, en *index.Entry) {
 // reserved size bytes.
 func (f *File) copyBase(size int64) error {
 	e := f.e
-	blob, file, err := e.primary.Create()
+	blob, file, err := f.copyBytes(size)
 	if err != nil {
-		return err
-	}
-	e.mu.Lock()
-	from := f.file
-	e.mu.Unlock()
-	if err := copyRange(file, from, size); err != nil {
-		e.discard(blob, file)
 		return err
 	}
 	var g gone
@@ -542,6 +535,29 @@ func (f *File) copyBase(size int64) error {
 	closeAll(old)
 	e.finish(&g)
 	return nil
+}
+
+// copyBytes makes a primary file with the first size bytes of f. The caller holds
+// growth, so that f.file stays.
+func (f *File) copyBytes(size int64) (BlobID, *os.File, error) {
+	e := f.e
+	blob, file, err := e.primary.Create()
+	if err != nil {
+		return 0, nil, err
+	}
+	e.mu.Lock()
+	from := f.useLocked()
+	e.mu.Unlock()
+	if from == nil {
+		e.discard(blob, file)
+		return 0, nil, os.ErrClosed
+	}
+	defer f.unuse()
+	if err := copyRange(file, from, size); err != nil {
+		e.discard(blob, file)
+		return 0, nil, err
+	}
+	return blob, file, nil
 }
 
 // releaseBaseLocked ends the hold of an alias on the entry it shares.

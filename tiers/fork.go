@@ -20,15 +20,8 @@ import "github.com/kvfs/kvfs/tiers/index"
 // reserved size bytes beyond the charge of the old version.
 func (f *File) fork(size int64) error {
 	e := f.e
-	blob, file, err := e.primary.Create()
+	blob, file, err := f.copyBytes(size)
 	if err != nil {
-		return err
-	}
-	e.mu.Lock()
-	from := f.file
-	e.mu.Unlock()
-	if err := copyRange(file, from, size); err != nil {
-		e.discard(blob, file)
 		return err
 	}
 	var g gone
