@@ -183,7 +183,9 @@ func (e *Engine) openWriteLocked(o *writeOpen, ow *owners) (unknown uint32) {
 	case en.Mode&modeType == modeDir:
 		o.err = block.ErrIsDir
 		return 0
-	case en.Blob == 0 && (f == nil || f.base == 0), en.Flags&flagLimbo != 0:
+	case en.Blob == 0 && (f == nil || f.base == 0), en.Flags&flagLimbo != 0, f == nil && !e.mu.ix.Linked(o.id):
+		// Gone, or replaced: its bytes may still have readers, or be the base of a
+		// version, so nobody may begin to write them.
 		o.err = ErrStale
 		return 0
 	case f != nil && uncommitted && o.truncate && f.base == 0:
