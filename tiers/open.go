@@ -37,6 +37,8 @@ func (e *Engine) OpenRead(id index.ID, tid uint32) (o Opened, err error) {
 		switch {
 		case en.Mode&modeType == modeDir:
 			err = block.ErrIsDir
+		case en.Flags&flagUncommitted != 0 && f == nil:
+			err = ErrStale // given up since the kernel looked it up
 		case en.Flags&(flagUncommitted|flagTemp) == flagUncommitted:
 			same, known := ow.knows(f.owner)
 			if !known {

@@ -1,6 +1,7 @@
 package tiers
 
 import (
+	"context"
 	"errors"
 	"time"
 
@@ -34,6 +35,9 @@ func (e *Engine) Rename(o RenameOptions) error {
 		}
 		var size, mtime int64
 		if f != nil {
+			if err := e.ownBytes(id, f, &o); err != nil {
+				return err
+			}
 			if size, mtime, err = f.fstat(); err != nil && tries < renameTries {
 				continue // its last handle was closed meanwhile: look again
 			}
@@ -92,6 +96,18 @@ func (e *Engine) Rename(o RenameOptions) error {
 		e.finish(&g)
 		return err
 	}
+}
+
+// ownBytes gives a version that has no bytes of its own, and whose base has lost
+// the name, a copy to be renamed with.
+func (e *Engine) ownBytes(id index.ID, f *File, o *RenameOptions) error {
+	e.mu.Lock()
+	copied := e.mu.files[id] == f && f.base != 0 && f.base != e.mu.ix.Lookup(o.Parent, o.Name)
+	e.mu.Unlock()
+	if !copied {
+		return nil
+	}
+	return f.prepare(context.Background(), 0, false)
 }
 
 // settle ends the write side of a file whose last handle was closed before its
