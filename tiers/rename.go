@@ -33,69 +33,78 @@ func (e *Engine) Rename(o RenameOptions) error {
 		if err != nil {
 			return err
 		}
-		var size, mtime int64
-		if f != nil {
-			if err := e.ownBytes(id, f, &o); err != nil {
-				return err
-			}
-			if size, mtime, err = f.fstat(); err != nil && tries < renameTries {
-				continue // its last handle was closed meanwhile: look again
-			}
-			if err != nil {
-				return block.ErrNotFound
-			}
-			if err := e.checkOverrun(f, size); err != nil {
-				return err
-			}
+		again, err := e.tryRename(id, f, &o)
+		e.Forget(id, 1)
+		if !again || tries == renameTries {
+			return err
 		}
-		var g gone
-		var again bool
-		var below []index.ID
-		e.withNames(o.TID, func(ow *owners) uint32 {
-			got, _, unknown := e.resolveLocked(o.Parent, o.Name, ow)
-			if unknown != 0 {
-				return unknown
-			}
-			if again = got != id || e.mu.files[got] != f; again {
-				return 0
-			}
-			e.dropExpiredLocked(o.NewParent, o.NewName, &g)
-			var alias *File
-			if f != nil && f.base != 0 && f.base == e.mu.ix.Lookup(o.Parent, o.Name) {
-				// A version without bytes of its own: the block itself moves, and
-				// the version waits for the new name.
-				alias = f
-				id, f = f.base, e.mu.files[f.base]
-			}
-			if err = e.renameLocked(id, f, &o, size, mtime, &g); err == nil && alias != nil && alias.shadow {
-				e.unshadowLocked(alias)
-				e.shadowLocked(alias, nameKey{o.NewParent, o.NewName})
-			}
-			if err == nil {
-				below = append(below, id)
-				e.mu.ix.Descend(id, func(c index.ID, _ *index.Entry) bool {
-					below = append(below, c)
-					return true
-				})
-				for _, c := range below {
-					e.mu.ix.At(c).Lookups++ // keeps it while its record is written
-				}
-			}
-			return 0
-		})
-		if again {
-			continue
-		}
-		for _, c := range below {
-			err = errors.Join(err, e.writeRecord(c, nil))
-			e.Forget(c, 1)
-		}
-		if f != nil && err == nil {
-			e.settle(id, &g)
-		}
-		e.finish(&g)
-		return err
 	}
+}
+
+// tryRename moves id, which the name meant a moment ago. It reports whether to look
+// again, because the name means something else now, or its last handle was closed.
+func (e *Engine) tryRename(id index.ID, f *File, o *RenameOptions) (again bool, err error) {
+	var size, mtime int64
+	if f != nil {
+		if err := e.ownBytes(id, f, o); err != nil {
+			return false, err
+		}
+		if size, mtime, err = f.fstat(); err != nil {
+			return true, block.ErrNotFound
+		}
+		if err := e.checkOverrun(f, size); err != nil {
+			return false, err
+		}
+	}
+	var g gone
+	var below []index.ID
+	e.withNames(o.TID, func(ow *owners) uint32 {
+		got, _, unknown := e.resolveLocked(o.Parent, o.Name, ow)
+		if unknown != 0 {
+			return unknown
+		}
+		if again = got != id || e.mu.files[got] != f; again {
+			err = block.ErrNotFound
+			return 0
+		}
+		e.dropExpiredLocked(o.NewParent, o.NewName, &g)
+		below, err = e.renameVersionLocked(id, f, o, size, mtime, &g)
+		return 0
+	})
+	for _, c := range below {
+		err = errors.Join(err, e.writeRecord(c, nil))
+		e.settle(c, &g)
+		e.Forget(c, 1)
+	}
+	e.finish(&g)
+	return again, err
+}
+
+// renameVersionLocked moves id, or, if that is a version without bytes of its own,
+// the block that it is based on; the version then waits for the new name. It
+// returns what moved, with one reference to each by the caller.
+func (e *Engine) renameVersionLocked(id index.ID, f *File, o *RenameOptions, size, mtime int64, g *gone) (moved []index.ID, err error) {
+	var alias *File
+	if f != nil && f.base != 0 && f.base == e.mu.ix.Lookup(o.Parent, o.Name) {
+		alias = f
+		id, f = f.base, e.mu.files[f.base]
+	}
+	if err := e.renameLocked(id, f, o, size, mtime, g); err != nil {
+		return nil, err
+	}
+	if alias != nil && alias.shadow {
+		e.unshadowLocked(alias)
+		e.shadowLocked(alias, nameKey{o.NewParent, o.NewName})
+	}
+	moved = append(moved, id)
+	e.mu.ix.Descend(id, func(c index.ID, _ *index.Entry) bool {
+		moved = append(moved, c)
+		return true
+	})
+	for _, c := range moved {
+		e.mu.ix.At(c).Lookups++
+	}
+	return moved, nil
 }
 
 // ownBytes gives a version that has no bytes of its own, and whose base has lost
@@ -115,12 +124,13 @@ func (e *Engine) ownBytes(id index.ID, f *File, o *RenameOptions) error {
 func (e *Engine) settle(id index.ID, g *gone) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.mu.ix.Valid(id) {
+	if e.mu.files[id] != nil {
 		e.settleLocked(id, e.mu.ix.At(id), g)
 	}
 }
 
-// renameSource finds what moves, and its write side if it has one.
+// renameSource finds what moves, and its write side if it has one. The caller has
+// one reference to it, to be given back with Forget.
 func (e *Engine) renameSource(o *RenameOptions) (id index.ID, f *File, err error) {
 	e.withNames(o.TID, func(ow *owners) uint32 {
 		var unknown uint32
@@ -133,7 +143,9 @@ func (e *Engine) renameSource(o *RenameOptions) (id index.ID, f *File, err error
 		}
 		if f = e.mu.files[id]; f != nil && f.poisoned != nil {
 			err = errors.Join(block.ErrPoisoned, f.poisoned)
+			return 0
 		}
+		e.mu.ix.At(id).Lookups++
 		return 0
 	})
 	return id, f, err
