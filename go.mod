@@ -5,6 +5,7 @@ go 1.26.0
 require (
 	github.com/hanwen/go-fuse/v2 v2.12.1
 	github.com/minio/crc64nvme v1.1.1
+	github.com/pawelgaczynski/giouring v0.0.0-20230826085535-69588b89acb9
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.9
 	go.uber.org/zap v1.28.0

@@ -1,0 +1,49 @@
+package directio
+
+import (
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// mem maps size bytes of anonymous memory until the test ends.
+func mem(t testing.TB, size int) []byte {
+	t.Helper()
+	m, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Munmap(m); err != nil {
+			t.Error(err)
+		}
+	})
+	return m
+}
+
+// noise fills p with bytes that follow from seed.
+func noise(p []byte, seed uint64) {
+	rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8), 1}).Read(p)
+}
+
+// fileWith makes a file of the given content in dir, or the test's directory, open
+// with O_DIRECT until the test ends.
+func fileWith(t testing.TB, dir string, content []byte) *File {
+	t.Helper()
+	if dir == "" {
+		dir = t.TempDir()
+	}
+	path := filepath.Join(dir, "file")
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
