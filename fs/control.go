@@ -18,11 +18,20 @@ const (
 
 func isControl(nodeid uint64) bool { return nodeid >= controlBase }
 
-// controlFile is one file of the control directory. Its text is made at open, so
-// that what a reader gets is of one moment.
+// controlFile is one file of the control directory: a text to read, or requests
+// to write and their answers to read. One of text and do is set.
 type controlFile struct {
 	name string
-	text func() []byte
+	text func() []byte  // made at open, so that what a reader gets is of one moment
+	do   controlHandler // see controlRequest
+}
+
+// mode returns the type and the permissions. Anybody may read what is only text.
+func (f *controlFile) mode() uint32 {
+	if f.do != nil {
+		return syscall.S_IFREG | 0o600
+	}
+	return syscall.S_IFREG | 0o444
 }
 
 // controlFiles is the directory .kvfs: it resolves, but is not listed.
@@ -32,12 +41,23 @@ type controlFiles struct {
 	born  time.Time
 }
 
-// controlHandle is one open control file.
-type controlHandle struct{ text []byte }
+// controlHandle is one open control file, or the control directory itself, of
+// which both fields are empty.
+type controlHandle struct {
+	text    []byte
+	request *controlRequest // of a file of requests; else nil
+}
 
 func (c *controlFiles) init(s *Server) {
 	c.s, c.born = s, time.Now()
-	c.files = []controlFile{{"status", s.opts.Status}}
+	engine := s.opts.evictor
+	if engine == nil {
+		engine = s.engine
+	}
+	c.files = []controlFile{
+		{name: "status", text: s.opts.Status},
+		{name: "evict", do: controlJSON(evictWith(engine))},
+	}
 }
 
 func (c *controlFiles) lookup(parent uint64, name string, out *fuse.EntryOut) fuse.Status {
@@ -61,12 +81,22 @@ func (c *controlFiles) lookup(parent uint64, name string, out *fuse.EntryOut) fu
 	return fuse.OK
 }
 
-// fill describes an inode. Control files obey the owner of the daemon.
+// file returns the file with an inode number; nil for the directory and for what
+// does not exist.
+func (c *controlFiles) file(ino uint64) *controlFile {
+	if n := ino - controlBase; n >= 1 && n <= uint64(len(c.files)) {
+		return &c.files[n-1]
+	}
+	return nil
+}
+
+// fill describes an inode. Control files belong to the owner of the daemon.
 func (c *controlFiles) fill(ino uint64, out *fuse.Attr) {
 	out.Ino, out.Nlink, out.Blksize = ino, 1, 4096
 	out.Uid, out.Gid = uint32(os.Geteuid()), uint32(os.Getegid())
-	out.Mode = syscall.S_IFREG | 0o444
-	if ino == controlDir {
+	if f := c.file(ino); f != nil {
+		out.Mode = f.mode()
+	} else {
 		out.Mode, out.Nlink = syscall.S_IFDIR|0o555, 2
 	}
 	out.Mtime, out.Mtimensec = splitTime(c.born.UnixNano())
@@ -88,26 +118,61 @@ func (c *controlFiles) setattr(in *fuse.SetAttrIn, out *fuse.AttrOut) fuse.Statu
 }
 
 func (c *controlFiles) open(in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
-	n := int(in.NodeId - controlBase - 1)
-	if in.NodeId == controlDir || n >= len(c.files) {
+	f := c.file(in.NodeId)
+	if f == nil {
 		return fuse.EINVAL
 	}
-	if in.Flags&syscall.O_ACCMODE != syscall.O_RDONLY {
-		return fuse.EACCES
-	}
-	out.Fh = c.s.handles.add(&handle{control: &controlHandle{c.files[n].text()}}, fhControl)
+	how := in.Flags & syscall.O_ACCMODE
+	h := &controlHandle{}
 	out.OpenFlags = fuse.FOPEN_DIRECT_IO | fuse.FOPEN_NOFLUSH
+	switch {
+	case f.text != nil && how != syscall.O_RDONLY:
+		return fuse.EACCES
+	case f.text != nil:
+		h.text = f.text()
+	case in.Uid != 0 && in.Uid != uint32(os.Geteuid()):
+		// The kernel has checked the mode, but a process may have the capability to
+		// pass over modes without being root.
+		return fuse.EACCES
+	case how != syscall.O_RDWR:
+		return fuse.EINVAL // a request without an answer, or the other way round
+	default:
+		h.request = newControlRequest(c.s.ctx, &c.s.wg, f.do)
+		out.OpenFlags |= fuse.FOPEN_NONSEEKABLE | fuse.FOPEN_STREAM // a dialogue has no positions
+	}
+	out.Fh = c.s.handles.add(&handle{control: h}, fhControl)
 	return fuse.OK
 }
 
-func (h *controlHandle) read(in *fuse.ReadIn, buf []byte) (fuse.ReadResult, fuse.Status) {
+// read returns what is to be read next. cancel is closed when the reader is
+// interrupted.
+func (h *controlHandle) read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.ReadResult, fuse.Status) {
+	if h.request != nil {
+		n, st := h.request.read(cancel, buf)
+		if st != fuse.OK {
+			return nil, st
+		}
+		return fuse.ReadResultData(buf[:n]), fuse.OK
+	}
 	if in.Offset >= uint64(len(h.text)) {
 		return fuse.ReadResultData(nil), fuse.OK
 	}
 	return fuse.ReadResultData(buf[:copy(buf, h.text[in.Offset:])]), fuse.OK
 }
 
-func (h *controlHandle) write(*fuse.WriteIn, []byte) (uint32, fuse.Status) { return 0, fuse.EBADF }
+func (h *controlHandle) write(_ *fuse.WriteIn, data []byte) (uint32, fuse.Status) {
+	if h.request == nil {
+		return 0, fuse.EBADF
+	}
+	return h.request.write(data)
+}
+
+// close ends what the handle may have begun.
+func (h *controlHandle) close() {
+	if h.request != nil {
+		h.request.close()
+	}
+}
 
 func (c *controlFiles) opendir(in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
 	if in.NodeId != controlDir {

@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"context"
 	"os"
 	"slices"
 	"syscall"
@@ -14,14 +15,14 @@ import (
 
 // newControlServer returns a Server with a control directory and nothing else.
 func newControlServer(text string) *Server {
-	s := &Server{opts: Options{EntryTimeout: time.Minute, AttrTimeout: time.Hour, Status: func() []byte { return []byte(text) }}}
+	s := &Server{ctx: context.Background(), opts: Options{EntryTimeout: time.Minute, AttrTimeout: time.Hour, Status: func() []byte { return []byte(text) }}}
 	s.handles.init()
 	s.control.init(s)
 	return s
 }
 
 // TestControlAttributes shows what stat says of the control directory and its
-// files: read-only, of the daemon's user, and of a type each.
+// files: of the daemon's user, for others at most to read, and of a type each.
 func TestControlAttributes(t *testing.T) {
 	s := newControlServer("{}")
 	for _, c := range []struct {
@@ -32,6 +33,7 @@ func TestControlAttributes(t *testing.T) {
 	}{
 		{fuse.FUSE_ROOT_ID, ".kvfs", syscall.S_IFDIR | 0o555, 2},
 		{controlDir, "status", syscall.S_IFREG | 0o444, 1},
+		{controlDir, "evict", syscall.S_IFREG | 0o600, 1},
 	} {
 		var entry fuse.EntryOut
 		if st := s.control.lookup(c.parent, c.name, &entry); st != fuse.OK {
@@ -83,18 +85,28 @@ func TestControlRefuses(t *testing.T) {
 			t.Errorf("%s: got %v, want %v", name, got, c.want)
 		}
 	}
+	const status, evict = controlDir + 1, controlDir + 2
+	me, other := uint32(os.Geteuid()), uint32(os.Geteuid())+1
 	for name, c := range map[string]struct {
 		node  uint64
 		flags uint32
+		uid   uint32
 		want  fuse.Status
 	}{
-		"for writing":      {controlDir + 1, syscall.O_WRONLY, fuse.EACCES},
-		"for both":         {controlDir + 1, syscall.O_RDWR, fuse.EACCES},
-		"the directory":    {controlDir, syscall.O_RDONLY, fuse.EINVAL},
-		"what is not":      {controlDir + 99, syscall.O_RDONLY, fuse.EINVAL},
-		"to read is right": {controlDir + 1, syscall.O_RDONLY, fuse.OK},
+		"for writing":              {status, syscall.O_WRONLY, 0, fuse.EACCES},
+		"for both":                 {status, syscall.O_RDWR, 0, fuse.EACCES},
+		"the directory":            {controlDir, syscall.O_RDONLY, 0, fuse.EINVAL},
+		"what is not":              {controlDir + 99, syscall.O_RDONLY, 0, fuse.EINVAL},
+		"to read is right":         {status, syscall.O_RDONLY, other, fuse.OK},
+		"requests without answer":  {evict, syscall.O_WRONLY, me, fuse.EINVAL},
+		"answers without request":  {evict, syscall.O_RDONLY, me, fuse.EINVAL},
+		"requests of another user": {evict, syscall.O_RDWR, other, fuse.EACCES},
+		"requests of the owner":    {evict, syscall.O_RDWR, me, fuse.OK},
+		"requests of root":         {evict, syscall.O_RDWR | syscall.O_TRUNC, 0, fuse.OK},
 	} {
-		if got := s.control.open(&fuse.OpenIn{InHeader: fuse.InHeader{NodeId: c.node}, Flags: c.flags}, &fuse.OpenOut{}); got != c.want {
+		in := &fuse.OpenIn{InHeader: fuse.InHeader{NodeId: c.node}, Flags: c.flags}
+		in.Uid = c.uid
+		if got := s.control.open(in, &fuse.OpenOut{}); got != c.want {
 			t.Errorf("open %s: got %v, want %v", name, got, c.want)
 		}
 	}
@@ -120,7 +132,7 @@ func TestControlRead(t *testing.T) {
 		n    int
 		want string
 	}{{0, 100, "first"}, {0, 2, "fi"}, {2, 2, "rs"}, {4, 9, "t"}, {5, 9, ""}, {1 << 40, 9, ""}} {
-		r, st := h.read(&fuse.ReadIn{Offset: c.off}, make([]byte, c.n))
+		r, st := h.read(nil, &fuse.ReadIn{Offset: c.off}, make([]byte, c.n))
 		if st != fuse.OK {
 			t.Fatal(st)
 		}
@@ -138,7 +150,7 @@ func TestControlRead(t *testing.T) {
 // stops where the buffer is full.
 func TestControlReadDir(t *testing.T) {
 	s := newControlServer("{}")
-	want := []string{".", "..", "status"}
+	want := []string{".", "..", "status", "evict"}
 	for room := 1; room <= len(want); room++ {
 		var got []string
 		for off := uint64(0); ; {
@@ -155,7 +167,7 @@ func TestControlReadDir(t *testing.T) {
 			}
 			for _, e := range page {
 				got, off = append(got, e.Name), e.Off
-				if dir := e.Name != "status"; dir != (e.Mode == syscall.S_IFDIR) {
+				if dir := e.Name[0] == '.'; dir != (e.Mode == syscall.S_IFDIR) {
 					t.Errorf("%s has type %#o", e.Name, e.Mode)
 				}
 			}

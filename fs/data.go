@@ -2,6 +2,7 @@ package fs
 
 import (
 	"context"
+	"errors"
 	"os"
 	"syscall"
 
@@ -10,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
@@ -28,7 +30,7 @@ func (s *Server) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fus
 	}
 	id := index.ID(in.NodeId)
 	if in.Flags&syscall.O_ACCMODE == syscall.O_RDONLY && in.Flags&syscall.O_TRUNC == 0 {
-		return s.openRead(id, in.Pid, out)
+		return s.openRead(id, in, out)
 	}
 	h, err := s.engine.OpenWrite(s.waiting(in.Unique), id, in.Pid, in.Flags&syscall.O_TRUNC != 0)
 	if err != nil {
@@ -40,13 +42,40 @@ func (s *Server) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fus
 
 // openRead opens a block for reading. A hot one takes one pass through the
 // engine's lock and one through that of the backings, and no allocation.
-func (s *Server) openRead(id index.ID, tid uint32, out *fuse.OpenOut) fuse.Status {
-	o, err := s.engine.OpenRead(id, tid)
+func (s *Server) openRead(id index.ID, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
+	o, err := s.engine.OpenHot(id, in.Pid)
+	if err == tiers.ErrHollow {
+		o, err = s.engine.OpenRead(s.waiting(in.Unique), id, in.Pid, in.Flags&syscall.O_NONBLOCK != 0)
+	}
+	return s.openedRead(o, nil, err, out)
+}
+
+// openReadLater is openRead for a request whose answer may be given later, by
+// another goroutine: then hollow is true, and reply is sent once.
+func (s *Server) openReadLater(in *fuse.OpenIn, out *fuse.OpenOut, reply openReply) (st fuse.Status, hollow bool) {
+	s.ops.add(opOpen)
+	id := index.ID(in.NodeId)
+	o, err := s.engine.OpenHot(id, in.Pid)
+	if err != tiers.ErrHollow {
+		return s.openedRead(o, nil, err, out), false
+	}
+	s.engine.OpenLater(id, in.Pid, func(o tiers.Opened, file *os.File, err error) {
+		var out fuse.OpenOut
+		st := s.openedRead(o, file, err, &out)
+		reply.send(st, &out)
+	})
+	return fuse.OK, true
+}
+
+// openedRead answers the open of a block. file is its primary file if the caller
+// has it open, else nil.
+func (s *Server) openedRead(o tiers.Opened, file *os.File, err error, out *fuse.OpenOut) fuse.Status {
 	if err != nil {
 		return status(err)
 	}
+	id := o.ID
 	if o.Write == nil && !o.Shared && s.direct.Load() {
-		backing, err := s.backings.acquire(o.Blob, nil)
+		backing, err := s.backings.acquire(o.Blob, file)
 		if err == nil {
 			out.Fh = uint64(o.Blob)<<fhBits | fhBlob
 			out.OpenFlags = fuse.FOPEN_PASSTHROUGH | fuse.FOPEN_NOFLUSH
@@ -124,14 +153,14 @@ func (s *Server) Create(_ <-chan struct{}, in *fuse.CreateIn, name string, out *
 }
 
 // Read implements READ, for what the kernel does not read by itself.
-func (s *Server) Read(_ <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.ReadResult, fuse.Status) {
+func (s *Server) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.ReadResult, fuse.Status) {
 	s.ops.add(opRead)
 	h := s.handles.get(in.Fh)
 	switch {
 	case h == nil:
 		return nil, fuse.EBADF
 	case h.control != nil:
-		return h.control.read(in, buf)
+		return h.control.read(cancel, in, buf)
 	case h.write != nil:
 		n, err := h.write.ReadAt(buf, int64(in.Offset))
 		if err != nil {
@@ -171,7 +200,7 @@ func (s *Server) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 	if h == nil || h.write == nil {
 		return fuse.OK
 	}
-	return status(s.engine.Flush(h.write, in.Pid, closer(in.Pid)))
+	return syncStatus(s.engine.Flush(s.waiting(in.Unique), h.write, in.Pid, closer(in.Pid)))
 }
 
 // Release implements RELEASE, which the kernel sends some time after the last
@@ -184,7 +213,11 @@ func (s *Server) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
 		return
 	}
 	h := s.handles.take(in.Fh)
-	if h == nil || h.control != nil {
+	if h == nil {
+		return
+	}
+	if h.control != nil {
+		h.control.close()
 		return
 	}
 	if h.passthrough {
@@ -200,16 +233,32 @@ func (s *Server) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
 	}
 }
 
-// Fsync implements FSYNC. Memory is as durable as it gets; nothing waits.
-func (s *Server) Fsync(_ <-chan struct{}, _ *fuse.FsyncIn) fuse.Status {
+// Fsync implements FSYNC: it returns when the file is durable on SSD. Without such
+// a tier memory is as durable as it gets, and nothing waits.
+func (s *Server) Fsync(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	s.ops.add(opFsync)
-	return fuse.OK
+	if isControl(in.NodeId) {
+		return fuse.OK
+	}
+	return syncStatus(s.engine.Fsync(s.waiting(in.Unique), index.ID(in.NodeId)))
 }
 
-// FsyncDir implements FSYNCDIR.
-func (s *Server) FsyncDir(_ <-chan struct{}, _ *fuse.FsyncIn) fuse.Status {
+// FsyncDir implements FSYNCDIR: what was renamed into place before is durable.
+func (s *Server) FsyncDir(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	s.ops.add(opFsyncdir)
-	return fuse.OK
+	if isControl(in.NodeId) {
+		return fuse.OK
+	}
+	return syncStatus(s.engine.Drain(s.waiting(in.Unique)))
+}
+
+// syncStatus is status for fsync(2), which must not say that a file is absent when
+// it could not be made durable.
+func syncStatus(err error) fuse.Status {
+	if errors.Is(err, block.ErrUnavailable) || errors.Is(err, block.ErrCorrupt) {
+		return fuse.EIO
+	}
+	return status(err)
 }
 
 // Fallocate implements fallocate(2): mode 0, KEEP_SIZE and PUNCH_HOLE.

@@ -61,5 +61,5 @@
 //
 //	dirHandle.mu      one open directory; held while the engine is asked
 //	engine locks      see package tiers; never held during callbacks
-//	handleTable.mu, backings.mu, notifier.mu    leaves
+//	handleTable.mu, backings.mu, notifier.mu, controlRequest.mu    leaves
 package fs

@@ -22,6 +22,7 @@ var errnos = []struct {
 	{tiers.ErrStale, syscall.ESTALE},
 	{block.ErrNoSpace, syscall.ENOSPC}, // before ErrPoisoned, which wraps the cause
 	{block.ErrQuota, syscall.ENOSPC},
+	{block.ErrBudget, syscall.ENOSPC},
 	{block.ErrTooLarge, syscall.ENOSPC},
 	{block.ErrPoisoned, syscall.EIO},
 	{block.ErrNotFound, syscall.ENOENT},

@@ -28,6 +28,7 @@ var kinds = map[string]struct {
 	"ErrCorrupt":     {block.ErrCorrupt, syscall.ENOENT},
 	"ErrNoSpace":     {block.ErrNoSpace, syscall.ENOSPC},
 	"ErrQuota":       {block.ErrQuota, syscall.ENOSPC},
+	"ErrBudget":      {block.ErrBudget, syscall.ENOSPC},
 	"ErrTooLarge":    {block.ErrTooLarge, syscall.ENOSPC},
 	"ErrPinned":      {block.ErrPinned, syscall.EBUSY},
 	"ErrUnavailable": {block.ErrUnavailable, syscall.ENOENT},

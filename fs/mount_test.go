@@ -3,6 +3,7 @@ package fs
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"maps"
@@ -70,15 +71,20 @@ func clientOp(op, path string) error {
 			err = io.ErrUnexpectedEOF
 		}
 		return err
+	case "evict":
+		return clientEvict(path)
+	case "evict-slow":
+		return clientEvictSlow(path)
 	}
 	return unix.ENOSYS
 }
 
 // testClient is a running client.
 type testClient struct {
-	t   *testing.T
-	in  io.Writer
-	out *bufio.Reader
+	t    *testing.T
+	in   io.Writer
+	out  *bufio.Reader
+	kill func()
 }
 
 // startClient starts a client that dies with the test, and after a minute at the
@@ -107,7 +113,7 @@ func startClient(t *testing.T) *testClient {
 		cmd.Process.Kill()
 		cmd.Wait()
 	})
-	return &testClient{t, in, bufio.NewReader(out)}
+	return &testClient{t, in, bufio.NewReader(out), func() { cmd.Process.Kill() }}
 }
 
 func (c *testClient) do(op, path string) {
@@ -121,6 +127,12 @@ func (c *testClient) do(op, path string) {
 // mountHere mounts an engine in this process. It skips the test where that, or
 // passthrough, is not possible.
 func mountHere(t *testing.T) (*Server, string) {
+	t.Helper()
+	return mountHereWith(t, Options{})
+}
+
+// mountHereWith does so with some options set.
+func mountHereWith(t *testing.T, o Options) (*Server, string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("passthrough needs root")
@@ -141,18 +153,18 @@ func mountHere(t *testing.T) (*Server, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := Mount(engine, hooks, Options{
-		Dir: dir, EntryTimeout: time.Hour, AttrTimeout: time.Hour, Status: func() []byte { return []byte("{}\n") },
-	})
+	o.Dir, o.EntryTimeout, o.AttrTimeout = dir, time.Hour, time.Hour
+	o.Status = func() []byte { return []byte("{}\n") }
+	s, err := Mount(engine, hooks, o)
 	if err != nil {
-		t.Skipf("mounting is not allowed here: %v; %v", err, engine.Close(false))
+		t.Skipf("mounting is not allowed here: %v; %v", err, engine.Close(context.Background(), false))
 	}
 	t.Cleanup(func() {
 		if err := s.Unmount(); err != nil {
 			t.Error(err)
 		}
 		s.Wait()
-		if err := engine.Close(false); err != nil {
+		if err := engine.Close(context.Background(), false); err != nil {
 			t.Error(err)
 		}
 	})

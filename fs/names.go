@@ -105,7 +105,7 @@ func (s *Server) Rename(_ <-chan struct{}, in *fuse.RenameIn, oldName, newName s
 	case in.Flags&^unix.RENAME_NOREPLACE != 0:
 		return fuse.EINVAL
 	}
-	return status(s.engine.Rename(tiers.RenameOptions{
+	return syncStatus(s.engine.Rename(s.waiting(in.Unique), tiers.RenameOptions{
 		Parent: index.ID(in.NodeId), Name: oldName, NewParent: index.ID(in.Newdir), NewName: newName,
 		TID: in.Pid, NoReplace: in.Flags&unix.RENAME_NOREPLACE != 0,
 	}))
@@ -142,9 +142,13 @@ func (s *Server) StatFs(_ <-chan struct{}, _ *fuse.InHeader, out *fuse.StatfsOut
 	s.ops.add(opStatfs)
 	const blockBytes = 4096
 	st := s.engine.Stats()
-	free := uint64(max(st.CapacityBytes-st.PinnedBytes, 0)) / blockBytes
+	capacity := st.CapacityBytes
+	for _, s := range st.Secondaries {
+		capacity += s.CapacityBytes
+	}
+	free := uint64(max(capacity-st.PinnedBytes, 0)) / blockBytes
 	*out = fuse.StatfsOut{
-		Blocks: uint64(st.CapacityBytes) / blockBytes, Bfree: free, Bavail: free,
+		Blocks: uint64(capacity) / blockBytes, Bfree: free, Bavail: free,
 		Files: 1 << 31, Ffree: 1<<31 - uint64(st.Names),
 		Bsize: blockBytes, Frsize: blockBytes, NameLen: block.MaxName,
 	}

@@ -34,6 +34,8 @@ type Options struct {
 	Status func() []byte
 
 	Logger *zap.Logger // nil means none
+
+	evictor evictor // of .kvfs/evict. nil means the engine; tests have others
 }
 
 // Switch is auto, on or off.

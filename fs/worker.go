@@ -125,7 +125,7 @@ func (w *worker) take() (fd, n int, err error) {
 
 // answer handles the request of n bytes in w.in and writes the reply to fd.
 func (w *worker) answer(fd, n int) {
-	size, ok := w.hot(n)
+	size, ok := w.hot(fd, n)
 	if !ok {
 		var st fuse.Status
 		size, st = w.d.ps.HandleRequest([][]byte{w.in[:n]}, [][]byte{w.out})
@@ -173,9 +173,44 @@ func (w *worker) head(unique uint64, st fuse.Status, body uintptr) int {
 	return size
 }
 
+// openReply is an OPEN that is answered when its block is in memory: no thread waits
+// for that.
+type openReply struct {
+	d      *device
+	fd     int
+	unique uint64
+}
+
+// send answers with st and out.
+func (r openReply) send(st fuse.Status, out *fuse.OpenOut) {
+	var buf [headBytes + int(unsafe.Sizeof(*out))]byte
+	size := len(buf)
+	if st != fuse.OK {
+		size = headBytes
+	}
+	*(*fuse.OutHeader)(unsafe.Pointer(&buf[0])) = fuse.OutHeader{Length: uint32(size), Status: -int32(st), Unique: r.unique}
+	*(*fuse.OpenOut)(unsafe.Pointer(&buf[headBytes])) = *out
+	r.d.open.RLock()
+	defer r.d.open.RUnlock()
+	if r.d.open.closed {
+		return
+	}
+	for {
+		_, err := unix.Write(r.fd, buf[:size])
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil && err != unix.ENOENT && err != unix.ENODEV {
+			r.d.log.Error("write /dev/fuse", zap.Error(err))
+		}
+		return
+	}
+}
+
 // hot answers the requests of a hot read without the protocol layer and without
-// allocating.
-func (w *worker) hot(n int) (size int, ok bool) {
+// allocating. It returns size 0 for what is answered later. fd is where the request
+// was read.
+func (w *worker) hot(fd, n int) (size int, ok bool) {
 	h := (*fuse.InHeader)(unsafe.Pointer(&w.in[0]))
 	body := unsafe.Pointer(&w.out[headBytes])
 	switch h.Opcode {
@@ -185,7 +220,15 @@ func (w *worker) hot(n int) (size int, ok bool) {
 		}
 		out := (*fuse.OpenOut)(body)
 		*out = fuse.OpenOut{}
-		st := w.d.s.Open(nil, (*fuse.OpenIn)(unsafe.Pointer(h)), out)
+		in := (*fuse.OpenIn)(unsafe.Pointer(h))
+		if !short(h) || in.Flags&unix.O_NONBLOCK != 0 {
+			return w.head(h.Unique, w.d.s.Open(nil, in, out), unsafe.Sizeof(*out)), true
+		}
+		later := openReply{w.d, fd, h.Unique}
+		st, hollow := w.d.s.openReadLater(in, out, later)
+		if hollow {
+			return 0, true
+		}
 		return w.head(h.Unique, st, unsafe.Sizeof(*out)), true
 	case opcodeRelease:
 		if n < int(unsafe.Sizeof(fuse.ReleaseIn{})) {

@@ -17,7 +17,7 @@ const (
 	xattrChecksum = "user.kvfs.checksum" // "crc64nvme:<16 hex digits>", computed if nobody has yet; read only
 	xattrPinned   = "user.kvfs.pinned"   // "1" or "0"
 	xattrTTL      = "user.kvfs.ttl"      // time left to live: "90s", "1h30m", or whole seconds; "0": for ever
-	xattrState    = "user.kvfs.state"    // "hit", or "pending" while it is being written; read only
+	xattrState    = "user.kvfs.state"    // "hit", or "pending" while it is being written or promoted; read only
 )
 
 var xattrNames = []string{xattrTier, xattrChecksum, xattrPinned, xattrTTL, xattrState}
@@ -45,12 +45,9 @@ func (s *Server) xattr(id index.ID, attr string) (string, fuse.Status) {
 	}
 	switch attr {
 	case xattrTier:
-		return "memory", fuse.OK
+		return strings.Join(s.engine.TierNames(id), ","), fuse.OK
 	case xattrState:
-		if s.engine.Committed(id) {
-			return "hit", fuse.OK
-		}
-		return "pending", fuse.OK
+		return s.engine.PresenceOf(id).String(), fuse.OK
 	case xattrChecksum:
 		sum, err := s.engine.Checksum(id)
 		if err != nil {

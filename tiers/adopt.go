@@ -4,6 +4,7 @@ import (
 	"os"
 	"path"
 	"sort"
+	"strings"
 
 	"go.uber.org/zap"
 
@@ -58,9 +59,6 @@ func (e *Engine) adopt() error {
 		e.adoptOne(f.blob, &f.r, &g)
 	}
 	e.mu.counters.AdoptDropped += uint64(dropped)
-	for _, gr := range e.mu.groups {
-		e.shrinkLocked(gr, &g)
-	}
 	e.finish(&g)
 	if n := e.mu.counters.Adopted; n > 0 || dropped > 0 {
 		e.log.Info("adopted blocks of an earlier process", zap.Uint64("blocks", n),
@@ -144,4 +142,156 @@ func (e *Engine) adoptParents(dir string) index.ID {
 	en.UID, en.GID = uint32(os.Getuid()), uint32(os.Getgid())
 	e.mu.ix.Link(id, parent, path.Base(dir))
 	return id
+}
+
+// shrinkAdopted evicts what an earlier process had more memory for.
+func (e *Engine) shrinkAdopted() {
+	var g gone
+	for _, gr := range e.mu.groups {
+		e.shrinkLocked(gr, &g)
+	}
+	e.finish(&g)
+}
+
+// enumerate enters what the secondary tiers hold. Of two versions of a name the
+// higher commit number wins, wherever it is; the other goes. What only memory has is
+// copied down.
+func (e *Engine) enumerate() error {
+	for _, s := range e.tiers {
+		list, ok := s.tier.(Enumerator)
+		if !ok {
+			continue
+		}
+		if st, ok := s.tier.(Statser); ok {
+			e.mu.ix.Reserve(e.mu.ix.Len() + 2*int(st.Stats().Blocks)) // half full: short chains
+		}
+		var g gone
+		en := enumeration{e: e, s: s, g: &g}
+		if err := list.Blocks(func(h *Held) bool { en.add(h); return true }); err != nil {
+			return err
+		}
+		if len(en.stale) > 0 {
+			s.tier.Remove(en.stale)
+		}
+		e.finish(&g)
+		e.log.Info("blocks of an earlier process", zap.String("tier", s.opts.Name), zap.Uint64("blocks", en.blocks),
+			zap.Uint64("bytes", en.bytes), zap.Int("stale", len(en.stale)))
+	}
+	if len(e.tiers) > 0 && e.mu.blocks > 0 {
+		e.mu.ix.Descend(index.Root, func(id index.ID, en *index.Entry) bool {
+			e.cascadeLocked(id, en)
+			return true
+		})
+	}
+	return nil
+}
+
+// enumeration enters the blocks of one tier, one by one. It runs before the engine
+// is shared, so it needs no lock.
+type enumeration struct {
+	e             *Engine
+	s             *secondary
+	g             *gone
+	stale         []block.Key
+	blocks, bytes uint64
+	dir           string   // of the block before
+	parent        index.ID // the same
+}
+
+func (n *enumeration) add(h *Held) {
+	e := n.e
+	if h.Attrs.Expires != 0 && h.Attrs.Expires <= e.now() {
+		n.stale = append(n.stale, h.Key)
+		return
+	}
+	full := h.Key.Path()
+	if block.CheckPath(full) != nil {
+		n.stale = append(n.stale, h.Key)
+		return
+	}
+	dir, name := path.Split(full)
+	if dir != n.dir || n.parent == 0 {
+		n.dir, n.parent = dir, e.adoptDirs(dir, h.Attrs.Dirs)
+	}
+	if n.parent == 0 { // below what is a file
+		n.stale = append(n.stale, h.Key)
+		return
+	}
+	if id := e.mu.ix.Lookup(n.parent, name); id != 0 {
+		n.meet(id, h)
+		return
+	}
+	id := e.mu.ix.Alloc()
+	en := e.mu.ix.At(id)
+	a := &h.Attrs
+	en.Mode, en.UID, en.GID, en.Seq, en.Size = modeRegular|a.Mode&0o7777, a.UID, a.GID, a.Seq, h.Size
+	en.Mtime, en.Atime, en.Ctime = a.Mtime, a.Mtime, a.Mtime
+	if h.Sum.Valid {
+		en.Sum, en.Flags = h.Sum.Sum, en.Flags|flagSum
+	}
+	if a.Pinned {
+		en.Flags |= flagPinned
+	}
+	if a.Expires != 0 {
+		en.Expires = a.Expires
+		e.mu.expiries.add(a.Expires, id)
+	}
+	en.Tiers = n.s.bit
+	en.Group = e.groupOfLocked(n.parent, name)
+	e.mu.ix.Link(id, n.parent, name)
+	e.mu.groups[en.Group].learn(h.Size)
+	e.mu.hollow++
+	e.mu.seq = max(e.mu.seq, a.Seq)
+	n.blocks++
+	n.bytes += uint64(h.Size)
+}
+
+// meet decides about a block whose name is there already.
+func (n *enumeration) meet(id index.ID, h *Held) {
+	e := n.e
+	en := e.mu.ix.At(id)
+	switch {
+	case en.Mode&modeType == modeDir, en.Seq > h.Attrs.Seq:
+		n.stale = append(n.stale, h.Key)
+		return
+	case en.Seq < h.Attrs.Seq:
+		e.dropNameLocked(id, en, BlockRemoved, "superseded", n.g)
+		n.add(h)
+		return
+	}
+	en.Tiers |= n.s.bit
+	if h.Sum.Valid && en.Flags&flagSum == 0 {
+		en.Sum, en.Flags = h.Sum.Sum, en.Flags|flagSum
+	}
+	n.blocks++
+	n.bytes += uint64(h.Size)
+}
+
+// adoptDirs makes the directories of a path that are missing, with the attributes
+// that were kept of them, outermost first, and returns the last; 0 if one of them is
+// a file.
+func (e *Engine) adoptDirs(dir string, kept []DirAttrs) index.ID {
+	parent := index.Root
+	for depth := 0; dir != ""; depth++ {
+		var name string
+		name, dir, _ = strings.Cut(dir, "/")
+		id := e.mu.ix.Lookup(parent, name)
+		if id == 0 {
+			id = e.mu.ix.Alloc()
+			en := e.mu.ix.At(id)
+			now := e.now()
+			en.Mode, en.Mtime, en.Atime, en.Ctime = modeDir|0o755, now, now, now
+			en.UID, en.GID = uint32(os.Getuid()), uint32(os.Getgid())
+			if depth < len(kept) {
+				en.Mode, en.UID, en.GID = modeDir|kept[depth].Mode&0o7777, kept[depth].UID, kept[depth].GID
+			}
+			e.mu.ix.Link(id, parent, name)
+			e.markDirLocked(id, en)
+		}
+		if e.mu.ix.At(id).Mode&modeType != modeDir {
+			return 0
+		}
+		parent = id
+	}
+	return parent
 }

@@ -21,7 +21,7 @@ func (w *world) crash() {
 	if err := w.store.Close(true); err != nil {
 		w.t.Fatal(err)
 	}
-	w.t.Cleanup(func() { w.e.Close(true) })
+	w.t.Cleanup(func() { w.e.Close(context.Background(), true) })
 }
 
 // write makes an uncommitted file with data and leaves it open.
@@ -286,7 +286,7 @@ func TestOptions(t *testing.T) {
 		{CapacityBytes: 1 << 20, HighWatermark: 0.5, LowWatermark: 0.6},
 	} {
 		if e, err := tiers.Open(context.Background(), o); err == nil {
-			e.Close(false)
+			e.Close(context.Background(), false)
 			t.Errorf("%+v: no error", o)
 		}
 	}
@@ -298,7 +298,7 @@ func TestOptions(t *testing.T) {
 		{Primary: s, CapacityBytes: 1 << 20, Groups: map[block.GroupID]tiers.GroupOptions{"g": {QuotaBytes: 2 << 20}}},
 	} {
 		if e, err := tiers.Open(context.Background(), o); err == nil {
-			e.Close(false)
+			e.Close(context.Background(), false)
 			t.Errorf("policy %q, groups %v: no error", o.Policy, o.Groups)
 		}
 	}

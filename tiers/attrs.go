@@ -57,6 +57,23 @@ func (h *Handle) PunchHole(ctx context.Context, off, length int64) error {
 func (e *Engine) TruncateName(ctx context.Context, id index.ID, size int64) error {
 	e.mu.Lock()
 	en := e.mu.ix.At(id)
+	pins := uint32(0)
+	if e.hollowLocked(id, en) {
+		e.mu.Unlock()
+		if err := e.promote(ctx, id, false); err != nil {
+			return missError(err)
+		}
+		defer e.CloseRead(id) // what promote pinned it with
+		pins = 1
+		e.mu.Lock()
+	}
+	for en.Storing != 0 { // its bytes are being read
+		e.mu.Unlock()
+		if err := e.settleStores(ctx, id); err != nil {
+			return err
+		}
+		e.mu.Lock()
+	}
 	f := e.mu.files[id]
 	var err error
 	switch {
@@ -64,7 +81,7 @@ func (e *Engine) TruncateName(ctx context.Context, id index.ID, size int64) erro
 		err = block.ErrIsDir
 	case en.Blob == 0:
 		err = block.ErrNotFound
-	case f == nil && en.Opens > 0:
+	case f == nil && en.Opens > pins:
 		err = block.ErrPinned
 	case f == nil:
 		f = &File{e: e, id: id, direct: true, charge: chargeOf(en.Size), started: true, born: e.now()}
@@ -122,15 +139,36 @@ func (e *Engine) SetAttr(id index.ID, c Change) (Attr, error) {
 	blob := BlobID(en.Blob)
 	f := e.mu.files[id]
 	record := c.Mode != nil || c.UID != nil || c.GID != nil || c.Mtime != nil
+	hollow := e.hollowLocked(id, en)
+	if hollow && c.Mtime != nil {
+		en.Mtime = *c.Mtime
+	}
 	e.mu.Unlock()
 	var err error
-	if c.Mtime != nil && !isDir {
+	if c.Mtime != nil && !isDir && !hollow {
 		err = e.setMtime(id, f, blob, *c.Mtime)
 	}
 	if err == nil && record {
 		err = e.writeRecord(id, nil)
+		e.recordCopies(id)
+		if isDir {
+			e.recordCopiesBelow(id)
+		}
 	}
 	return e.Attr(id), err
+}
+
+// setHollowMtime sets the time of a block that has left memory. False: it is gone, or
+// back.
+func (e *Engine) setHollowMtime(id index.ID, ns int64) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	en := e.mu.ix.At(id)
+	if !e.hollowLocked(id, en) {
+		return false
+	}
+	en.Mtime = ns
+	return true
 }
 
 // setMtime sets the time on the primary file too, because Adopt compares.
@@ -154,6 +192,9 @@ func (e *Engine) setMtime(id index.ID, f *File, blob BlobID, ns int64) error {
 		defer f.unuse()
 	} else {
 		opened, err := e.primary.Open(blob)
+		if errors.Is(err, block.ErrNotFound) && e.setHollowMtime(id, ns) {
+			return nil
+		}
 		if err != nil {
 			return err
 		}
@@ -231,7 +272,66 @@ func (e *Engine) change(id index.ID, fn func(en *index.Entry)) error {
 	fn(en)
 	e.classifyLocked(id, en)
 	e.mu.Unlock()
+	e.recordCopies(id)
 	return e.writeRecord(id, nil)
+}
+
+// recordCopies has the tiers keep the present attributes of a file.
+func (e *Engine) recordCopies(id index.ID) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if en := e.mu.ix.At(id); e.mu.ix.Linked(id) && en.Mode&modeType == modeRegular && en.Tiers|en.Storing != 0 {
+		e.updateCopiesLocked(id, en, e.keyLocked(id))
+	}
+}
+
+// recordCopiesBelow has the tiers keep the present attributes of a directory, with
+// every block below it.
+func (e *Engine) recordCopiesBelow(dir index.ID) {
+	var ids []index.ID
+	e.mu.Lock()
+	if len(e.tiers) > 0 && e.mu.ix.Linked(dir) {
+		e.mu.ix.Descend(dir, func(id index.ID, en *index.Entry) bool {
+			if en.Tiers|en.Storing != 0 {
+				ids = append(ids, id)
+			}
+			return true
+		})
+	}
+	e.mu.Unlock()
+	for len(ids) > 0 {
+		n := min(len(ids), recordBatch)
+		e.mu.Lock()
+		for _, id := range ids[:n] {
+			if e.mu.ix.Valid(id) && e.mu.ix.Linked(id) {
+				e.updateCopiesLocked(id, e.mu.ix.At(id), e.keyLocked(id))
+			}
+		}
+		e.mu.Unlock()
+		ids = ids[n:]
+	}
+}
+
+// recordBatch bounds for how many blocks one hold of the lock asks for updates.
+const recordBatch = 1024
+
+// settleStores waits until the copies of a block that are queued or under way are
+// done.
+func (e *Engine) settleStores(ctx context.Context, id index.ID) error {
+	for _, s := range e.tiers {
+		done := make(chan error, 1)
+		e.mu.Lock()
+		en := e.mu.ix.At(id)
+		joined := en.Storing&s.bit != 0 && e.joinLocked(s, id, en.Seq, done)
+		e.mu.Unlock()
+		if !joined {
+			continue
+		}
+		if err := waitStored(ctx, done); ctx.Err() != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Checksum returns the checksum of a committed block, computing it if nobody

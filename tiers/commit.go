@@ -1,6 +1,7 @@
 package tiers
 
 import (
+	"context"
 	"errors"
 	"os"
 	"time"
@@ -31,8 +32,12 @@ type Closer interface {
 // commits nothing. If a signal is ending the process, the file is poisoned,
 // because nobody knows whether it is whole.
 //
-// It fails with ErrPoisoned joined with the error of the write that failed.
-func (e *Engine) Flush(h *Handle, tid uint32, by Closer) error {
+// It waits for the block's copy in a secondary tier where the cascade is
+// synchronous, or where the file was fsynced before.
+//
+// It fails with ErrPoisoned joined with the error of the write that failed, and,
+// after an fsync, as Fsync does.
+func (e *Engine) Flush(ctx context.Context, h *Handle, tid uint32, by Closer) error {
 	if !h.Write {
 		return nil
 	}
@@ -69,7 +74,11 @@ func (e *Engine) Flush(h *Handle, tid uint32, by Closer) error {
 		f.reopened(h)
 		return nil
 	}
-	return e.commit(f)
+	sync, err := e.commit(f)
+	if err != nil {
+		return err
+	}
+	return e.afterCommit(ctx, f.id, sync)
 }
 
 // Release ends h. It commits what no Flush has, because not every client closes
@@ -92,7 +101,7 @@ func (e *Engine) Release(h *Handle) {
 		if last && held && direct {
 			e.settleOverrun(f)
 		} else if last && !held {
-			if err := e.commit(f); err != nil {
+			if _, err := e.commit(f); err != nil {
 				e.log.Warn("commit at release", zap.Error(err))
 			}
 		}
@@ -137,26 +146,28 @@ func (e *Engine) failLocked(f *File, en *index.Entry, g *gone) {
 	e.dropNameLocked(f.id, en, BlockRemoved, "write failed", g)
 }
 
-// commit makes the present bytes of f the block of its name, for all to see.
-func (e *Engine) commit(f *File) error {
+// commit makes the present bytes of f the block of its name, for all to see. sync:
+// somebody has called fsync on them.
+func (e *Engine) commit(f *File) (sync bool, err error) {
 	size, mtime, err := f.fstat()
 	if err != nil {
 		if errors.Is(err, os.ErrClosed) {
-			return nil // released meanwhile, by which it was committed
+			return false, nil // released meanwhile, by which it was committed
 		}
-		return err
+		return false, err
 	}
 	if err := e.checkOverrun(f, size); err != nil {
-		return err
+		return false, err
 	}
 	var g gone
 	e.mu.Lock()
 	en := e.mu.ix.At(f.id)
 	unchanged := en.Flags&flagUncommitted == 0 && en.Size == size && en.Mtime == mtime
 	gone := !f.shadow && !e.mu.ix.Linked(f.id)
+	sync, f.sync = f.sync, false
 	if unchanged || gone {
 		e.mu.Unlock()
-		return nil
+		return sync && !gone, nil
 	}
 	if f.shadow {
 		e.takeNameLocked(f, f.name, &g)
@@ -165,7 +176,7 @@ func (e *Engine) commit(f *File) error {
 	e.mu.Unlock()
 	err = e.writeRecord(f.id, nil)
 	e.finish(&g)
-	return err
+	return sync, err
 }
 
 // takeNameLocked gives f the name k. Who holds it now goes, or, if it is still
@@ -209,10 +220,10 @@ func (e *Engine) publishLocked(f *File, en *index.Entry, size, mtime int64, g *g
 		en.Flags &^= flagPolicy // its size changed: enter it anew
 		e.orderLocked(gr).Remove(uint32(f.id))
 	}
-	en.Flags &^= flagUncommitted | flagSum
+	e.staleCopiesLocked(f.id, en)
+	en.Flags &^= flagUncommitted | flagSum | flagRefused | flagOnceSeen
 	en.Size, en.Mtime, en.Ctime = size, mtime, max(mtime, en.Ctime)
-	e.mu.seq++
-	en.Seq = e.mu.seq
+	en.Seq = e.nextSeqLocked()
 	gr.learn(size)
 	e.mu.counters.Stored++
 	e.mu.counters.StoredBytes += uint64(size)
@@ -229,8 +240,15 @@ func (e *Engine) publishLocked(f *File, en *index.Entry, size, mtime int64, g *g
 
 // eventLocked logs an event about a block that has a name.
 func (e *Engine) eventLocked(kind EventKind, id index.ID, reason string) {
-	key, _ := block.ParseKey(e.mu.ix.Path(id))
-	e.events.add(Event{Time: e.opts.Now(), Kind: kind, Tier: "memory", Key: key, Size: e.mu.ix.At(id).Size, Reason: reason})
+	tier := "memory"
+	if kind == BlockRemoved && len(e.tiers) > 0 {
+		tier = ""
+	}
+	e.tierEventLocked(kind, tier, id, reason)
+}
+
+func (e *Engine) tierEventLocked(kind EventKind, tier string, id index.ID, reason string) {
+	e.events.add(Event{Time: e.opts.Now(), Kind: kind, Tier: tier, Key: e.keyLocked(id), Size: e.mu.ix.At(id).Size, Reason: reason})
 }
 
 // checkOverrun decides about a file whose writes the engine has not seen. What

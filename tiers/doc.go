@@ -10,9 +10,8 @@
 // Primary and Tier are two interfaces because they are two jobs: the primary
 // keeps files that others read and write directly, and is told what to do; a
 // secondary tier moves whole blocks and decides for itself. vLLM draws the line in
-// the same place (the CPU manager against SecondaryTierManager). This version
-// has no secondary tier; tiers/tiertest has the reference implementation and the
-// conformance suites of both.
+// the same place (the CPU manager against SecondaryTierManager). tiers/tiertest has
+// the reference implementation and the conformance suites of both.
 //
 // # A store, step by step
 //
@@ -26,6 +25,10 @@
 //     taken from the file, the name becomes visible to all, the block enters its
 //     group's eviction order, the event log tells, and one xattr on the file makes
 //     it survive a crash of the process.
+//  4. When the last handle for writing is closed, the block joins the queue of each
+//     secondary tier (cascade.go), which copies it in batches and computes its
+//     checksum on the way. Fsync, and close where the cascade is synchronous, wait for
+//     that; nobody else does.
 //
 // # A load, step by step
 //
@@ -33,6 +36,29 @@
 //     is not evicted, because engines look up first and read later.
 //  2. OpenRead pins the block. The kernel reads the file by itself.
 //  3. CloseRead unpins it.
+//
+// A block that only secondary tiers hold is hollow: it has its name and attributes,
+// but no bytes in memory. Opening it promotes it (promote.go):
+//
+//  1. The first who opens it makes room, evicting if need be, and a file of the
+//     primary tier with its pages allocated; all others wait with it.
+//  2. The tier loads the block into that file, together with others that were asked
+//     for meanwhile, and verifies the checksum.
+//  3. The file becomes the entry's, pinned once for each who waits, and gets its
+//     record. If the tier could not give the block, the next one is asked; if none
+//     can, the open is a miss (ErrNotFound), and where the copy is known to be gone or
+//     bad, the name goes.
+//
+// # What the tiers hold
+//
+// Entry.Tiers has a bit for each secondary tier with a copy of the present version,
+// Entry.Storing one for each copy that is queued or under way. What an earlier
+// process left is entered when the engine opens (enumerate). A tier that wants to
+// evict asks (Host.MayEvict) and one that lost a copy tells (Host.Lost), so that the
+// bits are right at all times, and no look-up has to ask a tier.
+//
+// All that changes what a tier holds under one key reaches it in the order in which
+// it happened to the name; see secondary.
 //
 // # Versions
 //
@@ -57,11 +83,18 @@
 // WriteTimeout and would fail otherwise. Above the high watermark a goroutine
 // evicts what has rested for a second, so that writers seldom do it inline.
 //
+// A block with a copy in a secondary tier becomes hollow, whatever its lease: that
+// tier keeps the promise. One without is copied first, and skipped until it has been;
+// a writer that has waited for WriteTimeout takes its memory all the same, and the
+// block is lost, which is counted. What a tier has refused (full, write budget,
+// admission) goes without a copy.
+//
 // # After a crash
 //
 // A file is committed if and only if it has a record (Record), written by one
 // system call. Adopt takes over all of them: of two with one name the higher
-// sequence number wins, and one that changed after its commit is dropped.
+// sequence number wins, and one that changed after its commit is dropped. The same
+// holds between memory and the secondary tiers.
 //
 // # Lock order
 //
@@ -82,7 +115,14 @@
 // # Decisions
 //
 //   - The engine, not the primary tier, owns the index: secondary tiers and peers
-//     will hold blocks that memory does not, and a listing must show them.
+//     hold blocks that memory does not, and a listing must show them.
+//   - A full cascade queue slows writers only when memory has nothing else to evict:
+//     what does not fit into it waits without protection (deferred). Dropping the
+//     copy at once would lose blocks in every burst longer than the queue.
+//   - A rename does not copy: it is an update of the header on SSD.
+//   - fsync of a file that is being written under its final name stores its present
+//     bytes under that name, invisible to others until the close, because after a
+//     crash nothing else would be left of what fsync promised.
 //   - Reservations do not fallocate. tmpfs would clear every page, and the write
 //     that follows overwrites it: that halves the speed of a first write.
 //   - One mutex. On two cores a hot open holds it for well under a microsecond of the

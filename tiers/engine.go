@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -28,6 +29,16 @@ type Options struct {
 	LowWatermark  float64 // share at which it stops. Zero means 0.95.
 
 	Groups map[block.GroupID]GroupOptions
+
+	// Secondaries are the tiers below memory, fastest first. The engine closes them.
+	Secondaries []SecondaryOptions
+
+	PromoteOnLookup   bool          // begin to promote at a positive look-up, not only at open
+	PromoteTimeout    time.Duration // longest that an open waits before it is a miss. Zero means 30 s.
+	PromoteBatchKeys  int           // most blocks of one load job. Zero means 64.
+	PromoteBatchBytes int64         // most bytes of one load job, but at least one block. Zero means 8 MiB.
+	PromoteWindow     time.Duration // how long to wait for more blocks of a job. Zero: not at all.
+	TierSummary       bool          // log one line a load job
 
 	RootMode         uint32 // permission bits of the root directory. Zero means 0755.
 	RootUID, RootGID uint32 // its owner
@@ -76,9 +87,13 @@ type Engine struct {
 	temp    tempMatcher
 	seed    maphash.Seed // of the hashes by which policies know a key again
 
-	wake   chan struct{} // capacity 1: tells the evictor that the high watermark was passed
+	wake   chan struct{}   // capacity 1: tells the evictor that the high watermark was passed
+	ctx    context.Context // the engine's life: of work that belongs to no one caller
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
+
+	tiers []*secondary // constant after Open
+	jobs  atomic.Uint64
 
 	records [64]sync.Mutex // by id: orders writers of one record; taken before mu
 
@@ -97,16 +112,26 @@ type Engine struct {
 		limbo      []limboBlock // replaced blocks that can still be opened, oldest first
 		limboBytes int64        // their charges
 
-		// INVARIANT: usedBytes is the sum of the charges of all entries.
+		promotions map[index.ID]*promotion // under way
+		orphans    map[*promotion]struct{} // likewise, but their names are gone
+		underWay   map[*storeOp]struct{}   // stores that a tier is doing
+		touched    []index.ID              // read since the tiers were told
+
+		// INVARIANT: usedBytes is the sum of the charges of all entries and
+		// promotions.
 		usedBytes    int64
 		guessedBytes int64 // reserved for files by the size of others; ends with their last handle
 		pinnedBytes  int64 // of it, what cannot be evicted: open, pinned, being written
-		blocks       int64 // committed files
+		blocks       int64 // committed files in memory
+		hollow       int64 // committed files in secondary tiers only
 		seq          uint64
 		expiries     expiryHeap
 		space        chan struct{} // closed and replaced whenever room may have appeared
 		counters     Counters
-		scratch      []byte // for paths
+		summary      Summary
+		summarized   Summary // as logged last
+		memoryBytes  uint64  // opened in memory
+		scratch      []byte  // for paths
 	}
 }
 
@@ -124,6 +149,8 @@ type Counters struct {
 	Poisoned                uint64 // commits refused because a write had failed
 	KilledWriters           uint64 // commits refused because the writer died of a signal
 	LookupMisses, LookupHit uint64
+	PromoteNoRoom           uint64 // promotions given up because memory was full of what cannot be evicted
+	Lost                    uint64 // blocks evicted from memory although no other tier had them
 }
 
 // nameKey is one name in one directory.
@@ -141,6 +168,10 @@ const (
 	flagPolicy                         // is in its group's policy
 	flagCounted                        // its charge is part of pinnedBytes
 	flagLimbo                          // replaced, but still there for who just looked it up
+	flagRefused                        // a secondary tier did not take it: not to be tried again
+	flagOnceSeen                       // not copied down because it was seen only once
+	flagSynced                         // fsync stored a version of it under its name
+	flagTouched                        // is in touched
 )
 
 const (
@@ -168,6 +199,9 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 	e.mu.byGroup = map[block.GroupID]uint32{}
 	e.mu.files = map[index.ID]*File{}
 	e.mu.shadows = map[nameKey][]index.ID{}
+	e.mu.promotions = map[index.ID]*promotion{}
+	e.mu.orphans = map[*promotion]struct{}{}
+	e.mu.underWay = map[*storeOp]struct{}{}
 	e.mu.space = make(chan struct{})
 	now := e.now()
 	root := e.mu.ix.At(index.Root)
@@ -176,11 +210,20 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 	if err := e.addGroups(); err != nil {
 		return nil, err
 	}
+	e.addSecondaries()
 	if err := e.adopt(); err != nil {
 		return nil, err
 	}
+	if err := e.enumerate(); err != nil {
+		return nil, err
+	}
+	e.shrinkAdopted()
 	e.mu.SetCheck(e.checkLocked)
 	ctx, e.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	e.ctx = ctx
+	for _, s := range e.tiers {
+		e.wg.Go(func() { e.runCascade(ctx, s) }) // likewise
+	}
 	e.wg.Go(func() { e.runEvictor(ctx) }) // ends when Close cancels ctx
 	e.wg.Go(func() { e.runExpiry(ctx) })  // likewise
 	return e, nil
@@ -196,6 +239,13 @@ func (o *Options) fill() error {
 	def(&o.WriteTimeout, 5*time.Second)
 	def(&o.LookupLease, 30*time.Second)
 	def(&o.TempExpiry, time.Hour)
+	def(&o.PromoteTimeout, 30*time.Second)
+	if o.PromoteBatchKeys == 0 {
+		o.PromoteBatchKeys = 64
+	}
+	if o.PromoteBatchBytes == 0 {
+		o.PromoteBatchBytes = 8 << 20
+	}
 	if o.HighWatermark == 0 {
 		o.HighWatermark = 0.98
 	}
@@ -239,13 +289,14 @@ func (o *Options) fill() error {
 	if o.HighWatermark <= 0 || o.HighWatermark > 1 || o.LowWatermark <= 0 || o.LowWatermark > o.HighWatermark {
 		errs = append(errs, fmt.Errorf("watermarks low %v, high %v: want 0 < low <= high <= 1", o.LowWatermark, o.HighWatermark))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, o.checkSecondaries()...)...)
 }
 
-// Close stops the background work and closes the primary tier, which keeps the
-// committed blocks for a later process if keep is set. The caller has closed
-// all files before.
-func (e *Engine) Close(keep bool) error {
+// Close stops the background work and closes the tiers. The primary tier keeps the
+// committed blocks for a later process if keep is set. The caller has closed all
+// files before, and called Drain if what is not yet copied down matters. ctx bounds
+// the wait for secondary tiers.
+func (e *Engine) Close(ctx context.Context, keep bool) error {
 	e.mu.Lock()
 	if e.mu.closed {
 		e.mu.Unlock()
@@ -259,17 +310,25 @@ func (e *Engine) Close(keep bool) error {
 	e.mu.Unlock()
 	e.cancel()
 	e.wg.Wait()
+	err := e.closeTiers(ctx)
 	for _, f := range files {
 		f.closeFile()
 	}
 	e.events.close()
-	return e.primary.Close(keep)
+	return errors.Join(err, e.primary.Close(keep))
 }
 
 // Events returns the log of what happened to blocks.
 func (e *Engine) Events() *EventLog { return e.events }
 
 func (e *Engine) now() int64 { return e.opts.Now().UnixNano() }
+
+// nextSeqLocked returns the next commit number. It follows the clock, so that a
+// process that finds nothing of an earlier one still numbers higher.
+func (e *Engine) nextSeqLocked() uint64 {
+	e.mu.seq = max(e.mu.seq+1, uint64(e.now()))
+	return e.mu.seq
+}
 
 // chargeOf is what a file of that size costs: whole pages, as tmpfs counts.
 func chargeOf(size int64) int64 { return (size + pageBytes - 1) &^ (pageBytes - 1) }

@@ -117,7 +117,7 @@ func TestLate(t *testing.T) {
 	w := open(t, shmDir(t), tiers.Options{})
 	must(t, w.put(10, "b", []byte("x")))
 	f := w.write(10, "a", "x")
-	if err := w.e.Close(false); err != nil {
+	if err := w.e.Close(context.Background(), false); err != nil {
 		t.Error(err)
 	}
 	defer func() {
@@ -129,7 +129,7 @@ func TestLate(t *testing.T) {
 	if err := w.unlink(10, "b"); err != nil && !errors.Is(err, block.ErrNotFound) && !errors.Is(err, block.ErrClosed) {
 		t.Errorf("unlink: got %v", err)
 	}
-	if err := w.e.Close(false); err != nil {
+	if err := w.e.Close(context.Background(), false); err != nil {
 		t.Errorf("second Close: %v", err)
 	}
 }

@@ -2,7 +2,6 @@ package tiers
 
 import (
 	"context"
-	"hash/maphash"
 	"time"
 
 	"go.uber.org/zap"
@@ -53,6 +52,9 @@ func (e *Engine) chargeLocked(id index.ID, en *index.Entry) int64 {
 	if f := e.mu.files[id]; f != nil {
 		return f.charge
 	}
+	if en.Blob == 0 {
+		return 0 // in no memory
+	}
 	return chargeOf(en.Size)
 }
 
@@ -80,8 +82,9 @@ func (e *Engine) signalSpaceLocked() {
 func (e *Engine) classifyLocked(id index.ID, en *index.Entry) {
 	g := e.mu.groups[en.Group]
 	linked := e.mu.ix.Linked(id)
-	hold := en.Flags&(flagUncommitted|flagPinned) != 0 || g.opts.Pinned || !linked
-	if counted := hold || en.Opens > 0; counted != (en.Flags&flagCounted != 0) {
+	resident := en.Blob != 0 || e.mu.files[id] != nil
+	hold := en.Flags&(flagUncommitted|flagPinned) != 0 || g.opts.Pinned || !linked || !resident
+	if counted := resident && (hold || en.Opens > 0); counted != (en.Flags&flagCounted != 0) {
 		if counted {
 			en.Flags |= flagCounted
 			e.mu.pinnedBytes += e.chargeLocked(id, en)
@@ -94,8 +97,7 @@ func (e *Engine) classifyLocked(id index.ID, en *index.Entry) {
 	if evictable := !hold; evictable != (en.Flags&flagPolicy != 0) {
 		if evictable {
 			en.Flags |= flagPolicy
-			e.mu.scratch = e.mu.ix.AppendPath(e.mu.scratch[:0], id)
-			e.orderLocked(g).Add(uint32(id), maphash.Bytes(e.seed, e.mu.scratch), max(chargeOf(en.Size), 1))
+			e.orderLocked(g).Add(uint32(id), e.pathHashLocked(id), max(chargeOf(en.Size), 1))
 		} else {
 			en.Flags &^= flagPolicy
 			e.orderLocked(g).Remove(uint32(id))
@@ -114,16 +116,23 @@ func (e *Engine) evictLocked(pol policy.Policy, need int64, reason string, force
 		idle = int64(watermarkIdle)
 	}
 	var victims []index.ID
+	skipped := 0
 	pol.Victims(func(n uint32) policy.Verdict {
 		if freed >= need {
 			return policy.Stop
 		}
 		id := index.ID(n)
 		en := e.mu.ix.At(id)
-		if en.Opens > 0 || idle > 0 && now-max(en.Atime, en.Ctime) < idle {
+		if en.Opens > 0 || e.mu.files[id] != nil || idle > 0 && now-max(en.Atime, en.Ctime) < idle {
 			return policy.Skip
 		}
-		if en.Lease > now && !force {
+		if en.Storing != 0 || en.Tiers == 0 && len(e.tiers) > 0 && !force && e.cleanLocked(id, en) {
+			if skipped++; skipped > maxDirty {
+				return policy.Stop
+			}
+			return policy.Skip
+		}
+		if en.Lease > now && !force && en.Tiers == 0 { // another tier keeps the promise
 			if until == 0 || en.Lease < until {
 				until = en.Lease
 			}
@@ -138,9 +147,38 @@ func (e *Engine) evictLocked(pol policy.Policy, need int64, reason string, force
 		en := e.mu.ix.At(id)
 		e.mu.counters.Evicted++
 		e.mu.counters.EvictedBytes += uint64(en.Size)
-		e.dropNameLocked(id, en, BlockEvicted, reason, g)
+		e.evictOneLocked(id, en, reason, g)
 	}
 	return freed, until
+}
+
+// maxDirty bounds how many blocks that still have to be copied down one search for
+// victims looks at.
+const maxDirty = 4096
+
+// evictOneLocked takes a block out of memory. If no other tier has it, it is lost,
+// and its name goes.
+func (e *Engine) evictOneLocked(id index.ID, en *index.Entry, reason string, g *gone) {
+	if en.Tiers == 0 {
+		if len(e.tiers) > 0 {
+			e.mu.counters.Lost++
+			for _, s := range e.tiers {
+				if s.opts.Cascade != CascadeOff && en.Flags&(flagRefused|flagOnceSeen) == 0 {
+					s.stats.CascadeDropped++
+				}
+			}
+		}
+		e.dropNameLocked(id, en, BlockEvicted, reason, g)
+		return
+	}
+	e.addUsedLocked(en, -chargeOf(en.Size))
+	g.blobs = append(g.blobs, BlobID(en.Blob))
+	g.dropped = append(g.dropped, BlobID(en.Blob))
+	en.Blob = 0
+	e.mu.blocks--
+	e.mu.hollow++
+	e.eventLocked(BlockEvicted, id, reason)
+	e.classifyLocked(id, en)
 }
 
 // dropNameLocked takes the name of a file away and gives up its bytes as soon as
@@ -157,13 +195,22 @@ func (e *Engine) dropNameLocked(id index.ID, en *index.Entry, kind EventKind, re
 			e.leaveLimboNamedLocked(k, g)
 		}
 		if en.Flags&flagUncommitted == 0 && en.Mode&modeType != modeDir {
-			e.mu.blocks--
+			if en.Blob != 0 || e.mu.files[id] != nil {
+				e.mu.blocks--
+			} else {
+				e.mu.hollow--
+			}
 			e.eventLocked(kind, id, reason)
 		}
+		e.removeCopiesLocked(id, en)
 		if en.Lookups > 0 {
 			g.names = append(g.names, goneName{parent, id, name})
 		}
 		ix.Unlink(id)
+		if p := e.mu.promotions[id]; p != nil { // the number may go to another file
+			delete(e.mu.promotions, id)
+			e.mu.orphans[p] = struct{}{}
+		}
 	}
 	if en.Blob != 0 && !limbo {
 		g.blobs = append(g.blobs, BlobID(en.Blob))
@@ -373,11 +420,16 @@ func WithWaiting(ctx context.Context, fn func()) context.Context {
 	return context.WithValue(ctx, waitingKey{}, fn)
 }
 
-// waitSpace waits for the signal, the time, or ctx; only the last is an error.
-func waitSpace(ctx context.Context, space <-chan struct{}, d time.Duration) error {
+// announceWait calls what WithWaiting put into ctx.
+func announceWait(ctx context.Context) {
 	if fn, ok := ctx.Value(waitingKey{}).(func()); ok {
 		fn()
 	}
+}
+
+// waitSpace waits for the signal, the time, or ctx; only the last is an error.
+func waitSpace(ctx context.Context, space <-chan struct{}, d time.Duration) error {
+	announceWait(ctx)
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

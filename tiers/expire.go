@@ -53,8 +53,12 @@ func (e *Engine) runExpiry(ctx context.Context) {
 		e.mu.Lock()
 		e.expireLocked(&g)
 		e.expireFilesLocked(&g)
+		line := e.summarizeLocked(&batchSummary{})
 		e.mu.Unlock()
 		e.finish(&g)
+		e.logSummary(line)
+		e.tellTouched()
+		e.expirePromotions()
 	}
 }
 

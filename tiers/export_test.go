@@ -1,6 +1,7 @@
 package tiers
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -20,66 +21,220 @@ func (e *Engine) Expire() {
 	e.finish(&g)
 }
 
+// TellTouched does at once what runExpiry does at each tick.
+func (e *Engine) TellTouched() { e.tellTouched() }
+
+// Waiting returns how many promotions are under way, and how many wait for them.
+func (e *Engine) Waiting() (promotions, waiters int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, p := range e.mu.promotions {
+		waiters += p.waiters
+	}
+	return len(e.mu.promotions), waiters
+}
+
+// Quiesce waits until all promotions have ended and all stores, removals and updates
+// that were queued have been done.
+func (e *Engine) Quiesce(ctx context.Context) error {
+	for idle := false; ; {
+		e.mu.Lock()
+		var done chan struct{}
+		for _, p := range e.mu.promotions {
+			done = p.done
+		}
+		for p := range e.mu.orphans {
+			done = p.done
+		}
+		was := idle
+		idle = len(e.mu.underWay) == 0
+		for _, s := range e.tiers {
+			idle = idle && s.stores.len()+s.deferred.len()+len(s.naming) == 0
+		}
+		e.mu.Unlock()
+		if done == nil && idle && was {
+			return nil
+		}
+		if done == nil {
+			if err := e.Drain(ctx); err != nil {
+				return err
+			}
+			continue
+		}
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Copies returns what the engine believes a secondary tier to hold, by path.
+func (e *Engine) Copies(tier string) map[string]Held {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	held := map[string]Held{}
+	for _, s := range e.tiers {
+		if s.opts.Name != tier {
+			continue
+		}
+		e.mu.ix.Descend(index.Root, func(id index.ID, en *index.Entry) bool {
+			if en.Tiers&s.bit != 0 {
+				h := Held{Key: e.keyLocked(id), Size: en.Size, Attrs: e.attrsLocked(id, en)}
+				h.Sum.Sum, h.Sum.Valid = en.Sum, en.Flags&flagSum != 0
+				held[h.Key.Path()] = h
+			}
+			return true
+		})
+	}
+	return held
+}
+
+// audit collects what the entries say, to be compared with the accounts.
+type audit struct {
+	e    *Engine
+	errs []error
+
+	used, pinned, limbo, guessed, blocks, hollow int64
+	groups                                       []int64
+}
+
+func (a *audit) bad(format string, args ...any) {
+	a.errs = append(a.errs, fmt.Errorf(format, args...))
+}
+
 // Audit compares every account of the engine with what the entries say, which
-// is too slow to be an invariant of the lock. Handles may be open.
+// is too slow to be an invariant of the lock. Handles may be open, and promotions
+// and stores under way.
 func (e *Engine) Audit() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	var used, pinned, limbo, guessed, blocks int64
-	groups := make([]int64, len(e.mu.groups))
+	a := &audit{e: e, groups: make([]int64, len(e.mu.groups))}
 	for id, invalid := index.Root, 0; invalid < 5000; id++ {
 		if !e.mu.ix.Valid(id) {
 			invalid++
 			continue
 		}
-		en := e.mu.ix.At(id)
-		linked, f := e.mu.ix.Linked(id), e.mu.files[id]
-		if !linked && en.Lookups == 0 && en.Opens == 0 && f == nil {
-			bad("entry %d: nobody can reach it", id)
-		}
-		if en.Mode&modeType == modeDir {
-			continue
-		}
-		charge := e.chargeLocked(id, en)
-		used += charge
-		groups[en.Group] += charge
-		if en.Flags&flagCounted != 0 {
-			pinned += charge
-		}
-		if en.Flags&flagLimbo != 0 {
-			limbo += chargeOf(en.Size)
-		}
-		if linked && en.Flags&flagUncommitted == 0 {
-			blocks++
-			if e.groupOfLocked(e.mu.ix.Parent(id), e.mu.ix.Name(id)) != en.Group {
-				bad("%s: charged to group %q", e.mu.ix.Path(id), e.mu.groups[en.Group].name)
-			}
-		}
-		hold := en.Flags&(flagUncommitted|flagPinned) != 0 || e.mu.groups[en.Group].opts.Pinned || !linked
-		if got, want := en.Flags&flagCounted != 0, hold || en.Opens > 0; got != want && charge > 0 {
-			bad("entry %d: counted as pinned %v, want %v", id, got, want)
-		}
-		if got := en.Flags&flagPolicy != 0; got == hold {
-			bad("entry %d: in the policy %v, want %v", id, got, !hold)
-		}
-		if f != nil {
-			guessed += f.guessed
-		}
+		a.entryLocked(id)
+	}
+	for _, p := range e.mu.promotions {
+		a.promotion(p)
+	}
+	for p := range e.mu.orphans {
+		a.promotion(p)
+	}
+	for _, s := range e.tiers {
+		a.tierLocked(s)
 	}
 	check := func(what string, got, want int64) {
 		if got != want {
-			bad("%s: account says %d, entries say %d", what, got, want)
+			a.bad("%s: account says %d, entries say %d", what, got, want)
 		}
 	}
-	check("usedBytes", e.mu.usedBytes, used)
-	check("pinnedBytes", e.mu.pinnedBytes, pinned)
-	check("limboBytes", e.mu.limboBytes, limbo)
-	check("guessedBytes", e.mu.guessedBytes, guessed)
-	check("blocks", e.mu.blocks, blocks)
+	check("usedBytes", e.mu.usedBytes, a.used)
+	check("pinnedBytes", e.mu.pinnedBytes, a.pinned)
+	check("limboBytes", e.mu.limboBytes, a.limbo)
+	check("guessedBytes", e.mu.guessedBytes, a.guessed)
+	check("blocks", e.mu.blocks, a.blocks)
+	check("hollow", e.mu.hollow, a.hollow)
 	for i, g := range e.mu.groups {
-		check(fmt.Sprintf("group %q", g.name), g.usedBytes, groups[i])
+		check(fmt.Sprintf("group %q", g.name), g.usedBytes, a.groups[i])
 	}
-	return errors.Join(errs...)
+	return errors.Join(a.errs...)
+}
+
+func (a *audit) promotion(p *promotion) {
+	a.used += p.charge
+	a.pinned += p.charge
+	for i, g := range a.e.mu.groups {
+		if g == p.group {
+			a.groups[i] += p.charge
+		}
+	}
+}
+
+func (a *audit) entryLocked(id index.ID) {
+	e := a.e
+	en := e.mu.ix.At(id)
+	linked, f := e.mu.ix.Linked(id), e.mu.files[id]
+	if !linked && en.Lookups == 0 && en.Opens == 0 && f == nil {
+		a.bad("entry %d: nobody can reach it", id)
+	}
+	if en.Mode&modeType == modeDir {
+		return
+	}
+	charge := e.chargeLocked(id, en)
+	a.used += charge
+	a.groups[en.Group] += charge
+	if en.Flags&flagCounted != 0 {
+		a.pinned += charge
+	}
+	if en.Flags&flagLimbo != 0 {
+		a.limbo += chargeOf(en.Size)
+	}
+	if f != nil {
+		a.guessed += f.guessed
+	}
+	resident := en.Blob != 0 || f != nil
+	if linked && en.Flags&flagUncommitted == 0 {
+		if resident {
+			a.blocks++
+		} else {
+			a.hollow++
+		}
+		if !resident && en.Tiers == 0 {
+			a.bad("%s: in no tier", e.mu.ix.Path(id))
+		}
+		if e.groupOfLocked(e.mu.ix.Parent(id), e.mu.ix.Name(id)) != en.Group {
+			a.bad("%s: charged to group %q", e.mu.ix.Path(id), e.mu.groups[en.Group].name)
+		}
+	}
+	if !linked && en.Tiers|en.Storing != 0 {
+		a.bad("entry %d: has no name, but copies in tiers %b, underway to %b", id, en.Tiers, en.Storing)
+	}
+	hold := en.Flags&(flagUncommitted|flagPinned) != 0 || e.mu.groups[en.Group].opts.Pinned || !linked || !resident
+	if got, want := en.Flags&flagCounted != 0, hold || en.Opens > 0; got != want && charge > 0 {
+		a.bad("entry %d: counted as pinned %v, want %v", id, got, want)
+	}
+	if got := en.Flags&flagPolicy != 0; got == hold {
+		a.bad("entry %d: in the policy %v, want %v", id, got, !hold)
+	}
+}
+
+// tierLocked checks the queue of a tier, and that an entry is marked as being stored
+// if and only if a store of it is queued or under way.
+func (a *audit) tierLocked(s *secondary) {
+	e := a.e
+	var blocks, bytes int64
+	storing := map[index.ID]bool{}
+	count := func(op *storeOp) {
+		if op.barrier != nil {
+			return
+		}
+		blocks++
+		bytes += op.bytes
+		if e.mu.ix.Valid(op.id) && e.mu.ix.At(op.id).Seq == op.seq && !op.raw {
+			storing[op.id] = true
+		}
+	}
+	for _, op := range s.stores.items[s.stores.head:] {
+		count(op)
+	}
+	for op := range e.mu.underWay {
+		if op.tier == s {
+			count(op)
+		}
+	}
+	if blocks != s.stats.QueuedBlocks || bytes != s.stats.QueuedBytes {
+		a.bad("queue of %q: account says %d blocks, %d bytes; there are %d, %d", s.opts.Name, s.stats.QueuedBlocks, s.stats.QueuedBytes, blocks, bytes)
+	}
+	e.mu.ix.Descend(index.Root, func(id index.ID, en *index.Entry) bool {
+		if en.Storing&s.bit != 0 && !storing[id] {
+			a.bad("%s: marked as on its way to %q, but no store is queued", e.mu.ix.Path(id), s.opts.Name)
+		}
+		if en.Storing&en.Tiers&s.bit != 0 {
+			a.bad("%s: in %q and on its way there", e.mu.ix.Path(id), s.opts.Name)
+		}
+		return true
+	})
 }

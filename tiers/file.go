@@ -57,6 +57,7 @@ type File struct {
 	done     bool       // closed with the last of them
 	retired  []*os.File // replaced while in use: closed with the last of them
 	started  bool       // bytes were accepted
+	sync     bool       // fsync was called: the commit waits until the block is durable
 	born     int64      // when it was made, or last closed
 }
 

@@ -53,7 +53,8 @@ func (e *Engine) forkLocked(f *File, blob BlobID, g *gone) {
 	oe.Size, oe.Mtime, oe.Atime, oe.Ctime = en.Size, en.Mtime, en.Atime, en.Ctime
 	oe.Expires, oe.Lease, oe.Blob, oe.Seq, oe.Sum = en.Expires, en.Lease, en.Blob, en.Seq, en.Sum
 	oe.Mode, oe.UID, oe.GID, oe.Group, oe.Tiers = en.Mode, en.UID, en.GID, en.Group, en.Tiers
-	oe.Flags = en.Flags & (flagPinned | flagSum | flagTemp)
+	oe.Flags = en.Flags & (flagPinned | flagSum | flagTemp | flagSynced | flagRefused | flagOnceSeen)
+	en.Flags &^= flagSynced | flagRefused | flagOnceSeen
 
 	charge := chargeOf(en.Size)
 	f.charge -= charge
@@ -64,9 +65,15 @@ func (e *Engine) forkLocked(f *File, blob BlobID, g *gone) {
 	e.shadowLocked(f, k)
 	e.classifyLocked(f.id, en)
 
+	en.Tiers = 0
+	e.retargetLocked(f.id, old, en.Seq, en.Seq)
+
 	ix.Link(old, k.parent, k.name)
 	e.addUsedLocked(oe, charge)
 	e.classifyLocked(old, oe)
+	if oe.Flags&(flagRefused|flagOnceSeen) == 0 {
+		e.cascadeLocked(old, oe) // it may have been waiting as the other entry
+	}
 	if oe.Expires != 0 {
 		e.mu.expiries.add(oe.Expires, old)
 	}

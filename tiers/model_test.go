@@ -12,19 +12,21 @@ import (
 
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
 // model is what the names mean: the blocks that everybody sees, and the files
 // that one process is writing. It learns from the events what was evicted or has
 // expired, and predicts everything else.
 type model struct {
-	*world
+	*lower
 	rng    *rand.Rand
 	now    atomic.Int64 // nanoseconds ahead of the real clock
 	blocks map[string][]byte
 	own    map[string]*draft // by process and name
 	reads  []*snapshot
 	trace  []string
+	told   map[string]*copies // what the events say
 }
 
 // draft is a file being written under its final name.
@@ -73,6 +75,7 @@ func (m *model) logf(format string, args ...any) {
 // absorb applies the evictions that an operation brought about. They made room
 // for what it stored, so they come before that.
 func (m *model) absorb() {
+	m.settle()
 	for m.event < m.e.Events().Next() {
 		var buf [64]tiers.Event
 		n, _, err := m.e.Events().Read(context.Background(), m.event, buf[:])
@@ -80,12 +83,21 @@ func (m *model) absorb() {
 			m.t.Fatal(err)
 		}
 		for _, ev := range buf[:n] {
-			if ev.Kind == tiers.BlockEvicted || ev.Kind == tiers.BlockRemoved && ev.Reason == "expired" {
-				delete(m.blocks, ev.Key.Path())
-				m.logf("  %s", describe(ev))
+			follow(m.told, ev)
+			m.logf("  %s %s", ev.Tier, describe(ev))
+			gone := ev.Kind == tiers.BlockEvicted || ev.Kind == tiers.BlockRemoved && ev.Reason == "expired"
+			if name := ev.Key.Path(); gone && m.told[name] == nil {
+				delete(m.blocks, name)
 			}
 		}
 		m.event += uint64(n)
+	}
+}
+
+// settle waits until the secondary tiers have nothing to do.
+func (m *model) settle() {
+	if len(m.refs) > 0 {
+		m.quiesce()
 	}
 }
 
@@ -236,6 +248,7 @@ func (m *model) unlink() {
 	}
 	m.want("unlink "+name, m.world.unlink(tid, name), want)
 	delete(m.blocks, name)
+	m.absorb()
 }
 
 // hold opens a block for reading and keeps it open, or closes one.
@@ -281,6 +294,9 @@ func (m *model) compare() {
 	for g := range 2 {
 		for n := range 5 {
 			name := fmt.Sprintf("g%d/%d", g, n)
+			if len(m.refs) > 0 {
+				m.absorb() // reading another one has brought that up, and made room for it
+			}
 			for p := range uint32(modelProcs) {
 				tid := 10 * (p + 1)
 				want := m.blocks[name]
@@ -299,31 +315,61 @@ func (m *model) compare() {
 	}
 }
 
+// drop evicts a block from one of its tiers.
+func (m *model) drop() {
+	name := m.name()
+	tier := append([]string{"memory"}, tierNames[:len(m.refs)]...)[m.rng.IntN(len(m.refs)+1)]
+	m.logf("evict %s from %s", name, tier)
+	_, err := m.e.EvictFrom(context.Background(), tiers.EvictRequest{Tier: tier, Paths: []string{name}, Force: m.rng.IntN(4) == 0})
+	m.want("evict "+name, err, nil)
+	m.absorb()
+}
+
+// modelSetups are the engines of TestModel. Those with secondary tiers have enough
+// memory for all that can be open, so that nothing is missed for want of it.
+var modelSetups = []stormSetup{
+	{o: tiers.Options{CapacityBytes: 1024 * page}},
+	{o: tiers.Options{CapacityBytes: 64 * page}},
+	{o: tiers.Options{CapacityBytes: 64 * page, Policy: "arc"}},
+	{o: tiers.Options{CapacityBytes: 64 * page, Policy: "s3fifo"}},
+	{o: tiers.Options{CapacityBytes: 128 * page, Groups: map[block.GroupID]tiers.GroupOptions{"g1": {QuotaBytes: 48 * page}}}},
+	{o: tiers.Options{CapacityBytes: 128 * page, Groups: map[block.GroupID]tiers.GroupOptions{"g0": {BlockBytes: 3 * page}}, HeadroomBytes: 16 * page}},
+	{o: tiers.Options{CapacityBytes: 64 * page}, refs: []tiertest.ReferenceOptions{{}}},
+	{o: tiers.Options{CapacityBytes: 64 * page, Policy: "s3fifo"}, refs: []tiertest.ReferenceOptions{{CapacityBytes: 12 * page, Direct: true}}},
+	{o: tiers.Options{CapacityBytes: 64 * page, PromoteOnLookup: true, Secondaries: []tiers.SecondaryOptions{{Cascade: tiers.CascadeSync}, {}}},
+		refs: []tiertest.ReferenceOptions{{CapacityBytes: 6 * page}, {CapacityBytes: 20 * page}}},
+}
+
 // TestModel: for one caller at a time the engine does what a simple model does,
-// whatever the policy, the capacity and the quota; and all accounts are right at
-// every moment, and back at zero at the end (A22, A29).
+// whatever the policy, the capacity, the quota and the tiers below; and all accounts
+// are right at every moment, and back at zero at the end (A22, A29).
 func TestModel(t *testing.T) {
 	seed := seed(t)
-	for i, o := range []tiers.Options{
-		{CapacityBytes: 1024 * page},
-		{CapacityBytes: 64 * page},
-		{CapacityBytes: 64 * page, Policy: "arc"},
-		{CapacityBytes: 64 * page, Policy: "s3fifo"},
-		{CapacityBytes: 128 * page, Groups: map[block.GroupID]tiers.GroupOptions{"g1": {QuotaBytes: 48 * page}}},
-		{CapacityBytes: 128 * page, Groups: map[block.GroupID]tiers.GroupOptions{"g0": {BlockBytes: 3 * page}}, HeadroomBytes: 16 * page},
-	} {
+	for i, row := range modelSetups {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
-			m := &model{rng: rand.New(rand.NewPCG(seed, 0)), blocks: map[string][]byte{}, own: map[string]*draft{}}
+			m := &model{
+				rng: rand.New(rand.NewPCG(seed, uint64(i))), blocks: map[string][]byte{}, own: map[string]*draft{},
+				told: map[string]*copies{},
+			}
+			o := row.o
 			o.Now = func() time.Time { return time.Now().Add(time.Duration(m.now.Load())) }
-			m.world = open(t, shmDir(t), o)
+			var refs []*tiertest.Reference
+			for _, r := range row.refs {
+				refs = append(refs, tiertest.NewReference(t, r))
+			}
+			m.lower = openLower(t, shmDir(t), o, refs...)
 			must(t, m.mkdir("g0"), m.mkdir("g1"))
 			steps := []func(){m.put, m.put, m.rewrite, m.begin, m.goOn, m.goOn, m.rename, m.unlink, m.hold, m.hold, m.expire}
-			for range 400 {
+			n := 400
+			if len(refs) > 0 {
+				steps, n = append(steps, m.drop, m.drop), 200
+			}
+			for range n {
 				steps[m.rng.IntN(len(steps))]()
 				m.compare()
 				m.audit()
 				if t.Failed() {
-					for _, line := range m.trace[max(0, len(m.trace)-40):] {
+					for _, line := range m.trace[max(0, len(m.trace)-60):] {
 						t.Log(line)
 					}
 					break
@@ -345,8 +391,14 @@ func (m *model) end() {
 	m.now.Add(int64(24 * time.Hour))
 	m.e.Expire()
 	removeAll(m.t, m.world, "")
+	m.settle()
 	st := m.e.Stats()
-	if st.UsedBytes != 0 || st.PinnedBytes != 0 || st.Blocks != 0 || st.Names != 0 || st.Writing != 0 || m.blobs() != 0 {
+	for i, r := range m.refs {
+		if got := holds(r); got != "[]" {
+			m.t.Errorf("%s holds %s after all was removed", tierNames[i], got)
+		}
+	}
+	if st.UsedBytes != 0 || st.PinnedBytes != 0 || st.Blocks != 0 || st.Hollow != 0 || st.Names != 0 || st.Writing != 0 || m.blobs() != 0 {
 		m.t.Errorf("left after all was removed: %+v, %d files", st, m.blobs())
 	}
 	m.close(false)

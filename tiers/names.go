@@ -100,6 +100,7 @@ func (e *Engine) resolveLocked(parent index.ID, name string, o *owners) (id inde
 // ErrNotFound; Attr.Stable then says whether the absence may be cached.
 func (e *Engine) Lookup(parent index.ID, name string, tid uint32) (a Attr, err error) {
 	var live *File
+	var hollow bool
 	e.withNames(tid, func(o *owners) uint32 {
 		id, stable, unknown := e.resolveLocked(parent, name, o)
 		if unknown != 0 {
@@ -110,12 +111,14 @@ func (e *Engine) Lookup(parent index.ID, name string, tid uint32) (a Attr, err e
 		}
 		if id == 0 {
 			e.mu.counters.LookupMisses++
+			e.mu.summary.UnknownKeys++
 			a, err = Attr{Stable: stable}, block.ErrNotFound
 			return 0
 		}
 		en := e.mu.ix.At(id)
 		en.Lookups++
-		if e.opts.LookupLease > 0 && en.Flags&flagPolicy != 0 {
+		hollow = e.hollowLocked(id, en)
+		if e.opts.LookupLease > 0 && (hollow || en.Flags&flagPolicy != 0) {
 			en.Lease = e.now() + int64(e.opts.LookupLease)
 		}
 		e.mu.counters.LookupHit++
@@ -128,6 +131,9 @@ func (e *Engine) Lookup(parent index.ID, name string, tid uint32) (a Attr, err e
 	})
 	if live != nil {
 		live.refresh(&a)
+	}
+	if hollow && e.opts.PromoteOnLookup {
+		e.promote(e.ctx, a.ID, true)
 	}
 	return a, err
 }
@@ -250,8 +256,7 @@ func (e *Engine) Mkdir(parent index.ID, name string, mode, uid, gid uint32) (Att
 	en.Mode, en.UID, en.GID = modeDir|mode&0o7777, uid, gid
 	en.Mtime, en.Atime, en.Ctime = now, now, now
 	en.Blob, en.Lookups = uint64(blob), 1
-	e.mu.seq++
-	en.Seq = e.mu.seq
+	en.Seq = e.nextSeqLocked()
 	e.mu.ix.Link(id, parent, name)
 	e.markDirLocked(id, en)
 	e.changedLocked(parent)

@@ -2,6 +2,7 @@ package tiers
 
 import (
 	"context"
+	"errors"
 	"os"
 	"time"
 
@@ -26,11 +27,71 @@ type Opened struct {
 // another process is writing under its final name is not there yet. It marks the
 // block as recently used.
 //
-// It fails with ErrIsDir, or with ErrStale if the name must be looked up again
-// because it means something else by now; that look-up fails with ErrNotFound if
-// the block is gone.
-func (e *Engine) OpenRead(id index.ID, tid uint32) (o Opened, err error) {
+// A block that is not in memory is promoted first: OpenRead waits for that, up to
+// PromoteTimeout, or, with nonblock set, begins it and fails with ErrPending.
+//
+// It fails with ErrIsDir; with ErrStale if the name must be looked up again because
+// it means something else by now, which then fails with ErrNotFound if the block
+// is gone; with ErrNotFound if no tier can give it; with ctx's error.
+func (e *Engine) OpenRead(ctx context.Context, id index.ID, tid uint32, nonblock bool) (Opened, error) {
+	o, hollow, err := e.openRead(id, tid, true)
+	if !hollow {
+		return o, err
+	}
+	return e.openHollow(ctx, id, tid, nonblock)
+}
+
+// ErrHollow: the block is in no memory, so that an open has to wait.
+var ErrHollow = errors.New("block is not in memory")
+
+// OpenHot is OpenRead for what is in memory. It does not wait; of other blocks it
+// says ErrHollow.
+func (e *Engine) OpenHot(id index.ID, tid uint32) (Opened, error) {
+	o, hollow, err := e.openRead(id, tid, true)
+	if hollow {
+		return o, ErrHollow
+	}
+	return o, err
+}
+
+// OpenLater is OpenRead for a block of which OpenHot said ErrHollow. It does not wait,
+// but calls then when the open can be answered, from any goroutine and possibly
+// before it returns; then must not block. Where it succeeds, file is the block's file,
+// open until then returns, or nil.
+func (e *Engine) OpenLater(id index.ID, tid uint32, then func(o Opened, file *os.File, err error)) {
+	e.promoteLater(id, func(file *os.File, err error) {
+		if errors.Is(err, ErrStale) {
+			o, hollow, err := e.openRead(id, tid, true) // it may have come up in between
+			if hollow {
+				err = ErrStale
+			}
+			then(o, nil, err)
+			return
+		}
+		if err != nil {
+			then(Opened{}, nil, missError(err))
+			return
+		}
+		o, _, err := e.openRead(id, tid, false)
+		e.CloseRead(id) // what promoteLater pinned it with
+		then(o, file, err)
+	})
+}
+
+func (e *Engine) openHollow(ctx context.Context, id index.ID, tid uint32, nonblock bool) (Opened, error) {
+	if err := e.promote(ctx, id, nonblock); err != nil {
+		return Opened{}, missError(err)
+	}
+	o, _, err := e.openRead(id, tid, false)
+	e.CloseRead(id) // what promote pinned it with
+	return o, err
+}
+
+// openRead is OpenRead for what is in memory; else it reports that the block is
+// hollow. hit: it was there without a promotion.
+func (e *Engine) openRead(id index.ID, tid uint32, hit bool) (o Opened, hollow bool, err error) {
 	e.withNames(tid, func(ow *owners) uint32 {
+		hollow = false
 		en := e.mu.ix.At(id)
 		o, err = Opened{ID: id, Blob: BlobID(en.Blob), Size: en.Size}, nil
 		f := e.mu.files[id]
@@ -49,6 +110,9 @@ func (e *Engine) OpenRead(id index.ID, tid uint32) (o Opened, err error) {
 			}
 		case e.mu.ix.Linked(id) && e.expiredLocked(id):
 			err = block.ErrNotFound
+		case e.hollowLocked(id, en):
+			hollow = true
+			return 0
 		case en.Blob == 0 && f == nil, !e.mu.ix.Linked(id) && f == nil && en.Opens == 0 && en.Flags&flagLimbo == 0:
 			err = ErrStale // replaced or evicted since the kernel looked it up
 		}
@@ -72,6 +136,9 @@ func (e *Engine) OpenRead(id index.ID, tid uint32) (o Opened, err error) {
 		if en.Flags&flagPolicy != 0 {
 			e.orderLocked(e.mu.groups[en.Group]).Touch(uint32(id))
 		}
+		if len(e.tiers) > 0 {
+			e.readLocked(id, en, hit)
+		}
 		return 0
 	})
 	if err == nil && o.Write != nil {
@@ -79,7 +146,59 @@ func (e *Engine) OpenRead(id index.ID, tid uint32) (o Opened, err error) {
 			e.CloseRead(id)
 		}
 	}
-	return o, err
+	return o, hollow, err
+}
+
+// maxTouched bounds the blocks that wait for the tiers to be told that they were
+// read. What exceeds it keeps its place in their eviction order.
+const maxTouched = 1 << 16
+
+// readLocked follows the open of a block that is in memory, for the tiers below.
+func (e *Engine) readLocked(id index.ID, en *index.Entry, hit bool) {
+	if hit {
+		e.memoryHitLocked(en.Size)
+	}
+	if en.Tiers != 0 && en.Flags&flagTouched == 0 && len(e.mu.touched) < maxTouched {
+		en.Flags |= flagTouched
+		e.mu.touched = append(e.mu.touched, id)
+	}
+	if en.Flags&flagOnceSeen != 0 { // this is the second time
+		en.Flags &^= flagOnceSeen
+		e.cascadeLocked(id, en)
+	}
+}
+
+// tellTouched passes on to the tiers which blocks were read.
+func (e *Engine) tellTouched() {
+	e.mu.Lock()
+	if len(e.mu.touched) == 0 {
+		e.mu.Unlock()
+		return
+	}
+	keys := make([][]block.Key, len(e.tiers))
+	for _, id := range e.mu.touched {
+		if !e.mu.ix.Valid(id) || e.mu.ix.At(id).Flags&flagTouched == 0 {
+			continue
+		}
+		en := e.mu.ix.At(id)
+		en.Flags &^= flagTouched
+		if !e.mu.ix.Linked(id) {
+			continue
+		}
+		key := e.keyLocked(id)
+		for i, s := range e.tiers {
+			if en.Tiers&s.bit != 0 {
+				keys[i] = append(keys[i], key)
+			}
+		}
+	}
+	e.mu.touched = e.mu.touched[:0]
+	e.mu.Unlock()
+	for i, s := range e.tiers {
+		if len(keys[i]) > 0 {
+			s.tier.Touch(keys[i])
+		}
+	}
 }
 
 // CloseRead ends what OpenRead began.
@@ -104,6 +223,8 @@ func (e *Engine) settleLocked(id index.ID, en *index.Entry, g *gone) {
 		e.addUsedLocked(en, chargeOf(en.Size)-f.charge)
 		delete(e.mu.files, id)
 		g.files = append(g.files, f)
+		e.cascadeLocked(id, en)
+		e.signalSpaceLocked() // it can be evicted now
 	} else if f != nil && f.shadow && f.writers == 0 && (f.base != 0 || f.poisoned != nil) {
 		if f.poisoned == nil && e.now()-f.promised < promiseGrace {
 			return // an open of it may be on its way; else runExpiry takes it
@@ -128,14 +249,26 @@ func (e *Engine) settleLocked(id index.ID, en *index.Entry, g *gone) {
 //
 // Other errors: ErrIsDir, ErrNoSpace, ErrQuota, ctx's error.
 func (e *Engine) OpenWrite(ctx context.Context, id index.ID, tid uint32, truncate bool) (*Handle, error) {
+	return e.openWrite(ctx, id, tid, truncate, 0)
+}
+
+// openWrite is OpenWrite for a caller that has held of the file's Opens itself.
+func (e *Engine) openWrite(ctx context.Context, id index.ID, tid uint32, truncate bool, held uint32) (*Handle, error) {
 	deadline := e.opts.Now().Add(closeGrace)
 	for {
-		o := writeOpen{id: id, tid: tid, truncate: truncate}
+		var o writeOpen
 		e.withNames(tid, func(ow *owners) uint32 {
-			o = writeOpen{id: id, tid: tid, truncate: truncate, late: !e.opts.Now().Before(deadline)}
+			o = writeOpen{id: id, tid: tid, truncate: truncate, held: held, late: !e.opts.Now().Before(deadline)}
 			return e.openWriteLocked(&o, ow)
 		})
 		switch {
+		case o.hollow:
+			if err := e.promote(ctx, id, false); err != nil {
+				return nil, missError(err)
+			}
+			h, err := e.openWrite(ctx, id, tid, truncate, held+1)
+			e.CloseRead(id) // what promote pinned it with
+			return h, err
 		case o.wait != nil:
 			if err := waitSpace(ctx, o.wait, deadline.Sub(e.opts.Now())); err != nil {
 				return nil, err
@@ -165,8 +298,10 @@ type writeOpen struct {
 	id       index.ID
 	tid      uint32
 	truncate bool
-	late     bool // do not wait any more
+	held     uint32 // of the file's Opens: the caller's own
+	late     bool   // do not wait any more
 
+	hollow  bool            // to be promoted first
 	wait    <-chan struct{} // try again after this, or after closeGrace
 	version *File           // made for this process, to be looked up
 	err     error
@@ -184,6 +319,12 @@ func (e *Engine) openWriteLocked(o *writeOpen, ow *owners) (unknown uint32) {
 	switch {
 	case en.Mode&modeType == modeDir:
 		o.err = block.ErrIsDir
+		return 0
+	case e.hollowLocked(o.id, en) && !o.truncate:
+		o.hollow = true
+		return 0
+	case e.hollowLocked(o.id, en):
+		o.version = e.replaceLocked(o.id, o.tid) // its bytes are not wanted
 		return 0
 	case en.Blob == 0 && (f == nil || f.base == 0), en.Flags&flagLimbo != 0, f == nil && !e.mu.ix.Linked(o.id):
 		// Gone, or replaced: its bytes may still have readers, or be the base of a
@@ -206,7 +347,7 @@ func (e *Engine) openWriteLocked(o *writeOpen, ow *owners) (unknown uint32) {
 	case isBlock && f != nil && !f.shared && en.Opens == uint32(f.closed) && !o.late:
 		o.wait = e.mu.space // closed; the kernel is about to release it
 		return 0
-	case isBlock && (o.truncate || !pinned && (f != nil && !f.shared || f == nil && en.Opens > 0)):
+	case isBlock && (o.truncate || !pinned && (f != nil && !f.shared || f == nil && en.Opens > o.held)):
 		o.version = e.replaceLocked(o.id, o.tid)
 		return 0
 	case f == nil:

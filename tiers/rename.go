@@ -27,13 +27,18 @@ const renameTries = 16
 //
 // It fails with ErrNotFound, ErrExist, ErrIsDir, ErrNotDir, ErrNotEmpty, ErrLoop,
 // ErrReserved, ErrInvalid, ErrNameTooLong, ErrPoisoned, ErrNoSpace, ErrQuota.
-func (e *Engine) Rename(o RenameOptions) error {
+//
+// A rename that commits waits for the block's copy as Flush does.
+func (e *Engine) Rename(ctx context.Context, o RenameOptions) error {
 	for tries := 0; ; tries++ {
 		id, f, err := e.renameSource(&o)
 		if err != nil {
 			return err
 		}
 		again, err := e.tryRename(id, f, &o)
+		if err == nil && !again && f != nil {
+			err = e.renamed(ctx, id, f)
+		}
 		e.Forget(id, 1)
 		if !again || tries == renameTries {
 			return err
@@ -41,14 +46,33 @@ func (e *Engine) Rename(o RenameOptions) error {
 	}
 }
 
+// renamed waits for what a commit by rename has to wait for.
+func (e *Engine) renamed(ctx context.Context, id index.ID, f *File) error {
+	e.mu.Lock()
+	committed := e.mu.ix.At(id).Flags&flagUncommitted == 0
+	sync := committed && f.sync
+	if committed {
+		f.sync = false
+	}
+	e.mu.Unlock()
+	if !committed {
+		return nil
+	}
+	return e.afterCommit(ctx, id, sync)
+}
+
 // tryRename moves id, which the name meant a moment ago. It reports whether to look
 // again, because the name means something else now, or its last handle was closed.
 func (e *Engine) tryRename(id index.ID, f *File, o *RenameOptions) (again bool, err error) {
 	var size, mtime int64
+	var bytesless bool
 	if f != nil {
 		if err := e.ownBytes(id, f, o); err != nil {
 			return false, err
 		}
+		bytesless = e.bytesless(f)
+	}
+	if f != nil && !bytesless {
 		if size, mtime, err = f.fstat(); err != nil {
 			return true, block.ErrNotFound
 		}
@@ -63,7 +87,8 @@ func (e *Engine) tryRename(id index.ID, f *File, o *RenameOptions) (again bool, 
 		if unknown != 0 {
 			return unknown
 		}
-		if again = got != id || e.mu.files[got] != f; again {
+		again = got != id || e.mu.files[got] != f || bytesless && f.base != e.mu.ix.Lookup(o.Parent, o.Name)
+		if again {
 			err = block.ErrNotFound
 			return 0
 		}
@@ -89,9 +114,11 @@ func (e *Engine) renameVersionLocked(id index.ID, f *File, o *RenameOptions, siz
 		alias = f
 		id, f = f.base, e.mu.files[f.base]
 	}
+	from := e.mu.ix.Path(id)
 	if err := e.renameLocked(id, f, o, size, mtime, g); err != nil {
 		return nil, err
 	}
+	to := e.mu.ix.Path(id)
 	if alias != nil && alias.shadow {
 		e.unshadowLocked(alias)
 		e.shadowLocked(alias, nameKey{o.NewParent, o.NewName})
@@ -102,7 +129,12 @@ func (e *Engine) renameVersionLocked(id index.ID, f *File, o *RenameOptions, siz
 		return true
 	})
 	for _, c := range moved {
-		e.mu.ix.At(c).Lookups++
+		en := e.mu.ix.At(c)
+		en.Lookups++
+		if en.Tiers|en.Storing != 0 && from != to {
+			old, _ := block.ParseKey(from + e.mu.ix.Path(c)[len(to):])
+			e.updateCopiesLocked(c, en, old)
+		}
 	}
 	return moved, nil
 }
@@ -117,6 +149,14 @@ func (e *Engine) ownBytes(id index.ID, f *File, o *RenameOptions) error {
 		return nil
 	}
 	return f.prepare(context.Background(), 0, false)
+}
+
+// bytesless reports whether f is a version of a hollow block, made to be emptied, that
+// was not yet opened: there are no bytes to rename but the block's own.
+func (e *Engine) bytesless(f *File) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return f.base != 0 && f.file == nil
 }
 
 // settle ends the write side of a file whose last handle was closed before its
@@ -176,27 +216,10 @@ func (e *Engine) renameLocked(id index.ID, f *File, o *RenameOptions, size, mtim
 		target = ix.Lookup(k.parent, k.name) // its group may have evicted it
 	}
 	old := ix.Path(id)
-	if ix.Linked(id) {
-		e.leaveLimboNamedLocked(nameKey{o.Parent, o.Name}, g)
-	}
-	shadow := f != nil && f.shadow
-	if target != 0 && isDir {
-		e.dropDirLocked(target, ix.At(target), g)
-	} else if target != 0 {
-		e.displaceLocked(target, k, g)
-	}
-	if shadow {
-		e.unshadowLocked(f)
-		ix.Link(id, k.parent, k.name)
-	} else {
-		ix.Rename(id, k.parent, k.name)
-	}
-	e.dropIdleLocked(k, g)
-	e.changedLocked(o.Parent)
-	e.changedLocked(o.NewParent)
+	e.moveNameLocked(id, f, o, target, g)
 	en.Ctime = e.now()
-	e.mu.seq++
-	en.Seq = e.mu.seq
+	was := en.Seq
+	en.Seq = e.nextSeqLocked()
 	switch temp := e.isTempLocked(k.parent, k.name); {
 	case isDir:
 		e.renamedDirLocked(id, en)
@@ -214,10 +237,45 @@ func (e *Engine) renameLocked(id index.ID, f *File, o *RenameOptions, size, mtim
 			from, _ := block.ParseKey(old)
 			to, _ := block.ParseKey(ix.Path(id))
 			e.events.add(Event{Time: time.Unix(0, en.Ctime), Kind: BlockRenamed, Key: to, From: from, Size: en.Size})
+			e.retargetLocked(id, id, was, en.Seq)
+			if p := e.mu.promotions[id]; p != nil && p.seq == was {
+				p.seq = en.Seq
+			}
+			if f == nil || f.writers == 0 {
+				e.cascadeLocked(id, en)
+			}
 		}
 	}
 	e.classifyLocked(id, en)
 	return nil
+}
+
+// moveNameLocked gives id the new name, and takes it from target, 0 if nobody has it.
+func (e *Engine) moveNameLocked(id index.ID, f *File, o *RenameOptions, target index.ID, g *gone) {
+	ix := e.mu.ix
+	k := nameKey{o.NewParent, o.NewName}
+	if ix.Linked(id) {
+		if en := ix.At(id); en.Flags&flagSynced != 0 {
+			e.removeCopiesLocked(id, en) // under the old name
+		}
+		e.leaveLimboNamedLocked(nameKey{o.Parent, o.Name}, g)
+	}
+	shadow := f != nil && f.shadow
+	if target != 0 && ix.At(id).Mode&modeType == modeDir {
+		e.dropDirLocked(target, ix.At(target), g)
+	} else if target != 0 {
+		e.displaceLocked(target, k, g)
+	}
+	if shadow {
+		e.unshadowLocked(f)
+		ix.Link(id, k.parent, k.name)
+	} else {
+		ix.Rename(id, k.parent, k.name)
+	}
+	e.dropIdleLocked(k, g)
+	e.dropIdleLocked(nameKey{o.Parent, o.Name}, g) // else their processes would still find the block there
+	e.changedLocked(o.Parent)
+	e.changedLocked(o.NewParent)
 }
 
 // checkTargetLocked checks that what has the new name may be replaced.

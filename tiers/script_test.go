@@ -219,7 +219,7 @@ var commands = map[string]func(r *runner, a []string) string{
 		if n, err := strconv.Atoi(a[len(a)-1]); err == nil {
 			thread = uint32(n)
 		}
-		return kind(r.w.e.Flush(f.h, thread, by))
+		return kind(r.w.e.Flush(context.Background(), f.h, thread, by))
 	},
 	"release": func(r *runner, a []string) string {
 		r.files[a[0]].release()

@@ -12,13 +12,63 @@ type Stats struct {
 	Writing       int64 // files being written or held back under a temporary name
 	IndexBytes    int64 // memory of the table of names
 	Counters      Counters
+
+	Hollow      int64            // committed files that only secondary tiers hold
+	Secondaries []SecondaryStats // in order
+	Summary     Summary
+}
+
+// SecondaryStats is a snapshot of one secondary tier and of what the engine does
+// with it. The counters are totals since Open.
+type SecondaryStats struct {
+	Name string
+	TierStats
+
+	QueuedBlocks, QueuedBytes, QueueLimitBytes int64 // waiting to be stored, or being stored
+
+	Cascaded, CascadedBytes uint64
+	CascadeDropped          uint64 // blocks not stored because the queue was full
+	CascadeSkipped          uint64 // because the tier had no room or may not write
+	CascadeFailed           uint64
+	AdmissionRejected       uint64 // because they had been seen only once
+
+	Promoted, PromotedBytes uint64
+	PromoteAbsent           uint64 // the tier had the block no longer
+	PromoteCorrupt          uint64
+	PromoteFailed           uint64 // for another reason
+	PromoteTimeouts         uint64 // the reader got a miss because it took too long
+	Batches                 uint64 // load jobs
+}
+
+// Summary counts keys by where a reader found them, over all batches. Source:
+// the tier log of vLLM's Mooncake store connector.
+type Summary struct {
+	MemoryKeys  uint64 // opened in memory
+	DiskKeys    uint64 // promoted from the tier "disk"
+	PeerKeys    uint64 // from another node
+	UnknownKeys uint64 // in no tier: misses
+	SuccessKeys uint64
+	FailedKeys  uint64
+	BytesByTier map[string]uint64
 }
 
 // Stats returns a snapshot.
 func (e *Engine) Stats() Stats {
+	st := e.stats()
+	for i, s := range e.tiers {
+		st.Secondaries[i].TierStats.State = "online"
+		if r, ok := s.tier.(Statser); ok {
+			st.Secondaries[i].TierStats = r.Stats()
+		}
+	}
+	return st
+}
+
+// stats is what the engine itself knows.
+func (e *Engine) stats() Stats {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return Stats{
+	st := Stats{
 		CapacityBytes: e.opts.CapacityBytes,
 		UsedBytes:     e.mu.usedBytes,
 		PinnedBytes:   e.mu.pinnedBytes,
@@ -27,7 +77,19 @@ func (e *Engine) Stats() Stats {
 		Writing:       int64(len(e.mu.files)),
 		IndexBytes:    e.mu.ix.Bytes(),
 		Counters:      e.mu.counters,
+		Hollow:        e.mu.hollow,
+		Summary:       e.mu.summary,
 	}
+	st.Summary.BytesByTier = map[string]uint64{"memory": e.mu.memoryBytes}
+	for name, n := range e.mu.summary.BytesByTier {
+		if name != "memory" {
+			st.Summary.BytesByTier[name] = n
+		}
+	}
+	for _, s := range e.tiers {
+		st.Secondaries = append(st.Secondaries, s.stats)
+	}
+	return st
 }
 
 // GroupStats is a snapshot of one group.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
 // seed returns the seed of a random test, printed so that KVFS_TEST_SEED can
@@ -64,9 +66,10 @@ func check(group int, p []byte) (version uint64, err error) {
 
 // storm is the shared state of the workers of TestStorm.
 type storm struct {
-	*world
+	*lower
 	version atomic.Uint64
 	bad     sync.Map // versions that must never be seen
+	absent  int      // copies that a tier turned out to lack
 	reads   atomic.Int64
 
 	// update is held by who rewrites in place: without O_TRUNC two writers share
@@ -80,7 +83,7 @@ const (
 )
 
 // expected are the answers that a worker may get at any time.
-var expected = []error{block.ErrNotFound, block.ErrNoSpace, block.ErrQuota, block.ErrExist, block.ErrPoisoned}
+var expected = []error{block.ErrNotFound, block.ErrNoSpace, block.ErrNotDir, block.ErrIsDir, block.ErrQuota, block.ErrExist, block.ErrPoisoned}
 
 func (s *storm) allow(what string, err error) {
 	if err == nil || slices.ContainsFunc(expected, func(k error) bool { return errors.Is(err, k) }) {
@@ -96,7 +99,12 @@ type worker struct {
 	rng *rand.Rand
 }
 
-func (w *worker) slot(group int) string { return fmt.Sprintf("g%d/%d", group, w.rng.IntN(stormSlots)) }
+func (w *worker) slot(group int) string {
+	if w.rng.IntN(4) == 0 { // in a directory that is renamed
+		return fmt.Sprintf("g%d/%c/%d", group, 'd'+w.rng.IntN(2), w.rng.IntN(3))
+	}
+	return fmt.Sprintf("g%d/%d", group, w.rng.IntN(stormSlots))
+}
 
 // fill writes a new version in pieces through f, and says which.
 func (w *worker) fill(f *file, group int) (uint64, error) {
@@ -231,8 +239,44 @@ func (w *worker) step() {
 		if _, err := w.names(w.tid, fmt.Sprintf("g%d", group)); err != nil {
 			w.t.Errorf("readdir: %v", err)
 		}
-	default:
+	case n < 96:
+		dirs := []string{fmt.Sprintf("g%d/d", group), fmt.Sprintf("g%d/e", group)}
+		from := w.rng.IntN(2)
+		if err := w.rename(w.tid, dirs[from], dirs[1-from], true); !errors.Is(err, block.ErrLoop) {
+			w.allow("rename directory", err)
+		}
+	case n < 98:
 		w.attributes(w.slot(group), group)
+	default:
+		w.lower(w.slot(group))
+	}
+}
+
+// lower is an operation that is about the secondary tiers.
+func (w *worker) lower(name string) {
+	a, err := w.lookup(w.tid, name)
+	if err != nil {
+		return
+	}
+	defer w.forget(a.ID)
+	switch tier := append([]string{"memory"}, tierNames[:len(w.refs)]...)[w.rng.IntN(len(w.refs)+1)]; w.rng.IntN(4) {
+	case 0:
+		_, err := w.e.EvictFrom(context.Background(), tiers.EvictRequest{Tier: tier, Paths: []string{name}, Force: w.rng.IntN(4) == 0})
+		w.allow("evict", err)
+	case 1:
+		if err := w.e.Fsync(context.Background(), a.ID); !errors.Is(err, block.ErrUnavailable) {
+			w.allow("fsync", err)
+		}
+	case 2:
+		if _, err := w.e.OpenRead(context.Background(), a.ID, w.tid, true); err == nil {
+			w.e.CloseRead(a.ID)
+		} else if !errors.Is(err, block.ErrPending) && !errors.Is(err, tiers.ErrStale) {
+			w.allow("open without waiting", err)
+		}
+	case 3:
+		w.e.TierNames(a.ID)
+		w.e.PresenceOf(a.ID)
+		w.e.TellTouched()
 	}
 }
 
@@ -261,18 +305,68 @@ func (w *worker) attributes(name string, group int) {
 	}
 }
 
+// stormSetup is one row of TestStorm.
+type stormSetup struct {
+	o    tiers.Options
+	refs []tiertest.ReferenceOptions
+
+	later bool // open as a front does that must not wait
+	bare  bool // the first tier can do no more than it must
+}
+
+// stormSetups are small engines of every kind: with no secondary tier, one, and two,
+// which are too small for all blocks, and take their time.
+func stormSetups() []stormSetup {
+	slow := func(pages int64) tiertest.ReferenceOptions {
+		return tiertest.ReferenceOptions{CapacityBytes: pages * page, Latency: time.Millisecond, Clock: jitter{}, OnJob: checkJob}
+	}
+	faulty := slow(64)
+	faulty.Faults = tiertest.NewPlan(
+		tiertest.Rule{Op: tiertest.OpStore, Every: 5, Fault: tiertest.Fault{Corrupt: true}},
+		tiertest.Rule{Op: tiertest.OpLoad, Every: 7, Fault: tiertest.Fault{Err: block.ErrUnavailable}},
+	)
+	quota := map[block.GroupID]tiers.GroupOptions{"g1": {QuotaBytes: 20 * page}}
+	return []stormSetup{
+		{o: tiers.Options{CapacityBytes: 24 * page, Policy: "lru"}},
+		{o: tiers.Options{CapacityBytes: 40 * page, HeadroomBytes: 16 * page, Policy: "arc", HighWatermark: 0.9, LowWatermark: 0.5}},
+		{o: tiers.Options{CapacityBytes: 256 * page, Policy: "s3fifo", LookupLease: time.Second}},
+		{o: tiers.Options{CapacityBytes: 40 * page, Groups: quota}},
+		{o: tiers.Options{CapacityBytes: 24 * page}, refs: []tiertest.ReferenceOptions{slow(256)}},
+		{o: tiers.Options{CapacityBytes: 40 * page, Groups: quota, PromoteOnLookup: true}, refs: []tiertest.ReferenceOptions{slow(32)}, later: true},
+		{o: tiers.Options{CapacityBytes: 32 * page, Policy: "s3fifo", PromoteWindow: 100 * time.Microsecond, PromoteBatchKeys: 3},
+			refs: []tiertest.ReferenceOptions{slow(24), slow(200)}, later: true},
+		{o: tiers.Options{CapacityBytes: 32 * page, LookupLease: 10 * time.Millisecond, Secondaries: []tiers.SecondaryOptions{
+			{Cascade: tiers.CascadeSync, QueueBytes: 8 * page}, {SecondHit: true}}},
+			refs: []tiertest.ReferenceOptions{slow(40), {CapacityBytes: 16 * page, Direct: true}}},
+		{o: tiers.Options{CapacityBytes: 24 * page, Policy: "arc"}, refs: []tiertest.ReferenceOptions{slow(1024)}, bare: true},
+		{o: tiers.Options{CapacityBytes: 24 * page}, refs: []tiertest.ReferenceOptions{faulty, slow(64)}},
+	}
+}
+
+// checkJob panics at a job that makes no sense (A5, C18).
+func checkJob(_ tiertest.Op, j *tiers.Job) {
+	seen := map[block.Key]bool{}
+	for _, b := range j.Blocks {
+		if seen[b.Key] || b.Key == (block.Key{}) || b.File == nil {
+			panic("two blocks with one key, or one without a key or file")
+		}
+		seen[b.Key] = true
+	}
+	if len(j.Blocks) == 0 || j.ID == 0 || j.Done == nil {
+		panic("empty job")
+	}
+}
+
 // TestStorm: processes write, rename, rewrite, read, unlink and change blocks of
-// few names in little room at the same time. Every read is checked byte for byte
+// few names in little room at the same time, while blocks go down to secondary
+// tiers, leave memory, and come up again. Every read is checked byte for byte
 // (C20); a version that was not committed is never seen; the events tell in the
-// end which blocks there are (A39); and nothing is left when all is removed.
+// end which blocks there are (A39); each tier holds in the end what the engine
+// believes (A13); and nothing is left when all is removed (A24).
 func TestStorm(t *testing.T) {
-	for _, o := range []tiers.Options{
-		{CapacityBytes: 24 * page, Policy: "lru"},
-		{CapacityBytes: 40 * page, HeadroomBytes: 16 * page, Policy: "arc", HighWatermark: 0.9, LowWatermark: 0.5},
-		{CapacityBytes: 256 * page, Policy: "s3fifo", LookupLease: time.Second},
-		{CapacityBytes: 40 * page, Groups: map[block.GroupID]tiers.GroupOptions{"g1": {QuotaBytes: 20 * page}}},
-	} {
-		t.Run(fmt.Sprintf("%s %d", o.Policy, o.CapacityBytes/page), func(t *testing.T) {
+	for i, row := range stormSetups() {
+		t.Run(fmt.Sprintf("%d %s %d", i, row.o.Policy, row.o.CapacityBytes/page), func(t *testing.T) {
+			o := row.o
 			o.WriteTimeout = 20 * time.Millisecond
 			var late atomic.Bool
 			o.Now = func() time.Time {
@@ -281,54 +375,73 @@ func TestStorm(t *testing.T) {
 				}
 				return time.Now()
 			}
-			s := &storm{world: open(t, shmDir(t), o)}
+			var refs []*tiertest.Reference
+			for _, r := range row.refs {
+				refs = append(refs, tiertest.NewReference(t, r))
+			}
+			if row.bare {
+				o.Secondaries = []tiers.SecondaryOptions{{Tier: bare{refs[0]}}}
+			}
+			s := &storm{lower: openLower(t, shmDir(t), o, refs...)}
+			s.later = row.later
 			for g := range stormGroups {
-				must(t, s.mkdir(fmt.Sprintf("g%d", g)))
+				must(t, s.mkdir(fmt.Sprintf("g%d", g)), s.mkdir(fmt.Sprintf("g%d/d", g)))
 			}
-			seed := seed(t)
-			var wg sync.WaitGroup
-			for i := range 8 {
-				w := &worker{s, uint32(10 * (i + 1)), rand.New(rand.NewPCG(seed, uint64(i)))}
-				wg.Go(func() {
-					for range 250 {
-						w.step()
-					}
-				})
+			s.blow(seed(t))
+			st := s.e.Stats()
+			t.Logf("%d reads, %d versions, %+v", s.reads.Load(), s.version.Load(), st.Counters)
+			for _, l := range st.Secondaries {
+				t.Logf("%s: %d cascaded, %d promoted, %d absent, %d skipped, %d dropped, tier %+v", l.Name, l.Cascaded, l.Promoted, l.PromoteAbsent, l.CascadeSkipped, l.CascadeDropped, l.TierStats)
 			}
-			wg.Wait()
-			t.Logf("%d reads, %d versions, %+v", s.reads.Load(), s.version.Load(), s.e.Stats().Counters)
-			s.audit()
+			s.quiesce()
 			s.replay()
+			if s.absent > 0 && !row.bare { // of a bare one, a rename takes copies away
+				t.Errorf("%d copies were not where they were thought to be", s.absent)
+			}
 			late.Store(true) // versions that nobody opened, and temporary files, expire
 			s.e.Expire()
 			removeAll(t, s.world, "")
-			st := s.e.Stats()
-			if st.UsedBytes != 0 || st.Blocks != 0 || st.Names != 0 || s.blobs() != 0 {
+			s.quiesce()
+			st = s.e.Stats()
+			if st.UsedBytes != 0 || st.Blocks != 0 || st.Hollow != 0 || st.Names != 0 || s.blobs() != 0 {
 				t.Errorf("left after all was removed: %+v, %d files", st, s.blobs())
+			}
+			for _, r := range refs {
+				if got := holds(r); got != "[]" {
+					t.Errorf("a tier holds %s after all was removed", got)
+				}
 			}
 			s.close(false)
 		})
 	}
 }
 
+// blow runs the workers.
+func (s *storm) blow(seed uint64) {
+	var wg sync.WaitGroup
+	for i := range 8 {
+		w := &worker{s, uint32(10 * (i + 1)), rand.New(rand.NewPCG(seed, uint64(i)))}
+		wg.Go(func() {
+			for range 250 {
+				w.step()
+			}
+		})
+	}
+	wg.Wait()
+}
+
 // replay follows the events and compares with what is there.
 func (s *storm) replay() {
 	s.t.Helper()
-	told := map[string]int64{}
+	told := map[string]*copies{}
 	buf := make([]tiers.Event, tiers.EventRing)
 	n, missed, err := s.e.Events().Read(context.Background(), 1, buf)
 	if err != nil || missed != 0 {
 		s.t.Fatalf("events: missed %d, %v", missed, err)
 	}
 	for _, ev := range buf[:n] {
-		switch ev.Kind {
-		case tiers.BlockStored:
-			told[ev.Key.Path()] = ev.Size
-		case tiers.BlockRenamed:
-			delete(told, ev.From.Path())
-			told[ev.Key.Path()] = ev.Size
-		default:
-			delete(told, ev.Key.Path())
+		if follow(told, ev); ev.Reason == "absent" {
+			s.absent++
 		}
 	}
 	there := map[string]int64{}
@@ -339,20 +452,57 @@ func (s *storm) replay() {
 		}
 		for _, n := range names {
 			name := fmt.Sprintf("g%d/%s", g, n)
-			if a, err := s.e.Resolve(context.Background(), name); err == nil {
+			if a, err := s.e.Resolve(context.Background(), name); err == nil && a.Mode&0o170000 != 0o040000 {
 				there[name] = a.Size
 			}
 		}
 	}
 	for name, size := range there {
-		if told[name] != size {
-			s.t.Errorf("%s: %d bytes are there, the events say %d", name, size, told[name])
+		if c := told[name]; c == nil || c.size != size && !c.unsure {
+			s.t.Errorf("%s: %d bytes are there, the events say %+v", name, size, c)
 		}
 	}
 	for name := range told {
-		if _, ok := there[name]; !ok {
+		// A directory's rename has no event for what is below.
+		if _, ok := there[name]; !ok && !told[name].unsure && strings.Count(name, "/") == 1 {
 			s.t.Errorf("%s: not there, the events say it is", name)
 		}
+	}
+}
+
+// copies is what the events say of one block.
+type copies struct {
+	size   int64
+	tiers  map[string]bool
+	unsure bool
+}
+
+// follow applies an event.
+func follow(told map[string]*copies, ev tiers.Event) {
+	name := ev.Key.Path()
+	c := told[name]
+	switch ev.Kind {
+	case tiers.BlockStored:
+		if c == nil || ev.Tier == "memory" && ev.Reason == "" { // another version
+			c = &copies{tiers: map[string]bool{}}
+			told[name] = c
+		}
+		c.size, c.tiers[ev.Tier] = ev.Size, true
+	case tiers.BlockRenamed:
+		told[name] = told[ev.From.Path()]
+		delete(told, ev.From.Path())
+		if told[name] == nil || strings.Count(ev.From.Path(), "/") > 1 { // a directory's rename has no event
+			told[name] = &copies{tiers: map[string]bool{}, unsure: true}
+		}
+	case tiers.BlockEvicted:
+		if c == nil || c.unsure {
+			return
+		}
+		if delete(c.tiers, ev.Tier); len(c.tiers) == 0 {
+			delete(told, name)
+		}
+	default:
+		delete(told, name)
 	}
 }
 

@@ -35,7 +35,7 @@ func (p Presence) String() string {
 // implementation and the conformance suite that each of them runs.
 //
 // No method blocks on I/O: Lookup answers from memory, the others enqueue. All
-// may be called in parallel, and none is called after Close.
+// may be called in parallel.
 //
 // Source: vLLM v1/kv_offload/tiering/base.py, SecondaryTierManager.
 type Tier interface {
@@ -45,9 +45,20 @@ type Tier interface {
 	// a successful no-op.
 	Lookup(ctx context.Context, keys []block.Key, out []Presence) error
 
-	// Store copies the blocks of job down into the tier. A block that the
-	// tier holds already is Skipped, and so is one that the tier cannot make
-	// room for without evicting a block of the same job.
+	// Store copies the blocks of job down into the tier. Another version of a
+	// block, by Attrs.Seq, is replaced; until the Store is done that one may still
+	// answer. Of two Stores of a key the one submitted later remains, whatever the
+	// order in which they end.
+	//
+	// Skipped without an Err means that the tier holds this version already. With
+	// Err it does not: ErrNoSpace (no room without evicting a block of the same
+	// job, queue full), ErrBudget (it may not write more today), ErrPending
+	// (another job is storing this version), ErrNotFound (removed, renamed over or
+	// superseded while it was being stored).
+	//
+	// From the return of Store until a block is dealt with, Lookup of it answers
+	// Pending, or Hit if another version is held, and a Load of it waits or
+	// fails with ErrPending; it is not Absent.
 	//
 	// Store and Load take ownership of job until they have called job.Done,
 	// which they do exactly once, from any goroutine but not from within
@@ -57,12 +68,17 @@ type Tier interface {
 
 	// Load copies the blocks of job up into their files. On Loaded the file
 	// holds exactly Size bytes whose checksum the tier has verified; on any
-	// other outcome its content is undefined. See Store for the completion.
+	// other outcome its content is undefined. If Sum or Size differ from what
+	// the tier has recorded for the key, it has another version: Absent. A copy that
+	// proves bad is dropped by the tier before it reports Failed with
+	// ErrCorrupt. See Store for the completion.
 	Load(job *Job)
 
 	// Remove drops the blocks and reports how many of them the tier held.
 	// A Load that has begun may still finish with the old bytes; one that
-	// begins later may not.
+	// begins later may not. It also undoes a Store that was accepted before: that
+	// block comes out as Skipped with ErrNotFound, or Stored if it was first, and is
+	// gone either way.
 	Remove(keys []block.Key) int
 
 	// Touch marks the blocks as recently used. Absent keys are ignored.
@@ -70,7 +86,8 @@ type Tier interface {
 
 	// Close completes every job that was accepted, by finishing it or by
 	// failing it with ErrClosed once ctx is done, then frees what the tier
-	// holds. A second call does nothing.
+	// holds. A second call does nothing. Calls that come later find nothing: Lookup
+	// fails with ErrClosed, and so do jobs and Sync, through Done as usual.
 	Close(ctx context.Context) error
 }
 
@@ -83,6 +100,7 @@ type Job struct {
 	ID        JobID
 	Request   string        // the caller's request id, for logs and batching; may be empty
 	Promotion bool          // a Load on behalf of a reader rather than of a prefetch
+	Force     bool          // a Store that somebody waits for (fsync): no write budget applies
 	Blocks    []Transfer    // any number; keys are distinct
 	Done      func(*Result) // called exactly once; must not block
 }
@@ -90,14 +108,35 @@ type Job struct {
 // Transfer is one block of a job.
 type Transfer struct {
 	Key  block.Key
-	Size int64          // bytes, exact
-	Sum  block.Checksum // of the bytes; not Valid on Load if the engine does not know it
+	Size int64 // bytes, exact
+	// Sum is the checksum of the bytes. If it is not Valid, a Store computes it and
+	// reports it, and a Load takes the one that the tier has recorded.
+	Sum   block.Checksum
+	Attrs Attrs // Store only: kept with the block
 	// File is the block's file in the primary tier: the source of a Store,
-	// at least Size long; the destination of a Load, open for writing with
-	// Size bytes allocated. It stays open until Done returns; the tier does
+	// at least Size long; the destination of a Load, open for writing, with
+	// no bytes allocated: the tier does that where it needs to. It stays open until Done returns; the tier does
 	// not close it and uses positional I/O only.
 	File *os.File
 }
+
+// Attrs is what a tier keeps with a block besides its bytes, so that a later
+// process finds the file as it was.
+type Attrs struct {
+	Seq     uint64 // version: of two copies of a key the higher one is the later; never 0
+	Mode    uint32 // permission bits
+	UID     uint32
+	GID     uint32
+	Mtime   int64 // nanoseconds since the epoch
+	Expires int64 // likewise; 0: never
+	Pinned  bool  // by the user
+	// Dirs are the directories above the block, outermost first, so that they can
+	// be made again. A tier without room for all may keep fewer, from the front.
+	Dirs []DirAttrs
+}
+
+// DirAttrs is what is kept of a directory.
+type DirAttrs struct{ Mode, UID, GID uint32 }
 
 // Status tells what became of one block of a job.
 type Status uint8
@@ -120,8 +159,8 @@ type Outcome struct {
 	Key    block.Key
 	Status Status
 	Bytes  int64          // bytes moved; 0 unless Stored or Loaded
-	Sum    block.Checksum // Loaded: of the bytes that were verified
-	Err    error          // Failed: one of the block kinds, wrapped in *block.Error
+	Sum    block.Checksum // Loaded and Stored: of the bytes
+	Err    error          // Failed, or Skipped and not held: one of the block kinds, wrapped in *block.Error
 }
 
 // Result completes a job.
@@ -130,7 +169,8 @@ type Result struct {
 	Outcomes []Outcome // one for each block of the job, in its order
 }
 
-// TierStats is what a tier says about itself for status and metrics.
+// TierStats is what a tier says about itself for status and metrics. The counters
+// are totals since it was opened.
 type TierStats struct {
 	CapacityBytes int64
 	UsedBytes     int64
@@ -138,6 +178,15 @@ type TierStats struct {
 	Blocks        int64
 	State         string // "online", "degraded", "offline"
 	Reason        string // why, if not online
+
+	StoredBytes, LoadedBytes      uint64
+	Stored, Loaded                uint64 // blocks
+	Evicted                       uint64
+	Corrupt                       uint64 // copies that failed their checksum, by whomever found
+	IOErrors                      uint64
+	SkippedNoSpace, SkippedBudget uint64 // stores not done, in blocks
+
+	Detail any // what else the tier has to say, ready for encoding/json; nil if nothing
 }
 
 // Statser is the ability to report TierStats. A tier without it shows as
@@ -146,11 +195,58 @@ type Statser interface {
 	Stats() TierStats
 }
 
+// Held is one block that a tier holds.
+type Held struct {
+	Key   block.Key
+	Size  int64 // bytes
+	Sum   block.Checksum
+	Attrs Attrs
+}
+
 // Enumerator is the ability to list what a tier holds, which the engine calls
-// once when it opens, to fill its index. A tier without it starts out empty in
-// the index, and its blocks are found by Lookup only.
+// once when it opens, before any job, to fill its index. A tier without it starts
+// out empty in the index, and its blocks are found by Lookup only.
 type Enumerator interface {
 	// Blocks calls fn for each block, in any order, on the caller's
-	// goroutine, until fn returns false.
-	Blocks(fn func(key block.Key, size int64, sum block.Checksum) bool) error
+	// goroutine, until fn returns false. Held is valid until fn returns.
+	Blocks(fn func(h *Held) bool) error
+}
+
+// Host is what the engine does for a tier that gives up blocks by itself. Its
+// methods take Engine.mu for a moment and never block on I/O; the tier holds no
+// lock of its own when it calls them, and may call them from any goroutine.
+type Host interface {
+	// MayEvict asks for leave to evict a block. True: the engine counts on this
+	// copy no longer, and it must go: the tier does not ask again for it, and a Store
+	// of the block meanwhile does not rely on it. False: it was promised to somebody
+	// (a look-up's lease, a pin), so choose another.
+	MayEvict(key block.Key) bool
+	// Lost tells that the copy of a block is gone, or not fit to be used any
+	// more: err is ErrCorrupt (checksum) or ErrUnavailable (its device failed). It
+	// comes once, and not for what was evicted with leave, removed or replaced.
+	Lost(key block.Key, err error)
+}
+
+// Hosted is the ability to tell a Host. SetHost comes before any job.
+type Hosted interface {
+	SetHost(Host)
+}
+
+// Recorder is the ability to rename blocks and to change what is kept with them,
+// without moving their bytes. A tier without it stores such blocks anew.
+type Recorder interface {
+	// Update gives the block from the name to, which may be the same, and new
+	// attributes; a is the caller's again when it returns. What the tier held as to
+	// before is dropped. It is asynchronous as to the device but in effect when it
+	// returns. False: it does not hold from, or not any more, because it cannot keep
+	// the new name; or it is offline.
+	Update(from, to block.Key, a *Attrs) bool
+}
+
+// Syncer is the ability to make durable what was stored.
+type Syncer interface {
+	// Sync calls done once, not from within Sync, when everything that was
+	// Stored, Removed or Updated before the call would survive a power cut, or with
+	// the error that prevents it (ErrUnavailable).
+	Sync(done func(error))
 }

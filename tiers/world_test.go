@@ -41,6 +41,7 @@ type world struct {
 	store *mem.Store
 	e     *tiers.Engine
 	event uint64 // next to be read
+	later bool   // open by OpenHot and OpenLater instead of OpenRead
 }
 
 // sameProcess implements tiers.Options.SameProcess.
@@ -97,7 +98,7 @@ func (h *hooked) Remove(id tiers.BlobID) error {
 func (w *world) close(keep bool) {
 	w.t.Helper()
 	w.audit()
-	if err := w.e.Close(keep); err != nil {
+	if err := w.e.Close(context.Background(), keep); err != nil {
 		w.t.Errorf("Close: %v", err)
 	}
 }
@@ -242,7 +243,11 @@ func (w *world) openRead(tid uint32, name string) (*file, error) {
 
 // openReadID opens what a look-up found; the reference goes over to the file.
 func (w *world) openReadID(tid uint32, id index.ID) (*file, error) {
-	o, err := w.e.OpenRead(id, tid)
+	open := w.openWaiting
+	if w.later {
+		open = w.openLater
+	}
+	o, err := open(id, tid)
 	if err != nil {
 		return nil, err
 	}
@@ -254,6 +259,29 @@ func (w *world) openReadID(tid uint32, id index.ID) (*file, error) {
 		}
 	}
 	return f, nil
+}
+
+func (w *world) openWaiting(id index.ID, tid uint32) (tiers.Opened, error) {
+	return w.e.OpenRead(context.Background(), id, tid, false)
+}
+
+// openLater opens as a front does that must not wait.
+func (w *world) openLater(id index.ID, tid uint32) (o tiers.Opened, err error) {
+	if o, err = w.e.OpenHot(id, tid); !errors.Is(err, tiers.ErrHollow) {
+		return o, err
+	}
+	done := make(chan struct{})
+	w.e.OpenLater(id, tid, func(opened tiers.Opened, bytes *os.File, openErr error) {
+		defer close(done)
+		if o, err = opened, openErr; err != nil || bytes == nil {
+			return
+		}
+		if fi, statErr := bytes.Stat(); statErr != nil || fi.Size() != o.Size {
+			w.t.Errorf("the file of an open of %d bytes: %+v, %v", o.Size, fi, statErr)
+		}
+	})
+	<-done
+	return o, err
 }
 
 // read returns the bytes from the beginning.
@@ -271,7 +299,7 @@ func (f *file) flush(by closer) error {
 	if f.h == nil {
 		return nil
 	}
-	return f.w.e.Flush(f.h, f.tid, by)
+	return f.w.e.Flush(context.Background(), f.h, f.tid, by)
 }
 
 func (f *file) release() {
@@ -343,7 +371,7 @@ func (w *world) rename(tid uint32, from, to string, noReplace bool) error {
 			defer w.forget(a.ID)
 		}
 	}
-	return w.e.Rename(tiers.RenameOptions{
+	return w.e.Rename(context.Background(), tiers.RenameOptions{
 		Parent: fromDir, Name: path.Base(from), NewParent: toDir, NewName: path.Base(to), TID: tid, NoReplace: noReplace,
 	})
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"io"
 	"net"
@@ -32,7 +33,7 @@ func newTestDaemon(t *testing.T) *daemon {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := d.engine.Close(false); err != nil {
+		if err := d.engine.Close(context.Background(), false); err != nil {
 			t.Error(err)
 		}
 	})

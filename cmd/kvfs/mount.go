@@ -79,7 +79,7 @@ func mount(ctx context.Context, cfg *config.Config, dir string, ready *readiness
 	}
 	d.server, err = fs.Mount(d.engine, hooks, serverOptions(cfg, d, log))
 	if err != nil {
-		return withCode(exitMount, errors.Join(err, d.engine.Close(d.adopted())))
+		return withCode(exitMount, errors.Join(err, d.engine.Close(ctx, d.adopted())))
 	}
 	stopHTTP, err := serveHTTP(cfg.HTTP, d, log)
 	if err != nil {
@@ -114,7 +114,7 @@ func (d *daemon) stop(keep bool) error {
 	case <-t.C:
 		d.server.Close()
 	}
-	return errors.Join(err, d.engine.Close(keep))
+	return errors.Join(err, d.engine.Close(context.Background(), keep))
 }
 
 // mountPoint returns dir as a clean absolute path, after taking away what a

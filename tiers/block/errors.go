@@ -19,6 +19,8 @@ var (
 	ErrNoSpace = errors.New("no space: everything evictable is gone, the rest is pinned")
 	// ErrQuota: the group's quota is used up.
 	ErrQuota = errors.New("group quota exceeded")
+	// ErrBudget: the tier has written as much as it may today.
+	ErrBudget = errors.New("daily write budget used up")
 	// ErrTooLarge: the block exceeds what the tier or its staging can ever hold.
 	ErrTooLarge = errors.New("block larger than the tier")
 	// ErrPinned: an explicit evict met a pinned block.

@@ -27,7 +27,8 @@ type Entry struct {
 	Lookups uint32 // references by the kernel
 	Opens   uint32 // open handles: pins
 	Flags   uint16
-	Tiers   uint16 // presence bits, one a tier
+	Tiers   uint16 // secondary tiers that hold the block, one bit each
+	Storing uint16 // those that it is being copied to
 
 	// The tree; see the methods of Index.
 	state      state

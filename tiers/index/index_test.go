@@ -307,3 +307,30 @@ func TestEntrySize(t *testing.T) {
 		t.Errorf("Entry has %d bytes, want 152", got)
 	}
 }
+
+// TestReserve: a table that was made large beforehand holds the same as one that
+// grew.
+func TestReserve(t *testing.T) {
+	const n = 20_000
+	x := New()
+	first := x.Alloc()
+	x.Link(first, Root, "before")
+	x.Reserve(n)
+	size := x.Bytes()
+	ids := make([]ID, n)
+	for i := range ids {
+		ids[i] = x.Alloc()
+		x.Link(ids[i], Root, fmt.Sprintf("%08d", i))
+	}
+	for i, id := range ids {
+		if got := x.Lookup(Root, fmt.Sprintf("%08d", i)); got != id {
+			t.Fatalf("entry %d: got %d, want %d", i, got, id)
+		}
+	}
+	if got := x.Lookup(Root, "before"); got != first {
+		t.Errorf("entry linked before: got %d, want %d", got, first)
+	}
+	if size < 4*n {
+		t.Errorf("index of %d bytes after Reserve(%d)", size, n)
+	}
+}

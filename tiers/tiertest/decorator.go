@@ -25,6 +25,7 @@ type Faulty struct {
 	mu      struct {
 		sync.Mutex
 		closed bool // no completion is held back any more
+		host   tiers.Host
 	}
 }
 
@@ -32,6 +33,9 @@ var (
 	_ tiers.Tier       = (*Faulty)(nil)
 	_ tiers.Statser    = (*Faulty)(nil)
 	_ tiers.Enumerator = (*Faulty)(nil)
+	_ tiers.Hosted     = (*Faulty)(nil)
+	_ tiers.Recorder   = (*Faulty)(nil)
+	_ tiers.Syncer     = (*Faulty)(nil)
 )
 
 // NewFaulty returns t with the faults of plan; a nil plan injects none. Closing it
@@ -122,6 +126,9 @@ func (f *Faulty) apply(op Op, job *tiers.Job, faults []Fault, res *tiers.Result)
 		if err == nil && (fault.Corrupt || fault.Short) && o.Bytes > 0 {
 			err = block.ErrCorrupt
 			f.tier.Remove([]block.Key{o.Key})
+			if o.Status == tiers.Loaded {
+				f.lost(o.Key)
+			}
 		}
 		if err == nil {
 			continue
@@ -167,9 +174,57 @@ func (f *Faulty) Stats() tiers.TierStats {
 }
 
 // Blocks passes through; a tier that cannot list its blocks lists none.
-func (f *Faulty) Blocks(fn func(key block.Key, size int64, sum block.Checksum) bool) error {
+func (f *Faulty) Blocks(fn func(h *tiers.Held) bool) error {
 	if e, ok := f.tier.(tiers.Enumerator); ok {
 		return e.Blocks(fn)
 	}
 	return nil
+}
+
+// SetHost passes through; a tier that gives up no block by itself needs no Host.
+func (f *Faulty) SetHost(host tiers.Host) {
+	f.mu.Lock()
+	f.mu.host = host
+	f.mu.Unlock()
+	if h, ok := f.tier.(tiers.Hosted); ok {
+		h.SetHost(host)
+	}
+}
+
+// lost tells the Host of a copy that the plan has called corrupt.
+func (f *Faulty) lost(key block.Key) {
+	f.mu.Lock()
+	host := f.mu.host
+	f.mu.Unlock()
+	if host != nil {
+		host.Lost(key, block.ErrCorrupt)
+	}
+}
+
+// Update passes through. A tier that cannot rename drops both blocks, so that none
+// is left under a wrong name or with old attributes, and returns false.
+func (f *Faulty) Update(from, to block.Key, a *tiers.Attrs) bool {
+	if r, ok := f.tier.(tiers.Recorder); ok {
+		return r.Update(from, to, a)
+	}
+	f.tier.Remove([]block.Key{from, to})
+	return false
+}
+
+// Sync passes through, then stalls or fails as the plan says. On a tier that makes
+// nothing durable it fails with ErrUnavailable.
+func (f *Faulty) Sync(done func(error)) {
+	fault, _ := f.plan.next(OpSync, block.Key{})
+	faulted := func(err error) {
+		if err == nil && fault.Err != nil {
+			err = &block.Error{Op: OpSync.String(), Tier: "faulty", Err: fault.Err}
+		}
+		f.deliver([]Fault{fault}, func() { done(err) })
+	}
+	if s, ok := f.tier.(tiers.Syncer); ok {
+		s.Sync(faulted)
+		return
+	}
+	// Ends with done, which waits for nothing but an injected stall.
+	go faulted(&block.Error{Op: OpSync.String(), Tier: "faulty", Err: block.ErrUnavailable})
 }

@@ -23,6 +23,9 @@ func TestFaultyWithoutFaults(t *testing.T) {
 		Reopen: func(t *testing.T, old tiers.Tier) tiers.Tier {
 			return NewFaulty(reopenReference(t, old.(*Faulty).Unwrap()), nil)
 		},
+		Corrupt: func(t *testing.T, tier tiers.Tier, key block.Key) {
+			corruptReference(t, tier.(*Faulty).Unwrap(), key)
+		},
 	})
 }
 
@@ -102,4 +105,85 @@ func TestFaultyStall(t *testing.T) {
 		h.close(ctx)
 		h.wantAll(h.settle(slow), tiers.Stored)
 	}
+}
+
+// plain is a tier without any optional ability.
+type plain struct{ tiers.Tier }
+
+// TestFaultyAbilities shows that the decorator passes on what the tier below is able
+// to do, and what it does in place of a tier that is not.
+func TestFaultyAbilities(t *testing.T) {
+	sync := NewPlan(Rule{Op: OpSync, Nth: 2, Fault: Fault{Err: block.ErrUnavailable}})
+	r := openReference(t, ReferenceOptions{MaxBlocks: 2})
+	f := NewFaulty(r, sync)
+	h := newTestHarness(t, f)
+	host := newTestHost()
+	f.SetHost(host)
+	blocks := h.payloads("able", 3, 100)
+	for _, p := range blocks {
+		h.wantAll(h.store(p), tiers.Stored)
+	}
+	if leave, _ := host.told(blocks[0].key); leave != 1 {
+		t.Errorf("the Host was asked %d times, want once", leave)
+	}
+	moved := h.update(blocks[1], numberedKey("able", 9), blocks[1].attrs)
+	h.wantThere(moved, blocks[2])
+	for i, want := range []error{nil, block.ErrUnavailable, nil} {
+		if err := h.settleSync(h.submitSync(f, nil)); !errors.Is(err, want) {
+			t.Errorf("Sync %d: got %v, want %v", i, err, want)
+		}
+	}
+	if got, want := f.Stats(), r.Stats(); got != want || got.Blocks != 2 {
+		t.Errorf("Stats: got %+v, want %+v of 2 blocks", got, want)
+	}
+	sync.Set(Rule{Op: OpLoad, Fault: Fault{Corrupt: true}})
+	h.never(h.load(moved), tiers.Loaded, "the plan calls it corrupt")
+	if _, lost := host.told(moved.key); len(lost) != 1 || !errors.Is(lost[0], block.ErrCorrupt) {
+		t.Errorf("lost %v, want %v", lost, block.ErrCorrupt)
+	}
+
+	f = NewFaulty(plain{openReference(t, ReferenceOptions{})}, nil)
+	h = newTestHarness(t, f)
+	f.SetHost(host)
+	h.wantAll(h.store(blocks...), tiers.Stored)
+	if f.Update(blocks[0].key, blocks[1].key, &blocks[0].attrs) {
+		t.Error("Update without a Recorder: got true, want false")
+	}
+	h.wantPresence(tiers.Miss, keysOf(blocks[:2])...)
+	h.wantPresence(tiers.Hit, blocks[2].key)
+	if err := h.settleSync(h.submitSync(f, nil)); !errors.Is(err, block.ErrUnavailable) {
+		t.Errorf("Sync without a Syncer: got %v, want %v", err, block.ErrUnavailable)
+	}
+	if got := f.Stats(); got != (tiers.TierStats{State: "online"}) {
+		t.Errorf("Stats without a Statser: got %+v, want zeros", got)
+	}
+	if err := f.Blocks(func(*tiers.Held) bool { t.Error("a block is listed"); return true }); err != nil {
+		t.Errorf("Blocks without an Enumerator: got %v, want none", err)
+	}
+}
+
+// TestFaultySyncStall shows that a Sync is held back until it is released.
+func TestFaultySyncStall(t *testing.T) {
+	stall := make(chan struct{})
+	r := openReference(t, ReferenceOptions{})
+	f := NewFaulty(r, NewPlan(Rule{Op: OpSync, Nth: 1, Fault: Fault{Stall: stall}}))
+	h := newTestHarness(t, f)
+	slow := h.submitSync(f, nil)
+	if err := h.settleSync(h.submitSync(f, nil)); err != nil {
+		t.Errorf("the second Sync: got %v, want success", err)
+	}
+	if n := slow.calls.Load(); n != 0 {
+		t.Errorf("done was called %d times before the release", n)
+	}
+	close(stall)
+	if err := h.settleSync(slow); err != nil {
+		t.Errorf("the first Sync: got %v, want success", err)
+	}
+}
+
+// TestSuiteWithoutAbilities shows that the suite passes a tier without any optional
+// ability.
+func TestSuiteWithoutAbilities(t *testing.T) {
+	t.Parallel()
+	Run(t, func(t *testing.T) tiers.Tier { return plain{openReference(t, ReferenceOptions{})} }, Options{})
 }

@@ -18,8 +18,27 @@
 //			SmallBlocks: 8,
 //			SmallBytes:  4096,
 //			LRU:         true,
+//			Reopen:      reopenDisk,
+//			Corrupt:     flipBit,
 //		})
 //	}
+//
+// What a tier can do beyond tiers.Tier (tiers.Enumerator, Hosted, Recorder, Statser and
+// Syncer) the suite finds by type assertion; what it cannot know, such as how to make
+// a copy bad, it is told by Options, and leaves out if it is not.
+//
+// A test of the engine orders events without a clock:
+//
+//	r := tiertest.NewReference(t, tiertest.ReferenceOptions{})
+//	release := r.Hold(tiertest.OpStore)
+//	... commit a block ...
+//	r.AwaitSubmitted(ctx, tiertest.OpStore, 1) // the cascade has begun
+//	... look at the engine ...
+//	release()
+//	r.AwaitDone(ctx, tiertest.OpStore, 1) // Done has returned
+//
+// Corrupt, Scrub, Fail and Recover make it lose blocks, and Reopen stands in for
+// storage that outlives the process.
 //
 // Numbers such as A31 in comments are those of the feature list.
 package tiertest

@@ -2,6 +2,7 @@ package tiertest
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -32,6 +33,7 @@ type jobLog struct {
 	mu     struct {
 		sync.Mutex
 		flights []*flight
+		syncs   []*syncFlight
 	}
 }
 
@@ -119,13 +121,18 @@ func (h *harness) close(ctx context.Context) {
 // checkCalls checks that each job of the case was completed once (A32).
 func (h *harness) checkCalls() {
 	h.jobs.mu.Lock()
-	flights := slices.Clone(h.jobs.mu.flights)
+	flights, syncs := slices.Clone(h.jobs.mu.flights), slices.Clone(h.jobs.mu.syncs)
 	h.jobs.mu.Unlock()
 	for _, f := range flights {
 		if n := f.calls.Load(); n != 1 {
 			h.errorf("%v: Done called %d times, want once", f, n)
 		}
 		f.release()
+	}
+	for _, f := range syncs {
+		if n := f.calls.Load(); n != 1 {
+			h.errorf("Sync: done called %d times, want once", n)
+		}
 	}
 }
 
@@ -143,7 +150,7 @@ func (h *harness) lookup(keys ...block.Key) (out []tiers.Presence, ok bool) {
 	if !h.opts.Faulty {
 		h.fatalf("Lookup of %d keys: got %v, want success", len(keys), err)
 	}
-	h.checkKind("Lookup", err)
+	h.checkKind("Lookup", err, errorKinds)
 	h.checkAllMiss(out)
 	return out, false
 }
@@ -197,6 +204,43 @@ func (h *harness) wantAll(outcomes []tiers.Outcome, want tiers.Status) bool {
 		all = h.wantStatus(outcomes, i, want) && all
 	}
 	return all
+}
+
+// wantHeld checks that the outcomes at those places say that the tier holds the
+// version already: Skipped without an error.
+func (h *harness) wantHeld(outcomes []tiers.Outcome, places ...int) {
+	h.t.Helper()
+	for _, i := range places {
+		if h.wantStatus(outcomes, i, tiers.Skipped) && outcomes[i].Err != nil && !h.opts.Faulty {
+			h.errorf("block %d %.80q: skipped with error %v, want none: the tier holds it",
+				i, outcomes[i].Key.Path(), outcomes[i].Err)
+		}
+	}
+}
+
+// wantSkipped checks that outcome i is Skipped for that reason.
+func (h *harness) wantSkipped(outcomes []tiers.Outcome, i int, reason error) {
+	h.t.Helper()
+	if h.wantStatus(outcomes, i, tiers.Skipped) && !errors.Is(outcomes[i].Err, reason) && !h.opts.Faulty {
+		h.errorf("block %d %.80q: skipped with error %v, want %v",
+			i, outcomes[i].Key.Path(), outcomes[i].Err, reason)
+	}
+}
+
+// eventually waits until check is true.
+func (h *harness) eventually(what string, check func() bool) {
+	h.t.Helper()
+	timeout := time.NewTimer(h.opts.Timeout)
+	defer timeout.Stop()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !check() {
+		select {
+		case <-tick.C:
+		case <-timeout.C:
+			h.fatalf("%s: not within %v", what, h.opts.Timeout)
+		}
+	}
 }
 
 // never checks that no outcome has status bad, faulty tier or not.

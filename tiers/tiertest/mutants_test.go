@@ -98,14 +98,22 @@ func rekeyed(fn func(block.Key) block.Key) mutantBug {
 const (
 	noResult   = "no Result"
 	fromWithin = "from within"
+	notDone    = "not done within"
+	notLost    = "Lost for a corrupt copy"
+	notOffline = "Lost for an offline tier"
+	notGone    = "eviction of a block with leave"
 )
+
+// mutantRow is one mutant, the case of the suite that has to notice, and a part of what
+// it says.
+type mutantRow struct {
+	name, wantCase, wantText string
+	bug                      func() mutantBug
+}
 
 // mutants are tiers that each break one sentence of the contract, with the case
 // that has to notice and a part of what it says.
-var mutants = []struct {
-	name, wantCase, wantText string
-	bug                      func() mutantBug
-}{
+var mutants = []mutantRow{
 	// Completion.
 	{"no result if all are skipped", "StorePresent", noResult, func() mutantBug { // A32
 		return mutantBug{store: func(r *Reference, job *tiers.Job) {
@@ -469,19 +477,19 @@ var mutants = []struct {
 		}}
 	}},
 	{"enumerator leaves one out", "Enumerate", "did not list", func() mutantBug {
-		return mutantBug{blocks: func(r *Reference, fn func(block.Key, int64, block.Checksum) bool) error {
+		return mutantBug{blocks: func(r *Reference, fn func(*tiers.Held) bool) error {
 			first := true
-			return r.Blocks(func(key block.Key, size int64, sum block.Checksum) bool {
+			return r.Blocks(func(held *tiers.Held) bool {
 				skip := first
 				first = false
-				return skip || fn(key, size, sum)
+				return skip || fn(held)
 			})
 		}}
 	}},
 	{"enumerator does not stop", "Enumerate", "stopped at the third", func() mutantBug {
-		return mutantBug{blocks: func(r *Reference, fn func(block.Key, int64, block.Checksum) bool) error {
-			return r.Blocks(func(key block.Key, size int64, sum block.Checksum) bool {
-				fn(key, size, sum)
+		return mutantBug{blocks: func(r *Reference, fn func(*tiers.Held) bool) error {
+			return r.Blocks(func(held *tiers.Held) bool {
+				fn(held)
 				return true
 			})
 		}}
@@ -494,12 +502,23 @@ var mutants = []struct {
 	{"own batch evicted, if held", "BatchProtectsHeld", "want [skipped]", func() mutantBug {
 		return mutantBug{store: oneByOne}
 	}},
-	{"no room is an error", "BatchOverCapacity", "want [stored skipped]", func() mutantBug {
+	{"no room without a reason", "BatchOverCapacity", "skipped with error <nil>", func() mutantBug {
+		return mutantBug{store: editResult((*Reference).Store, forgetReason)}
+	}},
+	{"held block skipped with a reason", "StorePresent", "want none: the tier holds it", func() mutantBug {
 		return mutantBug{store: editResult((*Reference).Store, func(res *tiers.Result) {
 			for i, o := range res.Outcomes {
 				if o.Status == tiers.Skipped {
-					err := &block.Error{Op: "store", Key: o.Key, Err: block.ErrNoSpace}
-					res.Outcomes[i] = tiers.Outcome{Key: o.Key, Err: err}
+					res.Outcomes[i].Err = &block.Error{Op: "store", Key: o.Key, Err: block.ErrNoSpace}
+				}
+			}
+		})}
+	}},
+	{"no room is an error", "BatchOverCapacity", "want [stored skipped]", func() mutantBug {
+		return mutantBug{store: editResult((*Reference).Store, func(res *tiers.Result) {
+			for i, o := range res.Outcomes {
+				if o.Status == tiers.Skipped && o.Err != nil {
+					res.Outcomes[i].Status = tiers.Failed
 				}
 			}
 		})}
@@ -507,7 +526,7 @@ var mutants = []struct {
 	{"nothing evicted", "Turnover", "want [stored]", func() mutantBug {
 		return mutantBug{store: func(r *Reference, job *tiers.Job) {
 			if s := r.Stats(); s.UsedBytes == s.CapacityBytes {
-				go job.Done(skipAll(job))
+				go job.Done(skipAll(job, block.ErrNoSpace))
 				return
 			}
 			r.Store(job)
@@ -519,23 +538,33 @@ var mutants = []struct {
 	{"touch wrong way round", "LRUTouch", "least recently used", func() mutantBug {
 		return mutantBug{touch: func(r *Reference, keys []block.Key) {
 			var others []block.Key
-			for _, h := range r.snapshot() {
+			for _, h := range r.oldestFirst() {
 				if !slices.Contains(keys, h.key) {
 					others = append(others, h.key)
 				}
 			}
-			slices.Reverse(others)
 			r.Touch(others)
 		}}
 	}},
 }
 
-func skipAll(job *tiers.Job) *tiers.Result {
+// skipAll returns a Result that has no block stored.
+func skipAll(job *tiers.Job, reason error) *tiers.Result {
 	res := &tiers.Result{Job: job.ID}
 	for _, tr := range job.Blocks {
-		res.Outcomes = append(res.Outcomes, tiers.Outcome{Key: tr.Key, Status: tiers.Skipped})
+		err := &block.Error{Op: "store", Key: tr.Key, Err: reason}
+		res.Outcomes = append(res.Outcomes, tiers.Outcome{Key: tr.Key, Status: tiers.Skipped, Err: err})
 	}
 	return res
+}
+
+// forgetReason makes every block that is skipped one that is held.
+func forgetReason(res *tiers.Result) {
+	for i, o := range res.Outcomes {
+		if o.Status == tiers.Skipped {
+			res.Outcomes[i].Err = nil
+		}
+	}
 }
 
 // oneByOne stores each block of a job in a job of its own, which protects nothing

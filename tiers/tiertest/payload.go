@@ -6,24 +6,44 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"strings"
 
+	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
-// payload is one block as the suite knows it: its key, and the only bytes that a
-// Load may yield.
+// payload is one block as the suite knows it: its key, the only bytes that a Load
+// may yield, and what a tier has to keep with them.
 type payload struct {
-	key  block.Key
-	data []byte
+	key   block.Key
+	data  []byte
+	attrs tiers.Attrs
 }
 
-// newPayload returns generation gen of a block. Its bytes are random, but the same
-// for the same arguments.
+// newPayload returns generation gen of a block. Its bytes and attributes are random,
+// but the same for the same arguments; generations are versions.
 func newPayload(seed uint64, key block.Key, gen int, size int64) payload {
 	name := fmt.Sprintf("%d %d %d %q %q", seed, gen, size, key.Group, key.Hash)
 	data := make([]byte, size)
-	rand.NewChaCha8(sha256.Sum256([]byte(name))).Read(data)
-	return payload{key: key, data: data}
+	source := rand.NewChaCha8(sha256.Sum256([]byte(name)))
+	source.Read(data)
+	rng := rand.New(source)
+	p := payload{key: key, data: data, attrs: tiers.Attrs{
+		Seq:   uint64(gen) + 1,
+		Mode:  rng.Uint32N(0o1000),
+		UID:   rng.Uint32(),
+		GID:   rng.Uint32(),
+		Mtime: rng.Int64(),
+	}}
+	if rng.IntN(2) == 0 {
+		p.attrs.Expires = 1<<62 + rng.Int64N(1<<62) // after 2116
+	}
+	for range strings.Count(key.Path(), "/") {
+		p.attrs.Dirs = append(p.attrs.Dirs, tiers.DirAttrs{
+			Mode: rng.Uint32N(0o1000), UID: rng.Uint32(), GID: rng.Uint32(),
+		})
+	}
+	return p
 }
 
 // numberedKey returns a key as engines name blocks: a group, and a hash in hex.

@@ -15,11 +15,12 @@ const (
 	OpStore            // one block of a Store
 	OpLoad             // one block of a Load
 	OpLookup           // one key of a Lookup
+	OpSync             // one Sync, of the zero key
 )
 
-// String returns "any", "store", "load" or "lookup".
+// String returns "any", "store", "load", "lookup" or "sync".
 func (o Op) String() string {
-	return [...]string{"any", "store", "load", "lookup"}[o]
+	return [...]string{"any", "store", "load", "lookup", "sync"}[o]
 }
 
 // Fault is what goes wrong with one block operation. The zero Fault is none.

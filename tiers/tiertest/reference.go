@@ -3,91 +3,39 @@ package tiertest
 import (
 	"container/list"
 	"context"
-	"errors"
 	"fmt"
+	"slices"
 	"sync"
-	"time"
 
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/invariant"
 )
 
-// ReferenceOptions configures a Reference. The zero value works.
-type ReferenceOptions struct {
-	// Name stands in errors. Empty means "reference".
-	Name string
-	// CapacityBytes limits the bytes held. Zero means 1 GiB; not negative.
-	CapacityBytes int64
-	// MaxBlocks limits the number of blocks held. Zero means no limit; not
-	// negative (A30).
-	MaxBlocks int
-	// QueueJobs limits the jobs that wait for a worker. Zero means 1024; not
-	// negative. A Store beyond it is Skipped, a Load fails with ErrUnavailable.
-	QueueJobs int
-	// Workers is the number of jobs served at once. Zero means 2; not negative.
-	Workers int
-	// Latency passes before each job is served. Zero means none (A33).
-	Latency time.Duration
-	// Clock measures Latency. Nil means that of the process.
-	Clock Clock
-	// Faults are injected into stores, loads and look-ups. Nil means none (A33).
-	Faults *Plan
-}
-
-// withDefaults returns o with its zero fields filled, or every violation.
-func (o ReferenceOptions) withDefaults() (ReferenceOptions, error) {
-	var errs []error
-	for _, f := range []struct {
-		name  string
-		value int64
-	}{
-		{"CapacityBytes", o.CapacityBytes},
-		{"MaxBlocks", int64(o.MaxBlocks)},
-		{"QueueJobs", int64(o.QueueJobs)},
-		{"Workers", int64(o.Workers)},
-		{"Latency", int64(o.Latency)},
-	} {
-		if f.value < 0 {
-			errs = append(errs, fmt.Errorf("%s %d: want at least 0: %w", f.name, f.value, block.ErrInvalid))
-		}
-	}
-	if o.Name == "" {
-		o.Name = "reference"
-	}
-	if o.CapacityBytes == 0 {
-		o.CapacityBytes = 1 << 30
-	}
-	if o.QueueJobs == 0 {
-		o.QueueJobs = 1024
-	}
-	if o.Workers == 0 {
-		o.Workers = 2
-	}
-	if o.Clock == nil {
-		o.Clock = realClock{}
-	}
-	return o, errors.Join(errs...)
-}
-
 // Reference is the reference implementation of tiers.Tier: a secondary tier in
 // memory, with injected latency and faults (A33, A34). It does no more than the
 // contract asks, and where the contract leaves a choice it chooses so:
 //
 //  1. Lookup answers Pending from the return of Store until the job has dealt
-//     with the block, and Hit before Done is called (A15).
-//  2. A block that another job is storing is Skipped by a Store; a Load of it
-//     fails with ErrPending.
-//  3. Remove also cancels the stores under way of its keys; they come out as
-//     Skipped, and do not count as held.
-//  4. Loads are served before stores. Load and a Store of a present block count
-//     as use, as Touch does.
-//  5. A Store whose source is short fails with ErrInvalid, one whose bytes
+//     with the block, and Hit before Done is called (A15). While another version
+//     of a held block is being stored it answers Hit, and a Load gets the old one.
+//  2. A Store of a version that another job is storing is Skipped with ErrPending.
+//     A Store of another version than that cancels the earlier one.
+//  3. A Load of a block that is being stored fails with ErrPending.
+//  4. Remove also cancels the stores under way of its keys; so does Update those
+//     of to. A cancelled store is Skipped with ErrNotFound, and does not count as held.
+//  5. Loads are served before stores. Load and a Store of a present block count
+//     as use, as Touch does; Update does not.
+//  6. A Store whose source is short fails with ErrInvalid, one whose bytes
 //     disagree with Sum with ErrCorrupt, one beyond the capacity with
 //     ErrTooLarge. Nothing is stored and nothing evicted then.
-//  6. A Load whose Size or Sum disagrees with the copy fails with ErrCorrupt,
-//     and the copy is dropped.
-//  7. A job that comes after Close fails with ErrClosed, through Done as usual.
+//  7. When a Store that would replace another version does not come off, that
+//     version is dropped, unless the store was cancelled or the tier is closing.
+//  8. A pinned block is not evicted, and the Host not asked about it.
+//  9. A copy that proves bad is reported as Lost before the Done of the Load.
+//  10. A job that comes after Close fails with ErrClosed, through Done as usual.
+//     When the tier is offline, jobs in the queue and later ones fail with
+//     ErrUnavailable.
 type Reference struct {
 	// Constant after OpenReference.
 	opts    ReferenceOptions
@@ -99,7 +47,7 @@ type Reference struct {
 
 	mu struct {
 		invariant.Mutex
-		work sync.Cond // a job was queued, or closed was set
+		work sync.Cond // a job was queued or let go, or closed was set
 
 		// INVARIANT: held and order have the same blocks.
 		held  map[block.Key]*list.Element // of *heldBlock
@@ -108,10 +56,19 @@ type Reference struct {
 		used int64
 
 		storing map[block.Key]*claim // the store under way of each key
+		durable []*heldBlock         // what the last Sync or Close has made durable, oldest first
+		written int64                // counts against BudgetBytes
+		host    tiers.Host           // nil: nobody to ask
+		stats   tiers.TierStats      // counters only
 
 		refused []*refJob // beyond QueueJobs; only to be completed
+		syncs   []*refJob
 		loads   []*refJob
 		stores  []*refJob
+		holds   [OpSync + 1]int // how many hold back each kind
+		events  [OpSync + 1]opEvents
+		changed chan struct{} // closed and replaced whenever events changes
+		offline error         // set by Fail: why
 		closed  bool
 	}
 }
@@ -120,26 +77,45 @@ var (
 	_ tiers.Tier       = (*Reference)(nil)
 	_ tiers.Statser    = (*Reference)(nil)
 	_ tiers.Enumerator = (*Reference)(nil)
+	_ tiers.Hosted     = (*Reference)(nil)
+	_ tiers.Recorder   = (*Reference)(nil)
+	_ tiers.Syncer     = (*Reference)(nil)
 )
 
-// heldBlock is one copy; constant once in the tables.
+// heldBlock is one copy; constant once in the tables, but for leaving.
 type heldBlock struct {
-	key  block.Key
-	data []byte
-	sum  block.Checksum
+	key   block.Key
+	data  []byte
+	size  int64 // of the block; data differs if it was damaged
+	sum   block.Checksum
+	attrs tiers.Attrs
+
+	// leaving: the Host is being asked to let the copy go, so that a Store may not
+	// rely on it any more. Guarded by Reference.mu.
+	leaving bool
 }
 
-// claim is the right of one job to store one key. It is lost to Remove.
+// claim is the right of one store job to enter one key.
 type claim struct {
 	key     block.Key
-	removed bool // guarded by Reference.mu
+	seq     uint64
+	removed bool // Remove, Update or a later Store has taken it away; guarded by Reference.mu
 }
 
-// refJob is a job in the queue.
+// refJob is a job in a queue, or a Sync.
 type refJob struct {
-	*tiers.Job
-	op     Op
-	claims []*claim // stores: one a block; nil where another job is storing it
+	*tiers.Job          // nil: a Sync
+	op         Op       // OpStore, OpLoad or OpSync
+	claims     []*claim // stores: one a block; nil where another job is storing it
+	synced     func(error)
+}
+
+// blocks returns how many operations the job is.
+func (j *refJob) blocks() int {
+	if j.op == OpSync {
+		return 1
+	}
+	return len(j.Blocks)
 }
 
 // OpenReference starts a Reference. It fails with ErrInvalid, naming each option
@@ -155,9 +131,12 @@ func OpenReference(opts ReferenceOptions) (*Reference, error) {
 	r.mu.held = make(map[block.Key]*list.Element)
 	r.mu.order = list.New()
 	r.mu.storing = make(map[block.Key]*claim)
+	r.mu.changed = make(chan struct{})
 	r.mu.SetCheck(r.checkLocked)
 	for range opts.Workers {
-		r.workers.Go(r.serve) // ends when Close has found the queue empty
+		if !opts.Direct {
+			r.workers.Go(r.serve) // ends when Close has found the queue empty
+		}
 	}
 	return r, nil
 }
@@ -173,7 +152,7 @@ func (r *Reference) checkLocked() {
 	}
 	var sum int64
 	for e := m.order.Front(); e != nil; e = e.Next() {
-		sum += int64(len(e.Value.(*heldBlock).data))
+		sum += e.Value.(*heldBlock).size
 	}
 	invariant.Check(sum == m.used, "used %d, sum of sizes %d", m.used, sum)
 }
@@ -186,8 +165,8 @@ func (r *Reference) Lookup(_ context.Context, keys []block.Key, out []tiers.Pres
 		err := fmt.Errorf("%d keys, room for %d: %w", len(keys), len(out), block.ErrInvalid)
 		return &block.Error{Op: "lookup", Tier: r.opts.Name, Err: err}
 	}
-	if !r.lookup(keys, out) {
-		return &block.Error{Op: "lookup", Tier: r.opts.Name, Err: block.ErrClosed}
+	if err := r.lookup(keys, out); err != nil {
+		return &block.Error{Op: "lookup", Tier: r.opts.Name, Err: err}
 	}
 	if err := r.opts.Faults.lookup(keys, out); err != nil {
 		return &block.Error{Op: "lookup", Tier: r.opts.Name, Err: err}
@@ -195,12 +174,12 @@ func (r *Reference) Lookup(_ context.Context, keys []block.Key, out []tiers.Pres
 	return nil
 }
 
-// lookup fills out from the tables, or returns false if the tier is closed.
-func (r *Reference) lookup(keys []block.Key, out []tiers.Presence) bool {
+// lookup fills out from the tables. It fails if the tier is closed or offline.
+func (r *Reference) lookup(keys []block.Key, out []tiers.Presence) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.mu.closed {
-		return false
+	if err := r.downLocked(); err != nil {
+		return err
 	}
 	for i, key := range keys {
 		switch {
@@ -210,7 +189,18 @@ func (r *Reference) lookup(keys []block.Key, out []tiers.Presence) bool {
 			out[i] = tiers.Pending
 		}
 	}
-	return true
+	return nil
+}
+
+// downLocked returns why the tier serves nobody, or nil. It needs r.mu.
+func (r *Reference) downLocked() error {
+	switch {
+	case r.mu.closed:
+		return block.ErrClosed
+	case r.mu.offline != nil:
+		return fmt.Errorf("%w: %w", block.ErrUnavailable, r.mu.offline)
+	}
+	return nil
 }
 
 // Store copies the blocks of job into memory; see tiers.Tier.
@@ -222,6 +212,9 @@ func (r *Reference) Load(job *tiers.Job) { r.submit(&refJob{Job: job, op: OpLoad
 // submit queues a job, or completes it from a goroutine of its own if the tier is
 // closed: Done must not run within Store or Load.
 func (r *Reference) submit(j *refJob) {
+	if r.opts.OnJob != nil && j.op != OpSync {
+		r.opts.OnJob(j.op, j.Job)
+	}
 	if r.enqueue(j) {
 		return
 	}
@@ -236,6 +229,8 @@ func (r *Reference) enqueue(j *refJob) bool {
 	switch {
 	case r.mu.closed:
 		return false
+	case j.op == OpSync:
+		r.mu.syncs = append(r.mu.syncs, j)
 	case len(r.mu.loads)+len(r.mu.stores) >= r.opts.QueueJobs:
 		r.mu.refused = append(r.mu.refused, j)
 	case j.op == OpLoad:
@@ -244,20 +239,37 @@ func (r *Reference) enqueue(j *refJob) bool {
 		r.claimLocked(j)
 		r.mu.stores = append(r.mu.stores, j)
 	}
+	r.mu.events[j.op].begunJobs++
+	r.mu.events[j.op].begunBlocks += j.blocks()
+	r.changedLocked()
+	if r.opts.Direct {
+		r.workers.Go(func() { r.serveOne() }) // ends with one job
+		return true
+	}
 	r.mu.work.Signal()
 	return true
 }
 
-// claimLocked claims the keys of a store that no other job is storing. It needs
-// r.mu.
+// claimLocked claims the keys of a store, but for those whose same version another
+// job is storing. It needs r.mu.
 func (r *Reference) claimLocked(j *refJob) {
 	j.claims = make([]*claim, len(j.Blocks))
 	for i := range j.Blocks {
-		key := j.Blocks[i].Key
-		if r.mu.storing[key] == nil {
-			j.claims[i] = &claim{key: key}
-			r.mu.storing[key] = j.claims[i]
+		key, seq := j.Blocks[i].Key, j.Blocks[i].Attrs.Seq
+		if c := r.mu.storing[key]; c != nil && c.seq == seq {
+			continue
 		}
+		r.cancelLocked(key)
+		j.claims[i] = &claim{key: key, seq: seq}
+		r.mu.storing[key] = j.claims[i]
+	}
+}
+
+// cancelLocked takes away the claim of the store of key under way. It needs r.mu.
+func (r *Reference) cancelLocked(key block.Key) {
+	if c := r.mu.storing[key]; c != nil {
+		c.removed = true
+		delete(r.mu.storing, key)
 	}
 }
 
@@ -268,12 +280,9 @@ func (r *Reference) Remove(keys []block.Key) int {
 	defer r.mu.Unlock()
 	count := 0
 	for _, key := range keys {
-		if c := r.mu.storing[key]; c != nil {
-			c.removed = true
-			delete(r.mu.storing, key)
-		}
+		r.cancelLocked(key)
 		if e := r.mu.held[key]; e != nil {
-			r.evictLocked(e)
+			r.dropLocked(e)
 			count++
 		}
 	}
@@ -292,8 +301,8 @@ func (r *Reference) Touch(keys []block.Key) {
 }
 
 // Close serves the jobs in the queue, failing with ErrClosed those that have not
-// ended when ctx is done, joins the workers and frees the blocks. It must not be
-// called from Done. A second call waits for the first.
+// ended when ctx is done, joins the workers and frees the blocks. It ends every
+// Hold. It must not be called from Done. A second call waits for the first.
 func (r *Reference) Close(ctx context.Context) error {
 	r.close.Do(func() {
 		r.mu.Lock()
@@ -306,46 +315,75 @@ func (r *Reference) Close(ctx context.Context) error {
 		stop()
 
 		r.mu.Lock()
-		clear(r.mu.held)
-		r.mu.order.Init()
-		r.mu.used = 0
+		if r.mu.offline == nil {
+			r.mu.durable = r.oldestFirstLocked()
+		}
+		r.clearLocked()
 		r.mu.Unlock()
 	})
 	return nil
 }
 
-// Stats reports the capacity and what is held.
+// clearLocked drops all blocks. It needs r.mu.
+func (r *Reference) clearLocked() {
+	clear(r.mu.held)
+	r.mu.order.Init()
+	r.mu.used = 0
+}
+
+// Stats reports the capacity, what is held and what was done.
 func (r *Reference) Stats() tiers.TierStats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := tiers.TierStats{
-		CapacityBytes: r.opts.CapacityBytes,
-		UsedBytes:     r.mu.used,
-		Blocks:        int64(len(r.mu.held)),
-		State:         "online",
+	s := r.mu.stats
+	s.CapacityBytes = r.opts.CapacityBytes
+	s.UsedBytes = r.mu.used
+	s.Blocks = int64(len(r.mu.held))
+	for _, e := range r.mu.held {
+		if h := e.Value.(*heldBlock); h.attrs.Pinned {
+			s.PinnedBytes += h.size
+		}
 	}
-	if r.mu.closed {
+	s.State = "online"
+	switch {
+	case r.mu.closed:
 		s.State, s.Reason = "offline", "closed"
+	case r.mu.offline != nil:
+		s.State, s.Reason = "offline", r.mu.offline.Error()
 	}
 	return s
 }
 
 // Blocks calls fn for each block held when it was called, the most recently used
 // first, without a lock.
-func (r *Reference) Blocks(fn func(key block.Key, size int64, sum block.Checksum) bool) error {
-	for _, h := range r.snapshot() {
-		if !fn(h.key, int64(len(h.data)), h.sum) {
+func (r *Reference) Blocks(fn func(h *tiers.Held) bool) error {
+	for _, h := range slices.Backward(r.oldestFirst()) {
+		held := tiers.Held{Key: h.key, Size: h.size, Sum: h.sum, Attrs: cloneAttrs(&h.attrs)}
+		if !fn(&held) {
 			break
 		}
 	}
 	return nil
 }
 
-func (r *Reference) snapshot() []*heldBlock {
+// cloneAttrs returns a copy of a that shares nothing with it.
+func cloneAttrs(a *tiers.Attrs) tiers.Attrs {
+	c := *a
+	c.Dirs = slices.Clone(a.Dirs)
+	return c
+}
+
+// oldestFirst returns the blocks held, the least recently used first.
+func (r *Reference) oldestFirst() []*heldBlock {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	return r.oldestFirstLocked()
+}
+
+// oldestFirstLocked is oldestFirst; it needs r.mu.
+func (r *Reference) oldestFirstLocked() []*heldBlock {
 	all := make([]*heldBlock, 0, len(r.mu.held))
-	for e := r.mu.order.Front(); e != nil; e = e.Next() {
+	for e := r.mu.order.Back(); e != nil; e = e.Prev() {
 		all = append(all, e.Value.(*heldBlock))
 	}
 	return all

@@ -2,7 +2,6 @@ package tiertest
 
 import (
 	"bytes"
-	"container/list"
 	"errors"
 	"fmt"
 	"io"
@@ -15,21 +14,27 @@ import (
 
 // serve is one worker: it runs jobs until the tier is closed and none is left.
 func (r *Reference) serve() {
-	for {
-		j, refused, ok := r.dequeue()
-		if !ok {
-			return
-		}
-		if refused {
-			r.complete(j, r.refuse(j))
-			continue
-		}
-		r.complete(j, r.run(j))
+	for r.serveOne() {
 	}
 }
 
+// serveOne waits for one job and runs it. It returns false if none will come.
+func (r *Reference) serveOne() bool {
+	j, refused, ok := r.dequeue()
+	switch {
+	case !ok:
+		return false
+	case refused:
+		r.complete(j, r.refuse(j))
+	default:
+		r.complete(j, r.run(j))
+	}
+	return true
+}
+
 // dequeue waits for the next job: the refused ones first, which cost nothing,
-// then loads, then stores. ok is false when the tier is closed and none is left.
+// then syncs, then loads, then stores. What is on Hold waits, unless the tier is
+// closed or offline. ok is false when it is closed and none is left.
 func (r *Reference) dequeue() (j *refJob, refused, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -37,11 +42,17 @@ func (r *Reference) dequeue() (j *refJob, refused, ok bool) {
 		if j, ok = pop(&r.mu.refused); ok {
 			return j, true, true
 		}
-		if j, ok = pop(&r.mu.loads); ok {
-			return j, false, true
-		}
-		if j, ok = pop(&r.mu.stores); ok {
-			return j, false, true
+		down := r.downLocked() != nil
+		for _, q := range []struct {
+			op   Op
+			jobs *[]*refJob
+		}{{OpSync, &r.mu.syncs}, {OpLoad, &r.mu.loads}, {OpStore, &r.mu.stores}} {
+			if r.mu.holds[q.op] > 0 && !down {
+				continue
+			}
+			if j, ok = pop(q.jobs); ok {
+				return j, false, true
+			}
 		}
 		if r.mu.closed {
 			return nil, false, false
@@ -60,16 +71,34 @@ func pop(queue *[]*refJob) (*refJob, bool) {
 	return j, true
 }
 
-// complete calls Done, without a lock. Nothing of the job is used after it.
+// complete calls Done, without a lock. Nothing of the job is used after it. A Sync
+// has one outcome, whose error it is told.
 func (r *Reference) complete(j *refJob, outcomes []tiers.Outcome) {
-	j.Done(&tiers.Result{Job: j.ID, Outcomes: outcomes})
+	blocks := j.blocks()
+	if j.op == OpSync {
+		j.synced(outcomes[0].Err)
+	} else {
+		j.Done(&tiers.Result{Job: j.ID, Outcomes: outcomes})
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.events[j.op].doneJobs++
+	r.mu.events[j.op].doneBlocks += blocks
+	r.changedLocked()
 }
 
 // run serves a job, block by block.
 func (r *Reference) run(j *refJob) []tiers.Outcome {
-	if err := r.pause(); err != nil {
+	err := r.pause()
+	if err == nil {
+		err = r.unavailable()
+	}
+	if err != nil {
 		r.releaseAll(j)
 		return r.failAll(j, err)
+	}
+	if j.op == OpSync {
+		return r.sync(j)
 	}
 	outcomes := make([]tiers.Outcome, len(j.Blocks))
 	if j.op == OpLoad {
@@ -83,10 +112,20 @@ func (r *Reference) run(j *refJob) []tiers.Outcome {
 		batch[j.Blocks[i].Key] = true
 	}
 	for i := range j.Blocks {
-		outcomes[i] = r.store(&j.Blocks[i], j.claims[i], batch)
+		outcomes[i] = r.store(j, i, batch)
 		r.release(j.claims[i])
 	}
 	return outcomes
+}
+
+// unavailable returns why the tier is offline, or nil.
+func (r *Reference) unavailable() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.mu.offline == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", block.ErrUnavailable, r.mu.offline)
 }
 
 // pause lets the injected latency pass. It fails with ErrClosed if Close gives up
@@ -125,37 +164,61 @@ func (r *Reference) fault(f Fault) error {
 	}
 }
 
-// store copies one block down. batch has the keys of the whole job.
-func (r *Reference) store(tr *tiers.Transfer, c *claim, batch map[block.Key]bool) tiers.Outcome {
+// store copies block i of a job down, and drops another version of it that is not
+// replaced. batch has the keys of the whole job.
+func (r *Reference) store(j *refJob, i int, batch map[block.Key]bool) tiers.Outcome {
+	tr, c := &j.Blocks[i], j.claims[i]
 	f, _ := r.opts.Faults.next(OpStore, tr.Key)
-	if err := r.fault(f); err != nil {
-		return r.failed(OpStore, tr.Key, err)
+	err := r.fault(f)
+	switch {
+	case err != nil:
+	case c == nil:
+		return r.skipped(tr.Key, fmt.Errorf("another job is storing it: %w", block.ErrPending))
+	case r.holds(tr.Key, tr.Attrs.Seq):
+		return r.skipped(tr.Key, nil)
 	}
-	if h, _ := r.use(tr.Key); c == nil || h != nil {
-		return tiers.Outcome{Key: tr.Key, Status: tiers.Skipped}
+	var h *heldBlock
+	if err == nil {
+		h, err = r.read(tr, f)
 	}
+	if err == nil {
+		err = r.insert(h, c, batch, j.Force)
+	}
+	if err == nil {
+		return tiers.Outcome{Key: tr.Key, Status: tiers.Stored, Bytes: tr.Size, Sum: h.sum}
+	}
+	r.dropOther(tr.Key, c, err)
+	for _, kind := range []error{block.ErrNoSpace, block.ErrBudget, block.ErrNotFound} {
+		if errors.Is(err, kind) {
+			return r.skipped(tr.Key, err)
+		}
+	}
+	return r.failed(OpStore, tr.Key, err)
+}
+
+// read makes a copy of the source.
+func (r *Reference) read(tr *tiers.Transfer, f Fault) (*heldBlock, error) {
 	switch {
 	case tr.Size < 0:
-		err := fmt.Errorf("size %d: %w", tr.Size, block.ErrInvalid)
-		return r.failed(OpStore, tr.Key, err)
+		return nil, fmt.Errorf("size %d: %w", tr.Size, block.ErrInvalid)
 	case tr.Size > r.opts.CapacityBytes:
-		return r.failed(OpStore, tr.Key, block.ErrTooLarge)
+		return nil, block.ErrTooLarge
+	case len(tr.Key.Path()) > r.opts.MaxKeyBytes:
+		return nil, block.ErrNameTooLong
 	}
 	data, err := readSource(tr.File, tr.Size, f.Short)
 	if err != nil {
-		return r.failed(OpStore, tr.Key, err)
+		return nil, err
 	}
 	sum := block.Sum(data)
 	if tr.Sum.Valid && tr.Sum != sum {
-		return r.failed(OpStore, tr.Key, block.ErrCorrupt)
+		return nil, block.ErrCorrupt
 	}
 	if f.Corrupt {
 		data = damaged(data)
 	}
-	if !r.insert(&heldBlock{key: tr.Key, data: data, sum: sum}, c, batch) {
-		return tiers.Outcome{Key: tr.Key, Status: tiers.Skipped}
-	}
-	return tiers.Outcome{Key: tr.Key, Status: tiers.Stored, Bytes: tr.Size}
+	h := &heldBlock{key: tr.Key, data: data, size: tr.Size, sum: sum, attrs: cloneAttrs(&tr.Attrs)}
+	return h, nil
 }
 
 // load copies one block up: found, verified, then written.
@@ -168,7 +231,7 @@ func (r *Reference) load(tr *tiers.Transfer) tiers.Outcome {
 	switch {
 	case h == nil && storing:
 		return r.failed(OpLoad, tr.Key, block.ErrPending)
-	case h == nil:
+	case h == nil, tr.Size != h.size, tr.Sum.Valid && tr.Sum != h.sum:
 		return tiers.Outcome{Key: tr.Key, Status: tiers.Absent}
 	}
 	data := h.data
@@ -178,15 +241,18 @@ func (r *Reference) load(tr *tiers.Transfer) tiers.Outcome {
 	if f.Short {
 		data = data[:len(data)/2]
 	}
-	sum := block.Sum(data)
-	if int64(len(data)) != tr.Size || sum != h.sum || tr.Sum.Valid && tr.Sum != sum {
-		r.drop(h)
+	if int64(len(data)) != h.size || block.Sum(data) != h.sum {
+		r.lose(h, block.ErrCorrupt)
 		return r.failed(OpLoad, tr.Key, block.ErrCorrupt)
 	}
 	if _, err := tr.File.WriteAt(data, 0); err != nil {
 		return r.failed(OpLoad, tr.Key, kindOf(err))
 	}
-	return tiers.Outcome{Key: tr.Key, Status: tiers.Loaded, Bytes: tr.Size, Sum: sum}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.stats.Loaded++
+	r.mu.stats.LoadedBytes += uint64(h.size)
+	return tiers.Outcome{Key: tr.Key, Status: tiers.Loaded, Bytes: tr.Size, Sum: h.sum}
 }
 
 // readSource reads exactly size bytes from the start of f; short pretends that f
@@ -242,65 +308,6 @@ func (r *Reference) use(key block.Key) (h *heldBlock, storing bool) {
 	return e.Value.(*heldBlock), false
 }
 
-// insert enters h, evicting blocks outside batch as needed. It returns false if
-// Remove has taken the claim, or if there is no room without evicting a block of
-// batch; nothing is evicted then (A31).
-func (r *Reference) insert(h *heldBlock, c *claim, batch map[block.Key]bool) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if c.removed {
-		return false
-	}
-	victims, ok := r.victimsLocked(int64(len(h.data)), batch)
-	if !ok {
-		return false
-	}
-	for _, e := range victims {
-		r.evictLocked(e)
-	}
-	r.mu.held[h.key] = r.mu.order.PushFront(h)
-	r.mu.used += int64(len(h.data))
-	return true
-}
-
-// victimsLocked chooses what to evict for one more block of size bytes: the least
-// recently used blocks that are not in batch. ok is false if those are not
-// enough. It needs r.mu.
-func (r *Reference) victimsLocked(
-	size int64, batch map[block.Key]bool,
-) (victims []*list.Element, ok bool) {
-	used, count := r.mu.used+size, len(r.mu.held)+1
-	fits := func() bool {
-		return used <= r.opts.CapacityBytes && (r.opts.MaxBlocks == 0 || count <= r.opts.MaxBlocks)
-	}
-	for e := r.mu.order.Back(); e != nil && !fits(); e = e.Prev() {
-		h := e.Value.(*heldBlock)
-		if batch[h.key] {
-			continue
-		}
-		victims = append(victims, e)
-		used -= int64(len(h.data))
-		count--
-	}
-	return victims, fits()
-}
-
-// evictLocked drops one block. It needs r.mu.
-func (r *Reference) evictLocked(e *list.Element) {
-	h := r.mu.order.Remove(e).(*heldBlock)
-	delete(r.mu.held, h.key)
-	r.mu.used -= int64(len(h.data))
-}
-
-// drop evicts this copy, unless a later one has taken its place.
-func (r *Reference) drop(h *heldBlock) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if e := r.mu.held[h.key]; e != nil && e.Value == h {
-		r.evictLocked(e)
-	}
-}
-
 // release gives up a claim that Remove has not taken. A nil claim is ignored.
 func (r *Reference) release(c *claim) {
 	if c == nil {
@@ -326,12 +333,15 @@ func (r *Reference) refuse(j *refJob) []tiers.Outcome {
 	}
 	outcomes := make([]tiers.Outcome, len(j.Blocks))
 	for i := range j.Blocks {
-		outcomes[i] = tiers.Outcome{Key: j.Blocks[i].Key, Status: tiers.Skipped}
+		outcomes[i] = r.skipped(j.Blocks[i].Key, fmt.Errorf("queue full: %w", block.ErrNoSpace))
 	}
 	return outcomes
 }
 
 func (r *Reference) failAll(j *refJob, err error) []tiers.Outcome {
+	if j.op == OpSync {
+		return []tiers.Outcome{r.failed(OpSync, block.Key{}, err)}
+	}
 	outcomes := make([]tiers.Outcome, len(j.Blocks))
 	for i := range j.Blocks {
 		outcomes[i] = r.failed(j.op, j.Blocks[i].Key, err)
@@ -339,7 +349,32 @@ func (r *Reference) failAll(j *refJob, err error) []tiers.Outcome {
 	return outcomes
 }
 
+// failed returns the outcome of a block that was not moved, and counts it.
 func (r *Reference) failed(op Op, key block.Key, err error) tiers.Outcome {
+	if errors.Is(err, block.ErrUnavailable) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.mu.stats.IOErrors++
+	}
 	err = &block.Error{Op: op.String(), Tier: r.opts.Name, Key: key, Err: err}
 	return tiers.Outcome{Key: key, Status: tiers.Failed, Err: err}
+}
+
+// skipped returns the outcome of a block that is not stored, nil saying that the
+// tier holds it already, and counts it.
+func (r *Reference) skipped(key block.Key, err error) tiers.Outcome {
+	o := tiers.Outcome{Key: key, Status: tiers.Skipped}
+	if err == nil {
+		return o
+	}
+	o.Err = &block.Error{Op: OpStore.String(), Tier: r.opts.Name, Key: key, Err: err}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case errors.Is(err, block.ErrNoSpace):
+		r.mu.stats.SkippedNoSpace++
+	case errors.Is(err, block.ErrBudget):
+		r.mu.stats.SkippedBudget++
+	}
+	return o
 }

@@ -1,6 +1,7 @@
 package tiertest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -27,23 +28,34 @@ var smallReferences = []ReferenceOptions{
 	{MaxBlocks: 8},
 }
 
-// reopenReference opens a tier with the blocks of old, standing in for storage that
-// outlives the process.
+// reopenReference closes old and opens what outlived it.
 func reopenReference(t *testing.T, old tiers.Tier) tiers.Tier {
 	t.Helper()
-	blocks := old.(*Reference).snapshot()
-	slices.Reverse(blocks)
 	if err := old.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
-	r := openReference(t, ReferenceOptions{})
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, h := range blocks {
-		r.mu.held[h.key] = r.mu.order.PushFront(h)
-		r.mu.used += int64(len(h.data))
+	return crashReference(t, old)
+}
+
+// crashReference opens what outlives a power cut of old, if that is not closed.
+func crashReference(t *testing.T, old tiers.Tier) tiers.Tier {
+	t.Helper()
+	r, err := old.(*Reference).Reopen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := old.Close(t.Context()); err != nil {
+		t.Error(err)
 	}
 	return r
+}
+
+// corruptReference damages the copy of a block.
+func corruptReference(t *testing.T, tier tiers.Tier, key block.Key) {
+	t.Helper()
+	if n := tier.(*Reference).Corrupt(key); n != 1 {
+		t.Errorf("Corrupt %v: got %d, want 1", key, n)
+	}
 }
 
 // TestReference shows that the reference implementation keeps the contract (A34),
@@ -53,14 +65,24 @@ func TestReference(t *testing.T) {
 		"two workers": {CapacityBytes: 32 << 20},
 		"one worker":  {Workers: 1},
 		"latency":     {Workers: 8, Latency: time.Microsecond},
+		"direct":      {Direct: true, MaxKeyBytes: 2000},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			small := smallReferences[opts.Workers%2]
 			Run(t, func(t *testing.T) tiers.Tier { return openReference(t, opts) }, Options{
-				Small:  func(t *testing.T) tiers.Tier { return openReference(t, small) },
-				LRU:    true,
-				Reopen: reopenReference,
+				Small: func(t *testing.T) tiers.Tier { return openReference(t, small) },
+				Budgeted: func(t *testing.T) tiers.Tier {
+					return openReference(t, ReferenceOptions{BudgetBytes: 20000})
+				},
+				LRU:         true,
+				MaxKeyBytes: cmp.Or(opts.MaxKeyBytes, block.MaxPath),
+				Reopen:      reopenReference,
+				Crash:       crashReference,
+				Corrupt:     corruptReference,
+				Offline: func(_ *testing.T, tier tiers.Tier) {
+					tier.(*Reference).Fail(errors.New("device pulled"))
+				},
 			})
 		})
 	}
@@ -77,6 +99,8 @@ func everyNth() *Plan {
 		Rule{Op: OpLoad, Every: 5, Fault: Fault{Corrupt: true}},
 		Rule{Op: OpLoad, Every: 6, Fault: Fault{Short: true, Stall: released}},
 		Rule{Op: OpLoad, Every: 9, Fault: Fault{Err: block.ErrUnavailable}},
+		Rule{Op: OpSync, Every: 3, Fault: Fault{Err: block.ErrUnavailable}},
+		Rule{Op: OpSync, Every: 4, Fault: Fault{Stall: released}},
 		Rule{Op: OpLookup, Every: 10, Fault: Fault{Hide: true}},
 		Rule{Op: OpLookup, Every: 31, Fault: Fault{Err: block.ErrUnavailable}},
 	)
@@ -148,8 +172,8 @@ func TestReferenceWhileStoring(t *testing.T) {
 	}
 	h.wantPresence(tiers.Miss, key)
 	release()
-	h.wantAll(h.settle(first), tiers.Skipped)
-	h.wantAll(h.settle(second), tiers.Skipped)
+	h.wantSkipped(h.settle(first), 0, block.ErrNotFound)
+	h.wantSkipped(h.settle(second), 0, block.ErrPending)
 	h.wantPresence(tiers.Miss, key)
 	h.wantAll(h.store(p), tiers.Stored)
 }
@@ -204,7 +228,7 @@ func TestReferenceQueueFull(t *testing.T) {
 	h.wantPresence(tiers.Miss, blocks[2].key)
 	clock.Advance(1)
 	h.wantAll(h.settle(served), tiers.Stored)
-	h.wantAll(h.settle(store), tiers.Skipped)
+	h.wantSkipped(h.settle(store), 0, block.ErrNoSpace)
 	if o := h.settle(load)[0]; !errors.Is(o.Err, block.ErrUnavailable) {
 		t.Errorf("Load into a full queue: got %v (%v), want %v", o.Status, o.Err, block.ErrUnavailable)
 	}

@@ -3,12 +3,14 @@ package tiertest
 import (
 	"math/rand/v2"
 	"os"
+	"reflect"
 	"slices"
 	"strconv"
 	"testing"
 	"time"
 
 	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
 )
 
 // Options says what the suite may expect of the tier. The zero value works for a
@@ -35,9 +37,32 @@ type Options struct {
 	// Zero means 1 and no limit.
 	MinBytes, MaxBytes int64
 
+	// MaxKeyBytes is the longest path that the tier takes, of any shape: a key of that
+	// length is stored, a longer one fails with ErrNameTooLong. Zero means
+	// not to be told: a key of block.MaxPath bytes may be stored or fail so.
+	MaxKeyBytes int
+
+	// Budgeted opens an empty tier with room for 128 blocks of SmallBytes bytes and
+	// a write budget for at least one and fewer than 64 of them. Nil leaves out
+	// what needs a budget.
+	Budgeted func(t *testing.T) tiers.Tier
+
 	// Reopen closes the tier and opens it again on the same storage. Nil
 	// leaves out what needs blocks that outlive Close.
 	Reopen func(t *testing.T, tier tiers.Tier) tiers.Tier
+
+	// Crash opens a tier with what of the old one, which is not closed, would
+	// survive a power cut, and then sees to the end of the old one. Nil leaves out
+	// what needs that.
+	Crash func(t *testing.T, tier tiers.Tier) tiers.Tier
+
+	// Corrupt flips a bit in the bytes of the tier's copy of a block, behind the
+	// tier's back. Nil leaves out what needs a bad copy.
+	Corrupt func(t *testing.T, tier tiers.Tier, key block.Key)
+
+	// Offline breaks the device of the tier, so that all its blocks are gone. Nil
+	// leaves out what needs that.
+	Offline func(t *testing.T, tier tiers.Tier)
 
 	// NewFile makes the empty files that blocks move from and to, open for
 	// reading and writing; the suite closes them. Nil means memfd_create,
@@ -97,13 +122,44 @@ type suiteCase struct {
 	needs func(o Options) bool
 }
 
-func needsSmall(o Options) bool  { return o.Small != nil }
-func needsLRU(o Options) bool    { return o.Small != nil && o.LRU && !o.Faulty }
-func needsReopen(o Options) bool { return o.Reopen != nil }
+// ability returns an optional interface of the tier. A decorator has it if the tier
+// below has it.
+func ability[T any](tier tiers.Tier) (T, bool) {
+	if d, ok := tier.(interface{ Unwrap() tiers.Tier }); ok {
+		if none, ok := ability[T](d.Unwrap()); !ok {
+			return none, false
+		}
+	}
+	able, ok := tier.(T)
+	return able, ok
+}
+
+// mustHave returns an optional interface of the tier, or skips the case.
+func mustHave[T any](h *harness) T {
+	h.t.Helper()
+	able, ok := ability[T](h.tier)
+	if !ok {
+		h.t.Skipf("the tier is no %v", reflect.TypeFor[T]())
+	}
+	return able
+}
+
+func needsSmall(o Options) bool   { return o.Small != nil }
+func needsLRU(o Options) bool     { return o.Small != nil && o.LRU && !o.Faulty }
+func needsReopen(o Options) bool  { return o.Reopen != nil }
+func needsCrash(o Options) bool   { return o.Crash != nil }
+func needsBudget(o Options) bool  { return o.Budgeted != nil }
+func needsCorrupt(o Options) bool { return o.Corrupt != nil }
+func needsOffline(o Options) bool { return o.Offline != nil && !o.Faulty }
+
+// needsTrue are the needs of cases that prove nothing about a tier which goes wrong.
+func needsTrue(o Options) bool      { return !o.Faulty }
+func needsTrueSmall(o Options) bool { return o.Small != nil && !o.Faulty }
 
 // suiteCases returns all cases, from the plainest on.
 func suiteCases() []suiteCase {
-	return slices.Concat(contractCases(), dataCases(), capacityCases(), parallelCases(), closeCases())
+	return slices.Concat(contractCases(), dataCases(), versionCases(), recordCases(), capacityCases(),
+		hostCases(), parallelCases(), syncCases(), closeCases())
 }
 
 // Run checks that a tier keeps the contract of tiers.Tier, as subtests of t that

@@ -1,6 +1,7 @@
 package tiertest
 
 import (
+	"context"
 	"errors"
 	"slices"
 
@@ -15,6 +16,7 @@ func capacityCases() []suiteCase {
 		{name: "BatchProtectsHeld", run: checkBatchProtectsHeld, needs: needsSmall},
 		{name: "TooLarge", run: checkTooLarge, needs: needsSmall},
 		{name: "Turnover", run: checkTurnover, needs: needsSmall},
+		{name: "Budget", run: checkBudget, needs: needsBudget},
 		{name: "LRUTouch", run: func(h *harness) { checkLRU(h, byTouch) }, needs: needsLRU},
 		{name: "LRULoad", run: func(h *harness) { checkLRU(h, byLoad) }, needs: needsLRU},
 	}
@@ -30,7 +32,7 @@ func (h *harness) smallPayloads(prefix string, n int) []payload {
 // empty tier and on a full one (A31).
 func checkBatchOverCapacity(h *harness) {
 	h.useSmall()
-	n := h.opts.SmallBlocks
+	n, allSkipped := h.opts.SmallBlocks, 0
 	for _, prefix := range []string{"on-empty", "on-full"} {
 		blocks := h.smallPayloads(prefix, 3*n)
 		outcomes := h.store(blocks...)
@@ -43,8 +45,10 @@ func checkBatchOverCapacity(h *harness) {
 				stored = append(stored, blocks[i])
 			case tiers.Skipped:
 				skipped++
+				h.wantSkipped(outcomes, i, block.ErrNoSpace)
 			}
 		}
+		allSkipped += skipped
 		if !h.opts.Faulty && (len(stored) < n || skipped == 0) {
 			h.errorf("%s: %d blocks into room for %d: %d stored, %d skipped",
 				prefix, 3*n, n, len(stored), skipped)
@@ -55,6 +59,9 @@ func checkBatchOverCapacity(h *harness) {
 					"it was evicted by its own batch", prefix, i, o.Status, o.Err)
 			}
 		}
+	}
+	if s, ok := ability[tiers.Statser](h.tier); ok && !h.opts.Faulty && s.Stats().SkippedNoSpace != uint64(allSkipped) {
+		h.errorf("Stats: %d blocks skipped for want of room, want %d", s.Stats().SkippedNoSpace, allSkipped)
 	}
 }
 
@@ -73,7 +80,7 @@ func checkBatchProtectsHeld(h *harness) {
 	held := old[0]
 	batch := append(h.smallPayloads("new", 2*n), held)
 	outcomes := h.store(batch...)
-	h.wantStatus(outcomes, len(batch)-1, tiers.Skipped)
+	h.wantHeld(outcomes, len(batch)-1)
 	if loaded := h.load(held); loaded[0].Status != tiers.Loaded && !h.opts.Faulty {
 		h.errorf("the oldest block, stored again with %d others: got %v (%v), want loaded: "+
 			"it was evicted by its own batch", 2*n, loaded[0].Status, loaded[0].Err)
@@ -109,6 +116,40 @@ func checkTurnover(h *harness) {
 	for _, p := range h.smallPayloads("turn", 5*h.opts.SmallBlocks) {
 		h.wantAll(h.store(p), tiers.Stored)
 		h.wantAll(h.load(p), tiers.Loaded)
+	}
+}
+
+// checkBudget: when the write budget is used up, a Store is Skipped with ErrBudget;
+// but not one with Force, nor is a block skipped so that the tier holds. Loads go on.
+func checkBudget(h *harness) {
+	h.close(context.Background())
+	h.tier = h.opts.Budgeted(h.t)
+	blocks := h.smallPayloads("budget", 64)
+	stored := 0
+	for i, p := range blocks {
+		outcomes := h.store(p)
+		if outcomes[0].Status == tiers.Skipped {
+			h.wantSkipped(outcomes, 0, block.ErrBudget)
+			break
+		}
+		h.wantAll(outcomes, tiers.Stored)
+		stored = i + 1
+	}
+	if h.opts.Faulty {
+		return
+	}
+	if stored == 0 || stored == len(blocks) {
+		h.fatalf("stored %d of %d blocks, want some, then %v", stored, len(blocks), block.ErrBudget)
+	}
+	held, next := blocks[:stored], blocks[stored]
+	h.wantHeld(h.store(held[0]), 0)
+	h.wantPresence(tiers.Miss, next.key)
+	h.wantAll(h.load(held...), tiers.Loaded)
+	force := func(job *tiers.Job) { job.Force = true }
+	h.wantAll(h.settle(h.submit(jobSpec{op: OpStore, blocks: []payload{next}, job: force})), tiers.Stored)
+	h.wantAll(h.load(next), tiers.Loaded)
+	if s, ok := ability[tiers.Statser](h.tier); ok && s.Stats().SkippedBudget != 1 {
+		h.errorf("Stats: %d blocks skipped for the budget, want 1", s.Stats().SkippedBudget)
 	}
 }
 

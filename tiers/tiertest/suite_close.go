@@ -17,7 +17,6 @@ func closeCases() []suiteCase {
 		{name: "CloseTwice", run: checkCloseTwice},
 		{name: "AfterClose", run: checkAfterClose},
 		{name: "CloseRace", run: checkCloseRace},
-		{name: "Reopen", run: checkReopen, needs: needsReopen},
 	}
 }
 
@@ -136,6 +135,10 @@ func checkAfterClose(h *harness) {
 		h.errorf("Remove after Close: got %d, want 0", n)
 	}
 	tier.Touch(keysOf(blocks))
+	r, ok := ability[tiers.Recorder](tier)
+	if ok && r.Update(blocks[0].key, blocks[1].key, &tiers.Attrs{Seq: 9}) {
+		h.errorf("Update after Close: got true, want false")
+	}
 }
 
 // checkCloseRace: jobs submitted while the tier closes have one Result each.
@@ -169,25 +172,5 @@ func checkCloseRace(h *harness) {
 		for _, f := range list {
 			h.wantFinishedOrClosed(f)
 		}
-	}
-}
-
-// checkReopen: what a tier on durable storage held when it was closed it holds when
-// it is opened again, byte for byte, and what was removed stays away.
-func checkReopen(h *harness) {
-	blocks := h.payloads("reopen", 20, 10000)
-	h.wantAll(h.store(blocks...), tiers.Stored)
-	gone, kept := blocks[:5], blocks[5:]
-	h.tier.Remove(keysOf(gone))
-	for range 2 {
-		h.tier = h.opts.Reopen(h.t, h.tier)
-		h.wantPresence(tiers.Miss, keysOf(gone)...)
-		h.wantPresence(tiers.Hit, keysOf(kept)...)
-		if e, ok := enumerator(h.tier); ok {
-			h.wantListed(e, kept)
-		}
-		h.never(h.load(gone...), tiers.Loaded, "it was removed before")
-		h.wantAll(h.load(kept...), tiers.Loaded)
-		h.wantAll(h.store(kept...), tiers.Skipped)
 	}
 }

@@ -104,11 +104,12 @@ func checkStoreThenLookup(h *harness) {
 func checkStorePresent(h *harness) {
 	blocks := h.payloads("present", 4, 1000)
 	h.wantAll(h.store(blocks[:2]...), tiers.Stored)
-	h.wantAll(h.store(blocks[:2]...), tiers.Skipped)
+	h.wantHeld(h.store(blocks[:2]...), 0, 1)
 	outcomes := h.store(blocks[0], blocks[2], blocks[1], blocks[3])
 	for i, want := range []tiers.Status{tiers.Skipped, tiers.Stored, tiers.Skipped, tiers.Stored} {
 		h.wantStatus(outcomes, i, want)
 	}
+	h.wantHeld(outcomes, 0, 2)
 	h.wantAll(h.load(blocks...), tiers.Loaded)
 }
 
@@ -220,18 +221,6 @@ func checkCallsFromDone(h *harness) {
 	h.wantAll(h.load(blocks[3:]...), tiers.Loaded)
 }
 
-// enumerator returns the tier's ability to list its blocks. A decorator has it if
-// the tier below has it.
-func enumerator(tier tiers.Tier) (tiers.Enumerator, bool) {
-	if d, ok := tier.(interface{ Unwrap() tiers.Tier }); ok {
-		if _, ok := enumerator(d.Unwrap()); !ok {
-			return nil, false
-		}
-	}
-	e, ok := tier.(tiers.Enumerator)
-	return e, ok
-}
-
 // wantListed checks that the tier lists the blocks, with their sizes and checksums,
 // and nothing else. A faulty tier may have lost some, and keep some whose Store
 // it has failed.
@@ -242,18 +231,16 @@ func (h *harness) wantListed(e tiers.Enumerator, blocks []payload) {
 		want[p.key] = p
 	}
 	h.within("Blocks", func() {
-		err := e.Blocks(func(key block.Key, size int64, sum block.Checksum) bool {
-			p, ok := want[key]
-			delete(want, key)
+		err := e.Blocks(func(held *tiers.Held) bool {
+			p, ok := want[held.Key]
+			delete(want, held.Key)
 			out := make([]tiers.Presence, 1) // fn may call the tier
-			_ = h.tier.Lookup(context.Background(), []block.Key{key}, out)
-			switch {
-			case !ok:
-				h.errorf("Blocks: listed %.80q, which is not there or was listed before", key.Path())
-			case size != int64(len(p.data)) || sum != block.Sum(p.data):
-				h.errorf("Blocks: %.80q with %d bytes and %v, want %d and %v",
-					key.Path(), size, sum, len(p.data), block.Sum(p.data))
+			_ = h.tier.Lookup(context.Background(), []block.Key{held.Key}, out)
+			if !ok {
+				h.errorf("Blocks: listed %.80q, which is not there or was listed before", held.Key.Path())
+				return true
 			}
+			h.checkHeld(held, p)
 			return true
 		})
 		if err != nil && !h.opts.Faulty {
@@ -270,10 +257,7 @@ func (h *harness) wantListed(e tiers.Enumerator, blocks []payload) {
 // checkEnumerate: an Enumerator lists exactly what was stored and not removed, and
 // stops when told.
 func checkEnumerate(h *harness) {
-	e, ok := enumerator(h.tier)
-	if !ok {
-		h.t.Skip("the tier is no Enumerator")
-	}
+	e := mustHave[tiers.Enumerator](h)
 	h.wantListed(e, nil)
 	blocks := h.payloads("list", 20, 3000)
 	h.wantAll(h.store(blocks...), tiers.Stored)
@@ -281,7 +265,7 @@ func checkEnumerate(h *harness) {
 	h.tier.Remove(keysOf(blocks[:5]))
 	h.wantListed(e, blocks[5:])
 	calls := 0
-	err := e.Blocks(func(block.Key, int64, block.Checksum) bool {
+	err := e.Blocks(func(*tiers.Held) bool {
 		calls++
 		return calls < 3
 	})
@@ -290,21 +274,38 @@ func checkEnumerate(h *harness) {
 	}
 }
 
-// checkStats: the state is one of the three, and no more is in use than there is.
+// checkStats: the state is one of the three, no more is in use than there is, and
+// the counters count what was done.
 func checkStats(h *harness) {
-	s, ok := h.tier.(tiers.Statser)
-	if !ok {
-		h.t.Skip("the tier is no Statser")
-	}
-	h.wantAll(h.store(h.payloads("stats", 4, 5000)...), tiers.Stored)
+	s := mustHave[tiers.Statser](h)
+	blocks := h.payloads("stats", 4, 5000)
+	bytes := uint64(4 * h.size(5000))
+	h.wantAll(h.store(blocks...), tiers.Stored)
+	h.store(blocks[0]) // skipped, but not for want of room
+	h.wantAll(h.load(blocks[:2]...), tiers.Loaded)
 	stats := s.Stats()
 	if !slices.Contains([]string{"online", "degraded", "offline"}, stats.State) {
 		h.errorf("Stats: got state %q, want online, degraded or offline", stats.State)
 	}
-	if stats.State != "online" && !h.opts.Faulty {
-		h.errorf("Stats: got state %q (%s), want online", stats.State, stats.Reason)
-	}
 	if stats.UsedBytes < 0 || stats.CapacityBytes > 0 && stats.UsedBytes > stats.CapacityBytes {
 		h.errorf("Stats: %d bytes used of %d", stats.UsedBytes, stats.CapacityBytes)
+	}
+	if h.opts.Faulty {
+		return
+	}
+	if stats.State != "online" {
+		h.errorf("Stats: got state %q (%s), want online", stats.State, stats.Reason)
+	}
+	if stats.Stored != 4 || stats.Loaded != 2 || stats.Blocks != 4 {
+		h.errorf("Stats: %d stored, %d loaded, %d blocks; want 4, 2, 4",
+			stats.Stored, stats.Loaded, stats.Blocks)
+	}
+	// A tier may count whole pages.
+	if stats.StoredBytes < bytes || stats.LoadedBytes < bytes/2 {
+		h.errorf("Stats: %d bytes stored, %d loaded; want at least %d and %d",
+			stats.StoredBytes, stats.LoadedBytes, bytes, bytes/2)
+	}
+	if stats.SkippedNoSpace+stats.SkippedBudget+stats.Corrupt+stats.IOErrors+stats.Evicted != 0 {
+		h.errorf("Stats: got %+v, want no block skipped, corrupt, failed or evicted", stats)
 	}
 }

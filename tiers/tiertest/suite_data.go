@@ -24,6 +24,7 @@ func dataCases() []suiteCase {
 		{name: "LoadWrongSum", run: checkLoadWrongSum},
 		{name: "LoadWrongSize", run: checkLoadWrongSize},
 		{name: "LoadUnknownSum", run: checkLoadUnknownSum},
+		{name: "StoreUnknownSum", run: checkStoreUnknownSum},
 	}
 }
 
@@ -111,29 +112,47 @@ func checkKeys(h *harness) {
 	}
 }
 
-// checkLongKeys: a key of MaxPath bytes is stored, or refused with ErrNameTooLong,
-// but never taken for one that differs in its last byte only.
-func checkLongKeys(h *harness) {
-	component := strings.Repeat("x", block.MaxName)
-	path := strings.Repeat(component+"/", block.MaxPath/(block.MaxName+1))
-	path = path[:block.MaxPath-2]
-	var blocks []payload
-	for _, last := range []string{"a", "b"} {
-		key, err := block.ParseKey(path + "/" + last)
-		if err != nil {
-			h.fatalf("key of %d bytes: %v", len(path)+2, err)
-		}
-		blocks = append(blocks, h.payload(key, 0, 3000))
+// longKey returns a key of n bytes that ends in last.
+func (h *harness) longKey(n int, last string) block.Key {
+	h.t.Helper()
+	path := strings.Repeat(strings.Repeat("x", 200)+"/", n/200+1)[:n-1-len(last)]
+	if strings.HasSuffix(path, "/") { // no component may be empty
+		path = strings.TrimSuffix(path, "/") + "y"
 	}
-	for i, o := range h.store(blocks...) {
-		loaded := h.load(blocks[i])
-		switch {
-		case o.Status == tiers.Stored:
-			h.wantAll(loaded, tiers.Loaded)
-		case !h.opts.Faulty && !errors.Is(o.Err, block.ErrNameTooLong):
-			h.errorf("Store of a key of %d bytes: got %v (%v), want stored or ErrNameTooLong",
-				len(path)+2, o.Status, o.Err)
+	key, err := block.ParseKey(path + "/" + last)
+	if err != nil {
+		h.fatalf("key of %d bytes: %v", n, err)
+	}
+	return key
+}
+
+// checkLongKeys: a key up to the tier's limit is stored, a longer one is refused with
+// ErrNameTooLong, and none is taken for one that differs in its last byte only.
+func checkLongKeys(h *harness) {
+	for _, n := range []int{block.MaxName, 1000, h.opts.MaxKeyBytes, h.opts.MaxKeyBytes + 1, block.MaxPath} {
+		if n < block.MaxName || n > block.MaxPath {
+			continue
 		}
+		var blocks []payload
+		for _, last := range []string{"a", "b"} {
+			blocks = append(blocks, h.payload(h.longKey(n, last), 0, 3000))
+		}
+		must := n <= 1000 || n <= h.opts.MaxKeyBytes
+		mustNot := h.opts.MaxKeyBytes > 0 && n > h.opts.MaxKeyBytes
+		for i, o := range h.store(blocks...) {
+			loaded := h.load(blocks[i])
+			switch {
+			case o.Status == tiers.Stored && !mustNot:
+				h.wantAll(loaded, tiers.Loaded)
+			case !h.opts.Faulty && (must || !errors.Is(o.Err, block.ErrNameTooLong)):
+				h.errorf("Store of a key of %d bytes: got %v (%v), want stored or ErrNameTooLong, by the limit",
+					n, o.Status, o.Err)
+			}
+		}
+		if e, ok := ability[tiers.Enumerator](h.tier); ok && must {
+			h.wantListed(e, blocks)
+		}
+		h.tier.Remove(keysOf(blocks))
 	}
 }
 
@@ -234,8 +253,8 @@ func checkStoreShortSource(h *harness) {
 	h.wantAll(h.load(p), tiers.Loaded)
 }
 
-// checkLoadWrongSum: a Load that expects other bytes than the tier has does not get
-// them.
+// checkLoadWrongSum: a Load that expects other bytes than the tier has recorded asks
+// for another version: Absent. The copy stays.
 func checkLoadWrongSum(h *harness) {
 	blocks := h.payloads("expect", 3, 5000)
 	h.wantAll(h.store(blocks...), tiers.Stored)
@@ -246,12 +265,14 @@ func checkLoadWrongSum(h *harness) {
 	}, blocks...)
 	h.wantStatus(outcomes, 0, tiers.Loaded)
 	h.never(outcomes[1:2], tiers.Loaded, "it has another checksum than the job expects")
+	h.wantStatus(outcomes, 1, tiers.Absent)
 	h.wantStatus(outcomes, 2, tiers.Loaded)
 	h.checkCorruptIsGone(outcomes)
+	h.wantAll(h.load(blocks...), tiers.Loaded)
 }
 
-// checkLoadWrongSize: Loaded means exactly Size bytes, so a block of another size
-// is not.
+// checkLoadWrongSize: Loaded means exactly Size bytes, so a block of another size is
+// another version: Absent. The copy stays.
 func checkLoadWrongSize(h *harness) {
 	for i, delta := range []int64{-1, 1, -4096, 4096} {
 		p := h.payload(numberedKey("wrong-size", i), 0, 12288)
@@ -267,7 +288,9 @@ func checkLoadWrongSize(h *harness) {
 			}
 		}, p)
 		h.never(outcomes, tiers.Loaded, fmt.Sprintf("the job asks for %+d bytes", delta))
+		h.wantAll(outcomes, tiers.Absent)
 		h.checkCorruptIsGone(outcomes)
+		h.wantAll(h.load(p), tiers.Loaded)
 	}
 }
 
@@ -278,4 +301,21 @@ func checkLoadUnknownSum(h *harness) {
 	h.wantAll(h.store(blocks...), tiers.Stored)
 	forget := func(tr *tiers.Transfer) { tr.Sum = block.Checksum{} }
 	h.wantAll(h.edited(OpLoad, forget, blocks...), tiers.Loaded)
+}
+
+// checkStoreUnknownSum: a Store whose checksum is not known computes it; settle has
+// checked that the outcome reports it. Later it is the recorded one.
+func checkStoreUnknownSum(h *harness) {
+	blocks := h.payloads("compute-sum", 4, 5000)
+	forget := func(tr *tiers.Transfer) { tr.Sum = block.Checksum{} }
+	if !h.wantAll(h.edited(OpStore, forget, blocks...), tiers.Stored) {
+		return
+	}
+	h.wantAll(h.load(blocks...), tiers.Loaded)
+	h.wantAll(h.edited(OpLoad, forget, blocks...), tiers.Loaded)
+	wrong := func(tr *tiers.Transfer) { tr.Sum.Sum ^= 1 }
+	h.wantAll(h.edited(OpLoad, wrong, blocks...), tiers.Absent)
+	if e, ok := ability[tiers.Enumerator](h.tier); ok {
+		h.wantListed(e, blocks)
+	}
 }

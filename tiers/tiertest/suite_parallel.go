@@ -166,13 +166,13 @@ func (m *model) stepStore() {
 		case m.lossy:
 			m.wantStatus(outcomes, at, tiers.Stored, tiers.Skipped)
 		case m.state[i] == isPresent:
-			m.wantStatus(outcomes, at, tiers.Skipped)
+			m.wantHeld(outcomes, at)
 		default:
 			m.wantStatus(outcomes, at, tiers.Stored)
 		}
 		if m.lossy {
 			m.state[i] = isUnknown
-		} else if got == tiers.Stored || got == tiers.Skipped {
+		} else if got == tiers.Stored || got == tiers.Skipped && outcomes[at].Err == nil {
 			m.state[i] = isPresent
 		}
 	}

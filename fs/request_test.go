@@ -1,0 +1,354 @@
+package fs
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tiers"
+)
+
+// fakeEvictor answers requests to evict by do, and keeps them.
+type fakeEvictor struct {
+	do func(context.Context, tiers.EvictRequest) (tiers.EvictReply, error)
+	mu struct {
+		sync.Mutex
+		got []tiers.EvictRequest
+	}
+}
+
+// EvictFrom implements evictor.
+func (f *fakeEvictor) EvictFrom(ctx context.Context, r tiers.EvictRequest) (tiers.EvictReply, error) {
+	f.mu.Lock()
+	f.mu.got = append(f.mu.got, r)
+	f.mu.Unlock()
+	if f.do == nil {
+		return tiers.EvictReply{Blocks: int64(len(r.Paths))}, nil
+	}
+	return f.do(ctx, r)
+}
+
+// requests returns what was asked.
+func (f *fakeEvictor) requests() []tiers.EvictRequest {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.mu.got)
+}
+
+// newEvictRequest opens a dialogue with the evictor.
+func newEvictRequest(t *testing.T, f *fakeEvictor) *controlRequest {
+	t.Helper()
+	var wg sync.WaitGroup
+	r := newControlRequest(t.Context(), &wg, controlJSON(evictWith(f)))
+	t.Cleanup(func() { r.close(); wg.Wait() })
+	return r
+}
+
+// mustWrite writes a request in pieces of n bytes.
+func mustWrite(t *testing.T, r *controlRequest, request string, n int) {
+	t.Helper()
+	for piece := range slices.Chunk([]byte(request), n) {
+		if got, st := r.write(piece); st != fuse.OK || got != uint32(len(piece)) {
+			t.Fatalf("write: got %d, %v", got, st)
+		}
+	}
+}
+
+// readAll reads to the end in pieces of n bytes.
+func readAll(t *testing.T, r *controlRequest, n int) string {
+	t.Helper()
+	var all []byte
+	for {
+		buf := make([]byte, n)
+		got, st := r.read(nil, buf)
+		if st != fuse.OK {
+			t.Fatalf("read: %v", st)
+		}
+		if got == 0 {
+			return string(all)
+		}
+		all = append(all, buf[:got]...)
+	}
+}
+
+// TestRequestAnswer shows a dialogue: requests and answers in pieces of any
+// size, each request run once, by the first read, and as the engine wants it.
+func TestRequestAnswer(t *testing.T) {
+	f := &fakeEvictor{do: func(_ context.Context, r tiers.EvictRequest) (tiers.EvictReply, error) {
+		if r.Tier == "none" {
+			return tiers.EvictReply{}, errors.New("no such tier")
+		}
+		return tiers.EvictReply{Blocks: 2, Bytes: 4096, KeptN: 7, Kept: []tiers.EvictKept{{Path: "g/\u00e4", Reason: "only copy"}}}, nil
+	}}
+	r := newEvictRequest(t, f)
+	const yes = `{"blocks":2,"bytes":4096,"kept_total":7,"kept":[{"path":"g/ä","reason":"only copy"}]}` + "\n"
+	for i, c := range []struct {
+		request, want string
+		ask           tiers.EvictRequest
+	}{
+		{`{"tier":"memory","paths":["g/a","h"],"force":true}` + "\n", yes, tiers.EvictRequest{Tier: "memory", Paths: []string{"g/a", "h"}, Force: true}},
+		{"{\n  \"all\": true,\n  \"tier\": \"disk\"\n}\n\n", yes, tiers.EvictRequest{Tier: "disk", All: true}},
+		{`{"tier":"none"}`, `{"error":"no such tier"}` + "\n", tiers.EvictRequest{Tier: "none"}},
+	} {
+		for _, n := range []int{1, 7, 1 << 20} {
+			mustWrite(t, r, c.request, n)
+			before := len(f.requests())
+			if got := readAll(t, r, n); got != c.want {
+				t.Errorf("request %d in pieces of %d: got %q, want %q", i, n, got, c.want)
+			}
+			asked := f.requests()[before:]
+			if len(asked) != 1 || !reflect.DeepEqual(asked[0], c.ask) {
+				t.Errorf("request %d: asked %+v, want once %+v", i, asked, c.ask)
+			}
+		}
+	}
+	// What is not read to its end makes way for the next.
+	mustWrite(t, r, `{"tier":"memory"}`, 100)
+	if n, st := r.read(nil, make([]byte, 3)); n != 3 || st != fuse.OK {
+		t.Fatalf("got %d, %v", n, st)
+	}
+	mustWrite(t, r, `{"tier":"none"}`, 100)
+	if got := readAll(t, r, 100); got != `{"error":"no such tier"}`+"\n" {
+		t.Errorf("after an unfinished answer: got %q", got)
+	}
+}
+
+// TestRequestErrors shows that a wrong request gets an answer that says where it
+// is wrong, and asks nothing of the engine; the next one works.
+func TestRequestErrors(t *testing.T) {
+	f := &fakeEvictor{}
+	r := newEvictRequest(t, f)
+	if got := readAll(t, r, 100); !strings.Contains(got, `{"error":"nothing was asked`) {
+		t.Errorf("read before any request: got %q", got)
+	}
+	for request, want := range map[string]string{
+		"\n":                          "request: empty",
+		`{"tier":"memory"`:            "request: byte 16: ends too early",
+		`{"tier" "memory"}`:           "request: byte 9: invalid character",
+		"evict all":                   "request: byte 1: invalid character",
+		`{"tier":"memory","pathz":1}`: `pathz`,
+		`{"tier":7}`:                  "request: tier: got number, want string",
+		`{"all":"yes"}`:               "request: all: got string, want bool",
+		`{"paths":"g/a"}`:             "request: paths: got string, want []string",
+		`{"paths":["g/a",{}]}`:        "request: paths: got object, want string",
+		`["memory"]`:                  "request: the whole: got array",
+		`{"all":true} {"all":true}`:   "request: byte 13: more than one value",
+		`{"all":true}]`:               "request: byte 13: more than one value",
+		"{\"tier\":\"a\x00b\"}":       "request: byte 11: invalid character",
+		`{"paths":["` + strings.Repeat("x", maxRequest) + `"]}`: fmt.Sprintf("more than %d bytes", maxRequest),
+	} {
+		mustWrite(t, r, request, 1<<20)
+		answer := readAll(t, r, 4096)
+		var e controlError
+		if err := json.Unmarshal([]byte(answer), &e); err != nil || !strings.Contains(e.Error, want) {
+			t.Errorf("%.40q: got %q, want %q", request, answer, want)
+		}
+	}
+	if asked := f.requests(); len(asked) != 0 {
+		t.Errorf("the engine was asked %+v", asked)
+	}
+	long := `{"paths":["` + strings.Repeat("x", maxRequest-len(`{"paths":[""]}`)) + `"]}`
+	mustWrite(t, r, long, 1<<20)
+	if got := readAll(t, r, 4096); got != `{"blocks":1,"bytes":0,"kept_total":0,"kept":[]}`+"\n" {
+		t.Errorf("a request of the largest size: got %q", got)
+	}
+}
+
+// TestRequestWaits shows what happens while a request runs: an interrupted reader
+// leaves at once, comes back and gets the answer of the one run; a writer is told
+// to wait; other readers share the answer.
+func TestRequestWaits(t *testing.T) {
+	began, release := make(chan struct{}), make(chan struct{})
+	f := &fakeEvictor{do: func(ctx context.Context, _ tiers.EvictRequest) (tiers.EvictReply, error) {
+		close(began)
+		select {
+		case <-release:
+		case <-ctx.Done():
+		}
+		return tiers.EvictReply{Blocks: 5}, ctx.Err()
+	}}
+	r := newEvictRequest(t, f)
+	mustWrite(t, r, `{"tier":"memory"}`, 100)
+	interrupt := make(chan struct{})
+	type result struct {
+		text string
+		st   fuse.Status
+	}
+	results := make(chan result)
+	reader := func(cancel chan struct{}) { // ends with its read
+		buf := make([]byte, 4096)
+		n, st := r.read(cancel, buf)
+		results <- result{string(buf[:n]), st}
+	}
+	go reader(interrupt)
+	<-began
+	close(interrupt)
+	if got := <-results; got.st != fuse.EINTR {
+		t.Errorf("interrupted: got %v", got)
+	}
+	if n, st := r.write([]byte("{}")); n != 0 || st != fuse.EBUSY {
+		t.Errorf("write: got %d, %v", n, st)
+	}
+	go reader(nil)
+	go reader(nil)
+	close(release)
+	const want = `{"blocks":5,"bytes":0,"kept_total":0,"kept":[]}` + "\n"
+	if a, b := <-results, <-results; a.text+b.text != want || a.st != fuse.OK || b.st != fuse.OK {
+		t.Errorf("two readers got %v and %v", a, b)
+	}
+	if n := len(f.requests()); n != 1 {
+		t.Errorf("the request ran %d times", n)
+	}
+}
+
+// TestRequestClose shows that the close of the descriptor, and the end of the
+// mount, cancel what runs, and let waiting readers go.
+func TestRequestClose(t *testing.T) {
+	for name, end := range map[string]func(r *controlRequest, mount context.CancelFunc){
+		"close":   func(r *controlRequest, _ context.CancelFunc) { r.close() },
+		"unmount": func(_ *controlRequest, mount context.CancelFunc) { mount() },
+	} {
+		ctx, mount := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		began := make(chan struct{})
+		f := &fakeEvictor{do: func(ctx context.Context, _ tiers.EvictRequest) (tiers.EvictReply, error) {
+			close(began)
+			<-ctx.Done()
+			return tiers.EvictReply{}, ctx.Err()
+		}}
+		r := newControlRequest(ctx, &wg, controlJSON(evictWith(f)))
+		mustWrite(t, r, `{"tier":"memory"}`, 100)
+		done := make(chan fuse.Status)
+		go func() { // ends with its read
+			_, st := r.read(nil, make([]byte, 100))
+			done <- st
+		}()
+		<-began
+		end(r, mount)
+		if st := <-done; st != fuse.EIO && st != fuse.OK { // OK: the answer, an error, was faster
+			t.Errorf("%s: the reader got %v", name, st)
+		}
+		wg.Wait()
+		mount()
+	}
+}
+
+// TestRequestThroughMount shows the dialogue through the kernel: another process
+// asks twice on one descriptor, a large request included, while a request that
+// runs keeps nobody else from the mount; a reader that is killed ends it.
+func TestRequestThroughMount(t *testing.T) {
+	for name, passthrough := range map[string]Switch{"own device": Auto, "go-fuse's server": Off} {
+		t.Run(name, func(t *testing.T) { requestThroughMount(t, passthrough) })
+	}
+}
+
+func requestThroughMount(t *testing.T, passthrough Switch) {
+	ended := make(chan error, 1)
+	f := &fakeEvictor{}
+	f.do = func(ctx context.Context, r tiers.EvictRequest) (tiers.EvictReply, error) {
+		if r.Tier != "slow" {
+			return tiers.EvictReply{Blocks: int64(len(r.Paths)), Bytes: int64(len(fmt.Sprint(r.Paths)))}, nil
+		}
+		<-ctx.Done()
+		ended <- ctx.Err()
+		return tiers.EvictReply{}, ctx.Err()
+	}
+	s, dir := mountHereWith(t, Options{evictor: f, Passthrough: passthrough})
+	path := filepath.Join(dir, ".kvfs", "evict")
+	startClient(t).do("evict", path)
+
+	victim := startClient(t)
+	fmt.Fprintln(victim.in, "evict-slow", path)
+	waitFor(t, "a slow request", func() bool {
+		return slices.ContainsFunc(f.requests(), func(r tiers.EvictRequest) bool { return r.Tier == "slow" })
+	})
+	other := startClient(t)
+	other.do("write", filepath.Join(dir, "g", "block"))
+	other.do("read", filepath.Join(dir, "g", "block"))
+	victim.kill()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("the request ended with %v", err)
+		}
+	case <-time.After(time.Minute):
+		t.Error("the request goes on without anybody to hear the answer")
+	}
+	released(t, s)
+}
+
+// clientEvict is what the client does for TestRequestThroughMount.
+func clientEvict(path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil || st.Mode() != 0o600 {
+		return fmt.Errorf("mode %v, %w", st.Mode(), err)
+	}
+	for _, n := range []int{1, 100_000, 2} {
+		request, err := json.Marshal(EvictRequest{Tier: "memory", Paths: slices.Repeat([]string{"group/block"}, n)})
+		if err != nil {
+			return err
+		}
+		if _, err := f.Write(append(request, '\n')); err != nil {
+			return err
+		}
+		var answer bytes.Buffer
+		if _, err := answer.ReadFrom(f); err != nil {
+			return err
+		}
+		want := fmt.Sprintf(`{"blocks":%d,"bytes":%d,"kept_total":0,"kept":[]}`+"\n", n, 12*n+1)
+		if answer.String() != want {
+			return fmt.Errorf("%d paths: got %q, want %q", n, answer.String(), want)
+		}
+	}
+	if _, err := f.Seek(0, 0); !errors.Is(err, unix.ESPIPE) {
+		return fmt.Errorf("seek: %w", err)
+	}
+	return nil
+}
+
+// clientEvictSlow asks for what never ends.
+func clientEvictSlow(path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := f.WriteString(`{"tier":"slow"}`); err != nil {
+		return err
+	}
+	_, err = f.Read(make([]byte, 100))
+	return err
+}
+
+// waitFor waits until cond holds.
+func waitFor(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(time.Minute)
+	for !cond() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("still not: %s", what)
+		}
+	}
+}

@@ -1,0 +1,727 @@
+package tiers
+
+import (
+	"context"
+	"errors"
+
+	"go.uber.org/zap"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/index"
+)
+
+// cascadeLocked has a block copied to every tier that lacks it. It is called when a
+// block is committed and nobody has it open for writing.
+func (e *Engine) cascadeLocked(id index.ID, en *index.Entry) {
+	for _, s := range e.tiers {
+		e.cascadeToLocked(s, id, en)
+	}
+}
+
+// cascadable reports whether blocks like this one go to secondary tiers at all:
+// not what is held under a temporary name, and not the raw files of pinned
+// groups, which are rewritten in place.
+func (e *Engine) cascadableLocked(id index.ID, en *index.Entry) bool {
+	return en.Mode&modeType == modeRegular && en.Flags&(flagUncommitted|flagTemp) == 0 && en.Blob != 0 &&
+		e.mu.ix.Linked(id) && !e.mu.groups[en.Group].opts.Pinned
+}
+
+func (e *Engine) cascadeToLocked(s *secondary, id index.ID, en *index.Entry) {
+	synced := en.Flags&flagSynced != 0
+	if (en.Tiers|en.Storing)&s.bit != 0 || s.opts.Cascade == CascadeOff && !synced || !e.cascadableLocked(id, en) {
+		return
+	}
+	if s.seen != nil && !synced && !s.seen.again(e.pathHashLocked(id)) {
+		en.Flags |= flagOnceSeen
+		s.stats.AdmissionRejected++
+		return
+	}
+	if s.stats.QueuedBytes+en.Size > s.opts.QueueBytes && s.stats.QueuedBlocks > 0 && !synced {
+		s.deferred.push(deferredStore{id, en.Seq})
+		return
+	}
+	e.queueStoreLocked(s, id, en, false)
+}
+
+// queueStoreLocked puts a block into the queue of a tier: at the front if somebody
+// waits for it.
+func (e *Engine) queueStoreLocked(s *secondary, id index.ID, en *index.Entry, urgent bool, waiters ...chan<- error) *storeOp {
+	op := &storeOp{tier: s, id: id, seq: en.Seq, bytes: en.Size, force: urgent || en.Flags&flagSynced != 0, waiters: waiters}
+	s.stats.QueuedBlocks++
+	s.stats.QueuedBytes += op.bytes
+	if urgent {
+		s.stores.pushFront(op)
+	} else {
+		s.stores.push(op)
+	}
+	en.Storing |= s.bit
+	s.wakeUp()
+	return op
+}
+
+// runCascade hands the queues of one tier over to it.
+func (e *Engine) runCascade(ctx context.Context, s *secondary) {
+	for {
+		for e.dispatch(s) {
+			if ctx.Err() != nil {
+				return
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.wake:
+		}
+	}
+}
+
+// dispatch takes the next piece of work from the queues of a tier and begins it.
+// False: there is nothing that can begin now.
+func (e *Engine) dispatch(s *secondary) bool {
+	e.mu.Lock()
+	if s.keyed.len() > 0 {
+		return e.dispatchKeyed(s)
+	}
+	if again := s.again; len(again) > 0 {
+		s.again = nil
+		e.mu.Unlock()
+		for _, p := range again {
+			e.askAgain(p)
+		}
+		return true
+	}
+	e.undeferLocked(s)
+	if s.stores.len() == 0 {
+		e.mu.Unlock()
+		return false
+	}
+	if fn := s.stores.front().barrier; fn != nil {
+		ready := s.storing == 0
+		if ready {
+			s.stores.pop()
+		}
+		e.mu.Unlock()
+		if ready {
+			fn(nil)
+		}
+		return ready
+	}
+	if s.storing >= maxStoreJobs {
+		e.mu.Unlock()
+		return false
+	}
+	ops, invalid := e.takeStoresLocked(s)
+	e.mu.Unlock()
+	for _, op := range invalid {
+		op.notify(block.ErrNotFound)
+	}
+	if len(ops) > 0 {
+		e.beginStore(s, ops)
+	}
+	return len(ops) > 0 || len(invalid) > 0
+}
+
+// dispatchKeyed does the removals and updates at the head of the queue, up to one
+// whose key is being stored. It is called with Engine.mu held, and releases it.
+func (e *Engine) dispatchKeyed(s *secondary) bool {
+	const batch = 256
+	var removes []block.Key
+	var ops []keyedOp
+	for s.keyed.len() > 0 && len(ops) < batch {
+		op := s.keyed.front()
+		if op.barrier != nil && len(ops) > 0 {
+			break
+		}
+		if op.barrier != nil {
+			s.keyed.pop()
+			e.mu.Unlock()
+			op.barrier()
+			return true
+		}
+		_, busy := s.busy[op.key]
+		_, busyTo := s.busy[op.to]
+		if busy || op.attrs != nil && (busyTo || len(removes) > 0) {
+			break
+		}
+		ops = append(ops, s.keyed.pop())
+		if op.attrs != nil {
+			break
+		}
+		removes = append(removes, op.key)
+	}
+	e.mu.Unlock()
+	if len(ops) == 0 {
+		return false
+	}
+	if len(removes) > 0 {
+		s.tier.Remove(removes)
+	} else {
+		e.update(s, ops[0])
+	}
+	e.mu.Lock()
+	for _, op := range ops {
+		s.doneKeyedLocked(op)
+	}
+	e.mu.Unlock()
+	return true
+}
+
+// update gives a block another name or other attributes in a tier.
+func (e *Engine) update(s *secondary, op keyedOp) {
+	if s.recorder != nil && s.recorder.Update(op.key, op.to, op.attrs) {
+		return
+	}
+	if s.recorder == nil {
+		s.tier.Remove([]block.Key{op.key, op.to})
+	}
+	e.storeAnew(s, op)
+}
+
+// dispatchRemovals does removals and updates that are left when the engine closes, so
+// that they are not forgotten, waiting for the stores under way that they follow.
+// False: none is left, or ctx is done.
+func (e *Engine) dispatchRemovals(ctx context.Context, s *secondary) bool {
+	e.mu.Lock()
+	if s.keyed.len() == 0 {
+		e.mu.Unlock()
+		return false
+	}
+	if e.dispatchKeyed(s) {
+		return true
+	}
+	select {
+	case <-s.wake:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// storeAnew stores a block under its new name in a tier that cannot rename, or that
+// has lost it. One that only that tier had is gone.
+func (e *Engine) storeAnew(s *secondary, op keyedOp) {
+	var g gone
+	id := op.id
+	e.mu.Lock()
+	if e.mu.ix.Valid(id) {
+		if en := e.mu.ix.At(id); en.Tiers&s.bit != 0 && en.Seq == op.attrs.Seq {
+			e.forgetCopyLocked(s, id, en, "renamed", &g)
+			if e.mu.ix.Valid(id) && en.Blob != 0 {
+				e.cascadeToLocked(s, id, en)
+			}
+		}
+	}
+	e.mu.Unlock()
+	e.finish(&g)
+}
+
+// undeferLocked moves blocks that found the queue full into it, as far as it has
+// room now.
+func (e *Engine) undeferLocked(s *secondary) {
+	for s.deferred.len() > 0 {
+		d := s.deferred.front()
+		if !e.mu.ix.Valid(d.id) {
+			s.deferred.pop()
+			continue
+		}
+		en := e.mu.ix.At(d.id)
+		if en.Seq != d.seq || (en.Tiers|en.Storing)&s.bit != 0 || !e.cascadableLocked(d.id, en) {
+			s.deferred.pop()
+			continue
+		}
+		if s.stats.QueuedBytes+en.Size > s.opts.QueueBytes && s.stats.QueuedBlocks > 0 {
+			return
+		}
+		s.deferred.pop()
+		e.queueStoreLocked(s, d.id, en, false)
+	}
+}
+
+// takeStoresLocked takes the stores of the next job from the queue, and those that
+// have become pointless.
+func (e *Engine) takeStoresLocked(s *secondary) (ops, invalid []*storeOp) {
+	var bytes int64
+	for s.stores.len() > 0 && len(ops) < storeJobKeys {
+		op := s.stores.front()
+		if op.barrier != nil || len(ops) > 0 && bytes+op.bytes > storeJobBytes {
+			break
+		}
+		if !e.storableLocked(op) {
+			s.stores.pop()
+			e.unqueueLocked(s, op)
+			e.storedEntryLocked(s, op)
+			invalid = append(invalid, op)
+			continue
+		}
+		op.key = e.keyLocked(op.id)
+		if _, busy := s.busy[op.key]; busy {
+			break
+		}
+		s.stores.pop()
+		s.busy[op.key] = struct{}{}
+		e.mu.underWay[op] = struct{}{}
+		bytes += op.bytes
+		ops = append(ops, op)
+	}
+	if len(ops) > 0 {
+		s.storing++
+	}
+	return ops, invalid
+}
+
+// storableLocked reports whether the block of op is still there, in that version.
+func (e *Engine) storableLocked(op *storeOp) bool {
+	if !e.mu.ix.Valid(op.id) {
+		return false
+	}
+	en := e.mu.ix.At(op.id)
+	return en.Seq == op.seq && en.Blob != 0 && e.mu.ix.Linked(op.id) && (op.raw || en.Flags&flagUncommitted == 0)
+}
+
+// unqueueLocked takes op out of the accounts of the queue.
+func (e *Engine) unqueueLocked(s *secondary, op *storeOp) {
+	s.stats.QueuedBlocks--
+	s.stats.QueuedBytes -= op.bytes
+	delete(e.mu.underWay, op)
+}
+
+func (op *storeOp) notify(err error) {
+	for _, w := range op.waiters {
+		w <- err
+	}
+}
+
+// beginStore opens the files of a job and gives it to the tier.
+func (e *Engine) beginStore(s *secondary, ops []*storeOp) {
+	job := &Job{ID: JobID(e.jobs.Add(1))}
+	var begun, failed []*storeOp
+	for _, op := range ops {
+		t, err := e.openTransfer(op)
+		if err != nil {
+			failed = append(failed, op)
+			continue
+		}
+		job.Force = job.Force || op.force
+		job.Blocks = append(job.Blocks, t)
+		begun = append(begun, op)
+	}
+	if len(failed) > 0 {
+		e.mu.Lock()
+		for _, op := range failed {
+			delete(s.busy, op.key)
+			e.unqueueLocked(s, op)
+			e.storedEntryLocked(s, op)
+		}
+		if len(begun) == 0 {
+			s.storing--
+		}
+		e.mu.Unlock()
+		for _, op := range failed {
+			op.notify(block.ErrNotFound)
+		}
+	}
+	if len(begun) == 0 {
+		s.wakeUp()
+		return
+	}
+	job.Done = func(r *Result) { e.stored(s, job, begun, r) }
+	s.tier.Store(job)
+}
+
+// openTransfer opens the file of a block that is to be stored.
+func (e *Engine) openTransfer(op *storeOp) (Transfer, error) {
+	e.mu.Lock()
+	if !e.storableLocked(op) {
+		e.mu.Unlock()
+		return Transfer{}, block.ErrNotFound
+	}
+	en := e.mu.ix.At(op.id)
+	t := Transfer{Key: op.key, Size: en.Size, Attrs: e.attrsLocked(op.id, en)}
+	if en.Flags&flagSum != 0 && !op.raw {
+		t.Sum = block.Checksum{Sum: en.Sum, Valid: true}
+	}
+	blob := BlobID(en.Blob)
+	e.mu.Unlock()
+	file, err := e.primary.Open(blob)
+	if err != nil {
+		return t, err
+	}
+	t.File = file
+	if op.raw {
+		fi, err := file.Stat()
+		if err != nil {
+			return t, errors.Join(err, file.Close())
+		}
+		t.Size, t.Attrs.Mtime = fi.Size(), fi.ModTime().UnixNano()
+	}
+	return t, nil
+}
+
+// stored follows the end of a store job.
+func (e *Engine) stored(s *secondary, job *Job, ops []*storeOp, r *Result) {
+	for i := range job.Blocks {
+		job.Blocks[i].File.Close()
+	}
+	errs := make([]error, len(ops))
+	e.mu.Lock()
+	s.storing--
+	for i, op := range ops {
+		delete(s.busy, op.key)
+		e.unqueueLocked(s, op)
+		errs[i] = e.storedOneLocked(s, op, &r.Outcomes[i])
+	}
+	e.signalSpaceLocked()
+	e.mu.Unlock()
+	for i, op := range ops {
+		op.notify(errs[i])
+		if errs[i] != nil {
+			e.log.Debug("cascade", zap.String("tier", s.opts.Name), zap.Stringer("key", op.key), zap.Error(errs[i]))
+		}
+	}
+	s.wakeUp()
+}
+
+// storedEntryLocked returns the entry that op was about, if it is still there in
+// that version, and ends its hold on it.
+func (e *Engine) storedEntryLocked(s *secondary, op *storeOp) *index.Entry {
+	if !e.mu.ix.Valid(op.id) {
+		return nil
+	}
+	en := e.mu.ix.At(op.id)
+	if en.Seq != op.seq {
+		return nil
+	}
+	en.Storing &^= s.bit
+	if !e.mu.ix.Linked(op.id) || !op.raw && en.Flags&flagUncommitted != 0 {
+		return nil
+	}
+	return en
+}
+
+func (e *Engine) storedOneLocked(s *secondary, op *storeOp, o *Outcome) error {
+	en := e.storedEntryLocked(s, op)
+	switch {
+	case o.Status == Stored, o.Status == Skipped && o.Err == nil:
+		if o.Status == Stored {
+			s.stats.Cascaded++
+			s.stats.CascadedBytes += uint64(o.Bytes)
+		}
+		if en == nil || op.raw {
+			return nil // what took its place has seen to the removal of this copy
+		}
+		en.Tiers |= s.bit
+		en.Flags &^= flagRefused | flagOnceSeen
+		if s == e.keeper() {
+			en.Flags &^= flagSynced // it has taken the place of what was there
+		}
+		if o.Sum.Valid && en.Flags&flagSum == 0 {
+			en.Sum, en.Flags = o.Sum.Sum, en.Flags|flagSum
+		}
+		e.tierEventLocked(BlockStored, s.opts.Name, op.id, "")
+		return nil
+	case o.Status == Skipped:
+		s.stats.CascadeSkipped++
+	default:
+		s.stats.CascadeFailed++
+	}
+	if en != nil {
+		en.Flags |= flagRefused
+	}
+	if en != nil && !op.raw && en.Flags&flagSynced != 0 && s == e.keeper() {
+		en.Flags &^= flagSynced
+		s.queueKeyedLocked(keyedOp{key: op.key}) // the unfinished file must not be taken for the block
+	}
+	if o.Err == nil {
+		return &block.Error{Op: "store", Tier: s.opts.Name, Key: op.key, Err: block.ErrUnavailable}
+	}
+	return o.Err
+}
+
+// retargetLocked follows a block whose name and bytes went from one entry to
+// another, or that got another commit number: stores that are queued or under way
+// are about the latter now.
+func (e *Engine) retargetLocked(from, to index.ID, seq, newSeq uint64) {
+	en := e.mu.ix.At(from)
+	if en.Storing == 0 {
+		return
+	}
+	move := func(op *storeOp) {
+		if op.id == from && op.seq == seq && op.barrier == nil {
+			op.id, op.seq = to, newSeq
+		}
+	}
+	for _, s := range e.tiers {
+		for _, op := range s.stores.items[s.stores.head:] {
+			move(op)
+		}
+	}
+	for op := range e.mu.underWay {
+		move(op)
+	}
+	if from != to {
+		e.mu.ix.At(to).Storing, en.Storing = en.Storing, 0
+	}
+}
+
+// cleanLocked has a block that is to be evicted copied down first, and reports
+// whether that is under way.
+func (e *Engine) cleanLocked(id index.ID, en *index.Entry) bool {
+	if en.Storing != 0 {
+		return true
+	}
+	if en.Flags&(flagRefused|flagOnceSeen) != 0 || !e.cascadableLocked(id, en) {
+		return false
+	}
+	for _, s := range e.tiers {
+		if s.opts.Cascade == CascadeOff {
+			continue
+		}
+		if s.stats.QueuedBytes+en.Size <= s.opts.QueueBytes || s.stats.QueuedBlocks == 0 {
+			e.queueStoreLocked(s, id, en, false)
+		}
+		return true // queued, or its turn will come
+	}
+	return false
+}
+
+// storeNow copies a block down to a tier ahead of all others, and waits until it is
+// there. False: it is not for secondary tiers.
+func (e *Engine) storeNow(ctx context.Context, s *secondary, id index.ID) (bool, error) {
+	for {
+		done := make(chan error, 1)
+		joined := false
+		e.mu.Lock()
+		en := e.mu.ix.At(id)
+		switch {
+		case en.Tiers&s.bit != 0:
+			e.mu.Unlock()
+			return true, nil
+		case e.mu.closed:
+			e.mu.Unlock()
+			return false, block.ErrClosed
+		case !e.cascadableLocked(id, en):
+			e.mu.Unlock()
+			return false, nil
+		case en.Storing&s.bit != 0 && e.joinLocked(s, id, en.Seq, done):
+			joined = true
+		default:
+			e.queueStoreLocked(s, id, en, true, done)
+		}
+		e.mu.Unlock()
+		err := waitStored(ctx, done)
+		if joined && errors.Is(err, block.ErrBudget) {
+			continue // it was under way when it became urgent
+		}
+		return true, err
+	}
+}
+
+func waitStored(ctx context.Context, done <-chan error) error {
+	select {
+	case err := <-done: // already
+		return storedError(err)
+	default:
+	}
+	announceWait(ctx)
+	select {
+	case err := <-done:
+		return storedError(err)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// storedError is what a store means to who waits for it: a block that was
+// replaced or removed meanwhile needs no copy.
+func storedError(err error) error {
+	if errors.Is(err, block.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// joinLocked adds a waiter to the store of a block that is queued or under way. A
+// queued one is moved to the front.
+func (e *Engine) joinLocked(s *secondary, id index.ID, seq uint64, done chan<- error) bool {
+	for op := range e.mu.underWay {
+		if op.tier == s && op.id == id && op.seq == seq {
+			op.waiters = append(op.waiters, done)
+			return true
+		}
+	}
+	queued := s.stores.items[s.stores.head:]
+	for i, op := range queued {
+		if op.id == id && op.seq == seq {
+			op.waiters, op.force = append(op.waiters, done), true
+			copy(queued[1:i+1], queued[:i])
+			queued[0] = op
+			return true
+		}
+	}
+	return false
+}
+
+// keeper returns the first tier that can make blocks durable, nil if there is none.
+func (e *Engine) keeper() *secondary {
+	for _, s := range e.tiers {
+		if s.syncer != nil {
+			return s
+		}
+	}
+	return nil
+}
+
+// Fsync waits until a file is durable in a secondary tier, if there is one that can
+// promise that.
+//
+// A committed block is copied there ahead of all others, admission rules and write
+// budgets aside. Of a new file that is being written under its final name the
+// present bytes are stored, to be found again if the daemon dies before the file
+// is closed. A file under a temporary name, or a new version of a block, is
+// durable when the rename or close that commits it returns.
+//
+// It fails with the tier's error (ErrUnavailable, ErrNoSpace) or ctx's. Raw files
+// of pinned groups live in memory only; for them it does nothing.
+func (e *Engine) Fsync(ctx context.Context, id index.ID) error {
+	s := e.keeper()
+	if s == nil {
+		return nil
+	}
+	e.mu.Lock()
+	en := e.mu.ix.At(id)
+	f := e.mu.files[id]
+	var raw chan error
+	if en.Flags&flagUncommitted != 0 && f != nil {
+		f.sync = true
+		if en.Flags&flagTemp != 0 || f.shadow || f.base != 0 || !e.mu.ix.Linked(id) || e.mu.groups[en.Group].opts.Pinned {
+			e.mu.Unlock()
+			return nil
+		}
+		raw = make(chan error, 1)
+		en.Seq = e.nextSeqLocked()
+		en.Flags |= flagSynced
+		op := e.queueStoreLocked(s, id, en, true, raw)
+		op.raw = true
+		en.Storing &^= s.bit
+	}
+	e.mu.Unlock()
+	if raw != nil {
+		if err := waitStored(ctx, raw); err != nil {
+			return err
+		}
+		if !e.Committed(id) {
+			return e.flushTier(ctx, s)
+		}
+	}
+	return e.makeDurable(ctx, id)
+}
+
+// makeDurable waits until a committed block is stored and synced.
+func (e *Engine) makeDurable(ctx context.Context, id index.ID) error {
+	s := e.keeper()
+	if s == nil {
+		return nil
+	}
+	if ok, err := e.storeNow(ctx, s, id); err != nil || !ok {
+		return err
+	}
+	return e.flushTier(ctx, s)
+}
+
+// flushTier waits until all that a tier holds is durable.
+func (e *Engine) flushTier(ctx context.Context, s *secondary) error {
+	told := make(chan error, 1) // of the removals and renames so far
+	e.mu.Lock()
+	s.keyed.push(keyedOp{barrier: func() { told <- nil }})
+	e.mu.Unlock()
+	s.wakeUp()
+	if err := waitStored(ctx, told); err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	s.syncer.Sync(func(err error) { done <- err })
+	return waitStored(ctx, done)
+}
+
+// afterCommit does what follows a commit at once: it waits for the copy, if the
+// cascade is synchronous or somebody called fsync before.
+func (e *Engine) afterCommit(ctx context.Context, id index.ID, sync bool) error {
+	if sync {
+		return e.makeDurable(ctx, id)
+	}
+	for _, s := range e.tiers {
+		if s.opts.Cascade != CascadeSync {
+			continue
+		}
+		if _, err := e.storeNow(ctx, s, id); err != nil {
+			e.log.Warn("block not copied", zap.String("tier", s.opts.Name), zap.Error(err))
+		}
+	}
+	return nil
+}
+
+// Drain waits until everything that is to be cascaded has been, and is durable, or
+// until ctx ends.
+func (e *Engine) Drain(ctx context.Context) error {
+	var errs []error
+	for _, s := range e.tiers {
+		for {
+			done := make(chan error, 1)
+			e.mu.Lock()
+			if e.mu.closed {
+				e.mu.Unlock()
+				return block.ErrClosed
+			}
+			e.undeferLocked(s)
+			more := s.deferred.len() > 0 || s.recorder == nil && len(s.naming) > 0 // a rename has it stored anew
+			s.stores.push(&storeOp{barrier: func(err error) { done <- err }})
+			e.mu.Unlock()
+			s.wakeUp()
+			if err := waitStored(ctx, done); err != nil {
+				return err
+			}
+			if !more {
+				break
+			}
+		}
+		if s.syncer != nil {
+			errs = append(errs, e.flushTier(ctx, s))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// closeTiers turns away who waits, and closes the secondary tiers, after the removals and updates that are left,
+// now that nothing else is begun.
+func (e *Engine) closeTiers(ctx context.Context) error {
+	var waiting []*promotion
+	var stores []*storeOp
+	e.mu.Lock()
+	for _, s := range e.tiers {
+		waiting = append(append(waiting, s.again...), s.pending...)
+		s.again, s.pending = nil, nil
+		for s.stores.len() > 0 {
+			op := s.stores.pop()
+			if stores = append(stores, op); op.barrier == nil {
+				e.unqueueLocked(s, op)
+			}
+		}
+	}
+	e.mu.Unlock()
+	for _, p := range waiting {
+		e.failPromotion(p, block.ErrClosed)
+	}
+	for _, op := range stores {
+		if op.barrier != nil {
+			op.barrier(block.ErrClosed)
+		}
+		op.notify(block.ErrClosed)
+	}
+	var errs []error
+	for _, s := range e.tiers {
+		for e.dispatchRemovals(ctx, s) {
+		}
+		errs = append(errs, s.tier.Close(ctx))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,364 @@
+package tiers_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/tiertest"
+)
+
+// TestCascade: every block that is committed reaches every tier, however it was
+// written, with its attributes, those of its directories and its checksum; temporary
+// names and raw files of pinned groups do not (A13).
+func TestCascade(t *testing.T) {
+	disk, peer := tiertest.NewReference(t, tiertest.ReferenceOptions{}), tiertest.NewReference(t, tiertest.ReferenceOptions{Direct: true})
+	w := openLower(t, shmDir(t), tiers.Options{
+		CapacityBytes: 256 * page, Groups: map[block.GroupID]tiers.GroupOptions{"raw": {Pinned: true}},
+	}, disk, peer)
+	defer w.close(false)
+	must(t, w.mkdir("g"), w.mkdir("g/sub"), w.mkdir("g/tmp"), w.mkdir("raw"))
+	mode, uid, mtime := uint32(0o700), uint32(7), int64(1e18)
+	_, err := w.e.SetAttr(resolve(t, w.world, "g").ID, tiers.Change{Mode: &mode, UID: &uid})
+	must(t, err)
+	ctx := context.Background()
+
+	must(t, w.put(10, "g/sub/in place", []byte("in place")))
+	must(t, w.put(10, "g/renamed.tmp", []byte("renamed")), w.rename(10, "g/renamed.tmp", "g/renamed", false))
+	f := w.write(10, "g/open.tmp", "open")
+	must(t, w.rename(10, "g/open.tmp", "g/open", false))
+	_, err = f.h.WriteAt(ctx, []byte("ed"), 4)
+	must(t, err, f.close())
+	must(t, w.put(10, "g/rewritten", []byte("one")), w.put(10, "g/rewritten", []byte("three")))
+	must(t, w.put(10, "g/appended", []byte("one")))
+	f, err = w.openWrite(ctx, 10, "g/appended", false)
+	must(t, err)
+	_, err = f.h.WriteAt(ctx, []byte(" two"), 3)
+	must(t, err, f.close())
+	must(t, w.put(10, "g/empty", nil), w.put(10, "top", []byte("top")))
+	must(t, w.put(10, "g/left.tmp", []byte("no")), w.put(10, "g/tmp/x", []byte("no")), w.put(10, "raw/x", []byte("no")))
+	a := resolve(t, w.world, "g/renamed")
+	must(t, w.e.SetPinned(a.ID, true), w.e.SetTTL(a.ID, time.Hour))
+	_, err = w.e.SetAttr(a.ID, tiers.Change{Mode: &mode, Mtime: &mtime})
+	must(t, err)
+
+	w.quiesce() // compares attributes and checksums
+	want := "[g/appended g/empty g/open g/renamed g/rewritten g/sub/in place top]"
+	for _, r := range []*tiertest.Reference{disk, peer} {
+		if got := holds(r); got != want {
+			t.Errorf("a tier holds\n%s, want\n%s", got, want)
+		}
+		h := held(r)["g/sub/in place"]
+		if d := h.Attrs.Dirs; len(d) != 2 || d[0] != (tiers.DirAttrs{Mode: mode, UID: uid}) || d[1].Mode != 0o755 {
+			t.Errorf("directories %+v", d)
+		}
+		if h := held(r)["g/renamed"]; !h.Attrs.Pinned || h.Attrs.Expires == 0 || h.Attrs.Mtime != mtime || h.Attrs.Mode != mode {
+			t.Errorf("attributes %+v", h.Attrs)
+		}
+		if h := held(r)["g/open"]; h.Sum != block.Sum([]byte("opened")) {
+			t.Errorf("g/open: checksum %+v of %d bytes", h.Sum, h.Size)
+		}
+	}
+	w.wantWhere("g/appended", "[memory disk peer]", "raw/x", "[memory]")
+	if st := w.e.Stats().Secondaries; st[0].QueuedBlocks != 0 || st[1].QueuedBytes != 0 || st[0].Cascaded < 7 {
+		t.Errorf("after all: %+v", st)
+	}
+}
+
+// TestCascadeQueue: what exceeds the queue is not protected from eviction, but gets
+// its turn, and all of it arrives.
+func TestCascadeQueue(t *testing.T) {
+	disk := tiertest.NewReference(t, tiertest.ReferenceOptions{})
+	release := disk.Hold(tiertest.OpStore)
+	w := openLower(t, shmDir(t), tiers.Options{
+		CapacityBytes: 64 * page, Secondaries: []tiers.SecondaryOptions{{QueueBytes: 3 * page}},
+	}, disk)
+	defer w.close(false)
+	for i := range 12 {
+		must(t, w.put(10, fmt.Sprint(i), fill("1p", "x")))
+	}
+	st := w.e.Stats().Secondaries[0]
+	if st.QueuedBytes != 3*page || st.QueuedBlocks != 3 || st.QueueLimitBytes != 3*page {
+		t.Errorf("queue: %+v", st)
+	}
+	w.audit()
+	release()
+	w.quiesce()
+	if n := len(held(disk)); n != 12 {
+		t.Errorf("%d of 12 blocks arrived", n)
+	}
+	// What is larger than the queue goes through it alone (B16).
+	must(t, w.put(10, "large", fill("5p", "x")))
+	w.quiesce()
+	w.wantWhere("large", "[memory disk]")
+}
+
+// TestCascadeJobs: a job has at most 32 blocks and 8 MiB, but a larger block goes
+// alone (B16, A30), and never two blocks of one key.
+func TestCascadeJobs(t *testing.T) {
+	var mu sync.Mutex
+	var jobs [][]int64
+	disk := tiertest.NewReference(t, tiertest.ReferenceOptions{OnJob: func(op tiertest.Op, j *tiers.Job) {
+		mu.Lock()
+		defer mu.Unlock()
+		var sizes []int64
+		for _, b := range j.Blocks {
+			sizes = append(sizes, b.Size)
+		}
+		jobs = append(jobs, sizes)
+	}})
+	release := disk.Hold(tiertest.OpStore)
+	w := openLower(t, shmDir(t), tiers.Options{CapacityBytes: 40 << 20, Secondaries: []tiers.SecondaryOptions{{QueueBytes: 40 << 20}}}, disk)
+	defer w.close(false)
+	for i := range 4 { // as many jobs as may be under way, so that the rest waits
+		must(t, w.put(10, fmt.Sprintf("first%d", i), []byte("x")))
+		must(t, disk.AwaitSubmitted(until(t), tiertest.OpStore, i+1))
+	}
+	for i := range 40 {
+		must(t, w.put(10, fmt.Sprint(i), []byte("x")))
+	}
+	must(t, w.put(10, "large", make([]byte, 9<<20)), w.put(10, "small", []byte("x")))
+	must(t, w.put(10, "5m", make([]byte, 5<<20)), w.put(10, "4m", make([]byte, 4<<20)))
+	release()
+	w.quiesce()
+	n := 0
+	for _, sizes := range jobs {
+		var sum int64
+		for _, s := range sizes {
+			sum += s
+		}
+		n += len(sizes)
+		if len(sizes) > 32 || sum > 8<<20 && len(sizes) > 1 {
+			t.Errorf("a job of %d blocks, %d bytes", len(sizes), sum)
+		}
+	}
+	if n != 48 || len(jobs) > 12 {
+		t.Errorf("%d blocks in %d jobs", n, len(jobs))
+	}
+}
+
+// TestCascadeRefused: a tier without room, without budget, or out of order leaves the
+// block in memory, where it is read and evicted as without that tier; the counters
+// tell (A31).
+func TestCascadeRefused(t *testing.T) {
+	for _, row := range []struct {
+		name            string
+		opts            tiertest.ReferenceOptions
+		fail            bool
+		skipped, failed uint64
+	}{
+		{"no room", tiertest.ReferenceOptions{CapacityBytes: 4 * page}, false, 1, 0},
+		{"budget", tiertest.ReferenceOptions{BudgetBytes: 4 * page}, false, 1, 0},
+		{"offline", tiertest.ReferenceOptions{}, true, 0, 1},
+		{"error", tiertest.ReferenceOptions{Faults: tiertest.NewPlan(tiertest.Rule{
+			Op: tiertest.OpStore, Nth: 2, Fault: tiertest.Fault{Err: block.ErrUnavailable}})}, false, 0, 1},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			disk := tiertest.NewReference(t, row.opts)
+			w := openLower(t, shmDir(t), tiers.Options{CapacityBytes: 16 * page}, disk)
+			defer w.close(false)
+			if row.fail {
+				disk.Fail(errors.New("pulled"))
+			} else {
+				must(t, w.put(10, "a", fill("4p", "a")))
+				w.quiesce()
+				must(t, w.e.SetPinned(resolve(t, w.world, "a").ID, true)) // so that it keeps its room
+				w.quiesce()
+			}
+			must(t, w.put(10, "b", fill("4p", "b")))
+			w.drain()
+			w.wantWhere("b", "[memory]")
+			st := w.e.Stats().Secondaries[0]
+			if st.CascadeSkipped != row.skipped || st.CascadeFailed != row.failed {
+				t.Errorf("counters %+v", st)
+			}
+			if got := w.content("b"); got != strings.Repeat("b", 4*page) {
+				t.Errorf("b: %.20q", got)
+			}
+			for i := range 4 { // b has to make room, at once
+				must(t, w.put(10, fmt.Sprint(i), fill("4p", "x")))
+			}
+			w.drain()
+			w.wantWhere("b", "ErrNotFound")
+			if w.e.Stats().Counters.Lost == 0 {
+				t.Error("not counted as lost")
+			}
+		})
+	}
+}
+
+// cascadeOrders are what happens to names while the copy of block a, content "1", is
+// held back.
+var cascadeOrders = []struct {
+	name string
+	do   func(w *lower)
+	want string // what the tier holds in the end
+}{
+	{"nothing", func(w *lower) {}, "a=1"},
+	{"unlink", func(w *lower) { must(w.t, w.unlink(10, "a")) }, ""},
+	{"rename", func(w *lower) { must(w.t, w.rename(10, "a", "b", false)) }, "b=1"},
+	{"rename twice", func(w *lower) { must(w.t, w.rename(10, "a", "b", false), w.rename(10, "b", "c", false)) }, "c=1"},
+	{"rename and back", func(w *lower) { must(w.t, w.rename(10, "a", "b", false), w.rename(10, "b", "a", false)) }, "a=1"},
+	{"rename, unlink", func(w *lower) { must(w.t, w.rename(10, "a", "b", false), w.unlink(10, "b")) }, ""},
+	{"rename, write anew", func(w *lower) { must(w.t, w.rename(10, "a", "b", false), w.put(10, "a", []byte("2"))) }, "a=2 b=1"},
+	{"rewrite", func(w *lower) { must(w.t, w.put(10, "a", []byte("2"))) }, "a=2"},
+	{"rewrite twice", func(w *lower) { must(w.t, w.put(10, "a", []byte("2")), w.put(10, "a", []byte("3"))) }, "a=3"},
+	{"unlink, write anew", func(w *lower) { must(w.t, w.unlink(10, "a"), w.put(10, "a", []byte("2"))) }, "a=2"},
+	{"replaced by rename", func(w *lower) {
+		must(w.t, w.put(10, "a.tmp", []byte("2")), w.rename(10, "a.tmp", "a", false))
+	}, "a=2"},
+	{"replaces", func(w *lower) { must(w.t, w.put(10, "b", []byte("2")), w.rename(10, "a", "b", false)) }, "b=1"},
+	{"swapped", func(w *lower) {
+		must(w.t, w.put(10, "b", []byte("2")), w.rename(10, "a", "c", false), w.rename(10, "b", "a", false), w.rename(10, "c", "b", false))
+	}, "a=2 b=1"},
+	{"written in place", func(w *lower) {
+		f, err := w.openWrite(context.Background(), 10, "a", false)
+		must(w.t, err)
+		_, err = f.h.WriteAt(context.Background(), []byte("9"), 0)
+		must(w.t, err, f.close())
+	}, "a=9"},
+	{"opened for writing only", func(w *lower) {
+		f, err := w.openWrite(context.Background(), 10, "a", false)
+		must(w.t, err, f.close())
+	}, "a=1"},
+	{"attributes", func(w *lower) { must(w.t, w.e.SetPinned(resolve(w.t, w.world, "a").ID, true)) }, "a=1"},
+	{"to a temporary name", func(w *lower) { must(w.t, w.rename(10, "a", "a.tmp", false)) }, "*"},
+	{"evicted by force", func(w *lower) {
+		_, err := w.e.EvictFrom(context.Background(), tiers.EvictRequest{Tier: "memory", All: true, Force: true})
+		must(w.t, err)
+	}, ""},
+	{"directory", func(w *lower) {
+		must(w.t, w.mkdir("d"), w.rename(10, "a", "d/a", false), w.rename(10, "d", "e", false))
+	}, "e/a=1"},
+}
+
+// bare is a tier with none of the optional abilities.
+type bare struct{ tiers.Tier }
+
+// TestCascadeOrder: whatever happens to a name while its copy is queued or under way,
+// the tier holds in the end what the names say, whether it can rename or not.
+func TestCascadeOrder(t *testing.T) {
+	for _, queued := range []bool{false, true} {
+		for _, plain := range []bool{false, true} {
+			for _, row := range cascadeOrders {
+				t.Run(fmt.Sprintf("%s queued=%v plain=%v", row.name, queued, plain), func(t *testing.T) {
+					disk := tiertest.NewReference(t, tiertest.ReferenceOptions{})
+					o := tiers.Options{CapacityBytes: 64 * page, Secondaries: []tiers.SecondaryOptions{{QueueBytes: 32 * page}}}
+					if plain {
+						o.Secondaries[0].Tier = bare{disk}
+					}
+					w := openLower(t, shmDir(t), o, disk)
+					defer w.close(false)
+					release := disk.Hold(tiertest.OpStore)
+					before := 0
+					for before = 0; queued && before < 4; before++ { // all jobs that may be under way
+						must(t, w.put(10, fmt.Sprint(before), []byte("x")))
+						must(t, disk.AwaitSubmitted(until(t), tiertest.OpStore, before+1))
+					}
+					must(t, w.put(10, "a", []byte("1")))
+					if !queued {
+						must(t, disk.AwaitSubmitted(until(t), tiertest.OpStore, 1))
+					}
+					a, err := w.lookup(20, "a") // the entry stays while somebody refers to it
+					must(t, err)
+					row.do(w)
+					w.audit()
+					for i := range before {
+						w.unlink(10, fmt.Sprint(i))
+					}
+					release()
+					w.quiesce()
+					w.wantHeld(disk, row.want)
+					w.forget(a.ID)
+					for _, line := range w.news() {
+						if strings.Contains(line, "stored  ") {
+							t.Errorf("event of a block without a name: %q", line)
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
+// wantHeld compares what a tier holds with pairs of name and content; "*" is anything
+// that the engine agrees with.
+func (w *lower) wantHeld(r *tiertest.Reference, want string) {
+	w.t.Helper()
+	all := held(r)
+	if want == "*" {
+		return
+	}
+	for _, pair := range strings.Fields(want) {
+		name, data, _ := strings.Cut(pair, "=")
+		if h, ok := all[name]; !ok || h.Sum != block.Sum([]byte(data)) {
+			w.t.Errorf("%s: held %v, %d bytes, want %q", name, ok, h.Size, data)
+		}
+		delete(all, name)
+	}
+	for name := range all {
+		w.t.Errorf("%s is held, but has no such name", name)
+	}
+}
+
+// TestCascadeSync: with a synchronous cascade, close and rename return when the copy
+// is there, also in a tier that is not the first and cannot make durable.
+func TestCascadeSync(t *testing.T) {
+	disk, peer := tiertest.NewReference(t, tiertest.ReferenceOptions{}), tiertest.NewReference(t, tiertest.ReferenceOptions{})
+	w := openLower(t, shmDir(t), tiers.Options{Secondaries: []tiers.SecondaryOptions{
+		{Cascade: tiers.CascadeOff}, {Tier: bare{peer}, Cascade: tiers.CascadeSync},
+	}}, disk, peer)
+	defer w.close(false)
+	must(t, w.put(10, "b.tmp", []byte("b")))
+	for i, do := range []func() error{
+		func() error { return w.put(10, "a", []byte("a")) },
+		func() error { return w.rename(10, "b.tmp", "b", false) },
+	} {
+		release := peer.Hold(tiertest.OpStore)
+		done := make(chan error, 1)
+		go func() { done <- do() }()
+		must(t, peer.AwaitSubmitted(until(t), tiertest.OpStore, i+1))
+		select {
+		case err := <-done:
+			t.Errorf("returned before the copy was there: %v", err)
+		default:
+		}
+		release()
+		must(t, <-done)
+		w.wantWhere([]string{"a", "b"}[i], "[memory peer]")
+	}
+	peer.Fail(errors.New("pulled"))
+	must(t, w.put(10, "c", []byte("c"))) // a tier that fails does not fail the write
+	w.wantWhere("c", "[memory]")
+	if got := holds(disk); got != "[]" {
+		t.Errorf("a tier without cascade holds %s", got)
+	}
+}
+
+// TestSecondHit: a tier with admission gets what was used twice.
+func TestSecondHit(t *testing.T) {
+	disk := tiertest.NewReference(t, tiertest.ReferenceOptions{})
+	w := openLower(t, shmDir(t), tiers.Options{CapacityBytes: 64 * page, Secondaries: []tiers.SecondaryOptions{{SecondHit: true}}}, disk)
+	defer w.close(false)
+	for _, name := range []string{"once", "read", "written", "synced"} {
+		must(t, w.put(10, name, []byte("1")))
+	}
+	w.quiesce()
+	if got := holds(disk); got != "[]" || w.e.Stats().Secondaries[0].AdmissionRejected != 4 {
+		t.Errorf("held %s: %+v", got, w.e.Stats().Secondaries[0])
+	}
+	w.content("read")
+	must(t, w.put(10, "written", []byte("2")), w.e.Fsync(until(t), resolve(t, w.world, "synced").ID))
+	w.quiesce()
+	w.wantHeld(disk, "read=1 written=2 synced=1")
+	for i := range 16 { // what was used once goes without a copy
+		must(t, w.put(10, fmt.Sprint(i), fill("4p", "x")))
+	}
+	w.wantWhere("once", "ErrNotFound", "read", "[disk]")
+}

@@ -1,0 +1,218 @@
+package tiers
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/index"
+)
+
+// EvictRequest asks to drop blocks from one tier, as `kvfs evict` does.
+type EvictRequest struct {
+	Tier  string   // "memory", or the name of a secondary tier
+	All   bool     // every block of the tier; Paths must be empty
+	Paths []string // below the mount; a directory means all below it
+	Force bool     // also what no other tier holds: such a block is lost
+}
+
+// EvictReply says what became of an EvictRequest.
+type EvictReply struct {
+	Blocks int64 // evicted
+	Bytes  int64
+	Kept   []EvictKept // the first maxKept that were not, with the reason
+	KeptN  int64       // how many were not
+}
+
+// EvictKept is a block that was not evicted.
+type EvictKept struct {
+	Path   string
+	Reason string // "only copy", "open", "pinned", "being written", "not found", "not in this tier"
+}
+
+const (
+	maxKept = 1000
+
+	// openGrace is how long EvictFrom waits for the kernel to release files that
+	// were closed already.
+	openGrace = 2 * time.Second
+
+	// dropBatch bounds how many blocks one hold of the lock evicts.
+	dropBatch = 1024
+)
+
+// EvictFrom drops blocks from one tier, without regard to leases. What only that
+// tier holds stays, unless the request has Force; so do open and pinned blocks, in
+// any case. Blocks that are on their way to another tier are waited for. It fails
+// with ErrInvalid for a tier that does not exist or a request that makes no sense,
+// and with ctx's error, having done part of the work.
+func (e *Engine) EvictFrom(ctx context.Context, r EvictRequest) (EvictReply, error) {
+	from, err := e.evictSource(&r)
+	if err != nil {
+		return EvictReply{}, err
+	}
+	if from == nil && !r.Force {
+		if err := e.Drain(ctx); err != nil {
+			return EvictReply{}, err
+		}
+	}
+	var reply EvictReply
+	ids := e.evictTargets(&r, &reply)
+	deadline := time.Now().Add(openGrace)
+	for {
+		var open []index.ID
+		for i := 0; i < len(ids) && ctx.Err() == nil; i += dropBatch {
+			open = append(open, e.dropSome(from, &r, ids[i:min(i+dropBatch, len(ids))], &reply)...)
+		}
+		if err := ctx.Err(); err != nil {
+			return reply, err
+		}
+		left := time.Until(deadline)
+		if len(open) == 0 {
+			return reply, nil
+		}
+		if left <= 0 {
+			e.mu.Lock()
+			for _, id := range open {
+				if e.mu.ix.Valid(id) && e.mu.ix.Linked(id) {
+					reply.keep(e.mu.ix.Path(id), "open")
+				}
+			}
+			e.mu.Unlock()
+			return reply, nil
+		}
+		e.mu.Lock()
+		space := e.mu.space
+		e.mu.Unlock()
+		if err := waitSpace(ctx, space, min(left, 50*time.Millisecond)); err != nil {
+			return reply, err
+		}
+		ids = open
+	}
+}
+
+// evictSource checks a request and returns the secondary tier that it names, nil
+// for memory.
+func (e *Engine) evictSource(r *EvictRequest) (*secondary, error) {
+	if r.All == (len(r.Paths) > 0) {
+		return nil, fmt.Errorf("evict: either all or paths: %w", block.ErrInvalid)
+	}
+	names := []string{"memory"}
+	for _, s := range e.tiers {
+		if s.opts.Name == r.Tier {
+			return s, nil
+		}
+		names = append(names, s.opts.Name)
+	}
+	if r.Tier != "memory" {
+		return nil, fmt.Errorf("evict: no tier %q; there are: %s: %w", r.Tier, strings.Join(names, ", "), block.ErrInvalid)
+	}
+	return nil, nil
+}
+
+// evictTargets lists the files that a request names.
+func (e *Engine) evictTargets(r *EvictRequest, reply *EvictReply) []index.ID {
+	var ids []index.ID
+	below := func(id index.ID, en *index.Entry) bool {
+		if en.Mode&modeType == modeRegular {
+			ids = append(ids, id)
+		}
+		return true
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if r.All {
+		e.mu.ix.Descend(index.Root, below)
+		return ids
+	}
+	for _, path := range r.Paths {
+		id := e.mu.ix.Walk(strings.Trim(path, "/"))
+		if id == 0 {
+			reply.keep(path, "not found")
+			continue
+		}
+		en := e.mu.ix.At(id)
+		below(id, en)
+		if en.Mode&modeType == modeDir {
+			e.mu.ix.Descend(id, below)
+		}
+	}
+	return ids
+}
+
+func (r *EvictReply) keep(path, reason string) {
+	r.KeptN++
+	if len(r.Kept) < maxKept {
+		r.Kept = append(r.Kept, EvictKept{path, reason})
+	}
+}
+
+// dropSome evicts some of the blocks that a request names and returns those that
+// are open.
+func (e *Engine) dropSome(from *secondary, r *EvictRequest, ids []index.ID, reply *EvictReply) (open []index.ID) {
+	var g gone
+	e.mu.Lock()
+	for _, id := range ids {
+		if !e.mu.ix.Valid(id) || !e.mu.ix.Linked(id) {
+			continue
+		}
+		en := e.mu.ix.At(id)
+		switch reason := e.whyKeptLocked(from, r, id, en); {
+		case reason == "open":
+			open = append(open, id)
+		case reason == "not in this tier" && r.All:
+		case reason != "":
+			reply.keep(e.mu.ix.Path(id), reason)
+		default:
+			reply.Blocks++
+			reply.Bytes += en.Size
+			e.dropCopyLocked(from, id, en, &g)
+		}
+	}
+	e.mu.Unlock()
+	e.finish(&g)
+	return open
+}
+
+// whyKeptLocked returns why a block must stay in the tier, "" if it may go.
+func (e *Engine) whyKeptLocked(from *secondary, r *EvictRequest, id index.ID, en *index.Entry) string {
+	var here, elsewhere bool
+	if from == nil {
+		here, elsewhere = en.Blob != 0, en.Tiers != 0
+	} else {
+		here, elsewhere = en.Tiers&from.bit != 0, en.Blob != 0 || en.Tiers&^from.bit != 0
+	}
+	pinned := en.Flags&flagPinned != 0 || e.mu.groups[en.Group].opts.Pinned
+	switch {
+	case en.Flags&flagUncommitted != 0:
+		return "being written"
+	case !here:
+		return "not in this tier"
+	case from == nil && (en.Opens > 0 || e.mu.files[id] != nil), e.mu.promotions[id] != nil:
+		return "open"
+	case pinned && (from == nil || !elsewhere):
+		return "pinned"
+	case !elsewhere && !r.Force:
+		return "only copy"
+	}
+	return ""
+}
+
+// dropCopyLocked evicts a block from memory, or from a secondary tier.
+func (e *Engine) dropCopyLocked(from *secondary, id index.ID, en *index.Entry, g *gone) {
+	if from == nil {
+		if en.Flags&flagPolicy != 0 {
+			en.Flags &^= flagPolicy
+			e.orderLocked(e.mu.groups[en.Group]).Remove(uint32(id))
+		}
+		e.mu.counters.Evicted++
+		e.mu.counters.EvictedBytes += uint64(en.Size)
+		e.evictOneLocked(id, en, "request", g)
+		return
+	}
+	from.queueKeyedLocked(keyedOp{key: e.keyLocked(id)})
+	en.Flags |= flagRefused // the next write of it, not the next eviction, copies it down again
+	e.forgetCopyLocked(from, id, en, "request", g)
+}

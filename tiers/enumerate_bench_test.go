@@ -1,0 +1,61 @@
+package tiers_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/mem"
+)
+
+// listed is a tier that does nothing but list blocks.
+type listed struct {
+	tiers.Tier
+	blocks int
+}
+
+// Blocks implements tiers.Enumerator.
+func (l *listed) Blocks(fn func(h *tiers.Held) bool) error {
+	h := tiers.Held{Size: 65536, Sum: block.Checksum{Sum: 1, Valid: true}, Attrs: tiers.Attrs{Mode: 0o644, Mtime: 1, Dirs: make([]tiers.DirAttrs, 1)}}
+	for i := range l.blocks {
+		h.Key = block.Key{Group: block.GroupID(fmt.Sprintf("g%d", i%16)), Hash: block.Hash(fmt.Sprintf("%064x", uint64(i)*0x9e3779b97f4a7c15))}
+		h.Attrs.Seq = uint64(i + 1)
+		if !fn(&h) {
+			break
+		}
+	}
+	return nil
+}
+
+// Stats implements tiers.Statser.
+func (l *listed) Stats() tiers.TierStats { return tiers.TierStats{Blocks: int64(l.blocks)} }
+
+// Close implements tiers.Tier.
+func (l *listed) Close(context.Context) error { return nil }
+
+// BenchmarkEnumerate: what a start with a full SSD tier costs above that tier.
+func BenchmarkEnumerate(b *testing.B) {
+	for b.Loop() {
+		b.StopTimer()
+		ctx := context.Background()
+		store, err := mem.Open(ctx, mem.Options{Dir: shmDir(b) + "/s", SizeBytes: 64 << 20, NoMount: true})
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
+		e, err := tiers.Open(ctx, tiers.Options{
+			Primary: store, CapacityBytes: 32 << 20,
+			Secondaries: []tiers.SecondaryOptions{{Name: "disk", Tier: &listed{blocks: 1_000_000}}},
+		})
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.StopTimer()
+		if err := e.Close(ctx, false); err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
+	}
+}

@@ -1,0 +1,576 @@
+package tiers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/bits"
+	"os"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/index"
+)
+
+// promotion brings one hollow block into memory. There is at most one for an
+// entry, however many wait for it; it belongs to the engine and goes on when
+// those who wait leave.
+type promotion struct {
+	id      index.ID
+	size    int64
+	request string
+
+	// Guarded by Engine.mu.
+	seq     uint64     // changes with a rename
+	tier    *secondary // that is asked
+	tried   uint16     // tiers that have failed
+	asked   int        // times that tier was asked
+	key     block.Key  // as that tier was asked
+	sum     block.Checksum
+	waiters int         // each gets one of the block's Opens if it succeeds
+	later   []laterOpen // those of the waiters that are called rather than woken
+
+	// Owned by who carries it along.
+	group  *group // that charge is accounted to
+	charge int64
+	blob   BlobID
+	file   *os.File
+
+	finished bool          // guarded by Engine.mu: waiters have their Opens
+	done     chan struct{} // closed after err is set
+	err      error
+}
+
+// laterOpen is a waiter that is called.
+type laterOpen struct {
+	then  func(file *os.File, err error) // file is the block's, until then returns
+	until int64
+}
+
+// promote has a hollow block brought into memory and waits until it is there, at
+// most PromoteTimeout; with hint set it does not wait. On success the caller has one of
+// the block's Opens, to be given back with CloseRead, so that it stays.
+//
+// It fails with ErrPending (hint), ErrNotFound (no tier could give it, in time or
+// at all, or memory is full of what cannot be evicted), ErrStale (the name is
+// gone), or ctx's error.
+func (e *Engine) promote(ctx context.Context, id index.ID, hint bool) error {
+	e.mu.Lock()
+	p, first := e.promotionLocked(id)
+	if p == nil {
+		e.mu.Unlock()
+		return ErrStale
+	}
+	if hint && first && len(e.mu.promotions) > maxHints {
+		delete(e.mu.promotions, id)
+		e.mu.Unlock()
+		return block.ErrPending
+	}
+	if !hint {
+		p.waiters++
+	}
+	e.mu.Unlock()
+	if hint {
+		if first {
+			e.wg.Go(func() { e.beginPromotion(e.ctx, p) }) // ends with the engine's context at the latest
+		}
+		return block.ErrPending
+	}
+	announceWait(ctx)
+	if first {
+		e.startPromotion(p)
+	}
+	return e.awaitPromotion(ctx, p)
+}
+
+// promotionLocked returns the promotion of a hollow block, beginning one if there is
+// none: then the caller sees to its start. Nil: the block is not hollow.
+func (e *Engine) promotionLocked(id index.ID) (p *promotion, first bool) {
+	en := e.mu.ix.At(id)
+	if !e.hollowLocked(id, en) || e.mu.closed {
+		return nil, false
+	}
+	if p = e.mu.promotions[id]; p != nil {
+		return p, false
+	}
+	p = &promotion{
+		id: id, seq: en.Seq, size: en.Size, done: make(chan struct{}),
+		sum: block.Checksum{Sum: en.Sum, Valid: en.Flags&flagSum != 0}, group: e.mu.groups[en.Group],
+	}
+	e.mu.promotions[id] = p
+	e.chooseLocked(p, en)
+	return p, true
+}
+
+// promoteLater is promote for a caller that does not wait: then is called when the
+// block is there or not to be had, by whichever goroutine finds that out, possibly
+// before promoteLater returns. It must not block.
+func (e *Engine) promoteLater(id index.ID, then func(file *os.File, err error)) {
+	e.mu.Lock()
+	p, first := e.promotionLocked(id)
+	if p == nil {
+		e.mu.Unlock()
+		then(nil, ErrStale)
+		return
+	}
+	p.waiters++
+	p.later = append(p.later, laterOpen{then, e.now() + int64(e.opts.PromoteTimeout)})
+	e.mu.Unlock()
+	if first {
+		e.startPromotion(p)
+	}
+}
+
+// startPromotion begins a promotion without waiting for room.
+func (e *Engine) startPromotion(p *promotion) {
+	if e.tryRoomForPromotion(p, false) == nil {
+		e.fillPromotion(p)
+		return
+	}
+	e.wg.Go(func() { e.beginPromotion(e.ctx, p) }) // ends with the engine's context at the latest
+}
+
+// expirePromotions turns away who has waited for longer than PromoteTimeout.
+func (e *Engine) expirePromotions() {
+	var late []laterOpen
+	e.mu.Lock()
+	now := e.now()
+	expire := func(p *promotion) {
+		for len(p.later) > 0 && p.later[0].until <= now {
+			late = append(late, p.later[0])
+			p.later = p.later[1:]
+			p.waiters--
+			p.tier.stats.PromoteTimeouts++
+		}
+	}
+	for _, p := range e.mu.promotions {
+		expire(p)
+	}
+	for p := range e.mu.orphans {
+		expire(p)
+	}
+	e.mu.Unlock()
+	for _, l := range late {
+		l.then(nil, block.ErrNotFound)
+	}
+}
+
+// maxHints bounds the promotions that nobody waits for.
+const maxHints = 256
+
+func (e *Engine) awaitPromotion(ctx context.Context, p *promotion) error {
+	t := time.NewTimer(e.opts.PromoteTimeout)
+	defer t.Stop()
+	select {
+	case <-p.done:
+		return p.err
+	case <-t.C:
+	case <-ctx.Done():
+	}
+	e.mu.Lock()
+	if p.finished {
+		e.mu.Unlock()
+		<-p.done
+		return p.err
+	}
+	p.waiters--
+	err, key := ctx.Err(), p.key
+	if err == nil {
+		p.tier.stats.PromoteTimeouts++
+	}
+	e.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return &block.Error{Op: "promote", Key: key, Err: block.ErrNotFound}
+}
+
+// chooseLocked picks the tier to ask next. False: none is left.
+func (e *Engine) chooseLocked(p *promotion, en *index.Entry) bool {
+	left := en.Tiers &^ p.tried
+	if left == 0 {
+		return false
+	}
+	p.tier = e.tiers[bits.TrailingZeros16(left)]
+	p.key = e.keyLocked(p.id)
+	p.asked = 0
+	return true
+}
+
+// beginPromotion makes room and a file for the block, and asks the tier for it.
+func (e *Engine) beginPromotion(ctx context.Context, p *promotion) {
+	if err := e.roomForPromotion(ctx, p); err != nil {
+		e.noRoom(p, err)
+		return
+	}
+	e.fillPromotion(p)
+}
+
+func (e *Engine) noRoom(p *promotion, err error) {
+	e.mu.Lock()
+	e.mu.counters.PromoteNoRoom++
+	e.mu.Unlock()
+	e.failPromotion(p, err)
+}
+
+// fillPromotion makes the file of a promotion that has room, and asks the tier.
+func (e *Engine) fillPromotion(p *promotion) {
+	var err error
+	p.blob, p.file, err = e.primary.Create()
+	if err != nil {
+		e.noRoom(p, err)
+		return
+	}
+	e.requestLoad(p)
+}
+
+// roomForPromotion reserves memory for the block. Like a writer it waits for pins
+// to go, up to WriteTimeout, but no longer: a miss is better.
+func (e *Engine) roomForPromotion(ctx context.Context, p *promotion) error {
+	deadline := e.opts.Now().Add(min(e.opts.WriteTimeout, e.opts.PromoteTimeout))
+	for {
+		left := deadline.Sub(e.opts.Now())
+		short := e.tryRoomForPromotion(p, left <= 0)
+		switch {
+		case short == nil:
+			return nil
+		case p.size > e.opts.CapacityBytes:
+			return &block.Error{Op: "promote", Tier: "memory", Key: p.key, Err: block.ErrTooLarge}
+		case left <= 0:
+			return &block.Error{Op: "promote", Tier: "memory", Key: p.key, Err: block.ErrNoSpace}
+		}
+		if short.until > 0 {
+			left = min(left, time.Duration(short.until-e.now())+time.Millisecond)
+		}
+		if err := waitSpace(ctx, short.space, left); err != nil {
+			return err
+		}
+	}
+}
+
+// shortage says when it is worth trying again.
+type shortage struct {
+	space <-chan struct{}
+	until int64 // a lease ends then; 0: none
+}
+
+// tryRoomForPromotion reserves memory for the block if that takes no waiting, and
+// returns nil then.
+func (e *Engine) tryRoomForPromotion(p *promotion, force bool) *shortage {
+	n := chargeOf(p.size)
+	var g gone
+	e.mu.Lock()
+	short := &shortage{space: e.mu.space}
+	ok := false
+	if n <= e.opts.CapacityBytes {
+		ok, short.until = e.roomLocked(p.group, n, force, &g)
+	}
+	if ok {
+		p.charge = n
+		e.chargePromotionLocked(p, n)
+	}
+	high := ok && e.highLocked()
+	e.mu.Unlock()
+	e.finish(&g)
+	if high {
+		e.wakeEvictor()
+	}
+	if ok {
+		return nil
+	}
+	return short
+}
+
+// chargePromotionLocked accounts for the memory of a promotion under way.
+func (e *Engine) chargePromotionLocked(p *promotion, n int64) {
+	e.mu.usedBytes += n
+	e.mu.pinnedBytes += n
+	p.group.usedBytes += n
+}
+
+// requestLoad puts a promotion among those that the next job of its tier takes.
+func (e *Engine) requestLoad(p *promotion) {
+	e.mu.Lock()
+	if e.mu.closed {
+		e.mu.Unlock()
+		e.failPromotion(p, block.ErrClosed)
+		return
+	}
+	s := p.tier
+	p.asked++
+	s.pending = append(s.pending, p)
+	s.pendingBytes += p.size
+	full := len(s.pending) >= e.opts.PromoteBatchKeys || s.pendingBytes >= e.opts.PromoteBatchBytes || e.opts.PromoteWindow == 0
+	e.mu.Unlock()
+	if full {
+		e.flushLoads(s)
+		return
+	}
+	time.AfterFunc(e.opts.PromoteWindow, func() { e.flushLoads(s) })
+}
+
+// flushLoads gives the pending promotions of a tier to it, in jobs of one request
+// each, limited in keys and bytes.
+func (e *Engine) flushLoads(s *secondary) {
+	for {
+		e.mu.Lock()
+		batch := e.takeLoadsLocked(s)
+		e.mu.Unlock()
+		if len(batch) == 0 {
+			return
+		}
+		job := &Job{ID: JobID(e.jobs.Add(1)), Request: batch[0].request, Promotion: true, Blocks: make([]Transfer, len(batch))}
+		for i, p := range batch {
+			job.Blocks[i] = Transfer{Key: p.key, Size: p.size, Sum: p.sum, File: p.file}
+		}
+		started := e.opts.Now()
+		job.Done = func(r *Result) { e.loaded(s, batch, r, started) }
+		s.tier.Load(job)
+	}
+}
+
+func (e *Engine) takeLoadsLocked(s *secondary) []*promotion {
+	if len(s.pending) == 0 || s.loading >= maxLoadJobs || e.mu.closed {
+		return nil
+	}
+	var batch, rest []*promotion
+	var bytes int64
+	keys := map[block.Key]struct{}{}
+	for i, p := range s.pending {
+		if len(batch) >= e.opts.PromoteBatchKeys || len(batch) > 0 && bytes+p.size > e.opts.PromoteBatchBytes {
+			rest = append(rest, s.pending[i:]...)
+			break
+		}
+		_, twice := keys[p.key] // the name went to another block meanwhile
+		if len(batch) > 0 && (twice || p.request != batch[0].request) {
+			rest = append(rest, p)
+			continue
+		}
+		keys[p.key] = struct{}{}
+		batch = append(batch, p)
+		bytes += p.size
+	}
+	s.pending = rest
+	s.pendingBytes -= bytes
+	s.loading++
+	s.stats.Batches++
+	return batch
+}
+
+// loaded follows the end of a load job.
+func (e *Engine) loaded(s *secondary, batch []*promotion, r *Result, started time.Time) {
+	sum := batchSummary{tier: s.opts.Name, keys: len(batch), took: e.opts.Now().Sub(started)}
+	for i, p := range batch {
+		o := &r.Outcomes[i]
+		if o.Status == Loaded {
+			sum.success++
+			sum.bytes += p.size
+			e.finishPromotion(s, p, o)
+			continue
+		}
+		sum.failed++
+		e.retryPromotion(s, p, o)
+	}
+	e.mu.Lock()
+	s.loading--
+	line := e.summarizeLocked(&sum)
+	e.mu.Unlock()
+	e.logSummary(line)
+	e.flushLoads(s)
+}
+
+// finishPromotion makes a loaded block one of memory, unless the name means
+// something else by now.
+func (e *Engine) finishPromotion(s *secondary, p *promotion, o *Outcome) {
+	var mtime int64
+	for again := true; ; again = false {
+		e.mu.Lock()
+		was := mtime
+		if en := e.promotedEntryLocked(p); en != nil {
+			mtime = en.Mtime
+		}
+		if !again && mtime == was {
+			break // with the lock held
+		}
+		e.mu.Unlock()
+		// Adopt compares the file's time with the record's.
+		ts := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, unix.NsecToTimespec(mtime)}
+		if err := futimens(int(p.file.Fd()), ts); err != nil {
+			e.failPromotion(p, os.NewSyscallError("futimens", err))
+			return
+		}
+	}
+	s.stats.Promoted++
+	s.stats.PromotedBytes += uint64(p.size)
+	en := e.promotedEntryLocked(p)
+	if en == nil {
+		e.mu.Unlock()
+		e.failPromotion(p, ErrStale)
+		return
+	}
+	e.chargePromotionLocked(p, -p.charge)
+	en.Blob = uint64(p.blob)
+	if o.Sum.Valid && en.Flags&flagSum == 0 {
+		en.Sum, en.Flags = o.Sum.Sum, en.Flags|flagSum
+	}
+	en.Atime = e.now()
+	e.mu.hollow--
+	e.mu.blocks++
+	e.addUsedLocked(en, p.charge)
+	en.Opens += uint32(p.waiters)
+	en.Lookups++ // until the record is written, so that the entry stays
+	e.classifyLocked(p.id, en)
+	e.tierEventLocked(BlockStored, "memory", p.id, "promoted")
+	delete(e.mu.promotions, p.id)
+	p.finished = true
+	later := p.later
+	e.mu.Unlock()
+	close(p.done)
+	for _, l := range later {
+		l.then(p.file, nil)
+	}
+	if err := e.writeRecord(p.id, p.file); err != nil {
+		e.log.Warn("record of a promoted block", zap.Stringer("key", p.key), zap.Error(err))
+	}
+	e.Forget(p.id, 1)
+	p.file.Close()
+}
+
+// promotedEntryLocked returns the entry of a promotion if that is still what it was
+// begun for.
+func (e *Engine) promotedEntryLocked(p *promotion) *index.Entry {
+	if !e.mu.ix.Valid(p.id) || e.mu.promotions[p.id] != p {
+		return nil
+	}
+	en := e.mu.ix.At(p.id)
+	if en.Seq != p.seq || en.Blob != 0 || e.mu.files[p.id] != nil || !e.mu.ix.Linked(p.id) {
+		return nil
+	}
+	return en
+}
+
+// maxAsked bounds how often a tier is asked for a block whose name changes all the
+// time.
+const maxAsked = 16
+
+// retryPromotion decides what follows when a tier did not give a block: the same
+// tier again under the name of now, if a rename was on its way; the next one; or
+// the end.
+func (e *Engine) retryPromotion(s *secondary, p *promotion, o *Outcome) {
+	var g gone
+	e.mu.Lock()
+	en := e.promotedEntryLocked(p)
+	bad := o.Status == Absent || errors.Is(o.Err, block.ErrCorrupt)
+	later := o.Status == Absent || errors.Is(o.Err, block.ErrPending)
+	switch {
+	case later && en != nil && !e.mu.closed && (p.asked == 1 || p.asked < maxAsked && p.key != e.keyLocked(p.id)):
+		s.again = append(s.again, p)
+		e.mu.Unlock()
+		s.wakeUp()
+		return
+	case o.Status == Absent && en == nil: // no wonder
+	case o.Status == Absent:
+		s.stats.PromoteAbsent++
+	case errors.Is(o.Err, block.ErrCorrupt):
+		s.stats.PromoteCorrupt++
+	default:
+		s.stats.PromoteFailed++
+	}
+	again, reason := false, "absent"
+	if o.Status != Absent {
+		reason = "corrupt"
+	}
+	if en != nil {
+		p.tried |= s.bit
+		again = e.chooseLocked(p, en)
+		if bad {
+			if !again && en.Tiers == s.bit {
+				delete(e.mu.promotions, p.id) // the name goes: who looks it up again starts anew
+				e.mu.orphans[p] = struct{}{}
+			}
+			if en.Tiers&s.bit != 0 {
+				e.forgetCopyLocked(s, p.id, en, reason, &g)
+			}
+		}
+	}
+	e.mu.Unlock()
+	e.finish(&g)
+	if again {
+		e.requestLoad(p)
+		return
+	}
+	err := o.Err
+	switch {
+	case en == nil:
+		err = ErrStale
+	case err == nil || bad || later:
+		err = &block.Error{Op: "promote", Tier: s.opts.Name, Key: p.key, Err: block.ErrNotFound}
+	}
+	e.failPromotion(p, err)
+}
+
+// askAgain asks the same tier once more, now that the renames that were queued have
+// been done.
+func (e *Engine) askAgain(p *promotion) {
+	e.mu.Lock()
+	en := e.promotedEntryLocked(p)
+	if en != nil && p.tier.keyed.len() > 0 { // another rename meanwhile
+		p.tier.again = append(p.tier.again, p)
+		e.mu.Unlock()
+		return
+	}
+	if en != nil {
+		p.key = e.keyLocked(p.id)
+	}
+	e.mu.Unlock()
+	if en == nil {
+		e.failPromotion(p, ErrStale)
+		return
+	}
+	e.requestLoad(p)
+}
+
+// failPromotion ends a promotion that brought nothing.
+func (e *Engine) failPromotion(p *promotion, err error) {
+	var g gone
+	if p.file != nil {
+		p.file.Close()
+		g.blobs = append(g.blobs, p.blob)
+	}
+	e.mu.Lock()
+	if p.charge > 0 {
+		e.chargePromotionLocked(p, -p.charge)
+		e.signalSpaceLocked()
+	}
+	if e.mu.promotions[p.id] == p {
+		delete(e.mu.promotions, p.id)
+	}
+	delete(e.mu.orphans, p)
+	e.mu.summary.FailedKeys++
+	p.err, p.finished = err, true
+	later := p.later
+	e.mu.Unlock()
+	e.finish(&g)
+	close(p.done)
+	for _, l := range later {
+		l.then(nil, err)
+	}
+	if !errors.Is(err, ErrStale) {
+		e.log.Debug("promotion", zap.Stringer("key", p.key), zap.Error(err))
+	}
+}
+
+// missError turns the failure of a promotion into what an open may report: engines
+// take a miss as a miss, and anything else for a broken file system.
+func missError(err error) error {
+	switch {
+	case errors.Is(err, ErrStale), errors.Is(err, block.ErrPending), errors.Is(err, context.Canceled):
+		return err
+	case errors.Is(err, block.ErrNotFound):
+		return err
+	}
+	return &block.Error{Op: "open", Err: fmt.Errorf("%w: %v", block.ErrNotFound, err)} // of no other kind
+}

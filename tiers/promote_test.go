@@ -1,0 +1,535 @@
+package tiers_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/tiertest"
+)
+
+// openLowerOne starts an engine over one reference tier with a directory g.
+func openLowerOne(t *testing.T, o tiers.Options, r tiertest.ReferenceOptions) (*lower, *tiertest.Reference) {
+	t.Helper()
+	if o.CapacityBytes == 0 {
+		o.CapacityBytes = 64 * page
+	}
+	disk := tiertest.NewReference(t, r)
+	w := openLower(t, shmDir(t), o, disk)
+	must(t, w.mkdir("g"))
+	return w, disk
+}
+
+// end removes all files and checks that nothing is left anywhere.
+func (w *lower) end() {
+	w.t.Helper()
+	w.drain()
+	removeAll(w.t, w.world, "")
+	w.drain()
+	st := w.e.Stats()
+	if st.UsedBytes != 0 || st.PinnedBytes != 0 || st.Blocks != 0 || st.Hollow != 0 || st.Names != 0 || w.blobs() != 0 {
+		w.t.Errorf("left after all was removed: %+v, %d files", st, w.blobs())
+	}
+	for i, r := range w.refs {
+		if got := holds(r); got != "[]" {
+			w.t.Errorf("%s holds %s after all was removed", tierNames[i], got)
+		}
+	}
+	w.close(false)
+}
+
+// TestPromote: twenty readers that open one hollow block at once make one load, and
+// all of them get the bytes; the block is then as any other in memory, with its time
+// of modification, and a copy below (A14, A18).
+func TestPromote(t *testing.T) {
+	w, disk := openLowerOne(t, tiers.Options{}, tiertest.ReferenceOptions{})
+	w.hollow("content", "g/a")
+	before := resolve(t, w.world, "g/a")
+	w.wantWhere("g/a", "[disk]")
+	if p := w.e.PresenceOf(before.ID); p != tiers.Hit {
+		t.Errorf("hollow block: %v", p)
+	}
+	release := disk.Hold(tiertest.OpLoad)
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() {
+			if got := w.content("g/a"); got != "content" {
+				t.Errorf("read %q", got)
+			}
+		})
+	}
+	eventually(t, "20 readers wait", func() bool { _, n := w.e.Waiting(); return n == 20 })
+	if p := w.e.PresenceOf(before.ID); p != tiers.Pending {
+		t.Errorf("while it is promoted: %v (A15)", p)
+	}
+	if used := w.e.Stats().UsedBytes; used != page {
+		t.Errorf("%d bytes in use while it is promoted, want its page", used)
+	}
+	w.audit()
+	release()
+	wg.Wait()
+	w.quiesce()
+	if n, _ := disk.Jobs(tiertest.OpLoad); n != 1 {
+		t.Errorf("%d loads", n)
+	}
+	st := w.e.Stats()
+	if s := st.Secondaries[0]; s.Promoted != 1 || s.PromotedBytes != 7 || s.Batches != 1 || st.Hollow != 0 || st.Blocks != 1 || st.PinnedBytes != 0 {
+		t.Errorf("stats %+v", st)
+	}
+	after := resolve(t, w.world, "g/a")
+	if after.ID != before.ID || after.Mtime != before.Mtime || after.Size != 7 || after.Mode != before.Mode {
+		t.Errorf("attributes\n%+v before,\n%+v after", before, after)
+	}
+	w.wantWhere("g/a", "[memory disk]")
+	w.evict("memory", "g/a")
+	w.end()
+}
+
+// TestPromoteBatch: loads that are asked for within the window go in one job, which is
+// begun early when it has enough keys or bytes (A19, A20).
+func TestPromoteBatch(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		o      tiers.Options
+		blocks int
+		want   []int // keys of each job, sorted
+	}{
+		{"keys", tiers.Options{PromoteWindow: time.Hour, PromoteBatchKeys: 3}, 6, []int{3, 3}},
+		{"bytes", tiers.Options{PromoteWindow: time.Hour, PromoteBatchBytes: 4 * page}, 4, []int{2, 2}},
+		{"window", tiers.Options{PromoteWindow: time.Microsecond}, 1, []int{1}},
+		{"none", tiers.Options{}, 3, []int{1, 1, 1}},
+		{"larger than a batch", tiers.Options{PromoteBatchBytes: page}, 1, []int{1}}, // B16
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			var mu sync.Mutex
+			var jobs []int
+			row.o.CapacityBytes = 64 * page
+			w, disk := openLowerOne(t, row.o, tiertest.ReferenceOptions{OnJob: func(op tiertest.Op, j *tiers.Job) {
+				if op != tiertest.OpLoad {
+					return
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				jobs = append(jobs, len(j.Blocks))
+				if !j.Promotion {
+					t.Error("not marked as a promotion")
+				}
+			}})
+			release := disk.Hold(tiertest.OpLoad) // the end of one job would begin the next
+			var wg sync.WaitGroup
+			for i := range row.blocks {
+				name := fmt.Sprintf("g/%d", i)
+				w.hollow(string(fill("2p", "x")), name)
+				wg.Go(func() {
+					if got := w.content(name); len(got) != 2*page {
+						t.Errorf("%s: %.20q", name, got)
+					}
+				})
+				eventually(t, "a reader waits", func() bool { _, n := w.e.Waiting(); return n == i+1 })
+			}
+			release()
+			wg.Wait()
+			slices.Sort(jobs)
+			w.quiesce()
+			if sum := jobs; !slices.Equal(sum, row.want) {
+				t.Errorf("jobs of %v keys, want %v", sum, row.want)
+			}
+			w.end()
+		})
+	}
+}
+
+// TestPromoteFallback: if a tier turns out not to have a block, or fails, the next one
+// is asked; what has proved to be gone there is forgotten (A16, A24).
+func TestPromoteFallback(t *testing.T) {
+	fail := func(f tiertest.Fault) tiertest.ReferenceOptions {
+		return tiertest.ReferenceOptions{Faults: tiertest.NewPlan(tiertest.Rule{Op: tiertest.OpLoad, Fault: f})}
+	}
+	for _, row := range []struct {
+		name           string
+		disk           tiertest.ReferenceOptions
+		do             func(r *tiertest.Reference, k block.Key)
+		where          string // after it was read from the peer
+		alone          string // where, if there is no peer
+		absent, bad, n uint64 // counters
+	}{
+		{"absent", tiertest.ReferenceOptions{}, func(r *tiertest.Reference, k block.Key) { r.Remove([]block.Key{k}) }, "[memory peer]", "ErrNotFound", 1, 0, 0},
+		{"corrupt", tiertest.ReferenceOptions{}, func(r *tiertest.Reference, k block.Key) { r.Corrupt(k) }, "[memory peer]", "ErrNotFound", 0, 1, 0},
+		{"short", fail(tiertest.Fault{Short: true}), nil, "[memory peer]", "ErrNotFound", 0, 1, 0},
+		{"error", fail(tiertest.Fault{Err: block.ErrUnavailable}), nil, "[memory disk peer]", "[disk]", 0, 0, 1},
+		{"pending", fail(tiertest.Fault{Err: block.ErrPending}), nil, "[memory disk peer]", "[disk]", 0, 0, 1},
+		{"offline", tiertest.ReferenceOptions{}, func(r *tiertest.Reference, _ block.Key) { r.Fail(errors.New("pulled")) }, "[memory peer]", "ErrNotFound", 0, 0, 0},
+	} {
+		for _, two := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s two=%v", row.name, two), func(t *testing.T) {
+				refs := []*tiertest.Reference{tiertest.NewReference(t, row.disk), tiertest.NewReference(t, tiertest.ReferenceOptions{})}
+				want, where := "content", row.where
+				if !two {
+					refs, want, where = refs[:1], "ErrNotFound", row.alone
+				}
+				w := openLower(t, shmDir(t), tiers.Options{}, refs...)
+				w.hollow("content", "a")
+				if row.do != nil {
+					row.do(refs[0], mustKey(t, "a"))
+				}
+				if got := w.content("a"); got != want {
+					t.Errorf("read %q, want %q", got, want)
+				}
+				w.drain()
+				w.wantWhere("a", where)
+				s := w.e.Stats().Secondaries[0]
+				if s.PromoteAbsent != row.absent || s.PromoteCorrupt != row.bad || s.PromoteFailed != row.n {
+					t.Errorf("counters %+v", s)
+				}
+				if w.content("a"); row.name == "error" && !two && w.e.Stats().Secondaries[0].PromoteFailed != 2 {
+					t.Error("a tier that failed once is not asked again")
+				}
+				w.end()
+			})
+		}
+	}
+}
+
+// TestPromoteTimeout: a reader that waits for too long gets a miss, one that is
+// interrupted leaves; the promotion goes on without them, and nothing leaks (A17, A24).
+func TestPromoteTimeout(t *testing.T) {
+	for _, interrupted := range []bool{false, true} {
+		o := tiers.Options{PromoteTimeout: 20 * time.Millisecond}
+		ctx, cancel := context.WithCancel(context.Background())
+		want := "ErrNotFound"
+		if interrupted {
+			o.PromoteTimeout, want = patience, "Canceled"
+		}
+		w, disk := openLowerOne(t, o, tiertest.ReferenceOptions{})
+		w.hollow("content", "g/a")
+		release := disk.Hold(tiertest.OpLoad)
+		a, err := w.lookup(10, "g/a")
+		must(t, err)
+		done := make(chan error, 1)
+		go func() {
+			_, err := w.e.OpenRead(ctx, a.ID, 10, false)
+			done <- err
+		}()
+		if interrupted {
+			eventually(t, "a reader waits", func() bool { _, n := w.e.Waiting(); return n == 1 })
+			cancel()
+		}
+		if err := <-done; kind(err) != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+		cancel()
+		w.forget(a.ID)
+		if n, waiters := w.e.Waiting(); n != 1 || waiters != 0 {
+			t.Errorf("%d promotions, %d wait", n, waiters)
+		}
+		if n := w.e.Stats().Secondaries[0].PromoteTimeouts; (n == 1) == interrupted {
+			t.Errorf("%d timeouts", n)
+		}
+		release()
+		w.quiesce()
+		w.wantWhere("g/a", "[memory disk]")
+		if p := w.e.Stats().PinnedBytes; p != 0 {
+			t.Errorf("%d bytes pinned", p)
+		}
+		w.end()
+	}
+}
+
+// TestPromoteNoRoom: if memory is full of what cannot go, a hollow block is a miss
+// after a while, without an endless wait, and can be read later (A17).
+func TestPromoteNoRoom(t *testing.T) {
+	w, _ := openLowerOne(t, tiers.Options{CapacityBytes: 4 * page, WriteTimeout: 20 * time.Millisecond}, tiertest.ReferenceOptions{})
+	w.hollow(string(fill("2p", "x")), "g/a")
+	must(t, w.put(10, "g/pin", fill("3p", "y")))
+	pin := resolve(t, w.world, "g/pin").ID
+	must(t, w.e.SetPinned(pin, true))
+	for range 2 {
+		if got := w.content("g/a"); got != "ErrNotFound" {
+			t.Errorf("read %.20q", got)
+		}
+	}
+	if n := w.e.Stats().Counters.PromoteNoRoom; n != 2 {
+		t.Errorf("counted %d", n)
+	}
+	a := resolve(t, w.world, "g/a")
+	if _, err := w.e.OpenRead(context.Background(), a.ID, 10, true); kind(err) != "ErrPending" {
+		t.Errorf("without waiting: %v", err)
+	}
+	w.wantWhere("g/a", "[disk]")
+	w.drain()
+	must(t, w.e.SetPinned(pin, false))
+	if got := w.content("g/a"); len(got) != 2*page {
+		t.Errorf("read %.20q", got)
+	}
+	w.end()
+}
+
+// TestPromoteHint: an open that does not wait begins the promotion and says so (A15);
+// with PromoteOnLookup a look-up does (A16).
+func TestPromoteHint(t *testing.T) {
+	for _, onLookup := range []bool{false, true} {
+		w, disk := openLowerOne(t, tiers.Options{PromoteOnLookup: onLookup}, tiertest.ReferenceOptions{})
+		w.hollow("content", "g/a")
+		release := disk.Hold(tiertest.OpLoad)
+		a, err := w.lookup(10, "g/a")
+		must(t, err)
+		if n, _ := w.e.Waiting(); (n == 1) != onLookup {
+			t.Errorf("%d promotions after a look-up", n)
+		}
+		if _, err := w.e.OpenHot(a.ID, 10); !errors.Is(err, tiers.ErrHollow) {
+			t.Errorf("OpenHot: %v", err)
+		}
+		if _, err := w.e.OpenRead(context.Background(), a.ID, 10, true); kind(err) != "ErrPending" {
+			t.Errorf("open: %v", err)
+		}
+		w.forget(a.ID)
+		release()
+		w.quiesce()
+		w.wantWhere("g/a", "[memory disk]")
+		w.end()
+	}
+}
+
+// TestPromoteMeets: what happens to a name while its block is on its way up. The
+// reader gets the block or a miss, never other bytes; the names mean in the end what
+// they should (A24, C20).
+func TestPromoteMeets(t *testing.T) {
+	for _, row := range []struct {
+		name string
+		do   func(w *lower)
+		read []string // what the reader may get
+		then string   // pairs of name and content
+	}{
+		{"unlink", func(w *lower) { must(w.t, w.unlink(10, "g/a")) }, []string{"ErrNotFound"}, ""},
+		{"unlink, write anew", func(w *lower) { must(w.t, w.unlink(10, "g/a"), w.put(10, "g/a", []byte("2"))) }, []string{"2"}, "g/a=2"},
+		{"rename", func(w *lower) { must(w.t, w.rename(10, "g/a", "g/b", false)) }, []string{"1"}, "g/b=1"},
+		{"rename and back", func(w *lower) {
+			must(w.t, w.rename(10, "g/a", "g/b", false), w.rename(10, "g/b", "g/a", false))
+		}, []string{"1"}, "g/a=1"},
+		{"rename, write anew", func(w *lower) {
+			must(w.t, w.rename(10, "g/a", "g/b", false), w.put(10, "g/a", []byte("2")))
+		}, []string{"1", "2"}, "g/a=2 g/b=1"},
+		{"rename directory", func(w *lower) { must(w.t, w.rename(10, "g", "h", false)) }, []string{"1"}, "h/a=1"},
+		{"rename to a group with quota", func(w *lower) { must(w.t, w.mkdir("q"), w.rename(10, "g/a", "q/a", false)) }, []string{"1"}, "q/a=1"},
+		{"replaced by rename", func(w *lower) {
+			must(w.t, w.put(10, "g/a.tmp", []byte("2")), w.rename(10, "g/a.tmp", "g/a", false))
+		}, []string{"2"}, "g/a=2"},
+		{"rewritten", func(w *lower) { must(w.t, w.put(10, "g/a", []byte("2"))) }, []string{"2"}, "g/a=2"},
+		{"attributes", func(w *lower) {
+			mode, mtime := uint32(0o600), int64(1e18)
+			_, err := w.e.SetAttr(resolve(w.t, w.world, "g/a").ID, tiers.Change{Mode: &mode, Mtime: &mtime})
+			must(w.t, err, w.e.SetTTL(resolve(w.t, w.world, "g/a").ID, time.Hour))
+		}, []string{"1"}, "g/a=1"},
+		{"evict", func(w *lower) {
+			r, err := w.e.EvictFrom(context.Background(), tiers.EvictRequest{Tier: "disk", All: true, Force: true})
+			if must(w.t, err); r.KeptN != 1 || r.Kept[0].Reason != "open" {
+				w.t.Errorf("evict: %+v", r)
+			}
+		}, []string{"1"}, "g/a=1"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			w, disk := openLowerOne(t, tiers.Options{
+				Groups: map[block.GroupID]tiers.GroupOptions{"q": {QuotaBytes: 8 * page}},
+			}, tiertest.ReferenceOptions{})
+			w.hollow("1", "g/a")
+			release := disk.Hold(tiertest.OpLoad)
+			got := make(chan string, 1)
+			go func() { got <- w.content("g/a") }()
+			must(t, disk.AwaitSubmitted(until(t), tiertest.OpLoad, 1))
+			row.do(w)
+			must(t, w.e.Drain(until(t))) // the tier knows, before the load begins
+			release()
+			if g := <-got; !slices.Contains(row.read, g) {
+				t.Errorf("the reader got %q, want one of %q", g, row.read)
+			}
+			w.quiesce()
+			w.wantHeld(disk, row.then)
+			for name := range held(disk) {
+				w.evict("memory", name)
+				if got := w.content(name); got != "1" && got != "2" {
+					t.Errorf("%s: %q", name, got)
+				}
+			}
+			w.end()
+		})
+	}
+}
+
+// TestPromoteCrash: a block that was promoted is found in memory after a crash, with
+// its time of modification, even one that was set while it was hollow (A11).
+func TestPromoteCrash(t *testing.T) {
+	dir := shmDir(t)
+	w := openLower(t, dir, tiers.Options{}, tiertest.NewReference(t, tiertest.ReferenceOptions{}))
+	w.hollow("content", "a", "b")
+	mtime := int64(1e18)
+	_, err := w.e.SetAttr(resolve(t, w.world, "b").ID, tiers.Change{Mtime: &mtime})
+	must(t, err)
+	if w.content("a")+w.content("b") != "contentcontent" {
+		t.Error("not promoted")
+	}
+	before := resolve(t, w.world, "a")
+	w.quiesce()
+	w.crash()
+	next := open(t, dir, tiers.Options{})
+	defer next.close(false)
+	if got := next.content("a") + next.content("b"); got != "contentcontent" {
+		t.Errorf("after the crash: %q", got)
+	}
+	if a, b := resolve(t, next, "a"), resolve(t, next, "b"); a.Mtime != before.Mtime || b.Mtime != mtime {
+		t.Errorf("times of modification %d, %d; want %d, %d", a.Mtime, b.Mtime, before.Mtime, mtime)
+	}
+	if n := next.e.Stats().Counters.AdoptDropped; n != 0 {
+		t.Errorf("%d dropped", n)
+	}
+}
+
+// TestOpenLater: an open that is answered later is answered once: when the block is
+// there, when the name is gone, or when it took too long (A15, A17).
+func TestOpenLater(t *testing.T) {
+	for _, row := range []struct {
+		name string
+		o    tiers.Options
+		do   func(w *lower, release func())
+		want string
+	}{
+		{"there", tiers.Options{}, func(w *lower, release func()) { release() }, "ok"},
+		{"gone", tiers.Options{}, func(w *lower, release func()) { must(w.t, w.unlink(10, "g/a")); release() }, "ErrStale"},
+		{"lost", tiers.Options{}, func(w *lower, release func()) {
+			w.refs[0].Corrupt(mustKey(w.t, "g/a"))
+			release()
+		}, "ErrStale"},
+		{"late", tiers.Options{PromoteTimeout: time.Millisecond}, func(w *lower, release func()) {}, "ErrNotFound"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			w, disk := openLowerOne(t, row.o, tiertest.ReferenceOptions{})
+			w.hollow("content", "g/a")
+			a, err := w.lookup(10, "g/a")
+			must(t, err)
+			release := disk.Hold(tiertest.OpLoad)
+			got := make(chan string, 2)
+			w.e.OpenLater(a.ID, 10, func(o tiers.Opened, file *os.File, err error) {
+				if err == nil {
+					p, readErr := io.ReadAll(file)
+					if readErr != nil || string(p) != "content" || o.Size != 7 {
+						t.Errorf("%+v, %q, %v", o, p, readErr)
+					}
+				}
+				got <- kind(err)
+			})
+			row.do(w, release)
+			if g := <-got; g != row.want {
+				t.Errorf("got %s, want %s", g, row.want)
+			}
+			if row.want == "ok" {
+				w.e.CloseRead(a.ID)
+			}
+			release()
+			w.drain()
+			if len(got) != 0 {
+				t.Error("answered twice")
+			}
+			w.forget(a.ID)
+			w.end()
+		})
+	}
+}
+
+// TestPromoteTooLarge: a block that is larger than memory is a miss at once, and stays
+// where it is (B16).
+func TestPromoteTooLarge(t *testing.T) {
+	dir := shmDir(t)
+	disk := tiertest.NewReference(t, tiertest.ReferenceOptions{})
+	plant(t, disk, "large", string(fill("5p", "x")), tiers.Attrs{Seq: 1, Mode: 0o644})
+	w := openLower(t, dir, tiers.Options{CapacityBytes: 4 * page, WriteTimeout: patience}, disk)
+	if got := w.content("large"); got != "ErrNotFound" {
+		t.Errorf("read %.20q", got)
+	}
+	w.wantWhere("large", "[disk]")
+	if st := w.e.Stats(); st.Counters.PromoteNoRoom != 1 || st.UsedBytes != 0 {
+		t.Errorf("%+v", st)
+	}
+	w.end()
+}
+
+// TestPromoteInterrupted: who is interrupted while it waits for room leaves at once.
+func TestPromoteInterrupted(t *testing.T) {
+	w, _ := openLowerOne(t, tiers.Options{CapacityBytes: 4 * page, WriteTimeout: patience}, tiertest.ReferenceOptions{})
+	w.hollow(string(fill("2p", "x")), "g/a")
+	must(t, w.put(10, "g/pin", fill("3p", "y")))
+	pin := resolve(t, w.world, "g/pin").ID
+	must(t, w.e.SetPinned(pin, true))
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() {
+		_, err := w.e.OpenRead(ctx, resolve(t, w.world, "g/a").ID, 10, false)
+		done <- err
+	}()
+	eventually(t, "a reader waits", func() bool { _, n := w.e.Waiting(); return n == 1 })
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	must(t, w.e.SetPinned(pin, false)) // the promotion goes on
+	w.quiesce()
+	w.wantWhere("g/a", "[memory disk]")
+	w.end()
+}
+
+// TestNothingToDo: no files, no keys, no work: all is a success without a job (C18).
+func TestNothingToDo(t *testing.T) {
+	w, disk := openLowerOne(t, tiers.Options{}, tiertest.ReferenceOptions{})
+	must(t, w.e.Drain(until(t)))
+	for _, tier := range []string{"memory", "disk"} {
+		if r, err := w.e.EvictFrom(until(t), tiers.EvictRequest{Tier: tier, All: true}); err != nil || r.Blocks != 0 || r.KeptN != 0 {
+			t.Errorf("evict from %s: %+v, %v", tier, r, err)
+		}
+	}
+	w.e.TellTouched()
+	for _, op := range []tiertest.Op{tiertest.OpStore, tiertest.OpLoad} {
+		if n, _ := disk.Jobs(op); n != 0 {
+			t.Errorf("%d jobs of kind %v", n, op)
+		}
+	}
+	w.end()
+}
+
+// TestPromoteOneKeyTwice: a name that goes to another block while its first one waits
+// to be loaded does not make a job with one key twice (A5, C20).
+func TestPromoteOneKeyTwice(t *testing.T) {
+	w, disk := openLowerOne(t, tiers.Options{PromoteWindow: time.Hour, PromoteBatchKeys: 2}, tiertest.ReferenceOptions{OnJob: checkJob})
+	for i, data := range []string{"1", "2"} {
+		w.hollow(data, "g/a")
+		if _, err := w.e.OpenRead(context.Background(), resolve(t, w.world, "g/a").ID, 10, true); kind(err) != "ErrPending" {
+			t.Error(err)
+		}
+		eventually(t, "it is asked for", func() bool { n, _ := w.e.Waiting(); return n > 0 })
+		if i == 0 {
+			eventually(t, "it has its room", func() bool { return w.e.Stats().UsedBytes == page })
+			must(t, w.unlink(10, "g/a"))
+		}
+	}
+	must(t, disk.AwaitDone(until(t), tiertest.OpLoad, 2))
+	if got := w.content("g/a"); got != "2" {
+		t.Errorf("read %q", got)
+	}
+	w.end()
+}
+
+// TestPromoteAsksAgain: a tier that is busy with the name answers the second time.
+func TestPromoteAsksAgain(t *testing.T) {
+	w, _ := openLowerOne(t, tiers.Options{}, tiertest.ReferenceOptions{Faults: tiertest.NewPlan(
+		tiertest.Rule{Op: tiertest.OpLoad, Nth: 1, Fault: tiertest.Fault{Err: block.ErrPending}})})
+	w.hollow("content", "g/a")
+	if got := w.content("g/a"); got != "content" {
+		t.Errorf("read %q", got)
+	}
+	w.end()
+}

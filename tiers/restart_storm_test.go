@@ -1,0 +1,91 @@
+package tiers_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/tiertest"
+)
+
+// contents reads every committed file, without those that have temporary names.
+func (w *world) contents(dir string, all map[string][]byte) map[string][]byte {
+	w.t.Helper()
+	names, err := w.names(990, dir)
+	must(w.t, err)
+	for _, n := range names {
+		p := strings.TrimPrefix(dir+"/"+n, "/")
+		switch a, err := w.e.Resolve(context.Background(), p); {
+		case err != nil || strings.Contains(n, ".tmp"):
+		case a.Mode&0o170000 == 0o040000:
+			w.contents(p, all)
+		default:
+			data, err := w.get(990, p)
+			if err != nil {
+				w.t.Errorf("%s: %v", p, err)
+			}
+			all[p] = data
+		}
+	}
+	return all
+}
+
+// TestStormRestart: after a storm the engine is closed, or dies, or dies with its
+// memory, and the next one has every block again, bytes and all: what only memory had
+// if that is there still, and what was copied down in any case (A11).
+func TestStormRestart(t *testing.T) {
+	seed := seed(t)
+	for i, end := range []string{"close", "crash", "memory gone"} {
+		t.Run(end, func(t *testing.T) {
+			dir := shmDir(t)
+			disk := tiertest.NewReference(t, tiertest.ReferenceOptions{Latency: time.Millisecond, Clock: jitter{}, OnJob: checkJob})
+			var late atomic.Bool
+			o := tiers.Options{CapacityBytes: 32 * page, WriteTimeout: 20 * time.Millisecond, Now: func() time.Time {
+				if late.Load() {
+					return time.Now().Add(24 * time.Hour)
+				}
+				return time.Now()
+			}}
+			s := &storm{lower: openLower(t, dir, o, disk)}
+			for g := range stormGroups {
+				must(t, s.mkdir(fmt.Sprintf("g%d", g)), s.mkdir(fmt.Sprintf("g%d/d", g)))
+			}
+			s.blow(seed + uint64(i))
+			late.Store(true) // temporary files, of which memory may be full, go
+			s.e.Expire()
+			s.quiesce()
+			want := s.contents("", map[string][]byte{})
+			s.quiesce() // what reading has evicted was copied before
+			if end != "close" {
+				s.crash()
+				must(t, disk.Close(context.Background()))
+			} else {
+				s.close(true)
+			}
+			again, err := disk.Reopen()
+			must(t, err)
+			if end == "memory gone" {
+				must(t, os.RemoveAll(dir+"/s"))
+			}
+			next := openLower(t, dir, o, again)
+			next.quiesce()
+			got := next.contents("", map[string][]byte{})
+			for name, data := range want {
+				if !bytes.Equal(got[name], data) {
+					t.Errorf("%s: %d bytes after the restart, %d before", name, len(got[name]), len(data))
+				}
+				delete(got, name)
+			}
+			for name := range got {
+				t.Errorf("%s is there after the restart, but was not before", name)
+			}
+			next.end()
+		})
+	}
+}

@@ -1,0 +1,408 @@
+package tiers
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/index"
+)
+
+// CascadeMode says when committed blocks are copied down to a secondary tier.
+type CascadeMode string
+
+// The cascade modes; the empty one is CascadeAsync.
+const (
+	CascadeAsync CascadeMode = "async" // in the background
+	CascadeSync  CascadeMode = "sync"  // close and rename wait for the copy
+	CascadeOff   CascadeMode = "off"   // only what fsync asks for
+)
+
+// SecondaryOptions describes one secondary tier.
+type SecondaryOptions struct {
+	Name    string // required; "memory" is taken
+	Tier    Tier   // required; closed by Engine.Close
+	Cascade CascadeMode
+
+	// QueueBytes bounds the blocks that wait for this tier and cannot be evicted
+	// meanwhile. What exceeds it waits without that protection. Zero means a quarter of
+	// the capacity, at most 1 GiB.
+	QueueBytes int64
+
+	// SecondHit copies down only blocks that were written or read before, so that
+	// what is used once does not wear out the device.
+	SecondHit bool
+}
+
+// maxSecondaries is how many bits index.Entry.Tiers has.
+const maxSecondaries = 16
+
+// Limits of the traffic with one tier.
+const (
+	maxStoreJobs  = 4       // under way at a time
+	storeJobKeys  = 32      // a job
+	storeJobBytes = 8 << 20 // likewise, but at least one block
+	maxLoadJobs   = 64
+)
+
+// secondary is the engine's side of one secondary tier.
+//
+// Everything that changes what the tier holds goes through its two queues: keyed
+// for removals and updates, stores for copies. keyed has priority, and nothing
+// is begun while its head waits for a store of the same key to end. A store takes
+// its key from the entry when it is begun, so that a rename before counts; one
+// whose entry is gone by then, or has another version, is not begun. Hence the
+// tier sees the operations on one key in the order of what happened to the name.
+type secondary struct {
+	opts     SecondaryOptions // constant
+	tier     Tier
+	n        int
+	bit      uint16
+	syncer   Syncer        // nil without the ability
+	recorder Recorder      // likewise
+	wake     chan struct{} // capacity 1: there may be something to dispatch
+
+	// Guarded by Engine.mu.
+	keyed    fifo[keyedOp]
+	stores   fifo[*storeOp]
+	deferred fifo[deferredStore]
+	busy     map[block.Key]struct{} // keys of stores under way
+	storing  int                    // jobs under way
+	pending  []*promotion           // loads not yet under way, oldest first
+	again    []*promotion           // to be asked for again when keyed is empty
+	loading  int                    // jobs under way
+	seen     *seenFilter            // nil unless SecondHit
+	stats    SecondaryStats
+
+	pendingBytes int64 // of pending
+
+	// naming counts, by key, the removals and updates that are queued or being done:
+	// until they are, the tier and the index may mean different blocks by one name.
+	naming map[block.Key]int
+}
+
+// keyedOp is a removal, or, with attrs, an update.
+type keyedOp struct {
+	key, to block.Key
+	attrs   *Attrs
+	id      index.ID // update: the entry, to be stored anew if the tier cannot rename
+	barrier func()   // neither, but to be called when all before it is done
+}
+
+// storeOp is one block to be copied down, or, with barrier set, a point in the
+// queue that somebody waits for.
+type storeOp struct {
+	tier    *secondary
+	id      index.ID
+	seq     uint64
+	bytes   int64
+	key     block.Key // while under way
+	force   bool
+	raw     bool // the present bytes of a file that is not committed yet
+	barrier func(error)
+	waiters []chan<- error // capacity 1
+}
+
+// deferredStore is a block that found the queue full.
+type deferredStore struct {
+	id  index.ID
+	seq uint64
+}
+
+// fifo is a queue in a slice.
+type fifo[T any] struct {
+	items []T
+	head  int
+}
+
+func (q *fifo[T]) len() int { return len(q.items) - q.head }
+
+func (q *fifo[T]) push(x T) { q.items = append(q.items, x) }
+
+func (q *fifo[T]) pushFront(x T) {
+	if q.head == 0 {
+		q.items = append([]T{x}, q.items...)
+		return
+	}
+	q.head--
+	q.items[q.head] = x
+}
+
+func (q *fifo[T]) front() T { return q.items[q.head] }
+
+func (q *fifo[T]) pop() T {
+	var zero T
+	x := q.items[q.head]
+	q.items[q.head] = zero
+	q.head++
+	if q.head == len(q.items) {
+		q.items, q.head = q.items[:0], 0
+	} else if q.head > 1024 && q.head > len(q.items)/2 {
+		n := copy(q.items, q.items[q.head:])
+		clear(q.items[n:])
+		q.items, q.head = q.items[:n], 0
+	}
+	return x
+}
+
+// checkSecondaries reports what is wrong with o.Secondaries, after filling in
+// defaults.
+func (o *Options) checkSecondaries() []error {
+	var errs []error
+	names := map[string]bool{"memory": true}
+	if len(o.Secondaries) > maxSecondaries {
+		errs = append(errs, fmt.Errorf("%d secondary tiers: at most %d", len(o.Secondaries), maxSecondaries))
+	}
+	o.Secondaries = append([]SecondaryOptions(nil), o.Secondaries...)
+	for i := range o.Secondaries {
+		s := &o.Secondaries[i]
+		if s.Cascade == "" {
+			s.Cascade = CascadeAsync
+		}
+		if s.QueueBytes == 0 {
+			s.QueueBytes = min(o.CapacityBytes/4, 1<<30)
+		}
+		switch {
+		case s.Tier == nil:
+			errs = append(errs, fmt.Errorf("secondary tier %q missing", s.Name))
+		case s.Name == "" || names[s.Name]:
+			errs = append(errs, fmt.Errorf("secondary tier %d: name %q is empty or taken", i, s.Name))
+		case s.Cascade != CascadeAsync && s.Cascade != CascadeSync && s.Cascade != CascadeOff:
+			errs = append(errs, fmt.Errorf("secondary tier %q: cascade %q: want async, sync or off", s.Name, s.Cascade))
+		case s.QueueBytes < 0:
+			errs = append(errs, fmt.Errorf("secondary tier %q: queue of %d bytes", s.Name, s.QueueBytes))
+		}
+		names[s.Name] = true
+	}
+	return errs
+}
+
+// addSecondaries makes the engine's side of the tiers.
+func (e *Engine) addSecondaries() {
+	for i, o := range e.opts.Secondaries {
+		s := &secondary{opts: o, tier: o.Tier, n: i, bit: 1 << i, wake: make(chan struct{}, 1), busy: map[block.Key]struct{}{}, naming: map[block.Key]int{}}
+		s.syncer, _ = o.Tier.(Syncer)
+		s.recorder, _ = o.Tier.(Recorder)
+		s.stats.Name, s.stats.QueueLimitBytes = o.Name, o.QueueBytes
+		if o.SecondHit {
+			s.seen = newSeenFilter()
+		}
+		if h, ok := o.Tier.(Hosted); ok {
+			h.SetHost(&host{e, s})
+		}
+		e.tiers = append(e.tiers, s)
+	}
+}
+
+func (s *secondary) wakeUp() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// host is the engine as one tier sees it.
+type host struct {
+	e *Engine
+	s *secondary
+}
+
+var _ Host = (*host)(nil)
+
+// MayEvict implements Host.
+func (h *host) MayEvict(key block.Key) bool {
+	e := h.e
+	var g gone
+	e.mu.Lock()
+	ok := e.mayEvictLocked(h.s, key, &g)
+	e.mu.Unlock()
+	e.finish(&g)
+	return ok
+}
+
+func (e *Engine) mayEvictLocked(s *secondary, key block.Key, g *gone) bool {
+	if s.naming[key] > 0 {
+		return false // it is not yet called that, or no more, and whether it was promised is not known
+	}
+	id := e.mu.ix.Walk(key.Path())
+	if id == 0 {
+		return true
+	}
+	en := e.mu.ix.At(id)
+	if en.Tiers&s.bit == 0 {
+		return true
+	}
+	if e.hollowLocked(id, en) && en.Tiers == s.bit {
+		if en.Lease > e.now() || en.Opens > 0 || en.Flags&flagPinned != 0 || e.mu.promotions[id] != nil {
+			return false
+		}
+	}
+	e.forgetCopyLocked(s, id, en, "capacity", g)
+	return true
+}
+
+// forgetCopyLocked takes note that a tier no longer has its copy of a block. If it
+// was the last one, the name goes.
+func (e *Engine) forgetCopyLocked(s *secondary, id index.ID, en *index.Entry, reason string, g *gone) {
+	hollow := e.hollowLocked(id, en)
+	en.Tiers &^= s.bit
+	e.tierEventLocked(BlockEvicted, s.opts.Name, id, reason)
+	if hollow && en.Tiers == 0 {
+		e.dropNameLocked(id, en, BlockRemoved, reason, g)
+	}
+}
+
+// Lost implements Host.
+func (h *host) Lost(key block.Key, err error) {
+	e := h.e
+	var g gone
+	e.mu.Lock()
+	if id := e.mu.ix.Walk(key.Path()); id != 0 {
+		if en := e.mu.ix.At(id); en.Tiers&h.s.bit != 0 && h.s.naming[key] > 0 {
+			// Which block it was shows when the tier is told of the present one.
+			attrs := e.attrsLocked(id, en)
+			h.s.queueKeyedLocked(keyedOp{key: key, to: key, attrs: &attrs, id: id})
+		} else if en.Tiers&h.s.bit != 0 {
+			reason := "unavailable"
+			if errors.Is(err, block.ErrCorrupt) {
+				reason = "corrupt"
+			}
+			e.forgetCopyLocked(h.s, id, en, reason, &g)
+			if e.mu.ix.Valid(id) && e.mu.ix.Linked(id) && reason == "corrupt" {
+				e.cascadeToLocked(h.s, id, en) // memory still has it
+			}
+		}
+	}
+	e.mu.Unlock()
+	e.finish(&g)
+}
+
+// hollowLocked reports whether a file is committed and only in secondary tiers.
+func (e *Engine) hollowLocked(id index.ID, en *index.Entry) bool {
+	return en.Blob == 0 && en.Tiers != 0 && en.Flags&flagUncommitted == 0 && e.mu.ix.Linked(id) && e.mu.files[id] == nil
+}
+
+// attrsLocked is what a tier is to keep with a block.
+func (e *Engine) attrsLocked(id index.ID, en *index.Entry) Attrs {
+	a := Attrs{
+		Seq: en.Seq, Mode: en.Mode & 0o7777, UID: en.UID, GID: en.GID,
+		Mtime: en.Mtime, Expires: en.Expires, Pinned: en.Flags&flagPinned != 0,
+	}
+	depth := 0
+	for p := e.mu.ix.Parent(id); p != index.Root && p != 0; p = e.mu.ix.Parent(p) {
+		depth++
+	}
+	a.Dirs = make([]DirAttrs, depth)
+	for p := e.mu.ix.Parent(id); p != index.Root && p != 0; p = e.mu.ix.Parent(p) {
+		depth--
+		de := e.mu.ix.At(p)
+		a.Dirs[depth] = DirAttrs{de.Mode & 0o7777, de.UID, de.GID}
+	}
+	return a
+}
+
+// keyLocked is the key of a file that has a name.
+func (e *Engine) keyLocked(id index.ID) block.Key {
+	key, _ := block.ParseKey(e.mu.ix.Path(id))
+	return key
+}
+
+// queueKeyedLocked queues a removal or an update.
+func (s *secondary) queueKeyedLocked(op keyedOp) {
+	s.keyed.push(op)
+	s.naming[op.key]++
+	if op.attrs != nil {
+		s.naming[op.to]++
+	}
+	s.wakeUp()
+}
+
+// doneKeyedLocked follows the end of a removal or an update.
+func (s *secondary) doneKeyedLocked(op keyedOp) {
+	keys := []block.Key{op.key, op.to}
+	if op.attrs == nil {
+		keys = keys[:1]
+	}
+	for _, key := range keys {
+		if s.naming[key]--; s.naming[key] == 0 {
+			delete(s.naming, key)
+		}
+	}
+}
+
+// removeCopiesLocked tells the tiers that a block is gone for good.
+func (e *Engine) removeCopiesLocked(id index.ID, en *index.Entry) {
+	bits := en.Tiers | en.Storing
+	if en.Flags&flagSynced != 0 {
+		bits = ^uint16(0)
+	}
+	if bits == 0 || len(e.tiers) == 0 {
+		return
+	}
+	key := e.keyLocked(id)
+	for _, s := range e.tiers {
+		if bits&s.bit != 0 {
+			s.queueKeyedLocked(keyedOp{key: key})
+		}
+	}
+	en.Tiers, en.Storing = 0, 0
+	en.Flags &^= flagSynced
+}
+
+// staleCopiesLocked follows a new version of a block under the same name: the
+// copies of the old one go. That which fsync promised stays until the new one takes
+// its place.
+func (e *Engine) staleCopiesLocked(id index.ID, en *index.Entry) {
+	if en.Flags&flagSynced != 0 {
+		en.Tiers, en.Storing = 0, 0
+		return
+	}
+	e.removeCopiesLocked(id, en)
+}
+
+// updateCopiesLocked tells the tiers that a block has the name of id now instead of
+// from, or other attributes.
+func (e *Engine) updateCopiesLocked(id index.ID, en *index.Entry, from block.Key) {
+	bits := en.Tiers | en.Storing
+	if bits == 0 {
+		return
+	}
+	to, attrs := e.keyLocked(id), e.attrsLocked(id, en)
+	for _, s := range e.tiers {
+		if bits&s.bit != 0 {
+			s.queueKeyedLocked(keyedOp{key: from, to: to, attrs: &attrs, id: id})
+		}
+	}
+}
+
+// TierNames returns the tiers that hold a file, fastest first.
+func (e *Engine) TierNames(id index.ID) []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	en := e.mu.ix.At(id)
+	var names []string
+	if en.Blob != 0 || e.mu.files[id] != nil {
+		names = append(names, "memory")
+	}
+	for _, s := range e.tiers {
+		if en.Tiers&s.bit != 0 {
+			names = append(names, s.opts.Name)
+		}
+	}
+	return names
+}
+
+// PresenceOf returns where a file stands: Hit if some tier has it, Pending while
+// it is being written or promoted.
+func (e *Engine) PresenceOf(id index.ID) Presence {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	en := e.mu.ix.At(id)
+	switch {
+	case en.Flags&flagUncommitted != 0, e.mu.promotions[id] != nil:
+		return Pending
+	case en.Blob != 0, en.Tiers != 0, e.mu.files[id] != nil:
+		return Hit
+	}
+	return Miss
+}

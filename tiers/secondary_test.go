@@ -1,0 +1,495 @@
+package tiers_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/tiertest"
+)
+
+// guest is a reference tier that shows the Host it was given.
+type guest struct {
+	*tiertest.Reference
+	host tiers.Host
+}
+
+// SetHost implements tiers.Hosted.
+func (g *guest) SetHost(h tiers.Host) {
+	g.host = h
+	g.Reference.SetHost(h)
+}
+
+// openGuest starts an engine over a guest and, if two is set, a second tier.
+func openGuest(t *testing.T, o tiers.Options, two bool) (*lower, *guest) {
+	t.Helper()
+	g := &guest{Reference: tiertest.NewReference(t, tiertest.ReferenceOptions{})}
+	refs := []*tiertest.Reference{g.Reference}
+	if two {
+		refs = append(refs, tiertest.NewReference(t, tiertest.ReferenceOptions{}))
+	}
+	o.CapacityBytes = 64 * page
+	o.Secondaries = []tiers.SecondaryOptions{{Tier: g}}
+	return openLower(t, shmDir(t), o, refs...), g
+}
+
+// TestMayEvict: a tier may evict a copy unless it is the only one and was promised:
+// leased, open, pinned, on its way up; or while the name is changing. What it may
+// evict, the engine counts on no longer (A22).
+func TestMayEvict(t *testing.T) {
+	for _, row := range []struct {
+		name  string
+		two   bool
+		do    func(w *lower, g *guest)
+		key   string
+		want  bool
+		where string // a, afterwards
+	}{
+		{"in memory too", false, func(w *lower, g *guest) { w.content("a") }, "a", true, "[memory]"},
+		{"hollow", false, func(w *lower, g *guest) {}, "a", true, "ErrNotFound"},
+		{"hollow, another tier", true, func(w *lower, g *guest) {}, "a", true, "[peer]"},
+		{"unknown", false, func(w *lower, g *guest) {}, "b", true, "[disk]"},
+		{"directory", false, func(w *lower, g *guest) { must(w.t, w.mkdir("b")) }, "b", true, "[disk]"},
+		{"pinned", false, func(w *lower, g *guest) {
+			must(w.t, w.e.SetPinned(resolve(w.t, w.world, "a").ID, true))
+			w.quiesce()
+		}, "a", false, "[disk]"},
+		{"pinned, another tier", true, func(w *lower, g *guest) {
+			must(w.t, w.e.SetPinned(resolve(w.t, w.world, "a").ID, true))
+			w.quiesce()
+		}, "a", true, "[peer]"},
+		{"promoted", false, func(w *lower, g *guest) {
+			release := g.Hold(tiertest.OpLoad)
+			w.t.Cleanup(release)
+			id := resolve(w.t, w.world, "a").ID
+			if _, err := w.e.OpenRead(context.Background(), id, 10, true); kind(err) != "ErrPending" {
+				w.t.Error(err)
+			}
+		}, "a", false, "[disk]"},
+		{"base of a version", false, func(w *lower, g *guest) {
+			f, err := w.openOrCreate(10, "a")
+			must(w.t, err)
+			w.t.Cleanup(f.release)
+		}, "a", true, "ErrNotFound"},
+		{"being renamed", false, func(w *lower, g *guest) {
+			release := g.Hold(tiertest.OpStore) // the update waits for the store of the target
+			w.t.Cleanup(release)
+			must(w.t, w.put(10, "b", []byte("b")))
+			must(w.t, g.AwaitSubmitted(until(w.t), tiertest.OpStore, 2), w.rename(10, "a", "b", false))
+		}, "a", false, "ErrNotFound"},
+		{"gets the name of another", false, func(w *lower, g *guest) {
+			release := g.Hold(tiertest.OpStore)
+			w.t.Cleanup(release)
+			must(w.t, w.put(10, "b", []byte("b")))
+			must(w.t, g.AwaitSubmitted(until(w.t), tiertest.OpStore, 2), w.rename(10, "a", "b", false))
+		}, "b", false, "ErrNotFound"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			w, g := openGuest(t, tiers.Options{}, row.two)
+			t.Cleanup(func() { w.e.Close(context.Background(), false) })
+			w.hollow("a", "a")
+			row.do(w, g)
+			if got := g.host.MayEvict(mustKey(t, row.key)); got != row.want {
+				t.Errorf("got %v", got)
+			}
+			w.audit()
+			w.wantWhere("a", row.where)
+		})
+	}
+}
+
+// TestMayEvictLease: the lease of a look-up holds in the only tier that has the block,
+// and no longer than it says.
+func TestMayEvictLease(t *testing.T) {
+	ahead := time.Duration(0)
+	w, g := openGuest(t, tiers.Options{LookupLease: time.Minute, Now: func() time.Time { return time.Now().Add(ahead) }}, false)
+	w.hollow("a", "a")
+	a, err := w.lookup(10, "a")
+	must(t, err)
+	if g.host.MayEvict(mustKey(t, "a")) {
+		t.Error("evicted within the lease")
+	}
+	w.e.Close(context.Background(), true) // so that nobody else reads the clock
+	ahead = 2 * time.Minute
+	if !g.host.MayEvict(mustKey(t, "a")) {
+		t.Error("kept after the lease")
+	}
+	w.forget(a.ID)
+}
+
+// TestLost: when a tier loses a copy, the name stays if another tier has one, else it
+// goes; a corrupt copy is replaced from memory.
+func TestLost(t *testing.T) {
+	for _, row := range []struct {
+		name  string
+		two   bool
+		do    func(w *lower, g *guest)
+		err   error
+		where string
+		then  string // when all is done
+	}{
+		{"hollow", false, func(w *lower, g *guest) {}, block.ErrCorrupt, "ErrNotFound", "ErrNotFound"},
+		{"hollow, looked up", false, func(w *lower, g *guest) {
+			a, err := w.lookup(10, "a")
+			must(w.t, err)
+			w.t.Cleanup(func() { w.forget(a.ID) })
+		}, block.ErrUnavailable, "ErrNotFound", "ErrNotFound"},
+		{"hollow, another tier", true, func(w *lower, g *guest) {}, block.ErrCorrupt, "[peer]", "[peer]"},
+		{"in memory, corrupt", false, func(w *lower, g *guest) { w.content("a") }, block.ErrCorrupt, "[memory]", "[memory disk]"},
+		{"in memory, device failed", false, func(w *lower, g *guest) { w.content("a") }, block.ErrUnavailable, "[memory]", "[memory]"},
+		{"gone", false, func(w *lower, g *guest) { must(w.t, w.unlink(10, "a")) }, block.ErrCorrupt, "ErrNotFound", "ErrNotFound"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			w, g := openGuest(t, tiers.Options{}, row.two)
+			t.Cleanup(func() { w.e.Close(context.Background(), false) })
+			w.hollow("a", "a")
+			row.do(w, g)
+			w.quiesce()
+			release := g.Hold(tiertest.OpStore)
+			g.Remove([]block.Key{mustKey(t, "a")})
+			g.host.Lost(mustKey(t, "a"), &block.Error{Op: "keep", Err: row.err})
+			w.audit()
+			w.wantWhere("a", row.where)
+			release()
+			w.quiesce()
+			w.wantWhere("a", row.then)
+		})
+	}
+}
+
+// TestLostWhileRenamed: a copy that is lost while its name changes is missed when the
+// tier is told of the change, and stored anew from memory.
+func TestLostWhileRenamed(t *testing.T) {
+	w, g := openGuest(t, tiers.Options{}, false)
+	must(t, w.put(10, "a", []byte("a")))
+	w.quiesce()
+	release := g.Hold(tiertest.OpStore)
+	must(t, w.put(10, "b", []byte("b")), g.AwaitSubmitted(until(t), tiertest.OpStore, 2), w.rename(10, "a", "b", false))
+	g.Remove([]block.Key{mustKey(t, "a")})
+	g.host.Lost(mustKey(t, "a"), block.ErrCorrupt)
+	g.host.Lost(mustKey(t, "b"), block.ErrCorrupt) // of the old one
+	release()
+	w.quiesce()
+	w.wantHeld(g.Reference, "b=a")
+	w.wantWhere("b", "[memory disk]")
+	w.end()
+}
+
+// TestRestart: the next engine finds what the tiers hold, with names, attributes and
+// directories; of two versions of a name the later one wins, wherever it is; and its
+// commits are numbered higher (A11, A13).
+func TestRestart(t *testing.T) {
+	for _, keep := range []bool{true, false} {
+		t.Run(fmt.Sprintf("memory kept %v", keep), func(t *testing.T) {
+			dir := shmDir(t)
+			disk := tiertest.NewReference(t, tiertest.ReferenceOptions{})
+			w := openLower(t, dir, tiers.Options{CapacityBytes: 64 * page}, disk)
+			must(t, w.mkdir("g"), w.mkdir("g/sub"))
+			mode, gid := uint32(0o711), uint32(9)
+			_, err := w.e.SetAttr(resolve(t, w.world, "g").ID, tiers.Change{Mode: &mode, GID: &gid})
+			must(t, err)
+			must(t, w.put(10, "g/both", []byte("both")), w.put(10, "top", []byte("top")))
+			w.hollow("hollow", "g/sub/hollow")
+			id := resolve(t, w.world, "g/sub/hollow").ID
+			_, err = w.e.SetAttr(id, tiers.Change{Mode: &mode, GID: &gid})
+			must(t, err, w.e.SetPinned(id, true), w.e.SetTTL(id, time.Hour))
+			w.quiesce()
+			before := resolve(t, w.world, "g/sub/hollow")
+			w.close(keep)
+			if !keep {
+				must(t, os.RemoveAll(dir+"/s"))
+			}
+			again, err := disk.Reopen()
+			must(t, err)
+			n := openLower(t, dir, tiers.Options{CapacityBytes: 64 * page}, again)
+			n.audit()
+			want := "[disk]"
+			if keep {
+				want = "[memory disk]"
+			}
+			n.wantWhere("g/both", want, "top", want, "g/sub/hollow", "[disk]")
+			after := resolve(t, n.world, "g/sub/hollow")
+			if after.Mode != before.Mode || after.GID != gid || after.Size != 6 || after.Mtime != before.Mtime || !n.e.Pinned(after.ID) || n.e.TTL(after.ID) == 0 {
+				t.Errorf("attributes\n%+v before,\n%+v after", before, after)
+			}
+			if g := resolve(t, n.world, "g"); g.Mode&0o7777 != mode || g.GID != gid {
+				t.Errorf("directory %+v", g)
+			}
+			for name, want := range map[string]string{"g/both": "both", "top": "top", "g/sub/hollow": "hollow"} {
+				if got := n.content(name); got != want {
+					t.Errorf("%s: %q", name, got)
+				}
+			}
+			seq := held(again)["g/both"].Attrs.Seq
+			must(t, n.put(10, "g/both", []byte("later")))
+			n.quiesce()
+			if got := held(again)["g/both"].Attrs.Seq; got <= seq {
+				t.Errorf("a new version has number %d after %d", got, seq)
+			}
+			must(t, n.e.SetPinned(after.ID, false))
+			n.end()
+		})
+	}
+}
+
+// plant stores a block in a tier without an engine.
+func plant(t *testing.T, r *tiertest.Reference, path, data string, a tiers.Attrs) {
+	t.Helper()
+	file, err := os.CreateTemp(t.TempDir(), "")
+	must(t, err)
+	defer file.Close()
+	_, err = file.WriteString(data)
+	must(t, err)
+	done := make(chan *tiers.Result, 1)
+	r.Store(&tiers.Job{ID: 1, Done: func(res *tiers.Result) { done <- res }, Blocks: []tiers.Transfer{
+		{Key: mustKey(t, path), Size: int64(len(data)), Attrs: a, File: file},
+	}})
+	if o := (<-done).Outcomes[0]; o.Status != tiers.Stored {
+		t.Fatalf("%s: %+v", path, o)
+	}
+}
+
+// TestRestartConflicts: what the tiers hold of an earlier time and does not fit goes:
+// older versions, what has expired, what is below a file or is called as a directory.
+func TestRestartConflicts(t *testing.T) {
+	dir := shmDir(t)
+	w := open(t, dir, tiers.Options{CapacityBytes: 64 * page})
+	must(t, w.mkdir("d"), w.put(10, "newer in memory", []byte("memory")), w.put(10, "older in memory", []byte("memory")), w.put(10, "only memory", []byte("memory")))
+	w.close(true)
+	disk, peer := tiertest.NewReference(t, tiertest.ReferenceOptions{}), tiertest.NewReference(t, tiertest.ReferenceOptions{})
+	high := uint64(time.Now().Add(time.Hour).UnixNano())
+	plant(t, disk, "newer in memory", "disk", tiers.Attrs{Seq: 1})
+	plant(t, disk, "older in memory", "disk", tiers.Attrs{Seq: high, Mode: 0o600})
+	plant(t, disk, "d", "disk", tiers.Attrs{Seq: high})
+	plant(t, disk, "only memory/below", "disk", tiers.Attrs{Seq: high})
+	plant(t, disk, "expired", "disk", tiers.Attrs{Seq: 5, Expires: 1})
+	plant(t, disk, "newer on peer", "disk", tiers.Attrs{Seq: 5})
+	plant(t, peer, "newer on peer", "peer", tiers.Attrs{Seq: 6})
+	plant(t, disk, "newer on disk", "disk", tiers.Attrs{Seq: 7})
+	plant(t, peer, "newer on disk", "peer", tiers.Attrs{Seq: 6})
+	plant(t, disk, "x/y/z", "disk", tiers.Attrs{Seq: 5, Dirs: []tiers.DirAttrs{{Mode: 0o700, UID: 3}, {Mode: 0o711}}})
+	n := openLower(t, dir, tiers.Options{CapacityBytes: 64 * page}, disk, peer)
+	n.quiesce()
+	for name, want := range map[string]string{
+		"newer in memory": "memory", "older in memory": "disk", "only memory": "memory", "expired": "ErrNotFound",
+		"newer on peer": "peer", "newer on disk": "disk", "x/y/z": "disk", "d": "ErrIsDir", "only memory/below": "ErrNotFound",
+	} {
+		if got := n.content(name); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+	if x, y := resolve(t, n.world, "x"), resolve(t, n.world, "x/y"); x.Mode&0o7777 != 0o700 || x.UID != 3 || y.Mode&0o7777 != 0o711 {
+		t.Errorf("directories %+v, %+v", x, y)
+	}
+	if got, want := holds(disk), "[newer in memory newer on disk older in memory only memory x/y/z]"; got != want {
+		t.Errorf("disk holds\n%s, want\n%s", got, want)
+	}
+	must(t, n.put(10, "x/y/z", []byte("new"))) // numbered above all that was found
+	n.quiesce()
+	if got := held(disk)["x/y/z"].Attrs.Seq; got <= high {
+		t.Errorf("number %d, not above %d", got, high)
+	}
+	n.end()
+}
+
+// TestRestartSmaller: a restart with less memory than before loses nothing that has a
+// copy, and stays below its capacity.
+func TestRestartSmaller(t *testing.T) {
+	dir := shmDir(t)
+	disk := tiertest.NewReference(t, tiertest.ReferenceOptions{})
+	w := openLower(t, dir, tiers.Options{CapacityBytes: 64 * page}, disk)
+	for i := range 32 {
+		must(t, w.put(10, fmt.Sprint(i), fill("2p", "x")))
+	}
+	w.quiesce()
+	w.close(true)
+	again, err := disk.Reopen()
+	must(t, err)
+	n := openLower(t, dir, tiers.Options{CapacityBytes: 16 * page}, again)
+	n.quiesce()
+	if st := n.e.Stats(); st.Blocks != 8 || st.Hollow != 24 || st.Counters.Lost != 0 || st.UsedBytes != 16*page {
+		t.Errorf("%+v", st)
+	}
+	n.end()
+}
+
+// TestCloseRemoves: removals that wait for a store when the engine closes are done
+// nevertheless, so that what was removed does not come back.
+func TestCloseRemoves(t *testing.T) {
+	disk := tiertest.NewReference(t, tiertest.ReferenceOptions{})
+	w := openLower(t, shmDir(t), tiers.Options{}, disk)
+	release := disk.Hold(tiertest.OpStore)
+	must(t, w.put(10, "a", []byte("a")), disk.AwaitSubmitted(until(t), tiertest.OpStore, 1), w.unlink(10, "a"))
+	done := make(chan error, 1)
+	go func() { done <- w.e.Close(until(t), true) }()
+	release()
+	must(t, <-done)
+	again, err := disk.Reopen()
+	must(t, err)
+	defer again.Close(context.Background())
+	if got := holds(again); got != "[]" {
+		t.Errorf("held %s", got)
+	}
+}
+
+// TestCloseDrain: who waits for stores that the engine will not begin any more is told.
+func TestCloseDrain(t *testing.T) {
+	disk := tiertest.NewReference(t, tiertest.ReferenceOptions{})
+	w := openLower(t, shmDir(t), tiers.Options{CapacityBytes: 64 * page}, disk)
+	release := disk.Hold(tiertest.OpStore)
+	for i := range 4 { // as many jobs as may be under way
+		must(t, w.put(10, fmt.Sprint(i), []byte("x")), disk.AwaitSubmitted(until(t), tiertest.OpStore, i+1))
+	}
+	must(t, w.put(10, "a", []byte("x")))
+	done := make(chan error, 2)
+	id := resolve(t, w.world, "a").ID
+	go func() { done <- w.e.Drain(until(t)) }()
+	go func() { done <- w.e.Fsync(until(t), id) }()
+	must(t, w.e.Close(until(t), true))
+	for range 2 {
+		if err := <-done; !errors.Is(err, block.ErrClosed) {
+			t.Errorf("got %v", err)
+		}
+	}
+	release()
+}
+
+// TestClosePromotion: promotions that nobody waits for end with the engine, and no tier
+// is asked for them any more.
+func TestClosePromotion(t *testing.T) {
+	for _, window := range []time.Duration{0, time.Hour} {
+		disk, peer := tiertest.NewReference(t, tiertest.ReferenceOptions{}), tiertest.NewReference(t, tiertest.ReferenceOptions{})
+		w := openLower(t, shmDir(t), tiers.Options{PromoteWindow: window}, disk, peer)
+		w.hollow("a", "a")
+		disk.Remove([]block.Key{mustKey(t, "a")}) // so that it would go on to the peer
+		w.t.Cleanup(disk.Hold(tiertest.OpLoad))
+		if _, err := w.e.OpenRead(context.Background(), resolve(t, w.world, "a").ID, 10, true); kind(err) != "ErrPending" {
+			t.Error(err)
+		}
+		if window == 0 {
+			must(t, disk.AwaitSubmitted(until(t), tiertest.OpLoad, 1))
+		}
+		must(t, w.e.Close(until(t), true))
+		if n, _ := peer.Jobs(tiertest.OpLoad); n != 0 {
+			t.Errorf("%d loads after Close", n)
+		}
+		if n, _ := w.e.Waiting(); n != 0 {
+			t.Errorf("%d promotions left", n)
+		}
+	}
+}
+
+// TestTierSummary: one line a load job, with what was opened in memory or missed since
+// the line before, and totals that agree (B19, B20).
+func TestTierSummary(t *testing.T) {
+	core, logs := observer.New(zapcore.InfoLevel)
+	w, _ := openLowerOne(t, tiers.Options{TierSummary: true, Logger: zap.New(core)}, tiertest.ReferenceOptions{})
+	w.hollow("content", "g/a")
+	must(t, w.put(10, "g/b", []byte("four")))
+	w.content("g/b")
+	w.content("g/missing")
+	w.content("g/a")
+	w.quiesce()
+	var memory, disk, unknown, success, failed uint64
+	bytes := map[string]uint64{}
+	for _, line := range logs.FilterMessage("tier summary").All() {
+		m := line.ContextMap()
+		memory += m["memory_keys"].(uint64)
+		disk += m["disk_keys"].(uint64)
+		unknown += m["unknown_keys"].(uint64)
+		success += m["success_keys"].(uint64)
+		failed += m["failed_keys"].(uint64)
+		for tier, n := range m["bytes_by_tier"].(map[string]uint64) {
+			bytes[tier] += n
+		}
+		for _, field := range []string{"peer_keys", "took"} {
+			if _, ok := m[field]; !ok {
+				t.Errorf("no %s in %v", field, m)
+			}
+		}
+	}
+	got := fmt.Sprint(memory, disk, unknown > 0, success, failed, bytes)
+	if want := "1 1 true 2 0 map[disk:7 memory:4]"; got != want {
+		t.Errorf("lines say %s, want %s", got, want)
+	}
+	if s := w.e.Stats().Summary; s.MemoryKeys != memory || s.DiskKeys != disk || s.UnknownKeys != unknown || s.SuccessKeys != success ||
+		s.FailedKeys != 0 || fmt.Sprint(s.BytesByTier) != fmt.Sprint(bytes) {
+		t.Errorf("totals %+v", s)
+	}
+	w.end()
+}
+
+// TestTouch: tiers are told which of their blocks were read (A28).
+func TestTouch(t *testing.T) {
+	w, disk := openLowerOne(t, tiers.Options{CapacityBytes: 16 * page}, tiertest.ReferenceOptions{CapacityBytes: 3 * page})
+	for _, name := range []string{"g/a", "g/b", "g/c"} {
+		must(t, w.put(10, name, fill("1p", "x")))
+		w.quiesce()
+	}
+	w.content("g/a")
+	w.e.TellTouched()
+	must(t, w.put(10, "g/d", fill("1p", "x")))
+	w.quiesce()
+	if got := holds(disk); got != "[g/a g/c g/d]" {
+		t.Errorf("the tier holds %s: the block least recently used had to go", got)
+	}
+	w.end()
+}
+
+// TestNoSecondaries: without secondary tiers nothing is hollow, waits or is copied, and
+// what makes no sense says so (A27, A37).
+func TestNoSecondaries(t *testing.T) {
+	w := openLower(t, shmDir(t), tiers.Options{CapacityBytes: 8 * page})
+	for i := range 8 {
+		must(t, w.put(10, fmt.Sprint(i), fill("2p", "x")))
+	}
+	id := resolve(t, w.world, "7").ID
+	must(t, w.e.Drain(until(t)), w.e.Fsync(until(t), id))
+	st := w.e.Stats()
+	if st.Hollow != 0 || st.Blocks != 4 || st.Counters.Lost != 0 || len(st.Secondaries) != 0 {
+		t.Errorf("%+v", st)
+	}
+	w.wantWhere("7", "[memory]", "0", "ErrNotFound")
+	if _, err := w.e.EvictFrom(until(t), tiers.EvictRequest{Tier: "disk", All: true}); kind(err) != "ErrInvalid" {
+		t.Errorf("evict: %v", err)
+	}
+	r, err := w.e.EvictFrom(until(t), tiers.EvictRequest{Tier: "memory", All: true})
+	if err != nil || r.Blocks != 0 || r.KeptN != 4 || r.Kept[0].Reason != "only copy" {
+		t.Errorf("evict: %+v, %v", r, err)
+	}
+	w.end()
+}
+
+// TestSecondaryOptions: all that is wrong with the tiers is reported at once.
+func TestSecondaryOptions(t *testing.T) {
+	r := tiertest.NewReference(t, tiertest.ReferenceOptions{})
+	many := make([]tiers.SecondaryOptions, 17)
+	for i := range many {
+		many[i] = tiers.SecondaryOptions{Name: fmt.Sprint(i), Tier: r}
+	}
+	for _, row := range []struct {
+		secondaries []tiers.SecondaryOptions
+		errors      int
+	}{
+		{[]tiers.SecondaryOptions{{Name: "disk"}}, 1},
+		{[]tiers.SecondaryOptions{{Tier: r}, {Name: "memory", Tier: r}}, 2},
+		{[]tiers.SecondaryOptions{{Name: "a", Tier: r}, {Name: "a", Tier: r}}, 1},
+		{[]tiers.SecondaryOptions{{Name: "a", Tier: r, Cascade: "often"}, {Name: "b", Tier: r, QueueBytes: -1}}, 2},
+		{many, 1},
+	} {
+		_, err := tiers.Open(context.Background(), tiers.Options{CapacityBytes: page, Secondaries: row.secondaries})
+		var joined interface{ Unwrap() []error }
+		if !errors.As(err, &joined) || len(joined.Unwrap()) != row.errors+1 { // no primary tier
+			t.Errorf("%+v: %v", row.secondaries, err)
+		}
+	}
+}

@@ -1,0 +1,153 @@
+package tiertest
+
+import (
+	"context"
+	"sync"
+	"testing"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// NewReference opens a Reference for a test, and closes it when the test has ended,
+// failing what is not done by then.
+func NewReference(t testing.TB, opts ReferenceOptions) *Reference {
+	t.Helper()
+	r, err := OpenReference(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = r.Close(ctx) // always succeeds
+	})
+	return r
+}
+
+// opEvents counts one kind of operation.
+type opEvents struct{ begunJobs, begunBlocks, doneJobs, doneBlocks int }
+
+// changedLocked wakes those that await events. It needs r.mu.
+func (r *Reference) changedLocked() {
+	close(r.mu.changed)
+	r.mu.changed = make(chan struct{})
+}
+
+// Hold holds back all jobs of one kind, or of all with OpAny, that have not been
+// begun by a worker, until release is called, which may be repeated, or until Close
+// or Fail. Others are served meanwhile. Look-ups are never held.
+func (r *Reference) Hold(op Op) (release func()) {
+	r.hold(op, 1)
+	return sync.OnceFunc(func() { r.hold(op, -1) })
+}
+
+func (r *Reference) hold(op Op, delta int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for each := range r.mu.holds {
+		if op == OpAny || op == Op(each) {
+			r.mu.holds[each] += delta
+		}
+	}
+	r.mu.work.Broadcast()
+}
+
+// Jobs returns how many jobs of a kind, OpStore, OpLoad or OpSync, were submitted and
+// how many are done, which means that their Done has returned.
+func (r *Reference) Jobs(op Op) (submitted, done int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mu.events[op].begunJobs, r.mu.events[op].doneJobs
+}
+
+// AwaitSubmitted returns once n blocks or more, counted from the start, were
+// submitted in jobs of a kind, or with the error of ctx. A Sync is one block.
+func (r *Reference) AwaitSubmitted(ctx context.Context, op Op, n int) error {
+	return r.await(ctx, func() bool { return r.mu.events[op].begunBlocks >= n })
+}
+
+// AwaitDone is AwaitSubmitted for blocks whose Done has returned.
+func (r *Reference) AwaitDone(ctx context.Context, op Op, n int) error {
+	return r.await(ctx, func() bool { return r.mu.events[op].doneBlocks >= n })
+}
+
+// await returns once reached, called with r.mu held, is true.
+func (r *Reference) await(ctx context.Context, reached func() bool) error {
+	check := func() (bool, <-chan struct{}) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return reached(), r.mu.changed
+	}
+	for {
+		ok, changed := check()
+		if ok {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Corrupt flips a bit in the copies of the keys, which nobody notices until a Load
+// or Scrub. It returns how many the tier held.
+func (r *Reference) Corrupt(keys ...block.Key) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	count := 0
+	for _, key := range keys {
+		if e := r.mu.held[key]; e != nil {
+			bad := *e.Value.(*heldBlock)
+			bad.data = damaged(bad.data)
+			e.Value = &bad
+			count++
+		}
+	}
+	return count
+}
+
+// Scrub verifies all copies, drops those that are bad, reports them as Lost with
+// ErrCorrupt, and returns how many.
+func (r *Reference) Scrub() int {
+	count := 0
+	for _, h := range r.oldestFirst() {
+		if block.Sum(h.data) != h.sum && r.lose(h, block.ErrCorrupt) {
+			count++
+		}
+	}
+	return count
+}
+
+// Fail takes the tier offline, as a device that breaks: all blocks are gone and
+// reported as Lost with ErrUnavailable before it returns, and what is in the queue
+// or comes later fails with ErrUnavailable, of which err is the cause.
+func (r *Reference) Fail(err error) {
+	lost, host := r.fail(err)
+	for _, h := range lost {
+		r.tell(host, h.key, block.ErrUnavailable)
+	}
+}
+
+// fail goes offline and returns the blocks lost by that.
+func (r *Reference) fail(err error) ([]*heldBlock, tiers.Host) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	lost := r.oldestFirstLocked()
+	r.mu.offline = err
+	r.clearLocked()
+	for key := range r.mu.storing {
+		r.cancelLocked(key)
+	}
+	r.mu.work.Broadcast()
+	return lost, r.mu.host
+}
+
+// Recover brings a tier that has failed online again, empty.
+func (r *Reference) Recover() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.offline = nil
+}

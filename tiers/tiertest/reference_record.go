@@ -1,0 +1,84 @@
+package tiertest
+
+import (
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// SetHost names whom to ask before a block is evicted, and to tell of those that
+// are lost.
+func (r *Reference) SetHost(host tiers.Host) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.host = host
+}
+
+// tell reports a lost block to the Host, if there is one.
+func (r *Reference) tell(host tiers.Host, key block.Key, err error) {
+	if host != nil {
+		host.Lost(key, &block.Error{Op: "keep", Tier: r.opts.Name, Key: key, Err: err})
+	}
+}
+
+// Update gives a block another name and other attributes; see tiers.Recorder. A
+// name that is too long loses the block.
+func (r *Reference) Update(from, to block.Key, a *tiers.Attrs) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := r.mu.held[from]
+	if e == nil || r.mu.closed {
+		return false
+	}
+	if from != to {
+		r.cancelLocked(to)
+		if old := r.mu.held[to]; old != nil {
+			r.dropLocked(old)
+		}
+	}
+	if len(to.Path()) > r.opts.MaxKeyBytes {
+		r.dropLocked(e)
+		return false
+	}
+	moved := *e.Value.(*heldBlock)
+	moved.key, moved.attrs, moved.leaving = to, cloneAttrs(a), false
+	e.Value = &moved
+	delete(r.mu.held, from)
+	r.mu.held[to] = e
+	return true
+}
+
+// Sync calls done from a worker; see tiers.Syncer and Reopen.
+func (r *Reference) Sync(done func(error)) { r.submit(&refJob{op: OpSync, synced: done}) }
+
+// sync makes durable what is held.
+func (r *Reference) sync(*refJob) []tiers.Outcome {
+	f, _ := r.opts.Faults.next(OpSync, block.Key{})
+	if err := r.fault(f); err != nil {
+		return []tiers.Outcome{r.failed(OpSync, block.Key{}, err)}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.durable = r.oldestFirstLocked()
+	return []tiers.Outcome{{Status: tiers.Stored}}
+}
+
+// Reopen opens a tier with the same options and with what outlived this one: all
+// that it held, if it is closed; if it is not, what it held at its last Sync, as
+// after a power cut. The caller closes the new one.
+func (r *Reference) Reopen() (*Reference, error) {
+	r.mu.Lock()
+	durable := r.mu.durable
+	r.mu.Unlock()
+	next, err := OpenReference(r.opts)
+	if err != nil {
+		return nil, err
+	}
+	next.mu.Lock()
+	defer next.mu.Unlock()
+	for _, h := range durable {
+		copied := *h
+		copied.leaving = false
+		next.enterLocked(&copied)
+	}
+	return next, nil
+}

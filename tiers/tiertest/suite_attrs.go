@@ -1,0 +1,43 @@
+package tiertest
+
+import (
+	"slices"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// checkHeld checks what an Enumerator says of a block.
+func (h *harness) checkHeld(held *tiers.Held, p payload) {
+	h.t.Helper()
+	if held.Size != int64(len(p.data)) || held.Sum != block.Sum(p.data) {
+		h.errorf("Blocks: %.80q with %d bytes and %v, want %d and %v",
+			held.Key.Path(), held.Size, held.Sum, len(p.data), block.Sum(p.data))
+	}
+	got, want := held.Attrs, p.attrs
+	kept := len(got.Dirs)
+	if kept > len(want.Dirs) || !slices.Equal(got.Dirs, want.Dirs[:kept]) {
+		h.errorf("Blocks: %.80q with directories %v, want the first of %v",
+			held.Key.Path(), got.Dirs, want.Dirs)
+	}
+	if kept < len(want.Dirs) && len(held.Key.Path())+12*len(want.Dirs) <= plainKeyBytes {
+		h.errorf("Blocks: %.80q with %d directories, want all %d",
+			held.Key.Path(), kept, len(want.Dirs))
+	}
+	got.Dirs, want.Dirs = nil, nil
+	if !sameAttrs(got, want) {
+		h.errorf("Blocks: %.80q with attributes %+v, want %+v", held.Key.Path(), got, want)
+	}
+}
+
+// plainKeyBytes is what any tier has to keep of a name and its directories, at 12
+// bytes each.
+const plainKeyBytes = 1024
+
+// sameAttrs reports whether a and b are equal.
+func sameAttrs(a, b tiers.Attrs) bool {
+	dirs := slices.Equal(a.Dirs, b.Dirs)
+	a.Dirs, b.Dirs = nil, nil
+	return dirs && a.Seq == b.Seq && a.Mode == b.Mode && a.UID == b.UID && a.GID == b.GID &&
+		a.Mtime == b.Mtime && a.Expires == b.Expires && a.Pinned == b.Pinned
+}

@@ -1,0 +1,355 @@
+package tiertest
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// hostCases check what a tier asks and tells its Host.
+func hostCases() []suiteCase {
+	return []suiteCase{
+		{name: "HostAsked", run: checkHostAsked, needs: needsTrueSmall},
+		{name: "HostVeto", run: checkHostVeto, needs: needsTrueSmall},
+		{name: "HostVetoAll", run: checkHostVetoAll, needs: needsTrueSmall},
+		{name: "HostCalls", run: checkHostCalls, needs: needsTrueSmall},
+		{name: "HostQuiet", run: checkHostQuiet, needs: needsTrue},
+		{name: "HostParallel", run: checkHostParallel, needs: needsTrueSmall},
+		{name: "Corrupt", run: checkCorrupt, needs: needsCorrupt},
+		{name: "Offline", run: checkOffline, needs: needsOffline},
+	}
+}
+
+// testHost is a Host that keeps an account of its calls.
+type testHost struct {
+	inside func(key block.Key) // called by both methods, without a lock; may be nil
+	mu     struct {
+		sync.Mutex
+		vetoed map[block.Key]bool // MayEvict answers false
+		vetoes int                // how often it did
+		leave  map[block.Key]int  // MayEvict answered true
+		lost   map[block.Key][]error
+	}
+}
+
+func newTestHost() *testHost {
+	host := &testHost{}
+	host.mu.vetoed = make(map[block.Key]bool)
+	host.mu.leave = make(map[block.Key]int)
+	host.mu.lost = make(map[block.Key][]error)
+	return host
+}
+
+// MayEvict gives leave unless the key is vetoed.
+func (host *testHost) MayEvict(key block.Key) bool {
+	if host.inside != nil {
+		host.inside(key)
+	}
+	host.mu.Lock()
+	defer host.mu.Unlock()
+	if host.mu.vetoed[key] {
+		host.mu.vetoes++
+		return false
+	}
+	host.mu.leave[key]++
+	return true
+}
+
+// Lost notes the error.
+func (host *testHost) Lost(key block.Key, err error) {
+	if host.inside != nil {
+		host.inside(key)
+	}
+	host.mu.Lock()
+	defer host.mu.Unlock()
+	host.mu.lost[key] = append(host.mu.lost[key], err)
+}
+
+// veto makes MayEvict answer false for the keys, and true for all others.
+func (host *testHost) veto(keys []block.Key) {
+	host.mu.Lock()
+	defer host.mu.Unlock()
+	clear(host.mu.vetoed)
+	for _, key := range keys {
+		host.mu.vetoed[key] = true
+	}
+}
+
+// told returns how often leave was given for a key, and what was lost of it.
+func (host *testHost) told(key block.Key) (leave int, lost []error) {
+	host.mu.Lock()
+	defer host.mu.Unlock()
+	return host.mu.leave[key], slices.Clone(host.mu.lost[key])
+}
+
+// useHost opens a small tier with a Host.
+func (h *harness) useHost(host *testHost) {
+	h.t.Helper()
+	h.useSmall()
+	mustHave[tiers.Hosted](h).SetHost(host)
+}
+
+// fill stores the blocks one by one, which have to fit.
+func (h *harness) fill(blocks []payload) {
+	h.t.Helper()
+	for _, p := range blocks {
+		h.wantAll(h.store(p), tiers.Stored)
+	}
+}
+
+// checkHostAsked: a block goes only with leave, and with leave it goes.
+func checkHostAsked(h *harness) {
+	host := newTestHost()
+	h.useHost(host)
+	blocks := h.smallPayloads("asked", 4*h.opts.SmallBlocks)
+	h.fill(blocks)
+	given := 0
+	for _, p := range blocks {
+		leave, lost := host.told(p.key)
+		if len(lost) > 0 {
+			h.errorf("Lost %v: %v, want nothing lost", p.key, lost)
+		}
+		if leave > 1 {
+			h.errorf("MayEvict %v: asked %d times, want once: it had leave", p.key, leave)
+		}
+		if leave == 0 {
+			h.wantPresence(tiers.Hit, p.key)
+			h.wantAll(h.load(p), tiers.Loaded)
+			continue
+		}
+		given++
+		h.eventually("eviction of a block with leave", func() bool {
+			out, ok := h.lookup(p.key)
+			return ok && out[0] == tiers.Miss
+		})
+		h.never(h.load(p), tiers.Loaded, "MayEvict has answered true")
+	}
+	if want := len(blocks) - 2*h.opts.SmallBlocks; given < want {
+		h.errorf("%d blocks evicted with leave, want at least %d", given, want)
+	}
+	if s, ok := ability[tiers.Statser](h.tier); ok && s.Stats().Evicted != uint64(given) {
+		h.errorf("Stats: %d blocks evicted, want %d", s.Stats().Evicted, given)
+	}
+}
+
+// checkHostVeto: blocks that the Host keeps stay, whatever comes; others go instead
+// (A22).
+func checkHostVeto(h *harness) {
+	host := newTestHost()
+	h.useHost(host)
+	blocks := h.smallPayloads("kept", h.opts.SmallBlocks)
+	h.fill(blocks)
+	kept := blocks[:h.opts.SmallBlocks/2] // the ones to go first
+	host.veto(keysOf(kept))
+	for _, p := range h.smallPayloads("veto-next", 3*h.opts.SmallBlocks) {
+		h.wantAll(h.store(p), tiers.Stored)
+		h.wantAll(h.load(p), tiers.Loaded)
+		h.wantPresence(tiers.Hit, keysOf(kept)...)
+	}
+	h.wantAll(h.load(kept...), tiers.Loaded)
+	host.veto(nil)
+	for _, p := range h.smallPayloads("veto-after", 3*h.opts.SmallBlocks) {
+		h.wantAll(h.store(p), tiers.Stored)
+	}
+	h.eventually("eviction of blocks no longer kept", func() bool {
+		out, _ := h.lookup(keysOf(kept)...)
+		return countHits(out) == 0
+	})
+}
+
+// checkHostVetoAll: when the Host keeps everything there is no room, and the tier does
+// not ask for ever; when it keeps no more there is.
+func checkHostVetoAll(h *harness) {
+	host := newTestHost()
+	h.useHost(host)
+	blocks := h.smallPayloads("all", 2*h.opts.SmallBlocks)
+	host.veto(keysOf(blocks))
+	var held []payload
+	for _, p := range blocks {
+		outcomes := h.store(p)
+		h.wantStatus(outcomes, 0, tiers.Stored, tiers.Skipped)
+		if outcomes[0].Status == tiers.Stored {
+			held = append(held, p)
+			continue
+		}
+		h.wantSkipped(outcomes, 0, block.ErrNoSpace)
+	}
+	if len(held) == len(blocks) {
+		h.errorf("%d blocks stored without leave to evict", len(held))
+	}
+	h.wantThere(held...)
+	host.veto(nil)
+	h.fill(h.smallPayloads("all-after", 2))
+}
+
+// checkHostCalls: the tier holds no lock of its own when it calls the Host, which may
+// call it back.
+func checkHostCalls(h *harness) {
+	host := newTestHost()
+	var called atomic.Bool
+	host.inside = func(key block.Key) {
+		called.Store(true)
+		h.callBack(key)
+	}
+	h.useHost(host)
+	h.fill(h.smallPayloads("calls", 3*h.opts.SmallBlocks))
+	if !called.Load() {
+		h.errorf("the Host was not called for %d blocks into room for %d",
+			3*h.opts.SmallBlocks, h.opts.SmallBlocks)
+	}
+}
+
+// callBack calls the tier from its Host, which fails or hangs if the tier holds a lock.
+func (h *harness) callBack(key block.Key) {
+	h.t.Helper()
+	err := h.tier.Lookup(context.Background(), []block.Key{key}, make([]tiers.Presence, 1))
+	if err != nil && !h.opts.Faulty && !errors.Is(err, block.ErrUnavailable) {
+		h.errorf("Lookup from the Host: got %v, want success", err)
+	}
+	h.tier.Touch([]block.Key{key})
+	h.tier.Remove([]block.Key{numberedKey("nobody", 0)})
+	if s, ok := ability[tiers.Statser](h.tier); ok {
+		s.Stats()
+	}
+}
+
+// checkHostQuiet: what the engine does itself, it is not told of: replaced and removed
+// blocks are neither asked for nor lost.
+func checkHostQuiet(h *harness) {
+	host := newTestHost()
+	mustHave[tiers.Hosted](h).SetHost(host)
+	blocks := h.payloads("quiet", 4, 3000)
+	h.wantAll(h.store(blocks...), tiers.Stored)
+	h.wantAll(h.store(h.payload(blocks[0].key, 1, 2000)), tiers.Stored)
+	h.wantAll(h.load(blocks...)[:1], tiers.Absent)
+	h.tier.Remove(keysOf(blocks[1:2]))
+	if r, ok := ability[tiers.Recorder](h.tier); ok {
+		r.Update(blocks[2].key, blocks[3].key, &tiers.Attrs{Seq: 3})
+	}
+	h.close(context.Background())
+	for _, p := range blocks {
+		if leave, lost := host.told(p.key); leave != 0 || len(lost) != 0 {
+			h.errorf("%v: asked %d times for leave, lost %v; want neither", p.key, leave, lost)
+		}
+	}
+}
+
+// checkHostParallel: with stores, loads and removals all at once, a block that was
+// stored and is gone was given leave for or removed.
+func checkHostParallel(h *harness) {
+	const workers = 4
+	host := newTestHost()
+	h.useHost(host)
+	n := 6 * h.opts.SmallBlocks
+	host.veto(keysOf(h.smallPayloads("parallel", n))[:h.opts.SmallBlocks/2])
+	stored := make([][]payload, workers)
+	var wg sync.WaitGroup
+	for at := range workers {
+		w := h.worker(at)
+		wg.Go(func() {
+			for i, p := range w.smallPayloads("parallel", n) {
+				if i%workers != at {
+					continue
+				}
+				outcomes := w.store(p)
+				if w.wantStatus(outcomes, 0, tiers.Stored, tiers.Skipped) && outcomes[0].Status == tiers.Stored {
+					stored[at] = append(stored[at], p)
+				}
+				w.wantStatus(w.load(p), 0, tiers.Loaded, tiers.Absent)
+			}
+		})
+	}
+	wg.Wait()
+	for _, p := range slices.Concat(stored...) {
+		leave, _ := host.told(p.key)
+		out, ok := h.lookup(p.key)
+		if ok && leave == 0 && out[0] != tiers.Hit {
+			h.errorf("%v: stored and now a %v, though the Host gave no leave", p.key, out[0])
+		}
+	}
+}
+
+// checkCorrupt: a copy that has gone bad is never loaded. It is dropped before the
+// Load fails with ErrCorrupt, the Host hears of it, and the block can be stored
+// again (B36).
+func checkCorrupt(h *harness) {
+	host := newTestHost()
+	host.inside = h.callBack
+	hosted, ok := ability[tiers.Hosted](h.tier)
+	if ok {
+		hosted.SetHost(host)
+	}
+	blocks := h.payloads("rot", 5, 5000)
+	h.wantAll(h.store(blocks...), tiers.Stored)
+	bad, good := blocks[1], append(slices.Clone(blocks[:1]), blocks[2:]...)
+	h.opts.Corrupt(h.t, h.tier, bad.key)
+	outcomes := h.load(blocks...)
+	h.never(outcomes[1:2], tiers.Loaded, "its copy is corrupt")
+	// The tier may have found it by itself before.
+	h.wantStatus(outcomes, 1, tiers.Failed, tiers.Absent)
+	if o := outcomes[1]; o.Status == tiers.Failed && !errors.Is(o.Err, block.ErrCorrupt) && !h.opts.Faulty {
+		h.errorf("Load of a corrupt copy: got %v, want %v", o.Err, block.ErrCorrupt)
+	}
+	h.wantPresence(tiers.Miss, bad.key)
+	h.wantAll(h.load(bad), tiers.Absent)
+	if s, able := ability[tiers.Statser](h.tier); able && s.Stats().Corrupt != 1 && !h.opts.Faulty {
+		h.errorf("Stats: %d corrupt, want 1", s.Stats().Corrupt)
+	}
+	if ok && !h.opts.Faulty {
+		h.eventually("Lost for a corrupt copy", func() bool {
+			_, lost := host.told(bad.key)
+			return len(lost) == 1 && errors.Is(lost[0], block.ErrCorrupt)
+		})
+	}
+	h.wantAll(h.store(bad), tiers.Stored)
+	h.wantAll(h.load(append(good, bad)...), tiers.Loaded)
+}
+
+// checkOffline: a tier whose device is gone says so: look-ups and jobs fail with
+// ErrUnavailable, and the Host hears of each block.
+func checkOffline(h *harness) {
+	host := newTestHost()
+	host.inside = h.callBack
+	hosted, ok := ability[tiers.Hosted](h.tier)
+	if ok {
+		hosted.SetHost(host)
+	}
+	blocks := h.payloads("offline", 5, 5000)
+	h.wantAll(h.store(blocks...), tiers.Stored)
+	h.opts.Offline(h.t, h.tier)
+	for _, op := range []Op{OpLoad, OpStore} { // the Load lets the tier notice
+		for i, o := range h.settle(h.submit(jobSpec{op: op, blocks: blocks})) {
+			if o.Status != tiers.Failed || !errors.Is(o.Err, block.ErrUnavailable) {
+				h.errorf("%v while offline, block %d: got %v (%v), want %v",
+					op, i, o.Status, o.Err, block.ErrUnavailable)
+			}
+		}
+	}
+	out := []tiers.Presence{tiers.Hit, tiers.Pending, tiers.Hit, tiers.Hit, tiers.Hit}
+	if err := h.tier.Lookup(context.Background(), keysOf(blocks), out); !errors.Is(err, block.ErrUnavailable) {
+		h.errorf("Lookup while offline: got %v, want %v", err, block.ErrUnavailable)
+	}
+	h.checkAllMiss(out)
+	if s, ok := ability[tiers.Syncer](h.tier); ok {
+		if err := h.settleSync(h.submitSync(s, nil)); !errors.Is(err, block.ErrUnavailable) {
+			h.errorf("Sync while offline: got %v, want %v", err, block.ErrUnavailable)
+		}
+	}
+	if r, ok := ability[tiers.Recorder](h.tier); ok && r.Update(blocks[0].key, blocks[1].key, &blocks[0].attrs) {
+		h.errorf("Update while offline: got true, want false")
+	}
+	if s, ok := ability[tiers.Statser](h.tier); ok && s.Stats().State != "offline" {
+		h.errorf("Stats: got state %q, want offline", s.Stats().State)
+	}
+	for _, p := range blocks {
+		h.eventually("Lost for an offline tier", func() bool {
+			_, lost := host.told(p.key)
+			return !ok || len(lost) == 1 && errors.Is(lost[0], block.ErrUnavailable)
+		})
+	}
+}

@@ -1,0 +1,204 @@
+package tiertest
+
+import (
+	"errors"
+	"slices"
+	"sync"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// recordCases check tiers.Recorder.
+func recordCases() []suiteCase {
+	return []suiteCase{
+		{name: "UpdateAttributes", run: checkUpdateAttributes},
+		{name: "UpdateName", run: checkUpdateName},
+		{name: "UpdateReplaces", run: checkUpdateReplaces},
+		{name: "UpdateUnknown", run: checkUpdateUnknown},
+		{name: "UpdateLongName", run: checkUpdateLongName},
+		{name: "UpdateWhileStoring", run: checkUpdateWhileStoring},
+		{name: "UpdateWhileLoading", run: checkUpdateWhileLoading},
+	}
+}
+
+// isKind reports whether err is of that kind.
+func isKind(err, kind error) bool { return errors.Is(err, kind) }
+
+// update calls Update, overwrites what it was given, and returns the block as it has
+// to be then.
+func (h *harness) update(p payload, to block.Key, attrs tiers.Attrs) payload {
+	h.t.Helper()
+	given := cloneAttrs(&attrs)
+	if !mustHave[tiers.Recorder](h).Update(p.key, to, &given) && !h.opts.Faulty {
+		h.errorf("Update %.80q to %.80q: got false, want true", p.key.Path(), to.Path())
+	}
+	clear(given.Dirs) // ours again
+	given = tiers.Attrs{}
+	return payload{key: to, data: p.data, attrs: attrs}
+}
+
+// wantThere checks that exactly those blocks are there, as far as the tier can say.
+func (h *harness) wantThere(blocks ...payload) {
+	h.t.Helper()
+	h.wantPresence(tiers.Hit, keysOf(blocks)...)
+	h.wantAll(h.load(blocks...), tiers.Loaded)
+	if e, ok := ability[tiers.Enumerator](h.tier); ok && !h.opts.Faulty {
+		h.wantListed(e, blocks)
+	}
+}
+
+// checkUpdateAttributes: an Update to the same name changes what is kept with the
+// block, at once, and leaves its bytes. Its Seq is the version from then on.
+func checkUpdateAttributes(h *harness) {
+	mustHave[tiers.Recorder](h)
+	blocks := h.attrPayloads("update")
+	h.wantAll(h.store(blocks...), tiers.Stored)
+	fresh := h.attrPayloads("update")
+	for i, p := range blocks {
+		attrs := h.payload(p.key, 50+i, 1).attrs
+		attrs.Pinned = !p.attrs.Pinned
+		fresh[i] = h.update(p, p.key, attrs)
+	}
+	h.wantThere(fresh...)
+	outcomes := h.store(fresh...)
+	for i := range outcomes {
+		h.wantHeld(outcomes, i)
+	}
+	h.wantAll(h.store(blocks[0]), tiers.Stored) // its Seq is another version now
+	fresh[0] = blocks[0]
+	h.wantThere(fresh...)
+}
+
+// checkUpdateName: a block has its new name, and its new attributes, as soon as Update
+// returns, and the old name no longer; in another group, and down and up the tree.
+func checkUpdateName(h *harness) {
+	mustHave[tiers.Recorder](h)
+	blocks := h.payloads("rename", 3, 5000)
+	h.wantAll(h.store(blocks...), tiers.Stored)
+	p := blocks[0]
+	for i, path := range []string{"rename/other", "elsewhere/a/b/c/d", "top", "elsewhere/a/b/c/e"} {
+		to, err := block.ParseKey(path)
+		if err != nil {
+			h.fatalf("%v", err)
+		}
+		from := p
+		p = h.update(p, to, h.payload(to, i+1, 1).attrs)
+		h.wantPresence(tiers.Hit, p.key)
+		h.wantPresence(tiers.Miss, from.key)
+		outcomes := h.load(from)
+		h.wantAll(outcomes, tiers.Absent)
+		h.never(outcomes, tiers.Loaded, "it was renamed")
+		if n := h.tier.Remove([]block.Key{from.key}); n != 0 {
+			h.errorf("Remove of the old name: got %d, want 0", n)
+		}
+		h.wantThere(append(slices.Clone(blocks[1:]), p)...)
+	}
+	h.wantAll(h.store(blocks[0]), tiers.Stored) // the old name is free
+	h.wantThere(append(slices.Clone(blocks), p)...)
+	if n := h.tier.Remove([]block.Key{p.key}); n != 1 && !h.opts.Faulty {
+		h.errorf("Remove of the new name: got %d, want 1", n)
+	}
+	h.wantThere(blocks...)
+}
+
+// checkUpdateReplaces: what the tier held under the new name is dropped.
+func checkUpdateReplaces(h *harness) {
+	mustHave[tiers.Recorder](h)
+	blocks := h.payloads("replace", 3, 5000)
+	blocks[1] = h.payload(blocks[1].key, 0, 800)
+	if !h.wantAll(h.store(blocks...), tiers.Stored) {
+		return
+	}
+	moved := h.update(blocks[0], blocks[1].key, h.payload(blocks[1].key, 5, 1).attrs)
+	h.never(h.load(blocks[1]), tiers.Loaded, "it was replaced by a rename")
+	h.wantPresence(tiers.Miss, blocks[0].key)
+	h.wantThere(moved, blocks[2])
+	if n := h.tier.Remove(keysOf(blocks[:2])); n != 1 && !h.opts.Faulty {
+		h.errorf("Remove of old and new name: got %d, want 1", n)
+	}
+	h.never(h.load(blocks[1]), tiers.Loaded, "it was replaced by a rename")
+}
+
+// checkUpdateUnknown: Update says that the tier lacks the block, and makes none.
+func checkUpdateUnknown(h *harness) {
+	r := mustHave[tiers.Recorder](h)
+	blocks := h.payloads("unknown", 2, 100)
+	h.wantAll(h.store(blocks[0]), tiers.Stored)
+	h.tier.Remove(keysOf(blocks[:1]))
+	for _, p := range blocks {
+		for _, to := range []block.Key{p.key, numberedKey("unknown-to", 0)} {
+			if r.Update(p.key, to, &tiers.Attrs{Seq: 9}) {
+				h.errorf("Update of %.80q, which is not there: got true, want false", p.key.Path())
+			}
+			h.wantPresence(tiers.Miss, p.key, to)
+		}
+	}
+}
+
+// checkUpdateLongName: a block whose new name the tier cannot keep it does not hold any
+// more, under either name.
+func checkUpdateLongName(h *harness) {
+	r := mustHave[tiers.Recorder](h)
+	p := h.payload(numberedKey("long", 0), 0, 100)
+	h.wantAll(h.store(p), tiers.Stored)
+	to := h.longKey(block.MaxPath, "z")
+	if r.Update(p.key, to, &tiers.Attrs{Seq: 2}) {
+		h.wantAll(h.load(payload{key: to, data: p.data}), tiers.Loaded)
+	} else {
+		h.wantPresence(tiers.Miss, to)
+	}
+	h.wantPresence(tiers.Miss, p.key)
+	h.never(h.load(p), tiers.Loaded, "it was renamed")
+}
+
+// checkUpdateWhileStoring: Update also undoes a Store of the new name that was accepted
+// before it.
+func checkUpdateWhileStoring(h *harness) {
+	mustHave[tiers.Recorder](h)
+	for round := range 10 {
+		blocks := h.payloads("over", 2, 64<<10)
+		if !h.wantAll(h.store(blocks[0]), tiers.Stored) {
+			return
+		}
+		store := h.submit(jobSpec{op: OpStore, blocks: blocks[1:]})
+		moved := h.update(blocks[0], blocks[1].key, h.payload(blocks[1].key, 10+round, 1).attrs)
+		h.wantStatus(h.settle(store), 0, tiers.Stored, tiers.Skipped)
+		h.never(h.load(blocks[1]), tiers.Loaded, "another block was renamed to its name")
+		h.wantThere(moved)
+		h.tier.Remove(keysOf(blocks))
+	}
+}
+
+// checkUpdateWhileLoading: blocks that swap names while they are loaded yield right
+// bytes or none. What is asked for by its checksum says which are right.
+func checkUpdateWhileLoading(h *harness) {
+	mustHave[tiers.Recorder](h)
+	const rounds = 30
+	p := h.payload(numberedKey("moving", 0), 0, 16<<10)
+	h.wantAll(h.store(p), tiers.Stored)
+	data := p.data // p changes below
+	names := []block.Key{p.key, numberedKey("moving", 1), {Hash: "moving-top"}}
+	var wg sync.WaitGroup
+	for n := range 3 {
+		w := h.worker(n)
+		wg.Go(func() {
+			for range rounds {
+				asked := payload{key: names[w.rng.IntN(len(names))], data: data}
+				outcomes := w.load(asked)
+				w.wantStatus(outcomes, 0, tiers.Loaded, tiers.Absent)
+			}
+		})
+	}
+	for i := range rounds {
+		to := names[(i+1)%len(names)]
+		p = h.update(p, to, h.payload(to, i+1, 1).attrs)
+		out, ok := h.lookup(to)
+		if ok && out[0] != tiers.Hit && !h.opts.Faulty {
+			h.errorf("round %d: Lookup of the new name: got %v, want hit", i, out[0])
+		}
+		h.wantAll(h.load(p), tiers.Loaded)
+	}
+	wg.Wait()
+	h.wantThere(p)
+}

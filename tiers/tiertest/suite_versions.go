@@ -1,0 +1,186 @@
+package tiertest
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// versionCases check what is kept with blocks, and what happens to versions.
+func versionCases() []suiteCase {
+	return []suiteCase{
+		{name: "Attributes", run: checkAttributes},
+		{name: "AttributesOwned", run: checkAttributesOwned},
+		{name: "Versions", run: checkVersions},
+		{name: "VersionsSameBytes", run: checkVersionsSameBytes},
+		{name: "VersionsUnderWay", run: checkVersionsUnderWay},
+		{name: "LoadWhileStoring", run: checkLoadWhileStoring},
+		{name: "RemoveWhileStoring", run: checkRemoveWhileStoring},
+	}
+}
+
+// attrPayloads returns blocks with every kind of attributes, and with directories
+// from none to many.
+func (h *harness) attrPayloads(prefix string) []payload {
+	var blocks []payload
+	dirs := ""
+	for i := range 8 {
+		p := h.payload(block.Key{Group: block.GroupID(prefix), Hash: block.Hash(fmt.Sprintf("%sleaf", dirs))}, i, 900)
+		p.attrs.Pinned = i%2 == 1
+		blocks = append(blocks, p)
+		dirs += "d/"
+	}
+	low := h.payload(block.Key{Hash: block.Hash(prefix + "-low")}, 0, 100)
+	low.attrs = tiers.Attrs{Seq: 1}
+	high := h.payload(block.Key{Hash: block.Hash(prefix + "-high")}, 0, 100)
+	high.attrs = tiers.Attrs{
+		Seq: 1<<64 - 1, Mode: 0o7777, UID: 1<<32 - 1, GID: 1<<32 - 1, Mtime: -1, Expires: 1<<63 - 1, Pinned: true,
+	}
+	return append(blocks, low, high)
+}
+
+// checkAttributes: what a Store gives with a block is listed with it, to the last
+// bit. A Store of the version that is held changes nothing of it.
+func checkAttributes(h *harness) {
+	e := mustHave[tiers.Enumerator](h)
+	blocks := h.attrPayloads("attrs")
+	h.wantAll(h.store(blocks...), tiers.Stored)
+	h.wantListed(e, blocks)
+	other := slices.Clone(blocks)
+	for i := range other {
+		other[i].attrs.Mode ^= 0o111
+		other[i].attrs.Pinned = !other[i].attrs.Pinned
+		other[i].attrs.Mtime++
+	}
+	outcomes := h.store(other...)
+	for i := range outcomes {
+		h.wantHeld(outcomes, i)
+	}
+	if !h.opts.Faulty { // there some were stored only now
+		h.wantListed(e, blocks)
+	}
+}
+
+// checkAttributesOwned: a Held is the caller's until fn returns; what fn does to it
+// does not reach the tier.
+func checkAttributesOwned(h *harness) {
+	e := mustHave[tiers.Enumerator](h)
+	blocks := h.attrPayloads("owned")
+	h.wantAll(h.store(blocks...), tiers.Stored)
+	err := e.Blocks(func(held *tiers.Held) bool {
+		clear(held.Attrs.Dirs)
+		*held = tiers.Held{}
+		return true
+	})
+	if err != nil && !h.opts.Faulty {
+		h.errorf("Blocks: got %v, want success", err)
+	}
+	h.wantListed(e, blocks)
+}
+
+// checkVersions: a Store with another Attrs.Seq replaces the block, whatever the size;
+// from then on the old version is Absent, and there is one block, not two.
+func checkVersions(h *harness) {
+	key := numberedKey("version", 1)
+	beside := h.payloads("beside", 2, 3000)
+	old := h.payload(key, 0, 5000)
+	h.wantAll(h.store(old, beside[0]), tiers.Stored)
+	for gen, size := range []int64{100, 9000, 9000, 4096, 64 << 10} {
+		p := h.payload(key, gen+1, size)
+		outcomes := h.store(beside[0], p)
+		h.wantHeld(outcomes, 0)
+		if !h.wantStatus(outcomes, 1, tiers.Stored) {
+			return
+		}
+		h.wantAll(h.load(p), tiers.Loaded)
+		loaded := h.load(old)
+		h.wantAll(loaded, tiers.Absent)
+		h.never(loaded, tiers.Loaded, "it was replaced by another version")
+		h.wantAll(h.load(p, beside[0]), tiers.Loaded) // it was not dropped by the last
+		h.wantHeld(h.store(p), 0)
+		if e, ok := ability[tiers.Enumerator](h.tier); ok && !h.opts.Faulty {
+			h.wantListed(e, []payload{p, beside[0]})
+		}
+		old = p
+	}
+	if n := h.tier.Remove([]block.Key{key}); n != 1 && !h.opts.Faulty {
+		h.errorf("Remove of a block of several versions: got %d, want 1", n)
+	}
+	h.wantPresence(tiers.Miss, key)
+	h.never(h.load(old), tiers.Loaded, "it was removed before")
+}
+
+// checkVersionsSameBytes: another Attrs.Seq is another version though the bytes are
+// the same; its attributes count.
+func checkVersionsSameBytes(h *harness) {
+	blocks := h.payloads("same-bytes", 3, 5000)
+	h.wantAll(h.store(blocks...), tiers.Stored)
+	for i := range blocks {
+		blocks[i].attrs.Seq += 1 << 40
+		blocks[i].attrs.Mode ^= 0o777
+	}
+	h.wantAll(h.store(blocks[:2]...), tiers.Stored)
+	h.wantAll(h.load(blocks...), tiers.Loaded)
+	blocks[2].attrs = h.payloads("same-bytes", 3, 5000)[2].attrs
+	if e, ok := ability[tiers.Enumerator](h.tier); ok && !h.opts.Faulty {
+		h.wantListed(e, blocks)
+	}
+}
+
+// checkVersionsUnderWay: of two versions submitted one after the other without waiting,
+// the earlier does not come out on top.
+func checkVersionsUnderWay(h *harness) {
+	for round := range 10 {
+		key := numberedKey("under-way", round)
+		old, late := h.payload(key, 0, 128<<10), h.payload(key, 1, 100)
+		first := h.submit(jobSpec{op: OpStore, blocks: []payload{old}})
+		second := h.submit(jobSpec{op: OpStore, blocks: []payload{late}})
+		h.wantStatus(h.settle(first), 0, tiers.Stored, tiers.Skipped)
+		outcomes := h.settle(second)
+		h.wantStatus(outcomes, 0, tiers.Stored, tiers.Skipped)
+		if outcomes[0].Status == tiers.Stored {
+			h.wantAll(h.load(late), tiers.Loaded)
+			h.never(h.load(old), tiers.Loaded, "it was replaced by another version")
+		}
+	}
+}
+
+// checkLoadWhileStoring: a Load of a block whose Store has been accepted but is not
+// done waits for it or fails with ErrPending.
+func checkLoadWhileStoring(h *harness) {
+	for round := range 10 {
+		blocks := h.payloads(fmt.Sprintf("while-%d", round), 4, 64<<10)
+		store := h.submit(jobSpec{op: OpStore, blocks: blocks})
+		load := h.submit(jobSpec{op: OpLoad, blocks: blocks})
+		stored := h.wantAll(h.settle(store), tiers.Stored)
+		for i, o := range h.settle(load) {
+			pending := o.Status == tiers.Failed && isKind(o.Err, block.ErrPending)
+			if stored && o.Status != tiers.Loaded && !pending && !h.opts.Faulty {
+				h.errorf("round %d, block %d, loaded while it was stored: got %v (%v), want loaded or %v",
+					round, i, o.Status, o.Err, block.ErrPending)
+			}
+		}
+		h.tier.Remove(keysOf(blocks))
+	}
+}
+
+// checkRemoveWhileStoring: Remove also undoes a Store that was accepted before it.
+func checkRemoveWhileStoring(h *harness) {
+	for round := range 10 {
+		blocks := h.payloads(fmt.Sprintf("undone-%d", round), 4, 64<<10)
+		store := h.submit(jobSpec{op: OpStore, blocks: blocks})
+		h.tier.Remove(keysOf(blocks))
+		h.wantPresence(tiers.Miss, keysOf(blocks)...)
+		outcomes := h.settle(store)
+		for i, o := range outcomes {
+			h.wantStatus(outcomes, i, tiers.Stored, tiers.Skipped)
+			if o.Status == tiers.Skipped {
+				h.wantSkipped(outcomes, i, block.ErrNotFound)
+			}
+		}
+		h.wantPresence(tiers.Miss, keysOf(blocks)...)
+		h.never(h.load(blocks...), tiers.Loaded, "it was removed while it was stored")
+	}
+}
