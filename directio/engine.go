@@ -67,6 +67,15 @@ type Engine interface {
 	Close(ctx context.Context) error
 }
 
+// Starter is the ability to do ops without a goroutine that waits for them, which for
+// small reads costs more than the read. All engines of this package have it.
+type Starter interface {
+	// Start is Do, but calls done instead of waiting, once, and not from within Start.
+	// done runs on the goroutine that reaps the device: it must be short, must not wait
+	// for anything, and may call Start again. The errors are in ops.
+	Start(ops []Op, done func())
+}
+
 // Stats are totals of an Engine.
 type Stats struct {
 	Reads, Writes, Syncs   uint64 // ops that succeeded

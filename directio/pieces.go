@@ -134,7 +134,7 @@ func (s *scheduler) finish(p *piece, n int, errno unix.Errno) {
 	s.mu.stats.Retried += v.retried
 	s.settleLocked(p, v)
 	drained := s.drainedLocked()
-	s.mu.Unlock()
+	s.unlock()
 	if drained {
 		s.stop()
 	}

@@ -166,6 +166,21 @@ func (p *Pool) Acquire(ctx context.Context, n int) (*Buffer, error) {
 	}
 }
 
+// TryAcquire is Acquire if that takes no waiting, else nil.
+func (p *Pool) TryAcquire(n int) *Buffer {
+	if n < 0 || int64(n) > p.budgetBytes {
+		return nil
+	}
+	w := &waiter{need: AlignUp(max(int64(n), 1)), size: n}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mu.closed || len(p.mu.waiters) > 0 {
+		return nil
+	}
+	p.lendLocked(w)
+	return w.buf
+}
+
 // leave takes w out of the queue, or gives back what it was lent meanwhile.
 func (p *Pool) leave(w *waiter, err error) error {
 	p.mu.Lock()
@@ -188,20 +203,28 @@ func (p *Pool) leave(w *waiter, err error) error {
 func (p *Pool) serveLocked() {
 	for len(p.mu.waiters) > 0 {
 		w := p.mu.waiters[0]
-		if p.mu.used+w.need > p.budgetBytes {
+		if !p.lendLocked(w) {
 			return
 		}
-		off, ok := p.fitLocked(w.need)
-		if !ok {
-			return
-		}
-		p.mu.used += w.need
-		p.mu.out++
-		end := off + int64(w.size)
-		w.buf = &Buffer{pool: p, extent: extent{off, w.need}, mem: p.arena[off : end : end+w.need-int64(w.size)]}
 		p.mu.waiters = slices.Delete(p.mu.waiters, 0, 1)
 		close(w.ready)
 	}
+}
+
+// lendLocked lends to w if there is room.
+func (p *Pool) lendLocked(w *waiter) bool {
+	if p.mu.used+w.need > p.budgetBytes {
+		return false
+	}
+	off, ok := p.fitLocked(w.need)
+	if !ok {
+		return false
+	}
+	p.mu.used += w.need
+	p.mu.out++
+	end := off + int64(w.size)
+	w.buf = &Buffer{pool: p, extent: extent{off, w.need}, mem: p.arena[off : end : end+w.need-int64(w.size)]}
+	return true
 }
 
 // fitLocked cuts need bytes from the smallest free extent that has them.

@@ -46,6 +46,7 @@ type scheduler struct {
 		flying list[*piece] // oldest first
 		load   [2]limits    // in flight: reads; writes and syncs
 		credit int64        // bytes of reads that went ahead of a waiting write
+		ended  []func()     // to be called by whoever unlocks next, see unlock
 		closed bool
 		stats  Stats
 	}
@@ -61,7 +62,8 @@ type limits struct {
 type batch struct {
 	undone int           // requests. Guarded by scheduler.mu.
 	err    error         // of the context, once it has ended. Guarded by scheduler.mu.
-	done   chan struct{} // closed when undone is 0
+	done   chan struct{} // closed when undone is 0, unless there is then
+	then   func()        // of a Start: called when undone is 0
 }
 
 // request is one op of a Do. All fields but the first three are guarded by
@@ -130,18 +132,12 @@ func (s *scheduler) Do(ctx context.Context, ops []Op) error {
 // do is Do for ops that pass check.
 func (s *scheduler) do(ctx context.Context, ops []Op, check func(*Op) error) error {
 	b := &batch{done: make(chan struct{})}
-	reqs := make([]request, len(ops))
-	for i := range ops {
-		op := &ops[i]
-		op.N, op.Err = 0, nil
-		if op.Err = ctx.Err(); op.Err == nil {
-			op.Err = check(op)
+	reqs := b.requests(ops, func(op *Op) error {
+		if err := ctx.Err(); err != nil {
+			return err
 		}
-		reqs[i] = request{batch: b, op: op}
-		if op.Kind != Sync {
-			reqs[i].size = len(op.Mem)
-		}
-	}
+		return check(op)
+	})
 	if s.enqueue(b, reqs) {
 		s.wake()
 		select {
@@ -158,6 +154,40 @@ func (s *scheduler) do(ctx context.Context, ops []Op, check func(*Op) error) err
 		}
 	}
 	return nil
+}
+
+// Start implements Starter.
+func (s *scheduler) Start(ops []Op, done func()) {
+	b := &batch{then: done}
+	if s.enqueue(b, b.requests(ops, (*Op).check)) {
+		s.wake()
+		return
+	}
+	go done() // there was nothing to do
+}
+
+// requests makes the requests of b, with the errors of those that cannot be done.
+func (b *batch) requests(ops []Op, check func(*Op) error) []request {
+	reqs := make([]request, len(ops))
+	for i := range ops {
+		op := &ops[i]
+		op.N, op.Err = 0, check(op)
+		reqs[i] = request{batch: b, op: op}
+		if op.Kind != Sync {
+			reqs[i].size = len(op.Mem)
+		}
+	}
+	return reqs
+}
+
+// unlock releases the lock and tells the Starts that have ended under it.
+func (s *scheduler) unlock() {
+	ended := s.mu.ended
+	s.mu.ended = nil
+	s.mu.Unlock()
+	for _, then := range ended {
+		then()
+	}
 }
 
 // enqueue queues the requests that have something to do and no error yet, and
@@ -187,7 +217,7 @@ func (s *scheduler) enqueue(b *batch, reqs []request) bool {
 // takeBack ends what still waits of reqs, with err.
 func (s *scheduler) takeBack(reqs []request, err error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.unlock()
 	for i := range reqs {
 		if reqs[i].queued {
 			s.failLocked(&reqs[i], reqs[i].cut, err)
@@ -238,7 +268,12 @@ func (s *scheduler) endLocked(r *request) {
 		s.mu.stats.Failed++
 	}
 	s.countLocked(op)
-	if r.batch.undone--; r.batch.undone == 0 {
+	if r.batch.undone--; r.batch.undone > 0 {
+		return
+	}
+	if r.batch.then != nil {
+		s.mu.ended = append(s.mu.ended, r.batch.then)
+	} else {
 		close(r.batch.done)
 	}
 }
@@ -292,7 +327,7 @@ func (s *scheduler) Close(ctx context.Context) error {
 		}
 	}
 	s.failParkedLocked(os.ErrClosed, func(*piece) bool { return true })
-	s.mu.Unlock()
+	s.unlock()
 	s.stop()
 
 	tick := time.NewTicker(closeLogInterval)
