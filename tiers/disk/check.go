@@ -1,0 +1,376 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// CheckOptions says what Check does.
+type CheckOptions struct {
+	// Repair changes the directory so that a second Check finds no errors: bad slots
+	// are freed, the index and, from the uuid of a slab, the superblock are written anew,
+	// and a slab that is damaged beyond use is removed. Good blocks stay. What a
+	// device refuses to read or write stays as it is.
+	Repair bool
+	// Data reads all blocks and compares their checksums.
+	Data bool
+	// Progress, if not nil, is called now and then on the caller's goroutine with bytes read and
+	// to be read. The total grows when the tables are read and the data begin.
+	Progress func(done, total int64)
+}
+
+// Check looks for damage in the directory of a disk tier that no process uses. It fails
+// with ErrBusy if one does, with a VersionError if anything in it was written by a
+// later kvfs, with a DirError if it is no such directory, and with ctx's error; damage is
+// in the Report. After an error of the system the Report tells what was seen until
+// then; it is nil if nothing was.
+func Check(ctx context.Context, dir string, o CheckOptions) (_ *Report, err error) {
+	start := time.Now()
+	dir, err = filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	if o.Repair {
+		if err := knownDir(dir); err != nil {
+			return nil, err
+		}
+	}
+	d, err := lockDir(dir, dirOptions{allowTmpfs: true, logger: zap.NewNop()}, o.Repair)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, d.close()) }()
+	c := &checker{ctx: ctx, d: d, o: o, r: &Report{Dir: dir, DataChecked: o.Data}, seed: maphash.MakeSeed(),
+		base: map[*slabFound]int64{}, freed: map[uint32]bool{}}
+	defer func() { c.r.Took = time.Since(start) }()
+	for _, step := range []func() error{c.super, c.files, c.tables, c.index, c.data, c.finish} {
+		if err := step(); err != nil {
+			return c.r, err
+		}
+	}
+	return c.r, nil
+}
+
+// knownDir fails if a directory has neither superblock nor slabs: nothing in it is to be
+// repaired.
+func knownDir(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return &DirError{dir, fmt.Sprintf("cannot be read: %v", err), err}
+	}
+	for _, e := range entries {
+		if _, ok := parseSlabName(e.Name()); ok || e.Name() == superName {
+			return nil
+		}
+	}
+	return &DirError{dir, "is not a directory of the disk tier: no " + superName + ", no slabs", block.ErrNotFound}
+}
+
+// checkEntry is a used slot.
+type checkEntry struct {
+	slab   *slabFound
+	slot   uint32
+	gone   bool // freed, or to be
+	seq    uint64
+	size   int64
+	sum    uint64
+	digest uint64 // of all that an entry of the index says
+}
+
+// checker is one run of Check.
+type checker struct {
+	ctx   context.Context
+	d     *directory
+	o     CheckOptions
+	r     *Report
+	seed  maphash.Seed
+	slabs []*slabFound
+	// entries are in the order of slabs and slots.
+	entries []checkEntry
+	base    map[*slabFound]int64 // bytes of the tables before
+	done    int64
+	total   int64
+	freed   map[uint32]bool // slabs with slots that free zeroed
+	unread  bool            // a table cannot be read: no index may say what is in it
+	changed bool            // by Repair: the index must be written anew
+}
+
+func (c *checker) note(path, format string, args ...any) {
+	c.r.add(Finding{Severity: SeverityNote, Path: path, What: fmt.Sprintf(format, args...)})
+}
+
+// damage adds an error at a place, repaired unless fix, which Repair runs, fails. A nil
+// fix is one that cannot be.
+func (c *checker) damage(f Finding, fix func() error) {
+	f.Severity = SeverityError
+	if c.o.Repair && fix != nil {
+		err := c.change(fix)
+		if f.Repaired = err == nil; err != nil {
+			f.What += fmt.Sprintf("; repair failed: %v", err)
+		}
+	}
+	c.r.add(f)
+}
+
+// change runs what changes slabs, with the index declared invalid before.
+func (c *checker) change(fix func() error) error {
+	if err := c.d.markDirty(); err != nil {
+		return err
+	}
+	c.changed = true
+	return fix()
+}
+
+func (c *checker) progress(n int64) {
+	c.done += n
+	if c.o.Progress != nil {
+		c.o.Progress(c.done, c.total)
+	}
+}
+
+// super checks the superblock. If there is none, it goes on with one that is made up
+// from the slabs, and is written by Repair.
+func (c *checker) super() error {
+	d, path := c.d, c.d.join(superName)
+	st, err := superState{}, error(errSuperBlank)
+	if d.file != nil {
+		st, err = readSuper(d.file)
+	}
+	var bad *SuperblockError
+	switch {
+	case err == nil:
+		d.mu.super, d.mu.at = st.super, st.at
+		for i, err := range st.bad {
+			if err != nil {
+				c.damage(Finding{Path: path, Offset: int64(i) * pageBytes, What: err.Error()},
+					func() error { return d.updateSuper(func(*superblock) {}) })
+			}
+		}
+	case errors.Is(err, errSuperBlank) || errors.As(err, &bad):
+		super, slabs, err2 := c.makeSuper()
+		if err2 != nil {
+			return err2
+		}
+		if bad == nil && slabs == 0 {
+			return &DirError{d.path, "is not a directory of the disk tier: no superblock, no slabs", block.ErrNotFound}
+		}
+		d.mu.super = super
+		what := "superblock: " + err.Error()
+		if bad != nil {
+			what = fmt.Sprintf("both copies: %v; %v", bad.Bad[0], bad.Bad[1])
+		}
+		c.damage(Finding{Path: path, What: what}, func() error { return d.writeFirstSuper(super) })
+	default:
+		return err
+	}
+	c.r.UUID, c.r.Clean = d.superblock().uuid.String(), d.superblock().clean
+	return nil
+}
+
+// makeSuper makes a superblock with the uuid that most slabs have.
+func (c *checker) makeSuper() (s superblock, slabs int, err error) {
+	names, err := c.d.names()
+	if err != nil {
+		return s, 0, err
+	}
+	mem, err := mapMemory(pageBytes)
+	if err != nil {
+		return s, 0, err
+	}
+	defer func() { err = errors.Join(err, unix.Munmap(mem)) }()
+	s.uuid = newUUID()
+	votes := map[uuid]int{}
+	for _, name := range names {
+		if _, ok := parseSlabName(name); !ok {
+			continue
+		}
+		slabs++
+		h, err := c.d.readSlabHeader(name, mem)
+		var later *VersionError
+		if errors.As(err, &later) {
+			return s, 0, later
+		}
+		if err != nil {
+			continue
+		}
+		votes[h.uuid]++
+		if votes[h.uuid] > votes[s.uuid] {
+			s.uuid = h.uuid
+		}
+		s.slabBytes = max(s.slabBytes, h.wantBytes())
+	}
+	// An index of a generation to come, whatever there was, is never believed.
+	s.indexGen = uint64(time.Now().UnixNano())
+	return s, slabs, nil
+}
+
+// files checks what is in the directory and the headers of the slabs.
+func (c *checker) files() error {
+	names, err := c.d.names()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		switch {
+		case name == indexTmpName:
+			c.note(c.d.join(name), "an index that was never finished")
+			if c.o.Repair {
+				if err := os.Remove(c.d.join(name)); err != nil {
+					return err
+				}
+			}
+		case !ours(name):
+			c.note(c.d.join(name), "not a file of kvfs: left alone")
+		}
+	}
+	slabs, aside, err := c.d.findSlabs(c.ctx)
+	if err != nil {
+		return err
+	}
+	c.slabs = slabs
+	for _, p := range aside {
+		var fix func() error
+		if errors.Is(p.err, block.ErrCorrupt) { // not what the device refuses to read
+			fix = func() error { return errors.Join(os.Remove(p.path), c.d.syncDir()) }
+		}
+		c.damage(Finding{Path: p.path, What: "slab cannot be used: " + p.err.Error()}, fix)
+	}
+	var sparse, sparseBytes int64
+	for _, s := range slabs {
+		c.r.Slots += int64(s.slots)
+		c.base[s] = c.total
+		c.total += pageBytes * int64(s.slots)
+		var st unix.Stat_t
+		if err := unix.Stat(s.path, &st); err != nil {
+			return &os.PathError{Op: "stat", Path: s.path, Err: err}
+		}
+		if hole := min(s.fileBytes, s.wantBytes()) - st.Blocks*512; hole > 0 {
+			sparse, sparseBytes = sparse+1, sparseBytes+hole
+		}
+		if s.fileBytes > s.wantBytes() {
+			c.note(s.path, "%d bytes, %d more than the slab has", s.fileBytes, s.fileBytes-s.wantBytes())
+		}
+	}
+	if sparse > 0 {
+		c.note(c.d.path, "%d slabs have holes of %d bytes: a store may find the device full", sparse, sparseBytes)
+	}
+	c.r.Slabs = int64(len(slabs))
+	return nil
+}
+
+// tables checks all slot headers, and collects the used slots.
+func (c *checker) tables() error {
+	var same error // of a table that cannot be read: said once, not for each slot
+	bySum := map[uint64]int{}
+	var entry []byte
+	stale := map[*slabFound]int64{}
+	err := c.d.readTables(c.ctx, c.slabs, func(s *slabFound, slot uint32, st pageState, h *slotHeader, err error) {
+		at := Finding{Path: s.path, Offset: s.headerOff(slot)}
+		switch {
+		case st == pageStale:
+			stale[s]++
+		case st == pageBad && !errors.Is(err, block.ErrCorrupt):
+			if err != same {
+				c.unread = true
+				same, at.What = err, fmt.Sprintf("table cannot be read: %v", err)
+				c.damage(at, nil)
+			}
+		case st == pageBad:
+			at.What = fmt.Sprintf("slot %d: %v", slot, err)
+			c.damage(at, func() error { return c.free(s, slot) })
+		case slot >= s.usable:
+			at.Key, at.What = string(h.key), fmt.Sprintf("slot %d: data beyond the end of the file", slot)
+			c.damage(at, func() error { return c.free(s, slot) })
+		default:
+			entry = slices.Grow(entry[:0], pageBytes)[:entryBytes(h, h.attrs.Dirs)]
+			h.encodeEntry(entry, h.attrs.Dirs)
+			c.entries = append(c.entries, checkEntry{slab: s, slot: slot, seq: h.attrs.Seq, size: h.size, sum: h.sum,
+				digest: maphash.Bytes(c.seed, entry)})
+			c.distinct(bySum, len(c.entries)-1, h.key)
+		}
+		if done := c.base[s] + pageBytes*int64(slot); done-c.done >= pieceBytes {
+			c.progress(done - c.done)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	for _, s := range c.slabs {
+		if n := stale[s]; n > 0 {
+			c.note(s.path, "%d free slots have what is left of other epochs", n)
+		}
+		c.extend(s)
+	}
+	c.r.TableBytes = c.total
+	c.progress(c.total - c.done)
+	return nil
+}
+
+// extend reports a slab that is too short, and makes it as long as it should be: what
+// was beyond the end is free by now.
+func (c *checker) extend(s *slabFound) {
+	want := s.wantBytes()
+	if s.fileBytes >= want {
+		return
+	}
+	c.damage(Finding{Path: s.path, Offset: s.fileBytes, What: fmt.Sprintf("slab truncated to %d of %d bytes", s.fileBytes, want)},
+		func() (err error) {
+			f, err := c.d.openFile(slabName(s.number), unix.O_RDWR)
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, f.Close()) }()
+			// A table that ended within a page has the rest of that page cut off.
+			if end := s.fileBytes &^ (pageBytes - 1); end < s.dataOff(0) {
+				if err := f.Truncate(end); err != nil {
+					return err
+				}
+			}
+			if err := unix.Fallocate(int(f.Fd()), 0, 0, want); err != nil {
+				return os.NewSyscallError("fallocate", err)
+			}
+			return f.Sync()
+		})
+}
+
+// distinct looks for an entry with the key of entry i, and frees the older.
+func (c *checker) distinct(bySum map[uint64]int, i int, key []byte) {
+	sum := maphash.Bytes(c.seed, key)
+	j, ok := bySum[sum]
+	if !ok {
+		bySum[sum] = i
+		return
+	}
+	other, err := c.key(&c.entries[j])
+	if err != nil || other != string(key) {
+		return // two keys of one hash, once in 10^19
+	}
+	older := j
+	if c.entries[i].seq <= c.entries[j].seq {
+		older = i
+	} else {
+		bySum[sum] = i
+	}
+	e := &c.entries[older]
+	e.gone = true
+	f := Finding{Severity: SeverityNote, Path: e.slab.path, Offset: e.slab.headerOff(e.slot), Key: other,
+		What: fmt.Sprintf("slot %d: superseded by a later version", e.slot)}
+	if c.o.Repair {
+		err := c.change(func() error { return c.free(e.slab, e.slot) })
+		if f.Repaired = err == nil; err != nil {
+			f.What += fmt.Sprintf("; not freed: %v", err)
+		}
+	}
+	c.r.add(f)
+}

@@ -1,0 +1,470 @@
+package disk
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// plantClosed makes a directory that was closed cleanly, and returns what it holds.
+func plantClosed(t *testing.T) (dir string, want map[string]string) {
+	t.Helper()
+	dir = filepath.Join(t.TempDir(), "d")
+	d := openTest(t, dir)
+	want = plantAll(t, d)
+	saveTest(t, d)
+	if err := d.close(); err != nil {
+		t.Fatal(err)
+	}
+	return dir, want
+}
+
+func checkTest(t *testing.T, dir string, o CheckOptions, exit int) *Report {
+	t.Helper()
+	var done, total int64
+	o.Progress = func(d, tot int64) {
+		if d < done || tot < total || d > tot {
+			t.Errorf("progress went from %d of %d to %d of %d", done, total, d, tot)
+		}
+		done, total = d, tot
+	}
+	r, err := Check(context.Background(), dir, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.ExitCode() != exit {
+		t.Errorf("exit code %d, want %d:\n%s", r.ExitCode(), exit, r)
+	}
+	if done != total {
+		t.Errorf("progress ends at %d of %d", done, total)
+	}
+	return r
+}
+
+// reopened returns what the directory holds for the next process.
+func reopened(t *testing.T, dir string) (map[string]string, *recovered) {
+	t.Helper()
+	d := openTest(t, dir)
+	got, r := recoverTest(t, d)
+	if err := d.close(); err != nil {
+		t.Fatal(err)
+	}
+	return got, r
+}
+
+// files returns the content of a directory.
+func files(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	m := map[string]string{}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		b, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if err != nil && !e.IsDir() {
+			t.Fatal(err)
+		}
+		m[e.Name()] = string(b)
+	}
+	return m
+}
+
+// TestCheckClean: a directory that is well has no findings, Check changes nothing, and
+// Repair no more than it must.
+func TestCheckClean(t *testing.T) {
+	dir, want := plantClosed(t)
+	before := files(t, dir)
+	for _, o := range []CheckOptions{{}, {Data: true}, {Repair: true}, {Repair: true, Data: true}} {
+		r := checkTest(t, dir, o, 0)
+		if r.Blocks != 11 || r.Slabs != 3 || r.Slots != 18 || r.IndexEntries != 11 || len(r.Findings) != 0 || !r.Clean || r.DataChecked != o.Data {
+			t.Errorf("got %+v", r)
+		}
+		if o.Data && (r.DataBytes != r.BlockBytes || r.BlockBytes == 0) {
+			t.Errorf("read %d bytes of %d", r.DataBytes, r.BlockBytes)
+		}
+		if !maps.Equal(files(t, dir), before) {
+			t.Errorf("%+v changed the directory", o)
+		}
+	}
+	got, r := reopened(t, dir)
+	wantSame(t, got, want)
+	if r.byIndex != 11 {
+		t.Errorf("got %+v", r)
+	}
+}
+
+// damages are what Check must find, each with the blocks that it costs.
+var damages = map[string]struct {
+	spoil  func(t *testing.T, dir string)
+	lost   string // prefix of the keys
+	data   bool   // found by CheckOptions.Data only
+	errors int64  // least number
+}{
+	"superblock copy": {spoil: func(t *testing.T, dir string) {
+		patch(t, filepath.Join(dir, superName), 30, func(b []byte) { b[0]++ }, 1)
+	}},
+	"other copy": {spoil: func(t *testing.T, dir string) {
+		patch(t, filepath.Join(dir, superName), pageBytes+30, func(b []byte) { b[0]++ }, 1)
+	}},
+	"superblock": {spoil: func(t *testing.T, dir string) {
+		patch(t, filepath.Join(dir, superName), 30, func(b []byte) { clear(b) }, pageBytes)
+	}},
+	"superblock lost":  {spoil: func(t *testing.T, dir string) { remove(t, filepath.Join(dir, superName)) }},
+	"superblock empty": {spoil: func(t *testing.T, dir string) { truncate(t, filepath.Join(dir, superName), 0) }},
+	"slab header": {lost: "model/", spoil: func(t *testing.T, dir string) {
+		patch(t, filepath.Join(dir, slabName(1)), 4090, func(b []byte) { b[0]++ }, 1)
+	}},
+	"slab of another": {lost: "model/", spoil: func(t *testing.T, dir string) {
+		patchPage(t, filepath.Join(dir, slabName(1)), 0, func(b []byte) { b[20]++ })
+	}},
+	"slab lost": {lost: "model/", spoil: func(t *testing.T, dir string) { remove(t, filepath.Join(dir, slabName(1))) }},
+	"slab cut":  {lost: "model/05", spoil: func(t *testing.T, dir string) { truncate(t, filepath.Join(dir, slabName(1)), 28672+5*8192+1) }, errors: 2},
+	"table cut": {lost: "model/", spoil: func(t *testing.T, dir string) { truncate(t, filepath.Join(dir, slabName(1)), 3*4096+5) }},
+	"slot header": {lost: "g3/", spoil: func(t *testing.T, dir string) {
+		patch(t, filepath.Join(dir, slabName(30)), 5*4096+10, func(b []byte) { b[0] ^= 0x10 }, 1)
+	}},
+	"slot of another": {lost: "g3/", spoil: func(t *testing.T, dir string) {
+		patchPage(t, filepath.Join(dir, slabName(30)), 5*4096, func(b []byte) { b[76]++ })
+	}},
+	"slot too large": {lost: "g3/", spoil: func(t *testing.T, dir string) {
+		patchPage(t, filepath.Join(dir, slabName(30)), 5*4096, func(b []byte) { b[34]++ })
+	}},
+	"data": {data: true, lost: "g3/", spoil: func(t *testing.T, dir string) {
+		patch(t, filepath.Join(dir, slabName(30)), 10*4096+4*4096+4000, func(b []byte) { b[0]++ }, 1)
+	}},
+	"index lost": {spoil: func(t *testing.T, dir string) { remove(t, filepath.Join(dir, indexName)) }},
+	"index torn": {spoil: func(t *testing.T, dir string) { truncate(t, filepath.Join(dir, indexName), 6000) }},
+	"index": {spoil: func(t *testing.T, dir string) {
+		patch(t, filepath.Join(dir, indexName), 4096+200, func(b []byte) { b[0]++ }, 1)
+	}},
+	"index of another time": {spoil: func(t *testing.T, dir string) {
+		patchPage(t, filepath.Join(dir, indexName), 0, func(b []byte) { b[32]++ })
+	}},
+	"index says less": {spoil: func(t *testing.T, dir string) { plantLate(t, dir, "late", 0) }},
+	"index says more": {lost: "g3/", spoil: func(t *testing.T, dir string) {
+		patch(t, filepath.Join(dir, slabName(30)), 5*4096, func(b []byte) { clear(b) }, 4096)
+	}},
+	"index says other": {spoil: func(t *testing.T, dir string) {
+		patchPage(t, filepath.Join(dir, slabName(30)), 5*4096, func(b []byte) { b[64]++ })
+	}},
+}
+
+// plantLate writes a block to slab 2, after the index.
+func plantLate(t *testing.T, dir, key string, seq uint64) {
+	d := openTest(t, dir)
+	defer d.close()
+	f, err := os.OpenFile(d.slabPath(2), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	s := slabHeader{number: 2, uuid: d.superblock().uuid, epoch: 1002, slotBytes: 4096, slots: 3}
+	plantBlock(t, f, &s, 1, key, seq+1, 100)
+}
+
+// TestCheckFinds: each kind of damage is an error, which Check reports and leaves, Repair
+// mends, and a second Check does not find; every block that was not hit is still there.
+func TestCheckFinds(t *testing.T) {
+	for name, tc := range damages {
+		t.Run(name, func(t *testing.T) {
+			dir, want := plantClosed(t)
+			tc.spoil(t, dir)
+			before := files(t, dir)
+			if tc.data {
+				checkTest(t, dir, CheckOptions{}, 0)
+			}
+			r := checkTest(t, dir, CheckOptions{Data: tc.data}, 4)
+			if r.Errors < max(tc.errors, 1) || r.Repaired != 0 {
+				t.Errorf("got %s", r)
+			}
+			if !maps.Equal(files(t, dir), before) {
+				t.Error("Check without Repair changed the directory")
+			}
+			r = checkTest(t, dir, CheckOptions{Repair: true, Data: tc.data}, 1)
+			if r.Repaired != r.Errors {
+				t.Errorf("got %s", r)
+			}
+			r = checkTest(t, dir, CheckOptions{Data: true}, 0)
+			if len(r.Findings) != 0 || !r.Clean {
+				t.Errorf("after Repair: %s", r)
+			}
+			if tc.lost != "" {
+				maps.DeleteFunc(want, func(key, _ string) bool { return strings.HasPrefix(key, tc.lost) })
+			}
+			got, rec := reopened(t, dir)
+			switch name {
+			case "index says less":
+				want["late"] = got["late"]
+			case "index says other":
+				for key := range want {
+					if strings.HasPrefix(key, "g3/") {
+						want[key] = got[key]
+					}
+				}
+			}
+			wantSame(t, got, want)
+			if rec.indexErr != nil || rec.byIndex != int64(len(want)) || r.Blocks != int64(len(want)) {
+				t.Errorf("got %+v; Check counts %d of %d", rec, r.Blocks, len(want))
+			}
+		})
+	}
+}
+
+// TestCheckUnclean: what a crash leaves is no error: no index, a version that was
+// replaced. Repair frees that version, the earlier one, and writes the index.
+func TestCheckUnclean(t *testing.T) {
+	for _, seq := range []uint64{1, 1000} { // earlier, later than in slab 1
+		dir, want := plantClosed(t)
+		d := openTest(t, dir)
+		if err := errors.Join(d.markDirty(), d.close(), os.WriteFile(d.join(indexTmpName), nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		plantLate(t, dir, "model/02/block", seq)
+		if err := os.WriteFile(d.join(indexTmpName), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r := checkTest(t, dir, CheckOptions{Data: true}, 0)
+		if r.Notes != 3 || r.Blocks != 11 || r.Clean {
+			t.Errorf("got %s", r)
+		}
+		checkTest(t, dir, CheckOptions{Repair: true}, 0)
+		if r := checkTest(t, dir, CheckOptions{Data: true}, 0); len(r.Findings) != 0 || r.Blocks != 11 {
+			t.Errorf("got %s", r)
+		}
+		got, rec := reopened(t, dir)
+		if later := got["model/02/block"] != want["model/02/block"]; later != (seq == 1000) || rec.blocks != 11 {
+			t.Errorf("seq %d: got %q, %+v", seq, got["model/02/block"], rec)
+		}
+	}
+}
+
+// TestCheckDataFlips: a flip of any bit of any block's data is found, and costs that block
+// alone; one behind the block costs nothing.
+func TestCheckDataFlips(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	dir, _ := plantClosed(t)
+	for range 60 {
+		slot := rng.Int64N(9)
+		byteInSlot := rng.Int64N(4096)
+		off := 10*4096 + slot*4096 + byteInSlot
+		flip := func(b []byte) { b[0] ^= 1 << (byteInSlot % 8) }
+		patch(t, filepath.Join(dir, slabName(30)), off, flip, 1)
+		hit := slot >= 1 && slot <= 7 && byteInSlot < 4096-(slot-1)
+		exit, blocks := 0, int64(11)
+		if hit {
+			exit, blocks = 4, 10
+		}
+		r := checkTest(t, dir, CheckOptions{Data: true}, exit)
+		if r.Blocks != blocks || hit && (len(r.Findings) != 1 || !strings.HasPrefix(r.Findings[0].Key, fmt.Sprintf("g%d/", slot-1)) ||
+			r.Findings[0].Offset != 10*4096+slot*4096) {
+			t.Errorf("slot %d, byte %d: got %s", slot, byteInSlot, r)
+		}
+		patch(t, filepath.Join(dir, slabName(30)), off, flip, 1)
+	}
+}
+
+// TestCheckLargeBlocks: blocks of several pieces, and neighbours that share one.
+func TestCheckLargeBlocks(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "d")
+	d := openTest(t, dir)
+	f, s := plantSlab(t, d, 1, 9<<20, 3)
+	plantBlock(t, f, s, 0, "large/0", 1, 9<<20)
+	plantBlock(t, f, s, 1, "large/1", 2, 8<<20+1)
+	plantBlock(t, f, s, 2, "small", 3, 5)
+	f2, s2 := plantSlab(t, d, 2, 1<<20, 10)
+	for slot := range uint32(10) {
+		plantBlock(t, f2, s2, slot, fmt.Sprintf("m/%d", slot), 9, 1<<20-int(slot)*5000)
+	}
+	saveTest(t, d)
+	if err := d.close(); err != nil {
+		t.Fatal(err)
+	}
+	if r := checkTest(t, dir, CheckOptions{Data: true}, 0); r.Blocks != 13 || r.DataBytes != r.BlockBytes {
+		t.Errorf("got %+v", r)
+	}
+	for _, off := range []int64{s.dataOff(0) + 9<<20 - 1, s.dataOff(1), s.dataOff(1) + 5<<20, s.dataOff(1) + 8<<20} {
+		flip := func(b []byte) { b[0] ^= 1 }
+		patch(t, f.Name(), off, flip, 1)
+		if r := checkTest(t, dir, CheckOptions{Data: true}, 4); r.Blocks != 12 || r.Errors != 1 || !strings.HasPrefix(r.Findings[0].Key, "large/") {
+			t.Errorf("byte %d: got %s", off, r)
+		}
+		patch(t, f.Name(), off, flip, 1)
+	}
+	patch(t, f2.Name(), s2.dataOff(7)+9, func(b []byte) { b[0]++ }, 1)
+	if r := checkTest(t, dir, CheckOptions{Data: true, Repair: true}, 1); r.Blocks != 12 || r.Findings[0].Key != "m/7" {
+		t.Errorf("got %s", r)
+	}
+	checkTest(t, dir, CheckOptions{Data: true}, 0)
+}
+
+// TestCheckFlips: whatever bit is flipped in whatever file, Repair leaves a directory
+// that is clean, with no block that was not there, and at most those of a slab gone.
+func TestCheckFlips(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	for range 25 {
+		dir, want := plantClosed(t)
+		name := []string{superName, indexName, slabName(1), slabName(2), slabName(30)}[rng.IntN(5)]
+		info, err := os.Stat(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		off, bit := rng.Int64N(info.Size()), byte(1)<<rng.IntN(8)
+		patch(t, filepath.Join(dir, name), off, func(b []byte) { b[0] ^= bit }, 1)
+		r, err := Check(context.Background(), dir, CheckOptions{Data: true, Repair: true})
+		if err != nil {
+			t.Fatalf("%s, byte %d: %v", name, off, err)
+		}
+		if r.ExitCode() > 1 {
+			t.Errorf("%s, byte %d: got %s", name, off, r)
+		}
+		checkTest(t, dir, CheckOptions{Data: true}, 0)
+		got, _ := reopened(t, dir)
+		for key := range got {
+			if got[key] != want[key] {
+				t.Errorf("%s, byte %d: %s: got %q, want %q", name, off, key, got[key], want[key])
+			}
+		}
+		most := map[string]int{superName: 0, indexName: 0, slabName(1): 1, slabName(2): 0, slabName(30): 1}[name]
+		if off < pageBytes && name != superName && name != indexName {
+			most = 7
+		}
+		if lost := len(want) - len(got); lost > most {
+			t.Errorf("%s, byte %d: %d blocks lost, at most %d may be", name, off, lost, most)
+		}
+	}
+}
+
+// TestCheckRefuses: what is no directory of the tier is not touched.
+func TestCheckRefuses(t *testing.T) {
+	dir := t.TempDir()
+	for _, path := range []string{dir, filepath.Join(dir, "absent")} {
+		for _, repair := range []bool{false, true} {
+			_, err := Check(context.Background(), path, CheckOptions{Repair: repair})
+			var why *DirError
+			if !errors.As(err, &why) {
+				t.Errorf("%s: got %v", path, err)
+			}
+		}
+	}
+	if len(files(t, dir)) != 0 {
+		t.Error("something was made")
+	}
+	closed, _ := plantClosed(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := Check(ctx, closed, CheckOptions{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestCheckStale: what is left of other epochs in free slots is no damage: a slab that
+// changed its class has data where its table is now, which may even be slot headers.
+func TestCheckStale(t *testing.T) {
+	dir, _ := plantClosed(t)
+	path := filepath.Join(dir, slabName(2))
+	patch(t, path, 4096+100, noise, 8)
+	patch(t, path, 2*4096, func(b []byte) {
+		h := sampleSlot()
+		if err := h.encode(b); err != nil {
+			t.Fatal(err)
+		}
+		le.PutUint32(b[8:], 7)
+		sealPage(b)
+	}, 4096)
+	if r := checkTest(t, dir, CheckOptions{Data: true, Repair: true}, 0); r.Notes != 1 || r.Blocks != 11 {
+		t.Errorf("got %s", r)
+	}
+}
+
+// TestCheckHoles: space that was promised and is not there is worth a note.
+func TestCheckHoles(t *testing.T) {
+	dir, _ := plantClosed(t)
+	path := filepath.Join(dir, slabName(2))
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 4*4096, 2*4096); err != nil {
+		t.Skipf("no holes here: %v", err)
+	}
+	r := checkTest(t, dir, CheckOptions{}, 0)
+	if r.Notes != 1 || !strings.Contains(r.Findings[0].What, "holes of 8192 bytes") {
+		t.Errorf("got %s", r)
+	}
+}
+
+// TestReport: findings are bounded and counted, the text is for people, the JSON has
+// what the text has.
+func TestReport(t *testing.T) {
+	r := &Report{Dir: "/d", Blocks: 3, BlockBytes: 12}
+	for i := range maxFindings + 5 {
+		r.add(Finding{Severity: SeverityError, Path: "/d/f", Offset: int64(i), Key: "a b", What: "bad", Repaired: i == 1})
+	}
+	r.add(Finding{Severity: SeverityNote, Path: "/d/f", What: "well"})
+	if len(r.Findings) != maxFindings || r.Omitted != 6 || r.Errors != maxFindings+5 || r.Repaired != 1 || r.Notes != 1 || r.ExitCode() != 4 {
+		t.Errorf("got %d kept, %d omitted, %d errors", len(r.Findings), r.Omitted, r.Errors)
+	}
+	text := r.String()
+	for _, want := range []string{
+		"error: /d/f block \"a b\": bad\n", "error: /d/f at 1 block \"a b\": bad (repaired)\n", "... and 6 more\n",
+		"/d: 3 blocks of 12 bytes in 0 slabs, data not read; 1005 errors, 1 repaired\n",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q", want)
+		}
+	}
+	b, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back Report
+	if err := json.Unmarshal(b, &back); err != nil || back.Errors != r.Errors || back.Findings[1] != r.Findings[1] {
+		t.Errorf("got %v", err)
+	}
+	if !strings.Contains(string(b), `"severity":"error","path":"/d/f","offset":1,"key":"a b","what":"bad","repaired":true`) {
+		t.Errorf("got %.300s", b)
+	}
+	for _, tc := range []struct{ errors, repaired, want int64 }{{0, 0, 0}, {2, 2, 1}, {2, 1, 4}} {
+		if got := (&Report{Errors: tc.errors, Repaired: tc.repaired}).ExitCode(); int64(got) != tc.want {
+			t.Errorf("%+v: got %d", tc, got)
+		}
+	}
+}
+
+// TestCheckUnreadable: what the system refuses to read is an error that Repair leaves.
+func TestCheckUnreadable(t *testing.T) {
+	dir, want := plantClosed(t)
+	path := filepath.Join(dir, slabName(1))
+	remove(t, path)
+	if err := os.Mkdir(path, 0o700); err != nil { // fails to be opened, not with ENOENT
+		t.Fatal(err)
+	}
+	r := checkTest(t, dir, CheckOptions{Repair: true}, 4)
+	if _, err := os.Stat(path); err != nil || r.Repaired == r.Errors {
+		t.Errorf("got %v, %s", err, r)
+	}
+	maps.DeleteFunc(want, func(key, _ string) bool { return strings.HasPrefix(key, "model/") })
+	got, rec := reopened(t, dir)
+	wantSame(t, got, want)
+	if len(rec.setAside) != 1 || errors.Is(rec.setAside[0].err, block.ErrCorrupt) {
+		t.Errorf("got %+v", rec)
+	}
+}

@@ -1,0 +1,151 @@
+// Package disk is the SSD tier: blocks in the slots of preallocated slab files,
+// written and read past the page cache.
+//
+//	Tier      tiers.Tier over one or more directories, one a device
+//	Check     fsck: what is wrong with a directory, and repair
+//	slab      one file, cut into equal slots of one size class
+//	superblock, slabHeader, slotHeader, indexHeader   what is on disk, below
+//
+// # Format, version 1
+//
+// All integers are little endian, all checksums CRC-64/NVME. Everything is written in
+// pages of 4096 bytes at offsets that are multiples of 4096. Magic, version and
+// checksum of a page, and the epoch in a slot header, are at the same places in all
+// versions. A reader refuses the directory if any page of it has a version above its
+// own, with an error that names both; reserved bytes are zero when written and ignored
+// when read.
+//
+//	DIR/kvfs-disk        superblock, two copies; locked (flock) while in use
+//	DIR/kvfs-index       compact index, valid after a clean close only
+//	DIR/kvfs-index.tmp   an index that is being written
+//	DIR/slab-00000007    slab number 7
+//
+// Superblock: two pages, at 0 and 4096. The valid one with the higher sequence
+// counts, the other is written next, so that a torn write loses nothing.
+//
+//	   0   8  magic "KVFSDISK"
+//	   8   4  version
+//	  12   4  flags: 1 the index is valid (closed cleanly)
+//	  16  16  uuid of the directory
+//	  32   8  sequence
+//	  40   8  slab bytes: size of the slabs made from now on
+//	  48   8  index generation: of the index that the flag speaks of
+//	  56   8  day: days since the epoch, UTC, of the next field
+//	  64   8  bytes written on that day
+//	4088   8  checksum of bytes 0 to 4087
+//
+// Slab: one page of header, a contiguous table of one page a slot, then the slots.
+// Recovery reads tables, never data.
+//
+//	            0  slab header
+//	         4096  slot header 0
+//	         8192  slot header 1
+//	          ...
+//	4096*(1+n)     slot 0: slot-bytes of data
+//	          ...
+//
+// Slab header:
+//
+//	   0   8  magic "KVFSSLAB"
+//	   8   4  version
+//	  12   4  slab number, as in the file's name
+//	  16  16  uuid of the directory
+//	  32   8  epoch: a slot header with another one is free; random, and another one
+//	          when the slab changes its slot bytes
+//	  40   8  slot bytes, a multiple of 4096
+//	  48   4  slots
+//	4088   8  checksum of bytes 0 to 4087
+//
+// Slot header. A page that is not valid is a free slot; all zeros is how a slot is
+// freed. The slots of a slab that changed its slot bytes are free and their pages hold
+// what was there, old data too. Epoch, seq, and the number of slots are never 0. Key and directories take at
+// most 4000 bytes: a longer key is refused, and of the directories those that do not fit
+// are left out, from the end.
+//
+//	   0   8  magic "KVFSSLOT"
+//	   8   4  version
+//	  12   4  flags: 1 pinned
+//	  16   8  epoch of the slab
+//	  24   8  seq: of two headers with one key the higher counts
+//	  32   8  size of the block in bytes
+//	  40   8  checksum of the block's bytes
+//	  48   8  mtime, nanoseconds since the epoch
+//	  56   8  expires, likewise; 0 never
+//	  64   4  mode
+//	  68   4  uid
+//	  72   4  gid
+//	  76   4  slot, as by its place in the table
+//	  80   2  key bytes
+//	  82   2  directories
+//	  84   4  reserved
+//	  88      key (the path below the mount), then 12 bytes a directory: mode, uid, gid
+//	4088   8  checksum of bytes 0 to 4087
+//
+// The data of a slot is the block followed by zeros up to a multiple of 4096; what
+// comes after that is undefined.
+//
+// Index: a page of header, then chunks of 1 MiB, the last of them cut after its
+// used bytes to whole pages. It is written as kvfs-index.tmp, synced and renamed, and then the
+// superblock is written with the index's generation. It counts only if the
+// superblock's flag is set and the generation is the same. The header:
+//
+//	   0   8  magic "KVFSINDX"
+//	   8   4  version
+//	  12   4  slabs
+//	  16  16  uuid of the directory
+//	  32   8  generation
+//	  40   8  blocks
+//	  48   8  bytes of the file
+//	4088   8  checksum of bytes 0 to 4087
+//
+// A chunk:
+//
+//	 0   8  checksum of bytes 8 to used bytes
+//	 8   4  used bytes, these 24 included
+//	12   4  number of the chunk, from 0
+//	16   8  generation
+//	24      runs
+//
+// A run is slots of one slab, whose slots may go on in the next chunk as another
+// run. Slabs come in ascending order, one without used slots as a run without
+// entries; slots in ascending order. Where a chunk proves damaged, the tables of the
+// slabs tell the rest.
+//
+//	 0   4  slab number
+//	 4   4  slots of the slab
+//	 8   8  epoch of the slab
+//	16   8  slot bytes of the slab
+//	24   4  entries
+//	28   4  reserved
+//	32      entries
+//
+// An entry has no padding. What it says is as in the slot's header.
+//
+//	 0   4  slot
+//	 4   4  flags: 1 pinned
+//	 8   2  key bytes
+//	10   2  directories
+//	12   4  mode
+//	16   4  uid
+//	20   4  gid
+//	24   8  seq
+//	32   8  size
+//	40   8  checksum of the block's bytes
+//	48   8  mtime
+//	56   8  expires
+//	64      key, then 12 bytes a directory
+//
+// # What is written when
+//
+// The flag in the superblock is off, durably, before the first change to a slab, and
+// on again after the index of a clean close.
+//
+// A store writes the data, then the slot's header; between them a crash leaves the
+// slot free. A removal, and an eviction, writes the free header, and the slot is
+// given out again only after that, so that no old header ever stands over new data
+// unless the device reorders writes across a power cut; then the checksum of
+// the data tells. Headers of neighbours go in one write.
+//
+// Nothing is synced per block. A group fdatasync comes every SyncBytes or
+// SyncInterval, at Sync and at Close.
+package disk

@@ -1,0 +1,474 @@
+package disk
+
+import (
+	"cmp"
+	"hash/maphash"
+	"os"
+	"slices"
+
+	"go.uber.org/zap"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/policy"
+)
+
+const (
+	// maxSkips bounds how many blocks in use are passed over in one search for victims.
+	maxSkips = 1024
+	// maxAsked bounds how many victims in a row the Host may refuse.
+	maxAsked = 1024
+	// maxRetries bounds how often a store without room waits for a job to end.
+	maxRetries = 64
+	// maxThefts bounds how many slabs are tried for one store.
+	maxThefts = 4
+)
+
+// enterLocked enters a live slot into the order of its class, as used now. It
+// needs t.mu.
+func (t *Tier) enterLocked(id slotID) {
+	e := t.mu.table.at(id)
+	s := t.mu.slabs[e.slab]
+	t.mu.clock++
+	e.used, s.used = t.mu.clock, t.mu.clock
+	s.live++
+	s.dev.blocks++
+	s.dev.usedBytes += s.hdr.slotBytes
+	t.countPinnedLocked(e, +1)
+	t.orderLocked(id)
+}
+
+// countPinnedLocked counts a block that the user has pinned. It needs t.mu.
+func (t *Tier) countPinnedLocked(e *slotInfo, sign int64) {
+	if e.flags&flagPinned != 0 {
+		t.mu.pinnedBytes += sign * e.size
+	}
+}
+
+// orderLocked adds a slot to the policy of its class. It needs t.mu.
+func (t *Tier) orderLocked(id slotID) {
+	e := t.mu.table.at(id)
+	s := t.mu.slabs[e.slab]
+	hash := maphash.Bytes(t.mu.table.seed, t.mu.table.path(e))
+	s.class.pol.Add(s.policyID(e.slot), hash, s.hdr.slotBytes)
+}
+
+// leaveLocked is the inverse of enterLocked. It needs t.mu.
+func (t *Tier) leaveLocked(id slotID) {
+	e := t.mu.table.at(id)
+	s := t.mu.slabs[e.slab]
+	s.class.pol.Remove(s.policyID(e.slot))
+	s.live--
+	s.dev.blocks--
+	s.dev.usedBytes -= s.hdr.slotBytes
+	t.countPinnedLocked(e, -1)
+	t.mu.table.unlink(id)
+	e.state = slotGone
+}
+
+// giveUpLocked drops a live block: no key leads to it any more, and its header
+// will be freed. It needs t.mu.
+func (t *Tier) giveUpLocked(id slotID) {
+	t.leaveLocked(id)
+	t.dirtyLocked(id)
+}
+
+// freeLocked frees a slot that was given up, if nothing needs it any more. It needs
+// t.mu.
+func (t *Tier) freeLocked(id slotID) {
+	e := t.mu.table.at(id)
+	if e.state != slotGone || e.pins > 0 || e.flags&flagQuarantine != 0 {
+		return
+	}
+	s := t.mu.slabs[e.slab]
+	if e.flags&flagZeroed == 0 && !s.dev.isDown() {
+		return
+	}
+	s.give(e.slot)
+	t.mu.table.release(id)
+}
+
+// unpinLocked lets go of a slot. It needs t.mu.
+func (t *Tier) unpinLocked(id slotID) {
+	t.mu.table.at(id).pins--
+	t.freeLocked(id)
+}
+
+// makeRoom gets slots for r: a free one, a new slab, or what eviction leaves. It
+// fails with ErrNoSpace, or ErrTooLarge if no slab could be so large.
+func (d *device) makeRoom(r *roomRequest) error {
+	t := d.tier
+	size := r.flights[0].source.size
+	if shape := d.slabShape(max(alignUp(size), pageBytes), 0); shape.wantBytes() > d.capacity {
+		return block.ErrTooLarge
+	}
+	for range maxRetries {
+		t.mu.Lock()
+		ended := t.mu.ended
+		t.mu.Unlock()
+		ok, err := d.tryRoom(r, size)
+		if ok || err == nil {
+			return err
+		}
+		if d.isDown() || !t.awaitJob(d, ended) {
+			return err
+		}
+	}
+	return block.ErrNoSpace
+}
+
+// awaitJob waits for one of the jobs that are being told that they are done: their blocks
+// are pinned until then, and the caller may have been told already. False: there is
+// none, nor was one since there were so many that had ended.
+func (t *Tier) awaitJob(d *device, ended uint64) bool {
+	t.mu.Lock()
+	changed, some := t.mu.ended != ended, t.mu.ending > 0
+	if t.mu.endedNext == nil {
+		t.mu.endedNext = make(chan struct{})
+	}
+	wait := t.mu.endedNext
+	t.mu.Unlock()
+	if changed || !some {
+		return changed
+	}
+	select {
+	case <-wait:
+	case <-d.down:
+	}
+	return true
+}
+
+// tryRoom is makeRoom as things are: ok says that r has slots. With ErrNoSpace, nothing
+// can be evicted now.
+func (d *device) tryRoom(r *roomRequest, size int64) (ok bool, err error) {
+	t := d.tier
+	thefts := 0
+	for !d.isDown() {
+		t.mu.Lock()
+		slotBytes := d.slotBytesFor(size)
+		c := d.classOf(slotBytes)
+		if d.bindSomeLocked(c, r) {
+			t.mu.Unlock()
+			return true, nil
+		}
+		steal := thefts < maxThefts && d.betterStealLocked(c)
+		t.mu.Unlock()
+		if d.grow(slotBytes) || d.isDown() {
+			continue
+		}
+		if !steal && d.evict(c, max(len(r.flights), c.reserve())) > 0 {
+			continue
+		}
+		if thefts++; thefts > maxThefts || !d.steal(c, slotBytes) {
+			if steal && d.evict(c, len(r.flights)) > 0 {
+				continue
+			}
+			return false, block.ErrNoSpace
+		}
+	}
+	return false, block.ErrUnavailable
+}
+
+// evictAhead brings the classes that run low back to their reserve.
+func (d *device) evictAhead() {
+	t := d.tier
+	t.mu.Lock()
+	var low []*class
+	for _, c := range d.classes {
+		if c.low {
+			c.low = false
+			low = append(low, c)
+		}
+	}
+	t.mu.Unlock()
+	for _, c := range low {
+		t.mu.Lock()
+		shape := d.slabShape(c.slotBytes, d.slabBytes)
+		n := c.reserve() - c.nfree
+		if d.mayGrowLocked(shape.wantBytes()) {
+			n = 0
+		}
+		t.mu.Unlock()
+		if n > 0 {
+			d.evict(c, n)
+		}
+	}
+}
+
+// victim is a block that the Host is asked about.
+type victim struct {
+	id  slotID
+	key block.Key
+}
+
+// evict evicts about n blocks of a class, at least one if the Host gives up any of the
+// first maxAsked, and writes their headers. It returns how many slots are free for that.
+func (d *device) evict(c *class, n int) int {
+	t := d.tier
+	t.mu.Lock()
+	free := c.nfree
+	t.mu.Unlock()
+	limit := maxAsked // each block once, where there are few
+	for asked, evicted := 0, 0; evicted == 0 && asked < limit; {
+		t.mu.Lock()
+		victims := t.chooseLocked(c, n)
+		limit = min(limit, c.pol.Len()+len(victims))
+		t.mu.Unlock()
+		if len(victims) == 0 {
+			break
+		}
+		evicted = t.askHost(victims)
+		asked += len(victims)
+	}
+	_ = d.flushHeaders() // tried again later; until then the slots are not free
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return c.nfree - free
+}
+
+// chooseLocked takes victims out of the policy of a class. They are pinned. It needs
+// t.mu.
+func (t *Tier) chooseLocked(c *class, n int) (victims []victim) {
+	skips := 0
+	c.pol.Victims(func(pid uint32) policy.Verdict {
+		s, slot := c.byPolicyID(pid)
+		id := s.slots[slot]
+		e := t.mu.table.at(id)
+		switch {
+		case len(victims) == n || skips == maxSkips:
+			return policy.Stop
+		case e.pins > 0 || e.flags&flagPinned != 0:
+			skips++
+			return policy.Skip
+		}
+		victims = append(victims, t.markLocked(id))
+		return policy.Evict
+	})
+	return victims
+}
+
+// markLocked pins a slot while the Host is asked about it. It needs t.mu.
+func (t *Tier) markLocked(id slotID) victim {
+	e := t.mu.table.at(id)
+	e.flags = e.flags&^flagUpdated | flagEvicting
+	e.pins++
+	return victim{id, parsePath(t.mu.table.path(e))}
+}
+
+// askHost evicts those victims that the Host gives up, puts the others back, and
+// unpins them. It returns how many were evicted.
+func (t *Tier) askHost(victims []victim) (evicted int) {
+	host := t.host()
+	leave := make([]bool, len(victims))
+	for i, v := range victims {
+		leave[i] = host == nil || host.MayEvict(v.key)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i, v := range victims {
+		e := t.mu.table.at(v.id)
+		// Leave for one name is not leave for another, to which the block may have
+		// been renamed since.
+		ok := leave[i] && e.flags&flagUpdated == 0
+		e.flags &^= flagEvicting | flagUpdated
+		switch {
+		case e.state != slotLive: // removed meanwhile
+		case ok:
+			t.giveUpLocked(v.id)
+			evicted++
+		default:
+			t.orderLocked(v.id)
+		}
+		t.unpinLocked(v.id)
+	}
+	t.counters.evicted.Add(uint64(evicted))
+	return evicted
+}
+
+// betterStealLocked reports whether a slab of another class should make room for
+// class c: because c has nothing to evict, or because the slab is colder than all of
+// c. It needs Tier.mu.
+func (d *device) betterStealLocked(c *class) bool {
+	var oldest slotID
+	c.pol.Victims(func(pid uint32) policy.Verdict {
+		s, slot := c.byPolicyID(pid)
+		oldest = s.slots[slot]
+		return policy.Stop
+	})
+	if oldest == 0 {
+		return true
+	}
+	cold := d.coldestLocked(c)
+	if cold == nil {
+		return false
+	}
+	return cold.live == 0 || int32(cold.used-d.tier.mu.table.at(oldest).used) < 0
+}
+
+// coldestLocked returns the slab that another class can best do without, nil if
+// there is none. It needs Tier.mu.
+func (d *device) coldestLocked(c *class) *slab {
+	var slabs []*slab
+	for _, o := range d.classes {
+		if o == c {
+			continue
+		}
+		for _, s := range o.slabs {
+			if !s.retired && s.live+s.nfree == int(s.usable) {
+				slabs = append(slabs, s)
+			}
+		}
+	}
+	slices.SortFunc(slabs, func(a, b *slab) int {
+		if (a.live == 0) != (b.live == 0) {
+			return cmp.Compare(a.live, b.live)
+		}
+		return cmp.Compare(int32(a.used-b.used), 0)
+	})
+	for _, s := range slabs {
+		if d.tier.idleLocked(s) {
+			return s
+		}
+	}
+	return nil
+}
+
+// idleLocked reports whether all blocks of a slab may be evicted as far as the
+// tier knows. It needs t.mu.
+func (t *Tier) idleLocked(s *slab) bool {
+	for _, id := range s.slots {
+		if id == 0 {
+			continue
+		}
+		if e := t.mu.table.at(id); e.state != slotLive || e.pins > 0 || e.flags&flagPinned != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// steal empties the coldest slab of another class and gives it, or the capacity
+// that it took, to class c. It reports whether to try again for a slot.
+func (d *device) steal(c *class, slotBytes int64) bool {
+	t := d.tier
+	t.mu.Lock()
+	s := d.coldestLocked(c)
+	if s == nil {
+		t.mu.Unlock()
+		return false
+	}
+	s.class.retire(s)
+	var victims []victim
+	for _, id := range s.slots {
+		if id != 0 {
+			s.class.pol.Remove(s.policyID(t.mu.table.at(id).slot))
+			victims = append(victims, t.markLocked(id))
+		}
+	}
+	t.mu.Unlock()
+	t.askHost(victims)
+	if err := d.flushHeaders(); err != nil {
+		t.mu.Lock()
+		s.class.unretire(s)
+		t.mu.Unlock()
+		return false
+	}
+	t.mu.Lock()
+	// A block stays, or is being read; or they were all given up because the device is
+	// down: then they are there again at the next start.
+	if s.nfree != int(s.usable) || d.isDown() {
+		s.class.unretire(s)
+		t.mu.Unlock()
+		return true
+	}
+	s.class.drop(s)
+	shape := d.slabShape(slotBytes, s.size)
+	t.mu.Unlock()
+	if shape.wantBytes() > s.size {
+		d.deleteSlab(s)
+		return true
+	}
+	return d.reshape(s, c, shape)
+}
+
+// reshape gives an empty slab to class c. A new epoch makes all that the old table
+// says void.
+func (d *device) reshape(s *slab, c *class, shape slabHeader) bool {
+	t := d.tier
+	shape.number = s.hdr.number
+	t.mu.Lock()
+	s.hdr, s.usable = shape, shape.slots
+	t.mu.Unlock()
+	if err := d.writeSlabHeader(s); err != nil {
+		d.deleteSlab(s)
+		return true
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !slices.Contains(d.classes, c) {
+		c = d.classOf(shape.slotBytes)
+	}
+	c.add(s)
+	return true
+}
+
+// deleteSlab deletes the file of a slab that has left its class. If that fails the
+// file goes on counting towards the capacity.
+func (d *device) deleteSlab(s *slab) {
+	t := d.tier
+	t.mu.Lock()
+	t.mu.slabs[s.id] = nil
+	delete(d.slabs, s)
+	s.doomed = true
+	busy := s.syncs > 0 // then the syncer closes the file
+	t.mu.Unlock()
+	if !busy {
+		_ = s.file.Close() // nothing in it is to be kept
+	}
+	err := call(&d.keeperSince, func() error { return os.Remove(s.path) })
+	if err != nil {
+		t.log.Warn("slab not deleted", zap.String("device", d.dir), zap.Uint32("slab", s.hdr.number), zap.Error(err))
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	d.fileBytes -= s.size
+	d.namesDirty = true
+}
+
+// lostAll tells the Host that all blocks of a device are gone, and forgets them. It
+// runs once the device is down.
+func (d *device) lostAll() {
+	t := d.tier
+	t.mu.Lock()
+	host := t.mu.host
+	slabs := make([]*slab, 0, len(d.slabs))
+	for s := range d.slabs {
+		slabs = append(slabs, s)
+	}
+	t.mu.Unlock()
+	for _, s := range slabs {
+		for _, key := range t.forget(s) {
+			if host != nil {
+				host.Lost(key, block.ErrUnavailable)
+			}
+		}
+	}
+}
+
+// forget drops all blocks of a slab from memory and returns their keys.
+func (t *Tier) forget(s *slab) (keys []block.Key) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, id := range s.slots {
+		if id == 0 {
+			continue
+		}
+		e := t.mu.table.at(id)
+		if e.state == slotLive {
+			keys = append(keys, parsePath(t.mu.table.path(e)))
+			t.leaveLocked(id)
+			t.freeLocked(id)
+		}
+	}
+	return keys
+}

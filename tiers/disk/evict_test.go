@@ -1,0 +1,213 @@
+package disk
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// slabFiles returns the sum of the sizes of the slab files of a directory.
+func slabFiles(t *testing.T, dir string) (sum int64) {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(dir, slabPrefix+"*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		info, err := os.Stat(name)
+		if err == nil {
+			sum += info.Size()
+		}
+	}
+	return sum
+}
+
+// TestTinyCapacity stores blocks of random sizes, from less than a page to more than a
+// slab, into a device with room for a few, so that classes steal slabs from each other
+// all the time. The slab files never exceed the capacity; a block is there byte by byte
+// unless the Host gave it up; pinned ones stay (A28, A30, D8).
+func TestTinyCapacity(t *testing.T) {
+	for _, name := range []string{"lru", "arc", "s3fifo"} {
+		t.Run(name, func(t *testing.T) {
+			seed := rand.Uint64()
+			t.Logf("seed %d", seed)
+			rng := rand.New(rand.NewPCG(seed, 0))
+			const capacity = 600 * pageBytes
+			r := newRig(t, 1, capacity, func(o *Options) { o.Policy = name })
+			host := newHost()
+			host.veto = func(key block.Key) bool { return key.Hash[0] == 'v' }
+			r.SetHost(host)
+			held := map[block.Key]stored{}
+			vetoed := 0
+			skipped := 0
+			for i := range 400 {
+				size := 1 + rng.IntN(1<<(2+rng.IntN(18)))
+				b := stored{keyOf(fmt.Sprint("b", i)), 1, bytesOf(uint64(i), size)}
+				if size < 30_000 && vetoed < 8 && rng.IntN(10) == 0 {
+					vetoed++
+					b.key = keyOf(fmt.Sprint("v", i))
+				}
+				o := r.store(t, b)[0]
+				switch o.Status {
+				case tiers.Stored:
+					held[b.key] = b
+				case tiers.Skipped:
+					skipped++
+				default:
+					t.Fatalf("store of %d bytes: %v (%v)", size, o.Status, o.Err)
+				}
+				if sum := slabFiles(t, r.dirs[0]); sum > capacity {
+					t.Fatalf("%d bytes in slab files, the capacity is %d", sum, capacity)
+				}
+				if i%20 == 0 {
+					checkHeld(t, r, host, held)
+				}
+			}
+			checkHeld(t, r, host, held)
+			s := r.Stats()
+			t.Logf("%d evicted, %d skipped, %d held, %d slabs", s.Evicted, skipped, s.Blocks, s.Detail.(*Detail).Devices[0].Slabs)
+			if s.Evicted == 0 || skipped > 100 {
+				t.Errorf("%d evicted, %d skipped", s.Evicted, skipped)
+			}
+			if s.UsedBytes > s.CapacityBytes {
+				t.Errorf("%d of %d bytes used", s.UsedBytes, s.CapacityBytes)
+			}
+			r.reopen(t)
+			checkHeld(t, r, host, held)
+		})
+	}
+}
+
+// checkHeld checks that each block is there with its bytes, or was evicted by leave.
+func checkHeld(t *testing.T, r *rig, host *accountHost, held map[block.Key]stored) {
+	t.Helper()
+	for key, b := range held {
+		o, data := r.load(t, key, int64(len(b.data)))
+		host.Lock()
+		evicted := host.evicted[key] > 0
+		host.Unlock()
+		switch {
+		case o.Status == tiers.Loaded && evicted:
+			t.Errorf("%v is there after the Host was told that it goes", key)
+		case o.Status == tiers.Loaded && bytes.Equal(data, b.data):
+		case o.Status == tiers.Absent && evicted:
+			delete(held, key)
+		default:
+			t.Errorf("%v: %v (%v), evicted by leave: %v", key, o.Status, o.Err, evicted)
+		}
+	}
+}
+
+// TestStealing shows that a class which has no slab yet gets one from a class that fills
+// the device, and that the coldest slab goes.
+func TestStealing(t *testing.T) {
+	r := newRig(t, 1, 16*9*pageBytes, nil) // 16 slabs of 4 slots of a page
+	var small []stored
+	for i := range 64 {
+		small = append(small, stored{keyOf(fmt.Sprint("s", i)), 1, bytesOf(uint64(i), 4096)})
+	}
+	r.mustStore(t, small...)
+	path, _, _ := r.slotOf(t, small[9].key)
+	for i, b := range small {
+		if p, _, _ := r.slotOf(t, b.key); p != path {
+			r.Touch([]block.Key{small[i].key})
+		}
+	}
+	r.mustStore(t, stored{keyOf("large"), 1, bytesOf(1, 3*4096)})
+	for _, b := range small {
+		p := r.presence(t, b.key)
+		if cold := b.key == small[8].key || b.key == small[9].key || b.key == small[10].key || b.key == small[11].key; cold == (p == tiers.Hit) {
+			t.Errorf("%v: %v, in the coldest slab: %v", b.key, p, cold)
+		}
+	}
+	if got, _, _ := r.slotOf(t, keyOf("large")); got != path {
+		t.Errorf("the block is in %s, want the coldest slab, %s", got, path)
+	}
+	r.reopen(t)
+	r.mustLoad(t, stored{keyOf("large"), 1, bytesOf(1, 3*4096)})
+}
+
+// TestShrunk shows that a device opened with less capacity keeps to it.
+func TestShrunk(t *testing.T) {
+	r := newRig(t, 1, 4<<20, nil)
+	for i := range 300 {
+		r.mustStore(t, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), 9000)})
+	}
+	r.opts.Devices[0].CapacityBytes = 1 << 20
+	r.reopen(t)
+	if sum := slabFiles(t, r.dirs[0]); sum > 1<<20 {
+		t.Errorf("%d bytes in slab files", sum)
+	}
+	s := r.Stats()
+	if s.Blocks == 0 || s.Blocks > 100 {
+		t.Errorf("%d blocks", s.Blocks)
+	}
+	_ = r.Blocks(func(h *tiers.Held) bool {
+		var i uint64
+		fmt.Sscan(string(h.Key.Hash), &i)
+		r.mustLoad(t, stored{h.Key, 1, bytesOf(i, 9000)})
+		return true
+	})
+	r.mustStore(t, stored{keyOf("new"), 1, bytesOf(1, 9000)})
+}
+
+// TestStorm runs stores, loads, removals, renames, touches and syncs of few keys by many
+// goroutines on a small tier, with a scrubber at work. Each load yields the bytes whose
+// checksum the outcome names (A32; for the race detector).
+func TestStorm(t *testing.T) {
+	r := newRig(t, 2, 160*pageBytes, func(o *Options) {
+		o.ScrubBytesPerSecond = 100 << 20
+		plainEngines(o)
+	})
+	host := newHost()
+	r.SetHost(host)
+	var wg sync.WaitGroup
+	for n := range 8 {
+		rng := rand.New(rand.NewPCG(uint64(n), 0))
+		wg.Go(func() {
+			for i := range 120 {
+				key := keyOf(fmt.Sprint(rng.IntN(12)))
+				switch rng.IntN(8) {
+				case 0, 1, 2:
+					r.store(t, stored{key, uint64(1 + n*1000 + i), bytesOf(rng.Uint64N(50), 20_000)})
+				case 3, 4:
+					o, data := r.load(t, key, 20_000)
+					if o.Status == tiers.Loaded && block.Sum(data) != o.Sum {
+						t.Errorf("%v: bytes do not match the checksum of the outcome", key)
+					}
+				case 5:
+					r.Remove([]block.Key{key})
+				case 6:
+					r.Update(key, keyOf(fmt.Sprint(rng.IntN(12))), &tiers.Attrs{Seq: uint64(1 + n*1000 + i)})
+				case 7:
+					if err := r.sync(t); err != nil {
+						t.Errorf("Sync: %v", err)
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if s := r.Stats(); s.Corrupt > 0 || s.IOErrors > 0 {
+		t.Errorf("%d corrupt, %d errors", s.Corrupt, s.IOErrors)
+	}
+	r.reopen(t)
+	n := int64(0)
+	_ = r.Blocks(func(h *tiers.Held) bool {
+		n++
+		if o, data := r.load(t, h.Key, h.Size); o.Status != tiers.Loaded || block.Sum(data) != h.Sum {
+			t.Errorf("%v after a restart: %v (%v)", h.Key, o.Status, o.Err)
+		}
+		return true
+	})
+	if got := r.Stats().Blocks; got != n {
+		t.Errorf("Stats counts %d blocks, Blocks %d", got, n)
+	}
+}

@@ -1,0 +1,492 @@
+package disk
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/kvfs/kvfs/directio"
+	"github.com/kvfs/kvfs/directio/faultio"
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// sizes cover what takes other paths: nothing, less than a page, a page, around the
+// limit between staging and mapping, unaligned ends, more than a piece, and more than a
+// slab.
+var sizes = []int{0, 1, 4095, 4096, 4097, 65536, mapBytes - 1, mapBytes, mapBytes + 1, 1 << 20, 1<<20 + 5000, 5<<20 + 1}
+
+// TestBlockSizes stores and loads blocks of all sizes, in one job and one by one,
+// over both engines, with and without a checksum given, before and after a restart
+// (B6, D4).
+func TestBlockSizes(t *testing.T) {
+	for _, engine := range engines(t) {
+		t.Run(engine, func(t *testing.T) {
+			r := newRig(t, 1, 64<<20, func(o *Options) {
+				o.DirectIO.Engine = engine
+				o.SlabBytes = 4 << 20
+			})
+			var all []stored
+			for i, size := range sizes {
+				all = append(all, stored{keyOf(fmt.Sprint("s", i)), 1, bytesOf(uint64(i), size)})
+			}
+			r.mustStore(t, all...)
+			for i, size := range sizes {
+				b := stored{keyOf(fmt.Sprint("t", i)), 1, bytesOf(uint64(i+100), size)}
+				tr := b.transfer(t)
+				tr.Sum = block.Sum(b.data)
+				o := wait(t, "store", begin(r.Store, false, tr))[0]
+				if o.Status != tiers.Stored || o.Sum != tr.Sum || o.Bytes != int64(size) {
+					t.Fatalf("store of %d bytes: %+v", size, o)
+				}
+				all = append(all, b)
+			}
+			for range 2 {
+				for _, b := range all {
+					r.mustLoad(t, b)
+				}
+				r.reopen(t)
+			}
+		})
+	}
+}
+
+// TestUnmappable shows that blocks move through staging where their file cannot be
+// mapped (a descriptor that is open for writing only cannot), and where the staging
+// budget is smaller than the batch.
+func TestUnmappable(t *testing.T) {
+	pool, err := directio.NewPool(directio.PoolOptions{SizeBytes: 64 << 10, UsableRatio: 0.75})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { pool.Close() })
+	r := newRig(t, 1, 32<<20, func(o *Options) { o.Pool = pool })
+	var blocks []stored
+	for i, size := range []int{300_001, 20_000, 20_000, 20_000, 1 << 20} {
+		blocks = append(blocks, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), size)})
+	}
+	r.mustStore(t, blocks...)
+	var transfers []tiers.Transfer
+	var files []*os.File
+	for _, b := range blocks {
+		f, err := os.CreateTemp(t.TempDir(), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		w, err := os.OpenFile(f.Name(), os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Close()
+		if err := f.Truncate(int64(len(b.data))); err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, f)
+		transfers = append(transfers, tiers.Transfer{Key: b.key, Size: int64(len(b.data)), File: w})
+	}
+	for i, o := range wait(t, "load", begin(r.Load, false, transfers...)) {
+		got, err := os.ReadFile(files[i].Name())
+		if err != nil || o.Status != tiers.Loaded || !bytes.Equal(got, blocks[i].data) {
+			t.Errorf("block %d: %v (%v), right bytes: %v (%v)", i, o.Status, o.Err, bytes.Equal(got, blocks[i].data), err)
+		}
+	}
+}
+
+// TestStoreFromStaging shows the way of large blocks whose source cannot be mapped.
+func TestStoreFromStaging(t *testing.T) {
+	r := newRig(t, 1, 32<<20, nil)
+	b := stored{keyOf("pieces"), 1, bytesOf(1, 3<<20+77)}
+	tr := b.transfer(t)
+	c := make(chan []tiers.Outcome, 1)
+	in := &tiers.Job{ID: 1, Blocks: []tiers.Transfer{tr}, Done: func(res *tiers.Result) { c <- res.Outcomes }}
+	j := r.newJob(in, "store")
+	k := r.planStores(j, in)[0]
+	if n, err := r.devices[0].allocate(k.flights); n != 1 || err != nil {
+		t.Fatal(n, err)
+	}
+	r.devices[0].storePieces(k.flights[0])
+	j.submit(nil)
+	if o := wait(t, "store", c)[0]; o.Status != tiers.Stored || o.Sum != block.Sum(b.data) {
+		t.Fatalf("got %+v", o)
+	}
+	r.mustLoad(t, b)
+}
+
+// TestSourceShort shows that a source that ends before its block, be it copied or mapped,
+// fails the block and neither the process nor its neighbours (D4).
+func TestSourceShort(t *testing.T) {
+	r := newRig(t, 1, 32<<20, nil)
+	for _, size := range []int{8192, 1 << 20} {
+		short := stored{keyOf("short"), 1, bytesOf(1, size)}
+		good := stored{keyOf(fmt.Sprint("good", size)), 1, bytesOf(2, size)}
+		tr := short.transfer(t)
+		if err := tr.File.Truncate(5000); err != nil {
+			t.Fatal(err)
+		}
+		out := wait(t, "store", begin(r.Store, false, tr, good.transfer(t)))
+		if out[0].Status != tiers.Failed || !errors.Is(out[0].Err, block.ErrInvalid) {
+			t.Errorf("%d bytes: got %v (%v), want failed with %v", size, out[0].Status, out[0].Err, block.ErrInvalid)
+		}
+		if out[1].Status != tiers.Stored {
+			t.Errorf("neighbour: %v (%v)", out[1].Status, out[1].Err)
+		}
+		r.mustLoad(t, good)
+		if p := r.presence(t, short.key); p != tiers.Miss {
+			t.Errorf("short block: %v", p)
+		}
+	}
+}
+
+// TestFlippedData flips bits of data on disk: Load drops the copy and says so, once
+// with a block that was mapped and once with one that was staged; the slot can be used
+// again (D4).
+func TestFlippedData(t *testing.T) {
+	for i, size := range []int{10_000, 10_000, 1 << 20} {
+		edit := plainEngines
+		if i == 0 {
+			edit = nil
+		}
+		r := newRig(t, 1, 32<<20, edit)
+		host := newHost()
+		r.SetHost(host)
+		b := stored{keyOf("flipped"), 1, bytesOf(1, size)}
+		beside := stored{keyOf("beside"), 1, bytesOf(2, size)}
+		r.mustStore(t, b, beside)
+		path, data, _ := r.slotOf(t, b.key)
+		flip(t, path, data+int64(size)-1)
+		o, _ := r.load(t, b.key, int64(size))
+		if o.Status != tiers.Failed || !errors.Is(o.Err, block.ErrCorrupt) {
+			t.Errorf("got %v (%v), want %v", o.Status, o.Err, block.ErrCorrupt)
+		}
+		if err := host.lossOf(b.key); !errors.Is(err, block.ErrCorrupt) {
+			t.Errorf("Host was told %v, want %v", err, block.ErrCorrupt)
+		}
+		if p := r.presence(t, b.key); p != tiers.Miss {
+			t.Errorf("got %v, want miss", p)
+		}
+		if n := r.Stats().Corrupt; n != 1 {
+			t.Errorf("Corrupt: got %d, want 1", n)
+		}
+		r.mustLoad(t, beside)
+		b.seq = 2
+		r.mustStore(t, b)
+		r.mustLoad(t, b)
+	}
+}
+
+// TestFlippedOnce shows that a block that reads bad once and well the second time is
+// loaded and kept.
+func TestFlippedOnce(t *testing.T) {
+	for _, size := range []int{10_000, 1 << 20} {
+		r := newRig(t, 1, 32<<20, nil)
+		b := stored{keyOf("once"), 1, bytesOf(1, size)}
+		r.mustStore(t, b)
+		var reads atomic.Int64
+		r.rule(func(c faultio.Call) faultio.Fault {
+			return faultio.Fault{Flip: c.Kind == directio.Read && reads.Add(1) == 1, FlipBit: 12345}
+		})
+		r.mustLoad(t, b)
+		if reads.Load() < 2 {
+			t.Errorf("%d reads, want another one", reads.Load())
+		}
+	}
+}
+
+// TestFlippedHeaders flips a bit of the index, of a slot header and of a slab header
+// while the tier is closed. A bad index costs nothing, a bad slot header its block, a
+// bad slab header the slab; what still loads is byte-exact (D4).
+func TestFlippedHeaders(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		hit  func(t *testing.T, dir, slab string, header int64)
+		gone int
+	}{
+		{"index", func(t *testing.T, dir, _ string, _ int64) { flip(t, filepath.Join(dir, indexName), 5000) }, 0},
+		{"slot header", func(t *testing.T, dir, slab string, header int64) {
+			flip(t, slab, header+100)
+			remove(t, filepath.Join(dir, indexName))
+		}, 1},
+		{"slab header", func(t *testing.T, _, slab string, _ int64) { flip(t, slab, 40) }, 20},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRig(t, 1, 8<<20, nil)
+			var blocks []stored
+			for i := range 20 {
+				blocks = append(blocks, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), 3000+i)})
+			}
+			r.mustStore(t, blocks...)
+			slab, _, header := r.slotOf(t, blocks[3].key)
+			if err := r.Close(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			c.hit(t, r.dirs[0], slab, header)
+			r.open(t)
+			gone := 0
+			for _, b := range blocks {
+				if r.presence(t, b.key) == tiers.Miss {
+					gone++
+					continue
+				}
+				r.mustLoad(t, b)
+			}
+			if gone != c.gone {
+				t.Errorf("%d blocks are gone, want %d", gone, c.gone)
+			}
+			for i := range blocks {
+				blocks[i].seq = 2
+			}
+			r.mustStore(t, blocks...)
+			r.reopen(t)
+			for _, b := range blocks {
+				r.mustLoad(t, b)
+			}
+		})
+	}
+}
+
+// TestDeviceFails shows that a device with too many errors goes offline alone: its
+// blocks are reported lost, new ones go to the other device (D9, F5).
+func TestDeviceFails(t *testing.T) {
+	r := newRig(t, 2, 16<<20, nil)
+	host := newHost()
+	r.SetHost(host)
+	var blocks []stored
+	for i := range 60 {
+		blocks = append(blocks, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), 9000)})
+	}
+	r.mustStore(t, blocks...)
+	on := func(b stored) int {
+		path, _, _ := r.slotOf(t, b.key)
+		return slices.Index(r.dirs, filepath.Dir(path))
+	}
+	var first, second []stored
+	for _, b := range blocks {
+		if on(b) == 0 {
+			first = append(first, b)
+		} else {
+			second = append(second, b)
+		}
+	}
+	if len(first) < 15 || len(second) < 15 {
+		t.Fatalf("%d and %d blocks on the devices", len(first), len(second))
+	}
+	r.engine(0).SetRule(func(faultio.Call) faultio.Fault { return faultio.Fault{Err: syscall.EIO} })
+	for _, b := range first {
+		if o, _ := r.load(t, b.key, 9000); o.Status == tiers.Loaded {
+			t.Fatalf("loaded from a device that fails")
+		}
+	}
+	eventually(t, "device offline", func() bool { return r.Stats().State == "degraded" })
+	for _, b := range first {
+		eventually(t, "block lost", func() bool { return host.lossOf(b.key) != nil })
+	}
+	for _, b := range second {
+		r.mustLoad(t, b)
+	}
+	for i := range first {
+		first[i].seq = 2
+	}
+	r.mustStore(t, first...)
+	for _, b := range first {
+		r.mustLoad(t, b)
+	}
+	if err := r.sync(t); err != nil {
+		t.Errorf("Sync of what is left: %v", err)
+	}
+	s := r.Stats()
+	if s.Reason == "" || s.IOErrors < maxErrors || s.Detail.(*Detail).Devices[0].State != "offline" {
+		t.Errorf("status: %q, %d errors, %+v", s.Reason, s.IOErrors, s.Detail.(*Detail).Devices[0])
+	}
+	r.engine(1).SetRule(func(faultio.Call) faultio.Fault { return faultio.Fault{Err: syscall.EIO} })
+	for _, b := range second {
+		r.load(t, b.key, 9000)
+	}
+	eventually(t, "tier offline", func() bool { return r.Stats().State == "offline" })
+	if err := r.Lookup(context.Background(), []block.Key{keyOf("x")}, make([]tiers.Presence, 1)); !errors.Is(err, block.ErrUnavailable) {
+		t.Errorf("Lookup: got %v, want %v", err, block.ErrUnavailable)
+	}
+	if o := r.store(t, stored{keyOf("new"), 1, bytesOf(1, 10)})[0]; !errors.Is(o.Err, block.ErrUnavailable) {
+		t.Errorf("store: got %v (%v), want %v", o.Status, o.Err, block.ErrUnavailable)
+	}
+}
+
+// TestReadError shows that one block that cannot be read is lost alone, and its slot is
+// not used again.
+func TestReadError(t *testing.T) {
+	r := newRig(t, 1, 16<<20, nil)
+	host := newHost()
+	r.SetHost(host)
+	a, b := stored{keyOf("a"), 1, bytesOf(1, 5000)}, stored{keyOf("b"), 1, bytesOf(2, 5000)}
+	r.mustStore(t, a, b)
+	_, bad, _ := r.slotOf(t, a.key)
+	r.rule(func(c faultio.Call) faultio.Fault {
+		if c.Kind == directio.Read && c.Off <= bad && bad < c.Off+int64(c.Bytes) {
+			return faultio.Fault{Err: syscall.EIO}
+		}
+		return faultio.Fault{}
+	})
+	if o, _ := r.load(t, a.key, 5000); o.Status != tiers.Failed || !errors.Is(o.Err, block.ErrUnavailable) {
+		t.Errorf("got %v (%v), want %v", o.Status, o.Err, block.ErrUnavailable)
+	}
+	if err := host.lossOf(a.key); !errors.Is(err, block.ErrUnavailable) {
+		t.Errorf("Host was told %v, want %v", err, block.ErrUnavailable)
+	}
+	r.mustLoad(t, b)
+	a.seq = 2
+	r.mustStore(t, a)
+	if _, at, _ := r.slotOf(t, a.key); at == bad {
+		t.Error("the bad slot was used again")
+	}
+	r.mustLoad(t, a)
+	if s := r.Stats(); s.State != "online" || s.Detail.(*Detail).Devices[0].QuarantinedSlots != 1 {
+		t.Errorf("status: %+v", s)
+	}
+}
+
+// TestStuck shows that jobs on a device that does not answer fail in time, that the
+// other device serves on, and that Close does not hang (D9, D11).
+func TestStuck(t *testing.T) {
+	for _, kind := range []directio.Kind{directio.Read, directio.Write} {
+		t.Run(fmt.Sprint(kind), func(t *testing.T) {
+			// Less staging than the stuck operations could take.
+			pool, err := directio.NewPool(directio.PoolOptions{SizeBytes: 128 << 10, UsableRatio: 0.9})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { pool.Close() })
+			r := newRig(t, 2, 16<<20, func(o *Options) {
+				o.StuckTimeout = 300 * time.Millisecond
+				o.Pool = pool
+			})
+			host := newHost()
+			r.SetHost(host)
+			var blocks []stored
+			for i := range 30 {
+				blocks = append(blocks, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), 6000)})
+			}
+			r.mustStore(t, blocks...)
+			r.engine(0).SetRule(func(c faultio.Call) faultio.Fault { return faultio.Fault{Stuck: c.Kind == kind} })
+			t.Cleanup(r.engine(0).Release)
+			var pending []<-chan []tiers.Outcome
+			for i, b := range blocks {
+				f := memFile(t, make([]byte, 6000))
+				pending = append(pending, begin(r.Load, false, tiers.Transfer{Key: b.key, Size: 6000, File: f}))
+				n := stored{keyOf(fmt.Sprint("new", i)), 1, bytesOf(uint64(i), 6000)}
+				pending = append(pending, begin(r.Store, false, n.transfer(t)))
+			}
+			failed := 0
+			for _, c := range pending {
+				o := wait(t, "job on a stuck device", c)[0]
+				if o.Status == tiers.Failed {
+					failed++
+					if !errors.Is(o.Err, block.ErrUnavailable) {
+						t.Errorf("got %v, want %v", o.Err, block.ErrUnavailable)
+					}
+				}
+			}
+			if failed == 0 {
+				t.Error("no job met the stuck device")
+			}
+			eventually(t, "device offline", func() bool { return r.Stats().State == "degraded" })
+			late := stored{keyOf("late"), 1, bytesOf(9, 6000)}
+			r.mustStore(t, late)
+			r.mustLoad(t, late)
+			done := make(chan error, 1)
+			go func() { done <- r.Close(context.Background()) }()
+			if err := wait(t, "Close", done); !errors.Is(err, block.ErrUnavailable) {
+				t.Errorf("Close: got %v, want %v", err, block.ErrUnavailable)
+			}
+		})
+	}
+}
+
+// TestCloseStuck shows that Close gives up with its context on a device that does not
+// answer, before anybody has found it stuck.
+func TestCloseStuck(t *testing.T) {
+	r := newRig(t, 1, 16<<20, func(o *Options) { o.StuckTimeout = time.Hour })
+	r.engine(0).SetRule(func(c faultio.Call) faultio.Fault { return faultio.Fault{Stuck: true} })
+	t.Cleanup(r.engine(0).Release)
+	b := stored{keyOf("a"), 1, bytesOf(1, 1<<20)}
+	c := begin(r.Store, false, b.transfer(t))
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- r.Close(ctx) }()
+	if err := wait(t, "Close", done); err == nil {
+		t.Error("Close: got success")
+	}
+	if o := wait(t, "store", c)[0]; !errors.Is(o.Err, block.ErrClosed) {
+		t.Errorf("store: got %v (%v), want %v", o.Status, o.Err, block.ErrClosed)
+	}
+}
+
+// TestFileSystemFull shows that a device whose file system is full goes on within what
+// it has: it evicts, and is online (D8).
+func TestFileSystemFull(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("mounting a small file system needs root")
+	}
+	dir := t.TempDir()
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", dir).CombinedOutput(); err != nil {
+		t.Skipf("mount: %v: %s", err, out)
+	}
+	t.Cleanup(func() {
+		if out, err := exec.Command("umount", "-l", dir).CombinedOutput(); err != nil {
+			t.Errorf("umount: %v: %s", err, out)
+		}
+	})
+	r := &rig{dirs: []string{dir}, fault: map[string]*faultio.Engine{}}
+	r.opts = Options{
+		Policy: "lru", AllowTmpfs: true, SlabBytes: 512 << 10,
+		Devices: []DeviceOptions{{Dir: dir, CapacityBytes: 64 << 20}},
+	}
+	r.open(t)
+	for i := range 40 {
+		b := stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), 200_000)}
+		r.mustStore(t, b)
+		r.mustLoad(t, b)
+	}
+	s := r.Stats()
+	d := s.Detail.(*Detail).Devices[0]
+	if s.State != "online" || s.Evicted == 0 || d.Reason == "" || d.SlabFileBytes > 3<<20 {
+		t.Errorf("got %s %q, %d evicted, %d bytes in slabs", s.State, d.Reason, s.Evicted, d.SlabFileBytes)
+	}
+	t.Log(d.Reason)
+}
+
+// TestOpenFails shows that Open reports all that is wrong, and each device that cannot be
+// opened, and leaves the others unlocked (H3).
+func TestOpenFails(t *testing.T) {
+	_, err := Open(context.Background(), Options{Policy: "best", SyncBytes: -1, Devices: []DeviceOptions{{Dir: "", CapacityBytes: 1}}})
+	joined, ok := errors.Unwrap(err).(interface{ Unwrap() []error })
+	if !ok || len(joined.Unwrap()) != 4 || !errors.Is(err, block.ErrInvalid) {
+		t.Errorf("got %v, want four violations", err)
+	}
+	good := t.TempDir()
+	devices := []DeviceOptions{{good, 1 << 20}, {filepath.Join(good, "no", "such"), 1 << 20}, {"/proc", 1 << 20}}
+	if _, err := Open(context.Background(), Options{Devices: devices}); err == nil {
+		t.Fatal("Open of directories that do not exist: got success")
+	} else {
+		t.Log(err)
+	}
+	tier, err := Open(context.Background(), Options{Devices: devices[:1]})
+	if err != nil {
+		t.Fatalf("the good device: %v", err)
+	}
+	if _, err := Open(context.Background(), Options{Devices: devices[:1]}); !errors.Is(err, ErrBusy) {
+		t.Errorf("second Open: got %v, want %v", err, ErrBusy)
+	}
+	if err := tier.Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,351 @@
+package disk
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+var sampleUUID = uuid{0: 0xa0, 15: 0xaf}
+
+func sampleSuper() superblock {
+	return superblock{clean: true, uuid: sampleUUID, seq: 0x0102030405060708, slabBytes: 1 << 28, indexGen: 9, day: 20000, dayBytes: 1 << 33}
+}
+
+func sampleSlab() slabHeader {
+	return slabHeader{number: 7, uuid: sampleUUID, epoch: 0x1112131415161718, slotBytes: 65536, slots: 100}
+}
+
+func sampleSlot() slotHeader {
+	return slotHeader{
+		slot: 3, epoch: 0x1112131415161718, size: 65000, sum: 0x2122232425262728, key: []byte("group/ab\xff"),
+		attrs: tiers.Attrs{Seq: 5, Mode: 0o640, UID: 1000, GID: 1001, Mtime: -1, Expires: 1 << 60, Pinned: true,
+			Dirs: []tiers.DirAttrs{{Mode: 0o755, UID: 1, GID: 2}}},
+	}
+}
+
+// wantBytesAt compares pieces of a page, given in hex by offset, and wants all else but
+// the checksum to be zero.
+func wantBytesAt(t *testing.T, page []byte, want map[int]string) {
+	t.Helper()
+	rest := bytes.Clone(page)
+	for off, digits := range want {
+		w, err := hex.DecodeString(strings.ReplaceAll(digits, " ", ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := page[off : off+len(w)]; !bytes.Equal(got, w) {
+			t.Errorf("at %d: got %x, want %x", off, got, w)
+		}
+		clear(rest[off : off+len(w)])
+	}
+	for i, b := range rest[:min(len(rest), sumOffset)] {
+		if b != 0 {
+			t.Errorf("at %d: got %#x, want 0", i, b)
+		}
+	}
+}
+
+// TestGoldenPages: the bytes of each page are those that the package comment draws, the full
+// key among them (C20).
+func TestGoldenPages(t *testing.T) {
+	page := bytes.Repeat([]byte{0xee}, pageBytes)
+	super := sampleSuper()
+	super.encode(page)
+	wantBytesAt(t, page, map[int]string{
+		0: hex.EncodeToString([]byte("KVFSDISK")), 8: "01000000", 12: "01000000", 16: "a0", 31: "af",
+		32: "0807060504030201", 40: "00000010", 48: "09", 56: "204e", 64: "00000000 02",
+	})
+	if got, want := le.Uint64(page[4088:]), block.Sum(page[:4088]).Sum; got != want {
+		t.Errorf("checksum %x, want %x", got, want)
+	}
+	slab := sampleSlab()
+	slab.encode(page)
+	wantBytesAt(t, page, map[int]string{
+		0: hex.EncodeToString([]byte("KVFSSLAB")), 8: "01000000", 12: "07000000", 16: "a0", 31: "af",
+		32: "1817161514131211", 40: "000001", 48: "64000000",
+	})
+	slot := sampleSlot()
+	if err := slot.encode(page); err != nil {
+		t.Fatal(err)
+	}
+	wantBytesAt(t, page, map[int]string{
+		0: hex.EncodeToString([]byte("KVFSSLOT")), 8: "01000000", 12: "01000000", 16: "1817161514131211",
+		24: "05", 32: "e8fd", 40: "2827262524232221", 48: "ffffffffffffffff", 56: "0000000000000010",
+		64: "a0010000", 68: "e8030000", 72: "e9030000", 76: "03000000", 80: "0900", 82: "0100",
+		88: hex.EncodeToString([]byte("group/ab\xff")) + "ed010000 01000000 02000000",
+	})
+	index := indexHeader{slabs: 2, uuid: sampleUUID, gen: 9, blocks: 3, fileBytes: 8192}
+	index.encode(page)
+	wantBytesAt(t, page, map[int]string{
+		0: hex.EncodeToString([]byte("KVFSINDX")), 8: "01000000", 12: "02000000", 16: "a0", 31: "af",
+		32: "09", 40: "03", 48: "0020",
+	})
+}
+
+// TestGoldenIndex: the same for the chunks of the index.
+func TestGoldenIndex(t *testing.T) {
+	b := bytes.Repeat([]byte{0xee}, pageBytes)
+	r, h := run{slabHeader: sampleSlab(), entries: 1}, sampleSlot()
+	r.encode(b[24:])
+	h.encodeEntry(b[56:], h.attrs.Dirs)
+	chunk := sealChunk(b, 24+32+64+9+12, 2, 9)
+	wantBytesAt(t, chunk, map[int]string{
+		0: hex.EncodeToString(le.AppendUint64(nil, block.Sum(chunk[8:141]).Sum)),
+		8: "8d000000", 12: "02000000", 16: "09",
+		24: "07000000 64000000 1817161514131211 0000010000000000 01000000 00000000",
+		56: "03000000 01000000 0900 0100 a0010000 e8030000 e9030000 05",
+		88: "e8fd", 96: "2827262524232221", 104: "ffffffffffffffff", 112: "0000000000000010",
+		120: hex.EncodeToString([]byte("group/ab\xff")) + "ed010000 01000000 02000000",
+	})
+	if len(chunk) != pageBytes || h.slot != 3 {
+		t.Errorf("chunk of %d bytes", len(chunk))
+	}
+}
+
+// TestRoundTrip: what is decoded is what was encoded.
+func TestRoundTrip(t *testing.T) {
+	var page [pageBytes]byte
+	super := sampleSuper()
+	super.encode(page[:])
+	if got, err := decodeSuperblock(page[:]); err != nil || got != super {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	slab := sampleSlab()
+	slab.encode(page[:])
+	if got, err := decodeSlabHeader(page[:]); err != nil || got != slab {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	index := indexHeader{slabs: 2, uuid: sampleUUID, gen: 9, blocks: 3, fileBytes: 8192}
+	index.encode(page[:])
+	if got, err := decodeIndexHeader(page[:]); err != nil || got != index {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	slot := sampleSlot()
+	if err := slot.encode(page[:]); err != nil {
+		t.Fatal(err)
+	}
+	var got slotHeader
+	if err := got.decode(page[:]); err != nil || !sameSlot(&got, &slot) {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	entry := make([]byte, entryBytes(&slot, slot.attrs.Dirs)+1)
+	slot.encodeEntry(entry, slot.attrs.Dirs)
+	rest, err := got.decodeEntry(entry)
+	if got.epoch = slot.epoch; err != nil || len(rest) != 1 || !sameSlot(&got, &slot) {
+		t.Errorf("got %+v, %d left, %v", got, len(rest), err)
+	}
+}
+
+func sameSlot(a, b *slotHeader) bool {
+	var p, q [pageBytes]byte
+	return a.encode(p[:]) == nil && b.encode(q[:]) == nil && p == q
+}
+
+// TestSlotLimits: a key that does not fit is refused, directories that do not are cut
+// from the end.
+func TestSlotLimits(t *testing.T) {
+	var page [pageBytes]byte
+	dirs := make([]tiers.DirAttrs, 400)
+	for i := range dirs {
+		dirs[i].UID = uint32(i)
+	}
+	for _, tc := range []struct{ keyBytes, dirs int }{
+		{1, 333}, {4, 333}, {5, 332}, {3988, 1}, {3989, 0}, {4000, 0}, {4001, -1}, {4096, -1},
+	} {
+		h, key := sampleSlot(), strings.Repeat("n/", 2048)[:tc.keyBytes]
+		if key[len(key)-1] == '/' {
+			key = key[:len(key)-1] + "n"
+		}
+		h.key, h.attrs.Dirs = []byte(key), dirs
+		err := h.encode(page[:])
+		if err2 := checkKey(key); (err == nil) != (err2 == nil) {
+			t.Errorf("%d bytes: encode says %v, checkKey %v", tc.keyBytes, err, err2)
+		}
+		if tc.dirs < 0 {
+			if !errors.Is(err, block.ErrNameTooLong) {
+				t.Errorf("%d bytes of key: got %v", tc.keyBytes, err)
+			}
+			continue
+		}
+		var got slotHeader
+		if err = errors.Join(err, got.decode(page[:])); err != nil || string(got.key) != key || len(got.attrs.Dirs) != tc.dirs {
+			t.Fatalf("%d bytes of key: got %d, %d directories, want %d, %v", tc.keyBytes, len(got.key), len(got.attrs.Dirs), tc.dirs, err)
+		}
+		for i, d := range got.attrs.Dirs {
+			if d.UID != uint32(i) {
+				t.Errorf("directory %d is %d", i, d.UID)
+			}
+		}
+	}
+}
+
+// pages are one of each kind, with its decoder.
+func pages(t testing.TB) map[string]struct {
+	page   []byte
+	decode func([]byte) error
+} {
+	super, slab, slot := sampleSuper(), sampleSlab(), sampleSlot()
+	index := indexHeader{slabs: 2, uuid: sampleUUID, gen: 9, blocks: 3, fileBytes: 8192}
+	type row = struct {
+		page   []byte
+		decode func([]byte) error
+	}
+	m := map[string]row{
+		"superblock":  {make([]byte, pageBytes), func(b []byte) error { _, err := decodeSuperblock(b); return err }},
+		"slab header": {make([]byte, pageBytes), func(b []byte) error { _, err := decodeSlabHeader(b); return err }},
+		"slot header": {make([]byte, pageBytes), func(b []byte) error { return new(slotHeader).decode(b) }},
+		"index":       {make([]byte, pageBytes), func(b []byte) error { _, err := decodeIndexHeader(b); return err }},
+	}
+	super.encode(m["superblock"].page)
+	slab.encode(m["slab header"].page)
+	index.encode(m["index"].page)
+	if err := slot.encode(m["slot header"].page); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// TestFlippedPages: no flip of any one bit, and no cut, is believed.
+func TestFlippedPages(t *testing.T) {
+	for what, p := range pages(t) {
+		for i := range len(p.page) * 8 {
+			p.page[i/8] ^= 1 << (i % 8)
+			if err := p.decode(p.page); !errors.Is(err, block.ErrCorrupt) {
+				t.Errorf("%s, bit %d: got %v", what, i, err)
+			}
+			p.page[i/8] ^= 1 << (i % 8)
+		}
+		for n := range len(p.page) {
+			if err := p.decode(p.page[:n]); !errors.Is(err, block.ErrCorrupt) {
+				t.Errorf("%s, %d bytes: got %v", what, n, err)
+			}
+		}
+		if err := p.decode(p.page); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// TestLaterVersions: each structure of a later version is refused with an error that
+// names it, and version 0 is damage.
+func TestLaterVersions(t *testing.T) {
+	for what, p := range pages(t) {
+		for _, v := range []uint32{2, 1 << 31} {
+			le.PutUint32(p.page[8:], v)
+			sealPage(p.page)
+			var later *VersionError
+			if err := p.decode(p.page); !errors.As(err, &later) || *later != (VersionError{what, "", v, 1}) {
+				t.Errorf("%s %d: got %v", what, v, err)
+			}
+		}
+		le.PutUint32(p.page[8:], 0)
+		sealPage(p.page)
+		if err := p.decode(p.page); !errors.Is(err, block.ErrCorrupt) {
+			t.Errorf("%s 0: got %v", what, err)
+		}
+	}
+	err := &VersionError{What: "slab header", Path: "/d/slab-00000001", Got: 2, Want: 1}
+	want := "/d/slab-00000001: slab header has format version 2, this kvfs reads up to version 1: upgrade kvfs"
+	if err.Error() != want {
+		t.Errorf("got %q", err)
+	}
+}
+
+// TestImpossibleFields: pages with a good checksum that say what cannot be.
+func TestImpossibleFields(t *testing.T) {
+	for _, tc := range []struct {
+		what string
+		off  int
+		hex  string
+	}{
+		{"superblock", 47, "80"},             // negative slab bytes
+		{"superblock", 71, "80"},             // negative bytes of the day
+		{"slab header", 12, "ffffffff"},      // number of nine digits
+		{"slab header", 32, "00000000 0000"}, // not yet 0
+		{"slab header", 40, "01"},            // odd slot bytes
+		{"slab header", 40, "0000000000"},    // no slot bytes
+		{"slab header", 47, "80"},            // negative
+		{"slab header", 48, "00000000"},      // no slots
+		{"slab header", 48, "ffffffff"},      // too many
+		{"slot header", 24, "00"},            // seq 0
+		{"slot header", 39, "80"},            // negative size
+		{"slot header", 80, "0000"},          // no key
+		{"slot header", 80, "ffff"},          // key beyond the page
+		{"slot header", 82, "4e01"},          // directories beyond the page
+		{"slot header", 88, "2f"},            // absolute path
+		{"slot header", 89, "00"},            // NUL
+		{"index", 48, "01"},                  // odd size
+		{"index", 55, "80"},
+		{"index", 47, "80"},
+	} {
+		p := pages(t)[tc.what]
+		w, err := hex.DecodeString(strings.ReplaceAll(tc.hex, " ", ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		copy(p.page[tc.off:], w)
+		if tc.what == "slab header" && tc.off == 32 {
+			clear(p.page[32:40])
+		}
+		sealPage(p.page)
+		if err := p.decode(p.page); !errors.Is(err, block.ErrCorrupt) {
+			t.Errorf("%s with %s at %d: got %v", tc.what, tc.hex, tc.off, err)
+		}
+	}
+}
+
+// TestNames: the names of slabs, and which names are ours.
+func TestNames(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		number uint32
+		ok     bool
+		ours   bool
+	}{
+		{"slab-00000007", 7, true, true},
+		{"slab-99999999", 99999999, true, true},
+		{"slab-0000007", 0, false, false},
+		{"slab-000000007", 0, false, false},
+		{"slab-0000000x", 0, false, false},
+		{"slab-00000007.tmp", 0, false, true},
+		{"kvfs-disk", 0, false, true},
+		{"kvfs-index.tmp", 0, false, true},
+		{"lost+found", 0, false, true},
+		{"notes.txt", 0, false, false},
+	} {
+		number, ok := parseSlabName(tc.name)
+		if ok != tc.ok || ok && (number != tc.number || slabName(number) != tc.name) || ours(tc.name) != tc.ours {
+			t.Errorf("%s: got %d, %v, ours %v", tc.name, number, ok, ours(tc.name))
+		}
+	}
+}
+
+// TestSlabLayout: slots of a slab neither overlap nor leave the file, which is no larger
+// than was asked for.
+func TestSlabLayout(t *testing.T) {
+	for _, slotBytes := range []int64{4096, 65536, 1 << 20, 3 << 20} {
+		for _, slabBytes := range []int64{0, 4096, 3 * 4096, 1 << 20, 64 << 20, 1<<30 + 1} {
+			h := slabHeader{number: 1, epoch: 1, slotBytes: slotBytes, slots: slotsFor(slabBytes, slotBytes)}
+			if h.slots == 0 {
+				if slabBytes >= slotBytes+2*pageBytes {
+					t.Errorf("no slot of %d in %d", slotBytes, slabBytes)
+				}
+				continue
+			}
+			if err := h.check("slab"); err != nil {
+				t.Error(err)
+			}
+			last := h.slots - 1
+			if h.wantBytes() > slabBytes || slabBytes-h.wantBytes() > slotBytes+2*pageBytes ||
+				h.headerOff(last)+pageBytes != h.dataOff(0) || h.dataOff(last)+slotBytes != h.wantBytes() {
+				t.Errorf("%d slots of %d in %d: %d bytes", h.slots, slotBytes, slabBytes, h.wantBytes())
+			}
+		}
+	}
+}

@@ -1,0 +1,175 @@
+package disk
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/kvfs/kvfs/directio"
+	"github.com/kvfs/kvfs/directio/faultio"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// rig is a tier with engines that a test can make fail.
+type rig struct {
+	*Tier
+	opts  Options
+	dirs  []string
+	mu    sync.Mutex
+	fault map[string]*faultio.Engine // by directory; those of plainEngines are not here
+}
+
+// plainEngines has newRig use engines as they are, which can start operations without a
+// goroutine that waits for them, as those of faultio cannot.
+func plainEngines(o *Options) {
+	o.Engine = func(ctx context.Context, _ string) (directio.Engine, error) { return directio.Open(ctx, o.DirectIO) }
+}
+
+// newRig opens a tier over n new directories of capacity bytes each. edit changes the
+// options; nil changes nothing.
+func newRig(t *testing.T, n int, capacity int64, edit func(*Options)) *rig {
+	t.Helper()
+	r := &rig{fault: make(map[string]*faultio.Engine)}
+	r.opts = Options{Policy: "lru"}
+	for range n {
+		dir := t.TempDir()
+		r.dirs = append(r.dirs, dir)
+		r.opts.Devices = append(r.opts.Devices, DeviceOptions{Dir: dir, CapacityBytes: capacity})
+	}
+	if edit != nil {
+		edit(&r.opts)
+	}
+	direct := r.opts.DirectIO
+	if r.opts.Engine != nil {
+		r.open(t)
+		return r
+	}
+	r.opts.Engine = func(ctx context.Context, dir string) (directio.Engine, error) {
+		inner, err := directio.Open(ctx, direct)
+		if err != nil {
+			return nil, err
+		}
+		e := faultio.New(inner, nil)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.fault[dir] = e
+		return e, nil
+	}
+	r.open(t)
+	return r
+}
+
+// open opens the tier, again after a Close.
+func (r *rig) open(t *testing.T) {
+	t.Helper()
+	tier, err := Open(context.Background(), r.opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Tier = tier
+	t.Cleanup(func() { _ = tier.Close(context.Background()) })
+}
+
+// reopen closes the tier and opens it again.
+func (r *rig) reopen(t *testing.T) {
+	t.Helper()
+	if err := r.Close(context.Background()); err != nil {
+		t.Fatalf("Close: %v", err)
+	}
+	r.open(t)
+}
+
+// engine returns the engine of device i.
+func (r *rig) engine(i int) *faultio.Engine {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.fault[r.dirs[i]]
+}
+
+// rule sets the rule of all engines.
+func (r *rig) rule(rule faultio.Rule) {
+	for i := range r.dirs {
+		if e := r.engine(i); e != nil {
+			e.SetRule(rule)
+		}
+	}
+}
+
+// crash opens a tier on what the old one has written by now; nothing that it does
+// later gets there.
+func (r *rig) crash(t *testing.T) *rig {
+	t.Helper()
+	next := &rig{opts: r.opts, fault: r.fault}
+	next.opts.Devices = nil
+	for i, dir := range r.dirs {
+		to := t.TempDir()
+		copyDir(t, dir, to)
+		next.dirs = append(next.dirs, to)
+		o := r.opts.Devices[i]
+		o.Dir = to
+		next.opts.Devices = append(next.opts.Devices, o)
+	}
+	next.open(t)
+	r.rule(nil)
+	if err := r.Close(context.Background()); err != nil {
+		t.Errorf("Close of the tier that crashed: %v", err)
+	}
+	return next
+}
+
+// copyDir copies the files of a directory.
+func copyDir(t *testing.T, from, to string) {
+	t.Helper()
+	names, err := os.ReadDir(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range names {
+		data, err := os.ReadFile(filepath.Join(from, e.Name()))
+		if os.IsNotExist(err) {
+			continue
+		}
+		if err == nil {
+			err = os.WriteFile(filepath.Join(to, e.Name()), data, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// slotOf returns the file and the offset of a block's data, and of its header.
+func (r *rig) slotOf(t *testing.T, key block.Key) (path string, data, header int64) {
+	t.Helper()
+	r.Tier.mu.Lock()
+	defer r.Tier.mu.Unlock()
+	id := r.Tier.mu.table.findKey(key)
+	if id == 0 {
+		t.Fatalf("%v is not held", key)
+	}
+	at := r.placeLocked(id)
+	return at.slab.path, at.data, at.header
+}
+
+// flip inverts a bit of a file.
+func flip(t *testing.T, path string, off int64) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var b [1]byte
+	if _, err := f.ReadAt(b[:], off); err != nil {
+		t.Fatal(err)
+	}
+	b[0] ^= 0x10
+	if _, err := f.WriteAt(b[:], off); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Sync(); err != nil {
+		t.Fatal(err)
+	}
+}

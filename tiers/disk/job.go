@@ -1,0 +1,168 @@
+package disk
+
+import (
+	"errors"
+	"sync/atomic"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// What a block of a job is doing.
+const (
+	blockOpen uint32 = iota // queued, or with the device: may be given up
+	blockBusy               // its file is in use for a moment
+	blockDone
+)
+
+// job is a tiers.Job under way.
+//
+// A device can keep an operation for ever, so whoever fails the jobs of a failed
+// device must not wait for the goroutine that waits for the kernel. Each
+// block is therefore finished by whoever comes first: a worker, which has to enter
+// before it uses the file and again when the device has answered, or abandon.
+// What the kernel may still use then is the worker's own, not the job's.
+type job struct {
+	t     *Tier
+	id    tiers.JobID
+	op    string
+	done  func(*tiers.Result)
+	keys  []block.Key
+	out   []tiers.Outcome // each owned by who has entered the block
+	state []atomic.Uint32
+	left  atomic.Int64 // blocks not done, and one for the submission
+
+	accepted bool     // counted in Tier.mu.jobs; constant after submit
+	pinned   []slotID // guarded by Tier.mu until the job is complete
+}
+
+// newJob accepts a job. Its submit must follow.
+func (t *Tier) newJob(in *tiers.Job, op string) *job {
+	j := &job{t: t, id: in.ID, op: op, done: in.Done}
+	j.keys = make([]block.Key, len(in.Blocks))
+	j.out = make([]tiers.Outcome, len(in.Blocks))
+	j.state = make([]atomic.Uint32, len(in.Blocks))
+	j.left.Store(int64(len(in.Blocks)) + 1)
+	for i := range in.Blocks {
+		j.keys[i] = in.Blocks[i].Key
+	}
+	return j
+}
+
+// submit hands the tasks to their devices. If nothing is left to wait for, a
+// goroutine of its own completes the job, for Done must not run within Store or Load.
+func (j *job) submit(tasks []*task) {
+	for _, k := range tasks {
+		k.dev.submit(k)
+	}
+	if j.left.Add(-1) == 0 {
+		go j.complete() // ends with Done; Close waits for it by Tier.mu.jobs
+	}
+}
+
+// enter claims block i, to use its file. False: it was given up.
+func (j *job) enter(i int) bool { return j.state[i].CompareAndSwap(blockOpen, blockBusy) }
+
+// leave is the inverse of enter.
+func (j *job) leave(i int) { j.state[i].Store(blockOpen) }
+
+// finish ends block i, which the caller has entered.
+func (j *job) finish(i int, o tiers.Outcome) {
+	o.Key = j.keys[i]
+	j.out[i] = o
+	j.state[i].Store(blockDone)
+	j.count(o)
+	if j.left.Add(-1) == 0 {
+		j.complete()
+	}
+}
+
+// abandon ends block i unless somebody has entered or ended it.
+func (j *job) abandon(i int, o tiers.Outcome) bool {
+	if !j.enter(i) {
+		return false
+	}
+	j.finish(i, o)
+	return true
+}
+
+// failed is the outcome for an error, which is wrapped in a kind.
+func (j *job) failed(i int, err error) tiers.Outcome {
+	return tiers.Outcome{Status: tiers.Failed, Err: j.t.fail(j.op, j.keys[i], kindOf(err))}
+}
+
+// skipped is the outcome for want of room: kind is ErrNoSpace or ErrBudget.
+func (j *job) skipped(i int, kind error) tiers.Outcome {
+	return tiers.Outcome{Status: tiers.Skipped, Err: j.t.fail(j.op, j.keys[i], kind)}
+}
+
+func (j *job) count(o tiers.Outcome) {
+	c := &j.t.counters
+	switch {
+	case o.Status == tiers.Stored:
+		c.stored.Add(1)
+		c.storedBytes.Add(uint64(o.Bytes))
+	case o.Status == tiers.Loaded:
+		c.loaded.Add(1)
+		c.loadedBytes.Add(uint64(o.Bytes))
+	case o.Status == tiers.Skipped && errors.Is(o.Err, block.ErrBudget):
+		c.budget.Add(1)
+	case o.Status == tiers.Skipped && errors.Is(o.Err, block.ErrNoSpace):
+		c.noSpace.Add(1)
+	}
+}
+
+// complete calls Done, then lets go of the slots of the job.
+func (j *job) complete() {
+	t := j.t
+	t.mu.Lock()
+	t.mu.ending++
+	t.mu.Unlock()
+	j.done(&tiers.Result{Job: j.id, Outcomes: j.out})
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.mu.ending--
+	t.mu.ended++
+	if t.mu.endedNext != nil {
+		close(t.mu.endedNext)
+		t.mu.endedNext = nil
+	}
+	for _, id := range j.pinned {
+		t.unpinLocked(id)
+	}
+	j.pinned = nil
+	if !j.accepted {
+		return
+	}
+	if t.mu.jobs--; t.mu.jobs == 0 && t.mu.closing {
+		close(t.mu.idle)
+	}
+}
+
+// acceptLocked counts the job, or ends all its blocks with ErrClosed if the tier is
+// closing. It needs Tier.mu.
+func (j *job) acceptLocked() bool {
+	if !j.t.mu.closing {
+		j.accepted = true
+		j.t.mu.jobs++
+		return true
+	}
+	for i := range j.out {
+		j.settle(i, j.failed(i, block.ErrClosed))
+	}
+	return false
+}
+
+// settle ends block i before the job is submitted.
+func (j *job) settle(i int, o tiers.Outcome) {
+	if !j.enter(i) {
+		panic("disk: block of a new job is in use")
+	}
+	j.finish(i, o)
+}
+
+// pinLocked holds a slot until the job is complete. It needs Tier.mu.
+func (j *job) pinLocked(id slotID) {
+	j.t.mu.table.at(id).pins++
+	j.pinned = append(j.pinned, id)
+}

@@ -1,0 +1,202 @@
+package disk
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// patience is how long a test waits for what must happen.
+const patience = 2 * time.Minute
+
+// memFile returns a file in memory with content.
+func memFile(t testing.TB, content []byte) *os.File {
+	t.Helper()
+	fd, err := unix.MemfdCreate("block", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := os.NewFile(uintptr(fd), "block")
+	t.Cleanup(func() { f.Close() })
+	if _, err := f.Write(content); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// bytesOf returns the content that stands for a number.
+func bytesOf(n uint64, size int) []byte {
+	var seed [32]byte
+	binary.LittleEndian.PutUint64(seed[:], n)
+	b := make([]byte, size)
+	_, _ = rand.NewChaCha8(seed).Read(b)
+	return b
+}
+
+// keyOf returns a key for a name.
+func keyOf(name string) block.Key { return block.Key{Group: "group", Hash: block.Hash(name)} }
+
+// stored is a block that a test stores.
+type stored struct {
+	key  block.Key
+	seq  uint64
+	data []byte
+}
+
+// transfer is one for storing b.
+func (b *stored) transfer(t testing.TB) tiers.Transfer {
+	return tiers.Transfer{
+		Key: b.key, Size: int64(len(b.data)), File: memFile(t, b.data),
+		Attrs: tiers.Attrs{Seq: b.seq, Mode: 0o640, Dirs: []tiers.DirAttrs{{Mode: 0o750, UID: 7, GID: 8}}},
+	}
+}
+
+var jobIDs struct {
+	sync.Mutex
+	last tiers.JobID
+}
+
+// begin submits a job and returns where its outcomes will be.
+func begin(submit func(*tiers.Job), force bool, transfers ...tiers.Transfer) <-chan []tiers.Outcome {
+	c := make(chan []tiers.Outcome, 1)
+	jobIDs.Lock()
+	jobIDs.last++
+	id := jobIDs.last
+	jobIDs.Unlock()
+	submit(&tiers.Job{ID: id, Force: force, Blocks: transfers, Done: func(res *tiers.Result) { c <- res.Outcomes }})
+	return c
+}
+
+// wait returns what comes out of c.
+func wait[T any](t testing.TB, what string, c <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-time.After(patience):
+		t.Fatalf("%s: nothing within %v", what, patience)
+		panic("unreachable")
+	}
+}
+
+// store stores blocks in one job.
+func (r *rig) store(t testing.TB, blocks ...stored) []tiers.Outcome {
+	t.Helper()
+	var transfers []tiers.Transfer
+	for i := range blocks {
+		transfers = append(transfers, blocks[i].transfer(t))
+	}
+	out := wait(t, "store", begin(r.Store, false, transfers...))
+	for _, tr := range transfers {
+		tr.File.Close()
+	}
+	return out
+}
+
+// mustStore stores blocks, which must succeed.
+func (r *rig) mustStore(t testing.TB, blocks ...stored) {
+	t.Helper()
+	for _, o := range r.store(t, blocks...) {
+		if o.Status != tiers.Stored {
+			t.Fatalf("store %v: got %v (%v), want stored", o.Key, o.Status, o.Err)
+		}
+	}
+}
+
+// load loads one block of size bytes. data is what the file holds then.
+func (r *rig) load(t testing.TB, key block.Key, size int64) (o tiers.Outcome, data []byte) {
+	t.Helper()
+	f := memFile(t, bytes.Repeat([]byte{0xa5}, int(size)))
+	defer f.Close()
+	o = wait(t, "load", begin(r.Load, false, tiers.Transfer{Key: key, Size: size, File: f}))[0]
+	data = make([]byte, size)
+	if _, err := f.ReadAt(data, 0); err != nil && size > 0 {
+		t.Fatal(err)
+	}
+	return o, data
+}
+
+// mustLoad loads a block, which must have its bytes.
+func (r *rig) mustLoad(t testing.TB, b stored) {
+	t.Helper()
+	o, data := r.load(t, b.key, int64(len(b.data)))
+	if o.Status != tiers.Loaded || !bytes.Equal(data, b.data) {
+		t.Fatalf("load %v: got %v (%v), right bytes: %v", b.key, o.Status, o.Err, bytes.Equal(data, b.data))
+	}
+}
+
+// sync calls Sync and waits for it.
+func (r *rig) sync(t testing.TB) error {
+	t.Helper()
+	c := make(chan error, 1)
+	r.Sync(func(err error) { c <- err })
+	return wait(t, "sync", c)
+}
+
+// presence looks up one key.
+func (r *rig) presence(t testing.TB, key block.Key) tiers.Presence {
+	t.Helper()
+	var out [1]tiers.Presence
+	if err := r.Lookup(context.Background(), []block.Key{key}, out[:]); err != nil {
+		t.Fatal(err)
+	}
+	return out[0]
+}
+
+// eventually waits until ok says so.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !ok(); {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within %v", what, patience)
+		}
+		time.Sleep(time.Millisecond) // reason: polls for what has no event
+	}
+}
+
+// accountHost is a Host that keeps account, and refuses the keys that veto names.
+type accountHost struct {
+	sync.Mutex
+	veto    func(key block.Key) bool
+	evicted map[block.Key]int
+	lost    map[block.Key]error
+}
+
+func newHost() *accountHost {
+	return &accountHost{evicted: make(map[block.Key]int), lost: make(map[block.Key]error)}
+}
+
+// MayEvict gives leave unless veto refuses.
+func (h *accountHost) MayEvict(key block.Key) bool {
+	h.Lock()
+	defer h.Unlock()
+	if h.veto != nil && h.veto(key) {
+		return false
+	}
+	h.evicted[key]++
+	return true
+}
+
+// Lost notes why.
+func (h *accountHost) Lost(key block.Key, err error) {
+	h.Lock()
+	defer h.Unlock()
+	h.lost[key] = err
+}
+
+// lossOf returns why a key was lost, nil if it was not.
+func (h *accountHost) lossOf(key block.Key) error {
+	h.Lock()
+	defer h.Unlock()
+	return h.lost[key]
+}

@@ -1,0 +1,388 @@
+package disk
+
+import (
+	"cmp"
+	"context"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/directio"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+const (
+	// keeperTick is how often the keeper looks for what nobody told it: headers that
+	// could not be written.
+	keeperTick = time.Second
+	// headerPages is how many headers the keeper writes at a time.
+	headerPages = 64
+	// fullRetry is how long a device that was full is not asked for a new slab.
+	fullRetry = time.Minute
+)
+
+// roomRequest is a store that waits for slots.
+type roomRequest struct {
+	flights []*flight // of one class
+	done    chan struct{}
+	n       int // how many of them got a slot, or with err, are told of it
+	err     error
+}
+
+// keep is the keeper of a device: it writes headers, makes room, and passes on
+// calls of Sync, until the device fails or is closed.
+func (d *device) keep() {
+	tick := time.NewTicker(keeperTick)
+	defer tick.Stop()
+	for {
+		select {
+		case <-d.keeperKick:
+		case <-tick.C:
+		case <-d.down:
+			return
+		case <-d.keeperStop:
+			return
+		}
+		syncs := d.takeSyncs()
+		err := d.flushHeaders()
+		d.serveRoom()
+		d.evictAhead()
+		if err == nil {
+			err = d.flushHeaders()
+		}
+		d.passSyncs(syncs, err)
+	}
+}
+
+// kick wakes a goroutine that waits on c, a channel with room for one.
+func kick(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// call runs fn, which makes system calls that only return when the device answers.
+// The watchdog sees how long it takes.
+func call(since *stopwatch, fn func() error) error {
+	since.start()
+	defer since.stop()
+	return fn()
+}
+
+// dirtyLocked has the header of a slot written as it is then. It needs t.mu.
+func (t *Tier) dirtyLocked(id slotID) {
+	e := t.mu.table.at(id)
+	e.flags &^= flagZeroed
+	if e.flags&flagDirty != 0 {
+		return
+	}
+	e.flags |= flagDirty
+	d := t.mu.slabs[e.slab].dev
+	d.dirty = append(d.dirty, id)
+	kick(d.keeperKick)
+}
+
+// flushHeaders writes the headers that are to be written by now. What fails is tried
+// again at the next tick.
+func (d *device) flushHeaders() error {
+	t := d.tier
+	t.mu.Lock()
+	left := len(d.dirty)
+	t.mu.Unlock()
+	var first error
+	for left > 0 && !d.isDown() {
+		list := d.takeDirty(left)
+		left -= len(list)
+		for part := range slices.Chunk(list, headerPages) {
+			if err := d.flushPart(part); err != nil && first == nil {
+				first = err
+			}
+		}
+	}
+	return first
+}
+
+// dirtyHeader is a header to write. Its slot may have been freed since.
+type dirtyHeader struct {
+	id         slotID
+	slab, slot uint32
+}
+
+// takeDirty returns up to n of the headers to write, the oldest, in the order of
+// their places.
+func (d *device) takeDirty(n int) []dirtyHeader {
+	t := d.tier
+	t.mu.Lock()
+	n = min(n, len(d.dirty), 64*headerPages) // not too much under the lock
+	list := make([]dirtyHeader, n)
+	for i, id := range d.dirty[:n] {
+		e := t.mu.table.at(id)
+		list[i] = dirtyHeader{id, e.slab, e.slot}
+	}
+	if d.dirty = d.dirty[n:]; len(d.dirty) == 0 {
+		d.dirty = nil
+	}
+	t.mu.Unlock()
+	slices.SortFunc(list, func(a, b dirtyHeader) int {
+		return cmp.Or(cmp.Compare(a.slab, b.slab), cmp.Compare(a.slot, b.slot))
+	})
+	return list
+}
+
+// flushPart writes up to headerPages headers, neighbours as one.
+func (d *device) flushPart(list []dirtyHeader) error {
+	t := d.tier
+	var ops []directio.Op
+	var slabs []*slab
+	mem := d.headers.Bytes()
+	t.mu.Lock()
+	var ids []slotID
+	for _, h := range list {
+		e := t.mu.table.at(h.id)
+		if e.flags&flagDirty == 0 || e.slab != h.slab || e.slot != h.slot {
+			continue // freed, and perhaps used again: then it is in the list once more
+		}
+		e.flags &^= flagDirty
+		at := t.placeLocked(h.id)
+		page := mem[len(ids)*pageBytes:][:pageBytes]
+		ids = append(ids, h.id)
+		clear(page)
+		if e.state == slotLive {
+			h := t.mu.table.header(e, at.slab.hdr.epoch)
+			if err := h.encode(page); err != nil {
+				panic("disk: key checked by Store: " + err.Error())
+			}
+		}
+		last := len(ops) - 1
+		if last >= 0 && ops[last].File == at.file && ops[last].Off+int64(len(ops[last].Mem)) == at.header {
+			ops[last].Mem = ops[last].Mem[:len(ops[last].Mem)+pageBytes]
+			continue
+		}
+		ops = append(ops, directio.Op{Kind: directio.Write, File: at.file, Mem: page, Off: at.header})
+		slabs = append(slabs, at.slab)
+	}
+	t.mu.Unlock()
+	if len(ids) == 0 {
+		return nil
+	}
+	err := d.do(ops, slabs...)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, id := range ids {
+		e := t.mu.table.at(id)
+		switch {
+		case e.flags&flagDirty != 0: // changed meanwhile, and in the list again
+		case err != nil:
+			e.flags |= flagDirty
+			d.dirty = append(d.dirty, id)
+		case e.state == slotGone:
+			e.flags |= flagZeroed
+			t.freeLocked(id)
+		}
+	}
+	return err
+}
+
+// allocate gives slots to the first of the flights, which it returns the number
+// of. It waits for the keeper if there is no room at once. With an error, which may
+// be ErrNoSpace, ErrTooLarge or ErrUnavailable, n flights are to be told of it.
+func (d *device) allocate(flights []*flight) (n int, err error) {
+	t := d.tier
+	t.mu.Lock()
+	slotBytes := d.slotBytesFor(flights[0].source.size)
+	n = 1
+	for n < len(flights) && d.slotBytesFor(flights[n].source.size) == slotBytes {
+		n++
+	}
+	r := &roomRequest{flights: flights[:n], done: make(chan struct{})}
+	if len(d.room) == 0 && d.bindSomeLocked(d.classOf(slotBytes), r) {
+		t.mu.Unlock()
+		return r.n, nil
+	}
+	d.room = append(d.room, r)
+	t.mu.Unlock()
+	kick(d.keeperKick)
+	select {
+	case <-r.done:
+		return r.n, r.err
+	case <-d.down:
+	}
+	// The keeper ends when the device is down, perhaps with r in hand.
+	<-d.keeperGone
+	select {
+	case <-r.done:
+		return r.n, r.err
+	default:
+		return n, block.ErrUnavailable
+	}
+}
+
+// bindSomeLocked gives slots to as many flights of r as lie together. It needs Tier.mu.
+func (d *device) bindSomeLocked(c *class, r *roomRequest) bool {
+	s, first, n := c.takeRun(len(r.flights))
+	if n == 0 {
+		return false
+	}
+	r.n = n
+	d.tier.bindLocked(s, first, r.flights[:n])
+	if !c.low && c.nfree < c.reserve() {
+		c.low = true
+		kick(d.keeperKick)
+	}
+	return true
+}
+
+// serveRoom answers the stores that wait, in their order.
+func (d *device) serveRoom() {
+	t := d.tier
+	for {
+		t.mu.Lock()
+		if len(d.room) == 0 {
+			t.mu.Unlock()
+			return
+		}
+		r := d.room[0]
+		t.mu.Unlock()
+		if err := d.makeRoom(r); err != nil {
+			r.n, r.err = len(r.flights), err
+		}
+		t.mu.Lock()
+		d.room = d.room[1:]
+		t.mu.Unlock()
+		close(r.done)
+		if d.isDown() {
+			return
+		}
+	}
+}
+
+// slabShape returns the header of a new slab for slots of slotBytes in a file of up
+// to fileBytes, or else one with a single slot.
+func (d *device) slabShape(slotBytes, fileBytes int64) slabHeader {
+	h := slabHeader{uuid: d.uuid, slotBytes: slotBytes, slots: max(slotsFor(fileBytes, slotBytes), 1)}
+	for h.epoch == 0 {
+		h.epoch = rand.Uint64()
+	}
+	return h
+}
+
+// mayGrowLocked reports whether a slab file of n bytes more is within the capacity.
+// It needs Tier.mu.
+func (d *device) mayGrowLocked(n int64) bool {
+	return d.fileBytes+n <= d.capacity && (d.fullAt.IsZero() || time.Since(d.fullAt) > fullRetry)
+}
+
+// grow makes a slab for slots of slotBytes and reports whether it could.
+func (d *device) grow(slotBytes int64) bool {
+	t := d.tier
+	t.mu.Lock()
+	h := d.slabShape(slotBytes, d.slabBytes)
+	h.number = d.nextNumber
+	size := h.wantBytes()
+	if !d.mayGrowLocked(size) || h.number > maxSlabNumber {
+		t.mu.Unlock()
+		return false
+	}
+	d.nextNumber++
+	d.fileBytes += size
+	t.mu.Unlock()
+
+	s := &slab{dev: d, hdr: h, usable: h.slots, size: size, path: d.home.slabPath(h.number)}
+	err := call(&d.keeperSince, func() error { return d.createSlab(s) })
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err != nil {
+		d.fileBytes -= size
+		d.growthFailedLocked(err)
+		return false
+	}
+	d.fullAt = time.Time{}
+	d.namesDirty = true
+	t.addSlabLocked(s)
+	d.classOf(slotBytes).add(s)
+	return true
+}
+
+// growthFailedLocked takes note of why there is no new slab. It needs Tier.mu.
+func (d *device) growthFailedLocked(err error) {
+	d.fullAt = time.Now()
+	d.fullReason = "device full at " + sizeText(d.fileBytes)
+	if !isFull(err) {
+		d.fullReason = "no new slab: " + err.Error()
+		d.tier.counters.ioErrors.Add(1)
+	}
+	d.tier.log.Warn("no new slab", zap.String("device", d.dir), zap.Int64("bytes", d.fileBytes), zap.Error(err))
+}
+
+// createSlab makes the file of a slab, with its blocks allocated and its header
+// written. If it fails no file is left.
+func (d *device) createSlab(s *slab) (err error) {
+	if s.file, err = directio.OpenFile(s.path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
+		return err
+	}
+	err = unix.Fallocate(s.file.Fd(), 0, 0, s.size)
+	if err == unix.EOPNOTSUPP {
+		err = s.file.OS().Truncate(s.size)
+	}
+	if err == nil {
+		err = d.writeSlabHeader(s)
+	}
+	if err != nil {
+		_ = s.file.Close()
+		_ = os.Remove(s.path)
+	}
+	return err
+}
+
+// writeSlabHeader writes the header of a slab. It uses the keeper's buffer.
+func (d *device) writeSlabHeader(s *slab) error {
+	page := d.headers.Bytes()[:pageBytes]
+	s.hdr.encode(page)
+	return d.do([]directio.Op{{Kind: directio.Write, File: s.file, Mem: page}}, s)
+}
+
+// do has the engine do ops, and afterwards counts what was written and what failed.
+// slabs are those that ops write to.
+func (d *device) do(ops []directio.Op, slabs ...*slab) error {
+	err := d.engine.Do(d.ctx, ops)
+	var written int64
+	for i := range ops {
+		if ops[i].Kind == directio.Write {
+			written += int64(ops[i].N)
+		}
+		if ofDevice(ops[i].Err) {
+			d.ioError(ops[i].Err)
+		}
+	}
+	if written == 0 && len(slabs) == 0 {
+		return err
+	}
+	t := d.tier
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.spendLocked(d, written)
+	for _, s := range slabs {
+		if s != nil {
+			s.dirty = true
+		}
+	}
+	if d.unsynced += written; d.unsynced >= t.opts.SyncBytes {
+		kick(d.syncKick)
+	}
+	return err
+}
+
+// withGrace returns a context that ends with ctx, but not before some grace has passed.
+func withGrace(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
+	out, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.AfterFunc(grace, cancel)
+		context.AfterFunc(out, func() { timer.Stop() })
+	})
+	return out, func() { stop(); cancel() }
+}

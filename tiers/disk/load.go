@@ -1,0 +1,317 @@
+package disk
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"syscall"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/directio"
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// fetch is one block on its way up. Its slot is pinned until its job is complete.
+type fetch struct {
+	job   *job
+	index int
+	id    slotID
+	dest  transfer // with the sum that is recorded
+	at    place
+}
+
+// Load copies the blocks of in up into their files; see tiers.Tier. A block that is
+// still being stored fails with ErrPending.
+func (t *Tier) Load(in *tiers.Job) {
+	j := t.newJob(in, "load")
+	j.submit(t.planLoads(j, in))
+}
+
+// planLoads pins what is to be loaded and cuts it into tasks.
+func (t *Tier) planLoads(j *job, in *tiers.Job) []*task {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !j.acceptLocked() {
+		return nil
+	}
+	var fetches []fetch
+	for i := range in.Blocks {
+		if f, ok := t.planLoadLocked(j, i, &in.Blocks[i]); ok {
+			fetches = append(fetches, f)
+		}
+	}
+	// Neighbours on a device are read as one.
+	slices.SortStableFunc(fetches, func(a, b fetch) int {
+		return cmp.Or(cmp.Compare(a.at.slab.id, b.at.slab.id), cmp.Compare(a.at.slot, b.at.slot))
+	})
+	plan := planner{tasks: make(map[*device]*task)}
+	for _, f := range fetches {
+		plan.add(f.at.slab.dev, j, f.dest.size, func(k *task) { k.fetches = append(k.fetches, f) })
+	}
+	return plan.all
+}
+
+// planLoadLocked pins the slot of one block. It needs t.mu.
+func (t *Tier) planLoadLocked(j *job, i int, tr *tiers.Transfer) (f fetch, ok bool) {
+	id := t.mu.table.findKey(tr.Key)
+	if id == 0 {
+		if t.mu.flights[tr.Key] != nil {
+			j.settle(i, j.failed(i, block.ErrPending))
+		} else {
+			j.settle(i, tiers.Outcome{Status: tiers.Absent})
+		}
+		return f, false
+	}
+	e := t.mu.table.at(id)
+	if e.size != tr.Size || tr.Sum.Valid && tr.Sum.Sum != e.sum {
+		j.settle(i, tiers.Outcome{Status: tiers.Absent})
+		return f, false
+	}
+	t.touchLocked(id)
+	j.pinLocked(id)
+	sum := block.Checksum{Sum: e.sum, Valid: true}
+	return fetch{job: j, index: i, id: id, dest: transfer{tr.File, tr.Size, sum}, at: t.placeLocked(id)}, true
+}
+
+// load runs a task of loads.
+func (d *device) load(k *task) {
+	if k.fetches[0].dest.size >= mapBytes {
+		d.loadMapped(&k.fetches[0])
+		return
+	}
+	d.loadStaged(k.fetches)
+}
+
+// errMismatch: what was read does not have the checksum that is recorded.
+var errMismatch = fmt.Errorf("checksum mismatch: %w", block.ErrCorrupt)
+
+// loadMapped loads a large block straight into the mapping of its file.
+func (d *device) loadMapped(f *fetch) {
+	if !f.job.enter(f.index) {
+		return
+	}
+	var m *directio.Mapping
+	err := allocate(f.dest.file, f.dest.size)
+	if err == nil {
+		m, err = directio.Map(f.dest.file, f.dest.size, true)
+	}
+	f.job.leave(f.index)
+	if errors.Is(err, block.ErrNoSpace) {
+		d.endLoad(f, err)
+		return
+	}
+	if err != nil {
+		d.loadPieces(f)
+		return
+	}
+	defer m.Close()
+	for range 2 { // a bad copy is read again once: the first time may have been the bus
+		err = d.do([]directio.Op{{Kind: directio.Read, File: f.at.file, Mem: m.Bytes(), Off: f.at.data}}, nil)
+		if err == nil {
+			var bad error
+			if err = directio.Guard(func() { bad = f.verify(m.Bytes()) }); err == nil {
+				err = bad
+			}
+		}
+		if !errors.Is(err, errMismatch) {
+			break
+		}
+	}
+	d.endLoad(f, err)
+}
+
+// allocate makes the pages of a file that is to be mapped: where the device writes into
+// a hole of a full tmpfs, it fails with EFAULT.
+func allocate(file *os.File, size int64) error {
+	for {
+		err := unix.Fallocate(int(file.Fd()), 0, 0, size)
+		switch err {
+		case nil:
+			return nil
+		case unix.EINTR:
+			continue
+		case unix.ENOSPC:
+			return block.ErrNoSpace
+		}
+		return os.NewSyscallError("fallocate", err)
+	}
+}
+
+// verify compares the start of mem with the recorded checksum.
+func (f *fetch) verify(mem []byte) error {
+	if block.Sum(mem[:f.dest.size]) != f.dest.sum {
+		return errMismatch
+	}
+	return nil
+}
+
+// endLoad ends a block that was loaded, or not because of err. A copy that is bad is
+// dropped first.
+func (d *device) endLoad(f *fetch, err error) {
+	if err == nil {
+		if f.job.enter(f.index) {
+			f.loaded()
+		}
+		return
+	}
+	if kind := lossOf(err); kind != nil {
+		d.tier.lose(f.id, f.at, kind, err)
+		err = fmt.Errorf("%w: %w", kind, err)
+	}
+	f.job.abandon(f.index, f.job.failed(f.index, err))
+}
+
+// loaded ends a block that the caller has entered.
+func (f *fetch) loaded() {
+	f.job.finish(f.index, tiers.Outcome{Status: tiers.Loaded, Bytes: f.dest.size, Sum: f.dest.sum})
+}
+
+// lossOf returns why a copy that could not be read is lost, nil if it is not.
+func lossOf(err error) error {
+	for _, errno := range []error{syscall.EIO, syscall.ENODATA, syscall.EREMOTEIO, syscall.EILSEQ, syscall.EUCLEAN} {
+		if errors.Is(err, errno) {
+			return block.ErrUnavailable
+		}
+	}
+	if errors.Is(err, errMismatch) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return block.ErrCorrupt
+	}
+	return nil
+}
+
+// lose drops a copy that is bad, if it is still the one that counts, and tells the
+// Host. A slot that cannot be read is not used again.
+func (t *Tier) lose(id slotID, at place, kind, why error) {
+	t.mu.Lock()
+	e := t.mu.table.at(id)
+	lost := e.state == slotLive
+	var key block.Key
+	if lost {
+		key = parsePath(t.mu.table.path(e))
+		if !errors.Is(why, errMismatch) {
+			t.quarantineLocked(id)
+		}
+		t.giveUpLocked(id)
+	}
+	host := t.mu.host
+	t.mu.Unlock()
+	if !lost {
+		return
+	}
+	if errors.Is(kind, block.ErrCorrupt) {
+		t.counters.corrupt.Add(1)
+	}
+	t.log.Warn("block lost", zap.String("group", string(key.Group)), zap.String("hash", string(key.Hash)),
+		zap.String("device", at.slab.dev.dir), zap.Uint32("slab", at.slab.hdr.number), zap.Uint32("slot", at.slot), zap.Error(why))
+	if host != nil {
+		host.Lost(key, kind)
+	}
+}
+
+// loadPieces loads a large block whose file cannot be mapped, through a staging
+// buffer.
+func (d *device) loadPieces(f *fetch) {
+	size := f.dest.size
+	n := d.staging.piece(size, 0)
+	buf, err := d.staging.acquire(d.ctx, n)
+	if err != nil {
+		d.endLoad(f, err)
+		return
+	}
+	defer buf.Release()
+	for range 2 {
+		err = nil
+		crc := block.NewChecksum()
+		for off := int64(0); off < size && err == nil; off += n {
+			piece := buf.Bytes()[:min(n, alignUp(size-off))]
+			err = d.do([]directio.Op{{Kind: directio.Read, File: f.at.file, Mem: piece, Off: f.at.data + off}}, nil)
+			if err != nil {
+				break
+			}
+			piece = piece[:min(n, size-off)]
+			crc.Write(piece)
+			if !f.job.enter(f.index) {
+				return
+			}
+			_, err = f.dest.file.WriteAt(piece, off)
+			f.job.leave(f.index)
+		}
+		if err != nil || crc.Sum64() == f.dest.sum.Sum {
+			break
+		}
+		err = errMismatch
+	}
+	d.endLoad(f, err)
+}
+
+// loadStaged loads small blocks, which lie in ascending order, through one staging
+// buffer. Those that touch are read as one.
+func (d *device) loadStaged(fetches []fetch) {
+	var need int64
+	for i := range fetches {
+		need += fetches[i].bytes()
+	}
+	buf, err := d.staging.acquire(d.ctx, need)
+	var budget *directio.BudgetError
+	if n := len(fetches); n > 1 && errors.As(err, &budget) {
+		d.loadStaged(fetches[:n/2])
+		d.loadStaged(fetches[n/2:])
+		return
+	}
+	if errors.As(err, &budget) {
+		d.loadMapped(&fetches[0])
+		return
+	}
+	if err != nil {
+		for i := range fetches {
+			d.endLoad(&fetches[i], err)
+		}
+		return
+	}
+	defer buf.Release()
+	ops, opOf := stagedReads(fetches, buf.Bytes())
+	_ = d.do(ops, nil) // looked at op by op
+	mem := buf.Bytes()
+	for i := range fetches {
+		f := &fetches[i]
+		piece := mem[:f.bytes()]
+		mem = mem[f.bytes():]
+		err := ops[opOf[i]].Err
+		if err == nil {
+			err = f.verify(piece)
+		}
+		if err != nil && lossOf(err) != nil {
+			// Alone and again: the neighbour may have been the bad one.
+			err = d.do([]directio.Op{{Kind: directio.Read, File: f.at.file, Mem: piece, Off: f.at.data}}, nil)
+			if err == nil {
+				err = f.verify(piece)
+			}
+		}
+		d.writeOut(f, piece, err)
+	}
+}
+
+// bytes is how much of the device a block takes.
+func (f *fetch) bytes() int64 { return max(alignUp(f.dest.size), pageBytes) }
+
+// writeOut copies a small block from staging into its file.
+func (d *device) writeOut(f *fetch, mem []byte, err error) {
+	if err != nil {
+		d.endLoad(f, err)
+		return
+	}
+	if !f.job.enter(f.index) {
+		return
+	}
+	if _, err := f.dest.file.WriteAt(mem[:f.dest.size], 0); err != nil {
+		f.job.finish(f.index, f.job.failed(f.index, err))
+		return
+	}
+	f.loaded()
+}

@@ -1,0 +1,161 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// The reading of whole directories: so many pieces of at most so many bytes are with the
+// kernel or with a core at a time.
+const (
+	pieceBytes   = 4 << 20
+	pieceBuffers = 6
+	pieceReaders = 4
+)
+
+// piece is a part of a file that is read at one go.
+type piece struct {
+	f   *os.File
+	off int64  // a multiple of pageBytes
+	n   int    // bytes wanted, a multiple of pageBytes, at most pieceBytes
+	buf []byte // what was read, shorter if the file ends before
+
+	slab  *slabFound // whose piece it is, if any one's
+	first uint32     // slot, of the first page of a table or of the data
+	state []pageState
+	err   error // of the read
+
+	blocks []checkEntry // that lie here, slot by slot
+	part   bool         // or only the part of blocks[0] that begins at from
+	from   int64
+
+	done chan struct{}
+	mem  []byte
+}
+
+// readPieces reads what next returns, until that is nil, runs check on each piece on
+// one of several goroutines, and then use on the caller's, in order. It returns the
+// first error of next or use, or ctx's, and only when no read is under way any
+// more: a device that never answers keeps it for ever.
+func readPieces(ctx context.Context, next func() (*piece, error), check func(*piece), use func(*piece) error) (err error) {
+	mem, err := mapMemory(pieceBytes * pieceBuffers)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unix.Munmap(mem)) }()
+	jobs := make(chan *piece, pieceBuffers)
+	var wg sync.WaitGroup
+	for range pieceReaders {
+		wg.Go(func() { // ends when jobs is closed, below
+			for p := range jobs {
+				p.buf, p.err = readFull(p.f, p.mem[:p.n], p.off)
+				if p.err == nil {
+					check(p)
+				}
+				close(p.done)
+			}
+		})
+	}
+	defer wg.Wait()
+	defer close(jobs)
+
+	var free [][]byte
+	for b := mem; len(b) > 0; b = b[pieceBytes:] {
+		free = append(free, b[:pieceBytes:pieceBytes])
+	}
+	var queue []*piece
+	for more := true; ; {
+		for more && len(free) > 0 {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			p, err := next()
+			if err != nil {
+				return err
+			}
+			if p == nil {
+				more = false
+				break
+			}
+			p.mem, free = free[len(free)-1], free[:len(free)-1]
+			p.done = make(chan struct{})
+			jobs <- p // never blocks: as many places as buffers
+			queue = append(queue, p)
+		}
+		if len(queue) == 0 {
+			return nil
+		}
+		p := queue[0]
+		queue = queue[1:]
+		<-p.done
+		if err := use(p); err != nil {
+			return err
+		}
+		free = append(free, p.mem)
+	}
+}
+
+// mapMemory returns zeroed memory that O_DIRECT accepts.
+func mapMemory(bytes int) ([]byte, error) {
+	mem, err := unix.Mmap(-1, 0, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return nil, os.NewSyscallError("mmap", err)
+	}
+	return mem, nil
+}
+
+// readFull reads until buf is full or the file ends, and returns what was read, in whole
+// pages.
+func readFull(f *os.File, buf []byte, off int64) ([]byte, error) {
+	n := 0
+	for n < len(buf) {
+		m, err := unix.Pread(int(f.Fd()), buf[n:], off+int64(n))
+		if err == unix.EINTR || err == unix.EAGAIN {
+			continue
+		}
+		if err != nil {
+			return nil, &os.PathError{Op: "read", Path: f.Name(), Err: err}
+		}
+		n += m
+		if m == 0 || m%pageBytes != 0 { // O_DIRECT ends unaligned at the end of the file only
+			break
+		}
+	}
+	return buf[:n-n%pageBytes], nil
+}
+
+// writeFull writes all of buf.
+func writeFull(f *os.File, buf []byte, off int64) error {
+	for len(buf) > 0 {
+		n, err := unix.Pwrite(int(f.Fd()), buf, off)
+		if err == unix.EINTR || err == unix.EAGAIN {
+			continue
+		}
+		if err == nil && n == 0 {
+			err = io.ErrShortWrite
+		}
+		if err != nil {
+			return &os.PathError{Op: "write", Path: f.Name(), Err: err}
+		}
+		buf, off = buf[n:], off+int64(n)
+	}
+	return nil
+}
+
+// openDirect is openFile with O_DIRECT, or without where the file system has none:
+// these files are read and written once, so that the page cache is only a detour.
+func (d *directory) openDirect(name string, flags int) (*os.File, error) {
+	f, err := d.openFile(name, flags|unix.O_DIRECT)
+	if errors.Is(err, unix.EINVAL) {
+		return d.openFile(name, flags)
+	}
+	return f, err
+}
+
+func (d *directory) join(name string) string { return filepath.Join(d.path, name) }

@@ -1,0 +1,354 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"math/bits"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// slabFound is a slab that can be used.
+type slabFound struct {
+	slabHeader
+	path      string
+	fileBytes int64 // as the file is; less than wantBytes if truncated
+	// usable is how many slots, from the first, lie within the file with table and
+	// data. The others must not be used.
+	usable uint32
+	next   uint32 // the first slot that the index has not told about
+}
+
+// slabProblem is a slab that was set aside: it is neither used nor touched.
+type slabProblem struct {
+	number uint32
+	path   string
+	err    error // wraps ErrCorrupt, or that of the system
+}
+
+// recoverFuncs is told what a directory holds. Both are called on the goroutine
+// that called recover, never in parallel.
+type recoverFuncs struct {
+	// slab is called for each usable slab, all of them before the first slot, in the
+	// order of their numbers. s stays valid.
+	slab func(s *slabFound)
+	// slot is called for each used slot. h, with its key and Dirs, is valid until slot
+	// returns. Two slots may come with one key, after a crash between a
+	// store and the removal of what it replaces: the one with the higher Seq counts,
+	// of two equal ones the first, and the caller must free the other. Slots of one
+	// slab come in ascending order.
+	slot func(s *slabFound, h *slotHeader)
+}
+
+// recovered tells what recover has seen.
+type recovered struct {
+	slabs     int
+	blocks    int64 // given to slot, of which
+	byIndex   int64 // came from the index
+	indexErr  error // why the index was not used, or not to its end; nil if it was
+	setAside  []slabProblem
+	badSlots  int64 // damaged slot headers: free
+	stale     int64 // free slots with what is not of this epoch: headers, data
+	truncated int64 // used slots whose data lie beyond the end of the file: not given
+	took      time.Duration
+}
+
+// errUnclean is why the index is not used after a crash.
+var errUnclean = errors.New("not closed cleanly")
+
+// recover reads what the directory holds: from the index if the superblock says
+// that it is valid, else, and from where the index proves damaged, from the tables of
+// the slabs. It changes nothing on disk. It fails with a VersionError if anything is of
+// a later version, with an error of the system if the directory cannot be listed, and
+// with ctx's; damage is reported in the result only.
+func (d *directory) recover(ctx context.Context, fn recoverFuncs) (*recovered, error) {
+	start := time.Now()
+	slabs, aside, err := d.findSlabs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r := &recovered{slabs: len(slabs), setAside: aside}
+	for _, s := range slabs {
+		fn.slab(s)
+	}
+	give := func(s *slabFound, h *slotHeader) {
+		r.blocks++
+		fn.slot(s, h)
+	}
+	super := d.superblock()
+	if super.clean {
+		r.indexErr = d.readIndex(ctx, &super, slabs, func(s *slabFound, h *slotHeader) {
+			if h.slot >= s.usable {
+				r.truncated++
+				return
+			}
+			r.byIndex++
+			give(s, h)
+		}, nil)
+	} else {
+		r.indexErr = errUnclean
+	}
+	var later *VersionError
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	} else if errors.As(r.indexErr, &later) {
+		return nil, later
+	}
+	err = d.readTables(ctx, slabs, func(s *slabFound, slot uint32, st pageState, h *slotHeader, err error) {
+		switch st {
+		case pageUsed:
+			if slot >= s.usable {
+				r.truncated++
+			} else {
+				give(s, h)
+			}
+		case pageBad:
+			r.badSlots++
+		case pageStale:
+			r.stale++
+		}
+	})
+	r.took = time.Since(start)
+	return r, err
+}
+
+// findSlabs reads the headers of all slabs. The usable ones are sorted by number, and
+// so are the others.
+func (d *directory) findSlabs(ctx context.Context) (slabs []*slabFound, aside []slabProblem, err error) {
+	names, err := d.names()
+	if err != nil {
+		return nil, nil, err
+	}
+	names = slices.DeleteFunc(names, func(name string) bool {
+		_, ok := parseSlabName(name)
+		return !ok
+	})
+	mem, err := mapMemory(pageBytes * pieceReaders)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { err = errors.Join(err, unix.Munmap(mem)) }()
+	found := make([]*slabFound, len(names))
+	errs := make([]error, len(names))
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for i := range pieceReaders {
+		page := mem[i*pageBytes : (i+1)*pageBytes]
+		wg.Go(func() { // ends when all names are taken
+			for ctx.Err() == nil {
+				i := int(next.Add(1)) - 1
+				if i >= len(names) {
+					return
+				}
+				found[i], errs[i] = d.readSlab(names[i], page)
+			}
+		})
+	}
+	wg.Wait()
+	if err := ctx.Err(); err != nil {
+		return nil, nil, err
+	}
+	for i, name := range names {
+		var later *VersionError
+		switch {
+		case errors.As(errs[i], &later):
+			return nil, nil, later
+		case errors.Is(errs[i], os.ErrNotExist): // a name that is gone, which nobody counts on
+		case errs[i] != nil:
+			number, _ := parseSlabName(name)
+			aside = append(aside, slabProblem{number, d.join(name), errs[i]})
+		default:
+			slabs = append(slabs, found[i])
+		}
+	}
+	return slabs, aside, nil
+}
+
+// readSlabHeader reads the header of a slab, with page as memory, and the size of its
+// file. The slab may be of another directory.
+func (d *directory) readSlabHeader(name string, page []byte) (_ *slabFound, err error) {
+	f, err := d.openDirect(name, unix.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	got, err := readFull(f, page, 0)
+	if err != nil {
+		return nil, err
+	}
+	if len(got) == 0 {
+		return nil, corrupt("slab header", "file of %d bytes", info.Size())
+	}
+	h, err := decodeSlabHeader(got)
+	var later *VersionError
+	if errors.As(err, &later) {
+		later.Path = f.Name()
+	}
+	return &slabFound{slabHeader: h, path: f.Name(), fileBytes: info.Size()}, err
+}
+
+// readSlab is readSlabHeader for a slab that is to be used here.
+func (d *directory) readSlab(name string, page []byte) (*slabFound, error) {
+	s, err := d.readSlabHeader(name, page)
+	if err != nil {
+		return nil, err
+	}
+	h := &s.slabHeader
+	number, _ := parseSlabName(name)
+	switch want := d.superblock().uuid; {
+	case h.uuid != want:
+		return nil, corrupt("slab header", "of another directory: uuid %v, here it is %v", h.uuid, want)
+	case h.number != number:
+		return nil, corrupt("slab header", "of slab %d", h.number)
+	}
+	s.usable = uint32(min(max((s.fileBytes-h.dataOff(0))/h.slotBytes, 0), int64(h.slots)))
+	if s.usable == 0 {
+		return nil, corrupt("slab", "truncated to %d of %d bytes, before the first slot's end", s.fileBytes, h.wantBytes())
+	}
+	return s, nil
+}
+
+// pageState is what a page of a table says of its slot.
+type pageState uint8
+
+const (
+	pageFree  pageState = iota // zeros
+	pageUsed                   // valid
+	pageBad                    // damaged
+	pageStale                  // not of this epoch: a header, data from when this was no table
+	pageLater                  // of a later version
+)
+
+// judge sets the states of the pages of a piece of a table.
+func judge(p *piece) {
+	p.state = make([]pageState, len(p.buf)/pageBytes)
+	for i := range p.state {
+		page := p.buf[i*pageBytes : (i+1)*pageBytes]
+		if le.Uint64(page) == 0 && isZero(page) {
+			continue
+		}
+		err := checkPage(page, slotMagic, "slot header")
+		ofEpoch := le.Uint64(page[16:]) == p.slab.epoch
+		switch {
+		case err != nil:
+			p.state[i] = judgeBad(page, ofEpoch, p.slab.epoch, err)
+		case ofEpoch:
+			p.state[i] = pageUsed
+		default:
+			p.state[i] = pageStale
+		}
+	}
+}
+
+// judgeBad tells a header that was damaged from a page that never was one. A slab that
+// changed its class can have data of old blocks, which may be anything, where its
+// table is now; that they have the epoch, a random number, does not happen by
+// chance. A few flipped bits in magic and epoch do not hide a header.
+func judgeBad(page []byte, ofEpoch bool, epoch uint64, err error) pageState {
+	const few = 8
+	var later *VersionError
+	switch {
+	case errors.As(err, &later): // its checksum is right, and so is its epoch
+		if ofEpoch {
+			return pageLater
+		}
+	case bits.OnesCount64(le.Uint64(page)^le.Uint64([]byte(slotMagic))) <= few &&
+		bits.OnesCount64(le.Uint64(page[16:])^epoch) <= few:
+		return pageBad
+	}
+	return pageStale
+}
+
+// readTables reads the tables of slabs, each from its next slot on, and calls fn for
+// all slots but those with zeros, in order. h is valid with pageUsed, err with
+// pageBad; a table that cannot be read is pageBad for each slot that it was read for.
+func (d *directory) readTables(ctx context.Context, slabs []*slabFound,
+	fn func(s *slabFound, slot uint32, st pageState, h *slotHeader, err error)) error {
+	t := tableReader{d: d, slabs: slabs}
+	defer t.close()
+	var h slotHeader
+	return readPieces(ctx, t.piece, judge, func(p *piece) error {
+		if p.err != nil {
+			for i := range uint32(p.n / pageBytes) {
+				fn(p.slab, p.first+i, pageBad, nil, p.err)
+			}
+		}
+		for i, st := range p.state {
+			slot := p.first + uint32(i)
+			page := p.buf[i*pageBytes : (i+1)*pageBytes]
+			var err error
+			switch st {
+			case pageFree:
+				continue
+			case pageUsed:
+				if err = h.decodeIn(page, p.slab, slot); err != nil {
+					st = pageBad
+				}
+			case pageBad:
+				err = checkPage(page, slotMagic, "slot header")
+			case pageLater:
+				return &VersionError{What: "slot header", Path: p.slab.path, Got: le.Uint32(page[8:]), Want: formatVersion}
+			}
+			fn(p.slab, slot, st, &h, err)
+		}
+		return nil
+	})
+}
+
+// decodeIn reads a page that checkPage accepts, and fails with ErrCorrupt if it
+// cannot be that of the slot.
+func (h *slotHeader) decodeIn(page []byte, s *slabFound, slot uint32) error {
+	if err := h.decodeChecked(page); err != nil {
+		return err
+	}
+	switch {
+	case h.slot != slot:
+		return corrupt("slot header", "of slot %d", h.slot)
+	case h.size > s.slotBytes:
+		return corrupt("slot header", "block of %d bytes in a slot of %d", h.size, s.slotBytes)
+	}
+	return nil
+}
+
+// tableReader makes the pieces of all tables.
+type tableReader struct {
+	d     *directory
+	slabs []*slabFound
+	files fileSet
+	begun bool   // slabs[0]: next and end are its
+	next  uint32 // slot
+	end   uint32
+}
+
+// piece returns the next piece, nil after the last.
+func (t *tableReader) piece() (*piece, error) {
+	for !t.begun || t.next >= t.end {
+		if t.begun {
+			t.begun, t.slabs = false, t.slabs[1:]
+		}
+		if len(t.slabs) == 0 {
+			return nil, nil
+		}
+		t.begun, t.next, t.end = true, t.slabs[0].next, t.slabs[0].slots
+	}
+	s := t.slabs[0]
+	f, err := t.files.open(t.d, s.number)
+	if err != nil {
+		return nil, err
+	}
+	n := min(t.end-t.next, pieceBytes/pageBytes)
+	p := &piece{f: f, off: s.headerOff(t.next), n: int(n) * pageBytes, slab: s, first: t.next}
+	t.next += n
+	return p, nil
+}
+
+func (t *tableReader) close() { t.files.close() }

@@ -1,0 +1,92 @@
+package disk
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tiers"
+)
+
+// BenchmarkRecover opens a directory with so many blocks of 64 KiB in slabs of 256 MiB:
+// real tables and a real index, data as holes. All reads are direct. What the
+// caller does with a block is not in it.
+func BenchmarkRecover(b *testing.B) {
+	for _, blocks := range []int{100_000, 1_000_000} {
+		b.Run(fmt.Sprintf("blocks=%d", blocks), func(b *testing.B) {
+			if blocks > 100_000 && testing.Short() {
+				b.Skip("writes 4 GB: not with -short")
+			}
+			d := openTest(b, filepath.Join(b.TempDir(), "d"))
+			plantMany(b, d, blocks)
+			b.Run("tables", func(b *testing.B) { benchRecover(b, d, blocks, 0) })
+			b.Run("save", func(b *testing.B) {
+				for b.Loop() {
+					saveTest(b, d)
+				}
+				info, err := os.Stat(d.join(indexName))
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.ReportMetric(float64(info.Size())/float64(blocks), "index-B/block")
+			})
+			b.Run("index", func(b *testing.B) { benchRecover(b, d, blocks, blocks) })
+		})
+	}
+}
+
+func benchRecover(b *testing.B, d *directory, blocks, byIndex int) {
+	b.ReportAllocs()
+	for b.Loop() {
+		var bytes int64
+		r, err := d.recover(context.Background(), recoverFuncs{
+			slab: func(*slabFound) {},
+			slot: func(_ *slabFound, h *slotHeader) { bytes += h.size },
+		})
+		if err != nil || r.blocks != int64(blocks) || r.byIndex != int64(byIndex) || bytes != 65536*int64(blocks) {
+			b.Fatalf("got %+v, %v", r, err)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Seconds())/float64(b.N)/float64(blocks)*1e6, "s/million")
+}
+
+func plantMany(b *testing.B, d *directory, blocks int) {
+	b.Helper()
+	const slotBytes = 65536
+	perSlab := slotsFor(256<<20, slotBytes)
+	mem, err := mapMemory(pageBytes * int(1+perSlab))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer unix.Munmap(mem)
+	h := slotHeader{size: slotBytes, attrs: tiers.Attrs{Mode: 0o644, Dirs: make([]tiers.DirAttrs, 2)}}
+	for number, n := uint32(0), 0; n < blocks; number++ {
+		s := slabHeader{number: number, uuid: d.superblock().uuid, epoch: 1, slotBytes: slotBytes, slots: perSlab}
+		clear(mem)
+		s.encode(mem)
+		for slot := uint32(0); slot < perSlab && n < blocks; slot, n = slot+1, n+1 {
+			h.slot, h.epoch, h.attrs.Seq = slot, 1, uint64(n+1)
+			h.key = fmt.Appendf(h.key[:0], "model_0123456789ab_r0/%03x/%064x.bin", n%4096, n)
+			if err := h.encode(mem[s.headerOff(slot):]); err != nil {
+				b.Fatal(err)
+			}
+		}
+		f, err := d.openDirect(slabName(number), unix.O_RDWR|unix.O_CREAT|unix.O_EXCL)
+		if err == nil {
+			err = writeFull(f, mem, 0)
+		}
+		if err == nil {
+			err = f.Truncate(s.wantBytes())
+		}
+		if err == nil {
+			err = f.Close()
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+}

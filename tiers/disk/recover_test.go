@@ -1,0 +1,409 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// openTest opens a directory below the test's own, and closes it.
+func openTest(t testing.TB, dir string) *directory {
+	t.Helper()
+	d, err := openDir(dir, dirOptions{create: true, slabBytes: 1 << 20, allowTmpfs: true, logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.close() }) // may have been closed before
+	return d
+}
+
+// plantBlock writes a block to a slot of a slab file.
+func plantBlock(t testing.TB, f *os.File, s *slabHeader, slot uint32, key string, seq uint64, size int) {
+	t.Helper()
+	data := make([]byte, size)
+	for i, x := 0, seq<<32|uint64(slot); i < size; i++ {
+		x = x*6364136223846793005 + 1442695040888963407
+		data[i] = byte(x >> 56)
+	}
+	h := slotHeader{
+		slot: slot, epoch: s.epoch, size: int64(size), sum: block.Sum(data).Sum, key: []byte(key),
+		attrs: tiers.Attrs{Seq: seq, Mode: 0o644, UID: 1, GID: 2, Mtime: int64(seq) * 1e9, Pinned: slot%2 == 1,
+			Dirs: make([]tiers.DirAttrs, strings.Count(key, "/"))},
+	}
+	page := make([]byte, pageBytes)
+	err := h.encode(page)
+	if err == nil {
+		_, err = f.WriteAt(page, s.headerOff(slot))
+	}
+	if err == nil {
+		_, err = f.WriteAt(data, s.dataOff(slot))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// plantSlab makes a slab.
+func plantSlab(t testing.TB, d *directory, number uint32, slotBytes int64, slots uint32) (*os.File, *slabHeader) {
+	t.Helper()
+	s := &slabHeader{number: number, uuid: d.superblock().uuid, epoch: 1000 + uint64(number), slotBytes: slotBytes, slots: slots}
+	f, err := os.Create(d.slabPath(number))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	page := make([]byte, pageBytes)
+	s.encode(page)
+	if _, err := f.WriteAt(page, 0); err != nil {
+		t.Fatal(err)
+	}
+	// Zeros, not holes: what fallocate leaves is allocated as well.
+	if _, err := f.WriteAt(make([]byte, s.wantBytes()-pageBytes), pageBytes); err != nil {
+		t.Fatal(err)
+	}
+	return f, s
+}
+
+// plantAll makes three slabs, one of them empty, and returns what they hold.
+func plantAll(t testing.TB, d *directory) map[string]string {
+	t.Helper()
+	f, s := plantSlab(t, d, 1, 8192, 6)
+	for _, slot := range []uint32{0, 1, 2, 5} {
+		plantBlock(t, f, s, slot, fmt.Sprintf("model/%02d/block", slot), uint64(10+slot), int(slot)*1500)
+	}
+	plantSlab(t, d, 2, 4096, 3)
+	f, s = plantSlab(t, d, 30, 4096, 9)
+	for slot := range uint32(7) {
+		plantBlock(t, f, s, slot+1, fmt.Sprintf("g%d/%s", slot, strings.Repeat("k", int(slot)*30+1)), uint64(20+slot), 4096-int(slot))
+	}
+	got, _ := recoverTest(t, d)
+	if len(got) != 11 {
+		t.Fatalf("planted 11 blocks, recovered %d", len(got))
+	}
+	return got
+}
+
+func describe(h *slotHeader) string {
+	return fmt.Sprintf("slot %d size %d sum %x attrs %+v", h.slot, h.size, h.sum, h.attrs)
+}
+
+// recoverTest returns what recover finds by key, of two the one that counts.
+func recoverTest(t testing.TB, d *directory) (map[string]string, *recovered) {
+	t.Helper()
+	got, seqs := map[string]string{}, map[string]uint64{}
+	var slabs []uint32
+	r, err := d.recover(context.Background(), recoverFuncs{
+		slab: func(s *slabFound) {
+			if n := len(slabs); n > 0 && slabs[n-1] >= s.number {
+				t.Errorf("slab %d after %d", s.number, slabs[n-1])
+			}
+			slabs = append(slabs, s.number)
+		},
+		slot: func(s *slabFound, h *slotHeader) {
+			if key := string(h.key); h.attrs.Seq > seqs[key] {
+				seqs[key], got[key] = h.attrs.Seq, describe(h)
+			}
+			if h.epoch != s.epoch {
+				t.Errorf("slot %d of slab %d has epoch %d, want %d", h.slot, s.number, h.epoch, s.epoch)
+			}
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got, r
+}
+
+// saveTest writes the index of what is held, as a clean close does.
+func saveTest(t testing.TB, d *directory) {
+	t.Helper()
+	err := d.saveIndex(func(w *indexWriter) error {
+		_, err := d.recover(context.Background(), recoverFuncs{
+			slab: func(*slabFound) {},
+			slot: func(s *slabFound, h *slotHeader) {
+				if w.header.slabs == 0 || w.run.number != s.number {
+					w.slab(&s.slabHeader)
+				}
+				w.slot(h)
+			},
+		})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wantSame(t testing.TB, got, want map[string]string) {
+	t.Helper()
+	if maps.Equal(got, want) {
+		return
+	}
+	for key := range want {
+		if got[key] != want[key] {
+			t.Errorf("%s: got %q, want %q", key, got[key], want[key])
+		}
+	}
+	for key := range got {
+		if want[key] == "" {
+			t.Errorf("%s: got %q, want none", key, got[key])
+		}
+	}
+}
+
+// patch changes bytes of a file in place.
+func patch(t testing.TB, path string, off int64, change func(b []byte), n int) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	b := make([]byte, n)
+	if _, err := f.ReadAt(b, off); err != nil {
+		t.Fatal(err)
+	}
+	change(b)
+	if _, err := f.WriteAt(b, off); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// patchPage changes a page and mends its checksum.
+func patchPage(t testing.TB, path string, off int64, change func(page []byte)) {
+	t.Helper()
+	patch(t, path, off, func(b []byte) { change(b); sealPage(b) }, pageBytes)
+}
+
+// TestRecover: by its tables a directory holds what it holds by its index, and the
+// flag on disk says which of them counts (B11).
+func TestRecover(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "d")
+	d := openTest(t, dir)
+	want := plantAll(t, d)
+	saveTest(t, d)
+	if err := d.close(); err != nil {
+		t.Fatal(err)
+	}
+	d = openTest(t, dir)
+	got, r := recoverTest(t, d)
+	wantSame(t, got, want)
+	if r.indexErr != nil || r.byIndex != 11 || r.blocks != 11 || r.slabs != 3 {
+		t.Errorf("by index: got %+v", r)
+	}
+	if err := d.markDirty(); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.close(); err != nil { // as a crash does
+		t.Fatal(err)
+	}
+	d = openTest(t, dir)
+	got, r = recoverTest(t, d)
+	wantSame(t, got, want)
+	if !errors.Is(r.indexErr, errUnclean) || r.byIndex != 0 || r.blocks != 11 {
+		t.Errorf("after a crash: got %+v", r)
+	}
+}
+
+// TestRecoverTables: what a table may hold besides used slots and zeros.
+func TestRecoverTables(t *testing.T) {
+	d := openTest(t, filepath.Join(t.TempDir(), "d"))
+	want := plantAll(t, d)
+	f, s := plantSlab(t, d, 5, 4096, 8)
+	plantBlock(t, f, s, 0, "g0/k", 99, 10)          // later than in slab 30
+	plantBlock(t, f, s, 1, "model/00/block", 1, 10) // superseded
+	plantBlock(t, f, s, 2, "old", 50, 10)           // of another epoch
+	plantBlock(t, f, s, 3, "elsewhere", 50, 10)     // copied from another slot
+	plantBlock(t, f, s, 4, "large", 50, 10)         // larger than its slot
+	patch(t, f.Name(), s.headerOff(5)+77, noise, 8) // torn, or data of another class
+	plantBlock(t, f, s, 6, "torn", 50, 10)          // its first half only
+	plantBlock(t, f, s, 7, "next", 50, 10)          // of a later version and another epoch
+	patch(t, f.Name(), s.headerOff(6)+2048, noise, 8)
+	patchPage(t, f.Name(), s.headerOff(7), func(b []byte) { b[8], b[16] = 2, b[16]+1 })
+	patchPage(t, f.Name(), s.headerOff(2), func(b []byte) { b[16]++ })
+	patchPage(t, f.Name(), s.headerOff(3), func(b []byte) { b[76]++ })
+	patchPage(t, f.Name(), s.headerOff(4), func(b []byte) { le.PutUint64(b[32:], 4097) })
+	got, r := recoverTest(t, d)
+	if got["g0/k"] == want["g0/k"] {
+		t.Error("g0/k is not the later one")
+	}
+	want["g0/k"] = got["g0/k"]
+	wantSame(t, got, want)
+	if r.blocks != 13 || r.stale != 3 || r.badSlots != 3 {
+		t.Errorf("got %+v, want 13 used, 3 stale, 3 bad", r)
+	}
+}
+
+func noise(b []byte) { copy(b, "noise!!!") }
+
+// TestSlabSetAside: a slab with a bad header, of another directory, under a wrong name or
+// cut before its first slot costs its own blocks only, and stays as it is.
+func TestSlabSetAside(t *testing.T) {
+	for name, spoil := range map[string]func(path string){
+		"flipped": func(path string) { patch(t, path, 100, func(b []byte) { b[0] ^= 4 }, 1) },
+		"uuid":    func(path string) { patchPage(t, path, 0, func(b []byte) { b[20] ^= 1 }) },
+		"number":  func(path string) { patchPage(t, path, 0, func(b []byte) { b[12] ^= 1 }) },
+		"empty":   func(path string) { truncate(t, path, 0) },
+		"part":    func(path string) { truncate(t, path, 4095) },
+		"table":   func(path string) { truncate(t, path, 8192) },
+	} {
+		for _, clean := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/%v", name, clean), func(t *testing.T) {
+				d := openTest(t, filepath.Join(t.TempDir(), "d"))
+				want := plantAll(t, d)
+				if clean {
+					saveTest(t, d)
+				}
+				maps.DeleteFunc(want, func(key, _ string) bool { return strings.HasPrefix(key, "model/") })
+				spoil(d.slabPath(1))
+				got, r := recoverTest(t, d)
+				wantSame(t, got, want)
+				if len(r.setAside) != 1 || r.setAside[0].number != 1 || !errors.Is(r.setAside[0].err, block.ErrCorrupt) || r.slabs != 2 {
+					t.Errorf("got %+v", r)
+				}
+				if _, err := os.Stat(d.slabPath(1)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+func truncate(t testing.TB, path string, size int64) {
+	t.Helper()
+	if err := os.Truncate(path, size); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestSlabTruncated: a slab cut at any page keeps exactly the blocks that lie before
+// the cut, with the index and without.
+func TestSlabTruncated(t *testing.T) {
+	d := openTest(t, filepath.Join(t.TempDir(), "d"))
+	want := plantAll(t, d)
+	saveTest(t, d)
+	s := slabHeader{slotBytes: 4096, slots: 9}
+	for size := s.wantBytes() - 1; size >= 0; size -= 2048 {
+		truncate(t, d.slabPath(30), size)
+		slots := max((size-s.dataOff(0))/s.slotBytes, 0)
+		left := maps.Clone(want)
+		for slot := max(slots, 1); slot < 8; slot++ { // key g<n> is in slot n+1
+			maps.DeleteFunc(left, func(key, _ string) bool { return strings.HasPrefix(key, fmt.Sprintf("g%d/", slot-1)) })
+		}
+		for _, clean := range []bool{true, false} {
+			d.mu.super.clean = clean
+			got, r := recoverTest(t, d)
+			wantSame(t, got, left)
+			if aside := slots == 0; aside != (len(r.setAside) == 1) {
+				t.Errorf("%d bytes: got %+v", size, r)
+			} else if !aside && r.truncated != int64(len(want)-len(left)) {
+				t.Errorf("%d bytes: truncated %d, want %d", size, r.truncated, len(want)-len(left))
+			}
+		}
+	}
+}
+
+// TestRecoverFlips: whatever bit is flipped in a slab's header or table, no block comes
+// that was not stored, and none but those of the page or slab is lost.
+func TestRecoverFlips(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	d := openTest(t, filepath.Join(t.TempDir(), "d"))
+	want := plantAll(t, d)
+	for range 500 {
+		slab := []uint32{1, 2, 30}[rng.IntN(3)]
+		pages := map[uint32]int64{1: 7, 2: 4, 30: 10}[slab]
+		off, bit := rng.Int64N(pages*pageBytes), byte(1)<<rng.IntN(8)
+		flip := func(b []byte) { b[0] ^= bit }
+		patch(t, d.slabPath(slab), off, flip, 1)
+		got, r := recoverTest(t, d)
+		lost := 0
+		for key := range want {
+			if _, ok := got[key]; !ok {
+				lost++
+			}
+		}
+		if inHeader := off < pageBytes; inHeader != (len(r.setAside) == 1) || !inHeader && (r.badSlots+r.stale != 1 || r.badSlots != int64(lost)) {
+			t.Errorf("slab %d, byte %d: lost %d, %+v", slab, off, lost, r)
+		}
+		for key := range got {
+			if got[key] != want[key] {
+				t.Errorf("slab %d, byte %d: %s: got %q, want %q", slab, off, key, got[key], want[key])
+			}
+		}
+		patch(t, d.slabPath(slab), off, flip, 1)
+	}
+}
+
+// TestRecoverLaterVersion: a page of a later version anywhere refuses the directory, and the
+// error names the file and both versions.
+func TestRecoverLaterVersion(t *testing.T) {
+	for _, tc := range []struct {
+		what, name string
+		off        int64
+	}{
+		{"superblock", superName, 0},
+		{"superblock", superName, pageBytes},
+		{"slab header", slabName(30), 0},
+		{"slot header", slabName(30), 5 * pageBytes},
+		{"slot header", slabName(2), pageBytes}, // where a slot is free in version 1
+		{"index", indexName, 0},
+	} {
+		t.Run(fmt.Sprintf("%s@%d", tc.name, tc.off), func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "d")
+			d := openTest(t, dir)
+			plantAll(t, d)
+			if tc.what != "slot header" {
+				saveTest(t, d)
+			}
+			patchPage(t, filepath.Join(dir, tc.name), tc.off, func(b []byte) {
+				if isZero(b) {
+					copy(b, slotMagic)
+					le.PutUint64(b[16:], 1002)
+				}
+				b[8] = 9
+			})
+			if err := d.close(); err != nil {
+				t.Fatal(err)
+			}
+			d, err := openDir(dir, dirOptions{allowTmpfs: true})
+			if err == nil {
+				_, err = d.recover(context.Background(), recoverFuncs{slab: func(*slabFound) {}, slot: func(*slabFound, *slotHeader) {}})
+				d.close()
+			}
+			var later *VersionError
+			if !errors.As(err, &later) || *later != (VersionError{tc.what, filepath.Join(dir, tc.name), 9, 1}) {
+				t.Errorf("got %v", err)
+			}
+			for _, repair := range []bool{false, true} {
+				if _, err := Check(context.Background(), dir, CheckOptions{Repair: repair}); !errors.As(err, &later) {
+					t.Errorf("Check with repair %v: got %v", repair, err)
+				}
+			}
+		})
+	}
+}
+
+// TestRecoverCancelled: recovery ends with its context.
+func TestRecoverCancelled(t *testing.T) {
+	d := openTest(t, filepath.Join(t.TempDir(), "d"))
+	plantAll(t, d)
+	ctx, cancel := context.WithCancel(context.Background())
+	fn := recoverFuncs{slab: func(*slabFound) { cancel() }, slot: func(*slabFound, *slotHeader) {}}
+	if _, err := d.recover(ctx, fn); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,133 @@
+package disk
+
+import (
+	"time"
+
+	"github.com/kvfs/kvfs/directio"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// scrubPause is how long the scrubber rests between passes, at least.
+const scrubPause = 100 * time.Millisecond
+
+// scrub reads all blocks of a device over and over, slowly, and drops those that
+// have gone bad, so that a bad copy is found while other tiers still have a good
+// one.
+func (d *device) scrub() {
+	t := d.tier
+	for {
+		for _, s := range d.slabList() {
+			for slot := range s.hdr.slots {
+				if !d.scrubSlot(s, slot) {
+					return
+				}
+			}
+		}
+		t.counters.lastScrubPass.Store(t.opts.Now().Unix())
+		if !d.rest(scrubPause) {
+			return
+		}
+	}
+}
+
+// rest waits. False: the scrubber is to end.
+func (d *device) rest(wait time.Duration) bool {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-d.tier.ctx.Done():
+	case <-d.down:
+	}
+	return false
+}
+
+// slabList returns the slabs of the device, with copies of the headers they have now.
+func (d *device) slabList() []scrubSlab {
+	t := d.tier
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var list []scrubSlab
+	for _, s := range d.slabsByNumber() {
+		list = append(list, scrubSlab{s, s.hdr})
+	}
+	return list
+}
+
+// scrubSlab is a slab with its header as it was when the pass began.
+type scrubSlab struct {
+	slab *slab
+	hdr  slabHeader
+}
+
+// scrubSlot verifies the block in a slot, if there is one, at the pace that is set.
+// False: the scrubber is to end.
+func (d *device) scrubSlot(s scrubSlab, slot uint32) bool {
+	t := d.tier
+	t.mu.Lock()
+	f, ok := t.scrubFetchLocked(s, slot)
+	t.mu.Unlock()
+	if !ok {
+		return !d.isDown() && t.ctx.Err() == nil
+	}
+	began := time.Now()
+	err := d.scrubBlock(&f)
+	if err != nil && lossOf(err) != nil {
+		err = d.scrubBlock(&f) // as Load, once more
+	}
+	if err == nil {
+		t.counters.scrubbedBlocks.Add(1)
+		t.counters.scrubbedBytes.Add(uint64(f.dest.size))
+	} else if kind := lossOf(err); kind != nil {
+		t.counters.scrubbedBad.Add(1)
+		t.lose(f.id, f.at, kind, err)
+	}
+	t.mu.Lock()
+	t.unpinLocked(f.id)
+	t.mu.Unlock()
+	pace := time.Duration(float64(f.bytes()) / float64(t.opts.ScrubBytesPerSecond) * float64(time.Second))
+	return d.rest(max(pace-time.Since(began), 0))
+}
+
+// scrubFetchLocked pins the block in a slot. It needs t.mu.
+func (t *Tier) scrubFetchLocked(s scrubSlab, slot uint32) (f fetch, ok bool) {
+	if s.slab.doomed || s.slab.hdr.epoch != s.hdr.epoch || int(slot) >= len(s.slab.slots) {
+		return f, false
+	}
+	id := s.slab.slots[slot]
+	if id == 0 {
+		return f, false
+	}
+	e := t.mu.table.at(id)
+	if e.state != slotLive {
+		return f, false
+	}
+	e.pins++
+	sum := block.Checksum{Sum: e.sum, Valid: true}
+	return fetch{id: id, dest: transfer{size: e.size, sum: sum}, at: t.placeLocked(id)}, true
+}
+
+// scrubBlock reads a block in pieces and compares its checksum.
+func (d *device) scrubBlock(f *fetch) error {
+	size := f.dest.size
+	n := d.staging.piece(size, 0)
+	buf, err := d.staging.acquire(d.ctx, n)
+	if err != nil {
+		return err
+	}
+	defer buf.Release()
+	crc := block.NewChecksum()
+	for off := int64(0); off < size; off += n {
+		piece := buf.Bytes()[:min(n, alignUp(size-off))]
+		err := d.do([]directio.Op{{Kind: directio.Read, File: f.at.file, Mem: piece, Off: f.at.data + off}})
+		if err != nil {
+			return err
+		}
+		crc.Write(piece[:min(n, size-off)])
+	}
+	if crc.Sum64() != f.dest.sum.Sum {
+		return errMismatch
+	}
+	return nil
+}

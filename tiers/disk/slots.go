@@ -1,0 +1,319 @@
+package disk
+
+import (
+	"bytes"
+	"hash/maphash"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// slotID names a used slot in memory, dense and below 2^32; 0 is none.
+type slotID uint32
+
+// slotState says what a used slot is for.
+type slotState uint8
+
+const (
+	slotUnused  slotState = iota
+	slotStoring           // being written: no key leads to it
+	slotLive              // holds a block: its key leads to it
+	slotGone              // given up: freed when its header is and nobody reads it
+)
+
+// Flags of a slot.
+const (
+	flagPinned     = 1 << iota // by the user: never evicted
+	flagDirty                  // in the list of headers to write
+	flagZeroed                 // its header on disk is free
+	flagQuarantine             // the medium is bad: not handed out again by this process
+	flagEvicting               // out of the policy while the Host is asked
+	flagUpdated                // changed while the Host is asked
+)
+
+// slotInfo is a used slot: 80 bytes without pointers, so that ten million cost
+// neither gigabytes nor the garbage collector's time.
+type slotInfo struct {
+	sum     uint64
+	size    int64
+	seq     uint64
+	mtime   int64
+	expires int64
+	key     uint32 // in the arena
+	hash    uint32 // of the key
+	next    slotID // of the same bucket
+	slab    uint32 // index in state.slabs
+	slot    uint32 // in the slab
+	owner   uint32 // in the table of owners
+	used    uint32 // clock at its last use
+	pins    uint32 // who reads it, or has not told its job's result yet
+	keyLen  uint16
+	state   slotState
+	flags   uint8
+}
+
+const (
+	slotChunkBits = 12
+	bucketChunk   = 1 << 12
+)
+
+// slotTable finds used slots by key and by ID. The zero value is not usable; see
+// newSlotTable. The caller serialises calls.
+//
+// Buckets grow by linear hashing, one bucket for each block added, so that no
+// single insert has to move them all.
+type slotTable struct {
+	seed    maphash.Seed
+	slots   []*[1 << slotChunkBits]slotInfo
+	made    uint32 // IDs handed out at least once, 0 included
+	free    slotID
+	keys    keyArena
+	buckets []*[bucketChunk]slotID
+	linked  uint32
+	mask    uint32 // buckets of the round that is complete, less one
+	split   uint32 // buckets of it that are split already
+	owners  ownerTable
+}
+
+func newSlotTable() *slotTable {
+	t := &slotTable{seed: maphash.MakeSeed(), made: 1}
+	t.buckets = []*[bucketChunk]slotID{new([bucketChunk]slotID)}
+	t.mask = bucketChunk - 1
+	t.owners.init()
+	return t
+}
+
+// appendPath appends the path of key to b.
+func appendPath(b []byte, key block.Key) []byte {
+	if key.Group != "" {
+		b = append(append(b, key.Group...), '/')
+	}
+	return append(b, key.Hash...)
+}
+
+// parsePath returns the key of a path that checkKey has accepted.
+func parsePath(path []byte) block.Key {
+	group, hash, ok := bytes.Cut(path, []byte{'/'})
+	if !ok {
+		return block.Key{Hash: block.Hash(path)}
+	}
+	return block.Key{Group: block.GroupID(group), Hash: block.Hash(hash)}
+}
+
+// at returns the slot of id, which must be in use. The pointer stays valid.
+func (t *slotTable) at(id slotID) *slotInfo {
+	return &t.slots[id>>slotChunkBits][id%(1<<slotChunkBits)]
+}
+
+// alloc returns a slot with all fields zero but its key.
+func (t *slotTable) alloc(path []byte) slotID {
+	id := t.free
+	if id != 0 {
+		t.free = t.at(id).next
+	} else {
+		id = slotID(t.made)
+		t.made++
+		if int(id>>slotChunkBits) == len(t.slots) {
+			t.slots = append(t.slots, new([1 << slotChunkBits]slotInfo))
+		}
+	}
+	e := t.at(id)
+	*e = slotInfo{}
+	t.setKey(e, path)
+	return id
+}
+
+// release gives a slot back that no key leads to.
+func (t *slotTable) release(id slotID) {
+	e := t.at(id)
+	t.keys.drop(e.key, int(e.keyLen))
+	t.owners.drop(e.owner)
+	*e = slotInfo{next: t.free}
+	t.free = id
+}
+
+func (t *slotTable) setKey(e *slotInfo, path []byte) {
+	if e.key != 0 {
+		t.keys.drop(e.key, int(e.keyLen))
+	}
+	e.key, e.keyLen = t.keys.put(path), uint16(len(path))
+	e.hash = t.hash(path)
+}
+
+func (t *slotTable) hash(path []byte) uint32 { return uint32(maphash.Bytes(t.seed, path)) }
+
+// path returns the path of a slot's key, valid until the key changes.
+func (t *slotTable) path(e *slotInfo) []byte { return t.keys.at(e.key, int(e.keyLen)) }
+
+// bucket returns the head of the chain for hash h.
+func (t *slotTable) bucket(h uint32) *slotID {
+	b := h & t.mask
+	if b < t.split {
+		b = h & (t.mask<<1 | 1)
+	}
+	return &t.buckets[b/bucketChunk][b%bucketChunk]
+}
+
+// find returns the slot that a path leads to, or 0. It does not allocate.
+func (t *slotTable) find(path []byte) slotID {
+	h := t.hash(path)
+	for id := *t.bucket(h); id != 0; {
+		e := t.at(id)
+		if e.hash == h && bytes.Equal(t.path(e), path) {
+			return id
+		}
+		id = e.next
+	}
+	return 0
+}
+
+// findKey is find for a key.
+func (t *slotTable) findKey(key block.Key) slotID {
+	var buf [256]byte
+	return t.find(appendPath(buf[:0], key))
+}
+
+// link makes the slot's key lead to it. No other slot may have the key.
+func (t *slotTable) link(id slotID) {
+	t.linked++
+	if t.linked > t.mask {
+		t.splitBucket()
+	}
+	e := t.at(id)
+	b := t.bucket(e.hash)
+	e.next, *b = *b, id
+}
+
+// reserve makes the table large enough for n keys: to divide buckets that are empty
+// costs next to nothing.
+func (t *slotTable) reserve(n int) {
+	for int64(t.mask)+int64(t.split) < int64(n) {
+		t.splitBucket()
+	}
+}
+
+// splitBucket divides the next bucket of the round between itself and a new one.
+func (t *slotTable) splitBucket() {
+	high := t.split + t.mask + 1
+	if int(high/bucketChunk) == len(t.buckets) {
+		t.buckets = append(t.buckets, new([bucketChunk]slotID))
+	}
+	chain := &t.buckets[t.split/bucketChunk][t.split%bucketChunk]
+	id := *chain
+	*chain = 0
+	if t.split++; t.split > t.mask {
+		t.mask, t.split = t.mask<<1|1, 0
+	}
+	for id != 0 {
+		e := t.at(id)
+		next := e.next
+		b := t.bucket(e.hash)
+		e.next, *b = *b, id
+		id = next
+	}
+}
+
+// unlink is the inverse of link.
+func (t *slotTable) unlink(id slotID) {
+	e := t.at(id)
+	p := t.bucket(e.hash)
+	for *p != id {
+		p = &t.at(*p).next
+	}
+	*p, e.next = e.next, 0
+	t.linked--
+}
+
+// setAttrs stores what a slot keeps of a. keyBytes are taken from the slot.
+func (t *slotTable) setAttrs(e *slotInfo, a *tiers.Attrs) {
+	e.seq, e.mtime, e.expires = a.Seq, a.Mtime, a.Expires
+	e.flags &^= flagPinned
+	if a.Pinned {
+		e.flags |= flagPinned
+	}
+	old := e.owner
+	e.owner = t.owners.put(a, keepDirs(a.Dirs, int(e.keyLen)))
+	t.owners.drop(old)
+}
+
+// attrs is the inverse of setAttrs. Dirs must not be changed.
+func (t *slotTable) attrs(e *slotInfo) tiers.Attrs {
+	a := tiers.Attrs{Seq: e.seq, Mtime: e.mtime, Expires: e.expires, Pinned: e.flags&flagPinned != 0}
+	t.owners.get(e.owner, &a)
+	return a
+}
+
+// header returns the slot's header as it should be on disk. The key is valid until
+// the slot's changes.
+func (t *slotTable) header(e *slotInfo, epoch uint64) slotHeader {
+	return slotHeader{slot: e.slot, epoch: epoch, size: e.size, sum: e.sum, attrs: t.attrs(e), key: t.path(e)}
+}
+
+// ownerTable holds the combinations of mode, owner and directories that blocks
+// have, once each: of millions of blocks most share a few. Number 0 is none.
+type ownerTable struct {
+	byText map[string]uint32
+	rows   []ownerRow
+	free   []uint32
+	buf    []byte
+}
+
+// ownerRow is one combination; constant while refs is not 0.
+type ownerRow struct {
+	text           string
+	mode, uid, gid uint32
+	dirs           []tiers.DirAttrs
+	refs           uint32
+}
+
+func (o *ownerTable) init() {
+	o.byText = make(map[string]uint32)
+	o.rows = make([]ownerRow, 1)
+}
+
+// put returns the number of a combination and holds it.
+func (o *ownerTable) put(a *tiers.Attrs, dirs []tiers.DirAttrs) uint32 {
+	b := o.buf[:0]
+	for _, v := range [...]uint32{a.Mode, a.UID, a.GID} {
+		b = le.AppendUint32(b, v)
+	}
+	for _, d := range dirs {
+		b = le.AppendUint32(le.AppendUint32(le.AppendUint32(b, d.Mode), d.UID), d.GID)
+	}
+	o.buf = b
+	n, ok := o.byText[string(b)]
+	if !ok {
+		if last := len(o.free) - 1; last >= 0 {
+			n, o.free = o.free[last], o.free[:last]
+		} else {
+			n = uint32(len(o.rows))
+			o.rows = append(o.rows, ownerRow{})
+		}
+		o.rows[n] = ownerRow{text: string(b), mode: a.Mode, uid: a.UID, gid: a.GID, dirs: append([]tiers.DirAttrs(nil), dirs...)}
+		o.byText[o.rows[n].text] = n
+	}
+	o.rows[n].refs++
+	return n
+}
+
+// drop lets go of a combination. Number 0 is ignored.
+func (o *ownerTable) drop(n uint32) {
+	if n == 0 {
+		return
+	}
+	r := &o.rows[n]
+	if r.refs--; r.refs == 0 {
+		delete(o.byText, r.text)
+		*r = ownerRow{}
+		o.free = append(o.free, n)
+	}
+}
+
+// get fills in mode, owner and directories.
+func (o *ownerTable) get(n uint32, a *tiers.Attrs) {
+	if n == 0 {
+		return
+	}
+	r := &o.rows[n]
+	a.Mode, a.UID, a.GID, a.Dirs = r.mode, r.uid, r.gid, r.dirs
+}

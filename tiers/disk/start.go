@@ -1,0 +1,84 @@
+package disk
+
+import (
+	"github.com/kvfs/kvfs/directio"
+)
+
+// startBytes is how much of small blocks a task may have to be loaded without a
+// worker: to verify and copy more would keep the goroutine that reaps the device from
+// its work.
+const startBytes = 256 << 10
+
+// startLoad loads the small blocks of a task without a worker, which spares two wake-ups
+// for each: the goroutine that reaps the device verifies them and copies them out.
+// What goes wrong there is left to a worker, which begins anew. False: the task is
+// nothing for it, or would have to wait.
+func (d *device) startLoad(k *task) bool {
+	st, ok := d.engine.(directio.Starter)
+	if !ok || k.fetches == nil || k.fetches[0].dest.size >= mapBytes {
+		return false
+	}
+	var need int64
+	for i := range k.fetches {
+		need += k.fetches[i].bytes()
+	}
+	if need > startBytes {
+		return false
+	}
+	buf := d.staging.tryAcquire(need)
+	if buf == nil {
+		return false
+	}
+	if !d.queue.begin(k) {
+		buf.Release()
+		return false
+	}
+	d.workers.Add(1) // the job is not complete, so nobody waits for them yet
+	ops, opOf := stagedReads(k.fetches, buf.Bytes())
+	st.Start(ops, func() { d.started(k, ops, opOf, buf) })
+	return true
+}
+
+// started follows the reads of startLoad.
+func (d *device) started(k *task, ops []directio.Op, opOf []int, buf *directio.Buffer) {
+	defer d.workers.Done()
+	mem := buf.Bytes()
+	for i := range k.fetches {
+		f := &k.fetches[i]
+		piece := mem[:f.bytes()]
+		mem = mem[f.bytes():]
+		if ops[opOf[i]].Err == nil && f.verify(piece) == nil {
+			continue
+		}
+		buf.Release()
+		d.queue.again(k)
+		return
+	}
+	mem = buf.Bytes()
+	for i := range k.fetches {
+		f := &k.fetches[i]
+		d.writeOut(f, mem[:f.bytes()], nil)
+		mem = mem[f.bytes():]
+	}
+	buf.Release()
+	d.queue.end(k)
+}
+
+// stagedReads are the reads of small blocks, which lie in ascending order, into mem,
+// and for each block the index of its read. Those that touch are read as one: a slot
+// may be longer than its block, so only blocks that fill their slots do.
+func stagedReads(fetches []fetch, mem []byte) (ops []directio.Op, opOf []int) {
+	opOf = make([]int, len(fetches))
+	for i := range fetches {
+		f, last := &fetches[i], len(ops)-1
+		n := f.bytes()
+		if last >= 0 && ops[last].File == f.at.file && ops[last].Off+int64(len(ops[last].Mem)) == f.at.data {
+			ops[last].Mem = ops[last].Mem[:len(ops[last].Mem)+int(n)]
+		} else {
+			ops = append(ops, directio.Op{Kind: directio.Read, File: f.at.file, Mem: mem[:n], Off: f.at.data})
+		}
+		opOf[i] = len(ops) - 1
+		mem = mem[n:]
+	}
+	return ops, opOf
+}

@@ -1,0 +1,132 @@
+package disk
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/kvfs/kvfs/directio"
+	"github.com/kvfs/kvfs/tiers"
+)
+
+// Detail is TierStats.Detail of this tier.
+type Detail struct {
+	BudgetBytes       int64 `json:"budget_bytes,omitempty"` // a day; 0: no limit
+	WrittenTodayBytes int64 `json:"written_today_bytes"`
+
+	ScrubbedBlocks uint64 `json:"scrubbed_blocks"`
+	ScrubbedBytes  uint64 `json:"scrubbed_bytes"`
+	ScrubbedBad    uint64 `json:"scrubbed_bad"`
+	// LastScrubPass is when the scrubber was last through with a device, RFC 3339.
+	LastScrubPass string `json:"last_scrub_pass,omitempty"`
+	Syncs         uint64 `json:"syncs"` // groups
+
+	Devices []DeviceDetail `json:"devices"`
+}
+
+// DeviceDetail is what there is to say of one device.
+type DeviceDetail struct {
+	Dir               string         `json:"dir"`
+	State             string         `json:"state"` // "online" or "offline"
+	Reason            string         `json:"reason,omitempty"`
+	CapacityBytes     int64          `json:"capacity_bytes"`
+	UsedBytes         int64          `json:"used_bytes"` // of slots that hold blocks
+	SlabFileBytes     int64          `json:"slab_file_bytes"`
+	Blocks            int64          `json:"blocks"`
+	Engine            string         `json:"engine"`
+	FileSystem        string         `json:"filesystem"`
+	DirectIO          bool           `json:"direct_io"` // rather than a hint
+	Slabs             int            `json:"slabs"`
+	SetAside          int            `json:"slabs_set_aside,omitempty"` // damaged
+	QuarantinedSlots  int64          `json:"quarantined_slots,omitempty"`
+	WrittenTodayBytes int64          `json:"written_today_bytes"`
+	RecoverySeconds   float64        `json:"recovery_seconds"`
+	Classes           []ClassDetail  `json:"classes"`
+	IO                directio.Stats `json:"io"`
+}
+
+// ClassDetail is one size class of a device.
+type ClassDetail struct {
+	SlotBytes int64 `json:"slot_bytes"`
+	Slots     int   `json:"slots"`
+	Used      int   `json:"used"`
+}
+
+// Stats reports totals, and as Detail a Detail.
+func (t *Tier) Stats() tiers.TierStats {
+	c := &t.counters
+	s := tiers.TierStats{
+		State:       "online",
+		StoredBytes: c.storedBytes.Load(), LoadedBytes: c.loadedBytes.Load(),
+		Stored: c.stored.Load(), Loaded: c.loaded.Load(),
+		Evicted: c.evicted.Load(), Corrupt: c.corrupt.Load(), IOErrors: c.ioErrors.Load(),
+		SkippedNoSpace: c.noSpace.Load(), SkippedBudget: c.budget.Load(),
+	}
+	detail := &Detail{
+		BudgetBytes:    t.opts.DailyWriteBudgetBytes,
+		ScrubbedBlocks: c.scrubbedBlocks.Load(), ScrubbedBytes: c.scrubbedBytes.Load(), ScrubbedBad: c.scrubbedBad.Load(),
+		Syncs: c.syncs.Load(),
+	}
+	if at := c.lastScrubPass.Load(); at != 0 {
+		detail.LastScrubPass = time.Unix(at, 0).UTC().Format(time.RFC3339)
+	}
+	t.mu.Lock()
+	detail.WrittenTodayBytes = t.writtenLocked()
+	s.PinnedBytes = t.mu.pinnedBytes
+	closed := t.mu.closing
+	for _, d := range t.devices {
+		detail.Devices = append(detail.Devices, d.detailLocked())
+	}
+	t.mu.Unlock()
+	offline := 0
+	for i := range detail.Devices {
+		d := &detail.Devices[i]
+		d.Engine, d.IO = t.devices[i].engine.Name(), t.devices[i].engine.Stats()
+		s.CapacityBytes += d.CapacityBytes
+		s.UsedBytes += d.UsedBytes
+		s.Blocks += d.Blocks
+		if d.State != "online" {
+			offline++
+		}
+		if d.Reason != "" && s.Reason == "" {
+			s.Reason = d.Dir + ": " + d.Reason
+		}
+	}
+	switch {
+	case closed:
+		s.State, s.Reason = "offline", "closed"
+	case offline == len(detail.Devices):
+		s.State = "offline"
+	case offline > 0:
+		s.State = "degraded"
+	}
+	s.Detail = detail
+	return s
+}
+
+// detailLocked needs Tier.mu.
+func (d *device) detailLocked() DeviceDetail {
+	out := DeviceDetail{
+		Dir: d.dir, State: d.state, Reason: cmp.Or(d.reason, d.fullReason), CapacityBytes: d.capacity,
+		UsedBytes: d.usedBytes, SlabFileBytes: d.fileBytes, Blocks: d.blocks,
+		FileSystem: d.probe.FileSystem, DirectIO: d.probe.Direct, Slabs: len(d.slabs),
+		SetAside: len(d.recovered.setAside), QuarantinedSlots: d.quarantined, WrittenTodayBytes: d.written,
+		RecoverySeconds: d.recovered.took.Seconds(),
+	}
+	for _, c := range d.classes {
+		out.Classes = append(out.Classes, ClassDetail{SlotBytes: c.slotBytes, Slots: c.total, Used: c.total - c.nfree})
+	}
+	slices.SortFunc(out.Classes, func(a, b ClassDetail) int { return cmp.Compare(a.SlotBytes, b.SlotBytes) })
+	return out
+}
+
+// slabsByNumber returns the slabs of the device in the order of their numbers. It
+// needs Tier.mu.
+func (d *device) slabsByNumber() []*slab {
+	list := make([]*slab, 0, len(d.slabs))
+	for s := range d.slabs {
+		list = append(list, s)
+	}
+	slices.SortFunc(list, func(a, b *slab) int { return cmp.Compare(a.hdr.number, b.hdr.number) })
+	return list
+}

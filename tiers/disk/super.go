@@ -1,0 +1,192 @@
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/directio"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// dirOptions says how openDir opens.
+type dirOptions struct {
+	create     bool  // make the directory's last component and the superblock if absent
+	slabBytes  int64 // of a new directory
+	allowTmpfs bool  // for tests
+	logger     *zap.Logger
+}
+
+// directory is one directory of the tier: its lock and its superblock. The files
+// of slabs are opened by the caller, by slabPath.
+//
+// Its methods do I/O through the page cache and sync; on a device that does not answer
+// they do not return. They may be called in parallel.
+type directory struct {
+	path  string   // absolute
+	root  *os.File // the directory
+	file  *os.File // kvfs-disk, locked
+	log   *zap.Logger
+	fresh bool // made by this openDir
+	// direct is what the test of direct I/O said; zero if the file system was full.
+	direct directio.ProbeResult
+
+	// writing orders the writes of the superblock; it is the one lock here that is
+	// held across I/O, and nothing else waits for it.
+	writing sync.Mutex
+	mu      struct {
+		sync.Mutex
+		super superblock // as on disk, or as the write under way will leave it
+		at    int        // which copy holds it
+	}
+}
+
+// superState is the superblock as it was read.
+type superState struct {
+	super superblock
+	at    int      // the copy that counts
+	bad   [2]error // what is wrong with each copy
+}
+
+// SuperblockError says that no copy of the superblock can be used.
+type SuperblockError struct {
+	Path string   // of kvfs-disk
+	Bad  [2]error // what is wrong with each copy
+}
+
+// Error names the command that repairs it.
+func (e *SuperblockError) Error() string {
+	return fmt.Sprintf("%s: both copies of the superblock are damaged (%v; %v): run `kvfs fsck --repair %s`",
+		e.Path, e.Bad[0], e.Bad[1], filepath.Dir(e.Path))
+}
+
+// Unwrap returns ErrCorrupt.
+func (e *SuperblockError) Unwrap() error { return block.ErrCorrupt }
+
+// errSuperBlank: nothing was ever written to kvfs-disk.
+var errSuperBlank = errors.New("superblock not written yet")
+
+// readSuper reads both copies. It fails with errSuperBlank if the file is empty or
+// zeros, with a VersionError if any copy is of a later version, and with a
+// SuperblockError if none is good.
+func readSuper(f *os.File) (superState, error) {
+	var buf [2 * pageBytes]byte
+	n, err := f.ReadAt(buf[:], 0)
+	if err != nil && err != io.EOF {
+		return superState{}, err
+	}
+	if isZero(buf[:pageBytes]) && isZero(buf[pageBytes:]) {
+		return superState{}, errSuperBlank
+	}
+	st := superState{at: -1}
+	for i := range st.bad {
+		// What lies beyond the end is zeros, which is no superblock.
+		sb, err := decodeSuperblock(buf[i*pageBytes : (i+1)*pageBytes])
+		var later *VersionError
+		if errors.As(err, &later) {
+			later.Path = f.Name()
+			return superState{}, later
+		}
+		if err != nil && n < (i+1)*pageBytes {
+			err = corrupt("superblock", "file of %d bytes", n)
+		}
+		st.bad[i] = err
+		if err == nil && (st.at < 0 || sb.seq > st.super.seq) {
+			st.super, st.at = sb, i
+		}
+	}
+	if st.at < 0 {
+		return st, &SuperblockError{Path: f.Name(), Bad: st.bad}
+	}
+	return st, nil
+}
+
+// writeSuperCopy writes one copy and waits until it is durable.
+func writeSuperCopy(f *os.File, s *superblock, at int) error {
+	var page [pageBytes]byte
+	s.encode(page[:])
+	if _, err := f.WriteAt(page[:], int64(at)*pageBytes); err != nil {
+		return err
+	}
+	return fdatasync(f)
+}
+
+// superblock returns what the superblock says.
+func (d *directory) superblock() superblock {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.mu.super
+}
+
+// updateSuper changes the superblock and returns when that is durable. After an error
+// the old content counts, on disk as well as here: the write went to the other copy.
+func (d *directory) updateSuper(change func(*superblock)) error {
+	d.writing.Lock()
+	defer d.writing.Unlock()
+	d.mu.Lock()
+	next, at := d.mu.super, 1-d.mu.at
+	d.mu.Unlock()
+	change(&next)
+	next.seq++
+	if err := writeSuperCopy(d.file, &next, at); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	d.mu.super, d.mu.at = next, at
+	d.mu.Unlock()
+	return nil
+}
+
+// markDirty says on disk that the index is not to be trusted. It must have returned
+// before the first change to any slab. If it is so already, it does nothing.
+func (d *directory) markDirty() error {
+	if !d.superblock().clean {
+		return nil
+	}
+	// Both copies: if the newer one is damaged later, the older one must not bring an
+	// index back that is out of date by then.
+	for range 2 {
+		if err := d.updateSuper(func(s *superblock) { s.clean = false }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// setWritten records how many bytes were written on a day (days since the epoch, UTC).
+func (d *directory) setWritten(day, bytes int64) error {
+	return d.updateSuper(func(s *superblock) { s.day, s.dayBytes = day, bytes })
+}
+
+// slabPath returns the path of a slab's file.
+func (d *directory) slabPath(number uint32) string {
+	return filepath.Join(d.path, slabName(number))
+}
+
+// syncDir makes names in the directory durable.
+func (d *directory) syncDir() error { return d.root.Sync() }
+
+// close unlocks the directory. It writes nothing: see saveIndex.
+func (d *directory) close() error {
+	var err error
+	if d.file != nil {
+		err = d.file.Close()
+	}
+	return errors.Join(err, d.root.Close())
+}
+
+// fdatasync waits until the bytes of f are on the device.
+func fdatasync(f *os.File) error {
+	for {
+		err := unix.Fdatasync(int(f.Fd()))
+		if err != unix.EINTR {
+			return os.NewSyscallError("fdatasync", err)
+		}
+	}
+}

@@ -1,0 +1,482 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kvfs/kvfs/directio"
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/invariant"
+)
+
+// Tier is the SSD tier; see the package comment. Methods may be called in parallel.
+//
+// # Lock order
+//
+// Tier.mu, then the mutex of a queue or of a Pool; no two of the others. None
+// is held across I/O or a call of the Host or of Done.
+//
+// # Decisions
+//
+//   - Attributes of blocks stay in memory: 20 bytes a block and one row for each
+//     combination of mode, owner and directories. So the index is written at Close,
+//     and Blocks answers, without reading the tables again.
+//   - One keeper goroutine a device does all that changes what a slot is for:
+//     it writes the headers of removed, evicted and renamed blocks, makes and
+//     steals slabs, and evicts. So no two writers meet on a header, and Sync
+//     follows all of it by standing in the same queue.
+//   - A store that finds no room waits for the keeper, which hands it slots of its
+//     own: what was evicted for it cannot go to another.
+//   - Evicted blocks leave the policy before the Host is asked, for no lock may be
+//     held then. One that the Host keeps comes back as a block just used.
+//   - The epoch of a slab is random, at first and when it changes its class, so
+//     that bytes of a block that look like slot headers never count as such.
+//   - A slab that changes its class has its used headers freed first, neighbours in one
+//     write, although the new epoch alone would void them: so that Sync needs to know of
+//     headers only, and a failure half way leaves nothing that could come back.
+//   - Loads of a block that is still being stored fail with ErrPending rather than wait.
+//   - The order of use is not on disk: after a restart blocks count as used in the order
+//     of their slots.
+//   - A device that went offline stays so until the tier is opened again.
+type Tier struct {
+	// Constant after Open.
+	opts    Options
+	log     *zap.Logger
+	pool    *directio.Pool
+	ownPool bool
+	devices []*device
+	ctx     context.Context // ends when jobs are no longer to be finished
+	abort   context.CancelFunc
+
+	close    sync.Once
+	closeErr error
+	counters counters
+
+	mu struct {
+		invariant.Mutex
+		table   *slotTable
+		slabs   []*slab // by slotInfo.slab; nil if gone
+		flights map[block.Key]*flight
+		host    tiers.Host
+		clock   uint32 // counts uses
+		jobs    int    // accepted and not completed
+		closing bool
+		idle    chan struct{} // closed when closing and jobs is 0
+		budget  budget
+
+		pinnedBytes int64 // of blocks that the user has pinned
+
+		ending    int           // jobs whose Done is being called
+		ended     uint64        // jobs whose Done has returned
+		endedNext chan struct{} // closed when ended changes; nil: nobody waits
+	}
+}
+
+var (
+	_ tiers.Tier       = (*Tier)(nil)
+	_ tiers.Statser    = (*Tier)(nil)
+	_ tiers.Enumerator = (*Tier)(nil)
+	_ tiers.Hosted     = (*Tier)(nil)
+	_ tiers.Recorder   = (*Tier)(nil)
+	_ tiers.Syncer     = (*Tier)(nil)
+)
+
+// counters are totals since Open.
+type counters struct {
+	storedBytes, loadedBytes, stored, loaded          atomic.Uint64
+	evicted, corrupt, ioErrors, noSpace, budget       atomic.Uint64
+	scrubbedBlocks, scrubbedBytes, scrubbedBad, syncs atomic.Uint64
+	lastScrubPass                                     atomic.Int64 // Unix seconds
+}
+
+// Open opens the directories and reads what they hold. It fails with all that is
+// wrong with opts, each an ErrInvalid, or with all that keeps a device from being
+// opened, each naming its directory. ctx bounds the opening alone.
+func Open(ctx context.Context, opts Options) (*Tier, error) {
+	opts, err := opts.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("open disk tier: %w", err)
+	}
+	t := &Tier{opts: opts, log: opts.Logger.With(zap.String("tier", opts.Name)), pool: opts.Pool}
+	t.ctx, t.abort = context.WithCancel(context.Background())
+	t.mu.table = newSlotTable()
+	t.mu.flights = make(map[block.Key]*flight)
+	t.mu.idle = make(chan struct{})
+	if t.pool == nil {
+		t.ownPool = true
+		t.pool, err = directio.NewPool(directio.PoolOptions{SizeBytes: defaultPoolBytes, UsableRatio: 1})
+		if err != nil {
+			return nil, fmt.Errorf("open disk tier: %w", err)
+		}
+	}
+	var errs []error
+	if share := t.pool.BudgetBytes() / int64(len(opts.Devices)); share < minShare {
+		errs = append(errs, fmt.Errorf("open disk tier: Pool has %d bytes a device, want %d: %w", share, minShare, block.ErrInvalid))
+	}
+	for i, o := range opts.Devices {
+		d, err := t.openDevice(ctx, i, o)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("open disk tier: device %s: %w", o.Dir, err))
+			continue
+		}
+		t.devices = append(t.devices, d)
+	}
+	if len(errs) > 0 {
+		for _, d := range t.devices {
+			d.discard()
+		}
+		if t.ownPool {
+			errs = append(errs, t.pool.Close())
+		}
+		return nil, errors.Join(errs...)
+	}
+	t.initBudget()
+	for _, d := range t.devices {
+		d.start()
+	}
+	return t, nil
+}
+
+// SetHost tells whom to ask before evicting and to tell of losses. It comes before
+// any job.
+func (t *Tier) SetHost(h tiers.Host) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.mu.host = h
+}
+
+func (t *Tier) host() tiers.Host {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.mu.host
+}
+
+// fail wraps the kind of an error.
+func (t *Tier) fail(op string, key block.Key, err error) error {
+	return &block.Error{Op: op, Tier: t.opts.Name, Key: key, Err: err}
+}
+
+// online reports whether any device serves.
+func (t *Tier) online() bool {
+	for _, d := range t.devices {
+		if !d.isDown() {
+			return true
+		}
+	}
+	return false
+}
+
+// Lookup answers from memory; see tiers.Tier.
+func (t *Tier) Lookup(_ context.Context, keys []block.Key, out []tiers.Presence) error {
+	clear(out)
+	if len(keys) != len(out) {
+		return t.fail("lookup", block.Key{}, fmt.Errorf("%d keys, room for %d: %w", len(keys), len(out), block.ErrInvalid))
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	for i := 0; i < len(keys); i += lockedKeys {
+		end := min(i+lockedKeys, len(keys))
+		if err := t.lookup(keys[i:end], out[i:end]); err != nil {
+			clear(out)
+			return t.fail("lookup", block.Key{}, err)
+		}
+	}
+	return nil
+}
+
+// lockedKeys is how many keys are dealt with without letting go of the lock.
+const lockedKeys = 512
+
+// lookup fills out for a few keys.
+func (t *Tier) lookup(keys []block.Key, out []tiers.Presence) error {
+	online := t.online()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.mu.closing:
+		return block.ErrClosed
+	case !online:
+		return block.ErrUnavailable
+	}
+	for i := range keys {
+		if t.mu.table.findKey(keys[i]) != 0 {
+			out[i] = tiers.Hit
+		} else if t.mu.flights[keys[i]] != nil {
+			out[i] = tiers.Pending
+		}
+	}
+	return nil
+}
+
+// Remove drops the blocks and the stores of them that are under way, which come
+// out as Skipped with ErrNotFound.
+func (t *Tier) Remove(keys []block.Key) int {
+	count := 0
+	for part := range slices.Chunk(keys, lockedKeys) {
+		count += t.remove(part)
+	}
+	return count
+}
+
+func (t *Tier) remove(keys []block.Key) (count int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.mu.closing {
+		return 0
+	}
+	for _, key := range keys {
+		if t.dropLocked(key) {
+			count++
+		}
+	}
+	return count
+}
+
+// dropLocked drops a block, and its stores under way. It reports whether the block
+// was held. It needs t.mu.
+func (t *Tier) dropLocked(key block.Key) bool {
+	t.cancelLocked(t.mu.flights[key])
+	delete(t.mu.flights, key)
+	id := t.mu.table.findKey(key)
+	if id != 0 {
+		t.giveUpLocked(id)
+	}
+	return id != 0
+}
+
+// Touch marks the blocks as recently used.
+func (t *Tier) Touch(keys []block.Key) {
+	for part := range slices.Chunk(keys, lockedKeys) {
+		t.touch(part)
+	}
+}
+
+func (t *Tier) touch(keys []block.Key) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.mu.closing {
+		return
+	}
+	for _, key := range keys {
+		if id := t.mu.table.findKey(key); id != 0 {
+			t.touchLocked(id)
+		}
+	}
+}
+
+// touchLocked marks a live slot as used now. It needs t.mu.
+func (t *Tier) touchLocked(id slotID) {
+	t.mu.clock++
+	e := t.mu.table.at(id)
+	s := t.mu.slabs[e.slab]
+	e.used, s.used = t.mu.clock, t.mu.clock
+	s.class.pol.Touch(s.policyID(e.slot))
+}
+
+// Update renames a block and gives it new attributes; see tiers.Recorder. A store of
+// the block that is under way follows.
+func (t *Tier) Update(from, to block.Key, a *tiers.Attrs) bool {
+	path := appendPath(nil, to)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.mu.closing {
+		return false
+	}
+	id, f := t.mu.table.findKey(from), t.mu.flights[from]
+	if f != nil && f.seq != a.Seq {
+		f = nil
+	}
+	if id == 0 && f == nil || a.Seq == 0 {
+		return false
+	}
+	if checkKey(string(path)) != nil {
+		// Renamed all the same: it is not to be found by the old name.
+		t.dropLocked(from)
+		return false
+	}
+	if from != to {
+		t.dropLocked(to)
+	}
+	if f != nil {
+		t.updateFlightLocked(f, from, to, a)
+	}
+	if id != 0 {
+		t.updateSlotLocked(id, path, a)
+	}
+	return true
+}
+
+// updateSlotLocked changes a live slot. It needs t.mu.
+func (t *Tier) updateSlotLocked(id slotID, path []byte, a *tiers.Attrs) {
+	e := t.mu.table.at(id)
+	if string(t.mu.table.path(e)) != string(path) {
+		t.mu.table.unlink(id)
+		t.mu.table.setKey(e, path)
+		t.mu.table.link(id)
+	}
+	t.countPinnedLocked(e, -1)
+	t.mu.table.setAttrs(e, a)
+	t.countPinnedLocked(e, +1)
+	if e.flags&flagEvicting != 0 {
+		e.flags |= flagUpdated
+	}
+	t.dirtyLocked(id)
+}
+
+// Blocks calls fn for each block held; see tiers.Enumerator. Changes meanwhile may
+// or may not be seen.
+func (t *Tier) Blocks(fn func(h *tiers.Held) bool) error {
+	for i := 0; ; i++ {
+		list, more := t.heldOf(i)
+		for j := range list {
+			if !fn(&list[j]) {
+				return nil
+			}
+		}
+		if !more {
+			return nil
+		}
+	}
+}
+
+// heldOf returns the blocks in chunk i of the table of slots.
+func (t *Tier) heldOf(i int) (list []tiers.Held, more bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	table := t.mu.table
+	var dirs []tiers.DirAttrs // of all in list: what they are given is theirs
+	if i >= len(table.slots) {
+		return nil, false
+	}
+	for j := range table.slots[i] {
+		e := &table.slots[i][j]
+		if e.state != slotLive {
+			continue
+		}
+		a := table.attrs(e)
+		first := len(dirs)
+		dirs = append(dirs, a.Dirs...)
+		a.Dirs = dirs[first:len(dirs):len(dirs)]
+		list = append(list, tiers.Held{
+			Key:   parsePath(table.path(e)),
+			Size:  e.size,
+			Sum:   block.Checksum{Sum: e.sum, Valid: true},
+			Attrs: a,
+		})
+	}
+	return list, true
+}
+
+// kinds are those of package block that this package's own errors wrap.
+func kinds() []error {
+	return []error{
+		block.ErrNotFound, block.ErrPending, block.ErrCorrupt, block.ErrNoSpace, block.ErrBudget, block.ErrTooLarge, block.ErrUnavailable,
+		block.ErrInvalid, block.ErrNameTooLong, block.ErrReserved, block.ErrClosed,
+	}
+}
+
+// kindOf wraps an error of I/O in the kind it belongs to.
+func kindOf(err error) error {
+	for _, kind := range kinds() {
+		if errors.Is(err, kind) {
+			return err
+		}
+	}
+	kind := block.ErrUnavailable
+	var fault *directio.FaultError
+	var budget *directio.BudgetError
+	switch {
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), errors.Is(err, syscall.EFBIG):
+		kind = block.ErrNoSpace
+	case errors.Is(err, syscall.EBADF), errors.Is(err, syscall.EFAULT), errors.Is(err, syscall.EINVAL), errors.As(err, &fault):
+		kind = block.ErrInvalid
+	case errors.As(err, &budget):
+		kind = block.ErrTooLarge
+	}
+	return fmt.Errorf("%w: %w", kind, err)
+}
+
+// ofDevice reports whether an error of an engine speaks of the device, rather than of
+// our own memory, a full file system or the end of ctx.
+func ofDevice(err error) bool {
+	for _, other := range []error{
+		context.Canceled, context.DeadlineExceeded, os.ErrClosed,
+		syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG, syscall.EFAULT, syscall.EBADF, syscall.ENOMEM,
+	} {
+		if errors.Is(err, other) {
+			return false
+		}
+	}
+	return err != nil
+}
+
+// Close finishes the jobs that were accepted, or fails with ErrClosed those that
+// are not finished when ctx is done, writes what is left and the indexes, and
+// unlocks the directories. It returns what kept a device from being closed
+// cleanly; such a device recovers by its tables. A device that does not answer is left
+// behind, its memory leaked. A second call waits for the first.
+func (t *Tier) Close(ctx context.Context) error {
+	t.close.Do(func() { t.closeErr = t.shutdown(ctx) })
+	return t.closeErr
+}
+
+func (t *Tier) shutdown(ctx context.Context) error {
+	t.mu.Lock()
+	t.mu.closing = true
+	if t.mu.jobs == 0 {
+		close(t.mu.idle)
+	}
+	t.mu.Unlock()
+	select {
+	case <-t.mu.idle:
+	case <-ctx.Done():
+		t.abortJobs()
+	}
+	t.abort()
+	errs := make([]error, len(t.devices))
+	var wg sync.WaitGroup
+	for i, d := range t.devices {
+		wg.Go(func() { errs[i] = d.close(ctx) })
+	}
+	wg.Wait()
+	if errors.Join(errs...) == nil {
+		t.mu.Lock()
+		t.mu.table = newSlotTable()
+		clear(t.mu.slabs)
+		t.mu.Unlock()
+	}
+	if t.ownPool {
+		errs = append(errs, t.pool.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// abortJobs fails with ErrClosed all that is not finished, and waits until nobody
+// uses a file any more. Blocks whose file was in use the first time are tried again,
+// for the next thing may be to wait for the device.
+func (t *Tier) abortJobs() {
+	t.abort()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		for _, d := range t.devices {
+			d.failTasks(block.ErrClosed)
+		}
+		select {
+		case <-t.mu.idle:
+			return
+		case <-tick.C:
+		}
+	}
+}
