@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/metrics"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -22,10 +23,12 @@ import (
 type daemon struct {
 	dir     string
 	cfg     *config.Config
+	log     *zap.Logger
 	started time.Time
 	memory  *mem.Store
 	engine  *tiers.Engine
-	server  *fs.Server // nil until mounted
+	server  *fs.Server                // set when mounted
+	serving atomic.Pointer[fs.Server] // server, for requests that come meanwhile
 }
 
 // adopted reports whether blocks of an earlier process are in memory, so that a
@@ -35,15 +38,19 @@ func (d *daemon) adopted() bool { return d.engine.Stats().Counters.Adopted > 0 }
 // statusDocument is what .kvfs/status holds. Sizes are in bytes. Fields may be
 // added; none changes its meaning.
 type statusDocument struct {
-	Version       string          `json:"version"`
-	PID           int             `json:"pid"`
-	UptimeSeconds float64         `json:"uptime_seconds"`
-	Mount         statusMount     `json:"mount"`
-	Tiers         []statusTier    `json:"tiers"`
-	Groups        []statusGroup   `json:"groups"`
-	Counters      tiers.Counters  `json:"counters"`
-	Memory        statusMemoryDir `json:"memory"`
-	Process       statusProcess   `json:"process"`
+	Version       string         `json:"version"`
+	PID           int            `json:"pid"`
+	UptimeSeconds float64        `json:"uptime_seconds"`
+	Mount         statusMount    `json:"mount"`
+	Tiers         []statusTier   `json:"tiers"`
+	Groups        []statusGroup  `json:"groups"`
+	Counters      tiers.Counters `json:"counters"`
+	Summary       tiers.Summary  `json:"summary"` // keys by where readers found them
+
+	Secondaries []tiers.SecondaryStats `json:"secondaries"` // the tiers below memory
+
+	Memory  statusMemoryDir `json:"memory"`
+	Process statusProcess   `json:"process"`
 }
 
 type statusMount struct {
@@ -99,17 +106,23 @@ func (d *daemon) status() []byte {
 			Name: "memory", Type: "memory", State: "online", CapacityBytes: st.CapacityBytes, UsedBytes: st.UsedBytes,
 			PinnedBytes: st.PinnedBytes, Blocks: st.Blocks, Policy: d.cfg.Memory.Policy,
 		}},
-		Counters: st.Counters,
-		Memory:   statusMemoryDir{Dir: ms.Dir, Adoptable: ms.Adoptable, Discarded: ms.Discarded},
+		Counters: st.Counters, Summary: st.Summary, Secondaries: st.Secondaries,
+		Memory: statusMemoryDir{Dir: ms.Dir, Adoptable: ms.Adoptable, Discarded: ms.Discarded},
 		Process: statusProcess{
 			HeapBytes: liveHeap(), IndexBytes: st.IndexBytes, Goroutines: runtime.NumGoroutine(),
 			Names: st.Names, Writing: st.Writing,
 		},
 	}
+	for _, s := range st.Secondaries {
+		doc.Tiers = append(doc.Tiers, statusTier{
+			Name: s.Name, Type: "disk", State: s.State, Reason: s.Reason, CapacityBytes: s.CapacityBytes,
+			UsedBytes: s.UsedBytes, PinnedBytes: s.PinnedBytes, Blocks: s.Blocks, Policy: d.cfg.Disk.Policy,
+		})
+	}
 	for _, g := range d.engine.Groups() {
 		doc.Groups = append(doc.Groups, statusGroup{string(g.Name), g.Pinned, g.QuotaBytes, g.UsedBytes, g.BlockBytes})
 	}
-	if s := d.server; s != nil {
+	if s := d.serving.Load(); s != nil {
 		doc.Mount = statusMount{
 			Dir: d.dir, ReadPath: s.ReadPath(), WritePath: s.WritePath(), PathReason: s.PathReason(),
 			Ops: s.Ops(), BackingFiles: s.Backings(),

@@ -71,6 +71,9 @@ func TestExitCodes(t *testing.T) {
 		{"--nope", exitUsage, "kvfs: unknown flag: --nope (see kvfs --help)\n"},
 		{"config check --memory-sise 1GiB", exitUsage, "kvfs: unknown flag: --memory-sise; did you mean --memory-size? (see kvfs config check --help)\n"},
 		{"config check --size 1GiB", exitUsage, "kvfs: unknown flag: --size; did you mean --memory-size? (see kvfs config check --help)\n"},
+		{"mount --size 1GiB x", exitUsage, "kvfs: unknown flag: --size; did you mean --memory-size? (see kvfs mount --help)\n"},
+		{"mount --policy arc x", exitUsage, "kvfs: unknown flag: --policy; did you mean --memory-policy? (see kvfs mount --help)\n"},
+		{"mount --ratio 1 x", exitUsage, "kvfs: unknown flag: --ratio; did you mean --staging-usable-ratio? (see kvfs mount --help)\n"},
 		{"config check -z", exitUsage, "kvfs: unknown shorthand flag: 'z' in -z (see kvfs config check --help)\n"},
 		{"config check --memory-size", exitUsage, "kvfs: flag needs an argument: --memory-size (see kvfs config check --help)\n"},
 		{"config check a b", exitUsage, "kvfs: accepts at most 1 arg(s), received 2 (see kvfs config check --help)\n"},
@@ -80,6 +83,12 @@ func TestExitCodes(t *testing.T) {
 		{"umount", exitUsage, "kvfs: accepts 1 arg(s), received 0 (see kvfs umount --help)\n"},
 		{"umount --timeout soon x", exitUsage, "kvfs: ..."},
 		{"status", exitUsage, "kvfs: accepts 1 arg(s), received 0 (see kvfs status --help)\n"},
+		{"fsck", exitUsage, "kvfs: accepts 1 arg(s), received 0 (see kvfs fsck --help)\n"},
+		{"fsck --repiar x", exitUsage, "kvfs: unknown flag: --repiar; did you mean --repair? (see kvfs fsck --help)\n"},
+		{"evict " + plain, exitUsage, "kvfs: --tier is missing: memory or disk (see kvfs evict --help)\n"},
+		{"evict --tier memory", exitUsage, "kvfs: which blocks? Name them, or give --all DIR (see kvfs evict --help)\n"},
+		{"evict --tier memory --all", exitUsage, "kvfs: --all wants one mount, 0 given (see kvfs evict --help)\n"},
+		{"evict --tier memory --all a b", exitUsage, "kvfs: --all wants one mount, 2 given (see kvfs evict --help)\n"},
 
 		{"config check /absent/c.yaml", exitConfig, "kvfs: /absent/c.yaml: no such file or directory\n"},
 		{"config check --memory-size=7", exitConfig, "kvfs: flag --memory-size: memory.size: \"7\" needs a unit..."},
@@ -90,6 +99,11 @@ func TestExitCodes(t *testing.T) {
 		{"umount /absent/dir", exitNotMount, "kvfs: ..."},
 		{"status " + plain, exitNotMount, "kvfs: " + plain + " is not a kvfs mount\n"},
 		{"status /absent", exitNotMount, "kvfs: /absent is not a kvfs mount: no such file or directory\n"},
+		{"evict --tier memory " + plain, exitNotMount, "kvfs: " + plain + " is not in a kvfs mount\n"},
+		{"evict --tier memory --all /proc", exitNotMount, "kvfs: /proc is not in a kvfs mount\n"},
+		{"fsck " + plain + "/absent", fsckUnchecked, "kvfs: fsck: " + plain + "/absent: ..."},
+		{"fsck " + plain, fsckUnchecked, "kvfs: fsck: " + plain + ": ..."},
+		{"fsck " + good, fsckUnchecked, "kvfs: fsck: " + good + ": ..."},
 		{"status " + good, exitNotMount, "kvfs: " + good + " is not a kvfs mount\n"},
 	} {
 		t.Run(tc.args, func(t *testing.T) {
@@ -132,10 +146,10 @@ func TestConfigCommands(t *testing.T) {
 
 	t.Setenv("KVFS_HTPP", "1")
 	bad := writeTemp(t, "bad.yaml", "memory:\n  size: 1\n  keep: \"false\"\n")
-	code, out, errs := runCLI("config", "check", bad, "--disk", "path=/a,size=1GiB")
+	code, out, errs := runCLI("config", "check", bad, "--replicas", "1")
 	want := []string{
 		"kvfs: " + bad + ":2: memory.size: ", "kvfs: " + bad + ":3: memory.keep: ",
-		`kvfs: env KVFS_HTPP: unknown variable "KVFS_HTPP"; did you mean "KVFS_HTTP"?`, "kvfs: flag --disk: disk: the disk tier",
+		`kvfs: env KVFS_HTPP: unknown variable "KVFS_HTPP"; did you mean "KVFS_HTTP"?`, "kvfs: flag --replicas: replicas: the cluster",
 	}
 	lines := strings.Split(strings.TrimSpace(errs), "\n")
 	if code != exitConfig || out != "" || len(lines) != len(want) {

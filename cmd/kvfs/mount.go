@@ -51,9 +51,6 @@ func mount(ctx context.Context, cfg *config.Config, dir string, ready *readiness
 	if err != nil {
 		return err
 	}
-	if cfg.Log.TierSummary {
-		log.Warn("log.tier_summary has no effect yet: with memory alone there are no batches between tiers")
-	}
 	dir, err = mountPoint(dir, log)
 	if err != nil {
 		return withCode(exitMount, err)
@@ -61,7 +58,7 @@ func mount(ctx context.Context, cfg *config.Config, dir string, ready *readiness
 	if total := totalMemory(); int64(cfg.Memory.Size) > total {
 		return withCode(exitConfig, fmt.Errorf("memory.size %v exceeds the memory of this machine, %v", cfg.Memory.Size, config.Size(total)))
 	}
-	d := &daemon{dir: dir, cfg: cfg, started: time.Now()}
+	d := &daemon{dir: dir, cfg: cfg, log: log, started: time.Now()}
 
 	memory, err := mem.Open(ctx, memoryOptions(cfg, dir, log))
 	if err != nil {
@@ -73,14 +70,19 @@ func mount(ctx context.Context, cfg *config.Config, dir string, ready *readiness
 	if err := ownRoot(&options, dir); err != nil {
 		return errors.Join(err, memory.Close(true))
 	}
+	options.Secondaries, err = openSecondaries(ctx, cfg, log)
+	if err != nil {
+		return errors.Join(fmt.Errorf("disk tier: %w", err), memory.Close(true))
+	}
 	d.engine, err = tiers.Open(ctx, options)
 	if err != nil {
-		return errors.Join(fmt.Errorf("engine: %w", err), memory.Close(true))
+		return errors.Join(fmt.Errorf("engine: %w", err), closeSecondaries(options.Secondaries), memory.Close(true))
 	}
 	d.server, err = fs.Mount(d.engine, hooks, serverOptions(cfg, d, log))
 	if err != nil {
-		return withCode(exitMount, errors.Join(err, d.engine.Close(ctx, d.adopted())))
+		return withCode(exitMount, errors.Join(err, d.close(d.adopted())))
 	}
+	d.serving.Store(d.server)
 	stopHTTP, err := serveHTTP(cfg.HTTP, d, log)
 	if err != nil {
 		return errors.Join(err, d.stop(false))
@@ -114,7 +116,36 @@ func (d *daemon) stop(keep bool) error {
 	case <-t.C:
 		d.server.Close()
 	}
-	return errors.Join(err, d.engine.Close(context.Background(), keep))
+	return errors.Join(err, d.close(keep))
+}
+
+// closeGrace is how long the tiers may take, beyond drain_timeout, to finish what
+// they have begun.
+const closeGrace = 10 * time.Second
+
+// close has what is still on its way to the SSD get there, for as long as
+// drain_timeout, and closes the tiers.
+func (d *daemon) close(keep bool) error {
+	wait := time.Duration(d.cfg.DrainTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), wait)
+	defer cancel()
+	if err := d.engine.Drain(ctx); err != nil {
+		d.log.Warn("not everything was copied to the SSD", zap.Duration("drain_timeout", wait), zap.Error(err))
+	}
+	ctx, cancel = context.WithTimeout(context.Background(), closeGrace)
+	defer cancel()
+	return d.engine.Close(ctx, keep)
+}
+
+// closeSecondaries closes tiers that no engine has taken over.
+func closeSecondaries(list []tiers.SecondaryOptions) error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeGrace)
+	defer cancel()
+	var errs []error
+	for _, s := range list {
+		errs = append(errs, s.Tier.Close(ctx))
+	}
+	return errors.Join(errs...)
 }
 
 // mountPoint returns dir as a clean absolute path, after taking away what a

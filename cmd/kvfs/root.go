@@ -25,6 +25,8 @@ func newRootCommand() *cobra.Command {
 		newMountCommand(),
 		newUmountCommand(),
 		newStatusCommand(),
+		newEvictCommand(),
+		newFsckCommand(),
 		newConfigCommand(),
 		newVersionCommand(),
 	)
@@ -94,14 +96,26 @@ func flagHint(cmd *cobra.Command, err error) string {
 	var names []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
 	near := config.Nearest(name, names)
-	for _, candidate := range names {
-		// The last part of a long flag is what people remember: --size.
-		if near == "" && strings.HasSuffix(candidate, "-"+name) {
-			near = candidate
-		}
+	if near == "" {
+		near = endingIn(names, name)
 	}
 	if near == "" {
 		return ""
 	}
 	return fmt.Sprintf("; did you mean --%s?", near)
+}
+
+// endingIn returns the flag that is meant by its last part alone, which is what
+// people remember: --size. That is the one of the memory tier, else the shortest.
+func endingIn(names []string, last string) string {
+	found := ""
+	for _, name := range names {
+		switch {
+		case name == "memory-"+last:
+			return name
+		case strings.HasSuffix(name, "-"+last) && (found == "" || len(name) < len(found)):
+			found = name
+		}
+	}
+	return found
 }

@@ -9,10 +9,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"text/tabwriter"
 	"time"
 
+	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/disk"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 )
@@ -28,6 +31,8 @@ type statusReply struct {
 	UptimeSeconds float64      `json:"uptime_seconds"`
 	Mount         mountStatus  `json:"mount"`
 	Tiers         []tierStatus `json:"tiers"`
+
+	Secondaries []secondaryStatus `json:"secondaries"`
 }
 
 // mountStatus says how the mount works.
@@ -126,14 +131,90 @@ func printStatus(w io.Writer, text []byte) error {
 	}
 	fmt.Fprintf(t, "\nTIER\tTYPE\tSTATE\tUSED\tCAPACITY\tPINNED\tBLOCKS\n")
 	for _, tier := range s.Tiers {
-		state := orDash(tier.State)
-		if tier.Reason != "" {
-			state += " (" + tier.Reason + ")"
-		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d\n", orDash(tier.Name), orDash(tier.Type), state,
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d\n", orDash(tier.Name), orDash(tier.Type), stateText(tier.State, tier.Reason),
 			humanBytes(tier.UsedBytes), humanBytes(tier.CapacityBytes), humanBytes(tier.PinnedBytes), tier.Blocks)
 	}
+	for i := range s.Secondaries {
+		if err := t.Flush(); err != nil {
+			return err
+		}
+		s.Secondaries[i].print(t)
+	}
 	return t.Flush()
+}
+
+// stateText returns a state and the reason for it.
+func stateText(state, reason string) string {
+	if reason == "" {
+		return orDash(state)
+	}
+	return orDash(state) + " (" + reason + ")"
+}
+
+// secondaryStatus is what the engine says of a tier below memory. Its keys are
+// the names of the fields of tiers.SecondaryStats.
+type secondaryStatus struct {
+	tiers.SecondaryStats
+	Detail json.RawMessage // in the place of the field of the same name
+}
+
+// print writes the lines of one tier: its way down and up, then what the tier
+// "disk" says of itself.
+func (s *secondaryStatus) print(w io.Writer) {
+	fmt.Fprintf(w, "\n%s\n", orDash(s.Name))
+	fmt.Fprintf(w, "  cascade queue\t%s, %s of %s\n", countBlocks(s.QueuedBlocks), humanBytes(s.QueuedBytes), humanBytes(s.QueueLimitBytes))
+	fmt.Fprintf(w, "  cascaded\t%s%s\n", moved(s.Cascaded, s.CascadedBytes), counts(
+		count{"queue full", s.CascadeDropped}, count{"no room or budget", s.CascadeSkipped},
+		count{"failed", s.CascadeFailed}, count{"not admitted", s.AdmissionRejected}))
+	fmt.Fprintf(w, "  promoted\t%s%s\n", moved(s.Promoted, s.PromotedBytes), counts(
+		count{"absent", s.PromoteAbsent}, count{"corrupt", s.PromoteCorrupt},
+		count{"failed", s.PromoteFailed}, count{"timed out", s.PromoteTimeouts}))
+	var d disk.Detail
+	if err := json.Unmarshal(s.Detail, &d); err != nil || len(d.Devices) == 0 {
+		return // another kind of tier
+	}
+	printDisk(w, &d)
+}
+
+// printDisk writes what the tier "disk" says of itself and of its devices.
+func printDisk(w io.Writer, d *disk.Detail) {
+	budget := ""
+	if d.BudgetBytes > 0 {
+		budget = " of " + humanBytes(d.BudgetBytes)
+	}
+	fmt.Fprintf(w, "  written today\t%s%s\n", humanBytes(d.WrittenTodayBytes), budget)
+	fmt.Fprintf(w, "  scrubbed\t%s%s\n", moved(d.ScrubbedBlocks, d.ScrubbedBytes), counts(count{"bad", d.ScrubbedBad}))
+	fmt.Fprintf(w, "\n  DEVICE\tSTATE\tUSED\tCAPACITY\tBLOCKS\tENGINE\n")
+	for i := range d.Devices {
+		v := &d.Devices[i]
+		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%d\t%s\n", orDash(v.Dir), stateText(v.State, v.Reason),
+			humanBytes(v.UsedBytes), humanBytes(v.CapacityBytes), v.Blocks, orDash(v.Engine))
+	}
+}
+
+// moved says how much has moved between tiers.
+func moved(blocks, bytes uint64) string {
+	return fmt.Sprintf("%s, %s", countBlocks(int64(blocks)), humanBytes(int64(bytes)))
+}
+
+// count is how often something happened.
+type count struct {
+	what string
+	n    uint64
+}
+
+// counts lists what happened at all, in parentheses; "" if nothing did.
+func counts(all ...count) string {
+	var parts []string
+	for _, c := range all {
+		if c.n > 0 {
+			parts = append(parts, fmt.Sprintf("%s %d", c.what, c.n))
+		}
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(parts, ", ") + ")"
 }
 
 // orDash returns s, or "-" if it is empty.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"math"
@@ -13,9 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/fs"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/disk"
 	"github.com/kvfs/kvfs/tiers/mem"
 )
 
@@ -68,6 +71,53 @@ func memoryOptions(cfg *config.Config, dir string, log *zap.Logger) mem.Options 
 	}
 }
 
+// diskOptions describes the SSD tier. Its directories are absolute.
+func diskOptions(cfg *config.Config, log *zap.Logger) (disk.Options, error) {
+	o := disk.Options{
+		Name: "disk", Policy: cfg.Disk.Policy, SlabBytes: int64(cfg.Disk.SlabSize),
+		SyncBytes: int64(cfg.Disk.SyncBytes), SyncInterval: time.Duration(cfg.Disk.SyncInterval),
+		ScrubBytesPerSecond: int64(cfg.Disk.ScrubRate), DailyWriteBudgetBytes: int64(cfg.Disk.DailyWriteBudget),
+		StuckTimeout: time.Duration(cfg.Disk.StuckTimeout),
+		DirectIO: directio.Options{
+			Engine: cfg.DirectIO.Engine, InFlightBytes: int64(cfg.DirectIO.InFlight), ChunkBytes: int(cfg.DirectIO.Chunk),
+			Logger: log.Named("directio"),
+		},
+		Logger: log.Named("disk"),
+	}
+	for _, d := range cfg.Disk.Dirs {
+		dir, err := filepath.Abs(d.Path)
+		if err != nil {
+			return o, err
+		}
+		o.Devices = append(o.Devices, disk.DeviceOptions{Dir: dir, CapacityBytes: int64(d.Size)})
+	}
+	return o, nil
+}
+
+// openSecondaries opens the tiers below memory, fastest first. The engine closes
+// them.
+func openSecondaries(ctx context.Context, cfg *config.Config, log *zap.Logger) ([]tiers.SecondaryOptions, error) {
+	if len(cfg.Disk.Dirs) == 0 {
+		return nil, nil
+	}
+	o, err := diskOptions(cfg, log)
+	if err != nil {
+		return nil, err
+	}
+	o.Pool, err = directio.NewPool(directio.PoolOptions{SizeBytes: int64(cfg.Staging.Size), UsableRatio: cfg.Staging.UsableRatio})
+	if err != nil {
+		return nil, err
+	}
+	ssd, err := disk.Open(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	return []tiers.SecondaryOptions{{
+		Name: "disk", Tier: ssd, Cascade: tiers.CascadeMode(cfg.Disk.Cascade), QueueBytes: int64(cfg.Disk.CascadeQueue),
+		SecondHit: cfg.Disk.Admission == config.AdmitSecondHit,
+	}}, nil
+}
+
 func engineOptions(cfg *config.Config, memory tiers.Primary, hooks *fs.Hooks, log *zap.Logger) tiers.Options {
 	// Zero means "none" in the configuration and "default" in the library.
 	never := time.Duration(math.MaxInt64)
@@ -82,7 +132,12 @@ func engineOptions(cfg *config.Config, memory tiers.Primary, hooks *fs.Hooks, lo
 		LookupLease:  time.Duration(cfg.Mount.LookupLease) + time.Duration(cfg.Mount.EntryTimeout),
 		TempPatterns: cfg.Mount.TempPatterns,
 		TempExpiry:   time.Duration(cfg.Mount.TempExpiry),
-		SameProcess:  hooks.SameProcess, Invalidate: hooks.Invalidate, Dropped: hooks.Dropped,
+
+		PromoteOnLookup: cfg.Promotion.On == config.PromoteOnLookup, PromoteTimeout: max(time.Duration(cfg.Promotion.Timeout), 1),
+		PromoteBatchKeys: cfg.Promotion.BatchKeys, PromoteBatchBytes: int64(cfg.Promotion.BatchBytes),
+		PromoteWindow: time.Duration(cfg.Promotion.Window), TierSummary: cfg.Log.TierSummary,
+
+		SameProcess: hooks.SameProcess, Invalidate: hooks.Invalidate, Dropped: hooks.Dropped,
 		Logger: log.Named("engine"),
 	}
 	if cfg.Mount.LookupLease == 0 {

@@ -8,7 +8,7 @@
 //
 //	report [-vet] -- ARGS [-- ARGS]...
 //
-// With -vet, `go vet ./...` comes first and counts as a case. Each ARGS are the
+// With -vet, `go vet -tags=giouring ./...` comes first and counts as a case. Each ARGS are the
 // arguments of one `go test`; the runs follow each other, and a failure does not
 // stop the next. Without any, report reads the JSON of a run from standard
 // input. It exits 1 if anything failed or nothing ran at all.
@@ -29,7 +29,7 @@ func main() {
 	// An interrupt reaches go test as well: let it stop, then report.
 	signal.Notify(make(chan os.Signal, 1), os.Interrupt, syscall.SIGTERM)
 	r := newReport(os.Stdout)
-	vet := flag.Bool("vet", false, "run go vet ./... first")
+	vet := flag.Bool("vet", false, "run go vet first")
 	flag.Usage = func() { fmt.Fprintln(os.Stderr, "usage: report [-vet] -- ARGS [-- ARGS]...") }
 	flag.Parse()
 	runs := split(flag.Args())
@@ -67,7 +67,7 @@ func split(args []string) [][]string {
 
 // vet runs go vet over everything, as one case.
 func (r *report) vet() {
-	cmd := exec.Command("go", "vet", "./...")
+	cmd := exec.Command("go", "vet", "-tags=giouring", "./...") // the tag of the Makefile
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	if err := cmd.Run(); err != nil {
 		r.fail("go vet ./...", err.Error())

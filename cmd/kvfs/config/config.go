@@ -7,8 +7,11 @@ type Config struct {
 	Memory       Memory           `kvfs:"memory" help:"The primary tier: host memory."`
 	Groups       map[string]Group `kvfs:"groups" help:"Rules for single groups (first path component below the mount). Files and inline JSON only."`
 	Mount        Mount            `kvfs:"mount" help:"The FUSE mount."`
-	DrainTimeout Duration         `kvfs:"drain_timeout" default:"30s" help:"How long a stop waits for requests under way, at most 1s in this version. Zero does not wait."`
-	Disk         []Disk           `kvfs:"disk" sep:";" help:"SSD tiers, fastest first."`
+	DrainTimeout Duration         `kvfs:"drain_timeout" default:"30s" help:"How long a stop waits for blocks on their way to the SSD, and, for at most 1s of it, for requests under way. Zero does not wait."`
+	Disk         Disk             `kvfs:"disk" help:"The SSD tier, below memory. Off unless it has directories."`
+	Promotion    Promotion        `kvfs:"promotion" help:"How blocks come up into memory from the tiers below it."`
+	Staging      Staging          `kvfs:"staging" help:"Aligned buffers for blocks that a tier cannot move in place: small ones, and unaligned ends."`
+	DirectIO     DirectIO         `kvfs:"directio" help:"How the SSD tier reads and writes past the page cache."`
 	Join         []string         `kvfs:"join" example:"10.0.0.1:7946,10.0.0.2:7946" help:"Addresses of peers to join, host or host:port."`
 	Bind         string           `kvfs:"bind" example:"0.0.0.0:7946" help:"Address on which to listen for peers, host or host:port."`
 	Advertise    string           `kvfs:"advertise" example:"10.0.0.3:7946" help:"Address that peers should use to reach this one, host or host:port."`
@@ -54,17 +57,54 @@ type Mount struct {
 	FSName       string   `kvfs:"fs_name" check:"fsname" default:"kvfs" help:"Name of the file system in mount tables."`
 }
 
-// Disk configures one SSD tier.
+// Disk configures the SSD tier.
 type Disk struct {
-	Path string `kvfs:"path" example:"/mnt/nvme0/kvfs" required:"true" help:"Directory for the tier's files."`
-	Size Size   `kvfs:"size" example:"100GiB" required:"true" min:"1MiB" help:"Capacity for blocks."`
+	Dirs             []DiskDir `kvfs:"dirs" name:"disk" sep:";" help:"Directories of the SSD tier, one a device; blocks are spread over them."`
+	Policy           string    `kvfs:"policy" enum:"lru|arc|s3fifo" default:"lru" help:"Eviction order."`
+	Cascade          string    `kvfs:"cascade" enum:"async|sync|off" default:"async" help:"When a committed block is copied to the SSD. async: soon after the commit. sync: close or rename waits until it is there. off: only by fsync."`
+	CascadeQueue     Size      `kvfs:"cascade_queue" default:"0" help:"Most bytes that wait to be copied to the SSD; what comes on top stays in memory alone. Zero means automatic: a quarter of memory.size, at most 1GiB."`
+	Admission        string    `kvfs:"admission" enum:"all|second_hit" default:"all" help:"Which blocks are copied to the SSD. all: each one. second_hit: one that is stored or read a second time."`
+	DailyWriteBudget Size      `kvfs:"daily_write_budget" default:"0" help:"Most bytes that are written to all directories together in a day (UTC), so that the devices are not worn out. fsync may exceed it. Zero means no limit."`
+	SlabSize         Size      `kvfs:"slab_size" min:"1MiB" max:"1TiB" multiple:"4KiB" default:"256MiB" help:"Size of the files that hold the blocks. It counts for those that are made from now on; a directory too small for 16 of them gets smaller ones."`
+	SyncBytes        Size      `kvfs:"sync_bytes" above:"0" default:"64MiB" help:"Bytes written to a directory after which they are made durable together."`
+	SyncInterval     Duration  `kvfs:"sync_interval" above:"0" default:"1s" help:"Time after which they are in any case."`
+	ScrubRate        Size      `kvfs:"scrub_rate" default:"16MiB" help:"Bytes a second that are read of each directory to find bad copies before a reader does. Zero means off."`
+	StuckTimeout     Duration  `kvfs:"stuck_timeout" above:"0" default:"30s" help:"Time without an answer after which a device counts as failed and its directory goes offline."`
+}
+
+// DiskDir is one directory of the SSD tier.
+type DiskDir struct {
+	Path string `kvfs:"path" example:"/mnt/nvme0/kvfs" required:"true" help:"Directory, made if it is absent; a relative path counts from the working directory. It may not hold another one, nor memory.dir."`
+	Size Size   `kvfs:"size" example:"100GiB" required:"true" min:"1MiB" help:"Most bytes of the files in it."`
+}
+
+// Promotion configures how blocks come up into memory.
+type Promotion struct {
+	On         string   `kvfs:"on" enum:"open|lookup" default:"open" help:"What makes a block come up: its open, or already a look-up that finds it (stat, access)."`
+	Timeout    Duration `kvfs:"timeout" default:"30s" help:"How long an open waits for its block before it is a miss. Zero does not wait."`
+	BatchKeys  int      `kvfs:"batch_keys" default:"64" min:"1" help:"Most blocks of one request that are loaded as one batch."`
+	BatchBytes Size     `kvfs:"batch_bytes" default:"8MiB" above:"0" help:"Most bytes of such a batch, unless one block alone is larger."`
+	Window     Duration `kvfs:"window" default:"0s" help:"How long a batch waits for more blocks of the same request. Zero means that it takes what is there."`
+}
+
+// Staging configures the aligned buffers.
+type Staging struct {
+	Size        Size    `kvfs:"size" min:"1MiB" default:"64MiB" help:"Memory for the buffers."`
+	UsableRatio float64 `kvfs:"usable_ratio" above:"0" max:"1" default:"0.9" help:"Share of the size that blocks may take up. With an SSD tier it must come to at least 1MiB."`
+}
+
+// DirectIO configures input and output past the page cache.
+type DirectIO struct {
+	Engine   string `kvfs:"engine" enum:"auto|io_uring|pread" default:"auto" help:"Kernel interface. auto: io_uring where it works, else pread. io_uring fails where it does not."`
+	InFlight Size   `kvfs:"in_flight" above:"0" default:"8MiB" help:"Most bytes that are asked of one device at a time."`
+	Chunk    Size   `kvfs:"chunk" min:"4KiB" max:"1GiB" multiple:"4KiB" default:"1MiB" help:"Largest single read or write. Must not exceed in_flight."`
 }
 
 // Log configures logging.
 type Log struct {
 	Level       string `kvfs:"level" enum:"debug|info|warn|error" default:"info" help:"Least severe level that is logged."`
 	Format      string `kvfs:"format" enum:"console|json" default:"console" help:"Form of the log lines."`
-	TierSummary bool   `kvfs:"tier_summary" default:"false" help:"Log one structured line a batch with the keys and bytes by tier."`
+	TierSummary bool   `kvfs:"tier_summary" default:"false" help:"Log one structured line for each batch of blocks, with its keys and bytes by the tier that had them."`
 }
 
 // Values of Mode.
@@ -80,8 +120,32 @@ const (
 	Off  = "off"
 )
 
+// Values of Disk.Cascade, with Off.
+const (
+	CascadeAsync = "async"
+	CascadeSync  = "sync"
+)
+
+// Values of Disk.Admission.
+const (
+	AdmitAll       = "all"
+	AdmitSecondHit = "second_hit"
+)
+
+// Values of Promotion.On.
+const (
+	PromoteOnOpen   = "open"
+	PromoteOnLookup = "lookup"
+)
+
+// Values of DirectIO.Engine, with Auto.
+const (
+	EngineIOUring = "io_uring"
+	EnginePread   = "pread"
+)
+
 // Origin tells where the value at path comes from. Paths are as in files
-// ("memory.size", "groups.g0.quota", "disk[0].path"; names with dots or brackets
+// ("memory.size", "groups.g0.quota", "disk.dirs[0].path"; names with dots or brackets
 // are quoted, groups."a.b".quota). One that was never set has the zero Origin,
 // which is default.
 func (c *Config) Origin(path string) Origin { return c.origins[path] }

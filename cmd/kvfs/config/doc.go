@@ -12,7 +12,9 @@
 //	example:"64GiB"   a value for the documentation, in text form
 //	enum:"a|b"        the values of a string
 //	min, max, above   bounds in text form: inclusive, inclusive, exclusive
+//	multiple:"4KiB"   a size must be a multiple of this one
 //	check:"hostport"  a named check of a string or of each element of a list (see checks)
+//	name:"disk"       what the variable and the flag are called, if not as the path
 //	sep:";"           what separates the elements of a list in an environment variable; else ","
 //	required:"true"   in a list of sections: the key must be given
 //

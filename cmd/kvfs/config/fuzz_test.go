@@ -13,7 +13,7 @@ func FuzzLoadYAML(f *testing.F) {
 		"", "---\n", "a: b\n---\n", "{}", string(Example()), "memory: {size: 1GiB, low_watermark: 1e-3}",
 		`{"groups": {"a\u0000": {}, "b": {"pinned": true, "quota": "1.5GiB"}}}`, "groups: {a: &x {pinned: true}, b: *x}",
 		"x: &x [*x]", "memory: &m\n  <<: *m\n", "mount: {temp_patterns: ['a b', \"\\n\", tmp/, true]}",
-		"? {a: b}\n: c\n", "memory:\n  size: !!str 5GiB\n  keep: !!bool yes\n", "disk:\n- {path: /a, size: 1TiB}\n- null\n",
+		"? {a: b}\n: c\n", "memory:\n  size: !!str 5GiB\n  keep: !!bool yes\n", "disk:\n  dirs:\n  - {path: /a, size: 1TiB}\n  - null\n",
 		"http: '[::1]:80'\ndrain_timeout: 1h1m1s1ms\n", "groups: {0x10: {}, null: {}, ~: {}, 'x.pinned': {}, \"\\u2028\": {}}",
 	} {
 		f.Add([]byte(seed))
@@ -64,12 +64,12 @@ func FuzzDisk(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		l := decode(Sources{Flags: parseFlags(t, "--disk="+text)})
-		if len(l.errs) > 0 || len(l.cfg.Disk) == 0 {
+		if len(l.errs) > 0 || len(l.cfg.Disk.Dirs) == 0 {
 			return
 		}
-		d := l.cfg.Disk[0]
-		if len(l.cfg.Disk) != 1 || d.Path == "" || d.Size < MiB {
-			t.Errorf("%q: accepted %+v", text, l.cfg.Disk)
+		d := l.cfg.Disk.Dirs[0]
+		if len(l.cfg.Disk.Dirs) != 1 || d.Path == "" || d.Size < MiB {
+			t.Errorf("%q: accepted %+v", text, l.cfg.Disk.Dirs)
 		}
 	})
 }

@@ -87,6 +87,9 @@ func sample(t testing.TB, s *textSetting) (text string, value any) {
 		}
 		return "true", true
 	case reflect.TypeFor[Size]():
+		if s.min == "1MiB" {
+			return "3MiB", "3MiB"
+		}
 		return "768KiB", "768KiB"
 	case reflect.TypeFor[Duration]():
 		return "7s", "7s"

@@ -2,6 +2,7 @@ package config
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -105,7 +106,8 @@ func TestNames(t *testing.T) {
 	}
 	for name, path := range map[string]string{
 		"KVFS_MEMORY_SIZE": "memory.size", "memory-size": "memory.size", "memory-policy": "memory.policy",
-		"disk": "disk", "join": "join", "bind": "bind", "advertise": "advertise", "node-name": "node_name",
+		"disk": "disk.dirs", "KVFS_DISK": "disk.dirs", "KVFS_DISK_POLICY": "disk.policy", "disk-cascade": "disk.cascade",
+		"staging-usable-ratio": "staging.usable_ratio", "directio-engine": "directio.engine", "promotion-on": "promotion.on", "join": "join", "bind": "bind", "advertise": "advertise", "node-name": "node_name",
 		"replicas": "replicas", "http": "http", "mode": "mode", "insecure": "insecure", "log-level": "log.level",
 	} {
 		if seen[name] != path {
@@ -136,7 +138,14 @@ func TestDefaults(t *testing.T) {
 			MaxWrite: MiB, FSName: "kvfs",
 		},
 		DrainTimeout: 30e9,
-		Log:          Log{Level: "info", Format: "console"},
+		Disk: Disk{
+			Policy: "lru", Cascade: CascadeAsync, CascadeQueue: GiB, Admission: AdmitAll, SlabSize: 256 * MiB,
+			SyncBytes: 64 * MiB, SyncInterval: 1e9, ScrubRate: 16 * MiB, StuckTimeout: 30e9,
+		},
+		Promotion: Promotion{On: PromoteOnOpen, Timeout: 30e9, BatchKeys: 64, BatchBytes: 8 * MiB},
+		Staging:   Staging{Size: 64 * MiB, UsableRatio: 0.9},
+		DirectIO:  DirectIO{Engine: Auto, InFlight: 8 * MiB, Chunk: MiB},
+		Log:       Log{Level: "info", Format: "console"},
 	}
 	if !sameValues(got, want) {
 		t.Errorf("got %+v\nwant %+v", got, want)
@@ -222,6 +231,8 @@ groups:
   Llama-3.1: {block_size: 2MiB}
 mount: {temp_patterns: [a, b, c]}
 disk:
+  policy: arc
+  dirs:
   - {path: /a, size: 1GiB}
   - {path: /b, size: 1GiB}
 `),
@@ -241,12 +252,12 @@ disk:
 	if len(c.Mount.TempPatterns) != 0 {
 		t.Errorf("temp_patterns %q, want none", c.Mount.TempPatterns)
 	}
-	if want := []Disk{{"/c", 2 * GiB}}; !reflect.DeepEqual(c.Disk, want) {
-		t.Errorf("disk %v, want %v", c.Disk, want)
+	if want := []DiskDir{{"/c", 2 * GiB}}; !reflect.DeepEqual(c.Disk.Dirs, want) || c.Disk.Policy != "arc" {
+		t.Errorf("disk %+v, want the directories %v and policy arc", c.Disk, want)
 	}
 	for path, want := range map[string]Source{
 		"groups.g0.pinned": File, "groups.g0.quota": InlineJSON, `groups."Llama-3.1".block_size`: File,
-		"disk": Flag, "disk[0].path": Flag, "disk[1].path": Default, "mount.temp_patterns": InlineJSON,
+		"disk.policy": File, "disk.dirs": Flag, "disk.dirs[0].path": Flag, "disk.dirs[1].path": Default, "mount.temp_patterns": InlineJSON,
 	} {
 		if got := c.Origin(path); got.Source != want {
 			t.Errorf("origin of %s is %v, want kind %d", path, got, want)
@@ -307,8 +318,67 @@ func TestEnvBooleans(t *testing.T) {
 	}
 }
 
+// TestDisk shows that the SSD tier is described alike by a file, inline JSON, the
+// environment and flags, with every setting at its place, also with relative
+// paths (D2, D3, B8).
+func TestDisk(t *testing.T) {
+	want := mustLoad(t, Sources{}).Disk
+	want.Dirs = []DiskDir{{"/mnt/a", 100 * GB}, {"ssd b", GiB}}
+	want.Policy, want.Cascade, want.CascadeQueue, want.Admission = "s3fifo", CascadeSync, 2*GiB, AdmitSecondHit
+	want.DailyWriteBudget, want.SlabSize, want.ScrubRate = 2e12, 4*MiB+4*KiB, 0
+	const file = `
+disk:
+  dirs:
+  - {path: /mnt/a, size: 100GB}
+  - {path: ssd b, size: 1GiB}
+  policy: s3fifo
+  cascade: sync
+  cascade_queue: 2GiB
+  admission: second_hit
+  daily_write_budget: 2TB
+  slab_size: 4100KiB
+  scrub_rate: 0
+`
+	for name, src := range map[string]Sources{
+		"file": {File: writeFile(t, "c.yaml", file)},
+		"inline": {InlineJSON: `{"disk": {"dirs": [{"path": "/mnt/a", "size": "100GB"}, {"size": "1GiB", "path": "ssd b"}], "policy": "s3fifo",
+			"cascade": "sync", "cascade_queue": "2GiB", "admission": "second_hit", "daily_write_budget": "2TB", "slab_size": "4100KiB", "scrub_rate": 0}}`},
+		"env": {Environ: []string{
+			"KVFS_DISK=path=/mnt/a,size=100GB;path=ssd b,size=1GiB", "KVFS_DISK_POLICY=s3fifo", "KVFS_DISK_CASCADE=sync",
+			"KVFS_DISK_CASCADE_QUEUE=2GiB", "KVFS_DISK_ADMISSION=second_hit", "KVFS_DISK_DAILY_WRITE_BUDGET=2TB",
+			"KVFS_DISK_SLAB_SIZE=4100KiB", "KVFS_DISK_SCRUB_RATE=0",
+		}},
+		"flags": {Flags: parseFlags(t, "--disk", "path=/mnt/a,size=100GB", "--disk=size=1GiB,path=ssd b", "--disk-policy=s3fifo",
+			"--disk-cascade=sync", "--disk-cascade-queue=2GiB", "--disk-admission=second_hit", "--disk-daily-write-budget=2TB",
+			"--disk-slab-size=4100KiB", "--disk-scrub-rate=0")},
+	} {
+		c := mustLoad(t, src)
+		if !reflect.DeepEqual(c.Disk, want) {
+			t.Errorf("%s: got %+v, want %+v", name, c.Disk, want)
+		}
+		if again := mustLoad(t, Sources{File: writeFile(t, "again.yaml", printedText(t, c))}); !sameValues(c, again) {
+			t.Errorf("%s: printed and reloaded: %+v, want %+v", name, again, c)
+		}
+	}
+}
+
+// GB is the unit of those who sell disks.
+const GB Size = 1e9
+
+// TestCascadeQueue shows what an automatic queue comes to.
+func TestCascadeQueue(t *testing.T) {
+	for memory, want := range map[string]Size{"64MiB": 16 * MiB, "4GiB": GiB, "100GiB": GiB, "10B": 2} {
+		if c := mustLoad(t, Sources{InlineJSON: `{"disk": {"cascade_queue": 0}, "memory": {"size": "` + memory + `"}}`}); c.Disk.CascadeQueue != want {
+			t.Errorf("memory.size %s: got %v, want %v", memory, c.Disk.CascadeQueue, want)
+		}
+	}
+	if c := mustLoad(t, Sources{InlineJSON: `{"disk": {"cascade_queue": "5GiB"}}`}); c.Disk.CascadeQueue != 5*GiB {
+		t.Errorf("5GiB: got %v", c.Disk.CascadeQueue)
+	}
+}
+
 // TestAliases shows the documented aliases, that the setting's own variable wins
-// over them, and the first over the next (B7, D16).
+// over them, and the first over the next (B7, B8, D16).
 func TestAliases(t *testing.T) {
 	for _, tc := range []struct {
 		env    []string
@@ -328,6 +398,21 @@ func TestAliases(t *testing.T) {
 	}
 	_, err := Load(Sources{Environ: []string{"KVFS_TIER_LOG=2"}})
 	wantErrors(t, err, `env KVFS_TIER_LOG: log.tier_summary: "2" is not a boolean`)
+
+	const ratio = "VLLM_MOONCAKE_DISK_STAGING_USABLE_RATIO"
+	if c := mustLoad(t, Sources{Environ: []string{ratio + "=0.5"}}); c.Staging.UsableRatio != 0.5 {
+		t.Errorf("%s: got %v", ratio, c.Staging.UsableRatio)
+	}
+	if c := mustLoad(t, Sources{Environ: []string{ratio + "=0.5", "KVFS_STAGING_USABLE_RATIO=1"}}); c.Staging.UsableRatio != 1 {
+		t.Errorf("own variable: got %v", c.Staging.UsableRatio)
+	}
+	for _, value := range []string{"0", "-0.1", "1.01", "nan", "inf"} {
+		_, err := Load(Sources{Environ: []string{ratio + "=" + value}})
+		wantErrors(t, err, "env "+ratio+": staging.usable_ratio: ")
+		if !errors.Is(err, ErrRange) {
+			t.Errorf("%s: got %v", value, err)
+		}
+	}
 }
 
 // TestForeignVariables shows what may stand in the environment besides settings:
@@ -366,7 +451,7 @@ func TestExample(t *testing.T) {
 			t.Errorf("%s is not in the example", s.path)
 		}
 	}
-	if len(l.cfg.Groups) != 1 || l.cfg.Disk[0].Size != 100*GiB {
+	if len(l.cfg.Groups) != 1 || l.cfg.Disk.Dirs[0].Size != 100*GiB {
 		t.Errorf("got %+v", l.cfg)
 	}
 }
@@ -421,8 +506,8 @@ func TestPrint(t *testing.T) {
 		t.Errorf("reloaded %+v\nwant %+v", again, c)
 	}
 	var l loader
-	l.cfg = &Config{Disk: []Disk{{"/a", GiB}, {"/b", 2 * GiB}}}
-	if text := printedText(t, l.cfg); !strings.Contains(text, "\n  - path: /a ") || !strings.Contains(text, "\n    size: 2GiB ") {
+	l.cfg = &Config{Disk: Disk{Dirs: []DiskDir{{"/a", GiB}, {"/b", 2 * GiB}}}}
+	if text := printedText(t, l.cfg); !strings.Contains(text, "\n    - path: /a ") || !strings.Contains(text, "\n      size: 2GiB ") {
 		t.Errorf("disks:\n%s", text)
 	}
 }

@@ -57,10 +57,12 @@ Names map mechanically. These say the same:
 | ` + "`memory: {keep: true}` | `{\"memory\": {\"keep\": true}}` | `KVFS_MEMORY_KEEP=1` | `--memory-keep`" + ` |
 | ` + "`http: 127.0.0.1:9100` | `{\"http\": \"127.0.0.1:9100\"}` | `KVFS_HTTP=127.0.0.1:9100` | `--http 127.0.0.1:9100`" + ` |
 | ` + "`mount: {temp_patterns: [\"*.tmp\", \"tmp/\"]}` | `{\"mount\": {\"temp_patterns\": [\"*.tmp\", \"tmp/\"]}}` | `KVFS_MOUNT_TEMP_PATTERNS='*.tmp,tmp/'` | `--mount-temp-patterns '*.tmp,tmp/'`" + ` |
-| ` + "`disk: [{path: /mnt/a, size: 100GiB}]` | `{\"disk\": [{\"path\": \"/mnt/a\", \"size\": \"100GiB\"}]}` | `KVFS_DISK='path=/mnt/a,size=100GiB'` | `--disk path=/mnt/a,size=100GiB`" + ` |
+| ` + "`disk: {dirs: [{path: /mnt/a, size: 100GiB}]}` | `{\"disk\": {\"dirs\": [{\"path\": \"/mnt/a\", \"size\": \"100GiB\"}]}}` | `KVFS_DISK='path=/mnt/a,size=100GiB'` | `--disk path=/mnt/a,size=100GiB`" + ` |
 
-Sections and groups merge key by key; a list is replaced as a whole. Several disks are separated by ` + "`;`" + ` in the
+One name is shorter than its path: ` + "`disk.dirs` is `KVFS_DISK` and `--disk`" + `. Several directories are separated by ` + "`;`" + ` in the
 environment, and ` + "`--disk`" + ` is repeated.
+
+Sections and groups merge key by key; a list is replaced as a whole.
 
 ` + "`kvfs config check`" + ` reads all sources and reports every error. ` + "`kvfs config print`" + ` shows what is in effect, and where
 each value comes from.

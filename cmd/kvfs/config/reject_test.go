@@ -117,7 +117,39 @@ func TestRejectFile(t *testing.T) {
 		{"group name too long", "groups: {" + strings.Repeat("a", 256) + ": {}}\n", ErrInvalid, `cannot name a group`},
 
 		{"standalone-store", "mode: standalone-store\n", ErrUnsupported, `:1: mode: standalone-store is not supported by this version`},
-		{"disk", "disk: [{path: /a, size: 1GiB}]\n", ErrUnsupported, `:1: disk: the disk tier is not part of this version`},
+		{"disk as a list", "disk: [{path: /a, size: 1GiB}]\n", ErrType, `:1: disk: a sequence is not a mapping: want the keys dirs, policy`},
+		{"disk without size", "disk:\n  dirs:\n  - path: /a\n", ErrInvalid, `:3: disk.dirs[0]: size is missing`},
+		{"disk without path", "disk: {dirs: [{path: /a, size: 1GiB}, {size: 1GiB}]}\n", ErrInvalid, `disk.dirs[1]: path is missing`},
+		{"disk of size 0", "disk: {dirs: [{path: /a, size: 0}]}\n", ErrRange, `disk.dirs[0].size: 0 is out of range: want at least 1MiB`},
+		{"disk twice", "disk:\n  dirs:\n  - {path: /a/b/, size: 1GiB}\n  - {path: /a/./b, size: 1GiB}\n", ErrInvalid, `:4: disk.dirs[1].path: "/a/./b" is disk.dirs[0].path, "/a/b"`},
+		{"disk below another", "disk: {dirs: [{path: /a, size: 1GiB}, {path: /a/b, size: 1GiB}]}\n", ErrInvalid, `disk.dirs[1].path: "/a/b" is below disk.dirs[0].path, "/a"`},
+		{"disk above another", "disk: {dirs: [{path: /a/b, size: 1GiB}, {path: /, size: 1GiB}]}\n", ErrInvalid, `disk.dirs[1].path: "/" is above disk.dirs[0].path, "/a/b"`},
+		{"relative disk twice", "disk: {dirs: [{path: a, size: 1GiB}, {path: ./b/../a, size: 1GiB}]}\n", ErrInvalid, `disk.dirs[1].path: "./b/../a" is disk.dirs[0].path`},
+		{"disk in memory", "memory: {dir: /m}\ndisk: {dirs: [{path: /m, size: 1GiB}]}\n", ErrInvalid, `:2: disk.dirs[0].path: "/m" is memory.dir, "/m"`},
+		{"disk below memory", "memory: {dir: /m}\ndisk: {dirs: [{path: /m/d, size: 1GiB}]}\n", ErrInvalid, `"/m/d" is below memory.dir, "/m"`},
+		{"disk above memory", "memory: {dir: /m/d}\ndisk: {dirs: [{path: /m, size: 1GiB}]}\n", ErrInvalid, `"/m" is above memory.dir, "/m/d"`},
+		{"disk policy", "disk: {policy: mru}\n", ErrEnum, `disk.policy: unknown value "mru"; one of lru, arc, s3fifo`},
+		{"cascade", "disk: {cascade: 'on'}\n", ErrEnum, `disk.cascade: unknown value "on"; one of async, sync, off`},
+		{"cascade as a boolean", "disk: {cascade: false}\n", ErrType, `disk.cascade: the boolean false is not one of async, sync, off`},
+		{"admission", "disk: {admission: first}\n", ErrEnum, `disk.admission: unknown value "first"; one of all, second_hit`},
+		{"small slab", "disk: {slab_size: 512KiB}\n", ErrRange, `disk.slab_size: 512KiB is out of range: want 1MiB to 1TiB, a multiple of 4KiB`},
+		{"odd slab", "disk: {slab_size: 1MB}\n", ErrRange, `disk.slab_size: 1MB is out of range: want 1MiB to 1TiB, a multiple of 4KiB`},
+		{"no sync bytes", "disk: {sync_bytes: 0}\n", ErrRange, `disk.sync_bytes: 0 is out of range: want above 0`},
+		{"no sync interval", "disk: {sync_interval: 0s}\n", ErrRange, `disk.sync_interval: 0s is out of range: want above 0`},
+		{"no stuck timeout", "disk: {stuck_timeout: 0}\n", ErrRange, `disk.stuck_timeout: 0s is out of range`},
+		{"negative budget", "disk: {daily_write_budget: -1GiB}\n", ErrRange, `disk.daily_write_budget: "-1GiB" is negative`},
+		{"promotion", "promotion: {on: read}\n", ErrEnum, `promotion.on: unknown value "read"; one of open, lookup`},
+		{"no batch", "promotion: {batch_keys: 0}\n", ErrRange, `promotion.batch_keys: 0 is out of range: want at least 1`},
+		{"empty batch", "promotion: {batch_bytes: 0}\n", ErrRange, `promotion.batch_bytes: 0 is out of range`},
+		{"usable ratio 0", "staging: {usable_ratio: 0}\n", ErrRange, `staging.usable_ratio: 0 is out of range: want above 0, at most 1`},
+		{"usable ratio above 1", "staging: {usable_ratio: 1.1}\n", ErrRange, `staging.usable_ratio: 1.1 is out of range`},
+		{"usable ratio as a string", "staging: {usable_ratio: '0.9'}\n", ErrType, `staging.usable_ratio: the string "0.9" is not a number`},
+		{"small staging", "staging: {size: 1MB}\n", ErrRange, `staging.size: 1MB is out of range: want at least 1MiB`},
+		{"little of it usable", "staging:\n  size: 2MiB\n  usable_ratio: 0.25\ndisk: {dirs: [{path: /a, size: 1GiB}]}\n", ErrInvalid, `:2: staging.size: size 2MiB (`},
+		{"io engine", "directio: {engine: uring}\n", ErrEnum, `directio.engine: unknown value "uring"; one of auto, io_uring, pread`},
+		{"odd chunk", "directio: {chunk: 5000B}\n", ErrRange, `directio.chunk: 5KB is out of range: want 4KiB to 1GiB, a multiple of 4KiB`},
+		{"chunk too large", "directio:\n  chunk: 16MiB\n", ErrInvalid, `:2: directio.chunk: chunk 16MiB (`},
+		{"nothing in flight", "directio: {in_flight: 512KiB}\n", ErrInvalid, `directio.in_flight: chunk 1MiB (default) must not exceed in_flight 512KiB (`},
 		{"join", "join: ['a:1']\n", ErrUnsupported, `join: the cluster is not part of this version`},
 		{"bind", "bind: 0.0.0.0\n", ErrUnsupported, `bind: the cluster is not part`},
 		{"advertise", "advertise: a\n", ErrUnsupported, `advertise: the cluster is not part`},
@@ -142,10 +174,14 @@ func TestRejectFile(t *testing.T) {
 		})
 	}
 	// What only looks like one of them is fine.
-	mustLoad(t, Sources{InlineJSON: `{"join": [], "disk": [], "insecure": false, "replicas": 0, "bind": ""}`})
+	mustLoad(t, Sources{InlineJSON: `{"join": [], "disk": {"dirs": []}, "insecure": false, "replicas": 0, "bind": ""}`})
 	mustLoad(t, Sources{InlineJSON: `{"memory": {"headroom": 0}, "drain_timeout": "0"}`})
 	mustLoad(t, Sources{InlineJSON: "{\n\t\"memory\": {\n\t\t\"size\": \"1GiB\"\n\t}\n}\n"})
 	mustLoad(t, Sources{InlineJSON: "groups: {a: &x {pinned: true}, b: *x}"})
+	mustLoad(t, Sources{InlineJSON: `{"disk": {"dirs": [{"path": "/a", "size": "1MiB"}, {"path": "/ab", "size": "1GiB"}, {"path": "/b/a", "size": "1GiB"}], "daily_write_budget": "1B"}}`})
+	mustLoad(t, Sources{InlineJSON: `{"disk": {"dirs": [{"path": "/m2", "size": "1MiB"}]}, "memory": {"dir": "/m"}, "staging": {"size": "1MiB", "usable_ratio": 1}}`})
+	// Without an SSD tier there is no staging budget (B14).
+	mustLoad(t, Sources{InlineJSON: `{"staging": {"size": "1MiB", "usable_ratio": 0.001}}`})
 }
 
 // TestRejectText does the same for the environment, flags and inline JSON, whose
@@ -172,23 +208,28 @@ func TestRejectText(t *testing.T) {
 		{name: "env integer", env: "KVFS_REPLICAS=x", kind: ErrType, want: []string{`"x" is not an integer`}},
 		{name: "env list", env: "KVFS_MOUNT_TEMP_PATTERNS=a,,b", kind: ErrInvalid, want: []string{`element 1 is empty`}},
 		{name: "env pattern", env: "KVFS_MOUNT_TEMP_PATTERNS=a,[", kind: ErrInvalid, want: []string{`"[" is not a pattern`}},
-		{name: "env disk", env: "KVFS_DISK=path=/a,size=1GiB;path=/b,size=2GiB", kind: ErrUnsupported, want: []string{`env KVFS_DISK: disk: the disk tier`}},
+		{name: "env disk", env: "KVFS_DISK=path=/a,size=1GiB;path=/a,size=2GiB", kind: ErrInvalid, want: []string{`env KVFS_DISK: disk.dirs[1].path: "/a" is disk.dirs[0].path`}},
+		{name: "env disk, empty element", env: "KVFS_DISK=path=/a,size=1GiB;", kind: ErrSyntax, want: []string{`"" is not key=value`, "disk.dirs[1]: path is missing", "disk.dirs[1]: size is missing"}},
+		{name: "env disk by its path", env: "KVFS_DISK_DIRS=path=/a,size=1GiB", kind: ErrUnknown, want: []string{`unknown variable "KVFS_DISK_DIRS"`}},
+		{name: "env usable ratio", env: "KVFS_STAGING_USABLE_RATIO=0", kind: ErrRange, want: []string{`env KVFS_STAGING_USABLE_RATIO: staging.usable_ratio: 0 is out of range`}},
+		{name: "later source names the place", inline: `{"disk": {"dirs": [{"path": "/a", "size": "1GiB"}]}, "staging": {"size": "2MiB"}}`, args: []string{"--staging-usable-ratio=0.4"}, kind: ErrInvalid,
+			want: []string{"flag --staging-usable-ratio: staging.usable_ratio: size 2MiB (config-json 1:74) times usable_ratio 0.4 (flag --staging-usable-ratio) is 838860B: want at least 1MiB"}},
 		{name: "flag boolean", args: []string{"--memory-keep=2"}, kind: ErrType, want: []string{`flag --memory-keep: memory.keep: "2" is not a boolean`}},
 		{name: "flag enum", args: []string{"--memory-policy", "fifo"}, kind: ErrEnum, want: []string{`flag --memory-policy: memory.policy: unknown value "fifo"`}},
-		{name: "flag disk without size", args: []string{"--disk", "path=/a"}, kind: ErrInvalid, want: []string{`flag --disk: disk[0]: size is missing`, "the disk tier"}},
-		{name: "flag disk, bad size", args: []string{"--disk", "path=/a,size=7"}, kind: ErrUnit, want: []string{`flag --disk: disk[0].size: "7" needs a unit`, "the disk tier"}},
-		{name: "flag disk, small", args: []string{"--disk", "path=/a,size=7B"}, kind: ErrRange, want: []string{`7B is out of range: want at least 1MiB`, "the disk tier"}},
-		{name: "flag disk, unknown key", args: []string{"--disk", "path=/a,size=1GiB,sise=1"}, kind: ErrUnknown, want: []string{`unknown key "disk[].sise"; did you mean "disk[].size"?`, "the disk tier"}},
-		{name: "flag disk, key twice", args: []string{"--disk", "path=/a,size=1GiB", "--disk", "path=/a,path=/b,size=1GiB"}, kind: ErrDuplicate, want: []string{`disk[1]: duplicate key "path"`, "the disk tier"}},
-		{name: "flag disk, no key", args: []string{"--disk", "/a"}, kind: ErrSyntax, want: []string{`"/a" is not key=value: want path=STRING,size=SIZE`, "path is missing", "size is missing", "the disk tier"}},
+		{name: "flag disk without size", args: []string{"--disk", "path=/a"}, kind: ErrInvalid, want: []string{`flag --disk: disk.dirs[0]: size is missing`}},
+		{name: "flag disk, bad size", args: []string{"--disk", "path=/a,size=7"}, kind: ErrUnit, want: []string{`flag --disk: disk.dirs[0].size: "7" needs a unit`}},
+		{name: "flag disk, small", args: []string{"--disk", "path=/a,size=7B"}, kind: ErrRange, want: []string{`7B is out of range: want at least 1MiB`}},
+		{name: "flag disk, unknown key", args: []string{"--disk", "path=/a,size=1GiB,sise=1"}, kind: ErrUnknown, want: []string{`unknown key "disk.dirs[].sise"; did you mean "disk.dirs[].size"?`}},
+		{name: "flag disk, key twice", args: []string{"--disk", "path=/c,size=1GiB", "--disk", "path=/a,path=/b,size=1GiB"}, kind: ErrDuplicate, want: []string{`disk.dirs[1]: duplicate key "path"`}},
+		{name: "flag disk, no key", args: []string{"--disk", "/a"}, kind: ErrSyntax, want: []string{`"/a" is not key=value: want path=STRING,size=SIZE`, "path is missing", "size is missing"}},
 		{name: "inline position", inline: "{\n  \"memory\": {\"keep\": \"false\"}}", kind: ErrType, want: []string{`config-json 2:22: memory.keep: the string "false" is not a boolean`}},
 		{name: "inline unknown", inline: `{"memory": {"kep": 1}}`, kind: ErrUnknown, want: []string{`config-json 1:13: unknown key "memory.kep"; did you mean "memory.keep"?`}},
 		{name: "inline duplicate", inline: `{"http": ":1", "http": ":1"}`, kind: ErrDuplicate, want: []string{`config-json 1:16: duplicate key "http"`}},
 		{name: "inline trailing", inline: `{} {}`, kind: ErrSyntax, want: []string{`config-json: yaml:`}},
 		{name: "inline null byte", inline: "{\"http\": \"\x00\"}", kind: ErrSyntax, want: []string{`config-json: yaml:`}},
-		{name: "inline disk without path", inline: `{"disk": [{"size": "1GiB"}]}`, kind: ErrInvalid, want: []string{`config-json 1:11: disk[0]: path is missing`, "the disk tier"}},
+		{name: "inline disk without path", inline: `{"disk": {"dirs": [{"size": "1GiB"}]}}`, kind: ErrInvalid, want: []string{`config-json 1:20: disk.dirs[0]: path is missing`}},
 		{name: "standalone with memory and disk", args: []string{"--mode", "standalone-store", "--memory-size", "1GiB", "--disk", "path=/a,size=1GiB"}, kind: ErrInvalid,
-			want: []string{"not supported", "memory.size: 1GiB excludes mode standalone-store", "a disk tier excludes mode standalone-store", "the disk tier"}},
+			want: []string{"not supported", "memory.size: 1GiB excludes mode standalone-store", "a disk tier excludes mode standalone-store"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := Load(Sources{Environ: []string{tc.env}, Flags: parseFlags(t, tc.args...), InlineJSON: tc.inline, MemTotal: testMem})

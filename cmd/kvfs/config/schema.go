@@ -19,7 +19,7 @@ const (
 // setting is one node of the schema, made from a struct field and its tags.
 type setting struct {
 	key      string // last component of path
-	path     string // "memory.size"; "groups.<name>.quota"; "disk[].path"
+	path     string // "memory.size"; "groups.<name>.quota"; "disk.dirs[].path"
 	shape    shape  //
 	typ      reflect.Type
 	index    int        // of the field in its struct
@@ -28,7 +28,8 @@ type setting struct {
 	help, def, auto, example string
 	enum                     []string
 	min, max, above          string
-	check, sep               string
+	multiple                 string
+	check, sep, name         string
 	required                 bool
 }
 
@@ -54,7 +55,8 @@ func settingsOf(typ reflect.Type, prefix string) []*setting {
 			help: f.Tag.Get("help"), def: f.Tag.Get("default"), auto: f.Tag.Get("auto"),
 			example: f.Tag.Get("example"),
 			min:     f.Tag.Get("min"), max: f.Tag.Get("max"), above: f.Tag.Get("above"),
-			check: f.Tag.Get("check"), sep: f.Tag.Get("sep"),
+			multiple: f.Tag.Get("multiple"),
+			check:    f.Tag.Get("check"), sep: f.Tag.Get("sep"), name: f.Tag.Get("name"),
 			required: f.Tag.Get("required") == "true",
 		}
 		if enum := f.Tag.Get("enum"); enum != "" {
@@ -97,12 +99,21 @@ func (s *setting) keys() []string {
 
 // env returns the environment variable of the setting.
 func (s *setting) env() string {
-	return envPrefix + strings.ToUpper(strings.ReplaceAll(s.path, ".", "_"))
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(s.textName(), ".", "_"))
 }
 
 // flag returns the flag of the setting, without dashes.
 func (s *setting) flag() string {
-	return strings.NewReplacer(".", "-", "_", "-").Replace(s.path)
+	return strings.NewReplacer(".", "-", "_", "-").Replace(s.textName())
+}
+
+// textName is what the variable and the flag are made of: the path, unless the
+// setting has a name of its own.
+func (s *setting) textName() string {
+	if s.name != "" {
+		return s.name
+	}
+	return s.path
 }
 
 // textual reports whether the setting can be given as text, in the environment

@@ -39,6 +39,7 @@ var kubernetes = regexp.MustCompile(`^KVFS(_[A-Z0-9_]+)?_(SERVICE_HOST|SERVICE_P
 var aliases = []struct{ name, path string }{
 	{"KVFS_TIER_LOG", "log.tier_summary"},
 	{"VLLM_MOONCAKE_STORE_TIER_LOG", "log.tier_summary"},
+	{"VLLM_MOONCAKE_DISK_STAGING_USABLE_RATIO", "staging.usable_ratio"},
 }
 
 // environment splits "NAME=value" strings. The last of several wins. Values are

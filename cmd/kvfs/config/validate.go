@@ -1,14 +1,16 @@
 package config
 
 import (
+	"fmt"
+	"path/filepath"
 	"reflect"
+	"strings"
 )
 
 // unsupported lists the settings that are known but not part of this version,
 // so that nobody believes they work. A setting that differs from its default is
 // refused, with what it belongs to. Support for it deletes its row.
 var unsupported = []struct{ path, what string }{
-	{"disk", "the disk tier is"},
 	{"join", "the cluster is"},
 	{"bind", "the cluster is"},
 	{"advertise", "the cluster is"},
@@ -22,6 +24,9 @@ var unsupported = []struct{ path, what string }{
 func (l *loader) validate() {
 	l.validateMode()
 	l.validateMemory()
+	l.validateDisk()
+	l.validateStaging()
+	l.validateDirectIO()
 	l.validateUnsupported()
 }
 
@@ -41,8 +46,8 @@ func (l *loader) validateMode() {
 		if memory.Source != Default && c.Memory.Size != 0 && l.good("memory.size") {
 			l.fail(memory, "memory.size", violate(ErrInvalid, "%v excludes mode %s, which contributes no memory: leave it out or set 0", c.Memory.Size, c.Mode))
 		}
-		if len(c.Disk) > 0 && l.good("disk") {
-			l.fail(c.Origin("disk"), "disk", violate(ErrInvalid, "a disk tier excludes mode %s", c.Mode))
+		if len(c.Disk.Dirs) > 0 && l.good("disk.dirs") {
+			l.fail(c.Origin("disk.dirs"), "disk.dirs", violate(ErrInvalid, "a disk tier excludes mode %s", c.Mode))
 		}
 	}
 }
@@ -54,12 +59,93 @@ func (l *loader) validateMemory() {
 	if m.LowWatermark < m.HighWatermark || !l.good(low, high) {
 		return
 	}
-	at, path := l.cfg.Origin(low), low
-	if at.Source < l.cfg.Origin(high).Source {
-		at, path = l.cfg.Origin(high), high
-	}
-	l.fail(at, path, violate(ErrInvalid, "low_watermark %v (%v) must be below high_watermark %v (%v)",
+	l.failLatest(low, high, violate(ErrInvalid, "low_watermark %v (%v) must be below high_watermark %v (%v)",
 		m.LowWatermark, l.cfg.Origin(low), m.HighWatermark, l.cfg.Origin(high)))
+}
+
+// failLatest records that two settings do not fit each other, at the one that
+// comes from the later source; the first if they come from the same.
+func (l *loader) failLatest(a, b string, err error) {
+	if l.cfg.Origin(a).Source < l.cfg.Origin(b).Source {
+		a = b
+	}
+	l.fail(l.cfg.Origin(a), a, err)
+}
+
+// validateDisk checks that no directory of the SSD tier holds another one, or the
+// memory tier, or is held by it: each of them takes all files in it for its own.
+// Names are compared, not what symbolic links make of them.
+func (l *loader) validateDisk() {
+	type place struct{ setting, path string }
+	var taken []place
+	if dir := l.cfg.Memory.Dir; dir != "" && l.good("memory.dir") {
+		taken = append(taken, place{"memory.dir", absolute(dir)})
+	}
+	for i, d := range l.cfg.Disk.Dirs {
+		at := fmt.Sprintf("disk.dirs[%d].path", i)
+		if d.Path == "" || !l.good(at) {
+			continue
+		}
+		path := absolute(d.Path)
+		for _, t := range taken {
+			how := ""
+			switch {
+			case t.path == path:
+				how = "is"
+			case beneath(path, t.path):
+				how = "is below"
+			case beneath(t.path, path):
+				how = "is above"
+			default:
+				continue
+			}
+			l.fail(l.cfg.Origin(at), at, violate(ErrInvalid, "%q %s %s, %q", d.Path, how, t.setting, t.path))
+			break
+		}
+		taken = append(taken, place{at, path})
+	}
+}
+
+// absolute returns path from the root, clean.
+func absolute(path string) string {
+	if abs, err := filepath.Abs(path); err == nil {
+		return abs
+	}
+	return filepath.Clean(path) // the working directory is gone: paths that are absolute still compare
+}
+
+// beneath reports whether path lies below dir; both are absolute and clean.
+func beneath(path, dir string) bool {
+	return strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/") && path != dir
+}
+
+// minUsable is the least usable staging memory: more than any block needs that
+// is too small to be moved in place.
+const minUsable = MiB
+
+// validateStaging checks that what is usable of the staging memory suffices,
+// where there is a tier that needs it. Source: the staging budget of vLLM's
+// Mooncake store connector, which there is none of with offloading off.
+func (l *loader) validateStaging() {
+	const size, ratio = "staging.size", "staging.usable_ratio"
+	st := l.cfg.Staging
+	usable := float64(st.Size) * st.UsableRatio
+	if len(l.cfg.Disk.Dirs) == 0 || !l.good(size, ratio) || usable >= float64(minUsable) {
+		return
+	}
+	l.failLatest(size, ratio, violate(ErrInvalid, "size %v (%v) times usable_ratio %v (%v) is %v: want at least %v",
+		st.Size, l.cfg.Origin(size), st.UsableRatio, l.cfg.Origin(ratio), Size(usable), minUsable))
+}
+
+// validateDirectIO checks that one operation fits into what may be in flight.
+func (l *loader) validateDirectIO() {
+	const chunk, inFlight = "directio.chunk", "directio.in_flight"
+	d := l.cfg.DirectIO
+	if d.Chunk <= d.InFlight || !l.good(chunk, inFlight) {
+		return
+	}
+	l.failLatest(chunk, inFlight, violate(ErrInvalid, "chunk %v (%v) must not exceed in_flight %v (%v)",
+		d.Chunk, l.cfg.Origin(chunk), d.InFlight, l.cfg.Origin(inFlight)))
 }
 
 // validateUnsupported refuses what this version lacks.

@@ -48,6 +48,9 @@ func (s *setting) setText(v reflect.Value, text string) error {
 		if err != nil {
 			return err
 		}
+		if unit := s.unit(); n%unit != 0 {
+			return violate(ErrRange, "%v is out of range: want %s", n, s.bounds())
+		}
 		return setBounded(s, p, n, ParseSize)
 	case *Duration:
 		d, err := ParseDuration(text)
@@ -102,8 +105,32 @@ func setBounded[T int | float64 | Size | Duration](s *setting, p *T, v T, parse 
 	return nil
 }
 
+// unit returns the size of which a setting must be a multiple.
+func (s *setting) unit() Size {
+	if s.multiple == "" {
+		return 1
+	}
+	unit, err := ParseSize(s.multiple)
+	if err != nil || unit == 0 {
+		panic("config: bad multiple in the tag of " + s.path)
+	}
+	return unit
+}
+
 // bounds returns the range in words, "" if there is none.
 func (s *setting) bounds() string {
+	limits := s.limits()
+	switch {
+	case s.multiple == "":
+		return limits
+	case limits == "":
+		return "a multiple of " + s.multiple
+	}
+	return limits + ", a multiple of " + s.multiple
+}
+
+// limits returns the least and the largest value in words.
+func (s *setting) limits() string {
 	switch {
 	case s.above != "" && s.max != "":
 		return "above " + s.above + ", at most " + s.max

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tiers/disk"
+)
+
+// The exit codes of kvfs fsck are those of fsck(8), but for usage.
+const (
+	fsckRepaired  = 1
+	fsckFindings  = 4
+	fsckUnchecked = 8
+)
+
+func newFsckCommand() *cobra.Command {
+	var repair, noData, raw bool
+	cmd := &cobra.Command{
+		Use:   "fsck [--repair] [--no-data] [--json] DIR",
+		Short: "Check a directory of the SSD tier that is not in use",
+		Long: "Check a directory of the SSD tier (disk.dirs) and report what is wrong with it. No daemon may\n" +
+			"be using it. Without --repair nothing is written.\n\n" +
+			"A bad block is not brought back by a repair: it is dropped, and is then a miss.\n\n" +
+			"Exit codes:\n" +
+			"  0  clean\n" +
+			"  1  something was wrong, and all of it is repaired\n" +
+			"  2  wrong usage\n" +
+			"  4  something is wrong, and not repaired\n" +
+			"  8  not checked, or not to the end: missing, not of kvfs, of a later version, in use, Ctrl-C",
+		DisableFlagsInUseLine: true,
+
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
+			defer stop()
+			o := disk.CheckOptions{Repair: repair, Data: !noData, Progress: progressOn(cmd.ErrOrStderr(), time.Now)}
+			return fsck(ctx, cmd.OutOrStdout(), args[0], o, raw)
+		},
+	}
+	cmd.Flags().BoolVar(&repair, "repair", false, "repair what is wrong, by dropping blocks that are bad")
+	cmd.Flags().BoolVar(&noData, "no-data", false, "check headers and index only; by default all blocks are read and their checksums verified")
+	cmd.Flags().BoolVar(&raw, "json", false, "print the report as JSON")
+	return cmd
+}
+
+// fsck checks dir and prints the report. After an error it prints what was found
+// until then, if anything.
+func fsck(ctx context.Context, w io.Writer, dir string, o disk.CheckOptions, raw bool) error {
+	report, err := disk.Check(ctx, dir, o)
+	if report != nil && (err == nil || len(report.Findings) > 0) {
+		err = errors.Join(err, printReport(w, report, raw))
+	}
+	switch {
+	case errors.Is(err, context.Canceled):
+		return withCode(fsckUnchecked, fmt.Errorf("fsck: %s: stopped before the end", dir))
+	case err != nil:
+		return withCode(fsckUnchecked, fmt.Errorf("fsck: %w", err))
+	}
+	return fsckError(dir, report.ExitCode(), o.Repair)
+}
+
+// printReport writes the report for people, or as JSON.
+func printReport(w io.Writer, report *disk.Report, raw bool) error {
+	if !raw {
+		_, err := io.WriteString(w, report.String())
+		return err
+	}
+	text, err := json.MarshalIndent(report, "", "  ")
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(append(text, '\n'))
+	return err
+}
+
+// progressEvery is how often the progress is printed.
+const progressEvery = time.Second
+
+// progressOn returns a function that prints how far a check is, on one line that
+// it writes again and again; nil if w is no terminal.
+func progressOn(w io.Writer, now func() time.Time) func(done, total int64) {
+	f, ok := w.(*os.File)
+	if !ok {
+		return nil
+	}
+	if _, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS); err != nil {
+		return nil
+	}
+	return progressLine(w, now)
+}
+
+func progressLine(w io.Writer, now func() time.Time) func(done, total int64) {
+	last := now()
+	shown := false
+	return func(done, total int64) {
+		at := now()
+		end := done == total
+		if at.Sub(last) < progressEvery && !(end && shown) {
+			return
+		}
+		last, shown = at, !end
+		fmt.Fprintf(w, "\r\033[K") // to the start of the line, and clear it
+		if !end {
+			fmt.Fprintf(w, "%s of %s read", humanBytes(done), humanBytes(total))
+		}
+	}
+}
+
+// fsckError is what a code of the report means, nil if it is clean.
+func fsckError(dir string, code int, repair bool) error {
+	switch {
+	case code == exitOK:
+		return nil
+	case code == fsckRepaired:
+		return withCode(code, fmt.Errorf("fsck: %s was damaged and is repaired", dir))
+	case repair:
+		return withCode(code, fmt.Errorf("fsck: %s is damaged, and not all of it could be repaired", dir))
+	}
+	return withCode(code, fmt.Errorf("fsck: %s is damaged; --repair drops what is bad", dir))
+}
