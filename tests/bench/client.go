@@ -25,10 +25,13 @@ func newClient(size int) (*client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("client buffer: %w", err)
 	}
-	// Real blocks do not compress, nor do they share pages.
-	rand.NewChaCha8([32]byte{}).Read(buf)
+	fillPattern(buf)
 	return &client{buf: buf}, nil
 }
+
+// fillPattern fills buf with what real blocks look like: they do not compress, nor
+// do they share pages. Every call writes the same bytes.
+func fillPattern(buf []byte) { rand.NewChaCha8([32]byte{}).Read(buf) }
 
 func (c *client) close() error { return unix.Munmap(c.buf) }
 

@@ -17,9 +17,15 @@ const (
 )
 
 // topics are the groups of rows, in the order in which they are printed.
-func topics() []string {
+func topics() []string { return append(hotTopics(), diskTopics()...) }
+
+// hotTopics are about blocks in memory, on the targets of -targets.
+func hotTopics() []string {
 	return []string{"read", "write", "fresh", "open", "stat", "ops", "cpu", "readdir", "heap"}
 }
+
+// diskTopics are about the disk tier.
+func diskTopics() []string { return []string{"cold", "drain", "hotcascade", "recovery"} }
 
 // config is what the flags say.
 type config struct {
@@ -38,6 +44,8 @@ type config struct {
 	memoryMiB  int
 	entries    int
 	blocks     int
+	diskBytes  int
+	recover    int
 	jsonPath   string
 	limit      time.Duration
 	maxThreads int
@@ -62,21 +70,24 @@ func parseFlags(args []string) (*config, error) {
 	memory := f.String("memory-size", "3GiB", "memory of kvfs for all topics but heap")
 	f.IntVar(&c.entries, "entries", 100_000, "directory entries for readdir")
 	f.IntVar(&c.blocks, "blocks", 1_000_000, "blocks of 4 KiB for heap, about 7 KiB of memory each")
+	diskBytes := f.String("disk-bytes", "1GiB", "blocks of each size for cold and drain, in all")
+	f.IntVar(&c.recover, "recover", 1_000_000, "blocks of 4 KiB for recovery, about 7 KiB of memory "+
+		"and 9 KiB of disk each")
 	f.StringVar(&c.jsonPath, "json", "", "write all figures to `file` too")
 	f.DurationVar(&c.limit, "timeout", time.Hour, "stop, and kill hanging daemons, after this time")
 	if err := f.Parse(args); err != nil {
 		return nil, err
 	}
 	if c.quick {
-		quicken(f, c, memory)
+		quicken(f, c, memory, diskBytes)
 	}
 	c.kvfsArgs = strings.Fields(*kvfsArgs)
 	c.targets, c.only = list(*targets), list(*only)
-	return c, c.finish(*sizes, *threads, *memory)
+	return c, c.finish(*sizes, *threads, *memory, *diskBytes)
 }
 
 // quicken sets what was not given to values for a smoke test.
-func quicken(f *flag.FlagSet, c *config, memory *string) {
+func quicken(f *flag.FlagSet, c *config, memory, diskBytes *string) {
 	given := map[string]bool{}
 	f.Visit(func(f *flag.Flag) { given[f.Name] = true })
 	set := func(name string, apply func()) {
@@ -88,11 +99,13 @@ func quicken(f *flag.FlagSet, c *config, memory *string) {
 	set("time", func() { c.passTime = 20 * time.Millisecond })
 	set("entries", func() { c.entries = 2000 })
 	set("blocks", func() { c.blocks = 5000 })
+	set("recover", func() { c.recover = 20_000 })
+	set("disk-bytes", func() { *diskBytes = "48MiB" })
 	set("memory-size", func() { *memory = "512MiB" })
 	set("timeout", func() { c.limit = 5 * time.Minute })
 }
 
-func (c *config) finish(sizes, threads, memory string) error {
+func (c *config) finish(sizes, threads, memory, diskBytes string) error {
 	for _, s := range list(sizes) {
 		size, err := parseSize(s)
 		if err != nil || size < 4*kib || size > 256*mib {
@@ -107,8 +120,8 @@ func (c *config) finish(sizes, threads, memory string) error {
 		}
 		c.threads = append(c.threads, n)
 	}
-	if len(c.sizes) == 0 || len(c.threads) == 0 || c.rounds < 1 || c.entries < 1 || c.blocks < 1 {
-		return fmt.Errorf("-sizes, -threads, -rounds, -entries and -blocks must not be empty or 0")
+	if len(c.sizes) == 0 || len(c.threads) == 0 || min(c.rounds, c.entries, c.blocks, c.recover) < 1 {
+		return fmt.Errorf("-sizes, -threads, -rounds, -entries, -blocks and -recover must not be empty or 0")
 	}
 	c.maxThreads = slices.Max(c.threads)
 	size, err := parseSize(memory)
@@ -116,6 +129,9 @@ func (c *config) finish(sizes, threads, memory string) error {
 		return fmt.Errorf("-memory-size: %w", err)
 	}
 	c.memoryMiB = size / mib
+	if c.diskBytes, err = parseSize(diskBytes); err != nil {
+		return fmt.Errorf("-disk-bytes: %w", err)
+	}
 	if !slices.Contains(c.targets, shmName) {
 		c.targets = append([]string{shmName}, c.targets...)
 	}

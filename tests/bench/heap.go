@@ -22,16 +22,16 @@ func (b *bench) heap(ctx context.Context) error {
 	if err := t.server.stop(); err != nil {
 		return err
 	}
-	count := b.affordable()
+	count := affordable(b.config.blocks)
 	var err error
-	if t.server, err = b.kvfs(256 + count*heapBlockBytes/4*5/mib); err != nil {
+	if t.server, err = b.kvfs("kvfs", 256+count*heapBlockBytes/4*5/mib); err != nil {
 		return err
 	}
 	if err := b.start(ctx, t.server); err != nil {
 		return err
 	}
 	table := b.report.table("heap", fmt.Sprintf("%d blocks of %s", count, sizeText(heapBlockBytes)),
-		b.reducedNote(count), "what", "value", "goal", "")
+		reducedNote(count, b.config.blocks), "what", "value", "goal", "")
 	add := func(what string, value float64, unit string) {
 		b.report.add(row{Topic: "heap", Target: kvfsName, BlockBytes: heapBlockBytes,
 			Value: value, Unit: what + ", " + unit})
@@ -51,19 +51,19 @@ func (b *bench) heap(ctx context.Context) error {
 	return b.adoption(ctx, t, names, count, add)
 }
 
-// affordable is the number of blocks for which there is memory: 4 KiB for the
+// affordable is how many of the wanted blocks there is memory for: 4 KiB for the
 // bytes and about 3 KiB for the kernel's inodes and names, of kvfs and of its
 // tmpfs.
-func (b *bench) affordable() int {
+func affordable(wanted int) int {
 	const reserve, each = 1 * gib, 7 * kib
-	return min(b.config.blocks, max(1000, (memInfo("MemAvailable")-reserve)/each))
+	return min(wanted, max(1000, (memInfo("MemAvailable")-reserve)/each))
 }
 
-func (b *bench) reducedNote(count int) string {
-	if count == b.config.blocks {
+func reducedNote(count, wanted int) string {
+	if count == wanted {
 		return ""
 	}
-	return fmt.Sprintf("(REDUCED from %d: too little memory is available)", b.config.blocks)
+	return fmt.Sprintf("(REDUCED from %d: too little memory is available)", wanted)
 }
 
 // storeSmall stores the blocks under their final names.
@@ -79,7 +79,7 @@ func (b *bench) storeSmall(ctx context.Context, t *target, count int,
 	})
 	w := newWork(min(2, b.config.maxThreads), count, func(c *client, i int) error {
 		if i%100_000 == 0 {
-			b.say("heap: store block %d of %d", i, count)
+			b.say("store block %d of %d", i, count)
 		}
 		c.stamp(i, heapBlockBytes)
 		return c.create(names.at(i), heapBlockBytes)

@@ -17,9 +17,19 @@
 // (of the daemon, for each GB read), readdir, heap (a million small blocks: heap
 // for each, and adoption after a crash).
 //
-// kvfs is started as 'kvfs mount --memory-size SIZE --ready-fd 3 DIR'. Of its
-// .kvfs/status it reads "mount": {"ops": {name: count}} and
-// "process": {"heap_bytes": n}; a topic that lacks its figure prints n/a.
+// Those of the disk tier, in a directory of their own under -disk and with
+// daemons of their own: cold (reads of blocks that only the disk tier has, beside
+// fio and a plain directory), drain (the rate at which the cascade empties its
+// queue, beside fio), hotcascade (what a cascade costs hot reads), recovery (start
+// with and without the index). Fio runs io_uring with O_DIRECT, 8 requests deep,
+// in the same directory and the same rounds. Without fio the rest is measured and
+// the tables say what is missing.
+//
+// kvfs is started as 'kvfs mount --memory-size SIZE --ready-fd 3 DIR', with a disk
+// tier also '--disk path=DIR,size=SIZE --disk-cascade async --disk-cascade-queue
+// SIZE'. Of its .kvfs/status it reads "mount": {"ops": {name: count}} and
+// "process": {"heap_bytes": n}; a topic that lacks its figure prints n/a. Of the
+// disk tier it needs the entry "disk" of "secondaries".
 package main
 
 import (
@@ -42,10 +52,10 @@ type bench struct {
 	report *report
 	pool   *pool
 
-	workDir, shmDir, diskDir string // ours, removed at the end; empty: not made
-	kvfsPath                 string
-	targets                  []*target
-	closing                  chan struct{} // closed when close begins
+	workDir, shmDir, diskDir, tierDir string // ours, removed at the end; empty: not made
+	kvfsPath                          string
+	targets                           []*target
+	closing                           chan struct{} // closed when close begins
 
 	mu struct {
 		sync.Mutex
@@ -111,6 +121,9 @@ func (b *bench) measure(ctx context.Context) error {
 		if err := b.readdir(ctx); err != nil {
 			return err
 		}
+	}
+	if err := b.measureDiskTier(ctx); err != nil {
+		return err
 	}
 	if b.config.wants("heap") && b.target(kvfsName) != nil {
 		return b.heap(ctx)

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -21,6 +22,9 @@ type work struct {
 	op      func(c *client, i int) error
 	// once ends a pass after each index was done once, even if time is left.
 	once bool
+	// queue, if not nil, is where all threads take their next index, so that none
+	// of them ends a pass long before the others; set once, too.
+	queue *atomic.Int64
 	// next is where each thread goes on in the next pass, so that short passes
 	// still walk over all indexes.
 	next []int
@@ -115,24 +119,41 @@ func (p *pool) run(ctx context.Context, w *work, d time.Duration) (tally, error)
 func (p *pool) loop(ctx context.Context, w *work, t int, d time.Duration) (tally, error) {
 	c := p.clients[t]
 	share := (w.count - t + w.threads - 1) / w.threads
+	if w.queue != nil {
+		share = w.count // The queue's end ends the pass.
+	}
 	var out tally
 	begin := time.Now()
 	for out.elapsed < d && !(w.once && out.ops == share) {
 		if ctx.Err() != nil {
 			return out, context.Cause(ctx)
 		}
-		i := w.next[t]
+		i := w.take(t)
+		if i >= w.count {
+			break
+		}
 		if err := w.op(c, i); err != nil {
 			return out, fmt.Errorf("block %d: %w", i, err)
-		}
-		if w.next[t] += w.threads; w.next[t] >= w.count {
-			w.next[t] = t
 		}
 		out.ops++
 		out.elapsed = time.Since(begin)
 	}
-	out.perSec = float64(out.ops) / out.elapsed.Seconds()
+	if out.ops > 0 { // A queue may leave a thread without any.
+		out.perSec = float64(out.ops) / out.elapsed.Seconds()
+	}
 	return out, nil
+}
+
+// take returns the next index of thread t.
+func (w *work) take(t int) int {
+	if w.queue != nil {
+		return int(w.queue.Add(1)) - 1
+	}
+	i := w.next[t]
+	if w.next[t] += w.threads; w.next[t] >= w.count {
+		w.next[t] = t
+	}
+	return i
 }
 
 // blockPreemption masks SIGURG on the calling thread. The Go runtime sends it

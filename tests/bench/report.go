@@ -26,6 +26,7 @@ type row struct {
 	Value      float64            `json:"value"`
 	Unit       string             `json:"unit"`
 	Ratio      float64            `json:"ratio_to_tmpfs,omitempty"`
+	RatioTo    map[string]float64 `json:"ratio_to,omitempty"` // others, by name
 	Goal       *float64           `json:"goal,omitempty"`
 	Met        *bool              `json:"met,omitempty"`
 	Samples    []float64          `json:"samples,omitempty"`
@@ -42,6 +43,11 @@ func (r *report) table(topic, title, note string, head ...string) *table {
 		r.tables[topic] = &table{title: title, note: note, head: head}
 	}
 	return r.tables[topic]
+}
+
+// skip says in place of a topic's table why it was not measured.
+func (r *report) skip(topic, why string) {
+	r.table(topic, "Not measured: "+topic, "", "why").add("skipped: " + why)
 }
 
 func (r *report) add(row row) { r.rows = append(r.rows, row) }

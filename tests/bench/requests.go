@@ -20,6 +20,11 @@ type status struct {
 	Process struct {
 		HeapBytes *float64 `json:"heap_bytes"` // live after a collection
 	} `json:"process"`
+	Tiers []struct {
+		Name      string `json:"name"`
+		UsedBytes int64  `json:"used_bytes"`
+	} `json:"tiers"`
+	Secondaries []tierStatus `json:"secondaries"`
 }
 
 func readStatus(t *target) (*status, error) {

@@ -62,6 +62,9 @@ func (b *bench) setup(ctx context.Context) error {
 		return err
 	}
 	for _, name := range b.config.targets {
+		if !b.config.wants(hotTopics()...) {
+			break // The topics of the disk tier start their own.
+		}
 		t, err := b.newTarget(ctx, name)
 		if name == loopbackName && err != nil {
 			// Only a comparison: kvfs can be measured without it.
@@ -89,7 +92,7 @@ func (b *bench) newTarget(ctx context.Context, name string) (*target, error) {
 	case loopbackName:
 		t.server, err = b.loopback()
 	case kvfsName:
-		t.server, err = b.kvfs(b.config.memoryMiB)
+		t.server, err = b.kvfs("kvfs", b.config.memoryMiB)
 	}
 	if err != nil {
 		return nil, err
@@ -109,8 +112,9 @@ func (b *bench) start(ctx context.Context, s *server) error {
 	return s.start(ctx)
 }
 
-func (b *bench) kvfs(memoryMiB int) (*server, error) {
-	mount, err := b.mountPoint("kvfs")
+// kvfs makes a server that mounts at a directory of that name, with further flags.
+func (b *bench) kvfs(name string, memoryMiB int, flags ...string) (*server, error) {
+	mount, err := b.mountPoint(name)
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +126,7 @@ func (b *bench) kvfs(memoryMiB int) (*server, error) {
 	}
 	argv := []string{b.kvfsPath, "mount", "--memory-size", fmt.Sprintf("%dMiB", memoryMiB),
 		"--ready-fd", "3"}
-	argv = append(append(argv, b.config.kvfsArgs...), mount)
+	argv = append(append(append(argv, flags...), b.config.kvfsArgs...), mount)
 	return &server{argv: argv, mount: mount, verbose: b.config.verbose, adopts: true}, err
 }
 
@@ -147,10 +151,10 @@ func (b *bench) mountPoint(name string) (string, error) {
 	return dir, nil
 }
 
-// build compiles a package of this module, with the linker flag of the Makefile.
+// build compiles a package of this module, with the flags of the Makefile.
 func (b *bench) build(pkg, name string) (string, error) {
 	path := filepath.Join(b.workDir, name+".bin")
-	out, err := exec.Command("go", "build", "-ldflags=-checklinkname=0", "-o", path,
+	out, err := exec.Command("go", "build", "-tags=giouring", "-ldflags=-checklinkname=0", "-o", path,
 		"github.com/kvfs/kvfs/"+pkg).CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("go build %s: %w\n%s", pkg, err, out)
@@ -168,7 +172,7 @@ func (b *bench) close() error {
 	for _, s := range servers {
 		errs = append(errs, s.stop())
 	}
-	for _, dir := range []string{b.shmDir, b.diskDir} {
+	for _, dir := range []string{b.shmDir, b.diskDir, b.tierDir} {
 		if dir != "" {
 			errs = append(errs, os.RemoveAll(dir))
 		}

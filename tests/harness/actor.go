@@ -197,6 +197,12 @@ func (a *Actor) Chmod(path string, mode uint32) error {
 	return a.call(request{Op: "chmod", Path: path, Mode: mode}).err()
 }
 
+// Getxattr is getxattr(2).
+func (a *Actor) Getxattr(path, name string) (string, error) {
+	r := a.call(request{Op: "getxattr", Path: path, Path2: name, N: 4096})
+	return string(r.Data), r.err()
+}
+
 // Names lists a directory.
 func (a *Actor) Names(path string) ([]string, error) {
 	r := a.call(request{Op: "names", Path: path})

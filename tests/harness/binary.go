@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -63,7 +64,7 @@ func build(root string) (string, error) {
 		return "", err
 	}
 	path := filepath.Join(dir, "kvfs")
-	args := []string{"build", "-ldflags=-checklinkname=0", "-o", path}
+	args := []string{"build", "-tags=giouring", "-ldflags=-checklinkname=0", "-o", path} // as the Makefile
 	if RaceEnabled {
 		args = append(args, "-race")
 	}
@@ -83,11 +84,19 @@ const Deadline = 60 * time.Second
 // code.
 func Kvfs(tb testing.TB, args ...string) (stdout, stderr string, code int) {
 	tb.Helper()
+	return KvfsAs(tb, nil, args...)
+}
+
+// KvfsAs is Kvfs as another user.
+func KvfsAs(tb testing.TB, user *User, args ...string) (stdout, stderr string, code int) {
+	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), Deadline)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, Binary(tb), args...)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
+	cmd.SysProcAttr = &syscall.SysProcAttr{}
+	setUser(cmd, user)
 	err := cmd.Run()
 	if _, ok := errors.AsType[*exec.ExitError](err); err != nil && !ok {
 		tb.Fatalf("kvfs %q: %v", args, err)

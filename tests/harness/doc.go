@@ -17,6 +17,8 @@
 // # Environment
 //
 //	KVFS_BIN             the binary to test; by default ./cmd/kvfs is built
+//	KVFS_TEST_DISK       a directory on a disk, for disk tiers; by default TMPDIR,
+//	                     or /var/tmp if that is in memory
 //	KVFS_TEST_REFERENCE  1: Mount gives a plain tmpfs directory instead, to
 //	                     check the tests themselves against Linux
 //

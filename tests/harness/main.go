@@ -16,7 +16,7 @@ import (
 // Environment variables between a test process and its helpers.
 const helperEnv = "KVFS_TEST_HELPER"
 
-var helpers = map[string]func(args []string) int{actorHelper: actorMain}
+var helpers = map[string]func(args []string) int{actorHelper: actorMain, launchHelper: launchMain}
 
 // Helper registers fn to run in processes that RunHelper or StartHelper start;
 // its result is their exit code. Call it in TestMain, before Main.
@@ -40,13 +40,13 @@ func Main(m *testing.M) int {
 	return code
 }
 
-// Temporary directories. Everything of one test process is below two
+// Temporary directories. Everything of one test process is below a few
 // directories whose names carry its process id, so that a later process can
 // clean up after one that died.
 
 const dirPrefix = "kvfs-test-"
 
-var parents = []string{os.TempDir(), "/dev/shm"}
+var parents = tempParents()
 
 func dirIn(parent string) string {
 	dir := filepath.Join(parent, dirPrefix+strconv.Itoa(os.Getpid()))

@@ -29,22 +29,30 @@ type Options struct {
 	Dir        string   // mount point; made and removed unless it exists. Empty means a new one.
 	User       *User    // nil means the test's own
 	ExpectFail bool     // the daemon should exit by itself before it is ready
+	MayFail    bool     // it may do either; see Running
+	Disk       string   // size of a disk tier in DiskDir; empty means none
+	DiskDir    string   // its directory. Empty means a new one, removed with the test.
+	Launch     Launch   // what to restrict
 }
 
 // Daemon is a kvfs daemon and its mount.
 type Daemon struct {
 	Dir       string // mount point
 	MemoryDir string // what --memory-dir said
+	DiskDir   string // directory of the disk tier, if there is one
 	Pid       int    // of the daemon; changes with Restart
 	ExitCode  int    // once the daemon has ended; -1 if by a signal
 	Reference bool   // not kvfs but a plain file system
 
-	tb     testing.TB
-	opts   Options
-	base   string
-	cmd    *exec.Cmd
-	exited chan struct{} // closed when cmd has been waited for
-	logs   string        // path
+	tb      testing.TB
+	opts    Options
+	base    string
+	cmd     *exec.Cmd
+	exited  chan struct{} // closed when cmd has been waited for
+	logs    string        // path
+	logFrom int           // where the log of this start begins
+
+	trying bool // this start may end with a refusal
 }
 
 // Mount starts a daemon and waits until its mount is ready, or, with
@@ -88,6 +96,9 @@ func (d *Daemon) makeDirs() {
 		d.tb.Fatal(err)
 	}
 	d.base, d.MemoryDir = base, mem
+	if d.DiskDir = d.opts.DiskDir; d.opts.Disk != "" && d.DiskDir == "" && !d.Reference {
+		d.DiskDir = NewDiskDir(d.tb, d.opts.User)
+	}
 	d.logs = filepath.Join(base, "log")
 	if d.Dir = d.opts.Dir; d.Dir == "" {
 		d.Dir = filepath.Join(base, "mnt")
@@ -134,6 +145,9 @@ func (d *Daemon) args() []string {
 	default:
 		args = append(args, "--memory-size", d.opts.MemorySize)
 	}
+	if d.opts.Disk != "" {
+		args = append(args, "--disk", "path="+d.DiskDir+",size="+d.opts.Disk)
+	}
 	if d.opts.Config != "" {
 		args = append(args, "--config", d.writeConfig())
 	}
@@ -161,14 +175,20 @@ func (d *Daemon) start() {
 	if err != nil {
 		d.tb.Fatal(err)
 	}
-	cmd := exec.Command(bin, d.args()...)
+	d.logFrom = len(d.Log())
+	args := append([]string{bin}, d.args()...)
+	command := d.opts.Launch.command(args)
+	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Stdout, cmd.Stderr = logFile, logFile
 	cmd.ExtraFiles = []*os.File{w}
 	cmd.Env = append(os.Environ(), d.opts.Env...)
+	if len(command) != len(args) {
+		cmd.Env = append(cmd.Env, helperEnv+"="+launchHelper)
+	}
 	// The daemon must not outlive a test process that dies.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	setUser(cmd, d.opts.User)
-	fmt.Fprintf(logFile, "+ kvfs %s\n", strings.Join(cmd.Args[1:], " "))
+	fmt.Fprintf(logFile, "+ kvfs %s\n", strings.Join(args[1:], " "))
 	err = cmd.Start()
 	w.Close()
 	logFile.Close()
@@ -196,7 +216,7 @@ func (d *Daemon) waitReady(r *os.File) {
 	r.SetReadDeadline(time.Now().Add(Deadline))
 	line, err := bufio.NewReader(r).ReadString('\n')
 	switch ready := err == nil; {
-	case ready && !d.opts.ExpectFail:
+	case ready && (d.mayFail() || !d.opts.ExpectFail):
 		return
 	case ready:
 		d.tb.Fatalf("daemon got ready (%q), want it to fail\n%s", line, d.Log())
@@ -208,10 +228,12 @@ func (d *Daemon) waitReady(r *os.File) {
 	if !d.waitExit(d.tb.Fatalf) {
 		return
 	}
-	if !d.opts.ExpectFail {
+	if !d.mayFail() && !d.opts.ExpectFail {
 		d.tb.Fatalf("daemon exited with %d before it was ready\n%s", d.ExitCode, d.Log())
 	}
 }
+
+func (d *Daemon) mayFail() bool { return d.trying || d.opts.MayFail }
 
 // waitExit waits for the daemon to end, and kills it and complains with fail if
 // it does not.
@@ -272,11 +294,21 @@ func (d *Daemon) Restart() {
 	d.start()
 }
 
+// TryRestart is Restart where the daemon may also end by itself, having refused;
+// it reports whether it serves. LastLog has what it printed.
+func (d *Daemon) TryRestart() bool {
+	d.tb.Helper()
+	d.trying = true
+	defer func() { d.trying = false }()
+	d.Restart()
+	return d.Running()
+}
+
 // RestartWith is Restart with other options. Those that name directories or
 // the user have no effect.
 func (d *Daemon) RestartWith(opts Options) {
 	d.tb.Helper()
-	opts.Dir, opts.User = d.opts.Dir, d.opts.User
+	opts.Dir, opts.User, opts.DiskDir = d.opts.Dir, d.opts.User, d.opts.DiskDir
 	d.opts = opts
 	d.Restart()
 }
@@ -286,6 +318,9 @@ func (d *Daemon) Log() string {
 	b, _ := os.ReadFile(d.logs)
 	return string(b)
 }
+
+// LastLog returns what the daemon has printed since it was last started.
+func (d *Daemon) LastLog() string { return d.Log()[d.logFrom:] }
 
 // Path joins elems to the mount point.
 func (d *Daemon) Path(elems ...string) string {

@@ -53,6 +53,11 @@ func performOp(q request, r *response) error {
 		return unix.Truncate(q.Path, q.N)
 	case "names":
 		return names(q.Path, r)
+	case "getxattr":
+		r.Data = make([]byte, q.N)
+		n, err := unix.Getxattr(q.Path, q.Path2, r.Data)
+		r.Data = r.Data[:max(n, 0)]
+		return err
 	case "readfile":
 		var err error
 		r.Data, err = os.ReadFile(q.Path)

@@ -3,6 +3,7 @@ package harness
 import (
 	"encoding/json"
 	"os"
+	"testing"
 )
 
 // Status is what .kvfs/status says.
@@ -10,6 +11,8 @@ type Status struct {
 	Version string      `json:"version"`
 	Mount   MountStatus `json:"mount"`
 	Tiers   []TierStatus
+
+	Secondaries []SecondaryStatus `json:"secondaries"`
 
 	Raw map[string]any `json:"-"` // all of it
 }
@@ -29,6 +32,52 @@ type TierStatus struct {
 	PinnedBytes   int64  `json:"pinned_bytes"`
 	Blocks        int64  `json:"blocks"`
 	State         string `json:"state"`
+	Reason        string `json:"reason"`
+}
+
+// SecondaryStatus is one tier below memory: its own figures, and the engine's
+// totals since the daemon started. The fields have the names of the document.
+type SecondaryStatus struct {
+	Name                             string
+	CapacityBytes, UsedBytes         int64
+	Blocks                           int64
+	State, Reason                    string
+	StoredBytes, LoadedBytes         uint64
+	Stored, Loaded                   uint64
+	Evicted, Corrupt, IOErrors       uint64
+	SkippedNoSpace, SkippedBudget    uint64
+	QueuedBlocks, QueuedBytes        int64
+	Cascaded, CascadedBytes          uint64
+	CascadeDropped, CascadeSkipped   uint64
+	CascadeFailed, AdmissionRejected uint64
+	Promoted, PromotedBytes          uint64
+	PromoteAbsent, PromoteCorrupt    uint64
+	PromoteFailed, PromoteTimeouts   uint64
+	Batches                          uint64
+}
+
+// Tier returns the tier of that name, or fails the test.
+func (s Status) Tier(tb testing.TB, name string) TierStatus {
+	tb.Helper()
+	for _, t := range s.Tiers {
+		if t.Name == name {
+			return t
+		}
+	}
+	tb.Fatalf("status has no tier %q: %+v", name, s.Tiers)
+	return TierStatus{}
+}
+
+// Secondary returns the secondary tier of that name, or fails the test.
+func (s Status) Secondary(tb testing.TB, name string) SecondaryStatus {
+	tb.Helper()
+	for _, t := range s.Secondaries {
+		if t.Name == name {
+			return t
+		}
+	}
+	tb.Fatalf("status has no secondary tier %q: %+v", name, s.Secondaries)
+	return SecondaryStatus{}
 }
 
 // Status reads .kvfs/status.

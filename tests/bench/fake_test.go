@@ -1,0 +1,158 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// fakeKVFSEnv makes the test binary play kvfs: see fakeKVFS.
+const fakeKVFSEnv = "BENCH_TEST_FAKE_KVFS"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(fakeKVFSEnv) == "" {
+		os.Exit(m.Run())
+	}
+	if err := fakeKVFS(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "fake kvfs:", err)
+		os.Exit(1)
+	}
+}
+
+// fakeKVFS has the command line of kvfs, as far as this program uses it. What it
+// mounts is the plain directory itself, and what the disk tier "has" is every
+// file in it, a scan after it was written; between a clean stop and the next start
+// the files lie in the tier's directory.
+func fakeKVFS(args []string) error {
+	f := flag.NewFlagSet("fake kvfs", flag.ContinueOnError)
+	disk := f.String("disk", "", "")
+	for _, name := range []string{"memory-size", "disk-cascade", "disk-cascade-queue", "tier"} {
+		f.String(name, "", "")
+	}
+	readyFD := f.Uint("ready-fd", 0, "")
+	all := f.Bool("all", false, "")
+	if err := f.Parse(args[1:]); err != nil {
+		return err
+	}
+	dir := f.Arg(0)
+	switch args[0] {
+	case "evict":
+		if !*all {
+			return errors.New("evict without --all")
+		}
+		return os.WriteFile(filepath.Join(dir, ".kvfs", "evicted"), nil, 0o644)
+	case "mount":
+		kvfs := &fakeDaemon{dir: dir, seen: map[string]bool{}, status: tierStatus{Name: "disk", State: "online"}}
+		path, _, _ := strings.Cut(strings.TrimPrefix(*disk, "path="), ",")
+		kvfs.diskDir = path
+		return kvfs.serve(*readyFD)
+	}
+	return fmt.Errorf("unknown command %q", args[0])
+}
+
+type fakeDaemon struct {
+	dir, diskDir string
+	seen         map[string]bool
+	status       tierStatus
+}
+
+func (k *fakeDaemon) serve(readyFD uint) error {
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGTERM)
+	if err := os.MkdirAll(filepath.Join(k.dir, ".kvfs"), 0o755); err != nil {
+		return err
+	}
+	if err := moveFiles(k.diskDir, k.dir); err != nil {
+		return err
+	}
+	if err := k.scan(); err != nil {
+		return err
+	}
+	ready := os.NewFile(uintptr(readyFD), "ready")
+	fmt.Fprintln(ready, "ready", k.dir)
+	ready.Close()
+	tick := time.NewTicker(20 * time.Millisecond) // Rests between: see awaitIdle.
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			if err := k.scan(); err != nil {
+				return err
+			}
+		case <-stop:
+			if err := os.RemoveAll(filepath.Join(k.dir, ".kvfs")); err != nil {
+				return err
+			}
+			return moveFiles(k.dir, k.diskDir)
+		}
+	}
+}
+
+// moveFiles moves all entries; to "" it removes them, from "" there are none.
+func moveFiles(from, to string) error {
+	if from == "" {
+		return nil
+	}
+	entries, err := os.ReadDir(from)
+	for _, e := range entries {
+		path := filepath.Join(from, e.Name())
+		if to == "" {
+			err = errors.Join(err, os.RemoveAll(path))
+		} else {
+			err = errors.Join(err, os.Rename(path, filepath.Join(to, e.Name())))
+		}
+	}
+	return err
+}
+
+// scan counts new files as cascaded and, after an evict, all files as promoted.
+func (k *fakeDaemon) scan() error {
+	blocks := 0
+	err := filepath.WalkDir(k.dir, func(path string, e os.DirEntry, err error) error {
+		if err != nil || e.IsDir() || !strings.HasSuffix(path, ".bin") {
+			return nil // Removed meanwhile, or no block.
+		}
+		info, err := e.Info()
+		if err != nil {
+			return nil
+		}
+		blocks++
+		// Inodes are used again: the time tells their files apart.
+		version := fmt.Sprint(path, info.Sys().(*syscall.Stat_t).Ino, info.ModTime())
+		if !k.seen[version] {
+			k.seen[version] = true
+			k.status.Cascaded++
+			k.status.CascadedBytes += uint64(info.Size())
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if os.Remove(filepath.Join(k.dir, ".kvfs", "evicted")) == nil {
+		k.status.Promoted += uint64(blocks)
+	}
+	k.status.Blocks = int64(blocks)
+	k.status.Detail = json.RawMessage(`{"Dirs": [{"RecoverySeconds": 0.25}]}`)
+	doc := map[string]any{"tiers": []any{map[string]any{"name": "memory", "used_bytes": 0}}}
+	if k.diskDir != "" {
+		doc["secondaries"] = []any{k.status}
+	}
+	text, err := json.Marshal(doc)
+	if err != nil {
+		return err
+	}
+	temporary := filepath.Join(k.dir, ".kvfs", "status.tmp")
+	if err := os.WriteFile(temporary, text, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(temporary, filepath.Join(k.dir, ".kvfs", "status"))
+}

@@ -1,0 +1,182 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	recoveryBlockBytes = 4 * kib
+	// recoveryPasses bounds the starts of each kind.
+	recoveryPasses = 3
+	// The goals for a million blocks, in seconds.
+	indexGoal   = 1
+	noIndexGoal = 5
+)
+
+// recovery measures how long a daemon needs to be ready over a disk tier full of
+// small blocks, after a clean stop, which leaves an index, and after SIGKILL.
+func (d *diskBench) recovery(ctx context.Context) (err error) {
+	wanted := d.config.recover * recoveryBlockBytes
+	// A page of header each; 3 KiB for the kernel's inodes and names.
+	bytes, note, err := d.fit(wanted, 2.25, 2, diskSlack)
+	if err != nil {
+		return err
+	}
+	count := max(1, bytes/recoveryBlockBytes)
+	d.say("recovery: store %d blocks", count)
+	m, err := d.mount(ctx, "kvfs-disk", bytes*5/4+256*mib, bytes*9/4+diskSlack, bytes*5/4+64*mib)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, m.close(), d.syncDisk()) }()
+	table := d.report.table("recovery", fmt.Sprintf("Recovery of %d blocks of %s on the disk", count, sizeText(recoveryBlockBytes)),
+		"(from exec to ready, page cache dropped, memory tier empty; what the daemon itself says is in the last column"+note+")",
+		"start", "s", "min-max", "s a million", "goal", "", "recovered %", "told by the daemon")
+	base, err := m.tier()
+	if err != nil {
+		return err
+	}
+	names, err := d.storeSmall(ctx, &m.target, count, func(what string, value float64, unit string) {
+		d.report.add(row{Topic: "recovery", Target: kvfsName, BlockBytes: recoveryBlockBytes,
+			Value: value, Unit: what + ", " + unit})
+	})
+	if err == nil {
+		err = m.drained(ctx, base, count, nil)
+	}
+	if err != nil {
+		return err
+	}
+	for _, kind := range []struct {
+		name string
+		goal float64
+		end  func() error // of the daemon before
+	}{
+		{"with the index, after a clean stop", indexGoal, m.server.stop},
+		{"without it, after SIGKILL", noIndexGoal, func() error { m.server.crash(); return nil }},
+	} {
+		if err := d.recoveries(ctx, table, m, count, kind.name, kind.goal, kind.end); err != nil {
+			return fmt.Errorf("%s: %w", kind.name, err)
+		}
+	}
+	return d.checkRecovered(ctx, names, count)
+}
+
+// recoveries ends and starts the daemon a few times.
+func (d *diskBench) recoveries(ctx context.Context, table *table, m *tierMount, count int,
+	name string, goal float64, end func() error) error {
+	var seconds []float64
+	var told string
+	share := 100.0
+	for range min(recoveryPasses, d.config.rounds) {
+		d.say("recovery: start %s", name)
+		if err := errors.Join(end(), d.dropPageCache()); err != nil {
+			return err
+		}
+		begin := time.Now()
+		if err := m.server.start(ctx); err != nil {
+			return err
+		}
+		seconds = append(seconds, time.Since(begin).Seconds())
+		s, err := readStatus(&m.target)
+		if err != nil {
+			return err
+		}
+		if used := memoryUsed(s); used > int64(count*recoveryBlockBytes/100) {
+			return fmt.Errorf("%d bytes were in the memory tier: not a recovery of the disk tier", used)
+		}
+		told = recoveryTold(s, m.server.stderr.quote())
+		found, err := d.awaitListed(ctx, &m.target, count)
+		if err != nil {
+			return err
+		}
+		share = min(share, 100*float64(found)/float64(count))
+	}
+	r := row{Topic: "recovery", Target: kvfsName, BlockBytes: recoveryBlockBytes, Value: median(seconds),
+		Unit: "s from exec to ready " + name, Samples: seconds}
+	million := r.Value * 1e6 / float64(count)
+	verdict := d.report.judge(&r, goal, million < goal && share == 100)
+	d.report.add(r)
+	table.add(name, fmt.Sprintf("%.2f", r.Value), spread(seconds), fmt.Sprintf("%.2f", million),
+		fmt.Sprintf("under %.0f", goal), verdict, fmt.Sprintf("%.4g", share), told)
+	return nil
+}
+
+// checkRecovered reads some of the blocks back.
+func (d *diskBench) checkRecovered(ctx context.Context, names paths, count int) error {
+	const checked = 1000
+	step := max(1, count/checked)
+	check := newWork(1, min(checked, count), func(c *client, i int) error {
+		i *= step
+		if err := c.read(names.at(i), recoveryBlockBytes); err != nil {
+			return err
+		}
+		return c.verify(i, recoveryBlockBytes)
+	})
+	if err := d.writer.once(ctx, check); err != nil {
+		return fmt.Errorf("recovered: %w", err)
+	}
+	return nil
+}
+
+func memoryUsed(s *status) int64 {
+	for _, t := range s.Tiers {
+		if t.Name == "memory" {
+			return t.UsedBytes
+		}
+	}
+	return 0
+}
+
+// recoveryTold picks what status and log say about the recovery of the disk tier;
+// "nothing" if they are silent.
+func recoveryTold(s *status, log string) string {
+	var out []string
+	for _, t := range s.Secondaries {
+		var detail any
+		if t.Name != "disk" || json.Unmarshal(t.Detail, &detail) != nil {
+			continue // No detail: nothing told.
+		}
+		out = append(out, recoveryFields("", detail)...)
+	}
+	for line := range strings.Lines(log) {
+		if strings.Contains(strings.ToLower(line), "recover") {
+			out = append(out, strings.ReplaceAll(strings.TrimSpace(line), "|", "/"))
+		}
+	}
+	if len(out) == 0 {
+		return "nothing"
+	}
+	return strings.Join(out, "; ")
+}
+
+// recoveryFields returns "name value" of the fields, at any depth, whose names
+// speak of recovery.
+func recoveryFields(name string, value any) []string {
+	var out []string
+	switch v := value.(type) {
+	case map[string]any:
+		for key, field := range v {
+			inner := key
+			if strings.Contains(strings.ToLower(name), "recover") {
+				inner = name + "." + key
+			}
+			out = append(out, recoveryFields(inner, field)...)
+		}
+		slices.Sort(out)
+	case []any:
+		for _, element := range v {
+			out = append(out, recoveryFields(name, element)...)
+		}
+	default:
+		if strings.Contains(strings.ToLower(name), "recover") {
+			out = append(out, fmt.Sprintf("%s %v", name, v))
+		}
+	}
+	return out
+}

@@ -1,0 +1,163 @@
+package harness
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Directories of disk tiers. They must be on a file system that reads and writes
+// past the page cache, which tmpfs only pretends to do.
+
+// DiskEnv names the environment variable with the directory below which disk
+// tiers are made.
+const DiskEnv = "KVFS_TEST_DISK"
+
+const varTmp = "/var/tmp" // on a disk where TMPDIR is in memory
+
+// tempParents returns the directories in which test processes make theirs: the
+// one for mount points and logs, the one for memory tiers, those for disk tiers.
+func tempParents() []string {
+	parents := []string{os.TempDir(), "/dev/shm", varTmp}
+	if dir := os.Getenv(DiskEnv); dir != "" {
+		parents = append(parents, dir)
+	}
+	return parents
+}
+
+// diskParent returns the directory for disk tiers: KVFS_TEST_DISK, or the first
+// of TMPDIR and /var/tmp that is not in memory.
+func diskParent() string {
+	if dir := os.Getenv(DiskEnv); dir != "" {
+		return dirIn(dir)
+	}
+	for _, dir := range []string{os.TempDir(), varTmp} {
+		if !inMemory(dir) {
+			return dirIn(dir)
+		}
+	}
+	return processDir()
+}
+
+func inMemory(dir string) bool {
+	var vfs unix.Statfs_t
+	err := unix.Statfs(dir, &vfs)
+	return err != nil || vfs.Type == unix.TMPFS_MAGIC || vfs.Type == unix.RAMFS_MAGIC
+}
+
+// NewDiskDir returns a new empty directory that a disk tier can be in, owned by
+// user unless that is nil. It is removed when the test ends. The test is skipped
+// where all of them are in memory.
+func NewDiskDir(tb testing.TB, user *User) string {
+	tb.Helper()
+	parent := diskParent()
+	if inMemory(parent) {
+		Skip(tb, "%s is in memory: name a directory on a disk with %s", parent, DiskEnv)
+	}
+	dir := newDir(tb, parent, "disk")
+	if user != nil {
+		if err := os.Chown(dir, int(user.UID), int(user.GID)); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// newDir makes a directory in parent that is removed, with what is mounted in
+// it, when the test ends.
+func newDir(tb testing.TB, parent, pattern string) string {
+	tb.Helper()
+	dir, err := os.MkdirTemp(parent, pattern)
+	if err == nil {
+		err = os.Chmod(dir, 0o755)
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { removeTree(dir) })
+	return dir
+}
+
+// CopyDir copies the files of the directory from, holes left out, into the
+// existing directory to.
+func CopyDir(tb testing.TB, from, to string) {
+	tb.Helper()
+	entries, err := os.ReadDir(from)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for _, e := range entries {
+		if err := copySparse(filepath.Join(from, e.Name()), filepath.Join(to, e.Name())); err != nil {
+			tb.Fatal(err)
+		}
+	}
+}
+
+// copySparse copies the data of a file, and leaves holes where it has holes.
+func copySparse(from, to string) error {
+	src, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	info, err := src.Stat()
+	if err != nil {
+		return err
+	}
+	dst, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, info.Mode().Perm())
+	if err != nil {
+		return err
+	}
+	defer dst.Close()
+	if err := dst.Truncate(info.Size()); err != nil {
+		return err
+	}
+	buf := make([]byte, 1<<20)
+	for off := int64(0); ; {
+		start, err := unix.Seek(int(src.Fd()), off, unix.SEEK_DATA)
+		if err == unix.ENXIO {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		end, err := unix.Seek(int(src.Fd()), start, unix.SEEK_HOLE)
+		if err != nil {
+			return err
+		}
+		for off = start; off < end; {
+			n, err := src.ReadAt(buf[:min(int64(len(buf)), end-off)], off)
+			if n == 0 {
+				return err
+			}
+			if _, err := dst.WriteAt(buf[:n], off); err != nil {
+				return err
+			}
+			off += int64(n)
+		}
+	}
+}
+
+// DropMemory throws away what the memory tier of a daemon that has ended left,
+// as a restart of the machine would.
+func (d *Daemon) DropMemory() {
+	d.tb.Helper()
+	if d.Running() {
+		d.tb.Fatal("DropMemory: the daemon is running")
+	}
+	// The mount of a dead daemon holds on to files of the memory tier.
+	for range MountPoints(d.Dir) {
+		unmount(d.Dir)
+	}
+	removeTree(d.MemoryDir)
+	if err := os.Mkdir(d.MemoryDir, 0o755); err != nil {
+		d.tb.Fatal(err)
+	}
+	if u := d.opts.User; u != nil {
+		if err := os.Chown(d.MemoryDir, int(u.UID), int(u.GID)); err != nil {
+			d.tb.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,178 @@
+package mount
+
+import (
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tests/harness"
+)
+
+// TestDiskStopDrains stops the daemon while copies wait in the queue: it stores
+// them first, so that the next start has every block but those that the counters
+// gave up (design 9, "SIGTERM drains cascades").
+func TestDiskStopDrains(t *testing.T) {
+	d := diskMount(t, harness.Options{MemorySize: "512MiB"})
+	blocks := numbered(d.Dir, 50, 2*mib)
+	writeAll(t, blocks)
+	s := diskStatus(t, d)
+	given := s.CascadeDropped + s.CascadeSkipped + s.CascadeFailed
+	if code := d.Stop(); code != 0 {
+		t.Errorf("exit code: got %d, want 0", code)
+	}
+	d.Restart()
+	if found := survey(t, blocks); uint64(len(blocks)-found) > given {
+		t.Errorf("%d of %d blocks are there, %d were given up", found, len(blocks), given)
+	}
+}
+
+// TestDiskAdoptedCascade crashes the daemon before blocks are on disk: the next
+// one finds them in memory and cascades them.
+func TestDiskAdoptedCascade(t *testing.T) {
+	d := diskMount(t, harness.Options{})
+	blocks := numbered(d.Dir, 20, 2*mib)
+	writeAll(t, blocks)
+	d.Kill()
+	d.Restart()
+	waitOnDisk(t, paths(blocks)...)
+	evictMemory(t, d)
+	wantBlocks(t, blocks)
+}
+
+// TestDiskCoalesced opens many cold blocks at once: they are loaded in fewer
+// batches than there are blocks (A19, A20).
+func TestDiskCoalesced(t *testing.T) {
+	d := diskMount(t, harness.Options{Flags: []string{"--promotion-window", "200ms"}})
+	blocks := numbered(d.Dir, 32, 16*kib)
+	cold(t, d, blocks)
+	before := diskStatus(t, d).Batches
+	all := paths(blocks)
+	parallel(len(all), func(i int) {
+		got, err := readWhole(all[i])
+		if err != nil {
+			t.Errorf("read %s: %s", filepath.Base(all[i]), errnoName(err))
+			return
+		}
+		sameBytes(t, filepath.Base(all[i]), got, blocks[all[i]])
+	})
+	s := diskStatus(t, d)
+	if n := s.Batches - before; n == 0 || n >= 32 {
+		t.Errorf("32 blocks at once: %d batches, want fewer than blocks", n)
+	}
+	if s.Promoted != 32 {
+		t.Errorf("promoted: got %d, want 32", s.Promoted)
+	}
+}
+
+// TestDiskNoWait shows --promotion-timeout 0: an open does not wait for its block,
+// and is a miss until it has come (A15, A24).
+func TestDiskNoWait(t *testing.T) {
+	d := diskMount(t, harness.Options{Flags: []string{"--promotion-timeout", "0s"}})
+	p := coldOne(t, d, "x", 4*mib)
+	harness.Poll(t, "the block has come", func() bool {
+		got, err := readWhole(p)
+		if err != nil && err != unix.ENOENT {
+			t.Fatalf("open: %s, want success or ENOENT", errnoName(err))
+		}
+		if err == nil {
+			sameBytes(t, "x", got, pattern(p, 4*mib))
+		}
+		return err == nil
+	})
+	wantTier(t, p, "memory,disk")
+}
+
+// TestDiskStuck freezes the file system below the tier, so that writes do not
+// come back: after --disk-stuck-timeout the tier is offline and says why, stores
+// and reads of what memory holds go on, an fsync fails rather than hangs, and the
+// daemon ends once the writes do (issue: "stuck operation").
+func TestDiskStuck(t *testing.T) {
+	harness.KvfsOnly(t, "a disk tier")
+	l := harness.MountLoop(t, harness.LoopOptions{SizeBytes: 256 * mib})
+	d := diskMount(t, harness.Options{
+		Disk: "128MiB", DiskDir: l.Dir, Flags: []string{"--disk-slab-size", "4MiB", "--disk-stuck-timeout", "1s"},
+	})
+	first := numbered(d.Path("first"), 10, 500_000)
+	cold(t, d, first)
+	for p := range first {
+		fsyncPath(t, p)
+	}
+	thaw := l.Freeze()
+	second := numbered(d.Path("second"), 20, mib)
+	within(t, "stores and reads go on", func() {
+		writeAll(t, second)
+		wantBlocks(t, second)
+	})
+	within(t, "fsync returns", func() {
+		f := open(t, paths(second)[0], unix.O_RDONLY, 0)
+		defer f.close()
+		err := again(func() error { return unix.Fsync(f.fd) })
+		wantErrno(t, "fsync with a stuck device", err, unix.EIO, unix.ENOSPC, unix.ETIMEDOUT)
+	})
+	harness.Poll(t, "the tier is offline", func() bool { return diskStatus(t, d).State == "offline" })
+	s := d.Status().Tier(t, "disk")
+	if s.Reason == "" {
+		t.Errorf("offline without a reason: %+v", s)
+	}
+	t.Logf("reason: %s", s.Reason)
+	within(t, "the mount works without the tier", func() {
+		wantBlocks(t, second)
+		survey(t, first)
+		more := numbered(d.Path("more"), 5, mib)
+		writeAll(t, more)
+		wantBlocks(t, more)
+	})
+	thaw()
+	within(t, "the daemon stops", func() { d.Stop() })
+	d.Restart()
+	if found := survey(t, first); found != len(first) {
+		t.Errorf("%d of %d blocks that fsync had confirmed are there again", found, len(first))
+	}
+	survey(t, second)
+}
+
+// TestDiskOneDeviceFails lets one of two devices fail: its blocks are misses, the
+// other's are there, stores go on to the other, and the status names the one that
+// is bad (issue: "a failed device goes offline alone").
+func TestDiskOneDeviceFails(t *testing.T) {
+	harness.KvfsOnly(t, "a disk tier")
+	l := harness.MountLoop(t, harness.LoopOptions{SizeBytes: 256 * mib})
+	bad := filepath.Join(l.Dir, "tier")
+	d := diskMount(t, harness.Options{
+		Disk: "128MiB", Flags: []string{"--disk", "path=" + bad + ",size=128MiB", "--disk-slab-size", "4MiB"},
+	})
+	blocks := numbered(d.Dir, 60, mib)
+	cold(t, d, blocks)
+	good := readImage(t, d.DiskDir)
+	if len(good.slots) == 0 || len(good.slots) == len(blocks) {
+		t.Fatalf("%d of %d blocks are on the good device, want some on each", len(good.slots), len(blocks))
+	}
+	l.Truncate(4 * mib)
+	within(t, "all reads have an answer", func() { survey(t, blocks) })
+	for _, s := range good.slots {
+		p := d.Path(s.key)
+		wantBytes(t, p, blocks[p])
+	}
+	s := d.Status().Tier(t, "disk")
+	t.Logf("state %s: %s; %+v", s.State, s.Reason, diskStatus(t, d))
+	if s.State == "offline" {
+		t.Errorf("the whole tier is offline: %s", s.Reason)
+	}
+	if io := diskStatus(t, d).IOErrors; io == 0 {
+		t.Error("no I/O error is counted")
+	}
+	more := numbered(d.Path("more"), 20, mib)
+	writeAll(t, more)
+	waitDrained(t, d)
+	stored := 0
+	for p := range more {
+		if tierOf(p) == "memory,disk" {
+			stored++
+		}
+	}
+	if stored < 5 {
+		t.Errorf("%d of 20 new blocks are on disk, the good device should take them", stored)
+	}
+	wantBlocks(t, more)
+}

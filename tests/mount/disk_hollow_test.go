@@ -1,0 +1,309 @@
+package mount
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tests/harness"
+)
+
+// TestDiskListing shows that ls, du and find walk a tree of blocks that are on
+// disk only, see true sizes, and promote nothing (issue: "promotion on open").
+func TestDiskListing(t *testing.T) {
+	d := diskMount(t, harness.Options{})
+	blocks := sizedBlocks(d.Path("tree"))
+	cold(t, d, blocks)
+	before := diskStatus(t, d)
+	for _, c := range [][]string{
+		{"ls", "-lR", d.Dir},
+		{"du", "-a", "--apparent-size", "-B1", d.Path("tree")},
+		{"du", "-sk", d.Dir},
+		{"find", d.Dir, "-type", "f", "-size", "+0", "-newermt", "1990-01-01"},
+	} {
+		out, err := exec.Command(c[0], c[1:]...).CombinedOutput()
+		if err != nil {
+			t.Errorf("%q: %v\n%s", c, err, out)
+		}
+		for p := range blocks {
+			if c[0] == "find" && len(blocks[p]) > 0 && !strings.Contains(string(out), p+"\n") {
+				t.Errorf("find: %s is missing", filepath.Base(p))
+			}
+			if c[0] == "ls" && !strings.Contains(string(out), filepath.Base(p)) {
+				t.Errorf("ls: %s is missing", filepath.Base(p))
+			}
+		}
+	}
+	for p, b := range blocks {
+		st := stat(t, p)
+		if st.Size != int64(len(b)) || len(b) > 0 && st.Blocks == 0 {
+			t.Errorf("%s: size %d in %d blocks, want %d bytes", filepath.Base(p), st.Size, st.Blocks, len(b))
+		}
+		if err := unix.Access(p, unix.R_OK); err != nil {
+			t.Errorf("access %s: %s", filepath.Base(p), errnoName(err))
+		}
+		wantTier(t, p, "disk")
+	}
+	if after := diskStatus(t, d); after.Loaded != before.Loaded || after.Promoted != before.Promoted {
+		t.Errorf("listing promoted: before %+v, after %+v", before, after)
+	}
+	wantBlocks(t, blocks)
+}
+
+// hollowOp does something to a block that only the disk holds. want are the bytes
+// that p has then; nil means that it is gone.
+type hollowOp struct {
+	name  string
+	promo bool // the operation may need the bytes
+	do    func(t *testing.T, p string) (now string, want []byte)
+}
+
+const hollowSize = 300_001
+
+var hollowOps = []hollowOp{
+	{"unlink", false, func(t *testing.T, p string) (string, []byte) {
+		unlink(t, p)
+		return p, nil
+	}},
+	{"rename", false, func(t *testing.T, p string) (string, []byte) {
+		rename(t, p, p+".moved")
+		wantAbsent(t, harness.Self(), p)
+		return p + ".moved", pattern(p, hollowSize)
+	}},
+	{"rename over a block in memory", false, func(t *testing.T, p string) (string, []byte) {
+		store(t, p+".hot", pattern("hot", mib))
+		rename(t, p, p+".hot")
+		return p + ".hot", pattern(p, hollowSize)
+	}},
+	{"a block in memory renamed over it", false, func(t *testing.T, p string) (string, []byte) {
+		store(t, p, pattern("new", mib))
+		return p, pattern("new", mib)
+	}},
+	{"rename of its directory", false, func(t *testing.T, p string) (string, []byte) {
+		dir := filepath.Dir(p)
+		rename(t, dir, dir+".moved")
+		wantAbsent(t, harness.Self(), p)
+		return filepath.Join(dir+".moved", filepath.Base(p)), pattern(p, hollowSize)
+	}},
+	{"overwrite in place", false, func(t *testing.T, p string) (string, []byte) {
+		put(t, p, pattern("new", 2*mib))
+		return p, pattern("new", 2*mib)
+	}},
+	{"truncate to nothing", true, func(t *testing.T, p string) (string, []byte) {
+		must(t, "truncate", again(func() error { return unix.Truncate(p, 0) }))
+		return p, []byte{}
+	}},
+	{"truncate to less", true, func(t *testing.T, p string) (string, []byte) {
+		must(t, "truncate", again(func() error { return unix.Truncate(p, 100_000) }))
+		return p, pattern(p, hollowSize)[:100_000]
+	}},
+	{"truncate to more", true, func(t *testing.T, p string) (string, []byte) {
+		must(t, "truncate", again(func() error { return unix.Truncate(p, hollowSize+10_000) }))
+		return p, append(pattern(p, hollowSize), make([]byte, 10_000)...)
+	}},
+	{"append", true, func(t *testing.T, p string) (string, []byte) {
+		f := open(t, p, unix.O_WRONLY|unix.O_APPEND, 0)
+		f.write([]byte("appended"))
+		f.close()
+		return p, append(pattern(p, hollowSize), "appended"...)
+	}},
+	{"write into the middle", true, func(t *testing.T, p string) (string, []byte) {
+		f := open(t, p, unix.O_RDWR, 0)
+		f.pwrite([]byte("patched"), 4090)
+		f.close()
+		want := pattern(p, hollowSize)
+		copy(want[4090:], "patched")
+		return p, want
+	}},
+	{"chmod", false, func(t *testing.T, p string) (string, []byte) {
+		must(t, "chmod", unix.Chmod(p, 0o600))
+		return p, pattern(p, hollowSize)
+	}},
+	{"utimens", false, func(t *testing.T, p string) (string, []byte) {
+		setTimes(t, p, older, older)
+		return p, pattern(p, hollowSize)
+	}},
+	{"pin", false, func(t *testing.T, p string) (string, []byte) {
+		must(t, "setxattr", unix.Setxattr(p, "user.kvfs.pinned", []byte("1"), 0))
+		return p, pattern(p, hollowSize)
+	}},
+	{"long ttl", false, func(t *testing.T, p string) (string, []byte) {
+		must(t, "setxattr", unix.Setxattr(p, "user.kvfs.ttl", []byte("10h"), 0))
+		return p, pattern(p, hollowSize)
+	}},
+	{"short ttl", false, func(t *testing.T, p string) (string, []byte) {
+		must(t, "setxattr", unix.Setxattr(p, "user.kvfs.ttl", []byte("50ms"), 0))
+		harness.Poll(t, "the block is gone", func() bool {
+			var st unix.Stat_t
+			return unix.Stat(p, &st) == unix.ENOENT
+		})
+		return p, nil
+	}},
+	{"hard read of the checksum", true, func(t *testing.T, p string) (string, []byte) {
+		if got := getxattr(t, p, "user.kvfs.checksum"); !strings.HasPrefix(got, "crc64nvme:") {
+			t.Errorf("checksum: got %q", got)
+		}
+		return p, pattern(p, hollowSize)
+	}},
+}
+
+// TestDiskHollow does every operation to a block that only the disk holds, and
+// shows its effect at once, after it has been evicted from memory again, and after
+// a clean restart, with the attributes (A13, A14; "rename, unlink, overwrite" of
+// a cascaded block).
+func TestDiskHollow(t *testing.T) {
+	d := diskMount(t, harness.Options{Flags: []string{"--mount-attr-timeout", "0s"}})
+	blocks := make(map[string][]byte)
+	at := make([]string, len(hollowOps))
+	for i := range hollowOps {
+		at[i] = d.Path(fmt.Sprintf("dir%d", i), "block")
+		blocks[at[i]] = pattern(at[i], hollowSize)
+	}
+	cold(t, d, blocks)
+	left := make(map[string][]byte)
+	var gone []string
+	for i, op := range hollowOps {
+		t.Run(op.name, func(t *testing.T) {
+			before := diskStatus(t, d).Promoted
+			p, want := op.do(t, at[i])
+			if n := diskStatus(t, d).Promoted - before; n > 0 && !op.promo {
+				t.Errorf("promoted %d blocks: the bytes are not needed for it", n)
+			}
+			if want == nil {
+				gone = append(gone, p)
+				wantAbsent(t, harness.Self(), p)
+				return
+			}
+			left[p] = want
+			wantSize(t, p, int64(len(want)))
+		})
+	}
+	stats := make(map[string]unix.Stat_t)
+	pins := make(map[string]string)
+	for p := range left {
+		stats[p], pins[p] = stat(t, p), getxattr(t, p, "user.kvfs.pinned")
+	}
+	check := func(when string) {
+		t.Helper()
+		for p, want := range stats {
+			st := stat(t, p)
+			if st.Size != want.Size || st.Mode != want.Mode || st.Mtim != want.Mtim {
+				t.Errorf("%s: %s: size %d, mode %#o, mtime %v; want %d, %#o, %v",
+					when, p, st.Size, st.Mode, st.Mtim, want.Size, want.Mode, want.Mtim)
+			}
+			if got := getxattr(t, p, "user.kvfs.pinned"); got != pins[p] {
+				t.Errorf("%s: %s: pinned %q, want %q", when, p, got, pins[p])
+			}
+		}
+		wantBlocks(t, left)
+		for _, p := range gone {
+			wantAbsent(t, harness.Self(), p)
+		}
+		wantTree(t, d, paths(left))
+	}
+	check("at once")
+	waitOnDisk(t, paths(left)...)
+	evictMemory(t, d)
+	check("evicted again")
+	waitDrained(t, d)
+	d.Restart()
+	check("after a restart")
+}
+
+// wantTree fails unless these are all files below the mount.
+func wantTree(t testing.TB, d *harness.Daemon, want []string) {
+	t.Helper()
+	var files []string
+	must(t, "walk", filepath.WalkDir(d.Dir, func(p string, e fs.DirEntry, err error) error {
+		if err == nil && e.Type().IsRegular() {
+			files = append(files, p)
+		}
+		return err
+	}))
+	slices.Sort(files)
+	if !slices.Equal(files, want) {
+		t.Errorf("files: got %q\nwant %q", files, want)
+	}
+}
+
+// TestDiskPinned shows what a pin means with a disk: the block leaves neither
+// memory by an eviction nor the disk, and the pin survives a restart.
+func TestDiskPinned(t *testing.T) {
+	d := diskMount(t, harness.Options{})
+	p := d.Path("x")
+	store(t, p, pattern(p, mib))
+	must(t, "setxattr", unix.Setxattr(p, "user.kvfs.pinned", []byte("1"), 0))
+	waitOnDisk(t, p)
+	harness.Kvfs(t, "evict", "--tier", "memory", "--all", d.Dir)
+	wantTier(t, p, "memory,disk")
+	waitDrained(t, d)
+	d.Restart()
+	if got := getxattr(t, p, "user.kvfs.pinned"); got != "1" {
+		t.Errorf("pinned after a restart: got %q, want 1", got)
+	}
+	wantBytes(t, p, pattern(p, mib))
+}
+
+// TestDiskOpenWhileEvicted shows that handles and mappings keep their bytes when
+// the block is replaced, removed, or its memory copy asked to go, and that the
+// eviction says so (A9, A22).
+func TestDiskOpenWhileEvicted(t *testing.T) {
+	d := diskMount(t, harness.Options{})
+	p := coldOne(t, d, "x", 4*mib)
+	f := open(t, p, unix.O_RDONLY, 0)
+	m := mapFile(t, f, 4*mib, unix.PROT_READ, unix.MAP_SHARED)
+	stdout, stderr, _ := harness.Kvfs(t, "evict", "--tier", "memory", p)
+	if out := stdout + stderr; !strings.Contains(out, "open") {
+		t.Errorf("evict of an open block: got %q, want the reason in it", out)
+	}
+	wantTier(t, p, "memory,disk")
+	sameBytes(t, "handle", f.pread(4*mib, 0), pattern(p, 4*mib))
+	store(t, p, pattern("new", mib))
+	waitOnDisk(t, p)
+	evictMemory(t, d)
+	wantBytes(t, p, pattern("new", mib))
+	unlink(t, p)
+	sameBytes(t, "handle", f.pread(4*mib, 0), pattern(p, 4*mib))
+	sameBytes(t, "mapping", m, pattern(p, 4*mib))
+	f.close()
+	wantAbsent(t, harness.Self(), p)
+}
+
+// TestDiskEngineKilled shows that the pins of an engine that is killed go with
+// it (A22).
+func TestDiskEngineKilled(t *testing.T) {
+	d := diskMount(t, harness.Options{})
+	p := coldOne(t, d, "x", mib)
+	a := harness.NewActor(t, nil)
+	if _, err := a.Open(p, unix.O_RDONLY, 0); err != nil {
+		t.Fatal(err)
+	}
+	wantTier(t, p, "memory,disk")
+	a.Kill()
+	harness.Poll(t, "the block can be evicted", func() bool {
+		harness.Kvfs(t, "evict", "--tier", "memory", p)
+		return tierOf(p) == "disk"
+	})
+	wantBytes(t, p, pattern(p, mib))
+}
+
+// TestDiskRemovedDirectory shows that a tree of cold blocks that is removed is
+// gone from the disk too, also after a restart.
+func TestDiskRemovedDirectory(t *testing.T) {
+	d := diskMount(t, harness.Options{})
+	blocks := numbered(d.Path("a", "b"), 30, 65536)
+	cold(t, d, blocks)
+	must(t, "remove", os.RemoveAll(d.Path("a")))
+	harness.Poll(t, "the disk is empty", func() bool { return d.Status().Tier(t, "disk").Blocks == 0 })
+	d.Restart()
+	if got := listNames(t, d.Dir); len(got) != 0 {
+		t.Errorf("names after a restart: %q", got)
+	}
+}

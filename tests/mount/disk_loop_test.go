@@ -1,0 +1,234 @@
+package mount
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/kvfs/kvfs/tests/harness"
+)
+
+// diskFileSystems are those that the disk tier is tested on.
+var diskFileSystems = []struct {
+	name   string
+	fstype string
+	sector int
+}{
+	{"ext4", "ext4", 512},
+	{"xfs with 512-byte sectors", "xfs", 512},
+	{"xfs with 4096-byte sectors", "xfs", 4096},
+	{"btrfs", "btrfs", 512},
+}
+
+// TestDiskFileSystems runs the way of a block, with both I/O engines, a crash, an
+// unmount of the file system and a check, on real file systems (issue: "on real
+// loop-mounted filesystems").
+func TestDiskFileSystems(t *testing.T) {
+	harness.KvfsOnly(t, "a disk tier")
+	for _, fs := range diskFileSystems {
+		t.Run(fs.name, func(t *testing.T) {
+			l := harness.MountLoop(t, harness.LoopOptions{Type: fs.fstype, SectorBytes: fs.sector})
+			for _, engine := range []string{"auto", "pread"} {
+				t.Run(engine, func(t *testing.T) {
+					dir := filepath.Join(l.Dir, engine)
+					must(t, "mkdir", os.Mkdir(dir, 0o755))
+					onFileSystem(t, l, dir, engine)
+				})
+			}
+		})
+	}
+}
+
+func onFileSystem(t *testing.T, l *harness.LoopFS, dir, engine string) {
+	d := diskMount(t, harness.Options{
+		Disk: "128MiB", DiskDir: dir, Flags: []string{"--disk-slab-size", "8MiB", "--directio-engine", engine},
+	})
+	blocks := sizedBlocks(d.Dir)
+	cold(t, d, blocks)
+	l.DropCaches()
+	wantBlocks(t, blocks)
+	crashAll(d)
+	wantBlocks(t, blocks)
+	if s := d.Status().Tier(t, "disk"); s.State != "online" {
+		t.Errorf("state %s: %s", s.State, s.Reason)
+	}
+	d.Stop()
+	l.Remount()
+	fsck(t, dir, false, 0)
+	d.Restart()
+	wantBlocks(t, blocks)
+	d.Stop()
+}
+
+// TestDiskDeviceFull fills the file system below the tier before its slabs are
+// made: no store fails, no read is wrong, the status says what is missing, and
+// once there is room again it is used (issue: "Device full (loop ext4)").
+func TestDiskDeviceFull(t *testing.T) {
+	harness.KvfsOnly(t, "a disk tier")
+	l := harness.MountLoop(t, harness.LoopOptions{SizeBytes: 160 * mib})
+	d := diskMount(t, harness.Options{Disk: "96MiB", DiskDir: l.Dir, Flags: []string{"--disk-slab-size", "4MiB"}})
+	first := numbered(d.Path("first"), 5, 500_000)
+	cold(t, d, first)
+	empty := l.Fill(10 * mib)
+	second := numbered(d.Path("second"), 60, mib)
+	writeAll(t, second)
+	waitDrained(t, d)
+	s := diskStatus(t, d)
+	t.Logf("status with the device full: %+v", s)
+	if s.State == "online" && s.SkippedNoSpace+s.CascadeSkipped+s.CascadeFailed+s.Evicted == 0 {
+		t.Errorf("60 MiB into 10 MiB, and the status says nothing: %+v", s)
+	}
+	wantBlocks(t, second) // from memory, at least
+	survey(t, first)      // may have been evicted from the disk for them
+	evictMemory(t, d)
+	wantBlocks(t, second)
+	empty()
+	more := numbered(d.Path("third"), 10, mib)
+	writeAll(t, more)
+	harness.Poll(t, "what is stored after there is room again is on disk", func() bool {
+		p := d.Path("probe")
+		store(t, p, pattern(p, mib))
+		waitDrained(t, d)
+		return tierOf(p) == "memory,disk"
+	})
+	wantBlocks(t, more)
+	crashAll(d)
+	survey(t, first)
+	survey(t, second)
+	wantBytes(t, d.Path("probe"), pattern(d.Path("probe"), mib))
+}
+
+// TestDiskLargerThanDevice gives the tier more than its file system has: it either
+// refuses with both figures, or uses what there is.
+func TestDiskLargerThanDevice(t *testing.T) {
+	harness.KvfsOnly(t, "a disk tier")
+	l := harness.MountLoop(t, harness.LoopOptions{SizeBytes: 64 * mib})
+	d := diskMount(t, harness.Options{Disk: "10GiB", DiskDir: l.Dir, Flags: []string{"--disk-slab-size", "4MiB"}})
+	blocks := numbered(d.Dir, 100, mib)
+	writeAll(t, blocks)
+	waitDrained(t, d)
+	wantBlocks(t, blocks)
+	s := diskStatus(t, d)
+	t.Logf("%+v", s)
+	if s.Stored == 0 {
+		t.Error("nothing was stored on the 64 MiB that there are")
+	}
+	d.Stop()
+	fsck(t, l.Dir, false, 0)
+}
+
+// TestDiskReadErrors cuts the device in two below a running tier: what was beyond
+// is a miss, or comes from memory, never an error and never wrong; the tier says
+// that it suffers; the mount goes on, also after a restart (issue: "EIO on read
+// (truncated backing file)").
+func TestDiskReadErrors(t *testing.T) {
+	harness.KvfsOnly(t, "a disk tier")
+	l := harness.MountLoop(t, harness.LoopOptions{SizeBytes: 256 * mib})
+	d := diskMount(t, harness.Options{Disk: "128MiB", DiskDir: l.Dir, MemorySize: "128MiB", Flags: []string{"--disk-slab-size", "4MiB"}})
+	coldOnes := numbered(d.Path("cold"), 60, mib)
+	cold(t, d, coldOnes)
+	hot := numbered(d.Path("hot"), 20, mib)
+	writeAll(t, hot)
+	waitOnDisk(t, paths(hot)...)
+	l.Truncate(48 * mib)
+
+	var found int
+	within(t, "all reads have an answer", func() { found = survey(t, coldOnes) })
+	wantBlocks(t, hot)
+	s := diskStatus(t, d)
+	t.Logf("%d of %d cold blocks are left; %+v", found, len(coldOnes), s)
+	if found == len(coldOnes) {
+		t.Error("the truncated device lost no block: the test tests nothing")
+	}
+	if s.IOErrors == 0 && s.Corrupt == 0 {
+		t.Errorf("read errors are not counted: %+v", s)
+	}
+	if s.State == "online" && s.Reason == "" && s.IOErrors > 10 {
+		t.Errorf("%d I/O errors, and the tier says %q", s.IOErrors, s.State)
+	}
+	// The mount works on, with or without the tier.
+	more := numbered(d.Path("more"), 10, mib)
+	within(t, "stores and reads work on", func() {
+		writeAll(t, more)
+		wantBlocks(t, more)
+		survey(t, coldOnes)
+	})
+	within(t, "the daemon stops", func() { d.Stop() })
+	// Memory is gone now: what the disk has must be right or missing. The tier
+	// may also refuse such a directory, or run without it.
+	restartDamaged(t, d, func() {
+		survey(t, coldOnes)
+		survey(t, hot)
+		store(t, d.Path("last"), pattern("last", mib))
+		wantBytes(t, d.Path("last"), pattern("last", mib))
+	})
+}
+
+// TestDiskWriteErrors lets the device fail writes: stores go on in memory, and the
+// tier says so.
+func TestDiskWriteErrors(t *testing.T) {
+	harness.KvfsOnly(t, "a disk tier")
+	l, fill := failingDevice(t)
+	d := diskMount(t, harness.Options{Disk: "128MiB", DiskDir: l.Dir, Flags: []string{"--disk-slab-size", "4MiB"}})
+	first := numbered(d.Path("first"), 10, 500_000)
+	cold(t, d, first)
+	fill()
+	second := numbered(d.Path("second"), 60, mib)
+	within(t, "stores and reads work on", func() {
+		writeAll(t, second)
+		wantBlocks(t, second)
+		survey(t, first)
+	})
+	harness.Poll(t, "the status says that the disk suffers", func() bool {
+		s := diskStatus(t, d)
+		return s.State != "online" || s.Reason != "" && s.IOErrors+s.CascadeFailed+s.CascadeSkipped+s.Evicted > 0
+	})
+	s := diskStatus(t, d)
+	t.Logf("status with failing writes: %+v", s)
+	wantBlocks(t, second)
+	within(t, "the daemon stops", func() { d.Stop() })
+	restartDamaged(t, d, func() { survey(t, first); survey(t, second) })
+}
+
+// restartDamaged starts a daemon on a damaged directory. It may refuse, with a
+// line that names the directory; if it starts, fn looks at it.
+func restartDamaged(t *testing.T, d *harness.Daemon, fn func()) {
+	t.Helper()
+	if !d.TryRestart() {
+		wantRefusal(t, d)
+		return
+	}
+	within(t, "the restarted daemon answers", fn)
+}
+
+// wantRefusal fails unless the daemon ended with a failure that names the
+// directory of the tier, and left nothing mounted.
+func wantRefusal(t *testing.T, d *harness.Daemon, want ...string) {
+	t.Helper()
+	line := withoutCommand(d.LastLog())
+	if d.ExitCode <= 0 {
+		t.Errorf("exit code %d, want a clean failure\n%s", d.ExitCode, line)
+	}
+	wantInLog(t, line, append(want, d.DiskDir)...)
+	wantUnmounted(t, d)
+}
+
+// TestDiskStartOverReadOnly remounts the file system read-only between two runs.
+func TestDiskStartOverReadOnly(t *testing.T) {
+	harness.KvfsOnly(t, "a disk tier")
+	l := harness.MountLoop(t, harness.LoopOptions{SizeBytes: 64 * mib})
+	d := diskMount(t, harness.Options{Disk: "32MiB", DiskDir: l.Dir, Flags: []string{"--disk-slab-size", "4MiB"}})
+	blocks := numbered(d.Dir, 10, 500_000)
+	cold(t, d, blocks)
+	d.Stop()
+	l.ReadOnly(true)
+	if d.TryRestart() {
+		t.Error("the daemon started on a read-only file system")
+		survey(t, blocks)
+	} else {
+		wantRefusal(t, d, "read-only")
+	}
+	l.ReadOnly(false)
+	d.Restart()
+	wantBlocks(t, blocks)
+}

@@ -1,0 +1,86 @@
+package mount
+
+import (
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tests/harness"
+)
+
+// TestDiskCorruptCounted flips a bit below a running daemon: the reader gets a
+// miss, the copy is dropped, and it is counted and logged with key and slot; a
+// block that memory holds too stays good (issue: "a bad copy is dropped,
+// counted and logged").
+func TestDiskCorruptCounted(t *testing.T) {
+	d := diskMount(t, harness.Options{Disk: "64MiB", Flags: []string{"--disk-slab-size", "4MiB", "--disk-scrub-rate", "0"}})
+	for i, size := range []int{5000, 100_000, 300_000, 3 * mib} { // staged, and straight into memory
+		corruptOne(t, d, size, uint64(i+1))
+	}
+}
+
+func corruptOne(t *testing.T, d *harness.Daemon, size int, sofar uint64) {
+	t.Helper()
+	blocks := numbered(d.Path(fmt.Sprint(size)), 6, size)
+	cold(t, d, blocks)
+	all := paths(blocks)
+	bad, hot := all[2], all[4]
+	wantBytes(t, hot, blocks[hot])
+	flipSlot(t, d, bad)
+	flipSlot(t, d, hot)
+	_, err := readWhole(bad)
+	wantErrno(t, "read of the damaged block", err, unix.ENOENT)
+	wantAbsent(t, harness.Self(), bad)
+	s := diskStatus(t, d)
+	if s.Corrupt != sofar || s.PromoteCorrupt != sofar {
+		t.Errorf("blocks of %d bytes: corrupt: %d in the tier, %d in promotions, want %d", size, s.Corrupt, s.PromoteCorrupt, sofar)
+	}
+	wantInLog(t, d.LastLog(), filepath.Base(bad), "slot")
+	wantBytes(t, hot, blocks[hot])
+	store(t, bad, blocks[bad])
+	waitOnDisk(t, bad)
+	harness.Kvfs(t, "evict", "--tier", "memory", bad)
+	delete(blocks, hot)
+	wantBlocks(t, blocks)
+}
+
+// flipSlot flips a bit of a block's copy on disk, under a daemon that runs.
+func flipSlot(t *testing.T, d *harness.Daemon, path string) {
+	t.Helper()
+	rel, err := filepath.Rel(d.Dir, path)
+	must(t, "rel", err)
+	s := readImage(t, d.DiskDir).of(t, rel)
+	h := &hurt{}
+	h.change(t, s.file, s.data+s.size/2, 1, func(b []byte) { b[0] ^= 4 })
+}
+
+// TestDiskScrubber shows that the scrubber finds a flipped bit in a cold block
+// before any reader, drops the copy and counts it, and leaves the block in
+// memory alone (issue: "Background scrubber with a rate limit").
+func TestDiskScrubber(t *testing.T) {
+	d := diskMount(t, harness.Options{Disk: "64MiB", Flags: []string{"--disk-slab-size", "4MiB", "--disk-scrub-rate", "200MiB"}})
+	blocks := numbered(d.Dir, 6, 300_000)
+	writeAll(t, blocks)
+	waitOnDisk(t, paths(blocks)...)
+	evictMemory(t, d)
+	all := paths(blocks)
+	bad, hot := all[1], all[3]
+	wantBytes(t, hot, blocks[hot])
+	flipSlot(t, d, bad)
+	flipSlot(t, d, hot)
+	harness.Poll(t, "the scrubber has found both", func() bool { return diskStatus(t, d).Corrupt >= 2 })
+	harness.Poll(t, "the damaged block is a miss", func() bool {
+		var st unix.Stat_t
+		return unix.Stat(bad, &st) == unix.ENOENT
+	})
+	wantBytes(t, hot, blocks[hot])
+	wantAbsent(t, harness.Self(), bad)
+	delete(blocks, bad)
+	evictMemory(t, d)
+	wantBlocks(t, blocks)
+	if s := diskStatus(t, d); s.PromoteCorrupt != 0 {
+		t.Errorf("%d promotions were corrupt: the scrubber ought to have been first", s.PromoteCorrupt)
+	}
+}
