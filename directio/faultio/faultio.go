@@ -107,7 +107,10 @@ type Engine struct {
 	}
 }
 
-var _ directio.Engine = (*Engine)(nil)
+var (
+	_ directio.Engine  = (*Engine)(nil)
+	_ directio.Starter = (*Engine)(nil)
+)
 
 // New decorates inner, which it closes with itself. A nil rule is no faults.
 func New(inner directio.Engine, rule Rule) *Engine {
@@ -178,6 +181,14 @@ func (e *Engine) Do(ctx context.Context, ops []directio.Op) error {
 		}
 	}
 	return nil
+}
+
+// Start implements directio.Starter, by a Do on a goroutine of its own.
+func (e *Engine) Start(ops []directio.Op, done func()) {
+	go func() { // ends when the ops do
+		_ = e.Do(context.Background(), ops) // also in Err of one of them
+		done()
+	}()
 }
 
 // ask counts op and asks the rule about it.

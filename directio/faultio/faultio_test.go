@@ -190,3 +190,27 @@ func TestStuck(t *testing.T) {
 		t.Errorf("%s, %+v", e.Name(), e.Stats())
 	}
 }
+
+// TestStart: an op that is started fails by the same rule as one that is waited for.
+func TestStart(t *testing.T) {
+	e, f, content, mem := setup(t, faultio.Nth(directio.Read, 2, faultio.Fault{Err: unix.EIO}))
+	for _, want := range []error{nil, unix.EIO, nil} {
+		ops := []directio.Op{{Kind: directio.Read, File: f, Mem: mem[:directio.Alignment]}}
+		done := make(chan struct{})
+		e.Start(ops, func() { close(done) })
+		select {
+		case <-done:
+		case <-time.After(2 * time.Minute):
+			t.Fatal("done was not called")
+		}
+		if !errors.Is(ops[0].Err, want) {
+			t.Errorf("got %v, want %v", ops[0].Err, want)
+		}
+		if want == nil && !bytes.Equal(mem[:directio.Alignment], content[:directio.Alignment]) {
+			t.Error("read other bytes")
+		}
+	}
+	if got := e.Injected(); got != 1 {
+		t.Errorf("%d faults, want 1", got)
+	}
+}
