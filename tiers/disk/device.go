@@ -169,6 +169,7 @@ func (d *device) recover(ctx context.Context) error {
 	t := d.tier
 	var failed error
 	byFound := make(map[*slabFound]*slab)
+	slots := int(t.mu.table.linked)
 	rec, err := d.home.recover(ctx, recoverFuncs{
 		slab: func(found *slabFound) {
 			s := &slab{dev: d, path: found.path, hdr: found.slabHeader, usable: found.usable, size: found.fileBytes}
@@ -181,7 +182,8 @@ func (d *device) recover(ctx context.Context) error {
 			t.mu.Lock()
 			defer t.mu.Unlock()
 			t.addSlabLocked(s)
-			t.mu.table.reserve(int(t.mu.table.linked) + int(s.usable))
+			slots += int(s.usable)
+			t.mu.table.reserve(2 * slots) // half full at most: short chains
 			d.fileBytes += s.size
 			d.nextNumber = max(d.nextNumber, s.hdr.number+1)
 			d.classOf(s.hdr.slotBytes).add(s)

@@ -337,17 +337,30 @@ func (t *Tier) updateSlotLocked(id slotID, path []byte, a *tiers.Attrs) {
 // Blocks calls fn for each block held; see tiers.Enumerator. Changes meanwhile may
 // or may not be seen.
 func (t *Tier) Blocks(fn func(h *tiers.Held) bool) error {
-	for i := 0; ; i++ {
-		list, more := t.heldOf(i)
+	lists, stop := make(chan []tiers.Held, 2), make(chan struct{})
+	defer close(stop)
+	go func() { // prepares the next while fn takes the last; ends at the latest with Blocks
+		defer close(lists)
+		for i := 0; ; i++ {
+			list, more := t.heldOf(i)
+			if !more {
+				return
+			}
+			select {
+			case lists <- list:
+			case <-stop:
+				return
+			}
+		}
+	}()
+	for list := range lists {
 		for j := range list {
 			if !fn(&list[j]) {
 				return nil
 			}
 		}
-		if !more {
-			return nil
-		}
 	}
+	return nil
 }
 
 // heldOf returns the blocks in chunk i of the table of slots.
@@ -359,6 +372,7 @@ func (t *Tier) heldOf(i int) (list []tiers.Held, more bool) {
 	if i >= len(table.slots) {
 		return nil, false
 	}
+	list = make([]tiers.Held, 0, min(len(table.slots[i]), int(table.linked)))
 	for j := range table.slots[i] {
 		e := &table.slots[i][j]
 		if e.state != slotLive {
