@@ -40,12 +40,13 @@ type device struct {
 	init uint64
 	log  *zap.Logger
 
-	unique atomic.Uint64 // request that the leader answers itself, 0 if none
-	spare  chan struct{} // hands the lead to a parked worker
-	parked atomic.Int64
-	quit   chan struct{} // closed when the mount is gone
-	once   sync.Once
-	wg     sync.WaitGroup
+	unique  atomic.Uint64 // request that the leader answers itself, 0 if none
+	opening atomic.Int64  // OPENs that are answered later, and one while it is decided
+	spare   chan struct{} // hands the lead to a parked worker
+	parked  atomic.Int64
+	quit    chan struct{} // closed when the mount is gone
+	once    sync.Once
+	wg      sync.WaitGroup
 
 	open struct {
 		sync.RWMutex // held for reading while a descriptor is used outside of workers

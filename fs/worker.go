@@ -98,7 +98,8 @@ func (w *worker) lead() bool {
 // take reads one request: it spins on the one descriptor for as long as that is
 // promising, then sleeps on the other. Requests are answered where they were read.
 func (w *worker) take() (fd, n int, err error) {
-	if budget := w.spin.budget(); budget > 0 && w.d.poll >= 0 {
+	// While blocks come up from another tier, the processors have better to do.
+	if budget := w.spin.budget(); budget > 0 && w.d.poll >= 0 && w.d.opening.Load() == 0 {
 		for {
 			r, errno := rawRead(w.d.poll, w.in)
 			now := time.Now()
@@ -184,6 +185,7 @@ type openReply struct {
 // send answers with st and out.
 func (r openReply) send(st fuse.Status, out *fuse.OpenOut) {
 	var buf [headBytes + int(unsafe.Sizeof(*out))]byte
+	r.d.opening.Add(-1)
 	size := len(buf)
 	if st != fuse.OK {
 		size = headBytes
@@ -224,11 +226,12 @@ func (w *worker) hot(fd, n int) (size int, ok bool) {
 		if !short(h) || in.Flags&unix.O_NONBLOCK != 0 {
 			return w.head(h.Unique, w.d.s.Open(nil, in, out), unsafe.Sizeof(*out)), true
 		}
-		later := openReply{w.d, fd, h.Unique}
-		st, hollow := w.d.s.openReadLater(in, out, later)
+		w.d.opening.Add(1)
+		st, hollow := w.d.s.openReadLater(in, out, openReply{w.d, fd, h.Unique})
 		if hollow {
 			return 0, true
 		}
+		w.d.opening.Add(-1)
 		return w.head(h.Unique, st, unsafe.Sizeof(*out)), true
 	case opcodeRelease:
 		if n < int(unsafe.Sizeof(fuse.ReleaseIn{})) {
