@@ -113,6 +113,9 @@ type Transfer struct {
 	// reports it, and a Load takes the one that the tier has recorded.
 	Sum   block.Checksum
 	Attrs Attrs // Store only: kept with the block
+	// Volatile: the file may change while it is stored. What is stored must be one
+	// reading of it, with the checksum of that reading.
+	Volatile bool
 	// File is the block's file in the primary tier: the source of a Store,
 	// at least Size long; the destination of a Load, open for writing, with
 	// no bytes allocated: the tier does that where it needs to. It stays open until Done returns; the tier does

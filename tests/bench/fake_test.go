@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -16,6 +17,13 @@ import (
 
 // fakeKVFSEnv makes the test binary play kvfs: see fakeKVFS.
 const fakeKVFSEnv = "BENCH_TEST_FAKE_KVFS"
+
+// failDiskEnv makes it fail to start with a disk tier, failDrain to cascade what
+// it finds in memory.
+const (
+	failDiskEnv  = "BENCH_TEST_FAIL_DISK"
+	failDrainEnv = "BENCH_TEST_FAIL_DRAIN"
+)
 
 func TestMain(m *testing.M) {
 	if os.Getenv(fakeKVFSEnv) == "" {
@@ -30,7 +38,8 @@ func TestMain(m *testing.M) {
 // fakeKVFS has the command line of kvfs, as far as this program uses it. What it
 // mounts is the plain directory itself, and what the disk tier "has" is every
 // file in it, a scan after it was written; between a clean stop and the next start
-// the files lie in the tier's directory.
+// the files lie in the tier's directory, or in one beside the mount point if they
+// are to be kept in "memory". The bench fails to remove that if nobody takes them.
 func fakeKVFS(args []string) error {
 	f := flag.NewFlagSet("fake kvfs", flag.ContinueOnError)
 	disk := f.String("disk", "", "")
@@ -38,6 +47,7 @@ func fakeKVFS(args []string) error {
 		f.String(name, "", "")
 	}
 	readyFD := f.Uint("ready-fd", 0, "")
+	keep := f.Bool("memory-keep", false, "")
 	all := f.Bool("all", false, "")
 	if err := f.Parse(args[1:]); err != nil {
 		return err
@@ -50,9 +60,12 @@ func fakeKVFS(args []string) error {
 		}
 		return os.WriteFile(filepath.Join(dir, ".kvfs", "evicted"), nil, 0o644)
 	case "mount":
+		if *disk != "" && os.Getenv(failDiskEnv) != "" {
+			return errors.New("no disk tier today")
+		}
 		kvfs := &fakeDaemon{dir: dir, seen: map[string]bool{}, status: tierStatus{Name: "disk", State: "online"}}
 		path, _, _ := strings.Cut(strings.TrimPrefix(*disk, "path="), ",")
-		kvfs.diskDir = path
+		kvfs.diskDir, kvfs.keep, kvfs.perScan = path, *keep, math.MaxInt64
 		return kvfs.serve(*readyFD)
 	}
 	return fmt.Errorf("unknown command %q", args[0])
@@ -60,8 +73,38 @@ func fakeKVFS(args []string) error {
 
 type fakeDaemon struct {
 	dir, diskDir string
+	keep         bool
+	perScan      int64 // bytes at which a scan cascades no more
 	seen         map[string]bool
 	status       tierStatus
+}
+
+// memoryDir is where kept files are between two daemons.
+func (k *fakeDaemon) memoryDir() string { return k.dir + ".memory" }
+
+// adopt takes over what an earlier daemon kept. It then cascades slowly, so that
+// the bench sees a drain.
+func (k *fakeDaemon) adopt() error {
+	err := moveFiles(k.memoryDir(), k.dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	k.perScan = 512 * kib
+	if k.diskDir != "" && os.Getenv(failDrainEnv) != "" {
+		k.perScan, k.status.CascadeFailed = 0, 1
+	}
+	return errors.Join(err, os.Remove(k.memoryDir()))
+}
+
+// leave moves the files to where the next daemon finds them.
+func (k *fakeDaemon) leave() error {
+	err := os.RemoveAll(filepath.Join(k.dir, ".kvfs"))
+	to := k.diskDir
+	if k.keep {
+		to = k.memoryDir()
+		err = errors.Join(err, os.Mkdir(to, 0o755))
+	}
+	return errors.Join(err, moveFiles(k.dir, to))
 }
 
 func (k *fakeDaemon) serve(readyFD uint) error {
@@ -70,7 +113,7 @@ func (k *fakeDaemon) serve(readyFD uint) error {
 	if err := os.MkdirAll(filepath.Join(k.dir, ".kvfs"), 0o755); err != nil {
 		return err
 	}
-	if err := moveFiles(k.diskDir, k.dir); err != nil {
+	if err := errors.Join(moveFiles(k.diskDir, k.dir), k.adopt()); err != nil {
 		return err
 	}
 	if err := k.scan(); err != nil {
@@ -88,10 +131,7 @@ func (k *fakeDaemon) serve(readyFD uint) error {
 				return err
 			}
 		case <-stop:
-			if err := os.RemoveAll(filepath.Join(k.dir, ".kvfs")); err != nil {
-				return err
-			}
-			return moveFiles(k.dir, k.diskDir)
+			return k.leave()
 		}
 	}
 }
@@ -115,7 +155,7 @@ func moveFiles(from, to string) error {
 
 // scan counts new files as cascaded and, after an evict, all files as promoted.
 func (k *fakeDaemon) scan() error {
-	blocks := 0
+	blocks, cascaded := 0, int64(0)
 	err := filepath.WalkDir(k.dir, func(path string, e os.DirEntry, err error) error {
 		if err != nil || e.IsDir() || !strings.HasSuffix(path, ".bin") {
 			return nil // Removed meanwhile, or no block.
@@ -127,8 +167,9 @@ func (k *fakeDaemon) scan() error {
 		blocks++
 		// Inodes are used again: the time tells their files apart.
 		version := fmt.Sprint(path, info.Sys().(*syscall.Stat_t).Ino, info.ModTime())
-		if !k.seen[version] {
+		if !k.seen[version] && cascaded < k.perScan {
 			k.seen[version] = true
+			cascaded += info.Size()
 			k.status.Cascaded++
 			k.status.CascadedBytes += uint64(info.Size())
 		}
