@@ -48,9 +48,11 @@ type device struct {
 	once    sync.Once
 	wg      sync.WaitGroup
 
-	open struct {
+	closing atomic.Bool // close was called: workers are to end
+	open    struct {
 		sync.RWMutex // held for reading while a descriptor is used outside of workers
 		closed       bool
+		ended        bool // there are no workers any more
 	}
 }
 
@@ -129,9 +131,19 @@ func (d *device) serve() {
 	go d.work(true) // ends with the mount
 	<-d.quit
 	d.wg.Wait()
+	d.open.Lock()
+	defer d.open.Unlock()
+	d.open.ended = true
+	if d.open.closed {
+		d.closeFiles()
+	}
 }
 
 // close implements channel. The kernel then forgets all backing files.
+//
+// Workers may be asleep in a read, or about to write a reply. So as long as there are
+// any, the numbers of the descriptors stay taken, by /dev/null: else the next file
+// that the process opens, a block's perhaps, would get the reply.
 func (d *device) close() {
 	d.open.Lock()
 	defer d.open.Unlock()
@@ -139,6 +151,28 @@ func (d *device) close() {
 		return
 	}
 	d.open.closed = true
+	d.closing.Store(true)
+	if d.open.ended {
+		d.closeFiles()
+		return
+	}
+	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		d.log.Error("give up the mount", zap.Error(err)) // the process is about to end, and with it the mount
+		return
+	}
+	defer unix.Close(null)
+	for _, fd := range []int{d.poll, d.fd} {
+		if fd < 0 {
+			continue
+		}
+		if err := unix.Dup3(null, fd, unix.O_CLOEXEC); err != nil {
+			d.log.Error("give up the mount", zap.Error(err))
+		}
+	}
+}
+
+func (d *device) closeFiles() {
 	if d.poll >= 0 {
 		unix.Close(d.poll)
 	}

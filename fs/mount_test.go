@@ -71,6 +71,14 @@ func clientOp(op, path string) error {
 			err = io.ErrUnexpectedEOF
 		}
 		return err
+	case "chdir":
+		return os.Chdir(path)
+	case "fails":
+		var st unix.Stat_t
+		if err := unix.Stat(path, &st); err == nil {
+			return fmt.Errorf("stat %s succeeds", path)
+		}
+		return nil
 	case "evict":
 		return clientEvict(path)
 	case "evict-slow":
@@ -235,6 +243,47 @@ func released(t *testing.T, s *Server) {
 		case <-tick.C:
 		case <-deadline:
 			t.Fatalf("not released: %v", s.Ops())
+		}
+	}
+}
+
+// TestGiveUp gives up a mount that a client keeps alive, as a stop does, and lets the
+// process open files after that, as the tiers do: neither the replies nor the
+// requests of the mount may go through them, and the client gets an error.
+func TestGiveUp(t *testing.T) {
+	s, dir := mountHere(t)
+	if _, ok := s.channel.(*device); !ok {
+		t.Skip("only a device of our own")
+	}
+	c := startClient(t)
+	c.do("write", filepath.Join(dir, "group", "block"))
+	c.do("chdir", filepath.Join(dir, "group"))
+	if err := s.Unmount(); err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	content := bytes.Repeat([]byte("content "), 4096)
+	var files []*os.File
+	for i := range 16 {
+		path := filepath.Join(t.TempDir(), fmt.Sprint(i))
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		file, err := os.OpenFile(path, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		files = append(files, file)
+	}
+	c.do("fails", "block-that-was-never-looked-up")
+	s.Wait()
+	for _, file := range files {
+		if off, err := file.Seek(0, io.SeekCurrent); off != 0 || err != nil {
+			t.Errorf("%s was read up to %d: %v", file.Name(), off, err)
+		}
+		if got, err := os.ReadFile(file.Name()); err != nil || !bytes.Equal(got, content) {
+			t.Errorf("%s: %d bytes, %v, and not what was written", file.Name(), len(got), err)
 		}
 	}
 }

@@ -81,6 +81,9 @@ func (w *worker) lead() bool {
 			w.d.log.Error("read /dev/fuse", zap.Error(err))
 			return false
 		}
+		if n == 0 || w.d.closing.Load() {
+			return false // the mount was given up, see close
+		}
 		h := (*fuse.InHeader)(unsafe.Pointer(&w.in[0]))
 		if !short(h) && !(h.Opcode == opcodeGetxattr && w.asksCapability(n)) {
 			w.d.handOver()
