@@ -51,15 +51,31 @@ func Check(ctx context.Context, dir string, o CheckOptions) (_ *Report, err erro
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, d.close()) }()
-	c := &checker{ctx: ctx, d: d, o: o, r: &Report{Dir: dir, DataChecked: o.Data}, seed: maphash.MakeSeed(),
-		base: map[*slabFound]int64{}, freed: map[uint32]bool{}}
-	defer func() { c.r.Took = time.Since(start) }()
-	for _, step := range []func() error{c.super, c.files, c.tables, c.index, c.data, c.finish} {
-		if err := step(); err != nil {
+	if o.Repair {
+		// First without: a page of a later version may be the last to be seen.
+		c := newChecker(ctx, d, dir, CheckOptions{})
+		if err := c.run(c.super, c.files, c.tables, c.index); err != nil {
 			return c.r, err
 		}
 	}
-	return c.r, nil
+	c := newChecker(ctx, d, dir, o)
+	defer func() { c.r.Took = time.Since(start) }()
+	return c.r, c.run(c.super, c.files, c.tables, c.index, c.data, c.finish)
+}
+
+func newChecker(ctx context.Context, d *directory, dir string, o CheckOptions) *checker {
+	return &checker{ctx: ctx, d: d, o: o, r: &Report{Dir: dir, DataChecked: o.Data}, seed: maphash.MakeSeed(),
+		base: map[*slabFound]int64{}, freed: map[uint32]bool{}}
+}
+
+// run does the steps, until one fails.
+func (c *checker) run(steps ...func() error) error {
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // knownDir fails if a directory has neither superblock nor slabs: nothing in it is to be
@@ -81,7 +97,7 @@ func knownDir(dir string) error {
 type checkEntry struct {
 	slab   *slabFound
 	slot   uint32
-	gone   bool // freed, or to be
+	gone   bool // freed, or to be, or not readable
 	seq    uint64
 	size   int64
 	sum    uint64
@@ -150,7 +166,7 @@ func (c *checker) super() error {
 	var bad *SuperblockError
 	switch {
 	case err == nil:
-		d.mu.super, d.mu.at = st.super, st.at
+		d.mu.super, d.mu.at, d.mu.older = st.super, st.at, st.older
 		for i, err := range st.bad {
 			if err != nil {
 				c.damage(Finding{Path: path, Offset: int64(i) * pageBytes, What: err.Error()},

@@ -164,30 +164,47 @@ func (c *checker) data() error {
 			}
 			return nil
 		}
-		for i := range p.blocks {
-			e := &p.blocks[i]
-			if !e.gone {
-				c.progress(e.size)
-				c.judgeBlock(e, p.err == nil && p.state[i] == pageUsed, p.err)
-			}
-		}
+		c.judgeBlocks(p)
 		return nil
 	})
 }
 
-// judgeBlock frees the slot of a block whose data are not what they were.
+// judgeBlocks judges the blocks that lie wholly in a piece. If it could not be read, each is
+// read by itself: the device may refuse one of them only.
+func (c *checker) judgeBlocks(p *piece) {
+	for i := range p.blocks {
+		e := &p.blocks[i]
+		if e.gone {
+			continue
+		}
+		c.progress(e.size)
+		if p.err == nil {
+			c.judgeBlock(e, p.state[i] == pageUsed, nil)
+			continue
+		}
+		one := piece{blocks: p.blocks[i : i+1]}
+		one.buf, one.err = readFull(p.f, p.mem[:max(alignUp(e.size), pageBytes)], e.slab.dataOff(e.slot))
+		if one.err == nil {
+			sumBlocks(&one)
+		}
+		c.judgeBlock(e, one.err == nil && one.state[0] == pageUsed, one.err)
+	}
+}
+
+// judgeBlock frees the slot of a block whose data are not what they were. What cannot be
+// read stays: another time, or on another device, it may be.
 func (c *checker) judgeBlock(e *checkEntry, ok bool, err error) {
 	if ok || e.gone {
 		return
 	}
 	e.gone = true
 	what := fmt.Sprintf("slot %d: checksum of the data", e.slot)
+	fix := func() error { return c.free(e.slab, e.slot) }
 	if err != nil {
-		what = fmt.Sprintf("slot %d: data cannot be read: %v", e.slot, err)
+		what, fix = fmt.Sprintf("slot %d: data cannot be read: %v", e.slot, err), nil
 	}
 	key, _ := c.key(e)
-	c.damage(Finding{Path: e.slab.path, Offset: e.slab.dataOff(e.slot), Key: key, What: what},
-		func() error { return c.free(e.slab, e.slot) })
+	c.damage(Finding{Path: e.slab.path, Offset: e.slab.dataOff(e.slot), Key: key, What: what}, fix)
 }
 
 // sumBlocks checks the blocks that lie wholly in a piece.

@@ -76,13 +76,22 @@ type device struct {
 	fullReason  string
 	quarantined int64
 	dirty       []slotID // headers to write
+	refused     []slotID // likewise, which the device has refused; see retryHeaders
+	refusal     error    // why, of the last
+	refusedAt   time.Time
+	refusedWait time.Duration
 	room        []*roomRequest
 	finished    bool           // takes no calls of Sync any more
 	syncs       []*syncRequest // for the keeper
+	heldSyncs   []*syncRequest // likewise, until none of heldFor is in outdated
+	heldFor     []*flight
 	syncReady   []*syncRequest // for the syncer
 	namesDirty  bool           // slabs were made or deleted since the directory was synced
 	unsynced    int64          // bytes written since the last sync
+	unsyncable  error          // why no sync is to be believed any more
 	written     int64          // bytes on the day of Tier.mu.budget
+
+	outdated map[*flight]struct{} // whose header is not the one that is to stay
 }
 
 // stopwatch tells how long a call has been under way; one at a time.
@@ -103,6 +112,7 @@ func (t *Tier) openDevice(ctx context.Context, index int, o DeviceOptions) (_ *d
 	d := &device{
 		tier: t, index: index, dir: o.Dir, capacity: o.CapacityBytes, state: "online",
 		slabBytes: slabBytesFor(t.opts.SlabBytes, o.CapacityBytes), slabs: make(map[*slab]struct{}),
+		outdated:   make(map[*flight]struct{}),
 		down:       make(chan struct{}),
 		keeperKick: make(chan struct{}, 1), keeperStop: make(chan struct{}), keeperGone: make(chan struct{}),
 		syncKick: make(chan struct{}, 1), syncStop: make(chan struct{}), syncGone: make(chan struct{}),
@@ -258,16 +268,31 @@ func (t *Tier) adopt(s *slab, h *slotHeader) {
 	t.enterLocked(id)
 }
 
-// shrink deletes slabs until what there is fits into the capacity, the emptiest
-// first. Nobody counts on their blocks yet.
+// pinnedInLocked counts the blocks of a slab that the user has pinned. It needs t.mu.
+func (t *Tier) pinnedInLocked(s *slab) (n int) {
+	for _, id := range s.slots {
+		if id == 0 {
+			continue
+		}
+		if e := t.mu.table.at(id); e.state == slotLive && e.flags&flagPinned != 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// shrink deletes slabs until what there is fits into the capacity, those first that have
+// the fewest pinned blocks, and of them the emptiest. Nobody counts on their blocks yet.
 func (d *device) shrink() error {
 	t := d.tier
 	for {
 		t.mu.Lock()
 		var least *slab
+		leastPinned := 0
 		for s := range d.slabs {
-			if least == nil || s.live < least.live {
-				least = s
+			pinned := t.pinnedInLocked(s)
+			if least == nil || pinned < leastPinned || pinned == leastPinned && s.live < least.live {
+				least, leastPinned = s, pinned
 			}
 		}
 		if d.fileBytes <= d.capacity || least == nil {
@@ -442,6 +467,7 @@ func (d *device) finish() error {
 	<-d.syncGone
 	var err error
 	if !d.isDown() {
+		d.retryHeaders(true)
 		err = d.flushHeaders()
 		if e := d.syncSlabs(); err == nil {
 			err = e
@@ -481,6 +507,9 @@ func (d *device) writeIndex() error {
 			for _, h := range t.headersOf(s) {
 				w.slot(&h)
 			}
+		}
+		if d.isDown() {
+			return block.ErrUnavailable // and so blocks may have been forgotten meanwhile
 		}
 		return nil
 	})

@@ -146,6 +146,11 @@
 // unless the device reorders writes across a power cut; then the checksum of
 // the data tells. Headers of neighbours go in one write.
 //
-// Nothing is synced per block. A group fdatasync comes every SyncBytes or
+// What is removed or renamed while its device is offline stays on the device as it was:
+// at the next start, if the device is there again, the block is back under its old name.
+// Of a block that was stored anew on another device meanwhile the higher seq counts.
+//
+// Nothing is synced per block. A sync that fails takes the device offline, for what the
+// kernel could not write it does not try again. A group fdatasync comes every SyncBytes or
 // SyncInterval, at Sync and at Close.
 package disk

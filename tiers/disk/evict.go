@@ -19,7 +19,7 @@ const (
 	maxAsked = 1024
 	// maxRetries bounds how often a store without room waits for a job to end.
 	maxRetries = 64
-	// maxThefts bounds how many slabs are tried for one store.
+	// maxThefts bounds how many slabs are tried for one store, beyond those that it takes.
 	maxThefts = 4
 )
 
@@ -97,7 +97,10 @@ func (t *Tier) unpinLocked(id slotID) {
 // fails with ErrNoSpace, or ErrTooLarge if no slab could be so large.
 func (d *device) makeRoom(r *roomRequest) error {
 	t := d.tier
-	size := r.flights[0].source.size
+	var size int64 // of the largest: the classes may have changed since the request was made
+	for _, f := range r.flights {
+		size = max(size, f.source.size)
+	}
 	if shape := d.slabShape(max(alignUp(size), pageBytes), 0); shape.wantBytes() > d.capacity {
 		return block.ErrTooLarge
 	}
@@ -150,15 +153,23 @@ func (d *device) tryRoom(r *roomRequest, size int64) (ok bool, err error) {
 			t.mu.Unlock()
 			return true, nil
 		}
-		steal := thefts < maxThefts && d.betterStealLocked(c)
+		shape := d.slabShape(slotBytes, d.slabBytes)
+		limit := maxThefts + int(2*shape.wantBytes()/d.slabBytes)
+		steal := thefts < limit && d.betterStealLocked(c)
 		t.mu.Unlock()
 		if d.grow(slotBytes) || d.isDown() {
 			continue
 		}
+		t.mu.Lock()
+		borrowed := d.borrowLocked(size, r)
+		t.mu.Unlock()
+		if borrowed {
+			return true, nil
+		}
 		if !steal && d.evict(c, max(len(r.flights), c.reserve())) > 0 {
 			continue
 		}
-		if thefts++; thefts > maxThefts || !d.steal(c, slotBytes) {
+		if thefts++; thefts > limit || !d.steal(c, slotBytes) {
 			if steal && d.evict(c, len(r.flights)) > 0 {
 				continue
 			}
@@ -166,6 +177,19 @@ func (d *device) tryRoom(r *roomRequest, size int64) (ok bool, err error) {
 		}
 	}
 	return false, block.ErrUnavailable
+}
+
+// borrowLocked gives r slots of a class for larger blocks that are free and not needed
+// there: better than to evict. It needs Tier.mu.
+func (d *device) borrowLocked(size int64, r *roomRequest) bool {
+	need := max(alignUp(size), pageBytes)
+	var best *class
+	for _, c := range d.classes {
+		if c.slotBytes >= need && c.slotBytes <= 2*need && c.nfree > c.reserve() && (best == nil || c.slotBytes < best.slotBytes) {
+			best = c
+		}
+	}
+	return best != nil && d.bindSomeLocked(best, r)
 }
 
 // evictAhead brings the classes that run low back to their reserve.
@@ -216,7 +240,7 @@ func (d *device) evict(c *class, n int) int {
 		if len(victims) == 0 {
 			break
 		}
-		evicted = t.askHost(victims)
+		evicted = t.askHost(victims, false)
 		asked += len(victims)
 	}
 	_ = d.flushHeaders() // tried again later; until then the slots are not free
@@ -254,13 +278,20 @@ func (t *Tier) markLocked(id slotID) victim {
 	return victim{id, parsePath(t.mu.table.path(e))}
 }
 
+// leavingLocked reports whether the Host is being asked about a slot, or has given leave:
+// the copy is not to be relied on. It needs t.mu.
+func (t *Tier) leavingLocked(id slotID) bool { return t.mu.table.at(id).flags&flagEvicting != 0 }
+
 // askHost evicts those victims that the Host gives up, puts the others back, and
-// unpins them. It returns how many were evicted.
-func (t *Tier) askHost(victims []victim) (evicted int) {
+// unpins them. It returns how many were evicted. With all, it does not ask further once
+// one is refused: less than all would be evicted for nothing.
+func (t *Tier) askHost(victims []victim, all bool) (evicted int) {
 	host := t.host()
 	leave := make([]bool, len(victims))
 	for i, v := range victims {
-		leave[i] = host == nil || host.MayEvict(v.key)
+		if leave[i] = host == nil || host.MayEvict(v.key); all && !leave[i] {
+			break
+		}
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -365,13 +396,8 @@ func (d *device) steal(c *class, slotBytes int64) bool {
 		}
 	}
 	t.mu.Unlock()
-	t.askHost(victims)
-	if err := d.flushHeaders(); err != nil {
-		t.mu.Lock()
-		s.class.unretire(s)
-		t.mu.Unlock()
-		return false
-	}
+	t.askHost(victims, true)
+	_ = d.flushHeaders() // tried again later; until then the slots are not free
 	t.mu.Lock()
 	// A block stays, or is being read; or they were all given up because the device is
 	// down: then they are there again at the next start.

@@ -19,6 +19,9 @@ const (
 	// keeperTick is how often the keeper looks for what nobody told it: headers that
 	// could not be written.
 	keeperTick = time.Second
+	// headerRetry is how long the keeper waits, the first time and at most, before it tries
+	// again to write a header that the device refused.
+	headerRetry, maxHeaderRetry = time.Second, time.Minute
 	// headerPages is how many headers the keeper writes at a time.
 	headerPages = 64
 	// fullRetry is how long a device that was full is not asked for a new slab.
@@ -48,6 +51,7 @@ func (d *device) keep() {
 			return
 		}
 		syncs := d.takeSyncs()
+		d.retryHeaders(len(syncs) > 0)
 		err := d.flushHeaders()
 		d.serveRoom()
 		d.evictAhead()
@@ -87,24 +91,48 @@ func (t *Tier) dirtyLocked(id slotID) {
 	kick(d.keeperKick)
 }
 
-// flushHeaders writes the headers that are to be written by now. What fails is tried
-// again at the next tick.
+// flushHeaders writes the headers that are to be written by now. It fails if one was not
+// written, and as long as there is one that the device has refused; see retryHeaders.
 func (d *device) flushHeaders() error {
 	t := d.tier
 	t.mu.Lock()
 	left := len(d.dirty)
 	t.mu.Unlock()
 	var first error
-	for left > 0 && !d.isDown() {
+	for left > 0 {
+		if d.isDown() {
+			return block.ErrUnavailable
+		}
 		list := d.takeDirty(left)
 		left -= len(list)
 		for part := range slices.Chunk(list, headerPages) {
-			if err := d.flushPart(part); err != nil && first == nil {
-				first = err
-			}
+			first = cmp.Or(first, d.flushPart(part))
 		}
 	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if first == nil && len(d.refused) > 0 {
+		first = d.refusal
+	}
 	return first
+}
+
+// retryHeaders has the headers that the device has refused tried again by flushHeaders, if
+// it is time or now is set.
+func (d *device) retryHeaders(now bool) {
+	t := d.tier
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(d.refused) == 0 {
+		d.refusedWait = 0
+		return
+	}
+	if !now && time.Since(d.refusedAt) < d.refusedWait {
+		return
+	}
+	d.dirty = append(d.dirty, d.refused...)
+	d.refused = nil
+	d.refusedAt, d.refusedWait = time.Now(), min(max(2*d.refusedWait, headerRetry), maxHeaderRetry)
 }
 
 // dirtyHeader is a header to write. Its slot may have been freed since.
@@ -137,55 +165,107 @@ func (d *device) takeDirty(n int) []dirtyHeader {
 // flushPart writes up to headerPages headers, neighbours as one.
 func (d *device) flushPart(list []dirtyHeader) error {
 	t := d.tier
-	var ops []directio.Op
-	var slabs []*slab
-	mem := d.headers.Bytes()
 	t.mu.Lock()
-	var ids []slotID
+	if d.isDown() { // then slots are free without their headers, and their IDs may be others'
+		t.mu.Unlock()
+		return block.ErrUnavailable
+	}
+	mem := d.headers.Bytes()
+	var pages []headerPage
 	for _, h := range list {
 		e := t.mu.table.at(h.id)
 		if e.flags&flagDirty == 0 || e.slab != h.slab || e.slot != h.slot {
 			continue // freed, and perhaps used again: then it is in the list once more
 		}
 		e.flags &^= flagDirty
-		at := t.placeLocked(h.id)
-		page := mem[len(ids)*pageBytes:][:pageBytes]
-		ids = append(ids, h.id)
-		clear(page)
+		p := headerPage{id: h.id, at: t.placeLocked(h.id), mem: mem[len(pages)*pageBytes:][:pageBytes]}
+		pages = append(pages, p)
+		clear(p.mem)
 		if e.state == slotLive {
-			h := t.mu.table.header(e, at.slab.hdr.epoch)
-			if err := h.encode(page); err != nil {
+			h := t.mu.table.header(e, p.at.slab.hdr.epoch)
+			if err := h.encode(p.mem); err != nil {
 				panic("disk: key checked by Store: " + err.Error())
 			}
 		}
-		last := len(ops) - 1
-		if last >= 0 && ops[last].File == at.file && ops[last].Off+int64(len(ops[last].Mem)) == at.header {
-			ops[last].Mem = ops[last].Mem[:len(ops[last].Mem)+pageBytes]
-			continue
-		}
-		ops = append(ops, directio.Op{Kind: directio.Write, File: at.file, Mem: page, Off: at.header})
-		slabs = append(slabs, at.slab)
 	}
 	t.mu.Unlock()
-	if len(ids) == 0 {
+	if len(pages) == 0 {
 		return nil
 	}
-	err := d.do(ops, slabs...)
+	d.writePages(pages)
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, id := range ids {
-		e := t.mu.table.at(id)
-		switch {
-		case e.flags&flagDirty != 0: // changed meanwhile, and in the list again
-		case err != nil:
-			e.flags |= flagDirty
-			d.dirty = append(d.dirty, id)
-		case e.state == slotGone:
-			e.flags |= flagZeroed
-			t.freeLocked(id)
+	if d.isDown() {
+		t.mu.Unlock()
+		return block.ErrUnavailable
+	}
+	var first error
+	var failed []error // that are to be counted
+	for i := range pages {
+		first = cmp.Or(first, pages[i].err)
+		if d.headerTriedLocked(&pages[i]) && ofDevice(pages[i].err) {
+			failed = append(failed, pages[i].err)
 		}
 	}
-	return err
+	t.mu.Unlock()
+	for _, err := range failed {
+		d.ioError(err)
+	}
+	return first
+}
+
+// headerPage is a header as it is to be written.
+type headerPage struct {
+	id  slotID
+	at  place
+	mem []byte
+	err error // why it was not
+}
+
+// writePages writes headers, neighbours as one, and those of what failed each by itself.
+func (d *device) writePages(pages []headerPage) {
+	var ops []directio.Op
+	var slabs []*slab
+	opOf := make([]int, len(pages))
+	for i := range pages {
+		p, last := &pages[i], len(ops)-1
+		if last >= 0 && ops[last].File == p.at.file && ops[last].Off+int64(len(ops[last].Mem)) == p.at.header {
+			ops[last].Mem = ops[last].Mem[:len(ops[last].Mem)+pageBytes]
+		} else {
+			ops = append(ops, directio.Op{Kind: directio.Write, File: p.at.file, Mem: p.mem, Off: p.at.header})
+			slabs = append(slabs, p.at.slab)
+		}
+		opOf[i] = len(ops) - 1
+	}
+	_ = d.try(ops, slabs...) // looked at op by op
+	for i := range pages {
+		p, op := &pages[i], &ops[opOf[i]]
+		if p.err = op.Err; p.err != nil && len(op.Mem) > pageBytes {
+			p.err = d.try([]directio.Op{{Kind: directio.Write, File: p.at.file, Mem: p.mem, Off: p.at.header}}, p.at.slab)
+		}
+	}
+}
+
+// headerTriedLocked takes note of what became of a header. It reports whether it is the
+// first time that the device has refused it. It needs Tier.mu.
+func (d *device) headerTriedLocked(p *headerPage) (refused bool) {
+	t := d.tier
+	e := t.mu.table.at(p.id)
+	if p.err != nil {
+		refused = e.flags&flagRefused == 0
+		e.flags |= flagRefused
+		d.refusal = p.err
+		if e.flags&flagDirty == 0 { // else changed meanwhile, and in the list again
+			e.flags |= flagDirty
+			d.refused = append(d.refused, p.id)
+		}
+		return refused
+	}
+	e.flags &^= flagRefused
+	if e.flags&flagDirty == 0 && e.state == slotGone {
+		e.flags |= flagZeroed
+		t.freeLocked(p.id)
+	}
+	return false
 }
 
 // allocate gives slots to the first of the flights, which it returns the number
@@ -282,13 +362,12 @@ func (d *device) grow(slotBytes int64) bool {
 	t := d.tier
 	t.mu.Lock()
 	h := d.slabShape(slotBytes, d.slabBytes)
-	h.number = d.nextNumber
 	size := h.wantBytes()
-	if !d.mayGrowLocked(size) || h.number > maxSlabNumber {
+	if !d.mayGrowLocked(size) {
 		t.mu.Unlock()
 		return false
 	}
-	d.nextNumber++
+	h.number = d.takeNumberLocked()
 	d.fileBytes += size
 	t.mu.Unlock()
 
@@ -306,6 +385,27 @@ func (d *device) grow(slotBytes int64) bool {
 	t.addSlabLocked(s)
 	d.classOf(slotBytes).add(s)
 	return true
+}
+
+// takeNumberLocked returns a number for a slab: the one after the highest that was ever
+// seen, or if there is none the lowest that is free. It needs Tier.mu.
+func (d *device) takeNumberLocked() uint32 {
+	if d.nextNumber <= maxSlabNumber {
+		d.nextNumber++
+		return d.nextNumber - 1
+	}
+	used := make(map[uint32]bool)
+	for s := range d.slabs {
+		used[s.hdr.number] = true
+	}
+	for _, p := range d.recovered.setAside {
+		used[p.number] = true
+	}
+	n := uint32(0)
+	for used[n] {
+		n++
+	}
+	return n
 }
 
 // growthFailedLocked takes note of why there is no new slab. It needs Tier.mu.
@@ -349,14 +449,22 @@ func (d *device) writeSlabHeader(s *slab) error {
 // do has the engine do ops, and afterwards counts what was written and what failed.
 // slabs are those that ops write to.
 func (d *device) do(ops []directio.Op, slabs ...*slab) error {
+	err := d.try(ops, slabs...)
+	for i := range ops {
+		if ofDevice(ops[i].Err) {
+			d.ioError(ops[i].Err)
+		}
+	}
+	return err
+}
+
+// try is do without counting what failed, for what has been tried and counted before.
+func (d *device) try(ops []directio.Op, slabs ...*slab) error {
 	err := d.engine.Do(d.ctx, ops)
 	var written int64
 	for i := range ops {
 		if ops[i].Kind == directio.Write {
 			written += int64(ops[i].N)
-		}
-		if ofDevice(ops[i].Err) {
-			d.ioError(ops[i].Err)
 		}
 	}
 	if written == 0 && len(slabs) == 0 {

@@ -160,11 +160,16 @@ func (d *device) endLoad(f *fetch, err error) {
 		}
 		return
 	}
+	// Entered first: the job is not complete then, and so the slot still ours. Of one
+	// that was given up it may be another block's by now, even of another device.
+	if !f.job.enter(f.index) {
+		return
+	}
 	if kind := lossOf(err); kind != nil {
 		d.tier.lose(f.id, f.at, kind, err)
 		err = fmt.Errorf("%w: %w", kind, err)
 	}
-	f.job.abandon(f.index, f.job.failed(f.index, err))
+	f.job.finish(f.index, f.job.failed(f.index, err))
 }
 
 // loaded ends a block that the caller has entered.
@@ -239,7 +244,10 @@ func (d *device) loadPieces(f *fetch) {
 			if !f.job.enter(f.index) {
 				return
 			}
-			_, err = f.dest.file.WriteAt(piece, off)
+			if _, err = f.dest.file.WriteAt(piece, off); err != nil {
+				f.job.finish(f.index, f.job.failed(f.index, err)) // which says nothing of our copy
+				return
+			}
 			f.job.leave(f.index)
 		}
 		if err != nil || crc.Sum64() == f.dest.sum.Sum {
@@ -288,7 +296,7 @@ func (d *device) loadStaged(fetches []fetch) {
 		}
 		if err != nil && lossOf(err) != nil {
 			// Alone and again: the neighbour may have been the bad one.
-			err = d.do([]directio.Op{{Kind: directio.Read, File: f.at.file, Mem: piece, Off: f.at.data}}, nil)
+			err = d.try([]directio.Op{{Kind: directio.Read, File: f.at.file, Mem: piece, Off: f.at.data}})
 			if err == nil {
 				err = f.verify(piece)
 			}

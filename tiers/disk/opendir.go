@@ -310,7 +310,7 @@ func (d *directory) load(o dirOptions) error {
 	if bad := errors.Join(st.bad[:]...); bad != nil {
 		d.log.Warn("one copy of the superblock is damaged, the other is used", zap.String("file", d.file.Name()), zap.Error(bad))
 	}
-	d.mu.super, d.mu.at = st.super, st.at
+	d.mu.super, d.mu.at, d.mu.older = st.super, st.at, st.older
 	d.warnForeign()
 	// What a crash left of an index that was being written.
 	if err := os.Remove(filepath.Join(d.path, indexTmpName)); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -358,7 +358,7 @@ func (d *directory) writeFirstSuper(s superblock) error {
 		if err := writeSuperCopy(d.file, &s, at); err != nil {
 			return err
 		}
-		d.mu.super, d.mu.at = s, at
+		d.mu.super, d.mu.at, d.mu.older = s, at, false
 	}
 	return d.syncDir()
 }

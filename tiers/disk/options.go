@@ -90,7 +90,7 @@ func (o Options) withDefaults() (Options, error) {
 		o.Policy = "s3fifo"
 	}
 	if _, err := policy.New(o.Policy, 1); err != nil {
-		errs = append(errs, fmt.Errorf("Policy: %w: %w", err, block.ErrInvalid))
+		errs = append(errs, fmt.Errorf("option Policy: %w: %w", err, block.ErrInvalid))
 	}
 	for _, f := range []struct {
 		name  string
@@ -139,23 +139,23 @@ func (o Options) withDefaults() (Options, error) {
 // checkDevices returns what is wrong with the list of devices.
 func checkDevices(devices []DeviceOptions) (errs []error) {
 	if len(devices) == 0 {
-		errs = append(errs, fmt.Errorf("Devices: want at least one: %w", block.ErrInvalid))
+		errs = append(errs, fmt.Errorf("option Devices: want at least one: %w", block.ErrInvalid))
 	}
 	if len(devices) > maxDevices {
-		errs = append(errs, fmt.Errorf("Devices: %d of them, want at most %d: %w", len(devices), maxDevices, block.ErrInvalid))
+		errs = append(errs, fmt.Errorf("option Devices: %d of them, want at most %d: %w", len(devices), maxDevices, block.ErrInvalid))
 	}
 	seen := make(map[string]bool)
 	for i, d := range devices {
 		if d.CapacityBytes < minCapacityBytes || d.CapacityBytes > 1<<60 {
-			errs = append(errs, fmt.Errorf("Devices[%d] %s: CapacityBytes %d: want %d to %d: %w",
+			errs = append(errs, fmt.Errorf("option Devices[%d] %s: CapacityBytes %d: want %d to %d: %w",
 				i, d.Dir, d.CapacityBytes, minCapacityBytes, int64(1)<<60, block.ErrInvalid))
 		}
 		dir := filepath.Clean(d.Dir)
 		switch {
 		case d.Dir == "":
-			errs = append(errs, fmt.Errorf("Devices[%d]: Dir is empty: %w", i, block.ErrInvalid))
+			errs = append(errs, fmt.Errorf("option Devices[%d]: Dir is empty: %w", i, block.ErrInvalid))
 		case seen[dir]:
-			errs = append(errs, fmt.Errorf("Devices[%d]: Dir %s twice: %w", i, dir, block.ErrInvalid))
+			errs = append(errs, fmt.Errorf("option Devices[%d]: Dir %s twice: %w", i, dir, block.ErrInvalid))
 		}
 		seen[dir] = true
 	}

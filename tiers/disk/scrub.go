@@ -72,9 +72,9 @@ func (d *device) scrubSlot(s scrubSlab, slot uint32) bool {
 		return !d.isDown() && t.ctx.Err() == nil
 	}
 	began := time.Now()
-	err := d.scrubBlock(&f)
+	err := d.scrubBlock(&f, d.do)
 	if err != nil && lossOf(err) != nil {
-		err = d.scrubBlock(&f) // as Load, once more
+		err = d.scrubBlock(&f, d.try) // as Load, once more
 	}
 	if err == nil {
 		t.counters.scrubbedBlocks.Add(1)
@@ -109,7 +109,7 @@ func (t *Tier) scrubFetchLocked(s scrubSlab, slot uint32) (f fetch, ok bool) {
 }
 
 // scrubBlock reads a block in pieces and compares its checksum.
-func (d *device) scrubBlock(f *fetch) error {
+func (d *device) scrubBlock(f *fetch, do func([]directio.Op, ...*slab) error) error {
 	size := f.dest.size
 	n := d.staging.piece(size, 0)
 	buf, err := d.staging.acquire(d.ctx, n)
@@ -120,7 +120,7 @@ func (d *device) scrubBlock(f *fetch) error {
 	crc := block.NewChecksum()
 	for off := int64(0); off < size; off += n {
 		piece := buf.Bytes()[:min(n, alignUp(size-off))]
-		err := d.do([]directio.Op{{Kind: directio.Read, File: f.at.file, Mem: piece, Off: f.at.data + off}})
+		err := do([]directio.Op{{Kind: directio.Read, File: f.at.file, Mem: piece, Off: f.at.data + off}})
 		if err != nil {
 			return err
 		}

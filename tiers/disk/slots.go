@@ -29,6 +29,7 @@ const (
 	flagQuarantine             // the medium is bad: not handed out again by this process
 	flagEvicting               // out of the policy while the Host is asked
 	flagUpdated                // changed while the Host is asked
+	flagRefused                // the device did not write its header the last time
 )
 
 // slotInfo is a used slot: 80 bytes without pointers, so that ten million cost

@@ -23,11 +23,12 @@ const (
 // flight is one block on its way into the tier. Fields below the line are guarded
 // by Tier.mu.
 type flight struct {
-	job    *job
-	index  int // of the block in job
-	dev    *device
-	source transfer
-	budget int64 // bytes set aside of the write budget
+	job      *job
+	index    int // of the block in job
+	dev      *device
+	source   transfer
+	volatile bool  // source may change while it is read
+	budget   int64 // bytes set aside of the write budget
 	// ------
 	key             block.Key
 	seq             uint64
@@ -39,6 +40,7 @@ type flight struct {
 	waiters         []waiter
 	cancelled, over bool // must not be published; is out of Tier.mu.flights for good
 	changed         bool // by Update, since its header was made
+	headerMade      bool // and may be with the kernel, whatever becomes of the flight
 }
 
 // transfer is what the worker needs of a tiers.Transfer, which is not ours after Done.
@@ -108,7 +110,7 @@ func (t *Tier) planStoreLocked(j *job, i int, tr *tiers.Transfer, force bool) *f
 		j.settle(i, j.failed(i, err))
 		return nil
 	}
-	if id := t.mu.table.findKey(tr.Key); id != 0 && t.mu.table.at(id).same(tr) {
+	if id := t.mu.table.findKey(tr.Key); id != 0 && t.mu.table.at(id).same(tr) && !t.leavingLocked(id) {
 		t.touchLocked(id)
 		j.pinLocked(id)
 		j.settle(i, tiers.Outcome{Status: tiers.Skipped})
@@ -130,7 +132,7 @@ func (t *Tier) planStoreLocked(j *job, i int, tr *tiers.Transfer, force bool) *f
 	}
 	a := &tr.Attrs
 	f := &flight{
-		job: j, index: i, dev: d, source: transfer{tr.File, tr.Size, tr.Sum}, budget: need,
+		job: j, index: i, dev: d, source: transfer{tr.File, tr.Size, tr.Sum}, volatile: tr.Volatile, budget: need,
 		key: tr.Key, seq: a.Seq, mtime: a.Mtime, expires: a.Expires, pinned: a.Pinned,
 		owner: t.mu.table.owners.put(a, keepDirs(a.Dirs, len(tr.Key.Path()))),
 		older: t.mu.flights[tr.Key],
@@ -161,6 +163,26 @@ func (e *slotInfo) same(tr *tiers.Transfer) bool {
 func (t *Tier) cancelLocked(f *flight) {
 	for ; f != nil; f = f.older {
 		f.cancelled = true
+		f.outdatedLocked()
+	}
+}
+
+// outdatedLocked takes note that the header which the kernel may have is not the one that
+// is to stay: calls of Sync that come from now on wait until it is in the list of those to
+// write. It needs Tier.mu.
+func (f *flight) outdatedLocked() {
+	if f.headerMade {
+		f.dev.outdated[f] = struct{}{}
+	}
+}
+
+// settledLocked takes note that the kernel is done with the header, and that it is in the
+// list of those to write if it has to be. It needs Tier.mu.
+func (f *flight) settledLocked() {
+	f.headerMade = false
+	if _, ok := f.dev.outdated[f]; ok {
+		delete(f.dev.outdated, f)
+		kick(f.dev.keeperKick)
 	}
 }
 
@@ -174,6 +196,7 @@ func (t *Tier) updateFlightLocked(f *flight, from, to block.Key, a *tiers.Attrs)
 	}
 	f.key, f.seq, f.mtime, f.expires, f.pinned = to, a.Seq, a.Mtime, a.Expires, a.Pinned
 	f.changed = true
+	f.outdatedLocked()
 	owner := t.mu.table.owners.put(a, keepDirs(a.Dirs, len(to.Path())))
 	if f.id == 0 {
 		t.mu.table.owners.drop(f.owner)
@@ -262,7 +285,8 @@ func (t *Tier) unbind(f *flight, o tiers.Outcome, dirty bool) {
 	entered := f.job.enter(f.index)
 	t.mu.Lock()
 	waiters := t.outLocked(f)
-	if f.id != 0 && ofDevice(o.Err) && errors.Is(o.Err, block.ErrUnavailable) {
+	var bad *writeError
+	if f.id != 0 && errors.As(o.Err, &bad) && ofDevice(bad.err) && errors.Is(o.Err, block.ErrUnavailable) {
 		t.quarantineLocked(f.id)
 	}
 	t.freeFlightLocked(f, dirty)
@@ -272,6 +296,37 @@ func (t *Tier) unbind(f *flight, o tiers.Outcome, dirty bool) {
 		return
 	}
 	share(waiters, o)
+}
+
+// outcome is that of a flight that is not published because of err.
+func (f *flight) outcome(err error) tiers.Outcome {
+	switch {
+	case errors.Is(err, block.ErrNotFound): // removed, or superseded
+		return f.job.skipped(f.index, err)
+	case isFull(err):
+		return f.job.skipped(f.index, fmt.Errorf("%w: %w", block.ErrNoSpace, err))
+	case errors.Is(err, errAbandoned) && f.job.t.ctx.Err() != nil:
+		return f.job.failed(f.index, block.ErrClosed)
+	}
+	return f.job.failed(f.index, err)
+}
+
+// writeError is what kept the device from writing a block, as opposed to what is wrong
+// with its source.
+type writeError struct{ err error }
+
+// Error is that of the device.
+func (e *writeError) Error() string { return e.err.Error() }
+
+// Unwrap returns the error of the device.
+func (e *writeError) Unwrap() error { return e.err }
+
+// write is do for the data or the header of a block. It fails with a writeError.
+func (d *device) write(ops []directio.Op, s *slab) error {
+	if err := d.do(ops, s); err != nil {
+		return &writeError{err}
+	}
+	return nil
 }
 
 // quarantineLocked keeps a slot from being used again, for the medium is bad. It
@@ -296,6 +351,7 @@ func (t *Tier) freeFlightLocked(f *flight, dirty bool) {
 		t.freeLocked(f.id)
 	}
 	f.id = 0
+	f.settledLocked()
 }
 
 // publish makes a flight's block visible, in place of the version before.
@@ -326,6 +382,7 @@ func (t *Tier) publish(f *flight, sum block.Checksum) {
 	if f.changed {
 		t.dirtyLocked(f.id)
 	}
+	f.settledLocked()
 	f.job.pinLocked(f.id)
 	t.mu.Unlock()
 	f.end(tiers.Outcome{Status: tiers.Stored, Bytes: f.source.size, Sum: sum}, waiters)
@@ -343,7 +400,7 @@ func (d *device) store(flights []*flight) {
 			continue
 		}
 		if n == 1 && flights[0].source.size >= mapBytes {
-			d.storeMapped(flights[0])
+			d.storeLarge(flights[0])
 		} else {
 			d.storeStaged(flights[:n])
 		}
@@ -382,6 +439,15 @@ func (t *Tier) placeLocked(id slotID) place {
 	return place{s.file, s, e.slot, s.hdr.headerOff(e.slot), s.hdr.dataOff(e.slot), s.hdr.slotBytes}
 }
 
+// storeLarge stores one block that is not batched with others.
+func (d *device) storeLarge(f *flight) {
+	if f.volatile {
+		d.storePieces(f) // what the device read of a mapping need not be what was summed up
+		return
+	}
+	d.storeMapped(f)
+}
+
 // storeMapped stores a large block from the mapping of its file.
 func (d *device) storeMapped(f *flight) {
 	t, size := d.tier, f.source.size
@@ -393,7 +459,7 @@ func (d *device) storeMapped(f *flight) {
 	header, tail := buf.Bytes()[:pageBytes], buf.Bytes()[pageBytes:]
 	if !f.job.enter(f.index) {
 		buf.Release()
-		t.unbind(f, tiers.Outcome{}, false)
+		t.unbind(f, f.outcome(errAbandoned), false)
 		return
 	}
 	m, err := directio.Map(f.source.file, size, false)
@@ -406,14 +472,15 @@ func (d *device) storeMapped(f *flight) {
 	defer buf.Release()
 	defer m.Close()
 	whole := size &^ (pageBytes - 1)
-	sum := f.source.sum
+	var sum block.Checksum
 	err = directio.Guard(func() {
 		// What follows the block in its last page is not ours to store.
 		clear(tail[copy(tail, m.Bytes()[whole:size]):])
-		if !sum.Valid {
-			sum = block.Sum(m.Bytes()[:size])
-		}
+		sum = block.Sum(m.Bytes()[:size])
 	})
+	if err == nil {
+		err = f.checkSum(sum)
+	}
 	if err != nil {
 		t.unbind(f, f.job.failed(f.index, err), false)
 		return
@@ -429,29 +496,33 @@ func (d *device) storeMapped(f *flight) {
 // finishStore writes the data of a block, then its header, and publishes it.
 func (d *device) finishStore(f *flight, at place, ops []directio.Op, header []byte, sum block.Checksum) {
 	t := d.tier
-	if err := d.do(ops, at.slab); err != nil {
-		t.unbind(f, f.job.failed(f.index, err), false)
+	if err := d.write(ops, at.slab); err != nil {
+		t.unbind(f, f.outcome(err), false)
 		return
 	}
 	if err := t.encodeHeader(f, sum, header); err != nil {
-		t.unbind(f, f.job.failed(f.index, err), false)
+		t.unbind(f, f.outcome(err), false)
 		return
 	}
-	err := d.do([]directio.Op{{Kind: directio.Write, File: at.file, Mem: header, Off: at.header}}, at.slab)
+	err := d.write([]directio.Op{{Kind: directio.Write, File: at.file, Mem: header, Off: at.header}}, at.slab)
 	if err != nil {
-		t.unbind(f, f.job.failed(f.index, err), true)
+		t.unbind(f, f.outcome(err), true)
 		return
 	}
 	t.publish(f, sum)
 }
 
-// encodeHeader makes the header of a flight's slot.
+// encodeHeader makes the header of a flight's slot. It fails with ErrNotFound for a block
+// that is not to be held: after a crash the header alone would bring it back.
 func (t *Tier) encodeHeader(f *flight, sum block.Checksum, page []byte) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if f.cancelled || f.over {
+		return fmt.Errorf("not wanted any more: %w", block.ErrNotFound)
+	}
 	e := t.mu.table.at(f.id)
 	e.sum = sum.Sum
-	f.changed = false
+	f.changed, f.headerMade = false, true
 	h := t.mu.table.header(e, t.mu.slabs[e.slab].hdr.epoch)
 	return h.encode(page)
 }
@@ -460,7 +531,7 @@ func (t *Tier) encodeHeader(f *flight, sum block.Checksum, page []byte) error {
 // buffer.
 func (d *device) storePieces(f *flight) {
 	t, size := d.tier, f.source.size
-	n := min(stagingBytes, t.pool.BudgetBytes()&^(pageBytes-1)-pageBytes, alignUp(size))
+	n := d.staging.piece(size, pageBytes)
 	buf, err := d.staging.acquire(d.ctx, n+pageBytes)
 	if err != nil {
 		t.unbind(f, f.job.failed(f.index, err), false)
@@ -472,26 +543,34 @@ func (d *device) storePieces(f *flight) {
 	for off := int64(0); off < size; off += n {
 		piece := mem[:min(n, alignUp(size-off))]
 		if !f.job.enter(f.index) {
-			t.unbind(f, tiers.Outcome{}, false)
+			t.unbind(f, f.outcome(errAbandoned), false)
 			return
 		}
 		err := readFile(f.source.file, piece, off, size-off)
 		f.job.leave(f.index)
 		if err == nil {
 			crc.Write(piece[:min(int64(len(piece)), size-off)])
-			err = d.do([]directio.Op{{Kind: directio.Write, File: at.file, Mem: piece, Off: at.data + off}}, at.slab)
+			err = d.write([]directio.Op{{Kind: directio.Write, File: at.file, Mem: piece, Off: at.data + off}}, at.slab)
 		}
 		if err != nil {
-			t.unbind(f, f.job.failed(f.index, err), false)
+			t.unbind(f, f.outcome(err), false)
 			return
 		}
 	}
 	sum := block.Checksum{Sum: crc.Sum64(), Valid: true}
-	if f.source.sum.Valid && f.source.sum != sum {
-		t.unbind(f, f.job.failed(f.index, block.ErrCorrupt), false)
+	if err := f.checkSum(sum); err != nil {
+		t.unbind(f, f.job.failed(f.index, err), false)
 		return
 	}
 	d.finishStore(f, at, nil, header, sum)
+}
+
+// checkSum compares the checksum of the source with the one that was given, if any.
+func (f *flight) checkSum(sum block.Checksum) error {
+	if f.source.sum.Valid && f.source.sum != sum {
+		return fmt.Errorf("source has checksum %v, not %v: %w", sum, f.source.sum, block.ErrCorrupt)
+	}
+	return nil
 }
 
 // readFile fills mem from off on with what is left of a block, then with zeros.
@@ -524,7 +603,7 @@ func (d *device) storeStaged(flights []*flight) {
 			return
 		}
 		if errors.As(err, &budget) {
-			d.storeMapped(flights[0])
+			d.storeLarge(flights[0])
 			return
 		}
 		for _, f := range flights {
@@ -544,7 +623,7 @@ func (d *device) storeStaged(flights []*flight) {
 	// Only now, for the write covered the slots of those that had failed, too.
 	for i, f := range flights {
 		if errs[i] != nil {
-			t.unbind(f, f.job.failed(f.index, errs[i]), headersTried)
+			t.unbind(f, f.outcome(errs[i]), headersTried)
 			continue
 		}
 		t.publish(f, sums[i])
@@ -568,7 +647,7 @@ func (d *device) writeStaged(
 	if !slices.Contains(errs, nil) {
 		return false
 	}
-	if err := d.do([]directio.Op{{Kind: directio.Write, File: at.file, Mem: data, Off: at.data}}, at.slab); err != nil {
+	if err := d.write([]directio.Op{{Kind: directio.Write, File: at.file, Mem: data, Off: at.data}}, at.slab); err != nil {
 		fail(err)
 		return false
 	}
@@ -590,7 +669,10 @@ func (d *device) writeStaged(
 			})
 		}
 	}
-	if err := d.do(ops, at.slab); err != nil {
+	if len(ops) == 0 {
+		return false
+	}
+	if err := d.write(ops, at.slab); err != nil {
 		fail(err)
 	}
 	return true
@@ -607,10 +689,7 @@ func (f *flight) stage(mem []byte) (block.Checksum, error) {
 		return block.Checksum{}, err
 	}
 	sum := block.Sum(mem[:f.source.size])
-	if f.source.sum.Valid && f.source.sum != sum {
-		return sum, fmt.Errorf("source has checksum %v, not %v: %w", sum, f.source.sum, block.ErrCorrupt)
-	}
-	return sum, nil
+	return sum, f.checkSum(sum)
 }
 
 // errAbandoned: the job of a block was completed by somebody else.

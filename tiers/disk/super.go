@@ -44,6 +44,7 @@ type directory struct {
 		sync.Mutex
 		super superblock // as on disk, or as the write under way will leave it
 		at    int        // which copy holds it
+		older bool       // the other copy says that the index is valid
 	}
 }
 
@@ -51,6 +52,7 @@ type directory struct {
 type superState struct {
 	super superblock
 	at    int      // the copy that counts
+	older bool     // the other one is good and says that the index is valid
 	bad   [2]error // what is wrong with each copy
 }
 
@@ -98,7 +100,10 @@ func readSuper(f *os.File) (superState, error) {
 		}
 		st.bad[i] = err
 		if err == nil && (st.at < 0 || sb.seq > st.super.seq) {
+			st.older = st.at >= 0 && st.super.clean
 			st.super, st.at = sb, i
+		} else if err == nil {
+			st.older = sb.clean
 		}
 	}
 	if st.at < 0 {
@@ -138,6 +143,7 @@ func (d *directory) updateSuper(change func(*superblock)) error {
 		return err
 	}
 	d.mu.Lock()
+	d.mu.older = d.mu.super.clean
 	d.mu.super, d.mu.at = next, at
 	d.mu.Unlock()
 	return nil
@@ -146,12 +152,15 @@ func (d *directory) updateSuper(change func(*superblock)) error {
 // markDirty says on disk that the index is not to be trusted. It must have returned
 // before the first change to any slab. If it is so already, it does nothing.
 func (d *directory) markDirty() error {
-	if !d.superblock().clean {
-		return nil
-	}
 	// Both copies: if the newer one is damaged later, the older one must not bring an
 	// index back that is out of date by then.
 	for range 2 {
+		d.mu.Lock()
+		clean := d.mu.super.clean || d.mu.older
+		d.mu.Unlock()
+		if !clean {
+			return nil
+		}
 		if err := d.updateSuper(func(s *superblock) { s.clean = false }); err != nil {
 			return err
 		}

@@ -1,6 +1,9 @@
 package disk
 
 import (
+	"fmt"
+	"maps"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -79,13 +82,29 @@ func (d *device) requestSync(r *syncRequest) bool {
 }
 
 // takeSyncs returns the calls that came so far; the headers to write now are all that
-// they wait for, besides the sync itself.
+// they wait for, besides the sync itself. It returns none while the kernel has a header
+// that was outdated before them: what replaces it is not in the list yet.
 func (d *device) takeSyncs() []*syncRequest {
 	t := d.tier
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	list := d.syncs
-	d.syncs = nil
+	if len(d.heldSyncs) == 0 {
+		if len(d.syncs) == 0 {
+			return nil
+		}
+		d.heldSyncs, d.syncs = d.syncs, nil
+		d.heldFor = slices.Collect(maps.Keys(d.outdated))
+	}
+	for _, f := range d.heldFor {
+		if _, ok := d.outdated[f]; ok {
+			return nil
+		}
+	}
+	list := d.heldSyncs
+	d.heldSyncs, d.heldFor = nil, nil
+	if len(d.syncs) > 0 {
+		kick(d.keeperKick)
+	}
 	return list
 }
 
@@ -117,8 +136,8 @@ func (d *device) passSyncs(list []*syncRequest, err error) {
 func (d *device) endSyncs(err error) {
 	t := d.tier
 	t.mu.Lock()
-	list := append(d.syncReady, d.syncs...)
-	d.syncReady, d.syncs = nil, nil
+	list := slices.Concat(d.syncReady, d.heldSyncs, d.syncs)
+	d.syncReady, d.heldSyncs, d.heldFor, d.syncs = nil, nil, nil, nil
 	d.finished = true
 	t.mu.Unlock()
 	for _, r := range list {
@@ -180,6 +199,10 @@ func (d *device) syncSlabs() error {
 	var slabs []*slab
 	var ops []directio.Op
 	t.mu.Lock()
+	if err := d.unsyncable; err != nil {
+		t.mu.Unlock()
+		return err
+	}
 	for s := range d.slabs {
 		if s.dirty {
 			s.dirty = false
@@ -195,6 +218,9 @@ func (d *device) syncSlabs() error {
 	err := d.do(ops)
 	if err == nil && names {
 		err = call(&d.syncSince, d.home.syncDir)
+	}
+	if ofDevice(err) || isFull(err) {
+		d.syncFailed(err)
 	}
 	if err == nil && t.opts.DailyWriteBudgetBytes > 0 {
 		err = call(&d.syncSince, func() error { return t.saveBudget(d) })
@@ -214,4 +240,18 @@ func (d *device) syncSlabs() error {
 		_ = s.file.Close() // deleted: nothing is to be kept
 	}
 	return err
+}
+
+// syncFailed keeps a sync from ever succeeding again: the kernel reports once what it could
+// not write, and the next sync would succeed without it. The device goes offline, unless
+// it is being closed.
+func (d *device) syncFailed(err error) {
+	t := d.tier
+	t.mu.Lock()
+	d.unsyncable = err
+	closing := t.mu.closing
+	t.mu.Unlock()
+	if !closing {
+		go d.fail(fmt.Sprintf("sync failed: %v", err)) // ends the calls of Sync, which may be what the caller is in
+	}
 }

@@ -242,6 +242,20 @@ var ruleMutants = []mutantRow{
 			}
 		})}
 	}},
+	{"copy that goes relied on", "HostStore", "want hit", func() mutantBug {
+		return mutantBug{store: func(r *Reference, job *tiers.Job) {
+			r.mu.Lock()
+			e := r.mu.held[job.Blocks[0].Key]
+			leaving := e != nil && e.Value.(*heldBlock).leaving && len(job.Blocks) == 1
+			r.mu.Unlock()
+			if !leaving {
+				r.Store(job)
+				return
+			}
+			out := []tiers.Outcome{{Key: job.Blocks[0].Key, Status: tiers.Skipped}}
+			go job.Done(&tiers.Result{Job: job.ID, Outcomes: out}) // not from within Store
+		}}
+	}},
 	{"lock held at the host", "HostCalls", noResult, func() mutantBug {
 		var mu sync.Mutex
 		return mutantBug{

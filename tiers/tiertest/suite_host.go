@@ -17,6 +17,7 @@ func hostCases() []suiteCase {
 		{name: "HostAsked", run: checkHostAsked, needs: needsTrueSmall},
 		{name: "HostVeto", run: checkHostVeto, needs: needsTrueSmall},
 		{name: "HostVetoAll", run: checkHostVetoAll, needs: needsTrueSmall},
+		{name: "HostStore", run: checkHostStore, needs: needsTrueSmall},
 		{name: "HostCalls", run: checkHostCalls, needs: needsTrueSmall},
 		{name: "HostQuiet", run: checkHostQuiet, needs: needsTrue},
 		{name: "HostParallel", run: checkHostParallel, needs: needsTrueSmall},
@@ -185,6 +186,42 @@ func checkHostVetoAll(h *harness) {
 	h.wantThere(held...)
 	host.veto(nil)
 	h.fill(h.smallPayloads("all-after", 2))
+}
+
+// checkHostStore: a Store of a block that the Host is being asked about does not rely on
+// the copy that goes: if it says that the tier holds the block, the block is there.
+func checkHostStore(h *harness) {
+	host := newTestHost()
+	blocks := h.smallPayloads("leaving", 3*h.opts.SmallBlocks)
+	var w *harness
+	var again atomic.Pointer[flight]
+	var once sync.Once
+	host.inside = func(key block.Key) {
+		once.Do(func() {
+			at := slices.IndexFunc(blocks, func(p payload) bool { return p.key == key })
+			again.Store(w.submit(jobSpec{op: OpStore, blocks: blocks[at : at+1]}))
+		})
+	}
+	h.useHost(host)
+	w = h.worker(0)
+	for _, p := range blocks {
+		if h.wantAll(h.store(p), tiers.Stored); again.Load() != nil {
+			break
+		}
+	}
+	f := again.Load()
+	if f == nil {
+		h.fatalf("the Host was not asked for %d blocks into room for %d", len(blocks), h.opts.SmallBlocks)
+	}
+	outcomes := h.settle(f)
+	h.wantStatus(outcomes, 0, tiers.Stored, tiers.Skipped)
+	if o := outcomes[0]; o.Status == tiers.Skipped && o.Err != nil {
+		return
+	}
+	if leave, _ := host.told(f.spec.blocks[0].key); leave <= 1 {
+		h.wantPresence(tiers.Hit, f.spec.blocks[0].key)
+		h.wantAll(h.load(f.spec.blocks[0]), tiers.Loaded)
+	}
 }
 
 // checkHostCalls: the tier holds no lock of its own when it calls the Host, which may

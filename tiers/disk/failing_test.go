@@ -1,0 +1,252 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/kvfs/kvfs/directio"
+	"github.com/kvfs/kvfs/directio/faultio"
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// TestCloseAbandoned shows that a device which is given up while its index is written does
+// not leave an index without the blocks that were forgotten meanwhile: they are there at
+// the next start (D7, D11).
+func TestCloseAbandoned(t *testing.T) {
+	r := newRig(t, 1, 16<<20, nil)
+	var blocks []stored
+	for i := range 30 {
+		blocks = append(blocks, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), 6000)})
+	}
+	r.mustStore(t, blocks...)
+	if err := r.sync(t); err != nil {
+		t.Fatal(err)
+	}
+	d := r.devices[0]
+	d.fail("given up")
+	<-d.keeperGone
+	if err := d.writeIndex(); !errors.Is(err, block.ErrUnavailable) {
+		t.Errorf("index of a device that is down: got %v, want %v", err, block.ErrUnavailable)
+	}
+	r.Tier.mu.Lock()
+	d.dirty = append(d.dirty, 1)
+	r.Tier.mu.Unlock()
+	if err := d.flushHeaders(); !errors.Is(err, block.ErrUnavailable) {
+		t.Errorf("headers of a device that is down: got %v, want %v", err, block.ErrUnavailable)
+	}
+	r.rule(nil)
+	next := &rig{opts: r.opts, fault: r.fault, dirs: []string{t.TempDir()}}
+	copyDir(t, r.dirs[0], next.dirs[0])
+	next.opts.Devices = []DeviceOptions{{Dir: next.dirs[0], CapacityBytes: 16 << 20}}
+	next.open(t)
+	for _, b := range blocks {
+		next.mustLoad(t, b)
+	}
+}
+
+// deviceOf returns the number of the device that holds a block, and the block's slot.
+func (r *rig) deviceOf(t *testing.T, key block.Key) (device int, id slotID) {
+	t.Helper()
+	path, _, _ := r.slotOf(t, key)
+	r.Tier.mu.Lock()
+	defer r.Tier.mu.Unlock()
+	return slices.Index(r.dirs, filepath.Dir(path)), r.Tier.mu.table.findKey(key)
+}
+
+// storeOn stores new blocks until one lies on a device; with id not 0, in that slot of the
+// tables.
+func (r *rig) storeOn(t *testing.T, device int, id slotID, prefix string, size int) stored {
+	t.Helper()
+	for i := range 200 {
+		b := stored{keyOf(fmt.Sprint(prefix, i)), 1, bytesOf(uint64(i), size)}
+		r.mustStore(t, b)
+		if d, at := r.deviceOf(t, b.key); d == device && (id == 0 || at == id) {
+			return b
+		}
+	}
+	t.Fatalf("no block on device %d", device)
+	panic("unreachable")
+}
+
+// TestLateLoad shows that a read which a failed device answers late, with an error, does no
+// harm to the block of another device that has the same place in the tables by then (D9).
+func TestLateLoad(t *testing.T) {
+	r := newRig(t, 2, 64<<20, nil)
+	host := newHost()
+	r.SetHost(host)
+	const size = 300_000
+	old := r.storeOn(t, 0, 0, "old", size)
+	_, id := r.deviceOf(t, old.key)
+	r.engine(0).SetRule(func(c faultio.Call) faultio.Fault {
+		return faultio.Fault{Stuck: c.Kind == directio.Read, Err: syscall.EIO}
+	})
+	t.Cleanup(r.engine(0).Release)
+	c := begin(r.Load, false, tiers.Transfer{Key: old.key, Size: size, File: memFile(t, make([]byte, size))})
+	eventually(t, "the read", func() bool { return r.engine(0).StuckOps() > 0 })
+	d := r.devices[0]
+	d.fail("given up")
+	if o := wait(t, "load", c)[0]; !errors.Is(o.Err, block.ErrUnavailable) {
+		t.Errorf("got %v (%v), want %v", o.Status, o.Err, block.ErrUnavailable)
+	}
+	eventually(t, "slot free", func() bool {
+		r.Tier.mu.Lock()
+		defer r.Tier.mu.Unlock()
+		return r.Tier.mu.table.at(id).state == slotUnused
+	})
+	young := r.storeOn(t, 1, id, "young", size)
+	r.engine(0).Release()
+	eventually(t, "the end of the late load", func() bool {
+		d.queue.mu.Lock()
+		defer d.queue.mu.Unlock()
+		return len(d.queue.mu.all) == 0
+	})
+	if err := host.lossOf(young.key); err != nil {
+		t.Errorf("the Host was told that %v is lost: %v", young.key, err)
+	}
+	r.mustLoad(t, young)
+}
+
+// TestLateHeader shows that a header which a failed device answers late does no harm to the
+// block of another device that has the same place in the tables by then: what is changed
+// of that one is written (D9, D7).
+func TestLateHeader(t *testing.T) {
+	r := newRig(t, 2, 64<<20, nil)
+	old := r.storeOn(t, 0, 0, "old", 6000)
+	_, id := r.deviceOf(t, old.key)
+	r.engine(0).SetRule(func(c faultio.Call) faultio.Fault {
+		return faultio.Fault{Stuck: c.Kind == directio.Write, Err: syscall.EIO}
+	})
+	t.Cleanup(r.engine(0).Release)
+	r.Update(old.key, old.key, &tiers.Attrs{Seq: 2, Mode: 0o600})
+	eventually(t, "the header", func() bool { return r.engine(0).StuckOps() > 0 })
+	d := r.devices[0]
+	d.fail("given up")
+	young := r.storeOn(t, 1, id, "young", 6000)
+	r.engine(0).Release()
+	wait(t, "the keeper's end", d.keeperGone)
+	if !r.Update(young.key, young.key, &tiers.Attrs{Seq: 7, Mode: 0o612}) {
+		t.Fatal("Update: not held")
+	}
+	if err := r.sync(t); err != nil {
+		t.Fatal(err)
+	}
+	next := &rig{opts: r.opts, fault: r.fault, dirs: []string{t.TempDir()}}
+	copyDir(t, r.dirs[1], next.dirs[0])
+	next.opts.Devices = []DeviceOptions{{Dir: next.dirs[0], CapacityBytes: 64 << 20}}
+	next.open(t)
+	_ = next.Blocks(func(h *tiers.Held) bool {
+		if h.Key == young.key && (h.Attrs.Seq != 7 || h.Attrs.Mode != 0o612) {
+			t.Errorf("after a crash: %+v, want what was written before Sync", h.Attrs)
+		}
+		return true
+	})
+	next.mustLoad(t, young)
+}
+
+// TestRefusedHeader shows that a header which the device does not write leaves the device
+// online, however often it is tried, and counts as one error; Sync fails until it is
+// written, and its neighbours are written meanwhile (D9, D7).
+func TestRefusedHeader(t *testing.T) {
+	r := newRig(t, 1, 16<<20, nil)
+	var blocks []stored
+	for i := range 20 {
+		blocks = append(blocks, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), 5000)})
+	}
+	r.mustStore(t, blocks...)
+	_, _, bad := r.slotOf(t, blocks[5].key)
+	r.rule(func(c faultio.Call) faultio.Fault {
+		if c.Kind == directio.Write && c.Off <= bad && bad < c.Off+int64(c.Bytes) {
+			return faultio.Fault{Err: syscall.EIO}
+		}
+		return faultio.Fault{}
+	})
+	for _, b := range blocks[:10] {
+		r.Remove([]block.Key{b.key})
+	}
+	for range 3 * maxErrors {
+		if err := r.sync(t); !errors.Is(err, block.ErrUnavailable) {
+			t.Fatalf("Sync with a header that is not written: got %v, want %v", err, block.ErrUnavailable)
+		}
+	}
+	if s := r.Stats(); s.State != "online" || s.IOErrors != 1 {
+		t.Errorf("%s (%s) with %d errors, want online with 1", s.State, s.Reason, s.IOErrors)
+	}
+	for i := range 9 {
+		b := stored{keyOf(fmt.Sprint("new", i)), 1, bytesOf(uint64(100+i), 5000)}
+		r.mustStore(t, b)
+		r.mustLoad(t, b)
+	}
+	r.rule(nil)
+	if err := r.sync(t); err != nil {
+		t.Errorf("Sync once it is written: %v", err)
+	}
+	next := r.crash(t)
+	for i, b := range blocks {
+		if p := next.presence(t, b.key); (p == tiers.Hit) != (i >= 10) {
+			t.Errorf("block %d: %v", i, p)
+		}
+	}
+}
+
+// TestSyncFails shows that a sync which failed once is not followed by one that succeeds:
+// what the kernel could not write it has forgotten by then. The device goes offline (D7, D9).
+func TestSyncFails(t *testing.T) {
+	r := newRig(t, 1, 16<<20, func(o *Options) { o.SyncInterval = time.Hour })
+	host := newHost()
+	r.SetHost(host)
+	b := stored{keyOf("a"), 1, bytesOf(1, 5000)}
+	r.mustStore(t, b)
+	var syncs atomic.Int64
+	r.rule(func(c faultio.Call) faultio.Fault {
+		if c.Kind == directio.Sync && syncs.Add(1) == 1 {
+			return faultio.Fault{Err: syscall.EIO}
+		}
+		return faultio.Fault{}
+	})
+	for range 2 {
+		if err := r.sync(t); !errors.Is(err, block.ErrUnavailable) {
+			t.Errorf("Sync: got %v, want %v", err, block.ErrUnavailable)
+		}
+	}
+	eventually(t, "device offline", func() bool { return r.Stats().State == "offline" })
+	eventually(t, "block lost", func() bool { return host.lossOf(b.key) != nil })
+	if err := r.Close(context.Background()); err != nil && !errors.Is(err, block.ErrUnavailable) {
+		t.Errorf("Close: %v", err)
+	}
+}
+
+// TestErrorsCounted shows that a small block that cannot be read, alone and again, counts as
+// one error: a scrubbed one, too.
+func TestErrorsCounted(t *testing.T) {
+	for _, scrub := range []int64{0, 1 << 20} {
+		r := newRig(t, 1, 16<<20, func(o *Options) { o.ScrubBytesPerSecond = scrub })
+		host := newHost()
+		r.SetHost(host)
+		r.rule(func(c faultio.Call) faultio.Fault {
+			if c.Kind == directio.Read {
+				return faultio.Fault{Err: syscall.EIO}
+			}
+			return faultio.Fault{}
+		})
+		b := stored{keyOf("bad"), 1, bytesOf(1, 5000)}
+		r.mustStore(t, b)
+		if scrub == 0 {
+			o, _ := r.load(t, b.key, 5000)
+			if o.Status != tiers.Failed {
+				t.Errorf("got %v, want failed", o.Status)
+			}
+		}
+		eventually(t, "block lost", func() bool { return host.lossOf(b.key) != nil })
+		if n := r.Stats().IOErrors; n != 1 {
+			t.Errorf("scrubbing at %d: %d errors, want 1", scrub, n)
+		}
+	}
+}

@@ -1,0 +1,146 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+)
+
+// TestRepairUnreadable shows that of a piece of data that cannot be read each block is judged
+// by itself: the good ones stay, the bad one is freed, and one that cannot be read even
+// alone is reported and stays as it is (D4).
+func TestRepairUnreadable(t *testing.T) {
+	for _, alone := range []bool{false, true} { // readable alone, or not even so
+		dir := filepath.Join(t.TempDir(), "d")
+		d := openTest(t, dir)
+		f, s := plantSlab(t, d, 1, pageBytes, 10)
+		for slot := range uint32(10) {
+			plantBlock(t, f, s, slot, fmt.Sprintf("m/%d", slot), 9, 4000)
+		}
+		saveTest(t, d)
+		if err := d.close(); err != nil {
+			t.Fatal(err)
+		}
+		patch(t, f.Name(), s.dataOff(3)+9, func(b []byte) { b[0]++ }, 1)
+
+		d, err := lockDir(dir, dirOptions{allowTmpfs: true, logger: zap.NewNop()}, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := newChecker(context.Background(), d, dir, CheckOptions{Repair: true, Data: true})
+		if err := c.run(c.super, c.files, c.tables); err != nil {
+			t.Fatal(err)
+		}
+		flags := os.O_RDONLY
+		if !alone {
+			flags = os.O_WRONLY // which fails to be read with EBADF
+		}
+		file, err := os.OpenFile(f.Name(), flags, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mem, err := mapMemory(pieceBytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.judgeBlocks(&piece{f: file, mem: mem, blocks: c.entries, err: unix.EIO})
+		if err := errors.Join(c.finish(), unix.Munmap(mem), file.Close(), d.close()); err != nil {
+			t.Fatal(err)
+		}
+		errs, repaired, blocks, left := int64(1), int64(1), int64(9), 9
+		if !alone {
+			errs, repaired, blocks, left = 10, 0, 0, 10
+		}
+		if c.r.Errors != errs || c.r.Repaired != repaired || c.r.Blocks != blocks {
+			t.Errorf("readable alone: %v: %s", alone, c.r)
+		}
+		got, _ := reopened(t, dir)
+		if _, ok := got["m/3"]; len(got) != left || ok == alone {
+			t.Errorf("readable alone: %v: %d blocks left, want %d: %v", alone, len(got), left, slices.Collect(maps.Keys(got)))
+		}
+	}
+}
+
+// TestCheckLaterUntouched shows that Repair changes nothing in a directory that has anything
+// of a later version, wherever that is and whatever else is wrong.
+func TestCheckLaterUntouched(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		off  int64
+	}{{slabName(30), 0}, {slabName(30), 5 * pageBytes}, {indexName, 0}} {
+		dir, _ := plantClosed(t)
+		// What comes before it is damaged: the older copy of the superblock, and a slot header.
+		f, err := os.Open(filepath.Join(dir, superName))
+		if err != nil {
+			t.Fatal(err)
+		}
+		st, err := readSuper(f)
+		if err := errors.Join(err, f.Close()); err != nil {
+			t.Fatal(err)
+		}
+		patch(t, f.Name(), int64(1-st.at)*pageBytes+20, func(b []byte) { b[0]++ }, 1)
+		patch(t, filepath.Join(dir, slabName(1)), pageBytes+100, func(b []byte) { b[0]++ }, 1)
+		if err := os.WriteFile(filepath.Join(dir, indexTmpName), []byte("unfinished"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		patchPage(t, filepath.Join(dir, tc.name), tc.off, func(b []byte) { b[8] = 9 })
+		before := files(t, dir)
+		_, err = Check(context.Background(), dir, CheckOptions{Repair: true, Data: true})
+		var later *VersionError
+		if !errors.As(err, &later) {
+			t.Errorf("%s at %d: got %v, want a VersionError", tc.name, tc.off, err)
+		}
+		if !maps.Equal(files(t, dir), before) {
+			t.Errorf("%s at %d: the directory was changed", tc.name, tc.off)
+		}
+	}
+}
+
+// TestSuperblockStale shows that a crash between the two writes which declare the index
+// invalid leaves no copy that says that it is valid, once the tier was opened again: not even
+// the older one, which would count if the newer were damaged (D7).
+func TestSuperblockStale(t *testing.T) {
+	dir, _ := plantClosed(t)
+	d := openTest(t, dir)
+	if err := d.updateSuper(func(s *superblock) { s.clean = true }); err != nil { // now both say so
+		t.Fatal(err)
+	}
+	if err := d.updateSuper(func(s *superblock) { s.clean = false }); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.close(); err != nil { // as a crash
+		t.Fatal(err)
+	}
+	d = openTest(t, dir)
+	if err := d.markDirty(); err != nil {
+		t.Fatal(err)
+	}
+	for at := range 2 {
+		var page [pageBytes]byte
+		if _, err := d.file.ReadAt(page[:], int64(at)*pageBytes); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := decodeSuperblock(page[:]); err != nil || s.clean {
+			t.Errorf("copy %d: %+v, %v", at, s, err)
+		}
+	}
+	before := d.superblock()
+	if err := d.markDirty(); err != nil || d.superblock() != before {
+		t.Errorf("again: %v, it is written anew: %v", err, d.superblock() != before)
+	}
+	if err := d.close(); err != nil {
+		t.Fatal(err)
+	}
+	_, rec := reopened(t, dir)
+	if !errors.Is(rec.indexErr, errUnclean) {
+		t.Errorf("got %v", rec.indexErr)
+	}
+}

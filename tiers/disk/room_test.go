@@ -1,0 +1,196 @@
+package disk
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// TestBorrow shows that a store without a slot of its size takes a free one that is up to
+// twice as large, rather than to evict; and evicts only when there is none (A28, D8).
+func TestBorrow(t *testing.T) {
+	r := newRig(t, 1, 16*9*pageBytes, nil) // one slab of 2 slots of 3 pages in 9, 19 of 2 slots of 2 pages in 7
+	blocks := []stored{{keyOf("large"), 1, bytesOf(1, 3*pageBytes)}}
+	r.mustStore(t, blocks...)
+	for i := range 39 {
+		b := stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), 2*pageBytes)}
+		r.mustStore(t, b)
+		blocks = append(blocks, b)
+	}
+	if n := r.Stats().Evicted; n != 0 {
+		t.Errorf("%d evicted while there were free slots", n)
+	}
+	for range 2 {
+		for _, b := range blocks {
+			r.mustLoad(t, b)
+		}
+		r.reopen(t)
+	}
+	r.mustStore(t, stored{keyOf("more"), 1, bytesOf(1, 2*pageBytes)})
+	if n := r.Stats().Evicted; n == 0 {
+		t.Error("none evicted from a full tier")
+	}
+}
+
+// TestBorrowBatch shows that a batch of small blocks may take slots that are larger than the
+// staging which it was cut for.
+func TestBorrowBatch(t *testing.T) {
+	const pages = 8
+	r := newRig(t, 1, 400*pages*pageBytes, func(o *Options) { o.SlabBytes = 200 * pages * pageBytes })
+	first := stored{keyOf("first"), 1, bytesOf(1, 2*pages*pageBytes)}
+	r.mustStore(t, first)
+	// No room for another slab from now on.
+	d := r.devices[0]
+	r.Tier.mu.Lock()
+	d.capacity = d.fileBytes
+	free := 0
+	for _, c := range d.classes {
+		free += c.nfree
+	}
+	r.Tier.mu.Unlock()
+	var blocks []stored
+	for i := range free {
+		blocks = append(blocks, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), pages*pageBytes-i)})
+	}
+	r.mustStore(t, blocks...)
+	for _, b := range append(blocks, first) {
+		r.mustLoad(t, b)
+	}
+	if n := r.Stats().Evicted; n != 0 {
+		t.Errorf("%d evicted while there were free slots", n)
+	}
+}
+
+// TestStealMany shows that a block larger than several slabs finds room in a full tier (D8).
+func TestStealMany(t *testing.T) {
+	r := newRig(t, 1, 16*9*pageBytes, nil)
+	for i := range 64 {
+		r.mustStore(t, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), pageBytes)})
+	}
+	large := stored{keyOf("large"), 1, bytesOf(1, 100*pageBytes)}
+	r.mustStore(t, large)
+	r.mustLoad(t, large)
+	if sum := slabFiles(t, r.dirs[0]); sum > 16*9*pageBytes {
+		t.Errorf("%d bytes in slab files", sum)
+	}
+}
+
+// TestStealVetoed shows that no block is evicted for a slab that cannot be had, because the
+// Host keeps the first of its blocks (A22).
+func TestStealVetoed(t *testing.T) {
+	r := newRig(t, 1, 16*9*pageBytes, nil) // 16 slabs of 4 slots of a page
+	var small []stored
+	firsts := map[block.Key]bool{}
+	slabs := map[string]bool{}
+	for i := range 64 {
+		small = append(small, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), pageBytes)})
+	}
+	r.mustStore(t, small...)
+	for _, b := range small {
+		path, data, _ := r.slotOf(t, b.key)
+		if data == 5*pageBytes { // slot 0
+			firsts[b.key], slabs[path] = true, true
+		}
+	}
+	if len(slabs) != 16 {
+		t.Fatalf("%d slabs, want 16", len(slabs))
+	}
+	host := newHost()
+	host.veto = func(key block.Key) bool { return firsts[key] }
+	r.SetHost(host)
+	if o := r.store(t, stored{keyOf("large"), 1, bytesOf(1, 3*pageBytes)})[0]; o.Status != tiers.Skipped {
+		t.Errorf("got %v (%v), want skipped", o.Status, o.Err)
+	}
+	if n := r.Stats().Evicted; n != 0 {
+		t.Errorf("%d evicted for nothing", n)
+	}
+	for _, b := range small {
+		r.mustLoad(t, b)
+	}
+}
+
+// TestSlabNumbers shows that a stray file with the highest number does not keep the tier
+// from growing.
+func TestSlabNumbers(t *testing.T) {
+	r := newRig(t, 1, 16*9*pageBytes, nil)
+	first := stored{keyOf("first"), 1, bytesOf(1, pageBytes)}
+	r.mustStore(t, first)
+	stray := filepath.Join(r.dirs[0], slabName(maxSlabNumber))
+	if err := os.WriteFile(stray, []byte("stray"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.reopen(t)
+	for i := range 40 {
+		r.mustStore(t, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), pageBytes)})
+	}
+	if n := r.Stats().Detail.(*Detail).Devices[0].Slabs; n < 10 {
+		t.Errorf("%d slabs for 41 blocks, 4 in each", n)
+	}
+	r.mustLoad(t, first)
+	r.reopen(t)
+	r.mustLoad(t, first)
+}
+
+// TestShrunkPinned shows that a device opened with less capacity gives up the slabs without
+// pinned blocks first.
+func TestShrunkPinned(t *testing.T) {
+	r := newRig(t, 1, 16*9*pageBytes, nil)
+	var small []stored
+	for i := range 64 {
+		small = append(small, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), pageBytes)})
+	}
+	r.mustStore(t, small...)
+	pinned := small[21]
+	path, _, _ := r.slotOf(t, pinned.key)
+	for _, b := range small {
+		p, _, _ := r.slotOf(t, b.key)
+		switch {
+		case b.key == pinned.key:
+			r.Update(b.key, b.key, &tiers.Attrs{Seq: 2, Pinned: true})
+		case p == path: // so that it is the emptiest
+			r.Remove([]block.Key{b.key})
+		}
+	}
+	r.opts.Devices[0].CapacityBytes = 3 * 9 * pageBytes
+	r.reopen(t)
+	r.mustLoad(t, pinned)
+	if sum := slabFiles(t, r.dirs[0]); sum > 3*9*pageBytes {
+		t.Errorf("%d bytes in slab files", sum)
+	}
+}
+
+// TestRoomForAll shows that the slots of a batch that waited for room are large enough for
+// all of its blocks, though the class that they were one batch for is gone by then.
+func TestRoomForAll(t *testing.T) {
+	r := newRig(t, 1, 16<<20, nil)
+	var transfers []tiers.Transfer
+	for i, pages := range []int{8, 9} {
+		b := stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), pages*pageBytes)}
+		transfers = append(transfers, b.transfer(t))
+	}
+	c := make(chan []tiers.Outcome, 1)
+	in := &tiers.Job{ID: 1, Blocks: transfers, Done: func(res *tiers.Result) { c <- res.Outcomes }}
+	j := r.newJob(in, "store")
+	flights := r.planStores(j, in)[0].flights
+	d := r.devices[0]
+	room := &roomRequest{flights: flights, done: make(chan struct{})}
+	if err := d.makeRoom(room); err != nil || room.n != 2 {
+		t.Fatalf("room for %d blocks: %v", room.n, err)
+	}
+	for _, f := range flights {
+		if at := r.placeOf(f.id); at.slotLen < f.source.size {
+			t.Errorf("a block of %d bytes in a slot of %d", f.source.size, at.slotLen)
+		}
+	}
+	d.storeStaged(flights)
+	j.submit(nil)
+	for _, o := range wait(t, "store", c) {
+		if o.Status != tiers.Stored {
+			t.Errorf("got %v (%v), want stored", o.Status, o.Err)
+		}
+	}
+}

@@ -1,0 +1,339 @@
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/kvfs/kvfs/directio"
+	"github.com/kvfs/kvfs/directio/faultio"
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// TestStoreVolatile shows that of a file which changes while it is stored one reading is
+// kept, with its checksum: it loads. The file changes at each write of the device, and all
+// the time by another writer (B6, D4).
+func TestStoreVolatile(t *testing.T) {
+	pool, err := directio.NewPool(directio.PoolOptions{SizeBytes: 64 << 10, UsableRatio: 0.75})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { pool.Close() })
+	for _, small := range []bool{false, true} { // staging smaller than a block of the other path
+		r := newRig(t, 1, 64<<20, func(o *Options) {
+			if small {
+				o.Pool = pool
+			}
+		})
+		for _, size := range []int{100, 60_000, mapBytes - 1, mapBytes, 3<<20 + 77} {
+			b := stored{keyOf(fmt.Sprint("volatile", size)), 1, bytesOf(1, size)}
+			tr := b.transfer(t)
+			tr.Volatile = true
+			var n atomic.Uint64
+			change := func() {
+				if _, err := tr.File.WriteAt(bytesOf(n.Add(1), 50), int64(size)-50); err != nil {
+					t.Error(err)
+				}
+			}
+			r.rule(func(c faultio.Call) faultio.Fault {
+				if c.Kind == directio.Write {
+					change()
+				}
+				return faultio.Fault{}
+			})
+			stop := make(chan struct{})
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+						change()
+					}
+				}
+			})
+			o := wait(t, "store", begin(r.Store, false, tr))[0]
+			close(stop)
+			wg.Wait()
+			r.rule(nil)
+			if o.Status != tiers.Stored {
+				t.Fatalf("%d bytes: %v (%v)", size, o.Status, o.Err)
+			}
+			loaded, data := r.load(t, b.key, int64(size))
+			if loaded.Status != tiers.Loaded || block.Sum(data) != o.Sum || !slices.Equal(data[:50], b.data[:50]) && size > 100 {
+				t.Errorf("%d bytes: loaded as %v (%v), checksum %v, stored with %v", size, loaded.Status, loaded.Err, block.Sum(data), o.Sum)
+			}
+		}
+	}
+}
+
+// TestStorePiecesShare shows that a block which goes through staging in pieces keeps to what
+// one of several devices has of it.
+func TestStorePiecesShare(t *testing.T) {
+	pool, err := directio.NewPool(directio.PoolOptions{SizeBytes: 256 << 10, UsableRatio: 0.75})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { pool.Close() })
+	r := newRig(t, 2, 64<<20, func(o *Options) { o.Pool = pool })
+	for i := range 4 {
+		b := stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), 500_001)}
+		tr := b.transfer(t)
+		tr.Volatile = true
+		if o := wait(t, "store", begin(r.Store, false, tr))[0]; o.Status != tiers.Stored {
+			t.Fatalf("got %v (%v), want stored", o.Status, o.Err)
+		}
+		r.mustLoad(t, b)
+	}
+}
+
+// TestStoreWrongSum shows that a source which does not have the checksum that is given for
+// it is not stored, be it copied or mapped (D4).
+func TestStoreWrongSum(t *testing.T) {
+	r := newRig(t, 1, 32<<20, nil)
+	for _, size := range []int{5000, mapBytes, 1<<20 + 1} {
+		b := stored{keyOf(fmt.Sprint(size)), 1, bytesOf(1, size)}
+		tr := b.transfer(t)
+		tr.Sum = block.Sum(b.data[1:])
+		if o := wait(t, "store", begin(r.Store, false, tr))[0]; o.Status != tiers.Failed || !errors.Is(o.Err, block.ErrCorrupt) {
+			t.Errorf("%d bytes: got %v (%v), want failed with %v", size, o.Status, o.Err, block.ErrCorrupt)
+		}
+		if p := r.presence(t, b.key); p != tiers.Miss {
+			t.Errorf("%d bytes: %v, want miss", size, p)
+		}
+	}
+}
+
+// TestStoreFull shows that a store for which the file system has no space is skipped, and
+// that neither this nor an error of the source marks the slot as bad.
+func TestStoreFull(t *testing.T) {
+	for _, size := range []int{5000, 1 << 20} {
+		for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT} {
+			r := newRig(t, 1, 32<<20, nil)
+			r.rule(func(c faultio.Call) faultio.Fault {
+				if c.Kind == directio.Write && c.Off > 0 {
+					return faultio.Fault{Err: errno}
+				}
+				return faultio.Fault{}
+			})
+			b := stored{keyOf("full"), 1, bytesOf(1, size)}
+			if o := r.store(t, b)[0]; o.Status != tiers.Skipped || !errors.Is(o.Err, block.ErrNoSpace) {
+				t.Errorf("%d bytes, %v: got %v (%v), want skipped with %v", size, errno, o.Status, o.Err, block.ErrNoSpace)
+			}
+			r.rule(nil)
+			r.mustStore(t, b)
+			r.mustLoad(t, b)
+			if s := r.Stats(); s.IOErrors != 0 || s.SkippedNoSpace != 1 || s.Detail.(*Detail).Devices[0].QuarantinedSlots != 0 {
+				t.Errorf("%d errors, %d skipped, %+v", s.IOErrors, s.SkippedNoSpace, s.Detail.(*Detail).Devices[0])
+			}
+		}
+	}
+}
+
+// TestSourceUnreadable shows that what is wrong with the file of a block, here one that is
+// open for writing only or none at all, says nothing of the slot.
+func TestSourceUnreadable(t *testing.T) {
+	r := newRig(t, 1, 32<<20, nil)
+	dir, err := os.Open(t.TempDir()) // to read it fails with EISDIR
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	for _, size := range []int64{5000, 1 << 20} {
+		tr := tiers.Transfer{Key: keyOf("unreadable"), Size: size, File: dir, Attrs: tiers.Attrs{Seq: 1}}
+		if o := wait(t, "store", begin(r.Store, false, tr))[0]; o.Status != tiers.Failed || o.Err == nil {
+			t.Errorf("%d bytes: got %v (%v), want failed", size, o.Status, o.Err)
+		}
+	}
+	if s := r.Stats(); s.Detail.(*Detail).Devices[0].QuarantinedSlots != 0 || s.State != "online" {
+		t.Errorf("status: %+v", s)
+	}
+}
+
+// TestDestinationFails shows that a block whose file cannot be written, in pieces as the
+// file cannot be mapped, is not lost by that: only this load fails.
+func TestDestinationFails(t *testing.T) {
+	r := newRig(t, 1, 32<<20, nil)
+	host := newHost()
+	r.SetHost(host)
+	b := stored{keyOf("kept"), 1, bytesOf(1, 1<<20)}
+	r.mustStore(t, b)
+	// Nothing is mapped at its start, and so a write fails with EIO.
+	mem, err := os.OpenFile("/proc/self/mem", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer mem.Close()
+	tr := tiers.Transfer{Key: b.key, Size: 1 << 20, File: mem}
+	if o := wait(t, "load", begin(r.Load, false, tr))[0]; o.Status != tiers.Failed || !errors.Is(o.Err, syscall.EIO) {
+		t.Errorf("got %v (%v), want failed with %v", o.Status, o.Err, syscall.EIO)
+	}
+	if err := host.lossOf(b.key); err != nil {
+		t.Errorf("the Host was told that it is lost: %v", err)
+	}
+	r.mustLoad(t, b)
+}
+
+// TestStoreWhileAsked shows that a block which is stored while the Host is asked about it
+// is there afterwards, for the copy that is asked about goes (A22).
+func TestStoreWhileAsked(t *testing.T) {
+	r := newRig(t, 1, 12*minSlabBytes, nil)
+	host := newHost()
+	var asked atomic.Pointer[block.Key]
+	again := make(chan (<-chan []tiers.Outcome), 1)
+	var blocks []stored
+	for i := range 40 {
+		blocks = append(blocks, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), 4096)})
+	}
+	host.veto = func(key block.Key) bool {
+		if asked.CompareAndSwap(nil, &key) {
+			i := slices.IndexFunc(blocks, func(b stored) bool { return b.key == key })
+			again <- begin(r.Store, false, blocks[i].transfer(t))
+		}
+		return false
+	}
+	r.SetHost(host)
+	for _, b := range blocks {
+		r.mustStore(t, b)
+		if asked.Load() != nil {
+			break
+		}
+	}
+	o := wait(t, "the store", wait(t, "a victim", again))[0]
+	if o.Status != tiers.Stored {
+		t.Errorf("got %v (%v), want stored", o.Status, o.Err)
+	}
+	if p := r.presence(t, *asked.Load()); p != tiers.Hit {
+		t.Errorf("the block that was stored while the Host was asked: %v, want hit", p)
+	}
+}
+
+// headersOnly returns a rule that does fault to the nth header, from 1, that is written to a
+// table, and counts them.
+func headersOnly(count *atomic.Int64, n int64, fault faultio.Fault) faultio.Rule {
+	return func(c faultio.Call) faultio.Fault {
+		if c.Kind == directio.Write && c.Bytes == pageBytes && c.Off > 0 && count.Add(1) == n {
+			return fault
+		}
+		return faultio.Fault{}
+	}
+}
+
+// TestRemoveBeforeHeader shows that the header of a block which was removed while its data
+// were written is not written any more: after a crash it would bring the block back (D7).
+func TestRemoveBeforeHeader(t *testing.T) {
+	for _, size := range []int{50_000, 1 << 20} {
+		r := newRig(t, 1, 16<<20, nil)
+		b := stored{keyOf("removed"), 5, bytesOf(1, size)}
+		r.mustStore(t, stored{keyOf("first"), 1, bytesOf(2, size)}) // so that the slab is there
+		var headers atomic.Int64
+		r.rule(faultio.First(func(c faultio.Call) faultio.Fault {
+			return faultio.Fault{Stuck: c.Kind == directio.Write && c.Bytes > pageBytes}
+		}, headersOnly(&headers, 0, faultio.Fault{})))
+		c := begin(r.Store, false, b.transfer(t))
+		eventually(t, "the write", func() bool { return r.engine(0).StuckOps() > 0 })
+		r.Remove([]block.Key{b.key})
+		r.engine(0).Release()
+		if o := wait(t, "store", c)[0]; o.Status != tiers.Skipped || !errors.Is(o.Err, block.ErrNotFound) {
+			t.Errorf("got %v (%v), want skipped with %v", o.Status, o.Err, block.ErrNotFound)
+		}
+		if err := r.sync(t); err != nil {
+			t.Fatal(err)
+		}
+		if n := headers.Load(); n != 0 {
+			t.Errorf("%d bytes: %d headers written, want none", size, n)
+		}
+	}
+}
+
+// TestSyncAwaitsHeader shows that Sync waits for a header which the kernel has while the
+// block is removed, or renamed, until it is replaced: otherwise the block would be back
+// after a crash, or have its old name (D7).
+func TestSyncAwaitsHeader(t *testing.T) {
+	for _, rename := range []bool{false, true} {
+		r := newRig(t, 1, 16<<20, nil)
+		b, to := stored{keyOf("removed"), 5, bytesOf(1, 50_000)}, keyOf("to")
+		r.mustStore(t, stored{keyOf("first"), 1, bytesOf(2, 50_000)})
+		if err := r.sync(t); err != nil {
+			t.Fatal(err)
+		}
+		before := r.Stats().Detail.(*Detail).Syncs
+		var headers atomic.Int64
+		r.rule(headersOnly(&headers, 1, faultio.Fault{Stuck: true}))
+		c := begin(r.Store, false, b.transfer(t))
+		eventually(t, "the header", func() bool { return r.engine(0).StuckOps() > 0 })
+		if rename {
+			r.Update(b.key, to, &tiers.Attrs{Seq: 5, Mode: 0o600})
+		} else {
+			r.Remove([]block.Key{b.key})
+		}
+		synced := make(chan error, 2)
+		for range 2 {
+			r.Sync(func(err error) { synced <- err })
+		}
+		d := r.devices[0]
+		eventually(t, "Sync seen", func() bool {
+			r.Tier.mu.Lock()
+			defer r.Tier.mu.Unlock()
+			return len(d.heldSyncs) > 0 || len(synced) > 0
+		})
+		if len(synced) > 0 || r.Stats().Detail.(*Detail).Syncs > before {
+			t.Error("Sync did not wait for the header")
+		}
+		r.engine(0).Release()
+		for range 2 {
+			if err := wait(t, "Sync", synced); err != nil {
+				t.Fatal(err)
+			}
+		}
+		next := r.crash(t)
+		wait(t, "store", c)
+		if p := next.presence(t, b.key); p != tiers.Miss {
+			t.Errorf("after a crash: %v, want miss", p)
+		}
+		if rename {
+			next.mustLoad(t, stored{to, 5, b.data})
+		}
+	}
+}
+
+// TestSharedAbandoned shows that a store which shares the outcome of one that was given up
+// is told why, though it is the worker who ends it.
+func TestSharedAbandoned(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		store func(d *device, f *flight)
+	}{{"mapped", (*device).storeMapped}, {"pieces", (*device).storePieces}} {
+		r := newRig(t, 1, 16<<20, nil)
+		d := r.devices[0]
+		b := stored{keyOf("shared"), 1, bytesOf(1, 1<<20)}
+		first := make(chan []tiers.Outcome, 1)
+		in := &tiers.Job{ID: 1, Blocks: []tiers.Transfer{b.transfer(t)}, Done: func(res *tiers.Result) { first <- res.Outcomes }}
+		j := r.newJob(in, "store")
+		f := r.planStores(j, in)[0].flights[0]
+		second := begin(r.Store, false, b.transfer(t))
+		if n, err := d.allocate([]*flight{f}); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+		if !j.enter(0) { // as whoever gives it up
+			t.Fatal("the block is in use")
+		}
+		c.store(d, f)
+		if o := wait(t, "second", second)[0]; o.Status != tiers.Failed || !errors.Is(o.Err, block.ErrUnavailable) {
+			t.Errorf("%s: got %v (%v), want failed with %v", c.name, o.Status, o.Err, block.ErrUnavailable)
+		}
+		j.finish(0, j.failed(0, block.ErrUnavailable))
+		j.submit(nil)
+		wait(t, "first", first)
+		if n := r.Stats().Detail.(*Detail).Devices[0].QuarantinedSlots; n != 0 {
+			t.Errorf("%s: %d slots marked as bad", c.name, n)
+		}
+	}
+}
