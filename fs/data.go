@@ -243,13 +243,14 @@ func (s *Server) Fsync(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	return syncStatus(s.engine.Fsync(s.waiting(in.Unique), index.ID(in.NodeId)))
 }
 
-// FsyncDir implements FSYNCDIR: what was renamed into place before is durable.
+// FsyncDir implements FSYNCDIR: what was renamed into place below the directory before
+// is durable.
 func (s *Server) FsyncDir(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	s.ops.add(opFsyncdir)
 	if isControl(in.NodeId) {
 		return fuse.OK
 	}
-	return syncStatus(s.engine.Drain(s.waiting(in.Unique)))
+	return syncStatus(s.engine.FsyncDir(s.waiting(in.Unique), index.ID(in.NodeId)))
 }
 
 // syncStatus is status for fsync(2), which must not say that a file is absent when

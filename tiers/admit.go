@@ -27,6 +27,9 @@ func (s *seenFilter) again(hash uint64) bool {
 	return false
 }
 
+// has reports whether the block was seen before.
+func (s *seenFilter) has(hash uint64) bool { return s.slots[hash%seenSlots] == hash }
+
 // pathHashLocked is the hash by which policies and filters know a name again.
 func (e *Engine) pathHashLocked(id index.ID) uint64 {
 	e.mu.scratch = e.mu.ix.AppendPath(e.mu.scratch[:0], id)

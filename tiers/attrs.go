@@ -58,17 +58,21 @@ func (e *Engine) TruncateName(ctx context.Context, id index.ID, size int64) erro
 	e.mu.Lock()
 	en := e.mu.ix.At(id)
 	pins := uint32(0)
-	if e.hollowLocked(id, en) {
-		e.mu.Unlock()
-		if err := e.promote(ctx, id, false); err != nil {
-			return missError(err)
+	for {
+		if e.hollowLocked(id, en) {
+			e.mu.Unlock()
+			if err := e.promote(ctx, id, false); err != nil {
+				return missError(err)
+			}
+			defer e.CloseRead(id) // what promote pinned it with, once: then it stays
+			pins++
+			e.mu.Lock()
+			continue
 		}
-		defer e.CloseRead(id) // what promote pinned it with
-		pins = 1
-		e.mu.Lock()
-	}
-	for en.Storing != 0 { // its bytes are being read
-		e.mu.Unlock()
+		if en.Storing == 0 {
+			break
+		}
+		e.mu.Unlock() // its bytes are being read
 		if err := e.settleStores(ctx, id); err != nil {
 			return err
 		}
@@ -322,7 +326,7 @@ func (e *Engine) settleStores(ctx context.Context, id index.ID) error {
 		done := make(chan error, 1)
 		e.mu.Lock()
 		en := e.mu.ix.At(id)
-		joined := en.Storing&s.bit != 0 && e.joinLocked(s, id, en.Seq, done)
+		joined := en.Storing&s.bit != 0 && e.joinLocked(s, id, en.Seq, false, done)
 		e.mu.Unlock()
 		if !joined {
 			continue

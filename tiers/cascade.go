@@ -27,7 +27,7 @@ func (e *Engine) cascadableLocked(id index.ID, en *index.Entry) bool {
 }
 
 func (e *Engine) cascadeToLocked(s *secondary, id index.ID, en *index.Entry) {
-	synced := en.Flags&flagSynced != 0
+	synced := en.Flags&flagSynced != 0 && s == e.keeper()
 	if (en.Tiers|en.Storing)&s.bit != 0 || s.opts.Cascade == CascadeOff && !synced || !e.cascadableLocked(id, en) {
 		return
 	}
@@ -46,7 +46,7 @@ func (e *Engine) cascadeToLocked(s *secondary, id index.ID, en *index.Entry) {
 // queueStoreLocked puts a block into the queue of a tier: at the front if somebody
 // waits for it.
 func (e *Engine) queueStoreLocked(s *secondary, id index.ID, en *index.Entry, urgent bool, waiters ...chan<- error) *storeOp {
-	op := &storeOp{tier: s, id: id, seq: en.Seq, bytes: en.Size, force: urgent || en.Flags&flagSynced != 0, waiters: waiters}
+	op := &storeOp{tier: s, id: id, seq: en.Seq, bytes: en.Size, force: urgent || en.Flags&flagSynced != 0 && s == e.keeper(), waiters: waiters}
 	s.stats.QueuedBlocks++
 	s.stats.QueuedBytes += op.bytes
 	if urgent {
@@ -136,6 +136,14 @@ func (e *Engine) dispatchKeyed(s *secondary) bool {
 			s.keyed.pop()
 			e.mu.Unlock()
 			op.barrier()
+			return true
+		}
+		if op.moved != nil {
+			if len(ops) > 0 {
+				break
+			}
+			e.expandMovedLocked(s)
+			e.mu.Unlock()
 			return true
 		}
 		_, busy := s.busy[op.key]
@@ -249,7 +257,7 @@ func (e *Engine) takeStoresLocked(s *secondary) (ops, invalid []*storeOp) {
 		if !e.storableLocked(op) {
 			s.stores.pop()
 			e.unqueueLocked(s, op)
-			e.storedEntryLocked(s, op)
+			e.unstoredLocked(s, op, e.storedEntryLocked(s, op))
 			invalid = append(invalid, op)
 			continue
 		}
@@ -310,7 +318,7 @@ func (e *Engine) beginStore(s *secondary, ops []*storeOp) {
 		for _, op := range failed {
 			delete(s.busy, op.key)
 			e.unqueueLocked(s, op)
-			e.storedEntryLocked(s, op)
+			e.unstoredLocked(s, op, e.storedEntryLocked(s, op))
 		}
 		if len(begun) == 0 {
 			s.storing--
@@ -336,8 +344,10 @@ func (e *Engine) openTransfer(op *storeOp) (Transfer, error) {
 		return Transfer{}, block.ErrNotFound
 	}
 	en := e.mu.ix.At(op.id)
+	f := e.mu.files[op.id]
 	t := Transfer{Key: op.key, Size: en.Size, Attrs: e.attrsLocked(op.id, en)}
-	if en.Flags&flagSum != 0 && !op.raw {
+	t.Volatile = op.raw || f != nil && f.writers > 0 && !f.shared // a shared one is not written but forked
+	if en.Flags&flagSum != 0 && !t.Volatile {
 		t.Sum = block.Checksum{Sum: en.Sum, Valid: true}
 	}
 	blob := BlobID(en.Blob)
@@ -427,14 +437,25 @@ func (e *Engine) storedOneLocked(s *secondary, op *storeOp, o *Outcome) error {
 	if en != nil {
 		en.Flags |= flagRefused
 	}
-	if en != nil && !op.raw && en.Flags&flagSynced != 0 && s == e.keeper() {
-		en.Flags &^= flagSynced
-		s.queueKeyedLocked(keyedOp{key: op.key}) // the unfinished file must not be taken for the block
-	}
+	e.unstoredLocked(s, op, en)
 	if o.Err == nil {
 		return &block.Error{Op: "store", Tier: s.opts.Name, Key: op.key, Err: block.ErrUnavailable}
 	}
 	return o.Err
+}
+
+// unstoredLocked follows the end of a store that did not come about: what fsync left
+// under the name (an unfinished file, the block that was replaced) must not be taken
+// for the block. en may be nil.
+func (e *Engine) unstoredLocked(s *secondary, op *storeOp, en *index.Entry) {
+	if en != nil && !op.raw && en.Flags&flagSynced != 0 && s == e.keeper() {
+		en.Flags &^= flagSynced
+		key := e.keyLocked(op.id)
+		s.queueKeyedLocked(keyedOp{key: key})
+		if op.key != (block.Key{}) && op.key != key { // renamed while it was under way
+			s.queueKeyedLocked(keyedOp{key: op.key})
+		}
+	}
 }
 
 // retargetLocked follows a block whose name and bytes went from one entry to
@@ -485,8 +506,9 @@ func (e *Engine) cleanLocked(id index.ID, en *index.Entry) bool {
 }
 
 // storeNow copies a block down to a tier ahead of all others, and waits until it is
-// there. False: it is not for secondary tiers.
-func (e *Engine) storeNow(ctx context.Context, s *secondary, id index.ID) (bool, error) {
+// there. With force set the tier's write budget and admission do not count. False: it
+// is not for that tier.
+func (e *Engine) storeNow(ctx context.Context, s *secondary, id index.ID, force bool) (bool, error) {
 	for {
 		done := make(chan error, 1)
 		joined := false
@@ -502,14 +524,18 @@ func (e *Engine) storeNow(ctx context.Context, s *secondary, id index.ID) (bool,
 		case !e.cascadableLocked(id, en):
 			e.mu.Unlock()
 			return false, nil
-		case en.Storing&s.bit != 0 && e.joinLocked(s, id, en.Seq, done):
+		case !force && s.seen != nil && (en.Flags&flagOnceSeen != 0 || !s.seen.has(e.pathHashLocked(id))):
+			e.mu.Unlock()
+			return false, nil // the end of the write counts it
+		case en.Storing&s.bit != 0 && e.joinLocked(s, id, en.Seq, force, done):
 			joined = true
 		default:
-			e.queueStoreLocked(s, id, en, true, done)
+			op := e.queueStoreLocked(s, id, en, true, done)
+			op.force = op.force && force || en.Flags&flagSynced != 0 && s == e.keeper()
 		}
 		e.mu.Unlock()
 		err := waitStored(ctx, done)
-		if joined && errors.Is(err, block.ErrBudget) {
+		if joined && force && errors.Is(err, block.ErrBudget) {
 			continue // it was under way when it became urgent
 		}
 		return true, err
@@ -517,15 +543,19 @@ func (e *Engine) storeNow(ctx context.Context, s *secondary, id index.ID) (bool,
 }
 
 func waitStored(ctx context.Context, done <-chan error) error {
+	return storedError(waitDone(ctx, done))
+}
+
+func waitDone(ctx context.Context, done <-chan error) error {
 	select {
 	case err := <-done: // already
-		return storedError(err)
+		return err
 	default:
 	}
 	announceWait(ctx)
 	select {
 	case err := <-done:
-		return storedError(err)
+		return err
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -542,17 +572,22 @@ func storedError(err error) error {
 
 // joinLocked adds a waiter to the store of a block that is queued or under way. A
 // queued one is moved to the front.
-func (e *Engine) joinLocked(s *secondary, id index.ID, seq uint64, done chan<- error) bool {
+func (e *Engine) joinLocked(s *secondary, id index.ID, seq uint64, force bool, done chan<- error) bool {
 	for op := range e.mu.underWay {
 		if op.tier == s && op.id == id && op.seq == seq {
 			op.waiters = append(op.waiters, done)
 			return true
 		}
 	}
+	return e.joinQueuedLocked(s, id, seq, force, done)
+}
+
+// joinQueuedLocked is joinLocked for a store that has not begun.
+func (e *Engine) joinQueuedLocked(s *secondary, id index.ID, seq uint64, force bool, done chan<- error) bool {
 	queued := s.stores.items[s.stores.head:]
 	for i, op := range queued {
-		if op.id == id && op.seq == seq {
-			op.waiters, op.force = append(op.waiters, done), true
+		if op.id == id && op.seq == seq && op.barrier == nil {
+			op.waiters, op.force = append(op.waiters, done), op.force || force
 			copy(queued[1:i+1], queued[:i])
 			queued[0] = op
 			return true
@@ -571,58 +606,13 @@ func (e *Engine) keeper() *secondary {
 	return nil
 }
 
-// Fsync waits until a file is durable in a secondary tier, if there is one that can
-// promise that.
-//
-// A committed block is copied there ahead of all others, admission rules and write
-// budgets aside. Of a new file that is being written under its final name the
-// present bytes are stored, to be found again if the daemon dies before the file
-// is closed. A file under a temporary name, or a new version of a block, is
-// durable when the rename or close that commits it returns.
-//
-// It fails with the tier's error (ErrUnavailable, ErrNoSpace) or ctx's. Raw files
-// of pinned groups live in memory only; for them it does nothing.
-func (e *Engine) Fsync(ctx context.Context, id index.ID) error {
-	s := e.keeper()
-	if s == nil {
-		return nil
-	}
-	e.mu.Lock()
-	en := e.mu.ix.At(id)
-	f := e.mu.files[id]
-	var raw chan error
-	if en.Flags&flagUncommitted != 0 && f != nil {
-		f.sync = true
-		if en.Flags&flagTemp != 0 || f.shadow || f.base != 0 || !e.mu.ix.Linked(id) || e.mu.groups[en.Group].opts.Pinned {
-			e.mu.Unlock()
-			return nil
-		}
-		raw = make(chan error, 1)
-		en.Seq = e.nextSeqLocked()
-		en.Flags |= flagSynced
-		op := e.queueStoreLocked(s, id, en, true, raw)
-		op.raw = true
-		en.Storing &^= s.bit
-	}
-	e.mu.Unlock()
-	if raw != nil {
-		if err := waitStored(ctx, raw); err != nil {
-			return err
-		}
-		if !e.Committed(id) {
-			return e.flushTier(ctx, s)
-		}
-	}
-	return e.makeDurable(ctx, id)
-}
-
 // makeDurable waits until a committed block is stored and synced.
 func (e *Engine) makeDurable(ctx context.Context, id index.ID) error {
 	s := e.keeper()
 	if s == nil {
 		return nil
 	}
-	if ok, err := e.storeNow(ctx, s, id); err != nil || !ok {
+	if ok, err := e.storeNow(ctx, s, id, true); err != nil || !ok {
 		return err
 	}
 	return e.flushTier(ctx, s)
@@ -653,42 +643,11 @@ func (e *Engine) afterCommit(ctx context.Context, id index.ID, sync bool) error 
 		if s.opts.Cascade != CascadeSync {
 			continue
 		}
-		if _, err := e.storeNow(ctx, s, id); err != nil {
+		if _, err := e.storeNow(ctx, s, id, false); err != nil {
 			e.log.Warn("block not copied", zap.String("tier", s.opts.Name), zap.Error(err))
 		}
 	}
 	return nil
-}
-
-// Drain waits until everything that is to be cascaded has been, and is durable, or
-// until ctx ends.
-func (e *Engine) Drain(ctx context.Context) error {
-	var errs []error
-	for _, s := range e.tiers {
-		for {
-			done := make(chan error, 1)
-			e.mu.Lock()
-			if e.mu.closed {
-				e.mu.Unlock()
-				return block.ErrClosed
-			}
-			e.undeferLocked(s)
-			more := s.deferred.len() > 0 || s.recorder == nil && len(s.naming) > 0 // a rename has it stored anew
-			s.stores.push(&storeOp{barrier: func(err error) { done <- err }})
-			e.mu.Unlock()
-			s.wakeUp()
-			if err := waitStored(ctx, done); err != nil {
-				return err
-			}
-			if !more {
-				break
-			}
-		}
-		if s.syncer != nil {
-			errs = append(errs, e.flushTier(ctx, s))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // closeTiers turns away who waits, and closes the secondary tiers, after the removals and updates that are left,

@@ -83,9 +83,10 @@ func (e *Engine) Flush(ctx context.Context, h *Handle, tid uint32, by Closer) er
 
 // Release ends h. It commits what no Flush has, because not every client closes
 // on the thread that opened; the kernel calls it when the last descriptor is
-// gone.
+// gone. It waits for no copy, but has that queued which an earlier fsync asked for.
 func (e *Engine) Release(h *Handle) {
 	f := h.File
+	synced := false
 	if h.Write {
 		e.mu.Lock()
 		en := e.mu.ix.At(f.id)
@@ -101,7 +102,8 @@ func (e *Engine) Release(h *Handle) {
 		if last && held && direct {
 			e.settleOverrun(f)
 		} else if last && !held {
-			if _, err := e.commit(f); err != nil {
+			var err error
+			if synced, err = e.commit(f); err != nil {
 				e.log.Warn("commit at release", zap.Error(err))
 			}
 		}
@@ -122,6 +124,9 @@ func (e *Engine) Release(h *Handle) {
 		f.born = e.now()
 		if f.writers == 0 && f.poisoned != nil && en.Flags&flagUncommitted != 0 {
 			e.failLocked(f, en, &g)
+		}
+		if synced && f.writers == 0 {
+			e.cascadeLocked(f.id, en) // now, not when its readers close it
 		}
 	}
 	e.settleLocked(f.id, e.mu.ix.At(f.id), &g)
@@ -169,6 +174,9 @@ func (e *Engine) commit(f *File) (sync bool, err error) {
 		e.mu.Unlock()
 		return sync && !gone, nil
 	}
+	if sync {
+		e.keepSyncedLocked(en)
+	}
 	if f.shadow {
 		e.takeNameLocked(f, f.name, &g)
 	}
@@ -186,17 +194,34 @@ func (e *Engine) takeNameLocked(f *File, k nameKey, g *gone) {
 		e.unshadowLocked(f)
 	}
 	if holder := e.mu.ix.Lookup(k.parent, k.name); holder != 0 && holder != f.id {
-		e.displaceLocked(holder, k, g)
+		e.displaceLocked(holder, f.id, k, g)
 	}
 	e.mu.ix.Link(f.id, k.parent, k.name)
 	e.dropIdleLocked(k, g)
 	e.changedLocked(k.parent)
 }
 
-// displaceLocked takes the name from its holder.
-func (e *Engine) displaceLocked(holder index.ID, k nameKey, g *gone) {
+// keepSyncedLocked has what a tier holds under the name of a version that is about
+// to be committed stay there until this one, which somebody has called fsync on, takes
+// its place: after a power cut there is one or the other.
+func (e *Engine) keepSyncedLocked(en *index.Entry) {
+	if !e.mu.groups[en.Group].opts.Pinned {
+		en.Flags |= flagSynced
+	}
+}
+
+// displaceLocked takes the name from its holder, for heir.
+func (e *Engine) displaceLocked(holder, heir index.ID, k nameKey, g *gone) {
 	en := e.mu.ix.At(holder)
+	if s := e.keeper(); s != nil && e.mu.ix.At(heir).Flags&flagSynced != 0 {
+		en.Tiers &^= s.bit // the copy goes over to the heir
+		en.Storing &^= s.bit
+		en.Flags &^= flagSynced
+	}
 	if hf := e.mu.files[holder]; hf != nil && hf.writers > 0 && en.Flags&flagUncommitted != 0 {
+		if en.Flags&flagSynced != 0 {
+			e.removeCopiesLocked(holder, en)
+		}
 		e.mu.ix.Unlink(holder)
 		e.shadowLocked(hf, k)
 		return

@@ -28,7 +28,7 @@
 //  4. When the last handle for writing is closed, the block joins the queue of each
 //     secondary tier (cascade.go), which copies it in batches and computes its
 //     checksum on the way. Fsync, and close where the cascade is synchronous, wait for
-//     that; nobody else does.
+//     that; nobody else does. What may still be written meanwhile is Volatile.
 //
 // # A load, step by step
 //
@@ -123,6 +123,9 @@
 //   - fsync of a file that is being written under its final name stores its present
 //     bytes under that name, invisible to others until the close, because after a
 //     crash nothing else would be left of what fsync promised.
+//   - What fsync promised under a name leaves a tier only when the next version takes its
+//     place there, or turns out not to (flagSynced). A version without fsync removes
+//     the old copy when it is committed: that costs no promise.
 //   - Reservations do not fallocate. tmpfs would clear every page, and the write
 //     that follows overwrites it: that halves the speed of a first write.
 //   - One mutex. On two cores a hot open holds it for well under a microsecond of the

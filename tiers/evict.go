@@ -116,7 +116,7 @@ func (e *Engine) evictLocked(pol policy.Policy, need int64, reason string, force
 		idle = int64(watermarkIdle)
 	}
 	var victims []index.ID
-	skipped := 0
+	dirty := 0
 	pol.Victims(func(n uint32) policy.Verdict {
 		if freed >= need {
 			return policy.Stop
@@ -126,8 +126,8 @@ func (e *Engine) evictLocked(pol policy.Policy, need int64, reason string, force
 		if en.Opens > 0 || e.mu.files[id] != nil || idle > 0 && now-max(en.Atime, en.Ctime) < idle {
 			return policy.Skip
 		}
-		if en.Storing != 0 || en.Tiers == 0 && len(e.tiers) > 0 && !force && e.cleanLocked(id, en) {
-			if skipped++; skipped > maxDirty {
+		if en.Storing != 0 || en.Tiers == 0 && len(e.tiers) > 0 && !force && (dirty > maxDirty || e.cleanLocked(id, en)) {
+			if dirty++; dirty > maxSearch && !force {
 				return policy.Stop
 			}
 			return policy.Skip
@@ -152,9 +152,13 @@ func (e *Engine) evictLocked(pol policy.Policy, need int64, reason string, force
 	return freed, until
 }
 
-// maxDirty bounds how many blocks that still have to be copied down one search for
-// victims looks at.
-const maxDirty = 4096
+// Of blocks that still have to be copied down one search for victims sees to the
+// first maxDirty, and passes over maxSearch to find some that may go: a
+// millisecond or two under the lock.
+const (
+	maxDirty  = 4096
+	maxSearch = 64 << 10
+)
 
 // evictOneLocked takes a block out of memory. If no other tier has it, it is lost,
 // and its name goes.

@@ -49,7 +49,7 @@ func (e *Engine) Quiesce(ctx context.Context) error {
 		was := idle
 		idle = len(e.mu.underWay) == 0
 		for _, s := range e.tiers {
-			idle = idle && s.stores.len()+s.deferred.len()+len(s.naming) == 0
+			idle = idle && s.stores.len()+s.deferred.len()+len(s.naming)+s.moving == 0
 		}
 		e.mu.Unlock()
 		if done == nil && idle && was {
@@ -237,4 +237,20 @@ func (a *audit) tierLocked(s *secondary) {
 		}
 		return true
 	})
+}
+
+// StoreWaiters returns how many wait for stores that are queued or under way.
+func (e *Engine) StoreWaiters() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	n := 0
+	for _, s := range e.tiers {
+		for _, op := range s.stores.items[s.stores.head:] {
+			n += len(op.waiters)
+		}
+	}
+	for op := range e.mu.underWay {
+		n += len(op.waiters)
+	}
+	return n
 }

@@ -406,7 +406,7 @@ func (h *Handle) WriteAt(ctx context.Context, p []byte, off int64) (int, error) 
 		err = h.WithFile(func(file *os.File) error { return writeAll(file, p, off) })
 	}
 	if err != nil {
-		f.poison(err)
+		f.fail(err) // also where the mount ended: an earlier part of the same write may have landed
 		return 0, err
 	}
 	return len(p), nil
@@ -438,10 +438,18 @@ func (f *File) reopened(h *Handle) {
 	f.e.mu.Unlock()
 }
 
-// poison makes sure that f is never committed.
+// poison makes sure that f is never committed, unless err only says that the caller
+// did not wait.
 func (f *File) poison(err error) {
+	if !errors.Is(err, context.Canceled) {
+		f.fail(err)
+	}
+}
+
+// fail makes sure that f is never committed.
+func (f *File) fail(err error) {
 	f.e.mu.Lock()
-	if f.poisoned == nil && !errors.Is(err, context.Canceled) {
+	if f.poisoned == nil {
 		f.poisoned = err
 	}
 	f.e.mu.Unlock()

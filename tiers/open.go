@@ -171,12 +171,21 @@ func (e *Engine) readLocked(id index.ID, en *index.Entry, hit bool) {
 // tellTouched passes on to the tiers which blocks were read.
 func (e *Engine) tellTouched() {
 	e.mu.Lock()
-	if len(e.mu.touched) == 0 {
-		e.mu.Unlock()
-		return
+	touched := e.mu.touched
+	e.mu.touched = nil
+	e.mu.Unlock()
+	for len(touched) > 0 {
+		n := min(len(touched), recordBatch)
+		e.tellSome(touched[:n])
+		touched = touched[n:]
 	}
+}
+
+// tellSome passes on to the tiers that some blocks were read.
+func (e *Engine) tellSome(ids []index.ID) {
 	keys := make([][]block.Key, len(e.tiers))
-	for _, id := range e.mu.touched {
+	e.mu.Lock()
+	for _, id := range ids {
 		if !e.mu.ix.Valid(id) || e.mu.ix.At(id).Flags&flagTouched == 0 {
 			continue
 		}
@@ -192,7 +201,6 @@ func (e *Engine) tellTouched() {
 			}
 		}
 	}
-	e.mu.touched = e.mu.touched[:0]
 	e.mu.Unlock()
 	for i, s := range e.tiers {
 		if len(keys[i]) > 0 {
@@ -419,6 +427,12 @@ func (e *Engine) replaceLocked(id index.ID, tid uint32) *File {
 // attach opens the bytes of a File that has none open: its own, its base's, or,
 // if it is to start empty, new ones.
 func (e *Engine) attach(f *File, truncate bool) error {
+	e.mu.Lock()
+	ready := e.mu.files[f.id] == f && f.file != nil && !(truncate && f.base != 0)
+	e.mu.Unlock()
+	if ready { // without growth: a writer may hold that while it waits for room
+		return nil
+	}
 	f.growth.Lock()
 	defer f.growth.Unlock()
 	e.mu.Lock()

@@ -126,7 +126,7 @@ func (e *Engine) promoteLater(id index.ID, then func(file *os.File, err error)) 
 
 // startPromotion begins a promotion without waiting for room.
 func (e *Engine) startPromotion(p *promotion) {
-	if e.tryRoomForPromotion(p, false) == nil {
+	if e.tryRoomForPromotion(p) == nil {
 		e.fillPromotion(p)
 		return
 	}
@@ -228,12 +228,13 @@ func (e *Engine) fillPromotion(p *promotion) {
 }
 
 // roomForPromotion reserves memory for the block. Like a writer it waits for pins
-// to go, up to WriteTimeout, but no longer: a miss is better.
+// to go, up to WriteTimeout, but no longer, and it takes nothing that is leased or has
+// no copy yet: a miss is better.
 func (e *Engine) roomForPromotion(ctx context.Context, p *promotion) error {
 	deadline := e.opts.Now().Add(min(e.opts.WriteTimeout, e.opts.PromoteTimeout))
 	for {
 		left := deadline.Sub(e.opts.Now())
-		short := e.tryRoomForPromotion(p, left <= 0)
+		short := e.tryRoomForPromotion(p)
 		switch {
 		case short == nil:
 			return nil
@@ -259,14 +260,14 @@ type shortage struct {
 
 // tryRoomForPromotion reserves memory for the block if that takes no waiting, and
 // returns nil then.
-func (e *Engine) tryRoomForPromotion(p *promotion, force bool) *shortage {
+func (e *Engine) tryRoomForPromotion(p *promotion) *shortage {
 	n := chargeOf(p.size)
 	var g gone
 	e.mu.Lock()
 	short := &shortage{space: e.mu.space}
 	ok := false
 	if n <= e.opts.CapacityBytes {
-		ok, short.until = e.roomLocked(p.group, n, force, &g)
+		ok, short.until = e.roomLocked(p.group, n, false, &g)
 	}
 	if ok {
 		p.charge = n
@@ -498,6 +499,12 @@ func (e *Engine) retryPromotion(s *secondary, p *promotion, o *Outcome) {
 	}
 	e.mu.Unlock()
 	e.finish(&g)
+	if again && (errors.Is(o.Err, block.ErrUnavailable) || errors.Is(o.Err, block.ErrClosed)) {
+		e.discard(p.blob, p.file) // its device may still write to it
+		p.blob, p.file = 0, nil
+		e.fillPromotion(p)
+		return
+	}
 	if again {
 		e.requestLoad(p)
 		return

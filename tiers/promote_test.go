@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/tiertest"
@@ -530,6 +532,122 @@ func TestPromoteAsksAgain(t *testing.T) {
 	w.hollow("content", "g/a")
 	if got := w.content("g/a"); got != "content" {
 		t.Errorf("read %q", got)
+	}
+	w.end()
+}
+
+// lateWriter is a tier whose loads fail and whose device writes to their files
+// afterwards.
+type lateWriter struct {
+	*tiertest.Reference
+	late chan *os.File
+	err  error
+}
+
+// Load implements tiers.Tier.
+func (l *lateWriter) Load(job *tiers.Job) {
+	res := &tiers.Result{Job: job.ID}
+	for _, b := range job.Blocks {
+		fd, err := unix.Dup(int(b.File.Fd()))
+		if err == nil {
+			l.late <- os.NewFile(uintptr(fd), "late")
+		}
+		res.Outcomes = append(res.Outcomes, tiers.Outcome{Key: b.Key, Status: tiers.Failed, Err: l.err})
+	}
+	go job.Done(res) // ends with it
+}
+
+// TestPromoteLateWrite: what a tier whose load has failed still writes to its file does
+// not reach the block that the next tier loads.
+func TestPromoteLateWrite(t *testing.T) {
+	for _, cause := range []error{block.ErrUnavailable, block.ErrClosed} {
+		t.Run(cause.Error(), func(t *testing.T) {
+			disk, peer := tiertest.NewReference(t, tiertest.ReferenceOptions{}), tiertest.NewReference(t, tiertest.ReferenceOptions{})
+			sick := &lateWriter{Reference: disk, late: make(chan *os.File, 1), err: cause}
+			w := openLower(t, shmDir(t), tiers.Options{Secondaries: []tiers.SecondaryOptions{{Tier: sick}}}, disk, peer)
+			must(t, w.put(10, "a", []byte("content")))
+			w.quiesce()
+			w.evict("memory", "a")
+			if got := w.content("a"); got != "content" {
+				t.Errorf("read %q", got)
+			}
+			late := <-sick.late
+			defer late.Close()
+			_, err := late.WriteAt([]byte("garbage"), 0)
+			must(t, err)
+			if got := w.content("a"); got != "content" {
+				t.Errorf("after the late write: read %q", got)
+			}
+			w.end()
+		})
+	}
+}
+
+// touchCounter notes how many blocks a tier is told at a time to have been read.
+type touchCounter struct {
+	tiers.Tier
+	mu        sync.Mutex
+	most, sum int
+}
+
+// Touch implements tiers.Tier.
+func (c *touchCounter) Touch(keys []block.Key) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.most, c.sum = max(c.most, len(keys)), c.sum+len(keys)
+}
+
+// TestTouchBatches: tiers are told of all blocks that were read, a bounded number at a
+// time.
+func TestTouchBatches(t *testing.T) {
+	const blocks = 1100
+	disk := tiertest.NewReference(t, tiertest.ReferenceOptions{})
+	count := &touchCounter{Tier: disk}
+	w := openLower(t, shmDir(t), tiers.Options{CapacityBytes: 2 * blocks * page, Secondaries: []tiers.SecondaryOptions{{Tier: count}}}, disk)
+	for i := range blocks {
+		must(t, w.put(10, fmt.Sprint(i), []byte("x")))
+	}
+	w.quiesce()
+	for i := range blocks {
+		w.content(fmt.Sprint(i))
+	}
+	w.e.TellTouched()
+	eventually(t, "the tier is told of all", func() bool { // the clock may have told of some
+		count.mu.Lock()
+		defer count.mu.Unlock()
+		return count.sum == blocks
+	})
+	if count.most > 1024 {
+		t.Errorf("told of %d at a time", count.most)
+	}
+	w.close(false)
+}
+
+// TestPromoteSpares: a read never costs blocks that have no copy yet, however long the
+// tier keeps them waiting: it is a miss. A writer that has waited takes them, also
+// beyond what a search without force looks at.
+func TestPromoteSpares(t *testing.T) {
+	const n = 64
+	w, disk := openLowerOne(t, tiers.Options{CapacityBytes: n * page, WriteTimeout: 20 * time.Millisecond}, tiertest.ReferenceOptions{})
+	w.hollow(string(fill("1p", "x")), "g/cold")
+	release := disk.Hold(tiertest.OpStore)
+	for i := range n {
+		must(t, w.put(10, fmt.Sprintf("g/%03d", i), fill("1p", "y")))
+	}
+	if got := w.content("g/cold"); got != "ErrNotFound" {
+		t.Errorf("read %.20q", got)
+	}
+	if st := w.e.Stats(); st.Counters.Lost != 0 || st.Blocks != n {
+		t.Errorf("%d blocks lost by a read, %d left", st.Counters.Lost, st.Blocks)
+	}
+	must(t, w.put(10, "g/late", fill("1p", "z")))
+	if st := w.e.Stats(); st.Counters.Lost == 0 {
+		t.Error("the late writer found room, and nothing was lost")
+	}
+	release()
+	w.quiesce()
+	if got := w.content("g/cold"); got != string(fill("1p", "x")) {
+		t.Errorf("read %.20q", got)
 	}
 	w.end()
 }

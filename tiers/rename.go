@@ -35,6 +35,9 @@ func (e *Engine) Rename(ctx context.Context, o RenameOptions) error {
 		if err != nil {
 			return err
 		}
+		if f == nil && e.populated(id) {
+			announceWait(ctx) // the record of everything below it is written anew
+		}
 		again, err := e.tryRename(id, f, &o)
 		if err == nil && !again && f != nil {
 			err = e.renamed(ctx, id, f)
@@ -44,6 +47,13 @@ func (e *Engine) Rename(ctx context.Context, o RenameOptions) error {
 			return err
 		}
 	}
+}
+
+// populated reports whether a directory has anything in it.
+func (e *Engine) populated(id index.ID) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.mu.ix.At(id).Mode&modeType == modeDir && e.mu.ix.Children(id) > 0
 }
 
 // renamed waits for what a commit by rename has to wait for.
@@ -128,15 +138,35 @@ func (e *Engine) renameVersionLocked(id index.ID, f *File, o *RenameOptions, siz
 		moved = append(moved, c)
 		return true
 	})
+	tree := movedTree{from: from, to: to}
 	for _, c := range moved {
 		en := e.mu.ix.At(c)
 		en.Lookups++
-		if en.Tiers|en.Storing != 0 && from != to {
-			old, _ := block.ParseKey(from + e.mu.ix.Path(c)[len(to):])
-			e.updateCopiesLocked(c, en, old)
+		if from == to || en.Tiers|en.Storing == 0 && (c == id || en.Flags&flagSynced == 0) {
+			continue
 		}
+		if c != id && en.Storing == 0 && en.Flags&flagSynced == 0 {
+			tree.addLocked(e, c, en)
+			continue
+		}
+		old, _ := block.ParseKey(from + e.mu.ix.Path(c)[len(to):])
+		if c != id && en.Flags&flagSynced != 0 {
+			e.leaveSyncedLocked(c, en, old)
+		}
+		e.updateCopiesLocked(c, en, old)
 	}
+	e.queueMovedLocked(&tree)
 	return moved, nil
+}
+
+// leaveSyncedLocked has a tier drop what fsync left under the name that a block had
+// before the rename of a directory above it, and that is not the block.
+func (e *Engine) leaveSyncedLocked(id index.ID, en *index.Entry, old block.Key) {
+	s := e.keeper()
+	if en.Tiers&s.bit == 0 && e.begunLocked(id, en)&s.bit == 0 {
+		s.queueKeyedLocked(keyedOp{key: old})
+		en.Flags &^= flagSynced
+	}
 }
 
 // ownBytes gives a version that has no bytes of its own, and whose base has lost
@@ -261,10 +291,13 @@ func (e *Engine) moveNameLocked(id index.ID, f *File, o *RenameOptions, target i
 		e.leaveLimboNamedLocked(nameKey{o.Parent, o.Name}, g)
 	}
 	shadow := f != nil && f.shadow
+	if f != nil && f.sync && ix.At(id).Flags&flagUncommitted != 0 && !e.isTempLocked(k.parent, k.name) {
+		e.keepSyncedLocked(ix.At(id))
+	}
 	if target != 0 && ix.At(id).Mode&modeType == modeDir {
 		e.dropDirLocked(target, ix.At(target), g)
 	} else if target != 0 {
-		e.displaceLocked(target, k, g)
+		e.displaceLocked(target, id, k, g)
 	}
 	if shadow {
 		e.unshadowLocked(f)

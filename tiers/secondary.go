@@ -78,7 +78,9 @@ type secondary struct {
 
 	// naming counts, by key, the removals and updates that are queued or being done:
 	// until they are, the tier and the index may mean different blocks by one name.
-	naming map[block.Key]int
+	naming            map[block.Key]int
+	moving            int    // movedTrees in keyed: likewise, of names that are not in naming yet
+	keyedIn, keyedOut uint64 // removals and updates that were queued, and that are done
 }
 
 // keyedOp is a removal, or, with attrs, an update.
@@ -87,6 +89,9 @@ type keyedOp struct {
 	attrs   *Attrs
 	id      index.ID // update: the entry, to be stored anew if the tier cannot rename
 	barrier func()   // neither, but to be called when all before it is done
+
+	moved *movedTree // neither, but updates of all that is below a directory
+	next  int        // in moved
 }
 
 // storeOp is one block to be copied down, or, with barrier set, a point in the
@@ -111,8 +116,9 @@ type deferredStore struct {
 
 // fifo is a queue in a slice.
 type fifo[T any] struct {
-	items []T
-	head  int
+	items  []T
+	head   int
+	popped uint64 // in all
 }
 
 func (q *fifo[T]) len() int { return len(q.items) - q.head }
@@ -128,6 +134,11 @@ func (q *fifo[T]) pushFront(x T) {
 	q.items[q.head] = x
 }
 
+// pushAllFront puts xs, which it may keep, before all else.
+func (q *fifo[T]) pushAllFront(xs []T) {
+	q.items, q.head = append(xs, q.items[q.head:]...), 0
+}
+
 func (q *fifo[T]) front() T { return q.items[q.head] }
 
 func (q *fifo[T]) pop() T {
@@ -135,6 +146,7 @@ func (q *fifo[T]) pop() T {
 	x := q.items[q.head]
 	q.items[q.head] = zero
 	q.head++
+	q.popped++
 	if q.head == len(q.items) {
 		q.items, q.head = q.items[:0], 0
 	} else if q.head > 1024 && q.head > len(q.items)/2 {
@@ -221,7 +233,7 @@ func (h *host) MayEvict(key block.Key) bool {
 }
 
 func (e *Engine) mayEvictLocked(s *secondary, key block.Key, g *gone) bool {
-	if s.naming[key] > 0 {
+	if s.naming[key] > 0 || s.moving > 0 {
 		return false // it is not yet called that, or no more, and whether it was promised is not known
 	}
 	id := e.mu.ix.Walk(key.Path())
@@ -258,7 +270,7 @@ func (h *host) Lost(key block.Key, err error) {
 	var g gone
 	e.mu.Lock()
 	if id := e.mu.ix.Walk(key.Path()); id != 0 {
-		if en := e.mu.ix.At(id); en.Tiers&h.s.bit != 0 && h.s.naming[key] > 0 {
+		if en := e.mu.ix.At(id); en.Tiers&h.s.bit != 0 && (h.s.naming[key] > 0 || h.s.moving > 0) {
 			// Which block it was shows when the tier is told of the present one.
 			attrs := e.attrsLocked(id, en)
 			h.s.queueKeyedLocked(keyedOp{key: key, to: key, attrs: &attrs, id: id})
@@ -310,6 +322,7 @@ func (e *Engine) keyLocked(id index.ID) block.Key {
 // queueKeyedLocked queues a removal or an update.
 func (s *secondary) queueKeyedLocked(op keyedOp) {
 	s.keyed.push(op)
+	s.keyedIn++
 	s.naming[op.key]++
 	if op.attrs != nil {
 		s.naming[op.to]++
@@ -319,6 +332,7 @@ func (s *secondary) queueKeyedLocked(op keyedOp) {
 
 // doneKeyedLocked follows the end of a removal or an update.
 func (s *secondary) doneKeyedLocked(op keyedOp) {
+	s.keyedOut++
 	keys := []block.Key{op.key, op.to}
 	if op.attrs == nil {
 		keys = keys[:1]
@@ -334,7 +348,7 @@ func (s *secondary) doneKeyedLocked(op keyedOp) {
 func (e *Engine) removeCopiesLocked(id index.ID, en *index.Entry) {
 	bits := en.Tiers | en.Storing
 	if en.Flags&flagSynced != 0 {
-		bits = ^uint16(0)
+		bits |= e.keeper().bit
 	}
 	if bits == 0 || len(e.tiers) == 0 {
 		return
@@ -353,17 +367,26 @@ func (e *Engine) removeCopiesLocked(id index.ID, en *index.Entry) {
 // copies of the old one go. That which fsync promised stays until the new one takes
 // its place.
 func (e *Engine) staleCopiesLocked(id index.ID, en *index.Entry) {
-	if en.Flags&flagSynced != 0 {
-		en.Tiers, en.Storing = 0, 0
+	if en.Flags&flagSynced == 0 {
+		e.removeCopiesLocked(id, en)
 		return
 	}
+	s := e.keeper()
+	en.Tiers &^= s.bit
+	en.Storing &^= s.bit
+	en.Flags &^= flagSynced
 	e.removeCopiesLocked(id, en)
+	en.Flags |= flagSynced
 }
 
 // updateCopiesLocked tells the tiers that a block has the name of id now instead of
-// from, or other attributes.
+// from, or other attributes. A copy that is still to be begun will have them; until
+// then the tier may hold something else under the name.
 func (e *Engine) updateCopiesLocked(id index.ID, en *index.Entry, from block.Key) {
 	bits := en.Tiers | en.Storing
+	if en.Storing != 0 {
+		bits = en.Tiers | e.begunLocked(id, en)
+	}
 	if bits == 0 {
 		return
 	}
@@ -373,6 +396,16 @@ func (e *Engine) updateCopiesLocked(id index.ID, en *index.Entry, from block.Key
 			s.queueKeyedLocked(keyedOp{key: from, to: to, attrs: &attrs, id: id})
 		}
 	}
+}
+
+// begunLocked returns the tiers that are being given a block.
+func (e *Engine) begunLocked(id index.ID, en *index.Entry) (bits uint16) {
+	for op := range e.mu.underWay {
+		if op.id == id && op.seq == en.Seq && !op.raw {
+			bits |= op.tier.bit & en.Storing
+		}
+	}
+	return bits
 }
 
 // TierNames returns the tiers that hold a file, fastest first.

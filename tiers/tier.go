@@ -68,7 +68,9 @@ type Tier interface {
 
 	// Load copies the blocks of job up into their files. On Loaded the file
 	// holds exactly Size bytes whose checksum the tier has verified; on any
-	// other outcome its content is undefined. If Sum or Size differ from what
+	// other outcome its content is undefined; after Failed with ErrUnavailable or
+	// ErrClosed a device may even write to it later, so that it must not be used
+	// again. If Sum or Size differ from what
 	// the tier has recorded for the key, it has another version: Absent. A copy that
 	// proves bad is dropped by the tier before it reports Failed with
 	// ErrCorrupt. See Store for the completion.

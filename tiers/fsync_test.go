@@ -1,0 +1,539 @@
+package tiers_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/tiertest"
+)
+
+// gated is a tier that gets its stores one by one, when the test forwards them.
+type gated struct {
+	*tiertest.Reference
+	jobs chan *tiers.Job
+	open atomic.Bool // let all through
+}
+
+// Store implements tiers.Tier.
+func (g *gated) Store(job *tiers.Job) {
+	if g.open.Load() {
+		g.Reference.Store(job)
+		return
+	}
+	g.jobs <- job
+}
+
+// next returns the next job that the engine has begun.
+func (g *gated) next(t *testing.T) *tiers.Job {
+	t.Helper()
+	select {
+	case job := <-g.jobs:
+		return job
+	case <-time.After(patience):
+		t.Fatal("no store was begun")
+		return nil
+	}
+}
+
+// pass lets everything through from now on.
+func (g *gated) pass() {
+	g.open.Store(true)
+	for {
+		select {
+		case job := <-g.jobs:
+			g.Reference.Store(job)
+		default:
+			return
+		}
+	}
+}
+
+// openGated starts an engine over a gated tier that has been given as many jobs as may
+// be under way, so that what is stored next waits in the queue.
+func openGated(t *testing.T, s tiers.SecondaryOptions) (*lower, *gated, []*tiers.Job) {
+	t.Helper()
+	g := &gated{Reference: tiertest.NewReference(t, tiertest.ReferenceOptions{}), jobs: make(chan *tiers.Job, 1024)}
+	s.Tier = g
+	w := openLower(t, shmDir(t), tiers.Options{CapacityBytes: 64 * page, Secondaries: []tiers.SecondaryOptions{s}}, g.Reference)
+	must(t, w.mkdir("d"))
+	var busy []*tiers.Job
+	for i := range 4 {
+		must(t, w.put(10, fmt.Sprintf("busy%d", i), []byte("x")))
+		busy = append(busy, g.next(t))
+	}
+	return w, g, busy
+}
+
+// rewrite writes to an open file at off.
+func (f *file) rewrite(data string, off int64) {
+	f.w.t.Helper()
+	_, err := f.h.WriteAt(context.Background(), []byte(data), off)
+	must(f.w.t, err)
+}
+
+// TestFsyncWritten: fsync of a file that is committed but still being written stores what
+// was written since, again and again, and so does the close.
+func TestFsyncWritten(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		commit func(w *lower, f *file)
+	}{
+		{"renamed", func(w *lower, f *file) { must(w.t, w.rename(10, "tmp.tmp", "a", false)) }},
+		{"flushed", func(w *lower, f *file) {
+			must(w.t, w.rename(10, "tmp.tmp", "a", false), f.flush(closer{}))
+		}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			disk := tiertest.NewReference(t, tiertest.ReferenceOptions{BudgetBytes: 1})
+			w := openLower(t, shmDir(t), tiers.Options{Secondaries: []tiers.SecondaryOptions{{Cascade: tiers.CascadeOff}}}, disk)
+			f := w.write(10, "tmp.tmp", "1")
+			row.commit(w, f)
+			must(t, w.e.Fsync(until(t), f.id))
+			w.wantHeld(disk, "a=1")
+			f.rewrite("2", 1)
+			must(t, w.e.Fsync(until(t), f.id))
+			w.wantHeld(disk, "a=12")
+			f.rewrite("3", 2)
+			must(t, f.close())
+			w.wantHeld(disk, "a=123")
+			next, err := disk.Reopen()
+			must(t, err)
+			t.Cleanup(func() { next.Close(context.Background()) })
+			w.wantHeld(next, "a=123")
+			w.end()
+		})
+	}
+}
+
+// TestFsyncPoisoned: of a file whose write failed, fsync stores nothing and says so.
+func TestFsyncPoisoned(t *testing.T) {
+	w, disk := openLowerOne(t, tiers.Options{CapacityBytes: 4 * page, WriteTimeout: time.Nanosecond}, tiertest.ReferenceOptions{})
+	f := w.write(10, "g/a", "1")
+	if _, err := f.h.WriteAt(context.Background(), []byte("x"), 8*page); !errors.Is(err, block.ErrTooLarge) {
+		t.Fatalf("write: %v", err)
+	}
+	if err := w.e.Fsync(until(t), f.id); !errors.Is(err, block.ErrPoisoned) || !errors.Is(err, block.ErrTooLarge) {
+		t.Errorf("fsync: %v", err)
+	}
+	w.wantHeld(disk, "")
+	if err := f.close(); !errors.Is(err, block.ErrPoisoned) {
+		t.Errorf("close: %v", err)
+	}
+	w.end()
+}
+
+// TestStoreVolatile: a tier is told which files may change while it stores them, and
+// gets no checksum of those.
+func TestStoreVolatile(t *testing.T) {
+	var mu sync.Mutex
+	var got []string
+	w, _ := openLowerOne(t, tiers.Options{}, tiertest.ReferenceOptions{OnJob: func(op tiertest.Op, j *tiers.Job) {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, b := range j.Blocks {
+			if op == tiertest.OpStore {
+				got = append(got, fmt.Sprint(b.Key.Path(), " ", b.Volatile, " ", b.Volatile && b.Sum.Valid))
+			}
+		}
+	}})
+	f := w.write(10, "g/a", "1")
+	must(t, w.e.Fsync(until(t), f.id), f.close())
+	must(t, w.rename(10, "g/a", "g/b", false))
+	f = w.write(10, "g/c.tmp", "1")
+	must(t, w.rename(10, "g/c.tmp", "g/c", false), w.e.Fsync(until(t), f.id), f.close())
+	w.quiesce()
+	if got, want := fmt.Sprint(got), "[g/a true false g/a true false g/c true false]"; got != want {
+		t.Errorf("stored %s, want %s", got, want)
+	}
+	w.end()
+}
+
+// TestWriteInterrupted: a write that is given up in its middle, because the mount ends,
+// leaves no short block.
+func TestWriteInterrupted(t *testing.T) {
+	w := open(t, shmDir(t), tiers.Options{CapacityBytes: 4 * page, WriteTimeout: patience})
+	other := w.write(20, "other", string(fill("3p", "o")))
+	f := w.write(10, "a", string(fill("1p", "1")))
+	ctx, cancel := context.WithCancel(context.Background())
+	waiting := tiers.WithWaiting(ctx, cancel) // the mount ends while it waits
+	if _, err := f.h.WriteAt(waiting, fill("1p", "2"), page); !errors.Is(err, context.Canceled) {
+		t.Errorf("write: %v", err)
+	}
+	if err := f.close(); !errors.Is(err, block.ErrPoisoned) {
+		t.Errorf("close: %v", err)
+	}
+	if _, err := w.lookup(10, "a"); !errors.Is(err, block.ErrNotFound) {
+		t.Errorf("a short block is there: %v", err)
+	}
+	must(t, other.close())
+	w.close(false)
+}
+
+// TestFsyncRelease: the promise of fsync holds for a file that another process closed, so
+// that only its release commits it.
+func TestFsyncRelease(t *testing.T) {
+	disk := tiertest.NewReference(t, tiertest.ReferenceOptions{BudgetBytes: 1})
+	w := openLower(t, shmDir(t), tiers.Options{Secondaries: []tiers.SecondaryOptions{{Cascade: tiers.CascadeOff}}}, disk)
+	must(t, w.put(10, "a", []byte("1")))
+	f, err := w.openWrite(context.Background(), 10, "a", true)
+	must(t, err)
+	f.rewrite("22", 0)
+	must(t, w.e.Fsync(until(t), f.id))
+	must(t, w.e.Flush(context.Background(), f.h, 20, closer{}))
+	w.e.Release(f.h)
+	w.forget(f.id)
+	w.quiesce()
+	w.wantHeld(disk, "a=22")
+	w.end()
+}
+
+// TestFsyncTwice: two threads that fsync one new file wait for one store of it.
+func TestFsyncTwice(t *testing.T) {
+	w, g, busy := openGated(t, tiers.SecondaryOptions{})
+	f := w.write(10, "d/a", "1")
+	done := make(chan error, 2)
+	for i := range 2 {
+		go func() {
+			err := w.e.Fsync(until(t), f.id)
+			if holds(g.Reference) != "[busy0 d/a]" {
+				err = fmt.Errorf("returned while the tier holds %s: %w", holds(g.Reference), err)
+			}
+			done <- err
+		}()
+		eventually(t, "it waits", func() bool { return w.e.StoreWaiters() == i+1 })
+	}
+	g.Reference.Store(busy[0])
+	job := g.next(t)
+	if n := w.e.StoreWaiters(); n != 2 || job.Blocks[0].Key.Path() != "d/a" {
+		t.Errorf("%d wait for the store of %s", n, job.Blocks[0].Key)
+	}
+	g.Reference.Store(job)
+	for range 2 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	for _, j := range busy[1:] {
+		g.Reference.Store(j)
+	}
+	g.pass()
+	must(t, f.close())
+	w.quiesce()
+	w.end()
+}
+
+// TestFsyncDisplaced: what fsync stored of an unfinished file does not outlive the file's
+// loss of its name, and what fsync promised does not go before what takes its place is
+// stored.
+func TestFsyncDisplaced(t *testing.T) {
+	off := []tiers.SecondaryOptions{{Cascade: tiers.CascadeOff}}
+	put := func(w *lower) error { return w.put(20, "a", []byte("other")) }
+	rename := func(w *lower) error {
+		must(w.t, w.put(20, "x.tmp", []byte("other")))
+		return w.rename(20, "x.tmp", "a", false)
+	}
+	for name, displace := range map[string]func(w *lower) error{"close": put, "rename": rename} {
+		t.Run(name, func(t *testing.T) {
+			disk := tiertest.NewReference(t, tiertest.ReferenceOptions{})
+			w := openLower(t, shmDir(t), tiers.Options{Secondaries: off}, disk)
+			f := w.write(10, "a", "un")
+			must(t, w.e.Fsync(until(t), f.id))
+			w.wantHeld(disk, "a=un")
+			must(t, displace(w))
+			w.quiesce()
+			w.wantHeld(disk, "")
+			f.rewrite("finished", 2)
+			must(t, f.close())
+			w.quiesce()
+			w.wantHeld(disk, "a=unfinished")
+			w.end()
+		})
+	}
+}
+
+// TestFsyncReplaces: a file that was fsynced and then replaces a durable block does so
+// in one step: the tier holds the old one until it holds the new one. If it does not
+// take that, the old one goes.
+func TestFsyncReplaces(t *testing.T) {
+	refuse := tiertest.Rule{Op: tiertest.OpStore, Fault: tiertest.Fault{Err: block.ErrUnavailable}}
+	for _, row := range []struct {
+		name    string
+		replace func(w *lower) (commit func() error)
+	}{
+		{"rename", func(w *lower) func() error {
+			f := w.write(10, "a.tmp", "new")
+			must(w.t, w.e.Fsync(until(w.t), f.id), f.close())
+			return func() error { return w.rename(10, "a.tmp", "a", false) }
+		}},
+		{"rename of an open file", func(w *lower) func() error {
+			f := w.write(10, "a.tmp", "new")
+			must(w.t, w.e.Fsync(until(w.t), f.id))
+			return func() error { return errors.Join(w.rename(10, "a.tmp", "a", false), f.close()) }
+		}},
+		{"close of a new version", func(w *lower) func() error {
+			f, err := w.openWrite(context.Background(), 10, "a", true)
+			must(w.t, err)
+			f.rewrite("new", 0)
+			must(w.t, w.e.Fsync(until(w.t), f.id))
+			return f.close
+		}},
+		{"close of a fork", func(w *lower) func() error {
+			f, err := w.openWrite(context.Background(), 10, "a", false)
+			must(w.t, err)
+			f.rewrite("new", 0)
+			must(w.t, w.e.Fsync(until(w.t), f.id))
+			return f.close
+		}},
+	} {
+		for _, fail := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s fail=%v", row.name, fail), func(t *testing.T) {
+				plan := tiertest.NewPlan()
+				disk := tiertest.NewReference(t, tiertest.ReferenceOptions{Faults: plan})
+				w := openLower(t, shmDir(t), tiers.Options{Secondaries: []tiers.SecondaryOptions{{Cascade: tiers.CascadeOff}}}, disk)
+				must(t, w.put(10, "a", []byte("old")), w.e.Fsync(until(t), resolve(t, w.world, "a").ID))
+				commit := row.replace(w)
+				if fail {
+					plan.Set(refuse)
+				}
+				release := disk.Hold(tiertest.OpStore)
+				done := make(chan error, 1)
+				go func() { done <- commit() }()
+				must(t, disk.AwaitSubmitted(until(t), tiertest.OpStore, 2))
+				w.wantHeld(disk, "a=old")
+				release()
+				err := <-done
+				plan.Set()
+				w.quiesce()
+				if fail && errors.Is(err, block.ErrUnavailable) {
+					w.wantHeld(disk, "")
+				} else {
+					must(t, err)
+					w.wantHeld(disk, "a=new")
+				}
+				if fail == (err == nil) {
+					t.Errorf("commit: %v", err)
+				}
+				if got := w.content("a"); got != "new" {
+					t.Errorf("a: %q", got)
+				}
+				w.end()
+			})
+		}
+	}
+}
+
+// TestAttributesWhileQueued: what becomes of a block's name or attributes while its copy
+// waits in the queue does not make a tier take what fsync stored of the unfinished file
+// for the block.
+func TestAttributesWhileQueued(t *testing.T) {
+	mode := uint32(0o600)
+	for _, row := range []struct {
+		name string
+		do   func(w *lower, id index.ID) error
+		want string
+	}{
+		{"mode", func(w *lower, id index.ID) error { _, err := w.e.SetAttr(id, tiers.Change{Mode: &mode}); return err }, "d/a"},
+		{"pin", func(w *lower, id index.ID) error { return w.e.SetPinned(id, true) }, "d/a"},
+		{"ttl", func(w *lower, id index.ID) error { return w.e.SetTTL(id, time.Hour) }, "d/a"},
+		{"mode of the directory", func(w *lower, _ index.ID) error {
+			_, err := w.e.SetAttr(resolve(w.t, w.world, "d").ID, tiers.Change{Mode: &mode})
+			return err
+		}, "d/a"},
+		{"rename", func(w *lower, _ index.ID) error { return w.rename(10, "d/a", "b", false) }, "b"},
+		{"rename of the directory", func(w *lower, _ index.ID) error { return w.rename(10, "d", "e", false) }, "e/a"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			w, g, busy := openGated(t, tiers.SecondaryOptions{})
+			f := w.write(10, "d/a", "11")
+			synced := make(chan error, 1)
+			go func() { synced <- w.e.Fsync(until(t), f.id) }()
+			eventually(t, "fsync waits", func() bool { return w.e.StoreWaiters() == 1 })
+			g.Reference.Store(busy[0])
+			g.Reference.Store(g.next(t))
+			must(t, <-synced)
+			must(t, w.put(10, "busy4", []byte("x")))
+			busy[0] = g.next(t)
+			f.rewrite("22", 0)
+			closed := make(chan error, 1)
+			go func() { closed <- f.close() }()
+			eventually(t, "close waits", func() bool { return w.e.StoreWaiters() == 1 })
+			must(t, row.do(w, f.id))
+			for _, job := range busy {
+				g.Reference.Store(job)
+			}
+			go func() {
+				for job := range g.jobs {
+					g.Reference.Store(job)
+				}
+			}() // ends when the test closes the channel
+			must(t, <-closed)
+			w.quiesce()
+			if h := held(g.Reference)[row.want]; h.Sum != block.Sum([]byte("22")) {
+				t.Errorf("%s: %d bytes held, not those of the block; held: %s", row.want, h.Size, holds(g.Reference))
+			}
+			w.end()
+			close(g.jobs)
+		})
+	}
+}
+
+// TestDrainEnds: Drain waits for what was to be copied when it was called, and ends
+// although blocks are written faster than the tier takes them.
+func TestDrainEnds(t *testing.T) {
+	for _, plain := range []bool{false, true} {
+		t.Run(fmt.Sprintf("plain=%v", plain), func(t *testing.T) {
+			g := &gated{Reference: tiertest.NewReference(t, tiertest.ReferenceOptions{}), jobs: make(chan *tiers.Job, 1024)}
+			o := tiers.Options{CapacityBytes: 4096 * page, Secondaries: []tiers.SecondaryOptions{{Tier: g, QueueBytes: page}}}
+			if plain {
+				o.Secondaries[0].Tier = bare{g}
+			}
+			w := openLower(t, shmDir(t), o, g.Reference)
+			for i := range 4 {
+				must(t, w.put(10, fmt.Sprint("first", i), fill("1p", "x")))
+			}
+			done := make(chan error, 1)
+			go func() { done <- w.e.Drain(until(t)) }()
+			n := 0
+			for ended := false; !ended; {
+				select {
+				case err := <-done:
+					must(t, err)
+					ended = true
+				case job := <-g.jobs:
+					for range 2 {
+						must(t, w.put(10, fmt.Sprint("later", n), fill("1p", "x")))
+						n++
+					}
+					if plain {
+						must(t, w.rename(10, fmt.Sprint("later", n-2), fmt.Sprint("renamed", n), false))
+					}
+					g.Reference.Store(job)
+				}
+				if n > 400 {
+					t.Fatal("it does not end")
+				}
+			}
+			for i := range 4 {
+				if _, ok := held(g.Reference)[fmt.Sprint("first", i)]; !ok {
+					t.Errorf("block %d was not waited for", i)
+				}
+			}
+			g.pass()
+			w.quiesce()
+			w.end()
+		})
+	}
+}
+
+// TestFsyncDir: fsync of a directory makes durable what was committed below it before,
+// also what was refused, what was seen only once, and what found the queue full; what it
+// cannot make durable it reports.
+func TestFsyncDir(t *testing.T) {
+	names := []string{"d/a", "d/b", "d/sub/c", "other"}
+	open := func(t *testing.T, s tiers.SecondaryOptions, r tiertest.ReferenceOptions) (*lower, *tiertest.Reference) {
+		disk := tiertest.NewReference(t, r)
+		w := openLower(t, shmDir(t), tiers.Options{CapacityBytes: 64 * page, Secondaries: []tiers.SecondaryOptions{s}}, disk)
+		must(t, w.mkdir("d"), w.mkdir("d/sub"))
+		return w, disk
+	}
+	write := func(w *lower) {
+		for _, name := range names {
+			must(w.t, w.put(10, name, []byte("1")))
+		}
+	}
+	const below = "d/a=1 d/b=1 d/sub/c=1"
+	for _, row := range []struct {
+		name string
+		s    tiers.SecondaryOptions
+		r    tiertest.ReferenceOptions
+	}{
+		{"off", tiers.SecondaryOptions{Cascade: tiers.CascadeOff}, tiertest.ReferenceOptions{}},
+		{"budget", tiers.SecondaryOptions{Cascade: tiers.CascadeOff}, tiertest.ReferenceOptions{BudgetBytes: 1}},
+		{"second hit", tiers.SecondaryOptions{SecondHit: true}, tiertest.ReferenceOptions{}},
+		{"small queue", tiers.SecondaryOptions{Cascade: tiers.CascadeOff, QueueBytes: 1}, tiertest.ReferenceOptions{}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			w, disk := open(t, row.s, row.r)
+			write(w)
+			w.quiesceStores()
+			must(t, w.e.FsyncDir(until(t), resolve(t, w.world, "d").ID))
+			w.wantHeld(disk, below)
+			must(t, w.unlink(10, "d/a"), w.rename(10, "d/b", "d/e", false), w.e.FsyncDir(until(t), resolve(t, w.world, "d").ID))
+			next, err := disk.Reopen()
+			must(t, err)
+			t.Cleanup(func() { next.Close(context.Background()) })
+			w.wantHeld(next, "d/e=1 d/sub/c=1")
+			w.end()
+		})
+	}
+	t.Run("refused before", func(t *testing.T) {
+		w, disk := open(t, tiers.SecondaryOptions{}, tiertest.ReferenceOptions{BudgetBytes: 1})
+		write(w)
+		w.quiesce() // one was within the budget
+		must(t, w.e.FsyncDir(until(t), index.Root))
+		w.wantHeld(disk, below+" other=1")
+		w.end()
+	})
+	for _, under := range []struct{ queueBytes, jobs int }{{0, 4}, {2, 2}} { // all, or two find the queue full
+		t.Run(fmt.Sprint(under.jobs, " under way"), func(t *testing.T) {
+			w, disk := open(t, tiers.SecondaryOptions{QueueBytes: int64(under.queueBytes)}, tiertest.ReferenceOptions{BudgetBytes: 1})
+			release := disk.Hold(tiertest.OpStore)
+			write(w)
+			must(t, disk.AwaitSubmitted(until(t), tiertest.OpStore, under.jobs))
+			done := make(chan error, 1)
+			go func() { done <- w.e.FsyncDir(until(t), index.Root) }()
+			eventually(t, "it waits", func() bool { return w.e.StoreWaiters() > 1 })
+			release()
+			must(t, <-done)
+			w.wantHeld(disk, below+" other=1")
+			w.end()
+		})
+	}
+	t.Run("no room", func(t *testing.T) {
+		w, disk := open(t, tiers.SecondaryOptions{Cascade: tiers.CascadeOff}, tiertest.ReferenceOptions{CapacityBytes: 2})
+		write(w)
+		must(t, w.e.SetPinned(resolve(t, w.world, "d/a").ID, true), w.e.SetPinned(resolve(t, w.world, "d/b").ID, true))
+		must(t, w.e.Fsync(until(t), resolve(t, w.world, "d/a").ID), w.e.Fsync(until(t), resolve(t, w.world, "d/b").ID))
+		if err := w.e.FsyncDir(until(t), resolve(t, w.world, "d").ID); !errors.Is(err, block.ErrNoSpace) {
+			t.Errorf("without room: %v", err)
+		}
+		must(t, w.e.Drain(until(t))) // of which a full tier is no error
+		w.wantHeld(disk, "d/a=1 d/b=1")
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		if err := w.e.FsyncDir(ctx, index.Root); !errors.Is(err, context.Canceled) {
+			t.Errorf("interrupted: %v", err)
+		}
+		w.end()
+	})
+}
+
+// TestSyncCascadeRefused: a synchronous cascade keeps to the write budget and to
+// admission.
+func TestSyncCascadeRefused(t *testing.T) {
+	disk := tiertest.NewReference(t, tiertest.ReferenceOptions{BudgetBytes: 1})
+	w := openLower(t, shmDir(t), tiers.Options{Secondaries: []tiers.SecondaryOptions{{Cascade: tiers.CascadeSync}}}, disk)
+	must(t, w.put(10, "a", []byte("1")), w.put(10, "b", []byte("2")), w.put(10, "c.tmp", []byte("3")), w.rename(10, "c.tmp", "c", false))
+	w.wantHeld(disk, "a=1")
+	w.end()
+
+	disk = tiertest.NewReference(t, tiertest.ReferenceOptions{})
+	w = openLower(t, shmDir(t), tiers.Options{Secondaries: []tiers.SecondaryOptions{{Cascade: tiers.CascadeSync, SecondHit: true}}}, disk)
+	for _, want := range []string{"", "a=1", "a=1"} {
+		must(t, w.put(10, "a", []byte("1")))
+		w.wantHeld(disk, want)
+	}
+	must(t, w.put(10, "b.tmp", []byte("2")), w.rename(10, "b.tmp", "b", false))
+	w.wantHeld(disk, "a=1")
+	must(t, w.put(10, "b.tmp", []byte("2")), w.rename(10, "b.tmp", "b", false))
+	w.wantHeld(disk, "a=1 b=2")
+	w.end()
+}

@@ -1,0 +1,119 @@
+package tiers_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/tiertest"
+)
+
+// slowRecorder is a tier whose updates wait for the test.
+type slowRecorder struct {
+	*tiertest.Reference
+	host  tiers.Host
+	begun chan struct{} // gets one at each update, while there is room
+	next  chan struct{} // closed to let the updates go on
+}
+
+// SetHost implements tiers.Hosted.
+func (s *slowRecorder) SetHost(h tiers.Host) {
+	s.host = h
+	s.Reference.SetHost(h)
+}
+
+// Update implements tiers.Recorder.
+func (s *slowRecorder) Update(from, to block.Key, a *tiers.Attrs) bool {
+	select {
+	case s.begun <- struct{}{}:
+	default:
+	}
+	<-s.next
+	return s.Reference.Update(from, to, a)
+}
+
+// TestRenameDirOrder: whatever happens to the names below a directory while a tier still
+// follows its rename, the tier holds in the end what the names say; and it does not
+// evict by names that mean nothing yet.
+func TestRenameDirOrder(t *testing.T) {
+	const blocks = 600 // more than two holds of the lock
+	ctx := context.Background()
+	w := &lower{}
+	for _, row := range []struct {
+		name string
+		do   func() error
+	}{
+		{"nothing", func() error { return nil }},
+		{"unlink", func() error { return errors.Join(w.unlink(10, "e/1"), w.unlink(10, "e/599")) }},
+		{"rename", func() error { return errors.Join(w.rename(10, "e/1", "y", false), w.rename(10, "e/599", "z", false)) }},
+		{"swap", func() error {
+			return errors.Join(w.rename(10, "e/1", "y", false), w.rename(10, "e/599", "e/1", false), w.rename(10, "y", "e/599", false))
+		}},
+		{"write anew", func() error {
+			return errors.Join(w.put(10, "e/1", []byte("2")), w.put(10, "e/599", []byte("2")))
+		}},
+		{"the old names again", func() error {
+			return errors.Join(w.mkdir("d"), w.put(10, "d/1", []byte("2")), w.put(10, "d/599", []byte("2")))
+		}},
+		{"rename back", func() error { return w.rename(10, "e", "d", false) }},
+		{"rename twice", func() error { return errors.Join(w.mkdir("f"), w.rename(10, "e", "f/e", false)) }},
+		{"pin", func() error { return w.e.SetPinned(resolve(t, w.world, "e/599").ID, true) }},
+		{"read", func() error {
+			_, err := w.e.EvictFrom(ctx, tiers.EvictRequest{Tier: "memory", Paths: []string{"e/599"}, Force: true})
+			return err
+		}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			disk := tiertest.NewReference(t, tiertest.ReferenceOptions{})
+			slow := &slowRecorder{Reference: disk, begun: make(chan struct{}, 1), next: make(chan struct{})}
+			w = openLower(t, shmDir(t), tiers.Options{CapacityBytes: 4 * blocks * page, Secondaries: []tiers.SecondaryOptions{{Tier: slow}}}, disk)
+			must(t, w.mkdir("d"))
+			for i := range blocks {
+				must(t, w.put(10, fmt.Sprint("d/", i), []byte("1")))
+			}
+			w.quiesce()
+			must(t, w.rename(10, "d", "e", false))
+			<-slow.begun
+			for _, name := range []string{"d/1", "d/599", "e/1", "e/599"} {
+				if slow.host.MayEvict(mustKey(t, name)) {
+					t.Errorf("may evict %s, which is on its way", name)
+				}
+			}
+			must(t, row.do())
+			w.audit()
+			close(slow.next)
+			w.quiesce()
+			if row.name == "read" {
+				if got := w.content("e/599"); got != "1" {
+					t.Errorf("e/599: %q", got)
+				}
+			}
+			w.end()
+		})
+	}
+}
+
+// TestRenameDirWaits: the rename of a directory that is not empty tells that it may take
+// a while.
+func TestRenameDirWaits(t *testing.T) {
+	w := open(t, shmDir(t), tiers.Options{})
+	must(t, w.mkdir("d"))
+	waits := 0
+	ctx := tiers.WithWaiting(context.Background(), func() { waits++ })
+	rename := func(from, to string) error {
+		return w.e.Rename(ctx, tiers.RenameOptions{Parent: index.Root, Name: from, NewParent: index.Root, NewName: to, TID: 10})
+	}
+	must(t, rename("d", "e"))
+	if waits != 0 {
+		t.Error("the rename of an empty directory is said to wait")
+	}
+	must(t, w.put(10, "e/a", []byte("1")), rename("e", "f"))
+	if waits != 1 {
+		t.Errorf("told %d times", waits)
+	}
+	w.close(false)
+}
