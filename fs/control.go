@@ -56,7 +56,7 @@ func (c *controlFiles) init(s *Server) {
 	}
 	c.files = []controlFile{
 		{name: "status", text: s.opts.Status},
-		{name: "evict", do: controlJSON(evictWith(engine))},
+		{name: "evict", do: controlJSON(evictWith(engine, s.notices.flush))},
 	}
 }
 

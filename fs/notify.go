@@ -1,13 +1,16 @@
 package fs
 
 import (
+	"context"
 	"sync"
 )
 
-// notice is one name that the kernel should forget.
+// notice is one name that the kernel should forget, or, with done, a point in the
+// queue that somebody waits for.
 type notice struct {
 	parent, child uint64
 	name          string
+	done          chan struct{}
 }
 
 // maxNotices bounds the queue of notices. Beyond it they are dropped: the kernel
@@ -25,14 +28,17 @@ type notifier struct {
 		closed  bool
 	}
 	news chan struct{} // capacity 1
+	gone chan struct{} // closed when nobody sends any more
 }
 
-func newNotifier() *notifier { return &notifier{news: make(chan struct{}, 1)} }
+func newNotifier() *notifier {
+	return &notifier{news: make(chan struct{}, 1), gone: make(chan struct{})}
+}
 
 // add queues n. It never blocks.
 func (q *notifier) add(n notice) {
 	q.mu.Lock()
-	if len(q.mu.queue) < maxNotices {
+	if len(q.mu.queue) < maxNotices || n.done != nil {
 		q.mu.queue = append(q.mu.queue, n)
 	} else {
 		q.mu.dropped++
@@ -48,8 +54,21 @@ func (q *notifier) wake() {
 	}
 }
 
+// flush waits until the kernel has got the notices so far. It must not be called on
+// behalf of a request that holds a directory's lock in the kernel.
+func (q *notifier) flush(ctx context.Context) {
+	done := make(chan struct{})
+	q.add(notice{done: done})
+	select {
+	case <-done:
+	case <-q.gone:
+	case <-ctx.Done():
+	}
+}
+
 // run sends what is queued until close.
 func (q *notifier) run(c channel) {
+	defer close(q.gone)
 	for range q.news {
 		q.mu.Lock()
 		batch, closed := q.mu.queue, q.mu.closed
@@ -59,6 +78,10 @@ func (q *notifier) run(c channel) {
 			return
 		}
 		for _, n := range batch {
+			if n.done != nil {
+				close(n.done)
+				continue
+			}
 			c.invalEntry(n.parent, n.name)
 		}
 	}

@@ -1,7 +1,9 @@
 package fs
 
 import (
+	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 )
 
@@ -61,3 +63,32 @@ func TestHooksBeforeMount(t *testing.T) {
 		t.Error("a thread is not of its own process")
 	}
 }
+
+// TestNotifierFlush: who waits for the notices so far is told after the last of them,
+// and not for ever where nobody sends them.
+func TestNotifierFlush(t *testing.T) {
+	q := newNotifier()
+	c := &countingChannel{}
+	ended := make(chan struct{})
+	q.add(notice{parent: 1, name: "a"})
+	q.add(notice{parent: 1, name: "b"})
+	go func() { defer close(ended); q.run(c) }()
+	q.flush(t.Context())
+	if n := c.names.Load(); n != 2 {
+		t.Errorf("%d names sent before flush returned, want 2", n)
+	}
+	q.close()
+	<-ended
+	q.flush(t.Context())
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	newNotifier().flush(ctx)
+}
+
+// countingChannel counts names.
+type countingChannel struct {
+	channel
+	names atomic.Int64
+}
+
+func (c *countingChannel) invalEntry(uint64, string) { c.names.Add(1) }

@@ -216,10 +216,12 @@ type evictor interface {
 	EvictFrom(context.Context, tiers.EvictRequest) (tiers.EvictReply, error)
 }
 
-// evictWith answers requests to evict.
-func evictWith(engine evictor) func(context.Context, EvictRequest) (EvictAnswer, error) {
+// evictWith answers requests to evict, once the kernel has forgotten the names that
+// went with their blocks, which flush waits for.
+func evictWith(engine evictor, flush func(context.Context)) func(context.Context, EvictRequest) (EvictAnswer, error) {
 	return func(ctx context.Context, q EvictRequest) (EvictAnswer, error) {
 		reply, err := engine.EvictFrom(ctx, tiers.EvictRequest(q))
+		flush(ctx)
 		if err != nil {
 			return EvictAnswer{}, err
 		}

@@ -112,8 +112,8 @@ func Mount(engine *tiers.Engine, hooks *Hooks, opts Options) (*Server, error) {
 	s := &Server{RawFileSystem: fuse.NewDefaultRawFileSystem(), opts: opts, log: opts.Logger, engine: engine}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.handles.init()
-	s.control.init(s)
 	s.notices = newNotifier()
+	s.control.init(s)
 	if err := s.openChannel(); err != nil {
 		s.cancel()
 		return nil, fmt.Errorf("mount %s: %w", opts.Dir, err)
