@@ -239,8 +239,8 @@ func (c *checker) files() error {
 	}
 	for _, name := range names {
 		switch {
-		case name == indexTmpName:
-			c.note(c.d.join(name), "an index that was never finished")
+		case name == indexTmpName, name == slabTmpName:
+			c.note(c.d.join(name), "an index or slab that was never finished")
 			if c.o.Repair {
 				if err := os.Remove(c.d.join(name)); err != nil {
 					return err

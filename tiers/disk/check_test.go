@@ -223,8 +223,8 @@ func TestCheckFinds(t *testing.T) {
 	}
 }
 
-// TestCheckUnclean: what a crash leaves is no error: no index, a version that was
-// replaced. Repair frees that version, the earlier one, and writes the index.
+// TestCheckUnclean: what a crash leaves is no error: no index, an index or slab half
+// made, a version that was replaced. Repair frees that version, the earlier one, and writes the index.
 func TestCheckUnclean(t *testing.T) {
 	for _, seq := range []uint64{1, 1000} { // earlier, later than in slab 1
 		dir, want := plantClosed(t)
@@ -233,11 +233,12 @@ func TestCheckUnclean(t *testing.T) {
 			t.Fatal(err)
 		}
 		plantLate(t, dir, "model/02/block", seq)
-		if err := os.WriteFile(d.join(indexTmpName), nil, 0o600); err != nil {
+		err := errors.Join(os.WriteFile(d.join(indexTmpName), nil, 0o600), os.WriteFile(d.join(slabTmpName), make([]byte, 8192), 0o600))
+		if err != nil {
 			t.Fatal(err)
 		}
 		r := checkTest(t, dir, CheckOptions{Data: true}, 0)
-		if r.Notes != 3 || r.Blocks != 11 || r.Clean {
+		if r.Notes != 4 || r.Blocks != 11 || r.Clean {
 			t.Errorf("got %s", r)
 		}
 		checkTest(t, dir, CheckOptions{Repair: true}, 0)

@@ -18,6 +18,7 @@
 //	DIR/kvfs-disk        superblock, two copies; locked (flock) while in use
 //	DIR/kvfs-index       compact index, valid after a clean close only
 //	DIR/kvfs-index.tmp   an index that is being written
+//	DIR/kvfs-slab.tmp    a slab that is being made: renamed when it has its header
 //	DIR/slab-00000007    slab number 7
 //
 // Superblock: two pages, at 0 and 4096. The valid one with the higher sequence

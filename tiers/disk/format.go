@@ -20,6 +20,7 @@ const (
 	superName    = "kvfs-disk"
 	indexName    = "kvfs-index"
 	indexTmpName = "kvfs-index.tmp"
+	slabTmpName  = "kvfs-slab.tmp"
 	slabPrefix   = "slab-"
 
 	superMagic = "KVFSDISK"

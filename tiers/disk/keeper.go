@@ -3,6 +3,7 @@ package disk
 import (
 	"cmp"
 	"context"
+	"errors"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -420,9 +421,11 @@ func (d *device) growthFailedLocked(err error) {
 }
 
 // createSlab makes the file of a slab, with its blocks allocated and its header
-// written. If it fails no file is left.
+// written. It gets its name last, so that no slab is ever half made. If it fails no
+// file is left.
 func (d *device) createSlab(s *slab) (err error) {
-	if s.file, err = directio.OpenFile(s.path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
+	tmp := d.home.join(slabTmpName)
+	if s.file, err = directio.OpenFile(tmp, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600); err != nil {
 		return err
 	}
 	err = unix.Fallocate(s.file.Fd(), 0, 0, s.size)
@@ -432,8 +435,18 @@ func (d *device) createSlab(s *slab) (err error) {
 	if err == nil {
 		err = d.writeSlabHeader(s)
 	}
+	err = errors.Join(err, s.file.Close())
+	if _, e := os.Lstat(s.path); err == nil && e == nil {
+		err = &os.PathError{Op: "rename", Path: s.path, Err: unix.EEXIST}
+	}
+	if err == nil {
+		err = os.Rename(tmp, s.path)
+	}
 	if err != nil {
-		_ = s.file.Close()
+		_ = os.Remove(tmp)
+		return err
+	}
+	if s.file, err = directio.OpenFile(s.path, os.O_RDWR, 0); err != nil {
 		_ = os.Remove(s.path)
 	}
 	return err

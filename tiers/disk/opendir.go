@@ -312,9 +312,11 @@ func (d *directory) load(o dirOptions) error {
 	}
 	d.mu.super, d.mu.at, d.mu.older = st.super, st.at, st.older
 	d.warnForeign()
-	// What a crash left of an index that was being written.
-	if err := os.Remove(filepath.Join(d.path, indexTmpName)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
+	// What a crash left of an index that was being written, or a slab.
+	for _, name := range []string{indexTmpName, slabTmpName} {
+		if err := os.Remove(filepath.Join(d.path, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
 	}
 	return nil
 }
