@@ -32,7 +32,7 @@ type churner struct {
 // after a crash that leaves only the disk. A worker that fails says what it did.
 func TestDiskChurn(t *testing.T) {
 	rnd := newRand(t)
-	steps := 6 * diskRounds(t)
+	steps := 3 * diskRounds(t) / 4
 	for _, c := range []struct {
 		name string
 		opts harness.Options

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	diskRoundsDefault  = 25 // KVFS_TEST_ROUNDS=200 is the full run
+	diskRoundsDefault  = 200 // KVFS_TEST_ROUNDS sets another number
 	diskRoundsShort    = 8
 	diskCrashNamesEach = 12
 )
