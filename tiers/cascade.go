@@ -37,7 +37,9 @@ func (e *Engine) cascadeToLocked(s *secondary, id index.ID, en *index.Entry) {
 		return
 	}
 	if s.stats.QueuedBytes+en.Size > s.opts.QueueBytes && s.stats.QueuedBlocks > 0 && !synced {
-		s.deferred.push(deferredStore{id, en.Seq})
+		if s.deferred.len() < maxDeferred {
+			s.deferred.push(deferredStore{id, en.Seq})
+		}
 		return
 	}
 	e.queueStoreLocked(s, id, en, false)

@@ -280,6 +280,13 @@ func (m *model) expire() {
 	if m.blocks[name] == nil {
 		return
 	}
+	// A process that opened it to write, wrote nothing, and holds that version open
+	// for reading goes on seeing it until it closes it.
+	for _, r := range m.reads {
+		if r.name == name {
+			return
+		}
+	}
 	m.logf("expire %s", name)
 	a := resolve(m.t, m.world, name)
 	m.want("ttl", m.e.SetTTL(a.ID, time.Second), nil)

@@ -43,6 +43,10 @@ const (
 	storeJobKeys  = 32      // a job
 	storeJobBytes = 8 << 20 // likewise, but at least one block
 	maxLoadJobs   = 64
+
+	// maxDeferred bounds the blocks that found the queue full, at 16 bytes each. What
+	// exceeds it is copied when it is to be evicted, or fsynced.
+	maxDeferred = 1 << 20
 )
 
 // secondary is the engine's side of one secondary tier.
