@@ -58,6 +58,9 @@ func (c *controlFiles) init(s *Server) {
 		{name: "status", text: s.opts.Status},
 		{name: "evict", do: controlJSON(evictWith(engine, s.notices.flush))},
 	}
+	if s.opts.Members != nil {
+		c.files = append(c.files, controlFile{name: "members", text: s.opts.Members})
+	}
 }
 
 func (c *controlFiles) lookup(parent uint64, name string, out *fuse.EntryOut) fuse.Status {

@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"context"
 	"sync"
 	"syscall"
 	"time"
@@ -23,7 +24,17 @@ type dirHandle struct {
 	next  int      // of ahead
 	pos   uint64   // position before ahead[next]
 	last  index.ID // entry at pos, to resume from
+
+	// What other nodes have comes after the entries of this one; after that, entries that
+	// were made meanwhile.
+	far     []tiers.Dirent
+	farOnly map[string]bool // names of far that were given out: not to be repeated
+	asked   bool            // far is there
 }
+
+// farBase is the position before the first name that only other nodes have. Cookies of
+// the engine are below it.
+const farBase = 1 << 62
 
 // listedTimeout is how long the kernel keeps the name of a file that it saw in a
 // listing: enough for the stat that follows, short because listing a directory
@@ -56,6 +67,14 @@ func (s *Server) ReadDir(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryL
 	return s.readDir(in, out, func(e fuse.DirEntry, _ index.ID) bool { return out.AddDirEntry(e) })
 }
 
+// refDirent counts the kernel's reference to what a listing names.
+func (s *Server) refDirent(dir, id index.ID, e *fuse.DirEntry) (tiers.Attr, bool) {
+	if e.Off > farBase {
+		return s.engine.RefElsewhere(dir, e.Name)
+	}
+	return s.engine.RefNamed(dir, id, e.Name)
+}
+
 // ReadDirPlus implements READDIRPLUS: names with attributes, which count as
 // look-ups for the kernel's references but grant no lease.
 func (s *Server) ReadDirPlus(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
@@ -65,10 +84,10 @@ func (s *Server) ReadDirPlus(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEn
 		if entry == nil {
 			return false
 		}
-		if id == 0 || e.Name == "." || e.Name == ".." {
+		if e.Name == "." || e.Name == ".." {
 			return true
 		}
-		a, ok := s.engine.RefNamed(index.ID(in.NodeId), id, e.Name)
+		a, ok := s.refDirent(index.ID(in.NodeId), id, &e)
 		if !ok {
 			entry.NodeId = 0 // went meanwhile: the kernel looks it up itself
 			return true
@@ -103,22 +122,69 @@ func (s *Server) readDir(in *fuse.ReadIn, out *fuse.DirEntryList, add func(fuse.
 			return fuse.OK
 		}
 	}
-	if pos-dots != d.pos || pos == dots {
+	if pos == dots {
+		d.far, d.farOnly, d.asked = nil, nil, false
+	}
+	if pos < farBase && (pos-dots != d.pos || pos == dots) {
 		d.pos, d.last, d.next, d.ahead = pos-dots, 0, 0, d.ahead[:0]
+	}
+	if pos >= farBase {
+		if full := s.readFar(d, pos-farBase, add); full {
+			return fuse.OK
+		}
 	}
 	for {
 		if d.next == len(d.ahead) {
 			d.ahead = s.engine.ReadDir(d.id, d.pos, d.last, d.tid, d.ahead[:0])
 			d.next = 0
+			if len(d.ahead) == 0 && !d.asked && s.opts.ListElsewhere {
+				d.asked, d.far = true, s.listFar(in, d)
+				if full := s.readFar(d, 0, add); full {
+					return fuse.OK
+				}
+				continue
+			}
 			if len(d.ahead) == 0 {
 				return fuse.OK
 			}
 		}
 		e := &d.ahead[d.next]
+		if d.farOnly[e.Name] {
+			d.pos, d.last = e.Cookie, e.ID
+			d.next++
+			continue
+		}
 		if !add(fuse.DirEntry{Mode: e.Mode & syscall.S_IFMT, Name: e.Name, Ino: uint64(e.ID), Off: e.Cookie + dots}, e.ID) {
 			return fuse.OK
 		}
 		d.pos, d.last = e.Cookie, e.ID
 		d.next++
 	}
+}
+
+// listFar asks what other nodes have in a directory.
+func (s *Server) listFar(in *fuse.ReadIn, d *dirHandle) []tiers.Dirent {
+	ctx, cancel := context.WithTimeout(s.waiting(in.Unique), s.opts.ListTimeout)
+	defer cancel()
+	return s.engine.Elsewhere(ctx, d.id)
+}
+
+// readFar sends the names from number n on that only other nodes have, and reports
+// whether add had no room.
+func (s *Server) readFar(d *dirHandle, n uint64, add func(fuse.DirEntry, index.ID) bool) (full bool) {
+	for ; n < uint64(len(d.far)); n++ {
+		e := &d.far[n]
+		if s.engine.Has(d.id, e.Name) && !d.farOnly[e.Name] {
+			continue // listed already, or made since, and yet to come
+		}
+		// The inode number shows at the look-up; no name has this one.
+		if !add(fuse.DirEntry{Mode: e.Mode & syscall.S_IFMT, Name: e.Name, Ino: farBase | n, Off: farBase + n + 1}, 0) {
+			return true
+		}
+		if d.farOnly == nil {
+			d.farOnly = map[string]bool{}
+		}
+		d.farOnly[e.Name] = true
+	}
+	return false
 }

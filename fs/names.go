@@ -90,7 +90,7 @@ func (s *Server) Rmdir(_ <-chan struct{}, in *fuse.InHeader, name string) fuse.S
 	if isControl(in.NodeId) || in.NodeId == fuse.FUSE_ROOT_ID && name == block.Reserved {
 		return fuse.EPERM
 	}
-	return status(s.engine.Rmdir(index.ID(in.NodeId), name))
+	return status(s.engine.Rmdir(s.waiting(in.Unique), index.ID(in.NodeId), name))
 }
 
 // Rename implements RENAME and RENAME2 with RENAME_NOREPLACE.

@@ -33,6 +33,14 @@ type Options struct {
 	// Status returns the text of the control file .kvfs/status. Required.
 	Status func() []byte
 
+	// Members returns the text of .kvfs/members. Nil: there is no such file.
+	Members func() []byte
+
+	// ListElsewhere has listings of directories show the names that only other nodes
+	// have, after asking them, for which ListTimeout is the longest wait. Zero means 5 s.
+	ListElsewhere bool
+	ListTimeout   time.Duration
+
 	Logger *zap.Logger // nil means none
 
 	evictor evictor // of .kvfs/evict. nil means the engine; tests have others
@@ -102,6 +110,9 @@ var ErrPassthrough = errors.New("FUSE passthrough is not possible")
 func Mount(engine *tiers.Engine, hooks *Hooks, opts Options) (*Server, error) {
 	if opts.Logger == nil {
 		opts.Logger = zap.NewNop()
+	}
+	if opts.ListTimeout == 0 {
+		opts.ListTimeout = 5 * time.Second
 	}
 	if opts.MaxWrite == 0 {
 		opts.MaxWrite = 1 << 20

@@ -280,10 +280,15 @@ func (e *Engine) change(id index.ID, fn func(en *index.Entry)) error {
 	return e.writeRecord(id, nil)
 }
 
-// recordCopies has the tiers keep the present attributes of a file.
+// recordCopies has the tiers keep the present attributes of a file, and tells of them.
 func (e *Engine) recordCopies(id index.ID) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if en := e.mu.ix.At(id); e.mu.ix.Linked(id) && en.Mode&modeType == modeDir {
+		e.dirEventLocked(DirCreated, id)
+	} else if e.mu.ix.Linked(id) && en.Flags&flagUncommitted == 0 {
+		e.tierEventLocked(BlockChanged, "", id, "")
+	}
 	if en := e.mu.ix.At(id); e.mu.ix.Linked(id) && en.Mode&modeType == modeRegular && en.Tiers|en.Storing != 0 {
 		e.updateCopiesLocked(id, en, e.keyLocked(id))
 	}

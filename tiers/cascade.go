@@ -421,6 +421,13 @@ func (e *Engine) storedOneLocked(s *secondary, op *storeOp, o *Outcome) error {
 		if en == nil || op.raw {
 			return nil // what took its place has seen to the removal of this copy
 		}
+		if s == e.remote && op.key != e.keyLocked(op.id) { // the copy has the old name
+			e.cascadeToLocked(s, op.id, en)
+			return nil
+		}
+		if s == e.remote && en.Tiers&s.bit == 0 {
+			e.far.Watch(e.keyLocked(op.id))
+		}
 		en.Tiers |= s.bit
 		en.Flags &^= flagRefused | flagOnceSeen
 		if s == e.keeper() {

@@ -214,7 +214,7 @@ func (e *Engine) keepSyncedLocked(en *index.Entry) {
 func (e *Engine) displaceLocked(holder, heir index.ID, k nameKey, g *gone) {
 	en := e.mu.ix.At(holder)
 	if s := e.keeper(); s != nil && e.mu.ix.At(heir).Flags&flagSynced != 0 {
-		en.Tiers &^= s.bit // the copy goes over to the heir
+		en.Tiers &^= s.bit // the copy goes over to the heir; s is not the Remote tier
 		en.Storing &^= s.bit
 		en.Flags &^= flagSynced
 	}
@@ -249,6 +249,7 @@ func (e *Engine) publishLocked(f *File, en *index.Entry, size, mtime int64, g *g
 	en.Flags &^= flagUncommitted | flagSum | flagRefused | flagOnceSeen
 	en.Size, en.Mtime, en.Ctime = size, mtime, max(mtime, en.Ctime)
 	en.Seq = e.nextSeqLocked()
+	e.publishedLocked(f.id, en, f.begun, g)
 	gr.learn(size)
 	e.mu.counters.Stored++
 	e.mu.counters.StoredBytes += uint64(size)

@@ -60,6 +60,24 @@
 // All that changes what a tier holds under one key reaches it in the order in which
 // it happened to the name; see secondary.
 //
+// # Other nodes
+//
+// One secondary tier may be a Remote: what other nodes have. Its blocks have no entries
+// until somebody asks for their names (locate.go), because a cluster has more of them than
+// a node has memory for; a look-up that finds no entry asks Remote.Locate, which answers
+// from memory. From there on such a block is hollow as others are: its open promotes it.
+//
+// Versions are numbered by a hybrid logical clock: the clock, but above every number that
+// was seen, here or elsewhere (Observe). So of two versions the later has the higher number
+// wherever they were made, as far as the maker knew of the other. Names that are removed,
+// replaced or renamed leave a Grave: what others have of them below its number is void
+// (Remote.Bury there, Supersede here). Two nodes that store one name at the same time, each
+// without the other's version when it began, both keep what they have.
+//
+// What this node tells the others is what is in its own memory and on its own devices
+// (holding.go); the event log says when that changes. It lends blocks (lend.go) and takes
+// copies on request (take.go).
+//
 // # Versions
 //
 // A committed block never changes. Who opens one for writing gets a version of

@@ -101,6 +101,9 @@ func (e *Engine) evictSource(r *EvictRequest) (*secondary, error) {
 	}
 	names := []string{"memory"}
 	for _, s := range e.tiers {
+		if s == e.remote {
+			continue // what other nodes hold is theirs to evict
+		}
 		if s.opts.Name == r.Tier {
 			return s, nil
 		}

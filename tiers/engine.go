@@ -92,8 +92,12 @@ type Engine struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	tiers []*secondary // constant after Open
-	jobs  atomic.Uint64
+	tiers  []*secondary // constant after Open
+	remote *secondary   // the one of them whose tier is a Remote, or nil
+	far    Remote       // that tier, or nil
+	jobs   atomic.Uint64
+
+	listings listings // leaf lock of its own
 
 	records [64]sync.Mutex // by id: orders writers of one record; taken before mu
 
@@ -126,6 +130,8 @@ type Engine struct {
 		hollow       int64 // committed files in secondary tiers only
 		seq          uint64
 		expiries     expiryHeap
+		streamBytes  int64         // lent from files of their own
+		strays       []index.ID    // entries made for what others have, which nobody may refer to
 		space        chan struct{} // closed and replaced whenever room may have appeared
 		counters     Counters
 		summary      Summary
@@ -149,6 +155,7 @@ type Counters struct {
 	Poisoned                uint64 // commits refused because a write had failed
 	KilledWriters           uint64 // commits refused because the writer died of a signal
 	LookupMisses, LookupHit uint64
+	Superseded              uint64 // removed because somebody elsewhere removed or replaced them
 	PromoteNoRoom           uint64 // promotions given up because memory was full of what cannot be evicted
 	Lost                    uint64 // blocks evicted from memory although no other tier had them
 }
@@ -329,6 +336,10 @@ func (e *Engine) nextSeqLocked() uint64 {
 	e.mu.seq = max(e.mu.seq+1, uint64(e.now()))
 	return e.mu.seq
 }
+
+// seqNowLocked is a number that no later commit here or elsewhere is below, nor any earlier
+// one that is known here above.
+func (e *Engine) seqNowLocked() uint64 { return max(e.mu.seq, uint64(e.now())) }
 
 // chargeOf is what a file of that size costs: whole pages, as tmpfs counts.
 func chargeOf(size int64) int64 { return (size + pageBytes - 1) &^ (pageBytes - 1) }

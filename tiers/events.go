@@ -17,11 +17,15 @@ const (
 	BlockEvicted                      // dropped from the tier; other tiers may hold it
 	BlockRemoved                      // dropped from all tiers: unlinked, replaced or expired
 	BlockRenamed                      // Key is the new name, From the old one
+	BlockChanged                      // its attributes, not its bytes
+	DirCreated                        // or changed its attributes
+	DirRemoved
+	DirRenamed // Key is the new name, From the old one; what is below it moved along
 )
 
 // String returns the kind in lower case.
 func (k EventKind) String() string {
-	return [...]string{"invalid", "stored", "evicted", "removed", "renamed"}[k]
+	return [...]string{"invalid", "stored", "evicted", "removed", "renamed", "changed", "created", "removed", "renamed"}[k]
 }
 
 // Event is one entry of the log. Sequence numbers ascend by one.
@@ -29,9 +33,9 @@ type Event struct {
 	Seq    uint64
 	Time   time.Time
 	Kind   EventKind
-	Tier   string // "memory" and so on; empty where all tiers are meant
-	Key    block.Key
-	From   block.Key // BlockRenamed only
+	Tier   string    // "memory" and so on; empty where all tiers are meant
+	Key    block.Key // of a directory: its path, as of a file
+	From   block.Key // BlockRenamed and DirRenamed only
 	Size   int64     // bytes
 	Reason string    // why it went: "capacity", "quota", "unlink", "replaced", "expired", ...
 }

@@ -15,14 +15,11 @@ import (
 // how much it missed, and none keeps a writer waiting (A39).
 func TestEventLog(t *testing.T) {
 	w := open(t, shmDir(t), tiers.Options{CapacityBytes: 64 * page})
-	if err := w.mkdir("g"); err != nil {
-		t.Fatal(err)
-	}
 	ctx := context.Background()
 	log := w.e.Events()
 	const n = tiers.EventRing/2 + 100
 	for i := range n { // two events each: stored, removed
-		name := fmt.Sprintf("g/%d", i)
+		name := fmt.Sprint(i)
 		if err := errors.Join(w.put(10, name, nil), w.unlink(10, name)); err != nil {
 			t.Fatal(err)
 		}
@@ -40,7 +37,7 @@ func TestEventLog(t *testing.T) {
 		}
 		for i, ev := range buf[:got] {
 			seq := next + missed + uint64(i)
-			kind, key := tiers.BlockStored, block.Key{Group: "g", Hash: block.Hash(fmt.Sprint((seq - 1) / 2))}
+			kind, key := tiers.BlockStored, block.Key{Hash: block.Hash(fmt.Sprint((seq - 1) / 2))}
 			if seq%2 == 0 {
 				kind = tiers.BlockRemoved
 			}

@@ -19,6 +19,7 @@ type gone struct {
 	names   []goneName
 	files   []*File // no longer in use: to be closed
 	emptied []*File // their bytes are given up
+	graves  []Grave // names whose versions elsewhere are void
 }
 
 type goneName struct {
@@ -44,6 +45,9 @@ func (e *Engine) finish(g *gone) {
 	}
 	for _, n := range g.names {
 		e.opts.Invalidate(n.parent, n.id, n.name)
+	}
+	if len(g.graves) > 0 {
+		e.far.Bury(g.graves)
 	}
 }
 
@@ -183,6 +187,7 @@ func (e *Engine) evictOneLocked(id index.ID, en *index.Entry, reason string, g *
 	e.mu.hollow++
 	e.eventLocked(BlockEvicted, id, reason)
 	e.classifyLocked(id, en)
+	e.settleRemoteLocked(id, en, g)
 }
 
 // dropNameLocked takes the name of a file away and gives up its bytes as soon as
@@ -205,6 +210,9 @@ func (e *Engine) dropNameLocked(id index.ID, en *index.Entry, kind EventKind, re
 				e.mu.hollow--
 			}
 			e.eventLocked(kind, id, reason)
+			if kind == BlockRemoved {
+				e.buryLocked(id, reason, g)
+			}
 		}
 		e.removeCopiesLocked(id, en)
 		if en.Lookups > 0 {
@@ -227,6 +235,7 @@ func (e *Engine) dropNameLocked(id index.ID, en *index.Entry, kind EventKind, re
 // handles and the kernel's references allow.
 func (e *Engine) reapLocked(id index.ID, en *index.Entry, g *gone) {
 	if e.mu.ix.Linked(id) || en.Opens > 0 || id == index.Root {
+		e.settleRemoteLocked(id, en, g)
 		return
 	}
 	if en.Flags&flagLimbo != 0 {

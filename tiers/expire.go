@@ -43,6 +43,7 @@ const expiryTick = time.Second
 func (e *Engine) runExpiry(ctx context.Context) {
 	t := time.NewTicker(expiryTick)
 	defer t.Stop()
+	var strays []index.ID
 	for {
 		select {
 		case <-ctx.Done():
@@ -53,6 +54,7 @@ func (e *Engine) runExpiry(ctx context.Context) {
 		e.mu.Lock()
 		e.expireLocked(&g)
 		e.expireFilesLocked(&g)
+		strays = e.settleStraysLocked(strays, &g)
 		line := e.summarizeLocked(&batchSummary{})
 		e.mu.Unlock()
 		e.finish(&g)

@@ -59,6 +59,7 @@ type File struct {
 	started  bool       // bytes were accepted
 	sync     bool       // fsync was called: the commit waits until the block is durable
 	born     int64      // when it was made, or last closed
+	begun    uint64     // commit number when it was made: versions elsewhere up to it are replaced by it
 }
 
 // Handle is one open of a File for writing, or for reading while it is being
@@ -221,7 +222,7 @@ func (e *Engine) createLocked(f *File, blob BlobID, o *CreateOptions) (Attr, int
 	if e.isTempLocked(o.Parent, o.Name) {
 		en.Flags |= flagTemp
 	}
-	f.writers = 1
+	f.writers, f.begun = 1, e.seqNowLocked()
 	e.mu.files[f.id] = f
 	if ix.Lookup(o.Parent, o.Name) == 0 {
 		ix.Link(f.id, o.Parent, o.Name)

@@ -77,9 +77,9 @@ func (e *Engine) resolveLocked(parent index.ID, name string, o *owners) (id inde
 			return id, false, unknown
 		}
 	}
-	id = e.mu.ix.Lookup(parent, name)
+	id = e.findLocked(parent, name)
 	if id == 0 {
-		return 0, stable, 0
+		return 0, stable && e.remote == nil, 0 // elsewhere it can be made at any time
 	}
 	if en := e.mu.ix.At(id); en.Flags&(flagUncommitted|flagTemp) == flagUncommitted {
 		f := e.mu.files[id]
@@ -241,7 +241,7 @@ func (e *Engine) Mkdir(parent index.ID, name string, mode, uid, gid uint32) (Att
 	e.mu.Lock()
 	e.dropExpiredLocked(parent, name, &g)
 	err = e.checkNewLocked(parent, name)
-	if err == nil && (e.mu.ix.Lookup(parent, name) != 0 || len(e.mu.shadows[nameKey{parent, name}]) > 0) {
+	if err == nil && (e.findLocked(parent, name) != 0 || len(e.mu.shadows[nameKey{parent, name}]) > 0) {
 		err = block.ErrExist
 	}
 	if err != nil {
@@ -260,6 +260,8 @@ func (e *Engine) Mkdir(parent index.ID, name string, mode, uid, gid uint32) (Att
 	e.mu.ix.Link(id, parent, name)
 	e.markDirLocked(id, en)
 	e.changedLocked(parent)
+	e.ownDirsLocked(id)
+	e.dirEventLocked(DirCreated, id)
 	a := e.attrLocked(id, en)
 	e.mu.Unlock()
 	e.finish(&g)
@@ -287,7 +289,10 @@ func (e *Engine) markDirLocked(id index.ID, en *index.Entry) {
 
 // Rmdir removes an empty directory. It fails with ErrNotFound, ErrNotDir or
 // ErrNotEmpty.
-func (e *Engine) Rmdir(parent index.ID, name string) error {
+func (e *Engine) Rmdir(ctx context.Context, parent index.ID, name string) error {
+	if err := e.emptyElsewhere(ctx, parent, name); err != nil {
+		return err
+	}
 	var g gone
 	e.mu.Lock()
 	err := e.rmdirLocked(parent, name, &g)
@@ -297,7 +302,7 @@ func (e *Engine) Rmdir(parent index.ID, name string) error {
 }
 
 func (e *Engine) rmdirLocked(parent index.ID, name string, g *gone) error {
-	id := e.mu.ix.Lookup(parent, name)
+	id := e.findLocked(parent, name)
 	if id == 0 {
 		return block.ErrNotFound
 	}
@@ -308,6 +313,9 @@ func (e *Engine) rmdirLocked(parent index.ID, name string, g *gone) error {
 	if e.mu.ix.Children(id) > 0 || e.clearDirLocked(id, g) {
 		return block.ErrNotEmpty
 	}
+	if e.remote != nil {
+		g.graves = append(g.graves, Grave{Path: e.mu.ix.Path(id), Dir: true, Seq: e.nextSeqLocked()})
+	}
 	e.dropDirLocked(id, en, g)
 	e.changedLocked(parent)
 	return nil
@@ -316,6 +324,8 @@ func (e *Engine) rmdirLocked(parent index.ID, name string, g *gone) error {
 // dropDirLocked takes the name and the record of an empty directory away. The
 // kernel knows: it asked for it.
 func (e *Engine) dropDirLocked(id index.ID, en *index.Entry, g *gone) {
+	e.dirEventLocked(DirRemoved, id)
+	e.clearTiersLocked(id, en, en.Tiers)
 	e.mu.ix.Unlink(id)
 	if en.Blob != 0 {
 		g.blobs = append(g.blobs, BlobID(en.Blob))
@@ -447,7 +457,7 @@ func (e *Engine) Parent(id index.ID) index.ID {
 func (e *Engine) Resolve(_ context.Context, path string) (Attr, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	id := e.mu.ix.Walk(path)
+	id := e.walkLocked(path)
 	if id == 0 || e.mu.ix.At(id).Flags&flagUncommitted != 0 {
 		return Attr{}, block.ErrNotFound
 	}

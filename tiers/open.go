@@ -361,7 +361,7 @@ func (e *Engine) openWriteLocked(o *writeOpen, ow *owners) (unknown uint32) {
 	case f == nil:
 		// On the same inode. Writes go in place in pinned groups, and in an
 		// empty file, which prepare hides from others at its first byte.
-		f = &File{e: e, id: o.id, owner: o.tid, charge: chargeOf(en.Size), born: e.now()}
+		f = &File{e: e, id: o.id, owner: o.tid, charge: chargeOf(en.Size), born: e.now(), begun: e.seqNowLocked()}
 		f.shared = isBlock && !pinned
 		f.direct = en.Size > 0 && !f.shared
 		f.started = f.direct
@@ -405,7 +405,7 @@ func (e *Engine) replaceLocked(id index.ID, tid uint32) *File {
 	if of := e.mu.files[id]; of != nil && of.shadow {
 		k = of.name
 	}
-	f := &File{e: e, owner: tid, born: e.now()}
+	f := &File{e: e, owner: tid, born: e.now(), begun: e.seqNowLocked()}
 	f.id = ix.Alloc()
 	ne, en := ix.At(f.id), ix.At(id)
 	ne.Mode, ne.UID, ne.GID, ne.Group = en.Mode, en.UID, en.GID, en.Group

@@ -326,6 +326,9 @@ func (e *Engine) flushLoads(s *secondary) {
 		job := &Job{ID: JobID(e.jobs.Add(1)), Request: batch[0].request, Promotion: true, Blocks: make([]Transfer, len(batch))}
 		for i, p := range batch {
 			job.Blocks[i] = Transfer{Key: p.key, Size: p.size, Sum: p.sum, File: p.file}
+			if s == e.remote {
+				job.Blocks[i].Attrs.Seq = p.seq
+			}
 		}
 		started := e.opts.Now()
 		job.Done = func(r *Result) { e.loaded(s, batch, r, started) }
@@ -369,6 +372,7 @@ func (e *Engine) loaded(s *secondary, batch []*promotion, r *Result, started tim
 		if o.Status == Loaded {
 			sum.success++
 			sum.bytes += p.size
+			e.learnAttrs(p, o.Attrs)
 			e.finishPromotion(s, p, o)
 			continue
 		}
@@ -425,6 +429,7 @@ func (e *Engine) finishPromotion(s *secondary, p *promotion, o *Outcome) {
 	en.Lookups++ // until the record is written, so that the entry stays
 	e.classifyLocked(p.id, en)
 	e.tierEventLocked(BlockStored, "memory", p.id, "promoted")
+	e.ownDirsLocked(p.id)
 	delete(e.mu.promotions, p.id)
 	p.finished = true
 	later := p.later
@@ -467,7 +472,7 @@ func (e *Engine) retryPromotion(s *secondary, p *promotion, o *Outcome) {
 	bad := o.Status == Absent || errors.Is(o.Err, block.ErrCorrupt)
 	later := o.Status == Absent || errors.Is(o.Err, block.ErrPending)
 	switch {
-	case later && en != nil && !e.mu.closed && (p.asked == 1 || p.asked < maxAsked && p.key != e.keyLocked(p.id)):
+	case later && en != nil && s != e.remote && !e.mu.closed && (p.asked == 1 || p.asked < maxAsked && p.key != e.keyLocked(p.id)):
 		s.again = append(s.again, p)
 		e.mu.Unlock()
 		s.wakeUp()
@@ -513,6 +518,8 @@ func (e *Engine) retryPromotion(s *secondary, p *promotion, o *Outcome) {
 	switch {
 	case en == nil:
 		err = ErrStale
+	case s == e.remote && (bad || later) && e.otherElsewhere(p):
+		err = ErrStale // the name is to be looked up again
 	case err == nil || bad || later:
 		err = &block.Error{Op: "promote", Tier: s.opts.Name, Key: p.key, Err: block.ErrNotFound}
 	}
@@ -556,6 +563,9 @@ func (e *Engine) failPromotion(p *promotion, err error) {
 		delete(e.mu.promotions, p.id)
 	}
 	delete(e.mu.orphans, p)
+	if e.mu.ix.Valid(p.id) {
+		e.settleRemoteLocked(p.id, e.mu.ix.At(p.id), &g)
+	}
 	e.mu.summary.FailedKeys++
 	p.err, p.finished = err, true
 	later := p.later

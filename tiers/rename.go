@@ -3,7 +3,11 @@ package tiers
 import (
 	"context"
 	"errors"
+	"math"
+	"os"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/index"
@@ -25,6 +29,9 @@ const renameTries = 16
 // file that is being written to a name that is not temporary commits it, with
 // the bytes written so far; later writes through its open handles still land.
 //
+// A block that only other nodes have is fetched first. A directory that others have,
+// too, cannot be renamed: EXDEV, upon which mv copies.
+//
 // It fails with ErrNotFound, ErrExist, ErrIsDir, ErrNotDir, ErrNotEmpty, ErrLoop,
 // ErrReserved, ErrInvalid, ErrNameTooLong, ErrPoisoned, ErrNoSpace, ErrQuota.
 //
@@ -38,7 +45,15 @@ func (e *Engine) Rename(ctx context.Context, o RenameOptions) error {
 		if f == nil && e.populated(id) {
 			announceWait(ctx) // the record of everything below it is written anew
 		}
+		unpin := func() {}
+		if e.remote != nil && f == nil {
+			if unpin, err = e.bringHere(ctx, id); err != nil {
+				e.Forget(id, 1)
+				return err
+			}
+		}
 		again, err := e.tryRename(id, f, &o)
+		unpin()
 		if err == nil && !again && f != nil {
 			err = e.renamed(ctx, id, f)
 		}
@@ -47,6 +62,36 @@ func (e *Engine) Rename(ctx context.Context, o RenameOptions) error {
 			return err
 		}
 	}
+}
+
+// bringHere has what only others have brought into memory, so that it can get another
+// name, and kept there until unpin is called. A directory that others have cannot be
+// renamed for them: it is as if it were on another file system.
+func (e *Engine) bringHere(ctx context.Context, id index.ID) (unpin func(), err error) {
+	e.mu.Lock()
+	en := e.mu.ix.At(id)
+	if !e.mu.ix.Linked(id) {
+		e.mu.Unlock()
+		return func() {}, nil
+	}
+	path := e.mu.ix.Path(id)
+	isDir := en.Mode&modeType == modeDir
+	only := e.hollowLocked(id, en) && en.Tiers == e.remote.bit
+	e.mu.Unlock()
+	switch {
+	case isDir:
+		if _, ok := e.far.Locate(path); ok {
+			return nil, os.NewSyscallError("rename", unix.EXDEV)
+		}
+	case only:
+		switch err := e.promote(ctx, id, false); {
+		case err == nil:
+			return func() { e.CloseRead(id) }, nil
+		case !errors.Is(err, ErrStale): // else somebody else has brought it, or it is gone, which shows
+			return nil, missError(err)
+		}
+	}
+	return func() {}, nil
 }
 
 // populated reports whether a directory has anything in it.
@@ -142,6 +187,9 @@ func (e *Engine) renameVersionLocked(id index.ID, f *File, o *RenameOptions, siz
 	for _, c := range moved {
 		en := e.mu.ix.At(c)
 		en.Lookups++
+		if e.remote != nil && from != to {
+			e.leaveRemoteLocked(en, from+e.mu.ix.Path(c)[len(to):])
+		}
 		if from == to || en.Tiers|en.Storing == 0 && (c == id || en.Flags&flagSynced == 0) {
 			continue
 		}
@@ -232,7 +280,7 @@ func (e *Engine) renameLocked(id index.ID, f *File, o *RenameOptions, size, mtim
 		return block.ErrLoop
 	}
 	k := nameKey{o.NewParent, o.NewName}
-	target := ix.Lookup(k.parent, k.name)
+	target := e.findLocked(k.parent, k.name)
 	if target == id {
 		return nil
 	}
@@ -253,6 +301,7 @@ func (e *Engine) renameLocked(id index.ID, f *File, o *RenameOptions, size, mtim
 	switch temp := e.isTempLocked(k.parent, k.name); {
 	case isDir:
 		e.renamedDirLocked(id, en)
+		e.renamedLocked(DirRenamed, id, en, old, g)
 		e.shrinkLocked(e.mu.groups[e.groupOfLocked(id, "")], g)
 		return nil
 	case en.Flags&flagUncommitted != 0 && !temp:
@@ -264,9 +313,7 @@ func (e *Engine) renameLocked(id index.ID, f *File, o *RenameOptions, size, mtim
 			en.Flags |= flagTemp
 		}
 		if en.Flags&flagUncommitted == 0 {
-			from, _ := block.ParseKey(old)
-			to, _ := block.ParseKey(ix.Path(id))
-			e.events.add(Event{Time: time.Unix(0, en.Ctime), Kind: BlockRenamed, Key: to, From: from, Size: en.Size})
+			e.renamedLocked(BlockRenamed, id, en, old, g)
 			e.retargetLocked(id, id, was, en.Seq)
 			if p := e.mu.promotions[id]; p != nil && p.seq == was {
 				p.seq = en.Seq
@@ -278,6 +325,20 @@ func (e *Engine) renameLocked(id index.ID, f *File, o *RenameOptions, size, mtim
 	}
 	e.classifyLocked(id, en)
 	return nil
+}
+
+// renamedLocked tells of a rename from the path old.
+func (e *Engine) renamedLocked(kind EventKind, id index.ID, en *index.Entry, old string, g *gone) {
+	from, _ := block.ParseKey(old)
+	to, _ := block.ParseKey(e.mu.ix.Path(id))
+	e.events.add(Event{Time: time.Unix(0, en.Ctime), Kind: kind, Key: to, From: from, Size: en.Size})
+	if e.remote != nil {
+		g.graves = append(g.graves, Grave{Path: old, Dir: kind == DirRenamed, Seq: en.Seq})
+		if kind == BlockRenamed {
+			e.publishedLocked(id, en, math.MaxUint64, g)
+		}
+		e.ownDirsLocked(id)
+	}
 }
 
 // moveNameLocked gives id the new name, and takes it from target, 0 if nobody has it.

@@ -166,6 +166,7 @@ func (q *fifo[T]) pop() T {
 func (o *Options) checkSecondaries() []error {
 	var errs []error
 	names := map[string]bool{"memory": true}
+	remotes := 0
 	if len(o.Secondaries) > maxSecondaries {
 		errs = append(errs, fmt.Errorf("%d secondary tiers: at most %d", len(o.Secondaries), maxSecondaries))
 	}
@@ -189,6 +190,12 @@ func (o *Options) checkSecondaries() []error {
 			errs = append(errs, fmt.Errorf("secondary tier %q: queue of %d bytes", s.Name, s.QueueBytes))
 		}
 		names[s.Name] = true
+		if _, ok := s.Tier.(Remote); ok {
+			remotes++
+		}
+	}
+	if remotes > 1 {
+		errs = append(errs, fmt.Errorf("%d tiers of other nodes: at most one", remotes))
 	}
 	return errs
 }
@@ -199,6 +206,9 @@ func (e *Engine) addSecondaries() {
 		s := &secondary{opts: o, tier: o.Tier, n: i, bit: 1 << i, wake: make(chan struct{}, 1), busy: map[block.Key]struct{}{}, naming: map[block.Key]int{}}
 		s.syncer, _ = o.Tier.(Syncer)
 		s.recorder, _ = o.Tier.(Recorder)
+		if far, ok := o.Tier.(Remote); ok {
+			e.remote, e.far = s, far
+		}
 		s.stats.Name, s.stats.QueueLimitBytes = o.Name, o.QueueBytes
 		if o.SecondHit {
 			s.seen = newSeenFilter()
@@ -261,11 +271,21 @@ func (e *Engine) mayEvictLocked(s *secondary, key block.Key, g *gone) bool {
 // was the last one, the name goes.
 func (e *Engine) forgetCopyLocked(s *secondary, id index.ID, en *index.Entry, reason string, g *gone) {
 	hollow := e.hollowLocked(id, en)
-	en.Tiers &^= s.bit
+	e.clearTiersLocked(id, en, s.bit)
 	e.tierEventLocked(BlockEvicted, s.opts.Name, id, reason)
 	if hollow && en.Tiers == 0 {
 		e.dropNameLocked(id, en, BlockRemoved, reason, g)
+	} else if hollow {
+		e.settleRemoteLocked(id, en, g)
 	}
+}
+
+// clearTiersLocked takes note that some tiers do not have a block any more.
+func (e *Engine) clearTiersLocked(id index.ID, en *index.Entry, bits uint16) {
+	if e.remote != nil && en.Tiers&bits&e.remote.bit != 0 {
+		e.far.Unwatch(e.keyLocked(id))
+	}
+	en.Tiers &^= bits
 }
 
 // Lost implements Host.
@@ -274,7 +294,10 @@ func (h *host) Lost(key block.Key, err error) {
 	var g gone
 	e.mu.Lock()
 	if id := e.mu.ix.Walk(key.Path()); id != 0 {
-		if en := e.mu.ix.At(id); en.Tiers&h.s.bit != 0 && (h.s.naming[key] > 0 || h.s.moving > 0) {
+		parent := e.mu.ix.Parent(id)
+		if en := e.mu.ix.At(id); en.Mode&modeType == modeDir {
+			e.lostDirLocked(id, en, &g)
+		} else if en.Tiers&h.s.bit != 0 && (h.s.naming[key] > 0 || h.s.moving > 0) {
 			// Which block it was shows when the tier is told of the present one.
 			attrs := e.attrsLocked(id, en)
 			h.s.queueKeyedLocked(keyedOp{key: key, to: key, attrs: &attrs, id: id})
@@ -287,6 +310,9 @@ func (h *host) Lost(key block.Key, err error) {
 			if e.mu.ix.Valid(id) && e.mu.ix.Linked(id) && reason == "corrupt" {
 				e.cascadeToLocked(h.s, id, en) // memory still has it
 			}
+		}
+		if h.s == e.remote {
+			e.settleLostLocked(parent, &g)
 		}
 	}
 	e.mu.Unlock()
@@ -359,11 +385,12 @@ func (e *Engine) removeCopiesLocked(id index.ID, en *index.Entry) {
 	}
 	key := e.keyLocked(id)
 	for _, s := range e.tiers {
-		if bits&s.bit != 0 {
+		if bits&s.bit != 0 && s != e.remote { // a grave does that
 			s.queueKeyedLocked(keyedOp{key: key})
 		}
 	}
-	en.Tiers, en.Storing = 0, 0
+	e.clearTiersLocked(id, en, en.Tiers)
+	en.Storing = 0
 	en.Flags &^= flagSynced
 }
 
@@ -396,7 +423,11 @@ func (e *Engine) updateCopiesLocked(id index.ID, en *index.Entry, from block.Key
 	}
 	to, attrs := e.keyLocked(id), e.attrsLocked(id, en)
 	for _, s := range e.tiers {
-		if bits&s.bit != 0 {
+		if s == e.remote {
+			if from != to {
+				e.leaveRemoteLocked(en, from.Path())
+			}
+		} else if bits&s.bit != 0 {
 			s.queueKeyedLocked(keyedOp{key: from, to: to, attrs: &attrs, id: id})
 		}
 	}

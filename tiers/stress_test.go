@@ -501,7 +501,7 @@ func follow(told map[string]*copies, ev tiers.Event) {
 		if delete(c.tiers, ev.Tier); len(c.tiers) == 0 {
 			delete(told, name)
 		}
-	default:
+	case tiers.BlockRemoved:
 		delete(told, name)
 	}
 }

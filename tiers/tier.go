@@ -113,8 +113,10 @@ type Transfer struct {
 	Size int64 // bytes, exact
 	// Sum is the checksum of the bytes. If it is not Valid, a Store computes it and
 	// reports it, and a Load takes the one that the tier has recorded.
-	Sum   block.Checksum
-	Attrs Attrs // Store only: kept with the block
+	Sum block.Checksum
+	// Attrs is kept with the block by a Store. A Load from a Remote tier has the Seq of
+	// the version that is wanted, and no other field.
+	Attrs Attrs
 	// Volatile: the file may change while it is stored. What is stored must be one
 	// reading of it, with the checksum of that reading.
 	Volatile bool
@@ -166,6 +168,7 @@ type Outcome struct {
 	Bytes  int64          // bytes moved; 0 unless Stored or Loaded
 	Sum    block.Checksum // Loaded and Stored: of the bytes
 	Err    error          // Failed, or Skipped and not held: one of the block kinds, wrapped in *block.Error
+	Attrs  *Attrs         // Loaded from a Remote tier: what the holder has recorded; else nil
 }
 
 // Result completes a job.

@@ -42,6 +42,9 @@ type world struct {
 	e     *tiers.Engine
 	event uint64 // next to be read
 	later bool   // open by OpenHot and OpenLater instead of OpenRead
+
+	hold bool       // keep the references to directories, as the kernel does
+	held []index.ID // those
 }
 
 // sameProcess implements tiers.Options.SameProcess.
@@ -138,15 +141,25 @@ func (w *world) lookup(tid uint32, name string) (tiers.Attr, error) {
 
 func (w *world) forget(id index.ID) { w.e.Forget(id, 1) }
 
-// parent returns the directory of a path. Directories keep their ids while they
-// have names, so the reference is given back at once.
+// letGo gives back the references to directories.
+func (w *world) letGo() {
+	for _, id := range w.held {
+		w.forget(id)
+	}
+	w.held = nil
+}
+
+// parent returns the directory of a path. Directories of this node keep their ids while
+// they have names, so the reference is given back at once, unless w.hold is set.
 func (w *world) parent(name string) (index.ID, error) {
 	dir := path.Dir(name)
 	if dir == "." {
 		dir = ""
 	}
 	a, err := w.lookup(1, dir)
-	if err == nil {
+	if err == nil && w.hold {
+		w.held = append(w.held, a.ID)
+	} else if err == nil {
 		w.forget(a.ID)
 	}
 	return a.ID, err
@@ -353,7 +366,7 @@ func (w *world) rmdir(name string) error {
 	if err != nil {
 		return err
 	}
-	return w.e.Rmdir(dir, path.Base(name))
+	return w.e.Rmdir(context.Background(), dir, path.Base(name))
 }
 
 // rename holds both names while it runs, as the kernel does.
@@ -414,7 +427,9 @@ func (w *world) news() []string {
 			w.t.Fatalf("events from %d: missed %d, %v", w.event, missed, err)
 		}
 		for _, ev := range buf[:n] {
-			out = append(out, describe(ev))
+			if ev.Kind < tiers.BlockChanged { // the rest is not what scripts are about
+				out = append(out, describe(ev))
+			}
 		}
 		w.event += uint64(n)
 	}

@@ -1,0 +1,401 @@
+package tiers_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/tiertest"
+)
+
+// crowd is some engines, each of which is the Remote tier of the others: the smallest
+// cluster. What one has or removes, the others know after tell.
+type crowd struct {
+	t     *testing.T
+	nodes []*node
+}
+
+// node is one engine of a crowd, and what it knows of the others.
+type node struct {
+	*world
+	n     int
+	crowd *crowd
+	host  tiers.Host
+	disk  *tiertest.Reference
+
+	event uint64 // of its log, next to tell
+
+	mu      sync.Mutex
+	known   []map[string]tiers.Located // by node: what it has told
+	graves  map[string]uint64
+	untold  []tiers.Grave // of its own
+	watched map[string]bool
+	lost    []string // watched, and gone
+	loads   int
+	deaf    map[int]bool // nodes from which it cannot fetch
+}
+
+// newCrowd starts n engines with the same options and a disk tier each.
+func newCrowd(t *testing.T, n int, o tiers.Options) *crowd {
+	c := &crowd{t: t}
+	for i := range n {
+		nd := &node{n: i, crowd: c, known: make([]map[string]tiers.Located, n), graves: map[string]uint64{}, watched: map[string]bool{}, deaf: map[int]bool{}}
+		nd.disk = tiertest.NewReference(t, tiertest.ReferenceOptions{})
+		o := o
+		o.Secondaries = append(slices.Clone(o.Secondaries),
+			tiers.SecondaryOptions{Name: "disk", Tier: nd.disk, Cascade: tiers.CascadeOff},
+			tiers.SecondaryOptions{Name: "peer", Tier: &far{nd}, Cascade: tiers.CascadeOff})
+		nd.world = open(t, shmDir(t), o)
+		nd.hold = true
+		nd.event = nd.e.Events().Next()
+		c.nodes = append(c.nodes, nd)
+	}
+	return c
+}
+
+func (c *crowd) close() {
+	for _, nd := range c.nodes {
+		nd.letGo()
+		nd.close(false)
+	}
+}
+
+// tell passes on what has happened, until there is nothing more.
+func (c *crowd) tell() {
+	for again := true; again; {
+		again = false
+		for _, nd := range c.nodes {
+			again = nd.tellOthers() || again
+		}
+		for _, nd := range c.nodes {
+			again = nd.tellLost() || again
+		}
+	}
+}
+
+// tellOthers tells the others what this node has done.
+func (nd *node) tellOthers() (news bool) {
+	log := nd.e.Events()
+	for nd.event < log.Next() {
+		news = true
+		var buf [64]tiers.Event
+		n, missed, err := log.Read(context.Background(), nd.event, buf[:])
+		if err != nil || missed > 0 {
+			nd.t.Fatalf("events: missed %d, %v", missed, err)
+		}
+		nd.event += uint64(n)
+		for _, ev := range buf[:n] {
+			for _, key := range []block.Key{ev.Key, ev.From} {
+				if key != (block.Key{}) {
+					nd.tellPath(key.Path())
+				}
+			}
+			if ev.Kind == tiers.DirRenamed {
+				nd.tellAll()
+			}
+		}
+	}
+	nd.mu.Lock()
+	untold := nd.untold
+	nd.untold = nil
+	nd.mu.Unlock()
+	for _, g := range untold {
+		news = true
+		for _, other := range nd.crowd.nodes {
+			if other != nd {
+				other.bury(g)
+				other.e.Supersede(g.Path, g.Dir, g.Seq)
+			}
+		}
+	}
+	return news
+}
+
+// tellAll tells anew of all that this node has.
+func (nd *node) tellAll() {
+	all := map[string]tiers.Located{}
+	err := nd.e.Holdings(context.Background(), func(h *tiers.Holding) error {
+		all[h.Path] = located(h)
+		return nil
+	})
+	if err != nil {
+		nd.t.Fatal(err)
+	}
+	for _, other := range nd.crowd.nodes {
+		for p := range all {
+			other.hear(nd.n, p, all[p], true)
+		}
+		other.mu.Lock()
+		stale := slices.DeleteFunc(slices.Collect(maps.Keys(other.known[nd.n])), func(p string) bool { _, ok := all[p]; return ok })
+		other.mu.Unlock()
+		for _, p := range stale {
+			other.hear(nd.n, p, tiers.Located{}, false)
+		}
+	}
+}
+
+func (nd *node) tellPath(p string) {
+	h, ok := nd.e.Holding(p)
+	for _, other := range nd.crowd.nodes {
+		other.hear(nd.n, p, located(&h), ok)
+	}
+}
+
+func located(h *tiers.Holding) tiers.Located {
+	return tiers.Located{Seq: h.Seq, Size: h.Size, Mode: h.Mode, UID: h.UID, GID: h.GID, Mtime: h.Mtime}
+}
+
+// hear takes note of what node from has.
+func (nd *node) hear(from int, p string, l tiers.Located, has bool) {
+	if from == nd.n {
+		return
+	}
+	nd.mu.Lock()
+	defer nd.mu.Unlock()
+	if nd.known[from] == nil {
+		nd.known[from] = map[string]tiers.Located{}
+	}
+	if has && l.Seq >= nd.graves[p] {
+		nd.known[from][p] = l
+		return
+	}
+	delete(nd.known[from], p)
+	nd.checkLostLocked(p)
+}
+
+func (nd *node) checkLostLocked(p string) {
+	if _, _, ok := nd.bestLocked(p); !ok && nd.watched[p] {
+		delete(nd.watched, p)
+		nd.lost = append(nd.lost, p)
+	}
+}
+
+func (nd *node) bury(g tiers.Grave) {
+	nd.mu.Lock()
+	defer nd.mu.Unlock()
+	nd.graves[g.Path] = max(nd.graves[g.Path], g.Seq)
+	for _, m := range nd.known {
+		if l, ok := m[g.Path]; ok && l.Seq < g.Seq {
+			delete(m, g.Path)
+		}
+	}
+	nd.checkLostLocked(g.Path)
+}
+
+// tellLost tells the engine of what it watched.
+func (nd *node) tellLost() (news bool) {
+	nd.mu.Lock()
+	lost := nd.lost
+	nd.lost = nil
+	nd.mu.Unlock()
+	for _, p := range lost {
+		key, _ := block.ParseKey(p)
+		nd.host.Lost(key, block.ErrUnavailable)
+	}
+	return len(lost) > 0
+}
+
+// bestLocked returns who has the latest version of a path.
+func (nd *node) bestLocked(p string) (from int, best tiers.Located, ok bool) {
+	for n, m := range nd.known {
+		if l, has := m[p]; has && (!ok || l.Seq > best.Seq) {
+			from, best, ok = n, l, true
+		}
+	}
+	return from, best, ok
+}
+
+// far is the tier of a node's others.
+type far struct{ nd *node }
+
+var (
+	_ tiers.Remote = (*far)(nil)
+	_ tiers.Hosted = (*far)(nil)
+)
+
+func (f *far) SetHost(h tiers.Host) { f.nd.host = h }
+
+func (f *far) Lookup(_ context.Context, keys []block.Key, out []tiers.Presence) error {
+	for i, k := range keys {
+		out[i] = tiers.Miss
+		if _, ok := f.Locate(k.Path()); ok {
+			out[i] = tiers.Hit
+		}
+	}
+	return nil
+}
+
+func (f *far) Locate(p string) (tiers.Located, bool) {
+	f.nd.mu.Lock()
+	defer f.nd.mu.Unlock()
+	_, l, ok := f.nd.bestLocked(p)
+	return l, ok
+}
+
+func (f *far) Watch(key block.Key) {
+	f.nd.mu.Lock()
+	defer f.nd.mu.Unlock()
+	f.nd.watched[key.Path()] = true
+	f.nd.checkLostLocked(key.Path())
+}
+
+func (f *far) Unwatch(key block.Key) {
+	f.nd.mu.Lock()
+	defer f.nd.mu.Unlock()
+	delete(f.nd.watched, key.Path())
+}
+
+func (f *far) Bury(graves []tiers.Grave) {
+	for _, g := range graves {
+		f.nd.bury(g)
+	}
+	f.nd.mu.Lock()
+	defer f.nd.mu.Unlock()
+	f.nd.untold = append(f.nd.untold, graves...)
+}
+
+func (f *far) List(_ context.Context, dir string, fn func(string, *tiers.Located) bool) error {
+	for _, other := range f.nd.crowd.nodes {
+		if other == f.nd {
+			continue
+		}
+		list, _ := other.e.HoldingsIn(dir, "", 1<<20)
+		for i := range list {
+			l := located(&list[i])
+			if !fn(path.Base(list[i].Path), &l) {
+				return nil
+			}
+		}
+	}
+	return nil
+}
+
+func (f *far) Store(job *tiers.Job) {
+	r := &tiers.Result{Job: job.ID, Outcomes: make([]tiers.Outcome, len(job.Blocks))}
+	for i, b := range job.Blocks {
+		r.Outcomes[i] = tiers.Outcome{Key: b.Key, Status: tiers.Skipped, Err: block.ErrUnavailable}
+	}
+	go job.Done(r)
+}
+
+// Load fetches from whoever has the wanted version.
+func (f *far) Load(job *tiers.Job) {
+	f.nd.mu.Lock()
+	f.nd.loads++
+	f.nd.mu.Unlock()
+	go func() { // ends with the job
+		r := &tiers.Result{Job: job.ID, Outcomes: make([]tiers.Outcome, len(job.Blocks))}
+		for i := range job.Blocks {
+			r.Outcomes[i] = f.fetch(&job.Blocks[i])
+		}
+		job.Done(r)
+	}()
+}
+
+func (f *far) fetch(b *tiers.Transfer) tiers.Outcome {
+	o := tiers.Outcome{Key: b.Key, Status: tiers.Absent}
+	for n, other := range f.nd.crowd.nodes {
+		if other == f.nd {
+			continue
+		}
+		f.nd.mu.Lock()
+		deaf := f.nd.deaf[n]
+		f.nd.mu.Unlock()
+		if deaf {
+			o.Status, o.Err = tiers.Failed, &block.Error{Op: "load", Err: block.ErrUnavailable}
+			continue
+		}
+		l, err := other.e.Lend(context.Background(), tiers.LendOptions{Path: b.Key.Path(), Seq: b.Attrs.Seq})
+		if err != nil {
+			continue
+		}
+		defer l.Close()
+		data, err := io.ReadAll(io.NewSectionReader(l.File, 0, l.Size))
+		if err != nil || block.Sum(data) != l.Sum {
+			f.nd.t.Errorf("lent %s: %v, checksum %v of %v", b.Key, err, l.Sum, block.Sum(data))
+		}
+		if _, err := b.File.WriteAt(data, 0); err != nil {
+			f.nd.t.Error(err)
+		}
+		return tiers.Outcome{Key: b.Key, Status: tiers.Loaded, Bytes: l.Size, Sum: l.Sum, Attrs: &tiers.Attrs{
+			Seq: l.Seq, Mode: l.Mode & 0o7777, UID: l.UID, GID: l.GID, Mtime: l.Mtime, Expires: l.Expires,
+		}}
+	}
+	f.nd.mu.Lock() // so that who looks again does not find it again
+	for _, m := range f.nd.known {
+		if l, ok := m[b.Key.Path()]; ok && l.Seq == b.Attrs.Seq && o.Status == tiers.Absent {
+			delete(m, b.Key.Path())
+		}
+	}
+	f.nd.checkLostLocked(b.Key.Path())
+	f.nd.mu.Unlock()
+	return o
+}
+
+func (f *far) Remove([]block.Key) int {
+	f.nd.t.Error("the engine removes blocks of others by graves")
+	return 0
+}
+
+func (f *far) Touch([]block.Key)           {}
+func (f *far) Close(context.Context) error { return nil }
+
+// entries returns the names in the index of a node.
+func (nd *node) entries() string {
+	var all []string
+	var walk func(dir, prefix string)
+	walk = func(dir, prefix string) {
+		list, err := nd.names(90, dir)
+		if err != nil && !errors.Is(err, block.ErrNotFound) {
+			nd.t.Fatal(err)
+		}
+		for _, name := range list {
+			all = append(all, prefix+name)
+			if a, err := nd.e.Resolve(context.Background(), prefix+name); err == nil && a.Mode&0o170000 == 0o040000 {
+				walk(prefix+name, prefix+name+"/")
+			}
+		}
+	}
+	walk("", "")
+	slices.Sort(all)
+	return strings.Join(all, " ")
+}
+
+// reads returns what a node reads under a name: the content, or what the error is.
+func (nd *node) reads(name string) string {
+	data, err := nd.get(10, name)
+	switch {
+	case errors.Is(err, block.ErrNotFound):
+		return "ENOENT"
+	case err != nil:
+		return err.Error()
+	}
+	return string(data)
+}
+
+// everywhere checks what all nodes read under a name.
+func (c *crowd) everywhere(name, want string) {
+	c.t.Helper()
+	for _, nd := range c.nodes {
+		if got := nd.reads(name); got != want {
+			c.t.Errorf("node %d reads %s: %q, want %q", nd.n, name, got, want)
+		}
+	}
+}
+
+// evict evicts what memory has of a name, which another node or the disk has to have.
+func (nd *node) evict(name string) {
+	nd.t.Helper()
+	r, err := nd.e.EvictFrom(context.Background(), tiers.EvictRequest{Tier: "memory", Paths: []string{name}, Force: true})
+	if err != nil || r.Blocks != 1 {
+		nd.t.Errorf("evict %s: %+v, %v", name, r, err)
+	}
+}

@@ -1,0 +1,217 @@
+package tiers
+
+import (
+	"context"
+	"sort"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/index"
+)
+
+// What this node tells others that it has: committed files whose bytes are in memory or
+// on a device of its own, and its own directories. Not the raw files of pinned groups,
+// which change in place, and not what is temporary.
+
+// holdsLocked reports whether an entry is to be told of.
+func (e *Engine) holdsLocked(id index.ID, en *index.Entry) bool {
+	if id == index.Root || !e.mu.ix.Linked(id) || en.Flags&(flagUncommitted|flagTemp) != 0 {
+		return false
+	}
+	far := uint16(0)
+	if e.remote != nil {
+		far = e.remote.bit
+	}
+	if en.Mode&modeType == modeDir {
+		return en.Tiers&far == 0
+	}
+	local := en.Blob != 0 || en.Tiers&^far != 0
+	return local && !e.mu.groups[en.Group].opts.Pinned && !e.expiredLocked(id)
+}
+
+func (e *Engine) holdingLocked(id index.ID, en *index.Entry, path string, h *Holding) {
+	*h = Holding{
+		Path: path, Seq: en.Seq, Size: en.Size, Mode: en.Mode, UID: en.UID, GID: en.GID,
+		Mtime: en.Mtime, Expires: en.Expires, Pinned: en.Flags&flagPinned != 0, Memory: en.Blob != 0,
+	}
+	if en.Flags&flagSum != 0 {
+		h.Sum = block.Checksum{Sum: en.Sum, Valid: true}
+	}
+	if en.Mode&modeType == modeDir {
+		h.Size, h.Memory = 0, false
+	}
+}
+
+// Holding returns what this node has of a path; false: nothing, or not complete.
+func (e *Engine) Holding(path string) (Holding, bool) {
+	var h Holding
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	id := e.mu.ix.Walk(path)
+	if id == 0 {
+		return h, false
+	}
+	en := e.mu.ix.At(id)
+	if !e.holdsLocked(id, en) {
+		return h, false
+	}
+	e.holdingLocked(id, en, path, &h)
+	if en.Mode&modeType != modeDir {
+		h.Dirs = e.attrsLocked(id, en).Dirs
+	}
+	return h, true
+}
+
+// Holdings calls fn for all that this node has, directories before what is in them,
+// until it fails, and returns its error. It holds no lock meanwhile; what changes
+// meanwhile may be told in its old state or left out, but what stays is told. Dirs is
+// not set. h is valid until fn returns.
+func (e *Engine) Holdings(ctx context.Context, fn func(h *Holding) error) error {
+	dirs := []index.ID{index.Root}
+	var batch []Holding
+	for len(dirs) > 0 {
+		dir := dirs[len(dirs)-1]
+		dirs = dirs[:len(dirs)-1]
+		var after uint64
+		var hint index.ID
+		for {
+			batch, dirs, after, hint = e.holdingsOf(dir, after, hint, batch[:0], dirs)
+			for i := range batch {
+				if err := fn(&batch[i]); err != nil {
+					return err
+				}
+			}
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if hint == 0 {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// holdingsOf appends to batch what this node has in a directory after a cookie, and to
+// dirs the directories there. The last is 0 if that was all.
+func (e *Engine) holdingsOf(dir index.ID, after uint64, hint index.ID, batch []Holding, dirs []index.ID) ([]Holding, []index.ID, uint64, index.ID) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	ix := e.mu.ix
+	if !ix.Valid(dir) || ix.At(dir).Mode&modeType != modeDir || dir != index.Root && !ix.Linked(dir) {
+		return batch, dirs, 0, 0
+	}
+	n := 0
+	last := index.ID(0)
+	path := append(ix.AppendPath(nil, dir), '/')
+	if dir == index.Root {
+		path = path[:0]
+	}
+	ix.ReadDir(dir, after, hint, func(id index.ID, en *index.Entry, cookie uint64) bool {
+		if n == readdirBatch {
+			last = hint
+			return false
+		}
+		n++
+		after, hint = cookie, id
+		if en.Mode&modeType == modeDir {
+			dirs = append(dirs, id)
+		}
+		if e.holdsLocked(id, en) {
+			batch = append(batch, Holding{})
+			e.holdingLocked(id, en, string(path)+ix.Name(id), &batch[len(batch)-1])
+		}
+		return true
+	})
+	return batch, dirs, after, last
+}
+
+// HoldingsIn returns up to limit of what this node has in a directory, whose names come
+// after the given one, in ascending order, and whether there are more. Dirs is not set.
+func (e *Engine) HoldingsIn(dir, after string, limit int) (list []Holding, more bool) {
+	e.mu.Lock()
+	id := e.mu.ix.Walk(dir)
+	e.mu.Unlock()
+	if id == 0 {
+		return nil, false
+	}
+	names := nameHeap{limit: limit + 1}
+	var cookie uint64
+	var hint index.ID
+	for {
+		if cookie, hint = e.namesAfter(id, cookie, hint, after, &names); hint == 0 {
+			break
+		}
+	}
+	sort.Strings(names.names)
+	if more = len(names.names) > limit; more {
+		names.names = names.names[:limit]
+	}
+	prefix := ""
+	if dir != "" {
+		prefix = dir + "/"
+	}
+	for _, name := range names.names {
+		if h, ok := e.Holding(prefix + name); ok {
+			list = append(list, h)
+		}
+	}
+	return list, more
+}
+
+// namesAfter collects names of a directory that this node has, from a cookie on. The
+// second result is 0 if those were all.
+func (e *Engine) namesAfter(dir index.ID, cookie uint64, hint index.ID, after string, names *nameHeap) (uint64, index.ID) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	ix := e.mu.ix
+	if !ix.Valid(dir) || ix.At(dir).Mode&modeType != modeDir {
+		return 0, 0
+	}
+	n, last := 0, index.ID(0)
+	ix.ReadDir(dir, cookie, hint, func(id index.ID, en *index.Entry, c uint64) bool {
+		if n == readdirBatch {
+			last = hint
+			return false
+		}
+		n++
+		cookie, hint = c, id
+		if name := ix.Name(id); name > after && e.holdsLocked(id, en) {
+			names.add(name)
+		}
+		return true
+	})
+	return cookie, last
+}
+
+// nameHeap keeps the first names, in their order, of those that are added.
+type nameHeap struct {
+	limit int
+	names []string // a heap with the last of them on top, once it is full
+}
+
+func (h *nameHeap) add(name string) {
+	if len(h.names) < h.limit {
+		h.names = append(h.names, name)
+		for i := len(h.names) - 1; i > 0 && h.names[(i-1)/2] < h.names[i]; i = (i - 1) / 2 {
+			h.names[i], h.names[(i-1)/2] = h.names[(i-1)/2], h.names[i]
+		}
+		return
+	}
+	if h.limit == 0 || name >= h.names[0] {
+		return
+	}
+	h.names[0] = name
+	for i := 0; ; {
+		big := i
+		for c := 2*i + 1; c <= 2*i+2 && c < len(h.names); c++ {
+			if h.names[c] > h.names[big] {
+				big = c
+			}
+		}
+		if big == i {
+			return
+		}
+		h.names[i], h.names[big] = h.names[big], h.names[i]
+		i = big
+	}
+}

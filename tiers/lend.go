@@ -1,0 +1,220 @@
+package tiers
+
+import (
+	"context"
+	"errors"
+	"math/bits"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/index"
+)
+
+const (
+	// lendWait bounds the wait for the kernel to release the handles of a block that was
+	// committed a moment ago.
+	lendWait = time.Second
+
+	// maxStreamBytes bounds the blocks that are lent from a file of their own, because
+	// memory is short.
+	maxStreamBytes = 256 << 20
+)
+
+// Lend holds a block for somebody outside, with its checksum computed. What is not in
+// memory is promoted; while memory is short of room, it is read into a file that goes
+// with the loan, so that what others want does not drive out what this node needs. Lend
+// blocks on a device in either case. It fails with ErrNotFound, ErrPending if it is being
+// written or on its way, ErrNoSpace if there is no room for either, or ctx's error.
+func (e *Engine) Lend(ctx context.Context, o LendOptions) (*Lent, error) {
+	deadline := e.opts.Now().Add(lendWait)
+	for {
+		l, id, space, err := e.lendHot(&o)
+		switch {
+		case errors.Is(err, ErrHollow):
+			return e.lendHollow(ctx, &o, id)
+		case err == nil:
+			return e.lendSummed(l, id)
+		case space == nil:
+			return nil, err
+		}
+		left := deadline.Sub(e.opts.Now())
+		if left <= 0 {
+			return nil, err
+		}
+		if err := waitSpace(ctx, space, left); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// lendHot lends a block that is in memory. It fails with ErrHollow if it is not, and
+// with a channel to wait on if the block may yet be changed through a handle.
+func (e *Engine) lendHot(o *LendOptions) (*Lent, index.ID, <-chan struct{}, error) {
+	e.mu.Lock()
+	id := e.mu.ix.Walk(o.Path)
+	var en *index.Entry
+	if id != 0 {
+		en = e.mu.ix.At(id)
+	}
+	if id == 0 || en.Mode&modeType == modeDir || !e.holdsLocked(id, en) || o.Seq != 0 && en.Seq != o.Seq {
+		e.mu.Unlock()
+		return nil, 0, nil, block.ErrNotFound
+	}
+	if f := e.mu.files[id]; f != nil && f.writers > 0 && !f.shared {
+		space := e.mu.space
+		e.mu.Unlock()
+		return nil, id, space, block.ErrPending
+	}
+	if en.Blob == 0 {
+		e.mu.Unlock()
+		return nil, id, nil, ErrHollow
+	}
+	l := &Lent{}
+	e.holdingLocked(id, en, o.Path, &l.Holding)
+	l.Dirs = e.attrsLocked(id, en).Dirs
+	blob := BlobID(en.Blob)
+	en.Opens++
+	if en.Opens == 1 {
+		e.classifyLocked(id, en)
+	}
+	if en.Flags&flagPolicy != 0 {
+		e.orderLocked(e.mu.groups[en.Group]).Touch(uint32(id))
+	}
+	e.mu.Unlock()
+	file, err := e.primary.Open(blob)
+	if err != nil {
+		e.CloseRead(id)
+		return nil, id, nil, err
+	}
+	l.File = file
+	l.close = func() {
+		file.Close()
+		e.CloseRead(id)
+	}
+	return l, id, nil, nil
+}
+
+// lendSummed sees to the checksum of what is lent.
+func (e *Engine) lendSummed(l *Lent, id index.ID) (*Lent, error) {
+	if l.Sum.Valid {
+		return l, nil
+	}
+	sum, err := e.Checksum(id)
+	if err != nil {
+		l.Close()
+		return nil, err
+	}
+	l.Sum = sum
+	return l, nil
+}
+
+// lendHollow lends a block that only a device of this node has.
+func (e *Engine) lendHollow(ctx context.Context, o *LendOptions, id index.ID) (*Lent, error) {
+	e.mu.Lock()
+	if !e.mu.ix.Valid(id) || !e.hollowLocked(id, e.mu.ix.At(id)) {
+		e.mu.Unlock()
+		return nil, block.ErrPending // it has just changed
+	}
+	en := e.mu.ix.At(id)
+	roomy := float64(e.mu.usedBytes+chargeOf(en.Size)) <= e.opts.HighWatermark*float64(e.opts.CapacityBytes)
+	e.mu.Unlock()
+	if !roomy {
+		return e.lendStream(ctx, o)
+	}
+	if err := e.promote(ctx, id, false); err != nil {
+		return nil, missError(err)
+	}
+	defer e.CloseRead(id) // what promote pinned it with
+	l, again, _, err := e.lendHot(o)
+	if err != nil {
+		return nil, missError(err)
+	}
+	return e.lendSummed(l, again)
+}
+
+// lendStream reads a block from a device into a file of its own.
+func (e *Engine) lendStream(ctx context.Context, o *LendOptions) (*Lent, error) {
+	e.mu.Lock()
+	id := e.mu.ix.Walk(o.Path)
+	if id == 0 || !e.hollowLocked(id, e.mu.ix.At(id)) {
+		e.mu.Unlock()
+		return nil, block.ErrPending
+	}
+	en := e.mu.ix.At(id)
+	l := &Lent{}
+	e.holdingLocked(id, en, o.Path, &l.Holding)
+	l.Dirs = e.attrsLocked(id, en).Dirs
+	have := en.Tiers
+	if e.remote != nil {
+		have &^= e.remote.bit
+	}
+	charge := chargeOf(en.Size)
+	if have == 0 || e.mu.streamBytes+charge > maxStreamBytes {
+		e.mu.Unlock()
+		return nil, block.ErrNoSpace
+	}
+	e.mu.streamBytes += charge
+	e.mu.Unlock()
+	free := func() {
+		e.mu.Lock()
+		e.mu.streamBytes -= charge
+		e.mu.Unlock()
+	}
+	file, err := memoryFile()
+	if err != nil {
+		free()
+		return nil, err
+	}
+	l.File = file
+	l.close = func() {
+		file.Close()
+		free()
+	}
+	if err := e.streamFrom(ctx, e.tiers[bits.TrailingZeros16(have)], l); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// streamFrom has a tier load what is lent. It closes l if it fails, when nothing writes to
+// the file any more.
+func (e *Engine) streamFrom(ctx context.Context, s *secondary, l *Lent) error {
+	key, err := block.ParseKey(l.Path)
+	if err != nil {
+		l.Close()
+		return err
+	}
+	done := make(chan *Outcome, 1)
+	s.tier.Load(&Job{
+		ID: JobID(e.jobs.Add(1)), Promotion: true,
+		Blocks: []Transfer{{Key: key, Size: l.Size, Sum: l.Sum, File: l.File}},
+		Done:   func(r *Result) { done <- &r.Outcomes[0] },
+	})
+	select {
+	case o := <-done:
+		if o.Status == Loaded {
+			l.Sum = o.Sum
+			return nil
+		}
+		l.Close()
+		return missError(errors.Join(block.ErrNotFound, o.Err))
+	case <-ctx.Done():
+		go func() { // ends when the tier has dealt with the job
+			<-done
+			l.Close()
+		}()
+		return ctx.Err()
+	}
+}
+
+// memoryFile returns a file in memory without a name.
+func memoryFile() (*os.File, error) {
+	fd, err := unix.MemfdCreate("kvfs-stream", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("memfd_create", err)
+	}
+	return os.NewFile(uintptr(fd), "kvfs-stream"), nil
+}

@@ -1,0 +1,85 @@
+package tiers
+
+import (
+	"context"
+	"os"
+
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// Remote is the ability of a tier to hold blocks that this engine never gave it: those
+// of other nodes. The engine has no entries for them until somebody asks for their
+// names; at most one secondary tier has it.
+//
+// None of its methods blocks, but List. Locate, Watch and Unwatch are called with
+// Engine.mu held, so that no method of the engine or its Host may be called from within.
+type Remote interface {
+	Tier
+
+	// Locate tells what a path below the mount means elsewhere. It answers from memory.
+	Locate(path string) (Located, bool)
+
+	// Watch has Host.Lost called once with ErrUnavailable when nobody elsewhere holds the
+	// block or directory, or when that is so already. Unwatch ends that; it does nothing
+	// for what is not watched.
+	Watch(key block.Key)
+	Unwatch(key block.Key)
+
+	// Bury makes void, everywhere, all versions of some names below a number each.
+	Bury(graves []Grave)
+
+	// List calls fn for each name that others hold in a directory, in any order, possibly
+	// several times for one, until it returns false. It blocks on the network, at most as
+	// long as ctx, and reports what could not be reached only if nothing could.
+	List(ctx context.Context, dir string, fn func(name string, l *Located) bool) error
+}
+
+// Located is what a path means elsewhere: the attributes of its latest version.
+type Located struct {
+	Seq   uint64
+	Size  int64  // bytes
+	Mode  uint32 // type and permission bits, as st_mode
+	UID   uint32
+	GID   uint32
+	Mtime int64 // nanoseconds since the epoch
+}
+
+// Grave says that the versions of a name below Seq are void.
+type Grave struct {
+	Path string
+	Dir  bool
+	Seq  uint64
+}
+
+// Holding is what this node itself has of a name: in memory, or in a secondary tier
+// that is not Remote.
+type Holding struct {
+	Path    string
+	Seq     uint64
+	Size    int64          // bytes
+	Sum     block.Checksum // if it was computed
+	Mode    uint32         // type and permission bits, as st_mode
+	UID     uint32
+	GID     uint32
+	Mtime   int64
+	Expires int64
+	Pinned  bool
+	Memory  bool
+	Dirs    []DirAttrs // of a file: the directories above it, outermost first
+}
+
+// LendOptions says what is to be lent, and how.
+type LendOptions struct {
+	Path string
+	Seq  uint64 // this version only; 0: any
+}
+
+// Lent is a block held for somebody outside. Its bytes do not change until Close.
+type Lent struct {
+	Holding          // Sum is valid
+	File    *os.File // open for reading; closed by Close
+	close   func()
+}
+
+// Close ends the loan.
+func (l *Lent) Close() { l.close() }

@@ -1,0 +1,507 @@
+package tiers_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/index"
+)
+
+// TestRemoteRead: what one node has is found on the others under the same name, with its
+// attributes, and read from there; then they have it, too (A14, A16).
+func TestRemoteRead(t *testing.T) {
+	c := newCrowd(t, 3, tiers.Options{})
+	defer c.close()
+	a, b := c.nodes[0], c.nodes[1]
+	must(t, a.mkdir("g"), a.mkdir("g/sub"), a.put(10, "g/sub/x", []byte("content")))
+	mode, mtime := uint32(0o640), int64(1e18)
+	if _, err := a.e.SetAttr(resolve(t, a.world, "g/sub/x").ID, tiers.Change{Mode: &mode, UID: &mode, Mtime: &mtime}); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.reads("g/sub/x"); got != "ENOENT" {
+		t.Errorf("before anybody was told: %q", got)
+	}
+	c.tell()
+	if got := b.entries(); got != "" {
+		t.Errorf("names that nobody asked for: %s", got)
+	}
+	at, err := b.lookup(10, "g/sub/x")
+	if err != nil || at.Size != 7 || at.Mode&0o7777 != mode || at.UID != mode {
+		t.Errorf("looked up: %+v, %v", at, err)
+	}
+	if b.forget(at.ID); b.entries() != "" {
+		t.Errorf("forgotten, but there: %s", b.entries())
+	}
+	c.everywhere("g/sub/x", "content")
+	if at := resolve(t, b.world, "g/sub/x"); at.Mtime != mtime || at.UID != mode {
+		t.Errorf("fetched: %+v", at)
+	}
+	c.tell()
+	if h, ok := b.e.Holding("g/sub/x"); !ok || !h.Memory || h.Seq != resolveSeq(a, "g/sub/x") {
+		t.Errorf("the copy: %+v, %v", h, ok)
+	}
+	a.evict("g/sub/x")
+	c.tell()
+	if _, ok := a.e.Holding("g/sub/x"); ok {
+		t.Error("still on the first")
+	}
+	c.everywhere("g/sub/x", "content")
+}
+
+func resolveSeq(nd *node, name string) uint64 {
+	h, _ := nd.e.Holding(name)
+	return h.Seq
+}
+
+// TestRemoteStrays: an entry that a control request or a rename made for what others have
+// goes by itself.
+func TestRemoteStrays(t *testing.T) {
+	c := newCrowd(t, 2, tiers.Options{})
+	defer c.close()
+	must(t, c.nodes[0].mkdir("g"), c.nodes[0].put(10, "g/x", []byte("x")))
+	c.tell()
+	b := c.nodes[1]
+	resolve(t, b.world, "g/x")
+	if got := b.entries(); got != "g g/x" {
+		t.Fatalf("entries %q", got)
+	}
+	eventually(t, "the entries go", func() bool { return b.entries() == "" })
+}
+
+// TestRemoteRemove: a removal is one everywhere, whoever makes it, and what is written
+// later is not removed by it.
+func TestRemoteRemove(t *testing.T) {
+	for remover := range 3 {
+		c := newCrowd(t, 3, tiers.Options{})
+		a := c.nodes[0]
+		must(t, a.mkdir("g"), a.put(10, "g/x", []byte("one")))
+		c.tell()
+		if got := c.nodes[1].reads("g/x"); got != "one" {
+			t.Errorf("read %q", got)
+		}
+		c.tell()
+		must(t, c.nodes[remover].unlink(10, "g/x"))
+		if got := c.nodes[remover].reads("g/x"); got != "ENOENT" {
+			t.Errorf("removed by %d, which reads %q", remover, got)
+		}
+		c.tell()
+		c.everywhere("g/x", "ENOENT")
+		must(t, c.nodes[(remover+1)%3].put(10, "g/x", []byte("two")))
+		c.tell()
+		c.everywhere("g/x", "two")
+		c.close()
+	}
+}
+
+// TestRemoteReplace: a new version takes the place of the old one everywhere; who has that
+// open keeps its bytes.
+func TestRemoteReplace(t *testing.T) {
+	for _, how := range []string{"truncate", "rename"} {
+		c := newCrowd(t, 3, tiers.Options{})
+		a, b := c.nodes[0], c.nodes[1]
+		must(t, a.mkdir("g"), a.put(10, "g/x", []byte("one")))
+		c.tell()
+		r, err := a.openRead(10, "g/x")
+		must(t, err)
+		if how == "truncate" {
+			must(t, b.put(10, "g/x", []byte("second")))
+		} else {
+			must(t, b.put(10, "g/x.tmp", []byte("second")), b.rename(10, "g/x.tmp", "g/x", false))
+		}
+		if got := b.reads("g/x"); got != "second" {
+			t.Errorf("%s: the writer reads %q", how, got)
+		}
+		c.tell()
+		c.everywhere("g/x", "second")
+		if data, err := r.read(); err != nil || string(data) != "one" {
+			t.Errorf("%s: an open handle reads %q, %v", how, data, err)
+		}
+		must(t, r.close())
+		c.close()
+	}
+}
+
+// TestRemoteSameTime: two nodes that store one name without knowing of each other keep
+// what they have, and everybody else takes the later.
+func TestRemoteSameTime(t *testing.T) {
+	c := newCrowd(t, 3, tiers.Options{})
+	defer c.close()
+	a, b := c.nodes[0], c.nodes[1]
+	must(t, a.mkdir("g"), b.mkdir("g"))
+	f, err := b.create(10, "g/x.tmp", false, true) // begun before the other has it
+	must(t, err)
+	must(t, a.put(10, "g/x", []byte("one")))
+	c.tell()
+	_, err = f.h.WriteAt(context.Background(), []byte("two"), 0)
+	must(t, err, b.rename(10, "g/x.tmp", "g/x", false), f.close())
+	c.tell()
+	for n, want := range []string{"one", "two", "two"} {
+		if got := c.nodes[n].reads("g/x"); got != want {
+			t.Errorf("node %d reads %q, want %q", n, got, want)
+		}
+	}
+}
+
+// TestRemoteRename: a block that others have is fetched and renamed, for all; a directory
+// that they have is not (EXDEV).
+func TestRemoteRename(t *testing.T) {
+	c := newCrowd(t, 3, tiers.Options{})
+	defer c.close()
+	a, b := c.nodes[0], c.nodes[1]
+	must(t, a.mkdir("g"), a.put(10, "g/x", []byte("one")), a.put(10, "g/y", []byte("two")), b.mkdir("own"), b.put(10, "own/z", []byte("z")))
+	c.tell()
+	if err := b.rename(10, "g", "h", false); !errors.Is(err, unix.EXDEV) {
+		t.Errorf("a directory of others: %v", err)
+	}
+	must(t, b.rename(10, "own", "mine", false), b.rename(10, "g/x", "g/y", false))
+	c.tell()
+	c.everywhere("g/x", "ENOENT")
+	c.everywhere("g/y", "one")
+	c.everywhere("own/z", "ENOENT")
+	c.everywhere("mine/z", "z")
+	if err := b.rename(10, "mine/z", "g/y", true); !errors.Is(err, block.ErrExist) {
+		t.Errorf("no replace: %v", err)
+	}
+}
+
+// TestRemoteRmdir: a directory goes everywhere when it is empty everywhere.
+func TestRemoteRmdir(t *testing.T) {
+	c := newCrowd(t, 3, tiers.Options{})
+	defer c.close()
+	a, b := c.nodes[0], c.nodes[1]
+	must(t, a.mkdir("g"), a.mkdir("g/sub"), a.put(10, "g/x", []byte("one")))
+	c.tell()
+	if err := b.rmdir("g"); !errors.Is(err, block.ErrNotEmpty) {
+		t.Errorf("with something in it: %v", err)
+	}
+	must(t, b.unlink(10, "g/x"), b.rmdir("g/sub"), b.rmdir("g"))
+	b.letGo()
+	c.tell()
+	for _, nd := range c.nodes {
+		nd.letGo()
+		if got := nd.entries(); got != "" {
+			t.Errorf("node %d has %s", nd.n, got)
+		}
+		if _, err := nd.lookup(10, "g"); !errors.Is(err, block.ErrNotFound) {
+			t.Errorf("node %d finds it: %v", nd.n, err)
+		}
+	}
+	// One that somebody has filled meanwhile stays.
+	must(t, a.mkdir("h"))
+	c.tell()
+	_, err := c.nodes[2].lookup(10, "h")
+	must(t, err, c.nodes[2].put(10, "h/new", []byte("new")), b.rmdir("h"))
+	c.tell()
+	c.everywhere("h/new", "new")
+}
+
+// TestRemoteLost: when the last other node that had a name is gone, so is the name, and
+// the kernel is told.
+func TestRemoteLost(t *testing.T) {
+	var told []string
+	c := newCrowd(t, 2, tiers.Options{Invalidate: func(_, _ index.ID, name string) { told = append(told, name) }})
+	defer c.close()
+	a, b := c.nodes[0], c.nodes[1]
+	must(t, a.mkdir("g"), a.put(10, "g/x", []byte("one")))
+	c.tell()
+	at, err := b.lookup(10, "g/x")
+	must(t, err)
+	told = nil
+	b.mu.Lock()
+	b.known[0] = nil
+	b.checkLostLocked("g")
+	b.checkLostLocked("g/x")
+	b.mu.Unlock()
+	b.tellLost()
+	if got := b.entries(); got != "" || !slices.Contains(told, "x") {
+		t.Errorf("entries %q, told of %v", got, told)
+	}
+	if _, err := b.e.OpenRead(context.Background(), at.ID, 10, false); kind(err) != "ErrStale" {
+		t.Errorf("open: %v", err)
+	}
+	b.forget(at.ID)
+}
+
+// TestRemoteUnreachable: a block that cannot be fetched is a miss, and is found again when
+// it can.
+func TestRemoteUnreachable(t *testing.T) {
+	c := newCrowd(t, 2, tiers.Options{})
+	defer c.close()
+	a, b := c.nodes[0], c.nodes[1]
+	must(t, a.mkdir("g"), a.put(10, "g/x", []byte("one")))
+	c.tell()
+	b.deaf[0] = true
+	if got := b.reads("g/x"); got != "ENOENT" {
+		t.Errorf("read %q", got)
+	}
+	b.mu.Lock()
+	b.deaf[0] = false
+	b.mu.Unlock()
+	if got := b.reads("g/x"); got != "one" {
+		t.Errorf("read %q", got)
+	}
+	// Evicted there in the meantime, and nobody told.
+	must(t, a.put(10, "g/y", []byte("two")))
+	c.tell()
+	a.evict("g/y")
+	if got := b.reads("g/y"); got != "ENOENT" {
+		t.Errorf("read %q", got)
+	}
+}
+
+// TestTake: a block that is offered becomes this node's own and goes on to its disk, but
+// not to others.
+func TestTake(t *testing.T) {
+	o := tiers.Options{}
+	c := newCrowd(t, 2, o)
+	defer c.close()
+	a, b := c.nodes[0], c.nodes[1]
+	must(t, a.mkdir("g"), a.put(10, "g/x", []byte("one")))
+	h, _ := a.e.Holding("g/x")
+	b.hear(0, "g/x", located(&h), true)
+	must(t, b.e.Take(context.Background(), &h))
+	if err := b.e.Take(context.Background(), &h); !errors.Is(err, block.ErrExist) {
+		t.Errorf("twice: %v", err)
+	}
+	a.evict("g/x")
+	c.tell()
+	c.everywhere("g/x", "one")
+	for _, bad := range []tiers.Holding{{Path: "g/../x", Mode: 0o100644}, {Path: "g/y", Mode: 0o40755}, {Path: "g/y", Mode: 0o100644, Size: -1}, {Path: ".kvfs/x", Mode: 0o100644}} {
+		if err := b.e.Take(context.Background(), &bad); err == nil {
+			t.Errorf("took %+v", bad)
+		}
+	}
+	gone := tiers.Holding{Path: "g/z", Mode: 0o100644, Size: 3, Seq: h.Seq + 1}
+	if err := b.e.Take(context.Background(), &gone); !errors.Is(err, block.ErrNotFound) {
+		t.Errorf("what nobody has: %v", err)
+	}
+	large := tiers.Holding{Path: "g/l", Mode: 0o100644, Size: 1 << 30, Seq: h.Seq + 1}
+	if err := b.e.Take(context.Background(), &large); !errors.Is(err, block.ErrNoSpace) {
+		t.Errorf("what has no room: %v", err)
+	}
+	if got := b.entries(); got != "g g/x" {
+		t.Errorf("entries %q", got)
+	}
+}
+
+// TestLend: what is lent is whole, of the wanted version, and held; from memory, or from
+// disk with or without room in memory.
+func TestLend(t *testing.T) {
+	c := newCrowd(t, 1, tiers.Options{HighWatermark: 1, Secondaries: nil})
+	defer c.close()
+	a := c.nodes[0]
+	ctx := context.Background()
+	content := payload(0, 1, 3*page)
+	must(t, a.mkdir("g"), a.put(10, "g/x", content))
+	id := resolve(t, a.world, "g/x").ID
+	must(t, a.e.Fsync(ctx, id), nil)
+	check := func(what string, wantMemory bool) {
+		t.Helper()
+		l, err := a.e.Lend(ctx, tiers.LendOptions{Path: "g/x"})
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		data := make([]byte, l.Size)
+		if _, err := l.File.ReadAt(data, 0); err != nil || !bytes.Equal(data, content) || l.Sum != block.Sum(content) || len(l.Dirs) != 1 {
+			t.Errorf("%s: %d bytes, %v, checksum %v, dirs %v", what, len(data), err, l.Sum, l.Dirs)
+		}
+		h, _ := a.e.Holding("g/x")
+		if h.Memory != wantMemory {
+			t.Errorf("%s: in memory %v", what, h.Memory)
+		}
+		l.Close()
+	}
+	check("hot", true)
+	a.evict("g/x")
+	check("from disk", true)
+	a.evict("g/x")
+	must(t, a.put(10, "g/fill", payload(0, 2, 14*page))) // of 16
+	check("from disk, memory full", false)
+	seq := resolveSeq(a, "g/x")
+	for _, o := range []tiers.LendOptions{{Path: "g/x", Seq: seq + 1}, {Path: "g/x", Seq: seq - 1}, {Path: "g"}, {Path: "nothing"}, {Path: ""}} {
+		if _, err := a.e.Lend(ctx, o); !errors.Is(err, block.ErrNotFound) {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+	// A block that was committed and may still be written is lent when it cannot any more.
+	f, err := a.openOrCreate(10, "g/w")
+	must(t, err)
+	_, err = f.h.WriteAt(ctx, []byte("w"), 0)
+	must(t, err, f.flush(closer{}))
+	done := make(chan error, 1)
+	go func() {
+		l, err := a.e.Lend(ctx, tiers.LendOptions{Path: "g/w"})
+		if err == nil {
+			l.Close()
+		}
+		done <- err
+	}()
+	f.release()
+	if err := <-done; err != nil {
+		t.Errorf("after the close: %v", err)
+	}
+}
+
+// TestElsewhere: a listing of what others have shows each name once, and what stat finds.
+func TestElsewhere(t *testing.T) {
+	now := time.Now()
+	c := newCrowd(t, 3, tiers.Options{Now: func() time.Time { return now }})
+	defer c.close()
+	a, b := c.nodes[0], c.nodes[1]
+	must(t, a.mkdir("g"), b.mkdir("g"), a.put(10, "g/x", []byte("1")), a.put(10, "g/y", []byte("1")), b.put(10, "g/y", []byte("2")), a.mkdir("g/sub"))
+	c.tell()
+	must(t, a.put(10, "g/untold", []byte("1")))
+	list := func(n int) string {
+		nd := c.nodes[n]
+		at, err := nd.lookup(10, "g")
+		must(t, err)
+		defer nd.forget(at.ID)
+		var names []string
+		for _, d := range nd.e.Elsewhere(context.Background(), at.ID) {
+			names = append(names, fmt.Sprintf("%s:%o", d.Name, d.Mode>>12))
+		}
+		return strings.Join(names, " ")
+	}
+	if got := list(2); got != "sub:4 x:10 y:10" {
+		t.Errorf("listed %q", got)
+	}
+	c.tell()
+	if got := list(2); got != "sub:4 x:10 y:10" {
+		t.Errorf("listed again %q", got)
+	}
+	now = now.Add(2 * time.Second)
+	if got := list(2); got != "sub:4 untold:10 x:10 y:10" {
+		t.Errorf("a moment later %q", got)
+	}
+	if got := list(1); got != "sub:4 untold:10 x:10" && got != "sub:4 untold:10 x:10 y:10" {
+		t.Errorf("on another %q", got)
+	}
+}
+
+// TestHoldings: what a node tells of is what it has: no temporary names, nothing that is
+// being written, nothing pinned in place, no directory of others.
+func TestHoldings(t *testing.T) {
+	c := newCrowd(t, 2, tiers.Options{CapacityBytes: 4096 * page, Groups: map[block.GroupID]tiers.GroupOptions{"raw": {Pinned: true}}})
+	defer c.close()
+	a := c.nodes[0]
+	must(t, c.nodes[1].mkdir("theirs"), c.nodes[1].put(10, "theirs/x", []byte("x")))
+	must(t, a.mkdir("g"), a.mkdir("g/deep"), a.mkdir("raw"), a.put(10, "raw/r", []byte("r")), a.put(10, "g/t.tmp", []byte("t")))
+	want := []string{"g", "g/deep", "raw"}
+	for i := range 3000 { // several batches
+		must(t, a.put(10, fmt.Sprintf("g/deep/%04d", i), []byte("x")))
+		want = append(want, fmt.Sprintf("g/deep/%04d", i))
+	}
+	f, err := a.openOrCreate(10, "g/writing")
+	must(t, err)
+	c.tell()
+	at, err := a.lookup(10, "theirs/x")
+	must(t, err)
+	var got []string
+	must(t, a.e.Holdings(context.Background(), func(h *tiers.Holding) error {
+		if i := strings.LastIndexByte(h.Path, '/'); i >= 0 && !slices.Contains(got, h.Path[:i]) {
+			t.Errorf("%s before its directory", h.Path)
+		}
+		got = append(got, h.Path)
+		return nil
+	}))
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("%d holdings, want %d: %.200v", len(got), len(want), got)
+	}
+	page1, more := a.e.HoldingsIn("g/deep", "", 10)
+	if len(page1) != 10 || !more || page1[0].Path != "g/deep/0000" || page1[9].Path != "g/deep/0009" {
+		t.Errorf("the first ten: %v, %v", page1, more)
+	}
+	rest, more := a.e.HoldingsIn("g/deep", "2989", 11)
+	if len(rest) != 10 || more || rest[9].Path != "g/deep/2999" {
+		t.Errorf("the last ten: %v, %v", rest, more)
+	}
+	boom := errors.New("boom")
+	if err := a.e.Holdings(context.Background(), func(*tiers.Holding) error { return boom }); err != boom {
+		t.Errorf("an error of fn: %v", err)
+	}
+	a.forget(at.ID)
+	must(t, f.close())
+}
+
+// TestCrowdModel: whatever three nodes do to a few names, and whenever they tell each
+// other of it, a read returns what somebody wrote under that name, whole; once all is told
+// they agree, but for names that were written at the same time; and nothing is left of
+// names that nobody uses.
+func TestCrowdModel(t *testing.T) {
+	rng := rand.New(rand.NewPCG(seed(t), 1))
+	for range 20 {
+		c := newCrowd(t, 3, tiers.Options{CapacityBytes: 8 * page})
+		must(t, c.nodes[0].mkdir("g"))
+		c.tell()
+		written := map[string]bool{}
+		version := uint64(0)
+		for range 150 {
+			nd := c.nodes[rng.IntN(3)]
+			name, other := fmt.Sprintf("g/%d", rng.IntN(4)), fmt.Sprintf("g/%d", rng.IntN(4))
+			switch rng.IntN(8) {
+			case 0, 1:
+				version++
+				data := payload(0, version, 24+rng.IntN(2*page))
+				written[string(data)] = true
+				if err := nd.put(10, name, data); err != nil && !errors.Is(err, block.ErrNoSpace) {
+					t.Errorf("write: %v", err)
+				}
+			case 2:
+				if err := nd.unlink(10, name); err != nil && !errors.Is(err, block.ErrNotFound) {
+					t.Errorf("unlink: %v", err)
+				}
+			case 3:
+				if err := nd.rename(10, name, other, false); err != nil && !errors.Is(err, block.ErrNotFound) {
+					t.Errorf("rename: %v", err)
+				}
+			case 4:
+				nd.e.EvictFrom(context.Background(), tiers.EvictRequest{Tier: "memory", Paths: []string{name}, Force: rng.IntN(3) == 0})
+			case 5:
+				nd.tellOthers()
+				nd.tellLost()
+			default:
+				if got := nd.reads(name); got != "ENOENT" && !written[got] {
+					t.Errorf("node %d reads %d bytes of %s that nobody wrote: %.40q", nd.n, len(got), name, got)
+				}
+			}
+		}
+		c.tell()
+		for i := range 4 {
+			name := fmt.Sprintf("g/%d", i)
+			seqs := map[uint64]string{}
+			for _, nd := range c.nodes {
+				got := nd.reads(name)
+				c.tell()
+				h, ok := nd.e.Holding(name)
+				if (got != "ENOENT") != ok {
+					t.Errorf("node %d reads %.20q of %s, and has it: %v", nd.n, got, name, ok)
+				}
+				if was, twice := seqs[h.Seq]; twice && was != got {
+					t.Errorf("%s: two contents of one version", name)
+				}
+				seqs[h.Seq] = got
+			}
+			if _, none := seqs[0]; none && len(seqs) > 1 {
+				t.Errorf("%s: some read it and some do not", name)
+			}
+		}
+		for _, nd := range c.nodes {
+			nd.letGo()
+			nd.audit()
+		}
+		c.close()
+	}
+}
