@@ -1,0 +1,293 @@
+package feed
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"github.com/kvfs/kvfs/cluster/location"
+)
+
+// Limits of what a Follower believes.
+const (
+	maxSeq     = 1 << 62 // the year 2116
+	maxEntries = 1 << 26 // of one node: 2 GB of index, 64 TiB in blocks of 1 MiB
+)
+
+// Graveyard is told of graves, besides the index. r is valid until it returns.
+type Graveyard func(r *Record)
+
+// Slots gives numbers to holders.
+type Slots interface {
+	// TakeSlot returns one that is free; false: none is.
+	TakeSlot() (location.Slot, bool)
+	GiveSlot(location.Slot) // after Index.Drop
+}
+
+// Follower keeps the index in step with one node's feed, over as many connections and
+// incarnations of it as there are. Its methods must not be called in parallel, but for
+// Stats.
+//
+// Its state is one of four:
+//
+//	position  shown  hidden   what comes next
+//	0         -      -        Begin
+//	0         -      a slot   the rest of the first snapshot, or Begin
+//	P         a slot -        deltas from P on, or Begin
+//	P         a slot a slot   the rest of a later snapshot, or Begin, or deltas from P on
+//
+// Where a stream breaks in the midst of a snapshot, the half of it stays hidden until
+// a Begin or deltas show how it goes on. Any error of Apply forgets it at once.
+type Follower struct {
+	index   *location.Index
+	slots   Slots
+	buried  Graveyard
+	observe func(seq uint64)
+
+	live     bool
+	position Position
+	shown    slot
+	hidden   slot   // of the snapshot under way
+	epoch    uint64 // likewise
+
+	counters followerCounters
+}
+
+// slot is one that was taken, or none.
+type slot struct {
+	number location.Slot
+	taken  bool
+}
+
+// followerCounters is FollowerStats while it is counted.
+type followerCounters struct {
+	records, bytes, batches, begun, ended, resumed, refused, skipped, news atomic.Uint64
+}
+
+// FollowerStats describes a Follower.
+type FollowerStats struct {
+	Records   uint64 `json:"records"`   // received, those of snapshots included
+	Bytes     uint64 `json:"bytes"`     // of them, as encoded
+	Batches   uint64 `json:"batches"`   // received
+	Begun     uint64 `json:"begun"`     // snapshots
+	Snapshots uint64 `json:"snapshots"` // that came to their end
+	Resumes   uint64 `json:"resumes"`   // how often deltas came though a snapshot had been broken off
+	Refused   uint64 `json:"refused"`   // batches that made no sense
+	Skipped   uint64 `json:"skipped"`   // records that made no sense
+	Buried    uint64 `json:"buried"`    // graves that were news
+}
+
+// NewFollower returns one that knows nothing, and shows what it will. buried is called
+// for each grave that was news to the index, observe for the highest Seq of each batch,
+// both by Apply's goroutine; nil: they are not.
+func NewFollower(index *location.Index, slots Slots, buried Graveyard, observe func(seq uint64)) *Follower {
+	if buried == nil {
+		buried = func(*Record) {}
+	}
+	if observe == nil {
+		observe = func(uint64) {}
+	}
+	return &Follower{index: index, slots: slots, buried: buried, observe: observe, live: true}
+}
+
+// Position is where to go on, for Serve; zero if with a snapshot. While a snapshot comes
+// in it is that of before.
+func (f *Follower) Position() Position { return f.position }
+
+// Apply takes a batch. An error means that the stream makes no sense and is to be begun
+// anew from Position: ErrMalformed, ErrOutOfStep, or ErrNoSlot. While a snapshot comes
+// in, what was known before stays visible. Apply does not keep the batch.
+func (f *Follower) Apply(b *Batch) error {
+	f.counters.batches.Add(1)
+	f.counters.bytes.Add(uint64(len(b.Records)))
+	err := f.apply(b)
+	if err != nil {
+		f.counters.refused.Add(1)
+		f.release(&f.hidden)
+	}
+	return err
+}
+
+func (f *Follower) apply(b *Batch) error {
+	if !b.Begin && !b.End && b.Position.Next != 0 {
+		return f.applyDeltas(b)
+	}
+	if err := f.enterSnapshot(b); err != nil {
+		return err
+	}
+	if err := f.enter(b, f.hidden.number); err != nil {
+		return err
+	}
+	if b.End {
+		f.endSnapshot(b)
+	}
+	return nil
+}
+
+// applyDeltas takes a batch that is of no snapshot. If records of it were entered before
+// it fails, then they come again: the position stays.
+func (f *Follower) applyDeltas(b *Batch) error {
+	p := f.position
+	if p.Next == 0 {
+		return fmt.Errorf("%w: deltas before any snapshot", ErrOutOfStep)
+	}
+	if b.Position.Epoch != p.Epoch {
+		return fmt.Errorf("%w: deltas of another incarnation", ErrOutOfStep)
+	}
+	if b.Count < 0 || b.Position.Next != p.Next+uint64(b.Count) || b.Position.Next < p.Next {
+		return fmt.Errorf("%w: %d records from %d to %d", ErrOutOfStep, b.Count, p.Next, b.Position.Next)
+	}
+	if f.hidden.taken {
+		f.release(&f.hidden)
+		f.counters.resumed.Add(1)
+	}
+	if err := f.enter(b, f.shown.number); err != nil {
+		return err
+	}
+	f.position = b.Position
+	return nil
+}
+
+// enterSnapshot makes ready for a batch of a snapshot.
+func (f *Follower) enterSnapshot(b *Batch) error {
+	if (b.Position.Next != 0) != b.End || b.Position.Epoch == 0 {
+		return fmt.Errorf("%w: position %+v in a snapshot", ErrOutOfStep, b.Position)
+	}
+	if !b.Begin {
+		if !f.hidden.taken || b.Position.Epoch != f.epoch {
+			return fmt.Errorf("%w: snapshot without a beginning", ErrOutOfStep)
+		}
+		return nil
+	}
+	f.release(&f.hidden) // of a snapshot that was broken off
+	number, ok := f.slots.TakeSlot()
+	if !ok {
+		return ErrNoSlot
+	}
+	f.index.SetLive(number, false)
+	f.hidden = slot{number, true}
+	f.epoch = b.Position.Epoch
+	f.counters.begun.Add(1)
+	return nil
+}
+
+// endSnapshot shows the new before it hides the old, so that nothing that is in both is
+// lost in between.
+func (f *Follower) endSnapshot(b *Batch) {
+	f.index.SetLive(f.hidden.number, f.live)
+	f.release(&f.shown)
+	f.shown, f.hidden = f.hidden, slot{}
+	f.position = b.Position
+	f.counters.ended.Add(1)
+}
+
+// release forgets what a slot holds and gives it back.
+func (f *Follower) release(s *slot) {
+	if s.taken {
+		f.index.Drop(s.number)
+		f.slots.GiveSlot(s.number)
+		*s = slot{}
+	}
+}
+
+// enter puts the records of a batch into the index.
+func (f *Follower) enter(b *Batch, into location.Slot) error {
+	count, highest := 0, uint64(0)
+	err := Decode(b.Records, func(r *Record) error {
+		count++
+		if !f.enterRecord(r, into) {
+			f.counters.skipped.Add(1)
+		} else if r.Op != Release {
+			highest = max(highest, r.Seq)
+		}
+		return nil
+	})
+	f.counters.records.Add(uint64(count))
+	if highest > 0 {
+		f.observe(highest)
+	}
+	if err == nil && count != b.Count {
+		err = fmt.Errorf("%w: %d records in a batch of %d", ErrMalformed, count, b.Count)
+	}
+	return err
+}
+
+// enterRecord puts one record into the index, and reports whether it made sense.
+func (f *Follower) enterRecord(r *Record, into location.Slot) bool {
+	switch r.Op {
+	case Hold:
+		if !sound(r) || f.index.Count(into) >= maxEntries {
+			// What was known of the key is not so any more, that much is sure.
+			f.index.Delete(into, r.Hash)
+			return false
+		}
+		f.index.Put(into, location.Entry{
+			Hash: r.Hash, Seq: r.Seq, Size: r.Size,
+			Mode: r.Mode, UID: r.UID, GID: r.GID, Memory: r.Memory,
+		})
+	case Release:
+		f.index.Delete(into, r.Hash)
+	case Bury:
+		if r.Seq > maxSeq || r.Path == "" || len(r.Path) > location.MaxPath {
+			return false
+		}
+		if f.index.Bury(r.Hash, r.Seq, r.Mode&typeBits == typeDir, r.Path, r.Time) {
+			f.counters.news.Add(1)
+			f.buried(r)
+		}
+	}
+	return true
+}
+
+// sound reports whether a Hold tells what can be. The size of a directory means nothing.
+func sound(r *Record) bool {
+	if r.Seq > maxSeq {
+		return false
+	}
+	switch r.Mode &^ 0o7777 {
+	case typeDir:
+		r.Size = 0
+		return true
+	case typeFile:
+		return r.Size >= 0 && r.Size <= location.MaxSize
+	}
+	return false
+}
+
+// Slots returns the slots that hold its entries now: none before the first snapshot,
+// one, or two during a snapshot.
+func (f *Follower) Slots() []location.Slot {
+	var numbers []location.Slot
+	for _, s := range []slot{f.shown, f.hidden} {
+		if s.taken {
+			numbers = append(numbers, s.number)
+		}
+	}
+	return numbers
+}
+
+// SetLive shows or hides what the node holds. It goes on being followed.
+func (f *Follower) SetLive(live bool) {
+	f.live = live
+	if f.shown.taken {
+		f.index.SetLive(f.shown.number, live)
+	}
+}
+
+// Drop forgets all that the node holds and gives the slots back; the Follower can begin
+// anew, with a snapshot.
+func (f *Follower) Drop() {
+	f.release(&f.hidden)
+	f.release(&f.shown)
+	f.position = Position{}
+}
+
+// Stats returns what has been counted. It may be called in parallel with the other
+// methods.
+func (f *Follower) Stats() FollowerStats {
+	c := &f.counters
+	return FollowerStats{
+		Records: c.records.Load(), Bytes: c.bytes.Load(), Batches: c.batches.Load(),
+		Begun: c.begun.Load(), Snapshots: c.ended.Load(), Resumes: c.resumed.Load(),
+		Refused: c.refused.Load(), Skipped: c.skipped.Load(), Buried: c.news.Load(),
+	}
+}

@@ -1,0 +1,491 @@
+package feed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kvfs/kvfs/cluster/location"
+)
+
+// slotPool gives out slots, and demands that those which come back are empty.
+type slotPool struct {
+	t     testing.TB
+	index *location.Index
+	mu    struct {
+		sync.Mutex
+		free []location.Slot
+	}
+	count int
+}
+
+func newSlotPool(t testing.TB, index *location.Index, count int) *slotPool {
+	p := &slotPool{t: t, index: index, count: count}
+	for n := range count {
+		p.mu.free = append(p.mu.free, location.Slot(n))
+	}
+	return p
+}
+
+// TakeSlot implements Slots.
+func (p *slotPool) TakeSlot() (location.Slot, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.mu.free) == 0 {
+		return 0, false
+	}
+	s := p.mu.free[0]
+	p.mu.free = p.mu.free[1:]
+	return s, true
+}
+
+// GiveSlot implements Slots.
+func (p *slotPool) GiveSlot(s location.Slot) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if slices.Contains(p.mu.free, s) {
+		p.t.Errorf("slot %d came back twice", s)
+	}
+	if n := p.index.Count(s); n != 0 {
+		p.t.Errorf("slot %d came back with %d entries", s, n)
+	}
+	p.mu.free = append(p.mu.free, s)
+}
+
+// taken returns how many are out.
+func (p *slotPool) taken() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.count - len(p.mu.free)
+}
+
+// fixture is a Follower and what is around it.
+type fixture struct {
+	*Follower
+	t        *testing.T
+	index    *location.Index
+	slots    *slotPool
+	graves   []Record
+	observed []uint64
+}
+
+func newFixture(t *testing.T, slots int) *fixture {
+	x := &fixture{t: t, index: location.New(location.Options{})}
+	x.slots = newSlotPool(t, x.index, slots)
+	x.Follower = NewFollower(x.index, x.slots,
+		func(r *Record) { x.graves = append(x.graves, *r) },
+		func(seq uint64) { x.observed = append(x.observed, seq) })
+	return x
+}
+
+// batch returns one with its count.
+func batch(epoch, next uint64, begin, end bool, records ...Record) *Batch {
+	return &Batch{Position: Position{epoch, next}, Begin: begin, End: end,
+		Records: Encode(nil, records...), Count: len(records)}
+}
+
+// must applies batches that must be taken.
+func (x *fixture) must(batches ...*Batch) {
+	x.t.Helper()
+	for i, b := range batches {
+		if err := x.Apply(b); err != nil {
+			x.t.Fatalf("batch %d: %v", i, err)
+		}
+	}
+}
+
+// sees demands that just these of the hashes 1 to 99 are found, each once, and where to
+// go on.
+func (x *fixture) sees(next uint64, hashes ...uint64) {
+	x.t.Helper()
+	var got []uint64
+	for h := uint64(1); h < 100; h++ {
+		for range x.index.Lookup(h, nil) {
+			got = append(got, h)
+		}
+	}
+	if !slices.Equal(got, hashes) {
+		x.t.Errorf("found %d, want %d", got, hashes)
+	}
+	if x.Position().Next != next {
+		x.t.Errorf("position %v, want to go on from %d", x.Position(), next)
+	}
+}
+
+func release(hash uint64) Record { return Record{Op: Release, Hash: hash} }
+
+// TestFollowerSnapshot shows what is visible when, over two incarnations.
+func TestFollowerSnapshot(t *testing.T) {
+	x := newFixture(t, 2)
+	x.sees(0)
+	x.must(batch(7, 0, true, false, numbered(1, 3)...))
+	x.sees(0)
+	x.must(batch(7, 0, false, false, numbered(4, 5)...))
+	x.sees(0)
+	x.must(batch(7, 10, false, true, numbered(6, 6)...))
+	x.sees(10, 1, 2, 3, 4, 5, 6)
+	x.must(batch(7, 12, false, false, release(2), numbered(9, 9)[0]))
+	x.sees(12, 1, 3, 4, 5, 6, 9)
+	if got := x.Slots(); len(got) != 1 {
+		t.Errorf("slots %d", got)
+	}
+	x.must(batch(8, 0, true, false, numbered(3, 3)...))
+	x.sees(12, 1, 3, 4, 5, 6, 9)
+	if got := x.Slots(); len(got) != 2 {
+		t.Errorf("slots %d", got)
+	}
+	x.must(batch(8, 3, false, true, numbered(11, 12)...))
+	x.sees(3, 3, 11, 12)
+	x.must(batch(9, 1, true, true)) // of a node that holds nothing
+	x.sees(1)
+	x.must(batch(9, 2, false, false, numbered(5, 5)...))
+	x.sees(2, 5)
+	want := FollowerStats{Records: 12, Batches: 8, Begun: 3, Snapshots: 3}
+	s := x.Stats()
+	if s.Bytes == 0 {
+		t.Error("no bytes were counted")
+	}
+	s.Bytes = 0
+	if s != want {
+		t.Errorf("stats %+v, want %+v", s, want)
+	}
+	if want := []uint64{3, 5, 6, 9, 3, 12, 5}; !slices.Equal(x.observed, want) {
+		t.Errorf("observed %d, want %d", x.observed, want)
+	}
+}
+
+// TestFollowerBrokenSnapshot shows that a snapshot which is broken off is no harm, if it
+// is followed by another, or the old position is resumed.
+func TestFollowerBrokenSnapshot(t *testing.T) {
+	half := batch(8, 0, true, false, numbered(20, 22)...)
+	for _, c := range []struct {
+		name    string
+		batches []*Batch
+		next    uint64
+		hashes  []uint64
+	}{
+		{"nothing", nil, 10, []uint64{1, 2, 3}},
+		{"another", []*Batch{batch(8, 4, true, true, numbered(23, 23)...)}, 4, []uint64{23}},
+		{"half of another", []*Batch{half}, 10, []uint64{1, 2, 3}},
+		{"old position", []*Batch{batch(7, 11, false, false, release(2))}, 11, []uint64{1, 3}},
+		{"old position, then another", []*Batch{batch(7, 11, false, false, release(2)), half, batch(8, 1, false, true)}, 1, []uint64{20, 21, 22}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			x := newFixture(t, 2)
+			x.must(batch(7, 10, true, true, numbered(1, 3)...), half)
+			x.must(c.batches...)
+			x.sees(c.next, c.hashes...)
+			// Deltas or an End leave no half behind.
+			if n := len(c.batches); n > 0 && (c.batches[n-1].Position.Next != 0) != (len(x.Slots()) == 1) {
+				t.Errorf("slots %d", x.Slots())
+			}
+			if s := x.Stats(); c.name == "old position" && s.Resumes != 1 {
+				t.Errorf("%d resumes", s.Resumes)
+			}
+			x.Drop()
+			if n := x.slots.taken(); n != 0 || len(x.Slots()) != 0 {
+				t.Errorf("%d slots are left after Drop, %d named", n, x.Slots())
+			}
+			x.sees(0)
+			x.must(batch(7, 10, true, true, numbered(1, 3)...))
+			x.sees(10, 1, 2, 3)
+		})
+	}
+}
+
+// TestFollowerRefuses shows which batches make no sense, and that they change neither the
+// position nor what was seen, and leave no slot taken.
+func TestFollowerRefuses(t *testing.T) {
+	less, more := batch(7, 12, false, false, numbered(2, 3)...), batch(7, 12, false, false, numbered(2, 3)...)
+	less.Count, less.Position.Next = 1, 11
+	more.Count, more.Position.Next = 3, 13
+	negative := batch(7, 9, false, false)
+	negative.Count = -1
+	wrong := batch(8, 20, true, true, numbered(4, 5)...)
+	wrong.Count = 7
+	bytes := batch(7, 11, false, false)
+	bytes.Count, bytes.Records = 1, []byte("\xff")
+	for _, c := range []struct {
+		name  string
+		bad   *Batch
+		half  bool // in the midst of a snapshot
+		fresh bool // before any
+		want  error
+	}{
+		{"deltas before any snapshot", batch(7, 2, false, false, numbered(1, 1)...), false, true, ErrOutOfStep},
+		{"rest before any snapshot", batch(7, 0, false, false, numbered(1, 1)...), false, true, ErrOutOfStep},
+		{"end before any snapshot", batch(7, 1, false, true), false, true, ErrOutOfStep},
+		{"zero", &Batch{}, false, false, ErrOutOfStep},
+		{"gap", batch(7, 12, false, false, numbered(2, 2)...), false, false, ErrOutOfStep},
+		{"twice", batch(7, 10, false, false, numbered(2, 2)...), false, false, ErrOutOfStep},
+		{"back", batch(7, 5, false, false, numbered(2, 2)...), false, false, ErrOutOfStep},
+		{"negative", negative, false, false, ErrOutOfStep},
+		{"epoch changed", batch(8, 11, false, false, numbered(2, 2)...), false, false, ErrOutOfStep},
+		{"end without a beginning", batch(7, 11, false, true, numbered(2, 2)...), false, false, ErrOutOfStep},
+		{"begin without an epoch", batch(0, 11, true, true, numbered(2, 2)...), false, false, ErrOutOfStep},
+		{"begin with a place", batch(8, 11, true, false, numbered(2, 2)...), false, false, ErrOutOfStep},
+		{"end without a place", batch(8, 0, true, true, numbered(2, 2)...), false, false, ErrOutOfStep},
+		{"fewer", more, false, false, ErrMalformed},
+		{"more", less, false, false, ErrMalformed},
+		{"wrong count in a snapshot", wrong, false, false, ErrMalformed},
+		{"bytes", bytes, false, false, ErrMalformed},
+		{"snapshot of another epoch", batch(9, 0, false, false), true, false, ErrOutOfStep},
+		{"end of another epoch", batch(9, 4, false, true), true, false, ErrOutOfStep},
+		{"gap in a snapshot", batch(7, 13, false, false, numbered(2, 2)...), true, false, ErrOutOfStep},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			x := newFixture(t, 2)
+			want, seen := Position{}, []uint64(nil)
+			if !c.fresh {
+				x.must(batch(7, 10, true, true, numbered(1, 3)...))
+				want, seen = Position{7, 10}, []uint64{1, 2, 3}
+			}
+			if c.half {
+				x.must(batch(8, 0, true, false, numbered(20, 21)...))
+			}
+			if err := x.Apply(c.bad); !errors.Is(err, c.want) {
+				t.Errorf("%v, want %v", err, c.want)
+			}
+			x.sees(want.Next, seen...)
+			if n := x.slots.taken(); n != len(x.Slots()) || n > 1 {
+				t.Errorf("%d slots taken, %d named", n, len(x.Slots()))
+			}
+			if s := x.Stats(); s.Refused != 1 {
+				t.Errorf("%d refused", s.Refused)
+			}
+			if !c.fresh {
+				x.must(batch(7, 11, false, false, release(1)))
+				x.sees(11, 2, 3)
+			}
+			x.must(batch(8, 5, true, true, numbered(30, 31)...))
+			x.sees(5, 30, 31)
+		})
+	}
+}
+
+func TestFollowerNoSlot(t *testing.T) {
+	x := newFixture(t, 1)
+	x.must(batch(7, 10, true, true, numbered(1, 3)...))
+	if err := x.Apply(batch(8, 1, true, true)); !errors.Is(err, ErrNoSlot) {
+		t.Errorf("%v, want ErrNoSlot", err)
+	}
+	x.sees(10, 1, 2, 3)
+	x.must(batch(7, 11, false, false, release(3)))
+	x.sees(11, 1, 2)
+}
+
+// TestFollowerSkips shows that a holder which lies about a block is not believed about
+// it, and about the others it is.
+func TestFollowerSkips(t *testing.T) {
+	good := Record{Op: Hold, Hash: 2, Seq: 5, Size: 4096, Mode: 0o100644}
+	long := Record{Op: Bury, Seq: 5, Mode: typeFile, Path: string(make([]byte, location.MaxPath+1))}
+	change := func(f func(r *Record)) Record { r := good; f(&r); return r }
+	for i, r := range []Record{
+		change(func(r *Record) { r.Seq = maxSeq + 1 }),
+		change(func(r *Record) { r.Seq = 1<<64 - 1 }),
+		change(func(r *Record) { r.Size = -1 }),
+		change(func(r *Record) { r.Size = location.MaxSize + 1 }),
+		change(func(r *Record) { r.Mode = 0o644 }),
+		change(func(r *Record) { r.Mode = 0o120777 }),
+		change(func(r *Record) { r.Mode = 1<<31 | 0o100644 }),
+		long,
+		{Op: Bury, Seq: 5, Mode: typeFile},
+		{Op: Bury, Seq: maxSeq + 1, Mode: typeFile, Path: "g/x"},
+	} {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			x := newFixture(t, 1)
+			x.must(batch(7, 1, true, true, good))
+			x.must(batch(7, 4, false, false, numbered(1, 1)[0], r, numbered(3, 3)[0]))
+			if r.Op == Hold {
+				x.sees(4, 1, 3) // 2 is not what it was, nobody knows what it is
+			} else {
+				x.sees(4, 1, 2, 3)
+			}
+			if s := x.Stats(); s.Skipped != 1 || s.Buried != 0 || len(x.graves) != 0 {
+				t.Errorf("stats %+v, %d graves", s, len(x.graves))
+			}
+			if want := []uint64{5, 3}; !slices.Equal(x.observed, want) {
+				t.Errorf("observed %d, want %d", x.observed, want)
+			}
+		})
+	}
+	x := newFixture(t, 1)
+	x.must(batch(7, 1, true, true, change(func(r *Record) { r.Mode = 0o040755 })))
+	if got := x.index.Lookup(2, nil); len(got) != 1 || got[0].Size != 0 || !got[0].Dir() {
+		t.Errorf("directory: %+v", got)
+	}
+}
+
+// TestFollowerEntries shows that each field arrives in the index.
+func TestFollowerEntries(t *testing.T) {
+	x := newFixture(t, 2)
+	x.must(batch(7, 1, true, true, Record{Op: Hold, Hash: 5, Seq: 1 << 60, Size: 12345, Mode: 0o100640, UID: 1, GID: 2, Memory: true}))
+	got := x.index.Lookup(5, nil)
+	want := []location.Holder{{Slot: x.Slots()[0], Entry: location.Entry{
+		Hash: 5, Seq: 1 << 60, Size: 12345, Mode: 0o100640, UID: 1, GID: 2, Memory: true}}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+// TestFollowerGraves shows that a grave is told of once, with its path, voids what is
+// older, and forbids it to come back.
+func TestFollowerGraves(t *testing.T) {
+	hold := func(seq uint64) Record {
+		return Record{Op: Hold, Hash: location.HashPath("g/a"), Seq: seq, Mode: 0o100644}
+	}
+	grave := Record{Op: Bury, Hash: location.HashPath("g/a"), Seq: 5, Mode: typeFile, Path: "g/a", Time: time.Now().UnixNano()}
+	found := func(x *fixture) int { return len(x.index.Lookup(hold(0).Hash, nil)) }
+	x := newFixture(t, 2)
+	x.must(batch(7, 1, true, true, hold(4)))
+	if n := found(x); n != 1 {
+		t.Fatalf("%d holders", n)
+	}
+	x.must(batch(7, 3, false, false, grave, grave))
+	x.must(batch(7, 4, false, false, hold(4)))
+	if n := found(x); n != 0 {
+		t.Errorf("%d holders below a grave", n)
+	}
+	x.must(batch(8, 1, true, true, grave, hold(4)))
+	if n := found(x); n != 0 {
+		t.Errorf("%d holders below a grave after a snapshot", n)
+	}
+	x.must(batch(8, 2, false, false, hold(5)))
+	if n := found(x); n != 1 {
+		t.Errorf("%d holders of what is not below the grave", n)
+	}
+	if want := []Record{grave}; !reflect.DeepEqual(x.graves, want) {
+		t.Errorf("told of %+v, want %+v", x.graves, want)
+	}
+	if s := x.Stats(); s.Buried != 1 || s.Skipped != 0 {
+		t.Errorf("stats %+v", s)
+	}
+	var all []location.Grave
+	x.index.Graves(0, func(g location.Grave) bool { g.Learned = 0; all = append(all, g); return true })
+	if want := []location.Grave{{Hash: grave.Hash, Seq: 5, Path: "g/a", At: grave.Time}}; !reflect.DeepEqual(all, want) {
+		t.Errorf("index has %+v, want %+v", all, want)
+	}
+}
+
+// TestFollowerLive shows that a node which is away is hidden, goes on being followed, and
+// is shown again, also if a snapshot ends meanwhile.
+func TestFollowerLive(t *testing.T) {
+	x := newFixture(t, 2)
+	x.must(batch(7, 10, true, true, numbered(1, 2)...))
+	x.SetLive(false)
+	x.sees(10)
+	x.must(batch(7, 11, false, false, numbered(3, 3)...))
+	x.sees(11)
+	x.SetLive(true)
+	x.sees(11, 1, 2, 3)
+	x.must(batch(8, 0, true, false, numbered(4, 4)...))
+	x.SetLive(false)
+	x.sees(11)
+	x.must(batch(8, 1, false, true, numbered(5, 5)...))
+	x.sees(1)
+	x.Drop()
+	x.must(batch(8, 1, true, true, numbered(6, 6)...))
+	x.sees(1)
+	x.SetLive(true)
+	x.sees(1, 6)
+}
+
+// FuzzFollower shows that no stream of batches, however it is made, brings a Follower
+// out of its states.
+func FuzzFollower(f *testing.F) {
+	for _, list := range [][]Record{numbered(1, 3), {release(1)}, {{Op: Bury, Seq: 4, Path: "g/a"}}} {
+		f.Add([]byte{3, 1, 9, 0, 9, 2}, Encode(nil, list...))
+	}
+	f.Fuzz(func(t *testing.T, script, records []byte) {
+		x := newFixture(t, 2)
+		count := 0
+		_ = Decode(records, func(*Record) error { count++; return nil })
+		next := uint64(1)
+		for _, op := range script {
+			b := &Batch{Begin: op&1 != 0, End: op&2 != 0, Records: records, Count: count}
+			b.Position.Epoch = uint64(op >> 6)
+			if op&4 != 0 || b.End {
+				b.Position.Next = next + uint64(count) + uint64(op>>4&1)
+			}
+			before := x.Position()
+			err := x.Apply(b)
+			switch after := x.Position(); {
+			case err == nil && b.Position.Next != 0:
+				if after != b.Position {
+					t.Fatalf("position %v after a batch to %v", after, b.Position)
+				}
+				next = after.Next
+			case after != before:
+				t.Fatalf("position went from %v to %v, error %v", before, after, err)
+			}
+			if n := len(x.Slots()); n != x.slots.taken() || err != nil && n > 1 {
+				t.Fatalf("%d slots named, %d taken, error %v", n, x.slots.taken(), err)
+			}
+		}
+		x.Drop()
+		if n := x.slots.taken(); n != 0 || x.index.Stats().Entries != 0 {
+			t.Fatalf("%d slots and %d entries after Drop", n, x.index.Stats().Entries)
+		}
+	})
+}
+
+// BenchmarkFollowerSnapshot takes the snapshots of ten nodes of 100,000 blocks.
+func BenchmarkFollowerSnapshot(b *testing.B) {
+	const nodes, blocks = 10, 100_000
+	streams := make([][]*Batch, nodes)
+	for n := range streams {
+		p := simPublisher{node: uint64(n), blocks: blocks, log: NewLog(LogOptions{Epoch: 1})}
+		p.mu.high = blocks
+		ctx, cancel := context.WithCancel(b.Context())
+		_ = p.log.Serve(ctx, Position{}, p.snapshot, func(batch *Batch) error {
+			streams[n] = append(streams[n], batch)
+			if batch.End {
+				cancel()
+			}
+			return nil
+		})
+		cancel()
+	}
+	for b.Loop() {
+		index := location.New(location.Options{})
+		slots := newSlotPool(b, index, nodes)
+		for _, batches := range streams {
+			f := NewFollower(index, slots, nil, nil)
+			for _, batch := range batches {
+				if err := f.Apply(batch); err != nil {
+					b.Fatal(err)
+				}
+			}
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/nodes/blocks, "ns/record")
+}
+
+// BenchmarkFollowerDeltas takes deltas as they come at 500 events a second: batches of
+// five records.
+func BenchmarkFollowerDeltas(b *testing.B) {
+	index := location.New(location.Options{})
+	f := NewFollower(index, newSlotPool(b, index, 1), nil, nil)
+	p := simPublisher{blocks: 100_000}
+	if err := f.Apply(batch(1, 1, true, true)); err != nil {
+		b.Fatal(err)
+	}
+	next, j := uint64(1), uint64(0)
+	for b.Loop() {
+		next += 5
+		var list []Record
+		for range 5 {
+			list = append(list, p.block(j%200_000))
+			j++
+		}
+		if err := f.Apply(batch(1, next, false, false, list...)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/5, "ns/record")
+}

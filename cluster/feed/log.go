@@ -1,0 +1,183 @@
+package feed
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Defaults of LogOptions.
+const (
+	defaultRecords    = 1 << 16
+	defaultBatchBytes = 256 << 10
+	defaultInterval   = 10 * time.Millisecond
+
+	// perSubscriber lengthens the default Interval where there are many: a node then
+	// sends 10,000 batches a second at most, however many nodes follow it, and gets as
+	// many if all are alike. See "Scale" in the package comment.
+	perSubscriber = 100 * time.Microsecond
+)
+
+// LogOptions configures a Log.
+type LogOptions struct {
+	Epoch   uint64 // required: not 0, differs from any earlier incarnation's
+	Records int    // most records kept. Zero means 1<<16.
+	// Interval is the least time between two batches to one subscriber, unless the first
+	// was full: the first record after a rest goes at once, those that follow are
+	// gathered. Zero means 10 ms, or 0.1 ms for each subscriber if that is more.
+	Interval time.Duration
+	// BatchBytes is the most bytes of Records in a batch; a larger record goes alone.
+	// Zero means 256 KiB.
+	BatchBytes int
+}
+
+// Log is the feed of one node: its latest records in a ring, which never blocks who
+// appends. Its methods may be called in parallel.
+type Log struct {
+	o        LogOptions
+	closed   chan struct{} // closed by Close
+	counters logCounters
+
+	mu struct {
+		sync.Mutex
+		ring   []Record      // record n is at (n-1) % o.Records; grows to o.Records
+		next   uint64        // number of the next record, from 1
+		wake   chan struct{} // closed at the next Append; nil if nobody waits
+		closed bool
+	}
+}
+
+// logCounters is LogStats while it is counted.
+type logCounters struct {
+	subscribers                                          atomic.Int64
+	records, bytes, batches, snapshots, resumed, overran atomic.Uint64
+}
+
+// LogStats describes a Log. What counts batches counts those that were sent.
+type LogStats struct {
+	Appended    uint64 `json:"appended"`    // records
+	Kept        int    `json:"kept"`        // records in the ring
+	Subscribers int64  `json:"subscribers"` // Serves that run now
+	Records     uint64 `json:"records"`     // sent, those of snapshots included
+	Bytes       uint64 `json:"bytes"`       // of them, as encoded
+	Batches     uint64 `json:"batches"`     // sent
+	Snapshots   uint64 `json:"snapshots"`   // begun
+	Resumes     uint64 `json:"resumes"`     // Serves that needed no snapshot at first
+	Overtaken   uint64 `json:"overtaken"`   // how often a subscriber was too slow for the ring
+}
+
+// NewLog returns an empty log. It panics if there is no epoch.
+func NewLog(o LogOptions) *Log {
+	if o.Epoch == 0 {
+		panic("feed: log without an epoch")
+	}
+	if o.Records <= 0 {
+		o.Records = defaultRecords
+	}
+	if o.BatchBytes <= 0 {
+		o.BatchBytes = defaultBatchBytes
+	}
+	l := &Log{o: o, closed: make(chan struct{})}
+	l.mu.next = 1
+	return l
+}
+
+// Append adds records. What a record tells must be so already, or a snapshot that
+// begins now might miss it; and records of one key must come in the order of what
+// happened to it. After Close, Append does nothing.
+func (l *Log) Append(records ...Record) {
+	for i := range records {
+		if records[i].Op < Hold || records[i].Op > Bury {
+			panic("feed: record without a known operation")
+		}
+	}
+	if len(records) == 0 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.closed {
+		return
+	}
+	for i := range records {
+		if len(l.mu.ring) < l.o.Records {
+			l.mu.ring = append(l.mu.ring, records[i])
+		} else {
+			l.mu.ring[(l.mu.next-1)%uint64(l.o.Records)] = records[i]
+		}
+		l.mu.next++
+	}
+	if l.mu.wake != nil {
+		close(l.mu.wake)
+		l.mu.wake = nil
+	}
+}
+
+// Position returns the place after the latest record.
+func (l *Log) Position() Position {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return Position{l.o.Epoch, l.mu.next}
+}
+
+// Close ends all Serves: they return ErrClosed, but not before a send that they are in.
+func (l *Log) Close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.mu.closed {
+		l.mu.closed = true
+		l.mu.ring = nil
+		close(l.closed)
+	}
+}
+
+// Stats returns what has been counted.
+func (l *Log) Stats() LogStats {
+	l.mu.Lock()
+	appended, kept := l.mu.next-1, len(l.mu.ring)
+	l.mu.Unlock()
+	c := &l.counters
+	return LogStats{
+		Appended: appended, Kept: kept, Subscribers: c.subscribers.Load(),
+		Records: c.records.Load(), Bytes: c.bytes.Load(), Batches: c.batches.Load(),
+		Snapshots: c.snapshots.Load(), Resumes: c.resumed.Load(), Overtaken: c.overran.Load(),
+	}
+}
+
+// Snapshotter calls fn for what a node holds now, and all graves that it knows, until fn
+// fails, and returns its error. What changes meanwhile may be missing, or in an old
+// state: Append has told or will tell of it. fn sends, and so may block: no lock may be
+// held that Append needs.
+type Snapshotter func(ctx context.Context, fn func(r *Record) error) error
+
+// interval returns the least time between two batches to one subscriber.
+func (l *Log) interval() time.Duration {
+	if l.o.Interval > 0 {
+		return l.o.Interval
+	}
+	return max(defaultInterval, time.Duration(l.counters.subscribers.Load())*perSubscriber)
+}
+
+// read copies records from number next on to the front of buf, and returns how many
+// there were. ok is false if next is not in the ring any more, or never was. If there are
+// none yet, wake is closed when there are.
+func (l *Log) read(next uint64, buf []Record) (n int, wake <-chan struct{}, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	kept := uint64(len(l.mu.ring))
+	if next < l.mu.next-kept || next > l.mu.next || next == 0 {
+		return 0, nil, false
+	}
+	if next == l.mu.next {
+		if l.mu.wake == nil {
+			l.mu.wake = make(chan struct{})
+		}
+		return 0, l.mu.wake, true
+	}
+	n = min(len(buf), int(l.mu.next-next))
+	at := (next - 1) % uint64(l.o.Records)
+	first := copy(buf[:n], l.mu.ring[at:])
+	copy(buf[first:n], l.mu.ring)
+	return n, nil, true
+}

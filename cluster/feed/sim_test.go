@@ -1,0 +1,375 @@
+package feed
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kvfs/kvfs/cluster/location"
+)
+
+// The network of the simulation: each node has a link of 10 Gbit/s to a switch that is
+// never the bottleneck.
+const (
+	simLatency      = 200 * time.Microsecond // one way
+	simBitsPerNano  = 10
+	simOverhead     = 150             // bytes on the wire that a batch costs besides its records: protobuf, gRPC, TLS, TCP, IP, Ethernet
+	simEventsPerSec = 500             // of each node: half new blocks, half evictions
+	simSteady       = 2 * time.Second // how long the traffic is counted
+	simForget       = time.Minute     // from the loss of a node until it is dropped
+)
+
+// simScale is one row of the table.
+type simScale struct {
+	nodes, blocks int // blocks of each node
+	subscribers   int // nodes that have a whole index; the last joins when the others are done
+}
+
+// simResult is what one run measured. Times are of the bubble's clock but for CPU.
+type simResult struct {
+	simScale
+	entries                  int64
+	join                     time.Duration // until the last subscriber has all snapshots
+	joinBytes                uint64        // of records, for it
+	joinCPU                  time.Duration // of both sides, and of making the blocks up
+	hideCPU, dropCPU         time.Duration // of one lost node
+	indexBytes               int64
+	feedBytes, wire, batches uint64 // a second and subscriber
+	applyCPU                 time.Duration
+}
+
+// TestSimulation runs a small cluster through a join, steady traffic, and a loss.
+func TestSimulation(t *testing.T) {
+	simulate(t, simScale{nodes: 10, blocks: 2000, subscribers: 10})
+}
+
+// TestSimulationTable makes the table of the package comment, with KVFS_SIM=1. It takes
+// some minutes and 8 GB of memory.
+func TestSimulationTable(t *testing.T) {
+	if os.Getenv("KVFS_SIM") != "1" {
+		t.Skip("KVFS_SIM=1 is not set")
+	}
+	defer debug.SetGCPercent(debug.SetGCPercent(30))
+	for _, s := range []simScale{{10, 100_000, 10}, {100, 100_000, 3}, {1000, 100_000, 1}} {
+		simulate(t, s)
+		debug.FreeOSMemory()
+	}
+}
+
+func simulate(t *testing.T, s simScale) {
+	var r simResult
+	synctest.Test(t, func(t *testing.T) { r = newSimulation(t, s).run() })
+	n := uint64(s.nodes)
+	t.Logf("%d nodes of %d blocks, %d subscribers", s.nodes, s.blocks, s.subscribers)
+	t.Logf("  join  %8.1f ms, %7.1f MB, %5.1f B/record, CPU %.2f s", r.join.Seconds()*1e3, float64(r.joinBytes)/1e6, float64(r.joinBytes)/float64(r.entries), r.joinCPU.Seconds())
+	t.Logf("  loss  hidden by %.2f ms CPU, dropped by %.2f ms CPU", r.hideCPU.Seconds()*1e3, r.dropCPU.Seconds()*1e3)
+	t.Logf("  index %d entries, %.1f MB, %.1f B/entry", r.entries, float64(r.indexBytes)/1e6, float64(r.indexBytes)/float64(r.entries))
+	t.Logf("  feed  %.1f KB/s a subscriber, %.1f KB/s on the wire, %d batches/s; %.1f MB/s in all, %.1f on the wire; %.2f CPU s/s a subscriber, both sides",
+		float64(r.feedBytes)/1e3, float64(r.wire)/1e3, r.batches, float64(r.feedBytes*n)/1e6, float64(r.wire*n)/1e6,
+		r.applyCPU.Seconds()/simSteady.Seconds()/float64(s.subscribers))
+}
+
+// simulation is a cluster in one process.
+type simulation struct {
+	simScale
+	t          *testing.T
+	interval   time.Duration
+	publishers []*simPublisher
+	readers    []*simSubscriber
+	rnd        *rand.Rand
+}
+
+// simPublisher is a node that holds blocks number low to high of its own: it makes the
+// next and evicts the oldest.
+type simPublisher struct {
+	node, blocks uint64
+	log          *Log
+	out          simLink
+	mu           struct {
+		sync.Mutex
+		low, high uint64
+	}
+}
+
+// simLink is one direction of a node's link, which is free again at some time.
+type simLink struct {
+	mu struct {
+		sync.Mutex
+		free time.Time
+	}
+}
+
+// pass returns when bytes that come at a time are through.
+func (l *simLink) pass(at time.Time, bytes int) time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.free.After(at) {
+		at = l.mu.free
+	}
+	l.mu.free = at.Add(time.Duration(bytes * 8 / simBitsPerNano))
+	return l.mu.free
+}
+
+// simSubscriber is a node that has a whole index.
+type simSubscriber struct {
+	index     *location.Index
+	slots     *slotPool
+	in        simLink
+	followers []*Follower // one a publisher
+	left      atomic.Int64
+	complete  chan time.Time // gets when the last snapshot was there
+	bytes     atomic.Uint64
+}
+
+func newSimulation(t *testing.T, s simScale) *simulation {
+	m := &simulation{simScale: s, t: t, rnd: rand.New(rand.NewPCG(1, 2))}
+	// As many subscribers as nodes would have.
+	m.interval = max(defaultInterval, time.Duration(s.nodes)*perSubscriber)
+	for i := range s.nodes {
+		p := &simPublisher{node: uint64(i), blocks: uint64(s.blocks)}
+		p.log = NewLog(LogOptions{Epoch: 1, Interval: m.interval})
+		p.mu.high = p.blocks
+		m.publishers = append(m.publishers, p)
+	}
+	return m
+}
+
+// block returns the record of block number j. The first ones are of the last day, in any
+// order; those that are made meanwhile come one after the other.
+func (p *simPublisher) block(j uint64) Record {
+	hash := (p.node<<32 + j + 1) * 0x9e3779b97f4a7c15
+	hash = (hash ^ hash>>32) * 0xd6e8feb86659fd93
+	seq := 1_790_000_000_000_000_000 + hash%86_400_000_000_000
+	if j >= p.blocks {
+		seq = 1_790_086_400_000_000_000 + (j-p.blocks)*4_000_000
+	}
+	return Record{Op: Hold, Hash: hash ^ hash>>29, Seq: seq, Size: 4 << 20, Mode: 0o100644, UID: 1000, GID: 1000, Memory: j&1 == 0}
+}
+
+// act makes one block or evicts one.
+func (p *simPublisher) act() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mu.high-p.mu.low <= p.blocks {
+		p.log.Append(p.block(p.mu.high))
+		p.mu.high++
+		return
+	}
+	p.log.Append(release(p.block(p.mu.low).Hash))
+	p.mu.low++
+}
+
+func (p *simPublisher) snapshot(_ context.Context, fn func(*Record) error) error {
+	p.mu.Lock()
+	low, high := p.mu.low, p.mu.high
+	p.mu.Unlock()
+	for j := low; j < high; j++ {
+		r := p.block(j)
+		if err := fn(&r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// held returns how many blocks the node holds.
+func (p *simPublisher) held() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return int64(p.mu.high - p.mu.low)
+}
+
+// inFlight is a batch on its way.
+type inFlight struct {
+	*Batch
+	at time.Time
+}
+
+// join makes a node follow all publishers until ctx ends.
+func (m *simulation) join(ctx context.Context, wait *sync.WaitGroup) *simSubscriber {
+	s := &simSubscriber{index: location.New(location.Options{}), complete: make(chan time.Time, 1)}
+	s.slots = newSlotPool(m.t, s.index, 2*m.nodes)
+	s.left.Store(int64(m.nodes))
+	for _, p := range m.publishers {
+		f := NewFollower(s.index, s.slots, nil, nil)
+		s.followers = append(s.followers, f)
+		pipe := make(chan inFlight, 1)
+		wait.Go(func() { // ends with ctx
+			err := p.log.Serve(ctx, Position{}, p.snapshot, func(b *Batch) error { return s.send(ctx, p, b, pipe) })
+			if !errors.Is(err, context.Canceled) {
+				m.t.Errorf("node %d: Serve: %v", p.node, err)
+			}
+		})
+		wait.Go(func() { // ends with ctx
+			if err := s.receive(ctx, f, pipe); err != nil {
+				m.t.Errorf("node %d: %v", p.node, err)
+			}
+		})
+	}
+	return s
+}
+
+// send passes a batch through both links.
+func (s *simSubscriber) send(ctx context.Context, p *simPublisher, b *Batch, pipe chan<- inFlight) error {
+	size := len(b.Records) + simOverhead
+	out := p.out.pass(time.Now(), size)
+	took := time.Duration(size * 8 / simBitsPerNano)
+	at := s.in.pass(out.Add(simLatency-took), size)
+	select {
+	case pipe <- inFlight{b, at}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (s *simSubscriber) receive(ctx context.Context, f *Follower, pipe <-chan inFlight) error {
+	for {
+		select {
+		case b := <-pipe:
+			pause(ctx, time.Until(b.at))
+			if err := f.Apply(b.Batch); err != nil {
+				return err
+			}
+			s.bytes.Add(uint64(len(b.Records)))
+			if b.End && s.left.Add(-1) == 0 {
+				s.complete <- time.Now()
+			}
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// traffic has things happen on all nodes for some time, or until ctx ends.
+func (m *simulation) traffic(ctx context.Context, long time.Duration) {
+	const step = time.Millisecond
+	for begun := time.Now(); time.Since(begun) < long && ctx.Err() == nil; {
+		for _, p := range m.publishers {
+			if m.rnd.IntN(int(time.Second/step)) < simEventsPerSec {
+				p.act()
+			}
+		}
+		pause(ctx, step)
+	}
+}
+
+// totals returns the sums over all logs.
+func (m *simulation) totals() (sum LogStats) {
+	for _, p := range m.publishers {
+		s := p.log.Stats()
+		sum.Bytes += s.Bytes
+		sum.Batches += s.Batches
+		sum.Records += s.Records
+		sum.Appended += s.Appended
+		sum.Overtaken += s.Overtaken
+	}
+	return sum
+}
+
+// cpuTime returns what this process has used.
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+func (m *simulation) run() simResult {
+	r := simResult{simScale: m.simScale}
+	ctx, cancel := context.WithCancel(m.t.Context())
+	var wait sync.WaitGroup
+	defer wait.Wait()
+	defer cancel()
+	for range m.subscribers - 1 {
+		s := m.join(ctx, &wait)
+		<-s.complete
+		m.readers = append(m.readers, s)
+	}
+	last := m.measureJoin(ctx, &wait, &r)
+	m.measureTraffic(ctx, &r)
+	m.check()
+	r.entries = last.index.Stats().Entries
+	r.indexBytes = last.index.Stats().Bytes
+	m.measureLoss(last, &r)
+	return r
+}
+
+// measureJoin has the last subscriber join while things happen.
+func (m *simulation) measureJoin(ctx context.Context, wait *sync.WaitGroup, r *simResult) *simSubscriber {
+	busy, rest := context.WithCancel(ctx)
+	defer rest()
+	wait.Go(func() { m.traffic(busy, time.Hour) }) // ends with busy
+	begun, cpu := time.Now(), cpuTime()
+	s := m.join(ctx, wait)
+	m.readers = append(m.readers, s)
+	r.join = (<-s.complete).Sub(begun)
+	r.joinCPU = cpuTime() - cpu
+	r.joinBytes = s.bytes.Load()
+	return s
+}
+
+// measureTraffic counts what the feeds cost when all subscribers are there.
+func (m *simulation) measureTraffic(ctx context.Context, r *simResult) {
+	pause(ctx, time.Second) // until all that is under way is there
+	before, cpu := m.totals(), cpuTime()
+	m.traffic(ctx, simSteady)
+	pause(ctx, time.Second)
+	r.applyCPU = cpuTime() - cpu
+	after := m.totals()
+	each := uint64(m.subscribers) * uint64(simSteady/time.Second)
+	r.feedBytes = (after.Bytes - before.Bytes) / each
+	r.batches = (after.Batches - before.Batches) / each
+	r.wire = r.feedBytes + r.batches*simOverhead
+	if got, want := after.Records-before.Records, (after.Appended-before.Appended)*uint64(m.subscribers); got != want {
+		m.t.Errorf("%d records were sent, not %d", got, want)
+	}
+	if after.Overtaken > 0 {
+		m.t.Errorf("%d subscribers were overtaken", after.Overtaken)
+	}
+}
+
+// check demands that each subscriber knows what each publisher holds.
+func (m *simulation) check() {
+	synctest.Wait()
+	for n, s := range m.readers {
+		for i, p := range m.publishers {
+			slots := s.followers[i].Slots()
+			if len(slots) != 1 || s.index.Count(slots[0]) != p.held() {
+				m.t.Fatalf("subscriber %d: node %d: %d entries of %d", n, i, s.index.Count(slots[0]), p.held())
+			}
+			for _, j := range []uint64{p.mu.low, p.mu.low + uint64(m.rnd.IntN(int(p.held()))), p.mu.high - 1} {
+				if want, got := p.block(j), s.index.Lookup(p.block(j).Hash, nil); len(got) != 1 || got[0].Seq != want.Seq {
+					m.t.Fatalf("subscriber %d: node %d: block %d is found as %+v", n, i, j, got)
+				}
+			}
+		}
+	}
+}
+
+// measureLoss hides a node at once and forgets it after a minute.
+func (m *simulation) measureLoss(s *simSubscriber, r *simResult) {
+	lost, p := s.followers[0], m.publishers[0]
+	cpu := cpuTime()
+	lost.SetLive(false)
+	r.hideCPU = cpuTime() - cpu
+	if got := s.index.Lookup(p.block(p.mu.low).Hash, nil); len(got) != 0 {
+		m.t.Errorf("a lost node is found: %+v", got)
+	}
+	pause(m.t.Context(), simForget)
+	cpu = cpuTime()
+	lost.Drop()
+	r.dropCPU = cpuTime() - cpu
+	if got, want := s.index.Stats().Entries, r.entries-p.held(); got != want {
+		m.t.Errorf("%d entries after a loss, want %d", got, want)
+	}
+}

@@ -1,0 +1,130 @@
+package location
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+)
+
+const start = int64(1e18) // a time
+
+// clock is a fake one.
+type clock struct{ now int64 }
+
+func (c *clock) time() time.Time { return time.Unix(0, c.now) }
+
+// TestHorizon has nodes tell each other their graves, as they do, past the horizon: none
+// of them keeps one for longer by learning it again.
+func TestHorizon(t *testing.T) {
+	c := &clock{now: start}
+	o := Options{Horizon: time.Hour, Now: c.time}
+	a, b := New(o), New(o)
+	a.Bury(1, 5, false, "g/a", start)
+	told := 0
+	for range 90 {
+		c.now += int64(time.Minute)
+		for _, pair := range [][2]*Index{{a, b}, {b, a}} {
+			pair[0].Graves(0, func(g Grave) bool {
+				if pair[1].Bury(g.Hash, g.Seq, g.Dir, g.Path, g.At) {
+					told++
+				}
+				return true
+			})
+		}
+	}
+	if told != 1 || a.Buried(1) != 0 || b.Buried(1) != 0 {
+		t.Errorf("told %d times, want once; %d, %d, want none left", told, a.Buried(1), b.Buried(1))
+	}
+	if n := a.Stats().Graves + b.Stats().Graves; n != 0 {
+		t.Errorf("%d graves are left", n)
+	}
+	if a.SetLive(1, true); !a.Put(1, Entry{Hash: 1, Seq: 4}) {
+		t.Error("refused after the horizon")
+	}
+}
+
+// TestClocks has graves made by wrong clocks.
+func TestClocks(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		seq, at int64
+		kept    time.Duration
+	}{
+		{"right", start, start, time.Hour},
+		{"made before it came", start - int64(time.Minute), start - int64(time.Minute), 59 * time.Minute},
+		{"too old", start - int64(time.Hour), start - int64(time.Hour), 0},
+		{"ahead", start + int64(time.Hour), start + int64(time.Hour), time.Hour},
+		{"behind, but corrected by others", start, start - int64(240*time.Hour), time.Hour},
+		{"no time", 7, 0, time.Hour},
+		{"sequence out of range", -1, start, time.Hour},
+	} {
+		c := &clock{now: start}
+		x := New(Options{Horizon: time.Hour, Now: c.time})
+		x.Put(1, Entry{Hash: 1, Seq: uint64(tc.seq) - 1})
+		if got := x.Bury(1, uint64(tc.seq), false, "g/a", tc.at); got != (tc.kept > 0) {
+			t.Errorf("%s: news %v", tc.name, got)
+			continue
+		}
+		if got := x.Count(1) == 0; got != (tc.kept > 0) {
+			t.Errorf("%s: dropped %v", tc.name, got)
+		}
+		if c.now = start + int64(tc.kept) - 1; tc.kept > 0 && x.Buried(1) != uint64(tc.seq) {
+			t.Errorf("%s: gone before its time", tc.name)
+		}
+		if c.now++; x.Buried(1) != 0 || x.Stats().Graves != 0 {
+			t.Errorf("%s: there after its time", tc.name)
+		}
+	}
+}
+
+// TestManyGraves makes more than there may be, and has them end: memory stays bounded
+// and is given back.
+func TestManyGraves(t *testing.T) {
+	const most, n = 5000, 20000
+	c := &clock{now: start}
+	x := New(Options{Horizon: time.Hour, MaxGraves: most, Now: c.time})
+	empty := x.Stats().Bytes
+	message := make([]byte, 1<<20)
+	for i := range n {
+		c.now++
+		path := string(message[:100]) + fmt.Sprintf("%08d", i)
+		if !x.Bury(uint64(i), uint64(c.now), i%2 == 0, path, c.now) {
+			t.Fatalf("%d is not news", i)
+		}
+	}
+	st := x.Stats()
+	if st.Graves != most || x.Buried(n-most-1) != 0 || x.Buried(n-most) == 0 || x.Buried(n-1) == 0 {
+		t.Fatalf("%+v: not the latest %d", st, most)
+	}
+	if each := (st.Bytes - empty) / most; each < 100+int64(len("00000000")) || each > 500 {
+		t.Errorf("%d bytes a grave", each)
+	}
+	if x.Bury(n, uint64(start), false, "g/a", start) {
+		t.Error("took one that is older than all")
+	}
+	var got []uint64
+	x.Graves(c.now-1, func(g Grave) bool { got = append(got, g.Hash); return true })
+	if !slices.Equal(got, []uint64{n - 2, n - 1}) {
+		t.Errorf("the latest are %v", got)
+	}
+	calls := 0
+	x.Graves(0, func(Grave) bool { calls++; return calls < 3 })
+	if calls != 3 {
+		t.Errorf("called %d times, want 3", calls)
+	}
+	// Made while they are told: not told, and no deadlock.
+	calls = 0
+	x.Graves(0, func(g Grave) bool {
+		c.now++
+		calls++
+		return x.Bury(g.Hash, uint64(c.now), g.Dir, g.Path, c.now)
+	})
+	if calls == 0 || calls > most {
+		t.Errorf("called %d times of %d", calls, most)
+	}
+	c.now += int64(time.Hour)
+	if st := x.Stats(); st.Graves != 0 || st.Bytes > empty+16<<10 {
+		t.Errorf("%+v, was empty with %d bytes", st, empty)
+	}
+}

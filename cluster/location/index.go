@@ -1,0 +1,358 @@
+package location
+
+import (
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+)
+
+// The table is cut by the top bits of the mixed hash, so that growing, and forgetting a
+// holder, are short work for each piece and writers seldom meet.
+const (
+	shardBits = 8
+	shards    = 1 << shardBits
+)
+
+// Index is the table. Its methods may be called in parallel; none blocks. A slot that
+// there is not, MaxSlots or above, holds nothing and is never live.
+type Index struct {
+	// Each guards itself. The shards come first, so that they lie on lines of the cache.
+	shards  [shards]shard
+	pool    pool
+	classes classes
+	graves  graves
+	teller  teller
+	live    [MaxSlots / 64]atomic.Uint64 // one bit a slot
+	counts  [MaxSlots]atomic.Int64       // entries of each slot
+	refused atomic.Uint64
+
+	// Constant after New.
+	seed, factor uint64 // factor is odd
+	lost         func(hash uint64)
+	clock        func() time.Time
+}
+
+// shard is one piece of the table.
+//
+// Lock order: write before mu. mu is held only for a change of few entries, so that
+// look-ups go on while a new table is built from the old one.
+type shard struct {
+	write sync.Mutex   // held by who changes anything here
+	mu    sync.RWMutex // held besides for a change that look-ups see, or by a look-up
+
+	table   table                      // write and mu; either is enough to read
+	others  sparse[otherKey, attrs]    // likewise; of entries of class otherClass
+	watched sparse[uint64, watchState] // write; by hash, not mixed
+
+	_ [128 - 104]byte // two lines of the cache: neighbours do not share one
+}
+
+// otherKey names an entry.
+type otherKey struct {
+	hash uint64 // mixed
+	slot Slot
+}
+
+// New returns an empty index.
+func New(o Options) *Index {
+	x := &Index{seed: rand.Uint64(), factor: rand.Uint64() | 1, lost: o.Lost, clock: o.Now}
+	if x.clock == nil {
+		x.clock = time.Now
+	}
+	x.graves.horizon, x.graves.max = o.Horizon, o.MaxGraves
+	if o.Horizon <= 0 {
+		x.graves.horizon = 24 * time.Hour
+	}
+	if o.MaxGraves <= 0 {
+		x.graves.max = 1 << 20
+	}
+	return x
+}
+
+// mix spreads hashes evenly, also those that are not, in a way that differs from index to
+// index: peers say what hashes are. No two become one: both steps can be undone.
+func (x *Index) mix(hash uint64) uint64 {
+	hash = (hash ^ x.seed) * x.factor
+	hash ^= hash >> 32
+	return hash * 0x9e3779b97f4a7c15
+}
+
+func (x *Index) shard(mixed uint64) *shard { return &x.shards[mixed>>(64-shardBits)] }
+
+func (x *Index) isLive(slot Slot) bool {
+	return x.live[slot/64].Load()>>(slot%64)&1 != 0
+}
+
+// Put enters that slot holds e, in place of what it held under e.Hash, and reports
+// whether it did. It does not if a grave forbids it, if the size is below 0 or beyond
+// MaxSize, or if there is no such slot: what the slot held of it is then gone, too.
+func (x *Index) Put(slot Slot, e Entry) bool {
+	if slot >= MaxSlots {
+		return false
+	}
+	a := attrs{e.Mode, e.UID, e.GID}
+	p := packed{hash: x.mix(e.Hash), seq: e.Seq}
+	now := x.graveClock()
+	s := x.shard(p.hash)
+	s.write.Lock()
+	refused := e.Size < 0 || e.Size > MaxSize
+	// Under the lock: Bury makes the grave first and comes here then.
+	if x.graves.count.Load() > 0 && x.graves.seq(e.Hash, now) > e.Seq {
+		x.refused.Add(1)
+		refused = true
+	}
+	if refused {
+		lost := x.deleteLocked(s, slot, e.Hash, p.hash)
+		s.write.Unlock()
+		if lost {
+			x.lose(e.Hash)
+		}
+		return false
+	}
+	class := x.classes.number(a)
+	p.rest = packRest(e.Size, slot, class, e.Memory)
+	x.putLocked(s, p, a)
+	s.write.Unlock()
+	return true
+}
+
+// graveClock returns the time for graves, which no lock may be held for. If there are
+// none, one that is made before it is looked at is new: any early time does.
+func (x *Index) graveClock() int64 {
+	if x.graves.count.Load() == 0 {
+		return 0
+	}
+	return x.clock().UnixNano()
+}
+
+// putLocked enters p, whose attributes are a. s.write is held.
+func (x *Index) putLocked(s *shard, p packed, a attrs) {
+	key := otherKey{p.hash, p.slot()}
+	place, found := s.table.find(p.hash, p.slot())
+	if !found && s.table.full() {
+		x.rebuildLocked(s, s.table.larger())
+		place, _ = s.table.find(p.hash, p.slot())
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.class() == otherClass {
+		s.others.set(key, a)
+	}
+	if !found {
+		s.table.insert(place, p)
+		x.counts[p.slot()].Add(1)
+		return
+	}
+	e := s.table.at(place)
+	if e.class() == otherClass && p.class() != otherClass {
+		s.others.remove(key)
+	}
+	*e = p
+}
+
+// rebuildLocked gives s a table of another size. s.write is held; look-ups go on
+// meanwhile.
+func (x *Index) rebuildLocked(s *shard, places uint64) {
+	old := s.table
+	t := old.rebuilt(&x.pool, places, nil)
+	s.mu.Lock()
+	s.table = t
+	s.mu.Unlock()
+	x.pool.give(old)
+}
+
+// Delete enters that slot does not hold hash.
+func (x *Index) Delete(slot Slot, hash uint64) {
+	if slot >= MaxSlots {
+		return
+	}
+	mixed := x.mix(hash)
+	s := x.shard(mixed)
+	s.write.Lock()
+	lost := x.deleteLocked(s, slot, hash, mixed)
+	s.write.Unlock()
+	if lost {
+		x.lose(hash)
+	}
+}
+
+// deleteLocked removes an entry, and reports whether lose is to be called. s.write is
+// held.
+func (x *Index) deleteLocked(s *shard, slot Slot, hash, mixed uint64) bool {
+	place, found := s.table.find(mixed, slot)
+	if !found {
+		return false
+	}
+	s.mu.Lock()
+	x.forgetLocked(s, s.table.at(place))
+	s.table.remove(place)
+	s.mu.Unlock()
+	if s.table.loose() {
+		x.rebuildLocked(s, s.table.smaller())
+	}
+	return x.lostLocked(s, hash, mixed)
+}
+
+// forgetLocked does what removing e entails besides. s.write and s.mu are held.
+func (x *Index) forgetLocked(s *shard, e *packed) {
+	x.counts[e.slot()].Add(-1)
+	if e.class() == otherClass {
+		s.others.remove(otherKey{e.hash, e.slot()})
+	}
+}
+
+// removeLocked removes what gone says, and n is how many that are. s.write is held.
+func (x *Index) removeLocked(s *shard, n int, gone func(e *packed) bool) {
+	var others []*packed // in the old blocks
+	old := s.table
+	t := old.rebuilt(&x.pool, placesFor(int(old.used)-n), func(e *packed) bool {
+		if !gone(e) {
+			return true
+		}
+		if e.class() == otherClass {
+			others = append(others, e)
+		}
+		x.counts[e.slot()].Add(-1)
+		return false
+	})
+	s.mu.Lock()
+	s.table = t
+	for _, e := range others {
+		s.others.remove(otherKey{e.hash, e.slot()})
+	}
+	s.mu.Unlock()
+	x.pool.give(old)
+}
+
+// SetLive says whether look-ups show what slot holds. A new slot is not live.
+func (x *Index) SetLive(slot Slot, live bool) {
+	if slot >= MaxSlots {
+		return
+	}
+	bit := uint64(1) << (slot % 64)
+	if live {
+		x.live[slot/64].Or(bit)
+		return
+	}
+	if x.live[slot/64].And(^bit)&bit == 0 {
+		return
+	}
+	for i := range x.shards {
+		s := &x.shards[i]
+		s.write.Lock()
+		lost := x.allLostLocked(s)
+		s.write.Unlock()
+		x.lose(lost...)
+	}
+}
+
+// Drop forgets all of slot, which is not live after that and may be given to another
+// holder. Until Drop returns nobody may put anything there.
+func (x *Index) Drop(slot Slot) {
+	if slot >= MaxSlots {
+		return
+	}
+	x.SetLive(slot, false)
+	gone := func(e *packed) bool { return e.slot() == slot && !e.empty() }
+	for i := range x.shards {
+		if x.counts[slot].Load() == 0 {
+			return
+		}
+		s := &x.shards[i]
+		s.write.Lock()
+		n := 0
+		for _, b := range s.table.blocks {
+			for j := range b {
+				if gone(&b[j]) {
+					n++
+				}
+			}
+		}
+		if n > 0 {
+			x.removeLocked(s, n, gone)
+		}
+		s.write.Unlock()
+	}
+}
+
+// Lookup appends the live holders of hash to buf: of the highest Seq that any of them
+// has, and only those; those with it in memory first, else in any order. It does not allocate but for buf.
+func (x *Index) Lookup(hash uint64, buf []Holder) []Holder {
+	mixed := x.mix(hash)
+	s := x.shard(mixed)
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	t := &s.table
+	start := len(buf)
+	inMemory := start // up to here are those with it in memory
+	place, _ := t.find(mixed, 0)
+	for range t.used {
+		e := t.at(place)
+		if e.hash != mixed || e.empty() {
+			break
+		}
+		place = t.wrap(place + 1)
+		if !x.isLive(e.slot()) || len(buf) > start && e.seq < buf[start].Seq {
+			continue
+		}
+		if len(buf) > start && e.seq > buf[start].Seq {
+			buf, inMemory = buf[:start], start
+		}
+		buf = append(buf, x.holder(s, e, hash))
+		if last := len(buf) - 1; e.memory() {
+			buf[last], buf[inMemory] = buf[inMemory], buf[last]
+			inMemory++
+		}
+	}
+	return buf
+}
+
+// holder unpacks e. s.mu is held.
+func (x *Index) holder(s *shard, e *packed, hash uint64) Holder {
+	var a attrs
+	if class := e.class(); class == otherClass {
+		a, _ = s.others.get(otherKey{e.hash, e.slot()})
+	} else {
+		a = x.classes.attrs(class)
+	}
+	return Holder{Slot: e.slot(), Entry: Entry{
+		Hash: hash, Seq: e.seq, Size: e.size(), Memory: e.memory(),
+		Mode: a.mode, UID: a.uid, GID: a.gid,
+	}}
+}
+
+// Stats describes an index.
+type Stats struct {
+	Entries, Graves, Watched int64
+	Bytes                    int64  // of memory, all included
+	Refused                  uint64 // entries that a grave forbade
+}
+
+// Stats returns them, and clears away graves past the horizon.
+func (x *Index) Stats() Stats {
+	x.graves.sweep(x.clock().UnixNano())
+	st := Stats{
+		Graves:  x.graves.count.Load(),
+		Refused: x.refused.Load(),
+		Bytes:   int64(unsafe.Sizeof(*x)) + x.pool.bytes() + x.classes.bytes() + x.graves.bytes(),
+	}
+	for i := range x.shards {
+		s := &x.shards[i]
+		s.write.Lock()
+		st.Entries += int64(s.table.used)
+		st.Watched += int64(len(s.watched.m))
+		st.Bytes += s.table.bytes() + s.others.bytes() + s.watched.bytes()
+		s.write.Unlock()
+	}
+	return st
+}
+
+// Count returns how many entries slot has.
+func (x *Index) Count(slot Slot) int64 {
+	if slot >= MaxSlots {
+		return 0
+	}
+	return x.counts[slot].Load()
+}

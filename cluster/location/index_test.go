@@ -1,0 +1,320 @@
+package location
+
+import (
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// TestInput gives an index what a peer may send and should not: nothing of it is
+// kept, and nothing breaks.
+func TestInput(t *testing.T) {
+	x := New(Options{})
+	x.SetLive(1, true)
+	good := Entry{Hash: 5, Seq: 7, Size: 1, Mode: 0o100644}
+	for _, tc := range []struct {
+		name string
+		slot Slot
+		size int64
+		want bool
+	}{
+		{"good", 1, 1, true},
+		{"empty", 1, 0, true},
+		{"largest", 1, MaxSize, true},
+		{"negative", 1, -1, false},
+		{"most negative", 1, math.MinInt64, false},
+		{"too large", 1, MaxSize + 1, false},
+		{"no such slot", MaxSlots, 1, false},
+		{"far from any slot", math.MaxUint16, 1, false},
+	} {
+		x.Put(1, good)
+		e := good
+		e.Size = tc.size
+		if got := x.Put(tc.slot, e); got != tc.want {
+			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
+		}
+		want := tc.want || tc.slot != 1 // what was there before is gone with a bad size
+		if got := len(x.Lookup(5, nil)) == 1; got != want {
+			t.Errorf("%s: held %v, want %v", tc.name, got, want)
+		}
+	}
+	for _, slot := range []Slot{MaxSlots, math.MaxUint16} {
+		x.SetLive(slot, true)
+		x.SetLive(slot, false)
+		x.Delete(slot, 5)
+		x.Drop(slot)
+		if n := x.Count(slot); n != 0 {
+			t.Errorf("slot %d has %d", slot, n)
+		}
+	}
+	if x.Bury(5, 0, false, "g/a", 1) || x.Bury(5, 9, false, string(make([]byte, MaxPath+1)), 1) {
+		t.Error("took a grave that cannot be")
+	}
+	if st := x.Stats(); st.Entries != 1 || st.Graves != 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// TestVersions looks at which of several holders a look-up returns.
+func TestVersions(t *testing.T) {
+	x := New(Options{})
+	e := Entry{Hash: 5, Seq: 10, Size: 1, Mode: 0o100644}
+	for slot := range Slot(6) {
+		x.SetLive(slot, slot != 5)
+		h := e
+		h.Memory = slot == 3
+		switch slot {
+		case 0:
+			h.Seq = 9
+		case 4:
+			h = Entry{Hash: 5, Seq: 8, Mode: 0o040755} // a directory of before
+		case 5:
+			h.Seq = 99 // not live
+		}
+		x.Put(slot, h)
+	}
+	slots := func() (got []Slot) {
+		for _, h := range x.Lookup(5, nil) {
+			got = append(got, h.Slot)
+		}
+		if len(got) > 1 {
+			slices.Sort(got[1:]) // but for memory first, in any order
+		}
+		return got
+	}
+	check := func(when string, want ...Slot) {
+		t.Helper()
+		if got := slots(); !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", when, got, want)
+		}
+	}
+	check("all", 3, 1, 2)
+	x.SetLive(5, true)
+	check("a later one", 5)
+	x.Drop(5)
+	x.Delete(3, 5)
+	check("without memory", 1, 2)
+	x.Bury(5, 10, false, "g/a", 0)
+	check("the grave's own version is not void", 1, 2)
+	x.Bury(5, 11, false, "g/a", 0)
+	check("all void")
+	if x.Put(4, e) || !x.Put(4, Entry{Hash: 5, Seq: 11, Mode: 0o040755}) {
+		t.Error("the grave lets the wrong ones by")
+	}
+	if got := x.Lookup(5, nil); len(got) != 1 || !got[0].Dir() {
+		t.Errorf("%v, want a directory", got)
+	}
+	if got := x.Lookup(5, make([]Holder, 2)); len(got) != 3 || got[0] != (Holder{}) {
+		t.Errorf("%v: did not append", got)
+	}
+}
+
+// TestManyHolders has all slots hold one hash, next to others, and takes it from all at
+// once in each of the ways there are.
+func TestManyHolders(t *testing.T) {
+	for name, clear := range map[string]func(x *Index){
+		"Bury": func(x *Index) { x.Bury(1, 2, true, "g", 0) },
+		"Delete": func(x *Index) {
+			for slot := range Slot(MaxSlots) {
+				x.Delete(slot, 1)
+			}
+		},
+		"Drop": func(x *Index) {
+			for slot := range Slot(MaxSlots) {
+				x.Drop(slot)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var lost atomic.Int32
+			x := New(Options{Lost: func(uint64) { lost.Add(1) }})
+			fill(x, 0, 3000)
+			for slot := range Slot(MaxSlots) {
+				x.SetLive(slot, true)
+				x.Put(slot, Entry{Hash: 1, Seq: 1, Mode: 0o040755})
+			}
+			x.Watch(1)
+			if got := len(x.Lookup(1, nil)); got != MaxSlots {
+				t.Fatalf("%d holders, want %d", got, MaxSlots)
+			}
+			clear(x)
+			for i := range x.shards {
+				checkTable(t, &x.shards[i].table)
+			}
+			if got := len(x.Lookup(1, nil)); got != 0 || lost.Load() != 1 {
+				t.Errorf("%d holders, want 0; lost %d times", got, lost.Load())
+			}
+			if st := x.Stats(); st.Bytes > 400<<10 {
+				t.Errorf("%+v: memory was not given back", st)
+			}
+		})
+	}
+}
+
+// TestManyAttributes has more kinds of attributes than there are classes: each entry
+// keeps its own, and what does not fit is given back with its entries.
+func TestManyAttributes(t *testing.T) {
+	x := New(Options{})
+	x.SetLive(1, true)
+	const n = 3 * otherClass
+	entry := func(i, uid int) Entry {
+		return Entry{Hash: uint64(i), Seq: 1, Mode: 0o100644, UID: uint32(uid), GID: uint32(uid / 7)}
+	}
+	check := func(uid func(i int) int) {
+		t.Helper()
+		for i := range n {
+			if got := x.Lookup(uint64(i), nil); len(got) != 1 || got[0].Entry != entry(i, uid(i)) {
+				t.Fatalf("%v, want %v", got, entry(i, uid(i)))
+			}
+		}
+	}
+	for i := range n {
+		x.Put(1, entry(i, i))
+	}
+	check(func(i int) int { return i })
+	for i := range n {
+		x.Put(1, entry(i, n-i-1))
+	}
+	check(func(i int) int { return n - i - 1 })
+	others := 0
+	for i := range x.shards {
+		others += len(x.shards[i].others.m)
+	}
+	if others != n-otherClass+1 {
+		t.Errorf("%d entries without a class, want %d", others, n-otherClass+1)
+	}
+	for i := range n / 2 {
+		x.Delete(1, uint64(i))
+	}
+	x.Drop(1)
+	for i := range x.shards {
+		if left := len(x.shards[i].others.m); left != 0 {
+			t.Fatalf("attributes of %d entries are left", left)
+		}
+	}
+}
+
+// TestParallel does everything at once. Look-ups must see only what was put, and
+// when all is gone, every watch has been told exactly once.
+func TestParallel(t *testing.T) {
+	const hashes, writers, rounds = 500, 6, 40
+	var told [hashes]atomic.Int32
+	var x *Index
+	x = New(Options{Lost: func(hash uint64) {
+		told[hash].Add(1)
+		x.Lookup(hash, nil)
+	}})
+	x.SetLive(writers, true)
+	for hash := range uint64(hashes) {
+		x.Put(writers, Entry{Hash: hash, Seq: 1 << 40})
+		x.Watch(hash)
+	}
+	var work, readers sync.WaitGroup
+	var done atomic.Bool
+	for w := range Slot(writers) {
+		work.Go(func() {
+			for round := range rounds {
+				x.SetLive(w, true)
+				for hash := range uint64(hashes) {
+					x.Put(w, Entry{Hash: hash, Seq: hash + uint64(w)<<32, Size: int64(hash), UID: uint32(hash), Memory: w%2 == 0})
+				}
+				switch round % 3 {
+				case 0:
+					x.SetLive(w, false)
+				case 1:
+					for hash := range uint64(hashes) {
+						x.Bury(hash, uint64(round), false, "g/a", 0)
+						x.Delete(w, hash)
+					}
+				case 2:
+					x.Drop(w)
+				}
+			}
+			x.Drop(w)
+		})
+	}
+	for range 2 {
+		readers.Go(func() {
+			var buf []Holder
+			for hash := uint64(0); !done.Load(); hash = (hash + 1) % hashes {
+				buf = x.Lookup(hash, buf[:0])
+				if len(buf) != 1 || buf[0].Slot != writers || buf[0].Seq != 1<<40 {
+					t.Errorf("%d: %v", hash, buf)
+					return
+				}
+				if hash == 0 {
+					x.Stats()
+					x.Graves(0, func(Grave) bool { return !done.Load() })
+				}
+			}
+		})
+	}
+	work.Wait()
+	done.Store(true)
+	readers.Wait()
+	for hash := range told {
+		if n := told[hash].Load(); n != 0 {
+			t.Fatalf("%d: told %d times while it was held", hash, n)
+		}
+	}
+	// The last holder goes in four ways at once.
+	work.Go(func() { x.SetLive(writers, false) })
+	work.Go(func() { x.Drop(writers) })
+	work.Go(func() {
+		for hash := range uint64(hashes) {
+			x.Delete(writers, hash)
+		}
+	})
+	work.Go(func() {
+		for hash := range uint64(hashes) {
+			x.Bury(hash, 1<<41, false, "g/a", 0)
+		}
+	})
+	work.Wait()
+	for hash := range told {
+		if n := told[hash].Load(); n != 1 {
+			t.Errorf("%d: told %d times, want once", hash, n)
+		}
+	}
+	if st := x.Stats(); st.Entries != 0 || st.Watched != 0 {
+		t.Errorf("%+v, want nothing", st)
+	}
+}
+
+// TestWatchLosing makes watches while the only holder goes: each is told once, whichever
+// is first.
+func TestWatchLosing(t *testing.T) {
+	for range 50 {
+		const hashes = 64
+		told := make(chan uint64, 2*hashes)
+		x := New(Options{Lost: func(hash uint64) { told <- hash }})
+		x.SetLive(1, true)
+		for hash := range uint64(hashes) {
+			x.Put(1, Entry{Hash: hash})
+		}
+		var work sync.WaitGroup
+		work.Go(func() { x.SetLive(1, false) })
+		for hash := range uint64(hashes) {
+			x.Watch(hash)
+		}
+		work.Wait()
+		seen := map[uint64]bool{}
+		for range hashes {
+			select {
+			case hash := <-told:
+				if seen[hash] {
+					t.Fatalf("%d was told twice", hash)
+				}
+				seen[hash] = true
+			case <-time.After(30 * time.Second):
+				t.Fatalf("told of %d, want %d", len(seen), hashes)
+			}
+		}
+		if st := x.Stats(); st.Watched != 0 || len(told) != 0 {
+			t.Fatalf("%+v, %d told besides", st, len(told))
+		}
+	}
+}

@@ -1,0 +1,53 @@
+package location
+
+import (
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+// HashPath returns the hash of a path below the mount. It is the same on every node
+// and in every version.
+func HashPath(path string) uint64 { return xxhash.Sum64String(path) }
+
+// Slot numbers a holder in this process: a node's feed, as long as it is followed.
+type Slot uint16
+
+// MaxSlots is how many holders an Index can tell apart; slots are below it.
+const MaxSlots = 4096
+
+// MaxSize is the largest size in bytes that an entry can have.
+const MaxSize = 1<<40 - 1
+
+// Entry is one block or directory as its holder describes it.
+type Entry struct {
+	Hash   uint64
+	Seq    uint64 // version: of two of one key the higher is the later
+	Size   int64  // bytes; 0 for directories
+	Mode   uint32 // type and permission bits, as st_mode
+	UID    uint32
+	GID    uint32
+	Memory bool // in the holder's memory, so that it need not read its SSD
+}
+
+// Dir reports whether the entry is a directory.
+func (e *Entry) Dir() bool { return e.Mode&0o170000 == 0o040000 }
+
+// Holder is one answer to a look-up.
+type Holder struct {
+	Slot Slot
+	Entry
+}
+
+// Options configures an Index.
+type Options struct {
+	// Horizon is how long a grave is kept after it was made. Zero means 24 hours.
+	Horizon time.Duration
+	// MaxGraves bounds them; the oldest go first. Zero means 1<<20.
+	MaxGraves int
+	// Lost is called when a watched hash has no live holder left (see Index.Watch),
+	// without a lock held, by whoever caused it. It may call the index. Nil: not called.
+	Lost func(hash uint64)
+	// Now is the clock of the graves, called without a lock held. Nil means time.Now.
+	Now func() time.Time
+}

@@ -1,0 +1,98 @@
+package location
+
+import (
+	"runtime"
+	"testing"
+)
+
+// mostBytes is what an entry may cost, all included.
+const mostBytes = 32
+
+// TestMemory fills an index and takes most of it away again (90 % of a million), by deleting and by dropping
+// holders. At every size from 100,000 on, and not just at those where it is full, an
+// entry costs at most 32 bytes, by our count and by the heap's.
+func TestMemory(t *testing.T) {
+	const least, most = 100_000, mostEntries
+	base := heapBytes()
+	x := New(Options{})
+	worst := map[string]float64{}
+	check := func(what string, n int) {
+		t.Helper()
+		st := x.Stats()
+		if st.Entries != int64(n) {
+			t.Fatalf("%s: %d entries, want %d", what, st.Entries, n)
+		}
+		each := float64(st.Bytes) / float64(n)
+		worst[what] = max(worst[what], each)
+		if n >= least && each > mostBytes {
+			t.Errorf("%s: %d entries take %.1f bytes each", what, n, each)
+		}
+	}
+	checkHeap := func(what string, n int) {
+		t.Helper()
+		heap := heapBytes() - base
+		t.Logf("%s: %d entries, %.2f bytes each by the heap, %.2f by Stats", what, n, float64(heap)/float64(n), float64(x.Stats().Bytes)/float64(n))
+		if heap > int64(n)*mostBytes {
+			t.Errorf("%s: %d entries take %.1f bytes each of the heap", what, n, float64(heap)/float64(n))
+		}
+		runtime.KeepAlive(x)
+	}
+	fill(x, 0, least)
+	for n := least; n < most; {
+		check("growing", n)
+		if n == least || n == 150_000 {
+			checkHeap("growing", n)
+		}
+		step := 1000
+		fill(x, n, n+step)
+		n += step
+	}
+	check("growing", most)
+	checkHeap("grown", most)
+	for n := most; n > least; {
+		for range 1000 {
+			n--
+			slot, e := benchEntry(n)
+			x.Delete(slot, e.Hash)
+		}
+		check("deleting", n)
+	}
+	checkHeap("most deleted", least)
+
+	fill(x, least, most)
+	checkHeap("filled again", most)
+	for slot := range Slot(liveSlots * (most - least) / most) {
+		x.Drop(slot)
+	}
+	check("dropped", least)
+	checkHeap("most dropped", least)
+	for slot := range Slot(liveSlots) {
+		x.Drop(slot)
+	}
+	if st := x.Stats(); st.Entries != 0 || st.Bytes > 128<<10 {
+		t.Errorf("empty: %+v", st)
+	}
+	t.Logf("the most at any size: %v", worst)
+}
+
+// TestNoAllocation looks up and puts without making garbage.
+func TestNoAllocation(t *testing.T) {
+	const n = 100_000
+	x := filled(n)
+	buf := make([]Holder, 0, 4)
+	i := 0
+	if got := testing.AllocsPerRun(1000, func() {
+		slot, e := benchEntry(i)
+		_, absent := benchEntry(i + n)
+		if buf = x.Lookup(e.Hash, buf[:0]); len(buf) != 1 || buf[0] != (Holder{slot, e}) {
+			t.Fatalf("%v, want %v at %d", buf, e, slot)
+		}
+		if buf = x.Lookup(absent.Hash, buf[:0]); len(buf) != 0 {
+			t.Fatalf("%v, want none", buf)
+		}
+		x.Put(slot, e)
+		i++
+	}); got != 0 {
+		t.Errorf("%v allocations", got)
+	}
+}

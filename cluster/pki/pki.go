@@ -1,0 +1,198 @@
+package pki
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// Files are those of one node, in PEM.
+type Files struct{ CA, Cert, Key string }
+
+const (
+	// watchEvery is how often Watch reads the files: they are small, and a change is
+	// to count within a second.
+	watchEvery = 300 * time.Millisecond
+	// expiryNotice is how long before its end a certificate is warned about, and
+	// noticeEvery how often.
+	expiryNotice = 14 * 24 * time.Hour
+	noticeEvery  = 24 * time.Hour
+)
+
+// Loader holds the present certificate and CA, and takes over changes of the files.
+// Its methods may be called in parallel.
+type Loader struct {
+	files Files
+	log   *zap.Logger
+	now   func() time.Time
+
+	current atomic.Pointer[identity]
+
+	seen     contents  // what was last read; only Load and Watch touch it
+	failing  bool      // what was last read made no sense; likewise
+	noticeAt time.Time // when to warn of the expiry next; likewise
+}
+
+// identity is a certificate with the CA that it is of. It is not changed.
+type identity struct {
+	cert *tls.Certificate
+	leaf *x509.Certificate
+	pool *x509.CertPool
+}
+
+// Load reads the files. It fails with what is wrong and in which file: not PEM, expired,
+// not yet valid, not of this CA, key of another certificate, key readable by others,
+// usage that does not allow both server and client.
+func Load(f Files, log *zap.Logger) (*Loader, error) { return load(f, log, time.Now) }
+
+func load(f Files, log *zap.Logger, now func() time.Time) (*Loader, error) {
+	if log == nil {
+		log = zap.NewNop()
+	}
+	l := &Loader{files: f, log: log, now: now}
+	var err error
+	if l.seen, err = readFiles(f); err != nil {
+		return nil, err
+	}
+	id, err := l.parse(l.seen)
+	if err != nil {
+		return nil, err
+	}
+	l.current.Store(id)
+	l.notice()
+	return l, nil
+}
+
+// Watch takes over changes within a second, until ctx ends. Files that make no sense
+// together are logged and change nothing, so that they may be replaced one by one. It
+// also warns when the certificate is about to expire. It is called once.
+func (l *Loader) Watch(ctx context.Context) {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			l.reload()
+			l.notice()
+		}
+	}
+}
+
+// reload takes over what the files hold if it differs from what was last read. Bad
+// contents are tried again, because time may heal them: a certificate may not be
+// valid yet. They are logged once.
+func (l *Loader) reload() {
+	read, err := readFiles(l.files)
+	changed := !read.equal(l.seen)
+	if !changed && !l.failing {
+		return
+	}
+	l.seen = read
+	var id *identity
+	if err == nil {
+		id, err = l.parse(read)
+	}
+	if l.failing = err != nil; l.failing {
+		if changed {
+			l.log.Warn("changed certificates are not taken over, those before stay in use", zap.Error(err))
+		}
+		return
+	}
+	l.current.Store(id)
+	l.noticeAt = time.Time{}
+	l.log.Info("took over changed certificates", zap.String("cert", l.files.Cert),
+		zap.Stringer("serial", id.leaf.SerialNumber), zap.Time("not_after", id.leaf.NotAfter))
+}
+
+// notice warns when the certificate ends soon, once a day.
+func (l *Loader) notice() {
+	now, end := l.now(), l.NotAfter()
+	if end.Sub(now) > expiryNotice || now.Before(l.noticeAt) {
+		return
+	}
+	l.noticeAt = now.Add(noticeEvery)
+	l.log.Warn("the certificate expires soon: peers will refuse this node then", zap.String("cert", l.files.Cert), zap.Time("not_after", end))
+}
+
+// Server returns the configuration of a listener: TLS 1.3, client certificate of the CA
+// required. Each handshake uses what is loaded then.
+func (l *Loader) Server() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		Time:       l.now,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			return l.current.Load().cert, nil
+		},
+		// VerifyConnection verifies against the CA of this moment, which a fixed
+		// ClientCAs could not.
+		ClientAuth:       tls.RequireAnyClientCert,
+		VerifyConnection: func(s tls.ConnectionState) error { return l.verify(s, x509.ExtKeyUsageClientAuth, "") },
+		// A resumed session would live on a certificate that may be void by now.
+		SessionTicketsDisabled: true,
+	}
+}
+
+// Client returns the configuration of a connection to the node called name: its
+// certificate must be of the CA and carry "<name>.kvfs" as a DNS name. Each handshake
+// uses what is loaded then.
+func (l *Loader) Client(name string) *tls.Config { return l.client(DNSName(name)) }
+
+// ClientAny is Client for a peer whose name does not matter: any of the CA.
+func (l *Loader) ClientAny() *tls.Config { return l.client("") }
+
+// DNSName is the name that the certificate of a node carries.
+func DNSName(node string) string { return node + ".kvfs" }
+
+func (l *Loader) client(dnsName string) *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		Time:       l.now,
+		ServerName: dnsName,
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			return l.current.Load().cert, nil
+		},
+		// Not insecure: VerifyConnection does it all, against the CA of this moment,
+		// which a fixed RootCAs could not.
+		InsecureSkipVerify: true,
+		VerifyConnection:   func(s tls.ConnectionState) error { return l.verify(s, x509.ExtKeyUsageServerAuth, dnsName) },
+	}
+}
+
+// verify checks the certificate that a peer has shown: of the CA, valid now, for this
+// usage, and with the DNS name unless that is empty.
+func (l *Loader) verify(s tls.ConnectionState, usage x509.ExtKeyUsage, dnsName string) error {
+	if len(s.PeerCertificates) == 0 {
+		return fmt.Errorf("pki: the peer shows no certificate")
+	}
+	leaf := s.PeerCertificates[0]
+	o := x509.VerifyOptions{
+		Roots: l.current.Load().pool, Intermediates: x509.NewCertPool(),
+		CurrentTime: l.now(), DNSName: dnsName, KeyUsages: []x509.ExtKeyUsage{usage},
+	}
+	for _, c := range s.PeerCertificates[1:] {
+		o.Intermediates.AddCert(c)
+	}
+	if _, err := leaf.Verify(o); err != nil {
+		return fmt.Errorf("pki: certificate of the peer (%s): %w", leaf.Subject, err)
+	}
+	return nil
+}
+
+// CheckName fails if the present certificate does not carry the DNS name of the node
+// called name: peers would refuse it.
+func (l *Loader) CheckName(name string) error {
+	if err := l.current.Load().leaf.VerifyHostname(DNSName(name)); err != nil {
+		return fmt.Errorf("pki: %s is not of node %q: %w", l.files.Cert, name, err)
+	}
+	return nil
+}
+
+// NotAfter returns when the present certificate expires.
+func (l *Loader) NotAfter() time.Time { return l.current.Load().leaf.NotAfter }
