@@ -56,7 +56,7 @@ type logCounters struct {
 
 // LogStats describes a Log. What counts batches counts those that were sent.
 type LogStats struct {
-	Appended    uint64 `json:"appended"`    // records
+	Appended    uint64 `json:"appended"`    // records, and those that a Resync skipped
 	Kept        int    `json:"kept"`        // records in the ring
 	Subscribers int64  `json:"subscribers"` // Serves that run now
 	Records     uint64 `json:"records"`     // sent, those of snapshots included
@@ -108,6 +108,22 @@ func (l *Log) Append(records ...Record) {
 		}
 		l.mu.next++
 	}
+	if l.mu.wake != nil {
+		close(l.mu.wake)
+		l.mu.wake = nil
+	}
+}
+
+// Resync has every subscriber take a new snapshot, as if the ring had overtaken it: for
+// when records may have been missed.
+func (l *Log) Resync() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.closed {
+		return
+	}
+	round := uint64(l.o.Records)
+	l.mu.ring, l.mu.next = nil, ((l.mu.next-1)/round+1)*round+1 // where an empty ring begins
 	if l.mu.wake != nil {
 		close(l.mu.wake)
 		l.mu.wake = nil

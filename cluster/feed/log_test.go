@@ -408,3 +408,47 @@ func TestLogParallel(t *testing.T) {
 	serving.Wait()
 	l.Close()
 }
+
+// TestResync: a subscriber that has seen everything takes a new snapshot all the same, and
+// follows what comes after it; so does one that resumes from before.
+func TestResync(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, before := range []uint64{0, 1, 7, 8, 9} { // of a ring of 8
+			l := NewLog(LogOptions{Epoch: 1, Records: 8})
+			if before > 0 {
+				l.Append(numbered(1, before)...)
+			}
+			was := l.Position()
+			var got []arrival
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { // ends with cancel
+				done <- l.Serve(ctx, was, holding(numbered(100, 101)...), receive(t, &got))
+			}()
+			synctest.Wait()
+			l.Resync()
+			synctest.Wait()
+			time.Sleep(time.Second) // reason: virtual time, in which the rest after a batch passes
+			l.Append(numbered(50, 54)...)
+			synctest.Wait()
+			cancel()
+			<-done
+			if len(got) < 2 || !got[0].batch.Begin || !got[0].batch.End || len(got[0].records) != 2 {
+				t.Fatalf("%d before: got %+v", before, got)
+			}
+			var hashes []uint64
+			for _, a := range got[1:] {
+				for _, r := range a.records {
+					hashes = append(hashes, r.Hash)
+				}
+			}
+			if len(hashes) < 2 || hashes[len(hashes)-1] != 54 {
+				t.Errorf("%d before: after the snapshot %v", before, hashes)
+			}
+			if l.has(was.Next) {
+				t.Errorf("%d before: the old position is still good", before)
+			}
+			l.Close()
+		}
+	})
+}

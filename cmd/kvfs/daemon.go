@@ -26,6 +26,7 @@ type daemon struct {
 	log     *zap.Logger
 	started time.Time
 	memory  *mem.Store
+	peers   *peers // nil without a cluster
 	engine  *tiers.Engine
 	server  *fs.Server                // set when mounted
 	serving atomic.Pointer[fs.Server] // server, for requests that come meanwhile
@@ -47,7 +48,8 @@ type statusDocument struct {
 	Counters      tiers.Counters `json:"counters"`
 	Summary       tiers.Summary  `json:"summary"` // keys by where readers found them
 
-	Secondaries []tiers.SecondaryStats `json:"secondaries"` // the tiers below memory
+	Secondaries []tiers.SecondaryStats `json:"secondaries"`       // the tiers below memory
+	Cluster     *statusCluster         `json:"cluster,omitempty"` // absent without bind
 
 	Memory  statusMemoryDir `json:"memory"`
 	Process statusProcess   `json:"process"`
@@ -106,7 +108,7 @@ func (d *daemon) status() []byte {
 			Name: "memory", Type: "memory", State: "online", CapacityBytes: st.CapacityBytes, UsedBytes: st.UsedBytes,
 			PinnedBytes: st.PinnedBytes, Blocks: st.Blocks, Policy: d.cfg.Memory.Policy,
 		}},
-		Counters: st.Counters, Summary: st.Summary, Secondaries: st.Secondaries,
+		Counters: st.Counters, Summary: st.Summary, Secondaries: st.Secondaries, Cluster: d.peers.status(),
 		Memory: statusMemoryDir{Dir: ms.Dir, Adoptable: ms.Adoptable, Discarded: ms.Discarded},
 		Process: statusProcess{
 			HeapBytes: liveHeap(), IndexBytes: st.IndexBytes, Goroutines: runtime.NumGoroutine(),
@@ -114,9 +116,13 @@ func (d *daemon) status() []byte {
 		},
 	}
 	for _, s := range st.Secondaries {
+		kind, policy := "disk", d.cfg.Disk.Policy
+		if s.Name == "peer" {
+			kind, policy = "peer", ""
+		}
 		doc.Tiers = append(doc.Tiers, statusTier{
-			Name: s.Name, Type: "disk", State: s.State, Reason: s.Reason, CapacityBytes: s.CapacityBytes,
-			UsedBytes: s.UsedBytes, PinnedBytes: s.PinnedBytes, Blocks: s.Blocks, Policy: d.cfg.Disk.Policy,
+			Name: s.Name, Type: kind, State: s.State, Reason: s.Reason, CapacityBytes: s.CapacityBytes,
+			UsedBytes: s.UsedBytes, PinnedBytes: s.PinnedBytes, Blocks: s.Blocks, Policy: policy,
 		})
 	}
 	for _, g := range d.engine.Groups() {

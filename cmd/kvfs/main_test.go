@@ -149,7 +149,7 @@ func TestConfigCommands(t *testing.T) {
 	code, out, errs := runCLI("config", "check", bad, "--replicas", "1")
 	want := []string{
 		"kvfs: " + bad + ":2: memory.size: ", "kvfs: " + bad + ":3: memory.keep: ",
-		`kvfs: env KVFS_HTPP: unknown variable "KVFS_HTPP"; did you mean "KVFS_HTTP"?`, "kvfs: flag --replicas: replicas: the cluster",
+		`kvfs: env KVFS_HTPP: unknown variable "KVFS_HTPP"; did you mean "KVFS_HTTP"?`, "kvfs: flag --replicas: replicas: it needs bind",
 	}
 	lines := strings.Split(strings.TrimSpace(errs), "\n")
 	if code != exitConfig || out != "" || len(lines) != len(want) {

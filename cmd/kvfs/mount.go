@@ -74,6 +74,14 @@ func mount(ctx context.Context, cfg *config.Config, dir string, ready *readiness
 	if err != nil {
 		return errors.Join(fmt.Errorf("disk tier: %w", err), memory.Close(true))
 	}
+	d.peers, err = openPeers(ctx, cfg, log)
+	if err != nil {
+		return errors.Join(fmt.Errorf("peers: %w", err), closeSecondaries(options.Secondaries), memory.Close(true))
+	}
+	defer d.peers.close()
+	if d.peers != nil {
+		options.Secondaries = append(options.Secondaries, d.peers.secondary(cfg))
+	}
 	d.engine, err = tiers.Open(ctx, options)
 	if err != nil {
 		return errors.Join(fmt.Errorf("engine: %w", err), closeSecondaries(options.Secondaries), memory.Close(true))
@@ -83,6 +91,9 @@ func mount(ctx context.Context, cfg *config.Config, dir string, ready *readiness
 		return withCode(exitMount, errors.Join(err, d.close(d.adopted())))
 	}
 	d.serving.Store(d.server)
+	if err := d.peers.start(d.engine); err != nil {
+		return errors.Join(fmt.Errorf("peers: %w", err), d.stop(false))
+	}
 	stopHTTP, err := serveHTTP(cfg.HTTP, d, log)
 	if err != nil {
 		return errors.Join(err, d.stop(false))
@@ -96,9 +107,11 @@ func mount(ctx context.Context, cfg *config.Config, dir string, ready *readiness
 		log.Info("stopping")
 	case <-d.server.Served():
 		log.Info("unmounted")
+	case err = <-d.peers.fatal():
+		log.Error("this node cannot be part of its cluster", zap.Error(err))
 	}
 	ready.stopping()
-	return errors.Join(stopHTTP(), d.stop(cfg.Memory.Keep))
+	return errors.Join(err, stopHTTP(), d.stop(cfg.Memory.Keep))
 }
 
 // stop takes the mount away, waits until all requests are answered, and closes the

@@ -25,8 +25,11 @@ func newRootCommand() *cobra.Command {
 		newMountCommand(),
 		newUmountCommand(),
 		newStatusCommand(),
+		newMembersCommand(),
 		newEvictCommand(),
 		newFsckCommand(),
+		newCertsCommand(),
+		newKeysCommand(),
 		newConfigCommand(),
 		newVersionCommand(),
 	)

@@ -33,6 +33,7 @@ type statusReply struct {
 	Tiers         []tierStatus `json:"tiers"`
 
 	Secondaries []secondaryStatus `json:"secondaries"`
+	Cluster     *clusterReply     `json:"cluster"` // nil without peers
 }
 
 // mountStatus says how the mount works.
@@ -78,6 +79,12 @@ func newStatusCommand() *cobra.Command {
 
 // readStatus reads the status file of the mount at dir.
 func readStatus(dir string, timeout time.Duration) ([]byte, error) {
+	text, err := readControl(dir, "status", timeout)
+	return text, explainStatus(dir, err)
+}
+
+// readControl reads a control file of the mount at dir.
+func readControl(dir, name string, timeout time.Duration) ([]byte, error) {
 	type result struct {
 		text []byte
 		err  error
@@ -85,12 +92,12 @@ func readStatus(dir string, timeout time.Duration) ([]byte, error) {
 	done := make(chan result, 1)
 	// Ends with the read; if the daemon never answers, with the process.
 	go func() {
-		text, err := os.ReadFile(filepath.Join(dir, block.Reserved, "status"))
+		text, err := os.ReadFile(filepath.Join(dir, block.Reserved, name))
 		done <- result{text, err}
 	}()
 	select {
 	case r := <-done:
-		return r.text, explainStatus(dir, r.err)
+		return r.text, r.err
 	case <-time.After(timeout):
 		return nil, fmt.Errorf("the daemon of %s has not answered for %v", dir, timeout)
 	}
@@ -139,6 +146,12 @@ func printStatus(w io.Writer, text []byte) error {
 			return err
 		}
 		s.Secondaries[i].print(t)
+	}
+	if s.Cluster != nil {
+		if err := t.Flush(); err != nil {
+			return err
+		}
+		s.Cluster.print(t)
 	}
 	return t.Flush()
 }

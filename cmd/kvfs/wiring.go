@@ -137,7 +137,7 @@ func engineOptions(cfg *config.Config, memory tiers.Primary, hooks *fs.Hooks, lo
 		PromoteBatchKeys: cfg.Promotion.BatchKeys, PromoteBatchBytes: int64(cfg.Promotion.BatchBytes),
 		PromoteWindow: time.Duration(cfg.Promotion.Window), TierSummary: cfg.Log.TierSummary,
 
-		SameProcess: hooks.SameProcess, Invalidate: hooks.Invalidate, Dropped: hooks.Dropped,
+		Now: clock(), SameProcess: hooks.SameProcess, Invalidate: hooks.Invalidate, Dropped: hooks.Dropped,
 		Logger: log.Named("engine"),
 	}
 	if cfg.Mount.LookupLease == 0 {
@@ -158,13 +158,18 @@ func engineOptions(cfg *config.Config, memory tiers.Primary, hooks *fs.Hooks, lo
 }
 
 func serverOptions(cfg *config.Config, d *daemon, log *zap.Logger) fs.Options {
-	return fs.Options{
+	o := fs.Options{
 		Dir: d.dir, FSName: cfg.Mount.FSName,
 		AllowOther:   cfg.Mount.AllowOther == config.On || cfg.Mount.AllowOther == config.Auto && os.Geteuid() == 0,
 		EntryTimeout: time.Duration(cfg.Mount.EntryTimeout), AttrTimeout: time.Duration(cfg.Mount.AttrTimeout),
 		MaxWrite: int(cfg.Mount.MaxWrite), Passthrough: fs.Switch(cfg.Memory.Passthrough),
-		Status: d.status, Logger: log.Named("fs"),
+		Status: d.status, ListElsewhere: cfg.Bind != "" && cfg.Readdir.Remote == config.On,
+		ListTimeout: time.Duration(cfg.Peer.Timeout), Logger: log.Named("fs"),
 	}
+	if d.peers != nil {
+		o.Members = d.peers.membersText
+	}
+	return o
 }
 
 // totalMemory returns the RAM of the machine in bytes.

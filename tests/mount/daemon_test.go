@@ -164,7 +164,7 @@ func TestRefused(t *testing.T) {
 		log  string
 	}{
 		{"more memory than the machine has", harness.Options{MemorySize: "1000TiB"}, 3, "exceeds the memory of this machine"},
-		{"a tier of a later version", harness.Options{Flags: []string{"--replicas", "1"}}, 3, "not part of this version"},
+		{"copies without peers", harness.Options{Flags: []string{"--replicas", "1"}}, 3, "needs bind"},
 		{"unknown variable", harness.Options{Env: []string{"KVFS_MEMORY_SISE=1GiB"}}, 3, "KVFS_MEMORY_SIZE"},
 		{"directory not empty", harness.Options{Dir: full}, 4, "not empty"},
 		{"no directory", harness.Options{Dir: filepath.Join(full, "file", "x")}, 4, "mount point"},

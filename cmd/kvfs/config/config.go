@@ -12,14 +12,21 @@ type Config struct {
 	Promotion    Promotion        `kvfs:"promotion" help:"How blocks come up into memory from the tiers below it."`
 	Staging      Staging          `kvfs:"staging" help:"Aligned buffers for blocks that a tier cannot move in place: small ones, and unaligned ends."`
 	DirectIO     DirectIO         `kvfs:"directio" help:"How the SSD tier reads and writes past the page cache."`
-	Join         []string         `kvfs:"join" example:"10.0.0.1:7946,10.0.0.2:7946" help:"Addresses of peers to join, host or host:port."`
-	Bind         string           `kvfs:"bind" example:"0.0.0.0:7946" help:"Address on which to listen for peers, host or host:port."`
-	Advertise    string           `kvfs:"advertise" example:"10.0.0.3:7946" help:"Address that peers should use to reach this one, host or host:port."`
-	NodeName     string           `kvfs:"node_name" example:"gpu-7" help:"Name of this peer, unique in the cluster. Empty means the host name."`
-	Replicas     int              `kvfs:"replicas" default:"0" min:"0" max:"16" help:"Number of peers that receive a copy of each block that is written."`
-	Insecure     bool             `kvfs:"insecure" default:"false" help:"Allow peers without keys on an address that is not loopback."`
-	HTTP         string           `kvfs:"http" example:"127.0.0.1:9100" check:"hostport" help:"Address for /readyz and /status over HTTP, host:port. Empty means off."`
-	Log          Log              `kvfs:"log" help:"Logging, to standard error."`
+
+	Bind             string   `kvfs:"bind" check:"listen" example:"0.0.0.0:7946" help:"Address on which to listen for peers, host or host:port; the port is 7946 if it is left out. Empty means no peers. One that is not loopback demands tls and peer.gossip_keys, or insecure."`
+	Join             []string `kvfs:"join" check:"address" example:"10.0.0.1:7946,10.0.0.2:7946" help:"Addresses of peers to join, host or host:port. A name stands for all of its addresses."`
+	Advertise        string   `kvfs:"advertise" check:"address" example:"10.0.0.3:7946" help:"Address that peers should use to reach this one, host or host:port. Empty means that of bind, or of the machine if that is a wildcard."`
+	NodeName         string   `kvfs:"node_name" check:"name" auto:"the host name" example:"gpu-7" help:"Name of this peer, unique in the cluster. 1 to 64 letters, digits, dots, dashes and underscores."`
+	Zone             string   `kvfs:"zone" check:"name" example:"rack-1" help:"Where this peer stands, in a word. Peers of the same zone are asked first."`
+	Replicas         int      `kvfs:"replicas" default:"0" min:"0" max:"16" help:"Number of peers that receive a copy of each block that is written."`
+	PreferredSegment string   `kvfs:"preferred_segment" env:"weak" example:"10.0.0.2:7946" help:"Peer that receives the first copy of each block if it can, as its node_name or host:port. One that is malformed or not there is a warning, and no preference. Here a file wins over the environment."`
+	Insecure         bool     `kvfs:"insecure" default:"false" help:"Allow peers without keys and certificates on an address that is not loopback. Whoever reaches it can then read, write and remove blocks."`
+	Peer             Peer     `kvfs:"peer" help:"The traffic with peers. Off without bind."`
+	TLS              TLS      `kvfs:"tls" help:"Certificates with which peers know each other, in PEM: all three files or none. Changed files are taken over without a restart. kvfs certs init makes them."`
+	Readdir          Readdir  `kvfs:"readdir" help:"What ls shows."`
+
+	HTTP string `kvfs:"http" example:"127.0.0.1:9100" check:"hostport" help:"Address for /readyz and /status over HTTP, host:port. Empty means off."`
+	Log  Log    `kvfs:"log" help:"Logging, to standard error."`
 
 	origins map[string]Origin // by path; absent means default
 }

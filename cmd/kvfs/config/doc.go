@@ -10,12 +10,14 @@
 //	default:"4GiB"    in the text form that a file would use; absent means the zero value
 //	auto:"a quarter…" the default in words, where it is computed (see rationalize.go)
 //	example:"64GiB"   a value for the documentation, in text form
-//	enum:"a|b"        the values of a string
-//	min, max, above   bounds in text form: inclusive, inclusive, exclusive
+//	enum:"a|b"        the values of a string, or of each element of a list
+//	min, max          bounds in text form, inclusive
+//	above, below      likewise, exclusive
 //	multiple:"4KiB"   a size must be a multiple of this one
 //	check:"hostport"  a named check of a string or of each element of a list (see checks)
 //	name:"disk"       what the variable and the flag are called, if not as the path
 //	sep:";"           what separates the elements of a list in an environment variable; else ","
+//	env:"weak"        the environment counts only where no file and no inline JSON says anything
 //	required:"true"   in a list of sections: the key must be given
 //
 // Field types are bool, string, int, float64, Size, Duration, []string,

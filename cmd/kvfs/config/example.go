@@ -3,7 +3,6 @@ package config
 import (
 	"bytes"
 	"fmt"
-	"slices"
 	"strings"
 )
 
@@ -33,7 +32,7 @@ func exampleSection(b *bytes.Buffer, s *setting, indent string, off bool) {
 
 // exampleSetting writes one setting, active if it has a fixed default.
 func exampleSetting(b *bytes.Buffer, s *setting, indent string, off bool) {
-	off = off || s.shape == table || s.shape == list || isUnsupported(s.path) || s.def == "" && s.shape == leaf
+	off = off || s.shape == table || s.shape == list || s.def == "" && s.shape == leaf
 	lead := indent
 	if off {
 		lead += "# "
@@ -90,15 +89,7 @@ func describeSetting(s *setting) string {
 	if s.auto != "" {
 		text += " Default: " + s.auto + "."
 	}
-	if isUnsupported(s.path) {
-		text += " Not part of this version."
-	}
 	return text
-}
-
-// isUnsupported reports whether a setting is refused by this version.
-func isUnsupported(path string) bool {
-	return slices.ContainsFunc(unsupported, func(u struct{ path, what string }) bool { return u.path == path })
 }
 
 // comment writes text as comment lines.

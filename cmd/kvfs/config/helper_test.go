@@ -16,6 +16,9 @@ import (
 // testMem is the RAM of the machine in tests.
 const testMem = 16 * GiB
 
+// testHost is its name.
+const testHost = "gpu-1"
+
 // parseFlags returns the parsed flags of a command line.
 func parseFlags(t testing.TB, args ...string) *pflag.FlagSet {
 	t.Helper()
@@ -40,7 +43,7 @@ func writeFile(t testing.TB, name, text string) string {
 // mustLoad loads sources that must be right.
 func mustLoad(t testing.TB, src Sources) *Config {
 	t.Helper()
-	src.MemTotal = testMem
+	src.MemTotal, src.Hostname = testMem, testHost
 	c, err := Load(src)
 	if err != nil {
 		t.Fatalf("Load: %v", err)
@@ -75,7 +78,11 @@ func sample(t testing.TB, s *textSetting) (text string, value any) {
 	}
 	if s.enum != nil {
 		for _, v := range s.enum {
-			if v != s.def {
+			switch {
+			case v == s.def:
+			case s.repeated():
+				return v + ",memory", []string{v, "memory"}
+			default:
 				return v, v
 			}
 		}
@@ -98,9 +105,12 @@ func sample(t testing.TB, s *textSetting) (text string, value any) {
 	case reflect.TypeFor[float64]():
 		return "0.96", 0.96
 	case reflect.TypeFor[[]string]():
+		if s.check == "address" {
+			return "[fd00::1],node-2:80", []string{"[fd00::1]", "node-2:80"}
+		}
 		return "a*,b", []string{"a*", "b"}
 	case reflect.TypeFor[string]():
-		if s.check == "hostport" {
+		if s.check == "hostport" || s.check == "listen" || s.check == "address" {
 			return "[::1]:9100", "[::1]:9100"
 		}
 		return "sample", "sample"

@@ -20,6 +20,7 @@ type Sources struct {
 	Environ    []string       // "NAME=value", as os.Environ; nil means no environment
 	Flags      *pflag.FlagSet // parsed, defined by AddFlags; may be nil
 	MemTotal   Size           // RAM of the machine, for defaults. Zero means to read /proc/meminfo
+	Hostname   string         // of the machine, for defaults. Empty means to ask
 }
 
 // Load reads all sources, checks them, and derives what was left open. On
@@ -32,7 +33,7 @@ func Load(src Sources) (*Config, error) {
 	if len(l.errs) > 0 {
 		return nil, errors.Join(l.errs...)
 	}
-	if err := rationalize(l.cfg, src.MemTotal); err != nil {
+	if err := rationalize(l.cfg, src); err != nil {
 		return nil, err
 	}
 	return l.cfg, nil

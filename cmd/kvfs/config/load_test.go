@@ -13,8 +13,8 @@ import (
 
 // TestEverySettingFromEverySource shows that one loader serves all sources: it
 // walks the struct, gives each setting a value through each source alone, and
-// finds the same value with the right origin (D1, D2, D3, D16, B4). Settings
-// that this version refuses are looked at before validation.
+// finds the same value with the right origin (D1, D2, D3, D16, B4). It looks before
+// validation, because some settings need others.
 func TestEverySettingFromEverySource(t *testing.T) {
 	for _, s := range textSettings() {
 		text, value := sample(t, s)
@@ -108,14 +108,12 @@ func TestNames(t *testing.T) {
 		"KVFS_MEMORY_SIZE": "memory.size", "memory-size": "memory.size", "memory-policy": "memory.policy",
 		"disk": "disk.dirs", "KVFS_DISK": "disk.dirs", "KVFS_DISK_POLICY": "disk.policy", "disk-cascade": "disk.cascade",
 		"staging-usable-ratio": "staging.usable_ratio", "directio-engine": "directio.engine", "promotion-on": "promotion.on", "join": "join", "bind": "bind", "advertise": "advertise", "node-name": "node_name",
-		"replicas": "replicas", "http": "http", "mode": "mode", "insecure": "insecure", "log-level": "log.level",
+		"replicas": "replicas", "peer-gossip-keys": "peer.gossip_keys", "KVFS_TLS_CA": "tls.ca", "readdir-remote": "readdir.remote",
+		"KVFS_PREFERRED_SEGMENT": "preferred_segment", "http": "http", "mode": "mode", "insecure": "insecure", "log-level": "log.level",
 	} {
 		if seen[name] != path {
 			t.Errorf("%s is %q, want %q", name, seen[name], path)
 		}
-	}
-	for _, u := range unsupported {
-		lookup(u.path)
 	}
 	for _, a := range aliases {
 		lookup(a.path)
@@ -145,7 +143,12 @@ func TestDefaults(t *testing.T) {
 		Promotion: Promotion{On: PromoteOnOpen, Timeout: 30e9, BatchKeys: 64, BatchBytes: 8 * MiB},
 		Staging:   Staging{Size: 64 * MiB, UsableRatio: 0.9},
 		DirectIO:  DirectIO{Engine: Auto, InFlight: 8 * MiB, Chunk: MiB},
-		Log:       Log{Level: "info", Format: "console"},
+		Peer: Peer{
+			Timeout: 5e9, Connections: 4, HedgeQuantile: 0.95, Horizon: 24 * 3600e9, GossipProfile: ProfileLAN,
+			Accept: On, Cascade: CascadeAsync,
+		},
+		Readdir: Readdir{Remote: On},
+		Log:     Log{Level: "info", Format: "console"},
 	}
 	if !sameValues(got, want) {
 		t.Errorf("got %+v\nwant %+v", got, want)
@@ -427,8 +430,7 @@ func TestForeignVariables(t *testing.T) {
 }
 
 // TestExample shows that the example file loads to the defaults, that every
-// setting is in it, and that it loads with all comments of settings removed,
-// but for what this version refuses (D14).
+// setting is in it, and that it loads with all comments of settings removed (D14).
 func TestExample(t *testing.T) {
 	example := string(Example())
 	if c := mustLoad(t, Sources{File: writeFile(t, "c.yaml", example)}); !sameValues(c, mustLoad(t, Sources{})) {

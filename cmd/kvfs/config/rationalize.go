@@ -13,23 +13,22 @@ const memInfo = "/proc/meminfo"
 // minMemory is the least default of memory.size.
 const minMemory = 64 * MiB
 
-// maxQueue is the largest default of disk.cascade_queue: a device that writes
-// 1 GiB/s needs a second for it.
+// maxQueue is the largest default of disk.cascade_queue and peer.queue: a device or
+// a link that does 1 GiB/s needs a second for it.
 const maxQueue = GiB
 
 // rationalize fills in what follows from other settings or from the machine.
-// memTotal is its RAM; zero means to look.
-func rationalize(c *Config, memTotal Size) error {
-	if err := rationalizeMemory(c, memTotal); err != nil {
+func rationalize(c *Config, src Sources) error {
+	if err := rationalizeMemory(c, src.MemTotal); err != nil {
 		return err
 	}
 	if c.Disk.CascadeQueue == 0 {
 		c.Disk.CascadeQueue = min(c.Memory.Size/4, maxQueue)
 	}
-	return nil
+	return rationalizePeers(c, src.Hostname)
 }
 
-// rationalizeMemory gives the memory tier its share of the RAM.
+// rationalizeMemory gives the memory tier its share of the RAM; zero means to look.
 func rationalizeMemory(c *Config, memTotal Size) error {
 	if c.Mode != ModeEmbedded || c.Origin("memory.size").Source != Default {
 		return nil

@@ -13,11 +13,7 @@ func Reference() []byte {
 	b.WriteString("\n## Settings\n")
 	referenceSection(&b, schema(), "Top level")
 	b.WriteString("\n## Not part of this version\n\n")
-	b.WriteString("These settings are known, and refused if they are set, so that nobody believes they work:\n\n")
-	for _, u := range unsupported {
-		fmt.Fprintf(&b, "- `%s`: %s not part of this version\n", u.path, u.what)
-	}
-	fmt.Fprintf(&b, "- `mode: %s`\n", ModeStandaloneStore)
+	fmt.Fprintf(&b, "`mode: %s` is known, and refused, so that nobody believes it works.\n", ModeStandaloneStore)
 	b.WriteString("\n## Other environment variables\n\n")
 	b.WriteString("Accepted as aliases; the setting's own variable wins over them, and the first over the next:\n\n")
 	b.WriteString("| Variable | Setting |\n|---|---|\n")
@@ -105,6 +101,14 @@ func referenceSection(b *bytes.Buffer, s *setting, title string) {
 	}
 }
 
+// listOf says that a setting holds any number of values.
+func listOf(s *setting) string {
+	if s.repeated() {
+		return "list of "
+	}
+	return ""
+}
+
 // referenceRow writes one setting. textual is false inside tables and lists.
 func referenceRow(b *bytes.Buffer, s *setting, textual bool) {
 	def, env, flag := "`"+s.def+"`", "", ""
@@ -121,7 +125,7 @@ func referenceRow(b *bytes.Buffer, s *setting, textual bool) {
 	}
 	typ := s.typeName()
 	if s.enum != nil {
-		typ = "`" + strings.Join(s.enum, "` `") + "`"
+		typ = listOf(s) + "`" + strings.Join(s.enum, "` `") + "`"
 	}
 	help := s.help
 	if bounds := s.bounds(); bounds != "" {

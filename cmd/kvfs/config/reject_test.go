@@ -150,12 +150,6 @@ func TestRejectFile(t *testing.T) {
 		{"odd chunk", "directio: {chunk: 5000B}\n", ErrRange, `directio.chunk: 5KB is out of range: want 4KiB to 1GiB, a multiple of 4KiB`},
 		{"chunk too large", "directio:\n  chunk: 16MiB\n", ErrInvalid, `:2: directio.chunk: chunk 16MiB (`},
 		{"nothing in flight", "directio: {in_flight: 512KiB}\n", ErrInvalid, `directio.in_flight: chunk 1MiB (default) must not exceed in_flight 512KiB (`},
-		{"join", "join: ['a:1']\n", ErrUnsupported, `join: the cluster is not part of this version`},
-		{"bind", "bind: 0.0.0.0\n", ErrUnsupported, `bind: the cluster is not part`},
-		{"advertise", "advertise: a\n", ErrUnsupported, `advertise: the cluster is not part`},
-		{"node name", "node_name: a\n", ErrUnsupported, `node_name: the cluster is not part`},
-		{"replicas", "replicas: 2\n", ErrUnsupported, `replicas: the cluster is not part`},
-		{"insecure", "insecure: true\n", ErrUnsupported, `insecure: the cluster is not part`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			file := writeFile(t, "c.yaml", tc.text)
@@ -174,7 +168,7 @@ func TestRejectFile(t *testing.T) {
 		})
 	}
 	// What only looks like one of them is fine.
-	mustLoad(t, Sources{InlineJSON: `{"join": [], "disk": {"dirs": []}, "insecure": false, "replicas": 0, "bind": ""}`})
+	mustLoad(t, Sources{InlineJSON: `{"join": [], "disk": {"dirs": []}, "insecure": false, "replicas": 0, "bind": "", "peer": {"timeout": "5s"}}`})
 	mustLoad(t, Sources{InlineJSON: `{"memory": {"headroom": 0}, "drain_timeout": "0"}`})
 	mustLoad(t, Sources{InlineJSON: "{\n\t\"memory\": {\n\t\t\"size\": \"1GiB\"\n\t}\n}\n"})
 	mustLoad(t, Sources{InlineJSON: "groups: {a: &x {pinned: true}, b: *x}"})
@@ -265,7 +259,7 @@ replicas: 1
 		file+":3: memory.size:", file+":4: memory.low_watermark:", file+":5: memory.policy:",
 		file+`:6: unknown key "memory.nope"`, file+":7: groups:",
 		"config-json 1:19: log.level:", "env KVFS_MEMORY_KEEP:", "env KVFS_NOPE:",
-		"flag --mount-max-write:", "flag --http:", file+":8: replicas: the cluster")
+		"flag --mount-max-write:", "flag --http:", file+":8: replicas: it needs bind")
 }
 
 // TestStrictBooleans shows B6 on every boolean there is: no string is one in a

@@ -27,10 +27,10 @@ type setting struct {
 
 	help, def, auto, example string
 	enum                     []string
-	min, max, above          string
+	min, max, above, below   string
 	multiple                 string
 	check, sep, name         string
-	required                 bool
+	required, weak           bool
 }
 
 // schema returns the root section, whose settings are the top-level keys. It is
@@ -55,9 +55,10 @@ func settingsOf(typ reflect.Type, prefix string) []*setting {
 			help: f.Tag.Get("help"), def: f.Tag.Get("default"), auto: f.Tag.Get("auto"),
 			example: f.Tag.Get("example"),
 			min:     f.Tag.Get("min"), max: f.Tag.Get("max"), above: f.Tag.Get("above"),
+			below:    f.Tag.Get("below"),
 			multiple: f.Tag.Get("multiple"),
 			check:    f.Tag.Get("check"), sep: f.Tag.Get("sep"), name: f.Tag.Get("name"),
-			required: f.Tag.Get("required") == "true",
+			required: f.Tag.Get("required") == "true", weak: f.Tag.Get("env") == "weak",
 		}
 		if enum := f.Tag.Get("enum"); enum != "" {
 			s.enum = strings.Split(enum, "|")
@@ -151,6 +152,8 @@ type textSetting struct {
 // typeName is the type in words, for help and reference.
 func (s *setting) typeName() string {
 	switch {
+	case s.enum != nil && s.repeated():
+		return "list of " + strings.Join(s.enum, "|")
 	case s.enum != nil:
 		return strings.Join(s.enum, "|")
 	case s.shape == list:

@@ -40,6 +40,8 @@ var aliases = []struct{ name, path string }{
 	{"KVFS_TIER_LOG", "log.tier_summary"},
 	{"VLLM_MOONCAKE_STORE_TIER_LOG", "log.tier_summary"},
 	{"VLLM_MOONCAKE_DISK_STAGING_USABLE_RATIO", "staging.usable_ratio"},
+	{"MOONCAKE_REQUESTER_LOCAL_HOSTNAME", "node_name"},
+	{"MOONCAKE_PREFERRED_SEGMENT", "preferred_segment"},
 }
 
 // environment splits "NAME=value" strings. The last of several wins. Values are
@@ -69,20 +71,29 @@ func (l *loader) overlayEnv(env map[string]string) {
 	for i := len(aliases) - 1; i >= 0; i-- { // the first wins, so it comes last
 		a := aliases[i]
 		if value, given := env[a.name]; given {
-			l.setText(lookup(a.path), Origin{Source: Env, Name: a.name}, []string{value})
+			l.setEnv(lookup(a.path), Origin{Source: Env, Name: a.name}, []string{value})
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		o := Origin{Source: Env, Name: name}
 		switch t := known[name]; {
 		case t != nil && t.repeated():
-			l.setText(t, o, strings.Split(env[name], t.sep))
+			l.setEnv(t, o, strings.Split(env[name], t.sep))
 		case t != nil:
-			l.setText(t, o, []string{env[name]})
+			l.setEnv(t, o, []string{env[name]})
 		case strings.HasPrefix(name, envPrefix) && !isForeign(name):
 			l.fail(o, "", unknownName("variable", name, names))
 		}
 	}
+}
+
+// setEnv is setText, but for settings that a file gives and the environment does not
+// override.
+func (l *loader) setEnv(t *textSetting, o Origin, texts []string) {
+	if from := l.cfg.Origin(t.path).Source; t.weak && (from == File || from == InlineJSON) {
+		return
+	}
+	l.setText(t, o, texts)
 }
 
 // isForeign reports whether a variable with our prefix is no setting and yet
@@ -209,11 +220,7 @@ func AddFlags(fs *pflag.FlagSet) {
 	fs.String(flagFile, "", "configuration `FILE`, YAML or JSON (env "+envFile+")")
 	fs.String(flagInline, "", "configuration as inline `JSON`, over the file (env "+envInline+")")
 	for _, t := range textSettings() {
-		usage := firstSentence(t.help)
-		if isUnsupported(t.path) {
-			usage += "; not part of this version"
-		}
-		f := fs.VarPF(&flagText{setting: t.setting}, t.flag(), "", usage)
+		f := fs.VarPF(&flagText{setting: t.setting}, t.flag(), "", firstSentence(t.help))
 		f.DefValue = t.def
 		if t.auto != "" {
 			f.DefValue = t.auto

@@ -3,21 +3,8 @@ package config
 import (
 	"fmt"
 	"path/filepath"
-	"reflect"
 	"strings"
 )
-
-// unsupported lists the settings that are known but not part of this version,
-// so that nobody believes they work. A setting that differs from its default is
-// refused, with what it belongs to. Support for it deletes its row.
-var unsupported = []struct{ path, what string }{
-	{"join", "the cluster is"},
-	{"bind", "the cluster is"},
-	{"advertise", "the cluster is"},
-	{"node_name", "the cluster is"},
-	{"replicas", "the cluster is"},
-	{"insecure", "the cluster is"},
-}
 
 // validate checks settings against each other; each alone was checked when it
 // was decoded. A setting with a violation is not looked at again.
@@ -27,7 +14,7 @@ func (l *loader) validate() {
 	l.validateDisk()
 	l.validateStaging()
 	l.validateDirectIO()
-	l.validateUnsupported()
+	l.validatePeers()
 }
 
 // validateMode checks what the modes demand. Source: features of vLLM's Mooncake
@@ -146,20 +133,6 @@ func (l *loader) validateDirectIO() {
 	}
 	l.failLatest(chunk, inFlight, violate(ErrInvalid, "chunk %v (%v) must not exceed in_flight %v (%v)",
 		d.Chunk, l.cfg.Origin(chunk), d.InFlight, l.cfg.Origin(inFlight)))
-}
-
-// validateUnsupported refuses what this version lacks.
-func (l *loader) validateUnsupported() {
-	defaults := reflect.New(reflect.TypeFor[Config]()).Elem()
-	setDefaults(defaults, schema().settings)
-	for _, u := range unsupported {
-		s := lookup(u.path)
-		got := reflect.ValueOf(l.cfg).Elem().FieldByIndex(s.at)
-		empty := s.repeated() && got.Len() == 0
-		if !empty && !reflect.DeepEqual(got.Interface(), defaults.FieldByIndex(s.at).Interface()) {
-			l.fail(l.cfg.Origin(u.path), u.path, violate(ErrUnsupported, "%s not part of this version", u.what))
-		}
-	}
 }
 
 // good reports whether none of the settings has a violation.

@@ -98,7 +98,8 @@ func setBounded[T int | float64 | Size | Duration](s *setting, p *T, v T, parse 
 	}
 	if !within(s.min, func(l T) bool { return v >= l }) ||
 		!within(s.max, func(l T) bool { return v <= l }) ||
-		!within(s.above, func(l T) bool { return v > l }) || v != v {
+		!within(s.above, func(l T) bool { return v > l }) ||
+		!within(s.below, func(l T) bool { return v < l }) || v != v {
 		return violate(ErrRange, "%v is out of range: want %s", v, s.bounds())
 	}
 	*p = v
@@ -134,6 +135,8 @@ func (s *setting) limits() string {
 	switch {
 	case s.above != "" && s.max != "":
 		return "above " + s.above + ", at most " + s.max
+	case s.min != "" && s.below != "":
+		return "at least " + s.min + ", below " + s.below
 	case s.min != "" && s.max != "":
 		return s.min + " to " + s.max
 	case s.min != "":
@@ -230,6 +233,10 @@ var checks = map[string]func(string) error{
 	"hostport": checkHostPort,
 	"pattern":  checkPattern,
 	"fsname":   checkFSName,
+	"listen":   checkListen,
+	"address":  checkAddress,
+	"name":     checkName,
+	"word":     checkWord,
 }
 
 // checkHostPort wants "host:port" with a numeric port; the host may be empty,

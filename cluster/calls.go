@@ -1,0 +1,199 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/kvfs/kvfs/cluster/wire"
+	"github.com/kvfs/kvfs/rdma"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// maxStatBytes bounds the paths of one Stat.
+const maxStatBytes = 1 << 20
+
+// call runs one call to the peer: with a deadline, and for the breaker to know. It fails
+// with rdma.ErrUnavailable when the session ends, whose connection is closed then.
+func (p *Peer) call(ctx context.Context, needs Feature, fn func(ctx context.Context, s *session) error) error {
+	s, err := p.usable()
+	if err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return ctx.Err() // of which the peer is innocent
+	}
+	if s.features&needs != needs {
+		return fmt.Errorf("%w: %s lacks the feature %v", rdma.ErrUnavailable, p.name, FeatureNames(needs&^s.features))
+	}
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, p.n.o.CallTimeout)
+		defer cancel()
+	}
+	err = fn(ctx, s)
+	p.outcome(err)
+	return err
+}
+
+// Store asks it to take copies of blocks that this node holds. One outcome for each. It
+// waits for the peer to fetch them, at most as long as ctx, or Options.CallTimeout for
+// each 64 blocks if ctx has no deadline.
+func (p *Peer) Store(ctx context.Context, blocks []BlockInfo) []StoreOutcome {
+	outcomes := make([]StoreOutcome, 0, len(blocks))
+	for len(blocks) > 0 {
+		n := min(len(blocks), maxOffers)
+		outcomes = append(outcomes, p.store(ctx, blocks[:n])...)
+		blocks = blocks[n:]
+	}
+	return outcomes
+}
+
+func (p *Peer) store(ctx context.Context, blocks []BlockInfo) []StoreOutcome {
+	outcomes := make([]StoreOutcome, len(blocks))
+	if s := p.live(); s != nil && s.features&FeatureStore == 0 {
+		for i := range outcomes {
+			outcomes[i] = StoreOutcome{StoreRefused, fmt.Errorf("%s takes no copies: %w", p.name, block.ErrReadOnly)}
+		}
+		return outcomes
+	}
+	req := &wire.StoreRequest{}
+	for i := range blocks {
+		req.Offers = append(req.Offers, toWire(&blocks[i], true))
+	}
+	err := p.call(ctx, FeatureStore, func(ctx context.Context, s *session) error {
+		reply, err := s.control.Store(ctx, req)
+		if err != nil {
+			return callError(ctx, err)
+		}
+		if len(reply.GetResults()) != len(blocks) {
+			return fmt.Errorf("%w: %d answers to %d offers", rdma.ErrProtocol, len(reply.GetResults()), len(blocks))
+		}
+		for i, r := range reply.GetResults() {
+			if r.GetStatus() < wire.StoreStatus_STORE_FAILED || r.GetStatus() > wire.StoreStatus_STORE_REFUSED {
+				return fmt.Errorf("%w: store status %d", rdma.ErrProtocol, r.GetStatus())
+			}
+			outcomes[i] = outcomeFromWire(r)
+		}
+		return nil
+	})
+	if err != nil {
+		for i := range outcomes {
+			outcomes[i] = StoreOutcome{StoreFailed, fmt.Errorf("%w: %w", block.ErrUnavailable, err)}
+		}
+	}
+	return outcomes
+}
+
+func outcomeFromWire(r *wire.StoreResult) StoreOutcome {
+	o := StoreOutcome{Status: StoreStatus(r.GetStatus()), Err: kindFromWire(r.GetKind())}
+	good := o.Status == StoreDone || o.Status == StoreHad
+	if good {
+		o.Err = nil
+	} else if o.Err == nil {
+		o.Err = block.ErrUnavailable
+	}
+	return o
+}
+
+// errStop ends a List whose caller has seen enough.
+var errStop = errors.New("enough")
+
+// List calls fn for each name that it holds in a directory, until fn returns false.
+func (p *Peer) List(ctx context.Context, dir string, fn func(Name) bool) error {
+	err := p.call(ctx, FeatureList, func(ctx context.Context, s *session) error {
+		stream, err := s.control.List(ctx, &wire.ListRequest{Dir: []byte(dir)})
+		if err != nil {
+			return callError(ctx, err)
+		}
+		for {
+			reply, err := stream.Recv()
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			if err != nil {
+				return callError(ctx, err)
+			}
+			if err := eachName(dir, reply, fn); err != nil {
+				return err
+			}
+		}
+	})
+	if errors.Is(err, errStop) {
+		return nil
+	}
+	return err
+}
+
+// eachName calls fn for the names of one page. It fails with errStop if fn returns false.
+func eachName(dir string, reply *wire.ListReply, fn func(Name) bool) error {
+	for _, w := range reply.GetNames() {
+		name := string(w.GetName())
+		path := name
+		if dir != "" {
+			path = dir + "/" + name
+		}
+		if _, err := block.ParseKey(path); err != nil || strings.Contains(name, "/") {
+			return fmt.Errorf("%w: name %.100q in a directory", rdma.ErrProtocol, name)
+		}
+		info, err := fromWire(w.GetInfo(), path)
+		if err != nil {
+			return err
+		}
+		if !fn(Name{Name: name, BlockInfo: info}) {
+			return errStop
+		}
+	}
+	return nil
+}
+
+// Stat asks what it holds of each path; nil where nothing.
+func (p *Peer) Stat(ctx context.Context, paths []string) ([]*BlockInfo, error) {
+	list := make([]*BlockInfo, 0, len(paths))
+	for len(paths) > 0 {
+		req, size := &wire.StatRequest{}, 0
+		for _, path := range paths {
+			if size += len(path); len(req.Paths) == maxStat || size > maxStatBytes && len(req.Paths) > 0 {
+				break
+			}
+			req.Paths = append(req.Paths, []byte(path))
+		}
+		part, err := p.stat(ctx, paths[:len(req.Paths)], req)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, part...)
+		paths = paths[len(req.Paths):]
+	}
+	return list, nil
+}
+
+func (p *Peer) stat(ctx context.Context, paths []string, req *wire.StatRequest) ([]*BlockInfo, error) {
+	list := make([]*BlockInfo, len(paths))
+	err := p.call(ctx, 0, func(ctx context.Context, s *session) error {
+		reply, err := s.control.Stat(ctx, req)
+		if err != nil {
+			return callError(ctx, err)
+		}
+		if len(reply.GetResults()) != len(paths) {
+			return fmt.Errorf("%w: %d answers to %d paths", rdma.ErrProtocol, len(reply.GetResults()), len(paths))
+		}
+		for i, r := range reply.GetResults() {
+			if r.GetInfo() == nil {
+				continue
+			}
+			if err := checkPath(r.GetInfo(), paths[i]); err != nil {
+				return err
+			}
+			info, err := fromWire(r.GetInfo(), paths[i])
+			if err != nil {
+				return err
+			}
+			list[i] = &info
+		}
+		return nil
+	})
+	return list, err
+}

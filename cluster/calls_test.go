@@ -1,0 +1,260 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/kvfs/kvfs/cluster/wire"
+	"github.com/kvfs/kvfs/rdma"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// TestStore shows that a peer takes copies of what is offered by fetching them from who
+// offers, and answers for each; and that the kinds of its errors arrive.
+func TestStore(t *testing.T) {
+	nodes := cluster(t, "a", "b")
+	a, b := nodes[0], nodes[1]
+	var offers []BlockInfo
+	for i := range maxOffers + 6 {
+		offers = append(offers, a.put(fmt.Sprintf("g/%d", i), 5, pattern(i, 2000)))
+	}
+	offers = append(offers, BlockInfo{Path: "g/none", Seq: 5, Mode: 0o100600})
+	p := a.PeerBy("b")
+	got := p.Store(t.Context(), offers)
+	if len(got) != len(offers) {
+		t.Fatalf("%d outcomes for %d offers", len(got), len(offers))
+	}
+	for i, o := range got[:len(got)-1] {
+		if o.Status != StoreDone || o.Err != nil {
+			t.Errorf("offer %d: %+v", i, o)
+		}
+	}
+	if o := got[len(got)-1]; o.Status != StoreFailed || !errors.Is(o.Err, block.ErrUnavailable) {
+		t.Errorf("an offer of nothing: %+v", o)
+	}
+	if data, info, err := fetchOne(t, t.Context(), p, BlockRef{"g/3", 5}); err != nil || string(data) != string(pattern(3, 2000)) || info.Seq != 5 {
+		t.Errorf("the copy: %+v %v", info, err)
+	}
+	if s := b.Stats().Stored; s != maxOffers+6 {
+		t.Errorf("%d counted", s)
+	}
+
+	for _, tc := range []struct{ give, want StoreOutcome }{
+		{StoreOutcome{StoreHad, nil}, StoreOutcome{StoreHad, nil}},
+		{StoreOutcome{StoreRefused, fmt.Errorf("here: %w", block.ErrNoSpace)}, StoreOutcome{StoreRefused, block.ErrNoSpace}},
+		{StoreOutcome{StoreFailed, block.ErrLoop}, StoreOutcome{StoreFailed, block.ErrLoop}},
+		{StoreOutcome{StoreFailed, errors.New("strange")}, StoreOutcome{StoreFailed, block.ErrUnavailable}},
+		{StoreOutcome{StoreFailed, nil}, StoreOutcome{StoreFailed, block.ErrUnavailable}},
+	} {
+		b.setStore(func(context.Context, *Peer, []BlockInfo) []StoreOutcome { return []StoreOutcome{tc.give} })
+		if got := p.Store(t.Context(), offers[:1])[0]; got != tc.want {
+			t.Errorf("%+v arrives as %+v, want %+v", tc.give, got, tc.want)
+		}
+	}
+	b.setStore(func(context.Context, *Peer, []BlockInfo) []StoreOutcome { return nil })
+	if got := p.Store(t.Context(), offers[:1])[0]; got.Status != StoreFailed || !errors.Is(got.Err, rdma.ErrProtocol) {
+		t.Errorf("no answer: %+v", got)
+	}
+	var from string
+	var offered BlockInfo
+	b.setStore(func(_ context.Context, p *Peer, o []BlockInfo) []StoreOutcome {
+		from, offered = p.Name(), o[0]
+		return make([]StoreOutcome, 1)
+	})
+	p.Store(t.Context(), offers[:1])
+	if from != "a" || !reflect.DeepEqual(offered, offers[0]) {
+		t.Errorf("from %s: %+v, want %+v", from, offered, offers[0])
+	}
+}
+
+func (b *fakeBackend) setStore(fn func(context.Context, *Peer, []BlockInfo) []StoreOutcome) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.store = fn
+}
+
+// TestStoreBusy shows that a peer serves so many offers at a time and no more.
+func TestStoreBusy(t *testing.T) {
+	nodes := cluster(t, "a", "b")
+	a, b := nodes[0], nodes[1]
+	entered, gate := make(chan struct{}, maxStoring), make(chan struct{})
+	b.setStore(func(context.Context, *Peer, []BlockInfo) []StoreOutcome {
+		entered <- struct{}{}
+		<-gate
+		return make([]StoreOutcome, 1)
+	})
+	p := a.PeerBy("b")
+	done := make(chan []StoreOutcome, maxStoring)
+	for range maxStoring {
+		go func() { done <- p.Store(t.Context(), []BlockInfo{{Path: "g/x"}}) }() // waited for below
+	}
+	for range maxStoring {
+		<-entered
+	}
+	if o := p.Store(t.Context(), []BlockInfo{{Path: "g/x"}}); !errors.Is(o[0].Err, rdma.ErrBusy) {
+		t.Errorf("one too many: %+v", o)
+	}
+	close(gate)
+	for range maxStoring {
+		<-done
+	}
+	if !p.Usable() || p.Member().Failures != 0 {
+		t.Error("busy is no failure")
+	}
+}
+
+// TestListStat lists a directory of several pages, stops early, and asks for paths, more
+// than go into one call.
+func TestListStat(t *testing.T) {
+	nodes := cluster(t, "a", "b")
+	a, b := nodes[0], nodes[1]
+	const n = 2*listPage + 7
+	want := map[string]BlockInfo{}
+	for i := range n {
+		info := BlockInfo{Path: fmt.Sprintf("g/d/%d", i), Seq: uint64(i), Size: 5, Mode: 0o100644, Sum: block.Sum(nil), Mtime: 3}
+		want[info.Path] = info
+		a.fakeBackend.mu.Lock()
+		a.blocks[info.Path] = &fakeBlock{info: info}
+		a.fakeBackend.mu.Unlock()
+	}
+	p := b.PeerBy("a")
+	got := map[string]BlockInfo{}
+	if err := p.List(t.Context(), "g/d", func(e Name) bool {
+		if e.Path != "g/d/"+e.Name {
+			t.Errorf("name %q of path %q", e.Name, e.Path)
+		}
+		got[e.Path] = e.BlockInfo
+		return true
+	}); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("listed %d of %d, %v", len(got), n, err)
+	}
+	calls := 0
+	if err := p.List(t.Context(), "g/d", func(Name) bool { calls++; return calls < 3 }); err != nil || calls != 3 {
+		t.Errorf("stopped after %d, %v", calls, err)
+	}
+	if err := p.List(t.Context(), "g/none", func(Name) bool { calls++; return true }); err != nil || calls != 3 {
+		t.Errorf("an empty directory: %d, %v", calls, err)
+	}
+	var paths []string
+	for i := range maxStat + 10 {
+		paths = append(paths, fmt.Sprintf("g/d/%d", i))
+	}
+	list, err := p.Stat(t.Context(), paths)
+	if err != nil || len(list) != len(paths) {
+		t.Fatalf("stat: %d, %v", len(list), err)
+	}
+	for i, info := range list {
+		if w, ok := want[paths[i]]; (info != nil) != ok || ok && !reflect.DeepEqual(*info, w) {
+			t.Errorf("%s: %+v, want %+v", paths[i], info, w)
+		}
+	}
+	if !p.Usable() || p.Member().Failures != 0 {
+		t.Error("failures", p.Member().LastError)
+	}
+}
+
+// TestEachName shows that names that cannot be entries of a directory are refused.
+func TestEachName(t *testing.T) {
+	for _, name := range []string{"", ".", "..", "a/b", "a\x00", string(make([]byte, 300))} {
+		err := eachName("g", &wire.ListReply{Names: []*wire.Name{{Name: []byte(name), Info: &wire.BlockInfo{}}}}, func(Name) bool { return true })
+		if !errors.Is(err, rdma.ErrProtocol) {
+			t.Errorf("name %.10q: %v", name, err)
+		}
+	}
+	if err := eachName("", &wire.ListReply{Names: []*wire.Name{{Name: []byte("a")}}}, nil); !errors.Is(err, rdma.ErrProtocol) {
+		t.Errorf("no info: %v", err)
+	}
+}
+
+// TestKinds shows that each kind of error arrives as itself, and one of the future as
+// unavailable.
+func TestKinds(t *testing.T) {
+	for _, kind := range kinds {
+		if got := kindFromWire(kindToWire(fmt.Errorf("x: %w", kind))); got != kind {
+			t.Errorf("%v arrives as %v", kind, got)
+		}
+	}
+	if kindFromWire(0) != nil || kindFromWire(1000) != block.ErrUnavailable {
+		t.Error("out of the list")
+	}
+}
+
+// leaseClient returns a control client of b to a, on a connection of its own.
+func leaseClient(t *testing.T, a, b *testNode) (wire.ControlClient, func()) {
+	t.Helper()
+	conn, err := b.dial("a", a.self.control)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return wire.NewControlClient(conn), func() { conn.Close() }
+}
+
+// TestLeaseEnds shows that leases end when they are released by who has them, when their
+// time is over, and when their connection ends; and that there are only so many.
+func TestLeaseEnds(t *testing.T) {
+	brief := start(t, "a", func(o *Options) { o.tuning.lease = 100 * time.Millisecond })
+	b := start(t, "b", nil)
+	brief.put("g/x", 5, pattern(1, 100))
+	few, _ := leaseClient(t, brief, b)
+	a := start(t, "a", func(o *Options) { o.tuning.lease = time.Hour })
+	a.put("g/x", 5, pattern(1, 100))
+	one, hangUp := leaseClient(t, a, b)
+	two, _ := leaseClient(t, a, b)
+	lease := func(c wire.ControlClient, n int) (ids []uint64, busy int) {
+		t.Helper()
+		for n > 0 {
+			req := &wire.LeaseRequest{}
+			for range min(n, maxOffers) {
+				req.Blocks = append(req.Blocks, &wire.BlockRef{Path: []byte("g/x"), Seq: 5})
+			}
+			n -= len(req.Blocks)
+			reply, err := c.Lease(t.Context(), req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range reply.Results {
+				if r.Status == wire.LeaseStatus_LEASE_GRANTED {
+					ids = append(ids, r.Lease)
+				} else {
+					busy++
+				}
+			}
+		}
+		return ids, busy
+	}
+	gone := func(a *testNode, what string) {
+		t.Helper()
+		eventually(t, what, func() bool { return a.Stats().Leases == 0 && a.loans() == 0 })
+	}
+	if ids, _ := lease(few, 3); len(ids) != 3 {
+		t.Errorf("%d leases", len(ids))
+	}
+	gone(brief, "leases expire")
+	if brief.Stats().LeaseExpired != 3 {
+		t.Errorf("%d expired", brief.Stats().LeaseExpired)
+	}
+
+	ids, busy := lease(one, maxConnLeases+5)
+	if len(ids) != maxConnLeases || busy != 5 {
+		t.Errorf("%d leases, %d refused", len(ids), busy)
+	}
+	if _, err := two.Release(t.Context(), &wire.ReleaseRequest{Leases: ids}); err != nil || a.Stats().Leases != len(ids) {
+		t.Errorf("somebody else's leases were released: %v", err)
+	}
+	if _, err := one.Release(t.Context(), &wire.ReleaseRequest{Leases: ids[:10]}); err != nil || a.Stats().Leases != len(ids)-10 {
+		t.Errorf("release: %v, %d left", err, a.Stats().Leases)
+	}
+	hangUp()
+	gone(a, "leases end with the connection")
+	lease(two, 5)
+	if n := a.Stats().Leases; n != 5 {
+		t.Errorf("%d leases", n)
+	}
+	a.Node.Close()
+	gone(a, "leases end with the node")
+}

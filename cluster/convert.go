@@ -1,0 +1,207 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/kvfs/kvfs/cluster/location"
+	"github.com/kvfs/kvfs/cluster/wire"
+	"github.com/kvfs/kvfs/rdma"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// maxDirs bounds the directories above one block: a path has no more components.
+const maxDirs = block.MaxPath/2 + 1
+
+// toWire returns the message for b. Without path it carries the path's hash only.
+func toWire(b *BlockInfo, withPath bool) *wire.BlockInfo {
+	w := &wire.BlockInfo{
+		Seq: b.Seq, Size: b.Size, Mode: b.Mode, Uid: b.UID, Gid: b.GID,
+		Mtime: b.Mtime, Expires: b.Expires, Pinned: b.Pinned,
+	}
+	if withPath {
+		w.Path = []byte(b.Path)
+	} else {
+		w.PathHash = location.HashPath(b.Path)
+	}
+	if b.Sum.Valid {
+		w.Sum = proto.Uint64(b.Sum.Sum)
+	}
+	for _, d := range b.Dirs {
+		w.Dirs = append(w.Dirs, &wire.DirInfo{Mode: d.Mode, Uid: d.UID, Gid: d.GID})
+	}
+	return w
+}
+
+// fromWire is the inverse, for something called path. It fails with rdma.ErrProtocol on
+// what cannot be.
+func fromWire(w *wire.BlockInfo, path string) (BlockInfo, error) {
+	if w == nil {
+		return BlockInfo{}, fmt.Errorf("%w: no block info", rdma.ErrProtocol)
+	}
+	b := BlockInfo{
+		Path: path, Seq: w.GetSeq(), Size: w.GetSize(),
+		Mode: w.GetMode(), UID: w.GetUid(), GID: w.GetGid(),
+		Mtime: w.GetMtime(), Expires: w.GetExpires(), Pinned: w.GetPinned(),
+	}
+	if w.Sum != nil {
+		b.Sum = block.Checksum{Sum: w.GetSum(), Valid: true}
+	}
+	if b.Size < 0 || b.Size > location.MaxSize {
+		return BlockInfo{}, fmt.Errorf("%w: %s of %d bytes", rdma.ErrProtocol, path, b.Size)
+	}
+	if len(w.GetDirs()) > maxDirs {
+		return BlockInfo{}, fmt.Errorf("%w: %s below %d directories", rdma.ErrProtocol, path, len(w.GetDirs()))
+	}
+	for _, d := range w.GetDirs() {
+		b.Dirs = append(b.Dirs, DirInfo{Mode: d.GetMode(), UID: d.GetUid(), GID: d.GetGid()})
+	}
+	return b, nil
+}
+
+// blockName returns the name of a block on the bulk channel.
+func blockName(ref *BlockRef) ([]byte, error) {
+	return proto.Marshal(&wire.BlockRef{Path: []byte(ref.Path), Seq: ref.Seq})
+}
+
+// parseName is the inverse.
+func parseName(name []byte) (BlockRef, error) {
+	var w wire.BlockRef
+	if err := proto.Unmarshal(name, &w); err != nil {
+		return BlockRef{}, err
+	}
+	return refFromWire(&w)
+}
+
+func refFromWire(w *wire.BlockRef) (BlockRef, error) {
+	ref := BlockRef{Path: string(w.GetPath()), Seq: w.GetSeq()}
+	_, err := block.ParseKey(ref.Path)
+	return ref, err
+}
+
+// header returns what a holder answers on the bulk channel. Directories that do not fit
+// are left out, the innermost first: the receiver makes them as it makes any.
+func header(b *BlockInfo) ([]byte, error) {
+	w := toWire(b, false)
+	for {
+		h, err := proto.Marshal(w)
+		if err != nil || len(h) <= rdma.MaxHeader {
+			return h, err
+		}
+		w.Dirs = w.Dirs[:len(w.Dirs)/2]
+	}
+}
+
+// parseHeader reads the answer to ref. It fails with rdma.ErrProtocol if that is not
+// about what was asked.
+func parseHeader(h []byte, size int64, ref *BlockRef) (BlockInfo, error) {
+	var w wire.BlockInfo
+	if err := proto.Unmarshal(h, &w); err != nil {
+		return BlockInfo{}, fmt.Errorf("%w: header: %w", rdma.ErrProtocol, err)
+	}
+	return checkAnswer(&w, size, ref)
+}
+
+func checkAnswer(w *wire.BlockInfo, size int64, ref *BlockRef) (BlockInfo, error) {
+	if err := checkPath(w, ref.Path); err != nil {
+		return BlockInfo{}, err
+	}
+	b, err := fromWire(w, ref.Path)
+	switch {
+	case err != nil:
+		return BlockInfo{}, err
+	case ref.Seq != 0 && b.Seq != ref.Seq:
+		return BlockInfo{}, fmt.Errorf("%w: %s: version %d instead of %d", rdma.ErrProtocol, ref.Path, b.Seq, ref.Seq)
+	case b.Size != size:
+		return BlockInfo{}, fmt.Errorf("%w: %s: header of %d bytes, body of %d", rdma.ErrProtocol, ref.Path, b.Size, size)
+	case !b.Sum.Valid:
+		return BlockInfo{}, fmt.Errorf("%w: %s: no checksum", rdma.ErrProtocol, ref.Path)
+	}
+	return b, nil
+}
+
+// checkPath fails if an answer, which has only the hash of its path, is of another.
+func checkPath(w *wire.BlockInfo, path string) error {
+	if w.GetPathHash() != location.HashPath(path) {
+		return fmt.Errorf("%w: another path than %s", rdma.ErrProtocol, path)
+	}
+	return nil
+}
+
+// kinds are the errors of a store outcome in their order on the wire: append only.
+var kinds = []error{
+	block.ErrNotFound, block.ErrPending, block.ErrCorrupt, block.ErrNoSpace, block.ErrQuota, block.ErrBudget,
+	block.ErrTooLarge, block.ErrPinned, block.ErrUnavailable, block.ErrInvalid, block.ErrNameTooLong,
+	block.ErrReserved, block.ErrReadOnly, block.ErrClosed, block.ErrExist, block.ErrNotDir, block.ErrIsDir,
+	block.ErrNotEmpty, block.ErrLoop,
+}
+
+// kindToWire returns the place of err's kind in kinds, from 1; 0 for nil. Other errors
+// are ErrUnavailable to who asked.
+func kindToWire(err error) uint32 {
+	if err == nil {
+		return 0
+	}
+	i := slices.IndexFunc(kinds, func(kind error) bool { return errors.Is(err, kind) })
+	if i < 0 {
+		i = slices.Index(kinds, block.ErrUnavailable)
+	}
+	return uint32(i) + 1
+}
+
+func kindFromWire(kind uint32) error {
+	switch {
+	case kind == 0:
+		return nil
+	case kind > uint32(len(kinds)):
+		return block.ErrUnavailable // a kind of a newer version
+	}
+	return kinds[kind-1]
+}
+
+// callError turns what a call returned into one of the kinds of package rdma, or ctx's
+// error.
+func callError(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	kind := rdma.ErrUnavailable
+	switch status.Code(err) {
+	case codes.DeadlineExceeded:
+		return context.DeadlineExceeded
+	case codes.NotFound:
+		kind = rdma.ErrGone
+	case codes.Aborted:
+		kind = rdma.ErrBusy
+	case codes.InvalidArgument, codes.Internal, codes.ResourceExhausted, codes.DataLoss, codes.Unimplemented, codes.OutOfRange:
+		kind = rdma.ErrProtocol
+	}
+	return fmt.Errorf("%w: %w", kind, err)
+}
+
+// statusError turns an error of this node into what its peer gets.
+func statusError(err error) error {
+	code := codes.Unavailable
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, rdma.ErrGone):
+		code = codes.NotFound
+	case errors.Is(err, rdma.ErrBusy):
+		code = codes.Aborted
+	case errors.Is(err, context.DeadlineExceeded):
+		code = codes.DeadlineExceeded
+	case errors.Is(err, context.Canceled):
+		code = codes.Canceled
+	}
+	return status.Error(code, err.Error())
+}

@@ -1,0 +1,333 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kvfs/kvfs/rdma"
+	"github.com/kvfs/kvfs/rdma/inproc"
+	"github.com/kvfs/kvfs/rdma/tcp"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// ways are the ways to fetch: by name and by lease, over each transport. change is called
+// for each cluster, what it returns for each node.
+var ways = []struct {
+	name   string
+	change func(t *testing.T) func(o *Options)
+}{
+	{"tcp get", func(*testing.T) func(o *Options) { return func(*Options) {} }},
+	{"tcp lease", func(t *testing.T) func(o *Options) {
+		return func(o *Options) {
+			tr, err := tcp.Open(tcp.Options{Bind: "127.0.0.1:0", StallTimeout: time.Second})
+			if err != nil {
+				t.Fatal(err)
+			}
+			o.Transport = noGetter{tr}
+		}
+	}},
+	{"inproc get", func(t *testing.T) func(o *Options) { return inNetwork(t, inproc.NewNetwork()) }},
+	{"inproc lease", func(t *testing.T) func(o *Options) {
+		change := inNetwork(t, inproc.NewNetwork())
+		return func(o *Options) {
+			change(o)
+			o.Transport = noGetter{o.Transport}
+		}
+	}},
+}
+
+// inNetwork has the bytes go through a network within the process.
+func inNetwork(t *testing.T, n *inproc.Network) func(o *Options) {
+	return func(o *Options) {
+		tr, err := n.Transport(o.Gossip.Name, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.Transport = tr
+	}
+}
+
+// pair returns two nodes that follow each other.
+func pair(t *testing.T, change func(o *Options)) (a, b *testNode) {
+	t.Helper()
+	a = start(t, "a", change)
+	b = start(t, "b", change, a)
+	together(t, a, b)
+	return a, b
+}
+
+// TestFetch fetches what is there, what is not, and what the holder lies about, in both
+// ways: the answer is the right bytes or one of the kinds of error.
+func TestFetch(t *testing.T) {
+	for _, way := range ways {
+		t.Run(way.name, func(t *testing.T) {
+			a, b := pair(t, way.change(t))
+			data := pattern(2, 300_000)
+			a.put("g/x", 5, data)
+			a.put("g/empty", 6, nil)
+			p := b.located(t, "g/x", 1)[0].Peer
+			for _, tc := range []struct {
+				name   string
+				ref    BlockRef
+				mangle func(ref *BlockRef, info *BlockInfo)
+				want   error
+			}{
+				{"present", BlockRef{"g/x", 5}, nil, nil},
+				{"any version", BlockRef{"g/x", 0}, nil, nil},
+				{"empty", BlockRef{"g/empty", 6}, nil, nil},
+				{"gone", BlockRef{"g/none", 5}, nil, rdma.ErrGone},
+				{"other version", BlockRef{"g/x", 4}, nil, rdma.ErrGone},
+				{"no name", BlockRef{"/", 4}, nil, rdma.ErrGone},
+				{"lies about path", BlockRef{"g/x", 5}, func(_ *BlockRef, i *BlockInfo) { i.Path = "g/y" }, rdma.ErrProtocol},
+				{"lies about version", BlockRef{"g/x", 5}, func(_ *BlockRef, i *BlockInfo) { i.Seq++ }, rdma.ErrProtocol},
+				{"lies about size", BlockRef{"g/x", 5}, func(_ *BlockRef, i *BlockInfo) { i.Size++ }, rdma.ErrProtocol},
+				{"no checksum", BlockRef{"g/x", 5}, func(_ *BlockRef, i *BlockInfo) { i.Sum = block.Checksum{} }, rdma.ErrProtocol},
+				{"absurd size", BlockRef{"g/x", 5}, func(_ *BlockRef, i *BlockInfo) { i.Size = -1 }, rdma.ErrProtocol},
+			} {
+				t.Run(tc.name, func(t *testing.T) {
+					a.fakeBackend.mu.Lock()
+					a.mangle = tc.mangle
+					a.fakeBackend.mu.Unlock()
+					p.breaker.reset()
+					got, _, err := fetchOne(t, t.Context(), p, tc.ref)
+					if !errors.Is(err, tc.want) || (err == nil) != (tc.want == nil) {
+						t.Fatalf("got %v, want %v", err, tc.want)
+					}
+					if err == nil && tc.ref.Path == "g/x" && !bytes.Equal(got, data) {
+						t.Error("other bytes")
+					}
+				})
+			}
+			eventually(t, "loans and leases are given back", func() bool { return a.loans() == 0 && a.Stats().Leases == 0 })
+		})
+	}
+}
+
+// TestFetchMany fetches more blocks than go in one request, some of which are gone and
+// some refused by the caller: each is answered once.
+func TestFetchMany(t *testing.T) {
+	for _, way := range ways {
+		t.Run(way.name, func(t *testing.T) {
+			a, b := pair(t, way.change(t))
+			const n = 3*maxFetchItems + 5
+			for i := range n {
+				if i%5 != 0 {
+					a.put(fmt.Sprintf("g/%d", i), 1, pattern(i, 1000+i))
+				}
+			}
+			b.located(t, fmt.Sprintf("g/%d", n-1), 1)
+			errRefused := errors.New("refused")
+			var mu sync.Mutex
+			got := map[int]error{}
+			var list []*Fetch
+			for i := range n {
+				file, err := os.Create(fmt.Sprintf("%s/%d", b.dir, i))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer file.Close()
+				list = append(list, &Fetch{
+					BlockRef: BlockRef{fmt.Sprintf("g/%d", i), 1}, Size: int64(i),
+					Dest: func(*BlockInfo) (rdma.Dest, error) {
+						if i%7 == 0 {
+							return rdma.Dest{}, errRefused
+						}
+						return rdma.Dest{File: file}, nil
+					},
+					Done: func(_ *BlockInfo, err error) {
+						mu.Lock()
+						defer mu.Unlock()
+						if _, twice := got[i]; twice {
+							t.Errorf("block %d is done twice", i)
+						}
+						got[i] = err
+					},
+				})
+			}
+			p := b.PeerBy("a")
+			p.Fetch(t.Context(), list)
+			for i := range n {
+				var want error
+				if i%5 == 0 {
+					want = rdma.ErrGone
+				} else if i%7 == 0 {
+					want = errRefused
+				}
+				if err, ok := got[i]; !ok || !errors.Is(err, want) {
+					t.Errorf("block %d: %v %v, want %v", i, ok, err, want)
+				} else if want == nil {
+					if data, _ := os.ReadFile(fmt.Sprintf("%s/%d", b.dir, i)); !bytes.Equal(data, pattern(i, 1000+i)) {
+						t.Errorf("block %d: other bytes", i)
+					}
+				}
+			}
+			if m := p.Member(); m.Failures != 0 || m.Breaker != "closed" || m.FetchedKeys == 0 {
+				t.Errorf("what the caller refuses is not the peer's failure: %+v", m)
+			}
+			p.Fetch(t.Context(), nil)
+		})
+	}
+}
+
+// TestSplit shows how blocks are split into requests, by number and by bytes.
+func TestSplit(t *testing.T) {
+	for _, tc := range []struct {
+		n    int
+		size int64
+		want []int
+	}{
+		{1, 0, []int{1}},
+		{1, maxFetchBytes * 2, []int{1}},
+		{maxFetchItems, 0, []int{maxFetchItems}},
+		{maxFetchItems + 1, 1, []int{maxFetchItems, 1}},
+		{5, maxFetchBytes / 2, []int{2, 2, 1}},
+		{3, maxFetchBytes, []int{1, 1, 1}},
+	} {
+		var list []*Fetch
+		for range tc.n {
+			list = append(list, &Fetch{Size: tc.size})
+		}
+		var got []int
+		for _, r := range split(list) {
+			got = append(got, len(r))
+		}
+		if fmt.Sprint(got) != fmt.Sprint(tc.want) {
+			t.Errorf("%d blocks of %d bytes: %v, want %v", tc.n, tc.size, got, tc.want)
+		}
+	}
+}
+
+// TestFetchDeadline shows that a holder that does not answer costs the deadline, that
+// this opens its breaker after three times, that nobody waits for it then, and that a
+// probe closes it again.
+func TestFetchDeadline(t *testing.T) {
+	for _, way := range ways {
+		t.Run(way.name, func(t *testing.T) {
+			a, b := pair(t, way.change(t))
+			a.put("g/x", 5, pattern(3, 1000))
+			gate := make(chan struct{})
+			a.fakeBackend.mu.Lock()
+			a.gate = gate
+			a.fakeBackend.mu.Unlock()
+			p := b.located(t, "g/x", 1)[0].Peer
+			// Hold probes back, so that the breaker is seen open.
+			p.breaker.min, p.breaker.max = time.Hour, time.Hour
+			for range breakerThreshold {
+				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+				_, _, err := fetchOne(t, ctx, p, BlockRef{"g/x", 5})
+				cancel()
+				if !errors.Is(err, context.DeadlineExceeded) {
+					t.Fatalf("got %v, want the deadline", err)
+				}
+			}
+			if p.Usable() || p.Member().Breaker != "open" || p.Member().Failures != breakerThreshold {
+				t.Fatalf("after %d failures: %+v", breakerThreshold, p.Member())
+			}
+			if _, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5}); !errors.Is(err, rdma.ErrUnavailable) {
+				t.Errorf("breaker open: %v", err)
+			}
+			if at := b.Locate("g/x", nil); len(at) != 1 {
+				t.Errorf("breaker open: located %v", at)
+			}
+			close(gate)
+			eventually(t, "the probe closes the breaker", func() bool {
+				p.breaker.kick()
+				return p.Usable()
+			})
+			if _, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5}); err != nil {
+				t.Errorf("after the probe: %v", err)
+			}
+			if p.Member().Breaker != "closed" {
+				t.Error("a success does not close the breaker")
+			}
+		})
+	}
+}
+
+// TestFaults shows what becomes of bytes that are wrong, too few, or do not come: they
+// are found out, and a peer that cannot be reached is not asked for a while.
+func TestFaults(t *testing.T) {
+	for _, lease := range []bool{false, true} {
+		t.Run(fmt.Sprintf("lease %v", lease), func(t *testing.T) {
+			network := inproc.NewNetwork()
+			change := inNetwork(t, network)
+			a, b := pair(t, func(o *Options) {
+				change(o)
+				if lease {
+					o.Transport = noGetter{o.Transport}
+				}
+			})
+			a.put("g/x", 5, pattern(3, 10_000))
+			p := b.located(t, "g/x", 1)[0].Peer
+			network.Corrupt("a", "b", 1)
+			if _, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5}); !errors.Is(err, errChecksum) {
+				t.Errorf("wrong bytes: %v", err)
+			}
+			network.Truncate("a", "b", 1)
+			if _, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5}); !errors.Is(err, rdma.ErrProtocol) && !errors.Is(err, rdma.ErrUnavailable) {
+				t.Errorf("too few bytes: %v", err)
+			}
+			network.Cut("a", "b")
+			eventually(t, "the breaker opens", func() bool {
+				_, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5})
+				if !errors.Is(err, rdma.ErrUnavailable) {
+					t.Fatalf("cut off: %v", err)
+				}
+				return !p.Usable()
+			})
+			network.Heal("a", "b")
+			eventually(t, "the peer answers again", func() bool {
+				_, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5})
+				return err == nil
+			})
+		})
+	}
+}
+
+// TestHeader shows that a header always fits: directories that do not are left out.
+func TestHeader(t *testing.T) {
+	info := BlockInfo{Path: strings.Repeat("d/", 2000) + "x", Seq: 9, Size: 5, Sum: block.Sum(nil), Mode: 0o100600}
+	for range 2000 {
+		info.Dirs = append(info.Dirs, DirInfo{0o40700, 1 << 31, 1 << 31})
+	}
+	h, err := header(&info)
+	if err != nil || len(h) > rdma.MaxHeader {
+		t.Fatalf("header of %d bytes, %v", len(h), err)
+	}
+	got, err := parseHeader(h, 5, &BlockRef{info.Path, 9})
+	if err != nil || len(got.Dirs) == 0 || got.Dirs[0] != info.Dirs[0] || got.Path != info.Path {
+		t.Errorf("got %d dirs, %v", len(got.Dirs), err)
+	}
+}
+
+// FuzzHeader: no header panics, and none that is accepted is of something else than was
+// asked for.
+func FuzzHeader(f *testing.F) {
+	info := BlockInfo{Path: "g/x", Seq: 9, Size: 5, Sum: block.Sum(nil)}
+	h, _ := header(&info)
+	f.Add(h)
+	f.Add([]byte{})
+	f.Add([]byte("\xff\xff\xff"))
+	f.Fuzz(func(t *testing.T, h []byte) {
+		got, err := parseHeader(h, 5, &BlockRef{"g/x", 9})
+		if err != nil {
+			if !errors.Is(err, rdma.ErrProtocol) {
+				t.Fatalf("error of another kind: %v", err)
+			}
+		} else if got.Path != "g/x" || got.Seq != 9 || got.Size != 5 || !got.Sum.Valid {
+			t.Fatalf("accepted %+v", got)
+		}
+		if ref, err := parseName(h); err == nil {
+			if _, err := block.ParseKey(ref.Path); err != nil {
+				t.Fatalf("accepted the name %q", ref.Path)
+			}
+		}
+	})
+}

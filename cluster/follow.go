@@ -1,0 +1,138 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kvfs/kvfs/cluster/feed"
+	"github.com/kvfs/kvfs/cluster/wire"
+	"github.com/kvfs/kvfs/rdma"
+)
+
+// maxAhead is how far in the future a version number may lie that this node takes over
+// for its own versions: else one broken clock would set all.
+const maxAhead = 24 * time.Hour
+
+// The states of a feed, for Member.Feed.
+const (
+	feedWaiting   = "waiting"
+	feedSnapshot  = "snapshot"
+	feedFollowing = "following"
+)
+
+// follow keeps up with the peer's feed until the session ends. What breaks is begun
+// again, after a while that grows as long as nothing comes.
+func (p *Peer) follow(s *session) {
+	t := &p.n.o.tuning
+	backoff := t.retryMin
+	for s.ctx.Err() == nil {
+		p.setFeed(feedWaiting)
+		progress, err := p.subscribe(s)
+		if s.ctx.Err() != nil {
+			return
+		}
+		if progress {
+			backoff = t.retryMin
+		}
+		p.n.log.Debug("feed broke", zap.String("peer", p.name), zap.Error(err))
+		p.outcome(err)
+		timer := time.NewTimer(jitter(backoff))
+		select {
+		case <-timer.C:
+		case <-s.ctx.Done():
+		}
+		timer.Stop()
+		backoff = min(2*backoff, t.retryMax)
+		s.conn.ResetConnectBackoff()
+	}
+}
+
+// subscribe follows the feed over one call. It reports whether anything came.
+func (p *Peer) subscribe(s *session) (progress bool, err error) {
+	ctx, cancel := context.WithCancel(s.ctx)
+	defer cancel()
+	req := &wire.SubscribeRequest{Features: uint64(p.n.self.features)}
+	if s.features&FeatureResume != 0 {
+		at := p.follower.Position()
+		req.Epoch, req.Next = at.Epoch, at.Next
+	}
+	// The beginning is bounded; after that the connection's pings tell whether the peer is there.
+	tooLong := time.AfterFunc(p.n.o.CallTimeout, cancel)
+	defer tooLong.Stop()
+	stream, err := s.control.Subscribe(ctx, req)
+	if err == nil {
+		_, err = stream.Header()
+	}
+	if !tooLong.Stop() && s.ctx.Err() == nil {
+		return false, fmt.Errorf("%w: no answer to subscribe: %w", rdma.ErrUnavailable, context.DeadlineExceeded)
+	}
+	if err != nil {
+		return false, callError(s.ctx, err)
+	}
+	p.breaker.kick()
+	p.setFeed(feedFollowing)
+	for {
+		b, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return progress, fmt.Errorf("%w: feed ended", rdma.ErrUnavailable)
+		}
+		if err != nil {
+			return progress, callError(s.ctx, err)
+		}
+		if err := p.apply(b); err != nil {
+			return progress, fmt.Errorf("%w: feed: %w", rdma.ErrProtocol, err)
+		}
+		progress = true
+	}
+}
+
+// apply takes a batch of the feed.
+func (p *Peer) apply(b *wire.Batch) error {
+	if b.GetBegin() {
+		p.setFeed(feedSnapshot)
+	}
+	err := p.follower.Apply(&feed.Batch{
+		Position: feed.Position{Epoch: b.GetEpoch(), Next: b.GetNext()},
+		Begin:    b.GetBegin(), End: b.GetEnd(),
+		Records: b.GetRecords(), Count: int(b.GetCount()),
+	})
+	if err == nil && b.GetEnd() {
+		p.setFeed(feedFollowing)
+	}
+	return err
+}
+
+func (p *Peer) setFeed(state string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mu.feed = state
+}
+
+// buried is told of a grave that was news, from a feed or an exchange.
+func (n *Node) buried(r *feed.Record) {
+	n.counters.gravesTaken.Add(1)
+	n.bury(r.Path, dirMode(r.Mode), r.Seq)
+}
+
+// bury hands a grave to the backend.
+func (n *Node) bury(path string, dir bool, seq uint64) {
+	if b := n.backend.Load(); b != nil && n.self.features&FeatureBury != 0 {
+		(*b).Bury(path, dir, seq)
+	}
+}
+
+// observe hands a version number to the backend, unless it is from too far in the future.
+func (n *Node) observe(seq uint64) {
+	if seq > uint64(time.Now().Add(maxAhead).UnixNano()) {
+		n.counters.farVersion.Add(1)
+		return
+	}
+	if b := n.backend.Load(); b != nil {
+		(*b).Observe(seq)
+	}
+}

@@ -1,0 +1,225 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"testing"
+
+	"github.com/kvfs/kvfs/cluster/feed"
+	"github.com/kvfs/kvfs/cluster/location"
+	"github.com/kvfs/kvfs/cluster/wire"
+)
+
+// TestRestart shows that after a restart of a node without a goodbye the others know
+// what the new process holds and nothing of the old.
+func TestRestart(t *testing.T) {
+	nodes := cluster(t, "a", "b", "c")
+	a, b, c := nodes[0], nodes[1], nodes[2]
+	a.put("g/old", 1, pattern(1, 100))
+	a.put("g/both", 2, pattern(1, 100))
+	b.located(t, "g/old", 1)
+	addr := a.gossip.Self().Addr
+	a.Node.Close()
+	again := prepare(t, "a", func(o *Options) { o.Gossip.Bind = addr }, b)
+	again.put("g/both", 2, pattern(1, 100))
+	if err := again.Start(again.fakeBackend); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []*testNode{b, c} {
+		n.located(t, "g/old", 0)
+		at := n.located(t, "g/both", 1)[0]
+		eventually(t, "the new process answers", func() bool {
+			_, _, err := fetchOne(t, t.Context(), at.Peer, BlockRef{"g/both", 2})
+			return err == nil
+		})
+	}
+}
+
+// TestControlDead shows a node that gossip finds alive and whose control channel does not
+// answer: what it holds stays visible, its breaker opens; all is well when it
+// answers again.
+func TestControlDead(t *testing.T) {
+	a := prepare(t, "a", nil)
+	p := newProxy(t, a.self.control)
+	a.self.control = p.l.Addr().String()
+	if err := a.announce(1, 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Start(a.fakeBackend); err != nil {
+		t.Fatal(err)
+	}
+	b := start(t, "b", nil, a)
+	together(t, a, b)
+	a.put("g/x", 1, nil)
+	b.located(t, "g/x", 1)
+	p.setDead(true)
+	eventually(t, "the breaker opens", func() bool { m, _ := b.member("a"); return m.Breaker != "closed" })
+	if m, _ := b.member("a"); m.State != stateAlive || m.Feed != feedWaiting || m.LastError == "" {
+		t.Errorf("%+v", m)
+	}
+	if len(b.Locate("g/x", nil)) != 1 {
+		t.Error("what it holds is hidden")
+	}
+	a.put("g/y", 1, nil)
+	p.setDead(false)
+	b.located(t, "g/y", 1)
+	eventually(t, "the breaker closes", b.PeerBy("a").Usable)
+}
+
+// proxy forwards connections until it is told to cut them.
+type proxy struct {
+	l  net.Listener
+	to string
+
+	mu    sync.Mutex
+	conns []net.Conn
+	dead  bool
+	wg    sync.WaitGroup
+}
+
+func newProxy(t *testing.T, to string) *proxy {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{l: l, to: to}
+	p.wg.Go(p.run) // ends when the listener is closed
+	t.Cleanup(func() {
+		l.Close()
+		p.cut()
+		p.wg.Wait()
+	})
+	return p
+}
+
+func (p *proxy) run() {
+	for {
+		c, err := p.l.Accept()
+		if err != nil {
+			return
+		}
+		d, err := net.Dial("tcp", p.to)
+		if err != nil {
+			c.Close()
+			continue
+		}
+		p.mu.Lock()
+		p.conns = append(p.conns, c, d)
+		dead := p.dead
+		p.mu.Unlock()
+		if dead {
+			p.cut()
+			continue
+		}
+		for _, way := range [][2]net.Conn{{c, d}, {d, c}} {
+			p.wg.Go(func() { // ends with either connection
+				io.Copy(way[0], way[1])
+				way[0].Close()
+				way[1].Close()
+			})
+		}
+	}
+}
+
+// cut closes the connections that there are.
+func (p *proxy) cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range p.conns {
+		c.Close()
+	}
+	p.conns = nil
+}
+
+// setDead has it cut all connections, now and from now on, or not.
+func (p *proxy) setDead(dead bool) {
+	p.mu.Lock()
+	p.dead = dead
+	p.mu.Unlock()
+	if dead {
+		p.cut()
+	}
+}
+
+// TestFeedBreak shows that a feed that breaks is resumed where it was, without a new
+// snapshot, and without what is known being hidden.
+func TestFeedBreak(t *testing.T) {
+	a := prepare(t, "a", nil)
+	p := newProxy(t, a.self.control)
+	a.self.control = p.l.Addr().String()
+	if err := a.announce(1, 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Start(a.fakeBackend); err != nil {
+		t.Fatal(err)
+	}
+	b := start(t, "b", nil, a)
+	together(t, a, b)
+	a.put("g/x", 1, nil)
+	b.located(t, "g/x", 1)
+	for i := range 5 {
+		p.cut()
+		if at := b.Locate("g/x", nil); len(at) != 1 {
+			t.Fatal("hidden because the feed broke")
+		}
+		path := fmt.Sprintf("g/%d", i)
+		a.put(path, 2, nil)
+		b.located(t, path, 1)
+	}
+	if m, _ := b.member("a"); m.Snapshots != 1 {
+		t.Errorf("%d snapshots, want one", m.Snapshots)
+	}
+}
+
+// TestSlowSubscriber shows that a subscriber that does not read costs the node nothing
+// but is brought up to date when it does: with a new snapshot, because the log has gone past it.
+func TestSlowSubscriber(t *testing.T) {
+	a := start(t, "a", nil)
+	stranger := &Node{o: a.o}
+	stranger.o.Gossip.Name = "slow"
+	conn, err := stranger.dial("a", a.self.control)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	stream, err := wire.NewControlClient(conn).Subscribe(ctx, &wire.SubscribeRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Header(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 300_000 { // several times what the log and the connection hold
+		a.Append(feed.Record{Op: feed.Hold, Hash: uint64(i)*0x9e3779b97f4a7c15 | 1, Seq: uint64(i), Mode: 0o100644})
+	}
+	a.put("g/last", 7, nil)
+	index := location.New(location.Options{})
+	f := feed.NewFollower(index, &oneByOne{}, nil, nil)
+	for len(index.Lookup(location.HashPath("g/last"), nil)) == 0 {
+		b, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Apply(&feed.Batch{
+			Position: feed.Position{Epoch: b.GetEpoch(), Next: b.GetNext()}, Begin: b.GetBegin(), End: b.GetEnd(),
+			Records: b.GetRecords(), Count: int(b.GetCount()),
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s := f.Stats(); s.Snapshots < 2 {
+		t.Errorf("%d snapshots: it was not overtaken", s.Snapshots)
+	}
+}
+
+// oneByOne gives slots without end.
+type oneByOne struct{ next location.Slot }
+
+func (s *oneByOne) TakeSlot() (location.Slot, bool) { s.next++; return s.next, true }
+func (s *oneByOne) GiveSlot(location.Slot)          {}

@@ -1,0 +1,423 @@
+package gossip
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net/netip"
+	"sync"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/hashicorp/memberlist"
+	"go.uber.org/zap"
+)
+
+// MaxMeta is the most bytes of meta that a node can have.
+const MaxMeta = 512
+
+const (
+	// maxName keeps an announcement, name and meta included, within one packet.
+	maxName = 128
+
+	// maxNodes bounds the memory that those who hold the keys, or anybody where there
+	// are none, can make this node spend on names.
+	maxNodes = 16384
+
+	// packetBytes is what memberlist puts into one packet, so that it fits an Ethernet
+	// frame with all headers, ours included.
+	packetBytes = 1400
+
+	// defaultRejoin is the time between two tries to bring lost members back. A try
+	// costs one connection.
+	defaultRejoin = 10 * time.Second
+
+	// leaveLimit bounds how long a leave goes on where nobody is there to hear it.
+	leaveLimit = 10 * time.Second
+)
+
+// ErrClosed is the error of a call after Close or, for SetMeta, after Leave.
+var ErrClosed = errors.New("gossip: closed")
+
+// Options configures a Gossip.
+type Options struct {
+	Name      string   // required, unique in the cluster; up to 128 bytes
+	Bind      string   // required: host:port, or host for port 7946; port 0 takes a free one
+	Advertise string   // host:port or host that others should use. Empty: chosen, see Open.
+	Join      []string // host:port or host; a name stands for all of its addresses
+	Keyring   *Keyring // nil: not encrypted
+
+	// Profile is how patient it is: "lan" (default), "wan", "local".
+	Profile string
+	// Rejoin is how often members that were lost, and names in Join, are tried again.
+	// Zero means 10 s.
+	Rejoin time.Duration
+
+	Meta   []byte // see SetMeta
+	Events Events // nil: none
+	Logger *zap.Logger
+}
+
+// Events tells of other nodes. Calls come one at a time and must not block for long.
+// They tell of states, not of every step: what changed and changed back while a call was
+// under way is not told, and a Left can be followed by a Joined of the same name only.
+// A call must not call Close.
+type Events interface {
+	Joined(n Node)
+	Updated(n Node)           // its meta or address changed
+	Left(n Node, failed bool) // failed: it did not say so
+}
+
+// Node is one node as gossip knows it.
+type Node struct {
+	Name string
+	Addr string // host:port of its gossip
+	Meta []byte // not to be changed
+}
+
+// Stats are totals.
+type Stats struct {
+	Nodes     int    `json:"nodes"`     // alive, this one included
+	Rejected  uint64 `json:"rejected"`  // packets and streams that were not ours: no or wrong key, malformed, replayed
+	Conflicts uint64 `json:"conflicts"` // other nodes that came with a name that is taken
+	Health    int    `json:"health"`    // memberlist's score of itself; 0 is best
+}
+
+// Gossip is this node's part in the gossip. Its methods may be called in parallel.
+type Gossip struct {
+	// dependencies
+	log       *zap.Logger
+	deps      deps
+	list      *memberlist.Memberlist
+	transport memberlist.NodeAwareTransport
+	members   *members
+	rejects   *rejects
+
+	// constant after Open
+	name      string
+	addr      netip.AddrPort // that others use
+	local     netip.AddrPort // that it listens on
+	seeds     []string
+	rejoin    time.Duration
+	ambiguous string
+
+	// own goroutines: Close ends them by quit and waits for them; Leave ends joining
+	quit     context.Context
+	stop     context.CancelFunc
+	joinStop context.CancelFunc
+	joinQuit context.Context
+	wg       sync.WaitGroup
+
+	// metaMu makes changes of the meta reach memberlist in their order. It is taken
+	// before all other locks.
+	metaMu sync.Mutex
+
+	// mu guards the fields below. No call is made with it held.
+	mu      sync.Mutex
+	joining bool
+	leaving chan struct{} // nil before Leave; closed when memberlist is done with it
+	closed  bool
+}
+
+// deps are what tests replace. The zero value stands for the real ones.
+type deps struct {
+	transport  memberlist.NodeAwareTransport // nil: sockets
+	lookup     lookup
+	interfaces func() ([]ifaceAddr, error)
+	tap        tap // nil: none
+}
+
+// Open listens, without joining anybody. It fails at once if the address cannot be had
+// or advertised.
+//
+// If Bind is a wildcard and Advertise is empty it chooses the machine's one private
+// address, then its one global address, IPv4 first; several candidates are a warning
+// that names all and the one chosen, which is the one of the lowest interface.
+func Open(o Options) (*Gossip, error) { return open(o, deps{}) }
+
+func open(o Options, d deps) (*Gossip, error) {
+	d = d.withDefaults()
+	if o.Logger == nil {
+		o.Logger = zap.NewNop()
+	}
+	if o.Rejoin == 0 {
+		o.Rejoin = defaultRejoin
+	}
+	conf, err := o.config()
+	if err != nil {
+		return nil, err
+	}
+	g := &Gossip{
+		log: o.Logger.Named("gossip"), deps: d,
+		name: o.Name, seeds: append([]string(nil), o.Join...), rejoin: o.Rejoin,
+	}
+	g.quit, g.stop = context.WithCancel(context.Background())
+	g.joinQuit, g.joinStop = context.WithCancel(g.quit)
+	g.rejects = &rejects{log: g.log}
+	if o.Keyring != nil {
+		o.Keyring.log.CompareAndSwap(nil, g.log)
+		conf.Keyring = o.Keyring.ring
+		conf.GossipVerifyIncoming, conf.GossipVerifyOutgoing = true, true
+		conf.UDPBufferSize = packetBytes - sealOverhead
+	}
+	if err := g.listen(o); err != nil {
+		g.stop()
+		return nil, err
+	}
+	g.members = newMembers(o.Name, o.Meta, o.Events, g.log)
+	conf.BindPort = int(g.local.Port())
+	conf.Transport = g.transport
+	conf.Logger = log.New(&logWriter{log: g.log, rejects: g.rejects}, "", 0)
+	conf.Delegate, conf.Events, conf.Conflict, conf.Alive = g.members, g.members, g.members, g.members
+	if g.list, err = memberlist.Create(conf); err != nil {
+		g.stop()
+		return nil, errors.Join(fmt.Errorf("gossip: %w", err), g.transport.Shutdown())
+	}
+	if o.Events != nil {
+		// Tells of events until Close, which waits for it.
+		g.wg.Go(func() { g.members.tell(g.quit) })
+	}
+	return g, nil
+}
+
+// listen opens the transport and finds the address that others use.
+func (g *Gossip) listen(o Options) error {
+	if g.deps.transport != nil {
+		g.transport = g.deps.transport
+		ip, port, err := g.transport.FinalAdvertiseAddr("", 0)
+		if err != nil {
+			return fmt.Errorf("gossip: %w", err)
+		}
+		a, _ := netip.AddrFromSlice(ip)
+		g.addr = netip.AddrPortFrom(a.Unmap(), uint16(port))
+		g.local = g.addr
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(g.quit, lookupLimit)
+	defer cancel()
+	bind, err := bindAddr(ctx, g.deps.lookup, o.Bind)
+	if err != nil {
+		return err
+	}
+	adv, err := g.deps.advertise(ctx, o.Advertise, bind)
+	if err != nil {
+		return err
+	}
+	t, err := listen(bind, o.Keyring, g.rejects)
+	if err != nil {
+		return err
+	}
+	t.tap = g.deps.tap
+	g.local = t.local()
+	if adv.addr.Port() == 0 {
+		adv.addr = netip.AddrPortFrom(adv.addr.Addr(), g.local.Port())
+	}
+	t.start(adv.addr)
+	g.transport, g.addr, g.ambiguous = t, adv.addr, adv.warning
+	if g.ambiguous != "" {
+		g.log.Warn(g.ambiguous)
+	}
+	return nil
+}
+
+// config checks the options and returns memberlist's part of them.
+func (o *Options) config() (*memberlist.Config, error) {
+	var errs []error
+	if err := checkName(o.Name); err != nil {
+		errs = append(errs, fmt.Errorf("gossip: name %q: %w", o.Name, err))
+	}
+	if len(o.Meta) > MaxMeta {
+		errs = append(errs, fmt.Errorf("gossip: meta of %d bytes, %d is the limit", len(o.Meta), MaxMeta))
+	}
+	if o.Keyring != nil && o.Keyring.set.Load() == nil {
+		errs = append(errs, errors.New("gossip: keyring: was not loaded"))
+	}
+	if o.Rejoin < 0 {
+		errs = append(errs, fmt.Errorf("gossip: rejoin of %v: must not be negative", o.Rejoin))
+	}
+	var conf *memberlist.Config
+	switch o.Profile {
+	case "", "lan":
+		conf = memberlist.DefaultLANConfig()
+	case "wan":
+		conf = memberlist.DefaultWANConfig()
+	case "local":
+		conf = memberlist.DefaultLocalConfig()
+	default:
+		errs = append(errs, fmt.Errorf("gossip: profile %q: must be lan, wan or local", o.Profile))
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	conf.Name = o.Name
+	conf.UDPBufferSize = packetBytes
+	// A node that was found dead may come back with another address at once. Zero would
+	// mean never.
+	conf.DeadNodeReclaimTime = time.Nanosecond
+	return conf, nil
+}
+
+// checkName refuses what would be trouble in messages and logs.
+func checkName(name string) error {
+	switch {
+	case name == "":
+		return errors.New("must not be empty")
+	case len(name) > maxName:
+		return fmt.Errorf("of %d bytes, %d is the limit", len(name), maxName)
+	case !utf8.ValidString(name):
+		return errors.New("must be UTF-8")
+	}
+	for _, r := range name {
+		if !unicode.IsPrint(r) || r == '/' || r == ' ' {
+			return fmt.Errorf("must not have %q in it", r)
+		}
+	}
+	return nil
+}
+
+// Join begins to join, and goes on in the background until Leave or Close: it fails only
+// if all of Join is malformed, or if ctx has ended. Members lost to a partition are tried
+// again. A second call does nothing.
+func (g *Gossip) Join(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	seeds, errs := parseSeeds(g.seeds)
+	if len(seeds) == 0 && len(errs) > 0 {
+		return errors.Join(errs...)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return ErrClosed
+	}
+	if g.joining || g.leaving != nil {
+		return nil
+	}
+	g.joining = true
+	j := newJoiner(g, seeds)
+	// Joins until Leave or Close, which waits for it.
+	g.wg.Go(func() {
+		for _, err := range errs {
+			g.log.Warn("address to join is left out", zap.Error(err))
+		}
+		j.run(g.joinQuit)
+	})
+	return nil
+}
+
+// Self returns this node with the address that others use.
+func (g *Gossip) Self() Node {
+	return Node{Name: g.name, Addr: g.addr.String(), Meta: g.members.NodeMeta(MaxMeta)}
+}
+
+// Nodes returns the live nodes without this one, by name.
+func (g *Gossip) Nodes() []Node { return g.members.nodes() }
+
+// SetMeta changes this node's meta and spreads it, without waiting until others have it.
+// It fails beyond MaxMeta, and with ErrClosed after Leave and Close.
+func (g *Gossip) SetMeta(meta []byte) error {
+	if len(meta) > MaxMeta {
+		return fmt.Errorf("gossip: meta of %d bytes, %d is the limit", len(meta), MaxMeta)
+	}
+	g.metaMu.Lock()
+	defer g.metaMu.Unlock()
+	g.mu.Lock()
+	gone := g.leaving != nil || g.closed
+	g.mu.Unlock()
+	if gone {
+		return ErrClosed
+	}
+	g.members.setMeta(bytes.Clone(meta))
+	// The only error is that the time is over: it is on its way then, and that is all
+	// that is wanted.
+	_ = g.list.UpdateNode(time.Nanosecond)
+	return nil
+}
+
+// Ambiguous returns the warning about the choice of the address; empty if none.
+func (g *Gossip) Ambiguous() string { return g.ambiguous }
+
+// Stats returns them.
+func (g *Gossip) Stats() Stats {
+	return Stats{
+		Nodes:     g.members.count() + 1,
+		Rejected:  g.rejects.total.Load(),
+		Conflicts: g.members.conflictCount(),
+		Health:    g.list.GetHealthScore(),
+	}
+}
+
+// Leave tells the others that this node goes, and waits until that is on its way, at
+// most until ctx ends. A second call does nothing. It fails with ErrClosed after Close.
+func (g *Gossip) Leave(ctx context.Context) error {
+	limit := leaveLimit
+	if t, ok := ctx.Deadline(); ok {
+		limit = max(min(limit, time.Until(t)), time.Millisecond)
+	}
+	g.mu.Lock()
+	if g.closed || g.leaving != nil {
+		defer g.mu.Unlock()
+		if g.closed {
+			return ErrClosed
+		}
+		return nil
+	}
+	leaving, done := make(chan struct{}), make(chan error, 1)
+	g.leaving = leaving
+	g.mu.Unlock()
+	// Ends within the limit. Close waits for it.
+	go func() {
+		defer close(leaving)
+		g.joinStop()
+		g.sayGoodbye()
+		done <- g.list.Leave(limit)
+	}()
+	select {
+	case err := <-done:
+		if err != nil {
+			return fmt.Errorf("gossip: leave: %w", err)
+		}
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("gossip: leave: %w", ctx.Err())
+	}
+}
+
+// sayGoodbye tells every member that this node leaves on purpose. Memberlist spreads
+// that it is gone, but does not tell its users why.
+func (g *Gossip) sayGoodbye() {
+	for _, n := range g.members.nodes() {
+		ap, err := netip.ParseAddrPort(n.Addr)
+		if err != nil {
+			continue
+		}
+		to := &memberlist.Node{Name: n.Name, Addr: ap.Addr().AsSlice(), Port: ap.Port()}
+		if err := g.list.SendBestEffort(to, goodbye(g.name)); err != nil {
+			g.log.Debug("goodbye was not sent", zap.String("node", n.Name), zap.Error(err))
+		}
+	}
+}
+
+// Close stops without a word if Leave was not called. It waits for all that runs, events
+// under way too. A second call does nothing.
+func (g *Gossip) Close() error {
+	g.mu.Lock()
+	if g.closed {
+		g.mu.Unlock()
+		return nil
+	}
+	g.closed = true
+	leaving := g.leaving
+	g.mu.Unlock()
+	if leaving != nil {
+		<-leaving // memberlist panics when it is told to leave after its end
+	}
+	g.stop()
+	err := g.list.Shutdown()
+	g.wg.Wait()
+	return err
+}

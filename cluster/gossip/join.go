@@ -1,0 +1,301 @@
+package gossip
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+const (
+	// firstRejoin is the time to the second round; it doubles up to Options.Rejoin.
+	firstRejoin = 100 * time.Millisecond
+
+	// maxSeeds and maxRetries bound the addresses that are tried in a round: one that
+	// answers tells of all others. More are tried in later rounds, at random.
+	maxSeeds   = 16
+	maxRetries = 8
+
+	// joinWorkers is how many addresses are tried at a time. One that does not answer
+	// takes memberlist's TCP timeout, 10 s in a LAN.
+	joinWorkers = 8
+
+	// A node whose name others have at another address, mostly its own former one, tells
+	// of itself to contestPeers of them every contestEvery: they take it when they have
+	// found the former one dead. It does so for contestLife, and goes on with each round
+	// until it has not met the other one for as long.
+	contestPeers = 2
+	contestEvery = time.Second
+	contestLife  = 2 * time.Minute
+
+	// youngPeers is how many members a node exchanges all news with in each of its first
+	// rounds, those from youngFrom on until they come at Options.Rejoin. Memberlist repeats news by the number of nodes that it knows, so where many
+	// start together some is lost, and without this comes with the next full exchange:
+	// after 30 s (lan), of 100 nodes after 90 s (measured: 119 s).
+	youngPeers = 1
+	youngFrom  = time.Second
+
+	// warnEvery is the time between two warnings about one seed.
+	warnEvery = time.Minute
+)
+
+// seed is one of Options.Join.
+type seed struct {
+	text string
+	host string
+	port uint16
+}
+
+// parseSeeds returns the seeds that can be, and an error for each other one.
+func parseSeeds(join []string) ([]seed, []error) {
+	var seeds []seed
+	var errs []error
+	for _, s := range join {
+		host, port, err := splitAddr(s, defaultPort)
+		switch {
+		case err != nil:
+			errs = append(errs, fmt.Errorf("gossip: join: %w", err))
+		case host == "":
+			errs = append(errs, fmt.Errorf("gossip: join: address %q: no host", s))
+		case port == 0:
+			errs = append(errs, fmt.Errorf("gossip: join: address %q: port 0", s))
+		default:
+			seeds = append(seeds, seed{s, host, port})
+		}
+	}
+	return seeds, errs
+}
+
+// joiner brings this node and others together, at first and after partitions. A
+// partition that lasts makes memberlist forget the other side, and then nobody would
+// ever speak to it again: so seeds that are not members and members that were lost are
+// tried again and again.
+type joiner struct {
+	g     *Gossip
+	seeds []seed
+
+	// of the goroutine of run
+	warned  map[string]time.Time // when of which seed
+	contest time.Time            // begin of the contest for the name; zero: none
+	young   bool                 // this is one of the first rounds
+}
+
+func newJoiner(g *Gossip, seeds []seed) *joiner {
+	return &joiner{g: g, seeds: seeds, warned: map[string]time.Time{}}
+}
+
+// run joins until ctx ends.
+func (j *joiner) run(ctx context.Context) {
+	delay := min(firstRejoin, j.g.rejoin)
+	for {
+		j.young = delay >= youngFrom && delay < j.g.rejoin
+		j.round(ctx)
+		pause := delay
+		if j.contesting() && time.Since(j.contest) < contestLife {
+			pause = min(delay, contestEvery)
+		}
+		// Some jitter, so that nodes that were started together do not stay in step.
+		wait := time.NewTimer(pause - pause/10 + rand.N(pause/5+1))
+		select {
+		case <-wait.C:
+		case <-ctx.Done():
+			wait.Stop()
+			return
+		}
+		delay = min(2*delay, j.g.rejoin)
+	}
+}
+
+// contesting reports whether others have, or had not long ago, this node's name at
+// another address. Those that suspect the other one do not tell of it any more, but do
+// not take this one yet either.
+func (j *joiner) contesting() bool {
+	if !j.g.members.contestedFor(contestLife) {
+		j.contest = time.Time{}
+		return false
+	}
+	if j.contest.IsZero() {
+		j.contest = time.Now()
+	}
+	return true
+}
+
+// target is an address to try. Those that come of no seed have an empty text.
+type target struct {
+	addr netip.AddrPort
+	seed string
+}
+
+// round tries what is due once, and returns when all has answered or failed.
+func (j *joiner) round(ctx context.Context) {
+	targets, in := j.targets(ctx)
+	errs := make([]error, len(targets))
+	work := make(chan int)
+	var wg sync.WaitGroup
+	// End with the round: memberlist bounds each join by its TCP timeout, and the end
+	// of the transport ends it at once.
+	for range min(joinWorkers, len(targets)) {
+		wg.Go(func() {
+			for i := range work {
+				_, errs[i] = j.g.list.Join([]string{targets[i].addr.String()})
+			}
+		})
+	}
+	for i := range targets {
+		if ctx.Err() != nil {
+			errs[i] = ctx.Err()
+			continue
+		}
+		work <- i
+	}
+	close(work)
+	wg.Wait()
+	if ctx.Err() == nil {
+		j.report(targets, errs, in)
+	}
+}
+
+// report logs what became of the seeds: one is fine if any of its addresses is in. Lost
+// members are no news: their loss was.
+func (j *joiner) report(targets []target, errs []error, in map[string]bool) {
+	for i, t := range targets {
+		if errs[i] == nil {
+			in[t.seed] = true
+		}
+	}
+	for seed := range in {
+		if _, was := j.warned[seed]; was {
+			delete(j.warned, seed)
+			j.g.log.Info("joined after all", zap.String("seed", seed))
+		}
+	}
+	for i, t := range targets {
+		if t.seed != "" && !in[t.seed] {
+			j.warn(t.seed, plain(errs[i]))
+		}
+	}
+}
+
+// warn warns of a seed, at most once a minute.
+func (j *joiner) warn(seed string, err error) {
+	if last, was := j.warned[seed]; was && time.Since(last) < warnEvery {
+		return
+	}
+	j.warned[seed] = time.Now()
+	j.g.log.Warn("cannot join for now; trying on", zap.String("seed", seed), zap.Error(err))
+}
+
+// targets returns the addresses to try in this round, and the seeds of which an address
+// is a member or this node.
+func (j *joiner) targets(ctx context.Context) ([]target, map[string]bool) {
+	skip := map[netip.AddrPort]bool{j.g.addr: true, j.g.local: true}
+	for _, n := range j.g.members.nodes() {
+		if a, err := netip.ParseAddrPort(n.Addr); err == nil {
+			skip[a] = true
+		}
+	}
+	j.skipOwn(skip)
+	in := map[string]bool{}
+	tried := map[netip.AddrPort]bool{}
+	var targets []target
+	for _, t := range j.resolve(ctx) {
+		switch {
+		case skip[t.addr]:
+			in[t.seed] = true
+		case !tried[t.addr]:
+			tried[t.addr] = true
+			targets = append(targets, t)
+		}
+	}
+	if len(targets) > maxSeeds {
+		rand.Shuffle(len(targets), func(a, b int) { targets[a], targets[b] = targets[b], targets[a] })
+		targets = targets[:maxSeeds]
+	}
+	for _, a := range j.g.members.someLost(maxRetries) {
+		if !skip[a] && !tried[a] {
+			targets = append(targets, target{addr: a})
+		}
+	}
+	return append(targets, j.peers()...), in
+}
+
+// peers returns members to exchange all news with, at random.
+func (j *joiner) peers() []target {
+	n := 0
+	switch {
+	case j.contesting():
+		n = contestPeers
+	case j.young:
+		n = youngPeers
+	}
+	if n == 0 {
+		return nil
+	}
+	live := j.g.members.nodes()
+	rand.Shuffle(len(live), func(a, b int) { live[a], live[b] = live[b], live[a] })
+	var targets []target
+	for _, m := range live[:min(n, len(live))] {
+		if a, err := netip.ParseAddrPort(m.Addr); err == nil {
+			targets = append(targets, target{addr: a})
+		}
+	}
+	return targets
+}
+
+// skipOwn adds all addresses of this machine if it listens on all of them.
+func (j *joiner) skipOwn(skip map[netip.AddrPort]bool) {
+	if !j.g.local.Addr().IsUnspecified() {
+		return
+	}
+	own, err := j.g.deps.interfaces()
+	if err != nil {
+		return // joining oneself does no harm
+	}
+	for _, i := range own {
+		skip[netip.AddrPortFrom(i.addr, j.g.local.Port())] = true
+	}
+}
+
+// resolve looks up all seeds, each time anew, in parallel.
+func (j *joiner) resolve(ctx context.Context) []target {
+	found := make([][]netip.Addr, len(j.seeds))
+	errs := make([]error, len(j.seeds))
+	slots := make(chan struct{}, joinWorkers)
+	var wg sync.WaitGroup
+	for i, s := range j.seeds {
+		slots <- struct{}{}
+		// Ends with the look-up, which is bounded by lookupLimit.
+		wg.Go(func() {
+			found[i], errs[i] = j.g.deps.lookup.resolve(ctx, s.host)
+			<-slots
+		})
+	}
+	wg.Wait()
+	var targets []target
+	for i, s := range j.seeds {
+		if errs[i] != nil && !errors.Is(errs[i], context.Canceled) {
+			j.warn(s.text, errs[i])
+		}
+		for _, a := range found[i] {
+			if usable(a) == nil {
+				targets = append(targets, target{netip.AddrPortFrom(a, s.port), s.text})
+			}
+		}
+	}
+	return slices.Clip(targets)
+}
+
+// plain takes the first error out of memberlist's list of errors, which prints as
+// several lines.
+func plain(err error) error {
+	if one := errors.Unwrap(err); one != nil {
+		return one
+	}
+	return err
+}

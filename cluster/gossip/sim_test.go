@@ -1,0 +1,324 @@
+package gossip
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+)
+
+// simNet is a network in memory for tests with a clock of their own (testing/synctest).
+type simNet struct {
+	mu    sync.Mutex
+	hosts map[string]*simHost
+	last  uint16
+	cut   func(from, to string) bool // nil: nothing is cut
+}
+
+// simHost is memberlist's transport of one node.
+type simHost struct {
+	net     *simNet
+	addr    string
+	packets chan *memberlist.Packet
+	streams chan net.Conn
+}
+
+var errUnreachable = errors.New("no answer")
+
+// host makes a transport; with an address it takes the place of a former one.
+func (s *simNet) host(addr string) *simHost {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.hosts == nil {
+		s.hosts = map[string]*simHost{}
+	}
+	if addr == "" {
+		s.last++
+		addr = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(s.last >> 8), byte(s.last)}), defaultPort).String()
+	}
+	// As many packets as some milliseconds bring; more are lost, as they would be.
+	h := &simHost{net: s, addr: addr, packets: make(chan *memberlist.Packet, 256), streams: make(chan net.Conn, 128)}
+	s.hosts[addr] = h
+	return h
+}
+
+// setCut makes a partition: what cut says goes nowhere.
+func (s *simNet) setCut(cut func(from, to string) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cut = cut
+}
+
+func (s *simNet) route(from, to string) *simHost {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cut != nil && s.cut(from, to) {
+		return nil
+	}
+	return s.hosts[to]
+}
+
+func (h *simHost) FinalAdvertiseAddr(string, int) (net.IP, int, error) {
+	a := netip.MustParseAddrPort(h.addr)
+	return a.Addr().AsSlice(), int(a.Port()), nil
+}
+
+func (h *simHost) WriteTo(b []byte, addr string) (time.Time, error) {
+	if to := h.net.route(h.addr, addr); to != nil {
+		p := &memberlist.Packet{Buf: slices.Clone(b), From: net.UDPAddrFromAddrPort(netip.MustParseAddrPort(h.addr)), Timestamp: time.Now()}
+		select {
+		case to.packets <- p:
+		default:
+		}
+	}
+	return time.Now(), nil
+}
+
+func (h *simHost) DialTimeout(addr string, _ time.Duration) (net.Conn, error) {
+	to := h.net.route(h.addr, addr)
+	if to == nil || h.net.route(addr, h.addr) == nil {
+		return nil, errUnreachable // a stream needs both ways
+	}
+	mine, theirs := net.Pipe()
+	select {
+	case to.streams <- theirs:
+		return mine, nil
+	default:
+		return nil, errUnreachable
+	}
+}
+
+func (h *simHost) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error) {
+	return h.WriteTo(b, a.Addr)
+}
+
+func (h *simHost) DialAddressTimeout(a memberlist.Address, d time.Duration) (net.Conn, error) {
+	return h.DialTimeout(a.Addr, d)
+}
+
+func (h *simHost) PacketCh() <-chan *memberlist.Packet { return h.packets }
+func (h *simHost) StreamCh() <-chan net.Conn           { return h.streams }
+
+func (h *simHost) Shutdown() error {
+	h.net.mu.Lock()
+	defer h.net.mu.Unlock()
+	if h.net.hosts[h.addr] == h {
+		delete(h.net.hosts, h.addr)
+	}
+	return nil
+}
+
+// simulate runs f with a clock of its own. All that f starts has to end.
+func simulate(t *testing.T, f func(t *testing.T)) {
+	synctest.Test(t, func(t *testing.T) {
+		t.Cleanup(func() {
+			time.Sleep(time.Minute) // reason: the virtual clock; a probe of memberlist ends by its own timer
+		})
+		f(t)
+	})
+}
+
+// startSim opens a node in a simulated network and joins it to others.
+func startSim(t *testing.T, s *simNet, name, addr, profile string, join ...string) *node {
+	t.Helper()
+	n := &node{events: &recorder{}}
+	var err error
+	n.Gossip, err = open(Options{
+		Name: name, Bind: "sim", Profile: profile, Rejoin: 10 * time.Second, Join: join, Events: n.events,
+	}, deps{transport: s.host(addr)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closeAll(t, n) })
+	return n.join(t)
+}
+
+func closeAll(t *testing.T, nodes ...*node) {
+	t.Helper()
+	for _, n := range nodes {
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// until waits in virtual time, up to an hour of it, and returns how long it took.
+func until(t *testing.T, what string, ok func() bool) time.Duration {
+	t.Helper()
+	began := time.Now()
+	for !ok() {
+		if time.Since(began) > time.Hour {
+			t.Fatalf("never: %s", what)
+		}
+		time.Sleep(50 * time.Millisecond) // reason: the virtual clock
+	}
+	return time.Since(began)
+}
+
+// TestPartition shows, on the lan profile, that two halves lose each other, go on for
+// longer than memberlist remembers the dead, and find each other again by themselves:
+// without any address to join, and after they have changed meanwhile.
+func TestPartition(t *testing.T) {
+	simulate(t, func(t *testing.T) {
+		s := &simNet{}
+		left := []*node{startSim(t, s, "l0", "", "lan")}
+		first := left[0].Self().Addr
+		left = append(left, startSim(t, s, "l1", "", "lan", first))
+		right := []*node{startSim(t, s, "r0", "", "lan", first), startSim(t, s, "r1", "", "lan", first)}
+		for _, n := range right {
+			n.seeds = nil
+		}
+		all := slices.Concat(left, right)
+		waitSim(t, all...)
+		inLeft := func(addr string) bool { return addr == left[0].Self().Addr || addr == left[1].Self().Addr }
+		for round, away := range []time.Duration{5 * time.Second, 2 * time.Minute, 20 * time.Minute} {
+			s.setCut(func(from, to string) bool { return inLeft(from) != inLeft(to) })
+			time.Sleep(away) // reason: the virtual clock
+			if away > time.Minute {
+				waitSim(t, left...)
+				waitSim(t, right...)
+				if st := left[0].list.NumMembers(); st != 2 {
+					t.Errorf("memberlist has %d members", st)
+				}
+			}
+			meta := fmt.Sprint("round ", round)
+			if err := right[1].SetMeta([]byte(meta)); err != nil {
+				t.Fatal(err)
+			}
+			s.setCut(nil)
+			waitSim(t, all...)
+			until(t, "the change of the other half is known", func() bool {
+				return string(left[0].Nodes()[2].Meta) == meta && string(left[1].Nodes()[2].Meta) == meta
+			})
+		}
+	})
+}
+
+// TestOneWayPartition shows that a node that hears and is not heard is found dead, and
+// comes back.
+func TestOneWayPartition(t *testing.T) {
+	simulate(t, func(t *testing.T) {
+		s := &simNet{}
+		a := startSim(t, s, "a", "", "lan")
+		b := startSim(t, s, "b", "", "lan", a.Self().Addr)
+		c := startSim(t, s, "c", "", "lan", a.Self().Addr)
+		waitSim(t, a, b, c)
+		mute := c.Self().Addr
+		s.setCut(func(from, _ string) bool { return from == mute })
+		until(t, "c is lost", func() bool { return a.sees("b") && b.sees("a") })
+		s.setCut(nil)
+		waitSim(t, a, b, c)
+	})
+}
+
+// waitSim is waitSees in virtual time.
+func waitSim(t *testing.T, nodes ...*node) {
+	t.Helper()
+	until(t, "all see all", func() bool {
+		return !slices.ContainsFunc(nodes, func(n *node) bool { return n.members.count() != len(nodes)-1 })
+	})
+}
+
+// TestRestartElsewhere shows when a node that was killed is back, on the lan profile:
+// with its address at once, with another one when its loss is noticed.
+func TestRestartElsewhere(t *testing.T) {
+	for _, same := range []bool{true, false} {
+		t.Run(fmt.Sprint("same address ", same), func(t *testing.T) {
+			simulate(t, func(t *testing.T) {
+				s := &simNet{}
+				a := startSim(t, s, "a", "", "lan")
+				b := startSim(t, s, "b", "", "lan", a.Self().Addr)
+				c := startSim(t, s, "c", "", "lan", a.Self().Addr)
+				waitSim(t, a, b, c)
+				addr := c.Self().Addr
+				closeAll(t, c)
+				if !same {
+					addr = ""
+				}
+				c = startSim(t, s, "c", addr, "lan", a.Self().Addr)
+				if err := c.SetMeta([]byte("new")); err != nil {
+					t.Fatal(err)
+				}
+				took := until(t, "a and b see c at its place", func() bool {
+					return slices.ContainsFunc(a.Nodes(), c.is) && slices.ContainsFunc(b.Nodes(), c.is)
+				})
+				t.Logf("back after %v", took)
+				if limit := map[bool]time.Duration{true: 2 * time.Second, false: 30 * time.Second}[same]; took > limit {
+					t.Errorf("back after %v, %v is the limit", took, limit)
+				}
+			})
+		})
+	}
+}
+
+func (n *node) is(other Node) bool {
+	self := n.Self()
+	return other.Name == self.Name && other.Addr == self.Addr && string(other.Meta) == string(self.Meta)
+}
+
+// TestConvergence measures in virtual time, on the lan profile, how long it takes until
+// all nodes know of one that joined, of one that left and of one that was lost. It runs
+// 10 nodes, with KVFS_SIM=1 also 100, and with a larger number also so many; the table is
+// in the package comment.
+func TestConvergence(t *testing.T) {
+	sizes := []int{10}
+	if n, err := strconv.Atoi(os.Getenv("KVFS_SIM")); err == nil {
+		sizes = append(sizes, max(n, 100))
+	}
+	for _, size := range sizes {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			simulate(t, func(t *testing.T) { converge(t, size) })
+		})
+	}
+}
+
+func converge(t *testing.T, size int) {
+	s := &simNet{}
+	began := time.Now()
+	all := []*node{startSim(t, s, "n0", "", "lan")}
+	first := all[0].Self().Addr
+	for i := range size - 1 {
+		all = append(all, startSim(t, s, fmt.Sprint("n", i+1), "", "lan", first))
+		if i%32 == 31 {
+			time.Sleep(time.Second) // reason: the virtual clock
+		}
+	}
+	waitSim(t, all...)
+	start := time.Since(began)
+	joined := startSim(t, s, "late", "", "lan", first)
+	join := known(t, all, size)
+	all = append(all, joined)
+	left := all[1]
+	all = slices.Delete(all, 1, 2)
+	began = time.Now()
+	if err := left.Leave(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	known(t, all, size-1)
+	leave := time.Since(began)
+	lost := all[1]
+	closeAll(t, left, lost)
+	all = slices.Delete(all, 1, 2)
+	loss := known(t, all, size-2)
+	var mem runtime.MemStats
+	runtime.ReadMemStats(&mem)
+	t.Logf("%d nodes: start %v, join %v, leave %v, loss %v; heap %d MiB", size, start, join, leave, loss, mem.HeapInuse>>20)
+}
+
+// known waits until all nodes have so many others, and returns how long it took.
+func known(t *testing.T, nodes []*node, others int) time.Duration {
+	t.Helper()
+	return until(t, "all know", func() bool {
+		return !slices.ContainsFunc(nodes, func(n *node) bool { return n.members.count() != others })
+	})
+}

@@ -1,0 +1,374 @@
+package gossip
+
+import (
+	"bytes"
+	"encoding/binary"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// badPackets are packets that no member sends.
+func badPackets() map[string][]byte {
+	return map[string][]byte{
+		"unknown type":       {99, 1, 2, 3},
+		"label":              {244, 3, 'a', 'b', 'c', 0},
+		"cut label":          {244, 30, 'a'},
+		"empty label":        {244, 0},
+		"checksum":           {12, 1, 2, 3, 4, 0, 0},
+		"cut compound":       {7, 9, 0},
+		"short compound":     {7, 1, 0, 50, 3},
+		"empty compound":     {7},
+		"compressed rubbish": {9, 0xff, 0xff},
+		"ping":               {0, 0xff},
+		"indirect ping":      {1, 0xff},
+		"ack":                {2, 0xff},
+		"suspect":            {3, 0xff},
+		"alive":              {4, 0xff},
+		"alive of nobody":    {4, 0x80},
+		"dead":               {5, 0xff},
+		"nack":               {11, 0xff},
+		"encrypted":          bytes.Repeat([]byte{1}, 100),
+		"empty":              {},
+		"too large":          make([]byte, maxPacket+1),
+		"largest of all":     make([]byte, 60000),
+	}
+}
+
+// badStreams are what no member sends over a stream.
+func badStreams() map[string][]byte {
+	huge := binary.BigEndian.AppendUint32([]byte{10}, 0xffffffff)
+	return map[string][]byte{
+		"unknown type":   {99, 1, 2},
+		"http":           []byte("GET / HTTP/1.1\r\n\r\n"),
+		"label":          {244, 3, 'a', 'b', 'c', 0},
+		"empty label":    {244, 0, 0},
+		"encrypted":      append(binary.BigEndian.AppendUint32([]byte{10}, 50), make([]byte, 50)...),
+		"huge":           huge,
+		"compressed":     {9, 0xff, 0xff},
+		"push/pull":      {6, 0xff, 0xff},
+		"push/pull nils": {6, 0x83, 0xa5, 'N', 'o', 'd', 'e', 's', 0xce, 0x7f, 0xff, 0xff, 0xff},
+		"user message":   {8, 0x81, 0xaa, 'U', 's', 'e', 'r', 'M', 's', 'g', 'L', 'e', 'n', 0xce, 0x7f, 0xff, 0xff, 0xff},
+		"ping":           {0, 0xff},
+	}
+}
+
+// TestStrangers shows that packets and streams that are malformed, too large or without
+// a key change nothing and are counted, with and without a keyring, and that the log is
+// not filled with them.
+func TestStrangers(t *testing.T) {
+	t.Parallel()
+	for _, keys := range []bool{false, true} {
+		t.Run(map[bool]string{false: "plain", true: "keys"}[keys], func(t *testing.T) {
+			t.Parallel()
+			change := func(o *Options) {
+				if keys {
+					o.Keyring = load(t, keyFile(t, 1))
+				}
+			}
+			n := start(t, "a", deps{}, change)
+			for name, b := range badPackets() {
+				counted(t, n, "packet: "+name, func() { sendPacket(t, n, b) })
+			}
+			for name, b := range badStreams() {
+				counted(t, n, "stream: "+name, func() { sendStream(t, n, b, keys) })
+			}
+			if !n.sees() || len(n.events.all()) != 0 {
+				t.Errorf("sees %v, was told %v", n.Nodes(), n.events.all())
+			}
+			if w := n.warned(""); w > 3 {
+				t.Errorf("%d warnings", w)
+			}
+			waitSees(t, n)
+		})
+	}
+}
+
+// counted shows that what do does is counted as rejected.
+func counted(t *testing.T, n *node, what string, do func()) {
+	t.Helper()
+	before := n.Stats().Rejected
+	do()
+	eventually(t, what+" is counted", func() bool { return n.Stats().Rejected > before })
+}
+
+func sendPacket(t *testing.T, n *node, b []byte) {
+	t.Helper()
+	c, err := net.Dial("udp", n.Self().Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Write(b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// sendStream sends b, and the end of the stream if end, and reads until the other side
+// has closed.
+func sendStream(t *testing.T, n *node, b []byte, end bool) {
+	t.Helper()
+	c, err := net.Dial("tcp", n.Self().Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Write(b); err != nil {
+		t.Fatal(err)
+	}
+	if end {
+		if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, _ = io.Copy(io.Discard, c) // a reset is fine
+}
+
+// TestManyStreams shows that the streams at a time are bounded, and that a member comes
+// in when they are gone.
+func TestManyStreams(t *testing.T) {
+	t.Parallel()
+	path := keyFile(t, 1)
+	change := func(o *Options) { o.Keyring = load(t, path) }
+	a := start(t, "a", deps{}, change)
+	var conns []net.Conn
+	for range maxEntered + 20 {
+		c, err := net.Dial("tcp", a.Self().Addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conns = append(conns, c)
+	}
+	eventually(t, "those beyond the limit are counted", func() bool { return a.Stats().Rejected >= 20 })
+	for _, c := range conns {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	b := start(t, "b", deps{}, func(o *Options) { change(o); seeds(a)(o) }).join(t)
+	waitSees(t, a, b)
+}
+
+// TestWrongKey shows that nodes without the key, with another one or without any do not
+// come in, nor let one in that has it, and that all tries are counted.
+func TestWrongKey(t *testing.T) {
+	t.Parallel()
+	right, wrong := keyFile(t, 1), keyFile(t, 1)
+	with := func(path string) func(o *Options) {
+		return func(o *Options) {
+			if path != "" {
+				o.Keyring = load(t, path)
+			}
+		}
+	}
+	a := start(t, "a", deps{}, with(right))
+	b := start(t, "b", deps{}, func(o *Options) { with(right)(o); seeds(a)(o) }).join(t)
+	waitSees(t, a, b)
+	for name, path := range map[string]string{"other": wrong, "none": ""} {
+		x := start(t, name, deps{}, func(o *Options) { with(path)(o); seeds(a, b)(o) })
+		counted(t, a, name, func() { x.join(t) })
+		counted(t, b, name, func() {})
+		y := start(t, "y"+name, deps{}, with(path))
+		z := start(t, "z"+name, deps{}, func(o *Options) { with(right)(o); seeds(y)(o) })
+		counted(t, y, "a node with the right key", func() { z.join(t) })
+		if !x.sees() || !y.sees() || !z.sees() {
+			t.Errorf("%s: sees %v, %v, %v", name, x.Nodes(), y.Nodes(), z.Nodes())
+		}
+		if x.warned("cannot join") == 0 {
+			eventually(t, "it is told why", func() bool { return x.warned("cannot join") > 0 })
+		}
+	}
+	if !a.sees("b") || !b.sees("a") {
+		t.Errorf("a sees %v, b sees %v", a.Nodes(), b.Nodes())
+	}
+}
+
+// record keeps packets as they are on the wire.
+type record struct {
+	mu      sync.Mutex
+	packets []recorded
+}
+
+type recorded struct {
+	to     netip.AddrPort
+	packet []byte
+}
+
+func (r *record) tap(sent bool, peer netip.AddrPort, packet []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if sent {
+		r.packets = append(r.packets, recorded{peer, bytes.Clone(packet)})
+	}
+}
+
+func (r *record) all() []recorded {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.packets)
+}
+
+// history makes two nodes whose traffic is recorded: they join, change their meta, and
+// one leaves, so that news of all kinds are on the wire. It returns the other one, and
+// what was recorded while both were there.
+func history(t *testing.T, path string) (*node, *record, []recorded) {
+	t.Helper()
+	r := &record{}
+	change := func(o *Options) {
+		if path != "" {
+			o.Keyring = load(t, path)
+		}
+	}
+	a := start(t, "a", deps{tap: r.tap}, change)
+	b := start(t, "b", deps{tap: r.tap}, func(o *Options) { change(o); seeds(a)(o) }).join(t)
+	waitSees(t, a, b)
+	if err := b.SetMeta([]byte("b2")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the meta goes round", func() bool { n := a.Nodes(); return len(n) == 1 && string(n[0].Meta) == "b2" })
+	both := r.all()
+	if err := b.Leave(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "b is gone", func() bool { return a.sees() && a.events.has("left b failed=false") })
+	return a, r, both
+}
+
+// TestReplayedPackets shows that whoever records packets and sends them again changes
+// nothing and is counted: towards the node that they were for, towards another one, and
+// towards one that has the address of the former and knows nothing yet. Without keys the
+// latter believes them, which shows that the packets would do something.
+func TestReplayedPackets(t *testing.T) {
+	t.Parallel()
+	t.Run("plain", func(t *testing.T) {
+		t.Parallel()
+		a, _, both := history(t, "")
+		addr := a.Self().Addr
+		if err := a.Close(); err != nil {
+			t.Fatal(err)
+		}
+		ghost := start(t, "x", deps{}, func(o *Options) { o.Bind = addr })
+		for _, p := range both {
+			sendPacket(t, ghost, p.packet)
+		}
+		eventually(t, "a node that is gone is believed in", func() bool {
+			return slices.ContainsFunc(ghost.events.all(), func(e string) bool { return strings.HasPrefix(e, "joined b") })
+		})
+	})
+	t.Run("keys", func(t *testing.T) {
+		t.Parallel()
+		path := keyFile(t, 1)
+		a, r, _ := history(t, path)
+		events := a.events.all()
+		counts := replay(t, r, a)
+		if n := a.Stats().Rejected; n < counts {
+			t.Errorf("%d rejected of %d", n, counts)
+		}
+		if !a.sees() || !slices.Equal(a.events.all(), events) {
+			t.Errorf("sees %v after %v", a.Nodes(), a.events.all())
+		}
+		other := start(t, "other", deps{}, func(o *Options) { o.Keyring = load(t, path) })
+		replay(t, r, other)
+		addr := a.Self().Addr
+		if err := a.Close(); err != nil {
+			t.Fatal(err)
+		}
+		anew := start(t, "a", deps{}, func(o *Options) { o.Keyring, o.Bind = load(t, path), addr })
+		replay(t, r, anew)
+		for _, n := range []*node{other, anew} {
+			if !n.sees() || len(n.events.all()) != 0 {
+				t.Errorf("%s sees %v after %v", n.name, n.Nodes(), n.events.all())
+			}
+		}
+	})
+}
+
+// replay sends all that was recorded to a node, and waits until all of it that says
+// something is counted. It returns how many that are.
+func replay(t *testing.T, r *record, n *node) uint64 {
+	t.Helper()
+	before, sent := n.Stats().Rejected, uint64(0)
+	for _, p := range r.all() {
+		if p.packet[1] == kindAsk {
+			continue // is answered, and says nothing
+		}
+		sent++
+		sendPacket(t, n, p.packet)
+		eventually(t, "a packet is counted", func() bool { return n.Stats().Rejected >= before+sent })
+	}
+	if sent < 5 {
+		t.Fatalf("only %d packets were recorded", sent)
+	}
+	return sent
+}
+
+// TestReplayedStreams shows that a stream that was recorded and is sent again is
+// refused and counted.
+func TestReplayedStreams(t *testing.T) {
+	t.Parallel()
+	path := keyFile(t, 1)
+	a := start(t, "a", deps{}, func(o *Options) { o.Keyring = load(t, path) })
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	recorded := make(chan []byte, 1)
+	go func() { // ends with the first stream; waited for by the read of recorded
+		recorded <- relay(l, a.Self().Addr)
+	}()
+	b := start(t, "b", deps{}, func(o *Options) {
+		o.Keyring = load(t, path)
+		o.Join = []string{l.Addr().String()}
+	}).join(t)
+	waitSees(t, a, b)
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	text := <-recorded
+	if len(text) < 1000 {
+		t.Fatalf("only %d bytes were recorded", len(text))
+	}
+	anew := start(t, "anew", deps{}, func(o *Options) { o.Keyring = load(t, path) })
+	for _, n := range []*node{a, anew} {
+		counted(t, n, "the stream", func() { sendStream(t, n, text, true) })
+	}
+	if !anew.sees() {
+		t.Errorf("sees %v", anew.Nodes())
+	}
+}
+
+// relay passes one stream on, and returns what its caller sent.
+func relay(l net.Listener, to string) []byte {
+	c, err := l.Accept()
+	if err != nil {
+		return nil
+	}
+	defer c.Close()
+	s, err := net.Dial("tcp", to)
+	if err != nil {
+		return nil
+	}
+	defer s.Close()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { // ends when either side closes
+		_, _ = io.Copy(c, s)
+		_ = c.Close()
+	})
+	var text bytes.Buffer
+	_, _ = io.Copy(io.MultiWriter(s, &text), c)
+	_ = s.Close()
+	return text.Bytes()
+}

@@ -1,0 +1,394 @@
+package gossip
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+)
+
+const (
+	// maxPacket is the largest packet taken. Members send up to packetBytes.
+	maxPacket = 4096
+
+	// maxStreams bounds the streams from others that are with memberlist, which reads
+	// up to 20 MiB from each before it looks at them.
+	maxStreams = 128
+
+	// maxEntered bounds the streams from others with those that have not proved yet
+	// that they hold a key, and strangerTime how long these may take.
+	maxEntered   = 512
+	strangerTime = 5 * time.Second
+
+	// maxStreamBytes bounds what is read from one stream: the 20 MiB that memberlist
+	// allows, and what encryption adds.
+	maxStreamBytes = 24 << 20
+
+	// acceptPause is the pause after accept failed, which is want of file descriptors.
+	acceptPause = 100 * time.Millisecond
+
+	// packetBuffer is the receive buffer asked for, for bursts; the kernel may give less.
+	packetBuffer = 2 << 20
+)
+
+// tap sees every packet that a transport sends and receives, as it is on the wire.
+type tap func(sent bool, peer netip.AddrPort, packet []byte)
+
+// sockets is memberlist's transport over UDP and TCP on one port. With a keyring it lets
+// only those through who hold a key, fresh: see guard for packets and channel for
+// streams. It is written here, rather than wrapped around memberlist's own, because that
+// one takes any number of streams of any length from anybody, and binds IPv6 where IPv4
+// is asked for.
+type sockets struct {
+	// constant after start
+	guard     *guard   // nil without keys: anybody is let through
+	channel   *channel // likewise
+	rejects   *rejects
+	tap       tap // nil: none
+	advertise netip.AddrPort
+	tcp       *net.TCPListener
+	udp       *net.UDPConn
+	packets   chan *memberlist.Packet
+	streams   chan net.Conn
+
+	quit context.Context
+	stop context.CancelFunc
+	wg   sync.WaitGroup // accept, receive and every welcome
+
+	mu      sync.Mutex // guards the fields below; held for moments
+	conns   map[net.Conn]struct{}
+	entered int // streams from others, all
+	taken   int // those of them that are with memberlist
+	closed  bool
+}
+
+var _ memberlist.NodeAwareTransport = (*sockets)(nil)
+
+// listen opens both sockets. Nothing is received before start.
+func listen(bind netip.AddrPort, keys *Keyring, rejects *rejects) (*sockets, error) {
+	t := &sockets{
+		rejects: rejects,
+		packets: make(chan *memberlist.Packet), streams: make(chan net.Conn),
+		conns: map[net.Conn]struct{}{},
+	}
+	if keys != nil {
+		c, err := newChannel(keys)
+		if err != nil {
+			return nil, err
+		}
+		t.guard, t.channel = newGuard(keys), c
+	}
+	tries := 1
+	if bind.Port() == 0 {
+		tries = 16 // a port that is free for TCP may be taken for UDP
+	}
+	var err error
+	for range tries {
+		if t.tcp, t.udp, err = listenBoth(bind); !errors.Is(err, syscall.EADDRINUSE) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("gossip: bind: %w", err)
+	}
+	// Best effort: a smaller buffer loses packets in bursts, which gossip bears.
+	_ = t.udp.SetReadBuffer(packetBuffer)
+	t.quit, t.stop = context.WithCancel(context.Background())
+	return t, nil
+}
+
+func listenBoth(bind netip.AddrPort) (*net.TCPListener, *net.UDPConn, error) {
+	// "tcp" with an IPv4 wildcard would listen on IPv6 too, "tcp6" with the IPv6 one
+	// not on IPv4.
+	family := ""
+	switch {
+	case bind.Addr().Is4():
+		family = "4"
+	case !bind.Addr().IsUnspecified():
+		family = "6"
+	}
+	tcp, err := net.ListenTCP("tcp"+family, net.TCPAddrFromAddrPort(bind))
+	if err != nil {
+		return nil, nil, err
+	}
+	port := tcp.Addr().(*net.TCPAddr).AddrPort().Port()
+	udp, err := net.ListenUDP("udp"+family, net.UDPAddrFromAddrPort(netip.AddrPortFrom(bind.Addr(), port)))
+	if err != nil {
+		return nil, nil, errors.Join(err, tcp.Close())
+	}
+	return tcp, udp, nil
+}
+
+// local returns the address listened on.
+func (t *sockets) local() netip.AddrPort {
+	a := t.tcp.Addr().(*net.TCPAddr).AddrPort()
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+}
+
+// start begins to receive.
+func (t *sockets) start(advertise netip.AddrPort) {
+	t.advertise = advertise
+	// Both end when Shutdown closes their sockets; it waits for them.
+	t.wg.Go(t.accept)
+	t.wg.Go(t.receive)
+}
+
+// FinalAdvertiseAddr is of memberlist's Transport.
+func (t *sockets) FinalAdvertiseAddr(string, int) (net.IP, int, error) {
+	return t.advertise.Addr().AsSlice(), int(t.advertise.Port()), nil
+}
+
+// PacketCh is of memberlist's Transport.
+func (t *sockets) PacketCh() <-chan *memberlist.Packet { return t.packets }
+
+// StreamCh is of memberlist's Transport.
+func (t *sockets) StreamCh() <-chan net.Conn { return t.streams }
+
+// WriteTo is of memberlist's Transport.
+func (t *sockets) WriteTo(b []byte, addr string) (time.Time, error) {
+	return t.WriteToAddress(b, memberlist.Address{Addr: addr})
+}
+
+// WriteToAddress sends a packet. Names are not looked up: members have addresses.
+func (t *sockets) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error) {
+	to, err := netip.ParseAddrPort(a.Addr)
+	if err != nil {
+		return time.Time{}, err
+	}
+	if t.guard != nil {
+		if b = t.guard.seal(to, b); b == nil {
+			return time.Now(), nil // held until the other side has answered
+		}
+	}
+	return time.Now(), t.send(b, to)
+}
+
+func (t *sockets) send(b []byte, to netip.AddrPort) error {
+	if t.tap != nil {
+		t.tap(true, to, b)
+	}
+	_, err := t.udp.WriteToUDPAddrPort(b, to)
+	return err
+}
+
+// receive hands packets to memberlist until the socket is closed.
+func (t *sockets) receive() {
+	buf := make([]byte, maxPacket+1)
+	for {
+		n, from, err := t.udp.ReadFromUDPAddrPort(buf)
+		if err != nil {
+			if t.quit.Err() != nil {
+				return
+			}
+			if !t.pause() {
+				return
+			}
+			continue
+		}
+		from = netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
+		if t.tap != nil {
+			t.tap(false, from, buf[:n])
+		}
+		if n == 0 || n > maxPacket {
+			t.rejects.add("packet of no possible length", from.String())
+			continue
+		}
+		b := append([]byte(nil), buf[:n]...)
+		if t.guard != nil {
+			if b = t.guarded(b, from); b == nil {
+				continue
+			}
+		}
+		p := &memberlist.Packet{Buf: b, From: net.UDPAddrFromAddrPort(from), Timestamp: time.Now()}
+		select {
+		case t.packets <- p:
+		case <-t.quit.Done():
+			return
+		}
+	}
+}
+
+// guarded returns what a packet carries for memberlist, and sends what the guard wants
+// to be sent for it.
+func (t *sockets) guarded(b []byte, from netip.AddrPort) []byte {
+	payload, replies, err := t.guard.open(b, from)
+	if err != nil {
+		t.rejects.add(fmt.Sprint(err), from.String())
+	}
+	for _, r := range replies {
+		_ = t.send(r.packet, r.to) // packets may be lost anyway
+	}
+	return payload
+}
+
+// pause waits a moment; false if the transport ends meanwhile.
+func (t *sockets) pause() bool {
+	select {
+	case <-time.After(acceptPause):
+		return true
+	case <-t.quit.Done():
+		return false
+	}
+}
+
+// accept takes streams until the socket is closed.
+func (t *sockets) accept() {
+	for {
+		c, err := t.tcp.AcceptTCP()
+		if err != nil {
+			if !t.pause() {
+				return
+			}
+			continue
+		}
+		if !t.enter(c) {
+			t.rejects.add("too many streams at a time", c.RemoteAddr().String())
+			_ = c.Close()
+			continue
+		}
+		// Ends by its deadline or when Shutdown closes the connection.
+		t.wg.Go(func() { t.welcome(c) })
+	}
+}
+
+// enter counts a new stream from somebody; false if there are too many.
+func (t *sockets) enter(c net.Conn) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed || t.entered >= maxEntered {
+		return false
+	}
+	t.entered++
+	t.conns[c] = struct{}{}
+	return true
+}
+
+// settle counts a stream as one that is with memberlist; false if there are too many.
+func (t *sockets) settle() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.taken >= maxStreams {
+		return false
+	}
+	t.taken++
+	return true
+}
+
+// forget counts a stream out.
+func (t *sockets) forget(c net.Conn, entered, taken int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.conns, c)
+	t.entered -= entered
+	t.taken -= taken
+}
+
+// welcome hands a stream from somebody to memberlist, after the proof of a key if there
+// are keys.
+func (t *sockets) welcome(raw net.Conn) {
+	conn, err := raw, error(nil)
+	if t.channel != nil {
+		conn, err = t.channel.accept(raw, strangerTime)
+		if err != nil && t.quit.Err() == nil {
+			t.rejects.add(fmt.Sprint(err), raw.RemoteAddr().String())
+		}
+	}
+	if err != nil || !t.settle() {
+		t.forget(raw, 1, 0)
+		_ = raw.Close()
+		return
+	}
+	s := &stream{Conn: conn, left: maxStreamBytes, done: sync.OnceFunc(func() { t.forget(raw, 1, 1) })}
+	select {
+	case t.streams <- s:
+	case <-t.quit.Done():
+		_ = s.Close()
+	}
+}
+
+// DialTimeout is of memberlist's Transport.
+func (t *sockets) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
+	return t.DialAddressTimeout(memberlist.Address{Addr: addr}, timeout)
+}
+
+// DialAddressTimeout opens a stream to a node, and proves to each other that both hold a
+// key if there are keys. It ends early when the transport does.
+func (t *sockets) DialAddressTimeout(a memberlist.Address, timeout time.Duration) (net.Conn, error) {
+	if _, err := netip.ParseAddrPort(a.Addr); err != nil {
+		return nil, err
+	}
+	deadline := time.Now().Add(timeout)
+	d := net.Dialer{Deadline: deadline}
+	raw, err := d.DialContext(t.quit, "tcp", a.Addr)
+	if err != nil {
+		return nil, err
+	}
+	t.mu.Lock()
+	closed := t.closed
+	if !closed {
+		t.conns[raw] = struct{}{}
+	}
+	t.mu.Unlock()
+	conn := raw
+	if closed {
+		err = net.ErrClosed
+	} else if t.channel != nil {
+		conn, err = t.channel.dial(raw, time.Until(deadline))
+	}
+	if err != nil {
+		t.forget(raw, 0, 0)
+		return nil, errors.Join(err, raw.Close())
+	}
+	return &stream{Conn: conn, left: maxStreamBytes, done: sync.OnceFunc(func() { t.forget(raw, 0, 0) })}, nil
+}
+
+// Shutdown closes everything and waits until nothing runs. It may be called twice.
+func (t *sockets) Shutdown() error {
+	t.mu.Lock()
+	first := !t.closed
+	t.closed = true
+	conns := t.conns
+	t.conns = map[net.Conn]struct{}{}
+	t.mu.Unlock()
+	var err error
+	if first {
+		t.stop()
+		err = errors.Join(t.tcp.Close(), t.udp.Close())
+		for c := range conns {
+			_ = c.Close() // its user closes it too
+		}
+	}
+	t.wg.Wait()
+	return err
+}
+
+// stream is a connection of which no more than so many bytes are read.
+type stream struct {
+	net.Conn
+	left int64 // of the one reader
+	done func()
+}
+
+var errTooLong = errors.New("stream is too long")
+
+// Read fails at the limit.
+func (s *stream) Read(p []byte) (int, error) {
+	if s.left <= 0 {
+		return 0, errTooLong
+	}
+	n, err := s.Conn.Read(p[:min(int64(len(p)), s.left)])
+	s.left -= int64(n)
+	return n, err
+}
+
+// Close may be called twice.
+func (s *stream) Close() error {
+	s.done()
+	return s.Conn.Close()
+}

@@ -1,0 +1,153 @@
+package cluster
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/kvfs/kvfs/cluster/location"
+	"github.com/kvfs/kvfs/cluster/wire"
+)
+
+// TestRemoval shows that a removal reaches everybody, makes them drop older copies, and
+// that those are not found any more even where they are announced again.
+func TestRemoval(t *testing.T) {
+	nodes := cluster(t, "a", "b", "c")
+	a, b, c := nodes[0], nodes[1], nodes[2]
+	a.put("g/x", 10, pattern(1, 100))
+	b.put("g/x", 11, pattern(1, 100))
+	c.located(t, "g/x", 1)
+	a.remove("g/x", 20)
+	for _, n := range nodes[1:] {
+		eventually(t, "the grave is known", func() bool { return n.buriedSeq("g/x") == 20 })
+	}
+	if a.index.Buried(location.HashPath("g/x")) != 20 {
+		t.Error("a's own index does not have the grave")
+	}
+	if at := c.Locate("g/x", nil); len(at) != 0 {
+		t.Errorf("found after the removal: %+v", at)
+	}
+	b.put("g/x", 12, pattern(1, 100)) // from an old copy
+	b.put("g/mark", 1, nil)
+	c.located(t, "g/mark", 1)
+	if at := c.Locate("g/x", nil); len(at) != 0 {
+		t.Errorf("an old copy was found after the removal: %+v", at)
+	}
+	b.put("g/x", 21, pattern(2, 100))
+	c.located(t, "g/x", 1)
+	eventually(t, "c has seen the version", func() bool {
+		c.fakeBackend.mu.Lock()
+		defer c.fakeBackend.mu.Unlock()
+		return c.observed == 21
+	})
+}
+
+// TestRemovalWhileAway shows that a node that was away when a name was removed learns of
+// it from anybody: who removed it is gone for good by then.
+func TestRemovalWhileAway(t *testing.T) {
+	nodes := cluster(t, "a", "b", "c")
+	a, b, c := nodes[0], nodes[1], nodes[2]
+	c.put("g/x", 10, pattern(1, 100))
+	b.located(t, "g/x", 1)
+	if err := c.Leave(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c.Node.Close()
+	eventually(t, "a has lost c", func() bool { m, _ := a.member("c"); return m.State == stateLeft })
+	a.remove("g/x", 20)
+	eventually(t, "b knows the grave", func() bool { return b.buriedSeq("g/x") == 20 })
+	a.Leave(t.Context())
+	a.Node.Close()
+	eventually(t, "b has lost a", func() bool { m, _ := b.member("a"); return m.State == stateLeft })
+
+	back := start(t, "c", nil, b)
+	together(t, b, back)
+	back.put("g/x", 10, pattern(1, 100)) // what it kept on its SSD
+	eventually(t, "c learns of the grave", func() bool { return back.buriedSeq("g/x") == 20 })
+	b.located(t, "g/x", 0)
+}
+
+// TestExchange shows that graves go both ways and incrementally: what each has learned
+// outside the feeds reaches the other, in many messages if need be, once, and
+// anew to another incarnation.
+func TestExchange(t *testing.T) {
+	a := start(t, "a", nil)
+	const n = 2*maxGraves + 10
+	now := uint64(time.Now().UnixNano())
+	for i := range n {
+		path := fmt.Sprintf("g/a%d", i)
+		a.index.Bury(location.HashPath(path), now, i%2 == 0, path, int64(now))
+	}
+	b := start(t, "b", func(o *Options) { o.tuning.exchange = time.Hour }, a)
+	for i := range n {
+		path := fmt.Sprintf("g/b%d", i)
+		b.index.Bury(location.HashPath(path), now, false, path, int64(now))
+	}
+	together(t, a, b)
+	eventually(t, "b has a's", func() bool { return b.buriedSeq(fmt.Sprintf("g/a%d", n-1)) == now })
+	eventually(t, "a has b's", func() bool { return a.buriedSeq(fmt.Sprintf("g/b%d", n-1)) == now })
+	eventually(t, "a's marks have come to the end", func() bool {
+		sent, done := a.Stats().GravesSent+b.Stats().GravesSent, a.Stats().Exchanges
+		eventually(t, "two more exchanges", func() bool { return a.Stats().Exchanges >= done+2 })
+		// Of the latest time of learning there may be a few, which are told again.
+		return a.Stats().GravesSent+b.Stats().GravesSent-sent < 100
+	})
+
+	b.Node.Close()
+	again := start(t, "b", nil, a)
+	together(t, a, again)
+	for _, path := range []string{"g/a0", "g/b0", fmt.Sprintf("g/a%d", n-1), fmt.Sprintf("g/b%d", n-1)} {
+		eventually(t, "another b has "+path, func() bool { return again.buriedSeq(path) == now })
+	}
+}
+
+// TestExchangeOnReturn shows that two nodes that meet again tell each other what graves
+// they have learned meanwhile, although their feeds go on where they were.
+func TestExchangeOnReturn(t *testing.T) {
+	seldom := func(o *Options) { o.tuning.exchange = time.Hour }
+	a := start(t, "a", seldom)
+	b := start(t, "b", seldom, a)
+	together(t, a, b)
+	for _, n := range []*testNode{a, b} {
+		eventually(t, "they have met", func() bool { return n.Stats().Exchanges == 1 })
+		// As learned from a third.
+		path := "g/" + n.o.Gossip.Name
+		n.index.Bury(location.HashPath(path), 9, false, path, time.Now().UnixNano())
+	}
+	p := newProxy(t, b.self.control)
+	m := b.self
+	m.control = p.l.Addr().String()
+	meta, err := m.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.gossip.SetMeta(meta); err != nil { // a meets b anew, at another address
+		t.Fatal(err)
+	}
+	eventually(t, "a knows b's", func() bool { return a.buriedSeq("g/b") == 9 })
+	eventually(t, "b knows a's", func() bool { return b.buriedSeq("g/a") == 9 })
+	if m, _ := a.member("b"); m.Snapshots != 1 {
+		t.Errorf("%d snapshots", m.Snapshots)
+	}
+}
+
+// TestTakeGraves shows that graves without sense change nothing.
+func TestTakeGraves(t *testing.T) {
+	a := start(t, "a", nil)
+	far := uint64(time.Now().Add(48 * time.Hour).UnixNano())
+	a.takeGraves(&wire.Graves{Graves: []*wire.Grave{
+		{Path: []byte("../x"), Seq: 5}, {Path: nil, Seq: 5}, {Path: []byte(".kvfs/x"), Seq: 5}, nil,
+		{Path: []byte("g/far"), Seq: far},
+		{Path: []byte("g/near"), Seq: 5},
+	}})
+	if s := a.Stats(); s.Malformed != 4 || s.FarVersion != 1 || s.GravesTaken != 1 || s.Index.Graves != 1 {
+		t.Errorf("%+v", s)
+	}
+	if a.observed != 5 {
+		t.Errorf("observed %d", a.observed)
+	}
+	a.observe(far)
+	if a.observed != 5 {
+		t.Error("a version from the day after tomorrow was observed")
+	}
+}

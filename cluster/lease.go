@@ -1,0 +1,275 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/kvfs/kvfs/cluster/wire"
+	"github.com/kvfs/kvfs/rdma"
+)
+
+// Limits of leases: each holds a file open and a block from being evicted.
+const (
+	maxLeases     = 1024 // of all peers
+	maxConnLeases = 256  // on one connection
+)
+
+// lease is a block that a peer may read one-sided.
+type lease struct {
+	conn    *serverConn
+	region  rdma.Region
+	loan    rdma.Loan
+	expires time.Time
+}
+
+// end gives the block back. It waits until nobody reads it.
+func (l *lease) end() {
+	// A region that cannot be closed is none any more.
+	_ = l.region.Close()
+	l.loan.Close()
+}
+
+// leaseTable is all leases. They are ended without its lock held.
+type leaseTable struct {
+	abandoned sync.WaitGroup // goroutines of abandon
+
+	mu struct {
+		sync.Mutex
+		byID   map[uint64]*lease
+		ofConn map[*serverConn]int
+		held   int // leases and places taken for some to be
+	}
+}
+
+// reserve takes a place for a lease of a connection.
+func (t *leaseTable) reserve(c *serverConn) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.mu.byID == nil {
+		t.mu.byID, t.mu.ofConn = map[uint64]*lease{}, map[*serverConn]int{}
+	}
+	if t.mu.held >= maxLeases || t.mu.ofConn[c] >= maxConnLeases {
+		return false
+	}
+	t.mu.held++
+	t.mu.ofConn[c]++
+	return true
+}
+
+func (t *leaseTable) unreserve(c *serverConn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.unreserveLocked(c)
+}
+
+func (t *leaseTable) unreserveLocked(c *serverConn) {
+	t.mu.held--
+	if t.mu.ofConn[c]--; t.mu.ofConn[c] <= 0 {
+		delete(t.mu.ofConn, c)
+	}
+}
+
+// enter puts a lease into its place. The number is not to be guessed.
+func (t *leaseTable) enter(l *lease) uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for {
+		id := rand.Uint64()
+		if id != 0 && t.mu.byID[id] == nil {
+			t.mu.byID[id] = l
+			return id
+		}
+	}
+}
+
+// take removes the leases that fn says, and returns them to be ended.
+func (t *leaseTable) take(fn func(l *lease) bool) []*lease {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var list []*lease
+	for id, l := range t.mu.byID {
+		if fn(l) {
+			list = append(list, l)
+			delete(t.mu.byID, id)
+			t.unreserveLocked(l.conn)
+		}
+	}
+	return list
+}
+
+// takeID removes one lease of a connection; nil if there is none.
+func (t *leaseTable) takeID(c *serverConn, id uint64) *lease {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	l := t.mu.byID[id]
+	if l == nil || l.conn != c {
+		return nil
+	}
+	delete(t.mu.byID, id)
+	t.unreserveLocked(c)
+	return l
+}
+
+// abandon ends the leases of a connection that is closed.
+func (t *leaseTable) abandon(c *serverConn) {
+	list := t.take(func(l *lease) bool { return l.conn == c })
+	if len(list) == 0 {
+		return
+	}
+	// Whoever closes a connection should not wait. It ends when the regions are closed,
+	// which cuts off who still reads.
+	t.abandoned.Go(func() { endAll(list) })
+}
+
+func (t *leaseTable) closeAll() {
+	endAll(t.take(func(*lease) bool { return true }))
+	t.abandoned.Wait()
+}
+
+func (t *leaseTable) count() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.mu.held
+}
+
+func endAll(list []*lease) {
+	for _, l := range list {
+		l.end()
+	}
+}
+
+// expireLeases ends leases whose time is over.
+func (n *Node) expireLeases() {
+	tick := time.NewTicker(max(n.o.tuning.lease/8, time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-n.ctx.Done():
+			return
+		}
+		now := time.Now()
+		list := n.leases.take(func(l *lease) bool { return now.After(l.expires) })
+		n.counters.leaseExpired.Add(uint64(len(list)))
+		endAll(list)
+	}
+}
+
+// Lease implements wire.ControlServer.
+func (v *service) Lease(ctx context.Context, req *wire.LeaseRequest) (*wire.LeaseReply, error) {
+	b, err := v.ready()
+	if err != nil {
+		return nil, err
+	}
+	if len(req.GetBlocks()) > maxOffers {
+		return nil, status.Errorf(codes.InvalidArgument, "%d blocks, %d is the limit", len(req.GetBlocks()), maxOffers)
+	}
+	conn := connOf(ctx)
+	if conn == nil {
+		return nil, status.Error(codes.InvalidArgument, "no connection that a lease could end with")
+	}
+	refs := make([]BlockRef, len(req.GetBlocks()))
+	for i, w := range req.GetBlocks() {
+		if refs[i], err = refFromWire(w); err != nil {
+			return nil, status.Error(codes.InvalidArgument, err.Error())
+		}
+	}
+	// Some may have to come from a device: several at a time.
+	reply := &wire.LeaseReply{Results: make([]*wire.LeaseResult, len(refs))}
+	slots := make(chan struct{}, maxReads)
+	var wg sync.WaitGroup
+	for i := range refs {
+		slots <- struct{}{}
+		wg.Go(func() { // waited for below
+			reply.Results[i] = v.n.lend(ctx, b, conn, &refs[i])
+			<-slots
+		})
+	}
+	wg.Wait()
+	if err := ctx.Err(); err != nil {
+		v.n.endLeases(conn, reply) // nobody reads the answer
+		return nil, statusError(err)
+	}
+	if conn.closed.Load() {
+		v.n.endLeases(conn, reply) // abandon may have come before them
+	}
+	return reply, nil
+}
+
+// lend makes one lease.
+func (n *Node) lend(ctx context.Context, b Backend, conn *serverConn, ref *BlockRef) *wire.LeaseResult {
+	busy := &wire.LeaseResult{Status: wire.LeaseStatus_LEASE_BUSY}
+	if !n.leases.reserve(conn) {
+		n.counters.tooMany.Add(1)
+		return busy
+	}
+	info, loan, err := b.Lend(ctx, ref)
+	if err != nil {
+		n.leases.unreserve(conn)
+		if errors.Is(err, rdma.ErrGone) {
+			return &wire.LeaseResult{Status: wire.LeaseStatus_LEASE_GONE}
+		}
+		return busy
+	}
+	region, err := n.o.Transport.Register(loan.File, loan.Size)
+	if err != nil {
+		loan.Close()
+		n.leases.unreserve(conn)
+		return busy
+	}
+	n.counters.leaseGrants.Add(1)
+	id := n.leases.enter(&lease{conn: conn, region: region, loan: loan, expires: time.Now().Add(n.o.tuning.lease)})
+	remote := region.Remote()
+	return &wire.LeaseResult{
+		Status: wire.LeaseStatus_LEASE_GRANTED, Lease: id, Info: toWire(&info, false),
+		RegionKey: remote.Key, RegionSize: remote.Size,
+	}
+}
+
+func (n *Node) endLeases(conn *serverConn, reply *wire.LeaseReply) {
+	for _, r := range reply.GetResults() {
+		if l := n.leases.takeID(conn, r.GetLease()); l != nil {
+			l.end()
+		}
+	}
+}
+
+// Release implements wire.ControlServer.
+func (v *service) Release(ctx context.Context, req *wire.ReleaseRequest) (*wire.ReleaseReply, error) {
+	conn := connOf(ctx)
+	for _, id := range req.GetLeases() {
+		if l := v.n.leases.takeID(conn, id); l != nil {
+			l.end()
+		}
+	}
+	return &wire.ReleaseReply{}, nil
+}
+
+// Lend implements rdma.Source on top of Backend.Lend, for the transport.
+func (n *Node) Lend(ctx context.Context, name []byte) (rdma.Loan, error) {
+	b := n.backend.Load()
+	if b == nil {
+		return rdma.Loan{}, rdma.ErrBusy
+	}
+	ref, err := parseName(name)
+	if err != nil {
+		n.counters.malformed.Add(1)
+		return rdma.Loan{}, rdma.ErrGone
+	}
+	info, loan, err := (*b).Lend(ctx, &ref)
+	if err != nil {
+		return rdma.Loan{}, err
+	}
+	if loan.Header, err = header(&info); err != nil {
+		loan.Close()
+		return rdma.Loan{}, rdma.ErrGone
+	}
+	n.counters.lent.Add(1)
+	return loan, nil
+}

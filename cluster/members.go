@@ -1,0 +1,220 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kvfs/kvfs/cluster/gossip"
+)
+
+// maxPeers bounds the nodes that are remembered, live or not. Gossip holds as many.
+const maxPeers = 1 << 14
+
+// events takes what gossip tells. It hands on and returns at once: sessions are made by
+// the goroutine of each peer.
+type events struct{ n *Node }
+
+// Joined implements gossip.Events.
+func (e events) Joined(g gossip.Node) { e.n.seen(g) }
+
+// Updated implements gossip.Events.
+func (e events) Updated(g gossip.Node) { e.n.seen(g) }
+
+// Left implements gossip.Events.
+func (e events) Left(g gossip.Node, failed bool) {
+	n := e.n
+	state, reason := stateLeft, ""
+	if failed {
+		state, reason = stateFailed, "does not answer gossip"
+	}
+	n.mu.Lock()
+	p := n.mu.peers[g.Name]
+	known := p != nil && !n.mu.closed
+	if known {
+		p.setTarget(state, reason, "", nil)
+	}
+	n.mu.Unlock()
+	if known {
+		n.log.Info("peer lost", zap.String("peer", g.Name), zap.String("state", state))
+	}
+}
+
+// seen is told of a node that is there now.
+func (n *Node) seen(g gossip.Node) {
+	if g.Name == n.o.Gossip.Name || g.Name == "" || len(g.Name) > maxNodeName {
+		return
+	}
+	m, err := decodeMeta(g.Meta)
+	target, state, reason, lacks := &m, stateAlive, "", Feature(0)
+	if err != nil {
+		reason = err.Error()
+		if !errors.Is(err, errNoMeta) {
+			n.counters.badMeta.Add(1)
+		}
+	} else {
+		reason, lacks = n.judge(&m)
+	}
+	if reason != "" {
+		target, state = nil, stateRefused
+	}
+	missing, changed := n.enter(g, &m, target, state, reason)
+	if !changed && missing == 0 || errors.Is(err, errNoMeta) {
+		return
+	}
+	about := []zap.Field{zap.String("peer", g.Name), zap.String("version", m.version), zap.String("addr", g.Addr)}
+	if target == nil {
+		n.counters.refused.Add(1)
+		n.log.Warn("peer refused", append(about, zap.String("reason", reason))...)
+		n.die(g.Name, &m, lacks)
+		return
+	}
+	if changed {
+		n.log.Info("peer joined", about...)
+	}
+	for _, feature := range FeatureNames(missing) {
+		n.log.Warn("peer lacks a feature and is served without it: upgrade it",
+			append([]zap.Field{zap.String("feature", feature)}, about...)...)
+	}
+}
+
+// enter keeps what gossip tells of a node. It returns the features it lacks that nobody
+// was told of yet, and whether its state is another.
+func (n *Node) enter(g gossip.Node, m, target *meta, state, reason string) (missing Feature, changed bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.mu.closed {
+		return 0, false
+	}
+	p := n.mu.peers[g.Name]
+	if p == nil {
+		if len(n.mu.peers) >= maxPeers {
+			n.counters.tooMany.Add(1)
+			return 0, false
+		}
+		p = n.newPeer(g.Name)
+		n.mu.peers[g.Name] = p
+		if n.mu.started {
+			n.wg.Go(p.run) // ends when the node closes or the peer is forgotten
+		}
+	}
+	changed = p.stateIs() != state
+	missing = p.setTarget(state, reason, g.Addr, target)
+	if target == nil {
+		p.setMeta(*m)
+	}
+	return missing, changed
+}
+
+// die tells Fatal of a peer that lacks what is required, while the node starts.
+func (n *Node) die(name string, m *meta, lacks Feature) {
+	until := n.initial.Load() // 0: before Start
+	if lacks == 0 || until != 0 && time.Now().UnixNano() > until {
+		return
+	}
+	err := fmt.Errorf("cluster: peer %s (version %s) lacks required feature %s", name, m.version, FeatureNames(lacks)[0])
+	select {
+	case n.fatal <- err:
+	default: // one is enough
+	}
+}
+
+// forget removes a peer that has been away for long. It returns false if it is there.
+func (n *Node) forget(p *Peer) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if state := p.stateIs(); state != stateLeft && state != stateFailed {
+		return false
+	}
+	delete(n.mu.peers, p.name)
+	return true
+}
+
+func (p *Peer) stateIs() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.state
+}
+
+// setMeta keeps what a refused peer tells of itself, for Members.
+func (p *Peer) setMeta(m meta) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mu.meta = m
+}
+
+// allPeers returns the peers seen lately, by name.
+func (n *Node) allPeers() []*Peer {
+	n.mu.Lock()
+	list := make([]*Peer, 0, len(n.mu.peers))
+	for _, p := range n.mu.peers {
+		list = append(list, p)
+	}
+	n.mu.Unlock()
+	slices.SortFunc(list, func(a, b *Peer) int { return strings.Compare(a.name, b.name) })
+	return list
+}
+
+// Peers returns the live peers that can be talked to, by name.
+func (n *Node) Peers() []*Peer {
+	return slices.DeleteFunc(n.allPeers(), func(p *Peer) bool { return p.live() == nil })
+}
+
+// PeerBy returns the live peer with that name, or whose gossip, control or bulk address
+// it is; nil if there is none.
+func (n *Node) PeerBy(nameOrAddr string) *Peer {
+	n.mu.Lock()
+	p := n.mu.peers[nameOrAddr]
+	n.mu.Unlock()
+	if p != nil && p.live() != nil {
+		return p
+	}
+	for _, p := range n.Peers() {
+		if p.hasAddr(nameOrAddr) {
+			return p
+		}
+	}
+	return nil
+}
+
+func (p *Peer) hasAddr(addr string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return addr != "" && (addr == p.mu.gossipAddr || addr == p.mu.meta.control || addr == p.mu.meta.bulk)
+}
+
+// Members returns all nodes that were seen lately, this one first, then by name.
+func (n *Node) Members() []Member {
+	s := &n.self
+	list := []Member{{
+		Name: n.o.Gossip.Name, State: stateAlive, Self: true, GossipAddr: n.gossip.Self().Addr,
+		ControlAddr: s.control, BulkAddr: s.bulk, Zone: s.zone, Version: s.version, Protocol: int(s.protocol),
+		Features: FeatureNames(s.features), TotalBytes: n.total.Load(), FreeBytes: n.free.Load(), Since: n.opened,
+		Breaker: "closed",
+	}}
+	for _, p := range n.allPeers() {
+		list = append(list, p.Member())
+	}
+	return list
+}
+
+// Member describes it.
+func (p *Peer) Member() Member {
+	blocks, followed := p.blocks(), p.follower.Stats()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := &p.mu.meta
+	return Member{
+		Name: p.name, State: p.mu.state, Reason: p.mu.reason, GossipAddr: p.mu.gossipAddr,
+		ControlAddr: s.control, BulkAddr: s.bulk, Zone: s.zone, Version: s.version, Protocol: int(s.protocol),
+		Features: FeatureNames(s.features), Missing: FeatureNames(p.n.self.features &^ s.features),
+		TotalBytes: s.total, FreeBytes: s.free, Since: p.mu.since,
+		Feed: p.mu.feed, FeedRecords: followed.Records, FeedBytes: followed.Bytes, Snapshots: followed.Snapshots,
+		Breaker: p.breaker.state(), Failures: p.failures.Load(), LastError: p.mu.lastError,
+		FetchedKeys: p.fetchedKeys.Load(), FetchedSize: p.fetchedSize.Load(), Blocks: blocks,
+	}
+}

@@ -1,0 +1,262 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+
+	"github.com/kvfs/kvfs/cluster/feed"
+	"github.com/kvfs/kvfs/cluster/gossip"
+	"github.com/kvfs/kvfs/cluster/location"
+	"github.com/kvfs/kvfs/rdma"
+)
+
+// maxNodeName is the most bytes of a node's name.
+const maxNodeName = 128
+
+// Node is this node's part in the cluster. Its methods may be called in parallel.
+type Node struct {
+	// Constant after Open.
+	o        Options
+	log      *zap.Logger
+	require  Feature
+	epoch    uint64
+	index    *location.Index
+	feed     *feed.Log
+	gossip   *gossip.Gossip
+	listener *listener
+	server   *grpc.Server
+	self     meta // but for total and free, which are the capacity's goroutine's after Start
+	opened   time.Time
+
+	ctx    context.Context // ends when the node closes
+	cancel context.CancelFunc
+	wg     sync.WaitGroup // all goroutines
+
+	slots    slotTable
+	leases   leaseTable
+	subs     subscribers
+	storing  chan struct{} // has one element for each Store that is served
+	counters counters
+	backend  atomic.Pointer[Backend] // nil before Start
+	fatal    chan error              // capacity 1
+	initial  atomic.Int64            // until then a peer that lacks what is required is fatal; ns since the epoch
+
+	total, free atomic.Int64 // as gossiped
+
+	mu struct {
+		sync.Mutex
+		peers   map[string]*Peer // all that were seen lately; live or not
+		started bool
+		closed  bool
+		left    bool
+	}
+}
+
+// Open listens on the control address and gossip's, without serving or joining
+// anybody. It fails with all that is wrong with the options, or an address that is taken;
+// the transport is then still the caller's.
+func Open(ctx context.Context, o Options) (*Node, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("cluster: %w", err)
+	}
+	n := &Node{
+		o: o, log: o.Logger, epoch: rand.Uint64() | 1, opened: time.Now(),
+		index: location.New(o.Location), fatal: make(chan error, 1), storing: make(chan struct{}, maxStoring),
+	}
+	n.require, _ = parseFeatures(o.Require) // withDefaults looked at it
+	n.feed = feed.NewLog(feed.LogOptions{Epoch: n.epoch})
+	n.ctx, n.cancel = context.WithCancel(context.Background())
+	n.mu.peers = map[string]*Peer{}
+	if err := n.listen(ctx); err != nil {
+		n.cancel()
+		n.feed.Close()
+		return nil, fmt.Errorf("cluster: %w", err)
+	}
+	return n, nil
+}
+
+// listen opens the control address and the gossip, and says where they are.
+func (n *Node) listen(ctx context.Context) (err error) {
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", n.o.ControlBind)
+	if err != nil {
+		return fmt.Errorf("control address: %w", err)
+	}
+	n.listener = newListener(l, n)
+	n.server = n.newServer()
+	defer func() {
+		if err == nil {
+			return
+		}
+		err = errors.Join(err, n.listener.Close())
+		if n.gossip != nil {
+			err = errors.Join(err, n.gossip.Close())
+		}
+	}()
+	g := n.o.Gossip
+	g.Events, g.Logger = events{n}, n.log
+	if n.gossip, err = gossip.Open(g); err != nil {
+		return err
+	}
+	at := n.gossip.Self().Addr
+	control, bulk := l.Addr().String(), n.o.Transport.Addr()
+	if err := n.o.checkExposure(at, control, bulk); err != nil {
+		return err
+	}
+	t := &n.o.tuning
+	caps := n.o.Transport.Caps()
+	features := Feature(allFeatures)
+	if !caps.Get {
+		features &^= FeatureGet
+	}
+	n.self = meta{
+		protocol: t.protocol, minProtocol: t.minProtocol, features: features &^ t.mask,
+		control: advertised(control, g.Bind, at), bulk: advertised(bulk, g.Bind, at), bulkProto: caps.Proto,
+		zone: n.o.Zone, version: strings.ToValidUTF8(n.o.Version[:min(len(n.o.Version), maxMetaText)], ""),
+	}
+	return n.announce(n.o.Capacity())
+}
+
+// announce gossips the capacity.
+func (n *Node) announce(total, free int64) error {
+	m := n.self
+	m.total = max(total, 0)
+	m.free = min(max(free, 0), m.total)
+	b, err := m.encode()
+	if err != nil {
+		return err
+	}
+	if err := n.gossip.SetMeta(b); err != nil {
+		return err
+	}
+	n.total.Store(m.total)
+	n.free.Store(m.free)
+	return nil
+}
+
+// Start serves b to peers, joins, and follows the feeds of all that are found. It returns
+// at once; see Fatal for what is found out later. After an error the node is to be closed.
+func (n *Node) Start(b Backend) error {
+	n.mu.Lock()
+	if n.mu.closed || n.mu.started {
+		n.mu.Unlock()
+		return fmt.Errorf("cluster: start: %w", rdma.ErrClosed)
+	}
+	n.mu.started = true
+	n.backend.Store(&b)
+	n.initial.Store(time.Now().Add(n.o.tuning.initial).UnixNano())
+	for _, p := range n.mu.peers {
+		n.wg.Go(p.run) // ends when the node closes or the peer is forgotten
+	}
+	n.wg.Go(n.serve)         // ends when Close stops the server
+	n.wg.Go(n.watchCapacity) // these end with n.ctx
+	n.wg.Go(n.exchangeGraves)
+	n.wg.Go(n.expireLeases)
+	n.mu.Unlock()
+	if err := n.gossip.Join(n.ctx); err != nil {
+		return fmt.Errorf("cluster: %w", err)
+	}
+	return nil
+}
+
+// Fatal tells why the process should end: in the first seconds a peer was met that lacks
+// what Options.Require asks for. It has at most one element and is never closed.
+func (n *Node) Fatal() <-chan error { return n.fatal }
+
+// serve serves the control channel.
+func (n *Node) serve() {
+	if err := n.server.Serve(n.listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		n.log.Error("control channel ended", zap.Error(err))
+	}
+}
+
+// watchCapacity gossips the capacity anew when it has changed by more than 2 % of all.
+func (n *Node) watchCapacity() {
+	tick := time.NewTicker(n.o.tuning.capacity)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-n.ctx.Done():
+			return
+		}
+		total, free := n.o.Capacity()
+		old := n.total.Load()
+		if step := old / 50; absDiff(total, old) <= step && absDiff(free, n.free.Load()) <= step {
+			continue
+		}
+		if err := n.announce(total, free); err != nil {
+			n.log.Warn("capacity not announced", zap.Error(err))
+		}
+	}
+}
+
+func absDiff(a, b int64) int64 { return max(a-b, b-a) }
+
+// Append adds to the feed of this node. Graves in it are entered in the own index, too.
+func (n *Node) Append(records ...feed.Record) {
+	for i := range records {
+		r := &records[i]
+		if r.Op == feed.Bury {
+			n.index.Bury(r.Hash, r.Seq, dirMode(r.Mode), r.Path, r.Time)
+		}
+		if n.self.features&FeatureMemory == 0 {
+			r.Memory = false
+		}
+	}
+	n.feed.Append(records...)
+}
+
+// Resync has every peer take a new snapshot of what this node holds.
+func (n *Node) Resync() { n.feed.Resync() }
+
+// dirMode reports whether mode is that of a directory.
+func dirMode(mode uint32) bool { return mode&0o170000 == 0o040000 }
+
+// Index returns the location index.
+func (n *Node) Index() *location.Index { return n.index }
+
+// Leave says goodbye to the other nodes, so that they need not find out.
+func (n *Node) Leave(ctx context.Context) error {
+	n.mu.Lock()
+	done := n.mu.left || n.mu.closed
+	n.mu.left = true
+	n.mu.Unlock()
+	if done {
+		return nil
+	}
+	return n.gossip.Leave(ctx)
+}
+
+// Close stops serving, ends all calls, and closes the transport. When it returns nothing
+// of the backend is in use any more. A second call does nothing.
+func (n *Node) Close() error {
+	n.mu.Lock()
+	if n.mu.closed {
+		n.mu.Unlock()
+		return nil
+	}
+	n.mu.closed = true
+	n.mu.Unlock()
+	n.cancel()
+	n.feed.Close()
+	// The server waits for its handlers, whose contexts end with it; those of a backend
+	// that fetches from us or from others end with the sessions.
+	err := n.gossip.Close()
+	n.server.Stop()
+	err = errors.Join(err, n.listener.Close())
+	n.wg.Wait()
+	n.leases.closeAll()
+	return errors.Join(err, n.o.Transport.Close())
+}

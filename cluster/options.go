@@ -1,0 +1,140 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// tuning is what only tests change. Zero means the default.
+type tuning struct {
+	retryMin, retryMax     time.Duration // between two attempts to follow a feed
+	breakerMin, breakerMax time.Duration // between opening and the probe
+	exchange               time.Duration // between two exchanges of graves
+	drop                   time.Duration // after which the entries of a lost peer are forgotten
+	forget                 time.Duration // after which a lost peer is
+	capacity               time.Duration // between two looks at the capacity
+	lease                  time.Duration // lifetime
+	initial                time.Duration // after Start, in which a peer that lacks what is required is fatal
+
+	mask                  Feature // what this node cannot do
+	protocol, minProtocol uint32
+}
+
+func (t tuning) withDefaults() tuning {
+	for _, d := range []struct {
+		p *time.Duration
+		v time.Duration
+	}{
+		{&t.retryMin, 100 * time.Millisecond}, {&t.retryMax, 5 * time.Second},
+		{&t.breakerMin, time.Second}, {&t.breakerMax, 30 * time.Second},
+		{&t.exchange, 30 * time.Second},
+		{&t.drop, time.Minute}, {&t.forget, time.Hour},
+		{&t.capacity, 5 * time.Second}, {&t.lease, 30 * time.Second}, {&t.initial, 10 * time.Second},
+	} {
+		if *d.p == 0 {
+			*d.p = d.v
+		}
+	}
+	if t.protocol == 0 {
+		t.protocol, t.minProtocol = protocolVersion, protocolMinVersion
+	}
+	return t
+}
+
+// withDefaults returns o with defaults filled in, or all that is wrong with it.
+func (o Options) withDefaults() (Options, error) {
+	var bad []error
+	if o.Gossip.Name == "" {
+		bad = append(bad, errors.New("no node name"))
+	}
+	if len(o.Gossip.Name) > maxNodeName {
+		bad = append(bad, fmt.Errorf("node name of %d bytes, %d is the limit", len(o.Gossip.Name), maxNodeName))
+	}
+	if o.Gossip.Bind == "" {
+		bad = append(bad, errors.New("no address to bind"))
+	}
+	if o.Transport == nil {
+		bad = append(bad, errors.New("no transport"))
+	}
+	if o.CallTimeout < 0 {
+		bad = append(bad, fmt.Errorf("call timeout %v: negative", o.CallTimeout))
+	}
+	if _, err := parseFeatures(o.Require); err != nil {
+		bad = append(bad, err)
+	}
+	if o.ControlBind == "" {
+		o.ControlBind = net.JoinHostPort(hostOf(o.Gossip.Bind), "0")
+	} else if _, _, err := net.SplitHostPort(o.ControlBind); err != nil {
+		bad = append(bad, fmt.Errorf("control address: %w", err))
+	}
+	if o.CallTimeout == 0 {
+		o.CallTimeout = 5 * time.Second
+	}
+	if o.Capacity == nil {
+		o.Capacity = func() (int64, int64) { return 0, 0 }
+	}
+	if o.Logger == nil {
+		o.Logger = zap.NewNop()
+	}
+	o.tuning = o.tuning.withDefaults()
+	if len(bad) == 0 {
+		bad = append(bad, o.checkExposure(o.Gossip.Bind, o.ControlBind, o.Transport.Addr()))
+	}
+	return o, errors.Join(bad...)
+}
+
+// checkExposure refuses addresses that strangers can reach without what keeps them
+// out. It tells all that is missing.
+func (o *Options) checkExposure(gossipAddr, controlAddr, bulkAddr string) error {
+	if o.Insecure {
+		return nil
+	}
+	var bad []error
+	for _, a := range []struct {
+		what, addr, need string
+		safe             bool
+	}{
+		{"gossip", gossipAddr, "gossip keys", o.Gossip.Keyring != nil},
+		{"control", controlAddr, "TLS", o.TLS != nil},
+		// An address without a port is of no network: a transport within the process.
+		{"bulk", bulkAddr, "TLS", o.Transport.Caps().Encrypted || hostOf(bulkAddr) == bulkAddr},
+	} {
+		if !a.safe && !loopback(a.addr) {
+			bad = append(bad, fmt.Errorf("%s address %s is not loopback and has no %s (or say insecure)", a.what, a.addr, a.need))
+		}
+	}
+	return errors.Join(bad...)
+}
+
+// loopback reports whether only this machine reaches an address.
+func loopback(addr string) bool {
+	host := hostOf(addr)
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// hostOf returns the host of host:port or host.
+func hostOf(addr string) string {
+	if host, _, err := net.SplitHostPort(addr); err == nil {
+		return host
+	}
+	return addr
+}
+
+// advertised returns the address that others should use for something bound to addr:
+// with the host of the gossip if it was bound to the same, or to all.
+func advertised(addr, gossipBind, gossipAddr string) string {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return addr
+	}
+	ip := net.ParseIP(host)
+	if host == "" || ip != nil && ip.IsUnspecified() || host == hostOf(gossipBind) {
+		host = hostOf(gossipAddr)
+	}
+	return net.JoinHostPort(host, port)
+}

@@ -1,0 +1,296 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/kvfs/kvfs/cluster/feed"
+	"github.com/kvfs/kvfs/cluster/gossip"
+	"github.com/kvfs/kvfs/cluster/location"
+	"github.com/kvfs/kvfs/cluster/wire"
+	"github.com/kvfs/kvfs/rdma"
+)
+
+// Peer is another node that is live, or was not long ago: it stays the same while it
+// goes and comes back. Its methods may be called in parallel, and fail with
+// rdma.ErrUnavailable while it is away or its breaker is open.
+type Peer struct {
+	n       *Node
+	name    string
+	breaker *breaker
+
+	follower *feed.Follower // run's
+	marks    graveMarks     // of the exchange of graves
+
+	wake    chan struct{} // has one element if target changed
+	session atomic.Pointer[session]
+	zone    atomic.Pointer[string]
+
+	inflight                 atomic.Int64 // blocks being fetched
+	fetchedKeys, fetchedSize atomic.Uint64
+	failures                 atomic.Uint64
+
+	mu struct {
+		sync.Mutex
+		state, reason string
+		since         time.Time
+		gossipAddr    string
+		meta          meta
+		target        *target         // nil: not to be talked to
+		warned        Feature         // about these the log was told
+		warnedFor     string          // of that version
+		slots         []location.Slot // that the follower has
+		feed          string
+		lastError     string
+	}
+}
+
+// The states of a member.
+const (
+	stateAlive   = "alive"
+	stateLeft    = "left"
+	stateFailed  = "failed"
+	stateRefused = "refused"
+)
+
+// target is one way to talk to a peer: from when gossip tells of it until it tells
+// something else.
+type target struct {
+	meta   meta
+	ctx    context.Context
+	cancel context.CancelFunc
+	ended  atomic.Bool // so that readers need not ask ctx
+}
+
+func (t *target) end() {
+	t.ended.Store(true)
+	t.cancel()
+}
+
+// session is what there is while a peer is live.
+type session struct {
+	*target
+	features Feature // both sides have
+	conn     *grpc.ClientConn
+	control  wire.ControlClient
+	health   healthpb.HealthClient
+	bulk     rdma.Peer
+	getter   rdma.Getter // nil: lease and read
+}
+
+// newPeer returns a peer that nothing is known of.
+func (n *Node) newPeer(name string) *Peer {
+	t := &n.o.tuning
+	p := &Peer{n: n, name: name, marks: graveMarks{turn: make(chan struct{}, 1)}, breaker: newBreaker(t.breakerMin, t.breakerMax), wake: make(chan struct{}, 1)}
+	p.follower = feed.NewFollower(n.index, peerSlots{p}, n.buried, n.observe)
+	return p
+}
+
+// live returns the session, nil if the peer is not live.
+func (p *Peer) live() *session {
+	if s := p.session.Load(); s != nil && !s.ended.Load() {
+		return s
+	}
+	return nil
+}
+
+// setTarget says what gossip knows of the peer now; m is nil if it is not to be talked to. The
+// session that does not fit any more ends at once. It returns the features that the log
+// is to be told of. n.mu is held.
+func (p *Peer) setTarget(state, reason string, addr string, m *meta) (missing Feature) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mu.state != state {
+		p.mu.since = time.Now()
+	}
+	p.mu.state, p.mu.reason = state, reason
+	if addr != "" {
+		p.mu.gossipAddr = addr
+	}
+	old := p.mu.target
+	if m != nil {
+		p.mu.meta = *m
+		p.zone.Store(&m.zone)
+		if p.mu.warnedFor != m.version {
+			p.mu.warned, p.mu.warnedFor = 0, m.version
+		}
+		missing = p.n.self.features &^ m.features &^ p.mu.warned
+		p.mu.warned |= missing
+		if old != nil && old.meta.sameLink(m) {
+			return missing
+		}
+		p.mu.target = &target{meta: *m}
+		p.mu.target.ctx, p.mu.target.cancel = context.WithCancel(p.n.ctx)
+	} else {
+		p.mu.target = nil
+	}
+	if old != nil {
+		old.end()
+	}
+	notify(p.wake)
+	return missing
+}
+
+func (p *Peer) target() *target {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.target
+}
+
+// run talks to the peer while it is live, hides and forgets what it holds when it is
+// not, and ends when the peer itself is forgotten or the node closes. It alone makes
+// sessions and uses the follower.
+func (p *Peer) run() {
+	for p.n.ctx.Err() == nil {
+		t := p.target()
+		if t == nil {
+			if !p.idle() {
+				return
+			}
+			continue
+		}
+		if t.ctx.Err() != nil {
+			continue // there is another by now, or the node closes
+		}
+		s, err := p.open(t)
+		if err != nil {
+			// Only an address that makes no sense, or a transport that is closed.
+			p.failed(err)
+			p.n.log.Warn("peer cannot be talked to", zap.String("peer", p.name), zap.Error(err))
+			<-t.ctx.Done() // gossip tells another address, or the node closes
+			continue
+		}
+		p.talk(s)
+	}
+}
+
+// talk is one session from its beginning to its end.
+func (p *Peer) talk(s *session) {
+	p.breaker.reset()
+	p.session.Store(s)
+	p.follower.SetLive(true)
+	var wg sync.WaitGroup
+	wg.Go(func() { p.breaker.run(s.ctx, func(ctx context.Context) error { return p.probe(ctx, s) }) })
+	wg.Go(func() { p.exchangeFirst(s) })
+	p.follow(s)
+	p.session.Store(nil)
+	if p.n.ctx.Err() == nil { // else nobody looks any more
+		p.follower.SetLive(false)
+	}
+	p.setFeed("")
+	if err := errors.Join(s.conn.Close(), s.bulk.Close()); err != nil {
+		p.n.log.Debug("closing a session", zap.String("peer", p.name), zap.Error(err))
+	}
+	wg.Wait()
+}
+
+// idle waits for a target. Meanwhile it forgets what the peer held, and in the end the
+// peer: then it returns false.
+func (p *Peer) idle() bool {
+	drop := time.NewTimer(p.n.o.tuning.drop)
+	defer drop.Stop()
+	forget := time.NewTimer(p.n.o.tuning.forget)
+	defer forget.Stop()
+	for {
+		select {
+		case <-p.wake:
+			return true
+		case <-drop.C:
+			p.follower.Drop()
+		case <-forget.C:
+			p.follower.Drop()
+			if p.n.forget(p) {
+				return false
+			}
+			forget.Reset(p.n.o.tuning.forget) // refused, but still there
+		case <-p.n.ctx.Done():
+			return false
+		}
+	}
+}
+
+// open makes a session. It does not wait for the network.
+func (p *Peer) open(t *target) (*session, error) {
+	conn, err := p.n.dial(p.name, t.meta.control)
+	if err != nil {
+		return nil, fmt.Errorf("control address %s: %w", t.meta.control, err)
+	}
+	bulk, err := p.n.o.Transport.Connect(t.meta.bulk)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("bulk address %s: %w", t.meta.bulk, err), conn.Close())
+	}
+	s := &session{
+		target: t, features: t.meta.features & p.n.self.features,
+		conn: conn, control: wire.NewControlClient(conn), health: healthpb.NewHealthClient(conn), bulk: bulk,
+	}
+	if s.features&FeatureGet != 0 {
+		s.getter, _ = bulk.(rdma.Getter)
+	}
+	return s, nil
+}
+
+// probe asks whether the peer answers.
+func (p *Peer) probe(ctx context.Context, s *session) error {
+	ctx, cancel := context.WithTimeout(ctx, p.n.o.CallTimeout)
+	defer cancel()
+	s.conn.ResetConnectBackoff()
+	_, err := s.health.Check(ctx, &healthpb.HealthCheckRequest{})
+	return callError(ctx, err)
+}
+
+// outcome tells the breaker how a call to the peer ended.
+func (p *Peer) outcome(err error) {
+	switch {
+	case errors.Is(err, rdma.ErrUnavailable), errors.Is(err, rdma.ErrProtocol), errors.Is(err, context.DeadlineExceeded):
+		p.failed(err)
+	case errors.Is(err, context.Canceled), errors.Is(err, rdma.ErrClosed):
+		// The caller or this node gave up.
+	default:
+		p.breaker.ok()
+	}
+}
+
+// failed counts a failure of the peer.
+func (p *Peer) failed(err error) {
+	p.failures.Add(1)
+	p.mu.Lock()
+	p.mu.lastError = err.Error()
+	p.mu.Unlock()
+	if p.breaker.failed() {
+		p.n.log.Warn("peer does not answer: not asked for a while", zap.String("peer", p.name), zap.Error(err))
+	}
+}
+
+// Name returns its name.
+func (p *Peer) Name() string { return p.name }
+
+// Can reports whether it is live and has a feature that this node has, too.
+func (p *Peer) Can(f Feature) bool {
+	s := p.live()
+	return s != nil && s.features&f == f
+}
+
+// Usable reports whether it is live and the breaker lets calls through now.
+func (p *Peer) Usable() bool { return p.live() != nil && p.breaker.closed.Load() }
+
+// usable returns the session for a call.
+func (p *Peer) usable() (*session, error) {
+	s := p.live()
+	switch {
+	case s == nil:
+		return nil, fmt.Errorf("%w: %s is not live", rdma.ErrUnavailable, p.name)
+	case !p.breaker.closed.Load():
+		return nil, fmt.Errorf("%w: %s failed too often, breaker open", rdma.ErrUnavailable, p.name)
+	}
+	return s, nil
+}
+
+var _ gossip.Events = events{}

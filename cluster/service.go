@@ -1,0 +1,219 @@
+package cluster
+
+import (
+	"context"
+	"sync"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/kvfs/kvfs/cluster/feed"
+	"github.com/kvfs/kvfs/cluster/wire"
+	"github.com/kvfs/kvfs/rdma"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// Limits of the calls.
+const (
+	maxStat    = 4096 // paths of a Stat
+	maxOffers  = 64   // blocks of a Store or Lease
+	maxStoring = 16   // Stores that are served at a time
+	listPage   = 1000 // names of a ListReply
+)
+
+// service is what a node does for its peers.
+type service struct {
+	wire.UnimplementedControlServer
+	n *Node
+}
+
+// ready returns the backend.
+func (v *service) ready() (Backend, error) {
+	b := v.n.backend.Load()
+	if b == nil {
+		return nil, status.Error(codes.Unavailable, "node is starting")
+	}
+	return *b, nil
+}
+
+// lacks is the answer to a call that needs a feature which this node has not.
+func (n *Node) lacks(f Feature) error {
+	return status.Errorf(codes.Unimplemented, "this node lacks %v", FeatureNames(f))
+}
+
+// subscribers knows who follows the feed: one call for each peer, the latest.
+type subscribers struct {
+	mu struct {
+		sync.Mutex
+		byName map[string]*subscriber
+	}
+}
+
+type subscriber struct{ cancel context.CancelFunc }
+
+// enter makes a call the one of its peer; an older one ends.
+func (t *subscribers) enter(name string, s *subscriber) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.mu.byName == nil {
+		t.mu.byName = map[string]*subscriber{}
+	}
+	if old := t.mu.byName[name]; old != nil {
+		old.cancel()
+	}
+	t.mu.byName[name] = s
+}
+
+func (t *subscribers) leave(name string, s *subscriber) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.mu.byName[name] == s {
+		delete(t.mu.byName, name)
+	}
+}
+
+func (t *subscribers) count() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.mu.byName)
+}
+
+// Subscribe implements wire.ControlServer.
+func (v *service) Subscribe(req *wire.SubscribeRequest, stream wire.Control_SubscribeServer) error {
+	n := v.n
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	name, s := callerName(ctx), &subscriber{cancel}
+	n.subs.enter(name, s)
+	defer n.subs.leave(name, s)
+	var from feed.Position
+	if n.self.features&FeatureResume != 0 {
+		from = feed.Position{Epoch: req.GetEpoch(), Next: req.GetNext()}
+	}
+	if err := stream.SendHeader(metadata.MD{}); err != nil { // so that the peer knows we are at it
+		return err
+	}
+	return statusError(n.feed.Serve(ctx, from, n.snapshot, func(b *feed.Batch) error {
+		return stream.Send(&wire.Batch{
+			Epoch: b.Position.Epoch, Next: b.Position.Next, Begin: b.Begin, End: b.End,
+			Records: b.Records, Count: uint32(b.Count),
+		})
+	}))
+}
+
+// List implements wire.ControlServer.
+func (v *service) List(req *wire.ListRequest, stream wire.Control_ListServer) error {
+	if v.n.self.features&FeatureList == 0 {
+		return v.n.lacks(FeatureList)
+	}
+	b, err := v.ready()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(stream.Context(), maxCallTime)
+	defer cancel()
+	after := string(req.GetAfter())
+	for more := true; more; {
+		var names []Name
+		if names, more, err = b.List(ctx, string(req.GetDir()), after, listPage); err != nil {
+			return statusError(err)
+		}
+		if len(names) == 0 {
+			return nil
+		}
+		reply := &wire.ListReply{}
+		for i := range names {
+			info := toWire(&names[i].BlockInfo, true)
+			info.Path, info.Dirs = nil, nil // the caller knows
+			reply.Names = append(reply.Names, &wire.Name{Name: []byte(names[i].Name), Info: info})
+		}
+		if err := stream.Send(reply); err != nil {
+			return err
+		}
+		after = names[len(names)-1].Name
+	}
+	return nil
+}
+
+// Stat implements wire.ControlServer.
+func (v *service) Stat(_ context.Context, req *wire.StatRequest) (*wire.StatReply, error) {
+	b, err := v.ready()
+	if err != nil {
+		return nil, err
+	}
+	if len(req.GetPaths()) > maxStat {
+		return nil, status.Errorf(codes.InvalidArgument, "%d paths, %d is the limit", len(req.GetPaths()), maxStat)
+	}
+	paths := make([]string, len(req.GetPaths()))
+	for i, p := range req.GetPaths() {
+		paths[i] = string(p)
+	}
+	reply := &wire.StatReply{}
+	for _, info := range b.Stat(paths) {
+		r := &wire.StatResult{}
+		if info != nil {
+			r.Info = toWire(info, false)
+		}
+		reply.Results = append(reply.Results, r)
+	}
+	return reply, nil
+}
+
+// Store implements wire.ControlServer.
+func (v *service) Store(ctx context.Context, req *wire.StoreRequest) (*wire.StoreReply, error) {
+	n := v.n
+	if n.self.features&FeatureStore == 0 {
+		return nil, n.lacks(FeatureStore)
+	}
+	b, err := v.ready()
+	if err != nil {
+		return nil, err
+	}
+	if len(req.GetOffers()) > maxOffers {
+		return nil, status.Errorf(codes.InvalidArgument, "%d offers, %d is the limit", len(req.GetOffers()), maxOffers)
+	}
+	offers := make([]BlockInfo, 0, len(req.GetOffers()))
+	for _, w := range req.GetOffers() {
+		path := string(w.GetPath())
+		if _, err := block.ParseKey(path); err != nil {
+			return nil, status.Errorf(codes.InvalidArgument, "path %.100q: %v", path, err)
+		}
+		info, err := fromWire(w, path)
+		if err != nil {
+			return nil, status.Error(codes.InvalidArgument, err.Error())
+		}
+		offers = append(offers, info)
+	}
+	from := n.peer(callerName(ctx))
+	if from == nil {
+		n.counters.denied.Add(1)
+		return nil, status.Error(codes.Unavailable, "the caller is not known as a live peer")
+	}
+	select {
+	case n.storing <- struct{}{}:
+		defer func() { <-n.storing }()
+	default:
+		n.counters.tooMany.Add(1)
+		return nil, statusError(rdma.ErrBusy)
+	}
+	reply := &wire.StoreReply{}
+	for _, o := range b.Store(ctx, from, offers) {
+		if o.Status == StoreDone {
+			n.counters.stored.Add(1)
+		}
+		reply.Results = append(reply.Results, &wire.StoreResult{Status: wire.StoreStatus(o.Status), Kind: kindToWire(o.Err)})
+	}
+	return reply, nil
+}
+
+// peer returns the live peer with a name; nil if there is none.
+func (n *Node) peer(name string) *Peer {
+	n.mu.Lock()
+	p := n.mu.peers[name]
+	n.mu.Unlock()
+	if p == nil || p.live() == nil {
+		return nil
+	}
+	return p
+}

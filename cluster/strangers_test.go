@@ -1,0 +1,226 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"io"
+	"net"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/kvfs/kvfs/cluster/pki"
+	"github.com/kvfs/kvfs/cluster/wire"
+)
+
+// TestGarbage shows that garbage on the control port changes nothing and is counted.
+func TestGarbage(t *testing.T) {
+	a := start(t, "a", func(o *Options) { o.CallTimeout = 200 * time.Millisecond })
+	const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+	for _, c := range []struct{ name, data string }{
+		{"nothing", ""},
+		{"http/1", "GET / HTTP/1.1\r\nHost: a\r\n\r\n"},
+		{"bytes", string(bytes.Repeat([]byte{0xff, 0x00, 0x13}, 1000))},
+		{"oversized frame", preface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00" + "\xff\xff\xff\x00\x00\x00\x00\x00\x01" + string(make([]byte, 100_000))},
+		{"settings only", preface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			before := a.Stats().Strangers
+			conn, err := net.Dial("tcp", a.self.control)
+			if err != nil {
+				t.Fatal(err)
+			}
+			conn.SetDeadline(time.Now().Add(patience))
+			io.WriteString(conn, c.data) // it may be closed before all is written
+			if c.name == "settings only" {
+				conn.Close() // else it may stay, within the limit of connections
+			} else {
+				io.Copy(io.Discard, conn)
+				conn.Close()
+			}
+			eventually(t, "a stranger more", func() bool { return a.Stats().Strangers == before+1 })
+			eventually(t, "no connection", func() bool { return a.Stats().Conns == 0 })
+		})
+	}
+	b := start(t, "b", nil, a)
+	together(t, a, b)
+}
+
+// TestStrangeCalls shows what calls get that no peer makes: unknown methods, no name,
+// too much, none of it making a lasting difference; and that health and reflection are there.
+func TestStrangeCalls(t *testing.T) {
+	a := start(t, "a", nil)
+	conn, err := grpc.NewClient("passthrough:///"+a.self.control, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(1<<30)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	named := (&Node{o: Options{}}).introduceAs(t.Context(), "x")
+	control := wire.NewControlClient(conn)
+	for _, tc := range []struct {
+		name string
+		call func() error
+		want codes.Code
+	}{
+		{"unknown method", func() error {
+			return conn.Invoke(named, "/kvfs.control.v1.Control/Format", &emptypb.Empty{}, &emptypb.Empty{})
+		}, codes.Unimplemented},
+		{"unknown service", func() error { return conn.Invoke(named, "/x.Y/Z", &emptypb.Empty{}, &emptypb.Empty{}) }, codes.Unimplemented},
+		{"no name", func() error { _, err := control.Stat(t.Context(), &wire.StatRequest{}); return err }, codes.Unauthenticated},
+		{"empty name", func() error {
+			_, err := control.Stat((&Node{}).introduceAs(t.Context(), ""), &wire.StatRequest{})
+			return err
+		}, codes.Unauthenticated},
+		{"too large", func() error {
+			_, err := control.Stat(named, &wire.StatRequest{Paths: [][]byte{make([]byte, maxMessage+1)}})
+			return err
+		}, codes.ResourceExhausted},
+		{"too many paths", func() error {
+			_, err := control.Stat(named, &wire.StatRequest{Paths: make([][]byte, maxStat+1)})
+			return err
+		}, codes.InvalidArgument},
+		{"too many leases", func() error {
+			_, err := control.Lease(named, &wire.LeaseRequest{Blocks: make([]*wire.BlockRef, maxOffers+1)})
+			return err
+		}, codes.InvalidArgument},
+		{"lease of nothing", func() error {
+			_, err := control.Lease(named, &wire.LeaseRequest{Blocks: []*wire.BlockRef{{}}})
+			return err
+		}, codes.InvalidArgument},
+		{"store of a stranger", func() error { _, err := control.Store(named, &wire.StoreRequest{}); return err }, codes.Unavailable},
+		{"store of no path", func() error {
+			_, err := control.Store(named, &wire.StoreRequest{Offers: []*wire.BlockInfo{{}}})
+			return err
+		}, codes.InvalidArgument},
+		{"store of no size", func() error {
+			_, err := control.Store(named, &wire.StoreRequest{Offers: []*wire.BlockInfo{{Path: []byte("g/x"), Size: -1}}})
+			return err
+		}, codes.InvalidArgument},
+		{"store of too much", func() error {
+			_, err := control.Store(named, &wire.StoreRequest{Offers: make([]*wire.BlockInfo, maxOffers+1)})
+			return err
+		}, codes.InvalidArgument},
+		{"health", func() error {
+			_, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{})
+			return err
+		}, codes.OK},
+		{"reflection", func() error {
+			s, err := reflectionpb.NewServerReflectionClient(conn).ServerReflectionInfo(t.Context())
+			if err != nil {
+				return err
+			}
+			if err := s.Send(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}}); err != nil {
+				return err
+			}
+			_, err = s.Recv()
+			return err
+		}, codes.OK},
+	} {
+		if err := tc.call(); status.Code(err) != tc.want {
+			t.Errorf("%s: %v, want %v", tc.name, err, tc.want)
+		}
+	}
+	// Release of what somebody else has leased, or nobody, does nothing.
+	if _, err := control.Release(named, &wire.ReleaseRequest{Leases: []uint64{0, 1, 2}}); err != nil {
+		t.Error(err)
+	}
+	eventually(t, "all is counted", func() bool {
+		s := a.Stats()
+		return s.Unknown == 2 && s.Denied == 3 && s.Malformed == 7 && s.Strangers == 0
+	})
+}
+
+// introduceAs adds a name to a call.
+func (n *Node) introduceAs(ctx context.Context, name string) context.Context {
+	n.o.Gossip.Name = name
+	return n.introduce(ctx)
+}
+
+// certs makes a CA with certificates of nodes, and loads one.
+func certs(t *testing.T, dir, name string) *pki.Loader {
+	t.Helper()
+	if err := pki.Issue(dir, pki.NodeOptions{Name: name, Addrs: []net.IP{net.IPv4(127, 0, 0, 1)}, Valid: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	l, err := pki.Load(pki.Files{
+		CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, name+".pem"), Key: filepath.Join(dir, name+"-key.pem"),
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// TestTLS shows that with TLS only nodes of the cluster's CA can make calls, each in its
+// own name.
+func TestTLS(t *testing.T) {
+	dir, foreign := t.TempDir(), t.TempDir()
+	for _, d := range []string{dir, foreign} {
+		if err := pki.CreateCA(d, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a := start(t, "a", func(o *Options) { o.TLS = certs(t, dir, "a") })
+	b := start(t, "b", func(o *Options) { o.TLS = certs(t, dir, "b") }, a)
+	together(t, a, b)
+	a.put("g/x", 1, pattern(1, 100))
+	if _, _, err := fetchOne(t, t.Context(), b.located(t, "g/x", 1)[0].Peer, BlockRef{"g/x", 1}); err != nil {
+		t.Error(err)
+	}
+	if s := a.Stats().Strangers; s != 0 {
+		t.Errorf("%d strangers among friends", s)
+	}
+	own := certs(t, dir, "c")
+	for _, tc := range []struct {
+		name  string
+		creds credentials.TransportCredentials
+		as    string
+		want  codes.Code
+	}{
+		{"plain", insecure.NewCredentials(), "b", codes.Unavailable},
+		{"no certificate", credentials.NewTLS(&tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}), "b", codes.Unavailable},
+		{"foreign certificate", credentials.NewTLS(foreignTo(certs(t, foreign, "b").Client("a"))), "b", codes.Unavailable},
+		{"other name", credentials.NewTLS(own.Client("a")), "b", codes.PermissionDenied},
+		{"own name", credentials.NewTLS(own.Client("a")), "c", codes.OK},
+	} {
+		before := a.Stats()
+		conn, err := grpc.NewClient("passthrough:///"+a.self.control, grpc.WithTransportCredentials(tc.creds))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = wire.NewControlClient(conn).Stat((&Node{}).introduceAs(t.Context(), tc.as), &wire.StatRequest{})
+		if status.Code(err) != tc.want {
+			t.Errorf("%s: %v, want %v", tc.name, err, tc.want)
+		}
+		conn.Close()
+		if tc.want != codes.OK {
+			eventually(t, tc.name+" is counted", func() bool {
+				s := a.Stats()
+				return s.Strangers > before.Strangers || s.Denied > before.Denied
+			})
+		}
+	}
+	// A node that is not who gossip says is not talked to.
+	d := start(t, "d", func(o *Options) { o.TLS = own }, a)
+	eventually(t, "d is not followed", func() bool { m, _ := a.member("d"); return m.Failures > 0 && m.Feed == feedWaiting })
+	d.Node.Close()
+}
+
+// foreignTo returns c as of who does not look at the server's certificate.
+func foreignTo(c *tls.Config) *tls.Config {
+	c = c.Clone()
+	c.InsecureSkipVerify = true
+	c.VerifyConnection, c.VerifyPeerCertificate = nil, nil
+	return c
+}

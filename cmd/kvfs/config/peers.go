@@ -1,0 +1,154 @@
+package config
+
+import (
+	"fmt"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// Peer configures the traffic with peers.
+type Peer struct {
+	Timeout       Duration `kvfs:"timeout" above:"0" default:"5s" help:"How long one fetch from a peer may take; after that the block is looked for elsewhere, and is a miss in the end."`
+	Control       string   `kvfs:"control" check:"hostport" example:"10.0.0.3:7947" help:"Address of the control channel, host:port. Empty means a free port of the host of bind."`
+	Bulk          string   `kvfs:"bulk" check:"hostport" example:"10.0.0.3:7948" help:"Address on which blocks are served, host:port. Empty means a free port of the host of bind."`
+	Connections   int      `kvfs:"connections" min:"1" max:"64" default:"4" help:"Connections to each peer for blocks."`
+	Congestion    string   `kvfs:"congestion" check:"word" example:"cubic" help:"TCP congestion control of these connections, as in net.ipv4.tcp_allowed_congestion_control. Empty means the default of the machine."`
+	HedgeQuantile float64  `kvfs:"hedge_quantile" min:"0" below:"1" default:"0.95" help:"A fetch that takes longer than this share of the latest ones is also asked of a second holder. Zero means off."`
+	Require       []string `kvfs:"require" enum:"get|store|bury|list|resume|memory" example:"store,bury" help:"Features that every peer must have. A peer without one is refused, instead of being served without it."`
+	Horizon       Duration `kvfs:"horizon" above:"0" default:"24h" help:"How long a removal is remembered for peers that are away."`
+	GossipProfile string   `kvfs:"gossip_profile" enum:"lan|wan|local" default:"lan" help:"How patient the peers are with each other before one counts as lost."`
+	GossipKeys    string   `kvfs:"gossip_keys" example:"/etc/kvfs/gossip.keys" help:"File with the keys that encrypt the gossip. Changes are taken over without a restart. kvfs keys create makes one."`
+	Accept        string   `kvfs:"accept" enum:"on|off" default:"on" help:"Whether this peer takes copies of the blocks of others."`
+	Cascade       string   `kvfs:"cascade" enum:"async|sync|off" default:"async" help:"When a committed block is copied to the peers that replicas asks for. async: soon after the commit. sync: close or rename waits until it is there. off: never."`
+	Queue         Size     `kvfs:"queue" default:"0" help:"Most bytes that wait to be copied to peers; what comes on top is not copied. Zero means automatic: a quarter of memory.size, at most 1GiB."`
+}
+
+// TLS names the files of the certificates.
+type TLS struct {
+	CA   string `kvfs:"ca" example:"/etc/kvfs/ca.pem" help:"Certificates of the authorities that are trusted; several during a rotation."`
+	Cert string `kvfs:"cert" example:"/etc/kvfs/gpu-7.pem" help:"Certificate of this peer, for NODE_NAME.kvfs."`
+	Key  string `kvfs:"key" example:"/etc/kvfs/gpu-7-key.pem" help:"Its private key. Others must not be able to read it: mode 0600, or 0640."`
+}
+
+// On reports whether certificates are used.
+func (t TLS) On() bool { return t.CA != "" }
+
+// Readdir configures listings.
+type Readdir struct {
+	Remote string `kvfs:"remote" enum:"on|off" default:"on" help:"Whether ls also shows what peers hold. stat and open find it in any case."`
+}
+
+// Values of Peer.GossipProfile.
+const (
+	ProfileLAN   = "lan"
+	ProfileWAN   = "wan"
+	ProfileLocal = "local"
+)
+
+// needBind lists the settings that mean nothing without bind; one that ends in a dot
+// stands for a section.
+var needBind = []string{"join", "advertise", "replicas", "preferred_segment", "peer."}
+
+// validatePeers checks the settings of peers against each other.
+func (l *loader) validatePeers() {
+	if l.cfg.Bind == "" && l.good("bind") {
+		l.validateNoPeers()
+	}
+	l.validateTLS()
+	l.validateSecurity()
+}
+
+// validateNoPeers refuses what would be without effect, so that nobody believes it
+// works. A preferred segment in the environment is left alone: it is for whoever uses
+// one, and never keeps anything from starting.
+func (l *loader) validateNoPeers() {
+	defaults := reflect.New(reflect.TypeFor[Config]()).Elem()
+	setDefaults(defaults, schema().settings)
+	for _, t := range textSettings() {
+		needs := slices.ContainsFunc(needBind, func(path string) bool {
+			return t.path == path || strings.HasSuffix(path, ".") && strings.HasPrefix(t.path, path)
+		})
+		got := reflect.ValueOf(l.cfg).Elem().FieldByIndex(t.at)
+		o := l.cfg.Origin(t.path)
+		switch {
+		case !needs || !l.good(t.path) || t.path == "preferred_segment" && o.Source == Env:
+		case t.repeated() && got.Len() == 0:
+		case reflect.DeepEqual(got.Interface(), defaults.FieldByIndex(t.at).Interface()):
+		default:
+			l.fail(o, t.path, violate(ErrInvalid, "it needs bind, without which there are no peers"))
+		}
+	}
+}
+
+// validateTLS wants all files of the certificates, or none.
+func (l *loader) validateTLS() {
+	files := []struct{ path, name string }{{"tls.ca", l.cfg.TLS.CA}, {"tls.cert", l.cfg.TLS.Cert}, {"tls.key", l.cfg.TLS.Key}}
+	given := slices.IndexFunc(files, func(f struct{ path, name string }) bool { return f.name != "" })
+	if given < 0 {
+		return
+	}
+	for _, f := range files {
+		if f.name == "" && l.good(f.path) {
+			o := l.cfg.Origin(files[given].path)
+			l.fail(o, f.path, violate(ErrInvalid, "it is missing: %s is given (%v), and tls.ca, tls.cert and tls.key go together", files[given].path, o))
+		}
+	}
+}
+
+// validateSecurity refuses an address that others can reach without keys and
+// certificates, unless that is wanted.
+func (l *loader) validateSecurity() {
+	c := l.cfg
+	if c.Insecure || c.Bind == "" || !l.good("insecure", "bind") {
+		return
+	}
+	var missing []string
+	if c.TLS == (TLS{}) {
+		missing = append(missing, "tls.ca, tls.cert and tls.key (kvfs certs init makes them)")
+	}
+	if c.Peer.GossipKeys == "" {
+		missing = append(missing, "peer.gossip_keys (kvfs keys create makes them)")
+	}
+	if len(missing) == 0 {
+		return
+	}
+	for _, a := range []struct{ path, address string }{{"bind", c.Bind}, {"peer.control", c.Peer.Control}, {"peer.bulk", c.Peer.Bulk}} {
+		if a.address == "" || isLoopback(a.address) || !l.good(a.path) {
+			continue
+		}
+		l.fail(c.Origin(a.path), a.path, violate(ErrInvalid, "%q is not a loopback address and needs %s; insecure: true does without",
+			a.address, strings.Join(missing, ", and ")))
+		return
+	}
+}
+
+// rationalizePeers fills in the name and the queue, if there are peers. hostname is that of the machine;
+// empty means to look.
+func rationalizePeers(c *Config, hostname string) error {
+	if c.Bind == "" {
+		// What the environment says about a preferred segment counts for nothing: see
+		// validateNoPeers.
+		c.PreferredSegment = ""
+		delete(c.origins, "preferred_segment")
+		return nil
+	}
+	if c.Peer.Queue == 0 {
+		c.Peer.Queue = min(c.Memory.Size/4, maxQueue)
+	}
+	if c.NodeName != "" {
+		return nil
+	}
+	if hostname == "" {
+		var err error
+		if hostname, err = os.Hostname(); err != nil {
+			return &Error{Path: "node_name", Err: fmt.Errorf("no default, set it: %w", err)}
+		}
+	}
+	if err := checkName(hostname); err != nil {
+		return &Error{Path: "node_name", Err: fmt.Errorf("the host name is no default, set it: %w", err)}
+	}
+	c.NodeName = hostname
+	return nil
+}

@@ -1,0 +1,302 @@
+package config
+
+import (
+	"errors"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// secure are the settings that an address needs that others reach, as JSON.
+const secure = `"tls": {"ca": "ca.pem", "cert": "a.pem", "key": "a-key.pem"}, "peer": {"gossip_keys": "keys"}`
+
+// TestPeers shows that peers are described alike by a file, inline JSON, the
+// environment and flags, with every setting at its place (D2, D3).
+func TestPeers(t *testing.T) {
+	want := mustLoad(t, Sources{})
+	want.Bind, want.Join, want.Advertise = "0.0.0.0", []string{"10.0.0.1", "[fd00::1]:7946", "fd00::2", "kv.example:80"}, "10.0.0.3:7946"
+	want.NodeName, want.Zone, want.Replicas, want.PreferredSegment = "gpu-7", "rack_1", 2, "gpu-8"
+	want.Peer = Peer{
+		Timeout: 2e9, Control: "10.0.0.3:1", Bulk: ":0", Connections: 8, Congestion: "cubic", HedgeQuantile: 0.5,
+		Require: []string{"store", "bury"}, Horizon: 3600e9, GossipProfile: ProfileWAN, GossipKeys: "/k", Accept: Off,
+		Cascade: CascadeSync, Queue: 2 * GiB,
+	}
+	want.TLS, want.Readdir = TLS{CA: "/ca", Cert: "/c", Key: "/c-key"}, Readdir{Remote: Off}
+	const file = `
+bind: 0.0.0.0
+join: [10.0.0.1, "[fd00::1]:7946", "fd00::2", "kv.example:80"]
+advertise: 10.0.0.3:7946
+node_name: gpu-7
+zone: rack_1
+replicas: 2
+preferred_segment: gpu-8
+peer:
+  timeout: 2s
+  control: 10.0.0.3:1
+  bulk: ":0"
+  connections: 8
+  congestion: cubic
+  hedge_quantile: 0.5
+  require: [store, bury]
+  horizon: 1h
+  gossip_profile: wan
+  gossip_keys: /k
+  accept: off
+  cascade: sync
+  queue: 2GiB
+tls: {ca: /ca, cert: /c, key: /c-key}
+readdir: {remote: off}
+`
+	names := strings.Fields(`BIND=0.0.0.0 JOIN=10.0.0.1,[fd00::1]:7946,fd00::2,kv.example:80 ADVERTISE=10.0.0.3:7946 NODE_NAME=gpu-7 ZONE=rack_1
+		REPLICAS=2 PREFERRED_SEGMENT=gpu-8 PEER_TIMEOUT=2s PEER_CONTROL=10.0.0.3:1 PEER_BULK=:0 PEER_CONNECTIONS=8 PEER_CONGESTION=cubic
+		PEER_HEDGE_QUANTILE=0.5 PEER_REQUIRE=store,bury PEER_HORIZON=1h PEER_GOSSIP_PROFILE=wan PEER_GOSSIP_KEYS=/k PEER_ACCEPT=off
+		PEER_CASCADE=sync PEER_QUEUE=2GiB TLS_CA=/ca TLS_CERT=/c TLS_KEY=/c-key READDIR_REMOTE=off`)
+	var environ, flags []string
+	for _, entry := range names {
+		name, value, _ := strings.Cut(entry, "=")
+		environ = append(environ, "KVFS_"+entry)
+		flags = append(flags, "--"+strings.ToLower(strings.ReplaceAll(name, "_", "-"))+"="+value)
+	}
+	for name, src := range map[string]Sources{
+		"file": {File: writeFile(t, "c.yaml", file)},
+		"inline": {InlineJSON: `{"bind": "0.0.0.0", "join": ["10.0.0.1", "[fd00::1]:7946", "fd00::2", "kv.example:80"], "advertise": "10.0.0.3:7946",
+			"node_name": "gpu-7", "zone": "rack_1", "replicas": 2, "preferred_segment": "gpu-8",
+			"peer": {"timeout": "2s", "control": "10.0.0.3:1", "bulk": ":0", "connections": 8, "congestion": "cubic", "hedge_quantile": 0.5,
+			"require": ["store", "bury"], "horizon": "1h", "gossip_profile": "wan", "gossip_keys": "/k", "accept": "off", "cascade": "sync", "queue": "2GiB"},
+			"tls": {"ca": "/ca", "cert": "/c", "key": "/c-key"}, "readdir": {"remote": "off"}}`},
+		"env":   {Environ: environ},
+		"flags": {Flags: parseFlags(t, flags...)},
+	} {
+		c := mustLoad(t, src)
+		if !sameValues(c, want) {
+			t.Errorf("%s: got %+v\nwant %+v", name, c, want)
+		}
+		if again := mustLoad(t, Sources{File: writeFile(t, "again.yaml", printedText(t, c))}); !sameValues(c, again) {
+			t.Errorf("%s: printed and reloaded: %+v, want %+v", name, again, c)
+		}
+	}
+}
+
+// TestNeedBind shows that nothing of peers is accepted without bind, all of it is with
+// it, and what an engine's environment says about a preferred segment is never in the
+// way (E10).
+func TestNeedBind(t *testing.T) {
+	for _, s := range textSettings() {
+		text, _ := sample(t, s)
+		needs := slices.Contains([]string{"join", "advertise", "replicas", "preferred_segment"}, s.path) || strings.HasPrefix(s.path, "peer.")
+		_, err := Load(Sources{Flags: parseFlags(t, "--"+s.flag(), text), MemTotal: testMem, Hostname: testHost})
+		want := "flag --" + s.flag() + ": " + s.path + ": it needs bind, without which there are no peers"
+		if needs {
+			wantErrors(t, err, want)
+		} else if err != nil && strings.Contains(err.Error(), "needs bind") {
+			t.Errorf("%s: %v", s.path, err)
+		}
+		if needs {
+			mustLoad(t, Sources{Flags: parseFlags(t, "--insecure=1", "--bind=127.0.0.1", "--"+s.flag(), text)})
+		}
+	}
+	for _, entry := range []string{"KVFS_PREFERRED_SEGMENT=x:1", "MOONCAKE_PREFERRED_SEGMENT=x:1", "MOONCAKE_PREFERRED_SEGMENT=::bad"} {
+		if c := mustLoad(t, Sources{Environ: []string{entry}}); !sameValues(c, mustLoad(t, Sources{})) || len(c.origins) != 0 {
+			t.Errorf("%s: set %q, origins %v", entry, c.PreferredSegment, c.origins)
+		}
+	}
+	// All of them at once, each where it stands.
+	file := writeFile(t, "c.yaml", "join: [a]\npeer:\n  queue: 1GiB\n  timeout: 5s\nreplicas: 1\n")
+	_, err := Load(Sources{File: file, MemTotal: testMem})
+	wantErrors(t, err, file+":1: join: it needs bind", file+":5: replicas: it needs bind", file+":3: peer.queue: it needs bind")
+}
+
+// TestRejectPeers shows every way in which settings of peers are refused.
+func TestRejectPeers(t *testing.T) {
+	for _, tc := range []struct {
+		text string // JSON without its braces; bind is loopback unless it is given
+		kind error
+		want []string
+	}{
+		{`"bind": "[::1"`, ErrInvalid, []string{`bind: "[::1" is not host or host:port`}},
+		{`"bind": "::1]"`, ErrInvalid, []string{`bind: "::1]" is not host or host:port`}},
+		{`"bind": "[127.0.0.1]"`, ErrInvalid, []string{`bind: "[127.0.0.1]" is not host`}},
+		{`"bind": ":7946"`, ErrInvalid, []string{`bind: ":7946" has no host: for all addresses of the machine write 0.0.0.0`}},
+		{`"bind": "a b"`, ErrInvalid, []string{`has the host "a b", which is neither`}},
+		{`"bind": "7946"`, ErrInvalid, []string{`bind: "7946" has the host "7946", which is no IP address`}},
+		{`"bind": "10.0.0.300:1"`, ErrInvalid, []string{`has the host "10.0.0.300"`}},
+		{`"bind": "127.0.0.1:"`, ErrRange, []string{`has the port "": want 0 to 65535`}},
+		{`"bind": "127.0.0.1:65536"`, ErrRange, []string{`has the port "65536"`}},
+		{`"bind": "127.0.0.1:-1"`, ErrRange, []string{`has the port "-1"`}},
+		{`"bind": "127.0.0.1:+1"`, ErrRange, []string{`has the port "+1"`}},
+		{`"bind": "127.0.0.1:http"`, ErrRange, []string{`has the port "http"`}},
+		{`"bind": 7946`, ErrType, []string{`bind: the number 7946 is not a string`}},
+		{`"join": ["a:1", "b:x"]`, ErrRange, []string{`join[1]: "b:x" has the port "x"`}},
+		{`"join": ["a:0"]`, ErrRange, []string{`join[0]: "a:0" has the port 0: want 1 to 65535`}},
+		{`"join": ["0.0.0.0"]`, ErrInvalid, []string{`join[0]: "0.0.0.0" is no address that can be reached`}},
+		{`"join": "a"`, ErrType, []string{`join: the string "a" is not a sequence`}},
+		{`"advertise": "[::]:7946"`, ErrInvalid, []string{`advertise: "[::]:7946" is no address that can be reached`}},
+		{`"node_name": "a b"`, ErrInvalid, []string{`node_name: "a b" is not a name: want 1 to 64 letters`}},
+		{`"node_name": "` + strings.Repeat("a", 65) + `"`, ErrInvalid, []string{`is not a name`}},
+		{`"node_name": "a/b"`, ErrInvalid, []string{`is not a name`}},
+		{`"zone": "ä"`, ErrInvalid, []string{`zone: "ä" is not a name`}},
+		{`"replicas": 17`, ErrRange, []string{`replicas: 17 is out of range: want 0 to 16`}},
+		{`"insecure": "true"`, ErrType, []string{`insecure: the string "true" is not a boolean`}},
+		{`"peer": {"timeout": "0s"}`, ErrRange, []string{`peer.timeout: 0s is out of range: want above 0`}},
+		{`"peer": {"control": "a"}`, ErrInvalid, []string{`peer.control: "a" is not host:port`}},
+		{`"peer": {"bulk": "a:x"}`, ErrRange, []string{`peer.bulk: "a:x" has the port "x"`}},
+		{`"peer": {"connections": 0}`, ErrRange, []string{`peer.connections: 0 is out of range: want 1 to 64`}},
+		{`"peer": {"connections": 65}`, ErrRange, []string{`peer.connections: 65 is out of range`}},
+		{`"peer": {"congestion": "b-b-r"}`, ErrInvalid, []string{`peer.congestion: "b-b-r" is not a name: want 1 to 15`}},
+		{`"peer": {"hedge_quantile": 1}`, ErrRange, []string{`peer.hedge_quantile: 1 is out of range: want at least 0, below 1`}},
+		{`"peer": {"hedge_quantile": -0.1}`, ErrRange, []string{`peer.hedge_quantile: -0.1 is out of range`}},
+		{`"peer": {"require": ["get", "got"]}`, ErrEnum, []string{`peer.require[1]: unknown value "got"; one of get, store, bury, list, resume, memory`}},
+		{`"peer": {"require": "get"}`, ErrType, []string{`peer.require: the string "get" is not a sequence`}},
+		{`"peer": {"horizon": 0}`, ErrRange, []string{`peer.horizon: 0s is out of range`}},
+		{`"peer": {"gossip_profile": "man"}`, ErrEnum, []string{`peer.gossip_profile: unknown value "man"; one of lan, wan, local`}},
+		{`"peer": {"accept": true}`, ErrType, []string{`peer.accept: the boolean true is not one of on, off`}},
+		{`"peer": {"cascade": "later"}`, ErrEnum, []string{`peer.cascade: unknown value "later"; one of async, sync, off`}},
+		{`"peer": {"queue": 7}`, ErrUnit, []string{`peer.queue: "7" needs a unit`}},
+		{`"readdir": {"remote": "maybe"}`, ErrEnum, []string{`readdir.remote: unknown value "maybe"; one of on, off`}},
+		{`"tls": {"cert": "c"}`, ErrInvalid, []string{
+			`tls.ca: it is missing: tls.cert is given (config-json 1:`, `tls.key: it is missing: tls.cert is given (config-json 1:`}},
+		{`"tls": {"ca": "c", "key": "k"}`, ErrInvalid, []string{`tls.cert: it is missing: tls.ca is given`}},
+	} {
+		if !strings.Contains(tc.text, `"bind"`) {
+			tc.text = `"bind": "127.0.0.1", ` + tc.text
+		}
+		_, err := Load(Sources{InlineJSON: "{" + tc.text + "}", MemTotal: testMem, Hostname: testHost})
+		if !errors.Is(err, tc.kind) {
+			t.Errorf("%s: got %v, want kind %v", tc.text, err, tc.kind)
+		}
+		wantErrors(t, err, tc.want...)
+	}
+}
+
+// TestSecurity shows which addresses need certificates and keys, that one refusal says
+// what is missing and how to get it, and that insecure does without.
+func TestSecurity(t *testing.T) {
+	for _, bind := range []string{"127.0.0.1", "127.8.9.1:1", "localhost", "LocalHost.:7946", "::1", "[::1]", "[::1]:7946", "::ffff:127.0.0.1"} {
+		mustLoad(t, Sources{InlineJSON: `{"bind": "` + bind + `"}`})
+		// Not so if one of the other channels is open to others.
+		_, err := Load(Sources{InlineJSON: `{"bind": "` + bind + `", "peer": {"bulk": ":7948"}}`, MemTotal: testMem})
+		wantErrors(t, err, `peer.bulk: ":7948" is not a loopback address and needs tls.ca, tls.cert and tls.key (kvfs certs init makes them), and peer.gossip_keys (kvfs keys create makes them); insecure: true does without`)
+	}
+	for _, bind := range []string{"0.0.0.0", "0.0.0.0:7946", "::", "[::]:7946", "10.0.0.1", "node-1", "localhost.example", "fe80::1%eth0", "128.0.0.1:1"} {
+		json := `{"bind": "` + bind + `"`
+		_, err := Load(Sources{InlineJSON: json + `}`, MemTotal: testMem})
+		wantErrors(t, err, `config-json 1:10: bind: "`+bind+`" is not a loopback address and needs tls.ca`)
+		_, err = Load(Sources{InlineJSON: json + `, "peer": {"gossip_keys": "k"}}`, MemTotal: testMem})
+		wantErrors(t, err, `needs tls.ca, tls.cert and tls.key (kvfs certs init makes them); insecure: true does without`)
+		_, err = Load(Sources{InlineJSON: json + `, "tls": {"ca": "a", "cert": "b", "key": "c"}}`, MemTotal: testMem})
+		wantErrors(t, err, `needs peer.gossip_keys (kvfs keys create makes them); insecure: true does without`)
+		mustLoad(t, Sources{InlineJSON: json + `, ` + secure + `}`})
+		mustLoad(t, Sources{InlineJSON: json + `, "insecure": true}`})
+	}
+	if on := mustLoad(t, Sources{InlineJSON: `{` + secure + `, "bind": "::1"}`}).TLS.On(); !on {
+		t.Error("TLS is off")
+	}
+}
+
+// TestNodeName shows where the default comes from, and the documented alias (B10).
+func TestNodeName(t *testing.T) {
+	const alias = "MOONCAKE_REQUESTER_LOCAL_HOSTNAME=10.0.0.7"
+	for _, tc := range []struct {
+		env  []string
+		want string
+	}{
+		{nil, ""},
+		{[]string{"KVFS_BIND=::1"}, testHost},
+		{[]string{"KVFS_BIND=::1", alias}, "10.0.0.7"},
+		{[]string{alias}, "10.0.0.7"},
+		{[]string{alias, "KVFS_NODE_NAME=x"}, "x"},
+	} {
+		if c := mustLoad(t, Sources{Environ: tc.env}); c.NodeName != tc.want {
+			t.Errorf("%v: got %q, want %q", tc.env, c.NodeName, tc.want)
+		}
+	}
+	_, err := Load(Sources{Environ: []string{"KVFS_BIND=::1"}, MemTotal: testMem, Hostname: "my host"})
+	if err == nil || !strings.Contains(err.Error(), `node_name: the host name is no default, set it: "my host" is not a name`) || !errors.Is(err, ErrInvalid) {
+		t.Errorf("bad host name: got %v", err)
+	}
+	_, err = Load(Sources{Environ: []string{"MOONCAKE_REQUESTER_LOCAL_HOSTNAME=::1"}, MemTotal: testMem})
+	wantErrors(t, err, `env MOONCAKE_REQUESTER_LOCAL_HOSTNAME: node_name: "::1" is not a name`)
+	if c, err := Load(Sources{Environ: []string{"KVFS_BIND=::1"}, MemTotal: testMem}); err != nil && c != nil {
+		t.Errorf("of this machine: %v", err)
+	}
+}
+
+// TestPreferredSegment shows the order of the sources, and that any text is accepted,
+// because a bad one is only a warning (E1, E2, E10).
+func TestPreferredSegment(t *testing.T) {
+	const bind = "KVFS_BIND=::1"
+	const alias, own = "MOONCAKE_PREFERRED_SEGMENT=owner:1", "KVFS_PREFERRED_SEGMENT=owner:2"
+	inline := `{"bind": "::1", "preferred_segment": "owner:3"}`
+	for _, tc := range []struct {
+		src  Sources
+		want string
+	}{
+		{Sources{}, ""},
+		{Sources{Environ: []string{bind, alias}}, "owner:1"},
+		{Sources{Environ: []string{bind, alias, own}}, "owner:2"},
+		{Sources{InlineJSON: inline}, "owner:3"},
+		{Sources{InlineJSON: inline, Environ: []string{alias, own}}, "owner:3"},
+		{Sources{File: writeFile(t, "c.json", inline), Environ: []string{alias, own}}, "owner:3"},
+		{Sources{Environ: []string{bind, own}, Flags: parseFlags(t, "--preferred-segment=owner:4")}, "owner:4"},
+		{Sources{Environ: []string{bind, "KVFS_PREFERRED_SEGMENT=::what? "}}, "::what?"},
+	} {
+		if c := mustLoad(t, tc.src); c.PreferredSegment != tc.want {
+			t.Errorf("%+v: got %q, want %q", tc.src, c.PreferredSegment, tc.want)
+		}
+	}
+}
+
+// TestParseSegment pins the forms of a preferred segment (E2).
+func TestParseSegment(t *testing.T) {
+	for text, want := range map[string]Segment{
+		"": {}, "  ": {}, "gpu-7": {Name: "gpu-7"}, " gpu-7\n": {Name: "gpu-7"}, "10.0.0.2": {Name: "10.0.0.2"},
+		"gpu-7:7946": {Host: "gpu-7", Port: 7946}, "10.0.0.2:080": {Host: "10.0.0.2", Port: 80},
+		"[fd00::2]:7946": {Host: "fd00::2", Port: 7946}, "[fe80::1%eth0]:1": {Host: "fe80::1%eth0", Port: 1},
+	} {
+		if got, err := ParseSegment(text); err != nil || got != want {
+			t.Errorf("%q: got %+v, %v; want %+v", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"::1", "fd00::2:7946", "[::1]", ":7946", "a:", "a:0", "a:65536", "a:x", "a:+1", "a b:1", "a b", "1.2.3:4", "[a]:x", strings.Repeat("a", 65)} {
+		if got, err := ParseSegment(text); err == nil || got != (Segment{}) {
+			t.Errorf("%q: got %+v, %v; want an error", text, got, err)
+		}
+	}
+}
+
+// TestHostPort pins the forms of an address.
+func TestHostPort(t *testing.T) {
+	type result struct {
+		host string
+		port int
+	}
+	for text, want := range map[string]result{
+		"node-1": {"node-1", DefaultPort}, "node-1:80": {"node-1", 80}, "node_1.example.:0": {"node_1.example.", 0},
+		"10.0.0.1": {"10.0.0.1", DefaultPort}, "10.0.0.1:65535": {"10.0.0.1", 65535}, "a1.0x:1": {"a1.0x", 1},
+		"::1": {"::1", DefaultPort}, "[::1]": {"::1", DefaultPort}, "[::1]:80": {"::1", 80}, "::": {"::", DefaultPort}, "fe80::1%eth0": {"fe80::1%eth0", DefaultPort},
+	} {
+		host, port, err := HostPort(text)
+		if got := (result{host, port}); err != nil || got != want {
+			t.Errorf("%q: got %+v, %v; want %+v", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", " ", "a:b:c", "[a]", "]", "[", "[]:1", "-a", "a-:1", ".a", "a..:1x", strings.Repeat("a", 254)} {
+		if host, port, err := HostPort(text); err == nil {
+			t.Errorf("%q: got %q, %d; want an error", text, host, port)
+		}
+	}
+}
+
+// TestPeerQueue shows what an automatic queue comes to.
+func TestPeerQueue(t *testing.T) {
+	for memory, want := range map[string]Size{"64MiB": 16 * MiB, "100GiB": GiB} {
+		if c := mustLoad(t, Sources{InlineJSON: `{"bind": "::1", "memory": {"size": "` + memory + `"}}`}); c.Peer.Queue != want {
+			t.Errorf("memory.size %s: got %v, want %v", memory, c.Peer.Queue, want)
+		}
+	}
+	c := mustLoad(t, Sources{InlineJSON: `{"bind": "::1", "peer": {"queue": "5GiB"}}`})
+	if c.Peer.Queue != 5*GiB || !reflect.DeepEqual(c.Join, []string(nil)) {
+		t.Errorf("got %v, join %v", c.Peer.Queue, c.Join)
+	}
+}

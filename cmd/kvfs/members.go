@@ -1,0 +1,123 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kvfs/kvfs/cluster"
+)
+
+func newMembersCommand() *cobra.Command {
+	var raw bool
+	cmd := &cobra.Command{
+		Use:   "members [--json] DIR",
+		Short: "List the nodes of the cluster that the mount at DIR is part of",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			text, err := readControl(args[0], "members", statusTimeout)
+			if errors.Is(err, fs.ErrNotExist) {
+				if _, other := readStatus(args[0], statusTimeout); other == nil {
+					return withCode(exitRuntime, fmt.Errorf("the mount at %s has no peers: it was started without --bind", args[0]))
+				}
+			}
+			if err != nil {
+				return explainStatus(args[0], err)
+			}
+			if raw {
+				_, err := cmd.OutOrStdout().Write(append(bytes.TrimRight(text, "\n"), '\n'))
+				return err
+			}
+			return printMembers(cmd.OutOrStdout(), text)
+		},
+	}
+	cmd.Flags().BoolVar(&raw, "json", false, "print the JSON document as the daemon wrote it")
+	return cmd
+}
+
+// printMembers writes the table for people.
+func printMembers(w io.Writer, text []byte) error {
+	var list []cluster.Member
+	if err := json.Unmarshal(text, &list); err != nil {
+		return fmt.Errorf("members as the daemon tells them: %w", err)
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "NAME\tSTATE\tADDRESS\tZONE\tVERSION\tFREE\tCAPACITY\tBLOCKS\tFEED\tFETCHED\tNOTE\n")
+	for i := range list {
+		m := &list[i]
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", orDash(m.Name), stateText(m.State, m.Reason), orDash(m.GossipAddr),
+			orDash(m.Zone), orDash(m.Version), humanBytes(m.FreeBytes), humanBytes(m.TotalBytes), m.Blocks, orDash(m.Feed),
+			humanBytes(int64(m.FetchedSize)), orDash(memberNote(m)))
+	}
+	return t.Flush()
+}
+
+// memberNote says what is special about a node.
+func memberNote(m *cluster.Member) string {
+	var notes []string
+	if m.Self {
+		notes = append(notes, "this node")
+	}
+	if len(m.Missing) > 0 {
+		notes = append(notes, "served without "+strings.Join(m.Missing, ", "))
+	}
+	if m.Breaker != "" && m.Breaker != "closed" {
+		notes = append(notes, "breaker "+m.Breaker)
+	}
+	if m.Failures > 0 {
+		notes = append(notes, fmt.Sprintf("%d failures, the last: %s", m.Failures, m.LastError))
+	}
+	if m.State != "alive" && !m.Since.IsZero() {
+		notes = append(notes, "since "+m.Since.Format(time.RFC3339))
+	}
+	return strings.Join(notes, "; ")
+}
+
+// clusterReply is what kvfs status prints of the cluster.
+type clusterReply struct {
+	Members   []cluster.Member  `json:"members"`
+	Index     statusIndex       `json:"index"`
+	Rejected  map[string]uint64 `json:"rejected"`
+	Warning   string            `json:"warning"`
+	Requested []string          `json:"requested"`
+	Required  []string          `json:"required"`
+}
+
+// print writes the lines of the cluster: who is there, and what each lacks of what this
+// node would use.
+func (c *clusterReply) print(w io.Writer) {
+	states := map[string]int{}
+	for i := range c.Members {
+		states[c.Members[i].State]++
+	}
+	fmt.Fprintf(w, "\ncluster\n")
+	fmt.Fprintf(w, "  members\t%d alive%s\n", states["alive"], counts(
+		count{"left", uint64(states["left"])}, count{"failed", uint64(states["failed"])}, count{"refused", uint64(states["refused"])}))
+	fmt.Fprintf(w, "  index\t%d entries, %s; %d graves\n", c.Index.Entries, humanBytes(c.Index.Bytes), c.Index.Graves)
+	fmt.Fprintf(w, "  features\t%s", orDash(strings.Join(c.Requested, ", ")))
+	if len(c.Required) > 0 {
+		fmt.Fprintf(w, " (required: %s)", strings.Join(c.Required, ", "))
+	}
+	fmt.Fprintln(w)
+	for i := range c.Members {
+		if m := &c.Members[i]; m.State == "alive" && len(m.Missing) > 0 {
+			fmt.Fprintf(w, "  without\t%s: peer %s, version %s\n", strings.Join(m.Missing, ", "), m.Name, m.Version)
+		}
+	}
+	var rejected uint64
+	for _, n := range c.Rejected {
+		rejected += n
+	}
+	fmt.Fprintf(w, "  rejected\t%d from strangers\n", rejected)
+	if c.Warning != "" {
+		fmt.Fprintf(w, "  warning\t%s\n", c.Warning)
+	}
+}

@@ -1,0 +1,276 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kvfs/kvfs/cluster"
+	"github.com/kvfs/kvfs/cluster/gossip"
+	"github.com/kvfs/kvfs/cluster/location"
+	"github.com/kvfs/kvfs/cluster/pki"
+	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/rdma"
+	"github.com/kvfs/kvfs/rdma/tcp"
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/peer"
+)
+
+// peers is this daemon's part in a cluster.
+type peers struct {
+	node      *cluster.Node
+	tier      *peer.Tier // closes node
+	transport *tcp.Transport
+	engine    atomic.Pointer[tiers.Engine] // set by start
+	stop      context.CancelFunc           // ends the watching of files
+	required  []string                     // features of every peer
+}
+
+// openPeers listens for peers and returns the tier of their blocks, nil without bind.
+func openPeers(ctx context.Context, cfg *config.Config, log *zap.Logger) (p *peers, err error) {
+	if cfg.Bind == "" {
+		return nil, nil
+	}
+	p = &peers{required: cfg.Peer.Require}
+	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
+	p.stop = stop
+	defer func() {
+		if err != nil {
+			stop()
+		}
+	}()
+	certificates, err := loadCertificates(watching, cfg, log)
+	if err != nil {
+		return nil, err
+	}
+	keys, err := loadKeys(watching, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if p.transport, err = openTransport(cfg, certificates, log); err != nil {
+		return nil, err
+	}
+	lost := peer.NewLost()
+	o := cluster.Options{
+		Gossip: gossip.Options{
+			Name: cfg.NodeName, Bind: cfg.Bind, Advertise: cfg.Advertise, Join: cfg.Join, Keyring: keys,
+			Profile: cfg.Peer.GossipProfile, Logger: log.Named("gossip"),
+		},
+		ControlBind: cfg.Peer.Control, TLS: certificates, Insecure: cfg.Insecure, Transport: p.transport,
+		Zone: cfg.Zone, Capacity: p.capacity, Version: versionString(), Require: cfg.Peer.Require,
+		Location:    location.Options{Horizon: time.Duration(cfg.Peer.Horizon), Lost: lost.Tell, Now: clock()},
+		CallTimeout: time.Duration(cfg.Peer.Timeout), Logger: log.Named("cluster"),
+	}
+	if p.node, err = cluster.Open(ctx, o); err != nil {
+		return nil, errors.Join(err, p.transport.Close())
+	}
+	p.transport.SetSource(p.node)
+	p.tier, err = peer.Open(peer.Options{
+		Node: p.node, Lost: lost, Replicas: cfg.Replicas, PreferredSegment: preferredSegment(cfg, log), Zone: cfg.Zone,
+		Accept: cfg.Peer.Accept == config.On, Timeout: time.Duration(cfg.Peer.Timeout),
+		HedgeQuantile: cfg.Peer.HedgeQuantile, Logger: log.Named("peer"),
+	})
+	if err != nil {
+		return nil, errors.Join(err, p.node.Close())
+	}
+	return p, nil
+}
+
+// loadCertificates reads the certificates and follows their changes; nil without any.
+func loadCertificates(ctx context.Context, cfg *config.Config, log *zap.Logger) (*pki.Loader, error) {
+	if !cfg.TLS.On() {
+		return nil, nil
+	}
+	l, err := pki.Load(pki.Files{CA: cfg.TLS.CA, Cert: cfg.TLS.Cert, Key: cfg.TLS.Key}, log.Named("tls"))
+	if err != nil {
+		return nil, err
+	}
+	if err := l.CheckName(cfg.NodeName); err != nil {
+		return nil, err
+	}
+	go l.Watch(ctx) // ends with ctx
+	return l, nil
+}
+
+// loadKeys reads the keys of the gossip and follows their changes; nil without any.
+func loadKeys(ctx context.Context, cfg *config.Config) (*gossip.Keyring, error) {
+	if cfg.Peer.GossipKeys == "" {
+		return nil, nil
+	}
+	k, err := gossip.LoadKeyring(cfg.Peer.GossipKeys)
+	if err != nil {
+		return nil, err
+	}
+	go k.Watch(ctx) // ends with ctx
+	return k, nil
+}
+
+// openTransport listens for those who fetch blocks.
+func openTransport(cfg *config.Config, certificates *pki.Loader, log *zap.Logger) (*tcp.Transport, error) {
+	host, _, err := config.HostPort(cfg.Bind)
+	if err != nil {
+		return nil, err
+	}
+	o := tcp.Options{
+		Bind: net.JoinHostPort(host, "0"), Connections: cfg.Peer.Connections, Congestion: cfg.Peer.Congestion,
+		StallTimeout: time.Duration(cfg.Peer.Timeout), Logger: log.Named("bulk"),
+	}
+	if cfg.Peer.Bulk != "" {
+		o.Bind = cfg.Peer.Bulk
+	}
+	if certificates != nil {
+		o.ServerTLS = certificates.Server()
+		o.ClientTLS = func(string) *tls.Config { return certificates.ClientAny() }
+	}
+	return tcp.Open(o)
+}
+
+var _ rdma.Source = (*cluster.Node)(nil)
+
+// preferredSegment returns the setting if it makes sense. A bad one is no reason not to
+// start.
+func preferredSegment(cfg *config.Config, log *zap.Logger) string {
+	if cfg.PreferredSegment == "" {
+		return ""
+	}
+	s, err := config.ParseSegment(cfg.PreferredSegment)
+	if err != nil {
+		log.Warn("preferred_segment is left out", zap.Error(err))
+		return ""
+	}
+	if s.Name != "" {
+		return s.Name
+	}
+	return net.JoinHostPort(s.Host, strconv.Itoa(s.Port))
+}
+
+// start joins the cluster and serves what the engine has.
+func (p *peers) start(e *tiers.Engine) error {
+	if p == nil {
+		return nil
+	}
+	p.engine.Store(e)
+	return p.tier.Start(e)
+}
+
+// fatal delivers why this node may not go on in this cluster, if that turns out.
+func (p *peers) fatal() <-chan error {
+	if p == nil {
+		return nil
+	}
+	return p.node.Fatal()
+}
+
+// close stops the watching of files. The tier is the engine's to close.
+func (p *peers) close() {
+	if p != nil {
+		p.stop()
+	}
+}
+
+// capacity returns the bytes that this node contributes, and how many are free.
+func (p *peers) capacity() (total, free int64) {
+	e := p.engine.Load()
+	if e == nil {
+		return 0, 0
+	}
+	st := e.Stats()
+	total, free = st.CapacityBytes, st.CapacityBytes-st.UsedBytes
+	for _, s := range st.Secondaries {
+		total += s.CapacityBytes
+		free += s.CapacityBytes - s.UsedBytes
+	}
+	return total, max(free, 0)
+}
+
+// secondary is the peer tier as the engine wants it.
+func (p *peers) secondary(cfg *config.Config) tiers.SecondaryOptions {
+	o := tiers.SecondaryOptions{Name: "peer", Tier: p.tier, Cascade: tiers.CascadeMode(cfg.Peer.Cascade), QueueBytes: int64(cfg.Peer.Queue)}
+	if cfg.Replicas == 0 {
+		o.Cascade = tiers.CascadeOff
+	}
+	return o
+}
+
+// statusCluster is what status says of the cluster.
+type statusCluster struct {
+	Members []cluster.Member `json:"members"` // this node first
+	Index   statusIndex      `json:"index"`
+	// Rejected counts what came from strangers, by what was wrong with it.
+	Rejected map[string]uint64 `json:"rejected"`
+	Warning  string            `json:"warning,omitempty"` // about the address that peers are told
+
+	Requested []string `json:"requested"`          // features that this node would use with each peer; see Member.Missing
+	Required  []string `json:"required,omitempty"` // those without which a peer is refused
+
+	Node cluster.Stats `json:"node"`
+	Bulk tcp.Stats     `json:"bulk"`
+}
+
+type statusIndex struct {
+	Entries int64 `json:"entries"`
+	Bytes   int64 `json:"bytes"`
+	Graves  int64 `json:"graves"`
+}
+
+func (p *peers) status() *statusCluster {
+	if p == nil {
+		return nil
+	}
+	node, bulk := p.node.Stats(), p.transport.Stats()
+	members := p.members()
+	s := &statusCluster{
+		Members: members, Node: node, Bulk: bulk, Required: p.required,
+		Index: statusIndex{node.Index.Entries, node.Index.Bytes, node.Index.Graves},
+		Rejected: map[string]uint64{
+			"gossip": node.Gossip.Rejected, "connections": node.Strangers, "unknown": node.Unknown,
+			"malformed": node.Malformed, "denied": node.Denied, "bulk": uint64(bulk.Refused),
+		},
+	}
+	if len(members) > 0 {
+		s.Requested = members[0].Features
+	}
+	return s
+}
+
+// members lists the nodes of the cluster, with what this one holds itself.
+func (p *peers) members() []cluster.Member {
+	list := p.node.Members()
+	if e := p.engine.Load(); e != nil && len(list) > 0 && list[0].Self {
+		e.Holdings(context.Background(), func(*tiers.Holding) error { // which cannot fail
+			list[0].Blocks++
+			return nil
+		})
+	}
+	return list
+}
+
+// membersText makes the text of .kvfs/members.
+func (p *peers) membersText() []byte {
+	text, err := json.MarshalIndent(p.members(), "", "  ")
+	if err != nil {
+		return []byte(fmt.Sprintf("%q\n", err.Error()))
+	}
+	return append(text, '\n')
+}
+
+// clockOffset shifts the clock of the daemon, a duration such as 1h. Tests set it at link
+// time, to see what a wrong clock does.
+var clockOffset string
+
+// clock returns the clock of the engine and of what it tells others; nil: the machine's.
+func clock() func() time.Time {
+	d, err := time.ParseDuration(clockOffset)
+	if err != nil {
+		return nil
+	}
+	return func() time.Time { return time.Now().Add(d) }
+}

@@ -1,0 +1,139 @@
+package inproc
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/kvfs/kvfs/rdma"
+)
+
+// Network connects the transports of one process.
+type Network struct {
+	mu    sync.Mutex
+	nodes map[string]*Transport
+	links map[pair]*link
+}
+
+// pair is two addresses in alphabetic order.
+type pair struct{ a, b string }
+
+func pairOf(a, b string) pair {
+	if a > b {
+		a, b = b, a
+	}
+	return pair{a, b}
+}
+
+// link is what lies between two nodes.
+type link struct {
+	ctx   context.Context // ends when the link is cut
+	cut   context.CancelFunc
+	delay time.Duration
+	// faults that the next blocks have, by the address of their holder
+	corrupt, truncate map[string]int
+}
+
+// NewNetwork returns a network without nodes.
+func NewNetwork() *Network {
+	return &Network{nodes: map[string]*Transport{}, links: map[pair]*link{}}
+}
+
+// Transport adds a node at addr that serves source, which may be nil. It fails if
+// there is one; a closed one makes way.
+func (n *Network) Transport(addr string, source rdma.Source) (*Transport, error) {
+	if addr == "" {
+		return nil, fmt.Errorf("inproc: no address")
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.nodes[addr] != nil {
+		return nil, fmt.Errorf("inproc: address %s is in use", addr)
+	}
+	t := newTransport(n, addr, source)
+	n.nodes[addr] = t
+	return t, nil
+}
+
+// Cut breaks the connections between a and b. What is under way fails with
+// rdma.ErrUnavailable, and so does all else until Heal.
+func (n *Network) Cut(a, b string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.linkLocked(a, b).cut()
+}
+
+// Heal undoes Cut, Delay, Corrupt and Truncate between a and b.
+func (n *Network) Heal(a, b string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.linkLocked(a, b).cut() // ends the context for good
+	delete(n.links, pairOf(a, b))
+}
+
+// Delay makes each request between a and b take d longer.
+func (n *Network) Delay(a, b string, d time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.linkLocked(a, b).delay = d
+}
+
+// Corrupt turns over one bit in the middle of each of the next count blocks that
+// holder sends to reader. Empty blocks do not count.
+func (n *Network) Corrupt(holder, reader string, count int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.linkLocked(holder, reader).corrupt[holder] = count
+}
+
+// Truncate makes the next count blocks that holder sends to reader break off in the
+// middle, with rdma.ErrProtocol. Empty blocks do not count.
+func (n *Network) Truncate(holder, reader string, count int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.linkLocked(holder, reader).truncate[holder] = count
+}
+
+func (n *Network) linkLocked(a, b string) *link {
+	l := n.links[pairOf(a, b)]
+	if l == nil {
+		l = &link{corrupt: map[string]int{}, truncate: map[string]int{}}
+		l.ctx, l.cut = context.WithCancel(context.Background())
+		n.links[pairOf(a, b)] = l
+	}
+	return l
+}
+
+// path returns what a call of reader needs to reach holder.
+func (n *Network) path(reader, holder string) (*Transport, context.Context, time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	l := n.linkLocked(reader, holder)
+	return n.nodes[holder], l.ctx, l.delay
+}
+
+// faults takes the faults of the next block.
+func (n *Network) faults(reader, holder string) (corrupt, truncate bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	l := n.linkLocked(reader, holder)
+	return take(l.corrupt, holder), take(l.truncate, holder)
+}
+
+func take(m map[string]int, holder string) bool {
+	if m[holder] == 0 {
+		return false
+	}
+	m[holder]--
+	return true
+}
+
+// remove frees the address of t.
+func (n *Network) remove(t *Transport) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.nodes[t.addr] == t {
+		delete(n.nodes, t.addr)
+	}
+}

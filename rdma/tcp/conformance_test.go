@@ -1,0 +1,90 @@
+package tcp
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"math/big"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/kvfs/kvfs/rdma"
+	"github.com/kvfs/kvfs/rdma/rdmatest"
+)
+
+func TestConformance(t *testing.T) {
+	rdmatest.Run(t, func(testing.TB) *rdmatest.Harness {
+		return &rdmatest.Harness{Open: func(tb testing.TB, s rdma.Source) rdma.Transport {
+			return open(tb, Options{Bind: "127.0.0.1:0", Source: s})
+		}}
+	})
+}
+
+func TestConformanceTLS(t *testing.T) {
+	server, client := testTLS(t)
+	rdmatest.Run(t, func(testing.TB) *rdmatest.Harness {
+		return &rdmatest.Harness{Open: func(tb testing.TB, s rdma.Source) rdma.Transport {
+			tr := open(tb, Options{Bind: "127.0.0.1:0", Source: s, ServerTLS: server, ClientTLS: client})
+			if !tr.Caps().Encrypted {
+				tb.Errorf("TLS, but Caps.Encrypted is false")
+			}
+			return tr
+		}}
+	})
+}
+
+// TestConformanceFewConnections makes calls queue for a connection, over IPv6.
+func TestConformanceFewConnections(t *testing.T) {
+	rdmatest.Run(t, func(testing.TB) *rdmatest.Harness {
+		return &rdmatest.Harness{Open: func(tb testing.TB, s rdma.Source) rdma.Transport {
+			return open(tb, Options{Bind: "[::1]:0", Source: s, Connections: 2})
+		}}
+	})
+}
+
+func open(tb testing.TB, o Options) *Transport {
+	tb.Helper()
+	t, err := Open(o)
+	if err != nil {
+		tb.Fatal(err)
+		panic("unreachable")
+	}
+	tb.Cleanup(func() { t.Close() })
+	return t
+}
+
+// testTLS returns configurations by which both sides prove that they are of the same
+// cluster.
+func testTLS(tb testing.TB) (*tls.Config, func(string) *tls.Config) {
+	tb.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), DNSNames: []string{"node"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true,
+		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(leaf)
+	conf := &tls.Config{
+		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
+		RootCAs:      pool, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert,
+		MinVersion: tls.VersionTLS13, ServerName: "node",
+	}
+	return conf, func(string) *tls.Config { return conf }
+}

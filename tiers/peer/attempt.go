@@ -1,0 +1,331 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/cluster"
+)
+
+// cutReason says why an attempt was cut off.
+type cutReason uint8
+
+const (
+	notCut     cutReason = iota
+	cutTimeout           // no block came for too long
+	cutHedge             // a second holder was faster
+)
+
+// attempt is one request to one holder for a group of pieces, and the hedge that may
+// run beside it. One goroutine runs it.
+//
+// The clock of both timers starts anew with each block that comes, so that a large
+// request has the time that it needs, and one that stands still has not.
+//
+//	for as long as pieces are open, or a hedge is under way:
+//		a piece came or failed      settle it, or leave it to the hedge or the next holder
+//		the hedge timer ran out     fetch the first open piece from its second holder
+//		the hedge came              cut off the request, unless the piece has come meanwhile
+//		the limit timer ran out     cut off the request
+//
+// A request that is cut off still answers for each piece, by the contract of Fetch; only
+// then is the destination of a piece free to be written by somebody else.
+type attempt struct {
+	t      *Tier
+	ctx    context.Context
+	peer   member
+	pieces []*piece
+	results
+	request *cutContext
+	cut     cutReason
+	last    time.Time // when the request began, or the latest piece came
+
+	limit, hedgeTime       <-chan time.Time
+	stopLimit, stopHedging func()
+	limitTime              time.Duration
+	hedge                  *hedge // nil: none is under way
+}
+
+// results is what an attempt has of its pieces, by their places.
+type results struct {
+	open    []bool // the request has not answered for it
+	count   int    // of those
+	settled []bool // has its outcome
+}
+
+// fetchGroup asks the first holder of the pieces, which is the same, for all of them,
+// and returns those that have no outcome yet, without that holder in their lists.
+func (t *Tier) fetchGroup(ctx context.Context, pieces []*piece) (rest []*piece) {
+	var bytes int64
+	for _, p := range pieces {
+		bytes += p.tr.Size
+	}
+	took, err := t.room.acquire(ctx, bytes)
+	if err != nil {
+		return pieces // fetchAll sees that ctx is done
+	}
+	defer t.room.release(took)
+	a := &attempt{t: t, ctx: ctx, peer: pieces[0].holders[0].peer, pieces: pieces, stopLimit: func() {}, stopHedging: func() {}}
+	a.results = results{open: make([]bool, len(pieces)), count: len(pieces), settled: make([]bool, len(pieces))}
+	for i := range a.open {
+		a.open[i] = true
+	}
+	a.run()
+	for i, p := range pieces {
+		if !a.settled[i] {
+			rest = append(rest, p)
+		}
+	}
+	return rest
+}
+
+func (a *attempt) run() {
+	t := a.t
+	// The limit timer is what bounds it; the deadline is for who looks for one.
+	a.request = newCutContext(a.ctx, time.Now().Add(t.opts.Timeout*time.Duration(len(a.pieces)+1)))
+	defer a.request.cut(context.Canceled)
+	events := make(chan fetched, len(a.pieces)) // room for all: Done does not block
+	fetches := make([]*cluster.Fetch, len(a.pieces))
+	for i, p := range a.pieces {
+		fetches[i] = t.newFetch(p, i, p.tr.File, events)
+	}
+	t.counters.requests.Add(1)
+	t.counters.fetches.Add(uint64(len(fetches)))
+	a.limitTime = a.timeLimit()
+	a.restart()
+	defer func() { a.stopLimit(); a.stopHedging() }()
+	returned := make(chan struct{})
+	go func() { // ends with the request, which is awaited below
+		defer close(returned)
+		a.peer.Fetch(a.request, fetches)
+	}()
+	for a.count > 0 || a.hedge != nil {
+		var hedged <-chan fetched
+		if a.hedge != nil {
+			hedged = a.hedge.done
+		}
+		select {
+		case f := <-events:
+			a.answered(&f)
+		case f := <-hedged:
+			a.hedgeAnswered(&f)
+		case <-a.limit:
+			a.cutOff(cutTimeout)
+		case <-a.hedgeTime:
+			a.startHedge()
+		}
+	}
+	<-returned
+}
+
+// timeLimit is how long the request may stand still: half of the time that is left for
+// a piece that somebody else has as well.
+func (a *attempt) timeLimit() time.Duration {
+	limit := a.t.opts.Timeout
+	for _, p := range a.pieces {
+		left := p.left
+		if len(p.holders) > 1 {
+			left /= 2
+		}
+		limit = min(limit, left)
+	}
+	return limit
+}
+
+// restart starts both timers anew, now that something has come.
+func (a *attempt) restart() {
+	t := a.t
+	a.last = t.now()
+	a.stopLimit()
+	a.stopHedging()
+	a.limit, a.hedgeTime = nil, nil
+	if a.count == 0 || a.cut != notCut {
+		return
+	}
+	a.limit, a.stopLimit = t.after(limitTimer, a.limitTime)
+	a.planHedge()
+}
+
+// planHedge sets the hedge timer, if the first open piece has a second holder.
+func (a *attempt) planHedge() {
+	t, at := a.t, a.first()
+	if at < 0 || a.hedge != nil || a.cut != notCut || t.opts.HedgeQuantile == 0 || len(a.pieces[at].holders) < 2 {
+		return
+	}
+	if d, ok := t.speed.quantile(a.pieces[at].tr.Size, t.opts.HedgeQuantile); ok {
+		a.hedgeTime, a.stopHedging = t.after(hedgeTimer, d)
+	}
+}
+
+// first is the piece that is expected next.
+func (a *attempt) first() int {
+	for i, open := range a.open {
+		if open {
+			return i
+		}
+	}
+	return -1
+}
+
+// answered follows the answer of the request for one piece.
+func (a *attempt) answered(f *fetched) {
+	t, p := a.t, a.pieces[f.at]
+	a.open[f.at] = false
+	a.count--
+	switch {
+	case f.err == nil:
+		t.speed.add(p.tr.Size, t.now().Sub(a.last))
+		t.counters.fetchedBytes.Add(uint64(p.tr.Size))
+		t.settle(p, f)
+		a.settled[f.at] = true
+		if a.hedge != nil && a.hedge.at == f.at {
+			a.closeHedge()
+		}
+	case a.cut == cutHedge && len(p.holders) == 1:
+		// It was not its turn, and nobody else has it: once more.
+	default:
+		if a.cut == cutTimeout {
+			p.left -= a.limitTime
+		}
+		if a.cut != cutHedge {
+			t.failed(p, p.holders[0], f.err, a.cut)
+		} else {
+			p.holders = p.holders[1:] // too slow is all that it was
+		}
+	}
+	if a.hedge != nil && a.hedge.came != nil && a.hedge.at == f.at {
+		a.takeHedge()
+	}
+	a.restart()
+}
+
+// cutOff ends the request.
+func (a *attempt) cutOff(why cutReason) {
+	a.cut = why
+	a.stopLimit()
+	a.stopHedging()
+	a.limit, a.hedgeTime = nil, nil
+	if why == cutTimeout {
+		a.request.cut(context.DeadlineExceeded)
+	} else {
+		a.request.cut(context.Canceled)
+	}
+}
+
+// hedge is the fetch of one piece from a second holder, into memory of its own.
+type hedge struct {
+	at     int // the piece
+	from   holder
+	file   *os.File
+	done   chan fetched // capacity 1
+	came   *fetched     // it came, and waits for the request to let go of the destination
+	cancel context.CancelFunc
+
+	returned chan struct{} // closed when nothing uses file any more
+}
+
+// startHedge begins to fetch the first open piece from its second holder, if there is
+// room for its bytes.
+func (a *attempt) startHedge() {
+	t := a.t
+	a.hedgeTime = nil
+	at := a.first()
+	if at < 0 || a.hedge != nil || a.cut != notCut {
+		return
+	}
+	p := a.pieces[at]
+	second := slices.IndexFunc(p.holders[1:], func(h holder) bool { return h.peer.Usable() }) + 1
+	if second == 0 || !t.room.try(p.tr.Size) {
+		return
+	}
+	file, err := memoryFile()
+	if err != nil {
+		t.room.release(p.tr.Size)
+		return
+	}
+	t.counters.hedges.Add(1)
+	t.counters.requests.Add(1)
+	t.counters.fetches.Add(1)
+	ctx, cancel := context.WithTimeout(a.ctx, p.left)
+	h := &hedge{
+		at: at, from: p.holders[second], file: file, done: make(chan fetched, 1), cancel: cancel,
+		returned: make(chan struct{}),
+	}
+	a.hedge = h
+	fetch := t.newFetch(p, at, file, h.done)
+	go func() { // ends with ctx at the latest; closeHedge waits for it
+		defer close(h.returned)
+		h.from.peer.Fetch(ctx, []*cluster.Fetch{fetch})
+	}()
+}
+
+// memoryFile returns an empty file in memory.
+func memoryFile() (*os.File, error) {
+	fd, err := unix.MemfdCreate("kvfs-hedge", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("memfd_create", err)
+	}
+	return os.NewFile(uintptr(fd), "kvfs-hedge"), nil
+}
+
+// hedgeAnswered follows the answer of the second holder.
+func (a *attempt) hedgeAnswered(f *fetched) {
+	h := a.hedge
+	p := a.pieces[h.at]
+	if f.err != nil {
+		a.closeHedge()
+		a.t.failed(p, h.from, f.err, notCut)
+		a.planHedge()
+		return
+	}
+	a.t.counters.fetchedBytes.Add(uint64(p.tr.Size))
+	h.came = f
+	h.done = nil
+	if !a.open[h.at] {
+		a.takeHedge()
+		return
+	}
+	a.cutOff(cutHedge) // answered goes on
+}
+
+// takeHedge copies what the second holder gave to where it belongs.
+func (a *attempt) takeHedge() {
+	h := a.hedge
+	p := a.pieces[h.at]
+	if err := copyFile(p.tr.File, h.file, p.tr.Size); err != nil {
+		a.t.failed(p, h.from, err, notCut)
+	} else {
+		a.t.counters.hedgeWins.Add(1)
+		a.t.settle(p, h.came)
+		a.settled[h.at] = true
+	}
+	a.closeHedge()
+}
+
+// closeHedge ends a hedge, and waits until nothing writes to its file.
+func (a *attempt) closeHedge() {
+	h := a.hedge
+	h.cancel()
+	<-h.returned
+	h.file.Close()
+	a.t.room.release(a.pieces[h.at].tr.Size)
+	a.hedge = nil
+}
+
+// copyFile copies the first size bytes of a file in memory.
+func copyFile(to, from *os.File, size int64) error {
+	if size == 0 {
+		return nil
+	}
+	data, err := unix.Mmap(int(from.Fd()), 0, int(size), unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return os.NewSyscallError("mmap", err)
+	}
+	_, err = to.WriteAt(data, 0)
+	return errors.Join(err, unix.Munmap(data))
+}

@@ -1,0 +1,220 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"hash"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/kvfs/kvfs/cluster"
+	"github.com/kvfs/kvfs/cluster/location"
+	"github.com/kvfs/kvfs/rdma"
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+const (
+	// maxHolders is how many holders of a block are tried at most.
+	maxHolders = 8
+	// maxFetch is how many blocks are fetched in one request.
+	maxFetch = 256
+)
+
+// What became of one block at one holder, besides rdma's errors.
+var (
+	errOtherVersion = errors.New("the holder has another version")
+	errBadBytes     = errors.New("the bytes disagree with their checksum")
+	errNoChecksum   = errors.New("the holder told no checksum")
+)
+
+// piece is one block of a load. It is owned by one goroutine at a time.
+type piece struct {
+	tr      *tiers.Transfer
+	out     *tiers.Outcome
+	path    string
+	pending bool          // it was being stored here when the load began
+	holders []holder      // not tried yet, best first; during an attempt the first is being tried
+	left    time.Duration // that may be waited for it
+
+	corrupt     bool // a holder sent bad bytes
+	unavailable bool // a holder could not be asked, or did not answer
+	timedOut    bool // likewise, in time
+}
+
+// Load implements tiers.Tier.
+func (t *Tier) Load(job *tiers.Job) {
+	if !t.begin(func() { t.runLoad(job) }) {
+		t.refuse("load", job)
+	}
+}
+
+func (t *Tier) runLoad(job *tiers.Job) {
+	res := newResult(job)
+	pieces := make([]*piece, 0, len(job.Blocks))
+	for i := range job.Blocks {
+		tr := &job.Blocks[i]
+		p := &piece{tr: tr, out: &res.Outcomes[i], path: tr.Key.Path(), left: t.opts.Timeout}
+		if tr.Size < 0 {
+			p.out.Err = t.fail("load", tr.Key, block.ErrInvalid)
+			continue
+		}
+		p.pending = t.storing.has(p.path) // before it is located: see Lookup
+		p.holders = t.locate(p.path, tr.Attrs.Seq, nil)
+		p.holders = p.holders[:min(len(p.holders), maxHolders)]
+		pieces = append(pieces, p)
+	}
+	t.fetchAll(t.ctx, pieces)
+	job.Done(res)
+}
+
+// fetchAll gets the pieces from their holders: those with the same first holder in one
+// request, and what that one did not give from the next ones. It returns when each
+// piece has its outcome.
+func (t *Tier) fetchAll(ctx context.Context, pieces []*piece) {
+	var groups [][]*piece
+	byPeer := make(map[string]int) // place in groups
+	for _, p := range pieces {
+		if len(p.holders) == 0 || ctx.Err() != nil {
+			t.giveUp(ctx, p)
+			continue
+		}
+		name := p.holders[0].peer.Name()
+		at, ok := byPeer[name]
+		if !ok || len(groups[at]) == maxFetch {
+			at = len(groups)
+			byPeer[name] = at
+			groups = append(groups, nil)
+		}
+		groups[at] = append(groups[at], p)
+	}
+	var wg sync.WaitGroup
+	for i, group := range groups {
+		fetch := func() { t.fetchAll(ctx, t.fetchGroup(ctx, group)) }
+		if i == len(groups)-1 {
+			fetch()
+			break
+		}
+		wg.Go(fetch) // awaited below
+	}
+	wg.Wait()
+}
+
+// giveUp settles a piece that no holder gave.
+func (t *Tier) giveUp(ctx context.Context, p *piece) {
+	key := p.tr.Key
+	switch {
+	case ctx.Err() != nil:
+		p.out.Err = t.fail("load", key, block.ErrClosed)
+	case p.unavailable:
+		p.out.Err = t.fail("load", key, block.ErrUnavailable)
+	case p.corrupt:
+		p.out.Err = t.fail("load", key, block.ErrCorrupt)
+		t.lost(key, block.ErrCorrupt)
+	case p.pending:
+		p.out.Err = t.fail("load", key, block.ErrPending)
+	default:
+		p.out.Status = tiers.Absent
+	}
+}
+
+// settle notes that the file of a piece holds the block.
+func (t *Tier) settle(p *piece, f *fetched) {
+	if err := trim(p.tr.File, p.tr.Size); err != nil {
+		p.out.Err = t.fail("load", p.tr.Key, errors.Join(block.ErrUnavailable, err))
+		return
+	}
+	p.out.Status, p.out.Bytes, p.out.Sum, p.out.Attrs = tiers.Loaded, p.tr.Size, f.info.Sum, attrsOf(&f.info)
+	t.counters.loaded.Add(1)
+	t.counters.loadedBytes.Add(uint64(p.tr.Size))
+}
+
+// trim cuts off what is beyond size.
+func trim(file *os.File, size int64) error {
+	fi, err := file.Stat()
+	if err != nil || fi.Size() <= size {
+		return err
+	}
+	return file.Truncate(size)
+}
+
+// attrsOf is what a holder told of a block.
+func attrsOf(info *cluster.BlockInfo) *tiers.Attrs {
+	a := &tiers.Attrs{
+		Seq: info.Seq, Mode: info.Mode & 0o7777, UID: info.UID, GID: info.GID,
+		Mtime: info.Mtime, Expires: info.Expires, Pinned: info.Pinned,
+	}
+	for _, d := range info.Dirs {
+		a.Dirs = append(a.Dirs, tiers.DirAttrs(d))
+	}
+	return a
+}
+
+// fetched is what one holder did about one piece.
+type fetched struct {
+	at   int // of the piece in its group
+	info cluster.BlockInfo
+	err  error // nil: all bytes are there, and right
+}
+
+// newFetch returns the fetch of a piece into a file, which sends what came of it to
+// done. It does not block if done has room.
+func (t *Tier) newFetch(p *piece, at int, file *os.File, done chan<- fetched) *cluster.Fetch {
+	var sum hash.Hash64
+	tr := p.tr
+	return &cluster.Fetch{
+		BlockRef: cluster.BlockRef{Path: p.path, Seq: tr.Attrs.Seq}, Size: tr.Size,
+		Dest: func(info *cluster.BlockInfo) (rdma.Dest, error) {
+			switch {
+			case !info.Sum.Valid:
+				return rdma.Dest{}, errNoChecksum
+			case info.Size != tr.Size, info.Mode&modeType == modeDir,
+				tr.Attrs.Seq != 0 && info.Seq != tr.Attrs.Seq,
+				tr.Sum.Valid && info.Sum != tr.Sum:
+				return rdma.Dest{}, errOtherVersion
+			}
+			sum = block.NewChecksum()
+			return rdma.Dest{File: file, Hash: sum}, nil
+		},
+		Done: func(info *cluster.BlockInfo, err error) {
+			f := fetched{at: at, err: err}
+			switch {
+			case err != nil:
+			case info == nil || sum == nil:
+				f.err = rdma.ErrProtocol
+			case sum.Sum64() != info.Sum.Sum:
+				f.err = errBadBytes
+			default:
+				f.info = *info
+				f.info.Dirs = slices.Clone(info.Dirs)
+			}
+			done <- f
+		},
+	}
+}
+
+// failed notes why a holder did not give a piece, and takes it out of the list.
+func (t *Tier) failed(p *piece, h holder, err error, cut cutReason) {
+	p.holders = slices.DeleteFunc(p.holders, func(k holder) bool { return k.peer.Name() == h.peer.Name() })
+	c := &t.counters
+	switch {
+	case errors.Is(err, errOtherVersion):
+	case errors.Is(err, rdma.ErrGone):
+		c.gone.Add(1)
+		t.hints.drop(p.path, h.peer.Name(), h.Seq)
+	case errors.Is(err, errBadBytes):
+		p.corrupt = true
+		c.corrupt.Add(1)
+		t.bad.add(badKey{location.HashPath(p.path), h.Seq, h.peer.Name()}, t.now())
+		t.log.Warn("peer sent bytes that disagree with their checksum",
+			peerField(h.peer), pathField(p.path))
+	case cut == cutTimeout:
+		p.unavailable = true
+		c.timeouts.Add(1)
+	default:
+		p.unavailable = true
+		c.failures.Add(1)
+	}
+}

@@ -1,0 +1,499 @@
+package peer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/kvfs/kvfs/cluster"
+	"github.com/kvfs/kvfs/cluster/location"
+	"github.com/kvfs/kvfs/rdma"
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// payload returns bytes of a block.
+func payload(n int, seed byte) []byte {
+	data := make([]byte, n)
+	for i := range data {
+		data[i] = seed + byte(i*7) + byte(i>>8)
+	}
+	return data
+}
+
+// want is one block of a load.
+type want struct {
+	path string
+	size int64
+	sum  block.Checksum
+	seq  uint64
+}
+
+// load runs a load, and returns the outcomes and what is in the files.
+func load(t testing.TB, tier *Tier, blocks ...want) ([]tiers.Outcome, [][]byte) {
+	t.Helper()
+	outcomes, files := begin(t, tier, blocks...)
+	out := within(t, "load", outcomes)
+	var data [][]byte
+	for _, f := range files {
+		data = append(data, content(f))
+	}
+	return out, data
+}
+
+// begin begins a load.
+func begin(t testing.TB, tier *Tier, blocks ...want) (<-chan []tiers.Outcome, []*os.File) {
+	t.Helper()
+	done := make(chan []tiers.Outcome, 1)
+	job := &tiers.Job{Done: func(r *tiers.Result) { done <- r.Outcomes }}
+	var files []*os.File
+	for _, w := range blocks {
+		f := memFile(t, bytes.Repeat([]byte{0xee}, int(w.size)+100)) // longer than the block
+		files = append(files, f)
+		job.Blocks = append(job.Blocks, tiers.Transfer{Key: keyOf(w.path), Size: w.size, Sum: w.sum, Attrs: tiers.Attrs{Seq: w.seq}, File: f})
+	}
+	tier.Load(job)
+	return done, files
+}
+
+// answers makes a peer answer each block of a fetch by fn.
+func answers(fn func(b *cluster.Fetch)) func(context.Context, []*cluster.Fetch) {
+	return func(_ context.Context, blocks []*cluster.Fetch) {
+		for _, b := range blocks {
+			fn(b)
+		}
+	}
+}
+
+// TestLoadHolders shows what becomes of a block by what its first holder does: the second
+// one gives it, and without a second one the outcome says why.
+func TestLoadHolders(t *testing.T) {
+	data := payload(5000, 1)
+	good := cluster.BlockInfo{Path: "g/x", Seq: 7, Size: 5000, Sum: block.Sum(data), Mode: modeRegular | 0o640, UID: 3, Mtime: 11,
+		Dirs: []cluster.DirInfo{{Mode: 0o755, UID: 1, GID: 2}}}
+	other := func(change func(*cluster.BlockInfo)) func(*cluster.Fetch) {
+		return func(b *cluster.Fetch) {
+			info := good
+			change(&info)
+			give(b, &info, data[:min(int(max(info.Size, 0)), len(data))])
+		}
+	}
+	for _, c := range []struct {
+		name   string
+		answer func(b *cluster.Fetch)
+		status tiers.Status
+		err    error
+	}{
+		{"gone", func(b *cluster.Fetch) { b.Done(nil, rdma.ErrGone) }, tiers.Absent, nil},
+		{"busy", func(b *cluster.Fetch) { b.Done(nil, rdma.ErrBusy) }, tiers.Failed, block.ErrUnavailable},
+		{"dead", func(b *cluster.Fetch) { b.Done(nil, rdma.ErrUnavailable) }, tiers.Failed, block.ErrUnavailable},
+		{"fewer bytes", func(b *cluster.Fetch) {
+			info := good
+			dst, _ := b.Dest(&info)
+			_, _ = dst.File.WriteAt(data[:100], 0)
+			b.Done(&info, rdma.ErrProtocol)
+		}, tiers.Failed, block.ErrUnavailable},
+		{"wrong bytes", func(b *cluster.Fetch) { info := good; give(b, &info, payload(5000, 2)) }, tiers.Failed, block.ErrCorrupt},
+		{"says nothing", func(b *cluster.Fetch) { b.Done(nil, nil) }, tiers.Failed, block.ErrUnavailable},
+		{"other version", other(func(i *cluster.BlockInfo) { i.Seq = 8 }), tiers.Absent, nil},
+		{"other size", other(func(i *cluster.BlockInfo) { i.Size = 4999; i.Sum = block.Sum(data[:4999]) }), tiers.Absent, nil},
+		{"larger", other(func(i *cluster.BlockInfo) { i.Size = 1 << 30 }), tiers.Absent, nil},
+		{"a directory", other(func(i *cluster.BlockInfo) { i.Mode = modeDir | 0o755 }), tiers.Absent, nil},
+		{"no checksum", other(func(i *cluster.BlockInfo) { i.Sum = block.Checksum{} }), tiers.Failed, block.ErrUnavailable},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for _, second := range []bool{true, false} {
+				n := newStubNode()
+				a, b := n.addPeer("a"), n.addPeer("b")
+				a.fetch = answers(c.answer)
+				b.memBackend.blocks["g/x"] = &memBlock{good, data}
+				n.put(a, entryOf("g/x", 7))
+				if second {
+					n.put(b, entryOf("g/x", 7))
+				}
+				tier := openStub(t, n, testOptions(n), realClock)
+				out, got := load(t, tier, want{"g/x", 5000, block.Checksum{}, 7})
+				if second {
+					if o := out[0]; o.Status != tiers.Loaded || o.Sum != good.Sum || o.Bytes != 5000 || !bytes.Equal(got[0], data) {
+						t.Errorf("with a second holder: got %v (%v) of %d bytes", o.Status, o.Err, len(got[0]))
+					} else if a := o.Attrs; a == nil || a.Seq != 7 || a.Mode != 0o640 || a.UID != 3 || a.Mtime != 11 || len(a.Dirs) != 1 {
+						t.Errorf("with a second holder: attributes %+v", a)
+					}
+					continue
+				}
+				if o := out[0]; o.Status != c.status || c.err != nil && !errors.Is(o.Err, c.err) {
+					t.Errorf("alone: got %v (%v), want %v (%v)", o.Status, o.Err, c.status, c.err)
+				}
+			}
+		})
+	}
+}
+
+// TestLoadCorruptAvoided shows that a holder that sent wrong bytes counts as a holder of
+// that version no longer, that the Host hears of it when it was the only one, and that
+// another version of it is still welcome.
+func TestLoadCorruptAvoided(t *testing.T) {
+	n := newStubNode()
+	a := n.addPeer("a")
+	tier := openStub(t, n, testOptions(n), realClock)
+	host := &testHost{make(chan block.Key, 4)}
+	tier.SetHost(host)
+	a.add(cluster.BlockInfo{Path: "g/x", Seq: 7}, payload(100, 1))
+	a.corrupt("g/x")
+	for i, status := range []tiers.Status{tiers.Failed, tiers.Absent} {
+		if out, _ := load(t, tier, want{path: "g/x", size: 100, seq: 7}); out[0].Status != status {
+			t.Errorf("load %d: got %v (%v), want %v", i, out[0].Status, out[0].Err, status)
+		}
+	}
+	if key := within(t, "Lost", host.lost); key != keyOf("g/x") {
+		t.Errorf("lost %v", key)
+	}
+	if _, ok := tier.Locate("g/x"); ok {
+		t.Error("Locate finds the bad copy")
+	}
+	a.add(cluster.BlockInfo{Path: "g/x", Seq: 8}, payload(100, 1))
+	if out, _ := load(t, tier, want{path: "g/x", size: 100, seq: 8}); out[0].Status != tiers.Loaded {
+		t.Errorf("the next version: got %v (%v)", out[0].Status, out[0].Err)
+	}
+	if c := a.fetchCalls.Load(); c != 2 {
+		t.Errorf("%d requests, want 2: the bad copy is not asked for again", c)
+	}
+}
+
+// TestLoadCoalesced shows that the blocks of one holder come in one request, and the
+// others in one for each holder.
+func TestLoadCoalesced(t *testing.T) {
+	n := newStubNode()
+	a, b := n.addPeer("a"), n.addPeer("b")
+	tier := openStub(t, n, testOptions(n), realClock)
+	var blocks []want
+	for i := range 40 {
+		p, path := a, fmt.Sprintf("g/%d", i)
+		if i%4 == 3 {
+			p = b
+		}
+		p.add(cluster.BlockInfo{Path: path, Seq: 1}, payload(300+i, byte(i)))
+		blocks = append(blocks, want{path: path, size: int64(300 + i), seq: 1})
+	}
+	blocks = append(blocks, want{path: "g/absent", size: 10, seq: 1})
+	out, data := load(t, tier, blocks...)
+	for i := range 40 {
+		if out[i].Status != tiers.Loaded || !bytes.Equal(data[i], payload(300+i, byte(i))) {
+			t.Errorf("block %d: %v (%v)", i, out[i].Status, out[i].Err)
+		}
+	}
+	if out[40].Status != tiers.Absent {
+		t.Errorf("absent block: %v (%v)", out[40].Status, out[40].Err)
+	}
+	if a.fetchCalls.Load() != 1 || b.fetchCalls.Load() != 1 {
+		t.Errorf("%d and %d requests, want 1 and 1", a.fetchCalls.Load(), b.fetchCalls.Load())
+	}
+	d := tier.Stats().Detail.(*Detail)
+	if d.Requests != 2 || d.Fetches != 40 {
+		t.Errorf("Stats: %d requests, %d fetches", d.Requests, d.Fetches)
+	}
+}
+
+// TestLoadSeq shows that a load of a version gets that one only, and a load of any the
+// latest.
+func TestLoadSeq(t *testing.T) {
+	n := newStubNode()
+	a, b := n.addPeer("a"), n.addPeer("b")
+	tier := openStub(t, n, testOptions(n), realClock)
+	a.add(cluster.BlockInfo{Path: "x", Seq: 5}, payload(10, 5))
+	b.add(cluster.BlockInfo{Path: "x", Seq: 6}, payload(10, 6))
+	for _, c := range []struct {
+		seq    uint64
+		status tiers.Status
+	}{{0, tiers.Loaded}, {6, tiers.Loaded}, {5, tiers.Absent}, {7, tiers.Absent}} {
+		out, data := load(t, tier, want{path: "x", size: 10, seq: c.seq})
+		if out[0].Status != c.status || c.status == tiers.Loaded && !bytes.Equal(data[0], payload(10, 6)) {
+			t.Errorf("version %d: got %v (%v), want %v", c.seq, out[0].Status, out[0].Err, c.status)
+		}
+	}
+	if l, ok := tier.Locate("x"); !ok || l.Seq != 6 || l.Mtime != 6 {
+		t.Errorf("Locate: %+v %v", l, ok)
+	}
+}
+
+// silent makes a peer take a request and answer only when it is cut off. asked gets one
+// element for each request, with the error of its context when that has ended.
+func silent(p *farPeer) (asked chan struct{}, ended chan error) {
+	asked, ended = make(chan struct{}, 8), make(chan error, 8)
+	p.fetch = func(ctx context.Context, blocks []*cluster.Fetch) {
+		for _, b := range blocks {
+			info := cluster.BlockInfo{Path: b.Path, Seq: 1, Size: b.Size, Sum: block.Sum(nil), Mode: modeRegular}
+			if b == blocks[0] {
+				if dst, err := b.Dest(&info); err == nil {
+					_, _ = dst.File.WriteAt([]byte("half"), 0)
+				}
+			}
+		}
+		asked <- struct{}{}
+		<-ctx.Done()
+		ended <- ctx.Err()
+		for _, b := range blocks {
+			b.Done(nil, ctx.Err())
+		}
+	}
+	return asked, ended
+}
+
+// TestLoadTimeout shows that a holder that does not answer costs the time of a fetch and
+// not more, and half of it if there is another: its request ends with DeadlineExceeded,
+// and the second holder gives the block.
+func TestLoadTimeout(t *testing.T) {
+	for _, second := range []bool{true, false} {
+		n, c := newStubNode(), newTimers()
+		a, b := n.addPeer("a"), n.addPeer("b")
+		_, ended := silent(a)
+		n.put(a, entryOf("x", 1))
+		if second {
+			b.add(cluster.BlockInfo{Path: "x", Seq: 1}, payload(10, 6))
+		}
+		tier := openStub(t, n, testOptions(n), c.clock())
+		done, files := begin(t, tier, want{path: "x", size: 10, seq: 1})
+		c.fire(t, limitTimer)
+		if err := within(t, "end of the request", ended); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the request ended with %v", err)
+		}
+		o := within(t, "load", done)[0]
+		if second && (o.Status != tiers.Loaded || !bytes.Equal(content(files[0]), payload(10, 6))) {
+			t.Errorf("with a second holder: %v (%v)", o.Status, o.Err)
+		}
+		if !second && (o.Status != tiers.Failed || !errors.Is(o.Err, block.ErrUnavailable)) {
+			t.Errorf("alone: %v (%v)", o.Status, o.Err)
+		}
+		if d := tier.Stats().Detail.(*Detail); d.Timeouts != 1 {
+			t.Errorf("%d timeouts", d.Timeouts)
+		}
+		limits := []time.Duration{defaultTimeout}
+		if second {
+			limits = []time.Duration{defaultTimeout / 2, defaultTimeout / 2}
+		}
+		if !slices.Equal(c.long[limitTimer], limits) {
+			t.Errorf("limits %v, want %v", c.long[limitTimer], limits)
+		}
+	}
+}
+
+// TestHedge shows that a fetch that takes too long is begun at a second holder, that the
+// first to finish wins, and that the other is ended before the destination is touched.
+func TestHedge(t *testing.T) {
+	data := payload(3000, 9)
+	setup := func(t *testing.T) (*stubNode, *timers, *Tier, *farPeer, *farPeer) {
+		n, c := newStubNode(), newTimers()
+		a, b := n.addPeer("a"), n.addPeer("b")
+		o := testOptions(n)
+		o.HedgeQuantile = 0.95
+		tier := openStub(t, n, o, c.clock())
+		for range minSamples {
+			tier.speed.add(3000, 1)
+		}
+		for _, p := range []*farPeer{a, b} {
+			for _, path := range []string{"x", "y"} {
+				p.add(cluster.BlockInfo{Path: path, Seq: 1}, data)
+			}
+		}
+		return n, c, tier, a, b
+	}
+	t.Run("second wins", func(t *testing.T) {
+		_, c, tier, a, b := setup(t)
+		_, ended := silent(a)
+		done, files := begin(t, tier, want{path: "x", size: 3000, seq: 1}, want{path: "y", size: 3000, seq: 1})
+		c.fire(t, hedgeTimer)
+		if err := within(t, "end of the slow request", ended); !errors.Is(err, context.Canceled) {
+			t.Errorf("the slow request ended with %v", err)
+		}
+		for i, o := range within(t, "load", done) {
+			if o.Status != tiers.Loaded || o.Sum != block.Sum(data) || !bytes.Equal(content(files[i]), data) {
+				t.Errorf("block %d: %v (%v)", i, o.Status, o.Err)
+			}
+		}
+		d := tier.Stats().Detail.(*Detail)
+		if d.Hedges != 1 || d.HedgeWins != 1 || d.Timeouts+d.Failures+d.Gone != 0 {
+			t.Errorf("Stats: %+v", d)
+		}
+		if b.fetchCalls.Load() != 2 { // the hedge, and the rest of the request
+			t.Errorf("%d requests to the second holder", b.fetchCalls.Load())
+		}
+	})
+	t.Run("first wins", func(t *testing.T) {
+		_, c, tier, a, b := setup(t)
+		_, ended := silent(b)
+		asked := make(chan struct{})
+		a.fetch = func(ctx context.Context, blocks []*cluster.Fetch) {
+			<-asked
+			for _, f := range blocks {
+				serve(ctx, a.memBackend, f)
+			}
+		}
+		started := make(chan struct{})
+		slow := b.fetch
+		b.fetch = func(ctx context.Context, blocks []*cluster.Fetch) { close(started); slow(ctx, blocks) }
+		done, files := begin(t, tier, want{path: "x", size: 3000, seq: 1})
+		c.fire(t, hedgeTimer)
+		within(t, "hedge", started)
+		close(asked)
+		if o := within(t, "load", done)[0]; o.Status != tiers.Loaded || !bytes.Equal(content(files[0]), data) {
+			t.Errorf("%v (%v)", o.Status, o.Err)
+		}
+		if err := within(t, "end of the hedge", ended); !errors.Is(err, context.Canceled) {
+			t.Errorf("the hedge ended with %v", err)
+		}
+		if d := tier.Stats().Detail.(*Detail); d.Hedges != 1 || d.HedgeWins != 0 {
+			t.Errorf("Stats: %+v", d)
+		}
+		if tier.room.mu.used != 0 {
+			t.Errorf("%d bytes of room not given back", tier.room.mu.used)
+		}
+	})
+	t.Run("first fails, second wins", func(t *testing.T) {
+		_, c, tier, a, b := setup(t)
+		fail, started := make(chan struct{}), make(chan struct{})
+		failed := make(chan struct{})
+		a.fetch = func(ctx context.Context, blocks []*cluster.Fetch) {
+			<-fail
+			blocks[0].Done(nil, rdma.ErrUnavailable)
+			close(failed)
+		}
+		b.fetch = func(ctx context.Context, blocks []*cluster.Fetch) {
+			close(started)
+			<-failed
+			serve(ctx, b.memBackend, blocks[0])
+		}
+		done, files := begin(t, tier, want{path: "x", size: 3000, seq: 1})
+		c.fire(t, hedgeTimer)
+		within(t, "hedge", started)
+		close(fail)
+		if o := within(t, "load", done)[0]; o.Status != tiers.Loaded || !bytes.Equal(content(files[0]), data) {
+			t.Errorf("%v (%v)", o.Status, o.Err)
+		}
+	})
+	t.Run("both fail", func(t *testing.T) {
+		_, c, tier, a, b := setup(t)
+		fail, started := make(chan struct{}), make(chan struct{})
+		a.fetch = func(ctx context.Context, blocks []*cluster.Fetch) {
+			<-fail
+			blocks[0].Done(nil, rdma.ErrGone)
+		}
+		b.fetch = func(ctx context.Context, blocks []*cluster.Fetch) {
+			close(started)
+			give(blocks[0], &cluster.BlockInfo{Seq: 1, Size: 3000, Sum: block.Sum(data), Mode: modeRegular}, payload(3000, 1))
+		}
+		done, _ := begin(t, tier, want{path: "x", size: 3000, seq: 1})
+		c.fire(t, hedgeTimer)
+		within(t, "hedge", started)
+		close(fail)
+		if o := within(t, "load", done)[0]; o.Status != tiers.Failed || !errors.Is(o.Err, block.ErrCorrupt) {
+			t.Errorf("%v (%v)", o.Status, o.Err)
+		}
+	})
+}
+
+// TestHedgeNeeds shows what has to be there for a hedge: enough samples, a second holder
+// that can be used, and room.
+func TestHedgeNeeds(t *testing.T) {
+	var s speeds
+	for i := range minSamples - 1 {
+		s.add(1<<20, 1)
+		if _, ok := s.quantile(1<<20, 0.5); ok {
+			t.Fatalf("a quantile of %d samples", i+1)
+		}
+	}
+	s.add(1<<20+5, 1)
+	if d, ok := s.quantile(1<<20+9, 0.5); !ok || d != minHedge {
+		t.Errorf("quantile of short times: %v %v, want %v", d, ok, minHedge)
+	}
+	if _, ok := s.quantile(1<<21, 0.5); ok {
+		t.Error("another size class has samples")
+	}
+	for i := range speedSamples {
+		d := 3 * minHedge
+		if i >= speedSamples*9/10 {
+			d *= 1000
+		}
+		s.add(1<<20, d)
+	}
+	if d, _ := s.quantile(1<<20, 0.8); d != minHedge*3 {
+		t.Errorf("quantile 0.8: %v", d)
+	}
+	if d, _ := s.quantile(1<<20, 0.95); d != minHedge*3000 {
+		t.Errorf("quantile 0.95: %v", d)
+	}
+}
+
+// TestByteRoom shows that what waits for room is let in order, that a waiter can leave,
+// and that what exceeds the limit goes alone.
+func TestByteRoom(t *testing.T) {
+	r := newByteRoom(100)
+	ctx, cancel := context.WithCancel(context.Background())
+	n, err := r.acquire(ctx, 60)
+	if n != 60 || err != nil {
+		t.Fatal(n, err)
+	}
+	if r.try(50) || !r.try(40) {
+		t.Fatal("try: want 40 and no more")
+	}
+	r.release(40)
+	large, small := make(chan error, 1), make(chan int64, 1)
+	go func() { _, err := r.acquire(ctx, 1000); large <- err }()
+	eventually(t, "a waiter", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return len(r.mu.waiting) == 1 })
+	go func() { n, _ := r.acquire(context.Background(), 10); small <- n }()
+	eventually(t, "two waiters", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return len(r.mu.waiting) == 2 })
+	if r.try(10) {
+		t.Error("try went before who waits")
+	}
+	cancel()
+	if err := within(t, "who left", large); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if n := within(t, "who came behind", small); n != 10 {
+		t.Error(n)
+	}
+	r.release(60)
+	r.release(10)
+	if n, err := r.acquire(context.Background(), 1000); n != 100 || err != nil {
+		t.Error(n, err)
+	}
+}
+
+// TestLoadClosed shows that Close with a context that is done ends a load that stands
+// still with ErrClosed.
+func TestLoadClosed(t *testing.T) {
+	n := newStubNode()
+	a := n.addPeer("a")
+	asked, _ := silent(a)
+	n.put(a, entryOf("x", 1))
+	tier := openStub(t, n, testOptions(n), newTimers().clock())
+	done, _ := begin(t, tier, want{path: "x", size: 10, seq: 1})
+	within(t, "request", asked)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = tier.Close(ctx)
+	if o := within(t, "load", done)[0]; !errors.Is(o.Err, block.ErrClosed) {
+		t.Errorf("%v (%v)", o.Status, o.Err)
+	}
+}
+
+// TestLocateDir shows that a directory elsewhere is found.
+func TestLocateDir(t *testing.T) {
+	n := newStubNode()
+	a := n.addPeer("a")
+	tier := openStub(t, n, testOptions(n), realClock)
+	n.put(a, location.Entry{Hash: location.HashPath("g/d"), Seq: 4, Mode: modeDir | 0o750, UID: 8, GID: 9})
+	if l, ok := tier.Locate("g/d"); !ok || l.Mode != modeDir|0o750 || l.UID != 8 || l.GID != 9 {
+		t.Errorf("%+v %v", l, ok)
+	}
+	if _, ok := tier.Locate("g"); ok {
+		t.Error("found what nobody has")
+	}
+	if tier.Remove(nil) != 0 {
+		t.Error("Remove of nothing")
+	}
+}

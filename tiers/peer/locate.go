@@ -1,0 +1,59 @@
+package peer
+
+import (
+	"slices"
+
+	"github.com/kvfs/kvfs/cluster/location"
+	"github.com/kvfs/kvfs/tiers"
+)
+
+// locate appends to buf, which is empty, who has a version of a path, best first. With
+// seq 0 that is the latest version that anybody has. It answers from memory.
+func (t *Tier) locate(path string, seq uint64, buf []holder) []holder {
+	hash := location.HashPath(path)
+	buf = t.node.locate(path, buf)
+	if t.hints.any() {
+		buf = t.withHints(path, hash, buf)
+	}
+	if t.bad.any() {
+		now := t.now()
+		buf = slices.DeleteFunc(buf, func(h holder) bool { return t.bad.has(badKey{hash, h.Seq, h.peer.Name()}, now) })
+	}
+	if seq == 0 {
+		for i := range buf {
+			seq = max(seq, buf[i].Seq)
+		}
+	}
+	return slices.DeleteFunc(buf, func(h holder) bool { return h.Seq != seq })
+}
+
+// withHints puts those that the index does not tell of yet before those that it does.
+func (t *Tier) withHints(path string, hash uint64, buf []holder) []holder {
+	grave := t.node.buried(hash)
+	for _, h := range t.hints.get(path, t.now()) {
+		known := slices.ContainsFunc(buf, func(k holder) bool {
+			return k.peer.Name() == h.peer.Name() && k.Seq >= h.Seq
+		})
+		live := h.offer || t.node.peerBy(h.peer.Name()) != nil
+		switch {
+		case known || !live || h.Seq < grave:
+			t.hints.drop(path, h.peer.Name(), h.Seq)
+		default:
+			buf = slices.Insert(buf, 0, h.holder)
+		}
+	}
+	return buf
+}
+
+// Locate implements tiers.Remote.
+func (t *Tier) Locate(path string) (tiers.Located, bool) {
+	var buf [8]holder
+	found := t.locate(path, 0, buf[:0])
+	if len(found) == 0 {
+		return tiers.Located{}, false
+	}
+	e := &found[0].Entry
+	return tiers.Located{
+		Seq: e.Seq, Size: e.Size, Mode: e.Mode, UID: e.UID, GID: e.GID, Mtime: int64(e.Seq),
+	}, true
+}

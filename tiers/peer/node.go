@@ -1,0 +1,129 @@
+package peer
+
+import (
+	"context"
+	"os"
+
+	"github.com/kvfs/kvfs/cluster"
+	"github.com/kvfs/kvfs/cluster/feed"
+	"github.com/kvfs/kvfs/cluster/location"
+	"github.com/kvfs/kvfs/tiers"
+)
+
+// node is what this package needs of *cluster.Node.
+type node interface {
+	Start(b cluster.Backend) error
+	Append(records ...feed.Record)
+	Resync()
+	locate(path string, buf []holder) []holder
+	buried(hash uint64) uint64
+	watch(hash uint64)
+	unwatch(hash uint64)
+	indexStats() location.Stats
+	peers() []member
+	peerBy(nameOrAddr string) member // nil if there is none
+	Members() []cluster.Member
+	Leave(ctx context.Context) error
+	Close() error
+}
+
+// member is what this package needs of *cluster.Peer.
+type member interface {
+	Name() string
+	Member() cluster.Member
+	Can(f cluster.Feature) bool
+	Usable() bool
+	Fetch(ctx context.Context, blocks []*cluster.Fetch)
+	Store(ctx context.Context, blocks []cluster.BlockInfo) []cluster.StoreOutcome
+	List(ctx context.Context, dir string, fn func(cluster.Name) bool) error
+}
+
+var _ member = (*cluster.Peer)(nil)
+
+// holder is a peer that has a version of a block.
+type holder struct {
+	peer member
+	location.Entry
+}
+
+// realNode is a cluster.Node.
+type realNode struct{ *cluster.Node }
+
+var _ node = realNode{}
+
+func (n realNode) locate(path string, buf []holder) []holder {
+	var found [8]cluster.Location
+	for _, l := range n.Locate(path, found[:0]) {
+		buf = append(buf, holder{l.Peer, l.Entry})
+	}
+	return buf
+}
+
+func (n realNode) buried(hash uint64) uint64  { return n.Index().Buried(hash) }
+func (n realNode) watch(hash uint64)          { n.Index().Watch(hash) }
+func (n realNode) unwatch(hash uint64)        { n.Index().Unwatch(hash) }
+func (n realNode) indexStats() location.Stats { return n.Index().Stats() }
+
+func (n realNode) peers() []member {
+	var list []member
+	for _, p := range n.Peers() {
+		list = append(list, p)
+	}
+	return list
+}
+
+func (n realNode) peerBy(nameOrAddr string) member {
+	if p := n.PeerBy(nameOrAddr); p != nil {
+		return p
+	}
+	return nil
+}
+
+// Engine is what this package needs of *tiers.Engine.
+type Engine interface {
+	Holding(path string) (tiers.Holding, bool)
+	Holdings(ctx context.Context, fn func(h *tiers.Holding) error) error
+	HoldingsIn(dir, after string, limit int) (list []tiers.Holding, more bool)
+	Lend(ctx context.Context, o tiers.LendOptions) (*tiers.Lent, error)
+	Take(ctx context.Context, h *tiers.Holding) error
+	Supersede(path string, dir bool, seq uint64)
+	Observe(seq uint64)
+	Events() *tiers.EventLog
+}
+
+var _ Engine = (*tiers.Engine)(nil)
+
+// engine is Engine with loans and events that a test can make.
+type engine interface {
+	Holding(path string) (tiers.Holding, bool)
+	Holdings(ctx context.Context, fn func(h *tiers.Holding) error) error
+	HoldingsIn(dir, after string, limit int) (list []tiers.Holding, more bool)
+	lend(ctx context.Context, path string, seq uint64) (loan, error)
+	Take(ctx context.Context, h *tiers.Holding) error
+	Supersede(path string, dir bool, seq uint64)
+	Observe(seq uint64)
+}
+
+// loan is a block that the engine holds for a peer, until close.
+type loan struct {
+	tiers.Holding
+	file  *os.File
+	close func()
+}
+
+// events is what this package needs of *tiers.EventLog.
+type events interface {
+	Next() uint64
+	Read(ctx context.Context, seq uint64, buf []tiers.Event) (n int, missed uint64, err error)
+}
+
+// realEngine is a tiers.Engine.
+type realEngine struct{ Engine }
+
+func (e realEngine) lend(ctx context.Context, path string, seq uint64) (loan, error) {
+	l, err := e.Lend(ctx, tiers.LendOptions{Path: path, Seq: seq})
+	if err != nil {
+		return loan{}, err
+	}
+	return loan{l.Holding, l.File, l.Close}, nil
+}

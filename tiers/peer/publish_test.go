@@ -1,0 +1,176 @@
+package peer
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/kvfs/kvfs/cluster/feed"
+	"github.com/kvfs/kvfs/tiers"
+)
+
+// announcer is a tier whose events the test makes.
+type announcer struct {
+	*Tier
+	node   *stubNode
+	engine *stubEngine
+	log    *stubEvents
+}
+
+func newAnnouncer(t *testing.T) *announcer {
+	n := newStubNode()
+	a := &announcer{node: n, engine: newStubEngine(), log: newStubEvents()}
+	a.Tier = openStub(t, n, testOptions(n), realClock)
+	return a
+}
+
+func (a *announcer) begin(t *testing.T) {
+	t.Helper()
+	if err := a.start(a.engine, a.log); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// settled waits until all events have been dealt with, and returns what the records say
+// together, by hash: the version, 0 for released.
+func (a *announcer) settled(t *testing.T) (records []feed.Record, state map[uint64]uint64) {
+	t.Helper()
+	eventually(t, "all events announced", a.log.reached)
+	records, state = a.node.appended(), map[uint64]uint64{}
+	for _, r := range records {
+		state[r.Hash] = r.Seq
+	}
+	return records, state
+}
+
+func event(kind tiers.EventKind, path, from string) tiers.Event {
+	ev := tiers.Event{Kind: kind, Key: keyOf(path)}
+	if from != "" {
+		ev.From = keyOf(from)
+	}
+	return ev
+}
+
+// TestPublish shows that events become records of the present state of their names: those
+// from before the start do not, nor those of copies elsewhere, one name is told of once however many events there were,
+// and a rename is told under both names.
+func TestPublish(t *testing.T) {
+	a := newAnnouncer(t)
+	a.log.add(event(tiers.BlockStored, "early", ""))
+	a.engine.put(tiers.Holding{Path: "early", Seq: 1}, nil)
+	a.engine.put(tiers.Holding{Path: "g/x", Seq: 7, UID: 4}, payload(10, 1))
+	a.engine.put(tiers.Holding{Path: "g", Seq: 3, Mode: modeDir | 0o755}, nil)
+	a.engine.put(tiers.Holding{Path: "new", Seq: 8}, nil)
+	a.begin(t)
+	a.log.add(
+		event(tiers.DirCreated, "g", ""), event(tiers.BlockStored, "g/x", ""), event(tiers.BlockEvicted, "g/x", ""),
+		tiers.Event{Kind: tiers.BlockStored, Key: keyOf("copied"), Tier: "peer"}, // a copy elsewhere
+		event(tiers.BlockStored, "g/x", ""), event(tiers.BlockRemoved, "g/y", ""), event(tiers.BlockRenamed, "new", "old"))
+	records, state := a.settled(t)
+	want := map[uint64]uint64{hashOf("g"): 3, hashOf("g/x"): 7, hashOf("g/y"): 0, hashOf("new"): 8, hashOf("old"): 0}
+	if fmt.Sprint(state) != fmt.Sprint(want) || len(records) != len(want) {
+		t.Errorf("records %+v", records)
+	}
+	for _, r := range records {
+		switch {
+		case r.Hash == hashOf("g/x") && (r.Op != feed.Hold || r.Size != 10 || r.UID != 4 || !r.Memory || r.Mode != modeRegular|0o644),
+			r.Hash == hashOf("g") && (r.Op != feed.Hold || r.Mode != modeDir|0o755),
+			r.Hash == hashOf("old") && r.Op != feed.Release:
+			t.Errorf("record %+v", r)
+		}
+	}
+	a.engine.remove("g/x")
+	a.log.add(event(tiers.BlockRemoved, "g/x", ""))
+	if _, state := a.settled(t); state[hashOf("g/x")] != 0 {
+		t.Error("the removal was not announced")
+	}
+	if a.node.resyncs != 0 {
+		t.Errorf("%d resyncs", a.node.resyncs)
+	}
+}
+
+// TestPublishGap shows that a gap in the log has all announced anew, and that it goes on
+// after it.
+func TestPublishGap(t *testing.T) {
+	a := newAnnouncer(t)
+	a.begin(t)
+	a.log.add(event(tiers.BlockStored, "x", ""))
+	a.settled(t)
+	a.log.lose(1000, event(tiers.BlockStored, "y", ""))
+	a.settled(t)
+	if a.node.resyncs != 1 {
+		t.Errorf("%d resyncs, want 1", a.node.resyncs)
+	}
+	a.engine.put(tiers.Holding{Path: "z", Seq: 5}, nil)
+	a.log.add(event(tiers.BlockStored, "z", ""))
+	if _, state := a.settled(t); state[hashOf("z")] != 5 {
+		t.Error("nothing is announced after the gap")
+	}
+	if d := a.Stats().Detail.(*Detail); d.Resyncs != 1 || d.Published != 2 {
+		t.Errorf("Stats: %+v", d)
+	}
+}
+
+// TestPublishDirRenamed shows that what is below a directory that was renamed is
+// announced under both names, at any depth and in any number.
+func TestPublishDirRenamed(t *testing.T) {
+	a := newAnnouncer(t)
+	var names []string
+	for i := range dirBatch + 20 {
+		names = append(names, fmt.Sprintf("/f%04d", i))
+	}
+	names = append(names, "/sub/deep/f", "/sub/g")
+	for _, dir := range []string{"", "/sub", "/sub/deep"} {
+		a.engine.put(tiers.Holding{Path: "to" + dir, Seq: 2, Mode: modeDir | 0o755}, nil)
+	}
+	for _, name := range names {
+		a.engine.put(tiers.Holding{Path: "to" + name, Seq: 7}, nil)
+	}
+	a.engine.put(tiers.Holding{Path: "from/sub/g", Seq: 9}, nil) // made anew since
+	a.begin(t)
+	a.log.add(event(tiers.DirRenamed, "to", "from"))
+	_, state := a.settled(t)
+	for _, name := range append(names, "/sub", "/sub/deep", "") {
+		want := map[bool]uint64{true: 9, false: 0}[name == "/sub/g"]
+		if old, ok := state[hashOf("from"+name)]; !ok || old != want {
+			t.Errorf("from%s: announced %v as %d, want %d", name, ok, old, want)
+		}
+		if state[hashOf("to"+name)] == 0 {
+			t.Errorf("to%s: not announced", name)
+		}
+	}
+}
+
+// TestPublishDirRenamedThenRemoved shows that a file which goes from a renamed directory
+// before the publisher has looked into it is released under its old name, too; and that
+// renames which cross lead to a snapshot.
+func TestPublishDirRenamedThenRemoved(t *testing.T) {
+	a := newAnnouncer(t)
+	a.engine.put(tiers.Holding{Path: "to", Seq: 2, Mode: modeDir | 0o755}, nil)
+	a.engine.put(tiers.Holding{Path: "to/stays", Seq: 3}, nil)
+	a.begin(t)
+	a.log.add(event(tiers.DirRenamed, "to", "from"), event(tiers.BlockRemoved, "to/gone", ""))
+	records, _ := a.settled(t)
+	found := false
+	for _, r := range records {
+		found = found || r.Hash == hashOf("from/gone") && r.Op == feed.Release
+	}
+	if !found {
+		t.Errorf("from/gone was not released: %+v", records)
+	}
+	if a.node.resyncs != 0 {
+		t.Errorf("%d resyncs", a.node.resyncs)
+	}
+	for i, second := range [][2]string{{"to", "third"}, {"third", "from/x"}, {"to/a", "to/b"}} {
+		before := a.node.resyncs
+		a.log.add(event(tiers.DirRenamed, "to", "from"), event(tiers.DirRenamed, second[1], second[0]))
+		a.settled(t)
+		if a.node.resyncs != before+1 {
+			t.Errorf("row %d: %d resyncs, want one more than %d", i, a.node.resyncs, before)
+		}
+	}
+	before := a.node.resyncs
+	a.log.add(event(tiers.DirRenamed, "a2", "a1"), event(tiers.DirRenamed, "b2", "b1"), event(tiers.DirRenamed, "to2", "to1"))
+	if a.settled(t); a.node.resyncs != before {
+		t.Error("renames that do not cross led to a snapshot")
+	}
+}

@@ -1,0 +1,133 @@
+package peer
+
+import (
+	"context"
+	"math/bits"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	speedSamples = 64                   // kept for each size class
+	minSamples   = 20                   // fewer say nothing
+	minHedge     = 5 * time.Millisecond // a second fetch costs more than waiting for less
+)
+
+// speeds keeps how long the recent fetches took, by size class: a class is one power of
+// two. Its lock is a leaf.
+type speeds struct {
+	mu struct {
+		sync.Mutex
+		classes [65]*speedClass
+	}
+}
+
+type speedClass struct {
+	ring [speedSamples]time.Duration
+	n    int // samples ever
+}
+
+// add notes that a block of that size took d to come.
+func (s *speeds) add(size int64, d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.mu.classes[bits.Len64(uint64(size))]
+	if c == nil {
+		c = &speedClass{}
+		s.mu.classes[bits.Len64(uint64(size))] = c
+	}
+	c.ring[c.n%speedSamples] = d
+	c.n++
+}
+
+// quantile returns the time within which the part q of the recent fetches of that size
+// ended. False: there were too few.
+func (s *speeds) quantile(size int64, q float64) (time.Duration, bool) {
+	s.mu.Lock()
+	c := s.mu.classes[bits.Len64(uint64(size))]
+	if c == nil || c.n < minSamples {
+		s.mu.Unlock()
+		return 0, false
+	}
+	sorted := slices.Clone(c.ring[:min(c.n, speedSamples)])
+	s.mu.Unlock()
+	slices.Sort(sorted)
+	return max(minHedge, sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]), true
+}
+
+// byteRoom bounds bytes in use. Who waits is served in order, so that the large do not
+// starve.
+type byteRoom struct {
+	limit int64
+	mu    struct {
+		sync.Mutex
+		used    int64
+		waiting []*roomWaiter
+	}
+}
+
+type roomWaiter struct {
+	n     int64
+	ready chan struct{} // closed when n is counted as used
+}
+
+func newByteRoom(limit int64) *byteRoom { return &byteRoom{limit: limit} }
+
+// acquire waits for room and returns how much it took, for release: what is larger than
+// the limit takes all of it.
+func (r *byteRoom) acquire(ctx context.Context, n int64) (int64, error) {
+	n = min(n, r.limit)
+	r.mu.Lock()
+	if len(r.mu.waiting) == 0 && r.mu.used+n <= r.limit {
+		r.mu.used += n
+		r.mu.Unlock()
+		return n, nil
+	}
+	w := &roomWaiter{n: n, ready: make(chan struct{})}
+	r.mu.waiting = append(r.mu.waiting, w)
+	r.mu.Unlock()
+	select {
+	case <-w.ready:
+		return n, nil
+	case <-ctx.Done():
+	}
+	r.mu.Lock()
+	at := slices.Index(r.mu.waiting, w)
+	if at >= 0 {
+		r.mu.waiting = slices.Delete(r.mu.waiting, at, at+1)
+		r.admitLocked() // those behind may be smaller
+	}
+	r.mu.Unlock()
+	if at < 0 {
+		r.release(n) // it came at the same time
+	}
+	return 0, ctx.Err()
+}
+
+// try takes room if there is some now.
+func (r *byteRoom) try(n int64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.mu.waiting) > 0 || r.mu.used+n > r.limit {
+		return false
+	}
+	r.mu.used += n
+	return true
+}
+
+func (r *byteRoom) release(n int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.used -= n
+	r.admitLocked()
+}
+
+func (r *byteRoom) admitLocked() {
+	for len(r.mu.waiting) > 0 && r.mu.used+r.mu.waiting[0].n <= r.limit {
+		w := r.mu.waiting[0]
+		r.mu.waiting = slices.Delete(r.mu.waiting, 0, 1)
+		r.mu.used += w.n
+		close(w.ready)
+	}
+}

@@ -1,0 +1,122 @@
+package peer
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/kvfs/kvfs/tiers"
+)
+
+// Detail is TierStats.Detail of this tier. The counters are totals since it was opened.
+type Detail struct {
+	Members int `json:"members"` // that are alive, without this one
+	Failed  int `json:"failed"`  // that are not, without having said so, or do not answer
+
+	Requests     uint64 `json:"requests"`      // to holders; each for one or more blocks
+	Fetches      uint64 `json:"fetches"`       // of blocks
+	FetchedBytes uint64 `json:"fetched_bytes"` // that came, hedges included
+	Gone         uint64 `json:"gone"`          // the holder had it no more
+	Corrupt      uint64 `json:"corrupt"`       // the bytes were wrong
+	Timeouts     uint64 `json:"timeouts"`
+	Failures     uint64 `json:"failures"` // of other kinds, of fetches and of stores
+	Hedges       uint64 `json:"hedges"`   // fetches begun at a second holder
+	HedgeWins    uint64 `json:"hedge_wins"`
+
+	Taken      uint64 `json:"taken"` // copies of others' blocks
+	TakenBytes uint64 `json:"taken_bytes"`
+	Refused    uint64 `json:"refused"` // offers not taken
+	Lent       uint64 `json:"lent"`    // blocks served to peers
+	LentBytes  uint64 `json:"lent_bytes"`
+
+	Published  uint64 `json:"published"` // records
+	Resyncs    uint64 `json:"resyncs"`   // all blocks announced anew
+	Graves     int64  `json:"graves"`
+	Watched    int64  `json:"watched"`
+	IndexBytes int64  `json:"index_bytes"`
+	Hints      int64  `json:"hints"`
+
+	// PeerFailures has the failures of each peer that had any.
+	PeerFailures map[string]uint64 `json:"peer_failures,omitempty"`
+}
+
+// Stats implements tiers.Statser. Blocks counts a block once for each holder; the
+// capacity is that of others and stands in their own statistics. Detail is a Detail.
+func (t *Tier) Stats() tiers.TierStats {
+	c := &t.counters
+	s := tiers.TierStats{
+		State:       "online",
+		StoredBytes: c.storedBytes.Load(), LoadedBytes: c.loadedBytes.Load(),
+		Stored: c.stored.Load(), Loaded: c.loaded.Load(),
+		Corrupt: c.corrupt.Load(), SkippedNoSpace: c.skippedNoSpace.Load(),
+	}
+	d := &Detail{
+		Requests: c.requests.Load(), Fetches: c.fetches.Load(), FetchedBytes: c.fetchedBytes.Load(), Gone: c.gone.Load(),
+		Corrupt: c.corrupt.Load(), Timeouts: c.timeouts.Load(), Failures: c.failures.Load(),
+		Hedges: c.hedges.Load(), HedgeWins: c.hedgeWins.Load(),
+		Taken: c.taken.Load(), TakenBytes: c.takenBytes.Load(), Refused: c.refused.Load(),
+		Lent: c.lent.Load(), LentBytes: c.lentBytes.Load(),
+		Published: c.published.Load(), Resyncs: c.resyncs.Load(), Hints: t.hints.count.Load(),
+	}
+	s.Detail = d
+	if t.isClosed() {
+		s.State, s.Reason = "offline", "closed"
+		return s
+	}
+	s.Blocks = t.countBlocks()
+	x := t.node.indexStats()
+	d.Graves, d.Watched, d.IndexBytes = x.Graves, x.Watched, x.Bytes
+	var failed []string
+	for _, m := range t.node.Members() {
+		switch {
+		case m.Self:
+			continue
+		case m.State == "failed" || m.State == "alive" && m.Breaker == "open":
+			failed = append(failed, m.Name)
+		}
+		if m.State == "alive" {
+			d.Members++
+		}
+		if m.Failures > 0 {
+			if d.PeerFailures == nil {
+				d.PeerFailures = make(map[string]uint64)
+			}
+			d.PeerFailures[m.Name] = m.Failures
+		}
+	}
+	if d.Failed = len(failed); d.Failed > 0 {
+		s.State, s.Reason = "degraded", reasonFor(failed)
+	}
+	return s
+}
+
+// reasonFor names some of those that do not answer.
+func reasonFor(failed []string) string {
+	const most = 4
+	if n := len(failed) - most; n > 0 {
+		failed = append(failed[:most:most], fmt.Sprintf("%d others", n))
+	}
+	return "no answer from " + strings.Join(failed, ", ")
+}
+
+// countBlocks counts what the index has and the hints that it has not.
+func (t *Tier) countBlocks() int64 {
+	for try := 0; ; try++ {
+		before := t.node.indexStats().Entries
+		n := before
+		for path, hints := range t.hints.all(t.now()) {
+			for _, h := range hints {
+				var buf [8]holder
+				known := false
+				for _, k := range t.node.locate(path, buf[:0]) {
+					known = known || k.peer.Name() == h.peer.Name() && k.Seq >= h.Seq
+				}
+				if !known && !h.offer {
+					n++
+				}
+			}
+		}
+		if t.node.indexStats().Entries == before || try == 3 {
+			return n // else some of the hints came into the index meanwhile
+		}
+	}
+}

@@ -1,0 +1,338 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/kvfs/kvfs/cluster"
+	"github.com/kvfs/kvfs/cluster/location"
+	"github.com/kvfs/kvfs/rdma"
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+const (
+	// maxExtra is how many peers beyond Replicas are asked to take a copy of a block, in
+	// place of those that did not.
+	maxExtra = 3
+	// maxStores is how many stores are under way at a time; a peer serves a few more.
+	maxStores = 4
+)
+
+// copying is one block of a store. It is owned by the goroutine of its job.
+type copying struct {
+	tr      *tiers.Transfer
+	out     *tiers.Outcome
+	path    string
+	hash    uint64
+	storing *storingBlock // nil: it has its outcome
+	sum     block.Checksum
+	need    int         // copies that are still wanted
+	order   []candidate // to be asked next
+
+	new, had    int   // peers that took it, that had it before
+	superseded  bool  // a peer has a later version
+	unavailable bool  // a peer could not be asked
+	err         error // why another failed
+}
+
+// Store implements tiers.Tier. The peers that are to take copies fetch them from this
+// node, so the files of the job are read only where the checksum is not known.
+func (t *Tier) Store(job *tiers.Job) {
+	res := newResult(job)
+	list := make([]*copying, len(job.Blocks))
+	for i := range job.Blocks {
+		tr := &job.Blocks[i]
+		c := &copying{tr: tr, out: &res.Outcomes[i], path: tr.Key.Path(), need: t.opts.Replicas}
+		c.hash = location.HashPath(c.path)
+		list[i] = c
+	}
+	// From here on a look-up finds them pending.
+	for _, c := range list {
+		c.storing = t.storing.begin(c.path, c.tr.Attrs.Seq)
+	}
+	if !t.begin(func() { t.runStore(job, res, list) }) {
+		for _, c := range list {
+			if c.storing != nil {
+				t.storing.end(c.path, c.storing)
+			}
+		}
+		t.refuse("store", job)
+	}
+}
+
+func (t *Tier) runStore(job *tiers.Job, res *tiers.Result, list []*copying) {
+	select {
+	case t.offers <- struct{}{}:
+		t.storeAll(list)
+		<-t.offers
+	case <-t.ctx.Done():
+		for _, c := range list {
+			t.concludeStore(c)
+		}
+	}
+	for _, c := range list {
+		if c.storing != nil {
+			t.endStore(c)
+		}
+	}
+	job.Done(res)
+}
+
+// storeAll gives each block its outcome.
+func (t *Tier) storeAll(list []*copying) {
+	ctx, cancel := context.WithTimeout(t.ctx, t.storeTime(len(list)))
+	defer cancel()
+	all := t.candidates()
+	var open []*copying
+	for _, c := range list {
+		switch {
+		case c.storing == nil:
+			t.skip(c, block.ErrPending)
+		case t.prepare(c, all):
+			open = append(open, c)
+		}
+	}
+	for ctx.Err() == nil {
+		groups := nextRound(open)
+		if len(groups) == 0 {
+			break
+		}
+		t.offer(ctx, groups)
+	}
+	for _, c := range open {
+		if ctx.Err() != nil && len(c.order) > 0 && c.new < c.need {
+			c.unavailable = true // there was no time to ask the others
+		}
+		t.concludeStore(c)
+	}
+}
+
+// storeTime bounds a store of n blocks. Those who take them fetch several at a time, each
+// within the time of a fetch.
+func (t *Tier) storeTime(n int) time.Duration {
+	return t.opts.Timeout * time.Duration(2+n/maxTakes)
+}
+
+// prepare looks at one block before anybody is asked. False: it has its outcome.
+func (t *Tier) prepare(c *copying, all []candidate) bool {
+	tr := c.tr
+	err := block.CheckPath(c.path)
+	if err == nil && (tr.Size < 0 || tr.Size > location.MaxSize || tr.Attrs.Seq == 0) {
+		err = block.ErrInvalid
+	}
+	if err != nil {
+		c.out.Err = t.fail("store", tr.Key, err)
+		return false
+	}
+	if t.node.buried(c.hash) > tr.Attrs.Seq {
+		t.skip(c, block.ErrNotFound)
+		return false
+	}
+	var buf [8]holder
+	held := t.locate(c.path, tr.Attrs.Seq, buf[:0])
+	c.had = len(held)
+	if c.need -= c.had; c.need > 0 {
+		c.order = t.order(c, held, all)
+	}
+	if len(c.order) == 0 { // then the file need not be read
+		t.concludeStore(c)
+		return false
+	}
+	if c.sum, err = sumOf(tr); err != nil {
+		c.out.Err = t.fail("store", tr.Key, err)
+		return false
+	}
+	return true
+}
+
+// sumOf returns the checksum of a block, reading it where that is not known. It fails
+// with ErrInvalid if the file is too short.
+func sumOf(tr *tiers.Transfer) (block.Checksum, error) {
+	fi, err := tr.File.Stat()
+	if err != nil {
+		return block.Checksum{}, fmt.Errorf("%w: %w", block.ErrUnavailable, err)
+	}
+	short := fmt.Errorf("file of %d bytes for a block of %d: %w", fi.Size(), tr.Size, block.ErrInvalid)
+	if fi.Size() < tr.Size {
+		return block.Checksum{}, short
+	}
+	if tr.Sum.Valid {
+		return tr.Sum, nil
+	}
+	sum := block.NewChecksum()
+	n, err := io.CopyBuffer(struct{ io.Writer }{sum}, io.NewSectionReader(tr.File, 0, tr.Size), make([]byte, min(tr.Size+1, 1<<20)))
+	switch {
+	case err != nil:
+		return block.Checksum{}, fmt.Errorf("%w: %w", block.ErrUnavailable, err)
+	case n < tr.Size:
+		return block.Checksum{}, short
+	}
+	return block.Checksum{Sum: sum.Sum64(), Valid: true}, nil
+}
+
+// order returns who is to be asked to take a block, best first.
+func (t *Tier) order(c *copying, held []holder, all []candidate) []candidate {
+	now := t.now()
+	can := slices.DeleteFunc(slices.Clone(all), func(k candidate) bool {
+		name := k.peer.Name()
+		return slices.ContainsFunc(held, func(h holder) bool { return h.peer.Name() == name }) ||
+			t.bad.any() && t.bad.has(badKey{c.hash, c.tr.Attrs.Seq, name}, now)
+	})
+	ranked := rank(c.hash, can)
+	return ranked[:min(len(ranked), c.need+maxExtra)]
+}
+
+// nextRound chooses for each block as many peers as it lacks copies, and returns the
+// blocks by peer.
+func nextRound(open []*copying) map[member][]*copying {
+	groups := make(map[member][]*copying)
+	for _, c := range open {
+		n := min(c.need-c.new, len(c.order))
+		if n <= 0 || c.superseded {
+			continue
+		}
+		for _, k := range c.order[:n] {
+			groups[k.peer] = append(groups[k.peer], c)
+		}
+		c.order = c.order[n:]
+	}
+	return groups
+}
+
+// offer asks each peer, all at once, to take its blocks, and notes their answers.
+func (t *Tier) offer(ctx context.Context, groups map[member][]*copying) {
+	type answer struct {
+		peer member
+		list []*copying
+		out  []cluster.StoreOutcome
+	}
+	answers := make(chan answer, len(groups))
+	var wg sync.WaitGroup
+	for p, list := range groups {
+		offers := make([]cluster.BlockInfo, len(list))
+		for i, c := range list {
+			offers[i] = infoOf(c)
+		}
+		wg.Go(func() { answers <- answer{p, list, p.Store(ctx, offers)} }) // awaited below
+	}
+	wg.Wait()
+	close(answers)
+	for a := range answers {
+		for i, c := range a.list {
+			o := cluster.StoreOutcome{Err: block.ErrUnavailable}
+			if i < len(a.out) {
+				o = a.out[i]
+			}
+			t.noteAnswer(c, a.peer, o)
+		}
+	}
+}
+
+// infoOf is a block as it is offered.
+func infoOf(c *copying) cluster.BlockInfo {
+	a := &c.tr.Attrs
+	info := cluster.BlockInfo{
+		Path: c.path, Seq: a.Seq, Size: c.tr.Size, Sum: c.sum, Mode: modeRegular | a.Mode&0o7777,
+		UID: a.UID, GID: a.GID, Mtime: a.Mtime, Expires: a.Expires, Pinned: a.Pinned,
+	}
+	for _, d := range a.Dirs {
+		info.Dirs = append(info.Dirs, cluster.DirInfo(d))
+	}
+	return info
+}
+
+// noteAnswer notes what a peer did about an offer.
+func (t *Tier) noteAnswer(c *copying, p member, o cluster.StoreOutcome) {
+	switch {
+	case o.Status == cluster.StoreDone, o.Status == cluster.StoreHad:
+		if o.Status == cluster.StoreDone {
+			c.new++
+		} else {
+			c.had++
+			c.need--
+		}
+		t.hintStored(c, p)
+	case errors.Is(o.Err, block.ErrExist):
+		c.superseded = true
+	case o.Status == cluster.StoreRefused, errors.Is(o.Err, rdma.ErrBusy):
+		// It has no room, or too many others wait for it.
+	case o.Err == nil, errors.Is(o.Err, block.ErrUnavailable), errors.Is(o.Err, context.DeadlineExceeded), errors.Is(o.Err, context.Canceled):
+		c.unavailable = true
+		t.counters.failures.Add(1)
+	default:
+		c.err = o.Err
+		t.counters.failures.Add(1)
+	}
+}
+
+// hintStored makes a peer a holder until the index tells so.
+func (t *Tier) hintStored(c *copying, p member) {
+	now, a := t.now(), &c.tr.Attrs
+	t.hints.add(c.path, hint{until: now.Add(hintTime), holder: holder{p, location.Entry{
+		Hash: c.hash, Seq: a.Seq, Size: c.tr.Size, Mode: modeRegular | a.Mode&0o7777, UID: a.UID, GID: a.GID, Memory: true,
+	}}}, now)
+}
+
+// concludeStore gives a block that was offered its outcome.
+func (t *Tier) concludeStore(c *copying) {
+	key := c.tr.Key
+	switch {
+	case c.new > 0:
+		c.out.Status, c.out.Bytes, c.out.Sum = tiers.Stored, c.tr.Size, c.sum
+	case c.had > 0:
+		c.out.Status = tiers.Skipped
+	case t.ctx.Err() != nil:
+		c.out.Err = t.fail("store", key, block.ErrClosed)
+	case c.superseded, errors.Is(c.err, block.ErrNotFound):
+		t.skip(c, block.ErrNotFound)
+	case c.unavailable:
+		c.out.Err = t.fail("store", key, block.ErrUnavailable)
+	case c.err != nil:
+		c.out.Err = t.fail("store", key, kindOf(c.err))
+	default: // there is nobody to take it, or nobody who would
+		t.skip(c, block.ErrNoSpace)
+	}
+}
+
+// endStore makes a block pending no longer.
+func (t *Tier) endStore(c *copying) {
+	if t.storing.end(c.path, c.storing) {
+		t.hints.bury(c.path, c.tr.Attrs.Seq+1)
+		*c.out = tiers.Outcome{Key: c.tr.Key}
+		t.skip(c, block.ErrNotFound)
+	}
+	switch {
+	case c.out.Status == tiers.Stored:
+		t.counters.stored.Add(1)
+		t.counters.storedBytes.Add(uint64(c.out.Bytes))
+	case c.out.Status == tiers.Skipped && errors.Is(c.out.Err, block.ErrNoSpace):
+		t.counters.skippedNoSpace.Add(1)
+	}
+}
+
+func (t *Tier) skip(c *copying, why error) {
+	c.out.Status, c.out.Err = tiers.Skipped, t.fail("store", c.tr.Key, why)
+}
+
+// kinds are the errors that a peer may answer with.
+var kinds = []error{
+	block.ErrNotFound, block.ErrPending, block.ErrCorrupt, block.ErrNoSpace, block.ErrQuota, block.ErrBudget,
+	block.ErrTooLarge, block.ErrPinned, block.ErrUnavailable, block.ErrInvalid, block.ErrNameTooLong,
+	block.ErrReserved, block.ErrReadOnly, block.ErrClosed, block.ErrExist, block.ErrNotDir, block.ErrIsDir,
+}
+
+// kindOf returns the kind of an error; what has none counts as ErrUnavailable.
+func kindOf(err error) error {
+	for _, kind := range kinds {
+		if errors.Is(err, kind) {
+			return kind
+		}
+	}
+	return block.ErrUnavailable
+}

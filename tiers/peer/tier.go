@@ -1,0 +1,302 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kvfs/kvfs/cluster/feed"
+	"github.com/kvfs/kvfs/cluster/location"
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// Tier is the blocks of other nodes. Its methods may be called in parallel.
+type Tier struct {
+	opts Options
+	node node
+	log  *zap.Logger
+	clock
+
+	host   tiers.Host // nil, or constant once a job was given; see SetHost
+	engine engine     // set by start
+
+	hints    *hintTable
+	bad      *badTable
+	storing  storingTable
+	watches  watchTable
+	room     *byteRoom
+	speed    speeds
+	segment  segmentState
+	takes    chan struct{} // capacity: how many offers are taken at a time
+	offers   chan struct{} // capacity: how many stores are under way at a time
+	counters counters
+
+	ctx    context.Context // ends when jobs are to be cut off
+	cancel context.CancelFunc
+	wg     sync.WaitGroup // publisher and notifier
+	jobs   sync.WaitGroup // jobs under way
+
+	closeOnce sync.Once
+	mu        struct {
+		sync.Mutex
+		started, closed bool
+	}
+}
+
+var (
+	_ tiers.Remote  = (*Tier)(nil)
+	_ tiers.Hosted  = (*Tier)(nil)
+	_ tiers.Statser = (*Tier)(nil)
+)
+
+// counters are totals since the tier was opened.
+type counters struct {
+	stored, storedBytes, loaded, loadedBytes atomic.Uint64
+	skippedNoSpace                           atomic.Uint64
+	requests, fetches, fetchedBytes          atomic.Uint64
+	gone, corrupt, timeouts, failures        atomic.Uint64
+	hedges, hedgeWins                        atomic.Uint64
+	taken, takenBytes, refused               atomic.Uint64
+	lent, lentBytes                          atomic.Uint64
+	published, resyncs                       atomic.Uint64
+}
+
+// Open returns a tier over a node that is open and not started. It fails with all that
+// is wrong with the options.
+func Open(o Options) (*Tier, error) {
+	o, err := o.withDefaults()
+	if o.Node == nil {
+		err = errors.Join(err, fmt.Errorf("node missing: %w", block.ErrInvalid))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("peer tier: %w", err)
+	}
+	return open(o, realNode{o.Node}, clock{time.Now, after}), nil
+}
+
+// open is Open with options that are in order.
+func open(o Options, n node, c clock) *Tier {
+	t := &Tier{
+		opts: o, node: n, log: o.Logger, clock: c,
+		hints: newHintTable(), bad: newBadTable(), room: newByteRoom(o.MaxInFlightBytes),
+		takes: make(chan struct{}, maxTakes), offers: make(chan struct{}, maxStores),
+	}
+	t.ctx, t.cancel = context.WithCancel(context.Background())
+	t.watches.init()
+	o.Lost.tier.Store(t)
+	t.wg.Go(t.runNotifier) // ends with t.ctx, which Close ends
+	return t
+}
+
+// clock is the time.
+type clock struct {
+	now func() time.Time
+	// after returns a channel that gets something after d, and what ends that.
+	after func(what timerKind, d time.Duration) (<-chan time.Time, func())
+}
+
+// timerKind tells tests which timer is set.
+type timerKind uint8
+
+const (
+	limitTimer timerKind = iota // a fetch has taken too long
+	hedgeTimer                  // it is time to ask a second holder
+	hintTimer                   // a hint that holds up a loss has lapsed
+)
+
+func after(_ timerKind, d time.Duration) (<-chan time.Time, func()) {
+	timer := time.NewTimer(d)
+	return timer.C, func() { timer.Stop() }
+}
+
+// Start gives the tier the engine whose blocks it serves to peers, joins the cluster and
+// begins to announce. It is called once, after the engine has been opened with the tier.
+func (t *Tier) Start(e Engine) error { return t.start(realEngine{e}, e.Events()) }
+
+func (t *Tier) start(e engine, log events) error {
+	t.mu.Lock()
+	if t.mu.closed || t.mu.started {
+		err := block.ErrInvalid
+		if t.mu.closed {
+			err = block.ErrClosed
+		}
+		t.mu.Unlock()
+		return &block.Error{Op: "start", Tier: t.opts.Name, Err: err}
+	}
+	t.mu.started = true
+	t.engine = e
+	from := log.Next() // what happened before is in every snapshot
+	t.wg.Go(func() { t.publish(log, from) })
+	t.mu.Unlock()
+	return t.node.Start(&backend{t})
+}
+
+// SetHost implements tiers.Hosted.
+func (t *Tier) SetHost(h tiers.Host) { t.host = h }
+
+// lost tells the Host, if there is one.
+func (t *Tier) lost(key block.Key, err error) {
+	if t.host != nil {
+		t.host.Lost(key, err)
+	}
+}
+
+// fail wraps a kind of error.
+func (t *Tier) fail(op string, key block.Key, err error) error {
+	return &block.Error{Op: op, Tier: t.opts.Name, Key: key, Err: err}
+}
+
+func (t *Tier) isClosed() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.mu.closed
+}
+
+// Lookup implements tiers.Tier: it answers from the location index.
+func (t *Tier) Lookup(ctx context.Context, keys []block.Key, out []tiers.Presence) error {
+	clear(out)
+	if len(keys) != len(out) {
+		return t.fail("lookup", block.Key{}, block.ErrInvalid)
+	}
+	if t.isClosed() {
+		return t.fail("lookup", block.Key{}, block.ErrClosed)
+	}
+	var buf [8]holder
+	for i, key := range keys {
+		path := key.Path()
+		pending := t.storing.has(path) // first: when a store ends there is a hint
+		if len(t.locate(path, 0, buf[:0])) > 0 {
+			out[i] = tiers.Hit
+		} else if pending {
+			out[i] = tiers.Pending
+		}
+	}
+	return nil
+}
+
+// Touch implements tiers.Tier. What peers use is theirs to know: it does nothing.
+func (t *Tier) Touch([]block.Key) {}
+
+// Remove implements tiers.Tier: it makes void, everywhere, all versions of the blocks
+// that are known of.
+func (t *Tier) Remove(keys []block.Key) int {
+	if t.isClosed() {
+		return 0
+	}
+	found := 0
+	var buf [8]holder
+	for _, key := range keys {
+		path := key.Path()
+		seq := t.storing.latest(path) // first: when a store ends there is a hint
+		holders := t.locate(path, 0, buf[:0])
+		if len(holders) > 0 {
+			found++
+			seq = max(seq, holders[0].Seq)
+		}
+		if seq > 0 {
+			t.Bury([]tiers.Grave{{Path: path, Seq: max(seq, seq+1)}}) // the last number has none above it
+		}
+	}
+	return found
+}
+
+// Bury implements tiers.Remote.
+func (t *Tier) Bury(graves []tiers.Grave) {
+	if len(graves) == 0 || t.isClosed() {
+		return
+	}
+	records := make([]feed.Record, len(graves))
+	for i, g := range graves {
+		records[i] = feed.Record{
+			Op: feed.Bury, Hash: location.HashPath(g.Path), Seq: g.Seq, Path: g.Path, Mode: modeRegular, Time: t.now().UnixNano(),
+		}
+		if g.Dir {
+			records[i].Mode = modeDir
+		}
+	}
+	t.node.Append(records...)
+	for _, g := range graves {
+		t.superseded(g.Path, g.Seq)
+	}
+}
+
+// superseded follows a grave in what this tier itself knows.
+func (t *Tier) superseded(path string, seq uint64) {
+	t.storing.bury(path, seq)
+	t.hints.bury(path, seq)
+}
+
+// The type bits of st_mode.
+const (
+	modeType    = 0o170000
+	modeDir     = 0o040000
+	modeRegular = 0o100000
+)
+
+// begin runs a job on a goroutine of its own. False: the tier is closed.
+func (t *Tier) begin(run func()) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.mu.closed {
+		return false
+	}
+	t.jobs.Go(run) // Close waits for it; t.ctx cuts it off
+	return true
+}
+
+// refuse completes a job that came after Close.
+func (t *Tier) refuse(op string, job *tiers.Job) {
+	res := newResult(job)
+	for i := range res.Outcomes {
+		res.Outcomes[i].Err = t.fail(op, res.Outcomes[i].Key, block.ErrClosed)
+	}
+	go job.Done(res) // ends with Done: it may not be called from within Store and Load
+}
+
+// newResult returns a result of blocks that have failed so far.
+func newResult(job *tiers.Job) *tiers.Result {
+	res := &tiers.Result{Job: job.ID, Outcomes: make([]tiers.Outcome, len(job.Blocks))}
+	for i := range job.Blocks {
+		res.Outcomes[i].Key = job.Blocks[i].Key
+	}
+	return res
+}
+
+// Close implements tiers.Tier, and leaves the cluster. Peers are served until the jobs
+// are done, because they may be taking copies.
+func (t *Tier) Close(ctx context.Context) error {
+	var err error
+	t.closeOnce.Do(func() { err = t.close(ctx) })
+	return err
+}
+
+func (t *Tier) close(ctx context.Context) error {
+	t.mu.Lock()
+	t.mu.closed = true
+	started := t.mu.started
+	t.mu.Unlock()
+	stop := context.AfterFunc(ctx, t.cancel)
+	t.jobs.Wait()
+	stop()
+	t.cancel()
+	t.wg.Wait()
+	if started {
+		t.leave(ctx)
+	}
+	return t.node.Close()
+}
+
+// leave says goodbye. Where that does not get through the others find out by themselves.
+func (t *Tier) leave(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, t.opts.Timeout)
+	defer cancel()
+	if err := t.node.Leave(ctx); err != nil {
+		t.log.Warn("goodbye to the cluster did not get through", zap.Error(err))
+	}
+}
