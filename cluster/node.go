@@ -224,6 +224,9 @@ func (n *Node) Resync() { n.feed.Resync() }
 // dirMode reports whether mode is that of a directory.
 func dirMode(mode uint32) bool { return mode&0o170000 == 0o040000 }
 
+// Warning tells what is doubtful about the address that peers are told; empty if nothing.
+func (n *Node) Warning() string { return n.gossip.Ambiguous() }
+
 // Index returns the location index.
 func (n *Node) Index() *location.Index { return n.index }
 

@@ -3,8 +3,10 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -12,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/grpclog"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
@@ -40,8 +43,12 @@ const (
 // nodeKey is the metadata that has the caller's name.
 const nodeKey = "kvfs-node-bin"
 
+// quiet keeps gRPC from writing to standard error what calls return as errors anyway.
+var quiet sync.Once
+
 // newServer returns the server of the control channel.
 func (n *Node) newServer() *grpc.Server {
+	quiet.Do(func() { grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard)) })
 	creds := insecure.NewCredentials()
 	if n.o.TLS != nil {
 		creds = credentials.NewTLS(n.o.TLS.Server())

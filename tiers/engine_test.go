@@ -265,6 +265,85 @@ func TestVersions(t *testing.T) {
 			cat 20 g/a -> y*1p
 			rename 20 g/a g/b -> ok; renamed g/b<-g/a 1p
 			cat 30 g/b -> y*1p`},
+		{name: "an alias that is only read does not hide the next version", text: `
+			put 10 g/a 2p x -> ok; stored g/a 2p
+			openr 30 r g/a
+			open 20 a g/a
+			openr 20 s g/a
+			close a
+			put 10 g/a 1p y -> ok; removed g/a 2p replaced; stored g/a 1p
+			cat 20 g/a -> y*1p
+			read s -> x*2p
+			close r
+			close s
+			advance 5s
+			stats -> used 1p pinned 0 blocks 1 writing 0`},
+		{name: "an alias that is only read does not change", text: `
+			put 10 g/a 2p x -> ok; stored g/a 2p
+			openr 30 r g/a
+			open 20 a g/a
+			close a
+			openr 20 s g/a
+			put 20 g/a 1p y -> ok; removed g/a 2p replaced; stored g/a 1p
+			read s -> x*2p
+			cat 20 g/a -> y*1p
+			open 20 b g/a
+			close b
+			openr 20 t g/a
+			open 20 c g/a
+			write c 1p z
+			read t -> y*1p
+			cat 20 g/a -> z*1p
+			close c -> ok; removed g/a 1p replaced; stored g/a 1p
+			read t -> y*1p`},
+		{name: "an alias means nothing without its base", text: `
+			put 10 g/a 2p x -> ok; stored g/a 2p
+			openr 30 r g/a
+			open 20 a g/a
+			close a
+			openr 20 s g/a
+			rename 10 g/a g/b -> ok; renamed g/b<-g/a 2p
+			stat 20 g/a -> ErrNotFound
+			cat 20 g/b -> x*2p
+			rename 10 g/b g/a -> ok; renamed g/a<-g/b 2p
+			ttl g/a 100ms
+			advance 200ms
+			stat 20 g/a -> ErrNotFound
+			ttl g/a 0s
+			unlink 10 g/a -> ok; removed g/a 2p unlink
+			stat 20 g/a -> ErrNotFound
+			unlink 20 g/a -> ErrNotFound
+			read s -> x*2p`},
+		{name: "alias, replaced by another and then written", text: `
+			put 10 g/a 2p x -> ok; stored g/a 2p
+			openr 30 r g/a
+			open 20 a g/a
+			put 10 g/a 1p y -> ok; removed g/a 2p replaced; stored g/a 1p
+			cat 20 g/a -> y*1p
+			write a 1p z
+			cat 20 g/a -> z*1p x*1p
+			cat 10 g/a -> y*1p
+			close a -> ok; removed g/a 1p replaced; stored g/a 2p
+			cat 10 g/a -> z*1p x*1p`},
+		{name: "alias, replaced by another, unlinked by its process and then written", text: `
+			put 10 g/a 2p x -> ok; stored g/a 2p
+			openr 30 r g/a
+			open 20 a g/a
+			put 10 g/a 1p y -> ok; removed g/a 2p replaced; stored g/a 1p
+			unlink 20 g/a -> ok; removed g/a 1p unlink
+			write a 1p z
+			read a -> z*1p x*1p
+			close a
+			close r
+			stat 20 g/a -> ErrNotFound
+			stats -> used 0 pinned 0 blocks 0 writing 0
+			blobs -> 1`},
+		{name: "shared, replaced by another", text: `
+			put 10 g/a 2p x -> ok; stored g/a 2p
+			open 20 a g/a
+			put 10 g/a 1p y -> ok; removed g/a 2p replaced; stored g/a 1p
+			cat 20 g/a -> y*1p
+			read a -> x*2p`},
 		{name: "alias, then truncated by its process", text: `
 			put 10 g/a 2p x -> ok; stored g/a 2p
 			openr 20 r g/a

@@ -27,7 +27,8 @@ var ErrStale = errors.New("name must be looked up again")
 //
 //	uncommitted, linked   a new file; others do not see it unless its name is temporary
 //	uncommitted, shadow   a new version of a name that another entry still holds
-//	alias                 a shadow that shares the bytes of its base until the first write
+//	alias                 a shadow that shares the bytes of its base until the first write;
+//	                      outdated: the base has lost the name, which means no alias then
 //	shared                committed, linked: like an alias, but on the block's own inode (fork.go)
 //	committed, linked     renamed or flushed while handles for writing remain
 //	unlinked              removed while open
@@ -48,6 +49,7 @@ type File struct {
 	guessed  int64    // of it, what speculate reserved
 	writers  int      // open handles for writing
 	closed   int      // of them, those whose process closed a descriptor and has not written since
+	opened   bool     // alias: has been open for writing
 	shared   bool     // works on a committed block, until the first write
 	shadow   bool
 	name     nameKey    // shadow: the name it will take

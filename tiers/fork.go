@@ -80,6 +80,14 @@ func (e *Engine) forkLocked(f *File, blob BlobID, g *gone) {
 	g.names = append(g.names, goneName{k.parent, f.id, k.name})
 }
 
+// outdatedLocked reports whether a version has no bytes of its own, and the block whose
+// bytes it shares has lost the name. Until it is written, it stands for that block; so
+// its process finds under the name what all find there, as it does where the version
+// is a shared one.
+func (e *Engine) outdatedLocked(f *File) bool {
+	return f.base != 0 && (e.mu.ix.Lookup(f.name.parent, f.name.name) != f.base || e.expiredLocked(f.base))
+}
+
 // promiseGrace is how long a version that a look-up told the kernel about waits
 // for the open that may follow, even if it has no other use.
 const promiseGrace = 2e9 // nanoseconds

@@ -33,6 +33,7 @@ type model struct {
 type draft struct {
 	f    *file
 	data []byte
+	idle bool // a block only opened for writing: its process sees what all see
 }
 
 // snapshot is a file open for reading and the bytes it has to show.
@@ -128,15 +129,13 @@ func (m *model) rewrite() {
 	if !ok {
 		return
 	}
+	if m.idle(name) {
+		return // if they share it, what is written now is committed when they close it
+	}
 	m.logf("%d rewrite %s", tid, name)
 	old := m.blocks[name]
-	f, err := m.openWrite(context.Background(), tid, name, false)
-	if old == nil {
-		m.want("rewrite "+name, err, block.ErrNotFound)
-		return
-	}
-	m.want("rewrite "+name, err, nil)
-	if err != nil {
+	f := m.open(tid, name)
+	if f == nil {
 		return
 	}
 	head := m.data()
@@ -150,6 +149,55 @@ func (m *model) rewrite() {
 	if head != nil {
 		m.blocks[name] = append(bytes.Clone(head), old[min(len(head), len(old)):]...)
 	}
+}
+
+// open opens a block for writing without truncating it, nil if there is none.
+func (m *model) open(tid uint32, name string) *file {
+	var want error
+	if m.blocks[name] == nil {
+		want = block.ErrNotFound
+	}
+	f, err := m.openWrite(context.Background(), tid, name, false)
+	m.want("open "+name, err, want)
+	return f
+}
+
+// idle reports whether the block of a name is open for writing, and not written.
+func (m *model) idle(name string) bool {
+	if m.blocks[name] == nil {
+		return false
+	}
+	id := resolve(m.t, m.world, name).ID
+	for _, d := range m.own {
+		if d.idle && d.f.id == id {
+			return true
+		}
+	}
+	return false
+}
+
+// idleOpen opens a block for writing; a later step closes it, unwritten.
+func (m *model) idleOpen() {
+	name := m.name()
+	tid, ok := m.free(name)
+	if !ok || len(m.own) > 4 {
+		return
+	}
+	m.logf("%d open %s", tid, name)
+	f := m.open(tid, name)
+	m.absorb()
+	if f != nil {
+		m.own[draftKey(tid, name)] = &draft{f: f, idle: true}
+	}
+}
+
+// idleClose ends what idleOpen began.
+func (m *model) idleClose(tid uint32, name string) {
+	k := draftKey(tid, name)
+	m.logf("%d close %s", tid, name)
+	m.want("close "+name, m.own[k].f.close(), nil)
+	m.absorb()
+	delete(m.own, k)
 }
 
 // begin starts a file that later steps finish.
@@ -198,6 +246,8 @@ func (m *model) goOn() {
 		tid := 10 * (p + 1)
 		switch d := m.own[draftKey(tid, name)]; {
 		case d == nil:
+		case d.idle:
+			m.idleClose(tid, name)
 		case len(d.data) < 3*page && m.rng.IntN(2) == 0:
 			m.grow(tid, name)
 		default:
@@ -280,13 +330,6 @@ func (m *model) expire() {
 	if m.blocks[name] == nil {
 		return
 	}
-	// A process that opened it to write, wrote nothing, and holds that version open
-	// for reading goes on seeing it until it closes it.
-	for _, r := range m.reads {
-		if r.name == name {
-			return
-		}
-	}
 	m.logf("expire %s", name)
 	a := resolve(m.t, m.world, name)
 	m.want("ttl", m.e.SetTTL(a.ID, time.Second), nil)
@@ -307,7 +350,7 @@ func (m *model) compare() {
 			for p := range uint32(modelProcs) {
 				tid := 10 * (p + 1)
 				want := m.blocks[name]
-				if d := m.own[draftKey(tid, name)]; d != nil {
+				if d := m.own[draftKey(tid, name)]; d != nil && !d.idle {
 					want = d.data
 				}
 				got, err := m.get(tid, name)
@@ -325,6 +368,9 @@ func (m *model) compare() {
 // drop evicts a block from one of its tiers.
 func (m *model) drop() {
 	name := m.name()
+	if m.idle(name) {
+		return // it would wait in vain for the close
+	}
 	tier := append([]string{"memory"}, tierNames[:len(m.refs)]...)[m.rng.IntN(len(m.refs)+1)]
 	m.logf("evict %s from %s", name, tier)
 	_, err := m.e.EvictFrom(context.Background(), tiers.EvictRequest{Tier: tier, Paths: []string{name}, Force: m.rng.IntN(4) == 0})
@@ -366,7 +412,7 @@ func TestModel(t *testing.T) {
 			}
 			m.lower = openLower(t, shmDir(t), o, refs...)
 			must(t, m.mkdir("g0"), m.mkdir("g1"))
-			steps := []func(){m.put, m.put, m.rewrite, m.begin, m.goOn, m.goOn, m.rename, m.unlink, m.hold, m.hold, m.expire}
+			steps := []func(){m.put, m.put, m.rewrite, m.begin, m.goOn, m.goOn, m.rename, m.unlink, m.hold, m.hold, m.expire, m.idleOpen}
 			n := 400
 			if len(refs) > 0 {
 				steps, n = append(steps, m.drop, m.drop), 200

@@ -73,7 +73,7 @@ func (e *Engine) resolveLocked(parent index.ID, name string, o *owners) (id inde
 	stable = true
 	if len(e.mu.shadows) > 0 {
 		stable = len(e.mu.shadows[nameKey{parent, name}]) == 0
-		if id, unknown = e.ownVersionLocked(parent, name, o); id != 0 || unknown != 0 {
+		if id, unknown = e.ownVersionLocked(parent, name, o, false); id != 0 || unknown != 0 {
 			return id, false, unknown
 		}
 	}
@@ -351,8 +351,15 @@ func (e *Engine) Unlink(parent index.ID, name string, tid uint32) (err error) {
 			err = block.ErrIsDir
 			return 0
 		}
+		own, unknown := e.ownVersionLocked(parent, name, o, true)
+		if unknown != 0 {
+			return unknown
+		}
 		holder := e.mu.ix.Lookup(parent, name)
 		defer e.dropIdleLocked(nameKey{parent, name}, &g)
+		if own != 0 && own != id {
+			e.dropShadowLocked(own, &g) // else a write of it would bring the name back
+		}
 		if id != holder {
 			e.dropShadowLocked(id, &g)
 			if holder != 0 && e.mu.ix.At(holder).Flags&flagUncommitted != 0 {
@@ -406,7 +413,7 @@ func (e *Engine) ReadDir(dir index.ID, after uint64, hint index.ID, tid uint32, 
 					return false
 				}
 				if !same {
-					if id, unknown = e.ownVersionLocked(dir, e.mu.ix.Name(id), o); unknown != 0 {
+					if id, unknown = e.ownVersionLocked(dir, e.mu.ix.Name(id), o, false); unknown != 0 {
 						return false
 					}
 					if id == 0 {
@@ -428,14 +435,15 @@ func (e *Engine) ReadDir(dir index.ID, after uint64, hint index.ID, tid uint32, 
 }
 
 // ownVersionLocked returns the version of a name that the caller's process is
-// writing, 0 if none.
-func (e *Engine) ownVersionLocked(parent index.ID, name string, o *owners) (id index.ID, unknown uint32) {
+// writing, 0 if none. outdated: or one that is outdated.
+func (e *Engine) ownVersionLocked(parent index.ID, name string, o *owners, outdated bool) (id index.ID, unknown uint32) {
 	for _, s := range e.mu.shadows[nameKey{parent, name}] {
-		same, known := o.knows(e.mu.files[s].owner)
+		f := e.mu.files[s]
+		same, known := o.knows(f.owner)
 		if !known {
-			return 0, e.mu.files[s].owner
+			return 0, f.owner
 		}
-		if same {
+		if same && (outdated || !e.outdatedLocked(f)) {
 			id = s // the latest wins
 		}
 	}

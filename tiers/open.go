@@ -339,6 +339,15 @@ func (e *Engine) openWriteLocked(o *writeOpen, ow *owners) (unknown uint32) {
 		// version, so nobody may begin to write them.
 		o.err = ErrStale
 		return 0
+	case f != nil && f.base != 0 && f.opened && f.writers == 0 && en.Opens > 0:
+		// Its process wrote nothing, closed it, and still reads it: what it reads is the
+		// block, which stays as it is.
+		if e.outdatedLocked(f) {
+			o.err = ErrStale
+		} else {
+			o.version = e.replaceLocked(f.base, o.tid)
+		}
+		return 0
 	case f != nil && uncommitted && o.truncate && f.base == 0:
 		// Each process that starts a file anew gets its own version, so that
 		// two of them never mix under one fixed temporary name.
@@ -372,6 +381,7 @@ func (e *Engine) openWriteLocked(o *writeOpen, ow *owners) (unknown uint32) {
 	}
 	en.Opens++
 	f.writers++
+	f.opened = true
 	e.classifyLocked(o.id, en)
 	o.h = &Handle{File: f, Write: true, tid: o.tid, direct: f.direct}
 	if f.direct && uncommitted {

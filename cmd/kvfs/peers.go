@@ -228,7 +228,7 @@ func (p *peers) status() *statusCluster {
 	node, bulk := p.node.Stats(), p.transport.Stats()
 	members := p.members()
 	s := &statusCluster{
-		Members: members, Node: node, Bulk: bulk, Required: p.required,
+		Members: members, Warning: p.node.Warning(), Node: node, Bulk: bulk, Required: p.required,
 		Index: statusIndex{node.Index.Entries, node.Index.Bytes, node.Index.Graves},
 		Rejected: map[string]uint64{
 			"gossip": node.Gossip.Rejected, "connections": node.Strangers, "unknown": node.Unknown,
