@@ -186,18 +186,17 @@ func (n *Node) watchCapacity() {
 	tick := time.NewTicker(n.o.tuning.capacity)
 	defer tick.Stop()
 	for {
+		total, free := n.o.Capacity()
+		old := n.total.Load()
+		if step := old / 50; absDiff(total, old) > step || absDiff(free, n.free.Load()) > step {
+			if err := n.announce(total, free); err != nil {
+				n.log.Warn("capacity not announced", zap.Error(err))
+			}
+		}
 		select {
 		case <-tick.C:
 		case <-n.ctx.Done():
 			return
-		}
-		total, free := n.o.Capacity()
-		old := n.total.Load()
-		if step := old / 50; absDiff(total, old) <= step && absDiff(free, n.free.Load()) <= step {
-			continue
-		}
-		if err := n.announce(total, free); err != nil {
-			n.log.Warn("capacity not announced", zap.Error(err))
 		}
 	}
 }

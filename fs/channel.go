@@ -11,7 +11,9 @@ type channel interface {
 	registrar
 	serve()                                // until the mount is gone
 	kernelFlags() uint64                   // what the kernel offered in INIT
+	beginNotices()                         // before the first invalEntry, by the goroutine that calls it
 	invalEntry(parent uint64, name string) // asks the kernel to forget a name
+	endNotices()                           // after the last
 	mayBlock(unique uint64)                // the request of that number is about to wait
 	close()                                // after serve, or to give up
 }
@@ -24,6 +26,8 @@ func (c helperChannel) serve()              { c.srv.Serve() }
 func (c helperChannel) kernelFlags() uint64 { return c.srv.KernelSettings().Flags64() }
 func (c helperChannel) mayBlock(uint64)     {} // it always has a reader to spare
 func (c helperChannel) close()              {} // serve did
+func (c helperChannel) beginNotices()       {}
+func (c helperChannel) endNotices()         {}
 
 func (c helperChannel) invalEntry(parent uint64, name string) { c.srv.EntryNotify(parent, name) }
 

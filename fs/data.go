@@ -47,7 +47,7 @@ func (s *Server) openRead(id index.ID, in *fuse.OpenIn, out *fuse.OpenOut) fuse.
 	if err == tiers.ErrHollow {
 		o, err = s.engine.OpenRead(s.waiting(in.Unique), id, in.Pid, in.Flags&syscall.O_NONBLOCK != 0)
 	}
-	return s.openedRead(o, nil, err, out)
+	return s.openedRead(o, nil, err, in.Pid, out)
 }
 
 // openReadLater is openRead for a request whose answer may be given later, by
@@ -57,22 +57,24 @@ func (s *Server) openReadLater(in *fuse.OpenIn, out *fuse.OpenOut, reply openRep
 	id := index.ID(in.NodeId)
 	o, err := s.engine.OpenHot(id, in.Pid)
 	if err != tiers.ErrHollow {
-		return s.openedRead(o, nil, err, out), false
+		return s.openedRead(o, nil, err, in.Pid, out), false
 	}
-	s.engine.OpenLater(id, in.Pid, func(o tiers.Opened, file *os.File, err error) {
+	tid := in.Pid
+	s.engine.OpenLater(id, tid, func(o tiers.Opened, file *os.File, err error) {
 		var out fuse.OpenOut
-		st := s.openedRead(o, file, err, &out)
+		st := s.openedRead(o, file, err, tid, &out)
 		reply.send(st, &out)
 	})
 	return fuse.OK, true
 }
 
-// openedRead answers the open of a block. file is its primary file if the caller
-// has it open, else nil.
-func (s *Server) openedRead(o tiers.Opened, file *os.File, err error, out *fuse.OpenOut) fuse.Status {
+// openedRead answers the open of a block by thread tid. file is its primary file if the
+// caller has it open, else nil.
+func (s *Server) openedRead(o tiers.Opened, file *os.File, err error, tid uint32, out *fuse.OpenOut) fuse.Status {
 	if err != nil {
-		return status(err)
+		return s.stale.answer(tid, status(err))
 	}
+	s.stale.forget(tid)
 	id := o.ID
 	if o.Write == nil && !o.Shared && s.direct.Load() {
 		backing, err := s.backings.acquire(o.Blob, file)

@@ -37,6 +37,9 @@ type device struct {
 	fd   int // blocking reads, notices, ioctls
 	poll int // a clone of fd with O_NONBLOCK, to spin on; -1 if the kernel has no clones
 	size int // of request and reply buffers
+
+	notices int // a clone of fd in the notifying thread's own table of descriptors; -1 if it uses fd
+
 	init uint64
 	log  *zap.Logger
 
@@ -75,7 +78,7 @@ func openDevice(s *Server, dir string, o *fuse.MountOptions) (*device, error) {
 		return nil, &os.PathError{Op: "open", Path: "/dev/fuse", Err: err}
 	}
 	d := &device{
-		s: s, fd: fd, poll: -1, size: o.MaxWrite + 64<<10, log: s.log,
+		s: s, fd: fd, poll: -1, notices: -1, size: o.MaxWrite + 64<<10, log: s.log,
 		spare: make(chan struct{}), quit: make(chan struct{}),
 	}
 	data := fmt.Sprintf("fd=%d,rootmode=40000,user_id=%d,group_id=%d,max_read=%d,default_permissions",
@@ -111,16 +114,23 @@ func (d *device) handshake() error {
 
 // clone opens the descriptor to spin on. Without it leaders sleep at once.
 func (d *device) clone() {
-	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if fd, err := d.another(unix.O_NONBLOCK); err == nil {
+		d.poll = fd
+	}
+}
+
+// another opens one more descriptor of the mount.
+func (d *device) another(flags int) (int, error) {
+	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC|flags, 0)
 	if err != nil {
-		return
+		return -1, err
 	}
 	from := uint32(d.fd)
 	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), devIOCClone, uintptr(unsafe.Pointer(&from))); errno != 0 {
 		unix.Close(fd)
-		return
+		return -1, errno
 	}
-	d.poll = fd
+	return fd, nil
 }
 
 func (d *device) kernelFlags() uint64 { return d.init }
@@ -227,7 +237,8 @@ func (d *device) mayBlock(unique uint64) {
 	}
 }
 
-// invalEntry implements channel: FUSE_NOTIFY_INVAL_ENTRY.
+// invalEntry implements channel: FUSE_NOTIFY_INVAL_ENTRY. It is called between
+// beginNotices and endNotices, by the same goroutine.
 func (d *device) invalEntry(parent uint64, name string) {
 	const code = 3
 	head := int(unsafe.Sizeof(fuse.OutHeader{}))
@@ -236,12 +247,19 @@ func (d *device) invalEntry(parent uint64, name string) {
 	*(*fuse.OutHeader)(unsafe.Pointer(&buf[0])) = fuse.OutHeader{Length: uint32(len(buf)), Status: code}
 	*(*fuse.NotifyInvalEntryOut)(unsafe.Pointer(&buf[head])) = fuse.NotifyInvalEntryOut{Parent: parent, NameLen: uint32(len(name))}
 	copy(buf[head+body:], name)
-	d.open.RLock()
-	defer d.open.RUnlock()
-	if d.open.closed {
+	if d.notices >= 0 {
+		d.notify(d.notices, buf)
 		return
 	}
-	if _, err := unix.Write(d.fd, buf); err != nil && err != unix.ENOENT && err != unix.ENOTDIR {
+	d.open.RLock()
+	defer d.open.RUnlock()
+	if !d.open.closed {
+		d.notify(d.fd, buf)
+	}
+}
+
+func (d *device) notify(fd int, buf []byte) {
+	if _, err := unix.Write(fd, buf); err != nil && err != unix.ENOENT && err != unix.ENOTDIR {
 		d.log.Debug("invalidate a name", zap.Error(err))
 	}
 }

@@ -2,6 +2,7 @@ package fs
 
 import (
 	"context"
+	"hash/maphash"
 	"sync"
 	"syscall"
 	"time"
@@ -27,9 +28,29 @@ type dirHandle struct {
 
 	// What other nodes have comes after the entries of this one; after that, entries that
 	// were made meanwhile.
-	far     []tiers.Dirent
-	farOnly map[string]bool // names of far that were given out: not to be repeated
-	asked   bool            // far is there
+	far      []tiers.Dirent
+	asked    bool                // far is there
+	farDone  bool                // it was given out, since the last time that the reader went back
+	near     map[uint64]struct{} // hashes of the names of this node that were given out
+	farGiven map[uint64]struct{} // and of those of far
+	seed     maphash.Seed
+}
+
+// given reports whether a name was given out as one of set.
+func (d *dirHandle) given(set map[uint64]struct{}, name string) bool {
+	if len(set) == 0 {
+		return false
+	}
+	_, ok := set[maphash.String(d.seed, name)]
+	return ok
+}
+
+// give notes that a name was given out as one of set.
+func (d *dirHandle) give(set *map[uint64]struct{}, name string) {
+	if *set == nil {
+		*set = map[uint64]struct{}{}
+	}
+	(*set)[maphash.String(d.seed, name)] = struct{}{}
 }
 
 // farBase is the position before the first name that only other nodes have. Cookies of
@@ -51,6 +72,9 @@ func (s *Server) OpenDir(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) 
 		return s.control.opendir(in, out)
 	}
 	d := &dirHandle{id: index.ID(in.NodeId), tid: in.Pid}
+	if s.opts.ListElsewhere {
+		d.seed = maphash.MakeSeed()
+	}
 	out.Fh = s.handles.add(&handle{dir: d}, fhHandle)
 	return fuse.OK
 }
@@ -123,13 +147,14 @@ func (s *Server) readDir(in *fuse.ReadIn, out *fuse.DirEntryList, add func(fuse.
 		}
 	}
 	if pos == dots {
-		d.far, d.farOnly, d.asked = nil, nil, false
+		d.far, d.asked, d.near, d.farGiven = nil, false, nil, nil
 	}
 	if pos < farBase && (pos-dots != d.pos || pos == dots) {
 		d.pos, d.last, d.next, d.ahead = pos-dots, 0, 0, d.ahead[:0]
+		d.farDone = false
 	}
 	if pos >= farBase {
-		if full := s.readFar(d, pos-farBase, add); full {
+		if full := s.readFar(in, d, pos-farBase, add); full {
 			return fuse.OK
 		}
 	}
@@ -137,9 +162,8 @@ func (s *Server) readDir(in *fuse.ReadIn, out *fuse.DirEntryList, add func(fuse.
 		if d.next == len(d.ahead) {
 			d.ahead = s.engine.ReadDir(d.id, d.pos, d.last, d.tid, d.ahead[:0])
 			d.next = 0
-			if len(d.ahead) == 0 && !d.asked && s.opts.ListElsewhere {
-				d.asked, d.far = true, s.listFar(in, d)
-				if full := s.readFar(d, 0, add); full {
+			if len(d.ahead) == 0 && !d.farDone && s.opts.ListElsewhere {
+				if full := s.readFar(in, d, 0, add); full {
 					return fuse.OK
 				}
 				continue
@@ -149,13 +173,16 @@ func (s *Server) readDir(in *fuse.ReadIn, out *fuse.DirEntryList, add func(fuse.
 			}
 		}
 		e := &d.ahead[d.next]
-		if d.farOnly[e.Name] {
+		if d.given(d.farGiven, e.Name) {
 			d.pos, d.last = e.Cookie, e.ID
 			d.next++
 			continue
 		}
 		if !add(fuse.DirEntry{Mode: e.Mode & syscall.S_IFMT, Name: e.Name, Ino: uint64(e.ID), Off: e.Cookie + dots}, e.ID) {
 			return fuse.OK
+		}
+		if s.opts.ListElsewhere {
+			d.give(&d.near, e.Name)
 		}
 		d.pos, d.last = e.Cookie, e.ID
 		d.next++
@@ -169,22 +196,27 @@ func (s *Server) listFar(in *fuse.ReadIn, d *dirHandle) []tiers.Dirent {
 	return s.engine.Elsewhere(ctx, d.id)
 }
 
-// readFar sends the names from number n on that only other nodes have, and reports
-// whether add had no room.
-func (s *Server) readFar(d *dirHandle, n uint64, add func(fuse.DirEntry, index.ID) bool) (full bool) {
+// readFar sends the names from number n on that other nodes have and that were not sent
+// as this node's, and reports whether add had no room.
+func (s *Server) readFar(in *fuse.ReadIn, d *dirHandle, n uint64, add func(fuse.DirEntry, index.ID) bool) (full bool) {
+	if !d.asked {
+		d.asked, d.far = true, s.listFar(in, d)
+	}
 	for ; n < uint64(len(d.far)); n++ {
 		e := &d.far[n]
-		if s.engine.Has(d.id, e.Name) && !d.farOnly[e.Name] {
-			continue // listed already, or made since, and yet to come
+		if d.given(d.near, e.Name) {
+			continue
 		}
-		// The inode number shows at the look-up; no name has this one.
-		if !add(fuse.DirEntry{Mode: e.Mode & syscall.S_IFMT, Name: e.Name, Ino: farBase | n, Off: farBase + n + 1}, 0) {
+		// The inode number shows at the look-up. This one is no other name's.
+		ino := farBase | maphash.String(farSeed, e.Name)>>3 ^ uint64(d.id)
+		if !add(fuse.DirEntry{Mode: e.Mode & syscall.S_IFMT, Name: e.Name, Ino: ino, Off: farBase + n + 1}, 0) {
 			return true
 		}
-		if d.farOnly == nil {
-			d.farOnly = map[string]bool{}
-		}
-		d.farOnly[e.Name] = true
+		d.give(&d.farGiven, e.Name)
 	}
+	d.farDone = true
 	return false
 }
+
+// farSeed makes the inode numbers of listed names the same in each listing.
+var farSeed = maphash.MakeSeed()

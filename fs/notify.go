@@ -69,6 +69,10 @@ func (q *notifier) flush(ctx context.Context) {
 // run sends what is queued until close.
 func (q *notifier) run(c channel) {
 	defer close(q.gone)
+	if c != nil {
+		c.beginNotices()
+		defer c.endNotices()
+	}
 	for range q.news {
 		q.mu.Lock()
 		batch, closed := q.mu.queue, q.mu.closed

@@ -74,6 +74,7 @@ type Server struct {
 	handles  handleTable
 	ops      opCounters
 	notices  *notifier
+	stale    staleThreads
 	wg       sync.WaitGroup
 	control  controlFiles
 }
@@ -305,7 +306,10 @@ func (s *Server) Served() <-chan struct{} { return s.served }
 
 // Close gives up on a mount that was detached but that clients keep alive by
 // open files: what the kernel serves by itself goes on, all else fails.
-func (s *Server) Close() { s.channel.close() }
+func (s *Server) Close() {
+	s.notices.close()
+	s.channel.close()
+}
 
 // String names the file system in go-fuse's logs.
 func (s *Server) String() string { return "kvfs" }

@@ -232,7 +232,7 @@ func (p *peers) status() *statusCluster {
 		Index: statusIndex{node.Index.Entries, node.Index.Bytes, node.Index.Graves},
 		Rejected: map[string]uint64{
 			"gossip": node.Gossip.Rejected, "connections": node.Strangers, "unknown": node.Unknown,
-			"malformed": node.Malformed, "denied": node.Denied, "bulk": uint64(bulk.Refused),
+			"malformed": node.Malformed, "denied": node.Denied, "bulk": uint64(bulk.Refused + bulk.Strangers),
 		},
 	}
 	if len(members) > 0 {

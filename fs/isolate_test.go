@@ -1,0 +1,81 @@
+package fs
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+)
+
+// TestNoticesIsolated: one thread has a table of descriptors of its own, in which the mount
+// is there once and nothing else of ours is; the others have the mount's other descriptors.
+func TestNoticesIsolated(t *testing.T) {
+	s, dir := mountHere(t)
+	d, ok := s.channel.(*device)
+	if !ok {
+		t.Skip("only a device of our own")
+	}
+	c := startClient(t)
+	c.do("write", filepath.Join(dir, "group", "block"))
+	s.notices.flush(t.Context())
+	if d.notices < 0 {
+		t.Fatal("notices share the descriptor of the requests")
+	}
+	tables := map[string]int{} // what a thread has open, and how many threads have that
+	tasks, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, task := range tasks {
+		fds, err := filepath.Glob("/proc/self/task/" + task.Name() + "/fd/*")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var has []string
+		for _, fd := range fds {
+			target, err := os.Readlink(fd)
+			if err != nil || filepath.Base(fd) == "0" || filepath.Base(fd) == "1" || filepath.Base(fd) == "2" ||
+				strings.HasPrefix(target, "anon_inode:[event") {
+				continue
+			}
+			if target == "/dev/fuse" || strings.Contains(target, "memory") {
+				has = append(has, target)
+			}
+		}
+		tables[strings.Join(has, " ")]++
+	}
+	if tables["/dev/fuse"] != 1 {
+		t.Errorf("threads by what they have open: %v; want one with /dev/fuse once and no block", tables)
+	}
+}
+
+// TestStaleThreads: a thread is told ESTALE once, and then that there is no such block,
+// until it has had another answer.
+func TestStaleThreads(t *testing.T) {
+	var s staleThreads
+	const stale = fuse.Status(syscall.ESTALE)
+	for i, c := range []struct {
+		tid       uint32
+		got, want fuse.Status
+	}{
+		{1, stale, stale}, {2, stale, stale}, {1, stale, fuse.ENOENT}, {1, stale, stale},
+		{1, fuse.EAGAIN, fuse.EAGAIN}, {1, stale, stale}, {2, stale, fuse.ENOENT},
+	} {
+		if got := s.answer(c.tid, c.got); got != c.want {
+			t.Errorf("step %d: told %v, want %v", i, got, c.want)
+		}
+	}
+	s.forget(1)
+	if n := s.n.Load(); n != 0 {
+		t.Errorf("%d threads are remembered", n)
+	}
+	for tid := range uint32(2 * maxStale) {
+		s.answer(tid, stale)
+	}
+	if n := len(s.mu.tids); n != maxStale {
+		t.Errorf("%d threads are remembered, want %d", n, maxStale)
+	}
+}

@@ -1,0 +1,62 @@
+package fs
+
+import (
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+)
+
+// staleThreads knows which threads were last told ESTALE when they opened a block to read
+// it. The kernel then looks the name up and opens it once more, but only once; where others
+// replace the block all the time the second open may be as late as the first. An engine
+// does not know ESTALE, but it does know a miss. The zero value is ready.
+type staleThreads struct {
+	n  atomic.Int64 // of tids: opens that succeed look no further than this while it is 0
+	mu struct {
+		sync.Mutex
+		tids map[uint32]struct{}
+	}
+}
+
+// maxStale bounds the threads that are remembered. Beyond it some are forgotten.
+const maxStale = 4096
+
+// answer returns what to tell thread tid: st, but ENOENT in place of a second ESTALE.
+func (t *staleThreads) answer(tid uint32, st fuse.Status) fuse.Status {
+	if st != fuse.Status(syscall.ESTALE) {
+		t.forget(tid)
+		return st
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, again := t.mu.tids[tid]; again {
+		delete(t.mu.tids, tid)
+		t.n.Store(int64(len(t.mu.tids)))
+		return fuse.ENOENT
+	}
+	if t.mu.tids == nil {
+		t.mu.tids = map[uint32]struct{}{}
+	}
+	if len(t.mu.tids) >= maxStale {
+		for old := range t.mu.tids {
+			delete(t.mu.tids, old)
+			break
+		}
+	}
+	t.mu.tids[tid] = struct{}{}
+	t.n.Store(int64(len(t.mu.tids)))
+	return st
+}
+
+// forget takes note that the open of thread tid got another answer.
+func (t *staleThreads) forget(tid uint32) {
+	if t.n.Load() == 0 {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.mu.tids, tid)
+	t.n.Store(int64(len(t.mu.tids)))
+}
