@@ -1,6 +1,6 @@
 # `make` prints the targets. CI calls these and nothing else: see .ci/run.
 .DEFAULT_GOAL := help
-.PHONY: help build run run-deps test race lint fuzz bench bench-quick clean
+.PHONY: help build run run-deps cluster test race lint fuzz bench bench-quick clean
 
 # The tag puts io_uring into directio; giouring, its binding, reaches into the
 # runtime by linkname. Without both kvfs builds, too, and uses pread and pwrite.
@@ -19,6 +19,11 @@ run: run-deps build ## install what is missing, build, mount on ./mnt until Ctrl
 
 run-deps:
 	@.ci/deps run
+
+cluster: ## three nodes on this machine: write on one, read on the others, kill one (as root)
+	@.ci/deps cluster
+	@$(MAKE) --no-print-directory build
+	@exec .ci/cluster
 
 test: ## install what is missing, run every test, count what passed, failed and was skipped
 	@.ci/deps test

@@ -17,7 +17,7 @@ const (
 )
 
 // topics are the groups of rows, in the order in which they are printed.
-func topics() []string { return append(hotTopics(), diskTopics()...) }
+func topics() []string { return slices.Concat(hotTopics(), diskTopics(), peerTopics()) }
 
 // hotTopics are about blocks in memory, on the targets of -targets.
 func hotTopics() []string {

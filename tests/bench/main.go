@@ -25,6 +25,11 @@
 // in the same directory and the same rounds. Without fio the rest is measured and
 // the tables say what is missing.
 //
+// Those of peers, with daemons in network namespaces (as root): peer (promotion from
+// another node's memory, beside iperf3), peerlatency (of one cold block, beside a bare
+// loop of sendfile), lookup (in three nodes, counting packets), replica (the rate of
+// copies).
+//
 // kvfs is started as 'kvfs mount --memory-size SIZE --ready-fd 3 DIR', with a disk
 // tier also '--disk path=DIR,size=SIZE --disk-cascade async --disk-cascade-queue
 // SIZE'. Of its .kvfs/status it reads "mount": {"ops": {name: count}} and
@@ -122,7 +127,7 @@ func (b *bench) measure(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := b.measureDiskTier(ctx); err != nil {
+	if err := errors.Join(b.measureDiskTier(ctx), b.measurePeers(ctx)); err != nil {
 		return err
 	}
 	if b.config.wants("heap") && b.target(kvfsName) != nil {

@@ -1,0 +1,304 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tests/harness/netns"
+)
+
+const (
+	peerReaders  = 8 // threads
+	gossipPort   = "7946"
+	clusterLimit = time.Minute // for anything that the nodes have to agree on
+)
+
+// peerTopics are about blocks of other nodes.
+func peerTopics() []string { return []string{"peer", "peerlatency", "lookup", "replica"} }
+
+// peerBench is what the topics of peers share.
+type peerBench struct {
+	*bench
+	readers *pool
+	writer  *pool
+	pattern []byte // what newClient fills buffers with
+	iperf   *iperf
+	keys    string // directory with keys and certificates; empty: not made yet
+	hostCC  string // the congestion control that sockets have by default
+}
+
+// measurePeers measures the topics of peers. One that fails does not keep the others
+// from being measured.
+func (b *bench) measurePeers(ctx context.Context) error {
+	if !b.config.wants(peerTopics()...) || !slices.Contains(b.config.targets, kvfsName) {
+		return nil
+	}
+	if why := netns.Lacks(); why != "" {
+		for _, topic := range peerTopics() {
+			if b.config.wants(topic) {
+				b.report.skip(topic, why)
+			}
+		}
+		return nil
+	}
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), peerReaders+2)))
+	p, err := b.newPeerBench(ctx)
+	defer p.close()
+	if err != nil {
+		return err
+	}
+	steps := map[string]func(context.Context) error{
+		"peer": p.promotions, "peerlatency": p.latency, "lookup": p.lookups, "replica": p.replicas,
+	}
+	var errs []error
+	for _, topic := range peerTopics() {
+		if !b.config.wants(topic) || ctx.Err() != nil {
+			continue
+		}
+		b.say("%s", topic)
+		if err := steps[topic](ctx); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", topic, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// newPeerBench returns what it has made also after an error, to be closed.
+func (b *bench) newPeerBench(ctx context.Context) (*peerBench, error) {
+	p := &peerBench{bench: b}
+	var err error
+	if p.readers, err = newPool(peerReaders, peerMaxBytes); err != nil {
+		return p, err
+	}
+	if p.writer, err = newPool(2, peerMaxBytes); err != nil {
+		return p, err
+	}
+	p.pattern = make([]byte, peerMaxBytes)
+	fillPattern(p.pattern)
+	p.iperf = findIperf(ctx)
+	cc, _ := os.ReadFile("/proc/sys/net/ipv4/tcp_congestion_control") // Absent: not told.
+	p.hostCC = strings.TrimSpace(string(cc))
+	line := "peers: network namespaces joined by veth; congestion control of the host: " + p.hostCC
+	if p.iperf.missing != "" {
+		line += "; NO IPERF3: " + p.iperf.missing
+	} else {
+		line += "; " + p.iperf.version
+	}
+	b.report.machine = append(b.report.machine, line)
+	return p, netns.Sweep()
+}
+
+func (p *peerBench) close() {
+	for _, c := range []*pool{p.readers, p.writer} {
+		if c != nil {
+			c.close() // Unmapping own memory does not fail.
+		}
+	}
+	if p.keys != "" {
+		os.RemoveAll(p.keys) // b.close tells if this is impossible.
+	}
+}
+
+// peers are daemons that have joined each other.
+type peers struct {
+	*peerBench
+	net   *netns.Net
+	nodes []*target
+}
+
+// peerOptions say how to start them.
+type peerOptions struct {
+	nodes       int
+	memoryBytes int // of each
+	secure      bool
+	congestion  string // empty: as the host has it
+	flags       []string
+}
+
+// join makes a network and daemons in it, and waits until they follow each other. They
+// are to be closed also after an error.
+func (p *peerBench) join(ctx context.Context, o peerOptions) (*peers, error) {
+	c := &peers{peerBench: p}
+	if available := memInfo("MemAvailable"); o.nodes*o.memoryBytes > available/3*2 {
+		return c, fmt.Errorf("%d MiB of memory are free: too little", available/mib)
+	}
+	var err error
+	if c.net, err = netns.New(o.nodes); err != nil {
+		return c, err
+	}
+	for i := range o.nodes {
+		flags, err := c.flags(ctx, i, o)
+		if err != nil {
+			return c, err
+		}
+		s, err := p.kvfs(fmt.Sprintf("peer%d", i), mebibytes(o.memoryBytes), flags...)
+		if err != nil {
+			return c, err
+		}
+		s.argv = append([]string{"nsenter", "--net=" + c.net.Path(i)}, s.argv...)
+		if err := p.start(ctx, s); err != nil {
+			return c, err
+		}
+		c.nodes = append(c.nodes, &target{name: kvfsName, dir: s.mount, server: s})
+	}
+	return c, c.await(ctx, "the nodes follow each other", func() (bool, error) {
+		for _, n := range c.nodes {
+			members, err := clusterMembers(n)
+			if err != nil {
+				return false, err
+			}
+			for _, m := range members {
+				if len(members) < o.nodes || !m.Self && m.Feed != "following" {
+					return false, nil
+				}
+			}
+		}
+		return true, nil
+	})
+}
+
+// flags are those of node i. It is called before the daemon of that node runs, and
+// after those before it do.
+func (c *peers) flags(ctx context.Context, i int, o peerOptions) ([]string, error) {
+	name := fmt.Sprintf("node%d", i)
+	flags := append([]string{"--bind", net.JoinHostPort(c.net.Addr(i), gossipPort), "--node-name", name}, o.flags...)
+	if i > 0 {
+		flags = append(flags, "--join", net.JoinHostPort(c.net.Addr(0), gossipPort))
+	}
+	if o.congestion != "" {
+		flags = append(flags, "--peer-congestion", o.congestion)
+	}
+	if !o.secure {
+		return append(flags, "--insecure"), nil
+	}
+	certs := filepath.Join(c.keys, "certs")
+	keys := filepath.Join(c.keys, "gossip.keys")
+	if c.keys == "" {
+		dir, err := os.MkdirTemp("", "kvfs-bench-keys-")
+		if err != nil {
+			return nil, err
+		}
+		c.keys, certs, keys = dir, filepath.Join(dir, "certs"), filepath.Join(dir, "gossip.keys")
+		if err := errors.Join(c.run(ctx, "keys", "create", keys), c.run(ctx, "certs", "init", "--dir", certs)); err != nil {
+			return nil, err
+		}
+	}
+	cert := filepath.Join(certs, name)
+	if _, err := os.Stat(cert + ".pem"); err != nil {
+		if err := c.run(ctx, "certs", "issue", "--dir", certs, name); err != nil {
+			return nil, err
+		}
+	}
+	return append(flags, "--peer-gossip-keys", keys, "--tls-ca", filepath.Join(certs, "ca.pem"),
+		"--tls-cert", cert+".pem", "--tls-key", cert+"-key.pem"), nil
+}
+
+// run runs a kvfs command.
+func (p *peerBench) run(ctx context.Context, args ...string) error {
+	if p.kvfsPath == "" {
+		// Any server makes it known.
+		if _, err := p.kvfs("peer0", 64); err != nil {
+			return err
+		}
+	}
+	cmd := exec.CommandContext(ctx, p.kvfsPath, args...)
+	cmd.Env = plainEnv()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", strings.Join(cmd.Args, " "), err, out)
+	}
+	return nil
+}
+
+// close stops the daemons, then removes the network.
+func (c *peers) close() error {
+	var errs []error
+	for _, n := range c.nodes {
+		errs = append(errs, n.server.stop())
+	}
+	if c.net != nil {
+		errs = append(errs, c.net.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// member is what status tells of one.
+type member struct {
+	Name        string `json:"name"`
+	Self        bool   `json:"self"`
+	State       string `json:"state"`
+	ControlAddr string `json:"control_addr"`
+	BulkAddr    string `json:"bulk_addr"`
+	Feed        string `json:"feed"`
+}
+
+func clusterMembers(t *target) ([]member, error) {
+	data, err := os.ReadFile(t.dir + "/.kvfs/status")
+	if err != nil {
+		return nil, err
+	}
+	var doc struct {
+		Cluster struct {
+			Members []member `json:"members"`
+		} `json:"cluster"`
+	}
+	if err := json.Unmarshal(data, &doc); err != nil {
+		return nil, fmt.Errorf("%s/.kvfs/status: %w", t.dir, err)
+	}
+	return doc.Cluster.Members, nil
+}
+
+// await polls until done, or for too long.
+func (p *peerBench) await(ctx context.Context, what string, done func() (bool, error)) error {
+	for begin := time.Now(); time.Since(begin) < clusterLimit; {
+		ok, err := done()
+		if ok || err != nil {
+			return err
+		}
+		if err := pause(ctx, pollEvery); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("after %v still not: %s", clusterLimit, what)
+}
+
+// known waits until a node sees the blocks of a set, which is in its own mount.
+func (c *peers) known(ctx context.Context, set *blockSet) error {
+	seen := 0
+	return c.await(ctx, "blocks of one node are seen on another", func() (bool, error) {
+		for ; seen < set.count; seen++ {
+			path := unix.BytePtrToString(set.final.at(seen))
+			if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+				return false, nil
+			} else if err != nil {
+				return false, err
+			}
+		}
+		return true, nil
+	})
+}
+
+// drop empties the memory of a node, whose blocks others have as well.
+func (c *peers) drop(ctx context.Context, n *target) error {
+	if err := n.settle(ctx); err != nil { // A file that is still open cannot be evicted.
+		return err
+	}
+	if err := c.run(ctx, "evict", "--tier", "memory", "--all", n.dir); err != nil {
+		return err
+	}
+	return c.await(ctx, "the memory of the reader is empty", func() (bool, error) {
+		s, err := readStatus(n)
+		return err == nil && len(s.Tiers) > 0 && s.Tiers[0].UsedBytes == 0, err
+	})
+}

@@ -1,0 +1,216 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+const (
+	peerMaxBytes = 16 * mib
+	// peerGoal is the share of iperf3's rate that 8 readers of 4 MiB want to reach.
+	peerGoal = 0.90
+)
+
+func peerSizes() []int { return []int{mib, 4 * mib, 16 * mib} }
+
+// peerCell is one row of the table.
+type peerCell struct {
+	size, readers int
+}
+
+func (c peerCell) name() string { return fmt.Sprintf("%s by %d", sizeText(c.size), c.readers) }
+
+func peerCells() []peerCell {
+	var cells []peerCell
+	for _, size := range peerSizes() {
+		cells = append(cells, peerCell{size, 1}, peerCell{size, peerReaders})
+	}
+	return cells
+}
+
+// peerMode is a way to connect.
+type peerMode struct {
+	name, congestion string
+	secure           bool
+}
+
+// modes are those that are measured: cubic, what the host has if that is another one,
+// and TLS.
+func (p *peerBench) modes() []peerMode {
+	modes := []peerMode{{"cubic", "cubic", false}}
+	if p.hostCC != "" && p.hostCC != "cubic" && !p.config.quick {
+		modes = append(modes, peerMode{p.hostCC + " (the host's)", "", false})
+	}
+	return append(modes, peerMode{"cubic, TLS", "cubic", true})
+}
+
+// iperfStreams are the numbers of streams of the base line, of which the better counts.
+func iperfStreams() []int { return []int{1, 4} }
+
+// promotions measures reads on one node of blocks that only the memory of another has.
+func (p *peerBench) promotions(ctx context.Context) error {
+	table := p.report.table("peer", "Promotion from another node's memory",
+		"(open, one read, close on one node, whose memory was emptied before, of blocks in the memory of the other one, each once, "+
+			"in random order; both nodes, the wire and the readers share this machine's processors; iperf3 in the same direction, the "+
+			"same rounds and with the same congestion control, without TLS: the better of 1 and 4 streams)",
+		"connection", "block", "readers", "iperf3 GB/s", "kvfs GB/s", "min-max", "to iperf3", "goal", "")
+	for _, mode := range p.modes() {
+		if err := p.promotionMode(ctx, table, mode); err != nil {
+			return fmt.Errorf("%s: %w", mode.name, err)
+		}
+	}
+	return nil
+}
+
+func (p *peerBench) promotionMode(ctx context.Context, table *table, mode peerMode) (err error) {
+	p.say("peer: %s", mode.name)
+	total := 0
+	for _, size := range peerSizes() {
+		total += size * p.config.count(size)
+	}
+	c, err := p.join(ctx, peerOptions{nodes: 2, memoryBytes: total*5/4 + 256*mib, congestion: mode.congestion, secure: mode.secure})
+	defer func() { err = errors.Join(err, c.close()) }()
+	if err != nil {
+		return err
+	}
+	sets := map[int]*blockSet{} // On the reader, by size.
+	for _, size := range peerSizes() {
+		if sets[size], err = c.lay(ctx, size, p.config.count(size)); err != nil {
+			return err
+		}
+	}
+	perSec := series{}
+	for round := range p.config.rounds {
+		if err := c.iperfRound(ctx, perSec, mode); err != nil {
+			return err
+		}
+		cells := peerCells()
+		for i := range cells {
+			cell := cells[(i+round)%len(cells)]
+			rate, err := c.promote(ctx, sets[cell.size], cell.readers, round, sets[cell.size].readMarked)
+			if err != nil {
+				return fmt.Errorf("%s: %w", cell.name(), err)
+			}
+			perSec[cell.name()] = append(perSec[cell.name()], rate)
+		}
+	}
+	for _, cell := range peerCells() {
+		p.promotionRow(table, mode, cell, perSec)
+	}
+	return nil
+}
+
+// lay writes blocks on node 0 and returns them as node 1 sees them, after each was read
+// there once, untimed, and compared byte by byte.
+func (c *peers) lay(ctx context.Context, size, count int) (*blockSet, error) {
+	group := fmt.Sprintf("p%d", size)
+	from, err := newBlockSet(c.nodes[0], group, size, 0, count)
+	if err != nil {
+		return nil, err
+	}
+	copy(c.writer.clients[0].buf, c.pattern)
+	err = c.writer.once(ctx, newWork(1, count, func(cl *client, i int) error {
+		stampPages(cl.buf[:size], i)
+		return cl.store(from.temp.at(i), from.final.at(i), size)
+	}))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", from.dir, err)
+	}
+	to, err := newBlockSet(c.nodes[1], group, size, 0, count)
+	if err == nil {
+		err = c.known(ctx, to)
+	}
+	if err != nil {
+		return nil, err
+	}
+	_, err = c.promote(ctx, to, 1, 0, func(cl *client, i int) error {
+		if err := cl.read(to.final.at(i), size); err != nil {
+			return err
+		}
+		return verifyPages(cl.buf[:size], c.pattern, i)
+	})
+	return to, err
+}
+
+// promote empties the memory of node 1 and reads all blocks there, and fails if they
+// were not all fetched.
+func (c *peers) promote(ctx context.Context, set *blockSet, readers, round int, op func(*client, int) error) (float64, error) {
+	if err := errors.Join(c.drop(ctx, c.nodes[1]), c.nodes[0].settle(ctx)); err != nil {
+		return 0, err
+	}
+	order := rand.New(rand.NewPCG(uint64(round), uint64(set.size))).Perm(set.count)
+	result, err := c.readers.run(ctx, sequence(readers, order, op), time.Hour)
+	if err != nil {
+		return 0, err
+	}
+	s, err := readStatus(c.nodes[1])
+	if err != nil {
+		return 0, err
+	}
+	if got, want := s.Tiers[0].UsedBytes, int64(set.count*set.size); got < want {
+		return 0, fmt.Errorf("%d of %d bytes are in the reader's memory: not all was promoted", got, want)
+	}
+	return float64(set.count*set.size) / result.elapsed.Seconds(), nil
+}
+
+func iperfTitle(streams int) string { return fmt.Sprintf("%s %d", iperfName, streams) }
+
+// iperfRound measures the base line once.
+func (c *peers) iperfRound(ctx context.Context, perSec series, mode peerMode) error {
+	if c.iperf.missing != "" {
+		return nil
+	}
+	seconds := 2
+	if c.config.quick {
+		seconds = 1
+	}
+	for _, streams := range iperfStreams() {
+		rate, err := c.iperf.run(ctx, c.net, streams, seconds, mode.congestion)
+		if err != nil {
+			return err
+		}
+		perSec[iperfTitle(streams)] = append(perSec[iperfTitle(streams)], rate)
+	}
+	return nil
+}
+
+// baseLine returns the name of the better base line.
+func baseLine(perSec series) string {
+	var titles []string
+	for _, streams := range iperfStreams() {
+		titles = append(titles, iperfTitle(streams))
+	}
+	return slices.MaxFunc(titles, func(a, b string) int {
+		return int(median(perSec[a]) - median(perSec[b]))
+	})
+}
+
+func (p *peerBench) promotionRow(table *table, mode peerMode, cell peerCell, perSec series) {
+	r := row{Topic: "peer", Target: cell.name(), BlockBytes: cell.size, Threads: cell.readers,
+		Unit: "GB/s, " + mode.name, Samples: gigabytes(perSec[cell.name()])}
+	r.Value = median(r.Samples)
+	base, verdict := p.versusIperf(&r, perSec, mode, cell)
+	p.report.add(r)
+	cells := []string{mode.name, sizeText(cell.size), fmt.Sprint(cell.readers), base, fmt.Sprintf("%.2f", r.Value), spread(r.Samples)}
+	table.add(append(cells, verdict...)...)
+}
+
+// versusIperf returns the cells for the base line, and for ratio, goal and verdict.
+func (p *peerBench) versusIperf(r *row, perSec series, mode peerMode, cell peerCell) (string, []string) {
+	goal := 0.0
+	if cell.readers == peerReaders && cell.size == 4*mib && !mode.secure {
+		goal = peerGoal
+	}
+	if p.iperf.missing != "" {
+		return "no iperf3", []string{"n/a", "", "skipped: install iperf3"}
+	}
+	name := baseLine(perSec)
+	base := row{Topic: "peer", Target: name, Unit: "GB/s, " + mode.name, Samples: gigabytes(perSec[name])}
+	base.Value = median(base.Samples)
+	p.report.add(base)
+	return fmt.Sprintf("%.2f", base.Value), p.versus(r, perSec, name, goal)
+}

@@ -1,0 +1,312 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tests/harness"
+)
+
+// TestBasics shows what files of one node look like on the others, without and with
+// keys.
+func TestBasics(t *testing.T) {
+	for _, mode := range []struct {
+		name   string
+		secure bool
+	}{{"plain", false}, {"secure", true}} {
+		t.Run(mode.name, func(t *testing.T) {
+			w := newWorld(t, harness.ClusterOptions{Secure: mode.secure})
+			for _, c := range []struct {
+				name string
+				run  func(*testing.T, *world)
+			}{
+				{"read", basicRead}, {"sizes", basicSizes}, {"attributes", basicAttributes},
+				{"directories", basicDirectories}, {"list", basicList}, {"remove", basicRemove},
+				{"rename", basicRename}, {"overwrite", basicOverwrite}, {"open while replaced", basicOpen},
+				{"many readers", basicReaders},
+			} {
+				t.Run(c.name, func(t *testing.T) {
+					w.t = t
+					c.run(t, w)
+				})
+			}
+			w.t = t
+			w.agree()
+		})
+	}
+}
+
+// basicRead: what is written on one node is there on the others.
+func basicRead(t *testing.T, w *world) {
+	name := block("read")
+	version := w.mustWrite(w.Nodes[0], name, 2*mib)
+	w.wantEverywhere(name, version)
+	for _, n := range w.Nodes {
+		if st, err := os.Stat(n.Path(name)); err != nil || st.Size() != 2*mib {
+			t.Errorf("stat on %s: got %v, %v, want %d bytes", n.Name, st, err, 2*mib)
+		}
+		if !slices.Contains(w.list(n, group), "read") {
+			t.Errorf("%s does not list it", n.Name)
+		}
+	}
+	if m := w.Nodes[1].Member(w.Nodes[0].Name); m.FetchedKeys == 0 || m.FetchedSize < 2*mib {
+		t.Errorf("%s has fetched %d blocks, %d bytes, want 1 and %d or more", w.Nodes[1].Name, m.FetchedKeys, m.FetchedSize, 2*mib)
+	}
+}
+
+// basicSizes: blocks of any size arrive whole, also an empty file.
+func basicSizes(t *testing.T, w *world) {
+	for _, size := range []int{headerBytes, 4095, 4096, 4097, 64*kib + 1, mib, 17*mib + 3} {
+		name := block("size-%d", size)
+		version := w.mustWrite(w.Nodes[2], name, size)
+		w.wantVersion(w.Nodes[0], name, version)
+		w.remove(w.Nodes[2], name)
+	}
+	empty := block("empty")
+	if err := os.WriteFile(w.Nodes[0].Path(empty), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	harness.Poll(t, "the empty file is there", func() bool { return w.exists(w.Nodes[1], empty) })
+	if b, err := os.ReadFile(w.Nodes[1].Path(empty)); len(b) != 0 || err != nil {
+		t.Errorf("empty file: got %d bytes, %v", len(b), err)
+	}
+	w.remove(w.Nodes[1], empty)
+}
+
+// basicAttributes: mode, owner, size and mtime are the same everywhere, also after
+// they have changed.
+func basicAttributes(t *testing.T, w *world) {
+	name := block("attributes")
+	w.mustWrite(w.Nodes[0], name, 10_000)
+	path := w.Nodes[0].Path(name)
+	mtime := time.Unix(1_700_000_000, 0)
+	err := errors.Join(os.Chmod(path, 0o640), os.Chown(path, 1234, 2345), os.Chtimes(path, mtime, mtime))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want unix.Stat_t
+	if err := unix.Stat(path, &want); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range w.Nodes[1:] {
+		var got unix.Stat_t
+		harness.Poll(t, "the attributes on "+n.Name, func() bool {
+			err := unix.Stat(n.Path(name), &got)
+			return err == nil && got.Mode == want.Mode && got.Uid == want.Uid && got.Gid == want.Gid && got.Size == want.Size
+		})
+		w.wantVersion(n, name, w.mustRead(w.Nodes[0], name))
+		if err := unix.Stat(n.Path(name), &got); err != nil || got.Mtim.Sec != want.Mtim.Sec {
+			t.Errorf("mtime of the copy on %s: got %d, %v, want %d", n.Name, got.Mtim.Sec, err, want.Mtim.Sec)
+		}
+	}
+}
+
+// basicDirectories: directories are seen everywhere, go everywhere, and do not go
+// while a block is in them anywhere.
+func basicDirectories(t *testing.T, w *world) {
+	a, b, c := w.Nodes[0], w.Nodes[1], w.Nodes[2]
+	if err := os.MkdirAll(a.Path("dirs", "deep", "er"), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	harness.Poll(t, "the directories are on the others", func() bool {
+		return w.exists(b, "dirs/deep/er") && w.exists(c, "dirs/deep/er")
+	})
+	if st, err := os.Stat(b.Path("dirs", "deep")); err != nil || !st.IsDir() || st.Mode().Perm() != 0o750 {
+		t.Errorf("directory on %s: got %v, %v", b.Name, st, err)
+	}
+	if err := os.Mkdir(b.Path("dirs"), 0o755); !errors.Is(err, unix.EEXIST) {
+		t.Errorf("mkdir of what another node has: got %v, want EEXIST", err)
+	}
+	name := "dirs/deep/er/block"
+	version := w.mustWrite(c, name, 100_000) // In a directory that only another node made.
+	w.wantEverywhere(name, version)
+	if err := os.Remove(b.Path("dirs", "deep", "er")); !errors.Is(err, unix.ENOTEMPTY) {
+		t.Errorf("rmdir with a block of another node: got %v, want ENOTEMPTY", err)
+	}
+	w.remove(a, name)
+	w.wantEverywhere(name, 0)
+	for _, dir := range []string{"dirs/deep/er", "dirs/deep", "dirs"} {
+		if err := os.Remove(b.Path(dir)); err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range w.Nodes {
+			harness.Poll(t, dir+" is gone on "+n.Name, func() bool { return !w.exists(n, dir) })
+		}
+	}
+}
+
+// basicList: a listing has the names of all nodes, each once.
+func basicList(t *testing.T, w *world) {
+	var want []string
+	for i := range 30 {
+		n := w.Nodes[i%len(w.Nodes)]
+		name := fmt.Sprintf("list-%02d", i)
+		w.mustWrite(n, block("%s", name), 5000)
+		want = append(want, name)
+	}
+	w.mustRead(w.Nodes[0], block("list-01")) // On two nodes now.
+	for _, n := range w.Nodes {
+		var got []string
+		harness.Poll(t, "the listing of "+n.Name, func() bool {
+			got = slices.DeleteFunc(w.list(n, group), func(s string) bool { return len(s) != len("list-00") || s[:5] != "list-" })
+			return len(got) >= len(want)
+		})
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			t.Errorf("%s lists %q, want %q", n.Name, got, want)
+		}
+	}
+	for i, name := range want {
+		w.remove(w.Nodes[(i+1)%len(w.Nodes)], block("%s", name))
+	}
+	for _, n := range w.Nodes {
+		harness.Poll(t, n.Name+" lists none of the removed", func() bool {
+			return !slices.ContainsFunc(w.list(n, group), func(s string) bool { return slices.Contains(want, s) })
+		})
+	}
+}
+
+// basicRemove: a removal on one node removes everywhere, copies included, and the name
+// can be used again.
+func basicRemove(t *testing.T, w *world) {
+	name := block("remove")
+	for _, remover := range w.Nodes {
+		version := w.mustWrite(w.Nodes[0], name, 300_000)
+		w.wantEverywhere(name, version) // Each has a copy now.
+		w.remove(remover, name)
+		if w.exists(remover, name) {
+			t.Errorf("still there on %s, which removed it", remover.Name)
+		}
+		w.wantEverywhere(name, 0)
+	}
+	if err := os.Remove(w.Nodes[1].Path(name)); !errors.Is(err, unix.ENOENT) {
+		t.Errorf("second removal: got %v, want ENOENT", err)
+	}
+}
+
+// basicRename: a block that another node holds can be moved, over another one too.
+func basicRename(t *testing.T, w *world) {
+	for _, over := range []bool{false, true} {
+		from, to := block("from-%v", over), block("to-%v", over)
+		version := w.mustWrite(w.Nodes[0], from, 200_000)
+		w.wantVersion(w.Nodes[2], from, version)
+		if over {
+			w.wantEverywhere(to, w.mustWrite(w.Nodes[2], to, 100_000))
+		}
+		harness.Poll(t, "the block is on "+w.Nodes[1].Name, func() bool { return w.exists(w.Nodes[1], from) })
+		w.rename(w.Nodes[1], from, to)
+		w.wantEverywhere(from, 0)
+		w.wantEverywhere(to, version)
+		w.remove(w.Nodes[0], to)
+		w.wantEverywhere(to, 0)
+	}
+}
+
+// basicOverwrite: what one node writes over the block of another one is what all read.
+func basicOverwrite(t *testing.T, w *world) {
+	name := block("overwrite")
+	for i := range 9 { // Both ways of writing on each node.
+		version := w.mustWrite(w.Nodes[i%len(w.Nodes)], name, 50_000+i)
+		w.wantEverywhere(name, version)
+	}
+}
+
+// basicOpen: a file that is open keeps its bytes when another node replaces or removes
+// it.
+func basicOpen(t *testing.T, w *world) {
+	name := block("open")
+	version := w.mustWrite(w.Nodes[0], name, mib)
+	w.wantEverywhere(name, version)
+	f, err := os.Open(w.Nodes[1].Path(name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	next := w.mustWrite(w.Nodes[2], name, mib+1)
+	w.wantEverywhere(name, next)
+	w.remove(w.Nodes[0], name)
+	w.wantEverywhere(name, 0)
+	b := make([]byte, mib)
+	if _, err := f.ReadAt(b, 0); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := versionOf(name, b); got != version || err != nil {
+		t.Errorf("open file: got version %d, %v, want %d", got, err, version)
+	}
+}
+
+// basicReaders: many readers of one block that has to be fetched all get it, and it is
+// fetched once.
+func basicReaders(t *testing.T, w *world) {
+	name := block("readers")
+	version := w.mustWrite(w.Nodes[0], name, 8*mib)
+	reader := w.Nodes[2]
+	harness.Poll(t, "the block is known", func() bool { return w.exists(reader, name) })
+	before := reader.Member(w.Nodes[0].Name).FetchedKeys
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() { // Ends with its read.
+			if got, err := w.read(reader, name); got != version || err != nil {
+				t.Errorf("got version %d, %v, want %d", got, err, version)
+			}
+		})
+	}
+	all.Wait()
+	if got := reader.Member(w.Nodes[0].Name).FetchedKeys - before; got != 1 {
+		t.Errorf("fetched %d times, want once", got)
+	}
+}
+
+// TestListLocal shows that readdir.remote: off lists none of the names that nobody has
+// asked for on the node, and changes nothing else.
+func TestListLocal(t *testing.T) {
+	w := newWorld(t, harness.ClusterOptions{Nodes: 2, Flags: func(int) []string { return []string{"--readdir-remote", "off"} }})
+	name := block("elsewhere")
+	version := w.mustWrite(w.Nodes[0], name, 4*kib)
+	w.WaitQuiet()
+	if slices.Contains(w.list(w.Nodes[1], group), "elsewhere") {
+		t.Error("lists the name of another node")
+	}
+	w.wantEverywhere(name, version)
+}
+
+// TestMembers shows what a node knows of the others, and that a clean stop and a kill
+// are told apart.
+func TestMembers(t *testing.T) {
+	w := newWorld(t, harness.ClusterOptions{})
+	a, b, c := w.Nodes[0], w.Nodes[1], w.Nodes[2]
+	members := a.Members()
+	if len(members) != 3 || !members[0].Self || members[0].Name != a.Name {
+		t.Fatalf("members of %s: %+v", a.Name, members)
+	}
+	for _, m := range members[1:] {
+		if m.Version == "" || m.ControlAddr == "" || m.BulkAddr == "" || len(m.Features) == 0 || len(m.Missing) != 0 || m.Breaker != "closed" {
+			t.Errorf("member: %+v", m)
+		}
+	}
+	if code := b.Stop(); code != 0 {
+		t.Errorf("stop: exit code %d", code)
+	}
+	c.Kill()
+	a.WaitState(b, "left")
+	a.WaitState(c, "failed")
+	b.Restart()
+	c.Restart()
+	w.WaitJoined()
+	out, errs, code := harness.Kvfs(t, "members", a.Dir)
+	if code != 0 {
+		t.Fatalf("kvfs members: exit code %d: %s", code, errs)
+	}
+	for _, n := range w.Nodes {
+		if !containsLine(out, n.Name, "alive") {
+			t.Errorf("kvfs members: no line with %s and alive:\n%s", n.Name, out)
+		}
+	}
+}

@@ -1,0 +1,124 @@
+package cluster
+
+import (
+	"testing"
+
+	"github.com/kvfs/kvfs/tests/harness"
+)
+
+// TestGraves shows that what was removed or replaced while a node was away does not
+// come back with it, although it still has the old block on SSD and who made the
+// change is gone; and that what nobody touched does come back.
+func TestGraves(t *testing.T) {
+	for _, kill := range []bool{false, true} {
+		name := "stopped"
+		if kill {
+			name = "killed"
+		}
+		t.Run("node was "+name, func(t *testing.T) { testGraves(t, kill) })
+	}
+}
+
+func testGraves(t *testing.T, kill bool) {
+	w := newWorld(t, harness.ClusterOptions{Options: harness.Options{Disk: "256MiB"}})
+	a, b, c := w.Nodes[0], w.Nodes[1], w.Nodes[2]
+	versions := w.fill(c, "grave", 6, 100_000)
+	removed, replaced, moved, kept := block("grave-000"), block("grave-001"), block("grave-002"), block("grave-003")
+	w.wantVersion(b, removed, versions[removed]) // A copy, of which the removal must take care, too.
+	for _, n := range []*harness.Node{a, b} {
+		w.wantVersion(n, replaced, versions[replaced])
+	}
+	w.wantVersion(a, moved, versions[moved])
+	w.spill(c)
+	w.WaitQuiet()
+	w.takeDown(c, kill)
+	a.WaitState(c, "failed", "left")
+
+	// What is done to the copies while their origin is away holds for it, too.
+	w.remove(a, removed)
+	next := w.mustWrite(a, replaced, 50_000)
+	w.rename(a, moved, moved+"-to")
+	w.wantVersion(b, removed, 0)
+	w.wantVersion(b, replaced, next)
+	w.wantVersion(b, moved, 0)
+	w.WaitQuiet()
+	w.takeDown(a, kill)
+	b.WaitState(a, "failed", "left")
+
+	c.Restart() // Nobody but b knows of it.
+	w.WaitJoined()
+	w.wantEverywhere(removed, 0)
+	w.wantEverywhere(moved, 0)
+	w.wantEverywhere(replaced, next)
+	w.wantEverywhere(kept, versions[kept])
+	w.WaitQuiet()
+	c.Restart() // Now from its own memory of it.
+	w.WaitJoined()
+	w.wantEverywhere(removed, 0)
+	w.wantEverywhere(moved, 0)
+	w.wantEverywhere(kept, versions[kept])
+	a.Restart()
+	w.WaitJoined()
+	for _, n := range w.Nodes {
+		w.wantVersion(n, removed, 0)
+		w.wantVersion(n, moved+"-to", versions[moved])
+		w.wantVersion(n, replaced, next)
+	}
+	w.agree()
+}
+
+func (w *world) takeDown(n *harness.Node, kill bool) {
+	w.t.Helper()
+	if kill {
+		n.Kill()
+	} else if code := n.Stop(); code != 0 {
+		w.t.Fatalf("stop of %s: exit code %d", n.Name, code)
+	}
+}
+
+// TestLostMemory shows that a node whose memory is lost comes back without the blocks
+// that only its memory held: they are misses everywhere, and their names can be used.
+func TestLostMemory(t *testing.T) {
+	w := newWorld(t, harness.ClusterOptions{})
+	a, b := w.Nodes[0], w.Nodes[1]
+	versions := w.fill(a, "memory", 4, 10_000)
+	w.wantVersion(b, block("memory-000"), versions[block("memory-000")])
+	w.WaitQuiet()
+	a.Kill()
+	a.DropMemory()
+	a.Restart()
+	w.WaitJoined()
+	w.wantEverywhere(block("memory-000"), versions[block("memory-000")])
+	for _, name := range []string{block("memory-001"), block("memory-002")} {
+		w.wantEverywhere(name, 0)
+		w.wantEverywhere(name, w.mustWrite(b, name, 20_000))
+	}
+	w.agree()
+}
+
+// TestClock shows with a node whose clock is an hour fast or slow that of two versions
+// the one that was written later is what all read, whoever wrote it, and that removals
+// are obeyed in both directions.
+func TestClock(t *testing.T) {
+	for _, offset := range []string{"1h", "-1h"} {
+		t.Run(offset, func(t *testing.T) {
+			wrong := harness.ClockBinary(t, offset)
+			w := newWorld(t, harness.ClusterOptions{Binary: func(node int) string {
+				if node == 1 {
+					return wrong
+				}
+				return ""
+			}})
+			name := block("clock")
+			for i := range 9 {
+				n := w.Nodes[(i+1)%3]
+				w.wantEverywhere(name, w.mustWrite(n, name, 10_000+i))
+				if i%2 == 0 {
+					w.remove(w.Nodes[i%3], name)
+					w.wantEverywhere(name, 0)
+				}
+			}
+			w.agree()
+		})
+	}
+}

@@ -1,0 +1,220 @@
+package cluster
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kvfs/kvfs/tests/harness"
+)
+
+const exitConfig = 3
+
+// TestBindRefused shows that an address that is not loopback is refused without gossip
+// keys and certificates, and the message says what is missing and what to do.
+func TestBindRefused(t *testing.T) {
+	keys := harness.NewClusterKeys(t)
+	secure := keys.Flags("nodea")
+	for _, c := range []struct {
+		name  string
+		flags []string
+	}{
+		{"neither", nil},
+		{"gossip keys alone", secure[:2]},
+		{"certificates alone", secure[2:]},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d := harness.Mount(t, harness.Options{
+				ExpectFail: true, Flags: append([]string{"--bind", "0.0.0.0:0", "--node-name", "nodea"}, c.flags...),
+			})
+			if d.ExitCode != exitConfig {
+				t.Errorf("exit code %d, want %d", d.ExitCode, exitConfig)
+			}
+			if !strings.Contains(d.LastLog(), "insecure") {
+				t.Errorf("the message does not name insecure:\n%s", d.LastLog())
+			}
+		})
+	}
+}
+
+// TestBadFiles shows that a node with an expired certificate, one of another CA, or a
+// key that others can read does not start, and says which file is wrong.
+func TestBadFiles(t *testing.T) {
+	net := harness.NewNet(t, 2)
+	keys, others := harness.NewClusterKeys(t), harness.NewClusterKeys(t)
+	good := keys.Flags("nodea")
+	expired := filepath.Join(t.TempDir(), "expired.pem")
+	expiredKey := filepath.Join(filepath.Dir(expired), "expired-key.pem")
+	issueExpired(t, keys, "nodea", expired, expiredKey)
+	others.Flags("nodea")
+	foreign, foreignKey := others.Files("nodea")
+	open := filepath.Join(t.TempDir(), "open.keys")
+	text, err := os.ReadFile(keys.Gossip)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(open, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	tls := func(cert, key string) []string {
+		return []string{"--peer-gossip-keys", keys.Gossip, "--tls-ca", keys.CA(), "--tls-cert", cert, "--tls-key", key}
+	}
+	for _, c := range []struct {
+		name  string
+		flags []string
+		want  string // in the message
+	}{
+		{"expired", tls(expired, expiredKey), "expired"},
+		{"of another CA", tls(foreign, foreignKey), foreign},
+		{"key of another", tls(foreign, expiredKey), expiredKey},
+		{"no such file", tls("/nowhere/a.pem", expiredKey), "/nowhere/a.pem"},
+		{"gossip keys open to others", append([]string{"--peer-gossip-keys", open}, good[2:]...), open},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var d *harness.Daemon
+			net.In(0, func() {
+				flags := append([]string{"--bind", net.Addr(0) + ":7946", "--node-name", "nodea"}, c.flags...)
+				d = harness.Mount(t, harness.Options{ExpectFail: true, Flags: flags})
+			})
+			if !strings.Contains(d.LastLog(), c.want) {
+				t.Errorf("the message does not have %q:\n%s", c.want, d.LastLog())
+			}
+		})
+	}
+}
+
+// TestStrangerNodes shows that a node with other gossip keys, with certificates of
+// another CA, or with none joins nobody, gets nothing and gives nothing; that it is
+// counted; and that the cluster goes on.
+func TestStrangerNodes(t *testing.T) {
+	w := newWorld(t, harness.ClusterOptions{Secure: true, Spare: 1})
+	others := harness.NewClusterKeys(t)
+	const spare = 3
+	name := harness.NodeName(spare)
+	own, foreign := w.Keys.Flags(name), others.Flags(name)
+	for i, c := range []struct {
+		name  string
+		flags []string
+	}{
+		{"other gossip keys", slices.Concat(foreign[:2], own[2:])},
+		{"other CA", slices.Concat(own[:2], foreign[2:])},
+		{"other gossip keys and CA", foreign},
+		{"no keys", []string{"--insecure"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w.t = t
+			w.stranger(spare, block("secret-%d", i), c.flags)
+		})
+	}
+	w.t = t
+	w.agree()
+}
+
+func (w *world) stranger(spare int, name string, flags []string) {
+	t := w.t
+	t.Helper()
+	version := w.mustWrite(w.Nodes[0], name, 100_000)
+	w.wantEverywhere(name, version)
+	rejected := func() (sum uint64) {
+		for _, n := range w.Nodes {
+			sum += n.Rejected()
+		}
+		return sum
+	}
+	before := rejected()
+	opts := w.Options(spare)
+	opts.Flags = slices.Concat(w.JoinFlags(spare)[:10], flags) // What follows these are keys.
+	stranger := &harness.Node{Name: harness.NodeName(spare), Index: spare}
+	w.Net.In(spare, func() { stranger.Daemon = harness.Mount(t, opts) })
+	harness.Poll(t, "strangers are counted", func() bool { return rejected() > before })
+	if err := os.MkdirAll(stranger.Path(group), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	own := block("stranger-of-%s", filepath.Base(name))
+	if err := os.WriteFile(stranger.Path(own), content(own, w.begin(own), 5000), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if w.exists(stranger, name) {
+		t.Error("a stranger sees a block of the cluster")
+	}
+	if b, err := os.ReadFile(stranger.Path(name)); err == nil {
+		t.Errorf("a stranger reads %d bytes of a block of the cluster", len(b))
+	}
+	for _, n := range w.Nodes {
+		if m := n.Member(stranger.Name); m.Feed == "following" || m.Blocks > 0 {
+			t.Errorf("%s follows the stranger: %+v", n.Name, m)
+		}
+		if w.exists(n, own) {
+			t.Errorf("%s sees a block of the stranger", n.Name)
+		}
+	}
+	// It cannot remove what it does not see, and a block of its own by that name
+	// replaces nothing.
+	if err := os.WriteFile(stranger.Path(name), []byte("not of this cluster"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(stranger.Path(name)); err != nil {
+		t.Fatal(err)
+	}
+	stranger.Stop()
+	w.WaitJoined()
+	w.wantEverywhere(name, version)
+}
+
+// TestKeyRotation shows that gossip keys can be added, used and removed, and
+// certificates replaced, while the nodes run.
+func TestKeyRotation(t *testing.T) {
+	w := newWorld(t, harness.ClusterOptions{Secure: true})
+	kvfs := func(args ...string) string {
+		t.Helper()
+		out, errs, code := harness.Kvfs(t, args...)
+		if code != 0 {
+			t.Fatalf("kvfs %q: exit code %d\n%s", args, code, errs)
+		}
+		return strings.TrimSpace(out)
+	}
+	old := firstKey(t, w.Keys.Gossip)
+	key := kvfs("keys", "generate")
+	for _, step := range [][]string{{"add", w.Keys.Gossip, key}, {"use", w.Keys.Gossip, key}, {"remove", w.Keys.Gossip, old}} {
+		kvfs(append([]string{"keys"}, step...)...)
+		// Whoever starts now has the new state, and the others take it over in a moment.
+		w.Nodes[2].Restart()
+		w.WaitJoined()
+	}
+	if got := firstKey(t, w.Keys.Gossip); got != key {
+		t.Errorf("first key of the file: %q, want %q", got, key)
+	}
+	n := w.Nodes[1]
+	before := servedSerial(t, w, n)
+	cert, certKey := w.Keys.Files(n.Name)
+	for _, file := range []string{cert, certKey} {
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.Keys.Flags(n.Name) // Makes new ones.
+	harness.Poll(t, "the new certificate is served", func() bool { return servedSerial(t, w, n) != before })
+	name := block("rotated")
+	w.wantEverywhere(name, w.mustWrite(n, name, 100_000))
+	w.Nodes[0].Restart()
+	w.WaitJoined()
+	w.agree()
+}
+
+// firstKey returns the key that encrypts.
+func firstKey(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+			return line
+		}
+	}
+	t.Fatalf("%s: no key", file)
+	return ""
+}

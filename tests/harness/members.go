@@ -1,0 +1,200 @@
+package harness
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"time"
+)
+
+// ClusterStatus is the entry "cluster" of .kvfs/status.
+type ClusterStatus struct {
+	Members []Member `json:"members"`
+	Index   struct {
+		Entries int64 `json:"entries"`
+		Bytes   int64 `json:"bytes"`
+	} `json:"index"`
+	Rejected json.RawMessage `json:"rejected"`
+}
+
+// Member is what a node knows of another one, or of itself.
+type Member struct {
+	Name        string   `json:"name"`
+	State       string   `json:"state"`
+	Reason      string   `json:"reason"`
+	Self        bool     `json:"self"`
+	GossipAddr  string   `json:"gossip_addr"`
+	ControlAddr string   `json:"control_addr"`
+	BulkAddr    string   `json:"bulk_addr"`
+	Version     string   `json:"version"`
+	Features    []string `json:"features"`
+	Missing     []string `json:"missing"`
+	Blocks      int64    `json:"blocks"`
+	Feed        string   `json:"feed"`
+	Snapshots   uint64   `json:"snapshots"`
+	Breaker     string   `json:"breaker"`
+	Failures    uint64   `json:"failures"`
+	LastError   string   `json:"last_error"`
+	FetchedKeys uint64   `json:"fetched_keys"`
+	FetchedSize uint64   `json:"fetched_bytes"`
+}
+
+// Cluster reads what the node's status says of the cluster.
+func (n *Node) Cluster() ClusterStatus {
+	n.tb.Helper()
+	b, err := os.ReadFile(n.Path(".kvfs", "status"))
+	if err != nil {
+		n.tb.Fatal(err)
+	}
+	var doc struct {
+		Cluster ClusterStatus `json:"cluster"`
+	}
+	if err := json.Unmarshal(b, &doc); err != nil {
+		n.tb.Fatalf("status: %v\n%s", err, b)
+	}
+	return doc.Cluster
+}
+
+// Rejected returns how much from strangers the node has refused since it started.
+func (n *Node) Rejected() uint64 {
+	n.tb.Helper()
+	raw := n.Cluster().Rejected
+	var one uint64
+	if json.Unmarshal(raw, &one) == nil {
+		return one
+	}
+	var many map[string]uint64
+	if err := json.Unmarshal(raw, &many); err != nil {
+		n.tb.Fatalf("rejected of status: %v: %s", err, raw)
+	}
+	for _, v := range many {
+		one += v
+	}
+	return one
+}
+
+// Members reads .kvfs/members: an array, or one member a line.
+func (n *Node) Members() []Member {
+	n.tb.Helper()
+	b, err := os.ReadFile(n.Path(".kvfs", "members"))
+	if err != nil {
+		n.tb.Fatal(err)
+	}
+	members, err := parseMembers(b)
+	if err != nil {
+		n.tb.Fatalf("members: %v\n%s", err, b)
+	}
+	return members
+}
+
+// parseMembers reads an array or lines.
+func parseMembers(b []byte) ([]Member, error) {
+	b = bytes.TrimSpace(b)
+	var members []Member
+	if bytes.HasPrefix(b, []byte("[")) {
+		err := json.Unmarshal(b, &members)
+		return members, err
+	}
+	for d := json.NewDecoder(bytes.NewReader(b)); ; {
+		var m Member
+		if err := d.Decode(&m); errors.Is(err, io.EOF) {
+			return members, nil
+		} else if err != nil {
+			return nil, err
+		}
+		members = append(members, m)
+	}
+}
+
+// Member returns what the node knows of the one with that name; the zero Member if
+// nothing.
+func (n *Node) Member(name string) Member {
+	n.tb.Helper()
+	for _, m := range n.Members() {
+		if m.Name == name {
+			return m
+		}
+	}
+	return Member{}
+}
+
+// WaitState waits until the node has seen another one in one of the states.
+func (n *Node) WaitState(other *Node, states ...string) {
+	n.tb.Helper()
+	n.cluster.poll(func() string {
+		if m := n.Member(other.Name); !slices.Contains(states, m.State) {
+			return fmt.Sprintf("%s has %s as %q (%s), want %q", n.Name, other.Name, m.State, m.Reason, states)
+		}
+		return ""
+	})
+}
+
+// Running returns the nodes whose daemons run.
+func (c *Cluster) Running() []*Node {
+	return slices.DeleteFunc(slices.Clone(c.Nodes), func(n *Node) bool { return !n.Daemon.Running() })
+}
+
+// WaitJoined waits until all nodes that run have each other as alive and follow each
+// other's feeds.
+func (c *Cluster) WaitJoined() {
+	c.tb.Helper()
+	c.poll(func() string { return c.disagreement(false) })
+}
+
+// WaitQuiet waits until, besides, each has in its index as many blocks and directories
+// of each other one as that one holds.
+func (c *Cluster) WaitQuiet() {
+	c.tb.Helper()
+	c.poll(func() string { return c.disagreement(true) })
+}
+
+// disagreement returns in what the running nodes do not agree yet; "" if they do.
+func (c *Cluster) disagreement(blocks bool) string {
+	nodes := c.Running()
+	views := map[string]map[string]Member{}
+	for _, n := range nodes {
+		views[n.Name] = map[string]Member{}
+		for _, m := range n.Members() {
+			views[n.Name][m.Name] = m
+		}
+	}
+	for _, n := range nodes {
+		for _, other := range nodes {
+			m := views[n.Name][other.Name]
+			if m.State != "alive" {
+				return fmt.Sprintf("%s has %s as %q (%s)", n.Name, other.Name, m.State, m.Reason)
+			}
+			if n != other && m.Feed != "following" {
+				return fmt.Sprintf("%s has the feed of %s as %q (%s)", n.Name, other.Name, m.Feed, m.LastError)
+			}
+			if holds := views[other.Name][other.Name].Blocks; blocks && m.Blocks != holds {
+				return fmt.Sprintf("%s knows %d blocks of %s, which holds %d", n.Name, m.Blocks, other.Name, holds)
+			}
+		}
+	}
+	return ""
+}
+
+// poll calls check until it returns "", and fails the test with what it returned last
+// if that takes longer than Deadline.
+func (c *Cluster) poll(check func() string) {
+	c.tb.Helper()
+	deadline := time.After(Deadline)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		why := check()
+		if why == "" {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			c.tb.Fatalf("after %v still: %s", Deadline, why)
+		}
+	}
+}

@@ -1,0 +1,108 @@
+package harness
+
+import (
+	"testing"
+
+	"github.com/kvfs/kvfs/tests/harness/netns"
+)
+
+// Net is a network of namespaces whose methods fail the test instead of returning
+// errors.
+type Net struct {
+	*netns.Net
+	tb testing.TB
+}
+
+// NewNet makes a network of nodes that is gone when the test ends; those of dead test
+// processes are removed first. The test is skipped where it cannot be made.
+func NewNet(tb testing.TB, nodes int) *Net {
+	tb.Helper()
+	if why := netns.Lacks(); why != "" {
+		Skip(tb, "%s", why)
+	}
+	if err := netns.Sweep(); err != nil {
+		tb.Logf("networks of dead tests: %v", err)
+	}
+	n, err := netns.New(nodes)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := n.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	return &Net{n, tb}
+}
+
+// In calls fn with the calling thread in a node's namespace: see netns.Net.Do.
+func (n *Net) In(i int, fn func()) {
+	n.tb.Helper()
+	n.check(n.Do(i, func() error { fn(); return nil }))
+}
+
+// Run runs a command in a node's namespace and returns what it printed.
+func (n *Net) Run(i int, name string, args ...string) string {
+	n.tb.Helper()
+	out, err := n.Net.Run(i, name, args...)
+	n.check(err)
+	return out
+}
+
+// PartitionOneWay drops what node from sends to node to.
+func (n *Net) PartitionOneWay(from, to int) {
+	n.tb.Helper()
+	n.check(n.Net.PartitionOneWay(from, to))
+}
+
+// Partition drops what two nodes send to each other.
+func (n *Net) Partition(i, j int) {
+	n.tb.Helper()
+	n.check(n.Net.Partition(i, j))
+}
+
+// Isolate drops what a node and all others send to each other.
+func (n *Net) Isolate(i int) {
+	n.tb.Helper()
+	n.check(n.Net.Isolate(i))
+}
+
+// Heal ends all partitions.
+func (n *Net) Heal() {
+	n.tb.Helper()
+	n.check(n.Net.Heal())
+}
+
+// LinkDown takes away the carrier of a node's link, LinkUp brings it back.
+func (n *Net) LinkDown(i int) {
+	n.tb.Helper()
+	n.check(n.Net.LinkDown(i))
+}
+
+// LinkUp undoes LinkDown.
+func (n *Net) LinkUp(i int) {
+	n.tb.Helper()
+	n.check(n.Net.LinkUp(i))
+}
+
+// Count adds to the TCP ports whose packets a node counts.
+func (n *Net) Count(i int, ports ...string) {
+	n.tb.Helper()
+	n.check(n.Net.Count(i, ports...))
+}
+
+// Counted returns how many packets a node has sent and received: of TCP on the ports
+// of Count, and of UDP.
+func (n *Net) Counted(i int) (tcp, udp uint64) {
+	n.tb.Helper()
+	tcp, udp, err := n.Net.Counted(i)
+	n.check(err)
+	return tcp, udp
+}
+
+func (n *Net) check(err error) {
+	n.tb.Helper()
+	if err != nil {
+		n.tb.Fatal(err)
+	}
+}

@@ -1,0 +1,250 @@
+// Package netns makes networks of Linux network namespaces, in which daemons and
+// their peers meet as if on machines of their own, and breaks them: partitions,
+// also in one direction, and links that are down.
+//
+// Nothing is made in the namespace of the caller. It needs root, ip and nft.
+package netns
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	prefix = "kvt-"       // of all names: kvt-<pid>-<network>-<node>
+	dir    = "/run/netns" // where ip keeps its namespaces
+	device = "eth0"       // of each node
+)
+
+// Net is a network of nodes, numbered from 0. Two are joined by a pair of veth, more
+// of them by a bridge in a namespace of its own. Methods may be called in parallel if
+// they are about different nodes.
+type Net struct {
+	nodes  int
+	name   string // prefix of the names of its namespaces
+	subnet string // first three bytes of the addresses
+}
+
+// networks counts those of this process.
+var networks atomic.Int32
+
+// Lacks returns why New cannot work here; "" if it can, for what can be told
+// beforehand.
+func Lacks() string {
+	if os.Getuid() != 0 {
+		return "network namespaces need root"
+	}
+	for _, tool := range []string{"ip", "nft"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			return tool + " is not installed"
+		}
+	}
+	if _, err := os.Stat("/proc/self/ns/net"); err != nil {
+		return fmt.Sprintf("no network namespaces: %v", err)
+	}
+	return ""
+}
+
+// New makes a network, to be closed.
+func New(nodes int) (*Net, error) {
+	if nodes < 2 || nodes > 200 {
+		return nil, fmt.Errorf("network of %d nodes: want 2 to 200", nodes)
+	}
+	pid, number := os.Getpid(), networks.Add(1)
+	n := &Net{nodes: nodes, name: fmt.Sprintf("%s%d-%d", prefix, pid, number)}
+	// Networks cannot see each other; that their addresses differ is for people.
+	n.subnet = fmt.Sprintf("10.97.%d", (pid+int(number))%256)
+	if err := n.build(); err != nil {
+		return nil, errors.Join(err, n.Close())
+	}
+	return n, nil
+}
+
+func (n *Net) build() error {
+	for i := range n.nodes {
+		if err := n.add(n.Name(i)); err != nil {
+			return err
+		}
+	}
+	if n.nodes == 2 {
+		err := ip("-n", n.Name(0), "link", "add", device, "type", "veth", "peer", "name", device, "netns", n.Name(1))
+		if err != nil {
+			return err
+		}
+	} else if err := n.bridge(); err != nil {
+		return err
+	}
+	for i := range n.nodes {
+		err := errors.Join(
+			ip("-n", n.Name(i), "address", "add", n.Addr(i)+"/24", "dev", device),
+			ip("-n", n.Name(i), "link", "set", device, "up"),
+			n.rules(i))
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// add makes a namespace whose loopback works.
+func (n *Net) add(name string) error {
+	if err := ip("netns", "add", name); err != nil {
+		return err
+	}
+	return ip("-n", name, "link", "set", "lo", "up")
+}
+
+// bridge joins the nodes in a namespace of its own.
+func (n *Net) bridge() error {
+	hub := n.hub()
+	err := n.add(hub)
+	if err == nil {
+		err = ip("-n", hub, "link", "add", "br0", "type", "bridge")
+	}
+	if err == nil {
+		err = ip("-n", hub, "link", "set", "br0", "up")
+	}
+	for i := 0; i < n.nodes && err == nil; i++ {
+		port := portName(i)
+		err = ip("-n", hub, "link", "add", port, "type", "veth", "peer", "name", device, "netns", n.Name(i))
+		if err == nil {
+			err = ip("-n", hub, "link", "set", port, "master", "br0", "up")
+		}
+	}
+	return err
+}
+
+func (n *Net) hub() string { return n.name + "-hub" }
+
+func portName(i int) string { return "port" + strconv.Itoa(i) }
+
+// Name returns the name of a node's namespace, as ip knows it.
+func (n *Net) Name(i int) string { return fmt.Sprintf("%s-%d", n.name, i) }
+
+// Path returns the file that stands for a node's namespace, as for nsenter.
+func (n *Net) Path(i int) string { return filepath.Join(dir, n.Name(i)) }
+
+// Addr returns the IPv4 address of a node.
+func (n *Net) Addr(i int) string { return fmt.Sprintf("%s.%d", n.subnet, i+1) }
+
+// Nodes returns how many there are.
+func (n *Net) Nodes() int { return n.nodes }
+
+// far returns the arguments of ip that name the other end of a node's link.
+func (n *Net) far(i int) []string {
+	if n.nodes == 2 {
+		return []string{"-n", n.Name(1 - i), "link", "set", device}
+	}
+	return []string{"-n", n.hub(), "link", "set", portName(i)}
+}
+
+// LinkDown takes away the carrier of a node's link.
+func (n *Net) LinkDown(i int) error { return ip(append(n.far(i), "down")...) }
+
+// LinkUp brings it back.
+func (n *Net) LinkUp(i int) error { return ip(append(n.far(i), "up")...) }
+
+// Close removes the network. Processes that are still in it keep what is theirs until
+// they end.
+func (n *Net) Close() error {
+	names := []string{n.hub()}
+	for i := range n.nodes {
+		names = append(names, n.Name(i))
+	}
+	var errs []error
+	for _, name := range names {
+		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
+			errs = append(errs, ip("netns", "delete", name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Sweep removes the networks of processes that have died.
+func Sweep() error {
+	found, err := filepath.Glob(filepath.Join(dir, prefix+"*"))
+	errs := []error{err}
+	for _, path := range found {
+		name := filepath.Base(path)
+		digits, _, _ := strings.Cut(strings.TrimPrefix(name, prefix), "-")
+		pid, err := strconv.Atoi(digits)
+		if err == nil && unix.Kill(pid, 0) == unix.ESRCH {
+			errs = append(errs, ip("netns", "delete", name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Do calls fn with the thread of the calling goroutine in a node's namespace: sockets
+// that it opens are there, and so are processes that it starts, for good. They share
+// the mounts of the caller. Goroutines that fn starts are not there.
+func (n *Net) Do(i int, fn func() error) (err error) {
+	runtime.LockOSThread()
+	home, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		runtime.UnlockOSThread()
+		return err
+	}
+	defer home.Close()
+	if err := enter(n.Path(i)); err != nil {
+		runtime.UnlockOSThread()
+		return err
+	}
+	defer func() { // Also when fn ends the goroutine, as a failing test does.
+		if back := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET); back != nil {
+			panic(fmt.Sprintf("return from namespace %s: %v", n.Name(i), back)) // This thread must not go on.
+		}
+		runtime.UnlockOSThread()
+	}()
+	return fn()
+}
+
+func enter(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("enter %s: %w", path, err)
+	}
+	return nil
+}
+
+// Run runs a command in a node's namespace and returns what it printed.
+func (n *Net) Run(i int, name string, args ...string) (string, error) {
+	return n.run(i, "", name, args...)
+}
+
+func (n *Net) run(i int, stdin, name string, args ...string) (out string, err error) {
+	err = n.Do(i, func() error {
+		cmd := exec.Command(name, args...)
+		cmd.Stdin = strings.NewReader(stdin)
+		var stdout, stderr bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+		err := cmd.Run()
+		out = stdout.String()
+		if err != nil {
+			return fmt.Errorf("%q in %s: %w\n%s%s", cmd.Args, n.Name(i), err, out, stderr.String())
+		}
+		return nil
+	})
+	return out, err
+}
+
+func ip(args ...string) error {
+	if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("ip %s: %w\n%s", strings.Join(args, " "), err, out)
+	}
+	return nil
+}

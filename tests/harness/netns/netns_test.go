@@ -1,0 +1,196 @@
+package netns
+
+import (
+	"bytes"
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// patience is for packets that arrive; silence for those that must not: a test that
+// waits too short for them passes though it should fail, never the reverse.
+const (
+	patience = 30 * time.Second
+	silence  = 100 * time.Millisecond
+)
+
+func newNet(t *testing.T, nodes int) *Net {
+	t.Helper()
+	if why := Lacks(); why != "" {
+		t.Skip(why)
+	}
+	n, err := New(nodes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { check(t, n.Close()) })
+	return n
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// listen returns a UDP socket in a node's namespace.
+func listen(t *testing.T, n *Net, i int) *net.UDPConn {
+	t.Helper()
+	var c *net.UDPConn
+	check(t, n.Do(i, func() (err error) {
+		c, err = net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(n.Addr(i)), Port: 4000})
+		return err
+	}))
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// reaches sends a datagram and reports whether it arrives.
+func reaches(t *testing.T, from, to *net.UDPConn, wait time.Duration) bool {
+	t.Helper()
+	from.WriteTo([]byte("x"), to.LocalAddr()) // Fails if the network is down, which is no arrival.
+	to.SetReadDeadline(time.Now().Add(wait))
+	_, err := to.Read(make([]byte, 8))
+	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatal(err)
+	}
+	return err == nil
+}
+
+// TestNetwork shows of a pair and of a bridge that packets pass, that partitions in
+// one and in both directions, isolation and a link that is down stop those that they
+// should and no others, and that all of it can be undone.
+func TestNetwork(t *testing.T) {
+	for _, nodes := range []int{2, 3} {
+		t.Run(strconv.Itoa(nodes)+" nodes", func(t *testing.T) {
+			n := newNet(t, nodes)
+			var socks []*net.UDPConn
+			for i := range nodes {
+				socks = append(socks, listen(t, n, i))
+			}
+			expect := func(what string, from, to int, want bool) {
+				t.Helper()
+				wait := silence
+				if want {
+					wait = patience
+				}
+				if got := reaches(t, socks[from], socks[to], wait); got != want {
+					t.Errorf("%s: %d reaches %d: got %v, want %v", what, from, to, got, want)
+				}
+			}
+			expect("whole", 0, 1, true)
+			expect("whole", 1, 0, true)
+			check(t, n.PartitionOneWay(0, 1))
+			expect("one way", 0, 1, false)
+			expect("one way", 1, 0, true)
+			check(t, n.Partition(0, 1))
+			expect("both ways", 0, 1, false)
+			expect("both ways", 1, 0, false)
+			if nodes > 2 {
+				expect("others", 0, 2, true)
+				check(t, n.Isolate(0))
+				expect("isolated", 0, 2, false)
+				expect("isolated", 1, 2, true)
+			}
+			check(t, n.Heal())
+			expect("healed", 0, 1, true)
+			check(t, n.LinkDown(0))
+			expect("link down", 1, 0, false)
+			check(t, n.LinkUp(0))
+			expect("link up", 1, 0, true)
+		})
+	}
+}
+
+// TestCount shows that TCP packets are counted on the ports asked for only, and UDP
+// on all.
+func TestCount(t *testing.T) {
+	n := newNet(t, 2)
+	var l [2]net.Listener
+	for k := range l {
+		check(t, n.Do(0, func() (err error) {
+			l[k], err = net.Listen("tcp4", n.Addr(0)+":0")
+			return err
+		}))
+		defer l[k].Close()
+	}
+	_, port, err := net.SplitHostPort(l[0].Addr().String())
+	check(t, err)
+	check(t, n.Count(0, port))
+	connect := func(to net.Listener) {
+		t.Helper()
+		check(t, n.Do(1, func() error {
+			c, err := net.DialTimeout("tcp4", to.Addr().String(), patience)
+			if err == nil {
+				c.Close()
+			}
+			return err
+		}))
+	}
+	connect(l[1])
+	tcp, udp, err := n.Counted(0)
+	check(t, err)
+	if tcp != 0 || udp != 0 {
+		t.Errorf("another port: got %d TCP and %d UDP packets, want none", tcp, udp)
+	}
+	connect(l[0])
+	a, b := listen(t, n, 0), listen(t, n, 1)
+	if !reaches(t, b, a, patience) {
+		t.Fatal("no datagram")
+	}
+	tcp, udp, err = n.Counted(0)
+	check(t, err)
+	if tcp < 3 || udp != 1 {
+		t.Errorf("got %d TCP and %d UDP packets, want 3 or more and 1", tcp, udp)
+	}
+	traffic, err := n.Traffic(0)
+	check(t, err)
+	if traffic.ReceivedPackets < 4 || traffic.SentBytes == 0 {
+		t.Errorf("traffic: got %+v", traffic)
+	}
+}
+
+// TestRun shows that commands run in the namespace, and the caller stays out of it.
+func TestRun(t *testing.T) {
+	n := newNet(t, 2)
+	before, err := os.Readlink("/proc/thread-self/ns/net")
+	check(t, err)
+	out, err := n.Run(0, "ip", "-o", "-4", "address", "show", "dev", device)
+	check(t, err)
+	if !strings.Contains(out, n.Addr(0)+"/24") {
+		t.Errorf("address: got %q, want %s", out, n.Addr(0))
+	}
+	if _, err := n.Run(0, "false"); err == nil {
+		t.Error("false: no error")
+	}
+	after, err := os.Readlink("/proc/thread-self/ns/net")
+	check(t, err)
+	if before != after {
+		t.Errorf("namespace of the test: %s, was %s", after, before)
+	}
+}
+
+// TestSweep shows that the networks of a dead process are removed and those of living
+// ones stay.
+func TestSweep(t *testing.T) {
+	n := newNet(t, 2)
+	dead := exec.Command("true")
+	check(t, dead.Run())
+	name := prefix + strconv.Itoa(dead.Process.Pid) + "-1-0"
+	check(t, ip("netns", "add", name))
+	check(t, Sweep())
+	list, err := exec.Command("ip", "netns", "list").Output()
+	check(t, err)
+	if bytes.Contains(list, []byte(name)) {
+		t.Errorf("%s is still there", name)
+	}
+	if !bytes.Contains(list, []byte(n.Name(1))) {
+		t.Errorf("%s is gone", n.Name(1))
+	}
+}
