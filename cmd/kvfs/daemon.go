@@ -108,7 +108,7 @@ func (d *daemon) status() []byte {
 			Name: "memory", Type: "memory", State: "online", CapacityBytes: st.CapacityBytes, UsedBytes: st.UsedBytes,
 			PinnedBytes: st.PinnedBytes, Blocks: st.Blocks, Policy: d.cfg.Memory.Policy,
 		}},
-		Counters: st.Counters, Summary: st.Summary, Secondaries: st.Secondaries, Cluster: d.peers.status(),
+		Counters: st.Counters, Summary: st.Summary, Secondaries: st.Secondaries, Cluster: d.peers.status(&st.Summary),
 		Memory: statusMemoryDir{Dir: ms.Dir, Adoptable: ms.Adoptable, Discarded: ms.Discarded},
 		Process: statusProcess{
 			HeapBytes: liveHeap(), IndexBytes: st.IndexBytes, Goroutines: runtime.NumGoroutine(),

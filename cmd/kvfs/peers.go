@@ -208,6 +208,10 @@ type statusCluster struct {
 	Rejected map[string]uint64 `json:"rejected"`
 	Warning  string            `json:"warning,omitempty"` // about the address that peers are told
 
+	// LocalReadRatio is the share of the blocks read here that were in this node's own
+	// memory or SSD; 1 while there were none.
+	LocalReadRatio float64 `json:"local_read_ratio"`
+
 	Requested []string `json:"requested"`          // features that this node would use with each peer; see Member.Missing
 	Required  []string `json:"required,omitempty"` // those without which a peer is refused
 
@@ -221,14 +225,14 @@ type statusIndex struct {
 	Graves  int64 `json:"graves"`
 }
 
-func (p *peers) status() *statusCluster {
+func (p *peers) status(s *tiers.Summary) *statusCluster {
 	if p == nil {
 		return nil
 	}
 	node, bulk := p.node.Stats(), p.transport.Stats()
 	members := p.members()
-	s := &statusCluster{
-		Members: members, Warning: p.node.Warning(), Node: node, Bulk: bulk, Required: p.required,
+	c := &statusCluster{
+		LocalReadRatio: localReadRatio(s), Members: members, Warning: p.node.Warning(), Node: node, Bulk: bulk, Required: p.required,
 		Index: statusIndex{node.Index.Entries, node.Index.Bytes, node.Index.Graves},
 		Rejected: map[string]uint64{
 			"gossip": node.Gossip.Rejected, "connections": node.Strangers, "unknown": node.Unknown,
@@ -236,9 +240,19 @@ func (p *peers) status() *statusCluster {
 		},
 	}
 	if len(members) > 0 {
-		s.Requested = members[0].Features
+		c.Requested = members[0].Features
 	}
-	return s
+	return c
+}
+
+// localReadRatio is the share of the blocks read that no peer had to send. A block that
+// came from a peer counts as that when it was fetched, and as local whenever it is read again.
+func localReadRatio(s *tiers.Summary) float64 {
+	local, far := s.MemoryKeys+s.DiskKeys, s.PeerKeys
+	if local+far == 0 {
+		return 1
+	}
+	return float64(local) / float64(local+far)
 }
 
 // members lists the nodes of the cluster, with what this one holds itself.

@@ -724,12 +724,11 @@ func (e *stubEngine) Observe(seq uint64) {
 
 // stubEvents is an event log that a test writes.
 type stubEvents struct {
-	mu     sync.Mutex
-	list   []tiers.Event
-	from   uint64 // number of the first in list
-	read   uint64 // the highest number that was asked for
-	news   chan struct{}
-	closed bool
+	mu   sync.Mutex
+	list []tiers.Event
+	from uint64 // number of the first in list
+	read uint64 // the highest number that was asked for
+	news chan struct{}
 }
 
 func newStubEvents() *stubEvents { return &stubEvents{from: 1, news: make(chan struct{})} }

@@ -41,7 +41,6 @@ type piece struct {
 
 	corrupt     bool // a holder sent bad bytes
 	unavailable bool // a holder could not be asked, or did not answer
-	timedOut    bool // likewise, in time
 }
 
 // Load implements tiers.Tier.
