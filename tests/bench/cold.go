@@ -286,6 +286,15 @@ func (d *diskBench) coldRow(table *table, size int, perSec series, cpu float64) 
 	table.add(append(cells, fmt.Sprintf("%.0f", cpu))...)
 }
 
+// open opens block i and closes it.
+func (s *blockSet) open(_ *client, i int) error {
+	fd, err := open(s.final.at(i), unix.O_RDONLY)
+	if err != nil {
+		return err
+	}
+	return closeFd(fd)
+}
+
 // readMarked reads block i and checks its first page, which costs nothing.
 func (s *blockSet) readMarked(c *client, i int) error {
 	if err := s.read(c, i); err != nil {

@@ -24,6 +24,9 @@ type peerCell struct {
 
 func (c peerCell) name() string { return fmt.Sprintf("%s by %d", sizeText(c.size), c.readers) }
 
+// withRead names the rounds in which the blocks are read, too.
+func (c peerCell) withRead() string { return c.name() + ", and read" }
+
 func peerCells() []peerCell {
 	var cells []peerCell
 	for _, size := range peerSizes() {
@@ -54,10 +57,11 @@ func iperfStreams() []int { return []int{1, 4} }
 // promotions measures reads on one node of blocks that only the memory of another has.
 func (p *peerBench) promotions(ctx context.Context) error {
 	table := p.report.table("peer", "Promotion from another node's memory",
-		"(open, one read, close on one node, whose memory was emptied before, of blocks in the memory of the other one, each once, "+
-			"in random order; both nodes, the wire and the readers share this machine's processors; iperf3 in the same direction, the "+
+		"(open and close on one node, whose memory was emptied before, of blocks in the memory of the other one, each once, "+
+			"in random order: the block is in this node's memory when open returns; in other rounds with one read of it all in between; "+
+			"both nodes, the wire and the readers share this machine's processors; iperf3 in the same direction, the "+
 			"same rounds and with the same congestion control, without TLS: the better of 1 and 4 streams)",
-		"connection", "block", "readers", "iperf3 GB/s", "kvfs GB/s", "min-max", "to iperf3", "goal", "")
+		"connection", "block", "readers", "iperf3 GB/s", "and read GB/s", "promoted GB/s", "min-max", "to iperf3", "goal", "")
 	for _, mode := range p.modes() {
 		if err := p.promotionMode(ctx, table, mode); err != nil {
 			return fmt.Errorf("%s: %w", mode.name, err)
@@ -91,11 +95,14 @@ func (p *peerBench) promotionMode(ctx context.Context, table *table, mode peerMo
 		cells := peerCells()
 		for i := range cells {
 			cell := cells[(i+round)%len(cells)]
-			rate, err := c.promote(ctx, sets[cell.size], cell.readers, round, sets[cell.size].readMarked)
-			if err != nil {
-				return fmt.Errorf("%s: %w", cell.name(), err)
+			set := sets[cell.size]
+			for title, op := range map[string]func(*client, int) error{cell.name(): set.open, cell.withRead(): set.readMarked} {
+				rate, err := c.promote(ctx, set, cell.readers, round, op)
+				if err != nil {
+					return fmt.Errorf("%s: %w", title, err)
+				}
+				perSec[title] = append(perSec[title], rate)
 			}
-			perSec[cell.name()] = append(perSec[cell.name()], rate)
 		}
 	}
 	for _, cell := range peerCells() {
@@ -195,7 +202,12 @@ func (p *peerBench) promotionRow(table *table, mode peerMode, cell peerCell, per
 	r.Value = median(r.Samples)
 	base, verdict := p.versusIperf(&r, perSec, mode, cell)
 	p.report.add(r)
-	cells := []string{mode.name, sizeText(cell.size), fmt.Sprint(cell.readers), base, fmt.Sprintf("%.2f", r.Value), spread(r.Samples)}
+	read := row{Topic: "peer", Target: cell.withRead(), BlockBytes: cell.size, Threads: cell.readers,
+		Unit: r.Unit, Samples: gigabytes(perSec[cell.withRead()])}
+	read.Value = median(read.Samples)
+	p.report.add(read)
+	cells := []string{mode.name, sizeText(cell.size), fmt.Sprint(cell.readers), base,
+		fmt.Sprintf("%.2f", read.Value), fmt.Sprintf("%.2f", r.Value), spread(r.Samples)}
 	table.add(append(cells, verdict...)...)
 }
 
