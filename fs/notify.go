@@ -27,12 +27,13 @@ type notifier struct {
 		dropped uint64
 		closed  bool
 	}
-	news chan struct{} // capacity 1
-	gone chan struct{} // closed when nobody sends any more
+	news  chan struct{} // capacity 1
+	begun chan struct{} // closed when run is ready
+	gone  chan struct{} // closed when nobody sends any more
 }
 
 func newNotifier() *notifier {
-	return &notifier{news: make(chan struct{}, 1), gone: make(chan struct{})}
+	return &notifier{news: make(chan struct{}, 1), begun: make(chan struct{}), gone: make(chan struct{})}
 }
 
 // add queues n. It never blocks.
@@ -73,6 +74,7 @@ func (q *notifier) run(c channel) {
 		c.beginNotices()
 		defer c.endNotices()
 	}
+	close(q.begun)
 	for range q.news {
 		q.mu.Lock()
 		batch, closed := q.mu.queue, q.mu.closed

@@ -141,6 +141,7 @@ func Mount(engine *tiers.Engine, hooks *Hooks, opts Options) (*Server, error) {
 	s.served = make(chan struct{})
 	s.wg.Go(func() { s.channel.serve(); close(s.served) }) // ends with the mount
 	s.wg.Go(func() { s.notices.run(s.channel) })           // ends when Wait closes it
+	<-s.notices.begun                                      // its thread is not to be one that has done something else since
 	return s, nil
 }
 
