@@ -88,7 +88,7 @@ func (e *Engine) TruncateName(ctx context.Context, id index.ID, size int64) erro
 	case f == nil && en.Opens > pins:
 		err = block.ErrPinned
 	case f == nil:
-		f = &File{e: e, id: id, direct: true, charge: chargeOf(en.Size), started: true, born: e.now()}
+		f = &File{e: e, id: id, direct: true, charge: chargeOf(en.Size), started: true, born: e.now(), begun: e.seqNowLocked(), replaces: true}
 		e.mu.files[id] = f
 		fallthrough
 	default:
@@ -116,8 +116,17 @@ type Change struct {
 }
 
 // SetAttr changes attributes. Setting the time of last access marks the block as
-// recently used.
+// recently used. Of what only others have, the rest makes this node a holder, because they
+// do not learn of it: it waits for a promotion, and fails as that does, or with ErrNoSpace.
 func (e *Engine) SetAttr(id index.ID, c Change) (Attr, error) {
+	record := c.Mode != nil || c.UID != nil || c.GID != nil || c.Mtime != nil
+	if record {
+		done, err := e.makeOwn("setattr", id)
+		if err != nil {
+			return Attr{}, err
+		}
+		defer done()
+	}
 	e.mu.Lock()
 	en := e.mu.ix.At(id)
 	if c.Mode != nil {
@@ -142,7 +151,6 @@ func (e *Engine) SetAttr(id index.ID, c Change) (Attr, error) {
 	}
 	blob := BlobID(en.Blob)
 	f := e.mu.files[id]
-	record := c.Mode != nil || c.UID != nil || c.GID != nil || c.Mtime != nil
 	hollow := e.hollowLocked(id, en)
 	if hollow && c.Mtime != nil {
 		en.Mtime = *c.Mtime
@@ -160,6 +168,32 @@ func (e *Engine) SetAttr(id index.ID, c Change) (Attr, error) {
 		}
 	}
 	return e.Attr(id), err
+}
+
+// makeOwn has what only others have become this node's own, too, and kept in memory until
+// done is called. It waits for a promotion at most, that is up to PromoteTimeout.
+func (e *Engine) makeOwn(op string, id index.ID) (done func(), err error) {
+	done = func() {}
+	for tries := 0; e.remote != nil; tries++ {
+		e.mu.Lock()
+		en := e.mu.ix.At(id)
+		linked, far := e.mu.ix.Linked(id), e.farLocked(id, en)
+		if linked && en.Mode&modeType == modeDir && en.Tiers&e.remote.bit != 0 {
+			e.ownDirLocked(id, en)
+			e.ownDirsLocked(id)
+		}
+		e.mu.Unlock()
+		if !far {
+			break
+		}
+		switch err := e.promote(e.ctx, id, false); {
+		case err == nil:
+			return func() { e.CloseRead(id) }, nil
+		case !errors.Is(err, ErrStale) || tries == renameTries: // else it is here, or gone, which shows
+			return done, bringError(op, err)
+		}
+	}
+	return done, nil
 }
 
 // setHollowMtime sets the time of a block that has left memory. False: it is gone, or
@@ -217,8 +251,9 @@ func (e *Engine) setMtime(id index.ID, f *File, blob BlobID, ns int64) error {
 	return nil
 }
 
-// SetPinned pins a file so that it is never evicted, or ends that. It fails with
-// ErrNotFound for what is not committed, ErrIsDir for a directory.
+// SetPinned pins a file so that it is never evicted, or ends that. What only others have
+// is fetched first, as by SetAttr. It fails with ErrNotFound for what is not committed,
+// ErrIsDir for a directory.
 func (e *Engine) SetPinned(id index.ID, pinned bool) error {
 	return e.change(id, func(en *index.Entry) {
 		en.Flags &^= flagPinned
@@ -263,12 +298,16 @@ func (e *Engine) TTL(id index.ID) time.Duration {
 
 // change applies fn to a file under the lock and writes the record.
 func (e *Engine) change(id index.ID, fn func(en *index.Entry)) error {
-	e.mu.Lock()
-	en := e.mu.ix.At(id)
-	if en.Mode&modeType == modeDir {
-		e.mu.Unlock()
+	if e.isDir(id) {
 		return block.ErrIsDir
 	}
+	done, err := e.makeOwn("set", id)
+	if err != nil {
+		return err
+	}
+	defer done()
+	e.mu.Lock()
+	en := e.mu.ix.At(id)
 	if f := e.mu.files[id]; !e.mu.ix.Linked(id) && (f == nil || !f.shadow) {
 		e.mu.Unlock()
 		return block.ErrNotFound
@@ -280,13 +319,19 @@ func (e *Engine) change(id index.ID, fn func(en *index.Entry)) error {
 	return e.writeRecord(id, nil)
 }
 
+func (e *Engine) isDir(id index.ID) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.mu.ix.At(id).Mode&modeType == modeDir
+}
+
 // recordCopies has the tiers keep the present attributes of a file, and tells of them.
 func (e *Engine) recordCopies(id index.ID) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if en := e.mu.ix.At(id); e.mu.ix.Linked(id) && en.Mode&modeType == modeDir {
 		e.dirEventLocked(DirCreated, id)
-	} else if e.mu.ix.Linked(id) && en.Flags&flagUncommitted == 0 {
+	} else if e.remote != nil && e.mu.ix.Linked(id) && en.Flags&flagUncommitted == 0 {
 		e.tierEventLocked(BlockChanged, "", id, "")
 	}
 	if en := e.mu.ix.At(id); e.mu.ix.Linked(id) && en.Mode&modeType == modeRegular && en.Tiers|en.Storing != 0 {

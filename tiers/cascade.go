@@ -404,6 +404,7 @@ func (e *Engine) storedEntryLocked(s *secondary, op *storeOp) *index.Entry {
 		return nil
 	}
 	en.Storing &^= s.bit
+	e.strayLocked(op.id, en)
 	if !e.mu.ix.Linked(op.id) || !op.raw && en.Flags&flagUncommitted != 0 {
 		return nil
 	}
@@ -467,6 +468,19 @@ func (e *Engine) unstoredLocked(s *secondary, op *storeOp, en *index.Entry) {
 	}
 }
 
+// voidStoresLocked follows that a block is gone of which stores are under way: its entry
+// may become that of another block.
+func (e *Engine) voidStoresLocked(id index.ID, en *index.Entry) {
+	if en.Storing == 0 {
+		return
+	}
+	for op := range e.mu.underWay {
+		if op.id == id && op.seq == en.Seq {
+			op.id = 0
+		}
+	}
+}
+
 // retargetLocked follows a block whose name and bytes went from one entry to
 // another, or that got another commit number: stores that are queued or under way
 // are about the latter now.
@@ -494,7 +508,8 @@ func (e *Engine) retargetLocked(from, to index.ID, seq, newSeq uint64) {
 }
 
 // cleanLocked has a block that is to be evicted copied down first, and reports
-// whether that is under way.
+// whether that is under way. What only others have besides goes to a device of this node
+// if there is one: they may evict it at any time.
 func (e *Engine) cleanLocked(id index.ID, en *index.Entry) bool {
 	if en.Storing != 0 {
 		return true
@@ -503,7 +518,7 @@ func (e *Engine) cleanLocked(id index.ID, en *index.Entry) bool {
 		return false
 	}
 	for _, s := range e.tiers {
-		if s.opts.Cascade == CascadeOff {
+		if s.opts.Cascade == CascadeOff || en.Tiers != 0 && s == e.remote || en.Tiers&s.bit != 0 {
 			continue
 		}
 		if s.stats.QueuedBytes+en.Size <= s.opts.QueueBytes || s.stats.QueuedBlocks == 0 {

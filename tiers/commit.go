@@ -226,6 +226,9 @@ func (e *Engine) displaceLocked(holder, heir index.ID, k nameKey, g *gone) {
 		e.shadowLocked(hf, k)
 		return
 	}
+	if f := e.mu.files[heir]; f != nil && en.Flags&flagUncommitted == 0 {
+		f.replacesLocked(en)
+	}
 	e.mu.counters.Removed++
 	e.unlinkLocked(holder, "replaced", g)
 }
@@ -246,10 +249,11 @@ func (e *Engine) publishLocked(f *File, en *index.Entry, size, mtime int64, g *g
 		e.orderLocked(gr).Remove(uint32(f.id))
 	}
 	e.staleCopiesLocked(f.id, en)
-	en.Flags &^= flagUncommitted | flagSum | flagRefused | flagOnceSeen
+	en.Flags &^= flagUncommitted | flagSum | flagRefused | flagOnceSeen | flagFetched
 	en.Size, en.Mtime, en.Ctime = size, mtime, max(mtime, en.Ctime)
 	en.Seq = e.nextSeqLocked()
-	e.publishedLocked(f.id, en, f.begun, g)
+	e.publishedLocked(f.id, en, f.begun, f.replaces, g)
+	f.begun, f.replaces = en.Seq, true
 	gr.learn(size)
 	e.mu.counters.Stored++
 	e.mu.counters.StoredBytes += uint64(size)

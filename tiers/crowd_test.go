@@ -41,17 +41,27 @@ type node struct {
 	lost    []string // watched, and gone
 	loads   int
 	deaf    map[int]bool // nodes from which it cannot fetch
+	busy    bool         // its fetches fail with ErrPending
 }
 
-// newCrowd starts n engines with the same options and a disk tier each.
+// newCrowd starts n engines with the same options and a disk tier each, to which only
+// fsync copies.
 func newCrowd(t *testing.T, n int, o tiers.Options) *crowd {
+	all := make([]tiers.Options, n)
+	for i := range all {
+		all[i] = o
+	}
+	return newCrowdOf(t, tiers.CascadeOff, all...)
+}
+
+// newCrowdOf starts an engine for each of the options.
+func newCrowdOf(t *testing.T, cascade tiers.CascadeMode, all ...tiers.Options) *crowd {
 	c := &crowd{t: t}
-	for i := range n {
-		nd := &node{n: i, crowd: c, known: make([]map[string]tiers.Located, n), graves: map[string]uint64{}, watched: map[string]bool{}, deaf: map[int]bool{}}
+	for i, o := range all {
+		nd := &node{n: i, crowd: c, known: make([]map[string]tiers.Located, len(all)), graves: map[string]uint64{}, watched: map[string]bool{}, deaf: map[int]bool{}}
 		nd.disk = tiertest.NewReference(t, tiertest.ReferenceOptions{})
-		o := o
 		o.Secondaries = append(slices.Clone(o.Secondaries),
-			tiers.SecondaryOptions{Name: "disk", Tier: nd.disk, Cascade: tiers.CascadeOff},
+			tiers.SecondaryOptions{Name: "disk", Tier: nd.disk, Cascade: cascade},
 			tiers.SecondaryOptions{Name: "peer", Tier: &far{nd}, Cascade: tiers.CascadeOff})
 		nd.world = open(t, shmDir(t), o)
 		nd.hold = true
@@ -302,6 +312,12 @@ func (f *far) Load(job *tiers.Job) {
 
 func (f *far) fetch(b *tiers.Transfer) tiers.Outcome {
 	o := tiers.Outcome{Key: b.Key, Status: tiers.Absent}
+	f.nd.mu.Lock()
+	busy := f.nd.busy
+	f.nd.mu.Unlock()
+	if busy {
+		return tiers.Outcome{Key: b.Key, Status: tiers.Failed, Err: &block.Error{Op: "load", Err: block.ErrPending}}
+	}
 	for n, other := range f.nd.crowd.nodes {
 		if other == f.nd {
 			continue

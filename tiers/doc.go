@@ -72,7 +72,19 @@
 // wherever they were made, as far as the maker knew of the other. Names that are removed,
 // replaced or renamed leave a Grave: what others have of them below its number is void
 // (Remote.Bury there, Supersede here). Two nodes that store one name at the same time, each
-// without the other's version when it began, both keep what they have.
+// without the other's version when it began, both keep what they have. A number from more
+// than a day ahead is ignored, with all that came with it: one broken clock must not set
+// the others.
+//
+// What is removed, or renamed away, has its grave before the lock is released, so that no
+// look-up finds it elsewhere meanwhile. What is replaced has it afterwards: here the new
+// version has the name already. Of a directory's rename the graves of what was in it come
+// before its own.
+//
+// What only others have is moved, pinned or given other attributes by becoming this node's
+// own first. For eviction a copy elsewhere is none: who has it may evict it at any time.
+// Such a block is first copied to a device of this node if there is one, and leaves memory
+// only when its lease has ended.
 //
 // What this node tells the others is what is in its own memory and on its own devices
 // (holding.go); the event log says when that changes. It lends blocks (lend.go) and takes
@@ -124,7 +136,8 @@
 //	Engine.records    a stripe: orders the writers of one record; held across one
 //	                  fsetxattr on tmpfs
 //	Engine.mu         all tables and accounts; short sections, no system call, no
-//	                  callback, no channel that may block
+//	                  callback but those methods of Remote that do not block, no
+//	                  channel that may block
 //	EventLog.mu       leaf
 //
 // What must happen outside of Engine.mu (unlinking files, telling the kernel,

@@ -187,6 +187,10 @@ func (e *Engine) whyKeptLocked(from *secondary, r *EvictRequest, id index.ID, en
 	} else {
 		here, elsewhere = en.Tiers&from.bit != 0, en.Blob != 0 || en.Tiers&^from.bit != 0
 	}
+	safe := elsewhere
+	if from != nil {
+		safe = en.Blob != 0 || e.ownTiers(en)&^from.bit != 0
+	}
 	pinned := en.Flags&flagPinned != 0 || e.mu.groups[en.Group].opts.Pinned
 	switch {
 	case en.Flags&flagUncommitted != 0:
@@ -195,7 +199,7 @@ func (e *Engine) whyKeptLocked(from *secondary, r *EvictRequest, id index.ID, en
 		return "not in this tier"
 	case from == nil && (en.Opens > 0 || e.mu.files[id] != nil), e.mu.promotions[id] != nil:
 		return "open"
-	case pinned && (from == nil || !elsewhere):
+	case pinned && (from == nil || !safe):
 		return "pinned"
 	case !elsewhere && !r.Force:
 		return "only copy"

@@ -48,7 +48,7 @@ func (e *Engine) Elsewhere(ctx context.Context, dir index.ID) []Dirent {
 	path, known := "", dir == index.Root
 	if !known && e.mu.ix.Valid(dir) && e.mu.ix.Linked(dir) {
 		path = e.mu.ix.Path(dir)
-		_, known = e.far.Locate(path)
+		_, known = e.locate(path)
 	}
 	e.mu.Unlock()
 	if !known {
@@ -102,7 +102,7 @@ func (e *Engine) listElsewhere(ctx context.Context, path string) []Dirent {
 		if block.CheckName(name) != nil || prefix == "" && name == block.Reserved {
 			return true
 		}
-		if l, ok := e.far.Locate(prefix + name); ok {
+		if l, ok := e.locate(prefix + name); ok {
 			names = append(names, Dirent{Mode: l.Mode, Name: name})
 		}
 		return len(names) < maxListed
@@ -117,8 +117,11 @@ func (e *Engine) listElsewhere(ctx context.Context, path string) []Dirent {
 // RefElsewhere finds a name of a directory as Lookup does, counts one reference by the
 // kernel and grants no lease. False: there is no such name, or not for all callers alike.
 func (e *Engine) RefElsewhere(dir index.ID, name string) (Attr, bool) {
+	var g gone
+	defer e.finish(&g)
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	defer e.tellOutdatedLocked(&g)
 	if e.dirLocked(dir) != nil {
 		return Attr{}, false
 	}

@@ -56,6 +56,10 @@ type Options struct {
 	// means that they are equal. It may read /proc; no lock is held.
 	SameProcess func(a, b uint32) bool
 
+	// HideElsewhere has ReadDir leave out entries that stand for what only other nodes
+	// have: else those that have been looked up show, and the others do not.
+	HideElsewhere bool
+
 	// Invalidate is called when a name that the kernel may have cached went
 	// away without the kernel's doing. It must not block; no lock is held.
 	Invalidate func(parent, id index.ID, name string)
@@ -97,6 +101,8 @@ type Engine struct {
 	far    Remote       // that tier, or nil
 	jobs   atomic.Uint64
 
+	implausible atomic.Uint64 // version numbers of others that cannot be
+
 	listings listings // leaf lock of its own
 
 	records [64]sync.Mutex // by id: orders writers of one record; taken before mu
@@ -131,6 +137,7 @@ type Engine struct {
 		seq          uint64
 		expiries     expiryHeap
 		streamBytes  int64         // lent from files of their own
+		outdated     []goneName    // found by a look-up to mean another entry, and not yet told
 		strays       []index.ID    // entries made for what others have, which nobody may refer to
 		space        chan struct{} // closed and replaced whenever room may have appeared
 		counters     Counters
@@ -156,6 +163,7 @@ type Counters struct {
 	KilledWriters           uint64 // commits refused because the writer died of a signal
 	LookupMisses, LookupHit uint64
 	Superseded              uint64 // removed because somebody elsewhere removed or replaced them
+	Implausible             uint64 // version numbers of other nodes that were ignored, because they are too far in the future
 	PromoteNoRoom           uint64 // promotions given up because memory was full of what cannot be evicted
 	Lost                    uint64 // blocks evicted from memory although no other tier had them
 }
@@ -179,6 +187,7 @@ const (
 	flagOnceSeen                       // not copied down because it was seen only once
 	flagSynced                         // fsync stored a version of it under its name
 	flagTouched                        // is in touched
+	flagFetched                        // others have made this version
 )
 
 const (

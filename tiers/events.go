@@ -17,7 +17,7 @@ const (
 	BlockEvicted                      // dropped from the tier; other tiers may hold it
 	BlockRemoved                      // dropped from all tiers: unlinked, replaced or expired
 	BlockRenamed                      // Key is the new name, From the old one
-	BlockChanged                      // its attributes, not its bytes
+	BlockChanged                      // its attributes, not its bytes; this and the next two only with a Remote tier
 	DirCreated                        // or changed its attributes
 	DirRemoved
 	DirRenamed // Key is the new name, From the old one; what is below it moved along

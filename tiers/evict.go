@@ -19,7 +19,7 @@ type gone struct {
 	names   []goneName
 	files   []*File // no longer in use: to be closed
 	emptied []*File // their bytes are given up
-	graves  []Grave // names whose versions elsewhere are void
+	graves  []Grave // names whose versions elsewhere are void, where something here has them now
 }
 
 type goneName struct {
@@ -130,13 +130,14 @@ func (e *Engine) evictLocked(pol policy.Policy, need int64, reason string, force
 		if en.Opens > 0 || e.mu.files[id] != nil || idle > 0 && now-max(en.Atime, en.Ctime) < idle {
 			return policy.Skip
 		}
-		if en.Storing != 0 || en.Tiers == 0 && len(e.tiers) > 0 && !force && (dirty > maxDirty || e.cleanLocked(id, en)) {
+		own := e.ownTiers(en)
+		if en.Storing != 0 || own == 0 && len(e.tiers) > 0 && !force && (dirty > maxDirty || e.cleanLocked(id, en)) {
 			if dirty++; dirty > maxSearch && !force {
 				return policy.Stop
 			}
 			return policy.Skip
 		}
-		if en.Lease > now && !force && en.Tiers == 0 { // another tier keeps the promise
+		if en.Lease > now && !force && own == 0 { // else another tier of this node keeps the promise
 			if until == 0 || en.Lease < until {
 				until = en.Lease
 			}
@@ -211,14 +212,16 @@ func (e *Engine) dropNameLocked(id index.ID, en *index.Entry, kind EventKind, re
 			}
 			e.eventLocked(kind, id, reason)
 			if kind == BlockRemoved {
-				e.buryLocked(id, reason, g)
+				e.buryLocked(id, reason)
 			}
 		}
+		e.voidStoresLocked(id, en)
 		e.removeCopiesLocked(id, en)
 		if en.Lookups > 0 {
 			g.names = append(g.names, goneName{parent, id, name})
 		}
 		ix.Unlink(id)
+		e.strayLocked(parent, ix.At(parent))
 		if p := e.mu.promotions[id]; p != nil { // the number may go to another file
 			delete(e.mu.promotions, id)
 			e.mu.orphans[p] = struct{}{}

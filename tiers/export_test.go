@@ -19,6 +19,7 @@ func (e *Engine) Expire() {
 	e.expireFilesLocked(&g)
 	e.mu.Unlock()
 	e.finish(&g)
+	e.settleStrays(e.settleStrays(nil))
 }
 
 // TellTouched does at once what runExpiry does at each tick.

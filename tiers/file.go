@@ -62,6 +62,7 @@ type File struct {
 	sync     bool       // fsync was called: the commit waits until the block is durable
 	born     int64      // when it was made, or last closed
 	begun    uint64     // commit number when it was made: versions elsewhere up to it are replaced by it
+	replaces bool       // it takes the place of another version: those are void even if not known of
 }
 
 // Handle is one open of a File for writing, or for reading while it is being
@@ -278,6 +279,9 @@ func (e *Engine) unshadowLocked(f *File) {
 func (e *Engine) dropShadowLocked(id index.ID, g *gone) {
 	f := e.mu.files[id]
 	e.unshadowLocked(f)
+	if dir := f.name.parent; e.mu.ix.Valid(dir) {
+		e.strayLocked(dir, e.mu.ix.At(dir))
+	}
 	e.dropNameLocked(id, e.mu.ix.At(id), BlockRemoved, "", g)
 }
 

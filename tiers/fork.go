@@ -53,7 +53,7 @@ func (e *Engine) forkLocked(f *File, blob BlobID, g *gone) {
 	oe.Size, oe.Mtime, oe.Atime, oe.Ctime = en.Size, en.Mtime, en.Atime, en.Ctime
 	oe.Expires, oe.Lease, oe.Blob, oe.Seq, oe.Sum = en.Expires, en.Lease, en.Blob, en.Seq, en.Sum
 	oe.Mode, oe.UID, oe.GID, oe.Group, oe.Tiers = en.Mode, en.UID, en.GID, en.Group, en.Tiers
-	oe.Flags = en.Flags & (flagPinned | flagSum | flagTemp | flagSynced | flagRefused | flagOnceSeen)
+	oe.Flags = en.Flags & (flagPinned | flagSum | flagTemp | flagSynced | flagRefused | flagOnceSeen | flagFetched)
 	en.Flags &^= flagSynced | flagRefused | flagOnceSeen
 
 	charge := chargeOf(en.Size)

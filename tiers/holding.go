@@ -125,9 +125,15 @@ func (e *Engine) holdingsOf(dir index.ID, after uint64, hint index.ID, batch []H
 	return batch, dirs, after, last
 }
 
+// maxHoldings bounds what HoldingsIn returns.
+const maxHoldings = 1 << 16
+
 // HoldingsIn returns up to limit of what this node has in a directory, whose names come
 // after the given one, in ascending order, and whether there are more. Dirs is not set.
+// A limit beyond 65536 counts as that. Each call goes through the whole directory: who
+// lists a large one asks for many names at a time.
 func (e *Engine) HoldingsIn(dir, after string, limit int) (list []Holding, more bool) {
+	limit = max(0, min(limit, maxHoldings))
 	e.mu.Lock()
 	id := e.mu.ix.Walk(dir)
 	e.mu.Unlock()

@@ -3,10 +3,12 @@ package tiers
 import (
 	"context"
 	"errors"
+	"io"
 	"math/bits"
 	"os"
 	"time"
 
+	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tiers/block"
@@ -36,7 +38,7 @@ func (e *Engine) Lend(ctx context.Context, o LendOptions) (*Lent, error) {
 		case errors.Is(err, ErrHollow):
 			return e.lendHollow(ctx, &o, id)
 		case err == nil:
-			return e.lendSummed(l, id)
+			return e.lendSummed(l)
 		case space == nil:
 			return nil, err
 		}
@@ -72,10 +74,10 @@ func (e *Engine) lendHot(o *LendOptions) (*Lent, index.ID, <-chan struct{}, erro
 		e.mu.Unlock()
 		return nil, id, nil, ErrHollow
 	}
-	l := &Lent{}
+	blob := BlobID(en.Blob)
+	l := &Lent{id: id, blob: blob}
 	e.holdingLocked(id, en, o.Path, &l.Holding)
 	l.Dirs = e.attrsLocked(id, en).Dirs
-	blob := BlobID(en.Blob)
 	en.Opens++
 	if en.Opens == 1 {
 		e.classifyLocked(id, en)
@@ -97,17 +99,34 @@ func (e *Engine) lendHot(o *LendOptions) (*Lent, index.ID, <-chan struct{}, erro
 	return l, id, nil, nil
 }
 
-// lendSummed sees to the checksum of what is lent.
-func (e *Engine) lendSummed(l *Lent, id index.ID) (*Lent, error) {
+// lendSummed sees to the checksum of what is lent. It reads the file that is lent: what
+// the entry has by now may be another version.
+func (e *Engine) lendSummed(l *Lent) (*Lent, error) {
 	if l.Sum.Valid {
 		return l, nil
 	}
-	sum, err := e.Checksum(id)
+	d := block.NewChecksum()
+	n, err := io.Copy(d, io.NewSectionReader(l.File, 0, l.Size))
+	if err == nil && n < l.Size {
+		err = io.ErrUnexpectedEOF
+	}
 	if err != nil {
 		l.Close()
-		return nil, err
+		return nil, &block.Error{Op: "lend", Tier: "memory", Err: err}
 	}
-	l.Sum = sum
+	l.Sum = block.Checksum{Sum: d.Sum64(), Valid: true}
+	e.mu.Lock()
+	en := e.mu.ix.At(l.id)
+	same := en.Seq == l.Seq && BlobID(en.Blob) == l.blob && en.Flags&(flagUncommitted|flagSum) == 0
+	if same {
+		en.Sum, en.Flags = l.Sum.Sum, en.Flags|flagSum
+	}
+	e.mu.Unlock()
+	if same {
+		if err := e.writeRecord(l.id, nil); err != nil { // it costs the next process a computation
+			e.log.Warn("record of a block that is lent", zap.String("path", l.Path), zap.Error(err))
+		}
+	}
 	return l, nil
 }
 
@@ -119,20 +138,22 @@ func (e *Engine) lendHollow(ctx context.Context, o *LendOptions, id index.ID) (*
 		return nil, block.ErrPending // it has just changed
 	}
 	en := e.mu.ix.At(id)
+	en.Lookups++ // so that the entry stays
 	roomy := float64(e.mu.usedBytes+chargeOf(en.Size)) <= e.opts.HighWatermark*float64(e.opts.CapacityBytes)
 	e.mu.Unlock()
+	defer e.Forget(id, 1)
 	if !roomy {
 		return e.lendStream(ctx, o)
 	}
-	if err := e.promote(ctx, id, false); err != nil {
+	if err := e.promoteOwn(ctx, id); err != nil {
 		return nil, missError(err)
 	}
-	defer e.CloseRead(id) // what promote pinned it with
-	l, again, _, err := e.lendHot(o)
+	defer e.CloseRead(id) // what promoteOwn pinned it with
+	l, _, _, err := e.lendHot(o)
 	if err != nil {
 		return nil, missError(err)
 	}
-	return e.lendSummed(l, again)
+	return e.lendSummed(l)
 }
 
 // lendStream reads a block from a device into a file of its own.
@@ -147,10 +168,7 @@ func (e *Engine) lendStream(ctx context.Context, o *LendOptions) (*Lent, error) 
 	l := &Lent{}
 	e.holdingLocked(id, en, o.Path, &l.Holding)
 	l.Dirs = e.attrsLocked(id, en).Dirs
-	have := en.Tiers
-	if e.remote != nil {
-		have &^= e.remote.bit
-	}
+	have := e.ownTiers(en)
 	charge := chargeOf(en.Size)
 	if have == 0 || e.mu.streamBytes+charge > maxStreamBytes {
 		e.mu.Unlock()

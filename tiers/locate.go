@@ -3,6 +3,9 @@ package tiers
 import (
 	"context"
 	"strings"
+	"time"
+
+	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/index"
@@ -19,16 +22,53 @@ import (
 // findLocked returns the child of parent called name, 0 if there is none, here or
 // elsewhere.
 func (e *Engine) findLocked(parent index.ID, name string) index.ID {
-	if id := e.mu.ix.Lookup(parent, name); id != 0 || e.remote == nil {
+	id := e.mu.ix.Lookup(parent, name)
+	if e.remote == nil {
 		return id
 	}
-	return e.locateLocked(parent, name)
+	if id == 0 {
+		return e.locateLocked(parent, name)
+	}
+	if en := e.mu.ix.At(id); en.Tiers == e.remote.bit && en.Blob == 0 {
+		return e.renewLocked(id, en)
+	}
+	return id
+}
+
+// renewLocked looks again what others have under the name of an entry that stands for
+// that only. If it is a later version, that gets an entry of its own, because the kernel
+// may have opened this one.
+func (e *Engine) renewLocked(id index.ID, en *index.Entry) index.ID {
+	isDir := en.Mode&modeType == modeDir
+	if !isDir && !e.remoteOnlyLocked(id, en) {
+		return id
+	}
+	l, ok := e.locate(e.mu.ix.Path(id))
+	switch {
+	case !ok || l.Seq <= en.Seq || l.Mode&modeType != en.Mode&modeType:
+		return id
+	case isDir:
+		en.Mode, en.UID, en.GID, en.Seq = l.Mode&(modeType|0o7777), l.UID, l.GID, l.Seq
+		return id
+	}
+	parent, name := e.mu.ix.Parent(id), e.mu.ix.Name(id)
+	var g gone
+	e.forgetRemoteLocked(id, en, &g)
+	e.mu.outdated = append(e.mu.outdated, g.names...)
+	return e.enterLocked(parent, name, &l)
+}
+
+// tellOutdatedLocked moves the names that look-ups found to mean other entries to g. All
+// who look up call it before they release the lock.
+func (e *Engine) tellOutdatedLocked(g *gone) {
+	g.names = append(g.names, e.mu.outdated...)
+	e.mu.outdated = nil
 }
 
 // walkLocked is findLocked for a path.
 func (e *Engine) walkLocked(path string) index.ID {
-	if id := e.mu.ix.Walk(path); id != 0 || e.remote == nil {
-		return id
+	if e.remote == nil {
+		return e.mu.ix.Walk(path)
 	}
 	id := index.Root
 	for more := path != ""; more && id != 0; {
@@ -48,12 +88,49 @@ func (e *Engine) childPathLocked(parent index.ID, name string) string {
 	return string(e.mu.scratch)
 }
 
+// maxAhead is how far in the future a version number of others may lie: else one broken
+// clock would set all. Package cluster has the same bound.
+const maxAhead = 24 * time.Hour
+
+// plausible reports whether a version number of others can be right. One that cannot is
+// counted, and ignored.
+func (e *Engine) plausible(seq uint64) bool {
+	if seq <= uint64(e.opts.Now().Add(maxAhead).UnixNano()) {
+		return true
+	}
+	if e.implausible.Add(1) == 1 {
+		e.log.Warn("version number of another node from too far in the future: it and all others like it are ignored",
+			zap.Uint64("version", seq), zap.Duration("bound", maxAhead))
+	}
+	return false
+}
+
+// observeLocked raises the number that the next version gets above one of others. False:
+// that is out of the question.
+func (e *Engine) observeLocked(seq uint64) bool {
+	if !e.plausible(seq) {
+		return false
+	}
+	e.mu.seq = max(e.mu.seq, seq)
+	return true
+}
+
+// locate is Remote.Locate, but for what cannot be.
+func (e *Engine) locate(path string) (Located, bool) {
+	l, ok := e.far.Locate(path)
+	kind := l.Mode & modeType
+	if !ok || kind != modeDir && kind != modeRegular || l.Size < 0 || !e.plausible(l.Seq) {
+		return Located{}, false
+	}
+	return l, true
+}
+
 // locateLocked enters what a name means elsewhere, if anything.
 func (e *Engine) locateLocked(parent index.ID, name string) index.ID {
 	if e.dirLocked(parent) != nil || len(name) > block.MaxName || parent == index.Root && name == block.Reserved {
 		return 0
 	}
-	l, ok := e.far.Locate(e.childPathLocked(parent, name))
+	l, ok := e.locate(e.childPathLocked(parent, name))
 	if !ok {
 		return 0
 	}
@@ -68,10 +145,11 @@ func (e *Engine) enterLocked(parent index.ID, name string, l *Located) index.ID 
 	en.Mode, en.UID, en.GID = l.Mode&(modeType|0o7777), l.UID, l.GID
 	en.Mtime, en.Atime, en.Ctime = l.Mtime, l.Mtime, l.Mtime
 	en.Seq, en.Tiers = l.Seq, e.remote.bit
-	e.mu.seq = max(e.mu.seq, l.Seq)
+	e.observeLocked(l.Seq)
 	isDir := l.Mode&modeType == modeDir
 	if !isDir {
 		en.Size = l.Size
+		en.Flags |= flagFetched
 		en.Group = e.groupOfLocked(parent, name)
 		e.mu.hollow++
 	}
@@ -86,14 +164,41 @@ func (e *Engine) enterLocked(parent index.ID, name string, l *Located) index.ID 
 	return id
 }
 
-// settleStraysLocked forgets those entries, of the ones that were made before the last
-// call, to which nobody has come to refer, and returns those made since.
-func (e *Engine) settleStraysLocked(old []index.ID, g *gone) (since []index.ID) {
-	for _, id := range old {
-		if e.mu.ix.Valid(id) { // it may be another's by now, of which the same holds
-			e.settleRemoteLocked(id, e.mu.ix.At(id), g)
-		}
+// strayLocked notes an entry that may stand, from now on, for what only others have.
+func (e *Engine) strayLocked(id index.ID, en *index.Entry) {
+	if e.remote != nil && en.Tiers == e.remote.bit && en.Blob == 0 {
+		e.mu.strays = append(e.mu.strays, id)
 	}
+}
+
+// strayBatch bounds how many entries one hold of the lock looks at.
+const strayBatch = 1024
+
+// settleStrays forgets those entries, of the ones that were noted before the last call,
+// to which nobody has come to refer, and directories that nobody has. It returns those
+// noted since.
+func (e *Engine) settleStrays(old []index.ID) (since []index.ID) {
+	for len(old) > 0 {
+		n := min(len(old), strayBatch)
+		var g gone
+		e.mu.Lock()
+		for _, id := range old[:n] {
+			if !e.mu.ix.Valid(id) {
+				continue
+			}
+			// It may be another's by now, of which the same holds.
+			if en := e.mu.ix.At(id); en.Mode&modeType == modeDir {
+				e.settleParentLocked(id, &g)
+			} else {
+				e.settleRemoteLocked(id, en, &g)
+			}
+		}
+		e.mu.Unlock()
+		e.finish(&g)
+		old = old[n:]
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	since, e.mu.strays = e.mu.strays, nil
 	return since
 }
@@ -109,6 +214,15 @@ func (e *Engine) remoteOnlyLocked(id index.ID, en *index.Entry) bool {
 	return e.hollowLocked(id, en) && en.Storing == 0 && e.mu.promotions[id] == nil
 }
 
+// elsewhereLocked reports whether this node itself has nothing of a file or directory that
+// others have. A directory is its own as soon as something below it is committed here.
+func (e *Engine) elsewhereLocked(id index.ID, en *index.Entry) bool {
+	if en.Mode&modeType == modeDir {
+		return en.Tiers&e.remoteBit() != 0
+	}
+	return e.farLocked(id, en)
+}
+
 // shadowedLocked reports whether something is being written in a directory that has no
 // entry in it yet.
 func (e *Engine) shadowedLocked(dir index.ID) bool {
@@ -121,9 +235,10 @@ func (e *Engine) shadowedLocked(dir index.ID) bool {
 }
 
 // settleRemoteLocked forgets an entry that stands for what only others have when
-// nobody refers to it any more, and then the directories above.
+// nobody refers to it any more, and then the directories above. One that is pinned stays,
+// because nobody else knows that it is.
 func (e *Engine) settleRemoteLocked(id index.ID, en *index.Entry, g *gone) {
-	for e.remote != nil && en.Lookups == 0 && en.Opens == 0 && id != index.Root && e.remoteOnlyLocked(id, en) {
+	for e.remote != nil && en.Lookups == 0 && en.Opens == 0 && en.Flags&flagPinned == 0 && id != index.Root && e.remoteOnlyLocked(id, en) {
 		parent := e.mu.ix.Parent(id)
 		e.forgetRemoteLocked(id, en, g)
 		id, en = parent, e.mu.ix.At(parent)
@@ -167,13 +282,20 @@ func (e *Engine) settleLostLocked(id index.ID, g *gone) {
 		if !e.remoteOnlyLocked(id, en) {
 			return
 		}
-		if _, ok := e.far.Locate(e.mu.ix.Path(id)); ok {
+		if _, ok := e.locate(e.mu.ix.Path(id)); ok {
 			e.settleRemoteLocked(id, en, g)
 			return
 		}
 		parent := e.mu.ix.Parent(id)
 		e.forgetRemoteLocked(id, en, g)
 		id = parent
+	}
+}
+
+// settleParentLocked is settleLostLocked for a directory that may have gone meanwhile.
+func (e *Engine) settleParentLocked(dir index.ID, g *gone) {
+	if e.remote != nil && e.mu.ix.Valid(dir) && e.mu.ix.Linked(dir) {
+		e.settleLostLocked(dir, g)
 	}
 }
 
@@ -196,57 +318,76 @@ func (e *Engine) ownDirsLocked(id index.ID) {
 		if en.Tiers&e.remote.bit == 0 {
 			return // and so are those above
 		}
-		e.clearTiersLocked(p, en, e.remote.bit)
-		e.dirEventLocked(DirCreated, p)
+		e.ownDirLocked(p, en)
 	}
 }
 
+// ownDirLocked makes a directory that others have this node's own: another version, for
+// theirs may have been removed while this one was being filled.
+func (e *Engine) ownDirLocked(id index.ID, en *index.Entry) {
+	e.clearTiersLocked(id, en, e.remote.bit)
+	en.Seq = e.nextSeqLocked()
+	e.dirEventLocked(DirCreated, id)
+}
+
+// dirEventLocked tells of a directory, if there is anybody to be told.
 func (e *Engine) dirEventLocked(kind EventKind, id index.ID) {
+	if e.remote == nil {
+		return
+	}
 	e.events.add(Event{Time: e.opts.Now(), Kind: kind, Key: e.keyLocked(id)})
 }
 
 // buryLocked has the versions elsewhere of a name void, if it went because somebody
-// wanted it to go.
-func (e *Engine) buryLocked(id index.ID, reason string, g *gone) {
+// wanted it to go. It is done before the lock is released, so that no look-up finds there
+// what is gone here.
+func (e *Engine) buryLocked(id index.ID, reason string) {
 	if e.remote == nil {
 		return
 	}
+	path := e.mu.ix.Path(id)
 	switch reason {
-	case "unlink", "expired":
-	case "replaced":
-		if e.remoteOnlyLocked(id, e.mu.ix.At(id)) {
-			return // publishedLocked decides
-		}
-	default:
-		return // lost, or removed elsewhere, where there is a grave already
+	case "unlink":
+		e.far.Bury([]Grave{{Path: path, Seq: e.nextSeqLocked()}})
+	case "expired": // not what somebody may have stored anew meanwhile
+		e.far.Bury([]Grave{{Path: path, Seq: e.mu.ix.At(id).Seq + 1}})
 	}
-	g.graves = append(g.graves, Grave{Path: e.mu.ix.Path(id), Seq: e.nextSeqLocked()})
+	// Of what is replaced publishedLocked decides; what is lost stays elsewhere; what was
+	// removed elsewhere has a grave already.
+}
+
+// replacesLocked notes that a version is about to take a name from a holder, or was
+// committed before itself. Versions that were there when it was begun are void then, and
+// so is what this node itself has made since, wherever copies of it are.
+func (f *File) replacesLocked(holder *index.Entry) {
+	f.replaces = true
+	if holder.Flags&flagFetched == 0 {
+		f.begun = max(f.begun, holder.Seq)
+	}
 }
 
 // publishedLocked follows the commit of a version for the versions elsewhere: those that
-// were there when this one was begun are replaced. One that came meanwhile stays: two
-// nodes that compute the same block at the same time do not take each other's away.
-func (e *Engine) publishedLocked(id index.ID, en *index.Entry, begun uint64, g *gone) {
+// were there when this one was begun are replaced, whether they are known of yet or not if
+// replaces is set. One that came meanwhile stays: two nodes that compute the same block at
+// the same time do not take each other's away.
+func (e *Engine) publishedLocked(id index.ID, en *index.Entry, begun uint64, replaces bool, g *gone) {
 	if e.remote == nil || !e.mu.ix.Linked(id) {
 		return
 	}
 	e.ownDirsLocked(id)
 	path := e.mu.ix.Path(id)
-	l, ok := e.far.Locate(path)
-	if !ok {
-		return
-	}
-	if e.mu.seq = max(e.mu.seq, l.Seq); en.Seq <= l.Seq {
+	l, ok := e.locate(path)
+	if ok && e.observeLocked(l.Seq) && en.Seq <= l.Seq {
 		en.Seq = e.nextSeqLocked()
 	}
-	if l.Seq <= begun {
-		g.graves = append(g.graves, Grave{Path: path, Seq: en.Seq})
+	if replaces && !e.mu.groups[en.Group].opts.Pinned || ok && l.Seq <= begun { // raw files are not told of
+		g.graves = append(g.graves, Grave{Path: path, Seq: min(begun, en.Seq-1) + 1})
 	}
 }
 
 // learnAttrs takes over what the holder of a block has told of it.
 func (e *Engine) learnAttrs(p *promotion, a *Attrs) {
-	if a == nil {
+	if a == nil || e.remote == nil {
 		return
 	}
 	e.mu.Lock()
@@ -263,11 +404,11 @@ func (e *Engine) learnAttrs(p *promotion, a *Attrs) {
 	}
 }
 
-// otherElsewhere reports whether others have another version than the one that a
-// promotion was to bring.
-func (e *Engine) otherElsewhere(p *promotion) bool {
-	l, ok := e.far.Locate(p.key.Path())
-	return ok && l.Seq != p.seq
+// otherElsewhereLocked reports whether others have another version than an entry stands
+// for.
+func (e *Engine) otherElsewhereLocked(id index.ID, en *index.Entry) bool {
+	l, ok := e.locate(e.mu.ix.Path(id))
+	return ok && l.Seq != en.Seq
 }
 
 // emptyElsewhere fails with ErrNotEmpty if others have something in a directory that is
@@ -276,22 +417,26 @@ func (e *Engine) emptyElsewhere(ctx context.Context, parent index.ID, name strin
 	if e.remote == nil {
 		return nil
 	}
+	var g gone
+	path := ""
 	e.mu.Lock()
 	id := e.findLocked(parent, name)
-	if id == 0 || e.mu.ix.At(id).Mode&modeType != modeDir || e.mu.ix.Children(id) > 0 {
-		e.mu.Unlock()
-		return nil // which rmdirLocked tells better
+	if id != 0 && e.mu.ix.At(id).Mode&modeType == modeDir && e.mu.ix.Children(id) == 0 { // else who asks finds out
+		path = e.mu.ix.Path(id)
 	}
-	path := e.mu.ix.Path(id)
-	_, known := e.far.Locate(path)
+	e.tellOutdatedLocked(&g)
 	e.mu.Unlock()
-	if !known {
+	e.finish(&g)
+	if path == "" {
+		return nil
+	}
+	if _, known := e.locate(path); !known {
 		return nil
 	}
 	found := false
 	announceWait(ctx)
 	err := e.far.List(ctx, path, func(name string, _ *Located) bool {
-		_, found = e.far.Locate(path + "/" + name)
+		_, found = e.locate(path + "/" + name)
 		return !found
 	})
 	switch {

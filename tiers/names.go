@@ -48,7 +48,9 @@ func (o *owners) knows(owner uint32) (same, known bool) {
 func (e *Engine) withNames(tid uint32, fn func(o *owners) (unknown uint32)) {
 	o := owners{tid: tid}
 	for {
-		unknown := e.locked(fn, &o)
+		var g gone
+		unknown := e.locked(fn, &o, &g)
+		e.finish(&g)
 		if unknown == 0 {
 			return
 		}
@@ -60,9 +62,10 @@ func (e *Engine) withNames(tid uint32, fn func(o *owners) (unknown uint32)) {
 	}
 }
 
-func (e *Engine) locked(fn func(o *owners) uint32, o *owners) uint32 {
+func (e *Engine) locked(fn func(o *owners) uint32, o *owners, g *gone) uint32 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	defer e.tellOutdatedLocked(g)
 	return fn(o)
 }
 
@@ -244,6 +247,7 @@ func (e *Engine) Mkdir(parent index.ID, name string, mode, uid, gid uint32) (Att
 	if err == nil && (e.findLocked(parent, name) != 0 || len(e.mu.shadows[nameKey{parent, name}]) > 0) {
 		err = block.ErrExist
 	}
+	e.tellOutdatedLocked(&g)
 	if err != nil {
 		e.mu.Unlock()
 		g.blobs = append(g.blobs, blob)
@@ -296,6 +300,7 @@ func (e *Engine) Rmdir(ctx context.Context, parent index.ID, name string) error 
 	var g gone
 	e.mu.Lock()
 	err := e.rmdirLocked(parent, name, &g)
+	e.tellOutdatedLocked(&g)
 	e.mu.Unlock()
 	e.finish(&g)
 	return err
@@ -314,7 +319,7 @@ func (e *Engine) rmdirLocked(parent index.ID, name string, g *gone) error {
 		return block.ErrNotEmpty
 	}
 	if e.remote != nil {
-		g.graves = append(g.graves, Grave{Path: e.mu.ix.Path(id), Dir: true, Seq: e.nextSeqLocked()})
+		e.far.Bury([]Grave{{Path: e.mu.ix.Path(id), Dir: true, Seq: e.nextSeqLocked()}})
 	}
 	e.dropDirLocked(id, en, g)
 	e.changedLocked(parent)
@@ -399,7 +404,8 @@ const readdirBatch = 1024
 // ReadDir appends to buf up to readdirBatch entries of dir that come after the
 // cookie, in a stable order, and returns it; none left gives an empty slice.
 // hint is the ID of the entry whose cookie is after, or 0. Files that another
-// process is writing under their final name are left out.
+// process is writing under their final name are left out, and with HideElsewhere
+// those that this node has nothing of.
 func (e *Engine) ReadDir(dir index.ID, after uint64, hint index.ID, tid uint32, buf []Dirent) []Dirent {
 	start := len(buf)
 	e.withNames(tid, func(o *owners) (unknown uint32) {
@@ -423,7 +429,7 @@ func (e *Engine) ReadDir(dir index.ID, after uint64, hint index.ID, tid uint32, 
 					return len(buf)-start < readdirBatch
 				}
 			}
-			if en.Expires != 0 && en.Expires <= now {
+			if en.Expires != 0 && en.Expires <= now || e.opts.HideElsewhere && e.elsewhereLocked(id, en) {
 				return true
 			}
 			buf = append(buf, Dirent{id, en.Mode, e.mu.ix.Name(id), cookie})
@@ -463,9 +469,12 @@ func (e *Engine) Parent(id index.ID) index.ID {
 // Resolve finds a path below the mount, for control requests, without counting
 // a reference. It fails with ErrNotFound.
 func (e *Engine) Resolve(_ context.Context, path string) (Attr, error) {
+	var g gone
+	defer e.finish(&g)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	id := e.walkLocked(path)
+	e.tellOutdatedLocked(&g)
 	if id == 0 || e.mu.ix.At(id).Flags&flagUncommitted != 0 {
 		return Attr{}, block.ErrNotFound
 	}

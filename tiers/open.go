@@ -370,7 +370,7 @@ func (e *Engine) openWriteLocked(o *writeOpen, ow *owners) (unknown uint32) {
 	case f == nil:
 		// On the same inode. Writes go in place in pinned groups, and in an
 		// empty file, which prepare hides from others at its first byte.
-		f = &File{e: e, id: o.id, owner: o.tid, charge: chargeOf(en.Size), born: e.now(), begun: e.seqNowLocked()}
+		f = &File{e: e, id: o.id, owner: o.tid, charge: chargeOf(en.Size), born: e.now(), begun: e.seqNowLocked(), replaces: true}
 		f.shared = isBlock && !pinned
 		f.direct = en.Size > 0 && !f.shared
 		f.started = f.direct

@@ -30,8 +30,10 @@ type promotion struct {
 	asked   int        // times that tier was asked
 	key     block.Key  // as that tier was asked
 	sum     block.Checksum
-	waiters int         // each gets one of the block's Opens if it succeeds
-	later   []laterOpen // those of the waiters that are called rather than woken
+	waiters int           // each gets one of the block's Opens if it succeeds
+	own     bool          // nobody waits for it who would have it from other nodes, too
+	away    chan struct{} // closed when other nodes are asked
+	later   []laterOpen   // those of the waiters that are called rather than woken
 
 	// Owned by who carries it along.
 	group  *group // that charge is accounted to
@@ -59,7 +61,7 @@ type laterOpen struct {
 // gone), or ctx's error.
 func (e *Engine) promote(ctx context.Context, id index.ID, hint bool) error {
 	e.mu.Lock()
-	p, first := e.promotionLocked(id)
+	p, first := e.promotionLocked(id, false)
 	if p == nil {
 		e.mu.Unlock()
 		return ErrStale
@@ -83,21 +85,48 @@ func (e *Engine) promote(ctx context.Context, id index.ID, hint bool) error {
 	if first {
 		e.startPromotion(p)
 	}
-	return e.awaitPromotion(ctx, p)
+	return e.awaitPromotion(ctx, p, nil)
+}
+
+// promoteOwn is promote for what a tier of this node has: on behalf of another node, so
+// that it must not have others asked, who may be waiting for this one. It fails with
+// ErrNotFound where only they could give the block.
+func (e *Engine) promoteOwn(ctx context.Context, id index.ID) error {
+	e.mu.Lock()
+	p, first := e.promotionLocked(id, true)
+	switch {
+	case p == nil:
+		e.mu.Unlock()
+		return ErrStale
+	case p.tier == e.remote:
+		if first {
+			delete(e.mu.promotions, id)
+		}
+		e.mu.Unlock()
+		return block.ErrNotFound
+	}
+	p.waiters++
+	e.mu.Unlock()
+	if first {
+		e.startPromotion(p)
+	}
+	return e.awaitPromotion(ctx, p, p.away)
 }
 
 // promotionLocked returns the promotion of a hollow block, beginning one if there is
-// none: then the caller sees to its start. Nil: the block is not hollow.
-func (e *Engine) promotionLocked(id index.ID) (p *promotion, first bool) {
+// none: then the caller sees to its start. own: for a caller who would not have it from
+// other nodes. Nil: the block is not hollow.
+func (e *Engine) promotionLocked(id index.ID, own bool) (p *promotion, first bool) {
 	en := e.mu.ix.At(id)
 	if !e.hollowLocked(id, en) || e.mu.closed {
 		return nil, false
 	}
 	if p = e.mu.promotions[id]; p != nil {
+		p.own = p.own && own
 		return p, false
 	}
 	p = &promotion{
-		id: id, seq: en.Seq, size: en.Size, done: make(chan struct{}),
+		id: id, seq: en.Seq, size: en.Size, own: own && e.ownTiers(en) != 0, away: make(chan struct{}), done: make(chan struct{}),
 		sum: block.Checksum{Sum: en.Sum, Valid: en.Flags&flagSum != 0}, group: e.mu.groups[en.Group],
 	}
 	e.mu.promotions[id] = p
@@ -110,7 +139,7 @@ func (e *Engine) promotionLocked(id index.ID) (p *promotion, first bool) {
 // before promoteLater returns. It must not block.
 func (e *Engine) promoteLater(id index.ID, then func(file *os.File, err error)) {
 	e.mu.Lock()
-	p, first := e.promotionLocked(id)
+	p, first := e.promotionLocked(id, false)
 	if p == nil {
 		e.mu.Unlock()
 		then(nil, ErrStale)
@@ -161,13 +190,18 @@ func (e *Engine) expirePromotions() {
 // maxHints bounds the promotions that nobody waits for.
 const maxHints = 256
 
-func (e *Engine) awaitPromotion(ctx context.Context, p *promotion) error {
+// awaitPromotion waits for the end of a promotion, at most PromoteTimeout, or until away
+// is closed: then it is a miss.
+func (e *Engine) awaitPromotion(ctx context.Context, p *promotion, away <-chan struct{}) error {
 	t := time.NewTimer(e.opts.PromoteTimeout)
 	defer t.Stop()
+	late := false
 	select {
 	case <-p.done:
 		return p.err
 	case <-t.C:
+		late = true
+	case <-away:
 	case <-ctx.Done():
 	}
 	e.mu.Lock()
@@ -178,7 +212,7 @@ func (e *Engine) awaitPromotion(ctx context.Context, p *promotion) error {
 	}
 	p.waiters--
 	err, key := ctx.Err(), p.key
-	if err == nil {
+	if err == nil && late {
 		p.tier.stats.PromoteTimeouts++
 	}
 	e.mu.Unlock()
@@ -191,10 +225,16 @@ func (e *Engine) awaitPromotion(ctx context.Context, p *promotion) error {
 // chooseLocked picks the tier to ask next. False: none is left.
 func (e *Engine) chooseLocked(p *promotion, en *index.Entry) bool {
 	left := en.Tiers &^ p.tried
+	if own := left &^ e.remoteBit(); own != 0 || p.own {
+		left = own // other nodes last
+	}
 	if left == 0 {
 		return false
 	}
 	p.tier = e.tiers[bits.TrailingZeros16(left)]
+	if p.tier == e.remote {
+		close(p.away) // once: no tier is left then
+	}
 	p.key = e.keyLocked(p.id)
 	p.asked = 0
 	return true
@@ -485,22 +525,9 @@ func (e *Engine) retryPromotion(s *secondary, p *promotion, o *Outcome) {
 	default:
 		s.stats.PromoteFailed++
 	}
-	again, reason := false, "absent"
-	if o.Status != Absent {
-		reason = "corrupt"
-	}
+	again, stale := false, en == nil
 	if en != nil {
-		p.tried |= s.bit
-		again = e.chooseLocked(p, en)
-		if bad {
-			if !again && en.Tiers == s.bit {
-				delete(e.mu.promotions, p.id) // the name goes: who looks it up again starts anew
-				e.mu.orphans[p] = struct{}{}
-			}
-			if en.Tiers&s.bit != 0 {
-				e.forgetCopyLocked(s, p.id, en, reason, &g)
-			}
-		}
+		again, stale = e.nextTierLocked(s, p, en, o, bad, &g)
 	}
 	e.mu.Unlock()
 	e.finish(&g)
@@ -516,14 +543,35 @@ func (e *Engine) retryPromotion(s *secondary, p *promotion, o *Outcome) {
 	}
 	err := o.Err
 	switch {
-	case en == nil:
+	case stale:
 		err = ErrStale
-	case s == e.remote && (bad || later) && e.otherElsewhere(p):
-		err = ErrStale // the name is to be looked up again
 	case err == nil || bad || later:
 		err = &block.Error{Op: "promote", Tier: s.opts.Name, Key: p.key, Err: block.ErrNotFound}
 	}
 	e.failPromotion(p, err)
+}
+
+// nextTierLocked follows that a tier did not give a block. bad: nor will it. again: there
+// is another one to ask; stale: the name is to be looked up again, because others have
+// another version by now.
+func (e *Engine) nextTierLocked(s *secondary, p *promotion, en *index.Entry, o *Outcome, bad bool, g *gone) (again, stale bool) {
+	p.tried |= s.bit
+	again = e.chooseLocked(p, en)
+	other := !again && s == e.remote && (bad || errors.Is(o.Err, block.ErrPending)) && e.otherElsewhereLocked(p.id, en)
+	if !again && (bad && en.Tiers == s.bit || other || p.own) {
+		delete(e.mu.promotions, p.id) // who looks it up again starts anew
+		e.mu.orphans[p] = struct{}{}
+	}
+	switch reason := "absent"; {
+	case bad && en.Tiers&s.bit != 0:
+		if o.Status != Absent {
+			reason = "corrupt"
+		}
+		e.forgetCopyLocked(s, p.id, en, reason, g)
+	case other && e.remoteOnlyLocked(p.id, en):
+		e.forgetRemoteLocked(p.id, en, g) // else a look-up would find this version again
+	}
+	return again, other && !(e.mu.ix.Valid(p.id) && e.mu.ix.Linked(p.id))
 }
 
 // askAgain asks the same tier once more, now that the renames that were queued have
@@ -578,6 +626,15 @@ func (e *Engine) failPromotion(p *promotion, err error) {
 	if !errors.Is(err, ErrStale) {
 		e.log.Debug("promotion", zap.Stringer("key", p.key), zap.Error(err))
 	}
+}
+
+// bringError is missError for who asked for more than a read: he is told where there is
+// no room.
+func bringError(op string, err error) error {
+	if errors.Is(err, block.ErrNoSpace) || errors.Is(err, block.ErrTooLarge) {
+		return &block.Error{Op: op, Tier: "memory", Err: block.ErrNoSpace}
+	}
+	return missError(err)
 }
 
 // missError turns the failure of a promotion into what an open may report: engines

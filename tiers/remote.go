@@ -5,14 +5,18 @@ import (
 	"os"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/index"
 )
 
 // Remote is the ability of a tier to hold blocks that this engine never gave it: those
 // of other nodes. The engine has no entries for them until somebody asks for their
 // names; at most one secondary tier has it.
 //
-// None of its methods blocks, but List. Locate, Watch and Unwatch are called with
-// Engine.mu held, so that no method of the engine or its Host may be called from within.
+// None of its methods blocks, but List. Locate, Watch, Unwatch and Bury are also called
+// with Engine.mu held, so that no method of the engine or its Host may be called from
+// within, nor any that waits for somebody who does. Bury is called before the lock is
+// released under which a name went, so that no look-up finds its old versions elsewhere;
+// what follows from it for watched keys the tier tells later.
 type Remote interface {
 	Tier
 
@@ -79,6 +83,9 @@ type Lent struct {
 	Holding          // Sum is valid
 	File    *os.File // open for reading; closed by Close
 	close   func()
+
+	id   index.ID // of what is in memory: the entry that is held, and its bytes
+	blob BlobID
 }
 
 // Close ends the loan.

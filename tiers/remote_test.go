@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -434,74 +433,4 @@ func TestHoldings(t *testing.T) {
 	}
 	a.forget(at.ID)
 	must(t, f.close())
-}
-
-// TestCrowdModel: whatever three nodes do to a few names, and whenever they tell each
-// other of it, a read returns what somebody wrote under that name, whole; once all is told
-// they agree, but for names that were written at the same time; and nothing is left of
-// names that nobody uses.
-func TestCrowdModel(t *testing.T) {
-	rng := rand.New(rand.NewPCG(seed(t), 1))
-	for range 20 {
-		c := newCrowd(t, 3, tiers.Options{CapacityBytes: 8 * page})
-		must(t, c.nodes[0].mkdir("g"))
-		c.tell()
-		written := map[string]bool{}
-		version := uint64(0)
-		for range 150 {
-			nd := c.nodes[rng.IntN(3)]
-			name, other := fmt.Sprintf("g/%d", rng.IntN(4)), fmt.Sprintf("g/%d", rng.IntN(4))
-			switch rng.IntN(8) {
-			case 0, 1:
-				version++
-				data := payload(0, version, 24+rng.IntN(2*page))
-				written[string(data)] = true
-				if err := nd.put(10, name, data); err != nil && !errors.Is(err, block.ErrNoSpace) {
-					t.Errorf("write: %v", err)
-				}
-			case 2:
-				if err := nd.unlink(10, name); err != nil && !errors.Is(err, block.ErrNotFound) {
-					t.Errorf("unlink: %v", err)
-				}
-			case 3:
-				if err := nd.rename(10, name, other, false); err != nil && !errors.Is(err, block.ErrNotFound) {
-					t.Errorf("rename: %v", err)
-				}
-			case 4:
-				nd.e.EvictFrom(context.Background(), tiers.EvictRequest{Tier: "memory", Paths: []string{name}, Force: rng.IntN(3) == 0})
-			case 5:
-				nd.tellOthers()
-				nd.tellLost()
-			default:
-				if got := nd.reads(name); got != "ENOENT" && !written[got] {
-					t.Errorf("node %d reads %d bytes of %s that nobody wrote: %.40q", nd.n, len(got), name, got)
-				}
-			}
-		}
-		c.tell()
-		for i := range 4 {
-			name := fmt.Sprintf("g/%d", i)
-			seqs := map[uint64]string{}
-			for _, nd := range c.nodes {
-				got := nd.reads(name)
-				c.tell()
-				h, ok := nd.e.Holding(name)
-				if (got != "ENOENT") != ok {
-					t.Errorf("node %d reads %.20q of %s, and has it: %v", nd.n, got, name, ok)
-				}
-				if was, twice := seqs[h.Seq]; twice && was != got {
-					t.Errorf("%s: two contents of one version", name)
-				}
-				seqs[h.Seq] = got
-			}
-			if _, none := seqs[0]; none && len(seqs) > 1 {
-				t.Errorf("%s: some read it and some do not", name)
-			}
-		}
-		for _, nd := range c.nodes {
-			nd.letGo()
-			nd.audit()
-		}
-		c.close()
-	}
 }

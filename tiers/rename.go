@@ -46,8 +46,8 @@ func (e *Engine) Rename(ctx context.Context, o RenameOptions) error {
 			announceWait(ctx) // the record of everything below it is written anew
 		}
 		unpin := func() {}
-		if e.remote != nil && f == nil {
-			if unpin, err = e.bringHere(ctx, id); err != nil {
+		if e.remote != nil {
+			if unpin, err = e.bringHere(ctx, id, &o); err != nil {
 				e.Forget(id, 1)
 				return err
 			}
@@ -66,9 +66,13 @@ func (e *Engine) Rename(ctx context.Context, o RenameOptions) error {
 
 // bringHere has what only others have brought into memory, so that it can get another
 // name, and kept there until unpin is called. A directory that others have cannot be
-// renamed for them: it is as if it were on another file system.
-func (e *Engine) bringHere(ctx context.Context, id index.ID) (unpin func(), err error) {
+// renamed for them: it is as if it were on another file system; nor can one take the place
+// of a directory in which they have something.
+func (e *Engine) bringHere(ctx context.Context, id index.ID, o *RenameOptions) (unpin func(), err error) {
 	e.mu.Lock()
+	if f := e.mu.files[id]; f != nil && f.base != 0 {
+		id = f.base // the version has no bytes but those
+	}
 	en := e.mu.ix.At(id)
 	if !e.mu.ix.Linked(id) {
 		e.mu.Unlock()
@@ -76,22 +80,51 @@ func (e *Engine) bringHere(ctx context.Context, id index.ID) (unpin func(), err 
 	}
 	path := e.mu.ix.Path(id)
 	isDir := en.Mode&modeType == modeDir
-	only := e.hollowLocked(id, en) && en.Tiers == e.remote.bit
+	far := e.farLocked(id, en)
 	e.mu.Unlock()
 	switch {
 	case isDir:
-		if _, ok := e.far.Locate(path); ok {
+		if _, ok := e.locate(path); ok {
 			return nil, os.NewSyscallError("rename", unix.EXDEV)
 		}
-	case only:
+		if !o.NoReplace {
+			return func() {}, e.emptyElsewhere(ctx, o.NewParent, o.NewName)
+		}
+	case far:
 		switch err := e.promote(ctx, id, false); {
 		case err == nil:
 			return func() { e.CloseRead(id) }, nil
 		case !errors.Is(err, ErrStale): // else somebody else has brought it, or it is gone, which shows
-			return nil, missError(err)
+			return nil, bringError("rename", err)
 		}
 	}
 	return func() {}, nil
+}
+
+// errFar: what is to be renamed has left memory again, and only others have it.
+var errFar = errors.New("only other nodes have the block")
+
+// movableLocked checks that all that moves with id is here, now that the lock is held. It
+// fails with errFar, or EXDEV of a directory.
+func (e *Engine) movableLocked(id index.ID, en *index.Entry) error {
+	if e.remote == nil {
+		return nil
+	}
+	if en.Mode&modeType != modeDir {
+		if e.farLocked(id, en) {
+			return errFar
+		}
+		return nil
+	}
+	_, far := e.locate(e.mu.ix.Path(id))
+	e.mu.ix.Descend(id, func(c index.ID, ce *index.Entry) bool {
+		far = far || e.farLocked(c, ce) || ce.Mode&modeType == modeDir && ce.Tiers&e.remote.bit != 0
+		return !far
+	})
+	if far {
+		return os.NewSyscallError("rename", unix.EXDEV)
+	}
+	return nil
 }
 
 // populated reports whether a directory has anything in it.
@@ -142,13 +175,17 @@ func (e *Engine) tryRename(id index.ID, f *File, o *RenameOptions) (again bool, 
 		if unknown != 0 {
 			return unknown
 		}
-		again = got != id || e.mu.files[got] != f || bytesless && f.base != e.mu.ix.Lookup(o.Parent, o.Name)
+		holder := e.mu.ix.Lookup(o.Parent, o.Name)
+		e.dropExpiredLocked(o.Parent, o.Name, &g)
+		again = got != id || e.mu.files[got] != f || bytesless && f.base != holder || holder != e.mu.ix.Lookup(o.Parent, o.Name)
 		if again {
 			err = block.ErrNotFound
 			return 0
 		}
 		e.dropExpiredLocked(o.NewParent, o.NewName, &g)
-		below, err = e.renameVersionLocked(id, f, o, size, mtime, &g)
+		if below, err = e.renameVersionLocked(id, f, o, size, mtime, &g); err == errFar {
+			again, err = true, block.ErrNotFound
+		}
 		return 0
 	})
 	for _, c := range below {
@@ -183,6 +220,9 @@ func (e *Engine) renameVersionLocked(id index.ID, f *File, o *RenameOptions, siz
 		moved = append(moved, c)
 		return true
 	})
+	if e.remote != nil && from != to && e.mu.ix.At(id).Mode&modeType == modeDir {
+		e.renumberLocked(id, moved, from, to, g)
+	}
 	tree := movedTree{from: from, to: to}
 	for _, c := range moved {
 		en := e.mu.ix.At(c)
@@ -287,6 +327,9 @@ func (e *Engine) renameLocked(id index.ID, f *File, o *RenameOptions, size, mtim
 	if err := e.checkTargetLocked(target, isDir, o.NoReplace, g); err != nil {
 		return err
 	}
+	if err := e.movableLocked(id, en); err != nil {
+		return err
+	}
 	if !isDir {
 		if err := e.moveGroupLocked(id, en, e.groupOfLocked(k.parent, k.name), target, g); err != nil {
 			return err
@@ -332,12 +375,53 @@ func (e *Engine) renamedLocked(kind EventKind, id index.ID, en *index.Entry, old
 	from, _ := block.ParseKey(old)
 	to, _ := block.ParseKey(e.mu.ix.Path(id))
 	e.events.add(Event{Time: time.Unix(0, en.Ctime), Kind: kind, Key: to, From: from, Size: en.Size})
-	if e.remote != nil {
-		g.graves = append(g.graves, Grave{Path: old, Dir: kind == DirRenamed, Seq: en.Seq})
-		if kind == BlockRenamed {
-			e.publishedLocked(id, en, math.MaxUint64, g)
+	if e.remote == nil {
+		return
+	}
+	if kind == BlockRenamed {
+		en.Flags &^= flagFetched // another version
+		e.far.Bury([]Grave{{Path: old, Seq: en.Seq}})
+		e.publishedLocked(id, en, math.MaxUint64, true, g)
+	}
+	e.ownDirsLocked(id)
+}
+
+// renumberLocked makes what was below a directory that has moved new versions: those of
+// old may have graves under the new name. Under the old one they get graves, and the
+// directory after what was in it, so that it is empty for who learns of that. Nobody else
+// has the directory, so that a look-up cannot find any of it before that.
+func (e *Engine) renumberLocked(id index.ID, moved []index.ID, from, to string, g *gone) {
+	for i := len(moved) - 1; i >= 0; i-- {
+		c := moved[i]
+		en := e.mu.ix.At(c)
+		if en.Flags&flagUncommitted != 0 {
+			continue
 		}
-		e.ownDirsLocked(id)
+		if c != id {
+			e.renumberOneLocked(c, en)
+		}
+		g.graves = append(g.graves, Grave{
+			Path: from + e.mu.ix.Path(c)[len(to):], Dir: en.Mode&modeType == modeDir, Seq: en.Seq,
+		})
+	}
+}
+
+func (e *Engine) renumberOneLocked(id index.ID, en *index.Entry) {
+	was := en.Seq
+	en.Seq = e.nextSeqLocked()
+	if en.Mode&modeType == modeDir {
+		return
+	}
+	en.Flags &^= flagFetched
+	e.retargetLocked(id, id, was, en.Seq)
+	if p := e.mu.promotions[id]; p != nil && p.seq == was {
+		p.seq = en.Seq
+	}
+	if f := e.mu.files[id]; f != nil {
+		f.begun = max(f.begun, en.Seq)
+	}
+	if f := e.mu.files[id]; (f == nil || f.writers == 0) && en.Flags&(flagRefused|flagOnceSeen) == 0 {
+		e.cascadeLocked(id, en) // it may have been waiting as the other version
 	}
 }
 

@@ -258,7 +258,7 @@ func (e *Engine) mayEvictLocked(s *secondary, key block.Key, g *gone) bool {
 	if en.Tiers&s.bit == 0 {
 		return true
 	}
-	if e.hollowLocked(id, en) && en.Tiers == s.bit {
+	if e.hollowLocked(id, en) && (en.Tiers == s.bit || e.ownTiers(en) == s.bit) {
 		if en.Lease > e.now() || en.Opens > 0 || en.Flags&flagPinned != 0 || e.mu.promotions[id] != nil {
 			return false
 		}
@@ -312,7 +312,7 @@ func (h *host) Lost(key block.Key, err error) {
 			}
 		}
 		if h.s == e.remote {
-			e.settleLostLocked(parent, &g)
+			e.settleParentLocked(parent, &g)
 		}
 	}
 	e.mu.Unlock()
@@ -321,7 +321,25 @@ func (h *host) Lost(key block.Key, err error) {
 
 // hollowLocked reports whether a file is committed and only in secondary tiers.
 func (e *Engine) hollowLocked(id index.ID, en *index.Entry) bool {
-	return en.Blob == 0 && en.Tiers != 0 && en.Flags&flagUncommitted == 0 && e.mu.ix.Linked(id) && e.mu.files[id] == nil
+	return en.Blob == 0 && en.Tiers != 0 && en.Mode&modeType != modeDir && en.Flags&flagUncommitted == 0 &&
+		e.mu.ix.Linked(id) && e.mu.files[id] == nil
+}
+
+// remoteBit is the bit of the Remote tier in Entry.Tiers; 0 without one.
+func (e *Engine) remoteBit() uint16 {
+	if e.remote == nil {
+		return 0
+	}
+	return e.remote.bit
+}
+
+// ownTiers are the tiers of this node that have a block: what others have, they may give
+// up at any time.
+func (e *Engine) ownTiers(en *index.Entry) uint16 { return en.Tiers &^ e.remoteBit() }
+
+// farLocked reports whether the bytes of a file are with others only.
+func (e *Engine) farLocked(id index.ID, en *index.Entry) bool {
+	return e.hollowLocked(id, en) && e.ownTiers(en) == 0
 }
 
 // attrsLocked is what a tier is to keep with a block.

@@ -80,6 +80,7 @@ func (e *Engine) stats() Stats {
 		Hollow:        e.mu.hollow,
 		Summary:       e.mu.summary,
 	}
+	st.Counters.Implausible = e.implausible.Load()
 	st.Summary.BytesByTier = map[string]uint64{"memory": e.mu.memoryBytes}
 	for name, n := range e.mu.summary.BytesByTier {
 		if name != "memory" {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
+	"time"
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/index"
@@ -12,38 +14,56 @@ import (
 // Take makes a copy of a block that the Remote tier holds one of this node's own, as its
 // holder asks, and has it copied to the tiers below that are not Remote. It blocks until
 // that is in memory. Room is made for it as for any promotion: what is leased or has no
-// other copy stays. It fails with ErrExist if this node has this version or a later one,
-// or the name is taken by something else; ErrNoSpace; ErrNotFound if the Remote tier
-// cannot give it; ErrInvalid for what is no file; or ctx's error.
+// other copy stays. An older version that this node has stays until the new one is here.
+//
+// It fails with ErrExist if this node has this version or a later one, or the name is
+// taken by something else; ErrNoSpace; ErrNotFound if the Remote tier cannot give it;
+// ErrInvalid for what is no file; or ctx's error.
 func (e *Engine) Take(ctx context.Context, h *Holding) error {
 	if err := block.CheckPath(h.Path); err != nil {
 		return err
 	}
-	if e.remote == nil || h.Mode&modeType != modeRegular || h.Size < 0 {
+	if e.remote == nil || h.Mode&modeType != modeRegular || h.Size < 0 || !e.plausible(h.Seq) {
 		return &block.Error{Op: "take", Err: block.ErrInvalid}
 	}
-	e.Supersede(h.Path, false, h.Seq)
+	var p *promotion
+	var o *Outcome
+	if e.hasOlder(h) {
+		var err error
+		if p, o, err = e.fetchAside(ctx, h); err != nil {
+			return bringError("take", err)
+		}
+	}
 	var g gone
 	e.mu.Lock()
-	id, err := e.takeLocked(h, &g)
+	e.observeLocked(h.Seq)
+	id, err := e.takeLocked(h, p != nil, &g)
+	landed := false
 	if err == nil {
 		e.mu.ix.At(id).Lookups++ // so that it stays
+		landed = p != nil && e.landLocked(p, id)
 	}
 	e.mu.Unlock()
 	e.finish(&g)
+	if p != nil && !landed {
+		e.failPromotion(p, ErrStale)
+	}
 	if err != nil {
 		return err
 	}
 	defer e.Forget(id, 1)
-	switch err := e.promote(ctx, id, false); {
-	case errors.Is(err, block.ErrNoSpace), errors.Is(err, block.ErrTooLarge):
-		return &block.Error{Op: "take", Tier: "memory", Err: block.ErrNoSpace}
-	case err != nil:
-		return missError(err)
+	if landed {
+		e.learnAttrs(p, o.Attrs)
+		e.finishPromotion(e.remote, p, o)
+		err = p.err
+	} else {
+		err = e.promote(ctx, id, false)
+	}
+	if err != nil {
+		return bringError("take", err)
 	}
 	e.mu.Lock()
-	en := e.mu.ix.At(id)
-	if e.mu.ix.Linked(id) && en.Seq == h.Seq {
+	if en := e.mu.ix.At(id); e.mu.ix.Linked(id) && en.Seq == h.Seq {
 		for _, s := range e.tiers {
 			if s != e.remote {
 				e.cascadeToLocked(s, id, en)
@@ -51,18 +71,112 @@ func (e *Engine) Take(ctx context.Context, h *Holding) error {
 		}
 	}
 	e.mu.Unlock()
-	e.CloseRead(id) // what promote pinned it with
+	e.CloseRead(id) // what the promotion pinned it with
 	return nil
 }
 
-// takeLocked enters a block that is offered, and the directories above it.
-func (e *Engine) takeLocked(h *Holding, g *gone) (index.ID, error) {
+// hasOlder reports whether this node itself has a version of what is offered that is to
+// give way to it.
+func (e *Engine) hasOlder(h *Holding) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	id := e.mu.ix.Walk(h.Path)
+	return id != 0 && e.outdoneLocked(e.mu.ix.At(id), h)
+}
+
+// outdoneLocked reports whether an entry gives way to what is offered.
+func (e *Engine) outdoneLocked(en *index.Entry, h *Holding) bool {
+	return en.Mode&modeType == modeRegular && en.Seq < h.Seq && en.Flags&flagUncommitted == 0 &&
+		!e.mu.groups[en.Group].opts.Pinned && (en.Blob != 0 || e.ownTiers(en) != 0)
+}
+
+// fetchAside fetches a block into memory that has no name yet, because that has another
+// version. The caller carries the promotion on: with landLocked and finishPromotion, or
+// failPromotion.
+func (e *Engine) fetchAside(ctx context.Context, h *Holding) (*promotion, *Outcome, error) {
+	p := &promotion{size: h.Size, seq: h.Seq, sum: h.Sum, tier: e.remote, away: make(chan struct{}), done: make(chan struct{})}
+	close(p.away)
+	p.key, _ = block.ParseKey(h.Path)
+	e.mu.Lock()
+	if e.mu.closed {
+		e.mu.Unlock()
+		return nil, nil, block.ErrClosed
+	}
+	dir, _, below := strings.Cut(h.Path, "/")
+	if !below {
+		dir = ""
+	}
+	p.group = e.mu.groups[e.groupLocked(block.GroupID(dir))]
+	e.mu.orphans[p] = struct{}{}
+	e.mu.Unlock()
+	err := e.roomForPromotion(ctx, p)
+	if err == nil {
+		p.blob, p.file, err = e.primary.Create()
+	}
+	if err != nil {
+		e.noRoom(p, err)
+		return nil, nil, err
+	}
+	done := make(chan *Outcome, 1)
+	var settled atomic.Bool // by who comes first: the tier, or the caller who waits no longer
+	e.far.Load(&Job{
+		ID: JobID(e.jobs.Add(1)), Promotion: true,
+		Blocks: []Transfer{{Key: p.key, Size: p.size, Sum: p.sum, Attrs: Attrs{Seq: p.seq}, File: p.file}},
+		Done: func(r *Result) {
+			if !settled.CompareAndSwap(false, true) {
+				e.failPromotion(p, block.ErrNotFound) // now that nothing writes to its file
+				return
+			}
+			done <- &r.Outcomes[0]
+		},
+	})
+	t := time.NewTimer(e.opts.PromoteTimeout)
+	defer t.Stop()
+	err = block.ErrNotFound
+	select {
+	case o := <-done:
+		return e.fetchedAside(p, o)
+	case <-t.C:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if !settled.CompareAndSwap(false, true) {
+		return e.fetchedAside(p, <-done)
+	}
+	return nil, nil, err
+}
+
+func (e *Engine) fetchedAside(p *promotion, o *Outcome) (*promotion, *Outcome, error) {
+	if o.Status == Loaded {
+		return p, o, nil
+	}
+	err := errors.Join(block.ErrNotFound, o.Err)
+	e.failPromotion(p, err)
+	return nil, nil, err
+}
+
+// landLocked makes p, which has fetched a block, the promotion of the entry that was made
+// for it. False: there is one already.
+func (e *Engine) landLocked(p *promotion, id index.ID) bool {
+	en := e.mu.ix.At(id)
+	if e.mu.promotions[id] != nil || en.Seq != p.seq || en.Size != p.size || !e.hollowLocked(id, en) {
+		return false
+	}
+	delete(e.mu.orphans, p)
+	e.mu.promotions[id] = p
+	p.id, p.waiters = id, 1
+	return true
+}
+
+// takeLocked enters a block that is offered, and the directories above it. over: in place
+// of an older version of this node's own.
+func (e *Engine) takeLocked(h *Holding, over bool, g *gone) (index.ID, error) {
 	parent, rest := index.Root, h.Path
 	for depth := 0; ; depth++ {
 		name, tail, more := strings.Cut(rest, "/")
 		id := e.mu.ix.Lookup(parent, name)
 		if !more {
-			return e.takeFileLocked(parent, name, id, h, g)
+			return e.takeFileLocked(parent, name, id, h, over, g)
 		}
 		if id == 0 {
 			l := Located{Seq: h.Seq, Mode: modeDir | 0o755, Mtime: h.Mtime}
@@ -78,19 +192,21 @@ func (e *Engine) takeLocked(h *Holding, g *gone) (index.ID, error) {
 	}
 }
 
-func (e *Engine) takeFileLocked(parent index.ID, name string, id index.ID, h *Holding, g *gone) (index.ID, error) {
+func (e *Engine) takeFileLocked(parent index.ID, name string, id index.ID, h *Holding, over bool, g *gone) (index.ID, error) {
 	if len(e.mu.shadows[nameKey{parent, name}]) > 0 || e.isTempLocked(parent, name) {
 		return 0, &block.Error{Op: "take", Err: block.ErrExist}
 	}
 	if id != 0 {
 		en := e.mu.ix.At(id)
-		if !e.hollowLocked(id, en) || en.Tiers != e.remote.bit || en.Seq > h.Seq {
+		switch {
+		case e.farLocked(id, en) && en.Seq == h.Seq:
+			return id, nil
+		case over && e.outdoneLocked(en, h), e.farLocked(id, en) && en.Seq < h.Seq:
+			e.mu.counters.Superseded++
+			e.dropNameLocked(id, en, BlockRemoved, "replaced", g)
+		default:
 			return 0, &block.Error{Op: "take", Err: block.ErrExist}
 		}
-		if en.Seq == h.Seq {
-			return id, nil
-		}
-		e.dropNameLocked(id, en, BlockRemoved, "superseded", g)
 	}
 	return e.enterLocked(parent, name, &Located{
 		Seq: h.Seq, Size: h.Size, Mode: h.Mode, UID: h.UID, GID: h.GID, Mtime: h.Mtime,
@@ -98,41 +214,51 @@ func (e *Engine) takeFileLocked(parent index.ID, name string, id index.ID, h *Ho
 }
 
 // Supersede drops what this node has of a path below seq: it was removed or replaced
-// elsewhere. Handles that are open keep their bytes. A directory goes only if it is
-// empty; else it is announced anew.
+// elsewhere. Handles that are open keep their bytes; of what was replaced, so far as is
+// known, who has just looked it up may still open it. A directory goes only if it is empty;
+// else it is announced anew. So one whose grave is learned before those of what was in it
+// stays, empty: the makers of graves see to the order, and where that is lost (an exchange
+// after a partition), an empty directory is the harm.
 func (e *Engine) Supersede(path string, dir bool, seq uint64) {
 	var g gone
 	e.mu.Lock()
-	e.mu.seq = max(e.mu.seq, seq)
-	if id := e.mu.ix.Walk(path); id != 0 && id != index.Root {
-		en := e.mu.ix.At(id)
-		isDir := en.Mode&modeType == modeDir
-		switch {
-		case isDir != dir, en.Seq >= seq, en.Flags&flagUncommitted != 0, e.mu.groups[en.Group].opts.Pinned:
-		case !isDir:
-			e.mu.counters.Superseded++
-			parent := e.mu.ix.Parent(id)
-			e.dropNameLocked(id, en, BlockRemoved, "superseded", &g)
-			if e.remote != nil {
-				e.settleLostLocked(parent, &g)
-			}
-		case e.mu.ix.Children(id) == 0 && !e.shadowedLocked(id):
-			if en.Lookups > 0 {
-				g.names = append(g.names, goneName{e.mu.ix.Parent(id), id, e.mu.ix.Name(id)})
-			}
-			e.dropDirLocked(id, en, &g)
-		case e.remote == nil || en.Tiers&e.remote.bit == 0:
-			en.Seq = e.nextSeqLocked()
-			e.dirEventLocked(DirCreated, id)
-		}
+	if id := e.mu.ix.Walk(path); e.observeLocked(seq) && id != 0 && id != index.Root {
+		e.supersedeLocked(id, dir, seq, &g)
 	}
 	e.mu.Unlock()
 	e.finish(&g)
 }
 
-// Observe raises the number that the next version gets above seq.
+func (e *Engine) supersedeLocked(id index.ID, dir bool, seq uint64, g *gone) {
+	en := e.mu.ix.At(id)
+	isDir := en.Mode&modeType == modeDir
+	switch {
+	case isDir != dir, en.Seq >= seq, en.Flags&flagUncommitted != 0, !isDir && e.mu.groups[en.Group].opts.Pinned:
+	case !isDir:
+		e.mu.counters.Superseded++
+		parent, reason := e.mu.ix.Parent(id), "superseded"
+		if e.remote != nil {
+			if l, ok := e.locate(e.mu.ix.Path(id)); ok && l.Seq > en.Seq {
+				reason = "replaced"
+			}
+		}
+		e.dropNameLocked(id, en, BlockRemoved, reason, g)
+		e.settleParentLocked(parent, g)
+	case e.mu.ix.Children(id) == 0 && !e.shadowedLocked(id):
+		if en.Lookups > 0 {
+			g.names = append(g.names, goneName{e.mu.ix.Parent(id), id, e.mu.ix.Name(id)})
+		}
+		e.dropDirLocked(id, en, g)
+	case e.remote == nil || en.Tiers&e.remote.bit == 0:
+		en.Seq = e.nextSeqLocked()
+		e.dirEventLocked(DirCreated, id)
+	}
+}
+
+// Observe raises the number that the next version gets above seq, unless that is from
+// too far in the future.
 func (e *Engine) Observe(seq uint64) {
 	e.mu.Lock()
-	e.mu.seq = max(e.mu.seq, seq)
+	e.observeLocked(seq)
 	e.mu.Unlock()
 }

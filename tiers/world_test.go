@@ -72,7 +72,9 @@ func open(t testing.TB, dir string, o tiers.Options) *world {
 	if o.LookupLease == 0 {
 		o.LookupLease = -1
 	}
-	o.SameProcess = sameProcess
+	if o.SameProcess == nil {
+		o.SameProcess = sameProcess
+	}
 	e, err := tiers.Open(ctx, o)
 	if err != nil {
 		store.Close(false)

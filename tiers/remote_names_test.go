@@ -1,0 +1,365 @@
+package tiers_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// TestRemoteDirsGone: directories that nobody has any more go, the inner ones with the
+// outer, also where something was being written in them until then.
+func TestRemoteDirsGone(t *testing.T) {
+	c := newCrowd(t, 2, tiers.Options{})
+	defer c.close()
+	a, b := c.nodes[0], c.nodes[1]
+	must(t, a.mkdir("g"), a.mkdir("g/sub"))
+	c.tell()
+	resolve(t, b.world, "g/sub")
+	b.mu.Lock()
+	b.known[0] = nil
+	b.mu.Unlock()
+	b.host.Lost(mustKey(t, "g/sub"), block.ErrUnavailable)
+	if got := b.entries(); got != "" {
+		t.Errorf("left: %q", got)
+	}
+
+	must(t, a.mkdir("h"))
+	c.tell()
+	f, err := b.openOrCreate(10, "h/new")
+	must(t, err, a.rmdir("h"))
+	c.tell()
+	must(t, b.unlink(10, "h/new"))
+	f.release()
+	b.letGo()
+	eventually(t, "the directory goes", func() bool { return b.entries() == "" })
+}
+
+// TestRemoteRmdirUnknown: on a node that has written nothing yet a directory goes like on
+// any other.
+func TestRemoteRmdirUnknown(t *testing.T) {
+	c := newCrowd(t, 2, tiers.Options{})
+	defer c.close()
+	a, b := c.nodes[0], c.nodes[1]
+	must(t, a.mkdir("g"))
+	c.tell()
+	_, err := b.lookup(10, "g")
+	must(t, err, a.rmdir("g"))
+	c.tell()
+	if got := b.entries(); got != "" {
+		t.Errorf("left: %q", got)
+	}
+}
+
+// TestRemoteExpired: the end of a version's life is that of no later one.
+func TestRemoteExpired(t *testing.T) {
+	for _, told := range []bool{false, true} {
+		now := time.Now()
+		c := newCrowd(t, 2, tiers.Options{Now: func() time.Time { return now }})
+		a, b := c.nodes[0], c.nodes[1]
+		must(t, a.mkdir("g"), a.put(10, "g/x", []byte("old")))
+		must(t, a.e.SetTTL(resolve(t, a.world, "g/x").ID, time.Second))
+		c.tell()
+		if got := b.reads("g/x"); got != "old" {
+			t.Fatalf("read %q", got)
+		}
+		c.tell()
+		now = now.Add(1100 * time.Millisecond)
+		if told {
+			a.e.Expire()
+			a.tellOthers()
+		}
+		must(t, a.put(10, "g/x", []byte("new")))
+		now = now.Add(100 * time.Millisecond)
+		b.e.Expire()
+		c.tell()
+		c.everywhere("g/x", "new")
+		c.close()
+	}
+}
+
+// TestRemoteInPlace: a version that takes the place of another in the same file voids the
+// copies of that, also those that nobody has told of yet.
+func TestRemoteInPlace(t *testing.T) {
+	for _, tell := range []bool{false, true} {
+		c := newCrowd(t, 2, tiers.Options{})
+		a, b := c.nodes[0], c.nodes[1]
+		fetch := func(name, want string) {
+			t.Helper()
+			c.tell()
+			if got := b.reads(name); got != want {
+				t.Errorf("read %q, want %q", got, want)
+			}
+			if tell {
+				c.tell()
+			}
+		}
+		must(t, a.mkdir("g"), a.put(10, "g/x", []byte("0123456789")))
+		fetch("g/x", "0123456789")
+		at, err := a.lookup(10, "g/x")
+		must(t, err, a.e.TruncateName(context.Background(), at.ID, 3))
+		c.tell()
+		c.everywhere("g/x", "012")
+
+		f, err := a.openOrCreate(10, "g/y")
+		must(t, err, f.flush(closer{}))
+		r, err := a.openRead(20, "g/y")
+		must(t, err)
+		f.release()
+		fetch("g/y", "")
+		w, err := a.openWrite(context.Background(), 10, "g/y", false)
+		must(t, err)
+		_, err = w.h.WriteAt(context.Background(), []byte("data"), 0)
+		must(t, err, w.close(), r.close())
+		c.tell()
+		c.everywhere("g/y", "data")
+		a.forget(at.ID)
+		c.close()
+	}
+}
+
+// TestRemoteFillRemoved: what was being written in a directory that others removed
+// meanwhile can be reached by them.
+func TestRemoteFillRemoved(t *testing.T) {
+	c := newCrowd(t, 3, tiers.Options{})
+	defer c.close()
+	a, b := c.nodes[0], c.nodes[1]
+	must(t, a.mkdir("g"))
+	c.tell()
+	f, err := b.openOrCreate(10, "g/new")
+	must(t, err, a.rmdir("g"))
+	c.tell()
+	_, err = f.h.WriteAt(context.Background(), []byte("new"), 0)
+	must(t, err, f.close())
+	c.tell()
+	c.everywhere("g/new", "new")
+}
+
+// TestRemoteRemoveWindow: while a removal is still at work no process finds the block
+// with other nodes, so that it does not stay here for good.
+func TestRemoteRemoveWindow(t *testing.T) {
+	h := &hooked{}
+	c := newCrowdOf(t, tiers.CascadeOff, tiers.Options{}, tiers.Options{Primary: h})
+	defer c.close()
+	a, b := c.nodes[0], c.nodes[1]
+	must(t, a.mkdir("g"), a.put(10, "g/x", []byte("x")))
+	c.tell()
+	if got := b.reads("g/x"); got != "x" {
+		t.Fatalf("read %q", got)
+	}
+	c.tell()
+	h.remove = func() {
+		if got := b.reads("g/x"); got != "ENOENT" {
+			t.Errorf("during the removal: %q", got)
+		}
+	}
+	must(t, b.unlink(10, "g/x"))
+	c.tell()
+	c.everywhere("g/x", "ENOENT")
+}
+
+// TestRemoteRenameDir: what moves with a directory is found under the new name, whatever
+// was removed there before, and under the old one nobody keeps it.
+func TestRemoteRenameDir(t *testing.T) {
+	c := newCrowd(t, 2, tiers.Options{})
+	defer c.close()
+	a, b := c.nodes[0], c.nodes[1]
+	must(t, a.mkdir("d"), a.put(10, "d/x", []byte("keep")))
+	must(t, a.mkdir("e"), a.put(10, "e/x", []byte("old")), a.unlink(10, "e/x"), a.rmdir("e"))
+	must(t, a.rename(10, "d", "e", false))
+	c.tell()
+	c.everywhere("e/x", "keep")
+	c.everywhere("d/x", "ENOENT")
+	for p, seq := range b.graves { // as in an exchange of graves
+		a.e.Supersede(p, false, seq)
+	}
+	if got := a.reads("e/x"); got != "keep" {
+		t.Errorf("after an exchange of graves its own node reads %q", got)
+	}
+	a.mu.Lock()
+	grave := a.graves["d/x"]
+	a.mu.Unlock()
+	if grave == 0 {
+		t.Error("no grave under the old name")
+	}
+
+	must(t, a.mkdir("theirs"), a.put(10, "theirs/x", []byte("x")), b.mkdir("own"), b.put(10, "own/z", []byte("z")))
+	c.tell()
+	if err := b.rename(10, "own", "theirs", false); !errors.Is(err, block.ErrNotEmpty) {
+		t.Errorf("onto a directory in which others have something: %v", err)
+	}
+}
+
+// TestRemoteRenameDirOfOthers: a directory in which there is something that only others
+// have stays, even if they have not told of the directory.
+func TestRemoteRenameDirOfOthers(t *testing.T) {
+	c := newCrowd(t, 2, tiers.Options{})
+	defer c.close()
+	a, b := c.nodes[0], c.nodes[1]
+	must(t, a.mkdir("g"), b.mkdir("g"), a.put(10, "g/x", []byte("x")))
+	c.tell()
+	b.mu.Lock()
+	delete(b.known[0], "g")
+	b.mu.Unlock()
+	at, err := b.lookup(10, "g/x")
+	must(t, err)
+	if err := b.rename(10, "g", "h", false); !errors.Is(err, unix.EXDEV) {
+		t.Errorf("rename: %v", err)
+	}
+	b.forget(at.ID)
+	if got := b.reads("g/x"); got != "x" {
+		t.Errorf("read %q", got)
+	}
+}
+
+// TestRemoteRenameEvicted: a block that leaves memory while its rename begins is fetched
+// again and renamed, and not lost; so is one of which a version was made to be emptied.
+func TestRemoteRenameEvicted(t *testing.T) {
+	asked := func() {}
+	o := tiers.Options{SameProcess: func(x, y uint32) bool { asked(); return sameProcess(x, y) }}
+	c := newCrowd(t, 2, o)
+	defer c.close()
+	a, b := c.nodes[0], c.nodes[1]
+	must(t, a.mkdir("g"), a.put(10, "g/x", []byte("x")), a.put(10, "g/v", []byte("v")))
+	c.tell()
+	b.reads("g/x")
+	w, err := b.openWrite(context.Background(), 20, "g/x", true) // so that it is asked whose it is
+	must(t, err)
+	n := 0
+	asked = func() {
+		if n++; n == 3 { // in tryRename
+			b.evict("g/x")
+		}
+	}
+	must(t, b.rename(10, "g/x", "g/y", false))
+	asked = func() {}
+	if n < 3 {
+		t.Errorf("asked %d times: the block was never evicted", n)
+	}
+	w.release()
+	must(t, b.unlink(10, "g/x"))
+	c.tell()
+	c.everywhere("g/y", "x")
+
+	at, err := b.lookup(10, "g/v")
+	must(t, err)
+	if _, err = b.e.OpenWrite(context.Background(), at.ID, 10, true); !errors.Is(err, tiers.ErrStale) {
+		t.Fatalf("open to empty: %v", err)
+	}
+	must(t, b.rename(10, "g/v", "g/w", false))
+	b.forget(at.ID)
+	c.tell()
+	c.everywhere("g/w", "v")
+	c.everywhere("g/v", "ENOENT")
+}
+
+// TestRemoteRenameNoRoom: who renames what does not fit is told that.
+func TestRemoteRenameNoRoom(t *testing.T) {
+	c := newCrowdOf(t, tiers.CascadeOff, tiers.Options{CapacityBytes: 64 * page}, tiers.Options{WriteTimeout: time.Millisecond})
+	defer c.close()
+	a, b := c.nodes[0], c.nodes[1]
+	must(t, a.mkdir("g"), a.put(10, "g/x", payload(0, 1, 32*page)))
+	c.tell()
+	if err := b.rename(10, "g/x", "g/y", false); !errors.Is(err, block.ErrNoSpace) {
+		t.Errorf("rename: %v", err)
+	}
+}
+
+// TestRenameExpired: a block past its time cannot be renamed, nor onto itself.
+func TestRenameExpired(t *testing.T) {
+	now := time.Now()
+	w := open(t, shmDir(t), tiers.Options{Now: func() time.Time { return now }})
+	defer w.close(false)
+	for _, to := range []string{"g/x", "g/y"} {
+		if to == "g/x" {
+			must(t, w.mkdir("g"))
+		}
+		must(t, w.put(10, "g/x", []byte("x")), w.e.SetTTL(resolve(t, w, "g/x").ID, time.Second))
+		dir := resolve(t, w, "g").ID
+		now = now.Add(2 * time.Second)
+		err := w.e.Rename(context.Background(), tiers.RenameOptions{Parent: dir, NewParent: dir, Name: "x", NewName: to[2:], TID: 10})
+		if !errors.Is(err, block.ErrNotFound) {
+			t.Errorf("to %s: %v", to, err)
+		}
+	}
+}
+
+// TestRemoteFuture: version numbers that cannot be right are ignored, of whatever they are.
+func TestRemoteFuture(t *testing.T) {
+	now := time.Now()
+	c := newCrowd(t, 2, tiers.Options{Now: func() time.Time { return now }})
+	defer c.close()
+	a := c.nodes[0]
+	must(t, a.mkdir("g"), a.put(10, "g/x", []byte("old")))
+	far, near := uint64(now.Add(25*time.Hour).UnixNano()), uint64(now.Add(time.Hour).UnixNano())
+	a.e.Observe(math.MaxUint64)
+	a.e.Supersede("g/x", false, far)
+	a.hear(1, "g/far", tiers.Located{Seq: far, Mode: 0o100644, Size: 3}, true)
+	a.hear(1, "g/odd", tiers.Located{Seq: 5, Mode: 0o120777, Size: 3}, true)
+	a.hear(1, "g/less", tiers.Located{Seq: 5, Mode: 0o100644, Size: -1}, true)
+	for _, name := range []string{"g/far", "g/odd", "g/less"} {
+		if _, err := a.lookup(10, name); !errors.Is(err, block.ErrNotFound) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := a.e.Take(context.Background(), &tiers.Holding{Path: "g/far", Seq: far, Mode: 0o100644, Size: 3}); !errors.Is(err, block.ErrInvalid) {
+		t.Errorf("take: %v", err)
+	}
+	must(t, a.put(10, "g/y", []byte("y")))
+	if got := a.reads("g/x"); got != "old" || resolveSeq(a, "g/y") > near {
+		t.Errorf("read %q, numbered %d", got, resolveSeq(a, "g/y"))
+	}
+	if n := a.e.Stats().Counters.Implausible; n < 4 {
+		t.Errorf("counted %d", n)
+	}
+	a.e.Observe(near) // a clock that is an hour ahead counts
+	must(t, a.put(10, "g/y", []byte("z")))
+	if got := resolveSeq(a, "g/y"); got <= near {
+		t.Errorf("numbered %d, not above %d", got, near)
+	}
+}
+
+// TestHideElsewhere: a listing of this node's own leaves out what only others have.
+func TestHideElsewhere(t *testing.T) {
+	c := newCrowd(t, 2, tiers.Options{HideElsewhere: true})
+	defer c.close()
+	a, b := c.nodes[0], c.nodes[1]
+	must(t, a.mkdir("g"), a.mkdir("g/sub"), a.put(10, "g/x", []byte("x")), a.put(10, "g/y", []byte("y")), b.mkdir("own"))
+	c.tell()
+	for _, name := range []string{"g/sub", "g/x"} {
+		at, err := b.lookup(10, name)
+		must(t, err)
+		defer b.forget(at.ID)
+	}
+	list := func(dir string, want ...string) {
+		t.Helper()
+		if got, err := b.names(10, dir); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%q: %v, %v; want %v", dir, got, err, want)
+		}
+	}
+	list("g")
+	list("", "own")
+	b.reads("g/y")
+	list("g", "y")
+	list("", "own", "g")
+}
+
+// TestEventsAlone: without other nodes nobody is told of directories and attributes.
+func TestEventsAlone(t *testing.T) {
+	w := open(t, shmDir(t), tiers.Options{})
+	defer w.close(false)
+	must(t, w.mkdir("g"), w.put(10, "g/x", []byte("x")))
+	next, mode := w.e.Events().Next(), uint32(0o600)
+	_, err := w.e.SetAttr(resolve(t, w, "g/x").ID, tiers.Change{Mode: &mode})
+	must(t, err, w.mkdir("h"), w.rmdir("h"))
+	if got := w.e.Events().Next(); got != next {
+		t.Errorf("%d events", got-next)
+	}
+}
