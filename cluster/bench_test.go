@@ -13,7 +13,7 @@ func BenchmarkLocate(b *testing.B) {
 	n := &Node{index: location.New(location.Options{})}
 	zone := ""
 	for i := range 2 {
-		p := &Peer{n: n, breaker: newBreaker(1, 1)}
+		p := &Peer{n: n, bulk: newBreaker(1, 1)}
 		p.zone.Store(&zone)
 		p.session.Store(&session{target: &target{}})
 		slot, _ := peerSlots{p}.TakeSlot()

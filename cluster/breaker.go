@@ -90,6 +90,15 @@ func (b *breaker) state() string {
 	return "open"
 }
 
+// worseState is the state of the one of two that is in the worse.
+func worseState(a, b *breaker) string {
+	x, y := a.state(), b.state()
+	if x == "closed" || x == "half-open" && y == "open" {
+		return y
+	}
+	return x
+}
+
 // run probes whenever the breaker is open, until ctx ends.
 func (b *breaker) run(ctx context.Context, probe func(context.Context) error) {
 	for {

@@ -18,7 +18,7 @@ const maxStatBytes = 1 << 20
 // call runs one call to the peer: with a deadline, and for the breaker to know. It fails
 // with rdma.ErrUnavailable when the session ends, whose connection is closed then.
 func (p *Peer) call(ctx context.Context, needs Feature, fn func(ctx context.Context, s *session) error) error {
-	s, err := p.usable()
+	s, err := p.usable(p.control)
 	if err != nil {
 		return err
 	}
@@ -34,7 +34,7 @@ func (p *Peer) call(ctx context.Context, needs Feature, fn func(ctx context.Cont
 		defer cancel()
 	}
 	err = fn(ctx, s)
-	p.outcome(err)
+	p.outcome(p.control, err)
 	return err
 }
 
@@ -104,6 +104,8 @@ var errStop = errors.New("enough")
 // List calls fn for each name that it holds in a directory, until fn returns false.
 func (p *Peer) List(ctx context.Context, dir string, fn func(Name) bool) error {
 	err := p.call(ctx, FeatureList, func(ctx context.Context, s *session) error {
+		ctx, cancel := context.WithTimeout(ctx, maxCallTime) // the peer wants no more
+		defer cancel()
 		stream, err := s.control.List(ctx, &wire.ListRequest{Dir: []byte(dir)})
 		if err != nil {
 			return callError(ctx, err)

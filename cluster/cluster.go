@@ -30,6 +30,7 @@ type Options struct {
 	Capacity func() (total, free int64) // bytes that this node contributes, asked for now and then
 	Version  string                     // of the program, for messages
 	Require  []string                   // features (see Feature) that every peer must have: one without is refused
+	NoCopies bool                       // this node takes no copies now, though it could: peers offer it none
 
 	Location    location.Options // Lost is the caller's
 	CallTimeout time.Duration    // bound on one call to a peer. Zero means 5 s.
@@ -140,7 +141,7 @@ type Member struct {
 	FeedRecords uint64 `json:"feed_records"`           // received
 	FeedBytes   uint64 `json:"feed_bytes"`             // likewise
 	Snapshots   uint64 `json:"snapshots"`              // how often it began anew
-	Breaker     string `json:"breaker"`                // "closed", "open", "half-open"
+	Breaker     string `json:"breaker"`                // "closed", "open", "half-open": of calls or fetches, whichever is worse
 	Failures    uint64 `json:"failures"`               // of calls and fetches
 	LastError   string `json:"last_error,omitempty"`   // of them
 	FetchedKeys uint64 `json:"fetched_keys,omitempty"` // by this node from there

@@ -165,6 +165,9 @@ func kindFromWire(kind uint32) error {
 	return kinds[kind-1]
 }
 
+// errEnded says that the peer is there and ended the call: it was overtaken by another.
+var errEnded = errors.New("ended by the peer")
+
 // callError turns what a call returned into one of the kinds of package rdma, or ctx's
 // error.
 func callError(ctx context.Context, err error) error {
@@ -178,6 +181,8 @@ func callError(ctx context.Context, err error) error {
 	switch status.Code(err) {
 	case codes.DeadlineExceeded:
 		return context.DeadlineExceeded
+	case codes.Canceled:
+		return fmt.Errorf("%w: %w: %w", kind, errEnded, err)
 	case codes.NotFound:
 		kind = rdma.ErrGone
 	case codes.Aborted:

@@ -6,7 +6,7 @@
 //	feed      what each holds, replicated to all others into one location index
 //	control   gRPC (package wire): feeds, graves, listings, leases, offers of copies
 //	bulk      rdma.Transport: the bytes of blocks
-//	breaker   one for each peer, for control and bulk together
+//	breaker   two for each peer: for control and for bulk
 //
 // There is no master and nobody is asked where a block is: a look-up is local memory.
 // What that memory says may be late. The holder's answer decides, and where that is no, or
@@ -20,7 +20,7 @@
 //
 // # A fetch
 //
-//  1. Peer.Fetch fails at once if the peer is away or its breaker is open.
+//  1. Peer.Fetch fails at once if the peer is away or its breaker of fetches is open.
 //  2. It splits the blocks into requests of up to 64 blocks or 32 MiB.
 //  3. A request goes over the bulk channel with the names (BlockRef), and the holder's
 //     Backend lends the blocks. To a peer or over a transport that cannot do that, a
@@ -45,7 +45,7 @@
 //     a required feature that is lacking makes the member "refused": it is shown with its
 //     reason, not talked to, and its calls are refused, too.
 //  2. The goroutine of the peer makes a session: a gRPC connection, a peer of the bulk
-//     transport, a breaker that is closed.
+//     transport, breakers that are closed.
 //  3. It follows the peer's feed from the position that it had, if it had one and the
 //     peer is the same process still; else a snapshot comes first. Graves are exchanged.
 //
@@ -67,7 +67,7 @@
 // version and feature what is done without:
 //
 //	get      lease and read instead
-//	store    it is never offered copies
+//	store    it is never offered copies; nor if it says that it takes none (Options.NoCopies)
 //	bury     no graves are exchanged with it; it may go on holding what was removed
 //	list     its names are not listed
 //	resume   its feed always begins with a snapshot
@@ -76,7 +76,7 @@
 // # What a stranger can do
 //
 // With gossip keys and TLS: open connections, up to the limit, and have them closed
-// after the time for a handshake. A certificate of the cluster's CA is needed for any call, and
+// after the time for a handshake, or later if no call is made on them. A certificate of the cluster's CA is needed for any call, and
 // for those of the service Control it must be of the node whose name the call gives. Each
 // call is bounded in size, time and number. Without keys or TLS whoever reaches the
 // addresses is a peer; Open refuses such addresses unless they are loopback or the
@@ -90,7 +90,7 @@
 // # Goroutines
 //
 // One for each peer (Peer.run), which alone makes sessions and uses the feed.Follower,
-// with one for probes and one for the first exchange of graves while a session lasts; one each for
+// with two for probes and one for the first exchange of graves while a session lasts; one each for
 // the server, capacity, exchange and leases; those of gRPC and gossip. Close ends
 // and waits for all.
 //

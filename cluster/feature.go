@@ -20,6 +20,10 @@ const (
 	allFeatures = 1<<iota - 1
 )
 
+// noCopies is told by a node that has FeatureStore and takes no copies, because that is
+// how it is set up. It is no feature: nobody is to be warned of it, or refused for it.
+const noCopies Feature = 1 << 32
+
 // featureNames has the name of each bit.
 var featureNames = []string{"get", "store", "bury", "list", "resume", "memory"}
 

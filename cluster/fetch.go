@@ -26,7 +26,7 @@ func (p *Peer) Fetch(ctx context.Context, blocks []*Fetch) {
 	if len(blocks) == 0 {
 		return
 	}
-	s, err := p.usable()
+	s, err := p.usable(p.bulk)
 	if ctx.Err() != nil {
 		err = ctx.Err() // of which the peer is innocent
 	}
@@ -49,7 +49,7 @@ func (p *Peer) Fetch(ctx context.Context, blocks []*Fetch) {
 	}
 	requests := split(blocks)
 	if len(requests) == 1 {
-		p.outcome(fetch(ctx, s, requests[0]))
+		p.outcome(p.bulk, fetch(ctx, s, requests[0]))
 		return
 	}
 	slots := make(chan struct{}, maxFetchRequests)
@@ -57,7 +57,7 @@ func (p *Peer) Fetch(ctx context.Context, blocks []*Fetch) {
 	for _, r := range requests {
 		slots <- struct{}{}
 		wg.Go(func() { // waited for below
-			p.outcome(fetch(ctx, s, r))
+			p.outcome(p.bulk, fetch(ctx, s, r))
 			<-slots
 		})
 	}

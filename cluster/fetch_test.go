@@ -95,7 +95,7 @@ func TestFetch(t *testing.T) {
 					a.fakeBackend.mu.Lock()
 					a.mangle = tc.mangle
 					a.fakeBackend.mu.Unlock()
-					p.breaker.reset()
+					p.bulk.reset()
 					got, _, err := fetchOne(t, t.Context(), p, tc.ref)
 					if !errors.Is(err, tc.want) || (err == nil) != (tc.want == nil) {
 						t.Fatalf("got %v, want %v", err, tc.want)
@@ -218,7 +218,7 @@ func TestFetchDeadline(t *testing.T) {
 			a.fakeBackend.mu.Unlock()
 			p := b.located(t, "g/x", 1)[0].Peer
 			// Hold probes back, so that the breaker is seen open.
-			p.breaker.min, p.breaker.max = time.Hour, time.Hour
+			p.bulk.min, p.bulk.max = time.Hour, time.Hour
 			for range breakerThreshold {
 				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 				_, _, err := fetchOne(t, ctx, p, BlockRef{"g/x", 5})
@@ -238,7 +238,7 @@ func TestFetchDeadline(t *testing.T) {
 			}
 			close(gate)
 			eventually(t, "the probe closes the breaker", func() bool {
-				p.breaker.kick()
+				p.bulk.kick()
 				return p.Usable()
 			})
 			if _, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5}); err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/kvfs/kvfs/rdma"
 )
 
-// maxAhead is how far in the future a version number may lie that this node takes over
-// for its own versions: else one broken clock would set all.
+// maxAhead is how far in the future a version number may lie that this node believes: its
+// own later versions get higher ones, so that one broken clock would set all.
 const maxAhead = 24 * time.Hour
 
 // The states of a feed, for Member.Feed.
@@ -39,8 +39,11 @@ func (p *Peer) follow(s *session) {
 		if progress {
 			backoff = t.retryMin
 		}
+		if errors.Is(err, errResync) {
+			continue
+		}
 		p.n.log.Debug("feed broke", zap.String("peer", p.name), zap.Error(err))
-		p.outcome(err)
+		p.outcome(p.control, err)
 		timer := time.NewTimer(jitter(backoff))
 		select {
 		case <-timer.C:
@@ -52,12 +55,20 @@ func (p *Peer) follow(s *session) {
 	}
 }
 
-// subscribe follows the feed over one call. It reports whether anything came.
+// errResync says that it is time for a new snapshot.
+var errResync = errors.New("time for a new snapshot")
+
+// subscribe follows the feed over one call. It reports whether anything came. Now and then
+// it ends so that the next call brings a snapshot: should what is known of the peer ever
+// be wrong it does not stay so.
 func (p *Peer) subscribe(s *session) (progress bool, err error) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	defer cancel()
+	resync := time.AfterFunc(p.n.o.tuning.resync, cancel)
+	defer resync.Stop()
 	req := &wire.SubscribeRequest{Features: uint64(p.n.self.features)}
-	if s.features&FeatureResume != 0 {
+	if d := time.Until(p.resyncAt); d > 0 && s.features&FeatureResume != 0 {
+		resync.Reset(d)
 		at := p.follower.Position()
 		req.Epoch, req.Next = at.Epoch, at.Next
 	}
@@ -74,18 +85,29 @@ func (p *Peer) subscribe(s *session) (progress bool, err error) {
 	if err != nil {
 		return false, callError(s.ctx, err)
 	}
-	p.breaker.kick()
+	p.control.kick()
+	p.bulk.kick()
 	p.setFeed(feedFollowing)
 	for {
 		b, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
 			return progress, fmt.Errorf("%w: feed ended", rdma.ErrUnavailable)
 		}
+		if err != nil && ctx.Err() != nil && s.ctx.Err() == nil {
+			return progress, errResync
+		}
 		if err != nil {
 			return progress, callError(s.ctx, err)
 		}
 		if err := p.apply(b); err != nil {
 			return progress, fmt.Errorf("%w: feed: %w", rdma.ErrProtocol, err)
+		}
+		if b.GetBegin() || b.GetEnd() {
+			d := jitter(p.n.o.tuning.resync)
+			resync.Reset(d)
+			if b.GetEnd() {
+				p.resyncAt = time.Now().Add(d)
+			}
 		}
 		progress = true
 	}
@@ -126,9 +148,23 @@ func (n *Node) bury(path string, dir bool, seq uint64) {
 	}
 }
 
-// observe hands a version number to the backend, unless it is from too far in the future.
+// LatestVersion returns the highest version number that is believed now. Numbers above
+// it, of blocks or graves, come of a broken clock or a broken peer.
+func LatestVersion(now time.Time) uint64 { return uint64(now.Add(maxAhead).UnixNano()) }
+
+// tooFar counts a record of the peer with a version number that is not believed.
+func (p *Peer) tooFar() {
+	p.n.counters.farVersion.Add(1)
+	if !p.far {
+		p.far = true
+		p.n.log.Warn("peer tells of versions from the future, which are left out: compare its clock with that of this node",
+			zap.String("peer", p.name))
+	}
+}
+
+// observe hands a version number to the backend, unless it is not believed.
 func (n *Node) observe(seq uint64) {
-	if seq > uint64(time.Now().Add(maxAhead).UnixNano()) {
+	if seq > LatestVersion(time.Now()) {
 		n.counters.farVersion.Add(1)
 		return
 	}

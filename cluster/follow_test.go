@@ -66,7 +66,7 @@ func TestControlDead(t *testing.T) {
 	a.put("g/y", 1, nil)
 	p.setDead(false)
 	b.located(t, "g/y", 1)
-	eventually(t, "the breaker closes", b.PeerBy("a").Usable)
+	eventually(t, "the breaker closes", b.PeerBy("a").Callable)
 }
 
 // proxy forwards connections until it is told to cut them.

@@ -51,7 +51,7 @@ func (n *Node) exchangeGraves() {
 			continue
 		}
 		p := peers[rand.IntN(len(peers))]
-		if s := p.live(); s != nil && p.breaker.closed.Load() {
+		if s := p.live(); s != nil && p.control.closed.Load() {
 			p.exchange(s)
 		}
 	}
@@ -181,7 +181,7 @@ func (n *Node) sendGraves(since int64, mark *int64, send func(*wire.Graves) erro
 
 // takeGraves enters what another node tells.
 func (n *Node) takeGraves(msg *wire.Graves) {
-	latest := uint64(time.Now().Add(maxAhead).UnixNano())
+	latest := LatestVersion(time.Now())
 	for _, g := range msg.GetGraves() {
 		path := string(g.GetPath())
 		if _, err := block.ParseKey(path); err != nil {

@@ -5,6 +5,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc/peer"
 )
@@ -32,7 +33,15 @@ func (l *listener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		if l.conns.Add(1) <= maxConns {
-			return &serverConn{Conn: c, l: l}, nil
+			s := &serverConn{Conn: c, l: l}
+			// A peer that connects calls at once. Who only keeps the connection open is none.
+			s.limit = time.AfterFunc(time.Hour, func() {
+				if !s.friend.Load() {
+					s.Close()
+				}
+			})
+			s.limit.Reset(l.n.o.tuning.stranger) // not before limit is set
+			return s, nil
 		}
 		l.conns.Add(-1)
 		l.n.counters.tooMany.Add(1)
@@ -55,11 +64,13 @@ type serverConn struct {
 	friend atomic.Bool // a peer made a call on it
 	closed atomic.Bool
 	once   sync.Once
+	limit  *time.Timer // of the time in which it has to prove a friend
 }
 
 // Close implements net.Conn.
 func (c *serverConn) Close() error {
 	c.once.Do(func() {
+		c.limit.Stop()
 		c.closed.Store(true)
 		c.l.conns.Add(-1)
 		if !c.friend.Load() {

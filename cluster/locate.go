@@ -63,7 +63,7 @@ func (s peerSlots) GiveSlot(slot location.Slot) {
 }
 
 // Locate appends the live holders of a path to buf, but not this node: of the latest
-// version that any of them has, best first: those whose breaker is closed; of these those
+// version that any of them has, best first: those that answer fetches; of these those
 // that have it in memory, then those in this zone, then those of whom least is being
 // fetched. Nodes differ in the order of those that are equal, and so do blocks. It does
 // not allocate but for buf and where there are many holders.
@@ -93,7 +93,7 @@ func (n *Node) rank(p *Peer, h *location.Holder) uint64 {
 	if !h.Memory {
 		r |= 2 << (chanceBits + inflightBits)
 	}
-	if !p.breaker.closed.Load() {
+	if !p.bulk.closed.Load() {
 		r |= 4 << (chanceBits + inflightBits)
 	}
 	return r

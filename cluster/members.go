@@ -181,6 +181,18 @@ func (n *Node) PeerBy(nameOrAddr string) *Peer {
 	return nil
 }
 
+// BulkNames returns the names of the nodes that say they have that bulk address and are
+// talked to: as a rule one.
+func (n *Node) BulkNames(addr string) []string {
+	var names []string
+	for _, p := range n.allPeers() {
+		if t := p.target(); t != nil && t.meta.bulk == addr {
+			names = append(names, p.name)
+		}
+	}
+	return names
+}
+
 func (p *Peer) hasAddr(addr string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -211,10 +223,10 @@ func (p *Peer) Member() Member {
 	return Member{
 		Name: p.name, State: p.mu.state, Reason: p.mu.reason, GossipAddr: p.mu.gossipAddr,
 		ControlAddr: s.control, BulkAddr: s.bulk, Zone: s.zone, Version: s.version, Protocol: int(s.protocol),
-		Features: FeatureNames(s.features), Missing: FeatureNames(p.n.self.features &^ s.features),
+		Features: FeatureNames(s.offered()), Missing: FeatureNames(p.n.self.features &^ s.features),
 		TotalBytes: s.total, FreeBytes: s.free, Since: p.mu.since,
 		Feed: p.mu.feed, FeedRecords: followed.Records, FeedBytes: followed.Bytes, Snapshots: followed.Snapshots,
-		Breaker: p.breaker.state(), Failures: p.failures.Load(), LastError: p.mu.lastError,
+		Breaker: worseState(p.control, p.bulk), Failures: p.failures.Load(), LastError: p.mu.lastError,
 		FetchedKeys: p.fetchedKeys.Load(), FetchedSize: p.fetchedSize.Load(), Blocks: blocks,
 	}
 }

@@ -126,7 +126,7 @@ func TestLocateOrder(t *testing.T) {
 		p := a.newPeer(name)
 		p.zone.Store(&zone)
 		p.inflight.Store(inflight)
-		p.breaker.closed.Store(!open)
+		p.bulk.closed.Store(!open)
 		p.session.Store(&session{target: &target{}})
 		slot, _ := peerSlots{p}.TakeSlot()
 		a.index.SetLive(slot, true)

@@ -127,6 +127,14 @@ func (m *meta) checkText() error {
 	return nil
 }
 
+// offered returns the features that this meta's node has and lets others use.
+func (m *meta) offered() Feature {
+	if m.features&noCopies != 0 {
+		return m.features &^ FeatureStore
+	}
+	return m.features
+}
+
 // sameLink reports whether a peer that told m and now o is talked to in the same way.
 func (m *meta) sameLink(o *meta) bool {
 	return m.control == o.control && m.bulk == o.bulk && m.features == o.features && m.protocol == o.protocol

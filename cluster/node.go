@@ -37,6 +37,7 @@ type Node struct {
 	server   *grpc.Server
 	self     meta // but for total and free, which are the capacity's goroutine's after Start
 	opened   time.Time
+	told     Feature // self.features as others are told
 
 	ctx    context.Context // ends when the node closes
 	cancel context.CancelFunc
@@ -120,8 +121,13 @@ func (n *Node) listen(ctx context.Context) (err error) {
 	if !caps.Get {
 		features &^= FeatureGet
 	}
+	features &^= t.mask
+	n.told = features
+	if n.o.NoCopies {
+		n.told |= noCopies
+	}
 	n.self = meta{
-		protocol: t.protocol, minProtocol: t.minProtocol, features: features &^ t.mask,
+		protocol: t.protocol, minProtocol: t.minProtocol, features: features,
 		control: advertised(control, g.Bind, at), bulk: advertised(bulk, g.Bind, at), bulkProto: caps.Proto,
 		zone: n.o.Zone, version: strings.ToValidUTF8(n.o.Version[:min(len(n.o.Version), maxMetaText)], ""),
 	}
@@ -131,6 +137,7 @@ func (n *Node) listen(ctx context.Context) (err error) {
 // announce gossips the capacity.
 func (n *Node) announce(total, free int64) error {
 	m := n.self
+	m.features = n.told
 	m.total = max(total, 0)
 	m.free = min(max(free, 0), m.total)
 	b, err := m.encode()
@@ -223,8 +230,14 @@ func (n *Node) Resync() { n.feed.Resync() }
 // dirMode reports whether mode is that of a directory.
 func dirMode(mode uint32) bool { return mode&0o170000 == 0o040000 }
 
-// Warning tells what is doubtful about the address that peers are told; empty if nothing.
-func (n *Node) Warning() string { return n.gossip.Ambiguous() }
+// Warning tells what is doubtful about the name of this node, or the address that peers
+// are told; empty if nothing.
+func (n *Node) Warning() string {
+	if w := n.gossip.Contested(); w != "" {
+		return w
+	}
+	return n.gossip.Ambiguous()
+}
 
 // Index returns the location index.
 func (n *Node) Index() *location.Index { return n.index }

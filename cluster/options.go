@@ -9,15 +9,20 @@ import (
 	"go.uber.org/zap"
 )
 
+// minStranger is the least time in which who connects has to make a call.
+const minStranger = 10 * time.Second
+
 // tuning is what only tests change. Zero means the default.
 type tuning struct {
 	retryMin, retryMax     time.Duration // between two attempts to follow a feed
 	breakerMin, breakerMax time.Duration // between opening and the probe
 	exchange               time.Duration // between two exchanges of graves
+	resync                 time.Duration // between two snapshots of a feed
 	drop                   time.Duration // after which the entries of a lost peer are forgotten
 	forget                 time.Duration // after which a lost peer is
 	capacity               time.Duration // between two looks at the capacity
 	lease                  time.Duration // lifetime
+	stranger               time.Duration // after which a connection without a call is closed
 	initial                time.Duration // after Start, in which a peer that lacks what is required is fatal
 
 	mask                  Feature // what this node cannot do
@@ -31,7 +36,7 @@ func (t tuning) withDefaults() tuning {
 	}{
 		{&t.retryMin, 100 * time.Millisecond}, {&t.retryMax, 5 * time.Second},
 		{&t.breakerMin, time.Second}, {&t.breakerMax, 30 * time.Second},
-		{&t.exchange, 30 * time.Second},
+		{&t.exchange, 30 * time.Second}, {&t.resync, time.Hour},
 		{&t.drop, time.Minute}, {&t.forget, time.Hour},
 		{&t.capacity, 5 * time.Second}, {&t.lease, 30 * time.Second}, {&t.initial, 10 * time.Second},
 	} {
@@ -81,6 +86,9 @@ func (o Options) withDefaults() (Options, error) {
 		o.Logger = zap.NewNop()
 	}
 	o.tuning = o.tuning.withDefaults()
+	if o.tuning.stranger == 0 {
+		o.tuning.stranger = max(minStranger, 2*o.CallTimeout)
+	}
 	if len(bad) == 0 {
 		bad = append(bad, o.checkExposure(o.Gossip.Bind, o.ControlBind, o.Transport.Addr()))
 	}

@@ -21,13 +21,19 @@ import (
 
 // Peer is another node that is live, or was not long ago: it stays the same while it
 // goes and comes back. Its methods may be called in parallel, and fail with
-// rdma.ErrUnavailable while it is away or its breaker is open.
+// rdma.ErrUnavailable while it is away or the breaker of what they need is open.
 type Peer struct {
-	n       *Node
-	name    string
-	breaker *breaker
+	n    *Node
+	name string
+
+	// One may work where the other does not: they have addresses, and maybe firewalls, of
+	// their own.
+	control *breaker // of calls
+	bulk    *breaker // of fetches
 
 	follower *feed.Follower // run's
+	far      bool           // likewise: the log was told of versions from the future
+	resyncAt time.Time      // likewise: when the feed is to begin with a snapshot again
 	marks    graveMarks     // of the exchange of graves
 
 	wake    chan struct{} // has one element if target changed
@@ -89,8 +95,12 @@ type session struct {
 // newPeer returns a peer that nothing is known of.
 func (n *Node) newPeer(name string) *Peer {
 	t := &n.o.tuning
-	p := &Peer{n: n, name: name, marks: graveMarks{turn: make(chan struct{}, 1)}, breaker: newBreaker(t.breakerMin, t.breakerMax), wake: make(chan struct{}, 1)}
+	p := &Peer{
+		n: n, name: name, marks: graveMarks{turn: make(chan struct{}, 1)}, wake: make(chan struct{}, 1),
+		control: newBreaker(t.breakerMin, t.breakerMax), bulk: newBreaker(t.breakerMin, t.breakerMax),
+	}
 	p.follower = feed.NewFollower(n.index, peerSlots{p}, n.buried, n.observe)
+	p.follower.Limit(func() uint64 { return LatestVersion(time.Now()) }, p.tooFar)
 	return p
 }
 
@@ -135,7 +145,9 @@ func (p *Peer) setTarget(state, reason string, addr string, m *meta) (missing Fe
 	if old != nil {
 		old.end()
 	}
-	notify(p.wake)
+	if old != nil || m != nil { // else nothing changes for run
+		notify(p.wake)
+	}
 	return missing
 }
 
@@ -163,7 +175,7 @@ func (p *Peer) run() {
 		s, err := p.open(t)
 		if err != nil {
 			// Only an address that makes no sense, or a transport that is closed.
-			p.failed(err)
+			p.failed(p.control, err)
 			p.n.log.Warn("peer cannot be talked to", zap.String("peer", p.name), zap.Error(err))
 			<-t.ctx.Done() // gossip tells another address, or the node closes
 			continue
@@ -174,11 +186,14 @@ func (p *Peer) run() {
 
 // talk is one session from its beginning to its end.
 func (p *Peer) talk(s *session) {
-	p.breaker.reset()
+	p.control.reset()
+	p.bulk.reset()
 	p.session.Store(s)
 	p.follower.SetLive(true)
 	var wg sync.WaitGroup
-	wg.Go(func() { p.breaker.run(s.ctx, func(ctx context.Context) error { return p.probe(ctx, s) }) })
+	// These end with the session, and are awaited below.
+	wg.Go(func() { p.control.run(s.ctx, func(ctx context.Context) error { return p.probe(ctx, s) }) })
+	wg.Go(func() { p.bulk.run(s.ctx, func(ctx context.Context) error { return p.probeBulk(ctx, s) }) })
 	wg.Go(func() { p.exchangeFirst(s) })
 	p.follow(s)
 	p.session.Store(nil)
@@ -228,7 +243,7 @@ func (p *Peer) open(t *target) (*session, error) {
 		return nil, errors.Join(fmt.Errorf("bulk address %s: %w", t.meta.bulk, err), conn.Close())
 	}
 	s := &session{
-		target: t, features: t.meta.features & p.n.self.features,
+		target: t, features: t.meta.offered() & p.n.self.features,
 		conn: conn, control: wire.NewControlClient(conn), health: healthpb.NewHealthClient(conn), bulk: bulk,
 	}
 	if s.features&FeatureGet != 0 {
@@ -237,7 +252,7 @@ func (p *Peer) open(t *target) (*session, error) {
 	return s, nil
 }
 
-// probe asks whether the peer answers.
+// probe asks whether the peer answers calls.
 func (p *Peer) probe(ctx context.Context, s *session) error {
 	ctx, cancel := context.WithTimeout(ctx, p.n.o.CallTimeout)
 	defer cancel()
@@ -246,26 +261,62 @@ func (p *Peer) probe(ctx context.Context, s *session) error {
 	return callError(ctx, err)
 }
 
-// outcome tells the breaker how a call to the peer ended.
-func (p *Peer) outcome(err error) {
+// probeRef is a block that is not there: whoever answers that it is gone answers.
+var probeRef = BlockRef{Path: "kvfs-probe", Seq: 1}
+
+// errProbe refuses it where it is there after all.
+var errProbe = errors.New("only a probe")
+
+// probeBulk asks whether the peer answers fetches.
+func (p *Peer) probeBulk(ctx context.Context, s *session) error {
+	ctx, cancel := context.WithTimeout(ctx, p.n.o.CallTimeout)
+	defer cancel()
+	var err error
+	if s.getter != nil {
+		var name []byte
+		if name, err = blockName(&probeRef); err != nil {
+			return err
+		}
+		err = s.getter.Get(ctx, []*rdma.Item{{
+			Name:   name,
+			Accept: func([]byte, int64) (rdma.Dest, error) { return rdma.Dest{}, errProbe },
+			Done:   func(error) {}, // Get returns what keeps the peer from answering
+		}})
+	} else if err = p.probe(ctx, s); err == nil { // leases need it
+		err = s.bulk.Read(ctx, rdma.RemoteRegion{Key: make([]byte, 16), Size: 1}, 0, 1, rdma.Dest{})
+	}
+	if errors.Is(err, rdma.ErrGone) {
+		return nil
+	}
+	return err
+}
+
+// outcome tells a breaker how a call to the peer ended.
+func (p *Peer) outcome(b *breaker, err error) {
 	switch {
+	case errors.Is(err, errEnded):
 	case errors.Is(err, rdma.ErrUnavailable), errors.Is(err, rdma.ErrProtocol), errors.Is(err, context.DeadlineExceeded):
-		p.failed(err)
+		p.failed(b, err)
 	case errors.Is(err, context.Canceled), errors.Is(err, rdma.ErrClosed):
 		// The caller or this node gave up.
 	default:
-		p.breaker.ok()
+		b.ok()
 	}
 }
 
 // failed counts a failure of the peer.
-func (p *Peer) failed(err error) {
+func (p *Peer) failed(b *breaker, err error) {
 	p.failures.Add(1)
 	p.mu.Lock()
 	p.mu.lastError = err.Error()
 	p.mu.Unlock()
-	if p.breaker.failed() {
-		p.n.log.Warn("peer does not answer: not asked for a while", zap.String("peer", p.name), zap.Error(err))
+	if b.failed() {
+		what := "calls"
+		if b == p.bulk {
+			what = "fetches"
+		}
+		p.n.log.Warn("peer does not answer: not asked for a while",
+			zap.String("peer", p.name), zap.String("what", what), zap.Error(err))
 	}
 }
 
@@ -278,16 +329,20 @@ func (p *Peer) Can(f Feature) bool {
 	return s != nil && s.features&f == f
 }
 
-// Usable reports whether it is live and the breaker lets calls through now.
-func (p *Peer) Usable() bool { return p.live() != nil && p.breaker.closed.Load() }
+// Usable reports whether it is live and the breaker lets fetches through now.
+func (p *Peer) Usable() bool { return p.live() != nil && p.bulk.closed.Load() }
 
-// usable returns the session for a call.
-func (p *Peer) usable() (*session, error) {
+// Callable reports whether it is live and the breaker lets calls through now: all that it
+// can be asked for but fetches.
+func (p *Peer) Callable() bool { return p.live() != nil && p.control.closed.Load() }
+
+// usable returns the session for what has that breaker.
+func (p *Peer) usable(b *breaker) (*session, error) {
 	s := p.live()
 	switch {
 	case s == nil:
 		return nil, fmt.Errorf("%w: %s is not live", rdma.ErrUnavailable, p.name)
-	case !p.breaker.closed.Load():
+	case !b.closed.Load():
 		return nil, fmt.Errorf("%w: %s failed too often, breaker open", rdma.ErrUnavailable, p.name)
 	}
 	return s, nil

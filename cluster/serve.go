@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
 
 	"github.com/kvfs/kvfs/cluster/pki"
 	"github.com/kvfs/kvfs/cluster/wire"
@@ -34,9 +35,11 @@ const (
 	maxHeaderList = 16 << 10         // bytes of the header of a call
 	maxStreams    = 128              // calls at a time on one connection
 	maxCallTime   = time.Minute      // of a call that a peer makes, other than Subscribe
+	maxDeadline   = 2 * time.Minute  // that one of them may come with whose handler waits for the peer
 	pingAfter     = 10 * time.Second // of silence on a connection
 	pingTimeout   = 5 * time.Second  // after which it is dead
 	pingAtMost    = 5 * time.Second  // between two pings of a peer
+	idleAfter     = time.Minute      // without a call a connection is closed; a peer follows the feed
 	readBuffer    = 8 << 10          // bytes; a thousand peers have two thousand
 )
 
@@ -59,8 +62,9 @@ func (n *Node) newServer() *grpc.Server {
 		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage),
 		grpc.MaxHeaderListSize(maxHeaderList), grpc.MaxConcurrentStreams(maxStreams),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingAtMost, PermitWithoutStream: true}),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout, MaxConnectionIdle: idleAfter}),
 		grpc.ChainUnaryInterceptor(n.admitUnary), grpc.ChainStreamInterceptor(n.admitStream),
+		grpc.InTapHandle(n.bounded),
 		grpc.UnknownServiceHandler(n.unknownMethod),
 		grpc.StatsHandler(callEnds{n}),
 		grpc.ReadBufferSize(readBuffer), grpc.SharedWriteBuffer(true),
@@ -184,6 +188,21 @@ func (p *Peer) refusal() string {
 		return ""
 	}
 	return p.mu.reason
+}
+
+// bounded refuses calls of peers that have no end, or one that is far away, where the
+// handler receives and sends more than once: with the deadline of a call that ends, too.
+func (n *Node) bounded(ctx context.Context, info *tap.Info) (context.Context, error) {
+	switch info.FullMethodName {
+	case wire.Control_List_FullMethodName, wire.Control_Remove_FullMethodName:
+	default:
+		return ctx, nil
+	}
+	if d, ok := ctx.Deadline(); !ok || time.Until(d) > maxDeadline {
+		n.counters.malformed.Add(1)
+		return nil, status.Errorf(codes.InvalidArgument, "a call without a deadline within %v", maxDeadline)
+	}
+	return ctx, nil
 }
 
 func (n *Node) admitUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {

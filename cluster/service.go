@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"google.golang.org/grpc/codes"
@@ -20,6 +21,7 @@ const (
 	maxOffers  = 64   // blocks of a Store or Lease
 	maxStoring = 16   // Stores that are served at a time
 	listPage   = 1000 // names of a ListReply
+	maxFeeds   = 4    // Subscribes of one peer that are served at a time
 )
 
 // service is what a node does for its peers.
@@ -42,37 +44,45 @@ func (n *Node) lacks(f Feature) error {
 	return status.Errorf(codes.Unimplemented, "this node lacks %v", FeatureNames(f))
 }
 
-// subscribers knows who follows the feed: one call for each peer, the latest.
+// subscribers knows who follows the feed. A peer has one call, and for a while those of
+// connections that broke and were not found dead yet. Two nodes by one name, which is a
+// mistake of whoever set them up, both have theirs: they must not cut each other off.
 type subscribers struct {
 	mu struct {
 		sync.Mutex
-		byName map[string]*subscriber
+		byName map[string][]*subscriber // oldest first, at most maxFeeds
 	}
 }
 
 type subscriber struct{ cancel context.CancelFunc }
 
-// enter makes a call the one of its peer; an older one ends.
+// enter adds a call of a peer. Beyond maxFeeds the oldest ends.
 func (t *subscribers) enter(name string, s *subscriber) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.mu.byName == nil {
-		t.mu.byName = map[string]*subscriber{}
+		t.mu.byName = map[string][]*subscriber{}
 	}
-	if old := t.mu.byName[name]; old != nil {
-		old.cancel()
+	list := append(t.mu.byName[name], s)
+	if len(list) > maxFeeds {
+		list[0].cancel()
+		list = slices.Delete(list, 0, 1)
 	}
-	t.mu.byName[name] = s
+	t.mu.byName[name] = list
 }
 
 func (t *subscribers) leave(name string, s *subscriber) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.mu.byName[name] == s {
+	list := slices.DeleteFunc(t.mu.byName[name], func(k *subscriber) bool { return k == s })
+	if len(list) == 0 {
 		delete(t.mu.byName, name)
+	} else {
+		t.mu.byName[name] = list
 	}
 }
 
+// count returns how many peers have a call.
 func (t *subscribers) count() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()

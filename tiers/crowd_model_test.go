@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,11 +17,11 @@ import (
 
 // crowdModel drives a crowd at random.
 type crowdModel struct {
-	t   *testing.T
-	rng *rand.Rand
-	c   *crowd
-	now atomic.Int64 // the clock, which the engines read at any time
-	log []string
+	t     *testing.T
+	rng   *rand.Rand
+	clock *testClock
+	c     *crowd
+	log   []string
 
 	dirs    []string
 	written map[string]bool // contents
@@ -59,10 +58,9 @@ func TestCrowdModel(t *testing.T) {
 	s := seed(t)
 	for round := range rounds {
 		m := &crowdModel{
-			t: t, rng: rand.New(rand.NewPCG(s, uint64(round))),
+			t: t, rng: rand.New(rand.NewPCG(s, uint64(round))), clock: newTestClock(),
 			dirs: []string{"g", "h", "g/s", "g/t", "h/s"}, written: map[string]bool{"": true},
 		}
-		m.now.Store(time.Now().UnixNano())
 		m.run(round)
 		if t.Failed() {
 			t.Fatalf("round %d:\n%s", round, strings.Join(m.log, "\n"))
@@ -71,7 +69,7 @@ func TestCrowdModel(t *testing.T) {
 }
 
 func (m *crowdModel) run(round int) {
-	o := tiers.Options{CapacityBytes: 12 * page, Now: func() time.Time { return time.Unix(0, m.now.Load()) }, PromoteTimeout: patience}
+	o := tiers.Options{CapacityBytes: 12 * page, Now: m.clock.now, PromoteTimeout: patience}
 	cascade := tiers.CascadeOff
 	if round%2 == 1 {
 		cascade = tiers.CascadeAsync
@@ -81,7 +79,7 @@ func (m *crowdModel) run(round int) {
 	must(m.t, m.c.nodes[0].mkdir("g"), m.c.nodes[1].mkdir("h"))
 	m.c.tell()
 	for step := range 250 {
-		m.now.Add(int64(time.Millisecond))
+		m.clock.add(time.Millisecond)
 		nd, op := m.c.nodes[m.rng.IntN(4)], &crowdOps[m.rng.IntN(len(crowdOps))]
 		what, err := op.do(m, nd)
 		m.log = append(m.log, fmt.Sprintf("%d: node %d: %s %s: %v", step, nd.n, op.name, what, err))
@@ -103,7 +101,7 @@ func (m *crowdModel) settle() {
 	m.c.tell()
 	for _, nd := range m.c.nodes {
 		nd.letGo()
-		m.now.Add(int64(5 * time.Second))
+		m.clock.add(5 * time.Second)
 		nd.e.Expire()
 	}
 	m.c.tell()
@@ -276,7 +274,7 @@ func (m *crowdModel) letGo(nd *node) (string, error) {
 // now; the version that was made for it then goes by itself.
 func (m *crowdModel) openToEmpty(nd *node) (string, error) {
 	defer func() {
-		m.now.Add(int64(5 * time.Second))
+		m.clock.add(5 * time.Second)
 		nd.e.Expire()
 	}()
 	return m.found(nd, func(a *tiers.Attr) error {

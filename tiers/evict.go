@@ -137,7 +137,7 @@ func (e *Engine) evictLocked(pol policy.Policy, need int64, reason string, force
 			}
 			return policy.Skip
 		}
-		if en.Lease > now && !force && own == 0 { // else another tier of this node keeps the promise
+		if en.Lease > now && !force && en.Tiers == 0 { // else another tier keeps the promise, or another node
 			if until == 0 || en.Lease < until {
 				until = en.Lease
 			}

@@ -103,13 +103,14 @@ func TestRemoteReplacedLookup(t *testing.T) {
 	b.forget(at.ID)
 }
 
-// TestRemoteLease: what others have is no reason to evict within the lease, nor before it
-// has been copied to the disk of this node.
+// TestRemoteLease: what others have may be evicted within its lease, so that reading more
+// of it than memory holds goes on; but not before it has been copied to the disk of this
+// node, where that is wanted.
 func TestRemoteLease(t *testing.T) {
 	for _, cascade := range []tiers.CascadeMode{tiers.CascadeOff, tiers.CascadeAsync} {
-		now := time.Now()
+		clock := newTestClock()
 		o := tiers.Options{LookupLease: time.Hour, WriteTimeout: 50 * time.Millisecond}
-		o.Now = func() time.Time { return now }
+		o.Now = clock.now
 		c := newCrowdOf(t, cascade, o, o)
 		a, b := c.nodes[0], c.nodes[1]
 		must(t, a.mkdir("g"), a.put(10, "g/x", []byte("x")))
@@ -120,12 +121,15 @@ func TestRemoteLease(t *testing.T) {
 		must(t, err)
 		if cascade == tiers.CascadeOff {
 			b.fill()
-			if h, ok := b.e.Holding("g/x"); !ok || !h.Memory {
-				t.Errorf("evicted within its lease: %+v, %v", h, ok)
+			if h, ok := b.e.Holding("g/x"); ok {
+				t.Errorf("still here: %+v", h)
 			}
-			now = now.Add(2 * time.Hour)
-			must(t, b.e.Fsync(context.Background(), at.ID))
-			b.evict("g/x")
+			if got := b.reads("g/x"); got != "x" {
+				t.Errorf("fetched again: %q", got)
+			}
+			b.forget(at.ID)
+			c.close()
+			continue
 		} else {
 			b.fill()
 			more := 0
@@ -366,4 +370,54 @@ func TestLendOwn(t *testing.T) {
 	if got := b.reads("g/x"); got != "x" { // who reads here does ask them
 		t.Errorf("read %q", got)
 	}
+}
+
+// TestRemoteForcedEvict: a block that others have too, and that is evicted while it is
+// being copied to disk, leaves no entry behind if the copy fails.
+func TestRemoteForcedEvict(t *testing.T) {
+	c := newCrowdOf(t, tiers.CascadeAsync, tiers.Options{}, tiers.Options{})
+	defer c.close()
+	a, b := c.nodes[0], c.nodes[1]
+	must(t, a.mkdir("g"), a.put(10, "g/x", []byte("x")))
+	c.tell()
+	release := b.disk.Hold(tiertest.OpStore)
+	defer release()
+	h, _ := a.e.Holding("g/x")
+	must(t, b.e.Take(until(t), &h), b.disk.AwaitSubmitted(until(t), tiertest.OpStore, 1))
+	b.letGo()
+	b.evict("g/x")
+	b.e.Expire() // which finds it being copied
+	b.disk.Fail(errors.New("broken"))
+	eventually(t, "the entry goes", func() bool { return b.entries() == "g" })
+}
+
+// TestRemoteSameNumber: a block that is evicted while it is being copied to disk, and then
+// found elsewhere, is not taken for the one that was copied.
+func TestRemoteSameNumber(t *testing.T) {
+	c := newCrowd(t, 2, tiers.Options{})
+	defer c.close()
+	b := c.nodes[1]
+	ctx := until(t)
+	must(t, b.mkdir("g"), b.put(10, "g/y", []byte("y")))
+	h, _ := b.e.Holding("g/y")
+	release := b.disk.Hold(tiertest.OpStore)
+	at, err := b.lookup(10, "g/y")
+	must(t, err)
+	done := make(chan error, 1)
+	go func() { done <- b.e.Fsync(ctx, at.ID) }() // ends with the store
+	must(t, b.disk.AwaitSubmitted(ctx, tiertest.OpStore, 1))
+	b.evict("g/y")
+	b.forget(at.ID)
+	b.hear(0, "g/y", located(&h), true)
+	again, err := b.lookup(10, "g/y")
+	must(t, err)
+	release()
+	if err := <-done; err != nil && !errors.Is(err, block.ErrNotFound) {
+		t.Errorf("fsync: %v", err)
+	}
+	must(t, b.e.Quiesce(ctx))
+	if _, ok := b.e.Copies("disk")["g/y"]; ok {
+		t.Error("the disk is believed to have what it was told to remove")
+	}
+	b.forget(again.ID)
 }

@@ -61,8 +61,8 @@ func TestRemoteRmdirUnknown(t *testing.T) {
 // TestRemoteExpired: the end of a version's life is that of no later one.
 func TestRemoteExpired(t *testing.T) {
 	for _, told := range []bool{false, true} {
-		now := time.Now()
-		c := newCrowd(t, 2, tiers.Options{Now: func() time.Time { return now }})
+		clock := newTestClock()
+		c := newCrowd(t, 2, tiers.Options{Now: clock.now})
 		a, b := c.nodes[0], c.nodes[1]
 		must(t, a.mkdir("g"), a.put(10, "g/x", []byte("old")))
 		must(t, a.e.SetTTL(resolve(t, a.world, "g/x").ID, time.Second))
@@ -71,13 +71,13 @@ func TestRemoteExpired(t *testing.T) {
 			t.Fatalf("read %q", got)
 		}
 		c.tell()
-		now = now.Add(1100 * time.Millisecond)
+		clock.add(1100 * time.Millisecond)
 		if told {
 			a.e.Expire()
 			a.tellOthers()
 		}
 		must(t, a.put(10, "g/x", []byte("new")))
-		now = now.Add(100 * time.Millisecond)
+		clock.add(100 * time.Millisecond)
 		b.e.Expire()
 		c.tell()
 		c.everywhere("g/x", "new")
@@ -274,8 +274,8 @@ func TestRemoteRenameNoRoom(t *testing.T) {
 
 // TestRenameExpired: a block past its time cannot be renamed, nor onto itself.
 func TestRenameExpired(t *testing.T) {
-	now := time.Now()
-	w := open(t, shmDir(t), tiers.Options{Now: func() time.Time { return now }})
+	clock := newTestClock()
+	w := open(t, shmDir(t), tiers.Options{Now: clock.now})
 	defer w.close(false)
 	for _, to := range []string{"g/x", "g/y"} {
 		if to == "g/x" {
@@ -283,7 +283,7 @@ func TestRenameExpired(t *testing.T) {
 		}
 		must(t, w.put(10, "g/x", []byte("x")), w.e.SetTTL(resolve(t, w, "g/x").ID, time.Second))
 		dir := resolve(t, w, "g").ID
-		now = now.Add(2 * time.Second)
+		clock.add(2 * time.Second)
 		err := w.e.Rename(context.Background(), tiers.RenameOptions{Parent: dir, NewParent: dir, Name: "x", NewName: to[2:], TID: 10})
 		if !errors.Is(err, block.ErrNotFound) {
 			t.Errorf("to %s: %v", to, err)
@@ -293,12 +293,12 @@ func TestRenameExpired(t *testing.T) {
 
 // TestRemoteFuture: version numbers that cannot be right are ignored, of whatever they are.
 func TestRemoteFuture(t *testing.T) {
-	now := time.Now()
-	c := newCrowd(t, 2, tiers.Options{Now: func() time.Time { return now }})
+	clock := newTestClock()
+	c := newCrowd(t, 2, tiers.Options{Now: clock.now})
 	defer c.close()
 	a := c.nodes[0]
 	must(t, a.mkdir("g"), a.put(10, "g/x", []byte("old")))
-	far, near := uint64(now.Add(25*time.Hour).UnixNano()), uint64(now.Add(time.Hour).UnixNano())
+	far, near := uint64(clock.now().Add(25*time.Hour).UnixNano()), uint64(clock.now().Add(time.Hour).UnixNano())
 	a.e.Observe(math.MaxUint64)
 	a.e.Supersede("g/x", false, far)
 	a.hear(1, "g/far", tiers.Located{Seq: far, Mode: 0o100644, Size: 3}, true)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -354,8 +355,8 @@ func TestLend(t *testing.T) {
 
 // TestElsewhere: a listing of what others have shows each name once, and what stat finds.
 func TestElsewhere(t *testing.T) {
-	now := time.Now()
-	c := newCrowd(t, 3, tiers.Options{Now: func() time.Time { return now }})
+	clock := newTestClock()
+	c := newCrowd(t, 3, tiers.Options{Now: clock.now})
 	defer c.close()
 	a, b := c.nodes[0], c.nodes[1]
 	must(t, a.mkdir("g"), b.mkdir("g"), a.put(10, "g/x", []byte("1")), a.put(10, "g/y", []byte("1")), b.put(10, "g/y", []byte("2")), a.mkdir("g/sub"))
@@ -379,7 +380,7 @@ func TestElsewhere(t *testing.T) {
 	if got := list(2); got != "sub:4 x:10 y:10" {
 		t.Errorf("listed again %q", got)
 	}
-	now = now.Add(2 * time.Second)
+	clock.add(2 * time.Second)
 	if got := list(2); got != "sub:4 untold:10 x:10 y:10" {
 		t.Errorf("a moment later %q", got)
 	}
@@ -426,6 +427,11 @@ func TestHoldings(t *testing.T) {
 	rest, more := a.e.HoldingsIn("g/deep", "2989", 11)
 	if len(rest) != 10 || more || rest[9].Path != "g/deep/2999" {
 		t.Errorf("the last ten: %v, %v", rest, more)
+	}
+	for limit, want := range map[int]int{-1: 0, 0: 0, math.MaxInt: 3000} {
+		if list, more := a.e.HoldingsIn("g/deep", "", limit); len(list) != want || more != (want == 0) {
+			t.Errorf("limit %d: %d, %v", limit, len(list), more)
+		}
 	}
 	boom := errors.New("boom")
 	if err := a.e.Holdings(context.Background(), func(*tiers.Holding) error { return boom }); err != boom {

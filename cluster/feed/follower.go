@@ -42,6 +42,8 @@ type Follower struct {
 	slots   Slots
 	buried  Graveyard
 	observe func(seq uint64)
+	latest  func() uint64 // the highest version that is believed
+	far     func()        // told of one above
 
 	live     bool
 	position Position
@@ -86,8 +88,15 @@ func NewFollower(index *location.Index, slots Slots, buried Graveyard, observe f
 	if observe == nil {
 		observe = func(uint64) {}
 	}
-	return &Follower{index: index, slots: slots, buried: buried, observe: observe, live: true}
+	return &Follower{
+		index: index, slots: slots, buried: buried, observe: observe, live: true,
+		latest: func() uint64 { return maxSeq }, far: func() {},
+	}
 }
+
+// Limit has records of versions above latest skipped, and far called for each. latest is
+// asked once for each batch. It is called before the first Apply.
+func (f *Follower) Limit(latest func() uint64, far func()) { f.latest, f.far = latest, far }
 
 // Position is where to go on, for Serve; zero if with a snapshot. While a snapshot comes
 // in it is that of before.
@@ -191,10 +200,10 @@ func (f *Follower) release(s *slot) {
 
 // enter puts the records of a batch into the index.
 func (f *Follower) enter(b *Batch, into location.Slot) error {
-	count, highest := 0, uint64(0)
+	count, highest, latest := 0, uint64(0), min(f.latest(), maxSeq)
 	err := Decode(b.Records, func(r *Record) error {
 		count++
-		if !f.enterRecord(r, into) {
+		if !f.enterRecord(r, into, latest) {
 			f.counters.skipped.Add(1)
 		} else if r.Op != Release {
 			highest = max(highest, r.Seq)
@@ -212,10 +221,14 @@ func (f *Follower) enter(b *Batch, into location.Slot) error {
 }
 
 // enterRecord puts one record into the index, and reports whether it made sense.
-func (f *Follower) enterRecord(r *Record, into location.Slot) bool {
+func (f *Follower) enterRecord(r *Record, into location.Slot, latest uint64) bool {
+	tooFar := r.Op != Release && r.Seq > latest
+	if tooFar {
+		f.far()
+	}
 	switch r.Op {
 	case Hold:
-		if !sound(r) || f.index.Count(into) >= maxEntries {
+		if tooFar || !sound(r) || f.index.Count(into) >= maxEntries {
 			// What was known of the key is not so any more, that much is sure.
 			f.index.Delete(into, r.Hash)
 			return false
@@ -227,7 +240,7 @@ func (f *Follower) enterRecord(r *Record, into location.Slot) bool {
 	case Release:
 		f.index.Delete(into, r.Hash)
 	case Bury:
-		if r.Seq > maxSeq || r.Path == "" || len(r.Path) > location.MaxPath {
+		if tooFar || r.Path == "" || len(r.Path) > location.MaxPath {
 			return false
 		}
 		if f.index.Bury(r.Hash, r.Seq, r.Mode&typeBits == typeDir, r.Path, r.Time) {
@@ -240,9 +253,6 @@ func (f *Follower) enterRecord(r *Record, into location.Slot) bool {
 
 // sound reports whether a Hold tells what can be. The size of a directory means nothing.
 func sound(r *Record) bool {
-	if r.Seq > maxSeq {
-		return false
-	}
 	switch r.Mode &^ 0o7777 {
 	case typeDir:
 		r.Size = 0

@@ -321,6 +321,28 @@ func TestFollowerSkips(t *testing.T) {
 	}
 }
 
+// TestFollowerLimit shows that versions above the limit are skipped, and told of, and that
+// the limit may change.
+func TestFollowerLimit(t *testing.T) {
+	x := newFixture(t, 1)
+	latest, far := uint64(10), 0
+	x.Limit(func() uint64 { return latest }, func() { far++ })
+	hold := Record{Op: Hold, Hash: 2, Seq: 11, Size: 1, Mode: 0o100644}
+	bury := Record{Op: Bury, Seq: 11, Mode: typeFile, Path: "g/x"}
+	x.must(batch(7, 1, true, true, numbered(1, 1)...))
+	x.must(batch(7, 3, false, false, hold, bury))
+	x.sees(3, 1)
+	if s := x.Stats(); far != 2 || s.Skipped != 2 || len(x.graves) != 0 {
+		t.Errorf("%d too far, %d graves, %+v", far, len(x.graves), s)
+	}
+	latest = 11
+	x.must(batch(7, 5, false, false, hold, bury))
+	x.sees(5, 1, 2)
+	if far != 2 || len(x.graves) != 1 {
+		t.Errorf("within the limit: %d too far, %d graves", far, len(x.graves))
+	}
+}
+
 // TestFollowerEntries shows that each field arrives in the index.
 func TestFollowerEntries(t *testing.T) {
 	x := newFixture(t, 2)

@@ -58,6 +58,9 @@ type members struct {
 	conflicts map[conflict]struct{}
 	conflictN uint64
 	contested time.Time // when somebody had this node's name with another address
+	contester string    // that address
+	contestOn time.Time // when that began
+	blamed    time.Time // when the log was told of it
 }
 
 // lostNode is a member that was lost.
@@ -190,9 +193,7 @@ func (m *members) NotifyConflict(have, other *memberlist.Node) {
 	addr, _ := addrPortOf(other)
 	c := conflict{have.Name, addr.String()}
 	m.mu.Lock()
-	if c.name == m.self {
-		m.contested = time.Now()
-	}
+	blame := c.name == m.self && m.contestLocked(c.addr)
 	_, known := m.conflicts[c]
 	if !known {
 		if len(m.conflicts) >= maxConflicts {
@@ -202,10 +203,40 @@ func (m *members) NotifyConflict(have, other *memberlist.Node) {
 		m.conflictN++
 	}
 	m.mu.Unlock()
+	if blame {
+		m.log.Error("another node has the name of this one: give each its own node_name",
+			zap.String("name", c.name), zap.String("other", c.addr))
+	}
 	if !known {
 		m.log.Warn("another node comes with a name that is taken; it stays out until the first one is gone (a node that was restarted with another address comes in when its loss is noticed)",
 			zap.String("name", c.name), zap.Stringer("taken_by", old), zap.String("refused", c.addr))
 	}
+}
+
+// contestLocked notes that somebody at addr has this node's name, and reports whether the
+// log is to be told. For a while that is what every restart with another address looks like.
+func (m *members) contestLocked(addr string) (blame bool) {
+	now := time.Now()
+	if now.Sub(m.contested) > contestLife {
+		m.contestOn = now
+	}
+	m.contested, m.contester = now, addr
+	blame = now.Sub(m.contestOn) > contestGrace && now.Sub(m.blamed) > blameEvery
+	if blame {
+		m.blamed = now
+	}
+	return blame
+}
+
+// contestWarning tells of another node that has this node's name, and has had it for too
+// long to be the former self of this one; "" if there is none.
+func (m *members) contestWarning() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.contested.Sub(m.contestOn) <= contestGrace || time.Since(m.contested) > contestLife {
+		return ""
+	}
+	return fmt.Sprintf("another node, at %s, has the name %q of this one: give each its own node_name", m.contester, m.self)
 }
 
 // remember keeps the address of a lost member; the caller holds mu.

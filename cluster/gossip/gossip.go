@@ -341,6 +341,10 @@ func (g *Gossip) SetMeta(meta []byte) error {
 // Ambiguous returns the warning about the choice of the address; empty if none.
 func (g *Gossip) Ambiguous() string { return g.ambiguous }
 
+// Contested returns a warning if another node has this node's name, or had it not long
+// ago; empty if none.
+func (g *Gossip) Contested() string { return g.members.contestWarning() }
+
 // Stats returns them.
 func (g *Gossip) Stats() Stats {
 	return Stats{

@@ -33,6 +33,10 @@ const (
 	contestPeers = 2
 	contestEvery = time.Second
 	contestLife  = 2 * time.Minute
+	// After contestGrace the other one is not this node's former self, which would have
+	// been found dead by then. The log is told every blameEvery.
+	contestGrace = 30 * time.Second
+	blameEvery   = 10 * time.Minute
 
 	// youngPeers is how many members a node exchanges all news with in each of its first
 	// rounds, those from youngFrom on until they come at Options.Rejoin. Memberlist repeats news by the number of nodes that it knows, so where many

@@ -3,11 +3,15 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -32,6 +36,7 @@ type peers struct {
 	engine    atomic.Pointer[tiers.Engine] // set by start
 	stop      context.CancelFunc           // ends the watching of files
 	required  []string                     // features of every peer
+	held      heldCount
 }
 
 // openPeers listens for peers and returns the tier of their blocks, nil without bind.
@@ -55,7 +60,8 @@ func openPeers(ctx context.Context, cfg *config.Config, log *zap.Logger) (p *pee
 	if err != nil {
 		return nil, err
 	}
-	if p.transport, err = openTransport(cfg, certificates, log); err != nil {
+	names := func(addr string) []string { return p.node.BulkNames(addr) } // only the node connects
+	if p.transport, err = openTransport(cfg, certificates, names, log); err != nil {
 		return nil, err
 	}
 	lost := peer.NewLost()
@@ -66,6 +72,7 @@ func openPeers(ctx context.Context, cfg *config.Config, log *zap.Logger) (p *pee
 		},
 		ControlBind: cfg.Peer.Control, TLS: certificates, Insecure: cfg.Insecure, Transport: p.transport,
 		Zone: cfg.Zone, Capacity: p.capacity, Version: versionString(), Require: cfg.Peer.Require,
+		NoCopies:    cfg.Peer.Accept != config.On,
 		Location:    location.Options{Horizon: time.Duration(cfg.Peer.Horizon), Lost: lost.Tell, Now: clock()},
 		CallTimeout: time.Duration(cfg.Peer.Timeout), Logger: log.Named("cluster"),
 	}
@@ -113,8 +120,8 @@ func loadKeys(ctx context.Context, cfg *config.Config) (*gossip.Keyring, error) 
 	return k, nil
 }
 
-// openTransport listens for those who fetch blocks.
-func openTransport(cfg *config.Config, certificates *pki.Loader, log *zap.Logger) (*tcp.Transport, error) {
+// openTransport listens for those who fetch blocks. names returns whose an address is.
+func openTransport(cfg *config.Config, certificates *pki.Loader, names func(addr string) []string, log *zap.Logger) (*tcp.Transport, error) {
 	host, _, err := config.HostPort(cfg.Bind)
 	if err != nil {
 		return nil, err
@@ -127,10 +134,45 @@ func openTransport(cfg *config.Config, certificates *pki.Loader, log *zap.Logger
 		o.Bind = cfg.Peer.Bulk
 	}
 	if certificates != nil {
-		o.ServerTLS = certificates.Server()
-		o.ClientTLS = func(string) *tls.Config { return certificates.ClientAny() }
+		o.ServerTLS = checked(certificates.Server(), anyNode)
+		o.ClientTLS = func(addr string) *tls.Config {
+			return checked(certificates.ClientAny(), oneOf(addr, names(addr)))
+		}
 	}
 	return tcp.Open(o)
+}
+
+// checked adds a check of the other side's certificate to those of conf.
+func checked(conf *tls.Config, check func(*x509.Certificate) error) *tls.Config {
+	before := conf.VerifyConnection
+	conf.VerifyConnection = func(s tls.ConnectionState) error {
+		if err := before(s); err != nil {
+			return err
+		}
+		return check(s.PeerCertificates[0])
+	}
+	return conf
+}
+
+// anyNode fails for a certificate that is of no node: the CA may have issued others.
+func anyNode(c *x509.Certificate) error {
+	if !slices.ContainsFunc(c.DNSNames, func(name string) bool { return strings.HasSuffix(name, pki.DNSName("")) }) {
+		return fmt.Errorf("the certificate of %s is not that of a node", c.Subject)
+	}
+	return nil
+}
+
+// oneOf returns a check that fails for a certificate that is of none of the nodes, which
+// are those that say they have an address.
+func oneOf(addr string, nodes []string) func(*x509.Certificate) error {
+	return func(c *x509.Certificate) error {
+		for _, node := range nodes {
+			if c.VerifyHostname(pki.DNSName(node)) == nil {
+				return nil
+			}
+		}
+		return fmt.Errorf("the certificate of %s at %s is not that of node %v", c.Subject, addr, nodes)
+	}
 }
 
 var _ rdma.Source = (*cluster.Node)(nil)
@@ -259,12 +301,36 @@ func localReadRatio(s *tiers.Summary) float64 {
 func (p *peers) members() []cluster.Member {
 	list := p.node.Members()
 	if e := p.engine.Load(); e != nil && len(list) > 0 && list[0].Self {
-		e.Holdings(context.Background(), func(*tiers.Holding) error { // which cannot fail
-			list[0].Blocks++
-			return nil
-		})
+		list[0].Blocks = p.held.get(e)
 	}
 	return list
+}
+
+// heldLife is how long a count of what this node holds is good for: it walks over all.
+const heldLife = time.Second
+
+// heldCount is how much this node holds, counted now and then.
+type heldCount struct {
+	mu struct {
+		sync.Mutex
+		n  int64
+		at time.Time
+	}
+}
+
+func (c *heldCount) get(e *tiers.Engine) int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if time.Since(c.mu.at) < heldLife {
+		return c.mu.n
+	}
+	c.mu.n = 0
+	e.Holdings(context.Background(), func(*tiers.Holding) error { // which cannot fail
+		c.mu.n++
+		return nil
+	})
+	c.mu.at = time.Now()
+	return c.mu.n
 }
 
 // membersText makes the text of .kvfs/members.

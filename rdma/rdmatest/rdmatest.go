@@ -3,6 +3,7 @@ package rdmatest
 import (
 	"context"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -102,7 +103,9 @@ func Check(tb testing.TB, harness func(testing.TB) *Harness, name string) (faile
 // recorder is a test that may fail without consequences.
 type recorder struct {
 	testing.TB
-	failed   atomic.Bool
+	failed atomic.Bool
+
+	mu       sync.Mutex // a call that hangs may outlive its check
 	cleanups []func()
 }
 
@@ -125,9 +128,15 @@ func (r *recorder) Fatal(...any) { r.Fatalf("") }
 func (r *recorder) Skip(...any) { runtime.Goexit() }
 
 // Cleanup implements testing.TB.
-func (r *recorder) Cleanup(f func()) { r.cleanups = append(r.cleanups, f) }
+func (r *recorder) Cleanup(f func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.cleanups = append(r.cleanups, f)
+}
 
 func (r *recorder) cleanup() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for i := len(r.cleanups) - 1; i >= 0; i-- {
 		r.cleanups[i]()
 	}

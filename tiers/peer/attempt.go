@@ -43,7 +43,8 @@ type attempt struct {
 	results
 	request *cutContext
 	cut     cutReason
-	last    time.Time // when the request began, or the latest piece came
+	last    time.Time // when the request began, or the latest piece came or failed
+	moved   time.Time // when the request began, or the latest piece came
 
 	limit, hedgeTime       <-chan time.Time
 	stopLimit, stopHedging func()
@@ -65,9 +66,12 @@ func (t *Tier) fetchGroup(ctx context.Context, pieces []*piece) (rest []*piece) 
 	for _, p := range pieces {
 		bytes += p.tr.Size
 	}
-	took, err := t.room.acquire(ctx, bytes)
+	took, err := t.room.acquire(ctx, bytes, func() (<-chan time.Time, func()) { return t.after(roomTimer, t.opts.Timeout) })
 	if err != nil {
-		return pieces // fetchAll sees that ctx is done
+		for _, p := range pieces {
+			p.left = 0 // fetchAll gives up
+		}
+		return pieces
 	}
 	defer t.room.release(took)
 	a := &attempt{t: t, ctx: ctx, peer: pieces[0].holders[0].peer, pieces: pieces, stopLimit: func() {}, stopHedging: func() {}}
@@ -96,7 +100,7 @@ func (a *attempt) run() {
 	}
 	t.counters.requests.Add(1)
 	t.counters.fetches.Add(uint64(len(fetches)))
-	a.limitTime = a.timeLimit()
+	a.limitTime, a.moved = a.timeLimit(), t.now()
 	a.restart()
 	defer func() { a.stopLimit(); a.stopHedging() }()
 	returned := make(chan struct{})
@@ -179,7 +183,8 @@ func (a *attempt) answered(f *fetched) {
 	a.count--
 	switch {
 	case f.err == nil:
-		t.speed.add(p.tr.Size, t.now().Sub(a.last))
+		a.moved = t.now()
+		t.speed.add(p.tr.Size, a.moved.Sub(a.last))
 		t.counters.fetchedBytes.Add(uint64(p.tr.Size))
 		t.settle(p, f)
 		a.settled[f.at] = true
@@ -189,9 +194,7 @@ func (a *attempt) answered(f *fetched) {
 	case a.cut == cutHedge && len(p.holders) == 1:
 		// It was not its turn, and nobody else has it: once more.
 	default:
-		if a.cut == cutTimeout {
-			p.left -= a.limitTime
-		}
+		p.left -= a.waited()
 		if a.cut != cutHedge {
 			t.failed(p, p.holders[0], f.err, a.cut)
 		} else {
@@ -202,6 +205,15 @@ func (a *attempt) answered(f *fetched) {
 		a.takeHedge()
 	}
 	a.restart()
+}
+
+// waited is how long the request has stood still.
+func (a *attempt) waited() time.Duration {
+	d := a.t.now().Sub(a.moved)
+	if a.cut == cutTimeout {
+		d = max(d, a.limitTime)
+	}
+	return d
 }
 
 // cutOff ends the request.

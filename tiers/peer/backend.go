@@ -154,7 +154,8 @@ func (t *Tier) take(ctx context.Context, from member, offers []cluster.BlockInfo
 // yet, the offer is kept meanwhile.
 func (t *Tier) takeOne(ctx context.Context, from member, info *cluster.BlockInfo) cluster.StoreOutcome {
 	err := block.CheckPath(info.Path)
-	if err != nil || info.Size < 0 || info.Size > location.MaxSize || info.Seq == 0 || info.Mode&modeType != modeRegular {
+	if err != nil || info.Size < 0 || info.Size > location.MaxSize || info.Seq == 0 || info.Mode&modeType != modeRegular ||
+		info.Seq > cluster.LatestVersion(t.now()) {
 		return cluster.StoreOutcome{Err: block.ErrInvalid}
 	}
 	hash := location.HashPath(info.Path)

@@ -17,7 +17,8 @@ type cutContext struct {
 	stop     func() bool // of following the parent
 	mu       struct {
 		sync.Mutex
-		err error
+		err   error
+		after map[*func()]struct{} // to be called at the end
 	}
 }
 
@@ -40,6 +41,29 @@ func (c *cutContext) Err() error {
 	return c.mu.err
 }
 
+// AfterFunc has f called on a goroutine of its own when the context ends, unless stop
+// comes before; stop returns whether it did. Package context looks for it: without it,
+// everything that follows this context would have a goroutine that waits.
+func (c *cutContext) AfterFunc(f func()) (stop func() bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.err != nil {
+		go f() // the caller's to end, as in package context
+		return func() bool { return false }
+	}
+	if c.mu.after == nil {
+		c.mu.after = make(map[*func()]struct{})
+	}
+	c.mu.after[&f] = struct{}{}
+	return func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		_, waits := c.mu.after[&f]
+		delete(c.mu.after, &f)
+		return waits
+	}
+}
+
 // cut ends it. Only the first end counts.
 func (c *cutContext) cut(err error) {
 	c.stop()
@@ -52,5 +76,9 @@ func (c *cutContext) end(err error) {
 	if c.mu.err == nil {
 		c.mu.err = err
 		close(c.done)
+		for f := range c.mu.after {
+			go (*f)() // likewise
+		}
+		c.mu.after = nil
 	}
 }

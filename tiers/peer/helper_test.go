@@ -324,6 +324,7 @@ func (p *farPeer) Name() string               { return p.info.Name }
 func (p *farPeer) Member() cluster.Member     { return p.info }
 func (p *farPeer) Can(f cluster.Feature) bool { return p.features&f == f }
 func (p *farPeer) Usable() bool               { return !p.unusable.Load() }
+func (p *farPeer) Callable() bool             { return !p.unusable.Load() }
 
 func (p *farPeer) Fetch(ctx context.Context, blocks []*cluster.Fetch) {
 	p.fetchCalls.Add(1)
@@ -848,6 +849,7 @@ func testOptions(n *stubNode) Options {
 func openStub(t testing.TB, n *stubNode, o Options, c clock) *Tier {
 	t.Helper()
 	tier := open(o, n, c)
+	tier.lookup = func(context.Context, string) ([]string, error) { return nil, errors.New("no network") }
 	t.Cleanup(func() { _ = tier.Close(context.Background()) })
 	return tier
 }

@@ -136,16 +136,21 @@ func (x *hintTable) all(now time.Time) map[string][]hint {
 const (
 	// badTime is how long a peer that sent bad bytes of a version is not asked for it.
 	badTime = time.Minute
-	maxBad  = 4096
+	// goneTime is how long a holder that answered that it has a version no more does not
+	// count as one, though the index says so: by then its feed has told, as a rule.
+	goneTime = 10 * time.Second
+	// declinedTime is how long a peer that takes no copies is not offered any.
+	declinedTime = time.Minute
+	maxBad       = 4096
 )
 
-// badKey is a version at a peer.
+// badKey is a version at a peer, or the peer.
 type badKey struct {
 	hash, seq uint64
 	peer      string
 }
 
-// badTable has the copies that proved bad. Its lock is a leaf.
+// badTable has copies, or peers, that proved bad for a while. Its lock is a leaf.
 type badTable struct {
 	count atomic.Int64
 	mu    struct {
@@ -162,7 +167,7 @@ func newBadTable() *badTable {
 
 func (x *badTable) any() bool { return x.count.Load() > 0 }
 
-func (x *badTable) add(k badKey, now time.Time) {
+func (x *badTable) add(k badKey, until time.Time) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for old := range x.mu.until {
@@ -171,11 +176,24 @@ func (x *badTable) add(k badKey, now time.Time) {
 		}
 		delete(x.mu.until, old)
 	}
-	x.mu.until[k] = now.Add(badTime)
+	x.mu.until[k] = until
+	x.count.Store(int64(len(x.mu.until)))
+}
+
+func (x *badTable) drop(k badKey) {
+	if !x.any() {
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	delete(x.mu.until, k)
 	x.count.Store(int64(len(x.mu.until)))
 }
 
 func (x *badTable) has(k badKey, now time.Time) bool {
+	if !x.any() {
+		return false
+	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	until, ok := x.mu.until[k]

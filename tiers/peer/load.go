@@ -76,7 +76,8 @@ func (t *Tier) fetchAll(ctx context.Context, pieces []*piece) {
 	var groups [][]*piece
 	byPeer := make(map[string]int) // place in groups
 	for _, p := range pieces {
-		if len(p.holders) == 0 || ctx.Err() != nil {
+		p.unavailable = p.unavailable || p.left <= 0
+		if len(p.holders) == 0 || p.left <= 0 || ctx.Err() != nil {
 			t.giveUp(ctx, p)
 			continue
 		}
@@ -203,10 +204,11 @@ func (t *Tier) failed(p *piece, h holder, err error, cut cutReason) {
 	case errors.Is(err, rdma.ErrGone):
 		c.gone.Add(1)
 		t.hints.drop(p.path, h.peer.Name(), h.Seq)
+		t.gone.add(badKey{location.HashPath(p.path), h.Seq, h.peer.Name()}, t.now().Add(goneTime))
 	case errors.Is(err, errBadBytes):
 		p.corrupt = true
 		c.corrupt.Add(1)
-		t.bad.add(badKey{location.HashPath(p.path), h.Seq, h.peer.Name()}, t.now())
+		t.bad.add(badKey{location.HashPath(p.path), h.Seq, h.peer.Name()}, t.now().Add(badTime))
 		t.log.Warn("peer sent bytes that disagree with their checksum",
 			peerField(h.peer), pathField(p.path))
 	case cut == cutTimeout:

@@ -428,12 +428,15 @@ func TestHedgeNeeds(t *testing.T) {
 	}
 }
 
+// never is a timer that does not run out.
+func never() (<-chan time.Time, func()) { return nil, func() {} }
+
 // TestByteRoom shows that what waits for room is let in order, that a waiter can leave,
 // and that what exceeds the limit goes alone.
 func TestByteRoom(t *testing.T) {
 	r := newByteRoom(100)
 	ctx, cancel := context.WithCancel(context.Background())
-	n, err := r.acquire(ctx, 60)
+	n, err := r.acquire(ctx, 60, never)
 	if n != 60 || err != nil {
 		t.Fatal(n, err)
 	}
@@ -442,9 +445,9 @@ func TestByteRoom(t *testing.T) {
 	}
 	r.release(40)
 	large, small := make(chan error, 1), make(chan int64, 1)
-	go func() { _, err := r.acquire(ctx, 1000); large <- err }()
+	go func() { _, err := r.acquire(ctx, 1000, never); large <- err }()
 	eventually(t, "a waiter", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return len(r.mu.waiting) == 1 })
-	go func() { n, _ := r.acquire(context.Background(), 10); small <- n }()
+	go func() { n, _ := r.acquire(context.Background(), 10, never); small <- n }()
 	eventually(t, "two waiters", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return len(r.mu.waiting) == 2 })
 	if r.try(10) {
 		t.Error("try went before who waits")
@@ -458,7 +461,7 @@ func TestByteRoom(t *testing.T) {
 	}
 	r.release(60)
 	r.release(10)
-	if n, err := r.acquire(context.Background(), 1000); n != 100 || err != nil {
+	if n, err := r.acquire(context.Background(), 1000, never); n != 100 || err != nil {
 		t.Error(n, err)
 	}
 }

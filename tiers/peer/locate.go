@@ -15,9 +15,12 @@ func (t *Tier) locate(path string, seq uint64, buf []holder) []holder {
 	if t.hints.any() {
 		buf = t.withHints(path, hash, buf)
 	}
-	if t.bad.any() {
+	if t.bad.any() || t.gone.any() {
 		now := t.now()
-		buf = slices.DeleteFunc(buf, func(h holder) bool { return t.bad.has(badKey{hash, h.Seq, h.peer.Name()}, now) })
+		buf = slices.DeleteFunc(buf, func(h holder) bool {
+			k := badKey{hash, h.Seq, h.peer.Name()}
+			return t.bad.has(k, now) || t.gone.has(k, now)
+		})
 	}
 	if seq == 0 {
 		for i := range buf {

@@ -32,7 +32,8 @@ type member interface {
 	Name() string
 	Member() cluster.Member
 	Can(f cluster.Feature) bool
-	Usable() bool
+	Usable() bool   // for fetches
+	Callable() bool // for the rest
 	Fetch(ctx context.Context, blocks []*cluster.Fetch)
 	Store(ctx context.Context, blocks []cluster.BlockInfo) []cluster.StoreOutcome
 	List(ctx context.Context, dir string, fn func(cluster.Name) bool) error

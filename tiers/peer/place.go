@@ -1,9 +1,12 @@
 package peer
 
 import (
+	"context"
 	"math"
+	"net"
 	"slices"
 	"sync"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -20,27 +23,44 @@ type candidate struct {
 	preferred bool
 }
 
-// candidates returns the peers that can take copies now, the preferred segment first.
+// candidates returns the peers that can take copies now, the preferred segment marked.
 func (t *Tier) candidates() []candidate {
-	preferred := t.preferred()
+	now := t.now()
+	wanted := t.segmentNames(now)
 	var list []candidate
+	reason := "no such live peer"
 	for _, p := range t.node.peers() {
-		if !p.Usable() || !p.Can(cluster.FeatureStore) {
-			continue
-		}
 		m := p.Member()
 		c := candidate{
 			peer: p, hash: location.HashPath(p.Name()), weight: float64(m.FreeBytes),
-			near: t.opts.Zone == "" || m.Zone == t.opts.Zone, preferred: p.Name() == preferred,
+			near: t.opts.Zone == "" || m.Zone == t.opts.Zone, preferred: isNamed(&m, wanted),
+		}
+		why := ""
+		switch {
+		case !p.Can(cluster.FeatureStore), t.declined.has(badKey{peer: p.Name()}, now):
+			why = "it takes no copies"
+		case !p.Callable():
+			why = "it does not answer"
+		}
+		if c.preferred {
+			reason = why
 		}
 		if m.TotalBytes == 0 {
 			c.weight = 1 // it does not tell: after all who do
 		}
-		if c.weight > 0 || c.preferred {
+		if why == "" && (c.weight > 0 || c.preferred) {
 			list = append(list, c)
 		}
 	}
+	t.warnSegment(wanted, reason)
 	return list
+}
+
+// isNamed reports whether one of the names is the member's name or address.
+func isNamed(m *cluster.Member, names []string) bool {
+	return slices.ContainsFunc(names, func(name string) bool {
+		return name == m.Name || name == m.GossipAddr || name == m.ControlAddr || name == m.BulkAddr
+	})
 }
 
 // rank orders candidates for one block, best first: the preferred segment, then the
@@ -91,53 +111,92 @@ func uniform(block, peer uint64) float64 {
 	return (float64(x>>11) + 0.5) / (1 << 53)
 }
 
-// segmentState is whether the preferred segment was there when it was last asked for.
-// Its lock is a leaf.
+// resolveEvery is how long the addresses of the preferred segment's host are good for.
+const resolveEvery = 30 * time.Second
+
+// segmentState is what is known of the preferred segment. Its lock is a leaf.
 type segmentState struct {
 	mu struct {
 		sync.Mutex
-		missing bool // and a warning told of it
+		missing   bool     // when it was last asked for, and a warning told of it
+		addrs     []string // host:port, where its host is a name of the network
+		resolving bool
+		resolved  time.Time // when that was last tried
 	}
 }
 
-// preferred returns the name of the peer that is the preferred segment, "" if none is
-// set or it cannot take copies now, of which one warning tells until it can.
-func (t *Tier) preferred() string {
+// segmentNames returns the names and addresses that mean the preferred segment; none if
+// none is set. A host is resolved in the background: until that is done, and while it
+// fails, its addresses are those of before.
+func (t *Tier) segmentNames(now time.Time) []string {
 	want := t.opts.PreferredSegment
 	if want == "" {
-		return ""
+		return nil
 	}
-	p, reason := t.node.peerBy(want), ""
-	switch {
-	case p == nil && t.isSelf(want):
-		return "" // this node has its blocks anyway
-	case p == nil:
-		reason = "no such live peer"
-	case !p.Can(cluster.FeatureStore):
-		reason = "it takes no copies"
-	case !p.Usable():
-		reason = "it does not answer"
+	names := []string{want}
+	host, port, err := net.SplitHostPort(want)
+	if err != nil || net.ParseIP(host) != nil {
+		return names
 	}
 	s := &t.segment
 	s.mu.Lock()
+	names = append(names, s.mu.addrs...)
+	begin := !s.mu.resolving && (s.mu.resolved.IsZero() || now.Sub(s.mu.resolved) > resolveEvery)
+	s.mu.resolving = s.mu.resolving || begin
+	s.mu.Unlock()
+	if begin {
+		t.background(func() { t.resolveSegment(host, port) }) // ends after the timeout, or with t.ctx
+	}
+	return names
+}
+
+// resolveSegment finds the addresses of the preferred segment's host.
+func (t *Tier) resolveSegment(host, port string) {
+	ctx, cancel := context.WithTimeout(t.ctx, t.opts.Timeout)
+	defer cancel()
+	ips, err := t.lookup(ctx, host)
+	if err != nil {
+		t.log.Debug("preferred segment", zap.String("host", host), zap.Error(err))
+	}
+	s := &t.segment
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.resolving, s.mu.resolved = false, t.now()
+	if err != nil {
+		return
+	}
+	s.mu.addrs = nil
+	for _, ip := range ips {
+		s.mu.addrs = append(s.mu.addrs, net.JoinHostPort(ip, port))
+	}
+}
+
+// warnSegment has one warning tell that the preferred segment cannot take copies, until
+// it can. reason is "" if it can.
+func (t *Tier) warnSegment(wanted []string, reason string) {
+	if len(wanted) == 0 || reason != "" && t.isSelf(wanted) {
+		return // this node has its blocks anyway
+	}
+	s := &t.segment
+	s.mu.Lock()
+	if s.mu.resolved.IsZero() && s.mu.resolving {
+		s.mu.Unlock()
+		return // too early to tell
+	}
 	warn := reason != "" && !s.mu.missing
 	s.mu.missing = reason != ""
 	s.mu.Unlock()
 	if warn {
 		t.log.Warn("preferred segment cannot be used: copies go to other peers",
-			zap.String("segment", want), zap.String("reason", reason))
+			zap.String("segment", t.opts.PreferredSegment), zap.String("reason", reason))
 	}
-	if reason != "" {
-		return ""
-	}
-	return p.Name()
 }
 
-// isSelf reports whether a member's name or address is this node's.
-func (t *Tier) isSelf(nameOrAddr string) bool {
+// isSelf reports whether one of the names is this node's name or address.
+func (t *Tier) isSelf(names []string) bool {
 	for _, m := range t.node.Members() {
 		if m.Self {
-			return slices.Contains([]string{m.Name, m.GossipAddr, m.ControlAddr, m.BulkAddr}, nameOrAddr)
+			return isNamed(&m, names)
 		}
 	}
 	return false

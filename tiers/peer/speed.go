@@ -2,6 +2,7 @@ package peer
 
 import (
 	"context"
+	"errors"
 	"math/bits"
 	"slices"
 	"sync"
@@ -74,9 +75,12 @@ type roomWaiter struct {
 
 func newByteRoom(limit int64) *byteRoom { return &byteRoom{limit: limit} }
 
+// errNoRoom says that there was no room for too long.
+var errNoRoom = errors.New("too much is being fetched")
+
 // acquire waits for room and returns how much it took, for release: what is larger than
-// the limit takes all of it.
-func (r *byteRoom) acquire(ctx context.Context, n int64) (int64, error) {
+// the limit takes all of it. limit, if it has to wait, makes the timer that bounds that.
+func (r *byteRoom) acquire(ctx context.Context, n int64, limit func() (<-chan time.Time, func())) (int64, error) {
 	n = min(n, r.limit)
 	r.mu.Lock()
 	if len(r.mu.waiting) == 0 && r.mu.used+n <= r.limit {
@@ -87,10 +91,15 @@ func (r *byteRoom) acquire(ctx context.Context, n int64) (int64, error) {
 	w := &roomWaiter{n: n, ready: make(chan struct{})}
 	r.mu.waiting = append(r.mu.waiting, w)
 	r.mu.Unlock()
+	timer, stop := limit()
+	defer stop()
+	err := errNoRoom
 	select {
 	case <-w.ready:
 		return n, nil
+	case <-timer:
 	case <-ctx.Done():
+		err = ctx.Err()
 	}
 	r.mu.Lock()
 	at := slices.Index(r.mu.waiting, w)
@@ -102,7 +111,7 @@ func (r *byteRoom) acquire(ctx context.Context, n int64) (int64, error) {
 	if at < 0 {
 		r.release(n) // it came at the same time
 	}
-	return 0, ctx.Err()
+	return 0, err
 }
 
 // try takes room if there is some now.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -22,6 +23,10 @@ const (
 	maxExtra = 3
 	// maxStores is how many stores are under way at a time; a peer serves a few more.
 	maxStores = 4
+	// minBusy is how long a store rests before it offers again to peers that were busy,
+	// maxBusy after several times.
+	minBusy = 50 * time.Millisecond
+	maxBusy = time.Second
 )
 
 // copying is one block of a store. It is owned by the goroutine of its job.
@@ -34,6 +39,7 @@ type copying struct {
 	sum     block.Checksum
 	need    int         // copies that are still wanted
 	order   []candidate // to be asked next
+	busy    []candidate // to be asked again, after the others and a rest
 
 	new, had    int   // peers that took it, that had it before
 	superseded  bool  // a peer has a later version
@@ -98,15 +104,25 @@ func (t *Tier) storeAll(list []*copying) {
 			open = append(open, c)
 		}
 	}
+	rest := minBusy
 	for ctx.Err() == nil {
-		groups := nextRound(open)
-		if len(groups) == 0 {
+		if groups := nextRound(open); len(groups) > 0 {
+			t.offer(ctx, groups)
+			continue
+		}
+		if !askAgain(open) {
 			break
 		}
-		t.offer(ctx, groups)
+		timer, stop := t.after(busyTimer, rest*3/4+rand.N(rest/2))
+		select {
+		case <-timer:
+		case <-ctx.Done():
+		}
+		stop()
+		rest = min(2*rest, maxBusy)
 	}
 	for _, c := range open {
-		if ctx.Err() != nil && len(c.order) > 0 && c.new < c.need {
+		if ctx.Err() != nil && len(c.order)+len(c.busy) > 0 && c.new < c.need {
 			c.unavailable = true // there was no time to ask the others
 		}
 		t.concludeStore(c)
@@ -182,7 +198,7 @@ func (t *Tier) order(c *copying, held []holder, all []candidate) []candidate {
 	can := slices.DeleteFunc(slices.Clone(all), func(k candidate) bool {
 		name := k.peer.Name()
 		return slices.ContainsFunc(held, func(h holder) bool { return h.peer.Name() == name }) ||
-			t.bad.any() && t.bad.has(badKey{c.hash, c.tr.Attrs.Seq, name}, now)
+			t.bad.has(badKey{c.hash, c.tr.Attrs.Seq, name}, now)
 	})
 	ranked := rank(c.hash, can)
 	return ranked[:min(len(ranked), c.need+maxExtra)]
@@ -203,6 +219,17 @@ func nextRound(open []*copying) map[member][]*copying {
 		c.order = c.order[n:]
 	}
 	return groups
+}
+
+// askAgain puts the peers that were busy in line again, for the blocks that still lack
+// copies. False: there are none.
+func askAgain(open []*copying) (some bool) {
+	for _, c := range open {
+		if c.new < c.need && !c.superseded && len(c.busy) > 0 {
+			c.order, c.busy, some = c.busy, nil, true
+		}
+	}
+	return some
 }
 
 // offer asks each peer, all at once, to take its blocks, and notes their answers.
@@ -260,8 +287,12 @@ func (t *Tier) noteAnswer(c *copying, p member, o cluster.StoreOutcome) {
 		t.hintStored(c, p)
 	case errors.Is(o.Err, block.ErrExist):
 		c.superseded = true
-	case o.Status == cluster.StoreRefused, errors.Is(o.Err, rdma.ErrBusy):
-		// It has no room, or too many others wait for it.
+	case errors.Is(o.Err, block.ErrReadOnly):
+		t.declined.add(badKey{peer: p.Name()}, t.now().Add(declinedTime))
+	case errors.Is(o.Err, rdma.ErrBusy):
+		c.busy = append(c.busy, candidate{peer: p}) // too many others wait for it
+	case o.Status == cluster.StoreRefused:
+		// It has no room.
 	case o.Err == nil, errors.Is(o.Err, block.ErrUnavailable), errors.Is(o.Err, context.DeadlineExceeded), errors.Is(o.Err, context.Canceled):
 		c.unavailable = true
 		t.counters.failures.Add(1)
@@ -274,6 +305,7 @@ func (t *Tier) noteAnswer(c *copying, p member, o cluster.StoreOutcome) {
 // hintStored makes a peer a holder until the index tells so.
 func (t *Tier) hintStored(c *copying, p member) {
 	now, a := t.now(), &c.tr.Attrs
+	t.gone.drop(badKey{c.hash, a.Seq, p.Name()})
 	t.hints.add(c.path, hint{until: now.Add(hintTime), holder: holder{p, location.Entry{
 		Hash: c.hash, Seq: a.Seq, Size: c.tr.Size, Mode: modeRegular | a.Mode&0o7777, UID: a.UID, GID: a.GID, Memory: true,
 	}}}, now)

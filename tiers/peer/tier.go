@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,19 +28,22 @@ type Tier struct {
 	engine engine     // set by start
 
 	hints    *hintTable
-	bad      *badTable
+	bad      *badTable // copies whose bytes were wrong
+	gone     *badTable // copies that were not there
+	declined *badTable // peers that take no copies
 	storing  storingTable
 	watches  watchTable
 	room     *byteRoom
 	speed    speeds
 	segment  segmentState
-	takes    chan struct{} // capacity: how many offers are taken at a time
-	offers   chan struct{} // capacity: how many stores are under way at a time
+	lookup   func(ctx context.Context, host string) ([]string, error) // of addresses
+	takes    chan struct{}                                            // capacity: how many offers are taken at a time
+	offers   chan struct{}                                            // capacity: how many stores are under way at a time
 	counters counters
 
 	ctx    context.Context // ends when jobs are to be cut off
 	cancel context.CancelFunc
-	wg     sync.WaitGroup // publisher and notifier
+	wg     sync.WaitGroup // publisher, notifier, background
 	jobs   sync.WaitGroup // jobs under way
 
 	closeOnce sync.Once
@@ -84,8 +88,9 @@ func Open(o Options) (*Tier, error) {
 func open(o Options, n node, c clock) *Tier {
 	t := &Tier{
 		opts: o, node: n, log: o.Logger, clock: c,
-		hints: newHintTable(), bad: newBadTable(), room: newByteRoom(o.MaxInFlightBytes),
-		takes: make(chan struct{}, maxTakes), offers: make(chan struct{}, maxStores),
+		hints: newHintTable(), bad: newBadTable(), gone: newBadTable(), declined: newBadTable(), room: newByteRoom(o.MaxInFlightBytes),
+		lookup: net.DefaultResolver.LookupHost,
+		takes:  make(chan struct{}, maxTakes), offers: make(chan struct{}, maxStores),
 	}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	t.watches.init()
@@ -107,6 +112,8 @@ type timerKind uint8
 const (
 	limitTimer timerKind = iota // a fetch has taken too long
 	hedgeTimer                  // it is time to ask a second holder
+	roomTimer                   // a fetch has waited too long for room
+	busyTimer                   // it is time to offer again to peers that were busy
 	hintTimer                   // a hint that holds up a loss has lapsed
 )
 
@@ -248,6 +255,16 @@ func (t *Tier) begin(run func()) bool {
 	}
 	t.jobs.Go(run) // Close waits for it; t.ctx cuts it off
 	return true
+}
+
+// background runs what Close cuts off and waits for. False: the tier is closed.
+func (t *Tier) background(run func()) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.mu.closed {
+		t.wg.Go(run)
+	}
+	return !t.mu.closed
 }
 
 // refuse completes a job that came after Close.

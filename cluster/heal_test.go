@@ -1,0 +1,261 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/kvfs/kvfs/cluster/feed"
+	"github.com/kvfs/kvfs/cluster/location"
+	"github.com/kvfs/kvfs/cluster/wire"
+	"github.com/kvfs/kvfs/rdma"
+	"github.com/kvfs/kvfs/rdma/inproc"
+)
+
+// TestFarVersions shows that a node whose versions are of the far future is not believed
+// about them, neither blocks nor graves, that one warning tells of it, and that the rest
+// of what it tells counts.
+func TestFarVersions(t *testing.T) {
+	nodes := cluster(t, "a", "b")
+	a, b := nodes[0], nodes[1]
+	far := uint64(time.Now().AddDate(20, 0, 0).UnixNano())
+	a.put("g/far", far, nil)
+	a.remove("g/gone", far)
+	a.put("g/x", 5, nil)
+	b.located(t, "g/x", 1)
+	b.located(t, "g/far", 0)
+	if seq := b.buriedSeq("g/gone"); seq != 0 || b.Index().Buried(location.HashPath("g/gone")) != 0 {
+		t.Errorf("buried below %d", seq)
+	}
+	if n := b.Stats().FarVersion; n < 2 { // exchanges of graves bring one again
+		t.Errorf("%d counted, want 2 or more", n)
+	}
+	if n := b.logs.FilterMessageSnippet("versions from the future").Len(); n != 1 {
+		t.Errorf("%d warnings, want one", n)
+	}
+}
+
+// TestSubscribers shows that a few feeds of one name are served, and the oldest ends
+// beyond that.
+func TestSubscribers(t *testing.T) {
+	var s subscribers
+	var list []*subscriber
+	ended := make(chan int, 2*maxFeeds)
+	for i := range maxFeeds + 2 {
+		x := &subscriber{func() { ended <- i }}
+		list = append(list, x)
+		s.enter("a", x)
+	}
+	s.enter("b", &subscriber{func() { ended <- -1 }})
+	if len(ended) != 2 || <-ended != 0 || <-ended != 1 || s.count() != 2 {
+		t.Errorf("%d more ended, %d peers", len(ended), s.count())
+	}
+	for _, x := range list {
+		s.leave("a", x)
+	}
+	if s.count() != 1 {
+		t.Errorf("%d peers", s.count())
+	}
+}
+
+// TestTwins shows that two nodes by one name both have their feeds, and that a feed which
+// the peer ends does not count as a failure of it.
+func TestTwins(t *testing.T) {
+	a := start(t, "a", nil)
+	var streams []wire.Control_SubscribeClient
+	for range 2 {
+		twin := &Node{o: a.o}
+		twin.o.Gossip.Name = "twin"
+		conn, err := twin.dial("a", a.self.control)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		stream, err := wire.NewControlClient(conn).Subscribe(t.Context(), &wire.SubscribeRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stream.Header(); err != nil {
+			t.Fatal(err)
+		}
+		streams = append(streams, stream)
+	}
+	a.put("g/x", 1, nil)
+	for i, stream := range streams {
+		index := location.New(location.Options{})
+		f := feed.NewFollower(index, &oneByOne{}, nil, nil)
+		for len(index.Lookup(location.HashPath("g/x"), nil)) == 0 {
+			b, err := stream.Recv()
+			if err != nil {
+				t.Fatalf("twin %d: %v", i, err)
+			}
+			if err := f.Apply(&feed.Batch{
+				Position: feed.Position{Epoch: b.GetEpoch(), Next: b.GetNext()}, Begin: b.GetBegin(), End: b.GetEnd(),
+				Records: b.GetRecords(), Count: int(b.GetCount()),
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	p := a.newPeer("b")
+	for range 2 * breakerThreshold {
+		err := callError(t.Context(), status.Error(codes.Canceled, "overtaken"))
+		if !errors.Is(err, rdma.ErrUnavailable) {
+			t.Fatal(err)
+		}
+		p.outcome(p.control, err)
+	}
+	if p.control.state() != "closed" || p.failures.Load() != 0 {
+		t.Error("a call that the peer ended counts as a failure of it")
+	}
+}
+
+// TestResync shows that what is known of a peer and is not so does not stay: now and then
+// its feed begins with a snapshot, and nothing is hidden meanwhile.
+func TestResync(t *testing.T) {
+	a := start(t, "a", nil)
+	b := start(t, "b", func(o *Options) { o.tuning.resync = 20 * time.Millisecond }, a)
+	together(t, a, b)
+	a.put("g/x", 1, nil)
+	a.put("g/lost", 1, nil)
+	b.located(t, "g/x", 1)
+	b.located(t, "g/lost", 1)
+	a.drop("g/lost", true)
+	eventually(t, "b does not find what is not there", func() bool {
+		if len(b.Locate("g/x", nil)) != 1 {
+			t.Fatal("hidden for a new snapshot")
+		}
+		return len(b.Locate("g/lost", nil)) == 0
+	})
+	if m, _ := b.member("a"); m.Failures != 0 || m.Breaker != "closed" {
+		t.Errorf("a new snapshot counts as a failure: %+v", m)
+	}
+	a.put("g/y", 1, nil)
+	b.located(t, "g/y", 1)
+}
+
+// TestNoCopies shows that a node that takes no copies is offered none, without a warning,
+// and may offer its own.
+func TestNoCopies(t *testing.T) {
+	a := start(t, "a", func(o *Options) { o.NoCopies = true })
+	b := start(t, "b", func(o *Options) { o.Require = []string{"store"} }, a)
+	together(t, a, b)
+	if b.PeerBy("a").Can(FeatureStore) || !b.PeerBy("a").Can(FeatureGet|FeatureList) {
+		t.Error("b thinks that a takes copies")
+	}
+	if !a.PeerBy("b").Can(FeatureStore) {
+		t.Error("a cannot offer copies")
+	}
+	if m, _ := b.member("a"); len(m.Missing) != 0 || len(m.Features) != len(featureNames)-1 {
+		t.Errorf("%+v", m)
+	}
+	if n := b.logs.FilterMessageSnippet("lacks a feature").Len(); n != 0 {
+		t.Errorf("%d warnings", n)
+	}
+	a.put("g/x", 5, pattern(1, 100))
+	if o := a.PeerBy("b").Store(t.Context(), []BlockInfo{{Path: "g/x", Seq: 5, Mode: 0o100644}}); o[0].Status != StoreDone {
+		t.Errorf("%+v", o)
+	}
+}
+
+// TestBulkDead shows that a node whose bulk channel is dead is not asked for blocks,
+// however well its control channel works, and is again when it is back.
+func TestBulkDead(t *testing.T) {
+	for _, lease := range []bool{false, true} {
+		network := inproc.NewNetwork()
+		change := inNetwork(t, network)
+		a, b := pair(t, func(o *Options) {
+			change(o)
+			if lease {
+				o.Transport = noGetter{o.Transport}
+			}
+		})
+		a.put("g/x", 5, pattern(3, 1000))
+		p := b.located(t, "g/x", 1)[0].Peer
+		network.Cut("a", "b")
+		for p.Usable() {
+			if _, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5}); !errors.Is(err, rdma.ErrUnavailable) {
+				t.Fatal(err)
+			}
+			if err := p.List(t.Context(), "g", func(Name) bool { return true }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 5 {
+			probed := p.probeBulk(t.Context(), p.live())
+			if !errors.Is(probed, rdma.ErrUnavailable) || p.Usable() || !p.Callable() || p.Member().Breaker == "closed" {
+				t.Errorf("lease %v: probe %v, usable %v, callable %v, %s", lease, probed, p.Usable(), p.Callable(), p.Member().Breaker)
+			}
+			if err := p.List(t.Context(), "g", func(Name) bool { return true }); err != nil {
+				t.Error(err)
+			}
+		}
+		network.Heal("a", "b")
+		eventually(t, "blocks come again", func() bool {
+			_, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5})
+			return err == nil
+		})
+	}
+}
+
+// TestEndless shows that calls whose handler waits for the peer must have an end.
+func TestEndless(t *testing.T) {
+	a := start(t, "a", nil)
+	other := &Node{o: a.o}
+	other.o.Gossip.Name = "b"
+	conn, err := other.dial("a", a.self.control)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	control := wire.NewControlClient(conn)
+	for _, limit := range []time.Duration{0, time.Hour, time.Minute} {
+		ctx, cancel := t.Context(), context.CancelFunc(func() {})
+		if limit > 0 {
+			ctx, cancel = context.WithTimeout(ctx, limit)
+		}
+		want := codes.InvalidArgument
+		if limit == time.Minute {
+			want = codes.OK
+		}
+		remove, err := control.Remove(ctx)
+		if err == nil {
+			_ = remove.Send(&wire.Graves{}) // Recv has the error
+			_, err = remove.Recv()
+		}
+		if status.Code(err) != want {
+			t.Errorf("Remove within %v: %v, want %v", limit, err, want)
+		}
+		list, err := control.List(ctx, &wire.ListRequest{Dir: []byte("g")})
+		if err == nil {
+			_, err = list.Recv()
+		}
+		if got := status.Code(err) == codes.InvalidArgument; got != (want != codes.OK) {
+			t.Errorf("List within %v: %v", limit, err)
+		}
+		cancel()
+	}
+}
+
+// TestRefusedQuiet shows that what a refused node tells of itself does not keep what it
+// held from being forgotten.
+func TestRefusedQuiet(t *testing.T) {
+	a := prepare(t, "a", nil)
+	p := a.newPeer("b")
+	p.setTarget(stateAlive, "", "x:1", &meta{})
+	<-p.wake
+	p.setTarget(stateRefused, "old", "x:1", nil)
+	<-p.wake
+	p.setTarget(stateRefused, "old", "x:1", nil)
+	if len(p.wake) != 0 {
+		t.Error("woken though nothing changed")
+	}
+	p.setTarget(stateAlive, "", "x:1", &meta{})
+	if len(p.wake) != 1 {
+		t.Error("not woken by its return")
+	}
+}

@@ -1,0 +1,246 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kvfs/kvfs/cluster"
+	"github.com/kvfs/kvfs/rdma"
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// movable is a time that the test moves. Its timers are those of timers.
+type movable struct {
+	*timers
+	mu sync.Mutex
+	at time.Time
+}
+
+func newMovable() *movable { return &movable{timers: newTimers(), at: time.Unix(1e9, 0)} }
+
+func (m *movable) clock() clock { return clock{m.now, m.after} }
+
+func (m *movable) now() time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.at
+}
+
+func (m *movable) move(d time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.at = m.at.Add(d)
+}
+
+// TestTakeFar shows that an offer of a version from the far future is refused, so that the
+// versions made here do not follow it.
+func TestTakeFar(t *testing.T) {
+	c := newCell(t, 1, nil)
+	p := c.peers[0]
+	for _, seq := range []uint64{1<<63 + 5, uint64(time.Now().Add(25 * time.Hour).UnixNano())} {
+		p.add(cluster.BlockInfo{Path: "g/x", Seq: seq}, payload(10, 1))
+		out := c.take(t.Context(), p, []cluster.BlockInfo{offerOf(p, "g/x")})
+		if out[0].Status != cluster.StoreFailed || !errors.Is(out[0].Err, block.ErrInvalid) || len(c.engine.took) != 0 {
+			t.Errorf("version %d: %+v", seq, out[0])
+		}
+	}
+}
+
+// TestGone shows that a holder which says that it has a version no more does not count as
+// one for a while, whatever the index says, unless it takes a copy of it.
+func TestGone(t *testing.T) {
+	n, at := newStubNode(), newMovable()
+	a := n.addPeer("a")
+	tier := openStub(t, n, testOptions(n), at.clock())
+	n.put(a, entryOf("g/x", 7))
+	if out, _ := load(t, tier, want{path: "g/x", size: 10, seq: 7}); out[0].Status != tiers.Absent {
+		t.Fatalf("%v (%v)", out[0].Status, out[0].Err)
+	}
+	if _, ok := tier.Locate("g/x"); ok {
+		t.Error("found after the holder said that it is gone")
+	}
+	n.put(a, entryOf("g/x", 8))
+	if l, ok := tier.Locate("g/x"); !ok || l.Seq != 8 {
+		t.Error("another version is not found")
+	}
+	n.put(a, entryOf("g/x", 7))
+	at.move(goneTime)
+	if _, ok := tier.Locate("g/x"); !ok {
+		t.Error("not found later")
+	}
+	load(t, tier, want{path: "g/x", size: 10, seq: 7})
+	if _, ok := tier.Locate("g/x"); ok {
+		t.Error("found again though it is gone")
+	}
+	tr := &tiers.Transfer{Key: keyOf("g/x"), Attrs: tiers.Attrs{Seq: 7}}
+	tier.hintStored(&copying{tr: tr, path: "g/x", hash: entryOf("g/x", 7).Hash}, a)
+	if _, ok := tier.Locate("g/x"); !ok {
+		t.Error("not found though it took a copy")
+	}
+}
+
+// TestLoadTimeInAll shows that holders which fail late share the time of a block: when it
+// is used up no more are asked.
+func TestLoadTimeInAll(t *testing.T) {
+	n, at := newStubNode(), newMovable()
+	tier := openStub(t, n, testOptions(n), at.clock())
+	var all []*farPeer
+	for i := range maxHolders {
+		p := n.addPeer(fmt.Sprint("p", i))
+		n.put(p, entryOf("g/x", 7))
+		p.fetch = answers(func(b *cluster.Fetch) {
+			at.move(tier.opts.Timeout / 3)
+			b.Done(nil, rdma.ErrUnavailable)
+		})
+		all = append(all, p)
+	}
+	if out, _ := load(t, tier, want{path: "g/x", size: 10, seq: 7}); !errors.Is(out[0].Err, block.ErrUnavailable) {
+		t.Errorf("%v (%v)", out[0].Status, out[0].Err)
+	}
+	asked := int64(0)
+	for _, p := range all {
+		asked += p.fetchCalls.Load()
+	}
+	if asked != 4 { // three thirds, rounded down, leave a little
+		t.Errorf("%d holders were asked, want 4", asked)
+	}
+}
+
+// TestLoadRoom shows that a load which waits too long for others to make room fails.
+func TestLoadRoom(t *testing.T) {
+	n, clock := newStubNode(), newTimers()
+	a := n.addPeer("a")
+	a.add(cluster.BlockInfo{Path: "g/x", Seq: 7}, payload(10, 1))
+	tier := openStub(t, n, testOptions(n), clock.clock())
+	if !tier.room.try(tier.room.limit) {
+		t.Fatal("no room at first")
+	}
+	done, _ := begin(t, tier, want{path: "g/x", size: 10, seq: 7})
+	clock.fire(t, roomTimer)
+	if out := within(t, "load", done); !errors.Is(out[0].Err, block.ErrUnavailable) || a.fetchCalls.Load() != 0 {
+		t.Errorf("%v (%v), %d requests", out[0].Status, out[0].Err, a.fetchCalls.Load())
+	}
+	tier.room.release(tier.room.limit)
+	if out, _ := load(t, tier, want{path: "g/x", size: 10, seq: 7}); out[0].Status != tiers.Loaded {
+		t.Errorf("with room: %v (%v)", out[0].Status, out[0].Err)
+	}
+}
+
+// TestStoreBusy shows that a peer that is busy is asked again after a rest, and takes the
+// copy then.
+func TestStoreBusy(t *testing.T) {
+	n, clock := newStubNode(), newTimers()
+	p := n.addPeer("a")
+	engine := newStubEngine()
+	tier := openStub(t, n, testOptions(n), clock.clock())
+	engine.tier, p.near = tier, &backend{tier}
+	if err := tier.start(engine, newStubEvents()); err != nil {
+		t.Fatal(err)
+	}
+	calls := 0
+	p.store = func(_ context.Context, offers []cluster.BlockInfo) []cluster.StoreOutcome {
+		if calls++; calls <= 3 {
+			return slices.Repeat([]cluster.StoreOutcome{{Err: fmt.Errorf("%w: %w", block.ErrUnavailable, rdma.ErrBusy)}}, len(offers))
+		}
+		return slices.Repeat([]cluster.StoreOutcome{{Status: cluster.StoreDone}}, len(offers))
+	}
+	c := &cell{Tier: tier, node: n, engine: engine}
+	engine.put(tiers.Holding{Path: "g/x", Seq: 7}, payload(10, 1))
+	done := c.beginStore(t, "g/x", 7, payload(10, 1))
+	for range 3 {
+		clock.fire(t, busyTimer)
+	}
+	if o := within(t, "store", done); o.Status != tiers.Stored || calls != 4 {
+		t.Errorf("%v (%v) after %d offers", o.Status, o.Err, calls)
+	}
+}
+
+// TestDeclined shows that a peer which takes no copies is not offered any for a while, so
+// that those who do get all.
+func TestDeclined(t *testing.T) {
+	c := newCell(t, 6, nil)
+	for _, p := range c.peers[:5] {
+		p.refuse = block.ErrReadOnly
+	}
+	for i := range 50 {
+		path := fmt.Sprint("g/", i)
+		c.store(t, path, 1, payload(10, 1)) // the first ones find out
+		if h := c.holders(path); i >= 5 && !slices.Equal(h, []string{"f"}) {
+			t.Errorf("%s held by %v", path, h)
+		}
+	}
+	for _, p := range c.peers[:5] {
+		if n := p.storeCalls.Load(); n > 1 {
+			t.Errorf("%s was asked %d times", p.Name(), n)
+		}
+	}
+}
+
+// TestSegmentHost shows that a preferred segment may be given by a host's name: it is
+// resolved in the background and kept.
+func TestSegmentHost(t *testing.T) {
+	at := newMovable()
+	n := newStubNode()
+	p := n.addPeer("b")
+	p.info.GossipAddr = "192.0.2.7:7946"
+	o := testOptions(n)
+	o.PreferredSegment = "db.example:7946"
+	tier := openStub(t, n, o, at.clock())
+	lookups := make(chan string, 8)
+	tier.lookup = func(_ context.Context, host string) ([]string, error) {
+		lookups <- host
+		return []string{"192.0.2.6", "192.0.2.7"}, nil
+	}
+	preferred := func() bool { list := tier.candidates(); return len(list) == 1 && list[0].preferred }
+	eventually(t, "the segment is known", preferred)
+	if host := within(t, "look-up", lookups); host != "db.example" {
+		t.Errorf("looked up %q", host)
+	}
+	if !preferred() || len(lookups) != 0 {
+		t.Error("looked up for each store")
+	}
+	tier.lookup = func(_ context.Context, host string) ([]string, error) {
+		lookups <- host
+		return nil, errors.New("no answer")
+	}
+	at.move(resolveEvery + time.Second)
+	if !preferred() {
+		t.Error("not preferred while it is looked up again")
+	}
+	within(t, "look-up", lookups)
+	if !preferred() {
+		t.Error("not preferred after a failure")
+	}
+}
+
+// TestCutContextFunc shows that what follows a cutContext hears of its end once, and not
+// after it stopped.
+func TestCutContextFunc(t *testing.T) {
+	c := newCutContext(t.Context(), time.Now().Add(time.Hour))
+	called := make(chan int, 4)
+	stopped := c.AfterFunc(func() { called <- 0 })
+	c.AfterFunc(func() { called <- 1 })
+	child, cancel := context.WithCancel(c)
+	defer cancel()
+	if !stopped() || stopped() {
+		t.Error("stop: want true once")
+	}
+	c.cut(context.DeadlineExceeded)
+	if n := within(t, "the end", called); n != 1 {
+		t.Errorf("%d was called", n)
+	}
+	within(t, "the end of a child", child.Done())
+	if !errors.Is(child.Err(), context.DeadlineExceeded) {
+		t.Error(child.Err())
+	}
+	late := c.AfterFunc(func() { called <- 2 })
+	if n := within(t, "what comes late", called); n != 2 || late() {
+		t.Errorf("%d was called", n)
+	}
+}
