@@ -108,8 +108,8 @@ func (s *Server) ReadDirPlus(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEn
 		if entry == nil {
 			return false
 		}
-		if e.Name == "." || e.Name == ".." {
-			return true
+		if id == 0 && e.Off <= farBase || e.Name == "." || e.Name == ".." {
+			return true // a control file, or one of the dots
 		}
 		a, ok := s.refDirent(index.ID(in.NodeId), id, &e)
 		if !ok {

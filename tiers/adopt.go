@@ -76,6 +76,7 @@ func (e *Engine) adoptOne(blob BlobID, r *Record, g *gone) {
 		g.blobs = append(g.blobs, blob)
 		return
 	}
+	e.raiseDirs(parent, r.Seq)
 	name := path.Base(r.Path)
 	ix := e.mu.ix
 	if old := ix.Lookup(parent, name); old != 0 {
@@ -142,6 +143,18 @@ func (e *Engine) adoptParents(dir string) index.ID {
 	en.UID, en.GID = uint32(os.Getuid()), uint32(os.Getgid())
 	e.mu.ix.Link(id, parent, path.Base(dir))
 	return id
+}
+
+// raiseDirs gives directories that have no record, from dir upwards, the number of the
+// latest that is below them: no grave of before then is about them.
+func (e *Engine) raiseDirs(dir index.ID, seq uint64) {
+	for ; dir != index.Root && dir != 0; dir = e.mu.ix.Parent(dir) {
+		en := e.mu.ix.At(dir)
+		if en.Blob != 0 || en.Seq >= seq {
+			return
+		}
+		en.Seq = seq
+	}
 }
 
 // shrinkAdopted evicts what an earlier process had more memory for.
@@ -212,6 +225,9 @@ func (n *enumeration) add(h *Held) {
 	dir, name := path.Split(full)
 	if dir != n.dir || n.parent == 0 {
 		n.dir, n.parent = dir, e.adoptDirs(dir, h.Attrs.Dirs)
+	}
+	if n.parent != 0 {
+		e.raiseDirs(n.parent, h.Attrs.Seq)
 	}
 	if n.parent == 0 { // below what is a file
 		n.stale = append(n.stale, h.Key)

@@ -82,9 +82,10 @@
 // before its own.
 //
 // What only others have is moved, pinned or given other attributes by becoming this node's
-// own first. For eviction a copy elsewhere is none: who has it may evict it at any time.
-// Such a block is first copied to a device of this node if there is one, and leaves memory
-// only when its lease has ended.
+// own first. A block that others have, too, is copied to a device of this node before it is
+// evicted, if there is one. It may be evicted within its lease, though who else has it may
+// evict it as well: else a node could not read more of the others' blocks than its memory
+// holds, in the time of a lease.
 //
 // What this node tells the others is what is in its own memory and on its own devices
 // (holding.go); the event log says when that changes. It lends blocks (lend.go) and takes

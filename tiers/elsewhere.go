@@ -57,6 +57,9 @@ func (e *Engine) Elsewhere(ctx context.Context, dir index.ID) []Dirent {
 	l, first := e.listings.get(path, e.opts.Now())
 	if first {
 		l.names = e.listElsewhere(ctx, path)
+		if ctx.Err() != nil {
+			e.listings.drop(path, l) // others have more time
+		}
 		close(l.done)
 		return l.names
 	}
@@ -88,6 +91,15 @@ func (c *listings) get(path string, now time.Time) (l *listing, first bool) {
 		c.list[path] = l
 	}
 	return l, true
+}
+
+// drop forgets a listing.
+func (c *listings) drop(path string, l *listing) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.list[path] == l {
+		delete(c.list, path)
+	}
 }
 
 // listElsewhere asks for a listing. What the location index does not know is left out: it

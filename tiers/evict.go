@@ -214,6 +214,8 @@ func (e *Engine) dropNameLocked(id index.ID, en *index.Entry, kind EventKind, re
 			if kind == BlockRemoved {
 				e.buryLocked(id, reason)
 			}
+		} else if reason == "unlink" && en.Flags&flagTemp == 0 && en.Mode&modeType != modeDir {
+			e.buryLocked(id, reason) // it may have been committed empty before
 		}
 		e.voidStoresLocked(id, en)
 		e.removeCopiesLocked(id, en)

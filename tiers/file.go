@@ -529,6 +529,9 @@ func (e *Engine) uncommitLocked(id index.ID, en *index.Entry) {
 	en.Flags |= flagUncommitted
 	e.mu.blocks--
 	e.classifyLocked(id, en)
+	if e.mu.ix.Linked(id) {
+		e.tierEventLocked(BlockChanged, "", id, "rewritten")
+	}
 }
 
 // copyBase gives an alias its own bytes. The caller holds growth and has

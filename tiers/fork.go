@@ -85,7 +85,14 @@ func (e *Engine) forkLocked(f *File, blob BlobID, g *gone) {
 // its process finds under the name what all find there, as it does where the version
 // is a shared one.
 func (e *Engine) outdatedLocked(f *File) bool {
-	return f.base != 0 && (e.mu.ix.Lookup(f.name.parent, f.name.name) != f.base || e.expiredLocked(f.base))
+	return f.base != 0 && !e.awaitedLocked(f) && (e.mu.ix.Lookup(f.name.parent, f.name.name) != f.base || e.expiredLocked(f.base))
+}
+
+// awaitedLocked reports whether a version was made a moment ago for an open that has yet
+// to come: the kernel looks the name up again, and only once, so what it was told must
+// hold till then, whatever becomes of the name.
+func (e *Engine) awaitedLocked(f *File) bool {
+	return f.shadow && !f.opened && f.poisoned == nil && e.now()-max(f.born, f.promised) < promiseGrace
 }
 
 // promiseGrace is how long a version that a look-up told the kernel about waits
@@ -98,7 +105,7 @@ func (e *Engine) dropIdleLocked(k nameKey, g *gone) {
 	for i := 0; i < len(e.mu.shadows[k]); {
 		id := e.mu.shadows[k][i]
 		f := e.mu.files[id]
-		if e.mu.ix.At(id).Opens > 0 || f.base == 0 && f.poisoned == nil {
+		if e.mu.ix.At(id).Opens > 0 || f.base == 0 && f.poisoned == nil || e.awaitedLocked(f) {
 			i++
 			continue
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
 // TestRemoteDirsGone: directories that nobody has any more go, the inner ones with the
@@ -361,5 +362,46 @@ func TestEventsAlone(t *testing.T) {
 	must(t, err, w.mkdir("h"), w.rmdir("h"))
 	if got := w.e.Events().Next(); got != next {
 		t.Errorf("%d events", got-next)
+	}
+}
+
+// TestRemoteEmptyUnlinked: a file that was committed empty, read elsewhere, and unlinked
+// while it was being written, is gone everywhere.
+func TestRemoteEmptyUnlinked(t *testing.T) {
+	c := newCrowd(t, 2, tiers.Options{})
+	defer c.close()
+	a, b := c.nodes[0], c.nodes[1]
+	must(t, a.mkdir("g"), a.put(10, "g/x", nil))
+	c.tell()
+	if got := b.reads("g/x"); got != "" {
+		t.Errorf("read %q", got)
+	}
+	c.tell()
+	f, err := a.openOrCreate(10, "g/x")
+	must(t, err)
+	_, err = f.h.WriteAt(context.Background(), []byte("more"), 0)
+	must(t, err, a.unlink(10, "g/x"), f.close())
+	c.tell()
+	c.everywhere("g/x", "ENOENT")
+}
+
+// TestRemoteAdoptedDirs: a node that finds blocks on its disk after a restart tells of the
+// directories above them as of something that was made with the latest of them.
+func TestRemoteAdoptedDirs(t *testing.T) {
+	dir := shmDir(t)
+	ref := tiertest.NewReference(t, tiertest.ReferenceOptions{})
+	w := openLower(t, dir, tiers.Options{}, ref)
+	must(t, w.mkdir("g"), w.mkdir("g/sub"), w.put(10, "g/sub/x", []byte("x")), w.put(10, "g/sub/y", []byte("y")))
+	w.quiesce()
+	want, _ := w.e.Holding("g/sub/y")
+	w.close(false)
+	ref, err := ref.Reopen()
+	must(t, err)
+	w = openLower(t, dir, tiers.Options{}, ref)
+	defer w.close(false)
+	for _, path := range []string{"g", "g/sub"} {
+		if h, ok := w.e.Holding(path); !ok || h.Seq != want.Seq {
+			t.Errorf("%s: %+v, %v; want number %d", path, h, ok, want.Seq)
+		}
 	}
 }

@@ -137,6 +137,8 @@ func engineOptions(cfg *config.Config, memory tiers.Primary, hooks *fs.Hooks, lo
 		PromoteBatchKeys: cfg.Promotion.BatchKeys, PromoteBatchBytes: int64(cfg.Promotion.BatchBytes),
 		PromoteWindow: time.Duration(cfg.Promotion.Window), TierSummary: cfg.Log.TierSummary,
 
+		HideElsewhere: cfg.Readdir.Remote == config.Off,
+
 		Now: clock(), SameProcess: hooks.SameProcess, Invalidate: hooks.Invalidate, Dropped: hooks.Dropped,
 		Logger: log.Named("engine"),
 	}

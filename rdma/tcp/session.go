@@ -215,7 +215,7 @@ func (s *session) next() (request, error) {
 	if err := s.armRead(limit); err != nil {
 		return r, err
 	}
-	b, err := s.in.Peek(1)
+	_, err := s.in.Peek(1)
 	if errors.Is(err, os.ErrDeadlineExceeded) && len(s.held) == 0 {
 		return r, errIdle
 	}
@@ -227,7 +227,8 @@ func (s *session) next() (request, error) {
 			return r, err
 		}
 	}
-	if b, err = s.in.Peek(requestSize); err != nil {
+	b, err := s.in.Peek(requestSize)
+	if err != nil {
 		return r, noEOF(err)
 	}
 	r, rest, err := parseRequest(b)
