@@ -97,7 +97,7 @@ func (e *Engine) awaitedLocked(f *File) bool {
 
 // promiseGrace is how long a version that a look-up told the kernel about waits
 // for the open that may follow, even if it has no other use.
-const promiseGrace = 2e9 // nanoseconds
+const promiseGrace = 7e8 // nanoseconds; with runExpiry's tick below openGrace
 
 // dropIdleLocked gives up the versions of a name that nobody has open and that
 // have no bytes of their own to wait for a rename with.
