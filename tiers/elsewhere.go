@@ -19,8 +19,8 @@ const (
 	listedFor = time.Second
 
 	// maxListed bounds the names of one such listing, and maxListings the listings.
-	maxListed   = 1 << 20
-	maxListings = 16
+	maxListed   = 1 << 18
+	maxListings = 4
 )
 
 // listings are the latest listings of what others have.
@@ -147,11 +147,4 @@ func (e *Engine) RefElsewhere(dir index.ID, name string) (Attr, bool) {
 	}
 	en.Lookups++
 	return e.attrLocked(id, en), true
-}
-
-// Has reports whether a directory has an entry of that name in this node's index.
-func (e *Engine) Has(dir index.ID, name string) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.mu.ix.Lookup(dir, name) != 0
 }
