@@ -1,0 +1,142 @@
+package hybrid
+
+import "fmt"
+
+// Lookup finds how much of a prompt of numTokens tokens, of which the first numHashes hash
+// blocks have hashes, is there. It never fails: no groups, no hashes or no tokens are no hit.
+// A nil exists says that everything is there.
+func (c *Coordinator) Lookup(numTokens, numHashes int, exists Exists) Hit {
+	h := c.spec.HashBlockSize
+	p := newProbe(c, max(0, min(numHashes, numTokens/h, MaxUnits)), exists)
+	defer p.release()
+	// In fine mode states may be stored at any unit, else only where a store would.
+	p.stored = !c.fine
+	hit := Hit{}
+	if bound := p.hashes * h / c.align * c.align; bound > 0 && len(c.classes) > 0 {
+		hit.Tokens = p.find(bound, true)
+		if hit.Tokens >= numTokens {
+			// The last token has to be computed for its output. That is not the hit
+			// less a block: of a window, other blocks may be needed then.
+			hit.Tokens = 0
+			if bound = (numTokens - 1) / c.align * c.align; bound > 0 {
+				hit.Capped, hit.Tokens = true, p.find(bound, true)
+			}
+		}
+	}
+	hit.Load = p.load(hit.Tokens)
+	return hit
+}
+
+// Find is the search behind Lookup: the longest hit of at most maxTokens. It fails where
+// it has to look beyond the hashes. Masks are as the search leaves them; use Load.
+// A nil exists says that everything is there.
+func (c *Coordinator) Find(maxTokens, numHashes int, eagle bool, exists Exists) (tokens int, masks [][]bool, err error) {
+	h := c.spec.HashBlockSize
+	if maxTokens < 0 || maxTokens > MaxUnits*h || numHashes < 0 {
+		return 0, nil, fmt.Errorf("hybrid: max_len (%d) must be in 0..%d, and the number of hashes (%d) not be negative: %w",
+			maxTokens, MaxUnits*h, numHashes, ErrRange)
+	}
+	p := newProbe(c, min(numHashes, maxTokens/h), exists)
+	defer p.release()
+	tokens = p.find(maxTokens, eagle)
+	if p.beyond {
+		return 0, nil, fmt.Errorf("hybrid: max_len (%d) is beyond %d hash blocks of %d: %w", maxTokens, numHashes, h, ErrRange)
+	}
+	return tokens, p.masks(), nil
+}
+
+// Load returns, for a hit of fixed length, which blocks of each group are to be loaded
+// (receiver mode). It fails if tokens is not a multiple of the alignment.
+func (c *Coordinator) Load(tokens int) ([][]bool, error) {
+	if err := c.checkTokens(tokens); err != nil {
+		return nil, err
+	}
+	p := newProbe(c, 0, nil)
+	defer p.release()
+	return p.load(tokens), nil
+}
+
+// load is Load: a search in which everything is there. Nothing is dropped for eagle
+// groups, since the hit has that dropped already.
+func (p *probe) load(tokens int) [][]bool {
+	p.exists, p.stored, p.hashes = nil, false, tokens/p.c.spec.HashBlockSize
+	p.find(tokens, false)
+	return p.masks()
+}
+
+// find searches all classes for the longest hit of at most limit tokens that they agree
+// on, and leaves what each has of it in spans. Each class can only shorten the hit; it ends
+// when a round over all of them did not.
+func (p *probe) find(limit int, eagle bool) int {
+	classes := p.c.classes
+	switch len(classes) {
+	case 0:
+		return 0
+	case 1:
+		p.spans[0] = p.class(0, limit, eagle && classes[0].eagle)
+		return p.spans[0].tokens
+	}
+	hit := limit
+	var verified uint64 // classes that have their last block dropped from this hit already
+	for round := 0; ; round++ {
+		now := hit
+		for i := range classes {
+			if classes[i].kind.fullLike() && round > 0 {
+				now = min(now, p.spans[i].tokens) // a prefix of what was there is there
+				continue
+			}
+			drop := eagle && classes[i].eagle && verified>>i&1 == 0
+			p.spans[i] = p.class(i, p.bound(i, now, limit, drop), drop)
+			if drop {
+				verified |= 1 << i
+			} else if p.spans[i].tokens < now {
+				verified = 0
+			}
+			now = p.spans[i].tokens
+		}
+		done := now >= hit
+		hit = now
+		// With one class after a full one, there is nobody whom the last could have let down.
+		if done || len(classes) == 2 && classes[0].kind.fullLike() {
+			break
+		}
+	}
+	if classes[0].kind.fullLike() {
+		p.spans[0].end = min(p.spans[0].end, ceilDiv(hit, classes[0].block))
+	}
+	return hit
+}
+
+// bound returns up to which token class i is to be searched for a hit of at most now tokens.
+// What is dropped from its end may lie beyond them.
+func (p *probe) bound(i, now, limit int, drop bool) int {
+	cl := &p.c.classes[i]
+	switch {
+	case !drop || cl.kind == Mamba:
+		return now
+	case p.c.fine && cl.kind.fullLike() && cl.units > 1:
+		return min(now+p.c.spec.HashBlockSize, limit)
+	default:
+		return min(now+cl.block, limit)
+	}
+}
+
+// masks returns the spans of the last find as one mask for each group.
+func (p *probe) masks() [][]bool {
+	total := 0
+	for i := range p.c.classes {
+		total += p.spans[i].end * len(p.c.classes[i].groups)
+	}
+	masks := make([][]bool, len(p.c.spec.Groups))
+	backing := make([]bool, total) // one allocation for all groups
+	for i := range p.c.classes {
+		s := p.spans[i]
+		for _, g := range p.c.classes[i].groups {
+			masks[g], backing = backing[:s.end:s.end], backing[s.end:]
+			for b := s.from; b < s.end; b++ {
+				masks[g][b] = true
+			}
+		}
+	}
+	return masks
+}

@@ -1,0 +1,423 @@
+package hybrid
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestVectorsAreStrict shows that a vector with one wrong answer, or with what the test does
+// not know, is not counted as agreeing.
+func TestVectorsAreStrict(t *testing.T) {
+	text, err := os.ReadFile("testdata/hybrid_hits.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var line string
+	for l := range strings.Lines(string(text)) {
+		if strings.Contains(l, `"id":"h0101"`) {
+			line = l
+		}
+	}
+	if _, err := checkLine([]byte(line)); err != nil {
+		t.Fatal(err)
+	}
+	for _, change := range [][2]string{
+		{`"find":{"hit":256`, `"find":{"hit":512`},
+		{`"lookup":{"hit":256`, `"lookup":{"hit":0`},
+		{`"capped":false`, `"capped":true`},
+		{`"load":["1","0`, `"load":["1","1`},
+		{`"lookup_mask":[null,"0`, `"lookup_mask":[null,"1`},
+		{`"units":[[7],[6`, `"units":[[7],[5`},
+		{`"masks":[null,"0`, `"masks":[null,"1`},
+		{`"k":"swa"`, `"k":"new"`},
+		{`"k":"swa"`, `"k":"swa","new":1`},
+		{`"id":`, `"new":1,"id":`},
+		{`"find":`, `"found":`},
+		{`"keys":`, `"missing":[[0,1]],"keys":`},
+		{`"exists":["0`, `"exists":["2`},
+	} {
+		changed := strings.Replace(line, change[0], change[1], 1)
+		if changed == line {
+			t.Errorf("no %s in the vector", change[0])
+		}
+		if _, err := checkLine([]byte(changed)); err == nil {
+			t.Errorf("agrees with %s", change[1])
+		}
+	}
+}
+
+// world is a random spec with a random presence of its blocks.
+type world struct {
+	c      *Coordinator
+	units  int
+	tokens int
+	have   [][]bool // group, unit
+	asked  [][]int
+	t      testing.TB
+}
+
+// newWorld makes a spec that New accepts.
+func newWorld(t testing.TB, rng *rand.Rand, eagle bool) *world {
+	for {
+		spec := randomSpec(rng, eagle)
+		c, err := New(spec)
+		if err != nil {
+			continue
+		}
+		w := &world{c: c, units: rng.IntN(60), t: t}
+		w.tokens = w.units*spec.HashBlockSize + rng.IntN(3*spec.HashBlockSize)
+		dense := rng.IntN(3)
+		for range spec.Groups {
+			have := make([]bool, w.units)
+			for u := range have {
+				have[u] = dense == 0 || rng.IntN(20) < 10+5*dense
+			}
+			w.have = append(w.have, have)
+			w.asked = append(w.asked, make([]int, w.units))
+		}
+		return w
+	}
+}
+
+func randomSpec(rng *rand.Rand, eagle bool) Spec {
+	hash := []int{4, 12, 16, 17}[rng.IntN(4)]
+	spec := Spec{HashBlockSize: hash, Eagle: eagle && rng.IntN(2) == 0}
+	if rng.IntN(3) == 0 {
+		interval := rng.IntN(4) * hash * 12
+		spec.Retention = &interval
+	}
+	kinds := []Kind{Full, MLA, RSWA, Sink, SlidingWindow, WindowMLA, SlidingWindow, ChunkedLocal, Mamba, Mamba}
+	for range rng.IntN(5) {
+		g := Group{Kind: kinds[rng.IntN(len(kinds))], BlockSize: hash * []int{1, 1, 2, 3, 4, 6}[rng.IntN(6)],
+			Variant: rng.IntN(2), Eagle: eagle && rng.IntN(4) == 0}
+		g.Window = 1 + rng.IntN(6*hash)
+		g.Chunk = g.BlockSize * (1 + rng.IntN(4))
+		spec.Groups = append(spec.Groups, g)
+	}
+	if spec.Groups == nil {
+		spec.Groups = []Group{}
+	}
+	return spec
+}
+
+func (w *world) exists(g, u int) bool {
+	w.asked[g][u]++ // out of range panics
+	if w.asked[g][u] > 1 {
+		w.t.Fatalf("%+v: group %d, unit %d was asked for twice", w.c.spec, g, u)
+	}
+	return w.have[g][u]
+}
+
+func (w *world) lookup() Hit {
+	for _, units := range w.asked {
+		clear(units)
+	}
+	return w.c.Lookup(w.tokens, w.units, w.exists)
+}
+
+// fits reports whether a hit of so many tokens has all that its load masks want, as the rules
+// say it group by group. With what is at or beyond limit nothing can be proved.
+func (w *world) fits(tokens, limit int) bool {
+	h := w.c.spec.HashBlockSize
+	for g, group := range w.c.spec.Groups {
+		b, have := group.BlockSize, w.have[g]
+		last := tokens / b // whole blocks
+		switch group.Kind {
+		case Full, MLA, RSWA, Sink:
+			for i := range last {
+				if !have[(i+1)*b/h-1] {
+					return false
+				}
+			}
+			tail := tokens%b == 0
+			for u := tokens/h - 1; u < min((last+1)*b, limit)/h; u++ {
+				tail = tail || w.allHave(g, u)
+			}
+			if !tail {
+				return false
+			}
+		case SlidingWindow, WindowMLA:
+			if group.Window == 1 && !w.c.fine {
+				return false // never stored, so never there
+			}
+			for i := max(0, last-max(1, ceilDiv(group.Window-1, b))); i < last; i++ {
+				if !have[(i+1)*b/h-1] {
+					return false
+				}
+			}
+		case ChunkedLocal:
+			for i := tokens / group.Chunk * group.Chunk / b; i < last; i++ {
+				if !have[(i+1)*b/h-1] {
+					return false
+				}
+			}
+		case Mamba:
+			if !have[tokens/h-1] {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// allHave reports whether unit u is there in all groups of the class of g: the
+// search looks at them as one.
+func (w *world) allHave(g, u int) bool {
+	for _, cl := range w.c.classes {
+		for _, own := range cl.groups {
+			if own == g {
+				for _, member := range cl.groups {
+					if !w.have[member][u] {
+						return false
+					}
+				}
+			}
+		}
+	}
+	return true
+}
+
+// longest tries all lengths.
+func (w *world) longest(limit int) int {
+	if len(w.c.spec.Groups) == 0 {
+		return 0
+	}
+	a := w.c.Align()
+	for tokens := limit / a * a; tokens > 0; tokens -= a {
+		if w.fits(tokens, limit/a*a) {
+			return tokens
+		}
+	}
+	return 0
+}
+
+func seeded(t *testing.T) *rand.Rand {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	return rand.New(rand.NewPCG(seed, 0))
+}
+
+// TestLongest shows that without eagle groups the answer is the longest that fits, which trying
+// all lengths finds too (C8).
+func TestLongest(t *testing.T) {
+	rng := seeded(t)
+	hits := 0
+	for range 20000 {
+		w := newWorld(t, rng, false)
+		limit := min(w.tokens, w.units*w.c.spec.HashBlockSize)
+		want := w.longest(limit)
+		capped := want > 0 && want >= w.tokens
+		if capped {
+			// The same presence is searched, so blocks at the end of the prompt count
+			// as longer ones for those before.
+			want = 0
+			for next := (w.tokens - 1) / w.c.align * w.c.align; next > 0; next -= w.c.align {
+				if w.fits(next, (w.tokens-1)/w.c.align*w.c.align) {
+					want = next
+					break
+				}
+			}
+			capped = (w.tokens-1)/w.c.align > 0
+		}
+		got := w.lookup()
+		if w.c.fine && len(w.c.classes) > 1 && w.c.classes[1].kind.fullLike() {
+			// A second class that looks at everything is asked for blocks that end within the
+			// hit of the first, as upstream does: a longer one that would do is not seen.
+			want, capped = min(want, got.Tokens), got.Capped
+		}
+		if got.Tokens != want || got.Capped != capped {
+			t.Fatalf("%+v\n%d tokens, %v\ngot %d %v, want %d %v", w.c.spec, w.tokens, texts(w.have), got.Tokens, got.Capped, want, capped)
+		}
+		hits += boolInt(want > 0)
+	}
+	if hits < 1000 {
+		t.Errorf("only %d hits: the test shows little", hits)
+	}
+}
+
+// TestNothingMadeUp shows that answers are aligned, leave the last token to be computed, have masks
+// that cover them, and name only blocks that are there, with eagle groups too (C8, C9, C12).
+func TestNothingMadeUp(t *testing.T) {
+	rng := seeded(t)
+	for range 20000 {
+		w := newWorld(t, rng, true)
+		hit := w.lookup()
+		state := fmt.Sprintf("%+v\n%d tokens, %v\ngot %d", w.c.spec, w.tokens, texts(w.have), hit.Tokens)
+		if hit.Tokens < 0 || hit.Tokens > min(w.tokens-1, w.units*w.c.spec.HashBlockSize) && hit.Tokens > 0 || hit.Tokens%w.c.Align() != 0 {
+			t.Fatal(state)
+		}
+		for g, load := range hit.Load {
+			if len(load) != ceilDiv(hit.Tokens, w.c.spec.Groups[g].BlockSize) {
+				t.Fatalf("%s: masks %v", state, texts(hit.Load))
+			}
+		}
+		if load, err := w.c.Load(hit.Tokens); err != nil || !reflect.DeepEqual(load, hit.Load) {
+			t.Fatalf("%s: Load %v %v", state, load, err)
+		}
+		// What is needed is loaded or was cached, and nothing else.
+		cached := rng.IntN(hit.Tokens + 1)
+		for _, units := range w.asked {
+			clear(units)
+		}
+		for g, units := range w.c.Fetch(hit.Tokens, cached, w.units, hit.Load, w.exists) {
+			for _, u := range units {
+				if !w.have[g][u] {
+					t.Fatalf("%s: group %d, unit %d is not there", state, g, u)
+				}
+			}
+		}
+	}
+}
+
+// TestMonotone shows that without eagle groups one more block never makes a hit shorter.
+func TestMonotone(t *testing.T) {
+	rng := seeded(t)
+	for range 5000 {
+		w := newWorld(t, rng, false)
+		w.tokens = w.units*w.c.spec.HashBlockSize + 1 // never capped
+		before := w.lookup().Tokens
+		for range min(5, w.units*len(w.have)) {
+			w.have[rng.IntN(len(w.have))][rng.IntN(w.units)] = true
+			after := w.lookup().Tokens
+			if after < before {
+				t.Fatalf("%+v: %d tokens, then %d with more: %v", w.c.spec, before, after, texts(w.have))
+			}
+			before = after
+		}
+	}
+}
+
+// TestStored shows that what Store says is worth storing is enough: whoever has that alone has
+// a hit at the last scheduler block of the prompt (C14).
+func TestStored(t *testing.T) {
+	rng := seeded(t)
+	for range 5000 {
+		w := newWorld(t, rng, false)
+		spec := w.c.Spec()
+		aligned := w.units * spec.HashBlockSize / spec.SchedulerBlockSize * spec.SchedulerBlockSize
+		stored, err := w.c.Store(aligned, 0, aligned+1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.tokens, w.units = aligned+1, aligned/spec.HashBlockSize
+		tiny := false
+		for g, s := range stored {
+			clear(w.have[g])
+			tiny = tiny || spec.Groups[g].Kind.window() && spec.Groups[g].Window == 1
+			for i := s.Start; i < s.End; i++ {
+				if s.Mask == nil || s.Mask[i-s.Start] {
+					w.have[g][(i+1)*spec.Groups[g].BlockSize/spec.HashBlockSize-1] = true
+				}
+			}
+		}
+		if got := w.lookup().Tokens; got != aligned && !tiny && len(stored) > 0 {
+			t.Fatalf("%+v: %d tokens of %d with %+v", spec, got, aligned, stored)
+		}
+	}
+}
+
+// TestHugeQuestion shows that lengths that cannot be are bounded, not allocated.
+func TestHugeQuestion(t *testing.T) {
+	c, err := New(Spec{HashBlockSize: 16, Groups: []Group{{Kind: Full, BlockSize: 16}, {Kind: SlidingWindow, BlockSize: 16, Window: 64}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	hit := c.Lookup(math.MaxInt, math.MaxInt, func(g, u int) bool {
+		if u >= MaxUnits {
+			t.Error("asked beyond the limit")
+		}
+		return u < 10
+	})
+	if hit.Tokens != 160 {
+		t.Errorf("got %d", hit.Tokens)
+	}
+}
+
+// TestParallel shows that one Coordinator may be asked from many goroutines.
+func TestParallel(t *testing.T) {
+	rng := seeded(t)
+	w := newWorld(t, rng, true)
+	for len(w.have) < 2 || w.units < 20 {
+		w = newWorld(t, rng, true)
+	}
+	exists := func(g, u int) bool { return w.have[g][u] }
+	want := w.c.Lookup(w.tokens, w.units, exists)
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() { // ends by itself; the test waits
+			for range 200 {
+				if got := w.c.Lookup(w.tokens, w.units, exists); !reflect.DeepEqual(got, want) {
+					t.Errorf("got %+v, want %+v", got, want)
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+// FuzzLookup shows that no spec and no question makes a panic, and that nothing out of
+// range is asked for.
+func FuzzLookup(f *testing.F) {
+	f.Add([]byte{16, 0, 0, 2, 16, 0, 4, 0, 16, 64}, 100, 6, 32, uint64(0xff))
+	f.Add([]byte{16, 0, 1, 8, 32, 0, 0, 1, 32, 0, 4, 1, 16, 40}, 260, 16, 0, ^uint64(0))
+	f.Add([]byte{12, 0, 0, 7, 48, 2, 5, 0, 24, 1}, 400, 30, -1, uint64(0xfff0ff))
+	f.Add([]byte{17, 0, 1, 0, 34, 0, 4, 0, 17, 1}, -5, 1<<40, 1<<50, uint64(1))
+	f.Fuzz(func(t *testing.T, config []byte, tokens, hashes, other int, presence uint64) {
+		at := func(i int) int {
+			if i < len(config) {
+				return int(config[i])
+			}
+			return 0
+		}
+		kinds := []Kind{Full, MLA, RSWA, Sink, SlidingWindow, WindowMLA, ChunkedLocal, ChunkedLocal, Mamba, Cross, "", "new"}
+		spec := Spec{HashBlockSize: at(0), SchedulerBlockSize: at(1), Eagle: at(2)&1 != 0, Groups: []Group{}}
+		if at(2)&2 != 0 {
+			spec.Retention = &tokens
+		}
+		for i := 3; i < len(config); i += 4 {
+			spec.Groups = append(spec.Groups, Group{Kind: kinds[at(i)%len(kinds)], BlockSize: at(i + 1), Eagle: at(i+2)&1 != 0,
+				Variant: at(i+2) >> 1, Window: at(i + 3), Chunk: at(i+3) * at(i+1)})
+		}
+		c, err := New(spec)
+		accepted := err == nil
+		if !accepted {
+			// The search has to stand what is merely of no use.
+			if c, err = build(spec.withDefaults()); err != nil {
+				return
+			}
+		}
+		hashes = min(hashes, 1<<10)
+		exists := func(g, u int) bool {
+			if g < 0 || g >= len(spec.Groups) || u < 0 || u >= hashes {
+				t.Fatalf("asked for group %d, unit %d", g, u)
+			}
+			return presence>>((g*7+u)&63)&1 != 0
+		}
+		hit := c.Lookup(tokens, hashes, exists)
+		if hit.Tokens < 0 || hit.Tokens > max(0, tokens) || accepted && hit.Tokens%c.Align() != 0 {
+			t.Fatalf("%+v: %+v of %d", spec, hit, tokens)
+		}
+		c.Fetch(hit.Tokens, other, hashes, hit.Load, exists)
+		c.Fetch(min(tokens, 1<<20), other, hashes, hit.Load, exists)
+		small := other & (1<<16 - 1)
+		if _, masks, err := c.Find(small, hashes, true, exists); err == nil && len(masks) != len(spec.Groups) {
+			t.Fatalf("%d masks", len(masks))
+		}
+		if load, err := c.Load(small); err == nil {
+			c.Fetch(small, tokens, hashes, load, nil)
+		}
+		if _, err := c.Store(small, tokens, hashes); err != nil && small%c.Align() == 0 {
+			t.Fatal(err)
+		}
+		if _, err := c.Blocks(hashes, Range{Tokens: small, Skip: tokens, NumHashes: hashes, Stride: other, Rank: tokens}); err == nil && hashes < 0 {
+			t.Fatal("blocks of no group")
+		}
+	})
+}
