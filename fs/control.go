@@ -18,17 +18,20 @@ const (
 
 func isControl(nodeid uint64) bool { return nodeid >= controlBase }
 
-// controlFile is one file of the control directory: a text to read, or requests
-// to write and their answers to read. One of text and do is set.
-type controlFile struct {
-	name string
-	text func() []byte  // made at open, so that what a reader gets is of one moment
-	do   controlHandler // see controlRequest
+// ControlFile is one file of the control directory: a text to read, or requests
+// to write and their answers to read. One of Text and Do is set.
+type ControlFile struct {
+	Name string
+	Text func() []byte // made at open, so that what a reader gets is of one moment
+	Do   Dialogue
+	// Follow: the file may also be opened for reading only, which asks the empty request at
+	// once: a stream.
+	Follow bool
 }
 
 // mode returns the type and the permissions. Anybody may read what is only text.
-func (f *controlFile) mode() uint32 {
-	if f.do != nil {
+func (f *ControlFile) mode() uint32 {
+	if f.Do != nil {
 		return syscall.S_IFREG | 0o600
 	}
 	return syscall.S_IFREG | 0o444
@@ -37,7 +40,7 @@ func (f *controlFile) mode() uint32 {
 // controlFiles is the directory .kvfs: it resolves, but is not listed.
 type controlFiles struct {
 	s     *Server
-	files []controlFile // inode controlBase + 1 + position; constant after init
+	files []ControlFile // inode controlBase + 1 + position; constant after init
 	born  time.Time
 }
 
@@ -46,6 +49,9 @@ type controlFiles struct {
 type controlHandle struct {
 	text    []byte
 	request *controlRequest // of a file of requests; else nil
+	// nonblock: it was opened so. That the flag was set later does not count: Go's runtime does
+	// so with every file that can be polled, and waits for a signal that FUSE files do not give.
+	nonblock bool
 }
 
 func (c *controlFiles) init(s *Server) {
@@ -54,13 +60,10 @@ func (c *controlFiles) init(s *Server) {
 	if engine == nil {
 		engine = s.engine
 	}
-	c.files = []controlFile{
-		{name: "status", text: s.opts.Status},
-		{name: "evict", do: controlJSON(evictWith(engine, s.notices.flush))},
-	}
-	if s.opts.Members != nil {
-		c.files = append(c.files, controlFile{name: "members", text: s.opts.Members})
-	}
+	c.files = append([]ControlFile{
+		{Name: "status", Text: s.opts.Status},
+		{Name: "evict", Do: controlJSON(evictWith(engine, s.notices.flush))},
+	}, s.opts.Control...)
 }
 
 func (c *controlFiles) lookup(parent uint64, name string, out *fuse.EntryOut) fuse.Status {
@@ -69,7 +72,7 @@ func (c *controlFiles) lookup(parent uint64, name string, out *fuse.EntryOut) fu
 		ino = controlDir
 	} else if parent == controlDir {
 		for i, f := range c.files {
-			if f.name == name {
+			if f.Name == name {
 				ino = controlBase + 1 + uint64(i)
 			}
 		}
@@ -86,7 +89,7 @@ func (c *controlFiles) lookup(parent uint64, name string, out *fuse.EntryOut) fu
 
 // file returns the file with an inode number; nil for the directory and for what
 // does not exist.
-func (c *controlFiles) file(ino uint64) *controlFile {
+func (c *controlFiles) file(ino uint64) *ControlFile {
 	if n := ino - controlBase; n >= 1 && n <= uint64(len(c.files)) {
 		return &c.files[n-1]
 	}
@@ -126,21 +129,24 @@ func (c *controlFiles) open(in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
 		return fuse.EINVAL
 	}
 	how := in.Flags & syscall.O_ACCMODE
-	h := &controlHandle{}
+	h := &controlHandle{nonblock: in.Flags&syscall.O_NONBLOCK != 0}
 	out.OpenFlags = fuse.FOPEN_DIRECT_IO | fuse.FOPEN_NOFLUSH
 	switch {
-	case f.text != nil && how != syscall.O_RDONLY:
+	case f.Text != nil && how != syscall.O_RDONLY:
 		return fuse.EACCES
-	case f.text != nil:
-		h.text = f.text()
+	case f.Text != nil:
+		h.text = f.Text()
 	case in.Uid != 0 && in.Uid != uint32(os.Geteuid()):
 		// The kernel has checked the mode, but a process may have the capability to
 		// pass over modes without being root.
 		return fuse.EACCES
-	case how != syscall.O_RDWR:
+	case how != syscall.O_RDWR && !(f.Follow && how == syscall.O_RDONLY):
 		return fuse.EINVAL // a request without an answer, or the other way round
 	default:
-		h.request = newControlRequest(c.s.ctx, &c.s.wg, f.do)
+		h.request = newControlRequest(c.s.ctx, &c.s.wg, f.Do)
+		if how == syscall.O_RDONLY {
+			h.request.ask()
+		}
 		out.OpenFlags |= fuse.FOPEN_NONSEEKABLE | fuse.FOPEN_STREAM // a dialogue has no positions
 	}
 	out.Fh = c.s.handles.add(&handle{control: h}, fhControl)
@@ -151,7 +157,7 @@ func (c *controlFiles) open(in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
 // interrupted.
 func (h *controlHandle) read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.ReadResult, fuse.Status) {
 	if h.request != nil {
-		n, st := h.request.read(cancel, buf)
+		n, st := h.request.read(cancel, h.nonblock, buf)
 		if st != fuse.OK {
 			return nil, st
 		}
@@ -191,7 +197,7 @@ func (c *controlFiles) readdir(in *fuse.ReadIn, _ *fuse.DirEntryList, add func(f
 		{Name: "..", Ino: fuse.FUSE_ROOT_ID, Mode: syscall.S_IFDIR},
 	}
 	for i, f := range c.files {
-		list = append(list, fuse.DirEntry{Name: f.name, Ino: controlBase + 1 + uint64(i), Mode: syscall.S_IFREG})
+		list = append(list, fuse.DirEntry{Name: f.Name, Ino: controlBase + 1 + uint64(i), Mode: syscall.S_IFREG})
 	}
 	for pos := in.Offset; pos < uint64(len(list)); pos++ {
 		e := list[pos]

@@ -117,7 +117,7 @@ func TestControlRefuses(t *testing.T) {
 func TestControlRead(t *testing.T) {
 	text := "first"
 	s := newControlServer("")
-	s.control.files[0].text = func() []byte { return []byte(text) }
+	s.control.files[0].Text = func() []byte { return []byte(text) }
 	var out fuse.OpenOut
 	if st := s.control.open(&fuse.OpenIn{InHeader: fuse.InHeader{NodeId: controlDir + 1}}, &out); st != fuse.OK {
 		t.Fatal(st)

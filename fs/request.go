@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -17,43 +18,66 @@ import (
 // maxRequest bounds a request to a control file, in bytes.
 const maxRequest = 16 << 20
 
-// controlHandler answers one request. What it returns is encoded as JSON.
-type controlHandler func(ctx context.Context, request []byte) any
+// Dialogue answers one request to a control file, which it may keep until it returns. What it
+// writes to answer is read by the client; a write waits while there is much that has not been
+// read, and fails when the descriptor is closed or the mount goes away, as ctx is done then.
+type Dialogue func(ctx context.Context, request []byte, answer io.Writer)
 
 // controlError is the answer to a request that failed.
 type controlError struct {
 	Error string `json:"error"`
+	Field string `json:"field,omitempty"` // JSON Pointer to the part of the request that is to blame
 }
+
+const (
+	// maxAnswer is how much of an answer waits to be read before its writer has to wait.
+	maxAnswer = 1 << 20
+	// maxSpare bounds the buffers that a descriptor keeps for its next request.
+	maxSpare = 4 << 20
+)
 
 // controlRequest is the dialogue on one open file of requests. What is written is
 // a request, until the first read, which runs it; what is read is the answer, up
-// to its end. Then, or at any time before, the next request may be written.
+// to its end. Then, or when it has been answered, the next request may be written.
 //
 // The request runs on a goroutine of its own. A reader that is interrupted stops
 // waiting for it and may come back; the close of the descriptor cancels it.
 type controlRequest struct {
-	do     controlHandler
+	do     Dialogue
 	wg     *sync.WaitGroup // of the goroutines of the mount
 	ctx    context.Context // until the close, or the end of the mount
 	cancel context.CancelFunc
 
+	follows bool // it was opened for reading only: the end of the mount is the end of the stream
+
 	mu struct {
 		sync.Mutex // leaf
 		request    []byte
+		spare      []byte        // of the request before, to be used again
 		written    bool          // request has not been run
 		tooLarge   bool          // and is only counted as written
-		running    chan struct{} // closed when the answer is there; nil if none is awaited
-		answer     []byte        // what is left to read
+		running    bool          // the handler has not returned
 		used       bool          // there has been a request
+		answer     []byte        // what has not been read begins at read
+		read       int           // bytes of answer
+		changed    chan struct{} // closed when any of that changes; nil if nobody waits
 	}
 }
 
 // newControlRequest begins a dialogue, which ends with ctx or close. wg counts
 // the goroutines that it starts.
-func newControlRequest(ctx context.Context, wg *sync.WaitGroup, do controlHandler) *controlRequest {
+func newControlRequest(ctx context.Context, wg *sync.WaitGroup, do Dialogue) *controlRequest {
 	r := &controlRequest{do: do, wg: wg}
 	r.ctx, r.cancel = context.WithCancel(ctx)
 	return r
+}
+
+// ask runs the empty request.
+func (r *controlRequest) ask() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.follows, r.mu.used = true, true
+	r.startLocked()
 }
 
 // close cancels what runs.
@@ -64,12 +88,13 @@ func (r *controlRequest) close() { r.cancel() }
 func (r *controlRequest) write(data []byte) (uint32, fuse.Status) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.mu.running != nil {
+	if r.mu.running {
 		return 0, fuse.EBUSY
 	}
 	if !r.mu.written {
 		r.mu.written, r.mu.used, r.mu.tooLarge = true, true, false
-		r.mu.request, r.mu.answer = nil, nil
+		r.mu.request, r.mu.spare = r.mu.spare[:0], nil
+		r.mu.answer, r.mu.read = r.mu.answer[:0], 0
 	}
 	if len(r.mu.request)+len(data) > maxRequest {
 		r.mu.request, r.mu.tooLarge = nil, true
@@ -80,57 +105,115 @@ func (r *controlRequest) write(data []byte) (uint32, fuse.Status) {
 	return uint32(len(data)), fuse.OK
 }
 
-// read runs the request if that has not been done, waits for the answer, and
-// returns its next bytes; none at its end. It fails with EINTR when cancel is
-// closed first, and with EIO when the mount goes away.
-func (r *controlRequest) read(cancel <-chan struct{}, buf []byte) (int, fuse.Status) {
-	if running := r.start(); running != nil {
+// read runs the request if that has not been done, waits until some of the answer is there, and
+// returns it; none at its end. It fails with EINTR when cancel is closed first, with EAGAIN if it
+// would have to wait and may not, and with EIO when the mount goes away.
+func (r *controlRequest) read(cancel <-chan struct{}, nonblock bool, buf []byte) (int, fuse.Status) {
+	for {
+		n, changed := r.take(buf)
+		switch {
+		case changed == nil:
+			return n, fuse.OK
+		case nonblock:
+			return 0, fuse.EAGAIN
+		}
 		select {
-		case <-running:
+		case <-changed:
 		case <-cancel:
 			return 0, fuse.EINTR
 		case <-r.ctx.Done():
+			if r.follows {
+				return 0, fuse.OK
+			}
 			return 0, fuse.EIO
 		}
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	n := copy(buf, r.mu.answer)
-	r.mu.answer = r.mu.answer[n:]
-	return n, fuse.OK
 }
 
-// start runs what was written, and returns the channel to wait on, nil if there is
-// nothing to wait for.
-func (r *controlRequest) start() <-chan struct{} {
+// take copies what there is of the answer, having begun the request if need be. If the reader
+// has to wait, it returns the channel to wait on.
+func (r *controlRequest) take(buf []byte) (int, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	switch {
-	case r.mu.running != nil:
-		return r.mu.running
-	case !r.mu.used:
-		r.mu.used = true
-		r.mu.answer = encodeAnswer(controlError{"nothing was asked: write a request to this descriptor first"})
-		return nil
-	case !r.mu.written:
-		return nil
+	if r.mu.written && !r.mu.running {
+		r.startLocked()
 	}
+	if !r.mu.used {
+		r.mu.used = true
+		r.mu.answer = encodeAnswer(controlError{Error: "nothing was asked: write a request to this descriptor first"})
+	}
+	if r.mu.read == len(r.mu.answer) && r.mu.running {
+		return 0, r.waitLocked()
+	}
+	n := copy(buf, r.mu.answer[r.mu.read:])
+	if r.mu.read += n; r.mu.read == len(r.mu.answer) {
+		r.mu.answer, r.mu.read = r.mu.answer[:0], 0
+		r.wakeLocked()
+	}
+	return n, nil
+}
+
+// waitLocked returns a channel that is closed at the next change.
+func (r *controlRequest) waitLocked() <-chan struct{} {
+	if r.mu.changed == nil {
+		r.mu.changed = make(chan struct{})
+	}
+	return r.mu.changed
+}
+
+func (r *controlRequest) wakeLocked() {
+	if r.mu.changed != nil {
+		close(r.mu.changed)
+		r.mu.changed = nil
+	}
+}
+
+// startLocked runs what was written.
+func (r *controlRequest) startLocked() {
 	request, do := r.mu.request, r.do
 	if r.mu.tooLarge {
-		do = func(context.Context, []byte) any {
-			return controlError{fmt.Sprintf("the request has more than %d bytes", maxRequest)}
+		do = func(_ context.Context, _ []byte, answer io.Writer) {
+			answer.Write(encodeAnswer(controlError{Error: fmt.Sprintf("the request has more than %d bytes", maxRequest)}))
 		}
 	}
-	running := make(chan struct{})
-	r.mu.request, r.mu.written, r.mu.running = nil, false, running
+	r.mu.request, r.mu.written, r.mu.running = nil, false, true
 	r.wg.Go(func() { // ends with the handler
-		answer := encodeAnswer(do(r.ctx, request))
+		do(r.ctx, request, answerWriter{r})
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.mu.answer, r.mu.running = answer, nil
-		close(running)
+		r.mu.running = false
+		if cap(request) <= maxSpare {
+			r.mu.spare = request[:0]
+		}
+		r.wakeLocked()
 	})
-	return running
+}
+
+// answerWriter is where the handler of a request writes.
+type answerWriter struct{ r *controlRequest }
+
+// Write implements io.Writer.
+func (w answerWriter) Write(p []byte) (int, error) {
+	r := w.r
+	for {
+		r.mu.Lock()
+		if r.ctx.Err() != nil {
+			r.mu.Unlock()
+			return 0, r.ctx.Err()
+		}
+		if len(r.mu.answer) < maxAnswer {
+			r.mu.answer = append(r.mu.answer, p...)
+			r.wakeLocked()
+			r.mu.Unlock()
+			return len(p), nil
+		}
+		changed := r.waitLocked()
+		r.mu.Unlock()
+		select {
+		case <-changed:
+		case <-r.ctx.Done():
+		}
+	}
 }
 
 // encodeAnswer returns the JSON of an answer, on one line.
@@ -142,19 +225,48 @@ func encodeAnswer(answer any) []byte {
 	return append(text, '\n')
 }
 
-// controlJSON makes a handler of a function of a request in JSON.
-func controlJSON[Q, A any](do func(context.Context, Q) (A, error)) controlHandler {
-	return func(ctx context.Context, request []byte) any {
+// controlJSON makes a dialogue of a function of a request in JSON.
+func controlJSON[Q, A any](do func(context.Context, Q) (A, error)) Dialogue {
+	run := func(ctx context.Context, request []byte) any {
 		var q Q
 		if err := decodeRequest(request, &q); err != nil {
-			return controlError{"request: " + err.Error()}
+			return refusal(err)
 		}
 		a, err := do(ctx, q)
 		if err != nil {
-			return controlError{err.Error()}
+			return controlError{Error: err.Error()}
 		}
 		return a
 	}
+	return func(ctx context.Context, request []byte, answer io.Writer) {
+		answer.Write(encodeAnswer(run(ctx, request))) // fails if nobody waits for it any more
+	}
+}
+
+// StreamJSON makes a dialogue of a function that takes a request in JSON, of which all parts may
+// be left out, and writes an answer of any length. Its error becomes the answer, or the last line.
+func StreamJSON[Q any](do func(ctx context.Context, q Q, answer io.Writer) error) Dialogue {
+	return func(ctx context.Context, request []byte, answer io.Writer) {
+		var q Q
+		if len(request) > 0 {
+			if err := decodeRequest(request, &q); err != nil {
+				answer.Write(encodeAnswer(refusal(err)))
+				return
+			}
+		}
+		if err := do(ctx, q, answer); err != nil {
+			answer.Write(encodeAnswer(controlError{Error: err.Error()})) // fails if nobody waits for it any more
+		}
+	}
+}
+
+// refusal is the answer to a request that cannot be decoded.
+func refusal(err error) controlError {
+	e := controlError{Error: "request: " + err.Error()}
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && wrong.Field != "" {
+		e.Field = "/" + strings.ReplaceAll(wrong.Field, ".", "/")
+	}
+	return e
 }
 
 // decodeRequest decodes exactly one JSON value without unknown fields. Its errors
@@ -177,7 +289,7 @@ func decodeRequest(request []byte, q any) error {
 		if field == "" {
 			field = "the whole"
 		}
-		return fmt.Errorf("%s: got %s, want %v", field, wrong.Value, wrong.Type)
+		return &typeError{fmt.Sprintf("%s: got %s, want %v", field, wrong.Value, wrong.Type), wrong}
 	}
 	if errors.Is(err, io.EOF) {
 		return errors.New("empty")
@@ -187,6 +299,18 @@ func decodeRequest(request []byte, q any) error {
 	}
 	return err // names the unknown field
 }
+
+// typeError says in words of the protocol what json says in words of Go.
+type typeError struct {
+	text string
+	err  *json.UnmarshalTypeError
+}
+
+// Error returns the text.
+func (e *typeError) Error() string { return e.text }
+
+// Unwrap returns the error of package json.
+func (e *typeError) Unwrap() error { return e.err }
 
 // EvictRequest is what is written to .kvfs/evict, as JSON.
 type EvictRequest struct {

@@ -73,7 +73,7 @@ func readAll(t *testing.T, r *controlRequest, n int) string {
 	var all []byte
 	for {
 		buf := make([]byte, n)
-		got, st := r.read(nil, buf)
+		got, st := r.read(nil, false, buf)
 		if st != fuse.OK {
 			t.Fatalf("read: %v", st)
 		}
@@ -117,7 +117,7 @@ func TestRequestAnswer(t *testing.T) {
 	}
 	// What is not read to its end makes way for the next.
 	mustWrite(t, r, `{"tier":"memory"}`, 100)
-	if n, st := r.read(nil, make([]byte, 3)); n != 3 || st != fuse.OK {
+	if n, st := r.read(nil, false, make([]byte, 3)); n != 3 || st != fuse.OK {
 		t.Fatalf("got %d, %v", n, st)
 	}
 	mustWrite(t, r, `{"tier":"none"}`, 100)
@@ -190,7 +190,7 @@ func TestRequestWaits(t *testing.T) {
 	results := make(chan result)
 	reader := func(cancel chan struct{}) { // ends with its read
 		buf := make([]byte, 4096)
-		n, st := r.read(cancel, buf)
+		n, st := r.read(cancel, false, buf)
 		results <- result{string(buf[:n]), st}
 	}
 	go reader(interrupt)
@@ -233,7 +233,7 @@ func TestRequestClose(t *testing.T) {
 		mustWrite(t, r, `{"tier":"memory"}`, 100)
 		done := make(chan fuse.Status)
 		go func() { // ends with its read
-			_, st := r.read(nil, make([]byte, 100))
+			_, st := r.read(nil, false, make([]byte, 100))
 			done <- st
 		}()
 		<-began

@@ -33,8 +33,8 @@ type Options struct {
 	// Status returns the text of the control file .kvfs/status. Required.
 	Status func() []byte
 
-	// Members returns the text of .kvfs/members. Nil: there is no such file.
-	Members func() []byte
+	// Control are further files of the control directory.
+	Control []ControlFile
 
 	// ListElsewhere has listings of directories show the names that only other nodes
 	// have, after asking them, for which ListTimeout is the longest wait. Zero means 5 s.

@@ -18,9 +18,10 @@ const (
 	xattrPinned   = "user.kvfs.pinned"   // "1" or "0"
 	xattrTTL      = "user.kvfs.ttl"      // time left to live: "90s", "1h30m", or whole seconds; "0": for ever
 	xattrState    = "user.kvfs.state"    // "hit", or "pending" while it is being written or promoted; read only
+	xattrWhy      = "user.kvfs.why"      // "<verdict>: <why it is where it is>"; read only. kvfs why tells it of absent names.
 )
 
-var xattrNames = []string{xattrTier, xattrChecksum, xattrPinned, xattrTTL, xattrState}
+var xattrNames = []string{xattrTier, xattrChecksum, xattrPinned, xattrTTL, xattrState, xattrWhy}
 
 // GetXAttr implements GETXATTR.
 func (s *Server) GetXAttr(_ <-chan struct{}, in *fuse.InHeader, attr string, dest []byte) (uint32, fuse.Status) {
@@ -48,6 +49,9 @@ func (s *Server) xattr(id index.ID, attr string) (string, fuse.Status) {
 		return strings.Join(s.engine.TierNames(id), ","), fuse.OK
 	case xattrState:
 		return s.engine.PresenceOf(id).String(), fuse.OK
+	case xattrWhy:
+		v := s.engine.WhyOf(id)
+		return string(v.Kind) + ": " + v.Text, fuse.OK
 	case xattrChecksum:
 		sum, err := s.engine.Checksum(id)
 		if err != nil {
@@ -104,7 +108,7 @@ func (s *Server) SetXAttr(_ <-chan struct{}, in *fuse.SetXAttrIn, attr string, d
 			return fuse.EINVAL
 		}
 		return status(s.engine.SetTTL(id, ttl))
-	case xattrTier, xattrChecksum, xattrState:
+	case xattrTier, xattrChecksum, xattrState, xattrWhy:
 		return fuse.EPERM
 	}
 	return fuse.Status(syscall.EOPNOTSUPP)

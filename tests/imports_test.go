@@ -54,9 +54,12 @@ var table = map[string]row{
 	"tiers/peer":     {3, []string{"tiers", "tiers/block", "tiers/index", "tiers/invariant", "tiers/policy", "cluster", "cluster/feed", "cluster/location", "rdma"}},
 	"tiers/tiertest": {3, []string{"tiers", "tiers/block", "tiers/invariant"}},
 
+	"tiers/publish": {3, []string{"tiers", "tiers/block"}},
+	"fs/query":      {3, []string{"tiers", "tiers/block", "tiers/hybrid"}},
+
 	"fs": {4, []string{"tiers", "tiers/block", "tiers/hybrid", "tiers/index"}},
 
-	"cmd/kvfs/config": {5, []string{"tiers/block"}},
+	"cmd/kvfs/config": {5, []string{"tiers/block", "tiers/hybrid"}},
 	"cmd/kvfs":        {5, []string{"*", "cmd/kvfs/config"}},
 }
 
@@ -69,6 +72,9 @@ var homes = map[string][]string{
 	"github.com/NVIDIA/go-nvml":           {"rdma/nic"},
 	"github.com/hanwen/go-fuse/v2":        {"fs", "tests/bench", "tests/bench/loopback"},
 	"github.com/cespare/xxhash/v2":        {"cluster/location"},
+	"github.com/go-json-experiment/json":  {"fs/query"},
+	"github.com/go-zeromq/zmq4":           {"tiers/publish"},
+	"github.com/vmihailenco/msgpack/v5":   {"tiers/publish"},
 	"github.com/hashicorp/memberlist":     {"cluster/gossip"},
 	"github.com/minio/crc64nvme":          {"tiers/block"},
 	"github.com/pawelgaczynski/giouring":  {"directio"},

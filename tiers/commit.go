@@ -278,6 +278,7 @@ func (e *Engine) eventLocked(kind EventKind, id index.ID, reason string) {
 }
 
 func (e *Engine) tierEventLocked(kind EventKind, tier string, id index.ID, reason string) {
+	e.noteLocked(kind, tier, id, reason)
 	e.events.add(Event{Time: e.opts.Now(), Kind: kind, Tier: tier, Key: e.keyLocked(id), Size: e.mu.ix.At(id).Size, Reason: reason})
 }
 

@@ -33,6 +33,11 @@ type Options struct {
 	// Secondaries are the tiers below memory, fastest first. The engine closes them.
 	Secondaries []SecondaryOptions
 
+	// OpenDeadline bounds how long an open waits for a block to come into memory: what is
+	// predicted to take longer is a miss at once, and what turns out to, one then. Zero means
+	// PromoteTimeout alone.
+	OpenDeadline time.Duration
+
 	PromoteOnLookup   bool          // begin to promote at a positive look-up, not only at open
 	PromoteTimeout    time.Duration // longest that an open waits before it is a miss. Zero means 30 s.
 	PromoteBatchKeys  int           // most blocks of one load job. Zero means 64.
@@ -78,6 +83,8 @@ type GroupOptions struct {
 	Pinned     bool  // never evicted; rewritten in place
 	QuotaBytes int64 // cap on the group's bytes. 0: none.
 	BlockBytes int64 // size of its blocks. 0: learned from the blocks written.
+
+	OpenDeadline time.Duration // as Options.OpenDeadline, which holds where this is 0
 }
 
 // Engine is the store: names, blocks, their place in the tiers, and who may
@@ -136,8 +143,11 @@ type Engine struct {
 		hollow       int64 // committed files in secondary tiers only
 		seq          uint64
 		expiries     expiryHeap
-		streamBytes  int64         // lent from files of their own
-		outdated     []goneName    // found by a look-up to mean another entry, and not yet told
+		streamBytes  int64      // lent from files of their own
+		outdated     []goneName // found by a look-up to mean another entry, and not yet told
+		verdicts     verdicts
+		actor        uint32        // thread on whose behalf names go, while it is known; else 0
+		hints        int           // requests of Hint under way
 		strays       []index.ID    // entries made for what others have, which nobody may refer to
 		space        chan struct{} // closed and replaced whenever room may have appeared
 		counters     Counters
@@ -166,6 +176,8 @@ type Counters struct {
 	Implausible             uint64 // version numbers of other nodes that were ignored, because they are too far in the future
 	PromoteNoRoom           uint64 // promotions given up because memory was full of what cannot be evicted
 	Lost                    uint64 // blocks evicted from memory although no other tier had them
+	DeadlinePredicted       uint64 // opens that were a miss at once, because the block would have come after the deadline
+	DeadlineExceeded        uint64 // opens that were a miss because it had not come by then
 }
 
 // nameKey is one name in one directory.
@@ -217,6 +229,7 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 	e.mu.shadows = map[nameKey][]index.ID{}
 	e.mu.promotions = map[index.ID]*promotion{}
 	e.mu.orphans = map[*promotion]struct{}{}
+	e.mu.verdicts = verdicts{at: map[uint64]uint32{}, since: e.now()}
 	e.mu.underWay = map[*storeOp]struct{}{}
 	e.mu.space = make(chan struct{})
 	now := e.now()

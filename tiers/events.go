@@ -53,16 +53,19 @@ type EventLog struct {
 		closed bool
 		ring   []Event
 		next   uint64        // sequence number of the next event, from 1
-		news   chan struct{} // closed and replaced at each event
+		news   chan struct{} // closed at the next event; nil while nobody waits
 	}
 }
 
 func newEventLog() *EventLog {
 	l := &EventLog{}
 	l.mu.next = 1
-	l.mu.news = make(chan struct{})
 	return l
 }
+
+// Add appends an event that does not come from the engine, such as one of a benchmark. Its
+// number is given by the log.
+func (l *EventLog) Add(ev Event) { l.add(ev) }
 
 // add appends an event and numbers it. It never blocks, so that the engine adds
 // events under its lock, in the order of what they tell.
@@ -79,8 +82,7 @@ func (l *EventLog) add(ev Event) {
 		l.mu.ring[(ev.Seq-1)%eventRing] = ev
 	}
 	l.mu.next++
-	close(l.mu.news)
-	l.mu.news = make(chan struct{})
+	l.wakeLocked()
 	l.mu.Unlock()
 }
 
@@ -89,7 +91,15 @@ func (l *EventLog) close() {
 	defer l.mu.Unlock()
 	if !l.mu.closed {
 		l.mu.closed = true
+		l.wakeLocked()
+	}
+}
+
+// wakeLocked wakes who waits for an event.
+func (l *EventLog) wakeLocked() {
+	if l.mu.news != nil {
 		close(l.mu.news)
+		l.mu.news = nil
 	}
 }
 
@@ -110,7 +120,7 @@ func (l *EventLog) Read(ctx context.Context, seq uint64, buf []Event) (n int, mi
 	}
 	for {
 		l.mu.Lock()
-		next, news, closed := l.mu.next, l.mu.news, l.mu.closed
+		next, closed := l.mu.next, l.mu.closed
 		if seq < next {
 			if oldest := next - uint64(len(l.mu.ring)); seq < oldest {
 				missed, seq = oldest-seq, oldest
@@ -121,10 +131,15 @@ func (l *EventLog) Read(ctx context.Context, seq uint64, buf []Event) (n int, mi
 			l.mu.Unlock()
 			return n, missed, nil
 		}
-		l.mu.Unlock()
 		if closed {
+			l.mu.Unlock()
 			return 0, 0, block.ErrClosed
 		}
+		if l.mu.news == nil {
+			l.mu.news = make(chan struct{})
+		}
+		news := l.mu.news
+		l.mu.Unlock()
 		select {
 		case <-news:
 		case <-ctx.Done():

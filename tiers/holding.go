@@ -2,6 +2,7 @@ package tiers
 
 import (
 	"context"
+	"slices"
 	"sort"
 
 	"github.com/kvfs/kvfs/tiers/block"
@@ -32,6 +33,7 @@ func (e *Engine) holdingLocked(id index.ID, en *index.Entry, path string, h *Hol
 	*h = Holding{
 		Path: path, Seq: en.Seq, Size: en.Size, Mode: en.Mode, UID: en.UID, GID: en.GID,
 		Mtime: en.Mtime, Expires: en.Expires, Pinned: en.Flags&flagPinned != 0, Memory: en.Blob != 0,
+		tiers: e.ownTiers(en),
 	}
 	if en.Flags&flagSum != 0 {
 		h.Sum = block.Checksum{Sum: en.Sum, Valid: true}
@@ -89,6 +91,51 @@ func (e *Engine) Holdings(ctx context.Context, fn func(h *Holding) error) error 
 		}
 	}
 	return nil
+}
+
+// Blocks calls fn for each block whose bytes this node has, with its size in bytes and the names
+// of its tiers, those of other nodes left out, as Holdings does. It fails with the error of fn
+// or ctx. tiers is not to be changed.
+func (e *Engine) Blocks(ctx context.Context, fn func(path string, size int64, tiers []string) error) error {
+	names := map[uint32][]string{}
+	return e.Holdings(ctx, func(h *Holding) error {
+		if h.Mode&modeType == modeDir {
+			return nil
+		}
+		mask := uint32(h.tiers) << 1
+		if h.Memory {
+			mask |= 1
+		}
+		list, ok := names[mask]
+		if !ok {
+			if h.Memory {
+				list = append(list, "memory")
+			}
+			for _, s := range e.tiers {
+				if h.tiers&s.bit != 0 {
+					list = append(list, s.opts.Name)
+				}
+			}
+			names[mask] = list
+		}
+		return fn(h.Path, h.Size, list)
+	})
+}
+
+// TiersOf returns the names of the tiers of this node that have the block at a path; none if there
+// is no such block.
+func (e *Engine) TiersOf(path string) []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	id := e.mu.ix.Walk(path)
+	if id == 0 || !e.holdsLocked(id, e.mu.ix.At(id)) || e.mu.ix.At(id).Mode&modeType == modeDir {
+		return nil
+	}
+	names := e.tierNamesLocked(id)
+	if e.remote != nil {
+		names = slices.DeleteFunc(names, func(name string) bool { return name == e.remote.opts.Name })
+	}
+	return names
 }
 
 // holdingsOf appends to batch what this node has in a directory after a cookie, and to

@@ -373,7 +373,9 @@ func (e *Engine) Unlink(parent index.ID, name string, tid uint32) (err error) {
 		}
 		if holder != 0 {
 			e.mu.counters.Removed++
+			e.mu.actor = tid
 			e.unlinkLocked(holder, "unlink", &g)
+			e.mu.actor = 0
 		}
 		e.changedLocked(parent)
 		return 0

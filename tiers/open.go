@@ -59,7 +59,12 @@ func (e *Engine) OpenHot(id index.ID, tid uint32) (Opened, error) {
 // before it returns; then must not block. Where it succeeds, file is the block's file,
 // open until then returns, or nil.
 func (e *Engine) OpenLater(id index.ID, tid uint32, then func(o Opened, file *os.File, err error)) {
-	e.promoteLater(id, func(file *os.File, err error) {
+	deadline, late := e.openDeadline(id)
+	if late {
+		then(Opened{}, nil, block.ErrNotFound)
+		return
+	}
+	e.promoteLater(id, deadline, func(file *os.File, err error) {
 		if errors.Is(err, ErrStale) {
 			o, hollow, err := e.openRead(id, tid, true) // it may have come up in between
 			if hollow {
@@ -79,7 +84,14 @@ func (e *Engine) OpenLater(id index.ID, tid uint32, then func(o Opened, file *os
 }
 
 func (e *Engine) openHollow(ctx context.Context, id index.ID, tid uint32, nonblock bool) (Opened, error) {
-	if err := e.promote(ctx, id, nonblock); err != nil {
+	deadline, late := noDeadline, false
+	if !nonblock { // else nobody waits
+		deadline, late = e.openDeadline(id)
+	}
+	if late {
+		return Opened{}, block.ErrNotFound
+	}
+	if err := e.promoteWithin(ctx, id, nonblock, deadline); err != nil {
 		return Opened{}, missError(err)
 	}
 	o, _, err := e.openRead(id, tid, false)

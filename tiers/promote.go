@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/bits"
 	"os"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -24,6 +25,7 @@ type promotion struct {
 	request string
 
 	// Guarded by Engine.mu.
+	ahead   bool       // asked for ahead of use: nobody waits for it in an open
 	seq     uint64     // changes with a rename
 	tier    *secondary // that is asked
 	tried   uint16     // tiers that have failed
@@ -48,8 +50,9 @@ type promotion struct {
 
 // laterOpen is a waiter that is called.
 type laterOpen struct {
-	then  func(file *os.File, err error) // file is the block's, until then returns
-	until int64
+	then     func(file *os.File, err error) // file is the block's, until then returns
+	until    int64
+	deadline bool // until is an open deadline, not PromoteTimeout
 }
 
 // promote has a hollow block brought into memory and waits until it is there, at
@@ -60,6 +63,11 @@ type laterOpen struct {
 // at all, or memory is full of what cannot be evicted), ErrStale (the name is
 // gone), or ctx's error.
 func (e *Engine) promote(ctx context.Context, id index.ID, hint bool) error {
+	return e.promoteWithin(ctx, id, hint, noDeadline)
+}
+
+// promoteWithin is promote that gives up after deadline, too.
+func (e *Engine) promoteWithin(ctx context.Context, id index.ID, hint bool, deadline time.Duration) error {
 	e.mu.Lock()
 	p, first := e.promotionLocked(id, false)
 	if p == nil {
@@ -73,6 +81,7 @@ func (e *Engine) promote(ctx context.Context, id index.ID, hint bool) error {
 	}
 	if !hint {
 		p.waiters++
+		e.hastenLocked(p)
 	}
 	e.mu.Unlock()
 	if hint {
@@ -85,7 +94,7 @@ func (e *Engine) promote(ctx context.Context, id index.ID, hint bool) error {
 	if first {
 		e.startPromotion(p)
 	}
-	return e.awaitPromotion(ctx, p, nil)
+	return e.awaitPromotion(ctx, p, nil, deadline)
 }
 
 // promoteOwn is promote for what a tier of this node has: on behalf of another node, so
@@ -110,7 +119,7 @@ func (e *Engine) promoteOwn(ctx context.Context, id index.ID) error {
 	if first {
 		e.startPromotion(p)
 	}
-	return e.awaitPromotion(ctx, p, p.away)
+	return e.awaitPromotion(ctx, p, p.away, noDeadline)
 }
 
 // promotionLocked returns the promotion of a hollow block, beginning one if there is
@@ -136,8 +145,8 @@ func (e *Engine) promotionLocked(id index.ID, own bool) (p *promotion, first boo
 
 // promoteLater is promote for a caller that does not wait: then is called when the
 // block is there or not to be had, by whichever goroutine finds that out, possibly
-// before promoteLater returns. It must not block.
-func (e *Engine) promoteLater(id index.ID, then func(file *os.File, err error)) {
+// before promoteLater returns. It must not block. After deadline it gives up.
+func (e *Engine) promoteLater(id index.ID, deadline time.Duration, then func(file *os.File, err error)) {
 	e.mu.Lock()
 	p, first := e.promotionLocked(id, false)
 	if p == nil {
@@ -146,10 +155,15 @@ func (e *Engine) promoteLater(id index.ID, then func(file *os.File, err error)) 
 		return
 	}
 	p.waiters++
-	p.later = append(p.later, laterOpen{then, e.now() + int64(e.opts.PromoteTimeout)})
+	e.hastenLocked(p)
+	until := e.now() + int64(min(deadline, e.opts.PromoteTimeout))
+	p.later = append(p.later, laterOpen{then, until, deadline < e.opts.PromoteTimeout})
 	e.mu.Unlock()
 	if first {
 		e.startPromotion(p)
+	}
+	if deadline < e.opts.PromoteTimeout {
+		time.AfterFunc(deadline, func() { e.turnAway([]*promotion{p}, until) }) // whatever the clock of now says
 	}
 }
 
@@ -162,24 +176,54 @@ func (e *Engine) startPromotion(p *promotion) {
 	e.wg.Go(func() { e.beginPromotion(e.ctx, p) }) // ends with the engine's context at the latest
 }
 
-// expirePromotions turns away who has waited for longer than PromoteTimeout.
-func (e *Engine) expirePromotions() {
-	var late []laterOpen
-	e.mu.Lock()
-	now := e.now()
-	expire := func(p *promotion) {
-		for len(p.later) > 0 && p.later[0].until <= now {
-			late = append(late, p.later[0])
-			p.later = p.later[1:]
-			p.waiters--
-			p.tier.stats.PromoteTimeouts++
+// startPromotions is startPromotion for several at a time, so that a tier gets them in few jobs.
+func (e *Engine) startPromotions(list []*promotion) {
+	ready := list[:0]
+	for _, p := range list {
+		if e.tryRoomForPromotion(p) != nil {
+			e.wg.Go(func() { e.beginPromotion(e.ctx, p) }) // ends with the engine's context at the latest
+			continue
+		}
+		if e.makeFile(p) {
+			ready = append(ready, p)
 		}
 	}
+	for _, s := range e.queueLoads(ready) {
+		e.flushLoads(s)
+	}
+}
+
+// expirePromotions turns away who has waited for longer than PromoteTimeout.
+func (e *Engine) expirePromotions() {
+	var all []*promotion
+	e.mu.Lock()
 	for _, p := range e.mu.promotions {
-		expire(p)
+		all = append(all, p)
 	}
 	for p := range e.mu.orphans {
-		expire(p)
+		all = append(all, p)
+	}
+	e.mu.Unlock()
+	e.turnAway(all, e.now())
+}
+
+// turnAway turns away who would wait for some promotions until now and no longer.
+func (e *Engine) turnAway(list []*promotion, now int64) {
+	var late []laterOpen
+	e.mu.Lock()
+	for _, p := range list {
+		if p.finished {
+			continue
+		}
+		p.later = slices.DeleteFunc(p.later, func(l laterOpen) bool {
+			if l.until > now {
+				return false
+			}
+			late = append(late, l)
+			p.waiters--
+			e.waitedLocked(p, l.deadline)
+			return true
+		})
 	}
 	e.mu.Unlock()
 	for _, l := range late {
@@ -187,13 +231,24 @@ func (e *Engine) expirePromotions() {
 	}
 }
 
+// waitedLocked counts somebody who waited for a promotion as long as it would. deadline: that
+// was an open deadline.
+func (e *Engine) waitedLocked(p *promotion, deadline bool) {
+	if deadline {
+		e.mu.counters.DeadlineExceeded++
+	} else {
+		p.tier.stats.PromoteTimeouts++
+	}
+	e.judgeLocked(p, VerdictDeadline, deadline)
+}
+
 // maxHints bounds the promotions that nobody waits for.
 const maxHints = 256
 
 // awaitPromotion waits for the end of a promotion, at most PromoteTimeout, or until away
-// is closed: then it is a miss.
-func (e *Engine) awaitPromotion(ctx context.Context, p *promotion, away <-chan struct{}) error {
-	t := time.NewTimer(e.opts.PromoteTimeout)
+// is closed: then it is a miss, as it is after deadline.
+func (e *Engine) awaitPromotion(ctx context.Context, p *promotion, away <-chan struct{}, deadline time.Duration) error {
+	t := time.NewTimer(min(e.opts.PromoteTimeout, deadline))
 	defer t.Stop()
 	late := false
 	select {
@@ -213,7 +268,7 @@ func (e *Engine) awaitPromotion(ctx context.Context, p *promotion, away <-chan s
 	p.waiters--
 	err, key := ctx.Err(), p.key
 	if err == nil && late {
-		p.tier.stats.PromoteTimeouts++
+		e.waitedLocked(p, deadline < e.opts.PromoteTimeout)
 	}
 	e.mu.Unlock()
 	if err != nil {
@@ -258,13 +313,19 @@ func (e *Engine) noRoom(p *promotion, err error) {
 
 // fillPromotion makes the file of a promotion that has room, and asks the tier.
 func (e *Engine) fillPromotion(p *promotion) {
+	if e.makeFile(p) {
+		e.requestLoad(p)
+	}
+}
+
+// makeFile makes the file of a promotion that has room. False: the promotion has failed.
+func (e *Engine) makeFile(p *promotion) bool {
 	var err error
 	p.blob, p.file, err = e.primary.Create()
 	if err != nil {
 		e.noRoom(p, err)
-		return
 	}
-	e.requestLoad(p)
+	return err == nil
 }
 
 // roomForPromotion reserves memory for the block. Like a writer it waits for pins
@@ -334,23 +395,63 @@ func (e *Engine) chargePromotionLocked(p *promotion, n int64) {
 
 // requestLoad puts a promotion among those that the next job of its tier takes.
 func (e *Engine) requestLoad(p *promotion) {
-	e.mu.Lock()
-	if e.mu.closed {
+	for _, s := range e.queueLoads([]*promotion{p}) {
+		e.mu.Lock()
+		full := len(s.pending) >= e.opts.PromoteBatchKeys || s.pendingBytes >= e.opts.PromoteBatchBytes || e.opts.PromoteWindow == 0
 		e.mu.Unlock()
-		e.failPromotion(p, block.ErrClosed)
-		return
+		if full {
+			e.flushLoads(s)
+		} else {
+			time.AfterFunc(e.opts.PromoteWindow, func() { e.flushLoads(s) })
+		}
 	}
-	s := p.tier
-	p.asked++
-	s.pending = append(s.pending, p)
-	s.pendingBytes += p.size
-	full := len(s.pending) >= e.opts.PromoteBatchKeys || s.pendingBytes >= e.opts.PromoteBatchBytes || e.opts.PromoteWindow == 0
+}
+
+// queueLoads puts promotions among those that wait to become part of a job, and returns their
+// tiers.
+func (e *Engine) queueLoads(list []*promotion) (queued []*secondary) {
+	e.mu.Lock()
+	closed := e.mu.closed
+	if !closed {
+		for _, p := range list {
+			p.asked++
+			p.tier.queueLoadLocked(p)
+			if !slices.Contains(queued, p.tier) {
+				queued = append(queued, p.tier)
+			}
+		}
+	}
 	e.mu.Unlock()
-	if full {
-		e.flushLoads(s)
+	if closed {
+		for _, p := range list {
+			e.failPromotion(p, block.ErrClosed)
+		}
+	}
+	return queued
+}
+
+// queueLoadLocked puts p behind what was asked for before, but who waits in an open goes before
+// what is wanted ahead of use.
+func (s *secondary) queueLoadLocked(p *promotion) {
+	at := len(s.pending)
+	for !p.ahead && at > 0 && s.pending[at-1].ahead {
+		at--
+	}
+	s.pending = slices.Insert(s.pending, at, p)
+	s.pendingBytes += p.size
+}
+
+// hastenLocked follows that somebody waits in an open for what was wanted ahead of use.
+func (e *Engine) hastenLocked(p *promotion) {
+	if !p.ahead {
 		return
 	}
-	time.AfterFunc(e.opts.PromoteWindow, func() { e.flushLoads(s) })
+	p.ahead = false
+	if i := slices.Index(p.tier.pending, p); i >= 0 {
+		p.tier.pending = slices.Delete(p.tier.pending, i, i+1)
+		p.tier.pendingBytes -= p.size
+		p.tier.queueLoadLocked(p)
+	}
 }
 
 // flushLoads gives the pending promotions of a tier to it, in jobs of one request
@@ -358,12 +459,12 @@ func (e *Engine) requestLoad(p *promotion) {
 func (e *Engine) flushLoads(s *secondary) {
 	for {
 		e.mu.Lock()
-		batch := e.takeLoadsLocked(s)
+		load, batch := e.takeLoadsLocked(s)
 		e.mu.Unlock()
 		if len(batch) == 0 {
 			return
 		}
-		job := &Job{ID: JobID(e.jobs.Add(1)), Request: batch[0].request, Promotion: true, Blocks: make([]Transfer, len(batch))}
+		job := &Job{ID: load.ID, Request: load.Request, Promotion: load.Promotion, Blocks: make([]Transfer, len(batch))}
 		for i, p := range batch {
 			job.Blocks[i] = Transfer{Key: p.key, Size: p.size, Sum: p.sum, File: p.file}
 			if s == e.remote {
@@ -371,14 +472,14 @@ func (e *Engine) flushLoads(s *secondary) {
 			}
 		}
 		started := e.opts.Now()
-		job.Done = func(r *Result) { e.loaded(s, batch, r, started) }
+		job.Done = func(r *Result) { e.loaded(s, load.ID, batch, r, started) }
 		s.tier.Load(job)
 	}
 }
 
-func (e *Engine) takeLoadsLocked(s *secondary) []*promotion {
+func (e *Engine) takeLoadsLocked(s *secondary) (*LoadJob, []*promotion) {
 	if len(s.pending) == 0 || s.loading >= maxLoadJobs || e.mu.closed {
-		return nil
+		return nil, nil
 	}
 	var batch, rest []*promotion
 	var bytes int64
@@ -389,7 +490,7 @@ func (e *Engine) takeLoadsLocked(s *secondary) []*promotion {
 			break
 		}
 		_, twice := keys[p.key] // the name went to another block meanwhile
-		if len(batch) > 0 && (twice || p.request != batch[0].request) {
+		if len(batch) > 0 && (twice || p.request != batch[0].request || p.ahead != batch[0].ahead) {
 			rest = append(rest, p)
 			continue
 		}
@@ -399,13 +500,17 @@ func (e *Engine) takeLoadsLocked(s *secondary) []*promotion {
 	}
 	s.pending = rest
 	s.pendingBytes -= bytes
-	s.loading++
 	s.stats.Batches++
-	return batch
+	load := &LoadJob{
+		ID: JobID(e.jobs.Add(1)), Request: batch[0].request, Tier: s.opts.Name, Promotion: !batch[0].ahead,
+		Keys: len(batch), Bytes: bytes, Started: e.opts.Now(),
+	}
+	s.beginLoadLocked(load)
+	return load, batch
 }
 
 // loaded follows the end of a load job.
-func (e *Engine) loaded(s *secondary, batch []*promotion, r *Result, started time.Time) {
+func (e *Engine) loaded(s *secondary, id JobID, batch []*promotion, r *Result, started time.Time) {
 	sum := batchSummary{tier: s.opts.Name, keys: len(batch), took: e.opts.Now().Sub(started)}
 	for i, p := range batch {
 		o := &r.Outcomes[i]
@@ -420,7 +525,7 @@ func (e *Engine) loaded(s *secondary, batch []*promotion, r *Result, started tim
 		e.retryPromotion(s, p, o)
 	}
 	e.mu.Lock()
-	s.loading--
+	s.endLoadLocked(id, e.opts.Now(), sum.bytes)
 	line := e.summarizeLocked(&sum)
 	e.mu.Unlock()
 	e.logSummary(line)
@@ -615,6 +720,7 @@ func (e *Engine) failPromotion(p *promotion, err error) {
 		e.settleRemoteLocked(p.id, e.mu.ix.At(p.id), &g)
 	}
 	e.mu.summary.FailedKeys++
+	e.failedVerdictLocked(p, err)
 	p.err, p.finished = err, true
 	later := p.later
 	e.mu.Unlock()

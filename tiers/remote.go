@@ -70,6 +70,8 @@ type Holding struct {
 	Pinned  bool
 	Memory  bool
 	Dirs    []DirAttrs // of a file: the directories above it, outermost first
+
+	tiers uint16 // of this node that have it, but memory
 }
 
 // LendOptions says what is to be lent, and how.

@@ -375,6 +375,9 @@ func (e *Engine) renamedLocked(kind EventKind, id index.ID, en *index.Entry, old
 	from, _ := block.ParseKey(old)
 	to, _ := block.ParseKey(e.mu.ix.Path(id))
 	e.events.add(Event{Time: time.Unix(0, en.Ctime), Kind: kind, Key: to, From: from, Size: en.Size})
+	if kind == BlockRenamed {
+		e.renamedVerdictLocked(old, id)
+	}
 	if e.remote == nil {
 		return
 	}

@@ -3,6 +3,7 @@ package tiers
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/index"
@@ -79,6 +80,10 @@ type secondary struct {
 	stats    SecondaryStats
 
 	pendingBytes int64 // of pending
+	loadingBytes int64 // of the load jobs under way
+	jobs         map[JobID]*LoadJob
+	predict      predictor
+	busySince    time.Time // when loads were under way for the first time since none was
 
 	// naming counts, by key, the removals and updates that are queued or being done:
 	// until they are, the tier and the index may mean different blocks by one name.
@@ -203,7 +208,8 @@ func (o *Options) checkSecondaries() []error {
 // addSecondaries makes the engine's side of the tiers.
 func (e *Engine) addSecondaries() {
 	for i, o := range e.opts.Secondaries {
-		s := &secondary{opts: o, tier: o.Tier, n: i, bit: 1 << i, wake: make(chan struct{}, 1), busy: map[block.Key]struct{}{}, naming: map[block.Key]int{}}
+		s := &secondary{opts: o, tier: o.Tier, n: i, bit: 1 << i, wake: make(chan struct{}, 1), busy: map[block.Key]struct{}{},
+			naming: map[block.Key]int{}, jobs: map[JobID]*LoadJob{}}
 		s.syncer, _ = o.Tier.(Syncer)
 		s.recorder, _ = o.Tier.(Recorder)
 		if far, ok := o.Tier.(Remote); ok {
@@ -465,6 +471,10 @@ func (e *Engine) begunLocked(id index.ID, en *index.Entry) (bits uint16) {
 func (e *Engine) TierNames(id index.ID) []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	return e.tierNamesLocked(id)
+}
+
+func (e *Engine) tierNamesLocked(id index.ID) []string {
 	en := e.mu.ix.At(id)
 	var names []string
 	if en.Blob != 0 || e.mu.files[id] != nil {

@@ -1,0 +1,176 @@
+package query
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+)
+
+// failure is the answer to a request that cannot be obeyed.
+type failure struct{ Error, Field string }
+
+// TestQueryErrors shows for each thing that may be wrong what is told, and where it points; and that
+// the next request is answered (A5).
+func TestQueryErrors(t *testing.T) {
+	s, _ := newService(t, nil)
+	for _, c := range []struct{ request, field, want string }{
+		// What is no JSON.
+		{``, "", "the request is empty"},
+		{"  \n", "", "the request is empty"},
+		{`{"op": "exists"`, "", "the request ends too early, after 15 bytes"},
+		{`{"op": "exists", "keys": ["a", "b`, "/keys/1", "keys[1]: the request ends too early, after 33 bytes"},
+		{`{"op": "exists"} {}`, "", "there is more than one value; ask again after the answer"},
+		{`{"op": "exists"} x`, "", "invalid character 'x' at start of value, at byte 17"},
+		{`{"op": "exists", "keys": ["a" "b"]}`, "/keys", "keys: invalid character '\"' after array element (expecting ',' or ']'), at byte 30"},
+		{`{"op": "exists", "keys": ["a",]}`, "/keys", "keys: invalid character ',' at start of value, at byte 29"},
+		{"{\"op\": \"exists\", \"keys\": [\"\xff\"]}", "/keys/0", "keys[0]: invalid UTF-8, at byte 27"},
+		{`{"op": "exists", "keys": ["\ud800"]}`, "/keys/0", "keys[0]: invalid surrogate pair `\\ud800\"]}` in string, at byte 27"},
+		{`{"op": "exists", "op": "why"}`, "/op", "op: is there twice"},
+		{`{"hashes": [], "hashes": []}`, "/hashes", "hashes: is there twice"},
+		// What is no request.
+		{`[]`, "", "got list, want object"},
+		{`3`, "", "got number, want object"},
+		{`{}`, "/op", "op: is missing: want exists, longest_hit, load_mask, store_mask or why"},
+		{`{"op": 1}`, "/op", "op: got number, want string"},
+		{`{"op": "exist"}`, "/op", `op: "exist" is none of exists, longest_hit, load_mask, store_mask, why`},
+		{`{"op": "exists", "hash": 1}`, "/hash", "hash: there is no such member"},
+		{`{"op": "exists", "a/b~": 1}`, "/a~1b~0", "a/b~: there is no such member"},
+		{`{"op": "exists", "keys": [], "progress": true}`, "/progress", "progress: there is no such member"},
+		{`{"keys": ["a"], "spec": "gemma", "op": "exists"}`, "/spec", "spec: is no member of exists"},
+		{`{"lease": true, "op": "why", "keys": []}`, "/lease", "lease: is no member of why"},
+		{`{"op": "longest_hit", "spec": "gemma", "keys": ["a"]}`, "/keys", "keys: is no member of longest_hit"},
+		{`{"op": "longest_hit", "spec": "gemma", "hashes": ["a"], "group": "0"}`, "/group", "group: is no member of longest_hit"},
+		// Wrong types and ranges.
+		{`{"op": "exists", "hashes": ["a", 17]}`, "/hashes/1", "hashes[1]: got number, want string"},
+		{`{"op": "exists", "hashes": ["a", null]}`, "/hashes/1", "hashes[1]: got null, want string"},
+		{`{"op": "exists", "hashes": [["a"]]}`, "/hashes/0", "hashes[0]: got list, want string"},
+		{`{"op": "exists", "hashes": "a"}`, "/hashes", "hashes: got string, want list"},
+		{`{"op": "exists", "keys": {}}`, "/keys", "keys: got object, want list"},
+		{`{"op": "exists", "keys": [], "lease": "yes"}`, "/lease", "lease: got string, want bool"},
+		{`{"op": "exists", "keys": [], "promote": 1}`, "/promote", "promote: got number, want bool"},
+		{`{"op": "exists", "hashes": [], "ranks": 0}`, "/ranks", "ranks: 0 is not from 1 to 1024"},
+		{`{"op": "exists", "hashes": [], "ranks": 1025}`, "/ranks", "ranks: 1025 is not from 1 to 1024"},
+		{`{"op": "exists", "hashes": [], "ranks": 1.5}`, "/ranks", "ranks: 1.5 is not a whole number"},
+		{`{"op": "exists", "hashes": [], "ranks": 1e2}`, "/ranks", "ranks: 1e2 is not a whole number"},
+		{`{"op": "exists", "hashes": [], "ranks": true}`, "/ranks", "ranks: got bool, want number"},
+		{`{"op": "exists", "hashes": [], "deadline_ms": -1}`, "/deadline_ms", "deadline_ms: -1 is not from 0 to 2147483647"},
+		{`{"op": "exists", "hashes": [], "deadline_ms": 99999999999999999999}`, "/deadline_ms", "deadline_ms: 99999999999999999999 is not from 0 to 2147483647"},
+		{`{"op": "exists", "hashes": [], "request": "` + strings.Repeat("r", 129) + `"}`, "/request", "request: has 129 bytes, 128 is the limit"},
+		{`{"op": "exists", "hashes": [], "request": 1}`, "/request", "request: got number, want string"},
+		{`{"op": "exists", "hashes": [], "group": null}`, "/group", "group: got null, want string"},
+		// Names.
+		{`{"op": "exists"}`, "", "neither keys nor hashes are there"},
+		{`{"op": "why"}`, "", "neither keys nor hashes are there"},
+		{`{"op": "exists", "keys": [], "hashes": []}`, "/hashes", "hashes: keys and hashes exclude each other"},
+		{`{"op": "exists", "hashes": [], "keys": ["a"]}`, "/keys", "keys: keys and hashes exclude each other"},
+		{`{"op": "exists", "keys": ["a"], "group": "g"}`, "/group", "group: is of no use with keys, which are whole paths"},
+		{`{"op": "exists", "template": "{hash}", "keys": ["a"]}`, "/template", "template: is of no use with keys, which are whole paths"},
+		{`{"op": "exists", "keys": ["a"], "ranks": 2}`, "/ranks", "ranks: is of no use with keys, which are whole paths"},
+		{`{"op": "exists", "keys": ["a", ""]}`, "/keys/1", `keys[1]: "": a path may not be empty`},
+		{`{"op": "exists", "keys": ["a", "/b"]}`, "/keys/1", `keys[1]: "/b": a path below the mount does not begin with a slash`},
+		{`{"op": "exists", "keys": ["a/"]}`, "/keys/0", `keys[0]: "a/": a path may not have an empty component, nor end in a slash`},
+		{`{"op": "exists", "keys": ["a//b"]}`, "/keys/0", `keys[0]: "a//b": a path may not have an empty component, nor end in a slash`},
+		{`{"op": "exists", "keys": ["a/../b"]}`, "/keys/0", `keys[0]: "a/../b": a path may not have "." or ".." in it`},
+		{`{"op": "exists", "keys": ["."]}`, "/keys/0", `keys[0]: ".": a path may not have "." or ".." in it`},
+		{`{"op": "exists", "keys": ["a\u0000"]}`, "/keys/0", `keys[0]: "a\x00": a path may not have a NUL byte`},
+		{`{"op": "exists", "keys": ["` + strings.Repeat("x", 99) + `/"]}`, "/keys/0", `keys[0]: "` + strings.Repeat("x", 64) + `"...: a path may not have an empty component, nor end in a slash`},
+		{`{"op": "exists", "hashes": ["a", ""]}`, "/hashes/1", `hashes[1]: "": a hash may not be empty`},
+		{`{"op": "exists", "hashes": ["a", "x/../y"], "group": "g"}`, "/hashes/1", `hashes[1]: "x/../y": a path may not have "." or ".." in it`},
+		{`{"op": "exists", "hashes": [".."], "group": "g"}`, "/hashes/0", `hashes[0]: "..": a path may not have "." or ".." in it`},
+		{`{"op": "exists", "hashes": ["\u0000"], "group": "g"}`, "/hashes/0", `hashes[0]: "\x00": a path may not have a NUL byte`},
+		{`{"op": "exists", "hashes": ["a"], "group": ".."}`, "/group", `group: "..": a path may not have "." or ".." in it`},
+		{`{"op": "exists", "hashes": ["a"], "template": "x_{group}/{hash}"}`, "/group", "group: is missing, and the template has {group}"},
+		{`{"op": "exists", "hashes": ["a"], "template": "{group}/{hash"}`, "/template", "template: the { at byte 8 is not closed"},
+		{`{"op": "exists", "hashes": ["a"], "template": 1}`, "/template", "template: got number, want string"},
+		// Specs.
+		{`{"op": "longest_hit", "hashes": ["a"]}`, "/spec", "spec: is missing"},
+		{`{"op": "longest_hit", "spec": "gemma"}`, "/hashes", "hashes: is missing"},
+		{`{"op": "load_mask", "spec": "gemma"}`, "/hit_tokens", "hit_tokens: is missing"},
+		{`{"op": "store_mask", "spec": "gemma"}`, "/num_tokens", "num_tokens: is missing"},
+		{`{"op": "longest_hit", "spec": "gemini", "hashes": ["a"]}`, "/spec", `spec: there is none named "gemini"`},
+		{`{"op": "longest_hit", "spec": 1, "hashes": ["a"]}`, "/spec", "spec: got number, want the name of a spec, or an object"},
+		{`{"op": "longest_hit", "spec": {"hash_block_sise": 1}, "hashes": ["a"]}`, "/spec/hash_block_sise", "spec.hash_block_sise: there is no such member"},
+		{`{"op": "longest_hit", "spec": {"hash_block_size": 1, "groups": [{"kind": 1}]}, "hashes": ["a"]}`, "/spec/groups/0/kind", "spec.groups[0].kind: got number, want string"},
+		{`{"op": "longest_hit", "spec": "gemma", "hashes": ["a"], "template": "{hash}"}`, "/template", "template: has no {group}, but the spec has 2 groups: they would share their blocks"},
+		{`{"op": "longest_hit", "spec": "gemma", "hashes": ["a", "."]}`, "/hashes/1", `hashes[1]: ".": a path may not have "." or ".." in it`},
+		{`{"op": "longest_hit", "spec": "gemma", "hashes": ["a"], "num_tokens": 1.5}`, "/num_tokens", "num_tokens: 1.5 is not a whole number"},
+		{`{"op": "longest_hit", "spec": "gemma", "hashes": ["a"], "cached": -1}`, "/cached", "cached: -1 is not from 0 to 1099511627776"},
+		{`{"op": "load_mask", "spec": "gemma", "hit_tokens": 1099511627776}`, "/hit_tokens", "hit_tokens: 1099511627776 tokens have more than 4000000 blocks"},
+		{`{"op": "store_mask", "spec": "gemma", "num_tokens": 1099511627776}`, "/num_tokens", "num_tokens: 1099511627776 tokens have more than 4000000 blocks"},
+		{`{"op": "load_mask", "spec": "gemma", "hit_tokens": 64, "num_hashes": 3}`, "/num_hashes", "num_hashes: 3 hashes are too few for 64 tokens"},
+	} {
+		t.Run(c.request[:min(len(c.request), 80)], func(t *testing.T) {
+			if got := decode[failure](t, ask(t, s, c.request)); got != (failure{c.want, c.field}) {
+				t.Errorf("got %q %q, want %q %q", got.Field, got.Error, c.field, c.want)
+			}
+			if got := ask(t, s, `{"op": "exists", "keys": ["a"]}`); !strings.Contains(got, `"states": "."`) {
+				t.Errorf("then: %s", got)
+			}
+		})
+	}
+}
+
+// TestErrorsOfOthers shows where errors point whose text is that of another package.
+func TestErrorsOfOthers(t *testing.T) {
+	s, _ := newService(t, nil)
+	for _, c := range []struct{ request, field, want string }{
+		{`{"op": "load_mask", "spec": "gemma", "hit_tokens": 17}`, "/hit_tokens", "must be a multiple of 16"},
+		{`{"op": "store_mask", "spec": "gemma", "num_tokens": 17}`, "/num_tokens", "must be a multiple of 16"},
+		{`{"op": "longest_hit", "spec": {}, "hashes": []}`, "/spec", "hash_block_size"},
+		{`{"op": "longest_hit", "spec": {"hash_block_size": 16, "groups": [{"kind": "cross", "block_size": 16}, {"kind": "full", "block_size": 17}]}, "hashes": []}`,
+			"/spec", "CrossAttentionSpec; "},
+	} {
+		if got := decode[failure](t, ask(t, s, c.request)); got.Field != c.field || !strings.Contains(got.Error, c.want) {
+			t.Errorf("%s: got %q %q", c.request, got.Field, got.Error)
+		}
+	}
+}
+
+// TestTooMany shows the limits on names.
+func TestTooMany(t *testing.T) {
+	s, e := newService(t, nil)
+	many := func(n int) string {
+		return "[" + strings.TrimSuffix(strings.Repeat(`"a",`, n), ",") + "]"
+	}
+	for _, c := range []struct{ request, field, want string }{
+		{`{"op": "exists", "hashes": ` + many(maxNames+1) + `}`, "/hashes", "hashes: has more than 1000000 elements"},
+		{`{"op": "exists", "template": "{hash}{rank}", "ranks": 1001, "hashes": ` + many(1000) + `}`, "/ranks", "ranks: 1000 blocks of 1001 ranks are more than 1000000 files"},
+		{`{"op": "longest_hit", "spec": "gemma", "template": "{group}{hash}{rank}", "ranks": 1000, "hashes": ` + many(10_000) + `}`,
+			"/hashes", "hashes: 10000 hashes of all groups and ranks are more than 16777216 files"},
+	} {
+		if got := decode[failure](t, ask(t, s, c.request)); got != (failure{c.want, c.field}) {
+			t.Errorf("got %q %q, want %q %q", got.Field, got.Error, c.field, c.want)
+		}
+	}
+	if e.mu.calls > 0 {
+		t.Errorf("the engine was asked")
+	}
+	if got := ask(t, s, `{"op": "exists", "hashes": `+many(maxNames)+`}`); !strings.Contains(got, `"misses": 1000000`) {
+		t.Errorf("got %s", got[len(got)-100:])
+	}
+}
+
+// TestReaderGone shows that a handler returns when nobody reads.
+func TestReaderGone(t *testing.T) {
+	s, _ := newService(t, nil)
+	w := &gone{left: 3}
+	s.Query(t.Context(), []byte(`{"op": "why", "keys": `+list(hashList(10_000))+`}`), w)
+	if w.left != -1 {
+		t.Errorf("%d writes left", w.left)
+	}
+	var out bytes.Buffer
+	s.Query(t.Context(), []byte(`{"op": "why", "keys": `+list(hashList(2000))+`}`), &out)
+	if n := strings.Count(out.String(), `{"path": "`); n != 2000 {
+		t.Errorf("then %d verdicts", n)
+	}
+}
+
+// gone is a reader who goes after some writes.
+type gone struct{ left int }
+
+func (g *gone) Write(b []byte) (int, error) {
+	if g.left--; g.left < 0 {
+		return 0, bytes.ErrTooLarge
+	}
+	return len(b), nil
+}

@@ -1,0 +1,175 @@
+package query
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/hybrid"
+)
+
+// fakeEngine is an Engine with a map for blocks. It keeps the rules of the contract: it answers at
+// once, and keeps no path.
+type fakeEngine struct {
+	blocks   map[string]tiers.Place
+	verdicts map[string]tiers.Verdict
+	failing  map[string]error              // what Prefetch fails with
+	before   func(path string)             // called before Prefetch decides on a path
+	asked    func(o tiers.PresenceOptions) // called by Presences
+
+	mu struct {
+		sync.Mutex
+		calls, names int // of Presences
+		largest      int // call of Presences
+		hinted       []string
+		hints        int    // calls of Hint
+		request      string // of the last Hint or Prefetch
+		options      tiers.PresenceOptions
+	}
+}
+
+func (e *fakeEngine) Presences(paths [][]byte, o tiers.PresenceOptions, out []tiers.Place) {
+	if e.asked != nil {
+		e.asked(o)
+	}
+	for i, path := range paths {
+		out[i] = e.blocks[string(path)]
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.mu.calls++
+	e.mu.names += len(paths)
+	e.mu.largest = max(e.mu.largest, len(paths))
+	e.mu.options = o
+}
+
+func (e *fakeEngine) Prefetch(ctx context.Context, r tiers.PrefetchRequest) {
+	e.mu.Lock()
+	e.mu.request = r.Request
+	e.mu.Unlock()
+	for i, path := range r.Paths {
+		if e.before != nil {
+			e.before(string(path))
+		}
+		r.Done(i, e.prefetchOne(ctx, string(path)))
+	}
+}
+
+func (e *fakeEngine) prefetchOne(ctx context.Context, path string) tiers.PrefetchResult {
+	if err := ctx.Err(); err != nil {
+		return tiers.PrefetchResult{Err: err}
+	}
+	if err, ok := e.failing[path]; ok {
+		return tiers.PrefetchResult{Err: err}
+	}
+	place := e.blocks[path]
+	switch {
+	case place.Presence == tiers.Pending:
+		return tiers.PrefetchResult{Outcome: tiers.PrefetchPending}
+	case place.Presence == tiers.Miss:
+		return tiers.PrefetchResult{Outcome: tiers.PrefetchAbsent}
+	case place.Tier == 0:
+		return tiers.PrefetchResult{Outcome: tiers.PrefetchInMemory}
+	}
+	return tiers.PrefetchResult{Outcome: tiers.PrefetchLoaded, Bytes: 100}
+}
+
+func (e *fakeEngine) Hint(request string, paths [][]byte) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.mu.request = request
+	e.mu.hints++
+	for _, path := range paths {
+		e.mu.hinted = append(e.mu.hinted, string(path))
+	}
+}
+
+func (e *fakeEngine) Why(path string) tiers.Verdict {
+	if v, ok := e.verdicts[path]; ok {
+		return v
+	}
+	return tiers.Verdict{Kind: tiers.VerdictNeverStored, Text: "nothing is known of it"}
+}
+
+var (
+	inMemory = tiers.Place{Presence: tiers.Hit}
+	onDisk   = tiers.Place{Presence: tiers.Hit, Tier: 1}
+	atPeer   = tiers.Place{Presence: tiers.Hit, Tier: 2}
+	pending  = tiers.Place{Presence: tiers.Pending}
+	late     = tiers.Place{Late: true}
+)
+
+// gemma is a full group and a window of two blocks.
+var gemma = hybrid.Spec{HashBlockSize: 16, Groups: []hybrid.Group{
+	{Kind: hybrid.Full, BlockSize: 16},
+	{Kind: hybrid.SlidingWindow, BlockSize: 16, Window: 32},
+}}
+
+// newService returns a Service with the spec "gemma" over blocks.
+func newService(t testing.TB, blocks map[string]tiers.Place) (*Service, *fakeEngine) {
+	t.Helper()
+	e := &fakeEngine{blocks: blocks}
+	s, err := New(Options{Engine: e, Tiers: []string{"memory", "disk", "peer"}, Specs: map[string]hybrid.Spec{"gemma": gemma}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, e
+}
+
+// ask returns the answer of .kvfs/query without the end of its line.
+func ask(t testing.TB, s *Service, request string) string {
+	t.Helper()
+	return answerOf(t, func(out *bytes.Buffer) { s.Query(t.Context(), []byte(request), out) })
+}
+
+// answerOf checks that an answer is one JSON object a line, and returns the last.
+func answerOf(t testing.TB, do func(out *bytes.Buffer)) string {
+	t.Helper()
+	var out bytes.Buffer
+	do(&out)
+	text, ok := strings.CutSuffix(out.String(), "\n")
+	if !ok {
+		t.Fatalf("answer %q has no end", out.String())
+	}
+	lines := strings.Split(text, "\n")
+	for _, line := range lines {
+		if !json.Valid([]byte(line)) {
+			t.Fatalf("not JSON: %s", line)
+		}
+	}
+	return lines[len(lines)-1]
+}
+
+// decode decodes an answer into what it is.
+func decode[T any](t testing.TB, answer string) (v T) {
+	t.Helper()
+	in := json.NewDecoder(strings.NewReader(answer))
+	in.DisallowUnknownFields()
+	if err := in.Decode(&v); err != nil {
+		t.Fatalf("%s: %v", answer, err)
+	}
+	return v
+}
+
+// list writes strings as a JSON list.
+func list[T any](items []T) string {
+	text, err := json.Marshal(items)
+	if err != nil {
+		panic(err)
+	}
+	return string(text)
+}
+
+// hashList returns n hashes.
+func hashList(n int) []string {
+	hashes := make([]string, n)
+	for i := range hashes {
+		hashes[i] = fmt.Sprintf("%064x", i+1)
+	}
+	return hashes
+}

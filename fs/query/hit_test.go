@@ -1,0 +1,322 @@
+package query
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/hybrid"
+)
+
+// hitReply is an answer about groups.
+type hitReply struct {
+	Op        string
+	HitTokens int `json:"hit_tokens"`
+	Capped    bool
+	Pending   int
+	Late      int
+	Groups    []struct {
+		Name, Load string
+		Fetch      []int
+		Start, End int
+		Store      *string
+	}
+}
+
+// TestLongestHit shows answers for a model with a full group and a window (C7, C8, C9).
+func TestLongestHit(t *testing.T) {
+	s, e := newService(t, map[string]tiers.Place{
+		"0/a": inMemory, "0/b": onDisk, "0/c": inMemory, "0/d": pending,
+		"1/b": atPeer, "1/c": inMemory, "1/d": late,
+		"x/0_a": inMemory, "x/1_a": inMemory,
+	})
+	const spec = `{"op": "longest_hit", "spec": "gemma", "hashes": ["a", "b", "c", "d"]`
+	for _, c := range []struct{ request, want string }{
+		{spec + `}`, `{"op": "longest_hit", "hit_tokens": 48, "capped": false, "pending": 1, "late": 0, "groups": [{"name": "0", "load": "111"}, {"name": "1", "load": "011"}]}`},
+		{spec + `, "fetch": true}`, `{"op": "longest_hit", "hit_tokens": 48, "capped": false, "pending": 1, "late": 0, "groups": [{"name": "0", "load": "111", "fetch": [0, 1, 2]}, {"name": "1", "load": "011", "fetch": [1, 2]}]}`},
+		{spec + `, "fetch": true, "cached": 32}`, `{"op": "longest_hit", "hit_tokens": 48, "capped": false, "pending": 1, "late": 0, "groups": [{"name": "0", "load": "111", "fetch": [2]}, {"name": "1", "load": "011", "fetch": [2]}]}`},
+		{spec + `, "fetch": true, "cached": 640}`, `{"op": "longest_hit", "hit_tokens": 48, "capped": false, "pending": 1, "late": 0, "groups": [{"name": "0", "load": "111", "fetch": []}, {"name": "1", "load": "011", "fetch": []}]}`},
+		{spec + `, "num_tokens": 0}`, `{"op": "longest_hit", "hit_tokens": 0, "capped": false, "pending": 0, "late": 0, "groups": [{"name": "0", "load": ""}, {"name": "1", "load": ""}]}`},
+		{spec + `, "template": "none/{group}{hash}"}`, `{"op": "longest_hit", "hit_tokens": 0, "capped": false, "pending": 0, "late": 0, "groups": [{"name": "0", "load": ""}, {"name": "1", "load": ""}]}`},
+		{`{"op": "longest_hit", "spec": "gemma", "hashes": ["a"], "num_tokens": 17, "template": "x/{group}_{hash}"}`,
+			`{"op": "longest_hit", "hit_tokens": 16, "capped": false, "pending": 0, "late": 0, "groups": [{"name": "0", "load": "1"}, {"name": "1", "load": "1"}]}`},
+		{`{"op": "longest_hit", "spec": "gemma", "hashes": ["a"], "template": "x/{group}_{hash}", "fetch": true}`,
+			`{"op": "longest_hit", "hit_tokens": 0, "capped": false, "pending": 0, "late": 0, "groups": [{"name": "0", "load": "", "fetch": []}, {"name": "1", "load": "", "fetch": []}]}`},
+		{`{"op": "longest_hit", "spec": {"hash_block_size": 16, "groups": [{"name": "x/1", "kind": "swa", "window": 2, "block_size": 16}]}, "hashes": ["z", "a"], "template": "{group}_{hash}", "num_tokens": 40}`,
+			`{"op": "longest_hit", "hit_tokens": 32, "capped": false, "pending": 0, "late": 0, "groups": [{"name": "x/1", "load": "01"}]}`},
+		{`{"op": "longest_hit", "spec": "gemma", "hashes": []}`, `{"op": "longest_hit", "hit_tokens": 0, "capped": false, "pending": 0, "late": 0, "groups": [{"name": "0", "load": ""}, {"name": "1", "load": ""}]}`},
+		{`{"op": "longest_hit", "spec": {"hash_block_size": 16, "groups": []}, "hashes": ["a"]}`, `{"op": "longest_hit", "hit_tokens": 0, "capped": false, "pending": 0, "late": 0, "groups": []}`},
+	} {
+		if got := ask(t, s, c.request); got != c.want {
+			t.Errorf("%s:\n got %s\nwant %s", c.request, got, c.want)
+		}
+	}
+	e.mu.hinted = nil
+	ask(t, s, spec+`, "promote": true, "request": "r3", "lease": false, "deadline_ms": 9}`)
+	if got := fmt.Sprintf("%q %s %v", e.mu.hinted, e.mu.request, e.mu.options); got != `["0/b" "1/b"] r3 {false 9ms}` {
+		t.Errorf("got %s", got)
+	}
+}
+
+// TestHitCapped shows that a prompt which is all there is not a hit up to its last token.
+func TestHitCapped(t *testing.T) {
+	blocks := map[string]tiers.Place{}
+	for _, h := range []string{"a", "b", "c"} {
+		blocks["0/"+h], blocks["1/"+h] = inMemory, inMemory
+	}
+	s, _ := newService(t, blocks)
+	got := decode[hitReply](t, ask(t, s, `{"op": "longest_hit", "spec": "gemma", "hashes": ["a", "b", "c"]}`))
+	if !got.Capped || got.HitTokens != 32 || got.Groups[0].Load != "11" {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// TestHitLate shows that what is late is counted and taken for absent.
+func TestHitLate(t *testing.T) {
+	s, _ := newService(t, map[string]tiers.Place{"0/a": inMemory, "0/b": late, "1/a": inMemory})
+	got := decode[hitReply](t, ask(t, s, `{"op": "longest_hit", "spec": "gemma", "hashes": ["a", "b"]}`))
+	if got.HitTokens != 16 || got.Late != 1 || got.Pending != 0 {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// TestHitRanks shows that a block counts only if all ranks have it, and whose number that is (C7).
+func TestHitRanks(t *testing.T) {
+	blocks := map[string]tiers.Place{}
+	for rank := range 4 {
+		for _, h := range []string{"a", "b"} {
+			if rank != 3 || h == "a" {
+				blocks[fmt.Sprintf("r%d/0/%s", rank, h)] = inMemory
+			}
+		}
+	}
+	s, _ := newService(t, blocks)
+	for _, c := range []struct {
+		spec, ranks string
+		want        int
+	}{{``, `1`, 32}, {``, `3`, 32}, {``, `4`, 16}, {``, `5`, 0}, {`, "ranks": 2`, `5`, 32}, {`, "ranks": 5`, `1`, 0}} {
+		got := decode[hitReply](t, ask(t, s, `{"op": "longest_hit", "hashes": ["a", "b"], "num_tokens": 64, "template": "r{rank}/{group}/{hash}", "ranks": `+c.ranks+
+			`, "spec": {"hash_block_size": 16, "groups": [{"kind": "full", "block_size": 16`+c.spec+`}]}}`))
+		if got.HitTokens != c.want {
+			t.Errorf("%+v: got %d", c, got.HitTokens)
+		}
+	}
+}
+
+// TestHitBatches shows that the engine is asked for many at a time, and not for all when little is
+// needed.
+func TestHitBatches(t *testing.T) {
+	const n = 4000
+	hashes := hashList(n)
+	blocks := map[string]tiers.Place{}
+	for _, h := range hashes {
+		blocks["0/"+h], blocks["1/"+h] = inMemory, inMemory
+	}
+	s, e := newService(t, blocks)
+	request := `{"op": "longest_hit", "spec": "gemma", "num_tokens": 640000, "hashes": ` + list(hashes) + `}`
+	if got := decode[hitReply](t, ask(t, s, request)); got.HitTokens != n*16 {
+		t.Fatalf("hit %d", got.HitTokens)
+	}
+	// All of the full group, and the end of the window.
+	if e.mu.names != n+firstAsk || e.mu.calls > n/laterAsk+3 {
+		t.Errorf("all there: asked %d times for %d names", e.mu.calls, e.mu.names)
+	}
+	clear(e.blocks)
+	e.mu.names, e.mu.calls = 0, 0
+	if got := decode[hitReply](t, ask(t, s, request)); got.HitTokens != 0 {
+		t.Fatalf("hit %d", got.HitTokens)
+	}
+	if e.mu.names > 2*firstAsk {
+		t.Errorf("nothing there: asked %d times for %d names", e.mu.calls, e.mu.names)
+	}
+}
+
+// specsForTests are models of all kinds.
+var specsForTests = map[string]hybrid.Spec{
+	"full":  {HashBlockSize: 16, Groups: []hybrid.Group{{Kind: hybrid.Full, BlockSize: 16}}},
+	"gemma": gemma,
+	"wide":  {HashBlockSize: 16, Groups: []hybrid.Group{{Kind: hybrid.MLA, BlockSize: 64}, {Kind: hybrid.SlidingWindow, BlockSize: 32, Window: 100}}},
+	"eagle": {HashBlockSize: 16, Eagle: true, Groups: []hybrid.Group{{Kind: hybrid.Full, BlockSize: 16}, {Kind: hybrid.SlidingWindow, BlockSize: 16, Window: 64}}},
+	"mamba": {HashBlockSize: 16, CacheBlockSize: 64, Groups: []hybrid.Group{{Kind: hybrid.Full, BlockSize: 64}, {Kind: hybrid.Mamba, BlockSize: 64}}},
+	"chunk": {HashBlockSize: 16, Groups: []hybrid.Group{{Kind: hybrid.Full, BlockSize: 16}, {Kind: hybrid.ChunkedLocal, BlockSize: 16, Chunk: 64}}},
+	"twins": {HashBlockSize: 16, Groups: []hybrid.Group{{Kind: hybrid.Full, BlockSize: 16}, {Kind: hybrid.Full, BlockSize: 16}, {Kind: hybrid.Full, BlockSize: 16, Variant: 1}}},
+	"none":  {HashBlockSize: 16, Groups: []hybrid.Group{}},
+}
+
+// TestAgree shows, for random blocks and requests, that the binary form answers as JSON does, that
+// longest_hit answers what the Coordinator says when it is asked about the blocks themselves, and
+// that exists tells of each block what the engine does.
+func TestAgree(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 1))
+	for range 300 {
+		n := r.IntN(80)
+		hashes, raw := make([]string, n), []byte{}
+		for i := range hashes {
+			h := []byte{byte(i), byte(r.IntN(3)), 0xab}
+			hashes[i], raw = hex.EncodeToString(h), append(raw, h...)
+		}
+		blocks := randomBlocks(r, hashes)
+		e := &fakeEngine{blocks: blocks}
+		s, err := New(Options{Engine: e, Tiers: []string{"memory", "disk", "peer"}, Specs: specsForTests})
+		if err != nil {
+			t.Fatal(err)
+		}
+		agreeExists(t, s, blocks, hashes, raw)
+		for name := range specsForTests {
+			tokens := 0
+			if r.IntN(2) == 0 && n > 0 {
+				tokens = 1 + r.IntN(n*16+40)
+			}
+			agreeHit(t, s, blocks, name, tokens, hashes, raw)
+		}
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// randomBlocks makes most blocks of the groups 0, 1, and 2 be somewhere, more often the early ones.
+func randomBlocks(r *rand.Rand, hashes []string) map[string]tiers.Place {
+	places := []tiers.Place{inMemory, inMemory, onDisk, atPeer, pending, late, {}}
+	blocks := map[string]tiers.Place{}
+	good := r.IntN(len(hashes) + 1)
+	for _, group := range []string{"0", "1", "2"} {
+		for i, h := range hashes {
+			if i < good {
+				blocks[group+"/"+h] = places[r.IntN(4)]
+			} else {
+				blocks[group+"/"+h] = places[r.IntN(len(places))]
+			}
+		}
+	}
+	return blocks
+}
+
+func agreeExists(t *testing.T, s *Service, blocks map[string]tiers.Place, hashes []string, raw []byte) {
+	t.Helper()
+	want := ""
+	for _, h := range hashes {
+		switch p := blocks["1/"+h]; {
+		case p.Presence == tiers.Hit:
+			want += string("mdp"[p.Tier])
+		case p.Presence == tiers.Pending:
+			want += "w"
+		case p.Late:
+			want += "l"
+		default:
+			want += "."
+		}
+	}
+	j := decode[struct {
+		Op, States                          string
+		Hits, Pending, Late, Misses, Prefix int
+	}](t, ask(t, s, `{"op": "exists", "group": "1", "hashes": `+list(hashes)+`}`))
+	form := binaryForm{op: binaryExists, size: 3, count: len(hashes), subject: "1", hashes: raw}
+	text := form
+	text.flags, text.size, text.hashes = binaryText, 6, []byte(strings.Join(hashes, ""))
+	for _, b := range []binaryReply{askBinary(t, s, form), askBinary(t, s, text)} {
+		if b.states != want || j.States != want || fmt.Sprint(b.hits, b.pending, b.late, b.prefix) != fmt.Sprint(j.Hits, j.Pending, j.Late, j.Prefix) {
+			t.Errorf("JSON %+v, binary %+v, want %s", j, b, want)
+		}
+	}
+	if j.Hits+j.Pending+j.Late+j.Misses != len(hashes) {
+		t.Errorf("counts of %+v", j)
+	}
+}
+
+func agreeHit(t *testing.T, s *Service, blocks map[string]tiers.Place, name string, tokens int, hashes []string, raw []byte) {
+	t.Helper()
+	c, err := hybrid.New(specsForTests[name])
+	if err != nil {
+		t.Fatal(name, err)
+	}
+	member := ""
+	length := len(hashes) * c.Spec().HashBlockSize
+	if tokens > 0 {
+		member, length = fmt.Sprintf(`, "num_tokens": %d`, tokens), tokens
+	}
+	exists := func(group, unit int) bool {
+		return blocks[c.Spec().Groups[group].Name+"/"+hashes[unit]].Presence == tiers.Hit
+	}
+	want := c.Lookup(length, len(hashes), exists)
+	fetch := c.Fetch(want.Tokens, 16, len(hashes), want.Load, exists)
+	j := decode[hitReply](t, ask(t, s, `{"op": "longest_hit", "spec": "`+name+`", "fetch": true, "cached": 16, "hashes": `+list(hashes)+member+`}`))
+	b := askBinary(t, s, binaryForm{op: binaryLongestHit, size: 3, count: len(hashes), subject: name, tokens: tokens, hashes: raw})
+	if j.HitTokens != want.Tokens || j.Capped != want.Capped || b.hits != want.Tokens || b.prefix == 1 != want.Capped {
+		t.Errorf("%s: JSON %+v, binary %+v, want %+v", name, j, b, want)
+		return
+	}
+	if b.pending > j.Pending || b.late > j.Late { // JSON has looked for what to fetch, too
+		t.Errorf("%s: JSON %+v, binary %+v", name, j, b)
+	}
+	for i, g := range j.Groups {
+		load := string(appendBits(nil, want.Load[i]))
+		if g.Load != load || b.loads[i] != load || !slices.Equal(g.Fetch, fetch[i]) {
+			t.Errorf("%s, group %d: JSON %+v, binary %s, want %s, %v", name, i, g, b.loads[i], load, fetch[i])
+		}
+	}
+}
+
+// TestMasks shows what to read and to write without looking (C6).
+func TestMasks(t *testing.T) {
+	s, e := newService(t, nil)
+	for _, c := range []struct{ request, want string }{
+		{`{"op": "load_mask", "spec": "gemma", "hit_tokens": 64}`,
+			`{"op": "load_mask", "hit_tokens": 64, "groups": [{"name": "0", "load": "1111", "fetch": [0, 1, 2, 3]}, {"name": "1", "load": "0011", "fetch": [2, 3]}]}`},
+		{`{"op": "load_mask", "spec": "gemma", "hit_tokens": 64, "cached": 48, "num_hashes": 9}`,
+			`{"op": "load_mask", "hit_tokens": 64, "groups": [{"name": "0", "load": "1111", "fetch": [3]}, {"name": "1", "load": "0011", "fetch": [3]}]}`},
+		{`{"op": "load_mask", "spec": "gemma", "hit_tokens": 0, "num_hashes": 0}`,
+			`{"op": "load_mask", "hit_tokens": 0, "groups": [{"name": "0", "load": "", "fetch": []}, {"name": "1", "load": "", "fetch": []}]}`},
+		{`{"op": "store_mask", "spec": "gemma", "num_tokens": 64}`,
+			`{"op": "store_mask", "groups": [{"name": "0", "start": 0, "end": 4, "store": null}, {"name": "1", "start": 0, "end": 4, "store": null}]}`},
+		{`{"op": "store_mask", "spec": {"hash_block_size": 16, "scheduler_block_size": 64, "groups": [{"kind": "full", "block_size": 16}, {"kind": "swa", "block_size": 16, "window": 17}]}, "num_tokens": 128, "start": 32}`,
+			`{"op": "store_mask", "groups": [{"name": "0", "start": 2, "end": 8, "store": null}, {"name": "1", "start": 2, "end": 8, "store": "010001"}]}`},
+		{`{"op": "store_mask", "spec": {"hash_block_size": 16, "scheduler_block_size": 64, "retention_interval": 0, "groups": [{"kind": "swa", "block_size": 16, "window": 17}]}, "num_tokens": 128, "prompt_tokens": 100}`,
+			`{"op": "store_mask", "groups": [{"name": "0", "start": 0, "end": 8, "store": "00010000"}]}`},
+		{`{"op": "store_mask", "spec": "gemma", "num_tokens": 0}`,
+			`{"op": "store_mask", "groups": [{"name": "0", "start": 0, "end": 0, "store": null}, {"name": "1", "start": 0, "end": 0, "store": null}]}`},
+		{`{"op": "store_mask", "spec": {"hash_block_size": 16, "groups": []}, "num_tokens": 0}`, `{"op": "store_mask", "groups": []}`},
+	} {
+		if got := ask(t, s, c.request); got != c.want {
+			t.Errorf("%s:\n got %s\nwant %s", c.request, got, c.want)
+		}
+	}
+	if e.mu.calls > 0 {
+		t.Error("the engine was asked")
+	}
+}
+
+// TestEmpty shows that empty lists are answered by success everywhere (C18).
+func TestEmpty(t *testing.T) {
+	s, _ := newService(t, map[string]tiers.Place{"g/a": inMemory})
+	for _, c := range []struct {
+		do   func(request string, out *bytes.Buffer)
+		text []string
+	}{
+		{func(q string, out *bytes.Buffer) { s.Query(t.Context(), []byte(q), out) }, []string{
+			`{"op": "exists", "keys": []}`, `{"op": "exists", "hashes": [], "group": "g", "ranks": 8, "promote": true}`,
+			`{"op": "why", "keys": []}`, `{"op": "why", "hashes": []}`,
+			`{"op": "longest_hit", "spec": "gemma", "hashes": [], "fetch": true, "promote": true, "cached": 5, "num_tokens": 100}`,
+			`{"op": "longest_hit", "spec": {"hash_block_size": 1, "groups": []}, "hashes": [], "fetch": true, "promote": true}`,
+			`{"op": "load_mask", "spec": "gemma", "hit_tokens": 0}`, `{"op": "store_mask", "spec": "gemma", "num_tokens": 0, "start": 5, "prompt_tokens": 0}`}},
+		{func(q string, out *bytes.Buffer) { s.Prefetch(t.Context(), []byte(q), out) }, []string{
+			`{"keys": []}`, `{"hashes": [], "progress": true, "ranks": 4}`, `{"hashes": [], "group": ""}`}},
+		{func(q string, out *bytes.Buffer) { s.SpecsFile(t.Context(), []byte(q), out) }, []string{
+			`{}`, `{"set": {}}`, `{"get": []}`, `{"remove": []}`}},
+	} {
+		for _, request := range c.text {
+			answer := answerOf(t, func(out *bytes.Buffer) { c.do(request, out) })
+			if a := map[string]any{}; json.Unmarshal([]byte(answer), &a) != nil || a["error"] != nil {
+				t.Errorf("%s: got %s", request, answer)
+			}
+		}
+	}
+}

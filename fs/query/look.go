@@ -1,0 +1,148 @@
+package query
+
+import (
+	"context"
+	"io"
+
+	"github.com/kvfs/kvfs/tiers"
+)
+
+// A code says where a block is, in one byte. The larger, the worse, so that the code of a block of
+// several ranks is the largest of theirs.
+const (
+	codeUnknown byte = iota
+	codeMemory
+	codeLast    = codeMemory + maxTiers - 1 // of the last tier
+	codePending = codeLast + 1
+	codeLate    = codeLast + 2
+	codeMiss    = codeLast + 3
+
+	codes = codeMiss + 1
+
+	maxTiers = 32
+)
+
+// codeOf returns the code of a place.
+func codeOf(p tiers.Place) byte {
+	switch p.Presence {
+	case tiers.Hit:
+		return codeMemory + min(p.Tier, maxTiers-1)
+	case tiers.Pending:
+		return codePending
+	}
+	if p.Late {
+		return codeLate
+	}
+	return codeMiss
+}
+
+// look asks the engine for the items first, first+step, ... and writes their codes to out, at most
+// batch of them.
+func (s *Service) look(sc *scratch, n *names, l *layout, ranks int, o tiers.PresenceOptions, first, step int, out []byte) {
+	for rank := range ranks {
+		sc.arena, sc.paths = sc.arena[:0], sc.paths[:0]
+		if l == nil && step == 1 {
+			sc.paths = append(sc.paths, n.items[first:first+len(out)]...)
+		} else {
+			s.expand(sc, n, l, rank, first, step, len(out))
+		}
+		places := sc.places[:len(out)]
+		s.engine.Presences(sc.paths, o, places)
+		for i, p := range places {
+			code := codeOf(p)
+			if len(sc.paths[i]) == 0 {
+				code = codeMiss // the hash has no path
+			}
+			if rank == 0 || code > out[i] {
+				out[i] = code
+			}
+		}
+	}
+}
+
+// expand appends the paths of count items to sc.paths; empty ones of those that have none.
+func (s *Service) expand(sc *scratch, n *names, l *layout, rank, first, step, count int) {
+	var path []byte
+	for i, item := 0, first; i < count; i, item = i+1, item+step {
+		path, sc.arena, _ = n.appendPath(sc.arena, l, item, rank)
+		sc.paths = append(sc.paths, path)
+	}
+}
+
+// counts is what exists found.
+type counts struct {
+	hits, pending, late, misses, prefix int
+}
+
+// lookAll asks for all items, and puts what stands in states for each into sc.states.
+func (s *Service) lookAll(ctx context.Context, sc *scratch, l *layout) (c counts, err *requestError) {
+	q := &sc.q
+	n := &q.names
+	states := bytesOf(&sc.states, n.count)
+	o := q.presence()
+	for first := 0; first < n.count; first += batch {
+		if err := cancelled(ctx); err != nil {
+			return c, err
+		}
+		part := states[first:min(first+batch, n.count)]
+		s.look(sc, n, l, n.ranks, o, first, 1, part)
+	}
+	if q.promote {
+		s.hintAll(sc, l)
+	}
+	return s.count(states), nil
+}
+
+// hintAll begins to promote those of all items that are in other tiers than memory.
+func (s *Service) hintAll(sc *scratch, l *layout) {
+	n := &sc.q.names
+	f := s.newHint(sc)
+	for i, code := range sc.states {
+		if code > codeMemory && code <= codeLast {
+			f.add(n, l, i, n.ranks)
+		}
+	}
+	f.flush()
+}
+
+// count counts codes and replaces them by what stands for them.
+func (s *Service) count(states []byte) (c counts) {
+	var of [codes]int
+	c.prefix = len(states)
+	for i, code := range states {
+		of[code]++
+		states[i] = s.chars[code]
+		if code > codeLast && i < c.prefix {
+			c.prefix = i
+		}
+	}
+	for _, n := range of[codeMemory : codeLast+1] {
+		c.hits += n
+	}
+	c.pending, c.late, c.misses = of[codePending], of[codeLate], of[codeMiss]
+	return c
+}
+
+// exists answers which blocks are there.
+func (s *Service) exists(ctx context.Context, sc *scratch, _ io.Writer) *requestError {
+	if err := sc.q.listed(); err != nil {
+		return err
+	}
+	l, err := sc.q.names.prepare()
+	if err != nil {
+		return err
+	}
+	c, err := s.lookAll(ctx, sc, l)
+	if err != nil {
+		return err
+	}
+	out := append(sc.out[:0], `{"op": "exists", "states": "`...)
+	out = append(out, sc.states...)
+	out = appendNumber(append(out, '"'), "hits", c.hits)
+	out = appendNumber(out, "pending", c.pending)
+	out = appendNumber(out, "late", c.late)
+	out = appendNumber(out, "misses", c.misses)
+	out = appendNumber(out, "prefix", c.prefix)
+	sc.out = append(out, "}\n"...)
+	return nil
+}

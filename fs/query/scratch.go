@@ -1,0 +1,57 @@
+package query
+
+import (
+	"github.com/kvfs/kvfs/tiers"
+)
+
+// maxRetained bounds what a scratch may hold between requests, in bytes. It is enough for
+// requests of 50,000 names.
+const maxRetained = 4 << 20
+
+// scratch is what a request needs while it is answered. It is used again, so that large requests
+// leave no garbage.
+type scratch struct {
+	read   reader
+	q      query
+	items  [][]byte
+	arena  []byte        // paths of a batch
+	paths  [][]byte      // batch
+	places []tiers.Place // batch
+	codes  []byte        // batch
+	files  [][]byte      // to be promoted
+	states []byte        // of all that is asked for
+	out    []byte        // answer
+}
+
+// take returns a scratch for one request.
+func (s *Service) take() *scratch {
+	if sc, ok := s.pool.Get().(*scratch); ok {
+		return sc
+	}
+	return &scratch{paths: make([][]byte, 0, batch), places: make([]tiers.Place, batch), codes: make([]byte, batch)}
+}
+
+// give takes a scratch back, and forgets the request.
+func (s *Service) give(sc *scratch) {
+	held := cap(sc.items)*24 + cap(sc.arena) + cap(sc.files)*24 + cap(sc.states) + cap(sc.out)
+	if held > maxRetained {
+		return
+	}
+	clear(sc.items)
+	clear(sc.files[:cap(sc.files)])
+	clear(sc.paths[:cap(sc.paths)])
+	sc.read.reset(nil)
+	sc.q = query{}
+	s.pool.Put(sc)
+}
+
+// bytesOf returns n zero bytes in the place of *buf.
+func bytesOf(buf *[]byte, n int) []byte {
+	if cap(*buf) < n {
+		*buf = make([]byte, n)
+		return *buf
+	}
+	*buf = (*buf)[:n]
+	clear(*buf)
+	return *buf
+}

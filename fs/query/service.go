@@ -1,0 +1,139 @@
+package query
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/hybrid"
+)
+
+// Engine is the part of *tiers.Engine that a Service needs. It keeps none of the paths
+// that it is given beyond a call.
+type Engine interface {
+	Presences(paths [][]byte, o tiers.PresenceOptions, out []tiers.Place)
+	Prefetch(ctx context.Context, r tiers.PrefetchRequest)
+	Hint(request string, paths [][]byte)
+	Why(path string) tiers.Verdict
+}
+
+// Options configures a Service.
+type Options struct {
+	Engine Engine                 // required
+	Tiers  []string               // names of the engine's tiers, memory first: "memory", "disk", "peer"
+	Specs  map[string]hybrid.Spec // at the start; all are checked by New
+}
+
+// Service answers requests. All methods may be called in parallel.
+//
+// The handlers take one whole request, as bytes that they may keep until they return, and write
+// the answer; what is wrong with a request is an answer, too. A write to answer may block until
+// the reader has read, and fails when he is gone; then the handler returns.
+type Service struct {
+	engine Engine
+	chars  [codes]byte      // what stands in states for each code
+	now    func() time.Time // for the ages of verdicts
+
+	pool sync.Pool // of *scratch
+
+	mu struct {
+		sync.RWMutex // leaf
+		specs        map[string]*hybrid.Coordinator
+	}
+}
+
+// New makes a Service. It fails with the reasons against all specs.
+func New(o Options) (*Service, error) {
+	s := &Service{engine: o.Engine, now: time.Now}
+	for code := range s.chars {
+		s.chars[code] = '.'
+	}
+	for tier := range maxTiers {
+		s.chars[codeMemory+byte(tier)] = 'd'
+		if tier < len(o.Tiers) && strings.HasPrefix(o.Tiers[tier], "peer") {
+			s.chars[codeMemory+byte(tier)] = 'p'
+		}
+	}
+	s.chars[codeMemory], s.chars[codePending], s.chars[codeLate] = 'm', 'w', 'l'
+
+	var bad []error
+	s.mu.specs = make(map[string]*hybrid.Coordinator, len(o.Specs))
+	if len(o.Specs) > maxSpecs {
+		bad = append(bad, fmt.Errorf("specs: %d of them, %d is the limit", len(o.Specs), maxSpecs))
+	}
+	for _, name := range slices.Sorted(maps.Keys(o.Specs)) {
+		if why := checkSpecName(name); why != "" {
+			bad = append(bad, fmt.Errorf("specs: %q: %s", name, why))
+		}
+		c, err := newCoordinator(o.Specs[name])
+		if err != nil {
+			bad = append(bad, fmt.Errorf("specs.%s: %w", name, err))
+		}
+		s.mu.specs[name] = c
+	}
+	if err := errors.Join(bad...); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Query handles .kvfs/query, in JSON and in binary.
+func (s *Service) Query(ctx context.Context, request []byte, answer io.Writer) {
+	sc := s.take()
+	defer s.give(sc)
+	if bytes.HasPrefix(request, []byte(binaryPrefix)) {
+		s.binary(ctx, sc, request, answer)
+		return
+	}
+	err := sc.parse(request, queryMembers)
+	if err == nil {
+		err = s.query(ctx, sc, answer)
+	}
+	finish(sc, answer, err)
+}
+
+// query obeys a request that has been read. Most operations leave the answer in sc.out.
+func (s *Service) query(ctx context.Context, sc *scratch, answer io.Writer) *requestError {
+	q := &sc.q
+	op, ok := operations[string(q.op)]
+	if q.has&hasOp == 0 {
+		return faulty("/op", "is missing: want exists, longest_hit, load_mask, store_mask or why")
+	}
+	if !ok {
+		return faulty("/op", "%s is none of exists, longest_hit, load_mask, store_mask, why", quoted(q.op))
+	}
+	if err := q.allow(op.may, string(q.op)); err != nil {
+		return err
+	}
+	if err := q.require(op.must); err != nil {
+		return err
+	}
+	return op.do(s, ctx, sc, answer)
+}
+
+// finish writes the answer that is in sc.out, or err as one.
+func finish(sc *scratch, answer io.Writer, err *requestError) {
+	if err != nil {
+		sc.out = appendError(sc.out[:0], err)
+	}
+	if len(sc.out) > 0 {
+		_, _ = answer.Write(sc.out) // a reader who is gone needs no answer
+	}
+	sc.out = sc.out[:0]
+}
+
+// cancelled is the answer to a request whose reader has gone, or whose daemon ends.
+func cancelled(ctx context.Context) *requestError {
+	if ctx.Err() == nil {
+		return nil
+	}
+	return &requestError{why: "the request was cancelled"}
+}

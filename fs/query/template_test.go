@@ -1,0 +1,99 @@
+package query
+
+import (
+	"encoding/hex"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// TestTemplate shows what paths templates give.
+func TestTemplate(t *testing.T) {
+	for _, c := range []struct{ template, group, hash, want string }{
+		{"{group}/{hash}", "g0", "9f08", "g0/9f08"},
+		{"{hash}", "", "9f08", "9f08"},
+		{"x/{hash}.bin", "unused", "9f08", "x/9f08.bin"},
+		{vllmTemplate, "3", "abcdef", "meta-llama_Llama_c78c9e79d404_r7/abc/de_g3/abcdef.bin"},
+		{"{hash:0:3}/{hash:3:5}", "", "abcde", "abc/de"},
+		{"{hash:0:3}/{hash:3:5}", "", "abcd", ""},
+		{"{group}{group}/{hash:1:2}{rank}", "g", "abc", "gg/b7"},
+		{"{hash}", "", strings.Repeat("x", block.MaxPath), strings.Repeat("x", block.MaxPath)},
+		{"{hash}", "", strings.Repeat("x", block.MaxPath+1), ""},
+		{"{group}/{hash}", strings.Repeat("x", block.MaxPath), "h", ""},
+		{strings.Repeat("{hash}", 600), "", "12345678", ""},
+	} {
+		parts, err := parseTemplate([]byte(c.template))
+		if err != nil {
+			t.Fatal(c.template, err)
+		}
+		l, err := newLayout(parts, []byte(c.group), "/group")
+		if err != nil {
+			t.Fatal(c.template, err)
+		}
+		got, ok := l.appendPath([]byte("before"), []byte(c.hash), 7)
+		if string(got) != "before"+c.want || ok != (c.want != "") {
+			t.Errorf("%s of %.10q, %.10q: got %q, %t, want %q", c.template, c.group, c.hash, got, ok, c.want)
+		}
+	}
+}
+
+// TestTemplateErrors shows that the place of what is wrong is named.
+func TestTemplateErrors(t *testing.T) {
+	for template, want := range map[string]string{
+		"":                                 "template: has no {hash}: all blocks would have one name",
+		"{group}/x":                        "template: has no {hash}: all blocks would have one name",
+		"{group}/{hash":                    "template: the { at byte 8 is not closed",
+		"{hash}}":                          "template: the } at byte 6 has no { before it",
+		"a{hsh}":                           `template: "{hsh}" at byte 1 is none of {group}, {rank}, {hash}, {hash:from:to}`,
+		"{}{hash}":                         `template: "{}" at byte 0 is none of {group}, {rank}, {hash}, {hash:from:to}`,
+		"{{hash}}":                         `template: "{{hash}" at byte 0 is none of {group}, {rank}, {hash}, {hash:from:to}`,
+		"{hash:3}":                         `template: "{hash:3}" at byte 0 is none of {group}, {rank}, {hash}, {hash:from:to}`,
+		"{hash::3}":                        `template: "{hash::3}" at byte 0 is none of {group}, {rank}, {hash}, {hash:from:to}`,
+		"{hash:3:3}":                       `template: "{hash:3:3}" at byte 0 is none of {group}, {rank}, {hash}, {hash:from:to}`,
+		"{hash:-3:3}":                      `template: "{hash:-3:3}" at byte 0 is none of {group}, {rank}, {hash}, {hash:from:to}`,
+		"{hash:1:2:3}":                     `template: "{hash:1:2:3}" at byte 0 is none of {group}, {rank}, {hash}, {hash:from:to}`,
+		"{hash:1:9999}":                    `template: "{hash:1:9999}" at byte 0 is none of {group}, {rank}, {hash}, {hash:from:to}`,
+		strings.Repeat("x", 4097):          "template: has 4097 bytes, a path has at most 4096",
+		"/{hash}":                          "template: a path below the mount does not begin with a slash",
+		"{hash}/":                          "template: a path may not have an empty component, nor end in a slash",
+		"a//{hash}":                        "template: a path may not have an empty component, nor end in a slash",
+		"../{hash}":                        `template: a path may not have "." or ".." in it`,
+		"{hash}/..":                        `template: a path may not have "." or ".." in it`,
+		"{hash}\x00":                       "template: a path may not have a NUL byte",
+		"{group}" + "{hash}/{hash:0:1}/./": `template: a path may not have "." or ".." in it`,
+	} {
+		parts, err := parseTemplate([]byte(template))
+		if err == nil {
+			_, err = newLayout(parts, []byte("g"), "/group")
+		}
+		if err == nil || err.Error() != want || err.field != "/template" {
+			t.Errorf("%q: got %v, want %s", template, err, want)
+		}
+	}
+}
+
+// TestHex compares with package hex.
+func TestHex(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	every := make([]byte, 256)
+	for i := range every {
+		every[i] = byte(i)
+	}
+	for n := range 600 {
+		src := every
+		if n > 0 {
+			src = make([]byte, n%70)
+			for i := range src {
+				src[i] = byte(r.Uint32())
+			}
+		}
+		if got, want := string(appendHex([]byte("x"), src)), fmt.Sprint("x", hex.EncodeToString(src)); got != want {
+			t.Fatalf("%x: got %s", src, got)
+		}
+	}
+}

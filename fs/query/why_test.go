@@ -1,0 +1,71 @@
+package query
+
+import (
+	"testing"
+	"time"
+
+	"github.com/kvfs/kvfs/tiers"
+)
+
+// TestWhy shows how verdicts are written.
+func TestWhy(t *testing.T) {
+	s, e := newService(t, nil)
+	now := time.Date(2026, 11, 20, 10, 0, 13, 0, time.UTC)
+	s.now = func() time.Time { return now }
+	at := now.Add(-12500 * time.Millisecond)
+	e.verdicts = map[string]tiers.Verdict{
+		"g0/a": {Kind: tiers.VerdictEvicted, Tier: "memory", Rule: "capacity", Time: at.In(time.FixedZone("x", 3600)), Text: "evicted from memory: memory was full, and no other tier had it"},
+		"g0/b": {Kind: tiers.VerdictPresent, Tier: "memory,disk", Time: at, Text: "in memory and on disk"},
+		"g0/c": {Kind: tiers.VerdictRemoved, By: "thread 12", Time: at.Add(-time.Hour), Text: "unlinked by thread 12"},
+		"g0/d": {Kind: tiers.VerdictRenamed, To: "g0/\xff", Time: now.Add(time.Hour), Text: "renamed"},
+		"g0/e": {Kind: tiers.VerdictElsewhere, Groups: []string{"g1", "g2"}, Text: "other groups have it"},
+		"g0/f": {Kind: tiers.VerdictNeverStored, Time: now.Add(-50 * time.Hour), Text: "nothing is known of it"},
+	}
+	want := `{"op": "why", "verdicts": [` +
+		`{"path": "g0/a", "verdict": "evicted", "tier": "memory", "rule": "capacity", "time": "2026-11-20T10:00:00.5Z", "age_seconds": 12.5, "text": "evicted from memory 12.5 s ago: memory was full, and no other tier had it"}, ` +
+		`{"path": "g0/b", "verdict": "present", "tier": "memory,disk", "time": "2026-11-20T10:00:00.5Z", "age_seconds": 12.5, "text": "in memory and on disk"}, ` +
+		`{"path": "g0/c", "verdict": "removed", "by": "thread 12", "time": "2026-11-20T09:00:00.5Z", "age_seconds": 3612.5, "text": "unlinked by thread 12 60 min ago"}, ` +
+		`{"path": "g0/d", "verdict": "renamed", "to": "g0/�", "time": "2026-11-20T11:00:13Z", "age_seconds": 0, "text": "renamed 0.0 s ago"}, ` +
+		`{"path": "g0/e", "verdict": "elsewhere", "groups": ["g1", "g2"], "text": "other groups have it"}, ` +
+		`{"path": "g0/f", "verdict": "never_stored", "time": "2026-11-18T08:00:13Z", "age_seconds": 180000, "text": "nothing is known of it (things are remembered for 2 days)"}, ` +
+		`{"path": "g0/z", "verdict": "never_stored", "text": "nothing is known of it"}]}`
+	for _, request := range []string{
+		`{"op": "why", "keys": ["g0/a", "g0/b", "g0/c", "g0/d", "g0/e", "g0/f", "g0/z"]}`,
+		`{"op": "why", "hashes": ["a", "b", "c", "d", "e", "f", "z"], "group": "g0"}`,
+	} {
+		if got := ask(t, s, request); got != want {
+			t.Errorf("%s:\n got %s\nwant %s", request, got, want)
+		}
+	}
+}
+
+// TestVerdictText shows where in a sentence the age is put.
+func TestVerdictText(t *testing.T) {
+	now := time.Now()
+	for _, c := range []struct {
+		kind       tiers.VerdictKind
+		text, want string
+	}{
+		{tiers.VerdictEvicted, "evicted from disk: it was full, and no other tier had it", "evicted from disk 2.0 s ago: it was full, and no other tier had it"},
+		{tiers.VerdictReplaced, "replaced by another version, which is gone", "replaced by another version 2.0 s ago, which is gone"},
+		{tiers.VerdictNoRoom, "memory had no room; it is still on disk", "memory had no room 2.0 s ago; it is still on disk"},
+		{tiers.VerdictRenamed, "renamed to a: b, c", "renamed to a: b, c 2.0 s ago"},
+		{tiers.VerdictExpired, "its time to live had passed", "its time to live had passed 2.0 s ago"},
+		{tiers.VerdictCorrupt, "", " 2.0 s ago"},
+	} {
+		if got := VerdictText(tiers.Verdict{Kind: c.kind, Time: now.Add(-2 * time.Second), Text: c.text}, now); got != c.want {
+			t.Errorf("got %q, want %q", got, c.want)
+		}
+	}
+}
+
+// TestAges shows in which unit an age is told.
+func TestAges(t *testing.T) {
+	for age, want := range map[time.Duration]string{
+		0: "0.0 s", 99 * time.Second: "99.0 s", 5 * time.Minute: "5 min", 3 * time.Hour: "3.0 h", 72 * time.Hour: "3 days",
+	} {
+		if got := ageText(age); got != want {
+			t.Errorf("%v: got %s, want %s", age, got, want)
+		}
+	}
+}

@@ -1,0 +1,62 @@
+package index
+
+// eachBatch is how many look-ups LookupEach does at a time: as many as the processor can have
+// wait for memory, several times over.
+const eachBatch = 64
+
+// probe is one look-up of LookupEach: what has been read of the entry that it is at.
+type probe struct {
+	hash, wanted uint32
+	id, chain    ID
+	parent       ID
+	name         uint32
+	nameLen      uint8
+	i            uint8
+}
+
+// LookupEach sets out[i] to Lookup(parents[i], names[i]). It does not allocate.
+//
+// A table of millions of entries is in no cache, so that a look-up waits for memory three times:
+// for the bucket, the entry, and the name. LookupEach takes a step of many look-ups before the
+// next step of any, with no branch in between that depends on what was read, so that the
+// processor waits for all of them at a time.
+func (x *Index) LookupEach(parents []ID, names []string, out []ID) {
+	for len(names) > 0 {
+		n := min(len(names), eachBatch)
+		x.lookupEach(parents[:n], names[:n], out[:n])
+		parents, names, out = parents[n:], names[n:], out[n:]
+	}
+}
+
+func (x *Index) lookupEach(parents []ID, names []string, out []ID) {
+	var batch [eachBatch]probe
+	for i, name := range names {
+		out[i] = 0
+		p := &batch[i]
+		p.i = uint8(i)
+		if len(name) > 0 && len(name) <= maxName {
+			p.wanted = x.hash(parents[i], name)
+			p.id = *x.table.bucket(p.wanted)
+		}
+	}
+	for left := batch[:len(names)]; len(left) > 0; {
+		for k := range left {
+			p := &left[k]
+			e := &x.entries[p.id>>entryBits][p.id%entryChunk] // slot 0 is nobody's, but there
+			p.hash, p.parent, p.chain, p.name, p.nameLen = e.hash, e.parent, e.chain, e.name, e.nameLen
+		}
+		again := left[:0]
+		for k := range left {
+			p := left[k]
+			if p.id == 0 {
+				continue
+			}
+			if p.hash == p.wanted && p.parent == parents[p.i] && string(x.names.at(p.name, p.nameLen)) == names[p.i] {
+				out[p.i] = p.id
+			} else if p.id = p.chain; p.id != 0 {
+				again = append(again, p)
+			}
+		}
+		left = again
+	}
+}

@@ -1,0 +1,89 @@
+package tiers
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// MaxVerdicts is how many names the engine remembers something of.
+const MaxVerdicts = maxVerdicts
+
+// Limits of prefetches.
+const (
+	PrefetchKeys = prefetchKeys
+	MaxHintCalls = maxHintCalls
+)
+
+// AuditLoads compares the accounts of loads with what is queued and under way.
+func (e *Engine) AuditLoads() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var errs []error
+	for _, s := range e.tiers {
+		var pending, loading int64
+		for _, p := range s.pending {
+			pending += p.size
+		}
+		for _, j := range s.jobs {
+			loading += j.Bytes
+		}
+		if s.pendingBytes != pending || s.loadingBytes != loading || s.loading != len(s.jobs) {
+			errs = append(errs, fmt.Errorf("tier %q: accounts say %d bytes wait, %d are loaded by %d jobs; there are %d, %d, %d",
+				s.opts.Name, s.pendingBytes, s.loadingBytes, s.loading, pending, loading, len(s.jobs)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// AtRest reports whether no load is queued or under way, and nobody waits for one.
+func (e *Engine) AtRest() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, s := range e.tiers {
+		if len(s.pending)+len(s.again)+len(s.jobs)+s.loading != 0 || s.loadingBytes != 0 {
+			return false
+		}
+	}
+	return len(e.mu.promotions)+len(e.mu.orphans) == 0
+}
+
+// HintsUnderWay returns how many calls of Hint have not ended.
+func (e *Engine) HintsUnderWay() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.mu.hints
+}
+
+// Predictor is the predictor of a tier.
+type Predictor struct{ p predictor }
+
+// Ended is predictor.ended.
+func (p *Predictor) Ended(started, now time.Time, bytes int64) { p.p.ended(started, now, bytes) }
+
+// After is predictor.after.
+func (p *Predictor) After(bytes int64) time.Duration { return p.p.after(bytes) }
+
+// Measure has a tier appear to have given bytes in took, just now.
+func (e *Engine) Measure(tier string, bytes int64, took time.Duration) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, s := range e.tiers {
+		if s.opts.Name == tier {
+			now := e.opts.Now()
+			s.predict = predictor{took: float64(took), bytes: float64(bytes), last: now}
+		}
+	}
+}
+
+// Measured returns how many bytes the measurements of a tier stand for.
+func (e *Engine) Measured(tier string) float64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, s := range e.tiers {
+		if s.opts.Name == tier {
+			return s.predict.bytes
+		}
+	}
+	return 0
+}

@@ -1,0 +1,296 @@
+package tiers
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/index"
+)
+
+// PrefetchRequest asks for blocks to be brought into memory.
+type PrefetchRequest struct {
+	Request string   // names the work in logs and batches
+	Paths   [][]byte // below the mount, in the order in which they are wanted
+	// Done is called once for each path, in any order, as soon as its fate is known. Calls do
+	// not overlap; it must not block for long.
+	Done func(i int, r PrefetchResult)
+}
+
+// PrefetchResult is what became of one path.
+type PrefetchResult struct {
+	Outcome PrefetchOutcome
+	Bytes   int64 // loaded
+	Err     error // of PrefetchFailed
+}
+
+// PrefetchOutcome says what became of a block that was to be brought into memory.
+type PrefetchOutcome uint8
+
+// The outcomes.
+const (
+	PrefetchFailed   PrefetchOutcome = iota // it is there, but could not be loaded
+	PrefetchAbsent                          // there is no such block
+	PrefetchInMemory                        // nothing to be done
+	PrefetchLoaded
+	PrefetchPending // it is being written
+)
+
+// Limits of what one Prefetch has under way at a time, so that it leaves the tiers to those who
+// wait for a single block.
+const (
+	prefetchKeys  = 256
+	prefetchBytes = 64 << 20 // or an eighth of the capacity, if that is less; but at least one block
+)
+
+// prefetch is a Prefetch under way.
+type prefetch struct {
+	e    *Engine
+	r    PrefetchRequest
+	max  int64         // bytes under way
+	room chan struct{} // capacity 1: something has ended
+
+	mu struct {
+		sync.Mutex // Done is called with it; never taken with Engine.mu held
+		keys       int
+		bytes      int64
+		over       bool // nobody is told any more
+	}
+}
+
+// Prefetch brings blocks into memory, in order, a bounded number of bytes at a time, so that it
+// does not crowd out who waits for a single block. It returns when Done has been called for all
+// of them; when ctx is done it begins no more, and those fail with ctx's error.
+func (e *Engine) Prefetch(ctx context.Context, r PrefetchRequest) {
+	f := &prefetch{e: e, r: r, max: min(prefetchBytes, e.opts.CapacityBytes/8), room: make(chan struct{}, 1)}
+	told := make([]bool, len(r.Paths))
+	f.r.Done = func(i int, res PrefetchResult) {
+		told[i] = true
+		r.Done(i, res)
+	}
+	next := 0
+	for next < len(r.Paths) && ctx.Err() == nil {
+		n := f.begin(next)
+		next += n
+		if n == 0 {
+			f.wait(ctx)
+		}
+	}
+	for ctx.Err() == nil && !f.idle() {
+		f.wait(ctx)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.over = true
+	for i := range told {
+		if !told[i] {
+			r.Done(i, PrefetchResult{Err: ctx.Err()})
+		}
+	}
+}
+
+func (f *prefetch) wait(ctx context.Context) {
+	select {
+	case <-f.room:
+	case <-ctx.Done():
+	}
+}
+
+func (f *prefetch) idle() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.mu.keys == 0
+}
+
+// begin sees to some paths from the n-th on and returns to how many: 0 if too much is under
+// way.
+func (f *prefetch) begin(n int) int {
+	f.mu.Lock()
+	keys, bytes := f.mu.keys, f.mu.bytes
+	f.mu.Unlock()
+	wasKeys, wasBytes := keys, bytes
+	var g gone
+	var found [presenceBatch]prefetchFound
+	count := 0
+	e := f.e
+	e.mu.Lock()
+	for ; count < len(found) && n+count < len(f.r.Paths); count++ {
+		x := &found[count]
+		*x = e.prefetchFindLocked(f.r.Paths[n+count], keys == 0 || keys < prefetchKeys && bytes < f.max)
+		if x.full {
+			break
+		}
+		if x.p != nil {
+			keys, bytes = keys+1, bytes+x.p.size
+			e.awaitPrefetchLocked(f, n+count, x)
+		}
+	}
+	e.tellOutdatedLocked(&g)
+	e.mu.Unlock()
+	e.finish(&g)
+	f.mu.Lock() // by now some may have ended
+	f.mu.keys += keys - wasKeys
+	f.mu.bytes += bytes - wasBytes
+	f.mu.Unlock()
+	f.start(n, found[:count])
+	return count
+}
+
+// prefetchFound is what a path means.
+type prefetchFound struct {
+	result PrefetchResult
+	p      *promotion // to be awaited instead
+	first  bool       // and to be started
+	full   bool       // too much is under way for another one
+}
+
+// prefetchFindLocked finds what a path means, and begins its promotion if more may begin.
+func (e *Engine) prefetchFindLocked(path []byte, more bool) (x prefetchFound) {
+	id := index.ID(0)
+	if block.CheckPath(view(path)) == nil {
+		id = e.walkLocked(string(path))
+	}
+	if id == 0 {
+		w := pathWalker{ix: e.mu.ix}
+		if e.writingLocked(w.split(path)) {
+			x.result.Outcome = PrefetchPending
+			return x
+		}
+	}
+	if id == 0 || e.expiredLocked(id) {
+		return prefetchFound{result: PrefetchResult{Outcome: PrefetchAbsent}}
+	}
+	en := e.mu.ix.At(id)
+	switch {
+	case en.Mode&modeType == modeDir:
+		return prefetchFound{result: PrefetchResult{Outcome: PrefetchAbsent}}
+	case en.Flags&flagUncommitted != 0:
+		return prefetchFound{result: PrefetchResult{Outcome: PrefetchPending}}
+	case !e.hollowLocked(id, en):
+		if e.opts.LookupLease > 0 {
+			en.Lease = max(en.Lease, e.now()+int64(e.opts.LookupLease))
+		}
+		return prefetchFound{result: PrefetchResult{Outcome: PrefetchInMemory}}
+	case !more:
+		return prefetchFound{full: true}
+	}
+	x.p, x.first = e.promotionLocked(id, false)
+	if x.p == nil { // the engine is being closed
+		x.result = PrefetchResult{Err: block.ErrClosed}
+	}
+	return x
+}
+
+// awaitPrefetchLocked has f told of the end of a promotion.
+func (e *Engine) awaitPrefetchLocked(f *prefetch, i int, x *prefetchFound) {
+	p := x.p
+	if x.first {
+		p.ahead, p.request = true, f.r.Request
+	}
+	p.waiters++
+	p.later = append(p.later, laterOpen{until: e.now() + int64(e.opts.PromoteTimeout), then: func(_ *os.File, err error) {
+		if err == nil {
+			e.leaseFetched(p.id)
+		}
+		f.ended(i, p.size, err)
+	}})
+}
+
+// leaseFetched keeps a block for who asked for it ahead of use, and ends the pin that came with
+// it.
+func (e *Engine) leaseFetched(id index.ID) {
+	e.mu.Lock()
+	if e.opts.LookupLease > 0 {
+		en := e.mu.ix.At(id)
+		en.Lease = max(en.Lease, e.now()+int64(e.opts.LookupLease))
+	}
+	e.mu.Unlock()
+	e.CloseRead(id)
+}
+
+// start tells what is known already and starts the promotions, those of one tier as few jobs.
+func (f *prefetch) start(n int, found []prefetchFound) {
+	var first []*promotion
+	f.mu.Lock()
+	for i := range found {
+		switch x := &found[i]; {
+		case x.p == nil:
+			f.r.Done(n+i, x.result)
+		case x.first:
+			first = append(first, x.p)
+		}
+	}
+	f.mu.Unlock()
+	f.e.startPromotions(first)
+}
+
+// ended follows the end of a promotion.
+func (f *prefetch) ended(i int, size int64, err error) {
+	r := PrefetchResult{Outcome: PrefetchLoaded, Bytes: size}
+	if err != nil {
+		r = f.failed(i, err)
+	}
+	f.mu.Lock()
+	f.mu.keys--
+	f.mu.bytes -= size
+	if !f.mu.over {
+		f.r.Done(i, r)
+	}
+	f.mu.Unlock()
+	select {
+	case f.room <- struct{}{}:
+	default:
+	}
+}
+
+// failed is the result where a promotion has failed: the name may mean something else by now.
+func (f *prefetch) failed(i int, err error) PrefetchResult {
+	if !errors.Is(err, ErrStale) {
+		return PrefetchResult{Err: err}
+	}
+	var g gone
+	e := f.e
+	e.mu.Lock()
+	x := e.prefetchFindLocked(f.r.Paths[i], false)
+	e.tellOutdatedLocked(&g)
+	e.mu.Unlock()
+	e.finish(&g)
+	if x.full {
+		return PrefetchResult{Err: err}
+	}
+	return x.result
+}
+
+// maxHintCalls bounds the Hints under way.
+const maxHintCalls = 16
+
+// Hint begins to bring blocks into memory that are not there, in order, and returns at once.
+// While too many such requests are under way, it does nothing.
+func (e *Engine) Hint(request string, paths [][]byte) {
+	if len(paths) == 0 {
+		return
+	}
+	size := 0
+	for _, p := range paths {
+		size += len(p)
+	}
+	text, own := make([]byte, 0, size), make([][]byte, len(paths)) // the caller may use its buffers again
+	for i, p := range paths {
+		text = append(text, p...)
+		own[i] = text[len(text)-len(p):]
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.mu.closed || e.mu.hints >= maxHintCalls {
+		return
+	}
+	e.mu.hints++
+	e.wg.Go(func() { // ends with the engine's context at the latest
+		e.Prefetch(e.ctx, PrefetchRequest{Request: request, Paths: own, Done: func(int, PrefetchResult) {}})
+		e.mu.Lock()
+		e.mu.hints--
+		e.mu.Unlock()
+	})
+}

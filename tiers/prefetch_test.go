@@ -1,0 +1,491 @@
+package tiers_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/tiertest"
+)
+
+// fetched is what a Prefetch has told.
+type fetched struct {
+	mu      sync.Mutex
+	results []tiers.PrefetchResult
+	times   []int // Done was called, by path
+	news    chan int
+}
+
+// prefetch asks for blocks and waits for all answers.
+func (w *world) prefetch(ctx context.Context, names ...string) *fetched {
+	f := newFetched(len(names))
+	w.fetch(ctx, f, names...)
+	for i, n := range f.times {
+		if n != 1 {
+			w.t.Errorf("Done was called %d times for %s", n, names[i])
+		}
+	}
+	return f
+}
+
+func newFetched(n int) *fetched {
+	return &fetched{results: make([]tiers.PrefetchResult, n), times: make([]int, n), news: make(chan int, n+16)}
+}
+
+func (w *world) fetch(ctx context.Context, f *fetched, names ...string) {
+	paths := make([][]byte, len(names))
+	for i, name := range names {
+		paths[i] = []byte(name)
+	}
+	w.e.Prefetch(ctx, tiers.PrefetchRequest{Request: "req", Paths: paths, Done: func(i int, r tiers.PrefetchResult) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.results[i] = r
+		f.times[i]++
+		f.news <- i
+	}})
+}
+
+// letters are the results as in docs/control.md.
+func (f *fetched) letters() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := make([]byte, len(f.results))
+	for i, r := range f.results {
+		s[i] = "!.mlw"[r.Outcome]
+	}
+	return string(s)
+}
+
+// atRest waits until no load is left, and checks the accounts.
+func (w *lower) atRest() {
+	w.t.Helper()
+	w.drain()
+	eventually(w.t, "all loads have ended", w.e.AtRest)
+	must(w.t, w.e.AuditLoads())
+	if p := w.e.Stats().PinnedBytes; p != 0 {
+		w.t.Errorf("%d bytes pinned", p)
+	}
+}
+
+func numbered(dir string, n int) []string {
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprintf("%s/%03d", dir, i)
+	}
+	return names
+}
+
+// TestPrefetch: each outcome, for names of all kinds, duplicates among them.
+func TestPrefetch(t *testing.T) {
+	w, disk := openLowerOne(t, tiers.Options{LookupLease: time.Hour}, tiertest.ReferenceOptions{})
+	must(t, w.mkdir("g/sub"), w.put(10, "g/m", []byte("1234")))
+	w.hollow("12345", "g/a", "g/b", "g/c")
+	w.hollow("gone", "g/lost")
+	f, err := w.create(10, "g/new", true, true)
+	must(t, err)
+	temp, err := w.create(10, "g/x.tmp", true, true)
+	must(t, err)
+	must(t, w.put(10, "g/shadow", []byte("old")))
+	shadow, err := w.openWrite(context.Background(), 20, "g/shadow", true)
+	must(t, err)
+	_, err = shadow.h.WriteAt(context.Background(), []byte("new"), 0)
+	must(t, err, w.unlink(10, "g/shadow"))
+	must(t, w.put(10, "g/old", []byte("x")))
+	must(t, w.e.SetTTL(resolve(t, w.world, "g/old").ID, time.Nanosecond))
+	eventually(t, "its time passes", func() bool { return w.states(tiers.PresenceOptions{}, "g/old") == "." })
+	disk.Corrupt(mustKey(t, "g/lost"))
+
+	rows := []struct{ name, want string }{
+		{"g/a", "l"}, {"g/m", "m"}, {"g/none", "."}, {"g/a", "l"}, {"g/b", "l"}, {"g/new", "w"}, {"g/x.tmp", "w"}, {"g/shadow", "w"},
+		{"g", "."}, {"g/sub", "."}, {"", "."}, {"/g/c", "."}, {"g/", "."}, {"g/../g/c", "."}, {".kvfs/status", "."}, {"g/c\x00", "."},
+		{strings.Repeat("x", 5000), "."}, {"g/old", "."}, {"g/lost", "."}, {"g/c", "l"}, {"g/a", "l"},
+	}
+	var names []string
+	want := ""
+	for _, r := range rows {
+		names, want = append(names, r.name), want+r.want
+	}
+	got := w.prefetch(context.Background(), names...)
+	if s := got.letters(); s != want {
+		t.Errorf("results\n     %q,\nwant %q", s, want)
+	}
+	if r := got.results[0]; r.Bytes != 5 || r.Err != nil {
+		t.Errorf("loaded: %+v", r)
+	}
+	must(t, shadow.close(), f.close(), temp.close(), w.unlink(10, "g/x.tmp"))
+	w.atRest()
+	w.wantWhere("g/a", "[memory disk]", "g/b", "[memory disk]", "g/c", "[memory disk]")
+	// Once more: nothing is to be done.
+	if s := w.prefetch(context.Background(), "g/a", "g/b").letters(); s != "mm" {
+		t.Errorf("again: %q", s)
+	}
+	if s := w.prefetch(context.Background()).letters(); s != "" {
+		t.Errorf("of none: %q", s)
+	}
+	w.e.Expire()
+	w.end()
+}
+
+// TestPrefetchBounded: no more than a share of memory is under way at a time, in the order of the
+// list and in few jobs; a list larger than memory comes to its end.
+func TestPrefetchBounded(t *testing.T) {
+	var mu sync.Mutex
+	var order []string
+	w, disk := openLowerOne(t, tiers.Options{CapacityBytes: 32 * page, LookupLease: time.Hour, PromoteBatchKeys: 2}, tiertest.ReferenceOptions{
+		Workers: 1, OnJob: func(op tiertest.Op, j *tiers.Job) {
+			if op != tiertest.OpLoad {
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if j.Promotion || j.Request != "req" || len(j.Blocks) > 2 {
+				t.Errorf("job %+v", j)
+			}
+			for _, b := range j.Blocks {
+				order = append(order, b.Key.Path())
+			}
+		}})
+	names := numbered("g", 100)
+	for _, name := range names {
+		w.hollow(string(fill("1p", "x")), name)
+	}
+	release := disk.Hold(tiertest.OpLoad)
+	f := newFetched(len(names))
+	done := make(chan struct{})
+	go func() { defer close(done); w.fetch(context.Background(), f, names...) }()
+	must(t, disk.AwaitSubmitted(until(t), tiertest.OpLoad, 4)) // an eighth of 32 pages
+	if n, _ := w.e.Waiting(); n != 4 {
+		t.Errorf("%d under way, want 4", n)
+	}
+	release()
+	<-done
+	if s := f.letters(); s != strings.Repeat("l", len(names)) {
+		t.Errorf("results %q", s)
+	}
+	if !slices.Equal(order, names) {
+		t.Errorf("order %v", order)
+	}
+	w.atRest()
+	w.wantWhere("g/099", "[memory disk]", "g/000", "[disk]")
+	w.end()
+}
+
+// TestPrefetchTooLarge: a block that memory has no room for fails, the others do not.
+func TestPrefetchTooLarge(t *testing.T) {
+	w, _ := openLowerOne(t, tiers.Options{CapacityBytes: 8 * page, WriteTimeout: time.Millisecond}, tiertest.ReferenceOptions{})
+	w.hollow(string(fill("7p", "x")), "g/large")
+	w.hollow("x", "g/a", "g/b")
+	must(t, w.put(10, "g/pin", fill("2p", "x")))
+	must(t, w.e.SetPinned(resolve(t, w.world, "g/pin").ID, true))
+	got := w.prefetch(context.Background(), "g/a", "g/large", "g/b")
+	if s := got.letters(); s != "l!l" || !errors.Is(got.results[1].Err, block.ErrNoSpace) {
+		t.Errorf("results %q, %v", s, got.results[1].Err)
+	}
+	w.drain()
+	must(t, w.e.SetPinned(resolve(t, w.world, "g/pin").ID, false))
+	w.atRest()
+	w.end()
+}
+
+// TestPrefetchCancel: when it is cancelled, all that is not told yet fails at once, no more is
+// begun, and what was under way leaves no pin behind.
+func TestPrefetchCancel(t *testing.T) {
+	w, disk := openLowerOne(t, tiers.Options{LookupLease: time.Hour}, tiertest.ReferenceOptions{})
+	names := numbered("g", 40)
+	w.hollow(string(fill("1p", "x")), names...)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	release := disk.Hold(tiertest.OpLoad)
+	f := newFetched(len(names))
+	done := make(chan struct{})
+	go func() { defer close(done); w.fetch(ctx, f, names...) }()
+	must(t, disk.AwaitSubmitted(until(t), tiertest.OpLoad, 8)) // an eighth of 64 pages
+	cancel()
+	<-done
+	for i, r := range f.results {
+		if f.times[i] != 1 || r.Outcome != tiers.PrefetchFailed || !errors.Is(r.Err, context.Canceled) {
+			t.Errorf("%s: %+v, told %d times", names[i], r, f.times[i])
+		}
+	}
+	release()
+	w.atRest()
+	if n, _ := disk.Jobs(tiertest.OpLoad); n == 0 || n > 8 {
+		t.Errorf("%d jobs", n)
+	}
+	w.wantWhere(names[0], "[memory disk]", names[39], "[disk]")
+	if s := w.prefetch(ctx, names[38], names[0]); s.letters() != "!!" { // cancelled before it began
+		t.Errorf("results %q", s.letters())
+	}
+	w.end()
+}
+
+// TestPrefetchClose: the end of the engine ends prefetches and hints.
+func TestPrefetchClose(t *testing.T) {
+	w, disk := openLowerOne(t, tiers.Options{PromoteBatchKeys: 1}, tiertest.ReferenceOptions{})
+	names := numbered("g", 40)
+	w.hollow(string(fill("1p", "x")), names...)
+	disk.Hold(tiertest.OpLoad)
+	paths := make([][]byte, len(names))
+	for i := range names {
+		paths[len(names)-1-i] = []byte(names[i])
+	}
+	w.e.Hint("hint", paths)
+	f := newFetched(len(names))
+	done := make(chan struct{})
+	go func() { defer close(done); w.fetch(context.Background(), f, names...) }()
+	must(t, disk.AwaitSubmitted(until(t), tiertest.OpLoad, 16))
+	must(t, w.e.Close(context.Background(), false))
+	<-done
+	for i, n := range f.times {
+		if n != 1 {
+			t.Errorf("%s: told %d times", names[i], n)
+		}
+	}
+	if n := w.e.HintsUnderWay(); n != 0 || !w.e.AtRest() {
+		t.Errorf("%d hints under way, at rest: %v", n, w.e.AtRest())
+	}
+	if jobs, _ := w.e.Jobs(); len(jobs) != 0 {
+		t.Errorf("jobs %+v", jobs)
+	}
+	w.audit()
+	if s := w.prefetch(context.Background(), names[39]); s.letters() != "!" && s.letters() != "m" {
+		t.Errorf("afterwards: %q", s.letters())
+	}
+	w.e.Hint("", paths)
+}
+
+// TestPrefetchMeets: what happens to a name while its block is on its way.
+func TestPrefetchMeets(t *testing.T) {
+	for _, row := range []struct {
+		name string
+		do   func(w *lower)
+		want string
+	}{
+		{"unlink", func(w *lower) { must(w.t, w.unlink(10, "g/a")) }, "."},
+		{"unlink, write anew", func(w *lower) { must(w.t, w.unlink(10, "g/a"), w.put(10, "g/a", []byte("2"))) }, "m"},
+		{"rename", func(w *lower) { must(w.t, w.rename(10, "g/a", "g/b", false)) }, "l"},
+		{"rewritten", func(w *lower) { must(w.t, w.put(10, "g/a", []byte("2"))) }, "m"},
+		{"being written anew", func(w *lower) {
+			f, err := w.create(20, "g/b", true, true)
+			must(w.t, err, w.unlink(10, "g/a"), w.rename(20, "g/b", "g/a", false))
+			w.t.Cleanup(func() { f.release() })
+		}, "m."},
+		{"read", func(w *lower) {
+			a, err := w.lookup(10, "g/a")
+			must(w.t, err)
+			if _, err := w.e.OpenRead(context.Background(), a.ID, 10, true); !errors.Is(err, block.ErrPending) {
+				w.t.Error(err)
+			}
+			w.forget(a.ID)
+		}, "l"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			w, disk := openLowerOne(t, tiers.Options{}, tiertest.ReferenceOptions{})
+			w.hollow("1", "g/a")
+			release := disk.Hold(tiertest.OpLoad)
+			f := newFetched(1)
+			done := make(chan struct{})
+			go func() { defer close(done); w.fetch(context.Background(), f, "g/a") }()
+			must(t, disk.AwaitSubmitted(until(t), tiertest.OpLoad, 1))
+			row.do(w)
+			must(t, w.e.Drain(until(t)))
+			release()
+			<-done
+			if s := f.letters(); !strings.Contains(row.want, s) {
+				t.Errorf("result %q, want %q: %v", s, row.want, f.results[0].Err)
+			}
+			eventually(t, "all loads have ended", w.e.AtRest)
+			w.audit()
+		})
+	}
+}
+
+// TestPrefetchTimeout: a tier that does not answer fails a prefetch after PromoteTimeout; what it
+// gives afterwards leaves no pin (A24).
+func TestPrefetchTimeout(t *testing.T) {
+	w, disk := openLowerOne(t, tiers.Options{PromoteTimeout: 10 * time.Millisecond}, tiertest.ReferenceOptions{})
+	w.hollow("content", "g/a", "g/b")
+	release := disk.Hold(tiertest.OpLoad)
+	got := w.prefetch(context.Background(), "g/a", "g/a", "g/b")
+	if s := got.letters(); s != "!!!" || !errors.Is(got.results[0].Err, block.ErrNotFound) {
+		t.Errorf("results %q, %v", s, got.results[0].Err)
+	}
+	if n := w.e.Stats().Secondaries[0].PromoteTimeouts; n != 3 {
+		t.Errorf("%d timeouts", n)
+	}
+	if n, waiters := w.e.Waiting(); n != 2 || waiters != 0 {
+		t.Errorf("%d promotions, %d wait", n, waiters)
+	}
+	release()
+	w.atRest()
+	w.wantWhere("g/a", "[memory disk]")
+	w.end()
+}
+
+// TestPrefetchGivesWay: who waits in an open goes before what is wanted ahead of use, also if it
+// is the very same block.
+func TestPrefetchGivesWay(t *testing.T) {
+	var mu sync.Mutex
+	var order []string
+	w, disk := openLowerOne(t, tiers.Options{CapacityBytes: 1024 * page, PromoteBatchKeys: 1}, tiertest.ReferenceOptions{
+		Workers: 1, OnJob: func(op tiertest.Op, j *tiers.Job) {
+			if op == tiertest.OpLoad {
+				mu.Lock()
+				defer mu.Unlock()
+				order = append(order, fmt.Sprint(j.Blocks[0].Key.Path(), " ", j.Promotion))
+			}
+		}})
+	const underWay = 64
+	names := numbered("g", underWay+10)
+	w.hollow(string(fill("1p", "x")), names...)
+	w.hollow("x", "g/read")
+	release := disk.Hold(tiertest.OpLoad)
+	f := newFetched(len(names))
+	var wg sync.WaitGroup
+	wg.Go(func() { w.fetch(context.Background(), f, names...) })
+	eventually(t, "the rest waits", func() bool { _, waiting := w.e.Jobs(); return waiting["disk"] == 10 })
+	for i, name := range []string{"g/read", names[underWay+5]} {
+		wg.Go(func() {
+			if got := w.content(name); len(got) == 0 || got[0] != 'x' {
+				t.Errorf("%s: %.20q", name, got)
+			}
+		})
+		eventually(t, "a reader waits", func() bool { _, n := w.e.Waiting(); return n == len(names)+1+i })
+	}
+	must(t, w.e.AuditLoads())
+	release()
+	wg.Wait()
+	want := []string{"g/read true", names[underWay+5] + " true", names[underWay] + " false"}
+	if len(order) < underWay+3 || !slices.Equal(order[underWay:underWay+3], want) {
+		t.Errorf("then came %v, want %v", order[underWay:], want)
+	}
+	if s := f.letters(); s != strings.Repeat("l", len(names)) {
+		t.Errorf("results %q", s)
+	}
+	w.atRest()
+	w.end()
+}
+
+// TestHint: a hint returns at once, copies what it was given, and is forgotten while too many are
+// under way.
+func TestHint(t *testing.T) {
+	w, disk := openLowerOne(t, tiers.Options{CapacityBytes: 1024 * page}, tiertest.ReferenceOptions{})
+	names := numbered("g", tiers.MaxHintCalls+4)
+	w.hollow("x", names...)
+	release := disk.Hold(tiertest.OpLoad)
+	path := []byte("g/000")
+	for _, name := range names {
+		copy(path, name)
+		w.e.Hint("hint", [][]byte{path})
+	}
+	copy(path, "?????")
+	w.e.Hint("hint", nil)
+	if n := w.e.HintsUnderWay(); n != tiers.MaxHintCalls {
+		t.Errorf("%d hints under way", n)
+	}
+	eventually(t, "all have begun", func() bool { n, _ := w.e.Waiting(); return n == tiers.MaxHintCalls })
+	release()
+	eventually(t, "all hints end", func() bool { return w.e.HintsUnderWay() == 0 })
+	w.atRest()
+	for i, name := range names {
+		if want := i < tiers.MaxHintCalls; (w.where(name) == "[memory disk]") != want {
+			t.Errorf("%s: in %s", name, w.where(name))
+		}
+	}
+	w.e.Hint("hint", [][]byte{[]byte(names[len(names)-1])})
+	eventually(t, "the next hint is heard", func() bool { return w.where(names[len(names)-1]) == "[memory disk]" })
+	w.atRest()
+	w.end()
+}
+
+// TestPrefetchStorm: prefetches that are cancelled, opens that are interrupted or come too late,
+// and whatever else happens to the names at the same time leave nothing behind.
+func TestPrefetchStorm(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	w, disk := openLowerOne(t, tiers.Options{
+		CapacityBytes: 24 * page, LookupLease: time.Millisecond, WriteTimeout: 2 * time.Millisecond,
+		OpenDeadline: 2 * time.Millisecond, PromoteBatchKeys: 3, PromoteWindow: 50 * time.Microsecond,
+	}, tiertest.ReferenceOptions{
+		Direct: true, Latency: 3 * time.Millisecond, Clock: jitter{},
+		Faults: tiertest.NewPlan(tiertest.Rule{Op: tiertest.OpLoad, Every: 7, Fault: tiertest.Fault{Err: block.ErrUnavailable}}),
+	})
+	names := numbered("g", 60)
+	w.later = seed%2 == 0
+	for _, name := range names {
+		w.hollow(string(fill("1p", "x")), name)
+	}
+	var wg sync.WaitGroup
+	for n := range 6 {
+		rng := rand.New(rand.NewPCG(seed, uint64(n)))
+		wg.Go(func() {
+			for range 150 {
+				w.stormStep(rng, n, names)
+			}
+		})
+	}
+	wg.Wait()
+	eventually(t, "all hints end", func() bool { return w.e.HintsUnderWay() == 0 })
+	w.drain()
+	eventually(t, "all loads have ended", w.e.AtRest)
+	must(t, w.e.AuditLoads())
+	w.audit()
+	if n, done := disk.Jobs(tiertest.OpLoad); n == 0 || n != done {
+		t.Errorf("%d loads, %d done", n, done)
+	}
+	removeAll(t, w.world, "")
+	w.drain()
+	if st := w.e.Stats(); st.PinnedBytes != 0 || st.UsedBytes != 0 {
+		t.Errorf("left: %+v", st)
+	}
+	w.close(false)
+}
+
+// stormStep does one of the things that TestPrefetchStorm is about.
+func (w *lower) stormStep(rng *rand.Rand, n int, names []string) {
+	name := names[rng.IntN(len(names))]
+	var some []string
+	for range 1 + rng.IntN(20) {
+		some = append(some, names[rng.IntN(len(names))])
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rng.IntN(5))*time.Millisecond)
+	defer cancel()
+	switch n {
+	case 0:
+		w.fetch(ctx, newFetched(len(some)), some...)
+	case 1:
+		w.prefetch(context.Background(), some...)
+	case 2, 3:
+		if got := w.content(name); got != "ErrNotFound" && got != "ErrStale" && (len(got) != page || got[0] != 'x') {
+			w.t.Errorf("%s: %.40q", name, got)
+		}
+	case 4:
+		_, err := w.e.EvictFrom(context.Background(), tiers.EvictRequest{Tier: "memory", Paths: some[:1]})
+		must(w.t, err)
+		w.presences(tiers.PresenceOptions{Lease: true}, some...)
+		w.e.Why(name)
+		w.e.Jobs()
+		must(w.t, w.e.AuditLoads())
+	default:
+		paths := make([][]byte, len(some))
+		for i := range some {
+			paths[i] = []byte(some[i])
+		}
+		w.e.Hint("hint", paths)
+		if rng.IntN(8) == 0 {
+			_ = w.unlink(10, name) // it may have gone
+			if err := w.put(10, name, fill("1p", "x")); err != nil && !errors.Is(err, block.ErrNoSpace) {
+				w.t.Errorf("put %s: %v", name, err)
+			}
+		}
+	}
+}

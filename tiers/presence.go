@@ -1,0 +1,192 @@
+package tiers
+
+import (
+	"bytes"
+	"math"
+	"math/bits"
+	"time"
+	"unsafe"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/index"
+)
+
+// Place is where a block is found by Presences.
+type Place struct {
+	Presence Presence
+	Late     bool  // it is there, but would come too late: Presence is Miss
+	Tier     uint8 // of a Hit: 0 is memory, i+1 stands for Options.Secondaries[i]
+}
+
+// PresenceOptions says how Presences looks.
+type PresenceOptions struct {
+	Lease bool // what is there stays readable for Options.LookupLease, as after Lookup
+	// Deadline makes late what is predicted to take longer until it is in memory. 0: as the
+	// group's OpenDeadline or else Options.OpenDeadline says; negative: none.
+	Deadline time.Duration
+}
+
+// presenceBatch bounds how many names one hold of the lock looks up: some ten
+// microseconds.
+const presenceBatch = 128
+
+// Presences sets out[i] to where the block is whose path below the mount is paths[i], for all
+// to see: versions that are being written are Pending. It is made for thousands of names: it
+// takes the lock for some of them at a time, does not wait, and allocates nothing for what this
+// node has. Paths of directories, and such as cannot be, are misses. Neighbours that are in the
+// same directory are found faster. len(out) must be at least len(paths).
+//
+// What only others have is found, but gets no entry and no lease.
+func (e *Engine) Presences(paths [][]byte, o PresenceOptions, out []Place) {
+	out = out[:len(paths)]
+	for len(paths) > 0 {
+		n := min(len(paths), presenceBatch)
+		e.presences(paths[:n], &o, out[:n])
+		paths, out = paths[n:], out[n:]
+	}
+}
+
+func (e *Engine) presences(paths [][]byte, o *PresenceOptions, out []Place) {
+	w := pathWalker{ix: e.mu.ix}
+	var dirs, ids [presenceBatch]index.ID
+	var names [presenceBatch]string
+	hits := uint64(0)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now := e.now()
+	for i, path := range paths {
+		dirs[i], names[i] = w.split(path)
+	}
+	e.mu.ix.LookupEach(dirs[:len(paths)], names[:len(paths)], ids[:])
+	for i, path := range paths {
+		if ids[i] != 0 {
+			out[i] = e.placeLocked(ids[i], now, o)
+		} else {
+			out[i] = e.absentLocked(dirs[i], names[i], path, o)
+		}
+		if out[i].Presence != Miss {
+			hits++
+		}
+	}
+	e.mu.counters.LookupHit += hits
+	e.mu.counters.LookupMisses += uint64(len(paths)) - hits
+}
+
+// pathWalker finds directories, and remembers the one before.
+type pathWalker struct {
+	ix  *index.Index
+	dir []byte // none: not yet
+	id  index.ID
+}
+
+// split returns the directory of a path, 0 if there is none, and its name there.
+func (w *pathWalker) split(path []byte) (dir index.ID, name string) {
+	n := len(w.dir)
+	if n > 0 && len(path) > n && path[n] == '/' && bytes.Equal(path[:n], w.dir) && bytes.IndexByte(path[n+1:], '/') < 0 {
+		return w.id, view(path[n+1:])
+	}
+	cut := bytes.LastIndexByte(path, '/')
+	if cut < 0 {
+		return index.Root, view(path)
+	}
+	if cut == 0 {
+		return 0, "" // no path begins with a slash
+	}
+	w.dir = path[:cut]
+	w.id = w.ix.Walk(view(w.dir))
+	return w.id, view(path[cut+1:])
+}
+
+// view is the string of the same bytes, for as long as they stay as they are.
+func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+// placeLocked is where the block of an entry is.
+func (e *Engine) placeLocked(id index.ID, now int64, o *PresenceOptions) Place {
+	en := e.mu.ix.At(id)
+	switch {
+	case en.Mode&modeType == modeDir, en.Expires != 0 && en.Expires <= now:
+		return Place{}
+	case en.Flags&flagUncommitted != 0:
+		return Place{Presence: Pending}
+	}
+	p := Place{Presence: Hit}
+	if e.hollowLocked(id, en) {
+		if e.mu.promotions[id] != nil {
+			p = Place{Presence: Pending}
+		} else {
+			s := e.firstTier(en)
+			if e.lateLocked(s, en.Size, e.deadlineOfLocked(e.mu.groups[en.Group], o.Deadline)) {
+				return Place{Late: true}
+			}
+			p.Tier = uint8(s.n + 1)
+		}
+	}
+	if o.Lease && e.opts.LookupLease > 0 {
+		en.Lease = max(en.Lease, now+int64(e.opts.LookupLease))
+	}
+	return p
+}
+
+// firstTier is the tier that a hollow block is asked of first.
+func (e *Engine) firstTier(en *index.Entry) *secondary {
+	if own := e.ownTiers(en); own != 0 {
+		return e.tiers[bits.TrailingZeros16(own)]
+	}
+	return e.tiers[bits.TrailingZeros16(en.Tiers)]
+}
+
+// absentLocked is the place of a name without an entry: a version may be on its way, or other
+// nodes may have it.
+func (e *Engine) absentLocked(dir index.ID, name string, path []byte, o *PresenceOptions) Place {
+	if e.writingLocked(dir, name) {
+		return Place{Presence: Pending}
+	}
+	if e.remote == nil || dir != 0 && e.mu.ix.At(dir).Mode&modeType != modeDir || block.CheckPath(view(path)) != nil {
+		return Place{}
+	}
+	l, ok := e.locate(string(path))
+	if !ok || l.Mode&modeType != modeRegular {
+		return Place{}
+	}
+	if e.lateLocked(e.remote, l.Size, e.deadlineOfLocked(e.pathGroupLocked(path), o.Deadline)) {
+		return Place{Late: true}
+	}
+	return Place{Presence: Hit, Tier: uint8(e.remote.n + 1)}
+}
+
+// writingLocked reports whether a version waits to take a name in a directory, which is 0 if
+// there is none.
+func (e *Engine) writingLocked(dir index.ID, name string) bool {
+	return dir != 0 && len(e.mu.shadows) > 0 && len(e.mu.shadows[nameKey{dir, name}]) > 0
+}
+
+// pathGroupLocked is the group of a path, nil if nothing is known of it.
+func (e *Engine) pathGroupLocked(path []byte) *group {
+	name, _, below := bytes.Cut(path, []byte("/"))
+	if !below {
+		name = nil
+	}
+	n, ok := e.mu.byGroup[block.GroupID(name)]
+	if !ok {
+		return nil
+	}
+	return e.mu.groups[n]
+}
+
+// noDeadline stands for none.
+const noDeadline = time.Duration(math.MaxInt64)
+
+// deadlineOfLocked is how long an open of a block of a group, nil if it has none, may take; want
+// is as in PresenceOptions.
+func (e *Engine) deadlineOfLocked(gr *group, want time.Duration) time.Duration {
+	if want == 0 && gr != nil {
+		want = gr.opts.OpenDeadline
+	}
+	if want == 0 {
+		want = e.opts.OpenDeadline
+	}
+	if want <= 0 {
+		return noDeadline
+	}
+	return want
+}

@@ -1,0 +1,351 @@
+package tiers_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/tiertest"
+)
+
+// presences asks for the places of some paths at a time.
+func (w *world) presences(o tiers.PresenceOptions, names ...string) []tiers.Place {
+	paths := make([][]byte, len(names))
+	for i, name := range names {
+		paths[i] = []byte(name)
+	}
+	out := make([]tiers.Place, len(names))
+	for i := range out {
+		out[i] = tiers.Place{Presence: tiers.Hit, Tier: 99, Late: true} // to be overwritten
+	}
+	w.e.Presences(paths, o, out)
+	return out
+}
+
+// states is presences as the letters of docs/control.md: m, 1 and 2 are hits in memory and in
+// the tiers below.
+func (w *world) states(o tiers.PresenceOptions, names ...string) string {
+	var s strings.Builder
+	for _, p := range w.presences(o, names...) {
+		switch {
+		case p.Late && p.Presence == tiers.Miss:
+			s.WriteByte('l')
+		case p.Presence == tiers.Hit && p.Tier == 0:
+			s.WriteByte('m')
+		case p.Presence == tiers.Hit:
+			s.WriteByte('0' + p.Tier)
+		case p.Presence == tiers.Pending:
+			s.WriteByte('w')
+		default:
+			s.WriteByte('.')
+		}
+	}
+	return s.String()
+}
+
+// wantStates compares states.
+func (w *world) wantStates(want string, names ...string) {
+	w.t.Helper()
+	if got := w.states(tiers.PresenceOptions{}, names...); got != want {
+		w.t.Errorf("states of %q: %q, want %q", names, got, want)
+	}
+}
+
+// TestPresences: each state that a name can be in, in batches over several directories (A15,
+// A26), and that blocks of one group are not found in another (C20).
+func TestPresences(t *testing.T) {
+	refs := []*tiertest.Reference{tiertest.NewReference(t, tiertest.ReferenceOptions{}), tiertest.NewReference(t, tiertest.ReferenceOptions{})}
+	w := openLower(t, shmDir(t), tiers.Options{CapacityBytes: 64 * page}, refs...)
+	must(t, w.mkdir("g"), w.mkdir("g/sub"), w.mkdir("h"), w.put(10, "top", []byte("x")), w.put(10, "g/a", []byte("x")))
+	w.hollow("x", "g/b", "g/sub/c")
+	w.hollow("x", "h/second")
+	w.evict("disk", "h/second")
+	w.wantWhere("h/second", "[peer]")
+
+	f, err := w.create(10, "g/new", true, true) // being written under its final name
+	must(t, err)
+	temp, err := w.create(10, "g/x.tmp", true, true)
+	must(t, err)
+	w.wantStates("m", "top")
+	w.wantStates("m1w1.2w", "g/a", "g/b", "g/new", "g/sub/c", "h/a", "h/second", "g/x.tmp")
+	// Neighbours in the same directory, and a change of the directory between them.
+	w.wantStates("m1.m1m", "g/a", "g/b", "g/none", "g/a", "g/b", "top")
+	// What cannot be a block.
+	w.wantStates("..........", "", "g", "g/", "/g/a", "/top", "g//a", "g/./a", "g/sub/../a", "g/a/x", strings.Repeat("x", 300))
+	w.wantStates("....", ".kvfs", ".kvfs/status", "\x00", "none/at/all")
+	w.wantStates("")
+
+	// A version that will take a name which nobody else can see is pending; where the name has
+	// a block it is that block until then.
+	shadow, err := w.openWrite(context.Background(), 20, "g/a", true)
+	must(t, err)
+	_, err = shadow.h.WriteAt(context.Background(), []byte("y"), 0)
+	must(t, err)
+	w.wantStates("m", "g/a")
+	must(t, w.unlink(10, "g/a"))
+	w.wantStates("w", "g/a")
+	must(t, shadow.close())
+	w.wantStates("m", "g/a")
+
+	must(t, f.close(), temp.close(), w.unlink(10, "g/x.tmp"))
+	w.wantStates("m.", "g/new", "g/x.tmp")
+	must(t, w.e.SetTTL(resolve(t, w.world, "g/new").ID, time.Nanosecond))
+	eventually(t, "its time passes", func() bool { return w.states(tiers.PresenceOptions{}, "g/new") == "." })
+
+	release := refs[0].Hold(tiertest.OpLoad)
+	a, err := w.lookup(10, "g/b")
+	must(t, err)
+	if _, err := w.e.OpenRead(context.Background(), a.ID, 10, true); !errors.Is(err, block.ErrPending) {
+		t.Fatal(err)
+	}
+	w.forget(a.ID)
+	w.wantStates("w1", "g/b", "g/sub/c")
+	release()
+	w.quiesce()
+	w.wantStates("m", "g/b")
+	w.e.Expire()
+	w.end()
+}
+
+// TestPresencesCount: hits and misses are counted as those of look-ups are.
+func TestPresencesCount(t *testing.T) {
+	w := open(t, shmDir(t), tiers.Options{})
+	defer w.close(false)
+	must(t, w.put(10, "a", []byte("x")))
+	before := w.e.Stats().Counters
+	w.presences(tiers.PresenceOptions{}, "a", "b", "a", "c")
+	after := w.e.Stats().Counters
+	if hits, misses := after.LookupHit-before.LookupHit, after.LookupMisses-before.LookupMisses; hits != 2 || misses != 2 {
+		t.Errorf("%d hits, %d misses", hits, misses)
+	}
+}
+
+// TestPresencesLease: what was asked for with a lease stays while others go; without one it is
+// as any other block.
+func TestPresencesLease(t *testing.T) {
+	for _, lease := range []bool{true, false} {
+		clock := newTestClock()
+		w := open(t, shmDir(t), tiers.Options{
+			CapacityBytes: 4 * page, LookupLease: time.Hour, WriteTimeout: time.Minute, Now: clock.now,
+		})
+		for i := range 4 {
+			must(t, w.put(10, fmt.Sprint(i), fill("1p", "x")))
+		}
+		clock.add(2 * time.Hour) // the writers' own look-ups
+		w.presences(tiers.PresenceOptions{Lease: lease}, "0", "1")
+		must(t, w.put(10, "new", fill("1p", "x")), w.put(10, "newer", fill("1p", "x")))
+		want := map[bool]string{true: "mm..mm", false: "..mmmm"}[lease]
+		if got := w.states(tiers.PresenceOptions{}, "0", "1", "2", "3", "new", "newer"); got != want {
+			t.Errorf("lease %v: %q, want %q", lease, got, want)
+		}
+		w.close(false)
+	}
+}
+
+// TestPresencesRemote: what only others have is found, gets no entry, and is late like anything
+// else; the name of a file is no directory.
+func TestPresencesRemote(t *testing.T) {
+	c := newCrowd(t, 2, tiers.Options{Groups: map[block.GroupID]tiers.GroupOptions{"g": {OpenDeadline: time.Second}}})
+	defer c.close()
+	a, b := c.nodes[0], c.nodes[1]
+	must(t, a.mkdir("g"), a.mkdir("g/sub"), a.put(10, "g/x", []byte("content")), a.put(10, "g/sub/y", []byte("content")), b.put(10, "own", []byte("x")))
+	c.tell()
+	b.wantStates("22.m.", "g/x", "g/sub/y", "g/none", "own", "g/sub")
+	if got := b.entries(); got != "own" {
+		t.Errorf("entries %q", got)
+	}
+	b.hear(0, "own/x", tiers.Located{Seq: 10, Mode: 0o100644, Size: 3}, true)
+	b.wantStates(".", "own/x")
+	b.hear(0, "own/x", tiers.Located{}, false)
+
+	b.e.Measure("peer", 7, time.Minute)
+	b.wantStates("ll", "g/x", "g/sub/y")
+	if got := b.states(tiers.PresenceOptions{Deadline: -1}, "g/x"); got != "2" {
+		t.Errorf("without a deadline: %q", got)
+	}
+	if got := b.states(tiers.PresenceOptions{Deadline: time.Hour}, "g/x", "g/sub/y"); got != "22" {
+		t.Errorf("with a long one: %q", got)
+	}
+	b.e.Measure("peer", 1<<40, time.Second)
+	if got := b.reads("g/x"); got != "content" {
+		t.Errorf("read %q", got)
+	}
+	b.wantStates("m2", "g/x", "g/sub/y")
+}
+
+// TestPresencesAllocs: nothing is allocated for what this node has, whatever the directories.
+func TestPresencesAllocs(t *testing.T) {
+	w, _ := openLowerOne(t, tiers.Options{LookupLease: time.Hour, OpenDeadline: time.Second}, tiertest.ReferenceOptions{})
+	must(t, w.mkdir("h"))
+	var paths [][]byte
+	for i := range 300 {
+		name := fmt.Sprintf("%s/%064d", [...]string{"g", "h"}[i/7%2], i)
+		if i < 40 {
+			must(t, w.put(10, name, []byte("x")))
+		}
+		paths = append(paths, []byte(name))
+	}
+	w.evict("memory", string(paths[3]), string(paths[20]))
+	f, err := w.create(10, "g/new", true, true) // so that there is something being written
+	must(t, err)
+	shadow, err := w.openWrite(context.Background(), 20, string(paths[0]), true)
+	must(t, err)
+	out := make([]tiers.Place, len(paths))
+	if n := testing.AllocsPerRun(20, func() { w.e.Presences(paths, tiers.PresenceOptions{Lease: true}, out) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+	if out[3].Tier != 1 || out[39].Presence != tiers.Hit || out[40].Presence != tiers.Miss {
+		t.Errorf("places %v", out[:41])
+	}
+	must(t, shadow.close(), f.close())
+	w.end()
+}
+
+// TestPresencesAgree: whatever happens to names, Presences says of each what a look-up by
+// somebody who writes nothing says, and where the block is (A15, A26). The model is the engine's
+// own other interface: Lookup, PresenceOf and TierNames.
+func TestPresencesAgree(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	w, disk := openLowerOne(t, tiers.Options{CapacityBytes: 24 * page, WriteTimeout: time.Millisecond}, tiertest.ReferenceOptions{})
+	must(t, w.mkdir("h"), w.mkdir("g/deep"))
+	dirs := []string{"g", "h", "g/deep"}
+	var names []string
+	for _, d := range dirs {
+		for i := range 8 {
+			names = append(names, fmt.Sprintf("%s/%d", d, i), fmt.Sprintf("%s/%d.tmp", d, i))
+		}
+	}
+	var writing []*file
+	var release func()
+	for range 600 {
+		name := names[rng.IntN(len(names))]
+		switch rng.IntN(11) {
+		case 0, 1:
+			if err := w.put(10, name, fill("1p", "x")); err != nil && !errors.Is(err, block.ErrNoSpace) {
+				t.Fatalf("put %s: %v", name, err)
+			}
+		case 2:
+			if f, err := w.openOrCreate(20, name); err == nil {
+				writing = append(writing, f)
+			}
+			if len(writing) > 4 {
+				must(t, writing[0].close())
+				writing = writing[1:]
+			}
+		case 3:
+			if len(writing) > 0 {
+				must(t, writing[0].close())
+				writing = writing[1:]
+			}
+		case 4:
+			_ = w.unlink(10, name) // there may be none
+		case 5:
+			_ = w.rename(10, name, names[rng.IntN(len(names))], false) // likewise
+		case 6, 7:
+			_, err := w.e.EvictFrom(until(t), tiers.EvictRequest{Tier: "memory", Paths: []string{name}})
+			must(t, err)
+		case 8:
+			if release == nil {
+				release = disk.Hold(tiertest.OpLoad)
+			} else {
+				release()
+				release = nil
+			}
+		case 9:
+			w.e.Hint("", [][]byte{[]byte(name)})
+		case 10:
+			if a, err := w.e.Resolve(context.Background(), name); err == nil {
+				_ = w.e.SetTTL(a.ID, [...]time.Duration{time.Nanosecond, time.Hour}[rng.IntN(2)]) // it may have gone
+			}
+		}
+		w.agree(names)
+	}
+	if release != nil {
+		release()
+	}
+	for _, f := range writing {
+		must(t, f.close())
+	}
+	w.drain()
+	eventually(t, "all is at rest", func() bool { return w.e.AtRest() && w.e.HintsUnderWay() == 0 })
+	w.agree(names)
+	w.close(false)
+}
+
+// agree compares Presences with Lookup. What changes by itself in between is looked at again.
+func (w *lower) agree(names []string) {
+	w.t.Helper()
+	var wrong string
+	for range 100 {
+		got := w.states(tiers.PresenceOptions{}, names...)
+		if wrong = ""; len(got) != len(names) {
+			w.t.Fatalf("%d states", len(got))
+		}
+		for i, name := range names {
+			if want := w.expect(name); !strings.Contains(want, got[i:i+1]) {
+				wrong = fmt.Sprintf("%s: %q, want %q", name, got[i], want)
+			}
+		}
+		if wrong == "" {
+			return
+		}
+	}
+	w.t.Fatal(wrong)
+}
+
+// expect returns the states that a name may be in by what Lookup says to a stranger.
+func (w *lower) expect(name string) string {
+	a, err := w.lookup(90, name)
+	if err != nil {
+		return ".w" // a version of somebody else may be on its way
+	}
+	defer w.forget(a.ID)
+	if w.e.PresenceOf(a.ID) == tiers.Pending {
+		return "w"
+	}
+	if where := w.e.TierNames(a.ID); len(where) > 0 && where[0] == "memory" {
+		return "m"
+	}
+	return "1"
+}
+
+// BenchmarkPresences measures one call of 10,000 names of 64 hexadecimal digits in one directory
+// of 100,000.
+func BenchmarkPresences(b *testing.B) {
+	const all, asked = 100_000, 10_000
+	w := open(b, shmDir(b), tiers.Options{CapacityBytes: (all + 10) * page, LookupLease: time.Minute})
+	defer w.close(false)
+	must(b, w.mkdir("g"))
+	rng := rand.New(rand.NewPCG(1, 2))
+	names := make([]string, all)
+	for i := range names {
+		names[i] = fmt.Sprintf("g/%016x%016x%016x%016x", rng.Uint64(), rng.Uint64(), rng.Uint64(), rng.Uint64())
+		must(b, w.put(10, names[i], nil))
+	}
+	rng.Shuffle(all, func(i, j int) { names[i], names[j] = names[j], names[i] })
+	paths, out := make([][]byte, asked), make([]tiers.Place, asked)
+	text := []byte(strings.Join(names[:asked], ""))
+	for i := range paths {
+		paths[i], text = text[:len(names[i])], text[len(names[i]):]
+	}
+	for _, o := range []tiers.PresenceOptions{{}, {Lease: true}} {
+		b.Run(fmt.Sprintf("lease=%v", o.Lease), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				w.e.Presences(paths, o, out)
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/asked, "ns/name")
+		})
+	}
+	if out[0].Presence != tiers.Hit || out[asked-1].Presence != tiers.Hit {
+		b.Errorf("places %v, %v", out[0], out[asked-1])
+	}
+}

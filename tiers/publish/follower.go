@@ -1,0 +1,205 @@
+package publish
+
+import (
+	"bytes"
+	"context"
+	"slices"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// Follower is one who follows. It is not for use in parallel.
+type Follower struct {
+	shared *sharedReader // without a filter
+	own    *ownReader    // with one
+	rest   []byte        // of a line that was longer than the buffer
+	closed bool
+}
+
+// Read fills buf with whole lines, as many as there are and fit, and waits until there is one. A
+// line longer than buf is given in parts. It fails with ctx's error, or block.ErrClosed.
+func (f *Follower) Read(ctx context.Context, buf []byte) (int, error) {
+	switch {
+	case f.closed:
+		return 0, block.ErrClosed
+	case len(buf) == 0:
+		return 0, nil
+	case len(f.rest) > 0:
+		n := copy(buf, f.rest)
+		f.rest = f.rest[n:]
+		return n, nil
+	}
+	text, err := f.text(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if len(text) > len(buf) {
+		if i := bytes.LastIndexByte(text[:len(buf)], '\n'); i >= 0 {
+			text = text[:i+1]
+		} else {
+			line := text[:bytes.IndexByte(text, '\n')+1]
+			f.took(line)
+			n := copy(buf, line)
+			f.rest = line[n:]
+			return n, nil
+		}
+	}
+	f.took(text)
+	return copy(buf, text), nil
+}
+
+// text waits for lines and returns those that lie in a row. They are not taken yet.
+func (f *Follower) text(ctx context.Context) ([]byte, error) {
+	if f.shared != nil {
+		return f.shared.text(ctx)
+	}
+	return f.own.text(ctx)
+}
+
+// took takes lines, the first ones of what text returned.
+func (f *Follower) took(lines []byte) {
+	if f.shared != nil {
+		f.shared.took(lines)
+	} else {
+		f.own.ready = f.own.ready[len(lines):]
+	}
+}
+
+// Close ends following. It may be called again.
+func (f *Follower) Close() {
+	if !f.closed && f.shared != nil {
+		f.shared.lines.leave()
+	}
+	f.closed = true
+}
+
+// sharedReader reads the shared text.
+type sharedReader struct {
+	lines *Lines
+	at    uint64 // number of the chunk
+	off   int    // bytes of it that were taken
+	next  uint64 // number of the next event
+	gap   []byte // a line of a gap of its own that is to be given first
+}
+
+func (s *sharedReader) text(ctx context.Context) ([]byte, error) {
+	if len(s.gap) > 0 {
+		return s.gap, nil
+	}
+	for {
+		text, news, err := s.look()
+		if err != nil {
+			return nil, err
+		}
+		if text = s.skip(text); len(text) > 0 {
+			return text, nil
+		}
+		if news == nil {
+			continue // that chunk is finished
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-s.lines.ctx.Done():
+			return nil, block.ErrClosed
+		}
+	}
+}
+
+// look returns what there is at the reader's place, or else a channel that is closed when there is more.
+func (s *sharedReader) look() ([]byte, <-chan struct{}, error) {
+	l := s.lines
+	if l.ctx.Err() != nil {
+		return nil, nil, block.ErrClosed
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s.at < l.mu.base {
+		s.at, s.off = l.mu.base, 0
+		if first := l.mu.chunks[0].first; first > s.next {
+			s.gap = appendGap(nil, first, first-s.next)
+			return s.gap, nil, nil
+		}
+	}
+	c := l.mu.chunks[s.at-l.mu.base]
+	if s.off < len(c.buf) {
+		return c.buf[s.off:len(c.buf):len(c.buf)], nil, nil
+	}
+	if s.at+1 < l.mu.base+uint64(len(l.mu.chunks)) {
+		s.at, s.off = s.at+1, 0
+		return nil, nil, nil
+	}
+	return nil, l.mu.news, l.mu.err
+}
+
+// skip leaves out lines of events from before the reader came.
+func (s *sharedReader) skip(text []byte) []byte {
+	for len(text) > 0 && following(text) <= s.next {
+		n := bytes.IndexByte(text, '\n') + 1
+		text = text[n:]
+		s.off += n
+	}
+	return text
+}
+
+func (s *sharedReader) took(lines []byte) {
+	last := bytes.LastIndexByte(lines[:len(lines)-1], '\n') + 1
+	s.next = following(lines[last:])
+	if len(s.gap) > 0 {
+		s.gap = nil
+		return
+	}
+	s.off += len(lines)
+}
+
+// ownReader encodes what its filter lets through by itself.
+type ownReader struct {
+	lines  *Lines
+	next   uint64
+	kinds  []tiers.EventKind
+	groups []string
+	events []tiers.Event
+	pace   pacer
+	buf    []byte // reused
+	ready  []byte // the part of buf that was not taken yet
+}
+
+func (o *ownReader) text(ctx context.Context) ([]byte, error) {
+	if len(o.ready) > 0 {
+		return o.ready, nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(o.lines.ctx, cancel)()
+	for len(o.ready) == 0 {
+		o.pace.wait(ctx)
+		n, missed, err := o.lines.log.Read(ctx, o.next, o.events)
+		o.pace.done(n)
+		if o.lines.ctx.Err() != nil {
+			return nil, block.ErrClosed
+		}
+		if err != nil {
+			return nil, err
+		}
+		o.buf = o.buf[:0]
+		if missed > 0 {
+			o.buf = appendGap(o.buf, o.next+missed, missed)
+		}
+		for i := range o.events[:n] {
+			if ev := &o.events[i]; o.wants(ev) {
+				o.buf = appendLine(o.buf, ev)
+			}
+		}
+		o.next += missed + uint64(n)
+		o.ready = o.buf
+	}
+	return o.ready, nil
+}
+
+func (o *ownReader) wants(ev *tiers.Event) bool {
+	return shown(ev.Kind) &&
+		(len(o.kinds) == 0 || slices.Contains(o.kinds, ev.Kind)) &&
+		(len(o.groups) == 0 || slices.Contains(o.groups, string(ev.Key.Group)))
+}

@@ -1,0 +1,112 @@
+package publish
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// testLog is an event log with a ring of a size of its choice.
+type testLog struct {
+	mu     sync.Mutex
+	closed bool
+	ring   []tiers.Event
+	size   uint64
+	next   uint64
+	news   chan struct{}
+}
+
+func newTestLog(size int) *testLog {
+	return &testLog{ring: make([]tiers.Event, size), size: uint64(size), next: 1, news: make(chan struct{})}
+}
+
+func (l *testLog) add(evs ...tiers.Event) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, ev := range evs {
+		ev.Seq = l.next
+		l.ring[(ev.Seq-1)%l.size] = ev
+		l.next++
+	}
+	close(l.news)
+	l.news = make(chan struct{})
+}
+
+func (l *testLog) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	close(l.news)
+}
+
+func (l *testLog) Next() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.next
+}
+
+func (l *testLog) Read(ctx context.Context, seq uint64, buf []tiers.Event) (n int, missed uint64, err error) {
+	for {
+		l.mu.Lock()
+		if seq < l.next {
+			if l.next > l.size && seq < l.next-l.size {
+				missed, seq = l.next-l.size-seq, l.next-l.size
+			}
+			for ; n < len(buf) && seq < l.next; n, seq = n+1, seq+1 {
+				buf[n] = l.ring[(seq-1)%l.size]
+			}
+			l.mu.Unlock()
+			return n, missed, nil
+		}
+		news, closed := l.news, l.closed
+		l.mu.Unlock()
+		if closed {
+			return 0, 0, block.ErrClosed
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return 0, 0, ctx.Err()
+		}
+	}
+}
+
+// key makes a key of a path.
+func key(path string) block.Key {
+	k, err := block.ParseKey(path)
+	if err != nil {
+		panic(err)
+	}
+	return k
+}
+
+// event makes an event of one block.
+func event(kind tiers.EventKind, tier, path string) tiers.Event {
+	return tiers.Event{Kind: kind, Tier: tier, Key: key(path), Size: 4096, Time: time.Unix(1795084800, 123456789)}
+}
+
+// testContext ends with the test, or after a time that only a hanging test needs.
+func testContext(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// eventually polls until ok.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	ctx := testContext(t)
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("timed out: %s", what)
+		}
+	}
+}

@@ -1,0 +1,206 @@
+package publish
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// Sizes of what followers share.
+const (
+	chunkSize  = 64 << 10
+	chunkCount = 64
+)
+
+// chunk is a piece of the shared text: whole lines. Its bytes never change once they are
+// there, and its array never moves, so that they are read without a lock.
+type chunk struct {
+	first uint64 // number of the first event that it could tell of
+	buf   []byte // only its header changes, under the lock of Lines
+}
+
+// Lines makes lines of JSON of a log. Its methods may be called in parallel.
+type Lines struct {
+	log    Log
+	ctx    context.Context // ends at Close
+	cancel context.CancelFunc
+	wg     sync.WaitGroup // of encoders
+
+	mu struct {
+		sync.Mutex
+		shared int      // followers that read the shared text
+		stop   func()   // ends the encoder; nil: there is none
+		gen    uint64   // counts encoders: an old one may still be about to end
+		base   uint64   // number of chunks[0], counted from the first ever
+		chunks []*chunk // the newest ones
+		next   uint64   // events before this one are in the text
+		err    error    // why the encoder ended by itself
+		news   chan struct{}
+	}
+}
+
+// NewLines makes Lines. Close it.
+func NewLines(log Log) *Lines {
+	l := &Lines{log: log}
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	l.mu.news = make(chan struct{})
+	return l
+}
+
+// Filter says which events a Follower gets.
+type Filter struct {
+	Since  uint64   // from this number on; 0: from now on
+	Groups []string // only these; empty: all
+	Events []string // only these, and gaps; empty: all
+}
+
+// kinds returns the kinds that f lets through; nil: all.
+func (f *Filter) kinds() ([]tiers.EventKind, error) {
+	var list []tiers.EventKind
+	for i, name := range f.Events {
+		switch name {
+		case "stored":
+			list = append(list, tiers.BlockStored)
+		case "evicted":
+			list = append(list, tiers.BlockEvicted)
+		case "removed":
+			list = append(list, tiers.BlockRemoved)
+		case "renamed":
+			list = append(list, tiers.BlockRenamed)
+		case "gap": // always told
+			list = append(list, 0)
+		default:
+			return nil, fmt.Errorf("events[%d]: no event is called %q: %w", i, name, block.ErrInvalid)
+		}
+	}
+	return list, nil
+}
+
+// Follow begins to follow. It fails if a filter names events that there are not.
+func (l *Lines) Follow(f Filter) (*Follower, error) {
+	kinds, err := f.kinds()
+	if err != nil {
+		return nil, err
+	}
+	next := f.Since
+	if next == 0 {
+		next = l.log.Next()
+	}
+	if f.Since != 0 || len(f.Groups) > 0 || len(kinds) > 0 {
+		return &Follower{own: &ownReader{
+			lines: l, next: next, kinds: kinds, groups: slices.Clone(f.Groups), events: make([]tiers.Event, readSize),
+		}}, nil
+	}
+	shared, err := l.join(next)
+	if err != nil {
+		return nil, err
+	}
+	return &Follower{shared: shared}, nil
+}
+
+// join adds a reader of the shared text, from event next on, and starts the encoder if this is the
+// first.
+func (l *Lines) join(next uint64) (*sharedReader, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ctx.Err() != nil {
+		return nil, block.ErrClosed
+	}
+	l.mu.shared++
+	if l.mu.stop == nil {
+		var ctx context.Context
+		ctx, l.mu.stop = context.WithCancel(l.ctx)
+		l.mu.gen++
+		l.mu.base += uint64(len(l.mu.chunks))
+		l.mu.chunks, l.mu.next, l.mu.err = nil, next, nil
+		l.growLocked(chunkSize)
+		l.wg.Add(1)
+		go l.encode(ctx, l.mu.gen, next) // ends when the last reader leaves, at Close, or with the log
+	}
+	last := len(l.mu.chunks) - 1
+	return &sharedReader{lines: l, at: l.mu.base + uint64(last), off: len(l.mu.chunks[last].buf), next: next}, nil
+}
+
+// leave removes a reader of the shared text, and ends the encoder with the last one.
+func (l *Lines) leave() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.shared--
+	if l.mu.shared == 0 {
+		l.mu.stop()
+		l.mu.stop = nil
+		l.mu.base += uint64(len(l.mu.chunks))
+		l.mu.chunks = nil
+	}
+}
+
+// Close ends the reading of the log. Followers then fail with block.ErrClosed.
+func (l *Lines) Close() {
+	l.mu.Lock()
+	l.cancel() // under the lock: join starts nothing after this
+	l.mu.Unlock()
+	l.wg.Wait()
+}
+
+// growLocked begins a chunk of at least size bytes, and forgets the oldest one.
+func (l *Lines) growLocked(size int) *chunk {
+	c := &chunk{first: l.mu.next, buf: make([]byte, 0, max(size, chunkSize))}
+	if len(l.mu.chunks) == chunkCount {
+		l.mu.chunks = slices.Delete(l.mu.chunks, 0, 1)
+		l.mu.base++
+	}
+	l.mu.chunks = append(l.mu.chunks, c)
+	return c
+}
+
+// encode reads the log from seq on and appends its lines to the shared text.
+func (l *Lines) encode(ctx context.Context, gen, seq uint64) {
+	defer l.wg.Done()
+	events := make([]tiers.Event, readSize)
+	var p pacer
+	for {
+		p.wait(ctx)
+		n, missed, err := l.log.Read(ctx, seq, events)
+		p.done(n)
+		if !l.add(gen, seq, events[:n], missed, err) {
+			return
+		}
+		seq += missed + uint64(n)
+	}
+}
+
+// add appends the lines of events, and wakes the readers. It reports false if the encoder
+// shall end.
+func (l *Lines) add(gen, seq uint64, events []tiers.Event, missed uint64, err error) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.gen != gen || l.mu.stop == nil {
+		return false
+	}
+	c := l.mu.chunks[len(l.mu.chunks)-1]
+	if missed > 0 && err == nil {
+		if cap(c.buf)-len(c.buf) < 256 {
+			c = l.growLocked(chunkSize)
+		}
+		c.buf = appendGap(c.buf, seq+missed, missed)
+		l.mu.next = seq + missed
+	}
+	for i := range events {
+		ev := &events[i]
+		if shown(ev.Kind) {
+			if bound := lineBound(ev); cap(c.buf)-len(c.buf) < bound {
+				c = l.growLocked(bound)
+			}
+			c.buf = appendLine(c.buf, ev)
+		}
+		l.mu.next = ev.Seq + 1
+	}
+	l.mu.err = err
+	close(l.mu.news)
+	l.mu.news = make(chan struct{})
+	return err == nil
+}

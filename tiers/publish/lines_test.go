@@ -1,0 +1,463 @@
+package publish
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"reflect"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// TestLineFormat shows that lines are as documented, to the byte (A39).
+func TestLineFormat(t *testing.T) {
+	renamed := event(tiers.BlockRenamed, "", "g0/new")
+	renamed.From = key("g0/old")
+	evicted := event(tiers.BlockEvicted, "memory", "g0/77aa")
+	evicted.Reason, evicted.Time = "capacity", time.Unix(1795084801, 1000)
+	cases := []struct {
+		ev   tiers.Event
+		want string
+	}{
+		{event(tiers.BlockStored, "memory", "g0/9f08"),
+			`{"seq": 7, "time": 1795084800.123456, "event": "stored", "tier": "memory", "group": "g0", "hash": "9f08", "size": 4096}`},
+		{evicted,
+			`{"seq": 7, "time": 1795084801.000001, "event": "evicted", "tier": "memory", "group": "g0", "hash": "77aa", "size": 4096, "reason": "capacity"}`},
+		{renamed,
+			`{"seq": 7, "time": 1795084800.123456, "event": "renamed", "group": "g0", "hash": "new", "size": 4096, "from": "g0/old"}`},
+		{event(tiers.BlockStored, "disk", "root<&>"),
+			`{"seq": 7, "time": 1795084800.123456, "event": "stored", "tier": "disk", "group": "", "hash": "root<&>", "size": 4096}`},
+	}
+	for _, c := range cases {
+		c.ev.Seq = 7
+		if got := string(appendLine(nil, &c.ev)); got != c.want+"\n" {
+			t.Errorf("got  %swant %s", got, c.want)
+		}
+	}
+	if got, want := string(appendGap(nil, 9, 4)), "{\"event\": \"gap\", \"seq\": 9, \"missed\": 4}\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestLineNames shows with random bytes that any name gives valid JSON that decodes to the name with
+// U+FFFD for what is not UTF-8, within the bound that chunks rely on.
+func TestLineNames(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 1))
+	names := []string{"\x00\x1f\x7f\n\t\"\\/", "é😀\ufffd", "\xff\xfe\xc3", "\xed\xa0\x80", "\u2028<>&"}
+	for range 2000 {
+		b := make([]byte, rng.IntN(40))
+		for i := range b {
+			b[i] = byte(rng.Uint32())
+		}
+		names = append(names, string(b))
+	}
+	for _, name := range names {
+		ev := tiers.Event{Seq: 3, Kind: tiers.BlockRenamed, Key: block.Key{Group: "g", Hash: block.Hash(name)},
+			From: block.Key{Group: block.GroupID(name), Hash: "x"}}
+		line := appendLine(nil, &ev)
+		if len(line) > lineBound(&ev) {
+			t.Fatalf("%q: line of %d bytes, bound %d", name, len(line), lineBound(&ev))
+		}
+		var got struct{ Hash, From string }
+		if err := json.Unmarshal(line, &got); err != nil {
+			t.Fatalf("%q: %v in %s", name, err, line)
+		}
+		want := valid(name)
+		wantFrom := "x"
+		if name != "" {
+			wantFrom = want + "/x"
+		}
+		if got.Hash != want || got.From != wantFrom {
+			t.Fatalf("%q: got %q and %q", name, got.Hash, got.From)
+		}
+	}
+}
+
+// valid replaces each byte that is not UTF-8.
+func valid(s string) string {
+	var b strings.Builder
+	for _, r := range s {
+		b.WriteRune(r)
+	}
+	return b.String()
+}
+
+// line is what the tests look at in a line.
+type line struct {
+	Seq    uint64
+	Event  string
+	Group  string
+	Hash   string
+	Missed uint64
+}
+
+// readLines reads n lines with a buffer of some size.
+func readLines(t testing.TB, f *Follower, n, size int) []line {
+	t.Helper()
+	ctx := testContext(t)
+	var text []byte
+	buf := make([]byte, size)
+	for bytes.Count(text, []byte("\n")) < n {
+		got, err := f.Read(ctx, buf)
+		if err != nil {
+			t.Fatalf("after %d lines: %v", bytes.Count(text, []byte("\n")), err)
+		}
+		text = append(text, buf[:got]...)
+	}
+	var list []line
+	sc := bufio.NewScanner(bytes.NewReader(text))
+	sc.Buffer(nil, 1<<20)
+	for sc.Scan() {
+		var l line
+		if err := json.Unmarshal(sc.Bytes(), &l); err != nil {
+			t.Fatalf("%v in %s", err, sc.Bytes())
+		}
+		list = append(list, l)
+	}
+	return list
+}
+
+func follow(t testing.TB, l *Lines, f Filter) *Follower {
+	t.Helper()
+	fo, err := l.Follow(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(fo.Close)
+	return fo
+}
+
+// TestFollow shows what followers with and without filters get: events from then on, or from a
+// number on, without those of directories, whose numbers count.
+func TestFollow(t *testing.T) {
+	log := newTestLog(1000)
+	l := NewLines(log)
+	defer l.Close()
+	log.add(event(tiers.BlockStored, "memory", "g0/early"))
+	cases := []struct {
+		filter Filter
+		want   []uint64
+	}{
+		{Filter{}, []uint64{2, 4, 6, 7}},
+		{Filter{Since: 1}, []uint64{1, 2, 4, 6, 7}},
+		{Filter{Groups: []string{"g1"}}, []uint64{4, 7}},
+		{Filter{Events: []string{"removed", "gap"}}, []uint64{6}},
+		{Filter{Since: 3, Groups: []string{"g1"}, Events: []string{"stored", "evicted", "renamed"}}, []uint64{4, 7}},
+	}
+	followers := make([]*Follower, len(cases))
+	for i, c := range cases {
+		followers[i] = follow(t, l, c.filter)
+	}
+	log.add(
+		event(tiers.BlockStored, "memory", "g0/a"),
+		event(tiers.DirCreated, "", "g0/d"),
+		event(tiers.BlockStored, "disk", "g1/b"),
+		event(tiers.BlockChanged, "", "g0/a"),
+		event(tiers.BlockRemoved, "", "g0/a"),
+		event(tiers.BlockEvicted, "memory", "g1/b"),
+	)
+	for i, c := range cases {
+		var got []uint64
+		for _, l := range readLines(t, followers[i], len(c.want), 4096) {
+			got = append(got, l.Seq)
+		}
+		if !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%+v: got %v, want %v", c.filter, got, c.want)
+		}
+	}
+	if _, err := l.Follow(Filter{Events: []string{"stored", "born"}}); !errors.Is(err, block.ErrInvalid) || !strings.Contains(err.Error(), "events[1]") {
+		t.Errorf("unknown event: %v", err)
+	}
+}
+
+// TestFollowSmallBuffer shows that lines stay whole where they fit, and come in parts where
+// they do not.
+func TestFollowSmallBuffer(t *testing.T) {
+	log := newTestLog(1000)
+	l := NewLines(log)
+	defer l.Close()
+	for _, filter := range []Filter{{}, {Events: []string{"stored"}}} {
+		f := follow(t, l, filter)
+		first := log.Next()
+		for i := range 50 {
+			log.add(event(tiers.BlockStored, "memory", fmt.Sprintf("g0/%0*d", 1+i*4, i)))
+		}
+		for i, got := range readLines(t, f, 50, 150) {
+			if got.Seq != first+uint64(i) {
+				t.Fatalf("line %d has number %d", i, got.Seq)
+			}
+		}
+		log.add(event(tiers.BlockStored, "memory", "g0/x"), event(tiers.BlockStored, "memory", "g0/y"))
+		buf := make([]byte, 200)
+		n, err := f.Read(testContext(t), buf)
+		if err != nil || bytes.Count(buf[:n], []byte("\n")) != 1 || buf[n-1] != '\n' {
+			t.Errorf("got %q, %v: want one whole line", buf[:n], err)
+		}
+		f.Close()
+	}
+}
+
+// TestFollowGaps shows that whoever is too slow, be it the encoder, a follower of the shared text, or
+// one with a filter, is told how many events it missed, so that the numbers add up.
+func TestFollowGaps(t *testing.T) {
+	for _, filter := range []Filter{{}, {Events: []string{"stored"}}} {
+		log := newTestLog(100)
+		l := NewLines(log)
+		f := follow(t, l, filter)
+		long := strings.Repeat("n", 200)
+		const rounds = 40
+		seed := rand.Uint64()
+		t.Logf("seed %d", seed)
+		rng := rand.New(rand.NewPCG(seed, 2))
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			for range rounds * 1000 {
+				log.add(event(tiers.BlockStored, "memory", "g0/"+long))
+				if rng.IntN(500) == 0 {
+					runtime.Gosched()
+				}
+			}
+			log.close()
+		})
+		wg.Wait()
+		next, gaps := uint64(1), 0
+		buf := make([]byte, 32<<10)
+		for ctx := testContext(t); ; {
+			n, err := f.Read(ctx, buf)
+			if errors.Is(err, block.ErrClosed) {
+				break
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			for _, text := range bytes.SplitAfter(buf[:n], []byte("\n")) {
+				var got line
+				if len(text) == 0 {
+					continue
+				}
+				if err := json.Unmarshal(text, &got); err != nil {
+					t.Fatal(err)
+				}
+				if got.Event == "gap" {
+					gaps++
+					if next += got.Missed; got.Seq != next || got.Missed == 0 {
+						t.Fatalf("gap to %d of %d events, want to %d", got.Seq, got.Missed, next)
+					}
+					continue
+				}
+				if got.Seq != next {
+					t.Fatalf("got event %d, want %d", got.Seq, next)
+				}
+				next++
+			}
+		}
+		if next != rounds*1000+1 || gaps == 0 {
+			t.Errorf("read up to %d with %d gaps", next, gaps)
+		}
+		l.Close()
+	}
+}
+
+// TestFollowSharedGap shows the gap of a follower that leaves the shared text too long, though the encoder kept up.
+func TestFollowSharedGap(t *testing.T) {
+	log := newTestLog(1 << 17)
+	l := NewLines(log)
+	defer l.Close()
+	f := follow(t, l, Filter{})
+	other := follow(t, l, Filter{})
+	const total = 1 << 16 // about 8 MiB of text
+	list := make([]tiers.Event, total)
+	for i := range list {
+		list[i] = event(tiers.BlockStored, "memory", "g0/0123456789abcdef")
+	}
+	log.add(list[:1]...)
+	if got := readLines(t, f, 1, 4096); got[0].Seq != 1 {
+		t.Fatalf("got %+v", got)
+	}
+	log.add(list[1:]...)
+	eventually(t, "all is encoded", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.mu.next == total+1 })
+	got := readLines(t, f, 2, 4096)
+	if got[0].Event != "gap" || got[0].Seq != 2+got[0].Missed || got[1].Seq != got[0].Seq {
+		t.Errorf("got %+v", got[:2])
+	}
+	if got := readLines(t, other, 1, 4096); got[0].Event != "gap" || got[0].Missed+1 != got[0].Seq {
+		t.Errorf("the other one got %+v", got[0])
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.mu.chunks) != chunkCount {
+		t.Errorf("%d chunks are kept", len(l.mu.chunks))
+	}
+}
+
+// TestLinesEnds shows that the encoder runs only while somebody follows, and that waiting followers
+// end with their context, with the log, and with Close.
+func TestLinesEnds(t *testing.T) {
+	log := newTestLog(100)
+	l := NewLines(log)
+	running := func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.mu.stop != nil }
+	if running() {
+		t.Error("an encoder runs for nobody")
+	}
+	for range 3 {
+		f, g := follow(t, l, Filter{}), follow(t, l, Filter{})
+		log.add(event(tiers.BlockStored, "memory", "g0/a"))
+		want := log.Next() - 1
+		if got := readLines(t, f, 1, 4096); got[0].Seq != want {
+			t.Fatalf("got %d, want %d", got[0].Seq, want)
+		}
+		f.Close()
+		f.Close()
+		if !running() {
+			t.Error("no encoder runs for the other one")
+		}
+		g.Close()
+		if running() {
+			t.Error("an encoder runs for nobody")
+		}
+		if _, err := g.Read(testContext(t), make([]byte, 10)); !errors.Is(err, block.ErrClosed) {
+			t.Errorf("read after close: %v", err)
+		}
+	}
+	for _, filter := range []Filter{{}, {Groups: []string{"g9"}}} {
+		f := follow(t, l, filter)
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		if _, err := f.Read(ctx, make([]byte, 10)); !errors.Is(err, context.Canceled) {
+			t.Errorf("read with a dead context: %v", err)
+		}
+	}
+	f, g := follow(t, l, Filter{}), follow(t, l, Filter{Groups: []string{"g9"}})
+	errs := make(chan error, 2)
+	for _, f := range []*Follower{f, g} {
+		go func() {
+			_, err := f.Read(context.Background(), make([]byte, 10))
+			errs <- err
+		}()
+	}
+	l.Close()
+	for range 2 {
+		if err := <-errs; !errors.Is(err, block.ErrClosed) {
+			t.Errorf("read when closed: %v", err)
+		}
+	}
+	if _, err := l.Follow(Filter{}); !errors.Is(err, block.ErrClosed) {
+		t.Errorf("follow when closed: %v", err)
+	}
+}
+
+// TestFollowConcurrently shows with many followers that come and go that each sees ascending numbers.
+func TestFollowConcurrently(t *testing.T) {
+	log := newTestLog(1 << 14)
+	l := NewLines(log)
+	defer l.Close()
+	stop := make(chan struct{})
+	var writer, readers sync.WaitGroup
+	writer.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				log.add(event(tiers.BlockStored, "memory", "g0/9f08"))
+				runtime.Gosched()
+			}
+		}
+	})
+	for range 8 {
+		readers.Go(func() {
+			buf := make([]byte, 1<<14)
+			for range 20 {
+				f, err := l.Follow(Filter{})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				last := uint64(0)
+				for range 5 {
+					n, err := f.Read(testContext(t), buf)
+					if err != nil {
+						t.Error(err)
+						break
+					}
+					for text := range bytes.Lines(buf[:n]) {
+						next := following(text)
+						if next <= last {
+							t.Errorf("number %d after %d", next, last)
+						}
+						last = next
+					}
+				}
+				f.Close()
+			}
+		})
+	}
+	readers.Wait()
+	close(stop)
+	writer.Wait()
+}
+
+// BenchmarkLines3Followers measures all that three followers cost for an event: the target is
+// below 300 ns, of which the encoding is a part that does not depend on their number.
+func BenchmarkLines3Followers(b *testing.B) {
+	log := newTestLog(1 << 14)
+	l := NewLines(log)
+	var wg sync.WaitGroup
+	for range 3 {
+		f := follow(b, l, Filter{})
+		wg.Go(func() {
+			buf := make([]byte, 128<<10)
+			for {
+				n, err := f.Read(context.Background(), buf)
+				if err != nil {
+					return
+				}
+				_, _ = io.Discard.Write(buf[:n])
+			}
+		})
+	}
+	list := make([]tiers.Event, readSize)
+	for i := range list {
+		list[i] = event(tiers.BlockStored, "memory", fmt.Sprintf("g0/%064x", i))
+	}
+	b.ReportAllocs()
+	b.ResetTimer()
+	for i := 0; i < b.N; i += len(list) {
+		log.add(list...)
+		for {
+			l.mu.Lock()
+			next := l.mu.next
+			l.mu.Unlock()
+			if next+uint64(len(list)) >= log.Next() {
+				break
+			}
+			runtime.Gosched()
+		}
+	}
+	b.StopTimer()
+	log.close()
+	wg.Wait()
+	l.Close()
+}
+
+// BenchmarkLine measures the encoding of one line.
+func BenchmarkLine(b *testing.B) {
+	ev := event(tiers.BlockStored, "memory", fmt.Sprintf("g0/%064x", 1))
+	buf := make([]byte, 0, 4096)
+	b.ReportAllocs()
+	for b.Loop() {
+		buf = appendLine(buf[:0], &ev)
+	}
+}

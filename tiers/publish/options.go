@@ -1,0 +1,102 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"go.uber.org/zap"
+
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// defaultBuffer is how many messages are kept for replays, as vLLM does.
+const defaultBuffer = 10_000
+
+// Options configures a Publisher.
+type Options struct {
+	Log    Log
+	Bind   string // required: where subscribers connect, tcp://host:port or ipc://path
+	Replay string // where lost messages are asked for again; empty: nowhere
+	Topic  string // first frame of each message
+	Buffer int    // messages kept for replays, at most 64 MiB of them. Zero means 10,000.
+	Hash   string // form of block hashes: "int" (the lower 64 bits, vLLM's default), "bytes", or "text" (as in the name)
+	// Encoding is that of events: "map" (as in vLLM since June 2026; also if empty), or "array" (as
+	// before, for consumers that know nothing else).
+	Encoding string
+	// Templates say where in a path the hash and the group are; the first that fits counts.
+	// Paths that fit none are left out and counted. Empty: {group}/{hash}.
+	Templates []string
+	BlockSize int               // tokens of a block; 0 where it is not known
+	Media     map[string]string // names of tiers in the messages; memory is CPU, disk DISK, peer is left out, unless given
+	// Snapshot calls fn for each block that this node has, with the names of its tiers. It is called at the start and
+	// after a gap, when all subscribers are told to forget everything first. It ends soon after ctx does. It may be nil.
+	Snapshot func(ctx context.Context, fn func(path string, size int64, tiers []string) error) error
+	// Tiers returns the names of the tiers that have a block, for one that was renamed: the event does
+	// not tell. If it is nil, "memory" is assumed.
+	Tiers func(path string) []string
+
+	Logger *zap.Logger // nil: none
+}
+
+// settings is what Options come to.
+type settings struct {
+	form      hashForm
+	arrays    bool
+	templates []*template
+	media     map[string]string // by tier; tiers that are left out are not there
+	all       []string          // the different media, in order
+}
+
+// check returns what o comes to, or all that is wrong with it.
+func (o *Options) check() (settings, error) {
+	var s settings
+	var errs []error
+	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if o.Log == nil {
+		fail("no log: %w", block.ErrInvalid)
+	}
+	if _, _, err := parseEndpoint(o.Bind); err != nil {
+		fail("bind: %w", err)
+	}
+	if o.Replay != "" {
+		if _, _, err := parseEndpoint(o.Replay); err != nil {
+			fail("replay: %w", err)
+		}
+	}
+	if o.Buffer < 0 || o.Buffer > 1<<24 {
+		fail("buffer %d: want 0 to %d messages: %w", o.Buffer, 1<<24, block.ErrInvalid)
+	}
+	if o.BlockSize < 0 {
+		fail("block_size %d is negative: %w", o.BlockSize, block.ErrInvalid)
+	}
+	var err error
+	if s.form, err = parseHashForm(o.Hash); err != nil {
+		errs = append(errs, err)
+	}
+	switch o.Encoding {
+	case "", "map":
+	case "array":
+		s.arrays = true
+	default:
+		fail("encoding %q: want map or array: %w", o.Encoding, block.ErrInvalid)
+	}
+	list := o.Templates
+	if len(list) == 0 {
+		list = []string{defaultTemplate}
+	}
+	for i, text := range list {
+		t, err := parseTemplate(text)
+		if err != nil {
+			fail("templates[%d]: %w", i, err)
+		}
+		s.templates = append(s.templates, t)
+	}
+	s.media = map[string]string{"memory": "CPU", "disk": "DISK"}
+	maps.Copy(s.media, o.Media)
+	maps.DeleteFunc(s.media, func(_, medium string) bool { return medium == "" })
+	s.all = slices.Compact(slices.Sorted(maps.Values(s.media)))
+	return s, errors.Join(errs...)
+}

@@ -1,0 +1,50 @@
+package publish
+
+import (
+	"context"
+	"time"
+
+	"github.com/kvfs/kvfs/tiers"
+)
+
+// Log is the part of *tiers.EventLog that this package needs.
+type Log interface {
+	Next() uint64
+	Read(ctx context.Context, seq uint64, buf []tiers.Event) (n int, missed uint64, err error)
+}
+
+// pause is the least time between two reads of the log, unless the first one filled its
+// buffer: under load events come in hundreds instead of waking a reader for each, and
+// after silence the first one is not delayed.
+const pause = time.Millisecond
+
+// readSize is how many events are read at a time.
+const readSize = 512
+
+// pacer keeps reads of the log apart. It is not for use in parallel.
+type pacer struct {
+	last time.Time
+	full bool // the last read filled its buffer
+}
+
+// wait waits until the next read may be made, or ctx ends.
+func (p *pacer) wait(ctx context.Context) {
+	if p.full {
+		return
+	}
+	d := pause - time.Since(p.last)
+	if d <= 0 {
+		return
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// done notes that n events were read.
+func (p *pacer) done(n int) {
+	p.last, p.full = time.Now(), n == readSize
+}

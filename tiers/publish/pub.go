@@ -1,0 +1,224 @@
+package publish
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// Limits of what waits for one subscriber.
+const (
+	queueMessages = 4096
+	queueBytes    = 8 << 20
+)
+
+// pub is the PUB socket: one queue and one writer for each subscriber, so that none of them
+// sees how fast the others are.
+type pub struct {
+	*server
+	topic   string
+	dropped atomic.Uint64 // messages that a subscriber did not get
+
+	mu struct {
+		sync.Mutex
+		finished bool
+		subs     map[*subscriber]struct{}
+	}
+}
+
+// subscriber is a peer of the PUB socket.
+type subscriber struct {
+	queue  chan []byte // messages and answers to pings, as they go over the wire
+	bytes  atomic.Int64
+	counts []int        // subscriptions by the length of the prefix of the topic; of the reader
+	wants  atomic.Int64 // their sum
+}
+
+func newPub(ln net.Listener, topic string, log *zap.Logger) *pub {
+	p := &pub{topic: topic, server: newServer(ln, "PUB", []string{"SUB", "XSUB"}, log)}
+	p.mu.subs = make(map[*subscriber]struct{})
+	p.start(p.run)
+	return p
+}
+
+// send gives m to all who subscribe to the topic, without waiting.
+func (p *pub) send(m *message) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for s := range p.mu.subs {
+		if s.wants.Load() > 0 && !s.push(m.wire) {
+			p.dropped.Add(1)
+		}
+	}
+}
+
+// push queues what shall be written. It reports false if the queue is full.
+func (s *subscriber) push(wire []byte) bool {
+	if s.bytes.Load()+int64(len(wire)) > queueBytes {
+		return false
+	}
+	select {
+	case s.queue <- wire:
+		s.bytes.Add(int64(len(wire)))
+		return true
+	default:
+		return false
+	}
+}
+
+// subscribers returns how many there are.
+func (p *pub) subscribers() (n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for s := range p.mu.subs {
+		if s.wants.Load() > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// behind reports whether much waits for some subscriber.
+func (p *pub) behind() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for s := range p.mu.subs {
+		if len(s.queue) > queueMessages/4 || s.bytes.Load() > queueBytes/4 {
+			return true
+		}
+	}
+	return false
+}
+
+// run serves a subscriber: this goroutine reads, another one writes.
+func (p *pub) run(c *conn) {
+	s := &subscriber{queue: make(chan []byte, queueMessages), counts: make([]int, len(p.topic)+1)}
+	p.mu.Lock()
+	if p.mu.finished {
+		p.mu.Unlock()
+		return
+	}
+	p.mu.subs[s] = struct{}{}
+	p.mu.Unlock()
+
+	gone := make(chan struct{})
+	written := make(chan struct{})
+	go func() { // ends when the queue is closed or the connection is; this function waits for it
+		defer close(written)
+		s.write(c, gone)
+	}()
+	err := p.read(c, s)
+	p.log.Debug("subscriber left", zap.Error(err))
+	p.mu.Lock()
+	delete(p.mu.subs, s)
+	p.mu.Unlock()
+	close(gone)
+	c.Close()
+	<-written
+}
+
+// read obeys what the subscriber sends, until it hangs up.
+func (p *pub) read(c *conn, s *subscriber) error {
+	for {
+		in, err := receive(c.r)
+		if err != nil {
+			return err
+		}
+		switch {
+		case in.command == "SUBSCRIBE":
+			s.subscribe(p.topic, in.data, 1)
+		case in.command == "CANCEL":
+			s.subscribe(p.topic, in.data, -1)
+		case in.command == "PING":
+			p.pong(s, in.data)
+		case len(in.frames) == 1 && len(in.frames[0]) > 0:
+			switch prefix := in.frames[0][1:]; in.frames[0][0] {
+			case 1:
+				s.subscribe(p.topic, prefix, 1)
+			case 0:
+				s.subscribe(p.topic, prefix, -1)
+			}
+		}
+	}
+}
+
+// subscribe counts a subscription, or the end of one. Those to other topics need not be kept.
+func (s *subscriber) subscribe(topic string, prefix []byte, by int) {
+	if !bytes.HasPrefix([]byte(topic), prefix) || s.counts[len(prefix)]+by < 0 {
+		return
+	}
+	s.counts[len(prefix)] += by
+	s.wants.Add(int64(by))
+}
+
+// pong answers a ping, whose data are a time and a context.
+func (p *pub) pong(s *subscriber, data []byte) {
+	if len(data) < 2 {
+		return
+	}
+	wire := appendCommand(nil, "PONG", data[2:])
+	p.mu.Lock() // the queue may be closed
+	defer p.mu.Unlock()
+	if !p.mu.finished {
+		s.push(wire)
+	}
+}
+
+// write writes what is queued until the queue is closed, the peer is gone, or it takes nothing.
+func (s *subscriber) write(c *conn, gone <-chan struct{}) {
+	defer c.Close() // ends read
+	for {
+		select {
+		case wire, ok := <-s.queue:
+			if !ok {
+				s.hangUp(c, gone)
+				return
+			}
+			s.bytes.Add(-int64(len(wire)))
+			if _, err := c.w.Write(wire); err != nil {
+				return
+			}
+			if len(s.queue) == 0 && c.w.Flush() != nil {
+				return
+			}
+		case <-gone:
+			return
+		}
+	}
+}
+
+// hangUp writes what is left and waits for the peer to hang up as well: closing at once could
+// cost it the last messages.
+func (s *subscriber) hangUp(c *conn, gone <-chan struct{}) {
+	if c.w.Flush() != nil {
+		return
+	}
+	half, ok := c.Conn.(interface{ CloseWrite() error })
+	if !ok || half.CloseWrite() != nil || c.SetReadDeadline(time.Now().Add(closeTimeout)) != nil {
+		return
+	}
+	<-gone // read sees the peer's end, or the deadline
+}
+
+// finish writes all that is queued, within ctx, and closes the socket.
+func (p *pub) finish(ctx context.Context) {
+	p.refuse()
+	p.mu.Lock()
+	if !p.mu.finished {
+		p.mu.finished = true
+		for s := range p.mu.subs {
+			close(s.queue)
+		}
+		clear(p.mu.subs)
+	}
+	p.mu.Unlock()
+	stop := context.AfterFunc(ctx, p.stop) // closes the connections that take longer
+	p.wg.Wait()
+	stop()
+	p.stop()
+}

@@ -1,0 +1,277 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+const (
+	// heldBytes bounds the messages about events that came during a snapshot. If there are
+	// more, the log may run away, and another snapshot follows.
+	heldBytes = 64 << 20
+	// renamePause is the least time between a snapshot and one because of a renamed directory.
+	renamePause = 5 * time.Second
+)
+
+// Publisher publishes.
+type Publisher struct {
+	opts Options
+	settings
+	log     *zap.Logger
+	pub     *pub
+	replay  *replay // nil: none
+	history *history
+
+	cancel context.CancelFunc // ends run
+	done   chan struct{}      // closed when run has ended
+
+	// Of run.
+	batch    *batch
+	next     uint64 // number of the next event
+	events   []tiers.Event
+	path     []byte    // reused, as is one
+	one      [1]string // a medium
+	snapshot time.Time
+	stale    bool // a directory was renamed: what is below it has names that were not told
+	held     []*message
+	holding  bool
+	heldSize int
+
+	stats struct {
+		messages, events, unmatched, gaps, snapshots atomic.Uint64
+	}
+}
+
+// Open binds the sockets and begins to publish. It fails with all that is wrong with o, or where it
+// cannot bind.
+func Open(ctx context.Context, o Options) (*Publisher, error) {
+	s, err := o.check()
+	if err != nil {
+		return nil, err
+	}
+	if o.Buffer == 0 {
+		o.Buffer = defaultBuffer
+	}
+	p := &Publisher{
+		opts: o, settings: s, log: o.Logger, history: newHistory(o.Buffer), done: make(chan struct{}),
+		batch: newBatch(s.form, s.arrays, o.BlockSize), events: make([]tiers.Event, readSize),
+	}
+	if p.log == nil {
+		p.log = zap.NewNop()
+	}
+	ln, err := listen(ctx, o.Bind)
+	if err != nil {
+		return nil, err
+	}
+	if o.Replay != "" {
+		rl, err := listen(ctx, o.Replay)
+		if err != nil {
+			return nil, errors.Join(err, ln.Close())
+		}
+		p.replay = newReplay(rl, p.history, p.log)
+	}
+	p.pub = newPub(ln, o.Topic, p.log)
+	runCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	p.cancel = cancel
+	go p.run(runCtx) // ends at Close, or with the log
+	return p, nil
+}
+
+// Stats are totals since Open.
+type Stats struct {
+	Endpoint       string `json:"endpoint"` // where it is bound, with the port that was chosen for port 0
+	ReplayEndpoint string `json:"replay_endpoint,omitempty"`
+	Subscribers    int    `json:"subscribers"` // now
+	Messages       uint64 `json:"messages"`
+	Events         uint64 `json:"events"`    // hashes in these messages
+	Unmatched      uint64 `json:"unmatched"` // names that fit no template, or whose hash is not hexadecimal
+	Dropped        uint64 `json:"dropped"`   // messages that a subscriber was too slow for
+	Gaps           uint64 `json:"gaps"`      // times that the log ran away, and a snapshot was sent
+	Snapshots      uint64 `json:"snapshots"` // in all: at the start, after gaps and renamed directories
+	Replays        uint64 `json:"replays"`
+}
+
+// Stats returns what was published.
+func (p *Publisher) Stats() Stats {
+	s := Stats{
+		Endpoint:    p.pub.endpoint(),
+		Subscribers: p.pub.subscribers(),
+		Messages:    p.stats.messages.Load(),
+		Events:      p.stats.events.Load(),
+		Unmatched:   p.stats.unmatched.Load(),
+		Dropped:     p.pub.dropped.Load(),
+		Gaps:        p.stats.gaps.Load(),
+		Snapshots:   p.stats.snapshots.Load(),
+	}
+	if p.replay != nil {
+		s.ReplayEndpoint, s.Replays = p.replay.endpoint(), p.replay.served.Load()
+	}
+	return s
+}
+
+// Close publishes what the log has, within ctx, and closes the sockets. It fails with ctx's
+// error if subscribers did not get all of it in time.
+func (p *Publisher) Close(ctx context.Context) error {
+	p.cancel()
+	<-p.done
+	p.pub.finish(ctx)
+	if p.replay != nil {
+		p.replay.stop()
+	}
+	return ctx.Err()
+}
+
+// run publishes until ctx ends, and then what the log has by then.
+func (p *Publisher) run(ctx context.Context) {
+	defer close(p.done)
+	p.tellAll(ctx)
+	var pace pacer
+	for {
+		pace.wait(ctx)
+		n, err := p.read(ctx)
+		pace.done(n)
+		if err != nil {
+			break
+		}
+	}
+	for end := p.opts.Log.Next(); p.next < end; {
+		if _, err := p.read(context.WithoutCancel(ctx)); err != nil {
+			return
+		}
+	}
+}
+
+// read publishes the next events, or all blocks if events were lost, and returns how many.
+func (p *Publisher) read(ctx context.Context) (int, error) {
+	wait := ctx
+	if p.stale { // the time may come before an event does
+		var cancel context.CancelFunc
+		wait, cancel = context.WithDeadline(ctx, p.snapshot.Add(renamePause))
+		defer cancel()
+	}
+	n, missed, err := p.opts.Log.Read(wait, p.next, p.events)
+	switch {
+	case err != nil && (ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded)):
+		return 0, err
+	case missed > 0:
+		p.stats.gaps.Add(1)
+		p.log.Warn("events were lost, announcing all blocks anew", zap.Uint64("missed", missed))
+		p.tellAll(ctx)
+		return n, nil
+	}
+	for i := range p.events[:n] {
+		p.tell(&p.events[i])
+	}
+	p.next += uint64(n)
+	p.send()
+	if p.stale && time.Since(p.snapshot) >= renamePause {
+		p.log.Info("a directory was renamed, announcing all blocks anew")
+		p.tellAll(ctx)
+	}
+	return n, nil
+}
+
+// tell adds an event to the message.
+func (p *Publisher) tell(ev *tiers.Event) {
+	switch ev.Kind {
+	case tiers.BlockStored:
+		p.store(ev.Key.Group, ev.Key.Hash, ev.Tier)
+	case tiers.BlockEvicted, tiers.BlockRemoved:
+		p.remove(ev.Key, ev.Tier)
+	case tiers.BlockRenamed:
+		p.remove(ev.From, "")
+		names := []string{"memory"}
+		if p.opts.Tiers != nil {
+			names = p.opts.Tiers(ev.Key.Path())
+		}
+		p.store(ev.Key.Group, ev.Key.Hash, names...)
+	case tiers.DirRenamed:
+		p.stale = p.opts.Snapshot != nil
+	}
+}
+
+// store adds that a block is in tiers.
+func (p *Publisher) store(group block.GroupID, hash block.Hash, names ...string) {
+	m, known := match{}, false
+	for _, name := range names {
+		medium, ok := p.media[name]
+		if !ok {
+			continue
+		}
+		if !known {
+			if m, known = p.find(group, hash); !known {
+				return
+			}
+		}
+		if !p.batch.add(false, medium, m) {
+			p.stats.unmatched.Add(1)
+			return
+		}
+	}
+}
+
+// remove adds that a block is gone from a tier, or from all if it is "".
+func (p *Publisher) remove(k block.Key, tier string) {
+	media := p.all
+	if tier != "" {
+		medium, ok := p.media[tier]
+		if !ok {
+			return
+		}
+		p.one[0] = medium
+		media = p.one[:]
+	}
+	m, ok := p.find(k.Group, k.Hash)
+	if !ok {
+		return
+	}
+	for _, medium := range media {
+		if !p.batch.add(true, medium, m) {
+			p.stats.unmatched.Add(1)
+			return
+		}
+	}
+}
+
+// find returns the group and hash that a path stands for. They are good until the next call.
+func (p *Publisher) find(group block.GroupID, hash block.Hash) (match, bool) {
+	p.path = p.path[:0]
+	if group != "" {
+		p.path = append(append(p.path, group...), '/')
+	}
+	p.path = append(p.path, hash...)
+	for _, t := range p.templates {
+		if m, ok := t.match(p.path); ok {
+			return m, true
+		}
+	}
+	p.stats.unmatched.Add(1)
+	return match{}, false
+}
+
+// send sends the message, if it tells of anything.
+func (p *Publisher) send() {
+	m := p.batch.take(p.opts.Topic)
+	switch {
+	case m == nil:
+	case p.holding:
+		p.held = append(p.held, m)
+		p.heldSize += len(m.wire)
+	default:
+		p.post(m)
+	}
+}
+
+func (p *Publisher) post(m *message) {
+	p.history.add(m)
+	p.pub.send(m)
+	p.stats.messages.Add(1)
+	p.stats.events.Add(uint64(m.hashes))
+}

@@ -1,0 +1,442 @@
+package publish
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/go-zeromq/zmq4"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+func open(t testing.TB, o Options) *Publisher {
+	t.Helper()
+	if o.Bind == "" {
+		o.Bind = "tcp://127.0.0.1:0"
+	}
+	p, err := Open(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel() // closes at once
+		_ = p.Close(ctx)
+	})
+	return p
+}
+
+// subscribe connects a client of another implementation, and waits until the publisher knows of it.
+func subscribe(t testing.TB, p *Publisher, topic string) zmq4.Socket {
+	t.Helper()
+	before := p.Stats().Subscribers
+	sub := zmq4.NewSub(context.Background(), zmq4.WithLogger(log.New(io.Discard, "", 0)))
+	t.Cleanup(func() { sub.Close() })
+	if err := sub.Dial(p.Stats().Endpoint); err != nil {
+		t.Fatal(err)
+	}
+	if err := sub.SetOption(zmq4.OptionSubscribe, topic); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the subscription", func() bool { return p.Stats().Subscribers == before+1 })
+	return sub
+}
+
+// receiver reads what messages tell as short texts, such as "+CPU g:1" and "-DISK g:2".
+type receiver struct {
+	t     testing.TB
+	sub   zmq4.Socket
+	topic string
+	seq   int64 // of the last message; -1: none
+	queue []string
+}
+
+// next returns the next n changes.
+func (r *receiver) next(n int) []string {
+	r.t.Helper()
+	for len(r.queue) < n {
+		got := make(chan zmq4.Msg, 1)
+		go func() { // ends when the socket is closed
+			if m, err := r.sub.Recv(); err == nil {
+				got <- m
+			}
+		}()
+		select {
+		case m := <-got:
+			if len(m.Frames) != 3 || string(m.Frames[0]) != r.topic || len(m.Frames[1]) != 8 {
+				r.t.Fatalf("message %q", m.Frames)
+			}
+			seq := int64(binary.BigEndian.Uint64(m.Frames[1]))
+			if r.seq >= 0 && seq != r.seq+1 {
+				r.t.Fatalf("message %d after %d", seq, r.seq)
+			}
+			r.seq = seq
+			r.queue = append(r.queue, changes(r.t, m.Frames[2])...)
+		case <-testContext(r.t).Done():
+			r.t.Fatalf("have %q, want %d", r.queue, n)
+		}
+	}
+	list := r.queue[:n:n]
+	r.queue = r.queue[n:]
+	return list
+}
+
+// changes returns what a payload tells.
+func changes(t testing.TB, payload []byte) (list []string) {
+	for _, e := range decode(t, payload) {
+		ev := e.(map[string]any)
+		sign := map[any]string{"BlockStored": "+", "BlockRemoved": "-"}[ev["type"]]
+		if ev["type"] == "AllBlocksCleared" {
+			list = append(list, "clear")
+			continue
+		}
+		for _, h := range ev["block_hashes"].([]any) {
+			list = append(list, fmt.Sprintf("%s%s %v:%v", sign, ev["medium"], ev["group_idx"], h))
+		}
+	}
+	return list
+}
+
+func want(t testing.TB, got []string, want ...string) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q\nwant %q", got, want)
+	}
+}
+
+// TestPublish shows what each event of the engine becomes, over TCP and a Unix socket (A39).
+func TestPublish(t *testing.T) {
+	for _, bind := range []string{"tcp://127.0.0.1:0", "ipc://" + filepath.Join(t.TempDir(), "s")} {
+		evlog := newTestLog(1000)
+		p := open(t, Options{Log: evlog, Bind: bind, Topic: "kv-events", Templates: []string{"{group}/{hash}", "{hash}.bin"},
+			Tiers: func(path string) []string {
+				if path != "0/12" {
+					t.Errorf("asked for the tiers of %s", path)
+				}
+				return []string{"peer", "disk"}
+			}})
+		r := &receiver{t: t, sub: subscribe(t, p, "kv-"), topic: "kv-events", seq: -1}
+		renamed := event(tiers.BlockRenamed, "", "0/12")
+		renamed.From = key("0/tmp.11")
+		moved := event(tiers.BlockRenamed, "", "0/12")
+		moved.From = key("0/10")
+		evlog.add(
+			event(tiers.BlockStored, "memory", "0/10"),
+			event(tiers.BlockStored, "disk", "0/10"),
+			event(tiers.BlockStored, "peer", "0/10"),
+			event(tiers.BlockStored, "memory", "0/a/b"),
+			event(tiers.DirCreated, "", "0/d"),
+			event(tiers.BlockEvicted, "memory", "0/10"),
+			event(tiers.BlockEvicted, "peer", "0/10"),
+			event(tiers.BlockStored, "memory", "7f.bin"),
+			event(tiers.BlockRemoved, "", "0/10"),
+			renamed, moved,
+		)
+		want(t, r.next(10), "+CPU 0:16", "+DISK 0:16", "-CPU 0:16", "+CPU <nil>:127", "-CPU 0:16", "-DISK 0:16", "+DISK 0:18",
+			"-CPU 0:16", "-DISK 0:16", "+DISK 0:18")
+		if s := p.Stats(); s.Unmatched != 2 || s.Events != 10 || s.Subscribers != 1 || s.Dropped != 0 || s.Gaps != 0 {
+			t.Errorf("%+v", s) // unmatched: the path of three parts, and the name that is not hexadecimal
+		}
+		// What the log has is published at Close, to the end of a stream that the client sees.
+		evlog.add(event(tiers.BlockStored, "memory", "0/20"))
+		if err := p.Close(testContext(t)); err != nil {
+			t.Error(err)
+		}
+		want(t, r.next(1), "+CPU 0:32")
+		if err := p.Close(testContext(t)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestPublishTopics shows that only subscribers to a prefix of the topic get messages, and no longer than they subscribe.
+func TestPublishTopics(t *testing.T) {
+	evlog := newTestLog(1000)
+	p := open(t, Options{Log: evlog, Topic: "kv@pod@model"})
+	all := &receiver{t: t, sub: subscribe(t, p, ""), topic: "kv@pod@model", seq: -1}
+	other := subscribe(t, p, "kv@")
+	if err := other.SetOption(zmq4.OptionSubscribe, "kv@x"); err != nil {
+		t.Fatal(err)
+	}
+	if err := other.SetOption(zmq4.OptionUnsubscribe, "kv@"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "one subscriber is left", func() bool { return p.Stats().Subscribers == 1 })
+	evlog.add(event(tiers.BlockStored, "memory", "0/1"))
+	want(t, all.next(1), "+CPU 0:1")
+}
+
+// TestPublishSnapshot shows that at the start, after a gap and after a directory was renamed, subscribers
+// are told to forget everything and then of all blocks, and that events that come during a snapshot follow it.
+func TestPublishSnapshot(t *testing.T) {
+	evlog := newTestLog(64)
+	subscribed := make(chan struct{})
+	var rounds int
+	snapshot := func(ctx context.Context, fn func(string, int64, []string) error) error {
+		if rounds++; rounds == 1 {
+			<-subscribed
+			// One that is evicted after it was visited, while the log turns over: the events of it are
+			// read meanwhile, and told after it.
+			if err := fn("0/1", 1, []string{"memory", "disk"}); err != nil {
+				return err
+			}
+			evlog.add(event(tiers.BlockEvicted, "memory", "0/1"))
+			for i := range 3 * readSize {
+				if err := fn(fmt.Sprintf("0/%x", 0x1000+i), 1, []string{"memory"}); err != nil {
+					return err
+				}
+				if i%20 == 0 && i < readSize {
+					evlog.add(event(tiers.BlockStored, "memory", "0/2"))
+				}
+			}
+			for range 40 {
+				evlog.add(event(tiers.DirCreated, "", "0/d"))
+			}
+			return errors.New("the rest is not known")
+		}
+		return fn("0/5", 1, []string{"disk", "peer"})
+	}
+	p := open(t, Options{Log: evlog, Snapshot: snapshot})
+	r := &receiver{t: t, sub: subscribe(t, p, ""), seq: -1}
+	close(subscribed)
+	list := r.next(2 + 3*readSize)
+	if !slices.Contains(list, "+CPU 0:1") || !slices.Contains(list, "+DISK 0:1") {
+		t.Errorf("got %q", list)
+	}
+	for _, c := range list {
+		if c[0] != '+' || c == "+CPU 0:2" {
+			t.Fatalf("got %s within the snapshot", c)
+		}
+	}
+	want(t, r.next(2), "-CPU 0:1", "+CPU 0:2")
+
+	burst := make([]tiers.Event, 200)
+	for i := range burst {
+		burst[i] = event(tiers.BlockStored, "memory", "0/9")
+	}
+	evlog.add(burst...)
+	want(t, r.next(2), "clear", "+DISK 0:5")
+	if s := p.Stats(); s.Gaps != 1 || s.Snapshots != 2 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestPublishLargeSnapshot shows that a subscriber that reads as fast as others do gets all of a snapshot that is
+// larger than its queue.
+func TestPublishLargeSnapshot(t *testing.T) {
+	const blocks = 1_200_000
+	subscribed := make(chan struct{})
+	p := open(t, Options{Log: newTestLog(10), Snapshot: func(_ context.Context, fn func(string, int64, []string) error) error {
+		<-subscribed
+		for i := range blocks {
+			if err := fn(fmt.Sprintf("0/%016x", 0x9e3779b97f4a7c15*uint64(i+1)), 1, []string{"memory"}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}})
+	c := dialSub(t, p.Stats().Endpoint, "")
+	eventually(t, "the subscriber", func() bool { return p.Stats().Subscribers == 1 })
+	close(subscribed)
+	br := bufio.NewReader(c)
+	if err := skipHello(br); err != nil {
+		t.Fatal(err)
+	}
+	for want := int64(1); want <= blocks/readSize; want++ {
+		seq, err := readSeq(br)
+		if err != nil || seq != want {
+			t.Fatalf("message %d, %v; want %d", seq, err, want)
+		}
+	}
+	if s := p.Stats(); s.Dropped != 0 || s.Snapshots != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestPublishRenamedDirectory shows that a renamed directory leads to a snapshot, as what is below it has no events.
+func TestPublishRenamedDirectory(t *testing.T) {
+	evlog := newTestLog(64)
+	p := open(t, Options{Log: evlog, Snapshot: func(_ context.Context, fn func(string, int64, []string) error) error {
+		return fn("0/5", 1, []string{"disk"})
+	}})
+	r := &receiver{t: t, sub: subscribe(t, p, ""), seq: -1}
+	evlog.add(event(tiers.DirRenamed, "", "0/d"), event(tiers.BlockStored, "memory", "0/6"))
+	want(t, r.next(3), "+CPU 0:6", "clear", "+DISK 0:5")
+}
+
+// TestPublishOptions shows that all that is wrong is told at once, and that a port in use is an error.
+func TestPublishOptions(t *testing.T) {
+	_, err := Open(context.Background(), Options{
+		Bind: "udp://x:1", Replay: "tcp://x", Buffer: -1, BlockSize: -1, Hash: "sha", Encoding: "xml", Templates: []string{"{hash}", "x"},
+	})
+	for _, part := range []string{"log", "bind", "replay", "buffer", "block_size", "hash", "encoding", "templates[1]"} {
+		if err == nil || !strings.Contains(err.Error(), part) {
+			t.Errorf("nothing about %s in: %v", part, err)
+		}
+	}
+	if !errors.Is(err, block.ErrInvalid) {
+		t.Errorf("got %v", err)
+	}
+	p := open(t, Options{Log: newTestLog(10)})
+	for _, o := range []Options{{Bind: p.Stats().Endpoint}, {Bind: "tcp://127.0.0.1:*", Replay: p.Stats().Endpoint}} {
+		o.Log = newTestLog(10)
+		if _, err := Open(context.Background(), o); err == nil {
+			t.Errorf("%+v: a port in use was bound", o)
+		}
+	}
+}
+
+// TestPublishStaleSocket shows that a Unix socket that a killed process left is bound again, and one in use is not.
+func TestPublishStaleSocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln.SetUnlinkOnClose(false)
+	ln.Close()
+	open(t, Options{Log: newTestLog(10), Bind: "ipc://" + path})
+	if _, err := Open(context.Background(), Options{Log: newTestLog(10), Bind: "ipc://" + path}); err == nil {
+		t.Error("a socket in use was bound")
+	}
+}
+
+// TestReplay shows that lost messages are had again, from those that are kept, by REQ-like and DEALER clients,
+// and that malformed requests are ignored.
+func TestReplay(t *testing.T) {
+	evlog := newTestLog(1000)
+	p := open(t, Options{Log: evlog, Replay: "tcp://127.0.0.1:0", Buffer: 4})
+	messages := uint64(1) // that of the start
+	eventually(t, "the start", func() bool { return p.Stats().Messages == messages })
+	for i := range 6 {
+		evlog.add(event(tiers.BlockStored, "memory", fmt.Sprintf("0/%d", i)))
+		messages++
+		eventually(t, "the message", func() bool { return p.Stats().Messages == messages })
+	}
+	client := zmq4.NewDealer(context.Background())
+	defer client.Close()
+	if err := client.Dial(p.Stats().ReplayEndpoint); err != nil {
+		t.Fatal(err)
+	}
+	send := func(frames ...string) {
+		t.Helper()
+		if err := client.SendMulti(zmq4.NewMsgFromString(frames)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send("", "short")
+	send("12345678")
+	send("", "12345678", "more")
+	for _, c := range []struct {
+		from uint64
+		want []string
+	}{
+		{5, []string{"5 +CPU 0:4", "6 +CPU 0:5"}},
+		{0, []string{"3 +CPU 0:2", "4 +CPU 0:3", "5 +CPU 0:4", "6 +CPU 0:5"}},
+		{7, nil},
+		{1 << 63, nil},
+	} {
+		send("", string(binary.BigEndian.AppendUint64(nil, c.from)))
+		var got []string
+		for {
+			m, err := client.Recv()
+			if err != nil || len(m.Frames) != 3 || len(m.Frames[0]) != 0 || len(m.Frames[1]) != 8 {
+				t.Fatalf("%q, %v", m.Frames, err)
+			}
+			seq := int64(binary.BigEndian.Uint64(m.Frames[1]))
+			if seq == -1 {
+				if len(m.Frames[2]) != 0 {
+					t.Errorf("end with %x", m.Frames[2])
+				}
+				break
+			}
+			got = append(got, fmt.Sprint(seq, " ", strings.Join(changes(t, m.Frames[2]), " ")))
+		}
+		want(t, got, c.want...)
+	}
+	if s := p.Stats(); s.Replays != 4 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestHistory shows that messages are bounded by number and bytes.
+func TestHistory(t *testing.T) {
+	h := newHistory(3)
+	add := func(size int) { h.add(&message{wire: make([]byte, size), number: 0}) }
+	for range 5 {
+		add(8)
+	}
+	if _, n := h.get(0, 99); n != 2 || h.mu.bytes != 24 {
+		t.Errorf("first %d, %d bytes", n, h.mu.bytes)
+	}
+	add(historyBytes - 8)
+	if _, n := h.get(0, 99); n != 4 || h.mu.bytes != historyBytes {
+		t.Errorf("first %d, %d bytes", n, h.mu.bytes)
+	}
+	add(historyBytes + 1)
+	if m, n := h.get(0, 99); n != 6 || m == nil {
+		t.Errorf("first %d", n)
+	}
+}
+
+// sourceLog gives events as fast as they are read, up to a number of them.
+type sourceLog struct {
+	list  []tiers.Event
+	limit uint64
+}
+
+func (l *sourceLog) Next() uint64 { return 1 }
+
+func (l *sourceLog) Read(ctx context.Context, seq uint64, buf []tiers.Event) (int, uint64, error) {
+	if seq > l.limit {
+		<-ctx.Done()
+		return 0, 0, ctx.Err()
+	}
+	return copy(buf, l.list), 0, nil
+}
+
+// BenchmarkPublish measures what an event costs the publisher, with three subscribers: to match its path, encode it,
+// and queue it. The writing is part of it as far as there are cores.
+func BenchmarkPublish(b *testing.B) {
+	for _, hash := range []string{"int", "bytes"} {
+		b.Run(hash, func(b *testing.B) {
+			src := &sourceLog{limit: uint64(b.N)}
+			for i := range readSize {
+				src.list = append(src.list, event(tiers.BlockStored, "memory", fmt.Sprintf("0/%064x", uint64(i)*0x9e3779b97f4a7c15)))
+			}
+			start := make(chan struct{})
+			p := open(b, Options{Log: src, Hash: hash, Snapshot: func(context.Context, func(string, int64, []string) error) error {
+				<-start
+				return nil
+			}})
+			var wg sync.WaitGroup
+			for range 3 {
+				c := dialSub(b, p.Stats().Endpoint, "")
+				wg.Go(func() { _, _ = io.Copy(io.Discard, c) })
+			}
+			eventually(b, "subscribers", func() bool { return p.Stats().Subscribers == 3 })
+			b.ReportAllocs()
+			b.ResetTimer()
+			close(start)
+			eventually(b, "all is published", func() bool { return p.Stats().Events >= uint64(b.N) })
+			b.StopTimer()
+			b.ReportMetric(float64(p.Stats().Dropped)/float64(p.Stats().Messages), "dropped/message")
+			ctx, cancel := context.WithCancel(context.Background())
+			cancel()
+			_ = p.Close(ctx)
+			wg.Wait()
+		})
+	}
+}

@@ -1,0 +1,229 @@
+package publish
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// Limits of a socket.
+const (
+	maxConns         = 256
+	handshakeTimeout = 10 * time.Second
+	writeTimeout     = 30 * time.Second // for a peer to take something
+	closeTimeout     = time.Second      // for a peer to hang up after the last message
+	acceptRetry      = 100 * time.Millisecond
+)
+
+// server is a bound socket of ZeroMQ.
+type server struct {
+	ln       net.Listener
+	typ      string   // of this socket
+	accepted []string // types of sockets that may connect
+	serve    func(c *conn)
+	log      *zap.Logger
+	done     chan struct{} // closed by stop
+	wg       sync.WaitGroup
+
+	mu struct {
+		sync.Mutex
+		stopped bool
+		conns   map[*conn]struct{}
+	}
+}
+
+// conn is a connection to a peer.
+type conn struct {
+	net.Conn
+	r *bufio.Reader
+	w *bufio.Writer // of writes with a deadline
+
+	greeted bool // the handshake is done; guarded by server.mu
+}
+
+// deadlineWriter fails writes of which the peer takes nothing for writeTimeout.
+type deadlineWriter struct{ net.Conn }
+
+func (w deadlineWriter) Write(p []byte) (int, error) {
+	if err := w.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+		return 0, err
+	}
+	return w.Conn.Write(p)
+}
+
+// newServer makes a socket on ln. Start it.
+func newServer(ln net.Listener, typ string, accepted []string, log *zap.Logger) *server {
+	s := &server{ln: ln, typ: typ, accepted: accepted, log: log, done: make(chan struct{})}
+	s.mu.conns = make(map[*conn]struct{})
+	return s
+}
+
+// start accepts connections, which run serve once the handshake is done. serve's connection is
+// closed when it returns, and fails once the server is stopped.
+func (s *server) start(serve func(c *conn)) {
+	s.serve = serve
+	s.wg.Add(1)
+	go s.accept() // ends when refuse closes the listener
+}
+
+func (s *server) accept() {
+	defer s.wg.Done()
+	for {
+		nc, err := s.ln.Accept()
+		if err == nil {
+			s.begin(nc)
+			continue
+		}
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		s.log.Warn("accepting a connection failed", zap.String("socket", s.typ), zap.Error(err))
+		t := time.NewTimer(acceptRetry) // out of file descriptors, most likely
+		select {
+		case <-t.C:
+		case <-s.done:
+			t.Stop()
+			return
+		}
+	}
+}
+
+// begin runs a connection, unless there are too many.
+func (s *server) begin(nc net.Conn) {
+	c := &conn{Conn: nc, r: bufio.NewReaderSize(nc, 1<<10), w: bufio.NewWriterSize(deadlineWriter{nc}, 16<<10)}
+	s.mu.Lock()
+	ok := !s.mu.stopped && len(s.mu.conns) < maxConns
+	if ok {
+		s.mu.conns[c] = struct{}{}
+		s.wg.Add(1)
+	}
+	s.mu.Unlock()
+	if !ok {
+		s.log.Debug("connection refused: there are too many", zap.String("socket", s.typ))
+		nc.Close()
+		return
+	}
+	go s.run(c) // ends when the peer hangs up or misbehaves, or at stop
+}
+
+func (s *server) run(c *conn) {
+	defer s.wg.Done()
+	defer func() {
+		c.Close()
+		s.mu.Lock()
+		delete(s.mu.conns, c)
+		s.mu.Unlock()
+	}()
+	err := c.SetDeadline(time.Now().Add(handshakeTimeout))
+	if err == nil {
+		err = handshake(c.Conn, c.r, s.typ, s.accepted)
+	}
+	if err == nil {
+		err = c.SetDeadline(time.Time{})
+	}
+	if err != nil {
+		s.log.Debug("handshake failed", zap.String("socket", s.typ), zap.Error(err))
+		return
+	}
+	s.mu.Lock()
+	c.greeted = !s.mu.stopped
+	s.mu.Unlock()
+	if c.greeted {
+		s.serve(c)
+	}
+}
+
+// refuse closes the listener, and connections whose handshake is not done yet.
+func (s *server) refuse() {
+	s.mu.Lock()
+	stopped := s.mu.stopped
+	s.mu.stopped = true
+	for c := range s.mu.conns {
+		if !c.greeted {
+			c.Close()
+		}
+	}
+	s.mu.Unlock()
+	if !stopped {
+		close(s.done)
+		s.ln.Close()
+	}
+}
+
+// stop closes the listener and all connections and waits until their goroutines have ended.
+func (s *server) stop() {
+	s.refuse()
+	s.mu.Lock()
+	for c := range s.mu.conns {
+		c.Close()
+	}
+	s.mu.Unlock()
+	s.wg.Wait()
+}
+
+// endpoint returns where the socket is bound.
+func (s *server) endpoint() string {
+	a := s.ln.Addr()
+	if a.Network() == "unix" {
+		return "ipc://" + a.String()
+	}
+	return a.Network() + "://" + a.String()
+}
+
+// listen binds an endpoint, tcp://host:port, where the host may be *, or ipc://path.
+func listen(ctx context.Context, endpoint string) (net.Listener, error) {
+	network, address, err := parseEndpoint(endpoint)
+	if err != nil {
+		return nil, err
+	}
+	var lc net.ListenConfig
+	ln, err := lc.Listen(ctx, network, address)
+	if err != nil && network == "unix" && errors.Is(err, syscall.EADDRINUSE) && abandoned(address) {
+		if err = os.Remove(address); err == nil {
+			ln, err = lc.Listen(ctx, network, address)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("bind %s: %w", endpoint, err)
+	}
+	return ln, nil
+}
+
+// abandoned reports whether a Unix socket is left from a process that has ended.
+func abandoned(path string) bool {
+	c, err := net.Dial("unix", path)
+	if err == nil {
+		c.Close()
+	}
+	return errors.Is(err, syscall.ECONNREFUSED)
+}
+
+// parseEndpoint returns the network and the address of an endpoint in the way of package net.
+func parseEndpoint(endpoint string) (network, address string, err error) {
+	if path, ok := strings.CutPrefix(endpoint, "ipc://"); ok && path != "" {
+		return "unix", path, nil
+	}
+	address, ok := strings.CutPrefix(endpoint, "tcp://")
+	host, port, err := net.SplitHostPort(address)
+	if !ok || err != nil || port == "" {
+		return "", "", fmt.Errorf("endpoint %q: want tcp://HOST:PORT or ipc://PATH: %w", endpoint, block.ErrInvalid)
+	}
+	if host == "*" {
+		host = ""
+	}
+	if port == "*" {
+		port = "0"
+	}
+	return "tcp", net.JoinHostPort(host, port), nil
+}

@@ -1,0 +1,286 @@
+package publish
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kvfs/kvfs/tiers"
+)
+
+// dial connects to an endpoint without a handshake.
+func dial(t testing.TB, endpoint string) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", strings.TrimPrefix(endpoint, "tcp://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// hello is what a client of a type begins with.
+func hello(typ string) []byte {
+	return append(greeting(), appendCommand(nil, "READY", appendProperty(nil, "Socket-Type", typ))...)
+}
+
+// dialSub connects a subscriber that does nothing else by itself.
+func dialSub(t testing.TB, endpoint, topic string) net.Conn {
+	t.Helper()
+	c := dial(t, endpoint)
+	if _, err := c.Write(appendFrame(hello("SUB"), 0, append([]byte{1}, topic...))); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// TestGarbage shows that whatever bytes a client sends, nothing panics, nothing is allocated for what it only claims, the
+// connection ends, and others go on.
+func TestGarbage(t *testing.T) {
+	evlog := newTestLog(1000)
+	p := open(t, Options{Log: evlog, Replay: "tcp://127.0.0.1:0"})
+	r := &receiver{t: t, sub: subscribe(t, p, ""), seq: -1}
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 3))
+	huge := binary.BigEndian.AppendUint64([]byte{frameLong}, 1<<62)
+	command := appendCommand(nil, "READY", []byte("\x0bSocket-Typ"))
+	badSize := appendCommand(nil, "READY", append([]byte("\x0bSocket-Type"), 0xff, 0xff, 0xff, 0xff, 'x'))
+	cases := [][]byte{
+		[]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n" + strings.Repeat("x", 64)),
+		bytes.Repeat([]byte{0}, 64),
+		append(greeting(), huge...),
+		append(greeting(), append([]byte{frameLong | frameCommand}, huge[1:]...)...),
+		append(greeting(), command...),
+		append(greeting(), badSize...),
+		append(greeting(), appendCommand(nil, "ERROR", nil)...),
+		append(greeting(), frameCommand, 0),
+		append(greeting(), frameCommand, 1, 200),
+		hello("FOO"), hello(""), hello("PUB"),
+		append(hello("SUB"), huge...),
+		append(hello("DEALER"), huge...),
+		append(hello("SUB"), bytes.Repeat([]byte{frameMore, 0}, 100)...),
+		append(hello("DEALER"), bytes.Repeat([]byte{frameMore, 0}, 100)...),
+		append(hello("DEALER"), frameMore|frameCommand, 1, 0),
+		append(hello("SUB"), 0xf8, 1, 1),
+	}
+	for range 50 {
+		b := make([]byte, 64+rng.IntN(200))
+		for i := range b {
+			b[i] = byte(rng.Uint32())
+		}
+		cases = append(cases, b, append(greeting(), b...), append(hello("SUB"), 0xff, b[0]))
+	}
+	for _, endpoint := range []string{p.Stats().Endpoint, p.Stats().ReplayEndpoint} {
+		for i, c := range cases {
+			conn := dial(t, endpoint)
+			_, _ = conn.Write(c)
+			_ = conn.(*net.TCPConn).CloseWrite()
+			if err := conn.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			var ne net.Error
+			if _, err := io.Copy(io.Discard, conn); errors.As(err, &ne) && ne.Timeout() {
+				t.Errorf("case %d: the connection stays", i)
+			}
+			conn.Close()
+		}
+	}
+	evlog.add(event(tiers.BlockStored, "memory", "0/1"))
+	want(t, r.next(1), "+CPU 0:1")
+}
+
+// TestMuteClients shows that clients that connect and say nothing keep nobody out.
+func TestMuteClients(t *testing.T) {
+	evlog := newTestLog(1000)
+	p := open(t, Options{Log: evlog})
+	for range 20 {
+		dial(t, p.Stats().Endpoint)
+	}
+	r := &receiver{t: t, sub: subscribe(t, p, ""), seq: -1}
+	evlog.add(event(tiers.BlockStored, "memory", "0/1"))
+	want(t, r.next(1), "+CPU 0:1")
+	if err := p.Close(testContext(t)); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestSlowSubscriber shows that a subscriber that reads nothing costs the others nothing: its queue is bounded, what
+// does not fit is dropped and counted, and the rest get all.
+func TestSlowSubscriber(t *testing.T) {
+	evlog := newTestLog(1 << 14)
+	p := open(t, Options{Log: evlog, Hash: "text"})
+	slow := dialSub(t, p.Stats().Endpoint, "")
+	eventually(t, "the slow one", func() bool { return p.Stats().Subscribers == 1 })
+	good := dialSub(t, p.Stats().Endpoint, "")
+	eventually(t, "the good one", func() bool { return p.Stats().Subscribers == 2 })
+	br := bufio.NewReader(good)
+	if err := skipHello(br); err != nil {
+		t.Fatal(err)
+	}
+	list := make([]tiers.Event, readSize)
+	for i := range list {
+		list[i] = event(tiers.BlockStored, "memory", "0/"+strings.Repeat("x", 100)+string(rune('a'+i%26))+strings.Repeat("y", i/26))
+	}
+	first := int64(-1)
+	for last := int64(-1); p.Stats().Dropped == 0; {
+		evlog.add(list...)
+		told := p.Stats().Events
+		for got := uint64(0); got == 0 || p.Stats().Events < told; got++ {
+			_ = good.SetReadDeadline(time.Now().Add(30 * time.Second))
+			seq, err := readSeq(br)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if first < 0 {
+				first = seq
+			} else if seq != last+1 {
+				t.Fatalf("message %d after %d", seq, last)
+			}
+			last = seq
+		}
+	}
+	p.pub.mu.Lock()
+	for s := range p.pub.mu.subs {
+		if n := s.bytes.Load(); n > queueBytes {
+			t.Errorf("%d bytes are queued", n)
+		}
+	}
+	p.pub.mu.Unlock()
+	slow.Close()
+	eventually(t, "the slow one is gone", func() bool { return p.Stats().Subscribers == 1 })
+}
+
+// skipHello reads the greeting and READY.
+func skipHello(r *bufio.Reader) error {
+	if _, err := r.Discard(greetingSize); err != nil {
+		return err
+	}
+	_, err := receive(r)
+	return err
+}
+
+// readSeq reads a message and returns its number.
+func readSeq(r *bufio.Reader) (int64, error) {
+	var seq []byte
+	for i := range 3 {
+		_, body, err := readFrame(r, 1<<20)
+		if err != nil {
+			return 0, err
+		}
+		if i == 1 {
+			seq = body
+		}
+	}
+	return int64(binary.BigEndian.Uint64(seq)), nil
+}
+
+// TestSubscribersComeAndGo shows with many that connect, are reset and leave in the middle of frames, while messages go out, that
+// nothing is left of them.
+func TestSubscribersComeAndGo(t *testing.T) {
+	before := runtime.NumGoroutine()
+	evlog := newTestLog(1 << 14)
+	p := open(t, Options{Log: evlog, Replay: "tcp://127.0.0.1:0"})
+	stop := make(chan struct{})
+	var writer, clients sync.WaitGroup
+	writer.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				evlog.add(event(tiers.BlockStored, "memory", "0/1"), event(tiers.BlockRemoved, "", "0/1"))
+				runtime.Gosched()
+			}
+		}
+	})
+	for i := range 50 {
+		clients.Go(func() {
+			c := dialSub(t, p.Stats().Endpoint, "")
+			if _, err := io.CopyN(io.Discard, c, 200); err != nil {
+				t.Error(err)
+			}
+			switch i % 3 {
+			case 0: // as when the process is killed with bytes unread
+				_ = c.(*net.TCPConn).SetLinger(0)
+			case 1:
+				_, _ = c.Write([]byte{frameLong, 0})
+			}
+			c.Close()
+			d := dial(t, p.Stats().ReplayEndpoint)
+			_, _ = d.Write(append(hello("REQ"), frameMore, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0))
+			if _, err := io.CopyN(io.Discard, d, 150); err != nil {
+				t.Error(err)
+			}
+			d.Close()
+		})
+	}
+	clients.Wait()
+	eventually(t, "no subscribers", func() bool {
+		p.pub.server.mu.Lock()
+		defer p.pub.server.mu.Unlock()
+		return len(p.pub.server.mu.conns) == 0
+	})
+	stay := dialSub(t, p.Stats().Endpoint, "")
+	eventually(t, "one that stays", func() bool { return p.Stats().Subscribers == 1 })
+	close(stop)
+	writer.Wait()
+	go func() { _, _ = io.Copy(io.Discard, stay); stay.Close() }()
+	if err := p.Close(testContext(t)); err != nil {
+		t.Error(err)
+	}
+	eventually(t, "no goroutines", func() bool { return runtime.NumGoroutine() <= before })
+}
+
+// TestPing shows that pings are answered with their context, on both sockets.
+func TestPing(t *testing.T) {
+	p := open(t, Options{Log: newTestLog(10), Replay: "tcp://127.0.0.1:0"})
+	for typ, endpoint := range map[string]string{"SUB": p.Stats().Endpoint, "DEALER": p.Stats().ReplayEndpoint} {
+		c := dial(t, endpoint)
+		_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+		if _, err := c.Write(appendCommand(hello(typ), "PING", []byte("\x00\x0acontext"))); err != nil {
+			t.Fatal(err)
+		}
+		r := bufio.NewReader(c)
+		if err := skipHello(r); err != nil {
+			t.Fatal(err)
+		}
+		if in, err := receive(r); err != nil || in.command != "PONG" || string(in.data) != "context" {
+			t.Errorf("%s: %+v, %v", typ, in, err)
+		}
+	}
+}
+
+// FuzzReceive shows that no bytes make the reading of a handshake or messages panic or allocate what was only claimed.
+func FuzzReceive(f *testing.F) {
+	f.Add(hello("SUB"))
+	f.Add(append(hello("DEALER"), frameMore, 0, 0, 1, 'x'))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		r := bufio.NewReader(bytes.NewReader(data))
+		if handshake(io.Discard, r, "PUB", []string{"SUB"}) != nil {
+			return
+		}
+		for {
+			in, err := receive(r)
+			if err != nil {
+				return
+			}
+			total := 0
+			for _, frame := range in.frames {
+				total += len(frame)
+			}
+			if total > maxInput || len(in.frames) > maxInputParts {
+				t.Fatalf("%d bytes in %d frames", total, len(in.frames))
+			}
+		}
+	})
+}
