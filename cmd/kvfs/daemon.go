@@ -28,6 +28,7 @@ type daemon struct {
 	memory  *mem.Store
 	peers   *peers // nil without a cluster
 	engine  *tiers.Engine
+	surface *surface
 	server  *fs.Server                // set when mounted
 	serving atomic.Pointer[fs.Server] // server, for requests that come meanwhile
 }
@@ -50,6 +51,7 @@ type statusDocument struct {
 
 	Secondaries []tiers.SecondaryStats `json:"secondaries"`       // the tiers below memory
 	Cluster     *statusCluster         `json:"cluster,omitempty"` // absent without bind
+	Events      *statusEvents          `json:"events,omitempty"`
 
 	Memory  statusMemoryDir `json:"memory"`
 	Process statusProcess   `json:"process"`
@@ -108,7 +110,7 @@ func (d *daemon) status() []byte {
 			Name: "memory", Type: "memory", State: "online", CapacityBytes: st.CapacityBytes, UsedBytes: st.UsedBytes,
 			PinnedBytes: st.PinnedBytes, Blocks: st.Blocks, Policy: d.cfg.Memory.Policy,
 		}},
-		Counters: st.Counters, Summary: st.Summary, Secondaries: st.Secondaries, Cluster: d.peers.status(&st.Summary),
+		Counters: st.Counters, Summary: st.Summary, Secondaries: st.Secondaries, Cluster: d.peers.status(&st.Summary), Events: d.surface.status(),
 		Memory: statusMemoryDir{Dir: ms.Dir, Adoptable: ms.Adoptable, Discarded: ms.Discarded},
 		Process: statusProcess{
 			HeapBytes: liveHeap(), IndexBytes: st.IndexBytes, Goroutines: runtime.NumGoroutine(),

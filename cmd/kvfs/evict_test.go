@@ -1,75 +1,37 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kvfs/kvfs/fs"
 )
 
-// fakeControl is the control file of a daemon that answers each request with
-// answer.
-type fakeControl struct {
-	asked  []fs.EvictRequest
-	answer func(fs.EvictRequest) string
-	out    bytes.Buffer
-	closed bool
-}
-
-// Write implements io.Writer: one request a call.
-func (f *fakeControl) Write(request []byte) (int, error) {
-	var q fs.EvictRequest
-	if err := json.Unmarshal(request, &q); err != nil {
-		return 0, err
-	}
-	f.asked = append(f.asked, q)
-	f.out.WriteString(f.answer(q))
-	return len(request), nil
-}
-
-// Read implements io.Reader.
-func (f *fakeControl) Read(p []byte) (int, error) { return f.out.Read(p) }
-
-// Close implements io.Closer.
-func (f *fakeControl) Close() error { f.closed = true; return nil }
-
 // runEvictOn runs kvfs evict against a daemon, with a mount at dir.
-func runEvictOn(t *testing.T, f *fakeControl, dir, stdin string, args ...string) (out string, err error) {
+func runEvictOn(t *testing.T, f *fakeDaemon, stdin string, args ...string) (out string, err error) {
 	t.Helper()
-	target := evictTarget{
-		mounts: []mountInfo{{1, "/", "ext4", "/dev/sda"}, {2, dir, fsType, "kvfs"}},
-		open: func(control string) (io.ReadWriteCloser, error) {
-			if control != filepath.Join(dir, ".kvfs", "evict") {
-				return nil, os.ErrNotExist
-			}
-			return f, nil
-		},
+	out, _, err = f.run(t, newEvictCommand, stdin, args...)
+	return out, err
+}
+
+// evictAsked returns the requests that a daemon got.
+func evictAsked(t *testing.T, f *fakeDaemon) (asked []fs.EvictRequest) {
+	t.Helper()
+	for _, text := range f.asked() {
+		var q fs.EvictRequest
+		if err := json.Unmarshal([]byte(text), &q); err != nil {
+			t.Fatal(err)
+		}
+		asked = append(asked, q)
 	}
-	cmd := newEvictCommand()
-	var buf bytes.Buffer
-	cmd.SetOut(&buf)
-	cmd.SetIn(strings.NewReader(stdin))
-	if err := cmd.ParseFlags(args); err != nil {
-		t.Fatal(err)
-	}
-	flags := evictFlags{tier: cmd.Flag("tier").Value.String()}
-	for name, value := range map[string]*bool{"all": &flags.all, "force": &flags.force, "json": &flags.json} {
-		*value = cmd.Flag(name).Value.String() == "true"
-	}
-	err = target.run(cmd, flags, cmd.Flags().Args())
-	if !f.closed && len(f.asked) > 0 {
-		t.Error("the control file is left open")
-	}
-	return buf.String(), err
+	return asked
 }
 
 // TestEvict shows what is asked of the daemon for which command line, and what is
@@ -93,6 +55,8 @@ func TestEvict(t *testing.T) {
 		{args: "--tier memory /m/", answer: `{}`, want: fs.EvictRequest{Tier: "memory", All: true}, out: "evicted 0 blocks (0 B) from memory\n"},
 		{args: "--tier memory /m/a - /m/c", stdin: "/m/b b\n\n/m/d/../e", answer: `{}`,
 			want: fs.EvictRequest{Tier: "memory", Paths: []string{"a", "b b", "e", "c"}}, out: "evicted 0 blocks (0 B) from memory\n"},
+		{args: "--tier memory -0 -", stdin: "/m/a\nb\x00/m/c\x00", answer: `{}`,
+			want: fs.EvictRequest{Tier: "memory", Paths: []string{"a\nb", "c"}}, out: "evicted 0 blocks (0 B) from memory\n"},
 		{args: "--tier memory --json /m/g", answer: some, want: fs.EvictRequest{Tier: "memory", Paths: []string{"g"}},
 			out: "{\n  \"tier\": \"memory\",\n  \"blocks\": 96,\n  \"bytes\": 1610612736,\n  \"kept_total\": 3,\n  \"kept\": [\n" +
 				"    {\n      \"path\": \"g/a\",\n      \"reason\": \"only copy\"\n    },\n    {\n      \"path\": \"g/b\",\n      \"reason\": \"open\"\n    }\n  ]\n}\n"},
@@ -108,8 +72,9 @@ func TestEvict(t *testing.T) {
 		{args: "--tier memory -", stdin: "/m/\xff\n", err: `"/m/\xff" is not UTF-8`, code: exitRuntime},
 	} {
 		t.Run(tc.args, func(t *testing.T) {
-			f := &fakeControl{answer: func(fs.EvictRequest) string { return tc.answer }}
-			out, err := runEvictOn(t, f, "/m", tc.stdin, strings.Fields(tc.args)...)
+			f := newFakeDaemon("/m", "evict", func(string) string { return tc.answer })
+			out, err := runEvictOn(t, f, tc.stdin, strings.Fields(tc.args)...)
+			asked := evictAsked(t, f)
 			if out != tc.out {
 				t.Errorf("got\n%s\nwant\n%s", out, tc.out)
 			}
@@ -119,8 +84,8 @@ func TestEvict(t *testing.T) {
 			case err != nil && !strings.HasPrefix(fmt.Sprint(err), tc.err):
 				t.Errorf("got error %q, want %q", err, tc.err)
 			}
-			if asks := !reflect.DeepEqual(tc.want, fs.EvictRequest{}); asks != (len(f.asked) == 1) || asks && !reflect.DeepEqual(f.asked[0], tc.want) {
-				t.Errorf("asked %+v, want %+v", f.asked, tc.want)
+			if asks := !reflect.DeepEqual(tc.want, fs.EvictRequest{}); asks != (len(asked) == 1) || asks && !reflect.DeepEqual(asked[0], tc.want) {
+				t.Errorf("asked %+v, want %+v", asked, tc.want)
 			}
 		})
 	}
@@ -137,79 +102,45 @@ func TestEvictManyNames(t *testing.T) {
 		want = append(want, name)
 		stdin.WriteString("/m/" + name + "\n")
 	}
-	f := &fakeControl{answer: func(q fs.EvictRequest) string {
+	f := newFakeDaemon("/m", "evict", func(request string) string {
+		var q fs.EvictRequest
+		if err := json.Unmarshal([]byte(request), &q); err != nil {
+			t.Error(err)
+		}
 		return fmt.Sprintf(`{"blocks":%d,"bytes":1,"kept_total":1,"kept":[{"path":%q,"reason":"open"}]}`, len(q.Paths), q.Paths[0])
-	}}
-	out, err := runEvictOn(t, f, "/m", stdin.String(), "--tier=memory", "-")
+	})
+	out, err := runEvictOn(t, f, stdin.String(), "--tier=memory", "-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var got []string
-	for _, q := range f.asked {
+	asked := evictAsked(t, f)
+	for _, q := range asked {
 		got = append(got, q.Paths...)
 		if text, _ := json.Marshal(q); len(text) > 16<<20 {
 			t.Errorf("a request of %d bytes", len(text))
 		}
 	}
 	if !slices.Equal(got, want) {
-		t.Errorf("asked for %d names in %d requests, want %d", len(got), len(f.asked), n)
+		t.Errorf("asked for %d names in %d requests, want %d", len(got), len(asked), n)
 	}
-	if len(f.asked) < 2 || !strings.HasPrefix(out, fmt.Sprintf("evicted %d blocks (%d B) from memory\nkept %d blocks:\n", n, len(f.asked), len(f.asked))) {
-		t.Errorf("%d requests, printed %.200q", len(f.asked), out)
+	if len(asked) < 2 || !strings.HasPrefix(out, fmt.Sprintf("evicted %d blocks (%d B) from memory\nkept %d blocks:\n", n, len(asked), len(asked))) {
+		t.Errorf("%d requests, printed %.200q", len(asked), out)
 	}
 }
 
-// TestEvictDeadDaemon shows what becomes of a mount whose daemon is gone.
+// TestEvictDeadDaemon shows what becomes of a mount whose daemon is gone, and of one
+// that is not for us.
 func TestEvictDeadDaemon(t *testing.T) {
-	target := evictTarget{
-		mounts: []mountInfo{{2, "/m", fsType, "kvfs"}},
-		open:   func(string) (io.ReadWriteCloser, error) { return nil, os.ErrPermission },
-	}
-	_, err := target.ask("/m", evictFlags{tier: "memory"}, nil)
-	if !errors.Is(err, os.ErrPermission) || exitCode(err) != exitRuntime {
-		t.Errorf("got %v, code %d", err, exitCode(err))
-	}
-}
-
-// TestBelowMount shows how names are told apart: by the topmost mount, through
-// symbolic links that lead to it, and never by a look into it.
-func TestBelowMount(t *testing.T) {
-	dir := t.TempDir()
-	mount := filepath.Join(dir, "kv")
-	if err := os.Mkdir(mount, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	// A link in the mount would be followed by whoever looks.
-	for name, target := range map[string]string{"link": mount, "kv/inner": "/", "twice": "link"} {
-		if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Chdir(mount)
-	mounts := []mountInfo{
-		{1, "/", "ext4", ""}, {2, mount, "ext4", ""}, {3, mount, fsType, ""},
-		{4, mount + "/other", "tmpfs", ""}, {5, "/second", fsType, ""},
-	}
 	for _, tc := range []struct {
-		names []string
-		paths []string
-		err   string
-	}{
-		{[]string{mount + "/g/a", mount}, []string{"g/a", "."}, ""},
-		{[]string{dir + "/link/g/a", dir + "/twice/./b", dir + "/link", dir + "/kv//c/"}, []string{"g/a", "b", ".", "c"}, ""},
-		{[]string{"a", "./b/c", ".", "../kv/d"}, []string{"a", "b/c", ".", "d"}, ""},
-		{[]string{mount + "/inner/etc"}, []string{"inner/etc"}, ""},
-		{[]string{mount + "/other/a"}, nil, mount + "/other/a is not in a kvfs mount"},
-		{[]string{mount + "x/a"}, nil, "is not in a kvfs mount"},
-		{[]string{dir}, nil, "is not in a kvfs mount"},
-		{[]string{mount + "/a", "/second/b"}, nil, "/second/b is in the mount /second, others are in " + mount},
-	} {
-		m, paths, err := belowMount(mounts, tc.names)
-		switch {
-		case tc.err == "" && (err != nil || m != mount || !slices.Equal(paths, tc.paths)):
-			t.Errorf("%q: got %q in %s, %v; want %q", tc.names, paths, m, err, tc.paths)
-		case tc.err != "" && (err == nil || !strings.HasSuffix(fmt.Sprint(err), tc.err)):
-			t.Errorf("%q: got %v, want %q", tc.names, err, tc.err)
+		err  error
+		code int
+	}{{unix.ENOTCONN, exitNotMount}, {os.ErrPermission, exitRuntime}, {os.ErrNotExist, exitNotMount}} {
+		f := newFakeDaemon("/m", "evict", nil)
+		f.openErr = tc.err
+		_, err := runEvictOn(t, f, "", "--tier=memory", "--all", "/m")
+		if err == nil || exitCode(err) != tc.code {
+			t.Errorf("%v: got %v, code %d", tc.err, err, exitCode(err))
 		}
 	}
 }

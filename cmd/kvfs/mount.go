@@ -86,6 +86,10 @@ func mount(ctx context.Context, cfg *config.Config, dir string, ready *readiness
 	if err != nil {
 		return errors.Join(fmt.Errorf("engine: %w", err), closeSecondaries(options.Secondaries), memory.Close(true))
 	}
+	d.surface, err = openSurface(ctx, cfg, d.engine, options.Secondaries, log)
+	if err != nil {
+		return errors.Join(err, d.close(d.adopted()))
+	}
 	d.server, err = fs.Mount(d.engine, hooks, serverOptions(cfg, d, log))
 	if err != nil {
 		return withCode(exitMount, errors.Join(err, d.close(d.adopted())))
@@ -147,7 +151,8 @@ func (d *daemon) close(keep bool) error {
 	}
 	ctx, cancel = context.WithTimeout(context.Background(), closeGrace)
 	defer cancel()
-	return d.engine.Close(ctx, keep)
+	err := d.engine.Close(ctx, keep)
+	return errors.Join(err, d.surface.close(ctx))
 }
 
 // closeSecondaries closes tiers that no engine has taken over.

@@ -135,7 +135,7 @@ func engineOptions(cfg *config.Config, memory tiers.Primary, hooks *fs.Hooks, lo
 
 		PromoteOnLookup: cfg.Promotion.On == config.PromoteOnLookup, PromoteTimeout: max(time.Duration(cfg.Promotion.Timeout), 1),
 		PromoteBatchKeys: cfg.Promotion.BatchKeys, PromoteBatchBytes: int64(cfg.Promotion.BatchBytes),
-		PromoteWindow: time.Duration(cfg.Promotion.Window), TierSummary: cfg.Log.TierSummary,
+		OpenDeadline: time.Duration(cfg.Promotion.OpenDeadline), PromoteWindow: time.Duration(cfg.Promotion.Window), TierSummary: cfg.Log.TierSummary,
 
 		HideElsewhere: cfg.Readdir.Remote == config.Off,
 
@@ -154,6 +154,7 @@ func engineOptions(cfg *config.Config, memory tiers.Primary, hooks *fs.Hooks, lo
 	for name, g := range cfg.Groups {
 		o.Groups[block.GroupID(name)] = tiers.GroupOptions{
 			Pinned: g.Pinned, QuotaBytes: int64(g.Quota), BlockBytes: int64(g.BlockSize),
+			OpenDeadline: time.Duration(g.OpenDeadline),
 		}
 	}
 	return o
@@ -165,11 +166,11 @@ func serverOptions(cfg *config.Config, d *daemon, log *zap.Logger) fs.Options {
 		AllowOther:   cfg.Mount.AllowOther == config.On || cfg.Mount.AllowOther == config.Auto && os.Geteuid() == 0,
 		EntryTimeout: time.Duration(cfg.Mount.EntryTimeout), AttrTimeout: time.Duration(cfg.Mount.AttrTimeout),
 		MaxWrite: int(cfg.Mount.MaxWrite), Passthrough: fs.Switch(cfg.Memory.Passthrough),
-		Status: d.status, ListElsewhere: cfg.Bind != "" && cfg.Readdir.Remote == config.On,
+		Status: d.status, Control: d.surface.files(), ListElsewhere: cfg.Bind != "" && cfg.Readdir.Remote == config.On,
 		ListTimeout: time.Duration(cfg.Peer.Timeout), Logger: log.Named("fs"),
 	}
 	if d.peers != nil {
-		o.Members = d.peers.membersText
+		o.Control = append(o.Control, fs.ControlFile{Name: "members", Text: d.peers.membersText})
 	}
 	return o
 }

@@ -5,13 +5,15 @@ package config
 type Config struct {
 	Mode         string           `kvfs:"mode" enum:"embedded|standalone-store" default:"embedded" help:"How the process takes part. embedded: it contributes memory and mounts. standalone-store: it contributes nothing and uses the owner on its machine."`
 	Memory       Memory           `kvfs:"memory" help:"The primary tier: host memory."`
-	Groups       map[string]Group `kvfs:"groups" help:"Rules for single groups (first path component below the mount). Files and inline JSON only."`
+	Groups       map[string]Group `kvfs:"groups" names:"group" example:"g0" help:"Rules for single groups (first path component below the mount). Files and inline JSON only."`
 	Mount        Mount            `kvfs:"mount" help:"The FUSE mount."`
 	DrainTimeout Duration         `kvfs:"drain_timeout" default:"30s" help:"How long a stop waits for blocks on their way to the SSD, and, for at most 1s of it, for requests under way. Zero does not wait."`
 	Disk         Disk             `kvfs:"disk" help:"The SSD tier, below memory. Off unless it has directories."`
 	Promotion    Promotion        `kvfs:"promotion" help:"How blocks come up into memory from the tiers below it."`
 	Staging      Staging          `kvfs:"staging" help:"Aligned buffers for blocks that a tier cannot move in place: small ones, and unaligned ends."`
 	DirectIO     DirectIO         `kvfs:"directio" help:"How the SSD tier reads and writes past the page cache."`
+	Specs        map[string]Spec  `kvfs:"specs" names:"spec" example:"gemma" help:"The attention groups of models, by a name for each, for requests about prompts; see the control directory. Files and inline JSON only."`
+	Events       Events           `kvfs:"events" help:"What happens to blocks, for others to follow."`
 
 	Bind             string   `kvfs:"bind" check:"listen" example:"0.0.0.0:7946" help:"Address on which to listen for peers, host or host:port; the port is 7946 if it is left out. Empty means no peers. One that is not loopback demands tls and peer.gossip_keys, or insecure."`
 	Join             []string `kvfs:"join" check:"address" example:"10.0.0.1:7946,10.0.0.2:7946" help:"Addresses of peers to join, host or host:port. A name stands for all of its addresses."`
@@ -20,7 +22,7 @@ type Config struct {
 	Zone             string   `kvfs:"zone" check:"name" example:"rack-1" help:"Where this peer stands, in a word. Peers of the same zone are asked first."`
 	Replicas         int      `kvfs:"replicas" default:"0" min:"0" max:"16" help:"Number of peers that receive a copy of each block that is written."`
 	PreferredSegment string   `kvfs:"preferred_segment" env:"weak" example:"10.0.0.2:7946" help:"Peer that receives the first copy of each block if it can, as its node_name or host:port. One that is malformed or not there is a warning, and no preference. Here a file wins over the environment."`
-	Insecure         bool     `kvfs:"insecure" default:"false" help:"Allow peers without keys and certificates on an address that is not loopback. Whoever reaches it can then read, write and remove blocks."`
+	Insecure         bool     `kvfs:"insecure" default:"false" help:"Allow peers without keys and certificates on an address that is not loopback. Whoever reaches it can then read, write and remove blocks. It allows events.zmq such an address, too."`
 	Peer             Peer     `kvfs:"peer" help:"The traffic with peers. Off without bind."`
 	TLS              TLS      `kvfs:"tls" help:"Certificates with which peers know each other, in PEM: all three files or none. Changed files are taken over without a restart. kvfs certs init makes them."`
 	Readdir          Readdir  `kvfs:"readdir" help:"What ls shows."`
@@ -46,9 +48,10 @@ type Memory struct {
 
 // Group configures one group.
 type Group struct {
-	Pinned    bool `kvfs:"pinned" example:"true" default:"false" help:"Never evict the blocks of the group."`
-	Quota     Size `kvfs:"quota" example:"16GiB" default:"0" help:"Most bytes that the group may hold. Zero means no limit."`
-	BlockSize Size `kvfs:"block_size" default:"0" help:"Size of the group's blocks. Zero means to learn it from the first ones."`
+	Pinned       bool     `kvfs:"pinned" example:"true" default:"false" help:"Never evict the blocks of the group."`
+	Quota        Size     `kvfs:"quota" example:"16GiB" default:"0" help:"Most bytes that the group may hold. Zero means no limit."`
+	BlockSize    Size     `kvfs:"block_size" default:"0" help:"Size of the group's blocks. Zero means to learn it from the first ones."`
+	OpenDeadline Duration `kvfs:"open_deadline" example:"20ms" default:"0s" help:"As promotion.open_deadline, for blocks of this group. Zero means that one."`
 }
 
 // Mount configures the FUSE mount.
@@ -87,11 +90,12 @@ type DiskDir struct {
 
 // Promotion configures how blocks come up into memory.
 type Promotion struct {
-	On         string   `kvfs:"on" enum:"open|lookup" default:"open" help:"What makes a block come up: its open, or already a look-up that finds it (stat, access)."`
-	Timeout    Duration `kvfs:"timeout" default:"30s" help:"How long an open waits for its block before it is a miss. Zero does not wait."`
-	BatchKeys  int      `kvfs:"batch_keys" default:"64" min:"1" help:"Most blocks of one request that are loaded as one batch."`
-	BatchBytes Size     `kvfs:"batch_bytes" default:"8MiB" above:"0" help:"Most bytes of such a batch, unless one block alone is larger."`
-	Window     Duration `kvfs:"window" default:"0s" help:"How long a batch waits for more blocks of the same request. Zero means that it takes what is there."`
+	On           string   `kvfs:"on" enum:"open|lookup" default:"open" help:"What makes a block come up: its open, or already a look-up that finds it (stat, access)."`
+	Timeout      Duration `kvfs:"timeout" default:"30s" help:"How long an open waits for its block before it is a miss. Zero does not wait."`
+	BatchKeys    int      `kvfs:"batch_keys" default:"64" min:"1" help:"Most blocks of one request that are loaded as one batch."`
+	BatchBytes   Size     `kvfs:"batch_bytes" default:"8MiB" above:"0" help:"Most bytes of such a batch, unless one block alone is larger."`
+	Window       Duration `kvfs:"window" default:"0s" help:"How long a batch waits for more blocks of the same request. Zero means that it takes what is there."`
+	OpenDeadline Duration `kvfs:"open_deadline" default:"0s" help:"An open of a block that is not in memory, and that would probably take or takes longer than this, is a miss (ENOENT) early. Zero means none. groups.NAME.open_deadline is for one group."`
 }
 
 // Staging configures the aligned buffers.

@@ -19,11 +19,23 @@ type loader struct {
 	cfg  *Config
 	errs []error
 	bad  map[string]bool // paths with a violation, which further checks skip
+
+	sections int // decoded from files and inline JSON
 }
+
+// maxSections bounds the sections that are decoded. Aliases within lists within tables
+// could ask for far more than a document has bytes.
+const maxSections = 100_000
 
 // fail records a violation.
 func (l *loader) fail(o Origin, path string, err error) {
 	l.errs = append(l.errs, &Error{Origin: o, Path: path, Err: err})
+	l.bad[path] = true
+}
+
+// failKey records a violation whose text names the key, in the section at path.
+func (l *loader) failKey(o Origin, path string, err error) {
+	l.fail(o, "", err)
 	l.bad[path] = true
 }
 
@@ -74,10 +86,16 @@ func (d document) origin(n *yaml.Node) Origin {
 
 // section decodes a mapping into a struct.
 func (d document) section(v reflect.Value, n *yaml.Node, s *setting, path string) {
+	if d.sections++; d.sections > maxSections {
+		if d.sections == maxSections+1 {
+			d.fail(d.origin(n), path, violate(ErrRange, "too much: there are more than %d sections, entries and elements", maxSections))
+		}
+		return
+	}
 	d.mapping(n, s, path, func(key, value *yaml.Node) {
 		child := s.find(key.Value)
 		if child == nil {
-			d.fail(d.origin(key), "", unknownKey(key.Value, s, path))
+			d.failKey(d.origin(key), path, unknownKey(key.Value, s, path))
 			return
 		}
 		d.setting(v.Field(child.index), value, child, join(path, child.key))
@@ -88,6 +106,7 @@ func (d document) section(v reflect.Value, n *yaml.Node, s *setting, path string
 func (d document) setting(v reflect.Value, n *yaml.Node, s *setting, path string) {
 	n = resolve(n)
 	switch {
+	case d.sections > maxSections:
 	case s.shape == section:
 		d.section(v, n, s, path)
 	case s.shape == table:
@@ -111,7 +130,7 @@ func (d document) setting(v reflect.Value, n *yaml.Node, s *setting, path string
 func (d document) table(v reflect.Value, n *yaml.Node, s *setting, path string) {
 	d.mapping(n, s, path, func(key, value *yaml.Node) {
 		name := key.Value
-		if err := checkTableName(name); err != nil {
+		if err := tableNames[s.names](name); err != nil {
 			d.fail(d.origin(key), path, err)
 			return
 		}
@@ -131,8 +150,14 @@ func (d document) table(v reflect.Value, n *yaml.Node, s *setting, path string) 
 	})
 }
 
-// checkTableName wants the name of a group.
-func checkTableName(name string) error {
+// tableNames are the named checks of the names in a table.
+var tableNames = map[string]func(string) error{
+	"group": checkGroupName,
+	"spec":  checkSpecName,
+}
+
+// checkGroupName wants the name of a group.
+func checkGroupName(name string) error {
 	if err := block.CheckName(name); err != nil {
 		return violate(ErrInvalid, "%q cannot name a group: want 1 to %d bytes without slash and NUL, not . or ..", name, block.MaxName)
 	}
@@ -189,6 +214,9 @@ func (d document) element(v reflect.Value, n *yaml.Node, s *setting, path string
 
 // clear forgets the origins below path, because its list is being replaced.
 func (l *loader) clear(path string) {
+	if _, given := l.cfg.origins[path]; !given {
+		return
+	}
 	for at := range l.cfg.origins {
 		if strings.HasPrefix(at, path+"[") {
 			delete(l.cfg.origins, at)
@@ -225,7 +253,7 @@ func (d document) mapping(n *yaml.Node, s *setting, path string, fn func(key, va
 		case key.ShortTag() == "!!merge":
 			d.fail(d.origin(key), path, violate(ErrUnknown, "merge keys (<<) are not read"))
 		case before != nil:
-			d.fail(d.origin(key), "", violate(ErrDuplicate, "duplicate key %q, first given in line %d", join(path, key.Value), before.Line))
+			d.failKey(d.origin(key), path, violate(ErrDuplicate, "duplicate key %q, first given in line %d", join(path, key.Value), before.Line))
 		default:
 			first[key.Value] = key
 			fn(key, n.Content[i+1])

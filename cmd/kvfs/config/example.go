@@ -3,6 +3,7 @@ package config
 import (
 	"bytes"
 	"fmt"
+	"reflect"
 	"strings"
 )
 
@@ -42,19 +43,27 @@ func exampleSetting(b *bytes.Buffer, s *setting, indent string, off bool) {
 		fmt.Fprintf(b, "%s%s:\n", lead, s.key)
 		exampleSection(b, s, indent+"  ", off)
 	case table:
-		fmt.Fprintf(b, "%s%s:\n%s  g0:\n", lead, s.key, lead)
-		for _, child := range s.settings {
-			fmt.Fprintf(b, "%s    %s: %s  # %s\n", lead, child.key, child.sample(), describeSetting(child))
-		}
+		fmt.Fprintf(b, "%s%s:\n%s  %s:\n", lead, s.key, lead, s.example)
+		exampleEntry(b, s, lead+"    ", "")
 	case list:
 		fmt.Fprintf(b, "%s%s:\n", lead, s.key)
-		dash := "  - "
-		for _, child := range s.settings {
-			fmt.Fprintf(b, "%s%s%s: %s  # %s\n", lead, dash, child.key, child.sample(), describeSetting(child))
-			dash = "    "
-		}
+		exampleEntry(b, s, lead+"  ", "- ")
 	default:
 		fmt.Fprintf(b, "%s%s: %s\n", lead, s.key, s.sample())
+	}
+}
+
+// exampleEntry writes one section of a table or a list, each line with its
+// meaning behind it. The first line has the dash, if there is one.
+func exampleEntry(b *bytes.Buffer, s *setting, lead, dash string) {
+	for _, child := range s.settings {
+		if child.shape == list {
+			fmt.Fprintf(b, "%s%s%s:  # %s\n", lead, dash, child.key, describeSetting(child))
+			exampleEntry(b, child, lead+strings.Repeat(" ", len(dash)+2), "- ")
+		} else {
+			fmt.Fprintf(b, "%s%s%s: %s  # %s\n", lead, dash, child.key, child.sample(), describeSetting(child))
+		}
+		dash = strings.Repeat(" ", len(dash))
 	}
 }
 
@@ -71,7 +80,7 @@ func (s *setting) sample() string {
 		}
 		return "[" + strings.Join(quoted, ", ") + "]"
 	}
-	if scalarTags(s.typ)[0] == "!!str" && text != "0" {
+	if s.typ.Kind() == reflect.String || scalarTags(s.typ)[0] == "!!str" && text != "0" {
 		return quote(text)
 	}
 	return text

@@ -73,6 +73,9 @@ func printedText(t testing.TB, c *Config) string {
 // that encodes to JSON and YAML.
 func sample(t testing.TB, s *textSetting) (text string, value any) {
 	t.Helper()
+	if s.shape == list && s.key == "groups" {
+		return "", []map[string]any{{"kind": "full", "block_size": 16}}
+	}
 	if s.shape == list {
 		return "path=/mnt/a,size=3GiB", []map[string]string{{"path": "/mnt/a", "size": "3GiB"}}
 	}
@@ -100,7 +103,7 @@ func sample(t testing.TB, s *textSetting) (text string, value any) {
 		return "768KiB", "768KiB"
 	case reflect.TypeFor[Duration]():
 		return "7s", "7s"
-	case reflect.TypeFor[int]():
+	case reflect.TypeFor[int](), reflect.TypeFor[*int]():
 		return "3", 3
 	case reflect.TypeFor[float64]():
 		return "0.96", 0.96
@@ -108,10 +111,16 @@ func sample(t testing.TB, s *textSetting) (text string, value any) {
 		if s.check == "address" {
 			return "[fd00::1],node-2:80", []string{"[fd00::1]", "node-2:80"}
 		}
+		if s.check == "template" {
+			return "{group}/{hash},{hash:0:3}/{hash}.bin", []string{"{group}/{hash}", "{hash:0:3}/{hash}.bin"}
+		}
 		return "a*,b", []string{"a*", "b"}
 	case reflect.TypeFor[string]():
 		if s.check == "hostport" || s.check == "listen" || s.check == "address" {
 			return "[::1]:9100", "[::1]:9100"
+		}
+		if s.check == "endpoint" {
+			return "tcp://[::1]:5557", "tcp://[::1]:5557"
 		}
 		return "sample", "sample"
 	}

@@ -59,29 +59,47 @@ func TestEverySettingFromEverySource(t *testing.T) {
 	}
 }
 
-// TestEveryTableSetting does the same for the settings of groups, which only
-// files and inline JSON can reach (D3).
+// TestEveryTableSetting does the same for the settings of groups, specs, and the groups
+// of specs, which only files and inline JSON can reach (D3). It looks before validation.
 func TestEveryTableSetting(t *testing.T) {
-	groups := schema().find("groups")
-	for _, child := range groups.settings {
-		_, value := sample(t, &textSetting{setting: child})
-		path := "groups.g0." + child.key
-		yamlFile := writeFile(t, "c.yaml", yamlOf(t, path, value))
-		jsonFile := writeFile(t, "c.json", jsonOf(t, path, value))
-		for want, src := range map[string]Sources{
-			yamlFile + ":3":  {File: yamlFile},
-			jsonFile + ":1":  {File: jsonFile},
-			"config-json 1:": {InlineJSON: jsonOf(t, path, value)},
-		} {
-			c := mustLoad(t, src)
-			field := reflect.ValueOf(c.Groups["g0"]).Field(child.index)
-			got, err := json.Marshal(field.Interface())
-			if text, _ := json.Marshal(value); err != nil || string(got) != string(text) {
-				t.Errorf("%s: got %s, want %s", path, got, text)
-			}
-			if got := c.Origin(path).String(); !strings.HasPrefix(got, want) {
-				t.Errorf("%s: origin %q, want %q", path, got, want)
-			}
+	specs := schema().find("specs")
+	for _, child := range schema().find("groups").settings {
+		everyTableSetting(t, child, "groups.g0.", func(c *Config) any { return c.Groups["g0"] })
+	}
+	for _, child := range specs.settings {
+		if child.shape == leaf {
+			everyTableSetting(t, child, "specs.gemma.", func(c *Config) any { return c.Specs["gemma"] })
+		}
+	}
+	for _, child := range specs.find("groups").settings {
+		everyTableSetting(t, child, "specs.gemma.groups[0].", func(c *Config) any { return c.Specs["gemma"].Groups[0] })
+	}
+}
+
+// everyTableSetting loads one setting of the section that entry finds at prefix.
+func everyTableSetting(t *testing.T, s *setting, prefix string, entry func(*Config) any) {
+	_, value := sample(t, &textSetting{setting: s})
+	path, text := prefix+s.key, ""
+	if outer, ok := strings.CutSuffix(prefix, "[0]."); ok {
+		text = yamlOf(t, outer, []map[string]any{{s.key: value}})
+	} else {
+		text = yamlOf(t, path, value)
+	}
+	yamlFile := writeFile(t, "c.yaml", text)
+	for want, src := range map[string]Sources{
+		yamlFile + ":3":  {File: yamlFile},
+		"config-json 3:": {InlineJSON: text}, // YAML reads JSON, and the other way round here
+	} {
+		l := decode(src)
+		if len(l.errs) > 0 {
+			t.Fatalf("%s: errors: %v", path, l.errs)
+		}
+		got, err := json.Marshal(reflect.ValueOf(entry(l.cfg)).Field(s.index).Interface())
+		if text, _ := json.Marshal(value); err != nil || string(got) != string(text) {
+			t.Errorf("%s: got %s, want %s", path, got, text)
+		}
+		if got := l.cfg.Origin(path).String(); !strings.HasPrefix(got, want) {
+			t.Errorf("%s: origin %q, want %q", path, got, want)
 		}
 	}
 }
@@ -107,7 +125,7 @@ func TestNames(t *testing.T) {
 	for name, path := range map[string]string{
 		"KVFS_MEMORY_SIZE": "memory.size", "memory-size": "memory.size", "memory-policy": "memory.policy",
 		"disk": "disk.dirs", "KVFS_DISK": "disk.dirs", "KVFS_DISK_POLICY": "disk.policy", "disk-cascade": "disk.cascade",
-		"staging-usable-ratio": "staging.usable_ratio", "directio-engine": "directio.engine", "promotion-on": "promotion.on", "join": "join", "bind": "bind", "advertise": "advertise", "node-name": "node_name",
+		"staging-usable-ratio": "staging.usable_ratio", "directio-engine": "directio.engine", "promotion-on": "promotion.on", "KVFS_PROMOTION_OPEN_DEADLINE": "promotion.open_deadline", "KVFS_EVENTS_ZMQ_BIND": "events.zmq.bind", "events-zmq-templates": "events.zmq.templates", "join": "join", "bind": "bind", "advertise": "advertise", "node-name": "node_name",
 		"replicas": "replicas", "peer-gossip-keys": "peer.gossip_keys", "KVFS_TLS_CA": "tls.ca", "readdir-remote": "readdir.remote",
 		"KVFS_PREFERRED_SEGMENT": "preferred_segment", "http": "http", "mode": "mode", "insecure": "insecure", "log-level": "log.level",
 	} {
@@ -148,6 +166,7 @@ func TestDefaults(t *testing.T) {
 			Accept: On, Cascade: CascadeAsync,
 		},
 		Readdir: Readdir{Remote: On},
+		Events:  Events{ZMQ: ZMQ{Topic: "kv-events", Buffer: 10_000, Hash: HashInt, Encoding: EncodingMap}},
 		Log:     Log{Level: "info", Format: "console"},
 	}
 	if !sameValues(got, want) {
@@ -453,8 +472,12 @@ func TestExample(t *testing.T) {
 			t.Errorf("%s is not in the example", s.path)
 		}
 	}
-	if len(l.cfg.Groups) != 1 || l.cfg.Disk.Dirs[0].Size != 100*GiB {
+	gemma := l.cfg.Specs["gemma"]
+	if len(l.cfg.Groups) != 1 || l.cfg.Disk.Dirs[0].Size != 100*GiB || *gemma.RetentionInterval != 4096 || gemma.Groups[0].Window != 1024 {
 		t.Errorf("got %+v", l.cfg)
+	}
+	if l.validateSpecs(); len(l.errs) > 0 {
+		t.Errorf("the spec of the example is refused: %v", l.errs)
 	}
 }
 
@@ -465,7 +488,7 @@ func isSettingLine(text string) bool {
 	if !ok || strings.Contains(key, " ") {
 		return false
 	}
-	known := key == "g0"
+	known := key == "g0" || key == "gemma"
 	var walk func(s *setting)
 	walk = func(s *setting) {
 		for _, child := range s.settings {

@@ -110,6 +110,11 @@ func format(v reflect.Value) string {
 			quoted[i] = quote(element)
 		}
 		return "[" + strings.Join(quoted, ", ") + "]"
+	case *int:
+		if value == nil {
+			return "null"
+		}
+		return strconv.Itoa(*value)
 	case float64:
 		return strconv.FormatFloat(value, 'f', -1, 64)
 	case fmt.Stringer:

@@ -58,7 +58,7 @@ Names map mechanically. These say the same:
 One name is shorter than its path: ` + "`disk.dirs` is `KVFS_DISK` and `--disk`" + `. Several directories are separated by ` + "`;`" + ` in the
 environment, and ` + "`--disk`" + ` is repeated.
 
-Sections and groups merge key by key; a list is replaced as a whole.
+Sections, groups and specs merge key by key; a list is replaced as a whole.
 
 ` + "`kvfs config check`" + ` reads all sources and reports every error. ` + "`kvfs config print`" + ` shows what is in effect, and where
 each value comes from.
@@ -85,13 +85,13 @@ func referenceSection(b *bytes.Buffer, s *setting, title string) {
 	if s.help != "" {
 		fmt.Fprintf(b, "%s\n\n", describeSetting(s))
 	}
-	if s.shape == list {
+	if s.shape == list && s.textual() {
 		fmt.Fprintf(b, "Environment `%s`, flag `--%s %s`.\n\n", s.env(), s.flag(), s.typeName())
 	}
 	b.WriteString("| Key | Type | Default | Environment | Flag | Meaning |\n|---|---|---|---|---|---|\n")
 	for _, child := range s.settings {
 		if child.shape == leaf {
-			referenceRow(b, child, s.shape == section)
+			referenceRow(b, child)
 		}
 	}
 	for _, child := range s.settings {
@@ -109,8 +109,8 @@ func listOf(s *setting) string {
 	return ""
 }
 
-// referenceRow writes one setting. textual is false inside tables and lists.
-func referenceRow(b *bytes.Buffer, s *setting, textual bool) {
+// referenceRow writes one setting.
+func referenceRow(b *bytes.Buffer, s *setting) {
 	def, env, flag := "`"+s.def+"`", "", ""
 	switch {
 	case s.auto != "":
@@ -120,7 +120,7 @@ func referenceRow(b *bytes.Buffer, s *setting, textual bool) {
 	case s.def == "":
 		def = "none"
 	}
-	if textual {
+	if s.textual() {
 		env, flag = "`"+s.env()+"`", "`--"+s.flag()+"`"
 	}
 	typ := s.typeName()

@@ -30,20 +30,22 @@ type setting struct {
 	min, max, above, below   string
 	multiple                 string
 	check, sep, name         string
+	names                    string // the named check of a table's names
 	required, weak           bool
+	nested                   bool // in a table or a list: text cannot reach it
 }
 
 // schema returns the root section, whose settings are the top-level keys. It is
 // made once and not changed.
 var schema = sync.OnceValue(func() *setting {
 	root := &setting{shape: section, typ: reflect.TypeFor[Config]()}
-	root.settings = settingsOf(root.typ, "")
+	root.settings = settingsOf(root.typ, "", false)
 	return root
 })
 
 // settingsOf reads the tagged fields of a struct. prefix is the path of the
-// struct with its separator.
-func settingsOf(typ reflect.Type, prefix string) []*setting {
+// struct with its separator. nested is true in tables and lists.
+func settingsOf(typ reflect.Type, prefix string, nested bool) []*setting {
 	var settings []*setting
 	for f := range typ.Fields() {
 		key, ok := f.Tag.Lookup("kvfs")
@@ -58,7 +60,8 @@ func settingsOf(typ reflect.Type, prefix string) []*setting {
 			below:    f.Tag.Get("below"),
 			multiple: f.Tag.Get("multiple"),
 			check:    f.Tag.Get("check"), sep: f.Tag.Get("sep"), name: f.Tag.Get("name"),
-			required: f.Tag.Get("required") == "true", weak: f.Tag.Get("env") == "weak",
+			names:    f.Tag.Get("names"),
+			required: f.Tag.Get("required") == "true", weak: f.Tag.Get("env") == "weak", nested: nested,
 		}
 		if enum := f.Tag.Get("enum"); enum != "" {
 			s.enum = strings.Split(enum, "|")
@@ -68,11 +71,11 @@ func settingsOf(typ reflect.Type, prefix string) []*setting {
 		}
 		switch {
 		case f.Type.Kind() == reflect.Struct:
-			s.shape, s.settings = section, settingsOf(f.Type, s.path+".")
+			s.shape, s.settings = section, settingsOf(f.Type, s.path+".", nested)
 		case f.Type.Kind() == reflect.Map:
-			s.shape, s.settings = table, settingsOf(f.Type.Elem(), s.path+".<name>.")
+			s.shape, s.settings = table, settingsOf(f.Type.Elem(), s.path+".<name>.", true)
 		case f.Type.Kind() == reflect.Slice && f.Type.Elem().Kind() == reflect.Struct:
-			s.shape, s.settings = list, settingsOf(f.Type.Elem(), s.path+"[].")
+			s.shape, s.settings = list, settingsOf(f.Type.Elem(), s.path+"[].", true)
 		}
 		settings = append(settings, s)
 	}
@@ -118,8 +121,21 @@ func (s *setting) textName() string {
 }
 
 // textual reports whether the setting can be given as text, in the environment
-// and as a flag. Sections are only prefixes, and tables are for files.
-func (s *setting) textual() bool { return s.shape == leaf || s.shape == list }
+// and as a flag. Sections are only prefixes, and tables are for files, with all
+// that is in them.
+func (s *setting) textual() bool { return !s.nested && (s.shape == leaf || s.shape == list) }
+
+// scalar returns the type of the values of a leaf: a pointer is to a value that
+// may be absent.
+func (s *setting) scalar() reflect.Type { return scalarOf(s.typ) }
+
+// scalarOf is setting.scalar for the type of a field.
+func scalarOf(typ reflect.Type) reflect.Type {
+	if typ.Kind() == reflect.Pointer {
+		return typ.Elem()
+	}
+	return typ
+}
 
 // repeated reports whether the setting holds any number of values.
 func (s *setting) repeated() bool { return s.typ.Kind() == reflect.Slice }
@@ -167,7 +183,7 @@ func (s *setting) typeName() string {
 	case s.check == "hostport":
 		return "host:port"
 	}
-	switch s.typ {
+	switch s.scalar() {
 	case reflect.TypeFor[Size]():
 		return "size"
 	case reflect.TypeFor[Duration]():

@@ -27,7 +27,7 @@ var foreign = []struct{ name, help string }{
 	{envInline, "inline JSON, as --config-json"},
 	{"KVFS_MOUNT", "the mount point, for programs that kvfs starts and for scripts"},
 	{"KVFS_BIN", "the kvfs binary, for scripts and tests"},
-	{"KVFS_VECTORS", "the directory of test vectors, for tests"},
+	{"KVFS_VECTORS", "where test vectors are, for tests"},
 	{"KVFS_TEST_*", "tests"},
 }
 

@@ -15,6 +15,8 @@ func (l *loader) validate() {
 	l.validateStaging()
 	l.validateDirectIO()
 	l.validatePeers()
+	l.validateSpecs()
+	l.validateEvents()
 }
 
 // validateMode checks what the modes demand. Source: features of vLLM's Mooncake

@@ -37,6 +37,13 @@ func (s *setting) setText(v reflect.Value, text string) error {
 			return violate(ErrType, "%q is not an integer", text)
 		}
 		return setBounded(s, p, n, parseInt)
+	case **int:
+		n := reflect.New(v.Type().Elem())
+		if err := s.setText(n.Elem(), text); err != nil {
+			return err
+		}
+		v.Set(n)
+		return nil
 	case *float64:
 		f, err := strconv.ParseFloat(text, 64)
 		if err != nil {
@@ -172,6 +179,7 @@ func (s *setting) setScalar(v reflect.Value, n *yaml.Node) (given bool, err erro
 // scalarTags lists the YAML types that a field accepts. Sizes and durations take
 // numbers too, so that their parser can say what is wrong with them.
 func scalarTags(typ reflect.Type) []string {
+	typ = scalarOf(typ)
 	switch typ {
 	case reflect.TypeFor[Size](), reflect.TypeFor[Duration]():
 		return []string{"!!str", "!!int", "!!float"}
@@ -198,7 +206,7 @@ func (s *setting) want() string {
 		return "a size, such as 4GiB"
 	case s.typ == reflect.TypeFor[Duration]():
 		return "a duration, such as 30s"
-	case s.typ.Kind() == reflect.Int:
+	case s.scalar().Kind() == reflect.Int:
 		return "an integer: write it without quotes"
 	case s.typ.Kind() == reflect.Float64:
 		return "a number: write it without quotes"
@@ -230,13 +238,17 @@ func describe(n *yaml.Node) string {
 
 // checks are the named checks of strings.
 var checks = map[string]func(string) error{
-	"hostport": checkHostPort,
-	"pattern":  checkPattern,
-	"fsname":   checkFSName,
-	"listen":   checkListen,
-	"address":  checkAddress,
-	"name":     checkName,
-	"word":     checkWord,
+	"hostport":  checkHostPort,
+	"pattern":   checkPattern,
+	"fsname":    checkFSName,
+	"listen":    checkListen,
+	"address":   checkAddress,
+	"name":      checkName,
+	"word":      checkWord,
+	"endpoint":  checkEndpoint,
+	"topic":     checkTopic,
+	"component": checkComponent,
+	"template":  checkTemplate,
 }
 
 // checkHostPort wants "host:port" with a numeric port; the host may be empty,

@@ -1,0 +1,176 @@
+package config
+
+import (
+	"net"
+	"net/netip"
+	"path"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// Events configures who is told of what happens to blocks, besides the readers of
+// the control directory.
+type Events struct {
+	ZMQ ZMQ `kvfs:"zmq" help:"ZeroMQ sockets for routers, in the format of vLLM's KV event publisher. Off without bind."`
+}
+
+// ZMQ configures the publisher for routers.
+type ZMQ struct {
+	Bind      string   `kvfs:"bind" check:"endpoint" example:"tcp://127.0.0.1:5557" help:"Where subscribers connect, tcp://host:port or ipc:///path; port 0 is a free one. Empty means off. One that is not loopback demands insecure, as these sockets have no keys."`
+	Replay    string   `kvfs:"replay" check:"endpoint" example:"tcp://127.0.0.1:5558" help:"Where subscribers ask again for messages that they missed, in the same form. Empty means nowhere."`
+	Topic     string   `kvfs:"topic" check:"topic" default:"kv-events" help:"First frame of each message, at most 255 bytes."`
+	Buffer    int      `kvfs:"buffer" min:"1" max:"1000000" default:"10000" help:"Messages that are kept to be asked for again, at most 64MiB of them."`
+	Hash      string   `kvfs:"hash" enum:"int|bytes|text" default:"int" help:"Form of the hashes in messages. int: their lower 64 bits, as vLLM does unless told otherwise. bytes: all of them. text: as they stand in the names of blocks."`
+	Encoding  string   `kvfs:"encoding" enum:"map|array" default:"map" help:"Form of the events in messages. map: with field names, as vLLM since 0.24. array: by position, for what reads only that."`
+	Templates []string `kvfs:"templates" check:"template" example:"{group}/{hash},llama_r{rank}/{hash:0:3}/{hash:3:5}_g{group}/{hash}.bin" help:"Where the hash and the group stand in the path of a block below the mount; the first that fits counts. Blocks that fit none are not announced. Empty means {group}/{hash}."`
+	BlockSize int      `kvfs:"block_size" min:"0" default:"0" help:"Tokens to a block, for the messages. Zero means that it is not known."`
+	Insecure  bool     `kvfs:"insecure" default:"false" help:"Allow addresses that are not loopback. Whoever reaches them can then see which blocks there are."`
+}
+
+// Values of ZMQ.Hash.
+const (
+	HashInt   = "int"
+	HashBytes = "bytes"
+	HashText  = "text"
+)
+
+// Values of ZMQ.Encoding.
+const (
+	EncodingMap   = "map"
+	EncodingArray = "array"
+)
+
+// validateEvents checks the sockets for routers against each other, and refuses those
+// that others can reach unless that is wanted.
+func (l *loader) validateEvents() {
+	const bind, replay = "events.zmq.bind", "events.zmq.replay"
+	z := l.cfg.Events.ZMQ
+	if z.Replay != "" && l.good(bind, replay) {
+		switch o := l.cfg.Origin(replay); {
+		case z.Bind == "":
+			l.fail(o, replay, violate(ErrInvalid, "it needs %s, without which nothing is published", bind))
+		case sameEndpoint(z.Bind, z.Replay):
+			l.failLatest(replay, bind, violate(ErrInvalid, "replay %q (%v) must differ from bind %q (%v)",
+				z.Replay, o, z.Bind, l.cfg.Origin(bind)))
+		}
+	}
+	if z.Insecure || l.cfg.Insecure || !l.good("insecure", "events.zmq.insecure") {
+		return
+	}
+	for _, a := range []struct{ path, endpoint string }{{bind, z.Bind}, {replay, z.Replay}} {
+		if address, ok := strings.CutPrefix(a.endpoint, tcpScheme); ok && l.good(a.path) && !isLoopback(address) {
+			l.fail(l.cfg.Origin(a.path), a.path, violate(ErrInvalid,
+				"%q is not a loopback address, and ZeroMQ has no keys here: whoever reaches it sees which blocks there are; events.zmq.insecure: true (or insecure: true) allows it", a.endpoint))
+		}
+	}
+}
+
+// The transports of endpoints.
+const (
+	tcpScheme = "tcp://"
+	ipcScheme = "ipc://"
+)
+
+// maxSocket is the longest path of a socket in Linux, in bytes.
+const maxSocket = 107
+
+// checkEndpoint wants a place to bind a ZeroMQ socket to. The host * stands for all
+// addresses, as everywhere with ZeroMQ.
+func checkEndpoint(s string) error {
+	if file, ok := strings.CutPrefix(s, ipcScheme); ok {
+		if !path.IsAbs(file) || path.Clean(file) != file || file == "/" || len(file) > maxSocket || strings.ContainsRune(file, 0) {
+			return violate(ErrInvalid, "%q does not name a socket: want ipc:// and a clean path from the root of at most %d bytes, such as ipc:///run/kvfs/events.sock", s, maxSocket)
+		}
+		return nil
+	}
+	address, ok := strings.CutPrefix(s, tcpScheme)
+	host, port, err := net.SplitHostPort(address)
+	if !ok || err != nil {
+		return violate(ErrInvalid, "%q is not tcp://host:port or ipc:///path, such as tcp://127.0.0.1:5557", s)
+	}
+	if _, err := parsePort(s, port, 0); err != nil || host == "*" {
+		return err
+	}
+	return checkHost(s, host)
+}
+
+// sameEndpoint reports whether two endpoints, which Load has accepted, are one
+// place. Port 0 is another one each time.
+func sameEndpoint(a, b string) bool {
+	hostA, portA, errA := net.SplitHostPort(strings.TrimPrefix(a, tcpScheme))
+	hostB, portB, errB := net.SplitHostPort(strings.TrimPrefix(b, tcpScheme))
+	if strings.HasPrefix(a, ipcScheme) || strings.HasPrefix(b, ipcScheme) || errA != nil || errB != nil {
+		return a == b
+	}
+	numA, _ := strconv.Atoi(portA)
+	numB, _ := strconv.Atoi(portB)
+	return numA == numB && numA != 0 && plainHost(hostA) == plainHost(hostB)
+}
+
+// plainHost returns one form for hosts that can be written in several.
+func plainHost(host string) string {
+	if host == "*" {
+		host = "0.0.0.0"
+	}
+	if ip, err := netip.ParseAddr(host); err == nil {
+		return ip.Unmap().String()
+	}
+	return strings.ToLower(strings.TrimSuffix(host, "."))
+}
+
+// maxTopic bounds a topic, in bytes.
+const maxTopic = 255
+
+// checkTopic wants a frame of moderate length.
+func checkTopic(s string) error {
+	if len(s) > maxTopic {
+		return violate(ErrRange, "a topic of %d bytes: want at most %d", len(s), maxTopic)
+	}
+	return nil
+}
+
+// placeholder matches what a template may hold in braces, adjacent two of which nobody can
+// tell where the first one ends, and hashPart what is a part of the hash.
+var (
+	placeholder = regexp.MustCompile(`\{[^{}]*\}`)
+	adjacent    = regexp.MustCompile(`\{(group|hash|rank)\}\{(group|hash|rank)\}`)
+	hashPart    = regexp.MustCompile(`^\{hash:([0-9]{1,4}):([0-9]{1,4})\}$`)
+)
+
+// checkTemplate wants the path of a block below the mount, with the hash in it.
+func checkTemplate(s string) error {
+	const known = "{group}, {hash}, {hash:FROM:TO} and {rank}"
+	for _, p := range placeholder.FindAllString(s, -1) {
+		part := hashPart.FindStringSubmatch(p)
+		switch {
+		case p == "{group}" || p == "{hash}" || p == "{rank}":
+		case part == nil:
+			return violate(ErrInvalid, "%q has the placeholder %s: want %s", s, p, known)
+		default:
+			from, _ := strconv.Atoi(part[1]) // four digits at most
+			to, _ := strconv.Atoi(part[2])
+			if from >= to || to > block.MaxName {
+				return violate(ErrInvalid, "%q has the placeholder %s: want FROM below TO, at most %d", s, p, block.MaxName)
+			}
+		}
+	}
+	if strings.ContainsAny(placeholder.ReplaceAllString(s, "x"), "{}") {
+		return violate(ErrInvalid, "%q has a brace that stands alone: want %s", s, known)
+	}
+	if p := adjacent.FindString(s); p != "" {
+		return violate(ErrInvalid, "%q has %s, and nothing between them tells where the first ends", s, p)
+	}
+	if len(s) > block.MaxPath {
+		return violate(ErrRange, "a template of %d bytes: want at most %d", len(s), block.MaxPath)
+	}
+	if !strings.Contains(s, "{hash}") {
+		return violate(ErrInvalid, "%q does not hold {hash}", s)
+	}
+	if file := placeholder.ReplaceAllString(s, "x"); path.Clean("/"+file) != "/"+file || strings.ContainsRune(s, 0) {
+		return violate(ErrInvalid, "%q is not a path below the mount, such as {group}/{hash}", s)
+	}
+	return nil
+}

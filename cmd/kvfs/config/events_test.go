@@ -1,0 +1,184 @@
+package config
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// TestEvents shows that the sockets for routers are described alike by a file, inline
+// JSON, the environment and flags, with every setting at its place (D2, D3).
+func TestEvents(t *testing.T) {
+	want := mustLoad(t, Sources{})
+	want.Events.ZMQ = ZMQ{
+		Bind: "tcp://*:5557", Replay: "ipc:///run/kvfs/replay.sock", Topic: "kv", Buffer: 1_000_000, Hash: HashText, Encoding: EncodingArray,
+		Templates: []string{"{group}/{hash}", "m_r{rank}/{hash:0:3}/{hash:3:5}_g{group}/{hash}.bin"}, BlockSize: 16, Insecure: true,
+	}
+	const templates = "{group}/{hash},m_r{rank}/{hash:0:3}/{hash:3:5}_g{group}/{hash}.bin"
+	const zmq = `{"bind": "tcp://*:5557", "replay": "ipc:///run/kvfs/replay.sock", "topic": "kv", "buffer": 1000000, "hash": "text", "encoding": "array",
+		"templates": ["{group}/{hash}", "m_r{rank}/{hash:0:3}/{hash:3:5}_g{group}/{hash}.bin"], "block_size": 16, "insecure": true}`
+	var environ, flags []string
+	for name, value := range map[string]string{
+		"BIND": "tcp://*:5557", "REPLAY": "ipc:///run/kvfs/replay.sock", "TOPIC": "kv", "BUFFER": "1000000", "HASH": "text", "ENCODING": "array",
+		"TEMPLATES": templates, "BLOCK_SIZE": "16", "INSECURE": "1",
+	} {
+		environ = append(environ, "KVFS_EVENTS_ZMQ_"+name+"="+value)
+		flags = append(flags, "--events-zmq-"+strings.ToLower(strings.ReplaceAll(name, "_", "-"))+"="+value)
+	}
+	for name, src := range map[string]Sources{
+		"file":   {File: writeFile(t, "c.yaml", "events:\n  zmq: "+zmq+"\n")},
+		"inline": {InlineJSON: `{"events": {"zmq": ` + zmq + `}}`},
+		"env":    {Environ: environ},
+		"flags":  {Flags: parseFlags(t, flags...)},
+	} {
+		c := mustLoad(t, src)
+		if !sameValues(c, want) {
+			t.Errorf("%s: got %+v\nwant %+v", name, c, want)
+		}
+		if again := mustLoad(t, Sources{File: writeFile(t, "again.yaml", printedText(t, c))}); !sameValues(c, again) {
+			t.Errorf("%s: printed and reloaded: %+v, want %+v", name, again, c)
+		}
+	}
+}
+
+// TestOpenDeadline shows the deadline of opens in all sources, and that of a group, which
+// says nothing unless it is given.
+func TestOpenDeadline(t *testing.T) {
+	for name, src := range map[string]Sources{
+		"file":   {File: writeFile(t, "c.yaml", "promotion: {open_deadline: 20ms}\ngroups: {g0: {open_deadline: 5ms}, g1: {pinned: true}}\n")},
+		"inline": {InlineJSON: `{"promotion": {"open_deadline": "20ms"}, "groups": {"g0": {"open_deadline": "5ms"}, "g1": {}}}`},
+		"env":    {Environ: []string{"KVFS_PROMOTION_OPEN_DEADLINE=20ms"}, InlineJSON: `{"groups": {"g0": {"open_deadline": "5ms"}, "g1": {"open_deadline": 0}}}`},
+		"flag":   {Flags: parseFlags(t, "--promotion-open-deadline=20ms"), InlineJSON: `{"groups": {"g0": {"open_deadline": "5ms"}, "g1": {"open_deadline": null}}}`},
+	} {
+		c := mustLoad(t, src)
+		if c.Promotion.OpenDeadline != 20e6 || c.Groups["g0"].OpenDeadline != 5e6 || c.Groups["g1"].OpenDeadline != 0 {
+			t.Errorf("%s: got %v, groups %+v", name, c.Promotion.OpenDeadline, c.Groups)
+		}
+	}
+	if c := mustLoad(t, Sources{}); c.Promotion.OpenDeadline != 0 {
+		t.Errorf("default %v", c.Promotion.OpenDeadline)
+	}
+	file := writeFile(t, "c.yaml", "promotion: {open_deadline: -1ms}\ngroups:\n  g0: {open_deadline: -1ms}\n  g1: {open_deadline: 5}\n  g2: {open_deadline: none}\n")
+	_, err := Load(Sources{File: file, MemTotal: testMem})
+	wantErrors(t, err, file+`:1: promotion.open_deadline: "-1ms" is negative`, file+`:3: groups.g0.open_deadline: "-1ms" is negative`,
+		file+`:4: groups.g1.open_deadline: "5" needs a unit`, file+`:5: groups.g2.open_deadline: "none" is not a duration`)
+	_, err = Load(Sources{Environ: []string{"KVFS_PROMOTION_OPEN_DEADLINE=-1s"}, Flags: parseFlags(t, "--promotion-open-deadline=7"), MemTotal: testMem})
+	wantErrors(t, err, `env KVFS_PROMOTION_OPEN_DEADLINE: promotion.open_deadline: "-1s" is negative`, `flag --promotion-open-deadline: promotion.open_deadline: "7" needs a unit`)
+}
+
+// TestEndpoints shows which places sockets can be bound to.
+func TestEndpoints(t *testing.T) {
+	for _, good := range []string{
+		"tcp://127.0.0.1:5557", "tcp://127.0.0.1:0", "tcp://[::1]:5557", "tcp://localhost:65535", "tcp://*:5557", "tcp://0.0.0.0:5557",
+		"tcp://gpu-7.example:5557", "ipc:///run/kvfs/events.sock", "ipc:///a", "ipc:///" + strings.Repeat("a", 106),
+	} {
+		if err := checkEndpoint(good); err != nil {
+			t.Errorf("%q: %v", good, err)
+		}
+	}
+	for bad, want := range map[string]string{
+		"5557": "is not tcp://host:port or ipc:///path", "127.0.0.1:5557": "is not tcp://host:port", "udp://127.0.0.1:5557": "is not tcp://host:port",
+		"TCP://127.0.0.1:5557": "is not tcp://host:port", "inproc://x": "is not tcp://host:port", "tcp://": "is not tcp://host:port",
+		"tcp://127.0.0.1": "is not tcp://host:port", "tcp://::1:5557": "is not tcp://host:port", "tcp://127.0.0.1:5557/x": `has the port "5557/x"`,
+		"tcp://127.0.0.1:65536": `has the port "65536": want 0 to 65535`, "tcp://127.0.0.1:-1": `has the port "-1"`, "tcp://127.0.0.1:*": `has the port "*"`,
+		"tcp://127.0.0.1:": `has the port ""`, "tcp://:5557": "has no host", "tcp://a b:5557": `has the host "a b"`, "tcp://127.0.0.300:1": "is no IP address",
+		"ipc://": "does not name a socket", "ipc://run/x": "does not name a socket", "ipc:///": "does not name a socket", "ipc://@x": "does not name a socket",
+		"ipc:///run/": "does not name a socket", "ipc:///run/../x": "does not name a socket", "ipc:///" + strings.Repeat("a", 107): "at most 107 bytes",
+		"ipc:///a\x00b": "does not name a socket",
+	} {
+		if err := checkEndpoint(bad); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want %q", bad, err, want)
+		}
+	}
+}
+
+// TestTemplates shows what a template may hold.
+func TestTemplates(t *testing.T) {
+	for _, good := range []string{
+		"{hash}", "{group}/{hash}", "{hash:0:3}/{hash:3:5}_g{group}/{hash}.bin", "m r{rank}/{hash}", "{hash:0:3}{hash}", "{hash:0:255}/{hash}", "a/.b/{hash}",
+	} {
+		if err := checkTemplate(good); err != nil {
+			t.Errorf("%q: %v", good, err)
+		}
+	}
+	for bad, want := range map[string]string{
+		"{group}": `"{group}" does not hold {hash}`, "{hash:0:3}": "does not hold {hash}", "x": "does not hold {hash}",
+		"{hsh}/{hash}": "has the placeholder {hsh}: want {group}, {hash}, {hash:FROM:TO} and {rank}", "{}/{hash}": "has the placeholder {}",
+		"{hash:1}/{hash}": "has the placeholder {hash:1}", "{hash::3}/{hash}": "has the placeholder {hash::3}", "{hash:-2:3}/{hash}": "has the placeholder",
+		"{hash:0:12345}/{hash}": "has the placeholder", "{hash:0:256}/{hash}": "at most 255", "a{group}{hash}": "has {group}{hash}, and nothing between them", "{hash:3:3}/{hash}": "{hash:3:3}: want FROM below TO, at most 255", "{hash:4:3}/{hash}": "{hash:4:3}: want FROM below TO",
+		"{Hash}/{hash}": "has the placeholder {Hash}", "{hash": "a brace that stands alone", "{hash}}": "a brace that stands alone", "{{hash}}": "a brace that stands alone",
+		"/{hash}": "is not a path below the mount", "{group}//{hash}": "is not a path below the mount", "../{hash}": "is not a path", "{hash}/": "is not a path",
+		"./{hash}": "is not a path", "a\x00/{hash}": "is not a path",
+		"{hash}" + strings.Repeat("/a", block.MaxPath/2): "want at most",
+	} {
+		if err := checkTemplate(bad); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want %q", bad, err, want)
+		}
+	}
+}
+
+// TestRejectEvents shows every way in which the settings of the sockets are refused, with
+// where they stand.
+func TestRejectEvents(t *testing.T) {
+	const open = `"bind": "tcp://0.0.0.0:5557", "replay": "tcp://gpu-7:5558"`
+	for _, tc := range []struct {
+		text string // JSON of events.zmq, without its braces
+		kind error
+		want []string
+	}{
+		{`"bind": "5557"`, ErrInvalid, []string{`config-json 1:29: events.zmq.bind: "5557" is not tcp://host:port or ipc:///path`}},
+		{`"bind": 5557`, ErrType, []string{`events.zmq.bind: the number 5557 is not a string`}},
+		{`"bind": "tcp://127.0.0.1:99999"`, ErrRange, []string{`events.zmq.bind: "tcp://127.0.0.1:99999" has the port "99999"`}},
+		{`"port": 5557`, ErrUnknown, []string{`config-json 1:21: unknown key "events.zmq.port"; known here: bind, replay, topic`}},
+		{`"replay": "tcp://127.0.0.1:5558"`, ErrInvalid, []string{`events.zmq.replay: it needs events.zmq.bind, without which nothing is published`}},
+		{`"bind": "x", "replay": "tcp://127.0.0.1:5558"`, ErrInvalid, []string{`events.zmq.bind: "x" is not`}},
+		{`"bind": "tcp://127.0.0.1:5557", "replay": "tcp://127.0.0.1:5557"`, ErrInvalid, []string{`events.zmq.replay: replay "tcp://127.0.0.1:5557" (config-json 1:63) must differ from bind "tcp://127.0.0.1:5557" (config-json 1:29)`}},
+		{`"bind": "tcp://LOCALHOST:5557", "replay": "tcp://localhost:05557"`, ErrInvalid, []string{`must differ from bind`}},
+		{`"bind": "tcp://[::1]:5557", "replay": "tcp://[0::1]:5557"`, ErrInvalid, []string{`must differ from bind`}},
+		{`"bind": "ipc:///run/x", "replay": "ipc:///run/x"`, ErrInvalid, []string{`must differ from bind`}},
+		{open, ErrInvalid, []string{
+			`events.zmq.bind: "tcp://0.0.0.0:5557" is not a loopback address, and ZeroMQ has no keys here: whoever reaches it sees which blocks there are; events.zmq.insecure: true (or insecure: true) allows it`,
+			`events.zmq.replay: "tcp://gpu-7:5558" is not a loopback address`}},
+		{`"bind": "tcp://*:0", "insecure": false`, ErrInvalid, []string{`events.zmq.bind: "tcp://*:0" is not a loopback address`}},
+		{`"bind": "tcp://[::]:1", "insecure": 1`, ErrType, []string{`events.zmq.insecure: the number 1 is not a boolean`}},
+		{`"bind": "tcp://127.0.0.1:1", "replay": "tcp://10.0.0.1:1"`, ErrInvalid, []string{`events.zmq.replay: "tcp://10.0.0.1:1" is not a loopback address`}},
+		{`"buffer": 0`, ErrRange, []string{`events.zmq.buffer: 0 is out of range: want 1 to 1000000`}},
+		{`"buffer": 1000001`, ErrRange, []string{`events.zmq.buffer: 1000001 is out of range`}},
+		{`"buffer": "1000"`, ErrType, []string{`events.zmq.buffer: the string "1000" is not an integer`}},
+		{`"hash": "hex"`, ErrEnum, []string{`events.zmq.hash: unknown value "hex"; one of int, bytes, text`}},
+		{`"block_size": -1`, ErrRange, []string{`events.zmq.block_size: -1 is out of range: want at least 0`}},
+		{`"topic": "` + strings.Repeat("a", 256) + `"`, ErrRange, []string{`events.zmq.topic: a topic of 256 bytes: want at most 255`}},
+		{`"topic": ["a"]`, ErrType, []string{`events.zmq.topic: a sequence is not a string`}},
+		{`"templates": "{hash}"`, ErrType, []string{`events.zmq.templates: the string "{hash}" is not a sequence`}},
+		{`"templates": ["{hash}", "{group}", "{x}/{hash}"]`, ErrInvalid, []string{`events.zmq.templates[1]: "{group}" does not hold {hash}`, `events.zmq.templates[2]: "{x}/{hash}" has the placeholder {x}`}},
+	} {
+		_, err := Load(Sources{InlineJSON: `{"events": {"zmq": {` + tc.text + `}}}`, MemTotal: testMem})
+		if !errors.Is(err, tc.kind) {
+			t.Errorf("%s: got %v, want %v", tc.text, err, tc.kind)
+		}
+		wantErrors(t, err, tc.want...)
+	}
+	for _, good := range []string{
+		`"bind": "tcp://127.0.0.1:5557", "replay": "tcp://127.0.0.1:5558"`, `"bind": "tcp://127.0.0.1:0", "replay": "tcp://127.0.0.1:0"`,
+		`"bind": "tcp://[::1]:1"`, `"bind": "tcp://localhost:1"`, `"bind": "ipc:///run/x", "replay": "ipc:///run/y"`, open + `, "insecure": true`,
+		`"bind": "ipc:///run/x", "replay": "tcp://127.0.0.1:1"`, `"topic": "` + strings.Repeat("a", 255) + `"`, `"buffer": 1`, `"templates": []`,
+	} {
+		mustLoad(t, Sources{InlineJSON: `{"events": {"zmq": {` + good + `}}}`})
+	}
+	mustLoad(t, Sources{InlineJSON: `{"insecure": true, "events": {"zmq": {` + open + `}}}`})
+
+	_, err := Load(Sources{
+		InlineJSON: `{"events": {"zmq": {"replay": "tcp://127.0.0.1:1"}}}`,
+		Environ:    []string{"KVFS_EVENTS_ZMQ_BIND=tcp://127.0.0.1:1", "KVFS_EVENTS_ZMQ_TEMPLATES={hash},{group}"},
+		Flags:      parseFlags(t, "--events-zmq-buffer=many", "--events-zmq-hash=none"), MemTotal: testMem,
+	})
+	wantErrors(t, err, `env KVFS_EVENTS_ZMQ_TEMPLATES: events.zmq.templates: "{group}" does not hold {hash}`,
+		`flag --events-zmq-buffer: events.zmq.buffer: "many" is not an integer`, `flag --events-zmq-hash: events.zmq.hash: unknown value "none"`,
+		`env KVFS_EVENTS_ZMQ_BIND: events.zmq.bind: replay "tcp://127.0.0.1:1" (config-json 1:31) must differ`)
+	if got := mustLoad(t, Sources{}).Events.ZMQ.Templates; !reflect.DeepEqual(got, []string(nil)) {
+		t.Errorf("default templates %q", got)
+	}
+}

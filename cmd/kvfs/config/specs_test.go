@@ -1,0 +1,283 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/kvfs/kvfs/tiers/hybrid"
+)
+
+// gemma is a spec with every setting that it can have and still be one.
+const gemma = `
+specs:
+  google/gemma-3.1:
+    hash_block_size: 16
+    scheduler_block_size: 32
+    cache_block_size: 16
+    eagle: true
+    retention_interval: 0
+    groups:
+    - {kind: full, block_size: 32, eagle: true}
+    - {name: local, kind: swa, block_size: 16, window: 1024, ranks: 2, variant: 1, uniform: true}
+  jamba:
+    hash_block_size: 16
+    decode_context_parallel: 1
+    groups: [{kind: mamba, block_size: 16, mode: all}, {kind: full, block_size: 16}]
+`
+
+// TestSpecs shows what specs come to, for readers of the configuration and for look-ups,
+// where their values come from, and that they print as a file that loads to the same
+// (C1, C2).
+func TestSpecs(t *testing.T) {
+	file := writeFile(t, "c.yaml", gemma)
+	c := mustLoad(t, Sources{File: file})
+	zero := 0
+	want := map[string]Spec{
+		"google/gemma-3.1": {
+			HashBlockSize: 16, SchedulerBlockSize: 32, CacheBlockSize: 16, Eagle: true, RetentionInterval: &zero,
+			PrefillContextParallel: 1, DecodeContextParallel: 1,
+			Groups: []SpecGroup{
+				{Kind: "full", BlockSize: 32, Eagle: true},
+				{Name: "local", Kind: "swa", BlockSize: 16, Window: 1024, Ranks: 2, Variant: 1, Uniform: true},
+			},
+		},
+		"jamba": {
+			HashBlockSize: 16, PrefillContextParallel: 1, DecodeContextParallel: 1,
+			Groups: []SpecGroup{{Kind: "mamba", BlockSize: 16, Mode: "all"}, {Kind: "full", BlockSize: 16}},
+		},
+	}
+	if !reflect.DeepEqual(c.Specs, want) {
+		t.Errorf("got %+v\nwant %+v", c.Specs, want)
+	}
+	for path, want := range map[string]string{
+		`specs."google/gemma-3.1"`:                      file + ":3",
+		`specs."google/gemma-3.1".retention_interval`:   file + ":8",
+		`specs."google/gemma-3.1".groups[1].window`:     file + ":11",
+		`specs.jamba.groups[0].mode`:                    file + ":15",
+		`specs.jamba.retention_interval`:                "default",
+		`specs."google/gemma-3.1".groups[0].name`:       "default",
+		`specs."google/gemma-3.1".scheduler_block_size`: file + ":5",
+	} {
+		if got := c.Origin(path).String(); got != want {
+			t.Errorf("origin of %s is %q, want %q", path, got, want)
+		}
+	}
+	got := c.Specs["google/gemma-3.1"].Hybrid()
+	wantHybrid := hybrid.Spec{
+		HashBlockSize: 16, SchedulerBlockSize: 32, CacheBlockSize: 16, Eagle: true, Retention: &zero,
+		PrefillContext: 1, DecodeContext: 1,
+		Groups: []hybrid.Group{
+			{Kind: hybrid.Full, BlockSize: 32, Eagle: true},
+			{Name: "local", Kind: hybrid.SlidingWindow, BlockSize: 16, Window: 1024, Ranks: 2, Variant: 1, Uniform: true},
+		},
+	}
+	if !reflect.DeepEqual(got, wantHybrid) {
+		t.Errorf("hybrid: got %+v\nwant %+v", got, wantHybrid)
+	}
+	if c.Specs["jamba"].Hybrid().Retention != nil {
+		t.Error("no retention interval became one")
+	}
+	text := printedText(t, c)
+	for _, want := range []string{`    retention_interval: 0 `, `    retention_interval: null `, `      - name: local `, `        window: 1024 `} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	if again := mustLoad(t, Sources{File: writeFile(t, "again.yaml", text)}); !sameValues(c, again) {
+		t.Errorf("reloaded %+v\nwant %+v", again, c)
+	}
+}
+
+// TestEverySpecField shows that no field of a spec is forgotten on its way to the
+// look-ups: each one, changed alone, changes the result.
+func TestEverySpecField(t *testing.T) {
+	base := Spec{Groups: []SpecGroup{{}}}
+	check := func(name string, s Spec) {
+		if reflect.DeepEqual(s.Hybrid(), base.Hybrid()) {
+			t.Errorf("%s is lost", name)
+		}
+	}
+	for f := range reflect.TypeFor[Spec]().Fields() {
+		s := Spec{Groups: []SpecGroup{{}}}
+		if f.Name == "Groups" {
+			s.Groups = nil
+		} else {
+			setOne(reflect.ValueOf(&s).Elem().FieldByIndex(f.Index))
+		}
+		check(f.Name, s)
+	}
+	for f := range reflect.TypeFor[SpecGroup]().Fields() {
+		s := Spec{Groups: []SpecGroup{{}}}
+		setOne(reflect.ValueOf(&s.Groups[0]).Elem().FieldByIndex(f.Index))
+		check("Groups[]."+f.Name, s)
+	}
+}
+
+// setOne sets a scalar to something that is not its zero value.
+func setOne(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.String:
+		v.SetString("x")
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+	default:
+		v.SetInt(1)
+	}
+}
+
+// TestMergeSpecs shows that specs merge key by key, that their groups are replaced as a
+// whole, and that one source does not write into what another one gave.
+func TestMergeSpecs(t *testing.T) {
+	const file = `
+specs:
+  a: &a {hash_block_size: 16, retention_interval: 64, groups: [{kind: full, block_size: 16}, {kind: swa, block_size: 16, window: 9}]}
+  b: *a
+`
+	c := mustLoad(t, Sources{
+		File:       writeFile(t, "c.yaml", file),
+		InlineJSON: `{"specs": {"a": {"retention_interval": 0, "groups": [{"kind": "mla", "block_size": 32}], "eagle": false}, "c": {"hash_block_size": 4, "groups": [{"kind": "rswa", "block_size": 4}]}}}`,
+	})
+	a, b := c.Specs["a"], c.Specs["b"]
+	if a.HashBlockSize != 16 || *a.RetentionInterval != 0 || !reflect.DeepEqual(a.Groups, []SpecGroup{{Kind: "mla", BlockSize: 32}}) {
+		t.Errorf("a: got %+v", a)
+	}
+	if b.HashBlockSize != 16 || *b.RetentionInterval != 64 || len(b.Groups) != 2 || b.Groups[1].Window != 9 {
+		t.Errorf("b: got %+v", b)
+	}
+	for path, want := range map[string]Source{
+		"specs.a.hash_block_size": File, "specs.a.retention_interval": InlineJSON, "specs.a.groups[0].kind": InlineJSON,
+		"specs.a.groups[1].window": Default, "specs.b.groups[1].window": File, "specs.c": InlineJSON, "specs.a": File,
+	} {
+		if got := c.Origin(path); got.Source != want {
+			t.Errorf("origin of %s is %v, want kind %d", path, got, want)
+		}
+	}
+	// Null leaves what is there.
+	c = mustLoad(t, Sources{File: writeFile(t, "c.yaml", file), InlineJSON: `{"specs": {"a": {"retention_interval": null, "groups": null}}}`})
+	if a := c.Specs["a"]; *a.RetentionInterval != 64 || len(a.Groups) != 2 {
+		t.Errorf("after null: %+v", a)
+	}
+}
+
+// TestRejectSpecs shows every way in which the form of a spec is refused, with path and
+// line (B2, B3, C2).
+func TestRejectSpecs(t *testing.T) {
+	const group = "specs:\n  gemma:\n    hash_block_size: 16\n    groups:\n    - {kind: full, block_size: 16}\n    - "
+	for _, tc := range []struct {
+		name, text string
+		kind       error
+		want       []string // behind the file's name
+	}{
+		{"unknown key", "specs:\n  gemma: {hash_blocksize: 16}\n", ErrUnknown,
+			[]string{`:2: unknown key "specs.gemma.hash_blocksize"; did you mean "specs.gemma.hash_block_size"?`}},
+		{"far key", "specs: {gemma: {layers: 16}}\n", ErrUnknown, []string{`:1: unknown key "specs.gemma.layers"; known here: hash_block_size, scheduler_block_size,`}},
+		{"unknown key in a group", group + "{kin: full, block_size: 16}\n", ErrUnknown, []string{`:6: unknown key "specs.gemma.groups[1].kin"; did you mean "specs.gemma.groups[1].kind"?`}},
+		{"number as a kind", group + "{kind: 7, block_size: 16}\n", ErrType, []string{`:6: specs.gemma.groups[1].kind: the number 7 is not a string: put it in quotes`}},
+		{"number as a name", group + "{name: 0, kind: full, block_size: 16}\n", ErrType, []string{`:6: specs.gemma.groups[1].name: the number 0 is not a string`}},
+		{"path as a name", group + "{name: ../x, kind: full, block_size: 16}\n", ErrInvalid, []string{`:6: specs.gemma.groups[1].name: "../x" cannot stand in a path`}},
+		{"ranks", group + "{kind: full, block_size: 16, ranks: 1025}\n", ErrRange, []string{`:6: specs.gemma.groups[1].ranks: 1025 is out of range: want 0 to 1024`}},
+		{"negative ranks", group + "{kind: full, block_size: 16, ranks: -1}\n", ErrRange, []string{`:6: specs.gemma.groups[1].ranks: -1 is out of range`}},
+		{"string for a size", group + "{kind: full, block_size: \"16\"}\n", ErrType, []string{`:6: specs.gemma.groups[1].block_size: the string "16" is not an integer: write it without quotes`}},
+		{"unit", group + "{kind: full, block_size: 16KiB}\n", ErrType, []string{`specs.gemma.groups[1].block_size: the string "16KiB" is not an integer`}},
+		{"huge", group + "{kind: full, block_size: 99999999999999999999}\n", ErrType, []string{`specs.gemma.groups[1].block_size:`}},
+		{"string for a boolean", group + "{kind: full, block_size: 16, eagle: 'true'}\n", ErrType, []string{`:6: specs.gemma.groups[1].eagle: the string "true" is not a boolean`}},
+		{"fraction", "specs: {gemma: {retention_interval: 0.5}}\n", ErrType, []string{`:1: specs.gemma.retention_interval: the number 0.5 is not an integer`}},
+		{"boolean for an optional", "specs: {gemma: {retention_interval: false}}\n", ErrType, []string{`specs.gemma.retention_interval: the boolean false is not an integer`}},
+		{"mapping for an optional", "specs: {gemma: {retention_interval: {}}}\n", ErrType, []string{`specs.gemma.retention_interval: a mapping is not an integer`}},
+		{"mapping for groups", "specs: {gemma: {groups: {kind: full}}}\n", ErrType, []string{`specs.gemma.groups: a mapping is not a sequence`}},
+		{"scalar for a group", "specs: {gemma: {groups: [full]}}\n", ErrType, []string{`specs.gemma.groups[0]: the string "full" is not a mapping: want the keys name, kind, block_size`}},
+		{"sequence of specs", "specs: [{}]\n", ErrType, []string{`specs: a sequence is not a mapping: want names, each with hash_block_size`}},
+		{"spec twice", "specs:\n  gemma: {}\n  gemma: {}\n", ErrDuplicate, []string{`:3: duplicate key "specs.gemma", first given in line 2`, `:2: specs.gemma: `}},
+		{"key twice", "specs:\n  gemma: {eagle: true, eagle: true}\n", ErrDuplicate, []string{`:2: duplicate key "specs.gemma.eagle"`}},
+		{"key of a group twice", group + "{kind: full, kind: swa}\n", ErrDuplicate, []string{`:6: duplicate key "specs.gemma.groups[1].kind"`}},
+		{"empty name", "specs: {'': {}}\n", ErrInvalid, []string{`specs: "" cannot name a spec: want 1 to 128 bytes`}},
+		{"name with a control character", "specs: {\"a\\n\": {}}\n", ErrInvalid, []string{`specs: "a\n" cannot name a spec`}},
+		{"long name", "specs: {" + strings.Repeat("a", 129) + ": {}}\n", ErrInvalid, []string{`cannot name a spec`}},
+		{"all at once", "specs:\n  'a.b': {eagle: 1, groups: [{kind: [], nope: 1}]}\n  c: {retention_interval: x}\n  d: 1\n", ErrUnknown, []string{
+			`:2: specs."a.b".eagle: the number 1 is not a boolean`, `:2: specs."a.b".groups[0].kind: a sequence is not a string`,
+			`:2: unknown key "specs.\"a.b\".groups[0].nope"`, `:3: specs.c.retention_interval: the string "x" is not an integer`,
+			`:4: specs.d: the number 1 is not a mapping`}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			file := writeFile(t, "c.yaml", tc.text)
+			_, err := Load(Sources{File: file, MemTotal: testMem})
+			if !errors.Is(err, tc.kind) {
+				t.Errorf("kind: got %v, want %v", err, tc.kind)
+			}
+			for i, want := range tc.want {
+				if strings.HasPrefix(want, ":") {
+					tc.want[i] = file + want
+				}
+			}
+			wantErrors(t, err, tc.want...)
+		})
+	}
+	_, err := Load(Sources{Environ: []string{"KVFS_SPECS={}"}, MemTotal: testMem})
+	wantErrors(t, err, `env KVFS_SPECS: unknown variable "KVFS_SPECS"`)
+}
+
+// TestManySpecs shows that many specs load, and that aliases cannot make a small
+// document large.
+func TestManySpecs(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("specs:\n")
+	for i := range maxSpecs {
+		fmt.Fprintf(&b, "  s%d: {hash_block_size: 16, groups: [{kind: full, block_size: 16}]}\n", i)
+	}
+	if c := mustLoad(t, Sources{InlineJSON: b.String()}); len(c.Specs) != maxSpecs || c.Specs["s1023"].Groups[0].BlockSize != 16 {
+		t.Errorf("got %d specs", len(c.Specs))
+	}
+	b.WriteString("  x: {}\n  ' ': {hash_block_size: 16, groups: [{kind: full, block_size: 16}]}\n")
+	_, err := Load(Sources{InlineJSON: b.String(), MemTotal: testMem})
+	wantErrors(t, err, "specs: there are 1026: want at most 1024")
+	b.Reset()
+	b.WriteString("specs:\n  s: &s {groups: [" + strings.Repeat("{}, ", 1000) + "]}\n")
+	for i := range 10_000 {
+		fmt.Fprintf(&b, "  s%d: *s\n", i)
+	}
+	l := decode(Sources{InlineJSON: b.String()})
+	wantErrors(t, errors.Join(l.errs...), "specs.s98.groups[899]: too much: there are more than 100000 sections")
+}
+
+// TestUnsupportedSpecs shows that specs of the right form that look-ups cannot obey are
+// refused at the start, each with all reasons in one violation where it stands, and
+// together with all other violations (C2, C3, C4, C24).
+func TestUnsupportedSpecs(t *testing.T) {
+	file := writeFile(t, "c.yaml", `
+memory: {policy: mru}
+specs:
+  fine: {hash_block_size: 16, groups: [{kind: full, block_size: 16}]}
+  cross:
+    hash_block_size: 16
+    cache_block_size: 16
+    decode_context_parallel: 2
+    groups:
+    - {kind: cross, block_size: 16}
+    - {kind: mamba, block_size: 32}
+    - {kind: newest, block_size: 24}
+  empty:
+  broken: {eagle: 1, groups: [{kind: cross, block_size: 16}]}
+`)
+	_, err := Load(Sources{File: file, InlineJSON: `{"specs": {"late": {"hash_block_size": 16, "groups": [{"kind": "swa", "block_size": 16}]}}}`, MemTotal: testMem})
+	wantErrors(t, err, file+":2: memory.policy:", file+":14: specs.broken.eagle: the number 1",
+		file+":5: specs.cross: ", file+":13: specs.empty: ", "config-json 1:12: specs.late: ")
+	if !errors.Is(err, ErrInvalid) {
+		t.Errorf("got %v", err)
+	}
+	violations := err.(interface{ Unwrap() []error }).Unwrap()
+	for i, want := range map[int][]string{
+		2: {"group 0: CrossAttentionSpec; ", "group 1: MambaSpec with block_size=32", "dcp=2", `group 2: `, `"newest"`, "24"},
+		4: {"window"},
+	} {
+		for _, part := range want {
+			if !strings.Contains(violations[i].Error(), part) {
+				t.Errorf("no %q in %q", part, violations[i])
+			}
+		}
+	}
+}

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// TestLookup shows what is asked and printed for paths and for hashes, and that all
+// but hits end with code 1.
+func TestLookup(t *testing.T) {
+	const some = `{"op":"exists","states":"mdpwl.","hits":3,"pending":1,"late":1,"misses":1,"prefix":3}` + "\n"
+	const two = `{"op":"exists","states":"mm","hits":2,"prefix":2}`
+	checkCLI(t, newLookupCommand, "query", []cliCase{
+		{args: "/m/g/a /m/./b", answers: []string{two}, asked: []string{`{"op":"exists","keys":["g/a","b"]}`},
+			out: "hit      memory  /m/g/a\nhit      memory  /m/./b\n", stderr: "2 blocks: 2 in memory\n"},
+		{args: "-", stdin: "/m/a\n/m/b\n/m/c\n/m/d\n/m/e\n/m/f\n", answers: []string{some}, asked: []string{`{"op":"exists","keys":["a","b","c","d","e","f"]}`},
+			out: "hit      memory  /m/a\nhit      disk    /m/b\nhit      peer    /m/c\npending  -       /m/d\nlate     -       /m/e\nmiss     -       /m/f\n",
+			err: "6 blocks: 1 in memory, 1 on disk, 1 at a peer, 1 pending, 1 late, 1 missing", code: exitRuntime},
+		{args: "-0 -", stdin: "/m/a\x00/m/b", answers: []string{two}, asked: []string{`{"op":"exists","keys":["a","b"]}`},
+			out: "hit      memory  /m/a\nhit      memory  /m/b\n", stderr: "2 blocks: 2 in memory\n"},
+		{args: "--mount /m --group g0 --template {group}/{rank}/{hash} --ranks 2 --request r-1 9f 77", answers: []string{two},
+			asked: []string{`{"op":"exists","hashes":["9f","77"],"group":"g0","template":"{group}/{rank}/{hash}","ranks":2,"request":"r-1"}`},
+			out:   "hit      memory  9f\nhit      memory  77\n", stderr: "2 blocks: 2 in memory\n"},
+		{args: "--promote --no-lease --deadline 1500us /m/a", answers: []string{`{"states":"x","hits":0}`},
+			asked: []string{`{"op":"exists","keys":["a"],"lease":false,"promote":true,"deadline_ms":2}`},
+			out:   "x        -       /m/a\n", err: "1 block: ", code: exitRuntime},
+		{args: "--deadline 0 --json /m/a /m/b", answers: []string{two}, asked: []string{`{"op":"exists","keys":["a","b"],"deadline_ms":0}`},
+			out: `{"op":"exists","states":"mm","hits":2,"pending":0,"late":0,"misses":0,"prefix":2}` + "\n"},
+		{args: "--json /m/a", answers: []string{`{"states":".","misses":1}`}, asked: []string{`{"op":"exists","keys":["a"]}`},
+			out: `{"op":"exists","states":".","hits":0,"pending":0,"late":0,"misses":1,"prefix":0}` + "\n",
+			err: "1 block: 1 missing", code: exitRuntime},
+		{args: "/m/a /m/b", answers: []string{`{"error":"keys[1]: too long","field":"/keys/1"}`}, asked: []string{`{"op":"exists","keys":["a","b"]}`},
+			err: `look up in /m: "/m/b": keys[1]: too long (field /keys/1)`, code: exitRuntime},
+		{args: "/m/a", answers: []string{two}, asked: []string{`{"op":"exists","keys":["a"]}`},
+			err: "look up in /m: answer of the daemon: states of 2 blocks, 1 were asked for", code: exitRuntime},
+		{args: "-", stdin: "/m/\xff\n", err: `"/m/\xff" is not UTF-8`, code: exitRuntime},
+		{args: "/m/a /proc/b", err: "/proc/b is not in a kvfs mount", code: exitNotMount},
+		{args: "--mount /m/g a", err: "/m/g is not a kvfs mount: it is in the one at /m", code: exitNotMount},
+	})
+}
+
+// TestLookupMany shows that a long list becomes several requests with one sum, whose
+// prefix goes on as long as all are hits.
+func TestLookupMany(t *testing.T) {
+	const n = 2*requestNames + 10
+	var stdin strings.Builder
+	for i := range n {
+		fmt.Fprintf(&stdin, "%d\n", i)
+	}
+	asked := 0
+	f := newFakeDaemon("/m", "query", func(request string) string {
+		var q existsRequest
+		if err := json.Unmarshal([]byte(request), &q); err != nil {
+			t.Error(err)
+		}
+		for i, hash := range q.Hashes {
+			if hash != fmt.Sprint(asked+i) {
+				t.Errorf("hash %d is %s", asked+i, hash)
+				break
+			}
+		}
+		states := []byte(strings.Repeat("m", len(q.Hashes)))
+		a := existsAnswer{Hits: len(states), Prefix: len(states)}
+		if asked > 0 { // from the second request on, the third block is a miss
+			states[2] = '.'
+			a = existsAnswer{Hits: len(states) - 1, Misses: 1, Prefix: 2}
+		}
+		a.States = string(states)
+		asked += len(states)
+		text, err := json.Marshal(a)
+		if err != nil {
+			t.Error(err)
+		}
+		return string(text)
+	})
+	out, _, err := f.run(t, newLookupCommand, stdin.String(), "--mount", "/m", "--json", "-")
+	var a existsAnswer
+	if bad := json.Unmarshal([]byte(out), &a); bad != nil || exitCode(err) != exitRuntime {
+		t.Fatalf("%v, %v", err, bad)
+	}
+	if len(a.States) != n || a.Hits != n-2 || a.Misses != 2 || a.Prefix != requestNames+2 || len(f.asked()) != 3 {
+		t.Errorf("%d requests, %d states, %d hits, %d misses, prefix %d", len(f.asked()), len(a.States), a.Hits, a.Misses, a.Prefix)
+	}
+}
+
+// TestLongestHit shows what is asked and printed for the longest hit of a prompt.
+func TestLongestHit(t *testing.T) {
+	const answer = `{"op":"longest_hit","hit_tokens":4032,"capped":true,"pending":1,"late":0,"groups":[` +
+		`{"name":"0","load":"111","fetch":[0,1,2]},{"name":"swa","load":"011","fetch":[2]}]}`
+	const text = "hit: 4032 tokens (all of the prompt is there, and its end has to be computed in any case)\n" +
+		"taken for absent: 1 pending, 0 late\nGROUP  BLOCKS  TO READ\n0      3       3\nswa    3       1\n"
+	file := writeTemp(t, "spec.json", "\n{\"hash_block_size\": 16}\n")
+	checkCLI(t, newLookupCommand, "query", []cliCase{
+		{args: "--mount /m --spec gemma a b c", answers: []string{answer + "\n"}, out: text,
+			asked: []string{`{"op":"longest_hit","spec":"gemma","hashes":["a","b","c"],"fetch":true}`}},
+		{args: "--mount /m --spec gemma --num-tokens 4096 --cached 16 --template t --no-lease --promote --json a", answers: []string{answer}, out: answer + "\n",
+			asked: []string{`{"op":"longest_hit","spec":"gemma","hashes":["a"],"template":"t","num_tokens":4096,"cached":16,"fetch":true,"lease":false,"promote":true}`}},
+		{args: "--mount /m --spec @" + file + " a", answers: []string{`{"hit_tokens":0,"groups":[]}`}, out: "hit: 0 tokens\nGROUP  BLOCKS  TO READ\n",
+			asked: []string{`{"op":"longest_hit","spec":{"hash_block_size":16},"hashes":["a"],"fetch":true}`}},
+		{args: "--mount /m --spec x a", answers: []string{`{"error":"there is no spec \"x\"","field":"/spec"}`},
+			asked: []string{`{"op":"longest_hit","spec":"x","hashes":["a"],"fetch":true}`},
+			err:   `look up in /m: there is no spec "x" (field /spec)`, code: exitRuntime},
+		{args: "--mount /m --spec @/absent a", err: "open /absent: no such file or directory", code: exitRuntime},
+		{args: "--mount /m --spec x a", answers: []string{"[]"}, asked: []string{`{"op":"longest_hit","spec":"x","hashes":["a"],"fetch":true}`},
+			err: "answer of the daemon: json: cannot unmarshal array", code: exitRuntime},
+	})
+}
+
+// TestReadDocument shows which files can become part of a request.
+func TestReadDocument(t *testing.T) {
+	for _, tc := range []struct{ text, want, err string }{
+		{" {\"a\": 1}\n", `{"a": 1}`, ""},
+		{"", "", "byte 0: unexpected end of JSON input"},
+		{"{\"a\": 1,}", "", "byte 9: invalid character '}' looking for beginning of object key string"},
+		{"{} {}", "", "byte 4: invalid character '{' after top-level value"},
+		{"[]", "", "not a JSON object"},
+		{"null", "", "not a JSON object"},
+		{strings.Repeat(" ", maxDocument), "", "more than 8388608 bytes"},
+	} {
+		file := writeTemp(t, "doc.json", tc.text)
+		for name, shown := range map[string]string{file: file, "-": "standard input"} {
+			got, err := readDocument(name, strings.NewReader(tc.text))
+			if string(got) != tc.want || tc.err == "" && err != nil || tc.err != "" && fmt.Sprint(err) != shown+": "+tc.err {
+				t.Errorf("%.20q in %s: got %s, %v; want %s, %s", tc.text, name, got, err, tc.want, tc.err)
+			}
+		}
+	}
+}

@@ -1,0 +1,266 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kvfs/kvfs/tiers/hybrid"
+)
+
+func newSpecsCommand(connect connector) *cobra.Command {
+	var raw bool
+	cmd := &cobra.Command{
+		Use: "specs [--json] DIR\n  kvfs specs [--json] DIR set NAME FILE|-\n  kvfs specs [--json] DIR remove NAME\n" +
+			"  kvfs specs check FILE|-",
+		Short: "Show, set and check the specs of attention groups",
+		Long: "Show the specs of the mount at DIR: what the groups of layers of a model are, which look-ups of the\n" +
+			"longest hit need. With set, FILE becomes the spec NAME, until the daemon stops; with remove, NAME is\n" +
+			"forgotten. check says what is wrong with FILE without a daemon. FILE has one spec, in JSON, with\n" +
+			"the fields of docs/control.md; - is standard input. A directory named check is ./check.\n\n" +
+			"Exit codes: 0 if it is done, or FILE is good; 1 if it is refused, or there is no spec NAME; 5 if DIR\n" +
+			"is not a kvfs mount.",
+		DisableFlagsInUseLine: true,
+
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error { return runSpecs(cmd, connect, args, raw) },
+	}
+	cmd.Flags().BoolVar(&raw, "json", false, "print the answer as JSON")
+	return cmd
+}
+
+// specsRequest is what is asked of .kvfs/specs. All fields empty: all specs.
+type specsRequest struct {
+	Set    map[string]json.RawMessage `json:"set,omitempty"`
+	Remove []string                   `json:"remove,omitempty"`
+}
+
+// runSpecs tells the forms of the command apart.
+func runSpecs(cmd *cobra.Command, connect connector, args []string, raw bool) error {
+	var q specsRequest
+	done := ""
+	switch {
+	case len(args) == 0:
+		return usageError(cmd, "which mount? Or check FILE")
+	case args[0] == "check":
+		if len(args) != 2 {
+			return usageError(cmd, "check wants one FILE, %d given", len(args)-1)
+		}
+		return checkSpecFile(cmd, args[1], raw)
+	case len(args) == 1:
+	case args[1] == "set":
+		if len(args) != 4 {
+			return usageError(cmd, "set wants NAME and FILE, %d given", len(args)-2)
+		}
+		text, err := readDocument(args[3], cmd.InOrStdin())
+		if err != nil {
+			return err
+		}
+		q.Set, done = map[string]json.RawMessage{args[2]: text}, "set"
+	case args[1] == "remove":
+		if len(args) != 3 {
+			return usageError(cmd, "remove wants one NAME, %d given", len(args)-2)
+		}
+		q.Remove, done = args[2:], "removed"
+	default:
+		return usageError(cmd, "%q: want set or remove", args[1])
+	}
+	if done != "" && !utf8.ValidString(args[2]) {
+		return usageError(cmd, "the name %q is not UTF-8", args[2])
+	}
+	return askSpecs(cmd, connect, args[0], q, done, raw)
+}
+
+// askSpecs asks the daemon, and prints the specs that it answers.
+func askSpecs(cmd *cobra.Command, connect connector, dir string, q specsRequest, done string, raw bool) error {
+	c, err := connect()
+	if err != nil {
+		return err
+	}
+	mount, err := c.root(dir)
+	if err != nil {
+		return err
+	}
+	d, err := c.dial(mount, "specs")
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	var answer json.RawMessage
+	if err := d.askInto(cmd.Context(), q, &answer); err != nil {
+		return fmt.Errorf("specs of %s: %w", mount, err)
+	}
+	if raw {
+		_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s\n", answer)
+		return err
+	}
+	var all struct {
+		Specs map[string]specText `json:"specs"`
+	}
+	if err := json.Unmarshal(answer, &all); err != nil {
+		return fmt.Errorf("specs of %s: answer of the daemon: %w", mount, err)
+	}
+	return printSpecs(cmd.OutOrStdout(), all.Specs, done)
+}
+
+// specText is a spec in JSON.
+type specText struct {
+	HashBlockSize      int         `json:"hash_block_size"`
+	SchedulerBlockSize int         `json:"scheduler_block_size"`
+	CacheBlockSize     int         `json:"cache_block_size"`
+	Eagle              bool        `json:"eagle"`
+	Retention          *int        `json:"retention_interval"`
+	PrefillContext     int         `json:"prefill_context_parallel"`
+	DecodeContext      int         `json:"decode_context_parallel"`
+	Groups             []groupText `json:"groups"`
+}
+
+// groupText is a group in JSON. It has the fields of hybrid.Group.
+type groupText struct {
+	Name      string      `json:"name"`
+	Kind      hybrid.Kind `json:"kind"`
+	BlockSize int         `json:"block_size"`
+	Window    int         `json:"window"`
+	Chunk     int         `json:"chunk"`
+	Mode      string      `json:"mode"`
+	Variant   int         `json:"variant"`
+	Eagle     bool        `json:"eagle"`
+	Uniform   bool        `json:"uniform"`
+	Ranks     int         `json:"ranks"`
+}
+
+// hybrid returns s as the search takes it.
+func (s *specText) hybrid() hybrid.Spec {
+	spec := hybrid.Spec{
+		HashBlockSize: s.HashBlockSize, SchedulerBlockSize: s.SchedulerBlockSize, CacheBlockSize: s.CacheBlockSize,
+		Eagle: s.Eagle, Retention: s.Retention, PrefillContext: s.PrefillContext, DecodeContext: s.DecodeContext,
+	}
+	if s.Groups != nil {
+		spec.Groups = []hybrid.Group{}
+	}
+	for _, g := range s.Groups {
+		spec.Groups = append(spec.Groups, hybrid.Group(g))
+	}
+	return spec
+}
+
+// textOf returns spec in JSON's form.
+func textOf(spec *hybrid.Spec) specText {
+	s := specText{
+		HashBlockSize: spec.HashBlockSize, SchedulerBlockSize: spec.SchedulerBlockSize, CacheBlockSize: spec.CacheBlockSize,
+		Eagle: spec.Eagle, Retention: spec.Retention, PrefillContext: spec.PrefillContext, DecodeContext: spec.DecodeContext,
+		Groups: []groupText{},
+	}
+	for _, g := range spec.Groups {
+		s.Groups = append(s.Groups, groupText(g))
+	}
+	return s
+}
+
+// checkSpecFile says what is wrong with the spec in a file, else prints it with its
+// defaults.
+func checkSpecFile(cmd *cobra.Command, name string, raw bool) error {
+	text, err := readDocument(name, cmd.InOrStdin())
+	if err != nil {
+		return err
+	}
+	in := json.NewDecoder(bytes.NewReader(text))
+	in.DisallowUnknownFields()
+	var s specText
+	if err := in.Decode(&s); err != nil {
+		return fmt.Errorf("%s: %w", name, explainJSON(err))
+	}
+	made, err := hybrid.New(s.hybrid())
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	full := textOf(made.Spec())
+	if raw {
+		return printJSON(cmd.OutOrStdout(), full)
+	}
+	return printSpecs(cmd.OutOrStdout(), map[string]specText{name: full}, "good")
+}
+
+// explainJSON names the field that a value does not fit.
+func explainJSON(err error) error {
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		return fmt.Errorf("%s: got %s, want %v", wrong.Field, wrong.Value, wrong.Type)
+	}
+	return err
+}
+
+// printSpecs writes specs for people. done says what became of them, if anything did.
+func printSpecs(w io.Writer, specs map[string]specText, done string) error {
+	if len(specs) == 0 {
+		_, err := fmt.Fprintln(w, "no specs")
+		return err
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for i, name := range slices.Sorted(maps.Keys(specs)) {
+		if i > 0 {
+			fmt.Fprintln(t)
+		}
+		s := specs[name]
+		if done != "" {
+			fmt.Fprintf(t, "%s: %s\n", name, done)
+		} else {
+			fmt.Fprintln(t, name)
+		}
+		if s.HashBlockSize == 0 {
+			continue // of one that was removed not more may be known
+		}
+		fmt.Fprintf(t, "  hash blocks of %d tokens, scheduler blocks of %d, cache blocks of %d%s\n",
+			s.HashBlockSize, s.SchedulerBlockSize, s.CacheBlockSize, specNote(&s))
+		fmt.Fprintf(t, "  GROUP\tKIND\tBLOCK\tNOTE\n")
+		for j := range s.Groups {
+			g := &s.Groups[j]
+			fmt.Fprintf(t, "  %s\t%s\t%d\t%s\n", orDash(g.Name), g.Kind, g.BlockSize, orDash(groupNote(g)))
+		}
+		if err := t.Flush(); err != nil {
+			return err
+		}
+	}
+	return t.Flush()
+}
+
+// specNote says what is special about a spec.
+func specNote(s *specText) string {
+	note := ""
+	if s.Eagle {
+		note += ", with draft layers"
+	}
+	if s.Retention != nil {
+		note += fmt.Sprintf(", stored every %d tokens", *s.Retention)
+	}
+	if s.PrefillContext > 1 || s.DecodeContext > 1 {
+		note += fmt.Sprintf(", context parallel %d and %d", s.PrefillContext, s.DecodeContext)
+	}
+	return note
+}
+
+// groupNote says what is special about a group.
+func groupNote(g *groupText) string {
+	var notes []string
+	add := func(is bool, format string, args ...any) {
+		if is {
+			notes = append(notes, fmt.Sprintf(format, args...))
+		}
+	}
+	add(g.Window > 0, "window %d", g.Window)
+	add(g.Chunk > 0, "chunk %d", g.Chunk)
+	add(g.Mode != "", "%s", g.Mode)
+	add(g.Eagle, "draft layers")
+	add(g.Ranks > 0, "%d ranks", g.Ranks)
+	add(g.Variant != 0, "variant %d", g.Variant)
+	add(g.Uniform, "uniform")
+	return strings.Join(notes, ", ")
+}

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/fs"
+	"github.com/kvfs/kvfs/fs/query"
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/hybrid"
+	"github.com/kvfs/kvfs/tiers/publish"
+)
+
+// surface is what engines, routers and operators ask the daemon besides reading and
+// writing files: the files of the control directory, and the events for routers.
+type surface struct {
+	engine    *tiers.Engine
+	queries   *query.Service
+	lines     *publish.Lines
+	publisher *publish.Publisher // nil unless it is configured
+	log       *zap.Logger
+}
+
+// openSurface opens it over an engine that has the given secondary tiers.
+func openSurface(ctx context.Context, cfg *config.Config, engine *tiers.Engine, below []tiers.SecondaryOptions, log *zap.Logger) (*surface, error) {
+	s := &surface{engine: engine, log: log.Named("control")}
+	o := query.Options{Engine: engine, Tiers: []string{"memory"}, Specs: map[string]hybrid.Spec{}}
+	for _, b := range below {
+		o.Tiers = append(o.Tiers, b.Name)
+	}
+	for name, spec := range cfg.Specs {
+		o.Specs[name] = spec.Hybrid()
+	}
+	var err error
+	if s.queries, err = query.New(o); err != nil {
+		return nil, withCode(exitConfig, err)
+	}
+	if z := cfg.Events.ZMQ; z.Bind != "" {
+		s.publisher, err = publish.Open(ctx, publish.Options{
+			Log: engine.Events(), Bind: z.Bind, Replay: z.Replay, Topic: z.Topic, Buffer: z.Buffer, Hash: z.Hash, Encoding: z.Encoding,
+			Templates: z.Templates, BlockSize: z.BlockSize, Snapshot: engine.Blocks, Tiers: engine.TiersOf, Logger: log.Named("zmq"),
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	s.lines = publish.NewLines(engine.Events())
+	return s, nil
+}
+
+// files are the control files of the surface.
+func (s *surface) files() []fs.ControlFile {
+	if s == nil {
+		return nil
+	}
+	return []fs.ControlFile{
+		{Name: "query", Do: s.queries.Query},
+		{Name: "prefetch", Do: s.queries.Prefetch},
+		{Name: "specs", Do: s.queries.SpecsFile},
+		{Name: "events", Do: fs.StreamJSON(s.events), Follow: true},
+		{Name: "jobs", Text: s.jobs},
+	}
+}
+
+// close ends what follows the engine's events. It is to be called when the engine has nothing
+// more to tell.
+func (s *surface) close(ctx context.Context) error {
+	if s == nil {
+		return nil
+	}
+	s.lines.Close()
+	if s.publisher == nil {
+		return nil
+	}
+	return s.publisher.Close(ctx)
+}
+
+// eventsFilter is what may be written to .kvfs/events.
+type eventsFilter struct {
+	Since  uint64   `json:"since"`
+	Groups []string `json:"groups"`
+	Events []string `json:"events"`
+}
+
+// eventsBuffer is how much is passed on at a time, in bytes.
+const eventsBuffer = 64 << 10
+
+// events answers .kvfs/events with lines, until nobody reads them any more.
+func (s *surface) events(ctx context.Context, q eventsFilter, answer io.Writer) error {
+	f, err := s.lines.Follow(publish.Filter(q))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	buf := make([]byte, eventsBuffer)
+	for {
+		n, err := f.Read(ctx, buf)
+		if err != nil {
+			return nil // the daemon stops, or the reader has gone
+		}
+		if _, err := answer.Write(buf[:n]); err != nil {
+			return nil // the reader has gone
+		}
+	}
+}
+
+// jobsDocument is what .kvfs/jobs holds.
+type jobsDocument struct {
+	Loads   []jobsLoad     `json:"loads"`
+	Waiting map[string]int `json:"waiting"` // blocks to be loaded that are in no job yet, by tier
+}
+
+type jobsLoad struct {
+	ID         uint64  `json:"id"`
+	Kind       string  `json:"kind"` // "promotion": somebody waits in an open; "prefetch"
+	Tier       string  `json:"tier"`
+	Request    string  `json:"request,omitempty"`
+	Keys       int     `json:"keys"`
+	Bytes      int64   `json:"bytes"`
+	AgeSeconds float64 `json:"age_seconds"`
+}
+
+// jobs makes the text of .kvfs/jobs.
+func (s *surface) jobs() []byte {
+	jobs, waiting := s.engine.Jobs()
+	doc := jobsDocument{Loads: []jobsLoad{}, Waiting: waiting}
+	for _, j := range jobs {
+		kind := "prefetch"
+		if j.Promotion {
+			kind = "promotion"
+		}
+		doc.Loads = append(doc.Loads, jobsLoad{uint64(j.ID), kind, j.Tier, j.Request, j.Keys, j.Bytes, time.Since(j.Started).Seconds()})
+	}
+	text, err := json.MarshalIndent(doc, "", "  ")
+	if err != nil {
+		return []byte("{}\n") // a name that is no UTF-8 is replaced, so this cannot be
+	}
+	return append(text, '\n')
+}
+
+// statusEvents is what status says of the event log and its publisher.
+type statusEvents struct {
+	Next uint64         `json:"next"` // number of the next event
+	ZMQ  *publish.Stats `json:"zmq,omitempty"`
+}
+
+func (s *surface) status() *statusEvents {
+	if s == nil {
+		return nil
+	}
+	st := &statusEvents{Next: s.engine.Events().Next()}
+	if s.publisher != nil {
+		z := s.publisher.Stats()
+		st.ZMQ = &z
+	}
+	return st
+}
