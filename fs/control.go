@@ -19,19 +19,19 @@ const (
 func isControl(nodeid uint64) bool { return nodeid >= controlBase }
 
 // ControlFile is one file of the control directory: a text to read, or requests
-// to write and their answers to read. One of Text and Do is set.
+// to write and their answers to read. One of Text, Do and Follow is set.
 type ControlFile struct {
 	Name string
 	Text func() []byte // made at open, so that what a reader gets is of one moment
 	Do   Dialogue
-	// Follow: the file may also be opened for reading only, which asks the empty request at
-	// once: a stream.
-	Follow bool
+	// Follow is called at open and returns the dialogue of that descriptor, whose answer is a
+	// stream. Such a file may be opened for reading only, which asks the empty request at once.
+	Follow func() Dialogue
 }
 
 // mode returns the type and the permissions. Anybody may read what is only text.
 func (f *ControlFile) mode() uint32 {
-	if f.Do != nil {
+	if f.Text == nil {
 		return syscall.S_IFREG | 0o600
 	}
 	return syscall.S_IFREG | 0o444
@@ -140,10 +140,14 @@ func (c *controlFiles) open(in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
 		// The kernel has checked the mode, but a process may have the capability to
 		// pass over modes without being root.
 		return fuse.EACCES
-	case how != syscall.O_RDWR && !(f.Follow && how == syscall.O_RDONLY):
+	case how != syscall.O_RDWR && (f.Follow == nil || how != syscall.O_RDONLY):
 		return fuse.EINVAL // a request without an answer, or the other way round
 	default:
-		h.request = newControlRequest(c.s.ctx, &c.s.wg, f.Do)
+		do := f.Do
+		if f.Follow != nil {
+			do = f.Follow()
+		}
+		h.request = newControlRequest(c.s.ctx, &c.s.wg, do)
 		if how == syscall.O_RDONLY {
 			h.request.ask()
 		}

@@ -62,7 +62,7 @@ func (s *surface) files() []fs.ControlFile {
 		{Name: "query", Do: s.queries.Query},
 		{Name: "prefetch", Do: s.queries.Prefetch},
 		{Name: "specs", Do: s.queries.SpecsFile},
-		{Name: "events", Do: fs.StreamJSON(s.events), Follow: true},
+		{Name: "events", Follow: s.followEvents},
 		{Name: "jobs", Text: s.jobs},
 	}
 }
@@ -89,6 +89,17 @@ type eventsFilter struct {
 
 // eventsBuffer is how much is passed on at a time, in bytes.
 const eventsBuffer = 64 << 10
+
+// followEvents begins at the present number, so that nothing that happens after the open is left out.
+func (s *surface) followEvents() fs.Dialogue {
+	next := s.engine.Events().Next()
+	return fs.StreamJSON(func(ctx context.Context, q eventsFilter, answer io.Writer) error {
+		if q.Since == 0 {
+			q.Since = next
+		}
+		return s.events(ctx, q, answer)
+	})
+}
 
 // events answers .kvfs/events with lines, until nobody reads them any more.
 func (s *surface) events(ctx context.Context, q eventsFilter, answer io.Writer) error {
