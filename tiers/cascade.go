@@ -682,7 +682,7 @@ func (e *Engine) closeTiers(ctx context.Context) error {
 	e.mu.Lock()
 	for _, s := range e.tiers {
 		waiting = append(append(waiting, s.again...), s.pending...)
-		s.again, s.pending = nil, nil
+		s.again, s.pending, s.pendingBytes = nil, nil, 0
 		for s.stores.len() > 0 {
 			op := s.stores.pop()
 			if stores = append(stores, op); op.barrier == nil {

@@ -49,6 +49,15 @@
 //     can, the open is a miss (ErrNotFound), and where the copy is known to be gone or
 //     bad, the name goes.
 //
+// # Asking ahead
+//
+// Presences looks up thousands of names with few holds of the lock (presence.go). Prefetch, and
+// Hint without anybody waiting, promote lists of blocks ahead of use, a bounded number of bytes at
+// a time; in the queues of the tiers they come after those that somebody waits for (prefetch.go).
+// Jobs lists the loads under way. An open that would come after its deadline is a miss: at once
+// if that is predicted from what the tier has given lately, else when the time is up (predict.go).
+// Why remembers what became of names (why.go).
+//
 // # What the tiers hold
 //
 // Entry.Tiers has a bit for each secondary tier with a copy of the present version,
@@ -131,6 +140,7 @@
 //
 // Outermost first:
 //
+//	prefetch.mu       what one Prefetch has under way; its caller's Done is called with it
 //	File.growth       one file's reservation and the identity of its bytes; may be
 //	                  held while waiting for room, and across memory operations of
 //	                  the kernel (create, copy), never across a device's

@@ -221,10 +221,37 @@ func TestPrefetchCancel(t *testing.T) {
 	if n, _ := disk.Jobs(tiertest.OpLoad); n == 0 || n > 8 {
 		t.Errorf("%d jobs", n)
 	}
+	for i, n := range f.times {
+		if n != 1 {
+			t.Errorf("%s: told %d times in the end", names[i], n)
+		}
+	}
 	w.wantWhere(names[0], "[memory disk]", names[39], "[disk]")
 	if s := w.prefetch(ctx, names[38], names[0]); s.letters() != "!!" { // cancelled before it began
 		t.Errorf("results %q", s.letters())
 	}
+	w.end()
+}
+
+// TestPrefetchLease: what was fetched, or was in memory already, stays there for as long as after a
+// look-up.
+func TestPrefetchLease(t *testing.T) {
+	clock := newTestClock()
+	w, _ := openLowerOne(t, tiers.Options{CapacityBytes: 8 * page, LookupLease: time.Hour, Now: clock.now}, tiertest.ReferenceOptions{})
+	w.hollow(string(fill("1p", "x")), "g/a", "g/c")
+	must(t, w.put(10, "g/b", fill("1p", "x")))
+	w.drain()
+	clock.add(2 * time.Hour) // the look-ups of the writers
+	if s := w.prefetch(context.Background(), "g/a", "g/b").letters(); s != "lm" {
+		t.Errorf("results %q", s)
+	}
+	w.evict("disk", "g/a", "g/b") // that has to keep what it promised, too
+	for _, name := range numbered("g", 20) {
+		must(t, w.put(10, name, fill("1p", "x")))
+		w.drain()
+	}
+	w.wantStates("mm1", "g/a", "g/b", "g/c")
+	clock.add(2 * time.Hour)
 	w.end()
 }
 
@@ -373,6 +400,30 @@ func TestPrefetchGivesWay(t *testing.T) {
 	}
 	w.atRest()
 	w.end()
+}
+
+// TestPrefetchRemote: what other nodes have is fetched like what a tier of this node has, and
+// leaves no entry where it could not be had.
+func TestPrefetchRemote(t *testing.T) {
+	c := newCrowd(t, 2, tiers.Options{})
+	defer c.close()
+	x, y := c.nodes[0], c.nodes[1]
+	must(t, x.mkdir("g"), x.put(10, "g/a", []byte("content")), x.put(10, "g/b", []byte("content")))
+	c.tell()
+	if s := y.prefetch(context.Background(), "g/a", "g", "g/none", "g/a").letters(); s != "l..l" {
+		t.Errorf("results %q", s)
+	}
+	y.mu.Lock()
+	y.deaf[0] = true
+	y.mu.Unlock()
+	if got := y.prefetch(context.Background(), "g/b", "g/a"); got.letters() != "!m" || !errors.Is(got.results[0].Err, block.ErrUnavailable) {
+		t.Errorf("of a node that does not answer: %q, %v", got.letters(), got.results[0].Err)
+	}
+	eventually(t, "the entry goes", func() bool { return y.entries() == "g g/a" })
+	must(t, y.e.AuditLoads())
+	if st := y.e.Stats(); st.PinnedBytes != 0 || !y.e.AtRest() {
+		t.Errorf("left: %+v", st)
+	}
 }
 
 // TestHint: a hint returns at once, copies what it was given, and is forgotten while too many are

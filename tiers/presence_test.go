@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/invariant"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
@@ -179,8 +181,45 @@ func TestPresencesRemote(t *testing.T) {
 	b.wantStates("m2", "g/x", "g/sub/y")
 }
 
+// TestBlocks: each block whose bytes this node has is listed once, with its tiers but those of
+// other nodes.
+func TestBlocks(t *testing.T) {
+	c := newCrowdOf(t, tiers.CascadeAsync, make([]tiers.Options, 2)...)
+	defer c.close()
+	a, b := c.nodes[0], c.nodes[1]
+	must(t, a.mkdir("g"), a.put(10, "g/far", []byte("1")), a.put(10, "g/both", []byte("12")))
+	c.tell()
+	must(t, b.mkdir("h"), b.put(10, "h/low", []byte("123")), b.e.Drain(until(t)), b.put(10, "top.tmp", nil))
+	b.evict("h/low")
+	resolve(t, b.world, "g/far")
+	if got := b.reads("g/both"); got != "12" {
+		t.Errorf("read %q", got)
+	}
+	must(t, b.e.Drain(until(t)))
+	got := map[string]string{}
+	must(t, b.e.Blocks(context.Background(), func(path string, size int64, tiers []string) error {
+		got[path] += fmt.Sprint(size, " ", tiers)
+		return nil
+	}))
+	want := map[string]string{"h/low": "3 [disk]", "g/both": "2 [memory]"}
+	if where := strings.Join(b.e.TierNames(resolve(t, b.world, "g/both").ID), " "); where == "memory disk peer" {
+		want["g/both"] = "2 [memory disk]"
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("blocks %v, want %v", got, want)
+	}
+	fail := errors.New("enough")
+	if err := b.e.Blocks(context.Background(), func(string, int64, []string) error { return fail }); !errors.Is(err, fail) {
+		t.Errorf("an error of fn: %v", err)
+	}
+	must(t, b.unlink(10, "top.tmp"))
+}
+
 // TestPresencesAllocs: nothing is allocated for what this node has, whatever the directories.
 func TestPresencesAllocs(t *testing.T) {
+	if invariant.Enabled {
+		t.Skip("the checks of this build allocate")
+	}
 	w, _ := openLowerOne(t, tiers.Options{LookupLease: time.Hour, OpenDeadline: time.Second}, tiertest.ReferenceOptions{})
 	must(t, w.mkdir("h"))
 	var paths [][]byte

@@ -511,7 +511,7 @@ func (e *Engine) takeLoadsLocked(s *secondary) (*LoadJob, []*promotion) {
 
 // loaded follows the end of a load job.
 func (e *Engine) loaded(s *secondary, id JobID, batch []*promotion, r *Result, started time.Time) {
-	sum := batchSummary{tier: s.opts.Name, keys: len(batch), took: e.opts.Now().Sub(started)}
+	sum := batchSummary{tier: s.opts.Name, request: batch[0].request, keys: len(batch), took: e.opts.Now().Sub(started)}
 	for i, p := range batch {
 		o := &r.Outcomes[i]
 		if o.Status == Loaded {

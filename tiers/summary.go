@@ -10,6 +10,7 @@ import (
 // batchSummary is what one load job did.
 type batchSummary struct {
 	tier            string
+	request         string // that the batch was loaded for; may be empty
 	keys            int
 	success, failed int
 	bytes           int64
@@ -20,7 +21,8 @@ type batchSummary struct {
 // missed since the line before.
 type summaryLine struct {
 	Summary
-	took time.Duration
+	request string
+	took    time.Duration
 }
 
 // summarizeLocked adds a batch to the totals and returns the line that is to be
@@ -47,7 +49,7 @@ func (e *Engine) summarizeLocked(b *batchSummary) *summaryLine {
 	now := *t
 	now.BytesByTier = maps.Clone(t.BytesByTier)
 	e.mu.summarized = now
-	line := &summaryLine{took: b.took, Summary: Summary{
+	line := &summaryLine{request: b.request, took: b.took, Summary: Summary{
 		MemoryKeys: now.MemoryKeys - was.MemoryKeys, DiskKeys: now.DiskKeys - was.DiskKeys, PeerKeys: now.PeerKeys - was.PeerKeys,
 		UnknownKeys: now.UnknownKeys - was.UnknownKeys, SuccessKeys: now.SuccessKeys - was.SuccessKeys,
 		FailedKeys: now.FailedKeys - was.FailedKeys, BytesByTier: map[string]uint64{},
@@ -69,10 +71,15 @@ func (e *Engine) logSummary(l *summaryLine) {
 	if l == nil {
 		return
 	}
-	e.log.Info("tier summary",
+	fields := []zap.Field{
 		zap.Uint64("memory_keys", l.MemoryKeys), zap.Uint64("disk_keys", l.DiskKeys), zap.Uint64("peer_keys", l.PeerKeys),
 		zap.Uint64("unknown_keys", l.UnknownKeys), zap.Uint64("success_keys", l.SuccessKeys),
-		zap.Uint64("failed_keys", l.FailedKeys), zap.Any("bytes_by_tier", l.BytesByTier), zap.Duration("took", l.took))
+		zap.Uint64("failed_keys", l.FailedKeys), zap.Any("bytes_by_tier", l.BytesByTier), zap.Duration("took", l.took),
+	}
+	if l.request != "" {
+		fields = append(fields, zap.String("request", l.request))
+	}
+	e.log.Info("tier summary", fields...)
 }
 
 // memoryHitLocked counts a block that was opened in memory.

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -277,14 +276,13 @@ func (e *Engine) presentLocked(path string, v *verdict) (Verdict, bool) {
 	case e.expiredLocked(id):
 		return Verdict{Kind: VerdictExpired, Time: time.Unix(0, en.Expires), Text: "its time to live has passed"}, true
 	}
-	names := e.tierNamesLocked(id)
-	tiers := strings.Join(names, ",")
+	tiers := strings.Join(e.tierNamesLocked(id), ",")
 	switch {
 	case !e.hollowLocked(id, en):
 		return Verdict{Kind: VerdictPresent, Tier: tiers, Text: "it is in memory"}, true
 	case e.mu.promotions[id] != nil:
 		return Verdict{Kind: VerdictPending, Tier: tiers, Text: "it is on its way into memory from " + e.mu.promotions[id].tier.opts.Name}, true
-	case v != nil && v.unread() && v.time >= en.Atime && slices.Contains(names, v.tier): // and not read since
+	case v != nil && v.unread() && v.time >= en.Atime: // and not read since
 		w := v.explain()
 		w.Tier = tiers
 		w.Text += "; it is still in " + tiers
@@ -322,7 +320,7 @@ func (v *verdict) explain() Verdict {
 		if w.By != "" {
 			w.Text += " by " + w.By
 		}
-		if v.rule != "" && v.rule != "superseded" {
+		if v.rule != "" && v.rule != "superseded" && v.rule != "unlink" {
 			w.Text += ": " + v.rule
 		}
 	case VerdictReplaced:

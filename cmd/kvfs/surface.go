@@ -88,7 +88,7 @@ type eventsFilter struct {
 }
 
 // eventsBuffer is how much is passed on at a time, in bytes.
-const eventsBuffer = 64 << 10
+const eventsBuffer = 256 << 10
 
 // followEvents begins at the present number, so that nothing that happens after the open is left out.
 func (s *surface) followEvents() fs.Dialogue {

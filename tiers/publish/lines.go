@@ -90,39 +90,52 @@ func (l *Lines) Follow(f Filter) (*Follower, error) {
 	if next == 0 {
 		next = l.log.Next()
 	}
-	if f.Since != 0 || len(f.Groups) > 0 || len(kinds) > 0 {
-		return &Follower{own: &ownReader{
-			lines: l, next: next, kinds: kinds, groups: slices.Clone(f.Groups), events: make([]tiers.Event, readSize),
-		}}, nil
+	if len(f.Groups) == 0 && len(kinds) == 0 {
+		shared, err := l.join(next)
+		if err != nil {
+			return nil, err
+		}
+		if shared != nil {
+			return &Follower{shared: shared}, nil
+		}
 	}
-	shared, err := l.join(next)
-	if err != nil {
-		return nil, err
-	}
-	return &Follower{shared: shared}, nil
+	return &Follower{own: &ownReader{
+		lines: l, next: next, kinds: kinds, groups: slices.Clone(f.Groups), events: make([]tiers.Event, readSize),
+	}}, nil
 }
 
 // join adds a reader of the shared text, from event next on, and starts the encoder if this is the
-// first.
+// first. It returns nil if the shared text does not reach back so far.
 func (l *Lines) join(next uint64) (*sharedReader, error) {
+	present := l.log.Next()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ctx.Err() != nil {
 		return nil, block.ErrClosed
 	}
+	if l.mu.stop != nil && next < l.mu.chunks[0].first {
+		return nil, nil
+	}
 	l.mu.shared++
-	if l.mu.stop == nil {
+	if from := min(next, present); l.mu.stop == nil {
 		var ctx context.Context
 		ctx, l.mu.stop = context.WithCancel(l.ctx)
 		l.mu.gen++
 		l.mu.base += uint64(len(l.mu.chunks))
-		l.mu.chunks, l.mu.next, l.mu.err = nil, next, nil
+		l.mu.chunks, l.mu.next, l.mu.err = nil, from, nil
 		l.growLocked(chunkSize)
 		l.wg.Add(1)
-		go l.encode(ctx, l.mu.gen, next) // ends when the last reader leaves, at Close, or with the log
+		go l.encode(ctx, l.mu.gen, from) // ends when the last reader leaves, at Close, or with the log
 	}
 	last := len(l.mu.chunks) - 1
-	return &sharedReader{lines: l, at: l.mu.base + uint64(last), off: len(l.mu.chunks[last].buf), next: next}, nil
+	r := &sharedReader{lines: l, at: l.mu.base + uint64(last), off: len(l.mu.chunks[last].buf), next: next}
+	for ; next < l.mu.next && last >= 0; last-- { // what happened meanwhile is there already
+		r.at, r.off = l.mu.base+uint64(last), 0
+		if l.mu.chunks[last].first <= next {
+			break
+		}
+	}
+	return r, nil
 }
 
 // leave removes a reader of the shared text, and ends the encoder with the last one.

@@ -193,11 +193,11 @@ func TestPublishSnapshot(t *testing.T) {
 				return err
 			}
 			evlog.add(event(tiers.BlockEvicted, "memory", "0/1"))
-			for i := range 3 * readSize {
+			for i := range 3 * snapshotSize {
 				if err := fn(fmt.Sprintf("0/%x", 0x1000+i), 1, []string{"memory"}); err != nil {
 					return err
 				}
-				if i%20 == 0 && i < readSize {
+				if i%20 == 0 && i < snapshotSize {
 					evlog.add(event(tiers.BlockStored, "memory", "0/2"))
 				}
 			}
@@ -211,7 +211,7 @@ func TestPublishSnapshot(t *testing.T) {
 	p := open(t, Options{Log: evlog, Snapshot: snapshot})
 	r := &receiver{t: t, sub: subscribe(t, p, ""), seq: -1}
 	close(subscribed)
-	list := r.next(2 + 3*readSize)
+	list := r.next(2 + 3*snapshotSize)
 	if !slices.Contains(list, "+CPU 0:1") || !slices.Contains(list, "+DISK 0:1") {
 		t.Errorf("got %q", list)
 	}
@@ -254,7 +254,7 @@ func TestPublishLargeSnapshot(t *testing.T) {
 	if err := skipHello(br); err != nil {
 		t.Fatal(err)
 	}
-	for want := int64(1); want <= blocks/readSize; want++ {
+	for want := int64(1); want <= blocks/snapshotSize; want++ {
 		seq, err := readSeq(br)
 		if err != nil || seq != want {
 			t.Fatalf("message %d, %v; want %d", seq, err, want)

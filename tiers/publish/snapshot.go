@@ -21,7 +21,7 @@ func (p *Publisher) tellAll(ctx context.Context) {
 	p.stats.snapshots.Add(1)
 	if p.opts.Snapshot != nil {
 		if err := p.opts.Snapshot(ctx, func(path string, _ int64, names []string) error {
-			if p.batch.hashes >= readSize {
+			if p.batch.hashes >= snapshotSize {
 				p.send()
 				p.hold(ctx)
 				if p.pub.behind() { // a little slower, or they lose part of what is large

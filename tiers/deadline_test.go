@@ -1,0 +1,342 @@
+package tiers_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"os"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/tiertest"
+)
+
+// TestPredictor: the throughput of a tier is what all of its jobs together gave in the time that
+// they took; the latest count most, and those that gave nothing not at all.
+func TestPredictor(t *testing.T) {
+	type job struct {
+		from, to time.Duration
+		bytes    int64
+	}
+	const mib, ms = int64(1 << 20), time.Millisecond
+	for _, row := range []struct {
+		name string
+		jobs []job
+		ask  int64
+		want time.Duration
+	}{
+		{"nothing known", nil, mib, 0},
+		{"one", []job{{0, 10 * ms, mib}}, 3 * mib, 30 * ms},
+		{"of no bytes", []job{{0, 10 * ms, mib}}, 0, 0},
+		{"one after another", []job{{0, 10 * ms, mib}, {50 * ms, 60 * ms, mib}}, mib, 10 * ms},
+		{"side by side", []job{{0, 10 * ms, mib}, {0, 20 * ms, mib}, {0, 30 * ms, mib}}, mib, 10 * ms},
+		{"all at once", []job{{0, 10 * ms, mib}, {0, 10 * ms, mib}}, mib, 10 * ms * 9 / 19},
+		{"nothing came", []job{{0, 10 * ms, mib}, {10 * ms, time.Hour, 0}}, mib, 10 * ms},
+		{"only failures", []job{{0, time.Hour, 0}}, mib, 0},
+		{"in no time", []job{{0, 0, mib}}, mib, 0},
+		{"beyond measure", []job{{0, time.Hour, 1}}, math.MaxInt64, 1 << 62},
+		{"the latest count most", []job{{0, 10 * ms, mib}, {10 * ms, 110 * ms, mib}}, mib, 109 * ms * 10 / 19},
+	} {
+		var p tiers.Predictor
+		start := time.Unix(1e9, 0)
+		for _, j := range row.jobs {
+			p.Ended(start.Add(j.from), start.Add(j.to), j.bytes)
+		}
+		if got := p.After(row.ask); (got - row.want).Abs() > time.Microsecond {
+			t.Errorf("%s: %v, want %v", row.name, got, row.want)
+		}
+	}
+	var p tiers.Predictor // a tier that becomes faster is soon taken for that
+	now := time.Unix(1e9, 0)
+	p.Ended(now, now.Add(time.Second), mib)
+	now = now.Add(time.Second)
+	for range 100 {
+		p.Ended(now, now.Add(ms), mib)
+		now = now.Add(ms)
+	}
+	if got := p.After(mib); got > 2*ms {
+		t.Errorf("after 100 jobs of 1 ms: %v", got)
+	}
+}
+
+// openLike opens a file in one of the two ways and returns what the error is.
+func (w *lower) openLike(later bool, name string) string {
+	w.t.Helper()
+	a, err := w.lookup(10, name)
+	must(w.t, err)
+	defer w.forget(a.ID)
+	var o tiers.Opened
+	if later {
+		done := make(chan struct{})
+		w.e.OpenLater(a.ID, 10, func(opened tiers.Opened, _ *os.File, openErr error) { o, err = opened, openErr; close(done) })
+		<-done
+	} else {
+		o, err = w.e.OpenRead(context.Background(), a.ID, 10, false)
+	}
+	if err == nil {
+		w.e.CloseRead(o.ID)
+	}
+	return kind(err)
+}
+
+// deadlines returns the counters of misses by the open deadline, and by PromoteTimeout.
+func (w *lower) deadlines() (predicted, exceeded, timeouts uint64) {
+	st := w.e.Stats()
+	return st.Counters.DeadlinePredicted, st.Counters.DeadlineExceeded, st.Secondaries[0].PromoteTimeouts
+}
+
+// inBubble runs a test in a bubble whose clock begins now, because files carry the time of the
+// kernel.
+func inBubble(t *testing.T, fn func(t *testing.T, dir string, now func() time.Time)) {
+	t.Helper()
+	dir, real := shmDir(t), time.Now()
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		fn(t, dir, func() time.Time { return real.Add(time.Since(start)) })
+	})
+}
+
+// TestOpenDeadlinePredicted: an open of a block that would come too late is a miss at once, and
+// counted; the block is where it was, and the tier, which has nothing to do, is asked for it all
+// the same, so that the next open finds it, and that the tier is known to be faster.
+func TestOpenDeadlinePredicted(t *testing.T) {
+	for _, later := range []bool{false, true} {
+		inBubble(t, func(t *testing.T, dir string, now func() time.Time) {
+			disk := tiertest.NewReference(t, tiertest.ReferenceOptions{Latency: time.Millisecond})
+			w := openLower(t, dir, tiers.Options{OpenDeadline: 20 * time.Millisecond, CapacityBytes: 64 * page, Now: now}, disk)
+			w.hollow("12345", "a", "b", "c")
+			w.e.Measure("disk", 5, time.Second)
+			release := disk.Hold(tiertest.OpLoad)
+			begin := time.Now()
+			if got := w.openLike(later, "a"); got != "ErrNotFound" || time.Since(begin) != 0 {
+				t.Errorf("open: %s after %v", got, time.Since(begin))
+			}
+			synctest.Wait()
+			if n, waiters := w.e.Waiting(); n != 1 || waiters != 0 {
+				t.Errorf("%d promotions, %d wait", n, waiters)
+			}
+			w.wantWhere("a", "[disk]")
+			// The tier is busy now: what else is late is not asked for.
+			if got := w.openLike(later, "b"); got != "ErrNotFound" || time.Since(begin) != 0 {
+				t.Errorf("another: %s after %v", got, time.Since(begin))
+			}
+			if n, _ := w.e.Waiting(); n != 1 {
+				t.Errorf("%d promotions", n)
+			}
+			if got := w.states(tiers.PresenceOptions{}, "a", "b"); got != "wl" {
+				t.Errorf("states %q", got)
+			}
+			if p, x, to := w.deadlines(); p != 2 || x != 0 || to != 0 {
+				t.Errorf("counted %d predicted, %d exceeded, %d timeouts", p, x, to)
+			}
+			release()
+			w.drain()
+			w.wantWhere("a", "[memory disk]", "b", "[disk]")
+			w.e.Measure("disk", 5, 0) // as many such loads would tell
+			if got := w.openLike(later, "b"); got != "ok" {
+				t.Errorf("from a faster tier: %s", got)
+			}
+			w.drain()
+			if p, _, _ := w.deadlines(); p != 2 || w.e.Measured("disk") <= 5 {
+				t.Errorf("counted %d predicted, measured %v bytes", p, w.e.Measured("disk"))
+			}
+			w.end()
+		})
+	}
+}
+
+// TestOpenDeadlineRecovers: a tier that was slow is found out to be fast again by opens alone.
+func TestOpenDeadlineRecovers(t *testing.T) {
+	inBubble(t, func(t *testing.T, dir string, now func() time.Time) {
+		disk := tiertest.NewReference(t, tiertest.ReferenceOptions{Latency: time.Millisecond})
+		w := openLower(t, dir, tiers.Options{OpenDeadline: 20 * time.Millisecond, CapacityBytes: 64 * page, Now: now}, disk)
+		names := []string{"a", "b"}
+		w.hollow("12345", names...)
+		w.e.Measure("disk", 5, time.Second)
+		misses := 0
+		for i := 0; w.openLike(false, names[i%2]) != "ok" || i < 2; i++ {
+			if misses++; misses > 200 {
+				t.Fatal("never")
+			}
+			w.drain()
+			w.evict("memory", names[i%2])
+		}
+		if misses < 10 { // else it was not by its measurements
+			t.Errorf("%d misses", misses)
+		}
+		w.end()
+	})
+}
+
+// TestOpenDeadlineStale: what a tier gave long ago does not count.
+func TestOpenDeadlineStale(t *testing.T) {
+	inBubble(t, func(t *testing.T, dir string, now func() time.Time) {
+		disk := tiertest.NewReference(t, tiertest.ReferenceOptions{Latency: time.Millisecond})
+		w := openLower(t, dir, tiers.Options{OpenDeadline: 20 * time.Millisecond, CapacityBytes: 64 * page, Now: now}, disk)
+		w.hollow("12345", "a")
+		w.e.Measure("disk", 5, time.Second)
+		w.wantStates("l", "a")
+		<-time.After(11 * time.Second)
+		w.wantStates("1", "a")
+		if got := w.openLike(true, "a"); got != "ok" {
+			t.Errorf("open: %s", got)
+		}
+		w.end()
+	})
+}
+
+// TestOpenDeadlineExceeded: an open is a miss when the deadline has passed and not before, and
+// counted as such; the load goes on. A deadline that is no shorter than PromoteTimeout is none.
+func TestOpenDeadlineExceeded(t *testing.T) {
+	for _, row := range []struct {
+		name                 string
+		o                    tiers.Options
+		group                time.Duration
+		want                 time.Duration
+		exceeded, timeouts   uint64
+		want2nd, late2nd, of string
+	}{
+		{"engine", tiers.Options{OpenDeadline: 20 * time.Millisecond}, 0, 20 * time.Millisecond, 1, 0, "", "l", "engine"},
+		{"group is shorter", tiers.Options{OpenDeadline: time.Second}, 20 * time.Millisecond, 20 * time.Millisecond, 1, 0, "", "l", "group"},
+		{"group is longer", tiers.Options{OpenDeadline: time.Millisecond}, time.Second, time.Second, 1, 0, "", "l", "group"},
+		{"group has none", tiers.Options{OpenDeadline: time.Millisecond, PromoteTimeout: 3 * time.Second}, -1, 3 * time.Second, 0, 1, "", "1", "none"},
+		{"timeout is shorter", tiers.Options{OpenDeadline: time.Hour, PromoteTimeout: time.Second}, 0, time.Second, 0, 1, "", "1", "engine"},
+		{"none", tiers.Options{PromoteTimeout: time.Second}, 0, time.Second, 0, 1, "", "1", "none"},
+	} {
+		for _, later := range []bool{false, true} {
+			inBubble(t, func(t *testing.T, dir string, now func() time.Time) {
+				disk := tiertest.NewReference(t, tiertest.ReferenceOptions{})
+				row.o.Now, row.o.CapacityBytes = now, 64*page
+				row.o.Groups = map[block.GroupID]tiers.GroupOptions{"g": {OpenDeadline: row.group}}
+				w := openLower(t, dir, row.o, disk)
+				must(t, w.mkdir("g"))
+				w.hollow("12345", "g/a", "g/b")
+				release := disk.Hold(tiertest.OpLoad)
+				begin := time.Now()
+				got := w.openLike(later, "g/a")
+				took := time.Since(begin)
+				if late := took - row.want; got != "ErrNotFound" || late < 0 || late > time.Second || row.exceeded > 0 && late > 0 {
+					t.Errorf("%s: %s after %v, want %v", row.name, got, took, row.want)
+				}
+				if p, x, to := w.deadlines(); p != 0 || x != row.exceeded || to != row.timeouts {
+					t.Errorf("%s: counted %d predicted, %d exceeded, %d timeouts", row.name, p, x, to)
+				}
+				// The tier has been asked for longer than the deadline, and gives nothing.
+				<-time.After(time.Millisecond)
+				if got := w.states(tiers.PresenceOptions{}, "g/b"); got != row.late2nd {
+					t.Errorf("%s: another block %q, want %q", row.name, got, row.late2nd)
+				}
+				if n, waiters := w.e.Waiting(); n != 1 || waiters != 0 {
+					t.Errorf("%s: %d promotions, %d wait", row.name, n, waiters)
+				}
+				release()
+				w.drain()
+				w.wantWhere("g/a", "[memory disk]")
+				must(t, w.e.AuditLoads())
+				w.end()
+			})
+		}
+	}
+}
+
+// TestOpenDeadlineNonblock: an open that does not wait is not concerned, nor is a deadline that
+// only a query has.
+func TestOpenDeadlineNonblock(t *testing.T) {
+	w, disk := openLowerOne(t, tiers.Options{OpenDeadline: time.Second}, tiertest.ReferenceOptions{})
+	w.hollow("content", "g/a")
+	w.e.Measure("disk", 7, time.Hour)
+	release := disk.Hold(tiertest.OpLoad)
+	a, err := w.lookup(10, "g/a")
+	must(t, err)
+	w.wantStates("l", "g/a")
+	if _, err := w.e.OpenRead(context.Background(), a.ID, 10, true); !errors.Is(err, block.ErrPending) {
+		t.Errorf("open: %v", err)
+	}
+	if p, x, to := w.deadlines(); p+x+to != 0 {
+		t.Errorf("counted %d, %d, %d", p, x, to)
+	}
+	w.wantStates("w", "g/a")
+	w.forget(a.ID)
+	release()
+	w.atRest()
+	w.end()
+}
+
+// TestPresencesDeadline: a query may have a deadline of its own, longer, shorter, or none.
+func TestPresencesDeadline(t *testing.T) {
+	w, _ := openLowerOne(t, tiers.Options{OpenDeadline: time.Second}, tiertest.ReferenceOptions{})
+	w.hollow("12345", "g/a")
+	must(t, w.put(10, "g/m", []byte("x")))
+	w.e.Measure("disk", 5, 100*time.Millisecond)
+	for _, row := range []struct {
+		deadline time.Duration
+		want     string
+	}{{0, "1m"}, {-1, "1m"}, {99 * time.Millisecond, "lm"}, {101 * time.Millisecond, "1m"}} {
+		if got := w.states(tiers.PresenceOptions{Deadline: row.deadline}, "g/a", "g/m"); got != row.want {
+			t.Errorf("deadline %v: %q, want %q", row.deadline, got, row.want)
+		}
+	}
+	if p, _, _ := w.deadlines(); p != 0 {
+		t.Errorf("%d counted as opens", p)
+	}
+	w.end()
+}
+
+// TestOpenDeadlineClock: a deadline passes though the clock that others set stands still.
+func TestOpenDeadlineClock(t *testing.T) {
+	clock := newTestClock()
+	w, disk := openLowerOne(t, tiers.Options{OpenDeadline: time.Millisecond, PromoteTimeout: time.Hour, Now: clock.now}, tiertest.ReferenceOptions{})
+	w.hollow("content", "g/a")
+	release := disk.Hold(tiertest.OpLoad)
+	for _, later := range []bool{false, true} {
+		if got := w.openLike(later, "g/a"); got != "ErrNotFound" {
+			t.Errorf("later %v: %s", later, got)
+		}
+	}
+	if _, x, _ := w.deadlines(); x != 2 {
+		t.Errorf("%d exceeded", x)
+	}
+	release()
+	w.atRest()
+	w.end()
+}
+
+// TestOpenDeadlineRace: where the deadline and the block come at the same time, each open is
+// answered once, one way or the other, and no pin is left.
+func TestOpenDeadlineRace(t *testing.T) {
+	w, _ := openLowerOne(t, tiers.Options{OpenDeadline: time.Millisecond}, tiertest.ReferenceOptions{
+		Direct: true, Latency: 2 * time.Millisecond, Clock: jitter{},
+	})
+	names := numbered("g", 4)
+	w.hollow("content", names...)
+	var mu sync.Mutex
+	answers := map[string]int{}
+	for range 40 {
+		var wg sync.WaitGroup
+		for i, name := range names {
+			for _, later := range []bool{false, true} {
+				wg.Go(func() {
+					got := w.openLike(later || i%2 == 0, name)
+					mu.Lock()
+					defer mu.Unlock()
+					answers[got]++
+				})
+			}
+		}
+		wg.Wait()
+		w.atRest()
+		_, err := w.e.EvictFrom(until(t), tiers.EvictRequest{Tier: "memory", Paths: names}) // some may not have been asked for
+		must(t, err)
+	}
+	if n := answers["ok"] + answers["ErrNotFound"]; n != 40*8 || answers["ErrNotFound"] == 0 {
+		t.Errorf("answers %v", answers)
+	}
+	if p, x, to := w.deadlines(); int(p+x) != answers["ErrNotFound"] || to != 0 {
+		t.Errorf("counted %d predicted, %d exceeded, %d timeouts; answers %v", p, x, to, answers)
+	}
+	w.end()
+}

@@ -1,0 +1,413 @@
+package tiers_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/tiertest"
+)
+
+// verdict is a verdict without its texts and its time.
+func (w *world) verdict(name string) string {
+	v := w.e.Why(name)
+	if v.Text == "" {
+		w.t.Errorf("%s: %+v says nothing", name, v)
+	}
+	s := string(v.Kind)
+	for _, p := range []struct{ key, value string }{{"tier", v.Tier}, {"rule", v.Rule}, {"by", v.By}, {"to", v.To}, {"in", strings.Join(v.Groups, ",")}} {
+		if p.value != "" {
+			s += " " + p.key + "=" + p.value
+		}
+	}
+	return s
+}
+
+func (w *world) wantVerdict(name, want string) {
+	w.t.Helper()
+	if got := w.verdict(name); got != want {
+		w.t.Errorf("%s: %q, want %q: %s", name, got, want, w.e.Why(name).Text)
+	}
+}
+
+// TestWhy: each verdict, with its tier, rule, actor and new name.
+func TestWhy(t *testing.T) {
+	full := func(w *failing) { // of blocks that cannot go
+		must(w.t, w.put(10, "full", fill("63p", "x")))
+		must(w.t, w.e.SetPinned(resolve(w.t, w.world, "full").ID, true))
+	}
+	for _, row := range []struct {
+		name  string
+		do    func(w *failing)
+		of    string
+		want  string
+		words string // in its text
+	}{
+		{"present", func(w *failing) { must(w.t, w.put(10, "g/a", []byte("x"))); w.drain() }, "g/a", "present tier=memory,disk", "in memory"},
+		{"hollow", func(w *failing) { w.hollow("x", "g/a") }, "g/a", "present tier=disk", "when it is opened"},
+		{"directory", func(*failing) {}, "g", "present", "directory"},
+		{"being written", func(w *failing) {
+			f, err := w.create(10, "g/a", true, true)
+			must(w.t, err)
+			w.t.Cleanup(f.release)
+		}, "g/a", "pending", "being written"},
+		{"version being written", func(w *failing) {
+			must(w.t, w.put(10, "g/a", []byte("x")))
+			f, err := w.openWrite(context.Background(), 20, "g/a", true)
+			must(w.t, err)
+			_, err = f.h.WriteAt(context.Background(), []byte("y"), 0)
+			must(w.t, err, w.unlink(10, "g/a"))
+			w.t.Cleanup(f.release)
+		}, "g/a", "pending", "being written"},
+		{"never stored", func(*failing) {}, "g/a", "never_stored", "as far as is remembered"},
+		{"no name", func(*failing) {}, "g//a", "never_stored", "no name"},
+		{"empty", func(*failing) {}, "", "never_stored", "no name"},
+		{"reserved", func(*failing) {}, ".kvfs/status", "never_stored", "no name"},
+		{"elsewhere", func(w *failing) {
+			must(w.t, w.mkdir("h"), w.mkdir("i"), w.mkdir("j"), w.put(10, "h/a", []byte("x")), w.put(10, "i/a", []byte("x")), w.put(10, "j/b", []byte("x")))
+		}, "g/a", "elsewhere in=h,i", "same hash is in h, i"},
+		{"removed", func(w *failing) { must(w.t, w.put(10, "g/a", []byte("x")), w.unlink(17, "g/a")) }, "g/a", "removed rule=unlink by=thread 17", "removed by thread 17"},
+		{"removed, elsewhere", func(w *failing) {
+			must(w.t, w.mkdir("h"), w.put(10, "h/a", []byte("x")), w.put(10, "g/a", []byte("x")), w.unlink(17, "g/a"))
+		}, "g/a", "removed rule=unlink by=thread 17", ""},
+		{"removed and back", func(w *failing) {
+			must(w.t, w.put(10, "g/a", []byte("x")), w.unlink(17, "g/a"), w.put(10, "g/a", []byte("x")))
+			w.drain()
+		}, "g/a", "present tier=memory,disk", ""},
+		{"expired", func(w *failing) {
+			must(w.t, w.put(10, "g/a", []byte("x")), w.e.SetTTL(resolve(w.t, w.world, "g/a").ID, time.Nanosecond))
+			w.e.Expire()
+		}, "g/a", "expired rule=expired", "time to live"},
+		{"expired just now", func(w *failing) {
+			must(w.t, w.put(10, "g/a", []byte("x")))
+			w.drain()
+			must(w.t, w.e.SetTTL(resolve(w.t, w.world, "g/a").ID, time.Nanosecond))
+			eventually(w.t, "its time passes", func() bool { return w.states(tiers.PresenceOptions{}, "g/a") == "." })
+		}, "g/a", "expired", "time to live"},
+		{"renamed", func(w *failing) {
+			must(w.t, w.put(10, "g/a", []byte("x")), w.rename(10, "g/a", "g/b", false))
+		}, "g/a", "renamed to=g/b", "renamed to g/b"},
+		{"renamed from temporary", func(w *failing) {
+			must(w.t, w.put(10, "g/a.tmp", []byte("x")), w.rename(10, "g/a.tmp", "g/b", false))
+			w.drain()
+		}, "g/b", "present tier=memory,disk", ""},
+		{"replaced, then removed", func(w *failing) {
+			must(w.t, w.put(10, "g/a", []byte("x")), w.put(20, "g/a", []byte("y")), w.unlink(18, "g/a"))
+		}, "g/a", "removed rule=unlink by=thread 18", ""},
+		{"by request", func(w *failing) {
+			must(w.t, w.put(10, "g/a", []byte("x")))
+			w.drain()
+			w.evict("disk", "g/a")
+			_, err := w.e.EvictFrom(until(w.t), tiers.EvictRequest{Tier: "memory", Paths: []string{"g/a"}, Force: true})
+			must(w.t, err)
+		}, "g/a", "evicted tier=memory rule=request", "from memory: on request"},
+		{"from the disk", func(w *failing) {
+			w.hollow("x", "g/a")
+			_, err := w.e.EvictFrom(until(w.t), tiers.EvictRequest{Tier: "disk", Paths: []string{"g/a"}, Force: true})
+			must(w.t, err)
+		}, "g/a", "evicted tier=disk rule=request", "from disk: on request"},
+		{"from the disk, but not memory", func(w *failing) {
+			must(w.t, w.put(10, "g/a", []byte("x")))
+			w.drain()
+			w.evict("disk", "g/a")
+			must(w.t, w.unlink(19, "g/a"))
+		}, "g/a", "removed rule=unlink by=thread 19", ""},
+		{"corrupt", func(w *failing) {
+			w.hollow("x", "g/a")
+			w.refs[0].Corrupt(mustKey(w.t, "g/a"))
+			w.content("g/a")
+		}, "g/a", "corrupt tier=disk rule=corrupt", "checksum"},
+		{"lost", func(w *failing) {
+			w.hollow("x", "g/a")
+			w.refs[0].Remove([]block.Key{mustKey(w.t, "g/a")})
+			w.content("g/a")
+		}, "g/a", "unreachable tier=disk rule=absent", "disk could not give it"},
+		{"unreachable", func(w *failing) {
+			w.hollow("x", "g/a")
+			w.plan.Set(tiertest.Rule{Op: tiertest.OpLoad, Fault: tiertest.Fault{Err: fmt.Errorf("%w: pulled", block.ErrUnavailable)}})
+			w.content("g/a")
+			w.plan.Set()
+		}, "g/a", "unreachable tier=disk rule=unavailable", "still in disk"},
+		{"unreachable, then read and evicted", func(w *failing) {
+			w.hollow("x", "g/a")
+			w.plan.Set(tiertest.Rule{Op: tiertest.OpLoad, Fault: tiertest.Fault{Err: errors.New("broken")}})
+			w.content("g/a")
+			w.plan.Set()
+			w.wantVerdict("g/a", "unreachable tier=disk")
+			if got := w.content("g/a"); got != "x" {
+				w.t.Errorf("read %q", got)
+			}
+			w.evict("memory", "g/a")
+		}, "g/a", "present tier=disk", ""},
+		{"no room", func(w *failing) {
+			w.hollow(string(fill("2p", "x")), "g/a")
+			full(w)
+			w.content("g/a")
+		}, "g/a", "no_room tier=disk rule=capacity", "may not be evicted"},
+		{"deadline predicted", func(w *failing) {
+			w.hollow("x", "g/a", "g/b")
+			w.t.Cleanup(w.refs[0].Hold(tiertest.OpLoad))
+			w.hint("g/b") // so that the tier is not asked for what is late
+			w.e.Measure("disk", 1, time.Hour)
+			w.content("g/a")
+		}, "g/a", "deadline tier=disk rule=predicted", "after the open deadline; it is still in disk"},
+		{"on its way", func(w *failing) {
+			w.hollow("x", "g/a")
+			w.t.Cleanup(w.refs[0].Hold(tiertest.OpLoad))
+			w.hint("g/a")
+		}, "g/a", "pending tier=disk", "on its way into memory from disk"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			w := openWhy(t, tiers.Options{WriteTimeout: time.Millisecond, OpenDeadline: time.Minute})
+			row.do(w)
+			w.wantVerdict(row.of, row.want)
+			if text := w.e.Why(row.of).Text; !strings.Contains(text, row.words) {
+				t.Errorf("text %q, want %q in it", text, row.words)
+			}
+		})
+	}
+}
+
+// failing is a world over a tier that can be made to fail.
+type failing struct {
+	*lower
+	plan *tiertest.Plan
+}
+
+// openWhy starts an engine with a directory g, which ends with the test.
+func openWhy(t *testing.T, o tiers.Options) *failing {
+	o.CapacityBytes = 64 * page
+	plan := tiertest.NewPlan()
+	w, _ := openLowerOne(t, o, tiertest.ReferenceOptions{Faults: plan})
+	t.Cleanup(func() { must(t, w.e.Close(context.Background(), false)) })
+	return &failing{w, plan}
+}
+
+// hint begins a load that nobody waits for, and returns when it has begun.
+func (w *failing) hint(name string) {
+	w.t.Helper()
+	n, _ := w.refs[0].Jobs(tiertest.OpLoad)
+	w.e.Hint("", [][]byte{[]byte(name)})
+	must(w.t, w.refs[0].AwaitSubmitted(until(w.t), tiertest.OpLoad, n+1))
+}
+
+// TestWhyExceeded: a deadline that passes while the block is on its way is the verdict on it as
+// soon as that is given up, and no more once it was read.
+func TestWhyExceeded(t *testing.T) {
+	w := openWhy(t, tiers.Options{OpenDeadline: time.Millisecond})
+	w.hollow("x", "g/a")
+	w.plan.Set(tiertest.Rule{Op: tiertest.OpLoad, Fault: tiertest.Fault{Err: block.ErrNotFound}})
+	release := w.refs[0].Hold(tiertest.OpLoad)
+	w.content("g/a")
+	w.wantVerdict("g/a", "pending tier=disk")
+	release()
+	w.drain()
+	w.wantVerdict("g/a", "deadline tier=disk rule=exceeded")
+	w.plan.Set()
+	if s := w.prefetch(context.Background(), "g/a").letters(); s != "l" {
+		t.Errorf("prefetch: %q", s)
+	}
+	w.drain()
+	w.wantVerdict("g/a", "present tier=memory,disk")
+}
+
+// TestWhyTimeout: as PromoteTimeout does.
+func TestWhyTimeout(t *testing.T) {
+	w := openWhy(t, tiers.Options{PromoteTimeout: time.Millisecond})
+	w.hollow("x", "g/a")
+	w.plan.Set(tiertest.Rule{Op: tiertest.OpLoad, Fault: tiertest.Fault{Err: block.ErrNotFound}})
+	release := w.refs[0].Hold(tiertest.OpLoad)
+	w.content("g/a")
+	release()
+	w.drain()
+	w.wantVerdict("g/a", "unreachable tier=disk rule=timeout")
+}
+
+// TestWhyEvicted: which bound it was that a block had to go for, where nothing else has it.
+func TestWhyEvicted(t *testing.T) {
+	for _, row := range []struct {
+		rule string
+		o    tiers.Options
+		path string
+	}{
+		{"capacity", tiers.Options{}, "g/000"},
+		{"quota", tiers.Options{CapacityBytes: 64 * page, Groups: map[block.GroupID]tiers.GroupOptions{"g": {QuotaBytes: 4 * page}}}, "g/000"},
+	} {
+		began := time.Now()
+		w := open(t, shmDir(t), row.o)
+		must(t, w.mkdir("g"))
+		for _, name := range numbered("g", 20) {
+			must(t, w.put(10, name, fill("1p", "x")))
+		}
+		w.wantVerdict(row.path, "evicted tier=memory rule="+row.rule)
+		if v := w.e.Why(row.path); v.Time.Before(began) || v.Time.After(time.Now()) {
+			t.Errorf("time %v", v.Time)
+		}
+		w.wantVerdict("g/019", "present tier=memory")
+		w.close(false)
+	}
+	clock := newTestClock()
+	w := open(t, shmDir(t), tiers.Options{CapacityBytes: 16 * page, HighWatermark: 0.5, LowWatermark: 0.25, Now: clock.now})
+	must(t, w.put(10, "a", fill("6p", "x")))
+	clock.add(time.Minute)
+	must(t, w.put(10, "b", fill("4p", "x")))
+	eventually(t, "the first goes", func() bool { return w.verdict("a") == "evicted tier=memory rule=watermark" })
+	w.close(false)
+}
+
+// TestWhyActor: who removes a name is not taken for who removed others at that time: what he
+// replaces, what expires, what is superseded.
+func TestWhyActor(t *testing.T) {
+	w := open(t, shmDir(t), tiers.Options{})
+	defer w.close(false)
+	for _, name := range []string{"a", "b", "c", "d", "to"} {
+		must(t, w.put(10, name, []byte("x")))
+	}
+	must(t, w.e.SetTTL(resolve(t, w, "b").ID, time.Nanosecond))
+	must(t, w.unlink(17, "a"))
+	w.e.Expire()
+	must(t, w.unlink(18, "d"))
+	w.e.Supersede("c", false, uint64(time.Now().UnixNano()))
+	must(t, w.rename(19, "to", "renamed", false))
+	w.wantVerdict("a", "removed tier=memory rule=unlink by=thread 17")
+	w.wantVerdict("b", "expired tier=memory rule=expired")
+	w.wantVerdict("c", "removed tier=memory rule=superseded by=another node")
+	w.wantVerdict("d", "removed tier=memory rule=unlink by=thread 18")
+	w.wantVerdict("to", "renamed to=renamed")
+}
+
+// TestWhyOf: the attribute of a file says the same as its path, and of one without a name that.
+func TestWhyOf(t *testing.T) {
+	w := open(t, shmDir(t), tiers.Options{})
+	defer w.close(false)
+	must(t, w.put(10, "a", []byte("x")))
+	f, err := w.openRead(10, "a")
+	must(t, err)
+	if got, want := fmt.Sprint(w.e.WhyOf(f.id)), fmt.Sprint(w.e.Why("a")); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	must(t, w.unlink(10, "a"))
+	if v := w.e.WhyOf(f.id); v.Kind != tiers.VerdictRemoved || v.Text == "" {
+		t.Errorf("without a name: %+v", v)
+	}
+	must(t, f.close())
+}
+
+// TestWhyRestart: another process remembers nothing, and says since when.
+func TestWhyRestart(t *testing.T) {
+	dir := shmDir(t)
+	w := open(t, dir, tiers.Options{})
+	must(t, w.put(10, "a", []byte("x")), w.unlink(10, "a"), w.put(10, "b", []byte("x")))
+	w.close(true)
+	began := time.Now()
+	w = open(t, dir, tiers.Options{})
+	defer w.close(false)
+	w.wantVerdict("a", "never_stored")
+	w.wantVerdict("b", "present tier=memory")
+	if v := w.e.Why("a"); v.Time.Before(began) || v.Time.After(time.Now()) {
+		t.Errorf("since %v", v.Time)
+	}
+}
+
+// TestWhyForgets: what happened to the most names ago is forgotten first, and since when all is
+// remembered is known. A name to which something happens again counts anew.
+func TestWhyForgets(t *testing.T) {
+	clock := newTestClock()
+	w := open(t, shmDir(t), tiers.Options{Now: clock.now})
+	defer w.close(false)
+	remove := func(name string) {
+		must(t, w.put(10, name, nil), w.unlink(17, name))
+		clock.add(time.Millisecond)
+	}
+	start := clock.now()
+	remove("again")
+	remove("once")
+	for i := range tiers.MaxVerdicts - 2 {
+		remove(fmt.Sprint(i))
+	}
+	w.wantVerdict("once", "removed tier=memory rule=unlink by=thread 17")
+	if v := w.e.Why("unknown"); !v.Time.Equal(start) {
+		t.Errorf("remembers since %v, want %v", v.Time.Sub(start), 0)
+	}
+	remove("again")
+	w.wantVerdict("once", "removed tier=memory rule=unlink by=thread 17")
+	remove("more")
+	w.wantVerdict("once", "never_stored")
+	w.wantVerdict("again", "removed tier=memory rule=unlink by=thread 17")
+	w.wantVerdict("0", "removed tier=memory rule=unlink by=thread 17")
+	if v := w.e.Why("once"); !v.Time.Equal(start.Add(time.Millisecond)) {
+		t.Errorf("remembers since %v", v.Time.Sub(start))
+	}
+	remove("and more")
+	w.wantVerdict("0", "never_stored")
+	w.wantVerdict("1", "removed tier=memory rule=unlink by=thread 17")
+	if v := w.e.Why("0"); !v.Time.Equal(start.Add(2 * time.Millisecond)) {
+		t.Errorf("remembers since %v", v.Time.Sub(start))
+	}
+}
+
+// TestWhyRemote: what only another node had and has no more; what it removed; what it has.
+func TestWhyRemote(t *testing.T) {
+	c := newCrowd(t, 2, tiers.Options{})
+	defer c.close()
+	a, b := c.nodes[0], c.nodes[1]
+	must(t, a.mkdir("g"))
+	for _, name := range []string{"g/x", "g/y", "g/z", "g/far"} {
+		must(t, a.put(10, name, []byte("content")))
+	}
+	c.tell()
+	b.wantVerdict("g/far", "present tier=peer")
+	for _, name := range []string{"g/x", "g/y", "g/z"} {
+		if got := b.reads(name); got != "content" {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+	c.tell()
+	b.evict("g/x")
+	b.wantVerdict("g/x", "present tier=peer")
+	at, err := b.lookup(10, "g/y")
+	must(t, err)
+	b.evict("g/y")
+	b.wantVerdict("g/y", "present tier=peer")
+	c.tell()
+	for _, name := range []string{"g/x", "g/y"} { // the other node drops them
+		b.hear(0, name, tiers.Located{}, false)
+	}
+	c.tell()
+	b.wantVerdict("g/x", "peer_gone tier=peer")
+	if got := b.verdict("g/y"); !strings.HasPrefix(got, "peer_gone tier=peer") {
+		t.Errorf("g/y: %s", got)
+	}
+	b.forget(at.ID)
+	must(t, a.unlink(10, "g/z"))
+	c.tell()
+	b.wantVerdict("g/z", "removed rule=superseded by=another node")
+}
+
+// BenchmarkEvict measures the eviction of blocks of which nothing is left, so that it is
+// remembered why, 100,000 at a time.
+func BenchmarkEvict(b *testing.B) {
+	const blocks = 100_000
+	w := open(b, shmDir(b), tiers.Options{CapacityBytes: (blocks + 10) * page})
+	defer w.close(false)
+	must(b, w.mkdir("g"))
+	var took time.Duration
+	for b.Loop() {
+		b.StopTimer()
+		for i := range blocks {
+			must(b, w.put(10, fmt.Sprintf("g/%064d", i), nil))
+		}
+		b.StartTimer()
+		begin := time.Now()
+		r, err := w.e.EvictFrom(context.Background(), tiers.EvictRequest{Tier: "memory", All: true, Force: true})
+		if took += time.Since(begin); err != nil || r.Blocks != blocks {
+			b.Fatalf("%+v, %v", r, err)
+		}
+	}
+	b.ReportMetric(float64(took.Nanoseconds())/float64(b.N)/blocks, "ns/block")
+}
