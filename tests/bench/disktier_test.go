@@ -417,7 +417,7 @@ func TestDiskFlags(t *testing.T) {
 			t.Errorf("%v: want an error", args)
 		}
 	}
-	if got, want := len(topics()), len(hotTopics())+len(diskTopics())+len(peerTopics()); got != want {
+	if got, want := len(topics()), len(hotTopics())+len(diskTopics())+len(peerTopics())+len(controlTopics()); got != want {
 		t.Errorf("got %d topics, want %d", got, want)
 	}
 }

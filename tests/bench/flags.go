@@ -17,7 +17,9 @@ const (
 )
 
 // topics are the groups of rows, in the order in which they are printed.
-func topics() []string { return slices.Concat(hotTopics(), diskTopics(), peerTopics()) }
+func topics() []string {
+	return slices.Concat(hotTopics(), diskTopics(), peerTopics(), controlTopics())
+}
 
 // hotTopics are about blocks in memory, on the targets of -targets.
 func hotTopics() []string {
@@ -25,7 +27,7 @@ func hotTopics() []string {
 }
 
 // diskTopics are about the disk tier.
-func diskTopics() []string { return []string{"cold", "drain", "hotcascade", "recovery"} }
+func diskTopics() []string { return []string{"cold", "drain", "hotcascade", "recovery", "prefetch"} }
 
 // config is what the flags say.
 type config struct {

@@ -30,6 +30,11 @@
 // loop of sendfile), lookup (in three nodes, counting packets), replica (the rate of
 // copies).
 //
+// Those of the control directory, with daemons of their own: query (exists and longest_hit
+// through .kvfs/query, beside os.path.exists and access(2)), prefetch (from the SSD, beside
+// reads; it belongs to the disk tier), events (what followers and ZeroMQ subscribers cost those who
+// write, with 100,000 events a second).
+//
 // kvfs is started as 'kvfs mount --memory-size SIZE --ready-fd 3 DIR', with a disk
 // tier also '--disk path=DIR,size=SIZE --disk-cascade async --disk-cascade-queue
 // SIZE'. Of its .kvfs/status it reads "mount": {"ops": {name: count}} and
@@ -72,6 +77,13 @@ type bench struct {
 func init() { runtime.LockOSThread() }
 
 func main() {
+	if text := os.Getenv(roleEnv); text != "" {
+		if err := play(text); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	c, err := parseFlags(os.Args[1:])
 	if errors.Is(err, flag.ErrHelp) {
 		os.Exit(0)
@@ -127,7 +139,7 @@ func (b *bench) measure(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := errors.Join(b.measureDiskTier(ctx), b.measurePeers(ctx)); err != nil {
+	if err := errors.Join(b.measureDiskTier(ctx), b.measurePeers(ctx), b.measureControl(ctx)); err != nil {
 		return err
 	}
 	if b.config.wants("heap") && b.target(kvfsName) != nil {

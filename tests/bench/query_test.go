@@ -1,0 +1,209 @@
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// runTopic measures a topic with real mounts, small, and returns the report.
+func runTopic(t *testing.T, topic string) (*bench, string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("mounting needs root")
+	}
+	if err := unix.Access("/dev/fuse", unix.R_OK|unix.W_OK); err != nil {
+		t.Skipf("/dev/fuse: %v", err)
+	}
+	// As in main.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(runtime.NumCPU() + 3))
+	c, err := parseFlags([]string{"-quick", "-only", topic, "-timeout", "2m"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bench{config: c, report: newReport(c.quick), closing: make(chan struct{})}
+	err = b.setup(t.Context())
+	if err == nil {
+		b.pool, err = newPool(c.maxThreads, mib)
+	}
+	if err == nil {
+		err = b.measure(t.Context())
+	}
+	if closeErr := b.close(); closeErr != nil {
+		t.Errorf("close: %v", closeErr)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	b.report.print(&out)
+	return b, out.String()
+}
+
+// The topic runs from start to end against a daemon: blocks are stored, adopted, asked for
+// in both forms and looked for with system calls, and all find the same.
+func TestQueryTopic(t *testing.T) {
+	b, out := runTopic(t, "query")
+	for _, name := range []string{"exists, JSON", "exists, binary", "access(2), " + looks()[0],
+		"longest_hit, 4 groups, full, JSON", "longest_hit, full, 3 windows, binary"} {
+		for _, r := range rowsOf(t, b, "query", name) {
+			if r.Value == 0 && r.Unit != "ns of the daemon's processor time for each key" {
+				t.Errorf("%s: %+v", name, r)
+			}
+		}
+	}
+	if !strings.Contains(out, "**Queries over 2400 blocks") {
+		t.Errorf("the report has no table of queries:\n%s", out)
+	}
+}
+
+func TestQuerySets(t *testing.T) {
+	q := &queryBench{names: 10}
+	q.makeSets(23)
+	if len(q.sets) != 4 {
+		t.Fatalf("23 blocks: got %d sets, want 4", len(q.sets))
+	}
+	present := queryNames(0, 20)
+	seen := map[string]bool{}
+	for _, set := range q.sets {
+		there := 0
+		for _, name := range set {
+			if len(name) != 64 || seen[name] {
+				t.Errorf("%q: seen before, or not 64 digits", name)
+			}
+			seen[name] = true
+			if slices.Contains(present, name) {
+				there++
+			}
+		}
+		if len(set) != 10 || there != 5 {
+			t.Errorf("got %d names, %d of them of blocks, want 10 and 5", len(set), there)
+		}
+	}
+}
+
+// The request is what docs/control.md says, byte for byte.
+func TestBinaryQuery(t *testing.T) {
+	hashes := queryNames(3, 2)
+	got, err := binaryQuery(opLongestHit, "spec", hashes, 33)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "KVQ1" + "\x02\x00" + "\x20\x00" + "\x02\x00\x00\x00" + "\x00\x00\x00\x00" +
+		"\x04\x00" + "\x00\x00" + "\x00\x00" + "\x00\x00" + "\x21\x00\x00\x00" + "\x00\x00\x00\x00" + "spec"
+	for _, h := range hashes {
+		raw, err := hex.DecodeString(h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want += string(raw)
+	}
+	if string(got) != want {
+		t.Errorf("got  %x\nwant %x", got, want)
+	}
+	if _, err := binaryQuery(opExists, "g", []string{"xyz"}, 0); err == nil {
+		t.Error("a hash that is not hexadecimal: want an error")
+	}
+}
+
+// binaryAnswer makes an answer as the daemon does.
+func binaryAnswer(numbers [5]uint32, rest string) []byte {
+	out := []byte("KVA1")
+	for _, n := range numbers {
+		out = binary.LittleEndian.AppendUint32(out, n)
+	}
+	return append(out, rest...)
+}
+
+// A wrong answer is an error, so that no figure is one of wrong answers.
+func TestCheckAnswers(t *testing.T) {
+	exists := func(answer []byte) error {
+		if bytes.HasPrefix(answer, []byte("{")) {
+			return checkExistsJSON(answer, 4, 2)
+		}
+		return checkExistsBinary(answer, 4, 2)
+	}
+	hit := func(answer []byte) error {
+		if bytes.HasPrefix(answer, []byte("{")) {
+			return checkHitJSON(answer, 48, []int{3, 1})
+		}
+		return checkHitBinary(answer, 48, []int{3, 1})
+	}
+	prefetch := func(answer []byte) error { return checkPrefetch(answer, 3) }
+	loads := "\x03\x00\x00\x00111\x03\x00\x00\x00001"
+	for _, c := range []struct {
+		name   string
+		check  func([]byte) error
+		answer []byte
+		good   bool
+	}{
+		{"exists", exists, []byte(`{"op": "exists", "states": "m.m.", "hits": 2}`), true},
+		{"exists, other hits", exists, []byte(`{"op": "exists", "states": "mmm.", "hits": 3}`), false},
+		{"exists, states cut", exists, []byte(`{"op": "exists", "states": "m.m", "hits": 2}`), false},
+		{"exists, refused", exists, []byte(`{"error": "no", "field": "/op"}`), false},
+		{"exists, binary", exists, binaryAnswer([5]uint32{2, 0, 0, 1, 4}, "m.m."), true},
+		{"exists, binary, other hits", exists, binaryAnswer([5]uint32{1, 0, 0, 1, 4}, "m..."), false},
+		{"exists, binary, states cut", exists, binaryAnswer([5]uint32{2, 0, 0, 1, 4}, "m.m"), false},
+		{"exists, binary, refused", exists, []byte("KVE1\x02\x00\x00\x00no"), false},
+		{"exists, nothing", exists, nil, false},
+		{"hit", hit, []byte(`{"hit_tokens": 48, "groups": [{"load": "111"}, {"load": "001"}]}`), true},
+		{"hit, shorter", hit, []byte(`{"hit_tokens": 32, "groups": [{"load": "111"}, {"load": "001"}]}`), false},
+		{"hit, other mask", hit, []byte(`{"hit_tokens": 48, "groups": [{"load": "111"}, {"load": "011"}]}`), false},
+		{"hit, a group less", hit, []byte(`{"hit_tokens": 48, "groups": [{"load": "111"}]}`), false},
+		{"hit, refused", hit, []byte(`{"error": "no"}`), false},
+		{"hit, binary", hit, binaryAnswer([5]uint32{48, 0, 0, 0, 2}, loads), true},
+		{"hit, binary, cut", hit, binaryAnswer([5]uint32{48, 0, 0, 0, 2}, loads[:len(loads)-1]), false},
+		{"hit, binary, other", hit, binaryAnswer([5]uint32{32, 0, 0, 0, 2}, loads), false},
+		{"prefetch", prefetch, []byte("{\"done\": 1}\n{\"results\": \"lll\", \"loaded\": 3}\n"), true},
+		{"prefetch, hot", prefetch, []byte(`{"results": "mml", "loaded": 1}`), false},
+		{"prefetch, absent", prefetch, []byte(`{"results": "ll.", "loaded": 2}`), false},
+		{"prefetch, failed", prefetch, []byte(`{"results": "ll!", "loaded": 2, "errors": [{"path": "p", "error": "e"}]}`), false},
+		{"prefetch, refused", prefetch, []byte(`{"error": "no"}`), false},
+	} {
+		if err := c.check(c.answer); (err == nil) != c.good {
+			t.Errorf("%s: got %v", c.name, err)
+		}
+	}
+}
+
+// The clock of another process runs while that process does.
+func TestCPUTime(t *testing.T) {
+	before, err := cpuTimeOf(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	after := before
+	for after == before {
+		if after, err = cpuTimeOf(os.Getpid()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if before <= 0 || after < before {
+		t.Errorf("got %v, then %v", before, after)
+	}
+}
+
+// The topic runs from start to end: blocks go to the disk tier and come back, by a request and by
+// reads.
+func TestPrefetchTopic(t *testing.T) {
+	if strings.HasPrefix(fsType(defaultDisk()), "tmpfs") {
+		t.Skip("no disk to measure")
+	}
+	b, _ := runTopic(t, "prefetch")
+	for _, name := range []string{prefetchName, prefetchAndOne, readersTitle(1), readersTitle(coldReaders)} {
+		for _, r := range rowsOf(t, b, "prefetch", name) {
+			if r.Value == 0 || len(r.RatioTo) != 2 {
+				t.Errorf("%s: %+v", name, r)
+			}
+		}
+	}
+}
