@@ -7,8 +7,9 @@ type Config struct {
 	Memory       Memory           `kvfs:"memory" help:"The primary tier: host memory."`
 	Groups       map[string]Group `kvfs:"groups" names:"group" example:"g0" help:"Rules for single groups (first path component below the mount). Files and inline JSON only."`
 	Mount        Mount            `kvfs:"mount" help:"The FUSE mount."`
+	Store        Store            `kvfs:"store" help:"The owner of memory and disk on a machine, kvfs serve, and how mounts of mode standalone-store reach it."`
 	DrainTimeout Duration         `kvfs:"drain_timeout" default:"30s" help:"How long a stop waits for blocks on their way to the SSD, and, for at most 1s of it, for requests under way. Zero does not wait."`
-	Disk         Disk             `kvfs:"disk" help:"The SSD tier, below memory. Off unless it has directories."`
+	Disk         Disk             `kvfs:"disk" help:"The SSD tier, below memory. Off unless it has directories. Mode standalone-store excludes it."`
 	Promotion    Promotion        `kvfs:"promotion" help:"How blocks come up into memory from the tiers below it."`
 	Staging      Staging          `kvfs:"staging" help:"Aligned buffers for blocks that a tier cannot move in place: small ones, and unaligned ends."`
 	DirectIO     DirectIO         `kvfs:"directio" help:"How the SSD tier reads and writes past the page cache."`
@@ -30,12 +31,22 @@ type Config struct {
 	HTTP string `kvfs:"http" example:"127.0.0.1:9100" check:"hostport" help:"Address for /readyz and /status over HTTP, host:port. Empty means off."`
 	Log  Log    `kvfs:"log" help:"Logging, to standard error."`
 
+	// Warnings are lines for the log, about variables of other programs that were taken
+	// for settings, or that were not.
+	Warnings []string
+
 	origins map[string]Origin // by path; absent means default
+}
+
+// Store configures the way between the owner of a machine and its mounts.
+type Store struct {
+	Socket       string   `kvfs:"socket" check:"socket" example:"/run/kvfs/0/store.sock" auto:"/run/kvfs/UID/store.sock; of users other than root $XDG_RUNTIME_DIR/kvfs/store.sock where that is set" help:"Path of the unix socket of the owner, from the root. Its directory is open to the owner's user alone."`
+	OwnerTimeout Duration `kvfs:"owner_timeout" default:"30s" help:"How long operations wait for an owner that is gone, as during a restart, before they fail. Zero does not wait."`
 }
 
 // Memory configures the primary tier.
 type Memory struct {
-	Size          Size    `kvfs:"size" example:"64GiB" auto:"a quarter of RAM" help:"Capacity for blocks. The default is rounded down to MiB, at least 64MiB."`
+	Size          Size    `kvfs:"size" example:"64GiB" auto:"a quarter of RAM" help:"Capacity for blocks. The default is rounded down to MiB, at least 64MiB. Mode embedded needs more than 0, and mode standalone-store excludes it."`
 	Policy        string  `kvfs:"policy" enum:"lru|arc|s3fifo" default:"lru" help:"Eviction order."`
 	HighWatermark float64 `kvfs:"high_watermark" above:"0" max:"1" default:"0.98" help:"Eviction starts when this share of the size is used."`
 	LowWatermark  float64 `kvfs:"low_watermark" above:"0" max:"1" default:"0.95" help:"Eviction stops when this share of the size is used. Must be below high_watermark."`
@@ -101,7 +112,7 @@ type Promotion struct {
 // Staging configures the aligned buffers.
 type Staging struct {
 	Size        Size    `kvfs:"size" min:"1MiB" default:"64MiB" help:"Memory for the buffers."`
-	UsableRatio float64 `kvfs:"usable_ratio" above:"0" max:"1" default:"0.9" help:"Share of the size that blocks may take up. With an SSD tier it must come to at least 1MiB."`
+	UsableRatio float64 `kvfs:"usable_ratio" above:"0" max:"1" default:"0.9" help:"Share of the size that blocks may take up. With an SSD tier it must come to at least 1MiB, and to the largest groups.NAME.block_size with its padding."`
 }
 
 // DirectIO configures input and output past the page cache.

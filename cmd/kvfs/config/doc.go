@@ -32,9 +32,13 @@
 // is KVFS_MEMORY_SIZE in the environment and --memory-size as a flag. Sections
 // and tables merge key by key across sources; a list is replaced as a whole.
 //
+// Variables of Mooncake and of engines are aliases of ours, or say nothing to us; each
+// one is a line in Config.Warnings, for the log. See aliases and unmatched.
+//
 // # Steps
 //
 // Load runs decode, overlay of the environment, overlay of the flags that were
-// set, validate, rationalize. Every violation of the first four is collected,
-// and all are returned at once, each an *Error that knows its Origin.
+// set, validate, rationalize, and says what became of aliases. Every violation of the
+// first four is collected, and all are returned at once, each an *Error that knows its
+// Origin.
 package config

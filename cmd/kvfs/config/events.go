@@ -77,11 +77,16 @@ const (
 // maxSocket is the longest path of a socket in Linux, in bytes.
 const maxSocket = 107
 
+// isSocket reports whether a unix socket can have this path: clean, from the root.
+func isSocket(file string) bool {
+	return path.IsAbs(file) && path.Clean(file) == file && file != "/" && len(file) <= maxSocket && !strings.ContainsRune(file, 0)
+}
+
 // checkEndpoint wants a place to bind a ZeroMQ socket to. The host * stands for all
 // addresses, as everywhere with ZeroMQ.
 func checkEndpoint(s string) error {
 	if file, ok := strings.CutPrefix(s, ipcScheme); ok {
-		if !path.IsAbs(file) || path.Clean(file) != file || file == "/" || len(file) > maxSocket || strings.ContainsRune(file, 0) {
+		if !isSocket(file) {
 			return violate(ErrInvalid, "%q does not name a socket: want ipc:// and a clean path from the root of at most %d bytes, such as ipc:///run/kvfs/events.sock", s, maxSocket)
 		}
 		return nil

@@ -3,7 +3,6 @@ package config
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -56,6 +55,7 @@ func mustLoad(t testing.TB, src Sources) *Config {
 func sameValues(a, b *Config) bool {
 	x, y := *a, *b
 	x.origins, y.origins = nil, nil
+	x.Warnings, y.Warnings = nil, nil
 	return reflect.DeepEqual(x, y)
 }
 
@@ -69,63 +69,10 @@ func printedText(t testing.TB, c *Config) string {
 	return b.String()
 }
 
-// sample returns a value for s that is not its default, as text and as the value
-// that encodes to JSON and YAML.
-func sample(t testing.TB, s *textSetting) (text string, value any) {
+// sample returns a value for s that is not its default, as text.
+func sample(t testing.TB, s *textSetting) string {
 	t.Helper()
-	if s.shape == list && s.key == "groups" {
-		return "", []map[string]any{{"kind": "full", "block_size": 16}}
-	}
-	if s.shape == list {
-		return "path=/mnt/a,size=3GiB", []map[string]string{{"path": "/mnt/a", "size": "3GiB"}}
-	}
-	if s.enum != nil {
-		for _, v := range s.enum {
-			switch {
-			case v == s.def:
-			case s.repeated():
-				return v + ",memory", []string{v, "memory"}
-			default:
-				return v, v
-			}
-		}
-	}
-	switch s.typ {
-	case reflect.TypeFor[bool]():
-		if s.def == "true" {
-			return "false", false
-		}
-		return "true", true
-	case reflect.TypeFor[Size]():
-		if s.min == "1MiB" {
-			return "3MiB", "3MiB"
-		}
-		return "768KiB", "768KiB"
-	case reflect.TypeFor[Duration]():
-		return "7s", "7s"
-	case reflect.TypeFor[int](), reflect.TypeFor[*int]():
-		return "3", 3
-	case reflect.TypeFor[float64]():
-		return "0.96", 0.96
-	case reflect.TypeFor[[]string]():
-		if s.check == "address" {
-			return "[fd00::1],node-2:80", []string{"[fd00::1]", "node-2:80"}
-		}
-		if s.check == "template" {
-			return "{group}/{hash},{hash:0:3}/{hash}.bin", []string{"{group}/{hash}", "{hash:0:3}/{hash}.bin"}
-		}
-		return "a*,b", []string{"a*", "b"}
-	case reflect.TypeFor[string]():
-		if s.check == "hostport" || s.check == "listen" || s.check == "address" {
-			return "[::1]:9100", "[::1]:9100"
-		}
-		if s.check == "endpoint" {
-			return "tcp://[::1]:5557", "tcp://[::1]:5557"
-		}
-		return "sample", "sample"
-	}
-	t.Fatalf("%s: no sample for type %v; add one here", s.path, s.typ)
-	return "", nil
+	return strings.Join(samples(t, s.setting)[0].texts, s.sep)
 }
 
 // nest wraps a value into the sections of path.
@@ -145,23 +92,4 @@ func jsonOf(t testing.TB, path string, value any) string {
 		t.Fatal(err)
 	}
 	return string(text)
-}
-
-// yamlOf returns the same in block style; JSON values are YAML values.
-func yamlOf(t testing.TB, path string, value any) string {
-	t.Helper()
-	keys := strings.Split(path, ".")
-	var b strings.Builder
-	for i, key := range keys {
-		fmt.Fprintf(&b, "%s%s:", strings.Repeat("  ", i), key)
-		if i < len(keys)-1 {
-			b.WriteByte('\n')
-		}
-	}
-	text, err := json.Marshal(value)
-	if err != nil {
-		t.Fatal(err)
-	}
-	fmt.Fprintf(&b, " %s\n", text)
-	return b.String()
 }

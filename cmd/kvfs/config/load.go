@@ -27,8 +27,12 @@ type Sources struct {
 // failure it returns nil and every violation at once: an errors.Join of *Error.
 //
 // It reads files and nothing else, and does not write to src.
-func Load(src Sources) (*Config, error) {
+func Load(src Sources) (*Config, error) { return load(src, false) }
+
+// load is Load, which for tests can allow mode standalone-store.
+func load(src Sources, standalone bool) (*Config, error) {
 	l := decode(src)
+	l.standalone = standalone
 	l.validate()
 	if len(l.errs) > 0 {
 		return nil, errors.Join(l.errs...)
@@ -36,23 +40,23 @@ func Load(src Sources) (*Config, error) {
 	if err := rationalize(l.cfg, src); err != nil {
 		return nil, err
 	}
+	l.cfg.Warnings = l.warnings()
 	return l.cfg, nil
 }
 
 // decode runs the first steps: defaults, file, inline JSON, environment, flags.
 func decode(src Sources) *loader {
-	l := &loader{cfg: &Config{origins: make(map[string]Origin)}, bad: make(map[string]bool)}
+	l := &loader{cfg: &Config{origins: make(map[string]Origin)}, bad: make(map[string]bool), env: environment(src.Environ)}
 	setDefaults(reflect.ValueOf(l.cfg).Elem(), schema().settings)
-	env := environment(src.Environ)
-	file := firstGiven(src.File, flagString(src.Flags, flagFile), env[envFile])
-	inline := firstGiven(src.InlineJSON, flagString(src.Flags, flagInline), env[envInline])
+	file := firstGiven(src.File, flagString(src.Flags, flagFile), l.env[envFile])
+	inline := firstGiven(src.InlineJSON, flagString(src.Flags, flagInline), l.env[envInline])
 	if file != "" {
 		l.decodeFile(file)
 	}
 	if inline != "" {
 		document{loader: l, source: InlineJSON}.decode([]byte(inline))
 	}
-	l.overlayEnv(env)
+	l.overlayEnv()
 	if src.Flags != nil {
 		l.overlayFlags(src.Flags)
 	}

@@ -1,8 +1,6 @@
 package config
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,99 +8,6 @@ import (
 	"strings"
 	"testing"
 )
-
-// TestEverySettingFromEverySource shows that one loader serves all sources: it
-// walks the struct, gives each setting a value through each source alone, and
-// finds the same value with the right origin (D1, D2, D3, D16, B4). It looks before
-// validation, because some settings need others.
-func TestEverySettingFromEverySource(t *testing.T) {
-	for _, s := range textSettings() {
-		text, value := sample(t, s)
-		yamlFile := writeFile(t, "c.yaml", yamlOf(t, s.path, value))
-		jsonFile := writeFile(t, "c.json", jsonOf(t, s.path, value))
-		depth := strings.Count(s.path, ".") + 1
-		flag := "--" + s.flag() + "=" + text
-		var want any
-		for _, src := range []struct {
-			name   string
-			src    Sources
-			origin string
-		}{
-			{"yaml", Sources{File: yamlFile}, fmt.Sprintf("%s:%d", yamlFile, depth)},
-			{"json", Sources{File: jsonFile}, jsonFile + ":1"},
-			{"file by flag", Sources{Flags: parseFlags(t, "--config", yamlFile)}, fmt.Sprintf("%s:%d", yamlFile, depth)},
-			{"file by env", Sources{Environ: []string{"KVFS_CONFIG=" + yamlFile}}, fmt.Sprintf("%s:%d", yamlFile, depth)},
-			{"inline", Sources{InlineJSON: jsonOf(t, s.path, value)}, "config-json 1:"},
-			{"inline by flag", Sources{Flags: parseFlags(t, "--config-json", jsonOf(t, s.path, value))}, "config-json 1:"},
-			{"inline by env", Sources{Environ: []string{"KVFS_CONFIG_JSON=" + jsonOf(t, s.path, value)}}, "config-json 1:"},
-			{"env", Sources{Environ: []string{s.env() + "=" + text}}, "env " + s.env()},
-			{"flag", Sources{Flags: parseFlags(t, flag)}, "flag --" + s.flag()},
-		} {
-			t.Run(s.path+"/"+src.name, func(t *testing.T) {
-				l := decode(src.src)
-				if len(l.errs) > 0 {
-					t.Fatalf("errors: %v", l.errs)
-				}
-				got := reflect.ValueOf(l.cfg).Elem().FieldByIndex(s.at).Interface()
-				if want == nil {
-					want = got
-				}
-				defaults := reflect.ValueOf(decode(Sources{}).cfg).Elem().FieldByIndex(s.at).Interface()
-				if !reflect.DeepEqual(got, want) || reflect.DeepEqual(got, defaults) {
-					t.Errorf("got %v, from the first source %v, default %v", got, want, defaults)
-				}
-				if got := l.cfg.Origin(s.path).String(); !strings.HasPrefix(got, src.origin) {
-					t.Errorf("origin %q, want %q", got, src.origin)
-				}
-			})
-		}
-	}
-}
-
-// TestEveryTableSetting does the same for the settings of groups, specs, and the groups
-// of specs, which only files and inline JSON can reach (D3). It looks before validation.
-func TestEveryTableSetting(t *testing.T) {
-	specs := schema().find("specs")
-	for _, child := range schema().find("groups").settings {
-		everyTableSetting(t, child, "groups.g0.", func(c *Config) any { return c.Groups["g0"] })
-	}
-	for _, child := range specs.settings {
-		if child.shape == leaf {
-			everyTableSetting(t, child, "specs.gemma.", func(c *Config) any { return c.Specs["gemma"] })
-		}
-	}
-	for _, child := range specs.find("groups").settings {
-		everyTableSetting(t, child, "specs.gemma.groups[0].", func(c *Config) any { return c.Specs["gemma"].Groups[0] })
-	}
-}
-
-// everyTableSetting loads one setting of the section that entry finds at prefix.
-func everyTableSetting(t *testing.T, s *setting, prefix string, entry func(*Config) any) {
-	_, value := sample(t, &textSetting{setting: s})
-	path, text := prefix+s.key, ""
-	if outer, ok := strings.CutSuffix(prefix, "[0]."); ok {
-		text = yamlOf(t, outer, []map[string]any{{s.key: value}})
-	} else {
-		text = yamlOf(t, path, value)
-	}
-	yamlFile := writeFile(t, "c.yaml", text)
-	for want, src := range map[string]Sources{
-		yamlFile + ":3":  {File: yamlFile},
-		"config-json 3:": {InlineJSON: text}, // YAML reads JSON, and the other way round here
-	} {
-		l := decode(src)
-		if len(l.errs) > 0 {
-			t.Fatalf("%s: errors: %v", path, l.errs)
-		}
-		got, err := json.Marshal(reflect.ValueOf(entry(l.cfg)).Field(s.index).Interface())
-		if text, _ := json.Marshal(value); err != nil || string(got) != string(text) {
-			t.Errorf("%s: got %s, want %s", path, got, text)
-		}
-		if got := l.cfg.Origin(path).String(); !strings.HasPrefix(got, want) {
-			t.Errorf("%s: origin %q, want %q", path, got, want)
-		}
-	}
-}
 
 // TestNames shows that names map mechanically and that no two settings share
 // one, and pins the names that people know by heart.
@@ -153,6 +58,7 @@ func TestDefaults(t *testing.T) {
 			TempPatterns: []string{"*.tmp", "*.tmp.*", ".tmp*", "tmp/"}, TempExpiry: 3600e9,
 			MaxWrite: MiB, FSName: "kvfs",
 		},
+		Store:        Store{Socket: fmt.Sprintf("/run/kvfs/%d/store.sock", os.Geteuid()), OwnerTimeout: 30e9},
 		DrainTimeout: 30e9,
 		Disk: Disk{
 			Policy: "lru", Cascade: CascadeAsync, CascadeQueue: GiB, Admission: AdmitAll, SlabSize: 256 * MiB,
@@ -291,7 +197,7 @@ disk:
 // and source: text is trimmed, and empty text means not set (B21).
 func TestStringOverrides(t *testing.T) {
 	for _, s := range textSettings() {
-		text, _ := sample(t, s)
+		text := sample(t, s)
 		for _, blank := range []string{"", "  ", "\t\n"} {
 			srcs := []Sources{
 				{Environ: []string{s.env() + "=" + blank}},
@@ -396,44 +302,6 @@ func TestCascadeQueue(t *testing.T) {
 	}
 	if c := mustLoad(t, Sources{InlineJSON: `{"disk": {"cascade_queue": "5GiB"}}`}); c.Disk.CascadeQueue != 5*GiB {
 		t.Errorf("5GiB: got %v", c.Disk.CascadeQueue)
-	}
-}
-
-// TestAliases shows the documented aliases, that the setting's own variable wins
-// over them, and the first over the next (B7, B8, D16).
-func TestAliases(t *testing.T) {
-	for _, tc := range []struct {
-		env    []string
-		want   bool
-		origin string
-	}{
-		{[]string{"KVFS_TIER_LOG=1"}, true, "env KVFS_TIER_LOG"},
-		{[]string{"VLLM_MOONCAKE_STORE_TIER_LOG=1"}, true, "env VLLM_MOONCAKE_STORE_TIER_LOG"},
-		{[]string{"VLLM_MOONCAKE_STORE_TIER_LOG=1", "KVFS_TIER_LOG=0"}, false, "env KVFS_TIER_LOG"},
-		{[]string{"KVFS_TIER_LOG=1", "KVFS_LOG_TIER_SUMMARY=0"}, false, "env KVFS_LOG_TIER_SUMMARY"},
-		{[]string{"KVFS_TIER_LOG="}, false, "default"},
-	} {
-		c := mustLoad(t, Sources{Environ: tc.env})
-		if got := c.Origin("log.tier_summary").String(); c.Log.TierSummary != tc.want || got != tc.origin {
-			t.Errorf("%v: got %v from %q", tc.env, c.Log.TierSummary, got)
-		}
-	}
-	_, err := Load(Sources{Environ: []string{"KVFS_TIER_LOG=2"}})
-	wantErrors(t, err, `env KVFS_TIER_LOG: log.tier_summary: "2" is not a boolean`)
-
-	const ratio = "VLLM_MOONCAKE_DISK_STAGING_USABLE_RATIO"
-	if c := mustLoad(t, Sources{Environ: []string{ratio + "=0.5"}}); c.Staging.UsableRatio != 0.5 {
-		t.Errorf("%s: got %v", ratio, c.Staging.UsableRatio)
-	}
-	if c := mustLoad(t, Sources{Environ: []string{ratio + "=0.5", "KVFS_STAGING_USABLE_RATIO=1"}}); c.Staging.UsableRatio != 1 {
-		t.Errorf("own variable: got %v", c.Staging.UsableRatio)
-	}
-	for _, value := range []string{"0", "-0.1", "1.01", "nan", "inf"} {
-		_, err := Load(Sources{Environ: []string{ratio + "=" + value}})
-		wantErrors(t, err, "env "+ratio+": staging.usable_ratio: ")
-		if !errors.Is(err, ErrRange) {
-			t.Errorf("%s: got %v", value, err)
-		}
 	}
 }
 

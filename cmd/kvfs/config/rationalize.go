@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 )
 
@@ -25,7 +26,28 @@ func rationalize(c *Config, src Sources) error {
 	if c.Disk.CascadeQueue == 0 {
 		c.Disk.CascadeQueue = min(c.Memory.Size/4, maxQueue)
 	}
+	if err := rationalizeStore(c, os.Geteuid(), environment(src.Environ)["XDG_RUNTIME_DIR"]); err != nil {
+		return err
+	}
 	return rationalizePeers(c, src.Hostname)
+}
+
+// rationalizeStore places the socket of the owner where only the user uid comes.
+func rationalizeStore(c *Config, uid int, runtimeDir string) error {
+	if c.Store.Socket != "" {
+		return nil
+	}
+	socket := fmt.Sprintf("/run/kvfs/%d/store.sock", uid)
+	// Root has a runtime directory in a login, and none in a service: both must mean
+	// the same socket.
+	if uid != 0 && filepath.IsAbs(runtimeDir) {
+		socket = filepath.Join(runtimeDir, "kvfs", "store.sock")
+	}
+	if err := checkSocket(socket); err != nil {
+		return &Error{Path: "store.socket", Err: fmt.Errorf("no default, set it: %w", err)}
+	}
+	c.Store.Socket = socket
+	return nil
 }
 
 // rationalizeMemory gives the memory tier its share of the RAM; zero means to look.

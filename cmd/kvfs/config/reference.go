@@ -14,13 +14,9 @@ func Reference() []byte {
 	referenceSection(&b, schema(), "Top level")
 	b.WriteString("\n## Not part of this version\n\n")
 	fmt.Fprintf(&b, "`mode: %s` is known, and refused, so that nobody believes it works.\n", ModeStandaloneStore)
+	referenceAliases(&b)
 	b.WriteString("\n## Other environment variables\n\n")
-	b.WriteString("Accepted as aliases; the setting's own variable wins over them, and the first over the next:\n\n")
-	b.WriteString("| Variable | Setting |\n|---|---|\n")
-	for _, a := range aliases {
-		fmt.Fprintf(&b, "| `%s` | `%s` |\n", a.name, a.path)
-	}
-	b.WriteString("\nNot settings, and never refused:\n\n| Variable | For |\n|---|---|\n")
+	b.WriteString("Not settings, and never refused:\n\n| Variable | For |\n|---|---|\n")
 	for _, f := range foreign {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", f.name, f.help)
 	}
@@ -28,6 +24,47 @@ func Reference() []byte {
 	b.WriteString("\nAny other variable that begins with `KVFS_` is an error.\n")
 	return b.Bytes()
 }
+
+// referenceAliases writes the variables of other programs.
+func referenceAliases(b *bytes.Buffer) {
+	b.WriteString(aliasesIntro)
+	b.WriteString("| Alias | Setting | Remarks |\n|---|---|---|\n")
+	for _, a := range aliases {
+		setting := "`" + a.path + "`"
+		if a.part == partEnabled {
+			setting += ", whether there is one"
+		} else if a.part != "" {
+			setting += ", its " + a.part
+		}
+		fmt.Fprintf(b, "| `%s` | %s | %s |\n", a.name, setting, a.remarks)
+	}
+	for _, s := range unmatched {
+		fmt.Fprintf(b, "| `%s` | none | A warning: %s. |\n", s.name, s.instead)
+	}
+	for _, e := range engines {
+		fmt.Fprintf(b, "| `%s` | none | %s |\n", e.name, e.remarks)
+	}
+}
+
+// aliasesIntro explains the forms of aliases.
+const aliasesIntro = `
+## Aliases
+
+Variables of Mooncake and of engines that mean the same as a setting count as that setting's own variable: they win over files
+and inline JSON, and flags win over them. Beside the setting's own variable (` + "`KVFS_...`" + `) they are ignored, whatever they say,
+and so are all but the first of several for one setting, in the order of the table. Each one that is used or ignored is a
+warning in the log, with the name to use instead.
+
+Their forms are those of the other program, and only for names that do not begin with ` + "`KVFS_`" + `:
+
+- **size**: a bare number is bytes. Units are ` + "`b kb mb gb tb`" + ` in any case, with or without a space, and are powers of 1024 here:
+  ` + "`4gb`, `4 GB` and `4294967296` are `4GiB`" + `. A fraction of a byte is cut off.
+- **bool**: the same words as elsewhere, in any case: ` + "`True`" + ` is fine, ` + "`2`" + ` is an error.
+
+An SSD tier is on only if one of its aliases says so, and has one directory then. It needs a path and a size: without them it is
+an error, unless ` + "`disk.dirs`" + ` comes from elsewhere. A path or a size alone is a warning.
+
+`
 
 // referenceIntro is what cannot be read from the struct.
 const referenceIntro = `# Configuration

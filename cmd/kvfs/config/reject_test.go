@@ -4,7 +4,6 @@ import (
 	"errors"
 	"flag"
 	"os"
-	"reflect"
 	"strings"
 	"testing"
 )
@@ -87,7 +86,7 @@ func TestRejectFile(t *testing.T) {
 		{"negative duration", "drain_timeout: -5s\n", ErrRange, `drain_timeout: "-5s" is negative`},
 		{"huge size", "memory: {size: 99999999TiB}\n", ErrRange, `is more than 9223372036854775807 bytes`},
 		{"part of a byte", "memory: {size: 0.3KiB}\n", ErrType, `is not a whole number of bytes`},
-		{"zero memory", "memory: {size: 0}\n", ErrRange, `memory.size: 0 is out of range: mode embedded needs memory`},
+		{"zero memory", "memory: {size: 0}\n", ErrRange, `memory.size: 0 is out of range: mode embedded (default) needs memory`},
 		{"negative integer", "replicas: -1\n", ErrRange, `replicas: -1 is out of range: want 0 to 16`},
 		{"watermark above one", "memory: {high_watermark: 1.01}\n", ErrRange, `memory.high_watermark: 1.01 is out of range: want above 0, at most 1`},
 		{"watermark zero", "memory: {low_watermark: 0}\n", ErrRange, `memory.low_watermark: 0 is out of range`},
@@ -223,7 +222,7 @@ func TestRejectText(t *testing.T) {
 		{name: "inline null byte", inline: "{\"http\": \"\x00\"}", kind: ErrSyntax, want: []string{`config-json: yaml:`}},
 		{name: "inline disk without path", inline: `{"disk": {"dirs": [{"size": "1GiB"}]}}`, kind: ErrInvalid, want: []string{`config-json 1:20: disk.dirs[0]: path is missing`}},
 		{name: "standalone with memory and disk", args: []string{"--mode", "standalone-store", "--memory-size", "1GiB", "--disk", "path=/a,size=1GiB"}, kind: ErrInvalid,
-			want: []string{"not supported", "memory.size: 1GiB excludes mode standalone-store", "a disk tier excludes mode standalone-store"}},
+			want: []string{"not supported", "memory.size: 1GiB excludes mode standalone-store", "a disk tier excludes mode standalone-store (flag --mode)"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := Load(Sources{Environ: []string{tc.env}, Flags: parseFlags(t, tc.args...), InlineJSON: tc.inline, MemTotal: testMem})
@@ -260,22 +259,6 @@ replicas: 1
 		file+`:6: unknown key "memory.nope"`, file+":7: groups:",
 		"config-json 1:19: log.level:", "env KVFS_MEMORY_KEEP:", "env KVFS_NOPE:",
 		"flag --mount-max-write:", "flag --http:", file+":8: replicas: it needs bind")
-}
-
-// TestStrictBooleans shows B6 on every boolean there is: no string is one in a
-// file.
-func TestStrictBooleans(t *testing.T) {
-	for _, s := range textSettings() {
-		if s.typ.Kind() != reflect.Bool {
-			continue
-		}
-		for _, value := range []any{"false", "true", 0, 1, "yes", []string{}} {
-			_, err := Load(Sources{InlineJSON: jsonOf(t, s.path, value), MemTotal: testMem})
-			if !errors.Is(err, ErrType) {
-				t.Errorf("%s: %v: got %v", s.path, value, err)
-			}
-		}
-	}
 }
 
 // TestFileErrors shows what becomes of files that cannot be read.

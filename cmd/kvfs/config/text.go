@@ -35,15 +35,6 @@ var foreign = []struct{ name, help string }{
 // service whose name begins with kvfs: KVFS_SERVICE_HOST, KVFS_PORT_80_TCP_ADDR.
 var kubernetes = regexp.MustCompile(`^KVFS(_[A-Z0-9_]+)?_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$`)
 
-// aliases are further variables for settings. The setting's own variable wins.
-var aliases = []struct{ name, path string }{
-	{"KVFS_TIER_LOG", "log.tier_summary"},
-	{"VLLM_MOONCAKE_STORE_TIER_LOG", "log.tier_summary"},
-	{"VLLM_MOONCAKE_DISK_STAGING_USABLE_RATIO", "staging.usable_ratio"},
-	{"MOONCAKE_REQUESTER_LOCAL_HOSTNAME", "node_name"},
-	{"MOONCAKE_PREFERRED_SEGMENT", "preferred_segment"},
-}
-
 // environment splits "NAME=value" strings. The last of several wins. Values are
 // trimmed, and empty ones left out.
 func environment(environ []string) map[string]string {
@@ -61,26 +52,21 @@ func environment(environ []string) map[string]string {
 
 // overlayEnv sets what the environment says and refuses unknown variables with
 // our prefix.
-func (l *loader) overlayEnv(env map[string]string) {
+func (l *loader) overlayEnv() {
 	known := make(map[string]*textSetting)
 	names := []string{}
 	for _, t := range textSettings() {
 		known[t.env()] = t
 		names = append(names, t.env())
 	}
-	for i := len(aliases) - 1; i >= 0; i-- { // the first wins, so it comes last
-		a := aliases[i]
-		if value, given := env[a.name]; given {
-			l.setEnv(lookup(a.path), Origin{Source: Env, Name: a.name}, []string{value})
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(env)) {
+	l.overlayAliases()
+	for _, name := range slices.Sorted(maps.Keys(l.env)) {
 		o := Origin{Source: Env, Name: name}
 		switch t := known[name]; {
 		case t != nil && t.repeated():
-			l.setEnv(t, o, strings.Split(env[name], t.sep))
+			l.setEnv(t, o, strings.Split(l.env[name], t.sep))
 		case t != nil:
-			l.setEnv(t, o, []string{env[name]})
+			l.setEnv(t, o, []string{l.env[name]})
 		case strings.HasPrefix(name, envPrefix) && !isForeign(name):
 			l.fail(o, "", unknownName("variable", name, names))
 		}
@@ -104,7 +90,7 @@ func isForeign(name string) bool {
 			return true
 		}
 	}
-	return slices.ContainsFunc(aliases, func(a struct{ name, path string }) bool { return a.name == name }) ||
+	return slices.ContainsFunc(aliases, func(a alias) bool { return a.name == name }) ||
 		kubernetes.MatchString(name)
 }
 

@@ -2,7 +2,10 @@ package config
 
 import (
 	"fmt"
+	"maps"
+	"math"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -19,25 +22,28 @@ func (l *loader) validate() {
 	l.validateEvents()
 }
 
-// validateMode checks what the modes demand. Source: features of vLLM's Mooncake
-// store connector, whose embedded mode needs a segment and whose
+// validateMode checks what the modes demand of memory and disk. Source: features of
+// vLLM's Mooncake store connector, whose embedded mode needs a segment and whose
 // standalone-store mode must not have one.
 func (l *loader) validateMode() {
-	c := l.cfg
-	memory := l.cfg.Origin("memory.size")
-	switch c.Mode {
-	case ModeEmbedded:
-		if memory.Source != Default && c.Memory.Size == 0 && l.good("memory.size", "mode") {
-			l.fail(memory, "memory.size", violate(ErrRange, "0 is out of range: mode %s needs memory", c.Mode))
+	c, memory, mode := l.cfg, l.cfg.Origin("memory.size"), l.cfg.Origin("mode")
+	if !l.good("mode") {
+		return
+	}
+	if c.Mode == ModeEmbedded {
+		if memory.Source != Default && c.Memory.Size == 0 && l.good("memory.size") {
+			l.fail(memory, "memory.size", violate(ErrRange, "0 is out of range: mode %s (%v) needs memory", c.Mode, mode))
 		}
-	case ModeStandaloneStore:
-		l.fail(c.Origin("mode"), "mode", violate(ErrUnsupported, "%s is not supported by this version", c.Mode))
-		if memory.Source != Default && c.Memory.Size != 0 && l.good("memory.size") {
-			l.fail(memory, "memory.size", violate(ErrInvalid, "%v excludes mode %s, which contributes no memory: leave it out or set 0", c.Memory.Size, c.Mode))
-		}
-		if len(c.Disk.Dirs) > 0 && l.good("disk.dirs") {
-			l.fail(c.Origin("disk.dirs"), "disk.dirs", violate(ErrInvalid, "a disk tier excludes mode %s", c.Mode))
-		}
+		return
+	}
+	if !l.standalone {
+		l.fail(mode, "mode", violate(ErrUnsupported, "%s is not supported by this version", c.Mode))
+	}
+	if c.Memory.Size != 0 && l.good("memory.size") {
+		l.fail(memory, "memory.size", violate(ErrInvalid, "%v excludes mode %s (%v), which contributes no memory: leave it out or set 0", c.Memory.Size, c.Mode, mode))
+	}
+	if len(c.Disk.Dirs) > 0 && l.good(diskDirs) {
+		l.fail(c.Origin(diskDirs), diskDirs, violate(ErrInvalid, "a disk tier excludes mode %s (%v), which contributes no disk: leave it out", c.Mode, mode))
 	}
 }
 
@@ -55,16 +61,22 @@ func (l *loader) validateMemory() {
 // failLatest records that two settings do not fit each other, at the one that
 // comes from the later source; the first if they come from the same.
 func (l *loader) failLatest(a, b string, err error) {
+	l.fail(l.cfg.Origin(l.latest(a, b)), l.latest(a, b), err)
+}
+
+// latest returns which of two settings comes from the later source; a if both do.
+func (l *loader) latest(a, b string) string {
 	if l.cfg.Origin(a).Source < l.cfg.Origin(b).Source {
-		a = b
+		return b
 	}
-	l.fail(l.cfg.Origin(a), a, err)
+	return a
 }
 
 // validateDisk checks that no directory of the SSD tier holds another one, or the
 // memory tier, or is held by it: each of them takes all files in it for its own.
 // Names are compared, not what symbolic links make of them.
 func (l *loader) validateDisk() {
+	l.validateSSD()
 	type place struct{ setting, path string }
 	var taken []place
 	if dir := l.cfg.Memory.Dir; dir != "" && l.good("memory.dir") {
@@ -112,18 +124,46 @@ func beneath(path, dir string) bool {
 // is too small to be moved in place.
 const minUsable = MiB
 
-// validateStaging checks that what is usable of the staging memory suffices,
-// where there is a tier that needs it. Source: the staging budget of vLLM's
-// Mooncake store connector, which there is none of with offloading off.
+// Direct I/O moves whole aligned units, and needs room around a block for where it
+// begins and ends. Source: _DIRECT_IO_ALIGNMENT and _DIRECT_IO_PADDING_BYTES of vLLM's
+// Mooncake store connector, as in directio.EstimateStaging.
+const (
+	stagingAlignment = 4 * KiB
+	stagingPadding   = 8 * KiB
+)
+
+// padded returns the staging memory that a block of this size may need.
+func padded(size Size) Size {
+	if size > math.MaxInt64-stagingAlignment-stagingPadding {
+		return math.MaxInt64 // more than there is, in any case
+	}
+	return (size+stagingAlignment-1)/stagingAlignment*stagingAlignment + stagingPadding
+}
+
+// validateStaging checks that what is usable of the staging memory suffices, for
+// itself and for the blocks of each group, where there is a tier that needs it.
+// Source: the staging budget of vLLM's Mooncake store connector, which there is none of
+// with offloading off.
 func (l *loader) validateStaging() {
 	const size, ratio = "staging.size", "staging.usable_ratio"
 	st := l.cfg.Staging
-	usable := float64(st.Size) * st.UsableRatio
-	if len(l.cfg.Disk.Dirs) == 0 || !l.good(size, ratio) || usable >= float64(minUsable) {
+	usable := Size(float64(st.Size) * st.UsableRatio)
+	if len(l.cfg.Disk.Dirs) == 0 || !l.good(size, ratio) {
 		return
 	}
-	l.failLatest(size, ratio, violate(ErrInvalid, "size %v (%v) times usable_ratio %v (%v) is %v: want at least %v",
-		st.Size, l.cfg.Origin(size), st.UsableRatio, l.cfg.Origin(ratio), Size(usable), minUsable))
+	product := fmt.Sprintf("size %v (%v) times usable_ratio %v (%v) is %v", st.Size, l.cfg.Origin(size), st.UsableRatio, l.cfg.Origin(ratio), usable)
+	if usable < minUsable {
+		l.failLatest(size, ratio, violate(ErrInvalid, "%s: want at least %v", product, minUsable))
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(l.cfg.Groups)) {
+		at := join(joinName("groups", name), "block_size")
+		block := l.cfg.Groups[name].BlockSize
+		if need := padded(block); block != 0 && need > usable && l.good(at) {
+			l.failLatest(at, l.latest(size, ratio), violate(ErrInvalid, "a block of %v (%v) needs %v of staging, and %s",
+				block, l.cfg.Origin(at), need, product))
+		}
+	}
 }
 
 // validateDirectIO checks that one operation fits into what may be in flight.

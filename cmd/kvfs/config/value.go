@@ -246,6 +246,7 @@ var checks = map[string]func(string) error{
 	"name":      checkName,
 	"word":      checkWord,
 	"endpoint":  checkEndpoint,
+	"socket":    checkSocket,
 	"topic":     checkTopic,
 	"component": checkComponent,
 	"template":  checkTemplate,
@@ -270,6 +271,14 @@ func checkPattern(s string) error {
 	name := strings.TrimSuffix(s, "/")
 	if _, err := path.Match(name, ""); err != nil || name == "" || strings.Contains(name, "/") {
 		return violate(ErrInvalid, "%q is not a pattern for one name, such as *.tmp, or for a directory, such as tmp/", s)
+	}
+	return nil
+}
+
+// checkSocket wants the path of a unix socket.
+func checkSocket(s string) error {
+	if !isSocket(s) {
+		return violate(ErrInvalid, "%q does not name a socket: want a clean path from the root of at most %d bytes, such as /run/kvfs/0/store.sock", s, maxSocket)
 	}
 	return nil
 }

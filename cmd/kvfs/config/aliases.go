@@ -1,0 +1,318 @@
+package config
+
+import (
+	"fmt"
+	"math"
+	"math/big"
+	"net"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// alias is a further variable for a setting, mostly one of Mooncake or of an engine
+// that has a setting with the same meaning. It counts as the setting's own variable,
+// which wins over it.
+type alias struct {
+	name    string
+	path    string                            // the setting
+	part    string                            // of disk.dirs: which part of its one directory; else empty
+	form    func(text string) (string, error) // from the form of the other program to ours; nil if they are the same
+	lenient bool                              // a value that form refuses is a warning
+	remarks string
+}
+
+// The parts of a directory that aliases of disk.dirs give, and whether it is wanted.
+const (
+	partEnabled = "enabled"
+	partPath    = "path"
+	partSize    = "size"
+)
+
+// aliases are tried in order: of those for one setting the first that is given counts.
+//
+// Source of names and forms: vllm/envs.py, and MooncakeConfig of Mooncake and SGLang.
+var aliases = []alias{
+	{name: "KVFS_TIER_LOG", path: "log.tier_summary", remarks: "Its short name."},
+	{name: "VLLM_MOONCAKE_STORE_TIER_LOG", path: "log.tier_summary", form: aliasBool},
+	{name: "VLLM_MOONCAKE_DISK_STAGING_USABLE_RATIO", path: "staging.usable_ratio"},
+	{name: "MOONCAKE_GLOBAL_SEGMENT_SIZE", path: "memory.size", form: aliasSize,
+		remarks: "Memory that one rank contributes there, and all of the mount here: with several ranks give the sum. Zero, as for ranks that contribute nothing, is mode standalone-store."},
+	{name: "MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES", path: "staging.size", form: aliasSize},
+	{name: "MOONCAKE_LOCAL_BUFFER_SIZE", path: "staging.size", form: aliasSize,
+		remarks: "Kvfs needs far less of it than Mooncake, which moves all blocks through it."},
+	{name: "MOONCAKE_REQUESTER_LOCAL_HOSTNAME", path: "node_name", form: aliasNode, lenient: true,
+		remarks: "A port is cut off. An IPv6 address is no name, and ignored."},
+	{name: "MOONCAKE_PREFERRED_SEGMENT", path: "preferred_segment", remarks: "Files and inline JSON win over it. Ignored without bind."},
+	{name: "KVFS_SSD_ENABLED", path: diskDirs, part: partEnabled, form: strictBool, remarks: "The SSD tier as one directory, instead of KVFS_DISK. On, it needs a path and a size; else it counts for nothing, and what other sources say stays."},
+	{name: "MOONCAKE_ENABLE_SSD_OFFLOAD", path: diskDirs, part: partEnabled, form: aliasBool},
+	{name: "MOONCAKE_ENABLE_OFFLOAD", path: diskDirs, part: partEnabled, form: aliasBool},
+	{name: "MOONCAKE_OFFLOAD_ENABLED", path: diskDirs, part: partEnabled, form: aliasBool},
+	{name: "KVFS_SSD_PATH", path: diskDirs, part: partPath},
+	{name: "MOONCAKE_OFFLOAD_FILE_STORAGE_PATH", path: diskDirs, part: partPath, remarks: "Not a directory that Mooncake uses itself."},
+	{name: "KVFS_SSD_SIZE", path: diskDirs, part: partSize},
+	{name: "MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES", path: diskDirs, part: partSize, form: aliasSize, remarks: "It must be given: there is no default here."},
+}
+
+// diskDirs is the setting that several aliases together stand for.
+const diskDirs = "disk.dirs"
+
+// unmatched are variables of Mooncake that nothing here corresponds to, with what to
+// set instead. They are a warning, and never an error.
+var unmatched = []struct{ name, instead string }{
+	{"MOONCAKE_MASTER", "there is no master: peers find each other; set KVFS_BIND and KVFS_JOIN"},
+	{"MOONCAKE_TE_META_DATA_SERVER", "there is no metadata server: peers find each other; set KVFS_BIND and KVFS_JOIN"},
+	{"MOONCAKE_PROTOCOL", "blocks travel between peers over TCP; there is nothing to set"},
+	{"MOONCAKE_DEVICE", "blocks travel between peers over TCP; KVFS_PEER_BULK says on which address"},
+	{"MOONCAKE_LOCAL_HOSTNAME", "set KVFS_NODE_NAME, and KVFS_ADVERTISE for the address"},
+	{"MOONCAKE_CONFIG_PATH", "that file is not read; set KVFS_CONFIG to one of kvfs"},
+	{"MOONCAKE_STANDALONE_STORAGE", "set KVFS_MODE to standalone-store"},
+	{"MOONCAKE_CLIENT", "set KVFS_STORE_SOCKET to the socket of the owner"},
+	{"MOONCAKE_BUCKET_EVICTION_POLICY", "set KVFS_DISK_POLICY"},
+	{"MOONCAKE_OFFLOAD_BUCKET_EVICTION_POLICY", "set KVFS_DISK_POLICY"},
+	{"MOONCAKE_USE_URING", "set KVFS_DIRECTIO_ENGINE"},
+	{"MOONCAKE_OFFLOAD_USE_URING", "set KVFS_DIRECTIO_ENGINE"},
+}
+
+// engines are variables of engines that are not for kvfs, because they say where the
+// engine keeps its blocks: there is nothing to warn of.
+var engines = []struct{ name, remarks string }{
+	{"SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR", "For SGLang: a directory below the mount."},
+	{"LMCACHE_LOCAL_DISK", "For LMCache: a directory below the mount."},
+}
+
+// strictBool is the form of our own booleans.
+func strictBool(text string) (string, error) {
+	if _, ok := textBools[text]; !ok {
+		return "", violate(ErrType, "%q is not a boolean: want one of 1, 0, true, false, yes, no, on, off", text)
+	}
+	return text, nil
+}
+
+// aliasBool takes the same words in capitals, too: True is how Python writes them.
+func aliasBool(text string) (string, error) { return strictBool(strings.ToLower(text)) }
+
+// aliasUnits are the units of sizes in Mooncake and vLLM, in small letters. Those of
+// 1000 are ours alone.
+var aliasUnits = map[string]Size{
+	"": 1, "b": 1, "k": KiB, "kb": KiB, "kib": KiB, "m": MiB, "mb": MiB, "mib": MiB,
+	"g": GiB, "gb": GiB, "gib": GiB, "t": TiB, "tb": TiB, "tib": TiB,
+}
+
+// aliasSize reads sizes as Mooncake and vLLM do: a bare number is bytes, 4gb and 4 GB
+// are 4GiB, and a part of a byte is cut off.
+func aliasSize(text string) (string, error) {
+	number, unit := splitNumber(strings.ToLower(text))
+	if strings.HasPrefix(number, "-") {
+		return "", violate(ErrRange, "%q is negative", text)
+	}
+	value, ok := new(big.Rat).SetString(number)
+	if !ok || len(number) > maxNumber {
+		return "", violate(ErrType, "%q is not a size: want bytes, or a number and a unit, such as 4gb", text)
+	}
+	factor, ok := aliasUnits[unit]
+	if !ok {
+		return "", violate(ErrUnit, "%q has the unknown unit %q; one of b, kb, mb, gb, tb", text, unit)
+	}
+	value.Mul(value, new(big.Rat).SetInt64(int64(factor)))
+	bytes := new(big.Int).Quo(value.Num(), value.Denom())
+	if !bytes.IsInt64() {
+		return "", violate(ErrRange, "%q is more than %d bytes", text, int64(math.MaxInt64))
+	}
+	return bytes.String() + "B", nil
+}
+
+// aliasNode makes the name of a peer from what may be host:port, as the port is one of
+// Mooncake.
+func aliasNode(text string) (string, error) {
+	host := text
+	if h, _, err := net.SplitHostPort(text); err == nil {
+		host = h
+	}
+	return host, checkName(host)
+}
+
+// overlayAliases sets what the aliases in the environment say.
+func (l *loader) overlayAliases() {
+	taken := make(map[string]bool)
+	for _, a := range aliases {
+		value, given := l.env[a.name]
+		t := lookup(a.path)
+		if _, own := l.env[t.env()]; !given || own || taken[a.path] || a.part != "" {
+			continue
+		}
+		taken[a.path] = true
+		o := Origin{Source: Env, Name: a.name}
+		if text, err := a.text(value); err == nil {
+			l.setEnv(t, o, []string{text})
+		} else if !a.lenient {
+			l.fail(o, a.path, err)
+		}
+	}
+	l.overlaySSD()
+}
+
+// text returns the value of an alias in the form of the setting.
+func (a alias) text(value string) (string, error) {
+	if a.form == nil {
+		return value, nil
+	}
+	return a.form(value)
+}
+
+// aliasOf returns the alias for a part of disk.dirs that is given and counts, and its
+// value.
+func (l *loader) aliasOf(part string) (a alias, value string, given bool) {
+	for _, a := range aliases {
+		if value, given := l.env[a.name]; given && a.part == part {
+			return a, value, true
+		}
+	}
+	return alias{}, "", false
+}
+
+// aliasesOf lists the names of the aliases for a part of disk.dirs.
+func aliasesOf(part string) string {
+	var names []string
+	for _, a := range aliases {
+		if a.part == part {
+			names = append(names, a.name)
+		}
+	}
+	return strings.Join(names, " or ")
+}
+
+// overlaySSD makes the directory that aliases describe together, if one of them turns
+// it on and none of its parts is missing; see validateSSD for the rest. Source: D4 of
+// Mooncake's setup, which gives a path only to a store whose offloading is on.
+func (l *loader) overlaySSD() {
+	dirs := lookup(diskDirs)
+	if _, own := l.env[dirs.env()]; own || !l.wantsSSD() || len(l.missingSSD()) > 0 {
+		return
+	}
+	l.clear(diskDirs)
+	out := reflect.MakeSlice(dirs.typ, 1, 1)
+	for _, child := range dirs.settings {
+		a, value, _ := l.aliasOf(child.key)
+		o, at := Origin{Source: Env, Name: a.name}, diskDirs+"[0]"
+		text, err := a.text(value)
+		if err == nil {
+			err = child.setText(out.Index(0).Field(child.index), text)
+		}
+		if err != nil {
+			l.fail(o, join(at, child.key), err)
+		}
+		if child.key == partPath {
+			l.cfg.origins[diskDirs], l.cfg.origins[at] = o, o
+		}
+		l.cfg.origins[join(at, child.key)] = o
+	}
+	reflect.ValueOf(l.cfg).Elem().FieldByIndex(dirs.at).Set(out)
+}
+
+// wantsSSD reports whether an alias turns the SSD tier on. It is off by default.
+func (l *loader) wantsSSD() bool {
+	a, value, given := l.aliasOf(partEnabled)
+	if !given {
+		return false
+	}
+	text, err := a.text(value)
+	if err != nil {
+		l.fail(Origin{Source: Env, Name: a.name}, diskDirs, err)
+	}
+	return textBools[text]
+}
+
+// missingSSD lists what else the aliases would have to say, each part with its names.
+func (l *loader) missingSSD() []string {
+	var missing []string
+	for _, part := range []string{partPath, partSize} {
+		if _, _, given := l.aliasOf(part); !given {
+			missing = append(missing, fmt.Sprintf("a %s (%s)", part, aliasesOf(part)))
+		}
+	}
+	return missing
+}
+
+// validateSSD refuses an SSD tier that is turned on and described by nobody, so that
+// nobody believes that there is one.
+func (l *loader) validateSSD() {
+	a, _, given := l.aliasOf(partEnabled)
+	if !given || !l.good(diskDirs) || len(l.cfg.Disk.Dirs) > 0 || !l.wantsSSD() {
+		return
+	}
+	l.fail(Origin{Source: Env, Name: a.name}, diskDirs, violate(ErrInvalid, "the SSD tier is on, and needs %s, or %s=path=DIR,size=SIZE",
+		strings.Join(l.missingSSD(), " and "), lookup(diskDirs).env()))
+}
+
+// warnings says of each variable of another program what became of it, once all
+// sources are read.
+func (l *loader) warnings() []string {
+	var lines []string
+	say := func(name, format string, args ...any) {
+		lines = append(lines, Origin{Source: Env, Name: name}.String()+": "+fmt.Sprintf(format, args...))
+	}
+	for _, a := range aliases {
+		if _, given := l.env[a.name]; !given {
+			continue
+		}
+		why, used := l.ignored(a)
+		switch t := lookup(a.path); {
+		case !used:
+			say(a.name, "ignored: %s", why)
+		case !strings.HasPrefix(a.name, envPrefix):
+			say(a.name, "taken for %s: %s; %s is its name here", a.path, why, a.ownName(t))
+		}
+	}
+	for _, s := range unmatched {
+		if _, given := l.env[s.name]; given {
+			say(s.name, "ignored: %s", s.instead)
+		}
+	}
+	return lines
+}
+
+// ownName returns our variable with the meaning of an alias.
+func (a alias) ownName(t *textSetting) string {
+	if a.part != "" {
+		return envPrefix + "SSD_" + strings.ToUpper(a.part)
+	}
+	return t.env()
+}
+
+// ignored reports whether an alias that is given came to count, and then its value as
+// it is understood, else why it did not.
+func (l *loader) ignored(a alias) (why string, used bool) {
+	o := l.cfg.Origin(a.path)
+	counts := o.Source == Env && slices.ContainsFunc(aliases, func(b alias) bool { return b.name == o.Name })
+	switch {
+	case a.part != "":
+		return l.ignoredSSD(a, o, counts)
+	case counts && o.Name == a.name:
+		return format(reflect.ValueOf(l.cfg).Elem().FieldByIndex(lookup(a.path).at)), true
+	case o.Source != Default:
+		return fmt.Sprintf("%s comes from %v", a.path, o), false
+	}
+	if _, err := a.text(l.env[a.name]); err != nil {
+		return fmt.Sprintf("%v; set %s", err, a.ownName(lookup(a.path))), false
+	}
+	return "without bind there are no peers", false
+}
+
+// ignoredSSD is ignored for the aliases of disk.dirs. counts says that they made it.
+func (l *loader) ignoredSSD(a alias, o Origin, counts bool) (why string, used bool) {
+	switch first, _, _ := l.aliasOf(a.part); {
+	case first.name != a.name:
+		return fmt.Sprintf("%s is set", first.name), false
+	case counts:
+		return fmt.Sprintf("%s %s", a.part, l.env[a.name]), true
+	case o.Source != Default:
+		return fmt.Sprintf("%s comes from %v", diskDirs, o), false
+	}
+	missing := l.missingSSD()
+	if a.part == partEnabled {
+		return "the SSD tier is off, as by default", false
+	}
+	missing = slices.Insert(missing, 0, fmt.Sprintf("to be turned on (%s)", aliasesOf(partEnabled)))
+	return "the SSD tier needs " + strings.Join(missing, " and "), false
+}
