@@ -35,6 +35,7 @@ func newRootCommand() *cobra.Command {
 		newWhyCommand(systemControls),
 		newEventsCommand(systemControls),
 		newSpecsCommand(systemControls),
+		newPlanCommand(),
 		newFsckCommand(),
 		newCertsCommand(),
 		newKeysCommand(),

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// planArgs is the worked example of docs/sizing.md, without the name of the file.
+var planArgs = strings.Fields("--engine vllm --tp 2 --kv-dtype bf16 --requests-per-second 0.5 " +
+	"--mean-prompt 12000 --mean-output 800 --prefix-share 0.6 --reuse-window 30m --concurrency 16")
+
+// modelConfig returns the path of a published config.
+func modelConfig(name string) string {
+	return filepath.Join("plan", "testdata", name+".json")
+}
+
+// TestPlan shows the forms of the command (A40).
+func TestPlan(t *testing.T) {
+	code, out, errs := runCLI("plan", "--model-config", modelConfig("llama-3.1-8b"))
+	if code != exitOK || errs != "" || !strings.Contains(out, "  a token                     131072") {
+		t.Errorf("exit code %d, stderr %q, stdout %s", code, errs, out)
+	}
+	code, out, errs = runCLI(append([]string{"plan", "--json", "--model-config", modelConfig("gpt-oss-20b")}, planArgs...)...)
+	var p struct {
+		Token    struct{ Whole, Rank int64 }
+		Groups   []struct{ Kind string }
+		Settings map[string]any
+		Spec     json.RawMessage
+	}
+	if err := json.Unmarshal([]byte(out), &p); err != nil || code != exitOK || errs != "" {
+		t.Fatalf("exit code %d, stderr %q, %v in %s", code, errs, err, out)
+	}
+	if p.Token.Whole != 49152 || p.Token.Rank != 24576 || len(p.Groups) != 2 || p.Settings["groups.block_size"] != "384KiB" {
+		t.Errorf("got %+v", p)
+	}
+	spec := writeTemp(t, "spec.json", string(p.Spec))
+	if code, out, errs := runCLI("specs", "check", spec); code != exitOK || !strings.Contains(out, "swa   16     window 128") {
+		t.Errorf("specs check: exit code %d, %s%s", code, out, errs)
+	}
+}
+
+// TestPlanErrors shows what is said of wrong usage and of configs that cannot be read.
+func TestPlanErrors(t *testing.T) {
+	for _, tc := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{nil, exitUsage, "kvfs: which model? --model-config FILE (see kvfs plan --help)\n"},
+		{[]string{"x"}, exitUsage, "kvfs: unknown command \"x\" for \"kvfs plan\""},
+		{[]string{"--tp", "x"}, exitUsage, "kvfs: invalid argument \"x\" for \"--tp\" flag"},
+		{[]string{"--model-config", "/absent"}, exitRuntime, "kvfs: open /absent: no such file or directory\n"},
+		{[]string{"--model-config", "plan"}, exitRuntime, "kvfs: plan: is a directory\n"},
+		{[]string{"--model-config", writeTemp(t, "a.json", "{")}, exitRuntime, "a.json: byte 1: unexpected end of JSON input\n"},
+		{[]string{"--model-config", writeTemp(t, "b.json", `{"model_type": "llama", "num_attention_heads": "8"}`)}, exitRuntime, "b.json: num_hidden_layers: is missing, and model_type llama needs it\n"},
+		{[]string{"--model-config", writeTemp(t, "c.json", strings.Repeat(" ", maxModelConfig+1))}, exitRuntime, "c.json: more than 8388608 bytes\n"},
+		{[]string{"--model-config", modelConfig("llama-3.1-8b"), "--tp", "0", "--pp", "0"}, exitRuntime, "kvfs: --tp: got 0, want 1 to 1024\nkvfs: --pp: got 0, want 1 to 1024\n"},
+	} {
+		code, out, errs := runCLI(append([]string{"plan"}, tc.args...)...)
+		if code != tc.code || out != "" || !strings.Contains(errs, tc.want) {
+			t.Errorf("%q: exit code %d, stdout %q, stderr %q; want %d, %q", tc.args, code, out, errs, tc.code, tc.want)
+		}
+	}
+}
+
+// TestPlanSettings shows that the configuration takes the settings of each model and engine.
+func TestPlanSettings(t *testing.T) {
+	cleanEnv(t)
+	files, err := filepath.Glob(modelConfig("*"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no configs: %v", err)
+	}
+	for _, file := range files {
+		for _, engine := range []string{"vllm", "sglang", "lmcache", ""} {
+			code, out, errs := runCLI("plan", "--model-config", file, "--engine", engine, "--kv-dtype", "bf16", "--context", "8192",
+				"--requests-per-second", "0.01", "--mean-prompt", "1000", "--reuse-window", "1m", "--concurrency", "1")
+			if strings.Contains(errs, "--engine lmcache: how it keeps recurrent states is not known") {
+				continue
+			}
+			_, settings, found := strings.Cut(out, "\nSettings\n")
+			settings, _, _ = strings.Cut(settings, "Without an SSD tier")
+			if code != exitOK || !found {
+				t.Errorf("%s for %q: exit code %d, %s", file, engine, code, errs)
+				continue
+			}
+			// A machine may have less memory than the plan of a model asks for.
+			lines := strings.SplitAfter(settings, "\n")
+			if len(lines) < 2 || !strings.HasPrefix(lines[1], "    size: ") {
+				t.Fatalf("no memory.size in %s", settings)
+			}
+			lines[1] = "    size: 64MiB\n"
+			settings = strings.ReplaceAll(strings.Join(lines, ""), "/mnt/nvme0/kvfs", filepath.Join(t.TempDir(), "kvfs"))
+			config := writeTemp(t, "kvfs.yaml", settings)
+			if code, out, errs := runCLI("config", "check", "--config", config); code != exitOK {
+				t.Errorf("%s for %q: exit code %d, %s%s of\n%s", file, engine, code, out, errs, settings)
+			}
+		}
+	}
+}
+
+// TestPlanDocs shows that the worked example of the page is what the command prints.
+func TestPlanDocs(t *testing.T) {
+	page, err := os.ReadFile("../../docs/sizing.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, example, found := strings.Cut(string(page), "\n$ kvfs plan --model-config config.json "+strings.Join(planArgs[:6], " "))
+	_, example, _ = strings.Cut(example, "\n\n") // the rest of the command, and the empty line below it
+	example, _, end := strings.Cut(example, "```")
+	if !found || !end {
+		t.Fatal("docs/sizing.md has no example that begins with the command")
+	}
+	code, out, errs := runCLI(append([]string{"plan", "--model-config", modelConfig("gpt-oss-20b")}, planArgs...)...)
+	if code != exitOK || out != example {
+		t.Errorf("exit code %d, %s\ngot:\n%s\nthe page has:\n%s", code, errs, out, example)
+	}
+}
