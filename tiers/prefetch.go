@@ -260,6 +260,16 @@ func (f *prefetch) failed(i int, err error) PrefetchResult {
 	if x.full {
 		return PrefetchResult{Err: err}
 	}
+	if x.result.Outcome == PrefetchAbsent {
+		// It went because of what was found when it was loaded.
+		key, _ := block.ParseKey(string(f.r.Paths[i]))
+		switch e.Why(key.Path()).Kind {
+		case VerdictCorrupt:
+			return PrefetchResult{Err: &block.Error{Op: "prefetch", Key: key, Err: block.ErrCorrupt}}
+		case VerdictUnreachable, VerdictPeerGone:
+			return PrefetchResult{Err: &block.Error{Op: "prefetch", Key: key, Err: block.ErrUnavailable}}
+		}
+	}
 	return x.result
 }
 

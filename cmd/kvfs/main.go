@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 )
@@ -29,6 +30,10 @@ const (
 	exitMount    = 4
 	exitNotMount = 5
 )
+
+// The main thread stays with the main goroutine, which only waits: the kernel gives signals to that
+// thread first, and one that is stuck in a device's read would keep SIGTERM for as long.
+func init() { runtime.LockOSThread() }
 
 func main() {
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
