@@ -120,8 +120,8 @@ func TestWhyAttribute(t *testing.T) {
 	c := talk(t, d, "query")
 	for _, key := range []string{"g/cold", "g/hot"} {
 		text, err := getxattr(d.Path(key), "user.kvfs.why")
-		if err != nil || text == "" || text != c.why(key)[0].Text {
-			t.Errorf("%s: got %q, %v, want %q", key, text, err, c.why(key)[0].Text)
+		if v := c.why(key)[0]; err != nil || text != v.Verdict+": "+v.Text || v.Verdict != "present" {
+			t.Errorf("%s: got %q, %v, want that of %+v", key, text, err, v)
 		}
 		buf := make([]byte, 4096)
 		n, err := unix.Listxattr(d.Path(key), buf)

@@ -50,10 +50,26 @@ var parents = tempParents()
 
 func dirIn(parent string) string {
 	dir := filepath.Join(parent, dirPrefix+strconv.Itoa(os.Getpid()))
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	err := os.MkdirAll(dir, 0o755)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, spaceFile), []byte(pidSpace()), 0o644)
+	}
+	if err != nil {
 		panic(err)
 	}
 	return dir
+}
+
+// spaceFile is where a directory of a test process tells in which name space its process id
+// counts: a test in another one must not take it for that of a dead process.
+const spaceFile = ".pid-namespace"
+
+func pidSpace() string {
+	space, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil {
+		return err.Error()
+	}
+	return space
 }
 
 // processDir returns the directory for mount points, logs and binaries.
@@ -80,7 +96,8 @@ func sweep() {
 		dirs, _ := filepath.Glob(filepath.Join(p, dirPrefix+"*"))
 		for _, d := range dirs {
 			pid, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(d), dirPrefix))
-			if err == nil && unix.Kill(pid, 0) == unix.ESRCH {
+			space, _ := os.ReadFile(filepath.Join(d, spaceFile))
+			if err == nil && string(space) == pidSpace() && unix.Kill(pid, 0) == unix.ESRCH {
 				removeTree(d)
 			}
 		}

@@ -1,0 +1,204 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+)
+
+// forwarded are the signals that the command gets when kvfs run does.
+var forwarded = []os.Signal{
+	syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH,
+}
+
+// ends reports whether a signal asks a program to end.
+func ends(sig os.Signal) bool {
+	switch sig {
+	case syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT:
+		return true
+	}
+	return false
+}
+
+// signalled is the cause of a context that a signal has ended.
+type signalled struct{ sig syscall.Signal }
+
+// Error tells the signal.
+func (s *signalled) Error() string { return "ended by " + unix.SignalName(s.sig) }
+
+// run mounts, runs the command to its end, and unmounts. It returns the exit code
+// of the command, or an error, with its code, if there was no command to run.
+func (r *runner) run() (code int, err error) {
+	began := time.Now()
+	// The children that are to end with this process end with the thread that
+	// started them.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+
+	path, code, err := lookPath(r.command[0])
+	if err != nil {
+		return code, err
+	}
+	signals := listen() // to the end of the process: a late signal must not replace the exit code
+	ctx, stopping := endOnSignal(signals)
+	m, err := r.openMount(ctx)
+	sig := stopping()
+	if m == nil && sig != nil {
+		return 128 + int(sig.sig), sig
+	}
+	if err != nil {
+		return exitCode(err), err
+	}
+	if sig != nil { // it was ready at that moment
+		m.close(nil)
+		return 128 + int(sig.sig), sig
+	}
+	r.log.Debug("mount is ready", zap.String("dir", m.dir), zap.Bool("attached", r.attached), zap.Duration("took", time.Since(began)))
+	c, err := r.startCommand(path, m)
+	if err != nil {
+		m.close(nil)
+		return exitCode(err), err
+	}
+	r.log.Debug("command is started", zap.Int("pid", c.process.Pid), zap.Duration("added", time.Since(began)))
+	status := c.supervise(signals, m)
+	c.group.join()
+	hurry := make(chan struct{})
+	go func() { // ends with the process, at the latest
+		for sig := range signals {
+			if ends(sig) {
+				close(hurry)
+				return
+			}
+		}
+	}()
+	m.close(hurry)
+	if status.Signaled() {
+		return 128 + int(status.Signal()), nil
+	}
+	return status.ExitStatus(), nil
+}
+
+// listen returns the signals that are to be forwarded. Those that this process was
+// started to ignore, as nohup does, stay ignored, by the command too.
+func listen() chan os.Signal {
+	signals := make(chan os.Signal, 64)
+	for _, sig := range forwarded {
+		if !signal.Ignored(sig) {
+			signal.Notify(signals, sig)
+		}
+	}
+	return signals
+}
+
+// endOnSignal returns a context that ends with the first signal that asks for
+// the end. stop ends the watch and returns that signal, or nil.
+func endOnSignal(signals <-chan os.Signal) (ctx context.Context, stop func() *signalled) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	done := make(chan struct{})
+	var watch sync.WaitGroup
+	watch.Go(func() { // ends with stop
+		for {
+			select {
+			case sig := <-signals:
+				if ends(sig) {
+					cancel(&signalled{sig.(syscall.Signal)})
+				}
+			case <-done:
+				return
+			}
+		}
+	})
+	return ctx, func() *signalled {
+		close(done)
+		watch.Wait()
+		cancel(nil)
+		cause, _ := errors.AsType[*signalled](context.Cause(ctx))
+		return cause
+	}
+}
+
+// command is the running command.
+type command struct {
+	process *os.Process
+	log     *zap.Logger
+	group   *groups
+	state   chan syscall.WaitStatus // each stop, and at last the end
+}
+
+// startCommand starts the command as if this process had become it: with its
+// standard files, its other descriptors, its process group and its terminal.
+func (r *runner) startCommand(path string, m *runMount) (*command, error) {
+	plan, err := r.plan(m.dir)
+	if err == nil {
+		err = m.makeDirs(plan.Dirs)
+	}
+	if err != nil {
+		return nil, err
+	}
+	r.tell(plan)
+	g := newGroups(m.pid())
+	cmd := &exec.Cmd{
+		Path: path, Args: plan.Command, Env: plan.Environ(r.environ), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		SysProcAttr: g.attributes(),
+	}
+	if err := cmd.Start(); err != nil {
+		code := exitNotRun
+		if errors.Is(err, os.ErrNotExist) {
+			code = exitNotFound
+		}
+		return nil, withCode(code, err)
+	}
+	c := &command{process: cmd.Process, log: r.log, group: g, state: make(chan syscall.WaitStatus)}
+	g.command = c.process
+	g.leave()
+	go c.wait() // ends with the command
+	return c, nil
+}
+
+// wait reports what becomes of the command.
+func (c *command) wait() {
+	for {
+		var status syscall.WaitStatus
+		_, err := syscall.Wait4(c.process.Pid, &status, syscall.WUNTRACED, nil)
+		if err == syscall.EINTR {
+			continue
+		}
+		if err != nil { // nobody else waits for it
+			c.log.Error("wait for the command", zap.Int("pid", c.process.Pid), zap.Error(err))
+			status = exitRuntime << 8
+		}
+		c.state <- status
+		if !status.Stopped() {
+			return
+		}
+	}
+}
+
+// supervise passes signals on until the command has ended, and returns how.
+func (c *command) supervise(signals <-chan os.Signal, m *runMount) syscall.WaitStatus {
+	daemon := m.exited // nil if it is not ours: never ready
+	for {
+		select {
+		case sig := <-signals:
+			_ = c.process.Signal(sig) // it may have ended just now
+		case <-daemon:
+			daemon = nil
+			c.log.Warn("the daemon of the mount has ended; the command goes on without its cache",
+				zap.String("dir", m.dir), zap.Stringer("daemon", m.daemon.ProcessState))
+		case status := <-c.state:
+			if !status.Stopped() {
+				return status
+			}
+			c.group.stop(status.StopSignal())
+		}
+	}
+}

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// groups arranges the process groups of a run, so that the command has the
+// terminal as if kvfs run were not there.
+//
+// The command stays in the group that the shell made for kvfs run: Ctrl-C and
+// Ctrl-Z reach it and the rest of a pipeline, and a shell that sends a signal to
+// its job sends it to the command. kvfs run itself leaves that group, so that a
+// signal of the terminal does not arrive twice: once from the terminal, once
+// forwarded. What is sent to kvfs run alone is forwarded.
+//
+// It cannot make a group of its own if it leads the one that it leaves, as the jobs
+// of shells do. Then it goes into the group of its daemon, or, if it attaches to a
+// mount, into that of a process that has ended and is not waited for before kvfs
+// run ends.
+//
+// When the command is stopped from the terminal, kvfs run comes back into the
+// group and stops too, which is what the shell waits for; the shell continues the
+// whole group later.
+//
+// A leader of a session, such as the first process of a container, cannot leave
+// its group. Its command gets a group of its own, and the terminal with it if there
+// is one.
+type groups struct {
+	home    int // process group that kvfs run was started in
+	away    int // where it goes; 0: into one of its own
+	leader  bool
+	tty     int         // a standard file that is the terminal of a leader, or -1
+	command *os.Process // once it is started
+}
+
+// newGroups looks at the process as it is. daemon is the process of the daemon, 0
+// if it is not ours.
+func newGroups(daemon int) *groups {
+	g := &groups{home: unix.Getpgrp(), tty: -1}
+	session, err := unix.Getsid(0)
+	g.leader = err == nil && session == os.Getpid()
+	if !g.leader && g.home == os.Getpid() {
+		if g.away = daemon; daemon == 0 {
+			g.away = placeholder()
+		}
+	}
+	for fd := 0; g.leader && fd <= 2; fd++ {
+		if front, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP); err == nil && front == g.home {
+			g.tty = fd
+			break
+		}
+	}
+	return g
+}
+
+// placeholder makes a process group in this session that stays for as long as this
+// process, and returns it, or 0. It is that of a child that ends at once: the
+// number of a process is its own until it is waited for.
+func placeholder() int {
+	cmd := exec.Command("/proc/self/exe", "--version")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	restore := hideInherited()
+	defer restore()
+	if cmd.Start() != nil {
+		return 0
+	}
+	return cmd.Process.Pid
+}
+
+// attributes are those of the command.
+func (g *groups) attributes() *syscall.SysProcAttr {
+	a := &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
+	if g.leader {
+		a.Setpgid = true
+		if g.tty >= 0 {
+			a.Foreground, a.Ctty = true, g.tty
+		}
+	}
+	return a
+}
+
+// leave takes kvfs run out of the group of the command. From then on it may write
+// to the terminal from the background. If it cannot leave any more, since its
+// daemon has died, a signal of the terminal reaches the command twice.
+func (g *groups) leave() {
+	// Not before the command has been started: it would inherit this.
+	signal.Ignore(syscall.SIGTTOU, syscall.SIGTTIN)
+	if g.leader {
+		return
+	}
+	_ = unix.Setpgid(0, g.away)
+}
+
+// join takes kvfs run back into the group that it was started in.
+func (g *groups) join() {
+	if g.leader {
+		if g.tty >= 0 {
+			_ = unix.IoctlSetPointerInt(g.tty, unix.TIOCSPGRP, g.home)
+		}
+		return
+	}
+	if g.home == os.Getpid() {
+		_ = unix.Setpgid(0, 0)
+	} else {
+		_ = unix.Setpgid(0, g.home)
+	}
+}
+
+// stop stops kvfs run, since the command was stopped from the terminal, until the
+// shell continues both. Other stops are for the command alone: who sends
+// SIGSTOP to it will send SIGCONT to it as well. The caller is locked to its thread.
+func (g *groups) stop(sig syscall.Signal) {
+	if g.leader || sig != unix.SIGTSTP && sig != unix.SIGTTIN && sig != unix.SIGTTOU {
+		return
+	}
+	g.join()
+	if sig != unix.SIGTSTP {
+		sig = unix.SIGSTOP // the others are ignored here
+	}
+	// To this thread, so that it goes no further; to the process, another thread
+	// might take it a moment later.
+	_ = unix.Tgkill(os.Getpid(), unix.Gettid(), sig)
+	// Continued. A shell continues the whole group, others may continue only this
+	// process.
+	if isStopped(g.command.Pid) {
+		_ = g.command.Signal(unix.SIGCONT)
+	}
+	g.leave()
+}
+
+// isStopped reports whether a process is stopped by a signal. Source:
+// proc_pid_stat(5).
+func isStopped(pid int) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	after := bytes.LastIndex(text, []byte(") "))
+	return err == nil && after >= 0 && bytes.HasPrefix(text[after+2:], []byte("T"))
+}

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestParseRunFlags shows which flags are handed on to kvfs mount, as they were
+// given, and that what follows the command is the command's.
+func TestParseRunFlags(t *testing.T) {
+	for _, c := range []struct{ args, passed, rest []string }{
+		{[]string{"--", "x"}, nil, []string{"x"}},
+		{[]string{"x", "--memory-size", "1GiB"}, nil, []string{"x", "--memory-size", "1GiB"}},
+		{[]string{"--mount", "/m", "--memory-size", "1GiB", "--print", "--", "x", "--", "y"}, []string{"--memory-size=1GiB"}, []string{"x", "--", "y"}},
+		{[]string{"--disk=path=/a,size=1GiB", "--disk", "path=/b c,size=2GiB", "--memory-keep", "x"},
+			[]string{"--disk=path=/a,size=1GiB", "--disk=path=/b c,size=2GiB", "--memory-keep=true"}, []string{"x"}},
+		{[]string{"--config", "f.yaml", "--config-json={}", "--engine=none", "x"}, []string{"--config=f.yaml", "--config-json={}"}, []string{"x"}},
+	} {
+		flags := newRunCommand().Flags()
+		passed, err := parseRunFlags(flags, c.args)
+		if err != nil || !slices.Equal(passed, c.passed) || !slices.Equal(flags.Args(), c.rest) {
+			t.Errorf("%q: got %q, %q, %v, want %q, %q", c.args, passed, flags.Args(), err, c.passed, c.rest)
+		}
+	}
+	if _, err := parseRunFlags(newRunCommand().Flags(), []string{"--nonsense", "x"}); err == nil {
+		t.Error("an unknown flag is taken")
+	}
+}
+
+// TestRunUsage shows the help and the wrong uses that never reach a mount.
+func TestRunUsage(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		code int
+		text string
+	}{
+		{[]string{"run", "--help"}, exitOK, "kvfs run [flags] -- CMD"},
+		{[]string{"run", "-h", "x"}, exitOK, "kvfs run [flags] -- CMD"},
+		{[]string{"run"}, exitUsage, "which command?"},
+		{[]string{"run", "--"}, exitUsage, "which command?"},
+		{[]string{"run", "--readytimeout", "1s", "--", "x"}, exitUsage, "--ready-timeout"},
+		{[]string{"run", "--print", "--engine", "sglang", "--", "vllm", "serve"}, exitUsage, "the command is vllm, not sglang"},
+	} {
+		var stdout, stderr strings.Builder
+		code := run(c.args, &stdout, &stderr)
+		if code != c.code || !strings.Contains(stdout.String()+stderr.String(), c.text) {
+			t.Errorf("%q: got %d, %q, %q, want %d, %q", c.args, code, stdout.String(), stderr.String(), c.code, c.text)
+		}
+	}
+}
+
+// TestEngineMemory shows the default, which depends on the machine, and what a flag
+// may say.
+func TestEngineMemory(t *testing.T) {
+	if n, err := engineMemory(""); err != nil || n < 1<<30 || n > 10<<30 {
+		t.Errorf("default: got %d, %v", n, err)
+	}
+	if n, err := engineMemory("3GiB"); err != nil || n != 3<<30 {
+		t.Errorf("3GiB: got %d, %v", n, err)
+	}
+	for _, bad := range []string{"0", "-1GiB", "12", "x"} {
+		if n, err := engineMemory(bad); err == nil {
+			t.Errorf("%s: got %d, want an error", bad, n)
+		}
+	}
+}
+
+// TestReadConfigOf shows that the file of an engine is read up to a limit.
+func TestReadConfigOf(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "c.yaml")
+	if err := os.WriteFile(name, []byte("a: 1\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := readConfigOf(name); err != nil || string(text) != "a: 1\n" {
+		t.Errorf("got %q, %v", text, err)
+	}
+	if err := os.Truncate(name, maxEngineConfig+1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := readConfigOf(name); err == nil {
+		t.Error("a file beyond the limit is read")
+	}
+	if _, err := readConfigOf(name + "x"); err == nil {
+		t.Error("a file that is not there is read")
+	}
+}
+
+// TestHideInherited shows that descriptors which a child would inherit are hidden and come
+// back, and that others never appear.
+func TestHideInherited(t *testing.T) {
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fds[0])
+	defer unix.Close(fds[1])
+	if _, err := unix.FcntlInt(uintptr(fds[1]), unix.F_SETFD, 0); err != nil {
+		t.Fatal(err)
+	}
+	want := func(when string, first, second int) {
+		t.Helper()
+		for i, want := range []int{first, second} {
+			if got, err := unix.FcntlInt(uintptr(fds[i]), unix.F_GETFD, 0); err != nil || got != want {
+				t.Errorf("%s: flags of descriptor %d: got %d, %v, want %d", when, i, got, err, want)
+			}
+		}
+	}
+	restore := hideInherited()
+	want("hidden", unix.FD_CLOEXEC, unix.FD_CLOEXEC)
+	restore()
+	want("restored", unix.FD_CLOEXEC, 0)
+}
+
+// TestIsStopped shows what counts as stopped.
+func TestIsStopped(t *testing.T) {
+	cmd := exec.Command("sleep", "1000")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	defer cmd.Process.Kill()
+	if isStopped(cmd.Process.Pid) {
+		t.Error("stopped before")
+	}
+	if err := cmd.Process.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	var status syscall.WaitStatus
+	if _, err := syscall.Wait4(cmd.Process.Pid, &status, syscall.WUNTRACED, nil); err != nil || !status.Stopped() {
+		t.Fatal(status, err)
+	}
+	if !isStopped(cmd.Process.Pid) {
+		t.Error("not stopped")
+	}
+}
