@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -134,36 +135,108 @@ func TestRequestErrors(t *testing.T) {
 	if got := readAll(t, r, 100); !strings.Contains(got, `{"error":"nothing was asked`) {
 		t.Errorf("read before any request: got %q", got)
 	}
-	for request, want := range map[string]string{
-		"\n":                          "request: empty",
-		`{"tier":"memory"`:            "request: byte 16: ends too early",
-		`{"tier" "memory"}`:           "request: byte 9: invalid character",
-		"evict all":                   "request: byte 1: invalid character",
-		`{"tier":"memory","pathz":1}`: `pathz`,
-		`{"tier":7}`:                  "request: tier: got number, want string",
-		`{"all":"yes"}`:               "request: all: got string, want bool",
-		`{"paths":"g/a"}`:             "request: paths: got string, want []string",
-		`{"paths":["g/a",{}]}`:        "request: paths: got object, want string",
-		`["memory"]`:                  "request: the whole: got array",
-		`{"all":true} {"all":true}`:   "request: byte 13: more than one value",
-		`{"all":true}]`:               "request: byte 13: more than one value",
-		"{\"tier\":\"a\x00b\"}":       "request: byte 11: invalid character",
-		`{"paths":["` + strings.Repeat("x", maxRequest) + `"]}`: fmt.Sprintf("more than %d bytes", maxRequest),
+	long := strings.Repeat("x", 8<<20)
+	for _, c := range []struct{ request, field, want string }{
+		{"\n", "", "request: empty"},
+		{`{"tier":"memory"`, "", "request: byte 16: ends too early"},
+		{`{"tier" "memory"}`, "", "request: byte 9: invalid character"},
+		{"evict all", "", "request: byte 1: invalid character"},
+		{`{"tier":"memory","pathz":1}`, "/pathz", "request: pathz: there is no such member"},
+		{`{"tier":"memory","Tier":"disk"}`, "/Tier", "request: Tier: there is no such member"},
+		{`{"a/b~c":1}`, "/a~1b~0c", "request: a/b~c: there is no such member"},
+		{`{"` + long + `":1}`, "/" + long[:maxErrorField-1], "request: " + long[:maxErrorName] + "...: there is no such member"},
+		{`{"tier":"memory","tier":"disk"}`, "/tier", "request: tier: is there twice"},
+		{`{"tier":7}`, "/tier", "request: tier: got number, want string"},
+		{`{"tier":null}`, "/tier", "request: tier: got null, want string"},
+		{`{"all":"yes"}`, "/all", "request: all: got string, want bool"},
+		{`{"paths":"g/a"}`, "/paths", "request: paths: got string, want list"},
+		{`{"paths":["g/a",{}]}`, "/paths/1", "request: paths[1]: got object, want string"},
+		{`{"paths":[null]}`, "/paths/0", "request: paths[0]: got null, want string"},
+		{`{"paths":["a","b",["c"]],"tier":1}`, "/paths/2", "request: paths[2]: got list, want string"},
+		{`["memory"]`, "", "request: the whole: got list, want object"},
+		{`{"all":true} {"all":true}`, "", "request: byte 13: more than one value"},
+		{`{"all":true}]`, "", "request: byte 13: more than one value"},
+		{"{\"tier\":\"a\x00b\"}", "", "request: byte 11: invalid character"},
+		{`{"paths":["` + strings.Repeat("x", maxRequest) + `"]}`, "", fmt.Sprintf("the request has more than %d bytes", maxRequest)},
 	} {
-		mustWrite(t, r, request, 1<<20)
+		mustWrite(t, r, c.request, 1<<20)
 		answer := readAll(t, r, 4096)
 		var e controlError
-		if err := json.Unmarshal([]byte(answer), &e); err != nil || !strings.Contains(e.Error, want) {
-			t.Errorf("%.40q: got %q, want %q", request, answer, want)
+		if err := json.Unmarshal([]byte(answer), &e); err != nil || !strings.HasPrefix(e.Error, c.want) || e.Field != c.field {
+			t.Errorf("%.40q: got %q, want %q at %q", c.request, answer, c.want, c.field)
 		}
 	}
 	if asked := f.requests(); len(asked) != 0 {
 		t.Errorf("the engine was asked %+v", asked)
 	}
-	long := `{"paths":["` + strings.Repeat("x", maxRequest-len(`{"paths":[""]}`)) + `"]}`
-	mustWrite(t, r, long, 1<<20)
+	largest := `{"paths":["` + strings.Repeat("x", maxRequest-len(`{"paths":[""]}`)) + `"]}`
+	mustWrite(t, r, largest, 1<<20)
 	if got := readAll(t, r, 4096); got != `{"blocks":1,"bytes":0,"kept_total":0,"kept":[]}`+"\n" {
 		t.Errorf("a request of the largest size: got %q", got)
+	}
+}
+
+// pointedError is an error that knows what is to blame.
+type pointedError struct{ field, text string }
+
+// Error implements error.
+func (e pointedError) Error() string { return e.text }
+
+// Field implements fieldError.
+func (e pointedError) Field() string { return e.field }
+
+// TestStreamRequest shows what a stream is asked, an empty request included, how a request is
+// refused, and that the error of its function tells the field to blame and is no longer than may be.
+func TestStreamRequest(t *testing.T) {
+	type question struct {
+		Since uint64   `json:"since"`
+		Names []string `json:"names,omitempty"`
+		Maybe *bool
+	}
+	yes := true
+	umlauts := strings.Repeat("\u00e4", 1<<20)
+	for _, c := range []struct {
+		request     string
+		asked       *question // nil: nothing
+		fails       error
+		error, path string
+	}{
+		{request: ``, asked: &question{}},
+		{request: `{}`, asked: &question{}},
+		{request: `{"since": 18446744073709551615, "names": [], "Maybe": true}`, asked: &question{1<<64 - 1, []string{}, &yes}},
+		{request: `{"names": ["a", "\u00e4"], "Maybe": null}`, asked: &question{Names: []string{"a", "\u00e4"}}},
+		{request: `null`, error: "request: the whole: got null, want object"},
+		{request: `{"since": "now"}`, error: "request: since: got string, want number", path: "/since"},
+		{request: `{"since": -1}`, error: "request: since: -1 is not a whole number, or out of range", path: "/since"},
+		{request: `{"since": 1.5}`, error: "request: since: 1.5 is not a whole number, or out of range", path: "/since"},
+		{request: `{"since": ` + strings.Repeat("9", 1<<20) + `}`, path: "/since",
+			error: "request: since: " + strings.Repeat("9", 61) + "... is not a whole number, or out of range"},
+		{request: `{"Maybe": 1}`, error: "request: Maybe: got number, want bool", path: "/Maybe"},
+		{request: `{}`, asked: &question{}, fails: errors.New("no"), error: "no"},
+		{request: `{}`, asked: &question{}, fails: fmt.Errorf("no: %w", pointedError{"/names/1", "x"}), error: "no: x", path: "/names/1"},
+		{request: `{}`, asked: &question{}, fails: pointedError{"/" + umlauts, umlauts},
+			error: umlauts[:1020] + "...", path: "/" + umlauts[:1022]},
+		{request: `{}`, asked: &question{}, fails: pointedError{"/" + strings.Repeat("~1", 1<<20), "half"},
+			error: "half", path: "/" + strings.Repeat("~1", 511)},
+	} {
+		var asked *question
+		var answer bytes.Buffer
+		StreamJSON(func(_ context.Context, q question, _ io.Writer) error {
+			asked = &q
+			return c.fails
+		})(t.Context(), []byte(c.request), &answer)
+		if !reflect.DeepEqual(asked, c.asked) {
+			t.Errorf("%.60s: asked %+v, want %+v", c.request, asked, c.asked)
+		}
+		var got controlError
+		if answer.Len() > 0 {
+			if err := json.Unmarshal(answer.Bytes(), &got); err != nil {
+				t.Errorf("%.60s: %v in %.200q", c.request, err, answer.String())
+			}
+		}
+		if got != (controlError{c.error, c.path}) {
+			t.Errorf("%.60s: got %.200q at %.200q, want %.200q at %.200q", c.request, got.Error, got.Field, c.error, c.path)
+		}
 	}
 }
 

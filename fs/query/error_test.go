@@ -2,8 +2,10 @@ package query
 
 import (
 	"bytes"
+	"fmt"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 // failure is the answer to a request that cannot be obeyed.
@@ -122,6 +124,54 @@ func TestErrorsOfOthers(t *testing.T) {
 	} {
 		if got := decode[failure](t, ask(t, s, c.request)); got.Field != c.field || !strings.Contains(got.Error, c.want) {
 			t.Errorf("%s: got %q %q", c.request, got.Field, got.Error)
+		}
+	}
+}
+
+// TestLongErrors shows that no error repeats more than a little of a long request, and that what
+// is cut remains valid (A5).
+func TestLongErrors(t *testing.T) {
+	s, _ := newService(t, nil)
+	long, umlauts := strings.Repeat("x", 8<<20), strings.Repeat("\u00e4", 4<<20)
+	many := make([]string, maxSpecs)
+	for i := range many {
+		many[i] = fmt.Sprintf(`"%s%d": {"groups": [{"kind": "none"}]}`, long[:1000], i)
+	}
+	query := func(request string) string { return ask(t, s, request) }
+	change := func(request string) string { return specs(t, s, request) }
+	load := func(request string) string {
+		return answerOf(t, func(out *bytes.Buffer) { s.Prefetch(t.Context(), []byte(request), out) })
+	}
+	for name, c := range map[string]struct {
+		answer, field, want string // beginnings
+	}{
+		"member":     {query(`{"` + long + `": 1}`), "/" + long[:1023], long[:64] + "...: there is no such member"},
+		"prefetch":   {load(`{"` + long + `": 1}`), "/" + long[:1023], long[:64] + "...: there is no such member"},
+		"characters": {query(`{"` + umlauts + `": 1}`), "/" + umlauts[:1022], umlauts[:64] + "...: there is no such member"},
+		"odd":        {query(`{"x` + umlauts + `": 1}`), "/x" + umlauts[:1022], "x" + umlauts[:62] + "...: there is no such member"},
+		"escapes":    {query(`{"` + strings.Repeat("~", 1<<20) + `": 1}`), "/" + strings.Repeat("~0", 511), strings.Repeat("~", 64) + "...: there is"},
+		"nested":     {query(strings.Repeat(`{"op":`, 1<<20)), "/op", "op"},
+		"deep": {query(`{"op": "longest_hit", "hashes": [], "spec": {"` + long + `": 1}}`), "/spec/" + long[:1018],
+			"spec." + long[:64] + "...: there is no such member"},
+		"op":       {query(`{"op": "` + long + `"}`), "/op", `op: "` + long[:64] + `"... is none of`},
+		"number":   {query(`{"op": "exists", "ranks": ` + strings.Repeat("9", 8<<20) + `}`), "/ranks", "ranks: " + strings.Repeat("9", 64) + "... is not"},
+		"key":      {query(`{"op": "exists", "keys": ["/` + long + `"]}`), "/keys/0", `keys[0]: "/` + long[:63] + `"...: a path`},
+		"template": {query(`{"op": "exists", "hashes": ["a"], "template": "` + long + `"}`), "/template", "template: has 8388608 bytes"},
+		"spec":     {query(`{"op": "longest_hit", "hashes": ["a"], "spec": "` + long + `"}`), "/spec", `spec: there is none named "` + long[:64] + `"...`},
+		"kind": {query(`{"op": "longest_hit", "hashes": ["a"], "spec": {"groups": [{"kind": "` + long + `"}]}}`), "/spec/groups/0/kind",
+			`spec.groups[0].kind: there is no "` + long[:64] + `"...`},
+		"group names": {query(`{"op": "longest_hit", "hashes": ["a"], "spec": {"groups": [{"name": "` + long[:1<<20] + `"}, {"name": "` + long[:1<<20] + `"}]}}`), "/spec",
+			"spec: group 0: name of 1048576 bytes, 255 is the limit; group 1: name of 1048576 bytes"},
+		"get":  {change(`{"get": ["` + long + `"]}`), "/get/0", `get[0]: there is no spec named "` + long[:64] + `"...`},
+		"set":  {change(`{"set": {"` + long + `": {}}}`), "/set/" + long[:1019], "set." + long[:64] + "...: the name has 8388608 bytes"},
+		"many": {change(`{"set": {` + strings.Join(many, ", ") + `}}`), "/set/" + long[:1000] + "0", "set." + long[:64] + "...: the name has 1001 bytes"},
+	} {
+		got := decode[failure](t, c.answer)
+		if !strings.HasPrefix(got.Error, c.want) || !strings.HasPrefix(got.Field, c.field) {
+			t.Errorf("%s: got %.300q at %.100q, want %.300q at %.100q", name, got.Error, got.Field, c.want, c.field)
+		}
+		if len(got.Error) > maxError || len(got.Field) > maxPointer || !utf8.ValidString(got.Field) || strings.HasSuffix(got.Field, "\ufffd") {
+			t.Errorf("%s: an error of %d bytes with a field of %d, which ends in %q", name, len(got.Error), len(got.Field), got.Field[max(0, len(got.Field)-4):])
 		}
 	}
 }

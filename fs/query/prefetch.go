@@ -147,7 +147,7 @@ func (p *progress) done(file int, path []byte, r tiers.PrefetchResult) {
 	if r.Outcome == tiers.PrefetchFailed && len(p.mu.errors) < maxPrefetchErrors {
 		why := "no reason is known"
 		if r.Err != nil {
-			why = r.Err.Error()
+			why = shorten(r.Err.Error(), maxError)
 		}
 		p.mu.errors = append(p.mu.errors, prefetchError{string(path), why})
 	}

@@ -113,12 +113,12 @@ func (r *reader) object(field string, member func(name []byte, field string)) {
 }
 
 // memberPointer returns a name as part of a pointer, without allocating for those that are
-// common.
+// common. It is cut if it is too long for one.
 func memberPointer(name []byte) string {
 	if m, ok := members[string(name)]; ok {
 		return m.name
 	}
-	return pointerName.Replace(string(name))
+	return pointerName.Replace(string(clip(name, maxPointer)))
 }
 
 // list reads a list, calling each at every element. It fails beyond limit elements.
@@ -180,6 +180,16 @@ func (r *reader) text(field string) []byte {
 		return nil
 	}
 	return r.unquoted(v)
+}
+
+// word reads a string of which only a few are known: those are short.
+func (r *reader) word(field string) []byte {
+	v := r.text(field)
+	if len(v) > shown {
+		r.fail(faulty(field, "there is no %s", quoted(v)))
+		return nil
+	}
+	return v
 }
 
 func (r *reader) unquoted(v []byte) []byte {

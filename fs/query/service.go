@@ -71,7 +71,7 @@ func New(o Options) (*Service, error) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(o.Specs)) {
 		if why := checkSpecName(name); why != "" {
-			bad = append(bad, fmt.Errorf("specs: %q: %s", name, why))
+			bad = append(bad, fmt.Errorf("specs: %s: %s", quoted(name), why))
 		}
 		c, err := newCoordinator(o.Specs[name])
 		if err != nil {

@@ -43,7 +43,7 @@ func readGroup(r *reader, field string) (g hybrid.Group) {
 		case "name":
 			g.Name = string(r.text(field))
 		case "kind":
-			g.Kind = hybrid.Kind(r.text(field))
+			g.Kind = hybrid.Kind(r.word(field))
 		case "block_size":
 			g.BlockSize = r.integer(field)
 		case "window":
@@ -51,7 +51,7 @@ func readGroup(r *reader, field string) (g hybrid.Group) {
 		case "chunk":
 			g.Chunk = r.integer(field)
 		case "mode":
-			g.Mode = string(r.text(field))
+			g.Mode = string(r.word(field))
 		case "variant":
 			g.Variant = r.integer(field)
 		case "eagle":

@@ -21,22 +21,22 @@ const (
 // newCoordinator makes a Coordinator, if the spec's groups have names that can be part of a path.
 func newCoordinator(spec hybrid.Spec) (*hybrid.Coordinator, error) {
 	var bad []string
-	c, err := hybrid.New(spec)
-	if err != nil {
-		bad = append(bad, err.Error())
-	}
 	for i, g := range spec.Groups {
 		switch {
 		case len(g.Name) > maxGroupName:
 			bad = append(bad, fmt.Sprintf("group %d: name of %d bytes, %d is the limit", i, len(g.Name), maxGroupName))
 		case g.Name != "":
 			if why := checkPath([]byte(g.Name)); why != "" {
-				bad = append(bad, fmt.Sprintf("group %d: name %q: %s", i, g.Name, why))
+				bad = append(bad, fmt.Sprintf("group %d: name %s: %s", i, quoted(g.Name), why))
 			}
 		}
 		if g.Ranks > maxRanks {
 			bad = append(bad, fmt.Sprintf("group %d: %d ranks, %d is the limit", i, g.Ranks, maxRanks))
 		}
+	}
+	c, err := hybrid.New(spec)
+	if err != nil {
+		bad = append(bad, err.Error()) // the last, as it may repeat names of any length
 	}
 	if len(bad) > 0 {
 		return nil, &requestError{why: strings.Join(bad, "; ")}
@@ -97,7 +97,7 @@ type specsRequest struct {
 // at returns the pointer to the i-th spec of the request.
 func (q *specsRequest) at(i int) string {
 	if q.what == "set" {
-		return "/set/" + pointerName.Replace(q.names[i])
+		return "/set/" + memberPointer([]byte(q.names[i]))
 	}
 	return element("/"+q.what, i)
 }
@@ -161,7 +161,7 @@ func (s *Service) change(q *specsRequest) (map[string]*hybrid.Coordinator, *requ
 	default:
 		for i, name := range q.names {
 			if about[name] = s.mu.specs[name]; about[name] == nil {
-				return nil, faulty(q.at(i), "there is no spec named %s", quoted([]byte(name)))
+				return nil, faulty(q.at(i), "there is no spec named %s", quoted(name))
 			}
 		}
 		if q.what == "remove" {
@@ -196,7 +196,7 @@ func (q *specsRequest) coordinators() (map[string]*hybrid.Coordinator, *requestE
 		}
 	}
 	if len(bad) > 0 {
-		return nil, &requestError{field: field, why: strings.Join(bad, "; ")}
+		return nil, faulty(field, "%s", strings.Join(bad, "; "))
 	}
 	return made, nil
 }

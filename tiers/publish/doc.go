@@ -10,10 +10,13 @@
 //
 // # Limits
 //
-// Followers share 64 chunks of 64 KiB of lines. The publisher keeps Options.Buffer messages for
-// replays, at most 64 MiB of them. A subscriber has a queue of 4,096 messages and 8 MiB, which
-// refer to the same memory; what does not fit is dropped for it and counted. A subscriber that
-// takes nothing for 30 s is disconnected. There may be 256 connections for each socket.
+// Followers share 64 chunks of 64 KiB of lines. One that is too slow for these reads the log by
+// itself from then on, as those with a filter do, and loses no more than the log has lost.
+//
+// The publisher keeps Options.Buffer messages for replays, at most 64 MiB of them. A subscriber has
+// a queue of 4,096 messages and 8 MiB, which refer to the same memory; what does not fit is dropped
+// for it and counted. A subscriber that takes nothing for 30 s is disconnected. There may be 256
+// connections for each socket.
 //
 // # Decisions
 //

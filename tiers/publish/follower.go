@@ -3,6 +3,7 @@ package publish
 import (
 	"bytes"
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/kvfs/kvfs/tiers"
@@ -11,8 +12,8 @@ import (
 
 // Follower is one who follows. It is not for use in parallel.
 type Follower struct {
-	shared *sharedReader // without a filter
-	own    *ownReader    // with one
+	shared *sharedReader // without a filter, as long as it keeps up
+	own    *ownReader    // else
 	rest   []byte        // of a line that was longer than the buffer
 	closed bool
 }
@@ -49,10 +50,17 @@ func (f *Follower) Read(ctx context.Context, buf []byte) (int, error) {
 	return copy(buf, text), nil
 }
 
-// text waits for lines and returns those that lie in a row. They are not taken yet.
+// text waits for lines and returns those that lie in a row. They are not taken yet. Whoever falls out
+// of the shared text goes on from the log, which reaches further back.
 func (f *Follower) text(ctx context.Context) ([]byte, error) {
 	if f.shared != nil {
-		return f.shared.text(ctx)
+		text, err := f.shared.text(ctx)
+		if !errors.Is(err, errBehind) {
+			return text, err
+		}
+		f.own = newOwnReader(f.shared.lines, f.shared.next)
+		f.shared.lines.leave()
+		f.shared = nil
 	}
 	return f.own.text(ctx)
 }
@@ -80,13 +88,12 @@ type sharedReader struct {
 	at    uint64 // number of the chunk
 	off   int    // bytes of it that were taken
 	next  uint64 // number of the next event
-	gap   []byte // a line of a gap of its own that is to be given first
 }
 
+// errBehind tells that the shared text has lost what is next for its reader.
+var errBehind = errors.New("behind the shared text")
+
 func (s *sharedReader) text(ctx context.Context) ([]byte, error) {
-	if len(s.gap) > 0 {
-		return s.gap, nil
-	}
 	for {
 		text, news, err := s.look()
 		if err != nil {
@@ -117,11 +124,10 @@ func (s *sharedReader) look() ([]byte, <-chan struct{}, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if s.at < l.mu.base {
-		s.at, s.off = l.mu.base, 0
-		if first := l.mu.chunks[0].first; first > s.next {
-			s.gap = appendGap(nil, first, first-s.next)
-			return s.gap, nil, nil
+		if l.mu.chunks[0].first > s.next {
+			return nil, nil, errBehind
 		}
+		s.at, s.off = l.mu.base, 0
 	}
 	c := l.mu.chunks[s.at-l.mu.base]
 	if s.off < len(c.buf) {
@@ -147,14 +153,10 @@ func (s *sharedReader) skip(text []byte) []byte {
 func (s *sharedReader) took(lines []byte) {
 	last := bytes.LastIndexByte(lines[:len(lines)-1], '\n') + 1
 	s.next = following(lines[last:])
-	if len(s.gap) > 0 {
-		s.gap = nil
-		return
-	}
 	s.off += len(lines)
 }
 
-// ownReader encodes what its filter lets through by itself.
+// ownReader encodes by itself what its filter lets through, all if it has none.
 type ownReader struct {
 	lines  *Lines
 	next   uint64
@@ -164,6 +166,11 @@ type ownReader struct {
 	pace   pacer
 	buf    []byte // reused
 	ready  []byte // the part of buf that was not taken yet
+}
+
+// newOwnReader returns a reader without a filter, from event next on.
+func newOwnReader(l *Lines, next uint64) *ownReader {
+	return &ownReader{lines: l, next: next, events: make([]tiers.Event, readSize)}
 }
 
 func (o *ownReader) text(ctx context.Context) ([]byte, error) {

@@ -74,13 +74,37 @@ func (f *Filter) kinds() ([]tiers.EventKind, error) {
 		case "gap": // always told
 			list = append(list, 0)
 		default:
-			return nil, fmt.Errorf("events[%d]: no event is called %q: %w", i, name, block.ErrInvalid)
+			if len(name) > shownName {
+				name = name[:shownName] + "..."
+			}
+			return nil, &FilterError{
+				field: fmt.Sprintf("/events/%d", i),
+				err:   fmt.Errorf("events[%d]: no event is called %q: %w", i, name, block.ErrInvalid),
+			}
 		}
 	}
 	return list, nil
 }
 
-// Follow begins to follow. It fails if a filter names events that there are not.
+// shownName is how much of a wrong name is repeated in an error, in bytes.
+const shownName = 64
+
+// FilterError says what is wrong with a Filter. It wraps block.ErrInvalid.
+type FilterError struct {
+	field string
+	err   error
+}
+
+// Error returns the reason.
+func (e *FilterError) Error() string { return e.err.Error() }
+
+// Unwrap returns the kind of error.
+func (e *FilterError) Unwrap() error { return e.err }
+
+// Field returns the part of the Filter that is to blame, as a JSON Pointer: "/events/1".
+func (e *FilterError) Field() string { return e.field }
+
+// Follow begins to follow. It fails with a *FilterError if a filter names events that there are not.
 func (l *Lines) Follow(f Filter) (*Follower, error) {
 	kinds, err := f.kinds()
 	if err != nil {
@@ -99,9 +123,9 @@ func (l *Lines) Follow(f Filter) (*Follower, error) {
 			return &Follower{shared: shared}, nil
 		}
 	}
-	return &Follower{own: &ownReader{
-		lines: l, next: next, kinds: kinds, groups: slices.Clone(f.Groups), events: make([]tiers.Event, readSize),
-	}}, nil
+	own := newOwnReader(l, next)
+	own.kinds, own.groups = kinds, slices.Clone(f.Groups)
+	return &Follower{own: own}, nil
 }
 
 // join adds a reader of the shared text, from event next on, and starts the encoder if this is the

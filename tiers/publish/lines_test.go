@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -178,8 +179,13 @@ func TestFollow(t *testing.T) {
 			t.Errorf("%+v: got %v, want %v", c.filter, got, c.want)
 		}
 	}
-	if _, err := l.Follow(Filter{Events: []string{"stored", "born"}}); !errors.Is(err, block.ErrInvalid) || !strings.Contains(err.Error(), "events[1]") {
-		t.Errorf("unknown event: %v", err)
+	_, err := l.Follow(Filter{Events: []string{"stored", "born" + strings.Repeat("x", 1<<20)}})
+	wrong, ok := errors.AsType[*FilterError](err)
+	if !ok || wrong.Field() != "/events/1" || !errors.Is(err, block.ErrInvalid) {
+		t.Fatalf("unknown event: %v", err)
+	}
+	if text := err.Error(); !strings.Contains(text, `events[1]: no event is called "born`) || len(text) > 200 {
+		t.Errorf("unknown event: %d bytes: %.200s", len(text), text)
 	}
 }
 
@@ -270,35 +276,64 @@ func TestFollowGaps(t *testing.T) {
 	}
 }
 
-// TestFollowSharedGap shows the gap of a follower that leaves the shared text too long, though the encoder kept up.
-func TestFollowSharedGap(t *testing.T) {
-	log := newTestLog(1 << 17)
-	l := NewLines(log)
-	defer l.Close()
-	f := follow(t, l, Filter{})
-	other := follow(t, l, Filter{})
-	const total = 1 << 16 // about 8 MiB of text
-	list := make([]tiers.Event, total)
-	for i := range list {
-		list[i] = event(tiers.BlockStored, "memory", "g0/0123456789abcdef")
+// TestFollowBehind shows that a follower that leaves the shared text too long goes on from the log: it
+// gets all that the log still has, and a gap for what the log has lost only.
+func TestFollowBehind(t *testing.T) {
+	const total = 1 << 14 // about 10 MiB of text
+	for _, kept := range []int{1 << 15, 1 << 13} {
+		t.Run(fmt.Sprint(kept), func(t *testing.T) {
+			log := newTestLog(kept)
+			l := NewLines(log)
+			defer l.Close()
+			begun, fresh, quick := follow(t, l, Filter{}), follow(t, l, Filter{}), follow(t, l, Filter{})
+			list := make([]tiers.Event, total)
+			for i := range list {
+				list[i] = event(tiers.BlockStored, "memory", strings.Repeat("g", 250)+"/"+strings.Repeat("x", 250))
+			}
+			log.add(list[0])
+			wantRest(t, begun, 1, 1, 1)
+			wantRest(t, quick, 1, 1, 1)
+			// In parts, so that the encoder loses nothing.
+			for part := range slices.Chunk(list[1:], 1<<12) {
+				log.add(part...)
+				next := log.Next()
+				eventually(t, "all is encoded", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.mu.next == next })
+				wantRest(t, quick, next-uint64(len(part)), next-1, 1)
+			}
+			for f, first := range map[*Follower]uint64{begun: 2, fresh: 1} {
+				wantRest(t, f, first, total, uint64(max(1, total-kept+1)))
+			}
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			if l.mu.shared != 1 || len(l.mu.chunks) != chunkCount {
+				t.Errorf("%d share %d chunks, want the quick one only", l.mu.shared, len(l.mu.chunks))
+			}
+		})
 	}
-	log.add(list[:1]...)
-	if got := readLines(t, f, 1, 4096); got[0].Seq != 1 {
-		t.Fatalf("got %+v", got)
+}
+
+// wantRest reads the events from first to last, of which those before oldest are lost.
+func wantRest(t *testing.T, f *Follower, first, last, oldest uint64) {
+	t.Helper()
+	if first < oldest {
+		gap := readLines(t, f, 1, 60)[0]
+		if gap.Event != "gap" || gap.Seq != oldest || gap.Missed != oldest-first {
+			t.Fatalf("from %d on: got %+v, want a gap up to %d", first, gap, oldest)
+		}
+		first = oldest
 	}
-	log.add(list[1:]...)
-	eventually(t, "all is encoded", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.mu.next == total+1 })
-	got := readLines(t, f, 2, 4096)
-	if got[0].Event != "gap" || got[0].Seq != 2+got[0].Missed || got[1].Seq != got[0].Seq {
-		t.Errorf("got %+v", got[:2])
-	}
-	if got := readLines(t, other, 1, 4096); got[0].Event != "gap" || got[0].Missed+1 != got[0].Seq {
-		t.Errorf("the other one got %+v", got[0])
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.mu.chunks) != chunkCount {
-		t.Errorf("%d chunks are kept", len(l.mu.chunks))
+	ctx, buf := testContext(t), make([]byte, 1<<20)
+	for first <= last {
+		n, err := f.Read(ctx, buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for text := range bytes.Lines(buf[:n]) { // decoding them would take most of the time
+			if bytes.HasPrefix(text, []byte(gapPrefix)) || following(text) != first+1 {
+				t.Fatalf("got %s, want event %d", text, first)
+			}
+			first++
+		}
 	}
 }
 
