@@ -298,11 +298,11 @@ func (e *Engine) adoptDirs(dir string, kept []DirAttrs) index.ID {
 			now := e.now()
 			en.Mode, en.Mtime, en.Atime, en.Ctime = modeDir|0o755, now, now, now
 			en.UID, en.GID = uint32(os.Getuid()), uint32(os.Getgid())
-			if depth < len(kept) {
-				en.Mode, en.UID, en.GID = modeDir|kept[depth].Mode&0o7777, kept[depth].UID, kept[depth].GID
-			}
 			e.mu.ix.Link(id, parent, name)
 			e.markDirLocked(id, en)
+		}
+		if en := e.mu.ix.At(id); depth < len(kept) && en.Mode&modeType == modeDir && en.Blob == 0 {
+			en.Mode, en.UID, en.GID = modeDir|kept[depth].Mode&0o7777, kept[depth].UID, kept[depth].GID
 		}
 		if e.mu.ix.At(id).Mode&modeType != modeDir {
 			return 0

@@ -16,8 +16,15 @@ import (
 // Truncate sets the size of the bytes of h, reserving room if they grow. It
 // fails with ErrNoSpace, ErrQuota or ErrTooLarge.
 func (h *Handle) Truncate(ctx context.Context, size int64) error {
-	f := h.File
-	if err := f.prepare(ctx, size, false); err != nil {
+	err := h.truncate(ctx, size)
+	if err == nil {
+		h.File.e.tellSize(h.File.id, size)
+	}
+	return err
+}
+
+func (h *Handle) truncate(ctx context.Context, size int64) error {
+	if err := h.File.prepare(ctx, size, false); err != nil {
 		return err
 	}
 	return h.WithFile(func(file *os.File) error { return file.Truncate(size) })
@@ -37,7 +44,11 @@ func (h *Handle) Allocate(ctx context.Context, off, length int64, keep bool) err
 	if err != nil || size >= off+length {
 		return err
 	}
-	return h.WithFile(func(file *os.File) error { return file.Truncate(off + length) })
+	if err := h.WithFile(func(file *os.File) error { return file.Truncate(off + length) }); err != nil {
+		return err
+	}
+	f.e.tellSize(f.id, off+length)
+	return nil
 }
 
 // PunchHole frees the pages of a range and leaves the size, as fallocate(2) with
@@ -102,7 +113,7 @@ func (e *Engine) TruncateName(ctx context.Context, id index.ID, size int64) erro
 	}
 	h := &Handle{File: f, Write: true}
 	if err = e.attach(f, false); err == nil {
-		err = h.Truncate(ctx, size)
+		err = h.truncate(ctx, size) // the commit tells of it
 	}
 	e.Release(h)
 	return err
@@ -159,6 +170,9 @@ func (e *Engine) SetAttr(id index.ID, c Change) (Attr, error) {
 	var err error
 	if c.Mtime != nil && !isDir && !hollow {
 		err = e.setMtime(id, f, blob, *c.Mtime)
+	}
+	if record {
+		e.tellAttrs(id)
 	}
 	if err == nil && record {
 		err = e.writeRecord(id, nil)

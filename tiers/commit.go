@@ -84,29 +84,20 @@ func (e *Engine) Flush(ctx context.Context, h *Handle, tid uint32, by Closer) er
 // Release ends h. It commits what no Flush has, because not every client closes
 // on the thread that opened; the kernel calls it when the last descriptor is
 // gone. It waits for no copy, but has that queued which an earlier fsync asked for.
-func (e *Engine) Release(h *Handle) {
+func (e *Engine) Release(h *Handle) { e.release(h, false) }
+
+// Abandon ends h as that of a killed writer, whose process or mount is gone, in place of
+// Release: nobody knows whether what it wrote is whole, so no version is committed by it. A
+// version that others are still writing goes on, and is theirs to commit. One under a
+// temporary name waits for TempExpiry. Of a committed file that was written in place the
+// record follows the bytes, which all have seen.
+func (e *Engine) Abandon(h *Handle) { e.release(h, true) }
+
+func (e *Engine) release(h *Handle, abandoned bool) {
 	f := h.File
 	synced := false
 	if h.Write {
-		e.mu.Lock()
-		en := e.mu.ix.At(f.id)
-		named := f.shadow || e.mu.ix.Linked(f.id)
-		others, closed := f.writers-1, f.closed
-		if h.closed {
-			closed--
-		}
-		held := en.Flags&(flagUncommitted|flagTemp) == flagUncommitted|flagTemp
-		last := others == closed && named && f.poisoned == nil && f.base == 0
-		direct := f.direct
-		e.mu.Unlock()
-		if last && held && direct {
-			e.settleOverrun(f)
-		} else if last && !held {
-			var err error
-			if synced, err = e.commit(f); err != nil {
-				e.log.Warn("commit at release", zap.Error(err))
-			}
-		}
+		synced = e.releaseBytes(h, abandoned)
 	}
 	var g gone
 	e.mu.Lock()
@@ -122,6 +113,9 @@ func (e *Engine) Release(h *Handle) {
 			f.closed--
 		}
 		f.born = e.now()
+		if abandoned {
+			e.abandonLocked(f, en)
+		}
 		if f.writers == 0 && f.poisoned != nil && en.Flags&flagUncommitted != 0 {
 			e.failLocked(f, en, &g)
 		}
@@ -132,6 +126,44 @@ func (e *Engine) Release(h *Handle) {
 	e.settleLocked(f.id, e.mu.ix.At(f.id), &g)
 	e.mu.Unlock()
 	e.finish(&g)
+}
+
+// releaseBytes commits the bytes of a handle that is about to be released if it is the last,
+// and reports whether somebody has called fsync on them.
+func (e *Engine) releaseBytes(h *Handle, abandoned bool) (synced bool) {
+	f := h.File
+	e.mu.Lock()
+	en := e.mu.ix.At(f.id)
+	named := f.shadow || e.mu.ix.Linked(f.id)
+	others, closed := f.writers-1, f.closed
+	if h.closed {
+		closed--
+	}
+	held := en.Flags&(flagUncommitted|flagTemp) == flagUncommitted|flagTemp
+	last := others == closed && named && f.poisoned == nil && f.base == 0
+	direct := f.direct
+	e.mu.Unlock()
+	switch {
+	case !last:
+	case held && direct:
+		e.settleOverrun(f)
+	case !held:
+		var err error
+		if synced, err = e.commitBytes(f, abandoned); err != nil {
+			e.log.Warn("commit at release", zap.Error(err))
+		}
+	}
+	return synced
+}
+
+// abandonLocked follows the end of a handle that was abandoned: if all handles that are left
+// are closed, none of them will commit what it leaves behind.
+func (e *Engine) abandonLocked(f *File, en *index.Entry) {
+	last := f.closed == f.writers && (f.shadow || e.mu.ix.Linked(f.id))
+	if last && f.base == 0 && f.poisoned == nil && en.Flags&(flagUncommitted|flagTemp) == flagUncommitted {
+		f.poisoned = block.ErrPoisoned
+		e.mu.counters.KilledWriters++
+	}
 }
 
 // failLocked ends an uncommitted file that can never be committed, now that its
@@ -153,7 +185,10 @@ func (e *Engine) failLocked(f *File, en *index.Entry, g *gone) {
 
 // commit makes the present bytes of f the block of its name, for all to see. sync:
 // somebody has called fsync on them.
-func (e *Engine) commit(f *File) (sync bool, err error) {
+func (e *Engine) commit(f *File) (sync bool, err error) { return e.commitBytes(f, false) }
+
+// commitBytes is commit; with inPlace it leaves what is not committed yet as it is.
+func (e *Engine) commitBytes(f *File, inPlace bool) (sync bool, err error) {
 	size, mtime, err := f.fstat()
 	if err != nil {
 		if errors.Is(err, os.ErrClosed) {
@@ -169,6 +204,10 @@ func (e *Engine) commit(f *File) (sync bool, err error) {
 	en := e.mu.ix.At(f.id)
 	unchanged := en.Flags&flagUncommitted == 0 && en.Size == size && en.Mtime == mtime
 	gone := !f.shadow && !e.mu.ix.Linked(f.id)
+	if inPlace && en.Flags&flagUncommitted != 0 {
+		e.mu.Unlock()
+		return false, nil
+	}
 	sync, f.sync = f.sync, false
 	if unchanged || gone {
 		e.mu.Unlock()
@@ -178,7 +217,9 @@ func (e *Engine) commit(f *File) (sync bool, err error) {
 		e.keepSyncedLocked(en)
 	}
 	if f.shadow {
+		e.mu.actor = f.owner
 		e.takeNameLocked(f, f.name, &g)
+		e.mu.actor = 0
 	}
 	e.publishLocked(f, en, size, mtime, &g)
 	e.mu.Unlock()
@@ -243,6 +284,8 @@ func (e *Engine) publishLocked(f *File, en *index.Entry, size, mtime int64, g *g
 	gr := e.mu.groups[en.Group]
 	if en.Flags&flagUncommitted != 0 {
 		e.mu.blocks++
+	} else {
+		e.attrsChangedLocked(f.id, en, g) // in place
 	}
 	if en.Flags&flagPolicy != 0 {
 		en.Flags &^= flagPolicy // its size changed: enter it anew

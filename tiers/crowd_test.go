@@ -54,6 +54,7 @@ type node struct {
 	watched map[string]bool
 	lost    []string // watched, and gone
 	loads   int
+	atLoad  func()       // nil, or called before each of them
 	deaf    map[int]bool // nodes from which it cannot fetch
 	busy    bool         // its fetches fail with ErrPending
 }
@@ -314,8 +315,12 @@ func (f *far) Store(job *tiers.Job) {
 func (f *far) Load(job *tiers.Job) {
 	f.nd.mu.Lock()
 	f.nd.loads++
+	atLoad := f.nd.atLoad
 	f.nd.mu.Unlock()
 	go func() { // ends with the job
+		if atLoad != nil {
+			atLoad()
+		}
 		r := &tiers.Result{Job: job.ID, Outcomes: make([]tiers.Outcome, len(job.Blocks))}
 		for i := range job.Blocks {
 			r.Outcomes[i] = f.fetch(&job.Blocks[i])

@@ -107,6 +107,16 @@
 // for what becomes of the old one. The version is visible to its own process at
 // once, and takes the name when it is committed.
 //
+// # Several kernels
+//
+// With Options.Kernels an entry is referred to by several kernels, each of which keeps names
+// and attributes on its own (kernels.go). Lookups, Opens and Lease of an entry are those of all
+// together, so a front gives back exactly what its kernel had. Invalidate also tells of what
+// one of them asked for. It tells late, so a kernel may open what a name meant before: a block
+// that has no name any more is then ErrStale, once, upon which the kernel looks again. What it
+// cannot be told in time is that a block which is still there has another name now. A thread is
+// known by its kernel and its id. Abandon ends the handles of a kernel that is gone.
+//
 // # Accounts
 //
 // usedBytes is the sum of what each file costs: whole pages of its size, or what is

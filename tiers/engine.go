@@ -65,8 +65,18 @@ type Options struct {
 	// have: else those that have been looked up show, and the others do not.
 	HideElsewhere bool
 
+	// Kernels: several kernels refer to entries, so that what one of them asked for is told
+	// to all, by Invalidate; and absence is never Attr.Stable. Thread ids are then those of
+	// the kernel, below 1<<22, and its number above. The time of last access is not told,
+	// nor that names have come into a directory, whose times change with that.
+	Kernels bool
+
 	// Invalidate is called when a name that the kernel may have cached went
 	// away without the kernel's doing. It must not block; no lock is held.
+	//
+	// With Kernels it is also called when a name means no longer id, or nothing, because a
+	// kernel asked for that; and with no parent and no name if the attributes of id have
+	// changed, or its bytes in place, while all names stay as they are.
 	Invalidate func(parent, id index.ID, name string)
 
 	// Dropped is called after the file of a blob was removed and no handle of
@@ -133,6 +143,7 @@ type Engine struct {
 		orphans    map[*promotion]struct{} // likewise, but their names are gone
 		underWay   map[*storeOp]struct{}   // stores that a tier is doing
 		touched    []index.ID              // read since the tiers were told
+		lookAgain  map[uint32]int64        // threads that were told ErrStale, and when: see lookAgainLocked
 
 		// INVARIANT: usedBytes is the sum of the charges of all entries and
 		// promotions.
@@ -229,6 +240,7 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 	e.mu.shadows = map[nameKey][]index.ID{}
 	e.mu.promotions = map[index.ID]*promotion{}
 	e.mu.orphans = map[*promotion]struct{}{}
+	e.mu.lookAgain = map[uint32]int64{}
 	e.mu.verdicts = verdicts{at: map[uint64]uint32{}, since: e.now()}
 	e.mu.underWay = map[*storeOp]struct{}{}
 	e.mu.space = make(chan struct{})

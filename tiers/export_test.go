@@ -255,3 +255,17 @@ func (e *Engine) StoreWaiters() int {
 	}
 	return n
 }
+
+// LookAgain returns how many threads are remembered to have been told ErrStale.
+func (e *Engine) LookAgain() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.mu.lookAgain)
+}
+
+// Ref counts one more reference to an entry that the caller refers to already.
+func (e *Engine) Ref(id index.ID) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.mu.ix.At(id).Lookups++
+}

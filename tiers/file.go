@@ -483,8 +483,9 @@ func (f *File) prepare(ctx context.Context, end int64, more bool) error {
 	base, charge, started, shared := f.base, f.charge, f.started, f.shared
 	en := e.mu.ix.At(f.id)
 	size := en.Size
+	var g gone
 	if !started && !shared && en.Flags&flagUncommitted == 0 && end > 0 {
-		e.uncommitLocked(f.id, en)
+		e.uncommitLocked(f.id, en, &g)
 	}
 	if !started && more {
 		end = max(end, e.mu.groups[en.Group].expectBytes())
@@ -493,6 +494,7 @@ func (f *File) prepare(ctx context.Context, end int64, more bool) error {
 		size = e.mu.ix.At(base).Size
 	}
 	e.mu.Unlock()
+	e.finish(&g)
 	if base != 0 || shared {
 		end = max(end, size)
 	}
@@ -525,7 +527,10 @@ func (f *File) prepare(ctx context.Context, end int64, more bool) error {
 
 // uncommitLocked hides an empty file from other processes, because it is about to
 // become a block.
-func (e *Engine) uncommitLocked(id index.ID, en *index.Entry) {
+func (e *Engine) uncommitLocked(id index.ID, en *index.Entry, g *gone) {
+	if e.mu.ix.Linked(id) {
+		e.nameLeftLocked(id, en, g) // for all but its writer
+	}
 	en.Flags |= flagUncommitted
 	e.mu.blocks--
 	e.classifyLocked(id, en)

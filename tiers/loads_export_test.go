@@ -3,11 +3,19 @@ package tiers
 import (
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"time"
 )
 
 // MaxVerdicts is how many names the engine remembers something of.
 const MaxVerdicts = maxVerdicts
+
+// Remembered is what the engine remembers of a path, whatever is there now.
+func (e *Engine) Remembered(path string) Verdict {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.mu.verdicts.of(maphash.String(e.seed, path)).explain(e.opts.Kernels)
+}
 
 // Limits of prefetches.
 const (

@@ -20,7 +20,7 @@ type Attr struct {
 	Ctime int64
 	Temp  bool // being written under a name that looks temporary
 	// Stable: the answer is the same for all callers and changes only with
-	// the kernel's knowledge, so it may be cached.
+	// the kernel's knowledge, or when Options.Invalidate tells, so it may be cached.
 	Stable bool
 }
 
@@ -82,7 +82,7 @@ func (e *Engine) resolveLocked(parent index.ID, name string, o *owners) (id inde
 	}
 	id = e.findLocked(parent, name)
 	if id == 0 {
-		return 0, stable && e.remote == nil, 0 // elsewhere it can be made at any time
+		return 0, stable && e.remote == nil && !e.opts.Kernels, 0 // else others can make it at any time
 	}
 	if en := e.mu.ix.At(id); en.Flags&(flagUncommitted|flagTemp) == flagUncommitted {
 		f := e.mu.files[id]
@@ -100,7 +100,8 @@ func (e *Engine) resolveLocked(parent index.ID, name string, o *owners) (id inde
 
 // Lookup finds name in the directory parent as the process of thread tid sees
 // it, counts one reference by the kernel, and grants the lease. It fails with
-// ErrNotFound; Attr.Stable then says whether the absence may be cached.
+// ErrNotFound; Attr.Stable then says whether the absence may be cached. With
+// Options.Kernels it fails with ErrStale if the path to parent must be looked up again.
 func (e *Engine) Lookup(parent index.ID, name string, tid uint32) (a Attr, err error) {
 	var live *File
 	var hollow bool
@@ -116,6 +117,9 @@ func (e *Engine) Lookup(parent index.ID, name string, tid uint32) (a Attr, err e
 			e.mu.counters.LookupMisses++
 			e.mu.summary.UnknownKeys++
 			a, err = Attr{Stable: stable}, block.ErrNotFound
+			if e.lookAgainLocked(parent, e.mu.ix.At(parent), nil, tid) {
+				err = ErrStale // the directory has gone, and there may be another one of its name
+			}
 			return 0
 		}
 		en := e.mu.ix.At(id)
@@ -321,13 +325,14 @@ func (e *Engine) rmdirLocked(parent index.ID, name string, g *gone) error {
 	if e.remote != nil {
 		e.far.Bury([]Grave{{Path: e.mu.ix.Path(id), Dir: true, Seq: e.nextSeqLocked()}})
 	}
+	e.nameLeftLocked(id, en, g)
 	e.dropDirLocked(id, en, g)
 	e.changedLocked(parent)
 	return nil
 }
 
 // dropDirLocked takes the name and the record of an empty directory away. The
-// kernel knows: it asked for it.
+// kernel that asked for it knows.
 func (e *Engine) dropDirLocked(id index.ID, en *index.Entry, g *gone) {
 	e.dirEventLocked(DirRemoved, id)
 	e.clearTiersLocked(id, en, en.Tiers)
@@ -384,11 +389,13 @@ func (e *Engine) Unlink(parent index.ID, name string, tid uint32) (err error) {
 	return err
 }
 
-// unlinkLocked drops a name on the kernel's request, so that the kernel need not
-// be told.
+// unlinkLocked drops a name on the kernel's request, so that only other kernels need
+// to be told.
 func (e *Engine) unlinkLocked(id index.ID, reason string, g *gone) {
+	en := e.mu.ix.At(id)
+	e.nameLeftLocked(id, en, g)
 	n := len(g.names)
-	e.dropNameLocked(id, e.mu.ix.At(id), BlockRemoved, reason, g)
+	e.dropNameLocked(id, en, BlockRemoved, reason, g)
 	g.names = g.names[:n]
 }
 

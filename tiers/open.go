@@ -127,6 +127,8 @@ func (e *Engine) openRead(id index.ID, tid uint32, hit bool) (o Opened, hollow b
 			return 0
 		case en.Blob == 0 && f == nil, !e.mu.ix.Linked(id) && f == nil && en.Opens == 0 && en.Flags&flagLimbo == 0:
 			err = ErrStale // replaced or evicted since the kernel looked it up
+		case e.lookAgainLocked(id, en, f, tid):
+			err = ErrStale
 		}
 		if err != nil {
 			return 0
@@ -139,6 +141,7 @@ func (e *Engine) openRead(id index.ID, tid uint32, hit bool) (o Opened, hollow b
 				o.Blob = BlobID(e.mu.ix.At(f.base).Blob)
 			}
 		}
+		e.lookedLocked(tid)
 		en.Opens++
 		en.Atime = e.now()
 		e.mu.counters.Opened++
@@ -346,10 +349,7 @@ func (e *Engine) openWriteLocked(o *writeOpen, ow *owners) (unknown uint32) {
 	case e.hollowLocked(o.id, en):
 		o.version = e.replaceLocked(o.id, o.tid) // its bytes are not wanted
 		return 0
-	case en.Blob == 0 && (f == nil || f.base == 0), en.Flags&flagLimbo != 0, f == nil && !e.mu.ix.Linked(o.id):
-		// Gone, or replaced: its bytes may still have readers, or be the base of a
-		// version, so nobody may begin to write them.
-		o.err = ErrStale
+	case e.replacedLocked(o, en, f):
 		return 0
 	case f != nil && f.base != 0 && f.opened && f.writers == 0 && en.Opens > 0:
 		// Its process wrote nothing, closed it, and still reads it: what it reads is the
@@ -391,6 +391,7 @@ func (e *Engine) openWriteLocked(o *writeOpen, ow *owners) (unknown uint32) {
 	if o.truncate {
 		f.poisoned = nil
 	}
+	e.lookedLocked(o.tid)
 	en.Opens++
 	f.writers++
 	f.opened = true
@@ -400,6 +401,23 @@ func (e *Engine) openWriteLocked(o *writeOpen, ow *owners) (unknown uint32) {
 		o.expect = chargeOf(e.mu.groups[en.Group].expectBytes()) - f.charge
 	}
 	return 0
+}
+
+// replacedLocked reports whether o is of what is gone or replaced: its bytes may still have
+// readers, or be the base of a version, so nobody may begin to write them.
+func (e *Engine) replacedLocked(o *writeOpen, en *index.Entry, f *File) bool {
+	switch {
+	case en.Blob == 0 && (f == nil || f.base == 0), en.Flags&flagLimbo != 0, f == nil && !e.mu.ix.Linked(o.id):
+	case e.lookAgainLocked(o.id, en, f, o.tid):
+	default:
+		return false
+	}
+	if heir := e.heirLocked(o.id, en); heir != 0 && o.truncate {
+		o.version = e.replaceLocked(heir, o.tid)
+	} else {
+		o.err = ErrStale
+	}
+	return true
 }
 
 // beginWrite does what an open for writing does outside the lock.

@@ -37,6 +37,8 @@ type promotion struct {
 	away    chan struct{} // closed when other nodes are asked
 	later   []laterOpen   // those of the waiters that are called rather than woken
 
+	aside func(o *Outcome) // constant; not nil: it is for no entry yet, and this carries it on when it is loaded
+
 	// Owned by who carries it along.
 	group  *group // that charge is accounted to
 	charge int64
@@ -517,6 +519,12 @@ func (e *Engine) loaded(s *secondary, id JobID, batch []*promotion, r *Result, s
 		if o.Status == Loaded {
 			sum.success++
 			sum.bytes += p.size
+		}
+		if p.aside != nil {
+			p.aside(o)
+			continue
+		}
+		if o.Status == Loaded {
 			e.learnAttrs(p, o.Attrs)
 			e.finishPromotion(s, p, o)
 			continue

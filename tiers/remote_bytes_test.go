@@ -274,8 +274,25 @@ func TestTakeOver(t *testing.T) {
 	b.mu.Lock()
 	b.deaf[0] = false
 	b.mu.Unlock()
+	eventually(t, "what nobody waits for ends", b.e.AtRest)
 	r, err := b.openRead(10, "g/x")
+	var jobs []tiers.LoadJob
+	before := b.e.Measured("peer")
+	b.mu.Lock()
+	b.atLoad = func() { jobs, _ = b.e.Jobs() }
+	b.mu.Unlock()
 	must(t, err, b.e.Take(context.Background(), &h))
+	if len(jobs) != 1 || jobs[0].Tier != "peer" || jobs[0].Keys != 1 || jobs[0].Bytes != h.Size || !jobs[0].Promotion {
+		t.Errorf("jobs meanwhile: %+v", jobs)
+	}
+	eventually(t, "its job ends", b.e.AtRest)
+	must(t, b.e.AuditLoads())
+	if after := b.e.Measured("peer"); after <= before {
+		t.Errorf("measured before %v, then %v bytes", before, after)
+	}
+	b.mu.Lock()
+	b.atLoad = nil
+	b.mu.Unlock()
 	if got := b.reads("g/x"); got != "newer" || resolveSeq(b, "g/x") != h.Seq {
 		t.Errorf("read %q, version %d of %d", got, resolveSeq(b, "g/x"), h.Seq)
 	}

@@ -337,7 +337,12 @@ func (e *Engine) renameLocked(id index.ID, f *File, o *RenameOptions, size, mtim
 		target = ix.Lookup(k.parent, k.name) // its group may have evicted it
 	}
 	old := ix.Path(id)
+	e.mu.actor = o.TID
 	e.moveNameLocked(id, f, o, target, g)
+	if isDir || en.Flags&flagUncommitted == 0 {
+		e.renamedVerdictLocked(old, id)
+	}
+	e.mu.actor = 0
 	en.Ctime = e.now()
 	was := en.Seq
 	en.Seq = e.nextSeqLocked()
@@ -375,9 +380,6 @@ func (e *Engine) renamedLocked(kind EventKind, id index.ID, en *index.Entry, old
 	from, _ := block.ParseKey(old)
 	to, _ := block.ParseKey(e.mu.ix.Path(id))
 	e.events.add(Event{Time: time.Unix(0, en.Ctime), Kind: kind, Key: to, From: from, Size: en.Size})
-	if kind == BlockRenamed {
-		e.renamedVerdictLocked(old, id)
-	}
 	if e.remote == nil {
 		return
 	}
@@ -433,7 +435,9 @@ func (e *Engine) moveNameLocked(id index.ID, f *File, o *RenameOptions, target i
 	ix := e.mu.ix
 	k := nameKey{o.NewParent, o.NewName}
 	if ix.Linked(id) {
-		if en := ix.At(id); en.Flags&flagSynced != 0 {
+		en := ix.At(id)
+		e.nameLeftLocked(id, en, g)
+		if en.Flags&flagSynced != 0 {
 			e.removeCopiesLocked(id, en) // under the old name
 		}
 		e.leaveLimboNamedLocked(nameKey{o.Parent, o.Name}, g)
@@ -443,6 +447,7 @@ func (e *Engine) moveNameLocked(id index.ID, f *File, o *RenameOptions, target i
 		e.keepSyncedLocked(ix.At(id))
 	}
 	if target != 0 && ix.At(id).Mode&modeType == modeDir {
+		e.nameLeftLocked(target, ix.At(target), g)
 		e.dropDirLocked(target, ix.At(target), g)
 	} else if target != 0 {
 		e.displaceLocked(target, id, k, g)
@@ -491,6 +496,14 @@ func (e *Engine) renamedDirLocked(id index.ID, en *index.Entry) {
 		}
 		return true
 	})
+	for k, waiting := range e.mu.shadows { // versions that wait for a name there
+		if !ix.Valid(k.parent) || !ix.Within(k.parent, id) {
+			continue
+		}
+		for _, s := range waiting {
+			e.regroupLocked(s, ix.At(s), e.groupOfLocked(k.parent, k.name))
+		}
+	}
 }
 
 // moveGroupLocked accounts a file to another group, in which it will replace

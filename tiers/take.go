@@ -119,23 +119,22 @@ func (e *Engine) fetchAside(ctx context.Context, h *Holding) (*promotion, *Outco
 	}
 	done := make(chan *Outcome, 1)
 	var settled atomic.Bool // by who comes first: the tier, or the caller who waits no longer
-	e.far.Load(&Job{
-		ID: JobID(e.jobs.Add(1)), Promotion: true,
-		Blocks: []Transfer{{Key: p.key, Size: p.size, Sum: p.sum, Attrs: Attrs{Seq: p.seq}, File: p.file}},
-		Done: func(r *Result) {
-			if !settled.CompareAndSwap(false, true) {
-				e.failPromotion(p, block.ErrNotFound) // now that nothing writes to its file
-				return
-			}
-			done <- &r.Outcomes[0]
-		},
-	})
+	p.aside = func(o *Outcome) {
+		if !settled.CompareAndSwap(false, true) {
+			e.failPromotion(p, block.ErrNotFound) // now that nothing writes to its file
+			return
+		}
+		done <- o
+	}
+	e.requestLoad(p)
 	t := time.NewTimer(e.opts.PromoteTimeout)
 	defer t.Stop()
 	err = block.ErrNotFound
 	select {
 	case o := <-done:
 		return e.fetchedAside(p, o)
+	case <-p.done: // the engine is being closed
+		return nil, nil, p.err
 	case <-t.C:
 	case <-ctx.Done():
 		err = ctx.Err()

@@ -38,7 +38,7 @@ type Verdict struct {
 	Kind   VerdictKind
 	Tier   string    // where it is or was: names with commas between
 	Rule   string    // of evictions: "capacity", "quota", "watermark", "request"; else more precisely why, if known
-	By     string    // of removals: "thread 1234", "another node"; empty if not known
+	By     string    // of removals, replacements and renames: "thread 1234", "another node"; empty if not known
 	To     string    // of renames: the new path
 	Groups []string  // of elsewhere: groups that have the same hash
 	Time   time.Time // when it happened; zero if nothing did. Of never_stored: since when the engine remembers.
@@ -238,8 +238,13 @@ func (e *Engine) whyLocked(path string) Verdict {
 	if there, ok := e.presentLocked(path, v); ok {
 		return there
 	}
+	if to, moved := e.movedLocked(path, v, 0); moved != nil {
+		w := moved.explain(e.opts.Kernels)
+		w.To, w.Text = to, "renamed to "+to+", with its directory"
+		return w
+	}
 	if v != nil {
-		return v.explain()
+		return v.explain(e.opts.Kernels)
 	}
 	if groups := e.sameHashLocked(path); len(groups) > 0 {
 		return Verdict{Kind: VerdictElsewhere, Groups: groups,
@@ -247,6 +252,29 @@ func (e *Engine) whyLocked(path string) Verdict {
 	}
 	return Verdict{Kind: VerdictNeverStored, Time: time.Unix(0, e.mu.verdicts.since),
 		Text: "no block of this name was stored here, as far as is remembered"}
+}
+
+// maxMoved bounds how many renames of directories movedLocked follows, one after the other.
+const maxMoved = 8
+
+// movedLocked returns what a path has become by renames of directories above it, and the
+// verdict that says so; nil if that did not happen since own, which is nil if nothing is known
+// of the path itself, or if nothing is known of what it has become.
+func (e *Engine) movedLocked(path string, own *verdict, depth int) (to string, v *verdict) {
+	for i := strings.LastIndexByte(path, '/'); i > 0 && depth < maxMoved; i = strings.LastIndexByte(path[:i], '/') {
+		v := e.mu.verdicts.of(maphash.String(e.seed, path[:i]))
+		if v == nil || v.kind != VerdictRenamed || own != nil && v.time < own.time {
+			continue
+		}
+		to := v.to + path[i:]
+		if e.mu.ix.Walk(to) != 0 || e.mu.verdicts.of(maphash.String(e.seed, to)) != nil {
+			return to, v
+		}
+		if to, next := e.movedLocked(to, own, depth+1); next != nil {
+			return to, v
+		}
+	}
+	return "", nil
 }
 
 // presentLocked is the verdict on a name that there is. v is what happened to it, if anything.
@@ -283,7 +311,7 @@ func (e *Engine) presentLocked(path string, v *verdict) (Verdict, bool) {
 	case e.mu.promotions[id] != nil:
 		return Verdict{Kind: VerdictPending, Tier: tiers, Text: "it is on its way into memory from " + e.mu.promotions[id].tier.opts.Name}, true
 	case v != nil && v.unread() && v.time >= en.Atime: // and not read since
-		w := v.explain()
+		w := v.explain(e.opts.Kernels)
 		w.Tier = tiers
 		w.Text += "; it is still in " + tiers
 		return w, true
@@ -296,11 +324,19 @@ func (v *verdict) unread() bool {
 	return v.kind == VerdictUnreachable || v.kind == VerdictNoRoom || v.kind == VerdictDeadline
 }
 
+// threadName names a thread; with several kernels its kernel, too.
+func threadName(tid uint32, kernels bool) string {
+	if !kernels {
+		return "thread " + strconv.FormatUint(uint64(tid), 10)
+	}
+	return fmt.Sprintf("thread %d of mount %d", tid&(1<<threadBits-1), tid>>threadBits)
+}
+
 // explain puts what happened into words.
-func (v *verdict) explain() Verdict {
+func (v *verdict) explain(kernels bool) Verdict {
 	w := Verdict{Kind: v.kind, Tier: v.tier, Rule: v.rule, To: v.to, Time: time.Unix(0, v.time)}
 	if v.by != 0 {
-		w.By = "thread " + strconv.FormatUint(uint64(v.by), 10)
+		w.By = threadName(v.by, kernels)
 	} else if v.rule == "superseded" {
 		w.By = "another node"
 	}
@@ -325,8 +361,14 @@ func (v *verdict) explain() Verdict {
 		}
 	case VerdictReplaced:
 		w.Text = "replaced by another version, which is not there any more or not yet"
+		if w.By != "" {
+			w.Text = "replaced by another version, from " + w.By + ", which is not there any more or not yet"
+		}
 	case VerdictRenamed:
 		w.Text = "renamed to " + v.to
+		if w.By != "" {
+			w.Text += " by " + w.By
+		}
 	case VerdictCorrupt:
 		w.Text = "the copy in " + from + " failed its checksum and was dropped"
 	case VerdictPeerGone:

@@ -91,7 +91,23 @@ func TestWhy(t *testing.T) {
 		}, "g/a", "expired", "time to live"},
 		{"renamed", func(w *failing) {
 			must(w.t, w.put(10, "g/a", []byte("x")), w.rename(10, "g/a", "g/b", false))
-		}, "g/a", "renamed to=g/b", "renamed to g/b"},
+		}, "g/a", "renamed by=thread 10 to=g/b", "renamed to g/b by thread 10"},
+		{"renamed with its directory", func(w *failing) {
+			must(w.t, w.put(10, "g/a", []byte("x")), w.rename(17, "g", "h", false), w.rename(18, "h", "i", false))
+		}, "g/a", "renamed by=thread 17 to=i/a", "renamed to i/a, with its directory"},
+		{"a directory that was renamed", func(w *failing) { must(w.t, w.rename(17, "g", "h", false)) }, "g", "renamed by=thread 17 to=h", "renamed to h"},
+		{"not in the directory that was renamed", func(w *failing) { must(w.t, w.rename(17, "g", "h", false)) }, "g/a", "never_stored", ""},
+		{"removed before its directory was renamed", func(w *failing) {
+			must(w.t, w.put(10, "g/a", []byte("x")), w.unlink(17, "g/a"), w.rename(18, "g", "h", false))
+		}, "g/a", "removed rule=unlink by=thread 17", ""},
+		{"removed after its directory was renamed", func(w *failing) {
+			must(w.t, w.put(10, "g/a", []byte("x")), w.rename(18, "g", "h", false), w.unlink(17, "h/a"))
+			w.wantVerdict("h/a", "removed rule=unlink by=thread 17")
+		}, "g/a", "renamed by=thread 18 to=h/a", ""},
+		{"replaced by a rename", func(w *failing) {
+			must(w.t, w.put(10, "g/a", []byte("x")), w.put(10, "g/b", []byte("y")), w.rename(18, "g/b", "g/a", false))
+			must(w.t, w.mkdir("h"), w.rename(19, "g/a", "h/a", false))
+		}, "g/b", "renamed by=thread 18 to=g/a", ""},
 		{"renamed from temporary", func(w *failing) {
 			must(w.t, w.put(10, "g/a.tmp", []byte("x")), w.rename(10, "g/a.tmp", "g/b", false))
 			w.drain()
@@ -278,7 +294,7 @@ func TestWhyActor(t *testing.T) {
 	w.wantVerdict("b", "expired tier=memory rule=expired")
 	w.wantVerdict("c", "removed tier=memory rule=superseded by=another node")
 	w.wantVerdict("d", "removed tier=memory rule=unlink by=thread 18")
-	w.wantVerdict("to", "renamed to=renamed")
+	w.wantVerdict("to", "renamed by=thread 19 to=renamed")
 }
 
 // TestWhyOf: the attribute of a file says the same as its path, and of one without a name that.
@@ -379,9 +395,10 @@ func TestWhyRemote(t *testing.T) {
 		b.hear(0, name, tiers.Located{}, false)
 	}
 	c.tell()
-	b.wantVerdict("g/x", "peer_gone tier=peer")
-	if got := b.verdict("g/y"); !strings.HasPrefix(got, "peer_gone tier=peer") {
-		t.Errorf("g/y: %s", got)
+	for _, name := range []string{"g/x", "g/y"} { // with or without a rule: by what has noticed it
+		if got := b.verdict(name); !strings.HasPrefix(got, "peer_gone tier=peer") {
+			t.Errorf("%s: %s", name, got)
+		}
 	}
 	b.forget(at.ID)
 	must(t, a.unlink(10, "g/z"))
@@ -410,4 +427,22 @@ func BenchmarkEvict(b *testing.B) {
 		}
 	}
 	b.ReportMetric(float64(took.Nanoseconds())/float64(b.N)/blocks, "ns/block")
+}
+
+// TestWhyReplaced: who takes a name from a block is named, whether by a rename or a commit.
+func TestWhyReplaced(t *testing.T) {
+	for _, row := range []struct {
+		what    string
+		replace func(w *world) error
+	}{
+		{"rename", func(w *world) error { return w.rename(18, "b", "a", false) }},
+		{"commit", func(w *world) error { return w.put(18, "a", []byte("z")) }},
+	} {
+		w := open(t, shmDir(t), tiers.Options{})
+		must(t, w.put(10, "a", []byte("x")), w.put(10, "b", []byte("y")), row.replace(w))
+		if v := w.e.Remembered("a"); v.Kind != tiers.VerdictReplaced || v.By != "thread 18" || !strings.Contains(v.Text, "thread 18") {
+			t.Errorf("%s: %+v", row.what, v)
+		}
+		w.close(false)
+	}
 }

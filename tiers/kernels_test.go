@@ -1,0 +1,279 @@
+package tiers_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/index"
+)
+
+// thread is a thread of a process of a mount, as sameThreads takes it apart.
+func thread(mount, tid uint32) uint32 { return mount<<22 | tid }
+
+// sameThreads implements tiers.Options.SameProcess for several kernels.
+func sameThreads(a, b uint32) bool { return a>>22 == b>>22 && sameProcess(a&(1<<22-1), b&(1<<22-1)) }
+
+// told records the calls of Invalidate.
+type told struct{ calls []string }
+
+func (k *told) invalidate(parent, id index.ID, name string) {
+	switch {
+	case name != "" && parent != 0:
+		k.calls = append(k.calls, name)
+	case name == "" && parent == 0:
+		k.calls = append(k.calls, "attrs")
+	default:
+		k.calls = append(k.calls, fmt.Sprintf("parent %d, name %q of %d", parent, name, id))
+	}
+}
+
+// take returns the calls since the last one.
+func (k *told) take() []string {
+	calls := k.calls
+	k.calls = nil
+	return calls
+}
+
+// notices are what one kernel may ask for, with the calls of Invalidate that it takes where
+// there are several kernels, and where there is one.
+var notices = []struct {
+	what string
+	do   func(w *world) error
+	want []string
+	one  []string
+}{
+	{what: "mkdir", do: func(w *world) error { return w.mkdir("d") }},
+	{what: "write, rename from temporary", do: func(w *world) error {
+		if err := w.put(10, "new.tmp", fill("1p", "x")); err != nil {
+			return err
+		}
+		return w.rename(10, "new.tmp", "new", false)
+	}},
+	{what: "temporary with attributes, rename", do: func(w *world) error {
+		f, err := w.create(10, "x.tmp", true, true)
+		if err != nil {
+			return err
+		}
+		mode, mtime := uint32(0o600), int64(1)
+		_, err = w.e.SetAttr(f.id, tiers.Change{Mode: &mode, Mtime: &mtime})
+		must(w.t, err, f.h.Truncate(context.Background(), 100), f.close())
+		return w.rename(10, "x.tmp", "x", false)
+	}},
+	{what: "write in place", do: func(w *world) error { return w.put(10, "g/new", fill("1p", "x")) }},
+	{what: "open, read", do: func(w *world) error { _, err := w.get(20, "a"); return err }},
+	{what: "look-up of what is not there", do: func(w *world) error { w.lookup(20, "none"); return nil }},
+	{what: "temporary, unlink", do: func(w *world) error {
+		if err := w.put(10, "x.tmp", fill("1p", "x")); err != nil {
+			return err
+		}
+		return w.unlink(10, "x.tmp")
+	}},
+	{what: "unlink", do: func(w *world) error { return w.unlink(10, "a") }, want: []string{"a"}},
+	{what: "rmdir", do: func(w *world) error { return w.rmdir("empty") }, want: []string{"empty"}},
+	{what: "rename", do: func(w *world) error { return w.rename(10, "a", "z", false) }, want: []string{"a"}},
+	{what: "rename over", do: func(w *world) error { return w.rename(10, "a", "b", false) }, want: []string{"a", "b"}},
+	{what: "rename of a directory", do: func(w *world) error { return w.rename(10, "g", "h", false) }, want: []string{"g"}},
+	{what: "rename of a directory over", do: func(w *world) error { return w.rename(10, "g", "empty", false) }, want: []string{"g", "empty"}},
+	{what: "write, rename from temporary over", do: func(w *world) error {
+		if err := w.put(10, "a.tmp", fill("1p", "x")); err != nil {
+			return err
+		}
+		return w.rename(10, "a.tmp", "a", false)
+	}, want: []string{"a"}},
+	{what: "replace", do: func(w *world) error { return w.put(10, "a", fill("2p", "y")) }, want: []string{"a"}},
+	{what: "rewrite", do: func(w *world) error { return w.rewrite("a", fill("2p", "y")) }, want: []string{"a"}, one: []string{"a"}},
+	{what: "rewrite of what was empty", do: func(w *world) error { return w.rewrite("zero", fill("1p", "y")) }, want: []string{"zero"}},
+	{what: "chmod", do: func(w *world) error { return w.chmod("a", 0o600) }, want: []string{"attrs"}},
+	{what: "chmod of a directory", do: func(w *world) error { return w.chmod("g", 0o700) }, want: []string{"attrs"}},
+	{what: "time of last access", do: func(w *world) error { return w.touch(resolve(w.t, w, "a").ID) }},
+	{what: "truncate", do: func(w *world) error {
+		return w.e.TruncateName(context.Background(), resolve(w.t, w, "a").ID, 10)
+	}, want: []string{"attrs"}},
+	{what: "raw file in place", do: func(w *world) error { return w.rewrite("raw/a", fill("2p", "y")) }, want: []string{"attrs"}},
+	{what: "raw file, size", do: func(w *world) error {
+		f, err := w.openWrite(context.Background(), 10, "raw/a", false)
+		if err != nil {
+			return err
+		}
+		must(w.t, f.h.Truncate(context.Background(), 3*page), f.h.Allocate(context.Background(), 3*page, page, false))
+		return f.close()
+	}, want: []string{"attrs", "attrs", "attrs"}},
+}
+
+// rewrite writes at the begin of a file, without emptying it.
+func (w *world) rewrite(name string, data []byte) error {
+	f, err := w.openWrite(context.Background(), 10, name, false)
+	if err != nil {
+		return err
+	}
+	if _, err = f.h.WriteAt(context.Background(), data, 0); err != nil {
+		return err
+	}
+	return f.close()
+}
+
+func (w *world) chmod(name string, mode uint32) error {
+	_, err := w.e.SetAttr(resolve(w.t, w, name).ID, tiers.Change{Mode: &mode})
+	return err
+}
+
+// TestKernelsNotices: what one kernel asked for is told to all where there are several, with
+// no call that nobody needs; where there is one, not even one call is made for it (B4, B5).
+func TestKernelsNotices(t *testing.T) {
+	for _, several := range []bool{false, true} {
+		for _, row := range notices {
+			t.Run(fmt.Sprintf("%s, several %v", row.what, several), func(t *testing.T) {
+				var k told
+				w := open(t, shmDir(t), tiers.Options{
+					CapacityBytes: 64 * page, Kernels: several, Invalidate: k.invalidate,
+					Groups: map[block.GroupID]tiers.GroupOptions{"raw": {Pinned: true}},
+				})
+				must(t, w.mkdir("g"), w.mkdir("empty"), w.mkdir("raw"))
+				held := []string{"", "g", "empty", "raw"}
+				for _, name := range []string{"a", "b", "g/a", "raw/a", "zero"} {
+					data := fill("1p", "x")
+					if name == "zero" {
+						data = nil
+					}
+					must(t, w.put(10, name, data))
+					held = append(held, name)
+				}
+				var refs []index.ID
+				for _, name := range held[1:] { // another kernel knows all of it
+					a, err := w.lookup(thread(2, 10), name)
+					must(t, err)
+					if !a.Stable {
+						t.Errorf("%s: may not be kept", name)
+					}
+					refs = append(refs, a.ID)
+				}
+				k.take()
+				must(t, row.do(w))
+				want := row.one
+				if several {
+					want = row.want
+				}
+				if got := k.take(); !slices.Equal(got, want) {
+					t.Errorf("told %q, want %q", got, want)
+				}
+				for _, id := range refs {
+					w.forget(id)
+				}
+				removeAll(t, w, "")
+				w.close(false)
+			})
+		}
+	}
+}
+
+// TestKernelsAbsence: that a name is not there is not to be kept by a kernel where another
+// one can make it.
+func TestKernelsAbsence(t *testing.T) {
+	for _, several := range []bool{false, true} {
+		w := open(t, shmDir(t), tiers.Options{Kernels: several})
+		if a, err := w.lookup(10, "a"); kind(err) != "ErrNotFound" || a.Stable == several {
+			t.Errorf("several %v: %v, stable %v", several, err, a.Stable)
+		}
+		w.close(false)
+	}
+}
+
+// TestKernelsLookAgain: a kernel that has not heard yet that a block was replaced or removed is
+// sent to look again, so that it does not find the old one; who has the file open, or loses
+// the race a second time, gets it.
+func TestKernelsLookAgain(t *testing.T) {
+	clock := newTestClock()
+	w := open(t, shmDir(t), tiers.Options{Kernels: true, SameProcess: sameThreads, Now: clock.now, CapacityBytes: 4096 * page})
+	defer w.close(false)
+	one, other := thread(1, 10), thread(2, 10)
+	try := func(want string, id index.ID, tid uint32) {
+		t.Helper()
+		o, err := w.e.OpenRead(context.Background(), id, tid, false)
+		if err == nil {
+			w.e.CloseRead(o.ID)
+		}
+		if got := kind(err); got != want {
+			t.Errorf("open: %s, want %s", got, want)
+		}
+	}
+	must(t, w.put(one, "a", []byte("old")))
+	a, err := w.lookup(other, "a")
+	must(t, err)
+	defer w.forget(a.ID)
+	must(t, w.put(one, "a", []byte("new")))
+	try("ErrStale", a.ID, other) // it is in limbo
+	try("ErrStale", a.ID, thread(2, 11))
+	try("ok", a.ID, other) // it lost the race twice
+	try("ErrStale", a.ID, other)
+	clock.add(time.Second)
+	try("ErrStale", a.ID, other) // that was about another open
+	if got, err := w.get(other, "a"); err != nil || string(got) != "new" {
+		t.Errorf("read %q, %v", got, err)
+	}
+	try("ErrStale", a.ID, other) // it has opened something since
+	if _, err := w.e.OpenWrite(context.Background(), a.ID, other, true); kind(err) != "ErrStale" {
+		t.Errorf("to write it anew: %v", err)
+	}
+	b, err := w.lookup(other, "a")
+	must(t, err)
+	h, err := w.e.OpenWrite(context.Background(), b.ID, other, true)
+	must(t, err)
+	w.e.Abandon(h)
+	w.forget(b.ID)
+	clock.add(time.Second)
+
+	f, err := w.openRead(one, "a")
+	must(t, err, w.unlink(one, "a"))
+	try("ErrStale", f.id, one) // reopened through /proc
+	try("ok", f.id, one)
+	must(t, f.close())
+
+	must(t, w.mkdir("d"))
+	d, err := w.lookup(other, "d")
+	must(t, err, w.rmdir("d"), w.mkdir("d"))
+	for _, want := range []string{"ErrStale", "ErrNotFound"} {
+		if _, err := w.e.Lookup(d.ID, "x", other); kind(err) != want {
+			t.Errorf("look-up in a directory that is gone: %v, want %s", err, want)
+		}
+	}
+	w.forget(d.ID)
+	for tid := range uint32(5000) { // what is remembered is bounded
+		try("ErrStale", a.ID, thread(3, tid))
+	}
+	if n := w.e.LookAgain(); n > 4096 {
+		t.Errorf("%d threads are remembered", n)
+	}
+	removeAll(t, w, "")
+}
+
+// TestRenameDirVersions: a version that waits for a name in a directory belongs to the group
+// of that when it is renamed.
+func TestRenameDirVersions(t *testing.T) {
+	w := open(t, shmDir(t), tiers.Options{})
+	defer w.close(false)
+	must(t, w.mkdir("g"), w.put(10, "g/a", fill("1p", "x")))
+	f, err := w.openWrite(context.Background(), 20, "g/a", true)
+	must(t, err)
+	_, err = f.h.WriteAt(context.Background(), fill("2p", "y"), 0)
+	must(t, err, w.rename(10, "g", "h", false))
+	w.audit()
+	must(t, f.close())
+	for _, g := range w.e.Groups() {
+		if want := map[block.GroupID]int64{"h": 2 * page}[g.Name]; g.UsedBytes != want {
+			t.Errorf("group %q uses %d, want %d", g.Name, g.UsedBytes, want)
+		}
+	}
+}
+
+// TestKernelsWhy: who did it is named with his mount.
+func TestKernelsWhy(t *testing.T) {
+	w := open(t, shmDir(t), tiers.Options{Kernels: true, SameProcess: sameThreads})
+	defer w.close(false)
+	must(t, w.put(thread(1, 10), "a", []byte("x")), w.unlink(thread(3, 17), "a"))
+	w.wantVerdict("a", "removed tier=memory rule=unlink by=thread 17 of mount 3")
+}
