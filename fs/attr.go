@@ -18,9 +18,12 @@ const preferredIO = 1 << 20
 // being written it may not: the first look-up after the commit then comes to the
 // engine, and gets the lease that a positive answer promises.
 func (s *Server) fillEntry(out *fuse.EntryOut, a *tiers.Attr) {
-	out.NodeId = uint64(a.ID)
+	if s.refs != nil {
+		s.refs.looked(a.ID)
+	}
+	out.NodeId = s.node(uint64(a.ID))
 	out.Generation = 1
-	fillAttr(&out.Attr, a)
+	s.fillAttr(&out.Attr, a)
 	// Attributes belong to the inode, and the kernel sees each change of them.
 	out.SetAttrTimeout(s.opts.AttrTimeout)
 	if a.Stable {
@@ -28,8 +31,8 @@ func (s *Server) fillEntry(out *fuse.EntryOut, a *tiers.Attr) {
 	}
 }
 
-func fillAttr(out *fuse.Attr, a *tiers.Attr) {
-	out.Ino = uint64(a.ID)
+func (s *Server) fillAttr(out *fuse.Attr, a *tiers.Attr) {
+	out.Ino = s.node(uint64(a.ID))
 	out.Mode, out.Nlink = a.Mode, a.Nlink
 	out.Uid, out.Gid = a.UID, a.GID
 	out.Size = uint64(a.Size)
@@ -52,7 +55,7 @@ func (s *Server) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOu
 		return s.control.getattr(in.NodeId, out)
 	}
 	a := s.engine.Attr(index.ID(in.NodeId))
-	fillAttr(&out.Attr, &a)
+	s.fillAttr(&out.Attr, &a)
 	out.SetTimeout(s.opts.AttrTimeout)
 	return fuse.OK
 }
@@ -94,7 +97,7 @@ func (s *Server) SetAttr(_ <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOu
 			return status(err)
 		}
 	}
-	fillAttr(&out.Attr, &a)
+	s.fillAttr(&out.Attr, &a)
 	out.SetTimeout(s.opts.AttrTimeout)
 	return fuse.OK
 }

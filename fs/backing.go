@@ -153,6 +153,18 @@ func (b *backings) unregister(id int32) {
 	}
 }
 
+// dropAll forgets all registrations; what clients have open stays open in the kernel.
+func (b *backings) dropAll() {
+	b.mu.Lock()
+	table := b.mu.table
+	b.mu.table = map[tiers.BlobID]*backing{}
+	b.mu.idle.Init()
+	b.mu.Unlock()
+	for _, e := range table {
+		b.unregister(e.id)
+	}
+}
+
 // len returns how many files are registered.
 func (b *backings) len() int {
 	b.mu.Lock()

@@ -11,8 +11,9 @@ type channel interface {
 	registrar
 	serve()                                // until the mount is gone
 	kernelFlags() uint64                   // what the kernel offered in INIT
-	beginNotices()                         // before the first invalEntry, by the goroutine that calls it
+	beginNotices()                         // before the first notice, by the goroutine that calls it
 	invalEntry(parent uint64, name string) // asks the kernel to forget a name
+	invalInode(node uint64)                // asks it to forget the attributes of a node
 	endNotices()                           // after the last
 	mayBlock(unique uint64)                // the request of that number is about to wait
 	close()                                // after serve, or to give up
@@ -30,6 +31,8 @@ func (c helperChannel) beginNotices()       {}
 func (c helperChannel) endNotices()         {}
 
 func (c helperChannel) invalEntry(parent uint64, name string) { c.srv.EntryNotify(parent, name) }
+
+func (c helperChannel) invalInode(node uint64) { c.srv.InodeNotify(node, -1, 0) }
 
 func (c helperChannel) register(fd int) (int32, syscall.Errno) {
 	return c.srv.RegisterBackingFd(&fuse.BackingMap{Fd: int32(fd)})

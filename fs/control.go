@@ -80,7 +80,7 @@ func (c *controlFiles) lookup(parent uint64, name string, out *fuse.EntryOut) fu
 	if ino == 0 {
 		return fuse.ENOENT
 	}
-	out.NodeId, out.Generation = ino, 1
+	out.NodeId, out.Generation = c.s.node(ino), 1
 	c.fill(ino, &out.Attr)
 	out.SetEntryTimeout(c.s.opts.EntryTimeout)
 	out.SetAttrTimeout(c.s.opts.AttrTimeout)
@@ -98,7 +98,7 @@ func (c *controlFiles) file(ino uint64) *ControlFile {
 
 // fill describes an inode. Control files belong to the owner of the daemon.
 func (c *controlFiles) fill(ino uint64, out *fuse.Attr) {
-	out.Ino, out.Nlink, out.Blksize = ino, 1, 4096
+	out.Ino, out.Nlink, out.Blksize = c.s.node(ino), 1, 4096
 	out.Uid, out.Gid = uint32(os.Geteuid()), uint32(os.Getegid())
 	if f := c.file(ino); f != nil {
 		out.Mode = f.mode()
@@ -197,11 +197,11 @@ func (c *controlFiles) opendir(in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
 
 func (c *controlFiles) readdir(in *fuse.ReadIn, _ *fuse.DirEntryList, add func(fuse.DirEntry, index.ID) bool) fuse.Status {
 	list := []fuse.DirEntry{
-		{Name: ".", Ino: controlDir, Mode: syscall.S_IFDIR},
+		{Name: ".", Ino: c.s.node(controlDir), Mode: syscall.S_IFDIR},
 		{Name: "..", Ino: fuse.FUSE_ROOT_ID, Mode: syscall.S_IFDIR},
 	}
 	for i, f := range c.files {
-		list = append(list, fuse.DirEntry{Name: f.Name, Ino: controlBase + 1 + uint64(i), Mode: syscall.S_IFREG})
+		list = append(list, fuse.DirEntry{Name: f.Name, Ino: c.s.node(controlBase + 1 + uint64(i)), Mode: syscall.S_IFREG})
 	}
 	for pos := in.Offset; pos < uint64(len(list)); pos++ {
 		e := list[pos]

@@ -61,11 +61,30 @@ func (s *Server) openReadLater(in *fuse.OpenIn, out *fuse.OpenOut, reply openRep
 	}
 	tid := in.Pid
 	s.engine.OpenLater(id, tid, func(o tiers.Opened, file *os.File, err error) {
+		if s.refs != nil {
+			s.refs.later.RLock()
+			defer s.refs.later.RUnlock()
+			if s.refs.ended {
+				s.giveBackOpen(o, err)
+				return
+			}
+		}
 		var out fuse.OpenOut
 		st := s.openedRead(o, file, err, tid, &out)
 		reply.send(st, &out)
 	})
 	return fuse.OK, true
+}
+
+// giveBackOpen ends an open that nobody waits for any more.
+func (s *Server) giveBackOpen(o tiers.Opened, err error) {
+	switch {
+	case err != nil:
+	case o.Write != nil:
+		s.engine.Release(o.Write)
+	default:
+		s.engine.CloseRead(o.ID)
+	}
 }
 
 // openedRead answers the open of a block by thread tid. file is its primary file if the
@@ -79,6 +98,9 @@ func (s *Server) openedRead(o tiers.Opened, file *os.File, err error, tid uint32
 	if o.Write == nil && !o.Shared && s.direct.Load() {
 		backing, err := s.backings.acquire(o.Blob, file)
 		if err == nil {
+			if s.refs != nil {
+				s.refs.opened(id, o.Blob)
+			}
 			out.Fh = uint64(o.Blob)<<fhBits | fhBlob
 			out.OpenFlags = fuse.FOPEN_PASSTHROUGH | fuse.FOPEN_NOFLUSH
 			out.BackingID = backing
@@ -202,7 +224,7 @@ func (s *Server) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 	if h == nil || h.write == nil {
 		return fuse.OK
 	}
-	return syncStatus(s.engine.Flush(s.waiting(in.Unique), h.write, in.Pid, closer(in.Pid)))
+	return syncStatus(s.engine.Flush(s.waiting(in.Unique), h.write, in.Pid, closer{s, in.Pid & s.pidMask}))
 }
 
 // Release implements RELEASE, which the kernel sends some time after the last
@@ -210,14 +232,21 @@ func (s *Server) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 func (s *Server) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
 	s.ops.add(opRelease)
 	if in.Fh&fhMask == fhBlob {
-		s.backings.release(tiers.BlobID(in.Fh >> fhBits))
-		s.engine.CloseRead(index.ID(in.NodeId))
+		id, blob := index.ID(in.NodeId), tiers.BlobID(in.Fh>>fhBits)
+		if s.refs != nil && !s.refs.closed(id, blob) {
+			return
+		}
+		s.backings.release(blob)
+		s.engine.CloseRead(id)
 		return
 	}
-	h := s.handles.take(in.Fh)
-	if h == nil {
-		return
+	if h := s.handles.take(in.Fh); h != nil {
+		s.closeHandle(h, false)
 	}
+}
+
+// closeHandle ends a handle that has left the table. abandon: commit nothing.
+func (s *Server) closeHandle(h *handle, abandon bool) {
 	if h.control != nil {
 		h.control.close()
 		return
@@ -228,10 +257,14 @@ func (s *Server) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
 	if h.file != nil {
 		h.file.Close()
 	}
-	if h.write != nil {
-		s.engine.Release(h.write)
-	} else {
+	switch {
+	case h.dir != nil:
+	case h.write == nil:
 		s.engine.CloseRead(h.id)
+	case abandon && h.write.Write:
+		s.engine.Abandon(h.write)
+	default:
+		s.engine.Release(h.write)
 	}
 }
 

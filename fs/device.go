@@ -38,6 +38,7 @@ type device struct {
 	poll int // a clone of fd with O_NONBLOCK, to spin on; -1 if the kernel has no clones
 	size int // of request and reply buffers
 
+	wake    int // a shared mount: readable when the leader is to end, see attach.go; else -1
 	notices int // a clone of fd in the notifying thread's own table of descriptors; -1 if it uses fd
 
 	init uint64
@@ -70,6 +71,26 @@ const (
 	devIOCBackingClose = 0x4004e502
 )
 
+func newDevice(s *Server, fd int, o *fuse.MountOptions) *device {
+	return &device{
+		s: s, fd: fd, poll: -1, wake: -1, notices: -1, size: o.MaxWrite + 64<<10, log: s.log,
+		spare: make(chan struct{}), quit: make(chan struct{}),
+	}
+}
+
+// mountAt is mount(2) of the connection of fd.
+func mountAt(dir string, fd int, o *fuse.MountOptions) error {
+	data := fmt.Sprintf("fd=%d,rootmode=40000,user_id=%d,group_id=%d,max_read=%d,default_permissions",
+		fd, os.Geteuid(), os.Getegid(), o.MaxWrite)
+	if o.AllowOther {
+		data += ",allow_other"
+	}
+	if err := unix.Mount(o.FsName, dir, "fuse."+o.Name, unix.MS_NOSUID|unix.MS_NODEV, data); err != nil {
+		return &os.PathError{Op: "mount", Path: dir, Err: err}
+	}
+	return nil
+}
+
 // openDevice mounts at dir by mount(2), which needs CAP_SYS_ADMIN, and answers
 // INIT.
 func openDevice(s *Server, dir string, o *fuse.MountOptions) (*device, error) {
@@ -77,18 +98,10 @@ func openDevice(s *Server, dir string, o *fuse.MountOptions) (*device, error) {
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: "/dev/fuse", Err: err}
 	}
-	d := &device{
-		s: s, fd: fd, poll: -1, notices: -1, size: o.MaxWrite + 64<<10, log: s.log,
-		spare: make(chan struct{}), quit: make(chan struct{}),
-	}
-	data := fmt.Sprintf("fd=%d,rootmode=40000,user_id=%d,group_id=%d,max_read=%d,default_permissions",
-		fd, os.Geteuid(), os.Getegid(), o.MaxWrite)
-	if o.AllowOther {
-		data += ",allow_other"
-	}
-	if err := unix.Mount(o.FsName, dir, "fuse."+o.Name, unix.MS_NOSUID|unix.MS_NODEV, data); err != nil {
+	d := newDevice(s, fd, o)
+	if err := mountAt(dir, fd, o); err != nil {
 		unix.Close(fd)
-		return nil, &os.PathError{Op: "mount", Path: dir, Err: err}
+		return nil, err
 	}
 	d.ps = fuse.NewProtocolServer(s, o)
 	if err := d.handshake(); err != nil {
@@ -121,11 +134,15 @@ func (d *device) clone() {
 
 // another opens one more descriptor of the mount.
 func (d *device) another(flags int) (int, error) {
+	return cloneDevice(d.fd, flags)
+}
+
+func cloneDevice(of, flags int) (int, error) {
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC|flags, 0)
 	if err != nil {
 		return -1, err
 	}
-	from := uint32(d.fd)
+	from := uint32(of)
 	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), devIOCClone, uintptr(unsafe.Pointer(&from))); errno != 0 {
 		unix.Close(fd)
 		return -1, errno
@@ -166,6 +183,10 @@ func (d *device) close() {
 		d.closeFiles()
 		return
 	}
+	if d.wake >= 0 {
+		d.halt() // and serve closes them
+		return
+	}
 	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		d.log.Error("give up the mount", zap.Error(err)) // the process is about to end, and with it the mount
@@ -183,10 +204,11 @@ func (d *device) close() {
 }
 
 func (d *device) closeFiles() {
-	if d.poll >= 0 {
-		unix.Close(d.poll)
+	for _, fd := range []int{d.poll, d.wake, d.fd} {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
 	}
-	unix.Close(d.fd)
 }
 
 // stop ends all workers.
@@ -247,20 +269,34 @@ func (d *device) invalEntry(parent uint64, name string) {
 	*(*fuse.OutHeader)(unsafe.Pointer(&buf[0])) = fuse.OutHeader{Length: uint32(len(buf)), Status: code}
 	*(*fuse.NotifyInvalEntryOut)(unsafe.Pointer(&buf[head])) = fuse.NotifyInvalEntryOut{Parent: parent, NameLen: uint32(len(name))}
 	copy(buf[head+body:], name)
+	d.notify(buf)
+}
+
+// invalInode implements channel: FUSE_NOTIFY_INVAL_INODE of the attributes alone. It is
+// called as invalEntry is.
+func (d *device) invalInode(node uint64) {
+	const code = 2
+	var buf [headBytes + int(unsafe.Sizeof(fuse.NotifyInvalInodeOut{}))]byte
+	*(*fuse.OutHeader)(unsafe.Pointer(&buf[0])) = fuse.OutHeader{Length: uint32(len(buf)), Status: code}
+	*(*fuse.NotifyInvalInodeOut)(unsafe.Pointer(&buf[headBytes])) = fuse.NotifyInvalInodeOut{Ino: node, Off: -1}
+	d.notify(buf[:])
+}
+
+func (d *device) notify(buf []byte) {
 	if d.notices >= 0 {
-		d.notify(d.notices, buf)
+		d.write(d.notices, buf)
 		return
 	}
 	d.open.RLock()
 	defer d.open.RUnlock()
 	if !d.open.closed {
-		d.notify(d.fd, buf)
+		d.write(d.fd, buf)
 	}
 }
 
-func (d *device) notify(fd int, buf []byte) {
-	if _, err := unix.Write(fd, buf); err != nil && err != unix.ENOENT && err != unix.ENOTDIR {
-		d.log.Debug("invalidate a name", zap.Error(err))
+func (d *device) write(fd int, notice []byte) {
+	if _, err := unix.Write(fd, notice); err != nil && err != unix.ENOENT && err != unix.ENOTDIR {
+		d.log.Debug("notice to the kernel", zap.Error(err))
 	}
 }
 

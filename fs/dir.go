@@ -138,9 +138,9 @@ func (s *Server) readDir(in *fuse.ReadIn, out *fuse.DirEntryList, add func(fuse.
 	defer d.mu.Unlock()
 	pos := in.Offset
 	for ; pos < dots; pos++ {
-		e := fuse.DirEntry{Mode: syscall.S_IFDIR, Name: ".", Ino: uint64(d.id), Off: pos + 1}
+		e := fuse.DirEntry{Mode: syscall.S_IFDIR, Name: ".", Ino: s.node(uint64(d.id)), Off: pos + 1}
 		if pos == 1 {
-			e.Name, e.Ino = "..", uint64(s.engine.Parent(d.id))
+			e.Name, e.Ino = "..", s.node(uint64(s.engine.Parent(d.id)))
 		}
 		if !add(e, d.id) {
 			return fuse.OK
@@ -178,7 +178,7 @@ func (s *Server) readDir(in *fuse.ReadIn, out *fuse.DirEntryList, add func(fuse.
 			d.next++
 			continue
 		}
-		if !add(fuse.DirEntry{Mode: e.Mode & syscall.S_IFMT, Name: e.Name, Ino: uint64(e.ID), Off: e.Cookie + dots}, e.ID) {
+		if !add(fuse.DirEntry{Mode: e.Mode & syscall.S_IFMT, Name: e.Name, Ino: s.node(uint64(e.ID)), Off: e.Cookie + dots}, e.ID) {
 			return fuse.OK
 		}
 		if s.opts.ListElsewhere {

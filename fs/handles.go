@@ -70,3 +70,12 @@ func (t *handleTable) take(fh uint64) *handle {
 	t.mu.Unlock()
 	return h
 }
+
+// takeAll returns all handles, and forgets them.
+func (t *handleTable) takeAll() map[uint64]*handle {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := t.mu.table
+	t.mu.table = map[uint64]*handle{}
+	return all
+}

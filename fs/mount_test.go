@@ -10,6 +10,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -27,6 +29,10 @@ const clientEnv = "KVFS_TEST_CLIENT"
 func TestMain(m *testing.M) {
 	if os.Getenv(clientEnv) != "" {
 		client()
+		return
+	}
+	if os.Getenv(ownerEnv) != "" {
+		owner()
 		return
 	}
 	os.Exit(m.Run())
@@ -71,6 +77,13 @@ func clientOp(op, path string) error {
 			err = io.ErrUnexpectedEOF
 		}
 		return err
+	case "reads":
+		count, path, _ := strings.Cut(path, " ")
+		n, err := strconv.Atoi(count)
+		for ; n > 0 && err == nil; n-- {
+			err = clientOp("read", path)
+		}
+		return err
 	case "chdir":
 		return os.Chdir(path)
 	case "fails":
@@ -84,12 +97,12 @@ func clientOp(op, path string) error {
 	case "evict-slow":
 		return clientEvictSlow(path)
 	}
-	return unix.ENOSYS
+	return clientHeldOp(op, path)
 }
 
 // testClient is a running client.
 type testClient struct {
-	t    *testing.T
+	t    testing.TB
 	in   io.Writer
 	out  *bufio.Reader
 	kill func()
@@ -97,7 +110,7 @@ type testClient struct {
 
 // startClient starts a client that dies with the test, and after a minute at the
 // latest, so that a mount that does not answer fails the test.
-func startClient(t *testing.T) *testClient {
+func startClient(t testing.TB) *testClient {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
 	cmd.Env = append(os.Environ(), clientEnv+"=1")
@@ -111,7 +124,7 @@ func startClient(t *testing.T) *testClient {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
+	if err := startFromThread(t, cmd); err != nil {
 		t.Fatal(err)
 	}
 	limit := time.AfterFunc(time.Minute, func() { cmd.Process.Kill() })
@@ -119,28 +132,53 @@ func startClient(t *testing.T) *testClient {
 		limit.Stop()
 		in.Close()
 		cmd.Process.Kill()
+		if t.Failed() {
+			abortSessions()
+		}
 		cmd.Wait()
 	})
 	return &testClient{t, in, bufio.NewReader(out), func() { cmd.Process.Kill() }}
 }
 
+// startFromThread starts a command that dies with the thread that started it, from one that
+// lives as long as the test: that of notices ends with its mount.
+func startFromThread(t testing.TB, cmd *exec.Cmd) error {
+	started := make(chan error)
+	go func() { // ends with the test
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		started <- cmd.Start()
+		<-t.Context().Done()
+	}()
+	return <-started
+}
+
 func (c *testClient) do(op, path string) {
 	c.t.Helper()
-	fmt.Fprintln(c.in, op, path)
-	if line, err := c.out.ReadString('\n'); err != nil || line != "ok\n" {
-		c.t.Fatalf("%s: %q, %v", op, line, err)
+	c.begin(op, path)
+	c.end("ok")
+}
+
+// begin has the client do something and does not wait for it.
+func (c *testClient) begin(op, path string) { fmt.Fprintln(c.in, op, path) }
+
+// end waits for the end of what the client does, and for the answer want.
+func (c *testClient) end(want string) {
+	c.t.Helper()
+	if line, err := c.out.ReadString('\n'); err != nil || line != want+"\n" {
+		c.t.Fatalf("a client answers %q, %v; want %q", line, err, want)
 	}
 }
 
 // mountHere mounts an engine in this process. It skips the test where that, or
 // passthrough, is not possible.
-func mountHere(t *testing.T) (*Server, string) {
+func mountHere(t testing.TB) (*Server, string) {
 	t.Helper()
 	return mountHereWith(t, Options{})
 }
 
 // mountHereWith does so with some options set.
-func mountHereWith(t *testing.T, o Options) (*Server, string) {
+func mountHereWith(t testing.TB, o Options) (*Server, string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("passthrough needs root")
@@ -230,7 +268,7 @@ func since(s *Server, before map[string]uint64) map[string]uint64 {
 
 // released waits until every open file is released, which the kernel does some
 // time after the close.
-func released(t *testing.T, s *Server) {
+func released(t testing.TB, s *Server) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()

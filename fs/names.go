@@ -37,7 +37,13 @@ func (s *Server) Lookup(_ <-chan struct{}, in *fuse.InHeader, name string, out *
 // Forget implements FORGET and BATCH_FORGET.
 func (s *Server) Forget(nodeid, nlookup uint64) {
 	s.ops.add(opForget)
-	if !isControl(nodeid) {
+	if isControl(nodeid) {
+		return
+	}
+	if s.refs != nil {
+		nlookup = s.refs.forgot(index.ID(nodeid), nlookup)
+	}
+	if nlookup > 0 {
 		s.engine.Forget(index.ID(nodeid), nlookup)
 	}
 }

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// notice is one name that the kernel should forget, or, with done, a point in the
-// queue that somebody waits for.
+// notice is one name that the kernel should forget; without a parent, the attributes of
+// child; or, with done, a point in the queue that somebody waits for.
 type notice struct {
 	parent, child uint64
 	name          string
@@ -84,11 +84,14 @@ func (q *notifier) run(c channel) {
 			return
 		}
 		for _, n := range batch {
-			if n.done != nil {
+			switch {
+			case n.done != nil:
 				close(n.done)
-				continue
+			case n.parent == 0:
+				c.invalInode(n.child)
+			default:
+				c.invalEntry(n.parent, n.name)
 			}
-			c.invalEntry(n.parent, n.name)
 		}
 	}
 }

@@ -94,3 +94,4 @@ type countingChannel struct {
 func (c *countingChannel) beginNotices()             {}
 func (c *countingChannel) endNotices()               {}
 func (c *countingChannel) invalEntry(uint64, string) { c.names.Add(1) }
+func (c *countingChannel) invalInode(uint64)         { c.names.Add(1) }

@@ -13,14 +13,35 @@ import (
 // The kernel names the caller of a request by its thread id. What a process is,
 // and whether it is dying, /proc knows.
 
-// sameProcess reports whether thread b belongs to the process of thread a. A
-// thread that has ended belongs to none.
-func sameProcess(a, b uint32) bool {
+// processes answers what the engine asks about the callers of a mount.
+type processes interface {
+	same(a, b uint32) bool
+	killed(tid uint32) bool
+	stillOpen(tid uint32, ino uint64) bool
+}
+
+// askedProcs is processes of which somebody else says which threads belong together.
+type askedProcs struct {
+	processes
+	ask func(a, b uint32) bool
+}
+
+func (p askedProcs) same(a, b uint32) bool { return a == b || p.ask(a, b) }
+
+// procfs is a path at which /proc of some pid name space is.
+type procfs string
+
+// ourProc is that of our own.
+const ourProc procfs = "/proc"
+
+// same reports whether thread b belongs to the process of thread a. A thread that has
+// ended belongs to none.
+func (root procfs) same(a, b uint32) bool {
 	if a == b {
 		return true
 	}
 	var buf [64]byte
-	p := append(buf[:0], "/proc/"...)
+	p := append(append(buf[:0], root...), '/')
 	p = strconv.AppendUint(p, uint64(a), 10)
 	p = append(p, "/task/"...)
 	p = strconv.AppendUint(p, uint64(b), 10)
@@ -31,12 +52,12 @@ func sameProcess(a, b uint32) bool {
 // the kernel closes what it had open.
 const pfExiting = 0x4
 
-// killedBySignal reports whether thread tid is being ended by a signal, as far
-// as /proc/<tid>/stat tells: field 9 is the flags, field 52 the exit code, whose low
+// killed reports whether thread tid is being ended by a signal, as far as
+// /proc/<tid>/stat tells: field 9 is the flags, field 52 the exit code, whose low
 // seven bits are the signal (proc_pid_stat(5)).
-func killedBySignal(tid uint32) bool {
+func (root procfs) killed(tid uint32) bool {
 	var buf [1024]byte
-	fd, err := unix.Open("/proc/"+strconv.FormatUint(uint64(tid), 10)+"/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	fd, err := unix.Open(string(root)+"/"+strconv.FormatUint(uint64(tid), 10)+"/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return false
 	}
@@ -60,22 +81,15 @@ func killedBySignal(tid uint32) bool {
 	return err1 == nil && err2 == nil && flags&pfExiting != 0 && code&0x7f != 0
 }
 
-// closer answers tiers.Closer for the thread that closes.
-type closer uint32
-
-// Killed implements tiers.Closer.
-func (c closer) Killed() bool { return killedBySignal(uint32(c)) }
-
-// StillOpen implements tiers.Closer. The descriptor being closed has left the
-// table already. Before Linux 5.14 fdinfo does not tell the inode, and the answer
-// is no.
-func (c closer) StillOpen(id index.ID) bool {
-	dir := "/proc/" + strconv.FormatUint(uint64(c), 10) + "/fdinfo"
+// stillOpen reports whether thread tid has a descriptor of the inode of that number.
+// Before Linux 5.14 fdinfo does not tell the inode, and the answer is no.
+func (root procfs) stillOpen(tid uint32, ino uint64) bool {
+	dir := string(root) + "/" + strconv.FormatUint(uint64(tid), 10) + "/fdinfo"
 	names, err := os.ReadDir(dir)
 	if err != nil {
 		return false
 	}
-	want := []byte("\nino:\t" + strconv.FormatUint(uint64(id), 10) + "\n")
+	want := []byte("\nino:\t" + strconv.FormatUint(ino, 10) + "\n")
 	for _, n := range names {
 		if info, err := os.ReadFile(dir + "/" + n.Name()); err == nil && bytes.Contains(info, want) {
 			return true
@@ -83,3 +97,16 @@ func (c closer) StillOpen(id index.ID) bool {
 	}
 	return false
 }
+
+// closer answers tiers.Closer for the thread that closes.
+type closer struct {
+	s   *Server
+	tid uint32
+}
+
+// Killed implements tiers.Closer.
+func (c closer) Killed() bool { return c.s.procs.killed(c.tid) }
+
+// StillOpen implements tiers.Closer. The descriptor being closed has left the
+// table already.
+func (c closer) StillOpen(id index.ID) bool { return c.s.procs.stillOpen(c.tid, c.s.node(uint64(id))) }

@@ -88,16 +88,16 @@ func TestSameProcess(t *testing.T) {
 		{"of nobody", 0, self, false},
 		{"number out of range", self, 1<<32 - 1, false},
 	} {
-		if got := sameProcess(c.a, c.b); got != c.want {
+		if got := ourProc.same(c.a, c.b); got != c.want {
 			t.Errorf("%s: got %v, want %v", c.name, got, c.want)
 		}
 	}
 	stopB()
 	waitThreadGone(t, b)
-	if sameProcess(self, b) {
+	if ourProc.same(self, b) {
 		t.Error("a thread that has ended is of our process")
 	}
-	if !sameProcess(b, b) {
+	if !ourProc.same(b, b) {
 		t.Error("a number is not of its own process")
 	}
 }
@@ -121,7 +121,7 @@ func waitThreadGone(t *testing.T, tid uint32) {
 // ended is recognised while the kernel still knows it.
 func TestKilledBySignal(t *testing.T) {
 	for _, tid := range []uint32{uint32(os.Getpid()), uint32(unix.Gettid()), uint32(sleeper(t).Process.Pid), 0} {
-		if killedBySignal(tid) {
+		if ourProc.killed(tid) {
 			t.Errorf("live process or none, %d: killed", tid)
 		}
 	}
@@ -151,7 +151,7 @@ func TestKilledBySignal(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := killedBySignal(uint32(pid)); got != c.want {
+			if got := ourProc.killed(uint32(pid)); got != c.want {
 				t.Errorf("got %v, want %v", got, c.want)
 			}
 		})
@@ -177,7 +177,8 @@ func TestCloser(t *testing.T) {
 	}
 	tid, stop := thread(t)
 	defer stop()
-	for _, c := range []closer{closer(os.Getpid()), closer(tid)} {
+	s := &Server{procs: ourProc}
+	for _, c := range []closer{{s, uint32(os.Getpid())}, {s, tid}} {
 		if !c.StillOpen(id) {
 			t.Skip("fdinfo does not tell the inode: Linux before 5.14")
 		}
@@ -185,7 +186,7 @@ func TestCloser(t *testing.T) {
 			t.Error("a live process is killed")
 		}
 	}
-	c := closer(tid)
+	c := closer{s, tid}
 	dup, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -206,10 +207,10 @@ func TestCloser(t *testing.T) {
 	if c.StillOpen(id) {
 		t.Error("all closed: still found")
 	}
-	if child := closer(sleeper(t).Process.Pid); child.StillOpen(id) {
+	if child := (closer{s, uint32(sleeper(t).Process.Pid)}); child.StillOpen(id) {
 		t.Error("a process that never had it open has it")
 	}
-	if closer(0).StillOpen(id) {
+	if (closer{s, 0}).StillOpen(id) {
 		t.Error("no process has it open")
 	}
 }

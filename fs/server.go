@@ -76,7 +76,12 @@ type Server struct {
 	notices  *notifier
 	stale    staleThreads
 	wg       sync.WaitGroup
+	telling  sync.WaitGroup // the goroutine of notices
 	control  controlFiles
+
+	procs   processes // what is known about callers
+	pidMask uint32    // of a thread number, the part that its mount knows
+	shared            // of a mount that Attach made
 }
 
 // Hooks carries the callbacks by which an engine, which is opened first, reaches
@@ -101,7 +106,7 @@ func (h *Hooks) Dropped(blob tiers.BlobID) {
 // SameProcess is for tiers.Options.SameProcess. The engine asks it whether a is
 // of the process that b belonged to; a thread b that has ended is given the
 // benefit of the doubt nowhere.
-func (h *Hooks) SameProcess(a, b uint32) bool { return sameProcess(a, b) }
+func (h *Hooks) SameProcess(a, b uint32) bool { return ourProc.same(a, b) }
 
 // ErrPassthrough: passthrough was asked for and cannot be had.
 var ErrPassthrough = errors.New("FUSE passthrough is not possible")
@@ -109,23 +114,7 @@ var ErrPassthrough = errors.New("FUSE passthrough is not possible")
 // Mount mounts the engine at opts.Dir and serves it until Unmount, or until
 // somebody else unmounts it. The mount answers when Mount returns.
 func Mount(engine *tiers.Engine, hooks *Hooks, opts Options) (*Server, error) {
-	if opts.Logger == nil {
-		opts.Logger = zap.NewNop()
-	}
-	if opts.ListTimeout == 0 {
-		opts.ListTimeout = 5 * time.Second
-	}
-	if opts.MaxWrite == 0 {
-		opts.MaxWrite = 1 << 20
-	}
-	if opts.FSName == "" {
-		opts.FSName = "kvfs"
-	}
-	s := &Server{RawFileSystem: fuse.NewDefaultRawFileSystem(), opts: opts, log: opts.Logger, engine: engine}
-	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.handles.init()
-	s.notices = newNotifier()
-	s.control.init(s)
+	s := newServer(engine, opts)
 	if err := s.openChannel(); err != nil {
 		s.cancel()
 		return nil, fmt.Errorf("mount %s: %w", opts.Dir, err)
@@ -138,15 +127,50 @@ func Mount(engine *tiers.Engine, hooks *Hooks, opts Options) (*Server, error) {
 		return nil, err
 	}
 	hooks.server.Store(s)
-	s.served = make(chan struct{})
-	s.wg.Go(func() { s.channel.serve(); close(s.served) }) // ends with the mount
-	s.wg.Go(func() { s.notices.run(s.channel) })           // ends when Wait closes it
-	<-s.notices.begun                                      // its thread is not to be one that has done something else since
+	s.start()
 	return s, nil
 }
 
+// newServer makes a Server without a channel.
+func newServer(engine *tiers.Engine, opts Options) *Server {
+	if opts.Logger == nil {
+		opts.Logger = zap.NewNop()
+	}
+	if opts.ListTimeout == 0 {
+		opts.ListTimeout = 5 * time.Second
+	}
+	if opts.MaxWrite == 0 {
+		opts.MaxWrite = defaultMaxWrite
+	}
+	if opts.FSName == "" {
+		opts.FSName = defaultFSName
+	}
+	s := &Server{
+		RawFileSystem: fuse.NewDefaultRawFileSystem(), opts: opts, log: opts.Logger, engine: engine,
+		procs: ourProc, pidMask: 1<<32 - 1, served: make(chan struct{}),
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.handles.init()
+	s.notices = newNotifier()
+	s.control.init(s)
+	return s
+}
+
+// start begins to answer.
+func (s *Server) start() {
+	s.wg.Go(func() { s.channel.serve(); close(s.served) }) // ends with the mount, or Detach
+	s.telling.Go(func() { s.notices.run(s.channel) })      // ends when Wait or Detach closes it
+	<-s.notices.begun                                      // its thread is not to be one that has done something else since
+}
+
+const (
+	defaultMaxWrite = 1 << 20
+	defaultFSName   = "kvfs"
+)
+
 // openChannel mounts: by ourselves where we may, else through fusermount3.
 func (s *Server) openChannel() error {
+	s.splice = os.Geteuid() != 0 || s.opts.Passthrough == Off
 	o := s.mountOptions()
 	if !s.splice {
 		d, err := openDevice(s, s.opts.Dir, o)
@@ -171,7 +195,6 @@ const capHandleKillprivV2 = 1 << 28
 
 func (s *Server) mountOptions() *fuse.MountOptions {
 	maxWrite := s.opts.MaxWrite
-	s.splice = os.Geteuid() != 0 || s.opts.Passthrough == Off
 	if s.splice {
 		// A reply is spliced through a pipe of at most 1 MiB, with its header and
 		// one page to spare.
@@ -243,6 +266,7 @@ func (s *Server) tryPassthrough() error {
 	if errno != 0 {
 		return os.NewSyscallError("register backing file", errno)
 	}
+	s.firstBacking = id
 	if errno := s.channel.unregister(id); errno != 0 {
 		return os.NewSyscallError("unregister backing file", errno)
 	}
@@ -285,9 +309,13 @@ func (s *Server) Backings() int {
 }
 
 // Unmount takes the mount away, lazily if it is busy: handles that are open go on
-// until they are closed or the process ends. It waits until the serving loops
-// have ended.
+// until they are closed or the process ends. It does not wait until the serving loops
+// have ended. A mount that Attach made is not ours to take away: that is Detach.
 func (s *Server) Unmount() error {
+	if s.refs != nil {
+		s.Detach()
+		return nil
+	}
 	err := detach(s.opts.Dir)
 	s.cancel()
 	return err
@@ -296,18 +324,27 @@ func (s *Server) Unmount() error {
 // Wait returns when the mount is gone and all requests are answered.
 func (s *Server) Wait() {
 	<-s.served
+	if s.refs != nil {
+		s.Detach()
+		return
+	}
 	s.cancel()
 	s.notices.close()
 	s.wg.Wait()
+	s.telling.Wait()
 	s.channel.close()
 }
 
-// Served is closed when the mount is gone.
+// Served is closed when the mount is gone, or Detach has ended the answers.
 func (s *Server) Served() <-chan struct{} { return s.served }
 
 // Close gives up on a mount that was detached but that clients keep alive by
 // open files: what the kernel serves by itself goes on, all else fails.
 func (s *Server) Close() {
+	if s.refs != nil {
+		s.Detach()
+		return
+	}
 	s.notices.close()
 	s.channel.close()
 }

@@ -32,6 +32,7 @@ const (
 	opcodeRelease     = 18
 	opcodeGetxattr    = 22
 	opcodeFlush       = 25
+	opcodeInit        = 26
 	opcodeOpendir     = 27
 	opcodeReleasedir  = 29
 	opcodeAccess      = 34
@@ -81,10 +82,13 @@ func (w *worker) lead() bool {
 			w.d.log.Error("read /dev/fuse", zap.Error(err))
 			return false
 		}
-		if n == 0 || w.d.closing.Load() {
+		if n == 0 || w.d.wake < 0 && w.d.closing.Load() {
 			return false // the mount was given up, see close
 		}
 		h := (*fuse.InHeader)(unsafe.Pointer(&w.in[0]))
+		if w.d.wake >= 0 && !w.admit(fd, n) {
+			continue
+		}
 		if !short(h) && !(h.Opcode == opcodeGetxattr && w.asksCapability(n)) {
 			w.d.handOver()
 			w.answer(fd, n)
@@ -101,6 +105,9 @@ func (w *worker) lead() bool {
 // take reads one request: it spins on the one descriptor for as long as that is
 // promising, then sleeps on the other. Requests are answered where they were read.
 func (w *worker) take() (fd, n int, err error) {
+	if w.d.wake >= 0 && w.d.closing.Load() {
+		return 0, 0, nil
+	}
 	// While blocks come up from another tier, the processors have better to do.
 	if budget := w.spin.budget(); budget > 0 && w.d.poll >= 0 && w.d.opening.Load() == 0 {
 		for {
@@ -120,11 +127,16 @@ func (w *worker) take() (fd, n int, err error) {
 			}
 		}
 	}
-	n, err = unix.Read(w.d.fd, w.in)
+	if fd = w.d.fd; w.d.wake >= 0 {
+		fd = w.d.poll
+		n, err = w.d.await(w.in)
+	} else {
+		n, err = unix.Read(fd, w.in)
+	}
 	if err == nil {
 		w.spin.took(time.Now())
 	}
-	return w.d.fd, n, err
+	return fd, n, err
 }
 
 // answer handles the request of n bytes in w.in and writes the reply to fd.
@@ -139,8 +151,23 @@ func (w *worker) answer(fd, n int) {
 	}
 	if size > 0 {
 		w.reply(fd, size)
+		if h := (*fuse.InHeader)(unsafe.Pointer(&w.in[0])); h.Opcode == opcodeInterrupt {
+			w.replyElsewhere(fd, size)
+		}
 	}
 	w.spin.from = time.Now()
+}
+
+// replyElsewhere writes a reply to the other descriptor, too. An INTERRUPT that came before its
+// request was known here is answered EAGAIN, so that the kernel sends it again; but the kernel knows
+// it only on the descriptor on which the request itself was read, and forgets it with ENOENT
+// otherwise. A client that is killed would then wait for ever.
+func (w *worker) replyElsewhere(fd, size int) {
+	for _, other := range [...]int{w.d.fd, w.d.poll} {
+		if other >= 0 && other != fd {
+			w.reply(other, size)
+		}
+	}
 }
 
 // reply writes the first size bytes of w.out. The kernel takes a reply without

@@ -1,0 +1,87 @@
+package fs
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// held is what a client keeps open.
+var held *os.File
+
+// clientHeldOp is clientOp of what changes names, and of what a client keeps open.
+func clientHeldOp(op, path string) (err error) {
+	first, rest, _ := strings.Cut(path, " ")
+	switch op {
+	case "unlink":
+		return unix.Unlink(path)
+	case "rename":
+		return unix.Rename(first, rest)
+	case "chmod":
+		return os.Chmod(path, 0o600)
+	case "is-private":
+		var st unix.Stat_t
+		if err := unix.Stat(path, &st); err != nil || st.Mode&0o777 != 0o600 {
+			return fmt.Errorf("mode %o, %v", st.Mode, err)
+		}
+		return nil
+	case "put":
+		return os.WriteFile(rest, []byte(first), 0o644)
+	case "get":
+		got, err := os.ReadFile(rest)
+		if err == nil && string(got) != first {
+			err = fmt.Errorf("read %.20q", got)
+		}
+		return err
+	case "open":
+		held, err = os.Open(path)
+		return err
+	case "create":
+		held, err = os.Create(path)
+		return err
+	case "read-held":
+		buf := make([]byte, len(clientBytes))
+		if n, err := held.ReadAt(buf, 0); err != nil || !bytes.Equal(buf[:n], clientBytes) {
+			return fmt.Errorf("%d bytes, %v", n, err)
+		}
+		return nil
+	case "write-held":
+		_, err = held.Write(clientBytes)
+		return err
+	case "close-held":
+		return held.Close()
+	case "hammer":
+		return hammer(path)
+	}
+	return unix.ENOSYS
+}
+
+// hammer makes and reads blocks below dir, and fails if a read gives other bytes than were
+// written, or an operation an error that no end of an owner explains.
+func hammer(dir string) error {
+	explained := func(err error) bool {
+		for _, e := range []error{nil, unix.ENOENT, unix.ESTALE, unix.EIO, unix.EEXIST} {
+			if errors.Is(err, e) {
+				return true
+			}
+		}
+		return false
+	}
+	for i := range 64 {
+		path := filepath.Join(dir, fmt.Sprint(i%8))
+		temporary := path + ".tmp"
+		for _, err := range []error{
+			clientOp("write", temporary), unix.Rename(temporary, path), clientOp("read", path), clientOp("stat", path),
+		} {
+			if !explained(err) {
+				return fmt.Errorf("block %d: %w", i, err)
+			}
+		}
+	}
+	return nil
+}

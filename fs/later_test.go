@@ -1,0 +1,83 @@
+package fs
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+
+	"github.com/kvfs/kvfs/directio"
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/disk"
+	"github.com/kvfs/kvfs/tiers/mem"
+)
+
+// gatedTier is a tier whose Loads wait until gate is closed.
+type gatedTier struct {
+	tiers.Tier
+	asked chan struct{} // gets one for each Load
+	gate  chan struct{}
+}
+
+func (g *gatedTier) Load(job *tiers.Job) {
+	g.asked <- struct{}{}
+	go func() { // ends when the test opens the gate
+		<-g.gate
+		g.Tier.Load(job)
+	}()
+}
+
+// TestDetachPromoting: an owner detaches while a client waits for a block to come up into
+// memory. The next owner answers that client; what comes up for the first one is given back.
+func TestDetachPromoting(t *testing.T) {
+	mounts := &Mounts{}
+	o := memoryIn(t)
+	o.SizeBytes = 64 << 20
+	memory, err := mem.Open(t.Context(), o)
+	if err != nil {
+		t.Skipf("no engine: %v", err)
+	}
+	inner, err := disk.Open(t.Context(), disk.Options{
+		Devices: []disk.DeviceOptions{{Dir: t.TempDir(), CapacityBytes: 64 << 20}}, AllowTmpfs: true,
+		DirectIO: directio.Options{},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gated := &gatedTier{Tier: inner, asked: make(chan struct{}, 8), gate: make(chan struct{})}
+	engine, err := tiers.Open(t.Context(), tiers.Options{
+		Primary: memory, CapacityBytes: 64 << 20, HeadroomBytes: 64 << 20, Kernels: true, LookupLease: -1,
+		SameProcess: mounts.SameProcess, Invalidate: mounts.Invalidate, Dropped: mounts.Dropped,
+		Secondaries: []tiers.SecondaryOptions{{Name: "disk", Tier: gated}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := engine.Close(context.Background(), false); err != nil {
+			t.Error(err)
+		}
+	})
+	x := openSession(t)
+	s := attachHere(t, engine, mounts, x)
+	c := startClient(t)
+	path := filepath.Join(x.Dir, "group", "block")
+	c.do("write", path)
+	released(t, s)
+	if err := engine.Drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := engine.EvictFrom(t.Context(), tiers.EvictRequest{Tier: "memory", All: true}); err != nil || r.Blocks != 1 {
+		t.Fatalf("evicted %+v, %v", r, err)
+	}
+	c.begin("read", path)
+	<-gated.asked
+	s.Detach()
+	x.Epoch, x.Init = 2, s.SessionInit()
+	next := attachHere(t, engine, mounts, x)
+	close(gated.gate)
+	c.end("ok")
+	released(t, next)
+	if got := engine.Stats().PinnedBytes; got != 0 {
+		t.Errorf("%d bytes pinned", got)
+	}
+}

@@ -1,0 +1,122 @@
+package fs
+
+import (
+	"sync"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/index"
+)
+
+// refs is what the kernel of one mount holds of an engine that has several: so that it can
+// be given back when the kernel does not do so itself any more.
+type refs struct {
+	// later is held for reading while an OPEN is answered by nobody who serve waits for;
+	// ended says that there is to be no such answer any more.
+	later sync.RWMutex
+	ended bool
+
+	mu struct {
+		sync.Mutex // leaf
+		names      map[index.ID]uint64
+		reads      map[readRef]uint32
+	}
+}
+
+// readRef is what a handle without an object refers to.
+type readRef struct {
+	id   index.ID
+	blob tiers.BlobID
+}
+
+func newRefs() *refs {
+	r := &refs{}
+	r.mu.names, r.mu.reads = map[index.ID]uint64{}, map[readRef]uint32{}
+	return r
+}
+
+// looked counts a look-up.
+func (r *refs) looked(id index.ID) {
+	r.mu.Lock()
+	r.mu.names[id]++
+	r.mu.Unlock()
+}
+
+// forgot takes n look-ups back and returns how many of them there were.
+func (r *refs) forgot(id index.ID, n uint64) uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	have := r.mu.names[id]
+	if have <= n {
+		delete(r.mu.names, id)
+		return have
+	}
+	r.mu.names[id] = have - n
+	return n
+}
+
+// knows reports whether the kernel may have something cached of an entry, or of the names in
+// it.
+func (r *refs) knows(id index.ID) bool {
+	if id == index.Root {
+		return true
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mu.names[id] > 0
+}
+
+// opened counts a handle without an object.
+func (r *refs) opened(id index.ID, blob tiers.BlobID) {
+	r.mu.Lock()
+	r.mu.reads[readRef{id, blob}]++
+	r.mu.Unlock()
+}
+
+// closed takes that back; false: there is none.
+func (r *refs) closed(id index.ID, blob tiers.BlobID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	ref := readRef{id, blob}
+	switch n := r.mu.reads[ref]; n {
+	case 0:
+		return false
+	case 1:
+		delete(r.mu.reads, ref)
+	default:
+		r.mu.reads[ref] = n - 1
+	}
+	return true
+}
+
+// end forbids answers to OPENs that come later, having waited for those under way.
+func (r *refs) end() {
+	r.later.Lock()
+	r.ended = true
+	r.later.Unlock()
+}
+
+// takeAll returns all there is, and forgets it.
+func (r *refs) takeAll() (names map[index.ID]uint64, reads map[readRef]uint32) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	names, reads = r.mu.names, r.mu.reads
+	r.mu.names, r.mu.reads = map[index.ID]uint64{}, map[readRef]uint32{}
+	return names, reads
+}
+
+// giveBack gives the engine back all that the kernel holds. What was being written is not
+// committed: nobody knows whether it is whole. Nothing is answered any more.
+func (s *Server) giveBack() {
+	for _, h := range s.handles.takeAll() {
+		s.closeHandle(h, true)
+	}
+	names, reads := s.refs.takeAll()
+	for ref, n := range reads {
+		for range n {
+			s.engine.CloseRead(ref.id)
+		}
+	}
+	for id, n := range names {
+		s.engine.Forget(id, n)
+	}
+}

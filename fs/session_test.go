@@ -1,0 +1,206 @@
+package fs
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"syscall"
+	"testing"
+
+	"github.com/kvfs/kvfs/tiers/index"
+	"go.uber.org/zap"
+)
+
+// FuzzKept: what was kept of an earlier owner is read as it was written, and nonsense is an
+// error.
+func FuzzKept(f *testing.F) {
+	x := Session{}
+	if os.Geteuid() == 0 {
+		x = helloOf(f)
+	}
+	f.Add(x.Init)
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		k, err := decodeKept(b)
+		if err != nil {
+			return
+		}
+		if got := k.encode(); !slices.Equal(got, b) {
+			t.Errorf("%d bytes became %d", len(b), len(got))
+		}
+		k.flags()
+	})
+}
+
+// helloOf returns a session after its first request.
+func helloOf(t testing.TB) Session {
+	x := openSession(t)
+	s := newServer(nil, Options{})
+	d, err := sessionDevice(s, x, s.mountOptions())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.closeFiles()
+	k, err := hello(d.poll, d.size, d.ps)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.firstBacking = 7
+	x.Init = k.encode()
+	if again, err := decodeKept(x.Init); err != nil || again.settings().MaxWrite != defaultMaxWrite || again.firstBacking != 7 {
+		t.Errorf("kept %+v, %v", again, err)
+	}
+	return *x
+}
+
+// registrations is a channel on which backing files can be unregistered.
+type registrations struct {
+	channel
+	gone []int32
+}
+
+func (r *registrations) unregister(id int32) syscall.Errno {
+	r.gone = append(r.gone, id)
+	return syscall.ENOENT
+}
+
+// TestDropBackings shows which registrations of an earlier owner are dropped: all from its first to
+// before ours, also where the kernel's numbers began anew in between.
+func TestDropBackings(t *testing.T) {
+	const last = 1<<31 - 1
+	for _, c := range []struct {
+		from, ours int32
+		want       []int32
+	}{
+		{1, 1, nil},
+		{3, 6, []int32{3, 4, 5}},
+		{last - 2, 3, []int32{last - 2, last - 1, 1, 2}},
+	} {
+		r := &registrations{}
+		s := &Server{channel: r, ctx: t.Context(), log: zap.NewNop(), shared: shared{firstBacking: c.ours}}
+		s.dropBackings(c.from)
+		if !slices.Equal(r.gone, c.want) {
+			t.Errorf("from %d to %d: %d, want %d", c.from, c.ours, r.gone, c.want)
+		}
+	}
+}
+
+// TestNodeNumbers shows which numbers the kernel knows nodes by, and which come back.
+func TestNodeNumbers(t *testing.T) {
+	embedded, first, last := &Server{}, &Server{shared: shared{epoch: 1 << epochShift}}, &Server{shared: shared{epoch: maxEpoch << epochShift}}
+	for _, id := range []uint64{1, 2, 1<<32 - 1, controlDir, controlBase + 5} {
+		if got := embedded.node(id); got != id {
+			t.Errorf("%d is %d on a mount of our own", id, got)
+		}
+		for _, s := range []*Server{first, last} {
+			n := s.node(id)
+			if n >= farBase {
+				t.Errorf("%d: not to be told from a listed name", n)
+			}
+			back := n
+			if !s.ours(&back) || back != id {
+				t.Errorf("%d came back as %d", id, back)
+			}
+			if other := n; id != 1 && (first.ours(&other) && last.ours(&other)) {
+				t.Errorf("%d is of two epochs", n)
+			}
+		}
+	}
+}
+
+// TestMountsSameProcess: threads are compared within their mount, in its pid name space; those
+// of two mounts are never of one process.
+func TestMountsSameProcess(t *testing.T) {
+	proc, err := os.Open("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer proc.Close()
+	m := &Mounts{}
+	asked := 0
+	var at [2]uint32
+	for i, x := range []*Session{{Proc: proc}, {SameProcess: func(a, b uint32) bool { asked++; return a == 7 && b == 8 }}} {
+		s := &Server{procs: ourProc, shared: shared{refs: newRefs()}}
+		if err := s.attachProcesses(x); err != nil {
+			t.Fatal(err)
+		}
+		defer s.closeProc()
+		if err := m.number(s); err != nil {
+			t.Fatal(err)
+		}
+		at[i] = s.mount << threadBits
+	}
+	thread, stop := thread(t)
+	defer stop()
+	self, child := uint32(os.Getpid()), uint32(sleeper(t).Process.Pid)
+	for _, c := range []struct {
+		a, b uint32
+		want bool
+	}{
+		{at[0] | self, at[0] | thread, true}, {at[0] | self, at[0] | child, false}, {at[0] | self, at[0], false},
+		{at[0] | self, at[1] | self, false}, {at[0], at[1], false}, {at[0], at[0], true},
+		{at[1] | 7, at[1] | 8, true}, {at[1] | 8, at[1] | 7, false}, {at[1] | self, at[1] | thread, false},
+		{5<<threadBits | self, 5<<threadBits | thread, false},
+	} {
+		if got := m.SameProcess(c.a, c.b); got != c.want {
+			t.Errorf("%x and %x: %v, want %v", c.a, c.b, got, c.want)
+		}
+	}
+	if asked != 3 {
+		t.Errorf("%d questions, want 3", asked)
+	}
+}
+
+// TestMountNumbers: there is a number for each of 1,023 mounts, and one that is free again is given
+// out last.
+func TestMountNumbers(t *testing.T) {
+	m := &Mounts{}
+	all := make([]*Server, maxMounts)
+	for i := range all {
+		all[i] = &Server{}
+		if err := m.number(all[i]); err != nil || all[i].mount != uint32(i+1) {
+			t.Fatalf("mount %d: number %d, %v", i, all[i].mount, err)
+		}
+	}
+	if err := m.number(&Server{}); err != ErrTooManyMounts {
+		t.Errorf("one more: %v", err)
+	}
+	m.remove(all[9])
+	m.remove(all[4])
+	s := &Server{}
+	if err := m.number(s); err != nil || s.mount != 5 {
+		t.Errorf("number %d, %v; want 5", s.mount, err)
+	}
+	m.remove(s)
+	if err := m.number(s); err != nil || s.mount != 10 {
+		t.Errorf("number %d, %v; want 10, which was free for longer", s.mount, err)
+	}
+}
+
+// TestRefs shows that no more is given back than there was.
+func TestRefs(t *testing.T) {
+	r := newRefs()
+	const id = index.ID(5)
+	r.looked(id)
+	r.looked(id)
+	r.opened(id, 9)
+	if got := r.forgot(id, 1); got != 1 || !r.knows(id) {
+		t.Errorf("1 of 2: %d", got)
+	}
+	if got := r.forgot(id, 3); got != 1 || r.knows(id) {
+		t.Errorf("3 of 1: %d", got)
+	}
+	if r.closed(id, 8) || !r.closed(id, 9) || r.closed(id, 9) {
+		t.Error("a handle is closed as often as it was opened")
+	}
+	r.looked(id)
+	r.opened(id, 9)
+	r.opened(id, 9)
+	names, reads := r.takeAll()
+	if fmt.Sprint(names, reads) != "map[5:1] map[{5 9}:2]" {
+		t.Errorf("left over: %v %v", names, reads)
+	}
+	if r.knows(id) || !r.knows(index.Root) {
+		t.Error("after all was taken")
+	}
+}
