@@ -48,6 +48,9 @@ func newConfigLoadCommand(name, short string, do func(*cobra.Command, *config.Co
 			if err != nil {
 				return err
 			}
+			for _, line := range c.Warnings {
+				fmt.Fprintln(cmd.ErrOrStderr(), "kvfs: warning: "+line)
+			}
 			return do(cmd, c)
 		},
 	}

@@ -19,9 +19,9 @@ import (
 	"github.com/kvfs/kvfs/tiers/mem"
 )
 
-// daemon is what runs behind one mount.
+// daemon is what runs behind one mount, or, as the owner of a store, behind many.
 type daemon struct {
-	dir     string
+	dir     string // mount point; of an owner, its socket
 	cfg     *config.Config
 	log     *zap.Logger
 	started time.Time
@@ -29,8 +29,9 @@ type daemon struct {
 	peers   *peers // nil without a cluster
 	engine  *tiers.Engine
 	surface *surface
-	server  *fs.Server                // set when mounted
+	server  *fs.Server                // set when mounted; an owner has its own
 	serving atomic.Pointer[fs.Server] // server, for requests that come meanwhile
+	owner   *owner                    // nil unless it serves the mounts of others
 }
 
 // adopted reports whether blocks of an earlier process are in memory, so that a
@@ -43,7 +44,8 @@ type statusDocument struct {
 	Version       string         `json:"version"`
 	PID           int            `json:"pid"`
 	UptimeSeconds float64        `json:"uptime_seconds"`
-	Mount         statusMount    `json:"mount"`
+	Mount         statusMount    `json:"mount"`           // that the status was read from; empty for one that came over a socket
+	Store         *statusStore   `json:"store,omitempty"` // of an owner of many mounts
 	Tiers         []statusTier   `json:"tiers"`
 	Groups        []statusGroup  `json:"groups"`
 	Counters      tiers.Counters `json:"counters"`
@@ -59,6 +61,11 @@ type statusDocument struct {
 
 type statusMount struct {
 	Dir          string            `json:"dir"`
+	Mode         string            `json:"mode"`            // as in the configuration
+	State        string            `json:"state"`           // "attaching", then "serving"
+	PID          int               `json:"pid"`             // of the process that mounted
+	OwnerPID     int               `json:"owner_pid"`       // of the one that answers
+	Epoch        uint32            `json:"epoch,omitempty"` // number of this owner among those of the mount, from 1; 0 in mode embedded
 	ReadPath     string            `json:"read_path"`
 	WritePath    string            `json:"write_path"`
 	PathReason   string            `json:"path_reason,omitempty"` // why not passthrough
@@ -100,11 +107,32 @@ type statusProcess struct {
 	Writing    int64  `json:"writing"`
 }
 
-// status makes the text of .kvfs/status.
+// status makes the text of .kvfs/status, and of an owner that of its socket.
 func (d *daemon) status() []byte {
+	if d.owner != nil {
+		return d.owner.Status()
+	}
+	doc := d.document()
+	if s := d.serving.Load(); s != nil {
+		doc.Mount = mountedStatus(s)
+		doc.Mount.Dir, doc.Mount.Mode, doc.Mount.PID = d.dir, config.ModeEmbedded, os.Getpid()
+	}
+	return doc.text()
+}
+
+// mountedStatus says what a mount says of itself.
+func mountedStatus(s *fs.Server) statusMount {
+	return statusMount{
+		State: "serving", OwnerPID: os.Getpid(), ReadPath: s.ReadPath(), WritePath: s.WritePath(), PathReason: s.PathReason(),
+		Ops: s.Ops(), BackingFiles: s.Backings(),
+	}
+}
+
+// document says all but which mount it is about.
+func (d *daemon) document() *statusDocument {
 	st := d.engine.Stats()
 	ms := d.memory.Status()
-	doc := statusDocument{
+	doc := &statusDocument{
 		Version: versionString(), PID: os.Getpid(), UptimeSeconds: time.Since(d.started).Seconds(),
 		Tiers: []statusTier{{
 			Name: "memory", Type: "memory", State: "online", CapacityBytes: st.CapacityBytes, UsedBytes: st.UsedBytes,
@@ -130,12 +158,10 @@ func (d *daemon) status() []byte {
 	for _, g := range d.engine.Groups() {
 		doc.Groups = append(doc.Groups, statusGroup{string(g.Name), g.Pinned, g.QuotaBytes, g.UsedBytes, g.BlockBytes})
 	}
-	if s := d.serving.Load(); s != nil {
-		doc.Mount = statusMount{
-			Dir: d.dir, ReadPath: s.ReadPath(), WritePath: s.WritePath(), PathReason: s.PathReason(),
-			Ops: s.Ops(), BackingFiles: s.Backings(),
-		}
-	}
+	return doc
+}
+
+func (doc *statusDocument) text() []byte {
 	text, err := json.MarshalIndent(doc, "", "  ")
 	if err != nil {
 		return []byte("{}\n") // a name that is no UTF-8 is replaced, so this cannot be

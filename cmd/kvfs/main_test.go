@@ -60,6 +60,9 @@ func TestExitCodes(t *testing.T) {
 		{"config check " + good, exitOK, ""},
 		{"config check --config " + good, exitOK, ""},
 		{"config print --memory-policy=arc", exitOK, ""},
+		{"config check --mode=standalone-store", exitOK, ""},
+		{"config check --mode=standalone-store --memory-policy=arc", exitOK,
+			"kvfs: warning: mode standalone-store (flag --mode): only kvfs serve heeds memory.policy\n"},
 		{"config example", exitOK, ""},
 		{"config reference", exitOK, ""},
 
@@ -92,7 +95,8 @@ func TestExitCodes(t *testing.T) {
 
 		{"config check /absent/c.yaml", exitConfig, "kvfs: /absent/c.yaml: no such file or directory\n"},
 		{"config check --memory-size=7", exitConfig, "kvfs: flag --memory-size: memory.size: \"7\" needs a unit..."},
-		{"config print --mode=standalone-store", exitConfig, "kvfs: flag --mode: mode: standalone-store is not supported by this version\n"},
+		{"config print --mode=standalone-store --memory-size=1GiB", exitConfig,
+			"kvfs: flag --memory-size: memory.size: 1GiB excludes mode standalone-store (flag --mode), which contributes no memory: leave it out or set 0\n"},
 
 		{"umount " + plain, exitNotMount, "kvfs: " + plain + " is not a kvfs mount: nothing is mounted there\n"},
 		{"umount /proc", exitNotMount, "kvfs: /proc is not a kvfs mount: its type is proc\n"},

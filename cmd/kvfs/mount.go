@@ -16,8 +16,6 @@ import (
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/fs"
-	"github.com/kvfs/kvfs/tiers"
-	"github.com/kvfs/kvfs/tiers/mem"
 )
 
 // newMountCommand returns the command that mounts.
@@ -44,51 +42,29 @@ func newMountCommand() *cobra.Command {
 	return cmd
 }
 
-// mount is the life of a daemon: the tiers from the bottom up, the mount over
-// them, then all of it down again.
+// mount is the life of a mount process. In mode embedded that is a daemon: the engine, the
+// mount over it, then all of it down again.
 func mount(ctx context.Context, cfg *config.Config, dir string, ready *readiness) (err error) {
 	log, err := newLogger(cfg)
 	if err != nil {
 		return err
 	}
+	warn(cfg, log)
 	dir, err = mountPoint(dir, log)
 	if err != nil {
 		return withCode(exitMount, err)
 	}
-	if total := totalMemory(); int64(cfg.Memory.Size) > total {
-		return withCode(exitConfig, fmt.Errorf("memory.size %v exceeds the memory of this machine, %v", cfg.Memory.Size, config.Size(total)))
+	if cfg.Mode == config.ModeStandaloneStore {
+		return attach(ctx, cfg, dir, ready, log)
 	}
-	d := &daemon{dir: dir, cfg: cfg, log: log, started: time.Now()}
-
-	memory, err := mem.Open(ctx, memoryOptions(cfg, dir, log))
+	root, err := rootOf(dir)
 	if err != nil {
-		return fmt.Errorf("memory tier: %w", err)
+		return err
 	}
-	d.memory = memory
 	hooks := &fs.Hooks{}
-	options := engineOptions(cfg, memory, hooks, log)
-	if err := ownRoot(&options, dir); err != nil {
-		return errors.Join(err, memory.Close(true))
-	}
-	options.Secondaries, err = openSecondaries(ctx, cfg, log)
+	d, err := openDaemon(ctx, cfg, place{path: dir, root: root}, hooks, log)
 	if err != nil {
-		return errors.Join(fmt.Errorf("disk tier: %w", err), memory.Close(true))
-	}
-	d.peers, err = openPeers(ctx, cfg, log)
-	if err != nil {
-		return errors.Join(fmt.Errorf("peers: %w", err), closeSecondaries(options.Secondaries), memory.Close(true))
-	}
-	defer d.peers.close()
-	if d.peers != nil {
-		options.Secondaries = append(options.Secondaries, d.peers.secondary(cfg))
-	}
-	d.engine, err = tiers.Open(ctx, options)
-	if err != nil {
-		return errors.Join(fmt.Errorf("engine: %w", err), closeSecondaries(options.Secondaries), memory.Close(true))
-	}
-	d.surface, err = openSurface(ctx, cfg, d.engine, options.Secondaries, log)
-	if err != nil {
-		return errors.Join(err, d.close(d.adopted()))
+		return err
 	}
 	d.server, err = fs.Mount(d.engine, hooks, serverOptions(cfg, d, log))
 	if err != nil {
@@ -103,7 +79,7 @@ func mount(ctx context.Context, cfg *config.Config, dir string, ready *readiness
 		return errors.Join(err, d.stop(false))
 	}
 	log.Info("mounted", zap.String("dir", dir), zap.String("read_path", d.server.ReadPath()),
-		zap.String("memory", cfg.Memory.Size.String()), zap.String("memory_dir", memory.Dir()))
+		zap.String("memory", cfg.Memory.Size.String()), zap.String("memory_dir", d.memory.Dir()))
 	ready.ready(dir)
 
 	select {
@@ -134,36 +110,6 @@ func (d *daemon) stop(keep bool) error {
 		d.server.Close()
 	}
 	return errors.Join(err, d.close(keep))
-}
-
-// closeGrace is how long the tiers may take, beyond drain_timeout, to finish what
-// they have begun.
-const closeGrace = 10 * time.Second
-
-// close has what is still on its way to the SSD get there, for as long as
-// drain_timeout, and closes the tiers.
-func (d *daemon) close(keep bool) error {
-	wait := time.Duration(d.cfg.DrainTimeout)
-	ctx, cancel := context.WithTimeout(context.Background(), wait)
-	defer cancel()
-	if err := d.engine.Drain(ctx); err != nil {
-		d.log.Warn("not everything was copied to the SSD", zap.Duration("drain_timeout", wait), zap.Error(err))
-	}
-	ctx, cancel = context.WithTimeout(context.Background(), closeGrace)
-	defer cancel()
-	err := d.engine.Close(ctx, keep)
-	return errors.Join(err, d.surface.close(ctx))
-}
-
-// closeSecondaries closes tiers that no engine has taken over.
-func closeSecondaries(list []tiers.SecondaryOptions) error {
-	ctx, cancel := context.WithTimeout(context.Background(), closeGrace)
-	defer cancel()
-	var errs []error
-	for _, s := range list {
-		errs = append(errs, s.Tier.Close(ctx))
-	}
-	return errors.Join(errs...)
 }
 
 // mountPoint returns dir as a clean absolute path, after taking away what a

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readiness tells who waits for it that the mount answers: the reader of
+// readiness tells who waits for it that the mount, or the owner of mounts, answers: the reader of
 // --ready-fd gets one line, systemd (NOTIFY_SOCKET) gets READY=1. On failure the
 // descriptor is closed without a line.
 type readiness struct{ file *os.File }
@@ -21,12 +21,17 @@ func newReadiness(fd int) *readiness {
 	return &readiness{file: os.NewFile(uintptr(fd), "ready-fd")}
 }
 
-func (r *readiness) ready(dir string) {
+func (r *readiness) ready(dir string) { r.say(dir, "mounted on "+dir) }
+
+// serving is ready, for the owner at a socket.
+func (r *readiness) serving(socket string) { r.say(socket, "serving at "+socket) }
+
+func (r *readiness) say(where, status string) {
 	if r.file != nil {
-		_, _ = r.file.WriteString("ready " + dir + "\n") // nobody may be reading any more
+		_, _ = r.file.WriteString("ready " + where + "\n") // nobody may be reading any more
 		r.close()
 	}
-	notifySystemd("READY=1\nSTATUS=mounted on " + dir)
+	notifySystemd("READY=1\nSTATUS=" + status)
 }
 
 func (r *readiness) stopping() { notifySystemd("STOPPING=1") }

@@ -24,6 +24,7 @@ func newRootCommand() *cobra.Command {
 	root.AddCommand(
 		newMountCommand(),
 		newRunCommand(),
+		newServeCommand(),
 		newUmountCommand(),
 		newStatusCommand(),
 		newMembersCommand(),

@@ -143,6 +143,9 @@ func (r *runner) prepare(cmd *cobra.Command) (err error) {
 	if r.dir == "" && r.cfg.Memory.Keep {
 		return withCode(exitConfig, errors.New("memory.keep needs --mount: in a directory made for one run, nobody finds the blocks again"))
 	}
+	if r.attached || r.flags.print { // else the mount process says it
+		warn(r.cfg, r.log)
+	}
 	// A command line that makes no sense is to fail before anything is mounted.
 	if _, err := r.plan(r.shownDir()); err != nil {
 		return usageError(cmd, "%w", err)

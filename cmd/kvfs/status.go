@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk"
@@ -32,6 +34,8 @@ type statusReply struct {
 	Mount         mountStatus  `json:"mount"`
 	Tiers         []tierStatus `json:"tiers"`
 
+	Store *storeReply `json:"store"` // nil unless it is an owner's, over its socket
+
 	Secondaries []secondaryStatus `json:"secondaries"`
 	Cluster     *clusterReply     `json:"cluster"` // nil without peers
 }
@@ -39,8 +43,18 @@ type statusReply struct {
 // mountStatus says how the mount works.
 type mountStatus struct {
 	Dir       string `json:"dir"`
+	Mode      string `json:"mode"`
+	State     string `json:"state"`
+	PID       int    `json:"pid"`        // of the mount process
+	OwnerPID  int    `json:"owner_pid"`  // of the one that answers
 	ReadPath  string `json:"read_path"`  // for example "passthrough" or "splice"
 	WritePath string `json:"write_path"` // for example "passthrough" or "daemon"
+}
+
+// storeReply is the owner of many mounts.
+type storeReply struct {
+	Socket string        `json:"socket"`
+	Mounts []mountStatus `json:"mounts"`
 }
 
 // tierStatus is one tier; the primary one comes first.
@@ -56,13 +70,18 @@ type tierStatus struct {
 }
 
 func newStatusCommand() *cobra.Command {
-	var raw bool
+	var raw, owner bool
 	cmd := &cobra.Command{
-		Use:   "status [--json] DIR",
-		Short: "Show the state of the mount at DIR",
-		Args:  cobra.ExactArgs(1),
+		Use:   "status [--json] DIR | --store [SOCKET]",
+		Short: "Show the state of the mount at DIR, or of the owner that kvfs serve runs",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if owner {
+				return cobra.MaximumNArgs(1)(cmd, args)
+			}
+			return cobra.ExactArgs(1)(cmd, args)
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			text, err := readStatus(args[0], statusTimeout)
+			text, err := statusOf(cmd.Context(), args, owner)
 			if err != nil {
 				return err
 			}
@@ -74,7 +93,23 @@ func newStatusCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&raw, "json", false, "print the JSON document as the daemon wrote it")
+	cmd.Flags().BoolVar(&owner, "store", false, "ask the owner at SOCKET; the default is store.socket")
 	return cmd
+}
+
+// statusOf returns the status document of a mount, or of an owner.
+func statusOf(ctx context.Context, args []string, owner bool) ([]byte, error) {
+	switch {
+	case !owner:
+		return readStatus(args[0], statusTimeout)
+	case len(args) > 0:
+		return storeStatus(ctx, args[0], statusTimeout)
+	}
+	cfg, err := config.Load(config.Sources{Environ: os.Environ()})
+	if err != nil {
+		return nil, withCode(exitConfig, err)
+	}
+	return storeStatus(ctx, cfg.Store.Socket, statusTimeout)
 }
 
 // readStatus reads the status file of the mount at dir.
@@ -128,13 +163,21 @@ func printStatus(w io.Writer, text []byte) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	uptime := time.Duration(s.UptimeSeconds * float64(time.Second)).Round(time.Second)
 	fmt.Fprintf(t, "version\t%s\n", orDash(s.Version))
-	fmt.Fprintf(t, "mount\t%s\n", orDash(s.Mount.Dir))
-	fmt.Fprintf(t, "read path\t%s\n", orDash(s.Mount.ReadPath))
-	fmt.Fprintf(t, "write path\t%s\n", orDash(s.Mount.WritePath))
+	if s.Store == nil {
+		s.Mount.print(t)
+	} else {
+		fmt.Fprintf(t, "socket\t%s\n", orDash(s.Store.Socket))
+	}
 	fmt.Fprintf(t, "pid\t%d\n", s.PID)
 	fmt.Fprintf(t, "uptime\t%v\n", uptime)
 	if err := t.Flush(); err != nil {
 		return err
+	}
+	if s.Store != nil {
+		s.Store.print(t)
+		if err := t.Flush(); err != nil {
+			return err
+		}
 	}
 	fmt.Fprintf(t, "\nTIER\tTYPE\tSTATE\tUSED\tCAPACITY\tPINNED\tBLOCKS\n")
 	for _, tier := range s.Tiers {
@@ -154,6 +197,26 @@ func printStatus(w io.Writer, text []byte) error {
 		s.Cluster.print(t)
 	}
 	return t.Flush()
+}
+
+// print writes the lines of the mount that was asked.
+func (m *mountStatus) print(w io.Writer) {
+	fmt.Fprintf(w, "mount\t%s\n", orDash(m.Dir))
+	if m.Mode == config.ModeStandaloneStore { // else there is one process
+		fmt.Fprintf(w, "mode\t%s\n", m.Mode)
+		fmt.Fprintf(w, "mount pid\t%d\n", m.PID)
+		fmt.Fprintf(w, "state\t%s\n", orDash(m.State))
+	}
+	fmt.Fprintf(w, "read path\t%s\n", orDash(m.ReadPath))
+	fmt.Fprintf(w, "write path\t%s\n", orDash(m.WritePath))
+}
+
+// print writes one line for each mount of an owner.
+func (s *storeReply) print(w io.Writer) {
+	fmt.Fprintf(w, "\nMOUNT\tPID\tSTATE\tREAD PATH\tWRITE PATH\n")
+	for _, m := range s.Mounts {
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\n", orDash(m.Dir), m.PID, orDash(m.State), orDash(m.ReadPath), orDash(m.WritePath))
+	}
 }
 
 // stateText returns a state and the reason for it.

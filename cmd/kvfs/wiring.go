@@ -38,6 +38,13 @@ func newLogger(cfg *config.Config) (*zap.Logger, error) {
 	return c.Build()
 }
 
+// warn logs what is odd about the configuration.
+func warn(cfg *config.Config, log *zap.Logger) {
+	for _, line := range cfg.Warnings {
+		log.Warn(line)
+	}
+}
+
 // minHeadroom is the least by which the primary tier's file system exceeds its
 // capacity: room for the blocks that writers make longer than the group's blocks
 // so far, and for removed ones that are still open.
@@ -118,7 +125,7 @@ func openSecondaries(ctx context.Context, cfg *config.Config, log *zap.Logger) (
 	}}, nil
 }
 
-func engineOptions(cfg *config.Config, memory tiers.Primary, hooks *fs.Hooks, log *zap.Logger) tiers.Options {
+func engineOptions(cfg *config.Config, memory tiers.Primary, hooks callbacks, log *zap.Logger) tiers.Options {
 	// Zero means "none" in the configuration and "default" in the library.
 	never := time.Duration(math.MaxInt64)
 	o := tiers.Options{
@@ -163,7 +170,7 @@ func engineOptions(cfg *config.Config, memory tiers.Primary, hooks *fs.Hooks, lo
 func serverOptions(cfg *config.Config, d *daemon, log *zap.Logger) fs.Options {
 	o := fs.Options{
 		Dir: d.dir, FSName: cfg.Mount.FSName,
-		AllowOther:   cfg.Mount.AllowOther == config.On || cfg.Mount.AllowOther == config.Auto && os.Geteuid() == 0,
+		AllowOther:   allowOther(cfg),
 		EntryTimeout: time.Duration(cfg.Mount.EntryTimeout), AttrTimeout: time.Duration(cfg.Mount.AttrTimeout),
 		MaxWrite: int(cfg.Mount.MaxWrite), Passthrough: fs.Switch(cfg.Memory.Passthrough),
 		Status: d.status, Control: d.surface.files(), ListElsewhere: cfg.Bind != "" && cfg.Readdir.Remote == config.On,
@@ -184,13 +191,14 @@ func totalMemory() int64 {
 	return int64(si.Totalram) * int64(si.Unit)
 }
 
-// ownRoot gives the root of the mount the mode and owner that its administrator
-// gave the mount point.
-func ownRoot(o *tiers.Options, dir string) error {
+// rootDir is the mode and owner of the root directory.
+type rootDir struct{ mode, uid, gid uint32 }
+
+// rootOf returns those that the administrator gave the mount point.
+func rootOf(dir string) (rootDir, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(dir, &st); err != nil {
-		return &os.PathError{Op: "stat", Path: dir, Err: err}
+		return rootDir{}, &os.PathError{Op: "stat", Path: dir, Err: err}
 	}
-	o.RootMode, o.RootUID, o.RootGID = st.Mode&0o7777, st.Uid, st.Gid
-	return nil
+	return rootDir{st.Mode & 0o7777, st.Uid, st.Gid}, nil
 }

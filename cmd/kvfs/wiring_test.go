@@ -14,6 +14,7 @@ import (
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/fs"
@@ -157,8 +158,8 @@ func TestMemoryOptions(t *testing.T) {
 	}
 }
 
-// TestOwnRoot shows that the root takes mode and owner from the mount point.
-func TestOwnRoot(t *testing.T) {
+// TestRootOf shows that the root takes mode and owner from the mount point.
+func TestRootOf(t *testing.T) {
 	dir := t.TempDir()
 	uid, gid := os.Getuid(), os.Getgid()
 	if uid == 0 {
@@ -170,14 +171,14 @@ func TestOwnRoot(t *testing.T) {
 	if err := os.Chmod(dir, os.ModeSticky|0o750); err != nil {
 		t.Fatal(err)
 	}
-	var o tiers.Options
-	if err := ownRoot(&o, dir); err != nil {
+	got, err := rootOf(dir)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if o.RootMode != 0o1750 || int(o.RootUID) != uid || int(o.RootGID) != gid {
-		t.Errorf("got mode %#o, owner %d:%d", o.RootMode, o.RootUID, o.RootGID)
+	if got.mode != 0o1750 || int(got.uid) != uid || int(got.gid) != gid {
+		t.Errorf("got mode %#o, owner %d:%d", got.mode, got.uid, got.gid)
 	}
-	if err := ownRoot(&o, filepath.Join(dir, "absent")); !errors.Is(err, os.ErrNotExist) {
+	if _, err := rootOf(filepath.Join(dir, "absent")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("absent: got %v", err)
 	}
 }
@@ -192,6 +193,17 @@ func TestLogger(t *testing.T) {
 		if log.Core().Enabled(zapcore.InfoLevel) || !log.Core().Enabled(zapcore.WarnLevel) {
 			t.Errorf("%s: level is %v, want warn", format, log.Level())
 		}
+	}
+}
+
+// TestWarn shows that each warning of the configuration is a line in the log.
+func TestWarn(t *testing.T) {
+	core, logs := observer.New(zapcore.InfoLevel)
+	cfg := loadConfig(t, `{"mode": "standalone-store", "memory": {"keep": true}}`)
+	warn(cfg, zap.New(core))
+	all := logs.All()
+	if len(all) != 1 || all[0].Level != zapcore.WarnLevel || !strings.HasSuffix(all[0].Message, "only kvfs serve heeds memory.keep") {
+		t.Errorf("got %v", all)
 	}
 }
 

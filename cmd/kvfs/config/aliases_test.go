@@ -196,7 +196,7 @@ func TestAliasesOfSSD(t *testing.T) {
 		{[]string{"KVFS_SSD_ENABLED=1", size}, []string{"env KVFS_SSD_ENABLED: disk.dirs: the SSD tier is on, and needs a path (KVFS_SSD_PATH or"}},
 		{[]string{on, path, "MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES=1"}, []string{"env MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES: disk.dirs[0].size: 1B is out of range: want at least 1MiB"}},
 		{[]string{on, path, "KVFS_SSD_SIZE=4"}, []string{`env KVFS_SSD_SIZE: disk.dirs[0].size: "4" needs a unit`}},
-		{[]string{on, path, size, "KVFS_MODE=standalone-store"}, []string{"not supported", "env MOONCAKE_OFFLOAD_FILE_STORAGE_PATH: disk.dirs: a disk tier excludes mode standalone-store (env KVFS_MODE)"}},
+		{[]string{on, path, size, "KVFS_MODE=standalone-store"}, []string{"env MOONCAKE_OFFLOAD_FILE_STORAGE_PATH: disk.dirs: a disk tier excludes mode standalone-store (env KVFS_MODE)"}},
 	} {
 		_, err := Load(Sources{Environ: tc.env, MemTotal: testMem})
 		wantErrors(t, err, tc.want...)

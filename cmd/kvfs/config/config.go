@@ -31,8 +31,8 @@ type Config struct {
 	HTTP string `kvfs:"http" example:"127.0.0.1:9100" check:"hostport" help:"Address for /readyz and /status over HTTP, host:port. Empty means off."`
 	Log  Log    `kvfs:"log" help:"Logging, to standard error."`
 
-	// Warnings are lines for the log, about variables of other programs that were taken
-	// for settings, or that were not.
+	// Warnings are lines for the log: about variables of other programs that were taken
+	// for settings, or that were not, and about settings without effect.
 	Warnings []string
 
 	origins map[string]Origin // by path; absent means default

@@ -21,9 +21,6 @@ type loader struct {
 	bad  map[string]bool   // paths with a violation, which further checks skip
 	env  map[string]string // what Sources.Environ says; see environment
 
-	// standalone allows mode standalone-store, which this version refuses.
-	standalone bool
-
 	sections int // decoded from files and inline JSON
 }
 

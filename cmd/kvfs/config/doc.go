@@ -38,7 +38,7 @@
 // # Steps
 //
 // Load runs decode, overlay of the environment, overlay of the flags that were
-// set, validate, rationalize, and says what became of aliases. Every violation of the
+// set, validate, rationalize, and says what became of aliases and what has no effect. Every violation of the
 // first four is collected, and all are returned at once, each an *Error that knows its
 // Origin.
 package config

@@ -369,7 +369,7 @@ func TestStrictBooleans(t *testing.T) {
 
 // kindOf returns the kind of a violation.
 func kindOf(err error) error {
-	for _, k := range []kind{ErrSyntax, ErrUnknown, ErrDuplicate, ErrType, ErrUnit, ErrRange, ErrEnum, ErrInvalid, ErrUnsupported} {
+	for _, k := range []kind{ErrSyntax, ErrUnknown, ErrDuplicate, ErrType, ErrUnit, ErrRange, ErrEnum, ErrInvalid} {
 		if errors.Is(err, k) {
 			return k
 		}

@@ -27,12 +27,8 @@ type Sources struct {
 // failure it returns nil and every violation at once: an errors.Join of *Error.
 //
 // It reads files and nothing else, and does not write to src.
-func Load(src Sources) (*Config, error) { return load(src, false) }
-
-// load is Load, which for tests can allow mode standalone-store.
-func load(src Sources, standalone bool) (*Config, error) {
+func Load(src Sources) (*Config, error) {
 	l := decode(src)
-	l.standalone = standalone
 	l.validate()
 	if len(l.errs) > 0 {
 		return nil, errors.Join(l.errs...)
@@ -40,7 +36,7 @@ func load(src Sources, standalone bool) (*Config, error) {
 	if err := rationalize(l.cfg, src); err != nil {
 		return nil, err
 	}
-	l.cfg.Warnings = l.warnings()
+	l.cfg.Warnings = append(l.warnings(), l.idle()...)
 	return l.cfg, nil
 }
 

@@ -11,7 +11,7 @@ import (
 )
 
 // TestModes is the matrix of what each mode demands of memory and disk. All violations
-// come at once. It allows mode standalone-store, which Load refuses (B1, B2, B3, E16).
+// come at once (B1, B2, B3, E16).
 func TestModes(t *testing.T) {
 	const dirs = `"disk": {"dirs": [{"path": "/a", "size": "1GiB"}]}`
 	for _, tc := range []struct {
@@ -40,7 +40,7 @@ func TestModes(t *testing.T) {
 		{"owner timeout without a unit", `{"store": {"owner_timeout": 30}}`, []string{`store.owner_timeout: "30" needs a unit`}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			c, err := load(Sources{InlineJSON: tc.json, MemTotal: testMem, Hostname: testHost}, true)
+			c, err := Load(Sources{InlineJSON: tc.json, MemTotal: testMem, Hostname: testHost})
 			if tc.want != nil {
 				wantErrors(t, err, tc.want...)
 				return
@@ -57,19 +57,36 @@ func TestModes(t *testing.T) {
 		})
 	}
 	// What it contributes can come from any source.
-	_, err := load(Sources{Environ: []string{"MOONCAKE_GLOBAL_SEGMENT_SIZE=4gb", "KVFS_DISK=path=/a,size=1GiB"}, Flags: parseFlags(t, "--mode=standalone-store")}, true)
+	_, err := Load(Sources{Environ: []string{"MOONCAKE_GLOBAL_SEGMENT_SIZE=4gb", "KVFS_DISK=path=/a,size=1GiB"}, Flags: parseFlags(t, "--mode=standalone-store")})
 	wantErrors(t, err, "env MOONCAKE_GLOBAL_SEGMENT_SIZE: memory.size: 4GiB excludes mode standalone-store (flag --mode)", "env KVFS_DISK: disk.dirs: a disk tier excludes")
-	if c, err := load(Sources{Environ: []string{"MOONCAKE_GLOBAL_SEGMENT_SIZE=0", "KVFS_MODE=standalone-store"}}, true); err != nil || c.Memory.Size != 0 {
+	if c, err := Load(Sources{Environ: []string{"MOONCAKE_GLOBAL_SEGMENT_SIZE=0", "KVFS_MODE=standalone-store"}}); err != nil || c.Memory.Size != 0 {
 		t.Errorf("a rank that contributes nothing: %+v, %v", c, err)
 	}
 }
 
-// TestStandaloneRefused shows that Load refuses the mode that this version lacks.
-func TestStandaloneRefused(t *testing.T) {
-	_, err := Load(Sources{Flags: parseFlags(t, "--mode=standalone-store"), MemTotal: testMem})
-	wantErrors(t, err, "flag --mode: mode: standalone-store is not supported by this version")
-	if !errors.Is(err, ErrUnsupported) {
-		t.Errorf("got %v", err)
+// TestWithoutEffect shows that mode standalone-store warns once of all that only an owner
+// heeds, and of nothing that is as by default, or that the mount heeds (B3).
+func TestWithoutEffect(t *testing.T) {
+	file := writeFile(t, "c.yaml", `
+memory: {policy: lru, keep: true, passthrough: "off"}
+mount: {allow_other: "on", entry_timeout: 1s, lookup_lease: 1s, temp_patterns: ["*.tmp", "*.tmp.*", ".tmp*", tmp/]}
+groups: {g0: {pinned: true}}
+bind: "::1"
+replicas: 1
+join: []
+log: {level: warn}
+drain_timeout: 1s
+`)
+	wantWarnings(t, mustLoad(t, Sources{File: file}))
+	c := mustLoad(t, Sources{File: file, Environ: []string{"KVFS_MODE=standalone-store", "KVFS_NODE_NAME=x"}, Flags: parseFlags(t, "--http=:1")})
+	wantWarnings(t, c, "mode standalone-store (env KVFS_MODE): only kvfs serve heeds memory.keep, groups, mount.lookup_lease, bind, replicas, http")
+	for _, mode := range []string{ModeEmbedded, ModeStandaloneStore} {
+		wantWarnings(t, mustLoad(t, Sources{Flags: parseFlags(t, "--mode="+mode, "--store-socket=/s", "--store-owner-timeout=1s")}))
+	}
+	example := writeFile(t, "e.yaml", string(Example()))
+	wantWarnings(t, mustLoad(t, Sources{File: example, Flags: parseFlags(t, "--mode=standalone-store")}))
+	for path := range heeded {
+		lookup(path) // which panics if there is none
 	}
 }
 

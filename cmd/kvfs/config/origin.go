@@ -76,15 +76,14 @@ func (k kind) Error() string { return string(k) }
 
 // The kinds of violation. Test with errors.Is.
 const (
-	ErrSyntax      = kind("syntax")      // not YAML, not JSON, a second document, no mapping
-	ErrUnknown     = kind("unknown")     // a key, variable or flag that does not exist
-	ErrDuplicate   = kind("duplicate")   // a key given twice
-	ErrType        = kind("type")        // another type than the setting has
-	ErrUnit        = kind("unit")        // a size or duration without a unit, or with an unknown one
-	ErrRange       = kind("range")       // negative, too small, too large
-	ErrEnum        = kind("enum")        // not one of the values
-	ErrInvalid     = kind("invalid")     // any other bad value, or values that exclude each other
-	ErrUnsupported = kind("unsupported") // known, but not part of this version
+	ErrSyntax    = kind("syntax")    // not YAML, not JSON, a second document, no mapping
+	ErrUnknown   = kind("unknown")   // a key, variable or flag that does not exist
+	ErrDuplicate = kind("duplicate") // a key given twice
+	ErrType      = kind("type")      // another type than the setting has
+	ErrUnit      = kind("unit")      // a size or duration without a unit, or with an unknown one
+	ErrRange     = kind("range")     // negative, too small, too large
+	ErrEnum      = kind("enum")      // not one of the values
+	ErrInvalid   = kind("invalid")   // any other bad value, or values that exclude each other
 )
 
 // violation is a text with a kind.

@@ -12,8 +12,6 @@ func Reference() []byte {
 	b.WriteString(referenceIntro)
 	b.WriteString("\n## Settings\n")
 	referenceSection(&b, schema(), "Top level")
-	b.WriteString("\n## Not part of this version\n\n")
-	fmt.Fprintf(&b, "`mode: %s` is known, and refused, so that nobody believes it works.\n", ModeStandaloneStore)
 	referenceAliases(&b)
 	b.WriteString("\n## Other environment variables\n\n")
 	b.WriteString("Not settings, and never refused:\n\n| Variable | For |\n|---|---|\n")

@@ -115,7 +115,7 @@ func TestRejectFile(t *testing.T) {
 		{"group reserved", "groups: {.kvfs: {}}\n", ErrInvalid, `groups: ".kvfs" is reserved`},
 		{"group name too long", "groups: {" + strings.Repeat("a", 256) + ": {}}\n", ErrInvalid, `cannot name a group`},
 
-		{"standalone-store", "mode: standalone-store\n", ErrUnsupported, `:1: mode: standalone-store is not supported by this version`},
+		{"standalone-store with memory", "mode: standalone-store\nmemory: {size: 1GiB}\n", ErrInvalid, `:2: memory.size: 1GiB excludes mode standalone-store (`},
 		{"disk as a list", "disk: [{path: /a, size: 1GiB}]\n", ErrType, `:1: disk: a sequence is not a mapping: want the keys dirs, policy`},
 		{"disk without size", "disk:\n  dirs:\n  - path: /a\n", ErrInvalid, `:3: disk.dirs[0]: size is missing`},
 		{"disk without path", "disk: {dirs: [{path: /a, size: 1GiB}, {size: 1GiB}]}\n", ErrInvalid, `disk.dirs[1]: path is missing`},
@@ -222,7 +222,7 @@ func TestRejectText(t *testing.T) {
 		{name: "inline null byte", inline: "{\"http\": \"\x00\"}", kind: ErrSyntax, want: []string{`config-json: yaml:`}},
 		{name: "inline disk without path", inline: `{"disk": {"dirs": [{"size": "1GiB"}]}}`, kind: ErrInvalid, want: []string{`config-json 1:20: disk.dirs[0]: path is missing`}},
 		{name: "standalone with memory and disk", args: []string{"--mode", "standalone-store", "--memory-size", "1GiB", "--disk", "path=/a,size=1GiB"}, kind: ErrInvalid,
-			want: []string{"not supported", "memory.size: 1GiB excludes mode standalone-store", "a disk tier excludes mode standalone-store (flag --mode)"}},
+			want: []string{"memory.size: 1GiB excludes mode standalone-store", "a disk tier excludes mode standalone-store (flag --mode)"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := Load(Sources{Environ: []string{tc.env}, Flags: parseFlags(t, tc.args...), InlineJSON: tc.inline, MemTotal: testMem})

@@ -26,6 +26,7 @@ var foreign = []struct{ name, help string }{
 	{envFile, "the configuration file, as --config"},
 	{envInline, "inline JSON, as --config-json"},
 	{"KVFS_MOUNT", "the mount point, for programs that kvfs starts and for scripts"},
+	{"KVFS_SOCKET", "the socket of the owner, for programs that kvfs starts; the setting is KVFS_STORE_SOCKET"},
 	{"KVFS_BIN", "the kvfs binary, for scripts and tests"},
 	{"KVFS_VECTORS", "where test vectors are, for tests"},
 	{"KVFS_TEST_*", "tests"},

@@ -36,9 +36,6 @@ func (l *loader) validateMode() {
 		}
 		return
 	}
-	if !l.standalone {
-		l.fail(mode, "mode", violate(ErrUnsupported, "%s is not supported by this version", c.Mode))
-	}
 	if c.Memory.Size != 0 && l.good("memory.size") {
 		l.fail(memory, "memory.size", violate(ErrInvalid, "%v excludes mode %s (%v), which contributes no memory: leave it out or set 0", c.Memory.Size, c.Mode, mode))
 	}

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/store"
+)
+
+// guestConfig is the configuration of a mount that attaches to the owner of cfg.
+func guestConfig(t *testing.T, owner *config.Config, timeout time.Duration) *config.Config {
+	t.Helper()
+	cfg := loadConfig(t, `{"log": {"level": "error"}, "store": {"socket": "`+owner.Store.Socket+`"}}`)
+	cfg.Mode, cfg.Memory.Size, cfg.Store.OwnerTimeout = config.ModeStandaloneStore, 0, config.Duration(timeout)
+	return cfg
+}
+
+// startGuest runs attach at a new directory until stop, and waits until it is ready.
+func startGuest(t *testing.T, cfg *config.Config) (dir string, stop func() error) {
+	t.Helper()
+	dir = t.TempDir()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { // ends with ctx, or when it is unmounted
+		ready := &readiness{file: w}
+		defer ready.close()
+		done <- mount(ctx, cfg, dir, ready)
+	}()
+	stopped := false
+	stop = func() error {
+		if stopped {
+			return nil
+		}
+		stopped = true
+		cancel()
+		return <-done
+	}
+	t.Cleanup(func() {
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	r.SetReadDeadline(time.Now().Add(30 * time.Second))
+	line := make([]byte, 4096)
+	if n, err := r.Read(line); err != nil || string(line[:n]) != "ready "+dir+"\n" {
+		t.Fatalf("ready line %q, %v", line[:n], err)
+	}
+	return dir, stop
+}
+
+// needMount skips the test where it may not mount.
+func needMount(t *testing.T) {
+	t.Helper()
+	fuseDevice(t).Close()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+}
+
+// TestAttach shows that mount in mode standalone-store attaches: two mounts have the same
+// files, and end without the owner's (B1, E16).
+func TestAttach(t *testing.T) {
+	needMount(t)
+	owner := ownerConfig(t)
+	startOwner(t, owner)
+	a, stop := startGuest(t, guestConfig(t, owner, time.Minute))
+	b, _ := startGuest(t, guestConfig(t, owner, time.Minute))
+	if err := os.Mkdir(filepath.Join(a, "g"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	want := bytes.Repeat([]byte("kv"), 4096)
+	if err := os.WriteFile(filepath.Join(a, "g", "x"), want, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	if got, err := os.ReadFile(filepath.Join(b, "g", "x")); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	code, out, errs := runCLI("status", b)
+	if code != exitOK || !strings.Contains(out, "mode        standalone-store") {
+		t.Errorf("exit code %d, %s%s", code, out, errs)
+	}
+	if code, _, errs := runCLI("umount", b); code != exitOK {
+		t.Errorf("exit code %d, %s", code, errs)
+	}
+}
+
+// TestAttachWithoutOwner shows how long a mount waits for an owner, and that it mounts nothing
+// before there is one.
+func TestAttachWithoutOwner(t *testing.T) {
+	needMount(t)
+	for _, timeout := range []time.Duration{0, time.Millisecond} {
+		cfg := guestConfig(t, ownerConfig(t), timeout)
+		dir := t.TempDir()
+		err := mount(t.Context(), cfg, dir, &readiness{})
+		if !errors.Is(err, store.ErrNoOwner) || exitCode(err) != exitMount {
+			t.Errorf("timeout %v: %v, exit code %d", timeout, err, exitCode(err))
+		}
+		if _, found, err := findMount(dir); found || err != nil {
+			t.Errorf("timeout %v: mounted, %v", timeout, err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := mount(ctx, guestConfig(t, ownerConfig(t), time.Hour), t.TempDir(), &readiness{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("stopped while it waits: %v", err)
+	}
+}
+
+// TestAttachRefused shows that what an owner refuses is no reason to wait.
+func TestAttachRefused(t *testing.T) {
+	needMount(t)
+	owner := ownerConfig(t)
+	startOwner(t, owner)
+	cfg := guestConfig(t, owner, time.Hour)
+	cfg.Mount.EntryTimeout = -1
+	dir := t.TempDir()
+	if err := mount(t.Context(), cfg, dir, &readiness{}); !errors.Is(err, store.ErrRefused) {
+		t.Errorf("got %v", err)
+	}
+	if _, found, err := findMount(dir); found || err != nil {
+		t.Errorf("mounted, %v", err)
+	}
+}
+
+// TestPace shows that the log has each reason once.
+func TestPace(t *testing.T) {
+	core, logs := observer.New(zapcore.InfoLevel)
+	log := zap.New(core)
+	var p pace
+	for _, err := range []error{store.ErrNoOwner, store.ErrNoOwner, store.ErrVersion, store.ErrVersion, store.ErrNoOwner} {
+		p.note(log, err)
+	}
+	if logs.Len() != 3 {
+		t.Errorf("%d lines, want 3", logs.Len())
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	if !p.wait(ctx) {
+		t.Error("the wait ended early")
+	}
+	cancel()
+	if p.wait(ctx) {
+		t.Error("it waits for nobody")
+	}
+}

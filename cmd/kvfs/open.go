@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/mem"
+)
+
+// callbacks are what the engine tells those above it: fs.Hooks of one mount, or fs.Mounts of
+// many.
+type callbacks interface {
+	Invalidate(parent, id index.ID, name string)
+	Dropped(blob tiers.BlobID)
+	SameProcess(a, b uint32) bool
+}
+
+// place is where a daemon is found, and what its root directory is like.
+type place struct {
+	path string // mount point; of a store, its socket. The memory has its name from it.
+	root rootDir
+
+	shared bool // by several mounts
+}
+
+// openDaemon opens the tiers from the bottom up, the engine over them, and what can be asked
+// of it. Peers are not served yet, and nothing is mounted.
+func openDaemon(ctx context.Context, cfg *config.Config, at place, hooks callbacks, log *zap.Logger) (d *daemon, err error) {
+	if total := totalMemory(); int64(cfg.Memory.Size) > total {
+		return nil, withCode(exitConfig, fmt.Errorf("memory.size %v exceeds the memory of this machine, %v", cfg.Memory.Size, config.Size(total)))
+	}
+	d = &daemon{dir: at.path, cfg: cfg, log: log, started: time.Now()}
+	d.memory, err = mem.Open(ctx, memoryOptions(cfg, at.path, log))
+	if err != nil {
+		return nil, fmt.Errorf("memory tier: %w", err)
+	}
+	options := engineOptions(cfg, d.memory, hooks, log)
+	options.RootMode, options.RootUID, options.RootGID = at.root.mode, at.root.uid, at.root.gid
+	options.Kernels = at.shared
+	options.Secondaries, err = openSecondaries(ctx, cfg, log)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("disk tier: %w", err), d.memory.Close(true))
+	}
+	d.peers, err = openPeers(ctx, cfg, log)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("peers: %w", err), closeSecondaries(options.Secondaries), d.memory.Close(true))
+	}
+	if d.peers != nil {
+		options.Secondaries = append(options.Secondaries, d.peers.secondary(cfg))
+	}
+	d.engine, err = tiers.Open(ctx, options)
+	if err != nil {
+		d.peers.close()
+		return nil, errors.Join(fmt.Errorf("engine: %w", err), closeSecondaries(options.Secondaries), d.memory.Close(true))
+	}
+	d.surface, err = openSurface(ctx, cfg, d.engine, options.Secondaries, log)
+	if err != nil {
+		return nil, errors.Join(err, d.close(d.adopted()))
+	}
+	return d, nil
+}
+
+// closeGrace is how long the tiers may take, beyond drain_timeout, to finish what
+// they have begun.
+const closeGrace = 10 * time.Second
+
+// close has what is still on its way to the SSD get there, for as long as
+// drain_timeout, and closes the tiers.
+func (d *daemon) close(keep bool) error {
+	wait := time.Duration(d.cfg.DrainTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), wait)
+	defer cancel()
+	if err := d.engine.Drain(ctx); err != nil {
+		d.log.Warn("not everything was copied to the SSD", zap.Duration("drain_timeout", wait), zap.Error(err))
+	}
+	ctx, cancel = context.WithTimeout(context.Background(), closeGrace)
+	defer cancel()
+	err := d.engine.Close(ctx, keep)
+	d.peers.close()
+	return errors.Join(err, d.surface.close(ctx))
+}
+
+// closeSecondaries closes tiers that no engine has taken over.
+func closeSecondaries(list []tiers.SecondaryOptions) error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeGrace)
+	defer cancel()
+	var errs []error
+	for _, s := range list {
+		errs = append(errs, s.Tier.Close(ctx))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,366 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/kvfs/kvfs/tests/harness"
+)
+
+// TestTwoMounts shows that two mounts of one owner have the same blocks, passed through by the
+// kernel, and contribute nothing themselves (B1, B3, E16).
+func TestTwoMounts(t *testing.T) {
+	o := serve(t)
+	a, b := o.mount(), o.mount()
+	for i := range 8 {
+		write(t, a, i)
+		check(t, b, i)
+		write(t, b, 100+i)
+		check(t, a, 100+i)
+	}
+	for _, d := range []*harness.Daemon{a, b} {
+		s := readStatus(t, d.Dir)
+		m := s.Mount
+		if s.PID != o.pid || m.Dir != d.Dir || m.Mode != "standalone-store" || m.State != "serving" || m.PID != d.Pid || m.OwnerPID != o.pid || m.Epoch != 1 {
+			t.Errorf("status of %s: %+v", d.Dir, s)
+		}
+		if len(s.Tiers) != 1 || s.Tiers[0].CapacityBytes != 64<<20 || s.Tiers[0].Blocks != 16 {
+			t.Errorf("tiers of %s: %+v", d.Dir, s.Tiers)
+		}
+		if m.ReadPath != "passthrough" {
+			t.Errorf("read path of %s: %s", d.Dir, m.ReadPath)
+		}
+	}
+	if s := o.status(); len(s.Store.Mounts) != 2 || s.Store.Socket != o.socket || s.PID != o.pid {
+		t.Errorf("status of the owner: %+v", s)
+	}
+	if err := os.Remove(a.Path("g", "0000")); err != nil {
+		t.Fatal(err)
+	}
+	harness.Poll(t, "a removed name is gone in the other mount", func() bool {
+		_, err := os.Stat(b.Path("g", "0000"))
+		return errors.Is(err, os.ErrNotExist)
+	})
+	if code := a.Stop(); code != 0 {
+		t.Errorf("exit code %d of a mount that was stopped", code)
+	}
+	check(t, b, 1)
+	harness.Poll(t, "the owner has one mount", func() bool { return len(o.status().Store.Mounts) == 1 })
+	if code := o.stop(); code != 0 {
+		t.Errorf("exit code %d of the owner", code)
+	}
+}
+
+// TestManyMounts attaches many mounts at a time and ends them in different ways.
+func TestManyMounts(t *testing.T) {
+	o := serve(t)
+	var mounts []*harness.Daemon
+	for i := range 8 {
+		d := o.mount()
+		mounts = append(mounts, d)
+		write(t, d, i)
+	}
+	for i, d := range mounts {
+		for j := range mounts {
+			check(t, d, j)
+		}
+		if i%2 == 0 {
+			d.Kill()
+		} else {
+			d.Stop()
+		}
+	}
+	harness.Poll(t, "the owner has no mounts", func() bool { return len(o.status().Store.Mounts) == 0 })
+	last := o.mount()
+	for i := range mounts {
+		check(t, last, i)
+	}
+}
+
+// TestOwnerKilled shows that mounts outlive their owner: operations wait for the next one,
+// and files that are open are read meanwhile (B1).
+func TestOwnerKilled(t *testing.T) {
+	o := serve(t)
+	mounts := []*harness.Daemon{o.mount(), o.mount()}
+	for i := range 8 {
+		write(t, mounts[i%2], i)
+	}
+	var open []*os.File
+	for i, d := range mounts {
+		f, err := os.Open(d.Path("g", fmt.Sprintf("%04d", i)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		open = append(open, f)
+	}
+	for epoch := 2; epoch < 5; epoch++ {
+		o.kill()
+		for i, f := range open {
+			got := make([]byte, len(block(i)))
+			if _, err := f.ReadAt(got, 0); err != nil || string(got) != string(block(i)) {
+				t.Errorf("an open file without an owner: %v", err)
+			}
+		}
+		done := make(chan error, 2*len(mounts))
+		for i, d := range mounts {
+			go func() { // ends when there is an owner
+				_, err := os.Stat(d.Path("g", "0001"))
+				done <- err
+			}()
+			go func() { // as above
+				name := d.Path("g", fmt.Sprintf("new%d.%d", epoch, i))
+				done <- os.WriteFile(name, block(i), 0o644)
+			}()
+		}
+		o.start()
+		for range cap(done) {
+			if err := <-done; err != nil {
+				t.Errorf("an operation that waited for owner %d: %v", epoch, err)
+			}
+		}
+		for _, d := range mounts {
+			for i := range 8 {
+				check(t, d, i)
+			}
+			if s := readStatus(t, d.Dir); s.Mount.OwnerPID != o.pid || s.Mount.Epoch != epoch || s.Mount.PID != d.Pid {
+				t.Errorf("status after owner %d: %+v", epoch, s.Mount)
+			}
+		}
+		write(t, mounts[0], epoch*100)
+		check(t, mounts[1], epoch*100)
+	}
+}
+
+// TestOwnerTimeout shows that operations fail clean when no owner comes within owner_timeout,
+// that open files go on, and that all is well when one comes after all (B1).
+func TestOwnerTimeout(t *testing.T) {
+	o := serve(t)
+	d := o.mount("--store-owner-timeout", "200ms")
+	write(t, d, 1)
+	f, err := os.Open(d.Path("g", "0001"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for round := range 2 {
+		o.kill()
+		if _, err := os.Stat(d.Path("g", "0002")); !errors.Is(err, syscall.ENOENT) {
+			t.Errorf("stat: %v", err)
+		}
+		if _, err := os.Open(d.Path("g", "0001")); !errors.Is(err, syscall.ENOENT) {
+			t.Errorf("open: %v", err)
+		}
+		if err := os.Mkdir(d.Path("x"), 0o755); !errors.Is(err, syscall.EIO) && !errors.Is(err, syscall.ENOENT) {
+			t.Errorf("mkdir: %v", err)
+		}
+		got := make([]byte, len(block(1)))
+		if _, err := f.ReadAt(got, 0); err != nil || string(got) != string(block(1)) {
+			t.Errorf("the open file: %v", err)
+		}
+		o.start()
+		harness.Poll(t, "the mount is served again", func() bool { return len(o.status().Store.Mounts) == 1 })
+		check(t, d, 1)
+		write(t, d, 10+round)
+		check(t, d, 10+round)
+	}
+}
+
+// TestOwnerStops shows that an owner that is stopped and keeps its memory hands over to the
+// next one as one that was killed does: an upgrade.
+func TestOwnerStops(t *testing.T) {
+	o := serve(t, "--memory-keep")
+	d := o.mount()
+	write(t, d, 1)
+	if code := o.stop(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	if _, err := os.Lstat(o.socket); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the socket is there: %v", err)
+	}
+	o.start()
+	check(t, d, 1)
+	write(t, d, 2)
+	check(t, d, 2)
+}
+
+// TestMountKilled shows that a mount process that dies takes along its own mount only, what
+// it was writing is not committed, and its mount point can be used again (B1).
+func TestMountKilled(t *testing.T) {
+	o := serve(t)
+	a, b := o.mount(), o.mount()
+	write(t, a, 1)
+	f, err := os.Create(a.Path("g", "unfinished"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.Write(block(2)); err != nil {
+		t.Fatal(err)
+	}
+	a.Kill()
+	harness.Poll(t, "the owner has let go", func() bool { return len(o.status().Store.Mounts) == 1 })
+	check(t, b, 1)
+	if _, err := os.Stat(b.Path("g", "unfinished")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a block that was never finished: %v", err)
+	}
+	if _, err := os.Stat(a.Path("g")); !errors.Is(err, syscall.ENOTCONN) && !errors.Is(err, syscall.ECONNABORTED) {
+		t.Errorf("the dead mount: %v", err)
+	}
+	a.Restart()
+	check(t, a, 1)
+	write(t, a, 3)
+	check(t, b, 3)
+}
+
+// TestUmount shows that kvfs umount ends a mount process cleanly whether it has an owner, waits
+// for one, or answers with errors.
+func TestUmount(t *testing.T) {
+	for _, c := range []struct {
+		name, timeout string
+		kill          bool
+		said          string // in the log, before the umount
+	}{
+		{"served", "30s", false, "mounted"},
+		{"waiting", "300s", true, "waiting for an owner"},
+		{"failing", "50ms", true, "operations fail"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o := serve(t)
+			d := o.mount("--store-owner-timeout", c.timeout)
+			write(t, d, 1)
+			if c.kill {
+				o.kill()
+			}
+			harness.Poll(t, c.said, func() bool { return strings.Contains(d.LastLog(), c.said) })
+			if _, stderr, code := harness.Kvfs(t, "umount", d.Dir); code != 0 {
+				t.Errorf("exit code %d, %s", code, stderr)
+			}
+			<-d.Exited()
+			if d.ExitCode != 0 {
+				t.Errorf("exit code %d of the mount process", d.ExitCode)
+			}
+			if len(harness.MountPoints(d.Dir)) > 0 {
+				t.Error("still mounted")
+			}
+			if !c.kill {
+				harness.Poll(t, "the owner has let go", func() bool { return len(o.status().Store.Mounts) == 0 })
+			}
+		})
+	}
+}
+
+// TestStopped is TestUmount for SIGTERM, with a file open.
+func TestStopped(t *testing.T) {
+	for _, kill := range []bool{false, true} {
+		t.Run(fmt.Sprintf("owner killed %v", kill), func(t *testing.T) {
+			o := serve(t)
+			d := o.mount()
+			write(t, d, 1)
+			f, err := os.Open(d.Path("g", "0001"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			if kill {
+				o.kill()
+			}
+			if code := d.Stop(); code != 0 {
+				t.Errorf("exit code %d", code)
+			}
+			got := make([]byte, len(block(1)))
+			if _, err := f.ReadAt(got, 0); err != nil || string(got) != string(block(1)) {
+				t.Errorf("the open file: %v", err)
+			}
+			if !kill {
+				harness.Poll(t, "the owner has let go", func() bool { return len(o.status().Store.Mounts) == 0 })
+			}
+		})
+	}
+}
+
+// TestNoOwner shows what a mount does that finds no owner: it waits for one, or says so.
+func TestNoOwner(t *testing.T) {
+	o := newOwner(t)
+	opts := o.options("--store-owner-timeout", "0s")
+	opts.ExpectFail = true
+	d := harness.Mount(t, opts)
+	if d.ExitCode != 4 || !strings.Contains(d.Log(), "no owner is serving at "+o.socket) {
+		t.Errorf("exit code %d, log\n%s", d.ExitCode, d.Log())
+	}
+	if len(harness.MountPoints(d.Dir)) > 0 {
+		t.Error("it left a mount")
+	}
+	if _, stderr, code := harness.Kvfs(t, "status", "--store", o.socket); code != 5 || !strings.Contains(stderr, "no owner is serving") {
+		t.Errorf("status: exit code %d, %s", code, stderr)
+	}
+
+	ready := make(chan *harness.Daemon, 1)
+	dir := t.TempDir()
+	go func() { // ends when the owner serves
+		opts := o.options()
+		opts.Dir = dir
+		ready <- harness.Mount(t, opts)
+	}()
+	o.start()
+	d = <-ready
+	write(t, d, 1)
+	check(t, d, 1)
+}
+
+// TestSecondOwner shows that one socket has one owner.
+func TestSecondOwner(t *testing.T) {
+	o := serve(t)
+	d := o.mount()
+	_, stderr, code := harness.Kvfs(t, "serve", "--memory-size", "64MiB", "--store-socket", o.socket)
+	if code != 1 || !strings.Contains(stderr, "another owner is serving at "+o.socket) {
+		t.Errorf("exit code %d, %s", code, stderr)
+	}
+	write(t, d, 1)
+	check(t, d, 1)
+}
+
+// TestStranger shows that other users do not reach the owner, and are refused with one line in
+// its log where an administrator opened the way (B30).
+func TestStranger(t *testing.T) {
+	o := serve(t)
+	nobody := &harness.User{UID: 65534, GID: 65534}
+	if err := os.Chmod(filepath.Dir(filepath.Dir(o.socket)), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]os.FileMode{filepath.Dir(o.socket): 0o700 | os.ModeDir, o.socket: 0o600 | os.ModeSocket} {
+		if st, err := os.Stat(name); err != nil || st.Mode() != want {
+			t.Errorf("%s: %v, %v", name, st.Mode(), err)
+		}
+	}
+	if _, stderr, code := harness.KvfsAs(t, nobody, "status", "--store", o.socket); code == 0 || !strings.Contains(stderr, "permission denied") {
+		t.Errorf("exit code %d, %s", code, stderr)
+	}
+	for name, mode := range map[string]os.FileMode{filepath.Dir(o.socket): 0o755, o.socket: 0o666} {
+		if err := os.Chmod(name, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, stderr, code := harness.KvfsAs(t, nobody, "status", "--store", o.socket); code == 0 || !strings.Contains(stderr, "neither root nor the same user: uid 65534") {
+		t.Errorf("exit code %d, %s", code, stderr)
+	}
+	if n := strings.Count(o.log(), "refused a connection"); n != 1 {
+		t.Errorf("%d lines in the log\n%s", n, o.log())
+	}
+	d := o.mount()
+	write(t, d, 1)
+	check(t, d, 1)
+}
+
+// TestOwnerOfOtherMode shows that an owner is not itself a guest, and that a mount's settings
+// are checked.
+func TestOwnerOfOtherMode(t *testing.T) {
+	if _, stderr, code := harness.Kvfs(t, "serve", "--mode", "standalone-store"); code != 3 || !strings.Contains(stderr, "contributes no memory") {
+		t.Errorf("exit code %d, %s", code, stderr)
+	}
+}
