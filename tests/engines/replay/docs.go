@@ -1,0 +1,57 @@
+package replay
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/kvfs/kvfs/tests/harness"
+)
+
+// Page returns the recipe of that name, a page of docs/engines.
+func Page(tb testing.TB, name string) string {
+	tb.Helper()
+	text, err := os.ReadFile(filepath.Join(harness.Root(tb), "docs", "engines", name))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return string(text)
+}
+
+// Template shows that a template of a recipe stands for the files that the replay
+// has left on the mount: kvfs lookup finds all blocks of a prompt with it, kvfs
+// prefetch brings them into memory after they have left it, and kvfs events says
+// so of the engine's group. The page must have the template as it is here.
+func Template(t *testing.T, d *harness.Daemon, page, template string, prompt []Block) {
+	t.Helper()
+	if !strings.Contains(Page(t, page), template) {
+		t.Errorf("%s lacks the template %s", page, template)
+	}
+	args := []string{"--mount", d.Dir, "--template", template}
+	if strings.Contains(template, "{group}") {
+		args = append(args, "--group", "0")
+	}
+	for _, b := range prompt {
+		if b.Group == 0 {
+			args = append(args, b.Hash)
+		}
+	}
+	Evict(t, d)
+	events, _ := d.Status().Raw["events"].(map[string]any)
+	for _, c := range []struct{ command, want string }{
+		{"lookup", "disk"}, {"prefetch", ""}, {"lookup", "memory"},
+	} {
+		out, errs, code := harness.Kvfs(t, append([]string{c.command}, args...)...)
+		if code != 0 || !strings.Contains(out, c.want) {
+			t.Errorf("kvfs %s: exit code %d, want 0 and %q in\n%s%s", c.command, code, c.want, out, errs)
+		}
+	}
+	group, _, _ := strings.Cut(template, "/")
+	out, errs, code := harness.Kvfs(t, "events", "--since", fmt.Sprint(events["next"]), "--group", group, "--event", "stored",
+		"--count", "1", "--json", d.Dir)
+	if code != 0 || !strings.Contains(out, prompt[0].Hash) {
+		t.Errorf("kvfs events: exit code %d, want 0 and %s in\n%s%s", code, prompt[0].Hash, out, errs)
+	}
+}

@@ -1,0 +1,188 @@
+package replay
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kvfs/kvfs/tests/harness"
+)
+
+// recipes are the pages that must be there. (B34, E19)
+var recipes = []string{"vllm.md", "sglang.md", "lmcache.md", "llm-d.md", "llama.cpp.md", "nixl.md"}
+
+// fence is a block of code of a page.
+type fence struct {
+	page, language, text string
+	line                 int
+}
+
+func (f fence) String() string { return fmt.Sprintf("%s:%d", f.page, f.line) }
+
+// fences returns the blocks of code of a text in Markdown.
+func fences(page, text string) []fence {
+	var found []fence
+	var open *fence
+	for i, line := range strings.SplitAfter(text, "\n") {
+		language, fenced := strings.CutPrefix(strings.TrimSpace(line), "```")
+		switch {
+		case fenced && open == nil:
+			open = &fence{page: page, language: language, line: i + 1}
+		case fenced:
+			found = append(found, *open)
+			open = nil
+		case open != nil:
+			open.text += line
+		}
+	}
+	return found
+}
+
+func recipeFences(t *testing.T, language string) []fence {
+	t.Helper()
+	var found []fence
+	for _, page := range recipes {
+		for _, f := range fences(page, Page(t, page)) {
+			if f.language == language {
+				found = append(found, f)
+			}
+		}
+	}
+	if len(found) == 0 {
+		t.Fatalf("no %s in the recipes", language)
+	}
+	return found
+}
+
+// TestShell shows that bash, and shellcheck where it is installed, have nothing
+// to say about the commands of the recipes. (E19)
+func TestShell(t *testing.T) {
+	checks := [][]string{{"bash", "-n"}}
+	if _, err := exec.LookPath("shellcheck"); err == nil {
+		checks = append(checks, []string{"shellcheck", "--shell=bash", "--exclude=SC2154", "-"})
+	}
+	for _, f := range recipeFences(t, "bash") {
+		for _, check := range checks {
+			cmd := exec.Command(check[0], check[1:]...)
+			cmd.Stdin = strings.NewReader(f.text)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%s: %s: %v\n%s", f, check[0], err, out)
+			}
+		}
+	}
+}
+
+var quotedObject = regexp.MustCompile(`(?s)'(\{.*?\})'`)
+
+// TestJSON shows that what the commands pass as JSON is that.
+func TestJSON(t *testing.T) {
+	n := 0
+	for _, f := range recipeFences(t, "bash") {
+		for _, m := range quotedObject.FindAllStringSubmatch(f.text, -1) {
+			n++
+			if !json.Valid([]byte(m[1])) {
+				t.Errorf("%s: no JSON: %s", f, m[1])
+			}
+		}
+	}
+	if n < 5 {
+		t.Errorf("found %d objects", n)
+	}
+}
+
+// TestConfig shows that kvfs takes the configurations of the recipes. (B34)
+func TestConfig(t *testing.T) {
+	n := 0
+	for _, f := range recipeFences(t, "yaml") {
+		if !strings.HasPrefix(f.text, "# kvfs.yaml\n") {
+			continue
+		}
+		n++
+		file := filepath.Join(t.TempDir(), "kvfs.yaml")
+		// The machine of the test has less memory than that of the recipe.
+		text := memorySize.ReplaceAllString(f.text, "memory: {size: 64MiB")
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if out, errs, code := harness.Kvfs(t, "config", "check", file); code != 0 {
+			t.Errorf("%s: kvfs config check: exit code %d\n%s%s", f, code, out, errs)
+		}
+	}
+	if n < len(recipes) {
+		t.Errorf("found %d configurations, want one a page", n)
+	}
+}
+
+var (
+	memorySize = regexp.MustCompile(`memory: \{size: [0-9]+GiB`)
+	kvfsCall   = regexp.MustCompile(`\bkvfs ([a-z]+)\b([^|;&#` + "`" + `\n]*)`)
+	longFlag   = regexp.MustCompile(`--[a-z][a-z0-9-]*`)
+)
+
+// TestCalls shows that the commands of kvfs that the recipes use exist, with
+// their flags.
+func TestCalls(t *testing.T) {
+	help := map[string]string{}
+	for _, f := range recipeFences(t, "bash") {
+		for _, m := range kvfsCall.FindAllStringSubmatch(strings.ReplaceAll(f.text, "\\\n", " "), -1) {
+			if help[m[1]] == "" {
+				out, errs, code := harness.Kvfs(t, m[1], "--help")
+				if code != 0 {
+					t.Errorf("%s: kvfs %s --help: exit code %d\n%s", f, m[1], code, errs)
+				}
+				help[m[1]] = out
+			}
+			for _, flag := range longFlag.FindAllString(m[2], -1) {
+				if !slices.Contains(longFlag.FindAllString(help[m[1]], -1), flag) {
+					t.Errorf("%s: kvfs %s has no %s", f, m[1], flag)
+				}
+			}
+		}
+	}
+	for _, c := range []string{"status", "events", "lookup", "prefetch"} {
+		if help[c] == "" {
+			t.Errorf("no recipe uses kvfs %s", c)
+		}
+	}
+}
+
+var link = regexp.MustCompile(`\]\(([^)#\s]*)(?:#([^)\s]*))?\)`)
+
+// TestLinks shows that the links of the recipes lead to files, and to headings.
+func TestLinks(t *testing.T) {
+	dir := filepath.Join(harness.Root(t), "docs", "engines")
+	for _, page := range recipes {
+		for _, m := range link.FindAllStringSubmatch(Page(t, page), -1) {
+			target := filepath.Join(dir, m[1])
+			if m[1] == "" {
+				target = filepath.Join(dir, page)
+			}
+			text, err := os.ReadFile(target)
+			if err != nil {
+				t.Errorf("%s: link to %s: %v", page, m[1], err)
+				continue
+			}
+			if m[2] != "" && !slices.Contains(headings(string(text)), m[2]) {
+				t.Errorf("%s: link to %s#%s: no such heading", page, m[1], m[2])
+			}
+		}
+	}
+}
+
+// headings returns the names of the headings, as links have them.
+func headings(text string) []string {
+	var found []string
+	for _, line := range strings.Split(text, "\n") {
+		if title, ok := strings.CutPrefix(strings.TrimLeft(line, "#"), " "); ok && strings.HasPrefix(line, "#") {
+			title = regexp.MustCompile("[^a-z0-9 _-]").ReplaceAllString(strings.ToLower(title), "")
+			found = append(found, strings.ReplaceAll(title, " ", "-"))
+		}
+	}
+	return found
+}
