@@ -417,7 +417,8 @@ func TestDiskFlags(t *testing.T) {
 			t.Errorf("%v: want an error", args)
 		}
 	}
-	if got, want := len(topics()), len(hotTopics())+len(diskTopics())+len(peerTopics())+len(controlTopics()); got != want {
+	want := len(hotTopics()) + len(diskTopics()) + len(peerTopics()) + len(controlTopics()) + len(storeTopics())
+	if got := len(topics()); got != want {
 		t.Errorf("got %d topics, want %d", got, want)
 	}
 }

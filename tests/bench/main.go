@@ -35,6 +35,9 @@
 // reads; it belongs to the disk tier), events (what followers and ZeroMQ subscribers cost those who
 // write, with 100,000 events a second).
 //
+// That of modes: store (hot reads and writes through a mount of a standalone store, beside an
+// embedded mount; and what kvfs run adds to the time of a command).
+//
 // kvfs is started as 'kvfs mount --memory-size SIZE --ready-fd 3 DIR', with a disk
 // tier also '--disk path=DIR,size=SIZE --disk-cascade async --disk-cascade-queue
 // SIZE'. Of its .kvfs/status it reads "mount": {"ops": {name: count}} and
@@ -139,7 +142,8 @@ func (b *bench) measure(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := errors.Join(b.measureDiskTier(ctx), b.measurePeers(ctx), b.measureControl(ctx)); err != nil {
+	err := errors.Join(b.measureDiskTier(ctx), b.measurePeers(ctx), b.measureControl(ctx), b.measureStore(ctx))
+	if err != nil {
 		return err
 	}
 	if b.config.wants("heap") && b.target(kvfsName) != nil {
