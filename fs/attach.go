@@ -220,9 +220,3 @@ func (s *Server) Detach() {
 		s.closeProc()
 	})
 }
-
-// leave reports whether the answer in w.out is not to be sent: Detach has interrupted the
-// request, which the next owner is to answer.
-func (w *worker) leave() bool {
-	return w.d.s.ctx.Err() != nil && (*fuse.OutHeader)(unsafe.Pointer(&w.out[0])).Status == -int32(unix.EINTR)
-}

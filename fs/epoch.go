@@ -92,7 +92,7 @@ func (w *worker) admitForgets(n int) {
 	type one struct{ node, n uint64 }
 	type batch struct {
 		fuse.InHeader
-		count, _ uint32
+		_, _ uint32 // count, and padding
 	}
 	head, size := int(unsafe.Sizeof(batch{})), int(unsafe.Sizeof(one{}))
 	if n < head+size {

@@ -45,6 +45,9 @@ func (e *Engine) renewLocked(id index.ID, en *index.Entry) index.ID {
 	}
 	l, ok := e.locate(e.mu.ix.Path(id))
 	switch {
+	case ok && !isDir && l.Seq == en.Seq && l.Mode&modeType == modeRegular:
+		en.Mode, en.UID, en.GID = l.Mode&(modeType|0o7777), l.UID, l.GID // they may have changed since
+		return id
 	case !ok || l.Seq <= en.Seq || l.Mode&modeType != en.Mode&modeType:
 		return id
 	case isDir:

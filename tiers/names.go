@@ -174,6 +174,8 @@ func (e *Engine) attrLocked(id index.ID, en *index.Entry) Attr {
 	}
 	if en.Mode&modeType == modeDir {
 		a.Nlink, a.Size = 2, pageBytes
+	} else if e.remote != nil && e.farLocked(id, en) {
+		a.Stable = false // others may change the attributes of what is theirs
 	}
 	if !e.mu.ix.Linked(id) && id != index.Root {
 		if f := e.mu.files[id]; f == nil || !f.shadow {

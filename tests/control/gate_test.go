@@ -47,9 +47,11 @@ func newGate(t testing.TB) *gate {
 	var st syscall.Stat_t
 	must(t, "stat", syscall.Stat(back, &st))
 	root.Dev = uint64(st.Dev)
+	//lint:ignore SA1019 its successor makes nodes below the root only
 	root.NewNode = func(r *fusefs.LoopbackRoot, _ *fusefs.Inode, _ string, _ *syscall.Stat_t) fusefs.InodeEmbedder {
 		return &gateNode{LoopbackNode: fusefs.LoopbackNode{RootData: r}, gate: g}
 	}
+	//lint:ignore SA1019 likewise
 	root.RootNode = root.NewNode(root, nil, "", &st)
 	server, err := fusefs.Mount(g.dir, root.RootNode, &fusefs.Options{
 		MountOptions: fuse.MountOptions{FsName: "gate", Name: "gate", DirectMount: true, AllowOther: true, MaxBackground: 256},

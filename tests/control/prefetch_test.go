@@ -136,10 +136,7 @@ func TestRequestLogged(t *testing.T) {
 // and absent if one is.
 func TestPrefetchRanks(t *testing.T) {
 	d := diskMount(t, harness.Options{})
-	var cold []string
-	for _, name := range []string{vllmName(0, "0", hash(0)), vllmName(1, "0", hash(0)), vllmName(0, "0", hash(1)), vllmName(1, "0", hash(2))} {
-		cold = append(cold, name)
-	}
+	cold := []string{vllmName(0, "0", hash(0)), vllmName(1, "0", hash(0)), vllmName(0, "0", hash(1)), vllmName(1, "0", hash(2))}
 	coldBlocks(t, d, 20_000, cold...)
 	put(t, d.Path(vllmName(0, "0", hash(2))), []byte("hot"))
 	got := talk(t, d, "prefetch").prefetch(obj{"group": "0", "hashes": hashes(4), "template": vllmTemplate, "ranks": 2})

@@ -241,7 +241,7 @@ class Stream(Base):
             pass
         name, number = fresh()
         store("0", name)
-        self.until(s, number, ("BlockStored", "CPU"))
+        self.until(s, number, ("BlockStored", "CPU"), ("BlockStored", "DISK"))
         self.assertNotIn(hidden, self.media)
 
     def test_two_subscribers(self):
@@ -264,7 +264,7 @@ class Stream(Base):
         s = self.subscribe()
         name, number = fresh()
         store("0", name)
-        self.until(s, number, ("BlockStored", "CPU"))
+        self.until(s, number, ("BlockStored", "CPU"), ("BlockStored", "DISK"))
         first, last = min(self.messages), max(self.messages)
         whole = self.replay(0)
         self.assertEqual(min(whole), 0)

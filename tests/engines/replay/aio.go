@@ -27,9 +27,9 @@ const maxSubmit = 64
 // iocb is struct iocb of a little-endian machine.
 type iocb struct {
 	data        uint64
-	key, flags  uint32
+	_, _        uint32 // key, flags
 	opcode      uint16
-	priority    int16
+	_           int16 // priority
 	fd          uint32
 	buf, nbytes uint64
 	offset      int64

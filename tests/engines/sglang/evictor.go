@@ -49,13 +49,6 @@ func (e *evictor) add(name string, size int64) {
 	e.total += size
 }
 
-// touch makes a name the latest.
-func (e *evictor) touch(name string) {
-	if i := slices.Index(e.order, name); i >= 0 {
-		e.order = append(slices.Delete(e.order, i, i+1), name)
-	}
-}
-
 // makeRoom removes the oldest files if n more bytes would be too many. A file
 // that is not there any more is none the less gone.
 func (e *evictor) makeRoom(n int64) (removed []string, err error) {
