@@ -35,7 +35,7 @@ type controlError struct {
 const (
 	// maxAnswer is how much of an answer waits to be read before its writer has to wait.
 	maxAnswer = 1 << 20
-	// maxSpare bounds the buffers that a descriptor keeps for its next request.
+	// maxSpare bounds each of the buffers that a descriptor keeps for its next request.
 	maxSpare = 4 << 20
 )
 
@@ -150,6 +150,9 @@ func (r *controlRequest) take(buf []byte) (int, <-chan struct{}) {
 	}
 	n := copy(buf, r.mu.answer[r.mu.read:])
 	if r.mu.read += n; r.mu.read == len(r.mu.answer) {
+		if cap(r.mu.answer) > maxSpare {
+			r.mu.answer = nil
+		}
 		r.mu.answer, r.mu.read = r.mu.answer[:0], 0
 		r.wakeLocked()
 	}

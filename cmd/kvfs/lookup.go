@@ -73,6 +73,21 @@ type blockRequest struct {
 	Request  string   `json:"request,omitempty"`
 }
 
+// open connects, reads which blocks are meant, and begins a dialogue with a control file of their
+// mount, which the caller closes.
+func (b *blockFlags) open(connect connector, stdin io.Reader, args []string, file string) (*controls, *namedBlocks, *dialogue, error) {
+	c, err := connect()
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	blocks, err := b.read(c, stdin, args)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	d, err := c.dial(blocks.mount, file)
+	return c, blocks, d, err
+}
+
 // read reads the names, and finds the mount that they are in.
 func (b *blockFlags) read(c *controls, stdin io.Reader, args []string) (*namedBlocks, error) {
 	names, err := readNames(args, stdin, b.nul)
@@ -207,15 +222,7 @@ func runLookup(cmd *cobra.Command, connect connector, flags *lookupFlags, args [
 	if err := flags.check(cmd, args); err != nil {
 		return err
 	}
-	c, err := connect()
-	if err != nil {
-		return err
-	}
-	blocks, err := flags.read(c, cmd.InOrStdin(), args)
-	if err != nil {
-		return err
-	}
-	d, err := c.dial(blocks.mount, "query")
+	_, blocks, d, err := flags.open(connect, cmd.InOrStdin(), args, "query")
 	if err != nil {
 		return err
 	}

@@ -91,15 +91,7 @@ func runPrefetch(cmd *cobra.Command, connect connector, flags *prefetchFlags, ar
 	if err := flags.check(cmd); err != nil {
 		return err
 	}
-	c, err := connect()
-	if err != nil {
-		return err
-	}
-	blocks, err := flags.read(c, cmd.InOrStdin(), args)
-	if err != nil {
-		return err
-	}
-	d, err := c.dial(blocks.mount, "prefetch")
+	c, blocks, d, err := flags.open(connect, cmd.InOrStdin(), args, "prefetch")
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,90 @@
+package tiers
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// expirePromotions turns away who has waited for longer than PromoteTimeout.
+func (e *Engine) expirePromotions() {
+	var all []*promotion
+	e.mu.Lock()
+	for _, p := range e.mu.promotions {
+		all = append(all, p)
+	}
+	for p := range e.mu.orphans {
+		all = append(all, p)
+	}
+	e.mu.Unlock()
+	e.turnAway(all, e.now())
+}
+
+// turnAway turns away who would wait for some promotions until now and no longer.
+func (e *Engine) turnAway(list []*promotion, now int64) {
+	var late []laterOpen
+	e.mu.Lock()
+	for _, p := range list {
+		if p.finished {
+			continue
+		}
+		p.later = slices.DeleteFunc(p.later, func(l laterOpen) bool {
+			if l.until > now {
+				return false
+			}
+			late = append(late, l)
+			p.waiters--
+			e.waitedLocked(p, l.deadline)
+			return true
+		})
+	}
+	e.mu.Unlock()
+	for _, l := range late {
+		l.then(nil, block.ErrNotFound)
+	}
+}
+
+// waitedLocked counts somebody who waited for a promotion as long as it would. deadline: that
+// was an open deadline.
+func (e *Engine) waitedLocked(p *promotion, deadline bool) {
+	if deadline {
+		e.mu.counters.DeadlineExceeded++
+	} else {
+		p.tier.stats.PromoteTimeouts++
+	}
+	e.judgeLocked(p, VerdictDeadline, deadline)
+}
+
+// awaitPromotion waits for the end of a promotion, at most PromoteTimeout, or until away
+// is closed: then it is a miss, as it is after deadline.
+func (e *Engine) awaitPromotion(ctx context.Context, p *promotion, away <-chan struct{}, deadline time.Duration) error {
+	t := time.NewTimer(min(e.opts.PromoteTimeout, deadline))
+	defer t.Stop()
+	late := false
+	select {
+	case <-p.done:
+		return p.err
+	case <-t.C:
+		late = true
+	case <-away:
+	case <-ctx.Done():
+	}
+	e.mu.Lock()
+	if p.finished {
+		e.mu.Unlock()
+		<-p.done
+		return p.err
+	}
+	p.waiters--
+	err, key := ctx.Err(), p.key
+	if err == nil && late {
+		e.waitedLocked(p, deadline < e.opts.PromoteTimeout)
+	}
+	e.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return &block.Error{Op: "promote", Key: key, Err: block.ErrNotFound}
+}
