@@ -3,8 +3,11 @@ package fs
 import (
 	"context"
 	"errors"
+	"io"
+	"math/bits"
 	"os"
 	"syscall"
+	"unsafe"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"go.uber.org/zap"
@@ -194,7 +197,39 @@ func (s *Server) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse
 	case h.file == nil:
 		return nil, fuse.EBADF
 	}
-	return fuse.ReadResultFd(h.file.Fd(), int64(in.Offset), len(buf)), fuse.OK
+	return s.readFile(h.file, int64(in.Offset), buf)
+}
+
+// readFile answers with the bytes of file from off on, spliced if the channel splices.
+func (s *Server) readFile(file *os.File, off int64, buf []byte) (fuse.ReadResult, fuse.Status) {
+	if !s.splice {
+		return fuse.ReadResultFd(file.Fd(), off, len(buf)), fuse.OK
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(file.Fd()), &st); err != nil {
+		return nil, status(err)
+	}
+	n := int(max(0, min(st.Size-off, int64(len(buf)))))
+	if fitsPipe(off, n, os.Getpagesize()) {
+		return fuse.ReadResultFd(file.Fd(), off, n), fuse.OK
+	}
+	n, err := file.ReadAt(buf[:n], off)
+	if err != nil && err != io.EOF {
+		return nil, status(err)
+	}
+	return fuse.ReadResultData(buf[:n]), fuse.OK
+}
+
+// fitsPipe reports whether n bytes from off of a file, and a reply's header before them,
+// find room in the pipe that go-fuse v2.12 makes for them. It counts bytes and one page
+// more, rounded up to a power of two of pages; the kernel counts a slot for the header and
+// for each page that the bytes touch. What does not fit go-fuse leaves out of the reply:
+// a short read.
+func fitsPipe(off int64, n, page int) bool {
+	const header = int(unsafe.Sizeof(fuse.OutHeader{}))
+	slots := 1 << bits.Len(uint((header+n+page-1)/page))
+	used := 1 + (int(off%int64(page))+n+page-1)/page
+	return used <= slots
 }
 
 // Write implements WRITE, for what the kernel does not write by itself.

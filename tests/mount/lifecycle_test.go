@@ -162,6 +162,27 @@ func TestStatusCommand(t *testing.T) {
 // TestMatrix runs the main rows on mounts with other options: without
 // passthrough, without kernel caches, on one processor, with each eviction
 // order.
+// TestSplicePages reads what touches one page more than its length says: pipes count
+// pages, and a pipe that was a page too small made a short read of it. Each mount is
+// new, as its pipes only grow.
+func TestSplicePages(t *testing.T) {
+	harness.KvfsOnly(t, "mount options")
+	for slots := 16; slots <= 256; slots *= 2 {
+		n := (slots-1)*4096 - 16
+		for name, read := range map[string]int{"inside": n, "over the end": n + mib} {
+			t.Run(fmt.Sprintf("%d pages, %s", slots, name), func(t *testing.T) {
+				d := harness.Mount(t, harness.Options{Flags: []string{"--memory-passthrough", "off"}})
+				want := pattern("x", 4095+n)
+				store(t, d.Path("x"), want)
+				f := open(t, d.Path("x"), unix.O_RDONLY, 0)
+				for range 3 {
+					sameBytes(t, "from 4095 on", f.pread(read, 4095), want[4095:])
+				}
+			})
+		}
+	}
+}
+
 func TestMatrix(t *testing.T) {
 	harness.KvfsOnly(t, "mount options")
 	if testing.Short() {
