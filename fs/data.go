@@ -37,8 +37,9 @@ func (s *Server) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fus
 	}
 	h, err := s.engine.OpenWrite(s.waiting(in.Unique), id, in.Pid, in.Flags&syscall.O_TRUNC != 0)
 	if err != nil {
-		return status(err)
+		return s.stale.answer(in.Pid, status(err), fuse.EINTR)
 	}
+	s.stale.forget(in.Pid)
 	s.openWrite(id, h, out)
 	return fuse.OK
 }
@@ -94,7 +95,7 @@ func (s *Server) giveBackOpen(o tiers.Opened, err error) {
 // caller has it open, else nil.
 func (s *Server) openedRead(o tiers.Opened, file *os.File, err error, tid uint32, out *fuse.OpenOut) fuse.Status {
 	if err != nil {
-		return s.stale.answer(tid, status(err))
+		return s.stale.answer(tid, status(err), fuse.ENOENT)
 	}
 	s.stale.forget(tid)
 	id := o.ID

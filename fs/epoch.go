@@ -79,7 +79,7 @@ func (w *worker) admit(fd, n int) bool {
 			st = fuse.OK
 		}
 	case opcodeOpen:
-		st = s.stale.answer(h.Pid, st)
+		st = s.stale.answer(h.Pid, st, fuse.ENOENT)
 	}
 	w.reply(fd, w.head(h.Unique, st, 0))
 	w.spin.from = time.Now()

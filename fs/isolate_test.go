@@ -64,7 +64,7 @@ func TestStaleThreads(t *testing.T) {
 		{1, stale, stale}, {2, stale, stale}, {1, stale, fuse.ENOENT}, {1, stale, stale},
 		{1, fuse.EAGAIN, fuse.EAGAIN}, {1, stale, stale}, {2, stale, fuse.ENOENT},
 	} {
-		if got := s.answer(c.tid, c.got); got != c.want {
+		if got := s.answer(c.tid, c.got, fuse.ENOENT); got != c.want {
 			t.Errorf("step %d: told %v, want %v", i, got, c.want)
 		}
 	}
@@ -73,7 +73,7 @@ func TestStaleThreads(t *testing.T) {
 		t.Errorf("%d threads are remembered", n)
 	}
 	for tid := range uint32(2 * maxStale) {
-		s.answer(tid, stale)
+		s.answer(tid, stale, fuse.EINTR)
 	}
 	if n := len(s.mu.tids); n != maxStale {
 		t.Errorf("%d threads are remembered, want %d", n, maxStale)

@@ -8,10 +8,12 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// staleThreads knows which threads were last told ESTALE when they opened a block to read
-// it. The kernel then looks the name up and opens it once more, but only once; where others
-// replace the block all the time the second open may be as late as the first. An engine
-// does not know ESTALE, but it does know a miss. The zero value is ready.
+// staleThreads knows which threads were last told ESTALE when they opened a block. The
+// kernel then looks the name up and opens it once more, but only once; where others
+// replace the block all the time, or where the machine is so busy that what the look-up found
+// was given up, the second open may be as late as the first. An engine does not know ESTALE.
+// An open for reading is told ENOENT then, a miss, and one for writing EINTR, upon which the
+// libraries of Python, Go and Rust repeat it by themselves. The zero value is ready.
 type staleThreads struct {
 	n  atomic.Int64 // of tids: opens that succeed look no further than this while it is 0
 	mu struct {
@@ -23,8 +25,8 @@ type staleThreads struct {
 // maxStale bounds the threads that are remembered. Beyond it some are forgotten.
 const maxStale = 4096
 
-// answer returns what to tell thread tid: st, but ENOENT in place of a second ESTALE.
-func (t *staleThreads) answer(tid uint32, st fuse.Status) fuse.Status {
+// answer returns what to tell thread tid: st, but second in place of a second ESTALE.
+func (t *staleThreads) answer(tid uint32, st, second fuse.Status) fuse.Status {
 	if st != fuse.Status(syscall.ESTALE) {
 		t.forget(tid)
 		return st
@@ -34,7 +36,7 @@ func (t *staleThreads) answer(tid uint32, st fuse.Status) fuse.Status {
 	if _, again := t.mu.tids[tid]; again {
 		delete(t.mu.tids, tid)
 		t.n.Store(int64(len(t.mu.tids)))
-		return fuse.ENOENT
+		return second
 	}
 	if t.mu.tids == nil {
 		t.mu.tids = map[uint32]struct{}{}
