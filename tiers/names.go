@@ -369,20 +369,18 @@ func (e *Engine) Unlink(parent index.ID, name string, tid uint32) (err error) {
 		}
 		holder := e.mu.ix.Lookup(parent, name)
 		defer e.dropIdleLocked(nameKey{parent, name}, &g)
+		// The block first: what was only a version's base may go with that.
+		if holder != 0 && (id == holder || e.mu.ix.At(holder).Flags&flagUncommitted == 0) { // else another process is still writing it
+			e.mu.counters.Removed++
+			e.mu.actor = tid
+			e.unlinkLocked(holder, "unlink", &g)
+			e.mu.actor = 0
+		}
 		if own != 0 && own != id {
 			e.dropShadowLocked(own, &g) // else a write of it would bring the name back
 		}
 		if id != holder {
 			e.dropShadowLocked(id, &g)
-			if holder != 0 && e.mu.ix.At(holder).Flags&flagUncommitted != 0 {
-				holder = 0 // another process is still writing it
-			}
-		}
-		if holder != 0 {
-			e.mu.counters.Removed++
-			e.mu.actor = tid
-			e.unlinkLocked(holder, "unlink", &g)
-			e.mu.actor = 0
 		}
 		e.changedLocked(parent)
 		return 0
