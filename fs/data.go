@@ -37,9 +37,9 @@ func (s *Server) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fus
 	}
 	h, err := s.engine.OpenWrite(s.waiting(in.Unique), id, in.Pid, in.Flags&syscall.O_TRUNC != 0)
 	if err != nil {
-		return s.stale.answer(in.Pid, status(err), fuse.EINTR)
+		return s.staleWrites.answer(in.Pid, status(err), fuse.EINTR)
 	}
-	s.stale.forget(in.Pid)
+	s.staleWrites.forget(in.Pid)
 	s.openWrite(id, h, out)
 	return fuse.OK
 }
@@ -172,6 +172,7 @@ func (s *Server) Create(_ <-chan struct{}, in *fuse.CreateIn, name string, out *
 	if err != nil {
 		return status(err)
 	}
+	s.staleWrites.forget(in.Pid)
 	s.fillEntry(&out.EntryOut, &a)
 	s.openWrite(a.ID, h, &out.OpenOut)
 	if a.Temp {

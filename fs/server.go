@@ -74,10 +74,11 @@ type Server struct {
 	handles  handleTable
 	ops      opCounters
 	notices  *notifier
-	stale    staleThreads
 	wg       sync.WaitGroup
 	telling  sync.WaitGroup // the goroutine of notices
 	control  controlFiles
+
+	stale, staleWrites staleThreads // of opens for reading, and for writing
 
 	procs   processes // what is known about callers
 	pidMask uint32    // of a thread number, the part that its mount knows

@@ -13,7 +13,8 @@ import (
 // replace the block all the time, or where the machine is so busy that what the look-up found
 // was given up, the second open may be as late as the first. An engine does not know ESTALE.
 // An open for reading is told ENOENT then, a miss, and one for writing EINTR, upon which the
-// libraries of Python, Go and Rust repeat it by themselves. The zero value is ready.
+// libraries of Python, Go and Rust repeat it by themselves. There is one for each of the two,
+// as a thread that was told ESTALE once need not come back. The zero value is ready.
 type staleThreads struct {
 	n  atomic.Int64 // of tids: opens that succeed look no further than this while it is 0
 	mu struct {
