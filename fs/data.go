@@ -37,7 +37,7 @@ func (s *Server) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fus
 	}
 	h, err := s.engine.OpenWrite(s.waiting(in.Unique), id, in.Pid, in.Flags&syscall.O_TRUNC != 0)
 	if err != nil {
-		return s.staleWrites.answer(in.Pid, status(err), fuse.EINTR)
+		return s.staleWrites.answer(in.Pid, status(err), fuse.EIO)
 	}
 	s.staleWrites.forget(in.Pid)
 	s.openWrite(id, h, out)

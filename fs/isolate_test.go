@@ -52,8 +52,8 @@ func TestNoticesIsolated(t *testing.T) {
 	}
 }
 
-// TestStaleThreads: a thread is told ESTALE once, and then that there is no such block,
-// until it has had another answer.
+// TestStaleThreads: a thread is told ESTALE, then to open once more by itself, and so on, until
+// it has had another answer or has tried often enough.
 func TestStaleThreads(t *testing.T) {
 	var s staleThreads
 	const stale = fuse.Status(syscall.ESTALE)
@@ -61,19 +61,27 @@ func TestStaleThreads(t *testing.T) {
 		tid       uint32
 		got, want fuse.Status
 	}{
-		{1, stale, stale}, {2, stale, stale}, {1, stale, fuse.ENOENT}, {1, stale, stale},
-		{1, fuse.EAGAIN, fuse.EAGAIN}, {1, stale, stale}, {2, stale, fuse.ENOENT},
+		{1, stale, stale}, {2, stale, stale}, {1, stale, fuse.EINTR}, {1, stale, stale},
+		{1, fuse.EAGAIN, fuse.EAGAIN}, {1, stale, stale}, {2, stale, fuse.EINTR},
 	} {
 		if got := s.answer(c.tid, c.got, fuse.ENOENT); got != c.want {
 			t.Errorf("step %d: told %v, want %v", i, got, c.want)
 		}
+	}
+	for i := 2; i < maxTries-1; i++ {
+		if got := s.answer(2, stale, fuse.ENOENT); got == fuse.ENOENT {
+			t.Fatalf("given up after %d tries, want %d", i+1, maxTries)
+		}
+	}
+	if got := s.answer(2, stale, fuse.ENOENT); got != fuse.ENOENT {
+		t.Errorf("after %d tries: told %v, want %v", maxTries, got, fuse.ENOENT)
 	}
 	s.forget(1)
 	if n := s.n.Load(); n != 0 {
 		t.Errorf("%d threads are remembered", n)
 	}
 	for tid := range uint32(2 * maxStale) {
-		s.answer(tid, stale, fuse.EINTR)
+		s.answer(tid, stale, fuse.ENOENT)
 	}
 	if n := len(s.mu.tids); n != maxStale {
 		t.Errorf("%d threads are remembered, want %d", n, maxStale)

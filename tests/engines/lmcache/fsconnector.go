@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -91,11 +92,19 @@ func (e *fsConnector) Load(b replay.Block, p []byte) error {
 	return nil
 }
 
+// putting has the chunks that this process is storing: RemoteBackend keeps put_tasks, and
+// leaves out what is among them.
+var putting sync.Map
+
 // Store implements replay.Engine. It does not look whether the chunk is there,
 // and its temporary name is the same in all processes: whoever renames second
 // finds nothing to rename.
 func (e *fsConnector) Store(b replay.Block, p []byte) error {
 	name := chunk(b)
+	if _, busy := putting.LoadOrStore(name, nil); busy {
+		return nil
+	}
+	defer putting.Delete(name)
 	tmp := e.tmp + "/" + name + ".data"
 	if e.tmp == e.base {
 		tmp = e.base + "/" + name + ".tmp"
