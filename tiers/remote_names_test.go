@@ -43,6 +43,26 @@ func TestRemoteDirsGone(t *testing.T) {
 	eventually(t, "the directory goes", func() bool { return b.entries() == "" })
 }
 
+// TestRemoteUnlinkOwn: a name goes everywhere also if this node has nothing of it but a
+// version that a process asked for and never opened.
+func TestRemoteUnlinkOwn(t *testing.T) {
+	c := newCrowd(t, 2, tiers.Options{})
+	defer c.close()
+	a, b := c.nodes[0], c.nodes[1]
+	must(t, a.mkdir("g"), a.put(10, "g/x", []byte("old")))
+	c.tell()
+	block, err := b.lookup(10, "g/x")
+	must(t, err)
+	if _, err := b.e.OpenWrite(context.Background(), block.ID, 10, true); !errors.Is(err, tiers.ErrStale) {
+		t.Fatalf("open to empty what another node has: %v, want %v", err, tiers.ErrStale)
+	}
+	b.forget(block.ID)
+	b.letGo()
+	must(t, b.unlink(10, "g/x"))
+	c.tell()
+	c.everywhere("g/x", "ENOENT")
+}
+
 // TestRemoteRmdirUnknown: on a node that has written nothing yet a directory goes like on
 // any other.
 func TestRemoteRmdirUnknown(t *testing.T) {
