@@ -49,15 +49,22 @@ var (
 // Caps says what a transport can do.
 type Caps struct {
 	Proto     string // name of the protocol: two transports talk if it is equal
-	OneSided  bool   // Peer.Read costs the holder's processor nothing
+	OneSided  bool   // Peer.Read goes to the memory of the holder, whose programs take no part where the hardware can
 	Get       bool   // every Peer of it is a Getter
 	Encrypted bool   // bytes are encrypted and both sides authenticated
+
+	// What follows is told for the log and for status; callers need not heed it.
+	Provider          string   // what is below, with its version: "libfabric 1.17 tcp;ofi_rxm"; empty: none
+	Rails             []string // devices in the order in which both sides count them; empty: does not choose any
+	MaxMessage        int64    // bytes that go at once; longer reads are split. 0: no limit
+	VirtualAddress    bool     // regions are addressed as the holder maps them, not from 0 on
+	LocalRegistration bool     // where the bytes go has to be registered, too
 }
 
 // RemoteRegion is what a reader must know to read a Region. It travels on an
 // authenticated channel only: who has it can read the block.
 type RemoteRegion struct {
-	Key  []byte // opaque, at most 255 bytes
+	Key  []byte // opaque, at most MaxKey bytes
 	Size int64  // bytes
 }
 
@@ -139,6 +146,7 @@ const (
 	MaxName   = 8 << 10 // bytes of Item.Name
 	MaxHeader = 4 << 10 // bytes of Loan.Header
 	MaxItems  = 1024    // items of a Get
+	MaxKey    = 1 << 10 // bytes of RemoteRegion.Key
 )
 
 // Source is what a node serves by name.

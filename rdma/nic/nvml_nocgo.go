@@ -1,0 +1,14 @@
+//go:build !cgo
+
+package nic
+
+import "errors"
+
+// nvidia returns a library that knows no GPUs: the NVIDIA library is reached through cgo.
+func nvidia() Library { return noLibrary{} }
+
+type noLibrary struct{}
+
+func (noLibrary) List() ([]GPU, error) {
+	return nil, errors.New("built without cgo: no GPU is seen")
+}
