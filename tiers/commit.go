@@ -30,7 +30,8 @@ type Closer interface {
 // (every shell redirection makes one) is not committed yet. Of several handles the
 // last one commits. A descriptor that another process inherited and closes
 // commits nothing. If a signal is ending the process, the file is poisoned,
-// because nobody knows whether it is whole.
+// because nobody knows whether it is whole; be it at Release, if the thread that opened
+// has ended by then and so it cannot be told whose descriptor it was.
 //
 // It waits for the block's copy in a secondary tier where the cascade is
 // synchronous, or where the file was fsynced before.
@@ -43,8 +44,10 @@ func (e *Engine) Flush(ctx context.Context, h *Handle, tid uint32, by Closer) er
 	}
 	f := h.File
 	own := tid == h.tid || e.opts.SameProcess(tid, h.tid)
+	killed := !own && by.Killed()
 	e.mu.Lock()
 	en := e.mu.ix.At(f.id)
+	h.killed = killed
 	if own && !h.closed {
 		h.closed = true
 		f.closed++
@@ -97,6 +100,9 @@ func (e *Engine) release(h *Handle, abandoned bool) {
 	f := h.File
 	synced := false
 	if h.Write {
+		e.mu.Lock()
+		abandoned = abandoned || h.killed && !h.closed
+		e.mu.Unlock()
 		synced = e.releaseBytes(h, abandoned)
 	}
 	var g gone

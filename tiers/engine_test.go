@@ -173,6 +173,33 @@ func TestPoison(t *testing.T) {
 			release a
 			cat 20 g/a -> x*1p
 			cat 10 g/a -> x*1p`},
+		{name: "killed, and the thread that opened has ended before", text: `
+			put 10 g/a 1p x -> ok; stored g/a 1p
+			open 10 a g/a trunc
+			write a 1p y
+			flush a killed 20
+			release a
+			cat 20 g/a -> x*1p
+			stats -> used 1p pinned 0 blocks 1 writing 0`},
+		{name: "a child that inherited it is killed, and its parent closes", text: `
+			create 10 a g/a
+			write a 1p y
+			flush a killed 20
+			close a -> ok; stored g/a 1p
+			cat 20 g/a -> y*1p`},
+		{name: "the parent closes, and a child that inherited it is killed", text: `
+			create 10 a g/a
+			write a 1p y
+			flush a -> ok; stored g/a 1p
+			flush a killed 20
+			release a
+			cat 20 g/a -> y*1p`},
+		{name: "the thread that opened has ended, and another one closes", text: `
+			create 10 a g/a
+			write a 1p y
+			flush a 20
+			release a -> ok; stored g/a 1p
+			cat 20 g/a -> y*1p`},
 	})
 }
 

@@ -73,7 +73,9 @@ type Handle struct {
 	tid    uint32 // thread that opened it
 	direct bool   // constant once the handle is given out
 
-	closed bool // guarded by Engine.mu: its process closed a descriptor and has not written since
+	// Guarded by Engine.mu.
+	closed bool // its process closed a descriptor and has not written since
+	killed bool // the last to close one was being ended by a signal, and may have been its process
 }
 
 // Direct reports whether reads and writes may go straight to the primary file:
