@@ -27,7 +27,10 @@ func (h *Handle) truncate(ctx context.Context, size int64) error {
 	if err := h.File.prepare(ctx, size, false); err != nil {
 		return err
 	}
-	return h.WithFile(func(file *os.File) error { return file.Truncate(size) })
+	return h.WithFile(func(file *os.File) error {
+		defer h.File.e.tellFreed(file)
+		return file.Truncate(size)
+	})
 }
 
 // Allocate reserves room for length bytes at off, as fallocate(2): the size

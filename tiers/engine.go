@@ -84,6 +84,12 @@ type Options struct {
 	// file) can go. It must not block; no lock is held.
 	Dropped func(BlobID)
 
+	// Freed is called when the file of a block was removed from memory, or truncated in place,
+	// with its device and inode number, which no other file can have before it returns: who has
+	// mapped or registered the file lets go of the pages now. It must not block; no lock is
+	// held. Nil: nobody has.
+	Freed func(dev, ino uint64)
+
 	Now    func() time.Time // nil means time.Now
 	Logger *zap.Logger      // nil means none
 }

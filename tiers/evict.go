@@ -4,8 +4,6 @@ import (
 	"context"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/policy"
@@ -36,9 +34,7 @@ func (e *Engine) finish(g *gone) {
 		f.closeFile()
 	}
 	for _, b := range g.blobs {
-		if err := e.primary.Remove(b); err != nil {
-			e.log.Warn("remove block file", zap.Uint64("blob", uint64(b)), zap.Error(err))
-		}
+		e.removeBlob(b)
 	}
 	for _, b := range g.dropped {
 		e.opts.Dropped(b)

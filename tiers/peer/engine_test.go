@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/kvfs/kvfs/cluster"
+	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/index"
@@ -25,6 +26,14 @@ type fullNode struct {
 
 func startFull(t *testing.T, name string, edit func(o *Options), join ...*cluster.Node) *fullNode {
 	t.Helper()
+	return startFullWith(t, name, edit, nil, nil, join...)
+}
+
+// startFullWith starts one that has a fabric, and tells freed what its engine has freed.
+func startFullWith(
+	t *testing.T, name string, edit func(o *Options), fabric rdma.Transport, freed func(dev, ino uint64), join ...*cluster.Node,
+) *fullNode {
+	t.Helper()
 	ctx := context.Background()
 	dir, err := os.MkdirTemp("/dev/shm", "kvfs.test.")
 	if err != nil {
@@ -36,7 +45,7 @@ func startFull(t *testing.T, name string, edit func(o *Options), join ...*cluste
 		t.Fatal(err)
 	}
 	lost := NewLost()
-	f.node = openNode(t, name, lost, join...)
+	f.node = openNodeWith(t, name, lost, fabric, join...)
 	o := Options{Node: f.node, Lost: lost, Accept: true}
 	if edit != nil {
 		edit(&o)
@@ -49,7 +58,7 @@ func startFull(t *testing.T, name string, edit func(o *Options), join ...*cluste
 		cascade = tiers.CascadeAsync
 	}
 	f.engine, err = tiers.Open(ctx, tiers.Options{
-		Primary: f.mem, CapacityBytes: 32 << 20, HeadroomBytes: 16 << 20,
+		Primary: f.mem, CapacityBytes: 32 << 20, HeadroomBytes: 16 << 20, Freed: freed,
 		Secondaries: []tiers.SecondaryOptions{{Name: "peer", Tier: f.tier, Cascade: cascade}},
 	})
 	if err != nil {

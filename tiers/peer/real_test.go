@@ -10,6 +10,7 @@ import (
 	"github.com/kvfs/kvfs/cluster"
 	"github.com/kvfs/kvfs/cluster/gossip"
 	"github.com/kvfs/kvfs/cluster/location"
+	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/rdma/tcp"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
@@ -19,6 +20,12 @@ import (
 // openNode opens a node of a real cluster on loopback.
 func openNode(t testing.TB, name string, lost *Lost, join ...*cluster.Node) *cluster.Node {
 	t.Helper()
+	return openNodeWith(t, name, lost, nil, join...)
+}
+
+// openNodeWith opens one that reads its peers only by the fabric, unless that is nil.
+func openNodeWith(t testing.TB, name string, lost *Lost, fabric rdma.Transport, join ...*cluster.Node) *cluster.Node {
+	t.Helper()
 	tr, err := tcp.Open(tcp.Options{Bind: "127.0.0.1:0"})
 	if err != nil {
 		t.Fatal(err)
@@ -26,6 +33,9 @@ func openNode(t testing.TB, name string, lost *Lost, join ...*cluster.Node) *clu
 	o := cluster.Options{
 		Gossip:    gossip.Options{Name: name, Bind: "127.0.0.1:0", Profile: "local", Rejoin: 50 * time.Millisecond},
 		Transport: tr, Version: "test", Capacity: func() (int64, int64) { return 1 << 30, 1 << 30 },
+	}
+	if fabric != nil {
+		o.Fabric, o.Path = fabric, cluster.PathRDMA
 	}
 	if lost != nil {
 		o.Location = location.Options{Lost: lost.Tell}
