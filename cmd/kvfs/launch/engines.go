@@ -10,6 +10,7 @@ import (
 type transferConfig struct {
 	Connector string         `json:"kv_connector"`
 	Role      string         `json:"kv_role"`
+	OnFailure string         `json:"kv_load_failure_policy,omitempty"`
 	Extra     *transferExtra `json:"kv_connector_extra_config,omitempty"`
 }
 
@@ -23,6 +24,10 @@ type transferTier struct {
 	Type string `json:"type"`
 	Root string `json:"root_dir"`
 }
+
+// recompute: a block that cannot be loaded is computed, where the default is to fail the
+// request. Versions that have no fs tier do not know it, either.
+const recompute = "recompute"
 
 const transferFlag = "--kv-transfer-config"
 
@@ -46,7 +51,7 @@ func (b *builder) vllm() {
 		return
 	}
 	b.flag(transferFlag, toJSON(transferConfig{
-		Connector: "OffloadingConnector", Role: "kv_both",
+		Connector: "OffloadingConnector", Role: "kv_both", OnFailure: recompute,
 		Extra: &transferExtra{
 			Spec: "TieringOffloadingSpec", CPUBytes: b.in.EngineMemoryBytes,
 			Secondaries: []transferTier{{Type: "fs", Root: b.groupDir(VLLM)}},
@@ -76,7 +81,7 @@ func (b *builder) connectors(given []option) {
 	switch {
 	case strings.Contains(all, "LMCacheMPConnector"):
 		b.note("the LMCache server that vLLM connects to has a command line of its own; give it --l2-adapter %s",
-			Quote(toJSON(map[string]string{"type": "fs", "base_path": filepath.Join(b.in.Mount.Dir, string(LMCache))})))
+			Quote(toJSON(map[string]string{"type": "fs_native", "base_path": filepath.Join(b.in.Mount.Dir, string(LMCache))})))
 	case strings.Contains(all, "LMCacheConnector"):
 		b.plan.Engine = LMCache
 		for _, key := range lmcacheStorageKeys {

@@ -30,7 +30,7 @@ const defaultEngineMemory = 4 << 30
 // Mount is the mount that the engine shall use.
 type Mount struct {
 	Dir      string // absolute
-	Socket   string // of the daemon; empty: it has none
+	Socket   string // of the owner of the memory; empty: it is the mount's own
 	NodeName string // may be empty
 }
 
@@ -150,7 +150,7 @@ func environment(environ []string) map[string]string {
 func (b *builder) export() {
 	for _, v := range []Variable{
 		{"KVFS_MOUNT", b.in.Mount.Dir, "the mount point"},
-		{"KVFS_SOCKET", b.in.Mount.Socket, "the socket of the daemon"},
+		{"KVFS_SOCKET", b.in.Mount.Socket, "the socket of the owner"},
 		{"KVFS_NODE_NAME", b.in.Mount.NodeName, "the name of this node"},
 	} {
 		if v.Value != "" {

@@ -10,7 +10,7 @@ import (
 
 const (
 	testMount = "/mnt/kv"
-	vllmJSON  = `{"kv_connector":"OffloadingConnector","kv_role":"kv_both","kv_connector_extra_config":{"spec_name":"TieringOffloadingSpec",` +
+	vllmJSON  = `{"kv_connector":"OffloadingConnector","kv_role":"kv_both","kv_load_failure_policy":"recompute","kv_connector_extra_config":{"spec_name":"TieringOffloadingSpec",` +
 		`"cpu_bytes_to_use":1073741824,"secondary_tiers":[{"type":"fs","root_dir":"/mnt/kv/vllm"}]}}`
 	lmcacheJSON = `{"kv_connector":"LMCacheConnectorV1","kv_role":"kv_both"}`
 	lmcacheVar  = "LMCACHE_REMOTE_URL=fs://localhost:0/mnt/kv/lmcache"
@@ -157,7 +157,7 @@ func TestLMCache(t *testing.T) {
 		{command: `vllm serve m --kv-transfer-config {"kv_connector":"LMCacheConnectorV1","kv_connector_extra_config":{"lmcache.local_disk":"/x"}}`,
 			want: LMCache, skipped: "--kv-transfer-config sets lmcache.local_disk"},
 		{command: "vllm serve m --kv-transfer-config.kv_connector LMCacheMPConnector", want: VLLM, skipped: has,
-			note: `--l2-adapter '{"base_path":"/mnt/kv/lmcache","type":"fs"}'`},
+			note: `--l2-adapter '{"base_path":"/mnt/kv/lmcache","type":"fs_native"}'`},
 	} {
 		check(t, c)
 	}
@@ -309,6 +309,13 @@ func TestExport(t *testing.T) {
 	want := []string{"PATH=/bin", "KVFS_MOUNT=/mnt/kv", "KVFS_SOCKET=/run/kvfs/0/sock", "KVFS_NODE_NAME=gpu-7"}
 	if got := p.Environ([]string{"KVFS_MOUNT=/old", "PATH=/bin", "KVFS_MOUNT=/older"}); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
+	}
+	var whys []string
+	for _, v := range p.Variables {
+		whys = append(whys, v.Why)
+	}
+	if want := []string{"the mount point", "the socket of the owner", "the name of this node"}; !slices.Equal(whys, want) {
+		t.Errorf("what the variables are for: got %q, want %q", whys, want)
 	}
 	if !slices.Equal(p.Dirs, []string{"llama.cpp"}) {
 		t.Errorf("directories: got %q", p.Dirs)
