@@ -20,13 +20,20 @@ func TestConformance(t *testing.T) {
 	rdmatest.Run(t, func(testing.TB) *rdmatest.Harness {
 		n := inproc.NewNetwork()
 		var nodes atomic.Int64
-		return &rdmatest.Harness{Open: func(tb testing.TB, s rdma.Source) rdma.Transport {
-			tr, err := n.Transport(fmt.Sprint("node", nodes.Add(1)), s)
-			if err != nil {
-				tb.Fatal(err)
-			}
-			return tr
-		}}
+		return &rdmatest.Harness{
+			Open: func(tb testing.TB, s rdma.Source) rdma.Transport {
+				tr, err := n.Transport(fmt.Sprint("node", nodes.Add(1)), s)
+				if err != nil {
+					tb.Fatal(err)
+				}
+				return tr
+			},
+			Cut: func(a, b rdma.Transport) (heal func()) {
+				n.Cut(a.Addr(), b.Addr())
+				return func() { n.Heal(a.Addr(), b.Addr()) }
+			},
+			Stall: func(a, b rdma.Transport) (resume func()) { return n.Stall(a.Addr(), b.Addr()) },
+		}
 	})
 }
 
@@ -164,6 +171,42 @@ func TestDelay(t *testing.T) {
 	n.Delay("a", "b", time.Millisecond)
 	if b, err := get(t, p, nil); err != nil || string(b) != "kvfs" {
 		t.Errorf("get after a delay: %q, %v", b, err)
+	}
+}
+
+// TestStall shows that bytes wait, and then come as they are.
+func TestStall(t *testing.T) {
+	content := bytes.Repeat([]byte("kvfs"), 1<<20)
+	n, p := pair(t, content)
+	began := make(chan func())
+	type result struct {
+		b   []byte
+		err error
+	}
+	done := make(chan result, 1)
+	go func() { // ends when the link is resumed
+		b, err := get(t, p, func() { began <- n.Stall("b", "a") })
+		done <- result{b, err}
+	}()
+	resume := <-began
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	item := &rdma.Item{
+		Accept: func([]byte, int64) (rdma.Dest, error) { return rdma.Dest{File: file(t, nil)}, nil },
+		Done:   func(error) {},
+	}
+	if err := p.(rdma.Getter).Get(ctx, []*rdma.Item{item}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("get over a stalled link: %v", err)
+	}
+	select {
+	case r := <-done:
+		t.Errorf("get over a stalled link ended: %v", r.err)
+	default:
+		resume()
+		resume()
+		if r := <-done; r.err != nil || !bytes.Equal(r.b, content) {
+			t.Errorf("get over a link that was stalled: %v", r.err)
+		}
 	}
 }
 

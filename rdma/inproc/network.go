@@ -31,6 +31,7 @@ type link struct {
 	ctx   context.Context // ends when the link is cut
 	cut   context.CancelFunc
 	delay time.Duration
+	still chan struct{} // not nil: nothing moves until it is closed
 	// faults that the next blocks have, by the address of their holder
 	corrupt, truncate map[string]int
 }
@@ -64,7 +65,8 @@ func (n *Network) Cut(a, b string) {
 	n.linkLocked(a, b).cut()
 }
 
-// Heal undoes Cut, Delay, Corrupt and Truncate between a and b.
+// Heal undoes Cut, Delay, Corrupt and Truncate between a and b, and Stall for calls that begin
+// after it.
 func (n *Network) Heal(a, b string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -77,6 +79,24 @@ func (n *Network) Delay(a, b string, d time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.linkLocked(a, b).delay = d
+}
+
+// Stall keeps the bytes between a and b where they are, without a word to either, until
+// resume is called. Calls under way end with their contexts, and with Close, only.
+func (n *Network) Stall(a, b string) (resume func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	l := n.linkLocked(a, b)
+	still := make(chan struct{})
+	l.still = still
+	return sync.OnceFunc(func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if l.still == still {
+			l.still = nil
+		}
+		close(still)
+	})
 }
 
 // Corrupt turns over one bit in the middle of each of the next count blocks that
@@ -111,6 +131,13 @@ func (n *Network) path(reader, holder string) (*Transport, context.Context, time
 	defer n.mu.Unlock()
 	l := n.linkLocked(reader, holder)
 	return n.nodes[holder], l.ctx, l.delay
+}
+
+// stalled returns what is closed when bytes move again between the two; nil: they do.
+func (n *Network) stalled(reader, holder string) <-chan struct{} {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.linkLocked(reader, holder).still
 }
 
 // faults takes the faults of the next block.

@@ -178,6 +178,7 @@ func (c *call) move(ctx context.Context, src *os.File, off, n int64, dst rdma.De
 		corrupt, truncate = c.p.t.net.faults(c.p.t.addr, c.p.addr)
 	}
 	for done := int64(0); done < n; {
+		c.flow(held)
 		if err := c.broken(ctx); err != nil {
 			return nil, err
 		}
@@ -206,6 +207,19 @@ func (c *call) move(ctx context.Context, src *os.File, off, n int64, dst rdma.De
 		done += int64(len(b))
 	}
 	return nil, c.broken(ctx)
+}
+
+// flow waits while the link is stalled, for no longer than the call and held last.
+func (c *call) flow(held context.Context) {
+	still := c.p.t.net.stalled(c.p.t.addr, c.p.addr)
+	if still == nil {
+		return
+	}
+	select {
+	case <-still:
+	case <-held.Done():
+	case <-c.ctx.Done():
+	}
 }
 
 // Read implements rdma.Peer.

@@ -1,6 +1,7 @@
 package rdmatest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,24 +13,27 @@ import (
 
 // large is more than buffers between two nodes hold: a transfer of it can be caught
 // in the middle.
-const large = 64 << 20
+const large int64 = 64 << 20
 
-// untouched shows that nothing writes to the file of w any more.
-func (w *want) untouched(e *env, settled func() bool) {
+// untouched shows that nothing writes to the file of w any more. It marks the file from
+// its end on, so that whoever still writes from the beginning on runs over a mark.
+// settle returns once nobody can.
+func (w *want) untouched(e *env, settle func()) {
 	e.Helper()
 	if w.file == nil {
 		return
 	}
 	mark := pattern(42, 1<<20)
-	for off := int64(0); off < large; off += int64(len(mark)) {
+	step := int64(len(mark))
+	for off := large - step; off >= 0; off -= step {
 		if _, err := w.file.WriteAt(mark, off); err != nil {
 			e.Fatalf("write mark: %v", err)
 		}
 	}
-	e.await("the holder to let go", settled)
-	for off := int64(0); off < large; off += int64(len(mark)) {
-		if string(readFile(e, w.file, off, len(mark))) != string(mark) {
-			e.Errorf("written to after Get returned, near offset %d", off)
+	settle()
+	for off := int64(0); off < large; off += step {
+		if !bytes.Equal(readFile(e, w.file, off, len(mark)), mark) {
+			e.Errorf("%.40q: written to after the call returned, near offset %d", w.name, off)
 			return
 		}
 	}
@@ -54,7 +58,7 @@ func (e *env) interrupted(ctx context.Context, p rdma.Peer, f func(), kind error
 	a.holds(e, pattern(1, 1000))
 	b.fails(e, kind)
 	c.fails(e, kind)
-	b.untouched(e, e.allBack)
+	b.untouched(e, func() { e.await("the holder to let go", e.allBack) })
 }
 
 // works shows that p can be used.

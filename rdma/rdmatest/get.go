@@ -1,12 +1,13 @@
 package rdmatest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"hash"
-	"hash/crc64"
 	"os"
+	"reflect"
 	"strings"
 
 	"github.com/kvfs/kvfs/rdma"
@@ -72,7 +73,7 @@ func (e *env) get(ctx context.Context, p rdma.Peer, wants ...*want) error {
 
 // dest makes the destination of w, with bytes around it that must stay.
 func (w *want) dest(e *env) rdma.Dest {
-	w.hash = crc64.New(crc64.MakeTable(crc64.ECMA))
+	w.hash = newHash()
 	if w.file == nil {
 		w.before = pattern(99, margin)
 		w.file = newFile(e, w.before[:min(int(w.off), margin)])
@@ -89,31 +90,31 @@ func (w *want) dest(e *env) rdma.Dest {
 func (w *want) holds(e *env, content []byte) {
 	e.Helper()
 	if w.err != nil {
-		e.Errorf("get %.40q: %v", w.name, w.err)
+		e.Errorf("%.40q: %v", w.name, w.err)
 		return
 	}
 	if w.size != int64(len(content)) {
-		e.Errorf("get %.40q: announced %d bytes of %d", w.name, w.size, len(content))
+		e.Errorf("%.40q: announced %d bytes of %d", w.name, w.size, len(content))
 	}
-	if string(readFile(e, w.file, w.off, len(content))) != string(content) {
-		e.Errorf("get %.40q: wrong bytes", w.name)
+	if !bytes.Equal(readFile(e, w.file, w.off, len(content)), content) {
+		e.Errorf("%.40q: wrong bytes", w.name)
 	}
 	if got := w.hash.Sum64(); got != checksum(content) {
-		e.Errorf("get %.40q: hash %x, want %x", w.name, got, checksum(content))
+		e.Errorf("%.40q: hash %x, want %x", w.name, got, checksum(content))
 	}
 	end := w.off + w.size
 	if w.off > 0 {
 		n := min(int(w.off), margin)
 		if string(readFile(e, w.file, 0, n)) != string(w.before[:n]) {
-			e.Errorf("get %.40q: wrote before the place", w.name)
+			e.Errorf("%.40q: wrote before the place", w.name)
 		}
 		if string(readFile(e, w.file, end, margin)) != string(w.before) {
-			e.Errorf("get %.40q: wrote behind the place", w.name)
+			e.Errorf("%.40q: wrote behind the place", w.name)
 		}
 		end += margin
 	}
 	if info, err := w.file.Stat(); err != nil || info.Size() != end {
-		e.Errorf("get %.40q: file of %d bytes, want %d (%v)", w.name, info.Size(), end, err)
+		e.Errorf("%.40q: file of %d bytes, want %d (%v)", w.name, info.Size(), end, err)
 	}
 }
 
@@ -121,16 +122,30 @@ func (w *want) holds(e *env, content []byte) {
 func (w *want) fails(e *env, kind error) {
 	e.Helper()
 	if !errors.Is(w.err, kind) {
-		e.Errorf("get %.40q: %v, want %v", w.name, w.err, kind)
+		e.Errorf("%.40q: %v, want %v", w.name, w.err, kind)
 	}
 }
 
 func checkCaps(e *env) {
-	if e.holder.Caps().Proto == "" || e.holder.Caps() != e.reader.Caps() {
-		e.Errorf("caps %+v and %+v", e.holder.Caps(), e.reader.Caps())
+	c := e.holder.Caps()
+	if c.Proto == "" || !reflect.DeepEqual(c, e.reader.Caps()) {
+		e.Errorf("caps %+v and %+v", c, e.reader.Caps())
 	}
-	if _, ok := e.peer.(rdma.Getter); ok != e.holder.Caps().Get {
-		e.Errorf("Caps.Get is %v, the peer is a Getter: %v", e.holder.Caps().Get, ok)
+	if !c.Get && !c.OneSided {
+		e.Errorf("caps %+v: no way to read", c)
+	}
+	if c.MaxMessage < 0 {
+		e.Errorf("messages of at most %d bytes", c.MaxMessage)
+	}
+	seen := map[string]bool{"": true}
+	for _, rail := range c.Rails {
+		if seen[rail] {
+			e.Errorf("rails %q: one without a name or twice", c.Rails)
+		}
+		seen[rail] = true
+	}
+	if _, ok := e.peer.(rdma.Getter); ok != c.Get {
+		e.Errorf("Caps.Get is %v, the peer is a Getter: %v", c.Get, ok)
 	}
 	if e.holder.Addr() == e.reader.Addr() {
 		e.Errorf("two transports at %s", e.holder.Addr())

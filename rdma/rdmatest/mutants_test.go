@@ -20,12 +20,15 @@ import (
 // between the suite and what it wraps.
 type mutant struct {
 	patience time.Duration // of the suite
+	givesUp  bool          // as the harness says
 	get      func(ctx context.Context, g rdma.Getter, items []*rdma.Item) error
 	item     func(*rdma.Item) *rdma.Item
 	read     func(ctx context.Context, p rdma.Peer, r rdma.RemoteRegion, off, n int64, dst rdma.Dest) error
 	loan     func(rdma.Loan) rdma.Loan
 	lend     func(ctx context.Context) context.Context
+	register func(t rdma.Transport, f *os.File, size int64) (rdma.Region, error)
 	region   func(rdma.Region) rdma.Region
+	shut     func(t rdma.Transport) error
 	connect  func(t rdma.Transport, addr string) (rdma.Peer, error)
 	close    func(p rdma.Peer) error
 	caps     func(rdma.Caps) rdma.Caps
@@ -35,16 +38,26 @@ type mutant struct {
 func (m mutant) harness(testing.TB) *rdmatest.Harness {
 	n := inproc.NewNetwork()
 	var nodes atomic.Int64
-	return &rdmatest.Harness{Patience: m.patience, Open: func(tb testing.TB, s rdma.Source) rdma.Transport {
-		if s != nil {
-			s = source{s, m}
-		}
-		t, err := n.Transport(fmt.Sprint("node", nodes.Add(1)), s)
-		if err != nil {
-			tb.Fatal(err)
-		}
-		return transport{t, m}
-	}}
+	return &rdmatest.Harness{
+		Patience: m.patience,
+		Open: func(tb testing.TB, s rdma.Source) rdma.Transport {
+			if s != nil {
+				s = source{s, m}
+			}
+			t, err := n.Transport(fmt.Sprint("node", nodes.Add(1)), s)
+			if err != nil {
+				tb.Fatal(err)
+			}
+			tb.Cleanup(func() { t.Close() }) // whatever the mutant makes of its own Close
+			return transport{t, m}
+		},
+		Cut: func(a, b rdma.Transport) (heal func()) {
+			n.Cut(a.Addr(), b.Addr())
+			return func() { n.Heal(a.Addr(), b.Addr()) }
+		},
+		Stall:   func(a, b rdma.Transport) (resume func()) { return n.Stall(a.Addr(), b.Addr()) },
+		GivesUp: m.givesUp,
+	}
 }
 
 type source struct {
@@ -121,11 +134,22 @@ func (p peer) Get(ctx context.Context, items []*rdma.Item) error {
 }
 
 func (t transport) Register(f *os.File, size int64) (rdma.Region, error) {
-	r, err := t.Transport.Register(f, size)
+	register := t.m.register
+	if register == nil {
+		register = rdma.Transport.Register
+	}
+	r, err := register(t.Transport, f, size)
 	if err == nil && t.m.region != nil {
 		r = t.m.region(r)
 	}
 	return r, err
+}
+
+func (t transport) Close() error {
+	if t.m.shut != nil {
+		return t.m.shut(t.Transport)
+	}
+	return t.Transport.Close()
 }
 
 // noClose is a region that stays open.
@@ -157,8 +181,8 @@ func withDone(change func(done func(error), err error)) func(*rdma.Item) *rdma.I
 	}
 }
 
-// lateWriter writes to the destination of a broken item when the suite has put its
-// mark there, and keeps the loan until then.
+// lateWriter writes to the destination of a broken item when the suite has begun to put its
+// marks there, from the end on, and keeps the loan until then.
 func lateWriter() mutant {
 	written := make(chan struct{})
 	var once sync.Once
@@ -185,7 +209,7 @@ func lateWriter() mutant {
 						}
 						runtime.Gosched()
 					}
-					dst.File.WriteAt(make([]byte, 4096), 0)
+					dst.File.WriteAt(make([]byte, 4096), size-4096)
 					once.Do(func() { close(written) })
 				}()
 			}
@@ -217,10 +241,7 @@ func TestMutants(t *testing.T) {
 			done(err)
 		})
 	}
-	for _, c := range []struct {
-		fault, check string
-		m            mutant
-	}{
+	find(t, []planted{
 		{"done twice", "get sizes", mutant{item: withDone(func(done func(error), err error) { done(err); done(err) })}},
 		{"never done", "get order", mutant{item: withDone(func(done func(error), err error) {
 			if !errors.Is(err, rdma.ErrBusy) {
@@ -271,15 +292,34 @@ func TestMutants(t *testing.T) {
 			return p, err
 		}}},
 		{"caps without get", "caps", mutant{caps: func(c rdma.Caps) rdma.Caps { c.Get = false; return c }}},
-	} {
+	})
+}
+
+// planted is a fault and the check that has to find it.
+type planted struct {
+	fault, check string
+	m            mutant
+}
+
+// findTries is how often a check is run: some faults show only if two things meet.
+const findTries = 10
+
+// find shows that the checks find the faults, and nothing without them.
+func find(t *testing.T, faults []planted) {
+	sound := map[string]bool{} // checks that pass without a fault
+	for _, c := range faults {
 		t.Run(c.fault, func(t *testing.T) {
-			if rdmatest.Check(t, mutant{}.harness, c.check) {
+			if !sound[c.check] && rdmatest.Check(t, mutant{}.harness, c.check) {
 				t.Errorf("%q fails without the fault", c.check)
 			}
+			sound[c.check] = true
 			c.m.patience = 2 * time.Second // some faults show by nothing happening
-			if !rdmatest.Check(t, c.m.harness, c.check) {
-				t.Errorf("%q does not find it", c.check)
+			for range findTries {
+				if rdmatest.Check(t, c.m.harness, c.check) {
+					return
+				}
 			}
+			t.Errorf("%q does not find it in %d runs", c.check, findTries)
 		})
 	}
 }

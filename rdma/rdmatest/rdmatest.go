@@ -3,6 +3,7 @@ package rdmatest
 import (
 	"context"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,48 +18,100 @@ type Harness struct {
 	// its own. All that a Harness opens reach each other. The suite closes them.
 	Open func(tb testing.TB, source rdma.Source) rdma.Transport
 
+	// Cut breaks the connections between two of them, and lets none be made until heal is
+	// called. Nil: what needs it is not checked.
+	Cut func(a, b rdma.Transport) (heal func())
+	// Stall keeps bytes between two of them from moving, without a word to either, until
+	// resume is called, which may be after they were closed. Nil: what needs it is not checked.
+	Stall func(a, b rdma.Transport) (resume func())
+	// GivesUp: a read over a link that is silent fails with rdma.ErrUnavailable by itself, well
+	// within Patience.
+	GivesUp bool
+
 	// Patience is how long the suite waits for what must happen; 0: 1 min.
 	Patience time.Duration
 }
 
+// need is what a check needs.
+type need int
+
+const (
+	nothing need = iota
+	get          // Caps.Get
+	cut          // Harness.Cut
+	stall        // Harness.Stall
+	giveUp       // Harness.Stall and GivesUp
+)
+
 // check is one part of the suite.
 type check struct {
-	name string
-	get  bool // needs Caps.Get
-	run  func(e *env)
+	name  string
+	needs need
+	run   func(e *env)
 }
 
 // all are the checks.
-func all() []check {
+func all() []check { return slices.Concat(byName(), byKey()) }
+
+// byName are the checks of Get.
+func byName() []check {
 	return []check{
-		{"caps", false, checkCaps},
-		{"get sizes", true, checkGetSizes},
-		{"get order", true, checkGetOrder},
-		{"get many", true, checkGetMany},
-		{"get limits", true, checkGetLimits},
-		{"get headers", true, checkGetHeaders},
-		{"get refused large", true, checkGetRefusedLarge},
-		{"get unwritable", true, checkGetUnwritable},
-		{"get short file", true, checkGetShortFile},
-		{"get no source", true, checkGetNoSource},
-		{"read ranges", false, checkReadRanges},
-		{"read gone", false, checkReadGone},
-		{"region close", false, checkRegionClose},
-		{"region close during read", false, checkRegionCloseDuringRead},
-		{"cancel before", true, checkCancelBefore},
-		{"cancel during transfer", true, checkCancelDuringTransfer},
-		{"cancel during lend", true, checkCancelDuringLend},
-		{"slow source", true, checkSlowSource},
-		{"slow items in order", true, checkSlowItemsInOrder},
-		{"peer closed", true, checkPeerClosed},
-		{"peer closed during get", true, checkPeerClosedDuringGet},
-		{"transport closed", true, checkTransportClosed},
-		{"transport closed during get", true, checkTransportClosedDuringGet},
-		{"transport closed during lend", true, checkTransportClosedDuringLend},
-		{"holder dies", true, checkHolderDies},
-		{"holder absent", true, checkHolderAbsent},
-		{"loans", true, checkLoans},
-		{"parallel", true, checkParallel},
+		{"get sizes", get, checkGetSizes},
+		{"get order", get, checkGetOrder},
+		{"get many", get, checkGetMany},
+		{"get limits", get, checkGetLimits},
+		{"get headers", get, checkGetHeaders},
+		{"get refused large", get, checkGetRefusedLarge},
+		{"get unwritable", get, checkGetUnwritable},
+		{"get short file", get, checkGetShortFile},
+		{"get no source", get, checkGetNoSource},
+		{"cancel before", get, checkCancelBefore},
+		{"cancel during transfer", get, checkCancelDuringTransfer},
+		{"cancel during lend", get, checkCancelDuringLend},
+		{"slow source", get, checkSlowSource},
+		{"slow items in order", get, checkSlowItemsInOrder},
+		{"peer closed", get, checkPeerClosed},
+		{"peer closed during get", get, checkPeerClosedDuringGet},
+		{"transport closed", get, checkTransportClosed},
+		{"transport closed during get", get, checkTransportClosedDuringGet},
+		{"transport closed during lend", get, checkTransportClosedDuringLend},
+		{"holder dies", get, checkHolderDies},
+		{"holder absent", get, checkHolderAbsent},
+		{"loans", get, checkLoans},
+		{"parallel", get, checkParallel},
+	}
+}
+
+// byKey are the checks of Register and Read, and of what both ways share.
+func byKey() []check {
+	return []check{
+		{"caps", nothing, checkCaps},
+		{"read ranges", nothing, checkReadRanges},
+		{"read gone", nothing, checkReadGone},
+		{"region close", nothing, checkRegionClose},
+		{"region close during read", nothing, checkRegionCloseDuringRead},
+		{"read sizes", nothing, checkReadSizes},
+		{"read pieces", nothing, checkReadPieces},
+		{"read many", nothing, checkReadMany},
+		{"regions of one file", nothing, checkRegionsOfOneFile},
+		{"read bad keys", nothing, checkReadBadKeys},
+		{"read stale keys", nothing, checkReadStaleKeys},
+		{"read size lies", nothing, checkReadSizeLies},
+		{"read unwritable", nothing, checkReadUnwritable},
+		{"read churn", nothing, checkReadChurn},
+		{"read cancel before", nothing, checkReadCancelBefore},
+		{"read cancel during", nothing, checkReadCancelDuring},
+		{"read peer closed", nothing, checkReadPeerClosed},
+		{"read peer closed during", nothing, checkReadPeerClosedDuring},
+		{"read transport closed", nothing, checkReadTransportClosed},
+		{"read transport closed during", nothing, checkReadTransportClosedDuring},
+		{"read region closed during", nothing, checkReadRegionClosedDuring},
+		{"read holder dies", nothing, checkReadHolderDies},
+		{"read holder absent", nothing, checkReadHolderAbsent},
+		{"read cut", cut, checkReadCut},
+		{"read stalled", stall, checkReadStalled},
+		{"read stalled close", stall, checkReadStalledClose},
+		{"read stall given up", giveUp, checkReadStallGivenUp},
 	}
 }
 
@@ -72,11 +125,26 @@ func Run(t *testing.T, harness func(testing.TB) *Harness) {
 // on runs c with transports of h.
 func (c check) on(tb testing.TB, h *Harness) {
 	e := newEnv(tb, h)
-	if c.get && !e.holder.Caps().Get {
-		tb.Skip("the transport has no Get")
+	if why := c.lacks(e); why != "" {
+		tb.Skip(why)
 	}
 	c.run(e)
 	e.close()
+}
+
+// lacks tells what the check needs and does not have; "" if it can be run.
+func (c check) lacks(e *env) string {
+	switch {
+	case c.needs == get && !e.holder.Caps().Get:
+		return "the transport has no Get"
+	case c.needs == cut && e.h.Cut == nil:
+		return "the harness has no Cut"
+	case c.needs >= stall && e.h.Stall == nil:
+		return "the harness has no Stall"
+	case c.needs == giveUp && !e.h.GivesUp:
+		return "the transport does not give up by itself"
+	}
+	return ""
 }
 
 // Check runs one part of the suite, as Run names it, and reports whether it failed,

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"hash"
-	"hash/crc64"
 	"os"
 	"sync"
 
@@ -18,7 +17,7 @@ func (e *env) register(content []byte) (rdma.Region, *os.File) {
 	if err != nil {
 		e.Fatalf("register: %v", err)
 	}
-	if r.Remote().Size != int64(len(content)) || len(r.Remote().Key) > 255 {
+	if r.Remote().Size != int64(len(content)) || len(r.Remote().Key) > rdma.MaxKey {
 		e.Errorf("remote region %+v of %d bytes", r.Remote(), len(content))
 	}
 	return r, f
@@ -27,7 +26,7 @@ func (e *env) register(content []byte) (rdma.Region, *os.File) {
 // read reads a range of r to a new file at off 4096.
 func (e *env) read(ctx context.Context, r rdma.RemoteRegion, off, n int64) (*os.File, hash.Hash64, error) {
 	f := newFile(e, nil)
-	h := crc64.New(crc64.MakeTable(crc64.ECMA))
+	h := newHash()
 	var err error
 	if hung := e.within(func() error {
 		err = e.peer.Read(ctx, r, off, n, rdma.Dest{File: f, Off: 4096, Hash: h})
@@ -81,7 +80,7 @@ func checkReadGone(e *env) {
 	forged := b.Remote()
 	forged.Key = append([]byte{}, forged.Key...)
 	forged.Key[0] ^= 1
-	for _, key := range [][]byte{forged.Key, nil, []byte("x"), make([]byte, 255)} {
+	for _, key := range [][]byte{forged.Key, nil, []byte("x"), make([]byte, rdma.MaxKey)} {
 		forged.Key = key
 		if _, _, err := e.read(e.ctx, forged, 0, 100); err == nil {
 			e.Errorf("read with key %x: no error", key)
@@ -135,7 +134,7 @@ func checkRegionCloseDuringRead(e *env) {
 		for range readers {
 			f := newFile(e, nil)
 			wg.Go(func() {
-				h := &signalHash{Hash64: crc64.New(crc64.MakeTable(crc64.ECMA)), f: func() { once.Do(func() { close(started) }) }}
+				h := &signalHash{Hash64: newHash(), f: func() { once.Do(func() { close(started) }) }}
 				err := e.peer.Read(e.ctx, region.Remote(), 0, size, rdma.Dest{File: f, Hash: h})
 				once.Do(func() { close(started) })
 				if err == nil && string(readFile(e, f, 0, size)) != string(content) {

@@ -3,7 +3,7 @@ package rdmatest
 import (
 	"context"
 	"fmt"
-	"hash/crc64"
+	"hash/maphash"
 	"os"
 	"sync"
 	"testing"
@@ -49,7 +49,16 @@ func readFile(tb testing.TB, f *os.File, off int64, n int) []byte {
 	return b
 }
 
-func checksum(b []byte) uint64 { return crc64.Checksum(b, crc64.MakeTable(crc64.ECMA)) }
+// seed is that of newHash. A hash of maphash costs little also with the race detector.
+var seed = maphash.MakeSeed()
+
+func newHash() *maphash.Hash {
+	h := &maphash.Hash{}
+	h.SetSeed(seed)
+	return h
+}
+
+func checksum(b []byte) uint64 { return maphash.Bytes(seed, b) }
 
 // blockOf is what a source has under a name.
 type blockOf struct {

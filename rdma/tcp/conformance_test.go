@@ -25,14 +25,8 @@ func TestConformance(t *testing.T) {
 
 func TestConformanceTLS(t *testing.T) {
 	server, client := testTLS(t)
-	rdmatest.Run(t, func(testing.TB) *rdmatest.Harness {
-		return &rdmatest.Harness{Open: func(tb testing.TB, s rdma.Source) rdma.Transport {
-			tr := open(tb, Options{Bind: "127.0.0.1:0", Source: s, ServerTLS: server, ClientTLS: client})
-			if !tr.Caps().Encrypted {
-				tb.Errorf("TLS, but Caps.Encrypted is false")
-			}
-			return tr
-		}}
+	rdmatest.Run(t, func(tb testing.TB) *rdmatest.Harness {
+		return faulty(Options{ServerTLS: server, ClientTLS: client})
 	})
 }
 
@@ -43,6 +37,38 @@ func TestConformanceFewConnections(t *testing.T) {
 			return open(tb, Options{Bind: "[::1]:0", Source: s, Connections: 2})
 		}}
 	})
+}
+
+func TestConformanceFaults(t *testing.T) {
+	rdmatest.Run(t, func(testing.TB) *rdmatest.Harness { return faulty(Options{}) })
+}
+
+// faulty has relays in front of all transports, which can be cut and stalled.
+func faulty(o Options) *rdmatest.Harness {
+	n := &relays{of: map[string]*relay{}}
+	return &rdmatest.Harness{
+		Open: func(tb testing.TB, s rdma.Source) rdma.Transport {
+			r := newRelay(tb)
+			o := o
+			o.Bind, o.Advertise, o.Source, o.StallTimeout = "127.0.0.1:0", r.addr(), s, 3*time.Second
+			t := open(tb, o)
+			if t.Caps().Encrypted != (o.ServerTLS != nil) {
+				tb.Errorf("TLS: %v, Caps.Encrypted: %v", o.ServerTLS != nil, t.Caps().Encrypted)
+			}
+			r.serve(t.listener.Addr().String())
+			n.add(r)
+			return t
+		},
+		Cut: func(a, b rdma.Transport) (heal func()) {
+			n.each(a, b, (*relay).cut)
+			return func() { n.each(a, b, (*relay).heal) }
+		},
+		Stall: func(a, b rdma.Transport) (resume func()) {
+			n.each(a, b, (*relay).stall)
+			return func() { n.each(a, b, (*relay).resume) }
+		},
+		GivesUp: true,
+	}
 }
 
 func open(tb testing.TB, o Options) *Transport {
