@@ -1,0 +1,437 @@
+//go:build ofi && cgo
+
+package fabric
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kvfs/kvfs/rdma"
+)
+
+// message is one read of the library's: of bytes of a region to p, or of a word, which is
+// begun only when those before it are over.
+type message struct {
+	p       []byte // nil: a word, whose value is then in word
+	mem     memory // of p, if it has to be registered
+	at, key uint64 // where it is in the peer's memory
+
+	over bool // it has been read
+	word uint64
+}
+
+// Why an endpoint was closed. errBroken, errCut and errClosing are no fault of the reads
+// that end by them.
+var (
+	errBroken  = errors.New("connection broke")
+	errCut     = errors.New("closed for a read that was given up")
+	errStalled = errors.New("nothing moved")
+)
+
+// errFailed is the failure of a message itself, by what the card or the peer said.
+type errFailed struct {
+	err    error
+	detail int
+}
+
+// Error implements error.
+func (e *errFailed) Error() string {
+	if e.detail != 0 {
+		return fmt.Sprintf("%v (provider's code %d)", e.err, e.detail)
+	}
+	return e.err.Error()
+}
+
+// Unwrap returns the code.
+func (e *errFailed) Unwrap() error { return e.err }
+
+const (
+	// window is how many messages of one read are under way at a time: enough to fill a
+	// link, and few enough that others get their turn, and that a read can be given up.
+	window = 2
+	// pollTime is how long the endpoint sleeps at most before it looks whether it has stalled.
+	pollTime = 50 * time.Millisecond
+	// retryTime is for how long it sleeps while something could not be posted: the connection
+	// is being made, or a queue was full.
+	retryTime = time.Millisecond
+	// connectTime is for how long a connection is tried to be made: the providers try again
+	// and again.
+	connectTime = 2 * time.Second
+	// cancelGrace is how long a read that is given up waits for what is under way, before the
+	// endpoint is closed, which would end the reads of others, too.
+	cancelGrace = 100 * time.Millisecond
+)
+
+// endpoint reads from one rail of a peer. It has no goroutine: of those who wait for their
+// messages one leads, which is to make progress for all; when its own are done, the next
+// takes over. One that nobody uses costs nothing but memory.
+type endpoint struct {
+	q     queue
+	stall time.Duration
+	log   *zap.Logger
+	count *counters
+	rail  *atomic.Int64 // bytes by this rail
+	// lead has an element while somebody leads.
+	lead chan struct{}
+	// over is closed when the endpoint is: nothing is written by it any more.
+	over chan struct{}
+
+	// calls is held shared in each function of q, and alone to close it.
+	calls  sync.RWMutex
+	closed bool // guarded by calls
+
+	mu struct {
+		sync.Mutex
+		err     error // why it is closed, or about to be
+		free    []int // slots
+		under   [depth]*posted
+		n       int       // messages under way
+		users   int       // runs under way
+		moved   time.Time // when something last completed, or was begun after a pause
+		reached bool      // something was begun at all
+		starved map[*run]struct{}
+	}
+}
+
+// posted is a message under way, and whose it is.
+type posted struct {
+	m *message
+	r *run
+}
+
+// run is some messages that somebody waits for.
+type run struct {
+	ctx   context.Context
+	todo  []*message
+	event chan struct{} // has an element when it is worth to look again
+	cutAt time.Time     // when the endpoint is closed for it; zero: it was not given up
+
+	// Guarded by the endpoint's mu.
+	posted  int   // messages of todo that were begun
+	under   int   // that are under way
+	stopped bool  // the others will not be
+	err     error // the first failure of one of them
+}
+
+func newEndpoint(q queue, t *Transport, rail int) *endpoint {
+	e := &endpoint{
+		q: q, stall: t.opts.StallTimeout, log: t.opts.Logger, count: &t.count, rail: &t.count.railBytes[rail],
+		lead: make(chan struct{}, 1), over: make(chan struct{}),
+	}
+	for i := range depth {
+		e.mu.free = append(e.mu.free, i)
+	}
+	e.mu.starved = map[*run]struct{}{}
+	return e
+}
+
+// do reads messages that have not been read yet. Whatever it returns, none of them is under
+// way then. A failure of one of them is an errFailed; ctx's error and why the endpoint
+// was closed are returned as they are.
+func (e *endpoint) do(ctx context.Context, messages []*message) error {
+	r := &run{ctx: ctx, event: make(chan struct{}, 1)}
+	for _, m := range messages {
+		if !m.over {
+			r.todo = append(r.todo, m)
+		}
+	}
+	e.enter()
+	defer e.leave(r)
+	defer context.AfterFunc(ctx, e.wake)() // the leader may be asleep, and is to see it
+
+	given := ctx.Done()
+	var cut <-chan time.Time
+	for {
+		e.post(r)
+		if e.settled(r) {
+			return e.outcome(r)
+		}
+		select {
+		case <-r.event:
+		case <-e.over:
+		case <-given:
+			given, r.cutAt = nil, time.Now().Add(cancelGrace)
+			timer := time.NewTimer(cancelGrace)
+			defer timer.Stop()
+			cut = timer.C
+		case <-cut:
+			e.fail(errCut)
+		case e.lead <- struct{}{}:
+			e.progress(r)
+			<-e.lead
+		}
+	}
+}
+
+func (e *endpoint) enter() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.mu.users == 0 {
+		e.mu.moved = time.Now()
+	}
+	e.mu.users++
+}
+
+func (e *endpoint) leave(r *run) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.mu.users--
+	delete(e.mu.starved, r)
+}
+
+// settled reports whether nothing of r is under way or will be.
+func (e *endpoint) settled(r *run) bool {
+	select {
+	case <-e.over:
+		return true
+	default:
+	}
+	e.mu.Lock()
+	failed, idle, all := r.err != nil, r.under == 0, r.stopped || r.posted == len(r.todo)
+	e.mu.Unlock()
+	if failed {
+		e.fail(errBroken)
+		return true
+	}
+	return idle && all
+}
+
+// outcome is what do returns.
+func (e *endpoint) outcome(r *run) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	whole := true
+	for _, m := range r.todo {
+		whole = whole && m.over
+	}
+	switch {
+	case whole:
+		return nil
+	case r.ctx.Err() != nil:
+		return r.ctx.Err()
+	case r.err != nil && !errors.Is(r.err, codeCanceled):
+		return r.err
+	}
+	return e.mu.err
+}
+
+// post begins what of r has not been begun, as far as it is possible now.
+func (e *endpoint) post(r *run) {
+	for {
+		m, slot := e.take(r)
+		if m == nil {
+			return
+		}
+		err := e.begin(m, slot)
+		e.mu.Lock()
+		if err == nil {
+			e.mu.reached = true
+			e.mu.Unlock()
+			continue
+		}
+		e.mu.under[slot] = nil
+		e.mu.free = append(e.mu.free, slot)
+		e.mu.n--
+		r.under--
+		r.posted--
+		if errors.Is(err, codeAgain) {
+			e.mu.starved[r] = struct{}{}
+		} else if r.err == nil {
+			r.err = &errFailed{err: err}
+			e.count.failed.Add(1)
+		}
+		e.mu.Unlock()
+		return
+	}
+}
+
+// take returns the next message of r with a slot that it has now; nil if there is none.
+func (e *endpoint) take(r *run) (*message, int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	_, again := e.mu.starved[r]
+	delete(e.mu.starved, r)
+	if r.ctx.Err() != nil || e.mu.err != nil || r.err != nil {
+		r.stopped = true
+		return nil, 0
+	}
+	if r.posted == len(r.todo) {
+		return nil, 0
+	}
+	m := r.todo[r.posted]
+	if m.p == nil && r.under > 0 || r.under == window {
+		return nil, 0
+	}
+	if len(e.mu.free) == 0 {
+		e.mu.starved[r] = struct{}{}
+		return nil, 0
+	}
+	slot := e.mu.free[len(e.mu.free)-1]
+	e.mu.free = e.mu.free[:len(e.mu.free)-1]
+	e.mu.under[slot] = &posted{m, r}
+	if e.mu.n == 0 && !again {
+		e.mu.moved = time.Now()
+	}
+	e.mu.n++
+	r.posted++
+	r.under++
+	return m, slot
+}
+
+// begin hands a message to the library.
+func (e *endpoint) begin(m *message, slot int) error {
+	e.calls.RLock()
+	defer e.calls.RUnlock()
+	switch {
+	case e.closed:
+		return codeCanceled
+	case m.p == nil:
+		return e.q.readWord(slot, m.at, m.key)
+	}
+	return e.q.read(slot, m.p, m.mem, m.at, m.key)
+}
+
+// progress leads until there is something to do for r.
+func (e *endpoint) progress(r *run) {
+	for {
+		if err := e.poll(); err != nil {
+			e.fail(fmt.Errorf("%w: %w", errBroken, err))
+			return
+		}
+		if e.stalled() {
+			e.count.stalls.Add(1)
+			e.fail(fmt.Errorf("%w for %v", errStalled, e.stall))
+			return
+		}
+		e.post(r)
+		select {
+		case <-e.over:
+			return
+		default:
+		}
+		given := !r.cutAt.IsZero()
+		if len(r.event) > 0 || given && time.Now().After(r.cutAt) || !given && r.ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// poll waits until messages are over, and notes it.
+func (e *endpoint) poll() error {
+	e.mu.Lock()
+	wait := pollTime
+	if len(e.mu.starved) > 0 {
+		wait = retryTime
+	}
+	e.mu.Unlock()
+
+	e.calls.RLock()
+	defer e.calls.RUnlock()
+	if e.closed {
+		return rdma.ErrClosed
+	}
+	var room [batch]done
+	over, err := e.q.poll(room[:0], int(wait.Milliseconds()))
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, d := range over {
+		if d.slot >= 0 {
+			e.settleLocked(d)
+		}
+	}
+	for r := range e.mu.starved {
+		r.look()
+	}
+	return err
+}
+
+// settleLocked notes that a message is over and wakes whom it concerns.
+func (e *endpoint) settleLocked(d done) {
+	p := e.mu.under[d.slot]
+	e.mu.under[d.slot] = nil
+	e.mu.free = append(e.mu.free, d.slot)
+	e.mu.n--
+	e.mu.moved = time.Now()
+	p.r.under--
+	if d.err == nil {
+		p.m.over = true
+		if p.m.p == nil {
+			p.m.word = e.q.word(d.slot)
+		}
+		e.count.reads.Add(1)
+		e.count.readBytes.Add(int64(len(p.m.p)))
+		e.rail.Add(int64(len(p.m.p)))
+	} else {
+		e.count.failed.Add(1)
+		if p.r.err == nil {
+			p.r.err = &errFailed{d.err, d.detail}
+		}
+	}
+	if p.r.err != nil || p.r.under == 0 || p.r.posted < len(p.r.todo) {
+		p.r.look()
+	}
+}
+
+// look makes r look again.
+func (r *run) look() {
+	select {
+	case r.event <- struct{}{}:
+	default:
+	}
+}
+
+func (e *endpoint) stalled() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	limit := e.stall
+	if !e.mu.reached {
+		limit = min(limit, connectTime)
+	}
+	return time.Since(e.mu.moved) > limit
+}
+
+// wake makes the leader look up.
+func (e *endpoint) wake() {
+	e.calls.RLock()
+	defer e.calls.RUnlock()
+	if !e.closed {
+		e.q.wake()
+	}
+}
+
+// failed reports whether e can no longer be used.
+func (e *endpoint) failed() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.mu.err != nil
+}
+
+// fail closes the endpoint, which ends what is under way at once, for a reason that counts if it is the first. When it returns,
+// nothing is written by it any more.
+func (e *endpoint) fail(why error) {
+	e.mu.Lock()
+	first := e.mu.err == nil
+	if first {
+		e.mu.err = why
+	}
+	e.mu.Unlock()
+	if !first {
+		<-e.over
+		return
+	}
+	e.wake()
+	e.calls.Lock()
+	e.closed = true
+	err := e.q.close()
+	e.calls.Unlock()
+	if err != nil {
+		e.log.Error("endpoint does not close", zap.Error(err))
+	}
+	close(e.over)
+}

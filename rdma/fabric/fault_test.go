@@ -1,0 +1,262 @@
+//go:build ofi && cgo
+
+package fabric
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/kvfs/kvfs/rdma"
+)
+
+// TestSignals shows that the handlers of the Go runtime are in place with the library loaded:
+// a bad pointer can be recovered from, and signals reach those who asked for them.
+func TestSignals(t *testing.T) {
+	open(t, Options{})
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Errorf("a nil pointer can be read")
+			}
+		}()
+		var p *int
+		t.Log(*p)
+	}()
+	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGUSR1} {
+		c := make(chan os.Signal, 1)
+		signal.Notify(c, s)
+		syscall.Kill(os.Getpid(), s)
+		select {
+		case <-c:
+		case <-time.After(patience):
+			t.Errorf("%v does not arrive", s)
+		}
+		signal.Stop(c)
+	}
+}
+
+// TestKilledHolder kills the peer's process while it is read from.
+func TestKilledHolder(t *testing.T) {
+	h := startHolder(t)
+	p := connect(t, open(t, Options{}), h.addr)
+	want := pattern(1, heldBytes)
+	if err := reads(t, p, h.region, 0, heldBytes, want); err != nil {
+		t.Fatal(err)
+	}
+	var once sync.Once
+	deadline := time.Now().Add(patience)
+	for {
+		err := reads(t, p, h.region, 0, heldBytes, want)
+		if err != nil {
+			if !errors.Is(err, rdma.ErrUnavailable) {
+				t.Errorf("read from a killed holder: %v", err)
+			}
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("reads from a killed holder go on")
+		}
+		once.Do(func() {
+			go h.cmd.Process.Kill() // ends at once
+		})
+	}
+	if err := reads(t, p, h.region, 0, 100, want); !errors.Is(err, rdma.ErrUnavailable) {
+		t.Errorf("read from a killed holder: %v", err)
+	}
+
+	// Another process has other keys, even if it had the same address.
+	other := startHolder(t)
+	q := connect(t, open(t, Options{}), other.addr)
+	if err := reads(t, q, h.region, 0, 100, want); !errors.Is(err, rdma.ErrGone) {
+		t.Errorf("read with the key of a process that is no more: %v", err)
+	}
+	if err := reads(t, q, other.region, 0, 100, want); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestStoppedHolder stops the peer's process: reads end by StallTimeout, and work again
+// when it goes on.
+func TestStoppedHolder(t *testing.T) {
+	h := startHolder(t)
+	tr := open(t, Options{StallTimeout: time.Second})
+	p := connect(t, tr, h.addr)
+	want := pattern(1, heldBytes)
+	if err := reads(t, p, h.region, 0, heldBytes, want); err != nil {
+		t.Fatal(err)
+	}
+	h.cmd.Process.Signal(syscall.SIGSTOP)
+	for range 2 { // by a connection that there is, and by one that has to be made
+		if err := reads(t, p, h.region, 0, heldBytes, want); !errors.Is(err, rdma.ErrUnavailable) {
+			t.Errorf("read from a stopped holder: %v", err)
+		}
+	}
+	if n := tr.Stats().Stalls; n == 0 {
+		t.Errorf("%d stalls", n)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := p.Probe(ctx); !errors.Is(err, rdma.ErrUnavailable) {
+		t.Errorf("probe of a stopped holder: %v", err)
+	}
+	h.cmd.Process.Signal(syscall.SIGCONT)
+	await(t, "the holder to be reached again", func() bool { return p.Probe(ctx) == nil })
+	if err := reads(t, p, h.region, 0, heldBytes, want); err != nil {
+		t.Errorf("after the holder went on: %v", err)
+	}
+}
+
+// TestWrongKeysBeside shows that reads with keys that were made up do no harm to others.
+func TestWrongKeysBeside(t *testing.T) {
+	a, b := open(t, Options{}), open(t, Options{})
+	want := pattern(1, 1<<20)
+	r := register(t, a, file(t, want), 1<<20)
+	p := connect(t, b, a.Addr())
+	key, err := parseKey(r.Remote().Key, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key.spots = []spot{{key.spots[0].base, key.spots[0].key + 1}}
+	forged := rdma.RemoteRegion{Key: key.encode(), Size: 1 << 20}
+	var good, bad sync.WaitGroup
+	over := make(chan struct{})
+	bad.Go(func() {
+		for {
+			select {
+			case <-over:
+				return
+			default:
+			}
+			if err := reads(t, p, forged, 0, 1000, want); !errors.Is(err, rdma.ErrProtocol) {
+				t.Errorf("read with a wrong key: %v", err)
+			}
+		}
+	})
+	for i := range 4 {
+		good.Go(func() {
+			for j := range 10 {
+				if err := reads(t, p, r.Remote(), int64(i*1000+j), 500_000, want); err != nil {
+					t.Errorf("read beside one with a wrong key: %v", err)
+				}
+			}
+		})
+	}
+	good.Wait()
+	close(over)
+	bad.Wait()
+}
+
+// TestReusedAddress maps another file where one was registered before: readers get the
+// bytes of the new one, and with the old key nothing.
+func TestReusedAddress(t *testing.T) {
+	const size = 1 << 20
+	a, b := open(t, Options{}), open(t, Options{})
+	p := connect(t, b, a.Addr())
+	used := map[*byte]bool{}
+	reused := 0
+	for i := range uint64(20) {
+		first, second := pattern(2*i, size), pattern(2*i+1, size)
+		r := register(t, a, file(t, first), size)
+		if err := reads(t, p, r.Remote(), 0, size, first); err != nil {
+			t.Fatal(err)
+		}
+		at := unsafe.SliceData(r.(*region).e.mem)
+		if used[at] {
+			reused++
+		}
+		used[at] = true
+		r.Close()
+		a.grave.clear()
+		s := register(t, a, file(t, second), size)
+		if err := reads(t, p, s.Remote(), 0, size, second); err != nil {
+			t.Error(err)
+		}
+		if err := reads(t, p, r.Remote(), 0, size, first); !errors.Is(err, rdma.ErrGone) {
+			t.Errorf("read of what was there before: %v", err)
+		}
+		s.Close()
+	}
+	if reused == 0 {
+		t.Errorf("no address was used again: the test shows nothing")
+	}
+}
+
+// TestManyReaders reads with 16 goroutines, some of which give up.
+func TestManyReaders(t *testing.T) {
+	const size = 8 << 20
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	a, b := open(t, Options{CacheBytes: 1 << 30}), open(t, Options{})
+	want := pattern(1, size)
+	f := file(t, want)
+	p := connect(t, b, a.Addr())
+	var wg sync.WaitGroup
+	for i := range uint64(16) {
+		wg.Go(func() {
+			rnd := rand.New(rand.NewPCG(seed, i))
+			r := register(t, a, f, size)
+			defer r.Close()
+			for range 10 {
+				off := rnd.Int64N(size)
+				n := rnd.Int64N(size-off) + 1
+				if rnd.IntN(5) > 0 {
+					if err := reads(t, p, r.Remote(), off, n, want); err != nil {
+						t.Errorf("read %d bytes at %d: %v", n, off, err)
+					}
+					continue
+				}
+				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rnd.Int64N(int64(5*time.Millisecond))))
+				err := readsWith(ctx, t, p, r.Remote(), off, n, want)
+				cancel()
+				if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("read that is given up: %v", err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := a.Stats().Registered; n > 3 {
+		t.Errorf("%d registrations of one file and a table", n)
+	}
+}
+
+// TestShrunkDestination shows that a file that somebody makes shorter is an error of the
+// read, not the end of the process.
+func TestShrunkDestination(t *testing.T) {
+	tr := open(t, Options{})
+	f := file(t, nil)
+	d, err := newTarget(tr, rdma.Dest{File: f}, 1<<20, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.close()
+	if err := f.Truncate(4096); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.hash(&countHash{}); err == nil {
+		t.Errorf("hash over a file that is shorter: no error")
+	}
+}
+
+// countHash touches all bytes that it is written.
+type countHash struct{ n uint64 }
+
+func (c *countHash) Write(p []byte) (int, error) {
+	for _, b := range p {
+		c.n += uint64(b)
+	}
+	return len(p), nil
+}
+func (c *countHash) Sum(b []byte) []byte { return b }
+func (c *countHash) Reset()              {}
+func (c *countHash) Size() int           { return 8 }
+func (c *countHash) BlockSize() int      { return 1 }
+func (c *countHash) Sum64() uint64       { return c.n }

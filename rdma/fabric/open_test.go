@@ -1,0 +1,223 @@
+//go:build ofi && cgo
+
+package fabric
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/kvfs/kvfs/rdma"
+)
+
+// fails checks an error of Open's.
+func fails(t *testing.T, what string, err error, unavailable bool, words ...string) {
+	t.Helper()
+	if err == nil || errors.Is(err, ErrUnavailable) != unavailable {
+		t.Errorf("%s: %v", what, err)
+		return
+	}
+	for _, w := range words {
+		if !strings.Contains(fmt.Sprint(err), w) {
+			t.Errorf("%s: %v: says nothing of %q", what, err, w)
+		}
+	}
+}
+
+func TestOpenErrors(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		o     Options
+		words []string
+	}{
+		{"no provider", Options{}, []string{`""`, Verbs}},
+		{"unknown provider", Options{Provider: "ucx"}, []string{`"ucx"`, Verbs}},
+		{"device twice", Options{Provider: TCP, Devices: []string{"lo", "lo"}}, []string{"lo", "twice"}},
+		{"device without name", Options{Provider: TCP, Devices: []string{"lo", ""}}, []string{"device 1"}},
+		{"too many devices", Options{Provider: TCP, Devices: make([]string, MaxRails+1)}, []string{"33", "32"}},
+		{"host", Options{Provider: TCP, Host: "localhost"}, []string{`"localhost"`}},
+		{"stripe", Options{Provider: TCP, Stripe: 5}, []string{"5"}},
+		{"cache", Options{Provider: TCP, CacheBytes: -1}, []string{"-1"}},
+		{"timeout", Options{Provider: TCP, StallTimeout: -1}, []string{"-1ns"}},
+	} {
+		_, err := Open(c.o)
+		fails(t, c.name, err, false, c.words...)
+	}
+	needLibrary(t)
+	_, err := Open(Options{Provider: TCP, Devices: []string{"nic7"}})
+	fails(t, "unknown device", err, true, "nic7", "lo")
+	_, err = Open(Options{Provider: TCP, Devices: []string{"lo"}, Host: "203.0.113.7"})
+	fails(t, "host of nobody", err, true, "203.0.113.7")
+	if lib, _ := Probe(); strings.HasPrefix(lib.Version, "1.") {
+		_, err = Open(Options{Provider: Verbs})
+		fails(t, "verbs with 1.x", err, true, "2.0", lib.Version, libraryVar)
+	}
+}
+
+// TestNoLibrary opens a transport in a process that is led to a library that is not there, or
+// is another one.
+func TestNoLibrary(t *testing.T) {
+	for _, c := range []struct {
+		path  string
+		words []string
+	}{
+		{"/nonexistent/libfabric.so.1", []string{"/nonexistent/libfabric.so.1", libraryVar}},
+		{"libc.so.6", []string{"no libfabric", libraryVar}},
+	} {
+		cmd := child("open")
+		cmd.Env = append(cmd.Env, libraryVar+"="+c.path)
+		out, err := cmd.CombinedOutput()
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || exit.ExitCode() != 3 {
+			t.Errorf("%s: %v: %s", c.path, err, out)
+		}
+		fails(t, c.path, fmt.Errorf("%w: %s", ErrUnavailable, out), true, c.words...)
+	}
+}
+
+func TestLimits(t *testing.T) {
+	status := filepath.Join(t.TempDir(), "status")
+	for caps, want := range map[string]bool{"0000000000004000": true, "0000000000003fff": false, "000001ffffffffff": true, "x": false} {
+		if err := os.WriteFile(status, []byte("Name:\tkvfs\nCapPrm:\tffff\nCapEff:\t"+caps+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if mayLock(status) != want {
+			t.Errorf("capabilities %s: %v", caps, !want)
+		}
+	}
+	fails(t, "memlock", whyNoMemory("register", code(syscall.ENOMEM)), false, "ulimit -l", "LimitMEMLOCK")
+
+	dir := t.TempDir()
+	if err := checkCharDevices(dir); err != nil {
+		t.Error(err)
+	}
+	for _, name := range []string{"uverbs0", "issm0"} { // links to nowhere cannot be opened, by root neither
+		if err := os.Symlink("/nonexistent", filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := checkCharDevices(dir)
+	fails(t, "devices", err, true, filepath.Join(dir, "uverbs0"), "permission")
+	if strings.Contains(fmt.Sprint(err), "issm0") {
+		t.Errorf("says something of a device that is not needed: %v", err)
+	}
+}
+
+// TestTwoRails opens two rails in a network namespace of its own.
+func TestTwoRails(t *testing.T) {
+	needLibrary(t)
+	if _, err := exec.LookPath("ip"); err != nil {
+		t.Skip("no ip, to make interfaces with: install the package iproute2")
+	}
+	cmd := child("rails")
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
+	}
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Skipf("network namespaces are not allowed: %v", err)
+	}
+	if err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// twoRails is what TestTwoRails runs.
+func twoRails() error {
+	for _, args := range []string{
+		"link set lo up", "link add d0 type veth peer name d1", "addr add 10.9.0.1/24 dev d0",
+		"addr add 10.9.1.1/24 dev d1", "link set d0 up", "link set d1 up",
+	} {
+		if out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput(); err != nil {
+			return fmt.Errorf("ip %s: %w: %s", args, err, out)
+		}
+	}
+	both := Options{Provider: TCP, Devices: []string{"d0", "d1"}, Stripe: mib, StallTimeout: time.Second}
+	a, err := Open(both)
+	if err != nil {
+		return err
+	}
+	defer a.Close()
+	b, err := Open(both)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	one, err := Open(Options{Provider: TCP, Devices: []string{"d1"}})
+	if err != nil {
+		return err
+	}
+	defer one.Close()
+	if c := a.Caps(); len(c.Rails) != 2 || c.Rails[0] != "d0" || c.Rails[1] != "d1" {
+		return fmt.Errorf("rails %v", c.Rails)
+	}
+	for _, c := range []struct {
+		name           string
+		reader, holder *Transport
+		rails          int
+	}{{"two and two", b, a, 2}, {"two and one", b, one, 2}, {"one and two", one, a, 1}} {
+		if err := oneRead(c.reader, c.holder, 10*mib+5, c.rails); err != nil {
+			return fmt.Errorf("%s: %w", c.name, err)
+		}
+	}
+	return nil
+}
+
+// oneRead reads n bytes and looks by which rails they came.
+func oneRead(reader, holder *Transport, n, rails int) error {
+	want := pattern(1, n)
+	src, err := memFile()
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	dst, err := memFile()
+	if err != nil {
+		return err
+	}
+	defer dst.Close()
+	if _, err := src.WriteAt(want, 0); err != nil {
+		return err
+	}
+	r, err := holder.Register(src, int64(n))
+	if err != nil {
+		return err
+	}
+	p, err := reader.Connect(holder.Addr())
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := p.(*Peer).Probe(ctx); err != nil {
+		return err
+	}
+	before := reader.Stats().RailBytes
+	if err := p.Read(ctx, r.Remote(), 0, int64(n), rdma.Dest{File: dst}); err != nil {
+		return err
+	}
+	got := make([]byte, n)
+	if _, err := dst.ReadAt(got, 0); err != nil {
+		return err
+	}
+	if !bytes.Equal(got, want) {
+		return errors.New("wrong bytes")
+	}
+	for i, after := range reader.Stats().RailBytes {
+		if d := after - before[i]; d < int64(n/rails-mib) {
+			return fmt.Errorf("%d bytes by rail %d of %d", d, i, rails)
+		}
+	}
+	return nil
+}

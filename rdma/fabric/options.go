@@ -1,0 +1,102 @@
+package fabric
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// ErrUnavailable: this program, or this machine, cannot do it: built without libfabric, no
+// library, too old, no such provider, no permission, memory that may not be locked. The
+// message names what is missing and what to install or set.
+var ErrUnavailable = errors.New("RDMA is not available")
+
+// Provider names as in Options.Provider.
+const (
+	Verbs = "verbs" // InfiniBand and RoCE; libfabric 2.0 or later
+	EFA   = "efa"   // of AWS
+	TCP   = "tcp"   // no RDMA: the same code over sockets, for tests
+)
+
+// Options configure a Transport. The zero value of each field but Provider is usable.
+type Options struct {
+	// Provider is Verbs, EFA or TCP.
+	Provider string
+	// Devices are the network cards, one rail each, in the order that peers pair them: the
+	// names of /sys/class/infiniband for Verbs and EFA, network interfaces for TCP. Empty: the
+	// one that the provider prefers. At most MaxRails, none twice.
+	Devices []string
+	// Host is the IP address of this node that peers reach it at, for providers that have
+	// one per endpoint and a device that has several. Empty: the device's first.
+	Host string
+	// Stripe is how long a piece of one read is that goes by a single rail: a read that is
+	// longer is spread over the rails. Zero: each read goes by one rail, in turn.
+	Stripe int64
+
+	// CacheBytes bounds the memory that stays registered after its last Region was closed, so
+	// that the next one is spared the registration. Zero: none stays.
+	CacheBytes int64
+	// CacheTime is for how long it stays. Zero means 5 s.
+	CacheTime time.Duration
+
+	// StallTimeout: a peer none of whose reads under way completes for so long has its
+	// endpoint closed, and they fail with rdma.ErrUnavailable. Zero means 5 s.
+	StallTimeout time.Duration
+
+	Logger *zap.Logger // nil: none
+
+	//lint:ignore U1000 without the tag ofi nobody asks for it
+	pollOnly bool // for tests: as if the provider could not wake anybody
+}
+
+// MaxRails bounds Options.Devices: the keys of all have to fit rdma.MaxKey.
+const MaxRails = 32
+
+// minStripe keeps a piece from costing more in messages than it gains.
+const minStripe = 64 << 10
+
+// withDefaults returns o with its zero values replaced, or what is wrong with it.
+func (o Options) withDefaults() (Options, error) {
+	switch o.Provider {
+	case Verbs, EFA, TCP:
+	default:
+		return o, fmt.Errorf("fabric: provider %q: there are %s, %s and %s", o.Provider, Verbs, EFA, TCP)
+	}
+	if len(o.Devices) > MaxRails {
+		return o, fmt.Errorf("fabric: %d devices, %d is the limit", len(o.Devices), MaxRails)
+	}
+	seen := map[string]bool{}
+	for i, d := range o.Devices {
+		if d == "" || strings.ContainsAny(d, " /\x00") {
+			return o, fmt.Errorf("fabric: device %d has no usable name: %q", i, d)
+		}
+		if seen[d] {
+			return o, fmt.Errorf("fabric: device %s is listed twice", d)
+		}
+		seen[d] = true
+	}
+	if o.Host != "" && net.ParseIP(o.Host) == nil {
+		return o, fmt.Errorf("fabric: host %q is no IP address", o.Host)
+	}
+	if o.Stripe < 0 || o.Stripe > 0 && o.Stripe < minStripe {
+		return o, fmt.Errorf("fabric: stripe of %d bytes, %d is the least", o.Stripe, minStripe)
+	}
+	if o.CacheBytes < 0 || o.CacheTime < 0 || o.StallTimeout < 0 {
+		return o, fmt.Errorf("fabric: negative cache of %d bytes, cache time %v or stall timeout %v",
+			o.CacheBytes, o.CacheTime, o.StallTimeout)
+	}
+	if o.CacheTime == 0 {
+		o.CacheTime = 5 * time.Second
+	}
+	if o.StallTimeout == 0 {
+		o.StallTimeout = 5 * time.Second
+	}
+	if o.Logger == nil {
+		o.Logger = zap.NewNop()
+	}
+	return o, nil
+}

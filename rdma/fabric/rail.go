@@ -1,0 +1,189 @@
+//go:build ofi && cgo
+
+package fabric
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"go.uber.org/zap"
+)
+
+// messageLimit is the longest message: what moves shows in those that are over.
+const messageLimit = 4 << 20
+
+// servePoll is for how long the endpoint that peers read from sleeps at most, in
+// milliseconds. It is woken earlier when there is something to do.
+const servePoll = 1000
+
+// rail is one device, and the endpoint on it that peers read from.
+type rail struct {
+	index  int
+	name   string
+	info   *info
+	domain *domain
+	serve  queue
+	addr   []byte // of serve
+	open   struct{ domain, serve bool }
+
+	stop   chan struct{} // closed to end the serving
+	served chan struct{} // closed when it has ended
+}
+
+// openRail opens a device.
+func openRail(o Options, index int, device string) (*rail, error) {
+	i, err := findDevice(o, device)
+	if err != nil {
+		return nil, err
+	}
+	r := &rail{index: index, name: device, info: i, stop: make(chan struct{}), served: make(chan struct{})}
+	if r.name == "" {
+		r.name = i.domain
+	}
+	if r.domain, err = openDomain(i, o.Provider == TCP); err != nil {
+		r.close()
+		return nil, fmt.Errorf("%w: %s: open the device: %w", ErrUnavailable, r.name, err)
+	}
+	r.open.domain = true
+	if r.serve, err = openQueue(r.domain, i, nil, o.pollOnly, false); err != nil {
+		r.close()
+		if o.Host != "" {
+			err = fmt.Errorf("%w (is %s its address?)", err, o.Host)
+		}
+		return nil, fmt.Errorf("%w: %s: %w", ErrUnavailable, r.name, whyNoMemory("open an endpoint", err))
+	}
+	r.open.serve = true
+	if r.addr, err = r.serve.name(); err != nil {
+		close(r.served)
+		r.close()
+		return nil, fmt.Errorf("%w: %s: address of the endpoint: %w", ErrUnavailable, r.name, err)
+	}
+	go r.run(o.Logger) // ends with stop, which close closes and waits for
+	return r, nil
+}
+
+// run lets the provider serve peers, as far as the card does not do it alone.
+func (r *rail) run(log *zap.Logger) {
+	defer close(r.served)
+	var room [batch]done
+	failed := false
+	for {
+		select {
+		case <-r.stop:
+			return
+		default:
+		}
+		over, err := r.serve.poll(room[:0], servePoll)
+		for _, d := range over {
+			log.Debug("a peer's connection ended", zap.String("rail", r.name), zap.Error(d.err))
+		}
+		if err == nil {
+			continue
+		}
+		if !failed {
+			log.Error("peers cannot read by this rail", zap.String("rail", r.name), zap.Error(err))
+			failed = true
+		}
+		r.serve.pause(servePoll)
+	}
+}
+
+// close closes what is open. Everything that is registered has to be closed before
+// its domain.
+func (r *rail) close() error {
+	errs := []error{r.closeServing()}
+	if r.open.domain {
+		errs = append(errs, r.domain.close())
+	}
+	r.info.free()
+	return errors.Join(errs...)
+}
+
+// closeServing ends what peers read.
+func (r *rail) closeServing() error {
+	if !r.open.serve {
+		return nil
+	}
+	r.open.serve = false
+	close(r.stop)
+	r.serve.wake()
+	<-r.served
+	return r.serve.close()
+}
+
+// spotOf returns where peers find what is mapped at p.
+func (r *rail) spotOf(p []byte, m memory) spot {
+	s := spot{key: m.key}
+	if r.info.virtual {
+		s.base = uint64(uintptr(unsafe.Pointer(unsafe.SliceData(p))))
+	}
+	return s
+}
+
+// findDevice asks the provider for a device, or says why there is none.
+func findDevice(o Options, device string) (*info, error) {
+	for _, provider := range providerNames(o.Provider) {
+		i, err := find(o, provider, device)
+		if !errors.Is(err, errNoProvider) {
+			return i, err
+		}
+	}
+	return nil, fmt.Errorf("%w: libfabric has no device for the provider %s%s", ErrUnavailable, o.Provider, whatItNeeds(o.Provider))
+}
+
+// providerNames returns what the library may call a provider. Sockets are net in those
+// versions whose tcp crashes when an endpoint is closed into which bytes are flowing: there it
+// goes through the utility ofi_rxm, which stumbles over an operation that is reported twice.
+func providerNames(provider string) []string {
+	major, minor := libraryVersion()
+	if provider == TCP && major == 1 && minor < 18 {
+		return []string{"net", TCP}
+	}
+	return []string{provider}
+}
+
+// errNoProvider: there is nothing of that name.
+var errNoProvider = errors.New("no such provider")
+
+// find is findDevice for one name of the provider.
+func find(o Options, provider, device string) (*info, error) {
+	name := device
+	if provider == EFA && device != "" {
+		name += "-rdm" // the kind of endpoint is a part of the name
+	}
+	manual := o.Provider == TCP
+	i, _, err := getInfo(provider, name, o.Host, manual)
+	if errors.Is(err, codeNoData) && o.Host != "" && len(o.Devices) > 1 {
+		i, _, err = getInfo(provider, name, "", manual) // the address is that of another rail
+	}
+	if err == nil {
+		return i, nil
+	}
+	if !errors.Is(err, codeNoData) {
+		return nil, fmt.Errorf("%w: provider %s: %w", ErrUnavailable, provider, err)
+	}
+	other, names, anyErr := getInfo(provider, "", "", manual)
+	if anyErr != nil {
+		return nil, errNoProvider
+	}
+	other.free()
+	if o.Host != "" {
+		if i, _, err := getInfo(provider, name, "", manual); err == nil {
+			i.free()
+			return nil, fmt.Errorf("%w: no device of the provider %s has the address %s", ErrUnavailable, o.Provider, o.Host)
+		}
+	}
+	return nil, fmt.Errorf("%w: the provider %s has no device %s: it has %s", ErrUnavailable, o.Provider, device, names)
+}
+
+// whatItNeeds says what makes a provider find its devices.
+func whatItNeeds(provider string) string {
+	switch provider {
+	case Verbs:
+		return ": it needs an active port with an IP address, the package ibverbs-providers, and /dev/infiniband"
+	case EFA:
+		return ": it needs an instance with EFA and the EFA installer's driver"
+	}
+	return ""
+}
