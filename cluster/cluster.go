@@ -25,6 +25,11 @@ type Options struct {
 	// Transport moves the bytes. It is open, its source is the Node (SetSource or alike
 	// is the caller's wiring); the Node closes it.
 	Transport rdma.Transport
+	// Fabric reads the memory of peers one-sided, besides Transport: open; nil if there is
+	// none. Blocks are fetched by it from peers that have one of the same Proto, as Path
+	// says. The Node closes it.
+	Fabric rdma.Transport
+	Path   Path
 
 	Zone     string
 	Capacity func() (total, free int64) // bytes that this node contributes, asked for now and then
@@ -38,6 +43,18 @@ type Options struct {
 
 	tuning tuning // for tests
 }
+
+// Path says by which of the two transports blocks are fetched.
+type Path uint8
+
+// The paths.
+const (
+	// PathAuto is Fabric from a peer that has one of the same Proto and whose memory can
+	// be read, else Transport. What Fabric fails to fetch comes by Transport at once.
+	PathAuto Path = iota
+	PathTCP       // never Fabric, in either direction
+	PathRDMA      // Fabric only: from a peer without it nothing is fetched (rdma.ErrUnavailable)
+)
 
 // Backend is what a node serves to its peers and does on their behalf. Its methods may
 // be called in parallel.
@@ -136,6 +153,9 @@ type Member struct {
 	FreeBytes   int64     `json:"free_bytes"`
 	Since       time.Time `json:"since"` // of State
 
+	Path       string `json:"path"`                  // by which it is fetched from: "rdma", "tcp"; "" if by none now, or itself
+	PathReason string `json:"path_reason,omitempty"` // why not by RDMA, if this node has it; with "rdma", which devices do not reach it
+
 	Blocks      int64  `json:"blocks"`                 // that the index knows it to hold
 	Feed        string `json:"feed"`                   // "following", "snapshot", "waiting", ""
 	FeedRecords uint64 `json:"feed_records"`           // received
@@ -155,7 +175,8 @@ type Fetch struct {
 	// known.
 	Size int64
 	// Dest is called when the peer has said what it is about to send, and returns where
-	// it goes; an error refuses it. info is valid until Done returns. The bytes are not
+	// it goes; an error refuses it. It is called again if what came is of no use and the
+	// peer is asked in another way; the Hash must be a new one then. info is valid until Done returns. The bytes are not
 	// verified here: who wants that gives Dest.Hash and compares it with info.Sum in Done.
 	Dest func(info *BlockInfo) (rdma.Dest, error)
 	// Done is called once, after which nothing writes to the destination any more.

@@ -6,7 +6,8 @@
 //	feed      what each holds, replicated to all others into one location index
 //	control   gRPC (package wire): feeds, graves, listings, leases, offers of copies
 //	bulk      rdma.Transport: the bytes of blocks
-//	breaker   two for each peer: for control and for bulk
+//	fabric    another rdma.Transport, if there is one, that reads the memory of peers one-sided
+//	breaker   three for each peer: for control, for bulk and for the fabric
 //
 // There is no master and nobody is asked where a block is: a look-up is local memory.
 // What that memory says may be late. The holder's answer decides, and where that is no, or
@@ -22,13 +23,35 @@
 //
 //  1. Peer.Fetch fails at once if the peer is away or its breaker of fetches is open.
 //  2. It splits the blocks into requests of up to 64 blocks or 32 MiB.
-//  3. A request goes over the bulk channel with the names (BlockRef), and the holder's
+//  3. If there is a link (see below), a request is read by it. What that does not bring
+//     goes on with 4, within the same time.
+//  4. A request goes over the bulk channel with the names (BlockRef), and the holder's
 //     Backend lends the blocks. To a peer or over a transport that cannot do that, a
 //     Lease call registers the blocks with the holder's transport, Read reads them,
 //     and Release gives them back; so does the end of the control connection, or time.
-//  4. The header (BlockInfo) must be of the path, version and size that was asked for,
+//  5. The header (BlockInfo) must be of the path, version and size that was asked for,
 //     and have a checksum; then Dest says where the bytes go. Whether they have that
 //     checksum is for the caller to see.
+//
+// # A link
+//
+// If both sides have FeatureRDMA, a goroutine of the session calls Describe for the peer's
+// address on the fabric, connects, and reads a region that the peer keeps for that: if
+// the bytes have the checksum that Describe told, the session has a link. Until then, and
+// whenever there is none, fetches go over the bulk channel (Options.Path may forbid either).
+//
+// A request by the link is one Lease, with which the holder registers the blocks with its
+// fabric and holds them, then a one-sided read for each, then Release. A lease ends with
+// Release, with the control connection, or by time: a reader that dies holds nothing for
+// longer. The reader counts the same time from before it asked, and does not take bytes that
+// came after it. Nor does it take those whose checksum is wrong, if the caller gave a Hash.
+//
+// The first failure, of the lease or of a read, closes the link. What stands still is cut off
+// after a quarter of Options.CallTimeout, so that there is time for the bulk channel, over
+// which these blocks are asked for at once. The log tells once in a session for each kind of
+// reason; Member.PathReason tells it as long as it holds. With a growing back-off the link is
+// made anew, from Describe on, by nobody who waits. What the holder has no lease left for
+// comes over the bulk channel, too, and says nothing of the link.
 //
 // # A removal
 //
@@ -72,6 +95,8 @@
 //	list     its names are not listed
 //	resume   its feed always begins with a snapshot
 //	memory   its blocks count as being on SSD
+//	rdma     it is read over the bulk channel; told by who has a fabric of its own only,
+//	         as a peer without a link
 //
 // # What a stranger can do
 //
@@ -90,9 +115,9 @@
 // # Goroutines
 //
 // One for each peer (Peer.run), which alone makes sessions and uses the feed.Follower,
-// with two for probes and one for the first exchange of graves while a session lasts; one each for
-// the server, capacity, exchange and leases; those of gRPC and gossip. Close ends
-// and waits for all.
+// with two for probes, one for the link and one for the first exchange of graves while a
+// session lasts; one each for the server, capacity, exchange and leases; those of gRPC and
+// gossip. Close ends and waits for all.
 //
 // # Lock order
 //
@@ -110,6 +135,12 @@
 //     breaker and the caller's next holder are better informed.
 //   - Probes are made by nobody who waits: a half-open breaker that lets one reader
 //     through lets it wait for a deadline.
+//   - One failure of a link is enough: the other way is there, and costs little. The bulk
+//     channel gets three because a peer that it does not reach is a miss.
+//   - The address of the fabric is asked for, and not in the meta: that has 512 bytes, and
+//     an address for each network card can be longer.
+//   - Leases rather than permanent keys: who holds a key of memory that was used for
+//     something else reads wrong bytes, which the checksum finds, but which nobody may see.
 //   - Liveness of a feed is that of its connection, by the pings of gRPC: no heartbeat of ours.
 //   - The caller's identity is its certificate, not its address: addresses are
 //     translated and shared.

@@ -16,6 +16,7 @@ const (
 	FeatureList                       // lists directories
 	FeatureResume                     // resumes a feed; without: always a snapshot
 	FeatureMemory                     // tells in its feed what is in memory
+	FeatureRDMA                       // its memory can be read one-sided; see Describe
 
 	allFeatures = 1<<iota - 1
 )
@@ -25,7 +26,7 @@ const (
 const noCopies Feature = 1 << 32
 
 // featureNames has the name of each bit.
-var featureNames = []string{"get", "store", "bury", "list", "resume", "memory"}
+var featureNames = []string{"get", "store", "bury", "list", "resume", "memory", "rdma"}
 
 // FeatureNames returns the names as in Options.Require and Member.Features. Bits that
 // this version does not know have none.

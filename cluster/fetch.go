@@ -26,14 +26,12 @@ func (p *Peer) Fetch(ctx context.Context, blocks []*Fetch) {
 	if len(blocks) == 0 {
 		return
 	}
-	s, err := p.usable(p.bulk)
+	s, err := p.fetchable()
 	if ctx.Err() != nil {
 		err = ctx.Err() // of which the peer is innocent
 	}
 	if err != nil {
-		for _, f := range blocks {
-			f.Done(nil, err)
-		}
+		refuse(blocks, err)
 		return
 	}
 	if _, ok := ctx.Deadline(); !ok {
@@ -43,13 +41,9 @@ func (p *Peer) Fetch(ctx context.Context, blocks []*Fetch) {
 	}
 	p.inflight.Add(int64(len(blocks)))
 	defer p.inflight.Add(-int64(len(blocks)))
-	fetch := p.get
-	if s.getter == nil {
-		fetch = p.read
-	}
 	requests := split(blocks)
 	if len(requests) == 1 {
-		p.outcome(p.bulk, fetch(ctx, s, requests[0]))
+		p.request(ctx, s, requests[0])
 		return
 	}
 	slots := make(chan struct{}, maxFetchRequests)
@@ -57,11 +51,54 @@ func (p *Peer) Fetch(ctx context.Context, blocks []*Fetch) {
 	for _, r := range requests {
 		slots <- struct{}{}
 		wg.Go(func() { // waited for below
-			p.outcome(p.bulk, fetch(ctx, s, r))
+			p.request(ctx, s, r)
 			<-slots
 		})
 	}
 	wg.Wait()
+}
+
+// refuse ends blocks that the peer is not asked for.
+func refuse(blocks []*Fetch, err error) {
+	for _, f := range blocks {
+		f.Done(nil, err)
+	}
+}
+
+// request fetches by the link, if there is one, and what that does not bring by the
+// transport.
+func (p *Peer) request(ctx context.Context, s *session, blocks []*Fetch) {
+	only := p.n.o.Path == PathRDMA
+	if l := s.link.Load(); l != nil {
+		rest := p.readLink(ctx, s, l, blocks)
+		if len(rest) == 0 {
+			return
+		}
+		blocks = blocks[:0:0]
+		for i := range rest {
+			if only {
+				rest[i].settle()
+			} else {
+				blocks = append(blocks, rest[i].f)
+			}
+		}
+		p.n.counters.fabricFallbacks.Add(uint64(len(blocks)))
+	} else if only {
+		refuse(blocks, p.noLink())
+		return
+	}
+	switch {
+	case len(blocks) == 0:
+		return
+	case !p.bulk.closed.Load():
+		refuse(blocks, p.tooOften())
+		return
+	}
+	fetch := p.get
+	if s.getter == nil {
+		fetch = p.read
+	}
+	p.outcome(p.bulk, fetch(ctx, s, blocks))
 }
 
 // split cuts blocks into requests.

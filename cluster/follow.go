@@ -87,6 +87,7 @@ func (p *Peer) subscribe(s *session) (progress bool, err error) {
 	}
 	p.control.kick()
 	p.bulk.kick()
+	p.fabric.kick()
 	p.setFeed(feedFollowing)
 	for {
 		b, err := stream.Recv()

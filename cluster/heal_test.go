@@ -150,7 +150,7 @@ func TestNoCopies(t *testing.T) {
 	if !a.PeerBy("b").Can(FeatureStore) {
 		t.Error("a cannot offer copies")
 	}
-	if m, _ := b.member("a"); len(m.Missing) != 0 || len(m.Features) != len(featureNames)-1 {
+	if m, _ := b.member("a"); len(m.Missing) != 0 || len(m.Features) != len(featureNames)-2 {
 		t.Errorf("%+v", m)
 	}
 	if n := b.logs.FilterMessageSnippet("lacks a feature").Len(); n != 0 {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash"
 	"os"
 	"path/filepath"
 	"slices"
@@ -244,11 +245,14 @@ func fetchOne(t testing.TB, ctx context.Context, p *Peer, ref BlockRef) (data []
 		t.Fatal(ferr)
 	}
 	defer file.Close()
-	sum := block.NewChecksum()
+	var sum hash.Hash64
 	calls := 0
 	p.Fetch(ctx, []*Fetch{{
 		BlockRef: ref,
-		Dest:     func(*BlockInfo) (rdma.Dest, error) { return rdma.Dest{File: file, Hash: sum}, nil },
+		Dest: func(*BlockInfo) (rdma.Dest, error) {
+			sum = block.NewChecksum()
+			return rdma.Dest{File: file, Hash: sum}, nil
+		},
 		Done: func(i *BlockInfo, e error) {
 			calls++
 			if err = e; e == nil {

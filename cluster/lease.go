@@ -16,8 +16,8 @@ import (
 
 // Limits of leases: each holds a file open and a block from being evicted.
 const (
-	maxLeases     = 1024 // of all peers
-	maxConnLeases = 256  // on one connection
+	maxLeases     = 2048 // of all peers
+	maxConnLeases = 512  // on one connection: maxFetchRequests of maxFetchItems
 )
 
 // lease is a block that a peer may read one-sided.
@@ -180,14 +180,19 @@ func (v *service) Lease(ctx context.Context, req *wire.LeaseRequest) (*wire.Leas
 			return nil, status.Error(codes.InvalidArgument, err.Error())
 		}
 	}
+	if req.GetFabric() && v.n.fabric == nil {
+		return nil, v.n.lacks(FeatureRDMA)
+	}
 	// Some may have to come from a device: several at a time.
-	reply := &wire.LeaseReply{Results: make([]*wire.LeaseResult, len(refs))}
+	reply := &wire.LeaseReply{
+		Results: make([]*wire.LeaseResult, len(refs)), Lifetime: int64(v.n.o.tuning.lease),
+	}
 	slots := make(chan struct{}, maxReads)
 	var wg sync.WaitGroup
 	for i := range refs {
 		slots <- struct{}{}
 		wg.Go(func() { // waited for below
-			reply.Results[i] = v.n.lend(ctx, b, conn, &refs[i])
+			reply.Results[i] = v.n.lend(ctx, b, conn, &refs[i], req.GetFabric())
 			<-slots
 		})
 	}
@@ -203,11 +208,16 @@ func (v *service) Lease(ctx context.Context, req *wire.LeaseRequest) (*wire.Leas
 }
 
 // lend makes one lease.
-func (n *Node) lend(ctx context.Context, b Backend, conn *serverConn, ref *BlockRef) *wire.LeaseResult {
+func (n *Node) lend(ctx context.Context, b Backend, conn *serverConn, ref *BlockRef, byFabric bool) *wire.LeaseResult {
 	busy := &wire.LeaseResult{Status: wire.LeaseStatus_LEASE_BUSY}
+	tooMany, unregistered := busy, busy
+	if byFabric { // the transport needs no lease
+		tooMany = &wire.LeaseResult{Status: wire.LeaseStatus_LEASE_TOO_MANY}
+		unregistered = &wire.LeaseResult{Status: wire.LeaseStatus_LEASE_UNREGISTERED}
+	}
 	if !n.leases.reserve(conn) {
 		n.counters.tooMany.Add(1)
-		return busy
+		return tooMany
 	}
 	info, loan, err := b.Lend(ctx, ref)
 	if err != nil {
@@ -217,19 +227,23 @@ func (n *Node) lend(ctx context.Context, b Backend, conn *serverConn, ref *Block
 		}
 		return busy
 	}
-	region, err := n.o.Transport.Register(loan.File, loan.Size)
-	if err != nil {
+	granted := &wire.LeaseResult{Status: wire.LeaseStatus_LEASE_GRANTED, Info: toWire(&info, false)}
+	if byFabric && loan.Size == 0 { // nothing to be read
 		loan.Close()
 		n.leases.unreserve(conn)
-		return busy
+		return granted
+	}
+	region := n.register(&loan, byFabric)
+	if region == nil {
+		loan.Close()
+		n.leases.unreserve(conn)
+		return unregistered
 	}
 	n.counters.leaseGrants.Add(1)
-	id := n.leases.enter(&lease{conn: conn, region: region, loan: loan, expires: time.Now().Add(n.o.tuning.lease)})
 	remote := region.Remote()
-	return &wire.LeaseResult{
-		Status: wire.LeaseStatus_LEASE_GRANTED, Lease: id, Info: toWire(&info, false),
-		RegionKey: remote.Key, RegionSize: remote.Size,
-	}
+	granted.Lease = n.leases.enter(&lease{conn: conn, region: region, loan: loan, expires: time.Now().Add(n.o.tuning.lease)})
+	granted.RegionKey, granted.RegionSize = remote.Key, remote.Size
+	return granted
 }
 
 func (n *Node) endLeases(conn *serverConn, reply *wire.LeaseReply) {

@@ -93,7 +93,7 @@ func (n *Node) rank(p *Peer, h *location.Holder) uint64 {
 	if !h.Memory {
 		r |= 2 << (chanceBits + inflightBits)
 	}
-	if !p.bulk.closed.Load() {
+	if !p.Usable() {
 		r |= 4 << (chanceBits + inflightBits)
 	}
 	return r

@@ -220,11 +220,12 @@ func (p *Peer) Member() Member {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := &p.mu.meta
+	path, reason := p.pathLocked()
 	return Member{
 		Name: p.name, State: p.mu.state, Reason: p.mu.reason, GossipAddr: p.mu.gossipAddr,
 		ControlAddr: s.control, BulkAddr: s.bulk, Zone: s.zone, Version: s.version, Protocol: int(s.protocol),
-		Features: FeatureNames(s.offered()), Missing: FeatureNames(p.n.self.features &^ s.features),
-		TotalBytes: s.total, FreeBytes: s.free, Since: p.mu.since,
+		Features: FeatureNames(s.offered()), Missing: FeatureNames(p.n.wanted() &^ s.features),
+		TotalBytes: s.total, FreeBytes: s.free, Since: p.mu.since, Path: path, PathReason: reason,
 		Feed: p.mu.feed, FeedRecords: followed.Records, FeedBytes: followed.Bytes, Snapshots: followed.Snapshots,
 		Breaker: worseState(p.control, p.bulk), Failures: p.failures.Load(), LastError: p.mu.lastError,
 		FetchedKeys: p.fetchedKeys.Load(), FetchedSize: p.fetchedSize.Load(), Blocks: blocks,

@@ -301,7 +301,7 @@ func ours() int {
 // TestFeatureNames shows that names and bits agree.
 func TestFeatureNames(t *testing.T) {
 	f, err := parseFeatures(FeatureNames(allFeatures))
-	if err != nil || f != allFeatures || len(featureNames) != 6 {
+	if err != nil || f != allFeatures || len(featureNames) != 7 {
 		t.Errorf("%v %v", f, err)
 	}
 	if s := fmt.Sprint(FeatureNames(FeatureStore | FeatureResume | 1<<40)); s != "[store resume]" {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"strings"
 	"unicode"
 
 	"google.golang.org/protobuf/proto"
@@ -108,10 +109,8 @@ func (m *meta) checkText() error {
 		if len(t.text) > t.limit {
 			return fmt.Errorf("%s of %d bytes, %d is the limit", t.what, len(t.text), t.limit)
 		}
-		for _, r := range t.text {
-			if !unicode.IsPrint(r) {
-				return fmt.Errorf("%s %q: not printable", t.what, t.text)
-			}
+		if !printable(t.text) {
+			return fmt.Errorf("%s %q: not printable", t.what, t.text)
 		}
 	}
 	if m.bulk == "" {
@@ -127,6 +126,10 @@ func (m *meta) checkText() error {
 	return nil
 }
 
+func printable(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
+}
+
 // offered returns the features that this meta's node has and lets others use.
 func (m *meta) offered() Feature {
 	if m.features&noCopies != 0 {
@@ -134,6 +137,10 @@ func (m *meta) offered() Feature {
 	}
 	return m.features
 }
+
+// wanted returns the features whose lack in a peer is told. That of RDMA is told in its own
+// way: see Peer.without.
+func (n *Node) wanted() Feature { return n.self.features &^ FeatureRDMA }
 
 // sameLink reports whether a peer that told m and now o is talked to in the same way.
 func (m *meta) sameLink(o *meta) bool {

@@ -38,6 +38,7 @@ type Node struct {
 	self     meta // but for total and free, which are the capacity's goroutine's after Start
 	opened   time.Time
 	told     Feature // self.features as others are told
+	fabric   *fabric // nil: not used
 
 	ctx    context.Context // ends when the node closes
 	cancel context.CancelFunc
@@ -65,7 +66,7 @@ type Node struct {
 
 // Open listens on the control address and gossip's, without serving or joining
 // anybody. It fails with all that is wrong with the options, or an address that is taken;
-// the transport is then still the caller's.
+// the transports are then still the caller's.
 func Open(ctx context.Context, o Options) (*Node, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -100,7 +101,7 @@ func (n *Node) listen(ctx context.Context) (err error) {
 		if err == nil {
 			return
 		}
-		err = errors.Join(err, n.listener.Close())
+		err = errors.Join(err, n.listener.Close(), n.fabric.closeProbe())
 		if n.gossip != nil {
 			err = errors.Join(err, n.gossip.Close())
 		}
@@ -115,11 +116,17 @@ func (n *Node) listen(ctx context.Context) (err error) {
 	if err := n.o.checkExposure(at, control, bulk); err != nil {
 		return err
 	}
+	if err := n.openFabric(); err != nil {
+		return err
+	}
 	t := &n.o.tuning
 	caps := n.o.Transport.Caps()
 	features := Feature(allFeatures)
 	if !caps.Get {
 		features &^= FeatureGet
+	}
+	if n.fabric == nil {
+		features &^= FeatureRDMA
 	}
 	features &^= t.mask
 	n.told = features
@@ -254,7 +261,7 @@ func (n *Node) Leave(ctx context.Context) error {
 	return n.gossip.Leave(ctx)
 }
 
-// Close stops serving, ends all calls, and closes the transport. When it returns nothing
+// Close stops serving, ends all calls, and closes the transports. When it returns nothing
 // of the backend is in use any more. A second call does nothing.
 func (n *Node) Close() error {
 	n.mu.Lock()
@@ -273,5 +280,9 @@ func (n *Node) Close() error {
 	err = errors.Join(err, n.listener.Close())
 	n.wg.Wait()
 	n.leases.closeAll()
+	err = errors.Join(err, n.fabric.closeProbe())
+	if n.o.Fabric != nil {
+		err = errors.Join(err, n.o.Fabric.Close())
+	}
 	return errors.Join(err, n.o.Transport.Close())
 }

@@ -22,6 +22,7 @@ type tuning struct {
 	forget                 time.Duration // after which a lost peer is
 	capacity               time.Duration // between two looks at the capacity
 	lease                  time.Duration // lifetime
+	stall                  time.Duration // in which a small block has to come by the fabric
 	stranger               time.Duration // after which a connection without a call is closed
 	initial                time.Duration // after Start, in which a peer that lacks what is required is fatal
 
@@ -65,6 +66,14 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Transport == nil {
 		bad = append(bad, errors.New("no transport"))
 	}
+	switch {
+	case o.Path > PathRDMA:
+		bad = append(bad, fmt.Errorf("path %d: not one of 0 to %d", o.Path, PathRDMA))
+	case o.Path == PathRDMA && o.Fabric == nil:
+		bad = append(bad, errors.New("only RDMA is to be used, and there is no fabric"))
+	case o.Fabric != nil && !o.Fabric.Caps().OneSided:
+		bad = append(bad, fmt.Errorf("fabric %q: cannot read one-sided", o.Fabric.Caps().Proto))
+	}
 	if o.CallTimeout < 0 {
 		bad = append(bad, fmt.Errorf("call timeout %v: negative", o.CallTimeout))
 	}
@@ -78,6 +87,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.CallTimeout == 0 {
 		o.CallTimeout = 5 * time.Second
+	}
+	if o.tuning.stall == 0 {
+		o.tuning.stall = o.CallTimeout / 4 // so that there is time for the other way
 	}
 	if o.Capacity == nil {
 		o.Capacity = func() (int64, int64) { return 0, 0 }

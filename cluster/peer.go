@@ -29,7 +29,8 @@ type Peer struct {
 	// One may work where the other does not: they have addresses, and maybe firewalls, of
 	// their own.
 	control *breaker // of calls
-	bulk    *breaker // of fetches
+	bulk    *breaker // of fetches over the transport
+	fabric  *breaker // of the link: only its back-off, for there is no link while it is open
 
 	follower *feed.Follower // run's
 	far      bool           // likewise: the log was told of versions from the future
@@ -56,6 +57,8 @@ type Peer struct {
 		slots         []location.Slot // that the follower has
 		feed          string
 		lastError     string
+		pathReason    string          // why the session has no link
+		told          map[string]bool // what the log was told of the link in this session
 	}
 }
 
@@ -90,6 +93,9 @@ type session struct {
 	health   healthpb.HealthClient
 	bulk     rdma.Peer
 	getter   rdma.Getter // nil: lease and read
+
+	link atomic.Pointer[link] // nil: the fabric is not used now
+	lost chan struct{}        // has one element after a link was lost
 }
 
 // newPeer returns a peer that nothing is known of.
@@ -98,6 +104,7 @@ func (n *Node) newPeer(name string) *Peer {
 	p := &Peer{
 		n: n, name: name, marks: graveMarks{turn: make(chan struct{}, 1)}, wake: make(chan struct{}, 1),
 		control: newBreaker(t.breakerMin, t.breakerMax), bulk: newBreaker(t.breakerMin, t.breakerMax),
+		fabric: newBreaker(t.breakerMin, t.breakerMax),
 	}
 	p.follower = feed.NewFollower(n.index, peerSlots{p}, n.buried, n.observe)
 	p.follower.Limit(func() uint64 { return LatestVersion(time.Now()) }, p.tooFar)
@@ -132,7 +139,7 @@ func (p *Peer) setTarget(state, reason string, addr string, m *meta) (missing Fe
 		if p.mu.warnedFor != m.version {
 			p.mu.warned, p.mu.warnedFor = 0, m.version
 		}
-		missing = p.n.self.features &^ m.features &^ p.mu.warned
+		missing = p.n.wanted() &^ m.features &^ p.mu.warned
 		p.mu.warned |= missing
 		if old != nil && old.meta.sameLink(m) {
 			return missing
@@ -188,6 +195,7 @@ func (p *Peer) run() {
 func (p *Peer) talk(s *session) {
 	p.control.reset()
 	p.bulk.reset()
+	p.forgetPath()
 	p.session.Store(s)
 	p.follower.SetLive(true)
 	var wg sync.WaitGroup
@@ -195,6 +203,9 @@ func (p *Peer) talk(s *session) {
 	wg.Go(func() { p.control.run(s.ctx, func(ctx context.Context) error { return p.probe(ctx, s) }) })
 	wg.Go(func() { p.bulk.run(s.ctx, func(ctx context.Context) error { return p.probeBulk(ctx, s) }) })
 	wg.Go(func() { p.exchangeFirst(s) })
+	if p.n.fabric != nil {
+		wg.Go(func() { p.watchLink(s) })
+	}
 	p.follow(s)
 	p.session.Store(nil)
 	if p.n.ctx.Err() == nil { // else nobody looks any more
@@ -245,6 +256,7 @@ func (p *Peer) open(t *target) (*session, error) {
 	s := &session{
 		target: t, features: t.meta.offered() & p.n.self.features,
 		conn: conn, control: wire.NewControlClient(conn), health: healthpb.NewHealthClient(conn), bulk: bulk,
+		lost: make(chan struct{}, 1),
 	}
 	if s.features&FeatureGet != 0 {
 		s.getter, _ = bulk.(rdma.Getter)
@@ -329,9 +341,6 @@ func (p *Peer) Can(f Feature) bool {
 	return s != nil && s.features&f == f
 }
 
-// Usable reports whether it is live and the breaker lets fetches through now.
-func (p *Peer) Usable() bool { return p.live() != nil && p.bulk.closed.Load() }
-
 // Callable reports whether it is live and the breaker lets calls through now: all that it
 // can be asked for but fetches.
 func (p *Peer) Callable() bool { return p.live() != nil && p.control.closed.Load() }
@@ -343,9 +352,14 @@ func (p *Peer) usable(b *breaker) (*session, error) {
 	case s == nil:
 		return nil, fmt.Errorf("%w: %s is not live", rdma.ErrUnavailable, p.name)
 	case !b.closed.Load():
-		return nil, fmt.Errorf("%w: %s failed too often, breaker open", rdma.ErrUnavailable, p.name)
+		return nil, p.tooOften()
 	}
 	return s, nil
+}
+
+// tooOften is the error of what a breaker does not let through.
+func (p *Peer) tooOften() error {
+	return fmt.Errorf("%w: %s failed too often, breaker open", rdma.ErrUnavailable, p.name)
 }
 
 var _ gossip.Events = events{}

@@ -13,10 +13,9 @@ import (
 // maxReads bounds the blocks of one request that are being read, or lent, at a time.
 const maxReads = 8
 
-// read fetches by lease: for a peer, or over a transport, that does not know names. It
-// returns what the breaker is to know.
-func (p *Peer) read(ctx context.Context, s *session, blocks []*Fetch) error {
-	req := &wire.LeaseRequest{}
+// asked returns those of blocks that can have the name they are asked by. It calls Done of
+// the others.
+func asked(blocks []*Fetch) []fetching {
 	all := make([]fetching, 0, len(blocks))
 	for _, f := range blocks {
 		if err := checkName(f); err != nil {
@@ -24,39 +23,86 @@ func (p *Peer) read(ctx context.Context, s *session, blocks []*Fetch) error {
 			continue
 		}
 		all = append(all, fetching{f: f})
+	}
+	return all
+}
+
+// lease asks the peer for leases: an answer for each block, or an error.
+func (p *Peer) lease(ctx context.Context, s *session, all []fetching, byFabric bool) (*wire.LeaseReply, error) {
+	req := &wire.LeaseRequest{Fabric: byFabric}
+	for i := range all {
+		f := all[i].f
 		req.Blocks = append(req.Blocks, &wire.BlockRef{Path: []byte(f.Path), Seq: f.Seq})
 	}
+	reply, err := s.control.Lease(ctx, req)
+	if err = callError(ctx, err); err != nil {
+		return nil, err
+	}
+	if len(reply.GetResults()) != len(all) {
+		p.release(s, leasesOf(reply))
+		return nil, fmt.Errorf("%w: %d answers to %d blocks", rdma.ErrProtocol, len(reply.GetResults()), len(all))
+	}
+	return reply, nil
+}
+
+// eachLease calls fn for each answer, several at a time, and returns when all are done: with
+// what gives the leases back.
+func eachLease(reply *wire.LeaseReply, fn func(i int, r *wire.LeaseResult)) *wire.ReleaseRequest {
+	slots := make(chan struct{}, maxReads)
+	var wg sync.WaitGroup
+	for i, r := range reply.GetResults() {
+		slots <- struct{}{}
+		wg.Go(func() { // waited for below
+			fn(i, r)
+			<-slots
+		})
+	}
+	wg.Wait()
+	return leasesOf(reply)
+}
+
+// leasesOf returns what gives the leases of an answer back.
+func leasesOf(reply *wire.LeaseReply) *wire.ReleaseRequest {
+	req := &wire.ReleaseRequest{}
+	for _, r := range reply.GetResults() {
+		if r.GetStatus() == wire.LeaseStatus_LEASE_GRANTED {
+			req.Leases = append(req.Leases, r.GetLease())
+		}
+	}
+	return req
+}
+
+// checkLease reads a lease that was granted. It fails with rdma.ErrProtocol if it is not
+// for what was asked.
+func checkLease(r *wire.LeaseResult, ref *BlockRef) (BlockInfo, error) {
+	switch {
+	case r.GetStatus() != wire.LeaseStatus_LEASE_GRANTED:
+		return BlockInfo{}, fmt.Errorf("%w: lease status %d", rdma.ErrProtocol, r.GetStatus())
+	case r.GetInfo() == nil || len(r.GetRegionKey()) > rdma.MaxKey:
+		return BlockInfo{}, fmt.Errorf("%w: lease without block info or region", rdma.ErrProtocol)
+	}
+	return checkAnswer(r.GetInfo(), r.GetRegionSize(), ref)
+}
+
+// read fetches by lease from a peer, or over a transport, that does not know names. It
+// returns what the breaker is to know.
+func (p *Peer) read(ctx context.Context, s *session, blocks []*Fetch) error {
+	all := asked(blocks)
 	if len(all) == 0 {
 		return errNotAsked
 	}
-	reply, err := s.control.Lease(ctx, req)
-	if err = callError(ctx, err); err == nil && len(reply.GetResults()) != len(all) {
-		err = fmt.Errorf("%w: %d answers to %d blocks", rdma.ErrProtocol, len(reply.GetResults()), len(all))
-	}
+	reply, err := p.lease(ctx, s, all, false)
 	if err != nil {
 		for i := range all {
 			p.done(&all[i], err)
 		}
 		return err
 	}
-	slots := make(chan struct{}, maxReads)
-	var wg sync.WaitGroup
 	errs := make([]error, len(all))
-	release := &wire.ReleaseRequest{}
-	for i := range all {
-		r := reply.Results[i]
-		if r.GetStatus() == wire.LeaseStatus_LEASE_GRANTED {
-			release.Leases = append(release.Leases, r.GetLease())
-		}
-		slots <- struct{}{}
-		wg.Go(func() { // waited for below
-			errs[i] = s.unlive(p.readOne(ctx, s, &all[i], r))
-			p.done(&all[i], errs[i])
-			<-slots
-		})
-	}
-	wg.Wait()
-	p.release(s, release)
+	p.release(s, eachLease(reply, func(i int, r *wire.LeaseResult) {
+		errs[i] = s.unlive(p.readOne(ctx, s, &all[i], r))
+		p.done(&all[i], errs[i])
+	}))
 	return worst(all, errs)
 }
 
@@ -67,16 +113,8 @@ func (p *Peer) readOne(ctx context.Context, s *session, g *fetching, r *wire.Lea
 		return rdma.ErrGone
 	case wire.LeaseStatus_LEASE_BUSY:
 		return rdma.ErrBusy
-	case wire.LeaseStatus_LEASE_GRANTED:
-	default:
-		g.bad = fmt.Errorf("%w: lease status %d", rdma.ErrProtocol, r.GetStatus())
-		return g.bad
 	}
-	if r.GetInfo() == nil || len(r.GetRegionKey()) > 255 {
-		g.bad = fmt.Errorf("%w: lease without block info or region", rdma.ErrProtocol)
-		return g.bad
-	}
-	dst, err := g.accept(checkAnswer(r.GetInfo(), r.GetRegionSize(), &g.f.BlockRef))
+	dst, err := g.accept(checkLease(r, &g.f.BlockRef))
 	if err != nil || g.info.Size == 0 {
 		return err
 	}

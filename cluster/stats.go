@@ -35,6 +35,11 @@ type Stats struct {
 	LeaseExpired uint64 `json:"lease_expired"` // not released in time
 	Lent         uint64 `json:"lent"`          // blocks, by name
 	Stored       uint64 `json:"stored"`        // blocks taken from peers that offered them
+
+	FabricPeers     int    `json:"fabric_peers"`     // live, and read by RDMA now
+	FabricFetches   uint64 `json:"fabric_fetches"`   // blocks that came by RDMA
+	FabricBytes     uint64 `json:"fabric_bytes"`     // theirs
+	FabricFallbacks uint64 `json:"fabric_fallbacks"` // blocks that RDMA did not bring and that were asked for by TCP
 }
 
 // counters are the totals of Stats.
@@ -42,16 +47,20 @@ type counters struct {
 	strangers, tooMany, unknown, malformed, denied, badMeta, refused, farVersion atomic.Uint64
 	gravesSent, gravesTaken, exchanges                                           atomic.Uint64
 	leaseGrants, leaseExpired, lent, stored                                      atomic.Uint64
+	fabricFetches, fabricBytes, fabricFallbacks                                  atomic.Uint64
 }
 
 // Stats returns them.
 func (n *Node) Stats() Stats {
 	c := &n.counters
 	peers := n.allPeers()
-	live := 0
+	live, linked := 0, 0
 	for _, p := range peers {
-		if p.live() != nil {
+		if s := p.live(); s != nil {
 			live++
+			if s.link.Load() != nil {
+				linked++
+			}
 		}
 	}
 	return Stats{
@@ -61,5 +70,7 @@ func (n *Node) Stats() Stats {
 		Denied: c.denied.Load(), BadMeta: c.badMeta.Load(), Refused: c.refused.Load(), FarVersion: c.farVersion.Load(),
 		GravesSent: c.gravesSent.Load(), GravesTaken: c.gravesTaken.Load(), Exchanges: c.exchanges.Load(),
 		LeaseGrants: c.leaseGrants.Load(), LeaseExpired: c.leaseExpired.Load(), Lent: c.lent.Load(), Stored: c.stored.Load(),
+		FabricPeers: linked, FabricFetches: c.fabricFetches.Load(), FabricBytes: c.fabricBytes.Load(),
+		FabricFallbacks: c.fabricFallbacks.Load(),
 	}
 }

@@ -27,6 +27,9 @@ const (
 	LeaseStatus_LEASE_GONE    LeaseStatus = 0
 	LeaseStatus_LEASE_BUSY    LeaseStatus = 1
 	LeaseStatus_LEASE_GRANTED LeaseStatus = 2
+	// If asked for the fabric only. The block is there, but to be fetched in another way.
+	LeaseStatus_LEASE_UNREGISTERED LeaseStatus = 3 // it cannot be registered
+	LeaseStatus_LEASE_TOO_MANY     LeaseStatus = 4 // there are as many leases as there may be
 )
 
 // Enum value maps for LeaseStatus.
@@ -35,11 +38,15 @@ var (
 		0: "LEASE_GONE",
 		1: "LEASE_BUSY",
 		2: "LEASE_GRANTED",
+		3: "LEASE_UNREGISTERED",
+		4: "LEASE_TOO_MANY",
 	}
 	LeaseStatus_value = map[string]int32{
-		"LEASE_GONE":    0,
-		"LEASE_BUSY":    1,
-		"LEASE_GRANTED": 2,
+		"LEASE_GONE":         0,
+		"LEASE_BUSY":         1,
+		"LEASE_GRANTED":      2,
+		"LEASE_UNREGISTERED": 3,
+		"LEASE_TOO_MANY":     4,
 	}
 )
 
@@ -912,16 +919,130 @@ func (x *StatResult) GetInfo() *BlockInfo {
 	return nil
 }
 
+type DescribeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeRequest) Reset() {
+	*x = DescribeRequest{}
+	mi := &file_cluster_wire_control_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeRequest) ProtoMessage() {}
+
+func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_wire_control_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeRequest.ProtoReflect.Descriptor instead.
+func (*DescribeRequest) Descriptor() ([]byte, []int) {
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{12}
+}
+
+type DescribeReply struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	FabricProto string                 `protobuf:"bytes,1,opt,name=fabric_proto,json=fabricProto,proto3" json:"fabric_proto,omitempty"`
+	FabricAddr  string                 `protobuf:"bytes,2,opt,name=fabric_addr,json=fabricAddr,proto3" json:"fabric_addr,omitempty"`
+	// A region that is there to be read for a trial, and what is in it.
+	ProbeKey      []byte `protobuf:"bytes,3,opt,name=probe_key,json=probeKey,proto3" json:"probe_key,omitempty"`
+	ProbeSize     int64  `protobuf:"varint,4,opt,name=probe_size,json=probeSize,proto3" json:"probe_size,omitempty"`
+	ProbeSum      uint64 `protobuf:"fixed64,5,opt,name=probe_sum,json=probeSum,proto3" json:"probe_sum,omitempty"` // CRC-64/NVME
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeReply) Reset() {
+	*x = DescribeReply{}
+	mi := &file_cluster_wire_control_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeReply) ProtoMessage() {}
+
+func (x *DescribeReply) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_wire_control_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeReply.ProtoReflect.Descriptor instead.
+func (*DescribeReply) Descriptor() ([]byte, []int) {
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *DescribeReply) GetFabricProto() string {
+	if x != nil {
+		return x.FabricProto
+	}
+	return ""
+}
+
+func (x *DescribeReply) GetFabricAddr() string {
+	if x != nil {
+		return x.FabricAddr
+	}
+	return ""
+}
+
+func (x *DescribeReply) GetProbeKey() []byte {
+	if x != nil {
+		return x.ProbeKey
+	}
+	return nil
+}
+
+func (x *DescribeReply) GetProbeSize() int64 {
+	if x != nil {
+		return x.ProbeSize
+	}
+	return 0
+}
+
+func (x *DescribeReply) GetProbeSum() uint64 {
+	if x != nil {
+		return x.ProbeSum
+	}
+	return 0
+}
+
 type LeaseRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Blocks        []*BlockRef            `protobuf:"bytes,1,rep,name=blocks,proto3" json:"blocks,omitempty"`
+	Fabric        bool                   `protobuf:"varint,2,opt,name=fabric,proto3" json:"fabric,omitempty"` // for one-sided reads; needs feature rdma
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *LeaseRequest) Reset() {
 	*x = LeaseRequest{}
-	mi := &file_cluster_wire_control_proto_msgTypes[12]
+	mi := &file_cluster_wire_control_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -933,7 +1054,7 @@ func (x *LeaseRequest) String() string {
 func (*LeaseRequest) ProtoMessage() {}
 
 func (x *LeaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[12]
+	mi := &file_cluster_wire_control_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -946,7 +1067,7 @@ func (x *LeaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseRequest.ProtoReflect.Descriptor instead.
 func (*LeaseRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{12}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *LeaseRequest) GetBlocks() []*BlockRef {
@@ -956,16 +1077,24 @@ func (x *LeaseRequest) GetBlocks() []*BlockRef {
 	return nil
 }
 
+func (x *LeaseRequest) GetFabric() bool {
+	if x != nil {
+		return x.Fabric
+	}
+	return false
+}
+
 type LeaseReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Results       []*LeaseResult         `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"` // one for each block
+	Results       []*LeaseResult         `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`    // one for each block
+	Lifetime      int64                  `protobuf:"varint,2,opt,name=lifetime,proto3" json:"lifetime,omitempty"` // nanoseconds after which they expire
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *LeaseReply) Reset() {
 	*x = LeaseReply{}
-	mi := &file_cluster_wire_control_proto_msgTypes[13]
+	mi := &file_cluster_wire_control_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -977,7 +1106,7 @@ func (x *LeaseReply) String() string {
 func (*LeaseReply) ProtoMessage() {}
 
 func (x *LeaseReply) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[13]
+	mi := &file_cluster_wire_control_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -990,7 +1119,7 @@ func (x *LeaseReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseReply.ProtoReflect.Descriptor instead.
 func (*LeaseReply) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{13}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *LeaseReply) GetResults() []*LeaseResult {
@@ -998,6 +1127,13 @@ func (x *LeaseReply) GetResults() []*LeaseResult {
 		return x.Results
 	}
 	return nil
+}
+
+func (x *LeaseReply) GetLifetime() int64 {
+	if x != nil {
+		return x.Lifetime
+	}
+	return 0
 }
 
 type LeaseResult struct {
@@ -1013,7 +1149,7 @@ type LeaseResult struct {
 
 func (x *LeaseResult) Reset() {
 	*x = LeaseResult{}
-	mi := &file_cluster_wire_control_proto_msgTypes[14]
+	mi := &file_cluster_wire_control_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1025,7 +1161,7 @@ func (x *LeaseResult) String() string {
 func (*LeaseResult) ProtoMessage() {}
 
 func (x *LeaseResult) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[14]
+	mi := &file_cluster_wire_control_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1038,7 +1174,7 @@ func (x *LeaseResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseResult.ProtoReflect.Descriptor instead.
 func (*LeaseResult) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{14}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *LeaseResult) GetStatus() LeaseStatus {
@@ -1085,7 +1221,7 @@ type ReleaseRequest struct {
 
 func (x *ReleaseRequest) Reset() {
 	*x = ReleaseRequest{}
-	mi := &file_cluster_wire_control_proto_msgTypes[15]
+	mi := &file_cluster_wire_control_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1097,7 +1233,7 @@ func (x *ReleaseRequest) String() string {
 func (*ReleaseRequest) ProtoMessage() {}
 
 func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[15]
+	mi := &file_cluster_wire_control_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1110,7 +1246,7 @@ func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{15}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ReleaseRequest) GetLeases() []uint64 {
@@ -1128,7 +1264,7 @@ type ReleaseReply struct {
 
 func (x *ReleaseReply) Reset() {
 	*x = ReleaseReply{}
-	mi := &file_cluster_wire_control_proto_msgTypes[16]
+	mi := &file_cluster_wire_control_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1140,7 +1276,7 @@ func (x *ReleaseReply) String() string {
 func (*ReleaseReply) ProtoMessage() {}
 
 func (x *ReleaseReply) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[16]
+	mi := &file_cluster_wire_control_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1153,7 +1289,7 @@ func (x *ReleaseReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseReply.ProtoReflect.Descriptor instead.
 func (*ReleaseReply) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{16}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{18}
 }
 
 type StoreRequest struct {
@@ -1165,7 +1301,7 @@ type StoreRequest struct {
 
 func (x *StoreRequest) Reset() {
 	*x = StoreRequest{}
-	mi := &file_cluster_wire_control_proto_msgTypes[17]
+	mi := &file_cluster_wire_control_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1177,7 +1313,7 @@ func (x *StoreRequest) String() string {
 func (*StoreRequest) ProtoMessage() {}
 
 func (x *StoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[17]
+	mi := &file_cluster_wire_control_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1190,7 +1326,7 @@ func (x *StoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreRequest.ProtoReflect.Descriptor instead.
 func (*StoreRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{17}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *StoreRequest) GetOffers() []*BlockInfo {
@@ -1209,7 +1345,7 @@ type StoreReply struct {
 
 func (x *StoreReply) Reset() {
 	*x = StoreReply{}
-	mi := &file_cluster_wire_control_proto_msgTypes[18]
+	mi := &file_cluster_wire_control_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1221,7 +1357,7 @@ func (x *StoreReply) String() string {
 func (*StoreReply) ProtoMessage() {}
 
 func (x *StoreReply) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[18]
+	mi := &file_cluster_wire_control_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1234,7 +1370,7 @@ func (x *StoreReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreReply.ProtoReflect.Descriptor instead.
 func (*StoreReply) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{18}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *StoreReply) GetResults() []*StoreResult {
@@ -1254,7 +1390,7 @@ type StoreResult struct {
 
 func (x *StoreResult) Reset() {
 	*x = StoreResult{}
-	mi := &file_cluster_wire_control_proto_msgTypes[19]
+	mi := &file_cluster_wire_control_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1266,7 +1402,7 @@ func (x *StoreResult) String() string {
 func (*StoreResult) ProtoMessage() {}
 
 func (x *StoreResult) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[19]
+	mi := &file_cluster_wire_control_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1279,7 +1415,7 @@ func (x *StoreResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreResult.ProtoReflect.Descriptor instead.
 func (*StoreResult) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{19}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *StoreResult) GetStatus() StoreStatus {
@@ -1308,7 +1444,7 @@ type Grave struct {
 
 func (x *Grave) Reset() {
 	*x = Grave{}
-	mi := &file_cluster_wire_control_proto_msgTypes[20]
+	mi := &file_cluster_wire_control_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1320,7 +1456,7 @@ func (x *Grave) String() string {
 func (*Grave) ProtoMessage() {}
 
 func (x *Grave) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[20]
+	mi := &file_cluster_wire_control_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1333,7 +1469,7 @@ func (x *Grave) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grave.ProtoReflect.Descriptor instead.
 func (*Grave) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{20}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Grave) GetPath() []byte {
@@ -1379,7 +1515,7 @@ type Graves struct {
 
 func (x *Graves) Reset() {
 	*x = Graves{}
-	mi := &file_cluster_wire_control_proto_msgTypes[21]
+	mi := &file_cluster_wire_control_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1391,7 +1527,7 @@ func (x *Graves) String() string {
 func (*Graves) ProtoMessage() {}
 
 func (x *Graves) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[21]
+	mi := &file_cluster_wire_control_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1404,7 +1540,7 @@ func (x *Graves) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Graves.ProtoReflect.Descriptor instead.
 func (*Graves) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{21}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Graves) GetGraves() []*Grave {
@@ -1502,12 +1638,23 @@ const file_cluster_wire_control_proto_rawDesc = "" +
 	"\aresults\x18\x01 \x03(\v2\x1b.kvfs.control.v1.StatResultR\aresults\"<\n" +
 	"\n" +
 	"StatResult\x12.\n" +
-	"\x04info\x18\x01 \x01(\v2\x1a.kvfs.control.v1.BlockInfoR\x04info\"A\n" +
+	"\x04info\x18\x01 \x01(\v2\x1a.kvfs.control.v1.BlockInfoR\x04info\"\x11\n" +
+	"\x0fDescribeRequest\"\xac\x01\n" +
+	"\rDescribeReply\x12!\n" +
+	"\ffabric_proto\x18\x01 \x01(\tR\vfabricProto\x12\x1f\n" +
+	"\vfabric_addr\x18\x02 \x01(\tR\n" +
+	"fabricAddr\x12\x1b\n" +
+	"\tprobe_key\x18\x03 \x01(\fR\bprobeKey\x12\x1d\n" +
+	"\n" +
+	"probe_size\x18\x04 \x01(\x03R\tprobeSize\x12\x1b\n" +
+	"\tprobe_sum\x18\x05 \x01(\x06R\bprobeSum\"Y\n" +
 	"\fLeaseRequest\x121\n" +
-	"\x06blocks\x18\x01 \x03(\v2\x19.kvfs.control.v1.BlockRefR\x06blocks\"D\n" +
+	"\x06blocks\x18\x01 \x03(\v2\x19.kvfs.control.v1.BlockRefR\x06blocks\x12\x16\n" +
+	"\x06fabric\x18\x02 \x01(\bR\x06fabric\"`\n" +
 	"\n" +
 	"LeaseReply\x126\n" +
-	"\aresults\x18\x01 \x03(\v2\x1c.kvfs.control.v1.LeaseResultR\aresults\"\xc9\x01\n" +
+	"\aresults\x18\x01 \x03(\v2\x1c.kvfs.control.v1.LeaseResultR\aresults\x12\x1a\n" +
+	"\blifetime\x18\x02 \x01(\x03R\blifetime\"\xc9\x01\n" +
 	"\vLeaseResult\x124\n" +
 	"\x06status\x18\x01 \x01(\x0e2\x1c.kvfs.control.v1.LeaseStatusR\x06status\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x06R\x05lease\x12.\n" +
@@ -1536,24 +1683,27 @@ const file_cluster_wire_control_proto_rawDesc = "" +
 	"\x06graves\x18\x01 \x03(\v2\x16.kvfs.control.v1.GraveR\x06graves\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x06R\x05epoch\x12\x14\n" +
 	"\x05since\x18\x03 \x01(\x03R\x05since\x12\x12\n" +
-	"\x04mark\x18\x04 \x01(\x03R\x04mark*@\n" +
+	"\x04mark\x18\x04 \x01(\x03R\x04mark*l\n" +
 	"\vLeaseStatus\x12\x0e\n" +
 	"\n" +
 	"LEASE_GONE\x10\x00\x12\x0e\n" +
 	"\n" +
 	"LEASE_BUSY\x10\x01\x12\x11\n" +
-	"\rLEASE_GRANTED\x10\x02*Q\n" +
+	"\rLEASE_GRANTED\x10\x02\x12\x16\n" +
+	"\x12LEASE_UNREGISTERED\x10\x03\x12\x12\n" +
+	"\x0eLEASE_TOO_MANY\x10\x04*Q\n" +
 	"\vStoreStatus\x12\x10\n" +
 	"\fSTORE_FAILED\x10\x00\x12\x0e\n" +
 	"\n" +
 	"STORE_DONE\x10\x01\x12\r\n" +
 	"\tSTORE_HAD\x10\x02\x12\x11\n" +
-	"\rSTORE_REFUSED\x10\x032\xee\x03\n" +
+	"\rSTORE_REFUSED\x10\x032\xbc\x04\n" +
 	"\aControl\x12H\n" +
 	"\tSubscribe\x12!.kvfs.control.v1.SubscribeRequest\x1a\x16.kvfs.control.v1.Batch0\x01\x12B\n" +
 	"\x04List\x12\x1c.kvfs.control.v1.ListRequest\x1a\x1a.kvfs.control.v1.ListReply0\x01\x12@\n" +
 	"\x04Stat\x12\x1c.kvfs.control.v1.StatRequest\x1a\x1a.kvfs.control.v1.StatReply\x12C\n" +
-	"\x05Lease\x12\x1d.kvfs.control.v1.LeaseRequest\x1a\x1b.kvfs.control.v1.LeaseReply\x12I\n" +
+	"\x05Lease\x12\x1d.kvfs.control.v1.LeaseRequest\x1a\x1b.kvfs.control.v1.LeaseReply\x12L\n" +
+	"\bDescribe\x12 .kvfs.control.v1.DescribeRequest\x1a\x1e.kvfs.control.v1.DescribeReply\x12I\n" +
 	"\aRelease\x12\x1f.kvfs.control.v1.ReleaseRequest\x1a\x1d.kvfs.control.v1.ReleaseReply\x12C\n" +
 	"\x05Store\x12\x1d.kvfs.control.v1.StoreRequest\x1a\x1b.kvfs.control.v1.StoreReply\x12>\n" +
 	"\x06Remove\x12\x17.kvfs.control.v1.Graves\x1a\x17.kvfs.control.v1.Graves(\x010\x01B#Z!github.com/kvfs/kvfs/cluster/wireb\x06proto3"
@@ -1571,7 +1721,7 @@ func file_cluster_wire_control_proto_rawDescGZIP() []byte {
 }
 
 var file_cluster_wire_control_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_cluster_wire_control_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_cluster_wire_control_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_cluster_wire_control_proto_goTypes = []any{
 	(LeaseStatus)(0),         // 0: kvfs.control.v1.LeaseStatus
 	(StoreStatus)(0),         // 1: kvfs.control.v1.StoreStatus
@@ -1587,16 +1737,18 @@ var file_cluster_wire_control_proto_goTypes = []any{
 	(*StatRequest)(nil),      // 11: kvfs.control.v1.StatRequest
 	(*StatReply)(nil),        // 12: kvfs.control.v1.StatReply
 	(*StatResult)(nil),       // 13: kvfs.control.v1.StatResult
-	(*LeaseRequest)(nil),     // 14: kvfs.control.v1.LeaseRequest
-	(*LeaseReply)(nil),       // 15: kvfs.control.v1.LeaseReply
-	(*LeaseResult)(nil),      // 16: kvfs.control.v1.LeaseResult
-	(*ReleaseRequest)(nil),   // 17: kvfs.control.v1.ReleaseRequest
-	(*ReleaseReply)(nil),     // 18: kvfs.control.v1.ReleaseReply
-	(*StoreRequest)(nil),     // 19: kvfs.control.v1.StoreRequest
-	(*StoreReply)(nil),       // 20: kvfs.control.v1.StoreReply
-	(*StoreResult)(nil),      // 21: kvfs.control.v1.StoreResult
-	(*Grave)(nil),            // 22: kvfs.control.v1.Grave
-	(*Graves)(nil),           // 23: kvfs.control.v1.Graves
+	(*DescribeRequest)(nil),  // 14: kvfs.control.v1.DescribeRequest
+	(*DescribeReply)(nil),    // 15: kvfs.control.v1.DescribeReply
+	(*LeaseRequest)(nil),     // 16: kvfs.control.v1.LeaseRequest
+	(*LeaseReply)(nil),       // 17: kvfs.control.v1.LeaseReply
+	(*LeaseResult)(nil),      // 18: kvfs.control.v1.LeaseResult
+	(*ReleaseRequest)(nil),   // 19: kvfs.control.v1.ReleaseRequest
+	(*ReleaseReply)(nil),     // 20: kvfs.control.v1.ReleaseReply
+	(*StoreRequest)(nil),     // 21: kvfs.control.v1.StoreRequest
+	(*StoreReply)(nil),       // 22: kvfs.control.v1.StoreReply
+	(*StoreResult)(nil),      // 23: kvfs.control.v1.StoreResult
+	(*Grave)(nil),            // 24: kvfs.control.v1.Grave
+	(*Graves)(nil),           // 25: kvfs.control.v1.Graves
 }
 var file_cluster_wire_control_proto_depIdxs = []int32{
 	4,  // 0: kvfs.control.v1.BlockInfo.dirs:type_name -> kvfs.control.v1.DirInfo
@@ -1605,29 +1757,31 @@ var file_cluster_wire_control_proto_depIdxs = []int32{
 	13, // 3: kvfs.control.v1.StatReply.results:type_name -> kvfs.control.v1.StatResult
 	5,  // 4: kvfs.control.v1.StatResult.info:type_name -> kvfs.control.v1.BlockInfo
 	3,  // 5: kvfs.control.v1.LeaseRequest.blocks:type_name -> kvfs.control.v1.BlockRef
-	16, // 6: kvfs.control.v1.LeaseReply.results:type_name -> kvfs.control.v1.LeaseResult
+	18, // 6: kvfs.control.v1.LeaseReply.results:type_name -> kvfs.control.v1.LeaseResult
 	0,  // 7: kvfs.control.v1.LeaseResult.status:type_name -> kvfs.control.v1.LeaseStatus
 	5,  // 8: kvfs.control.v1.LeaseResult.info:type_name -> kvfs.control.v1.BlockInfo
 	5,  // 9: kvfs.control.v1.StoreRequest.offers:type_name -> kvfs.control.v1.BlockInfo
-	21, // 10: kvfs.control.v1.StoreReply.results:type_name -> kvfs.control.v1.StoreResult
+	23, // 10: kvfs.control.v1.StoreReply.results:type_name -> kvfs.control.v1.StoreResult
 	1,  // 11: kvfs.control.v1.StoreResult.status:type_name -> kvfs.control.v1.StoreStatus
-	22, // 12: kvfs.control.v1.Graves.graves:type_name -> kvfs.control.v1.Grave
+	24, // 12: kvfs.control.v1.Graves.graves:type_name -> kvfs.control.v1.Grave
 	6,  // 13: kvfs.control.v1.Control.Subscribe:input_type -> kvfs.control.v1.SubscribeRequest
 	8,  // 14: kvfs.control.v1.Control.List:input_type -> kvfs.control.v1.ListRequest
 	11, // 15: kvfs.control.v1.Control.Stat:input_type -> kvfs.control.v1.StatRequest
-	14, // 16: kvfs.control.v1.Control.Lease:input_type -> kvfs.control.v1.LeaseRequest
-	17, // 17: kvfs.control.v1.Control.Release:input_type -> kvfs.control.v1.ReleaseRequest
-	19, // 18: kvfs.control.v1.Control.Store:input_type -> kvfs.control.v1.StoreRequest
-	23, // 19: kvfs.control.v1.Control.Remove:input_type -> kvfs.control.v1.Graves
-	7,  // 20: kvfs.control.v1.Control.Subscribe:output_type -> kvfs.control.v1.Batch
-	9,  // 21: kvfs.control.v1.Control.List:output_type -> kvfs.control.v1.ListReply
-	12, // 22: kvfs.control.v1.Control.Stat:output_type -> kvfs.control.v1.StatReply
-	15, // 23: kvfs.control.v1.Control.Lease:output_type -> kvfs.control.v1.LeaseReply
-	18, // 24: kvfs.control.v1.Control.Release:output_type -> kvfs.control.v1.ReleaseReply
-	20, // 25: kvfs.control.v1.Control.Store:output_type -> kvfs.control.v1.StoreReply
-	23, // 26: kvfs.control.v1.Control.Remove:output_type -> kvfs.control.v1.Graves
-	20, // [20:27] is the sub-list for method output_type
-	13, // [13:20] is the sub-list for method input_type
+	16, // 16: kvfs.control.v1.Control.Lease:input_type -> kvfs.control.v1.LeaseRequest
+	14, // 17: kvfs.control.v1.Control.Describe:input_type -> kvfs.control.v1.DescribeRequest
+	19, // 18: kvfs.control.v1.Control.Release:input_type -> kvfs.control.v1.ReleaseRequest
+	21, // 19: kvfs.control.v1.Control.Store:input_type -> kvfs.control.v1.StoreRequest
+	25, // 20: kvfs.control.v1.Control.Remove:input_type -> kvfs.control.v1.Graves
+	7,  // 21: kvfs.control.v1.Control.Subscribe:output_type -> kvfs.control.v1.Batch
+	9,  // 22: kvfs.control.v1.Control.List:output_type -> kvfs.control.v1.ListReply
+	12, // 23: kvfs.control.v1.Control.Stat:output_type -> kvfs.control.v1.StatReply
+	17, // 24: kvfs.control.v1.Control.Lease:output_type -> kvfs.control.v1.LeaseReply
+	15, // 25: kvfs.control.v1.Control.Describe:output_type -> kvfs.control.v1.DescribeReply
+	20, // 26: kvfs.control.v1.Control.Release:output_type -> kvfs.control.v1.ReleaseReply
+	22, // 27: kvfs.control.v1.Control.Store:output_type -> kvfs.control.v1.StoreReply
+	25, // 28: kvfs.control.v1.Control.Remove:output_type -> kvfs.control.v1.Graves
+	21, // [21:29] is the sub-list for method output_type
+	13, // [13:21] is the sub-list for method input_type
 	13, // [13:13] is the sub-list for extension type_name
 	13, // [13:13] is the sub-list for extension extendee
 	0,  // [0:13] is the sub-list for field type_name
@@ -1645,7 +1799,7 @@ func file_cluster_wire_control_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cluster_wire_control_proto_rawDesc), len(file_cluster_wire_control_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   22,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

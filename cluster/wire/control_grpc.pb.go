@@ -23,6 +23,7 @@ const (
 	Control_List_FullMethodName      = "/kvfs.control.v1.Control/List"
 	Control_Stat_FullMethodName      = "/kvfs.control.v1.Control/Stat"
 	Control_Lease_FullMethodName     = "/kvfs.control.v1.Control/Lease"
+	Control_Describe_FullMethodName  = "/kvfs.control.v1.Control/Describe"
 	Control_Release_FullMethodName   = "/kvfs.control.v1.Control/Release"
 	Control_Store_FullMethodName     = "/kvfs.control.v1.Control/Store"
 	Control_Remove_FullMethodName    = "/kvfs.control.v1.Control/Remove"
@@ -44,6 +45,8 @@ type ControlClient interface {
 	Stat(ctx context.Context, in *StatRequest, opts ...grpc.CallOption) (*StatReply, error)
 	// Lease holds blocks and registers their bytes for one-sided reads.
 	Lease(ctx context.Context, in *LeaseRequest, opts ...grpc.CallOption) (*LeaseReply, error)
+	// Describe tells what a peer must know to read the node's memory one-sided. Feature rdma.
+	Describe(ctx context.Context, in *DescribeRequest, opts ...grpc.CallOption) (*DescribeReply, error)
 	// Release ends leases.
 	Release(ctx context.Context, in *ReleaseRequest, opts ...grpc.CallOption) (*ReleaseReply, error)
 	// Store offers blocks to the node, which fetches those that it takes.
@@ -119,6 +122,16 @@ func (c *controlClient) Lease(ctx context.Context, in *LeaseRequest, opts ...grp
 	return out, nil
 }
 
+func (c *controlClient) Describe(ctx context.Context, in *DescribeRequest, opts ...grpc.CallOption) (*DescribeReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DescribeReply)
+	err := c.cc.Invoke(ctx, Control_Describe_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *controlClient) Release(ctx context.Context, in *ReleaseRequest, opts ...grpc.CallOption) (*ReleaseReply, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ReleaseReply)
@@ -168,6 +181,8 @@ type ControlServer interface {
 	Stat(context.Context, *StatRequest) (*StatReply, error)
 	// Lease holds blocks and registers their bytes for one-sided reads.
 	Lease(context.Context, *LeaseRequest) (*LeaseReply, error)
+	// Describe tells what a peer must know to read the node's memory one-sided. Feature rdma.
+	Describe(context.Context, *DescribeRequest) (*DescribeReply, error)
 	// Release ends leases.
 	Release(context.Context, *ReleaseRequest) (*ReleaseReply, error)
 	// Store offers blocks to the node, which fetches those that it takes.
@@ -196,6 +211,9 @@ func (UnimplementedControlServer) Stat(context.Context, *StatRequest) (*StatRepl
 }
 func (UnimplementedControlServer) Lease(context.Context, *LeaseRequest) (*LeaseReply, error) {
 	return nil, status.Errorf(codes.Unimplemented, "method Lease not implemented")
+}
+func (UnimplementedControlServer) Describe(context.Context, *DescribeRequest) (*DescribeReply, error) {
+	return nil, status.Errorf(codes.Unimplemented, "method Describe not implemented")
 }
 func (UnimplementedControlServer) Release(context.Context, *ReleaseRequest) (*ReleaseReply, error) {
 	return nil, status.Errorf(codes.Unimplemented, "method Release not implemented")
@@ -285,6 +303,24 @@ func _Control_Lease_Handler(srv interface{}, ctx context.Context, dec func(inter
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Control_Describe_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DescribeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControlServer).Describe(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Control_Describe_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControlServer).Describe(ctx, req.(*DescribeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Control_Release_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ReleaseRequest)
 	if err := dec(in); err != nil {
@@ -342,6 +378,10 @@ var Control_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Lease",
 			Handler:    _Control_Lease_Handler,
+		},
+		{
+			MethodName: "Describe",
+			Handler:    _Control_Describe_Handler,
 		},
 		{
 			MethodName: "Release",

@@ -1,0 +1,122 @@
+package cluster
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"os"
+	"sync/atomic"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/cluster/wire"
+	"github.com/kvfs/kvfs/rdma"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// probeSize is how many bytes a peer reads for a trial: several messages of any network.
+const probeSize = 64 << 10
+
+// fabric is what this node has so that peers can read its memory, and it theirs.
+type fabric struct {
+	transport rdma.Transport
+	proto     string
+
+	// A region that is registered as long as the node is open, for peers to try on it
+	// whether they can read.
+	file   *os.File
+	region rdma.Region
+	sum    uint64
+
+	refused atomic.Bool // the last block could not be registered, and the log was told
+}
+
+// openFabric makes the fabric if there is one that is to be used. If its memory cannot be
+// registered, the node goes without, unless it has no other way.
+func (n *Node) openFabric() error {
+	if n.o.Fabric == nil || n.o.Path == PathTCP || n.o.tuning.mask&FeatureRDMA != 0 {
+		return nil
+	}
+	f := &fabric{transport: n.o.Fabric, proto: n.o.Fabric.Caps().Proto}
+	err := f.openProbe()
+	switch {
+	case err == nil:
+		n.fabric = f
+	case n.o.Path == PathRDMA:
+		return fmt.Errorf("fabric: %w", err)
+	default:
+		n.log.Warn("no RDMA: memory cannot be registered for it", zap.Error(err))
+	}
+	return nil
+}
+
+// openProbe registers the region for trials, with bytes that are nowhere else.
+func (f *fabric) openProbe() error {
+	data := make([]byte, probeSize)
+	rand.Read(data) // never fails
+	f.sum = block.Sum(data).Sum
+	file, err := memoryFile("kvfs-probe")
+	if err != nil {
+		return err
+	}
+	if _, err = file.WriteAt(data, 0); err == nil {
+		f.region, err = f.transport.Register(file, probeSize)
+	}
+	if err != nil {
+		file.Close()
+		return err
+	}
+	f.file = file
+	return nil
+}
+
+// closeProbe ends the region for trials. f may be nil.
+func (f *fabric) closeProbe() error {
+	if f == nil {
+		return nil
+	}
+	err := f.region.Close()
+	f.file.Close()
+	return err
+}
+
+// memoryFile returns an empty file in memory.
+func memoryFile(name string) (*os.File, error) {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("memfd_create", err)
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// Describe implements wire.ControlServer.
+func (v *service) Describe(context.Context, *wire.DescribeRequest) (*wire.DescribeReply, error) {
+	f := v.n.fabric
+	if f == nil {
+		return nil, v.n.lacks(FeatureRDMA)
+	}
+	r := f.region.Remote()
+	return &wire.DescribeReply{
+		FabricProto: f.proto, FabricAddr: f.transport.Addr(), ProbeKey: r.Key, ProbeSize: r.Size, ProbeSum: f.sum,
+	}, nil
+}
+
+// register makes the region of a loan, for peers that read by the fabric or by the
+// transport. It returns nil if that cannot be.
+func (n *Node) register(loan *rdma.Loan, byFabric bool) rdma.Region {
+	transport := n.o.Transport
+	if byFabric {
+		transport = n.fabric.transport
+	}
+	region, err := transport.Register(loan.File, loan.Size)
+	if byFabric {
+		if was := n.fabric.refused.Swap(err != nil); err != nil && !was {
+			n.log.Warn("blocks cannot be registered for RDMA: sent by TCP", zap.Error(err))
+		}
+	}
+	if err != nil {
+		return nil
+	}
+	return region
+}

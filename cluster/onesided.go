@@ -1,0 +1,235 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/kvfs/kvfs/cluster/location"
+	"github.com/kvfs/kvfs/cluster/wire"
+	"github.com/kvfs/kvfs/rdma"
+)
+
+// slowestFabric is a speed below which no fabric is, in bytes a second: for the time that a
+// read may take without being taken for one that stands still.
+const slowestFabric = 64 << 20
+
+// Why a read by the link failed, besides the errors of package rdma. To the caller they are
+// rdma.ErrUnavailable.
+var (
+	errStalled    = errors.New("nothing came")
+	errExpired    = errors.New("the lease expired before the bytes were there")
+	errWrongBytes = errors.New("the bytes disagree with their checksum")
+	errNoRegion   = errors.New("the peer cannot register the block")
+	errTooMany    = errors.New("the peer has no lease left")
+)
+
+// unread is a block that a link did not bring, though the peer may have it.
+type unread struct {
+	f   *Fetch
+	err error
+}
+
+// oneSided is a request that is read by a link.
+type oneSided struct {
+	p   *Peer
+	s   *session
+	l   *link
+	ctx context.Context // the caller's
+
+	// Set when the leases are there.
+	reads   context.Context // ends when nothing comes, or the leases end
+	timer   *time.Timer     // that ends reads when nothing comes
+	limit   time.Duration   // its time
+	expires time.Time       // of the leases, at the latest
+
+	mu struct {
+		sync.Mutex
+		unread []unread
+	}
+}
+
+// readLink fetches by the link: a lease for all, then a read for each. It calls Done of what
+// came, and of what the peer has not or cannot give, and returns the rest. A failure that is
+// not the caller's ends the link.
+func (p *Peer) readLink(ctx context.Context, s *session, l *link, blocks []*Fetch) []unread {
+	r := &oneSided{p: p, s: s, l: l, ctx: ctx}
+	all := asked(blocks)
+	if len(all) == 0 {
+		return nil
+	}
+	begun := time.Now() // before the peer begins to count
+	reply, err := r.lease(all)
+	if err != nil {
+		r.failed(leaseFailed, err)
+		for i := range all {
+			r.leave(&all[i], err)
+		}
+		return r.mu.unread
+	}
+	r.expires = begun.Add(time.Duration(reply.GetLifetime()))
+	stop := r.begin(reply)
+	release := eachLease(reply, func(i int, lease *wire.LeaseResult) { r.one(&all[i], lease) })
+	stop()
+	p.release(s, release)
+	return r.mu.unread
+}
+
+// lease asks for the leases. The caller's time is not spent on a peer that does not answer:
+// half of it is for the other way.
+func (r *oneSided) lease(all []fetching) (*wire.LeaseReply, error) {
+	ctx, cancel := context.WithTimeout(r.ctx, r.share(r.p.n.o.CallTimeout/2))
+	defer cancel()
+	reply, err := r.p.lease(ctx, r.s, all, true)
+	if err != nil {
+		if r.ctx.Err() == nil && ctx.Err() != nil {
+			err = fmt.Errorf("%w: no answer: %w", rdma.ErrUnavailable, errStalled)
+		}
+		return nil, err
+	}
+	if d := reply.GetLifetime(); d <= 0 {
+		r.p.release(r.s, leasesOf(reply))
+		return nil, fmt.Errorf("%w: leases for %d ns", rdma.ErrProtocol, d)
+	}
+	return reply, nil
+}
+
+// share is d, but at most half of the time that the caller has left.
+func (r *oneSided) share(d time.Duration) time.Duration {
+	if deadline, ok := r.ctx.Deadline(); ok {
+		d = min(d, time.Until(deadline)/2)
+	}
+	return d
+}
+
+// begin makes the context of the reads: it ends when none of them has ended for too long,
+// or when the leases end.
+func (r *oneSided) begin(reply *wire.LeaseReply) (stop func()) {
+	var largest int64
+	for _, lease := range reply.GetResults() {
+		largest = max(largest, min(lease.GetRegionSize(), location.MaxSize))
+	}
+	atOnce := float64(largest) * float64(min(len(reply.GetResults()), maxReads))
+	r.limit = r.share(r.p.n.o.tuning.stall + time.Duration(atOnce/slowestFabric*float64(time.Second)))
+	leased, endLeased := context.WithDeadlineCause(r.ctx, r.expires, errExpired)
+	reads, end := context.WithCancelCause(leased)
+	r.reads = reads
+	r.timer = time.AfterFunc(r.limit, func() { end(errStalled) })
+	return func() {
+		r.timer.Stop()
+		end(nil)
+		endLeased()
+	}
+}
+
+// one reads one block that was asked for, and settles it.
+func (r *oneSided) one(g *fetching, lease *wire.LeaseResult) {
+	p := r.p
+	if r.s.link.Load() != r.l {
+		r.leave(g, fmt.Errorf("%w: the RDMA connection broke", rdma.ErrUnavailable))
+		return
+	}
+	switch lease.GetStatus() {
+	case wire.LeaseStatus_LEASE_GRANTED:
+	case wire.LeaseStatus_LEASE_GONE:
+		p.done(g, rdma.ErrGone)
+		return
+	case wire.LeaseStatus_LEASE_BUSY:
+		p.done(g, rdma.ErrBusy)
+		return
+	case wire.LeaseStatus_LEASE_TOO_MANY:
+		r.leave(g, fmt.Errorf("%w: %w", rdma.ErrBusy, errTooMany))
+		return
+	case wire.LeaseStatus_LEASE_UNREGISTERED:
+		r.failed(leaseFailed, errNoRegion)
+		r.leave(g, fmt.Errorf("%w: %w", rdma.ErrBusy, errNoRegion))
+		return
+	}
+	info, err := checkLease(lease, &g.f.BlockRef)
+	if err != nil {
+		r.failed(leaseFailed, err)
+		r.leave(g, err)
+		return
+	}
+	dst, err := g.accept(info, nil)
+	if err != nil || info.Size == 0 {
+		r.done(g, err)
+		return
+	}
+	kind, err := r.read(lease, info.Size, dst)
+	switch {
+	case err == nil && dst.Hash != nil && dst.Hash.Sum64() != info.Sum.Sum:
+		r.failed(wrongBytes, errWrongBytes)
+		if p.n.o.Path == PathRDMA {
+			p.done(g, nil) // there is no other way: it is for the caller to see
+			return
+		}
+		r.leave(g, errWrongBytes)
+	case err == nil:
+		r.timer.Reset(r.limit)
+		r.done(g, nil)
+	default:
+		r.failed(kind, err)
+		r.leave(g, err)
+	}
+}
+
+// read reads one block. After an error kind says what is wrong with the link.
+func (r *oneSided) read(lease *wire.LeaseResult, size int64, dst rdma.Dest) (kind string, err error) {
+	region := rdma.RemoteRegion{Key: lease.GetRegionKey(), Size: lease.GetRegionSize()}
+	err = r.l.peer.Read(r.reads, region, 0, size, dst)
+	switch cause := context.Cause(r.reads); {
+	case r.ctx.Err() != nil && err != nil:
+		return readFailed, r.ctx.Err()
+	case err == nil && time.Now().Before(r.expires):
+		return "", nil
+	case err == nil, errors.Is(cause, errExpired): // the memory may have been used for something else
+		return readFailed, fmt.Errorf("%w: %w", rdma.ErrUnavailable, errExpired)
+	case errors.Is(cause, errStalled):
+		return linkStalled, fmt.Errorf("%w: %w for %v", rdma.ErrUnavailable, errStalled, r.limit)
+	case errors.Is(err, rdma.ErrGone): // a region, not the block
+		return readFailed, fmt.Errorf("%w: leased, but: %v", rdma.ErrUnavailable, err)
+	}
+	return readFailed, r.s.unlive(err)
+}
+
+// failed ends the link, unless the caller has given up.
+func (r *oneSided) failed(kind string, err error) {
+	if !errors.Is(err, context.Canceled) {
+		r.p.lose(r.s, r.l, kind, err)
+	}
+}
+
+// done settles a block that came, or that the caller refused.
+func (r *oneSided) done(g *fetching, err error) {
+	if err == nil {
+		r.p.fabric.ok()
+		r.p.n.counters.fabricFetches.Add(1)
+		r.p.n.counters.fabricBytes.Add(uint64(g.info.Size))
+	}
+	r.p.done(g, err)
+}
+
+// leave leaves a block to the transport, but with the end of the caller's time.
+func (r *oneSided) leave(g *fetching, err error) {
+	if ctxErr := r.ctx.Err(); ctxErr != nil {
+		r.p.done(g, ctxErr)
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.unread = append(r.mu.unread, unread{g.f, err})
+}
+
+// settle ends a block that there is no other way for.
+func (u *unread) settle() {
+	for _, kind := range []error{rdma.ErrUnavailable, rdma.ErrProtocol, rdma.ErrBusy} {
+		if errors.Is(u.err, kind) {
+			u.f.Done(nil, u.err)
+			return
+		}
+	}
+	u.f.Done(nil, fmt.Errorf("%w: %w", rdma.ErrUnavailable, u.err))
+}
