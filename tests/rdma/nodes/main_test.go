@@ -1,0 +1,85 @@
+// Package nodes holds the tests of reading a peer's memory with libfabric: the conformance
+// suite over rdma/fabric, holders that die, and real daemons.
+//
+// They run here over the provider tcp, in network namespaces, and in the virtual machine of
+// tests/rdma over verbs and soft-RoCE, where these variables say so:
+//
+//	KVFS_TEST_FABRIC_PROVIDER   a provider of rdma/fabric; default tcp
+//	KVFS_TEST_FABRIC_DEVICES    its devices
+//	KVFS_TEST_FABRIC_ADDRESSES  two IP addresses of the device, for two nodes
+//
+// What every test shows, besides what its comment says: bytes that come are the right ones,
+// and nothing hangs.
+package nodes
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/rdma"
+	"github.com/kvfs/kvfs/rdma/fabric"
+	"github.com/kvfs/kvfs/tests/harness"
+)
+
+func TestMain(m *testing.M) {
+	unix.Umask(0o022)
+	harness.Helper(holderHelper, holder)
+	os.Exit(harness.Main(m))
+}
+
+// inMachine says whether these are the tests in the virtual machine: there all must run.
+func inMachine() bool { return os.Getenv("KVFS_TEST_FABRIC_ADDRESSES") != "" }
+
+// provider returns the provider under test and its devices; device is for provider tcp.
+func provider(device string) (name string, devices []string) {
+	if name = os.Getenv("KVFS_TEST_FABRIC_PROVIDER"); name == "" {
+		return fabric.TCP, []string{device}
+	}
+	return name, strings.Split(os.Getenv("KVFS_TEST_FABRIC_DEVICES"), ",")
+}
+
+// openFabric opens a transport on this machine. Without libfabric the test is skipped.
+func openFabric(tb testing.TB) *fabric.Transport {
+	tb.Helper()
+	t, err := newFabric()
+	if errors.Is(err, fabric.ErrUnavailable) && !inMachine() {
+		harness.Skip(tb, "%v", err)
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := t.Close(); err != nil {
+			tb.Errorf("close: %v", err)
+		}
+	})
+	return t
+}
+
+func newFabric() (*fabric.Transport, error) {
+	o := fabric.Options{}
+	if o.Provider, o.Devices = provider("lo"); inMachine() {
+		o.StallTimeout = 15 * time.Second // an emulated processor may well stand still for 5
+	}
+	return fabric.Open(o)
+}
+
+// dial connects a transport to another.
+func dial(tb testing.TB, t rdma.Transport, addr string) rdma.Peer {
+	tb.Helper()
+	p, err := t.Connect(addr)
+	if err != nil {
+		tb.Fatalf("connect to %s: %v", addr, err)
+	}
+	tb.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			tb.Errorf("close the connection: %v", err)
+		}
+	})
+	return p
+}
