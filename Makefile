@@ -1,12 +1,17 @@
 # `make` prints the targets. CI calls these and nothing else: see .ci/run.
 .DEFAULT_GOAL := help
-.PHONY: help build run run-deps cluster test race lint fuzz bench bench-quick clean
+.PHONY: help build run cluster test test-rdma race lint fuzz bench bench-quick clean
+DEPS := run-deps cluster-deps test-deps bench-deps
+.PHONY: $(DEPS)
 
-# The tag puts io_uring into directio; giouring, its binding, reaches into the
-# runtime by linkname. Without both kvfs builds, too, and uses pread and pwrite.
-LINK := -tags=giouring -ldflags=-checklinkname=0
+# The tag giouring puts io_uring into directio; its binding reaches into the runtime by
+# linkname. The tag ofi puts RDMA into rdma/fabric and needs cgo and the headers of
+# libfabric. Without them kvfs builds, too: with pread and pwrite, and with TCP alone.
+# Each recipe asks anew, as its prerequisite may have installed them.
+LINK = -tags=giouring$(shell test -e /usr/include/rdma/fabric.h && command -v gcc >/dev/null && echo ,ofi) -ldflags=-checklinkname=0
 LIBRARIES = $$(go list ./... | grep -v /tests)
 TIMEOUT := -timeout=15m
+RDMA ?= 1
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -17,21 +22,20 @@ build: ## compile bin/kvfs
 run: run-deps build ## install what is missing, build, mount on ./mnt until Ctrl-C
 	@exec .ci/try
 
-run-deps:
-	@.ci/deps run
+$(DEPS): %-deps:
+	@.ci/deps $*
 
-cluster: ## three nodes on this machine: write on one, read on the others, kill one (as root)
-	@.ci/deps cluster
-	@$(MAKE) --no-print-directory build
+cluster: cluster-deps build ## three nodes on this machine: write on one, read on the others, kill one (as root)
 	@exec .ci/cluster
 
-test: ## install what is missing, run every test, count what passed, failed and was skipped
-	@.ci/deps test
+test: test-deps ## install what is missing, run every test, count what passed, failed and was skipped
 	go build -o bin/report ./tests/report
 	@bin/report -vet -- $(TIMEOUT) -race $(LINK) $(LIBRARIES) -- $(TIMEOUT) $(LINK) ./tests/...
 
-race: ## run every test under the race detector, the daemon included
-	@.ci/deps test
+test-rdma: ## two nodes over RDMA in a virtual machine with soft-RoCE: the verbs provider
+	@KVFS_TEST_RDMA=$(RDMA) exec .ci/rdma
+
+race: test-deps ## run every test under the race detector, the daemon included
 	go test -race $(TIMEOUT) $(LINK) ./...
 
 lint: ## gofmt, vet, staticcheck, build without cgo and without io_uring, imports and style
@@ -40,12 +44,10 @@ lint: ## gofmt, vet, staticcheck, build without cgo and without io_uring, import
 fuzz: ## run each fuzz target for FUZZTIME (5s)
 	@.ci/fuzz
 
-bench: ## measure kvfs next to tmpfs, a disk and others
-	@.ci/deps bench
+bench: bench-deps ## measure kvfs next to tmpfs, a disk and others
 	go run $(LINK) ./tests/bench
 
-bench-quick: ## the same in a minute, to see that it works
-	@.ci/deps bench
+bench-quick: bench-deps ## the same in a minute, to see that it works
 	go run $(LINK) ./tests/bench -quick
 
 clean: ## remove what was built

@@ -5,25 +5,28 @@ import (
 	"fmt"
 	"os"
 	"sync"
-	"unsafe"
+	"sync/atomic"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
-	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tiers"
 )
 
-// shared is what a Server has only if Attach made it; else it is zero.
+// shared is what a Server has of a session. It is zero without one: of a mount that fusermount3
+// made, or that splices.
 type shared struct {
-	refs   *refs // what the kernel holds of the engine
-	mounts *Mounts
-	mount  uint32 // number among mounts
-	epoch  uint64 // part of each node's number, see epoch.go
+	own    *Session // of Mount and Resume, which keep it; nil with Attach
+	refs   *refs    // what the kernel holds of the engine; nil if the engine has no other kernel
+	mounts *Mounts  // nil likewise
+	mount  uint32   // number among mounts; 0 if there are no others
+	asking asking   // of mounts
+	epoch  uint64   // part of each node's number, see epoch.go
 
 	kept         kept
-	firstBacking int32 // where the numbers of our backing files begin
-	proc         int   // /proc of the mount; -1 if it is ours
+	firstBacking int32       // where the numbers of our backing files begin
+	dropped      atomic.Bool // those of earlier owners are not registered any more
+	proc         int         // /proc of the mount; -1 if it is ours
 
 	detach sync.Once
 }
@@ -39,22 +42,48 @@ type shared struct {
 func Attach(engine *tiers.Engine, mounts *Mounts, x *Session, opts Options) (*Server, error) {
 	opts.Dir = x.Dir
 	s := newServer(engine, opts)
-	if err := s.attach(mounts, x); err != nil {
+	s.shared.refs, s.shared.mounts = newRefs(), mounts
+	err := mounts.number(s)
+	if err == nil {
+		if err = s.attach(x); err != nil {
+			mounts.remove(s)
+		}
+	}
+	if err != nil {
 		s.cancel()
 		return nil, fmt.Errorf("attach %s: %w", x.Dir, err)
 	}
+	mounts.add(s)
+	s.start()
 	return s, nil
 }
 
-func (s *Server) attach(mounts *Mounts, x *Session) error {
+// Resume is Mount for a mount that is there already: another process has answered it, and handed
+// it over (HandOver). What that one left unanswered is answered now; see doc.go for what becomes
+// of open files. The session is the server's from now on; if Resume fails it is not. Of opts, Dir
+// is not used.
+func Resume(engine *tiers.Engine, hooks *Hooks, x *Session, opts Options) (*Server, error) {
+	opts.Dir = x.Dir
+	s := newServer(engine, opts)
+	if err := s.attach(x); err != nil {
+		s.cancel()
+		return nil, fmt.Errorf("resume %s: %w", x.Dir, err)
+	}
+	s.own = x
+	s.stale.resume(x.Stale)
+	s.staleWrites.resume(x.Stale)
+	hooks.server.Store(s)
+	s.start()
+	return s, nil
+}
+
+// attach makes all that is needed to answer a session, and leaves nothing behind if it fails.
+func (s *Server) attach(x *Session) error {
 	if x.Epoch == 0 || x.Epoch > maxEpoch {
 		return fmt.Errorf("owner number %d of the mount: want 1 to %d", x.Epoch, maxEpoch)
 	}
-	s.shared.refs, s.shared.mounts, s.shared.epoch = newRefs(), mounts, uint64(x.Epoch)<<epochShift
+	s.shared.epoch = uint64(x.Epoch) << epochShift
 	s.pidMask = threadMask
-	if err := mounts.number(s); err != nil {
-		return err
-	}
 	err := s.attachProcesses(x)
 	if err == nil {
 		err = s.attachDevice(x)
@@ -66,14 +95,13 @@ func (s *Server) attach(mounts *Mounts, x *Session) error {
 	}
 	if err != nil {
 		s.closeProc()
-		mounts.remove(s)
 		return err
 	}
 	if from := s.kept.firstBacking; from > 0 && s.direct.Load() {
-		s.wg.Go(func() { s.dropBackings(from) }) // ends by itself, or with Detach
+		s.wg.Go(func() { s.dropLater(from) }) // ends by itself, or with the mount
+	} else {
+		s.dropped.Store(true)
 	}
-	mounts.add(s)
-	s.start()
 	return nil
 }
 
@@ -135,10 +163,9 @@ func (s *Server) attachDevice(x *Session) error {
 	return nil
 }
 
-// sessionDevice makes a device with descriptors of its own of a session. Requests are read
-// from poll alone.
+// sessionDevice makes a device with descriptors of its own of a session.
 func sessionDevice(s *Server, x *Session, o *fuse.MountOptions) (*device, error) {
-	d := newDevice(s, -1, o)
+	d := newDevice(s, o)
 	reads := x.Spin
 	if reads == nil {
 		reads = x.Dev
@@ -162,33 +189,10 @@ func sessionDevice(s *Server, x *Session, o *fuse.MountOptions) (*device, error)
 	return d, nil
 }
 
-// await sleeps until there is a request, and reads it. It returns 0 when the leader is to
-// end: a read that sleeps could not be ended, and would take a request from the next owner.
-func (d *device) await(in []byte) (int, error) {
-	fds := [2]unix.PollFd{{Fd: int32(d.poll), Events: unix.POLLIN}, {Fd: int32(d.wake), Events: unix.POLLIN}}
-	if _, err := unix.Poll(fds[:], -1); err != nil {
-		return 0, err
-	}
-	if fds[1].Revents != 0 {
-		return 0, nil
-	}
-	return unix.Read(d.poll, in)
-}
-
-// halt ends the leader, once it has answered what it has read.
-func (d *device) halt() {
-	d.closing.Store(true)
-	one := uint64(1)
-	buf := unsafe.Slice((*byte)(unsafe.Pointer(&one)), unsafe.Sizeof(one))
-	if _, err := unix.Write(d.wake, buf); err != nil {
-		d.log.Error("wake the reader of requests", zap.Error(err))
-	}
-}
-
 // SessionInit returns what the mount process has to keep for the next owner: Session.Init.
 func (s *Server) SessionInit() []byte {
 	k := s.kept
-	if s.direct.Load() {
+	if s.direct.Load() && s.dropped.Load() {
 		k.firstBacking = s.firstBacking
 	}
 	return k.encode()
@@ -202,21 +206,62 @@ func (s *Server) SessionInit() []byte {
 func (s *Server) Detach() {
 	s.detach.Do(func() {
 		d := s.channel.(*device)
-		s.mounts.silence(s)
+		if s.backings != nil && s.own != nil {
+			s.backings.left.Store(true) // see dropLater
+		}
+		if s.mounts != nil {
+			s.mounts.silence(s)
+		}
 		// A notice may wait in the kernel for a client who waits for us, so it comes first.
 		s.notices.close()
 		s.telling.Wait()
+		d.leaving.Store(true)
 		s.cancel()
 		d.halt()
 		<-s.served
 		s.wg.Wait()
-		s.refs.end()
+		if s.refs != nil {
+			s.refs.end()
+		}
 		s.giveBack()
-		s.mounts.remove(s)
+		if s.mounts != nil {
+			s.mounts.remove(s)
+		}
 		if s.backings != nil {
 			s.backings.dropAll()
 		}
 		d.close()
 		s.closeProc()
 	})
+}
+
+// ErrNoHandOver: this mount cannot be answered by another process.
+var ErrNoHandOver = errors.New("this mount cannot be handed over")
+
+// Lasting returns nil if HandOver is possible, and else an ErrNoHandOver with the reason.
+func (s *Server) Lasting() error {
+	switch {
+	case s.own == nil && s.splice:
+		return fmt.Errorf("%w: it splices: it was made without root, or with passthrough off", ErrNoHandOver)
+	case s.own == nil:
+		return fmt.Errorf("%w: another process made it", ErrNoHandOver)
+	case !s.kept.resends():
+		return fmt.Errorf("%w: the kernel cannot send requests again (Linux before 6.9)", ErrNoHandOver)
+	}
+	return nil
+}
+
+// HandOver ends the answers of a mount that this process has, and returns what another one needs
+// to go on with them (Resume). What the kernel holds of the engine is not given back one by one,
+// but files that were being written are not committed; else it is as Detach. The engine is to be
+// closed next, before anybody resumes. It is called once.
+func (s *Server) HandOver() (*Session, error) {
+	if err := s.Lasting(); err != nil {
+		return nil, err
+	}
+	x := *s.own
+	s.Detach()
+	x.Init, x.Epoch = s.SessionInit(), x.Epoch+1
+	x.Stale = append(s.stale.underway(), s.staleWrites.underway()...)
+	return &x, nil
 }

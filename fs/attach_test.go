@@ -132,6 +132,12 @@ func TestSharedMounts(t *testing.T) {
 	}
 
 	c1.do("rename", at1("block")+" "+at1("moved"))
+	s1.notices.flush(t.Context())
+	before = s1.Ops()
+	c1.do("read", at1("moved"))
+	if got := since(s1, before); got["LOOKUP"] != 0 {
+		t.Errorf("who asked for a rename was told of it: requests %v", got)
+	}
 	told()
 	c2.do("fails", at2("block"))
 	c2.do("read", at2("moved"))
@@ -277,5 +283,78 @@ func TestAttachRefuses(t *testing.T) {
 	startClient(t).do("write", filepath.Join(x.Dir, "group", "block"))
 	if n := s.Ops()["CREATE"]; n != 1 {
 		t.Errorf("%d files created", n)
+	}
+}
+
+// TestResume: a process with a mount of its own hands it over, again and again; each successor has an
+// engine of its own over the same memory. Clients that wait are answered by the next one.
+func TestResume(t *testing.T) {
+	store := filepath.Join(t.TempDir(), "memory")
+	t.Cleanup(func() { unix.Unmount(store, unix.MNT_DETACH) })
+	dir := t.TempDir()
+	open := func() (*tiers.Engine, *Hooks) {
+		memory, err := mem.Open(t.Context(), mem.Options{ID: "resume", Dir: store, SizeBytes: 64 << 20})
+		if err != nil {
+			t.Skipf("memory tier: %v", err)
+		}
+		hooks := &Hooks{}
+		engine, err := tiers.Open(t.Context(), tiers.Options{
+			Primary: memory, CapacityBytes: 64 << 20, HeadroomBytes: 64 << 20,
+			SameProcess: hooks.SameProcess, Invalidate: hooks.Invalidate, Dropped: hooks.Dropped,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return engine, hooks
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("mount(2) needs root")
+	}
+	engine, hooks := open()
+	o := attachOptions()
+	o.Dir = dir
+	s, err := Mount(engine, hooks, o)
+	if err != nil {
+		t.Skipf("mounting is not allowed here: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(s.Unmount(), engine.Close(context.Background(), false)); err != nil {
+			t.Error(err)
+		}
+		s.Wait()
+	})
+	if err := s.Lasting(); err != nil {
+		t.Skip(err)
+	}
+	c, reader := startClient(t), startClient(t)
+	path := filepath.Join(dir, "group", "block")
+	c.do("write", path)
+	for epoch := uint32(1); epoch < 5; epoch++ {
+		if got := s.Epoch(); got != epoch {
+			t.Errorf("epoch %d, want %d", got, epoch)
+		}
+		c.do("read", path)
+		reader.do("open", path)
+		x, err := s.HandOver()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := engine.Close(context.Background(), true); err != nil {
+			t.Fatal(err)
+		}
+		reader.do("read-held", "")
+		c.begin("read", path)
+		engine, hooks = open()
+		if s, err = Resume(engine, hooks, x, attachOptions()); err != nil {
+			t.Fatal(err)
+		}
+		c.end("ok")
+		reader.do("read-held", "")
+		reader.do("close-held", "")
+	}
+	before := s.Ops()
+	c.do("read", path)
+	if got := since(s, before); got["READ"] != 0 {
+		t.Errorf("a read after the last: requests %v", got)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"container/list"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"go.uber.org/zap"
@@ -39,6 +40,7 @@ type backings struct {
 	reg  registrar
 	open func(tiers.BlobID) (*os.File, error)
 	log  *zap.Logger
+	left atomic.Bool // to the next owner: nothing is unregistered any more
 
 	mu struct {
 		sync.Mutex
@@ -148,6 +150,9 @@ func (b *backings) drop(blob tiers.BlobID) {
 }
 
 func (b *backings) unregister(id int32) {
+	if b.left.Load() {
+		return
+	}
 	if errno := b.reg.unregister(id); errno != 0 && errno != syscall.EBADF {
 		b.log.Warn("unregister backing file", zap.Error(errno))
 	}

@@ -35,10 +35,14 @@ func (s *Server) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fus
 	if in.Flags&syscall.O_ACCMODE == syscall.O_RDONLY && in.Flags&syscall.O_TRUNC == 0 {
 		return s.openRead(id, in, out)
 	}
+	if s.staleWrites.spent(in.Pid) {
+		return fuse.EINTR
+	}
 	h, err := s.engine.OpenWrite(s.waiting(in.Unique), id, in.Pid, in.Flags&syscall.O_TRUNC != 0)
 	if err != nil {
 		return s.staleWrites.answer(in.Pid, status(err), fuse.EIO)
 	}
+	s.stale.forget(in.Pid)
 	s.staleWrites.forget(in.Pid)
 	s.openWrite(id, h, out)
 	return fuse.OK
@@ -98,6 +102,7 @@ func (s *Server) openedRead(o tiers.Opened, file *os.File, err error, tid uint32
 		return s.stale.answer(tid, status(err), fuse.ENOENT)
 	}
 	s.stale.forget(tid)
+	s.staleWrites.forget(tid)
 	id := o.ID
 	if o.Write == nil && !o.Shared && s.direct.Load() {
 		backing, err := s.backings.acquire(o.Blob, file)
@@ -172,6 +177,7 @@ func (s *Server) Create(_ <-chan struct{}, in *fuse.CreateIn, name string, out *
 	if err != nil {
 		return status(err)
 	}
+	s.stale.forget(in.Pid)
 	s.staleWrites.forget(in.Pid)
 	s.fillEntry(&out.EntryOut, &a)
 	s.openWrite(a.ID, h, &out.OpenOut)

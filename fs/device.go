@@ -1,7 +1,6 @@
 package fs
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -34,11 +33,11 @@ import (
 type device struct {
 	s    *Server
 	ps   *fuse.ProtocolServer
-	fd   int // blocking reads, notices, ioctls
-	poll int // a clone of fd with O_NONBLOCK, to spin on; -1 if the kernel has no clones
+	fd   int // notices, ioctls
+	poll int // requests, without waiting; a clone of fd if the kernel has clones
 	size int // of request and reply buffers
 
-	wake    int // a shared mount: readable when the leader is to end, see attach.go; else -1
+	wake    int // readable when the leader is to end
 	notices int // a clone of fd in the notifying thread's own table of descriptors; -1 if it uses fd
 
 	init uint64
@@ -53,6 +52,7 @@ type device struct {
 	wg      sync.WaitGroup
 
 	closing atomic.Bool // close was called: workers are to end
+	leaving atomic.Bool // there will be another owner, or the mount is given up
 	open    struct {
 		sync.RWMutex // held for reading while a descriptor is used outside of workers
 		closed       bool
@@ -71,9 +71,9 @@ const (
 	devIOCBackingClose = 0x4004e502
 )
 
-func newDevice(s *Server, fd int, o *fuse.MountOptions) *device {
+func newDevice(s *Server, o *fuse.MountOptions) *device {
 	return &device{
-		s: s, fd: fd, poll: -1, wake: -1, notices: -1, size: o.MaxWrite + 64<<10, log: s.log,
+		s: s, fd: -1, poll: -1, wake: -1, notices: -1, size: o.MaxWrite + 64<<10, log: s.log,
 		spare: make(chan struct{}), quit: make(chan struct{}),
 	}
 }
@@ -89,47 +89,6 @@ func mountAt(dir string, fd int, o *fuse.MountOptions) error {
 		return &os.PathError{Op: "mount", Path: dir, Err: err}
 	}
 	return nil
-}
-
-// openDevice mounts at dir by mount(2), which needs CAP_SYS_ADMIN, and answers
-// INIT.
-func openDevice(s *Server, dir string, o *fuse.MountOptions) (*device, error) {
-	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: "/dev/fuse", Err: err}
-	}
-	d := newDevice(s, fd, o)
-	if err := mountAt(dir, fd, o); err != nil {
-		unix.Close(fd)
-		return nil, err
-	}
-	d.ps = fuse.NewProtocolServer(s, o)
-	if err := d.handshake(); err != nil {
-		return nil, errors.Join(err, detach(dir), unix.Close(fd))
-	}
-	d.clone()
-	return d, nil
-}
-
-// handshake answers INIT.
-func (d *device) handshake() error {
-	w := d.newWorker()
-	n, err := unix.Read(d.fd, w.in)
-	if err != nil {
-		return os.NewSyscallError("read INIT", err)
-	}
-	if n >= int(unsafe.Sizeof(fuse.InitIn{})) {
-		d.init = (*fuse.InitIn)(unsafe.Pointer(&w.in[0])).Flags64()
-	}
-	w.answer(d.fd, n)
-	return nil
-}
-
-// clone opens the descriptor to spin on. Without it leaders sleep at once.
-func (d *device) clone() {
-	if fd, err := d.another(unix.O_NONBLOCK); err == nil {
-		d.poll = fd
-	}
 }
 
 // another opens one more descriptor of the mount.
@@ -166,11 +125,8 @@ func (d *device) serve() {
 	}
 }
 
-// close implements channel. The kernel then forgets all backing files.
-//
-// Workers may be asleep in a read, or about to write a reply. So as long as there are
-// any, the numbers of the descriptors stay taken, by /dev/null: else the next file
-// that the process opens, a block's perhaps, would get the reply.
+// close implements channel. The kernel then forgets all backing files, unless another process
+// has the files, too. Where workers still answer, they use them until they end.
 func (d *device) close() {
 	d.open.Lock()
 	defer d.open.Unlock()
@@ -178,29 +134,34 @@ func (d *device) close() {
 		return
 	}
 	d.open.closed = true
-	d.closing.Store(true)
 	if d.open.ended {
 		d.closeFiles()
 		return
 	}
-	if d.wake >= 0 {
-		d.halt() // and serve closes them
-		return
+	d.halt() // and serve closes them
+}
+
+// halt ends the leader, once it has answered what it has read.
+func (d *device) halt() {
+	d.closing.Store(true)
+	one := uint64(1)
+	buf := unsafe.Slice((*byte)(unsafe.Pointer(&one)), unsafe.Sizeof(one))
+	if _, err := unix.Write(d.wake, buf); err != nil {
+		d.log.Error("wake the reader of requests", zap.Error(err))
 	}
-	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		d.log.Error("give up the mount", zap.Error(err)) // the process is about to end, and with it the mount
-		return
+}
+
+// await sleeps until there is a request, and reads it. It returns 0 when the leader is to
+// end: a read that sleeps could not be ended, and would take a request from the next owner.
+func (d *device) await(in []byte) (int, error) {
+	fds := [2]unix.PollFd{{Fd: int32(d.poll), Events: unix.POLLIN}, {Fd: int32(d.wake), Events: unix.POLLIN}}
+	if _, err := unix.Poll(fds[:], -1); err != nil {
+		return 0, err
 	}
-	defer unix.Close(null)
-	for _, fd := range []int{d.poll, d.fd} {
-		if fd < 0 {
-			continue
-		}
-		if err := unix.Dup3(null, fd, unix.O_CLOEXEC); err != nil {
-			d.log.Error("give up the mount", zap.Error(err))
-		}
+	if fds[1].Revents != 0 {
+		return 0, nil
 	}
+	return unix.Read(d.poll, in)
 }
 
 func (d *device) closeFiles() {

@@ -53,7 +53,7 @@
 //
 // # One engine, several mounts
 //
-// Mount is a mount of the process that has the engine. With Attach the process that mounts is
+// Mount is a mount of the process that has the engine, and that keeps its descriptors. With Attach the process that mounts is
 // another one, which may live in a container: it opens /dev/fuse, calls mount(2)
 // (OpenSession) and passes the descriptors to the owner of the engine. From then on the owner reads
 // the requests from the kernel and registers its tmpfs files with it, just as a process
@@ -67,7 +67,7 @@
 //     then is not committed, as when a signal kills the writer.
 //   - What one kernel has the engine do to a name or to attributes, the others may have
 //     cached: the engine calls Invalidate (Options.Kernels), and Mounts tells each kernel
-//     that knows the directory. That is asynchronous: it takes as long as a notice does. Who
+//     that knows the directory, but for the one that has asked (asking.go). That is asynchronous: it takes as long as a notice does. Who
 //     opens a block by a name that has not been taken back yet gets ESTALE underneath, and
 //     the right answer after a second look-up.
 //   - The engine tells processes apart by thread ids. Those of two mounts may be of two pid
@@ -108,6 +108,19 @@
 // An owner that ends in an orderly way calls Detach first, which answers what does not wait;
 // the rest is as above.
 //
+// # Takeover
+//
+// A process with a mount of its own (Mount) can be followed, too: HandOver ends its answers, and the
+// process that gets the descriptors resumes (Resume). All that is said above of the next owner
+// holds; three things are better than after a kill:
+//
+//   - No request was carried out without being answered.
+//   - A client whose open was answered may not have come to use the backing file. So those of earlier
+//     owners are unregistered a while later (dropLater).
+//   - The kernel repeats what is told ESTALE only once. A client that the earlier owner has sent to
+//     another inode has used that up, so it is told EINTR instead (Session.Stale). An open for
+//     writing is told so before the engine hears of it, for each makes a version (staleThreads.spent).
+//
 // # Deadlocks
 //
 // The daemon never touches its own mount. Notices to the kernel (NotifyEntry)
@@ -119,5 +132,5 @@
 //	dirHandle.mu      one open directory; held while the engine is asked
 //	refs.later        held for reading while an OPEN is answered that had to wait
 //	engine locks      see package tiers; never held during callbacks
-//	handleTable.mu, backings.mu, notifier.mu, controlRequest.mu, refs.mu, Mounts.mu    leaves
+//	handleTable.mu, backings.mu, notifier.mu, controlRequest.mu, refs.mu, asking.mu, Mounts.mu    leaves
 package fs

@@ -78,12 +78,25 @@ func (w *worker) admit(fd, n int) bool {
 		if st = fuse.EIO; control {
 			st = fuse.OK
 		}
-	case opcodeOpen:
-		st = s.stale.answer(h.Pid, st, fuse.ENOENT)
+	case opcodeGetattr:
+		if n >= int(unsafe.Sizeof(fuse.GetAttrIn{})) && (*fuse.GetAttrIn)(unsafe.Pointer(h)).Flags()&fuse.FUSE_GETATTR_FH == 0 {
+			st = s.tellStale(h.Pid)
+		}
+	case opcodeLookup, opcodeAccess, opcodeCreate, opcodeOpen:
+		st = s.tellStale(h.Pid)
 	}
 	w.reply(fd, w.head(h.Unique, st, 0))
 	w.spin.from = time.Now()
 	return false
+}
+
+// tellStale returns what to tell thread tid on a path that leads by what an earlier owner told.
+func (s *Server) tellStale(tid uint32) fuse.Status {
+	read, write := s.stale.told(tid), s.staleWrites.told(tid)
+	if read == fuse.EINTR || write == fuse.EINTR {
+		return fuse.EINTR
+	}
+	return fuse.Status(syscall.ESTALE)
 }
 
 // admitForgets turns the numbers of a BATCH_FORGET of n bytes, and takes out those of other
@@ -141,6 +154,22 @@ func resend(fd int) error {
 		return errors.New("the kernel cannot send requests again that another process has read (Linux before 6.9)")
 	}
 	return os.NewSyscallError("ask for requests again", err)
+}
+
+// answerTime is how long a client may take to go on after its open was answered: until it does, the
+// file has to be registered by which it was answered. Nothing tells when it has.
+const answerTime = 2 * time.Second
+
+// dropLater is dropBackings after answerTime.
+func (s *Server) dropLater(first int32) {
+	t := time.NewTimer(answerTime)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		s.dropBackings(first)
+		s.dropped.Store(s.ctx.Err() == nil)
+	case <-s.ctx.Done():
+	}
 }
 
 // dropBackings unregisters the files with numbers from first up to and without the first of

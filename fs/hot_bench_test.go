@@ -42,7 +42,7 @@ func BenchmarkHotReadShared(b *testing.B) {
 // BenchmarkHotAnswer is what an open and the close of a hot block cost in this process.
 func BenchmarkHotAnswer(b *testing.B) {
 	s, dir := mountHere(b)
-	benchmarkAnswers(b, s, dir, func(*worker, int) bool { return true })
+	benchmarkAnswers(b, s, dir)
 }
 
 // BenchmarkHotAnswerShared is the same on a mount of several.
@@ -51,11 +51,11 @@ func BenchmarkHotAnswerShared(b *testing.B) {
 	engine := sharedEngine(b, mounts, memoryIn(b))
 	x := openSession(b)
 	s := attachHere(b, engine, mounts, x)
-	benchmarkAnswers(b, s, x.Dir, func(w *worker, n int) bool { return w.admit(-1, n) })
+	benchmarkAnswers(b, s, x.Dir)
 }
 
 // benchmarkAnswers answers requests that no kernel has sent.
-func benchmarkAnswers(b *testing.B, s *Server, dir string, admit func(w *worker, n int) bool) {
+func benchmarkAnswers(b *testing.B, s *Server, dir string) {
 	path := filepath.Join(dir, "group", "block")
 	c := startClient(b)
 	c.do("write", path)
@@ -72,7 +72,7 @@ func benchmarkAnswers(b *testing.B, s *Server, dir string, admit func(w *worker,
 		open := (*fuse.OpenIn)(unsafe.Pointer(&w.in[0]))
 		*open = fuse.OpenIn{InHeader: head}
 		open.Opcode = opcodeOpen
-		ok := admit(w, int(unsafe.Sizeof(*open)))
+		ok := w.admit(-1, int(unsafe.Sizeof(*open)))
 		if _, hot := w.hot(-1, int(unsafe.Sizeof(*open))); !ok || !hot {
 			b.Fatal("not hot")
 		}
@@ -80,7 +80,7 @@ func benchmarkAnswers(b *testing.B, s *Server, dir string, admit func(w *worker,
 		release := (*fuse.ReleaseIn)(unsafe.Pointer(&w.in[0]))
 		*release = fuse.ReleaseIn{InHeader: head, Fh: fh}
 		release.Opcode = opcodeRelease
-		ok = admit(w, int(unsafe.Sizeof(*release)))
+		ok = w.admit(-1, int(unsafe.Sizeof(*release)))
 		if _, hot := w.hot(-1, int(unsafe.Sizeof(*release))); !ok || !hot {
 			b.Fatal("not hot")
 		}

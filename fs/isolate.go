@@ -31,7 +31,7 @@ func (d *device) beginNotices() {
 		return
 	}
 	fd, err := d.another(0)
-	if err != nil && d.wake >= 0 {
+	if err != nil && d.s.own == nil {
 		// The mount is of another user name space. Its process has all descriptors, so that this
 		// one does not keep more alive than a clone would.
 		fd, err = unix.FcntlInt(uintptr(d.fd), unix.F_DUPFD_CLOEXEC, 0)

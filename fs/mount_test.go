@@ -26,6 +26,10 @@ import (
 // clientEnv makes this test program a client: see client.
 const clientEnv = "KVFS_TEST_CLIENT"
 
+// The first thread stays with TestMain: /proc/self is its view of the descriptors, and that of
+// notices has another one, see isolate.go.
+func init() { runtime.LockOSThread() }
+
 func TestMain(m *testing.M) {
 	if os.Getenv(clientEnv) != "" {
 		client()

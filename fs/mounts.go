@@ -40,7 +40,10 @@ func (m *Mounts) Invalidate(parent, id index.ID, name string) {
 		case parent == 0 && s.refs.knows(id):
 			s.notices.add(notice{child: child})
 		case parent != 0 && s.refs.knows(parent): // else its kernel has no name in that directory
-			s.notices.add(notice{parent: s.node(uint64(parent)), child: child, name: name})
+			n := notice{parent: s.node(uint64(parent)), child: child, name: name}
+			if !s.asking.hold(parent, n) {
+				s.notices.add(n)
+			}
 		}
 	}
 }

@@ -87,7 +87,8 @@ func (s *Server) Unlink(_ <-chan struct{}, in *fuse.InHeader, name string) fuse.
 	if isControl(in.NodeId) || in.NodeId == fuse.FUSE_ROOT_ID && name == block.Reserved {
 		return fuse.EPERM
 	}
-	return status(s.engine.Unlink(index.ID(in.NodeId), name, in.Pid))
+	done := s.asks(entryName{index.ID(in.NodeId), name})
+	return done(status(s.engine.Unlink(index.ID(in.NodeId), name, in.Pid)))
 }
 
 // Rmdir implements RMDIR.
@@ -96,7 +97,8 @@ func (s *Server) Rmdir(_ <-chan struct{}, in *fuse.InHeader, name string) fuse.S
 	if isControl(in.NodeId) || in.NodeId == fuse.FUSE_ROOT_ID && name == block.Reserved {
 		return fuse.EPERM
 	}
-	return status(s.engine.Rmdir(s.waiting(in.Unique), index.ID(in.NodeId), name))
+	done := s.asks(entryName{index.ID(in.NodeId), name})
+	return done(status(s.engine.Rmdir(s.waiting(in.Unique), index.ID(in.NodeId), name)))
 }
 
 // Rename implements RENAME and RENAME2 with RENAME_NOREPLACE.
@@ -111,10 +113,11 @@ func (s *Server) Rename(_ <-chan struct{}, in *fuse.RenameIn, oldName, newName s
 	case in.Flags&^unix.RENAME_NOREPLACE != 0:
 		return fuse.EINVAL
 	}
-	return syncStatus(s.engine.Rename(s.waiting(in.Unique), tiers.RenameOptions{
+	done := s.asks(entryName{index.ID(in.NodeId), oldName}, entryName{index.ID(in.Newdir), newName})
+	return done(syncStatus(s.engine.Rename(s.waiting(in.Unique), tiers.RenameOptions{
 		Parent: index.ID(in.NodeId), Name: oldName, NewParent: index.ID(in.Newdir), NewName: newName,
 		TID: in.Pid, NoReplace: in.Flags&unix.RENAME_NOREPLACE != 0,
-	}))
+	})))
 }
 
 // Symlink implements SYMLINK: there are none, because a block has one name.

@@ -55,18 +55,17 @@ const pfExiting = 0x4
 // killed reports whether thread tid is being ended by a signal, as far as
 // /proc/<tid>/stat tells: field 9 is the flags, field 52 the exit code, whose low
 // seven bits are the signal (proc_pid_stat(5)).
+//
+// A thread in execve(2) closes descriptors, too, and holds a lock of the kernel meanwhile for which
+// the read of stat waits, while it waits for our answer. So that is read only of threads that
+// have no memory any more, which they give up before they close what they have open, when they end.
 func (root procfs) killed(tid uint32) bool {
 	var buf [1024]byte
-	fd, err := unix.Open(string(root)+"/"+strconv.FormatUint(uint64(tid), 10)+"/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
+	dir := string(root) + "/" + strconv.FormatUint(uint64(tid), 10)
+	if !bytes.HasPrefix(readShort(dir+"/statm", buf[:]), []byte("0 ")) {
 		return false
 	}
-	n, err := unix.Read(fd, buf[:])
-	unix.Close(fd)
-	if err != nil {
-		return false
-	}
-	stat := buf[:n]
+	stat := readShort(dir+"/stat", buf[:])
 	// The second field is the name in parentheses and may hold anything.
 	end := bytes.LastIndexByte(stat, ')')
 	if end < 0 {
@@ -79,6 +78,20 @@ func (root procfs) killed(tid uint32) bool {
 	flags, err1 := strconv.ParseUint(string(f[9-3]), 10, 64)
 	code, err2 := strconv.ParseInt(string(f[52-3]), 10, 64)
 	return err1 == nil && err2 == nil && flags&pfExiting != 0 && code&0x7f != 0
+}
+
+// readShort returns what one read of a file gives; nothing if that fails.
+func readShort(name string, buf []byte) []byte {
+	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	defer unix.Close(fd)
+	n, err := unix.Read(fd, buf)
+	if err != nil {
+		return nil
+	}
+	return buf[:n]
 }
 
 // stillOpen reports whether thread tid has a descriptor of the inode of that number.

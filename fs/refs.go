@@ -110,6 +110,9 @@ func (s *Server) giveBack() {
 	for _, h := range s.handles.takeAll() {
 		s.closeHandle(h, true)
 	}
+	if s.refs == nil {
+		return // the engine ends with the mount
+	}
 	names, reads := s.refs.takeAll()
 	for ref, n := range reads {
 		for range n {

@@ -93,7 +93,7 @@ type Hooks struct{ server atomic.Pointer[Server] }
 // Invalidate is for tiers.Options.Invalidate.
 func (h *Hooks) Invalidate(parent, id index.ID, name string) {
 	if s := h.server.Load(); s != nil {
-		s.notices.add(notice{parent: uint64(parent), child: uint64(id), name: name})
+		s.notices.add(notice{parent: s.node(uint64(parent)), child: s.node(uint64(id)), name: name})
 	}
 }
 
@@ -113,13 +113,37 @@ func (h *Hooks) SameProcess(a, b uint32) bool { return ourProc.same(a, b) }
 var ErrPassthrough = errors.New("FUSE passthrough is not possible")
 
 // Mount mounts the engine at opts.Dir and serves it until Unmount, or until
-// somebody else unmounts it. The mount answers when Mount returns.
+// somebody else unmounts it. The mount answers when Mount returns. As root it is a session that
+// another process can resume; else, or without passthrough, fusermount3 makes it.
 func Mount(engine *tiers.Engine, hooks *Hooks, opts Options) (*Server, error) {
+	if os.Geteuid() != 0 || opts.Passthrough == Off {
+		return mountSpliced(engine, hooks, opts)
+	}
+	x, err := OpenSession(MountOptions{Dir: opts.Dir, FSName: opts.FSName, AllowOther: opts.AllowOther, MaxWrite: opts.MaxWrite})
+	if err != nil {
+		return nil, err
+	}
+	if x.Proc != nil { // the users of the mount are where we are
+		x.Proc.Close()
+		x.Proc = nil
+	}
+	s, err := Resume(engine, hooks, x, opts)
+	if err != nil {
+		return nil, errors.Join(err, x.Unmount(), x.Close())
+	}
+	return s, nil
+}
+
+// mountSpliced is Mount by go-fuse, which splices.
+func mountSpliced(engine *tiers.Engine, hooks *Hooks, opts Options) (*Server, error) {
 	s := newServer(engine, opts)
-	if err := s.openChannel(); err != nil {
+	s.splice = true
+	srv, err := fuse.NewServer(s, s.opts.Dir, s.mountOptions())
+	if err != nil {
 		s.cancel()
 		return nil, fmt.Errorf("mount %s: %w", opts.Dir, err)
 	}
+	s.channel = helperChannel{srv}
 	if err := s.choosePath(); err != nil {
 		s.cancel()
 		err = errors.Join(err, detach(opts.Dir))
@@ -168,26 +192,6 @@ const (
 	defaultMaxWrite = 1 << 20
 	defaultFSName   = "kvfs"
 )
-
-// openChannel mounts: by ourselves where we may, else through fusermount3.
-func (s *Server) openChannel() error {
-	s.splice = os.Geteuid() != 0 || s.opts.Passthrough == Off
-	o := s.mountOptions()
-	if !s.splice {
-		d, err := openDevice(s, s.opts.Dir, o)
-		if err != nil {
-			return err
-		}
-		s.channel = d
-		return nil
-	}
-	srv, err := fuse.NewServer(s, s.opts.Dir, o)
-	if err != nil {
-		return err
-	}
-	s.channel = helperChannel{srv}
-	return nil
-}
 
 // capHandleKillprivV2 is FUSE_HANDLE_KILLPRIV_V2, which go-fuse has no name for:
 // it spares a GETXATTR of security.capability before the first write of each
@@ -298,6 +302,10 @@ func (s *Server) WritePath() string {
 // PathReason says why ReadPath is not passthrough, or "".
 func (s *Server) PathReason() string { return s.reason }
 
+// Epoch returns the number of this process among those that have answered the mount, from 1 on;
+// 0 if no other can.
+func (s *Server) Epoch() uint32 { return uint32(s.shared.epoch >> epochShift) }
+
 // Ops returns how often the kernel sent each FUSE operation.
 func (s *Server) Ops() map[string]uint64 { return s.ops.snapshot() }
 
@@ -313,7 +321,7 @@ func (s *Server) Backings() int {
 // until they are closed or the process ends. It does not wait until the serving loops
 // have ended. A mount that Attach made is not ours to take away: that is Detach.
 func (s *Server) Unmount() error {
-	if s.refs != nil {
+	if s.mounts != nil {
 		s.Detach()
 		return nil
 	}
@@ -325,7 +333,7 @@ func (s *Server) Unmount() error {
 // Wait returns when the mount is gone and all requests are answered.
 func (s *Server) Wait() {
 	<-s.served
-	if s.refs != nil {
+	if s.mounts != nil {
 		s.Detach()
 		return
 	}
@@ -334,6 +342,7 @@ func (s *Server) Wait() {
 	s.wg.Wait()
 	s.telling.Wait()
 	s.channel.close()
+	s.closeOwn()
 }
 
 // Served is closed when the mount is gone, or Detach has ended the answers.
@@ -342,12 +351,23 @@ func (s *Server) Served() <-chan struct{} { return s.served }
 // Close gives up on a mount that was detached but that clients keep alive by
 // open files: what the kernel serves by itself goes on, all else fails.
 func (s *Server) Close() {
-	if s.refs != nil {
+	if s.mounts != nil {
 		s.Detach()
 		return
 	}
 	s.notices.close()
 	s.channel.close()
+	s.closeOwn()
+}
+
+// closeOwn closes the files of a mount of this process.
+func (s *Server) closeOwn() {
+	if s.own == nil {
+		return
+	}
+	if err := s.own.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
+		s.log.Warn("close the mount", zap.Error(err))
+	}
 }
 
 // String names the file system in go-fuse's logs.

@@ -29,6 +29,8 @@ type Session struct {
 	// Epoch is the number of this owner among those of the session, from 1 on. What the kernel
 	// knows from others is stale.
 	Epoch uint32
+	// Stale are the threads that the owner before was about to send to another inode.
+	Stale []uint32
 
 	// Proc is /proc as the mount process sees it, which has the processes that use the mount.
 	// Nil: /proc of this process.
@@ -150,6 +152,16 @@ func (k *kept) flags() uint64 {
 	copy(unsafe.Slice((*byte)(unsafe.Pointer(&in)), unsafe.Sizeof(in)), k.request)
 	out := k.settings()
 	return in.Flags64() & out.Flags64()
+}
+
+// capHasResend is FUSE_HAS_RESEND of include/uapi/linux/fuse.h.
+const capHasResend = 1 << 39
+
+// resends reports whether the kernel can send requests again.
+func (k *kept) resends() bool {
+	var in fuse.InitIn
+	copy(unsafe.Slice((*byte)(unsafe.Pointer(&in)), unsafe.Sizeof(in)), k.request)
+	return in.Flags64()&capHasResend != 0
 }
 
 // hello reads the first request of a connection from fd, which does not block, has ps

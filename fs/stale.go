@@ -20,7 +20,8 @@ type staleThreads struct {
 	n  atomic.Int64 // of tids: opens that succeed look no further than this while it is 0
 	mu struct {
 		sync.Mutex
-		tids map[uint32]staleThread
+		tids  map[uint32]staleThread
+		swept time.Time // when those were last taken out that have not come back
 	}
 }
 
@@ -28,6 +29,9 @@ type staleThreads struct {
 type staleThread struct {
 	times int
 	last  time.Time
+	// Of what comes next the kernel may be unable to repeat it, and the one is not about an open:
+	onPath bool // it was told ESTALE on the way there, see told
+	before bool // an earlier owner told it something
 }
 
 const (
@@ -68,12 +72,74 @@ func (t *staleThreads) answer(tid uint32, st, last fuse.Status) fuse.Status {
 			break
 		}
 	}
-	t.mu.tids[tid] = staleThread{had.times + 1, now}
+	t.mu.tids[tid] = staleThread{times: had.times + 1, last: now}
 	t.n.Store(int64(len(t.mu.tids)))
 	if had.times%2 == 1 {
 		return fuse.EINTR
 	}
 	return st
+}
+
+// told takes note that a path of thread tid was told ESTALE, because it leads by what an earlier
+// owner has told. The kernel then begins anew, once. It returns what to tell: EINTR if the earlier owner
+// had told the thread ESTALE already.
+func (t *staleThreads) told(tid uint32) fuse.Status {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if had := t.mu.tids[tid]; had.before {
+		t.mu.tids[tid] = staleThread{times: 2, last: time.Now()}
+		return fuse.EINTR
+	}
+	t.noteLocked(tid, staleThread{times: 1, last: time.Now(), onPath: true})
+	return fuse.Status(syscall.ESTALE)
+}
+
+func (t *staleThreads) noteLocked(tid uint32, how staleThread) {
+	if t.mu.tids == nil {
+		t.mu.tids = map[uint32]staleThread{}
+	}
+	if len(t.mu.tids) < maxStale {
+		t.mu.tids[tid] = how
+		t.n.Store(int64(len(t.mu.tids)))
+	}
+}
+
+// spent reports, once, whether thread tid may have been told ESTALE on the way to what it opens for
+// writing: if the open needs that, too, it comes too late, and must do nothing but be repeated.
+func (t *staleThreads) spent(tid uint32) bool {
+	if t.n.Load() == 0 {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	had := t.mu.tids[tid]
+	if !had.onPath && !had.before || time.Since(had.last) > staleLife {
+		return false
+	}
+	t.mu.tids[tid] = staleThread{times: 2, last: time.Now()}
+	return true
+}
+
+// underway returns the threads that were told ESTALE in place of what they open, and have not come
+// back: for the next owner.
+func (t *staleThreads) underway() (tids []uint32) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for tid, had := range t.mu.tids {
+		if !had.onPath && had.times%2 == 1 && time.Since(had.last) < time.Second {
+			tids = append(tids, tid)
+		}
+	}
+	return tids
+}
+
+// resume takes note of what underway returned in another process.
+func (t *staleThreads) resume(tids []uint32) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, tid := range tids {
+		t.noteLocked(tid, staleThread{times: 1, last: time.Now(), before: true})
+	}
 }
 
 // forget takes note that the open of thread tid got another answer.
@@ -84,5 +150,13 @@ func (t *staleThreads) forget(tid uint32) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.mu.tids, tid)
+	if now := time.Now(); now.Sub(t.mu.swept) > staleLife {
+		t.mu.swept = now
+		for tid, had := range t.mu.tids {
+			if now.Sub(had.last) > staleLife {
+				delete(t.mu.tids, tid)
+			}
+		}
+	}
 	t.n.Store(int64(len(t.mu.tids)))
 }

@@ -71,7 +71,7 @@ func short(h *fuse.InHeader) bool {
 func (w *worker) lead() bool {
 	w.spin.from = time.Now()
 	for {
-		fd, n, err := w.take()
+		n, err := w.take()
 		switch err {
 		case nil:
 		case unix.EINTR, unix.EAGAIN, unix.ENOENT: // ENOENT: the request was interrupted before we got it
@@ -82,11 +82,12 @@ func (w *worker) lead() bool {
 			w.d.log.Error("read /dev/fuse", zap.Error(err))
 			return false
 		}
-		if n == 0 || w.d.wake < 0 && w.d.closing.Load() {
-			return false // the mount was given up, see close
+		if n == 0 {
+			return false // halted
 		}
+		fd := w.d.poll
 		h := (*fuse.InHeader)(unsafe.Pointer(&w.in[0]))
-		if w.d.wake >= 0 && !w.admit(fd, n) {
+		if !w.admit(fd, n) {
 			continue
 		}
 		if !short(h) && !(h.Opcode == opcodeGetxattr && w.asksCapability(n)) {
@@ -102,23 +103,23 @@ func (w *worker) lead() bool {
 	}
 }
 
-// take reads one request: it spins on the one descriptor for as long as that is
-// promising, then sleeps on the other. Requests are answered where they were read.
-func (w *worker) take() (fd, n int, err error) {
-	if w.d.wake >= 0 && w.d.closing.Load() {
-		return 0, 0, nil
+// take reads one request, from d.poll, where it is answered, too: it spins for as long as that
+// is promising, then sleeps. It returns 0 when the leader is to end.
+func (w *worker) take() (n int, err error) {
+	if w.d.closing.Load() {
+		return 0, nil
 	}
 	// While blocks come up from another tier, the processors have better to do.
-	if budget := w.spin.budget(); budget > 0 && w.d.poll >= 0 && w.d.opening.Load() == 0 {
+	if budget := w.spin.budget(); budget > 0 && w.d.opening.Load() == 0 {
 		for {
 			r, errno := rawRead(w.d.poll, w.in)
 			now := time.Now()
 			if errno == 0 {
 				w.spin.took(now)
-				return w.d.poll, r, nil
+				return r, nil
 			}
 			if errno != unix.EAGAIN {
-				return 0, 0, errno
+				return 0, errno
 			}
 			// Where the client has only this processor, let it go on.
 			unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
@@ -127,16 +128,11 @@ func (w *worker) take() (fd, n int, err error) {
 			}
 		}
 	}
-	if fd = w.d.fd; w.d.wake >= 0 {
-		fd = w.d.poll
-		n, err = w.d.await(w.in)
-	} else {
-		n, err = unix.Read(fd, w.in)
-	}
+	n, err = w.d.await(w.in)
 	if err == nil {
 		w.spin.took(time.Now())
 	}
-	return fd, n, err
+	return n, err
 }
 
 // answer handles the request of n bytes in w.in and writes the reply to fd.
@@ -149,25 +145,16 @@ func (w *worker) answer(fd, n int) {
 			size = w.fail(st)
 		}
 	}
-	if size > 0 {
+	if size > 0 && !w.leaves() {
 		w.reply(fd, size)
-		if h := (*fuse.InHeader)(unsafe.Pointer(&w.in[0])); h.Opcode == opcodeInterrupt {
-			w.replyElsewhere(fd, size)
-		}
 	}
 	w.spin.from = time.Now()
 }
 
-// replyElsewhere writes a reply to the other descriptor, too. An INTERRUPT that came before its
-// request was known here is answered EAGAIN, so that the kernel sends it again; but the kernel knows
-// it only on the descriptor on which the request itself was read, and forgets it with ENOENT
-// otherwise. A client that is killed would then wait for ever.
-func (w *worker) replyElsewhere(fd, size int) {
-	for _, other := range [...]int{w.d.fd, w.d.poll} {
-		if other >= 0 && other != fd {
-			w.reply(other, size)
-		}
-	}
+// leaves reports whether the request is left to the next owner: it waited for something, and did
+// not get it because this one lets go of the mount.
+func (w *worker) leaves() bool {
+	return (*fuse.OutHeader)(unsafe.Pointer(&w.out[0])).Status == -int32(unix.EINTR) && w.d.leaving.Load()
 }
 
 // reply writes the first size bytes of w.out. The kernel takes a reply without

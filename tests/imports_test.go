@@ -71,7 +71,7 @@ const testsLevel = 6 // everything below tests/, which only tests/ may import
 // homes lists the third-party modules and the only packages that may import
 // each of them. An empty list means any package.
 var homes = map[string][]string{
-	"C":                                   {"rdma/fabric"},
+	"C":                                   {"rdma/fabric", "tests/gpu"},
 	"github.com/NVIDIA/go-nvml":           {"rdma/nic"},
 	"github.com/hanwen/go-fuse/v2":        {"fs", "tests/bench", "tests/bench/loopback"},
 	"github.com/cespare/xxhash/v2":        {"cluster/location"},
@@ -177,7 +177,7 @@ func TestCheckImport(t *testing.T) {
 		{"tiers", "github.com/hanwen/go-fuse/v2/fuse", "tiers may not import github.com/hanwen/go-fuse/v2/fuse: its home is fs, tests/bench, tests/bench/loopback"},
 		{"tests/mount", "github.com/hanwen/go-fuse/v2/fs", "tests/mount may not import github.com/hanwen/go-fuse/v2/fs: its home is fs, tests/bench, tests/bench/loopback"},
 		{"cluster", "go.yaml.in/yaml/v3", "cluster may not import go.yaml.in/yaml/v3: its home is cmd/kvfs, cmd/kvfs/config"},
-		{"fs", "C", "fs may not import C: its home is rdma/fabric"},
+		{"fs", "C", "fs may not import C: its home is rdma/fabric, tests/gpu"},
 		{"tiers", "gopkg.in/yaml.v3", "gopkg.in/yaml.v3 has no home"},
 		{"tiers", "go.uber.org/zapper", "go.uber.org/zapper has no home"},
 	} {

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/store"
 	"github.com/kvfs/kvfs/fs"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/mem"
@@ -32,6 +33,10 @@ type daemon struct {
 	server  *fs.Server                // set when mounted; an owner has its own
 	serving atomic.Pointer[fs.Server] // server, for requests that come meanwhile
 	owner   *owner                    // nil unless it serves the mounts of others
+
+	stopHTTP func() error
+	offer    atomic.Pointer[store.Offer] // to the process that takes the mount over; nil if none can
+	noOffer  atomic.Pointer[string]      // why not; nil: not known yet
 }
 
 // adopted reports whether blocks of an earlier process are in memory, so that a
@@ -65,12 +70,15 @@ type statusMount struct {
 	State        string            `json:"state"`           // "attaching", then "serving"
 	PID          int               `json:"pid"`             // of the process that mounted
 	OwnerPID     int               `json:"owner_pid"`       // of the one that answers
-	Epoch        uint32            `json:"epoch,omitempty"` // number of this owner among those of the mount, from 1; 0 in mode embedded
+	Epoch        uint32            `json:"epoch,omitempty"` // number of this owner among those of the mount, from 1; 0 where there can be no other
 	ReadPath     string            `json:"read_path"`
 	WritePath    string            `json:"write_path"`
 	PathReason   string            `json:"path_reason,omitempty"` // why not passthrough
 	Ops          map[string]uint64 `json:"ops"`                   // requests of the kernel, by FUSE operation
 	BackingFiles int               `json:"backing_files"`         // registered with the kernel
+
+	Takeover       string `json:"takeover,omitempty"`        // socket at which a takeover begins, in mode embedded
+	TakeoverReason string `json:"takeover_reason,omitempty"` // why there can be none
 }
 
 type statusTier struct {
@@ -115,7 +123,8 @@ func (d *daemon) status() []byte {
 	doc := d.document()
 	if s := d.serving.Load(); s != nil {
 		doc.Mount = mountedStatus(s)
-		doc.Mount.Dir, doc.Mount.Mode, doc.Mount.PID = d.dir, config.ModeEmbedded, os.Getpid()
+		doc.Mount.Dir, doc.Mount.Mode, doc.Mount.PID, doc.Mount.Epoch = d.dir, config.ModeEmbedded, os.Getpid(), s.Epoch()
+		doc.Mount.Takeover, doc.Mount.TakeoverReason = d.takeover()
 	}
 	return doc.text()
 }
@@ -179,15 +188,19 @@ func liveHeap() uint64 {
 	return s[0].Value.Uint64()
 }
 
-// serveHTTP answers /readyz and /status at addr, if that is not empty. The
-// function that it returns stops it.
-func serveHTTP(addr string, d *daemon, log *zap.Logger) (stop func() error, err error) {
+// listenHTTP listens at addr; nil if that is empty.
+func listenHTTP(addr string) (net.Listener, error) {
 	if addr == "" {
-		return func() error { return nil }, nil
+		return nil, nil
 	}
-	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		return nil, err
+	return net.Listen("tcp", addr)
+}
+
+// serveHTTP answers /readyz and /status at l, which may be nil. The function that it returns
+// stops it.
+func serveHTTP(l net.Listener, d *daemon, log *zap.Logger) (stop func() error) {
+	if l == nil {
+		return func() error { return nil }
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("ready\n")) })
@@ -201,5 +214,5 @@ func serveHTTP(addr string, d *daemon, log *zap.Logger) (stop func() error, err 
 			log.Error("http", zap.Error(err))
 		}
 	}()
-	return srv.Close, nil
+	return srv.Close
 }

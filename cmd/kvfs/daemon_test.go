@@ -90,8 +90,8 @@ func TestStatusDocument(t *testing.T) {
 // default, refuses an address in use, and ends.
 func TestServeHTTP(t *testing.T) {
 	d := newTestDaemon(t)
-	stop, err := serveHTTP("", d, zap.NewNop())
-	if err != nil || stop() != nil {
+	off, err := listenHTTP("")
+	if err != nil || off != nil || serveHTTP(off, d, zap.NewNop())() != nil {
 		t.Errorf("off: %v", err)
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -99,14 +99,14 @@ func TestServeHTTP(t *testing.T) {
 		t.Fatal(err)
 	}
 	addr := l.Addr().String()
-	if _, err := serveHTTP(addr, d, zap.NewNop()); err == nil {
+	if _, err := listenHTTP(addr); err == nil {
 		t.Error("an address in use is no error")
 	}
 	l.Close()
-	stop, err = serveHTTP(addr, d, zap.NewNop())
-	if err != nil {
+	if l, err = listenHTTP(addr); err != nil {
 		t.Skipf("somebody else took %s: %v", addr, err)
 	}
+	stop := serveHTTP(l, d, zap.NewNop())
 	client := &http.Client{Timeout: time.Minute}
 	for _, c := range []struct {
 		method, path string

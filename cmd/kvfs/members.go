@@ -69,6 +69,12 @@ func memberNote(m *cluster.Member) string {
 	if len(m.Missing) > 0 {
 		notes = append(notes, "served without "+strings.Join(m.Missing, ", "))
 	}
+	if m.Path == pathRDMA {
+		notes = append(notes, "by RDMA")
+	}
+	if m.PathReason != "" {
+		notes = append(notes, map[bool]string{true: "in part: ", false: "not by RDMA: "}[m.Path == pathRDMA]+m.PathReason)
+	}
 	if m.Breaker != "" && m.Breaker != "closed" {
 		notes = append(notes, "breaker "+m.Breaker)
 	}
@@ -81,6 +87,9 @@ func memberNote(m *cluster.Member) string {
 	return strings.Join(notes, "; ")
 }
 
+// pathRDMA is Member.Path of a peer whose memory is read by RDMA.
+const pathRDMA = "rdma"
+
 // clusterReply is what kvfs status prints of the cluster.
 type clusterReply struct {
 	Members   []cluster.Member  `json:"members"`
@@ -89,6 +98,7 @@ type clusterReply struct {
 	Warning   string            `json:"warning"`
 	Requested []string          `json:"requested"`
 	Required  []string          `json:"required"`
+	RDMA      *statusRDMA       `json:"rdma"` // nil from a daemon that knows none
 }
 
 // print writes the lines of the cluster: who is there, and what each lacks of what this
@@ -112,6 +122,7 @@ func (c *clusterReply) print(w io.Writer) {
 			fmt.Fprintf(w, "  without\t%s: peer %s, version %s\n", strings.Join(m.Missing, ", "), m.Name, m.Version)
 		}
 	}
+	c.RDMA.print(w, c.Members)
 	var rejected uint64
 	for _, n := range c.Rejected {
 		rejected += n

@@ -21,10 +21,13 @@ import (
 // newMountCommand returns the command that mounts.
 func newMountCommand() *cobra.Command {
 	readyFD := -1
+	takeover := false
 	cmd := &cobra.Command{
 		Use:   "mount [flags] DIR",
 		Short: "Mount at DIR and serve it, in the foreground, until SIGTERM, SIGINT or umount",
-		Args:  cobra.ExactArgs(1),
+		Long: "Mount at DIR and serve it, in the foreground, until SIGTERM, SIGINT or umount. With --takeover the mount is there " +
+			"already: its daemon hands it over, with what is in memory, and ends. Clients wait for as long as that takes.",
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ready := newReadiness(readyFD)
 			defer ready.close()
@@ -34,16 +37,19 @@ func newMountCommand() *cobra.Command {
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
 			defer stop()
+			if takeover {
+				return takeOver(ctx, cfg, args[0], ready)
+			}
 			return mount(ctx, cfg, args[0], ready)
 		},
 	}
 	cmd.Flags().IntVar(&readyFD, "ready-fd", -1, "descriptor to write one line to, and close, when the mount answers")
+	cmd.Flags().BoolVar(&takeover, "takeover", false, "replace the daemon that serves DIR; what is in memory stays, and so does the mount")
 	config.AddFlags(cmd.Flags())
 	return cmd
 }
 
-// mount is the life of a mount process. In mode embedded that is a daemon: the engine, the
-// mount over it, then all of it down again.
+// mount is the life of a mount process. In mode embedded that is a daemon.
 func mount(ctx context.Context, cfg *config.Config, dir string, ready *readiness) (err error) {
 	log, err := newLogger(cfg)
 	if err != nil {
@@ -61,37 +67,83 @@ func mount(ctx context.Context, cfg *config.Config, dir string, ready *readiness
 	if err != nil {
 		return err
 	}
-	hooks := &fs.Hooks{}
-	d, err := openDaemon(ctx, cfg, place{path: dir, root: root}, hooks, log)
+	m := &embedded{cfg: cfg, at: place{path: dir, root: root}, ready: ready, log: log}
+	d, err := m.start(ctx)
 	if err != nil {
 		return err
 	}
-	d.server, err = fs.Mount(d.engine, hooks, serverOptions(cfg, d, log))
-	if err != nil {
-		return withCode(exitMount, errors.Join(err, d.close(d.adopted())))
-	}
-	d.serving.Store(d.server)
-	if err := d.peers.start(d.engine); err != nil {
-		return errors.Join(fmt.Errorf("peers: %w", err), d.stop(false))
-	}
-	stopHTTP, err := serveHTTP(cfg.HTTP, d, log)
-	if err != nil {
-		return errors.Join(err, d.stop(false))
-	}
-	log.Info("mounted", zap.String("dir", dir), zap.String("read_path", d.server.ReadPath()),
-		zap.String("memory", cfg.Memory.Size.String()), zap.String("memory_dir", d.memory.Dir()))
 	ready.ready(dir)
+	return m.run(ctx, d)
+}
 
-	select {
-	case <-ctx.Done():
-		log.Info("stopping")
-	case <-d.server.Served():
-		log.Info("unmounted")
-	case err = <-d.peers.fatal():
-		log.Error("this node cannot be part of its cluster", zap.Error(err))
+// embedded is a process with a mount of its own: the engine, the mount over it, then all of it down
+// again. The mount may go over to another process, and may have come from one.
+type embedded struct {
+	cfg   *config.Config
+	at    place
+	ready *readiness
+	log   *zap.Logger
+
+	session *fs.Session // a mount that is there and that nobody answers; nil: it is to be made, or is answered
+}
+
+// start opens the tiers and answers the mount, which it makes if there is none. That comes last: if
+// start fails, a mount that was there has been told nothing, and what is in memory stays with it.
+func (m *embedded) start(ctx context.Context) (*daemon, error) {
+	hooks := &fs.Hooks{}
+	d, err := openDaemon(ctx, m.cfg, m.at, hooks, m.log)
+	if err != nil {
+		return nil, err
 	}
-	ready.stopping()
-	return errors.Join(err, stopHTTP(), d.stop(cfg.Memory.Keep))
+	keep := m.session != nil || d.adopted()
+	web, err := listenHTTP(m.cfg.HTTP)
+	if err != nil {
+		return nil, errors.Join(err, d.close(keep))
+	}
+	if err = d.peers.start(d.engine); err != nil {
+		err = fmt.Errorf("peers: %w", err)
+	} else if m.session != nil {
+		d.server, err = fs.Resume(d.engine, hooks, m.session, serverOptions(m.cfg, d, m.log))
+		err = withCode(exitMount, err)
+	} else {
+		d.server, err = fs.Mount(d.engine, hooks, serverOptions(m.cfg, d, m.log))
+		err = withCode(exitMount, err)
+	}
+	if err != nil {
+		if web != nil {
+			err = errors.Join(err, web.Close())
+		}
+		return nil, errors.Join(err, d.close(keep))
+	}
+	m.session = nil // it is the server's
+	d.serving.Store(d.server)
+	d.stopHTTP = serveHTTP(web, d, m.log)
+	d.makeOffer(m.at.root)
+	m.log.Info("mounted", zap.String("dir", m.at.path), zap.String("read_path", d.server.ReadPath()), zap.Uint32("epoch", d.server.Epoch()),
+		zap.String("memory", m.cfg.Memory.Size.String()), zap.String("memory_dir", d.memory.Dir()))
+	return d, nil
+}
+
+// run serves until it is asked to stop, the mount is gone, or another process answers it.
+func (m *embedded) run(ctx context.Context, d *daemon) error {
+	for {
+		var err error
+		select {
+		case <-ctx.Done():
+			m.log.Info("stopping")
+		case <-d.server.Served():
+			m.log.Info("unmounted")
+		case err = <-d.peers.fatal():
+			m.log.Error("this node cannot be part of its cluster", zap.Error(err))
+		case heir := <-d.offer.Load().Heir():
+			if d, err = m.handOver(ctx, d, heir); d != nil {
+				continue
+			}
+			return err
+		}
+		m.ready.stopping()
+		return errors.Join(err, d.offer.Load().Close(), d.stopHTTP(), d.stop(m.cfg.Memory.Keep))
+	}
 }
 
 // stop takes the mount away, waits until all requests are answered, and closes the

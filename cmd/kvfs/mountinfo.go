@@ -20,6 +20,7 @@ const fsType = "fuse.kvfs"
 // mountInfo is one mount.
 type mountInfo struct {
 	id     int    // unique among present mounts
+	device string // of its files, major:minor
 	point  string // absolute, as our root sees it
 	fsType string
 	source string
@@ -41,7 +42,7 @@ func readMounts(r io.Reader) ([]mountInfo, error) {
 		if err != nil {
 			continue
 		}
-		m := mountInfo{id: id, point: unescapeMount(fields[4]), fsType: rest[0]}
+		m := mountInfo{id: id, device: fields[2], point: unescapeMount(fields[4]), fsType: rest[0]}
 		if len(rest) > 1 {
 			m.source = unescapeMount(rest[1])
 		}

@@ -33,8 +33,8 @@ type place struct {
 // openDaemon opens the tiers from the bottom up, the engine over them, and what can be asked
 // of it. Peers are not served yet, and nothing is mounted.
 func openDaemon(ctx context.Context, cfg *config.Config, at place, hooks callbacks, log *zap.Logger) (d *daemon, err error) {
-	if total := totalMemory(); int64(cfg.Memory.Size) > total {
-		return nil, withCode(exitConfig, fmt.Errorf("memory.size %v exceeds the memory of this machine, %v", cfg.Memory.Size, config.Size(total)))
+	if err := checkMemory(cfg); err != nil {
+		return nil, err
 	}
 	d = &daemon{dir: at.path, cfg: cfg, log: log, started: time.Now()}
 	d.memory, err = mem.Open(ctx, memoryOptions(cfg, at.path, log))
@@ -55,6 +55,7 @@ func openDaemon(ctx context.Context, cfg *config.Config, at place, hooks callbac
 	if d.peers != nil {
 		options.Secondaries = append(options.Secondaries, d.peers.secondary(cfg))
 	}
+	options.Freed = d.peers.freed()
 	d.engine, err = tiers.Open(ctx, options)
 	if err != nil {
 		d.peers.close()
@@ -65,6 +66,14 @@ func openDaemon(ctx context.Context, cfg *config.Config, at place, hooks callbac
 		return nil, errors.Join(err, d.close(d.adopted()))
 	}
 	return d, nil
+}
+
+// checkMemory fails if the machine has less memory than is asked for.
+func checkMemory(cfg *config.Config) error {
+	if total := totalMemory(); int64(cfg.Memory.Size) > total {
+		return withCode(exitConfig, fmt.Errorf("memory.size %v exceeds the memory of this machine, %v", cfg.Memory.Size, config.Size(total)))
+	}
+	return nil
 }
 
 // closeGrace is how long the tiers may take, beyond drain_timeout, to finish what
@@ -80,7 +89,12 @@ func (d *daemon) close(keep bool) error {
 	if err := d.engine.Drain(ctx); err != nil {
 		d.log.Warn("not everything was copied to the SSD", zap.Duration("drain_timeout", wait), zap.Error(err))
 	}
-	ctx, cancel = context.WithTimeout(context.Background(), closeGrace)
+	return d.closeTiers(keep)
+}
+
+// closeTiers closes the tiers at once. With keep, what has not got to the SSD is still in memory.
+func (d *daemon) closeTiers(keep bool) error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeGrace)
 	defer cancel()
 	err := d.engine.Close(ctx, keep)
 	d.peers.close()

@@ -33,6 +33,7 @@ type peers struct {
 	node      *cluster.Node
 	tier      *peer.Tier // closes node
 	transport *tcp.Transport
+	memory    *remoteMemory                // RDMA; node closes its transport
 	engine    atomic.Pointer[tiers.Engine] // set by start
 	stop      context.CancelFunc           // ends the watching of files
 	required  []string                     // features of every peer
@@ -64,6 +65,9 @@ func openPeers(ctx context.Context, cfg *config.Config, log *zap.Logger) (p *pee
 	if p.transport, err = openTransport(cfg, certificates, names, log); err != nil {
 		return nil, err
 	}
+	if p.memory, err = thisMachine().openFabric(cfg, log.Named("rdma")); err != nil {
+		return nil, errors.Join(err, p.transport.Close())
+	}
 	lost := peer.NewLost()
 	o := cluster.Options{
 		Gossip: gossip.Options{
@@ -71,13 +75,14 @@ func openPeers(ctx context.Context, cfg *config.Config, log *zap.Logger) (p *pee
 			Profile: cfg.Peer.GossipProfile, Logger: log.Named("gossip"),
 		},
 		ControlBind: cfg.Peer.Control, TLS: certificates, Insecure: cfg.Insecure, Transport: p.transport,
+		Fabric: p.memory.fabric(), Path: paths[cfg.Peer.Transport],
 		Zone: cfg.Zone, Capacity: p.capacity, Version: versionString(), Require: cfg.Peer.Require,
 		NoCopies:    cfg.Peer.Accept != config.On,
 		Location:    location.Options{Horizon: time.Duration(cfg.Peer.Horizon), Lost: lost.Tell, Now: clock()},
 		CallTimeout: time.Duration(cfg.Peer.Timeout), Logger: log.Named("cluster"),
 	}
 	if p.node, err = cluster.Open(ctx, o); err != nil {
-		return nil, errors.Join(err, p.transport.Close())
+		return nil, errors.Join(err, p.transport.Close(), p.memory.close())
 	}
 	p.transport.SetSource(p.node)
 	p.tier, err = peer.Open(peer.Options{
@@ -89,6 +94,20 @@ func openPeers(ctx context.Context, cfg *config.Config, log *zap.Logger) (p *pee
 		return nil, errors.Join(err, p.node.Close())
 	}
 	return p, nil
+}
+
+// paths are the values of peer.transport.
+var paths = map[string]cluster.Path{
+	config.Auto: cluster.PathAuto, config.TransportTCP: cluster.PathTCP, config.TransportRDMA: cluster.PathRDMA,
+}
+
+// freed returns what the engine is to call when the file of a block goes; nil: nobody needs
+// to know.
+func (p *peers) freed() func(dev, ino uint64) {
+	if p == nil || p.memory.transport == nil {
+		return nil
+	}
+	return p.memory.transport.Forget
 }
 
 // loadCertificates reads the certificates and follows their changes; nil without any.
@@ -257,6 +276,7 @@ type statusCluster struct {
 	Requested []string `json:"requested"`          // features that this node would use with each peer; see Member.Missing
 	Required  []string `json:"required,omitempty"` // those without which a peer is refused
 
+	RDMA *statusRDMA   `json:"rdma"`
 	Node cluster.Stats `json:"node"`
 	Bulk tcp.Stats     `json:"bulk"`
 }
@@ -275,7 +295,7 @@ func (p *peers) status(s *tiers.Summary) *statusCluster {
 	members := p.members()
 	c := &statusCluster{
 		LocalReadRatio: localReadRatio(s), Members: members, Warning: p.node.Warning(), Node: node, Bulk: bulk, Required: p.required,
-		Index: statusIndex{node.Index.Entries, node.Index.Bytes, node.Index.Graves},
+		RDMA: p.memory.status(), Index: statusIndex{node.Index.Entries, node.Index.Bytes, node.Index.Graves},
 		Rejected: map[string]uint64{
 			"gossip": node.Gossip.Rejected, "connections": node.Strangers, "unknown": node.Unknown,
 			"malformed": node.Malformed, "denied": node.Denied, "bulk": uint64(bulk.Refused + bulk.Strangers),

@@ -3,6 +3,7 @@ package main
 import (
 	"net"
 	"os"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -22,6 +23,11 @@ func newReadiness(fd int) *readiness {
 }
 
 func (r *readiness) ready(dir string) { r.say(dir, "mounted on "+dir) }
+
+// tookOver is ready, for a mount of which another process was systemd's until now.
+func (r *readiness) tookOver(dir string) {
+	r.say(dir, "mounted on "+dir+"\nMAINPID="+strconv.Itoa(os.Getpid()))
+}
 
 // serving is ready, for the owner at a socket.
 func (r *readiness) serving(socket string) { r.say(socket, "serving at "+socket) }

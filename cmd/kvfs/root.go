@@ -39,6 +39,7 @@ func newRootCommand() *cobra.Command {
 		newSpecsCommand(systemControls),
 		newPlanCommand(),
 		newFsckCommand(),
+		newDoctorCommand(thisMachine()),
 		newCertsCommand(),
 		newKeysCommand(),
 		newConfigCommand(),

@@ -74,10 +74,11 @@ func serve(ctx context.Context, cfg *config.Config, ready *readiness) error {
 	if err := d.peers.start(d.engine); err != nil {
 		return errors.Join(fmt.Errorf("peers: %w", err), l.Close(), d.close(d.adopted()))
 	}
-	stopHTTP, err := serveHTTP(cfg.HTTP, d, log)
+	web, err := listenHTTP(cfg.HTTP)
 	if err != nil {
 		return errors.Join(err, l.Close(), d.close(d.adopted()))
 	}
+	stopHTTP := serveHTTP(web, d, log)
 	failed := make(chan error, 1)
 	go func() { failed <- l.Serve(d.owner) }() // ends with l
 	log.Info("serving", zap.String("socket", l.Path()), zap.String("memory", cfg.Memory.Size.String()), zap.String("memory_dir", d.memory.Dir()))

@@ -40,7 +40,7 @@ type role struct {
 	Memory      string // and the directory of its memory tier
 	MemoryBytes int64
 	Rate        int    // events a second
-	Path        string // of an audience: the file, or the address
+	Path        string // of an audience: the file, or the address; of a node: its IP address
 	Count       int    // and how many there are
 }
 
@@ -66,6 +66,9 @@ func play(text string) error {
 		return playEngine(r)
 	case followRole, subscribeRole:
 		return playAudience(r, os.Stdin, os.Stdout)
+	case rdmaRole:
+		runtime.UnlockOSThread() // See init: it starts no children.
+		return playRDMA(r, os.Stdin, os.Stdout)
 	}
 	return fmt.Errorf("no role %q", r.Name)
 }

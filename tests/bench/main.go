@@ -28,7 +28,9 @@
 // Those of peers, with daemons in network namespaces (as root): peer (promotion from
 // another node's memory, beside iperf3), peerlatency (of one cold block, beside a bare
 // loop of sendfile), lookup (in three nodes, counting packets), replica (the rate of
-// copies).
+// copies), rdma (bare transports: libfabric over its provider tcp, beside our TCP transport and
+// iperf3) and registration (of files with libfabric). The last two need a build with cgo and
+// -tags ofi, and the library; else the tables say what is missing.
 //
 // Those of the control directory, with daemons of their own: query (exists and longest_hit
 // through .kvfs/query, beside os.path.exists and access(2)), prefetch (from the SSD, beside

@@ -26,7 +26,9 @@ const (
 )
 
 // peerTopics are about blocks of other nodes.
-func peerTopics() []string { return []string{"peer", "peerlatency", "lookup", "replica"} }
+func peerTopics() []string {
+	return []string{"peer", "peerlatency", "lookup", "replica", "rdma", "registration"}
+}
 
 // peerBench is what the topics of peers share.
 type peerBench struct {
@@ -61,6 +63,7 @@ func (b *bench) measurePeers(ctx context.Context) error {
 	}
 	steps := map[string]func(context.Context) error{
 		"peer": p.promotions, "peerlatency": p.latency, "lookup": p.lookups, "replica": p.replicas,
+		"rdma": p.fabrics, "registration": p.registrations,
 	}
 	var errs []error
 	for _, topic := range peerTopics() {

@@ -172,7 +172,25 @@ func TestHolderStopped(t *testing.T) {
 // TestEvictedMeanwhile shows that a holder that drops its copy after it was found is a
 // miss or another holder, never an error or other bytes.
 func TestEvictedMeanwhile(t *testing.T) {
-	w := newWorld(t, harness.ClusterOptions{Options: harness.Options{MemorySize: "64MiB"}})
+	newWorld(t, harness.ClusterOptions{Flags: littleMemory(nil)}).evictMeanwhile()
+}
+
+// littleMemory returns flags by which the first node has room for a quarter of what
+// evictMeanwhile writes, and the others for all: what they look up they may not evict.
+func littleMemory(more []string) func(node int) []string {
+	return func(node int) []string {
+		size := "320MiB"
+		if node == 0 {
+			size = "64MiB"
+		}
+		return append([]string{"--memory-size", size}, more...)
+	}
+}
+
+// evictMeanwhile writes four times what fits on the first node, and reads all of it on another.
+func (w *world) evictMeanwhile() {
+	t := w.t
+	t.Helper()
 	a, c := w.Nodes[0], w.Nodes[2]
 	const size = mib
 	done := make(chan struct{})

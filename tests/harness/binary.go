@@ -55,6 +55,17 @@ func Binary(tb testing.TB) string {
 	return binary.path
 }
 
+// fabricHeader is what tag ofi, RDMA, needs to be built.
+const fabricHeader = "/usr/include/rdma/fabric.h"
+
+// Tags returns the flag with the build tags of kvfs, as those of the Makefile.
+func Tags() string {
+	if _, err := os.Stat(fabricHeader); err != nil {
+		return "-tags=giouring"
+	}
+	return "-tags=giouring,ofi"
+}
+
 func build(root string) (string, error) {
 	dir, err := os.MkdirTemp(processDir(), "bin")
 	if err != nil {
@@ -64,7 +75,7 @@ func build(root string) (string, error) {
 		return "", err
 	}
 	path := filepath.Join(dir, "kvfs")
-	args := []string{"build", "-tags=giouring", "-ldflags=-checklinkname=0", "-o", path} // as the Makefile
+	args := []string{"build", Tags(), "-ldflags=-checklinkname=0", "-o", path} // as the Makefile
 	if RaceEnabled {
 		args = append(args, "-race")
 	}

@@ -168,7 +168,7 @@ func (n *Node) Abort() {
 func ClockBinary(tb testing.TB, offset string) string {
 	tb.Helper()
 	path := filepath.Join(newDir(tb, processDir(), "clock"), "kvfs")
-	args := []string{"build", "-tags=giouring", "-ldflags=-checklinkname=0 -X " + ClockVariable + "=" + offset, "-o", path, "./cmd/kvfs"}
+	args := []string{"build", Tags(), "-ldflags=-checklinkname=0 -X " + ClockVariable + "=" + offset, "-o", path, "./cmd/kvfs"}
 	cmd := exec.Command("go", args...)
 	cmd.Dir = Root(tb)
 	if out, err := cmd.CombinedOutput(); err != nil {

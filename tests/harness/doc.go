@@ -2,10 +2,10 @@
 // processes that such tests need.
 //
 // Mount starts `kvfs mount` as a child and waits until it is ready; the mount,
-// its memory tier and the daemon go away with the test. Kvfs runs any other
-// command. An Actor is a second process that does file operations on request:
-// what it sees is what another engine would see, and it can be killed in the
-// middle of a write.
+// its memory tier and the daemon go away with the test. Serve starts `kvfs serve`,
+// to which mounts attach. Kvfs runs any other command. An Actor is a second process
+// that does file operations on request: what it sees is what another engine would
+// see, and it can be killed in the middle of a write.
 //
 // A test package that uses Actors or Helpers has a TestMain:
 //

@@ -19,6 +19,25 @@ type ClusterStatus struct {
 		Bytes   int64 `json:"bytes"`
 	} `json:"index"`
 	Rejected json.RawMessage `json:"rejected"`
+	RDMA     RDMAStatus      `json:"rdma"`
+	Node     struct {
+		FabricFetches   uint64 `json:"fabric_fetches"`
+		FabricBytes     uint64 `json:"fabric_bytes"`
+		FabricFallbacks uint64 `json:"fabric_fallbacks"`
+	} `json:"node"`
+}
+
+// RDMAStatus is what a node says of its RDMA.
+type RDMAStatus struct {
+	Transport string `json:"transport"`
+	Provider  string `json:"provider"`
+	Error     string `json:"error"`
+	Stats     *struct {
+		ReadBytes   int64 `json:"read_bytes"`
+		Regions     int64 `json:"regions"`
+		PinnedBytes int64 `json:"pinned_bytes"`
+		CachedBytes int64 `json:"cached_bytes"`
+	} `json:"stats"`
 }
 
 // Member is what a node knows of another one, or of itself.
@@ -33,6 +52,8 @@ type Member struct {
 	Version     string   `json:"version"`
 	Features    []string `json:"features"`
 	Missing     []string `json:"missing"`
+	Path        string   `json:"path"`
+	PathReason  string   `json:"path_reason"`
 	Blocks      int64    `json:"blocks"`
 	Feed        string   `json:"feed"`
 	Snapshots   uint64   `json:"snapshots"`

@@ -38,6 +38,7 @@ type Options struct {
 // Daemon is a kvfs daemon and its mount.
 type Daemon struct {
 	Dir       string // mount point
+	Socket    string // of an owner; see Serve
 	MemoryDir string // what --memory-dir said
 	DiskDir   string // directory of the disk tier, if there is one
 	Pid       int    // of the daemon; changes with Restart
@@ -137,7 +138,11 @@ func (d *Daemon) startReference() {
 }
 
 func (d *Daemon) args() []string {
-	args := []string{"mount", "--ready-fd", "3", "--memory-dir", d.MemoryDir}
+	command, last := "mount", []string{d.Dir}
+	if d.Socket != "" {
+		command, last = "serve", []string{"--store-socket", d.Socket}
+	}
+	args := []string{command, "--ready-fd", "3", "--memory-dir", d.MemoryDir}
 	switch d.opts.MemorySize {
 	case "":
 		args = append(args, "--memory-size", "256MiB")
@@ -151,7 +156,7 @@ func (d *Daemon) args() []string {
 	if d.opts.Config != "" {
 		args = append(args, "--config", d.writeConfig())
 	}
-	return append(append(args, d.opts.Flags...), d.Dir)
+	return append(append(args, d.opts.Flags...), last...)
 }
 
 func (d *Daemon) writeConfig() string {

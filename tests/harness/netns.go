@@ -1,6 +1,8 @@
 package harness
 
 import (
+	"net"
+	"strconv"
 	"testing"
 
 	"github.com/kvfs/kvfs/tests/harness/netns"
@@ -32,7 +34,25 @@ func NewNet(tb testing.TB, nodes int) *Net {
 			tb.Error(err)
 		}
 	})
-	return &Net{n, tb}
+	all := &Net{n, tb}
+	for i := range nodes {
+		Poll(tb, "the link of node "+strconv.Itoa(i)+" runs", func() bool { return all.running(i) })
+	}
+	return all
+}
+
+// running reports whether the kernel has noticed that a node's link has a carrier. Until then
+// there are programs that do not use it, though bytes pass.
+func (n *Net) running(i int) (running bool) {
+	n.tb.Helper()
+	n.In(i, func() {
+		list, err := net.Interfaces()
+		n.check(err)
+		for _, link := range list {
+			running = running || link.Flags&net.FlagLoopback == 0 && link.Flags&net.FlagRunning != 0
+		}
+	})
+	return running
 }
 
 // In calls fn with the calling thread in a node's namespace: see netns.Net.Do.

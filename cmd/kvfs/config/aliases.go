@@ -44,6 +44,10 @@ var aliases = []alias{
 	{name: "MOONCAKE_REQUESTER_LOCAL_HOSTNAME", path: "node_name", form: aliasNode, lenient: true,
 		remarks: "A port is cut off. An IPv6 address is no name, and ignored."},
 	{name: "MOONCAKE_PREFERRED_SEGMENT", path: "preferred_segment", remarks: "Files and inline JSON win over it. Ignored without bind."},
+	{name: "MOONCAKE_PROTOCOL", path: "peer.transport", form: aliasTransport, lenient: true,
+		remarks: "tcp is tcp; rdma and efa are auto, which needs no such card to start. Others are ignored, and so are all without bind."},
+	{name: "MOONCAKE_DEVICE", path: "rdma.devices", form: aliasDevices, lenient: true,
+		remarks: "Names of cards, with commas. A topology in JSON is ignored, and so are all without bind."},
 	{name: "KVFS_SSD_ENABLED", path: diskDirs, part: partEnabled, form: strictBool, remarks: "The SSD tier as one directory, instead of KVFS_DISK. On, it needs a path and a size; else it counts for nothing, and what other sources say stays."},
 	{name: "MOONCAKE_ENABLE_SSD_OFFLOAD", path: diskDirs, part: partEnabled, form: aliasBool},
 	{name: "MOONCAKE_ENABLE_OFFLOAD", path: diskDirs, part: partEnabled, form: aliasBool},
@@ -62,8 +66,6 @@ const diskDirs = "disk.dirs"
 var unmatched = []struct{ name, instead string }{
 	{"MOONCAKE_MASTER", "there is no master: peers find each other; set KVFS_BIND and KVFS_JOIN"},
 	{"MOONCAKE_TE_META_DATA_SERVER", "there is no metadata server: peers find each other; set KVFS_BIND and KVFS_JOIN"},
-	{"MOONCAKE_PROTOCOL", "blocks travel between peers over TCP; there is nothing to set"},
-	{"MOONCAKE_DEVICE", "blocks travel between peers over TCP; KVFS_PEER_BULK says on which address"},
 	{"MOONCAKE_LOCAL_HOSTNAME", "set KVFS_NODE_NAME, and KVFS_ADVERTISE for the address"},
 	{"MOONCAKE_CONFIG_PATH", "that file is not read; set KVFS_CONFIG to one of kvfs"},
 	{"MOONCAKE_STANDALONE_STORAGE", "set KVFS_MODE to standalone-store"},
@@ -144,7 +146,11 @@ func (l *loader) overlayAliases() {
 		taken[a.path] = true
 		o := Origin{Source: Env, Name: a.name}
 		if text, err := a.text(value); err == nil {
-			l.setEnv(t, o, []string{text})
+			texts := []string{text}
+			if t.repeated() {
+				texts = strings.Split(text, t.sep)
+			}
+			l.setEnv(t, o, texts)
 		} else if !a.lenient {
 			l.fail(o, a.path, err)
 		}

@@ -25,6 +25,7 @@ type Config struct {
 	PreferredSegment string   `kvfs:"preferred_segment" env:"weak" example:"10.0.0.2:7946" help:"Peer that receives the first copy of each block if it can, as its node_name or host:port. One that is malformed or not there is a warning, and no preference. Here a file wins over the environment."`
 	Insecure         bool     `kvfs:"insecure" default:"false" help:"Allow peers without keys and certificates on an address that is not loopback. Whoever reaches it can then read, write and remove blocks. It allows events.zmq such an address, too."`
 	Peer             Peer     `kvfs:"peer" help:"The traffic with peers. Off without bind."`
+	RDMA             RDMA     `kvfs:"rdma" help:"RDMA between peers: their memory is read by network cards that can. See peer.transport, which turns it on and off."`
 	TLS              TLS      `kvfs:"tls" help:"Certificates with which peers know each other, in PEM: all three files or none. Changed files are taken over without a restart. kvfs certs init makes them."`
 	Readdir          Readdir  `kvfs:"readdir" help:"What ls shows."`
 

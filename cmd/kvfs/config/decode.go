@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -206,7 +207,7 @@ func (d document) element(v reflect.Value, n *yaml.Node, s *setting, path string
 	}
 	given, err := s.setScalar(v, n)
 	if err == nil && !given {
-		err = violate(ErrInvalid, "the element is empty")
+		err = violate(ErrInvalid, "%s", cmp.Or(s.empty, "the element is empty"))
 	}
 	if err != nil {
 		d.fail(d.origin(n), path, err)

@@ -16,6 +16,7 @@
 //	multiple:"4KiB"   a size must be a multiple of this one
 //	check:"hostport"  a named check of a string or of each element of a list (see checks)
 //	name:"disk"       what the variable and the flag are called, if not as the path
+//	empty:"contains…" what is wrong with a list of which an element is empty; else in general words
 //	sep:";"           what separates the elements of a list in an environment variable; else ","
 //	names:"group"     a named check of the names in a table (see tableNames)
 //	env:"weak"        the environment counts only where no file and no inline JSON says anything

@@ -109,7 +109,7 @@ func candidates(s *setting) []value {
 			text(s, s)
 		}
 	case reflect.TypeFor[[]string]():
-		lists := [][]string{{"a*", "b"}, {"c"}, {"[fd00::1]", "node-2:80"}, {"{group}/{hash}", "{hash:0:3}/{hash}.bin"}, {"{hash}"}}
+		lists := [][]string{{"a*", "b"}, {"c"}, {"[fd00::1]", "node-2:80"}, {"{group}/{hash}", "{hash:0:3}/{hash}.bin"}, {"{hash}"}, {"mlx5_0", "mlx5_1+mlx5_2"}}
 		if s.enum != nil {
 			lists = append(lists, s.enum[:2], s.enum[1:])
 		}

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -36,7 +37,7 @@ func Load(src Sources) (*Config, error) {
 	if err := rationalize(l.cfg, src); err != nil {
 		return nil, err
 	}
-	l.cfg.Warnings = append(l.warnings(), l.idle()...)
+	l.cfg.Warnings = slices.Concat(l.warnings(), l.idle(), l.idleRDMA())
 	return l.cfg, nil
 }
 

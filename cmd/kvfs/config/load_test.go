@@ -31,7 +31,7 @@ func TestNames(t *testing.T) {
 		"KVFS_MEMORY_SIZE": "memory.size", "memory-size": "memory.size", "memory-policy": "memory.policy",
 		"disk": "disk.dirs", "KVFS_DISK": "disk.dirs", "KVFS_DISK_POLICY": "disk.policy", "disk-cascade": "disk.cascade",
 		"staging-usable-ratio": "staging.usable_ratio", "directio-engine": "directio.engine", "promotion-on": "promotion.on", "KVFS_PROMOTION_OPEN_DEADLINE": "promotion.open_deadline", "KVFS_EVENTS_ZMQ_BIND": "events.zmq.bind", "events-zmq-templates": "events.zmq.templates", "join": "join", "bind": "bind", "advertise": "advertise", "node-name": "node_name",
-		"replicas": "replicas", "peer-gossip-keys": "peer.gossip_keys", "KVFS_TLS_CA": "tls.ca", "readdir-remote": "readdir.remote",
+		"replicas": "replicas", "peer-gossip-keys": "peer.gossip_keys", "KVFS_TLS_CA": "tls.ca", "readdir-remote": "readdir.remote", "KVFS_RDMA_DEVICES": "rdma.devices", "peer-transport": "peer.transport", "rdma-policy": "rdma.policy",
 		"KVFS_PREFERRED_SEGMENT": "preferred_segment", "http": "http", "mode": "mode", "insecure": "insecure", "log-level": "log.level",
 	} {
 		if seen[name] != path {
@@ -68,9 +68,10 @@ func TestDefaults(t *testing.T) {
 		Staging:   Staging{Size: 64 * MiB, UsableRatio: 0.9},
 		DirectIO:  DirectIO{Engine: Auto, InFlight: 8 * MiB, Chunk: MiB},
 		Peer: Peer{
-			Timeout: 5e9, Connections: 4, HedgeQuantile: 0.95, Horizon: 24 * 3600e9, GossipProfile: ProfileLAN,
+			Timeout: 5e9, Transport: Auto, Connections: 4, HedgeQuantile: 0.95, Horizon: 24 * 3600e9, GossipProfile: ProfileLAN,
 			Accept: On, Cascade: CascadeAsync,
 		},
+		RDMA:    RDMA{Provider: Auto, Policy: "affinity", Cache: 256 * MiB},
 		Readdir: Readdir{Remote: On},
 		Events:  Events{ZMQ: ZMQ{Topic: "kv-events", Buffer: 10_000, Hash: HashInt, Encoding: EncodingMap}},
 		Log:     Log{Level: "info", Format: "console"},
@@ -309,7 +310,7 @@ func TestCascadeQueue(t *testing.T) {
 // our own helpers, and what Kubernetes says about services called kvfs.
 func TestForeignVariables(t *testing.T) {
 	mustLoad(t, Sources{Environ: []string{
-		"KVFS_MOUNT=/mnt", "KVFS_BIN=/bin/kvfs", "KVFS_TEST_X=1", "KVFS_VECTORS=/v", "KVFSX=1", "PATH=/bin", "broken",
+		"KVFS_MOUNT=/mnt", "KVFS_BIN=/bin/kvfs", "KVFS_TEST_X=1", "KVFS_VECTORS=/v", "KVFS_LIBFABRIC=/l", "KVFSX=1", "PATH=/bin", "broken",
 		"KVFS_SERVICE_HOST=10.0.0.1", "KVFS_SERVICE_PORT=80", "KVFS_SERVICE_PORT_HTTP=80", "KVFS_PORT=tcp://10.0.0.1:80",
 		"KVFS_PORT_80_TCP=tcp://10.0.0.1:80", "KVFS_PORT_80_TCP_ADDR=10.0.0.1", "KVFS_PORT_80_TCP_PROTO=tcp",
 		"KVFS_METRICS_SERVICE_HOST=10.0.0.1", "KVFS_METRICS_PORT_9100_TCP_PORT=9100",

@@ -11,12 +11,13 @@ import (
 // Peer configures the traffic with peers.
 type Peer struct {
 	Timeout       Duration `kvfs:"timeout" above:"0" default:"5s" help:"How long one fetch from a peer may take; after that the block is looked for elsewhere, and is a miss in the end."`
+	Transport     string   `kvfs:"transport" enum:"auto|tcp|rdma" default:"auto" help:"How blocks come from peers. auto: by RDMA where this node and the peer have it, else TCP. tcp: never by RDMA. rdma: only by RDMA; the start fails where there is none, and what a peer without it holds is a miss."`
 	Control       string   `kvfs:"control" check:"hostport" example:"10.0.0.3:7947" help:"Address of the control channel, host:port. Empty means a free port of the host of bind."`
 	Bulk          string   `kvfs:"bulk" check:"hostport" example:"10.0.0.3:7948" help:"Address on which blocks are served, host:port. Empty means a free port of the host of bind."`
 	Connections   int      `kvfs:"connections" min:"1" max:"64" default:"4" help:"Connections to each peer for blocks."`
 	Congestion    string   `kvfs:"congestion" check:"word" example:"cubic" help:"TCP congestion control of these connections, as in net.ipv4.tcp_allowed_congestion_control. Empty means the default of the machine."`
 	HedgeQuantile float64  `kvfs:"hedge_quantile" min:"0" below:"1" default:"0.95" help:"A fetch that takes longer than this share of the latest ones is also asked of a second holder. Zero means off."`
-	Require       []string `kvfs:"require" enum:"get|store|bury|list|resume|memory" example:"store,bury" help:"Features that every peer must have. A peer without one is refused, instead of being served without it."`
+	Require       []string `kvfs:"require" enum:"get|store|bury|list|resume|memory|rdma" example:"store,bury" help:"Features that every peer must have. A peer without one is refused, instead of being served without it."`
 	Horizon       Duration `kvfs:"horizon" above:"0" default:"24h" help:"How long a removal is remembered for peers that are away."`
 	GossipProfile string   `kvfs:"gossip_profile" enum:"lan|wan|local" default:"lan" help:"How patient the peers are with each other before one counts as lost."`
 	GossipKeys    string   `kvfs:"gossip_keys" example:"/etc/kvfs/gossip.keys" help:"File with the keys that encrypt the gossip. Changes are taken over without a restart. kvfs keys create makes one."`
@@ -49,7 +50,14 @@ const (
 
 // needBind lists the settings that mean nothing without bind; one that ends in a dot
 // stands for a section.
-var needBind = []string{"join", "advertise", "replicas", "preferred_segment", "peer."}
+var needBind = []string{"join", "advertise", "replicas", "preferred_segment", "peer.", "rdma."}
+
+// needsBind reports whether a setting means nothing without bind.
+func needsBind(path string) bool {
+	return slices.ContainsFunc(needBind, func(p string) bool {
+		return path == p || strings.HasSuffix(p, ".") && strings.HasPrefix(path, p)
+	})
+}
 
 // validatePeers checks the settings of peers against each other.
 func (l *loader) validatePeers() {
@@ -61,25 +69,28 @@ func (l *loader) validatePeers() {
 }
 
 // validateNoPeers refuses what would be without effect, so that nobody believes it
-// works. A preferred segment in the environment is left alone: it is for whoever uses
-// one, and never keeps anything from starting.
+// works. A preferred segment in the environment, and what it says in the names of other
+// programs, is left alone: it is for whoever uses one, and never keeps anything from starting.
 func (l *loader) validateNoPeers() {
 	defaults := reflect.New(reflect.TypeFor[Config]()).Elem()
 	setDefaults(defaults, schema().settings)
 	for _, t := range textSettings() {
-		needs := slices.ContainsFunc(needBind, func(path string) bool {
-			return t.path == path || strings.HasSuffix(path, ".") && strings.HasPrefix(t.path, path)
-		})
+		needs := needsBind(t.path)
 		got := reflect.ValueOf(l.cfg).Elem().FieldByIndex(t.at)
 		o := l.cfg.Origin(t.path)
 		switch {
-		case !needs || !l.good(t.path) || t.path == "preferred_segment" && o.Source == Env:
+		case !needs || !l.good(t.path) || isOthers(t.path, o):
 		case t.repeated() && got.Len() == 0:
 		case reflect.DeepEqual(got.Interface(), defaults.FieldByIndex(t.at).Interface()):
 		default:
 			l.fail(o, t.path, violate(ErrInvalid, "it needs bind, without which there are no peers"))
 		}
 	}
+}
+
+// isOthers reports whether a setting comes from what the environment says to others, too.
+func isOthers(path string, o Origin) bool {
+	return o.Source == Env && (path == "preferred_segment" || !strings.HasPrefix(o.Name, envPrefix))
 }
 
 // validateTLS wants all files of the certificates, or none.
@@ -124,14 +135,24 @@ func (l *loader) validateSecurity() {
 	}
 }
 
+// forgetOthers has what the environment says about peers in the names of other programs, and
+// of a preferred segment, count for nothing: see validateNoPeers.
+func forgetOthers(c *Config) {
+	defaults := reflect.New(reflect.TypeFor[Config]()).Elem()
+	setDefaults(defaults, schema().settings)
+	for _, t := range textSettings() {
+		if needsBind(t.path) && isOthers(t.path, c.Origin(t.path)) {
+			reflect.ValueOf(c).Elem().FieldByIndex(t.at).Set(defaults.FieldByIndex(t.at))
+			delete(c.origins, t.path)
+		}
+	}
+}
+
 // rationalizePeers fills in the name and the queue, if there are peers. hostname is that of the machine;
 // empty means to look.
 func rationalizePeers(c *Config, hostname string) error {
 	if c.Bind == "" {
-		// What the environment says about a preferred segment counts for nothing: see
-		// validateNoPeers.
-		c.PreferredSegment = ""
-		delete(c.origins, "preferred_segment")
+		forgetOthers(c)
 		return nil
 	}
 	if c.Peer.Queue == 0 {

@@ -30,6 +30,7 @@ type setting struct {
 	min, max, above, below   string
 	multiple                 string
 	check, sep, name         string
+	empty                    string // the violation of an element without text
 	names                    string // the named check of a table's names
 	required, weak           bool
 	nested                   bool // in a table or a list: text cannot reach it
@@ -61,6 +62,7 @@ func settingsOf(typ reflect.Type, prefix string, nested bool) []*setting {
 			multiple: f.Tag.Get("multiple"),
 			check:    f.Tag.Get("check"), sep: f.Tag.Get("sep"), name: f.Tag.Get("name"),
 			names:    f.Tag.Get("names"),
+			empty:    f.Tag.Get("empty"),
 			required: f.Tag.Get("required") == "true", weak: f.Tag.Get("env") == "weak", nested: nested,
 		}
 		if enum := f.Tag.Get("enum"); enum != "" {

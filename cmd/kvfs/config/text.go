@@ -28,6 +28,7 @@ var foreign = []struct{ name, help string }{
 	{"KVFS_MOUNT", "the mount point, for programs that kvfs starts and for scripts"},
 	{"KVFS_SOCKET", "the socket of the owner, for programs that kvfs starts; the setting is KVFS_STORE_SOCKET"},
 	{"KVFS_BIN", "the kvfs binary, for scripts and tests"},
+	{"KVFS_LIBFABRIC", "libfabric.so.1, where it is not found by itself"},
 	{"KVFS_VECTORS", "where test vectors are, for tests"},
 	{"KVFS_TEST_*", "tests"},
 }
@@ -134,7 +135,7 @@ func (l *loader) setStrings(v reflect.Value, s *setting, o Origin, texts []strin
 		case !given && len(texts) == 1:
 			return
 		case !given:
-			l.fail(o, s.path, violate(ErrInvalid, "element %d is empty", i))
+			l.fail(o, s.path, s.emptyElement(i, texts))
 			return
 		}
 		if err := s.setString(&out[i], text); err != nil {
@@ -144,6 +145,14 @@ func (l *loader) setStrings(v reflect.Value, s *setting, o Origin, texts []strin
 	}
 	v.Set(reflect.ValueOf(out))
 	l.cfg.origins[s.path] = o
+}
+
+// emptyElement is the violation of element i of a list, which is empty.
+func (s *setting) emptyElement(i int, texts []string) error {
+	if s.empty != "" {
+		return violate(ErrInvalid, "%q %s", strings.Join(texts, s.sep), s.empty)
+	}
+	return violate(ErrInvalid, "element %d is empty", i)
 }
 
 // setSections replaces a list of sections, each given as "key=value,key=value".

@@ -18,6 +18,7 @@ func (l *loader) validate() {
 	l.validateStaging()
 	l.validateDirectIO()
 	l.validatePeers()
+	l.validateRDMA()
 	l.validateSpecs()
 	l.validateEvents()
 }

@@ -245,6 +245,7 @@ var checks = map[string]func(string) error{
 	"address":   checkAddress,
 	"name":      checkName,
 	"word":      checkWord,
+	"device":    checkDevice,
 	"endpoint":  checkEndpoint,
 	"socket":    checkSocket,
 	"topic":     checkTopic,

@@ -13,10 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Conn is a connection to an owner that has greeted. It serves for one Attach or one Status.
+// Conn is a connection to an owner that has greeted. It serves for one Attach, Status or TakeOver.
 type Conn struct {
 	w        wire
 	greeting Greeting
+	pid      int
 }
 
 // Dial connects to the owner at a socket and waits for its greeting. Where nobody serves the
@@ -63,10 +64,12 @@ func connect(ctx context.Context, path string) (*net.UnixConn, error) {
 
 // greet reads the greeting and looks at who sent it.
 func (c *Conn) greet(ctx context.Context) error {
-	if _, err := admit(c.w.c); err != nil {
+	who, err := admit(c.w.c)
+	if err != nil {
 		return err
 	}
-	err := c.until(ctx, func() error {
+	c.pid = int(who.Pid)
+	err = c.until(ctx, func() error {
 		fds, err := c.w.receive(&c.greeting, time.Time{})
 		closeAll(fds)
 		return err
@@ -96,6 +99,10 @@ func (c *Conn) until(ctx context.Context, fn func() error) error {
 
 // Greeting is what the owner said of itself.
 func (c *Conn) Greeting() Greeting { return c.greeting }
+
+// PID is the process at the other end as this one sees it. What it calls itself (Greeting) is
+// another number if it is in another pid name space.
+func (c *Conn) PID() int { return c.pid }
 
 // Close ends the connection.
 func (c *Conn) Close() error { return c.w.c.Close() }

@@ -30,6 +30,20 @@
 // connection ends they may be in use by the owner, and once it has ended they are not, for
 // an owner that lives ends a connection only after it has let go of them.
 //
+// # Takeover
+//
+// A daemon with a mount of its own has a socket of the same kind, named after the device number of
+// the mount (TakeoverPath), without a lock: no other daemon has that number.
+//
+//	old  {"version":1, "features":[], "pid":7, "release":"v1", "mount":{...}}   the greeting says what cannot change
+//	new  {"version":1, "features":[], "do":"takeover"}                          or it goes, and nothing has happened
+//	old  {"handed":{...}, "descriptors":["dev","spin"]}                         it has closed all, and waits
+//	new  {"do":"serving"}                                                       old ends
+//	     or {"do":"failed", "error":"..."}, upon which old opens all again:
+//	old  {"do":"taken back"}                                                    or {"error":"..."}
+//
+// If the connection ends before "serving" it is as if the new one had failed.
+//
 // # Versions
 //
 // Version 1 is the only one. Sides of different versions refuse each other. What may be there

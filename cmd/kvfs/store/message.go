@@ -24,6 +24,11 @@ const (
 	doStatus   = "status"
 	doDetach   = "detach"
 	doDetached = "detached"
+
+	doTakeover  = "takeover"
+	doServing   = "serving"
+	doFailed    = "failed"
+	doTakenBack = "taken back"
 )
 
 // MaxEpoch is the largest number that an owner may have among those of a mount.
@@ -35,6 +40,8 @@ type Greeting struct {
 	Features []string `json:"features"` // once received: those that both sides know
 	PID      int      `json:"pid"`
 	Release  string   `json:"release"` // version of the program
+
+	Mount *Offered `json:"mount,omitempty"` // of a daemon that would hand its mount over
 
 	Error string `json:"error,omitempty"` // why it does not listen to us
 }
@@ -86,6 +93,9 @@ type question struct {
 	Do          string   `json:"do"`
 	Descriptors []string `json:"descriptors,omitempty"` // what each of those is that came along
 	Attach      *Request `json:"attach,omitempty"`
+
+	Release string `json:"release,omitempty"` // with doTakeover: version of the program
+	Error   string `json:"error,omitempty"`   // with doFailed
 }
 
 // answer is a frame from an owner, after the greeting.
@@ -93,6 +103,9 @@ type answer struct {
 	Do       string    `json:"do,omitempty"`
 	Attached *Attached `json:"attached,omitempty"`
 	Error    string    `json:"error,omitempty"`
+
+	Handed      *Handed  `json:"handed,omitempty"`
+	Descriptors []string `json:"descriptors,omitempty"` // what each of those is that came along
 }
 
 // Names of descriptors.

@@ -11,6 +11,10 @@
 // registry that npm is configured for; later runs need no network. Where Node
 // 20, npm, the registry or a binary for the platform is missing, it says so.
 //
+// The tests run the engine on a plain directory and on a mount, beside kvfs run, with
+// the mounts of an owner, with states that are on SSD alone, and on two nodes; and take
+// states, daemons and engines away in the midst of it.
+//
 // After changing package.json, update the lock file in this directory with
 //
 //	npm install --package-lock-only --omit=optional --ignore-scripts
@@ -21,6 +25,10 @@
 // leaves the most probable token the same, but not the last bit of its
 // probability. Both processes run the same kernels on one thread, so equal
 // states give equal bits.
+//
+// A reader is held at its first read by fanotify, so that what happens to a state then
+// does happen while it is read. A write cannot be held: a writer is stopped by a signal
+// after its first write, and started again if it was faster.
 //
 // Node's module is used rather than llama-server, which has no binary on a
 // package registry. Both call llama_state_seq_save_file and

@@ -24,7 +24,7 @@ const (
 	continueLength = 32  // tokens that Save and Restore generate
 
 	// runTimeout bounds one process. It takes about a second on a local disk.
-	runTimeout = time.Minute
+	runTimeout = 2 * time.Minute
 )
 
 // nextToken is the first token after the prompt. It is not in the state, so
@@ -49,6 +49,7 @@ type Continuation struct {
 	Tokens        []int     // generated
 	Probabilities []float64 // of each of Tokens, as the model saw it
 	Bytes         int64     // size of the state file; 0 after Restore
+	Path          string    // of the state file
 }
 
 // RefusedError says that the engine reported an error and lived on.
@@ -161,13 +162,18 @@ type request struct {
 // reply is what engine.mjs prints.
 type reply struct {
 	Error         string    `json:"error"`
+	Path          string    `json:"path"`
 	Bytes         int64     `json:"bytes"`
 	Context       []int     `json:"context"`
 	Tokens        []int     `json:"tokens"`
 	Probabilities []float64 `json:"probabilities"`
 }
 
-func (e *Engine) run(ctx context.Context, op, file string) (Continuation, error) {
+// Command returns the program and arguments that do "save" or "restore" once, for
+// those who start the process themselves. A file without a path is in the directory
+// that --slot-save-path names, which may be added as for llama-server, and else in
+// KVFS_MOUNT. Result reads what it prints.
+func (e *Engine) Command(op, file string) ([]string, error) {
 	req := request{
 		Modules: e.modules,
 		Model:   e.model,
@@ -181,9 +187,19 @@ func (e *Engine) run(ctx context.Context, op, file string) (Continuation, error)
 	if op == "save" {
 		req.Prompt = e.prompt
 	}
-	rep, err := e.exec(ctx, req)
+	arg, err := json.Marshal(req)
 	if err != nil {
-		return Continuation{}, fmt.Errorf("llama.cpp: %s %s: %w", op, file, err)
+		return nil, err
+	}
+	return []string{e.node, e.script, string(arg)}, nil
+}
+
+// Result reads the standard output of a Command that ended with code 0. It
+// fails as TryRestore does.
+func Result(op, file string, stdout []byte) (Continuation, error) {
+	var rep reply
+	if err := json.Unmarshal(stdout, &rep); err != nil {
+		return Continuation{}, fmt.Errorf("reply %q: %w", stdout, err)
 	}
 	if rep.Error != "" {
 		return Continuation{}, &RefusedError{Op: op, File: file, Reason: rep.Error}
@@ -197,30 +213,57 @@ func (e *Engine) run(ctx context.Context, op, file string) (Continuation, error)
 		Tokens:        rep.Tokens,
 		Probabilities: rep.Probabilities,
 		Bytes:         rep.Bytes,
+		Path:          rep.Path,
 	}, nil
 }
 
-// exec runs the script and waits for its end.
-func (e *Engine) exec(ctx context.Context, req request) (reply, error) {
-	arg, err := json.Marshal(req)
+// run does one operation in a new process.
+func (e *Engine) run(ctx context.Context, op, file string) (Continuation, error) {
+	p, err := e.Start(ctx, op, file)
 	if err != nil {
-		return reply{}, err
+		return Continuation{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, runTimeout)
-	defer cancel()
-	var stdout, stderr bytes.Buffer
-	cmd := exec.CommandContext(ctx, e.node, e.script, string(arg))
-	cmd.Stdout = &stdout
-	cmd.Stderr = &stderr
-	cmd.WaitDelay = 5 * time.Second
-	if err := cmd.Run(); err != nil {
-		return reply{}, fmt.Errorf("%w\n%s", err, bytes.TrimSpace(stderr.Bytes()))
+	return p.Wait()
+}
+
+// Process is an operation under way.
+type Process struct {
+	Pid int
+
+	op, file       string
+	cmd            *exec.Cmd
+	cancel         context.CancelFunc
+	stdout, stderr bytes.Buffer
+}
+
+// Start starts a process that does "save" or "restore" of the file. Call Wait. It is
+// killed when ctx ends.
+func (e *Engine) Start(ctx context.Context, op, file string) (*Process, error) {
+	argv, err := e.Command(op, file)
+	if err != nil {
+		return nil, err
 	}
-	var rep reply
-	if err := json.Unmarshal(stdout.Bytes(), &rep); err != nil {
-		return reply{}, fmt.Errorf("reply %q: %w", stdout.Bytes(), err)
+	p := &Process{op: op, file: file}
+	ctx, p.cancel = context.WithTimeout(ctx, runTimeout)
+	p.cmd = exec.CommandContext(ctx, argv[0], argv[1:]...)
+	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
+	p.cmd.WaitDelay = 5 * time.Second
+	if err := p.cmd.Start(); err != nil {
+		p.cancel()
+		return nil, fmt.Errorf("llama.cpp: %w", err)
 	}
-	return rep, nil
+	p.Pid = p.cmd.Process.Pid
+	return p, nil
+}
+
+// Wait waits for the end of the process. It fails as TryRestore does.
+func (p *Process) Wait() (Continuation, error) {
+	err := p.cmd.Wait()
+	p.cancel()
+	if err != nil {
+		return Continuation{}, fmt.Errorf("llama.cpp: %s %s: %w\n%s", p.op, p.file, err, bytes.TrimSpace(p.stderr.Bytes()))
+	}
+	return Result(p.op, p.file, p.stdout.Bytes())
 }
 
 // Diff says where got continues otherwise than want, or "" if they are the same

@@ -1,0 +1,352 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kvfs/kvfs/cluster"
+	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/rdma"
+	"github.com/kvfs/kvfs/rdma/fabric"
+	"github.com/kvfs/kvfs/rdma/nic"
+)
+
+// oneSided is what this program asks of a fabric.
+type oneSided interface {
+	rdma.Transport
+	Forget(dev, ino uint64)
+	Stats() fabric.Stats
+}
+
+var _ oneSided = (*fabric.Transport)(nil)
+
+// stripe is how long a piece of a read is where all cards share each.
+const stripe = 1 << 20
+
+// driverEFA is the kernel's driver of the cards of AWS.
+const driverEFA = "efa"
+
+// errNoCard: this machine has nothing to do RDMA with.
+var errNoCard = errors.New("this machine has no RDMA device")
+
+// rails is what RDMA would be done with.
+type rails struct {
+	provider  string
+	inventory *nic.Inventory // nil for provider tcp
+	plan      *nic.Plan
+}
+
+// findRails applies the settings to what the machine has. It returns what it found out before
+// it failed, too.
+func (m *machine) findRails(cfg *config.Config) (*rails, error) {
+	if cfg.RDMA.Provider == config.TransportTCP {
+		return &rails{provider: fabric.TCP, plan: planSockets(cfg)}, nil
+	}
+	r := &rails{}
+	inventory, err := nic.Discover(m.nic)
+	if err != nil {
+		return r, err
+	}
+	r.inventory = inventory
+	if r.provider, err = chooseProvider(cfg.RDMA.Provider, inventory); err != nil {
+		return r, err
+	}
+	driven := *inventory
+	driven.Devices = slices.DeleteFunc(slices.Clone(inventory.Devices), func(d nic.Device) bool { return providerOf(&d) != r.provider })
+	r.plan, err = driven.Plan(nic.Policy(cfg.RDMA.Policy), cfg.RDMA.Devices)
+	return r, err
+}
+
+// providerOf returns what drives a device.
+func providerOf(d *nic.Device) string {
+	if d.Driver == driverEFA {
+		return fabric.EFA
+	}
+	return fabric.Verbs
+}
+
+// chooseProvider decides for auto: cards of AWS before others, as machines that have both
+// have the others for management.
+func chooseProvider(wanted string, inventory *nic.Inventory) (string, error) {
+	if len(inventory.Devices) == 0 {
+		return "", errNoCard
+	}
+	var down []string
+	for _, provider := range []string{fabric.EFA, fabric.Verbs} {
+		if wanted != config.Auto && wanted != provider {
+			continue
+		}
+		for i := range inventory.Devices {
+			switch d := &inventory.Devices[i]; {
+			case providerOf(d) != provider:
+			case d.Active():
+				return provider, nil
+			default:
+				down = append(down, fmt.Sprintf("port %d of %s is %s", d.Port, d.Name, d.State))
+			}
+		}
+	}
+	if len(down) == 0 {
+		return "", fmt.Errorf("%w: none for provider %s", errNoCard, wanted)
+	}
+	return "", fmt.Errorf("no RDMA device is active: %s", strings.Join(down, ", "))
+}
+
+// planSockets makes the plan of provider tcp: its devices are the network interfaces of the
+// list, or whatever the library takes.
+func planSockets(cfg *config.Config) *nic.Plan {
+	p := &nic.Plan{Policy: nic.Policy(cfg.RDMA.Policy), Striped: nic.Policy(cfg.RDMA.Policy) == nic.All}
+	for _, entry := range cfg.RDMA.Devices {
+		for name := range strings.SplitSeq(entry, "+") {
+			p.Rails = append(p.Rails, nic.Rail{Device: nic.Device{Name: strings.TrimSpace(name), GIDIndex: -1, NUMA: -1}})
+		}
+		if p.Policy == nic.Single {
+			break
+		}
+	}
+	return p
+}
+
+// devices lists the cards of the plan, none twice: several GPUs may share one.
+func (r *rails) devices() []string {
+	var names []string
+	if r.plan == nil {
+		return nil
+	}
+	for i := range r.plan.Rails {
+		if name := r.plan.Rails[i].Device.Name; !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// options returns what a transport over the rails is opened with.
+func (r *rails) options(cfg *config.Config, log *zap.Logger) fabric.Options {
+	o := fabric.Options{
+		Provider: r.provider, Devices: r.devices(), Host: r.host(cfg),
+		CacheBytes: int64(cfg.RDMA.Cache), StallTimeout: time.Duration(cfg.Peer.Timeout), Logger: log,
+	}
+	if r.plan.Striped {
+		o.Stripe = stripe
+	}
+	return o
+}
+
+// host returns the address of bind, if it can be that of the one rail there is.
+func (r *rails) host(cfg *config.Config) string {
+	host, _, err := config.HostPort(cfg.Bind)
+	if err != nil {
+		return ""
+	}
+	ip, err := netip.ParseAddr(host)
+	if err != nil || ip.IsUnspecified() || len(r.devices()) > 1 {
+		return ""
+	}
+	switch {
+	case len(r.plan.Rails) == 0: // provider tcp
+		return ip.String()
+	case r.provider == fabric.TCP && slices.Contains(addrsOf(r.plan.Rails[0].Device.Name), ip):
+		return ip.String()
+	case slices.Contains(r.plan.Rails[0].Device.Addrs, ip):
+		return ip.String()
+	}
+	return ""
+}
+
+// addrsOf returns the addresses of a network interface; none if there is none.
+func addrsOf(name string) []netip.Addr {
+	i, err := net.InterfaceByName(name)
+	if err != nil {
+		return nil
+	}
+	list, err := i.Addrs()
+	if err != nil {
+		return nil
+	}
+	var addrs []netip.Addr
+	for _, a := range list {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			addrs = append(addrs, p.Addr())
+		}
+	}
+	return addrs
+}
+
+// describe lists the rails in words: "mlx5_0 for GPU 0 (PIX)".
+func (r *rails) describe() []string {
+	var lines []string
+	if r.plan == nil {
+		return nil
+	}
+	for i := range r.plan.Rails {
+		lines = append(lines, describeRail(&r.plan.Rails[i]))
+	}
+	return lines
+}
+
+// describeRail says which card a rail is, for which GPUs, and how near it is to them.
+func describeRail(rail *nic.Rail) string {
+	text := rail.Device.Name
+	for i, gpu := range rail.GPUs {
+		text += fmt.Sprintf("%s %d", []string{" for GPU", ","}[min(i, 1)], gpu)
+	}
+	if rail.Path != "" {
+		text += " (" + rail.Path + ")"
+	}
+	return text
+}
+
+// remoteMemory is this node's RDMA, or why there is none.
+type remoteMemory struct {
+	transport oneSided // nil: none
+	rails     *rails   // nil if nobody looked
+	err       error    // why there is none; nil if it is turned off
+	wanted    string   // peer.transport
+}
+
+// openFabric opens RDMA as the settings want it. It fails only if there must be RDMA; else it
+// says once in the log why there is none.
+func (m *machine) openFabric(cfg *config.Config, log *zap.Logger) (*remoteMemory, error) {
+	f := &remoteMemory{wanted: cfg.Peer.Transport}
+	if f.wanted == config.TransportTCP {
+		return f, nil
+	}
+	f.rails, f.err = m.findRails(cfg)
+	if f.err == nil {
+		f.err = errors.Join(m.obstacles(f.rails, cfg)...)
+	}
+	if f.err == nil {
+		f.transport, f.err = m.open(f.rails.options(cfg, log))
+	}
+	switch {
+	case f.err == nil:
+		f.logPlan(cfg, log)
+	case f.wanted == config.TransportRDMA:
+		return nil, fmt.Errorf("peer.transport %s: %w", f.wanted, oneLine(f.err))
+	case errors.Is(f.err, errNoCard) && len(cfg.RDMA.Devices) == 0 && cfg.RDMA.Provider == config.Auto:
+		log.Debug("no RDMA: peers are reached by TCP", zap.Error(f.err))
+	default:
+		log.Warn("RDMA cannot be used: peers are reached by TCP", zap.Error(oneLine(f.err)), zap.Strings("rails", f.rails.describe()))
+	}
+	return f, nil
+}
+
+// oneLine joins the lines of an error.
+func oneLine(err error) error { return &lineError{err} }
+
+// lineError is an error in one line.
+type lineError struct{ err error }
+
+// Error returns the lines with semicolons between them.
+func (e *lineError) Error() string { return strings.ReplaceAll(e.err.Error(), "\n", "; ") }
+
+// Unwrap returns the error with its lines.
+func (e *lineError) Unwrap() error { return e.err }
+
+// logPlan tells which cards are used, for which GPUs, and what an operator should know.
+func (f *remoteMemory) logPlan(cfg *config.Config, log *zap.Logger) {
+	caps := f.transport.Caps()
+	about := []zap.Field{
+		zap.String("provider", caps.Provider), zap.String("policy", string(f.rails.plan.Policy)),
+		zap.Strings("rails", f.rails.describe()), zap.Bool("striped", f.rails.plan.Striped),
+	}
+	if len(f.rails.plan.Rails) == 0 {
+		about = append(about, zap.Strings("devices", caps.Rails))
+	}
+	if notes := f.rails.plan.Notes; len(notes) > 0 {
+		about = append(about, zap.Strings("notes", notes))
+	}
+	log.Info("RDMA: reading the memory of peers", about...)
+	if cfg.TLS.On() && !caps.Encrypted {
+		log.Info("RDMA: blocks travel without encryption; the keys that open them do not. peer.transport: tcp encrypts all")
+	}
+}
+
+// fabric returns the transport for the cluster; nil if there is none.
+func (f *remoteMemory) fabric() rdma.Transport {
+	if f.transport == nil {
+		return nil
+	}
+	return f.transport
+}
+
+// close ends the transport, where no node does so.
+func (f *remoteMemory) close() error {
+	if f.transport == nil {
+		return nil
+	}
+	return f.transport.Close()
+}
+
+// statusRDMA is what status says of RDMA.
+type statusRDMA struct {
+	Transport string        `json:"transport"`          // peer.transport
+	Provider  string        `json:"provider,omitempty"` // with the version of the library; empty: none
+	Plan      *nic.Plan     `json:"plan,omitempty"`
+	Stats     *fabric.Stats `json:"stats,omitempty"` // absent if it is not used
+	Error     string        `json:"error,omitempty"` // why it is not
+}
+
+func (f *remoteMemory) status() *statusRDMA {
+	s := &statusRDMA{Transport: f.wanted}
+	if f.rails != nil {
+		s.Plan = f.rails.plan
+	}
+	if f.err != nil {
+		s.Error = oneLine(f.err).Error()
+	}
+	if f.transport != nil {
+		stats := f.transport.Stats()
+		s.Provider, s.Stats = f.transport.Caps().Provider, &stats
+	}
+	return s
+}
+
+// print writes the lines of RDMA: what it is done with, and from whom.
+func (s *statusRDMA) print(w io.Writer, members []cluster.Member) {
+	if s == nil || s.Transport == config.TransportTCP {
+		return
+	}
+	if s.Stats == nil {
+		fmt.Fprintf(w, "  rdma\tnone: %s\n", orDash(s.Error))
+		return
+	}
+	reached, alive := 0, 0
+	for i := range members {
+		if m := &members[i]; !m.Self && m.State == "alive" {
+			alive++
+			reached += one(m.Path == pathRDMA)
+		}
+	}
+	fmt.Fprintf(w, "  rdma\t%s, %d of %d peers, %s read%s\n", orDash(s.Provider), reached, alive, humanBytes(s.Stats.ReadBytes), counts(
+		count{"failed", uint64(s.Stats.Failed)}, count{"stalls", uint64(s.Stats.Stalls)}))
+	if s.Plan != nil && len(s.Plan.Rails) > 0 {
+		fmt.Fprintf(w, "  rails\t%s\n", strings.Join((&rails{plan: s.Plan}).describe(), "; "))
+	}
+	for i := range members {
+		switch m := &members[i]; {
+		case m.State != "alive" || m.PathReason == "":
+		case m.Path == pathRDMA: // over some of the cards
+			fmt.Fprintf(w, "  in part\tpeer %s: %s\n", m.Name, m.PathReason)
+		default:
+			fmt.Fprintf(w, "  not rdma\tpeer %s: %s\n", m.Name, m.PathReason)
+		}
+	}
+}
+
+// one is 1 for true.
+func one(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,36 @@
+//go:build ofi && cgo
+
+package main
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"go.uber.org/zap"
+
+	"github.com/kvfs/kvfs/rdma/fabric"
+)
+
+// TestDoctorOverSockets shows the command with the library that is here, if there is one.
+func TestDoctorOverSockets(t *testing.T) {
+	cleanEnv(t)
+	f, err := thisMachine().openFabric(rdmaConfig(t, `, "rdma": {"provider": "tcp"}`), zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if errors.Is(f.err, fabric.ErrUnavailable) {
+		t.Skip(f.err)
+	}
+	if f.err != nil || len(f.transport.Caps().Rails) != 1 {
+		t.Fatalf("got %+v", f.status())
+	}
+	f.transport.Forget(1, 2)
+	if err := f.close(); err != nil {
+		t.Error(err)
+	}
+	code, out, errs := runCLI("doctor", "rdma", "--rdma-provider=tcp")
+	if code != exitOK || !strings.Contains(out, "16.0 MiB in ") || !strings.Contains(out, "RDMA works.") {
+		t.Errorf("exit code %d, %s\n%s", code, errs, out)
+	}
+}

@@ -1,0 +1,115 @@
+package llama
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/kvfs/kvfs/tests/harness"
+)
+
+// TestStore shows that mounts of one owner have one set of states: what was saved
+// through one is restored through the other, by another process. It stays so when the
+// owner was killed, or stopped for an upgrade, and has been started again while the
+// mounts live, be it with its memory or with the SSD alone (B1).
+func TestStore(t *testing.T) {
+	e := prepare(t)
+	o := harness.Serve(t, harness.Options{Disk: "64MiB", Flags: []string{"--memory-keep"}})
+	a, b := o.Attach(), o.Attach()
+	saved := e.Save(t, slots(t, a), slot)
+	restore := func(t *testing.T) {
+		t.Helper()
+		if diff := Diff(e.Restore(t, b.Path("llama.cpp"), slot), saved); diff != "" {
+			t.Errorf("restored process differs: %s", diff)
+		}
+	}
+	restore(t)
+	stored(t, b, 1)
+	for _, c := range []struct {
+		name     string
+		end      func()
+		promoted uint64
+	}{
+		{"killed", func() { o.Kill() }, 0},
+		{"stopped", func() { o.Stop() }, 0},
+		{"killed and memory lost", func() { o.Kill(); o.DropMemory() }, 1},
+		{"stopped and memory lost", func() { o.Stop(); o.DropMemory() }, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.end()
+			o.Restart()
+			restore(t)
+			if n := b.Status().Secondary(t, "disk").Promoted; n != c.promoted {
+				t.Errorf("%d blocks came from the SSD, want %d", n, c.promoted)
+			}
+		})
+	}
+	// Saved anew through the other mount, over the old state.
+	later := e.WithPrompt(31, 300)
+	saved = later.Save(t, b.Path("llama.cpp"), slot)
+	if diff := Diff(e.Restore(t, a.Path("llama.cpp"), slot), saved); diff != "" {
+		t.Errorf("restored process differs: %s", diff)
+	}
+}
+
+// TestStoreOwnerAway shows that the engine waits while there is no owner, and goes on
+// with the next one: one process is to save, one is to restore, and both are started
+// when the owner has been killed.
+func TestStoreOwnerAway(t *testing.T) {
+	e := prepare(t)
+	o := harness.Serve(t, harness.Options{})
+	d := o.Attach("--store-owner-timeout", "10m")
+	saved := e.Save(t, slots(t, d), slot)
+	o.Kill()
+	other := e.WithPrompt(41, 300)
+	saving, err := other.Start(t.Context(), "save", d.Path("llama.cpp", "other.bin"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	restoring, err := e.Start(t.Context(), "restore", d.Path("llama.cpp", slot))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []*Process{saving, restoring} {
+		harness.Poll(t, "the engine waits for an owner", func() bool { return waitsForOwner(p.Pid) })
+	}
+	o.Restart()
+	otherSaved, err := saving.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	restored, err := restoring.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := Diff(restored, saved); diff != "" {
+		t.Errorf("restored process differs: %s", diff)
+	}
+	if diff := Diff(e.Restore(t, d.Path("llama.cpp"), "other.bin"), otherSaved); diff != "" {
+		t.Errorf("restored process differs: %s", diff)
+	}
+}
+
+// TestStoreRun shows kvfs run with mounts of an owner: nothing of its own is given up
+// with the run, so that the next one restores from the owner's memory.
+func TestStoreRun(t *testing.T) {
+	e := prepare(t)
+	o := harness.Serve(t, harness.Options{})
+	dir := filepath.Join(t.TempDir(), "mnt")
+	program := []string{server(t, e)}
+	saved, err := beside(t, e, dir, o.AttachFlags(), program, "save", slot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unmounted(t, dir)
+	restored, err := beside(t, e, dir, o.AttachFlags(), program, "restore", slot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unmounted(t, dir)
+	if diff := Diff(restored, saved); diff != "" {
+		t.Errorf("restored process differs: %s", diff)
+	}
+	if diff := Diff(e.Restore(t, o.Attach().Path("llama.cpp"), slot), saved); diff != "" {
+		t.Errorf("restored process differs: %s", diff)
+	}
+}

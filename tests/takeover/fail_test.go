@@ -1,0 +1,190 @@
+package takeover
+
+import (
+	"errors"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tests/harness"
+)
+
+// TestTakenBack shows that the old daemon answers again if the new one cannot start after all, for a
+// reason that shows only then; clients notice a pause.
+func TestTakenBack(t *testing.T) {
+	busy, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer busy.Close()
+	s := newSite(t)
+	first := s.mount()
+	l := begin(s)
+	for i := range 3 {
+		l.goesOn()
+		code, said := s.refused("--http", busy.Addr().String())
+		if code != 1 || !strings.Contains(said, "address already in use") || !strings.Contains(said, "answers it again") {
+			t.Errorf("exit code %d\n%s", code, said)
+		}
+		s.answeredBy(first)
+		if epoch := s.status().Mount.Epoch; epoch < 2*i+3 {
+			t.Errorf("epoch %d", epoch)
+		}
+	}
+	l.goesOn()
+	l.end()
+	s.daemons = []*daemon{first}
+	s.takeover()
+	s.check(0, stable)
+}
+
+// halfway starts takeovers until one is stopped between the two daemons: the old one has let go, the
+// new one does not answer yet. It returns both. With flags that have the new one fail, it has not
+// said so yet.
+func halfway(s *site, flags ...string) (old, heir *daemon) {
+	s.tb.Helper()
+	old = s.daemons[len(s.daemons)-1]
+	for range 100 {
+		back := strings.Count(old.text(), "taking the mount back")
+		heir = s.begin(nil, append([]string{"--takeover"}, flags...)...)
+		deadline := time.Now().Add(harness.Deadline)
+		for !strings.Contains(heir.text(), "memory of an earlier process") && heir.running() && time.Now().Before(deadline) {
+			// There is no event: it is to be met in the middle.
+		}
+		heir.freeze()
+		if heir.running() && !strings.Contains(heir.text(), "mounted") && strings.Count(old.text(), "taking the mount back") == back {
+			return old, heir
+		}
+		unix.Kill(heir.pid, unix.SIGCONT)
+		if <-heir.ready {
+			old.end()
+			old = heir
+		} else {
+			heir.end()
+		}
+	}
+	s.tb.Fatal("no takeover could be stopped halfway")
+	return nil, nil
+}
+
+// TestNewKilled shows that the old daemon takes the mount back when the new one is killed before it
+// answers.
+func TestNewKilled(t *testing.T) {
+	s := newSite(t)
+	s.mount()
+	l := begin(s)
+	l.goesOn()
+	old, heir := halfway(s)
+	heir.kill()
+	old.says("taking the mount back")
+	l.goesOn()
+	l.end()
+	s.answeredBy(old)
+	s.check(0, stable)
+	s.daemons = append(s.daemons, old) // the last that lives
+	s.takeover()
+	s.daemons = s.daemons[len(s.daemons)-1:]
+	s.check(0, stable)
+}
+
+// TestOldKilled shows that the new daemon goes on when the old one is killed after it has let go, and
+// that the mount is taken away, with an error for who waits, if the new one then fails.
+func TestOldKilled(t *testing.T) {
+	t.Run("new serves", func(t *testing.T) {
+		s := newSite(t)
+		s.mount()
+		s.write(0, 50)
+		old, heir := halfway(s)
+		old.kill()
+		unix.Kill(heir.pid, unix.SIGCONT)
+		heir.wait(t)
+		s.answeredBy(heir)
+		s.check(0, 50)
+	})
+	t.Run("old stopped", func(t *testing.T) {
+		s := newSite(t)
+		s.mount()
+		s.write(0, 50)
+		old, heir := halfway(s)
+		if code := old.stop(); code != 0 {
+			t.Errorf("exit code %d", code)
+		}
+		unix.Kill(heir.pid, unix.SIGCONT)
+		heir.wait(t)
+		s.answeredBy(heir)
+		s.check(0, 50)
+	})
+	t.Run("new fails", func(t *testing.T) {
+		busy, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer busy.Close()
+		s := newSite(t)
+		s.mount()
+		s.write(0, 50)
+		old, heir := halfway(s, "--http", busy.Addr().String())
+		waits := make(chan error, 1)
+		go func() { // ends when it is answered, or the mount is gone
+			_, err := os.ReadFile(s.path(1))
+			waits <- err
+		}()
+		old.kill()
+		unix.Kill(heir.pid, unix.SIGCONT)
+		heir.end()
+		if heir.code != 1 || !strings.Contains(heir.text(), "unmounted") {
+			t.Errorf("exit code %d\n%s", heir.code, heir.text())
+		}
+		select {
+		case <-waits: // an error, or the bytes: the new one may have answered before it failed
+		case <-time.After(harness.Deadline):
+			t.Error("a reader waits for an answer")
+		}
+		if len(harness.MountPoints(s.dir)) > 0 {
+			t.Error("still mounted")
+		}
+		s.mount() // adopts
+		s.check(0, 50)
+	})
+}
+
+// TestOldStopped shows that a daemon that does not run, but is not dead, is not replaced, and goes on
+// when it runs again.
+func TestOldStopped(t *testing.T) {
+	s := newSite(t)
+	first := s.mount()
+	s.write(0, 10)
+	first.freeze()
+	code, said := s.refused()
+	if code != 4 || !strings.Contains(said, "does not answer") {
+		t.Errorf("exit code %d\n%s", code, said)
+	}
+	unix.Kill(first.pid, unix.SIGCONT)
+	s.answeredBy(first)
+	s.check(0, 10)
+	s.daemons = []*daemon{first}
+	s.takeover()
+	s.check(0, 10)
+}
+
+// TestCrashAfter shows that a mount which was taken over crashes as any other: the next daemon adopts
+// what was in memory.
+func TestCrashAfter(t *testing.T) {
+	s := newSite(t)
+	s.mount()
+	s.write(0, 20)
+	s.takeover().kill()
+	if _, err := os.Stat(s.path(0)); !errors.Is(err, syscall.ENOTCONN) && !errors.Is(err, syscall.ECONNABORTED) {
+		t.Errorf("the dead mount: %v", err)
+	}
+	s.mount()
+	s.check(0, 20)
+	if epoch := s.status().Mount.Epoch; epoch != 1 {
+		t.Errorf("a new mount has epoch %d", epoch)
+	}
+}
