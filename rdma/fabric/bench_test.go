@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -107,16 +108,16 @@ func BenchmarkBounce(b *testing.B) {
 }
 
 // BenchmarkRead reads blocks of a region to new files, with so many readers at a time, and
-// hashes them; by this transport and by rdma/tcp.
+// hashes them; by this transport, with buffers and without, and by rdma/tcp.
 func BenchmarkRead(b *testing.B) {
 	for _, kb := range []int64{64, 1024, 4096, 16384} {
 		for _, readers := range []int{1, 8} {
-			for _, kind := range []string{"fabric", "tcp"} {
+			for _, kind := range []string{"fabric", "direct", "tcp"} {
 				b.Run(fmt.Sprintf("%s/%dKiB/depth%d", kind, kb, readers), func(b *testing.B) {
 					var t [2]rdma.Transport
 					for i := range t {
-						if kind == "fabric" {
-							t[i] = open(b, Options{})
+						if kind != "tcp" {
+							t[i] = open(b, Options{direct: kind == "direct"})
 							continue
 						}
 						tr, err := tcp.Open(tcp.Options{Bind: "127.0.0.1:0"})
@@ -134,6 +135,15 @@ func BenchmarkRead(b *testing.B) {
 }
 
 const benchTotal = 128 << 20
+
+// processorTime is what this process has used.
+func processorTime(b *testing.B) time.Duration {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
 
 func benchRead(b *testing.B, holder, reader rdma.Transport, size int64, readers int) {
 	r, err := holder.Register(benchFile(b, benchTotal), benchTotal)
@@ -160,6 +170,11 @@ func benchRead(b *testing.B, holder, reader rdma.Transport, size int64, readers 
 	}
 	b.SetBytes(size)
 	b.ResetTimer()
+	before := processorTime(b)
+	defer func() {
+		took := processorTime(b) - before
+		b.ReportMetric(took.Seconds()/(float64(b.N)*float64(size)/1e9), "cpu-s/GB")
+	}()
 	var next atomic.Int64
 	var wg sync.WaitGroup
 	for range readers {

@@ -17,6 +17,7 @@ func TestConformance(t *testing.T) {
 	}{
 		{"cache", Options{CacheBytes: 64 << 20, CacheTime: 50 * time.Millisecond}},
 		{"poll only", Options{pollOnly: true}},
+		{"direct", Options{direct: true}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.o.StallTimeout = time.Second

@@ -31,12 +31,17 @@
 // a reader that does not look can then still read the bytes of that block, which do not
 // change, until the cache drops it.
 //
+// Over sockets the bytes come by way of a buffer, in pieces of 512 KiB, which are hashed and
+// written to the file while the next comes, and the slot is asked for together with the last
+// of them: there the peer's memory is read in the order of the messages.
+//
 // Rails are paired by their number, modulo how many the peer has. A rail that does not reach
 // the peer is passed over for 10 s if there are others.
 //
 // # Failures
 //
-// Each peer and rail has an endpoint of its own, made when it is needed. To close it is the
+// Each peer and rail has an endpoint of its own, over sockets up to 8, each for a read at a
+// time as far as they suffice, made when it is needed. To close it is the
 // one sure way to end a read: fi_cancel and the like do nothing for one that waits for a
 // silent link. It is closed when a message fails, when nothing completes for
 // Options.StallTimeout, and 100 ms after a read was given up if it has not ended by itself.
@@ -90,17 +95,29 @@
 //
 // # Reads over sockets
 //
-// Processor time of both sides in s/GB (BenchmarkRead: reads to new files of large pages, hashed,
-// loopback; holder and reader in one process; one run, other work on the same two cores), by
-// this package with the provider tcp (net of 1.17), and by rdma/tcp:
+// A card writes to the file's own pages, which are mapped and registered for each read. Over
+// sockets the processor copies in any case, and to a mapping that is new each time
+// costs more than to a buffer that the cache still has, and from there to the file: room that
+// is made is zeroed first, and each page is a fault. So the provider tcp has buffers: of 2 MiB
+// for a read, at most 32; who finds none reads to the mapping, whose pages are populated at once.
 //
-//	           depth 1          depth 8
-//	64 KiB     1.49   .59       1.65   .52
-//	1 MiB       .51   .23        .73   .33
-//	4 MiB       .43   .69        .53   .56
-//	16 MiB      .48   .70        .84   .69
+// Against rdma/tcp, by the topic rdma of tests/bench (two processes in two namespaces,
+// net of 1.17, medians of 5 rounds, on two cores that had four times as much other work to do):
+// the share of its rate, and processor time of both sides in s/GB, ours and its. Blocks go to
+// new files of small pages and are hashed; bytes go to the same file again.
 //
-// From 4 MiB on they are equal within what other work makes of it. Below, a read pays for
-// reserving, mapping and unmapping its destination, for the second round trip, and for the
-// hand-over of the lead. A card writes to the pages themselves and needs the mapping in any case.
+//	                  depth 1                  depth 8
+//	blocks 64 KiB     .89   1.32  1.41         1.03   1.51  1.31
+//	       1 MiB     1.00    .61   .67         1.17    .70   .69
+//	       4 MiB      .84    .63   .61          .47    .93   .76
+//	       16 MiB     .89    .73   .65          .61    .92   .74
+//	bytes  64 KiB    1.01    .96  1.11         1.06   1.25   .98
+//	       1 MiB     1.18    .44   .53         1.04    .52   .53
+//	       4 MiB     1.16    .41   .40         1.22    .67   .60
+//	       16 MiB    1.02    .60   .55          .88    .75   .61
+//
+// The rates vary by a third from run to run: in others, blocks from 4 MiB on had .6 to 1.2 at
+// depth 8. What is left in processor time is mostly that the holder copies the bytes to the socket,
+// where rdma/tcp has the kernel send the file's pages (sendfile), and that one thread of the
+// holder serves all.
 package fabric

@@ -16,11 +16,15 @@ import (
 )
 
 // message is one read of the library's: of bytes of a region to p, or of a word, which is
-// begun only when those before it are over.
+// begun only when those before it are over, unless the provider keeps the order.
 type message struct {
 	p       []byte // nil: a word, whose value is then in word
 	mem     memory // of p, if it has to be registered
 	at, key uint64 // where it is in the peer's memory
+	ordered bool   // a word that is read after what was begun before it
+
+	to     *sink // takes p when it is over; nil: p is where the bytes are to go
+	number int   // in to.pieces
 
 	over bool // it has been read
 	word uint64
@@ -77,6 +81,7 @@ type endpoint struct {
 	log   *zap.Logger
 	count *counters
 	rail  *atomic.Int64 // bytes by this rail
+	stuck *atomic.Bool  // it did not close
 	// lead has an element while somebody leads.
 	lead chan struct{}
 	// over is closed when the endpoint is: nothing is written by it any more.
@@ -109,19 +114,21 @@ type posted struct {
 type run struct {
 	ctx   context.Context
 	todo  []*message
+	to    *sink         // of the messages; nil: they have none
 	event chan struct{} // has an element when it is worth to look again
 	cutAt time.Time     // when the endpoint is closed for it; zero: it was not given up
+	own   error         // why to did not take a message
 
 	// Guarded by the endpoint's mu.
 	posted  int   // messages of todo that were begun
 	under   int   // that are under way
-	stopped bool  // the others will not be
+	stopped bool  // the others will not be begun
 	err     error // the first failure of one of them
 }
 
 func newEndpoint(q queue, t *Transport, rail int) *endpoint {
 	e := &endpoint{
-		q: q, stall: t.opts.StallTimeout, log: t.opts.Logger, count: &t.count, rail: &t.count.railBytes[rail],
+		q: q, stall: t.opts.StallTimeout, log: t.opts.Logger, count: &t.count, rail: &t.count.railBytes[rail], stuck: &t.rings.stuck,
 		lead: make(chan struct{}, 1), over: make(chan struct{}),
 	}
 	for i := range depth {
@@ -131,17 +138,22 @@ func newEndpoint(q queue, t *Transport, rail int) *endpoint {
 	return e
 }
 
-// do reads messages that have not been read yet. Whatever it returns, none of them is under
+// do reads messages that have not been read yet; enter has been called. Whatever it returns, none of them is under
 // way then. A failure of one of them is an errFailed; ctx's error and why the endpoint
 // was closed are returned as they are.
 func (e *endpoint) do(ctx context.Context, messages []*message) error {
 	r := &run{ctx: ctx, event: make(chan struct{}, 1)}
 	for _, m := range messages {
+		if m.p == nil && len(r.todo) > 0 {
+			m.over = false // what was read before it is read again
+		}
 		if !m.over {
 			r.todo = append(r.todo, m)
 		}
+		if m.to != nil {
+			r.to = m.to
+		}
 	}
-	e.enter()
 	defer e.leave(r)
 	defer context.AfterFunc(ctx, e.wake)() // the leader may be asleep, and is to see it
 
@@ -149,6 +161,7 @@ func (e *endpoint) do(ctx context.Context, messages []*message) error {
 	var cut <-chan time.Time
 	for {
 		e.post(r)
+		e.empty(r)
 		if e.settled(r) {
 			return e.outcome(r)
 		}
@@ -169,6 +182,7 @@ func (e *endpoint) do(ctx context.Context, messages []*message) error {
 	}
 }
 
+// enter is called before do, by who chose the endpoint for it.
 func (e *endpoint) enter() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -193,7 +207,7 @@ func (e *endpoint) settled(r *run) bool {
 	default:
 	}
 	e.mu.Lock()
-	failed, idle, all := r.err != nil, r.under == 0, r.stopped || r.posted == len(r.todo)
+	failed, idle, all := r.err != nil, r.under == 0, r.stopped || r.posted == len(r.todo) && r.written()
 	e.mu.Unlock()
 	if failed {
 		e.fail(errBroken)
@@ -211,7 +225,9 @@ func (e *endpoint) outcome(r *run) error {
 		whole = whole && m.over
 	}
 	switch {
-	case whole:
+	case r.own != nil:
+		return r.own
+	case whole && r.written():
 		return nil
 	case r.ctx.Err() != nil:
 		return r.ctx.Err()
@@ -219,6 +235,37 @@ func (e *endpoint) outcome(r *run) error {
 		return r.err
 	}
 	return e.mu.err
+}
+
+// written reports whether all that is to go through a buffer has left it.
+func (r *run) written() bool { return r.to == nil || r.to.taken == len(r.to.pieces) }
+
+// empty writes those messages of r to its file whose turn it is, and begins others in their
+// place.
+func (e *endpoint) empty(r *run) {
+	for r.to != nil && e.next(r) {
+		if err := r.to.write(); err != nil {
+			r.own = fmt.Errorf("write what was read: %w", err)
+			continue
+		}
+		e.post(r)
+	}
+}
+
+// next reports whether the next message of r is there to be written. That one was
+// written before it counts as movement: who writes does not poll.
+func (e *endpoint) next(r *run) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if r.ctx.Err() != nil || r.own != nil {
+		r.stopped = true
+		return false
+	}
+	if r.written() || !r.to.pieces[r.to.taken].over {
+		return false
+	}
+	e.mu.moved = time.Now()
+	return true
 }
 
 // post begins what of r has not been begun, as far as it is possible now.
@@ -257,7 +304,7 @@ func (e *endpoint) take(r *run) (*message, int) {
 	defer e.mu.Unlock()
 	_, again := e.mu.starved[r]
 	delete(e.mu.starved, r)
-	if r.ctx.Err() != nil || e.mu.err != nil || r.err != nil {
+	if r.ctx.Err() != nil || e.mu.err != nil || r.err != nil || r.own != nil {
 		r.stopped = true
 		return nil, 0
 	}
@@ -265,7 +312,16 @@ func (e *endpoint) take(r *run) (*message, int) {
 		return nil, 0
 	}
 	m := r.todo[r.posted]
-	if m.p == nil && r.under > 0 || r.under == window {
+	switch {
+	case m.p == nil:
+		if r.under > 0 && !m.ordered {
+			return nil, 0
+		}
+	case m.to != nil:
+		if !m.to.hasRoom(m.number) {
+			return nil, 0
+		}
+	case r.under == window:
 		return nil, 0
 	}
 	if len(e.mu.free) == 0 {
@@ -373,7 +429,7 @@ func (e *endpoint) settleLocked(d done) {
 			p.r.err = &errFailed{d.err, d.detail}
 		}
 	}
-	if p.r.err != nil || p.r.under == 0 || p.r.posted < len(p.r.todo) {
+	if p.r.err != nil || p.r.under == 0 || p.r.posted < len(p.r.todo) || p.m.to != nil {
 		p.r.look()
 	}
 }
@@ -405,15 +461,15 @@ func (e *endpoint) wake() {
 	}
 }
 
-// failed reports whether e can no longer be used.
-func (e *endpoint) failed() bool {
+// load returns how many use e, and why it can no longer be used.
+func (e *endpoint) load() (users int, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.mu.err != nil
+	return e.mu.users, e.mu.err
 }
 
-// fail closes the endpoint, which ends what is under way at once, for a reason that counts if it is the first. When it returns,
-// nothing is written by it any more.
+// fail closes the endpoint, which ends what is under way at once, for a reason that counts
+// if it is the first. When it returns, nothing is written by it any more.
 func (e *endpoint) fail(why error) {
 	e.mu.Lock()
 	first := e.mu.err == nil
@@ -431,6 +487,7 @@ func (e *endpoint) fail(why error) {
 	err := e.q.close()
 	e.calls.Unlock()
 	if err != nil {
+		e.stuck.Store(true)
 		e.log.Error("endpoint does not close", zap.Error(err))
 	}
 	close(e.over)

@@ -92,6 +92,9 @@ func newTarget(t *Transport, dst rdma.Dest, n int64, rails []*peerRail) (*target
 		return nil, fmt.Errorf("map what is read to: %w", err)
 	}
 	d := &target{t: t, mapped: mapped, p: mapped[dst.Off-from:], mems: make([]memory, len(t.rails))}
+	if !t.rails[0].info.local { // to register populates, too
+		populate(mapped)
+	}
 	for _, pr := range rails {
 		if !pr.rail.info.local {
 			continue

@@ -51,6 +51,8 @@ type Options struct {
 
 	//lint:ignore U1000 without the tag ofi nobody asks for it
 	pollOnly bool // for tests: as if the provider could not wake anybody
+	//lint:ignore U1000 without the tag ofi nobody asks for it
+	direct bool // for tests: no buffers, as if the provider was a card's
 }
 
 // MaxRails bounds Options.Devices: the keys of all have to fit rdma.MaxKey.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,6 +21,9 @@ const (
 	// badTime is for how long a rail is not used that did not reach the peer, if there
 	// are others.
 	badTime = 10 * time.Second
+	// socketEndpoints is how many endpoints there are over sockets for reads at a time. Each
+	// is a connection: their readers need not hand over the lead to each other.
+	socketEndpoints = 8
 )
 
 // Peer implements rdma.Peer.
@@ -32,7 +36,8 @@ type Peer struct {
 }
 
 // peerRail is the way from one rail to the peer: to its rail of the same number, modulo how
-// many it has. It has an endpoint, which is made when it is needed and again after it failed.
+// many it has. It has an endpoint, over sockets several, made when they are needed and again
+// after they failed.
 type peerRail struct {
 	p      *Peer
 	rail   *rail
@@ -42,7 +47,7 @@ type peerRail struct {
 	mu struct {
 		sync.Mutex
 		closed bool
-		shared *endpoint
+		shared []*endpoint
 		all    map[*endpoint]struct{}
 		bad    time.Time // when it last did not reach the peer
 	}
@@ -142,6 +147,10 @@ func (p *Peer) read(ctx context.Context, r rdma.RemoteRegion, off, n int64, dst 
 	if err != nil || n == 0 {
 		return err
 	}
+	if ring := p.ring(rails); ring != nil {
+		defer p.t.rings.give(ring)
+		return p.readThrough(ctx, ring, key, off, n, dst, rails[0])
+	}
 	d, err := newTarget(p.t, dst, n, rails)
 	if err != nil {
 		return err
@@ -160,10 +169,39 @@ func (p *Peer) read(ctx context.Context, r rdma.RemoteRegion, off, n int64, dst 
 	if err := rails[0].do(ctx, last, &key); err != nil {
 		return err
 	}
+	if err := checkWord(word, key); err != nil {
+		return err
+	}
+	return d.hash(dst.Hash)
+}
+
+// ring returns a buffer for a read, if it is to have one: over sockets, where the processor
+// copies the bytes in any case. A card writes to the file's own pages.
+func (p *Peer) ring(rails []*peerRail) []byte {
+	if len(rails) > 1 || p.t.opts.Provider != TCP || p.t.opts.direct {
+		return nil
+	}
+	return p.t.rings.take()
+}
+
+// readThrough reads by way of a buffer.
+func (p *Peer) readThrough(ctx context.Context, ring []byte, key regionKey, off, n int64, dst rdma.Dest, pr *peerRail) error {
+	s := key.spots[pr.theirs]
+	to := newSink(ring, n, dst, s.base+uint64(off), s.key)
+	word := p.wordAt(pr, key.slot)
+	word.ordered = pr.rail.info.ordered
+	if err := pr.do(ctx, append(to.pieces[:len(to.pieces):len(to.pieces)], word), &key); err != nil {
+		return err
+	}
+	return checkWord(word, key)
+}
+
+// checkWord fails if the word of a region says that it is closed.
+func checkWord(word *message, key regionKey) error {
 	if word.word != key.token {
 		return fmt.Errorf("%w: the region was closed", rdma.ErrGone)
 	}
-	return d.hash(dst.Hash)
+	return nil
 }
 
 // move reads the messages of several rails.
@@ -296,6 +334,7 @@ func (pr *peerRail) doAlone(ctx context.Context, messages []*message) error {
 	if err != nil {
 		return err
 	}
+	e.enter()
 	err = e.do(ctx, messages)
 	e.fail(errCut)
 	pr.mu.Lock()
@@ -304,23 +343,68 @@ func (pr *peerRail) doAlone(ctx context.Context, messages []*message) error {
 	return err
 }
 
-// endpoint returns the one that all share, and makes it if there is none that works. To make
-// one does not wait for the network.
+// endpoint enters the one of the shared that the fewest use, and makes one if all are in
+// use, as far as there may be more. To make one does not wait for the network.
 func (pr *peerRail) endpoint() (*endpoint, error) {
-	pr.mu.Lock()
-	defer pr.mu.Unlock()
-	if e := pr.mu.shared; e != nil {
-		if !e.failed() {
-			return e, nil
-		}
-		delete(pr.mu.all, e)
-		pr.mu.shared = nil
-	}
-	e, err := pr.openLocked()
-	if err == nil {
-		pr.mu.shared = e
+	e, stale, err := pr.pick()
+	for _, old := range stale {
+		old.fail(errCut)
 	}
 	return e, err
+}
+
+// pick is endpoint, but for closing those that nobody uses, and that may have died with
+// another. Nobody can enter them any more.
+func (pr *peerRail) pick() (e *endpoint, stale []*endpoint, err error) {
+	pr.mu.Lock()
+	defer pr.mu.Unlock()
+	died := false
+	good := pr.mu.shared[:0]
+	for _, e := range pr.mu.shared {
+		if _, err := e.load(); err == nil {
+			good = append(good, e)
+		} else {
+			delete(pr.mu.all, e)
+			died = died || errors.Is(err, errStalled) || errors.Is(err, errBroken)
+		}
+	}
+	clear(pr.mu.shared[len(good):])
+	pr.mu.shared = good
+	if died {
+		stale = pr.dropIdleLocked()
+	}
+	fewest := 0
+	for _, other := range pr.mu.shared {
+		if users, _ := other.load(); e == nil || users < fewest {
+			e, fewest = other, users
+		}
+	}
+	most := 1
+	if pr.p.t.opts.Provider == TCP {
+		most = socketEndpoints
+	}
+	if e == nil || fewest > 0 && len(pr.mu.shared) < most {
+		if e, err = pr.openLocked(); err != nil {
+			return nil, stale, err
+		}
+		pr.mu.shared = append(pr.mu.shared, e)
+	}
+	e.enter()
+	return e, stale, nil
+}
+
+// dropIdleLocked takes out the shared endpoints that nobody uses.
+func (pr *peerRail) dropIdleLocked() []*endpoint {
+	var idle []*endpoint
+	pr.mu.shared = slices.DeleteFunc(pr.mu.shared, func(e *endpoint) bool {
+		users, _ := e.load()
+		if users == 0 {
+			idle = append(idle, e)
+			delete(pr.mu.all, e)
+		}
+		return users == 0
+	})
+	return idle
 }
 
 func (pr *peerRail) openLocked() (*endpoint, error) {

@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -149,6 +150,7 @@ int kf_getinfo(const char *provider, const char *domain, const char *host, int m
 	out->format = first->addr_format;
 	out->virtual_address = !!(first->domain_attr->mr_mode & FI_MR_VIRT_ADDR);
 	out->local = !!(first->domain_attr->mr_mode & FI_MR_LOCAL);
+	out->read_order = !!(first->tx_attr->msg_order & FI_ORDER_RAR);
 	out->provider_key = !!(first->domain_attr->mr_mode & FI_MR_PROV_KEY);
 	return 0;
 }
@@ -463,6 +465,13 @@ int kf_ep_poll(struct kf_ep *e, struct kf_done *out, int timeout_ms)
 		return n;
 	if (e->ready < 0)
 		return sleep_polling(e, out, timeout_ms);
+	// Who sends may want the processor: to let it, and look again, costs less than to be woken.
+	if (!e->serves) {
+		sched_yield();
+		n = read_cq(e, out, 0);
+		if (n)
+			return n;
+	}
 	int woken = sleep_ready(e, timeout_ms);
 	n = read_cq(e, out, 0);
 	return n || !woken ? n : read_cq(e, out, 1);

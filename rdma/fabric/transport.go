@@ -29,6 +29,7 @@ type Transport struct {
 	table *table
 	cache *cache
 	grave graveyard
+	rings rings
 	addr  address
 	text  string // of addr
 	count counters
@@ -368,5 +369,6 @@ func (t *Transport) close() error {
 		errs = append(errs, r.close())
 	}
 	t.grave.clear()
+	t.rings.close()
 	return errors.Join(errs...)
 }

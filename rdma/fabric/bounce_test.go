@@ -1,0 +1,83 @@
+//go:build ofi && cgo
+
+package fabric
+
+import (
+	"context"
+	"os"
+	"testing"
+
+	"github.com/kvfs/kvfs/rdma"
+)
+
+// TestRings takes all buffers: who comes then gets none, but reads all the same. Few are
+// kept afterwards.
+func TestRings(t *testing.T) {
+	const size = 3*ringSize + 5
+	a, b := open(t, Options{}), open(t, Options{})
+	want := pattern(1, size)
+	r := register(t, a, file(t, want), size)
+	p := connect(t, b, a.Addr())
+	var taken [][]byte
+	for ring := b.rings.take(); ring != nil; ring = b.rings.take() {
+		if ring[0], ring[ringSize-1] = 1, 1; len(taken) == maxRings {
+			t.Fatal("there is no bound")
+		}
+		taken = append(taken, ring)
+	}
+	if err := reads(t, p, r.Remote(), 1, size-1, want); err != nil {
+		t.Errorf("read without a buffer: %v", err)
+	}
+	for _, ring := range taken {
+		b.rings.give(ring)
+	}
+	if n := len(b.rings.mu.idle); n != idleRings {
+		t.Errorf("%d buffers are kept, want %d", n, idleRings)
+	}
+	for _, n := range []int64{1, pieceSize - 1, pieceSize, pieceSize + 1, ringSize, ringSize + 1, size - 1} {
+		if err := reads(t, p, r.Remote(), 1, n, want); err != nil {
+			t.Errorf("read of %d bytes: %v", n, err)
+		}
+	}
+}
+
+// TestStuck has an endpoint that did not close: no buffer is used again.
+func TestStuck(t *testing.T) {
+	var r rings
+	ring := r.take()
+	r.stuck.Store(true)
+	r.give(ring)
+	if r.take() != nil {
+		t.Error("a buffer that may be written to is used again")
+	}
+	ring[0] = 1 // it is there still
+	if err := unmap(ring); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRefusedDestination reads to a file that cannot be written: no fault of the connection,
+// which serves others as before.
+func TestRefusedDestination(t *testing.T) {
+	const size = 4 * ringSize
+	a, b := open(t, Options{}), open(t, Options{})
+	want := pattern(1, size)
+	r := register(t, a, file(t, want), size)
+	p := connect(t, b, a.Addr())
+	readOnly, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer readOnly.Close()
+	for range 3 {
+		if err := p.Read(context.Background(), r.Remote(), 0, size, rdma.Dest{File: readOnly}); err == nil {
+			t.Error("read to what cannot be written: no error")
+		}
+		if err := reads(t, p, r.Remote(), 0, size, want); err != nil {
+			t.Error(err)
+		}
+	}
+	if s := b.Stats(); s.Failed != 0 || s.Stalls != 0 {
+		t.Errorf("failed %d, stalls %d", s.Failed, s.Stalls)
+	}
+}
