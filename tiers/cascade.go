@@ -438,6 +438,9 @@ func (e *Engine) storedOneLocked(s *secondary, op *storeOp, o *Outcome) error {
 			en.Sum, en.Flags = o.Sum.Sum, en.Flags|flagSum
 		}
 		e.tierEventLocked(BlockStored, s.opts.Name, op.id, "")
+		if e.mu.usedBytes > e.opts.CapacityBytes {
+			e.wakeEvictor() // it can go now: see shrinkLocked
+		}
 		return nil
 	case o.Status == Skipped:
 		s.stats.CascadeSkipped++

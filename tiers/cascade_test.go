@@ -193,6 +193,32 @@ func TestCascadeRefused(t *testing.T) {
 	}
 }
 
+// TestOverrunSpares: what a write took of the headroom costs no block that is in no other tier
+// yet; when it is, it goes.
+func TestOverrunSpares(t *testing.T) {
+	disk := tiertest.NewReference(t, tiertest.ReferenceOptions{})
+	w := openLower(t, shmDir(t), tiers.Options{CapacityBytes: 8 * page, HeadroomBytes: 8 * page}, disk)
+	release := disk.Hold(tiertest.OpStore)
+	must(t, w.put(10, "a", fill("6p", "a")))
+	f, err := w.create(10, "b", false, true)
+	must(t, err)
+	for i := range 3 { // the third has no room but in the headroom
+		_, err := f.h.WriteAt(context.Background(), fill("1p", "b"), int64(i*page))
+		must(t, err)
+	}
+	must(t, f.close())
+	if st := w.e.Stats(); st.Counters.Lost != 0 || st.Counters.Overruns == 0 || st.UsedBytes != 9*page {
+		t.Errorf("%+v", st)
+	}
+	release()
+	eventually(t, "the capacity is kept again", func() bool { return w.e.Stats().UsedBytes <= 8*page })
+	if got := w.content("a"); got != strings.Repeat("a", 6*page) {
+		t.Errorf("a: %.20q", got)
+	}
+	w.quiesce()
+	w.end()
+}
+
 // cascadeOrders are what happens to names while the copy of block a, content "1", is
 // held back.
 var cascadeOrders = []struct {

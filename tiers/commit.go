@@ -381,11 +381,17 @@ func (e *Engine) settleOverrun(f *File) {
 }
 
 // shrinkLocked evicts what is held beyond the capacity, or beyond the quota of the
-// group, within leases if it must.
+// group, within leases if it must. What is just a part of the headroom stays for as long as
+// nothing can go that is not leased, or in no other tier yet: the next write waits for that.
 func (e *Engine) shrinkLocked(gr *group, g *gone) {
-	if ok, _ := e.roomLocked(gr, 0, false, g); !ok {
-		e.roomLocked(gr, 0, true, g)
+	if ok, _ := e.roomLocked(gr, 0, false, g); ok {
+		return
 	}
+	q := gr.opts.QuotaBytes
+	if (q == 0 || gr.usedBytes <= q) && e.mu.usedBytes <= e.opts.CapacityBytes+e.opts.HeadroomBytes/2 {
+		return
+	}
+	e.roomLocked(gr, 0, true, g)
 }
 
 // writeRecord brings the record of a committed entry up to date with its name

@@ -485,7 +485,9 @@ func (e *Engine) runEvictor(ctx context.Context) {
 			e.mu.Lock()
 			need := e.mu.usedBytes - low
 			freed = 0
-			if need > 0 {
+			if over := e.mu.usedBytes - e.opts.CapacityBytes; over > 0 { // into the headroom
+				freed, _ = e.evictLocked(e.mu.shared, min(over, evictBatch), "capacity", false, &g)
+			} else if need > 0 {
 				freed, _ = e.evictLocked(e.mu.shared, min(need, evictBatch), "watermark", false, &g)
 			}
 			e.mu.Unlock()
