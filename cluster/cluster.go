@@ -27,9 +27,15 @@ type Options struct {
 	Transport rdma.Transport
 	// Fabric reads the memory of peers one-sided, besides Transport: open; nil if there is
 	// none. Blocks are fetched by it from peers that have one of the same Proto, as Path
-	// says. The Node closes it.
+	// says. The Node closes it, at once if no memory can be registered with it.
 	Fabric rdma.Transport
-	Path   Path
+	// FabricLocal says that only this machine reaches Fabric. Who reaches one is not asked who
+	// he is: where it may be another machine, Open wants TLS or Insecure.
+	FabricLocal bool
+	// FabricBytes bounds the memory that is registered with Fabric for leases at a time; what
+	// exceeds it comes by Transport. Zero means 1 GiB.
+	FabricBytes int64
+	Path        Path
 
 	Zone     string
 	Capacity func() (total, free int64) // bytes that this node contributes, asked for now and then
@@ -154,7 +160,7 @@ type Member struct {
 	Since       time.Time `json:"since"` // of State
 
 	Path       string `json:"path"`                  // by which it is fetched from: "rdma", "tcp"; "" if by none now, or itself
-	PathReason string `json:"path_reason,omitempty"` // why not by RDMA, if this node has it; with "rdma", which devices do not reach it
+	PathReason string `json:"path_reason,omitempty"` // why not by RDMA, if this node has or should have it; with "rdma", which devices do not reach it
 
 	Blocks      int64  `json:"blocks"`                 // that the index knows it to hold
 	Feed        string `json:"feed"`                   // "following", "snapshot", "waiting", ""

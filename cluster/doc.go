@@ -46,12 +46,15 @@
 // longer. The reader counts the same time from before it asked, and does not take bytes that
 // came after it. Nor does it take those whose checksum is wrong, if the caller gave a Hash.
 //
-// The first failure, of the lease or of a read, closes the link. What stands still is cut off
-// after a quarter of Options.CallTimeout, so that there is time for the bulk channel, over
-// which these blocks are asked for at once. The log tells once in a session for each kind of
+// The first failure of a read closes the link, and so does a lease that makes no sense. What
+// stands still is cut off after a quarter of Options.CallTimeout, so that there is time for the
+// bulk channel, over which these blocks are asked for at once. If it was cut off earlier because
+// the caller has little time, the probe region tells whether the link is to close. That leases
+// do not come is a failure of calls: while the breaker of those is open, none are asked for. The log tells once in a session for each kind of
 // reason; Member.PathReason tells it as long as it holds. With a growing back-off the link is
-// made anew, from Describe on, by nobody who waits. What the holder has no lease left for
-// comes over the bulk channel, too, and says nothing of the link.
+// made anew, from Describe on, by nobody who waits. What the holder has no lease left for,
+// or cannot register, comes over the bulk channel, too. Leases are bounded in number and in
+// bytes (Options.FabricBytes).
 //
 // # A removal
 //
@@ -135,6 +138,8 @@
 //     breaker and the caller's next holder are better informed.
 //   - Probes are made by nobody who waits: a half-open breaker that lets one reader
 //     through lets it wait for a deadline.
+//   - Whoever reaches a fabric is not asked who he is. So Open wants TLS, with which only peers
+//     get keys, or that only this machine reaches it (Options.FabricLocal), or Insecure.
 //   - One failure of a link is enough: the other way is there, and costs little. The bulk
 //     channel gets three because a peer that it does not reach is a miss.
 //   - The address of the fabric is asked for, and not in the meta: that has 512 bytes, and

@@ -33,7 +33,7 @@ type fabric struct {
 }
 
 // openFabric makes the fabric if there is one that is to be used. If its memory cannot be
-// registered, the node goes without, unless it has no other way.
+// registered, the node goes without, unless it has no other way, and fabricErr says why.
 func (n *Node) openFabric() error {
 	if n.o.Fabric == nil || n.o.Path == PathTCP || n.o.tuning.mask&FeatureRDMA != 0 {
 		return nil
@@ -46,10 +46,27 @@ func (n *Node) openFabric() error {
 	case n.o.Path == PathRDMA:
 		return fmt.Errorf("fabric: %w", err)
 	default:
-		n.log.Warn("no RDMA: memory cannot be registered for it", zap.Error(err))
+		n.fabricErr = fmt.Errorf("memory cannot be registered for it: %w", err)
+		n.log.Warn("no RDMA", zap.Error(n.fabricErr))
 	}
 	return nil
 }
+
+// dropFabric closes a fabric that openFabric could not make use of: a card should not be
+// held, nor listen, for nothing.
+func (n *Node) dropFabric() {
+	if n.fabricErr == nil {
+		return
+	}
+	if err := n.o.Fabric.Close(); err != nil {
+		n.log.Debug("closing RDMA", zap.Error(err))
+	}
+	n.o.Fabric = nil
+}
+
+// FabricErr returns why Options.Fabric is not used, and closed, though it was to be used; nil
+// if it is.
+func (n *Node) FabricErr() error { return n.fabricErr }
 
 // openProbe registers the region for trials, with bytes that are nowhere else.
 func (f *fabric) openProbe() error {

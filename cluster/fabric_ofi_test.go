@@ -25,7 +25,7 @@ func withLibfabric(t *testing.T, path Path) func(o *Options) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		o.Fabric, o.Path = f, path
+		o.Fabric, o.Path, o.FabricLocal = f, path, true
 	}
 }
 
@@ -76,6 +76,10 @@ func TestLibfabric(t *testing.T) {
 	for i := range n {
 		again.put(fmt.Sprintf("g/%d", i), 1, pattern(i, 1000+i))
 	}
+	eventually(t, "b knows of the new process", func() bool {
+		m, _ := b.member("a")
+		return m.BulkAddr == again.Members()[0].BulkAddr
+	})
 	linked(t, b, "a", pathRDMA)
 	before := b.Stats().FabricFetches
 	b.located(t, fmt.Sprintf("g/%d", n-1), 1)

@@ -69,7 +69,8 @@ func refuse(blocks []*Fetch, err error) {
 // transport.
 func (p *Peer) request(ctx context.Context, s *session, blocks []*Fetch) {
 	only := p.n.o.Path == PathRDMA
-	if l := s.link.Load(); l != nil {
+	l := s.link.Load()
+	if l != nil && p.control.closed.Load() {
 		rest := p.readLink(ctx, s, l, blocks)
 		if len(rest) == 0 {
 			return
@@ -84,7 +85,11 @@ func (p *Peer) request(ctx context.Context, s *session, blocks []*Fetch) {
 		}
 		p.n.counters.fabricFallbacks.Add(uint64(len(blocks)))
 	} else if only {
-		refuse(blocks, p.noLink())
+		err := p.noLink()
+		if l != nil {
+			err = p.tooOften()
+		}
+		refuse(blocks, err)
 		return
 	}
 	switch {

@@ -18,6 +18,9 @@ import (
 const (
 	maxLeases     = 2048 // of all peers
 	maxConnLeases = 512  // on one connection: maxFetchRequests of maxFetchItems
+
+	fabricBytes = 1 << 30 // default of Options.FabricBytes
+	pageBytes   = 4096    // a part of which is registered as a whole
 )
 
 // lease is a block that a peer may read one-sided.
@@ -25,14 +28,16 @@ type lease struct {
 	conn    *serverConn
 	region  rdma.Region
 	loan    rdma.Loan
+	bytes   int64 // of leaseTable.mu.bytes
 	expires time.Time
 }
 
 // end gives the block back. It waits until nobody reads it.
-func (l *lease) end() {
+func (t *leaseTable) end(l *lease) {
 	// A region that cannot be closed is none any more.
 	_ = l.region.Close()
 	l.loan.Close()
+	t.addBytes(-l.bytes)
 }
 
 // leaseTable is all leases. They are ended without its lock held.
@@ -43,8 +48,28 @@ type leaseTable struct {
 		sync.Mutex
 		byID   map[uint64]*lease
 		ofConn map[*serverConn]int
-		held   int // leases and places taken for some to be
+		held   int   // leases and places taken for some to be
+		bytes  int64 // that are, or are to be, registered with the fabric
 	}
+}
+
+// reserveBytes takes room for a lease over the fabric, at most limit for all together. It
+// returns how much; nothing is left if that is 0.
+func (t *leaseTable) reserveBytes(size, limit int64) int64 {
+	n := (size + pageBytes - 1) / pageBytes * pageBytes
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n > limit-t.mu.bytes {
+		return 0
+	}
+	t.mu.bytes += n
+	return n
+}
+
+func (t *leaseTable) addBytes(n int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.mu.bytes += n
 }
 
 // reserve takes a place for a lease of a connection.
@@ -124,11 +149,11 @@ func (t *leaseTable) abandon(c *serverConn) {
 	}
 	// Whoever closes a connection should not wait. It ends when the regions are closed,
 	// which cuts off who still reads.
-	t.abandoned.Go(func() { endAll(list) })
+	t.abandoned.Go(func() { t.endAll(list) })
 }
 
 func (t *leaseTable) closeAll() {
-	endAll(t.take(func(*lease) bool { return true }))
+	t.endAll(t.take(func(*lease) bool { return true }))
 	t.abandoned.Wait()
 }
 
@@ -138,9 +163,9 @@ func (t *leaseTable) count() int {
 	return t.mu.held
 }
 
-func endAll(list []*lease) {
+func (t *leaseTable) endAll(list []*lease) {
 	for _, l := range list {
-		l.end()
+		t.end(l)
 	}
 }
 
@@ -157,7 +182,7 @@ func (n *Node) expireLeases() {
 		now := time.Now()
 		list := n.leases.take(func(l *lease) bool { return now.After(l.expires) })
 		n.counters.leaseExpired.Add(uint64(len(list)))
-		endAll(list)
+		n.leases.endAll(list)
 	}
 }
 
@@ -233,15 +258,25 @@ func (n *Node) lend(ctx context.Context, b Backend, conn *serverConn, ref *Block
 		n.leases.unreserve(conn)
 		return granted
 	}
+	var bytes int64
+	if byFabric {
+		if bytes = n.leases.reserveBytes(loan.Size, n.o.FabricBytes); bytes == 0 {
+			loan.Close()
+			n.leases.unreserve(conn)
+			n.counters.tooMany.Add(1)
+			return tooMany
+		}
+	}
 	region := n.register(&loan, byFabric)
 	if region == nil {
 		loan.Close()
 		n.leases.unreserve(conn)
+		n.leases.addBytes(-bytes)
 		return unregistered
 	}
 	n.counters.leaseGrants.Add(1)
 	remote := region.Remote()
-	granted.Lease = n.leases.enter(&lease{conn: conn, region: region, loan: loan, expires: time.Now().Add(n.o.tuning.lease)})
+	granted.Lease = n.leases.enter(&lease{conn: conn, region: region, loan: loan, bytes: bytes, expires: time.Now().Add(n.o.tuning.lease)})
 	granted.RegionKey, granted.RegionSize = remote.Key, remote.Size
 	return granted
 }
@@ -249,7 +284,7 @@ func (n *Node) lend(ctx context.Context, b Backend, conn *serverConn, ref *Block
 func (n *Node) endLeases(conn *serverConn, reply *wire.LeaseReply) {
 	for _, r := range reply.GetResults() {
 		if l := n.leases.takeID(conn, r.GetLease()); l != nil {
-			l.end()
+			n.leases.end(l)
 		}
 	}
 }
@@ -259,7 +294,7 @@ func (v *service) Release(ctx context.Context, req *wire.ReleaseRequest) (*wire.
 	conn := connOf(ctx)
 	for _, id := range req.GetLeases() {
 		if l := v.n.leases.takeID(conn, id); l != nil {
-			l.end()
+			v.n.leases.end(l)
 		}
 	}
 	return &wire.ReleaseReply{}, nil

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -30,12 +32,20 @@ const (
 //
 //	none   blocks come by the transport; watchLink asks, connects, and reads the probe
 //	       region, with a back-off after each failure
-//	one    blocks come by it; the first failure of a read closes it and wakes watchLink
-type link struct{ peer rdma.Peer }
+//	one    blocks come by it; the first failure of a read closes it and wakes watchLink.
+//	       Where a read was cut off though it had little time, watchLink tries the link anew
+type link struct {
+	peer  rdma.Peer
+	probe *wire.DescribeReply // what is read to try it
+
+	doubted chan struct{} // has one element if it is to be tried
+	partly  atomic.Bool   // not every network card reaches the peer
+}
 
 // Why a peer is without a link: the first words of Member.PathReason. The log is told once
 // of each in a session.
 const (
+	noRDMAHere      = "no RDMA here"
 	noRDMAThere     = "no RDMA there"
 	anotherProvider = "another provider"
 	probeFailed     = "probe failed"
@@ -46,6 +56,7 @@ const (
 	notAnswering    = "does not answer"
 	notTriedYet     = "not tried yet"
 	someCards       = "some devices do not reach it"
+	allCards        = "all devices reach it"
 )
 
 // watchLink makes the link of a session, and makes it anew after it failed, until the
@@ -62,16 +73,42 @@ func (p *Peer) watchLink(s *session) {
 		}
 	}()
 	for {
-		if p.makeLink(s) {
-			select {
-			case <-s.lost:
-			case <-s.ctx.Done():
-				return
-			}
+		if l := p.makeLink(s); l != nil && !p.keepLink(s, l) {
+			return
 		}
 		if !p.fabric.wait(s.ctx) {
 			return
 		}
+	}
+}
+
+// keepLink tries the link when it is doubted, and now and then the network cards that did not
+// reach the peer. It returns true when the link is lost, false when the session has ended.
+func (p *Peer) keepLink(s *session, l *link) bool {
+	tick := time.NewTicker(p.n.o.tuning.cards)
+	defer tick.Stop()
+	for {
+		select {
+		case <-l.doubted:
+			p.tryLink(s, l)
+		case <-tick.C:
+			if l.partly.Load() {
+				p.tryCards(s, l)
+			}
+		case <-s.lost:
+			return true
+		case <-s.ctx.Done():
+			return false
+		}
+	}
+}
+
+// tryLink ends a link by which the probe region cannot be read any more.
+func (p *Peer) tryLink(s *session, l *link) {
+	ctx, cancel := context.WithTimeout(s.ctx, p.n.o.CallTimeout)
+	defer cancel()
+	if err := readProbe(ctx, l.peer, l.probe); err != nil && s.ctx.Err() == nil {
+		p.lose(s, l, probeFailed, err)
 	}
 }
 
@@ -82,8 +119,8 @@ func (p *Peer) closeLink(l *link) {
 }
 
 // makeLink asks the peer for its fabric, connects, and reads its probe region. If the bytes
-// are right the session has a link.
-func (p *Peer) makeLink(s *session) bool {
+// are right the session has a link, which is returned.
+func (p *Peer) makeLink(s *session) *link {
 	ctx, cancel := context.WithTimeout(s.ctx, p.n.o.CallTimeout)
 	defer cancel()
 	reply, err := s.control.Describe(ctx, &wire.DescribeRequest{})
@@ -96,11 +133,11 @@ func (p *Peer) makeLink(s *session) bool {
 			kind = notAnswering // which the breaker of calls tells of
 		}
 		p.without(s, kind, err)
-		return false
+		return nil
 	}
 	if own := p.n.fabric.proto; reply.GetFabricProto() != own {
 		p.without(s, anotherProvider, fmt.Errorf("%q there, %q here", reply.GetFabricProto(), own))
-		return false
+		return nil
 	}
 	peer, err := p.n.fabric.transport.Connect(reply.GetFabricAddr())
 	if err == nil {
@@ -110,14 +147,16 @@ func (p *Peer) makeLink(s *session) bool {
 	}
 	if err != nil {
 		p.without(s, probeFailed, err)
-		return false
+		return nil
 	}
-	p.setPathReason(p.tryCards(ctx, peer)) // before lose can say another
-	s.link.Store(&link{peer})
+	l := &link{peer: peer, probe: reply, doubted: make(chan struct{}, 1)}
+	p.setPathReason("") // before lose can say another
+	s.link.Store(l)
+	p.tryCards(s, l)
 	if p.tells(pathRDMA) {
 		p.n.log.Info("peer is read by RDMA", zap.String("peer", p.name), zap.String("proto", p.n.fabric.proto))
 	}
-	return true
+	return l
 }
 
 // prober is an rdma.Peer that can be tried over each network card, of which some may not
@@ -126,22 +165,42 @@ type prober interface {
 	Probe(ctx context.Context) error // what each says that fails
 }
 
-// tryCards returns which cards do not reach a peer that can be read, "" if all do, and tells
-// the log.
-func (p *Peer) tryCards(ctx context.Context, peer rdma.Peer) string {
-	all, ok := peer.(prober)
+// tryCards finds out which cards do not reach a peer that can be read, for Member.PathReason,
+// and tells the log.
+func (p *Peer) tryCards(s *session, l *link) {
+	all, ok := l.peer.(prober)
 	if !ok {
-		return ""
+		return
 	}
+	ctx, cancel := context.WithTimeout(s.ctx, p.n.o.CallTimeout)
+	defer cancel()
 	err := all.Probe(ctx)
-	if err == nil {
-		return ""
+	reason := ""
+	if err != nil {
+		reason = fmt.Sprintf("%s: %.*s", someCards, maxReason, strings.ReplaceAll(err.Error(), "\n", "; "))
 	}
-	reason := someCards + ": " + strings.ReplaceAll(err.Error(), "\n", "; ")
-	if p.tells(someCards) {
+	if !p.setCardsReason(s, l, reason) {
+		return // that is why
+	}
+	was := l.partly.Swap(err != nil)
+	switch {
+	case err != nil && p.tells(someCards):
 		p.n.log.Warn("not every RDMA device reaches a peer: it is read over the others", zap.String("peer", p.name), zap.String("reason", reason))
+	case err == nil && was && p.tells(allCards):
+		p.n.log.Info("every RDMA device reaches a peer again", zap.String("peer", p.name))
 	}
-	return reason
+}
+
+// setCardsReason says which cards do not reach the peer, unless the link is lost: then the
+// reason for that stands.
+func (p *Peer) setCardsReason(s *session, l *link, reason string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s.ended.Load() || s.link.Load() != l {
+		return false
+	}
+	p.mu.pathReason = reason
+	return true
 }
 
 // checkDescription tells what makes no sense in an answer.
@@ -246,7 +305,10 @@ func (p *Peer) pathLocked() (path, reason string) {
 		return pathRDMA, p.mu.pathReason
 	}
 	if p.n.fabric == nil {
-		return pathTCP, ""
+		if err := p.n.fabricErr; err != nil {
+			reason = fmt.Sprintf("%s: %.*s", noRDMAHere, maxReason, err)
+		}
+		return pathTCP, reason
 	}
 	if p.n.o.Path == PathRDMA {
 		return "", p.mu.pathReason
@@ -257,14 +319,19 @@ func (p *Peer) pathLocked() (path, reason string) {
 // fetchable returns the session if something can be fetched in it now.
 func (p *Peer) fetchable() (*session, error) {
 	s := p.live()
-	if s != nil && s.link.Load() != nil {
+	switch {
+	case s != nil && p.readable(s):
 		return s, nil
+	case s == nil || p.n.o.Path != PathRDMA:
+		return p.usable(p.bulk)
+	case s.link.Load() != nil:
+		return nil, p.tooOften()
 	}
-	if s != nil && p.n.o.Path == PathRDMA {
-		return nil, p.noLink()
-	}
-	return p.usable(p.bulk)
+	return nil, p.noLink()
 }
+
+// readable reports whether there is a link, and leases for it can be asked for now.
+func (p *Peer) readable(s *session) bool { return s.link.Load() != nil && p.control.closed.Load() }
 
 // noLink is the error of a fetch that only a link could do.
 func (p *Peer) noLink() error {
@@ -276,5 +343,5 @@ func (p *Peer) noLink() error {
 // Usable reports whether it is live and fetches get through now.
 func (p *Peer) Usable() bool {
 	s := p.live()
-	return s != nil && (s.link.Load() != nil || p.n.o.Path != PathRDMA && p.bulk.closed.Load())
+	return s != nil && (p.readable(s) || p.n.o.Path != PathRDMA && p.bulk.closed.Load())
 }

@@ -301,7 +301,7 @@ func checkNoLink(t *testing.T, a, b *testNode, path Path, reason string) {
 		t.Errorf("not fetched by TCP: %v, %d lent", err, a.Stats().Lent)
 	}
 	for s, more := p.live(), 2; more > 0 && s.features&FeatureRDMA != 0; more-- { // failures of the same kind
-		if p.makeLink(s) {
+		if p.makeLink(s) != nil {
 			t.Error("there is a link after all")
 		}
 	}
@@ -340,6 +340,10 @@ func TestFabricOptions(t *testing.T) {
 		withFabric(t, inproc.NewNetwork(), o.Path)(o)
 		o.Fabric.(*testFabric).register = func(int64) error { return errors.New("memlock") }
 	}
+	exposed := func(o *Options) {
+		withFabric(t, inproc.NewNetwork(), PathAuto)(o)
+		o.Fabric = plainFabric{o.Fabric}
+	}
 	for name, tc := range map[string]struct {
 		change func(o *Options)
 		want   string
@@ -347,6 +351,11 @@ func TestFabricOptions(t *testing.T) {
 		"no fabric":       {func(o *Options) { o.Path = PathRDMA }, "there is no fabric"},
 		"unknown path":    {func(o *Options) { o.Path = 3 }, "path 3"},
 		"two-sided":       {func(o *Options) { o.Fabric = o.Transport }, "cannot read one-sided"},
+		"negative":        {func(o *Options) { o.FabricBytes = -1 }, "leases of -1 bytes"},
+		"exposed":         {exposed, "other machines may reach it, and there is no TLS"},
+		"insecure":        {func(o *Options) { exposed(o); o.Insecure = true }, ""},
+		"local":           {func(o *Options) { exposed(o); o.FabricLocal = true }, ""},
+		"turned off":      {func(o *Options) { exposed(o); o.Path = PathTCP }, ""},
 		"not lockable":    {func(o *Options) { o.Path = PathRDMA; refuse(o) }, "fabric: memlock"},
 		"does not matter": {refuse, ""},
 	} {
@@ -367,14 +376,24 @@ func TestFabricOptions(t *testing.T) {
 				}
 				return
 			}
-			if err != nil || n.self.features&FeatureRDMA != 0 || good.logs.FilterMessageSnippet("no RDMA").Len() != 1 {
-				t.Errorf("%v", err)
+			if err != nil {
+				t.Fatal(err)
 			}
-			if n != nil {
-				n.Close()
+			if name == "does not matter" && (n.self.features&FeatureRDMA != 0 || n.FabricErr() == nil || good.logs.FilterMessageSnippet("no RDMA").Len() != 1) {
+				t.Errorf("features %v, %v", FeatureNames(n.self.features), n.FabricErr())
 			}
+			n.Close()
 		})
 	}
+}
+
+// plainFabric is a fabric that encrypts nothing.
+type plainFabric struct{ rdma.Transport }
+
+func (f plainFabric) Caps() rdma.Caps {
+	c := f.Transport.Caps()
+	c.Encrypted = false
+	return c
 }
 
 // twoSided is a transport that cannot read one-sided.

@@ -40,6 +40,8 @@ type Node struct {
 	told     Feature // self.features as others are told
 	fabric   *fabric // nil: not used
 
+	fabricErr error // why there is no fabric though there should be
+
 	ctx    context.Context // ends when the node closes
 	cancel context.CancelFunc
 	wg     sync.WaitGroup // all goroutines
@@ -85,6 +87,7 @@ func Open(ctx context.Context, o Options) (*Node, error) {
 		n.feed.Close()
 		return nil, fmt.Errorf("cluster: %w", err)
 	}
+	n.dropFabric()
 	return n, nil
 }
 

@@ -43,6 +43,7 @@ type oneSided struct {
 	reads   context.Context // ends when nothing comes, or the leases end
 	timer   *time.Timer     // that ends reads when nothing comes
 	limit   time.Duration   // its time
+	hurried bool            // the caller has too little time for more: the end of limit says nothing of the link
 	expires time.Time       // of the leases, at the latest
 
 	mu struct {
@@ -52,8 +53,8 @@ type oneSided struct {
 }
 
 // readLink fetches by the link: a lease for all, then a read for each. It calls Done of what
-// came, and of what the peer has not or cannot give, and returns the rest. A failure that is
-// not the caller's ends the link.
+// came, and of what the peer has not or cannot give, and returns the rest. A failure of a read
+// that is not the caller's ends the link; so does nonsense.
 func (p *Peer) readLink(ctx context.Context, s *session, l *link, blocks []*Fetch) []unread {
 	r := &oneSided{p: p, s: s, l: l, ctx: ctx}
 	all := asked(blocks)
@@ -63,7 +64,6 @@ func (p *Peer) readLink(ctx context.Context, s *session, l *link, blocks []*Fetc
 	begun := time.Now() // before the peer begins to count
 	reply, err := r.lease(all)
 	if err != nil {
-		r.failed(leaseFailed, err)
 		for i := range all {
 			r.leave(&all[i], err)
 		}
@@ -78,30 +78,41 @@ func (p *Peer) readLink(ctx context.Context, s *session, l *link, blocks []*Fetc
 }
 
 // lease asks for the leases. The caller's time is not spent on a peer that does not answer:
-// half of it is for the other way.
+// half of it is for the other way. That the answer does not come says nothing of the link, but
+// of the control channel, or of a slow device of the peer.
 func (r *oneSided) lease(all []fetching) (*wire.LeaseReply, error) {
-	ctx, cancel := context.WithTimeout(r.ctx, r.share(r.p.n.o.CallTimeout/2))
+	limit, hurried := r.share(r.p.n.o.CallTimeout / 2)
+	ctx, cancel := context.WithTimeout(r.ctx, limit)
 	defer cancel()
 	reply, err := r.p.lease(ctx, r.s, all, true)
-	if err != nil {
-		if r.ctx.Err() == nil && ctx.Err() != nil {
-			err = fmt.Errorf("%w: no answer: %w", rdma.ErrUnavailable, errStalled)
-		}
-		return nil, err
-	}
-	if d := reply.GetLifetime(); d <= 0 {
+	if d := reply.GetLifetime(); err == nil && d <= 0 {
 		r.p.release(r.s, leasesOf(reply))
-		return nil, fmt.Errorf("%w: leases for %d ns", rdma.ErrProtocol, d)
+		err = fmt.Errorf("%w: leases for %d ns", rdma.ErrProtocol, d)
 	}
-	return reply, nil
+	late := err != nil && (ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded)) // here or there
+	switch {
+	case r.ctx.Err() != nil: // the caller gave up
+	case late:
+		err = fmt.Errorf("%w: no answer: %w", rdma.ErrUnavailable, errStalled)
+		if !hurried {
+			r.p.outcome(r.p.control, err)
+		}
+	case errors.Is(err, rdma.ErrProtocol):
+		r.failed(leaseFailed, err)
+	default: // nil, too
+		r.p.outcome(r.p.control, err)
+	}
+	return reply, err
 }
 
-// share is d, but at most half of the time that the caller has left.
-func (r *oneSided) share(d time.Duration) time.Duration {
+// share is d, but at most half of the time that the caller has left; hurried if that is less.
+func (r *oneSided) share(d time.Duration) (limit time.Duration, hurried bool) {
 	if deadline, ok := r.ctx.Deadline(); ok {
-		d = min(d, time.Until(deadline)/2)
+		if half := time.Until(deadline) / 2; half < d {
+			return half, true
+		}
 	}
-	return d
+	return d, false
 }
 
 // begin makes the context of the reads: it ends when none of them has ended for too long,
@@ -112,7 +123,7 @@ func (r *oneSided) begin(reply *wire.LeaseReply) (stop func()) {
 		largest = max(largest, min(lease.GetRegionSize(), location.MaxSize))
 	}
 	atOnce := float64(largest) * float64(min(len(reply.GetResults()), maxReads))
-	r.limit = r.share(r.p.n.o.tuning.stall + time.Duration(atOnce/slowestFabric*float64(time.Second)))
+	r.limit, r.hurried = r.share(r.p.n.o.tuning.stall + time.Duration(atOnce/slowestFabric*float64(time.Second)))
 	leased, endLeased := context.WithDeadlineCause(r.ctx, r.expires, errExpired)
 	reads, end := context.WithCancelCause(leased)
 	r.reads = reads
@@ -143,7 +154,7 @@ func (r *oneSided) one(g *fetching, lease *wire.LeaseResult) {
 		r.leave(g, fmt.Errorf("%w: %w", rdma.ErrBusy, errTooMany))
 		return
 	case wire.LeaseStatus_LEASE_UNREGISTERED:
-		r.failed(leaseFailed, errNoRegion)
+		r.failed("", errNoRegion) // it may be short of memory, or its fabric has ended
 		r.leave(g, fmt.Errorf("%w: %w", rdma.ErrBusy, errNoRegion))
 		return
 	}
@@ -176,7 +187,8 @@ func (r *oneSided) one(g *fetching, lease *wire.LeaseResult) {
 	}
 }
 
-// read reads one block. After an error kind says what is wrong with the link.
+// read reads one block. After an error kind says what is wrong with the link; nothing that is
+// known if it is empty.
 func (r *oneSided) read(lease *wire.LeaseResult, size int64, dst rdma.Dest) (kind string, err error) {
 	region := rdma.RemoteRegion{Key: lease.GetRegionKey(), Size: lease.GetRegionSize()}
 	err = r.l.peer.Read(r.reads, region, 0, size, dst)
@@ -188,6 +200,9 @@ func (r *oneSided) read(lease *wire.LeaseResult, size int64, dst rdma.Dest) (kin
 	case err == nil, errors.Is(cause, errExpired): // the memory may have been used for something else
 		return readFailed, fmt.Errorf("%w: %w", rdma.ErrUnavailable, errExpired)
 	case errors.Is(cause, errStalled):
+		if r.hurried {
+			return "", fmt.Errorf("%w: %w for %v, all the time there was", rdma.ErrUnavailable, errStalled, r.limit)
+		}
 		return linkStalled, fmt.Errorf("%w: %w for %v", rdma.ErrUnavailable, errStalled, r.limit)
 	case errors.Is(err, rdma.ErrGone): // a region, not the block
 		return readFailed, fmt.Errorf("%w: leased, but: %v", rdma.ErrUnavailable, err)
@@ -195,9 +210,14 @@ func (r *oneSided) read(lease *wire.LeaseResult, size int64, dst rdma.Dest) (kin
 	return readFailed, r.s.unlive(err)
 }
 
-// failed ends the link, unless the caller has given up.
+// failed ends the link, unless the caller has given up or his time has run out. Without a kind
+// it has watchLink find out whether the link is to end.
 func (r *oneSided) failed(kind string, err error) {
-	if !errors.Is(err, context.Canceled) {
+	switch {
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+	case kind == "":
+		notify(r.l.doubted)
+	default:
 		r.p.lose(r.s, r.l, kind, err)
 	}
 }

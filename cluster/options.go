@@ -23,6 +23,7 @@ type tuning struct {
 	capacity               time.Duration // between two looks at the capacity
 	lease                  time.Duration // lifetime
 	stall                  time.Duration // in which a small block has to come by the fabric
+	cards                  time.Duration // between two looks whether all network cards reach a peer again
 	stranger               time.Duration // after which a connection without a call is closed
 	initial                time.Duration // after Start, in which a peer that lacks what is required is fatal
 
@@ -40,6 +41,7 @@ func (t tuning) withDefaults() tuning {
 		{&t.exchange, 30 * time.Second}, {&t.resync, time.Hour},
 		{&t.drop, time.Minute}, {&t.forget, time.Hour},
 		{&t.capacity, 5 * time.Second}, {&t.lease, 30 * time.Second}, {&t.initial, 10 * time.Second},
+		{&t.cards, 10 * time.Second},
 	} {
 		if *d.p == 0 {
 			*d.p = d.v
@@ -74,6 +76,9 @@ func (o Options) withDefaults() (Options, error) {
 	case o.Fabric != nil && !o.Fabric.Caps().OneSided:
 		bad = append(bad, fmt.Errorf("fabric %q: cannot read one-sided", o.Fabric.Caps().Proto))
 	}
+	if o.FabricBytes < 0 {
+		bad = append(bad, fmt.Errorf("leases of %d bytes: negative", o.FabricBytes))
+	}
 	if o.CallTimeout < 0 {
 		bad = append(bad, fmt.Errorf("call timeout %v: negative", o.CallTimeout))
 	}
@@ -90,6 +95,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.tuning.stall == 0 {
 		o.tuning.stall = o.CallTimeout / 4 // so that there is time for the other way
+	}
+	if o.FabricBytes == 0 {
+		o.FabricBytes = fabricBytes
 	}
 	if o.Capacity == nil {
 		o.Capacity = func() (int64, int64) { return 0, 0 }
@@ -126,6 +134,9 @@ func (o *Options) checkExposure(gossipAddr, controlAddr, bulkAddr string) error 
 		if !a.safe && !loopback(a.addr) {
 			bad = append(bad, fmt.Errorf("%s address %s is not loopback and has no %s (or say insecure)", a.what, a.addr, a.need))
 		}
+	}
+	if o.Fabric != nil && o.Path != PathTCP && o.TLS == nil && !o.FabricLocal && !o.Fabric.Caps().Encrypted {
+		bad = append(bad, errors.New("fabric: other machines may reach it, and there is no TLS (or say insecure)"))
 	}
 	return errors.Join(bad...)
 }

@@ -25,8 +25,10 @@ type shared struct {
 
 	kept         kept
 	firstBacking int32       // where the numbers of our backing files begin
+	lowest       int32       // of those that were left to the next owner
 	dropped      atomic.Bool // those of earlier owners are not registered any more
 	proc         int         // /proc of the mount; -1 if it is ours
+	device       string      // major:minor of the mount in our mount table; "": unknown
 
 	detach sync.Once
 }
@@ -69,7 +71,7 @@ func Resume(engine *tiers.Engine, hooks *Hooks, x *Session, opts Options) (*Serv
 		s.cancel()
 		return nil, fmt.Errorf("resume %s: %w", x.Dir, err)
 	}
-	s.own = x
+	s.own, s.device = x, x.device
 	s.stale.resume(x.Stale)
 	s.staleWrites.resume(x.Stale)
 	hooks.server.Store(s)
@@ -194,6 +196,9 @@ func (s *Server) SessionInit() []byte {
 	k := s.kept
 	if s.direct.Load() && s.dropped.Load() {
 		k.firstBacking = s.firstBacking
+		if s.backings != nil && s.backings.left.Load() {
+			k.firstBacking = s.lowest
+		}
 	}
 	return k.encode()
 }
@@ -228,7 +233,7 @@ func (s *Server) Detach() {
 			s.mounts.remove(s)
 		}
 		if s.backings != nil {
-			s.backings.dropAll()
+			s.lowest = s.backings.dropAll(s.firstBacking)
 		}
 		d.close()
 		s.closeProc()

@@ -46,6 +46,7 @@ type backings struct {
 		sync.Mutex
 		table map[tiers.BlobID]*backing
 		idle  list.List // of tiers.BlobID, least recently used first
+		heirs []int32   // what is left to the next owner
 	}
 }
 
@@ -151,6 +152,9 @@ func (b *backings) drop(blob tiers.BlobID) {
 
 func (b *backings) unregister(id int32) {
 	if b.left.Load() {
+		b.mu.Lock()
+		b.mu.heirs = append(b.mu.heirs, id)
+		b.mu.Unlock()
 		return
 	}
 	if errno := b.reg.unregister(id); errno != 0 && errno != syscall.EBADF {
@@ -158,8 +162,10 @@ func (b *backings) unregister(id int32) {
 	}
 }
 
-// dropAll forgets all registrations; what clients have open stays open in the kernel.
-func (b *backings) dropAll() {
+// dropAll forgets all registrations; what clients have open stays open in the kernel. It returns the
+// lowest number of those that are left to the next owner, in the order in which the kernel has counted
+// from first, for it may have begun anew; first if none is left.
+func (b *backings) dropAll(first int32) (lowest int32) {
 	b.mu.Lock()
 	table := b.mu.table
 	b.mu.table = map[tiers.BlobID]*backing{}
@@ -168,6 +174,17 @@ func (b *backings) dropAll() {
 	for _, e := range table {
 		b.unregister(e.id)
 	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	after := func(id int32) uint32 { return uint32(id-first) & (1<<31 - 1) }
+	lowest = first
+	for i, id := range b.mu.heirs {
+		if i == 0 || after(id) < after(lowest) {
+			lowest = id
+		}
+	}
+	b.mu.heirs = nil
+	return lowest
 }
 
 // len returns how many files are registered.

@@ -114,7 +114,8 @@
 // process that gets the descriptors resumes (Resume). All that is said above of the next owner
 // holds; three things are better than after a kill:
 //
-//   - No request was carried out without being answered.
+//   - Whatever was carried out was answered, but for what waited to be durable when the earlier
+//     owner let go: that is carried out again, as after a kill.
 //   - A client whose open was answered may not have come to use the backing file. So those of earlier
 //     owners are unregistered a while later (dropLater).
 //   - The kernel repeats what is told ESTALE only once. A client that the earlier owner has sent to

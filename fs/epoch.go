@@ -158,7 +158,8 @@ func resend(fd int) error {
 
 // answerTime is how long a client may take to go on after its open was answered: until it does, the
 // file has to be registered by which it was answered. Nothing tells when it has.
-const answerTime = 2 * time.Second
+// To wait longer costs the memory of what is evicted meanwhile.
+var answerTime = 30 * time.Second // a variable for tests
 
 // dropLater is dropBackings after answerTime.
 func (s *Server) dropLater(first int32) {

@@ -144,9 +144,10 @@ func mountSpliced(engine *tiers.Engine, hooks *Hooks, opts Options) (*Server, er
 		return nil, fmt.Errorf("mount %s: %w", opts.Dir, err)
 	}
 	s.channel = helperChannel{srv}
+	s.device, _ = deviceAt(opts.Dir) // without, Unmount trusts the path
 	if err := s.choosePath(); err != nil {
 		s.cancel()
-		err = errors.Join(err, detach(opts.Dir))
+		err = errors.Join(err, detach(opts.Dir, s.device))
 		s.channel.serve() // ends at once, for the mount is gone
 		s.channel.close()
 		return nil, err
@@ -319,13 +320,14 @@ func (s *Server) Backings() int {
 
 // Unmount takes the mount away, lazily if it is busy: handles that are open go on
 // until they are closed or the process ends. It does not wait until the serving loops
-// have ended. A mount that Attach made is not ours to take away: that is Detach.
+// have ended. A mount that Attach made is not ours to take away: that is Detach. Nor is another that is
+// at the directory in place of ours, or on top of it.
 func (s *Server) Unmount() error {
 	if s.mounts != nil {
 		s.Detach()
 		return nil
 	}
-	err := detach(s.opts.Dir)
+	err := detach(s.opts.Dir, s.device)
 	s.cancel()
 	return err
 }

@@ -39,7 +39,8 @@ type Session struct {
 	// process. Nil: Proc tells.
 	SameProcess func(a, b uint32) bool
 
-	maxWrite int // as it was mounted
+	device   string // major:minor in the mount table of this process; "" if it is not there
+	maxWrite int    // as it was mounted
 }
 
 // MountOptions are those of mount(2). Options of the same names have to agree with them.
@@ -68,6 +69,7 @@ func OpenSession(o MountOptions) (*Session, error) {
 	if err != nil {
 		return nil, errors.Join(err, s.Dev.Close())
 	}
+	s.device, _ = deviceAt(o.Dir) // without, Unmount trusts the path
 	if spin, err := cloneDevice(dev, 0); err == nil {
 		s.Spin = os.NewFile(uintptr(spin), "/dev/fuse")
 	}
@@ -77,8 +79,16 @@ func OpenSession(o MountOptions) (*Session, error) {
 	return s, nil
 }
 
-// Unmount takes the mount away, lazily if it is busy: in the mount process.
-func (s *Session) Unmount() error { return detach(s.Dir) }
+// Find has Unmount take away only the mount that is topmost at Dir now: for a session that another
+// process has mounted there.
+func (s *Session) Find() (err error) {
+	s.device, err = deviceAt(s.Dir)
+	return err
+}
+
+// Unmount takes the mount away, lazily if it is busy: in the mount process. A mount of somebody else
+// that is at Dir in its place, or on top of it, stays.
+func (s *Session) Unmount() error { return detach(s.Dir, s.device) }
 
 // Close closes the files. The mount fails from then on unless another process has them.
 func (s *Session) Close() error {

@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/index"
 	"go.uber.org/zap"
 )
@@ -81,6 +82,36 @@ func TestDropBackings(t *testing.T) {
 		s.dropBackings(c.from)
 		if !slices.Equal(r.gone, c.want) {
 			t.Errorf("from %d to %d: %d, want %d", c.from, c.ours, r.gone, c.want)
+		}
+	}
+}
+
+// TestBackingsLeft shows which registrations an owner leaves to the next: those in use and those that
+// were given up since it lets go, counted from its first, also where the kernel's numbers began anew.
+func TestBackingsLeft(t *testing.T) {
+	const last = 1<<31 - 1
+	for _, c := range []struct {
+		first       int32
+		table, gone []int32
+		want        int32
+	}{
+		{5, nil, nil, 5},
+		{5, []int32{9, 8, 20}, nil, 8},
+		{5, []int32{9, 8}, []int32{7}, 7},
+		{last - 9, []int32{3, last - 1, 1}, nil, last - 1},
+		{last - 9, []int32{3, 2}, []int32{4}, 2},
+	} {
+		r := &registrations{}
+		b := newBackings(r, nil, zap.NewNop())
+		b.left.Store(true)
+		for i, id := range append(slices.Clone(c.table), c.gone...) {
+			b.mu.table[tiers.BlobID(i)] = &backing{id: id}
+		}
+		for i := range c.gone {
+			b.drop(tiers.BlobID(len(c.table) + i))
+		}
+		if got := b.dropAll(c.first); got != c.want || len(r.gone) > 0 {
+			t.Errorf("from %d, %d in use, %d given up: %d is the lowest, want %d; unregistered: %d", c.first, c.table, c.gone, got, c.want, r.gone)
 		}
 	}
 }

@@ -42,7 +42,19 @@ const (
 	// staleLife is when a thread that was told so and has not come back counts as a new one:
 	// it found something else, or nothing, and did not ask for it.
 	staleLife = 10 * time.Second
+	// pathLife is that of one that was told so on a path: most such calls open nothing, and the
+	// kernel goes on at once.
+	pathLife = 100 * time.Millisecond
 )
+
+// lives reports whether what a thread was told may be of the call that it is in.
+func (s staleThread) lives(now time.Time) bool {
+	life := staleLife
+	if s.onPath {
+		life = pathLife
+	}
+	return now.Sub(s.last) <= life
+}
 
 // answer returns what to tell thread tid: st, but EINTR in place of a second ESTALE, and in
 // the end last.
@@ -55,7 +67,7 @@ func (t *staleThreads) answer(tid uint32, st, last fuse.Status) fuse.Status {
 	defer t.mu.Unlock()
 	now := time.Now()
 	had, known := t.mu.tids[tid]
-	if now.Sub(had.last) > staleLife {
+	if !had.lives(now) {
 		had.times = 0
 	}
 	if had.times == maxTries-1 {
@@ -86,7 +98,7 @@ func (t *staleThreads) answer(tid uint32, st, last fuse.Status) fuse.Status {
 func (t *staleThreads) told(tid uint32) fuse.Status {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if had := t.mu.tids[tid]; had.before {
+	if had := t.mu.tids[tid]; had.before && had.lives(time.Now()) {
 		t.mu.tids[tid] = staleThread{times: 2, last: time.Now()}
 		return fuse.EINTR
 	}
@@ -113,7 +125,7 @@ func (t *staleThreads) spent(tid uint32) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	had := t.mu.tids[tid]
-	if !had.onPath && !had.before || time.Since(had.last) > staleLife {
+	if !had.onPath && !had.before || !had.lives(time.Now()) {
 		return false
 	}
 	t.mu.tids[tid] = staleThread{times: 2, last: time.Now()}
@@ -153,7 +165,7 @@ func (t *staleThreads) forget(tid uint32) {
 	if now := time.Now(); now.Sub(t.mu.swept) > staleLife {
 		t.mu.swept = now
 		for tid, had := range t.mu.tids {
-			if now.Sub(had.last) > staleLife {
+			if !had.lives(now) {
 				delete(t.mu.tids, tid)
 			}
 		}

@@ -2,6 +2,7 @@ package tiers_test
 
 import (
 	"context"
+	"os"
 	"sync"
 	"syscall"
 	"testing"
@@ -84,4 +85,45 @@ func (w *world) inPlace(name string, fn func(f *file) error) error {
 		return err
 	}
 	return f.close()
+}
+
+// TestFreedStream shows that a block that is lent from a file of its own, because memory is
+// short, is told of when the loan ends, before the file goes.
+func TestFreedStream(t *testing.T) {
+	var mu sync.Mutex
+	freed := map[[2]uint64]bool{}
+	var lent *os.File
+	c := newCrowd(t, 1, tiers.Options{HighWatermark: 1, Freed: func(dev, ino uint64) {
+		mu.Lock()
+		defer mu.Unlock()
+		freed[[2]uint64{dev, ino}] = true
+		if lent != nil {
+			if _, err := lent.Stat(); err != nil {
+				t.Errorf("the file has gone: %v", err)
+			}
+		}
+	}})
+	defer c.close()
+	a, ctx := c.nodes[0], context.Background()
+	must(t, a.mkdir("g"), a.put(10, "g/x", payload(0, 1, 3*page)), a.e.Fsync(ctx, resolve(t, a.world, "g/x").ID))
+	a.evict("g/x")
+	must(t, a.put(10, "g/fill", payload(0, 2, 14*page))) // of 16
+	l, err := a.e.Lend(ctx, tiers.LendOptions{Path: "g/x"})
+	must(t, err)
+	if h, _ := a.e.Holding("g/x"); h.Memory {
+		t.Fatal("it is lent from memory")
+	}
+	fi, err := l.File.Stat()
+	must(t, err)
+	mu.Lock()
+	lent = l.File
+	clear(freed)
+	mu.Unlock()
+	l.Close()
+	mu.Lock()
+	defer mu.Unlock()
+	lent = nil
+	if st := fi.Sys().(*syscall.Stat_t); !freed[[2]uint64{st.Dev, st.Ino}] {
+		t.Errorf("not told of, but of %v", freed)
+	}
 }

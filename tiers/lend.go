@@ -188,6 +188,7 @@ func (e *Engine) lendStream(ctx context.Context, o *LendOptions) (*Lent, error) 
 	}
 	l.File = file
 	l.close = func() {
+		e.tellFreed(file) // who has registered it would else keep its pages, which count for nobody
 		file.Close()
 		free()
 	}

@@ -91,6 +91,9 @@ func (m *machine) examine(ctx context.Context, cfg *config.Config, log *zap.Logg
 		return r
 	}
 	obstacles := m.obstacles(found, cfg)
+	if r.Transport != config.TransportTCP {
+		obstacles = append(obstacles, found.exposure(cfg))
+	}
 	for _, o := range obstacles {
 		if o != nil {
 			r.Problems = append(r.Problems, o.Error())
@@ -254,6 +257,8 @@ func reportMount(m *machine, dir string) (*rdmaReport, error) {
 	r.see(m, inventory)
 	if d.Transport == config.TransportTCP {
 		r.Error = "it is turned off by peer.transport " + config.TransportTCP
+	} else if d.Stats == nil && r.Error == "" {
+		r.Error = "the daemon has not opened it"
 	}
 	for i := range s.Cluster.Members {
 		p := &s.Cluster.Members[i]

@@ -81,6 +81,7 @@ func TestDoctorRDMAFails(t *testing.T) {
 	}{
 		{"no card", nil, nil, nil, exitRuntime, []string{"RDMA cannot be used: this machine has no RDMA device"}},
 		{"turned off", []card{one}, []string{"--bind=127.0.0.1", "--peer-transport=tcp"}, nil, exitRuntime, []string{"turned off by peer.transport tcp"}},
+		{"exposed", []card{one}, []string{"--bind=127.0.0.1"}, nil, exitRuntime, []string{"problem: other machines could read the memory of this node", "insecure: true does without"}},
 		{"empty entry", []card{one}, []string{"--rdma-devices=mlx5_0,,mlx5_1"}, nil, exitConfig, []string{"contains an empty RDMA device entry"}},
 		{"absent", []card{one}, []string{"--rdma-devices=mlx5_9"}, nil, exitRuntime, []string{"no such RDMA device"}},
 		{"no library", []card{one}, nil, func(m *fakeMachine) { m.fails = fabric.ErrUnavailable }, exitRuntime, []string{"mlx5_0: RDMA is not available", "library        none: RDMA is not available"}},
@@ -129,6 +130,8 @@ func TestDoctorRDMAOfMount(t *testing.T) {
 		{"not reached", uses, []cluster.Member{self, {Name: "b", State: "alive"}}, exitRuntime, []string{"peer b: not reached yet"}},
 		{"none", &statusRDMA{Transport: "auto", Error: "no such RDMA device"}, []cluster.Member{self, {Name: "b", State: "alive", Path: "tcp"}}, exitRuntime, []string{"no such RDMA device"}},
 		{"off", &statusRDMA{Transport: "tcp"}, nil, exitRuntime, []string{"turned off by peer.transport tcp"}},
+		{"nothing registered", &statusRDMA{Transport: "auto", Error: "memory cannot be registered for it: memlock"}, []cluster.Member{self}, exitRuntime, []string{"memory cannot be registered for it: memlock"}},
+		{"not open", &statusRDMA{Transport: "auto"}, []cluster.Member{self}, exitRuntime, []string{"has not opened it"}},
 		{"old daemon", nil, nil, exitRuntime, []string{"knows no RDMA"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -137,8 +140,8 @@ func TestDoctorRDMAOfMount(t *testing.T) {
 				t.Fatal(err)
 			}
 			code, out, errs := runDoctor(newMachine(t, nil), statusDir(t, string(text)))
-			if code != tc.code {
-				t.Errorf("exit code %d, want %d", code, tc.code)
+			if code != tc.code || strings.Contains(out, "RDMA works") != (code == exitOK) {
+				t.Errorf("exit code %d, want %d\n%s", code, tc.code, out)
 			}
 			for _, want := range tc.want {
 				if !strings.Contains(out+errs, want) {
@@ -152,6 +155,9 @@ func TestDoctorRDMAOfMount(t *testing.T) {
 	}
 	if code, _, errs := runDoctor(newMachine(t, nil), t.TempDir()); code != exitNotMount {
 		t.Errorf("no mount: exit code %d, %s", code, errs)
+	}
+	if code, _, errs := runCLI("doctor", "rdma", "--json", t.TempDir()+"/nothing"); code != exitNotMount || !strings.Contains(errs, "is not a kvfs mount") {
+		t.Errorf("no directory: exit code %d, %s", code, errs)
 	}
 	if code, _, errs := runCLI("doctor"); code != exitUsage || !strings.Contains(errs, "which command? One of rdma") {
 		t.Errorf("alone: exit code %d, %s", code, errs)

@@ -34,6 +34,10 @@ const stripe = 1 << 20
 // driverEFA is the kernel's driver of the cards of AWS.
 const driverEFA = "efa"
 
+// errExposed: others than peers could read what is registered.
+var errExposed = errors.New("other machines could read the memory of this node, and nothing says who they are: " +
+	"set tls.ca, tls.cert and tls.key (kvfs certs init makes them); insecure: true does without")
+
 // errNoCard: this machine has nothing to do RDMA with.
 var errNoCard = errors.New("this machine has no RDMA device")
 
@@ -147,6 +151,9 @@ func (r *rails) host(cfg *config.Config) string {
 	if err != nil {
 		return ""
 	}
+	if strings.EqualFold(strings.TrimSuffix(host, "."), "localhost") {
+		host = "127.0.0.1"
+	}
 	ip, err := netip.ParseAddr(host)
 	if err != nil || ip.IsUnspecified() || len(r.devices()) > 1 {
 		return ""
@@ -160,6 +167,22 @@ func (r *rails) host(cfg *config.Config) string {
 		return ip.String()
 	}
 	return ""
+}
+
+// local reports whether only this machine reaches the rails.
+func (r *rails) local(cfg *config.Config) bool {
+	ip, err := netip.ParseAddr(r.host(cfg))
+	return r.provider == fabric.TCP && err == nil && ip.Unmap().IsLoopback()
+}
+
+// exposure fails if others than peers could read the memory of this node. Who connects to a
+// rail is not asked who he is; with certificates only peers get keys of the memory, and
+// without, kvfs is to be reached by this machine alone.
+func (r *rails) exposure(cfg *config.Config) error {
+	if cfg.TLS.On() || cfg.Insecure || r.local(cfg) {
+		return nil
+	}
+	return errExposed
 }
 
 // addrsOf returns the addresses of a network interface; none if there is none.
@@ -211,6 +234,8 @@ type remoteMemory struct {
 	rails     *rails   // nil if nobody looked
 	err       error    // why there is none; nil if it is turned off
 	wanted    string   // peer.transport
+	local     bool     // only this machine reaches it
+	bytes     int64    // that may be registered for peers at a time
 }
 
 // openFabric opens RDMA as the settings want it. It fails only if there must be RDMA; else it
@@ -222,13 +247,14 @@ func (m *machine) openFabric(cfg *config.Config, log *zap.Logger) (*remoteMemory
 	}
 	f.rails, f.err = m.findRails(cfg)
 	if f.err == nil {
-		f.err = errors.Join(m.obstacles(f.rails, cfg)...)
+		f.err = errors.Join(append(m.obstacles(f.rails, cfg), f.rails.exposure(cfg))...)
 	}
 	if f.err == nil {
 		f.transport, f.err = m.open(f.rails.options(cfg, log))
 	}
 	switch {
 	case f.err == nil:
+		f.local, f.bytes = f.rails.local(cfg), m.leaseBytes(f.rails, cfg)
 		f.logPlan(cfg, log)
 	case f.wanted == config.TransportRDMA:
 		return nil, fmt.Errorf("peer.transport %s: %w", f.wanted, oneLine(f.err))
@@ -277,6 +303,13 @@ func (f *remoteMemory) fabric() rdma.Transport {
 		return nil
 	}
 	return f.transport
+}
+
+// refuse notes why the node could not use the transport, and has closed it; nil: it uses it.
+func (f *remoteMemory) refuse(err error) {
+	if err != nil {
+		f.transport, f.err = nil, err
+	}
 }
 
 // close ends the transport, where no node does so.

@@ -139,7 +139,7 @@ var twoGPUs = gpus{
 // rdmaConfig is a configuration with peers.
 func rdmaConfig(t *testing.T, text string) *config.Config {
 	t.Helper()
-	return loadConfig(t, `{"bind": "127.0.0.1:0", "node_name": "a", "memory": {"size": "64MiB"}`+text+`}`)
+	return loadConfig(t, `{"bind": "127.0.0.1:0", "insecure": true, "node_name": "a", "memory": {"size": "64MiB"}`+text+`}`)
 }
 
 // logged returns what was logged from Info on, each line with its fields.
@@ -291,7 +291,7 @@ func TestFabricOptions(t *testing.T) {
 // TestFabricHost shows which address peers are given: that of bind, where it is the one rail's.
 func TestFabricHost(t *testing.T) {
 	for _, tc := range []struct{ bind, devices, want string }{
-		{"127.0.0.1:0", "", "127.0.0.1"}, {"127.0.0.1", `"lo"`, "127.0.0.1"}, {"[::1]:0", "", "::1"}, {"localhost", "", ""},
+		{"127.0.0.1:0", "", "127.0.0.1"}, {"127.0.0.1", `"lo"`, "127.0.0.1"}, {"[::1]:0", "", "::1"}, {"localhost", "", "127.0.0.1"},
 		{"127.0.0.1", `"no-such-interface"`, ""}, {"127.0.0.1", `"lo", "eth0"`, ""}, {"0.0.0.0", "", ""},
 	} {
 		cfg := loadConfig(t, fmt.Sprintf(`{"bind": %q, "insecure": true, "rdma": {"provider": "tcp", "devices": [%s]}}`, tc.bind, tc.devices))
@@ -337,5 +337,88 @@ func TestStatusOfRDMA(t *testing.T) {
 		if got != tc.want {
 			t.Errorf("got\n%swant\n%s", got, tc.want)
 		}
+	}
+}
+
+// TestFabricExposed shows that no memory is opened to machines that nobody has asked who they
+// are: without certificates, and unless insecure says so, RDMA is for this machine alone.
+func TestFabricExposed(t *testing.T) {
+	mlx := []card{{"mlx5_0", "mlx5_core", "ACTIVE"}}
+	const tls = `, "tls": {"ca": "a", "cert": "b", "key": "c"}`
+	for _, tc := range []struct {
+		name, text string
+		opened     bool
+		host       string // that it is opened with
+		local      bool
+	}{
+		{"cards", `"bind": "127.0.0.1:0"`, false, "", false},
+		{"cards, by a name", `"bind": "localhost:0"`, false, "", false},
+		{"cards, insecure", `"bind": "127.0.0.1:0", "insecure": true`, true, "", false},
+		{"cards, certificates", `"bind": "127.0.0.1:0"` + tls, true, "", false},
+		{"sockets", `"bind": "127.0.0.1:0", "rdma": {"provider": "tcp"}`, true, "127.0.0.1", true},
+		{"sockets, by a name", `"bind": "localhost:0", "rdma": {"provider": "tcp"}`, true, "127.0.0.1", true},
+		{"sockets of IPv6", `"bind": "[::1]:0", "rdma": {"provider": "tcp"}`, true, "::1", true},
+		{"sockets, the interface of loopback", `"bind": "127.0.0.1:0", "rdma": {"provider": "tcp", "devices": ["lo"]}`, true, "127.0.0.1", true},
+		{"sockets, another interface", `"bind": "127.0.0.1:0", "rdma": {"provider": "tcp", "devices": ["no-such0"]}`, false, "", false},
+		{"sockets, several", `"bind": "127.0.0.1:0", "rdma": {"provider": "tcp", "devices": ["lo", "no-such0"]}`, false, "", false},
+		{"sockets, several, insecure", `"bind": "127.0.0.1:0", "insecure": true, "rdma": {"provider": "tcp", "devices": ["lo", "no-such0"]}`, true, "", false},
+		{"sockets, insecure", `"bind": "0.0.0.0:0", "insecure": true, "rdma": {"provider": "tcp"}`, true, "", false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			m := newMachine(t, nil, mlx...)
+			core, logs := observer.New(zapcore.DebugLevel)
+			f, err := m.openFabric(loadConfig(t, `{"node_name": "a", "memory": {"size": "64MiB"}, `+tc.text+`}`), zap.New(core))
+			if err != nil || len(m.opened) > 0 != tc.opened || (f.fabric() != nil) != tc.opened || f.local != tc.local {
+				t.Fatalf("auto: %v, opened %+v, local %v", err, m.opened, f.local)
+			}
+			if tc.opened && m.opened[0].Host != tc.host {
+				t.Errorf("opened with the host %q, want %q", m.opened[0].Host, tc.host)
+			}
+			if !tc.opened && (logs.Len() != 1 || !strings.Contains(f.status().Error, "insecure: true does without")) {
+				t.Errorf("logged %v, status %+v", logs.All(), f.status())
+			}
+			_, err = m.openFabric(loadConfig(t, `{"node_name": "a", "memory": {"size": "64MiB"}, "peer": {"transport": "rdma"}, `+tc.text+`}`), zap.NewNop())
+			if (err == nil) != tc.opened || err != nil && !errors.Is(err, errExposed) {
+				t.Errorf("rdma: %v", err)
+			}
+		})
+	}
+}
+
+// TestLeaseBytes shows how much is registered for peers at most.
+func TestLeaseBytes(t *testing.T) {
+	for _, tc := range []struct {
+		text  string
+		limit int64 // of locked memory; negative: none
+		want  int64
+	}{
+		{"", -1, 32 << 20}, {"", 320 << 20, 32 << 20}, {`, "rdma": {"cache": "200MiB"}`, 264 << 20, 32 << 20},
+		{`, "rdma": {"cache": 0}`, 64 << 20, 32 << 20}, {`, "rdma": {"cache": "40MiB"}`, 104<<20 - 8<<20, 28 << 20},
+		{`, "rdma": {"provider": "tcp"}`, 1 << 20, 32 << 20},
+	} {
+		m := newMachine(t, nil, card{"mlx5_0", "mlx5_core", "ACTIVE"})
+		m.memlock = func() (int64, bool) { return tc.limit, tc.limit < 0 }
+		cfg := rdmaConfig(t, tc.text)
+		r, err := m.findRails(cfg)
+		if got := m.leaseBytes(r, cfg); err != nil || got != tc.want {
+			t.Errorf("%+v: got %d, %v", tc, got, err)
+		}
+	}
+}
+
+// TestFabricRefused shows that status says why the node could not use what was opened, and
+// that nobody is told of blocks for it.
+func TestFabricRefused(t *testing.T) {
+	m := newMachine(t, nil, card{"mlx5_0", "mlx5_core", "ACTIVE"})
+	f, err := m.openFabric(rdmaConfig(t, ""), zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.refuse(nil); f.transport == nil || f.status().Error != "" {
+		t.Fatalf("it is used: %+v", f.status())
+	}
+	f.refuse(errors.New("memory cannot be registered"))
+	if s := f.status(); s.Error != "memory cannot be registered" || s.Stats != nil || f.fabric() != nil || (&peers{memory: f}).freed() != nil {
+		t.Errorf("got %+v", s)
 	}
 }

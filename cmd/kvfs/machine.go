@@ -115,6 +115,16 @@ func (m *machine) checkMemlock(cfg *config.Config) error {
 		"or --ulimit memlock=-1 of a container", humanBytes(limit), humanBytes(need), humanBytes(int64(pinned)))
 }
 
+// leaseBytes returns how much may be registered for peers at a time: half of memory.size, and
+// half of what may be pinned beside the cache, for what this node reads itself is pinned, too.
+func (m *machine) leaseBytes(r *rails, cfg *config.Config) int64 {
+	n := int64(cfg.Memory.Size / 2)
+	if limit, all := m.memlock(); !all && r.provider != fabric.TCP {
+		n = min(n, (limit-int64(cfg.RDMA.Cache))/2)
+	}
+	return max(n, 1)
+}
+
 // memlock returns how much this process may pin; the kernel asks for CAP_IPC_LOCK beyond the
 // limit.
 func memlock() (limit int64, all bool) {

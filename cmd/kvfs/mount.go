@@ -90,15 +90,17 @@ type embedded struct {
 // start opens the tiers and answers the mount, which it makes if there is none. That comes last: if
 // start fails, a mount that was there has been told nothing, and what is in memory stays with it.
 func (m *embedded) start(ctx context.Context) (*daemon, error) {
-	hooks := &fs.Hooks{}
-	d, err := openDaemon(ctx, m.cfg, m.at, hooks, m.log)
+	web, err := listenHTTP(m.cfg.HTTP) // first: it fails the most often, and costs nothing then
 	if err != nil {
 		return nil, err
 	}
-	keep := m.session != nil || d.adopted()
-	web, err := listenHTTP(m.cfg.HTTP)
+	hooks := &fs.Hooks{}
+	d, err := openDaemon(ctx, m.cfg, m.at, hooks, m.log)
 	if err != nil {
-		return nil, errors.Join(err, d.close(keep))
+		if web != nil {
+			err = errors.Join(err, web.Close())
+		}
+		return nil, err
 	}
 	if err = d.peers.start(d.engine); err != nil {
 		err = fmt.Errorf("peers: %w", err)
@@ -113,9 +115,9 @@ func (m *embedded) start(ctx context.Context) (*daemon, error) {
 		if web != nil {
 			err = errors.Join(err, web.Close())
 		}
-		return nil, errors.Join(err, d.close(keep))
+		return nil, errors.Join(err, d.closeUnused(m.session != nil))
 	}
-	m.session = nil // it is the server's
+	m.session, m.at.memory = nil, "" // the server's
 	d.serving.Store(d.server)
 	d.stopHTTP = serveHTTP(web, d, m.log)
 	d.makeOffer(m.at.root)
@@ -149,7 +151,12 @@ func (m *embedded) run(ctx context.Context, d *daemon) error {
 // stop takes the mount away, waits until all requests are answered, and closes the
 // tiers. Handles that are still open keep their bytes until they are closed.
 func (d *daemon) stop(keep bool) error {
-	err := d.server.Unmount()
+	var err error
+	select {
+	case <-d.server.Served(): // it is gone; what is at the directory now is somebody else's
+	default:
+		err = d.server.Unmount()
+	}
 	gone := make(chan struct{})
 	go func() { d.server.Wait(); close(gone) }() // ends with the mount
 	// A client that keeps files open keeps the detached mount alive, but not

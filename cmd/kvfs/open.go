@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"time"
 
 	"go.uber.org/zap"
@@ -27,7 +28,8 @@ type place struct {
 	path string // mount point; of a store, its socket. The memory has its name from it.
 	root rootDir
 
-	shared bool // by several mounts
+	shared bool   // by several mounts
+	memory string // directory where the memory has to be, for it is taken over; empty: anywhere
 }
 
 // openDaemon opens the tiers from the bottom up, the engine over them, and what can be asked
@@ -37,7 +39,7 @@ func openDaemon(ctx context.Context, cfg *config.Config, at place, hooks callbac
 		return nil, err
 	}
 	d = &daemon{dir: at.path, cfg: cfg, log: log, started: time.Now()}
-	d.memory, err = mem.Open(ctx, memoryOptions(cfg, at.path, log))
+	d.memory, err = openMemory(ctx, cfg, at, log)
 	if err != nil {
 		return nil, fmt.Errorf("memory tier: %w", err)
 	}
@@ -63,9 +65,27 @@ func openDaemon(ctx context.Context, cfg *config.Config, at place, hooks callbac
 	}
 	d.surface, err = openSurface(ctx, cfg, d.engine, options.Secondaries, log)
 	if err != nil {
-		return nil, errors.Join(err, d.close(d.adopted()))
+		return nil, errors.Join(err, d.closeUnused(at.memory != ""))
 	}
 	return d, nil
+}
+
+// openMemory opens the memory tier, where it is if it is taken over: what another directory would
+// hold is nothing of what clients have stored.
+func openMemory(ctx context.Context, cfg *config.Config, at place, log *zap.Logger) (*mem.Store, error) {
+	o := memoryOptions(cfg, at.path, log)
+	var err error
+	if o.Dir, err = memoryDir(cfg); err != nil {
+		return nil, err
+	}
+	m, err := mem.Open(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	if at.memory != "" && m.Dir() != at.memory {
+		return nil, errors.Join(fmt.Errorf("it was opened at %s, want %s", m.Dir(), at.memory), m.Close(true))
+	}
+	return m, nil
 }
 
 // checkMemory fails if the machine has less memory than is asked for.
@@ -90,6 +110,24 @@ func (d *daemon) close(keep bool) error {
 		d.log.Warn("not everything was copied to the SSD", zap.Duration("drain_timeout", wait), zap.Error(err))
 	}
 	return d.closeTiers(keep)
+}
+
+// memoryDir is memory.dir as an absolute path, for other processes work in other directories; empty if
+// it is not configured.
+func memoryDir(cfg *config.Config) (string, error) {
+	if cfg.Memory.Dir == "" {
+		return "", nil
+	}
+	return filepath.Abs(cfg.Memory.Dir)
+}
+
+// closeUnused closes what was opened in a start that fails. If the memory was taken over it stays as
+// it was, and nothing is waited for, because clients wait for the next one who tries.
+func (d *daemon) closeUnused(handed bool) error {
+	if handed {
+		return d.closeTiers(true)
+	}
+	return d.close(d.adopted())
 }
 
 // closeTiers closes the tiers at once. With keep, what has not got to the SSD is still in memory.

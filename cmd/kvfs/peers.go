@@ -75,7 +75,7 @@ func openPeers(ctx context.Context, cfg *config.Config, log *zap.Logger) (p *pee
 			Profile: cfg.Peer.GossipProfile, Logger: log.Named("gossip"),
 		},
 		ControlBind: cfg.Peer.Control, TLS: certificates, Insecure: cfg.Insecure, Transport: p.transport,
-		Fabric: p.memory.fabric(), Path: paths[cfg.Peer.Transport],
+		Fabric: p.memory.fabric(), FabricLocal: p.memory.local, FabricBytes: p.memory.bytes, Path: paths[cfg.Peer.Transport],
 		Zone: cfg.Zone, Capacity: p.capacity, Version: versionString(), Require: cfg.Peer.Require,
 		NoCopies:    cfg.Peer.Accept != config.On,
 		Location:    location.Options{Horizon: time.Duration(cfg.Peer.Horizon), Lost: lost.Tell, Now: clock()},
@@ -84,6 +84,7 @@ func openPeers(ctx context.Context, cfg *config.Config, log *zap.Logger) (p *pee
 	if p.node, err = cluster.Open(ctx, o); err != nil {
 		return nil, errors.Join(err, p.transport.Close(), p.memory.close())
 	}
+	p.memory.refuse(p.node.FabricErr())
 	p.transport.SetSource(p.node)
 	p.tier, err = peer.Open(peer.Options{
 		Node: p.node, Lost: lost, Replicas: cfg.Replicas, PreferredSegment: preferredSegment(cfg, log), Zone: cfg.Zone,

@@ -183,6 +183,17 @@ func (c *command) wait() {
 	}
 }
 
+// daemonEnded says what the end of the mount's daemon means for the command.
+func (c *command) daemonEnded(m *runMount) {
+	now, found, err := findMount(m.dir) // a daemon that stops takes it away first
+	if m.daemon.ProcessState.Success() && err == nil && found && now.fsType == fsType {
+		c.log.Info("another daemon has taken the mount over", zap.String("dir", m.dir))
+		return
+	}
+	c.log.Warn("the daemon of the mount has ended; the command goes on without its cache",
+		zap.String("dir", m.dir), zap.Stringer("daemon", m.daemon.ProcessState))
+}
+
 // supervise passes signals on until the command has ended, and returns how.
 func (c *command) supervise(signals <-chan os.Signal, m *runMount) syscall.WaitStatus {
 	daemon := m.exited // nil if it is not ours: never ready
@@ -192,8 +203,7 @@ func (c *command) supervise(signals <-chan os.Signal, m *runMount) syscall.WaitS
 			_ = c.process.Signal(sig) // it may have ended just now
 		case <-daemon:
 			daemon = nil
-			c.log.Warn("the daemon of the mount has ended; the command goes on without its cache",
-				zap.String("dir", m.dir), zap.Stringer("daemon", m.daemon.ProcessState))
+			c.daemonEnded(m)
 		case status := <-c.state:
 			if !status.Stopped() {
 				return status

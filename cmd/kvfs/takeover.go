@@ -15,6 +15,7 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/store"
 	"github.com/kvfs/kvfs/fs"
+	"github.com/kvfs/kvfs/tiers/mem"
 )
 
 // A takeover: the old process lets go of the mount, closes all it has, keeping the memory, and hands
@@ -22,19 +23,28 @@ import (
 // anything of the mount, and opens all again if the new one fails: it ends when that says that
 // it serves.
 
-// letGoTime is the longest time that a process takes to let go of its mount.
+// letGoTime is the longest time that a process takes to let go of its mount, beyond the answers to
+// writes that wait for room. Only an operation of a tier that hangs takes longer: then the other one
+// gives up.
 const letGoTime = 3 * closeGrace
+
+// serveTime is the longest time that the next process may take to answer the mount.
+const serveTime = 2 * time.Minute
 
 // makeOffer offers the mount to the next process, if that is possible. A mount without is as good
 // as any other.
 func (d *daemon) makeOffer(root rootDir) {
 	path, err := d.offerPath()
 	var offer *store.Offer
+	var dir string
+	if err == nil {
+		dir, err = memoryDir(d.cfg)
+	}
 	if err == nil {
 		offer, err = store.NewOffer(path, versionString(), store.Offered{
 			Dir: d.dir, FSName: d.cfg.Mount.FSName, AllowOther: allowOther(d.cfg), MaxWrite: int(d.cfg.Mount.MaxWrite),
-			MemoryDir: d.cfg.Memory.Dir, RootMode: root.mode, RootUID: root.uid, RootGID: root.gid,
-			Epoch: d.server.Epoch(), Patience: letGoTime,
+			MemoryDir: dir, MemoryAt: d.memory.Dir(), RootMode: root.mode, RootUID: root.uid, RootGID: root.gid,
+			Epoch: d.server.Epoch(), Patience: letGoTime + time.Duration(d.cfg.Mount.WriteTimeout),
 		}, d.log.Named("takeover"))
 	}
 	d.offer.Store(offer)
@@ -95,22 +105,59 @@ func (m *embedded) handOver(ctx context.Context, d *daemon, heir *store.Heir) (*
 		m.log.Warn("stop for a takeover", zap.Error(err))
 	}
 	x := m.session
+	m.at.memory = d.memory.Dir()
 	err = heir.HandOver(&store.Handed{Init: x.Init, Epoch: x.Epoch, Stale: x.Stale, Dev: x.Dev, Spin: x.Spin})
 	if err == nil {
-		err = heir.Outcome(ctx)
+		err = m.outcome(ctx, heir)
 	}
-	if err == nil || ctx.Err() != nil {
+	if err == nil {
 		m.log.Info("another process has the mount", zap.Int("pid", heir.PID))
 		heir.Close()
 		return nil, x.Close()
 	}
-	m.log.Error("the takeover failed: taking the mount back", zap.Error(err))
-	x.Epoch++ // the other one may have used it
-	if d, err = m.restart(ctx); err == nil {
+	return m.takeBack(ctx, heir, err)
+}
+
+// outcome waits until heir answers the mount. One that does not within serveTime is ended: clients
+// wait. If this process is asked to stop meanwhile it has to know, too, for somebody has to take the
+// mount away.
+func (m *embedded) outcome(ctx context.Context, heir *store.Heir) error {
+	wait, cancel := context.WithTimeout(context.WithoutCancel(ctx), serveTime)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { // ends with wait
+		t := time.NewTimer(letGoTime)
+		defer t.Stop()
+		select {
+		case <-t.C:
+			cancel()
+		case <-wait.Done():
+		}
+	})()
+	err := heir.Outcome(wait)
+	if err == nil || wait.Err() == nil {
+		return err
+	}
+	m.log.Error("the process that takes the mount over does not answer: ending it", zap.Int("pid", heir.PID))
+	return errors.Join(errors.New("it did not answer in time"), heir.Kill())
+}
+
+// takeBack opens all again and answers the mount, because heir has failed. That is so, too, if this
+// process is to stop: then it stops as ever.
+func (m *embedded) takeBack(ctx context.Context, heir *store.Heir, why error) (*daemon, error) {
+	m.log.Error("the takeover failed: taking the mount back", zap.Error(why))
+	m.session.Epoch++ // the other one may have used it
+	d, err := m.restart(context.WithoutCancel(ctx))
+	if err == nil {
 		heir.TakenBack()
 		return d, nil
 	}
-	err = errors.Join(fmt.Errorf("take the mount back: %w", err), m.session.Unmount(), m.session.Close())
+	err = fmt.Errorf("take the mount back: %w", err)
+	if busy := (*mem.BusyError)(nil); errors.As(err, &busy) && busy.PID == heir.PID {
+		// It lives, whatever it has said, and may answer the mount.
+		heir.Close()
+		return nil, errors.Join(err, m.session.Close())
+	}
+	err = errors.Join(err, m.session.Unmount(), m.session.Close())
 	heir.Refuse(err)
 	return nil, err
 }
@@ -124,7 +171,10 @@ func (m *embedded) restart(ctx context.Context) (*daemon, error) {
 		if err == nil || ctx.Err() != nil || time.Now().After(until) {
 			return d, err
 		}
-		m.log.Warn("take the mount back", zap.Error(err))
+		if why := fmt.Sprint(err); why != tick.said {
+			tick.said = why
+			m.log.Warn("take the mount back", zap.Error(err))
+		}
 		tick.wait(ctx)
 	}
 }
@@ -148,9 +198,10 @@ func takeOver(ctx context.Context, cfg *config.Config, dir string, ready *readin
 	}
 	o := old.Mount
 	m := &embedded{
-		cfg: cfg, at: place{path: o.Dir, root: rootDir{o.RootMode, o.RootUID, o.RootGID}}, ready: ready, log: log,
+		cfg: cfg, at: place{path: o.Dir, root: rootDir{o.RootMode, o.RootUID, o.RootGID}, memory: o.MemoryAt}, ready: ready, log: log,
 		session: &fs.Session{Dir: o.Dir, Dev: handed.Dev, Spin: handed.Spin, Init: handed.Init, Epoch: handed.Epoch, Stale: handed.Stale},
 	}
+	defer from.Close()
 	d, err := m.startHanded(ctx)
 	if err != nil {
 		return errors.Join(err, m.giveUp(from, err))
@@ -164,6 +215,9 @@ func takeOver(ctx context.Context, cfg *config.Config, dir string, ready *readin
 
 // startHanded is start for what another process has sent.
 func (m *embedded) startHanded(ctx context.Context) (*daemon, error) {
+	if err := m.session.Find(); err != nil {
+		return nil, err
+	}
 	for _, f := range []*os.File{m.session.Dev, m.session.Spin} {
 		if err := checkFuse(f); err != nil {
 			return nil, err
@@ -172,8 +226,8 @@ func (m *embedded) startHanded(ctx context.Context) (*daemon, error) {
 	return m.start(ctx)
 }
 
-// giveUp has the old process take the mount back. If that has ended the mount is taken away, so
-// that nobody waits for answers.
+// giveUp has the old process take the mount back. If that has ended without the mount is taken away,
+// so that nobody waits for answers. One that lives does that itself.
 func (m *embedded) giveUp(from *store.Predecessor, why error) error {
 	err := m.session.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), letGoTime)
@@ -183,10 +237,12 @@ func (m *embedded) giveUp(from *store.Predecessor, why error) error {
 	case failed == nil:
 		m.log.Warn("the process that had the mount answers it again")
 		return err
-	case ctx.Err() != nil:
+	case errors.Is(failed, store.ErrRefused):
+		return errors.Join(err, fmt.Errorf("the process that had the mount could not take it back: %w", failed))
+	case ctx.Err() != nil || !from.Ended():
 		return errors.Join(err, fmt.Errorf("the process that had the mount does not say that it answers it again: %w", failed))
 	}
-	return errors.Join(err, fmt.Errorf("the process that had the mount does not take it back, so it is unmounted: %w", failed),
+	return errors.Join(err, fmt.Errorf("the process that had the mount has ended, so it is unmounted: %w", failed),
 		m.session.Unmount())
 }
 
@@ -267,7 +323,11 @@ func suits(c *store.Conn, cfg *config.Config, m mountInfo) error {
 			errs = append(errs, fmt.Errorf("%s: got %v, the daemon has %v, and a takeover cannot change it", name, now, was))
 		}
 	}
-	differ("memory.dir", cfg.Memory.Dir, o.MemoryDir)
+	dir, err := memoryDir(cfg)
+	if err != nil {
+		return withCode(exitConfig, fmt.Errorf("memory.dir: %w", err))
+	}
+	differ("memory.dir", dir, o.MemoryDir)
 	differ("mount.fs_name", cfg.Mount.FSName, o.FSName)
 	differ("mount.allow_other", onOff(allowOther(cfg)), onOff(o.AllowOther))
 	differ("mount.max_write", cfg.Mount.MaxWrite, config.Size(o.MaxWrite))

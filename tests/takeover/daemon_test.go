@@ -24,6 +24,7 @@ type site struct {
 	memory string
 	base   string
 	flags  []string // of each daemon
+	work   string   // directory in which daemons start; empty: that of the test
 
 	tb      testing.TB
 	daemons []*daemon
@@ -139,6 +140,7 @@ func (s *site) begin(env []string, flags ...string) *daemon {
 	args := append(append([]string{"mount", "--ready-fd", "3"}, s.flags...), append(flags, s.dir)...)
 	cmd := exec.Command(harness.Binary(s.tb), args...)
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, []*os.File{w}
+	cmd.Dir = s.work
 	cmd.Env = append(os.Environ(), env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	err = cmd.Start()

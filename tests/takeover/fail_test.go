@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -111,13 +112,26 @@ func TestOldKilled(t *testing.T) {
 		s.mount()
 		s.write(0, 50)
 		old, heir := halfway(s)
-		if code := old.stop(); code != 0 {
-			t.Errorf("exit code %d", code)
-		}
+		unix.Kill(old.pid, unix.SIGTERM) // it stays until it knows that the other one answers
 		unix.Kill(heir.pid, unix.SIGCONT)
 		heir.wait(t)
+		old.end()
+		if old.code != 0 {
+			t.Errorf("exit code %d", old.code)
+		}
 		s.answeredBy(heir)
 		s.check(0, 50)
+	})
+	t.Run("both stopped", func(t *testing.T) {
+		bothStopped(t)
+	})
+	t.Run("both stopped, new fails", func(t *testing.T) {
+		busy, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer busy.Close()
+		bothStopped(t, "--events-zmq-bind", "tcp://"+busy.Addr().String())
 	})
 	t.Run("new fails", func(t *testing.T) {
 		busy, err := net.Listen("tcp", "127.0.0.1:0")
@@ -128,7 +142,7 @@ func TestOldKilled(t *testing.T) {
 		s := newSite(t)
 		s.mount()
 		s.write(0, 50)
-		old, heir := halfway(s, "--http", busy.Addr().String())
+		old, heir := halfway(s, "--events-zmq-bind", "tcp://"+busy.Addr().String())
 		waits := make(chan error, 1)
 		go func() { // ends when it is answered, or the mount is gone
 			_, err := os.ReadFile(s.path(1))
@@ -151,6 +165,93 @@ func TestOldKilled(t *testing.T) {
 		s.mount() // adopts
 		s.check(0, 50)
 	})
+}
+
+// bothStopped asks both daemons to stop halfway. Whichever has the mount in the end takes it away, with
+// the memory.
+func bothStopped(t *testing.T, flags ...string) {
+	s := newSite(t)
+	s.mount()
+	s.write(0, 50)
+	old, heir := halfway(s, flags...)
+	unix.Kill(old.pid, unix.SIGTERM)
+	unix.Kill(heir.pid, unix.SIGTERM)
+	unix.Kill(heir.pid, unix.SIGCONT)
+	heir.end()
+	old.end()
+	if old.code != 0 {
+		t.Errorf("exit code %d", old.code)
+	}
+	if left := append(harness.MountPoints(s.dir), harness.MountPoints(s.memory)...); len(left) > 0 {
+		t.Errorf("still mounted: %q", left)
+	}
+	if left, err := os.ReadDir(s.memory); len(left) > 0 || err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("left in memory: %v, %v", left, err)
+	}
+}
+
+// TestNewHangs shows that a new daemon which does not answer is ended, if the old one is asked to stop:
+// that one stops as ever. Without being asked it waits longer.
+func TestNewHangs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for half a minute")
+	}
+	s := newSite(t)
+	s.mount()
+	s.write(0, 50)
+	old, heir := halfway(s)
+	unix.Kill(old.pid, unix.SIGTERM)
+	heir.end()
+	old.end()
+	if heir.code != -1 || old.code != 0 {
+		t.Errorf("exit codes %d and %d, want a signal and 0", heir.code, old.code)
+	}
+	if left := append(harness.MountPoints(s.dir), harness.MountPoints(s.memory)...); len(left) > 0 {
+		t.Errorf("still mounted: %q", left)
+	}
+}
+
+// TestMountBeneath shows that a daemon whose mount was taken away leaves alone what lies beneath.
+func TestMountBeneath(t *testing.T) {
+	s := newSite(t)
+	if err := unix.Mount("beneath", s.dir, "tmpfs", 0, "size=1m"); err != nil {
+		t.Fatal(err)
+	}
+	s.mount()
+	first := s.takeover()
+	if err := unix.Unmount(s.dir, 0); err != nil {
+		t.Fatal(err)
+	}
+	first.end()
+	if points := harness.MountPoints(s.dir); len(points) != 1 {
+		t.Errorf("mounts: %q, want the one beneath", points)
+	}
+}
+
+// TestRelativeMemory shows that two daemons which work in different directories do not take one
+// memory.dir for the other.
+func TestRelativeMemory(t *testing.T) {
+	s := newSite(t)
+	elsewhere := filepath.Join(s.base, "elsewhere")
+	if err := os.Mkdir(elsewhere, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s.flags = []string{"--memory-size", "128MiB", "--memory-dir", "blocks"}
+	s.work = s.memory
+	first := s.mount()
+	s.write(0, 20)
+	s.work = elsewhere
+	if code, said := s.refused(); code != 3 || !strings.Contains(said, "memory.dir") {
+		t.Errorf("exit code %d\n%s", code, said)
+	}
+	s.answeredBy(first)
+	s.daemons = []*daemon{first}
+	s.flags[3] = filepath.Join(s.memory, "blocks")
+	s.takeover()
+	s.check(0, 20)
+	if left, err := os.ReadDir(elsewhere); err != nil || len(left) > 0 {
+		t.Errorf("left elsewhere: %v, %v", left, err)
+	}
 }
 
 // TestOldStopped shows that a daemon that does not run, but is not dead, is not replaced, and goes on

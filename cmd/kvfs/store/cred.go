@@ -1,9 +1,11 @@
 package store
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -29,4 +31,40 @@ func admit(c *net.UnixConn) (*unix.Ucred, error) {
 		return who, fmt.Errorf("%w: uid %d, pid %d", ErrStranger, who.Uid, who.Pid)
 	}
 	return who, nil
+}
+
+// process returns a descriptor of the process at the other end of c, which tells when that has
+// ended.
+func process(c *net.UnixConn) (pidfd int, err error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return -1, err
+	}
+	inner := raw.Control(func(fd uintptr) {
+		pidfd, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PEERPIDFD)
+	})
+	if err = errors.Join(inner, err); err != nil {
+		return -1, os.NewSyscallError("SO_PEERPIDFD", err)
+	}
+	return pidfd, nil
+}
+
+// endTime is how long a process whose connection has ended may take to end altogether.
+const endTime = 5 * time.Second
+
+// awaitEnd waits until a process has ended, so that it has given up all locks and descriptors, and
+// reports whether it has; not for ever, because one of its threads may wait for us.
+func awaitEnd(pidfd int) bool {
+	until := time.Now().Add(endTime)
+	for left := endTime; left > 0; left = time.Until(until) {
+		p := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
+		n, err := unix.Poll(p, int(left.Milliseconds())+1)
+		if n > 0 {
+			return true
+		}
+		if err != nil && err != unix.EINTR {
+			return false
+		}
+	}
+	return false
 }

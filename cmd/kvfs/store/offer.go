@@ -21,6 +21,7 @@ type Offer struct {
 	place   *place
 	l       *net.UnixListener
 	heirs   chan *Heir // one at most
+	done    chan struct{}
 	wg      sync.WaitGroup
 
 	mu struct {
@@ -45,7 +46,7 @@ func NewOffer(path, release string, mount Offered, log *zap.Logger) (*Offer, err
 	if err != nil {
 		return nil, fmt.Errorf("socket: %w", err)
 	}
-	o := &Offer{mount: mount, release: release, log: log, place: p, heirs: make(chan *Heir, 1)}
+	o := &Offer{mount: mount, release: release, log: log, place: p, heirs: make(chan *Heir, 1), done: make(chan struct{})}
 	o.mu.conns = map[*net.UnixConn]struct{}{}
 	err = p.remove()
 	if err == nil {
@@ -81,6 +82,7 @@ func (o *Offer) Close() error {
 		return nil
 	}
 	o.mu.closed = true
+	close(o.done)
 	for c := range o.mu.conns {
 		_ = c.CloseRead() // wakes the reader; one that has ended needs none
 	}
@@ -95,15 +97,28 @@ func (o *Offer) Close() error {
 	return errors.Join(err, o.place.close())
 }
 
+// acceptPause is how long nobody is accepted after that has failed: for want of descriptors, say, of
+// which nothing tells when there are some again.
+const acceptPause = 100 * time.Millisecond
+
 func (o *Offer) serve() {
-	for {
+	for said := ""; ; {
 		c, err := o.l.AcceptUnix()
 		switch {
 		case errors.Is(err, net.ErrClosed):
 			return
 		case err != nil:
-			o.log.Error("no takeover is possible any more: accept", zap.Error(err))
-			return
+			if why := fmt.Sprint(err); why != said {
+				said = why
+				o.log.Error("no takeover is possible for now: accept", zap.Error(err))
+			}
+			t := time.NewTimer(acceptPause)
+			select {
+			case <-t.C:
+			case <-o.done:
+				t.Stop()
+				return
+			}
 		case !o.add(c):
 			c.Close()
 		default:
@@ -153,12 +168,11 @@ func (o *Offer) accept(h *Heir) error {
 		err = errors.New("another process takes over already")
 	default:
 		o.mu.asked = true
-		o.heirs <- h // has room: there is no other
+		delete(o.mu.conns, h.w.c) // the heir's from now on: Close must not end it
+		o.heirs <- h              // has room: there is no other
 		return nil
 	}
-	if h.pidfd >= 0 {
-		unix.Close(h.pidfd)
-	}
+	unix.Close(h.pidfd)
 	return err
 }
 
@@ -185,9 +199,9 @@ func (o *Offer) ask(c *net.UnixConn) (*Heir, error) {
 	if q.Do != doTakeover || len(fds) > 0 {
 		return nil, fmt.Errorf("%w: %.64q is nothing to ask for here", ErrMalformed, q.Do)
 	}
-	pidfd, err := unix.PidfdOpen(int(who.Pid), 0)
+	pidfd, err := process(c)
 	if err != nil {
-		pidfd = -1 // of another pid name space
+		return nil, err
 	}
 	return &Heir{PID: int(who.Pid), Release: q.Release, w: w, pidfd: pidfd}, nil
 }

@@ -32,6 +32,7 @@ type place struct {
 	lock int    // descriptor of the locked file; -1: not locked
 	path string // of the socket, for messages
 	name string // of the socket in dir
+	made uint64 // inode of the socket that listen has made; 0: none yet
 }
 
 // openPlace opens the directory of the socket at path, and makes it, and the one above it,
@@ -163,10 +164,21 @@ func (p *place) listen() (*net.UnixListener, error) {
 	if err := unix.Fchmodat(p.dir, p.name, 0o600, 0); err != nil {
 		return nil, errors.Join(&os.PathError{Op: "chmod", Path: p.path, Err: err}, l.Close(), p.remove())
 	}
+	var st unix.Stat_t
+	if err := unix.Fstatat(p.dir, p.name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return nil, errors.Join(&os.PathError{Op: "stat", Path: p.path, Err: err}, l.Close())
+	}
+	p.made = st.Ino
 	return l, nil
 }
 
+// remove removes the socket: once there is one of ours, no other, which another process may have put
+// in its place.
 func (p *place) remove() error {
+	var st unix.Stat_t
+	if p.made != 0 && (unix.Fstatat(p.dir, p.name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil || st.Ino != p.made) {
+		return nil
+	}
 	if err := unix.Unlinkat(p.dir, p.name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 		return &os.PathError{Op: "remove", Path: p.path, Err: err}
 	}

@@ -19,7 +19,8 @@ type Offered struct {
 	FSName     string `json:"fs_name"`
 	AllowOther bool   `json:"allow_other,omitempty"`
 	MaxWrite   int    `json:"max_write"`
-	MemoryDir  string `json:"memory_dir,omitempty"` // as it was configured
+	MemoryDir  string `json:"memory_dir,omitempty"` // as it was configured, but absolute
+	MemoryAt   string `json:"memory_at,omitempty"`  // where that has put it
 	RootMode   uint32 `json:"root_mode"`            // of the directory that is mounted over
 	RootUID    uint32 `json:"root_uid"`
 	RootGID    uint32 `json:"root_gid"`
@@ -46,7 +47,10 @@ func TakeoverPath(defaultPath, minor string) string {
 
 // Predecessor is the daemon that has handed its mount over. It stays, without the mount, until it
 // hears how that went.
-type Predecessor struct{ w wire }
+type Predecessor struct {
+	w     wire
+	pidfd int // tells when it has ended
+}
 
 // TakeOver asks the daemon at the other end for its mount. It waits for as long as that says that it
 // takes, and until ctx ends. If it fails the daemon goes on, or takes up again what it had begun to
@@ -57,9 +61,13 @@ func (c *Conn) TakeOver(ctx context.Context, release string) (*Predecessor, *Han
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.greeting.Mount.Patience+patience)
 	defer cancel()
+	pidfd, err := process(c.w.c)
+	if err != nil {
+		return nil, nil, errors.Join(err, c.Close())
+	}
 	var a answer
 	var fds []int
-	err := c.w.send(question{Version: version, Features: knownFeatures, Do: doTakeover, Release: release}, time.Now().Add(patience))
+	err = c.w.send(question{Version: version, Features: knownFeatures, Do: doTakeover, Release: release}, time.Now().Add(patience))
 	if err == nil || errors.Is(err, ErrEnded) { // it may have said why it ended
 		err = c.until(ctx, func() (err error) {
 			fds, err = c.w.receive(&a, time.Time{})
@@ -77,12 +85,16 @@ func (c *Conn) TakeOver(ctx context.Context, release string) (*Predecessor, *Han
 		closeAll(fds)
 		err = fmt.Errorf("%w: the daemon's answer", ErrMalformed)
 	default:
-		err = a.Handed.take(fds, a.Descriptors)
+		if err = a.Handed.take(fds, a.Descriptors); err == nil && ctx.Err() != nil { // nothing can be heard any more
+			a.Handed.close()
+			err = ctx.Err()
+		}
 	}
 	if err != nil {
+		unix.Close(pidfd)
 		return nil, nil, errors.Join(err, c.Close())
 	}
-	return &Predecessor{c.w}, a.Handed, nil
+	return &Predecessor{c.w, pidfd}, a.Handed, nil
 }
 
 // take gives h the descriptors that came with it. They are h's then, or closed.
@@ -99,16 +111,24 @@ func (h *Handed) take(fds []int, names []string) error {
 	return nil
 }
 
+func (h *Handed) close() {
+	for _, f := range []*os.File{h.Dev, h.Spin} {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
 // Serving says that all is well, upon which the predecessor ends.
 func (p *Predecessor) Serving() error {
 	err := p.w.send(question{Version: version, Do: doServing}, time.Now().Add(patience))
-	return errors.Join(err, p.w.c.Close())
+	return errors.Join(err, p.Close())
 }
 
 // Failed says why the mount is not answered here, when nothing of it is in use any more. It
-// returns nil if the predecessor answers it again.
+// returns nil if the predecessor answers it again, and ErrRefused if it has taken the mount away
+// itself. With any other error it may still do one or the other, unless it has ended (Ended).
 func (p *Predecessor) Failed(ctx context.Context, why error) error {
-	defer p.w.c.Close()
 	text := why.Error()
 	if err := p.w.send(question{Version: version, Do: doFailed, Error: text[:min(len(text), maxReason)]}, time.Now().Add(patience)); err != nil {
 		return err
@@ -129,6 +149,19 @@ func (p *Predecessor) Failed(ctx context.Context, why error) error {
 	return nil
 }
 
+// Ended reports whether the predecessor's process has ended. It waits a moment for that.
+func (p *Predecessor) Ended() bool { return awaitEnd(p.pidfd) }
+
+// Close ends the connection, if Serving has not.
+func (p *Predecessor) Close() error {
+	if p.pidfd < 0 {
+		return nil
+	}
+	err := errors.Join(p.w.c.Close(), unix.Close(p.pidfd))
+	p.pidfd = -1
+	return err
+}
+
 // maxReason bounds what is said of a failure, in bytes.
 const maxReason = 4 << 10
 
@@ -138,7 +171,7 @@ type Heir struct {
 	Release string // version of its program
 
 	w     wire
-	pidfd int // tells when it has ended; -1: unknown
+	pidfd int // tells when it has ended
 }
 
 // HandOver gives it the mount. Copies of the descriptors travel. It is called when nothing of the
@@ -150,7 +183,8 @@ func (h *Heir) HandOver(m *Handed) error {
 }
 
 // Outcome waits until the heir answers the mount, and returns nil then. With any other error than
-// that of ctx it uses nothing of the mount any more.
+// that of ctx it uses nothing of the mount any more, or has taken more than a moment to end after its
+// connection has.
 func (h *Heir) Outcome(ctx context.Context) error {
 	var q question
 	c := Conn{w: h.w}
@@ -169,26 +203,19 @@ func (h *Heir) Outcome(ctx context.Context) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	}
-	h.awaitEnd(ctx)
+	awaitEnd(h.pidfd)
 	return fmt.Errorf("the next daemon ended before it answered: %w", err)
 }
 
-// endTime is how long a process whose connection has ended may take to end altogether.
-const endTime = 5 * time.Second
-
-// awaitEnd waits until the process has ended, so that it has given up all locks; not for ever,
-// because one of its threads may wait for us.
-func (h *Heir) awaitEnd(ctx context.Context) {
-	if h.pidfd < 0 {
-		return
+// Kill ends the heir, which has had its time, and waits until it has ended.
+func (h *Heir) Kill() error {
+	if err := unix.PidfdSendSignal(h.pidfd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return os.NewSyscallError("kill the next daemon", err)
 	}
-	until := time.Now().Add(endTime)
-	for ctx.Err() == nil && time.Now().Before(until) {
-		p := []unix.PollFd{{Fd: int32(h.pidfd), Events: unix.POLLIN}}
-		if n, err := unix.Poll(p, 100); n > 0 || err != nil && err != unix.EINTR {
-			return
-		}
+	if !awaitEnd(h.pidfd) {
+		return fmt.Errorf("the next daemon has not ended %v after it was killed", endTime)
 	}
+	return nil
 }
 
 // Refuse says why the heir does not get the mount.

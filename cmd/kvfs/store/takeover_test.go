@@ -3,11 +3,14 @@ package store
 import (
 	"context"
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func offer(t *testing.T) (*Offer, string) {
@@ -73,7 +76,7 @@ func TestTakeOver(t *testing.T) {
 			t.Errorf("the offer is there until it is closed: %v", err)
 		}
 		if fails {
-			if err := p.Failed(t.Context(), errors.New("no room")); err != nil {
+			if err := errors.Join(p.Failed(t.Context(), errors.New("no room")), p.Close()); err != nil {
 				t.Error(err)
 			}
 			if err := <-outcome; err == nil || !strings.Contains(err.Error(), "no room") {
@@ -88,6 +91,132 @@ func TestTakeOver(t *testing.T) {
 			t.Errorf("outcome %v", err)
 		}
 	}
+}
+
+// TestTakeOverOfferClosed shows that the end of an offer does not end the line of the heir that was
+// taken from it, and leaves the socket alone that another process has put in the place of its own.
+func TestTakeOverOfferClosed(t *testing.T) {
+	for i := range 50 {
+		o, path := offer(t)
+		c := dialOffer(t, path)
+		ended := make(chan error, 1)
+		go func() { // ends with the takeover
+			h := <-o.Heir()
+			var err error
+			if i%2 == 1 { // else at once
+				err = errors.Join(os.Rename(path, path+".old"), os.WriteFile(path, nil, 0o600))
+			}
+			if err := errors.Join(err, o.Close()); err != nil {
+				t.Error(err)
+			}
+			null, err := os.Open("/dev/null")
+			if err == nil {
+				err = errors.Join(h.HandOver(&Handed{Init: []byte("init"), Epoch: 4, Dev: null}), null.Close())
+			}
+			if err == nil {
+				err = h.Outcome(t.Context())
+			}
+			h.Close()
+			ended <- err
+		}()
+		p, m, err := c.TakeOver(t.Context(), "v2")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(m.Dev.Close(), p.Serving(), <-ended); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(path); (err == nil) != (i%2 == 1) {
+			t.Fatalf("the socket of another process: %v, turn %d", err, i)
+		}
+	}
+}
+
+// TestOfferCloseSparesHeir is the same for the moment at which the heir is there, and the offer has
+// not come to put its connection aside.
+func TestOfferCloseSparesHeir(t *testing.T) {
+	o, _ := offer(t)
+	name := filepath.Join(t.TempDir(), "line.sock")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	theirs, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: name, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, err := l.AcceptUnix()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pidfd, err := process(ours)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !o.add(ours) {
+		t.Fatal("the offer takes no connection")
+	}
+	if err := o.accept(&Heir{w: wire{ours}, pidfd: pidfd}); err != nil {
+		t.Fatal(err)
+	}
+	h := <-o.Heir()
+	defer h.Close()
+	if err := o.Close(); err != nil {
+		t.Fatal(err)
+	}
+	pidfd, err = process(theirs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join((&Predecessor{wire{theirs}, pidfd}).Serving(), h.Outcome(t.Context())); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestOfferAfterFailedAccept shows that an offer outlives a connection that could not be accepted for
+// want of descriptors.
+func TestOfferAfterFailedAccept(t *testing.T) {
+	_, path := offer(t)
+	var old unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(s)
+	few := old
+	few.Cur = uint64(s) // none is left above it
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &few); err != nil {
+		t.Fatal(err)
+	}
+	var held []int
+	for {
+		fd, err := unix.Dup(s)
+		if err != nil {
+			break
+		}
+		held = append(held, fd)
+	}
+	err = unix.Connect(s, &unix.SockaddrUnix{Name: path})
+	answered := make([]byte, 1)
+	if err == nil {
+		err = unix.SetsockoptTimeval(s, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 300_000})
+	}
+	if err == nil {
+		if n, _ := unix.Read(s, answered); n > 0 {
+			t.Error("accepted without a descriptor")
+		}
+	}
+	for _, fd := range held {
+		unix.Close(fd)
+	}
+	if err := errors.Join(err, unix.Setrlimit(unix.RLIMIT_NOFILE, &old)); err != nil {
+		t.Fatal(err)
+	}
+	dialOffer(t, path)
 }
 
 // TestTakeOverRefused shows who does not get a mount: one who asks for something else, the second

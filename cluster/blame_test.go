@@ -1,0 +1,273 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kvfs/kvfs/rdma"
+	"github.com/kvfs/kvfs/rdma/inproc"
+)
+
+// TestLeaseLate shows that a holder that takes long for its leases, as one whose device is
+// slow, keeps its link: the block comes by TCP, or not where that is not allowed, and the
+// breaker of calls is told, unless the caller had too little time.
+func TestLeaseLate(t *testing.T) {
+	for _, path := range []Path{PathAuto, PathRDMA} {
+		for _, hurried := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%d hurried %v", path, hurried), func(t *testing.T) {
+				_, a, b := fabricPair(t, path, func(o *Options) {
+					if o.CallTimeout = 200 * time.Millisecond; hurried {
+						o.CallTimeout = time.Hour
+					}
+					o.tuning.lease = time.Second // of one whose answer came too late
+				})
+				data := pattern(3, 10_000)
+				a.put("g/x", 5, data)
+				p := b.located(t, "g/x", 1)[0].Peer
+				gate := make(chan struct{})
+				a.locked(func() { a.gate = gate })
+				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // far more than for the lease
+				defer cancel()
+				if hurried {
+					ctx, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond)
+					defer cancel()
+				}
+				_, _, err := fetchOne(t, ctx, p, BlockRef{"g/x", 5}) // neither way is quick enough
+				if err == nil {
+					t.Error("it came")
+				}
+				if m := p.Member(); m.Path != pathRDMA || m.PathReason != "" {
+					t.Errorf("the link is blamed: %+v", m)
+				}
+				if failures := p.Member().Failures; hurried && path == PathRDMA && failures != 0 || !hurried && failures == 0 {
+					t.Errorf("%d failures of the peer", failures)
+				}
+				close(gate)
+				a.locked(func() { a.gate = nil })
+				eventually(t, "it is fetched by RDMA", func() bool {
+					got, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5})
+					return err == nil && bytes.Equal(got, data) && b.Stats().FabricFetches > 0
+				})
+				returned(t, a)
+			})
+		}
+	}
+}
+
+// locked runs fn with the lock of the backend held.
+func (b *fakeBackend) locked(fn func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	fn()
+}
+
+// TestNoCalls shows that a peer that answers no calls is asked for no leases: its blocks come
+// by TCP at once, where that is allowed, while the link stays.
+func TestNoCalls(t *testing.T) {
+	for _, path := range []Path{PathAuto, PathRDMA} {
+		_, a, b := fabricPair(t, path, func(o *Options) {
+			o.tuning.breakerMin, o.tuning.breakerMax = time.Hour, time.Hour
+		})
+		data := pattern(3, 10_000)
+		a.put("g/x", 5, data)
+		p := b.located(t, "g/x", 1)[0].Peer
+		for range breakerThreshold {
+			p.control.failed()
+		}
+		got, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5})
+		if path == PathRDMA && !errors.Is(err, rdma.ErrUnavailable) || path == PathAuto && (err != nil || !bytes.Equal(got, data)) {
+			t.Errorf("path %d: %v", path, err)
+		}
+		if m := p.Member(); m.Path != pathRDMA || a.Stats().LeaseGrants != 0 || p.Usable() != (path == PathAuto) {
+			t.Errorf("path %d: %+v, %d leases, usable %v", path, m, a.Stats().LeaseGrants, p.Usable())
+		}
+	}
+}
+
+// TestHurriedRead shows that a read that was cut off because its caller had little time does
+// not end the link, if the peer can be read; and ends it if it cannot.
+func TestHurriedRead(t *testing.T) {
+	for _, dead := range []bool{false, true} {
+		n, a, b := fabricPair(t, PathAuto, func(o *Options) { o.tuning.stall = time.Hour })
+		data := pattern(3, 10_000)
+		a.put("g/x", 5, data)
+		p := b.located(t, "g/x", 1)[0].Peer
+		p.fabric.min, p.fabric.max = time.Hour, time.Hour
+		link := p.live().link.Load()
+		fabricOf(b).set(func(f *testFabric) {
+			f.read = func(ctx context.Context, _ rdma.RemoteRegion, _ func(rdma.RemoteRegion) error) error {
+				<-ctx.Done()
+				if dead {
+					n.Cut("a", "b")
+				}
+				return ctx.Err()
+			}
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		got, _, err := fetchOne(t, ctx, p, BlockRef{"g/x", 5})
+		cancel()
+		if err != nil && !errors.Is(err, context.DeadlineExceeded) || err == nil && !bytes.Equal(got, data) {
+			t.Errorf("dead %v: %v", dead, err)
+		}
+		if dead {
+			eventually(t, "the link is found dead", func() bool { return p.Member().Path == pathTCP })
+			if m := p.Member(); !strings.HasPrefix(m.PathReason, probeFailed) {
+				t.Errorf("%+v", m)
+			}
+			continue
+		}
+		eventually(t, "the link was tried", func() bool { return len(link.doubted) == 0 })
+		fabricOf(b).set(func(f *testFabric) { f.read = nil })
+		if _, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5}); err != nil || p.live().link.Load() != link || b.Stats().FabricFetches != 1 {
+			t.Errorf("the link is lost: %v, %+v", err, p.Member())
+		}
+	}
+}
+
+// TestLeaseBytes shows that no more is registered for peers at a time than is allowed: what
+// exceeds it comes by TCP, where that is allowed, while the link stays. What is given back can
+// be leased again.
+func TestLeaseBytes(t *testing.T) {
+	for _, path := range []Path{PathAuto, PathRDMA} {
+		_, a, b := fabricPair(t, path, func(o *Options) { o.FabricBytes = 3 * pageBytes })
+		small, large := pattern(3, 2*pageBytes+1), pattern(4, 3*pageBytes+1)
+		a.put("g/small", 5, small)
+		a.put("g/large", 5, large)
+		p := b.located(t, "g/large", 1)[0].Peer
+		check := func(name string, want []byte, leased bool) {
+			t.Helper()
+			before := b.Stats().FabricFetches
+			got, _, err := fetchOne(t, t.Context(), p, BlockRef{name, 5})
+			if !leased && path == PathRDMA {
+				if !errors.Is(err, rdma.ErrBusy) {
+					t.Errorf("path %d: %s: %v", path, name, err)
+				}
+			} else if err != nil || !bytes.Equal(got, want) {
+				t.Errorf("path %d: %s: %v", path, name, err)
+			}
+			if (b.Stats().FabricFetches > before) != leased || p.Member().Path != pathRDMA {
+				t.Errorf("path %d: %s: %+v", path, name, p.Member())
+			}
+		}
+		check("g/large", large, false) // alone too large
+		fabricOf(b).set(func(f *testFabric) {
+			f.read = func(_ context.Context, r rdma.RemoteRegion, next func(rdma.RemoteRegion) error) error {
+				fabricOf(b).set(func(f *testFabric) { f.read = nil })
+				check("g/small", small, false) // while it is leased already
+				return next(r)
+			}
+		})
+		got, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/small", 5})
+		if err != nil || !bytes.Equal(got, small) {
+			t.Errorf("path %d: %v", path, err)
+		}
+		returned(t, a)
+		eventually(t, "the bytes are given back", func() bool {
+			a.leases.mu.Lock()
+			defer a.leases.mu.Unlock()
+			return a.leases.mu.bytes == 0
+		})
+		check("g/small", small, true)
+		fabricOf(a).set(func(f *testFabric) { f.register = func(int64) error { return errors.New("memlock") } })
+		for range 4 { // which would not fit together
+			eventually(t, "it is given back", func() bool { return a.Stats().Leases == 0 })
+			check("g/small", small, false)
+		}
+		fabricOf(a).set(func(f *testFabric) { f.register = nil })
+		check("g/small", small, true)
+	}
+}
+
+// TestUnregisteredProbe shows that a node that cannot register any memory closes its fabric,
+// and says why with each peer.
+func TestUnregisteredProbe(t *testing.T) {
+	n := inproc.NewNetwork()
+	with := withFabric(t, n, PathAuto)
+	a := start(t, "a", with)
+	b := start(t, "b", func(o *Options) {
+		with(o)
+		o.Fabric.(*testFabric).register = func(int64) error { return errors.New("memlock") }
+	}, a)
+	together(t, a, b)
+	m, _ := b.member("a")
+	if m.Path != pathTCP || !strings.HasPrefix(m.PathReason, noRDMAHere) || !strings.Contains(m.PathReason, "memlock") {
+		t.Errorf("%+v", m)
+	}
+	if err := b.FabricErr(); err == nil || !strings.Contains(err.Error(), "memlock") {
+		t.Errorf("got %v", err)
+	}
+	if a.FabricErr() != nil {
+		t.Error(a.FabricErr())
+	}
+	if _, err := b.o.Fabric.Connect("a"); !errors.Is(err, rdma.ErrClosed) {
+		t.Errorf("its fabric is open: %v", err)
+	}
+}
+
+// probed is a fabric whose peers can be tried card by card.
+type probed struct {
+	*testFabric
+	failMu sync.Mutex
+	fail   error
+}
+
+func (f *probed) set(err error) {
+	f.failMu.Lock()
+	defer f.failMu.Unlock()
+	f.fail = err
+}
+
+func (f *probed) Connect(addr string) (rdma.Peer, error) {
+	p, err := f.testFabric.Connect(addr)
+	return probedPeer{p, f}, err
+}
+
+type probedPeer struct {
+	rdma.Peer
+	f *probed
+}
+
+// Probe implements prober.
+func (p probedPeer) Probe(context.Context) error {
+	p.f.failMu.Lock()
+	defer p.f.failMu.Unlock()
+	return p.f.fail
+}
+
+// TestCardsReturn shows that cards that do not reach a peer are named, while it is read by the
+// others, until they do.
+func TestCardsReturn(t *testing.T) {
+	with := withFabric(t, inproc.NewNetwork(), PathAuto)
+	a := start(t, "a", with)
+	var f *probed
+	b := start(t, "b", func(o *Options) {
+		with(o)
+		f = &probed{testFabric: o.Fabric.(*testFabric), fail: errors.New("rail 1: no route\nrail 2: no route")}
+		o.Fabric, o.tuning.cards = f, time.Millisecond
+	}, a)
+	together(t, a, b)
+	reason := func(want string) {
+		t.Helper()
+		eventually(t, "reason "+want, func() bool { m, _ := b.member("a"); return m.Path == pathRDMA && m.PathReason == want })
+	}
+	reason(someCards + ": rail 1: no route; rail 2: no route")
+	f.set(errors.New("rail 2: no route"))
+	reason(someCards + ": rail 2: no route")
+	f.set(nil)
+	reason("")
+	eventually(t, "the log is told", func() bool { return b.logs.FilterMessageSnippet("every RDMA device reaches a peer again").Len() == 1 })
+	var told []string
+	for _, e := range b.logs.FilterMessageSnippet("not every RDMA device").All() {
+		told = append(told, fmt.Sprint(e.ContextMap()["reason"]))
+	}
+	if !slices.Equal(told, []string{someCards + ": rail 1: no route; rail 2: no route"}) {
+		t.Errorf("told %q", told)
+	}
+}
