@@ -42,6 +42,9 @@ var (
 	ErrBusy = errors.New("peer busy")
 	// ErrProtocol: the peer sent what makes no sense: too much, too little, no frame.
 	ErrProtocol = errors.New("protocol violation")
+	// ErrUnsafe, besides ErrUnavailable: a connection could not be closed, so that what was read
+	// to may still be written to. Nothing else may be put there.
+	ErrUnsafe = errors.New("destination may still be written to")
 	// ErrClosed: the transport or peer was closed on this side.
 	ErrClosed = errors.New("transport closed")
 )
@@ -110,7 +113,7 @@ type Peer interface {
 	// Read copies n bytes at off of a region of the peer's to dst. It returns when all
 	// are there, or with ErrGone, ErrUnavailable, ErrProtocol, ErrClosed, or ctx's
 	// error; then what dst.File holds is undefined, but nothing writes to it any
-	// more, and the Hash is not to be used.
+	// more (unless the error is ErrUnsafe, too), and the Hash is not to be used.
 	Read(ctx context.Context, r RemoteRegion, off, n int64, dst Dest) error
 
 	// Close ends the connections and fails what is under way with ErrClosed.

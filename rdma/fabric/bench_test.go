@@ -59,7 +59,7 @@ func BenchmarkRegister(b *testing.B) {
 	}{{"miss", 0}, {"hit", 2 << 30}} {
 		for _, s := range benchSizes {
 			b.Run(cached.name+"/"+s.name, func(b *testing.B) {
-				tr := open(b, Options{CacheBytes: cached.bytes})
+				tr := open(b, Options{CacheBytes: cached.bytes, KeepUnnamed: true})
 				f := benchFile(b, s.size)
 				for b.Loop() {
 					r, err := tr.Register(f, s.size)

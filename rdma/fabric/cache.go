@@ -24,6 +24,8 @@ type fileID struct{ dev, ino uint64 }
 type entry struct {
 	id      fileID
 	size    int64
+	pages   int64            // bytes of the pages that it takes
+	unnamed bool             // the file has no name: no block, and nobody will ask for it again
 	changed syscall.Timespec // ctime of the file: another one means other pages, maybe
 
 	ready chan struct{} // closed when what follows is set
@@ -39,12 +41,17 @@ type entry struct {
 	since    time.Time     // when it became idle
 }
 
+// maxIdle bounds how many files are idle, which may be short: each takes as many mappings of
+// the process as a long one, and that there are 65530 of is the kernel's default.
+const maxIdle = 4096
+
 // cache keeps files registered that were used a short time ago. Files that are used are in
 // it too: several regions of a file share an entry.
 type cache struct {
 	t     *Transport
-	bytes int64         // bound of what is idle
-	age   time.Duration // for how long
+	bytes int64                        // bound of what is idle
+	age   time.Duration                // for how long
+	open  func(*entry, *os.File) error // entry.open, but in tests
 
 	mu struct {
 		sync.Mutex
@@ -59,6 +66,7 @@ type cache struct {
 
 func newCache(t *Transport) *cache {
 	c := &cache{t: t, bytes: t.opts.CacheBytes, age: t.opts.CacheTime}
+	c.open = func(e *entry, f *os.File) error { return e.open(t, f) }
 	c.mu.entries = map[fileID]*entry{}
 	c.mu.closing = map[*entry]struct{}{}
 	return c
@@ -92,11 +100,18 @@ func (c *cache) acquire(f *os.File, size int64) (*entry, error) {
 		if e != nil {
 			old = c.detachLocked(e)
 		}
-		e = &entry{id: id, size: size, changed: st.Ctim, refs: 1, ready: make(chan struct{}), gone: make(chan struct{})}
+		e = &entry{
+			id: id, size: size, pages: wholePages(size), unnamed: st.Nlink == 0 && !c.t.opts.KeepUnnamed, changed: st.Ctim,
+			refs: 1, ready: make(chan struct{}), gone: make(chan struct{}),
+		}
 		c.mu.entries[id] = e
 		c.mu.Unlock()
 		c.end(old)
-		e.err = e.open(c.t, f)
+		e.err = c.open(e, f)
+		if errors.Is(e.err, syscall.ENOMEM) || errors.Is(e.err, syscall.EAGAIN) {
+			c.dropIdle() // mappings, memory that may be locked, or what the card has room for
+			e.err = c.open(e, f)
+		}
 		close(e.ready)
 	}
 	<-e.ready
@@ -109,6 +124,12 @@ func (c *cache) acquire(f *os.File, size int64) (*entry, error) {
 		return nil, e.err
 	}
 	return e, nil
+}
+
+// wholePages returns how many bytes the pages have that n bytes from the beginning of one take.
+func wholePages(n int64) int64 {
+	page := int64(os.Getpagesize())
+	return (n + page - 1) &^ (page - 1)
 }
 
 // open maps and registers.
@@ -124,7 +145,7 @@ func (e *entry) open(t *Transport, f *os.File) error {
 		}
 		e.mems = append(e.mems, m)
 	}
-	t.count.pinned.Add(e.size)
+	t.count.pinned.Add(e.pages)
 	return nil
 }
 
@@ -150,7 +171,7 @@ func (c *cache) useLocked(e *entry) {
 func (c *cache) unidleLocked(e *entry) {
 	if e.idle != nil {
 		c.mu.idle.Remove(e.idle)
-		c.mu.cached -= e.size
+		c.mu.cached -= e.pages
 		e.idle = nil
 	}
 }
@@ -177,7 +198,7 @@ func (c *cache) detachLocked(e *entry) []*entry {
 func (c *cache) end(entries []*entry) {
 	for _, e := range entries {
 		if e.mem != nil {
-			c.t.count.pinned.Add(-e.size)
+			c.t.count.pinned.Add(-e.pages)
 		}
 		if err := e.undo(c.t); err != nil {
 			c.t.logClose("region", err)
@@ -199,16 +220,27 @@ func (c *cache) release(e *entry) {
 	case e.detached:
 		c.mu.closing[e] = struct{}{}
 		old = append(old, e)
-	case c.mu.closed || e.size > c.bytes:
+	case c.mu.closed || e.unnamed || e.pages > c.bytes:
 		old = c.detachLocked(e)
 	default:
 		e.since = time.Now()
 		e.idle = c.mu.idle.PushBack(e)
-		c.mu.cached += e.size
-		for c.mu.cached > c.bytes {
+		c.mu.cached += e.pages
+		for c.mu.cached > c.bytes || c.mu.idle.Len() > maxIdle {
 			old = append(old, c.detachLocked(c.mu.idle.Front().Value.(*entry))...)
 		}
 		c.armLocked()
+	}
+	c.mu.Unlock()
+	c.end(old)
+}
+
+// dropIdle closes all that nobody uses.
+func (c *cache) dropIdle() {
+	var old []*entry
+	c.mu.Lock()
+	for c.mu.idle.Len() > 0 {
+		old = append(old, c.detachLocked(c.mu.idle.Front().Value.(*entry))...)
 	}
 	c.mu.Unlock()
 	c.end(old)

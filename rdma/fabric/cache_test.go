@@ -3,7 +3,9 @@
 package fabric
 
 import (
+	"errors"
 	"os"
+	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
@@ -13,7 +15,7 @@ const mib = 1 << 20
 
 // TestCache shows what is kept registered, and for how long.
 func TestCache(t *testing.T) {
-	tr := open(t, Options{CacheBytes: 2 * mib, CacheTime: time.Hour})
+	tr := open(t, Options{CacheBytes: 2 * mib, CacheTime: time.Hour, KeepUnnamed: true})
 	base := tr.Stats()
 	check := func(what string, registered, hits, pinned, cached int64) {
 		t.Helper()
@@ -80,7 +82,7 @@ func TestCache(t *testing.T) {
 
 // TestCacheAge shows that what nobody uses is given up after some time.
 func TestCacheAge(t *testing.T) {
-	tr := open(t, Options{CacheBytes: 8 * mib, CacheTime: 10 * time.Millisecond})
+	tr := open(t, Options{CacheBytes: 8 * mib, CacheTime: 10 * time.Millisecond, KeepUnnamed: true})
 	f := file(t, pattern(1, mib))
 	for range 3 {
 		register(t, tr, f, mib).Close()
@@ -101,5 +103,78 @@ func TestNoCache(t *testing.T) {
 		if n := tr.Stats().PinnedBytes; n != c.pinned {
 			t.Errorf("after close %d: %d bytes", i, n)
 		}
+	}
+}
+
+// TestCacheCount has more short files than may be idle: each takes a mapping, of which a process
+// has 65530. They count with the whole page that they take.
+func TestCacheCount(t *testing.T) {
+	tr := open(t, Options{CacheBytes: 1 << 30, CacheTime: time.Hour, KeepUnnamed: true})
+	for range maxIdle + 100 {
+		f, err := memFile()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Truncate(100); err != nil {
+			t.Fatal(err)
+		}
+		register(t, tr, f, 100).Close()
+		f.Close()
+	}
+	want := int64(maxIdle * os.Getpagesize())
+	if s := tr.Stats(); s.CachedBytes != want {
+		t.Errorf("%d bytes are kept, want %d", s.CachedBytes, want)
+	}
+}
+
+// TestCacheScarce has no room for a registration until what is idle is given up.
+func TestCacheScarce(t *testing.T) {
+	tr := open(t, Options{CacheBytes: 8 * mib, CacheTime: time.Hour, KeepUnnamed: true})
+	f, other := file(t, pattern(1, mib)), file(t, pattern(2, mib))
+	opens := tr.cache.open
+	for _, scarce := range []error{syscall.ENOMEM, code(syscall.EAGAIN)} {
+		register(t, tr, f, mib).Close()
+		tr.cache.open = func(e *entry, f *os.File) error {
+			if tr.Stats().CachedBytes > 0 {
+				return scarce
+			}
+			return opens(e, f)
+		}
+		r, err := tr.Register(other, mib)
+		if err != nil {
+			t.Fatalf("%v: %v", scarce, err)
+		}
+		if s := tr.Stats(); s.CachedBytes != 0 {
+			t.Errorf("%v: %d bytes are kept", scarce, s.CachedBytes)
+		}
+		r.Close()
+		tr.cache.open = opens
+		tr.cache.dropIdle()
+	}
+	tr.cache.open = func(*entry, *os.File) error { return syscall.ENOMEM }
+	if _, err := tr.Register(f, mib); !errors.Is(err, syscall.ENOMEM) {
+		t.Errorf("no room at all: %v", err)
+	}
+	tr.cache.open = opens
+}
+
+// TestUnnamed shows that files without a name are not kept, which are no blocks.
+func TestUnnamed(t *testing.T) {
+	tr := open(t, Options{CacheBytes: 8 * mib, CacheTime: time.Hour})
+	register(t, tr, file(t, pattern(1, mib)), mib).Close()
+	if s := tr.Stats(); s.CachedBytes != 0 {
+		t.Errorf("%d bytes of a file without a name are kept", s.CachedBytes)
+	}
+	f, err := os.Create(filepath.Join(t.TempDir(), "block"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.Write(pattern(1, mib)); err != nil {
+		t.Fatal(err)
+	}
+	register(t, tr, f, mib).Close()
+	if s := tr.Stats(); s.CachedBytes != mib {
+		t.Errorf("%d bytes of a file with a name are kept", s.CachedBytes)
 	}
 }

@@ -35,8 +35,9 @@
 // written to the file while the next comes, and the slot is asked for together with the last
 // of them: there the peer's memory is read in the order of the messages.
 //
-// Rails are paired by their number, modulo how many the peer has. A rail that does not reach
-// the peer is passed over for 10 s if there are others.
+// Rails are paired by their number, modulo how many the peer has. A read that fails by a
+// rail is tried by the others. One that did not reach the peer is passed over, as far as there are
+// others, until a Peer.Probe finds that it does.
 //
 // # Failures
 //
@@ -58,8 +59,8 @@
 // # Of the library
 //
 //   - Its registration cache does not see that memory was unmapped and then sends old bytes: it
-//     is turned off. Its look for GPUs takes memory of theirs: it is turned off, too. What the user
-//     has set in the environment stays.
+//     is turned off, whatever the user has set. Its look for GPUs takes memory of theirs: it is
+//     turned off, too, unless the user has set FI_HMEM.
 //   - Debian's 1.17 replaces signal handlers while it loads: they are put back.
 //   - verbs of 1.x loses an endpoint by one wrong key: refused.
 //   - tcp of 1.17 crashes if an endpoint is closed into which bytes are flowing: net is used in

@@ -36,6 +36,10 @@ var (
 	errBroken  = errors.New("connection broke")
 	errCut     = errors.New("closed for a read that was given up")
 	errStalled = errors.New("nothing moved")
+
+	// errUnclosed is the failure of a read whose endpoint did not close: it stays mapped, and
+	// registered, where its bytes were to go.
+	errUnclosed = fmt.Errorf("the connection cannot be closed: %w", rdma.ErrUnsafe)
 )
 
 // errFailed is the failure of a message itself, by what the card or the peer said.
@@ -81,7 +85,8 @@ type endpoint struct {
 	log   *zap.Logger
 	count *counters
 	rail  *atomic.Int64 // bytes by this rail
-	stuck *atomic.Bool  // it did not close
+	stuck *atomic.Bool  // an endpoint of the transport did not close
+	close func() error  // of q, but in tests
 	// lead has an element while somebody leads.
 	lead chan struct{}
 	// over is closed when the endpoint is: nothing is written by it any more.
@@ -94,6 +99,7 @@ type endpoint struct {
 	mu struct {
 		sync.Mutex
 		err     error // why it is closed, or about to be
+		stuck   error // why it did not close
 		free    []int // slots
 		under   [depth]*posted
 		n       int       // messages under way
@@ -129,7 +135,7 @@ type run struct {
 func newEndpoint(q queue, t *Transport, rail int) *endpoint {
 	e := &endpoint{
 		q: q, stall: t.opts.StallTimeout, log: t.opts.Logger, count: &t.count, rail: &t.count.railBytes[rail], stuck: &t.rings.stuck,
-		lead: make(chan struct{}, 1), over: make(chan struct{}),
+		close: q.close, lead: make(chan struct{}, 1), over: make(chan struct{}),
 	}
 	for i := range depth {
 		e.mu.free = append(e.mu.free, i)
@@ -225,6 +231,8 @@ func (e *endpoint) outcome(r *run) error {
 		whole = whole && m.over
 	}
 	switch {
+	case e.mu.stuck != nil && r.under > 0:
+		return fmt.Errorf("%w: %w", errUnclosed, e.mu.stuck)
 	case r.own != nil:
 		return r.own
 	case whole && r.written():
@@ -360,9 +368,9 @@ func (e *endpoint) progress(r *run) {
 			e.fail(fmt.Errorf("%w: %w", errBroken, err))
 			return
 		}
-		if e.stalled() {
+		if limit, stalled := e.stalled(); stalled {
 			e.count.stalls.Add(1)
-			e.fail(fmt.Errorf("%w for %v", errStalled, e.stall))
+			e.fail(fmt.Errorf("%w for %v", errStalled, limit))
 			return
 		}
 		e.post(r)
@@ -410,6 +418,10 @@ func (e *endpoint) poll() error {
 // settleLocked notes that a message is over and wakes whom it concerns.
 func (e *endpoint) settleLocked(d done) {
 	p := e.mu.under[d.slot]
+	if p == nil {
+		e.log.Warn("an operation was reported over twice", zap.Int("slot", d.slot), zap.Error(d.err))
+		return
+	}
 	e.mu.under[d.slot] = nil
 	e.mu.free = append(e.mu.free, d.slot)
 	e.mu.n--
@@ -442,14 +454,22 @@ func (r *run) look() {
 	}
 }
 
-func (e *endpoint) stalled() bool {
+// stalled reports whether nothing has moved for as long as limit, which applies now.
+func (e *endpoint) stalled() (limit time.Duration, stalled bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	limit := e.stall
+	limit = e.stall
 	if !e.mu.reached {
 		limit = min(limit, connectTime)
 	}
-	return time.Since(e.mu.moved) > limit
+	return limit, time.Since(e.mu.moved) > limit
+}
+
+// doubtful reports whether nothing could be begun for some time: the peer is not reached, maybe.
+func (e *endpoint) doubtful() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return !e.mu.reached && time.Since(e.mu.moved) > doubtTime
 }
 
 // wake makes the leader look up.
@@ -484,10 +504,13 @@ func (e *endpoint) fail(why error) {
 	e.wake()
 	e.calls.Lock()
 	e.closed = true
-	err := e.q.close()
+	err := e.close()
 	e.calls.Unlock()
 	if err != nil {
 		e.stuck.Store(true)
+		e.mu.Lock()
+		e.mu.stuck = err
+		e.mu.Unlock()
 		e.log.Error("endpoint does not close", zap.Error(err))
 	}
 	close(e.over)

@@ -3,8 +3,10 @@
 package fabric
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"hash"
 	"math/rand/v2"
 	"os"
 	"os/signal"
@@ -15,6 +17,7 @@ import (
 	"unsafe"
 
 	"github.com/kvfs/kvfs/rdma"
+	"github.com/kvfs/kvfs/tiers/block"
 )
 
 // TestSignals shows that the handlers of the Go runtime are in place with the library loaded:
@@ -81,6 +84,62 @@ func TestKilledHolder(t *testing.T) {
 	if err := reads(t, q, other.region, 0, 100, want); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestOtherRail cuts one of two rails while it is read by: the other goes on from there, and the
+// bytes are hashed once.
+func TestOtherRail(t *testing.T) {
+	const size = 4 * ringSize
+	n := &relays{tb: t, all: map[string]*relay{}}
+	a, b := open(t, Options{}), open(t, Options{StallTimeout: time.Second})
+	want := pattern(1, size)
+	r := register(t, a, file(t, want), size)
+	addr, err := parseAddress(a.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := parseKey(r.Remote().Key, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The peer seems to have two rails, the first of which is behind a relay.
+	addr.rails = append(addr.rails, addr.rails[0])
+	addr.rails[0].endpoint = n.to(a.Addr(), addr.rails[0].endpoint)
+	key.spots = append(key.spots, key.spots[0])
+	p := newPeer(b, addr)
+	defer p.Close()
+	p.rails = append(p.rails, newPeerRail(p, b.rails[0], 1))
+	p.turn.Store(0)
+	dst := file(t, nil)
+	sum := &cutHash{Hash64: block.NewChecksum(), cut: func() { n.cut(a, b) }}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := p.Read(ctx, rdma.RemoteRegion{Key: key.encode(), Size: size}, 0, size, rdma.Dest{File: dst, Hash: sum}); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, size)
+	if _, err := dst.ReadAt(got, 0); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("wrong bytes: %v", err)
+	}
+	if sum.Sum64() != block.Sum(want).Sum {
+		t.Error("the sum is not of what was read")
+	}
+	if p.rails[0].good() || !p.rails[1].good() {
+		t.Errorf("the rail that was cut is good: %v, the other %v", p.rails[0].good(), p.rails[1].good())
+	}
+}
+
+// cutHash cuts a connection when the first bytes have come.
+type cutHash struct {
+	hash.Hash64
+	cut  func()
+	once sync.Once
+}
+
+// Write implements hash.Hash.
+func (c *cutHash) Write(p []byte) (int, error) {
+	c.once.Do(c.cut)
+	return c.Hash64.Write(p)
 }
 
 // TestStoppedHolder stops the peer's process: reads end by StallTimeout, and work again
@@ -194,7 +253,7 @@ func TestManyReaders(t *testing.T) {
 	const size = 8 << 20
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	a, b := open(t, Options{CacheBytes: 1 << 30}), open(t, Options{})
+	a, b := open(t, Options{CacheBytes: 1 << 30, KeepUnnamed: true}), open(t, Options{})
 	want := pattern(1, size)
 	f := file(t, want)
 	p := connect(t, b, a.Addr())

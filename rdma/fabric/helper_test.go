@@ -36,6 +36,8 @@ func TestMain(m *testing.M) {
 	case "open":
 		_, err := Open(Options{Provider: TCP})
 		exit(err)
+	case "environment":
+		exit(environment())
 	case "rails":
 		exit(twoRails())
 	}
@@ -60,7 +62,7 @@ func child(what string) *exec.Cmd {
 }
 
 // heldBytes is how long the region of a holder in a process of its own is.
-const heldBytes = 32 << 20
+const heldBytes = 8 << 20
 
 // hold registers a region, tells about it, and serves until stdin ends.
 func hold(stdin io.Reader, stdout io.Writer) error {

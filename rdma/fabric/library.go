@@ -20,14 +20,20 @@ func libraryPaths() []string {
 	return []string{"libfabric.so.1", "/opt/amazon/efa/lib64/libfabric.so.1", "/opt/amazon/efa/lib/libfabric.so.1"}
 }
 
+// cacheVar and cacheOff turn off the library's cache of registrations, whatever the user
+// has set. It does not see that Go unmaps memory: it would let peers read what was mapped there
+// before, and write what this node reads over a block of its.
+const (
+	cacheVar = "FI_MR_CACHE_MAX_COUNT"
+	cacheOff = "0"
+)
+
 // setup is what the library reads from the environment, unless the user has set it.
 //
-// The registration cache of the library does not see that Go unmaps memory, and then hands
-// out what was mapped there before. The look for GPUs takes memory of theirs. The queues are
+// The look for GPUs takes memory of theirs. The queues are
 // sized for one peer each: with the defaults an endpoint of 1.17 takes 68 MiB and 70 ms.
 func setup() [][2]string {
 	return [][2]string{
-		{"FI_MR_CACHE_MAX_COUNT", "0"},
 		{"FI_HMEM", "system"},
 		{"FI_UNIVERSE_SIZE", "8"},
 		{"FI_OFI_RXM_MSG_TX_SIZE", "128"},
@@ -35,8 +41,19 @@ func setup() [][2]string {
 	}
 }
 
+// loaded is what load returns.
+type loaded struct {
+	Library
+	overridden string // what of the environment was not heeded; empty: nothing
+}
+
 // load opens the library once per process; it stays. Without one it says so each time.
-var load = sync.OnceValues(func() (Library, error) {
+var load = sync.OnceValues(func() (loaded, error) {
+	var l loaded
+	if was, set := os.LookupEnv(cacheVar); set && was != cacheOff {
+		l.overridden = fmt.Sprintf("%s=%s", cacheVar, was)
+	}
+	os.Setenv(cacheVar, cacheOff)
 	for _, kv := range setup() {
 		if _, set := os.LookupEnv(kv[0]); !set {
 			os.Setenv(kv[0], kv[1])
@@ -47,7 +64,8 @@ var load = sync.OnceValues(func() (Library, error) {
 		err := loadLibrary(path)
 		if err == nil {
 			major, minor := libraryVersion()
-			return Library{Path: path, Version: fmt.Sprintf("%d.%d", major, minor)}, nil
+			l.Library = Library{Path: path, Version: fmt.Sprintf("%d.%d", major, minor)}
+			return l, nil
 		}
 		tried = append(tried, err.Error())
 	}
@@ -55,8 +73,11 @@ var load = sync.OnceValues(func() (Library, error) {
 	if os.Getenv(libraryVar) != "" {
 		hint = "it is what " + libraryVar + " names"
 	}
-	return Library{}, fmt.Errorf("%w: libfabric cannot be opened: %s: %s", ErrUnavailable, strings.Join(tried, "; "), hint)
+	return loaded{}, fmt.Errorf("%w: libfabric cannot be opened: %s: %s", ErrUnavailable, strings.Join(tried, "; "), hint)
 })
 
 // Probe opens the library, if that has not been done, and says which one it is.
-func Probe() (Library, error) { return load() }
+func Probe() (Library, error) {
+	l, err := load()
+	return l.Library, err
+}

@@ -127,7 +127,8 @@ type domain struct{ c *C.struct_kf_rail }
 func openDomain(i *info, serial bool) (*domain, error) {
 	d := &domain{c: (*C.struct_kf_rail)(C.calloc(1, C.sizeof_struct_kf_rail))}
 	var what *C.char
-	err := stepOf(C.kf_rail_open(i.c, cInt(serial, 1), d.c, &what), what)
+	rc := C.kf_rail_open(i.c, cInt(serial, 1), d.c, &what)
+	err := stepOf(rc, what)
 	if err != nil {
 		C.free(unsafe.Pointer(d.c))
 	}
@@ -185,7 +186,8 @@ func openQueue(d *domain, i *info, addr []byte, poll, own bool) (queue, error) {
 		a = C.CBytes(addr)
 		defer C.free(a)
 	}
-	return q, stepOf(C.kf_ep_open(d.c, a, C.size_t(len(addr)), flags, &q.c, &what), what)
+	rc := C.kf_ep_open(d.c, a, C.size_t(len(addr)), flags, &q.c, &what)
+	return q, stepOf(rc, what)
 }
 
 // cInt returns f if it is set.

@@ -15,6 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
 	"github.com/kvfs/kvfs/rdma"
 )
 
@@ -111,6 +114,47 @@ func TestLimits(t *testing.T) {
 	}
 }
 
+// TestEnvironment shows that the library's own cache of registrations is off, whatever the user
+// has set, and that the log says so.
+func TestEnvironment(t *testing.T) {
+	needLibrary(t)
+	cmd := child("environment")
+	cmd.Env = append(cmd.Env, cacheVar+"=1024")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// environment is what TestEnvironment runs.
+func environment() error {
+	core, logs := observer.New(zap.WarnLevel)
+	t, err := Open(Options{Provider: TCP, Devices: []string{"lo"}, Host: "127.0.0.1", Logger: zap.New(core)})
+	if err != nil {
+		return err
+	}
+	if was := os.Getenv(cacheVar); was != cacheOff {
+		return fmt.Errorf("%s is %s", cacheVar, was)
+	}
+	if all := logs.All(); len(all) != 1 || all[0].ContextMap()["was"] != cacheVar+"=1024" {
+		return fmt.Errorf("the log says %v", all)
+	}
+	return t.Close()
+}
+
+// TestOwnName shows what is said of a host whose name does not resolve.
+func TestOwnName(t *testing.T) {
+	host := func() (string, error) { return "kvfs.invalid", nil }
+	if got := ownName(Options{Provider: Verbs}, host); !strings.Contains(got, "kvfs.invalid") {
+		t.Errorf("says %q", got)
+	}
+	if got := ownName(Options{Provider: Verbs, Host: "10.0.0.1"}, host); got != "" {
+		t.Errorf("with an address says %q", got)
+	}
+	if got := ownName(Options{Provider: Verbs}, func() (string, error) { return "localhost", nil }); got != "" {
+		t.Errorf("of localhost says %q", got)
+	}
+}
+
 // TestTwoRails opens two rails in a network namespace of its own.
 func TestTwoRails(t *testing.T) {
 	needLibrary(t)
@@ -170,6 +214,72 @@ func twoRails() error {
 		if err := oneRead(c.reader, c.holder, 10*mib+5, c.rails); err != nil {
 			return fmt.Errorf("%s: %w", c.name, err)
 		}
+	}
+	unstriped := both
+	unstriped.Stripe = 0
+	c, err := Open(unstriped)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	for bad, reader := range []*Transport{c, b} {
+		if err := deadRail(reader, a, bad); err != nil {
+			return fmt.Errorf("rail %d of the peer is dead, pieces of %d: %w", bad, reader.opts.Stripe, err)
+		}
+	}
+	return nil
+}
+
+// deadRail reads from a peer one of whose rails nobody listens at: by the other, from the first
+// read on. The bad one is left alone until a Probe finds it well.
+func deadRail(reader, holder *Transport, bad int) error {
+	const n = 4 * mib
+	want := pattern(1, n)
+	src, err := memFile()
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	if _, err := src.WriteAt(want, 0); err != nil {
+		return err
+	}
+	r, err := holder.Register(src, n)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	a, err := parseAddress(holder.Addr())
+	if err != nil {
+		return err
+	}
+	good := a.rails[bad].endpoint
+	a.rails[bad].endpoint = bytes.Clone(good)
+	a.rails[bad].endpoint[2], a.rails[bad].endpoint[3] = 0, 9
+	p, err := reader.connect(a.String())
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	p.turn.Store(uint32(bad))
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var stalls int64
+	for i := range 5 {
+		if err := p.try(ctx, r.Remote(), want, nil); err != nil {
+			return fmt.Errorf("read %d: %w", i, err)
+		}
+		if s := reader.Stats().Stalls; i == 0 {
+			stalls = s
+		} else if s != stalls {
+			return fmt.Errorf("read %d tried the bad rail again", i)
+		}
+	}
+	if err := p.Probe(ctx); !errors.Is(err, rdma.ErrUnavailable) || p.rails[bad].good() || !p.rails[1-bad].good() {
+		return fmt.Errorf("probe of the bad rail: %w", err)
+	}
+	p.addr.rails[bad].endpoint = good
+	if err := p.Probe(ctx); err != nil || !p.rails[bad].good() {
+		return fmt.Errorf("probe of the rail that is well again: %w", err)
 	}
 	return nil
 }

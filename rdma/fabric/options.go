@@ -38,8 +38,12 @@ type Options struct {
 	Stripe int64
 
 	// CacheBytes bounds the memory that stays registered after its last Region was closed, so
-	// that the next one is spared the registration. Zero: none stays.
+	// that the next one is spared the registration, in whole pages; 4096 files at most, and
+	// none without a name. Zero: none stays.
 	CacheBytes int64
+	// KeepUnnamed: files that had no name when they were registered stay, too. Blocks have one;
+	// others are rarely asked for again, and what stays of them is not free when they are closed.
+	KeepUnnamed bool
 	// CacheTime is for how long it stays. Zero means 5 s.
 	CacheTime time.Duration
 

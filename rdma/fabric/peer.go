@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -18,9 +19,9 @@ const (
 	// maxTries is how often a read is begun that ends by no fault of its own: with the
 	// endpoint, which failed or was closed for another read.
 	maxTries = 3
-	// badTime is for how long a rail is not used that did not reach the peer, if there
-	// are others.
-	badTime = 10 * time.Second
+	// doubtTime is after how long a rail by which nothing could be begun is passed over, though
+	// the read was given up before the provider did.
+	doubtTime = 500 * time.Millisecond
 	// socketEndpoints is how many endpoints there are over sockets for reads at a time. Each
 	// is a connection: their readers need not hand over the lead to each other.
 	socketEndpoints = 8
@@ -43,31 +44,35 @@ type peerRail struct {
 	rail   *rail
 	theirs int
 	alone  chan struct{} // has an element while somebody has an endpoint to itself
+	opens  chan struct{} // has an element while somebody makes one that is shared
 
 	mu struct {
 		sync.Mutex
 		closed bool
 		shared []*endpoint
-		all    map[*endpoint]struct{}
-		bad    time.Time // when it last did not reach the peer
+		all    map[*endpoint]struct{} // that are open, and some that are not any more
+		bad    bool                   // it did not reach the peer when it was tried last
 	}
 }
 
 func newPeer(t *Transport, a address) *Peer {
 	p := &Peer{t: t, addr: a, name: fmt.Sprintf("%x", a.instance)}
+	p.turn.Store(rand.Uint32()) // who has little time is not to begin with the same bad rail each time
 	for i, r := range t.rails {
-		pr := &peerRail{p: p, rail: r, theirs: i % len(a.rails), alone: make(chan struct{}, 1)}
-		pr.mu.all = map[*endpoint]struct{}{}
-		p.rails = append(p.rails, pr)
+		p.rails = append(p.rails, newPeerRail(p, r, i%len(a.rails)))
 	}
 	return p
 }
 
-// Close implements rdma.Peer.
+func newPeerRail(p *Peer, r *rail, theirs int) *peerRail {
+	pr := &peerRail{p: p, rail: r, theirs: theirs, alone: make(chan struct{}, 1), opens: make(chan struct{}, 1)}
+	pr.mu.all = map[*endpoint]struct{}{}
+	return pr
+}
+
+// Close implements rdma.Peer. The transport knows of the peer until all is closed, for its own
+// Close to wait for it.
 func (p *Peer) Close() error {
-	p.t.mu.Lock()
-	delete(p.t.mu.peers, p)
-	p.t.mu.Unlock()
 	for _, pr := range p.rails {
 		pr.mu.Lock()
 		pr.mu.closed = true
@@ -80,35 +85,88 @@ func (p *Peer) Close() error {
 			e.fail(rdma.ErrClosed)
 		}
 	}
+	p.t.mu.Lock()
+	defer p.t.mu.Unlock()
+	delete(p.t.mu.peers, p)
 	return nil
 }
 
-// Probe reads a word of the peer's over each rail. It returns what each that fails says.
+// Probe reads a word of the peer's over each rail, over all at a time. It returns what each that
+// fails says. Read leaves these out, as far as there are others, until a Probe finds that they
+// reach the peer again.
 func (p *Peer) Probe(ctx context.Context) error {
 	if err := p.t.enter(); err != nil {
 		return fmt.Errorf("fabric: peer %s: %w", p.name, err)
 	}
 	defer p.t.calls.Done()
-	var errs []error
+	errs := make([]error, len(p.rails))
+	var wg sync.WaitGroup
 	for i, pr := range p.rails {
-		m := p.wordAt(pr, 0)
-		err := pr.do(ctx, []*message{m}, nil)
-		if err == nil && m.word != p.addr.instance {
-			err = fmt.Errorf("%w: another node has this address now", rdma.ErrUnavailable)
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("fabric: peer %s: rail %d, %s, to theirs %d: %w", p.name, i, pr.rail.name, pr.theirs, err))
-		}
+		wg.Go(func() { // ends with its word, and is waited for
+			if err := pr.probe(ctx); err != nil {
+				errs[i] = fmt.Errorf("fabric: peer %s: rail %d, %s, to theirs %d: %w", p.name, i, pr.rail.name, pr.theirs, err)
+			}
+		})
 	}
+	wg.Wait()
 	return errors.Join(errs...)
 }
 
-// Read implements rdma.Peer.
-func (p *Peer) Read(ctx context.Context, r rdma.RemoteRegion, off, n int64, dst rdma.Dest) error {
-	if err := p.read(ctx, r, off, n, dst, p.choose(n)); err != nil {
-		return fmt.Errorf("fabric: peer %s: %w", p.name, err)
+// probe reads a word of the peer's.
+func (pr *peerRail) probe(ctx context.Context) error {
+	m := pr.p.wordAt(pr, 0)
+	if err := pr.do(ctx, []*message{m}, nil); err != nil {
+		return err
+	}
+	if m.word != pr.p.addr.instance {
+		pr.note(false)
+		return fmt.Errorf("%w: another node has this address now", rdma.ErrUnavailable)
 	}
 	return nil
+}
+
+// Read implements rdma.Peer. What cannot be read by a rail is read by another, if there is one,
+// from where it came to.
+func (p *Peer) Read(ctx context.Context, r rdma.RemoteRegion, off, n int64, dst rdma.Dest) error {
+	rails := p.choose(n)
+	tried := slices.Clone(rails)
+	before := "" // what other rails said
+	for {
+		got, err := p.read(ctx, r, off, n, dst, rails)
+		if err == nil {
+			return nil
+		}
+		off, n, dst.Off = off+got, n-got, dst.Off+got
+		next := p.others(rails, tried)
+		if len(next) == 0 || ctx.Err() != nil || !errors.Is(err, rdma.ErrUnavailable) || errors.Is(err, errUnclosed) {
+			return fmt.Errorf("fabric: peer %s: %w%s", p.name, err, before)
+		}
+		before += fmt.Sprintf("; by %s before: %v", rails[0].rail.name, err)
+		rails, tried = next, append(tried, next...)
+	}
+}
+
+// others returns by which rails to try after some failed: if the read was striped, those of
+// them that are good; else one that was not tried, a good one first.
+func (p *Peer) others(failed, tried []*peerRail) []*peerRail {
+	if len(failed) > 1 {
+		good := slices.DeleteFunc(slices.Clone(failed), func(pr *peerRail) bool { return !pr.good() })
+		if len(good) == len(failed) {
+			return nil
+		}
+		return good
+	}
+	var other []*peerRail
+	for _, pr := range p.rails {
+		switch {
+		case slices.Contains(tried, pr):
+		case pr.good():
+			return []*peerRail{pr}
+		case other == nil:
+			other = []*peerRail{pr}
+		}
+	}
+	return other
 }
 
 // choose returns the rails for a read of n bytes: all that are good if it is to be striped,
@@ -127,35 +185,51 @@ func (p *Peer) choose(n int64) []*peerRail {
 	if stripe > 0 && n > stripe {
 		return good
 	}
-	i := int(p.turn.Add(1)-1) % len(good)
+	i := int((p.turn.Add(1) - 1) % uint32(len(good)))
 	return good[i : i+1]
 }
 
-// read reads by some rails.
-func (p *Peer) read(ctx context.Context, r rdma.RemoteRegion, off, n int64, dst rdma.Dest, rails []*peerRail) error {
+// read reads by some rails. If it fails, the first got bytes are in the file, and hashed.
+func (p *Peer) read(ctx context.Context, r rdma.RemoteRegion, off, n int64, dst rdma.Dest, rails []*peerRail) (got int64, err error) {
 	if off < 0 || n < 0 || off > r.Size || n > r.Size-off || dst.Off < 0 {
-		return fmt.Errorf("read of %d bytes at %d of a region of %d, to %d", n, off, r.Size, dst.Off)
+		return 0, fmt.Errorf("read of %d bytes at %d of a region of %d, to %d", n, off, r.Size, dst.Off)
 	}
 	if err := p.t.enter(); err != nil {
-		return err
+		return 0, err
 	}
 	defer p.t.calls.Done()
 	if err := ctx.Err(); err != nil {
-		return err
+		return 0, err
 	}
 	key, err := parseKey(r.Key, len(p.addr.rails))
-	if err != nil || n == 0 {
-		return err
+	if err != nil {
+		return 0, err
+	}
+	if n == 0 { // or all has come already, by another rail
+		word := p.wordAt(rails[0], key.slot)
+		if err := rails[0].do(ctx, []*message{word}, &key); err != nil {
+			return 0, err
+		}
+		return 0, checkWord(word, key)
 	}
 	if ring := p.ring(rails); ring != nil {
 		defer p.t.rings.give(ring)
 		return p.readThrough(ctx, ring, key, off, n, dst, rails[0])
 	}
+	return 0, p.readTo(ctx, key, off, n, dst, rails)
+}
+
+// readTo reads to the mapping of the file.
+func (p *Peer) readTo(ctx context.Context, key regionKey, off, n int64, dst rdma.Dest, rails []*peerRail) (err error) {
 	d, err := newTarget(p.t, dst, n, rails)
 	if err != nil {
 		return err
 	}
-	defer d.close()
+	defer func() {
+		if !errors.Is(err, errUnclosed) { // it may be written to at any time: it stays
+			d.close()
+		}
+	}()
 	// The bytes are worth something only if the word of the region is read after them all,
 	// and is right.
 	word := p.wordAt(rails[0], key.slot)
@@ -185,15 +259,15 @@ func (p *Peer) ring(rails []*peerRail) []byte {
 }
 
 // readThrough reads by way of a buffer.
-func (p *Peer) readThrough(ctx context.Context, ring []byte, key regionKey, off, n int64, dst rdma.Dest, pr *peerRail) error {
+func (p *Peer) readThrough(ctx context.Context, ring []byte, key regionKey, off, n int64, dst rdma.Dest, pr *peerRail) (got int64, err error) {
 	s := key.spots[pr.theirs]
 	to := newSink(ring, n, dst, s.base+uint64(off), s.key)
 	word := p.wordAt(pr, key.slot)
 	word.ordered = pr.rail.info.ordered
 	if err := pr.do(ctx, append(to.pieces[:len(to.pieces):len(to.pieces)], word), &key); err != nil {
-		return err
+		return to.at - dst.Off, err
 	}
-	return checkWord(word, key)
+	return n, checkWord(word, key)
 }
 
 // checkWord fails if the word of a region says that it is closed.
@@ -220,6 +294,9 @@ func move(ctx context.Context, key regionKey, work [][]*message, rails []*peerRa
 	wg.Wait()
 	var first error // that is not of our own cancel
 	for _, err := range errs {
+		if errors.Is(err, errUnclosed) {
+			return err
+		}
 		if first == nil || errors.Is(first, context.Canceled) && err != nil {
 			first = err
 		}
@@ -253,21 +330,18 @@ func (p *Peer) wordAt(pr *peerRail, slot uint32) *message {
 	return &message{at: s.base + 8*uint64(slot), key: s.key}
 }
 
-// good reports whether the rail is worth trying.
+// good reports whether the rail reached the peer when it was tried last.
 func (pr *peerRail) good() bool {
 	pr.mu.Lock()
 	defer pr.mu.Unlock()
-	return pr.mu.bad.IsZero() || time.Since(pr.mu.bad) > badTime
+	return !pr.mu.bad
 }
 
 // note remembers whether the rail reaches the peer.
 func (pr *peerRail) note(reached bool) {
 	pr.mu.Lock()
 	defer pr.mu.Unlock()
-	pr.mu.bad = time.Time{}
-	if !reached {
-		pr.mu.bad = time.Now()
-	}
+	pr.mu.bad = !reached
 }
 
 // do reads messages. They are of the region that key is of; nil: of none.
@@ -283,7 +357,14 @@ func (pr *peerRail) do(ctx context.Context, messages []*message, key *regionKey)
 		case err == nil:
 			pr.note(true)
 			return nil
-		case errors.Is(err, rdma.ErrClosed), ctx.Err() != nil:
+		case errors.Is(err, errUnclosed):
+			return fmt.Errorf("%w: %w", rdma.ErrUnavailable, err)
+		case errors.Is(err, rdma.ErrClosed):
+			return err
+		case ctx.Err() != nil:
+			if e.doubtful() {
+				pr.note(false)
+			}
 			return err
 		case key != nil && !errors.Is(err, errStalled) && (try == maxTries || errors.As(err, &failed)):
 			return pr.examine(ctx, messages, key, err)
@@ -320,7 +401,7 @@ func (pr *peerRail) examine(ctx context.Context, messages []*message, key *regio
 	if err == nil || errors.Is(err, rdma.ErrClosed) || ctx.Err() != nil {
 		return err
 	}
-	if errors.Is(err, errStalled) {
+	if errors.Is(err, errStalled) || errors.Is(err, errUnclosed) {
 		return fmt.Errorf("%w: %w", rdma.ErrUnavailable, err)
 	}
 	return fmt.Errorf("%w: the peer has the region, but it cannot be read: %w", rdma.ErrProtocol, err)
@@ -328,48 +409,53 @@ func (pr *peerRail) examine(ctx context.Context, messages []*message, key *regio
 
 // doAlone reads messages on an endpoint of their own.
 func (pr *peerRail) doAlone(ctx context.Context, messages []*message) error {
-	pr.mu.Lock()
-	e, err := pr.openLocked()
-	pr.mu.Unlock()
+	e, err := pr.open(false)
 	if err != nil {
 		return err
 	}
-	e.enter()
 	err = e.do(ctx, messages)
 	e.fail(errCut)
-	pr.mu.Lock()
-	defer pr.mu.Unlock()
-	delete(pr.mu.all, e)
 	return err
 }
 
 // endpoint enters the one of the shared that the fewest use, and makes one if all are in
 // use, as far as there may be more. To make one does not wait for the network.
 func (pr *peerRail) endpoint() (*endpoint, error) {
-	e, stale, err := pr.pick()
-	for _, old := range stale {
+	e, err := pr.pick()
+	if e != nil || err != nil {
+		return e, err
+	}
+	pr.opens <- struct{}{}
+	defer func() { <-pr.opens }()
+	if e, err = pr.pick(); e != nil || err != nil { // somebody else has made it
+		return e, err
+	}
+	return pr.open(true)
+}
+
+// pick is endpoint, but for making one: it returns nil then. It closes those that nobody uses,
+// and that may have died with another.
+func (pr *peerRail) pick() (*endpoint, error) {
+	e, stale, err := pr.pickLive()
+	for _, old := range stale { // nobody can enter them any more
 		old.fail(errCut)
 	}
 	return e, err
 }
 
-// pick is endpoint, but for closing those that nobody uses, and that may have died with
-// another. Nobody can enter them any more.
-func (pr *peerRail) pick() (e *endpoint, stale []*endpoint, err error) {
+func (pr *peerRail) pickLive() (e *endpoint, stale []*endpoint, err error) {
 	pr.mu.Lock()
 	defer pr.mu.Unlock()
-	died := false
-	good := pr.mu.shared[:0]
-	for _, e := range pr.mu.shared {
-		if _, err := e.load(); err == nil {
-			good = append(good, e)
-		} else {
-			delete(pr.mu.all, e)
-			died = died || errors.Is(err, errStalled) || errors.Is(err, errBroken)
-		}
+	if pr.mu.closed {
+		return nil, nil, rdma.ErrClosed
 	}
-	clear(pr.mu.shared[len(good):])
-	pr.mu.shared = good
+	pr.forgetLocked()
+	died := false
+	pr.mu.shared = slices.DeleteFunc(pr.mu.shared, func(e *endpoint) bool {
+		_, err := e.load()
+		died = died || errors.Is(err, errStalled) || errors.Is(err, errBroken)
+		return err != nil
+	})
 	if died {
 		stale = pr.dropIdleLocked()
 	}
@@ -384,10 +470,7 @@ func (pr *peerRail) pick() (e *endpoint, stale []*endpoint, err error) {
 		most = socketEndpoints
 	}
 	if e == nil || fewest > 0 && len(pr.mu.shared) < most {
-		if e, err = pr.openLocked(); err != nil {
-			return nil, stale, err
-		}
-		pr.mu.shared = append(pr.mu.shared, e)
+		return nil, stale, nil
 	}
 	e.enter()
 	return e, stale, nil
@@ -400,17 +483,26 @@ func (pr *peerRail) dropIdleLocked() []*endpoint {
 		users, _ := e.load()
 		if users == 0 {
 			idle = append(idle, e)
-			delete(pr.mu.all, e)
 		}
 		return users == 0
 	})
 	return idle
 }
 
-func (pr *peerRail) openLocked() (*endpoint, error) {
-	if pr.mu.closed {
-		return nil, rdma.ErrClosed
+// forgetLocked forgets the endpoints that are closed, not only about to be: Close waits for
+// those.
+func (pr *peerRail) forgetLocked() {
+	for e := range pr.mu.all {
+		select {
+		case <-e.over:
+			delete(pr.mu.all, e)
+		default:
+		}
 	}
+}
+
+// open makes an endpoint and enters it.
+func (pr *peerRail) open(shared bool) (*endpoint, error) {
 	t := pr.p.t
 	// Sockets get a domain of their own: if the endpoint is closed while bytes flow, the
 	// provider frees something twice in the domain's pool.
@@ -420,6 +512,20 @@ func (pr *peerRail) openLocked() (*endpoint, error) {
 		return nil, fmt.Errorf("%w: %s: %w", rdma.ErrUnavailable, pr.rail.name, whyNoMemory("open an endpoint", err))
 	}
 	e := newEndpoint(q, t, pr.rail.index)
-	pr.mu.all[e] = struct{}{}
+	e.enter()
+	pr.mu.Lock()
+	closed := pr.mu.closed
+	if !closed {
+		pr.forgetLocked()
+		pr.mu.all[e] = struct{}{}
+	}
+	if !closed && shared {
+		pr.mu.shared = append(pr.mu.shared, e)
+	}
+	pr.mu.Unlock()
+	if closed {
+		e.fail(rdma.ErrClosed)
+		return nil, rdma.ErrClosed
+	}
 	return e, nil
 }

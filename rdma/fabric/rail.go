@@ -3,8 +3,12 @@
 package fabric
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net"
+	"os"
+	"time"
 	"unsafe"
 
 	"go.uber.org/zap"
@@ -16,6 +20,9 @@ const messageLimit = 4 << 20
 // servePoll is for how long the endpoint that peers read from sleeps at most, in
 // milliseconds. It is woken earlier when there is something to do.
 const servePoll = 1000
+
+// lookupTime is how long the name of this host is looked for, to explain why there is no device.
+const lookupTime = 2 * time.Second
 
 // rail is one device, and the endpoint on it that peers read from.
 type rail struct {
@@ -129,7 +136,7 @@ func findDevice(o Options, device string) (*info, error) {
 			return i, err
 		}
 	}
-	return nil, fmt.Errorf("%w: libfabric has no device for the provider %s%s", ErrUnavailable, o.Provider, whatItNeeds(o.Provider))
+	return nil, fmt.Errorf("%w: libfabric has no device for the provider %s%s", ErrUnavailable, o.Provider, whatItNeeds(o))
 }
 
 // providerNames returns what the library may call a provider. Sockets are net in those
@@ -178,12 +185,27 @@ func find(o Options, provider, device string) (*info, error) {
 }
 
 // whatItNeeds says what makes a provider find its devices.
-func whatItNeeds(provider string) string {
-	switch provider {
+func whatItNeeds(o Options) string {
+	switch o.Provider {
 	case Verbs:
-		return ": it needs an active port with an IP address, the package ibverbs-providers, and /dev/infiniband"
+		return ": it needs an active port with an IP address, the package ibverbs-providers, and /dev/infiniband" + ownName(o, os.Hostname)
 	case EFA:
 		return ": it needs an instance with EFA and the EFA installer's driver"
 	}
 	return ""
+}
+
+// ownName says that the name of this host does not resolve, which the provider verbs asks for
+// unless it is told an address. It is empty if that is not what is wrong.
+func ownName(o Options, hostname func() (string, error)) string {
+	name, err := hostname()
+	if o.Host != "" || err != nil {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lookupTime)
+	defer cancel()
+	if _, err := net.DefaultResolver.LookupHost(ctx, name); err == nil {
+		return ""
+	}
+	return fmt.Sprintf("; the name of this host, %s, does not resolve, which it asks for: put it into /etc/hosts, or give the address that peers reach it at", name)
 }

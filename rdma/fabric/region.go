@@ -18,7 +18,8 @@ import (
 )
 
 // tableSlots is how many words the table of a node has, and so bounds its open regions.
-const tableSlots = 1 << 16
+// A process may have 65530 mappings by default, and each region takes one.
+const tableSlots = 1 << 15
 
 // table is what peers look into to learn whether a region is still open: each has a slot
 // with its token, which is random and never used again. Slot 0 has the number of the

@@ -96,6 +96,8 @@ static uint32_t api(void)
 
 static void append_name(char *names, size_t size, const char *name)
 {
+	if (!name || !*name)
+		return;
 	size_t used = strlen(names), len = strlen(name);
 	for (char *at = names; (at = strstr(at, name)); at += len)
 		if ((at == names || at[-1] == ' ') && (at[len] == 0 || at[len] == ' '))
@@ -130,7 +132,8 @@ int kf_getinfo(const char *provider, const char *domain, const char *host, int m
 	names[0] = 0;
 	for (struct fi_info *i = list; i; i = i->next) {
 		append_name(names, size, i->domain_attr->name);
-		if (!first && (!domain || !strcmp(domain, i->domain_attr->name))) // some do not heed the hint
+		const char *name = i->domain_attr->name;
+		if (!first && (!domain || (name && !strcmp(domain, name)))) // some do not heed the hint
 			first = i;
 	}
 	if (!first) {

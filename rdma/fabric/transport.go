@@ -66,9 +66,14 @@ func Open(o Options) (*Transport, error) {
 	if err != nil {
 		return nil, err
 	}
-	lib, err := load()
+	l, err := load()
 	if err != nil {
 		return nil, fmt.Errorf("fabric: %w", err)
+	}
+	lib := l.Library
+	if l.overridden != "" {
+		o.Logger.Warn("the environment turns on libfabric's cache of registrations, which may serve wrong bytes: it is off",
+			zap.String("was", l.overridden))
 	}
 	if err := checkMachine(o, lib); err != nil {
 		return nil, fmt.Errorf("fabric: %w", err)
@@ -78,6 +83,9 @@ func Open(o Options) (*Transport, error) {
 	t.mu.regions = map[*region]struct{}{}
 	t.cache = newCache(t)
 	if err := t.open(); err != nil {
+		if why := checkCharDevices(charDevices); why != nil && o.Provider != TCP {
+			err = fmt.Errorf("%w; maybe because of this: %w", err, why)
+		}
 		return nil, errors.Join(fmt.Errorf("fabric: %w", err), t.Close())
 	}
 	return t, nil
@@ -92,9 +100,6 @@ func checkMachine(o Options, lib Library) error {
 	if n, err := strconv.Atoi(major); o.Provider == Verbs && (err != nil || n < minMajor) {
 		return fmt.Errorf("%w: the provider verbs needs libfabric %d.0 or later, %s is %s: install a newer one and set %s to its path",
 			ErrUnavailable, minMajor, lib.Path, lib.Version, libraryVar)
-	}
-	if err := checkCharDevices(charDevices); err != nil {
-		return err
 	}
 	return checkMemlock(o.CacheBytes + memlockFloor)
 }
@@ -181,7 +186,7 @@ func (t *Transport) tryRails() error {
 	return nil
 }
 
-// try reads a region by one rail.
+// try reads a region by one rail; nil: by those that Read chooses.
 func (p *Peer) try(ctx context.Context, remote rdma.RemoteRegion, want []byte, rail *peerRail) error {
 	dst, err := memFile()
 	if err != nil {
@@ -189,7 +194,12 @@ func (p *Peer) try(ctx context.Context, remote rdma.RemoteRegion, want []byte, r
 	}
 	defer dst.Close()
 	n := int64(len(want))
-	if err := p.read(ctx, remote, 0, n, rdma.Dest{File: dst}, []*peerRail{rail}); err != nil {
+	if rail == nil {
+		err = p.Read(ctx, remote, 0, n, rdma.Dest{File: dst})
+	} else {
+		_, err = p.read(ctx, remote, 0, n, rdma.Dest{File: dst}, []*peerRail{rail})
+	}
+	if err != nil {
 		return err
 	}
 	got := make([]byte, n)
