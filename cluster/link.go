@@ -91,10 +91,8 @@ func (p *Peer) keepLink(s *session, l *link) bool {
 		select {
 		case <-l.doubted:
 			p.tryLink(s, l)
-		case <-tick.C:
-			if l.partly.Load() {
-				p.tryCards(s, l)
-			}
+		case <-tick.C: // also if all did: one that has failed since is not used before it is tried
+			p.tryCards(s, l)
 		case <-s.lost:
 			return true
 		case <-s.ctx.Done():

@@ -181,6 +181,9 @@ func (r *oneSided) one(g *fetching, lease *wire.LeaseResult) {
 	case err == nil:
 		r.timer.Reset(r.limit)
 		r.done(g, nil)
+	case errors.Is(err, rdma.ErrUnsafe):
+		r.failed(kind, err)
+		p.done(g, err) // no other way may put it there
 	default:
 		r.failed(kind, err)
 		r.leave(g, err)
@@ -193,6 +196,8 @@ func (r *oneSided) read(lease *wire.LeaseResult, size int64, dst rdma.Dest) (kin
 	region := rdma.RemoteRegion{Key: lease.GetRegionKey(), Size: lease.GetRegionSize()}
 	err = r.l.peer.Read(r.reads, region, 0, size, dst)
 	switch cause := context.Cause(r.reads); {
+	case errors.Is(err, rdma.ErrUnsafe):
+		return readFailed, r.s.unlive(err)
 	case r.ctx.Err() != nil && err != nil:
 		return readFailed, r.ctx.Err()
 	case err == nil && time.Now().Before(r.expires):

@@ -130,7 +130,7 @@ func (n *rdmaNode) openFabric(cacheBytes int64) (*fabric.Transport, error) {
 		return nil, err
 	}
 	return fabric.Open(fabric.Options{
-		Provider: fabric.TCP, Devices: []string{device}, Host: n.host, CacheBytes: cacheBytes, CacheTime: time.Hour,
+		Provider: fabric.TCP, Devices: []string{device}, Host: n.host, CacheBytes: cacheBytes, CacheTime: time.Hour, KeepUnnamed: true,
 	})
 }
 
