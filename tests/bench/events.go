@@ -279,7 +279,7 @@ func (e *eventsBench) rows(cases []string) {
 		cpu := median(e.cpu[name])
 		gotText, readersText := "", ""
 		if name != nobody {
-			cpu -= median(e.cpu[nobody])
+			cpu = max(cpu-median(e.cpu[nobody]), 0) // below it is noise
 			gotText, readersText = fmt.Sprintf("%.0f", got), fmt.Sprintf("%.0f", median(e.readers[name]))
 			e.report.add(row{Topic: "events", Target: name, Value: got, Unit: "events/s that each got", Samples: e.got[name]})
 			e.report.add(row{Topic: "events", Target: name, Value: median(e.readers[name]), Unit: "ns of each reader's processor time for each event"})
