@@ -253,7 +253,8 @@ func TestClosedEarly(t *testing.T) {
 				if file == "events" && read > 0 {
 					continue // It waits.
 				}
-				fd := open(t, d.Path(".kvfs", file), unix.O_RDWR)
+				fd, err := openFile(d.Path(".kvfs", file), unix.O_RDWR)
+				must(t, "open", err)
 				must(t, "write", sendAll(fd, []byte(part)))
 				if read > 0 {
 					_, err := readSome(fd, make([]byte, read))

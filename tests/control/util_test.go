@@ -89,7 +89,8 @@ func hashes(n int) []string {
 	return hs
 }
 
-// open opens a file and closes it with the test.
+// open opens a file and closes it with the test: nobody else may, as the number could be
+// another file's by then.
 func open(t testing.TB, path string, flags int) int {
 	t.Helper()
 	fd, err := openFile(path, flags)
