@@ -52,11 +52,18 @@ func TestNoticesIsolated(t *testing.T) {
 	}
 }
 
-// TestStaleThreads: a thread is told ESTALE, then to open once more by itself, and so on, until
-// it has had another answer or has tried often enough.
+// TestStaleThreads: a thread that reads is told ESTALE, then that there is no such block; one
+// that writes then to open once more by itself, and so on, until it has had another answer or
+// has tried often enough.
 func TestStaleThreads(t *testing.T) {
-	var s staleThreads
 	const stale = fuse.Status(syscall.ESTALE)
+	var reads staleThreads
+	for i, want := range []fuse.Status{stale, fuse.ENOENT, stale, fuse.ENOENT} {
+		if got := reads.answer(1, stale, fuse.ENOENT); got != want {
+			t.Errorf("read, step %d: told %v, want %v", i, got, want)
+		}
+	}
+	s := staleThreads{repeat: true}
 	for i, c := range []struct {
 		tid       uint32
 		got, want fuse.Status

@@ -172,6 +172,7 @@ func newServer(engine *tiers.Engine, opts Options) *Server {
 		opts.FSName = defaultFSName
 	}
 	s := &Server{
+		staleWrites:   staleThreads{repeat: true},
 		RawFileSystem: fuse.NewDefaultRawFileSystem(), opts: opts, log: opts.Logger, engine: engine,
 		procs: ourProc, pidMask: 1<<32 - 1, served: make(chan struct{}),
 	}

@@ -12,11 +12,14 @@ import (
 // staleThreads knows which threads were told ESTALE when they opened a block. The kernel
 // then looks the name up and opens it once more, but only once; where others replace the
 // block all the time, or where the machine is so busy that what the look-up found was given
-// up, the second open may be as late as the first. An engine does not know ESTALE: it is told
-// EINTR then, upon which the libraries of Python, Go and Rust open once more, by themselves,
-// and others take the block for one that could not be had. That goes on until maxTries.
-// There is one of these for opens to read and one for opens to write. The zero value is ready.
+// up, the second open may be as late as the first. An engine does not know ESTALE. One that
+// reads is told ENOENT then, a miss. One that writes is told EINTR, upon which the libraries
+// of Python, Go and Rust open once more, by themselves, and others take the block for one that
+// could not be stored; that goes on until maxTries. There is one of these for opens to read
+// and one for opens to write. The zero value is ready.
 type staleThreads struct {
+	repeat bool // tell EINTR
+
 	n  atomic.Int64 // of tids: opens that succeed look no further than this while it is 0
 	mu struct {
 		sync.Mutex
@@ -56,8 +59,8 @@ func (s staleThread) lives(now time.Time) bool {
 	return now.Sub(s.last) <= life
 }
 
-// answer returns what to tell thread tid: st, but EINTR in place of a second ESTALE, and in
-// the end last.
+// answer returns what to tell thread tid: st, but in place of a second ESTALE last, or EINTR
+// where it is to be repeated, and last in the end.
 func (t *staleThreads) answer(tid uint32, st, last fuse.Status) fuse.Status {
 	if st != fuse.Status(syscall.ESTALE) {
 		t.forget(tid)
@@ -70,7 +73,7 @@ func (t *staleThreads) answer(tid uint32, st, last fuse.Status) fuse.Status {
 	if !had.lives(now) {
 		had.times = 0
 	}
-	if had.times == maxTries-1 {
+	if had.times == maxTries-1 || had.times%2 == 1 && !t.repeat {
 		delete(t.mu.tids, tid)
 		t.n.Store(int64(len(t.mu.tids)))
 		return last

@@ -25,7 +25,7 @@ func TestStalePath(t *testing.T) {
 		{"by the owner before, long ago", staleThread{times: 1, before: true, last: time.Now().Add(-time.Minute)}, false, fuse.Status(syscall.ESTALE), true},
 	} {
 		table := func() *staleThreads {
-			s := &staleThreads{}
+			s := &staleThreads{repeat: true}
 			if how := c.how; how.times > 0 {
 				if how.last.IsZero() {
 					how.last = time.Now().Add(time.Minute) // for as long as the test may take
