@@ -55,6 +55,9 @@ func (s *Server) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOu
 		return s.control.getattr(in.NodeId, out)
 	}
 	a := s.engine.Attr(index.ID(in.NodeId))
+	if a.Gone {
+		return fuse.Status(syscall.ESTALE) // upon which the kernel looks the name up
+	}
 	s.fillAttr(&out.Attr, &a)
 	out.SetTimeout(s.opts.AttrTimeout)
 	return fuse.OK

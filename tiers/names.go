@@ -22,6 +22,9 @@ type Attr struct {
 	// Stable: the answer is the same for all callers and changes only with
 	// the kernel's knowledge, or when Options.Invalidate tells, so it may be cached.
 	Stable bool
+	// Gone: the file has no name, nobody has it open, and its bytes were given up. Who asks for
+	// it by a name meant another file.
+	Gone bool
 }
 
 // owners remembers which owners of uncommitted files belong to the caller's
@@ -180,6 +183,7 @@ func (e *Engine) attrLocked(id index.ID, en *index.Entry) Attr {
 	if !e.mu.ix.Linked(id) && id != index.Root {
 		if f := e.mu.files[id]; f == nil || !f.shadow {
 			a.Nlink = 0
+			a.Gone = f == nil && en.Opens == 0 && en.Flags&flagLimbo == 0 && en.Mode&modeType != modeDir
 		}
 	}
 	return a
