@@ -75,6 +75,7 @@ func newCrowdOf(t *testing.T, cascade tiers.CascadeMode, all ...tiers.Options) *
 	for i, o := range all {
 		nd := &node{n: i, crowd: c, known: make([]map[string]tiers.Located, len(all)), graves: map[string]uint64{}, watched: map[string]bool{}, deaf: map[int]bool{}}
 		nd.disk = tiertest.NewReference(t, tiertest.ReferenceOptions{})
+		o = patient(o)
 		o.Secondaries = append(slices.Clone(o.Secondaries),
 			tiers.SecondaryOptions{Name: "disk", Tier: nd.disk, Cascade: cascade},
 			tiers.SecondaryOptions{Name: "peer", Tier: &far{nd}, Cascade: tiers.CascadeOff})

@@ -246,7 +246,8 @@ func TestOpenDeadlineExceeded(t *testing.T) {
 // TestOpenDeadlineNonblock: an open that does not wait is not concerned, nor is a deadline that
 // only a query has.
 func TestOpenDeadlineNonblock(t *testing.T) {
-	w, disk := openLowerOne(t, tiers.Options{OpenDeadline: time.Second}, tiertest.ReferenceOptions{})
+	// The clock stands still, so that what was measured is not too old to count.
+	w, disk := openLowerOne(t, tiers.Options{OpenDeadline: time.Second, Now: newTestClock().now}, tiertest.ReferenceOptions{})
 	w.hollow("content", "g/a")
 	w.e.Measure("disk", 7, time.Hour)
 	release := disk.Hold(tiertest.OpLoad)
@@ -268,7 +269,7 @@ func TestOpenDeadlineNonblock(t *testing.T) {
 
 // TestPresencesDeadline: a query may have a deadline of its own, longer, shorter, or none.
 func TestPresencesDeadline(t *testing.T) {
-	w, _ := openLowerOne(t, tiers.Options{OpenDeadline: time.Second}, tiertest.ReferenceOptions{})
+	w, _ := openLowerOne(t, tiers.Options{OpenDeadline: time.Second, Now: newTestClock().now}, tiertest.ReferenceOptions{})
 	w.hollow("12345", "g/a")
 	must(t, w.put(10, "g/m", []byte("x")))
 	w.e.Measure("disk", 5, 100*time.Millisecond)

@@ -31,6 +31,7 @@ var tierNames = []string{"disk", "peer"}
 // What o.Secondaries says already is kept.
 func openLower(t testing.TB, dir string, o tiers.Options, refs ...*tiertest.Reference) *lower {
 	t.Helper()
+	o = patient(o)
 	o.Secondaries = slices.Clone(o.Secondaries)
 	for i, r := range refs {
 		if i == len(o.Secondaries) {
@@ -45,6 +46,18 @@ func openLower(t testing.TB, dir string, o tiers.Options, refs ...*tiertest.Refe
 		}
 	}
 	return &lower{open(t, dir, o), refs}
+}
+
+// patient has an engine wait for the tiers below for as long as a test does, unless that is what
+// the test is about.
+func patient(o tiers.Options) tiers.Options {
+	if o.WriteTimeout == 0 {
+		o.WriteTimeout = patience
+	}
+	if o.PromoteTimeout == 0 {
+		o.PromoteTimeout = patience
+	}
+	return o
 }
 
 // until returns a context that ends when the patience of the test does.
@@ -145,15 +158,25 @@ func (w *lower) wantWhere(pairs ...string) {
 }
 
 // evict drops files from a tier, memory if it is empty, and fails the test if one
-// stays.
+// stays. What is the base of a version whose open never came is open until the engine gives
+// that up, which may be later than EvictFrom waits.
 func (w *lower) evict(tier string, names ...string) {
 	w.t.Helper()
 	if tier == "" {
 		tier = "memory"
 	}
-	r, err := w.e.EvictFrom(until(w.t), tiers.EvictRequest{Tier: tier, Paths: names})
-	if err != nil || r.KeptN != 0 {
-		w.t.Fatalf("evict %v from %s: %+v, %v", names, tier, r, err)
+	ctx := until(w.t)
+	for len(names) > 0 {
+		r, err := w.e.EvictFrom(ctx, tiers.EvictRequest{Tier: tier, Paths: names})
+		if err != nil {
+			w.t.Fatalf("evict %v from %s: %+v, %v", names, tier, r, err)
+		}
+		names = nil
+		for _, k := range r.Kept {
+			if names = append(names, k.Path); k.Reason != "open" {
+				w.t.Fatalf("evict from %s: %+v", tier, r)
+			}
+		}
 	}
 }
 
@@ -175,6 +198,13 @@ func eventually(t testing.TB, what string, is func() bool) {
 		}
 		time.Sleep(time.Millisecond) // reason: nothing tells of it
 	}
+}
+
+// noBlobs waits until the memory tier has no file left: those of what the engine gives up by
+// itself go a moment after they have left the accounts.
+func (w *world) noBlobs() {
+	w.t.Helper()
+	eventually(w.t, "all files of the memory tier are gone", func() bool { return w.blobs() == 0 })
 }
 
 // mustKey parses a path.

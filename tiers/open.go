@@ -91,7 +91,15 @@ func (e *Engine) openHollow(ctx context.Context, id index.ID, tid uint32, nonblo
 	if late {
 		return Opened{}, block.ErrNotFound
 	}
-	if err := e.promoteWithin(ctx, id, nonblock, deadline); err != nil {
+	err := e.promoteWithin(ctx, id, nonblock, deadline)
+	if errors.Is(err, ErrStale) {
+		o, hollow, err := e.openRead(id, tid, true) // it may have come up in between
+		if hollow {
+			err = ErrStale
+		}
+		return o, err
+	}
+	if err != nil {
 		return Opened{}, missError(err)
 	}
 	o, _, err := e.openRead(id, tid, false)

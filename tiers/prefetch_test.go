@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -135,24 +136,47 @@ func TestPrefetch(t *testing.T) {
 	w.end()
 }
 
+// jobOrder notes the blocks of jobs. Two jobs may reach a tier the other way round than they
+// were begun: their numbers tell.
+type jobOrder struct {
+	mu   sync.Mutex
+	jobs map[tiers.JobID][]string
+}
+
+func (o *jobOrder) add(j *tiers.Job) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.jobs == nil {
+		o.jobs = map[tiers.JobID][]string{}
+	}
+	for _, b := range j.Blocks {
+		o.jobs[j.ID] = append(o.jobs[j.ID], b.Key.Path())
+	}
+}
+
+// keys returns the blocks in the order in which their jobs were begun.
+func (o *jobOrder) keys() (keys []string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, id := range slices.Sorted(maps.Keys(o.jobs)) {
+		keys = append(keys, o.jobs[id]...)
+	}
+	return keys
+}
+
 // TestPrefetchBounded: no more than a share of memory is under way at a time, in the order of the
 // list and in few jobs; a list larger than memory comes to its end.
 func TestPrefetchBounded(t *testing.T) {
-	var mu sync.Mutex
-	var order []string
+	var order jobOrder
 	w, disk := openLowerOne(t, tiers.Options{CapacityBytes: 32 * page, LookupLease: time.Hour, PromoteBatchKeys: 2}, tiertest.ReferenceOptions{
 		Workers: 1, OnJob: func(op tiertest.Op, j *tiers.Job) {
 			if op != tiertest.OpLoad {
 				return
 			}
-			mu.Lock()
-			defer mu.Unlock()
 			if j.Promotion || j.Request != "req" || len(j.Blocks) > 2 {
 				t.Errorf("job %+v", j)
 			}
-			for _, b := range j.Blocks {
-				order = append(order, b.Key.Path())
-			}
+			order.add(j)
 		}})
 	names := numbered("g", 100)
 	for _, name := range names {
@@ -171,8 +195,8 @@ func TestPrefetchBounded(t *testing.T) {
 	if s := f.letters(); s != strings.Repeat("l", len(names)) {
 		t.Errorf("results %q", s)
 	}
-	if !slices.Equal(order, names) {
-		t.Errorf("order %v", order)
+	if got := order.keys(); !slices.Equal(got, names) {
+		t.Errorf("order %v", got)
 	}
 	w.atRest()
 	w.wantWhere("g/099", "[memory disk]", "g/000", "[disk]")
@@ -361,14 +385,16 @@ func TestPrefetchTimeout(t *testing.T) {
 // TestPrefetchGivesWay: who waits in an open goes before what is wanted ahead of use, also if it
 // is the very same block.
 func TestPrefetchGivesWay(t *testing.T) {
+	var begun jobOrder
 	var mu sync.Mutex
-	var order []string
+	waitedFor := map[string]bool{}
 	w, disk := openLowerOne(t, tiers.Options{CapacityBytes: 1024 * page, PromoteBatchKeys: 1}, tiertest.ReferenceOptions{
 		Workers: 1, OnJob: func(op tiertest.Op, j *tiers.Job) {
 			if op == tiertest.OpLoad {
+				begun.add(j)
 				mu.Lock()
 				defer mu.Unlock()
-				order = append(order, fmt.Sprint(j.Blocks[0].Key.Path(), " ", j.Promotion))
+				waitedFor[j.Blocks[0].Key.Path()] = j.Promotion
 			}
 		}})
 	const underWay = 64
@@ -388,12 +414,16 @@ func TestPrefetchGivesWay(t *testing.T) {
 		})
 		eventually(t, "a reader waits", func() bool { _, n := w.e.Waiting(); return n == len(names)+1+i })
 	}
+	eventually(t, "what is read is asked for", func() bool { _, waiting := w.e.Jobs(); return waiting["disk"] == 11 })
 	must(t, w.e.AuditLoads())
 	release()
 	wg.Wait()
-	want := []string{"g/read true", names[underWay+5] + " true", names[underWay] + " false"}
-	if len(order) < underWay+3 || !slices.Equal(order[underWay:underWay+3], want) {
-		t.Errorf("then came %v, want %v", order[underWay:], want)
+	want := []string{"g/read", names[underWay+5], names[underWay]}
+	if order := begun.keys(); len(order) < underWay+3 || !slices.Equal(order[underWay:underWay+3], want) {
+		t.Errorf("then came %v, want %v", order[min(underWay, len(order)):], want)
+	}
+	if !waitedFor[want[0]] || !waitedFor[want[1]] || waitedFor[want[2]] {
+		t.Errorf("waited for: %v", waitedFor)
 	}
 	if s := f.letters(); s != strings.Repeat("l", len(names)) {
 		t.Errorf("results %q", s)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -399,6 +400,14 @@ func TestTierSummary(t *testing.T) {
 	w.content("g/missing")
 	w.content("g/a")
 	w.quiesce()
+	eventually(t, "all is told", func() bool { // what the clock told of may not be written yet
+		s, unknown, success := w.e.Stats().Summary, uint64(0), uint64(0)
+		for _, line := range logs.FilterMessage("tier summary").All() {
+			unknown += line.ContextMap()["unknown_keys"].(uint64)
+			success += line.ContextMap()["success_keys"].(uint64)
+		}
+		return unknown == s.UnknownKeys && success == s.SuccessKeys
+	})
 	var memory, disk, unknown, success, failed uint64
 	bytes := map[string]uint64{}
 	for _, line := range logs.FilterMessage("tier summary").All() {
@@ -428,15 +437,31 @@ func TestTierSummary(t *testing.T) {
 	w.end()
 }
 
+// touched is a tier that counts the blocks that it was told to have been read.
+type touched struct {
+	*tiertest.Reference
+	n atomic.Int64
+}
+
+// Touch implements tiers.Tier.
+func (c *touched) Touch(keys []block.Key) {
+	c.Reference.Touch(keys)
+	c.n.Add(int64(len(keys)))
+}
+
 // TestTouch: tiers are told which of their blocks were read (A28).
 func TestTouch(t *testing.T) {
-	w, disk := openLowerOne(t, tiers.Options{CapacityBytes: 16 * page}, tiertest.ReferenceOptions{CapacityBytes: 3 * page})
+	disk := tiertest.NewReference(t, tiertest.ReferenceOptions{CapacityBytes: 3 * page})
+	told := &touched{Reference: disk}
+	w := openLower(t, shmDir(t), tiers.Options{CapacityBytes: 16 * page, Secondaries: []tiers.SecondaryOptions{{Tier: told}}}, disk)
+	must(t, w.mkdir("g"))
 	for _, name := range []string{"g/a", "g/b", "g/c"} {
 		must(t, w.put(10, name, fill("1p", "x")))
 		w.quiesce()
 	}
 	w.content("g/a")
 	w.e.TellTouched()
+	eventually(t, "the tier is told", func() bool { return told.n.Load() == 1 }) // the clock may be about to tell
 	must(t, w.put(10, "g/d", fill("1p", "x")))
 	w.quiesce()
 	if got := holds(disk); got != "[g/a g/c g/d]" {

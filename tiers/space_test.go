@@ -159,14 +159,15 @@ func TestOrder(t *testing.T) {
 }
 
 // TestWatermark: above the high watermark blocks go in the background until the
-// low one is reached, but none that was used a moment ago.
+// low one is reached, but none that was used a moment ago. Files carry the time of the kernel, so
+// a minute of the script is long for however long the script takes.
 func TestWatermark(t *testing.T) {
 	runScripts(t, []script{
 		{name: "down to the low one", opts: tiers.Options{CapacityBytes: 10 * page, HighWatermark: 0.75, LowWatermark: 0.5}, text: `
 			put 10 g/a 2p x -> ok; stored g/a 2p
 			put 10 g/b 2p x -> ok; stored g/b 2p
 			put 10 g/c 2p x -> ok; stored g/c 2p
-			advance 2s
+			advance 1m
 			create 10 d g/d -> ok; evicted g/a 2p watermark; evicted g/b 2p watermark
 			write d 2p x
 			close d -> ok; stored g/d 2p
@@ -174,16 +175,16 @@ func TestWatermark(t *testing.T) {
 		{name: "not what is in use", opts: tiers.Options{CapacityBytes: 10 * page, HighWatermark: 0.75, LowWatermark: 0.5}, text: `
 			put 10 g/a 2p x -> ok; stored g/a 2p
 			put 10 g/b 2p x -> ok; stored g/b 2p
-			advance 2s
+			advance 1m
 			put 10 g/c 2p x -> ok; stored g/c 2p
 			cat 10 g/a -> x*2p
 			create 10 d g/d -> ok; evicted g/b 2p watermark
 			write d 2p x
 			close d -> ok; stored g/d 2p`},
-		{name: "not leased", opts: tiers.Options{CapacityBytes: 10 * page, HighWatermark: 0.75, LowWatermark: 0.5, LookupLease: time.Minute}, text: `
+		{name: "not leased", opts: tiers.Options{CapacityBytes: 10 * page, HighWatermark: 0.75, LowWatermark: 0.5, LookupLease: time.Hour}, text: `
 			put 10 g/a 4p x -> ok; stored g/a 4p
 			stat 20 g/a -> 4p 0100644 1:2 nlink 1
-			advance 2s
+			advance 1m
 			put 10 g/d 4p x -> ok; stored g/d 4p
 			stats -> used 8p pinned 0 blocks 2 writing 0`},
 	})

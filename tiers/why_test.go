@@ -83,12 +83,6 @@ func TestWhy(t *testing.T) {
 			must(w.t, w.put(10, "g/a", []byte("x")), w.e.SetTTL(resolve(w.t, w.world, "g/a").ID, time.Nanosecond))
 			w.e.Expire()
 		}, "g/a", "expired rule=expired", "time to live"},
-		{"expired just now", func(w *failing) {
-			must(w.t, w.put(10, "g/a", []byte("x")))
-			w.drain()
-			must(w.t, w.e.SetTTL(resolve(w.t, w.world, "g/a").ID, time.Nanosecond))
-			eventually(w.t, "its time passes", func() bool { return w.states(tiers.PresenceOptions{}, "g/a") == "." })
-		}, "g/a", "expired", "time to live"},
 		{"renamed", func(w *failing) {
 			must(w.t, w.put(10, "g/a", []byte("x")), w.rename(10, "g/a", "g/b", false))
 		}, "g/a", "renamed by=thread 10 to=g/b", "renamed to g/b by thread 10"},
@@ -187,6 +181,20 @@ func TestWhy(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestWhyExpired: what has expired and is still there is not found any more, and says so.
+func TestWhyExpired(t *testing.T) {
+	inBubble(t, func(t *testing.T, dir string, now func() time.Time) { // so that no clock removes it meanwhile
+		w := open(t, dir, tiers.Options{Now: now})
+		must(t, w.put(10, "a", []byte("x")), w.e.SetTTL(resolve(t, w, "a").ID, time.Millisecond))
+		<-time.After(2 * time.Millisecond)
+		w.wantVerdict("a", "expired")
+		if text := w.e.Why("a").Text; !strings.Contains(text, "time to live") {
+			t.Errorf("text %q", text)
+		}
+		w.close(false)
+	})
 }
 
 // failing is a world over a tier that can be made to fail.
