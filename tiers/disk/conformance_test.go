@@ -6,6 +6,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/directio/faultio"
@@ -69,6 +70,7 @@ func conform(t *testing.T, devices int, engine string) {
 			return keep(newRig(t, devices, 4<<20, func(o *Options) {
 				direct(o)
 				o.DailyWriteBudgetBytes = 32 * 2 * pageBytes
+				o.Now = func() time.Time { return time.Unix(1e9, 0) } // no midnight in between
 			}))
 		},
 		Reopen: func(t *testing.T, tier tiers.Tier) tiers.Tier {

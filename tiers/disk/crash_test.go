@@ -154,12 +154,16 @@ func (c *crashRun) storeSome() {
 	}
 }
 
-// renew takes note that what was known of a key is so no longer.
+// renew takes note that what was known of a key is so no longer: neither is what it has, if
+// the Host has given leave to evict that, which may be under way.
 func (c *crashRun) renew(key block.Key) {
 	c.touched[key] = true
 	c.host.Lock()
 	defer c.host.Unlock()
-	delete(c.host.evicted, key)
+	if c.host.evicted[key] > 0 {
+		delete(c.host.evicted, key)
+		delete(c.now, key)
+	}
 }
 
 func (c *crashRun) add(key block.Key, sum uint64) {
@@ -172,13 +176,15 @@ func (c *crashRun) add(key block.Key, sum uint64) {
 func (c *crashRun) rename() {
 	from, to := c.key(), c.key()
 	c.seq++
+	old := c.now[from]
 	c.renew(from)
 	c.renew(to)
 	for sum := range c.ever[from] {
 		c.add(to, sum)
 	}
-	if c.Update(from, to, &tiers.Attrs{Seq: c.seq, Mode: 0o600}) && from != to {
-		c.now[to], c.now[from] = c.now[from], 0
+	if c.Update(from, to, &tiers.Attrs{Seq: c.seq, Mode: 0o600}) { // so it was there still
+		c.now[from] = 0
+		c.now[to] = old
 	}
 }
 

@@ -404,9 +404,9 @@ func (d *device) fail(reason string) {
 		t := d.tier
 		t.mu.Lock()
 		d.state, d.reason = "offline", reason
+		close(d.down) // under the lock: who is told that it is offline finds it out of use
 		t.mu.Unlock()
 		t.log.Error("device offline", zap.String("device", d.dir), zap.String("reason", reason))
-		close(d.down)
 		d.stop()
 		d.failTasks(block.ErrUnavailable)
 		d.endSyncs(block.ErrUnavailable)
@@ -428,6 +428,9 @@ func sizeText(n int64) string { return strconv.FormatInt(n, 10) + " bytes" }
 func (d *device) close(ctx context.Context) error {
 	ctx, cancel := withGrace(ctx, closeGrace)
 	defer cancel()
+	// Waits for a fail that is under way, which uses the tables and calls the Host, and keeps
+	// one that was about to begin from doing so.
+	defer d.failOnce.Do(func() {})
 	d.queue.close()
 	finished := make(chan error, 1)
 	go func() { finished <- d.finish() }() // left behind if the device does not answer

@@ -52,6 +52,55 @@ func TestCloseAbandoned(t *testing.T) {
 	}
 }
 
+// slowHost is an accountHost whose Lost says that it was called and then waits.
+type slowHost struct {
+	*accountHost
+	called, gate chan struct{}
+}
+
+// Lost notes why, late.
+func (h slowHost) Lost(key block.Key, err error) {
+	select {
+	case h.called <- struct{}{}:
+	default:
+	}
+	<-h.gate
+	h.accountHost.Lost(key, err)
+}
+
+// TestCloseFailing shows that Close waits for the end of a failure that it meets: the Host is
+// told of all blocks before it returns, and the tables are there until then (D9, D11).
+func TestCloseFailing(t *testing.T) {
+	r := newRig(t, 1, 16<<20, nil)
+	host := slowHost{newHost(), make(chan struct{}, 1), make(chan struct{})}
+	r.SetHost(host)
+	var blocks []stored
+	for i := range 8 { // of several slabs
+		blocks = append(blocks, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), 4000<<i)})
+	}
+	r.mustStore(t, blocks...)
+	d := r.devices[0]
+	go d.fail("given up")
+	wait(t, "the first loss", host.called)
+	done := make(chan error, 1)
+	go func() { done <- r.Close(context.Background()) }()
+	wait(t, "the end of the watchdog, which is nearly that of the device", d.watchStop)
+	select {
+	case err := <-done:
+		t.Fatalf("Close returned while the Host was being told: %v", err)
+	case <-time.After(200 * time.Millisecond): // in which it would have returned
+	}
+	close(host.gate)
+	if err := wait(t, "Close", done); err != nil && !errors.Is(err, block.ErrUnavailable) {
+		t.Errorf("Close: %v", err)
+	}
+	for _, b := range blocks {
+		if host.lossOf(b.key) == nil {
+			t.Errorf("%v is gone and the Host does not know when Close returns", b.key)
+		}
+	}
+}
+
 // deviceOf returns the number of the device that holds a block, and the block's slot.
 func (r *rig) deviceOf(t *testing.T, key block.Key) (device int, id slotID) {
 	t.Helper()

@@ -261,7 +261,7 @@ func TestDeviceFails(t *testing.T) {
 	host := newHost()
 	r.SetHost(host)
 	var blocks []stored
-	for i := range 60 {
+	for i := range 100 {
 		blocks = append(blocks, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), 9000)})
 	}
 	r.mustStore(t, blocks...)
@@ -300,6 +300,7 @@ func TestDeviceFails(t *testing.T) {
 	for _, b := range first {
 		r.mustLoad(t, b)
 	}
+	eventually(t, "all losses told", r.devices[0].lostDone.Load) // Sync fails until then
 	if err := r.sync(t); err != nil {
 		t.Errorf("Sync of what is left: %v", err)
 	}
@@ -353,6 +354,18 @@ func TestReadError(t *testing.T) {
 	}
 }
 
+// overdue is an engine whose stuck operations have been so for a day: a device that is only
+// slow does not count as stuck.
+type overdue struct{ *faultio.Engine }
+
+// Stuck tells of stuck operations only.
+func (e overdue) Stuck() time.Duration {
+	if e.StuckOps() == 0 {
+		return 0
+	}
+	return 24 * time.Hour
+}
+
 // TestStuck shows that jobs on a device that does not answer fail in time, that the
 // other device serves on, and that Close does not hang (D9, D11).
 func TestStuck(t *testing.T) {
@@ -364,10 +377,20 @@ func TestStuck(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { pool.Close() })
+			faults := make(map[string]*faultio.Engine)
 			r := newRig(t, 2, 16<<20, func(o *Options) {
-				o.StuckTimeout = 300 * time.Millisecond
+				o.StuckTimeout = time.Hour
 				o.Pool = pool
+				o.Engine = func(ctx context.Context, dir string) (directio.Engine, error) {
+					inner, err := directio.Open(ctx, o.DirectIO)
+					if err != nil {
+						return nil, err
+					}
+					faults[dir] = faultio.New(inner, nil)
+					return overdue{faults[dir]}, nil
+				}
 			})
+			r.fault = faults
 			host := newHost()
 			r.SetHost(host)
 			var blocks []stored
@@ -418,6 +441,7 @@ func TestCloseStuck(t *testing.T) {
 	t.Cleanup(r.engine(0).Release)
 	b := stored{keyOf("a"), 1, bytesOf(1, 1<<20)}
 	c := begin(r.Store, false, b.transfer(t))
+	eventually(t, "the write", func() bool { return r.engine(0).StuckOps() > 0 })
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
 	done := make(chan error, 1)

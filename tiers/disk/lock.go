@@ -54,12 +54,18 @@ func lockHolder(f *os.File) int {
 	if unix.Fstat(int(f.Fd()), &st) != nil {
 		return 0
 	}
-	list, err := os.Open("/proc/locks")
-	if err != nil {
-		return 0
+	for range 3 { // the kernel may skip a line where other locks come and go meanwhile
+		list, err := os.Open("/proc/locks")
+		if err != nil {
+			return 0
+		}
+		pid := findLock(bufio.NewScanner(list), fmt.Sprintf("%02x:%02x", unix.Major(st.Dev), unix.Minor(st.Dev)), st.Ino)
+		list.Close()
+		if pid != 0 {
+			return pid
+		}
 	}
-	defer list.Close()
-	return findLock(bufio.NewScanner(list), fmt.Sprintf("%02x:%02x", unix.Major(st.Dev), unix.Minor(st.Dev)), st.Ino)
+	return 0
 }
 
 // findLock reads lines such as

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/directio/faultio"
@@ -258,7 +259,7 @@ func TestRemoveBeforeHeader(t *testing.T) {
 // after a crash, or have its old name (D7).
 func TestSyncAwaitsHeader(t *testing.T) {
 	for _, rename := range []bool{false, true} {
-		r := newRig(t, 1, 16<<20, nil)
+		r := newRig(t, 1, 16<<20, func(o *Options) { o.SyncInterval = time.Hour }) // only the calls below sync
 		b, to := stored{keyOf("removed"), 5, bytesOf(1, 50_000)}, keyOf("to")
 		r.mustStore(t, stored{keyOf("first"), 1, bytesOf(2, 50_000)})
 		if err := r.sync(t); err != nil {
