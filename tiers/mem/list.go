@@ -7,6 +7,8 @@ import (
 	iofs "io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -17,7 +19,7 @@ import (
 
 // listWait bounds how long List and Discard wait for a process that attaches or
 // takes down a store.
-const listWait = 5 * time.Second
+const listWait = 30 * time.Second
 
 // Info describes a store of this machine.
 type Info struct {
@@ -36,11 +38,17 @@ type Info struct {
 // Dir, of every user whose stores we may read. It fails, beside the stores it
 // could read, with what kept it from reading others.
 func List() ([]Info, error) {
-	parents, err := filepath.Glob("/dev/shm/kvfs-*")
+	found, err := filepath.Glob(shmPrefix + "[0-9]*")
 	if err != nil {
 		return nil, err
 	}
-	return list(append([]string{runBase}, parents...))
+	parents := []string{runBase}
+	for _, path := range found {
+		if uid, err := strconv.Atoi(strings.TrimPrefix(path, shmPrefix)); err == nil && path == shmBase(uid) {
+			parents = append(parents, path) // what others have in /dev/shm is none of our business
+		}
+	}
+	return list(parents)
 }
 
 func list(parents []string) ([]Info, error) {
@@ -72,6 +80,9 @@ func listParent(path string) ([]Info, error) {
 	var errs []error
 	for _, name := range names {
 		info, err := inspect(parent, name)
+		if errors.Is(err, unix.ENOTDIR) || errors.Is(err, iofs.ErrNotExist) {
+			continue // no store, such as a socket; stores do not go while the setup lock is held
+		}
 		if err != nil {
 			errs = append(errs, err)
 			continue

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"go.uber.org/zap"
@@ -137,7 +138,9 @@ func (p place) dir() string { return filepath.Join(p.parent, p.name) }
 
 const runBase = "/run/kvfs"
 
-func shmBase(uid int) string { return fmt.Sprintf("/dev/shm/kvfs-%d", uid) }
+const shmPrefix = "/dev/shm/kvfs-" // before a uid
+
+func shmBase(uid int) string { return shmPrefix + strconv.Itoa(uid) }
 
 // places returns where to try, best first. A mount that the kernel refuses is
 // what makes Open go on to the next.

@@ -4,12 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -159,7 +160,7 @@ func victim(dir string, noMount bool) {
 		os.Exit(1)
 	}
 	fmt.Println("ready")
-	time.Sleep(time.Minute) // reason: waits to be killed; ends by itself if the test dies
+	_, _ = io.Copy(io.Discard, os.Stdin) // until it is killed, or the test is dead
 	os.Exit(1)
 }
 
@@ -174,6 +175,9 @@ func TestKill(t *testing.T) {
 		}
 		out, err := cmd.StdoutPipe()
 		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := cmd.StdinPipe(); err != nil { // closed by Wait
 			t.Fatal(err)
 		}
 		if err := cmd.Start(); err != nil {
@@ -306,6 +310,10 @@ func TestList(t *testing.T) {
 		if err := os.Chmod(base, 0o700); err != nil {
 			t.Fatal(err)
 		}
+		beside := base + "/sock" // a file is no store
+		if err := os.WriteFile(beside, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
 		o.ID, o.Label = "s", "/mnt/kv \"\xff\n"
 		s := open(t, o)
 		put(t, s, "g/a", strings.Repeat("x", 1<<20))
@@ -339,11 +347,23 @@ func TestList(t *testing.T) {
 		if err := Discard(o.Dir); !errors.Is(err, block.ErrNotFound) {
 			t.Errorf("Discard twice: got %v", err)
 		}
-		if left, _ := os.ReadDir(base); len(left) != 0 {
+		if left, _ := os.ReadDir(base); len(left) != 1 || os.Remove(beside) != nil {
 			t.Errorf("left: %v", left)
 		}
 	})
-	if _, err := List(); err != nil {
+	dir, err := os.MkdirTemp("/dev/shm", "kvfs-0-others-") // not of a uid
+	if err != nil {
+		t.Skipf("no /dev/shm: %v", err)
+	}
+	defer os.RemoveAll(dir)
+	if err := os.Mkdir(dir+"/x", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	infos, err := List()
+	if err != nil {
 		t.Errorf("List: %v", err)
+	}
+	if slices.ContainsFunc(infos, func(in Info) bool { return filepath.Dir(in.Dir) == dir }) {
+		t.Errorf("List looks into %s", dir)
 	}
 }
