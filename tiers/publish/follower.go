@@ -118,11 +118,11 @@ func (s *sharedReader) text(ctx context.Context) ([]byte, error) {
 // look returns what there is at the reader's place, or else a channel that is closed when there is more.
 func (s *sharedReader) look() ([]byte, <-chan struct{}, error) {
 	l := s.lines
-	if l.ctx.Err() != nil {
-		return nil, nil, block.ErrClosed
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.ctx.Err() != nil { // under the lock: what Close does to the encoder comes after this
+		return nil, nil, block.ErrClosed
+	}
 	if s.at < l.mu.base {
 		if l.mu.chunks[0].first > s.next {
 			return nil, nil, errBehind

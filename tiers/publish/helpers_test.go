@@ -91,7 +91,7 @@ func event(kind tiers.EventKind, tier, path string) tiers.Event {
 
 // testContext ends with the test, or after a time that only a hanging test needs.
 func testContext(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -45,7 +45,7 @@ type Publisher struct {
 	heldSize int
 
 	stats struct {
-		messages, events, unmatched, gaps, snapshots atomic.Uint64
+		unmatched, gaps, snapshots atomic.Uint64
 	}
 }
 
@@ -78,6 +78,7 @@ func Open(ctx context.Context, o Options) (*Publisher, error) {
 		p.replay = newReplay(rl, p.history, p.log)
 	}
 	p.pub = newPub(ln, o.Topic, p.log)
+	p.next = o.Log.Next() // now: what happens from here on is told, whenever run begins
 	runCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	p.cancel = cancel
 	go p.run(runCtx) // ends at Close, or with the log
@@ -103,13 +104,12 @@ func (p *Publisher) Stats() Stats {
 	s := Stats{
 		Endpoint:    p.pub.endpoint(),
 		Subscribers: p.pub.subscribers(),
-		Messages:    p.stats.messages.Load(),
-		Events:      p.stats.events.Load(),
 		Unmatched:   p.stats.unmatched.Load(),
 		Dropped:     p.pub.dropped.Load(),
 		Gaps:        p.stats.gaps.Load(),
 		Snapshots:   p.stats.snapshots.Load(),
 	}
+	s.Messages, s.Events = p.history.totals()
 	if p.replay != nil {
 		s.ReplayEndpoint, s.Replays = p.replay.endpoint(), p.replay.served.Load()
 	}
@@ -163,6 +163,7 @@ func (p *Publisher) read(ctx context.Context) (int, error) {
 	case missed > 0:
 		p.stats.gaps.Add(1)
 		p.log.Warn("events were lost, announcing all blocks anew", zap.Uint64("missed", missed))
+		p.next = p.opts.Log.Next()
 		p.tellAll(ctx)
 		return n, nil
 	}
@@ -173,6 +174,7 @@ func (p *Publisher) read(ctx context.Context) (int, error) {
 	p.send()
 	if p.stale && time.Since(p.snapshot) >= renamePause {
 		p.log.Info("a directory was renamed, announcing all blocks anew")
+		p.next = p.opts.Log.Next()
 		p.tellAll(ctx)
 	}
 	return n, nil
@@ -270,8 +272,6 @@ func (p *Publisher) send() {
 }
 
 func (p *Publisher) post(m *message) {
-	p.history.add(m)
+	p.history.add(m) // first: whoever has the message finds it counted
 	p.pub.send(m)
-	p.stats.messages.Add(1)
-	p.stats.events.Add(uint64(m.hashes))
 }

@@ -12,14 +12,15 @@ import (
 // historyBytes bounds the messages that are kept for replays.
 const historyBytes = 64 << 20
 
-// history holds the latest messages. Its methods may be called in parallel.
+// history holds the latest messages and counts all. Its methods may be called in parallel.
 type history struct {
 	mu struct {
 		sync.Mutex
-		ring  []*message // message n is at n modulo its length
-		first uint64     // of the messages that are there
-		next  uint64     // number of the next message
-		bytes int
+		ring   []*message // message n is at n modulo its length
+		first  uint64     // of the messages that are there
+		next   uint64     // number of the next message
+		hashes uint64     // in all messages ever
+		bytes  int
 	}
 }
 
@@ -43,6 +44,7 @@ func (h *history) add(m *message) {
 	}
 	h.mu.ring[h.mu.next%size] = m
 	h.mu.bytes += len(m.wire)
+	h.mu.hashes += uint64(m.hashes)
 	h.mu.next++
 }
 
@@ -54,6 +56,13 @@ func (h *history) get(n, end uint64) (*message, uint64) {
 		return nil, n
 	}
 	return h.mu.ring[n%uint64(len(h.mu.ring))], n
+}
+
+// totals returns how many messages there were, and hashes in them.
+func (h *history) totals() (messages, hashes uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.mu.next, h.mu.hashes
 }
 
 // end returns the number of the next message.

@@ -12,13 +12,12 @@ import (
 // tellAll has everybody forget everything, and tells of all blocks. Events that come meanwhile are
 // read from the log, so that it does not run away, but are sent after the snapshot: it may tell
 // of a block what was so before them. To apply an event to a later state changes nothing in the
-// end, as the log goes on to the latest one.
+// end, as the log goes on to the latest one. What came before p.next is in the snapshot.
 func (p *Publisher) tellAll(ctx context.Context) {
-	p.next = p.opts.Log.Next()
 	p.stale = false
+	p.stats.snapshots.Add(1) // before subscribers can know of it
 	p.batch.cleared()
 	p.send()
-	p.stats.snapshots.Add(1)
 	if p.opts.Snapshot != nil {
 		if err := p.opts.Snapshot(ctx, func(path string, _ int64, names []string) error {
 			if p.batch.hashes >= snapshotSize {

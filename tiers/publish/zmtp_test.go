@@ -85,7 +85,7 @@ func TestGarbage(t *testing.T) {
 			conn := dial(t, endpoint)
 			_, _ = conn.Write(c)
 			_ = conn.(*net.TCPConn).CloseWrite()
-			if err := conn.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+			if err := conn.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 				t.Fatal(err)
 			}
 			var ne net.Error
@@ -129,14 +129,17 @@ func TestSlowSubscriber(t *testing.T) {
 	}
 	list := make([]tiers.Event, readSize)
 	for i := range list {
-		list[i] = event(tiers.BlockStored, "memory", "0/"+strings.Repeat("x", 100)+string(rune('a'+i%26))+strings.Repeat("y", i/26))
+		list[i] = event(tiers.BlockStored, "memory", "0/"+strings.Repeat("x", 170)+string(rune('a'+i%26))+strings.Repeat("y", i/26))
 	}
 	first := int64(-1)
 	for last := int64(-1); p.Stats().Dropped == 0; {
+		if p.Stats().Subscribers < 2 {
+			t.Fatal("disconnected, by writeTimeout, before anything was dropped")
+		}
 		evlog.add(list...)
 		told := p.Stats().Events
 		for got := uint64(0); got == 0 || p.Stats().Events < told; got++ {
-			_ = good.SetReadDeadline(time.Now().Add(30 * time.Second))
+			_ = good.SetReadDeadline(time.Now().Add(time.Minute))
 			seq, err := readSeq(br)
 			if err != nil {
 				t.Fatal(err)
@@ -246,7 +249,7 @@ func TestPing(t *testing.T) {
 	p := open(t, Options{Log: newTestLog(10), Replay: "tcp://127.0.0.1:0"})
 	for typ, endpoint := range map[string]string{"SUB": p.Stats().Endpoint, "DEALER": p.Stats().ReplayEndpoint} {
 		c := dial(t, endpoint)
-		_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(time.Minute))
 		if _, err := c.Write(appendCommand(hello(typ), "PING", []byte("\x00\x0acontext"))); err != nil {
 			t.Fatal(err)
 		}
