@@ -104,7 +104,7 @@ func TestConformance(t *testing.T) {
 func TestCloseLeaves(t *testing.T) {
 	for _, started := range []bool{false, true} {
 		n := newStubNode()
-		tier := openStub(t, n, testOptions(n), realClock)
+		tier := openStub(t, n, testOptions(n), stillClock())
 		if started {
 			if err := tier.start(newStubEngine(), newStubEvents()); err != nil {
 				t.Fatal(err)

@@ -46,7 +46,7 @@ func startFullWith(
 	}
 	lost := NewLost()
 	f.node = openNodeWith(t, name, lost, fabric, join...)
-	o := Options{Node: f.node, Lost: lost, Accept: true}
+	o := Options{Node: f.node, Lost: lost, Accept: true, Timeout: patience}
 	if edit != nil {
 		edit(&o)
 	}

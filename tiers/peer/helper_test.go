@@ -24,7 +24,7 @@ import (
 )
 
 // patience is how long tests wait for what has to happen.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // within returns what comes, and fails if nothing does.
 func within[T any](t testing.TB, what string, c <-chan T) T {
@@ -802,7 +802,7 @@ func newTimers() *timers {
 	return &timers{set: map[timerKind][]chan time.Time{}, long: map[timerKind][]time.Duration{}, news: make(chan struct{})}
 }
 
-func (c *timers) clock() clock { return clock{time.Now, c.after} }
+func (c *timers) clock() clock { return clock{stillClock().now, c.after} }
 
 func (c *timers) after(what timerKind, d time.Duration) (<-chan time.Time, func()) {
 	timer := make(chan time.Time, 1)
@@ -836,9 +836,10 @@ func (c *timers) fire(t testing.TB, what timerKind) {
 	}
 }
 
-// testOptions are options of a tier over a stub.
+// testOptions are options of a tier over a stub. Its time-out is one that a busy machine does not
+// use up.
 func testOptions(n *stubNode) Options {
-	o, err := Options{Lost: n.lost, Replicas: 1, Accept: true}.withDefaults()
+	o, err := Options{Lost: n.lost, Replicas: 1, Accept: true, Timeout: patience}.withDefaults()
 	if err != nil {
 		panic(err)
 	}
@@ -855,6 +856,13 @@ func openStub(t testing.TB, n *stubNode, o Options, c clock) *Tier {
 }
 
 var realClock = clock{time.Now, after}
+
+// stillClock has timers that run out and a time that stands still: nothing lapses because a test
+// is held up.
+func stillClock() clock {
+	at := time.Now()
+	return clock{func() time.Time { return at }, after}
+}
 
 // testHost notes what it is told.
 type testHost struct{ lost chan block.Key }

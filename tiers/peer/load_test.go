@@ -116,7 +116,7 @@ func TestLoadHolders(t *testing.T) {
 				if second {
 					n.put(b, entryOf("g/x", 7))
 				}
-				tier := openStub(t, n, testOptions(n), realClock)
+				tier := openStub(t, n, testOptions(n), stillClock())
 				out, got := load(t, tier, want{"g/x", 5000, block.Checksum{}, 7})
 				if second {
 					if o := out[0]; o.Status != tiers.Loaded || o.Sum != good.Sum || o.Bytes != 5000 || !bytes.Equal(got[0], data) {
@@ -140,7 +140,7 @@ func TestLoadHolders(t *testing.T) {
 func TestLoadCorruptAvoided(t *testing.T) {
 	n := newStubNode()
 	a := n.addPeer("a")
-	tier := openStub(t, n, testOptions(n), realClock)
+	tier := openStub(t, n, testOptions(n), stillClock())
 	host := &testHost{make(chan block.Key, 4)}
 	tier.SetHost(host)
 	a.add(cluster.BlockInfo{Path: "g/x", Seq: 7}, payload(100, 1))
@@ -170,7 +170,7 @@ func TestLoadCorruptAvoided(t *testing.T) {
 func TestLoadCoalesced(t *testing.T) {
 	n := newStubNode()
 	a, b := n.addPeer("a"), n.addPeer("b")
-	tier := openStub(t, n, testOptions(n), realClock)
+	tier := openStub(t, n, testOptions(n), stillClock())
 	var blocks []want
 	for i := range 40 {
 		p, path := a, fmt.Sprintf("g/%d", i)
@@ -204,7 +204,7 @@ func TestLoadCoalesced(t *testing.T) {
 func TestLoadSeq(t *testing.T) {
 	n := newStubNode()
 	a, b := n.addPeer("a"), n.addPeer("b")
-	tier := openStub(t, n, testOptions(n), realClock)
+	tier := openStub(t, n, testOptions(n), stillClock())
 	a.add(cluster.BlockInfo{Path: "x", Seq: 5}, payload(10, 5))
 	b.add(cluster.BlockInfo{Path: "x", Seq: 6}, payload(10, 6))
 	for _, c := range []struct {
@@ -272,9 +272,9 @@ func TestLoadTimeout(t *testing.T) {
 		if d := tier.Stats().Detail.(*Detail); d.Timeouts != 1 {
 			t.Errorf("%d timeouts", d.Timeouts)
 		}
-		limits := []time.Duration{defaultTimeout}
+		limits := []time.Duration{patience}
 		if second {
-			limits = []time.Duration{defaultTimeout / 2, defaultTimeout / 2}
+			limits = []time.Duration{patience / 2, patience / 2}
 		}
 		if !slices.Equal(c.long[limitTimer], limits) {
 			t.Errorf("limits %v, want %v", c.long[limitTimer], limits)
@@ -488,7 +488,7 @@ func TestLoadClosed(t *testing.T) {
 func TestLocateDir(t *testing.T) {
 	n := newStubNode()
 	a := n.addPeer("a")
-	tier := openStub(t, n, testOptions(n), realClock)
+	tier := openStub(t, n, testOptions(n), stillClock())
 	n.put(a, location.Entry{Hash: location.HashPath("g/d"), Seq: 4, Mode: modeDir | 0o750, UID: 8, GID: 9})
 	if l, ok := tier.Locate("g/d"); !ok || l.Mode != modeDir|0o750 || l.UID != 8 || l.GID != 9 {
 		t.Errorf("%+v %v", l, ok)

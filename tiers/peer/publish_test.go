@@ -19,7 +19,7 @@ type announcer struct {
 func newAnnouncer(t *testing.T) *announcer {
 	n := newStubNode()
 	a := &announcer{node: n, engine: newStubEngine(), log: newStubEvents()}
-	a.Tier = openStub(t, n, testOptions(n), realClock)
+	a.Tier = openStub(t, n, testOptions(n), stillClock())
 	return a
 }
 

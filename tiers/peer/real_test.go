@@ -26,13 +26,13 @@ func openNode(t testing.TB, name string, lost *Lost, join ...*cluster.Node) *clu
 // openNodeWith opens one that reads its peers only by the fabric, unless that is nil.
 func openNodeWith(t testing.TB, name string, lost *Lost, fabric rdma.Transport, join ...*cluster.Node) *cluster.Node {
 	t.Helper()
-	tr, err := tcp.Open(tcp.Options{Bind: "127.0.0.1:0"})
+	tr, err := tcp.Open(tcp.Options{Bind: "127.0.0.1:0", DialTimeout: patience, StallTimeout: patience})
 	if err != nil {
 		t.Fatal(err)
 	}
 	o := cluster.Options{
 		Gossip:    gossip.Options{Name: name, Bind: "127.0.0.1:0", Profile: "local", Rejoin: 50 * time.Millisecond},
-		Transport: tr, Version: "test", Capacity: func() (int64, int64) { return 1 << 30, 1 << 30 },
+		Transport: tr, Version: "test", Capacity: func() (int64, int64) { return 1 << 30, 1 << 30 }, CallTimeout: patience,
 	}
 	if fabric != nil {
 		o.Fabric, o.Path = fabric, cluster.PathRDMA
@@ -80,7 +80,7 @@ func openReal(t testing.TB, engine *stubEngine, peers int, edit func(o *Options)
 	}
 	lost := NewLost()
 	n := openNode(t, "near", lost, join...)
-	o := Options{Node: n, Lost: lost, Replicas: 1, Accept: true}
+	o := Options{Node: n, Lost: lost, Replicas: 1, Accept: true, Timeout: patience}
 	if edit != nil {
 		edit(&o)
 	}

@@ -39,7 +39,7 @@ func newCell(t testing.TB, peers int, edit func(o *Options)) *cell {
 	if edit != nil {
 		edit(&o)
 	}
-	c.Tier = openStub(t, n, o, realClock)
+	c.Tier = openStub(t, n, o, stillClock())
 	c.engine.tier = c.Tier
 	for i := range peers {
 		p := n.addPeer(string(rune('a' + i)))
@@ -256,7 +256,7 @@ func TestStoreHint(t *testing.T) {
 // TestHintBound shows that hints are bounded, and that offers stay.
 func TestHintBound(t *testing.T) {
 	x, p := newHintTable(), newStubNode().addPeer("a")
-	now := realClock.now()
+	now := time.Now()
 	x.add("offer", hint{offer: true, holder: holder{p, entryOf("offer", 1)}}, now)
 	for i := range maxHints + 100 {
 		path := fmt.Sprint(i)

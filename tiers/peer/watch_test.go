@@ -84,7 +84,7 @@ func TestWatchHint(t *testing.T) {
 // and one that is not watched any more is not.
 func TestWatchCollision(t *testing.T) {
 	n := newStubNode()
-	tier := openStub(t, n, testOptions(n), realClock)
+	tier := openStub(t, n, testOptions(n), stillClock())
 	host := &testHost{make(chan block.Key, 16)}
 	tier.SetHost(host)
 	hash := location.HashPath("x")
