@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,11 +34,19 @@ func TestLeaseLate(t *testing.T) {
 				p := b.located(t, "g/x", 1)[0].Peer
 				gate := make(chan struct{})
 				a.locked(func() { a.gate = gate })
-				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // far more than for the lease
+				ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 				defer cancel()
-				if hurried {
-					ctx, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond)
+				if !hurried { // far more than for the lease: until that is late
+					ctx, cancel = context.WithTimeout(t.Context(), patience)
 					defer cancel()
+					go func() { // ends with ctx
+						for ctx.Err() == nil {
+							if p.Member().Failures > 0 {
+								cancel()
+							}
+							time.Sleep(time.Millisecond) // reason: a failure has no event
+						}
+					}()
 				}
 				_, _, err := fetchOne(t, ctx, p, BlockRef{"g/x", 5}) // neither way is quick enough
 				if err == nil {
@@ -96,6 +105,7 @@ func TestNoCalls(t *testing.T) {
 func TestHurriedRead(t *testing.T) {
 	for _, dead := range []bool{false, true} {
 		n, a, b := fabricPair(t, PathAuto, func(o *Options) { o.tuning.stall = time.Hour })
+		caller := &hurried{Context: t.Context()}
 		data := pattern(3, 10_000)
 		a.put("g/x", 5, data)
 		p := b.located(t, "g/x", 1)[0].Peer
@@ -104,18 +114,19 @@ func TestHurriedRead(t *testing.T) {
 		fabricOf(b).set(func(f *testFabric) {
 			f.read = func(ctx context.Context, _ rdma.RemoteRegion, _ func(rdma.RemoteRegion) error) error {
 				<-ctx.Done()
+				caller.little.Store(false) // what is left is enough for the other way
 				if dead {
 					n.Cut("a", "b")
 				}
 				return ctx.Err()
 			}
 		})
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		got, _, err := fetchOne(t, ctx, p, BlockRef{"g/x", 5})
-		cancel()
-		if err != nil && !errors.Is(err, context.DeadlineExceeded) || err == nil && !bytes.Equal(got, data) {
-			t.Errorf("dead %v: %v", dead, err)
+		a.locked(func() { a.mangle = func(*BlockRef, *BlockInfo) { caller.little.Store(true) } }) // while the lease is made
+		got, _, err := fetchOne(t, caller, p, BlockRef{"g/x", 5})
+		if err != nil || !bytes.Equal(got, data) || fabricOf(b).count() != 1 {
+			t.Errorf("dead %v: %v, %d reads", dead, err, fabricOf(b).count())
 		}
+		a.locked(func() { a.mangle = nil })
 		if dead {
 			eventually(t, "the link is found dead", func() bool { return p.Member().Path == pathTCP })
 			if m := p.Member(); !strings.HasPrefix(m.PathReason, probeFailed) {
@@ -129,6 +140,20 @@ func TestHurriedRead(t *testing.T) {
 			t.Errorf("the link is lost: %v, %+v", err, p.Member())
 		}
 	}
+}
+
+// hurried is a context that has, while it says so, little time left; else far more.
+type hurried struct {
+	context.Context
+	little atomic.Bool
+}
+
+// Deadline implements context.Context.
+func (c *hurried) Deadline() (time.Time, bool) {
+	if c.little.Load() {
+		return time.Now().Add(200 * time.Millisecond), true
+	}
+	return time.Now().Add(time.Hour), true
 }
 
 // TestLeaseBytes shows that no more is registered for peers at a time than is allowed: what
@@ -169,15 +194,10 @@ func TestLeaseBytes(t *testing.T) {
 			t.Errorf("path %d: %v", path, err)
 		}
 		returned(t, a)
-		eventually(t, "the bytes are given back", func() bool {
-			a.leases.mu.Lock()
-			defer a.leases.mu.Unlock()
-			return a.leases.mu.bytes == 0
-		})
 		check("g/small", small, true)
 		fabricOf(a).set(func(f *testFabric) { f.register = func(int64) error { return errors.New("memlock") } })
 		for range 4 { // which would not fit together
-			eventually(t, "it is given back", func() bool { return a.Stats().Leases == 0 })
+			returned(t, a)
 			check("g/small", small, false)
 		}
 		fabricOf(a).set(func(f *testFabric) { f.register = nil })

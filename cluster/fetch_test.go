@@ -26,7 +26,7 @@ var ways = []struct {
 	{"tcp get", func(*testing.T) func(o *Options) { return func(*Options) {} }},
 	{"tcp lease", func(t *testing.T) func(o *Options) {
 		return func(o *Options) {
-			tr, err := tcp.Open(tcp.Options{Bind: "127.0.0.1:0", StallTimeout: time.Second})
+			tr, err := tcp.Open(tcp.Options{Bind: "127.0.0.1:0", StallTimeout: patience})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -219,14 +219,14 @@ func TestFetchDeadline(t *testing.T) {
 			p := b.located(t, "g/x", 1)[0].Peer
 			// Hold probes back, so that the breaker is seen open.
 			p.bulk.min, p.bulk.max = time.Hour, time.Hour
-			for range breakerThreshold {
+			eventually(t, "it failed as often as it may", func() bool { // one whose time is over before it begins is no failure
 				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-				_, _, err := fetchOne(t, ctx, p, BlockRef{"g/x", 5})
-				cancel()
-				if !errors.Is(err, context.DeadlineExceeded) {
+				defer cancel()
+				if _, _, err := fetchOne(t, ctx, p, BlockRef{"g/x", 5}); !errors.Is(err, context.DeadlineExceeded) {
 					t.Fatalf("got %v, want the deadline", err)
 				}
-			}
+				return p.Member().Failures >= breakerThreshold
+			})
 			if p.Usable() || p.Member().Breaker != "open" || p.Member().Failures != breakerThreshold {
 				t.Fatalf("after %d failures: %+v", breakerThreshold, p.Member())
 			}

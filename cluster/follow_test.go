@@ -90,7 +90,7 @@ func newProxy(t *testing.T, to string) *proxy {
 	p.wg.Go(p.run) // ends when the listener is closed
 	t.Cleanup(func() {
 		l.Close()
-		p.cut()
+		p.setDead(true) // one that is being made, too
 		p.wg.Wait()
 	})
 	return p
@@ -195,24 +195,31 @@ func TestSlowSubscriber(t *testing.T) {
 	if _, err := stream.Header(); err != nil {
 		t.Fatal(err)
 	}
-	for i := range 300_000 { // several times what the log and the connection hold
-		a.Append(feed.Record{Op: feed.Hold, Hash: uint64(i)*0x9e3779b97f4a7c15 | 1, Seq: uint64(i), Mode: 0o100644})
-	}
-	a.put("g/last", 7, nil)
 	index := location.New(location.Options{})
 	f := feed.NewFollower(index, &oneByOne{}, nil, nil)
-	for len(index.Lookup(location.HashPath("g/last"), nil)) == 0 {
-		b, err := stream.Recv()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := f.Apply(&feed.Batch{
-			Position: feed.Position{Epoch: b.GetEpoch(), Next: b.GetNext()}, Begin: b.GetBegin(), End: b.GetEnd(),
-			Records: b.GetRecords(), Count: int(b.GetCount()),
-		}); err != nil {
-			t.Fatal(err)
+	readUntil := func(ok func() bool) {
+		t.Helper()
+		for !ok() {
+			b, err := stream.Recv()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := f.Apply(&feed.Batch{
+				Position: feed.Position{Epoch: b.GetEpoch(), Next: b.GetNext()}, Begin: b.GetBegin(), End: b.GetEnd(),
+				Records: b.GetRecords(), Count: int(b.GetCount()),
+			}); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
+	readUntil(func() bool { return f.Stats().Snapshots == 1 })
+	var many []feed.Record // several times what the log and the connection hold
+	for i := range 300_000 {
+		many = append(many, feed.Record{Op: feed.Hold, Hash: uint64(i)*0x9e3779b97f4a7c15 | 1, Seq: uint64(i), Mode: 0o100644})
+	}
+	a.Append(many...) // all at once: nobody is quick enough
+	a.put("g/last", 7, nil)
+	readUntil(func() bool { return len(index.Lookup(location.HashPath("g/last"), nil)) > 0 })
 	if s := f.Stats(); s.Snapshots < 2 {
 		t.Errorf("%d snapshots: it was not overtaken", s.Snapshots)
 	}

@@ -118,7 +118,7 @@ func TestTwins(t *testing.T) {
 // its feed begins with a snapshot, and nothing is hidden meanwhile.
 func TestResync(t *testing.T) {
 	a := start(t, "a", nil)
-	b := start(t, "b", func(o *Options) { o.tuning.resync = 20 * time.Millisecond }, a)
+	b := start(t, "b", func(o *Options) { o.tuning.resync = 100 * time.Millisecond }, a)
 	together(t, a, b)
 	a.put("g/x", 1, nil)
 	a.put("g/lost", 1, nil)

@@ -142,7 +142,11 @@ func fabricPair(t *testing.T, path Path, change func(o *Options)) (n *inproc.Net
 // returned waits until a holds nothing for a peer any more.
 func returned(t *testing.T, a *testNode) {
 	t.Helper()
-	eventually(t, "leases are given back", func() bool { return a.loans() == 0 && a.Stats().Leases == 0 })
+	eventually(t, "leases are given back", func() bool {
+		a.leases.mu.Lock()
+		defer a.leases.mu.Unlock()
+		return a.loans() == 0 && a.leases.mu.held == 0 && a.leases.mu.bytes == 0
+	})
 }
 
 // TestFabricFetch fetches what is there and what is not by the fabric alone: in one request
@@ -305,7 +309,9 @@ func checkNoLink(t *testing.T, a, b *testNode, path Path, reason string) {
 			t.Error("there is a link after all")
 		}
 	}
-	if n := b.logs.FilterMessageSnippet("peer without RDMA").FilterFieldKey("reason").Len(); n != 1 {
+	told := func() int { return b.logs.FilterMessageSnippet("peer without RDMA").FilterFieldKey("reason").Len() }
+	eventually(t, "the log is told", func() bool { return told() > 0 }) // by who made Member say it, or is about to
+	if n := told(); n != 1 {
 		t.Errorf("%d lines in the log, want one", n)
 	}
 	if n := b.logs.FilterMessageSnippet("lacks a feature").Len(); n != 0 {

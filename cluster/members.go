@@ -19,11 +19,30 @@ const maxPeers = 1 << 14
 // the goroutine of each peer.
 type events struct{ n *Node }
 
+// ready waits until the node can judge others. Where it was started anew they meet it while
+// it opens. It returns false if the node closes instead.
+func (e events) ready() bool {
+	select {
+	case <-e.n.ready:
+		return true
+	case <-e.n.ctx.Done():
+		return false
+	}
+}
+
 // Joined implements gossip.Events.
-func (e events) Joined(g gossip.Node) { e.n.seen(g) }
+func (e events) Joined(g gossip.Node) {
+	if e.ready() {
+		e.n.seen(g)
+	}
+}
 
 // Updated implements gossip.Events.
-func (e events) Updated(g gossip.Node) { e.n.seen(g) }
+func (e events) Updated(g gossip.Node) {
+	if e.ready() {
+		e.n.seen(g)
+	}
+}
 
 // Left implements gossip.Events.
 func (e events) Left(g gossip.Node, failed bool) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"runtime"
 	"strings"
@@ -145,8 +146,12 @@ func TestLocateOrder(t *testing.T) {
 		t.Errorf("order %s", got)
 	}
 	buf := make([]Location, 0, 8)
-	if n := testing.AllocsPerRun(100, func() { a.Locate("g/x", buf); a.Locate("g/none", buf) }); n != 0 {
-		t.Errorf("%v allocations", n)
+	least := math.Inf(1) // of some runs: others, such as the gossip, may allocate during one
+	for range 5 {
+		least = min(least, testing.AllocsPerRun(100, func() { a.Locate("g/x", buf); a.Locate("g/none", buf) }))
+	}
+	if least != 0 {
+		t.Errorf("%v allocations", least)
 	}
 }
 

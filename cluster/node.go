@@ -42,6 +42,7 @@ type Node struct {
 
 	fabricErr error // why there is no fabric though there should be
 
+	ready  chan struct{}   // closed when listen has set all of the above: gossip tells of others before
 	ctx    context.Context // ends when the node closes
 	cancel context.CancelFunc
 	wg     sync.WaitGroup // all goroutines
@@ -77,6 +78,7 @@ func Open(ctx context.Context, o Options) (*Node, error) {
 	n := &Node{
 		o: o, log: o.Logger, epoch: rand.Uint64() | 1, opened: time.Now(),
 		index: location.New(o.Location), fatal: make(chan error, 1), storing: make(chan struct{}, maxStoring),
+		ready: make(chan struct{}),
 	}
 	n.require, _ = parseFeatures(o.Require) // withDefaults looked at it
 	n.feed = feed.NewLog(feed.LogOptions{Epoch: n.epoch})
@@ -105,6 +107,7 @@ func (n *Node) listen(ctx context.Context) (err error) {
 			return
 		}
 		err = errors.Join(err, n.listener.Close(), n.fabric.closeProbe())
+		n.cancel() // gossip waits for an event that waits for the end of this
 		if n.gossip != nil {
 			err = errors.Join(err, n.gossip.Close())
 		}
@@ -141,7 +144,11 @@ func (n *Node) listen(ctx context.Context) (err error) {
 		control: advertised(control, g.Bind, at), bulk: advertised(bulk, g.Bind, at), bulkProto: caps.Proto,
 		zone: n.o.Zone, version: strings.ToValidUTF8(n.o.Version[:min(len(n.o.Version), maxMetaText)], ""),
 	}
-	return n.announce(n.o.Capacity())
+	if err := n.announce(n.o.Capacity()); err != nil {
+		return err
+	}
+	close(n.ready)
+	return nil
 }
 
 // announce gossips the capacity.

@@ -81,6 +81,7 @@ func TestLinkFaults(t *testing.T) {
 				checkLost(t, b, p, path, tc.reason)
 				fabricOf(b).set(func(f *testFabric) { f.read = nil })
 				n.Heal("a", "b")
+				b.Node.o.tuning.stall = patience // nobody reads now
 				before := b.Stats().FabricFetches
 				eventually(t, "the link is made anew", func() bool {
 					p.fabric.kick()
@@ -199,15 +200,15 @@ func TestReaderDies(t *testing.T) {
 	_, a, b := fabricPair(t, PathAuto, func(o *Options) { o.tuning.lease = time.Hour })
 	a.put("g/x", 5, pattern(3, 10_000))
 	p := b.located(t, "g/x", 1)[0].Peer
-	reading := make(chan struct{})
+	reading, closed := make(chan struct{}), make(chan struct{})
 	fabricOf(b).set(func(f *testFabric) {
-		f.read = func(ctx context.Context, r rdma.RemoteRegion, next func(rdma.RemoteRegion) error) error {
+		f.read = func(_ context.Context, r rdma.RemoteRegion, next func(rdma.RemoteRegion) error) error {
 			if a.Stats().Leases != 1 || a.loans() != 1 {
 				t.Error("it is not held")
 			}
 			close(reading)
-			<-ctx.Done()
-			return ctx.Err()
+			<-closed
+			return next(r)
 		}
 	})
 	result := make(chan error, 1)
@@ -217,6 +218,7 @@ func TestReaderDies(t *testing.T) {
 	}()
 	<-reading
 	b.Node.Close()
+	close(closed)
 	if err := <-result; !errors.Is(err, rdma.ErrUnavailable) {
 		t.Errorf("the node was closed: %v", err)
 	}
@@ -456,7 +458,8 @@ func TestLinkStorm(t *testing.T) {
 	})
 	for range 4 {
 		readers.Go(func() { // ends by itself
-			for range 10 {
+			end := time.Now().Add(patience)
+			for i := 0; i < 10 || b.Stats().FabricFallbacks == 0 && time.Now().Before(end); i++ {
 				fetchVerified(t, p, blocks)
 			}
 		})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -81,14 +82,15 @@ func TestNewerPeer(t *testing.T) {
 // swallowed for it (D6).
 func TestOlderPeer(t *testing.T) {
 	a := start(t, "a", nil)
-	tr, err := tcp.Open(tcp.Options{Bind: "127.0.0.1:0", StallTimeout: time.Second})
+	var free atomic.Int64
+	tr, err := tcp.Open(tcp.Options{Bind: "127.0.0.1:0", StallTimeout: patience})
 	if err != nil {
 		t.Fatal(err)
 	}
 	old := start(t, "old", func(o *Options) {
 		o.Transport = noGetter{tr}
 		o.Version = "v0.1"
-		o.tuning.capacity = time.Hour // announceAgain announces
+		o.Capacity = func() (int64, int64) { return 100, free.Load() }
 		o.tuning.mask = FeatureStore | FeatureBury | FeatureList | FeatureResume | FeatureMemory
 	}, a)
 	tr.SetSource(nil) // it really does not know names
@@ -135,7 +137,10 @@ func TestOlderPeer(t *testing.T) {
 	if p.Member().Failures != 0 {
 		t.Errorf("what it lacks was asked of it: %s", p.Member().LastError)
 	}
-	a.announceAgain(t, old)
+	for _, n := range []int64{10, 20, 30} {
+		free.Store(n)
+		eventually(t, "the new meta arrives", func() bool { m, _ := a.member("old"); return m.FreeBytes == n })
+	}
 	for _, name := range warned {
 		n := 0
 		for _, e := range a.logs.FilterMessageSnippet("lacks a feature").All() {
@@ -150,22 +155,11 @@ func TestOlderPeer(t *testing.T) {
 	}
 }
 
-// announceAgain has another node go and come back.
-func (tn *testNode) announceAgain(t *testing.T, other *testNode) {
-	t.Helper()
-	for free := range int64(3) {
-		if err := other.announce(100, free); err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, "the new meta arrives", func() bool { m, _ := tn.member("old"); return m.FreeBytes == free })
-	}
-}
-
 // TestRequire shows that a peer that lacks what is required is refused, and that the
 // node says so while it starts (D9); later it goes on without that peer.
 func TestRequire(t *testing.T) {
 	old := start(t, "old", func(o *Options) { o.Version = "v0.1"; o.tuning.mask = FeatureStore })
-	a := start(t, "a", func(o *Options) { o.Require = []string{"bury", "store"} }, old)
+	a := start(t, "a", func(o *Options) { o.Require, o.tuning.initial = []string{"bury", "store"}, time.Hour }, old)
 	select {
 	case err := <-a.Fatal():
 		for _, part := range []string{"peer old", "version v0.1", "lacks required feature store"} {

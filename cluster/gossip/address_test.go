@@ -181,14 +181,15 @@ func TestAmbiguousIsToldOnce(t *testing.T) {
 // TestFamilies shows nodes on IPv6, and that a wildcard of both families hears both.
 func TestFamilies(t *testing.T) {
 	t.Parallel()
-	six, err := tryStart(t, "six", deps{}, func(o *Options) { o.Bind = "[::1]:0" })
+	d := deps{tune: calm}
+	six, err := tryStart(t, "six", d, func(o *Options) { o.Bind = "[::1]:0" })
 	if err != nil {
 		t.Skipf("no IPv6: %v", err)
 	}
-	both := start(t, "both", deps{}, func(o *Options) { o.Bind, o.Advertise = "[::]:0", "::1"; seeds(six)(o) }).join(t)
+	both := start(t, "both", d, func(o *Options) { o.Bind, o.Advertise = "[::]:0", "::1"; seeds(six)(o) }).join(t)
 	waitSees(t, six, both)
 	port := netip.MustParseAddrPort(both.Self().Addr).Port()
-	four := start(t, "four", deps{}, func(o *Options) {
+	four := start(t, "four", d, func(o *Options) {
 		o.Bind = "[::]:0"
 		o.Advertise = "127.0.0.1"
 		o.Join = []string{netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port).String()}

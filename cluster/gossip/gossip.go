@@ -127,7 +127,8 @@ type deps struct {
 	transport  memberlist.NodeAwareTransport // nil: sockets
 	lookup     lookup
 	interfaces func() ([]ifaceAddr, error)
-	tap        tap // nil: none
+	tap        tap                        // nil: none
+	tune       func(c *memberlist.Config) // nil: as the profile says
 }
 
 // Open listens, without joining anybody. It fails at once if the address cannot be had
@@ -172,6 +173,9 @@ func open(o Options, d deps) (*Gossip, error) {
 	conf.Transport = g.transport
 	conf.Logger = log.New(&logWriter{log: g.log, rejects: g.rejects}, "", 0)
 	conf.Delegate, conf.Events, conf.Conflict, conf.Alive = g.members, g.members, g.members, g.members
+	if d.tune != nil {
+		d.tune(conf)
+	}
 	if g.list, err = memberlist.Create(conf); err != nil {
 		g.stop()
 		return nil, errors.Join(fmt.Errorf("gossip: %w", err), g.transport.Shutdown())

@@ -26,9 +26,10 @@ func seeds(nodes ...*node) func(o *Options) {
 // TestMembership shows join, meta, its change, a leave and a loss among three nodes.
 func TestMembership(t *testing.T) {
 	t.Parallel()
-	a := start(t, "a", deps{}, func(o *Options) { o.Meta = []byte("ma") })
-	b := start(t, "b", deps{}, seeds(a)).join(t)
-	c := start(t, "c", deps{}, seeds(b)).join(t)
+	d := deps{tune: unhurried}
+	a := start(t, "a", d, func(o *Options) { o.Meta = []byte("ma") })
+	b := start(t, "b", d, seeds(a)).join(t)
+	c := start(t, "c", d, seeds(b)).join(t)
 	waitSees(t, a, b, c)
 	eventually(t, "b and c are told of a", func() bool {
 		return b.events.has("joined a ma") && c.events.has("joined a ma")
@@ -45,7 +46,7 @@ func TestMembership(t *testing.T) {
 		}
 	}
 	eventually(t, "b and c have the last meta", func() bool {
-		return b.events.has("updated a 3") && c.events.has("updated a 3") && string(c.Nodes()[0].Meta) == "3"
+		return b.events.has("updated a 3") && c.events.has("updated a 3") && slices.ContainsFunc(c.Nodes(), a.is)
 	})
 	if err := a.SetMeta(make([]byte, MaxMeta+1)); err == nil {
 		t.Error("meta that is too long was taken")
@@ -144,14 +145,7 @@ func TestJoinKeepsTrying(t *testing.T) {
 	t.Parallel()
 	dns := &names{}
 	dns.set("peers.test")
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	down := l.Addr().String()
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	down := refusing(t)
 	a := start(t, "a", deps{}, nil)
 	_, port, _ := net.SplitHostPort(a.Self().Addr)
 	var self string
@@ -207,13 +201,15 @@ func TestJoinMalformed(t *testing.T) {
 // warned of once.
 func TestNameConflict(t *testing.T) {
 	t.Parallel()
-	a := start(t, "a", deps{}, nil)
-	b := start(t, "b", deps{}, seeds(a)).join(t)
+	d := deps{tune: calm}
+	a := start(t, "a", d, nil)
+	b := start(t, "b", d, seeds(a)).join(t)
 	waitSees(t, a, b)
 	first := b.Self().Addr
-	twin := start(t, "b", deps{}, seeds(a)).join(t)
+	twin := start(t, "b", d, seeds(a)).join(t)
 	eventually(t, "a counts the conflict", func() bool { return a.Stats().Conflicts == 1 })
 	eventually(t, "the twin counts it", func() bool { return twin.Stats().Conflicts >= 1 })
+	eventually(t, "a warns of it", func() bool { return a.warned("name that is taken") > 0 })
 	if n := a.warned("name that is taken"); n != 1 {
 		t.Errorf("%d warnings", n)
 	}
@@ -233,7 +229,7 @@ func TestRestart(t *testing.T) {
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
-	b = start(t, "b", deps{}, func(o *Options) { o.Meta = []byte("2"); seeds(a)(o) }).join(t)
+	b = start(t, "b", deps{}, func(o *Options) { o.Bind, o.Meta = ownHost()+":0", []byte("2"); seeds(a)(o) }).join(t)
 	if b.Self().Addr == old {
 		t.Skip("the kernel gave the same port")
 	}
@@ -374,8 +370,8 @@ func TestInParallel(t *testing.T) {
 	t.Parallel()
 	path := keyFile(t, 1)
 	change := func(o *Options) { o.Keyring = load(t, path) }
-	a := start(t, "a", deps{}, change)
-	b := start(t, "b", deps{}, func(o *Options) { change(o); seeds(a)(o) }).join(t)
+	a := start(t, "a", deps{tune: calm}, change)
+	b := start(t, "b", deps{tune: calm}, func(o *Options) { change(o); seeds(a)(o) }).join(t)
 	waitSees(t, a, b)
 	var wg sync.WaitGroup
 	for i := range 4 {
@@ -417,13 +413,10 @@ func TestRestartWithKeys(t *testing.T) {
 	t.Parallel()
 	path := keyFile(t, 1)
 	a := start(t, "a", deps{}, func(o *Options) { o.Keyring = load(t, path) })
-	addr := ""
+	addr := ownHost() + ":0"
 	for life := range 3 {
 		b := start(t, "b", deps{}, func(o *Options) {
-			o.Keyring, o.Meta = load(t, path), []byte{byte(life)}
-			if addr != "" {
-				o.Bind = addr
-			}
+			o.Keyring, o.Meta, o.Bind = load(t, path), []byte{byte(life)}, addr
 			seeds(a)(o)
 		}).join(t)
 		addr = b.Self().Addr

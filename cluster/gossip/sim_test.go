@@ -198,7 +198,7 @@ func TestPartition(t *testing.T) {
 			s.setCut(nil)
 			waitSim(t, all...)
 			until(t, "the change of the other half is known", func() bool {
-				return string(left[0].Nodes()[2].Meta) == meta && string(left[1].Nodes()[2].Meta) == meta
+				return slices.ContainsFunc(left[0].Nodes(), right[1].is) && slices.ContainsFunc(left[1].Nodes(), right[1].is)
 			})
 		}
 	})
