@@ -58,7 +58,7 @@ func TestUnclosed(t *testing.T) {
 	const size = 8 * mib
 	n := &relays{tb: t, all: map[string]*relay{}}
 	a := open(t, Options{})
-	b := &relayed{Transport: open(t, Options{direct: true, StallTimeout: time.Second}), net: n}
+	b := &relayed{Transport: open(t, Options{direct: true, StallTimeout: patience}), net: n}
 	want := pattern(1, size)
 	r := register(t, a, file(t, want), size)
 	q, err := b.Connect(a.Addr())
@@ -70,6 +70,7 @@ func TestUnclosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := theEndpoint(t, p)
+	e.stall = 500 * time.Millisecond // from here on nothing is to move
 	e.close = func() error { return errors.Join(e.q.close(), syscall.EBUSY) }
 	fd, err := unix.MemfdCreate("kvfs-unclosed", unix.MFD_CLOEXEC)
 	if err != nil {

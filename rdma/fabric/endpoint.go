@@ -37,6 +37,9 @@ var (
 	errCut     = errors.New("closed for a read that was given up")
 	errStalled = errors.New("nothing moved")
 
+	// errOwn is the failure of a read whose bytes could not be written here.
+	errOwn = errors.New("write what was read")
+
 	// errUnclosed is the failure of a read whose endpoint did not close: it stays mapped, and
 	// registered, where its bytes were to go.
 	errUnclosed = fmt.Errorf("the connection cannot be closed: %w", rdma.ErrUnsafe)
@@ -65,6 +68,9 @@ const (
 	window = 2
 	// pollTime is how long the endpoint sleeps at most before it looks whether it has stalled.
 	pollTime = 50 * time.Millisecond
+	// absence is what counts at most of the time between two looks: beyond it this process did
+	// not get the processor, which says nothing of the peer.
+	absence = 2 * pollTime
 	// retryTime is for how long it sleeps while something could not be posted: the connection
 	// is being made, or a queue was full.
 	retryTime = time.Millisecond
@@ -105,6 +111,7 @@ type endpoint struct {
 		n       int       // messages under way
 		users   int       // runs under way
 		moved   time.Time // when something last completed, or was begun after a pause
+		looked  time.Time // when somebody who leads last looked
 		reached bool      // something was begun at all
 		starved map[*run]struct{}
 	}
@@ -253,7 +260,7 @@ func (r *run) written() bool { return r.to == nil || r.to.taken == len(r.to.piec
 func (e *endpoint) empty(r *run) {
 	for r.to != nil && e.next(r) {
 		if err := r.to.write(); err != nil {
-			r.own = fmt.Errorf("write what was read: %w", err)
+			r.own = fmt.Errorf("%w: %w", errOwn, err)
 			continue
 		}
 		e.post(r)
@@ -389,6 +396,7 @@ func (e *endpoint) progress(r *run) {
 // poll waits until messages are over, and notes it.
 func (e *endpoint) poll() error {
 	e.mu.Lock()
+	e.lookLocked()
 	wait := pollTime
 	if len(e.mu.starved) > 0 {
 		wait = retryTime
@@ -454,10 +462,24 @@ func (r *run) look() {
 	}
 }
 
+// lookLocked notes that the leader looks. What time has passed unseen since it last did is taken
+// out of that in which nothing moved.
+func (e *endpoint) lookLocked() {
+	now := time.Now()
+	if unseen := now.Sub(e.mu.looked) - absence; unseen > 0 {
+		e.mu.moved = e.mu.moved.Add(unseen)
+		if e.mu.moved.After(now) {
+			e.mu.moved = now
+		}
+	}
+	e.mu.looked = now
+}
+
 // stalled reports whether nothing has moved for as long as limit, which applies now.
 func (e *endpoint) stalled() (limit time.Duration, stalled bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.lookLocked()
 	limit = e.stall
 	if !e.mu.reached {
 		limit = min(limit, connectTime)

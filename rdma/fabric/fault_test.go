@@ -91,7 +91,7 @@ func TestKilledHolder(t *testing.T) {
 func TestOtherRail(t *testing.T) {
 	const size = 4 * ringSize
 	n := &relays{tb: t, all: map[string]*relay{}}
-	a, b := open(t, Options{}), open(t, Options{StallTimeout: time.Second})
+	a, b := open(t, Options{}), open(t, Options{StallTimeout: patience})
 	want := pattern(1, size)
 	r := register(t, a, file(t, want), size)
 	addr, err := parseAddress(a.Addr())
@@ -146,13 +146,15 @@ func (c *cutHash) Write(p []byte) (int, error) {
 // when it goes on.
 func TestStoppedHolder(t *testing.T) {
 	h := startHolder(t)
-	tr := open(t, Options{StallTimeout: time.Second})
+	tr := open(t, Options{StallTimeout: patience})
 	p := connect(t, tr, h.addr)
 	want := pattern(1, heldBytes)
 	if err := reads(t, p, h.region, 0, heldBytes, want); err != nil {
 		t.Fatal(err)
 	}
-	h.cmd.Process.Signal(syscall.SIGSTOP)
+	h.freeze(t)
+	// While the holder ran it had the time that it wanted.
+	theEndpoint(t, p).stall = time.Second
 	for range 2 { // by a connection that there is, and by one that has to be made
 		if err := reads(t, p, h.region, 0, heldBytes, want); !errors.Is(err, rdma.ErrUnavailable) {
 			t.Errorf("read from a stopped holder: %v", err)
@@ -253,7 +255,7 @@ func TestManyReaders(t *testing.T) {
 	const size = 8 << 20
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	a, b := open(t, Options{CacheBytes: 1 << 30, KeepUnnamed: true}), open(t, Options{})
+	a, b := open(t, Options{CacheBytes: 1 << 30, CacheTime: time.Hour, KeepUnnamed: true}), open(t, Options{StallTimeout: patience})
 	want := pattern(1, size)
 	f := file(t, want)
 	p := connect(t, b, a.Addr())

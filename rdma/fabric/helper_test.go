@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kvfs/kvfs/rdma"
 )
 
@@ -124,6 +126,21 @@ func startHolder(tb testing.TB) *holder {
 		tb.Fatal(err)
 	}
 	return h
+}
+
+// freeze returns when no thread of the holder runs any more, until SIGCONT.
+func (h *holder) freeze(tb testing.TB) {
+	tb.Helper()
+	h.cmd.Process.Signal(syscall.SIGSTOP)
+	for {
+		err := unix.Waitid(unix.P_PID, h.cmd.Process.Pid, nil, unix.WSTOPPED, nil)
+		if err == nil {
+			return
+		}
+		if err != unix.EINTR {
+			tb.Fatalf("wait for the holder to stop: %v", err)
+		}
+	}
 }
 
 // pattern returns n bytes that depend on seed.

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
@@ -187,7 +186,7 @@ func twoRails() error {
 			return fmt.Errorf("ip %s: %w: %s", args, err, out)
 		}
 	}
-	both := Options{Provider: TCP, Devices: []string{"d0", "d1"}, Stripe: mib, StallTimeout: time.Second}
+	both := Options{Provider: TCP, Devices: []string{"d0", "d1"}, Stripe: mib, StallTimeout: patience}
 	a, err := Open(both)
 	if err != nil {
 		return err

@@ -359,13 +359,13 @@ func (pr *peerRail) do(ctx context.Context, messages []*message, key *regionKey)
 			return nil
 		case errors.Is(err, errUnclosed):
 			return fmt.Errorf("%w: %w", rdma.ErrUnavailable, err)
-		case errors.Is(err, rdma.ErrClosed):
+		case errors.Is(err, rdma.ErrClosed), errors.Is(err, errOwn):
 			return err
-		case ctx.Err() != nil:
+		case ctx.Err() != nil: // maybe later than err, of which nothing is to be told then
 			if e.doubtful() {
 				pr.note(false)
 			}
-			return err
+			return ctx.Err()
 		case key != nil && !errors.Is(err, errStalled) && (try == maxTries || errors.As(err, &failed)):
 			return pr.examine(ctx, messages, key, err)
 		case errors.As(err, &failed), errors.Is(err, errStalled), try == maxTries:
@@ -387,8 +387,11 @@ func (pr *peerRail) examine(ctx context.Context, messages []*message, key *regio
 	}
 	word := pr.p.wordAt(pr, key.slot)
 	if err := pr.doAlone(ctx, []*message{word}); err != nil {
-		if errors.Is(err, rdma.ErrClosed) || ctx.Err() != nil {
+		switch {
+		case errors.Is(err, rdma.ErrClosed):
 			return err
+		case ctx.Err() != nil:
+			return ctx.Err()
 		}
 		pr.note(false)
 		return fmt.Errorf("%w: %w; then: %w", rdma.ErrUnavailable, cause, err)
@@ -398,10 +401,14 @@ func (pr *peerRail) examine(ctx context.Context, messages []*message, key *regio
 		return fmt.Errorf("%w: the region was closed: %w", rdma.ErrGone, cause)
 	}
 	err := pr.doAlone(ctx, messages)
-	if err == nil || errors.Is(err, rdma.ErrClosed) || ctx.Err() != nil {
+	switch {
+	case err == nil, errors.Is(err, rdma.ErrClosed), errors.Is(err, errOwn):
 		return err
-	}
-	if errors.Is(err, errStalled) || errors.Is(err, errUnclosed) {
+	case errors.Is(err, errUnclosed):
+		return fmt.Errorf("%w: %w", rdma.ErrUnavailable, err)
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, errStalled):
 		return fmt.Errorf("%w: %w", rdma.ErrUnavailable, err)
 	}
 	return fmt.Errorf("%w: the peer has the region, but it cannot be read: %w", rdma.ErrProtocol, err)

@@ -184,14 +184,16 @@ func orphaned(ctx context.Context, p rdma.Peer, r rdma.RemoteRegion, off, n int6
 // lateReader writes to the destination of a read that failed when the suite has begun to
 // put its marks there, from the end on, and the region is not closed until then.
 func lateReader() mutant {
-	var late sync.WaitGroup
+	late := &lateWrites{}
 	return mutant{
 		read: func(ctx context.Context, p rdma.Peer, r rdma.RemoteRegion, off, n int64, dst rdma.Dest) error {
 			err := p.Read(ctx, r, off, n, dst)
 			if err == nil || n < 64<<20 {
 				return err
 			}
-			late.Go(func() { // ends when the first mark is there
+			end := late.begin()
+			go func() { // ends when the first mark is there
+				defer end()
 				b := make([]byte, 1)
 				for {
 					if n, err := dst.File.ReadAt(b, dst.Off+n-1); n == 1 || errors.Is(err, fs.ErrClosed) {
@@ -199,20 +201,46 @@ func lateReader() mutant {
 					}
 				}
 				dst.File.WriteAt(make([]byte, 4096), dst.Off+n-4096)
-			})
+			}()
 			return err
 		},
-		region: func(r rdma.Region) rdma.Region { return lateRegion{r, &late} },
+		region: func(r rdma.Region) rdma.Region { return lateRegion{r, late} },
+	}
+}
+
+// lateWrites are those under way. Another read may fail, and begin one, while somebody waits.
+type lateWrites struct {
+	mu    sync.Mutex
+	under []chan struct{}
+}
+
+// begin notes a write; end ends it.
+func (l *lateWrites) begin() (end func()) {
+	over := make(chan struct{})
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.under = append(l.under, over)
+	return func() { close(over) }
+}
+
+// wait waits for those that have begun.
+func (l *lateWrites) wait() {
+	l.mu.Lock()
+	under := l.under
+	l.under = nil
+	l.mu.Unlock()
+	for _, over := range under {
+		<-over
 	}
 }
 
 type lateRegion struct {
 	rdma.Region
-	late *sync.WaitGroup
+	late *lateWrites
 }
 
 func (l lateRegion) Close() error {
-	l.late.Wait()
+	l.late.wait()
 	return l.Region.Close()
 }
 

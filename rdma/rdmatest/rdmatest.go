@@ -28,7 +28,7 @@ type Harness struct {
 	// within Patience.
 	GivesUp bool
 
-	// Patience is how long the suite waits for what must happen; 0: 1 min.
+	// Patience is how long the suite waits for what must happen, and a check may take; 0: 4 min.
 	Patience time.Duration
 }
 
@@ -225,7 +225,7 @@ type env struct {
 func newEnv(tb testing.TB, h *Harness) *env {
 	e := &env{TB: tb, h: h, patience: h.Patience, source: newSource(tb)}
 	if e.patience == 0 {
-		e.patience = time.Minute
+		e.patience = 4 * time.Minute
 	}
 	var cancel context.CancelFunc
 	e.ctx, cancel = context.WithTimeout(context.Background(), e.patience)

@@ -59,11 +59,11 @@ func (t *Transport) admit(l *link) {
 	full := len(t.mu.serving) >= t.opts.MaxConns
 	if full || t.mu.closed {
 		t.mu.Unlock()
-		l.abort()
-		if full {
+		if full { // counted before the peer learns of it
 			t.counters.refused.Add(1)
 			t.opts.Logger.Warn("bulk connection refused: too many", zap.String("peer", s.peer), zap.Int("max", t.opts.MaxConns))
 		}
+		l.abort()
 		return
 	}
 	s.ctx, s.cancel = context.WithCancel(t.ctx)

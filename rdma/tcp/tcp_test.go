@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"maps"
+	"slices"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -64,10 +67,7 @@ func TestCongestion(t *testing.T) {
 		holder, reader := open(t, o), open(t, o)
 		p := connect(t, reader, holder.Addr())
 		works(t, p)
-		p.mu.Lock()
-		dialled := p.mu.idle[0].raw
-		p.mu.Unlock()
-		if got := congestionOf(t, dialled); got != name {
+		if got := congestionOf(t, onlyConn(t, p).raw); got != name {
 			t.Errorf("dialled connection: %s, want %s", got, name)
 		}
 		holder.mu.Lock()
@@ -78,6 +78,19 @@ func TestCongestion(t *testing.T) {
 		}
 		holder.mu.Unlock()
 	}
+}
+
+// onlyConn returns the connection of a peer that has one. It is idle, but for the moment in
+// which it confirms what came.
+func onlyConn(t *testing.T, p *Peer) *conn {
+	t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	conns := slices.AppendSeq(slices.Clone(p.mu.idle), maps.Keys(p.mu.busy))
+	if len(conns) != 1 {
+		t.Fatalf("%d connections", len(conns))
+	}
+	return conns[0]
 }
 
 // TestMaxConns shows that connections beyond the limit are refused, and accepted
@@ -105,8 +118,8 @@ func TestMaxConns(t *testing.T) {
 func TestConnections(t *testing.T) {
 	gate := make(chan struct{})
 	source := lender{memfd(t, []byte("kvfs")), 4, func(context.Context) error { <-gate; return nil }}
-	holder := open(t, Options{Bind: "127.0.0.1:0", Source: source})
-	reader := open(t, Options{Bind: "127.0.0.1:0", Connections: 3, IdleTimeout: 100 * time.Millisecond})
+	holder := open(t, Options{Bind: "127.0.0.1:0", Source: source, StallTimeout: patience})
+	reader := open(t, Options{Bind: "127.0.0.1:0", Connections: 3, IdleTimeout: 100 * time.Millisecond, StallTimeout: patience})
 	p := connect(t, reader, holder.Addr())
 	done := make(chan error)
 	const calls = 10
@@ -168,7 +181,7 @@ func TestQueuedCallCancelled(t *testing.T) {
 // the connections to it have died unnoticed.
 func TestRestart(t *testing.T) {
 	source := lender{memfd(t, []byte("kvfs")), 4, nil}
-	holder := open(t, Options{Bind: "127.0.0.1:0", Source: source})
+	holder := open(t, Options{Bind: ownHost() + ":0", Source: source})
 	p := connect(t, open(t, Options{Bind: "127.0.0.1:0"}), holder.Addr())
 	for range 5 {
 		works(t, p)
@@ -181,29 +194,38 @@ func TestRestart(t *testing.T) {
 	works(t, p)
 }
 
-// TestSlowLend shows that a source may take many times the stall timeout, with and
-// without TLS.
+// TestSlowLend shows that a source may take longer than the stall timeouts, with and
+// without TLS. That of the reader is many times the holder's, by which that one tells that
+// it is alive: a busy machine has the time between.
 func TestSlowLend(t *testing.T) {
+	const holderStall, readerStall, slow = time.Second, 4 * time.Second, 6 * time.Second
 	server, client := testTLS(t)
-	for _, secure := range []bool{false, true} {
-		const stall = 200 * time.Millisecond
-		source := lender{memfd(t, []byte("kvfs")), 4, func(ctx context.Context) error {
-			select {
-			case <-time.After(5 * stall):
-				return nil
-			case <-ctx.Done():
-				return ctx.Err()
+	for name, secure := range map[string]bool{"plain": false, "TLS": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var calls atomic.Int32
+			source := lender{memfd(t, []byte("kvfs")), 4, func(ctx context.Context) error {
+				if calls.Add(1) == 1 {
+					return nil // the slow one comes while this one is held
+				}
+				select {
+				case <-time.After(slow):
+					return nil
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}}
+			o := Options{Bind: "127.0.0.1:0", StallTimeout: holderStall, Source: source}
+			if secure {
+				o.ServerTLS, o.ClientTLS = server, client
 			}
-		}}
-		o := Options{Bind: "127.0.0.1:0", StallTimeout: stall, Source: source}
-		if secure {
-			o.ServerTLS, o.ClientTLS = server, client
-		}
-		tr := open(t, o)
-		errs, err := getAll(t.Context(), connect(t, tr, tr.Addr()), 2, memfd(t, nil), 0)
-		if err != nil || errs[0] != nil || errs[1] != nil {
-			t.Errorf("get from a slow source: %v %v", err, errs)
-		}
+			holder := open(t, o)
+			o.StallTimeout = readerStall
+			errs, err := getAll(t.Context(), connect(t, open(t, o), holder.Addr()), 2, memfd(t, nil), 0)
+			if err != nil || errs[0] != nil || errs[1] != nil {
+				t.Errorf("get from a slow source: %v %v", err, errs)
+			}
+		})
 	}
 }
 

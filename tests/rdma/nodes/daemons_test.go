@@ -205,9 +205,7 @@ func TestRead(t *testing.T) {
 			name := n[0].write(seed, size)
 			n[1].knows(name)
 			begun := time.Now()
-			if err := n[1].read(name, seed, size); err != nil {
-				t.Errorf("read on %s: %v", n[1].name, err)
-			}
+			n[1].wants(name, seed, size)
 			took := time.Since(begun) // in software on an emulated machine: nothing is to be read from it but that it works
 			t.Logf("%d bytes from %s, read and checked on %s: %v, %.3f MB/s", size, n[0].name, n[1].name, took, float64(size)/took.Seconds()/1e6)
 			sum += int64(size)

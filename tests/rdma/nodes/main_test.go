@@ -62,10 +62,8 @@ func openFabric(tb testing.TB) *fabric.Transport {
 }
 
 func newFabric() (*fabric.Transport, error) {
-	o := fabric.Options{}
-	if o.Provider, o.Devices = provider("lo"); inMachine() {
-		o.StallTimeout = 15 * time.Second // an emulated processor may well stand still for 5
-	}
+	o := fabric.Options{StallTimeout: 15 * time.Second} // an emulated processor may well stand still for 5, a busy one, too
+	o.Provider, o.Devices = provider("lo")
 	return fabric.Open(o)
 }
 
