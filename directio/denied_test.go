@@ -5,6 +5,7 @@ package directio
 import (
 	"errors"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -33,6 +34,10 @@ func TestSeccomp(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			inChild(t, func(t *testing.T) {
+				if c.nr != unix.SYS_IO_URING_SETUP { // which comes first
+					openRing(t, Options{})
+				}
+				setDisabled(t, "0")
 				if err := forbid(c.nr, c.errno); err != nil {
 					t.Skipf("no seccomp: %v", err)
 				}
@@ -42,30 +47,25 @@ func TestSeccomp(t *testing.T) {
 	}
 }
 
-// TestSysctl shows the same for kernel.io_uring_disabled. It is set for as long as
-// three Opens take; a test of another process that needs io_uring at that moment would
-// be skipped.
+// TestSysctl shows the same for kernel.io_uring_disabled. The filter says what the kernel
+// would, and a file stands for the sysctl, which would deny io_uring to everybody else.
 func TestSysctl(t *testing.T) {
-	needRoot(t, "sysctl")
-	old, err := os.ReadFile(disabledSysctl)
-	if err != nil {
-		t.Skipf("this kernel has no such sysctl: %v", err)
-	}
-	if strings.TrimSpace(string(old)) != "0" {
-		checkDenied(t, unix.EPERM, "io_uring_setup", "io_uring_disabled is")
-		return
-	}
-	restore := func() {
-		if err := os.WriteFile(disabledSysctl, old, 0); err != nil {
-			t.Errorf("kernel.io_uring_disabled not restored: %v", err)
+	inChild(t, func(t *testing.T) {
+		if err := forbid(unix.SYS_IO_URING_SETUP, unix.EPERM); err != nil {
+			t.Skipf("no seccomp: %v", err)
 		}
+		setDisabled(t, "2")
+		checkDenied(t, unix.EPERM, "io_uring_setup", "kernel.io_uring_disabled is 2")
+	})
+}
+
+// setDisabled has a file with value stand for the sysctl, in a process of the test's own.
+func setDisabled(t *testing.T, value string) {
+	t.Helper()
+	disabledSysctl = filepath.Join(t.TempDir(), "io_uring_disabled")
+	if err := os.WriteFile(disabledSysctl, []byte(value+"\n"), 0o600); err != nil {
+		t.Fatal(err)
 	}
-	t.Cleanup(restore)
-	if err := os.WriteFile(disabledSysctl, []byte("2"), 0); err != nil {
-		t.Skipf("not allowed to set it: %v", err)
-	}
-	checkDenied(t, unix.EPERM, "io_uring_setup", "kernel.io_uring_disabled is 2")
-	restore()
 }
 
 // checkDenied opens all kinds of engine where io_uring is denied.

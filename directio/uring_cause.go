@@ -12,7 +12,8 @@ import (
 )
 
 // disabledSysctl says who may use io_uring: 0 all, 1 root and a group, 2 nobody.
-const disabledSysctl = "/proc/sys/kernel/io_uring_disabled"
+// A variable for tests: the sysctl itself is that of the whole machine.
+var disabledSysctl = "/proc/sys/kernel/io_uring_disabled"
 
 // explain adds to the error of an io_uring system call what is likely behind it.
 func explain(syscall string, err error) error {
