@@ -275,8 +275,7 @@ func (p *pace) wait(ctx context.Context) bool {
 	defer t.Stop()
 	select {
 	case <-t.C:
-		return true
 	case <-ctx.Done():
-		return false
 	}
+	return ctx.Err() == nil // both may have happened
 }

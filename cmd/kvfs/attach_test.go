@@ -40,7 +40,7 @@ func startGuest(t *testing.T, cfg *config.Config) (dir string, stop func() error
 	go func() { // ends with ctx, or when it is unmounted
 		ready := &readiness{file: w}
 		defer ready.close()
-		done <- mount(ctx, cfg, dir, ready)
+		done <- mount(ctx, cfg, dir, 0, ready)
 	}()
 	stopped := false
 	stop = func() error {
@@ -98,7 +98,7 @@ func TestAttach(t *testing.T) {
 	if code != exitOK || !strings.Contains(out, "mode        standalone-store") {
 		t.Errorf("exit code %d, %s%s", code, out, errs)
 	}
-	if code, _, errs := runCLI("umount", b); code != exitOK {
+	if code, _, errs := runCLI("umount", "--timeout=1m", b); code != exitOK {
 		t.Errorf("exit code %d, %s", code, errs)
 	}
 }

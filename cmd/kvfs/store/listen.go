@@ -55,6 +55,7 @@ type Options struct {
 	Logger  *zap.Logger
 
 	patience time.Duration // for a message that is due; zero means patience. Tests set it
+	lockTime time.Duration // for an owner that ends; zero means lockTime. Tests set it
 }
 
 // Listener is the owner's end.
@@ -85,11 +86,14 @@ func Listen(o Options) (*Listener, error) {
 	if o.patience == 0 {
 		o.patience = patience
 	}
+	if o.lockTime == 0 {
+		o.lockTime = lockTime
+	}
 	p, err := openPlace(o.Path)
 	if err != nil {
 		return nil, fmt.Errorf("socket: %w", err)
 	}
-	if err := p.claim(); err != nil {
+	if err := p.claim(o.lockTime); err != nil {
 		return nil, errors.Join(err, p.close())
 	}
 	l := &Listener{o: o, log: o.Logger, place: p}
@@ -136,10 +140,9 @@ func (l *Listener) wait(d time.Duration) bool {
 	defer t.Stop()
 	select {
 	case <-t.C:
-		return true
 	case <-l.ctx.Done():
-		return false
 	}
+	return l.ctx.Err() == nil // both may have happened
 }
 
 // Close detaches all mounts, which wait for the next owner then, and removes the socket.

@@ -90,15 +90,15 @@ func (p *place) check(dir string) error {
 	return nil
 }
 
-// claim takes the lock and removes what a dead owner has left.
-func (p *place) claim() error {
+// claim takes the lock, for which it waits that long, and removes what a dead owner has left.
+func (p *place) claim(wait time.Duration) error {
 	name := p.name + ".lock"
 	fd, err := unix.Openat(p.dir, name, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return &os.PathError{Op: "open", Path: filepath.Join(filepath.Dir(p.path), name), Err: err}
 	}
 	p.lock = fd
-	if err := lock(fd); errors.Is(err, unix.EWOULDBLOCK) {
+	if err := lock(fd, wait); errors.Is(err, unix.EWOULDBLOCK) {
 		return fmt.Errorf("%w at %s", ErrServing, p.path)
 	} else if err != nil {
 		return os.NewSyscallError("flock", err)
@@ -130,10 +130,10 @@ const lockTime = 2 * time.Second
 
 // lock locks a file. There is no event for a lock that becomes free, other than a call that
 // cannot be ended.
-func lock(fd int) error {
+func lock(fd int, wait time.Duration) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	late := time.After(lockTime)
+	late := time.After(wait)
 	for {
 		err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
 		if !errors.Is(err, unix.EWOULDBLOCK) {

@@ -143,7 +143,7 @@ func TestSecondOwner(t *testing.T) {
 	}
 	second := make(chan error, 1)
 	go func() { // ends when the first has ended
-		l, err := Listen(Options{Path: first.Path()})
+		l, err := Listen(Options{Path: first.Path(), lockTime: limit})
 		if err == nil {
 			err = l.Close()
 		}

@@ -96,6 +96,9 @@ func serve(t *testing.T, o *owner, opts Options) (*Listener, string) {
 	if opts.Path == "" {
 		opts.Path = filepath.Join(t.TempDir(), "kvfs", "store.sock")
 	}
+	if opts.patience == 0 {
+		opts.patience = limit
+	}
 	l, err := Listen(opts)
 	if err != nil {
 		t.Fatal(err)
@@ -172,7 +175,14 @@ func poll(t *testing.T, what string, cond func() bool) {
 // open counts the descriptors of this process.
 func open(t *testing.T) int {
 	t.Helper()
-	names, err := os.ReadDir("/proc/self/fd")
+	// os.ReadDir would not do: the runtime makes its poller, which is two descriptors, when the first
+	// file is opened that it could watch, and that must not be one of those that are counted.
+	dir, err := os.Open("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -462,8 +472,9 @@ func TestStranger(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got := make(chan error, 1)
+	got, ended := make(chan error, 1), make(chan struct{})
 	go func() { // ends with its thread, which is no use to others any more
+		defer close(ended)
 		runtime.LockOSThread()
 		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
@@ -492,6 +503,7 @@ func TestStranger(t *testing.T) {
 		got <- fmt.Errorf("%w: %s", ErrRefused, buf[:n])
 	}()
 	err := <-got
+	<-ended
 	if !errors.Is(err, ErrRefused) || !strings.Contains(fmt.Sprint(err), "neither root nor the same user: uid 65534") {
 		t.Errorf("the stranger got %v", err)
 	}
@@ -516,9 +528,10 @@ func TestForeignOwner(t *testing.T) {
 	}
 	path := filepath.Join(dir, "s")
 	listening := make(chan error, 1)
-	over := make(chan struct{})
-	defer close(over)
+	over, ended := make(chan struct{}), make(chan struct{})
+	defer func() { close(over); <-ended }()
 	go func() { // ends with the test, and its thread with it
+		defer close(ended)
 		runtime.LockOSThread()
 		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		if err == nil {

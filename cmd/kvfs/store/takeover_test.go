@@ -72,8 +72,10 @@ func TestTakeOver(t *testing.T) {
 			t.Errorf("handed over: %+v", m)
 		}
 		m.Dev.Close()
-		if _, err := Dial(t.Context(), path); err != nil {
+		if other, err := Dial(t.Context(), path); err != nil {
 			t.Errorf("the offer is there until it is closed: %v", err)
+		} else {
+			other.Close()
 		}
 		if fails {
 			if err := errors.Join(p.Failed(t.Context(), errors.New("no room")), p.Close()); err != nil {

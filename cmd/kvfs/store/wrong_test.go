@@ -218,34 +218,48 @@ func TestStopsWhileAttaching(t *testing.T) {
 	}
 }
 
+// hang connects peers that say nothing, or half of something, or do not read.
+func hang(t *testing.T, path string) (hanging []net.Conn) {
+	t.Helper()
+	for i := range 32 {
+		c, err := net.Dial("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		hanging = append(hanging, c)
+		switch i % 4 {
+		case 1:
+			c.Write([]byte{0})
+		case 2:
+			c.Write(frame(`{"version":1,"do":"attach"}`)[:9])
+		case 3:
+			c.Write(frame(`{"version":1,"do":"status"}`))
+		}
+	}
+	return hanging
+}
+
 // TestHangingPeers shows that those who connect and say nothing, or half of something, or do
 // not read, keep nobody else waiting, and are sent away when their time is up.
 func TestHangingPeers(t *testing.T) {
 	o := &owner{status: []byte(strings.Repeat("s", 8<<20))} // more than a socket holds
-	_, path := serve(t, o, Options{patience: 300 * time.Millisecond})
+	_, path := serve(t, o, Options{})
 	steady(t, func() {
-		var hanging []wire
-		for i := range 32 {
-			w := raw(t, path)
-			defer w.c.Close()
-			hanging = append(hanging, w)
-			switch i % 4 {
-			case 1:
-				w.c.Write([]byte{0})
-			case 2:
-				w.c.Write(frame(`{"version":1,"do":"attach"}`)[:9])
-			case 3:
-				w.c.Write(frame(`{"version":1,"do":"status"}`))
-			}
+		for _, c := range hang(t, path) {
+			defer c.Close()
 		}
 		for range 4 {
 			attach(t, path, "/mnt/a").Close()
 		}
-		for i, w := range hanging {
-			w.c.SetReadDeadline(time.Now().Add(limit))
+	})
+	_, path = serve(t, o, Options{patience: 300 * time.Millisecond})
+	steady(t, func() {
+		for i, c := range hang(t, path) {
+			defer c.Close()
+			c.SetReadDeadline(time.Now().Add(limit))
 			buf := make([]byte, 1<<20)
 			for {
-				n, err := w.c.Read(buf)
+				n, err := c.Read(buf)
 				if errors.Is(err, os.ErrDeadlineExceeded) {
 					t.Fatalf("connection %d was not ended", i)
 				}
