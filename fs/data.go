@@ -273,7 +273,7 @@ func (s *Server) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 // Release implements RELEASE, which the kernel sends some time after the last
 // close.
 func (s *Server) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
-	s.ops.add(opRelease)
+	defer s.ops.add(opRelease) // last: nobody waits for the answer, so that the count tells that it is done
 	if in.Fh&fhMask == fhBlob {
 		id, blob := index.ID(in.NodeId), tiers.BlobID(in.Fh>>fhBits)
 		if s.refs != nil && !s.refs.closed(id, blob) {

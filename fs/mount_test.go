@@ -113,7 +113,10 @@ type testClient struct {
 	kill func()
 }
 
-// startClient starts a client that dies with the test, and after a minute at the
+// clientTime is how long a client may take for all that it does.
+const clientTime = 3 * time.Minute
+
+// startClient starts a client that dies with the test, and after clientTime at the
 // latest, so that a mount that does not answer fails the test.
 func startClient(t testing.TB) *testClient {
 	t.Helper()
@@ -132,7 +135,7 @@ func startClient(t testing.TB) *testClient {
 	if err := startFromThread(t, cmd); err != nil {
 		t.Fatal(err)
 	}
-	limit := time.AfterFunc(time.Minute, func() { cmd.Process.Kill() })
+	limit := time.AfterFunc(clientTime, func() { cmd.Process.Kill() })
 	t.Cleanup(func() {
 		limit.Stop()
 		in.Close()

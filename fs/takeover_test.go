@@ -171,7 +171,7 @@ func waiting(t *testing.T, dir string, want int) {
 	}
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(time.Minute)
 	for {
 		n, err := os.ReadFile(filepath.Join(connections, minor, "waiting"))
 		if err != nil {
@@ -314,7 +314,7 @@ func freed(t *testing.T, engine *tiers.Engine, store string, s *Server) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(time.Minute)
 	for {
 		if _, err := engine.EvictFrom(t.Context(), tiers.EvictRequest{Tier: "memory", All: true, Force: true}); err != nil {
 			t.Fatal(err)
