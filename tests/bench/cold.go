@@ -227,7 +227,7 @@ func (s *coldSets) promoting(ctx context.Context, pass func() (float64, error)) 
 		err = s.kvfs.settle(ctx) // A file that is still open cannot be evicted.
 	}
 	if err == nil {
-		err = s.kvfs.evict(ctx)
+		err = s.kvfs.empty(ctx)
 	}
 	if err == nil {
 		err = s.kvfs.settle(ctx)

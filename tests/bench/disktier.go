@@ -300,6 +300,27 @@ func (m *tierMount) drained(ctx context.Context, base *tierStatus, count int, se
 	}
 }
 
+// emptyLimit bounds how often empty tries: what the kernel does not let go of for so long is
+// in use.
+const emptyLimit = 10 * time.Second
+
+// empty evicts until nothing is in the memory tier. A file that is still open stays, and so
+// does one that the kernel has not released yet, on a machine that is busy.
+func (m *tierMount) empty(ctx context.Context) error {
+	for begin := time.Now(); ; {
+		if err := m.evict(ctx); err != nil {
+			return err
+		}
+		s, err := readStatus(&m.target)
+		if err != nil || memoryUsed(s) == 0 || time.Since(begin) > emptyLimit {
+			return err
+		}
+		if err := pause(ctx, pollEvery); err != nil {
+			return err
+		}
+	}
+}
+
 // evict drops all blocks from the memory tier.
 func (m *tierMount) evict(ctx context.Context) error {
 	cmd := exec.CommandContext(ctx, m.bench.kvfsPath, "evict", "--tier", "memory", "--all", m.dir)

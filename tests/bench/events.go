@@ -211,7 +211,8 @@ func (e *eventsBench) read(ctx context.Context, a *audience) (r reading, err err
 	return r, err
 }
 
-// span takes the difference of what was before run and after it.
+// span takes the difference of what was before run and after it: as soon as there are events
+// in between, and each of the audience has got some.
 func (e *eventsBench) span(ctx context.Context, a *audience, run func() error) (span, error) {
 	before, err := e.read(ctx, a)
 	if err != nil {
@@ -220,11 +221,31 @@ func (e *eventsBench) span(ctx context.Context, a *audience, run func() error) (
 	if err := run(); err != nil {
 		return span{}, err
 	}
-	after, err := e.read(ctx, a)
-	if err != nil {
-		return span{}, err
+	for begin := time.Now(); ; {
+		after, err := e.read(ctx, a)
+		if err != nil {
+			return span{}, err
+		}
+		if after.beyond(before) {
+			return spanOf(before, after), nil
+		}
+		if time.Since(begin) > audienceLimit {
+			return span{}, fmt.Errorf("no events for %v: from %+v to %+v", audienceLimit, before, after)
+		}
+		if err := pause(ctx, pollEvery); err != nil {
+			return span{}, err
+		}
 	}
-	return spanOf(before, after), nil
+}
+
+// beyond reports whether events were made since then, and each of the audience got some.
+func (r *reading) beyond(before reading) bool {
+	for i, one := range r.audience.Each {
+		if one.Units == before.audience.Each[i].Units {
+			return false
+		}
+	}
+	return r.engine.Made > before.engine.Made
 }
 
 func spanOf(before, after reading) span {

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // fakeKVFSEnv makes the test binary play kvfs: see fakeKVFS.
@@ -58,7 +60,7 @@ func fakeKVFS(args []string) error {
 		if !*all {
 			return errors.New("evict without --all")
 		}
-		return os.WriteFile(filepath.Join(dir, ".kvfs", "evicted"), nil, 0o644)
+		return fakeEvict(filepath.Join(dir, ".kvfs", "evicted"))
 	case "mount":
 		if *disk != "" && os.Getenv(failDiskEnv) != "" {
 			return errors.New("no disk tier today")
@@ -71,10 +73,26 @@ func fakeKVFS(args []string) error {
 	return fmt.Errorf("unknown command %q", args[0])
 }
 
+// fakeEvict tells the daemon and returns when status tells of it.
+func fakeEvict(mark string) error {
+	if err := os.WriteFile(mark, nil, 0o644); err != nil {
+		return err
+	}
+	for {
+		if _, err := os.Stat(mark); errors.Is(err, os.ErrNotExist) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		time.Sleep(time.Millisecond) // reason: a file tells nobody that it was removed
+	}
+}
+
 type fakeDaemon struct {
 	dir, diskDir string
 	keep         bool
 	perScan      int64 // bytes at which a scan cascades no more
+	readers      int   // an inotify that tells of reads of status; 0: somebody has read it, or need not
 	seen         map[string]bool
 	status       tierStatus
 }
@@ -82,18 +100,45 @@ type fakeDaemon struct {
 // memoryDir is where kept files are between two daemons.
 func (k *fakeDaemon) memoryDir() string { return k.dir + ".memory" }
 
-// adopt takes over what an earlier daemon kept. It then cascades slowly, so that
-// the bench sees a drain.
+// adopt takes over what an earlier daemon kept. It then cascades slowly, and not before
+// somebody has read status, so that the bench sees a drain.
 func (k *fakeDaemon) adopt() error {
 	err := moveFiles(k.memoryDir(), k.dir)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	k.perScan = 512 * kib
+	if err == nil {
+		err = k.watchReaders()
+	}
 	if k.diskDir != "" && os.Getenv(failDrainEnv) != "" {
 		k.perScan, k.status.CascadeFailed = 0, 1
 	}
 	return errors.Join(err, os.Remove(k.memoryDir()))
+}
+
+// watchReaders begins to watch for reads of status.
+func (k *fakeDaemon) watchReaders() error {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return os.NewSyscallError("inotify_init1", err)
+	}
+	k.readers = fd
+	_, err = unix.InotifyAddWatch(fd, filepath.Join(k.dir, ".kvfs"), unix.IN_CLOSE_NOWRITE)
+	return os.NewSyscallError("inotify_add_watch", err)
+}
+
+// unread reports whether nobody has read status yet, though somebody is to.
+func (k *fakeDaemon) unread() bool {
+	if k.readers == 0 {
+		return false
+	}
+	if n, _ := unix.Read(k.readers, make([]byte, 4*kib)); n <= 0 { // It would block.
+		return true
+	}
+	unix.Close(k.readers)
+	k.readers = 0
+	return false
 }
 
 // leave moves the files to where the next daemon finds them.
@@ -156,7 +201,13 @@ func moveFiles(from, to string) error {
 // scan counts new files as cascaded and, after an evict, all files as promoted.
 func (k *fakeDaemon) scan() error {
 	blocks, cascaded := 0, int64(0)
+	if k.unread() {
+		cascaded = k.perScan // It takes nothing.
+	}
 	err := filepath.WalkDir(k.dir, func(path string, e os.DirEntry, err error) error {
+		if err == nil && e.IsDir() && e.Name() == ".kvfs" {
+			return filepath.SkipDir // Nobody but the bench opens what is in there.
+		}
 		if err != nil || e.IsDir() || !strings.HasSuffix(path, ".bin") {
 			return nil // Removed meanwhile, or no block.
 		}
@@ -178,7 +229,9 @@ func (k *fakeDaemon) scan() error {
 	if err != nil {
 		return err
 	}
-	if os.Remove(filepath.Join(k.dir, ".kvfs", "evicted")) == nil {
+	mark := filepath.Join(k.dir, ".kvfs", "evicted")
+	_, noEvict := os.Stat(mark)
+	if noEvict == nil {
 		k.status.Promoted += uint64(blocks)
 	}
 	k.status.Blocks = int64(blocks)
@@ -195,5 +248,8 @@ func (k *fakeDaemon) scan() error {
 	if err := os.WriteFile(temporary, text, 0o644); err != nil {
 		return err
 	}
-	return os.Rename(temporary, filepath.Join(k.dir, ".kvfs", "status"))
+	if err := os.Rename(temporary, filepath.Join(k.dir, ".kvfs", "status")); err != nil || noEvict != nil {
+		return err
+	}
+	return os.Remove(mark)
 }

@@ -104,7 +104,7 @@ func quicken(f *flag.FlagSet, c *config, memory, diskBytes *string) {
 	set("recover", func() { c.recover = 20_000 })
 	set("disk-bytes", func() { *diskBytes = "48MiB" })
 	set("memory-size", func() { *memory = "512MiB" })
-	set("timeout", func() { c.limit = 5 * time.Minute })
+	set("timeout", func() { c.limit = 10 * time.Minute })
 }
 
 func (c *config) finish(sizes, threads, memory, diskBytes string) error {

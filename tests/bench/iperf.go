@@ -16,6 +16,9 @@ import (
 
 const iperfName = "iperf3"
 
+// iperfLimit is how long its server may take until it has served a client.
+const iperfLimit = 30 * time.Second
+
 // iperf runs the program of that name, the base line of what goes over the network.
 type iperf struct {
 	path    string
@@ -55,8 +58,8 @@ func (f *iperf) run(ctx context.Context, n *netns.Net, streams, seconds int, con
 	if congestion != "" {
 		args = append(args, "--congestion", congestion)
 	}
-	const attempts = 50 // The server needs a moment before it listens.
-	for range attempts {
+	// The server needs a moment before it listens.
+	for begin := time.Now(); time.Since(begin) < iperfLimit; {
 		var out bytes.Buffer
 		client := inside(1, args...)
 		client.Stdout = &out

@@ -176,7 +176,10 @@ func (p *peerBench) join(ctx context.Context, o peerOptions) (*peers, error) {
 // after those before it do.
 func (c *peers) flags(ctx context.Context, i int, o peerOptions) ([]string, error) {
 	name := fmt.Sprintf("node%d", i)
-	flags := append([]string{"--bind", net.JoinHostPort(c.net.Addr(i), gossipPort), "--node-name", name}, o.flags...)
+	// A peer that this machine has no time for just now is waited for: what it does not give
+	// would be a miss.
+	flags := append([]string{"--bind", net.JoinHostPort(c.net.Addr(i), gossipPort), "--node-name", name,
+		"--peer-timeout", clusterLimit.String()}, o.flags...)
 	if i > 0 {
 		flags = append(flags, "--join", net.JoinHostPort(c.net.Addr(0), gossipPort))
 	}
@@ -292,15 +295,16 @@ func (c *peers) known(ctx context.Context, set *blockSet) error {
 	})
 }
 
-// drop empties the memory of a node, whose blocks others have as well.
+// drop empties the memory of a node, whose blocks others have as well: again, if the kernel
+// had not let go of a file yet.
 func (c *peers) drop(ctx context.Context, n *target) error {
 	if err := n.settle(ctx); err != nil { // A file that is still open cannot be evicted.
 		return err
 	}
-	if err := c.run(ctx, "evict", "--tier", "memory", "--all", n.dir); err != nil {
-		return err
-	}
 	return c.await(ctx, "the memory of the reader is empty", func() (bool, error) {
+		if err := c.run(ctx, "evict", "--tier", "memory", "--all", n.dir); err != nil {
+			return false, err
+		}
 		s, err := readStatus(n)
 		return err == nil && len(s.Tiers) > 0 && s.Tiers[0].UsedBytes == 0, err
 	})

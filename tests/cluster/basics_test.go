@@ -22,7 +22,7 @@ func TestBasics(t *testing.T) {
 		secure bool
 	}{{"plain", false}, {"secure", true}} {
 		t.Run(mode.name, func(t *testing.T) {
-			w := newWorld(t, harness.ClusterOptions{Secure: mode.secure})
+			w := newWorld(t, harness.ClusterOptions{Secure: mode.secure, PeerTimeout: patient})
 			for _, c := range []struct {
 				name string
 				run  func(*testing.T, *world)
@@ -102,9 +102,10 @@ func basicAttributes(t *testing.T, w *world) {
 			return err == nil && got.Mode == want.Mode && got.Uid == want.Uid && got.Gid == want.Gid && got.Size == want.Size
 		})
 		w.wantVersion(n, name, w.mustRead(w.Nodes[0], name))
-		if err := unix.Stat(n.Path(name), &got); err != nil || got.Mtim.Sec != want.Mtim.Sec {
-			t.Errorf("mtime of the copy on %s: got %d, %v, want %d", n.Name, got.Mtim.Sec, err, want.Mtim.Sec)
-		}
+		harness.Poll(t, fmt.Sprintf("the mtime of the copy on %s is %d", n.Name, want.Mtim.Sec), func() bool {
+			err := unix.Stat(n.Path(name), &got)
+			return err == nil && got.Mtim.Sec == want.Mtim.Sec
+		})
 	}
 }
 
@@ -164,7 +165,10 @@ func basicList(t *testing.T, w *world) {
 		}
 	}
 	for i, name := range want {
-		w.remove(w.Nodes[(i+1)%len(w.Nodes)], block("%s", name))
+		n := w.Nodes[(i+1)%len(w.Nodes)]
+		// A listing may be ahead of what the node knows by itself.
+		harness.Poll(t, name+" is on "+n.Name, func() bool { return w.exists(n, block("%s", name)) })
+		w.remove(n, block("%s", name))
 	}
 	for _, n := range w.Nodes {
 		harness.Poll(t, n.Name+" lists none of the removed", func() bool {

@@ -79,7 +79,7 @@ var faults = []struct {
 func TestHolderLost(t *testing.T) {
 	for _, copied := range []bool{true, false} {
 		w := newWorld(t, harness.ClusterOptions{
-			Options: harness.Options{MemorySize: "192MiB"}, PeerTimeout: 2 * time.Second,
+			Options: harness.Options{MemorySize: "192MiB"}, PeerTimeout: loseTimeout,
 		})
 		for i, f := range faults {
 			t.Run(fmt.Sprintf("%s, another holder %v", f.name, copied), func(t *testing.T) {
@@ -93,6 +93,9 @@ func TestHolderLost(t *testing.T) {
 	}
 }
 
+// loseTimeout is the deadline of the peers of lose: half of it is for the other holder.
+const loseTimeout = 4 * time.Second
+
 func (w *world) lose(name string, copied bool, do, undo func(*world, *harness.Node)) {
 	t := w.t
 	t.Helper()
@@ -103,7 +106,7 @@ func (w *world) lose(name string, copied bool, do, undo func(*world, *harness.No
 		w.wantVersion(b, name, version)
 	}
 	harness.Poll(t, "the block is known", func() bool { return w.exists(c, name) })
-	w.slow(0, "80mbit") // 1.2 s for the block: longer than it takes to catch it, less than the deadline.
+	w.slow(0, "50mbit") // 2 s for the block: longer than it takes to catch it, less than the deadline.
 	begin := w.received(2)
 	reads := w.readAll(c, name, name, name)
 	if !copied { // With a copy it may all come from there.
@@ -147,6 +150,7 @@ func TestHolderStopped(t *testing.T) {
 	for name := range versions {
 		names = append(names, name)
 	}
+	w.wantVersion(b, names[0], versions[names[0]]) // To have it, however long a is taken for dead.
 	unix.Kill(a.Pid, unix.SIGSTOP)
 	reads := w.readAll(c, names...)
 	for i := range 20 {

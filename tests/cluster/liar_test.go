@@ -48,7 +48,8 @@ const (
 func TestLiars(t *testing.T) {
 	for _, lie := range []string{lieBytes, lieGone, lieBusy, lieFewer, lieSilence, lieEndless, lieGarbage, lieSize, lieHang} {
 		t.Run(lie, func(t *testing.T) {
-			w := newWorld(t, harness.ClusterOptions{Spare: 1})
+			// Half of the time is for the honest one.
+			w := newWorld(t, harness.ClusterOptions{Spare: 1, PeerTimeout: 6 * time.Second})
 			a, b, c := w.Nodes[0], w.Nodes[1], w.Nodes[2]
 			shared, alone := block("shared"), block("alone")
 			version := w.mustWrite(a, shared, mib)

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/kvfs/kvfs/tests/harness"
 )
@@ -51,7 +50,7 @@ func (w *world) waitPath(n, from *harness.Node, path string) {
 func TestRDMA(t *testing.T) {
 	for _, secure := range []bool{false, true} {
 		t.Run(fmt.Sprintf("secure %v", secure), func(t *testing.T) {
-			w := newRDMAWorld(t, harness.ClusterOptions{Nodes: 2, Secure: secure, Flags: bySockets})
+			w := newRDMAWorld(t, harness.ClusterOptions{Nodes: 2, Secure: secure, PeerTimeout: patient, Flags: bySockets})
 			a, b := w.Nodes[0], w.Nodes[1]
 			w.waitPath(a, b, "rdma")
 			w.waitPath(b, a, "rdma")
@@ -105,7 +104,7 @@ func (w *world) wantUnpinned(n *harness.Node) {
 // TestRDMAWithout shows a node without RDMA among others with it: blocks come by TCP, both ways,
 // the others say so once, and the one with peer.transport rdma has none of its blocks.
 func TestRDMAWithout(t *testing.T) {
-	w := newRDMAWorld(t, harness.ClusterOptions{Flags: func(i int) []string {
+	w := newRDMAWorld(t, harness.ClusterOptions{PeerTimeout: patient, Flags: func(i int) []string {
 		return [][]string{sockets, {"--peer-transport", "tcp"}, append([]string{"--peer-transport", "rdma"}, sockets...)}[i]
 	}})
 	a, without, only := w.Nodes[0], w.Nodes[1], w.Nodes[2]
@@ -125,7 +124,16 @@ func TestRDMAWithout(t *testing.T) {
 	if m := a.Member(without.Name); m.PathReason == "" || len(m.Missing) != 0 {
 		t.Errorf("member: %+v", m)
 	}
-	if n := strings.Count(a.LastLog(), "peer without RDMA"); n != 1 {
+	said := func() (times int) {
+		for line := range strings.Lines(a.LastLog()) {
+			if containsLine(line, "peer without RDMA", without.Name) {
+				times++
+			}
+		}
+		return times
+	}
+	harness.Poll(t, "it is said", func() bool { return said() > 0 })
+	if n := said(); n != 1 {
 		t.Errorf("said %d times, want once:\n%s", n, a.LastLog())
 	}
 	if out, _, code := harness.Kvfs(t, "doctor", "rdma", a.Dir); code != 1 || !containsLine(out, without.Name, "tcp") {
@@ -139,7 +147,7 @@ func TestRDMAWithout(t *testing.T) {
 func TestRDMAHolderLost(t *testing.T) {
 	for _, copied := range []bool{true, false} {
 		w := newRDMAWorld(t, harness.ClusterOptions{
-			Options: harness.Options{MemorySize: "192MiB"}, PeerTimeout: 2 * time.Second, Flags: bySockets,
+			Options: harness.Options{MemorySize: "192MiB"}, PeerTimeout: loseTimeout, Flags: bySockets,
 		})
 		a, c := w.Nodes[0], w.Nodes[2]
 		for i, f := range faults {
@@ -219,7 +227,7 @@ func TestRDMARefused(t *testing.T) {
 func TestRDMARails(t *testing.T) {
 	for _, policy := range []string{"all", "affinity"} { // each read over both, or over one in turn
 		t.Run(policy, func(t *testing.T) {
-			w := newRDMAWorld(t, harness.ClusterOptions{Nodes: 2, Flags: func(int) []string {
+			w := newRDMAWorld(t, harness.ClusterOptions{Nodes: 2, PeerTimeout: patient, Flags: func(int) []string {
 				return append(sockets[:len(sockets):len(sockets)], "--rdma-policy", policy, "--rdma-devices", "eth0,lo")
 			}})
 			a, b := w.Nodes[0], w.Nodes[1]

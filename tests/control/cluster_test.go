@@ -12,10 +12,14 @@ import (
 	"github.com/kvfs/kvfs/tests/harness"
 )
 
-// newPair starts two nodes that follow each other, with the directories dirs on both.
+// newPair starts two nodes that follow each other, with the directories dirs on both. Where opts
+// say nothing else, a peer may be slow.
 func newPair(t *testing.T, opts harness.ClusterOptions, dirs ...string) (*harness.Cluster, *harness.Node, *harness.Node) {
 	t.Helper()
 	opts.Nodes = 2
+	if opts.PeerTimeout == 0 {
+		opts.PeerTimeout = 20 * time.Second
+	}
 	w := harness.NewCluster(t, opts)
 	for _, n := range w.Nodes {
 		for _, dir := range dirs {
@@ -144,7 +148,7 @@ func TestPeerGone(t *testing.T) {
 // TestPeerUnreachable cuts the line to the node that has blocks: an open is a miss, and why
 // says that they could not be had, which is not that there were none.
 func TestPeerUnreachable(t *testing.T) {
-	w, a, b := newPair(t, harness.ClusterOptions{}, "g")
+	w, a, b := newPair(t, harness.ClusterOptions{PeerTimeout: 2 * time.Second}, "g")
 	keys := keysOf("g", hashes(3))
 	for _, key := range keys {
 		store(t, a.Path(key), pattern(key, 10_000))

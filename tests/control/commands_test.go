@@ -137,6 +137,7 @@ func TestCommandPrefetchInterrupted(t *testing.T) {
 	if code := cmd.ProcessState.ExitCode(); code != 1 {
 		t.Errorf("exit code %d, want 1", code)
 	}
+	jobs(t, d) // The daemon answers this after it has seen that the descriptor of the command is closed.
 	g.release()
 	noneLeft(t, d)
 	harness.Poll(t, "no job is left", func() bool { return !strings.Contains(jobs(t, d), "req-ctrl-c") })

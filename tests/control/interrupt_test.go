@@ -25,7 +25,9 @@ func TestInterruptedEarly(t *testing.T) {
 	fd := open(t, d.Path(".kvfs/events"), unix.O_RDONLY)
 	const rounds = 5000
 	var thread, asked, back atomic.Int64
-	go func() { // Ends after all rounds, or with the daemon.
+	over := make(chan struct{})
+	t.Cleanup(func() { close(over) })
+	go func() { // Ends with the test, or with the daemon.
 		runtime.LockOSThread() // Never unlocked: the thread ends, too.
 		thread.Store(int64(unix.Gettid()))
 		for i := range int64(rounds) {
@@ -35,6 +37,7 @@ func TestInterruptedEarly(t *testing.T) {
 			unix.Read(fd, make([]byte, 4096)) // Nothing happens that it could tell.
 			back.Store(i + 1)
 		}
+		<-over // One more signal may be on its way to the thread.
 	}()
 	for thread.Load() == 0 {
 		runtime.Gosched()

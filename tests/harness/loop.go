@@ -256,8 +256,21 @@ func (l *LoopFS) ReadOnly(on bool) {
 	if on {
 		flags |= unix.MS_RDONLY
 	}
-	if err := unix.Mount("", l.Dir, "", flags, ""); err != nil {
-		l.tb.Fatalf("remount %s: %v", l.Dir, err)
+	l.unused(func() error { return unix.Mount("", l.Dir, "", flags, "") })
+}
+
+// unused calls fn, which needs a file system whose files are closed, until it is not
+// told that they are in use. Those of a process that has just ended may be for a moment:
+// the kernel takes io_uring rings apart in the background.
+func (l *LoopFS) unused(fn func() error) {
+	l.tb.Helper()
+	var err error
+	Poll(l.tb, "files on "+l.Dir+" are closed", func() bool {
+		err = fn()
+		return !errors.Is(err, unix.EBUSY)
+	})
+	if err != nil {
+		l.tb.Fatalf("%s: %v", l.Dir, err)
 	}
 }
 
@@ -293,8 +306,6 @@ const (
 // mounts it again. Nothing may use it.
 func (l *LoopFS) Remount() {
 	l.tb.Helper()
-	if err := unix.Unmount(l.Dir, 0); err != nil {
-		l.tb.Fatalf("unmount %s: %v", l.Dir, err)
-	}
+	l.unused(func() error { return unix.Unmount(l.Dir, 0) })
 	l.attach(false)
 }

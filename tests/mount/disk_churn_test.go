@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,7 +24,8 @@ type churner struct {
 	rnd   *rand.Rand
 	bytes map[string][]byte
 	modes map[string]uint32
-	steps int
+	steps int // at least, and then for as long as stop does not tell
+	stop  <-chan struct{}
 }
 
 // TestDiskChurn does random operations to blocks, from several workers with names
@@ -52,11 +54,11 @@ func TestDiskChurn(t *testing.T) {
 
 func churn(t *testing.T, d *harness.Daemon, rnd *rand.Rand, steps int) {
 	var all []*churner
-	done := make(chan struct{})
+	done, stop := make(chan struct{}), make(chan struct{})
 	for w := range 4 {
 		c := &churner{
 			t: t, dir: d.Path(fmt.Sprint("worker", w)), rnd: rand.New(rand.NewPCG(rnd.Uint64(), 0)),
-			bytes: make(map[string][]byte), modes: make(map[string]uint32), steps: steps,
+			bytes: make(map[string][]byte), modes: make(map[string]uint32), steps: steps, stop: stop,
 		}
 		mkdir(t, c.dir)
 		all = append(all, c)
@@ -65,22 +67,14 @@ func churn(t *testing.T, d *harness.Daemon, rnd *rand.Rand, steps int) {
 		defer close(done)
 		parallel(len(all), func(w int) { all[w].run() })
 	}()
-	evictions := 0
-	for running := true; running; evictions++ {
-		select {
-		case <-done:
-			running = false
-		default:
-			harness.Kvfs(t, "evict", "--tier", "memory", "--all", d.Dir)
-		}
-	}
+	evictions := evictUntil(t, d, stop, done)
 	s := diskStatus(t, d)
 	t.Logf("%d evictions, %d blocks promoted, %d cascaded", evictions, s.Promoted, s.Cascaded)
 	if t.Failed() {
 		return
 	}
-	if s.Promoted == 0 {
-		t.Error("nothing was promoted: the test tests nothing")
+	if s.Promoted < churnPromotions {
+		t.Errorf("%d blocks were promoted, want %d: the test tests nothing", s.Promoted, churnPromotions)
 	}
 	check := func(when string) {
 		t.Helper()
@@ -102,11 +96,43 @@ func churn(t *testing.T, d *harness.Daemon, rnd *rand.Rand, steps int) {
 	fsck(t, d.DiskDir, false, 0)
 }
 
+// evictUntil evicts until the workers are done. They are told to stop when enough has
+// come back from the disk: where the command is slow, they would do all their steps
+// between two evictions.
+func evictUntil(t *testing.T, d *harness.Daemon, stop chan<- struct{}, done <-chan struct{}) (evictions int) {
+	t.Helper()
+	enough := sync.OnceFunc(func() { close(stop) })
+	defer enough()
+	deadline := time.Now().Add(harness.Deadline)
+	for {
+		select {
+		case <-done:
+			return evictions
+		default:
+		}
+		harness.Kvfs(t, "evict", "--tier", "memory", "--all", d.Dir)
+		evictions++
+		if diskStatus(t, d).Promoted >= churnPromotions || time.Now().After(deadline) {
+			enough()
+		}
+	}
+}
+
+// churnPromotions is how many blocks come back from the disk at least.
+const churnPromotions = 20
+
 func (c *churner) path() string { return filepath.Join(c.dir, fmt.Sprint("n", c.rnd.IntN(8))) }
 
-// run does random steps until one fails.
+// run does random steps until one fails, or it is told to stop and has done its number.
 func (c *churner) run() {
-	for i := range c.steps {
+	for i := 0; ; i++ {
+		if i >= c.steps {
+			select {
+			case <-c.stop:
+				return
+			default:
+			}
+		}
 		p := c.path()
 		what, err := c.step(p)
 		if err != nil && !errors.Is(err, unix.EINTR) {

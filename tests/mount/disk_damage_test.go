@@ -30,10 +30,19 @@ var damageOptions = harness.Options{Disk: "64MiB", Flags: []string{"--disk-slab-
 // memory, where possible, because a sync of a disk costs more than all the rest.
 func fastDisk(t *testing.T) string {
 	t.Helper()
-	if harness.LacksLoop("ext4") != "" || harness.FSType("/dev/shm") != "tmpfs" {
+	const size = 2048 * mib
+	if harness.LacksLoop("ext4") != "" || !roomInShm(size) {
 		return harness.NewDiskDir(t, nil)
 	}
-	return harness.MountLoop(t, harness.LoopOptions{SizeBytes: 2048 * mib, Backing: shmDir(t)}).Dir
+	return harness.MountLoop(t, harness.LoopOptions{SizeBytes: size, Backing: shmDir(t)}).Dir
+}
+
+// roomInShm reports whether /dev/shm is in memory and takes n bytes more: in a
+// container it is often small.
+func roomInShm(n uint64) bool {
+	var vfs unix.Statfs_t
+	err := again(func() error { return unix.Statfs("/dev/shm", &vfs) })
+	return err == nil && harness.FSType("/dev/shm") == "tmpfs" && vfs.Bavail*uint64(vfs.Bsize) >= n
 }
 
 // newDir makes a directory in parent that is removed with the test.

@@ -3,6 +3,7 @@ package mount
 import (
 	"path/filepath"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -13,8 +14,9 @@ import (
 // them first, so that the next start has every block but those that the counters
 // gave up (design 9, "SIGTERM drains cascades").
 func TestDiskStopDrains(t *testing.T) {
-	d := diskMount(t, harness.Options{MemorySize: "512MiB"})
-	blocks := numbered(d.Dir, 50, 2*mib)
+	// The test's disk may be slow, and the test fails where the harness loses patience.
+	d := diskMount(t, harness.Options{Flags: []string{"--drain-timeout", (harness.Deadline - 5*time.Second).String()}})
+	blocks := numbered(d.Dir, 50, mib)
 	writeAll(t, blocks)
 	s := diskStatus(t, d)
 	given := s.CascadeDropped + s.CascadeSkipped + s.CascadeFailed
@@ -89,9 +91,15 @@ func TestDiskNoWait(t *testing.T) {
 // daemon ends once the writes do (issue: "stuck operation").
 func TestDiskStuck(t *testing.T) {
 	harness.KvfsOnly(t, "a disk tier")
-	l := harness.MountLoop(t, harness.LoopOptions{SizeBytes: 256 * mib})
+	// In memory, where possible, and with seconds of patience: what is merely slow must
+	// not count as stuck.
+	loop := harness.LoopOptions{SizeBytes: 256 * mib}
+	if roomInShm(256 * mib) {
+		loop.Backing = shmDir(t)
+	}
+	l := harness.MountLoop(t, loop)
 	d := diskMount(t, harness.Options{
-		Disk: "128MiB", DiskDir: l.Dir, Flags: []string{"--disk-slab-size", "4MiB", "--disk-stuck-timeout", "1s"},
+		Disk: "128MiB", DiskDir: l.Dir, Flags: []string{"--disk-slab-size", "4MiB", "--disk-stuck-timeout", "5s"},
 	})
 	first := numbered(d.Path("first"), 10, 500_000)
 	cold(t, d, first)

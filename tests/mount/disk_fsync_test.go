@@ -178,8 +178,21 @@ func failingDevice(t *testing.T) (l *harness.LoopFS, fill func()) {
 		f, err := os.Create(filepath.Join(small, "ballast"))
 		must(t, "create", err)
 		defer f.Close()
-		var vfs unix.Statfs_t
-		must(t, "statfs", unix.Statfs(small, &vfs))
-		must(t, "fallocate", unix.Fallocate(int(f.Fd()), 0, 0, int64(vfs.Bfree)*int64(vfs.Bsize)))
+		var size int64
+		// Again where the device has taken some of the room meanwhile.
+		harness.Poll(t, "nothing is free below the device", func() bool {
+			var vfs unix.Statfs_t
+			must(t, "statfs", unix.Statfs(small, &vfs))
+			n := int64(vfs.Bfree) * int64(vfs.Bsize)
+			if n == 0 {
+				return true
+			}
+			err := again(func() error { return unix.Fallocate(int(f.Fd()), 0, size, n) })
+			wantErrno(t, "fallocate", err, nil, unix.ENOSPC)
+			if err == nil {
+				size += n
+			}
+			return false
+		})
 	}
 }

@@ -75,6 +75,10 @@ func TestDiskScrubber(t *testing.T) {
 		var st unix.Stat_t
 		return unix.Stat(bad, &st) == unix.ENOENT
 	})
+	// Counted before the copy is given up: until then it would be evicted from memory.
+	harness.Poll(t, "the block in memory is stored anew", func() bool {
+		return diskStatus(t, d).Cascaded > uint64(len(blocks)) && tierOf(hot) == "memory,disk"
+	})
 	wantBytes(t, hot, blocks[hot])
 	wantAbsent(t, harness.Self(), bad)
 	delete(blocks, bad)

@@ -211,7 +211,8 @@ func engineOf(t *testing.T, d *harness.Daemon) string {
 
 // TestDiskEngines shows the choice of the I/O engine: io_uring where the kernel
 // allows it, pread where it does not or is asked for; an explicit io_uring that
-// is refused ends the daemon (issue: "io_uring denied by seccomp and by sysctl").
+// is refused ends the daemon. The sysctl that forbids io_uring is the whole machine's: what it
+// does is tested in directio, with a file in its place.
 func TestDiskEngines(t *testing.T) {
 	harness.KvfsOnly(t, "a disk tier")
 	needRoot(t)
@@ -227,18 +228,6 @@ func TestDiskEngines(t *testing.T) {
 		d := diskMount(t, harness.Options{
 			Launch: harness.Launch{NoIOUring: true}, Flags: []string{"--directio-engine", "io_uring"}, ExpectFail: true,
 		})
-		wantNoRing(t, d)
-	})
-	t.Run("auto with the sysctl", func(t *testing.T) {
-		restore := disableIOUring(t)
-		d := diskMount(t, harness.Options{})
-		restore()
-		engineWorks(t, d, "pread")
-	})
-	t.Run("io_uring with the sysctl", func(t *testing.T) {
-		restore := disableIOUring(t)
-		d := diskMount(t, harness.Options{Flags: []string{"--directio-engine", "io_uring"}, ExpectFail: true})
-		restore()
 		wantNoRing(t, d)
 	})
 	t.Run("io_uring", func(t *testing.T) {
@@ -277,33 +266,9 @@ func wantNoRing(t *testing.T, d *harness.Daemon) {
 	wantUnmounted(t, d)
 }
 
-const ringSysctl = "/proc/sys/kernel/io_uring_disabled"
-
 // ringsAllowed reports whether this process may set up a ring. The call has no
 // parameters, so that the answer is EFAULT where it is allowed.
 func ringsAllowed() bool {
 	_, _, errno := unix.Syscall(unix.SYS_IO_URING_SETUP, 1, 0, 0)
 	return errno == unix.EFAULT
-}
-
-// disableIOUring forbids io_uring on the whole machine until restore is called,
-// which ought to be soon: others need it too.
-func disableIOUring(t *testing.T) (restore func()) {
-	t.Helper()
-	old, err := os.ReadFile(ringSysctl)
-	if err != nil {
-		harness.Skip(t, "no sysctl for io_uring: %v", err)
-	}
-	done := false
-	restore = func() {
-		if !done {
-			done = true
-			must(t, "restore the sysctl", os.WriteFile(ringSysctl, old, 0))
-		}
-	}
-	t.Cleanup(restore)
-	if err := os.WriteFile(ringSysctl, []byte("2"), 0); err != nil {
-		harness.Skip(t, "may not set the sysctl: %v", err)
-	}
-	return restore
 }

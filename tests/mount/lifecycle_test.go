@@ -159,9 +159,6 @@ func TestStatusCommand(t *testing.T) {
 	}
 }
 
-// TestMatrix runs the main rows on mounts with other options: without
-// passthrough, without kernel caches, on one processor, with each eviction
-// order.
 // TestSplicePages reads what touches one page more than its length says: pipes count
 // pages, and a pipe that was a page too small made a short read of it. Each mount is
 // new, as its pipes only grow.
@@ -183,6 +180,9 @@ func TestSplicePages(t *testing.T) {
 	}
 }
 
+// TestMatrix runs the main rows on mounts with other options: without
+// passthrough, without kernel caches, on one processor, with each eviction
+// order.
 func TestMatrix(t *testing.T) {
 	harness.KvfsOnly(t, "mount options")
 	if testing.Short() {

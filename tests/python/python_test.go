@@ -20,7 +20,7 @@ import (
 func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
 
 // testTimeout bounds one process of Python. Its tests have deadlines of their own.
-const testTimeout = 3 * time.Minute
+const testTimeout = 8 * time.Minute
 
 // leaks makes what the client leaves open an error.
 const leaks = "PYTHONWARNINGS=error::ResourceWarning"

@@ -159,6 +159,9 @@ func (o *owner) options(flags ...string) harness.Options {
 	}
 }
 
+// patient are the flags of a mount whose operations wait for the next owner as long as a test does.
+var patient = []string{"--store-owner-timeout", "300s"}
+
 // mount mounts and attaches.
 func (o *owner) mount(flags ...string) *harness.Daemon {
 	o.tb.Helper()

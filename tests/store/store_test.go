@@ -86,7 +86,7 @@ func TestManyMounts(t *testing.T) {
 // and files that are open are read meanwhile (B1).
 func TestOwnerKilled(t *testing.T) {
 	o := serve(t)
-	mounts := []*harness.Daemon{o.mount(), o.mount()}
+	mounts := []*harness.Daemon{o.mount(patient...), o.mount(patient...)}
 	for i := range 8 {
 		write(t, mounts[i%2], i)
 	}
@@ -175,7 +175,7 @@ func TestOwnerTimeout(t *testing.T) {
 // next one as one that was killed does: an upgrade.
 func TestOwnerStops(t *testing.T) {
 	o := serve(t, "--memory-keep")
-	d := o.mount()
+	d := o.mount(patient...)
 	write(t, d, 1)
 	if code := o.stop(); code != 0 {
 		t.Errorf("exit code %d", code)
@@ -303,7 +303,7 @@ func TestNoOwner(t *testing.T) {
 	ready := make(chan *harness.Daemon, 1)
 	dir := t.TempDir()
 	go func() { // ends when the owner serves
-		opts := o.options()
+		opts := o.options(patient...)
 		opts.Dir = dir
 		ready <- harness.Mount(t, opts)
 	}()

@@ -87,6 +87,8 @@ func TestNewKilled(t *testing.T) {
 	l.end()
 	s.answeredBy(old)
 	s.check(0, stable)
+	// It is answered before it is offered again.
+	harness.Poll(t, "offered again", func() bool { return s.status().Mount.Takeover != "" })
 	s.daemons = append(s.daemons, old) // the last that lives
 	s.takeover()
 	s.daemons = s.daemons[len(s.daemons)-1:]

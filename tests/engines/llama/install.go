@@ -152,6 +152,9 @@ func npmInstall(npm, dir string) error {
 	if code := npmErrorCode(out); slices.Contains(npmUnavailable, code) {
 		return fmt.Errorf("%w: npm cannot install it here: %s", errUnavailable, code)
 	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("%w: npm has not installed it after %v", errUnavailable, installTimeout)
+	}
 	out = bytes.TrimSpace(out)
 	return fmt.Errorf("npm install: %w\n%s", err, out[:min(len(out), 2000)])
 }
@@ -162,6 +165,7 @@ func npmInstall(npm, dir string) error {
 var npmUnavailable = []string{
 	"EAI_AGAIN", "ECONNREFUSED", "ECONNRESET", "EHOSTUNREACH", "EIDLETIMEOUT", "ENETUNREACH",
 	"ENOTCACHED", "ENOTFOUND", "ERR_SOCKET_TIMEOUT", "ETIMEDOUT",
+	"E429", "E500", "E502", "E503", "E504", // Of the registry, for now.
 	"EBADPLATFORM",
 }
 

@@ -170,7 +170,8 @@ func (n *Net) Close() error {
 	return errors.Join(errs...)
 }
 
-// Sweep removes the networks of processes that have died.
+// Sweep removes the networks of processes that have died. Several processes may do
+// so at once.
 func Sweep() error {
 	found, err := filepath.Glob(filepath.Join(dir, prefix+"*"))
 	errs := []error{err}
@@ -178,9 +179,14 @@ func Sweep() error {
 		name := filepath.Base(path)
 		digits, _, _ := strings.Cut(strings.TrimPrefix(name, prefix), "-")
 		pid, err := strconv.Atoi(digits)
-		if err == nil && unix.Kill(pid, 0) == unix.ESRCH {
-			errs = append(errs, ip("netns", "delete", name))
+		if err != nil || unix.Kill(pid, 0) != unix.ESRCH {
+			continue
 		}
+		err = ip("netns", "delete", name)
+		if _, gone := os.Lstat(path); errors.Is(gone, os.ErrNotExist) {
+			err = nil // If not by this process, then by another.
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
