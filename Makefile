@@ -10,7 +10,7 @@ DEPS := run-deps cluster-deps test-deps bench-deps
 # Each recipe asks anew, as its prerequisite may have installed them.
 LINK = -tags=giouring$(shell test -e /usr/include/rdma/fabric.h && command -v gcc >/dev/null && echo ,ofi) -ldflags=-checklinkname=0
 LIBRARIES = $$(go list ./... | grep -v /tests)
-TIMEOUT := -timeout=15m
+TIMEOUT := -timeout=25m
 RDMA ?= 1
 
 help: ## print this
