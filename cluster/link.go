@@ -163,6 +163,20 @@ type prober interface {
 	Probe(ctx context.Context) error // what each says that fails
 }
 
+// mover is an rdma.Peer that tells how many bytes it has read so far, also of reads that
+// have not ended.
+type mover interface {
+	Moved() int64
+}
+
+// moved returns how many bytes have come by the link, if it tells.
+func (l *link) moved() (n int64, told bool) {
+	if m, ok := l.peer.(mover); ok {
+		return m.Moved(), true
+	}
+	return 0, false
+}
+
 // tryCards finds out which cards do not reach a peer that can be read, for Member.PathReason,
 // and tells the log.
 func (p *Peer) tryCards(s *session, l *link) {

@@ -12,9 +12,12 @@ import (
 	"github.com/kvfs/kvfs/rdma"
 )
 
-// slowestFabric is a speed below which no fabric is, in bytes a second: for the time that a
-// read may take without being taken for one that stands still.
+// slowestFabric is a speed below which no fabric is, in bytes a second: for the time in which a
+// block has to come, or, where the link tells what moves, some bytes of whatever it reads.
 const slowestFabric = 64 << 20
+
+// looks is how often it is looked, in that time, whether something has come.
+const looks = 4
 
 // Why a read by the link failed, besides the errors of package rdma. To the caller they are
 // rdma.ErrUnavailable.
@@ -41,14 +44,18 @@ type oneSided struct {
 
 	// Set when the leases are there.
 	reads   context.Context // ends when nothing comes, or the leases end
-	timer   *time.Timer     // that ends reads when nothing comes
-	limit   time.Duration   // its time
-	hurried bool            // the caller has too little time for more: the end of limit says nothing of the link
+	limit   time.Duration   // in which something has to come
+	hurried bool            // there is too little time for more: that they end says nothing of the link
 	expires time.Time       // of the leases, at the latest
+	end     func(why error) // of reads
 
 	mu struct {
 		sync.Mutex
 		unread []unread
+		timer  *time.Timer // of look
+		moved  int64       // by the link, when somebody looked last
+		since  time.Time   // when something came last, for what is known
+		latest time.Time   // when reads end though bytes come; zero: with ctx
 	}
 }
 
@@ -115,8 +122,8 @@ func (r *oneSided) share(d time.Duration) (limit time.Duration, hurried bool) {
 	return d, false
 }
 
-// begin makes the context of the reads: it ends when none of them has ended for too long,
-// or when the leases end.
+// begin makes the context of the reads: it ends when nothing has come for too long, or when
+// the leases end.
 func (r *oneSided) begin(reply *wire.LeaseReply) (stop func()) {
 	var largest int64
 	for _, lease := range reply.GetResults() {
@@ -126,12 +133,57 @@ func (r *oneSided) begin(reply *wire.LeaseReply) (stop func()) {
 	r.limit, r.hurried = r.share(r.p.n.o.tuning.stall + time.Duration(atOnce/slowestFabric*float64(time.Second)))
 	leased, endLeased := context.WithDeadlineCause(r.ctx, r.expires, errExpired)
 	reads, end := context.WithCancelCause(leased)
-	r.reads = reads
-	r.timer = time.AfterFunc(r.limit, func() { end(errStalled) })
+	r.reads, r.end = reads, end
+	r.mu.Lock()
+	r.mu.moved, _ = r.l.moved()
+	r.mu.since = time.Now()
+	if deadline, ok := r.ctx.Deadline(); ok && r.p.n.o.Path != PathRDMA {
+		r.mu.latest = time.Now().Add(time.Until(deadline) / 2) // the rest is for the other way
+	}
+	r.mu.timer = time.AfterFunc(r.limit/looks, r.look) // not started anew once reads has ended
+	r.mu.Unlock()
 	return func() {
-		r.timer.Stop()
 		end(nil)
 		endLeased()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.mu.timer.Stop()
+	}
+}
+
+// look ends the reads if nothing has come for limit. Reads share the link with others, of this
+// node and of more: as long as bytes come by it, they wait.
+func (r *oneSided) look() {
+	moved, told := r.l.moved()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.reads.Err() != nil {
+		return
+	}
+	now := time.Now()
+	if told && moved != r.mu.moved {
+		r.mu.moved, r.mu.since = moved, now
+	}
+	left := r.limit - now.Sub(r.mu.since)
+	if left <= 0 {
+		r.end(errStalled)
+		return
+	}
+	if !r.mu.latest.IsZero() && !now.Before(r.mu.latest) {
+		r.hurried = true
+		r.end(errStalled)
+		return
+	}
+	r.mu.timer.Reset(min(left, r.limit/looks))
+}
+
+// came notes that a block has come: there is time for another.
+func (r *oneSided) came() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.since = time.Now()
+	if next := r.mu.since.Add(r.limit); !r.mu.latest.IsZero() && next.After(r.mu.latest) {
+		r.mu.latest = next
 	}
 }
 
@@ -179,7 +231,7 @@ func (r *oneSided) one(g *fetching, lease *wire.LeaseResult) {
 		}
 		r.leave(g, errWrongBytes)
 	case err == nil:
-		r.timer.Reset(r.limit)
+		r.came()
 		r.done(g, nil)
 	case errors.Is(err, rdma.ErrUnsafe):
 		r.failed(kind, err)

@@ -107,15 +107,19 @@ func chooseProvider(wanted string, inventory *nic.Inventory) (string, error) {
 // planSockets makes the plan of provider tcp: its devices are the network interfaces of the
 // list, or whatever the library takes.
 func planSockets(cfg *config.Config) *nic.Plan {
-	p := &nic.Plan{Policy: nic.Policy(cfg.RDMA.Policy), Striped: nic.Policy(cfg.RDMA.Policy) == nic.All}
+	p := &nic.Plan{Policy: nic.Policy(cfg.RDMA.Policy)}
 	for _, entry := range cfg.RDMA.Devices {
 		for name := range strings.SplitSeq(entry, "+") {
-			p.Rails = append(p.Rails, nic.Rail{Device: nic.Device{Name: strings.TrimSpace(name), GIDIndex: -1, NUMA: -1}})
+			name = strings.TrimSpace(name)
+			if !slices.ContainsFunc(p.Rails, func(r nic.Rail) bool { return r.Device.Name == name }) {
+				p.Rails = append(p.Rails, nic.Rail{Device: nic.Device{Name: name, GIDIndex: -1, NUMA: -1}})
+			}
 		}
 		if p.Policy == nic.Single {
 			break
 		}
 	}
+	p.Striped = p.Policy == nic.All && len(p.Rails) > 1
 	return p
 }
 

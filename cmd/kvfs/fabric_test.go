@@ -422,3 +422,28 @@ func TestFabricRefused(t *testing.T) {
 		t.Errorf("got %+v", s)
 	}
 }
+
+// TestPlanSockets shows that no interface is a rail twice, and that one alone is not striped.
+func TestPlanSockets(t *testing.T) {
+	for _, tc := range []struct {
+		devices, policy string
+		rails           string
+		striped         bool
+	}{
+		{`[]`, "all", "", false},
+		{`["lo", "lo"]`, "all", "lo", false},
+		{`["lo+lo", "eth0", " lo "]`, "all", "lo eth0", true},
+		{`["lo", "eth0"]`, "affinity", "lo eth0", false},
+		{`["lo", "eth0"]`, "single", "lo", false},
+	} {
+		cfg := rdmaConfig(t, fmt.Sprintf(`, "rdma": {"provider": "tcp", "devices": %s, "policy": %q}`, tc.devices, tc.policy))
+		p := planSockets(cfg)
+		var names []string
+		for _, r := range p.Rails {
+			names = append(names, r.Device.Name)
+		}
+		if got := strings.Join(names, " "); got != tc.rails || p.Striped != tc.striped {
+			t.Errorf("%s, %s: rails %q, striped %v", tc.devices, tc.policy, got, p.Striped)
+		}
+	}
+}

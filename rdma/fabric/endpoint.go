@@ -91,6 +91,7 @@ type endpoint struct {
 	log   *zap.Logger
 	count *counters
 	rail  *atomic.Int64 // bytes by this rail
+	moved *atomic.Int64 // bytes from this peer
 	stuck *atomic.Bool  // an endpoint of the transport did not close
 	close func() error  // of q, but in tests
 	// lead has an element while somebody leads.
@@ -139,9 +140,10 @@ type run struct {
 	err     error // the first failure of one of them
 }
 
-func newEndpoint(q queue, t *Transport, rail int) *endpoint {
+func newEndpoint(q queue, p *Peer, rail int) *endpoint {
+	t := p.t
 	e := &endpoint{
-		q: q, stall: t.opts.StallTimeout, log: t.opts.Logger, count: &t.count, rail: &t.count.railBytes[rail], stuck: &t.rings.stuck,
+		q: q, stall: t.opts.StallTimeout, log: t.opts.Logger, count: &t.count, rail: &t.count.railBytes[rail], moved: &p.moved, stuck: &t.rings.stuck,
 		close: q.close, lead: make(chan struct{}, 1), over: make(chan struct{}),
 	}
 	for i := range depth {
@@ -443,6 +445,7 @@ func (e *endpoint) settleLocked(d done) {
 		e.count.reads.Add(1)
 		e.count.readBytes.Add(int64(len(p.m.p)))
 		e.rail.Add(int64(len(p.m.p)))
+		e.moved.Add(int64(len(p.m.p)))
 	} else {
 		e.count.failed.Add(1)
 		if p.r.err == nil {

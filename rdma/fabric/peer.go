@@ -34,6 +34,7 @@ type Peer struct {
 	addr  address
 	rails []*peerRail // by rail of ours
 	turn  atomic.Uint32
+	moved atomic.Int64
 }
 
 // peerRail is the way from one rail to the peer: to its rail of the same number, modulo how
@@ -90,6 +91,10 @@ func (p *Peer) Close() error {
 	delete(p.t.mu.peers, p)
 	return nil
 }
+
+// Moved returns how many bytes have been read of the peer's memory, also by reads that have not
+// ended: it grows with each message.
+func (p *Peer) Moved() int64 { return p.moved.Load() }
 
 // Probe reads a word of the peer's over each rail, over all at a time. It returns what each that
 // fails says. Read leaves these out, as far as there are others, until a Probe finds that they
@@ -518,7 +523,7 @@ func (pr *peerRail) open(shared bool) (*endpoint, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", rdma.ErrUnavailable, pr.rail.name, whyNoMemory("open an endpoint", err))
 	}
-	e := newEndpoint(q, t, pr.rail.index)
+	e := newEndpoint(q, pr.p, pr.rail.index)
 	e.enter()
 	pr.mu.Lock()
 	closed := pr.mu.closed
