@@ -37,7 +37,7 @@ type Record struct {
 // tmpfs is block.ErrNoSpace.
 type Primary interface {
 	// Create makes an empty file, open for reading and writing, without a
-	// record. The caller closes it.
+	// record. The caller closes it. It never fails with ErrNotFound.
 	Create() (BlobID, *os.File, error)
 
 	// Open opens the file of a blob for reading and writing. ErrNotFound if it

@@ -6,6 +6,7 @@ import (
 	"os"
 	"runtime"
 
+	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tiers"
@@ -14,7 +15,8 @@ import (
 
 const tierName = "mem"
 
-// Create implements tiers.Primary. Ids ascend; a failed call may skip one.
+// Create implements tiers.Primary. Ids ascend; a failed call may skip one. Where somebody
+// else has removed the store's directories it fails with EIO.
 func (s *Store) Create() (tiers.BlobID, *os.File, error) {
 	s.gate.RLock()
 	defer s.gate.RUnlock()
@@ -24,15 +26,28 @@ func (s *Store) Create() (tiers.BlobID, *os.File, error) {
 	raw := s.next.Add(1) - 1
 	if raw >= s.limit.Load() {
 		if err := s.extendLease(raw); err != nil {
-			return 0, nil, kindOf("create", err)
+			return 0, nil, s.createErr(err)
 		}
 	}
 	id := tiers.BlobID(raw)
 	f, err := s.openFile(id, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL)
 	if err != nil {
-		return 0, nil, kindOf("create", err)
+		return 0, nil, s.createErr(err)
 	}
 	return id, f, nil
+}
+
+// createErr is kindOf for Create. To be told that something is not there would be taken
+// for a word about the block, or about the directory that it is to be in.
+func (s *Store) createErr(err error) error {
+	if !errors.Is(err, unix.ENOENT) {
+		return kindOf("create", err)
+	}
+	s.removed.Do(func() {
+		s.log.Error("somebody has removed the directories of the memory tier: nothing can be written until it is opened anew",
+			zap.String("dir", s.dir), zap.Error(err))
+	})
+	return kindOf("create", &os.PathError{Op: "create a file in a directory that was removed", Path: s.dir, Err: unix.EIO})
 }
 
 // Open implements tiers.Primary.

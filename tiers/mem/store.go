@@ -52,6 +52,7 @@ type Store struct {
 	adopted atomic.Bool
 	counts  struct{ adopted, refused, uncommitted, damaged atomic.Int64 }
 	bufs    sync.Pool // *[]byte for records
+	removed sync.Once // tells that the directories are gone
 
 	// Mutable. See "Locks" in the package comment.
 	gate struct {

@@ -296,3 +296,33 @@ func TestClaim(t *testing.T) {
 		t.Errorf("got %v, %v", f, err)
 	}
 }
+
+// TestRemovedDirectories shows that a store from which somebody has removed everything says
+// so: a new file is refused with EIO, for ENOENT would mean that the block, or the directory
+// that it is to be in, is absent.
+func TestRemovedDirectories(t *testing.T) {
+	modes(t, func(t *testing.T, o Options) {
+		logger, logs := observer.New(zap.ErrorLevel)
+		o.Logger = zap.New(logger)
+		s := open(t, o)
+		id := put(t, s, "g/a", "bytes")
+		if err := os.RemoveAll(filepath.Join(s.Dir(), bucketsName)); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			_, f, err := s.Create()
+			if err == nil {
+				f.Close()
+			}
+			if !errors.Is(err, unix.EIO) || errors.Is(err, unix.ENOENT) || errors.Is(err, block.ErrNotFound) {
+				t.Errorf("Create: got %v, want EIO", err)
+			}
+		}
+		if _, err := s.Open(id); !errors.Is(err, block.ErrNotFound) {
+			t.Errorf("Open: got %v, want %v", err, block.ErrNotFound)
+		}
+		if n := logs.Len(); n != 1 {
+			t.Errorf("%d errors logged, want 1: %v", n, logs.All())
+		}
+	})
+}
