@@ -45,25 +45,31 @@ func attach(ctx context.Context, cfg *config.Config, dir string, ready *readines
 	return errors.Join(err, a.end())
 }
 
-// begin mounts and finds the first owner, waiting for one as long as owner_timeout. A mount
-// whose owner ends before it has answered is taken away, and all begins anew: what the kernel
-// said at first may be lost with that owner.
+// begin mounts and finds the first owner, waiting for one as long as owner_timeout; one that
+// is there has greetingTime to greet, however short that is. A mount whose owner ends before
+// it has answered is taken away, and all begins anew: what the kernel said at first may be
+// lost with that owner.
 func (a *attachment) begin(ctx context.Context) error {
-	wait, cancel := context.WithTimeout(ctx, max(time.Duration(a.cfg.Store.OwnerTimeout), greetingTime))
+	wait, cancel := context.WithTimeout(ctx, time.Duration(a.cfg.Store.OwnerTimeout))
 	defer cancel()
+	greeted, stop := context.WithTimeout(ctx, max(time.Duration(a.cfg.Store.OwnerTimeout), greetingTime))
+	defer stop()
 	for tick := (&pace{}); ; {
-		conn, err := store.Dial(wait, a.cfg.Store.Socket)
+		conn, err := store.Dial(greeted, a.cfg.Store.Socket)
 		if err == nil {
 			if err = a.mount(ctx, conn); err == nil {
 				return nil
 			}
 		}
-		again := errors.Is(err, store.ErrNoOwner) || errors.Is(err, store.ErrEnded) || wait.Err() != nil
+		again := errors.Is(err, store.ErrNoOwner) || errors.Is(err, store.ErrEnded) || greeted.Err() != nil
 		if !again || a.cfg.Store.OwnerTimeout == 0 || ctx.Err() != nil {
 			return err
 		}
 		tick.note(a.log, err)
 		if !tick.wait(wait) {
+			if errors.Is(err, context.DeadlineExceeded) {
+				return err // there is one, and it does not answer: another one would be refused
+			}
 			return fmt.Errorf("%w at %s within %v; kvfs serve starts one", store.ErrNoOwner, a.cfg.Store.Socket, a.cfg.Store.OwnerTimeout)
 		}
 	}
@@ -71,8 +77,12 @@ func (a *attachment) begin(ctx context.Context) error {
 
 // mount mounts and hands over to the owner at conn.
 func (a *attachment) mount(ctx context.Context, conn *store.Conn) (err error) {
-	session, err := fs.OpenSession(fs.MountOptions{
-		Dir: a.dir, FSName: a.cfg.Mount.FSName, AllowOther: allowOther(a.cfg), MaxWrite: int(a.cfg.Mount.MaxWrite),
+	var session *fs.Session
+	err = mountOnce(a.dir, func() (err error) {
+		session, err = fs.OpenSession(fs.MountOptions{
+			Dir: a.dir, FSName: a.cfg.Mount.FSName, AllowOther: allowOther(a.cfg), MaxWrite: int(a.cfg.Mount.MaxWrite),
+		})
+		return err
 	})
 	if err != nil {
 		return errors.Join(err, conn.Close())
@@ -251,10 +261,10 @@ func allowOther(cfg *config.Config) bool {
 	return cfg.Mount.AllowOther == config.On || cfg.Mount.AllowOther == config.Auto && os.Geteuid() == 0
 }
 
-const (
-	retryEvery   = 100 * time.Millisecond
-	greetingTime = 5 * time.Second // an owner that serves greets at once
-)
+const retryEvery = 100 * time.Millisecond
+
+// greetingTime is how long an owner may take to greet; one that serves does so at once.
+var greetingTime = 5 * time.Second // a variable for tests
 
 // pace is how often an owner is looked for, and what was said about it. There is no event to
 // wait for: the directory of the socket may be absent, or bound from another mount name space.

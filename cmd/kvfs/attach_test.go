@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -110,7 +112,7 @@ func TestAttachWithoutOwner(t *testing.T) {
 	for _, timeout := range []time.Duration{0, time.Millisecond} {
 		cfg := guestConfig(t, ownerConfig(t), timeout)
 		dir := t.TempDir()
-		err := mount(t.Context(), cfg, dir, &readiness{})
+		err := mount(t.Context(), cfg, dir, 0, &readiness{})
 		if !errors.Is(err, store.ErrNoOwner) || exitCode(err) != exitMount {
 			t.Errorf("timeout %v: %v, exit code %d", timeout, err, exitCode(err))
 		}
@@ -120,8 +122,34 @@ func TestAttachWithoutOwner(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := mount(ctx, guestConfig(t, ownerConfig(t), time.Hour), t.TempDir(), &readiness{}); !errors.Is(err, context.Canceled) {
+	if err := mount(ctx, guestConfig(t, ownerConfig(t), time.Hour), t.TempDir(), 0, &readiness{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("stopped while it waits: %v", err)
+	}
+}
+
+// TestAttachToStopped shows that an owner that is there and does not answer, as one that is stopped,
+// is told from none.
+func TestAttachToStopped(t *testing.T) {
+	needMount(t)
+	owner := ownerConfig(t)
+	if err := os.MkdirAll(filepath.Dir(owner.Store.Socket), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", owner.Store.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	dir := t.TempDir()
+	err = mount(t.Context(), guestConfig(t, owner, time.Millisecond), dir, 0, &readiness{})
+	if err == nil || errors.Is(err, store.ErrNoOwner) || !strings.Contains(err.Error(), fmt.Sprintf("no answer from process %d", os.Getpid())) {
+		t.Errorf("got %v", err)
+	}
+	if exitCode(err) != exitMount {
+		t.Errorf("exit code %d", exitCode(err))
+	}
+	if _, found, err := findMount(dir); found || err != nil {
+		t.Errorf("mounted, %v", err)
 	}
 }
 
@@ -133,7 +161,7 @@ func TestAttachRefused(t *testing.T) {
 	cfg := guestConfig(t, owner, time.Hour)
 	cfg.Mount.EntryTimeout = -1
 	dir := t.TempDir()
-	if err := mount(t.Context(), cfg, dir, &readiness{}); !errors.Is(err, store.ErrRefused) {
+	if err := mount(t.Context(), cfg, dir, 0, &readiness{}); !errors.Is(err, store.ErrRefused) {
 		t.Errorf("got %v", err)
 	}
 	if _, found, err := findMount(dir); found || err != nil {
@@ -159,5 +187,20 @@ func TestPace(t *testing.T) {
 	cancel()
 	if p.wait(ctx) {
 		t.Error("it waits for nobody")
+	}
+}
+
+// TestShortOwnerTimeout shows that a mount waits for an owner no longer than owner_timeout, also
+// where that is less than the time that an owner has to greet.
+func TestShortOwnerTimeout(t *testing.T) {
+	old := greetingTime
+	greetingTime = time.Hour
+	defer func() { greetingTime = old }()
+	cfg := guestConfig(t, loadConfig(t, `{"store": {"socket": "`+filepath.Join(t.TempDir(), "s")+`"}}`), time.Millisecond)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	err := attach(ctx, cfg, t.TempDir(), &readiness{}, zap.NewNop())
+	if !errors.Is(err, store.ErrNoOwner) || !strings.Contains(err.Error(), "within 1ms") {
+		t.Errorf("got %v", err)
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -34,6 +35,7 @@ type daemon struct {
 	serving atomic.Pointer[fs.Server] // server, for requests that come meanwhile
 	owner   *owner                    // nil unless it serves the mounts of others
 
+	endsWith int // process, the kvfs run, with which the mount is to end; 0: none
 	stopHTTP func() error
 	offer    atomic.Pointer[store.Offer] // to the process that takes the mount over; nil if none can
 	noOffer  atomic.Pointer[string]      // why not; nil: not known yet
@@ -79,6 +81,7 @@ type statusMount struct {
 
 	Takeover       string `json:"takeover,omitempty"`        // socket at which a takeover begins, in mode embedded
 	TakeoverReason string `json:"takeover_reason,omitempty"` // why there can be none
+	EndsWith       int    `json:"ends_with,omitempty"`       // the kvfs run that made the mount, and with which it ends
 }
 
 type statusTier struct {
@@ -125,6 +128,7 @@ func (d *daemon) status() []byte {
 		doc.Mount = mountedStatus(s)
 		doc.Mount.Dir, doc.Mount.Mode, doc.Mount.PID, doc.Mount.Epoch = d.dir, config.ModeEmbedded, os.Getpid(), s.Epoch()
 		doc.Mount.Takeover, doc.Mount.TakeoverReason = d.takeover()
+		doc.Mount.EndsWith = d.endsWith
 	}
 	return doc.text()
 }
@@ -193,7 +197,11 @@ func listenHTTP(addr string) (net.Listener, error) {
 	if addr == "" {
 		return nil, nil
 	}
-	return net.Listen("tcp", addr)
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("http: %w", err)
+	}
+	return l, nil
 }
 
 // serveHTTP answers /readyz and /status at l, which may be nil. The function that it returns

@@ -22,6 +22,7 @@ import (
 func newMountCommand() *cobra.Command {
 	readyFD := -1
 	takeover := false
+	endsWith := 0
 	cmd := &cobra.Command{
 		Use:   "mount [flags] DIR",
 		Short: "Mount at DIR and serve it, in the foreground, until SIGTERM, SIGINT or umount",
@@ -40,17 +41,20 @@ func newMountCommand() *cobra.Command {
 			if takeover {
 				return takeOver(ctx, cfg, args[0], ready)
 			}
-			return mount(ctx, cfg, args[0], ready)
+			return mount(ctx, cfg, args[0], endsWith, ready)
 		},
 	}
 	cmd.Flags().IntVar(&readyFD, "ready-fd", -1, "descriptor to write one line to, and close, when the mount answers")
 	cmd.Flags().BoolVar(&takeover, "takeover", false, "replace the daemon that serves DIR; what is in memory stays, and so does the mount")
+	cmd.Flags().IntVar(&endsWith, endsWithFlag, 0, "process, the kvfs run, that this one was started by to end with")
+	_ = cmd.Flags().MarkHidden(endsWithFlag) // it is there
 	config.AddFlags(cmd.Flags())
 	return cmd
 }
 
-// mount is the life of a mount process. In mode embedded that is a daemon.
-func mount(ctx context.Context, cfg *config.Config, dir string, ready *readiness) (err error) {
+// mount is the life of a mount process. In mode embedded that is a daemon, whose mount is to end with
+// process endsWith, if that is not 0.
+func mount(ctx context.Context, cfg *config.Config, dir string, endsWith int, ready *readiness) (err error) {
 	log, err := newLogger(cfg)
 	if err != nil {
 		return err
@@ -67,7 +71,7 @@ func mount(ctx context.Context, cfg *config.Config, dir string, ready *readiness
 	if err != nil {
 		return err
 	}
-	m := &embedded{cfg: cfg, at: place{path: dir, root: root}, ready: ready, log: log}
+	m := &embedded{cfg: cfg, at: place{path: dir, root: root}, ready: ready, log: log, with: &launcher{pid: endsWith}}
 	d, err := m.start(ctx)
 	if err != nil {
 		return err
@@ -83,6 +87,7 @@ type embedded struct {
 	at    place
 	ready *readiness
 	log   *zap.Logger
+	with  *launcher
 
 	session *fs.Session // a mount that is there and that nobody answers; nil: it is to be made, or is answered
 }
@@ -108,8 +113,10 @@ func (m *embedded) start(ctx context.Context) (*daemon, error) {
 		d.server, err = fs.Resume(d.engine, hooks, m.session, serverOptions(m.cfg, d, m.log))
 		err = withCode(exitMount, err)
 	} else {
-		d.server, err = fs.Mount(d.engine, hooks, serverOptions(m.cfg, d, m.log))
-		err = withCode(exitMount, err)
+		err = withCode(exitMount, mountOnce(m.at.path, func() (err error) {
+			d.server, err = fs.Mount(d.engine, hooks, serverOptions(m.cfg, d, m.log))
+			return err
+		}))
 	}
 	if err != nil {
 		if web != nil {
@@ -118,6 +125,7 @@ func (m *embedded) start(ctx context.Context) (*daemon, error) {
 		return nil, errors.Join(err, d.closeUnused(m.session != nil))
 	}
 	m.session, m.at.memory = nil, "" // the server's
+	d.endsWith = m.with.pid
 	d.serving.Store(d.server)
 	d.stopHTTP = serveHTTP(web, d, m.log)
 	d.makeOffer(m.at.root)
@@ -135,6 +143,8 @@ func (m *embedded) run(ctx context.Context, d *daemon) error {
 			m.log.Info("stopping")
 		case <-d.server.Served():
 			m.log.Info("unmounted")
+		case <-m.with.ended:
+			m.log.Info("the kvfs run that made this mount has ended: stopping", zap.Int("pid", m.with.pid))
 		case err = <-d.peers.fatal():
 			m.log.Error("this node cannot be part of its cluster", zap.Error(err))
 		case heir := <-d.offer.Load().Heir():

@@ -183,27 +183,37 @@ func (c *command) wait() {
 	}
 }
 
-// daemonEnded says what the end of the mount's daemon means for the command.
-func (c *command) daemonEnded(m *runMount) {
-	now, found, err := findMount(m.dir) // a daemon that stops takes it away first
-	if m.daemon.ProcessState.Success() && err == nil && found && now.fsType == fsType {
-		c.log.Info("another daemon has taken the mount over", zap.String("dir", m.dir))
-		return
+// daemonEnded looks for the daemon that answers the mount after the end of the one before, and says
+// what that means for the command. It returns nil if there is none.
+func (c *command) daemonEnded(m *runMount) *heir {
+	if h := m.findHeir(); h != nil {
+		c.log.Info("another daemon has taken the mount over, and is stopped when the command has ended",
+			zap.String("dir", m.dir), zap.Int("pid", h.process.Pid))
+		return h
 	}
-	c.log.Warn("the daemon of the mount has ended; the command goes on without its cache",
-		zap.String("dir", m.dir), zap.Stringer("daemon", m.daemon.ProcessState))
+	fields := []zap.Field{zap.String("dir", m.dir)}
+	if m.heir == nil {
+		fields = append(fields, zap.Stringer("daemon", m.daemon.ProcessState))
+	}
+	c.log.Warn("the daemon of the mount has ended; the command goes on without its cache", fields...)
+	return nil
 }
 
 // supervise passes signals on until the command has ended, and returns how.
 func (c *command) supervise(signals <-chan os.Signal, m *runMount) syscall.WaitStatus {
-	daemon := m.exited // nil if it is not ours: never ready
+	daemon := m.exited           // nil if it is not ours: never ready
+	heirs := make(chan *heir, 1) // gets one, or nil, for each daemon that has ended
 	for {
 		select {
 		case sig := <-signals:
 			_ = c.process.Signal(sig) // it may have ended just now
 		case <-daemon:
 			daemon = nil
-			c.daemonEnded(m)
+			go func() { heirs <- c.daemonEnded(m) }() // ends when the mount has answered, or has not for long
+		case h := <-heirs:
+			if m.heir = h; h != nil {
+				daemon = h.ended
+			}
 		case status := <-c.state:
 			if !status.Stopped() {
 				return status

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -36,6 +37,7 @@ type runMount struct {
 	// Nil and empty if the mount was found.
 	daemon *exec.Cmd
 	exited chan struct{} // closed when the daemon has been waited for
+	heir   *heir         // that has taken the mount over, as far as known; nil: none
 }
 
 // pid returns the process of the daemon, 0 if it is not ours.
@@ -64,7 +66,8 @@ func (r *runner) openMount(ctx context.Context) (*runMount, error) {
 	if err := m.makeDir(); err != nil {
 		return nil, err
 	}
-	err := m.start(ctx, r.mountArgs(m.dir), r.flags.readyTimeout)
+	args := slices.Insert(r.mountArgs(m.dir), 1, "--"+endsWithFlag, strconv.Itoa(os.Getpid()))
+	err := m.start(ctx, args, r.flags.readyTimeout)
 	if err == nil {
 		return m, nil
 	}
@@ -185,15 +188,21 @@ func (m *runMount) close(hurry <-chan struct{}) {
 	}
 	_ = m.daemon.Process.Kill() // it may have ended
 	<-m.exited
+	if m.heir != nil {
+		m.heir.stop(m, hurry)
+	}
+	for h := m.findHeir(); h != nil; h = m.findHeir() { // it may have handed the mount over in its turn
+		h.stop(m, hurry)
+	}
 	m.detach()
-	if m.temp && !m.daemon.ProcessState.Success() {
+	if m.temp {
 		m.freeMemory()
 	}
 	m.removeDir()
 }
 
-// freeMemory frees the blocks that a daemon which was killed left in memory, where no
-// later one will adopt them: those of a mount point that was made for this run.
+// freeMemory frees the blocks that a daemon which was killed, or was told to keep them, left in memory,
+// where no later one will adopt them: those of a mount point that was made for this run.
 // Those in memory.dir are freed by the next daemon that uses it.
 func (m *runMount) freeMemory() {
 	stores, _ := mem.List() // the error is about others, which could not be read

@@ -118,6 +118,9 @@ func readStatus(dir string, timeout time.Duration) ([]byte, error) {
 	return text, explainStatus(dir, err)
 }
 
+// staleTries is how often a control file is opened that another daemon has taken over meanwhile.
+const staleTries = 5
+
 // readControl reads a control file of the mount at dir.
 func readControl(dir, name string, timeout time.Duration) ([]byte, error) {
 	type result struct {
@@ -127,8 +130,14 @@ func readControl(dir, name string, timeout time.Duration) ([]byte, error) {
 	done := make(chan result, 1)
 	// Ends with the read; if the daemon never answers, with the process.
 	go func() {
-		text, err := os.ReadFile(filepath.Join(dir, block.Reserved, name))
-		done <- result{text, err}
+		var r result
+		for range staleTries {
+			r.text, r.err = os.ReadFile(filepath.Join(dir, block.Reserved, name))
+			if !errors.Is(r.err, unix.ESTALE) {
+				break
+			}
+		}
+		done <- r
 	}()
 	select {
 	case r := <-done:

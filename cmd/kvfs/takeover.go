@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -44,7 +45,7 @@ func (d *daemon) makeOffer(root rootDir) {
 		offer, err = store.NewOffer(path, versionString(), store.Offered{
 			Dir: d.dir, FSName: d.cfg.Mount.FSName, AllowOther: allowOther(d.cfg), MaxWrite: int(d.cfg.Mount.MaxWrite),
 			MemoryDir: dir, MemoryAt: d.memory.Dir(), RootMode: root.mode, RootUID: root.uid, RootGID: root.gid,
-			Epoch: d.server.Epoch(), Patience: letGoTime + time.Duration(d.cfg.Mount.WriteTimeout),
+			Epoch: d.server.Epoch(), EndsWith: d.endsWith, Patience: letGoTime + time.Duration(d.cfg.Mount.WriteTimeout),
 		}, d.log.Named("takeover"))
 	}
 	d.offer.Store(offer)
@@ -192,13 +193,18 @@ func takeOver(ctx context.Context, cfg *config.Config, dir string, ready *readin
 	}
 	old := conn.Greeting()
 	log.Info("taking the mount over", zap.String("dir", old.Mount.Dir), zap.Int("pid", old.PID), zap.String("version", old.Release))
+	with, err := watchLauncher(old.Mount.EndsWith, log)
+	if err != nil {
+		return withCode(exitMount, errors.Join(fmt.Errorf("takeover of %s: %w", dir, err), conn.Close()))
+	}
+	defer with.close()
 	from, handed, err := conn.TakeOver(ctx, versionString())
 	if err != nil {
 		return withCode(exitMount, fmt.Errorf("takeover of %s: %w", dir, err))
 	}
 	o := old.Mount
 	m := &embedded{
-		cfg: cfg, at: place{path: o.Dir, root: rootDir{o.RootMode, o.RootUID, o.RootGID}, memory: o.MemoryAt}, ready: ready, log: log,
+		cfg: cfg, at: place{path: o.Dir, root: rootDir{o.RootMode, o.RootUID, o.RootGID}, memory: o.MemoryAt}, ready: ready, log: log, with: with,
 		session: &fs.Session{Dir: o.Dir, Dev: handed.Dev, Spin: handed.Spin, Init: handed.Init, Epoch: handed.Epoch, Stale: handed.Stale},
 	}
 	defer from.Close()
@@ -327,7 +333,7 @@ func suits(c *store.Conn, cfg *config.Config, m mountInfo) error {
 	if err != nil {
 		return withCode(exitConfig, fmt.Errorf("memory.dir: %w", err))
 	}
-	differ("memory.dir", dir, o.MemoryDir)
+	differ("memory.dir", cmp.Or(dir, "none"), cmp.Or(o.MemoryDir, "none"))
 	differ("mount.fs_name", cfg.Mount.FSName, o.FSName)
 	differ("mount.allow_other", onOff(allowOther(cfg)), onOff(o.AllowOther))
 	differ("mount.max_write", cfg.Mount.MaxWrite, config.Size(o.MaxWrite))

@@ -245,11 +245,11 @@ func TestMountRefuses(t *testing.T) {
 		t.Skipf("no FUSE here: %v", err)
 	}
 	dir := t.TempDir()
-	err := mount(context.Background(), loadConfig(t, `{"memory": {"size": "1000TiB"}}`), dir, newReadiness(-1))
+	err := mount(context.Background(), loadConfig(t, `{"memory": {"size": "1000TiB"}}`), dir, 0, newReadiness(-1))
 	if exitCode(err) != exitConfig || !strings.Contains(err.Error(), "memory.size") {
 		t.Errorf("more than the machine has: code %d, %v", exitCode(err), err)
 	}
-	err = mount(context.Background(), loadConfig(t, `{"memory": {"size": "64MiB"}}`), filepath.Join(dir, "absent"), newReadiness(-1))
+	err = mount(context.Background(), loadConfig(t, `{"memory": {"size": "64MiB"}}`), filepath.Join(dir, "absent"), 0, newReadiness(-1))
 	if exitCode(err) != exitMount || !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("no directory: code %d, %v", exitCode(err), err)
 	}

@@ -37,7 +37,7 @@ var aliases = []alias{
 	{name: "VLLM_MOONCAKE_STORE_TIER_LOG", path: "log.tier_summary", form: aliasBool},
 	{name: "VLLM_MOONCAKE_DISK_STAGING_USABLE_RATIO", path: "staging.usable_ratio"},
 	{name: "MOONCAKE_GLOBAL_SEGMENT_SIZE", path: "memory.size", form: aliasSize,
-		remarks: "Memory that one rank contributes there, and all of the mount here: with several ranks give the sum. Zero, as for ranks that contribute nothing, is mode standalone-store."},
+		remarks: "Memory that one rank contributes there, and all of the mount here: with several ranks give the sum. Zero, as for ranks that contribute nothing, needs mode standalone-store."},
 	{name: "MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES", path: "staging.size", form: aliasSize},
 	{name: "MOONCAKE_LOCAL_BUFFER_SIZE", path: "staging.size", form: aliasSize,
 		remarks: "Kvfs needs far less of it than Mooncake, which moves all blocks through it."},

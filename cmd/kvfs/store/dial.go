@@ -77,6 +77,8 @@ func (c *Conn) greet(ctx context.Context) error {
 	switch {
 	case err == io.EOF || errors.Is(err, ErrEnded):
 		return fmt.Errorf("%w: it ended before it could", ErrNoOwner)
+	case errors.Is(err, context.DeadlineExceeded): // it may be stopped, which it does not say itself
+		return fmt.Errorf("no answer from process %d: %w", c.pid, err)
 	case err != nil:
 		return err
 	case c.greeting.Error != "":

@@ -24,7 +24,8 @@ type Offered struct {
 	RootMode   uint32 `json:"root_mode"`            // of the directory that is mounted over
 	RootUID    uint32 `json:"root_uid"`
 	RootGID    uint32 `json:"root_gid"`
-	Epoch      uint32 `json:"epoch"` // of the daemon that offers
+	Epoch      uint32 `json:"epoch"`               // of the daemon that offers
+	EndsWith   int    `json:"ends_with,omitempty"` // process, the kvfs run, with which the mount is to end; 0: none
 
 	Patience time.Duration `json:"patience_ns"` // the longest time that it takes to let go
 }
