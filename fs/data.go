@@ -142,9 +142,10 @@ func (s *Server) openWrite(id index.ID, w *tiers.Handle, out *fuse.OpenOut) {
 // handles of one version agree, because the kernel does not mix them.
 func (s *Server) openShared(h *handle, w *tiers.Handle, out *fuse.OpenOut) {
 	if w.Direct() && s.direct.Load() {
-		blob := w.Blob()
+		var blob tiers.BlobID
 		var backing int32
-		err := w.WithFile(func(file *os.File) (err error) {
+		err := w.WithBlob(func(b tiers.BlobID, file *os.File) (err error) {
+			blob = b
 			backing, err = s.backings.acquire(blob, file)
 			return err
 		})

@@ -292,6 +292,54 @@ func TestVersions(t *testing.T) {
 			cat 20 g/a -> y*1p
 			rename 20 g/a g/b -> ok; renamed g/b<-g/a 1p
 			cat 30 g/b -> y*1p`},
+		{name: "an open that was begun twice does not hide what was written", text: `
+			put 10 g/a 2p x -> ok; stored g/a 2p
+			lookup 20 r g/a -> 2p stable=true
+			tryopen 20 r -> ErrStale
+			tryopen 20 r -> ErrStale
+			open 20 a g/a trunc
+			write a 1p y
+			close a -> ok; removed g/a 2p replaced; stored g/a 1p
+			stat 20 g/a -> 1p 0100644 1:2 nlink 1
+			cat 20 g/a -> y*1p
+			cat 21 g/a -> y*1p`},
+		{name: "an open that another thread has begun does not hide what was written", text: `
+			put 10 g/a 2p x -> ok; stored g/a 2p
+			lookup 20 r g/a -> 2p stable=true
+			tryopen 20 r -> ErrStale
+			tryopen 21 r -> ErrStale
+			open 21 a g/a trunc
+			write a 1p y
+			close a -> ok; removed g/a 2p replaced; stored g/a 1p
+			stat 21 g/a -> 1p 0100644 1:2 nlink 1
+			cat 21 g/a -> y*1p
+			open 20 b g/a trunc
+			write b 1p z
+			close b -> ok; removed g/a 1p replaced; stored g/a 1p
+			cat 20 g/a -> z*1p
+			cat 21 g/a -> z*1p`},
+		{name: "an open that was begun while another thread reads", text: `
+			put 10 g/a 2p x -> ok; stored g/a 2p
+			lookup 20 r g/a -> 2p stable=true
+			tryopen 20 r -> ErrStale
+			openr 21 s g/a
+			open 20 a g/a trunc
+			sameino a s -> false
+			write a 1p y
+			read s -> x*2p
+			close a -> ok; removed g/a 2p replaced; stored g/a 1p
+			cat 20 g/a -> y*1p
+			cat 21 g/a -> y*1p`},
+		{name: "an open that was given up does not hide what another thread wrote", text: `
+			put 10 g/a 2p x -> ok; stored g/a 2p
+			lookup 20 r g/a -> 2p stable=true
+			tryopen 20 r -> ErrStale
+			tryopen 21 r -> ErrStale
+			open 21 a g/a trunc
+			write a 1p y
+			close a -> ok; removed g/a 2p replaced; stored g/a 1p
+			cat 20 g/a -> y*1p
+			stat 20 g/a -> 1p 0100644 1:2 nlink 1`},
 		{name: "an alias that is only read does not hide the next version", text: `
 			put 10 g/a 2p x -> ok; stored g/a 2p
 			openr 30 r g/a

@@ -50,6 +50,7 @@ type File struct {
 	writers  int      // open handles for writing
 	closed   int      // of them, those whose process closed a descriptor and has not written since
 	opened   bool     // alias: has been open for writing
+	forsaken bool     // alias: its owner has gone on to something else before it was open
 	shared   bool     // works on a committed block, until the first write
 	shadow   bool
 	name     nameKey    // shadow: the name it will take
@@ -86,11 +87,28 @@ func (h *Handle) Direct() bool { return h.direct }
 func (h *Handle) Blob() BlobID {
 	h.File.e.mu.Lock()
 	defer h.File.e.mu.Unlock()
-	id := h.File.id
-	if h.File.base != 0 {
-		id = h.File.base
+	return h.File.blobLocked()
+}
+
+func (f *File) blobLocked() BlobID {
+	id := f.id
+	if f.base != 0 {
+		id = f.base
 	}
-	return BlobID(h.File.e.mu.ix.At(id).Blob)
+	return BlobID(f.e.mu.ix.At(id).Blob)
+}
+
+// WithBlob is WithFile, and tells which blob the file is: another may take its place as soon
+// as it is known.
+func (h *Handle) WithBlob(fn func(blob BlobID, file *os.File) error) error {
+	h.File.e.mu.Lock()
+	file, blob := h.File.useLocked(), h.File.blobLocked()
+	h.File.e.mu.Unlock()
+	if file == nil {
+		return os.ErrClosed
+	}
+	defer h.File.unuse()
+	return fn(blob, file)
 }
 
 // WithFile runs fn with the primary file, which stays open meanwhile. It fails

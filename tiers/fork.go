@@ -83,16 +83,30 @@ func (e *Engine) forkLocked(f *File, blob BlobID, g *gone) {
 // outdatedLocked reports whether a version has no bytes of its own, and the block whose
 // bytes it shares has lost the name. Until it is written, it stands for that block; so
 // its process finds under the name what all find there, as it does where the version
-// is a shared one.
-func (e *Engine) outdatedLocked(f *File) bool {
-	return f.base != 0 && !e.awaitedLocked(f) && (e.mu.ix.Lookup(f.name.parent, f.name.name) != f.base || e.expiredLocked(f.base))
+// is a shared one. Thread tid is the one that asks: of those of the process only the one that
+// the version was made for is on its way to open it.
+func (e *Engine) outdatedLocked(f *File, tid uint32) bool {
+	return f.base != 0 && !(f.owner == tid && e.awaitedLocked(f)) && (e.mu.ix.Lookup(f.name.parent, f.name.name) != f.base || e.expiredLocked(f.base))
 }
 
 // awaitedLocked reports whether a version was made a moment ago for an open that has yet
 // to come: the kernel looks the name up again, and only once, so what it was told must
 // hold till then, whatever becomes of the name.
 func (e *Engine) awaitedLocked(f *File) bool {
-	return f.shadow && !f.opened && f.poisoned == nil && e.now()-max(f.born, f.promised) < promiseGrace
+	return f.shadow && !f.opened && !f.forsaken && f.poisoned == nil && e.now()-max(f.born, f.promised) < promiseGrace
+}
+
+// forsakeLocked follows that thread tid begins another open of the name k: it does not come back
+// for a version that was made for an earlier one. Else that would hide what it writes now.
+func (e *Engine) forsakeLocked(k nameKey, tid uint32) {
+	if tid&(1<<threadBits-1) == 0 {
+		return // it may be any of those that our process cannot see
+	}
+	for _, id := range e.mu.shadows[k] {
+		if f := e.mu.files[id]; f.owner == tid && !f.opened {
+			f.forsaken = true
+		}
+	}
 }
 
 // promiseGrace is how long a version that a look-up told the kernel about waits

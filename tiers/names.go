@@ -462,7 +462,7 @@ func (e *Engine) ownVersionLocked(parent index.ID, name string, o *owners, outda
 		if !known {
 			return 0, f.owner
 		}
-		if same && (outdated || !e.outdatedLocked(f)) {
+		if same && (outdated || !e.outdatedLocked(f, o.tid)) {
 			id = s // the latest wins
 		}
 	}

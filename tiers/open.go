@@ -128,6 +128,12 @@ func (e *Engine) openRead(id index.ID, tid uint32, hit bool) (o Opened, hollow b
 			if !same {
 				err = ErrStale // the name means another version, or none, to this caller
 			}
+			if same && f.owner == tid && f.base != 0 && !f.opened {
+				f.forsaken = true // it was made for an open for writing
+				if e.outdatedLocked(f, tid) {
+					err = ErrStale
+				}
+			}
 		case e.mu.ix.Linked(id) && e.expiredLocked(id):
 			err = block.ErrNotFound
 		case e.hollowLocked(id, en):
@@ -159,9 +165,7 @@ func (e *Engine) openRead(id index.ID, tid uint32, hit bool) (o Opened, hollow b
 		if en.Flags&flagPolicy != 0 {
 			e.orderLocked(e.mu.groups[en.Group]).Touch(uint32(id))
 		}
-		if len(e.tiers) > 0 {
-			e.readLocked(id, en, hit)
-		}
+		e.readLocked(id, en, hit)
 		return 0
 	})
 	if err == nil && o.Write != nil {
@@ -176,10 +180,14 @@ func (e *Engine) openRead(id index.ID, tid uint32, hit bool) (o Opened, hollow b
 // read. What exceeds it keeps its place in their eviction order.
 const maxTouched = 1 << 16
 
-// readLocked follows the open of a block that is in memory, for the tiers below.
+// readLocked follows the open of a block that is in memory: it counts it, and tells the tiers
+// below.
 func (e *Engine) readLocked(id index.ID, en *index.Entry, hit bool) {
 	if hit {
 		e.memoryHitLocked(en.Size)
+	}
+	if len(e.tiers) == 0 {
+		return
 	}
 	if en.Tiers != 0 && en.Flags&flagTouched == 0 && len(e.mu.touched) < maxTouched {
 		en.Flags |= flagTouched
@@ -359,10 +367,11 @@ func (e *Engine) openWriteLocked(o *writeOpen, ow *owners) (unknown uint32) {
 		return 0
 	case e.replacedLocked(o, en, f):
 		return 0
-	case f != nil && f.base != 0 && f.opened && f.writers == 0 && en.Opens > 0:
-		// Its process wrote nothing, closed it, and still reads it: what it reads is the
-		// block, which stays as it is.
-		if e.outdatedLocked(f) {
+	case f != nil && f.base != 0 && (f.opened || o.truncate) && f.writers == 0 && en.Opens > 0:
+		// Its process wrote nothing yet, or closed it, and still reads it: what it reads is
+		// the block, which stays as it is; nor does the kernel take two files for one inode.
+		f.forsaken = f.forsaken || !f.opened
+		if e.outdatedLocked(f, o.tid) {
 			o.err = ErrStale
 		} else {
 			o.version = e.replaceLocked(f.base, o.tid)
@@ -462,6 +471,7 @@ func (e *Engine) replaceLocked(id index.ID, tid uint32) *File {
 	ne.Expires = en.Expires
 	ne.Flags = flagUncommitted | en.Flags&(flagTemp|flagPinned)
 	e.mu.files[f.id] = f
+	e.forsakeLocked(k, tid)
 	e.shadowLocked(f, k)
 	f.base = id
 	en.Opens++ // held until the shadow has its own bytes or goes

@@ -253,6 +253,13 @@ var commands = map[string]func(r *runner, a []string) string{
 		}
 		return r.keep(a[1])(f, err)
 	},
+	"tryopen": func(r *runner, a []string) string { // tryopen TID REF: opens anew for writing what lookup found, once
+		h, err := r.w.e.OpenWrite(r.ctx, r.refs[a[1]], tid(a[0]), true)
+		if err == nil {
+			r.w.e.Release(h)
+		}
+		return kind(err)
+	},
 	"sameino": func(r *runner, a []string) string {
 		if r.files[a[0]] == nil || r.files[a[1]] == nil {
 			return "no such file"
