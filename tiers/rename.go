@@ -155,7 +155,10 @@ func (e *Engine) tryRename(id index.ID, f *File, o *RenameOptions) (again bool, 
 	var size, mtime int64
 	var bytesless bool
 	if f != nil {
-		if err := e.ownBytes(id, f, o); err != nil {
+		switch err := e.ownBytes(id, f, o); {
+		case errors.Is(err, os.ErrClosed):
+			return true, block.ErrNotFound
+		case err != nil:
 			return false, err
 		}
 		bytesless = e.bytesless(f)

@@ -227,10 +227,13 @@ func (e *Engine) Why(path string) Verdict {
 func (e *Engine) WhyOf(id index.ID) Verdict {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !e.mu.ix.Linked(id) {
-		return Verdict{Kind: VerdictRemoved, Text: "it has no name any more, but is open"}
+	if e.mu.ix.Linked(id) {
+		return e.whyLocked(e.mu.ix.Path(id))
 	}
-	return e.whyLocked(e.mu.ix.Path(id))
+	if f := e.mu.files[id]; f != nil && f.shadow {
+		return Verdict{Kind: VerdictPending, Text: "it is being written"} // and takes the name of another one then
+	}
+	return Verdict{Kind: VerdictRemoved, Text: "it has no name any more, but is open"}
 }
 
 func (e *Engine) whyLocked(path string) Verdict {

@@ -305,7 +305,8 @@ func TestWhyActor(t *testing.T) {
 	w.wantVerdict("to", "renamed by=thread 19 to=renamed")
 }
 
-// TestWhyOf: the attribute of a file says the same as its path, and of one without a name that.
+// TestWhyOf: the attribute of a file says the same as its path, of a new version that it is being
+// written, and of one without a name that.
 func TestWhyOf(t *testing.T) {
 	w := open(t, shmDir(t), tiers.Options{})
 	defer w.close(false)
@@ -315,7 +316,14 @@ func TestWhyOf(t *testing.T) {
 	if got, want := fmt.Sprint(w.e.WhyOf(f.id)), fmt.Sprint(w.e.Why("a")); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
-	must(t, w.unlink(10, "a"))
+	next, err := w.openWrite(context.Background(), 20, "a", true)
+	must(t, err)
+	_, err = next.h.WriteAt(context.Background(), []byte("y"), 0)
+	must(t, err)
+	if v := w.e.WhyOf(next.id); v.Kind != tiers.VerdictPending {
+		t.Errorf("a new version: %+v", v)
+	}
+	must(t, next.close(), w.unlink(10, "a"))
 	if v := w.e.WhyOf(f.id); v.Kind != tiers.VerdictRemoved || v.Text == "" {
 		t.Errorf("without a name: %+v", v)
 	}
