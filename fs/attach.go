@@ -211,7 +211,9 @@ func (s *Server) SessionInit() []byte {
 func (s *Server) Detach() {
 	s.detach.Do(func() {
 		d := s.channel.(*device)
+		s.listings.drain()
 		if s.backings != nil && s.own != nil {
+			s.backings.dropIdle()       // most of them, while requests are still answered
 			s.backings.left.Store(true) // see dropLater
 		}
 		if s.mounts != nil {
@@ -225,6 +227,9 @@ func (s *Server) Detach() {
 		d.halt()
 		<-s.served
 		s.wg.Wait()
+		if s.backings != nil {
+			s.backings.dropIdle() // from here on, handles end that clients have
+		}
 		if s.refs != nil {
 			s.refs.end()
 		}

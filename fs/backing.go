@@ -40,7 +40,9 @@ type backings struct {
 	reg  registrar
 	open func(tiers.BlobID) (*os.File, error)
 	log  *zap.Logger
-	left atomic.Bool // to the next owner: nothing is unregistered any more
+	left atomic.Bool // to the next owner: nothing but dropIdle unregisters any more
+
+	unknown chan struct{} // a blob was dropped that we have not registered; an earlier owner may have
 
 	mu struct {
 		sync.Mutex
@@ -51,7 +53,7 @@ type backings struct {
 }
 
 func newBackings(reg registrar, open func(tiers.BlobID) (*os.File, error), log *zap.Logger) *backings {
-	b := &backings{reg: reg, open: open, log: log}
+	b := &backings{reg: reg, open: open, log: log, unknown: make(chan struct{}, 1)}
 	b.mu.table = map[tiers.BlobID]*backing{}
 	return b
 }
@@ -135,6 +137,10 @@ func (b *backings) drop(blob tiers.BlobID) {
 	e := b.mu.table[blob]
 	if e == nil {
 		b.mu.Unlock()
+		select {
+		case b.unknown <- struct{}{}:
+		default: // told already
+		}
 		return
 	}
 	if e.refs > 0 {
@@ -159,6 +165,25 @@ func (b *backings) unregister(id int32) {
 	}
 	if errno := b.reg.unregister(id); errno != 0 && errno != syscall.EBADF {
 		b.log.Warn("unregister backing file", zap.Error(errno))
+	}
+}
+
+// dropIdle unregisters the files that no handle uses: each open of them that was answered has been
+// closed, so nobody is to come to use them any more, and the next owner need not keep their memory for it.
+func (b *backings) dropIdle() {
+	b.mu.Lock()
+	gone := make([]int32, 0, b.mu.idle.Len())
+	for el := b.mu.idle.Front(); el != nil; el = el.Next() {
+		blob := el.Value.(tiers.BlobID)
+		gone = append(gone, b.mu.table[blob].id)
+		delete(b.mu.table, blob)
+	}
+	b.mu.idle.Init()
+	b.mu.Unlock()
+	for _, id := range gone {
+		if errno := b.reg.unregister(id); errno != 0 && errno != syscall.EBADF {
+			b.log.Warn("unregister backing file", zap.Error(errno))
+		}
 	}
 }
 

@@ -55,6 +55,12 @@ func clientHeldOp(op, path string) (err error) {
 		return err
 	case "close-held":
 		return held.Close()
+	case "list-held":
+		_, err = held.Readdirnames(-1)
+		return err
+	case "list":
+		_, err = os.ReadDir(path)
+		return err
 	case "hammer":
 		return hammer(path)
 	}

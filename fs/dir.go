@@ -71,6 +71,9 @@ func (s *Server) OpenDir(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) 
 	if isControl(in.NodeId) {
 		return s.control.opendir(in, out)
 	}
+	if !s.listings.begin() {
+		return fuse.EINTR // see worker.leaves
+	}
 	d := &dirHandle{id: index.ID(in.NodeId), tid: in.Pid}
 	if s.opts.ListElsewhere {
 		d.seed = maphash.MakeSeed()
@@ -82,7 +85,59 @@ func (s *Server) OpenDir(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) 
 // ReleaseDir implements RELEASEDIR.
 func (s *Server) ReleaseDir(in *fuse.ReleaseIn) {
 	s.ops.add(opReleasedir)
-	s.handles.take(in.Fh)
+	if h := s.handles.take(in.Fh); h != nil && h.dir != nil && h.control == nil {
+		s.listings.end()
+	}
+}
+
+// listings counts the open directories. The next owner knows none of them, and an engine that is told
+// ESTALE in the middle of a listing may never list again, so that those under way are ended first.
+type listings struct {
+	mu struct {
+		sync.Mutex
+		n    int
+		none chan struct{} // of drain: closed when there is none; nil before
+	}
+}
+
+// drainTime bounds how long an owner that lets go waits for open directories. A listing of 100,000 names
+// takes a tenth of it; who keeps a directory open for longer does not read it all the time.
+const drainTime = 300 * time.Millisecond
+
+// begin counts a directory, unless it is to be opened by the next owner.
+func (l *listings) begin() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.none != nil {
+		return false
+	}
+	l.mu.n++
+	return true
+}
+
+func (l *listings) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.n--; l.mu.n == 0 && l.mu.none != nil {
+		close(l.mu.none)
+	}
+}
+
+// drain has no more directories opened, and waits until none is open, or drainTime. It is called once.
+func (l *listings) drain() {
+	l.mu.Lock()
+	none := make(chan struct{})
+	l.mu.none = none
+	if l.mu.n == 0 {
+		close(none)
+	}
+	l.mu.Unlock()
+	t := time.NewTimer(drainTime)
+	defer t.Stop()
+	select {
+	case <-none:
+	case <-t.C:
+	}
 }
 
 // ReadDir implements READDIR: names and types, without a look-up each.

@@ -105,8 +105,8 @@
 // the client whose directory the notice is about has got an answer (isolate.go): from the next
 // owner, who so must not wait for the process to be gone, or from FailAll.
 //
-// An owner that ends in an orderly way calls Detach first, which answers what does not wait;
-// the rest is as above.
+// An owner that ends in an orderly way calls Detach first, which answers what does not wait, and waits
+// a moment for open directories to be closed (listings); the rest is as above.
 //
 // # Takeover
 //

@@ -158,18 +158,31 @@ func resend(fd int) error {
 
 // answerTime is how long a client may take to go on after its open was answered: until it does, the
 // file has to be registered by which it was answered. Nothing tells when it has.
-// To wait longer costs the memory of what is evicted meanwhile.
+// To wait longer costs the memory of what is evicted meanwhile, so that memory which is full takes
+// nothing more than the headroom. Then shortAnswerTime has to do.
 var answerTime = 30 * time.Second // a variable for tests
+
+// shortAnswerTime is answerTime once blocks are evicted that an earlier owner may have registered.
+const shortAnswerTime = 2 * time.Second
 
 // dropLater is dropBackings after answerTime.
 func (s *Server) dropLater(first int32) {
+	began := time.Now()
 	t := time.NewTimer(answerTime)
 	defer t.Stop()
-	select {
-	case <-t.C:
-		s.dropBackings(first)
-		s.dropped.Store(s.ctx.Err() == nil)
-	case <-s.ctx.Done():
+	unknown := s.backings.unknown
+	for {
+		select {
+		case <-unknown:
+			unknown = nil
+			t.Reset(min(answerTime, shortAnswerTime) - time.Since(began))
+		case <-t.C:
+			s.dropBackings(first)
+			s.dropped.Store(s.ctx.Err() == nil)
+			return
+		case <-s.ctx.Done():
+			return
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package fs
 import (
 	"context"
 	"path/filepath"
+	"runtime"
 	"testing"
 
 	"github.com/kvfs/kvfs/directio"
@@ -80,4 +81,42 @@ func TestDetachPromoting(t *testing.T) {
 	if got := engine.Stats().PinnedBytes; got != 0 {
 		t.Errorf("%d bytes pinned", got)
 	}
+}
+
+// TestDetachListing: an owner that lets go waits until a listing has ended, and the next one answers
+// what comes to list meanwhile. A client that keeps a directory open does not hold it up.
+func TestDetachListing(t *testing.T) {
+	mounts := &Mounts{}
+	engine := sharedEngine(t, mounts, memoryIn(t))
+	x := openSession(t)
+	s := attachHere(t, engine, mounts, x)
+	group := filepath.Join(x.Dir, "group")
+	lists, comes := startClient(t), startClient(t)
+	lists.do("write", filepath.Join(group, "block"))
+	lists.do("open", group)
+	detached := make(chan struct{})
+	go func() { // ends by itself
+		s.Detach()
+		close(detached)
+	}()
+	for s.listings.begin() { // until it waits
+		s.listings.end()
+		select {
+		case <-detached:
+			t.Fatal("it did not wait")
+		default:
+			runtime.Gosched()
+		}
+	}
+	comes.begin("list", group)
+	lists.do("list-held", group)
+	lists.do("close-held", group)
+	<-detached
+	x.Epoch, x.Init = 2, s.SessionInit()
+	next := attachHere(t, engine, mounts, x)
+	comes.end("ok")
+	lists.do("open", group)
+	next.Detach()
+	x.Epoch, x.Init = 3, next.SessionInit()
+	released(t, attachHere(t, engine, mounts, x))
 }

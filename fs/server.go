@@ -72,6 +72,7 @@ type Server struct {
 	reason   string      // why not, if not
 	backings *backings
 	handles  handleTable
+	listings listings
 	ops      opCounters
 	notices  *notifier
 	wg       sync.WaitGroup

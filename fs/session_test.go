@@ -6,6 +6,7 @@ import (
 	"slices"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/index"
@@ -113,6 +114,48 @@ func TestBackingsLeft(t *testing.T) {
 		if got := b.dropAll(c.first); got != c.want || len(r.gone) > 0 {
 			t.Errorf("from %d, %d in use, %d given up: %d is the lowest, want %d; unregistered: %d", c.first, c.table, c.gone, got, c.want, r.gone)
 		}
+	}
+}
+
+// TestBackingsIdle: what no handle uses is not left to the next owner, whose memory it would keep.
+func TestBackingsIdle(t *testing.T) {
+	r := &registrations{}
+	b := newBackings(r, nil, zap.NewNop())
+	const idle, used, ended = 11, 12, 13
+	for id := int32(idle); id <= ended; id++ {
+		b.mu.table[tiers.BlobID(id)] = &backing{id: id, refs: 1}
+	}
+	b.release(idle)
+	b.left.Store(true)
+	b.dropIdle()
+	b.release(ended) // as Detach does in the name of clients
+	if got := b.dropAll(5); got != used || !slices.Equal(r.gone, []int32{idle}) {
+		t.Errorf("%d is the lowest that is left, want %d; unregistered: %d, want %d", got, used, r.gone, idle)
+	}
+}
+
+// TestDropLaterCramped: an earlier owner's registrations go long before answerTime if blocks are evicted
+// that may be among them, for their memory is wanted.
+func TestDropLaterCramped(t *testing.T) {
+	old := answerTime
+	answerTime = time.Hour
+	defer func() { answerTime = old }()
+	r := &registrations{}
+	s := &Server{channel: r, ctx: t.Context(), log: zap.NewNop(), shared: shared{firstBacking: 6}}
+	s.backings = newBackings(r, nil, zap.NewNop())
+	s.backings.drop(1)
+	done := make(chan struct{})
+	go func() { // ends by itself, or with the test
+		s.dropLater(4)
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(30 * time.Second):
+		t.Fatal("nothing was dropped")
+	}
+	if want := []int32{4, 5}; !slices.Equal(r.gone, want) {
+		t.Errorf("unregistered: %d, want %d", r.gone, want)
 	}
 }
 

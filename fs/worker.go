@@ -152,9 +152,12 @@ func (w *worker) answer(fd, n int) {
 }
 
 // leaves reports whether the request is left to the next owner: it waited for something, and did
-// not get it because this one lets go of the mount.
+// not get it because this one lets go of the mount, or it opens a directory (listings).
 func (w *worker) leaves() bool {
-	return (*fuse.OutHeader)(unsafe.Pointer(&w.out[0])).Status == -int32(unix.EINTR) && w.d.leaving.Load()
+	if (*fuse.OutHeader)(unsafe.Pointer(&w.out[0])).Status != -int32(unix.EINTR) {
+		return false
+	}
+	return w.d.leaving.Load() || (*fuse.InHeader)(unsafe.Pointer(&w.in[0])).Opcode == opcodeOpendir
 }
 
 // reply writes the first size bytes of w.out. The kernel takes a reply without

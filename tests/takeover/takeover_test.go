@@ -141,6 +141,22 @@ func TestTakeoverKeepsSettings(t *testing.T) {
 	}
 }
 
+// TestTakeoverFull: the memory of the mount is full, as that of a cache is, and most of it has been read.
+// What comes up from the SSD, or is written, finds room at once after a takeover (B6).
+func TestTakeoverFull(t *testing.T) {
+	s := newSite(t, "--memory-size", "8MiB", "--memory-headroom", "2MiB", "--disk-cascade", "sync",
+		"--disk", "size=256MiB,path="+t.TempDir())
+	first := s.mount()
+	const blocks, more = 200, 50 // of 64 KiB: memory takes 128
+	s.write(0, blocks)
+	s.check(0, blocks)
+	s.takeover()
+	first.end()
+	s.check(0, blocks)
+	s.write(blocks, blocks+more)
+	s.check(blocks, blocks+more)
+}
+
 // TestRefused shows what cannot be taken over, or not so; the daemon that is there goes on.
 func TestRefused(t *testing.T) {
 	s := newSite(t)
