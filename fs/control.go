@@ -42,6 +42,8 @@ type controlFiles struct {
 	s     *Server
 	files []ControlFile // inode controlBase + 1 + position; constant after init
 	born  time.Time
+
+	memory requestMemory // of the requests of all descriptors
 }
 
 // controlHandle is one open control file, or the control directory itself, of
@@ -147,7 +149,7 @@ func (c *controlFiles) open(in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
 		if f.Follow != nil {
 			do = f.Follow()
 		}
-		h.request = newControlRequest(c.s.ctx, &c.s.wg, do)
+		h.request = newControlRequest(c.s.ctx, &c.s.wg, &c.memory, do)
 		if how == syscall.O_RDONLY {
 			h.request.ask()
 		}

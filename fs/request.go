@@ -35,7 +35,7 @@ type controlError struct {
 const (
 	// maxAnswer is how much of an answer waits to be read before its writer has to wait.
 	maxAnswer = 1 << 20
-	// maxSpare bounds each of the buffers that a descriptor keeps for its next request.
+	// maxSpare bounds the buffer that a descriptor keeps for its next request.
 	maxSpare = 4 << 20
 )
 
@@ -54,13 +54,13 @@ type controlRequest struct {
 	follows bool // it was opened for reading only: the end of the mount is the end of the stream
 
 	mu struct {
-		sync.Mutex // leaf
-		request    []byte
-		spare      []byte        // of the request before, to be used again
+		sync.Mutex               // leaf
+		request    requestBuffer // the handler's while it runs
 		written    bool          // request has not been run
-		tooLarge   bool          // and is only counted as written
+		refused    string        // why it will not be, and is only counted as written; else empty
 		running    bool          // the handler has not returned
 		used       bool          // there has been a request
+		closed     bool          // there will be none any more
 		answer     []byte        // what has not been read begins at read
 		read       int           // bytes of answer
 		changed    chan struct{} // closed when any of that changes; nil if nobody waits
@@ -68,9 +68,10 @@ type controlRequest struct {
 }
 
 // newControlRequest begins a dialogue, which ends with ctx or close. wg counts
-// the goroutines that it starts.
-func newControlRequest(ctx context.Context, wg *sync.WaitGroup, do Dialogue) *controlRequest {
+// the goroutines that it starts, memory what its requests take until close.
+func newControlRequest(ctx context.Context, wg *sync.WaitGroup, memory *requestMemory, do Dialogue) *controlRequest {
 	r := &controlRequest{do: do, wg: wg}
+	r.mu.request.memory = memory
 	r.ctx, r.cancel = context.WithCancel(ctx)
 	return r
 }
@@ -83,27 +84,41 @@ func (r *controlRequest) ask() {
 	r.startLocked()
 }
 
-// close cancels what runs.
-func (r *controlRequest) close() { r.cancel() }
+// close cancels what runs, and gives the memory back, or leaves that to what runs.
+func (r *controlRequest) close() {
+	r.cancel()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.closed, r.mu.written = true, false
+	if !r.mu.running {
+		r.mu.request.drop()
+	}
+}
 
 // write adds to the request, or begins the next one. It fails with EBUSY while one
-// runs. What is too large is swallowed, and its answer says so.
+// runs. What is too large, or finds no memory, is swallowed, and its answer says so:
+// so no writer waits for memory while it has some itself.
 func (r *controlRequest) write(data []byte) (uint32, fuse.Status) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.mu.running {
+	switch {
+	case r.mu.closed:
+		return 0, fuse.EBADF
+	case r.mu.running:
 		return 0, fuse.EBUSY
 	}
 	if !r.mu.written {
-		r.mu.written, r.mu.used, r.mu.tooLarge = true, true, false
-		r.mu.request, r.mu.spare = r.mu.spare[:0], nil
-		r.mu.answer, r.mu.read = r.mu.answer[:0], 0
+		r.mu.written, r.mu.used, r.mu.refused = true, true, ""
+		r.clearAnswerLocked()
 	}
-	if len(r.mu.request)+len(data) > maxRequest {
-		r.mu.request, r.mu.tooLarge = nil, true
-	}
-	if !r.mu.tooLarge {
-		r.mu.request = append(r.mu.request, data...)
+	switch {
+	case r.mu.refused != "":
+	case len(r.mu.request.bytes)+len(data) > maxRequest:
+		r.mu.refused = refusedSize
+		r.mu.request.drop()
+	case !r.mu.request.add(data):
+		r.mu.refused = refusedMemory
+		r.mu.request.drop()
 	}
 	return uint32(len(data)), fuse.OK
 }
@@ -150,13 +165,18 @@ func (r *controlRequest) take(buf []byte) (int, <-chan struct{}) {
 	}
 	n := copy(buf, r.mu.answer[r.mu.read:])
 	if r.mu.read += n; r.mu.read == len(r.mu.answer) {
-		if cap(r.mu.answer) > maxSpare {
-			r.mu.answer = nil
-		}
-		r.mu.answer, r.mu.read = r.mu.answer[:0], 0
+		r.clearAnswerLocked()
 		r.wakeLocked()
 	}
 	return n, nil
+}
+
+// clearAnswerLocked forgets the answer, and its buffer if that is large.
+func (r *controlRequest) clearAnswerLocked() {
+	if cap(r.mu.answer) > freeHeld {
+		r.mu.answer = nil
+	}
+	r.mu.answer, r.mu.read = r.mu.answer[:0], 0
 }
 
 // waitLocked returns a channel that is closed at the next change.
@@ -176,20 +196,22 @@ func (r *controlRequest) wakeLocked() {
 
 // startLocked runs what was written.
 func (r *controlRequest) startLocked() {
-	request, do := r.mu.request, r.do
-	if r.mu.tooLarge {
+	request, do := r.mu.request.bytes, r.do
+	if why := r.mu.refused; why != "" {
 		do = func(_ context.Context, _ []byte, answer io.Writer) {
-			answer.Write(encodeAnswer(controlError{Error: fmt.Sprintf("the request has more than %d bytes", maxRequest)}))
+			answer.Write(encodeAnswer(controlError{Error: why}))
 		}
 	}
-	r.mu.request, r.mu.written, r.mu.running = nil, false, true
+	r.mu.written, r.mu.running = false, true
 	r.wg.Go(func() { // ends with the handler
 		do(r.ctx, request, answerWriter{r})
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.mu.running = false
-		if cap(request) <= maxSpare {
-			r.mu.spare = request[:0]
+		if r.mu.closed {
+			r.mu.request.drop()
+		} else {
+			r.mu.request.empty()
 		}
 		r.wakeLocked()
 	})

@@ -53,7 +53,7 @@ func (f *fakeEvictor) requests() []tiers.EvictRequest {
 func newEvictRequest(t *testing.T, f *fakeEvictor) *controlRequest {
 	t.Helper()
 	var wg sync.WaitGroup
-	r := newControlRequest(t.Context(), &wg, controlJSON(evictWith(f, func(context.Context) {})))
+	r := newControlRequest(t.Context(), &wg, new(requestMemory), controlJSON(evictWith(f, func(context.Context) {})))
 	t.Cleanup(func() { r.close(); wg.Wait() })
 	return r
 }
@@ -302,7 +302,7 @@ func TestRequestClose(t *testing.T) {
 			<-ctx.Done()
 			return tiers.EvictReply{}, ctx.Err()
 		}}
-		r := newControlRequest(ctx, &wg, controlJSON(evictWith(f, func(context.Context) {})))
+		r := newControlRequest(ctx, &wg, new(requestMemory), controlJSON(evictWith(f, func(context.Context) {})))
 		mustWrite(t, r, `{"tier":"memory"}`, 100)
 		done := make(chan fuse.Status)
 		go func() { // ends with its read

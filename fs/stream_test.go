@@ -15,7 +15,7 @@ import (
 func TestRequestStreams(t *testing.T) {
 	lines := make(chan string)
 	var wg sync.WaitGroup
-	r := newControlRequest(t.Context(), &wg, func(_ context.Context, request []byte, answer io.Writer) {
+	r := newControlRequest(t.Context(), &wg, new(requestMemory), func(_ context.Context, request []byte, answer io.Writer) {
 		for line := range lines {
 			answer.Write(append(request, line...))
 		}
@@ -49,7 +49,7 @@ func TestRequestSlowReader(t *testing.T) {
 	var mu sync.Mutex
 	written, failed := 0, error(nil)
 	var wg sync.WaitGroup
-	r := newControlRequest(t.Context(), &wg, func(_ context.Context, _ []byte, answer io.Writer) {
+	r := newControlRequest(t.Context(), &wg, new(requestMemory), func(_ context.Context, _ []byte, answer io.Writer) {
 		for i := 0; ; i++ {
 			_, err := answer.Write(piece)
 			mu.Lock()

@@ -242,8 +242,12 @@ func blame(err error, names []string) error {
 	return err
 }
 
+// errNoNames is that of readNames about an empty list, which is nothing to do, successfully.
+var errNoNames = errors.New("standard input has no names: nothing to do")
+
 // readNames returns the names in args, with those that stdin has, one a line or,
-// with nul, each ended by a NUL byte, in the place of "-".
+// with nul, each ended by a NUL byte, in the place of "-". If there are none at all it
+// fails with errNoNames, which is for doneNothing.
 func readNames(args []string, stdin io.Reader, nul bool) ([]string, error) {
 	var names []string
 	for _, arg := range args {
@@ -264,14 +268,29 @@ func readNames(args []string, stdin io.Reader, nul bool) ([]string, error) {
 				return nil, fmt.Errorf("standard input: more than %d names; give them in parts", maxNames)
 			}
 		}
-		if err := in.Err(); err != nil {
+		if err := in.Err(); errors.Is(err, bufio.ErrTooLong) {
+			return nil, fmt.Errorf("standard input: the name after %d others is too long: names are one a line, or with -0 end with a NUL byte", len(names))
+		} else if err != nil {
 			return nil, fmt.Errorf("standard input: %w", err)
 		}
 	}
 	if len(names) == 0 {
-		return nil, errors.New("standard input has no names")
+		return nil, errNoNames
 	}
 	return names, nil
+}
+
+// doneNothing ends a command with what its names could not be read for: if there are none
+// it says so, and succeeds. print, which may be nil, then writes the answer for --json.
+func doneNothing(cmd *cobra.Command, err error, print func(w io.Writer) error) error {
+	if !errors.Is(err, errNoNames) {
+		return err
+	}
+	fmt.Fprintln(cmd.ErrOrStderr(), err)
+	if print == nil {
+		return nil
+	}
+	return print(cmd.OutOrStdout())
 }
 
 // scanNUL splits at NUL bytes, as bufio.ScanLines does at ends of lines.

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -192,13 +193,60 @@ func TestReadNames(t *testing.T) {
 		{"a - b", "c d\n\ne", false, []string{"a", "c d", "e", "b"}, ""},
 		{"-", "a\nb\x00c\x00\x00d", true, []string{"a\nb", "c", "d"}, ""},
 		{"-", "\xff\n", false, []string{"\xff"}, ""},
-		{"-", "", false, nil, "standard input has no names"},
-		{"-", "\x00\x00", true, nil, "standard input has no names"},
-		{"-", strings.Repeat("x", 10_000), false, nil, "standard input: bufio.Scanner: token too long"},
+		{"-", "", false, nil, "standard input has no names: nothing to do"},
+		{"-", "\x00\x00", true, nil, "standard input has no names: nothing to do"},
+		{"-", "a\n" + strings.Repeat("x", 10_000), false, nil,
+			"standard input: the name after 1 others is too long: names are one a line, or with -0 end with a NUL byte"},
 	} {
 		got, err := readNames(strings.Fields(tc.args), strings.NewReader(tc.stdin), tc.nul)
 		if !slices.Equal(got, tc.want) || (err == nil) != (tc.err == "") || err != nil && fmt.Sprint(err) != tc.err {
 			t.Errorf("%q with %.20q: got %q, %v; want %q, %q", tc.args, tc.stdin, got, err, tc.want, tc.err)
+		}
+	}
+}
+
+// TestNoNames shows that an empty list is nothing to do, successfully, which each command says in
+// one line, and that the daemon is not asked; with --json there is an answer all the same (C18).
+func TestNoNames(t *testing.T) {
+	const said = "standard input has no names: nothing to do\n"
+	for _, tc := range []struct {
+		command     func(connector) *cobra.Command
+		args        string
+		json        string // the answer
+		wrong, want string // arguments that are refused all the same, and why
+	}{
+		{newEvictCommand, "--tier memory -", `{"tier":"memory","blocks":0,"bytes":0,"kept_total":0,"kept":[]}`, "-", "--tier is missing"},
+		{newPinCommand, "-", `{"changed":0,"failed":0}`, "", "which blocks?"},
+		{newUnpinCommand, "-", `{"changed":0,"failed":0}`, "", "which blocks?"},
+		{newTTLCommand, "10m -", `{"changed":0,"failed":0}`, "10x -", `"10x" is no duration`},
+		{newPrefetchCommand, "-", `{"results":"","done":0,"total":0,"bytes":0,"in_memory":0,"loaded":0,"absent":0,"pending":0,"failed":0,"errors":[]}`,
+			"--mount /m/g -", "/m/g is not a kvfs mount"},
+		{newWhyCommand, "-", "", "", "which blocks?"},
+		{newLookupCommand, "-", `{"op":"exists","states":"","hits":0,"pending":0,"late":0,"misses":0,"prefix":0}`, "--mount /m/g -", "/m/g is not a kvfs mount"},
+		{newLookupCommand, "--mount /m --spec gemma -", `{"op":"longest_hit","hit_tokens":0,"capped":false,"pending":0,"late":0,"groups":[]}`,
+			"--mount /proc --spec gemma -", "/proc is not in a kvfs mount"},
+	} {
+		for _, in := range []struct{ flags, stdin string }{{"", ""}, {"", "\n\n"}, {"-0 ", "\x00\x00"}, {"--json ", ""}} {
+			args := in.flags + tc.args
+			f := newFakeDaemon("/m", "none", nil)
+			out, stderr, err := f.run(t, tc.command, in.stdin, strings.Fields(args)...)
+			want := ""
+			if in.flags == "--json " {
+				want = tc.json
+			}
+			var flat bytes.Buffer
+			if out != "" {
+				if err := json.Compact(&flat, []byte(out)); err != nil {
+					t.Errorf("%s: %v", out, err)
+				}
+			}
+			if got := strings.TrimSpace(flat.String()); got != want || stderr != said || err != nil {
+				t.Errorf("%s %q: got %q, %q, %v", args, in.stdin, got, stderr, err)
+			}
+		}
+		f := newFakeDaemon("/m", "none", nil)
+		if _, _, err := f.run(t, tc.command, "", strings.Fields(tc.wrong)...); err == nil || !strings.HasPrefix(fmt.Sprint(err), tc.want) {
+			t.Errorf("%q: got error %v, want %q", tc.wrong, err, tc.want)
 		}
 	}
 }

@@ -66,7 +66,7 @@ func runEvict(cmd *cobra.Command, connect connector, flags evictFlags, args []st
 	names := args
 	if !flags.all {
 		if names, err = readNames(args, cmd.InOrStdin(), flags.nul); err != nil {
-			return err
+			return doneNothing(cmd, err, flags.printNone())
 		}
 		if err := checkText(names, "evict the directory instead"); err != nil {
 			return err
@@ -92,6 +92,14 @@ func runEvict(cmd *cobra.Command, connect connector, flags evictFlags, args []st
 		return err
 	}
 	return absent(answer)
+}
+
+// printNone returns what writes the answer about no blocks; nil where that is nothing.
+func (f evictFlags) printNone() func(io.Writer) error {
+	if !f.json {
+		return nil
+	}
+	return func(w io.Writer) error { return printEvict(w, f, &fs.EvictAnswer{Kept: []fs.EvictKept{}}) }
 }
 
 // absent is the error about paths that are not there.

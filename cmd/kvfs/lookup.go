@@ -91,6 +91,11 @@ func (b *blockFlags) open(connect connector, stdin io.Reader, args []string, fil
 // read reads the names, and finds the mount that they are in.
 func (b *blockFlags) read(c *controls, stdin io.Reader, args []string) (*namedBlocks, error) {
 	names, err := readNames(args, stdin, b.nul)
+	if errors.Is(err, errNoNames) && b.mount != "" {
+		if _, wrong := c.root(b.mount); wrong != nil {
+			return nil, wrong
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -224,13 +229,26 @@ func runLookup(cmd *cobra.Command, connect connector, flags *lookupFlags, args [
 	}
 	_, blocks, d, err := flags.open(connect, cmd.InOrStdin(), args, "query")
 	if err != nil {
-		return err
+		return doneNothing(cmd, err, flags.printNone())
 	}
 	defer d.Close()
 	if flags.spec != "" {
 		return longestHit(cmd, d, flags, blocks)
 	}
 	return lookup(cmd, d, flags, blocks)
+}
+
+// printNone returns what writes the answer about no blocks; nil where that is nothing.
+func (f *lookupFlags) printNone() func(io.Writer) error {
+	if !f.json {
+		return nil
+	}
+	return func(w io.Writer) error {
+		if f.spec != "" {
+			return json.NewEncoder(w).Encode(longestAnswer{Op: "longest_hit", Groups: []longestGroup{}})
+		}
+		return json.NewEncoder(w).Encode(existsAnswer{Op: "exists"})
+	}
 }
 
 // existsRequest and existsAnswer are what is asked of .kvfs/query, and answered.
@@ -346,15 +364,18 @@ type longestRequest struct {
 }
 
 type longestAnswer struct {
-	HitTokens int  `json:"hit_tokens"`
-	Capped    bool `json:"capped"`
-	Pending   int  `json:"pending"`
-	Late      int  `json:"late"`
-	Groups    []struct {
-		Name  string `json:"name"`
-		Load  string `json:"load"`
-		Fetch []int  `json:"fetch"`
-	} `json:"groups"`
+	Op        string         `json:"op"`
+	HitTokens int            `json:"hit_tokens"`
+	Capped    bool           `json:"capped"`
+	Pending   int            `json:"pending"`
+	Late      int            `json:"late"`
+	Groups    []longestGroup `json:"groups"`
+}
+
+type longestGroup struct {
+	Name  string `json:"name"`
+	Load  string `json:"load"`
+	Fetch []int  `json:"fetch"`
 }
 
 // longestHit prints the longest hit of a prompt.

@@ -118,7 +118,7 @@ func runAttr(cmd *cobra.Command, connect connector, flags attrFlags, what attrCh
 	}
 	names, err := readNames(args, cmd.InOrStdin(), flags.nul)
 	if err != nil {
-		return err
+		return doneNothing(cmd, err, flags.printNone(what))
 	}
 	mount, paths, err := c.locate(names)
 	if err != nil {
@@ -131,20 +131,31 @@ func runAttr(cmd *cobra.Command, connect connector, flags attrFlags, what attrCh
 			return explainStatus(mount, err)
 		}
 	}
-	out := cmd.OutOrStdout()
-	if flags.json {
-		err = printJSON(out, struct {
+	if err := flags.print(cmd.OutOrStdout(), what, done, &failed); err != nil {
+		return err
+	}
+	return failed.err("%d of %s could not be changed", failed.Total, countBlocks(failed.Total+done))
+}
+
+// print writes what was done.
+func (f attrFlags) print(w io.Writer, what attrChange, done int64, failed *failures) error {
+	if f.json {
+		return printJSON(w, struct {
 			Changed int64       `json:"changed"`
 			Failed  int64       `json:"failed"`
 			Errors  []pathError `json:"errors,omitempty"`
 		}{done, failed.Total, failed.First})
-	} else {
-		_, err = fmt.Fprintf(out, what.done+"\n", countBlocks(done))
 	}
-	if err != nil {
-		return err
+	_, err := fmt.Fprintf(w, what.done+"\n", countBlocks(done))
+	return err
+}
+
+// printNone returns what writes the answer about no blocks; nil where that is nothing.
+func (f attrFlags) printNone(what attrChange) func(io.Writer) error {
+	if !f.json {
+		return nil
 	}
-	return failed.err("%d of %s could not be changed", failed.Total, countBlocks(failed.Total+done))
+	return func(w io.Writer) error { return f.print(w, what, 0, &failures{}) }
 }
 
 // changeAll sets the attribute on a block, or on all below a directory, which name

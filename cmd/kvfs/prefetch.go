@@ -28,7 +28,7 @@ func newPrefetchCommand(connect connector) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "prefetch [flags] PATH...\n  kvfs prefetch --mount DIR [flags] HASH...",
 		Short: "Bring blocks into memory",
-		Long: "Bring blocks into memory, in order, and wait until they are there. They are then kept for a while.\n\n" +
+		Long: "Bring blocks into memory, in order, and wait until they are there. They then stay readable for a while.\n\n" +
 			"PATH is a block, or a directory for all blocks below it, which come after the blocks that are\n" +
 			"named; - reads names from standard input, one a line, or each ended by a NUL byte with -0. All must\n" +
 			"be of one mount. With --mount the names are hashes, and --template and --group say which paths\n" +
@@ -93,7 +93,7 @@ func runPrefetch(cmd *cobra.Command, connect connector, flags *prefetchFlags, ar
 	}
 	c, blocks, d, err := flags.open(connect, cmd.InOrStdin(), args, "prefetch")
 	if err != nil {
-		return err
+		return doneNothing(cmd, err, flags.printNone())
 	}
 	defer d.Close()
 	ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGINT, unix.SIGTERM)
@@ -254,6 +254,14 @@ func (p *prefetch) below(ctx context.Context) ([]string, error) {
 		}
 	}
 	return paths, nil
+}
+
+// printNone returns what writes the answer about no blocks; nil where that is nothing.
+func (f *prefetchFlags) printNone() func(io.Writer) error {
+	if !f.json {
+		return nil
+	}
+	return func(w io.Writer) error { return (&prefetch{}).print(w, true) }
 }
 
 // print writes what was done.

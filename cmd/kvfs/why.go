@@ -51,7 +51,7 @@ func runWhy(cmd *cobra.Command, connect connector, args []string, raw, nul bool)
 	flags := blockFlags{nul: nul}
 	blocks, err := flags.read(c, cmd.InOrStdin(), args)
 	if err != nil {
-		return err
+		return doneNothing(cmd, err, nil)
 	}
 	d, err := c.dial(blocks.mount, "query")
 	if err != nil {
