@@ -238,8 +238,8 @@ class Event(NamedTuple):
     """One thing that happened to a block.
 
     event is "stored", "evicted", "removed", "renamed", or "gap": the reader was too slow, and
-    ``missed`` events are lost. seq ascends by one for each event of the daemon. time is in seconds
-    since 1970, size in bytes.
+    ``missed`` events are lost, 0 if it is not known how many. seq ascends by one for each event
+    of the daemon. time is in seconds since 1970, size in bytes.
     """
 
     seq: int
@@ -252,6 +252,7 @@ class Event(NamedTuple):
     reason: str = ""
     from_path: str = ""
     missed: int = 0
+    directory: bool = False  # renamed: it is one, and all below it has another path now
 
     @property
     def path(self) -> str:
@@ -426,7 +427,8 @@ class Events:
         return Event(
             fields["seq"], fields["event"], fields.get("time", 0.0), fields.get("tier", ""),
             fields.get("group", ""), fields.get("hash", ""), fields.get("size", 0),
-            fields.get("reason", ""), fields.get("from", ""), fields.get("missed", 0))
+            fields.get("reason", ""), fields.get("from", ""), fields.get("missed", 0),
+            fields.get("directory", False))
 
     def close(self) -> None:
         """End the iteration; from any thread, and as often as one likes."""
@@ -860,7 +862,7 @@ class Kvfs:
                        request: Optional[str] = None, cancel: Optional[threading.Event] = None) -> Prefetch:
         """Begin to bring blocks into memory, in order; return at once.
 
-        Give either hashes, or the paths of blocks as keys. The blocks are then kept for
+        Give either hashes, or the paths of blocks as keys. The blocks then stay readable for
         mount.lookup_lease. Setting cancel, from another thread, cancels like Prefetch.close.
         """
         if (hashes is None) == (keys is None):
@@ -970,7 +972,7 @@ class Kvfs:
         """Return an iterator over what happens to blocks, from this call on.
 
         since   begin with the event of this number, if the daemon still has it (it keeps 16,384),
-                else with a gap
+                else with a gap, also if it is one of an earlier daemon and still to come
         groups  only events of these
         events  only these kinds: "stored", "evicted", "removed", "renamed"; gaps come in any case
         stop    ends the iteration when it is set; so does Events.close

@@ -596,6 +596,7 @@ class Streams(unittest.TestCase):
         lines = [
             {"seq": 41, "time": 1795084800.123456, "event": "stored", "tier": "memory", "group": "g0", "hash": "9f08", "size": 1048576},
             {"seq": 43, "time": 1795084801.000002, "event": "renamed", "group": "g0", "hash": "new", "size": 1, "from": "g0/old"},
+            {"seq": 44, "event": "renamed", "hash": "g1", "from": "g0", "directory": True},
             {"seq": 50, "event": "gap", "missed": 6},
             {"seq": 51, "event": "removed", "hash": "ü", "reason": "unlink", "of the future": 1},
         ]
@@ -610,10 +611,11 @@ class Streams(unittest.TestCase):
         self.assertEqual(got, [
             Event(41, "stored", 1795084800.123456, "memory", "g0", "9f08", 1048576),
             Event(43, "renamed", 1795084801.000002, group="g0", hash="new", size=1, from_path="g0/old"),
+            Event(44, "renamed", hash="g1", from_path="g0", directory=True),
             Event(50, "gap", missed=6),
             Event(51, "removed", hash="ü", reason="unlink"),
         ])
-        self.assertEqual([e.path for e in got], ["g0/9f08", "g0/new", "", "ü"])
+        self.assertEqual([e.path for e in got], ["g0/9f08", "g0/new", "g1", "", "ü"])
         self.assertEqual(kv.fake.opened, [("status", os.O_RDONLY), ("events", os.O_RDWR | os.O_NONBLOCK)])
         self.assertEqual(kv.fake.closed, 2)
         self.assertEqual(kv.request(), {"since": 41})  # nothing between the call and the following is lost

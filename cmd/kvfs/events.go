@@ -33,7 +33,8 @@ func newEventsCommand(connect connector) *cobra.Command {
 		Short: "Show what happens to the blocks of the mount at DIR, as it happens",
 		Long: "Show what happens to the blocks of the mount at DIR from now on, one event a line: its time (UTC),\n" +
 			"what happened (stored, evicted, removed, renamed), the tier, the size, the path, and the reason.\n" +
-			"A line \"gap\" says that events are lost: the reader was too slow, or --since is too long ago.\n\n" +
+			"A line \"gap\" says that events are lost: the reader was too slow, or --since is too long ago, or\n" +
+			"of an earlier daemon.\n\n" +
 			"Ends with Ctrl-C, after COUNT lines, or when nobody reads its output any more.\n\n" +
 			"Exit codes: 0 if it was ended so; 1 if the daemon refused, or stopped; 5 if it is not a kvfs mount.",
 		DisableFlagsInUseLine: true,
@@ -68,6 +69,8 @@ type eventLine struct {
 	Reason string  `json:"reason"`
 	From   string  `json:"from"`   // of renamed
 	Missed uint64  `json:"missed"` // of gap
+
+	Directory bool `json:"directory"` // it is one, and all below it
 }
 
 func runEvents(cmd *cobra.Command, connect connector, flags *eventsFlags, dir string) error {
@@ -199,11 +202,17 @@ func printEvent(w *bufio.Writer, text []byte, raw bool) error {
 func (e *eventLine) String() string {
 	whole, part := math.Modf(e.Time)
 	when := time.Unix(int64(whole), int64(math.Round(part*1e6))*1000).UTC().Format("2006-01-02T15:04:05.000000Z")
-	if e.Event == "gap" {
-		return fmt.Sprintf("%s  gap: %d events are lost; the next is %d", when, e.Missed, e.Seq)
+	switch { // gaps have no time
+	case e.Event == "gap" && e.Missed == 0:
+		return fmt.Sprintf("%-27s  gap: what happened before is not known; the next is %d", "-", e.Seq)
+	case e.Event == "gap":
+		return fmt.Sprintf("%-27s  gap: %d events are lost; the next is %d", "-", e.Missed, e.Seq)
 	}
 	name := path.Join(e.Group, e.Hash)
-	if e.From != "" {
+	switch {
+	case e.Directory:
+		name = e.From + "/ -> " + name + "/"
+	case e.From != "":
 		name = e.From + " -> " + name
 	}
 	line := fmt.Sprintf("%s  %-7s  %-6s  %10s  %s  %s", when, e.Event, orDash(e.Tier), humanBytes(e.Size), orDash(name), e.Reason)

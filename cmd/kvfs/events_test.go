@@ -19,18 +19,21 @@ const (
 	eventsText = `{"seq":41,"time":1795084800.123456,"event":"stored","tier":"memory","group":"g0","hash":"9f08","size":1048576}` + "\n" +
 		`{"seq":42,"time":1795084801,"event":"evicted","tier":"disk","group":"g0","hash":"77aa","size":3,"reason":"capacity"}` + "\n" +
 		`{"seq":43,"time":1795084801.000002,"event":"renamed","group":"g0","hash":"new","size":0,"from":"g0/old"}` + "\n" +
-		`{"seq":50,"time":1795084802,"event":"gap","missed":6}` + "\n"
+		`{"seq":44,"time":1795084801,"event":"renamed","group":"","hash":"g1","size":0,"from":"g0","directory":true}` + "\n" +
+		`{"event":"gap","seq":50,"missed":6}` + "\n" + `{"event":"gap","seq":1,"missed":0}` + "\n"
 	eventsShown = "2026-11-19T10:40:00.123456Z  stored   memory     1.0 MiB  g0/9f08\n" +
 		"2026-11-19T10:40:01.000000Z  evicted  disk           3 B  g0/77aa  capacity\n" +
 		"2026-11-19T10:40:01.000002Z  renamed  -              0 B  g0/old -> g0/new\n" +
-		"2026-11-19T10:40:02.000000Z  gap: 6 events are lost; the next is 50\n"
+		"2026-11-19T10:40:01.000000Z  renamed  -              0 B  g0/ -> g1/\n" +
+		"-                            gap: 6 events are lost; the next is 50\n" +
+		"-                            gap: what happened before is not known; the next is 1\n"
 )
 
 // TestEvents shows what is asked and printed, and what ends it.
 func TestEvents(t *testing.T) {
 	first, _, _ := strings.Cut(eventsText, "\n")
 	checkCLI(t, newEventsCommand, "events", []cliCase{
-		{args: "-n 4 /m", answers: []string{eventsText + hold}, asked: []string{"{}"}, out: eventsShown},
+		{args: "-n 6 /m", answers: []string{eventsText + hold}, asked: []string{"{}"}, out: eventsShown},
 		{args: "-n 1 --json --since 41 --group g0 --group g,1 --event stored /m", answers: []string{eventsText + hold},
 			asked: []string{`{"since":41,"groups":["g0","g,1"],"events":["stored"]}`}, out: first + "\n"},
 		{args: "/m", answers: []string{eventsText}, asked: []string{"{}"}, out: eventsShown, err: "events of /m: the daemon has stopped", code: exitRuntime},

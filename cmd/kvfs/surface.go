@@ -40,9 +40,9 @@ func openSurface(ctx context.Context, cfg *config.Config, engine *tiers.Engine, 
 	if s.queries, err = query.New(o); err != nil {
 		return nil, withCode(exitConfig, err)
 	}
-	if z := cfg.Events.ZMQ; z.Bind != "" {
+	if z := cfg.Events.ZMQ; z.Bind != "" || len(z.Connect) > 0 {
 		s.publisher, err = publish.Open(ctx, publish.Options{
-			Log: engine.Events(), Bind: z.Bind, Replay: z.Replay, Topic: z.Topic, Buffer: z.Buffer, Hash: z.Hash, Encoding: z.Encoding,
+			Log: engine.Events(), Bind: z.Bind, Connect: z.Connect, Replay: z.Replay, ReplayBare: z.ReplayBare, Topic: z.Topic, Buffer: z.Buffer, Hash: z.Hash, Encoding: z.Encoding,
 			Templates: z.Templates, BlockSize: z.BlockSize, Snapshot: engine.Blocks, Tiers: engine.TiersOf, Logger: log.Named("zmq"),
 		})
 		if err != nil {

@@ -190,6 +190,34 @@ func TestEventsSince(t *testing.T) {
 	}
 }
 
+// TestEventsMoved shows that who follows a group learns of what leaves it by another name: a block,
+// and the directory of the group with all that is left; and that a number of an earlier daemon gives a gap.
+func TestEventsMoved(t *testing.T) {
+	harness.KvfsOnly(t, "a control directory")
+	d := harness.Mount(t, harness.Options{})
+	for _, name := range []string{"g0/a", "g0/b", "g1/c"} {
+		put(t, d.Path(name), []byte("x"))
+	}
+	f := follow(t, d, obj{"groups": []string{"g0"}, "events": []string{"renamed"}})
+	ahead := follow(t, d, obj{"since": 1 << 40})
+	if e := ahead.take("a gap"); e.Event != "gap" || e.Missed != 0 {
+		t.Errorf("since a number that is not there yet: got %v, want a gap", e)
+	}
+	must(t, "rename", again(func() error { return unix.Rename(d.Path("g0/a"), d.Path("g1/a")) }))
+	must(t, "rename", again(func() error { return unix.Rename(d.Path("g0"), d.Path("g2")) }))
+	var got []string
+	for _, directory := range []bool{false, true} {
+		e := f.take("what has left the group")
+		if got = append(got, e.String()); e.Directory != directory {
+			t.Errorf("%v: directory %v, want %v", e, e.Directory, directory)
+		}
+	}
+	want := []string{`renamed g1/a in "", 1 bytes, reason "", from "g0/a"`, `renamed /g2 in "", 0 bytes, reason "", from "g0"`}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 // renames makes n events quickly: one block is renamed to and fro, between names as long
 // as engines make them.
 func renames(t testing.TB, d *harness.Daemon, n int) {

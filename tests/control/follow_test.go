@@ -25,6 +25,8 @@ type event struct {
 	Reason string  `json:"reason"`
 	From   string  `json:"from"`
 	Missed uint64  `json:"missed"`
+
+	Directory bool `json:"directory"`
 }
 
 // String returns what the event tells, without number and time.

@@ -183,8 +183,9 @@ func TestClientRestart(t *testing.T) {
 }
 
 // TestZeroMQ shows that a subscriber which was written from the description of vLLM's
-// publisher understands the events for routers: those of a running daemon, and what the
-// next one tells of the blocks that it finds.
+// publisher understands the events for routers: those of a running daemon, what the
+// next one tells of the blocks that it finds, and what it tells to those who come while nothing
+// happens, one of which it connects to.
 func TestZeroMQ(t *testing.T) {
 	python := zmqPython(t)
 	dir := filepath.Join(harness.Root(t), "tests", "python")
@@ -194,17 +195,19 @@ func TestZeroMQ(t *testing.T) {
 	}{
 		{"new", nil},
 		{"old", []string{
-			"--events-zmq-encoding=array", "--events-zmq-hash=bytes",
+			"--events-zmq-encoding=array", "--events-zmq-hash=bytes", "--events-zmq-replay-bare",
 			"--events-zmq-templates=m_r{rank}/{hash:0:3}/{hash:3:5}_g{group}/{hash}.bin",
 		}},
 	} {
 		t.Run(tt.form, func(t *testing.T) {
-			d := mount(t, append(tt.flags, "--events-zmq-bind=tcp://127.0.0.1:0",
+			bound := "ipc://" + filepath.Join(t.TempDir(), "bound")
+			d := mount(t, append(tt.flags, "--events-zmq-bind=tcp://127.0.0.1:0", "--events-zmq-connect="+bound,
 				"--events-zmq-replay=tcp://127.0.0.1:0", "--events-zmq-block-size=16")...)
-			env := []string{"KVFS_TEST_MOUNT=" + d.Dir, "KVFS_TEST_FORM=" + tt.form}
+			env := []string{"KVFS_TEST_MOUNT=" + d.Dir, "KVFS_TEST_FORM=" + tt.form, "KVFS_TEST_BOUND=" + bound}
 			run(t, python, dir, env, "zmq_test.Stream")
 			d.Restart()
 			run(t, python, dir, env, "zmq_test.Snapshot")
+			run(t, python, dir, env, "zmq_test.Idle")
 		})
 	}
 }

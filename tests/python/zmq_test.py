@@ -4,6 +4,7 @@ daemon publishes with the default topic and blocks of 16 tokens.
 
 KVFS_TEST_FORM says how: "new", events as maps and hashes as integers, of blocks in kvfs's own
 layout; or "old", events as arrays and hashes as bytes, of blocks in that of vLLM's file tier.
+The daemon connects to the endpoint KVFS_TEST_BOUND.
 """
 
 import itertools
@@ -16,6 +17,7 @@ import msgpack
 import zmq
 
 MOUNT = os.environ["KVFS_TEST_MOUNT"]
+BOUND = os.environ["KVFS_TEST_BOUND"]
 OLD = os.environ["KVFS_TEST_FORM"] == "old"
 DEADLINE = 60  # seconds for what ought to happen; only a failure takes so long
 TOPIC = b"kv-events"
@@ -94,7 +96,7 @@ class Base(unittest.TestCase):
         self.assertIsInstance(ts, float)
         self.assertLess(abs(ts - time.time()), 3600)
         self.assertEqual(rank, 0)
-        self.assertTrue(events)
+        self.assertIsInstance(events, list)  # of none, for one who has just subscribed
         if OLD:
             events = [self.named(e) for e in events]
         for e in events:
@@ -142,9 +144,14 @@ class Base(unittest.TestCase):
         s.send_multipart([b"", start.to_bytes(8, "big")])
         got = {}
         while True:
-            empty, number, payload = s.recv_multipart()
-            self.assertEqual(empty, b"")
+            frames = s.recv_multipart()
+            self.assertEqual(frames.pop(0), b"")
+            if not OLD:
+                topic = frames.pop(0)
+            number, payload = frames
             self.assertEqual(len(number), 8)
+            if not OLD:
+                self.assertEqual(topic, b"" if number == END else TOPIC)
             if number == END:
                 self.assertEqual(payload, b"")
                 s.close()
@@ -159,14 +166,15 @@ class Stream(Base):
     """What is published as things happen."""
 
     def subscribe(self):
-        """Subscribe, and return when messages come: whoever subscribes misses those of before."""
+        """Subscribe, and return when messages come: whoever subscribes misses those of before, but the first one,
+        for whom all blocks are announced anew."""
         s = self.socket(zmq.SUB, self.zmq["endpoint"])
         s.subscribe(TOPIC)
         self.messages = {}
         self.media = {}  # by number of the block: what is stored and removed, in order
         self.groups = {}
         end = time.monotonic() + DEADLINE
-        while not s.poll(10):
+        while not s.poll(10) or control("status")["events"]["zmq"]["snapshots"] < 2:
             self.assertLess(time.monotonic(), end, "no message")
             store("waiting", fresh()[0])
         return s
@@ -280,7 +288,7 @@ class Stream(Base):
         s = self.socket(zmq.DEALER, self.zmq["replay_endpoint"])
         for start in (1 << 60, 1 << 61):
             s.send_multipart([b"", start.to_bytes(8, "big")])
-            self.assertEqual(s.recv_multipart(), [b"", END, b""])
+            self.assertEqual(s.recv_multipart(), [b"", END, b""] if OLD else [b"", b"", END, b""])
 
     def test_replay_of_nonsense(self):
         """Requests of another length are passed over; the socket serves the next one."""
@@ -316,3 +324,35 @@ class Snapshot(Base):
                 for h in e["block_hashes"]:
                     media.setdefault(h, []).append((e["type"], e["medium"]))
         self.assertNotIn(("BlockRemoved", "DISK"), media[told(LEFT)])
+
+
+class Idle(Base):
+    """What those get who subscribe while nothing happens. The first one is one that is bound."""
+
+    def receive(self, s):
+        topic, number, payload = s.recv_multipart()
+        self.assertEqual((topic, len(number)), (TOPIC, 8))
+        return int.from_bytes(number, "big"), self.decode(payload)
+
+    def test_bound(self):
+        """All blocks, after AllBlocksCleared, though the daemon began long before."""
+        s = self.context.socket(zmq.SUB)
+        self.addCleanup(s.close, 0)
+        s.rcvtimeo = DEADLINE * 1000
+        s.subscribe(TOPIC)
+        s.bind(BOUND)
+        last, events = self.receive(s)
+        self.assertEqual(events, [{"type": "AllBlocksCleared"}])
+        while not any(told(LEFT) in e.get("block_hashes", ()) and e["medium"] == "DISK" for e in events):
+            n, events = self.receive(s)
+            self.assertEqual(n, last + 1)
+            last = n
+        self.assertEqual(control("status")["events"]["zmq"]["subscribers"], 1)
+
+    def test_late(self):
+        """A number, which tells what was missed."""
+        s = self.socket(zmq.SUB, self.zmq["endpoint"])
+        s.subscribe(TOPIC)
+        n, events = self.receive(s)
+        self.assertGreater(n, 0)
+        self.assertEqual(events, [])

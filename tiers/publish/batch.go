@@ -57,6 +57,7 @@ type batch struct {
 	blockSize int
 	seed      maphash.Seed
 
+	empty    bool // the message is made even if it tells of nothing
 	removing bool
 	runs     []run  // reused beyond its length
 	hash     []byte // reused, as is digits
@@ -306,9 +307,10 @@ func must(err error) {
 // one. It returns nil if there is nothing to tell.
 func (b *batch) take(topic string) *message {
 	b.flush()
-	if b.events == 0 {
+	if b.events == 0 && !b.empty {
 		return nil
 	}
+	b.empty = false
 	b.head.Reset()
 	b.enc.ResetWriter(&b.head)
 	b.arrayLen(3)
@@ -320,10 +322,10 @@ func (b *batch) take(topic string) *message {
 	m := &message{hashes: b.hashes}
 	m.wire = make([]byte, 0, 3*frameHeader+len(topic)+8+size)
 	m.wire = appendFrame(m.wire, frameMore, []byte(topic))
+	m.bare = len(m.wire)
 	m.wire = appendFrame(m.wire, frameMore, make([]byte, 8))
 	m.number = len(m.wire) - 8
 	m.wire = appendHeader(m.wire, 0, size)
-	m.payload = len(m.wire)
 	m.wire = append(m.wire, b.head.Bytes()...)
 	m.wire = append(m.wire, b.body.Bytes()...)
 	m.wire = append(m.wire, 0) // data_parallel_rank
@@ -334,10 +336,18 @@ func (b *batch) take(topic string) *message {
 
 // message is a message to subscribers. It does not change once it has its number.
 type message struct {
-	wire    []byte // its three frames
-	number  int    // where its number lies in wire
-	payload int    // where its payload begins in wire
-	hashes  int
+	wire   []byte // its three frames
+	bare   int    // where the second one begins
+	number int    // where its number lies in wire
+	hashes int
+}
+
+// frames returns the message as it goes over the wire, or all of it but the topic.
+func (m *message) frames(bare bool) []byte {
+	if bare {
+		return m.wire[m.bare:]
+	}
+	return m.wire
 }
 
 // setNumber numbers the message.

@@ -64,7 +64,7 @@ func TestBatchMaps(t *testing.T) {
 		map[string]any{"type": "BlockRemoved", "block_hashes": []any{int8(3)}, "medium": "DISK"},
 		stored("CPU", int8(0), int8(2)),
 	}
-	if got := decode(t, m.wire[m.payload:]); !reflect.DeepEqual(got, want) {
+	if got := decode(t, payload(t, m)); !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %#v\nwant %#v", got, want)
 	}
 	if b.take("topic") != nil {
@@ -88,7 +88,7 @@ func TestBatchArrays(t *testing.T) {
 		[]any{"BlockRemoved", []any{"c"}, "DISK", int8(1)},
 		[]any{"BlockRemoved", []any{"d"}, "DISK"},
 	}
-	if got := decode(t, m.wire[m.payload:]); !reflect.DeepEqual(got, want) {
+	if got := decode(t, payload(t, m)); !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %#v\nwant %#v", got, want)
 	}
 }
@@ -114,7 +114,7 @@ func TestBatchHashes(t *testing.T) {
 			t.Errorf("%s: told: %v", c.name, ok)
 		} else if ok {
 			m := b.take("")
-			got := decode(t, m.wire[m.payload:])[0].([]any)[1].([]any)[0]
+			got := decode(t, payload(t, m))[0].([]any)[1].([]any)[0]
 			if !reflect.DeepEqual(got, c.want) {
 				t.Errorf("%s: got %#v, want %#v", c.name, got, c.want)
 			}

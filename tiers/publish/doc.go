@@ -3,7 +3,7 @@
 //
 //	Lines      the log as JSON, encoded once for all who follow it
 //	Follower   one who follows
-//	Publisher  the ZeroMQ PUB socket and the ROUTER socket for replays
+//	Publisher  the ZeroMQ PUB socket, bound or connected, and the ROUTER socket for replays
 //
 // docs/control.md has the lines, docs/events.md the messages. Both read the log at their own
 // pace: whoever is slow gets a gap, and nobody slows the engine.
@@ -13,10 +13,13 @@
 // Followers share 64 chunks of 64 KiB of lines. One that is too slow for these reads the log by
 // itself from then on, as those with a filter do, and loses no more than the log has lost.
 //
+// Whoever subscribes gets a message within about a second, even if nothing happens, and the first one all blocks (greet.go). A
+// subscriber that is bound is connected to again and again, with pauses of up to 5 s, by one goroutine each.
+//
 // The publisher keeps Options.Buffer messages for replays, at most 64 MiB of them. A subscriber has
 // a queue of 4,096 messages and 8 MiB, which refer to the same memory; what does not fit is dropped
 // for it and counted. A subscriber that takes nothing for 30 s is disconnected. There may be 256
-// connections for each socket.
+// connections for each socket that others made, and 64 that the publisher makes.
 //
 // # Decisions
 //

@@ -208,5 +208,15 @@ func (o *ownReader) text(ctx context.Context) ([]byte, error) {
 func (o *ownReader) wants(ev *tiers.Event) bool {
 	return shown(ev.Kind) &&
 		(len(o.kinds) == 0 || slices.Contains(o.kinds, ev.Kind)) &&
-		(len(o.groups) == 0 || slices.Contains(o.groups, string(ev.Key.Group)))
+		(len(o.groups) == 0 || o.of(ev, ev.Key) || o.of(ev, ev.From))
+}
+
+// of reports whether a name in an event, the old one of a rename or the other one, is of one of
+// the groups. A directory at the root is a group.
+func (o *ownReader) of(ev *tiers.Event, key block.Key) bool {
+	group := string(key.Group)
+	if group == "" && ev.Kind == tiers.DirRenamed {
+		group = string(key.Hash)
+	}
+	return key != block.Key{} && slices.Contains(o.groups, group)
 }

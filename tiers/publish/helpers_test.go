@@ -1,6 +1,8 @@
 package publish
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"sync"
 	"testing"
@@ -109,4 +111,14 @@ func eventually(t testing.TB, what string, ok func() bool) {
 			t.Fatalf("timed out: %s", what)
 		}
 	}
+}
+
+// payload returns the last frame of m.
+func payload(t *testing.T, m *message) []byte {
+	t.Helper()
+	in, err := receive(bufio.NewReader(bytes.NewReader(m.wire)))
+	if err != nil || len(in.frames) != 3 {
+		t.Fatalf("%q, %v", in.frames, err)
+	}
+	return in.frames[2]
 }

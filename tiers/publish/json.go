@@ -15,11 +15,11 @@ const (
 	gapPrefix  = `{"event": "gap", "seq": `
 )
 
-// shown reports whether events of this kind have lines. Those of directories, and changes of
-// attributes, only matter to other nodes.
+// shown reports whether events of this kind have lines. Others of directories than that all below
+// one has another name now, and changes of attributes, only matter to other nodes.
 func shown(k tiers.EventKind) bool {
 	switch k {
-	case tiers.BlockStored, tiers.BlockEvicted, tiers.BlockRemoved, tiers.BlockRenamed:
+	case tiers.BlockStored, tiers.BlockEvicted, tiers.BlockRemoved, tiers.BlockRenamed, tiers.DirRenamed:
 		return true
 	}
 	return false
@@ -68,6 +68,9 @@ func appendLine(dst []byte, ev *tiers.Event) []byte {
 		}
 		dst = appendEscaped(dst, string(ev.From.Hash))
 		dst = append(dst, '"')
+	}
+	if ev.Kind == tiers.DirRenamed {
+		dst = append(dst, `, "directory": true`...)
 	}
 	return append(dst, "}\n"...)
 }

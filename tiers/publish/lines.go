@@ -53,7 +53,7 @@ func NewLines(log Log) *Lines {
 
 // Filter says which events a Follower gets.
 type Filter struct {
-	Since  uint64   // from this number on; 0: from now on
+	Since  uint64   // from this number on; 0: from now on; one that is still to come: a gap first
 	Groups []string // only these; empty: all
 	Events []string // only these, and gaps; empty: all
 }
@@ -70,7 +70,7 @@ func (f *Filter) kinds() ([]tiers.EventKind, error) {
 		case "removed":
 			list = append(list, tiers.BlockRemoved)
 		case "renamed":
-			list = append(list, tiers.BlockRenamed)
+			list = append(list, tiers.BlockRenamed, tiers.DirRenamed)
 		case "gap": // always told
 			list = append(list, 0)
 		default:
@@ -110,11 +110,14 @@ func (l *Lines) Follow(f Filter) (*Follower, error) {
 	if err != nil {
 		return nil, err
 	}
-	next := f.Since
+	next, present := f.Since, l.log.Next()
+	var lost []byte
 	if next == 0 {
-		next = l.log.Next()
+		next = present
+	} else if next > present { // a number of an earlier daemon: what happened since is not known
+		next, lost = present, appendGap(nil, present, 0)
 	}
-	if len(f.Groups) == 0 && len(kinds) == 0 {
+	if len(f.Groups) == 0 && len(kinds) == 0 && lost == nil {
 		shared, err := l.join(next)
 		if err != nil {
 			return nil, err
@@ -124,7 +127,7 @@ func (l *Lines) Follow(f Filter) (*Follower, error) {
 		}
 	}
 	own := newOwnReader(l, next)
-	own.kinds, own.groups = kinds, slices.Clone(f.Groups)
+	own.kinds, own.groups, own.ready = kinds, slices.Clone(f.Groups), lost
 	return &Follower{own: own}, nil
 }
 

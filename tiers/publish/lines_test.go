@@ -27,10 +27,14 @@ func TestLineFormat(t *testing.T) {
 	renamed.From = key("g0/old")
 	evicted := event(tiers.BlockEvicted, "memory", "g0/77aa")
 	evicted.Reason, evicted.Time = "capacity", time.Unix(1795084801, 1000)
+	moved := event(tiers.DirRenamed, "", "g1/new")
+	moved.From, moved.Size = key("g0"), 0
 	cases := []struct {
 		ev   tiers.Event
 		want string
 	}{
+		{moved,
+			`{"seq": 7, "time": 1795084800.123456, "event": "renamed", "group": "g1", "hash": "new", "size": 0, "from": "g0", "directory": true}`},
 		{event(tiers.BlockStored, "memory", "g0/9f08"),
 			`{"seq": 7, "time": 1795084800.123456, "event": "stored", "tier": "memory", "group": "g0", "hash": "9f08", "size": 4096}`},
 		{evicted,
@@ -156,7 +160,7 @@ func TestFollow(t *testing.T) {
 		{Filter{Since: 1}, []uint64{1, 2, 4, 6, 7}},
 		{Filter{Groups: []string{"g1"}}, []uint64{4, 7}},
 		{Filter{Events: []string{"removed", "gap"}}, []uint64{6}},
-		{Filter{Since: 3, Groups: []string{"g1"}, Events: []string{"stored", "evicted", "renamed"}}, []uint64{4, 7}},
+		{Filter{Since: 2, Groups: []string{"g1"}, Events: []string{"stored", "evicted", "renamed"}}, []uint64{4, 7}},
 	}
 	followers := make([]*Follower, len(cases))
 	for i, c := range cases {
@@ -186,6 +190,57 @@ func TestFollow(t *testing.T) {
 	}
 	if text := err.Error(); !strings.Contains(text, `events[1]: no event is called "born`) || len(text) > 200 {
 		t.Errorf("unknown event: %d bytes: %.200s", len(text), text)
+	}
+}
+
+// TestFollowLeavesGroup shows that who follows a group is told of what is renamed out of it, be it a
+// block, a directory, or all of the group.
+func TestFollowLeavesGroup(t *testing.T) {
+	log := newTestLog(100)
+	l := NewLines(log)
+	defer l.Close()
+	from, to := follow(t, l, Filter{Groups: []string{"g0"}}), follow(t, l, Filter{Groups: []string{"g1"}})
+	other := event(tiers.BlockRenamed, "", "g2/b")
+	other.From = key("g3/b")
+	left := event(tiers.BlockRenamed, "", "g1/a")
+	left.From = key("g0/a")
+	dir := event(tiers.DirRenamed, "", "g1/d")
+	dir.From = key("g0/d")
+	group := event(tiers.DirRenamed, "", "g1")
+	group.From = key("g0")
+	log.add(other, left, dir, group)
+	for i, f := range []*Follower{from, to} {
+		for j, got := range readLines(t, f, 3, 4096) {
+			if got.Seq != uint64(j)+2 || got.Event != "renamed" {
+				t.Errorf("g%d: got %+v", i, got)
+			}
+		}
+	}
+}
+
+// TestFollowAhead shows that a number that is still to come, which is one of an earlier daemon, gives
+// a gap first, and then everything from now on.
+func TestFollowAhead(t *testing.T) {
+	log := newTestLog(100)
+	l := NewLines(log)
+	defer l.Close()
+	log.add(event(tiers.BlockStored, "memory", "g0/a"))
+	for _, filter := range []Filter{{Since: 1000}, {Since: 1000, Groups: []string{"g0"}}, {Since: 1000, Events: []string{"stored"}}} {
+		present := log.Next()
+		f := follow(t, l, filter)
+		log.add(event(tiers.BlockStored, "memory", "g0/b"))
+		got := readLines(t, f, 2, 4096)
+		if want := (line{Seq: present, Event: "gap"}); got[0] != want || got[1].Seq != present || got[1].Hash != "b" {
+			t.Errorf("%+v: got %+v", filter, got)
+		}
+	}
+	if got := readLines(t, follow(t, l, Filter{Since: log.Next() - 1}), 1, 4096)[0]; got.Event != "stored" {
+		t.Errorf("the last one: got %+v", got)
+	}
+	f := follow(t, l, Filter{Since: log.Next()})
+	log.add(event(tiers.BlockStored, "memory", "g0/c"))
+	if got := readLines(t, f, 1, 4096)[0]; got.Event != "stored" || got.Hash != "c" {
+		t.Errorf("the next one: got %+v", got)
 	}
 }
 

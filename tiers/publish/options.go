@@ -17,12 +17,18 @@ const defaultBuffer = 10_000
 
 // Options configures a Publisher.
 type Options struct {
-	Log    Log
-	Bind   string // required: where subscribers connect, tcp://host:port or ipc://path
-	Replay string // where lost messages are asked for again; empty: nowhere
-	Topic  string // first frame of each message
-	Buffer int    // messages kept for replays, at most 64 MiB of them. Zero means 10,000.
-	Hash   string // form of block hashes: "int" (the lower 64 bits, vLLM's default), "bytes", or "text" (as in the name)
+	Log  Log
+	Bind string // where subscribers connect, tcp://host:port or ipc://path; empty: nowhere
+	// Connect are subscribers that are bound themselves, in the same form. They are connected to, again and
+	// again while they are away. Bind may be empty if there are any.
+	Connect []string
+	Replay  string // where lost messages are asked for again; empty: nowhere
+	// ReplayBare leaves the topic out of messages that are asked for again, as vLLM did before 0.26, and
+	// SGLang does.
+	ReplayBare bool
+	Topic      string // first frame of each message
+	Buffer     int    // messages kept for replays, at most 64 MiB of them. Zero means 10,000.
+	Hash       string // form of block hashes: "int" (the lower 64 bits, vLLM's default), "bytes", or "text" (as in the name)
 	// Encoding is that of events: "map" (as in vLLM since June 2026; also if empty), or "array" (as
 	// before, for consumers that know nothing else).
 	Encoding string
@@ -31,8 +37,9 @@ type Options struct {
 	Templates []string
 	BlockSize int               // tokens of a block; 0 where it is not known
 	Media     map[string]string // names of tiers in the messages; memory is CPU, disk DISK, peer is left out, unless given
-	// Snapshot calls fn for each block that this node has, with the names of its tiers. It is called at the start and
-	// after a gap, when all subscribers are told to forget everything first. It ends soon after ctx does. It may be nil.
+	// Snapshot calls fn for each block that this node has, with the names of its tiers. It is called at the start,
+	// again when the first subscriber comes after that, and after a gap, when all subscribers are told to forget
+	// everything first. It ends soon after ctx does. It may be nil.
 	Snapshot func(ctx context.Context, fn func(path string, size int64, tiers []string) error) error
 	// Tiers returns the names of the tiers that have a block, for one that was renamed: the event does
 	// not tell. If it is nil, "memory" is assumed.
@@ -58,14 +65,7 @@ func (o *Options) check() (settings, error) {
 	if o.Log == nil {
 		fail("no log: %w", block.ErrInvalid)
 	}
-	if _, _, err := parseEndpoint(o.Bind); err != nil {
-		fail("bind: %w", err)
-	}
-	if o.Replay != "" {
-		if _, _, err := parseEndpoint(o.Replay); err != nil {
-			fail("replay: %w", err)
-		}
-	}
+	o.checkEndpoints(fail)
 	if o.Buffer < 0 || o.Buffer > 1<<24 {
 		fail("buffer %d: want 0 to %d messages: %w", o.Buffer, 1<<24, block.ErrInvalid)
 	}
@@ -99,4 +99,28 @@ func (o *Options) check() (settings, error) {
 	maps.DeleteFunc(s.media, func(_, medium string) bool { return medium == "" })
 	s.all = slices.Compact(slices.Sorted(maps.Values(s.media)))
 	return s, errors.Join(errs...)
+}
+
+// checkEndpoints checks where the sockets are bound and connected.
+func (o *Options) checkEndpoints(fail func(format string, args ...any)) {
+	if o.Bind != "" || len(o.Connect) == 0 {
+		if _, _, err := parseEndpoint(o.Bind); err != nil {
+			fail("bind: %w", err)
+		}
+	}
+	if len(o.Connect) > maxConnect {
+		fail("connect: %d endpoints, want at most %d: %w", len(o.Connect), maxConnect, block.ErrInvalid)
+	}
+	for i, endpoint := range o.Connect {
+		if err := checkConnect(endpoint); err != nil {
+			fail("connect[%d]: %w", i, err)
+		} else if slices.Contains(o.Connect[:i], endpoint) {
+			fail("connect[%d]: %q is there twice: %w", i, endpoint, block.ErrInvalid)
+		}
+	}
+	if o.Replay != "" {
+		if _, _, err := parseEndpoint(o.Replay); err != nil {
+			fail("replay: %w", err)
+		}
+	}
 }

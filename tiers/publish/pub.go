@@ -28,6 +28,7 @@ type pub struct {
 		sync.Mutex
 		finished bool
 		subs     map[*subscriber]struct{}
+		wake     func() // called when there is a new one; may be nil
 	}
 }
 
@@ -37,24 +38,46 @@ type subscriber struct {
 	bytes  atomic.Int64
 	counts []int        // subscriptions by the length of the prefix of the topic; of the reader
 	wants  atomic.Int64 // their sum
+	told   bool         // it was sent a message since it began to subscribe; guarded by pub.mu
 }
 
-func newPub(ln net.Listener, topic string, log *zap.Logger) *pub {
+// newPub makes a socket that is bound to ln, unless that is nil, and connects to endpoints.
+func newPub(ln net.Listener, endpoints []string, topic string, log *zap.Logger) *pub {
 	p := &pub{topic: topic, server: newServer(ln, "PUB", []string{"SUB", "XSUB"}, log)}
 	p.mu.subs = make(map[*subscriber]struct{})
-	p.start(p.run)
+	p.start(p.run, endpoints...)
 	return p
 }
 
-// send gives m to all who subscribe to the topic, without waiting.
-func (p *pub) send(m *message) {
+// send gives m to all who subscribe to the topic, without waiting, and returns how many these are.
+func (p *pub) send(m *message) (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for s := range p.mu.subs {
-		if s.wants.Load() > 0 && !s.push(m.wire) {
+		if s.wants.Load() <= 0 {
+			continue
+		}
+		n++
+		s.told = true
+		if !s.push(m.wire) {
 			p.dropped.Add(1)
 		}
 	}
+	return n
+}
+
+// expectant returns how many subscribers there are that were sent nothing yet. From now on wake is called
+// when there is one more.
+func (p *pub) expectant(wake func()) (n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mu.wake = wake
+	for s := range p.mu.subs {
+		if s.wants.Load() > 0 && !s.told {
+			n++
+		}
+	}
+	return n
 }
 
 // push queues what shall be written. It reports false if the queue is full.
@@ -131,29 +154,36 @@ func (p *pub) read(c *conn, s *subscriber) error {
 		}
 		switch {
 		case in.command == "SUBSCRIBE":
-			s.subscribe(p.topic, in.data, 1)
+			p.subscribe(s, in.data, 1)
 		case in.command == "CANCEL":
-			s.subscribe(p.topic, in.data, -1)
+			p.subscribe(s, in.data, -1)
 		case in.command == "PING":
 			p.pong(s, in.data)
 		case len(in.frames) == 1 && len(in.frames[0]) > 0:
 			switch prefix := in.frames[0][1:]; in.frames[0][0] {
 			case 1:
-				s.subscribe(p.topic, prefix, 1)
+				p.subscribe(s, prefix, 1)
 			case 0:
-				s.subscribe(p.topic, prefix, -1)
+				p.subscribe(s, prefix, -1)
 			}
 		}
 	}
 }
 
 // subscribe counts a subscription, or the end of one. Those to other topics need not be kept.
-func (s *subscriber) subscribe(topic string, prefix []byte, by int) {
-	if !bytes.HasPrefix([]byte(topic), prefix) || s.counts[len(prefix)]+by < 0 {
+func (p *pub) subscribe(s *subscriber, prefix []byte, by int) {
+	if !bytes.HasPrefix([]byte(p.topic), prefix) || s.counts[len(prefix)]+by < 0 {
 		return
 	}
 	s.counts[len(prefix)] += by
-	s.wants.Add(int64(by))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s.wants.Add(int64(by)) == int64(by) && by > 0 {
+		s.told = false
+		if p.mu.wake != nil {
+			p.mu.wake()
+		}
+	}
 }
 
 // pong answers a ping, whose data are a time and a context.

@@ -3,6 +3,7 @@ package publish
 import (
 	"context"
 	"errors"
+	"net"
 	"sync/atomic"
 	"time"
 
@@ -18,6 +19,9 @@ const (
 	heldBytes = 64 << 20
 	// renamePause is the least time between a snapshot and one because of a renamed directory.
 	renamePause = 5 * time.Second
+	// greetPause is the least time between two greetings, and between the start and the first one: sockets that were
+	// connected to an earlier daemon come back in a tenth of a second, and are greeted together.
+	greetPause = time.Second
 )
 
 // Publisher publishes.
@@ -40,6 +44,8 @@ type Publisher struct {
 	one      [1]string // a medium
 	snapshot time.Time
 	stale    bool // a directory was renamed: what is below it has names that were not told
+	greeted  time.Time
+	unheard  bool // nobody was there when all were told to forget everything
 	held     []*message
 	holding  bool
 	heldSize int
@@ -49,8 +55,8 @@ type Publisher struct {
 	}
 }
 
-// Open binds the sockets and begins to publish. It fails with all that is wrong with o, or where it
-// cannot bind.
+// Open binds the sockets and begins to connect and to publish. It fails with all that is wrong with o, or
+// where it cannot bind. That nobody can be connected to is no failure.
 func Open(ctx context.Context, o Options) (*Publisher, error) {
 	s, err := o.check()
 	if err != nil {
@@ -66,18 +72,23 @@ func Open(ctx context.Context, o Options) (*Publisher, error) {
 	if p.log == nil {
 		p.log = zap.NewNop()
 	}
-	ln, err := listen(ctx, o.Bind)
-	if err != nil {
-		return nil, err
+	var ln net.Listener
+	if o.Bind != "" {
+		if ln, err = listen(ctx, o.Bind); err != nil {
+			return nil, err
+		}
 	}
 	if o.Replay != "" {
 		rl, err := listen(ctx, o.Replay)
 		if err != nil {
-			return nil, errors.Join(err, ln.Close())
+			if ln != nil {
+				err = errors.Join(err, ln.Close())
+			}
+			return nil, err
 		}
-		p.replay = newReplay(rl, p.history, p.log)
+		p.replay = newReplay(rl, p.history, o.ReplayBare, p.log)
 	}
-	p.pub = newPub(ln, o.Topic, p.log)
+	p.pub = newPub(ln, o.Connect, o.Topic, p.log)
 	p.next = o.Log.Next() // now: what happens from here on is told, whenever run begins
 	runCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	p.cancel = cancel
@@ -87,15 +98,15 @@ func Open(ctx context.Context, o Options) (*Publisher, error) {
 
 // Stats are totals since Open.
 type Stats struct {
-	Endpoint       string `json:"endpoint"` // where it is bound, with the port that was chosen for port 0
+	Endpoint       string `json:"endpoint"` // where it is bound, with the port that was chosen for port 0; empty if it is not
 	ReplayEndpoint string `json:"replay_endpoint,omitempty"`
-	Subscribers    int    `json:"subscribers"` // now
+	Subscribers    int    `json:"subscribers"` // now, those that were connected to included
 	Messages       uint64 `json:"messages"`
 	Events         uint64 `json:"events"`    // hashes in these messages
 	Unmatched      uint64 `json:"unmatched"` // names that fit no template, or whose hash is not hexadecimal
 	Dropped        uint64 `json:"dropped"`   // messages that a subscriber was too slow for
 	Gaps           uint64 `json:"gaps"`      // times that the log ran away, and a snapshot was sent
-	Snapshots      uint64 `json:"snapshots"` // in all: at the start, after gaps and renamed directories
+	Snapshots      uint64 `json:"snapshots"` // in all: at the start, for the first subscriber, after gaps and renamed directories
 	Replays        uint64 `json:"replays"`
 }
 
@@ -131,34 +142,53 @@ func (p *Publisher) Close(ctx context.Context) error {
 // run publishes until ctx ends, and then what the log has by then.
 func (p *Publisher) run(ctx context.Context) {
 	defer close(p.done)
+	p.greeted = time.Now()
 	p.tellAll(ctx)
 	var pace pacer
 	for {
 		pace.wait(ctx)
-		n, err := p.read(ctx)
+		wait, cancel := p.untilDue(ctx)
+		n, err := p.read(ctx, wait)
+		cancel()
 		pace.done(n)
 		if err != nil {
 			break
 		}
+		p.greet(ctx)
 	}
+	ctx = context.WithoutCancel(ctx)
 	for end := p.opts.Log.Next(); p.next < end; {
-		if _, err := p.read(context.WithoutCancel(ctx)); err != nil {
+		if _, err := p.read(ctx, ctx); err != nil {
 			return
 		}
 	}
 }
 
-// read publishes the next events, or all blocks if events were lost, and returns how many.
-func (p *Publisher) read(ctx context.Context) (int, error) {
-	wait := ctx
-	if p.stale { // the time may come before an event does
-		var cancel context.CancelFunc
-		wait, cancel = context.WithDeadline(ctx, p.snapshot.Add(renamePause))
-		defer cancel()
+// untilDue returns a context of ctx that ends when there is something to do that is no event.
+func (p *Publisher) untilDue(ctx context.Context) (context.Context, context.CancelFunc) {
+	wait, cancel := context.WithCancel(ctx)
+	var due time.Time
+	if p.stale {
+		due = p.snapshot.Add(renamePause)
 	}
+	if p.toGreet(cancel) {
+		if at := p.greeted.Add(greetPause); due.IsZero() || at.Before(due) {
+			due = at
+		}
+	}
+	if due.IsZero() {
+		return wait, cancel
+	}
+	wait, stop := context.WithDeadline(wait, due)
+	return wait, func() { stop(); cancel() }
+}
+
+// read publishes the next events, or all blocks if events were lost, and returns how many. It waits for one
+// until wait ends, which is ctx or part of it.
+func (p *Publisher) read(ctx, wait context.Context) (int, error) {
 	n, missed, err := p.opts.Log.Read(wait, p.next, p.events)
 	switch {
-	case err != nil && (ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded)):
+	case err != nil && (ctx.Err() != nil || wait.Err() == nil || errors.Is(err, block.ErrClosed)):
 		return 0, err
 	case missed > 0:
 		p.stats.gaps.Add(1)
@@ -271,7 +301,8 @@ func (p *Publisher) send() {
 	}
 }
 
-func (p *Publisher) post(m *message) {
+// post sends m and returns how many subscribers there were.
+func (p *Publisher) post(m *message) int {
 	p.history.add(m) // first: whoever has the message finds it counted
-	p.pub.send(m)
+	return p.pub.send(m)
 }

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/go-zeromq/zmq4"
@@ -225,6 +226,7 @@ func TestPublishSnapshot(t *testing.T) {
 		}
 	}
 	want(t, r.next(2), "-CPU 0:1", "+CPU 0:2")
+	want(t, r.next(2), "clear", "+DISK 0:5") // again, as nobody was there when all began
 
 	burst := make([]tiers.Event, 200)
 	for i := range burst {
@@ -232,7 +234,7 @@ func TestPublishSnapshot(t *testing.T) {
 	}
 	evlog.add(burst...)
 	want(t, r.next(2), "clear", "+DISK 0:5")
-	if s := p.Stats(); s.Gaps != 1 || s.Snapshots != 2 {
+	if s := p.Stats(); s.Gaps != 1 || s.Snapshots != 3 {
 		t.Errorf("%+v", s)
 	}
 }
@@ -242,7 +244,11 @@ func TestPublishSnapshot(t *testing.T) {
 func TestPublishLargeSnapshot(t *testing.T) {
 	const blocks = 1_200_000
 	subscribed := make(chan struct{})
+	var told atomic.Bool
 	p := open(t, Options{Log: newTestLog(10), Snapshot: func(_ context.Context, fn func(string, int64, []string) error) error {
+		if told.Swap(true) {
+			return nil // again, as nobody was there when all began
+		}
 		<-subscribed
 		for i := range blocks {
 			if err := fn(fmt.Sprintf("0/%016x", 0x9e3779b97f4a7c15*uint64(i+1)), 1, []string{"memory"}); err != nil {
@@ -267,7 +273,7 @@ func TestPublishLargeSnapshot(t *testing.T) {
 			t.Fatalf("message %d, %v; want %d", seq, err, want)
 		}
 	}
-	if s := p.Stats(); s.Dropped != 0 || s.Snapshots != 1 {
+	if s := p.Stats(); s.Dropped != 0 || s.Gaps != 0 {
 		t.Errorf("%+v", s)
 	}
 }
@@ -278,11 +284,13 @@ func TestPublishRenamedDirectory(t *testing.T) {
 	var rounds int
 	p := open(t, Options{Log: evlog, Snapshot: func(_ context.Context, fn func(string, int64, []string) error) error {
 		if rounds++; rounds == 1 {
-			return nil // that of the start may be sent before there is a subscriber, or after
+			return nil
 		}
 		return fn("0/5", 1, []string{"disk"})
 	}})
+	eventually(t, "the start is told to nobody", func() bool { return p.Stats().Messages == 1 })
 	r := &receiver{t: t, sub: subscribe(t, p, ""), seq: -1}
+	want(t, r.next(2), "clear", "+DISK 0:5")
 	evlog.add(event(tiers.DirRenamed, "", "0/d"), event(tiers.BlockStored, "memory", "0/6"))
 	want(t, r.next(3), "+CPU 0:6", "clear", "+DISK 0:5")
 }
@@ -325,10 +333,17 @@ func TestPublishStaleSocket(t *testing.T) {
 }
 
 // TestReplay shows that lost messages are had again, from those that are kept, by REQ-like and DEALER clients,
-// and that malformed requests are ignored.
+// that malformed requests are ignored, and that the frames are those of vLLM: the topic, which llm-d's router insists
+// on, and of SGLang: no topic.
 func TestReplay(t *testing.T) {
+	for _, bare := range []bool{false, true} {
+		t.Run(fmt.Sprint("bare ", bare), func(t *testing.T) { testReplay(t, bare) })
+	}
+}
+
+func testReplay(t *testing.T, bare bool) {
 	evlog := newTestLog(1000)
-	p := open(t, Options{Log: evlog, Replay: "tcp://127.0.0.1:0", Buffer: 4})
+	p := open(t, Options{Log: evlog, Replay: "tcp://127.0.0.1:0", Buffer: 4, Topic: "kv@pod@model", ReplayBare: bare})
 	messages := uint64(1) // that of the start
 	eventually(t, "the start", func() bool { return p.Stats().Messages == messages })
 	for i := range 6 {
@@ -362,24 +377,40 @@ func TestReplay(t *testing.T) {
 		send("", string(binary.BigEndian.AppendUint64(nil, c.from)))
 		var got []string
 		for {
-			m, err := client.Recv()
-			if err != nil || len(m.Frames) != 3 || len(m.Frames[0]) != 0 || len(m.Frames[1]) != 8 {
-				t.Fatalf("%q, %v", m.Frames, err)
-			}
-			seq := int64(binary.BigEndian.Uint64(m.Frames[1]))
+			topic, seq, payload := replayed(t, client, bare)
 			if seq == -1 {
-				if len(m.Frames[2]) != 0 {
-					t.Errorf("end with %x", m.Frames[2])
+				if topic != "" || len(payload) != 0 {
+					t.Errorf("end with %q, %x", topic, payload)
 				}
 				break
 			}
-			got = append(got, fmt.Sprint(seq, " ", strings.Join(changes(t, m.Frames[2]), " ")))
+			if !bare && topic != "kv@pod@model" {
+				t.Errorf("topic %q", topic)
+			}
+			got = append(got, fmt.Sprint(seq, " ", strings.Join(changes(t, payload), " ")))
 		}
 		want(t, got, c.want...)
 	}
 	if s := p.Stats(); s.Replays != 4 {
 		t.Errorf("%+v", s)
 	}
+}
+
+// replayed returns the next message of the answer to a request for a replay.
+func replayed(t *testing.T, client zmq4.Socket, bare bool) (topic string, seq int64, payload []byte) {
+	t.Helper()
+	m, err := client.Recv()
+	f := m.Frames
+	if err != nil || len(f) == 0 || len(f[0]) != 0 {
+		t.Fatalf("%q, %v", f, err)
+	}
+	if f = f[1:]; !bare && len(f) > 0 {
+		topic, f = string(f[0]), f[1:]
+	}
+	if len(f) != 2 || len(f[0]) != 8 {
+		t.Fatalf("%q", m.Frames)
+	}
+	return topic, int64(binary.BigEndian.Uint64(f[0])), f[1]
 }
 
 // TestHistory shows that messages are bounded by number and bytes.
@@ -406,16 +437,19 @@ func TestHistory(t *testing.T) {
 type sourceLog struct {
 	list  []tiers.Event
 	limit uint64
+	read  atomic.Uint64
 }
 
-func (l *sourceLog) Next() uint64 { return 1 }
+func (l *sourceLog) Next() uint64 { return 1 + l.read.Load() }
 
 func (l *sourceLog) Read(ctx context.Context, seq uint64, buf []tiers.Event) (int, uint64, error) {
 	if seq > l.limit {
 		<-ctx.Done()
 		return 0, 0, ctx.Err()
 	}
-	return copy(buf, l.list), 0, nil
+	n := copy(buf, l.list)
+	l.read.Store(seq - 1 + uint64(n))
+	return n, 0, nil
 }
 
 // BenchmarkPublish measures what an event costs the publisher, with three subscribers: to match its path, encode it,

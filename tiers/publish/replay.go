@@ -77,11 +77,12 @@ func (h *history) end() uint64 {
 type replay struct {
 	*server
 	history *history
+	bare    bool          // without the topic
 	served  atomic.Uint64 // requests
 }
 
-func newReplay(ln net.Listener, h *history, log *zap.Logger) *replay {
-	r := &replay{server: newServer(ln, "ROUTER", []string{"REQ", "DEALER", "ROUTER"}, log), history: h}
+func newReplay(ln net.Listener, h *history, bare bool, log *zap.Logger) *replay {
+	r := &replay{server: newServer(ln, "ROUTER", []string{"REQ", "DEALER", "ROUTER"}, log), history: h, bare: bare}
 	r.start(r.run)
 	return r
 }
@@ -112,32 +113,28 @@ func (r *replay) run(c *conn) {
 	}
 }
 
-// answer writes all messages from number n on, and the end: number -1 and nothing.
+// answer writes all messages from number n on, and the end: number -1 and nothing. Each is as it was
+// sent to subscribers, behind the empty frame that ends the addresses. The topic of the end is empty.
 func (r *replay) answer(c *conn, n uint64) error {
 	r.served.Add(1)
-	var head []byte
+	delimiter := appendFrame(nil, frameMore, nil)
 	for end := r.history.end(); ; n++ {
 		var m *message
 		if m, n = r.history.get(n, end); m == nil {
 			break
 		}
-		payload := m.wire[m.payload:]
-		head = appendAnswer(head[:0], n, len(payload))
-		if _, err := c.w.Write(head); err != nil {
+		if _, err := c.w.Write(delimiter); err != nil {
 			return err
 		}
-		if _, err := c.w.Write(payload); err != nil {
+		if _, err := c.w.Write(m.frames(r.bare)); err != nil {
 			return err
 		}
 	}
-	_, err := c.w.Write(appendAnswer(head[:0], ^uint64(0), 0))
+	last := delimiter
+	if !r.bare {
+		last = appendFrame(last, frameMore, nil)
+	}
+	last = appendFrame(last, frameMore, binary.BigEndian.AppendUint64(nil, ^uint64(0)))
+	_, err := c.w.Write(appendFrame(last, 0, nil))
 	return err
-}
-
-// appendAnswer appends all of an answer but its payload of size bytes.
-func appendAnswer(dst []byte, n uint64, size int) []byte {
-	dst = appendFrame(dst, frameMore, nil)
-	dst = appendHeader(dst, frameMore, 8)
-	dst = binary.BigEndian.AppendUint64(dst, n)
-	return appendHeader(dst, 0, size)
 }

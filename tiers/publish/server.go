@@ -26,11 +26,11 @@ const (
 	acceptRetry      = 100 * time.Millisecond
 )
 
-// server is a bound socket of ZeroMQ.
+// server is a socket of ZeroMQ that is bound, or connects to others, or both.
 type server struct {
-	ln       net.Listener
-	typ      string   // of this socket
-	accepted []string // types of sockets that may connect
+	ln       net.Listener // nil: not bound
+	typ      string       // of this socket
+	accepted []string     // types of sockets that may connect
 	serve    func(c *conn)
 	log      *zap.Logger
 	done     chan struct{} // closed by stop
@@ -49,7 +49,8 @@ type conn struct {
 	r *bufio.Reader
 	w *bufio.Writer // of writes with a deadline
 
-	greeted bool // the handshake is done; guarded by server.mu
+	to      string // where it was connected to; empty: the peer came
+	greeted bool   // the handshake is done; guarded by server.mu
 }
 
 // deadlineWriter fails writes of which the peer takes nothing for writeTimeout.
@@ -62,19 +63,25 @@ func (w deadlineWriter) Write(p []byte) (int, error) {
 	return w.Conn.Write(p)
 }
 
-// newServer makes a socket on ln. Start it.
+// newServer makes a socket on ln, which may be nil. Start it.
 func newServer(ln net.Listener, typ string, accepted []string, log *zap.Logger) *server {
 	s := &server{ln: ln, typ: typ, accepted: accepted, log: log, done: make(chan struct{})}
 	s.mu.conns = make(map[*conn]struct{})
 	return s
 }
 
-// start accepts connections, which run serve once the handshake is done. serve's connection is
-// closed when it returns, and fails once the server is stopped.
-func (s *server) start(serve func(c *conn)) {
+// start accepts connections and connects to endpoints. Connections run serve once the handshake is done.
+// serve's connection is closed when it returns, and fails once the server is stopped.
+func (s *server) start(serve func(c *conn), endpoints ...string) {
 	s.serve = serve
-	s.wg.Add(1)
-	go s.accept() // ends when refuse closes the listener
+	if s.ln != nil {
+		s.wg.Add(1)
+		go s.accept() // ends when refuse closes the listener
+	}
+	for _, endpoint := range endpoints {
+		s.wg.Add(1)
+		go s.connect(endpoint) // ends at refuse, when its connection has
+	}
 }
 
 func (s *server) accept() {
@@ -82,7 +89,9 @@ func (s *server) accept() {
 	for {
 		nc, err := s.ln.Accept()
 		if err == nil {
-			s.begin(nc)
+			if c := s.add(nc, ""); c != nil {
+				go s.run(c) // ends when the peer hangs up or misbehaves, or at stop
+			}
 			continue
 		}
 		if errors.Is(err, net.ErrClosed) {
@@ -99,25 +108,27 @@ func (s *server) accept() {
 	}
 }
 
-// begin runs a connection, unless there are too many.
-func (s *server) begin(nc net.Conn) {
-	c := &conn{Conn: nc, r: bufio.NewReaderSize(nc, 1<<10), w: bufio.NewWriterSize(deadlineWriter{nc}, 16<<10)}
+// add makes a connection that came, or was made to an endpoint. It returns nil if there are too many of
+// those that came, or the server is stopped. Else it is to be run.
+func (s *server) add(nc net.Conn, to string) *conn {
+	c := &conn{Conn: nc, to: to, r: bufio.NewReaderSize(nc, 1<<10), w: bufio.NewWriterSize(deadlineWriter{nc}, 16<<10)}
 	s.mu.Lock()
-	ok := !s.mu.stopped && len(s.mu.conns) < maxConns
+	ok := !s.mu.stopped && (to != "" || len(s.mu.conns) < maxConns)
 	if ok {
 		s.mu.conns[c] = struct{}{}
 		s.wg.Add(1)
 	}
 	s.mu.Unlock()
 	if !ok {
-		s.log.Debug("connection refused: there are too many", zap.String("socket", s.typ))
+		s.log.Debug("connection refused: there are too many, or the socket closes", zap.String("socket", s.typ))
 		nc.Close()
-		return
+		return nil
 	}
-	go s.run(c) // ends when the peer hangs up or misbehaves, or at stop
+	return c
 }
 
-func (s *server) run(c *conn) {
+// run serves a connection until it ends. It fails if the handshake did.
+func (s *server) run(c *conn) error {
 	defer s.wg.Done()
 	defer func() {
 		c.Close()
@@ -134,14 +145,18 @@ func (s *server) run(c *conn) {
 	}
 	if err != nil {
 		s.log.Debug("handshake failed", zap.String("socket", s.typ), zap.Error(err))
-		return
+		return err
 	}
 	s.mu.Lock()
 	c.greeted = !s.mu.stopped
 	s.mu.Unlock()
 	if c.greeted {
+		if c.to != "" {
+			s.log.Info("connected to a subscriber", zap.String("endpoint", c.to))
+		}
 		s.serve(c)
 	}
+	return nil
 }
 
 // refuse closes the listener, and connections whose handshake is not done yet.
@@ -157,7 +172,9 @@ func (s *server) refuse() {
 	s.mu.Unlock()
 	if !stopped {
 		close(s.done)
-		s.ln.Close()
+		if s.ln != nil {
+			s.ln.Close()
+		}
 	}
 }
 
@@ -172,8 +189,11 @@ func (s *server) stop() {
 	s.wg.Wait()
 }
 
-// endpoint returns where the socket is bound.
+// endpoint returns where the socket is bound; "" if it is not.
 func (s *server) endpoint() string {
+	if s.ln == nil {
+		return ""
+	}
 	a := s.ln.Addr()
 	if a.Network() == "unix" {
 		return "ipc://" + a.String()

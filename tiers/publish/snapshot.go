@@ -17,7 +17,7 @@ func (p *Publisher) tellAll(ctx context.Context) {
 	p.stale = false
 	p.stats.snapshots.Add(1) // before subscribers can know of it
 	p.batch.cleared()
-	p.send()
+	p.unheard = p.post(p.batch.take(p.opts.Topic)) == 0
 	if p.opts.Snapshot != nil {
 		if err := p.opts.Snapshot(ctx, func(path string, _ int64, names []string) error {
 			if p.batch.hashes >= snapshotSize {

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// This file is what is needed of ZMTP 3.0 (https://rfc.zeromq.org/spec/23) for the side that
-// is connected to: the greeting, the NULL mechanism, and frames.
+// This file is what is needed of ZMTP 3.0 (https://rfc.zeromq.org/spec/23) for sockets
+// that send or answer: the greeting, the NULL mechanism, which is the same for both sides, and frames.
 
 // Flags of a frame.
 const (

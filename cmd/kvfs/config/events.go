@@ -1,10 +1,12 @@
 package config
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -14,20 +16,22 @@ import (
 // Events configures who is told of what happens to blocks, besides the readers of
 // the control directory.
 type Events struct {
-	ZMQ ZMQ `kvfs:"zmq" help:"ZeroMQ sockets for routers, in the format of vLLM's KV event publisher. Off without bind."`
+	ZMQ ZMQ `kvfs:"zmq" help:"ZeroMQ sockets for routers, in the format of vLLM's KV event publisher. Off without bind and connect."`
 }
 
 // ZMQ configures the publisher for routers.
 type ZMQ struct {
-	Bind      string   `kvfs:"bind" check:"endpoint" example:"tcp://127.0.0.1:5557" help:"Where subscribers connect, tcp://host:port or ipc:///path; port 0 is a free one. Empty means off. One that is not loopback demands insecure, as these sockets have no keys."`
-	Replay    string   `kvfs:"replay" check:"endpoint" example:"tcp://127.0.0.1:5558" help:"Where subscribers ask again for messages that they missed, in the same form. Empty means nowhere."`
-	Topic     string   `kvfs:"topic" check:"topic" default:"kv-events" help:"First frame of each message, at most 255 bytes."`
-	Buffer    int      `kvfs:"buffer" min:"1" max:"1000000" default:"10000" help:"Messages that are kept to be asked for again, at most 64MiB of them."`
-	Hash      string   `kvfs:"hash" enum:"int|bytes|text" default:"int" help:"Form of the hashes in messages. int: their lower 64 bits, as vLLM does unless told otherwise. bytes: all of them. text: as they stand in the names of blocks."`
-	Encoding  string   `kvfs:"encoding" enum:"map|array" default:"map" help:"Form of the events in messages. map: with field names, as vLLM since 0.24. array: by position, for what reads only that."`
-	Templates []string `kvfs:"templates" check:"template" example:"{group}/{hash},llama_r{rank}/{hash:0:3}/{hash:3:5}_g{group}/{hash}.bin" help:"Where the hash and the group stand in the path of a block below the mount; the first that fits counts. Blocks that fit none are not announced. Empty means {group}/{hash}."`
-	BlockSize int      `kvfs:"block_size" min:"0" default:"0" help:"Tokens to a block, for the messages. Zero means that it is not known."`
-	Insecure  bool     `kvfs:"insecure" default:"false" help:"Allow addresses that are not loopback. Whoever reaches them can then see which blocks there are."`
+	Bind       string   `kvfs:"bind" check:"endpoint" example:"tcp://127.0.0.1:5557" help:"Where subscribers connect, tcp://host:port or ipc:///path; port 0 is a free one. Empty means nowhere. One that is not loopback demands insecure, as these sockets have no keys."`
+	Connect    []string `kvfs:"connect" check:"endpoint" example:"tcp://router:5557" help:"Subscribers that are bound themselves, in the same form, as with vLLM when its endpoint has no wildcard. kvfs connects to them, and again when they were away. At most 64; may be given with bind or without."`
+	Replay     string   `kvfs:"replay" check:"endpoint" example:"tcp://127.0.0.1:5558" help:"Where subscribers ask again for messages that they missed, in the same form. Empty means nowhere."`
+	ReplayBare bool     `kvfs:"replay_bare" default:"false" help:"Leave the topic out of messages that were asked for again, as SGLang does, and vLLM before 0.26."`
+	Topic      string   `kvfs:"topic" check:"topic" default:"kv-events" help:"First frame of each message, at most 255 bytes."`
+	Buffer     int      `kvfs:"buffer" min:"1" max:"1000000" default:"10000" help:"Messages that are kept to be asked for again, at most 64MiB of them."`
+	Hash       string   `kvfs:"hash" enum:"int|bytes|text" default:"int" help:"Form of the hashes in messages. int: their lower 64 bits, as vLLM does unless told otherwise. bytes: all of them. text: as they stand in the names of blocks."`
+	Encoding   string   `kvfs:"encoding" enum:"map|array" default:"map" help:"Form of the events in messages. map: with field names, as vLLM since 0.24. array: by position, for what reads only that."`
+	Templates  []string `kvfs:"templates" check:"template" example:"{group}/{hash},llama_r{rank}/{hash:0:3}/{hash:3:5}_g{group}/{hash}.bin" help:"Where the hash and the group stand in the path of a block below the mount; the first that fits counts. Blocks that fit none are not announced. Empty means {group}/{hash}."`
+	BlockSize  int      `kvfs:"block_size" min:"0" default:"0" help:"Tokens to a block, for the messages. Zero means that it is not known."`
+	Insecure   bool     `kvfs:"insecure" default:"false" help:"Allow addresses that are not loopback. Whoever reaches them can then see which blocks there are."`
 }
 
 // Values of ZMQ.Hash.
@@ -48,10 +52,11 @@ const (
 func (l *loader) validateEvents() {
 	const bind, replay = "events.zmq.bind", "events.zmq.replay"
 	z := l.cfg.Events.ZMQ
-	if z.Replay != "" && l.good(bind, replay) {
+	l.validateConnect(&z)
+	if z.Replay != "" && l.good(bind, replay, "events.zmq.connect") {
 		switch o := l.cfg.Origin(replay); {
-		case z.Bind == "":
-			l.fail(o, replay, violate(ErrInvalid, "it needs %s, without which nothing is published", bind))
+		case z.Bind == "" && len(z.Connect) == 0:
+			l.fail(o, replay, violate(ErrInvalid, "it needs %s or events.zmq.connect, without which nothing is published", bind))
 		case sameEndpoint(z.Bind, z.Replay):
 			l.failLatest(replay, bind, violate(ErrInvalid, "replay %q (%v) must differ from bind %q (%v)",
 				z.Replay, o, z.Bind, l.cfg.Origin(bind)))
@@ -66,6 +71,49 @@ func (l *loader) validateEvents() {
 				"%q is not a loopback address, and ZeroMQ has no keys here: whoever reaches it sees which blocks there are; events.zmq.insecure: true (or insecure: true) allows it", a.endpoint))
 		}
 	}
+}
+
+// maxConnect bounds the subscribers that are connected to.
+const maxConnect = 64
+
+// validateConnect checks the subscribers that are connected to. They need no insecure: nobody else reaches anything.
+func (l *loader) validateConnect(z *ZMQ) {
+	const connect = "events.zmq.connect"
+	if !l.good(connect) {
+		return
+	}
+	o := l.cfg.Origin(connect)
+	if len(z.Connect) > maxConnect {
+		l.fail(o, connect, violate(ErrRange, "%d endpoints: want at most %d", len(z.Connect), maxConnect))
+		return
+	}
+	for i, endpoint := range z.Connect {
+		element := fmt.Sprintf("%s[%d]", connect, i)
+		var err error
+		switch {
+		case !l.good(element): // said already
+		case !hasPeer(endpoint):
+			err = violate(ErrInvalid, "%q is not a place to connect to: want a host and a port from 1 to 65535, or ipc:///path", endpoint)
+		case slices.ContainsFunc(z.Connect[:i], func(other string) bool { return sameEndpoint(other, endpoint) }):
+			err = violate(ErrInvalid, "%q is there twice", endpoint)
+		case sameEndpoint(z.Bind, endpoint) || sameEndpoint(z.Replay, endpoint):
+			err = violate(ErrInvalid, "%q is a socket of kvfs itself: want one of a subscriber", endpoint)
+		}
+		if err != nil {
+			l.fail(o, element, err)
+		}
+	}
+}
+
+// hasPeer reports whether an endpoint, which Load has accepted, is one that can be connected to.
+func hasPeer(endpoint string) bool {
+	host, port, err := net.SplitHostPort(strings.TrimPrefix(endpoint, tcpScheme))
+	if strings.HasPrefix(endpoint, ipcScheme) || err != nil {
+		return true
+	}
+	num, _ := strconv.Atoi(port)
+	ip, err := netip.ParseAddr(plainHost(host))
+	return num != 0 && (err != nil || !ip.IsUnspecified())
 }
 
 // The transports of endpoints.

@@ -14,15 +14,15 @@ import (
 func TestEvents(t *testing.T) {
 	want := mustLoad(t, Sources{})
 	want.Events.ZMQ = ZMQ{
-		Bind: "tcp://*:5557", Replay: "ipc:///run/kvfs/replay.sock", Topic: "kv", Buffer: 1_000_000, Hash: HashText, Encoding: EncodingArray,
+		Bind: "tcp://*:5557", Connect: []string{"tcp://router:5557", "ipc:///run/r"}, Replay: "ipc:///run/kvfs/replay.sock", Topic: "kv", Buffer: 1_000_000, Hash: HashText, Encoding: EncodingArray,
 		Templates: []string{"{group}/{hash}", "m_r{rank}/{hash:0:3}/{hash:3:5}_g{group}/{hash}.bin"}, BlockSize: 16, Insecure: true,
 	}
 	const templates = "{group}/{hash},m_r{rank}/{hash:0:3}/{hash:3:5}_g{group}/{hash}.bin"
-	const zmq = `{"bind": "tcp://*:5557", "replay": "ipc:///run/kvfs/replay.sock", "topic": "kv", "buffer": 1000000, "hash": "text", "encoding": "array",
+	const zmq = `{"bind": "tcp://*:5557", "connect": ["tcp://router:5557", "ipc:///run/r"], "replay": "ipc:///run/kvfs/replay.sock", "topic": "kv", "buffer": 1000000, "hash": "text", "encoding": "array",
 		"templates": ["{group}/{hash}", "m_r{rank}/{hash:0:3}/{hash:3:5}_g{group}/{hash}.bin"], "block_size": 16, "insecure": true}`
 	var environ, flags []string
 	for name, value := range map[string]string{
-		"BIND": "tcp://*:5557", "REPLAY": "ipc:///run/kvfs/replay.sock", "TOPIC": "kv", "BUFFER": "1000000", "HASH": "text", "ENCODING": "array",
+		"BIND": "tcp://*:5557", "CONNECT": "tcp://router:5557,ipc:///run/r", "REPLAY": "ipc:///run/kvfs/replay.sock", "TOPIC": "kv", "BUFFER": "1000000", "HASH": "text", "ENCODING": "array",
 		"TEMPLATES": templates, "BLOCK_SIZE": "16", "INSECURE": "1",
 	} {
 		environ = append(environ, "KVFS_EVENTS_ZMQ_"+name+"="+value)
@@ -132,8 +132,8 @@ func TestRejectEvents(t *testing.T) {
 		{`"bind": "5557"`, ErrInvalid, []string{`config-json 1:29: events.zmq.bind: "5557" is not tcp://host:port or ipc:///path`}},
 		{`"bind": 5557`, ErrType, []string{`events.zmq.bind: the number 5557 is not a string`}},
 		{`"bind": "tcp://127.0.0.1:99999"`, ErrRange, []string{`events.zmq.bind: "tcp://127.0.0.1:99999" has the port "99999"`}},
-		{`"port": 5557`, ErrUnknown, []string{`config-json 1:21: unknown key "events.zmq.port"; known here: bind, replay, topic`}},
-		{`"replay": "tcp://127.0.0.1:5558"`, ErrInvalid, []string{`events.zmq.replay: it needs events.zmq.bind, without which nothing is published`}},
+		{`"port": 5557`, ErrUnknown, []string{`config-json 1:21: unknown key "events.zmq.port"; known here: bind, connect, replay, replay_bare, topic`}},
+		{`"replay": "tcp://127.0.0.1:5558"`, ErrInvalid, []string{`events.zmq.replay: it needs events.zmq.bind or events.zmq.connect, without which nothing is published`}},
 		{`"bind": "x", "replay": "tcp://127.0.0.1:5558"`, ErrInvalid, []string{`events.zmq.bind: "x" is not`}},
 		{`"bind": "tcp://127.0.0.1:5557", "replay": "tcp://127.0.0.1:5557"`, ErrInvalid, []string{`events.zmq.replay: replay "tcp://127.0.0.1:5557" (config-json 1:63) must differ from bind "tcp://127.0.0.1:5557" (config-json 1:29)`}},
 		{`"bind": "tcp://LOCALHOST:5557", "replay": "tcp://localhost:05557"`, ErrInvalid, []string{`must differ from bind`}},
@@ -145,6 +145,15 @@ func TestRejectEvents(t *testing.T) {
 		{`"bind": "tcp://*:0", "insecure": false`, ErrInvalid, []string{`events.zmq.bind: "tcp://*:0" is not a loopback address`}},
 		{`"bind": "tcp://[::]:1", "insecure": 1`, ErrType, []string{`events.zmq.insecure: the number 1 is not a boolean`}},
 		{`"bind": "tcp://127.0.0.1:1", "replay": "tcp://10.0.0.1:1"`, ErrInvalid, []string{`events.zmq.replay: "tcp://10.0.0.1:1" is not a loopback address`}},
+		{`"connect": ["tcp://a:1", "x"]`, ErrInvalid, []string{`events.zmq.connect[1]: "x" is not tcp://host:port or ipc:///path`}},
+		{`"connect": "tcp://a:1"`, ErrType, []string{`events.zmq.connect: the string "tcp://a:1" is not a sequence`}},
+		{`"connect": ["tcp://*:1", "tcp://a:0", "tcp://[::]:1", "tcp://0.0.0.0:1"]`, ErrInvalid, []string{
+			`events.zmq.connect[0]: "tcp://*:1" is not a place to connect to: want a host and a port from 1 to 65535, or ipc:///path`,
+			`events.zmq.connect[1]: "tcp://a:0" is not a place`, `events.zmq.connect[2]: "tcp://[::]:1" is not a place`, `events.zmq.connect[3]: "tcp://0.0.0.0:1" is not a place`}},
+		{`"connect": ["tcp://a:1", "tcp://A:01"]`, ErrInvalid, []string{`events.zmq.connect[1]: "tcp://A:01" is there twice`}},
+		{`"bind": "tcp://127.0.0.1:1", "replay": "ipc:///run/x", "connect": ["tcp://127.0.0.1:1", "ipc:///run/x"]`, ErrInvalid, []string{
+			`events.zmq.connect[0]: "tcp://127.0.0.1:1" is a socket of kvfs itself`, `events.zmq.connect[1]: "ipc:///run/x" is a socket of kvfs itself`}},
+		{`"connect": [` + strings.TrimSuffix(strings.Repeat(`"tcp://a:1", `, 65), ", ") + `]`, ErrRange, []string{`events.zmq.connect: 65 endpoints: want at most 64`}},
 		{`"buffer": 0`, ErrRange, []string{`events.zmq.buffer: 0 is out of range: want 1 to 1000000`}},
 		{`"buffer": 1000001`, ErrRange, []string{`events.zmq.buffer: 1000001 is out of range`}},
 		{`"buffer": "1000"`, ErrType, []string{`events.zmq.buffer: the string "1000" is not an integer`}},
@@ -164,6 +173,8 @@ func TestRejectEvents(t *testing.T) {
 	for _, good := range []string{
 		`"bind": "tcp://127.0.0.1:5557", "replay": "tcp://127.0.0.1:5558"`, `"bind": "tcp://127.0.0.1:0", "replay": "tcp://127.0.0.1:0"`,
 		`"bind": "tcp://[::1]:1"`, `"bind": "tcp://localhost:1"`, `"bind": "ipc:///run/x", "replay": "ipc:///run/y"`, open + `, "insecure": true`,
+		`"connect": ["tcp://router:5557", "ipc:///run/x"]`, `"connect": ["tcp://10.0.0.1:5557"], "replay": "tcp://127.0.0.1:1"`,
+		`"bind": "tcp://127.0.0.1:1", "connect": ["tcp://127.0.0.1:2"]`, `"connect": []`,
 		`"bind": "ipc:///run/x", "replay": "tcp://127.0.0.1:1"`, `"topic": "` + strings.Repeat("a", 255) + `"`, `"buffer": 1`, `"templates": []`,
 	} {
 		mustLoad(t, Sources{InlineJSON: `{"events": {"zmq": {` + good + `}}}`})

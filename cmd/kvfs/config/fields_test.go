@@ -109,7 +109,8 @@ func candidates(s *setting) []value {
 			text(s, s)
 		}
 	case reflect.TypeFor[[]string]():
-		lists := [][]string{{"a*", "b"}, {"c"}, {"[fd00::1]", "node-2:80"}, {"{group}/{hash}", "{hash:0:3}/{hash}.bin"}, {"{hash}"}, {"mlx5_0", "mlx5_1+mlx5_2"}}
+		lists := [][]string{{"a*", "b"}, {"c"}, {"[fd00::1]", "node-2:80"}, {"{group}/{hash}", "{hash:0:3}/{hash}.bin"}, {"{hash}"}, {"mlx5_0", "mlx5_1+mlx5_2"},
+			{"tcp://router:5557", "ipc:///a/c"}, {"tcp://[::1]:5558"}}
 		if s.enum != nil {
 			lists = append(lists, s.enum[:2], s.enum[1:])
 		}
@@ -322,7 +323,7 @@ func TestFieldsAreComplete(t *testing.T) {
 		}
 	}
 	for _, path := range []string{"memory.size", "store.socket", "store.owner_timeout", "groups.<name>.quota", "disk.dirs[].path",
-		"specs.<name>.retention_interval", "specs.<name>.groups[].window", "events.zmq.templates", "preferred_segment"} {
+		"specs.<name>.retention_interval", "specs.<name>.groups[].window", "events.zmq.templates", "events.zmq.connect", "preferred_segment"} {
 		if !seen[path] {
 			t.Errorf("%s is not in the table", path)
 		}
