@@ -340,6 +340,46 @@ func TestVersions(t *testing.T) {
 			close a -> ok; removed g/a 2p replaced; stored g/a 1p
 			cat 20 g/a -> y*1p
 			stat 20 g/a -> 1p 0100644 1:2 nlink 1`},
+		{name: "an open of what was there before does not hide what another thread writes", text: `
+			put 10 g/a 2p x -> ok; stored g/a 2p
+			lookup 20 r g/a -> 2p stable=true
+			open 21 a g/a trunc
+			write a 1p y
+			tryopen 20 r -> ErrStale
+			cat 21 g/a -> y*1p
+			stat 20 g/a -> 1p 0100644 1:2 nlink 1
+			open 20 b g/a trunc
+			sameino a b -> true
+			close a -> ok
+			write b 1p z
+			close b -> ok; removed g/a 2p replaced; stored g/a 1p
+			cat 20 g/a -> z*1p
+			cat 21 g/a -> z*1p`},
+		{name: "who opens the version of another thread does not come back for its own", text: `
+			put 10 g/a 2p x -> ok; stored g/a 2p
+			lookup 20 r g/a -> 2p stable=true
+			tryopen 20 r -> ErrStale
+			tryopen 21 r -> ErrStale
+			open 20 a g/a trunc
+			write a 1p y
+			close a -> ok; removed g/a 2p replaced; stored g/a 1p
+			stat 20 g/a -> 1p 0100644 1:2 nlink 1
+			cat 20 g/a -> y*1p`},
+		{name: "of versions that two threads were promised the one that is written counts", text: `
+			put 10 g/a 2p x -> ok; stored g/a 2p
+			lookup 20 r g/a -> 2p stable=true
+			tryopen 21 r -> ErrStale
+			lookup 21 s g/a -> 2p stable=false
+			tryopen 20 r -> ErrStale
+			lookup 20 t g/a -> 2p stable=false
+			reopen 21 a s
+			write a 1p y
+			cat 21 g/a -> y*1p
+			cat 20 g/a -> y*1p
+			tryopen 20 t -> ErrStale
+			close a -> ok; removed g/a 2p replaced; stored g/a 1p
+			cat 20 g/a -> y*1p
+			cat 21 g/a -> y*1p`},
 		{name: "an alias that is only read does not hide the next version", text: `
 			put 10 g/a 2p x -> ok; stored g/a 2p
 			openr 30 r g/a

@@ -50,6 +50,7 @@ type File struct {
 	writers  int      // open handles for writing
 	closed   int      // of them, those whose process closed a descriptor and has not written since
 	opened   bool     // alias: has been open for writing
+	emptied  bool     // alias: opened to start empty, so nobody may be given the bytes of the base any more
 	forsaken bool     // alias: its owner has gone on to something else before it was open
 	shared   bool     // works on a committed block, until the first write
 	shadow   bool

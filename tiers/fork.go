@@ -86,7 +86,7 @@ func (e *Engine) forkLocked(f *File, blob BlobID, g *gone) {
 // is a shared one. Thread tid is the one that asks: of those of the process only the one that
 // the version was made for is on its way to open it.
 func (e *Engine) outdatedLocked(f *File, tid uint32) bool {
-	return f.base != 0 && !(f.owner == tid && e.awaitedLocked(f)) && (e.mu.ix.Lookup(f.name.parent, f.name.name) != f.base || e.expiredLocked(f.base))
+	return f.base != 0 && !f.ownsBytes() && !(f.owner == tid && e.awaitedLocked(f)) && (e.mu.ix.Lookup(f.name.parent, f.name.name) != f.base || e.expiredLocked(f.base))
 }
 
 // awaitedLocked reports whether a version was made a moment ago for an open that has yet
@@ -96,8 +96,8 @@ func (e *Engine) awaitedLocked(f *File) bool {
 	return f.shadow && !f.opened && !f.forsaken && f.poisoned == nil && e.now()-max(f.born, f.promised) < promiseGrace
 }
 
-// forsakeLocked follows that thread tid begins another open of the name k: it does not come back
-// for a version that was made for an earlier one. Else that would hide what it writes now.
+// forsakeLocked follows that thread tid begins another open of the name k, or has opened a version of
+// it: it does not come back for one that was made for it before. Else that would hide what it writes now.
 func (e *Engine) forsakeLocked(k nameKey, tid uint32) {
 	if tid&(1<<threadBits-1) == 0 {
 		return // it may be any of those that our process cannot see
@@ -107,6 +107,35 @@ func (e *Engine) forsakeLocked(k nameKey, tid uint32) {
 			f.forsaken = true
 		}
 	}
+}
+
+// ownsBytes reports whether a version has bytes of its own, or is just getting them: it is what
+// its process sees under the name, whatever that has begun besides.
+func (f *File) ownsBytes() bool { return f.poisoned == nil && (f.base == 0 || f.emptied) }
+
+// supersededLocked reports whether the caller's process writes another version of the name that
+// id has: one that it began after it looked id up. It is to find that and write it, too. A
+// further version would hide what was written, or the one what is written to the other.
+func (e *Engine) supersededLocked(id index.ID, o *owners) (other bool, unknown uint32) {
+	if len(e.mu.shadows) == 0 {
+		return false, 0
+	}
+	k := nameKey{e.mu.ix.Parent(id), e.mu.ix.Name(id)}
+	if f := e.mu.files[id]; f != nil && f.shadow {
+		if f.ownsBytes() || f.opened {
+			return false, 0
+		}
+		k = f.name
+	} else if !e.mu.ix.Linked(id) || e.mu.ix.At(id).Flags&flagUncommitted != 0 {
+		return false, 0
+	}
+	own, unknown := e.ownVersionLocked(k.parent, k.name, o, false)
+	if own == 0 || own == id || unknown != 0 || !e.mu.files[own].ownsBytes() {
+		return false, unknown
+	}
+	e.mu.files[own].promised = e.now()
+	e.forsakeLocked(k, o.tid)
+	return true, 0
 }
 
 // promiseGrace is how long a version that a look-up told the kernel about waits

@@ -463,7 +463,9 @@ func (e *Engine) ownVersionLocked(parent index.ID, name string, o *owners, outda
 			return 0, f.owner
 		}
 		if same && (outdated || !e.outdatedLocked(f, o.tid)) {
-			id = s // the latest wins
+			if id == 0 || f.ownsBytes() || !e.mu.files[id].ownsBytes() {
+				id = s // the latest wins, of those that have bytes of their own if there are any
+			}
 		}
 	}
 	return id, 0

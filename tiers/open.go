@@ -298,6 +298,10 @@ func (e *Engine) openWrite(ctx context.Context, id index.ID, tid uint32, truncat
 		var o writeOpen
 		e.withNames(tid, func(ow *owners) uint32 {
 			o = writeOpen{id: id, tid: tid, truncate: truncate, held: held, late: !e.opts.Now().Before(deadline)}
+			if other, unknown := e.supersededLocked(id, ow); other || unknown != 0 {
+				o.err = ErrStale
+				return unknown
+			}
 			return e.openWriteLocked(&o, ow)
 		})
 		switch {
@@ -405,6 +409,12 @@ func (e *Engine) openWriteLocked(o *writeOpen, ow *owners) (unknown uint32) {
 		f.started = f.direct
 		e.mu.files[o.id] = f
 	}
+	e.enterWriterLocked(o, en, f)
+	return 0
+}
+
+// enterWriterLocked counts o among the handles of f.
+func (e *Engine) enterWriterLocked(o *writeOpen, en *index.Entry, f *File) {
 	if o.truncate {
 		f.poisoned = nil
 	}
@@ -412,12 +422,15 @@ func (e *Engine) openWriteLocked(o *writeOpen, ow *owners) (unknown uint32) {
 	en.Opens++
 	f.writers++
 	f.opened = true
+	f.emptied = f.emptied || o.truncate
+	if f.shadow {
+		e.forsakeLocked(f.name, o.tid)
+	}
 	e.classifyLocked(o.id, en)
 	o.h = &Handle{File: f, Write: true, tid: o.tid, direct: f.direct}
-	if f.direct && uncommitted {
+	if f.direct && en.Flags&flagUncommitted != 0 {
 		o.expect = chargeOf(e.mu.groups[en.Group].expectBytes()) - f.charge
 	}
-	return 0
 }
 
 // replacedLocked reports whether o is of what is gone or replaced: its bytes may still have
@@ -486,7 +499,7 @@ func (e *Engine) replaceLocked(id index.ID, tid uint32) *File {
 // if it is to start empty, new ones.
 func (e *Engine) attach(f *File, truncate bool) error {
 	e.mu.Lock()
-	ready := e.mu.files[f.id] == f && f.file != nil && !(truncate && f.base != 0)
+	ready := e.mu.files[f.id] == f && f.file != nil && !((truncate || f.emptied) && f.base != 0)
 	e.mu.Unlock()
 	if ready { // without growth: a writer may hold that while it waits for room
 		return nil
@@ -499,6 +512,7 @@ func (e *Engine) attach(f *File, truncate bool) error {
 		return ErrStale // given up meanwhile
 	}
 	have, base := f.file != nil, f.base
+	truncate = truncate || f.emptied // whoever comes first
 	blob := BlobID(e.mu.ix.At(f.id).Blob)
 	if base != 0 {
 		blob = BlobID(e.mu.ix.At(base).Blob)

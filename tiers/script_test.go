@@ -260,6 +260,14 @@ var commands = map[string]func(r *runner, a []string) string{
 		}
 		return kind(err)
 	},
+	"reopen": func(r *runner, a []string) string { // reopen TID FILE REF: as tryopen, and keeps the file
+		h, err := r.w.e.OpenWrite(r.ctx, r.refs[a[2]], tid(a[0]), true)
+		f := &file{w: r.w, tid: tid(a[0]), id: r.refs[a[2]], h: h}
+		if err == nil {
+			delete(r.refs, a[2])
+		}
+		return r.keep(a[1])(f, err)
+	},
 	"sameino": func(r *runner, a []string) string {
 		if r.files[a[0]] == nil || r.files[a[1]] == nil {
 			return "no such file"

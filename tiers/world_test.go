@@ -83,11 +83,20 @@ func open(t testing.TB, dir string, o tiers.Options) *world {
 	return &world{t: t, dir: dir, store: store, e: e, event: 1}
 }
 
-// hooked is a memory tier that calls remove before it removes a file, to let
-// something else happen at that moment.
+// hooked is a memory tier that calls remove before it removes a file, and create before it
+// makes one, to let something else happen at that moment.
 type hooked struct {
 	tiers.Primary
-	remove func()
+	remove, create func()
+}
+
+// Create implements tiers.Primary.
+func (h *hooked) Create() (tiers.BlobID, *os.File, error) {
+	if fn := h.create; fn != nil {
+		h.create = nil
+		fn()
+	}
+	return h.Primary.Create()
 }
 
 // Remove implements tiers.Primary.

@@ -1,0 +1,93 @@
+package tiers_test
+
+import (
+	"context"
+	"os"
+	"runtime"
+	"testing"
+
+	"github.com/kvfs/kvfs/tiers"
+)
+
+// TestOpenWhileEmptied: who opens a version that another thread of its process is just opening to
+// start it anew gets the same file. The kernel takes only one for each inode.
+func TestOpenWhileEmptied(t *testing.T) {
+	h := &hooked{}
+	w := open(t, shmDir(t), tiers.Options{Primary: h})
+	defer w.close(false)
+	blobOf := func(h *tiers.Handle) (blob tiers.BlobID) {
+		must(t, h.WithBlob(func(b tiers.BlobID, _ *os.File) error {
+			blob = b
+			return nil
+		}))
+		return blob
+	}
+	must(t, w.mkdir("g"))
+	for range 100 {
+		must(t, w.put(10, "g/a", fill("1p", "x")))
+		block, err := w.lookup(20, "g/a")
+		must(t, err)
+		if _, err = w.e.OpenWrite(context.Background(), block.ID, 20, true); err != tiers.ErrStale {
+			t.Fatalf("open of a block: %v", err)
+		}
+		version, err := w.lookup(20, "g/a")
+		must(t, err)
+		var read tiers.BlobID
+		done := make(chan struct{})
+		h.create = func() {
+			opened := w.e.Stats().Counters.Opened
+			go func() { // ends when the version has been opened
+				defer close(done)
+				o, err := w.e.OpenHot(version.ID, 21)
+				if err != nil || o.Write == nil {
+					t.Errorf("open for reading: %v, %v", o, err)
+					return
+				}
+				read = blobOf(o.Write)
+				w.e.Release(o.Write)
+			}()
+			for w.e.Stats().Counters.Opened == opened { // till the version is taken
+				runtime.Gosched()
+			}
+		}
+		write, err := w.e.OpenWrite(context.Background(), version.ID, 20, true)
+		must(t, err)
+		<-done
+		if got := blobOf(write); got != read {
+			t.Fatalf("one handle is of blob %d, another of %d", got, read)
+		}
+		w.e.Release(write)
+		w.forget(version.ID)
+		w.forget(block.ID)
+	}
+}
+
+// TestLookupWhileEmptied: a version that is just being opened to start it anew is what its process
+// sees, also where the block that it was made for has lost the name to another process meanwhile.
+func TestLookupWhileEmptied(t *testing.T) {
+	h := &hooked{}
+	w := open(t, shmDir(t), tiers.Options{Primary: h})
+	defer w.close(false)
+	must(t, w.mkdir("g"), w.put(10, "g/a", fill("1p", "x")))
+	block, err := w.lookup(20, "g/a")
+	must(t, err)
+	if _, err = w.e.OpenWrite(context.Background(), block.ID, 20, true); err != tiers.ErrStale {
+		t.Fatalf("open of a block: %v", err)
+	}
+	version, err := w.lookup(20, "g/a")
+	must(t, err)
+	h.create = func() {
+		must(t, w.put(10, "g/a", fill("2p", "y")))
+		a, err := w.lookup(21, "g/a")
+		must(t, err)
+		if a.ID != version.ID {
+			t.Errorf("another thread finds %d, want the version %d", a.ID, version.ID)
+		}
+		w.forget(a.ID)
+	}
+	write, err := w.e.OpenWrite(context.Background(), version.ID, 20, true)
+	must(t, err)
+	w.e.Release(write)
+	w.forget(version.ID)
+	w.forget(block.ID)
+}
