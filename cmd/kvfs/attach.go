@@ -78,7 +78,7 @@ func (a *attachment) begin(ctx context.Context) error {
 // mount mounts and hands over to the owner at conn.
 func (a *attachment) mount(ctx context.Context, conn *store.Conn) (err error) {
 	var session *fs.Session
-	err = mountOnce(a.dir, func() (err error) {
+	err = mountOnce(ctx, a.dir, func() (err error) {
 		session, err = fs.OpenSession(fs.MountOptions{
 			Dir: a.dir, FSName: a.cfg.Mount.FSName, AllowOther: allowOther(a.cfg), MaxWrite: int(a.cfg.Mount.MaxWrite),
 		})

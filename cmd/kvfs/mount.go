@@ -113,7 +113,7 @@ func (m *embedded) start(ctx context.Context) (*daemon, error) {
 		d.server, err = fs.Resume(d.engine, hooks, m.session, serverOptions(m.cfg, d, m.log))
 		err = withCode(exitMount, err)
 	} else {
-		err = withCode(exitMount, mountOnce(m.at.path, func() (err error) {
+		err = withCode(exitMount, mountOnce(ctx, m.at.path, func() (err error) {
 			d.server, err = fs.Mount(d.engine, hooks, serverOptions(m.cfg, d, m.log))
 			return err
 		}))

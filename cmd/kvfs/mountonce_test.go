@@ -1,9 +1,13 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"sync"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/fs"
 )
@@ -17,7 +21,7 @@ func TestMountOnce(t *testing.T) {
 	sessions := make(chan *fs.Session, 8)
 	for range cap(sessions) {
 		wg.Go(func() {
-			err := mountOnce(dir, func() error {
+			err := mountOnce(t.Context(), dir, func() error {
 				session, err := fs.OpenSession(fs.MountOptions{Dir: dir, FSName: "kvfs", MaxWrite: 1 << 20})
 				if err == nil {
 					sessions <- session
@@ -41,5 +45,29 @@ func TestMountOnce(t *testing.T) {
 		if err := session.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestMountLocked shows that a lock of somebody else on the mount point does not keep a mount
+// from ending, nor for long from mounting.
+func TestMountLocked(t *testing.T) {
+	dir := t.TempDir()
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Flock(fd, unix.LOCK_SH); err != nil {
+		t.Skipf("flock: %v", err)
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	called := false
+	mount := func() error { called = true; return nil }
+	if err := mountOnce(ended, dir, mount); !errors.Is(err, context.Canceled) || called {
+		t.Errorf("a mount that is to end: got %v, mounted %t", err, called)
+	}
+	if err := mountOnce(t.Context(), dir, mount); err != nil || !called {
+		t.Errorf("got %v, mounted %t", err, called)
 	}
 }
