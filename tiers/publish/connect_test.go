@@ -191,19 +191,30 @@ func TestConnectAgain(t *testing.T) {
 	eventually(t, "no goroutines", func() bool { return runtime.NumGoroutine() <= before })
 }
 
-// TestConnectBeside shows that strangers who hold all connections that may come do not keep out one that is connected to.
+// TestConnectBeside shows that strangers who hold all connections that may come do not keep out one that is connected to,
+// nor that one a stranger.
 func TestConnectBeside(t *testing.T) {
-	ln := bindWire(t, "tcp://127.0.0.1:0")
-	endpoint := "tcp://" + ln.Addr().String()
-	ln.Close()
-	p := open(t, Options{Log: newTestLog(10), Connect: []string{endpoint}, Snapshot: blocksOf("0/5")})
-	for range maxConns {
-		newWireSub(t, dial(t, p.Stats().Endpoint))
-	}
-	eventually(t, "all that may come", func() bool { return p.Stats().Subscribers == maxConns })
-	newWireSub(t, accept(t, bindWire(t, endpoint))).next()
-	if n := p.Stats().Subscribers; n != maxConns+1 {
-		t.Errorf("%d subscribers", n)
+	for _, first := range []bool{false, true} {
+		endpoint := "ipc://" + filepath.Join(t.TempDir(), "s")
+		connected := func() { newWireSub(t, accept(t, bindWire(t, endpoint))).next() }
+		p := open(t, Options{Log: newTestLog(10), Connect: []string{endpoint}, Snapshot: blocksOf("0/5")})
+		n := 0
+		if first {
+			connected()
+			n++
+		}
+		for range maxConns {
+			newWireSub(t, dial(t, p.Stats().Endpoint))
+			n++
+		}
+		eventually(t, "all that may come", func() bool { return p.Stats().Subscribers == n })
+		if !first {
+			connected()
+			n++
+		}
+		if got := p.Stats().Subscribers; got != n {
+			t.Errorf("connected first %t: got %d subscribers, want %d", first, got, n)
+		}
 	}
 }
 

@@ -40,6 +40,7 @@ type server struct {
 		sync.Mutex
 		stopped bool
 		conns   map[*conn]struct{}
+		came    int // of them, those that others made
 	}
 }
 
@@ -113,9 +114,10 @@ func (s *server) accept() {
 func (s *server) add(nc net.Conn, to string) *conn {
 	c := &conn{Conn: nc, to: to, r: bufio.NewReaderSize(nc, 1<<10), w: bufio.NewWriterSize(deadlineWriter{nc}, 16<<10)}
 	s.mu.Lock()
-	ok := !s.mu.stopped && (to != "" || len(s.mu.conns) < maxConns)
+	ok := !s.mu.stopped && (to != "" || s.mu.came < maxConns)
 	if ok {
 		s.mu.conns[c] = struct{}{}
+		s.mu.came += c.came()
 		s.wg.Add(1)
 	}
 	s.mu.Unlock()
@@ -127,6 +129,14 @@ func (s *server) add(nc net.Conn, to string) *conn {
 	return c
 }
 
+// came returns 1 for a connection that others made.
+func (c *conn) came() int {
+	if c.to == "" {
+		return 1
+	}
+	return 0
+}
+
 // run serves a connection until it ends. It fails if the handshake did.
 func (s *server) run(c *conn) error {
 	defer s.wg.Done()
@@ -134,6 +144,7 @@ func (s *server) run(c *conn) error {
 		c.Close()
 		s.mu.Lock()
 		delete(s.mu.conns, c)
+		s.mu.came -= c.came()
 		s.mu.Unlock()
 	}()
 	err := c.SetDeadline(time.Now().Add(handshakeTimeout))
