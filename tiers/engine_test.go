@@ -364,7 +364,50 @@ func TestVersions(t *testing.T) {
 			write a 1p y
 			close a -> ok; removed g/a 2p replaced; stored g/a 1p
 			stat 20 g/a -> 1p 0100644 1:2 nlink 1
-			cat 20 g/a -> y*1p`},
+			cat 20 g/a -> y*1p
+			advance 2s`},
+		{name: "threads that write one block in place without emptying it write one version", text: `
+			put 10 g/a 2p x -> ok; stored g/a 2p
+			openr 30 hold g/a
+			lookup 20 r g/a -> 2p stable=true
+			lookup 21 s g/a -> 2p stable=true
+			tryrw 20 r -> ErrStale
+			lookup 20 t g/a -> 2p stable=false
+			tryrw 21 s -> ErrStale
+			lookup 21 u g/a -> 2p stable=false
+			reopenrw 20 a t
+			reopenrw 21 b u
+			sameino a b -> true
+			write a 1p y 0
+			write b 1p z 1p
+			close a
+			close b -> ok; removed g/a 2p replaced; stored g/a 2p
+			cat 30 g/a -> y*1p z*1p
+			close hold`},
+		{name: "a reader of the process does not come by a version that is to be emptied", text: `
+			put 10 g/a 2p x -> ok; stored g/a 2p
+			lookup 20 r g/a -> 2p stable=true
+			tryopen 20 r -> ErrStale
+			cat 21 g/a -> x*2p
+			open 20 a g/a trunc
+			write a 1p y
+			cat 21 g/a -> y*1p
+			close a -> ok; removed g/a 2p replaced; stored g/a 1p`},
+		{name: "threads that nobody can tell apart do not forsake each other", text: `
+			put 10 g/a 2p x -> ok; stored g/a 2p
+			lookup 0 r g/a -> 2p stable=true
+			tryopen 0 r -> ErrStale
+			lookup 0 t g/a -> 2p stable=false
+			cat 0 g/a -> x*2p
+			put 10 g/a 1p y -> ok; removed g/a 2p replaced; stored g/a 1p
+			tryopen 0 t -> ok; removed g/a 1p replaced; stored g/a 0`},
+		{name: "an empty block is removed while it is open, then written", text: `
+			create 10 a g/a
+			close a -> ok; stored g/a 0
+			open 10 b g/a
+			unlink 10 g/a -> ok; removed g/a 0 unlink
+			write b 1p x
+			close b`},
 		{name: "of versions that two threads were promised the one that is written counts", text: `
 			put 10 g/a 2p x -> ok; stored g/a 2p
 			lookup 20 r g/a -> 2p stable=true

@@ -51,6 +51,7 @@ type File struct {
 	closed   int      // of them, those whose process closed a descriptor and has not written since
 	opened   bool     // alias: has been open for writing
 	emptied  bool     // alias: opened to start empty, so nobody may be given the bytes of the base any more
+	hidden   bool     // alias: made to be emptied; until then only its owner is shown it
 	forsaken bool     // alias: its owner has gone on to something else before it was open
 	shared   bool     // works on a committed block, until the first write
 	shadow   bool
@@ -551,9 +552,9 @@ func (f *File) prepare(ctx context.Context, end int64, more bool) error {
 func (e *Engine) uncommitLocked(id index.ID, en *index.Entry, g *gone) {
 	if e.mu.ix.Linked(id) {
 		e.nameLeftLocked(id, en, g) // for all but its writer
+		e.mu.blocks--               // else it was counted out with its name
 	}
 	en.Flags |= flagUncommitted
-	e.mu.blocks--
 	e.classifyLocked(id, en)
 	if e.mu.ix.Linked(id) {
 		e.tierEventLocked(BlockChanged, "", id, "rewritten")

@@ -116,7 +116,7 @@ func (f *File) ownsBytes() bool { return f.poisoned == nil && (f.base == 0 || f.
 // supersededLocked reports whether the caller's process writes another version of the name that
 // id has: one that it began after it looked id up. It is to find that and write it, too. A
 // further version would hide what was written, or the one what is written to the other.
-func (e *Engine) supersededLocked(id index.ID, o *owners) (other bool, unknown uint32) {
+func (e *Engine) supersededLocked(id index.ID, truncate bool, o *owners) (other bool, unknown uint32) {
 	if len(e.mu.shadows) == 0 {
 		return false, 0
 	}
@@ -130,8 +130,13 @@ func (e *Engine) supersededLocked(id index.ID, o *owners) (other bool, unknown u
 		return false, 0
 	}
 	own, unknown := e.ownVersionLocked(k.parent, k.name, o, false)
-	if own == 0 || own == id || unknown != 0 || !e.mu.files[own].ownsBytes() {
+	if own == 0 || own == id || unknown != 0 {
 		return false, unknown
+	}
+	// Who came by the block, and keeps its bytes, joins also one that has none of its own yet.
+	byBlock := e.mu.files[id] == nil || !e.mu.files[id].shadow
+	if !e.mu.files[own].ownsBytes() && (truncate || !byBlock) {
+		return false, 0
 	}
 	e.mu.files[own].promised = e.now()
 	e.forsakeLocked(k, o.tid)

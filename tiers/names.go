@@ -462,7 +462,7 @@ func (e *Engine) ownVersionLocked(parent index.ID, name string, o *owners, outda
 		if !known {
 			return 0, f.owner
 		}
-		if same && (outdated || !e.outdatedLocked(f, o.tid)) {
+		if same && (outdated || !(f.hidden && !f.opened && f.owner != o.tid) && !e.outdatedLocked(f, o.tid)) {
 			if id == 0 || f.ownsBytes() || !e.mu.files[id].ownsBytes() {
 				id = s // the latest wins, of those that have bytes of their own if there are any
 			}

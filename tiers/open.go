@@ -128,7 +128,7 @@ func (e *Engine) openRead(id index.ID, tid uint32, hit bool) (o Opened, hollow b
 			if !same {
 				err = ErrStale // the name means another version, or none, to this caller
 			}
-			if same && f.owner == tid && f.base != 0 && !f.opened {
+			if same && f.owner == tid && tid&(1<<threadBits-1) != 0 && f.base != 0 && !f.opened {
 				f.forsaken = true // it was made for an open for writing
 				if e.outdatedLocked(f, tid) {
 					err = ErrStale
@@ -298,7 +298,7 @@ func (e *Engine) openWrite(ctx context.Context, id index.ID, tid uint32, truncat
 		var o writeOpen
 		e.withNames(tid, func(ow *owners) uint32 {
 			o = writeOpen{id: id, tid: tid, truncate: truncate, held: held, late: !e.opts.Now().Before(deadline)}
-			if other, unknown := e.supersededLocked(id, ow); other || unknown != 0 {
+			if other, unknown := e.supersededLocked(id, truncate, ow); other || unknown != 0 {
 				o.err = ErrStale
 				return unknown
 			}
@@ -367,7 +367,7 @@ func (e *Engine) openWriteLocked(o *writeOpen, ow *owners) (unknown uint32) {
 		o.hollow = true
 		return 0
 	case e.hollowLocked(o.id, en):
-		o.version = e.replaceLocked(o.id, o.tid) // its bytes are not wanted
+		o.version = e.replaceLocked(o.id, o.tid, o.truncate) // its bytes are not wanted
 		return 0
 	case e.replacedLocked(o, en, f):
 		return 0
@@ -378,7 +378,7 @@ func (e *Engine) openWriteLocked(o *writeOpen, ow *owners) (unknown uint32) {
 		if e.outdatedLocked(f, o.tid) {
 			o.err = ErrStale
 		} else {
-			o.version = e.replaceLocked(f.base, o.tid)
+			o.version = e.replaceLocked(f.base, o.tid, o.truncate)
 		}
 		return 0
 	case f != nil && uncommitted && o.truncate && f.base == 0:
@@ -389,7 +389,7 @@ func (e *Engine) openWriteLocked(o *writeOpen, ow *owners) (unknown uint32) {
 			return f.owner
 		}
 		if !same {
-			o.version = e.replaceLocked(o.id, o.tid)
+			o.version = e.replaceLocked(o.id, o.tid, o.truncate)
 			return 0
 		}
 	case f != nil && uncommitted && o.truncate && en.Opens == 0:
@@ -398,7 +398,7 @@ func (e *Engine) openWriteLocked(o *writeOpen, ow *owners) (unknown uint32) {
 		o.wait = e.mu.space // closed; the kernel is about to release it
 		return 0
 	case isBlock && (o.truncate || !pinned && (f != nil && !f.shared || f == nil && en.Opens > o.held)):
-		o.version = e.replaceLocked(o.id, o.tid)
+		o.version = e.replaceLocked(o.id, o.tid, o.truncate)
 		return 0
 	case f == nil:
 		// On the same inode. Writes go in place in pinned groups, and in an
@@ -443,7 +443,7 @@ func (e *Engine) replacedLocked(o *writeOpen, en *index.Entry, f *File) bool {
 		return false
 	}
 	if heir := e.heirLocked(o.id, en); heir != 0 && o.truncate {
-		o.version = e.replaceLocked(heir, o.tid)
+		o.version = e.replaceLocked(heir, o.tid, o.truncate)
 	} else {
 		o.err = ErrStale
 	}
@@ -467,15 +467,15 @@ func (e *Engine) beginWrite(ctx context.Context, o *writeOpen) (*Handle, error) 
 	return o.h, nil
 }
 
-// replaceLocked makes a shadow that will take id's name. The caller has one
-// reference to it, to be given back with Forget.
-func (e *Engine) replaceLocked(id index.ID, tid uint32) *File {
+// replaceLocked makes a shadow that will take id's name, after it is emptied if truncate is
+// set. The caller has one reference to it, to be given back with Forget.
+func (e *Engine) replaceLocked(id index.ID, tid uint32, truncate bool) *File {
 	ix := e.mu.ix
 	k := nameKey{ix.Parent(id), ix.Name(id)}
 	if of := e.mu.files[id]; of != nil && of.shadow {
 		k = of.name
 	}
-	f := &File{e: e, owner: tid, born: e.now(), begun: e.seqNowLocked()}
+	f := &File{e: e, owner: tid, born: e.now(), begun: e.seqNowLocked(), hidden: truncate}
 	f.id = ix.Alloc()
 	ne, en := ix.At(f.id), ix.At(id)
 	ne.Mode, ne.UID, ne.GID, ne.Group = en.Mode, en.UID, en.GID, en.Group
@@ -537,6 +537,9 @@ func (e *Engine) attach(f *File, truncate bool) error {
 	old := f.swapLocked(file)
 	if fresh {
 		e.mu.ix.At(f.id).Blob = uint64(blob)
+		if !f.shadow && !e.mu.ix.Linked(f.id) {
+			g.blobs = append(g.blobs, blob) // removed while open: the file goes with its last handle
+		}
 		e.releaseBaseLocked(f, &g)
 	}
 	e.mu.Unlock()

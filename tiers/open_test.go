@@ -91,3 +91,29 @@ func TestLookupWhileEmptied(t *testing.T) {
 	w.forget(version.ID)
 	w.forget(block.ID)
 }
+
+// TestUnlinkWhileEmptied: the bytes of a version of which the name goes while it is being emptied go
+// with its last handle.
+func TestUnlinkWhileEmptied(t *testing.T) {
+	h := &hooked{}
+	w := open(t, shmDir(t), tiers.Options{Primary: h})
+	defer w.close(false)
+	must(t, w.mkdir("g"), w.put(10, "g/a", fill("1p", "x")))
+	block, err := w.lookup(20, "g/a")
+	must(t, err)
+	if _, err = w.e.OpenWrite(context.Background(), block.ID, 20, true); err != tiers.ErrStale {
+		t.Fatalf("open of a block: %v", err)
+	}
+	version, err := w.lookup(20, "g/a")
+	must(t, err)
+	h.create = func() { must(t, w.unlink(21, "g/a")) }
+	write, err := w.e.OpenWrite(context.Background(), version.ID, 20, true)
+	must(t, err)
+	_, err = write.WriteAt(context.Background(), fill("1p", "y"), 0)
+	must(t, err)
+	w.e.Release(write)
+	w.forget(version.ID)
+	w.forget(block.ID)
+	must(t, w.rmdir("g"))
+	w.noBlobs()
+}

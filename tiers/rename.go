@@ -180,7 +180,7 @@ func (e *Engine) tryRename(id index.ID, f *File, o *RenameOptions) (again bool, 
 		}
 		holder := e.mu.ix.Lookup(o.Parent, o.Name)
 		e.dropExpiredLocked(o.Parent, o.Name, &g)
-		again = got != id || e.mu.files[got] != f || bytesless && f.base != holder || holder != e.mu.ix.Lookup(o.Parent, o.Name)
+		again = got != id || e.mu.files[got] != f || f != nil && f.base != 0 && f.base != holder || holder != e.mu.ix.Lookup(o.Parent, o.Name)
 		if again {
 			err = block.ErrNotFound
 			return 0

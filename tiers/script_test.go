@@ -253,21 +253,12 @@ var commands = map[string]func(r *runner, a []string) string{
 		}
 		return r.keep(a[1])(f, err)
 	},
-	"tryopen": func(r *runner, a []string) string { // tryopen TID REF: opens anew for writing what lookup found, once
-		h, err := r.w.e.OpenWrite(r.ctx, r.refs[a[1]], tid(a[0]), true)
-		if err == nil {
-			r.w.e.Release(h)
-		}
-		return kind(err)
-	},
-	"reopen": func(r *runner, a []string) string { // reopen TID FILE REF: as tryopen, and keeps the file
-		h, err := r.w.e.OpenWrite(r.ctx, r.refs[a[2]], tid(a[0]), true)
-		f := &file{w: r.w, tid: tid(a[0]), id: r.refs[a[2]], h: h}
-		if err == nil {
-			delete(r.refs, a[2])
-		}
-		return r.keep(a[1])(f, err)
-	},
+	// tryopen TID REF: opens anew for writing what lookup found, once; tryrw: without emptying it
+	"tryopen": func(r *runner, a []string) string { return r.tryOpen(a, true) },
+	"tryrw":   func(r *runner, a []string) string { return r.tryOpen(a, false) },
+	// reopen TID FILE REF: as tryopen, and keeps the file; reopenrw: as tryrw
+	"reopen":   func(r *runner, a []string) string { return r.reopen(a, true) },
+	"reopenrw": func(r *runner, a []string) string { return r.reopen(a, false) },
 	"sameino": func(r *runner, a []string) string {
 		if r.files[a[0]] == nil || r.files[a[1]] == nil {
 			return "no such file"
@@ -335,6 +326,23 @@ var commands = map[string]func(r *runner, a []string) string{
 // ofFile lists the commands that take an open file first.
 var ofFile = map[string]bool{
 	"write": true, "raw": true, "truncate": true, "allocate": true, "punch": true, "read": true, "fstat": true, "flush": true, "release": true, "close": true,
+}
+
+func (r *runner) tryOpen(a []string, truncate bool) string {
+	h, err := r.w.e.OpenWrite(r.ctx, r.refs[a[1]], tid(a[0]), truncate)
+	if err == nil {
+		r.w.e.Release(h)
+	}
+	return kind(err)
+}
+
+func (r *runner) reopen(a []string, truncate bool) string {
+	h, err := r.w.e.OpenWrite(r.ctx, r.refs[a[2]], tid(a[0]), truncate)
+	f := &file{w: r.w, tid: tid(a[0]), id: r.refs[a[2]], h: h}
+	if err == nil {
+		delete(r.refs, a[2])
+	}
+	return r.keep(a[1])(f, err)
 }
 
 // keep enters an open file under a name.
