@@ -9,6 +9,20 @@ import (
 	"github.com/kvfs/kvfs/tiers"
 )
 
+// promised has thread 20 come to write the block g/a: it finds that, and then the version that was
+// made for it to open. The caller has a reference to each.
+func promised(t *testing.T, w *world, truncate bool) (block, version tiers.Attr) {
+	t.Helper()
+	block, err := w.lookup(20, "g/a")
+	must(t, err)
+	if _, err = w.e.OpenWrite(context.Background(), block.ID, 20, truncate); err != tiers.ErrStale {
+		t.Fatalf("open of a block: %v", err)
+	}
+	version, err = w.lookup(20, "g/a")
+	must(t, err)
+	return block, version
+}
+
 // TestOpenWhileEmptied: who opens a version that another thread of its process is just opening to
 // start it anew gets the same file. The kernel takes only one for each inode.
 func TestOpenWhileEmptied(t *testing.T) {
@@ -25,13 +39,7 @@ func TestOpenWhileEmptied(t *testing.T) {
 	must(t, w.mkdir("g"))
 	for range 100 {
 		must(t, w.put(10, "g/a", fill("1p", "x")))
-		block, err := w.lookup(20, "g/a")
-		must(t, err)
-		if _, err = w.e.OpenWrite(context.Background(), block.ID, 20, true); err != tiers.ErrStale {
-			t.Fatalf("open of a block: %v", err)
-		}
-		version, err := w.lookup(20, "g/a")
-		must(t, err)
+		block, version := promised(t, w, true)
 		var read tiers.BlobID
 		done := make(chan struct{})
 		h.create = func() {
@@ -69,13 +77,7 @@ func TestLookupWhileEmptied(t *testing.T) {
 	w := open(t, shmDir(t), tiers.Options{Primary: h})
 	defer w.close(false)
 	must(t, w.mkdir("g"), w.put(10, "g/a", fill("1p", "x")))
-	block, err := w.lookup(20, "g/a")
-	must(t, err)
-	if _, err = w.e.OpenWrite(context.Background(), block.ID, 20, true); err != tiers.ErrStale {
-		t.Fatalf("open of a block: %v", err)
-	}
-	version, err := w.lookup(20, "g/a")
-	must(t, err)
+	block, version := promised(t, w, true)
 	h.create = func() {
 		must(t, w.put(10, "g/a", fill("2p", "y")))
 		a, err := w.lookup(21, "g/a")
@@ -99,13 +101,7 @@ func TestUnlinkWhileEmptied(t *testing.T) {
 	w := open(t, shmDir(t), tiers.Options{Primary: h})
 	defer w.close(false)
 	must(t, w.mkdir("g"), w.put(10, "g/a", fill("1p", "x")))
-	block, err := w.lookup(20, "g/a")
-	must(t, err)
-	if _, err = w.e.OpenWrite(context.Background(), block.ID, 20, true); err != tiers.ErrStale {
-		t.Fatalf("open of a block: %v", err)
-	}
-	version, err := w.lookup(20, "g/a")
-	must(t, err)
+	block, version := promised(t, w, true)
 	h.create = func() { must(t, w.unlink(21, "g/a")) }
 	write, err := w.e.OpenWrite(context.Background(), version.ID, 20, true)
 	must(t, err)
@@ -116,4 +112,43 @@ func TestUnlinkWhileEmptied(t *testing.T) {
 	w.forget(block.ID)
 	must(t, w.rmdir("g"))
 	w.noBlobs()
+}
+
+// TestRenameReplaced: a version that was made to be opened, and shares the bytes of its block, is
+// renamed with bytes of its own if another process replaces that block meanwhile, whenever that is.
+func TestRenameReplaced(t *testing.T) {
+	for when := 1; ; when++ {
+		asked, replace := 0, func() {}
+		w := open(t, shmDir(t), tiers.Options{SameProcess: func(a, b uint32) bool {
+			if asked++; asked == when {
+				replace()
+			}
+			return sameProcess(a, b)
+		}})
+		must(t, w.mkdir("g"), w.put(10, "g/a", fill("2p", "x")))
+		reader, err := w.openRead(30, "g/a") // so that a version has an inode of its own
+		must(t, err)
+		block, version := promised(t, w, false)
+		// Another thread has one, too, so that the engine has to ask whose it is.
+		if _, err := w.e.OpenWrite(context.Background(), block.ID, 21, true); err != tiers.ErrStale {
+			t.Fatalf("open of a block: %v", err)
+		}
+		asked, replace = 0, func() { must(t, w.put(10, "g/a", fill("1p", "y"))) }
+		must(t, w.rename(20, "g/a", "g/b", false))
+		replaced := asked >= when
+		replace = func() {}
+		w.forget(version.ID)
+		w.forget(block.ID)
+		must(t, reader.close())
+		switch got, err := w.get(40, "g/b"); {
+		case err != nil:
+			t.Errorf("replaced at question %d: %v", when, err)
+		case string(got) != string(fill("2p", "x")) && !(replaced && string(got) == string(fill("1p", "y"))):
+			t.Errorf("replaced at question %d: got %d bytes of neither version", when, len(got))
+		}
+		w.close(false) // checks the accounts
+		if !replaced {
+			return
+		}
+	}
 }
