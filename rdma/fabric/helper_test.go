@@ -24,7 +24,7 @@ import (
 )
 
 // patience is how long what must happen may take.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // childVar tells a child process, which is this program again, what it is to do.
 const childVar = "KVFS_FABRIC_CHILD"

@@ -197,7 +197,7 @@ func twoRails() error {
 		return err
 	}
 	defer b.Close()
-	one, err := Open(Options{Provider: TCP, Devices: []string{"d1"}})
+	one, err := Open(Options{Provider: TCP, Devices: []string{"d1"}, StallTimeout: patience})
 	if err != nil {
 		return err
 	}

@@ -22,8 +22,10 @@ type want struct {
 	refuse error // returned by Accept
 	// hook, if not nil, is called by Accept.
 	hook func()
-	file *os.File // made by Accept if nil
-	off  int64
+	// arrived, if not nil, is called by writes to the hash.
+	arrived func()
+	file    *os.File // made by Accept if nil
+	off     int64
 
 	header []byte
 	size   int64
@@ -83,7 +85,22 @@ func (w *want) dest(e *env) rdma.Dest {
 			}
 		}
 	}
-	return rdma.Dest{File: w.file, Off: w.off, Hash: w.hash}
+	dst := rdma.Dest{File: w.file, Off: w.off, Hash: w.hash}
+	if w.arrived != nil {
+		dst.Hash = &heldHash{Hash64: w.hash, arrived: w.arrived}
+	}
+	return dst
+}
+
+// heldHash tells of its bytes.
+type heldHash struct {
+	hash.Hash64
+	arrived func()
+}
+
+func (h *heldHash) Write(b []byte) (int, error) {
+	h.arrived()
+	return h.Hash64.Write(b)
 }
 
 // holds checks that w was answered with content and nothing beside it was written.

@@ -381,6 +381,49 @@ func checkReadChurn(e *env) {
 	churn.Wait()
 }
 
+// checkReadHeldUp holds a reader up after its first bytes until the region is closed and its
+// file is written anew: the read fails, or has got what the region had.
+func checkReadHeldUp(e *env) {
+	for _, size := range []int{20_000, 300_000, 2 << 20} {
+		v, f := e.newVersion(1, size)
+		arrived, renewed := make(chan struct{}), make(chan struct{})
+		closed := make(chan struct{})
+		go func() { // ends with Close
+			defer close(closed)
+			<-arrived
+			gone := make(chan struct{})
+			go func() { // ends with Close
+				defer close(gone)
+				e.closeRegion(v.region)
+			}()
+			select {
+			case <-gone:
+				if _, err := f.WriteAt(pattern(2, size), 0); err != nil {
+					e.Errorf("write anew: %v", err)
+				}
+			case <-time.After(time.Second): // it waits for the reader, as it may
+			}
+			close(renewed)
+			<-gone
+		}()
+		w := &want{name: fmt.Sprintf("read of %d bytes, held up", size)}
+		w.arrived = sync.OnceFunc(func() { close(arrived); <-renewed })
+		e.readTo(e.ctx, e.peer, v.region.Remote(), 0, int64(size), w)
+		w.arrived() // if there was none
+		<-closed
+		switch {
+		case w.err == nil:
+			w.holds(e, v.content)
+		case !refused(w.err):
+			e.Errorf("%s: %v", w.name, w.err)
+		}
+		w.file.Close()
+		next, _ := e.register(pattern(3, 1000))
+		e.recovers(e.peer, next.Remote(), pattern(3, 1000))
+		e.closeRegion(next)
+	}
+}
+
 // version is what a file holds for a while.
 type version struct {
 	region  rdma.Region

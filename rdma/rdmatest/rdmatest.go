@@ -99,6 +99,7 @@ func byKey() []check {
 		{"read size lies", nothing, checkReadSizeLies},
 		{"read unwritable", nothing, checkReadUnwritable},
 		{"read churn", nothing, checkReadChurn},
+		{"read held up", nothing, checkReadHeldUp},
 		{"read cancel before", nothing, checkReadCancelBefore},
 		{"read cancel during", nothing, checkReadCancelDuring},
 		{"read peer closed", nothing, checkReadPeerClosed},

@@ -20,7 +20,7 @@ import (
 func TestConformance(t *testing.T) {
 	rdmatest.Run(t, func(testing.TB) *rdmatest.Harness {
 		return &rdmatest.Harness{Open: func(tb testing.TB, s rdma.Source) rdma.Transport {
-			return open(tb, Options{Bind: "127.0.0.1:0", Source: s})
+			return open(tb, Options{Bind: "127.0.0.1:0", Source: s, StallTimeout: patience})
 		}}
 	})
 }
@@ -44,7 +44,7 @@ func TestConformanceFewConnections(t *testing.T) {
 	}
 	rdmatest.Run(t, func(testing.TB) *rdmatest.Harness {
 		return &rdmatest.Harness{Open: func(tb testing.TB, s rdma.Source) rdma.Transport {
-			return open(tb, Options{Bind: bind, Source: s, Connections: 2})
+			return open(tb, Options{Bind: bind, Source: s, Connections: 2, StallTimeout: patience})
 		}}
 	})
 }

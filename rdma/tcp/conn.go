@@ -233,7 +233,7 @@ func (c *conn) answer(a ask) (ended bool, err error) {
 	if refused == nil {
 		left, refused, err = c.receive(dst, h.size)
 		c.peer.t.counters.bytesIn.Add(h.size - left)
-		if err != nil {
+		if err = errors.Join(err, c.whole()); err != nil {
 			return false, err
 		}
 	}
@@ -252,6 +252,16 @@ func (c *conn) answer(a ask) (ended bool, err error) {
 	}
 	c.received++
 	return true, nil
+}
+
+// whole fails if the holder has ended the connection: what was received since the last
+// confirmation may be pages of the holder's that were written anew before they were looked at.
+func (c *conn) whole() error {
+	var ended bool
+	if err := c.raw.Control(func(fd uintptr) { ended = hungUp(int(fd)) }); err != nil || !ended {
+		return err
+	}
+	return errCut
 }
 
 // head receives the frame of the next answer and its header, which is valid until

@@ -30,8 +30,9 @@
 // # Who holds what
 //
 // sendfile refers to the pages of a block and does not copy them. The holder keeps
-// the rdma.Loan until the reader has confirmed the block or the connection has been
-// reset, which throws away what is queued. A call has a connection to itself, so
+// the rdma.Loan until the reader has confirmed the block or the connection has ended. Bytes
+// that are at the reader by then may still be those pages, and change: a reader that has
+// received a block looks whether the connection has ended, and if so does not count on it. A call has a connection to itself, so
 // giving a call up costs nobody else anything: its connection is cut. When as many
 // are in use as Options.Connections allows, calls queue in their order.
 //

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/rdma"
@@ -310,4 +312,29 @@ func TestUnconfirmed(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, "the loan to come back", func() bool { s := tr.Stats(); return s.Loans == 0 && s.OpenIn == 0 })
+}
+
+// TestSilentCrowd shows that any number of those who connect and say nothing keeps out nobody
+// who greets, and that the log tells of them now and then only.
+func TestSilentCrowd(t *testing.T) {
+	server, client := testTLS(t)
+	core, logs := observer.New(zap.WarnLevel)
+	tr := open(t, Options{
+		Bind: "127.0.0.1:0", MaxConns: 8, DialTimeout: patience, StallTimeout: patience, ServerTLS: server, ClientTLS: client,
+		Source: lender{memfd(t, []byte("kvfs")), 4, nil}, Logger: zap.New(core),
+	})
+	const crowd = 50
+	for range crowd {
+		rawDial(t, tr, nil)
+	}
+	await(t, "those beyond the limit to be refused", func() bool { return tr.Stats().Refused == crowd-2 })
+	works(t, connect(t, tr, tr.Addr()))
+	for range crowd {
+		rawDial(t, tr, nil)
+	}
+	works(t, connect(t, tr, tr.Addr()))
+	await(t, "all but the latest to be gone", func() bool { return tr.Stats().OpenIn == 2+1 }) // a friend came after it
+	if n := logs.FilterMessageSnippet("refused").Len(); n == 0 || n > crowd/2 {
+		t.Errorf("%d lines of %d refusals in the log", n, 2*crowd)
+	}
 }

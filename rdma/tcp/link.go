@@ -136,6 +136,27 @@ func hungUp(fd int) bool {
 	return err == nil && n > 0 && fds[0].Revents&(unix.POLLRDHUP|unix.POLLHUP|unix.POLLERR) != 0
 }
 
+// States of a connection whose end the peer's kernel has, as in enum tcp_state.
+const (
+	tcpFinWait2 = 5 // then TIME_WAIT
+	tcpClose    = 7
+)
+
+// finish ends what is sent, and returns when the peer's kernel knows, after limit at the latest.
+func (l *link) finish(limit time.Duration) {
+	if l.tcp.CloseWrite() != nil {
+		return
+	}
+	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(time.Millisecond) { // reason: no event tells
+		var info *unix.TCPInfo
+		var err error
+		ctl := l.raw.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) })
+		if ctl != nil || err != nil || info.State >= tcpFinWait2 && info.State <= tcpClose {
+			return
+		}
+	}
+}
+
 // abort closes the connection and throws away what is queued to be sent.
 func (l *link) abort() {
 	l.tcp.SetLinger(0)

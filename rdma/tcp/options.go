@@ -23,7 +23,7 @@ type Options struct {
 	ClientTLS func(addr string) *tls.Config
 
 	Connections int    // most to a peer; 0: 4
-	MaxConns    int    // most that are accepted at a time; 0: 4096
+	MaxConns    int    // most that are served at a time, and a quarter more before they greet; 0: 4096
 	Congestion  string // congestion control of all connections; "": the host's default
 
 	DialTimeout  time.Duration // for connecting and greeting; 0: 5 s
@@ -61,6 +61,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	return o, checkCongestion(o.Congestion)
 }
+
+// maxGreeting bounds the connections that have not greeted: with TLS, shown no certificate.
+func (o *Options) maxGreeting() int { return max(1, o.MaxConns/4) }
 
 func setDefault[T comparable](v *T, def T) {
 	var zero T

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -25,6 +26,9 @@ const (
 // acceptPause is how long the acceptor waits after an error such as too many open
 // files.
 const acceptPause = 100 * time.Millisecond
+
+// errTooMany ends a connection for which there is no place.
+var errTooMany = errors.New("too many connections")
 
 // accept takes connections until the listener is closed.
 func (t *Transport) accept() {
@@ -52,26 +56,55 @@ func (t *Transport) accept() {
 	}
 }
 
-// admit begins to serve l, unless there are too many.
+// admit begins to serve l. If there are too many that have not greeted, the one that had the
+// most time for it makes room: who connects and stays silent keeps no peer out.
 func (t *Transport) admit(l *link) {
 	s := &session{t: t, link: l, peer: l.RemoteAddr().String()}
+	var oldest *session
 	t.mu.Lock()
-	full := len(t.mu.serving) >= t.opts.MaxConns
-	if full || t.mu.closed {
+	if t.mu.closed {
 		t.mu.Unlock()
-		if full { // counted before the peer learns of it
-			t.counters.refused.Add(1)
-			t.opts.Logger.Warn("bulk connection refused: too many", zap.String("peer", s.peer), zap.Int("max", t.opts.MaxConns))
-		}
 		l.abort()
 		return
 	}
+	if len(t.mu.greeting) >= t.opts.maxGreeting() {
+		oldest = t.mu.greeting[0]
+		t.mu.greeting = t.mu.greeting[1:]
+	}
 	s.ctx, s.cancel = context.WithCancel(t.ctx)
 	t.mu.serving[s] = struct{}{}
+	t.mu.greeting = append(t.mu.greeting, s)
 	t.wg.Add(1)
 	t.mu.Unlock()
 	t.counters.openIn.Add(1)
+	if oldest != nil {
+		t.refused(oldest, "too many that do not greet", t.opts.maxGreeting())
+		oldest.cancel()
+		oldest.cut()
+	}
 	go s.run() // ends with the connection, which Close cuts
+}
+
+// refused counts and logs a connection for which there is no place.
+func (t *Transport) refused(s *session, why string, limit int) {
+	total := t.counters.refused.Add(1)
+	t.rarely.Warn("bulk connection refused: "+why, zap.String("peer", s.peer), zap.Int("max", limit), zap.Int64("refused", total))
+}
+
+// place takes a place among those that have greeted. False: there is none.
+func (s *session) place() bool {
+	t := s.t
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if at := slices.Index(t.mu.greeting, s); at >= 0 {
+		t.mu.greeting = slices.Delete(t.mu.greeting, at, at+1)
+	}
+	if t.mu.greeted >= t.opts.MaxConns {
+		return false
+	}
+	t.mu.greeted++
+	s.placed = true
+	return true
 }
 
 // session is a connection on which this side is the holder. Its fields belong to
@@ -82,6 +115,7 @@ type session struct {
 	peer   string
 	ctx    context.Context // ends with the connection
 	cancel context.CancelFunc
+	placed bool // counts in Transport.mu.greeted
 	in     *bufio.Reader
 	out    []byte // frame under construction, reused
 
@@ -105,6 +139,9 @@ func (s *session) run() {
 			s.t.counters.strangers.Add(1)
 			s.t.opts.Logger.Debug("stranger on the bulk port", zap.String("peer", s.peer), zap.Error(err))
 		}
+	} else if !s.place() {
+		s.t.refused(s, "too many", s.t.opts.MaxConns)
+		err = errTooMany
 	} else {
 		s.t.counters.accepted.Add(1)
 		for err == nil {
@@ -127,13 +164,21 @@ func (s *session) note(err error) {
 	}
 }
 
-// end closes the connection and then lets go of what is held: nothing of it is sent
-// any more once the socket is closed.
+// finishLimit bounds how long the end of a connection waits for a reader that takes nothing:
+// such a one is told by a reset, and what is queued for it is thrown away.
+const finishLimit = 100 * time.Millisecond
+
+// end closes the connection and then lets go of what is held. The reader may have bytes of it
+// that it has not looked at yet, in pages that are used for something else soon: it knows by
+// the end of the connection that they do not count (see conn.whole).
 func (s *session) end(orderly bool) {
 	s.cancel()
 	if orderly && len(s.held) == 0 {
 		s.tcp.Close()
 	} else {
+		if len(s.held) > 0 && s.Conn == s.tcp {
+			s.finish(finishLimit)
+		}
 		s.abort()
 	}
 	for _, h := range s.held {
@@ -141,6 +186,11 @@ func (s *session) end(orderly bool) {
 	}
 	s.t.mu.Lock()
 	delete(s.t.mu.serving, s)
+	if s.placed {
+		s.t.mu.greeted--
+	} else if at := slices.Index(s.t.mu.greeting, s); at >= 0 {
+		s.t.mu.greeting = slices.Delete(s.t.mu.greeting, at, at+1)
+	}
 	s.t.mu.Unlock()
 	s.t.counters.openIn.Add(-1)
 }

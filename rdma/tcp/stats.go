@@ -5,7 +5,7 @@ import "sync/atomic"
 // Stats counts what a Transport has done since Open, but for the gauges.
 type Stats struct {
 	Accepted  int64 `json:"accepted"`  // connections that were accepted and greeted rightly
-	Refused   int64 `json:"refused"`   // connections beyond MaxConns
+	Refused   int64 `json:"refused"`   // connections for which there was no place
 	Strangers int64 `json:"strangers"` // connections of those who do not speak the protocol, or may not
 	Dialled   int64 `json:"dialled"`   // connections that were opened
 	Broken    int64 `json:"broken"`    // connections that ended otherwise than by being closed

@@ -9,12 +9,17 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/rdma"
 )
+
+// rarePeriod is the time between two equal lines that strangers cause.
+const rarePeriod = 10 * time.Second
 
 // proto is Caps.Proto. Versions within it are settled by the greeting.
 const proto = "tcp"
@@ -26,6 +31,7 @@ type Transport struct {
 	addr     string
 	counters counters
 	chunks   chunks
+	rarely   *zap.Logger // for what strangers can cause as often as they like
 	source   atomic.Pointer[rdma.Source]
 
 	// ctx ends when Close begins: parent of all that is lent and dialled.
@@ -37,8 +43,11 @@ type Transport struct {
 		sync.Mutex
 		closed  bool
 		serving map[*session]struct{}
-		peers   map[*Peer]struct{}
-		regions map[regionKey]*region
+		// Of those: who has not greeted yet, the earliest first, and how many have.
+		greeting []*session
+		greeted  int
+		peers    map[*Peer]struct{}
+		regions  map[regionKey]*region
 	}
 }
 
@@ -48,7 +57,9 @@ func Open(opts Options) (*Transport, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Transport{opts: opts}
+	t := &Transport{opts: opts, rarely: opts.Logger.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
+		return zapcore.NewSamplerWithOptions(c, rarePeriod, 1, 0)
+	}))}
 	t.SetSource(opts.Source)
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	t.mu.serving = map[*session]struct{}{}
