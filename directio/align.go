@@ -37,36 +37,3 @@ func EstimateStaging(sizes ...int64) (int64, error) {
 	}
 	return sum, nil
 }
-
-// SplitBySize cuts sizes into runs [first, end) whose EstimateStaging fits in
-// budgetBytes, as long as they can be and in order; the number of sizes in a run
-// does not matter. Sizes that exceed the budget alone are in no run; tooBig holds
-// their indexes in order. It fails with os.ErrInvalid where EstimateStaging of a
-// single size does.
-func SplitBySize(sizes []int64, budgetBytes int64) (runs [][2]int, tooBig []int, err error) {
-	first, sum := 0, int64(0)
-	cut := func(end int) {
-		if first < end {
-			runs = append(runs, [2]int{first, end})
-		}
-		first, sum = end, 0
-	}
-	for i, size := range sizes {
-		need, err := EstimateStaging(size)
-		if err != nil {
-			return nil, nil, err
-		}
-		if need > budgetBytes {
-			cut(i)
-			first = i + 1
-			tooBig = append(tooBig, i)
-			continue
-		}
-		if sum > budgetBytes-need {
-			cut(i)
-		}
-		sum += need
-	}
-	cut(len(sizes))
-	return runs, tooBig, nil
-}
