@@ -4,18 +4,18 @@ import "fmt"
 
 // Engine is what of an engine's config decides the block sizes of its cache.
 type Engine struct {
-	CacheBlockSize int // block_size of the cache config, tokens
-	PrefillContext int // context parallel sizes; 0 means 1
-	DecodeContext  int
+	CacheBlockSize int  // block_size of the cache config, tokens
+	DecodeContext  int  // decode context parallel size; 0 means 1
 	MatchUnit      int  // prefix_match_unit, tokens; 0: not set
 	NoReuse        bool // neither prefix caching nor a connector: prompts are not hashed in smaller blocks
 }
 
 // BlockSizes returns the scheduler block size and the hash block size that an engine uses
 // for these groups. A single group has the size of the cache config, whatever its own is.
-// With several, each is scaled by the context parallel sizes, but not those of Mamba states.
+// With several, each is scaled by the size of the decode context, but not those of Mamba states.
+// The prefill context parallel size changes nothing: ranks of it do not share the cache.
 func BlockSizes(e Engine, groups []Group) (scheduler, hash int, err error) {
-	scale := max(e.PrefillContext, 1) * max(e.DecodeContext, 1)
+	scale := max(e.DecodeContext, 1)
 	if len(groups) <= 1 {
 		size := e.CacheBlockSize * scale
 		if size <= 0 || size > MaxBlockSize {

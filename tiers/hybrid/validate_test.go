@@ -218,7 +218,7 @@ func (v *validateVector) checkSizes() error {
 	if err != nil {
 		return err
 	}
-	e := Engine{CacheBlockSize: in.CacheBlockSize, PrefillContext: in.PCP, DecodeContext: in.DCP}
+	e := Engine{CacheBlockSize: in.CacheBlockSize, DecodeContext: in.DCP} // in.PCP changes nothing
 	if in.MatchUnit != nil {
 		e.MatchUnit = *in.MatchUnit
 	}
