@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers/block"
@@ -41,6 +42,7 @@ type device struct {
 	home      *directory
 	uuid      uuid
 	capacity  int64
+	fits      int64 // of the capacity, what the file system could hold when it was opened
 	slabBytes int64 // of new slabs
 	engine    directio.Engine
 	probe     directio.ProbeResult
@@ -150,7 +152,25 @@ func (t *Tier) openDevice(ctx context.Context, index int, o DeviceOptions) (_ *d
 	if err := d.home.markDirty(); err != nil {
 		return nil, err
 	}
-	return d, d.shrink()
+	if err := d.shrink(); err != nil {
+		return nil, err
+	}
+	return d, d.measure()
+}
+
+// measure finds out how much the file system has room for, which may be less than the capacity: then that much is
+// told, and what does not fit is evicted, as if the capacity were that.
+func (d *device) measure() error {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(d.home.root.Fd()), &st); err != nil {
+		return &os.PathError{Op: "statfs", Path: d.dir, Err: err}
+	}
+	d.fits = min(d.capacity, d.fileBytes+int64(st.Bavail)*st.Bsize)
+	if d.fits < d.capacity {
+		d.tier.log.Warn("size of the SSD directory is more than its file system has room for", zap.String("device", d.dir),
+			zap.Int64("size_bytes", d.capacity), zap.Int64("room_bytes", d.fits))
+	}
+	return nil
 }
 
 // discard closes a device that was not started.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync/atomic"
@@ -260,6 +261,32 @@ func TestSyncFails(t *testing.T) {
 		}
 		return faultio.Fault{}
 	})
+	for range 2 {
+		if err := r.sync(t); !errors.Is(err, block.ErrUnavailable) {
+			t.Errorf("Sync: got %v, want %v", err, block.ErrUnavailable)
+		}
+	}
+	eventually(t, "device offline", func() bool { return r.Stats().State == "offline" })
+	eventually(t, "block lost", func() bool { return host.lossOf(b.key) != nil })
+	if err := r.Close(context.Background()); err != nil && !errors.Is(err, block.ErrUnavailable) {
+		t.Errorf("Close: %v", err)
+	}
+}
+
+// TestDeleted shows that a directory which somebody deletes is noticed at the next sync: that fails, for what it
+// would make durable nobody finds, and the device goes offline.
+func TestDeleted(t *testing.T) {
+	r := newRig(t, 1, 16<<20, func(o *Options) { o.SyncInterval = time.Hour })
+	host := newHost()
+	r.SetHost(host)
+	b := stored{keyOf("a"), 1, bytesOf(1, 5000)}
+	r.mustStore(t, b)
+	if err := r.sync(t); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(r.dirs[0]); err != nil {
+		t.Fatal(err)
+	}
 	for range 2 {
 		if err := r.sync(t); !errors.Is(err, block.ErrUnavailable) {
 			t.Errorf("Sync: got %v, want %v", err, block.ErrUnavailable)

@@ -107,7 +107,7 @@ func (t *Tier) Stats() tiers.TierStats {
 // detailLocked needs Tier.mu.
 func (d *device) detailLocked() DeviceDetail {
 	out := DeviceDetail{
-		Dir: d.dir, State: d.state, Reason: cmp.Or(d.reason, d.fullReason), CapacityBytes: d.capacity,
+		Dir: d.dir, State: d.state, Reason: cmp.Or(d.reason, d.fullReason), CapacityBytes: d.fits,
 		UsedBytes: d.usedBytes, SlabFileBytes: d.fileBytes, Blocks: d.blocks,
 		FileSystem: d.probe.FileSystem, DirectIO: d.probe.Direct, Slabs: len(d.slabs),
 		SetAside: len(d.recovered.setAside), QuarantinedSlots: d.quarantined, WrittenTodayBytes: d.written,

@@ -23,6 +23,24 @@ type dirOptions struct {
 	logger     *zap.Logger
 }
 
+// errDeleted: somebody has deleted the directory of a device. What is in its files is there until the process
+// ends, and no later one finds it.
+var errDeleted = errors.New("the directory was deleted")
+
+// checkThere fails with errDeleted if the directory, or its superblock, has no name any more.
+func (d *directory) checkThere() error {
+	for _, f := range []*os.File{d.root, d.file} {
+		var st unix.Stat_t
+		if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+			return &os.PathError{Op: "stat", Path: f.Name(), Err: err}
+		}
+		if st.Nlink == 0 {
+			return fmt.Errorf("%s: %w: %w", f.Name(), errDeleted, block.ErrUnavailable)
+		}
+	}
+	return nil
+}
+
 // directory is one directory of the tier: its lock and its superblock. The files
 // of slabs are opened by the caller, by slabPath.
 //

@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -219,7 +220,10 @@ func (d *device) syncSlabs() error {
 	if err == nil && names {
 		err = call(&d.syncSince, d.home.syncDir)
 	}
-	if ofDevice(err) || isFull(err) {
+	if err == nil {
+		err = call(&d.syncSince, d.home.checkThere)
+	}
+	if ofDevice(err) || isFull(err) || errors.Is(err, errDeleted) {
 		d.syncFailed(err)
 	}
 	if err == nil && t.opts.DailyWriteBudgetBytes > 0 {

@@ -147,6 +147,31 @@ func TestTakeRun(t *testing.T) {
 	}
 }
 
+// TestNoConvoy shows that ranks which load their parts of the same blocks in the same order do not queue up at one
+// device after the other: at each step their parts are on most of them (C19).
+func TestNoConvoy(t *testing.T) {
+	tier := &Tier{}
+	for i := range 4 {
+		tier.devices = append(tier.devices, &device{tier: tier, uuid: uuid{byte(i)}, capacity: 1 << 30, down: make(chan struct{})})
+	}
+	const steps, ranks = 500, 8
+	sum := 0
+	for step := range steps {
+		asked := map[*device]bool{}
+		for rank := range ranks {
+			d, err := tier.chooseDevice(block.Key{Group: "g", Hash: block.Hash(fmt.Sprintf("m_r%d/%x", rank, step))}, 4096)
+			if err != nil {
+				t.Fatal(err)
+			}
+			asked[d] = true
+		}
+		sum += len(asked)
+	}
+	if mean := float64(sum) / steps; mean < 3.3 { // 3.6 for places that are as good as chance
+		t.Errorf("8 ranks ask %.2f of 4 devices at a step", mean)
+	}
+}
+
 // TestChooseDevice shows that blocks spread by capacity, and that the failing of a
 // device moves none but its own (A27, F5).
 func TestChooseDevice(t *testing.T) {
