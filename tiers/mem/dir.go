@@ -183,14 +183,50 @@ func tmpfsSize(o *Options) string {
 	return fmt.Sprintf("size=%d,nr_inodes=%d", size, max(size>>11, 1<<16))
 }
 
+// tmpfsMore returns the other options, but for huge pages.
+func tmpfsMore(o *Options) string {
+	if o.NUMA == "" {
+		return ",mode=0700"
+	}
+	return ",mode=0700,mpol=" + o.NUMA
+}
+
+// numaNodes is where Linux lists the NUMA nodes that have memory.
+const numaNodes = "/sys/devices/system/node/has_memory"
+
+// numaError says what is behind the EINVAL of a mount with o.NUMA.
+func numaError(path string, o *Options) error {
+	nodes, err := os.ReadFile(numaNodes)
+	if err != nil {
+		return fmt.Errorf("%s: NUMA policy %q: this kernel has no NUMA: %w", path, o.NUMA, block.ErrInvalid)
+	}
+	return fmt.Errorf("%s: NUMA policy %q: the kernel refuses it; nodes with memory: %s: %w", path, o.NUMA, strings.TrimSpace(string(nodes)), block.ErrInvalid)
+}
+
+// checkNUMA brings o.NUMA into effect on a tmpfs of an earlier process. It fails with ErrInvalid, also if the store
+// has no tmpfs of its own.
+func checkNUMA(path string, mounted, fresh bool, o *Options) error {
+	switch {
+	case o.NUMA == "":
+		return nil
+	case !mounted:
+		return fmt.Errorf("%s: NUMA policy %q: it takes a tmpfs of the store's own, which root can mount: %w", path, o.NUMA, block.ErrInvalid)
+	case !fresh && unix.Mount(mountSource, path, "tmpfs", mountFlags|unix.MS_REMOUNT, "mpol="+o.NUMA) != nil:
+		return numaError(path, o)
+	}
+	return nil
+}
+
 // mountTmpfs mounts a tmpfs on path, without huge pages if it must.
 func mountTmpfs(path string, o *Options) error {
-	data := tmpfsSize(o) + ",mode=0700"
+	data := tmpfsSize(o) + tmpfsMore(o)
 	err := unix.Mount(mountSource, path, "tmpfs", mountFlags, data+",huge="+o.Huge)
 	if err == unix.EINVAL {
+		if err = unix.Mount(mountSource, path, "tmpfs", mountFlags, data); err == unix.EINVAL && o.NUMA != "" {
+			return numaError(path, o)
+		}
 		o.Logger.Warn("kernel refuses huge pages for the memory tier: reads and transfers will be slower",
 			zap.String("dir", path), zap.String("huge", o.Huge))
-		err = unix.Mount(mountSource, path, "tmpfs", mountFlags, data)
 	}
 	switch err {
 	case nil:

@@ -144,6 +144,71 @@ func TestRemount(t *testing.T) {
 	open(t, o)
 }
 
+// policyOf returns the memory policy in the mount options of dir.
+func policyOf(t *testing.T, dir string) string {
+	t.Helper()
+	info, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(info)) {
+		if fields := strings.Fields(line); fields[4] == dir {
+			_, policy, _ := strings.Cut(fields[len(fields)-1], "mpol=")
+			return policy
+		}
+	}
+	t.Fatalf("%s is not mounted", dir)
+	return ""
+}
+
+// TestNUMA: a tmpfs is mounted, and mounted anew, with the memory policy that was asked for; one of a node that is
+// absent, and any without a tmpfs of its own, is refused, and nothing is left behind (A12).
+func TestNUMA(t *testing.T) {
+	requireMount(t)
+	nodes, err := os.ReadFile(numaNodes)
+	if err != nil {
+		t.Skipf("no NUMA: %v", err)
+	}
+	o := Options{Dir: shmDir(t) + "/s", SizeBytes: 1 << 20}
+	refused := func(policy, want string) {
+		t.Helper()
+		o := o
+		o.NUMA = policy
+		if s, err := Open(context.Background(), o); !errors.Is(err, block.ErrInvalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", policy, err, want)
+			if err == nil {
+				s.Close(false)
+			}
+		}
+	}
+	absent := "refuses it; nodes with memory: " + strings.TrimSpace(string(nodes))
+	refused("bind:1023", absent)
+	if _, err := os.Stat(o.Dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("left behind: %v", err)
+	}
+	s := open(t, o)
+	if got := policyOf(t, s.dir); got != "" {
+		t.Errorf("policy %q, want none", got)
+	}
+	s.Close(true)
+	for _, policy := range []string{"bind:0", "prefer:0", "interleave:0"} {
+		o.NUMA = policy
+		s := open(t, o)
+		if got := policyOf(t, s.dir); got != policy {
+			t.Errorf("policy %q, want %q", got, policy)
+		}
+		s.Close(policy == "bind:0") // the next one is of an adopted tmpfs, the last of a new one
+	}
+	s = open(t, o)
+	s.Close(true)
+	refused("bind:1023", absent)
+	open(t, o).Close(false)
+	o.NoMount = true
+	refused("bind:0", "takes a tmpfs of the store's own")
+	o.NUMA = ""
+	open(t, o)
+}
+
 // TestCloseWhileOpen: Close frees the memory of a mounted store though a file of
 // it is open; that file keeps its bytes (A9), and neither mount nor directory
 // stays.

@@ -50,6 +50,10 @@ type Options struct {
 	// Empty means within_size.
 	Huge string
 
+	// NUMA is the tmpfs option mpol=: bind:NODES, prefer:NODE, interleave, interleave:NODES or local. It
+	// takes a tmpfs of the store's own. Empty means none, or that of the tmpfs that is adopted.
+	NUMA string
+
 	// NoMount uses the directory as it is, even as root. SizeBytes,
 	// HeadroomBytes and Huge are then those of the file system around it.
 	NoMount bool

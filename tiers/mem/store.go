@@ -41,6 +41,7 @@ type Store struct {
 	lock      *os.File
 	bucket    [buckets]int // descriptors of b/<xx>
 	mounted   bool
+	fresh     bool   // made by Open: there is nothing of an earlier process
 	attr      string // name of the record attribute; empty if there is none
 	discarded string
 	first     tiers.BlobID // this process gives out ids from here
@@ -82,7 +83,7 @@ type Status struct {
 // Open opens the store, mounting what must be mounted. What an earlier process
 // left is kept for Adopt, or discarded if it cannot be trusted.
 //
-// It fails with ErrInvalid for bad Options or a directory with other files in
+// It fails with ErrInvalid for bad Options, a NUMA policy that cannot be, or a directory with other files in
 // it, *BusyError if another process has the store open, ErrNoSpace, the error of
 // ctx while another process attaches or takes down a store beside it, and
 // *os.PathError. What Open mounted or made it then takes down again.
@@ -119,7 +120,7 @@ func (s *Store) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.root, s.mounted = a.root, a.mounted
+	s.root, s.mounted, s.fresh = a.root, a.mounted, a.fresh
 	if err = s.load(a.fresh); err == nil {
 		return nil
 	}
@@ -142,6 +143,9 @@ func (s *Store) load(fresh bool) error {
 		return err
 	}
 	if err = writePID(s.lock); err != nil {
+		return err
+	}
+	if err = checkNUMA(s.dir, s.mounted, fresh, &s.opts); err != nil {
 		return err
 	}
 	if s.mounted && !fresh {
@@ -252,10 +256,20 @@ func (s *Store) warnFileSystem() {
 	if st.Type != unix.TMPFS_MAGIC {
 		s.log.Warn("memory tier not on tmpfs: blocks go to the device of this file system", zap.String("dir", s.dir))
 	}
-	if total := int64(st.Blocks) * st.Bsize; !s.mounted && total < s.opts.SizeBytes {
-		s.log.Warn("file system smaller than the memory tier", zap.String("dir", s.dir),
-			zap.Int64("size_bytes", s.opts.SizeBytes), zap.Int64("file_system_bytes", total))
+}
+
+// RoomBytes returns how much the file system of a store without a tmpfs of its own can hold of the
+// store's: what is free, and what the store has already. Of one with its own that is what was asked for.
+func (s *Store) RoomBytes() (int64, error) {
+	if s.mounted {
+		return s.opts.SizeBytes + s.opts.HeadroomBytes, nil
 	}
+	free, err := s.FreeBytes()
+	if err != nil {
+		return 0, err
+	}
+	used, err := usedBytes(s.root, false)
+	return free + used, err
 }
 
 // openBuckets makes and opens the 256 directories.
@@ -308,6 +322,9 @@ func (s *Store) extendLease(id uint64) error {
 
 // Discarded returns why Open discarded what an earlier process left, or "".
 func (s *Store) Discarded() string { return s.discarded }
+
+// Fresh reports whether Open has made the store: then Close without keep loses nothing of an earlier process.
+func (s *Store) Fresh() bool { return s.fresh }
 
 // Dir returns the directory of the store.
 func (s *Store) Dir() string { return s.dir }
