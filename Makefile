@@ -30,7 +30,7 @@ cluster: cluster-deps build ## three nodes on this machine: write on one, read o
 
 test: test-deps ## install what is missing, run every test, count what passed, failed and was skipped
 	go build -o bin/report ./tests/report
-	@bin/report -vet -- $(TIMEOUT) -race $(LINK) $(LIBRARIES) -- $(TIMEOUT) $(LINK) ./tests/...
+	@exec bin/report -vet -- $(TIMEOUT) -race $(LINK) $(LIBRARIES) -- $(TIMEOUT) $(LINK) ./tests/...
 
 test-rdma: ## two nodes over RDMA in a virtual machine with soft-RoCE: the verbs provider
 	@KVFS_TEST_RDMA=$(RDMA) exec .ci/rdma

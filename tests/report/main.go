@@ -11,7 +11,9 @@
 // With -vet, `go vet -tags=giouring ./...` comes first and counts as a case. Each ARGS are the
 // arguments of one `go test`; the runs follow each other, and a failure does not
 // stop the next. Without any, report reads the JSON of a run from standard
-// input. It exits 1 if anything failed or nothing ran at all.
+// input. A test that has run for two minutes is named, once. SIGTERM and SIGINT end what
+// runs, with all that it has started, and then the report. It exits 1 if anything failed or nothing
+// ran at all.
 package main
 
 import (
@@ -21,26 +23,23 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"os/signal"
-	"syscall"
 )
 
 func main() {
-	// An interrupt reaches go test as well: let it stop, then report.
-	signal.Notify(make(chan os.Signal, 1), os.Interrupt, syscall.SIGTERM)
+	s := newStopper()
 	r := newReport(os.Stdout)
 	vet := flag.Bool("vet", false, "run go vet first")
 	flag.Usage = func() { fmt.Fprintln(os.Stderr, "usage: report [-vet] -- ARGS [-- ARGS]...") }
 	flag.Parse()
 	runs := split(flag.Args())
 	if *vet {
-		r.vet()
+		r.vet(s)
 	}
 	if len(runs) == 0 {
 		r.read(os.Stdin)
 	}
 	for _, args := range runs {
-		if err := test(r, args); err != nil {
+		if err := test(s, r, args); err != nil {
 			r.fail("go test", err.Error())
 		}
 	}
@@ -66,10 +65,10 @@ func split(args []string) [][]string {
 }
 
 // vet runs go vet over everything, as one case.
-func (r *report) vet() {
+func (r *report) vet(s *stopper) {
 	cmd := exec.Command("go", "vet", "-tags=giouring", "./...") // the tag of the Makefile
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	if err := cmd.Run(); err != nil {
+	if err := s.run(cmd, func() {}); err != nil {
 		r.fail("go vet ./...", err.Error())
 		return
 	}
@@ -79,20 +78,18 @@ func (r *report) vet() {
 
 // test runs `go test -json args` into r. Its error says that go test failed in
 // a way that no test shows.
-func test(r *report, args []string) error {
+func test(s *stopper, r *report, args []string) error {
 	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return err
 	}
-	if err := cmd.Start(); err != nil {
-		return err
-	}
 	failed := r.failures()
-	r.read(out)
-	_, _ = io.Copy(io.Discard, out) // what a line too long for read left
-	err = cmd.Wait()
+	err = s.run(cmd, func() {
+		r.read(out)
+		_, _ = io.Copy(io.Discard, out) // what a line too long for read left
+	})
 	if _, ok := errors.AsType[*exec.ExitError](err); ok && r.failures() > failed {
 		return nil
 	}

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 )
 
 const (
@@ -36,10 +37,11 @@ type note struct{ name, reason string }
 // report adds up the events of one or more runs.
 type report struct {
 	w       io.Writer
-	output  map[id][]string // of tests and packages that have not ended
-	parents map[id]bool     // tests with subtests: not cases of their own
-	bad     map[id]bool     // tests and packages below which a failure was counted
-	cases   map[string]int  // passed, by package
+	output  map[id][]string  // of tests and packages that have not ended
+	began   map[id]time.Time // when they began, until they have ended or were said to be slow
+	parents map[id]bool      // tests with subtests: not cases of their own
+	bad     map[id]bool      // tests and packages below which a failure was counted
+	cases   map[string]int   // passed, by package
 
 	passed  int
 	failed  []note
@@ -50,6 +52,7 @@ func newReport(w io.Writer) *report {
 	return &report{
 		w:       w,
 		output:  map[id][]string{},
+		began:   map[id]time.Time{},
 		parents: map[id]bool{},
 		bad:     map[id]bool{},
 		cases:   map[string]int{},
@@ -58,22 +61,61 @@ func newReport(w io.Writer) *report {
 
 func (r *report) failures() int { return len(r.failed) }
 
+// slowTime is how long a test may run before it is named, so that one sees which hangs.
+const slowTime = 2 * time.Minute
+
 // read takes the events of one run. Lines that are not events are passed on.
 func (r *report) read(in io.Reader) {
-	lines := bufio.NewScanner(in)
-	lines.Buffer(nil, maxLineBytes)
-	for lines.Scan() {
-		var e event
-		if json.Unmarshal(lines.Bytes(), &e) != nil || e.Action == "" {
-			fmt.Fprintln(r.w, lines.Text())
-			continue
+	lines := make(chan string)
+	var failed error
+	go func() { // ends with in
+		defer close(lines)
+		scan := bufio.NewScanner(in)
+		scan.Buffer(nil, maxLineBytes)
+		for scan.Scan() {
+			lines <- scan.Text()
 		}
-		r.take(e)
+		failed = scan.Err()
+	}()
+	tick := time.NewTicker(slowTime / 8)
+	defer tick.Stop()
+	for more := true; more; {
+		var line string
+		select {
+		case line, more = <-lines:
+			if more {
+				r.line(line)
+			}
+		case now := <-tick.C:
+			r.slow(now)
+		}
 	}
-	if err := lines.Err(); err != nil {
-		r.fail("go test -json", err.Error())
+	if failed != nil {
+		r.fail("go test -json", failed.Error())
 	}
 	r.unfinished("")
+}
+
+func (r *report) line(text string) {
+	var e event
+	if json.Unmarshal([]byte(text), &e) != nil || e.Action == "" {
+		fmt.Fprintln(r.w, text)
+		return
+	}
+	r.take(e)
+}
+
+// slow names the tests that have run for long, each once, and not those that only wait for one that they began.
+func (r *report) slow(now time.Time) {
+	for k, since := range r.began {
+		if now.Sub(since) < slowTime {
+			continue
+		}
+		delete(r.began, k)
+		if !r.parents[k] {
+			fmt.Fprintf(r.w, "slow %s has run for %v\n", k.name(), slowTime)
+		}
+	}
 }
 
 func (r *report) take(e event) {
@@ -83,9 +125,14 @@ func (r *report) take(e event) {
 		fmt.Fprint(r.w, e.Output)
 	case "run":
 		r.output[k] = nil
+		r.began[k] = time.Now()
 		if i := strings.LastIndexByte(e.Test, '/'); i >= 0 {
 			r.parents[id{e.Package, e.Test[:i]}] = true
 		}
+	case "pause": // until others have ended
+		delete(r.began, k)
+	case "cont":
+		r.began[k] = time.Now()
 	case "output":
 		r.output[k] = append(r.output[k], e.Output)
 	case "pass", "fail", "skip":
@@ -95,6 +142,7 @@ func (r *report) take(e event) {
 			r.endTest(k, e.Action)
 		}
 		delete(r.output, k)
+		delete(r.began, k)
 	}
 }
 
@@ -150,6 +198,7 @@ func (r *report) unfinished(pkg string) {
 			r.count(k, "did not finish")
 		}
 		delete(r.output, k)
+		delete(r.began, k)
 	}
 }
 

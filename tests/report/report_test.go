@@ -2,8 +2,10 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestReport feeds runs as go test prints them and shows what is counted, and
@@ -59,8 +61,31 @@ func TestReportPassesOn(t *testing.T) {
 func TestTest(t *testing.T) {
 	var out strings.Builder
 	r := newReport(&out)
-	if err := test(r, []string{"-no-such-flag"}); err == nil && r.failures() == 0 {
+	if err := test(newStopper(), r, []string{"-no-such-flag"}); err == nil && r.failures() == 0 {
 		t.Error("go test -no-such-flag passed")
+	}
+}
+
+// TestSlow shows that a test that runs for long is named once, with its package, and one that has
+// ended, waits or has a subtest is not.
+func TestSlow(t *testing.T) {
+	var out strings.Builder
+	r := newReport(&out)
+	for line := range strings.Lines(stream("run A|run A/x|run B|pass B|run C|pause C|run D|pause D|cont D")) {
+		r.line(line)
+	}
+	r.slow(time.Now())
+	if out.Len() != 0 {
+		t.Errorf("at once: %q", out.String())
+	}
+	for range 2 {
+		r.slow(time.Now().Add(slowTime))
+	}
+	got := strings.Split(strings.TrimSpace(out.String()), "\n")
+	slices.Sort(got)
+	want := []string{"slow p A/x has run for 2m0s", "slow p D has run for 2m0s"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
