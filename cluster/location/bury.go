@@ -10,6 +10,7 @@ func (x *Index) Bury(hash uint64, seq uint64, dir bool, path string, at int64) b
 	if !x.graves.add(g, x.clock().UnixNano()) {
 		return false
 	}
+	x.buried()
 	mixed := x.mix(hash)
 	s := x.shard(mixed)
 	s.write.Lock()

@@ -34,8 +34,9 @@ type grave struct {
 // graves is the graveyard. The age of a grave counts from when it was made, not from
 // when it was learned: else nodes that tell each other theirs would keep them for ever.
 type graves struct {
-	horizon time.Duration
-	max     int
+	horizon  time.Duration
+	max      int
+	maxBytes int64 // of all paths
 
 	count atomic.Int64 // so that Put need not look at the clock if there are none
 
@@ -113,7 +114,7 @@ func (y *graves) add(told Grave, now int64) bool {
 		}
 		y.removeLocked(old)
 	}
-	if len(y.mu.byAge) >= y.max {
+	for len(y.mu.byAge) > 0 && (len(y.mu.byAge) >= y.max || y.mu.paths+int64(len(told.Path)) > y.maxBytes) {
 		if oldest := y.mu.byAge[0]; oldest.since > g.since {
 			return false
 		}

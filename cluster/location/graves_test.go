@@ -128,3 +128,25 @@ func TestManyGraves(t *testing.T) {
 		t.Errorf("%+v, was empty with %d bytes", st, empty)
 	}
 }
+
+// TestGraveBytes: long paths of graves have a bound of their own; the oldest go.
+func TestGraveBytes(t *testing.T) {
+	c := &clock{now: start}
+	x := New(Options{MaxGraveBytes: 10 * MaxPath, Now: c.time})
+	path := string(make([]byte, MaxPath-8))
+	for i := range 100 {
+		c.now++
+		if !x.Bury(uint64(i), 5, false, fmt.Sprintf("%s%08d", path, i), c.now) {
+			t.Fatalf("%d is no news", i)
+		}
+	}
+	if n := x.Stats().Graves; n != 10 || x.Buried(99) != 5 || x.Buried(89) != 0 {
+		t.Errorf("%d graves, the last %d, an old one %d", n, x.Buried(99), x.Buried(89))
+	}
+	if x.Bury(1000, 5, false, path, start) {
+		t.Error("older than all that there is room for, and news")
+	}
+	if !x.Bury(95, 6, false, path, c.now) || x.Stats().Graves != 10 {
+		t.Errorf("raised: %d graves", x.Stats().Graves)
+	}
+}

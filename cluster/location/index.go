@@ -31,6 +31,7 @@ type Index struct {
 	// Constant after New.
 	seed, factor uint64 // factor is odd
 	lost         func(hash uint64)
+	buried       func()
 	clock        func() time.Time
 }
 
@@ -58,6 +59,9 @@ type otherKey struct {
 // New returns an empty index.
 func New(o Options) *Index {
 	x := &Index{seed: rand.Uint64(), factor: rand.Uint64() | 1, lost: o.Lost, clock: o.Now}
+	if x.buried = o.Buried; x.buried == nil {
+		x.buried = func() {}
+	}
 	if x.clock == nil {
 		x.clock = time.Now
 	}
@@ -67,6 +71,9 @@ func New(o Options) *Index {
 	}
 	if o.MaxGraves <= 0 {
 		x.graves.max = 1 << 20
+	}
+	if x.graves.maxBytes = o.MaxGraveBytes; o.MaxGraveBytes <= 0 {
+		x.graves.maxBytes = 128 << 20
 	}
 	return x
 }

@@ -43,11 +43,16 @@ type Holder struct {
 type Options struct {
 	// Horizon is how long a grave is kept after it was made. Zero means 24 hours.
 	Horizon time.Duration
-	// MaxGraves bounds them; the oldest go first. Zero means 1<<20.
-	MaxGraves int
+	// MaxGraves bounds them, and MaxGraveBytes their paths together; the oldest go first.
+	// Zero means 1<<20, and 128 MiB.
+	MaxGraves     int
+	MaxGraveBytes int64
 	// Lost is called when a watched hash has no live holder left (see Index.Watch),
 	// without a lock held, by whoever caused it. It may call the index. Nil: not called.
 	Lost func(hash uint64)
+	// Buried is called when a grave was made or raised, without a lock held. It must not block.
+	// Nil: not called.
+	Buried func()
 	// Now is the clock of the graves, called without a lock held. Nil means time.Now.
 	Now func() time.Time
 }
