@@ -10,7 +10,7 @@ import (
 // Limits of what a Follower believes.
 const (
 	maxSeq     = 1 << 62 // the year 2116
-	maxEntries = 1 << 26 // of one node: 2 GB of index, 64 TiB in blocks of 1 MiB
+	maxEntries = 1 << 24 // of one node: 0.5 to 0.9 GB of index, 16 TiB in blocks of 1 MiB
 )
 
 // Graveyard is told of graves, besides the index. r is valid until it returns.
@@ -45,6 +45,7 @@ type Follower struct {
 	latest  func() uint64 // the highest version that is believed
 	far     func()        // told of one above
 
+	most     int64 // entries of the node
 	live     bool
 	position Position
 	shown    slot
@@ -89,7 +90,7 @@ func NewFollower(index *location.Index, slots Slots, buried Graveyard, observe f
 		observe = func(uint64) {}
 	}
 	return &Follower{
-		index: index, slots: slots, buried: buried, observe: observe, live: true,
+		index: index, slots: slots, buried: buried, observe: observe, live: true, most: maxEntries,
 		latest: func() uint64 { return maxSeq }, far: func() {},
 	}
 }
@@ -228,7 +229,7 @@ func (f *Follower) enterRecord(r *Record, into location.Slot, latest uint64) boo
 	}
 	switch r.Op {
 	case Hold:
-		if tooFar || !sound(r) || f.index.Count(into) >= maxEntries {
+		if tooFar || !sound(r) || f.index.Count(into) >= f.most {
 			// What was known of the key is not so any more, that much is sure.
 			f.index.Delete(into, r.Hash)
 			return false

@@ -511,3 +511,26 @@ func BenchmarkFollowerDeltas(b *testing.B) {
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/5, "ns/record")
 }
+
+// TestFollowerBounded: of a node that tells of more than may be, only so much is entered; the rest is
+// counted as skipped, and all is freed when the node is dropped.
+func TestFollowerBounded(t *testing.T) {
+	index := location.New(location.Options{})
+	f := NewFollower(index, newSlotPool(t, index, 2), nil, nil)
+	f.most = 100
+	var enc encoder
+	b := Batch{Begin: true, End: true, Position: Position{Epoch: 1, Next: 1}, Count: 150}
+	for i := range b.Count {
+		b.Records = enc.append(b.Records, &Record{Op: Hold, Hash: uint64(i + 1), Seq: 1, Size: 1, Mode: typeFile})
+	}
+	if err := f.Apply(&b); err != nil {
+		t.Fatal(err)
+	}
+	if n := index.Stats().Entries; n != 100 || f.Stats().Skipped != 50 {
+		t.Errorf("%d entries, %d records skipped", n, f.Stats().Skipped)
+	}
+	f.Drop()
+	if n := index.Stats().Entries; n != 0 {
+		t.Errorf("%d entries after the node was dropped", n)
+	}
+}

@@ -11,6 +11,7 @@ import (
 const (
 	defaultRecords    = 1 << 16
 	defaultBatchBytes = 256 << 10
+	defaultPathBytes  = 16 << 20
 	defaultInterval   = 10 * time.Millisecond
 
 	// perSubscriber lengthens the default Interval where there are many: a node then
@@ -23,6 +24,8 @@ const (
 type LogOptions struct {
 	Epoch   uint64 // required: not 0, differs from any earlier incarnation's
 	Records int    // most records kept. Zero means 1<<16.
+	// PathBytes is the most bytes of paths in the records kept. Zero means 16 MiB.
+	PathBytes int
 	// Interval is the least time between two batches to one subscriber, unless the first
 	// was full: the first record after a rest goes at once, those that follow are
 	// gathered. Zero means 10 ms, or 0.1 ms for each subscriber if that is more.
@@ -43,6 +46,8 @@ type Log struct {
 		sync.Mutex
 		ring   []Record      // record n is at (n-1) % o.Records; grows to o.Records
 		next   uint64        // number of the next record, from 1
+		floor  uint64        // records before it have left the ring for their paths
+		paths  int           // bytes of those in the ring
 		wake   chan struct{} // closed at the next Append; nil if nobody waits
 		closed bool
 	}
@@ -78,6 +83,9 @@ func NewLog(o LogOptions) *Log {
 	if o.BatchBytes <= 0 {
 		o.BatchBytes = defaultBatchBytes
 	}
+	if o.PathBytes <= 0 {
+		o.PathBytes = defaultPathBytes
+	}
 	l := &Log{o: o, closed: make(chan struct{})}
 	l.mu.next = 1
 	return l
@@ -104,13 +112,29 @@ func (l *Log) Append(records ...Record) {
 		if len(l.mu.ring) < l.o.Records {
 			l.mu.ring = append(l.mu.ring, records[i])
 		} else {
-			l.mu.ring[(l.mu.next-1)%uint64(l.o.Records)] = records[i]
+			at := &l.mu.ring[(l.mu.next-1)%uint64(l.o.Records)]
+			l.mu.paths -= len(at.Path)
+			*at = records[i]
 		}
 		l.mu.next++
+		l.mu.paths += len(records[i].Path)
+		l.boundLocked()
 	}
 	if l.mu.wake != nil {
 		close(l.mu.wake)
 		l.mu.wake = nil
+	}
+}
+
+// boundLocked has the oldest records leave the ring, as if it were smaller, until the paths
+// of the others are few enough.
+func (l *Log) boundLocked() {
+	for l.mu.paths > l.o.PathBytes && l.mu.next > 1 {
+		l.mu.floor = max(l.mu.floor, l.mu.next-uint64(len(l.mu.ring)))
+		at := &l.mu.ring[(l.mu.floor-1)%uint64(l.o.Records)]
+		l.mu.paths -= len(at.Path)
+		*at = Record{Op: Release}
+		l.mu.floor++
 	}
 }
 
@@ -123,7 +147,7 @@ func (l *Log) Resync() {
 		return
 	}
 	round := uint64(l.o.Records)
-	l.mu.ring, l.mu.next = nil, ((l.mu.next-1)/round+1)*round+1 // where an empty ring begins
+	l.mu.ring, l.mu.paths, l.mu.next = nil, 0, ((l.mu.next-1)/round+1)*round+1 // where an empty ring begins
 	if l.mu.wake != nil {
 		close(l.mu.wake)
 		l.mu.wake = nil
@@ -182,7 +206,7 @@ func (l *Log) read(next uint64, buf []Record) (n int, wake <-chan struct{}, ok b
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	kept := uint64(len(l.mu.ring))
-	if next < l.mu.next-kept || next > l.mu.next || next == 0 {
+	if next < max(l.mu.next-kept, l.mu.floor) || next > l.mu.next || next == 0 {
 		return 0, nil, false
 	}
 	if next == l.mu.next {

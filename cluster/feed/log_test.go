@@ -452,3 +452,29 @@ func TestResync(t *testing.T) {
 		}
 	})
 }
+
+// TestPathsBounded: records leave the ring early if their paths are long; who has not read
+// them begins anew, who has goes on.
+func TestPathsBounded(t *testing.T) {
+	l := NewLog(LogOptions{Epoch: 1, Records: 100, PathBytes: 1000})
+	defer l.Close()
+	bury := func(n, size int) {
+		for range n {
+			l.Append(Record{Op: Bury, Hash: 1, Seq: 1, Path: string(make([]byte, size)), Mode: typeFile})
+		}
+	}
+	for _, step := range []struct{ n, size, kept int }{
+		{50, 10, 50}, {20, 40, 40}, {300, 1, 100}, {1, 2000, 0}, {5, 10, 5}, {400, 100, 10},
+	} {
+		bury(step.n, step.size)
+		next := l.Position().Next
+		if !l.has(next-uint64(step.kept)) || l.has(next-uint64(step.kept)-1) {
+			t.Errorf("%d of %d bytes: not the last %d are kept", step.n, step.size, step.kept)
+		}
+	}
+	l.Resync()
+	bury(3, 10)
+	if next := l.Position().Next; !l.has(next-3) || l.has(next-4) {
+		t.Error("not the three after a resync are kept")
+	}
+}
