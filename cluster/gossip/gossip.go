@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"math"
 	"net/netip"
 	"sync"
 	"time"
@@ -103,6 +104,9 @@ type Gossip struct {
 	seeds     []string
 	rejoin    time.Duration
 	ambiguous string
+	// how often, and how far apart, memberlist tells news
+	retransmit int
+	interval   time.Duration
 
 	// own goroutines: Close ends them by quit and waits for them; Leave ends joining
 	quit     context.Context
@@ -176,6 +180,7 @@ func open(o Options, d deps) (*Gossip, error) {
 	if d.tune != nil {
 		d.tune(conf)
 	}
+	g.retransmit, g.interval = conf.RetransmitMult, conf.GossipInterval
 	if g.list, err = memberlist.Create(conf); err != nil {
 		g.stop()
 		return nil, errors.Join(fmt.Errorf("gossip: %w", err), g.transport.Shutdown())
@@ -382,7 +387,7 @@ func (g *Gossip) Leave(ctx context.Context) error {
 		defer close(leaving)
 		g.joinStop()
 		g.sayGoodbye()
-		done <- g.list.Leave(limit)
+		done <- g.spread(limit)
 	}()
 	select {
 	case err := <-done:
@@ -393,6 +398,29 @@ func (g *Gossip) Leave(ctx context.Context) error {
 	case <-ctx.Done():
 		return fmt.Errorf("gossip: leave: %w", ctx.Err())
 	}
+}
+
+// spread has memberlist tell of the leave, until it has told it as often as it tells any news, or
+// nobody is there to hear it. Memberlist itself waits until it has, and does not notice that the
+// last of the others has gone: two nodes that leave together would wait for each other.
+func (g *Gossip) spread(limit time.Duration) error {
+	often := g.retransmit * int(math.Ceil(math.Log10(float64(len(g.members.nodes())+2)))) // as memberlist reckons
+	enough := time.Duration(often+1) * g.interval
+	if g.list.Leave(time.Millisecond) == nil {
+		return nil
+	}
+	until := time.Now().Add(min(limit, enough))
+	tick := time.NewTicker(min(g.interval, 10*time.Millisecond))
+	defer tick.Stop()
+	for len(g.members.nodes()) > 0 {
+		if <-tick.C; time.Now().After(until) {
+			break
+		}
+	}
+	if limit < enough && len(g.members.nodes()) > 0 {
+		return context.DeadlineExceeded
+	}
+	return nil
 }
 
 // sayGoodbye tells every member that this node leaves on purpose. Memberlist spreads
