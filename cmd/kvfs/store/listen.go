@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	"golang.org/x/sys/unix"
 )
 
@@ -62,14 +63,16 @@ type Options struct {
 type Listener struct {
 	o      Options
 	log    *zap.Logger
-	place  *place
-	l      *net.UnixListener
+	rarely *zap.Logger     // for what others can cause as often as they like
+	path   string          // of the socket
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 	wg     sync.WaitGroup // connections
 
 	mu struct {
 		sync.Mutex
+		place  *place // nil while the socket, which was removed, cannot be made again
+		l      *net.UnixListener
 		conns  map[*net.UnixConn]struct{}
 		mounts int
 		closed bool
@@ -96,8 +99,9 @@ func Listen(o Options) (*Listener, error) {
 	if err := p.claim(o.lockTime); err != nil {
 		return nil, errors.Join(err, p.close())
 	}
-	l := &Listener{o: o, log: o.Logger, place: p}
-	if l.l, err = p.listen(); err != nil {
+	l := &Listener{o: o, log: o.Logger, rarely: rarely(o.Logger), path: p.path}
+	l.mu.place = p
+	if l.mu.l, err = p.listen(); err != nil {
 		return nil, errors.Join(err, p.close())
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
@@ -105,25 +109,98 @@ func Listen(o Options) (*Listener, error) {
 	return l, nil
 }
 
+// rarely returns a logger of which equal lines come a few times in a while, not more: those that
+// others cause by what they send.
+func rarely(log *zap.Logger) *zap.Logger {
+	const while, times = 10 * time.Second, 3
+	return log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
+		return zapcore.NewSamplerWithOptions(c, while, times, 0)
+	}))
+}
+
 // Path is where the socket is.
-func (l *Listener) Path() string { return l.place.path }
+func (l *Listener) Path() string { return l.path }
+
+// lookEvery is how often the owner looks whether its socket is still there.
+const lookEvery = time.Second
+
+// look makes the socket again when somebody has removed it, as those do who tidy directories up: mounts
+// would wait for an owner, and another owner would be told that there is one.
+func (l *Listener) look() {
+	for said := ""; l.wait(lookEvery); {
+		l.mu.Lock()
+		gone := l.mu.place == nil || !l.mu.place.intact()
+		l.mu.Unlock()
+		if !gone {
+			continue
+		}
+		if err := l.remake(); err == nil {
+			said = ""
+			l.log.Warn("the socket was removed: made it again", zap.String("socket", l.path))
+		} else if why := fmt.Sprint(err); why != said {
+			said = why
+			l.log.Error("the socket was removed, and cannot be made again: no mount can attach", zap.Error(err))
+		}
+	}
+}
+
+// remake makes the socket again, and its directory and its lock where these are gone as well.
+func (l *Listener) remake() error {
+	p, err := openPlace(l.path)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.closed {
+		return p.close()
+	}
+	if l.mu.place != nil {
+		_ = l.mu.place.close() // its lock is in the way
+		l.mu.place = nil
+	}
+	if err := p.claim(0); err != nil {
+		return errors.Join(err, p.close())
+	}
+	next, err := p.listen()
+	if err != nil {
+		return errors.Join(err, p.close())
+	}
+	old := l.mu.l
+	l.mu.l, l.mu.place = next, p
+	return old.Close() // Serve goes on with the next
+}
+
+// listener returns where to accept; nil after Close.
+func (l *Listener) listener() *net.UnixListener {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.closed {
+		return nil
+	}
+	return l.mu.l
+}
 
 // Serve answers those who connect, until Close.
 func (l *Listener) Serve(h Handler) error {
+	l.wg.Go(l.look) // ends with Close
 	for {
-		c, err := l.l.AcceptUnix()
-		switch {
-		case errors.Is(err, net.ErrClosed):
+		from := l.listener()
+		if from == nil {
 			return nil
+		}
+		c, err := from.AcceptUnix()
+		switch {
+		case errors.Is(err, net.ErrClosed): // by Close, or there is another one
 		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM):
 			l.log.Error("accept", zap.Error(err))
 			if !l.wait(time.Second) { // until somebody leaves
 				return nil
 			}
 		case err != nil:
-			return fmt.Errorf("accept at %s: %w", l.place.path, err)
+			return fmt.Errorf("accept at %s: %w", l.path, err)
 		case !l.add(c):
-			l.log.Warn("refused a connection: there are too many", zap.Int("limit", maxConnections))
+			l.rarely.Warn("refused a connection: there are too many", zap.Int("limit", maxConnections))
 			c.Close()
 		default:
 			l.wg.Go(func() { // ends with the connection, at the latest upon Close
@@ -157,10 +234,13 @@ func (l *Listener) Close() error {
 	for c := range l.mu.conns {
 		_ = c.CloseRead() // wakes the reader; one that has ended needs none
 	}
+	err := l.mu.l.Close()
 	l.mu.Unlock()
-	err := l.l.Close()
 	l.wg.Wait()
-	return errors.Join(err, l.place.remove(), l.place.close())
+	if p := l.mu.place; p != nil { // nobody changes it any more
+		err = errors.Join(err, p.remove(), p.close())
+	}
+	return err
 }
 
 // add notes a connection, unless there are too many, or none are wanted any more.
@@ -205,7 +285,7 @@ func (l *Listener) due() time.Time { return time.Now().Add(l.o.patience) }
 func (l *Listener) serve(w wire, h Handler) {
 	who, err := admit(w.c)
 	if err != nil {
-		l.log.Warn("refused a connection", zap.Error(err))
+		l.rarely.Warn("refused a connection", zap.Error(err))
 		_ = w.send(Greeting{Version: version, Error: err.Error()}, l.due()) // it may have gone
 		return
 	}
@@ -229,7 +309,7 @@ func (l *Listener) serve(w wire, h Handler) {
 		closeAll(fds)
 		err = fmt.Errorf("%w: %.64q is nothing to ask for, with %d descriptors", ErrMalformed, q.Do, len(fds))
 	}
-	l.log.Warn("refused a request", zap.Int32("pid", who.Pid), zap.Error(err))
+	l.rarely.Warn("refused a request", zap.Int32("pid", who.Pid), zap.Error(err))
 	_ = w.send(answer{Error: err.Error()}, l.due()) // it may have gone
 }
 
@@ -251,7 +331,7 @@ func (l *Listener) attach(w wire, h Handler, who *unix.Ucred, q *question, fds [
 	log := l.log.With(zap.Int32("pid", who.Pid))
 	m, err := l.begin(h, who, q, fds)
 	if err != nil {
-		log.Warn("refused a mount", zap.Error(err))
+		l.rarely.Warn("refused a mount", zap.Int32("pid", who.Pid), zap.Error(err))
 		_ = w.send(answer{Error: err.Error()}, l.due()) // it may have gone
 		return
 	}

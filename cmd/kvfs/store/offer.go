@@ -18,6 +18,7 @@ type Offer struct {
 	mount   Offered
 	release string
 	log     *zap.Logger
+	rarely  *zap.Logger // for what others can cause as often as they like
 	place   *place
 	l       *net.UnixListener
 	heirs   chan *Heir // one at most
@@ -46,7 +47,7 @@ func NewOffer(path, release string, mount Offered, log *zap.Logger) (*Offer, err
 	if err != nil {
 		return nil, fmt.Errorf("socket: %w", err)
 	}
-	o := &Offer{mount: mount, release: release, log: log, place: p, heirs: make(chan *Heir, 1), done: make(chan struct{})}
+	o := &Offer{mount: mount, release: release, log: log, rarely: rarely(log), place: p, heirs: make(chan *Heir, 1), done: make(chan struct{})}
 	o.mu.conns = map[*net.UnixConn]struct{}{}
 	err = p.remove()
 	if err == nil {
@@ -150,7 +151,7 @@ func (o *Offer) answer(c *net.UnixConn) {
 	case err == io.EOF:
 		c.Close() // it only looked, or was not content with what it saw
 	case err != nil:
-		o.log.Warn("refused a takeover", zap.Error(err))
+		o.rarely.Warn("refused a takeover", zap.Error(err))
 		_ = wire{c}.send(answer{Error: err.Error()}, time.Now().Add(patience)) // it may have gone
 		c.Close()
 	}

@@ -172,6 +172,12 @@ func (p *place) listen() (*net.UnixListener, error) {
 	return l, nil
 }
 
+// intact reports whether who goes by the path finds the socket that listen has made.
+func (p *place) intact() bool {
+	var st unix.Stat_t
+	return unix.Lstat(p.path, &st) == nil && st.Ino == p.made
+}
+
 // remove removes the socket: once there is one of ours, no other, which another process may have put
 // in its place.
 func (p *place) remove() error {

@@ -326,6 +326,37 @@ func TestManyMounts(t *testing.T) {
 	poll(t, "no mount counted", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.mu.mounts == 0 && len(l.mu.conns) == 0 })
 }
 
+// TestSocketRemoved shows that an owner of which the socket is removed, alone or with its directory, makes it
+// again, that no other owner gets in meanwhile, and that a mount that it has stays.
+func TestSocketRemoved(t *testing.T) {
+	o := &owner{}
+	_, path := serve(t, o, Options{})
+	line := attach(t, path, "/mnt/a")
+	for _, remove := range []func() error{
+		func() error { return os.Remove(path) },
+		func() error { return os.RemoveAll(filepath.Dir(path)) },
+	} {
+		if err := remove(); err != nil {
+			t.Fatal(err)
+		}
+		poll(t, "the socket is there again", func() bool {
+			c, err := Dial(t.Context(), path)
+			if err == nil {
+				c.Close()
+			}
+			return err == nil
+		})
+		if other, err := Listen(Options{Path: path, lockTime: time.Millisecond}); !errors.Is(err, ErrServing) {
+			t.Errorf("another owner: %v, %v", other, err)
+		}
+	}
+	select {
+	case <-line.Ended():
+		t.Error("the mount was let go of")
+	default:
+	}
+}
+
 // TestOwnerStops shows that Close lets go of every mount before its line ends, and that the
 // next owner takes the same place (B1).
 func TestOwnerStops(t *testing.T) {

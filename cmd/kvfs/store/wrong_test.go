@@ -11,6 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
 	"golang.org/x/sys/unix"
 )
 
@@ -377,5 +380,30 @@ func TestCheckProc(t *testing.T) {
 	defer r.Close()
 	if err := CheckProc(r.Dev); !errors.Is(err, ErrMalformed) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestMalformedLog shows that the log tells of those who send nonsense, but not of each.
+func TestMalformedLog(t *testing.T) {
+	core, logs := observer.New(zapcore.WarnLevel)
+	_, path := serve(t, &owner{}, Options{Logger: zap.New(core)})
+	const many = 200
+	for i := range many {
+		w := raw(t, path)
+		sent := frame("\x00")
+		if i%2 == 0 {
+			sent = frame(`{"version":1,"do":"attach"}`)
+		}
+		if _, err := w.c.Write(sent); err != nil {
+			t.Fatal(err)
+		}
+		var a answer
+		if _, err := w.receive(&a, time.Now().Add(limit)); err != nil || a.Error == "" {
+			t.Fatalf("answer %+v, %v", a, err)
+		}
+		w.c.Close()
+	}
+	if n := logs.Len(); n == 0 || n > many/4 {
+		t.Errorf("%d lines in the log of %d malformed frames", n, many)
 	}
 }
