@@ -13,7 +13,8 @@ const breakerThreshold = 3
 
 // breaker keeps readers from waiting for a peer that does not answer.
 //
-//	closed     calls go through; breakerThreshold failures in a row open it
+//	closed     calls go through; breakerThreshold failures in a row open it, or one to which
+//	           nothing came: then the first probe is made at once
 //	open       none does; after a back-off it is half-open
 //	half-open  one probe is under way, by nobody who waits for a block
 //
@@ -33,6 +34,7 @@ type breaker struct {
 		failures int           // in a row
 		backoff  time.Duration // the last one; 0 after a success
 		probing  bool
+		atOnce   bool // the next probe does not wait
 	}
 }
 
@@ -64,6 +66,16 @@ func (b *breaker) failed() bool {
 	b.closed.Store(false)
 	notify(b.open)
 	return true
+}
+
+// silent is failed for a call to which nothing came: whoever makes the next one would wait as long.
+func (b *breaker) silent() bool {
+	b.mu.Lock()
+	if b.closed.Load() {
+		b.mu.failures, b.mu.atOnce = breakerThreshold, true
+	}
+	b.mu.Unlock()
+	return b.failed()
 }
 
 // kick has the peer probed at once if the breaker is open.
@@ -130,6 +142,9 @@ func (b *breaker) wait(ctx context.Context) bool {
 	case <-b.kicked: // from before
 	default:
 	}
+	if b.takeAtOnce() {
+		return ctx.Err() == nil
+	}
 	t := time.NewTimer(jitter(b.next()))
 	defer t.Stop()
 	select {
@@ -139,6 +154,14 @@ func (b *breaker) wait(ctx context.Context) bool {
 		return false
 	}
 	return true
+}
+
+func (b *breaker) takeAtOnce() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	was := b.mu.atOnce
+	b.mu.atOnce = false
+	return was
 }
 
 // next returns the back-off, and doubles it for the next time.

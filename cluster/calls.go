@@ -13,7 +13,7 @@ import (
 )
 
 // maxStatBytes bounds the paths of one Stat.
-const maxStatBytes = 1 << 20
+const maxStatBytes = 256 << 10
 
 // call runs one call to the peer: with a deadline, and for the breaker to know. It fails
 // with rdma.ErrUnavailable when the session ends, whose connection is closed then.
@@ -44,11 +44,25 @@ func (p *Peer) call(ctx context.Context, needs Feature, fn func(ctx context.Cont
 func (p *Peer) Store(ctx context.Context, blocks []BlockInfo) []StoreOutcome {
 	outcomes := make([]StoreOutcome, 0, len(blocks))
 	for len(blocks) > 0 {
-		n := min(len(blocks), maxOffers)
+		n := offersOf(blocks)
 		outcomes = append(outcomes, p.store(ctx, blocks[:n])...)
 		blocks = blocks[n:]
 	}
 	return outcomes
+}
+
+// offersOf returns how many blocks, at least one, go into one call.
+func offersOf(blocks []BlockInfo) int {
+	bytes, fields := 0, 0
+	for i := range min(len(blocks), maxOffers) {
+		dirs := len(blocks[i].Dirs)
+		bytes += len(blocks[i].Path) + 128 + 20*dirs
+		fields += 12 + 4*dirs
+		if i > 0 && (bytes > maxMessage || fields > maxStoreFields) {
+			return i
+		}
+	}
+	return min(len(blocks), maxOffers)
 }
 
 func (p *Peer) store(ctx context.Context, blocks []BlockInfo) []StoreOutcome {

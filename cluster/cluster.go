@@ -43,9 +43,12 @@ type Options struct {
 	Require  []string                   // features (see Feature) that every peer must have: one without is refused
 	NoCopies bool                       // this node takes no copies now, though it could: peers offer it none
 
-	Location    location.Options // Lost is the caller's
-	CallTimeout time.Duration    // bound on one call to a peer. Zero means 5 s.
-	Logger      *zap.Logger      // nil means none
+	Location location.Options // Lost is the caller's
+	// GraveFile is where the removals that this node knows of are kept for its next process; a
+	// file of its own, which is made. Empty: nowhere.
+	GraveFile   string
+	CallTimeout time.Duration // bound on one call to a peer. Zero means 5 s.
+	Logger      *zap.Logger   // nil means none
 
 	tuning tuning // for tests
 }
@@ -88,6 +91,9 @@ type Backend interface {
 	// Bury makes void what this node holds of a path below seq. A directory goes only
 	// if it is empty. It must not block.
 	Bury(path string, dir bool, seq uint64)
+
+	// Followed tells that all that a peer holds is known anew. It must not block.
+	Followed()
 
 	// Observe tells of a version number that exists somewhere, so that later versions
 	// made here get higher ones. It must not block.

@@ -63,15 +63,17 @@
 // and tells its Backend, which drops its own. A node that was away learns of it when
 // it comes back from anybody: graves are part of every feed's snapshot, and two
 // nodes exchange what is new to either when they meet, and at random every half minute
-// (Remove). The exchange is incremental: each side keeps the other's mark.
+// (Remove). The exchange is incremental: each side keeps the other's mark. A file keeps the
+// graves for the node's next process (gravefile.go).
 //
 // # A join
 //
 //  1. Gossip tells name and meta. A meta without sense, a protocol that is not ours, or
 //     a required feature that is lacking makes the member "refused": it is shown with its
 //     reason, not talked to, and its calls are refused, too.
-//  2. The goroutine of the peer makes a session: a gRPC connection, a peer of the bulk
-//     transport, breakers that are closed.
+//  2. The goroutine of the peer makes a session: a gRPC connection and a peer of the bulk
+//     transport. If nobody answers it ends, and another one is made after a while. Others
+//     know it from the first answer on, when its breakers are closed.
 //  3. It follows the peer's feed from the position that it had, if it had one and the
 //     peer is the same process still; else a snapshot comes first. Graves are exchanged.
 //
@@ -82,8 +84,8 @@
 // forgotten, after an hour the member. If it comes back within the minute, its entries
 // are shown again and the feed goes on.
 //
-// If gossip finds a node alive but nobody answers there, its entries stay; the feed and
-// each call that fails count towards the breaker. See breaker.
+// If gossip finds a node alive but nobody answers there any more, its entries stay; the feed
+// and each call that fails count towards the breaker. See breaker.
 //
 // # Versions and features
 //
@@ -105,8 +107,10 @@
 //
 // With gossip keys and TLS: open connections, up to the limit, and have them closed
 // after the time for a handshake, or later if no call is made on them. A certificate of the cluster's CA is needed for any call, and
-// for those of the service Control it must be of the node whose name the call gives. Each
-// call is bounded in size, time and number. Without keys or TLS whoever reaches the
+// for those of the service Control it must be of the node whose name the call gives. That is
+// looked at before a message is decoded. A message is bounded near what is really sent, in
+// bytes and in elements; calls are bounded in time, and over all connections in number and in the
+// memory of their messages (admit.go, incoming.go). Without keys or TLS whoever reaches the
 // addresses is a peer; Open refuses such addresses unless they are loopback or the
 // caller insists. All that is turned away is counted in Stats.
 //

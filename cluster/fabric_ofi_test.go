@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"time"
 
 	ofi "github.com/kvfs/kvfs/rdma/fabric"
 )
@@ -17,7 +16,7 @@ import (
 func withLibfabric(t *testing.T, path Path) func(o *Options) {
 	return func(o *Options) {
 		f, err := ofi.Open(ofi.Options{
-			Provider: ofi.TCP, Devices: []string{"lo"}, CacheBytes: 16 << 20, StallTimeout: time.Second,
+			Provider: ofi.TCP, Devices: []string{"lo"}, CacheBytes: 16 << 20, StallTimeout: patience,
 		})
 		if errors.Is(err, ofi.ErrUnavailable) {
 			t.Skip(err)

@@ -26,7 +26,7 @@ const (
 )
 
 // follow keeps up with the peer's feed until the session ends. What breaks is begun
-// again, after a while that grows as long as nothing comes.
+// again, after a while that grows as long as nothing comes. It gives up if the peer has not answered yet.
 func (p *Peer) follow(s *session) {
 	t := &p.n.o.tuning
 	backoff := t.retryMin
@@ -44,6 +44,9 @@ func (p *Peer) follow(s *session) {
 		}
 		p.n.log.Debug("feed broke", zap.String("peer", p.name), zap.Error(err))
 		p.outcome(p.control, err)
+		if s.begin != nil {
+			return
+		}
 		timer := time.NewTimer(jitter(backoff))
 		select {
 		case <-timer.C:
@@ -83,8 +86,13 @@ func (p *Peer) subscribe(s *session) (progress bool, err error) {
 		return false, fmt.Errorf("%w: no answer to subscribe: %w", rdma.ErrUnavailable, context.DeadlineExceeded)
 	}
 	if err != nil {
-		return false, callError(s.ctx, err)
+		err = callError(s.ctx, err)
+		if errors.Is(err, rdma.ErrProtocol) || errors.Is(err, rdma.ErrBusy) {
+			s.answered() // that it has no feed for this node; it may have the rest
+		}
+		return false, err
 	}
+	s.answered()
 	p.control.kick()
 	p.bulk.kick()
 	p.fabric.kick()
@@ -126,6 +134,9 @@ func (p *Peer) apply(b *wire.Batch) error {
 	})
 	if err == nil && b.GetEnd() {
 		p.setFeed(feedFollowing)
+		if b := p.n.backend.Load(); b != nil {
+			(*b).Followed()
+		}
 	}
 	return err
 }

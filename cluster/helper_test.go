@@ -31,6 +31,11 @@ import (
 // time: the machine may be busy.
 const patience = time.Minute
 
+// withPatience returns a context with the deadline that a call needs.
+func withPatience(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, patience)
+}
+
 // eventually waits until ok returns true.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
@@ -219,6 +224,8 @@ func (b *fakeBackend) Bury(path string, _ bool, seq uint64) {
 	}
 }
 
+func (b *fakeBackend) Followed() {}
+
 func (b *fakeBackend) Observe(seq uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -292,6 +299,7 @@ func quick() tuning {
 		retryMin: 5 * time.Millisecond, retryMax: 50 * time.Millisecond,
 		breakerMin: 20 * time.Millisecond, breakerMax: 100 * time.Millisecond,
 		exchange: 20 * time.Millisecond, capacity: 5 * time.Millisecond,
+		stall: patience, // for those tests in which nothing is to stall
 	}
 }
 

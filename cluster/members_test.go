@@ -155,6 +155,41 @@ func TestLocateOrder(t *testing.T) {
 	}
 }
 
+// TestLocateSpreads shows that nodes which read the same blocks in the same order do not ask the same holder for
+// each of them: of two that are equal the first is another one from block to block and from node to node (C19).
+func TestLocateSpreads(t *testing.T) {
+	const blocks = 1000
+	var first [2][blocks]string
+	for i, name := range []string{"a", "b"} {
+		n := prepare(t, name, nil)
+		for _, holder := range []string{"x", "y"} {
+			p := n.newPeer(holder)
+			p.zone.Store(&n.o.Zone)
+			p.session.Store(&session{target: &target{}})
+			slot, _ := peerSlots{p}.TakeSlot()
+			n.index.SetLive(slot, true)
+			for b := range blocks {
+				n.index.Put(slot, location.Entry{Hash: location.HashPath(fmt.Sprint("g/", b)), Seq: 5, Size: 3, Mode: 0o100644, Memory: true})
+			}
+		}
+		for b := range blocks {
+			first[i][b] = n.Locate(fmt.Sprint("g/", b), nil)[0].Peer.name
+		}
+	}
+	x, same := 0, 0
+	for b := range blocks {
+		if first[0][b] == "x" {
+			x++
+		}
+		if first[0][b] == first[1][b] {
+			same++
+		}
+	}
+	if x < blocks/4 || x > blocks*3/4 || same < blocks/4 || same > blocks*3/4 {
+		t.Errorf("of %d blocks one node asks x for %d, and another node asks the same holder for %d; want about half", blocks, x, same)
+	}
+}
+
 // TestSlots shows that slots are all given, once, and again when they are free.
 func TestSlots(t *testing.T) {
 	var s slotTable

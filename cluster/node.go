@@ -47,14 +47,16 @@ type Node struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup // all goroutines
 
-	slots    slotTable
-	leases   leaseTable
-	subs     subscribers
-	storing  chan struct{} // has one element for each Store that is served
-	counters counters
-	backend  atomic.Pointer[Backend] // nil before Start
-	fatal    chan error              // capacity 1
-	initial  atomic.Int64            // until then a peer that lacks what is required is fatal; ns since the epoch
+	slots     slotTable
+	leases    leaseTable
+	subs      subscribers
+	calls     callTable
+	graveFile *graveFile
+	storing   chan struct{} // has one element for each Store that is served
+	counters  counters
+	backend   atomic.Pointer[Backend] // nil before Start
+	fatal     chan error              // capacity 1
+	initial   atomic.Int64            // until then a peer that lacks what is required is fatal; ns since the epoch
 
 	total, free atomic.Int64 // as gossiped
 
@@ -77,9 +79,10 @@ func Open(ctx context.Context, o Options) (*Node, error) {
 	}
 	n := &Node{
 		o: o, log: o.Logger, epoch: rand.Uint64() | 1, opened: time.Now(),
-		index: location.New(o.Location), fatal: make(chan error, 1), storing: make(chan struct{}, maxStoring),
+		fatal: make(chan error, 1), storing: make(chan struct{}, maxStoring),
 		ready: make(chan struct{}),
 	}
+	n.openIndex()
 	n.require, _ = parseFeatures(o.Require) // withDefaults looked at it
 	n.feed = feed.NewLog(feed.LogOptions{Epoch: n.epoch})
 	n.ctx, n.cancel = context.WithCancel(context.Background())
@@ -90,7 +93,15 @@ func Open(ctx context.Context, o Options) (*Node, error) {
 		return nil, fmt.Errorf("cluster: %w", err)
 	}
 	n.dropFabric()
+	n.openGraves()
 	return n, nil
+}
+
+// openIndex makes the index, with the graves that this node's last process knew of.
+func (n *Node) openIndex() {
+	n.graveFile = &graveFile{n: n, path: n.o.GraveFile, wake: make(chan struct{}, 1)}
+	n.o.Location.Buried = n.graveFile.told
+	n.index = location.New(n.o.Location)
 }
 
 // listen opens the control address and the gossip, and says where they are.
@@ -179,6 +190,7 @@ func (n *Node) Start(b Backend) error {
 	}
 	n.mu.started = true
 	n.backend.Store(&b)
+	n.buryAgain()
 	n.initial.Store(time.Now().Add(n.o.tuning.initial).UnixNano())
 	for _, p := range n.mu.peers {
 		n.wg.Go(p.run) // ends when the node closes or the peer is forgotten
@@ -186,6 +198,7 @@ func (n *Node) Start(b Backend) error {
 	n.wg.Go(n.serve)         // ends when Close stops the server
 	n.wg.Go(n.watchCapacity) // these end with n.ctx
 	n.wg.Go(n.exchangeGraves)
+	n.wg.Go(n.keepGraves)
 	n.wg.Go(n.expireLeases)
 	n.mu.Unlock()
 	if err := n.gossip.Join(n.ctx); err != nil {
@@ -290,7 +303,7 @@ func (n *Node) Close() error {
 	err = errors.Join(err, n.listener.Close())
 	n.wg.Wait()
 	n.leases.closeAll()
-	err = errors.Join(err, n.fabric.closeProbe())
+	err = errors.Join(err, n.graveFile.close(), n.fabric.closeProbe())
 	if n.o.Fabric != nil {
 		err = errors.Join(err, n.o.Fabric.Close())
 	}

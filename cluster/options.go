@@ -12,6 +12,10 @@ import (
 // minStranger is the least time in which who connects has to make a call.
 const minStranger = 10 * time.Second
 
+// maxStall bounds the time in which a small block has to come by the fabric: whoever fetches it
+// waits for a first sign of life not much longer.
+const maxStall = 150 * time.Millisecond
+
 // tuning is what only tests change. Zero means the default.
 type tuning struct {
 	retryMin, retryMax     time.Duration // between two attempts to follow a feed
@@ -94,7 +98,7 @@ func (o Options) withDefaults() (Options, error) {
 		o.CallTimeout = 5 * time.Second
 	}
 	if o.tuning.stall == 0 {
-		o.tuning.stall = o.CallTimeout / 4 // so that there is time for the other way
+		o.tuning.stall = min(o.CallTimeout/4, maxStall) // so that there is time for the other way
 	}
 	if o.FabricBytes == 0 {
 		o.FabricBytes = fabricBytes

@@ -70,6 +70,14 @@ const (
 	stateRefused = "refused"
 )
 
+// answered is told that the peer has answered.
+func (s *session) answered() {
+	if s.begin != nil {
+		s.begin()
+		s.begin = nil
+	}
+}
+
 // target is one way to talk to a peer: from when gossip tells of it until it tells
 // something else.
 type target struct {
@@ -84,7 +92,7 @@ func (t *target) end() {
 	t.cancel()
 }
 
-// session is what there is while a peer is live.
+// session is what there is while a peer is live: alive, and it has answered. Until then only run knows it.
 type session struct {
 	*target
 	features Feature // both sides have
@@ -93,6 +101,7 @@ type session struct {
 	health   healthpb.HealthClient
 	bulk     rdma.Peer
 	getter   rdma.Getter // nil: lease and read
+	begin    func()      // what is to be done when the peer has answered; then nil. It is run's
 
 	link atomic.Pointer[link] // nil: the fabric is not used now
 	lost chan struct{}        // has one element after a link was lost
@@ -166,8 +175,10 @@ func (p *Peer) target() *target {
 
 // run talks to the peer while it is live, hides and forgets what it holds when it is
 // not, and ends when the peer itself is forgotten or the node closes. It alone makes
-// sessions and uses the follower.
+// sessions and uses the follower. Gossip knows names that nobody has: between two tries one that does not
+// answer costs no more than this.
 func (p *Peer) run() {
+	backoff := p.n.o.tuning.retryMin
 	for p.n.ctx.Err() == nil {
 		t := p.target()
 		if t == nil {
@@ -182,29 +193,42 @@ func (p *Peer) run() {
 		s, err := p.open(t)
 		if err != nil {
 			// Only an address that makes no sense, or a transport that is closed.
-			p.failed(p.control, err)
+			p.failed(p.control, err, p.control.failed)
 			p.n.log.Warn("peer cannot be talked to", zap.String("peer", p.name), zap.Error(err))
 			<-t.ctx.Done() // gossip tells another address, or the node closes
 			continue
 		}
-		p.talk(s)
+		if p.talk(s) {
+			backoff = p.n.o.tuning.retryMin
+			continue
+		}
+		timer := time.NewTimer(jitter(backoff))
+		select {
+		case <-timer.C:
+			backoff = min(2*backoff, p.n.o.tuning.retryMax)
+		case <-t.ctx.Done():
+		}
+		timer.Stop()
 	}
 }
 
-// talk is one session from its beginning to its end.
-func (p *Peer) talk(s *session) {
-	p.control.reset()
-	p.bulk.reset()
+// talk is one session from its beginning to its end, which is soon if the peer does not answer. It reports
+// whether it did.
+func (p *Peer) talk(s *session) bool {
 	p.forgetPath()
-	p.session.Store(s)
-	p.follower.SetLive(true)
 	var wg sync.WaitGroup
-	// These end with the session, and are awaited below.
-	wg.Go(func() { p.control.run(s.ctx, func(ctx context.Context) error { return p.probe(ctx, s) }) })
-	wg.Go(func() { p.bulk.run(s.ctx, func(ctx context.Context) error { return p.probeBulk(ctx, s) }) })
-	wg.Go(func() { p.exchangeFirst(s) })
-	if p.n.fabric != nil {
-		wg.Go(func() { p.watchLink(s) })
+	// What is started here ends with the session, and is awaited below.
+	s.begin = func() {
+		p.control.reset()
+		p.bulk.reset()
+		p.session.Store(s)
+		p.follower.SetLive(true)
+		wg.Go(func() { p.control.run(s.ctx, func(ctx context.Context) error { return p.probe(ctx, s) }) })
+		wg.Go(func() { p.bulk.run(s.ctx, func(ctx context.Context) error { return p.probeBulk(ctx, s) }) })
+		wg.Go(func() { p.exchangeFirst(s) })
+		if p.n.fabric != nil {
+			wg.Go(func() { p.watchLink(s) })
+		}
 	}
 	p.follow(s)
 	p.session.Store(nil)
@@ -216,6 +240,7 @@ func (p *Peer) talk(s *session) {
 		p.n.log.Debug("closing a session", zap.String("peer", p.name), zap.Error(err))
 	}
 	wg.Wait()
+	return s.begin == nil
 }
 
 // idle waits for a target. Meanwhile it forgets what the peer held, and in the end the
@@ -307,8 +332,10 @@ func (p *Peer) probeBulk(ctx context.Context, s *session) error {
 func (p *Peer) outcome(b *breaker, err error) {
 	switch {
 	case errors.Is(err, errEnded):
+	case errors.Is(err, context.DeadlineExceeded) && b == p.bulk:
+		p.failed(b, err, b.silent)
 	case errors.Is(err, rdma.ErrUnavailable), errors.Is(err, rdma.ErrProtocol), errors.Is(err, context.DeadlineExceeded):
-		p.failed(b, err)
+		p.failed(b, err, b.failed)
 	case errors.Is(err, context.Canceled), errors.Is(err, rdma.ErrClosed):
 		// The caller or this node gave up.
 	default:
@@ -316,13 +343,13 @@ func (p *Peer) outcome(b *breaker, err error) {
 	}
 }
 
-// failed counts a failure of the peer.
-func (p *Peer) failed(b *breaker, err error) {
+// failed counts a failure of the peer. tell tells its breaker, and reports whether that opened.
+func (p *Peer) failed(b *breaker, err error, tell func() bool) {
 	p.failures.Add(1)
 	p.mu.Lock()
 	p.mu.lastError = err.Error()
 	p.mu.Unlock()
-	if b.failed() {
+	if tell() {
 		what := "calls"
 		if b == p.bulk {
 			what = "fetches"

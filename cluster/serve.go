@@ -2,10 +2,8 @@ package cluster
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"net"
-	"strings"
 	"sync"
 	"time"
 
@@ -19,23 +17,21 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
-	"google.golang.org/grpc/tap"
 
-	"github.com/kvfs/kvfs/cluster/pki"
 	"github.com/kvfs/kvfs/cluster/wire"
 )
 
 // Limits of the control channel.
 const (
-	maxMessage    = 4 << 20          // bytes of a message; what this node sends is far below
+	maxMessage    = 320 << 10        // bytes of a message that a peer sends in a call: its graves
+	maxReply      = 4 << 20          // bytes of one of an answer; what this node sends is far below
 	maxHeaderList = 16 << 10         // bytes of the header of a call
 	maxStreams    = 128              // calls at a time on one connection
 	maxCallTime   = time.Minute      // of a call that a peer makes, other than Subscribe
-	maxDeadline   = 2 * time.Minute  // that one of them may come with whose handler waits for the peer
+	maxDeadline   = 2 * time.Minute  // that one of them may come with
 	pingAfter     = 10 * time.Second // of silence on a connection
 	pingTimeout   = 5 * time.Second  // after which it is dead
 	pingAtMost    = 5 * time.Second  // between two pings of a peer
@@ -59,21 +55,21 @@ func (n *Node) newServer() *grpc.Server {
 	s := grpc.NewServer(
 		grpc.Creds(creds),
 		grpc.ConnectionTimeout(n.o.CallTimeout),
-		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage),
+		grpc.ForceServerCodecV2(newCodec()),
+		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxReply),
 		grpc.MaxHeaderListSize(maxHeaderList), grpc.MaxConcurrentStreams(maxStreams),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingAtMost, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout, MaxConnectionIdle: idleAfter}),
-		grpc.ChainUnaryInterceptor(n.admitUnary), grpc.ChainStreamInterceptor(n.admitStream),
-		grpc.InTapHandle(n.bounded),
+		grpc.ChainStreamInterceptor(n.admitStream),
 		grpc.UnknownServiceHandler(n.unknownMethod),
 		grpc.StatsHandler(callEnds{n}),
 		grpc.ReadBufferSize(readBuffer), grpc.SharedWriteBuffer(true),
 		grpc.WaitForHandlers(true),
 	)
-	wire.RegisterControlServer(s, &service{n: n})
+	s.RegisterService(asStreams(wire.Control_ServiceDesc), &service{n: n})
 	h := health.NewServer()
 	h.SetServingStatus(wire.Control_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
-	healthpb.RegisterHealthServer(s, h)
+	s.RegisterService(asStreams(healthpb.Health_ServiceDesc), h)
 	reflection.Register(s)
 	return s
 }
@@ -90,7 +86,7 @@ func (n *Node) dial(name, addr string) (*grpc.ClientConn, error) {
 		grpc.WithIdleTimeout(0),
 		grpc.WithReadBufferSize(readBuffer), grpc.WithSharedWriteBuffer(true),
 		grpc.WithDisableRetry(), grpc.WithDisableServiceConfig(), grpc.WithDisableHealthCheck(),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxReply), grpc.MaxCallSendMsgSize(maxMessage)),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingAfter, Timeout: pingTimeout, PermitWithoutStream: true}),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
@@ -98,7 +94,9 @@ func (n *Node) dial(name, addr string) (*grpc.ClientConn, error) {
 		}),
 		grpc.WithUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
 			next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-			return next(n.introduce(ctx), method, req, reply, cc, opts...)
+			ctx, cancel := context.WithTimeout(n.introduce(ctx), maxCallTime) // the peer wants no more
+			defer cancel()
+			return next(ctx, method, req, reply, cc, opts...)
 		}),
 		grpc.WithStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string,
 			next grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
@@ -116,121 +114,6 @@ func dialTCP(ctx context.Context, addr string) (net.Conn, error) {
 func (n *Node) introduce(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, nodeKey, n.o.Gossip.Name)
 }
-
-type callerKey struct{}
-
-// callerName returns the name of the node that makes a call, as admit has verified it.
-func callerName(ctx context.Context) string {
-	name, _ := ctx.Value(callerKey{}).(string)
-	return name
-}
-
-// admit looks at who makes a call. Health and reflection are for everybody whose
-// certificate is of the CA; the rest is for nodes that say their name, which must
-// be the certificate's, and that are not refused as peers.
-func (n *Node) admit(ctx context.Context, method string) (context.Context, error) {
-	conn := connOf(ctx)
-	if !strings.HasPrefix(method, "/"+wire.Control_ServiceDesc.ServiceName+"/") {
-		if conn != nil {
-			conn.friend.Store(true)
-		}
-		return ctx, nil
-	}
-	names := metadata.ValueFromIncomingContext(ctx, nodeKey)
-	if len(names) != 1 || names[0] == "" || len(names[0]) > maxNodeName {
-		n.counters.denied.Add(1)
-		return nil, status.Error(codes.Unauthenticated, "the call does not say which node makes it")
-	}
-	name := names[0]
-	if err := n.checkCertificate(ctx, name); err != nil {
-		n.counters.denied.Add(1)
-		return nil, status.Error(codes.PermissionDenied, err.Error())
-	}
-	n.mu.Lock()
-	p := n.mu.peers[name]
-	n.mu.Unlock()
-	if p != nil {
-		if reason := p.refusal(); reason != "" {
-			n.counters.denied.Add(1)
-			return nil, status.Error(codes.FailedPrecondition, "node "+name+" is refused: "+reason)
-		}
-	}
-	if conn != nil {
-		conn.friend.Store(true)
-	}
-	return context.WithValue(ctx, callerKey{}, name), nil
-}
-
-// checkCertificate fails if the caller's certificate is another node's.
-func (n *Node) checkCertificate(ctx context.Context, name string) error {
-	if n.o.TLS == nil {
-		return nil
-	}
-	p, _ := peer.FromContext(ctx)
-	if p == nil {
-		return fmt.Errorf("no connection")
-	}
-	info, ok := p.AuthInfo.(credentials.TLSInfo)
-	if !ok || len(info.State.PeerCertificates) == 0 {
-		return fmt.Errorf("no certificate")
-	}
-	if err := info.State.PeerCertificates[0].VerifyHostname(pki.DNSName(name)); err != nil {
-		return fmt.Errorf("the certificate is not that of node %s: %w", name, err)
-	}
-	return nil
-}
-
-// refusal returns why the peer is refused; "" if it is not.
-func (p *Peer) refusal() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.mu.state != stateRefused {
-		return ""
-	}
-	return p.mu.reason
-}
-
-// bounded refuses calls of peers that have no end, or one that is far away, where the
-// handler receives and sends more than once: with the deadline of a call that ends, too.
-func (n *Node) bounded(ctx context.Context, info *tap.Info) (context.Context, error) {
-	switch info.FullMethodName {
-	case wire.Control_List_FullMethodName, wire.Control_Remove_FullMethodName:
-	default:
-		return ctx, nil
-	}
-	if d, ok := ctx.Deadline(); !ok || time.Until(d) > maxDeadline {
-		n.counters.malformed.Add(1)
-		return nil, status.Errorf(codes.InvalidArgument, "a call without a deadline within %v", maxDeadline)
-	}
-	return ctx, nil
-}
-
-func (n *Node) admitUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-	ctx, err := n.admit(ctx, info.FullMethod)
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, maxCallTime)
-	defer cancel()
-	return next(ctx, req)
-}
-
-func (n *Node) admitStream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-	ctx, err := n.admit(ss.Context(), info.FullMethod)
-	if err != nil {
-		return err
-	}
-	return next(srv, admittedStream{ss, ctx})
-}
-
-// admittedStream is a stream whose context knows the caller.
-type admittedStream struct {
-	grpc.ServerStream
-	ctx context.Context
-}
-
-// Context implements grpc.ServerStream.
-func (s admittedStream) Context() context.Context { return s.ctx }
 
 // unknownMethod answers calls of what there is not.
 func (n *Node) unknownMethod(_ any, s grpc.ServerStream) error {

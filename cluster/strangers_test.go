@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"fmt"
 	"io"
 	"net"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"github.com/kvfs/kvfs/cluster/gossip"
 	"github.com/kvfs/kvfs/cluster/pki"
 	"github.com/kvfs/kvfs/cluster/wire"
 )
@@ -53,6 +55,71 @@ func TestGarbage(t *testing.T) {
 	together(t, a, b)
 }
 
+// TestFakeNames shows that names in the gossip that nobody answers for cost a node next to nothing: a goroutine
+// each, between two tries.
+func TestFakeNames(t *testing.T) {
+	a := start(t, "a", func(o *Options) { o.tuning.retryMin, o.tuning.retryMax = time.Hour, time.Hour })
+	closing, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closing.Close()
+	go func() { // ends with closing
+		for conn, err := closing.Accept(); err == nil; conn, err = closing.Accept() {
+			conn.Close()
+		}
+	}()
+	fake := a.self
+	fake.control, fake.bulk = closing.Addr().String(), closing.Addr().String()
+	encoded, err := fake.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const names = 100
+	before := ours()
+	for i := range names {
+		a.seen(gossip.Node{Name: fmt.Sprintf("fake-%d", i), Addr: fake.control, Meta: encoded})
+	}
+	eventually(t, "all were tried", func() bool {
+		n := 0
+		for _, m := range a.Members() {
+			if m.Failures > 0 {
+				n++
+			}
+		}
+		return n == names
+	})
+	eventually(t, "a goroutine a name", func() bool { return ours() <= before+names+names/10 }) // the node has others
+}
+
+// TestSilentName shows that nobody asks a peer that has never answered, not while it is tried either.
+func TestSilentName(t *testing.T) {
+	a := start(t, "a", nil)
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	fake := a.self
+	fake.control, fake.bulk = silent.Addr().String(), silent.Addr().String()
+	encoded, err := fake.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.seen(gossip.Node{Name: "fake", Addr: fake.control, Meta: encoded})
+	conn, err := silent.Accept() // it is being tried
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if peers := a.Peers(); len(peers) != 0 {
+		t.Errorf("%s is a peer", peers[0].Name())
+	}
+	if m, ok := a.member("fake"); !ok || m.State != stateAlive || m.Feed != feedWaiting {
+		t.Errorf("member %+v", m)
+	}
+}
+
 // TestStrangeCalls shows what calls get that no peer makes: unknown methods, no name,
 // too much, none of it making a lasting difference; and that health and reflection are there.
 func TestStrangeCalls(t *testing.T) {
@@ -63,7 +130,9 @@ func TestStrangeCalls(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	named := (&Node{o: Options{}}).introduceAs(t.Context(), "x")
+	ctx, cancel := withPatience(t.Context())
+	defer cancel()
+	named := (&Node{o: Options{}}).introduceAs(ctx, "x")
 	control := wire.NewControlClient(conn)
 	for _, tc := range []struct {
 		name string
@@ -196,7 +265,9 @@ func TestTLS(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = wire.NewControlClient(conn).Stat((&Node{}).introduceAs(t.Context(), tc.as), &wire.StatRequest{})
+		ctx, cancel := withPatience(t.Context())
+		_, err = wire.NewControlClient(conn).Stat((&Node{}).introduceAs(ctx, tc.as), &wire.StatRequest{})
+		cancel()
 		if status.Code(err) != tc.want {
 			t.Errorf("%s: %v, want %v", tc.name, err, tc.want)
 		}

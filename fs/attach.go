@@ -73,7 +73,6 @@ func Resume(engine *tiers.Engine, hooks *Hooks, x *Session, opts Options) (*Serv
 	}
 	s.own, s.device = x, x.device
 	s.stale.resume(x.Stale)
-	s.staleWrites.resume(x.Stale)
 	hooks.server.Store(s)
 	s.start()
 	return s, nil
@@ -85,7 +84,6 @@ func (s *Server) attach(x *Session) error {
 		return fmt.Errorf("owner number %d of the mount: want 1 to %d", x.Epoch, maxEpoch)
 	}
 	s.shared.epoch = uint64(x.Epoch) << epochShift
-	s.pidMask = threadMask
 	err := s.attachProcesses(x)
 	if err == nil {
 		err = s.attachDevice(x)
@@ -114,10 +112,7 @@ func (s *Server) attachProcesses(x *Session) (err error) {
 	}
 	if s.proc >= 0 {
 		// Not of /proc/self: its first thread may be that of notices, see isolate.go.
-		s.procs = procfs(fmt.Sprintf("/proc/thread-self/fd/%d", s.proc))
-	}
-	if x.SameProcess != nil {
-		s.procs = askedProcs{s.procs, x.SameProcess}
+		s.procs = &procfs{root: fmt.Sprintf("/proc/thread-self/fd/%d", s.proc)}
 	}
 	return nil
 }
@@ -272,6 +267,6 @@ func (s *Server) HandOver() (*Session, error) {
 	x := *s.own
 	s.Detach()
 	x.Init, x.Epoch = s.SessionInit(), x.Epoch+1
-	x.Stale = append(s.stale.underway(), s.staleWrites.underway()...)
+	x.Stale = s.stale.underway()
 	return &x, nil
 }

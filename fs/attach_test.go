@@ -39,7 +39,7 @@ func openShared(ctx context.Context, mounts *Mounts, memory mem.Options) (*tiers
 	}
 	return tiers.Open(ctx, tiers.Options{
 		Primary: primary, CapacityBytes: 64 << 20, HeadroomBytes: 64 << 20, Kernels: true, LookupLease: -1,
-		SameProcess: mounts.SameProcess, Invalidate: mounts.Invalidate, Dropped: mounts.Dropped,
+		Alive: mounts.Alive, Closed: mounts.Closed, Invalidate: mounts.Invalidate, Dropped: mounts.Dropped,
 	})
 }
 
@@ -301,7 +301,7 @@ func TestResume(t *testing.T) {
 		hooks := &Hooks{}
 		engine, err := tiers.Open(t.Context(), tiers.Options{
 			Primary: memory, CapacityBytes: 64 << 20, HeadroomBytes: 64 << 20,
-			SameProcess: hooks.SameProcess, Invalidate: hooks.Invalidate, Dropped: hooks.Dropped,
+			Alive: hooks.Alive, Closed: hooks.Closed, Invalidate: hooks.Invalidate, Dropped: hooks.Dropped,
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"context"
 	"syscall"
 	"time"
 
@@ -14,6 +15,9 @@ import (
 // and with 4096 read a block in two pieces.
 const preferredIO = 1 << 20
 
+// noticeTime is how long truncation waits for the kernel to forget the name: another client may hold its directory.
+const noticeTime = 50 * time.Millisecond
+
 // fillEntry answers a look-up. The kernel may keep what is committed. What is
 // being written it may not: the first look-up after the commit then comes to the
 // engine, and gets the lease that a positive answer promises.
@@ -24,15 +28,23 @@ func (s *Server) fillEntry(out *fuse.EntryOut, a *tiers.Attr) {
 	out.NodeId = s.node(uint64(a.ID))
 	out.Generation = 1
 	s.fillAttr(&out.Attr, a)
-	// Attributes belong to the inode, and the kernel sees each change of them.
-	out.SetAttrTimeout(s.opts.AttrTimeout)
+	out.SetAttrTimeout(s.attrTimeout(a))
 	if a.Stable {
 		out.SetEntryTimeout(s.opts.EntryTimeout)
 	}
 }
 
+// attrTimeout is how long a kernel may keep attributes. They belong to the inode, and it sees each change
+// of them, but what another kernel writes.
+func (s *Server) attrTimeout(a *tiers.Attr) time.Duration {
+	if a.Changing && s.mounts != nil {
+		return 0
+	}
+	return s.opts.AttrTimeout
+}
+
 func (s *Server) fillAttr(out *fuse.Attr, a *tiers.Attr) {
-	out.Ino = s.node(uint64(a.ID))
+	out.Ino = s.ino(uint64(a.ID))
 	out.Mode, out.Nlink = a.Mode, a.Nlink
 	out.Uid, out.Gid = a.UID, a.GID
 	out.Size = uint64(a.Size)
@@ -55,11 +67,12 @@ func (s *Server) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOu
 		return s.control.getattr(in.NodeId, out)
 	}
 	a := s.engine.Attr(index.ID(in.NodeId))
-	if a.Gone {
+	if a.Gone && !s.stale.told(in.Pid) { // else the open that follows decides: it may not be told a second time
+		s.stale.note(in.Pid, stalePath)
 		return fuse.Status(syscall.ESTALE) // upon which the kernel looks the name up
 	}
 	s.fillAttr(&out.Attr, &a)
-	out.SetTimeout(s.opts.AttrTimeout)
+	out.SetTimeout(s.attrTimeout(&a))
 	return fuse.OK
 }
 
@@ -73,6 +86,11 @@ func (s *Server) SetAttr(_ <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOu
 	if size, ok := in.GetSize(); ok {
 		if err := s.truncate(in, id, int64(size)); err != nil {
 			return status(err)
+		}
+		if size == 0 { // others must come to the engine for it, from now on
+			ctx, cancel := context.WithTimeout(context.Background(), noticeTime)
+			s.notices.flush(ctx)
+			cancel()
 		}
 	}
 	var c tiers.Change
@@ -101,7 +119,7 @@ func (s *Server) SetAttr(_ <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOu
 		}
 	}
 	s.fillAttr(&out.Attr, &a)
-	out.SetTimeout(s.opts.AttrTimeout)
+	out.SetTimeout(s.attrTimeout(&a))
 	return fuse.OK
 }
 
@@ -109,10 +127,10 @@ func (s *Server) truncate(in *fuse.SetAttrIn, id index.ID, size int64) error {
 	ctx := s.waiting(in.Unique)
 	if fh, ok := in.GetFh(); ok {
 		h := s.handles.get(fh)
-		if h == nil || h.write == nil || h.readOnly {
+		if h == nil || h.write == nil {
 			return syscall.EBADF
 		}
 		return h.write.Truncate(ctx, size)
 	}
-	return s.engine.TruncateName(ctx, id, size)
+	return s.engine.TruncateName(ctx, id, s.caller(in.Pid), size)
 }

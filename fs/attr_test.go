@@ -11,16 +11,17 @@ import (
 )
 
 // TestGone shows that attributes of a file that was given up are not told, so that the kernel
-// looks up again what it took for the file of some name; those of one that is open are.
+// looks up again what it took for the file of some name, once in a call; those of one that is open are.
 func TestGone(t *testing.T) {
 	s, _ := mountHere(t)
-	a, h, err := s.engine.Create(t.Context(), tiers.CreateOptions{Parent: index.Root, Name: "block", Mode: 0o600, TID: 1, Exclusive: true})
+	by := tiers.Caller{Thread: 1, Process: 1}
+	a, h, err := s.engine.Create(t.Context(), tiers.CreateOptions{Parent: index.Root, Name: "block", Mode: 0o600, By: by, Exclusive: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	in := &fuse.GetAttrIn{InHeader: fuse.InHeader{NodeId: uint64(a.ID)}}
+	in := &fuse.GetAttrIn{InHeader: fuse.InHeader{NodeId: uint64(a.ID), Caller: fuse.Caller{Pid: 1}}}
 	var out fuse.AttrOut
-	if err := s.engine.Unlink(index.Root, "block", 1); err != nil {
+	if err := s.engine.Unlink(index.Root, "block", by); err != nil {
 		t.Fatal(err)
 	}
 	if st := s.GetAttr(nil, in, &out); st != fuse.OK || out.Nlink != 0 {
@@ -29,6 +30,9 @@ func TestGone(t *testing.T) {
 	s.engine.Release(h)
 	if st := s.GetAttr(nil, in, &out); st != fuse.Status(syscall.ESTALE) {
 		t.Errorf("given up: got %v, want ESTALE", st)
+	}
+	if st := s.GetAttr(nil, in, &out); st != fuse.OK || out.Nlink != 0 {
+		t.Errorf("given up, asked again: got %v, %d names", st, out.Nlink)
 	}
 	s.engine.Forget(a.ID, 1)
 }

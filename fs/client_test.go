@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -61,10 +62,45 @@ func clientHeldOp(op, path string) (err error) {
 	case "list":
 		_, err = os.ReadDir(path)
 		return err
+	case "in-place":
+		return inPlace(path)
 	case "hammer":
 		return hammer(path)
 	}
 	return unix.ENOSYS
+}
+
+// inPlace has a block open in each way that does not empty it, changes and extends it, and fails if any of
+// them sees other bytes than the others.
+func inPlace(path string) error {
+	var files []*os.File
+	for _, flags := range []int{os.O_RDONLY, os.O_RDWR, os.O_RDWR | os.O_APPEND, os.O_RDONLY} {
+		f, err := os.OpenFile(path, flags, 0)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		files = append(files, f)
+	}
+	if _, err := files[1].WriteAt([]byte("KVFS"), 4); err != nil {
+		return err
+	}
+	if _, err := files[2].WriteString("more"); err != nil {
+		return err
+	}
+	if _, err := files[1].WriteAt([]byte("M"), int64(len(clientBytes))); err != nil {
+		return err
+	}
+	want := bytes.Clone(clientBytes)
+	copy(want[4:], "KVFS")
+	want = append(want, "More"...)
+	for i, f := range files {
+		got, err := io.ReadAll(io.NewSectionReader(f, 0, 1<<20))
+		if st, serr := f.Stat(); err != nil || serr != nil || !bytes.Equal(got, want) || st.Size() != int64(len(want)) {
+			return fmt.Errorf("descriptor %d: %d bytes, %v; %v", i, len(got), err, serr)
+		}
+	}
+	return nil
 }
 
 // hammer makes and reads blocks below dir, and fails if a read gives other bytes than were

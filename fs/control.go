@@ -2,11 +2,13 @@ package fs
 
 import (
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 
+	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
@@ -19,22 +21,43 @@ const (
 func isControl(nodeid uint64) bool { return nodeid >= controlBase }
 
 // ControlFile is one file of the control directory: a text to read, or requests
-// to write and their answers to read. One of Text, Do and Follow is set.
+// to write and their answers to read. One of Text, Do, Ask and Follow is set.
 type ControlFile struct {
 	Name string
 	Text func() []byte // made at open, so that what a reader gets is of one moment
-	Do   Dialogue
-	// Follow is called at open and returns the dialogue of that descriptor, whose answer is a
-	// stream. Such a file may be opened for reading only, which asks the empty request at once.
-	Follow func() Dialogue
+	Do   Dialogue      // for root and the user of the daemon
+	// Ask is called at open and returns the dialogue of that descriptor. as is nil for root and the
+	// user of the daemon; else it is one of Users, or in one of Groups, by number.
+	Ask           func(as *tiers.Viewer) Dialogue
+	Users, Groups []uint32
+	// Follow is Ask for an answer that is a stream. Such a file may be opened for reading
+	// only, which asks the empty request at once.
+	Follow func(as *tiers.Viewer) Dialogue
 }
 
-// mode returns the type and the permissions. Anybody may read what is only text.
+// mode returns the type and the permissions. Anybody may read what is only text. Of the others open
+// decides where users are named, which a mode cannot.
 func (f *ControlFile) mode() uint32 {
-	if f.Text == nil {
-		return syscall.S_IFREG | 0o600
+	switch {
+	case f.Text != nil:
+		return syscall.S_IFREG | 0o444
+	case len(f.Users)+len(f.Groups) > 0:
+		return syscall.S_IFREG | 0o666
 	}
-	return syscall.S_IFREG | 0o444
+	return syscall.S_IFREG | 0o600
+}
+
+// viewer returns as whom the caller of an open asks. It reports false if he may not.
+func (f *ControlFile) viewer(in *fuse.InHeader, procs processes) (as *tiers.Viewer, may bool) {
+	if in.Uid == 0 || in.Uid == uint32(os.Geteuid()) {
+		return nil, true
+	}
+	if len(f.Users)+len(f.Groups) == 0 {
+		return nil, false
+	}
+	as = &tiers.Viewer{UID: in.Uid, GIDs: append(procs.groups(in.Pid), in.Gid)}
+	member := func(gid uint32) bool { return slices.Contains(f.Groups, gid) }
+	return as, slices.Contains(f.Users, in.Uid) || slices.ContainsFunc(as.GIDs, member)
 }
 
 // controlFiles is the directory .kvfs: it resolves, but is not listed.
@@ -131,6 +154,7 @@ func (c *controlFiles) open(in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
 		return fuse.EINVAL
 	}
 	how := in.Flags & syscall.O_ACCMODE
+	as, may := f.viewer(&in.InHeader, c.s.procs)
 	h := &controlHandle{nonblock: in.Flags&syscall.O_NONBLOCK != 0}
 	out.OpenFlags = fuse.FOPEN_DIRECT_IO | fuse.FOPEN_NOFLUSH
 	switch {
@@ -138,7 +162,7 @@ func (c *controlFiles) open(in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
 		return fuse.EACCES
 	case f.Text != nil:
 		h.text = f.Text()
-	case in.Uid != 0 && in.Uid != uint32(os.Geteuid()):
+	case !may:
 		// The kernel has checked the mode, but a process may have the capability to
 		// pass over modes without being root.
 		return fuse.EACCES
@@ -146,8 +170,10 @@ func (c *controlFiles) open(in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
 		return fuse.EINVAL // a request without an answer, or the other way round
 	default:
 		do := f.Do
-		if f.Follow != nil {
-			do = f.Follow()
+		if f.Ask != nil {
+			do = f.Ask(as)
+		} else if f.Follow != nil {
+			do = f.Follow(as)
 		}
 		h.request = newControlRequest(c.s.ctx, &c.s.wg, &c.memory, do)
 		if how == syscall.O_RDONLY {

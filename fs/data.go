@@ -35,27 +35,25 @@ func (s *Server) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fus
 	if in.Flags&syscall.O_ACCMODE == syscall.O_RDONLY && in.Flags&syscall.O_TRUNC == 0 {
 		return s.openRead(id, in, out)
 	}
-	if s.staleWrites.spent(in.Pid) {
-		return fuse.EINTR
+	by := s.caller(in.Pid)
+	h, err := s.engine.OpenWrite(s.waiting(in.Unique), id, by, tiers.WriteOptions{
+		Truncate: in.Flags&syscall.O_TRUNC != 0, Append: in.Flags&syscall.O_APPEND != 0,
+	})
+	if err == nil {
+		s.openWrite(h, out)
 	}
-	h, err := s.engine.OpenWrite(s.waiting(in.Unique), id, in.Pid, in.Flags&syscall.O_TRUNC != 0)
-	if err != nil {
-		return s.staleWrites.answer(in.Pid, status(err), fuse.EIO)
-	}
-	s.stale.forget(in.Pid)
-	s.staleWrites.forget(in.Pid)
-	s.openWrite(id, h, out)
-	return fuse.OK
+	return s.stale.answer(&by, err, fuse.EINTR)
 }
 
 // openRead opens a block for reading. A hot one takes one pass through the
 // engine's lock and one through that of the backings, and no allocation.
 func (s *Server) openRead(id index.ID, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
-	o, err := s.engine.OpenHot(id, in.Pid)
+	by := s.reader(in.Pid)
+	o, err := s.engine.OpenHot(id, by)
 	if err == tiers.ErrHollow {
-		o, err = s.engine.OpenRead(s.waiting(in.Unique), id, in.Pid, in.Flags&syscall.O_NONBLOCK != 0)
+		o, err = s.engine.OpenRead(s.waiting(in.Unique), id, by, in.Flags&syscall.O_NONBLOCK != 0)
 	}
-	return s.openedRead(o, nil, err, in.Pid, out)
+	return s.openedRead(o, nil, err, by, out)
 }
 
 // openReadLater is openRead for a request whose answer may be given later, by
@@ -63,12 +61,12 @@ func (s *Server) openRead(id index.ID, in *fuse.OpenIn, out *fuse.OpenOut) fuse.
 func (s *Server) openReadLater(in *fuse.OpenIn, out *fuse.OpenOut, reply openReply) (st fuse.Status, hollow bool) {
 	s.ops.add(opOpen)
 	id := index.ID(in.NodeId)
-	o, err := s.engine.OpenHot(id, in.Pid)
+	by := s.reader(in.Pid)
+	o, err := s.engine.OpenHot(id, by)
 	if err != tiers.ErrHollow {
-		return s.openedRead(o, nil, err, in.Pid, out), false
+		return s.openedRead(o, nil, err, by, out), false
 	}
-	tid := in.Pid
-	s.engine.OpenLater(id, tid, func(o tiers.Opened, file *os.File, err error) {
+	s.engine.OpenLater(id, by, func(o tiers.Opened, file *os.File, err error) {
 		if s.refs != nil {
 			s.refs.later.RLock()
 			defer s.refs.later.RUnlock()
@@ -78,7 +76,7 @@ func (s *Server) openReadLater(in *fuse.OpenIn, out *fuse.OpenOut, reply openRep
 			}
 		}
 		var out fuse.OpenOut
-		st := s.openedRead(o, file, err, tid, &out)
+		st := s.openedRead(o, file, err, by, &out)
 		reply.send(st, &out)
 	})
 	return fuse.OK, true
@@ -86,25 +84,19 @@ func (s *Server) openReadLater(in *fuse.OpenIn, out *fuse.OpenOut, reply openRep
 
 // giveBackOpen ends an open that nobody waits for any more.
 func (s *Server) giveBackOpen(o tiers.Opened, err error) {
-	switch {
-	case err != nil:
-	case o.Write != nil:
-		s.engine.Release(o.Write)
-	default:
+	if err == nil {
 		s.engine.CloseRead(o.ID)
 	}
 }
 
-// openedRead answers the open of a block by thread tid. file is its primary file if the
+// openedRead answers the open of a block. file is its primary file if the
 // caller has it open, else nil.
-func (s *Server) openedRead(o tiers.Opened, file *os.File, err error, tid uint32, out *fuse.OpenOut) fuse.Status {
-	if err != nil {
-		return s.stale.answer(tid, status(err), fuse.ENOENT)
+func (s *Server) openedRead(o tiers.Opened, file *os.File, err error, by tiers.Caller, out *fuse.OpenOut) fuse.Status {
+	if st := s.stale.answer(&by, err, fuse.ENOENT); st != fuse.OK {
+		return st
 	}
-	s.stale.forget(tid)
-	s.staleWrites.forget(tid)
 	id := o.ID
-	if o.Write == nil && !o.Shared && s.direct.Load() {
+	if s.direct.Load() {
 		backing, err := s.backings.acquire(o.Blob, file)
 		if err == nil {
 			if s.refs != nil {
@@ -117,11 +109,7 @@ func (s *Server) openedRead(o tiers.Opened, file *os.File, err error, tid uint32
 		}
 		s.log.Warn("open without passthrough", zap.Uint64("blob", uint64(o.Blob)), zap.Error(err))
 	}
-	h := &handle{id: id, readOnly: true, write: o.Write}
-	if o.Write != nil {
-		s.openShared(h, o.Write, out)
-		return fuse.OK
-	}
+	h := &handle{id: id}
 	h.file, err = s.engine.OpenBlob(o.Blob)
 	if err != nil {
 		s.engine.CloseRead(id)
@@ -132,35 +120,28 @@ func (s *Server) openedRead(o tiers.Opened, file *os.File, err error, tid uint32
 	return fuse.OK
 }
 
-// openWrite fills in the answer for a handle that may write.
-func (s *Server) openWrite(id index.ID, w *tiers.Handle, out *fuse.OpenOut) {
-	s.openShared(&handle{id: id, write: w}, w, out)
-}
-
-// openShared opens a file that is being written: by the kernel itself if its
-// space is reserved, else through the daemon, which reserves as it grows. All
-// handles of one version agree, because the kernel does not mix them.
-func (s *Server) openShared(h *handle, w *tiers.Handle, out *fuse.OpenOut) {
-	if w.Direct() && s.direct.Load() {
-		var blob tiers.BlobID
-		var backing int32
-		err := w.WithBlob(func(b tiers.BlobID, file *os.File) (err error) {
-			blob = b
-			backing, err = s.backings.acquire(blob, file)
+// openWrite fills in the answer for a handle that writes. The kernel writes by itself if room is
+// reserved, else through the daemon, which reserves as it grows. In either case all handles of an inode
+// have the same backing file, as the kernel wants it: it takes FOPEN_DIRECT_IO to mean that this one
+// does not use it, but for mmap.
+func (s *Server) openWrite(w *tiers.Handle, out *fuse.OpenOut) {
+	h := &handle{id: w.ID(), write: w}
+	out.OpenFlags = fuse.FOPEN_DIRECT_IO
+	if s.direct.Load() {
+		blob := w.Blob()
+		err := w.WithFile(func(file *os.File) (err error) {
+			out.BackingID, err = s.backings.acquire(blob, file)
 			return err
 		})
 		if err == nil {
 			h.passthrough, h.blob = true, blob
-			out.OpenFlags, out.BackingID = fuse.FOPEN_PASSTHROUGH, backing
+			out.OpenFlags |= fuse.FOPEN_PASSTHROUGH
+			if w.Direct() {
+				out.OpenFlags = fuse.FOPEN_PASSTHROUGH
+			}
 		} else {
 			s.log.Warn("open without passthrough", zap.Uint64("blob", uint64(blob)), zap.Error(err))
 		}
-	}
-	if !h.passthrough {
-		out.OpenFlags = fuse.FOPEN_DIRECT_IO
-	}
-	if h.readOnly {
-		out.OpenFlags |= fuse.FOPEN_NOFLUSH
 	}
 	out.Fh = s.handles.add(h, fhHandle)
 }
@@ -171,18 +152,17 @@ func (s *Server) Create(_ <-chan struct{}, in *fuse.CreateIn, name string, out *
 	if isControl(in.NodeId) {
 		return fuse.EPERM
 	}
+	by := s.caller(in.Pid)
 	a, h, err := s.engine.Create(s.waiting(in.Unique), tiers.CreateOptions{
-		Parent: index.ID(in.NodeId), Name: name, Mode: in.Mode, UID: in.Uid, GID: in.Gid, TID: in.Pid,
+		Parent: index.ID(in.NodeId), Name: name, Mode: in.Mode, UID: in.Uid, GID: in.Gid, By: by,
 		Exclusive: in.Flags&syscall.O_EXCL != 0, Truncate: in.Flags&syscall.O_TRUNC != 0,
 	})
-	if err != nil {
-		return status(err)
+	if st := s.stale.answer(&by, err, fuse.EINTR); st != fuse.OK {
+		return st
 	}
-	s.stale.forget(in.Pid)
-	s.staleWrites.forget(in.Pid)
 	s.fillEntry(&out.EntryOut, &a)
-	s.openWrite(a.ID, h, &out.OpenOut)
-	if a.Temp {
+	s.openWrite(h, &out.OpenOut)
+	if h.Silent() && s.direct.Load() { // else closes may be answered in another order than they came
 		out.OpenFlags |= fuse.FOPEN_NOFLUSH // its name is temporary: the rename commits it
 	}
 	return fuse.OK
@@ -254,6 +234,9 @@ func (s *Server) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32
 		return 0, fuse.EBADF
 	}
 	off := int64(in.Offset)
+	if in.Flags&syscall.O_APPEND != 0 {
+		off = tiers.AtEnd // as the daemon knows it: another kernel may have moved it
+	}
 	n, err := h.write.WriteAt(s.ctx, data, off)
 	if err != nil {
 		return 0, status(err)
@@ -268,7 +251,7 @@ func (s *Server) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 	if h == nil || h.write == nil {
 		return fuse.OK
 	}
-	return syncStatus(s.engine.Flush(s.waiting(in.Unique), h.write, in.Pid, closer{s, in.Pid & s.pidMask}))
+	return syncStatus(s.engine.Flush(s.waiting(in.Unique), h.write, s.caller(in.Pid), closer{s, in.Pid}))
 }
 
 // Release implements RELEASE, which the kernel sends some time after the last
@@ -305,7 +288,7 @@ func (s *Server) closeHandle(h *handle, abandon bool) {
 	case h.dir != nil:
 	case h.write == nil:
 		s.engine.CloseRead(h.id)
-	case abandon && h.write.Write:
+	case abandon:
 		s.engine.Abandon(h.write)
 	default:
 		s.engine.Release(h.write)
@@ -345,7 +328,7 @@ func syncStatus(err error) fuse.Status {
 func (s *Server) Fallocate(_ <-chan struct{}, in *fuse.FallocateIn) fuse.Status {
 	s.ops.add(opFallocate)
 	h := s.handles.get(in.Fh)
-	if h == nil || h.write == nil || h.readOnly {
+	if h == nil || h.write == nil {
 		return fuse.EBADF
 	}
 	ctx := s.waiting(in.Unique)

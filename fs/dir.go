@@ -17,8 +17,8 @@ import (
 // engine, which stay valid while names come and go; the handle only remembers
 // what was read ahead. Positions 1 and 2 follow "." and "..".
 type dirHandle struct {
-	id  index.ID
-	tid uint32
+	id index.ID
+	by tiers.Caller
 
 	mu    sync.Mutex // the kernel may read one open directory from several threads
 	ahead []tiers.Dirent
@@ -74,7 +74,7 @@ func (s *Server) OpenDir(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) 
 	if !s.listings.begin() {
 		return fuse.EINTR // see worker.leaves
 	}
-	d := &dirHandle{id: index.ID(in.NodeId), tid: in.Pid}
+	d := &dirHandle{id: index.ID(in.NodeId), by: s.caller(in.Pid)}
 	if s.opts.ListElsewhere {
 		d.seed = maphash.MakeSeed()
 	}
@@ -172,7 +172,7 @@ func (s *Server) ReadDirPlus(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEn
 			return true
 		}
 		s.fillEntry(entry, &a)
-		if a.Mode&syscall.S_IFMT != syscall.S_IFDIR {
+		if a.Stable && a.Mode&syscall.S_IFMT != syscall.S_IFDIR {
 			entry.SetEntryTimeout(min(s.opts.EntryTimeout, listedTimeout))
 		}
 		return true
@@ -193,9 +193,9 @@ func (s *Server) readDir(in *fuse.ReadIn, out *fuse.DirEntryList, add func(fuse.
 	defer d.mu.Unlock()
 	pos := in.Offset
 	for ; pos < dots; pos++ {
-		e := fuse.DirEntry{Mode: syscall.S_IFDIR, Name: ".", Ino: s.node(uint64(d.id)), Off: pos + 1}
+		e := fuse.DirEntry{Mode: syscall.S_IFDIR, Name: ".", Ino: s.ino(uint64(d.id)), Off: pos + 1}
 		if pos == 1 {
-			e.Name, e.Ino = "..", s.node(uint64(s.engine.Parent(d.id)))
+			e.Name, e.Ino = "..", s.ino(uint64(s.engine.Parent(d.id)))
 		}
 		if !add(e, d.id) {
 			return fuse.OK
@@ -215,7 +215,7 @@ func (s *Server) readDir(in *fuse.ReadIn, out *fuse.DirEntryList, add func(fuse.
 	}
 	for {
 		if d.next == len(d.ahead) {
-			d.ahead = s.engine.ReadDir(d.id, d.pos, d.last, d.tid, d.ahead[:0])
+			d.ahead = s.engine.ReadDir(d.id, d.pos, d.last, d.by, d.ahead[:0])
 			d.next = 0
 			if len(d.ahead) == 0 && !d.farDone && s.opts.ListElsewhere {
 				if full := s.readFar(in, d, 0, add); full {
@@ -233,7 +233,7 @@ func (s *Server) readDir(in *fuse.ReadIn, out *fuse.DirEntryList, add func(fuse.
 			d.next++
 			continue
 		}
-		if !add(fuse.DirEntry{Mode: e.Mode & syscall.S_IFMT, Name: e.Name, Ino: s.node(uint64(e.ID)), Off: e.Cookie + dots}, e.ID) {
+		if !add(fuse.DirEntry{Mode: e.Mode & syscall.S_IFMT, Name: e.Name, Ino: s.ino(uint64(e.ID)), Off: e.Cookie + dots}, e.ID) {
 			return fuse.OK
 		}
 		if s.opts.ListElsewhere {

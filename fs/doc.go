@@ -6,17 +6,24 @@
 // Directories, regular files, and the operations of POSIX on them, except links
 // (hard and symbolic), devices, O_TMPFILE and ACLs. Beyond POSIX:
 //
-//   - A file becomes visible to other processes when it is committed: by rename, or
-//     by the close of a descriptor by the process that opened it for writing.
-//     Until then they see the version before, or none. Its own process sees its
-//     bytes at any time. Names that look temporary are visible to all and are
-//     committed by their rename alone.
-//   - A committed block never changes under a reader. Who opens it for writing gets
-//     a version of its own, with a new inode, that takes the name at its commit.
-//     (In pinned groups, which hold raw files, writes go in place.)
+//   - A file with a new name, or one that O_TRUNC makes of a block with bytes, becomes
+//     visible to other processes when it is committed: by rename, or by the last close by
+//     the process that made it. Until then they see the block before, or none. Its own
+//     process sees its bytes at any time. The first byte in an empty file hides that file
+//     in the same way.
+//   - An open for writing without O_TRUNC opens the file that is there, as in POSIX: all
+//     see what is written.
+//   - Temporary names, plain names (lock files) and pinned groups are POSIX from the first
+//     byte. Only a temporary file that another process has open for writing is not
+//     emptied under it: who truncates it gets a version of its own.
 //   - What is lost or evicted is ENOENT at look-up or open. A read that has begun
 //     is never short because of us.
-//   - A process that a signal kills while it writes a file in place commits nothing.
+//   - A process that a signal kills while it writes a version of its own commits nothing,
+//     but for what it has synced. What all have seen stays.
+//
+// Package tiers/draft has these rules; the engine carries them out. What it needs to know for
+// them is who asks. The kernel names only the thread. Which process that belongs to is read
+// from /proc, before any lock is taken, and passed down as a tiers.Caller (process.go).
 //
 // # How it is fast
 //
@@ -29,10 +36,11 @@
 // passthrough cannot be had (no CAP_SYS_ADMIN, Linux before 6.9), reads are
 // spliced from the tmpfs file and writes pass through the daemon.
 //
-// Writes bypass the daemon only if the engine has reserved the space beforehand,
-// which it does once the group's block size is known. The first block of a group,
-// and any file of which the size cannot be known, is written through the daemon,
-// which reserves as it grows.
+// Writes bypass the daemon if the engine has reserved the space beforehand
+// (tiers.Handle.Direct): that of a file that is there and is opened in place, and, once the
+// group's block size is known, that of a new one. All others pass through the daemon, which
+// reserves as a file grows: the first block of a group, what is opened with O_APPEND, and
+// an empty file, which its first byte hides.
 //
 // The package uses go-fuse's raw interface, not its node tree: the node tree
 // registers and unregisters the backing file at every open, two system calls that
@@ -44,12 +52,28 @@
 // The kernel refuses (EIO) to open one inode with two backing files, or with
 // passthrough and without it at one time. Hence:
 //
-//   - Each version of a name has its own inode, so a new version never shares an
-//     inode with readers of the old. When OPEN meets a committed block, the front
-//     answers ESTALE; the kernel looks the name up again, by itself and once, and finds the
-//     new version's inode.
-//   - All handles of one version agree on passthrough while it is being written
-//     (tiers.Handle.Direct).
+//   - An inode has one file of the memory tier for as long as anybody has it open, whoever
+//     writes it and however.
+//   - Every handle of it is opened with that file (FOPEN_PASSTHROUGH). Where the daemon has to
+//     see the writes, FOPEN_DIRECT_IO is answered as well: then the reads and writes of that
+//     handle come here, and a mapping of it is one of the file. Handles of both kinds can be
+//     open at one time.
+//   - A version has an inode of its own.
+//
+// # When a name means another file
+//
+// The kernel opens the inode that it knows for a name, and OPEN cannot answer with another
+// one. Where the name means another file to the process that asks, the front answers
+// ESTALE: O_TRUNC makes a version for it, somebody has replaced the file, or the file is hidden
+// from it. The kernel then looks the name up and opens what it finds, by itself, but only
+// once in a system call. An open by way of /proc/self/fd means the file, not its name, and does
+// not differ here. So staleThreads remembers for a moment which threads were told ESTALE:
+//
+//   - The engine gets to know it (tiers.Caller.Told), and opens the file that it is asked for,
+//     unless it would have to be a new version.
+//   - A second ESTALE is not told, because engines do not know it. An open for reading fails with
+//     ENOENT, a miss. One for writing fails with EINTR: nothing was written, and another
+//     attempt finds the version that was made.
 //
 // # One engine, several mounts
 //
@@ -70,9 +94,8 @@
 //     that knows the directory, but for the one that has asked (asking.go). That is asynchronous: it takes as long as a notice does. Who
 //     opens a block by a name that has not been taken back yet gets ESTALE underneath, and
 //     the right answer after a second look-up.
-//   - The engine tells processes apart by thread ids. Those of two mounts may be of two pid
-//     name spaces, so the number of the mount is part of them, and /proc is the one that
-//     the mount process sees (Session.Proc).
+//   - The processes of two mounts may be of two pid name spaces, so the number of the mount is
+//     part of a tiers.Process, and /proc is the one that the mount process sees (Session.Proc).
 //
 // # When the owner ends
 //
@@ -92,7 +115,7 @@
 //	relative to a directory that was       ESTALE, until the process enters it again by its path; so
 //	entered or opened before               is what fstat(2) asks when the kernel's attributes have expired
 //	read(2) of what is open                as before, if it was passthrough; else ESTALE
-//	close(2) of what is open for writing   EIO: it cannot be committed. Under temporary names the rename fails: ENOENT
+//	close(2) of what is open for writing   EIO: it is not committed. Temporary and plain names, and files of pinned groups, stay
 //	close(2) of anything else              as before
 //
 // A request that the owner carried out, but had not answered when it was killed, is carried out
@@ -119,8 +142,7 @@
 //   - A client whose open was answered may not have come to use the backing file. So those of earlier
 //     owners are unregistered a while later (dropLater).
 //   - The kernel repeats what is told ESTALE only once. A client that the earlier owner has sent to
-//     another inode has used that up, so it is told EINTR instead (Session.Stale). An open for
-//     writing is told so before the engine hears of it, for each makes a version (staleThreads.spent).
+//     another inode has used that up, so it is told EINTR instead (Session.Stale).
 //
 // # Deadlocks
 //

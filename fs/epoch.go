@@ -30,6 +30,10 @@ func (s *Server) node(id uint64) uint64 {
 	return id | s.epoch
 }
 
+// ino returns the inode number of a node. No file of another file system has it: stillOpen tells files apart
+// by it.
+func (s *Server) ino(id uint64) uint64 { return id | max(s.epoch, 1<<epochShift) }
+
 // ours turns the number of a node in a request into that of this epoch's engine. It
 // reports whether the node is of this epoch.
 func (s *Server) ours(node *uint64) bool {
@@ -49,7 +53,6 @@ func (s *Server) ours(node *uint64) bool {
 func (w *worker) admit(fd, n int) bool {
 	s := w.d.s
 	h := (*fuse.InHeader)(unsafe.Pointer(&w.in[0]))
-	h.Pid = h.Pid&threadMask | s.mount<<threadBits
 	if h.Opcode == opcodeBatchForget {
 		w.admitForgets(n)
 		return true
@@ -80,23 +83,14 @@ func (w *worker) admit(fd, n int) bool {
 		}
 	case opcodeGetattr:
 		if n >= int(unsafe.Sizeof(fuse.GetAttrIn{})) && (*fuse.GetAttrIn)(unsafe.Pointer(h)).Flags()&fuse.FUSE_GETATTR_FH == 0 {
-			st = s.tellStale(h.Pid)
+			st = s.stale.path(h.Pid)
 		}
 	case opcodeLookup, opcodeAccess, opcodeCreate, opcodeOpen:
-		st = s.tellStale(h.Pid)
+		st = s.stale.path(h.Pid)
 	}
 	w.reply(fd, w.head(h.Unique, st, 0))
 	w.spin.from = time.Now()
 	return false
-}
-
-// tellStale returns what to tell thread tid on a path that leads by what an earlier owner told.
-func (s *Server) tellStale(tid uint32) fuse.Status {
-	read, write := s.stale.told(tid), s.staleWrites.told(tid)
-	if read == fuse.EINTR || write == fuse.EINTR {
-		return fuse.EINTR
-	}
-	return fuse.Status(syscall.ESTALE)
 }
 
 // admitForgets turns the numbers of a BATCH_FORGET of n bytes, and takes out those of other

@@ -22,12 +22,11 @@ const (
 // is open for writing.
 type handle struct {
 	id    index.ID
-	write *tiers.Handle // open for writing, or for reading what is being written
-	file  *os.File      // reads of a committed block without passthrough
+	write *tiers.Handle // open for writing
+	file  *os.File      // reads without passthrough
 	// passthrough: blob is registered for this handle.
 	passthrough bool
 	blob        tiers.BlobID
-	readOnly    bool
 
 	dir     *dirHandle
 	control *controlHandle

@@ -19,7 +19,9 @@ import (
 // Therefore the notifying thread has a table of descriptors of its own, with nothing in it
 // of the mount but a clone that has read no request. When the process is killed, all other
 // threads end, and with them the descriptors by which requests were read; the kernel fails
-// these requests, the lock is free, and the notifying thread ends as well.
+// these requests, the lock is free, and the notifying thread ends as well. That fails where another
+// client gets the lock first, whose request nobody reads any more: for this the process has a watcher,
+// which has the kernel give up the connection (OpenAbort).
 
 // beginNotices implements channel. The goroutine stays on its thread until it ends, and
 // the thread ends with it.

@@ -47,7 +47,7 @@ func TestDetachPromoting(t *testing.T) {
 	gated := &gatedTier{Tier: inner, asked: make(chan struct{}, 8), gate: make(chan struct{})}
 	engine, err := tiers.Open(t.Context(), tiers.Options{
 		Primary: memory, CapacityBytes: 64 << 20, HeadroomBytes: 64 << 20, Kernels: true, LookupLease: -1,
-		SameProcess: mounts.SameProcess, Invalidate: mounts.Invalidate, Dropped: mounts.Dropped,
+		Alive: mounts.Alive, Closed: mounts.Closed, Invalidate: mounts.Invalidate, Dropped: mounts.Dropped,
 		Secondaries: []tiers.SecondaryOptions{{Name: "disk", Tier: gated}},
 	})
 	if err != nil {

@@ -97,6 +97,10 @@ func clientOp(op, path string) error {
 			return fmt.Errorf("stat %s succeeds", path)
 		}
 		return nil
+	case "end-first-thread": // which is this one, see init
+		go client() // lives as long as the process
+		_, _, err := unix.Syscall(unix.SYS_EXIT, 0, 0, 0)
+		return err
 	case "evict":
 		return clientEvict(path)
 	case "evict-slow":
@@ -111,6 +115,7 @@ type testClient struct {
 	in   io.Writer
 	out  *bufio.Reader
 	kill func()
+	pid  uint32
 }
 
 // clientTime is how long a client may take for all that it does.
@@ -145,7 +150,7 @@ func startClient(t testing.TB) *testClient {
 		}
 		cmd.Wait()
 	})
-	return &testClient{t, in, bufio.NewReader(out), func() { cmd.Process.Kill() }}
+	return &testClient{t, in, bufio.NewReader(out), func() { cmd.Process.Kill() }, uint32(cmd.Process.Pid)}
 }
 
 // startFromThread starts a command that dies with the thread that started it, from one that
@@ -202,7 +207,7 @@ func mountHereWith(t testing.TB, o Options) (*Server, string) {
 	hooks := &Hooks{}
 	engine, err := tiers.Open(t.Context(), tiers.Options{
 		Primary: memory, CapacityBytes: 64 << 20, HeadroomBytes: 64 << 20,
-		SameProcess: hooks.SameProcess, Invalidate: hooks.Invalidate, Dropped: hooks.Dropped,
+		Alive: hooks.Alive, Closed: hooks.Closed, Invalidate: hooks.Invalidate, Dropped: hooks.Dropped,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -9,13 +9,9 @@ import (
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
-// Towards the engine, a thread of a shared mount has the number of the mount and its own
-// in one: numbers of threads are below 1<<22 (PID_MAX_LIMIT of include/linux/threads.h).
-const (
-	threadBits = 22
-	threadMask = 1<<threadBits - 1
-	maxMounts  = 1<<(32-threadBits) - 1
-)
+// maxMounts is how many mounts an owner serves at most: verdicts name a thread and the number of its
+// mount in 32 bits.
+const maxMounts = 1<<10 - 1
 
 // ErrTooManyMounts: an owner serves 1,023 mounts at most.
 var ErrTooManyMounts = errors.New("too many mounts")
@@ -57,17 +53,22 @@ func (m *Mounts) Dropped(blob tiers.BlobID) {
 	}
 }
 
-// SameProcess is for tiers.Options.SameProcess: threads of two mounts are never of one
-// process; those of one mount are compared in its own number space.
-func (m *Mounts) SameProcess(a, b uint32) bool {
-	if a == b {
-		return true
-	}
-	if a>>threadBits != b>>threadBits {
+// Alive is for tiers.Options.Alive. Of a mount that is gone no process is.
+func (m *Mounts) Alive(p tiers.Process) bool {
+	if p.Kernel > maxMounts {
 		return false
 	}
-	s := m.servers[a>>threadBits].Load()
-	return s != nil && s.procs.same(a&threadMask, b&threadMask)
+	s := m.servers[p.Kernel].Load()
+	return s != nil && s.procs.alive(p.PID)
+}
+
+// Closed is for tiers.Options.Closed. Of a mount that is gone all processes have.
+func (m *Mounts) Closed(p tiers.Process, id index.ID) bool {
+	if p.Kernel > maxMounts {
+		return true
+	}
+	s := m.servers[p.Kernel].Load()
+	return s == nil || s.procs.closed(p.PID, s.ino(uint64(id)))
 }
 
 func (m *Mounts) list() []*Server {

@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"errors"
 	"syscall"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -20,10 +21,13 @@ func (s *Server) Lookup(_ <-chan struct{}, in *fuse.InHeader, name string, out *
 	if len(name) > block.MaxName {
 		return fuse.Status(syscall.ENAMETOOLONG)
 	}
-	a, err := s.engine.Lookup(index.ID(in.NodeId), name, in.Pid)
+	a, err := s.engine.Lookup(index.ID(in.NodeId), name, s.reader(in.Pid))
 	if err == nil {
 		s.fillEntry(out, &a)
 		return fuse.OK
+	}
+	if errors.Is(err, tiers.ErrStale) {
+		s.stale.note(in.Pid, stalePath)
 	}
 	if a.Stable {
 		// An absence may be kept as long as a presence: only this mount makes
@@ -70,7 +74,7 @@ func (s *Server) Mknod(_ <-chan struct{}, in *fuse.MknodIn, name string, out *fu
 		return fuse.EPERM
 	}
 	a, h, err := s.engine.Create(s.ctx, tiers.CreateOptions{
-		Parent: index.ID(in.NodeId), Name: name, Mode: in.Mode, UID: in.Uid, GID: in.Gid, TID: in.Pid, Exclusive: true,
+		Parent: index.ID(in.NodeId), Name: name, Mode: in.Mode, UID: in.Uid, GID: in.Gid, By: s.caller(in.Pid), Exclusive: true,
 	})
 	if err != nil {
 		return status(err)
@@ -88,7 +92,7 @@ func (s *Server) Unlink(_ <-chan struct{}, in *fuse.InHeader, name string) fuse.
 		return fuse.EPERM
 	}
 	done := s.asks(entryName{index.ID(in.NodeId), name})
-	return done(status(s.engine.Unlink(index.ID(in.NodeId), name, in.Pid)))
+	return done(status(s.engine.Unlink(index.ID(in.NodeId), name, s.caller(in.Pid))))
 }
 
 // Rmdir implements RMDIR.
@@ -98,7 +102,7 @@ func (s *Server) Rmdir(_ <-chan struct{}, in *fuse.InHeader, name string) fuse.S
 		return fuse.EPERM
 	}
 	done := s.asks(entryName{index.ID(in.NodeId), name})
-	return done(status(s.engine.Rmdir(s.waiting(in.Unique), index.ID(in.NodeId), name)))
+	return done(status(s.engine.Rmdir(s.waiting(in.Unique), index.ID(in.NodeId), name, s.caller(in.Pid))))
 }
 
 // Rename implements RENAME and RENAME2 with RENAME_NOREPLACE.
@@ -116,7 +120,7 @@ func (s *Server) Rename(_ <-chan struct{}, in *fuse.RenameIn, oldName, newName s
 	done := s.asks(entryName{index.ID(in.NodeId), oldName}, entryName{index.ID(in.Newdir), newName})
 	return done(syncStatus(s.engine.Rename(s.waiting(in.Unique), tiers.RenameOptions{
 		Parent: index.ID(in.NodeId), Name: oldName, NewParent: index.ID(in.Newdir), NewName: newName,
-		TID: in.Pid, NoReplace: in.Flags&unix.RENAME_NOREPLACE != 0,
+		By: s.caller(in.Pid), NoReplace: in.Flags&unix.RENAME_NOREPLACE != 0,
 	})))
 }
 

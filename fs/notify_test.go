@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync/atomic"
 	"testing"
+
+	"github.com/kvfs/kvfs/tiers"
 )
 
 // TestNotifierBound shows that the queue drops what is beyond its bound, counts
@@ -59,8 +61,8 @@ func TestHooksBeforeMount(t *testing.T) {
 	var h Hooks
 	h.Invalidate(1, 2, "x")
 	h.Dropped(3)
-	if !h.SameProcess(4, 4) {
-		t.Error("a thread is not of its own process")
+	if !h.Alive(tiers.Process{PID: 4}) {
+		t.Error("a process is taken for dead though nobody knows")
 	}
 }
 

@@ -2,51 +2,150 @@ package fs
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"strconv"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
-// The kernel names the caller of a request by its thread id. What a process is,
-// and whether it is dying, /proc knows.
+// The kernel names the caller of a request by its thread id. Which process that is, whether it is
+// dying, and what it has open, /proc knows.
 
-// processes answers what the engine asks about the callers of a mount.
+// processes answers what a mount asks about its callers.
 type processes interface {
-	same(a, b uint32) bool
+	// of returns the process of a thread; 0: it cannot be seen.
+	of(tid uint32) (pid uint32)
+	// groups returns the supplementary groups of a thread; none if it cannot be seen.
+	groups(tid uint32) []uint32
+	// alive reports whether a process has not ended.
+	alive(pid uint32) bool
 	killed(tid uint32) bool
 	stillOpen(tid uint32, ino uint64) bool
+	// closed reports whether a process has, as far as one can see, no descriptor to write a file by.
+	closed(pid uint32, ino uint64) bool
 }
 
-// askedProcs is processes of which somebody else says which threads belong together.
-type askedProcs struct {
-	processes
-	ask func(a, b uint32) bool
+// caller finds out who makes a request of thread tid.
+func (s *Server) caller(tid uint32) tiers.Caller {
+	return tiers.Caller{Kernel: s.mount, Thread: tid, Process: s.procs.of(tid), Told: s.stale.told(tid)}
 }
 
-func (p askedProcs) same(a, b uint32) bool { return a == b || p.ask(a, b) }
+// reader is caller for a request that needs to know the process only if files are being written.
+func (s *Server) reader(tid uint32) tiers.Caller {
+	if s.engine.Writing() {
+		return s.caller(tid)
+	}
+	return tiers.Caller{Kernel: s.mount, Thread: tid, Told: s.stale.told(tid)}
+}
 
-// procfs is a path at which /proc of some pid name space is.
-type procfs string
+// procfs is /proc of some pid name space.
+type procfs struct {
+	root string // path
+	own  bool   // it is that of this process
 
-// ourProc is that of our own.
-const ourProc procfs = "/proc"
+	mu struct {
+		sync.Mutex // leaf
+		pids       map[uint32]uint32
+	}
+}
 
-// same reports whether thread b belongs to the process of thread a. A thread that has
-// ended belongs to none.
-func (root procfs) same(a, b uint32) bool {
-	if a == b {
-		return true
+// maxPids bounds the threads of which the process is remembered. Beyond it all are forgotten.
+const maxPids = 1 << 14
+
+// ourProc returns the procfs of our own pid name space.
+func ourProc() *procfs { return &procfs{root: "/proc", own: true} }
+
+// of implements processes. What is remembered is checked: the number may be another thread's by now.
+func (p *procfs) of(tid uint32) uint32 {
+	if tid == 0 {
+		return 0
+	}
+	p.mu.Lock()
+	pid, known := p.mu.pids[tid]
+	p.mu.Unlock()
+	if known && p.has(pid, tid) {
+		return pid
+	}
+	if pid = p.read(tid); pid == 0 {
+		return 0
+	}
+	p.mu.Lock()
+	if p.mu.pids == nil || len(p.mu.pids) >= maxPids {
+		p.mu.pids = map[uint32]uint32{}
+	}
+	p.mu.pids[tid] = pid
+	p.mu.Unlock()
+	return pid
+}
+
+// has reports whether a thread belongs to a process.
+func (p *procfs) has(pid, tid uint32) bool {
+	if p.own {
+		err := unix.Tgkill(int(pid), int(tid), 0)
+		return err == nil || err == unix.EPERM
 	}
 	var buf [64]byte
-	p := append(append(buf[:0], root...), '/')
-	p = strconv.AppendUint(p, uint64(a), 10)
-	p = append(p, "/task/"...)
-	p = strconv.AppendUint(p, uint64(b), 10)
-	return unix.Access(string(p), unix.F_OK) == nil
+	path := append(append(buf[:0], p.root...), '/')
+	path = strconv.AppendUint(path, uint64(pid), 10)
+	path = append(path, "/task/"...)
+	path = strconv.AppendUint(path, uint64(tid), 10)
+	return unix.Access(string(path), unix.F_OK) == nil
 }
+
+// read returns the process of a thread as its status tells; 0: there is no such thread.
+func (p *procfs) read(tid uint32) uint32 {
+	var buf [512]byte
+	_, rest, _ := bytes.Cut(readShort(p.path(tid)+"/status", buf[:]), []byte("\nTgid:\t"))
+	line, _, _ := bytes.Cut(rest, []byte("\n"))
+	pid, err := strconv.ParseUint(string(line), 10, 32)
+	if err != nil {
+		return 0
+	}
+	return uint32(pid)
+}
+
+// groups implements processes.
+func (p *procfs) groups(tid uint32) (gids []uint32) {
+	status, err := os.ReadFile(p.path(tid) + "/status")
+	if err != nil {
+		return nil
+	}
+	_, rest, _ := bytes.Cut(status, []byte("\nGroups:\t"))
+	line, _, _ := bytes.Cut(rest, []byte("\n"))
+	for _, field := range bytes.Fields(line) {
+		if gid, err := strconv.ParseUint(string(field), 10, 32); err == nil {
+			gids = append(gids, uint32(gid))
+		}
+	}
+	return gids
+}
+
+// path is the directory of a thread or process.
+func (p *procfs) path(id uint32) string { return p.root + "/" + strconv.FormatUint(uint64(id), 10) }
+
+// alive implements processes. Of those that cannot be seen, 0, nobody knows. A process is not
+// alive if no thread of it has memory any more: it ends just now, or its parent has not waited for it yet.
+func (p *procfs) alive(pid uint32) bool {
+	if pid == 0 {
+		return true
+	}
+	tasks, err := os.ReadDir(p.path(pid) + "/task")
+	for _, t := range tasks {
+		var buf [16]byte
+		if statm := readShort(p.path(pid)+"/task/"+t.Name()+"/statm", buf[:]); len(statm) > 0 && !bytes.HasPrefix(statm, []byte("0 ")) {
+			return true
+		}
+	}
+	return err != nil && !errors.Is(err, os.ErrNotExist)
+}
+
+// maxDescriptors is how many descriptors of a process stillOpen looks at: about 3 us each.
+const maxDescriptors = 64
 
 // pfExiting is PF_EXITING of include/linux/sched.h: the task runs do_exit, where
 // the kernel closes what it had open.
@@ -59,9 +158,9 @@ const pfExiting = 0x4
 // A thread in execve(2) closes descriptors, too, and holds a lock of the kernel meanwhile for which
 // the read of stat waits, while it waits for our answer. So that is read only of threads that
 // have no memory any more, which they give up before they close what they have open, when they end.
-func (root procfs) killed(tid uint32) bool {
+func (p *procfs) killed(tid uint32) bool {
 	var buf [1024]byte
-	dir := string(root) + "/" + strconv.FormatUint(uint64(tid), 10)
+	dir := p.path(tid)
 	if !bytes.HasPrefix(readShort(dir+"/statm", buf[:]), []byte("0 ")) {
 		return false
 	}
@@ -94,21 +193,45 @@ func readShort(name string, buf []byte) []byte {
 	return buf[:n]
 }
 
-// stillOpen reports whether thread tid has a descriptor of the inode of that number.
-// Before Linux 5.14 fdinfo does not tell the inode, and the answer is no.
-func (root procfs) stillOpen(tid uint32, ino uint64) bool {
-	dir := string(root) + "/" + strconv.FormatUint(uint64(tid), 10) + "/fdinfo"
+// stillOpen reports whether thread tid has a descriptor to write the inode of that number by.
+// Before Linux 5.14 fdinfo does not tell the inode, and the answer is no; so it is of a process with many
+// descriptors, where it would take too long.
+func (p *procfs) stillOpen(tid uint32, ino uint64) bool {
+	open, known := p.hasOpen(tid, ino)
+	return known && open
+}
+
+// closed implements processes. Where stillOpen cannot tell, it is no, unless the process has ended.
+func (p *procfs) closed(pid uint32, ino uint64) bool {
+	open, known := p.hasOpen(pid, ino)
+	return known && !open || !p.alive(pid)
+}
+
+// hasOpen looks at the descriptors of thread tid.
+func (p *procfs) hasOpen(tid uint32, ino uint64) (open, known bool) {
+	dir := p.path(tid) + "/fdinfo"
 	names, err := os.ReadDir(dir)
-	if err != nil {
-		return false
+	if err != nil || len(names) == 0 || len(names) > maxDescriptors { // 0: its first thread may have ended
+		return false, false
 	}
 	want := []byte("\nino:\t" + strconv.FormatUint(ino, 10) + "\n")
+	known = true
 	for _, n := range names {
-		if info, err := os.ReadFile(dir + "/" + n.Name()); err == nil && bytes.Contains(info, want) {
-			return true
+		info, err := os.ReadFile(dir + "/" + n.Name())
+		if err == nil && bytes.Contains(info, want) && writes(info) {
+			return true, true
 		}
+		known = known && (err != nil || bytes.Contains(info, []byte("\nino:\t")))
 	}
-	return false
+	return false, known
+}
+
+// writes reports whether the descriptor of an fdinfo is open for writing: its flags are in octal, the
+// access mode last.
+func writes(info []byte) bool {
+	_, flags, ok := bytes.Cut(info, []byte("\nflags:\t"))
+	flags, _, end := bytes.Cut(flags, []byte("\n"))
+	return ok && end && len(flags) > 0 && int(flags[len(flags)-1]-'0')&unix.O_ACCMODE != unix.O_RDONLY
 }
 
 // closer answers tiers.Closer for the thread that closes.
@@ -122,4 +245,4 @@ func (c closer) Killed() bool { return c.s.procs.killed(c.tid) }
 
 // StillOpen implements tiers.Closer. The descriptor being closed has left the
 // table already.
-func (c closer) StillOpen(id index.ID) bool { return c.s.procs.stillOpen(c.tid, c.s.node(uint64(id))) }
+func (c closer) StillOpen(id index.ID) bool { return c.s.procs.stillOpen(c.tid, c.s.ino(uint64(id))) }

@@ -3,10 +3,12 @@ package fs
 import (
 	"bufio"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -62,43 +64,170 @@ func sleeper(t *testing.T) *exec.Cmd {
 	return cmd
 }
 
-// TestSameProcess shows that threads of one process know each other in both
-// directions, and nobody else.
-func TestSameProcess(t *testing.T) {
-	self := uint32(os.Getpid())
-	a, stopA := thread(t)
-	defer stopA()
-	b, stopB := thread(t)
-	defer stopB()
-	child := uint32(sleeper(t).Process.Pid)
-	for _, c := range []struct {
-		name string
-		a, b uint32
-		want bool
-	}{
-		{"itself", a, a, true},
-		{"leader and thread", self, a, true},
-		{"thread and leader", a, self, true},
-		{"two threads", a, b, true},
-		{"child", self, child, false},
-		{"parent", child, self, false},
-		{"thread and child", a, child, false},
-		{"child itself", child, child, true},
-		{"nobody", self, 0, false},
-		{"of nobody", 0, self, false},
-		{"number out of range", self, 1<<32 - 1, false},
-	} {
-		if got := ourProc.same(c.a, c.b); got != c.want {
-			t.Errorf("%s: got %v, want %v", c.name, got, c.want)
+// views are ways to see the processes that run here: our own, and one that another process may have
+// passed on.
+func views() map[string]*procfs {
+	return map[string]*procfs{"ours": ourProc(), "theirs": {root: "/proc"}}
+}
+
+// TestProcessOf shows that every thread is known by its process, whichever asks first and how often, and
+// that what is remembered of a number does not outlive the thread that had it.
+func TestProcessOf(t *testing.T) {
+	for name, p := range views() {
+		self := uint32(os.Getpid())
+		a, stopA := thread(t)
+		defer stopA()
+		b, stopB := thread(t)
+		defer stopB()
+		child := uint32(sleeper(t).Process.Pid)
+		for range 2 {
+			for _, c := range []struct {
+				name      string
+				tid, want uint32
+			}{
+				{"first thread", self, self}, {"thread", a, self}, {"other thread", b, self}, {"child", child, child},
+				{"nobody", 0, 0}, {"number out of range", 1<<32 - 1, 0},
+			} {
+				if got := p.of(c.tid); got != c.want {
+					t.Errorf("%s: %s is of process %d, want %d", name, c.name, got, c.want)
+				}
+			}
+		}
+		for _, c := range []struct {
+			pid, tid uint32
+			want     bool
+		}{{self, self, true}, {self, a, true}, {child, child, true}, {self, child, false}, {child, a, false}, {0, a, false}} {
+			if got := p.has(c.pid, c.tid); got != c.want {
+				t.Errorf("%s: process %d has thread %d: %v, want %v", name, c.pid, c.tid, got, c.want)
+			}
+		}
+		p.mu.pids[child] = self // as if the number had been that of a thread of ours
+		if got := p.of(child); got != child {
+			t.Errorf("%s: a number that another process has now is of process %d, want %d", name, got, child)
+		}
+		stopB()
+		waitThreadGone(t, b)
+		if got := p.of(b); got != 0 {
+			t.Errorf("%s: a thread that has ended is of process %d", name, got)
+		}
+		for tid := range uint32(maxPids) {
+			p.mu.pids[1<<30+tid] = self
+		}
+		delete(p.mu.pids, a)
+		if p.of(a); len(p.mu.pids) > maxPids {
+			t.Errorf("%s: %d threads are remembered, want %d at most", name, len(p.mu.pids), maxPids)
 		}
 	}
-	stopB()
-	waitThreadGone(t, b)
-	if ourProc.same(self, b) {
-		t.Error("a thread that has ended is of our process")
+}
+
+// TestProcessAlive shows that a process is alive until the last of its threads has ended, though its
+// first one may have ended long ago, and not until its parent waits for it; and that one which cannot be
+// seen is not taken for dead.
+func TestProcessAlive(t *testing.T) {
+	c := startClient(t)
+	child := sleeper(t)
+	pid := uint32(child.Process.Pid)
+	c.begin("end-first-thread", "")
+	waitStatus(t, c.pid, "\nState:\tZ")
+	for name, p := range views() {
+		for who, pid := range map[string]uint32{"this process": uint32(os.Getpid()), "a child": pid, "one without its first thread": c.pid, "one that cannot be seen": 0} {
+			if !p.alive(pid) {
+				t.Errorf("%s: %s is not alive", name, who)
+			}
+		}
+		if p.alive(1<<32 - 1) {
+			t.Errorf("%s: a number out of range is alive", name)
+		}
 	}
-	if !ourProc.same(b, b) {
-		t.Error("a number is not of its own process")
+	c.do("stat", "/")
+	if err := child.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	waitStatus(t, pid, "\nState:\tZ")
+	for name, p := range views() {
+		if p.alive(pid) {
+			t.Errorf("%s: a process that nobody has waited for yet is alive", name)
+		}
+		if got := p.of(pid); got != pid {
+			t.Errorf("%s: it is of process %d, want %d", name, got, pid)
+		}
+	}
+	child.Wait()
+	for name, p := range views() {
+		if p.alive(pid) {
+			t.Errorf("%s: a process that has ended is alive", name)
+		}
+	}
+}
+
+// TestProcessClosed shows of which processes is known that they have no descriptor to write a file by: of those
+// that have ended, and of those whose few descriptors can be seen.
+func TestProcessClosed(t *testing.T) {
+	c := startClient(t)
+	c.begin("end-first-thread", "")
+	waitStatus(t, c.pid, "\nState:\tZ")
+	child := sleeper(t)
+	ended := uint32(child.Process.Pid)
+	child.Process.Kill()
+	child.Wait()
+	f, err := os.CreateTemp(t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		t.Fatal(err)
+	}
+	holder := exec.Command("sleep", "1000")
+	holder.ExtraFiles = []*os.File{f}
+	reader := exec.Command("sleep", "1000")
+	read, err := os.Open(f.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer read.Close()
+	reader.ExtraFiles = []*os.File{read}
+	for _, cmd := range []*exec.Cmd{holder, reader} {
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer cmd.Wait()
+		defer cmd.Process.Kill()
+	}
+	for name, p := range views() {
+		for _, x := range []struct {
+			who  string
+			pid  uint32
+			want bool
+		}{
+			{"one that has it open", uint32(holder.Process.Pid), false}, {"one that can only read it", uint32(reader.Process.Pid), true},
+			{"one that has ended", ended, true}, {"one without its first thread", c.pid, false}, {"one that cannot be seen", 0, false},
+		} {
+			if got := p.closed(x.pid, st.Ino); got != x.want {
+				t.Errorf("%s: %s: closed %v, want %v", name, x.who, got, x.want)
+			}
+		}
+	}
+	c.do("stat", "/")
+}
+
+// waitStatus waits until the status of a process has a line, which is no event for us.
+func waitStatus(t *testing.T, pid uint32, line string) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(time.Minute)
+	for {
+		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		if err != nil || strings.Contains(string(status), line) {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("no line %q in\n%s", line, status)
+		}
 	}
 }
 
@@ -123,7 +252,7 @@ func waitThreadGone(t *testing.T, tid uint32) {
 // ended is recognised while the kernel still knows it.
 func TestKilledBySignal(t *testing.T) {
 	for _, tid := range []uint32{uint32(os.Getpid()), uint32(unix.Gettid()), uint32(sleeper(t).Process.Pid), 0} {
-		if ourProc.killed(tid) {
+		if ourProc().killed(tid) {
 			t.Errorf("live process or none, %d: killed", tid)
 		}
 	}
@@ -153,15 +282,15 @@ func TestKilledBySignal(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := ourProc.killed(uint32(pid)); got != c.want {
+			if got := ourProc().killed(uint32(pid)); got != c.want {
 				t.Errorf("got %v, want %v", got, c.want)
 			}
 		})
 	}
 }
 
-// TestCloser shows that StillOpen finds another descriptor of the inode, a
-// duplicate or a second open, until the last is closed, and that a live process
+// TestCloser shows that StillOpen finds another descriptor to write the inode by, a
+// duplicate or a second open, until the last is closed, and none that only reads, and that a live process
 // is not killed.
 func TestCloser(t *testing.T) {
 	dir := t.TempDir()
@@ -179,7 +308,7 @@ func TestCloser(t *testing.T) {
 	}
 	tid, stop := thread(t)
 	defer stop()
-	s := &Server{procs: ourProc}
+	s := &Server{procs: ourProc()}
 	for _, c := range []closer{{s, uint32(os.Getpid())}, {s, tid}} {
 		if !c.StillOpen(id) {
 			t.Skip("fdinfo does not tell the inode: Linux before 5.14")
@@ -193,10 +322,15 @@ func TestCloser(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := os.Open(f.Name())
+	again, err := os.OpenFile(f.Name(), os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
+	reader, err := os.Open(f.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
 	f.Close()
 	if !c.StillOpen(id) {
 		t.Error("two descriptors: not found")
@@ -207,7 +341,7 @@ func TestCloser(t *testing.T) {
 	}
 	unix.Close(dup)
 	if c.StillOpen(id) {
-		t.Error("all closed: still found")
+		t.Error("all but one to read are closed: still found")
 	}
 	if child := (closer{s, uint32(sleeper(t).Process.Pid)}); child.StillOpen(id) {
 		t.Error("a process that never had it open has it")

@@ -79,11 +79,10 @@ type Server struct {
 	telling  sync.WaitGroup // the goroutine of notices
 	control  controlFiles
 
-	stale, staleWrites staleThreads // of opens for reading, and for writing
+	stale staleThreads
 
-	procs   processes // what is known about callers
-	pidMask uint32    // of a thread number, the part that its mount knows
-	shared            // of a mount that Attach made
+	procs  processes // what is known about callers
+	shared           // of a mount that Attach made
 }
 
 // Hooks carries the callbacks by which an engine, which is opened first, reaches
@@ -105,10 +104,17 @@ func (h *Hooks) Dropped(blob tiers.BlobID) {
 	}
 }
 
-// SameProcess is for tiers.Options.SameProcess. The engine asks it whether a is
-// of the process that b belonged to; a thread b that has ended is given the
-// benefit of the doubt nowhere.
-func (h *Hooks) SameProcess(a, b uint32) bool { return ourProc.same(a, b) }
+// Alive is for tiers.Options.Alive.
+func (h *Hooks) Alive(p tiers.Process) bool {
+	s := h.server.Load()
+	return s == nil || s.procs.alive(p.PID)
+}
+
+// Closed is for tiers.Options.Closed.
+func (h *Hooks) Closed(p tiers.Process, id index.ID) bool {
+	s := h.server.Load()
+	return s != nil && s.procs.closed(p.PID, s.ino(uint64(id)))
+}
 
 // ErrPassthrough: passthrough was asked for and cannot be had.
 var ErrPassthrough = errors.New("FUSE passthrough is not possible")
@@ -132,6 +138,7 @@ func Mount(engine *tiers.Engine, hooks *Hooks, opts Options) (*Server, error) {
 	if err != nil {
 		return nil, errors.Join(err, x.Unmount(), x.Close())
 	}
+	RefusePoll(opts.Dir)
 	return s, nil
 }
 
@@ -155,6 +162,7 @@ func mountSpliced(engine *tiers.Engine, hooks *Hooks, opts Options) (*Server, er
 	}
 	hooks.server.Store(s)
 	s.start()
+	RefusePoll(opts.Dir)
 	return s, nil
 }
 
@@ -173,9 +181,8 @@ func newServer(engine *tiers.Engine, opts Options) *Server {
 		opts.FSName = defaultFSName
 	}
 	s := &Server{
-		staleWrites:   staleThreads{repeat: true},
 		RawFileSystem: fuse.NewDefaultRawFileSystem(), opts: opts, log: opts.Logger, engine: engine,
-		procs: ourProc, pidMask: 1<<32 - 1, served: make(chan struct{}),
+		procs: ourProc(), served: make(chan struct{}),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.handles.init()

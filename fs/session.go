@@ -35,9 +35,6 @@ type Session struct {
 	// Proc is /proc as the mount process sees it, which has the processes that use the mount.
 	// Nil: /proc of this process.
 	Proc *os.File
-	// SameProcess asks in the pid name space of the mount whether two threads are of one
-	// process. Nil: Proc tells.
-	SameProcess func(a, b uint32) bool
 
 	device   string // major:minor in the mount table of this process; "" if it is not there
 	maxWrite int    // as it was mounted

@@ -182,19 +182,23 @@ func TestNodeNumbers(t *testing.T) {
 	}
 }
 
-// TestMountsSameProcess: threads are compared within their mount, in its pid name space; those
-// of two mounts are never of one process.
-func TestMountsSameProcess(t *testing.T) {
+// TestMountsAlive: a process is looked for in the pid name space of its mount; one of a mount that is
+// gone is not alive.
+func TestMountsAlive(t *testing.T) {
 	proc, err := os.Open("/proc")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer proc.Close()
+	empty, err := os.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer empty.Close()
 	m := &Mounts{}
-	asked := 0
-	var at [2]uint32
-	for i, x := range []*Session{{Proc: proc}, {SameProcess: func(a, b uint32) bool { asked++; return a == 7 && b == 8 }}} {
-		s := &Server{procs: ourProc, shared: shared{refs: newRefs()}}
+	var at [3]uint32
+	for i, x := range []*Session{{Proc: proc}, {}, {Proc: empty}} {
+		s := &Server{procs: ourProc(), shared: shared{refs: newRefs()}}
 		if err := s.attachProcesses(x); err != nil {
 			t.Fatal(err)
 		}
@@ -202,26 +206,24 @@ func TestMountsSameProcess(t *testing.T) {
 		if err := m.number(s); err != nil {
 			t.Fatal(err)
 		}
-		at[i] = s.mount << threadBits
+		if by := s.caller(uint32(os.Getpid())); by.Kernel != s.mount || by.Process != uint32(os.Getpid()) != (i == 2) {
+			t.Errorf("mount %d: we are %+v", i, by)
+		}
+		at[i] = s.mount
 	}
-	thread, stop := thread(t)
-	defer stop()
-	self, child := uint32(os.Getpid()), uint32(sleeper(t).Process.Pid)
+	self := uint32(os.Getpid())
 	for _, c := range []struct {
-		a, b uint32
+		p    tiers.Process
 		want bool
 	}{
-		{at[0] | self, at[0] | thread, true}, {at[0] | self, at[0] | child, false}, {at[0] | self, at[0], false},
-		{at[0] | self, at[1] | self, false}, {at[0], at[1], false}, {at[0], at[0], true},
-		{at[1] | 7, at[1] | 8, true}, {at[1] | 8, at[1] | 7, false}, {at[1] | self, at[1] | thread, false},
-		{5<<threadBits | self, 5<<threadBits | thread, false},
+		{tiers.Process{Kernel: at[0], PID: self}, true}, {tiers.Process{Kernel: at[1], PID: self}, true},
+		{tiers.Process{Kernel: at[2], PID: self}, false}, {tiers.Process{Kernel: at[2]}, true},
+		{tiers.Process{Kernel: at[0], PID: 1<<32 - 1}, false}, {tiers.Process{Kernel: 9, PID: self}, false},
+		{tiers.Process{PID: self}, false}, {tiers.Process{Kernel: maxMounts + 1, PID: self}, false},
 	} {
-		if got := m.SameProcess(c.a, c.b); got != c.want {
-			t.Errorf("%x and %x: %v, want %v", c.a, c.b, got, c.want)
+		if got := m.Alive(c.p); got != c.want {
+			t.Errorf("%+v: %v, want %v", c.p, got, c.want)
 		}
-	}
-	if asked != 3 {
-		t.Errorf("%d questions, want 3", asked)
 	}
 }
 

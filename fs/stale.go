@@ -1,46 +1,51 @@
 package fs
 
 import (
+	"errors"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/kvfs/kvfs/tiers"
 )
 
-// staleThreads knows which threads were told ESTALE when they opened a block. The kernel
-// then looks the name up and opens it once more, but only once; where others replace the
-// block all the time, or where the machine is so busy that what the look-up found was given
-// up, the second open may be as late as the first. An engine does not know ESTALE. One that
-// reads is told ENOENT then, a miss. One that writes is told EINTR, upon which the libraries
-// of Python, Go and Rust open once more, by themselves, and others take the block for one that
-// could not be stored; that goes on until maxTries. There is one of these for opens to read
-// and one for opens to write. The zero value is ready.
+// staleThreads remembers which threads were told ESTALE. Their kernel looks the path up and asks once
+// more, but only once in a system call. An engine does not know ESTALE: where the second try fails as
+// well, one that reads is told ENOENT, a miss, and one that writes EINTR, upon which the libraries of
+// Python, Go and Rust open once more. The zero value is ready.
 type staleThreads struct {
-	repeat bool // tell EINTR
-
-	n  atomic.Int64 // of tids: opens that succeed look no further than this while it is 0
+	n  atomic.Int64 // of tids: who asks looks no further than this while it is 0
 	mu struct {
-		sync.Mutex
-		tids  map[uint32]staleThread
-		swept time.Time // when those were last taken out that have not come back
+		sync.Mutex // leaf
+		tids       map[uint32]staleThread
+		swept      time.Time // when those were last taken out that have not come back
 	}
 }
 
-// staleThread is how often a thread was told one or the other, and when last.
+// staleThread is when a thread was told ESTALE, and in place of what.
 type staleThread struct {
-	times int
-	last  time.Time
-	// Of what comes next the kernel may be unable to repeat it, and the one is not about an open:
-	onPath bool // it was told ESTALE on the way there, see told
-	before bool // an earlier owner told it something
+	at    time.Time
+	what  staleKind
+	tries int // how often it was told EINTR
 }
 
+type staleKind uint8
+
 const (
-	// maxStale bounds the threads that are remembered. Beyond it some are forgotten.
+	staleOpen   staleKind = iota // an open
+	stalePath                    // a name on the way to what it asks for, which may be no open
+	staleBefore                  // either, by an earlier owner of the mount
+	staleTried                   // an open, and then EINTR: it begins anew
+)
+
+const (
+	// maxStale bounds the threads that are remembered. Beyond it all are forgotten.
 	maxStale = 4096
-	// maxTries bounds how often one open is told to try again.
+	// maxTries bounds how often one open is told EINTR.
 	maxTries = 64
 	// staleLife is when a thread that was told so and has not come back counts as a new one:
 	// it found something else, or nothing, and did not ask for it.
@@ -50,89 +55,90 @@ const (
 	pathLife = 100 * time.Millisecond
 )
 
-// lives reports whether what a thread was told may be of the call that it is in.
-func (s staleThread) lives(now time.Time) bool {
-	life := staleLife
-	if s.onPath {
-		life = pathLife
+func (s staleThread) lives() bool {
+	if s.what == stalePath {
+		return time.Since(s.at) < pathLife
 	}
-	return now.Sub(s.last) <= life
+	return time.Since(s.at) < staleLife
 }
 
-// answer returns what to tell thread tid: st, but in place of a second ESTALE last, or EINTR
-// where it is to be repeated, and last in the end.
-func (t *staleThreads) answer(tid uint32, st, last fuse.Status) fuse.Status {
-	if st != fuse.Status(syscall.ESTALE) {
-		t.forget(tid)
-		return st
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	now := time.Now()
-	had, known := t.mu.tids[tid]
-	if !had.lives(now) {
-		had.times = 0
-	}
-	if had.times == maxTries-1 || had.times%2 == 1 && !t.repeat {
-		delete(t.mu.tids, tid)
-		t.n.Store(int64(len(t.mu.tids)))
-		return last
-	}
-	if t.mu.tids == nil {
-		t.mu.tids = map[uint32]staleThread{}
-	}
-	if !known && len(t.mu.tids) >= maxStale {
-		for old := range t.mu.tids {
-			delete(t.mu.tids, old)
-			break
-		}
-	}
-	t.mu.tids[tid] = staleThread{times: had.times + 1, last: now}
-	t.n.Store(int64(len(t.mu.tids)))
-	if had.times%2 == 1 {
-		return fuse.EINTR
-	}
-	return st
-}
-
-// told takes note that a path of thread tid was told ESTALE, because it leads by what an earlier
-// owner has told. The kernel then begins anew, once. It returns what to tell: EINTR if the earlier owner
-// had told the thread ESTALE already.
-func (t *staleThreads) told(tid uint32) fuse.Status {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if had := t.mu.tids[tid]; had.before && had.lives(time.Now()) {
-		t.mu.tids[tid] = staleThread{times: 2, last: time.Now()}
-		return fuse.EINTR
-	}
-	t.noteLocked(tid, staleThread{times: 1, last: time.Now(), onPath: true})
-	return fuse.Status(syscall.ESTALE)
-}
-
-func (t *staleThreads) noteLocked(tid uint32, how staleThread) {
-	if t.mu.tids == nil {
-		t.mu.tids = map[uint32]staleThread{}
-	}
-	if len(t.mu.tids) < maxStale {
-		t.mu.tids[tid] = how
-		t.n.Store(int64(len(t.mu.tids)))
-	}
-}
-
-// spent reports, once, whether thread tid may have been told ESTALE on the way to what it opens for
-// writing: if the open needs that, too, it comes too late, and must do nothing but be repeated.
-func (t *staleThreads) spent(tid uint32) bool {
+// told reports whether thread tid has been told ESTALE in the call that it is in.
+func (t *staleThreads) told(tid uint32) bool {
 	if t.n.Load() == 0 {
 		return false
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	had, ok := t.mu.tids[tid]
+	return ok && had.what != staleTried && had.lives()
+}
+
+// note takes note that thread tid is told ESTALE.
+func (t *staleThreads) note(tid uint32, what staleKind) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.mu.tids == nil || len(t.mu.tids) >= maxStale {
+		t.mu.tids = map[uint32]staleThread{}
+	}
+	t.mu.tids[tid] = staleThread{time.Now(), what, t.mu.tids[tid].tries}
+	t.n.Store(int64(len(t.mu.tids)))
+}
+
+// forget takes note that the call of thread tid has got its answer.
+func (t *staleThreads) forget(tid uint32) {
+	if t.n.Load() == 0 {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.mu.tids, tid)
+	if time.Since(t.mu.swept) > staleLife {
+		t.mu.swept = time.Now()
+		maps.DeleteFunc(t.mu.tids, func(_ uint32, had staleThread) bool { return !had.lives() })
+	}
+	t.n.Store(int64(len(t.mu.tids)))
+}
+
+// answer returns what to tell a caller whose open ended with err: in place of a second ESTALE, last.
+func (t *staleThreads) answer(by *tiers.Caller, err error, last fuse.Status) fuse.Status {
+	if !errors.Is(err, tiers.ErrStale) || by.Told {
+		if errors.Is(err, tiers.ErrStale) && last == fuse.EINTR && t.tried(by.Thread) {
+			return last
+		}
+		t.forget(by.Thread)
+		if errors.Is(err, tiers.ErrStale) {
+			return fuse.ENOENT
+		}
+		return status(err)
+	}
+	t.note(by.Thread, staleOpen)
+	return fuse.Status(syscall.ESTALE)
+}
+
+// tried takes note that thread tid is told EINTR, unless it was often enough.
+func (t *staleThreads) tried(tid uint32) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	had := t.mu.tids[tid]
-	if !had.onPath && !had.before || !had.lives(time.Now()) {
+	if had.tries == maxTries {
 		return false
 	}
-	t.mu.tids[tid] = staleThread{times: 2, last: time.Now()}
+	t.mu.tids[tid] = staleThread{time.Now(), staleTried, had.tries + 1}
 	return true
+}
+
+// path returns what to tell thread tid whose path leads by what an earlier owner has told: EINTR if
+// that owner had told the thread ESTALE already.
+func (t *staleThreads) path(tid uint32) fuse.Status {
+	t.mu.Lock()
+	had, ok := t.mu.tids[tid]
+	t.mu.Unlock()
+	if ok && had.what == staleBefore && had.lives() {
+		t.forget(tid)
+		return fuse.EINTR
+	}
+	t.note(tid, stalePath)
+	return fuse.Status(syscall.ESTALE)
 }
 
 // underway returns the threads that were told ESTALE in place of what they open, and have not come
@@ -141,7 +147,7 @@ func (t *staleThreads) underway() (tids []uint32) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for tid, had := range t.mu.tids {
-		if !had.onPath && had.times%2 == 1 && time.Since(had.last) < time.Second {
+		if had.what != stalePath && had.what != staleTried && time.Since(had.at) < time.Second {
 			tids = append(tids, tid)
 		}
 	}
@@ -150,28 +156,7 @@ func (t *staleThreads) underway() (tids []uint32) {
 
 // resume takes note of what underway returned in another process.
 func (t *staleThreads) resume(tids []uint32) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	for _, tid := range tids {
-		t.noteLocked(tid, staleThread{times: 1, last: time.Now(), before: true})
+		t.note(tid, staleBefore)
 	}
-}
-
-// forget takes note that the open of thread tid got another answer.
-func (t *staleThreads) forget(tid uint32) {
-	if t.n.Load() == 0 {
-		return
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.mu.tids, tid)
-	if now := time.Now(); now.Sub(t.mu.swept) > staleLife {
-		t.mu.swept = now
-		for tid, had := range t.mu.tids {
-			if !had.lives(now) {
-				delete(t.mu.tids, tid)
-			}
-		}
-	}
-	t.n.Store(int64(len(t.mu.tids)))
 }

@@ -191,8 +191,9 @@ func waiting(t *testing.T, dir string, want int) {
 // TestTakeover (B32): an owner is killed while clients wait for answers to requests that it
 // has read, and to others that it has not; the next owner, with what the first one left in
 // memory, answers all of them. Blocks that are open are read meanwhile and after; what was
-// being written in place cannot be committed, and its writer learns of it; a client inside a
-// directory has to enter it again; evicted blocks of the first owner leave memory.
+// being written is not committed, and its writer learns of it, but under a temporary name, which
+// stays and can be renamed; a client inside a directory has to enter it again; evicted blocks of
+// the first owner leave memory.
 func TestTakeover(t *testing.T) {
 	x := openSession(t)
 	if x.Spin == nil || x.Proc == nil {
@@ -204,6 +205,7 @@ func TestTakeover(t *testing.T) {
 	block, stuck := filepath.Join(x.Dir, "group", "block"), filepath.Join(x.Dir, ".kvfs", "stuck")
 
 	reader, writer, inside, asker, late := startClient(t), startClient(t), startClient(t), startClient(t), startClient(t)
+	renames := startClient(t)
 	quiet := filepath.Join(x.Dir, "group", "quiet")
 	reader.do("write", quiet)
 	reader.do("stat", quiet)
@@ -212,6 +214,8 @@ func TestTakeover(t *testing.T) {
 	reader.do("open", block)
 	writer.do("create", filepath.Join(x.Dir, "group", "half"))
 	writer.do("write-held", "")
+	renames.do("create", filepath.Join(x.Dir, "group", "whole.tmp"))
+	renames.do("write-held", "")
 	inside.do("chdir", filepath.Join(x.Dir, "group"))
 	asker.begin("get", "fresh "+stuck)
 	if got := first.says(); got != "stuck" {
@@ -258,6 +262,10 @@ func TestTakeover(t *testing.T) {
 	writer.begin("close-held", "")
 	writer.end("close " + filepath.Join(x.Dir, "group", "half") + ": input/output error")
 	writer.do("fails", filepath.Join(x.Dir, "group", "half"))
+
+	renames.do("close-held", "")
+	renames.do("rename", filepath.Join(x.Dir, "group", "whole.tmp")+" "+filepath.Join(x.Dir, "group", "whole"))
+	late.do("read", filepath.Join(x.Dir, "group", "whole"))
 
 	inside.begin("stat", "block")
 	inside.end("stale file handle")

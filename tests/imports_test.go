@@ -30,6 +30,7 @@ var table = map[string]row{
 	"directio":        {0, nil},
 	"rdma":            {0, nil},
 	"tiers/block":     {0, nil},
+	"tiers/draft":     {0, nil},
 	"tiers/invariant": {0, nil},
 
 	"directio/faultio": {1, []string{"*"}},
@@ -48,7 +49,7 @@ var table = map[string]row{
 	"cluster/pki":      {1, nil},
 	"cluster/wire":     {1, nil},
 
-	"tiers": {2, []string{"tiers/block", "tiers/index", "tiers/invariant", "tiers/policy"}},
+	"tiers": {2, []string{"tiers/block", "tiers/draft", "tiers/index", "tiers/invariant", "tiers/policy"}},
 
 	"tiers/mem":      {3, []string{"tiers", "tiers/block", "tiers/index", "tiers/invariant", "tiers/policy"}},
 	"tiers/disk":     {3, []string{"tiers", "tiers/block", "tiers/index", "tiers/invariant", "tiers/policy", "directio"}},

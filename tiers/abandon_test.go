@@ -13,7 +13,7 @@ import (
 // abandon ends a file as that of a mount that is gone.
 func (f *file) abandon() {
 	switch {
-	case f.h != nil && f.h.Write:
+	case f.h != nil:
 		f.w.e.Abandon(f.h)
 	default:
 		f.release()
@@ -50,8 +50,8 @@ func TestAbandon(t *testing.T) {
 			f.abandon()
 		}, "new", "ErrNotFound", 1},
 		{"new version", func(w *world) { begin(w, "a", true).abandon() }, "a", "old", 1},
-		{"shared, then written", func(w *world) { begin(w, "a", false).abandon() }, "a", "old", 1},
-		{"version not written", func(w *world) {
+		{"written in place", func(w *world) { begin(w, "a", false).abandon() }, "a", string(fill("1p", "p")), 0},
+		{"in place, not written", func(w *world) {
 			f, err := w.openWrite(ctx, 10, "a", false)
 			must(w.t, err)
 			f.abandon()

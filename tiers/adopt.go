@@ -3,30 +3,36 @@ package tiers
 import (
 	"os"
 	"path"
+	"slices"
 	"sort"
 	"strings"
 
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/draft"
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
 // adopt takes over what an earlier process left in the primary tier. Of several
 // files with one path the latest commit wins; a file that changed after its
-// commit is dropped, because nobody knows whether the change was whole.
+// commit is dropped, because nobody knows whether the change was whole, and so is what it replaced.
 func (e *Engine) adopt() error {
 	type found struct {
 		blob BlobID
 		r    Record
 	}
 	var dirs, files []found
-	latest := map[string]int{} // path -> index into files or dirs
+	latest := map[string]int{}     // path -> index into files or dirs
+	changed := map[string]uint64{} // path -> commit number of a file that changed after it
 	var g gone
 	dropped := 0
 	err := e.primary.Adopt(func(id BlobID, r *Record, modified bool) bool {
-		if modified && !r.Dir || block.CheckPath(r.Path) != nil {
+		if modified && !r.Dir && !e.plainPath(r.Path) || block.CheckPath(r.Path) != nil {
 			dropped++
+			if modified {
+				changed[r.Path] = max(changed[r.Path], r.Seq)
+			}
 			return false
 		}
 		list := &files
@@ -56,6 +62,11 @@ func (e *Engine) adopt() error {
 		e.adoptOne(d.blob, &d.r, &g)
 	}
 	for _, f := range files {
+		if f.r.Seq < changed[f.r.Path] {
+			dropped++
+			g.blobs = append(g.blobs, f.blob)
+			continue
+		}
 		e.adoptOne(f.blob, &f.r, &g)
 	}
 	e.mu.counters.AdoptDropped += uint64(dropped)
@@ -86,6 +97,7 @@ func (e *Engine) adoptOne(blob BlobID, r *Record, g *gone) {
 			return
 		}
 		oe.Mode, oe.UID, oe.GID, oe.Blob, oe.Seq = modeDir|r.Mode, r.UID, r.GID, uint64(blob), r.Seq
+		e.mu.dirFiles++
 		return
 	}
 	id := ix.Alloc()
@@ -97,6 +109,7 @@ func (e *Engine) adoptOne(blob BlobID, r *Record, g *gone) {
 		en.Mode = modeDir | r.Mode
 		ix.Link(id, parent, name)
 		e.renamedDirLocked(id, en)
+		e.mu.dirFiles++
 		return
 	}
 	en.Size = r.Size
@@ -110,18 +123,35 @@ func (e *Engine) adoptOne(blob BlobID, r *Record, g *gone) {
 		en.Expires = r.Expires.UnixNano()
 		e.mu.expiries.add(en.Expires, id)
 	}
-	en.Group = e.groupOfLocked(parent, name)
+	e.enterGroupLocked(en, e.groupOfLocked(parent, name))
+	en.Flags |= e.nameFlagsLocked(parent, name)
 	ix.Link(id, parent, name)
 	e.addUsedLocked(en, chargeOf(en.Size))
 	e.classifyLocked(id, en)
-	e.mu.groups[en.Group].learn(en.Size)
+	switch e.kindLocked(en) {
+	case draft.Block:
+		e.mu.groups[en.Group].learn(en.Size)
+	case draft.Temp:
+		e.newFileLocked(id, en) // waits for its rename
+	}
 	e.mu.blocks++
 	e.mu.counters.Adopted++
 	e.mu.counters.AdoptedBytes += uint64(en.Size)
 }
 
-// adoptParents makes the directories of a path whose own records are missing, and
-// returns the last, or 0 if one of them is a file.
+// plainPath reports whether a file is never committed, so that it is adopted as it is.
+func (e *Engine) plainPath(p string) bool {
+	parts := strings.Split(p, "/")
+	name := parts[len(parts)-1]
+	group := block.GroupID("")
+	if len(parts) > 1 {
+		group = block.GroupID(parts[0])
+	}
+	return e.opts.Groups[group].Pinned || e.plain.name(name) || e.temp.name(name) || slices.ContainsFunc(parts[:len(parts)-1], e.temp.dir)
+}
+
+// adoptParents makes the directories of a path whose own records are missing, with the owner of the one above and
+// its mode, at most 0755, and returns the last, or 0 if one of them is a file.
 func (e *Engine) adoptParents(dir string) index.ID {
 	if dir == "." || dir == "/" {
 		return index.Root
@@ -138,10 +168,11 @@ func (e *Engine) adoptParents(dir string) index.ID {
 	}
 	id := e.mu.ix.Alloc()
 	en := e.mu.ix.At(id)
-	now := e.now()
-	en.Mode, en.Mtime, en.Atime, en.Ctime = modeDir|0o755, now, now, now
-	en.UID, en.GID = uint32(os.Getuid()), uint32(os.Getgid())
+	now, above := e.now(), e.mu.ix.At(parent)
+	en.Mode, en.UID, en.GID = above.Mode&(modeType|0o755), above.UID, above.GID
+	en.Mtime, en.Atime, en.Ctime = now, now, now
 	e.mu.ix.Link(id, parent, path.Base(dir))
+	e.markDirLocked(id, en)
 	return id
 }
 
@@ -253,7 +284,7 @@ func (n *enumeration) add(h *Held) {
 		e.mu.expiries.add(a.Expires, id)
 	}
 	en.Tiers = n.s.bit
-	en.Group = e.groupOfLocked(n.parent, name)
+	e.enterGroupLocked(en, e.groupOfLocked(n.parent, name))
 	e.mu.ix.Link(id, n.parent, name)
 	e.mu.groups[en.Group].learn(h.Size)
 	e.mu.hollow++

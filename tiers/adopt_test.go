@@ -89,7 +89,7 @@ func TestAdopt(t *testing.T) {
 			defer n.close(false)
 			for name, data := range map[string]string{
 				"g/d/a": "aaaa", "g/b": "b", "i/r": "renamed", "root": "root",
-				"g/new": "ErrNotFound", "g/gone": "ErrNotFound", "g/left.tmp": "ErrNotFound", "h/r": "ErrNotFound",
+				"g/new": "ErrNotFound", "g/gone": "ErrNotFound", "g/left.tmp": "not renamed", "h/r": "ErrNotFound",
 			} {
 				if got := n.content(name); got != data {
 					t.Errorf("%s: got %q, want %q", name, got, data)
@@ -112,7 +112,7 @@ func TestAdopt(t *testing.T) {
 				t.Errorf("empty directory: mode %#o", a.Mode)
 			}
 			st := n.e.Stats()
-			if st.Blocks != 4 || st.Counters.Adopted != 4 || st.UsedBytes != 4*page || st.PinnedBytes != page || n.blobs() != 4+4 {
+			if st.Blocks != 5 || st.Counters.Adopted != 5 || st.UsedBytes != 5*page || st.PinnedBytes != 2*page || n.blobs() != 5+4 {
 				t.Errorf("got %+v, %d files", st, n.blobs())
 			}
 			// The old version is the newest commit still: a new one wins over it.
@@ -136,25 +136,113 @@ func resolve(t testing.TB, w *world, name string) tiers.Attr {
 	return a
 }
 
-// TestAdoptModified: a block whose bytes changed after its commit is dropped, for
-// nobody knows whether the change was whole.
+// TestAdoptModified: a block whose bytes changed after its commit is dropped, for nobody knows whether
+// the change was whole, unless it was committed anew; files that are never committed stay as they are
+// (rule 5).
 func TestAdoptModified(t *testing.T) {
 	dir := shmDir(t)
 	o := tiers.Options{Groups: map[block.GroupID]tiers.GroupOptions{"p": {Pinned: true}}}
 	w := open(t, dir, o)
-	must(t, w.mkdir("p"), w.put(10, "p/a", []byte("data")), w.put(10, "p/b", []byte("data")))
-	f, err := w.openWrite(context.Background(), 10, "p/a", false) // in place: the group is pinned
-	must(t, err)
-	_, err = f.h.WriteAt(context.Background(), []byte("more data"), 0)
-	must(t, err)
+	must(t, w.mkdir("p"))
+	names := []string{"open", "open, synced before", "closed", "synced", "not changed", "p/open", "x.lock", "x.tmp"}
+	for _, name := range names {
+		must(t, w.put(10, name, []byte("data")))
+		f, err := w.openWrite(context.Background(), 10, name, false)
+		must(t, err)
+		if name != "not changed" {
+			_, err = f.h.WriteAt(context.Background(), []byte("more data"), 0)
+			must(t, err)
+		}
+		switch name {
+		case "closed":
+			must(t, f.close())
+		case "synced":
+			must(t, w.e.Fsync(context.Background(), f.id))
+		case "open, synced before":
+			must(t, w.e.Fsync(context.Background(), f.id))
+			_, err = f.h.WriteAt(context.Background(), []byte("MORE"), 0)
+			must(t, err)
+		}
+	}
 	w.crash()
 	n := open(t, dir, o)
 	defer n.close(false)
-	if a, b := n.content("p/a"), n.content("p/b"); a != "ErrNotFound" || b != "data" {
-		t.Errorf("got %q and %q", a, b)
+	want := map[string]string{"open": "ErrNotFound", "open, synced before": "ErrNotFound", "not changed": "data"}
+	for _, name := range names {
+		data := want[name]
+		if data == "" {
+			data = "more data"
+		}
+		if got := n.content(name); got != data {
+			t.Errorf("%s: got %q, want %q", name, got, data)
+		}
 	}
-	if st := n.e.Stats(); st.Counters.AdoptDropped != 1 || st.Blocks != 1 || n.blobs() != 2 {
+	if st := n.e.Stats(); st.Counters.AdoptDropped != 2 || st.Blocks != 6 || n.blobs() != 7 {
 		t.Errorf("got %+v, %d files", st, n.blobs())
+	}
+}
+
+// TestAdoptReplaced: what is dropped because it changed after its commit leaves its name to nothing that
+// it has replaced (rule 5).
+func TestAdoptReplaced(t *testing.T) {
+	dir := shmDir(t)
+	w := open(t, dir, tiers.Options{CapacityBytes: 256 * page})
+	must(t, w.put(10, "a", []byte("old")))
+	old := resolve(t, w, "a") // who has looked it up may open it for a moment yet
+	_, err := w.e.Lookup(1, "a", by(10))
+	must(t, err, w.put(10, "a", []byte("new")))
+	f, err := w.openWrite(context.Background(), 10, "a", false)
+	must(t, err)
+	_, err = f.h.WriteAt(context.Background(), []byte("newer"), 0)
+	must(t, err)
+	if f.id == old.ID {
+		t.Fatal("the block was not replaced")
+	}
+	w.crash()
+	n := open(t, dir, tiers.Options{})
+	defer n.close(false)
+	if got := n.content("a"); got != "ErrNotFound" {
+		t.Errorf("got %q, want nothing", got)
+	}
+}
+
+// TestAdoptShared: of a temporary name that several processes use a crash brings back no file that
+// waits for the name, nor one whose rename waits for its owner's close (rules 3 and 4).
+func TestAdoptShared(t *testing.T) {
+	const nothing = "ErrNotFound"
+	for _, row := range []struct {
+		name string
+		do   func(w *world) error
+		want string // at x.tmp
+	}{
+		{"another took the name", func(w *world) error {
+			a := w.write(10, "x.tmp", "a")
+			b := w.write(20, "x.tmp", "b")
+			return errors.Join(a.close(), b.close())
+		}, "b"},
+		{"another took the name, and it was renamed", func(w *world) error {
+			a := w.write(10, "x.tmp", "a")
+			b := w.write(20, "x.tmp", "b")
+			return errors.Join(a.close(), b.close(), w.rename(20, "x.tmp", "b", false))
+		}, nothing},
+		{"its rename waits", func(w *world) error {
+			w.write(10, "x.tmp", "a")
+			return w.rename(20, "x.tmp", "a", false)
+		}, nothing},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			dir := shmDir(t)
+			w := open(t, dir, tiers.Options{})
+			must(t, row.do(w))
+			w.crash()
+			n := open(t, dir, tiers.Options{})
+			defer n.close(false)
+			for name, want := range map[string]string{"x.tmp": row.want, "a": nothing} {
+				if got := n.content(name); got != want {
+					t.Errorf("%s: got %q, want %q", name, got, want)
+				}
+			}
+		})
 	}
 }
 

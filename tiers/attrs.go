@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/draft"
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
@@ -24,24 +25,46 @@ func (h *Handle) Truncate(ctx context.Context, size int64) error {
 }
 
 func (h *Handle) truncate(ctx context.Context, size int64) error {
-	if err := h.File.prepare(ctx, size, false); err != nil {
+	f := h.File
+	if err := f.prepare(ctx, h, size, false); err != nil {
 		return err
 	}
-	return h.WithFile(func(file *os.File) error {
-		defer h.File.e.tellFreed(file)
+	err := h.WithFile(func(file *os.File) error {
+		defer f.e.tellFreed(file)
 		return file.Truncate(size)
 	})
+	if err == nil && size == 0 {
+		f.emptied()
+		if size, _, err := f.fstat(); err == nil && size > 0 { // somebody has written meanwhile
+			f.begin(h)
+		}
+	}
+	return err
+}
+
+// emptied follows that f has lost its bytes in place: the next one hides it, so that no kernel may answer a
+// look-up by itself any more.
+func (f *File) emptied() {
+	var g gone
+	f.e.mu.Lock()
+	f.started = false
+	ix := f.e.mu.ix
+	if en := ix.At(f.id); en.Lookups > 0 && draft.Hides(f.e.stateLocked(f.id, en, &Caller{}, true)) {
+		g.names = append(g.names, goneName{ix.Parent(f.id), f.id, ix.Name(f.id)})
+	}
+	f.e.mu.Unlock()
+	f.e.finish(&g)
 }
 
 // Allocate reserves room for length bytes at off, as fallocate(2): the size
 // grows to cover them unless keep is set. It fails as Truncate does.
 func (h *Handle) Allocate(ctx context.Context, off, length int64, keep bool) error {
 	f := h.File
-	if err := f.prepare(ctx, off+length, false); err != nil {
-		return err
-	}
 	if keep {
-		return nil
+		return f.reserveTo(ctx, off+length)
+	}
+	if err := f.prepare(ctx, h, off+length, false); err != nil {
+		return err
 	}
 	size, _, err := f.fstat()
 	if err != nil || size >= off+length {
@@ -56,68 +79,21 @@ func (h *Handle) Allocate(ctx context.Context, off, length int64, keep bool) err
 
 // PunchHole frees the pages of a range and leaves the size, as fallocate(2) with
 // FALLOC_FL_PUNCH_HOLE.
-func (h *Handle) PunchHole(ctx context.Context, off, length int64) error {
-	if err := h.File.prepare(ctx, 0, false); err != nil {
-		return err
-	}
+func (h *Handle) PunchHole(_ context.Context, off, length int64) error {
 	return h.WithFile(func(file *os.File) error {
+		defer h.File.e.tellFreed(file)
 		return unix.Fallocate(int(file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, length)
 	})
 }
 
-// TruncateName sets the size of a file that is not open for writing by the
-// caller, as truncate(2). A block that somebody has open is not changed:
-// ErrPinned.
-func (e *Engine) TruncateName(ctx context.Context, id index.ID, size int64) error {
-	e.mu.Lock()
-	en := e.mu.ix.At(id)
-	pins := uint32(0)
-	for {
-		if e.hollowLocked(id, en) {
-			e.mu.Unlock()
-			if err := e.promote(ctx, id, false); err != nil {
-				return missError(err)
-			}
-			defer e.CloseRead(id) // what promote pinned it with, once: then it stays
-			pins++
-			e.mu.Lock()
-			continue
-		}
-		if en.Storing == 0 {
-			break
-		}
-		e.mu.Unlock() // its bytes are being read
-		if err := e.settleStores(ctx, id); err != nil {
-			return err
-		}
-		e.mu.Lock()
-	}
-	f := e.mu.files[id]
-	var err error
-	switch {
-	case en.Mode&modeType == modeDir:
-		err = block.ErrIsDir
-	case en.Blob == 0:
-		err = block.ErrNotFound
-	case f == nil && en.Opens > pins:
-		err = block.ErrPinned
-	case f == nil:
-		f = &File{e: e, id: id, direct: true, charge: chargeOf(en.Size), started: true, born: e.now(), begun: e.seqNowLocked(), replaces: true}
-		e.mu.files[id] = f
-		fallthrough
-	default:
-		en.Opens++
-		f.writers++
-		e.classifyLocked(id, en)
-	}
-	e.mu.Unlock()
+// TruncateName sets the size of a file that the caller does not have open for writing, as
+// truncate(2). It fails as OpenWrite and Truncate do.
+func (e *Engine) TruncateName(ctx context.Context, id index.ID, by Caller, size int64) error {
+	h, err := e.OpenWrite(ctx, id, by, WriteOptions{Append: true})
 	if err != nil {
 		return err
 	}
-	h := &Handle{File: f, Write: true}
-	if err = e.attach(f, false); err == nil {
-		err = h.truncate(ctx, size) // the commit tells of it
-	}
+	err = h.truncate(ctx, size) // the commit tells of it
 	e.Release(h)
 	return err
 }
@@ -148,6 +124,12 @@ func (e *Engine) SetAttr(id index.ID, c Change) (Attr, error) {
 	}
 	if c.UID != nil {
 		en.UID = *c.UID
+	}
+	if (c.UID != nil || c.GID != nil) && c.Mode == nil && en.Mode&modeType == modeRegular {
+		en.Mode &^= unix.S_ISUID
+		if en.Mode&unix.S_IXGRP != 0 {
+			en.Mode &^= unix.S_ISGID
+		}
 	}
 	if c.GID != nil {
 		en.GID = *c.GID
@@ -228,41 +210,33 @@ func (e *Engine) setHollowMtime(id index.ID, ns int64) bool {
 
 // setMtime sets the time on the primary file too, because Adopt compares.
 func (e *Engine) setMtime(id index.ID, f *File, blob BlobID, ns int64) error {
-	var file *os.File
+	set := func(file *os.File) error {
+		ts := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, unix.NsecToTimespec(ns)}
+		return os.NewSyscallError("futimens", futimens(int(file.Fd()), ts))
+	}
+	err := os.ErrClosed
 	if f != nil {
-		if err := e.attach(f, false); errors.Is(err, ErrStale) {
-			e.mu.Lock() // its write side ended meanwhile
-			blob = BlobID(e.mu.ix.At(id).Blob)
-			e.mu.Unlock()
-			return e.setMtime(id, nil, blob, ns)
-		} else if err != nil {
-			return err
-		}
-		e.mu.Lock()
-		file = f.useLocked()
-		e.mu.Unlock()
-		if file == nil {
-			return nil // closed meanwhile: the commit set the time
-		}
-		defer f.unuse()
-	} else {
-		opened, err := e.primary.Open(blob)
-		if errors.Is(err, block.ErrNotFound) && e.setHollowMtime(id, ns) {
+		f.commits.Lock() // a commit that has looked at the time already is not to bring it back
+		defer f.commits.Unlock()
+		err = f.withFile(set)
+	}
+	if errors.Is(err, os.ErrClosed) { // nobody writes it, or no more
+		file, openErr := e.primary.Open(blob)
+		if errors.Is(openErr, block.ErrNotFound) && e.setHollowMtime(id, ns) {
 			return nil
 		}
-		if err != nil {
-			return err
+		if openErr != nil {
+			return openErr
 		}
-		defer opened.Close()
-		file = opened
+		defer file.Close()
+		err = set(file)
 	}
-	ts := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, unix.NsecToTimespec(ns)}
-	if err := futimens(int(file.Fd()), ts); err != nil {
-		return os.NewSyscallError("futimens", err)
+	if err != nil {
+		return err
 	}
 	e.mu.Lock()
-	if en := e.mu.ix.At(id); en.Flags&flagUncommitted == 0 {
-		en.Mtime = ns
+	if f := e.mu.files[id]; f == nil || len(f.handles) == 0 { // else the close sees that the bytes have changed
+		e.mu.ix.At(id).Mtime = ns
 	}
 	e.mu.Unlock()
 	return nil
@@ -325,7 +299,7 @@ func (e *Engine) change(id index.ID, fn func(en *index.Entry)) error {
 	defer done()
 	e.mu.Lock()
 	en := e.mu.ix.At(id)
-	if f := e.mu.files[id]; !e.mu.ix.Linked(id) && (f == nil || !f.shadow) {
+	if f := e.mu.files[id]; !e.mu.ix.Linked(id) && (f == nil || !f.waits) {
 		e.mu.Unlock()
 		return block.ErrNotFound
 	}
@@ -386,25 +360,6 @@ func (e *Engine) recordCopiesBelow(dir index.ID) {
 // recordBatch bounds for how many blocks one hold of the lock asks for updates.
 const recordBatch = 1024
 
-// settleStores waits until the copies of a block that are queued or under way are
-// done.
-func (e *Engine) settleStores(ctx context.Context, id index.ID) error {
-	for _, s := range e.tiers {
-		done := make(chan error, 1)
-		e.mu.Lock()
-		en := e.mu.ix.At(id)
-		joined := en.Storing&s.bit != 0 && e.joinLocked(s, id, en.Seq, false, done)
-		e.mu.Unlock()
-		if !joined {
-			continue
-		}
-		if err := waitStored(ctx, done); ctx.Err() != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // Checksum returns the checksum of a committed block, computing it if nobody
 // has yet. It fails with ErrNotFound or ErrPending (the block is being written).
 func (e *Engine) Checksum(id index.ID) (block.Checksum, error) {
@@ -412,7 +367,7 @@ func (e *Engine) Checksum(id index.ID) (block.Checksum, error) {
 	en := e.mu.ix.At(id)
 	blob, seq, size := BlobID(en.Blob), en.Seq, en.Size
 	sum := block.Checksum{Sum: en.Sum, Valid: en.Flags&flagSum != 0}
-	busy := e.mu.files[id] != nil && (en.Flags&flagUncommitted != 0 || e.mu.files[id].writers > 0)
+	busy := en.Flags&flagUncommitted != 0 || e.openForWritingLocked(id)
 	isDir := en.Mode&modeType == modeDir
 	e.mu.Unlock()
 	switch {

@@ -7,6 +7,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/draft"
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
@@ -20,10 +21,10 @@ func (e *Engine) cascadeLocked(id index.ID, en *index.Entry) {
 
 // cascadable reports whether blocks like this one go to secondary tiers at all:
 // not what is held under a temporary name, and not the raw files of pinned
-// groups, which are rewritten in place.
+// groups and plain names, which change at any time.
 func (e *Engine) cascadableLocked(id index.ID, en *index.Entry) bool {
-	return en.Mode&modeType == modeRegular && en.Flags&(flagUncommitted|flagTemp) == 0 && en.Blob != 0 &&
-		e.mu.ix.Linked(id) && !e.mu.groups[en.Group].opts.Pinned
+	return en.Mode&modeType == modeRegular && en.Flags&flagUncommitted == 0 && en.Blob != 0 &&
+		e.mu.ix.Linked(id) && e.kindLocked(en) == draft.Block
 }
 
 func (e *Engine) cascadeToLocked(s *secondary, id index.ID, en *index.Entry) {
@@ -35,6 +36,9 @@ func (e *Engine) cascadeToLocked(s *secondary, id index.ID, en *index.Entry) {
 		en.Flags |= flagOnceSeen
 		s.stats.AdmissionRejected++
 		return
+	}
+	if s.opts.Cascade == CascadeOnEvict && !synced {
+		return // cleanLocked sees to it
 	}
 	if s.stats.QueuedBytes+en.Size > s.opts.QueueBytes && s.stats.QueuedBlocks > 0 && !synced {
 		if s.deferred.len() < maxDeferred {
@@ -279,13 +283,14 @@ func (e *Engine) takeStoresLocked(s *secondary) (ops, invalid []*storeOp) {
 	return ops, invalid
 }
 
-// storableLocked reports whether the block of op is still there, in that version.
+// storableLocked reports whether the block of op is still there, in that version, and may be copied: not
+// while it is open for writing, unless fsync asks for it.
 func (e *Engine) storableLocked(op *storeOp) bool {
 	if !e.mu.ix.Valid(op.id) {
 		return false
 	}
 	en := e.mu.ix.At(op.id)
-	return en.Seq == op.seq && en.Blob != 0 && e.mu.ix.Linked(op.id) && (op.raw || en.Flags&flagUncommitted == 0)
+	return en.Seq == op.seq && en.Blob != 0 && e.mu.ix.Linked(op.id) && en.Flags&flagUncommitted == 0 && (op.force || !e.openForWritingLocked(op.id))
 }
 
 // unqueueLocked takes op out of the accounts of the queue.
@@ -293,6 +298,9 @@ func (e *Engine) unqueueLocked(s *secondary, op *storeOp) {
 	s.stats.QueuedBlocks--
 	s.stats.QueuedBytes -= op.bytes
 	delete(e.mu.underWay, op)
+	if op.leaving {
+		e.mu.leaving -= op.bytes
+	}
 }
 
 func (op *storeOp) notify(err error) {
@@ -311,7 +319,9 @@ func (e *Engine) beginStore(s *secondary, ops []*storeOp) {
 			failed = append(failed, op)
 			continue
 		}
+		e.mu.Lock()
 		job.Force = job.Force || op.force
+		e.mu.Unlock()
 		job.Blocks = append(job.Blocks, t)
 		begun = append(begun, op)
 	}
@@ -334,7 +344,14 @@ func (e *Engine) beginStore(s *secondary, ops []*storeOp) {
 		s.wakeUp()
 		return
 	}
-	job.Done = func(r *Result) { e.stored(s, job, begun, r) }
+	job.Done = e.answered(s, job, func(r *Result) { e.stored(s, job, begun, r) })
+	j := StoreJob{ID: job.ID, Tier: s.opts.Name, Keys: len(begun), Started: e.opts.Now()}
+	for _, op := range begun {
+		j.Bytes += op.bytes
+	}
+	e.mu.Lock()
+	s.storeJobs[job.ID] = j
+	e.mu.Unlock()
 	s.tier.Store(job)
 }
 
@@ -348,7 +365,7 @@ func (e *Engine) openTransfer(op *storeOp) (Transfer, error) {
 	en := e.mu.ix.At(op.id)
 	f := e.mu.files[op.id]
 	t := Transfer{Key: op.key, Size: en.Size, Attrs: e.attrsLocked(op.id, en)}
-	t.Volatile = op.raw || f != nil && f.writers > 0 && !f.shared // a shared one is not written but forked
+	t.Volatile = f != nil && len(f.handles) > 0 // fsync was called
 	if en.Flags&flagSum != 0 && !t.Volatile {
 		t.Sum = block.Checksum{Sum: en.Sum, Valid: true}
 	}
@@ -359,12 +376,14 @@ func (e *Engine) openTransfer(op *storeOp) (Transfer, error) {
 		return t, err
 	}
 	t.File = file
-	if op.raw {
+	if t.Volatile {
 		fi, err := file.Stat()
+		if err == nil && fi.Size() != t.Size { // it is not what was committed any more
+			err = block.ErrNotFound
+		}
 		if err != nil {
 			return t, errors.Join(err, file.Close())
 		}
-		t.Size, t.Attrs.Mtime = fi.Size(), fi.ModTime().UnixNano()
 	}
 	return t, nil
 }
@@ -375,15 +394,19 @@ func (e *Engine) stored(s *secondary, job *Job, ops []*storeOp, r *Result) {
 		job.Blocks[i].File.Close()
 	}
 	errs := make([]error, len(ops))
+	var g gone
 	e.mu.Lock()
 	s.storing--
+	delete(s.storeJobs, job.ID)
 	for i, op := range ops {
 		delete(s.busy, op.key)
 		e.unqueueLocked(s, op)
 		errs[i] = e.storedOneLocked(s, op, &r.Outcomes[i])
+		e.leftLocked(op, &g)
 	}
 	e.signalSpaceLocked()
 	e.mu.Unlock()
+	e.finish(&g)
 	for i, op := range ops {
 		op.notify(errs[i])
 		if errs[i] != nil {
@@ -405,7 +428,7 @@ func (e *Engine) storedEntryLocked(s *secondary, op *storeOp) *index.Entry {
 	}
 	en.Storing &^= s.bit
 	e.strayLocked(op.id, en)
-	if !e.mu.ix.Linked(op.id) || !op.raw && en.Flags&flagUncommitted != 0 {
+	if !e.mu.ix.Linked(op.id) || en.Flags&flagUncommitted != 0 {
 		return nil
 	}
 	return en
@@ -414,12 +437,16 @@ func (e *Engine) storedEntryLocked(s *secondary, op *storeOp) *index.Entry {
 func (e *Engine) storedOneLocked(s *secondary, op *storeOp, o *Outcome) error {
 	en := e.storedEntryLocked(s, op)
 	switch {
+	case op.torn && o.Status == Stored && en != nil: // it was written meanwhile
+		s.queueKeyedLocked(keyedOp{key: op.key})
+		e.cascadeToLocked(s, op.id, en)
+		return nil
 	case o.Status == Stored, o.Status == Skipped && o.Err == nil:
 		if o.Status == Stored {
 			s.stats.Cascaded++
 			s.stats.CascadedBytes += uint64(o.Bytes)
 		}
-		if en == nil || op.raw {
+		if en == nil {
 			return nil // what took its place has seen to the removal of this copy
 		}
 		if s == e.remote && op.key != e.keyLocked(op.id) { // the copy has the old name
@@ -446,6 +473,9 @@ func (e *Engine) storedOneLocked(s *secondary, op *storeOp, o *Outcome) error {
 		s.stats.CascadeSkipped++
 	default:
 		s.stats.CascadeFailed++
+		if errors.Is(o.Err, errAnswer) && s != e.remote { // it may hold it all the same
+			s.queueKeyedLocked(keyedOp{key: op.key})
+		}
 	}
 	if en != nil {
 		en.Flags |= flagRefused
@@ -461,7 +491,10 @@ func (e *Engine) storedOneLocked(s *secondary, op *storeOp, o *Outcome) error {
 // under the name (an unfinished file, the block that was replaced) must not be taken
 // for the block. en may be nil.
 func (e *Engine) unstoredLocked(s *secondary, op *storeOp, en *index.Entry) {
-	if en != nil && !op.raw && en.Flags&flagSynced != 0 && s == e.keeper() {
+	if en != nil && op.leaving {
+		e.classifyLocked(op.id, en) // it goes another time
+	}
+	if en != nil && en.Flags&flagSynced != 0 && s == e.keeper() {
 		en.Flags &^= flagSynced
 		key := e.keyLocked(op.id)
 		s.queueKeyedLocked(keyedOp{key: key})
@@ -512,8 +545,8 @@ func (e *Engine) retargetLocked(from, to index.ID, seq, newSeq uint64) {
 
 // cleanLocked has a block that is to be evicted copied down first, and reports
 // whether that is under way. What only others have besides goes to a device of this node
-// if there is one: they may evict it at any time.
-func (e *Engine) cleanLocked(id index.ID, en *index.Entry) bool {
+// if there is one: they may evict it at any time. leaving: see leaveLocked.
+func (e *Engine) cleanLocked(id index.ID, en *index.Entry, leaving bool) bool {
 	if en.Storing != 0 {
 		return true
 	}
@@ -525,11 +558,40 @@ func (e *Engine) cleanLocked(id index.ID, en *index.Entry) bool {
 			continue
 		}
 		if s.stats.QueuedBytes+en.Size <= s.opts.QueueBytes || s.stats.QueuedBlocks == 0 {
-			e.queueStoreLocked(s, id, en, false)
+			op := e.queueStoreLocked(s, id, en, false)
+			if op.leaving = leaving && s.opts.Cascade == CascadeOnEvict; op.leaving {
+				e.mu.leaving += op.bytes
+			}
 		}
 		return true // queued, or its turn will come
 	}
 	return false
+}
+
+// cleanSome is cleanLocked for some blocks, and waits until they are copied down, as far as the tiers take them.
+// Each is tried once: of one that is being written no copy is made.
+func (e *Engine) cleanSome(ctx context.Context, ids []index.ID) error {
+	for len(ids) > 0 && e.lazy != 0 {
+		var later []index.ID
+		e.mu.Lock()
+		for _, id := range ids {
+			if !e.mu.ix.Valid(id) || !e.mu.ix.Linked(id) {
+				continue
+			}
+			if en := e.mu.ix.At(id); en.Tiers|en.Storing == 0 && e.cleanLocked(id, en, false) && en.Storing == 0 {
+				later = append(later, id) // the queue is full
+			}
+		}
+		e.mu.Unlock()
+		if err := e.Drain(ctx); err != nil {
+			return err
+		}
+		if len(later) == len(ids) {
+			return nil
+		}
+		ids = later
+	}
+	return nil
 }
 
 // storeNow copies a block down to a tier ahead of all others, and waits until it is

@@ -388,3 +388,84 @@ func TestSecondHit(t *testing.T) {
 	}
 	w.wantWhere("once", "ErrNotFound", "read", "[disk]")
 }
+
+// TestCascadeOnEvict: a block is copied when it is to leave memory, and no more of them than what has to go; also if
+// it leaves on request. What was removed before that was never written. fsync copies at once (A13).
+func TestCascadeOnEvict(t *testing.T) {
+	disk := tiertest.NewReference(t, tiertest.ReferenceOptions{})
+	w := openLower(t, shmDir(t), tiers.Options{CapacityBytes: 64 * page, Secondaries: []tiers.SecondaryOptions{{Cascade: tiers.CascadeOnEvict}}}, disk)
+	defer w.close(false)
+	for i := range 16 {
+		must(t, w.put(10, fmt.Sprint(i), fill("4p", fmt.Sprintf("%x", i))))
+	}
+	must(t, w.unlink(10, "0"), w.put(10, "fits", fill("4p", "x")))
+	w.quiesce()
+	if n := w.e.Stats().Secondaries[0].Cascaded; n != 0 {
+		t.Errorf("%d blocks were copied before memory was full", n)
+	}
+	must(t, w.put(10, "16", fill("4p", "y")))
+	w.quiesce()
+	w.wantWhere("1", "[disk]", "2", "[memory]", "15", "[memory]", "16", "[memory]")
+	if got := holds(disk); got != "[1]" {
+		t.Errorf("a block had to go, and these were copied: %s", got)
+	}
+	must(t, w.e.Fsync(until(t), resolve(t, w.world, "15").ID))
+	w.wantWhere("15", "[memory disk]")
+	w.evict("memory", "3", "4", "5")
+	w.wantWhere("3", "[disk]", "4", "[disk]", "5", "[disk]", "6", "[memory]")
+	w.quiesce()
+	for _, name := range []string{"1", "3"} {
+		if got := w.content(name); got != string(fill("4p", name)) {
+			t.Errorf("%s has %d bytes: %.20q", name, len(got), got)
+		}
+	}
+	if st := w.e.Stats(); st.Counters.Lost != 0 {
+		t.Errorf("%d blocks lost", st.Counters.Lost)
+	}
+}
+
+// TestCascadeOnEvictFlow: under a stream of blocks those that leave memory are copied, once each, and no others; in
+// whatever order they leave. One that is read while it is copied stays (A13).
+func TestCascadeOnEvictFlow(t *testing.T) {
+	for _, policy := range []string{"lru", "arc", "s3fifo"} {
+		t.Run(policy, func(t *testing.T) {
+			disk := tiertest.NewReference(t, tiertest.ReferenceOptions{})
+			w := openLower(t, shmDir(t), tiers.Options{
+				CapacityBytes: 256 * page, Policy: policy, Secondaries: []tiers.SecondaryOptions{{Cascade: tiers.CascadeOnEvict}},
+			}, disk)
+			defer w.close(false)
+			const blocks = 400
+			for i := range blocks {
+				must(t, w.put(10, fmt.Sprint(i), fill("4p", string(rune('a'+i%26)))))
+			}
+			w.quiesce()
+			st := w.e.Stats()
+			if c := st.Counters; c.Evicted == 0 || c.Lost != 0 || st.Secondaries[0].Cascaded != c.Evicted || st.Blocks+st.Hollow != blocks {
+				t.Errorf("%d blocks evicted, %d copied, %d lost; %d in memory, %d not", c.Evicted, st.Secondaries[0].Cascaded, c.Lost, st.Blocks, st.Hollow)
+			}
+			if policy == "lru" {
+				w.wantWhere("0", "[disk]", fmt.Sprint(blocks-64-1), "[disk]", fmt.Sprint(blocks-64+4), "[memory]", fmt.Sprint(blocks-1), "[memory]")
+			}
+
+			release := disk.Hold(tiertest.OpStore)
+			done := make(chan error, 1)
+			go func() { done <- w.put(10, "more", fill("16p", "z")) }()
+			read := ""
+			eventually(t, "a block leaves", func() bool {
+				for i := 0; i < blocks && read == ""; i++ {
+					if name := fmt.Sprint(i); w.e.Leaving(resolve(t, w.world, name).ID) {
+						read = name
+					}
+				}
+				return read != ""
+			})
+			if got := w.content(read); len(got) != 4*page {
+				t.Errorf("%s has %d bytes while it is copied", read, len(got))
+			}
+			release()
+			must(t, <-done)
+			w.quiesce()
+			w.wantWhere(read, "[memory disk]")
+		})
+	}
+}

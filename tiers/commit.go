@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/draft"
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
@@ -17,71 +19,74 @@ import (
 type Closer interface {
 	// Killed reports whether a signal is ending the process.
 	Killed() bool
-	// StillOpen reports whether the process has another descriptor of the file.
+	// StillOpen reports whether the process has another descriptor to write the file by.
 	StillOpen(id index.ID) bool
 }
 
-// Flush follows close(2) on a descriptor of h, by thread tid. If the file is
-// written in place under its final name, the block is committed: complete and
-// visible to all when Flush returns.
+// Flush follows close(2) on a descriptor of h by a process (package draft, End). Where that commits
+// a block, it is complete and visible to all when Flush returns.
 //
-// dup'ed descriptors flush more than once; a later Flush commits again if bytes
-// changed since, and an empty file of which the process has another descriptor
-// (every shell redirection makes one) is not committed yet. Of several handles the
-// last one commits. A descriptor that another process inherited and closes
-// commits nothing. If a signal is ending the process, the file is poisoned,
-// because nobody knows whether it is whole; be it at Release, if the thread that opened
-// has ended by then and so it cannot be told whose descriptor it was.
+// dup'ed descriptors flush more than once: a version of which the process has another descriptor, as far as
+// closer knows, is not committed yet. If a signal is ending the process that owns
+// a version, the version is given up, because nobody knows whether it is whole.
 //
 // It waits for the block's copy in a secondary tier where the cascade is
 // synchronous, or where the file was fsynced before.
 //
-// It fails with ErrPoisoned joined with the error of the write that failed, and,
-// after an fsync, as Fsync does.
-func (e *Engine) Flush(ctx context.Context, h *Handle, tid uint32, by Closer) error {
-	if !h.Write {
-		return nil
-	}
+// It fails with ErrPoisoned joined with the error of the write that failed; with ErrInvalid if the group is strict
+// and this is not a block of its size; and, after an fsync, as Fsync does.
+func (e *Engine) Flush(ctx context.Context, h *Handle, by Caller, closer Closer) error {
 	f := h.File
-	own := tid == h.tid || e.opts.SameProcess(tid, h.tid)
-	killed := !own && by.Killed()
+	f.catchUp()
 	e.mu.Lock()
 	en := e.mu.ix.At(f.id)
-	h.killed = killed
-	if own && !h.closed {
-		h.closed = true
-		f.closed++
-	}
-	var (
-		uncommitted = en.Flags&flagUncommitted != 0
-		held        = uncommitted && en.Flags&flagTemp != 0 // until it is renamed
-		named       = f.shadow || e.mu.ix.Linked(f.id)
-		alias       = f.base != 0
-		last        = f.closed == f.writers
-		poisoned    = f.poisoned
-	)
+	asks := f.waits || en.Flags&flagUncommitted != 0 || f.synced > 0 // else it makes no difference
 	e.mu.Unlock()
-	switch {
-	case poisoned != nil:
-		return errors.Join(block.ErrPoisoned, poisoned)
-	case !named || alias || held || !own || !last:
-		return nil
-	case uncommitted && by.Killed():
-		f.poison(block.ErrPoisoned)
-		e.mu.Lock()
-		e.mu.counters.KilledWriters++
-		e.mu.Unlock()
-		return nil
+	killed := (asks || e.sharedName(f)) && closer.Killed()
+	e.mu.Lock()
+	h.killed = killed
+	h.closed = h.closed || by.process() == h.by.process()
+	c := e.closeLocked(h)
+	f.left = f.left || killed && f.waits && c.Kind == draft.Temp && c.Last
+	c.Owner, c.Last, c.Killed = by.process() == f.owner, c.Last && h.closed, killed
+	err := f.poisoned
+	e.mu.Unlock()
+	if err != nil {
+		return errors.Join(block.ErrPoisoned, err)
 	}
-	if size, _, err := f.fstat(); err == nil && size == 0 && by.StillOpen(f.id) {
-		f.reopened(h)
+	switch outcome := draft.End(c); {
+	case outcome == draft.Take:
+		return e.takeTemp(f)
+	case c.Kind == draft.Temp && outcome == draft.Settle && c.Owner && killed:
+		e.yield(f)
 		return nil
+	case c.Kind != draft.Block, outcome != draft.Commit && outcome != draft.Settle:
+		return nil // Release sees to it
+	case outcome == draft.Commit:
+		if closer.StillOpen(f.id) {
+			h.goesOn()
+			return nil
+		}
+	case killed:
+		if err := f.cutToSynced(); err != nil {
+			return err
+		}
 	}
 	sync, err := e.commit(f)
 	if err != nil {
 		return err
 	}
 	return e.afterCommit(ctx, f.id, sync)
+}
+
+// closeLocked tells package draft of the end of h.
+func (e *Engine) closeLocked(h *Handle) draft.Close {
+	f := h.File
+	s := e.stateLocked(f.id, e.mu.ix.At(f.id), &Caller{}, false)
+	return draft.Close{
+		Kind: s.Kind, Place: s.Place, Owner: f.owner != Process{}, Mine: !f.ownerWritesLocked(h), Failed: f.poisoned != nil,
+		Last: !slices.ContainsFunc(f.handles, func(o *Handle) bool { return o != h && !o.closed }),
+	}
 }
 
 // Release ends h. It commits what no Flush has, because not every client closes
@@ -91,114 +96,153 @@ func (e *Engine) Release(h *Handle) { e.release(h, false) }
 
 // Abandon ends h as that of a killed writer, whose process or mount is gone, in place of
 // Release: nobody knows whether what it wrote is whole, so no version is committed by it. A
-// version that others are still writing goes on, and is theirs to commit. One under a
-// temporary name waits for TempExpiry. Of a committed file that was written in place the
-// record follows the bytes, which all have seen.
+// version that others are still writing goes on, and is theirs. What all have seen stays.
 func (e *Engine) Abandon(h *Handle) { e.release(h, true) }
 
 func (e *Engine) release(h *Handle, abandoned bool) {
 	f := h.File
-	synced := false
-	if h.Write {
-		e.mu.Lock()
-		abandoned = abandoned || h.killed && !h.closed
-		e.mu.Unlock()
-		synced = e.releaseBytes(h, abandoned)
+	f.ends.Lock()
+	defer f.ends.Unlock()
+	f.catchUp()
+	e.mu.Lock()
+	c := e.closeLocked(h)
+	c.Killed = abandoned || h.killed
+	owner := f.owner
+	unknown := h.silent && !h.closed && c.Kind == draft.Block && c.Place != draft.Seen // by a rename that others did
+	e.mu.Unlock()
+	if unknown && !e.opts.Alive(h.by.process()) {
+		c.Killed = true
 	}
+	if c.Killed && c.Last && c.Kind == draft.Temp && c.Place == draft.Waits {
+		e.mu.Lock()
+		f.left = true
+		e.mu.Unlock()
+	}
+	if err := e.end(f, &c); err != nil {
+		e.log.Warn("end of an open file", zap.Error(err))
+	}
+	died := c.Kind == draft.Temp && e.sharedName(f) && !e.opts.Alive(owner) && !e.opts.Alive(h.by.process())
 	var g gone
 	e.mu.Lock()
 	en := e.mu.ix.At(f.id)
 	en.Opens--
-	if h.Write {
-		f.writers--
-		if f.writers == 0 {
-			e.mu.guessedBytes -= f.guessed
-			f.guessed = 0
-		}
-		if h.closed {
-			f.closed--
-		}
-		f.born = e.now()
-		if abandoned {
-			e.abandonLocked(f, en)
-		}
-		if f.writers == 0 && f.poisoned != nil && en.Flags&flagUncommitted != 0 {
-			e.failLocked(f, en, &g)
-		}
-		if synced && f.writers == 0 {
-			e.cascadeLocked(f.id, en) // now, not when its readers close it
-		}
+	f.handles = slices.DeleteFunc(f.handles, func(o *Handle) bool { return o == h })
+	f.born = e.now()
+	if len(f.handles) == 0 {
+		e.endedLocked(f, en, died, &g)
+	} else if c.Killed && c.Mine && c.Place != draft.Seen {
+		f.owner = f.handles[0].by.process()
 	}
-	e.settleLocked(f.id, e.mu.ix.At(f.id), &g)
+	e.closedLocked(f.id, e.mu.ix.At(f.id), &g)
 	e.mu.Unlock()
 	e.finish(&g)
 }
 
-// releaseBytes commits the bytes of a handle that is about to be released if it is the last,
-// and reports whether somebody has called fsync on them.
-func (e *Engine) releaseBytes(h *Handle, abandoned bool) (synced bool) {
-	f := h.File
-	e.mu.Lock()
-	en := e.mu.ix.At(f.id)
-	named := f.shadow || e.mu.ix.Linked(f.id)
-	others, closed := f.writers-1, f.closed
-	if h.closed {
-		closed--
-	}
-	held := en.Flags&(flagUncommitted|flagTemp) == flagUncommitted|flagTemp
-	last := others == closed && named && f.poisoned == nil && f.base == 0
-	direct := f.direct
-	e.mu.Unlock()
-	switch {
-	case !last:
-	case held && direct:
-		e.settleOverrun(f)
-	case !held:
-		var err error
-		if synced, err = e.commitBytes(f, abandoned); err != nil {
-			e.log.Warn("commit at release", zap.Error(err))
+// end does what package draft says about the end of a handle of f, as far as that takes system calls.
+func (e *Engine) end(f *File, c *draft.Close) error {
+	switch draft.End(*c) {
+	case draft.Nothing:
+		if c.Place != draft.Gone || !c.Last {
+			return nil
 		}
+	case draft.Settle:
+		if c.Killed {
+			if err := f.cutToSynced(); err != nil {
+				return err
+			}
+		}
+	case draft.Drop:
+		e.mu.Lock()
+		wasEmpty := f.wasEmpty
+		if !c.Failed {
+			e.mu.counters.KilledWriters++
+		}
+		e.mu.Unlock()
+		if !wasEmpty {
+			f.fail(block.ErrPoisoned)
+			return nil
+		}
+		if err := f.empty(); err != nil { // as all saw it before
+			return err
+		}
+		e.mu.Lock()
+		f.poisoned = nil
+		e.mu.Unlock()
 	}
-	return synced
+	_, err := e.commit(f)
+	if errors.Is(err, errBlockSize) {
+		f.fail(err) // nobody goes on with it
+	}
+	return err
 }
 
-// abandonLocked follows the end of a handle that was abandoned: if all handles that are left
-// are closed, none of them will commit what it leaves behind.
-func (e *Engine) abandonLocked(f *File, en *index.Entry) {
-	last := f.closed == f.writers && (f.shadow || e.mu.ix.Linked(f.id))
-	if last && f.base == 0 && f.poisoned == nil && en.Flags&(flagUncommitted|flagTemp) == flagUncommitted {
-		f.poisoned = block.ErrPoisoned
-		e.mu.counters.KilledWriters++
+// cutToSynced takes from a file that fsync committed while it was written first what its writer, who was
+// killed, has added since.
+func (f *File) cutToSynced() error {
+	f.e.mu.Lock()
+	synced := f.synced
+	f.e.mu.Unlock()
+	size, _, err := f.fstat()
+	if err != nil || synced == 0 || size <= synced {
+		return err
 	}
+	return f.withFile(func(file *os.File) error { return file.Truncate(synced) })
 }
 
-// failLocked ends an uncommitted file that can never be committed, now that its
-// last handle is closed: it loses its name or, if that is temporary and its owner
-// is going to unlink it, only its bytes.
-func (e *Engine) failLocked(f *File, en *index.Entry, g *gone) {
-	e.mu.counters.Poisoned++
-	if f.shadow || !e.mu.ix.Linked(f.id) {
+// endedLocked follows the end of the last handle of f. died: its owner ends.
+func (e *Engine) endedLocked(f *File, en *index.Entry, died bool, g *gone) {
+	e.mu.guessedBytes -= f.guessed
+	f.guessed = 0
+	named := f.waits || e.mu.ix.Linked(f.id)
+	temp := e.kindLocked(en) == draft.Temp
+	if f.warm = temp && named; !f.warm {
+		g.idle = append(g.idle, f)
+	}
+	switch {
+	case !named:
+		return // closedLocked frees it when nobody reads it any more
+	case temp && f.poisoned != nil: // its process is going to unlink it
+		en.Size = 0
+		if f.started {
+			g.emptied = append(g.emptied, f)
+		}
+	case f.poisoned != nil && f.waits:
+		e.mu.counters.Poisoned++
+		e.dropVersionLocked(f, g)
+		return
+	case f.poisoned != nil && (en.Flags&flagUncommitted != 0 || errors.Is(f.poisoned, errBlockSize)):
+		e.mu.counters.Poisoned++
+		k := nameKey{e.mu.ix.Parent(f.id), e.mu.ix.Name(f.id)}
+		e.dropNameLocked(f.id, en, BlockRemoved, "write failed", g)
+		e.seatNextLocked(k, g)
+		return
+	case temp && f.waits && !f.asked && !f.left:
+		e.takeTempLocked(f, g)
+	case temp && died:
+		e.yieldLocked(f, g)
+	}
+	e.addUsedLocked(en, chargeOf(en.Size)-f.charge) // what was reserved beyond the size is free again
+	f.charge = chargeOf(en.Size)
+	if temp || f.waits {
 		return
 	}
-	if en.Flags&flagTemp != 0 {
-		e.addUsedLocked(en, -f.charge)
-		f.charge = 0
-		g.emptied = append(g.emptied, f)
-		return
-	}
-	e.dropNameLocked(f.id, en, BlockRemoved, "write failed", g)
+	e.dropFileLocked(f)
+	g.files = append(g.files, f)
+	e.cascadeLocked(f.id, en)
+	e.classifyLocked(f.id, en)
+	e.signalSpaceLocked() // it can be evicted now
 }
 
-// commit makes the present bytes of f the block of its name, for all to see. sync:
+// commit brings the entry of f in line with its bytes, if they changed: a version becomes the block of
+// its name, for all to see, and a block that was changed in place a new version for other tiers. sync:
 // somebody has called fsync on them.
-func (e *Engine) commit(f *File) (sync bool, err error) { return e.commitBytes(f, false) }
-
-// commitBytes is commit; with inPlace it leaves what is not committed yet as it is.
-func (e *Engine) commitBytes(f *File, inPlace bool) (sync bool, err error) {
+func (e *Engine) commit(f *File) (sync bool, err error) {
+	f.commits.Lock()
+	defer f.commits.Unlock()
 	size, mtime, err := f.fstat()
 	if err != nil {
-		if errors.Is(err, os.ErrClosed) {
-			return false, nil // released meanwhile, by which it was committed
+		if errors.Is(err, os.ErrClosed) || errors.Is(err, block.ErrNotFound) {
+			return false, nil // released meanwhile, by which it was committed, or removed before it was opened
 		}
 		return false, err
 	}
@@ -209,21 +253,30 @@ func (e *Engine) commitBytes(f *File, inPlace bool) (sync bool, err error) {
 	e.mu.Lock()
 	en := e.mu.ix.At(f.id)
 	unchanged := en.Flags&flagUncommitted == 0 && en.Size == size && en.Mtime == mtime
-	gone := !f.shadow && !e.mu.ix.Linked(f.id)
-	if inPlace && en.Flags&flagUncommitted != 0 {
-		e.mu.Unlock()
-		return false, nil
+	gone := !f.waits && !e.mu.ix.Linked(f.id)
+	if e.kindLocked(en) == draft.Block {
+		sync, f.sync = f.sync, false
 	}
-	sync, f.sync = f.sync, false
 	if unchanged || gone {
+		en.Size, en.Mtime = size, mtime // as those see that have it open
 		e.mu.Unlock()
 		return sync && !gone, nil
+	}
+	if e.kindLocked(en) != draft.Block {
+		e.resizedLocked(f, en, size, mtime, &g)
+		e.mu.Unlock()
+		e.finish(&g)
+		return false, nil // its record is there already, and size and time are the file's
+	}
+	if err := e.mu.groups[en.Group].checkSize(size); err != nil {
+		e.mu.Unlock()
+		return false, err
 	}
 	if sync {
 		e.keepSyncedLocked(en)
 	}
-	if f.shadow {
-		e.mu.actor = f.owner
+	if f.waits {
+		e.mu.actor = f.actorLocked()
 		e.takeNameLocked(f, f.name, &g)
 		e.mu.actor = 0
 	}
@@ -234,17 +287,29 @@ func (e *Engine) commitBytes(f *File, inPlace bool) (sync bool, err error) {
 	return sync, err
 }
 
-// takeNameLocked gives f the name k. Who holds it now goes, or, if it is still
-// being written, waits in turn: the last commit wins.
+// resizedLocked follows that a file which is never committed has got other bytes.
+func (e *Engine) resizedLocked(f *File, en *index.Entry, size, mtime int64, g *gone) {
+	if over := chargeOf(size) - f.charge; over > 0 {
+		e.mu.counters.Overruns++
+		f.charge += over
+		e.addUsedLocked(en, over)
+		e.shrinkLocked(e.mu.groups[en.Group], g)
+	}
+	en.Size, en.Mtime, en.Ctime = size, mtime, max(mtime, en.Ctime)
+	en.Flags &^= flagSum
+	e.attrsChangedLocked(f.id, en, g)
+}
+
+// takeNameLocked gives f the name k. What has it now goes, or, if it is a version that is still
+// being written, waits in turn: the last close wins.
 func (e *Engine) takeNameLocked(f *File, k nameKey, g *gone) {
-	if f.shadow {
-		e.unshadowLocked(f)
+	if f.waits {
+		e.unawaitLocked(f)
 	}
 	if holder := e.mu.ix.Lookup(k.parent, k.name); holder != 0 && holder != f.id {
-		e.displaceLocked(holder, f.id, k, g)
+		e.displaceLocked(holder, f.id, k, true, g)
 	}
 	e.mu.ix.Link(f.id, k.parent, k.name)
-	e.dropIdleLocked(k, g)
 	e.changedLocked(k.parent)
 }
 
@@ -257,20 +322,20 @@ func (e *Engine) keepSyncedLocked(en *index.Entry) {
 	}
 }
 
-// displaceLocked takes the name from its holder, for heir.
-func (e *Engine) displaceLocked(holder, heir index.ID, k nameKey, g *gone) {
+// displaceLocked takes the name k from its holder, for heir. closed: the heir takes it because it was
+// closed; else it is a rename.
+func (e *Engine) displaceLocked(holder, heir index.ID, k nameKey, closed bool, g *gone) {
 	en := e.mu.ix.At(holder)
 	if s := e.keeper(); s != nil && e.mu.ix.At(heir).Flags&flagSynced != 0 {
 		en.Tiers &^= s.bit // the copy goes over to the heir; s is not the Remote tier
 		en.Storing &^= s.bit
 		en.Flags &^= flagSynced
 	}
-	if hf := e.mu.files[holder]; hf != nil && hf.writers > 0 && en.Flags&flagUncommitted != 0 {
-		if en.Flags&flagSynced != 0 {
-			e.removeCopiesLocked(holder, en)
-		}
+	if hf := e.mu.files[holder]; closed && hf != nil && len(hf.handles) > 0 && en.Flags&flagUncommitted != 0 {
+		e.removeCopiesLocked(holder, en)
+		hf.wasEmpty = false // it is not what the name would mean
 		e.mu.ix.Unlink(holder)
-		e.shadowLocked(hf, k)
+		e.awaitLocked(hf, k)
 		return
 	}
 	if f := e.mu.files[heir]; f != nil && en.Flags&flagUncommitted == 0 {
@@ -302,7 +367,7 @@ func (e *Engine) publishLocked(f *File, en *index.Entry, size, mtime int64, g *g
 	en.Size, en.Mtime, en.Ctime = size, mtime, max(mtime, en.Ctime)
 	en.Seq = e.nextSeqLocked()
 	e.publishedLocked(f.id, en, f.begun, f.replaces, g)
-	f.begun, f.replaces = en.Seq, true
+	f.begun, f.replaces, f.wasEmpty, f.started = en.Seq, true, false, size > 0
 	gr.learn(size)
 	e.mu.counters.Stored++
 	e.mu.counters.StoredBytes += uint64(size)
@@ -328,7 +393,10 @@ func (e *Engine) eventLocked(kind EventKind, id index.ID, reason string) {
 
 func (e *Engine) tierEventLocked(kind EventKind, tier string, id index.ID, reason string) {
 	e.noteLocked(kind, tier, id, reason)
-	e.events.add(Event{Time: e.opts.Now(), Kind: kind, Tier: tier, Key: e.keyLocked(id), Size: e.mu.ix.At(id).Size, Reason: reason})
+	e.events.add(Event{
+		Time: e.opts.Now(), Kind: kind, Tier: tier, Key: e.keyLocked(id), Size: e.mu.ix.At(id).Size, Reason: reason,
+		guard: e.guardLocked(nil, id),
+	})
 }
 
 // checkOverrun decides about a file whose writes the engine has not seen. What
@@ -341,43 +409,24 @@ func (e *Engine) checkOverrun(f *File, size int64) error {
 	gr := e.mu.groups[e.mu.ix.At(f.id).Group]
 	quota := gr.opts.QuotaBytes
 	tooLarge := over > 0 && (chargeOf(size) > e.opts.CapacityBytes || quota > 0 && gr.opts.Pinned && gr.usedBytes+over > quota)
-	direct := f.direct
+	direct := f.directLocked()
 	e.mu.Unlock()
 	if !direct {
 		return nil
 	}
 	need := e.opts.HeadroomBytes / 16
 	if over > 0 {
-		need = e.opts.HeadroomBytes / 4
+		need = e.opts.HeadroomBytes / 8 // what gauge leaves
 	}
-	free, err := e.primary.FreeBytes()
-	if err == nil && free >= need && !tooLarge {
-		return nil
+	if !tooLarge {
+		free, err := e.gauge(0, false) // which evicts, so that others have room
+		if err == nil && (free >= need || f.whole(size)) {
+			return nil
+		}
 	}
 	perr := error(&block.Error{Op: "commit", Tier: "memory", Err: block.ErrNoSpace})
 	f.poison(perr)
 	return perr
-}
-
-// settleOverrun accounts for what a temporary file took past its reservation,
-// when a handle of it is closed, and makes room for it.
-func (e *Engine) settleOverrun(f *File) {
-	size, _, err := f.fstat()
-	if err != nil || e.checkOverrun(f, size) != nil {
-		return
-	}
-	var g gone
-	e.mu.Lock()
-	if over := chargeOf(size) - f.charge; over > 0 {
-		en := e.mu.ix.At(f.id)
-		gr := e.mu.groups[en.Group]
-		e.mu.counters.Overruns++
-		f.charge += over
-		e.addUsedLocked(en, over)
-		e.shrinkLocked(gr, &g)
-	}
-	e.mu.Unlock()
-	e.finish(&g)
 }
 
 // shrinkLocked evicts what is held beyond the capacity, or beyond the quota of the
@@ -395,25 +444,42 @@ func (e *Engine) shrinkLocked(gr *group, g *gone) {
 }
 
 // writeRecord brings the record of a committed entry up to date with its name
-// and attributes. file is its primary file if the caller has it open, else nil.
+// and attributes, or drops that of one which has begun to wait for its name
+// (File.recorded). file is its primary file if the caller has it open, else nil.
 // Writers of one record are ordered, and each writes what is true when it has its
 // turn, so the last one leaves the truth.
 func (e *Engine) writeRecord(id index.ID, file *os.File) error {
+	return e.atOnce(func() error { return e.tryRecord(id, file) })
+}
+
+func (e *Engine) tryRecord(id index.ID, file *os.File) error {
 	stripe := &e.records[uint32(id)%uint32(len(e.records))]
 	stripe.Lock()
 	defer stripe.Unlock()
 	e.mu.Lock()
-	en := e.mu.ix.At(id)
-	if !e.mu.ix.Linked(id) || en.Flags&flagUncommitted != 0 || en.Blob == 0 {
+	if !e.mu.ix.Valid(id) { // it has gone meanwhile: who has it written holds no reference
 		e.mu.Unlock()
 		return nil
 	}
-	r := recordOf(e.mu.ix, id, en)
+	en := e.mu.ix.At(id)
+	f := e.mu.files[id]
+	committed := e.mu.ix.Linked(id) && en.Flags&flagUncommitted == 0
+	if en.Blob == 0 || !committed && (f == nil || !f.recorded) {
+		e.mu.Unlock()
+		return nil
+	}
+	var r Record
+	if committed {
+		r = recordOf(e.mu.ix, id, en)
+	}
 	blob := BlobID(en.Blob)
-	if f := e.mu.files[id]; f != nil && f.base == 0 && file == nil {
-		if file = f.useLocked(); file != nil {
-			defer f.unuse()
-		}
+	if f != nil {
+		f.recorded = false
+	}
+	if f != nil && file == nil && f.file != nil {
+		file = f.file
+		f.users++
+		defer f.unuse()
 	}
 	e.mu.Unlock()
 	if file == nil {
@@ -427,7 +493,12 @@ func (e *Engine) writeRecord(id index.ID, file *os.File) error {
 		defer opened.Close()
 		file = opened
 	}
-	err := e.primary.Commit(blob, file, &r)
+	var err error
+	if committed {
+		err = e.primary.Commit(blob, file, &r)
+	} else {
+		err = e.primary.Uncommit(blob, file)
+	}
 	if errors.Is(err, os.ErrClosed) {
 		return nil // removed meanwhile
 	}

@@ -181,7 +181,7 @@ func (m *crowdModel) unlink(nd *node) (string, error) {
 func (m *crowdModel) rename(nd *node) (string, error) {
 	from, to, noReplace := m.file(), m.file(), m.rng.IntN(4) == 0
 	err := nd.rename(10, from, to, noReplace)
-	return from + " " + to, m.check(err, block.ErrNotFound, block.ErrExist, block.ErrNoSpace)
+	return from + " " + to, m.check(err, block.ErrNotFound, block.ErrExist, block.ErrNoSpace, unix.EXDEV)
 }
 
 func (m *crowdModel) evict(nd *node) (string, error) {
@@ -255,7 +255,7 @@ func (m *crowdModel) take(nd *node) (string, error) {
 
 func (m *crowdModel) truncate(nd *node) (string, error) {
 	return m.found(nd, func(a *tiers.Attr) error {
-		return nd.e.TruncateName(context.Background(), a.ID, 0)
+		return nd.e.TruncateName(context.Background(), a.ID, by(10), 0)
 	})
 }
 
@@ -278,11 +278,11 @@ func (m *crowdModel) openToEmpty(nd *node) (string, error) {
 		nd.e.Expire()
 	}()
 	return m.found(nd, func(a *tiers.Attr) error {
-		h, err := nd.e.OpenWrite(context.Background(), a.ID, 10, true)
+		h, err := nd.e.OpenWrite(context.Background(), a.ID, by(10), tiers.WriteOptions{Truncate: true})
 		if err != nil {
 			return err
 		}
-		err = nd.e.Flush(context.Background(), h, 10, closer{})
+		err = nd.e.Flush(context.Background(), h, by(10), closer{})
 		nd.e.Release(h)
 		return err
 	})

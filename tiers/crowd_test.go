@@ -54,7 +54,10 @@ type node struct {
 	watched map[string]bool
 	lost    []string // watched, and gone
 	loads   int
+	lists   int
 	atLoad  func()       // nil, or called before each of them
+	frozen  map[int]bool // nodes that do not answer when they are to list
+	loaded  func()       // nil, or called when the bytes of each of them are there
 	deaf    map[int]bool // nodes from which it cannot fetch
 	busy    bool         // its fetches fail with ErrPending
 }
@@ -288,10 +291,24 @@ func (f *far) Bury(graves []tiers.Grave) {
 	f.nd.untold = append(f.nd.untold, graves...)
 }
 
-func (f *far) List(_ context.Context, dir string, fn func(string, *tiers.Located) bool) error {
-	for _, other := range f.nd.crowd.nodes {
+func (f *far) Buried(p string) uint64 {
+	f.nd.mu.Lock()
+	defer f.nd.mu.Unlock()
+	return f.nd.graves[p]
+}
+
+func (f *far) List(ctx context.Context, dir string, fn func(string, *tiers.Located) bool) error {
+	for n, other := range f.nd.crowd.nodes {
 		if other == f.nd {
 			continue
+		}
+		f.nd.mu.Lock()
+		f.nd.lists++
+		frozen := f.nd.frozen[n]
+		f.nd.mu.Unlock()
+		if frozen {
+			<-ctx.Done()
+			return ctx.Err()
 		}
 		list, _ := other.e.HoldingsIn(dir, "", 1<<20)
 		for i := range list {
@@ -316,7 +333,7 @@ func (f *far) Store(job *tiers.Job) {
 func (f *far) Load(job *tiers.Job) {
 	f.nd.mu.Lock()
 	f.nd.loads++
-	atLoad := f.nd.atLoad
+	atLoad, loaded := f.nd.atLoad, f.nd.loaded
 	f.nd.mu.Unlock()
 	go func() { // ends with the job
 		if atLoad != nil {
@@ -325,6 +342,9 @@ func (f *far) Load(job *tiers.Job) {
 		r := &tiers.Result{Job: job.ID, Outcomes: make([]tiers.Outcome, len(job.Blocks))}
 		for i := range job.Blocks {
 			r.Outcomes[i] = f.fetch(&job.Blocks[i])
+		}
+		if loaded != nil {
+			loaded()
 		}
 		job.Done(r)
 	}()

@@ -72,10 +72,10 @@ func (w *lower) openLike(later bool, name string) string {
 	var o tiers.Opened
 	if later {
 		done := make(chan struct{})
-		w.e.OpenLater(a.ID, 10, func(opened tiers.Opened, _ *os.File, openErr error) { o, err = opened, openErr; close(done) })
+		w.e.OpenLater(a.ID, by(10), func(opened tiers.Opened, _ *os.File, openErr error) { o, err = opened, openErr; close(done) })
 		<-done
 	} else {
-		o, err = w.e.OpenRead(context.Background(), a.ID, 10, false)
+		o, err = w.e.OpenRead(context.Background(), a.ID, by(10), false)
 	}
 	if err == nil {
 		w.e.CloseRead(o.ID)
@@ -254,7 +254,7 @@ func TestOpenDeadlineNonblock(t *testing.T) {
 	a, err := w.lookup(10, "g/a")
 	must(t, err)
 	w.wantStates("l", "g/a")
-	if _, err := w.e.OpenRead(context.Background(), a.ID, 10, true); !errors.Is(err, block.ErrPending) {
+	if _, err := w.e.OpenRead(context.Background(), a.ID, by(10), true); !errors.Is(err, block.ErrPending) {
 		t.Errorf("open: %v", err)
 	}
 	if p, x, to := w.deadlines(); p+x+to != 0 {

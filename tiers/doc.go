@@ -1,6 +1,6 @@
 // Package tiers is the engine of kvfs: names, blocks, the tiers that hold them,
 // and who may evict what. The FUSE front (package fs) and the tiers themselves
-// (tiers/mem and later tiers/disk, tiers/peer) are wired to it by cmd/kvfs.
+// (tiers/mem, tiers/disk, tiers/peer) are wired to it by cmd/kvfs.
 //
 //	Engine    all of it; methods may be called in parallel
 //	Primary   tier 0: files in memory that the kernel can serve by itself
@@ -100,12 +100,12 @@
 // (holding.go); the event log says when that changes. It lends blocks (lend.go) and takes
 // copies on request (take.go).
 //
-// # Versions
+// # Writing
 //
-// A committed block never changes. Who opens one for writing gets a version of
-// its own; see File for the states, fork.go for versions that share bytes, limbo.go
-// for what becomes of the old one. The version is visible to its own process at
-// once, and takes the name when it is committed.
+// Package draft has the rules as a table of states. A file is opened for writing in place, except that
+// O_TRUNC on a block with bytes and a new name make a version of their own. Only its own process finds a
+// version, until it is committed and takes the name. File has the states and how they show in an entry;
+// version.go has the versions that wait for a name; limbo.go says what becomes of a block that was replaced.
 //
 // # Several kernels
 //
@@ -124,7 +124,10 @@
 // writes that the engine did not see and that went past their reservation; those
 // come out of the headroom and are settled when the file is closed or committed.
 // If the headroom is nearly used up, what is being committed is refused, because
-// a write may have ended short.
+// a write may have ended short, unless all bytes of a block like its group's are there.
+//
+// The file system may have less left than the accounts say. Who needs room looks at it first
+// (gauge): limitBytes, which usedBytes is to stay below, leaves an eighth of the headroom free.
 //
 // # Eviction
 //
@@ -154,6 +157,9 @@
 //	File.growth       one file's reservation and the identity of its bytes; may be
 //	                  held while waiting for room, and across memory operations of
 //	                  the kernel (create, copy), never across a device's
+//	File.ends         one handle of a file ends at a time; held as File.commits is
+//	File.commits      one file's bytes and its entry are brought in line; held across an fstat and one
+//	                  fsetxattr on tmpfs
 //	Engine.records    a stripe: orders the writers of one record; held across one
 //	                  fsetxattr on tmpfs
 //	Engine.mu         all tables and accounts; short sections, no system call, no
@@ -172,9 +178,8 @@
 //     what does not fit into it waits without protection (deferred). Dropping the
 //     copy at once would lose blocks in every burst longer than the queue.
 //   - A rename does not copy: it is an update of the header on SSD.
-//   - fsync of a file that is being written under its final name stores its present
-//     bytes under that name, invisible to others until the close, because after a
-//     crash nothing else would be left of what fsync promised.
+//   - fsync commits a version. To keep what it promised and hide it at the same time would need two
+//     copies under one name in every tier.
 //   - What fsync promised under a name leaves a tier only when the next version takes its
 //     place there, or turns out not to (flagSynced). A version without fsync removes
 //     the old copy when it is committed: that costs no promise.

@@ -64,7 +64,13 @@ func (e *Engine) EvictFrom(ctx context.Context, r EvictRequest) (EvictReply, err
 	for {
 		var open []index.ID
 		for i := 0; i < len(ids) && ctx.Err() == nil; i += dropBatch {
-			open = append(open, e.dropSome(from, &r, ids[i:min(i+dropBatch, len(ids))], &reply)...)
+			some := ids[i:min(i+dropBatch, len(ids))]
+			if from == nil && !r.Force {
+				if err := e.cleanSome(ctx, some); err != nil {
+					return reply, err
+				}
+			}
+			open = append(open, e.dropSome(from, &r, some, &reply)...)
 		}
 		if err := ctx.Err(); err != nil {
 			return reply, err
@@ -193,8 +199,10 @@ func (e *Engine) whyKeptLocked(from *secondary, r *EvictRequest, id index.ID, en
 	}
 	pinned := en.Flags&flagPinned != 0 || e.mu.groups[en.Group].opts.Pinned
 	switch {
-	case en.Flags&flagUncommitted != 0:
+	case en.Flags&(flagUncommitted|flagTemp) != 0:
 		return "being written"
+	case en.Flags&flagPlain != 0:
+		return "pinned"
 	case !here:
 		return "not in this tier"
 	case from == nil && (en.Opens > 0 || e.mu.files[id] != nil), e.mu.promotions[id] != nil:

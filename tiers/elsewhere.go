@@ -15,8 +15,16 @@ import (
 )
 
 const (
-	// listedFor is how long a listing of what others have in a directory is used again.
-	listedFor = time.Second
+	// listedFor is how long a listing of what others have in a directory is used again, and
+	// listedBefore how long it stands in for a later one that is not complete.
+	listedFor    = time.Second
+	listedBefore = time.Minute
+
+	// removeWait is the longest wait for what others have in a directory that is to be removed.
+	removeWait = 250 * time.Millisecond
+
+	// listTime bounds the making of a listing, for which nobody waits that long.
+	listTime = 10 * time.Second
 
 	// maxListed bounds the names of one such listing, and maxListings the listings.
 	maxListed   = 1 << 18
@@ -29,16 +37,19 @@ type listings struct {
 	list map[string]*listing
 }
 
-// listing is one of them. names is set when done is closed.
+// listing is one of them: what has come of it so far, and when done is closed all of it.
 type listing struct {
-	made  time.Time
-	done  chan struct{}
-	names []Dirent
+	made   time.Time
+	done   chan struct{}
+	before []Dirent // of the listing before this one
+	mu     sync.Mutex
+	names  []Dirent // in order, and each once, when done is closed
 }
 
 // Elsewhere lists the names in a directory that others have, this node's own among them
 // if others have them too, in ascending order; only Name and Mode are set. It asks the
-// others, so it blocks, at most as long as ctx; who does not answer is left out. A listing
+// others and waits for them, at most for Options.ListWait and as long as ctx. Of those who have not
+// answered by then it returns what they had at the listing before. A listing
 // is used again for a second. The caller must not change it.
 func (e *Engine) Elsewhere(ctx context.Context, dir index.ID) []Dirent {
 	if e.remote == nil {
@@ -50,25 +61,24 @@ func (e *Engine) Elsewhere(ctx context.Context, dir index.ID) []Dirent {
 		path = e.mu.ix.Path(dir)
 		_, known = e.locate(path)
 	}
-	e.mu.Unlock()
-	if !known {
+	if !known || e.mu.closed {
+		e.mu.Unlock()
 		return nil
 	}
 	l, first := e.listings.get(path, e.opts.Now())
 	if first {
-		l.names = e.listElsewhere(ctx, path)
-		if ctx.Err() != nil {
-			e.listings.drop(path, l) // others have more time
-		}
-		close(l.done)
-		return l.names
+		e.wg.Go(func() { e.listElsewhere(path, l) }) // ends with e.ctx
 	}
+	e.mu.Unlock()
+	timer := time.NewTimer(e.opts.ListWait)
+	defer timer.Stop()
 	select {
 	case <-l.done:
 		return l.names
+	case <-timer.C:
 	case <-ctx.Done():
-		return nil
 	}
+	return e.listedSoFar(path, l)
 }
 
 // get returns the listing of a directory, and whether the caller is to make it.
@@ -76,54 +86,88 @@ func (c *listings) get(path string, now time.Time) (l *listing, first bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for p, l := range c.list {
-		if age := now.Sub(l.made); age < 0 || age > listedFor {
+		if age := now.Sub(l.made); age < 0 || age > listedBefore {
 			delete(c.list, p)
 		}
 	}
-	if l = c.list[path]; l != nil {
-		return l, false
+	old := c.list[path]
+	if old != nil && now.Sub(old.made) <= listedFor {
+		return old, false
 	}
 	l = &listing{made: now, done: make(chan struct{})}
+	if old != nil {
+		l.before = old.soFar()
+	}
 	if c.list == nil {
 		c.list = map[string]*listing{}
 	}
-	if len(c.list) < maxListings {
+	if old != nil || len(c.list) < maxListings {
 		c.list[path] = l
 	}
 	return l, true
 }
 
-// drop forgets a listing.
-func (c *listings) drop(path string, l *listing) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.list[path] == l {
-		delete(c.list, path)
+// soFar returns what has come of a listing, and what it stands in for if that is not all.
+func (l *listing) soFar() []Dirent {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	select {
+	case <-l.done:
+		return l.names
+	default:
 	}
+	return inOrder(append(slices.Clone(l.names), l.before...))
 }
 
-// listElsewhere asks for a listing. What the location index does not know is left out: it
-// was removed, or its holder has only just told of it.
-func (e *Engine) listElsewhere(ctx context.Context, path string) []Dirent {
-	prefix := path + "/"
-	if path == "" {
-		prefix = ""
+// inOrder sorts names, and leaves those out that come twice.
+func inOrder(names []Dirent) []Dirent {
+	slices.SortStableFunc(names, func(a, b Dirent) int { return strings.Compare(a.Name, b.Name) })
+	return slices.CompactFunc(names, func(a, b Dirent) bool { return a.Name == b.Name })
+}
+
+// listedSoFar is soFar without what nobody has any more.
+func (e *Engine) listedSoFar(path string, l *listing) []Dirent {
+	prefix := prefixOf(path)
+	return slices.DeleteFunc(slices.Clone(l.soFar()), func(d Dirent) bool {
+		_, ok := e.locate(prefix + d.Name)
+		return !ok
+	})
+}
+
+// prefixOf is what stands before the names in a directory.
+func prefixOf(dir string) string {
+	if dir == "" {
+		return ""
 	}
-	var names []Dirent
+	return dir + "/"
+}
+
+// listElsewhere makes a listing. What the location index does not know is left out: it
+// was removed, or its holder has only just told of it.
+func (e *Engine) listElsewhere(path string, made *listing) {
+	ctx, cancel := context.WithTimeout(e.ctx, listTime)
+	defer cancel()
+	prefix, told := prefixOf(path), 0
 	err := e.far.List(ctx, path, func(name string, _ *Located) bool {
 		if block.CheckName(name) != nil || prefix == "" && name == block.Reserved {
 			return true
 		}
 		if l, ok := e.locate(prefix + name); ok {
-			names = append(names, Dirent{Mode: l.Mode, Name: name})
+			told++
+			made.mu.Lock()
+			made.names = append(made.names, Dirent{Mode: l.Mode, Name: name})
+			made.mu.Unlock()
 		}
-		return len(names) < maxListed
+		return told < maxListed
 	})
 	if err != nil && !errors.Is(err, context.Canceled) {
 		e.log.Debug("listing of what others have", zap.String("dir", path), zap.Error(err))
 	}
-	slices.SortFunc(names, func(a, b Dirent) int { return strings.Compare(a.Name, b.Name) })
-	return slices.CompactFunc(names, func(a, b Dirent) bool { return a.Name == b.Name })
+	made.mu.Lock()
+	defer made.mu.Unlock()
+	made.names = inOrder(made.names)
+	made.before = nil
+	close(made.done)
 }
 
 // RefElsewhere finds a name of a directory as Lookup does, counts one reference by the
@@ -138,7 +182,7 @@ func (e *Engine) RefElsewhere(dir index.ID, name string) (Attr, bool) {
 		return Attr{}, false
 	}
 	id := e.findLocked(dir, name)
-	if id == 0 || len(e.mu.shadows[nameKey{dir, name}]) > 0 || e.expiredLocked(id) {
+	if id == 0 || len(e.mu.waiting[nameKey{dir, name}]) > 0 || e.expiredLocked(id) {
 		return Attr{}, false
 	}
 	en := e.mu.ix.At(id)

@@ -57,17 +57,26 @@ type Options struct {
 	// shorter first piece is the whole write. Zero means 1 MiB.
 	RequestBytes int
 
-	// SameProcess reports whether two thread ids belong to one process. Nil
-	// means that they are equal. It may read /proc; no lock is held.
-	SameProcess func(a, b uint32) bool
+	// PlainPatterns are names of files that are POSIX from the first byte, and never
+	// cascaded, evicted or expired. Nil means DefaultPlainPatterns.
+	PlainPatterns []string
+
+	// Alive reports whether a process has not ended. Nil means that none has. It may read
+	// /proc; no lock is held.
+	Alive func(Process) bool
+	// Closed reports whether a process has no descriptor to write a file by any more, as far as one can
+	// see. Nil means that none can be seen. It may read /proc; no lock is held.
+	Closed func(Process, index.ID) bool
 
 	// HideElsewhere has ReadDir leave out entries that stand for what only other nodes
 	// have: else those that have been looked up show, and the others do not.
 	HideElsewhere bool
+	// ListWait is the longest wait for others who list a directory: the kernel holds a lock of
+	// the directory meanwhile, which who creates a file in it needs. Zero means 50 ms.
+	ListWait time.Duration
 
 	// Kernels: several kernels refer to entries, so that what one of them asked for is told
-	// to all, by Invalidate; and absence is never Attr.Stable. Thread ids are then those of
-	// the kernel, below 1<<22, and its number above. The time of last access is not told,
+	// to all, by Invalidate; and absence is never Attr.Stable. The time of last access is not told,
 	// nor that names have come into a directory, whose times change with that.
 	Kernels bool
 
@@ -99,6 +108,7 @@ type GroupOptions struct {
 	Pinned     bool  // never evicted; rewritten in place
 	QuotaBytes int64 // cap on the group's bytes. 0: none.
 	BlockBytes int64 // size of its blocks. 0: learned from the blocks written.
+	Strict     bool  // nothing but blocks of BlockBytes is committed. Not of a pinned group.
 
 	OpenDeadline time.Duration // as Options.OpenDeadline, which holds where this is 0
 }
@@ -111,7 +121,8 @@ type Engine struct {
 	log     *zap.Logger
 	primary Primary
 	events  *EventLog
-	temp    tempMatcher
+	temp    nameMatcher
+	plain   nameMatcher
 	seed    maphash.Seed // of the hashes by which policies know a key again
 
 	wake   chan struct{}   // capacity 1: tells the evictor that the high watermark was passed
@@ -122,7 +133,10 @@ type Engine struct {
 	tiers  []*secondary // constant after Open
 	remote *secondary   // the one of them whose tier is a Remote, or nil
 	far    Remote       // that tier, or nil
+	lazy   uint16       // bits of the tiers with CascadeOnEvict
 	jobs   atomic.Uint64
+
+	writing atomic.Int64 // len(mu.files)
 
 	implausible atomic.Uint64 // version numbers of others that cannot be
 
@@ -136,11 +150,13 @@ type Engine struct {
 		ix     *index.Index
 		shared policy.Policy // of all groups without a policy of their own
 
-		groups  []*group // by ordinal
-		byGroup map[block.GroupID]uint32
+		groups     []*group // by ordinal
+		byGroup    map[block.GroupID]uint32
+		freeGroups []uint32 // ordinals of those that were forgotten
 
-		files   map[index.ID]*File     // write sides
-		shadows map[nameKey][]index.ID // entries that wait to take a name
+		files    map[index.ID]*File     // write sides
+		waiting  map[nameKey][]index.ID // versions that wait to take a name
+		formerly map[index.ID]nameKey   // names of replaced files to which kernels refer
 
 		limbo      []limboBlock // replaced blocks that can still be opened, oldest first
 		limboBytes int64        // their charges
@@ -148,18 +164,20 @@ type Engine struct {
 		promotions map[index.ID]*promotion // under way
 		orphans    map[*promotion]struct{} // likewise, but their names are gone
 		underWay   map[*storeOp]struct{}   // stores that a tier is doing
+		leaving    int64                   // bytes of the stores with storeOp.leaving
 		touched    []index.ID              // read since the tiers were told
-		lookAgain  map[uint32]int64        // threads that were told ErrStale, and when: see lookAgainLocked
 
 		// INVARIANT: usedBytes is the sum of the charges of all entries and
 		// promotions.
 		usedBytes    int64
+		limitBytes   int64 // what it may come to: the capacity, or less while the file system has less; see gauge
 		guessedBytes int64 // reserved for files by the size of others; ends with their last handle
 		pinnedBytes  int64 // of it, what cannot be evicted: open, pinned, being written
 		blocks       int64 // committed files in memory
 		hollow       int64 // committed files in secondary tiers only
 		seq          uint64
 		expiries     expiryHeap
+		leases       leases
 		streamBytes  int64      // lent from files of their own
 		outdated     []goneName // found by a look-up to mean another entry, and not yet told
 		verdicts     verdicts
@@ -171,6 +189,10 @@ type Engine struct {
 		summary      Summary
 		summarized   Summary // as logged last
 		memoryBytes  uint64  // opened in memory
+		fullAt       int64   // when full was called last
+		fullTold     int64   // and when it logged that
+		futile       int64   // gauge evicts nothing before
+		dirFiles     int64   // directories with a file of their own
 		scratch      []byte  // for paths
 	}
 }
@@ -192,6 +214,8 @@ type Counters struct {
 	Superseded              uint64 // removed because somebody elsewhere removed or replaced them
 	Implausible             uint64 // version numbers of other nodes that were ignored, because they are too far in the future
 	PromoteNoRoom           uint64 // promotions given up because memory was full of what cannot be evicted
+	FullOfOpen              uint64 // opens and writes that had to wait because memory was full of what is open, pinned or temporary
+	FileSystemFull          uint64 // times that the file system behind memory had no room where the accounts had
 	Lost                    uint64 // blocks evicted from memory although no other tier had them
 	DeadlinePredicted       uint64 // opens that were a miss at once, because the block would have come after the deadline
 	DeadlineExceeded        uint64 // opens that were a miss because it had not come by then
@@ -217,6 +241,7 @@ const (
 	flagSynced                         // fsync stored a version of it under its name
 	flagTouched                        // is in touched
 	flagFetched                        // others have made this version
+	flagPlain                          // its name is one of PlainPatterns
 )
 
 const (
@@ -234,19 +259,20 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 		return nil, err
 	}
 	e := &Engine{opts: opts, log: opts.Logger, primary: opts.Primary, events: newEventLog(), wake: make(chan struct{}, 1), seed: maphash.MakeSeed()}
-	e.temp = newTempMatcher(opts.TempPatterns)
+	e.temp, e.plain = newNameMatcher(opts.TempPatterns), newNameMatcher(opts.PlainPatterns)
 	pol, err := policy.New(opts.Policy, opts.CapacityBytes)
 	if err != nil {
 		return nil, err
 	}
 	e.mu.ix = index.New()
 	e.mu.shared = pol
+	e.mu.limitBytes = opts.CapacityBytes
 	e.mu.byGroup = map[block.GroupID]uint32{}
 	e.mu.files = map[index.ID]*File{}
-	e.mu.shadows = map[nameKey][]index.ID{}
+	e.mu.waiting = map[nameKey][]index.ID{}
+	e.mu.formerly = map[index.ID]nameKey{}
 	e.mu.promotions = map[index.ID]*promotion{}
 	e.mu.orphans = map[*promotion]struct{}{}
-	e.mu.lookAgain = map[uint32]int64{}
 	e.mu.verdicts = verdicts{at: map[uint64]uint32{}, since: e.now()}
 	e.mu.underWay = map[*storeOp]struct{}{}
 	e.mu.space = make(chan struct{})
@@ -265,6 +291,9 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 		return nil, err
 	}
 	e.shrinkAdopted()
+	if _, err := e.look(); err != nil {
+		return nil, err
+	}
 	e.mu.SetCheck(e.checkLocked)
 	ctx, e.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	e.ctx = ctx
@@ -287,6 +316,7 @@ func (o *Options) fill() error {
 	def(&o.LookupLease, 30*time.Second)
 	def(&o.TempExpiry, time.Hour)
 	def(&o.PromoteTimeout, 30*time.Second)
+	def(&o.ListWait, 50*time.Millisecond)
 	if o.PromoteBatchKeys == 0 {
 		o.PromoteBatchKeys = 64
 	}
@@ -311,8 +341,14 @@ func (o *Options) fill() error {
 	if o.TempPatterns == nil {
 		o.TempPatterns = DefaultTempPatterns
 	}
-	if o.SameProcess == nil {
-		o.SameProcess = func(a, b uint32) bool { return a == b }
+	if o.PlainPatterns == nil {
+		o.PlainPatterns = DefaultPlainPatterns
+	}
+	if o.Alive == nil {
+		o.Alive = func(Process) bool { return true }
+	}
+	if o.Closed == nil {
+		o.Closed = func(Process, index.ID) bool { return false }
 	}
 	if o.Invalidate == nil {
 		o.Invalidate = func(index.ID, index.ID, string) {}

@@ -139,7 +139,7 @@ func TestPoison(t *testing.T) {
 			write a 17p y -> ErrTooLarge
 			close a -> ErrPoisoned
 			rename 10 g/a.tmp g/a -> ErrPoisoned
-			stats -> used 0 pinned 0 blocks 0 writing 1
+			stats -> used 0 pinned 0 blocks 1 writing 1
 			unlink 10 g/a.tmp
 			stats -> used 0 pinned 0 blocks 0 writing 0`},
 		{name: "truncation starts anew", text: `
@@ -203,9 +203,8 @@ func TestPoison(t *testing.T) {
 	})
 }
 
-// TestVersions: nobody sees a block change; who rewrites works on a version of
-// its own, which takes the name when it is committed, and the last commit wins
-// (A9, A22).
+// TestVersions: who empties a block works on a version of its own, which takes the name when it is
+// committed, and the last commit wins (rule 2; A9, A22).
 func TestVersions(t *testing.T) {
 	runScripts(t, []script{
 		{name: "truncating rewrite", text: `
@@ -220,349 +219,94 @@ func TestVersions(t *testing.T) {
 			read old -> x*2p
 			close old
 			stats -> used 1p pinned 0 blocks 1 writing 0`},
-		{name: "fork at the first write", text: `
-			put 10 g/a 2p x -> ok; stored g/a 2p
-			open 10 a g/a
-			open 20 b g/a
-			sameino a b -> true
-			close b
-			write a 1p y
-			read a -> y*1p x*1p
-			cat 20 g/a -> x*2p
-			cat 10 g/a -> y*1p x*1p
-			close a -> ok; removed g/a 2p replaced; stored g/a 2p
-			cat 20 g/a -> y*1p x*1p
-			stats -> used 2p pinned 0 blocks 1 writing 0`},
-		{name: "a fork does not change the bytes of an open file", text: `
-			put 10 g/a 2p x -> ok; stored g/a 2p
-			open 10 a g/a
-			openr 20 r g/a
-			write a 1p y 3p
-			read r -> x*2p
-			close a -> ok; removed g/a 2p replaced; stored g/a 4p
-			read r -> x*2p
-			close r
-			stats -> used 4p pinned 0 blocks 1 writing 0
-			blobs -> 2`},
-		{name: "fork by fallocate and punch", text: `
-			put 10 g/a 1p x -> ok; stored g/a 1p
-			open 10 a g/a
-			allocate a 3p
-			punch a 1p
-			cat 20 g/a -> x*1p
-			close a -> ok; removed g/a 1p replaced; stored g/a 3p
-			cat 20 g/a -> 0*3p`},
-		{name: "allocate keeping the size", text: `
-			create 10 a g/a
-			allocate a 4p keep
-			stats -> used 4p pinned 4p blocks 0 writing 1
-			write a 1p x
-			close a -> ok; stored g/a 1p
-			stats -> used 1p pinned 0 blocks 1 writing 0`},
-		{name: "a reader has it open: alias", text: `
-			put 10 g/a 2p x -> ok; stored g/a 2p
-			openr 20 r g/a
-			open 10 a g/a
-			sameino a r -> false
-			read a -> x*2p
-			stats -> used 2p pinned 2p blocks 1 writing 1
-			write a 1p y 1p
-			cat 10 g/a -> x*1p y*1p
-			cat 20 g/a -> x*2p
-			close a -> ok; removed g/a 2p replaced; stored g/a 2p
-			read r -> x*2p
-			close r
-			cat 20 g/a -> x*1p y*1p`},
-		{name: "alias that is not written", text: `
-			put 10 g/a 2p x -> ok; stored g/a 2p
-			openr 20 r g/a
-			open 10 a g/a
-			close a
-			close r
-			advance 5s
-			stats -> used 2p pinned 0 blocks 1 writing 0
-			unlink 20 g/a -> ok; removed g/a 2p unlink`},
-		{name: "an idle alias does not hide the next version", text: `
-			put 10 g/a 2p x -> ok; stored g/a 2p
-			openr 30 r g/a
-			open 20 a g/a
-			close a
-			put 10 g/a 1p y -> ok; removed g/a 2p replaced; stored g/a 1p
-			cat 30 g/a -> y*1p
-			cat 20 g/a -> y*1p
-			rename 20 g/a g/b -> ok; renamed g/b<-g/a 1p
-			cat 30 g/b -> y*1p`},
-		{name: "an open that was begun twice does not hide what was written", text: `
-			put 10 g/a 2p x -> ok; stored g/a 2p
-			lookup 20 r g/a -> 2p stable=true
-			tryopen 20 r -> ErrStale
-			tryopen 20 r -> ErrStale
-			open 20 a g/a trunc
-			write a 1p y
-			close a -> ok; removed g/a 2p replaced; stored g/a 1p
-			stat 20 g/a -> 1p 0100644 1:2 nlink 1
-			cat 20 g/a -> y*1p
-			cat 21 g/a -> y*1p`},
-		{name: "an open that another thread has begun does not hide what was written", text: `
-			put 10 g/a 2p x -> ok; stored g/a 2p
-			lookup 20 r g/a -> 2p stable=true
-			tryopen 20 r -> ErrStale
-			tryopen 21 r -> ErrStale
-			open 21 a g/a trunc
-			write a 1p y
-			close a -> ok; removed g/a 2p replaced; stored g/a 1p
-			stat 21 g/a -> 1p 0100644 1:2 nlink 1
-			cat 21 g/a -> y*1p
-			open 20 b g/a trunc
-			write b 1p z
-			close b -> ok; removed g/a 1p replaced; stored g/a 1p
-			cat 20 g/a -> z*1p
-			cat 21 g/a -> z*1p`},
-		{name: "an open that was begun while another thread reads", text: `
-			put 10 g/a 2p x -> ok; stored g/a 2p
-			lookup 20 r g/a -> 2p stable=true
-			tryopen 20 r -> ErrStale
-			openr 21 s g/a
-			open 20 a g/a trunc
-			sameino a s -> false
-			write a 1p y
-			read s -> x*2p
-			close a -> ok; removed g/a 2p replaced; stored g/a 1p
-			cat 20 g/a -> y*1p
-			cat 21 g/a -> y*1p`},
-		{name: "an open that was given up does not hide what another thread wrote", text: `
-			put 10 g/a 2p x -> ok; stored g/a 2p
-			lookup 20 r g/a -> 2p stable=true
-			tryopen 20 r -> ErrStale
-			tryopen 21 r -> ErrStale
-			open 21 a g/a trunc
-			write a 1p y
-			close a -> ok; removed g/a 2p replaced; stored g/a 1p
-			cat 20 g/a -> y*1p
-			stat 20 g/a -> 1p 0100644 1:2 nlink 1`},
-		{name: "an open of what was there before does not hide what another thread writes", text: `
-			put 10 g/a 2p x -> ok; stored g/a 2p
-			lookup 20 r g/a -> 2p stable=true
-			open 21 a g/a trunc
-			write a 1p y
-			tryopen 20 r -> ErrStale
-			cat 21 g/a -> y*1p
-			stat 20 g/a -> 1p 0100644 1:2 nlink 1
-			open 20 b g/a trunc
-			sameino a b -> true
-			close a -> ok
-			write b 1p z
-			close b -> ok; removed g/a 2p replaced; stored g/a 1p
-			cat 20 g/a -> z*1p
-			cat 21 g/a -> z*1p`},
-		{name: "who opens the version of another thread does not come back for its own", text: `
-			put 10 g/a 2p x -> ok; stored g/a 2p
-			lookup 20 r g/a -> 2p stable=true
-			tryopen 20 r -> ErrStale
-			tryopen 21 r -> ErrStale
-			open 20 a g/a trunc
-			write a 1p y
-			close a -> ok; removed g/a 2p replaced; stored g/a 1p
-			stat 20 g/a -> 1p 0100644 1:2 nlink 1
-			cat 20 g/a -> y*1p
-			advance 2s`},
-		{name: "threads that write one block in place without emptying it write one version", text: `
-			put 10 g/a 2p x -> ok; stored g/a 2p
-			openr 30 hold g/a
-			lookup 20 r g/a -> 2p stable=true
-			lookup 21 s g/a -> 2p stable=true
-			tryrw 20 r -> ErrStale
-			lookup 20 t g/a -> 2p stable=false
-			tryrw 21 s -> ErrStale
-			lookup 21 u g/a -> 2p stable=false
-			reopenrw 20 a t
-			reopenrw 21 b u
-			sameino a b -> true
-			write a 1p y 0
-			write b 1p z 1p
-			close a
-			close b -> ok; removed g/a 2p replaced; stored g/a 2p
-			cat 30 g/a -> y*1p z*1p
-			close hold`},
-		{name: "a reader of the process does not come by a version that is to be emptied", text: `
+		{name: "only the thread that it was promised to finds it before it is open", text: `
 			put 10 g/a 2p x -> ok; stored g/a 2p
 			lookup 20 r g/a -> 2p stable=true
 			tryopen 20 r -> ErrStale
 			cat 21 g/a -> x*2p
-			open 20 a g/a trunc
+			lookup 20 s g/a -> 0 stable=false
+			reopen 20 a s
 			write a 1p y
 			cat 21 g/a -> y*1p
-			close a -> ok; removed g/a 2p replaced; stored g/a 1p`},
-		{name: "threads that nobody can tell apart do not forsake each other", text: `
-			put 10 g/a 2p x -> ok; stored g/a 2p
-			lookup 0 r g/a -> 2p stable=true
-			tryopen 0 r -> ErrStale
-			lookup 0 t g/a -> 2p stable=false
-			cat 0 g/a -> x*2p
-			put 10 g/a 1p y -> ok; removed g/a 2p replaced; stored g/a 1p
-			tryopen 0 t -> ok; removed g/a 1p replaced; stored g/a 0`},
-		{name: "an empty block is removed while it is open, then written", text: `
-			create 10 a g/a
-			close a -> ok; stored g/a 0
-			open 10 b g/a
-			unlink 10 g/a -> ok; removed g/a 0 unlink
-			write b 1p x
-			close b`},
-		{name: "of versions that two threads were promised the one that is written counts", text: `
+			cat 30 g/a -> x*2p
+			close a -> ok; removed g/a 2p replaced; stored g/a 1p
+			cat 30 g/a -> y*1p`},
+		{name: "promised and never opened", text: `
 			put 10 g/a 2p x -> ok; stored g/a 2p
 			lookup 20 r g/a -> 2p stable=true
-			tryopen 21 r -> ErrStale
-			lookup 21 s g/a -> 2p stable=false
 			tryopen 20 r -> ErrStale
-			lookup 20 t g/a -> 2p stable=false
+			lookup 20 s g/a -> 0 stable=false
+			forget s
+			stat 20 g/a -> 2p 0100644 1:2 nlink 1
+			advance 12s
+			lookup 20 s g/a -> 2p stable=true
+			stats -> used 2p pinned 0 blocks 1 writing 0
+			blobs -> 2`},
+		{name: "promised, and the thread does something else", text: `
+			put 10 g/a 2p x -> ok; stored g/a 2p
+			lookup 20 r g/a -> 2p stable=true
+			tryopen 20 r -> ErrStale
+			rename 20 g/a g/b -> ok; renamed g/b<-g/a 2p
+			cat 20 g/b -> x*2p
+			stat 20 g/a -> ErrNotFound
+			lookup 20 s g/b -> 2p stable=true
+			tryopen 20 s -> ErrStale
+			unlink 20 g/b -> ok; removed g/b 2p unlink
+			stat 20 g/b -> ErrNotFound
+			blobs -> 1`},
+		{name: "promised, and the thread opens in place", text: `
+			put 10 g/a 2p x -> ok; stored g/a 2p
+			lookup 20 r g/a -> 2p stable=true
+			tryopen 20 r -> ErrStale
+			cat 20 g/a -> x*2p
+			open 20 a g/a
+			cat 20 g/a -> x*2p
+			close a
+			lookup 21 r g/a -> 2p stable=false
+			tryopen 21 r -> ErrStale
+			lookup 21 s g/a -> 0 stable=false
+			openplain 21 s -> ErrStale
+			open 21 a g/a
+			write a 1p y
+			close a -> ok; stored g/a 2p
+			cat 30 g/a -> y*1p x*1p
+			advance 12s
+			blobs -> 2`},
+		{name: "promised, and the block is replaced", text: `
+			put 10 g/a 2p x -> ok; stored g/a 2p
+			lookup 20 r g/a -> 2p stable=true
+			tryopen 20 r -> ErrStale
+			put 30 g/a 1p y -> ok; removed g/a 2p replaced; stored g/a 1p
+			lookup 20 s g/a -> 0 stable=false
+			reopen 20 a s
+			write a 3p z
+			close a -> ok; removed g/a 1p replaced; stored g/a 3p`},
+		{name: "two threads of one process, two versions", text: `
+			put 10 g/a 2p x -> ok; stored g/a 2p
+			lookup 20 r g/a -> 2p stable=true
+			tryopen 20 r -> ErrStale
+			tryopen 21 r -> ErrStale
+			lookup 21 s g/a -> 0 stable=false
+			lookup 20 t g/a -> 0 stable=false
 			reopen 21 a s
 			write a 1p y
-			cat 21 g/a -> y*1p
-			cat 20 g/a -> y*1p
-			tryopen 20 t -> ErrStale
+			reopen 20 b t
+			sameino a b -> false
+			write b 2p z
 			close a -> ok; removed g/a 2p replaced; stored g/a 1p
-			cat 20 g/a -> y*1p
-			cat 21 g/a -> y*1p`},
-		{name: "an alias that is only read does not hide the next version", text: `
+			cat 20 g/a -> z*2p
+			cat 30 g/a -> y*1p
+			close b -> ok; removed g/a 1p replaced; stored g/a 2p
+			cat 30 g/a -> z*2p`},
+		{name: "what is asked for was replaced, and is to be emptied", text: `
 			put 10 g/a 2p x -> ok; stored g/a 2p
-			openr 30 r g/a
-			open 20 a g/a
-			openr 20 s g/a
-			close a
+			lookup 20 r g/a -> 2p stable=true
 			put 10 g/a 1p y -> ok; removed g/a 2p replaced; stored g/a 1p
-			cat 20 g/a -> y*1p
-			read s -> x*2p
-			close r
-			close s
-			advance 5s
-			stats -> used 1p pinned 0 blocks 1 writing 0`},
-		{name: "an alias that is only read does not change", text: `
-			put 10 g/a 2p x -> ok; stored g/a 2p
-			openr 30 r g/a
-			open 20 a g/a
-			close a
-			openr 20 s g/a
-			put 20 g/a 1p y -> ok; removed g/a 2p replaced; stored g/a 1p
-			read s -> x*2p
-			cat 20 g/a -> y*1p
-			open 20 b g/a
-			close b
-			openr 20 t g/a
-			open 20 c g/a
-			write c 1p z
-			read t -> y*1p
-			cat 20 g/a -> z*1p
-			close c -> ok; removed g/a 1p replaced; stored g/a 1p
-			read t -> y*1p`},
-		{name: "an alias means nothing without its base", text: `
-			put 10 g/a 2p x -> ok; stored g/a 2p
-			openr 30 r g/a
-			open 20 a g/a
-			close a
-			openr 20 s g/a
-			rename 10 g/a g/b -> ok; renamed g/b<-g/a 2p
-			stat 20 g/a -> ErrNotFound
-			cat 20 g/b -> x*2p
-			rename 10 g/b g/a -> ok; renamed g/a<-g/b 2p
-			ttl g/a 100ms
-			advance 200ms
-			stat 20 g/a -> ErrNotFound
-			ttl g/a 0s
-			unlink 10 g/a -> ok; removed g/a 2p unlink
-			stat 20 g/a -> ErrNotFound
-			unlink 20 g/a -> ErrNotFound
-			read s -> x*2p`},
-		{name: "alias, replaced by another and then written", text: `
-			put 10 g/a 2p x -> ok; stored g/a 2p
-			openr 30 r g/a
-			open 20 a g/a
-			put 10 g/a 1p y -> ok; removed g/a 2p replaced; stored g/a 1p
-			cat 20 g/a -> y*1p
-			write a 1p z
-			cat 20 g/a -> z*1p x*1p
-			cat 10 g/a -> y*1p
-			close a -> ok; removed g/a 1p replaced; stored g/a 2p
-			cat 10 g/a -> z*1p x*1p`},
-		{name: "alias, replaced by another, unlinked by its process and then written", text: `
-			put 10 g/a 2p x -> ok; stored g/a 2p
-			openr 30 r g/a
-			open 20 a g/a
-			put 10 g/a 1p y -> ok; removed g/a 2p replaced; stored g/a 1p
-			unlink 20 g/a -> ok; removed g/a 1p unlink
-			write a 1p z
-			read a -> z*1p x*1p
-			close a
-			close r
-			stat 20 g/a -> ErrNotFound
-			stats -> used 0 pinned 0 blocks 0 writing 0
-			blobs -> 1`},
-		{name: "shared, replaced by another", text: `
-			put 10 g/a 2p x -> ok; stored g/a 2p
-			open 20 a g/a
-			put 10 g/a 1p y -> ok; removed g/a 2p replaced; stored g/a 1p
-			cat 20 g/a -> y*1p
-			read a -> x*2p`},
-		{name: "alias, then truncated by its process", text: `
-			put 10 g/a 2p x -> ok; stored g/a 2p
-			openr 20 r g/a
-			open 10 a g/a
-			open 11 b g/a trunc
-			read a -> empty
-			write a 1p z
-			close a
-			close b -> ok; removed g/a 2p replaced; stored g/a 1p
-			cat 20 g/a -> z*1p`},
-		{name: "alias, unlinked unwritten by its process", text: `
-			put 10 g/a 2p x -> ok; stored g/a 2p
-			openr 20 r g/a
-			open 10 a g/a
-			unlink 10 g/a -> ok; removed g/a 2p unlink
-			close a
-			close r
-			stats -> used 0 pinned 0 blocks 0 writing 0
-			blobs -> 1`},
-		{name: "alias, unlinked by its process and then written", text: `
-			put 10 g/a 2p x -> ok; stored g/a 2p
-			openr 20 r g/a
-			open 10 a g/a
-			unlink 10 g/a -> ok; removed g/a 2p unlink
-			write a 1p y
-			read a -> y*1p x*1p
-			read r -> x*2p
-			close a
-			close r
-			stats -> used 0 pinned 0 blocks 0 writing 0
-			blobs -> 1`},
-		{name: "shared, unlinked and then written", text: `
-			put 10 g/a 2p x -> ok; stored g/a 2p
-			open 10 a g/a
-			unlink 20 g/a -> ok; removed g/a 2p unlink
-			write a 1p y
-			read a -> y*1p x*1p
-			close a
-			stats -> used 0 pinned 0 blocks 0 writing 0
-			blobs -> 1`},
-		{name: "alias, renamed unwritten by its process", text: `
-			put 10 g/a 2p x -> ok; stored g/a 2p
-			openr 20 r g/a
-			open 10 a g/a
-			rename 10 g/a g/b -> ok; renamed g/b<-g/a 2p
-			close a
-			close r
-			cat 30 g/b -> x*2p
-			stat 30 g/a -> ErrNotFound
-			advance 5s
-			cat 30 g/b -> x*2p
-			stats -> used 2p pinned 0 blocks 1 writing 0`},
-		{name: "shared, renamed unwritten", text: `
-			put 10 g/a 2p x -> ok; stored g/a 2p
-			open 10 a g/a
-			rename 10 g/a g/b -> ok; renamed g/b<-g/a 2p
-			write a 1p y
-			cat 20 g/b -> x*2p
-			close a -> ok; removed g/b 2p replaced; stored g/b 2p
-			cat 20 g/b -> y*1p x*1p
-			stat 20 g/a -> ErrNotFound`},
+			tryopen 20 r -> ErrStale
+			lookup 20 s g/a -> 0 stable=false
+			reopen 20 a s
+			cat 30 g/a -> y*1p
+			close a -> ok; removed g/a 1p replaced; stored g/a 0`},
 		{name: "two processes create one name", text: `
 			create 10 a g/a
 			write a 1p x
@@ -577,6 +321,16 @@ func TestVersions(t *testing.T) {
 			close a -> ok; removed g/a 2p replaced; stored g/a 1p
 			cat 30 g/a -> x*1p
 			stats -> used 1p pinned 0 blocks 1 writing 0`},
+		{name: "two processes create one name, before either writes", text: `
+			create 10 a g/a
+			create 20 b g/a trunc
+			sameino a b -> false
+			write a 1p x
+			write b 2p y
+			close a -> ok; stored g/a 1p
+			cat 30 g/a -> x*1p
+			close b -> ok; removed g/a 1p replaced; stored g/a 2p
+			cat 30 g/a -> y*2p`},
 		{name: "two processes create one name, in order", text: `
 			create 10 a g/a
 			write a 1p x
@@ -586,24 +340,146 @@ func TestVersions(t *testing.T) {
 			cat 20 g/a -> y*2p
 			cat 30 g/a -> x*1p
 			close b -> ok; removed g/a 1p replaced; stored g/a 2p`},
+		{name: "two processes create one name, and the first is killed", text: `
+			create 10 a g/a
+			write a 1p x
+			create 20 b g/a trunc
+			write b 2p y
+			flush a killed
+			release a
+			stat 30 g/a -> ErrNotFound
+			stat 10 g/a -> ErrNotFound
+			cat 20 g/a -> y*2p
+			close b -> ok; stored g/a 2p`},
+		{name: "who joins sees it, and does not delay its commit", text: `
+			create 10 a g/a
+			write a 1p x
+			create 20 b g/a
+			sameino a b -> true
+			cat 20 g/a -> x*1p
+			stat 30 g/a -> ErrNotFound
+			close a -> ok; stored g/a 1p
+			cat 30 g/a -> x*1p
+			write b 1p y 1p
+			cat 30 g/a -> x*1p y*1p
+			close b -> ok; stored g/a 2p`},
+		{name: "who joins closes first", text: `
+			create 10 a g/a
+			write a 1p x
+			create 20 b g/a
+			close b
+			stat 30 g/a -> ErrNotFound
+			close a -> ok; stored g/a 1p`},
+		{name: "who joins goes on when the owner is killed", text: `
+			create 10 a g/a
+			write a 1p x
+			create 20 b g/a
+			flush a killed
+			release a
+			stat 30 g/a -> ErrNotFound
+			cat 20 g/a -> x*1p
+			write b 1p y 1p
+			close b -> ok; stored g/a 2p
+			cat 30 g/a -> x*1p y*1p`},
 		{name: "own version is listed", text: `
 			create 10 a g/a
 			create 20 b g/a trunc
-			ls 10 g -> [a]
-			ls 20 g -> [a]
-			ls 30 g -> []`},
-		{name: "one temporary name, two processes", text: `
-			create 10 a g/x.tmp
 			write a 1p x
-			open 20 b g/x.tmp trunc
-			write b 2p y
-			close a
-			close b
-			rename 10 g/x.tmp g/a -> ok; stored g/a 1p
-			rename 20 g/x.tmp g/b -> ok; stored g/b 2p
+			create 21 c g/b
+			ls 10 g -> [a]
+			ls 20 g -> [a b]
+			ls 30 g -> []`},
+		{name: "the first byte hides an empty block", text: `
+			create 10 a g/a
+			close a -> ok; stored g/a 0
+			open 20 b g/a
+			open 30 c g/a
+			cat 10 g/a -> empty
+			write b 1p x
+			stat 10 g/a -> ErrNotFound
 			cat 30 g/a -> x*1p
-			cat 30 g/b -> y*2p`},
-		{name: "unlink by the owner of a version", text: `
+			close c
+			stat 10 g/a -> ErrNotFound
+			close b -> ok; stored g/a 1p
+			cat 10 g/a -> x*1p`},
+		{name: "an fsync of nothing keeps that", text: `
+			put 10 g/a 1p x -> ok; stored g/a 1p
+			create 10 b g/b
+			fsync b -> ok; stored g/b 0
+			stat 20 g/b -> 0 0100644 1:2 nlink 1
+			write b 1p x
+			stat 20 g/b -> ErrNotFound
+			flush b killed
+			release b -> ok; stored g/b 0
+			stat 20 g/b -> 0 0100644 1:2 nlink 1`},
+		{name: "the first byte that the kernel writes by itself hides an empty block", text: `
+			put 10 g/a 1p x -> ok; stored g/a 1p
+			create 10 b g/b
+			fsync b -> ok; stored g/b 0
+			lookup 20 r g/b -> 0 stable=false
+			raw b 1p x
+			openref 20 f r -> ErrStale
+			stat 20 g/b -> ErrNotFound
+			cat 10 g/b -> x*1p
+			close b -> ok; stored g/b 1p
+			stat 20 g/b -> 1p 0100644 1:2 nlink 1`},
+		{name: "the same, and its writer is killed", text: `
+			put 10 g/a 1p x -> ok; stored g/a 1p
+			create 10 b g/b
+			fsync b -> ok; stored g/b 0
+			raw b 1p x
+			flush b killed
+			release b -> ok; stored g/b 0
+			stat 20 g/b -> 0 0100644 1:2 nlink 1`},
+		{name: "the first byte of who joined hides an empty block", text: `
+			put 10 g/a 1p x -> ok; stored g/a 1p
+			create 10 b g/b
+			create 20 c g/b
+			close b -> ok; stored g/b 0
+			write c 1p x
+			stat 30 g/b -> ErrNotFound
+			close c -> ok; stored g/b 1p`},
+		{name: "an empty block whose writer is killed is empty", text: `
+			create 10 a g/a
+			close a -> ok; stored g/a 0
+			open 20 b g/a trunc
+			write b 1p x
+			stat 10 g/a -> ErrNotFound
+			flush b killed
+			release b -> ok; stored g/a 0
+			cat 10 g/a -> empty
+			stats -> used 0 pinned 0 blocks 1 writing 0`},
+		{name: "an empty block whose writer is killed when another has taken the name", text: `
+			create 10 a g/a
+			close a -> ok; stored g/a 0
+			open 20 b g/a
+			write b 1p x
+			create 30 c g/a trunc
+			write c 2p y
+			close c -> ok; stored g/a 2p
+			flush b killed
+			release b
+			cat 10 g/a -> y*2p`},
+		{name: "O_TRUNC on an empty block is the same file", text: `
+			create 10 a g/a
+			close a -> ok; stored g/a 0
+			open 20 b g/a trunc
+			open 30 c g/a trunc
+			sameino b c -> true
+			close b
+			close c -> ok; stored g/a 0
+			cat 10 g/a -> empty`},
+		{name: "what was synced survives its writer", text: `
+			put 10 g/a 2p x -> ok; stored g/a 2p
+			open 20 a g/a trunc
+			write a 1p y
+			fsync a -> ok; removed g/a 2p replaced; stored g/a 1p
+			cat 30 g/a -> y*1p
+			write a 1p z 1p
+			flush a killed -> ok; stored g/a 1p
+			cat 30 g/a -> y*1p
+			release a`},
+		{name: "unlinked by its owner", text: `
 			put 10 g/a 1p x -> ok; stored g/a 1p
 			open 20 a g/a trunc
 			write a 1p y
@@ -611,27 +487,65 @@ func TestVersions(t *testing.T) {
 			stat 10 g/a -> ErrNotFound
 			close a
 			stat 10 g/a -> ErrNotFound`},
+		{name: "others unlink the name", text: `
+			put 10 g/a 1p x -> ok; stored g/a 1p
+			open 20 a g/a trunc
+			write a 1p y
+			unlink 30 g/a -> ok; removed g/a 1p unlink
+			stat 20 g/a -> ErrNotFound
+			read a -> y*1p
+			close a
+			stat 20 g/a -> ErrNotFound
+			blobs -> 1`},
+		{name: "others take the name by rename", text: `
+			put 10 g/a 1p x -> ok; stored g/a 1p
+			put 10 g/b 2p z -> ok; stored g/b 2p
+			open 20 a g/a trunc
+			write a 1p y
+			rename 30 g/b g/a -> ok; removed g/a 1p replaced; renamed g/a<-g/b 2p
+			cat 20 g/a -> z*2p
+			close a
+			cat 20 g/a -> z*2p`},
+		{name: "others rename the block away", text: `
+			put 10 g/a 1p x -> ok; stored g/a 1p
+			open 20 a g/a trunc
+			write a 1p y
+			rename 30 g/a g/b -> ok; renamed g/b<-g/a 1p
+			stat 20 g/a -> ErrNotFound
+			close a
+			stat 20 g/a -> ErrNotFound
+			cat 20 g/b -> x*1p`},
+		{name: "its owner renames it: the block goes", text: `
+			put 10 g/a 1p x -> ok; stored g/a 1p
+			open 20 a g/a trunc
+			write a 2p y
+			rename 20 g/a g/b -> ok; removed g/a 1p replaced; stored g/b 2p
+			stat 30 g/a -> ErrNotFound
+			cat 30 g/b -> y*2p
+			close a`},
+		{name: "its owner takes another name over it", text: `
+			put 10 g/a 1p x -> ok; stored g/a 1p
+			create 20 b g/b
+			write b 2p y
+			rename 20 g/a g/b -> ok; renamed g/b<-g/a 1p
+			cat 20 g/b -> x*1p
+			close b
+			cat 20 g/b -> x*1p`},
 		{name: "thread id 0 is a process like others", text: `
 			# the kernel says 0 for callers of another pid namespace
 			put 10 g/a 1p x -> ok; stored g/a 1p
 			open 0 a g/a trunc
 			write a 1p y
 			cat 20 g/a -> x*1p
-			unlink 20 g/a -> ok; removed g/a 1p unlink`},
-		{name: "shared version of thread id 0", text: `
+			cat 0 g/a -> y*1p
+			unlink 20 g/a -> ok; removed g/a 1p unlink
+			close a`},
+		{name: "thread id 0 in place", text: `
 			put 10 g/a 1p x -> ok; stored g/a 1p
 			open 0 a g/a
 			write a 1p y
-			cat 20 g/a -> x*1p
-			close a -> ok; removed g/a 1p replaced; stored g/a 1p`},
-		{name: "truncate by name", text: `
-			put 10 g/a 2p x -> ok; stored g/a 2p
-			truncname g/a 1p -> ok; stored g/a 1p
-			cat 20 g/a -> x*1p
-			openr 20 r g/a
-			truncname g/a 0 -> ErrPinned
-			close r
-			truncname g 0 -> ErrIsDir`},
+			cat 20 g/a -> y*1p
+			close a -> ok; stored g/a 1p`},
 	})
 }
 
@@ -645,7 +559,8 @@ func TestLimbo(t *testing.T) {
 			lookup 20 r g/a -> 1p stable=true
 			put 10 g/a 1p y -> ok; removed g/a 1p replaced; stored g/a 1p
 			stats -> used 2p pinned 1p blocks 1 writing 0
-			openref 20 f r
+			openref 20 f r -> ErrStale
+			openref 20 f r told
 			read f -> x*1p
 			close f
 			stats -> used 1p pinned 0 blocks 1 writing 0`},
@@ -666,8 +581,8 @@ func TestLimbo(t *testing.T) {
 			lookup 20 r3 g/a -> 1p stable=true
 			put 10 g/a 1p u -> ok; removed g/a 1p replaced; stored g/a 1p
 			stats -> used 3p pinned 2p blocks 1 writing 0
-			openref 20 f r1 -> ErrStale
-			openref 20 f r2
+			openref 20 f r1 told -> ErrNotFound
+			openref 20 f r2 told
 			read f -> y*1p`},
 		{name: "replaced, then written by who had it open", opts: big, text: `
 			put 10 g/a 1p x -> ok; stored g/a 1p
@@ -684,23 +599,26 @@ func TestLimbo(t *testing.T) {
 			lookup 20 r g/a -> 1p stable=true
 			unlink 10 g/a -> ok; removed g/a 1p unlink
 			openref 20 f r -> ErrStale
+			openref 20 f r told -> ErrNotFound
 			stats -> used 0 pinned 0 blocks 0 writing 0`},
 		{name: "room is needed", opts: big, text: `
 			put 10 g/a 1p x -> ok; stored g/a 1p
 			lookup 20 r g/a -> 1p stable=true
 			put 10 g/a 1p y -> ok; removed g/a 1p replaced; stored g/a 1p
 			put 10 g/b 127p z -> ok; stored g/b 127p
-			openref 20 f r -> ErrStale
+			openref 20 f r told -> ErrNotFound
 			cat 20 g/a -> y*1p`},
 		{name: "in a full pinned group", opts: tiers.Options{CapacityBytes: 128 * page, Groups: map[block.GroupID]tiers.GroupOptions{"p": {Pinned: true, QuotaBytes: 3 * page}}}, text: `
 			mkdir p
-			put 10 p/a 1p x -> ok; stored p/a 1p
-			put 10 p/b 1p x -> ok; stored p/b 1p
+			put 10 p/a 1p x
+			put 10 p/b 1p x
 			lookup 20 r p/a -> 1p stable=true
 			put 10 p/t.tmp 1p y
-			rename 10 p/t.tmp p/a -> ok; removed p/a 1p replaced; stored p/a 1p
+			rename 10 p/t.tmp p/a
 			put 10 p/t.tmp 1p z
-			rename 10 p/t.tmp p/b -> ok; removed p/b 1p replaced; stored p/b 1p`},
+			rename 10 p/t.tmp p/b
+			cat 20 p/a -> y*1p
+			cat 20 p/b -> z*1p`},
 	})
 }
 
@@ -712,7 +630,7 @@ func TestRename(t *testing.T) {
 		{name: "temporary to final", text: `
 			put 10 g/a.tmp 1p x
 			ls 20 g -> [a.tmp]
-			stats -> used 1p pinned 1p blocks 0 writing 1
+			stats -> used 1p pinned 1p blocks 1 writing 1
 			rename 10 g/a.tmp g/a -> ok; stored g/a 1p
 			stats -> used 1p pinned 0 blocks 1 writing 0
 			cat 20 g/a -> x*1p`},
@@ -739,9 +657,9 @@ func TestRename(t *testing.T) {
 		{name: "committed", text: `
 			put 10 g/a 1p x -> ok; stored g/a 1p
 			rename 20 g/a g/b -> ok; renamed g/b<-g/a 1p
-			rename 20 g/b g/b.tmp -> ok; renamed g/b.tmp<-g/b 1p
+			rename 20 g/b g/b.tmp -> ok; removed g/b 1p renamed
 			cat 10 g/b.tmp -> x*1p
-			rename 20 g/b.tmp c -> ok; renamed c<-g/b.tmp 1p`},
+			rename 20 g/b.tmp c -> ok; stored c 1p`},
 		{name: "replaces a block", text: `
 			put 10 g/a 1p x -> ok; stored g/a 1p
 			put 10 g/b 2p y -> ok; stored g/b 2p
@@ -758,8 +676,9 @@ func TestRename(t *testing.T) {
 			write b 2p y
 			rename 10 g/a.tmp g/b -> ok; stored g/b 1p
 			cat 30 g/b -> x*1p
-			cat 20 g/b -> y*2p
-			close b -> ok; removed g/b 1p replaced; stored g/b 2p`},
+			cat 20 g/b -> x*1p
+			close b
+			cat 20 g/b -> x*1p`},
 		{name: "errors", text: `
 			put 10 g/a 1p x -> ok; stored g/a 1p
 			mkdir g/d
@@ -806,19 +725,19 @@ func TestRename(t *testing.T) {
 			group q -> used 3p expects 1p`},
 		{name: "directory into a full pinned group", opts: tiers.Options{CapacityBytes: 64 * page, Groups: map[block.GroupID]tiers.GroupOptions{"p": {Pinned: true, QuotaBytes: 1 * page}}}, text: `
 			mkdir p
-			put 10 p/1 1p x -> ok; stored p/1 1p
+			put 10 p/1 1p x
 			mkdir g/d
 			put 10 g/d/a 1p x -> ok; stored g/d/a 1p
 			# a quota is not enforced on what is already there
 			rename 10 g/d p/d
-			group p -> used 2p expects 1p
+			group p -> used 2p expects 0
 			stats -> used 2p pinned 2p blocks 2 writing 0
 			put 10 p/2 1p x -> ErrQuota`},
 		{name: "file into a full group", opts: tiers.Options{CapacityBytes: 64 * page, Groups: map[block.GroupID]tiers.GroupOptions{"q": {QuotaBytes: 1 * page}, "p": {Pinned: true, QuotaBytes: 1 * page}}}, text: `
 			mkdir q
 			mkdir p
 			put 10 q/1 1p x -> ok; stored q/1 1p
-			put 10 p/1 1p x -> ok; stored p/1 1p
+			put 10 p/1 1p x
 			put 10 g/a 1p y -> ok; stored g/a 1p
 			put 10 g/b 1p z -> ok; stored g/b 1p
 			rename 10 g/a p/2 -> ErrQuota
@@ -828,9 +747,9 @@ func TestRename(t *testing.T) {
 			cat 10 q/2 -> z*1p`},
 		{name: "block onto a pinned one in a full group", opts: tiers.Options{CapacityBytes: 64 * page, Groups: map[block.GroupID]tiers.GroupOptions{"p": {Pinned: true, QuotaBytes: 1 * page}}}, text: `
 			mkdir p
-			put 10 p/1 1p x -> ok; stored p/1 1p
+			put 10 p/1 1p x
 			put 10 g/a 1p y -> ok; stored g/a 1p
-			rename 10 g/a p/1 -> ok; removed p/1 1p replaced; renamed p/1<-g/a 1p
+			rename 10 g/a p/1 -> ok; removed g/a 1p renamed
 			cat 10 p/1 -> y*1p`},
 	})
 }

@@ -38,6 +38,8 @@ type Event struct {
 	From   block.Key // BlockRenamed and DirRenamed only
 	Size   int64     // bytes
 	Reason string    // why it went: "capacity", "quota", "unlink", "replaced", "expired", ...
+
+	guard []DirAttrs // see guardLocked
 }
 
 // eventRing is how many events the log keeps: at 10,000 commits a second a

@@ -2,9 +2,14 @@ package tiers
 
 import (
 	"context"
+	"errors"
+	"os"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/draft"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/policy"
 )
@@ -15,9 +20,11 @@ type gone struct {
 	blobs   []BlobID
 	dropped []BlobID // of them, those that no handle of ours uses any more
 	names   []goneName
-	files   []*File // no longer in use: to be closed
-	emptied []*File // their bytes are given up
-	graves  []Grave // names whose versions elsewhere are void, where something here has them now
+	files   []*File    // no longer in use: to be closed
+	emptied []*File    // their bytes are given up
+	idle    []*File    // nobody has them open
+	records []index.ID // to be written
+	graves  []Grave    // names whose versions elsewhere are void, where something here has them now
 }
 
 type goneName struct {
@@ -28,7 +35,17 @@ type goneName struct {
 // finish does what g lists. The log has told of it already. The caller holds no lock.
 func (e *Engine) finish(g *gone) {
 	for _, f := range g.emptied {
-		f.empty()
+		if err := f.giveUp(); err != nil && !errors.Is(err, os.ErrClosed) {
+			e.log.Warn("give up a failed write", zap.Error(err))
+		}
+	}
+	for _, f := range g.idle {
+		f.closeIdle()
+	}
+	for _, id := range g.records {
+		if err := e.writeRecord(id, nil); err != nil {
+			e.log.Warn("record of a file", zap.Error(err))
+		}
 	}
 	for _, f := range g.files {
 		f.closeFile()
@@ -83,7 +100,7 @@ func (e *Engine) classifyLocked(id index.ID, en *index.Entry) {
 	g := e.mu.groups[en.Group]
 	linked := e.mu.ix.Linked(id)
 	resident := en.Blob != 0 || e.mu.files[id] != nil
-	hold := en.Flags&(flagUncommitted|flagPinned) != 0 || g.opts.Pinned || !linked || !resident
+	hold := en.Flags&(flagUncommitted|flagPinned|flagTemp|flagPlain) != 0 || g.opts.Pinned || !linked || !resident
 	if counted := resident && (hold || en.Opens > 0); counted != (en.Flags&flagCounted != 0) {
 		if counted {
 			en.Flags |= flagCounted
@@ -123,11 +140,19 @@ func (e *Engine) evictLocked(pol policy.Policy, need int64, reason string, force
 		}
 		id := index.ID(n)
 		en := e.mu.ix.At(id)
-		if en.Opens > 0 || e.mu.files[id] != nil || idle > 0 && now-max(en.Atime, en.Ctime) < idle {
+		if en.Opens > 0 || e.mu.files[id] != nil {
 			return policy.Skip
 		}
+		if idle > 0 && now-max(en.Atime, en.Ctime) < idle {
+			return policy.Stop // to pass over it would count as a use, and those behind it are as young
+		}
 		own := e.ownTiers(en)
-		if en.Storing != 0 || own == 0 && len(e.tiers) > 0 && !force && (dirty > maxDirty || e.cleanLocked(id, en)) {
+		if e.lazy != 0 && own|en.Storing == 0 && !force {
+			if v, ok := e.leaveLocked(id, en, need-freed); ok {
+				return v
+			}
+		}
+		if en.Storing != 0 || own == 0 && len(e.tiers) > 0 && !force && (dirty > maxDirty || e.cleanLocked(id, en, false)) {
 			if dirty++; dirty > maxSearch && !force {
 				return policy.Stop
 			}
@@ -140,7 +165,7 @@ func (e *Engine) evictLocked(pol policy.Policy, need int64, reason string, force
 			return policy.Skip
 		}
 		en.Flags &^= flagPolicy
-		freed += chargeOf(en.Size)
+		freed += max(chargeOf(en.Size), 1) // an empty file frees a file
 		victims = append(victims, id)
 		return policy.Evict
 	})
@@ -160,6 +185,40 @@ const (
 	maxDirty  = 4096
 	maxSearch = 64 << 10
 )
+
+// leaveLocked has a block copied to a tier that gets it only when it is evicted; leftLocked evicts it when it is there.
+// need is how much has to go yet: no more is copied than that, or what one job of a tier may be. False: it is not
+// for such a tier.
+func (e *Engine) leaveLocked(id index.ID, en *index.Entry, need int64) (v policy.Verdict, ok bool) {
+	if e.mu.leaving >= max(need, min(storeJobBytes, e.opts.CapacityBytes/64)) {
+		return policy.Stop, true
+	}
+	switch {
+	case !e.cleanLocked(id, en, true):
+		return 0, false
+	case en.Storing == 0: // the queue is full
+		return policy.Stop, true
+	case en.Storing&e.lazy == 0:
+		return 0, false
+	}
+	en.Flags &^= flagPolicy
+	return policy.Evict, true
+}
+
+// leftLocked evicts a block that leaveLocked had copied, unless it was used meanwhile.
+func (e *Engine) leftLocked(op *storeOp, g *gone) {
+	if !op.leaving || !e.mu.ix.Valid(op.id) {
+		return
+	}
+	en := e.mu.ix.At(op.id)
+	if en.Seq != op.seq || en.Tiers&op.tier.bit == 0 || en.Blob == 0 || en.Flags&(flagPolicy|flagPinned) != 0 ||
+		en.Opens > 0 || e.mu.files[op.id] != nil || !e.mu.ix.Linked(op.id) {
+		return
+	}
+	e.mu.counters.Evicted++
+	e.mu.counters.EvictedBytes += uint64(en.Size)
+	e.evictOneLocked(op.id, en, "capacity", g)
+}
 
 // evictOneLocked takes a block out of memory. If no other tier has it, it is lost,
 // and its name goes.
@@ -197,6 +256,9 @@ func (e *Engine) dropNameLocked(id index.ID, en *index.Entry, kind EventKind, re
 		k := nameKey{parent, name}
 		if reason == "replaced" {
 			limbo = e.limboLocked(id, en, k, g)
+			if en.Lookups > 0 {
+				e.mu.formerly[id] = k
+			}
 		} else {
 			e.leaveLimboNamedLocked(k, g)
 		}
@@ -206,9 +268,11 @@ func (e *Engine) dropNameLocked(id index.ID, en *index.Entry, kind EventKind, re
 			} else {
 				e.mu.hollow--
 			}
-			e.eventLocked(kind, id, reason)
-			if kind == BlockRemoved {
-				e.buryLocked(id, reason)
+			if e.kindLocked(en) == draft.Block {
+				e.eventLocked(kind, id, reason)
+				if kind == BlockRemoved {
+					e.buryLocked(id, reason)
+				}
 			}
 		} else if reason == "unlink" && en.Flags&flagTemp == 0 && en.Mode&modeType != modeDir {
 			e.buryLocked(id, reason) // it may have been committed empty before
@@ -246,8 +310,8 @@ func (e *Engine) reapLocked(id index.ID, en *index.Entry, g *gone) {
 		return
 	}
 	f := e.mu.files[id]
-	if f != nil && f.shadow {
-		return // waits for its writer, or for runExpiry
+	if f != nil && f.waits {
+		return
 	}
 	if charge := e.chargeLocked(id, en); charge > 0 {
 		e.addUsedLocked(en, -charge)
@@ -258,14 +322,17 @@ func (e *Engine) reapLocked(id index.ID, en *index.Entry, g *gone) {
 		en.Blob = 0
 	}
 	if f != nil {
-		e.releaseBaseLocked(f, g)
 		f.charge = 0
-		delete(e.mu.files, id)
+		e.dropFileLocked(f)
 		g.files = append(g.files, f)
 	}
 	if en.Lookups == 0 {
+		delete(e.mu.formerly, id)
 		if en.Flags&flagCounted != 0 {
 			en.Flags &^= flagCounted // its charge is 0
+		}
+		if en.Mode&modeType != modeDir {
+			e.mu.groups[en.Group].entries--
 		}
 		e.mu.ix.Free(id)
 	}
@@ -275,33 +342,42 @@ func (e *Engine) reapLocked(id index.ID, en *index.Entry, g *gone) {
 // may. force is for a writer that has waited as long as it may: then even leased
 // blocks go, and a good many at once, so that not every writer waits.
 func (e *Engine) roomLocked(gr *group, n int64, force bool, g *gone) (ok bool, until int64) {
-	limit := e.opts.CapacityBytes
+	limit := e.mu.limitBytes
 	if ok, until = e.quotaLocked(gr, n, force, g); !ok {
 		return false, until
 	}
 	if e.mu.usedBytes+n > limit {
 		e.clearLimboLocked(g)
 	}
-	if e.mu.usedBytes+n <= limit {
-		return true, 0
+	if e.mu.usedBytes+n <= limit || limit < e.opts.CapacityBytes { // gauge has evicted, and seen what that brought
+		return e.mu.usedBytes+n <= limit, 0
 	}
 	need := e.mu.usedBytes + n - limit
+	most := need
 	if force && n > 0 {
-		need = max(need, limit/8)
+		most = max(need, limit/8)
 	}
-	_, until = e.evictLocked(e.mu.shared, need, "capacity", force, g)
+	until = e.evictAnyLocked(need, most, force, g)
+	return e.mu.usedBytes+n <= limit, until
+}
+
+// evictAnyLocked is evictLocked for the blocks of all groups: up to most bytes, and of those with an order of their own
+// no more than are needed.
+func (e *Engine) evictAnyLocked(need, most int64, force bool, g *gone) (until int64) {
+	freed, until := e.evictLocked(e.mu.shared, most, "capacity", force, g)
 	for _, other := range e.mu.groups {
-		if e.mu.usedBytes+n <= limit {
+		if freed >= need {
 			break
 		}
 		if other.order != nil {
-			_, u := e.evictLocked(other.order, e.mu.usedBytes+n-limit, "capacity", force, g)
+			n, u := e.evictLocked(other.order, need-freed, "capacity", force, g)
+			freed += n
 			if until == 0 || u != 0 && u < until {
 				until = u
 			}
 		}
 	}
-	return e.mu.usedBytes+n <= limit, until
+	return until
 }
 
 // quotaLocked evicts blocks of the group until its quota leaves n bytes, and says
@@ -323,6 +399,7 @@ func (e *Engine) quotaLocked(gr *group, n int64, force bool, g *gone) (ok bool, 
 // tryReserve charges n more bytes to f if room can be made without waiting.
 func (e *Engine) tryReserve(f *File, n int64) bool {
 	var g gone
+	e.gauge(n, false)
 	e.mu.Lock()
 	en := e.mu.ix.At(f.id)
 	ok, _ := e.roomLocked(e.mu.groups[en.Group], n, false, &g)
@@ -374,56 +451,57 @@ func (e *Engine) reserve(ctx context.Context, id index.ID, f *File, n int64, sta
 		return nil
 	}
 	deadline := e.opts.Now().Add(e.opts.WriteTimeout)
-	for {
+	for waited := false; ; waited = true {
 		var g gone
-		e.mu.Lock()
-		en := e.mu.ix.At(id)
-		gr := e.mu.groups[en.Group]
+		var err error
 		left := deadline.Sub(e.opts.Now())
-		tooLarge := f.charge+n > e.opts.CapacityBytes // then nobody else is to go for it
-		var ok bool
-		var until int64
-		if !tooLarge {
-			ok, until = e.roomLocked(gr, n, left <= 0, &g)
+		e.gauge(n, left <= 0)
+		e.mu.Lock()
+		gr := e.mu.groups[e.mu.ix.At(id).Group]
+		ok, until := e.grantLocked(gr, f, n, started, left <= 0, &g)
+		if !ok {
+			err = e.refusalLocked(gr, f.charge, n, left)
 		}
-		overQuota := gr.opts.QuotaBytes > 0 && gr.usedBytes+n > gr.opts.QuotaBytes
-		if !ok && !tooLarge && started && !overQuota && e.mu.usedBytes+n <= e.opts.CapacityBytes+e.opts.HeadroomBytes/2 {
-			ok = true
-			e.mu.counters.Overruns++
-		}
-		if ok {
-			f.charge += n
-			e.addUsedLocked(en, n)
-			high := e.highLocked()
-			e.mu.Unlock()
-			e.finish(&g)
-			if high {
-				e.wakeEvictor()
-			}
-			return nil
-		}
-		space := e.mu.space
-		hopeless := tooLarge || overQuota && gr.opts.Pinned
-		if hopeless || left <= 0 {
-			e.mu.counters.NoSpace++
-		}
+		high, overQuota := e.highLocked(), gr.overQuota(n)
+		space, wait := e.mu.space, e.lookAgainLocked(left)
 		e.mu.Unlock()
 		e.finish(&g)
 		switch {
-		case tooLarge:
-			return &block.Error{Op: "reserve", Tier: "memory", Err: block.ErrTooLarge}
-		case overQuota && (hopeless || left <= 0):
-			return &block.Error{Op: "reserve", Tier: "memory", Err: block.ErrQuota}
-		case left <= 0:
-			return &block.Error{Op: "reserve", Tier: "memory", Err: block.ErrNoSpace}
+		case ok && high:
+			e.wakeEvictor()
+			return nil
+		case ok:
+			return nil
+		case err != nil:
+			return &block.Error{Op: "reserve", Tier: "memory", Err: err}
+		}
+		if !waited && !overQuota {
+			e.full(n)
 		}
 		if until > 0 {
-			left = min(left, time.Duration(until-e.now())+time.Millisecond)
+			wait = min(wait, time.Duration(until-e.now())+time.Millisecond)
 		}
-		if err := waitSpace(ctx, space, left); err != nil {
+		if err := waitSpace(ctx, space, wait); err != nil {
 			return err
 		}
 	}
+}
+
+// grantLocked charges n more bytes to f if there is room, or can be made; see reserve.
+func (e *Engine) grantLocked(gr *group, f *File, n int64, started, force bool, g *gone) (ok bool, until int64) {
+	if e.hopelessLocked(gr, f.charge, n) != nil {
+		return false, 0 // nobody else is to go for it
+	}
+	ok, until = e.roomLocked(gr, n, force, g)
+	if !ok && started && !gr.overQuota(n) && e.overrunsLocked(n) {
+		ok = true
+		e.mu.counters.Overruns++
+	}
+	if ok {
+		f.charge += n
+		e.addUsedLocked(e.mu.ix.At(f.id), n)
+	}
+	return ok, until
 }
 
 type waitingKey struct{}

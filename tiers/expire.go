@@ -39,7 +39,7 @@ func (h *expiryHeap) add(at int64, id index.ID) { heap.Push(h, expiry{at, id}) }
 const expiryTick = time.Second
 
 // runExpiry removes what is past its time to live, temporary files that nobody
-// has had open for TempExpiry, and versions whose open never came.
+// has had open for TempExpiry, versions that nobody can name any more, and groups without files.
 func (e *Engine) runExpiry(ctx context.Context) {
 	t := time.NewTicker(expiryTick)
 	defer t.Stop()
@@ -53,10 +53,11 @@ func (e *Engine) runExpiry(ctx context.Context) {
 		var g gone
 		e.mu.Lock()
 		e.expireLocked(&g)
-		e.expireFilesLocked(&g)
+		e.forgetGroupsLocked()
 		line := e.summarizeLocked(&batchSummary{})
 		e.mu.Unlock()
 		e.finish(&g)
+		e.expireVersions()
 		strays = e.settleStrays(strays)
 		e.logSummary(line)
 		e.tellTouched()
@@ -77,24 +78,5 @@ func (e *Engine) expireLocked(g *gone) {
 		}
 		e.mu.counters.Expired++
 		e.dropNameLocked(x.id, en, BlockRemoved, "expired", g)
-	}
-}
-
-func (e *Engine) expireFilesLocked(g *gone) {
-	now := e.now()
-	for id, f := range e.mu.files {
-		en := e.mu.ix.At(id)
-		if en.Opens > 0 || en.Flags&flagUncommitted == 0 {
-			continue
-		}
-		switch {
-		case f.shadow && (f.base != 0 || f.poisoned != nil) && now-max(f.born, f.promised) > promiseGrace,
-			f.shadow && now-f.born > int64(e.opts.TempExpiry):
-			e.releaseBaseLocked(f, g)
-			e.dropShadowLocked(id, g)
-		case !f.shadow && now-f.born > int64(e.opts.TempExpiry):
-			e.mu.counters.Expired++
-			e.dropNameLocked(id, en, BlockRemoved, "abandoned", g)
-		}
 	}
 }

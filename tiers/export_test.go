@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/kvfs/kvfs/tiers/index"
 )
@@ -11,14 +12,17 @@ import (
 // EventRing is how many events the log keeps.
 const EventRing = eventRing
 
+// SetListWait sets Options.ListWait.
+func (e *Engine) SetListWait(d time.Duration) { e.opts.ListWait = d }
+
 // Expire does at once what runExpiry does at each tick.
 func (e *Engine) Expire() {
 	var g gone
 	e.mu.Lock()
 	e.expireLocked(&g)
-	e.expireFilesLocked(&g)
 	e.mu.Unlock()
 	e.finish(&g)
+	e.expireVersions()
 	e.settleStrays(e.settleStrays(nil))
 }
 
@@ -96,8 +100,10 @@ type audit struct {
 	e    *Engine
 	errs []error
 
-	used, pinned, limbo, guessed, blocks, hollow int64
-	groups                                       []int64
+	used, pinned, limbo, guessed, blocks, hollow, dirs int64
+	groups                                             []int64
+	entries                                            []int
+	leaving                                            map[index.ID]bool
 }
 
 func (a *audit) bad(format string, args ...any) {
@@ -110,7 +116,8 @@ func (a *audit) bad(format string, args ...any) {
 func (e *Engine) Audit() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	a := &audit{e: e, groups: make([]int64, len(e.mu.groups))}
+	a := &audit{e: e, groups: make([]int64, len(e.mu.groups)), entries: make([]int, len(e.mu.groups)), leaving: map[index.ID]bool{}}
+	a.leavingLocked()
 	for id, invalid := index.Root, 0; invalid < 5000; id++ {
 		if !e.mu.ix.Valid(id) {
 			invalid++
@@ -138,10 +145,34 @@ func (e *Engine) Audit() error {
 	check("guessedBytes", e.mu.guessedBytes, a.guessed)
 	check("blocks", e.mu.blocks, a.blocks)
 	check("hollow", e.mu.hollow, a.hollow)
+	check("dirFiles", e.mu.dirFiles, a.dirs)
 	for i, g := range e.mu.groups {
 		check(fmt.Sprintf("group %q", g.name), g.usedBytes, a.groups[i])
+		check(fmt.Sprintf("files of group %q", g.name), int64(g.entries), int64(a.entries[i]))
 	}
 	return errors.Join(a.errs...)
+}
+
+// leavingLocked notes the blocks that have been evicted by their policy and are being copied.
+func (a *audit) leavingLocked() {
+	var bytes int64
+	count := func(op *storeOp) {
+		if op.leaving {
+			a.leaving[op.id] = true
+			bytes += op.bytes
+		}
+	}
+	for _, s := range a.e.tiers {
+		for _, op := range s.stores.items[s.stores.head:] {
+			count(op)
+		}
+	}
+	for op := range a.e.mu.underWay {
+		count(op)
+	}
+	if bytes != a.e.mu.leaving {
+		a.bad("leaving: account says %d, stores say %d", a.e.mu.leaving, bytes)
+	}
 }
 
 func (a *audit) promotion(p *promotion) {
@@ -162,11 +193,15 @@ func (a *audit) entryLocked(id index.ID) {
 		a.bad("entry %d: nobody can reach it", id)
 	}
 	if en.Mode&modeType == modeDir {
+		if en.Blob != 0 {
+			a.dirs++
+		}
 		return
 	}
 	charge := e.chargeLocked(id, en)
 	a.used += charge
 	a.groups[en.Group] += charge
+	a.entries[en.Group]++
 	if en.Flags&flagCounted != 0 {
 		a.pinned += charge
 	}
@@ -193,11 +228,11 @@ func (a *audit) entryLocked(id index.ID) {
 	if !linked && en.Tiers|en.Storing != 0 {
 		a.bad("entry %d: has no name, but copies in tiers %b, underway to %b", id, en.Tiers, en.Storing)
 	}
-	hold := en.Flags&(flagUncommitted|flagPinned) != 0 || e.mu.groups[en.Group].opts.Pinned || !linked || !resident
+	hold := en.Flags&(flagUncommitted|flagPinned|flagTemp|flagPlain) != 0 || e.mu.groups[en.Group].opts.Pinned || !linked || !resident
 	if got, want := en.Flags&flagCounted != 0, hold || en.Opens > 0; got != want && charge > 0 {
 		a.bad("entry %d: counted as pinned %v, want %v", id, got, want)
 	}
-	if got := en.Flags&flagPolicy != 0; got == hold {
+	if got := en.Flags&flagPolicy != 0; got == hold && !a.leaving[id] {
 		a.bad("entry %d: in the policy %v, want %v", id, got, !hold)
 	}
 }
@@ -214,7 +249,7 @@ func (a *audit) tierLocked(s *secondary) {
 		}
 		blocks++
 		bytes += op.bytes
-		if e.mu.ix.Valid(op.id) && e.mu.ix.At(op.id).Seq == op.seq && !op.raw {
+		if e.mu.ix.Valid(op.id) && e.mu.ix.At(op.id).Seq == op.seq {
 			storing[op.id] = true
 		}
 	}
@@ -240,6 +275,18 @@ func (a *audit) tierLocked(s *secondary) {
 	})
 }
 
+// Leaving reports whether a block is being copied because its policy has evicted it.
+func (e *Engine) Leaving(id index.ID) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for op := range e.mu.underWay {
+		if op.id == id && op.leaving {
+			return true
+		}
+	}
+	return false
+}
+
 // StoreWaiters returns how many wait for stores that are queued or under way.
 func (e *Engine) StoreWaiters() int {
 	e.mu.Lock()
@@ -256,16 +303,16 @@ func (e *Engine) StoreWaiters() int {
 	return n
 }
 
-// LookAgain returns how many threads are remembered to have been told ErrStale.
-func (e *Engine) LookAgain() int {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return len(e.mu.lookAgain)
-}
-
 // Ref counts one more reference to an entry that the caller refers to already.
 func (e *Engine) Ref(id index.ID) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.mu.ix.At(id).Lookups++
+}
+
+// Leased returns how many leases of requests are remembered.
+func (e *Engine) Leased() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.mu.leases.n
 }

@@ -4,405 +4,329 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 
-	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/draft"
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
-// ErrStale asks the caller to look the name up again: its process now has a
-// version of its own there. The FUSE front answers ESTALE, upon which the kernel
-// repeats the look-up by itself.
+// ErrStale asks the caller to look the name up again: it means another file to its process. The
+// FUSE front answers ESTALE, upon which the kernel repeats the look-up by itself, once.
 var ErrStale = errors.New("name must be looked up again")
 
-// File is the write side of one entry: it exists from the first open for
-// writing until the last such handle is closed, and for temporary files until
-// they are renamed or removed.
+// File is the write side of one entry. It exists while the entry is open for writing, and after
+// that while the entry waits for a rename: for temporary files until they are renamed or removed.
+// Package draft has the states and what leads from one to the next. How they show in an entry:
 //
-// States of an entry that has a File:
+//	Seen     linked
+//	Hidden   linked, flagUncommitted
+//	Waits    File.waits, flagUncommitted
+//	Gone     neither linked nor waiting
 //
-//	uncommitted, linked   a new file; others do not see it unless its name is temporary
-//	uncommitted, shadow   a new version of a name that another entry still holds
-//	alias                 a shadow that shares the bytes of its base until the first write;
-//	                      outdated: the base has lost the name, which means no alias then
-//	shared                committed, linked: like an alias, but on the block's own inode (fork.go)
-//	committed, linked     renamed or flushed while handles for writing remain
-//	unlinked              removed while open
+// Its bytes are one file of the primary tier from its first day to its last.
 type File struct {
 	e  *Engine
 	id index.ID // constant
 
-	// growth serialises what replaces file or extends the reservation; it is
-	// taken before Engine.mu and may be held while waiting for room.
+	// growth serialises what extends the reservation; it is taken before Engine.mu and may be
+	// held while waiting for room.
 	growth sync.Mutex
 
-	// Guarded by Engine.mu; file and base change under growth too.
-	direct   bool     // writes may go to the file without passing WriteAt; constant while handles exist
-	file     *os.File // the bytes, open for reading and writing; of the base while an alias
-	base     index.ID // alias: the entry that the bytes belong to; else 0
-	owner    uint32   // thread that created this version
-	charge   int64    // bytes charged for it: reserved or used, whichever is more
-	guessed  int64    // of it, what speculate reserved
-	writers  int      // open handles for writing
-	closed   int      // of them, those whose process closed a descriptor and has not written since
-	opened   bool     // alias: has been open for writing
-	emptied  bool     // alias: opened to start empty, so nobody may be given the bytes of the base any more
-	hidden   bool     // alias: made to be emptied; until then only its owner is shown it
-	forsaken bool     // alias: its owner has gone on to something else before it was open
-	shared   bool     // works on a committed block, until the first write
-	shadow   bool
-	name     nameKey    // shadow: the name it will take
-	promised int64      // shadow: when a look-up last told the kernel about it
-	poisoned error      // a write failed: never commit
-	users    int        // moments of use without a handle; see useLocked
-	done     bool       // closed with the last of them
-	retired  []*os.File // replaced while in use: closed with the last of them
-	started  bool       // bytes were accepted
-	sync     bool       // fsync was called: the commit waits until the block is durable
-	born     int64      // when it was made, or last closed
-	begun    uint64     // commit number when it was made: versions elsewhere up to it are replaced by it
-	replaces bool       // it takes the place of another version: those are void even if not known of
+	// ends is held while a handle ends, so that one of them is the last. Before commits.
+	ends sync.Mutex
+
+	// commits is held from the look at the bytes until the entry has them, so that no commit takes an
+	// older look. Before Engine.mu and the stripe of Engine.records.
+	commits sync.Mutex
+
+	// Guarded by Engine.mu.
+	owner    Process   // whose version it is
+	handles  []*Handle // open
+	file     *os.File  // the bytes, open for reading and writing; nil: not opened yet, or closed
+	users    int       // calls that use file just now
+	warm     bool      // a rename may follow soon: file stays open until the next round
+	done     bool      // closed with the last of them, for good
+	charge   int64     // bytes charged for it: reserved or used, whichever is more
+	guessed  int64     // of it, what speculate reserved
+	started  bool      // it may have bytes
+	wasEmpty bool      // Hidden: all saw it, empty, before
+	waits    bool      // for the name
+	asked    bool      // Waits: it was closed, and has asked for the name
+	left     bool      // its owner died while it wrote it under a shared temporary name
+	recorded bool      // not committed, but there is a record of it, which has to go
+	name     nameKey   // that, while it waits
+	promised uint32    // Waits: thread that was told to look for it, and has yet to open it; else 0
+	poisoned error     // a write failed: never commit
+	sync     bool      // fsync was called: the commit waits until the block is durable
+	synced   int64     // bytes that fsync committed while it was written first
+	born     int64     // when it was made, or last closed
+	begun    uint64    // commit number when it was made: versions elsewhere up to it are replaced by it
+	replaces bool      // it takes the place of another version: those are void even if not known of
 }
 
-// Handle is one open of a File for writing, or for reading while it is being
-// written.
+// Handle is one open of a File for writing.
 type Handle struct {
 	File   *File
-	Write  bool
-	tid    uint32 // thread that opened it
+	by     Caller // who opened it
 	direct bool   // constant once the handle is given out
+	silent bool   // constant: its open made a temporary file, so that no Flush tells of its closes
 
 	// Guarded by Engine.mu.
 	closed bool // its process closed a descriptor and has not written since
 	killed bool // the last to close one was being ended by a signal, and may have been its process
 }
 
-// Direct reports whether reads and writes may go straight to the primary file:
-// its space is reserved, and all handles agree.
+// Direct reports whether the kernel may write by itself: room is reserved, and the file is not one
+// that its first byte hides.
 func (h *Handle) Direct() bool { return h.direct }
 
-// Blob returns the primary file that holds the bytes now.
+// Silent reports whether the open has made a temporary file: nobody needs to know of closes.
+func (h *Handle) Silent() bool { return h.silent }
+
+// Blob returns the primary file that holds the bytes.
 func (h *Handle) Blob() BlobID {
 	h.File.e.mu.Lock()
 	defer h.File.e.mu.Unlock()
-	return h.File.blobLocked()
+	return BlobID(h.File.e.mu.ix.At(h.File.id).Blob)
 }
 
-func (f *File) blobLocked() BlobID {
-	id := f.id
-	if f.base != 0 {
-		id = f.base
-	}
-	return BlobID(f.e.mu.ix.At(id).Blob)
+// ID returns the entry that is being written.
+func (h *Handle) ID() index.ID { return h.File.id }
+
+// newFileLocked makes the write side of an entry that has none.
+func (e *Engine) newFileLocked(id index.ID, en *index.Entry) *File {
+	f := &File{e: e, id: id, charge: chargeOf(en.Size), born: e.now(), begun: e.seqNowLocked(), started: en.Size > 0}
+	e.mu.files[id] = f
+	e.writing.Store(int64(len(e.mu.files)))
+	return f
 }
 
-// WithBlob is WithFile, and tells which blob the file is: another may take its place as soon
-// as it is known.
-func (h *Handle) WithBlob(fn func(blob BlobID, file *os.File) error) error {
-	h.File.e.mu.Lock()
-	file, blob := h.File.useLocked(), h.File.blobLocked()
-	h.File.e.mu.Unlock()
-	if file == nil {
-		return os.ErrClosed
-	}
-	defer h.File.unuse()
-	return fn(blob, file)
+// dropFileLocked ends the write side of an entry.
+func (e *Engine) dropFileLocked(f *File) {
+	delete(e.mu.files, f.id)
+	e.writing.Store(int64(len(e.mu.files)))
 }
 
-// WithFile runs fn with the primary file, which stays open meanwhile. It fails
-// with os.ErrClosed if the handle was released, else as fn does.
-func (h *Handle) WithFile(fn func(file *os.File) error) error {
-	h.File.e.mu.Lock()
-	file := h.File.useLocked()
-	h.File.e.mu.Unlock()
-	if file == nil {
-		return os.ErrClosed
-	}
-	defer h.File.unuse()
-	return fn(file)
-}
-
-// CreateOptions describes a file to be made.
-type CreateOptions struct {
-	Parent    index.ID
-	Name      string
-	Mode      uint32 // permission bits
-	UID, GID  uint32
-	TID       uint32 // thread that asks
-	Exclusive bool   // O_EXCL: fail with ErrExist if any version of the name is there
-	Truncate  bool   // O_TRUNC
-}
-
-// Create makes a file that its own process sees at once and others from its
-// commit on, counts one reference by the kernel, and opens it for writing. If
-// the group's block size is known, that much is reserved before Create returns,
-// so that no write can fail for lack of space. If that would have to wait, the
-// first byte waits instead, up to WriteTimeout.
-//
-// It fails with ErrExist, ErrNotDir, ErrNotFound, ErrReserved, ErrInvalid,
-// ErrNameTooLong, ErrQuota (a pinned group is full), or ctx's error.
-func (e *Engine) Create(ctx context.Context, o CreateOptions) (Attr, *Handle, error) {
-	blob, file, err := e.primary.Create()
-	if err != nil {
-		return Attr{}, nil, err
-	}
-	f := &File{e: e, file: file, owner: o.TID, born: e.now()}
-	var a Attr
-	var existing index.ID
-	var expect int64
-	var g gone
-	e.withNames(o.TID, func(ow *owners) uint32 {
-		e.dropExpiredLocked(o.Parent, o.Name, &g)
-		id, unknown := e.findExistingLocked(&o, ow)
-		if unknown != 0 {
-			return unknown
-		}
-		if err = e.checkNewLocked(o.Parent, o.Name); err == nil && id != 0 {
-			existing, err = id, e.takeExistingLocked(id, &o)
-			return 0
-		}
-		if err != nil {
-			return 0
-		}
-		gr := e.mu.groups[e.groupOfLocked(o.Parent, o.Name)]
-		if ok, _ := e.quotaLocked(gr, pageBytes, false, &g); !ok && gr.opts.Pinned {
-			err = block.ErrQuota
-		} else {
-			a, expect = e.createLocked(f, blob, &o)
-		}
-		return 0
-	})
-	e.finish(&g)
-	if err != nil || existing != 0 {
-		e.discard(blob, file)
-	}
-	switch {
-	case err != nil:
-		return Attr{}, nil, err
-	case existing != 0:
-		return e.openExisting(ctx, existing, &o)
-	}
-	h := &Handle{File: f, Write: true, tid: o.TID}
-	// If room cannot be made at once, the daemon sees the first byte and waits
-	// there, for no more than the file turns out to need.
-	if expect > 0 && e.speculate(f, expect) {
-		e.mu.Lock()
-		if e.mu.ix.At(f.id).Opens == 1 { // all handles of a version agree
-			f.direct, h.direct = true, true
-		}
-		e.mu.Unlock()
-	}
-	return a, h, nil
-}
-
-// findExistingLocked finds what a CREATE meets: the caller's own view of the name,
-// or, unless it is to start anew, what another process is writing there.
-func (e *Engine) findExistingLocked(o *CreateOptions, ow *owners) (id index.ID, unknown uint32) {
-	id, _, unknown = e.resolveLocked(o.Parent, o.Name, ow)
-	if id != 0 || unknown != 0 || o.Truncate && !o.Exclusive {
-		return id, unknown
-	}
-	return e.mu.ix.Lookup(o.Parent, o.Name), 0
-}
-
-// takeExistingLocked counts a reference by the kernel to what a CREATE met.
-func (e *Engine) takeExistingLocked(id index.ID, o *CreateOptions) error {
-	en := e.mu.ix.At(id)
-	switch {
-	case o.Exclusive:
-		return block.ErrExist
-	case en.Mode&modeType == modeDir:
-		return block.ErrIsDir
-	}
-	en.Lookups++
-	return nil
-}
-
-// openExisting opens what a CREATE met: the kernel did not know of it.
-func (e *Engine) openExisting(ctx context.Context, id index.ID, o *CreateOptions) (Attr, *Handle, error) {
-	h, err := e.OpenWrite(ctx, id, o.TID, o.Truncate)
-	if err != nil {
-		e.Forget(id, 1)
-		return Attr{}, nil, err
-	}
-	return e.Attr(id), h, nil
-}
-
-// createLocked enters a new uncommitted file under its name, or as a shadow if
-// another entry holds that, and returns how much to reserve for it.
-func (e *Engine) createLocked(f *File, blob BlobID, o *CreateOptions) (Attr, int64) {
-	ix := e.mu.ix
-	f.id = ix.Alloc()
-	en := ix.At(f.id)
-	now := e.now()
-	en.Mode, en.UID, en.GID = modeRegular|o.Mode&0o7777, o.UID, o.GID
-	en.Mtime, en.Atime, en.Ctime = now, now, now
-	en.Blob, en.Lookups, en.Opens = uint64(blob), 1, 1
-	en.Group = e.groupOfLocked(o.Parent, o.Name)
-	en.Flags = flagUncommitted
-	if e.isTempLocked(o.Parent, o.Name) {
-		en.Flags |= flagTemp
-	}
-	f.writers, f.begun = 1, e.seqNowLocked()
-	e.mu.files[f.id] = f
-	if ix.Lookup(o.Parent, o.Name) == 0 {
-		ix.Link(f.id, o.Parent, o.Name)
-		e.changedLocked(o.Parent)
-	} else {
-		e.shadowLocked(f, nameKey{o.Parent, o.Name})
-	}
-	e.classifyLocked(f.id, en)
-	expect := chargeOf(e.mu.groups[en.Group].expectBytes())
-	a := e.attrLocked(f.id, en)
-	if len(e.mu.shadows) > 0 && len(e.mu.shadows[nameKey{o.Parent, o.Name}]) > 0 {
-		a.Stable = false
-	}
-	return a, expect
-}
-
-func (e *Engine) discard(blob BlobID, file *os.File) {
-	file.Close()
-	e.finish(&gone{blobs: []BlobID{blob}})
-}
-
-// isTempLocked reports whether a file of that name in parent is temporary.
-func (e *Engine) isTempLocked(parent index.ID, name string) bool {
-	return e.mu.ix.At(parent).Flags&flagTemp != 0 || e.temp.name(name)
-}
-
-// shadowLocked makes f wait to take the name from whoever holds it.
-func (e *Engine) shadowLocked(f *File, k nameKey) {
-	f.shadow, f.name = true, k
-	e.mu.shadows[k] = append(e.mu.shadows[k], f.id)
-}
-
-// unshadowLocked takes f off the list of those that wait for a name.
-func (e *Engine) unshadowLocked(f *File) {
-	ids := e.mu.shadows[f.name]
-	for i, id := range ids {
-		if id == f.id {
-			ids = append(ids[:i], ids[i+1:]...)
-			break
-		}
-	}
-	if len(ids) == 0 {
-		delete(e.mu.shadows, f.name)
-	} else {
-		e.mu.shadows[f.name] = ids
-	}
-	f.shadow = false
-}
-
-// dropShadowLocked gives up a version that will never take its name.
-func (e *Engine) dropShadowLocked(id index.ID, g *gone) {
+// stateLocked tells package draft of an entry, as the caller's process sees it.
+func (e *Engine) stateLocked(id index.ID, en *index.Entry, by *Caller, empty bool) draft.File {
+	s := draft.File{Kind: e.kindLocked(en), Place: draft.Seen, Empty: empty}
 	f := e.mu.files[id]
-	e.unshadowLocked(f)
-	if dir := f.name.parent; e.mu.ix.Valid(dir) {
-		e.strayLocked(dir, e.mu.ix.At(dir))
+	switch {
+	case f != nil && f.waits:
+		s.Place = draft.Waits
+	case !e.mu.ix.Linked(id):
+		s.Place = draft.Gone
+	case en.Flags&flagUncommitted != 0:
+		s.Place = draft.Hidden
 	}
-	e.dropNameLocked(id, e.mu.ix.At(id), BlockRemoved, "", g)
-}
-
-// fstat returns size and time of last write of the bytes.
-func (f *File) fstat() (size, mtime int64, err error) {
-	f.e.mu.Lock()
-	file := f.useLocked()
-	f.e.mu.Unlock()
-	if file == nil {
-		return 0, 0, os.ErrClosed
-	}
-	defer f.unuse()
-	fi, err := file.Stat()
-	if err != nil {
-		return 0, 0, err
-	}
-	return fi.Size(), fi.ModTime().UnixNano(), nil
-}
-
-// refresh puts the present size and times into a.
-func (f *File) refresh(a *Attr) {
-	if size, mtime, err := f.fstat(); err == nil {
-		if mtime > a.Ctime {
-			a.Ctime = mtime
+	if f != nil {
+		s.Mine, s.Busy = f.mineLocked(by), f.busyLocked(by.process())
+		if s.Kind == draft.Temp && s.Place == draft.Seen { // it is everybody's: to have made it is nothing
+			s.Mine = f.opensLocked(by.process())
 		}
-		a.Size, a.Mtime = size, mtime
+	}
+	return s
+}
+
+// kindLocked is what the name of a file looks like.
+func (e *Engine) kindLocked(en *index.Entry) draft.Kind {
+	switch {
+	case en.Mode&modeType == modeDir:
+		return draft.Block
+	case en.Flags&flagPlain != 0 || e.mu.groups[en.Group].opts.Pinned:
+		return draft.Plain
+	case en.Flags&flagTemp != 0:
+		return draft.Temp
+	}
+	return draft.Block
+}
+
+// mineLocked reports whether the caller finds f under its name though others do not.
+func (f *File) mineLocked(by *Caller) bool {
+	if f.promised != 0 {
+		return by.Told && f.promisedLocked(by)
+	}
+	return f.owner == by.process() || f.opensLocked(by.process())
+}
+
+// passOnLocked has a temporary file, of which another process makes a version of its own, belong to a process
+// that writes it.
+func (f *File) passOnLocked() {
+	if i := slices.IndexFunc(f.handles, func(h *Handle) bool { return !h.closed }); i >= 0 && !f.opensLocked(f.owner) {
+		f.owner = f.handles[i].by.process()
 	}
 }
 
-// empty gives up the bytes of a file that nobody has open and that can never be
-// committed.
-func (f *File) empty() {
+// opensLocked reports whether a process has f open for writing.
+func (f *File) opensLocked(p Process) bool {
+	return slices.ContainsFunc(f.handles, func(h *Handle) bool { return !h.closed && h.by.process() == p })
+}
+
+// promisedLocked reports whether f waits for an open by the caller's thread.
+func (f *File) promisedLocked(by *Caller) bool {
+	return f.promised == max(by.Thread, 1) && f.owner == by.process()
+}
+
+// busyLocked reports whether another process than p has f open for writing.
+func (f *File) busyLocked(p Process) bool {
+	return slices.ContainsFunc(f.handles, func(h *Handle) bool { return !h.closed && h.by.process() != p })
+}
+
+// ownerWritesLocked reports whether the owner has f open for writing, besides h.
+func (f *File) ownerWritesLocked(h *Handle) bool {
+	return slices.ContainsFunc(f.handles, func(o *Handle) bool { return o != h && !o.closed && o.by.process() == f.owner })
+}
+
+// actorLocked is the number by which verdicts name a thread of the owner, 0 if it has f not open.
+func (f *File) actorLocked() uint32 {
+	for _, h := range f.handles {
+		if h.by.process() == f.owner {
+			return h.by.actor()
+		}
+	}
+	return 0
+}
+
+// openLocked reports whether somebody has a descriptor to write f by.
+func (f *File) openLocked() bool {
+	return slices.ContainsFunc(f.handles, func(h *Handle) bool { return !h.closed })
+}
+
+// openForWritingLocked reports whether somebody has a descriptor to write an entry by.
+func (e *Engine) openForWritingLocked(id index.ID) bool {
+	f := e.mu.files[id]
+	return f != nil && f.openLocked()
+}
+
+// directLocked reports whether the kernel may write f without the engine seeing it.
+func (f *File) directLocked() bool {
+	return slices.ContainsFunc(f.handles, func(h *Handle) bool { return h.direct })
+}
+
+// WithFile runs fn with the primary file, which stays open meanwhile. It fails with os.ErrClosed if
+// the last handle was released, else as fn does.
+func (h *Handle) WithFile(fn func(file *os.File) error) error { return h.File.withFile(fn) }
+
+func (f *File) withFile(fn func(file *os.File) error) error {
 	f.e.mu.Lock()
-	file := f.useLocked()
-	f.e.mu.Unlock()
+	if f.done || f.file == nil && f.e.mu.files[f.id] != f { // the entry may be another's by now
+		f.e.mu.Unlock()
+		return os.ErrClosed
+	}
+	f.users++
+	file, blob := f.file, BlobID(0)
 	if file == nil {
-		return
+		blob = BlobID(f.e.mu.ix.At(f.id).Blob)
 	}
+	f.e.mu.Unlock()
 	defer f.unuse()
-	if err := file.Truncate(0); err != nil {
-		f.e.log.Warn("give up a failed write", zap.Error(err))
+	if file == nil {
+		opened, err := f.e.primary.Open(blob)
+		if err != nil {
+			return err
+		}
+		f.e.mu.Lock()
+		surplus := f.file != nil
+		if !surplus {
+			f.file = opened
+		}
+		file = f.file
+		f.e.mu.Unlock()
+		if surplus {
+			opened.Close()
+		}
 	}
-}
-
-// useLocked returns the primary file for a moment in which the caller holds no
-// handle, nil if it is closed. unuse ends that.
-func (f *File) useLocked() *os.File {
-	if f.file != nil {
-		f.users++
-	}
-	return f.file
+	return fn(file)
 }
 
 func (f *File) unuse() {
 	f.e.mu.Lock()
 	f.users--
-	last := f.users == 0 && f.done
-	var retired []*os.File
-	if f.users == 0 {
-		retired, f.retired = f.retired, nil
-	}
-	f.e.mu.Unlock()
-	closeAll(retired)
-	if last {
-		f.closeFile()
-	}
-}
-
-// swapLocked makes file the primary file. The caller closes what it returns.
-func (f *File) swapLocked(file *os.File) (old []*os.File) {
-	if f.file != nil {
-		f.retired = append(f.retired, f.file)
-	}
-	f.file = file
-	if f.users == 0 {
-		old, f.retired = f.retired, nil
-	}
-	return old
-}
-
-func closeAll(files []*os.File) {
-	for _, file := range files {
-		file.Close()
-	}
-}
-
-// closeFile closes the primary file now that nobody has f open, or leaves that to
-// the last who uses it for a moment.
-func (f *File) closeFile() {
-	f.e.mu.Lock()
-	f.done = true
-	var file *os.File
-	if f.users == 0 {
-		file, f.file = f.file, nil
-	}
+	file := f.idleLocked()
 	f.e.mu.Unlock()
 	if file != nil {
 		file.Close()
 	}
+}
+
+// idleLocked takes the primary file from f if nobody needs it open now. The caller closes it.
+func (f *File) idleLocked() (file *os.File) {
+	if f.users == 0 && (f.done || len(f.handles) == 0 && !f.warm) {
+		file, f.file = f.file, nil
+	}
+	return file
+}
+
+// closeIdle closes the primary file if nobody needs it open now.
+func (f *File) closeIdle() {
+	f.e.mu.Lock()
+	file := f.idleLocked()
+	f.e.mu.Unlock()
+	if file != nil {
+		file.Close()
+	}
+}
+
+// closeFile closes the primary file for good, or leaves that to the last call that uses it.
+func (f *File) closeFile() {
+	f.e.mu.Lock()
+	f.done = true
+	file := f.idleLocked()
+	f.e.mu.Unlock()
+	if file != nil {
+		file.Close()
+	}
+}
+
+// fstat returns size and time of last write of the bytes.
+func (f *File) fstat() (size, mtime int64, err error) {
+	err = f.withFile(func(file *os.File) error {
+		var st unix.Stat_t
+		if err := unix.Fstat(int(file.Fd()), &st); err != nil {
+			return os.NewSyscallError("fstat", err)
+		}
+		size, mtime = st.Size, st.Mtim.Nano()
+		return nil
+	})
+	return size, mtime, err
+}
+
+// refresh puts the present size and times into a, which has those of the last commit.
+func (f *File) refresh(a *Attr) {
+	size, mtime, err := f.fstat()
+	if err != nil { // closed meanwhile: the entry has them
+		f.e.mu.Lock()
+		if f.e.mu.ix.Valid(f.id) {
+			en := f.e.mu.ix.At(f.id)
+			size, mtime = en.Size, en.Mtime
+		}
+		f.e.mu.Unlock()
+	}
+	a.Ctime = max(a.Ctime, mtime)
+	a.Size, a.Mtime = size, mtime
+}
+
+// empty takes its bytes from a file that nobody has open.
+func (f *File) empty() error {
+	return f.withFile(func(file *os.File) error { return file.Truncate(0) })
+}
+
+// giveUp is empty for a file of which a write has failed, unless somebody has begun anew with it.
+func (f *File) giveUp() error {
+	f.commits.Lock() // who begins anew empties it under this, too, before it writes
+	defer f.commits.Unlock()
+	f.e.mu.Lock()
+	failed := f.poisoned != nil
+	f.e.mu.Unlock()
+	if !failed {
+		return nil
+	}
+	return f.empty()
 }
 
 // ReadAt reads from the bytes of h at off, as pread: short only at the end of
@@ -424,15 +348,30 @@ func (h *Handle) ReadAt(p []byte, off int64) (n int, err error) {
 	return n, err
 }
 
+// AtEnd is the offset by which WriteAt appends, wherever the end is by then.
+const AtEnd = -1
+
 // WriteAt writes all of p at off, reserving the space first. Once it has failed,
 // the file can never be committed. It fails with ErrNoSpace, ErrQuota,
 // ErrTooLarge, or an error of the file system.
 func (h *Handle) WriteAt(ctx context.Context, p []byte, off int64) (int, error) {
 	f := h.File
-	err := f.prepare(ctx, off+int64(len(p)), len(p) >= f.e.opts.RequestBytes)
+	end := off + int64(len(p))
+	if off == AtEnd {
+		size, _, err := f.fstat()
+		if err != nil {
+			return 0, err
+		}
+		end = size + int64(len(p))
+	}
+	err := f.prepare(ctx, h, end, len(p) >= f.e.opts.RequestBytes)
 	if err == nil {
-		f.reopened(h)
-		err = h.WithFile(func(file *os.File) error { return writeAll(file, p, off) })
+		h.goesOn()
+		n := 0
+		err = h.WithFile(func(file *os.File) error {
+			return f.e.withRoom(ctx, func() error { return writeAll(file, p, off, &n) })
+		})
+		f.begin(h) // it may have been emptied meanwhile
 	}
 	if err != nil {
 		f.fail(err) // also where the mount ended: an earlier part of the same write may have landed
@@ -441,12 +380,19 @@ func (h *Handle) WriteAt(ctx context.Context, p []byte, off int64) (int, error) 
 	return len(p), nil
 }
 
-func writeAll(file *os.File, p []byte, off int64) error {
-	for n := 0; n < len(p); {
-		m, err := unix.Pwrite(int(file.Fd()), p[n:], off+int64(n))
+// writeAll writes p from *n on, and counts on.
+func writeAll(file *os.File, p []byte, off int64, n *int) error {
+	for *n < len(p) {
+		var m int
+		var err error
+		if off == AtEnd {
+			m, err = unix.Pwritev2(int(file.Fd()), [][]byte{p[*n:]}, 0, unix.RWF_APPEND)
+		} else {
+			m, err = unix.Pwrite(int(file.Fd()), p[*n:], off+int64(*n))
+		}
 		switch err {
 		case nil:
-			n += m
+			*n += m
 		case unix.EINTR:
 		case unix.ENOSPC:
 			return block.ErrNoSpace
@@ -457,14 +403,11 @@ func writeAll(file *os.File, p []byte, off int64) error {
 	return nil
 }
 
-// reopened notes that h writes on after a descriptor of it was closed.
-func (f *File) reopened(h *Handle) {
-	f.e.mu.Lock()
-	if h.closed {
-		h.closed = false
-		f.closed--
-	}
-	f.e.mu.Unlock()
+// goesOn notes that h writes on after a descriptor of it was closed.
+func (h *Handle) goesOn() {
+	h.File.e.mu.Lock()
+	h.closed = false
+	h.File.e.mu.Unlock()
 }
 
 // poison makes sure that f is never committed, unless err only says that the caller
@@ -488,13 +431,13 @@ func (f *File) fail(err error) {
 // that a stream of small writes does not take the lock each time.
 const growStep = 1 << 20
 
-// prepare makes f own its bytes and have room for end bytes. more says that
-// further bytes will follow: then the first call reserves the size that blocks
-// of the group have, so that none of them can fail.
-func (f *File) prepare(ctx context.Context, end int64, more bool) error {
+// prepare makes room for end bytes in f, and hides f if these are its first. more says that
+// further bytes will follow: then the first call reserves the size that blocks of the group have, so
+// that none of them can fail.
+func (f *File) prepare(ctx context.Context, h *Handle, end int64, more bool) error {
 	e := f.e
 	e.mu.Lock()
-	ready := f.base == 0 && !f.shared && end <= f.charge && f.started
+	ready := end <= f.charge && (f.started || end == 0)
 	e.mu.Unlock()
 	if ready {
 		return nil
@@ -502,27 +445,12 @@ func (f *File) prepare(ctx context.Context, end int64, more bool) error {
 	f.growth.Lock()
 	defer f.growth.Unlock()
 	e.mu.Lock()
-	base, charge, started, shared := f.base, f.charge, f.started, f.shared
-	en := e.mu.ix.At(f.id)
-	size := en.Size
-	var g gone
-	if !started && !shared && en.Flags&flagUncommitted == 0 && end > 0 {
-		e.uncommitLocked(f.id, en, &g)
-	}
+	started := f.started
 	if !started && more {
-		end = max(end, e.mu.groups[en.Group].expectBytes())
+		end = max(end, e.mu.groups[e.mu.ix.At(f.id).Group].expectBytes())
 	}
-	if base != 0 {
-		size = e.mu.ix.At(base).Size
-	}
+	charge := f.charge
 	e.mu.Unlock()
-	e.finish(&g)
-	if base != 0 || shared {
-		end = max(end, size)
-	}
-	if shared {
-		charge = 0 // what is charged now stays with the old version
-	}
 	if want := chargeOf(end) - charge; want > 0 {
 		step := min(growStep, e.opts.CapacityBytes/64) &^ (pageBytes - 1)
 		if want >= step || !started || !e.tryReserve(f, step) {
@@ -531,108 +459,87 @@ func (f *File) prepare(ctx context.Context, end int64, more bool) error {
 			}
 		}
 	}
-	switch {
-	case base != 0:
-		if err := f.copyBase(size); err != nil {
-			return err
-		}
-	case shared:
-		if err := f.fork(size); err != nil {
-			return err
-		}
+	if end > 0 {
+		f.begin(h)
 	}
-	e.mu.Lock()
-	f.started = true
-	e.mu.Unlock()
 	return nil
 }
 
-// uncommitLocked hides an empty file from other processes, because it is about to
-// become a block.
-func (e *Engine) uncommitLocked(id index.ID, en *index.Entry, g *gone) {
-	if e.mu.ix.Linked(id) {
-		e.nameLeftLocked(id, en, g) // for all but its writer
-		e.mu.blocks--               // else it was counted out with its name
-	}
-	en.Flags |= flagUncommitted
-	e.classifyLocked(id, en)
-	if e.mu.ix.Linked(id) {
-		e.tierEventLocked(BlockChanged, "", id, "rewritten")
-	}
-}
+// begin notes that f has bytes, or is about to get them, from the process of h.
+func (f *File) begin(h *Handle) { f.beginBy(h.by.process()) }
 
-// copyBase gives an alias its own bytes. The caller holds growth and has
-// reserved size bytes.
-func (f *File) copyBase(size int64) error {
-	e := f.e
-	blob, file, err := f.copyBytes(size)
-	if err != nil {
-		return err
-	}
+// beginBy is begin for a process; none: nobody knows whose they are, so that the last close commits.
+func (f *File) beginBy(p Process) {
 	var g gone
-	e.mu.Lock()
-	e.mu.ix.At(f.id).Blob = uint64(blob)
-	if !f.shadow && !e.mu.ix.Linked(f.id) {
-		g.blobs = append(g.blobs, blob) // removed while open: the file goes with its last handle
+	f.e.mu.Lock()
+	if !f.started {
+		f.e.startLocked(f, p, &g)
 	}
-	old := f.swapLocked(file)
-	e.releaseBaseLocked(f, &g)
-	e.mu.Unlock()
-	closeAll(old)
-	e.finish(&g)
-	return nil
+	f.e.mu.Unlock()
+	f.e.finish(&g)
 }
 
-// copyBytes makes a primary file with the first size bytes of f. The caller holds
-// growth, so that f.file stays.
-func (f *File) copyBytes(size int64) (BlobID, *os.File, error) {
-	e := f.e
-	blob, file, err := e.primary.Create()
-	if err != nil {
-		return 0, nil, err
-	}
-	e.mu.Lock()
-	from := f.useLocked()
-	e.mu.Unlock()
-	if from == nil {
-		e.discard(blob, file)
-		return 0, nil, os.ErrClosed
-	}
-	defer f.unuse()
-	if err := copyRange(file, from, size); err != nil {
-		e.discard(blob, file)
-		return 0, nil, err
-	}
-	return blob, file, nil
+// reserveTo makes room for end bytes in f.
+func (f *File) reserveTo(ctx context.Context, end int64) error {
+	f.growth.Lock()
+	defer f.growth.Unlock()
+	f.e.mu.Lock()
+	want, started := chargeOf(end)-f.charge, f.started
+	f.e.mu.Unlock()
+	return f.e.reserve(ctx, f.id, f, want, started)
 }
 
-// releaseBaseLocked ends the hold of an alias on the entry it shares.
-func (e *Engine) releaseBaseLocked(f *File, g *gone) {
-	base := f.base
-	f.base = 0
-	if base == 0 {
+// startLocked follows that f gets its first byte from a process.
+func (e *Engine) startLocked(f *File, by Process, g *gone) {
+	en := e.mu.ix.At(f.id)
+	if !f.started && draft.Hides(e.stateLocked(f.id, en, &Caller{}, true)) {
+		f.owner, f.wasEmpty = by, true
+		e.nameLeftLocked(f.id, en, g) // for all but its writer
+		e.mu.blocks--
+		en.Flags |= flagUncommitted
+		e.classifyLocked(f.id, en)
+		e.tierEventLocked(BlockChanged, "", f.id, "rewritten")
+	}
+	f.started = true
+}
+
+// catchUp follows that the kernel has written the first bytes of f by itself.
+func (f *File) catchUp() {
+	f.e.mu.Lock()
+	unseen := !f.started && f.directLocked()
+	f.e.mu.Unlock()
+	if !unseen {
 		return
 	}
-	en := e.mu.ix.At(base)
-	en.Opens--
-	e.classifyLocked(base, en)
-	e.reapLocked(base, en, g)
+	if size, _, err := f.fstat(); err != nil || size == 0 {
+		return
+	}
+	f.e.mu.Lock()
+	writer := f.writerLocked()
+	unseen = f.directLocked()
+	f.e.mu.Unlock()
+	if unseen {
+		f.beginBy(writer)
+	}
 }
 
-// copyRange copies size bytes between two tmpfs files inside the kernel.
-func copyRange(dst, src *os.File, size int64) error {
-	var from, to int64
-	for from < size {
-		n, err := unix.CopyFileRange(int(src.Fd()), &from, int(dst.Fd()), &to, int(min(size-from, 1<<30)), 0)
-		if err == syscall.EINTR {
-			continue
-		}
-		if err != nil {
-			return os.NewSyscallError("copy_file_range", err)
-		}
-		if n == 0 {
-			return nil // the source is shorter: what is missing reads as the hole it was
+// writerLocked returns the process that has f open, none if several have: the kernel writes for all of them.
+func (f *File) writerLocked() (p Process) {
+	for i, h := range f.handles {
+		if q := h.by.process(); i > 0 && q != p {
+			return Process{}
+		} else {
+			p = q
 		}
 	}
-	return nil
+	return p
+}
+
+// catchUpLocked is catchUp for the file of an entry, if it is being written. It gives the lock up meanwhile.
+func (e *Engine) catchUpLocked(id index.ID) {
+	if f := e.mu.files[id]; f != nil && !f.started && f.directLocked() {
+		e.mu.Unlock()
+		f.catchUp()
+		e.mu.Lock()
+	}
 }

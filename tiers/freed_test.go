@@ -39,7 +39,7 @@ func TestFreed(t *testing.T) {
 				return err
 			}
 			defer w.forget(a.ID)
-			return w.e.TruncateName(ctx, a.ID, 10)
+			return w.e.TruncateName(ctx, a.ID, by(10), 10)
 		}, true},
 		{"punch", func(w *world) error {
 			return w.inPlace("p/x", func(f *file) error { return f.h.PunchHole(ctx, 0, page) })

@@ -5,105 +5,56 @@ import (
 	"errors"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/draft"
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
-// Fsync waits until a file is durable in a secondary tier, if there is one that can
-// promise that.
+// Fsync commits a file that is being written, with its present bytes, and waits until it is durable in a
+// secondary tier, if there is one that can promise that. The copy is made ahead of all others, admission
+// rules and write budgets aside. What is written later is durable when Fsync is called again, or the
+// file closed.
 //
-// A committed block is copied there ahead of all others, admission rules and write
-// budgets aside; if it is still being written, its present bytes are committed first.
-// Of a new file that is being written under its final name the present bytes are
-// stored, to be found again if the daemon dies before the file is closed. A file
-// under a temporary name, or a new version of a block, is durable when the rename or
-// close that commits it returns.
+// A file under a temporary name is durable when the rename that commits it returns. Plain names, and
+// files of pinned groups, live in memory only; for them it does nothing.
 //
 // It fails with the tier's error (ErrUnavailable, ErrNoSpace), with ErrPoisoned if a
-// write to the file has failed, or with ctx's error. Raw files of pinned groups live
-// in memory only; for them it does nothing.
+// write to the file has failed, or with ctx's error.
 func (e *Engine) Fsync(ctx context.Context, id index.ID) error {
-	s := e.keeper()
-	if s == nil {
-		return nil
-	}
-	for {
-		e.mu.Lock()
-		en, f := e.mu.ix.At(id), e.mu.files[id]
-		uncommitted := en.Flags&flagUncommitted != 0
-		switch {
-		case f == nil || !uncommitted && f.writers == 0:
-			e.mu.Unlock()
-			return e.makeDurable(ctx, id)
-		case f.poisoned != nil:
-			err := errors.Join(block.ErrPoisoned, f.poisoned)
-			e.mu.Unlock()
-			return err
-		}
-		f.sync = true
-		if e.mu.groups[en.Group].opts.Pinned || uncommitted && (en.Flags&flagTemp != 0 || f.shadow || f.base != 0 || !e.mu.ix.Linked(id)) {
-			e.mu.Unlock()
-			return nil
-		}
-		if !uncommitted {
-			e.mu.Unlock()
-			return e.syncWritten(ctx, f)
-		}
-		done := make(chan error, 1)
-		e.storeRawLocked(s, id, en, done)
+	e.mu.Lock()
+	en, f := e.mu.ix.At(id), e.mu.files[id]
+	if en.Mode&modeType == modeDir {
 		e.mu.Unlock()
-		err := waitDone(ctx, done)
-		committed := e.Committed(id)
-		switch {
-		case committed:
-			return e.makeDurable(ctx, id)
-		case err == nil:
-			return e.flushTier(ctx, s)
-		case !errors.Is(err, block.ErrNotFound) || !e.named(id):
-			return storedError(err)
-		}
-		// Another fsync has taken its place before it was begun.
+		return e.FsyncDir(ctx, id)
 	}
-}
-
-// storeRawLocked has the present bytes of an uncommitted file stored. One fsync that
-// is still in the queue does for all.
-func (e *Engine) storeRawLocked(s *secondary, id index.ID, en *index.Entry, done chan<- error) {
-	if en.Flags&flagSynced != 0 && e.joinQueuedLocked(s, id, en.Seq, true, done) {
-		return
+	kind := e.kindLocked(en)
+	open := f != nil && len(f.handles) > 0
+	first := en.Flags&flagUncommitted != 0 || f != nil && f.synced > 0
+	var err error
+	if f != nil && f.poisoned != nil && kind != draft.Plain {
+		err = errors.Join(block.ErrPoisoned, f.poisoned)
+	} else if open && kind != draft.Plain {
+		f.sync = e.keeper() != nil
 	}
-	en.Seq = e.nextSeqLocked()
-	en.Flags |= flagSynced
-	op := e.queueStoreLocked(s, id, en, true, done)
-	op.raw = true
-	en.Storing &^= s.bit
-}
-
-// named reports whether an entry has a name.
-func (e *Engine) named(id index.ID) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.mu.ix.Linked(id)
-}
-
-// syncWritten makes a committed file durable that is still open for writing. What is
-// written to it later is to be durable when it is closed.
-func (e *Engine) syncWritten(ctx context.Context, f *File) error {
-	e.mu.Lock()
-	shared := f.shared
 	e.mu.Unlock()
-	if !shared { // else nothing was written since the commit
+	if err != nil || kind != draft.Block {
+		return err
+	}
+	if open {
 		if _, err := e.commit(f); err != nil {
 			return err
 		}
 		e.mu.Lock()
-		f.sync = f.writers > 0
+		if en := e.mu.ix.At(id); first {
+			f.synced = en.Size
+		}
+		f.sync = e.keeper() != nil && len(f.handles) > 0
 		e.mu.Unlock()
 	}
-	return e.makeDurable(ctx, f.id)
+	return e.makeDurable(ctx, id)
 }
 
-// FsyncDir waits until every block below a directory that was committed before, and
-// every removal and rename, is durable. As with Fsync, write budgets and admission do
+// FsyncDir waits until every block below a directory that was committed before and is not open for
+// writing, and every removal and rename, is durable. As with Fsync, write budgets and admission do
 // not count, nor that the cascade is off. It fails with the first error of the
 // tier that keeps a block from being durable (ErrNoSpace, ErrUnavailable), or ctx's.
 func (e *Engine) FsyncDir(ctx context.Context, dir index.ID) error {
@@ -114,7 +65,7 @@ func (e *Engine) FsyncDir(ctx context.Context, dir index.ID) error {
 	var ids []index.ID
 	e.mu.Lock()
 	e.mu.ix.Descend(dir, func(id index.ID, en *index.Entry) bool {
-		if en.Tiers&s.bit == 0 && e.cascadableLocked(id, en) {
+		if en.Tiers&s.bit == 0 && e.cascadableLocked(id, en) && !e.openForWritingLocked(id) {
 			ids = append(ids, id)
 		}
 		return true
@@ -161,7 +112,7 @@ func (e *Engine) storeSome(ctx context.Context, s *secondary, ids []index.ID) (n
 			continue
 		}
 		en := e.mu.ix.At(id)
-		if en.Tiers&s.bit != 0 || !e.cascadableLocked(id, en) {
+		if en.Tiers&s.bit != 0 || !e.cascadableLocked(id, en) || e.openForWritingLocked(id) {
 			continue
 		}
 		bytes += en.Size

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/policy"
 )
 
@@ -20,6 +21,8 @@ type group struct {
 
 	order     policy.Policy // own eviction order, if the group has a quota; else nil
 	usedBytes int64         // sum of the charges of its entries
+	entries   int           // files of which Entry.Group is this one
+	forgotten bool          // its ordinal is for another group to take
 
 	recent [recentSizes]int64 // sizes of the latest commits, a ring
 	next   int
@@ -47,6 +50,26 @@ func (g *group) expectBytes() int64 {
 	return m
 }
 
+// errBlockSize: a strict group has blocks of one size alone.
+var errBlockSize = fmt.Errorf("not the size of the group's blocks: %w", block.ErrInvalid)
+
+// checkSize fails with errBlockSize if the group commits no blocks of that size.
+func (g *group) checkSize(size int64) error {
+	if !g.opts.Strict || g.opts.Pinned || size == g.opts.BlockBytes {
+		return nil
+	}
+	return &block.Error{Op: "commit", Tier: "memory", Err: fmt.Errorf("%d bytes, want %d: %w", size, g.opts.BlockBytes, errBlockSize)}
+}
+
+// checkRenameLocked is checkSize for a file that is to get the name of a block. f is its write side, nil if it has
+// none, and size what that has.
+func (e *Engine) checkRenameLocked(k nameKey, f *File, en *index.Entry, size int64) error {
+	if f == nil {
+		size = en.Size
+	}
+	return e.mu.groups[e.groupOfLocked(k.parent, k.name)].checkSize(size)
+}
+
 // addGroups makes the groups that the configuration names.
 func (e *Engine) addGroups() error {
 	for name, opts := range e.opts.Groups {
@@ -67,15 +90,43 @@ func (e *Engine) addGroups() error {
 	return nil
 }
 
-// groupLocked returns the ordinal of a group, making it at first sight.
+// groupLocked returns the ordinal of a group, making it at first sight. It holds until the lock is
+// released, and for as long as an entry has it.
 func (e *Engine) groupLocked(name block.GroupID) uint32 {
 	if n, ok := e.mu.byGroup[name]; ok {
 		return n
 	}
 	n := uint32(len(e.mu.groups))
+	if free := e.mu.freeGroups; len(free) > 0 {
+		n, e.mu.freeGroups = free[len(free)-1], free[:len(free)-1]
+		e.mu.groups[n] = &group{name: name}
+	} else {
+		e.mu.groups = append(e.mu.groups, &group{name: name})
+	}
 	e.mu.byGroup[name] = n
-	e.mu.groups = append(e.mu.groups, &group{name: name})
 	return n
+}
+
+// enterGroupLocked makes a new entry one of a group.
+func (e *Engine) enterGroupLocked(en *index.Entry, n uint32) {
+	en.Group = n
+	e.mu.groups[n].entries++
+}
+
+// forgetGroupsLocked forgets the groups without files, but those of the configuration, with the block size that
+// they learned. A promotion that outlives its entry may go on to charge one: it takes that back itself.
+func (e *Engine) forgetGroupsLocked() {
+	for n, g := range e.mu.groups {
+		if g.entries > 0 || g.forgotten {
+			continue
+		}
+		if _, configured := e.opts.Groups[g.name]; configured {
+			continue
+		}
+		delete(e.mu.byGroup, g.name)
+		e.mu.groups[n] = &group{forgotten: true}
+		e.mu.freeGroups = append(e.mu.freeGroups, uint32(n))
+	}
 }
 
 // orderLocked returns the policy that a group's blocks are in.
@@ -84,4 +135,39 @@ func (e *Engine) orderLocked(g *group) policy.Policy {
 		return g.order
 	}
 	return e.mu.shared
+}
+
+// moveGroupLocked accounts a file to another group, in which it will replace
+// target. It fails with ErrQuota if that has no room.
+func (e *Engine) moveGroupLocked(id index.ID, en *index.Entry, to uint32, target index.ID, g *gone) error {
+	if en.Group == to {
+		return nil
+	}
+	need := e.chargeLocked(id, en)
+	if target != 0 {
+		need -= e.chargeLocked(target, e.mu.ix.At(target))
+	}
+	if ok, _ := e.quotaLocked(e.mu.groups[to], need, true, g); need > 0 && !ok {
+		return block.ErrQuota
+	}
+	e.regroupLocked(id, en, to)
+	return nil
+}
+
+// regroupLocked accounts a file to another group.
+func (e *Engine) regroupLocked(id index.ID, en *index.Entry, to uint32) {
+	if en.Group == to {
+		return
+	}
+	from, gr := e.mu.groups[en.Group], e.mu.groups[to]
+	charge := e.chargeLocked(id, en)
+	if en.Flags&flagPolicy != 0 {
+		en.Flags &^= flagPolicy
+		e.orderLocked(from).Remove(uint32(id))
+	}
+	from.usedBytes -= charge
+	gr.usedBytes += charge
+	from.entries--
+	e.enterGroupLocked(en, to)
+	e.classifyLocked(id, en)
 }

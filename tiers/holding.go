@@ -15,7 +15,7 @@ import (
 
 // holdsLocked reports whether an entry is to be told of.
 func (e *Engine) holdsLocked(id index.ID, en *index.Entry) bool {
-	if id == index.Root || !e.mu.ix.Linked(id) || en.Flags&(flagUncommitted|flagTemp) != 0 {
+	if id == index.Root || !e.mu.ix.Linked(id) || en.Flags&(flagUncommitted|flagTemp|flagPlain) != 0 {
 		return false
 	}
 	far := uint16(0)

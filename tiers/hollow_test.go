@@ -72,7 +72,7 @@ var hollowOps = []struct {
 	{"about to be rewritten, then renamed", func(w *lower) {
 		a, err := w.lookup(10, "g/a")
 		must(w.t, err)
-		if _, err := w.e.OpenWrite(context.Background(), a.ID, 10, true); kind(err) != "ErrStale" {
+		if _, err := w.e.OpenWrite(context.Background(), a.ID, by(10), tiers.WriteOptions{Truncate: true}); kind(err) != "ErrStale" {
 			w.t.Errorf("%v", err)
 		}
 		w.forget(a.ID)
@@ -83,7 +83,7 @@ var hollowOps = []struct {
 	{"open for writing only", func(w *lower) {
 		a, err := w.lookup(10, "g/a")
 		must(w.t, err)
-		h, err := w.e.OpenWrite(context.Background(), a.ID, 10, false) // on the block's own inode
+		h, err := w.e.OpenWrite(context.Background(), a.ID, by(10), tiers.WriteOptions{}) // on the block's own inode
 		must(w.t, err)
 		f := &file{w: w.world, tid: 10, id: a.ID, h: h}
 		if p, err := f.read(); err != nil || string(p) != "content" {
@@ -92,12 +92,17 @@ var hollowOps = []struct {
 		must(w.t, f.close())
 	}, "g/a=content", "[memory disk]"},
 	{"truncate", func(w *lower) {
-		must(w.t, w.e.TruncateName(context.Background(), resolve(w.t, w.world, "g/a").ID, 4))
+		must(w.t, w.e.TruncateName(context.Background(), resolve(w.t, w.world, "g/a").ID, by(10), 4))
 	}, "g/a=cont", "[memory disk]"},
 	{"truncate to nothing", func(w *lower) {
-		must(w.t, w.e.TruncateName(context.Background(), resolve(w.t, w.world, "g/a").ID, 0))
+		must(w.t, w.e.TruncateName(context.Background(), resolve(w.t, w.world, "g/a").ID, by(10), 0))
 	}, "g/a=", "[memory disk]"},
 	{"rename", func(w *lower) { must(w.t, w.rename(10, "g/a", "g/b", false)) }, "g/b=content", ""},
+	{"rename to a temporary name and back", func(w *lower) {
+		must(w.t, w.rename(10, "g/a", "g/a.tmp", false))
+		w.audit()
+		must(w.t, w.rename(10, "g/a.tmp", "g/b", false))
+	}, "g/b=content", ""},
 	{"rename to another group", func(w *lower) { must(w.t, w.mkdir("h"), w.rename(10, "g/a", "h/a", false)) }, "h/a=content", ""},
 	{"rename directory", func(w *lower) { must(w.t, w.rename(10, "g", "h", false)) }, "h/a=content", ""},
 	{"rename over it", func(w *lower) {
@@ -348,6 +353,13 @@ func TestFsync(t *testing.T) {
 			sync(w, f)
 			must(w.t, w.rename(10, "a", "b", false), f.close(), w.e.Drain(until(w.t)))
 		}, "b=1"},
+		{"hidden again, then renamed", func(w *lower) {
+			f := w.write(10, "a", "1")
+			sync(w, f)
+			must(w.t, f.h.Truncate(ctx, 0))
+			f.rewrite("22", 0)
+			must(w.t, w.rename(10, "a", "b", false), f.close(), w.e.Drain(until(w.t)))
+		}, "b=22"},
 		{"a new version", func(w *lower) {
 			must(w.t, w.put(10, "a", []byte("1")))
 			f := w.write(10, "a", "2")

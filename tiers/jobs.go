@@ -17,6 +17,33 @@ type LoadJob struct {
 	Started   time.Time
 }
 
+// StoreJob is a copy to a secondary tier that is under way.
+type StoreJob struct {
+	ID      JobID
+	Tier    string
+	Keys    int
+	Bytes   int64
+	Started time.Time
+}
+
+// StoreJobs returns the copies under way, oldest first, and for each tier how many blocks wait to
+// become part of one.
+func (e *Engine) StoreJobs() (jobs []StoreJob, queued map[string]int) {
+	queued = map[string]int{}
+	e.mu.Lock()
+	for _, s := range e.tiers {
+		begun := 0
+		for _, j := range s.storeJobs {
+			jobs = append(jobs, j)
+			begun += j.Keys
+		}
+		queued[s.opts.Name] = int(s.stats.QueuedBlocks) - begun + s.deferred.len()
+	}
+	e.mu.Unlock()
+	slices.SortFunc(jobs, func(a, b StoreJob) int { return cmp.Compare(a.ID, b.ID) })
+	return jobs, queued
+}
+
 // Jobs returns the loads under way, oldest first, and for each tier how many blocks wait to
 // become part of one.
 func (e *Engine) Jobs() (jobs []LoadJob, waiting map[string]int) {

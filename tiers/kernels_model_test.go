@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -45,6 +46,7 @@ type written struct {
 	*file
 	path string
 	data []byte
+	lost bool // its name was renamed, removed or taken by a rename
 }
 
 // mounts is an engine with some kernels, and what its names mean.
@@ -107,7 +109,7 @@ func (k *kernel) look(tid uint32, parent index.ID, name string, again bool) (ind
 		return id, nil
 	}
 	delete(k.names, d)
-	a, err := k.m.e.Lookup(parent, name, tid)
+	a, err := k.m.e.Lookup(parent, name, asks(tid, again))
 	if err != nil {
 		if a.Stable {
 			k.m.t.Errorf("%s: its absence may be kept", name)
@@ -153,7 +155,7 @@ func (k *kernel) read(p string) (data []byte, err error) {
 		if err != nil {
 			return err
 		}
-		f, err := k.m.openReadID(tid, id)
+		f, err := k.m.openReadBy(asks(tid, again), tid, id)
 		if err != nil {
 			return err
 		}
@@ -178,10 +180,10 @@ func (k *kernel) begin(p string, keep bool) (w *written, err error) {
 		var h *tiers.Handle
 		id, err := k.look(tid, dir, path.Base(p), again)
 		if err == nil {
-			h, err = k.m.e.OpenWrite(context.Background(), id, tid, !keep)
+			h, err = k.m.e.OpenWrite(context.Background(), id, asks(tid, again), tiers.WriteOptions{Truncate: !keep})
 		} else if errors.Is(err, block.ErrNotFound) && !keep {
 			var a tiers.Attr
-			a, h, err = k.m.e.Create(context.Background(), tiers.CreateOptions{Parent: dir, Name: path.Base(p), Mode: 0o644, TID: tid, Truncate: true})
+			a, h, err = k.m.e.Create(context.Background(), tiers.CreateOptions{Parent: dir, Name: path.Base(p), Mode: 0o644, By: asks(tid, again), Truncate: true})
 			if id = a.ID; err == nil {
 				k.refs[id]++
 			}
@@ -205,7 +207,28 @@ func (k *kernel) end(w *written, killed bool) {
 		k.m.t.Errorf("close %s: %v", w.path, err)
 	}
 	k.m.settleEvicted()
-	k.m.blocks[w.path] = w.data
+	if !w.lost && !w.plain() {
+		k.m.blocks[w.path] = w.data
+	}
+}
+
+// plain reports whether all see what is written as it is written.
+func (w *written) plain() bool { return path.Dir(w.path) == "raw" || strings.HasSuffix(w.path, ".tmp") }
+
+// taken follows that a name was renamed, removed or taken by a rename: versions of it are unlinked files.
+func (m *mounts) taken(p string) {
+	for _, k := range m.live {
+		for _, w := range k.open {
+			w.lost = w.lost || w.path == p
+		}
+	}
+}
+
+// opened reports whether a file of that name is open for writing.
+func (m *mounts) opened(p string) bool {
+	return slices.ContainsFunc(m.live, func(k *kernel) bool {
+		return slices.ContainsFunc(k.open, func(w *written) bool { return w.path == p })
+	})
 }
 
 // die ends a kernel: nobody is left who uses its mount.
@@ -279,6 +302,9 @@ func (m *mounts) write() {
 	if old := m.blocks[p]; keep && len(old) > len(w.data) {
 		w.data = append(w.data, old[len(w.data):]...)
 	}
+	if w.plain() {
+		m.blocks[p] = w.data
+	}
 	if !keep && len(k.open) < 2 && m.rng.IntN(3) == 0 {
 		m.logf("%d keeps %s open", k.n, p)
 		k.open = append(k.open, w)
@@ -312,6 +338,7 @@ func (m *mounts) writeTemp() {
 	delete(m.blocks, p+".tmp")
 	m.want("rename "+p, k.rename(w.tid, p+".tmp", p), nil)
 	m.settleEvicted()
+	m.taken(p)
 	m.blocks[p] = w.data
 }
 
@@ -331,7 +358,7 @@ func (k *kernel) rename(tid uint32, from, to string) error {
 		}
 		k.look(tid, toDir, path.Base(to), again)
 		err = k.m.e.Rename(context.Background(), tiers.RenameOptions{
-			Parent: fromDir, Name: path.Base(from), NewParent: toDir, NewName: path.Base(to), TID: tid,
+			Parent: fromDir, Name: path.Base(from), NewParent: toDir, NewName: path.Base(to), By: by(tid),
 		})
 		if err == nil {
 			a, b := dentry{fromDir, path.Base(from)}, dentry{toDir, path.Base(to)}
@@ -349,8 +376,8 @@ func (k *kernel) rename(tid uint32, from, to string) error {
 // take the names for what they were.
 func (m *mounts) move() {
 	from, to := m.file(), m.file()
-	if from == to {
-		return
+	if from == to || path.Dir(from) == "raw" && m.opened(from) {
+		return // a plain file that its owner writes is renamed with its close
 	}
 	m.hear()
 	k := m.any()
@@ -362,6 +389,8 @@ func (m *mounts) move() {
 	if m.want("rename "+from+" "+to, k.rename(k.process(), from, to), want) {
 		m.blocks[to] = m.blocks[from]
 		delete(m.blocks, from)
+		m.taken(from)
+		m.taken(to)
 	}
 	m.settleEvicted()
 	m.hear()
@@ -429,7 +458,7 @@ func (m *mounts) removeDir() {
 	}
 	k := m.any()
 	m.logf("%d rmdir %s", k.n, d)
-	if m.want("rmdir "+d, m.e.Rmdir(context.Background(), index.Root, d), want) {
+	if m.want("rmdir "+d, m.e.Rmdir(context.Background(), index.Root, d, by(thread(k.n, 10))), want) {
 		delete(k.names, dentry{index.Root, d})
 		m.dirs[d] = false
 	}
@@ -442,7 +471,9 @@ func (m *mounts) remove() {
 	if m.blocks[p] == nil {
 		want = block.ErrNotFound
 	}
-	m.want("unlink "+p, k.unlink(p), want)
+	if m.want("unlink "+p, k.unlink(p), want) {
+		m.taken(p)
+	}
 	delete(m.blocks, p)
 }
 
@@ -454,7 +485,7 @@ func (k *kernel) unlink(p string) error {
 			return err
 		}
 		if _, err = k.look(tid, dir, path.Base(p), again); err == nil {
-			err = k.m.e.Unlink(dir, path.Base(p), tid)
+			err = k.m.e.Unlink(dir, path.Base(p), by(tid))
 		}
 		delete(k.names, dentry{dir, path.Base(p)})
 		return err
@@ -475,9 +506,9 @@ func (m *mounts) setAttr() {
 		return
 	}
 	if data != nil && m.rng.IntN(2) == 0 {
-		n := m.rng.IntN(len(data))
+		n := 1 + m.rng.IntN(len(data))
 		m.logf("%d truncate %s %d", k.n, p, n)
-		if err := m.e.TruncateName(context.Background(), id, int64(n)); !errors.Is(err, block.ErrPinned) && m.want("truncate", err, nil) {
+		if err := m.e.TruncateName(context.Background(), id, by(10), int64(n)); m.want("truncate", err, nil) {
 			m.blocks[p] = data[:n]
 		}
 		return
@@ -537,7 +568,7 @@ func (k *kernel) check() {
 		if d.parent != index.Root && k.m.e.Attr(d.parent).Nlink == 0 {
 			continue // no path leads there
 		}
-		a, err := k.m.e.Lookup(d.parent, d.name, stranger)
+		a, err := k.m.e.Lookup(d.parent, d.name, by(stranger))
 		if err != nil || a.ID != id {
 			k.m.t.Errorf("mount %d takes %v for %d, but it is %d, %v", k.n, d, id, a.ID, err)
 		}
@@ -546,7 +577,7 @@ func (k *kernel) check() {
 		}
 		k.m.forget(a.ID)
 		kept, ok := k.attrs[id]
-		if !ok || !a.Stable {
+		if !ok || !a.Stable || a.Changing {
 			continue
 		}
 		if kept.Mode != a.Mode || kept.UID != a.UID || kept.Size != a.Size || kept.Nlink != a.Nlink || a.Mode&0o170000 != 0o040000 && kept.Mtime != a.Mtime {
@@ -567,7 +598,7 @@ func TestKernelsModel(t *testing.T) {
 			}
 			clock := newTestClock() // a look-up holds until its open, however long that takes
 			m.world = open(t, shmDir(t), tiers.Options{
-				CapacityBytes: capacity, Kernels: true, SameProcess: sameThreads, Invalidate: m.invalidate, Now: clock.now,
+				CapacityBytes: capacity, Kernels: true, Invalidate: m.invalidate, Now: clock.now,
 				Groups: map[block.GroupID]tiers.GroupOptions{"raw": {Pinned: true}},
 			})
 			m.mount()
@@ -612,7 +643,7 @@ func TestKernelsStorm(t *testing.T) {
 	seed := seed(t)
 	m := &mounts{}
 	clock := newTestClock()
-	m.world = open(t, shmDir(t), tiers.Options{CapacityBytes: 64 * page, Kernels: true, SameProcess: sameThreads, Invalidate: m.invalidate, Now: clock.now})
+	m.world = open(t, shmDir(t), tiers.Options{CapacityBytes: 64 * page, Kernels: true, Invalidate: m.invalidate, Now: clock.now})
 	must(t, m.mkdir("g"))
 	for range 6 {
 		m.mount()

@@ -65,7 +65,7 @@ func (e *Engine) lendHot(o *LendOptions) (*Lent, index.ID, <-chan struct{}, erro
 		e.mu.Unlock()
 		return nil, 0, nil, block.ErrNotFound
 	}
-	if f := e.mu.files[id]; f != nil && f.writers > 0 && !f.shared {
+	if f := e.mu.files[id]; f != nil && len(f.handles) > 0 {
 		space := e.mu.space
 		e.mu.Unlock()
 		return nil, id, space, block.ErrPending

@@ -23,7 +23,7 @@ type limboBlock struct {
 // cheap and the kernel may still ask for it. It reports whether it does.
 func (e *Engine) limboLocked(id index.ID, en *index.Entry, k nameKey, g *gone) bool {
 	charge := chargeOf(en.Size)
-	if en.Lookups == 0 || en.Blob == 0 || charge > e.opts.CapacityBytes/limboShare {
+	if en.Lookups == 0 || en.Blob == 0 || e.mu.files[id] != nil || charge > e.opts.CapacityBytes/limboShare {
 		return false
 	}
 	en.Flags |= flagLimbo

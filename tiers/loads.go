@@ -86,7 +86,7 @@ func (e *Engine) flushLoads(s *secondary) {
 			}
 		}
 		started := e.opts.Now()
-		job.Done = func(r *Result) { e.loaded(s, load.ID, batch, r, started) }
+		job.Done = e.answered(s, job, func(r *Result) { e.loaded(s, load.ID, batch, r, started) })
 		s.tier.Load(job)
 	}
 }
@@ -99,14 +99,14 @@ func (e *Engine) takeLoadsLocked(s *secondary) (*LoadJob, []*promotion) {
 	var bytes int64
 	keys := map[block.Key]struct{}{}
 	for i, p := range s.pending {
-		if len(batch) >= e.opts.PromoteBatchKeys || len(batch) > 0 && bytes+p.size > e.opts.PromoteBatchBytes {
-			rest = append(rest, s.pending[i:]...)
-			break
-		}
 		_, twice := keys[p.key] // the name went to another block meanwhile
 		if len(batch) > 0 && (twice || p.request != batch[0].request || p.ahead != batch[0].ahead) {
 			rest = append(rest, p)
 			continue
+		}
+		if len(batch) >= e.opts.PromoteBatchKeys || len(batch) > 0 && bytes+p.size > e.opts.PromoteBatchBytes {
+			rest = append(rest, s.pending[i:]...)
+			break
 		}
 		keys[p.key] = struct{}{}
 		batch = append(batch, p)
@@ -126,11 +126,21 @@ func (e *Engine) takeLoadsLocked(s *secondary) (*LoadJob, []*promotion) {
 // loaded follows the end of a load job.
 func (e *Engine) loaded(s *secondary, id JobID, batch []*promotion, r *Result, started time.Time) {
 	sum := batchSummary{tier: s.opts.Name, request: batch[0].request, keys: len(batch), took: e.opts.Now().Sub(started)}
+	if e.opts.TierSummary {
+		sum.groups = map[block.GroupID]int{}
+	}
 	for i, p := range batch {
 		o := &r.Outcomes[i]
 		if o.Status == Loaded {
-			sum.success++
 			sum.bytes += p.size
+			if !p.taken {
+				sum.success++
+			}
+		}
+		if p.taken { // no read
+			sum.keys--
+		} else if sum.groups != nil {
+			sum.groups[p.key.Group]++
 		}
 		if p.aside != nil {
 			p.aside(o)

@@ -4,7 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"strconv"
 	"time"
+
+	"github.com/kvfs/kvfs/tiers/block"
 )
 
 // MaxVerdicts is how many names the engine remembers something of.
@@ -42,6 +45,31 @@ func (e *Engine) AuditLoads() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// CutLoads returns the jobs into which a tier's waiting loads of these sizes are cut, as indexes: those of request[i]
+// may not go with others.
+func CutLoads(sizes []int64, requests []string, keys int, bytes int64) (jobs [][]int) {
+	e := &Engine{opts: Options{PromoteBatchKeys: keys, PromoteBatchBytes: bytes, Now: time.Now}}
+	s := &secondary{jobs: map[JobID]*LoadJob{}}
+	at := map[*promotion]int{}
+	for i, size := range sizes {
+		p := &promotion{size: size, request: requests[i], key: block.Key{Hash: block.Hash(strconv.Itoa(i))}}
+		at[p] = i
+		s.queueLoadLocked(p)
+	}
+	for {
+		load, batch := e.takeLoadsLocked(s)
+		if load == nil {
+			return jobs
+		}
+		s.endLoadLocked(load.ID, time.Now(), load.Bytes)
+		job := make([]int, len(batch))
+		for i, p := range batch {
+			job[i] = at[p]
+		}
+		jobs = append(jobs, job)
+	}
 }
 
 // AtRest reports whether no load is queued or under way, and nobody waits for one.

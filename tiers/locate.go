@@ -153,7 +153,7 @@ func (e *Engine) enterLocked(parent index.ID, name string, l *Located) index.ID 
 	if !isDir {
 		en.Size = l.Size
 		en.Flags |= flagFetched
-		en.Group = e.groupOfLocked(parent, name)
+		e.enterGroupLocked(en, e.groupOfLocked(parent, name))
 		e.mu.hollow++
 	}
 	ix.Link(id, parent, name)
@@ -212,7 +212,7 @@ func (e *Engine) remoteOnlyLocked(id index.ID, en *index.Entry) bool {
 		return false
 	}
 	if en.Mode&modeType == modeDir {
-		return e.mu.ix.Children(id) == 0 && !e.shadowedLocked(id)
+		return e.mu.ix.Children(id) == 0 && !e.waitsBelowLocked(id)
 	}
 	return e.hollowLocked(id, en) && en.Storing == 0 && e.mu.promotions[id] == nil
 }
@@ -224,17 +224,6 @@ func (e *Engine) elsewhereLocked(id index.ID, en *index.Entry) bool {
 		return en.Tiers&e.remoteBit() != 0
 	}
 	return e.farLocked(id, en)
-}
-
-// shadowedLocked reports whether something is being written in a directory that has no
-// entry in it yet.
-func (e *Engine) shadowedLocked(dir index.ID) bool {
-	for k := range e.mu.shadows {
-		if k.parent == dir {
-			return true
-		}
-	}
-	return false
 }
 
 // settleRemoteLocked forgets an entry that stands for what only others have when
@@ -415,7 +404,7 @@ func (e *Engine) otherElsewhereLocked(id index.ID, en *index.Entry) bool {
 }
 
 // emptyElsewhere fails with ErrNotEmpty if others have something in a directory that is
-// to be removed. It asks them, so it blocks.
+// to be removed. It asks them, so it blocks, at most for removeWait.
 func (e *Engine) emptyElsewhere(ctx context.Context, parent index.ID, name string) error {
 	if e.remote == nil {
 		return nil
@@ -438,7 +427,9 @@ func (e *Engine) emptyElsewhere(ctx context.Context, parent index.ID, name strin
 	}
 	found := false
 	announceWait(ctx)
-	err := e.far.List(ctx, path, func(name string, _ *Located) bool {
+	asking, cancel := context.WithTimeout(ctx, removeWait)
+	defer cancel()
+	err := e.far.List(asking, path, func(name string, _ *Located) bool {
 		_, found = e.locate(path + "/" + name)
 		return !found
 	})

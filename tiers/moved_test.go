@@ -105,7 +105,7 @@ func TestRenameDirWaits(t *testing.T) {
 	waits := 0
 	ctx := tiers.WithWaiting(context.Background(), func() { waits++ })
 	rename := func(from, to string) error {
-		return w.e.Rename(ctx, tiers.RenameOptions{Parent: index.Root, Name: from, NewParent: index.Root, NewName: to, TID: 10})
+		return w.e.Rename(ctx, tiers.RenameOptions{Parent: index.Root, Name: from, NewParent: index.Root, NewName: to, By: by(10)})
 	}
 	must(t, rename("d", "e"))
 	if waits != 0 {

@@ -2,8 +2,11 @@ package tiers
 
 import (
 	"context"
+	"errors"
+	"os"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/draft"
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
@@ -25,127 +28,110 @@ type Attr struct {
 	// Gone: the file has no name, nobody has it open, and its bytes were given up. Who asks for
 	// it by a name meant another file.
 	Gone bool
+
+	// Changing: it is open for writing in place, so that another kernel's writes change size and times.
+	Changing bool
+
+	hollow, hides bool
 }
 
-// owners remembers which owners of uncommitted files belong to the caller's
-// process, as far as that has been found out.
-type owners struct {
-	tid  uint32
-	same map[uint32]bool
-}
-
-// knows reports whether owner is of the caller's process, and whether that is
-// known.
-func (o *owners) knows(owner uint32) (same, known bool) {
-	// Thread 0 is one that our process cannot see, in another pid name space: it
-	// is of no process but its own.
-	if owner == o.tid || owner == 0 {
-		return owner == o.tid, true
-	}
-	same, known = o.same[owner]
-	return same, known
-}
-
-// withNames runs fn under the lock until it knows all the owners it needs. fn
-// must have no effect when it returns an unknown owner.
-func (e *Engine) withNames(tid uint32, fn func(o *owners) (unknown uint32)) {
-	o := owners{tid: tid}
-	for {
-		var g gone
-		unknown := e.locked(fn, &o, &g)
-		e.finish(&g)
-		if unknown == 0 {
-			return
-		}
-		same := e.opts.SameProcess(tid, unknown)
-		if o.same == nil {
-			o.same = map[uint32]bool{}
-		}
-		o.same[unknown] = same
-	}
-}
-
-func (e *Engine) locked(fn func(o *owners) uint32, o *owners, g *gone) uint32 {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	defer e.tellOutdatedLocked(g)
-	return fn(o)
-}
-
-// resolveLocked finds what a name means to a caller: its own process's version if
-// one is being written, else the committed one, 0 if neither. stable is false if
-// other callers get, or will shortly get, another answer.
-func (e *Engine) resolveLocked(parent index.ID, name string, o *owners) (id index.ID, stable bool, unknown uint32) {
+// resolveLocked finds what a name means to a caller: a version that its own process is writing, else
+// what all see, 0 if neither. stable is false if other callers get, or will shortly get, another answer.
+func (e *Engine) resolveLocked(parent index.ID, name string, by *Caller) (id index.ID, stable bool) {
 	stable = true
-	if len(e.mu.shadows) > 0 {
-		stable = len(e.mu.shadows[nameKey{parent, name}]) == 0
-		if id, unknown = e.ownVersionLocked(parent, name, o, false); id != 0 || unknown != 0 {
-			return id, false, unknown
+	if len(e.mu.waiting) > 0 {
+		k := nameKey{parent, name}
+		stable = len(e.mu.waiting[k]) == 0
+		if id = e.ownVersionLocked(k, by); id != 0 {
+			return id, false
 		}
 	}
 	id = e.findLocked(parent, name)
 	if id == 0 {
-		return 0, stable && e.remote == nil && !e.opts.Kernels, 0 // else others can make it at any time
+		return 0, stable && e.remote == nil && !e.opts.Kernels // else others can make it at any time
 	}
-	if en := e.mu.ix.At(id); en.Flags&(flagUncommitted|flagTemp) == flagUncommitted {
-		f := e.mu.files[id]
-		same, known := o.knows(f.owner)
-		if !known {
-			return 0, false, f.owner
-		}
-		if !same {
-			return 0, false, 0
-		}
-		return id, false, 0
+	if e.mu.ix.At(id).Flags&flagUncommitted == 0 {
+		return id, stable
 	}
-	return id, stable, 0
+	if !e.mu.files[id].mineLocked(by) {
+		return 0, false
+	}
+	return id, false
 }
 
-// Lookup finds name in the directory parent as the process of thread tid sees
+// Writing reports whether any file is being written: else Lookup does not need to know who asks.
+func (e *Engine) Writing() bool { return e.writing.Load() > 0 }
+
+// Lookup finds name in the directory parent as the caller's process sees
 // it, counts one reference by the kernel, and grants the lease. It fails with
 // ErrNotFound; Attr.Stable then says whether the absence may be cached. With
 // Options.Kernels it fails with ErrStale if the path to parent must be looked up again.
-func (e *Engine) Lookup(parent index.ID, name string, tid uint32) (a Attr, err error) {
-	var live *File
-	var hollow bool
-	e.withNames(tid, func(o *owners) uint32 {
-		id, stable, unknown := e.resolveLocked(parent, name, o)
-		if unknown != 0 {
-			return unknown
-		}
-		if id != 0 && e.expiredLocked(id) {
-			id, stable = 0, false
-		}
-		if id == 0 {
-			e.mu.counters.LookupMisses++
-			e.mu.summary.UnknownKeys++
-			a, err = Attr{Stable: stable}, block.ErrNotFound
-			if e.lookAgainLocked(parent, e.mu.ix.At(parent), nil, tid) {
-				err = ErrStale // the directory has gone, and there may be another one of its name
-			}
-			return 0
-		}
-		en := e.mu.ix.At(id)
-		en.Lookups++
-		hollow = e.hollowLocked(id, en)
-		if e.opts.LookupLease > 0 && (hollow || en.Flags&flagPolicy != 0) {
-			en.Lease = e.now() + int64(e.opts.LookupLease)
-		}
-		e.mu.counters.LookupHit++
-		a, live = e.attrLocked(id, en), e.mu.files[id]
-		if live != nil && live.shadow {
-			live.promised = e.now()
-		}
-		a.Stable = a.Stable && stable
-		return 0
-	})
-	if live != nil {
-		live.refresh(&a)
+func (e *Engine) Lookup(parent index.ID, name string, by Caller) (a Attr, err error) {
+	a, live, err := e.lookup(parent, name, &by)
+	if err != nil {
+		return a, err
 	}
-	if hollow && e.opts.PromoteOnLookup {
+	if live != nil {
+		empty := a.Size == 0
+		live.refresh(&a)
+		if empty && a.Size > 0 && a.hides { // it has just got its first bytes, which hide it
+			live.catchUp()
+			e.Forget(a.ID, 1)
+			return e.lookupAgain(parent, name, &by)
+		}
+	}
+	if a.hollow && e.opts.PromoteOnLookup {
 		e.promote(e.ctx, a.ID, true)
 	}
+	return a, nil
+}
+
+func (e *Engine) lookupAgain(parent index.ID, name string, by *Caller) (Attr, error) {
+	a, live, err := e.lookup(parent, name, by)
+	if err == nil && live != nil {
+		live.refresh(&a)
+	}
 	return a, err
+}
+
+func (e *Engine) lookup(parent index.ID, name string, by *Caller) (Attr, *File, error) {
+	var g gone
+	defer e.finish(&g)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	defer e.tellOutdatedLocked(&g)
+	e.hearNameLocked(parent, name, by)
+	id, stable := e.resolveLocked(parent, name, by)
+	if id != 0 && e.expiredLocked(id) {
+		id, stable = 0, false
+	}
+	if id == 0 {
+		e.mu.counters.LookupMisses++
+		e.mu.summary.UnknownKeys++
+		if e.opts.Kernels && !by.Told && parent != index.Root && !e.mu.ix.Linked(parent) {
+			return Attr{Stable: stable}, nil, ErrStale // there may be another directory of its name
+		}
+		return Attr{Stable: stable}, nil, block.ErrNotFound
+	}
+	en := e.mu.ix.At(id)
+	en.Lookups++
+	hollow := e.hollowLocked(id, en)
+	if e.opts.LookupLease > 0 && (hollow || en.Flags&flagPolicy != 0) {
+		en.Lease = e.now() + int64(e.opts.LookupLease)
+	}
+	e.mu.counters.LookupHit++
+	a := e.attrLocked(id, en)
+	a.Stable, a.hollow = a.Stable && stable, hollow
+	return a, e.liveLocked(id), nil
+}
+
+// liveLocked returns the write side of an entry that may have other bytes than it was settled with.
+func (e *Engine) liveLocked(id index.ID) *File {
+	f := e.mu.files[id]
+	if f == nil || len(f.handles) == 0 {
+		return nil
+	}
+	return f
 }
 
 // expiredLocked reports whether a file is past its time to live.
@@ -172,19 +158,29 @@ func (e *Engine) attrLocked(id index.ID, en *index.Entry) Attr {
 	a := Attr{
 		ID: id, Mode: en.Mode, UID: en.UID, GID: en.GID, Nlink: 1,
 		Size: en.Size, Mtime: en.Mtime, Atime: en.Atime, Ctime: en.Ctime,
-		Stable: en.Flags&flagUncommitted == 0,
-		Temp:   en.Flags&(flagUncommitted|flagTemp) == flagUncommitted|flagTemp,
+		Stable: en.Flags&(flagUncommitted|flagTemp|flagPlain) == 0,
+		Temp:   en.Flags&flagTemp != 0,
 	}
+	f := e.mu.files[id]
 	if en.Mode&modeType == modeDir {
-		a.Nlink, a.Size = 2, pageBytes
-	} else if e.remote != nil && e.farLocked(id, en) {
+		a.Nlink, a.Size = 1, pageBytes // 1: its subdirectories are not counted
+		return e.linkedAttrLocked(id, en, f, a)
+	}
+	a.Changing = f != nil && len(f.handles) > 0
+	if e.blankLocked(id, en) && en.Flags&flagPlain == 0 {
+		a.Size, a.Stable, a.hides = 0, false, en.Flags&flagUncommitted == 0 && e.kindLocked(en) == draft.Block
+	}
+	if e.remote != nil && e.farLocked(id, en) {
 		a.Stable = false // others may change the attributes of what is theirs
 	}
-	if !e.mu.ix.Linked(id) && id != index.Root {
-		if f := e.mu.files[id]; f == nil || !f.shadow {
-			a.Nlink = 0
-			a.Gone = f == nil && en.Opens == 0 && en.Flags&flagLimbo == 0 && en.Mode&modeType != modeDir
-		}
+	return e.linkedAttrLocked(id, en, f, a)
+}
+
+// linkedAttrLocked is a, without the name if that is gone.
+func (e *Engine) linkedAttrLocked(id index.ID, en *index.Entry, f *File, a Attr) Attr {
+	if !e.mu.ix.Linked(id) && id != index.Root && (f == nil || !f.waits) {
+		a.Nlink = 0
+		a.Gone = f == nil && en.Opens == 0 && en.Flags&flagLimbo == 0 && en.Mode&modeType != modeDir
 	}
 	return a
 }
@@ -192,7 +188,7 @@ func (e *Engine) attrLocked(id index.ID, en *index.Entry) Attr {
 // Attr returns the attributes of an entry that the kernel holds a reference to.
 func (e *Engine) Attr(id index.ID) Attr {
 	e.mu.Lock()
-	a, live := e.attrLocked(id, e.mu.ix.At(id)), e.mu.files[id]
+	a, live := e.attrLocked(id, e.mu.ix.At(id)), e.liveLocked(id)
 	e.mu.Unlock()
 	if live != nil {
 		live.refresh(&a)
@@ -219,7 +215,14 @@ func (e *Engine) checkNewLocked(parent index.ID, name string) error {
 	if parent == index.Root && name == block.Reserved {
 		return block.ErrReserved
 	}
-	return e.dirLocked(parent)
+	if err := e.dirLocked(parent); err != nil {
+		return err
+	}
+	e.mu.scratch = e.mu.ix.AppendPath(e.mu.scratch[:0], parent)
+	if len(e.mu.scratch)+1+len(name) > block.MaxPath {
+		return block.ErrNameTooLong
+	}
+	return nil
 }
 
 // groupOfLocked returns the group that a name in parent belongs to.
@@ -242,10 +245,32 @@ func (e *Engine) changedLocked(dir index.ID) {
 	en.Mtime, en.Ctime = now, now
 }
 
+// dirShare is the capacity for each directory that has a file of its own in memory, with its record:
+// blocks need most of the files that a tmpfs may have. The others cost only names.
+const (
+	dirShare    = 8 << 10
+	minDirFiles = 1 << 14
+)
+
+// dirFile makes the file of a directory; blob is 0 where that is to do without.
+func (e *Engine) dirFile() (blob BlobID, file *os.File, err error) {
+	e.mu.Lock()
+	full := e.mu.dirFiles >= max(e.opts.CapacityBytes/dirShare, minDirFiles)
+	e.mu.Unlock()
+	if full {
+		return 0, nil, nil
+	}
+	blob, file, err = e.primary.Create()
+	if errors.Is(err, block.ErrNoSpace) {
+		return 0, nil, nil
+	}
+	return blob, file, err
+}
+
 // Mkdir makes a directory and counts one reference by the kernel. It fails with
 // ErrExist, ErrNotDir, ErrNotFound, ErrReserved, ErrInvalid or ErrNameTooLong.
 func (e *Engine) Mkdir(parent index.ID, name string, mode, uid, gid uint32) (Attr, error) {
-	blob, file, err := e.primary.Create()
+	blob, file, err := e.dirFile()
 	if err != nil {
 		return Attr{}, err
 	}
@@ -254,13 +279,15 @@ func (e *Engine) Mkdir(parent index.ID, name string, mode, uid, gid uint32) (Att
 	e.mu.Lock()
 	e.dropExpiredLocked(parent, name, &g)
 	err = e.checkNewLocked(parent, name)
-	if err == nil && (e.findLocked(parent, name) != 0 || len(e.mu.shadows[nameKey{parent, name}]) > 0) {
+	if err == nil && (e.findLocked(parent, name) != 0 || len(e.mu.waiting[nameKey{parent, name}]) > 0) {
 		err = block.ErrExist
 	}
 	e.tellOutdatedLocked(&g)
 	if err != nil {
 		e.mu.Unlock()
-		g.blobs = append(g.blobs, blob)
+		if blob != 0 {
+			g.blobs = append(g.blobs, blob)
+		}
 		e.finish(&g)
 		return Attr{}, err
 	}
@@ -270,6 +297,9 @@ func (e *Engine) Mkdir(parent index.ID, name string, mode, uid, gid uint32) (Att
 	en.Mode, en.UID, en.GID = modeDir|mode&0o7777, uid, gid
 	en.Mtime, en.Atime, en.Ctime = now, now, now
 	en.Blob, en.Lookups = uint64(blob), 1
+	if blob != 0 {
+		e.mu.dirFiles++
+	}
 	en.Seq = e.nextSeqLocked()
 	e.mu.ix.Link(id, parent, name)
 	e.markDirLocked(id, en)
@@ -303,20 +333,20 @@ func (e *Engine) markDirLocked(id index.ID, en *index.Entry) {
 
 // Rmdir removes an empty directory. It fails with ErrNotFound, ErrNotDir or
 // ErrNotEmpty.
-func (e *Engine) Rmdir(ctx context.Context, parent index.ID, name string) error {
+func (e *Engine) Rmdir(ctx context.Context, parent index.ID, name string, by Caller) error {
 	if err := e.emptyElsewhere(ctx, parent, name); err != nil {
 		return err
 	}
 	var g gone
 	e.mu.Lock()
-	err := e.rmdirLocked(parent, name, &g)
+	err := e.rmdirLocked(parent, name, &by, &g)
 	e.tellOutdatedLocked(&g)
 	e.mu.Unlock()
 	e.finish(&g)
 	return err
 }
 
-func (e *Engine) rmdirLocked(parent index.ID, name string, g *gone) error {
+func (e *Engine) rmdirLocked(parent index.ID, name string, by *Caller, g *gone) error {
 	id := e.findLocked(parent, name)
 	if id == 0 {
 		return block.ErrNotFound
@@ -325,7 +355,7 @@ func (e *Engine) rmdirLocked(parent index.ID, name string, g *gone) error {
 	if en.Mode&modeType != modeDir {
 		return block.ErrNotDir
 	}
-	if e.mu.ix.Children(id) > 0 || e.clearDirLocked(id, g) {
+	if !e.emptyLocked(id, by, g) {
 		return block.ErrNotEmpty
 	}
 	if e.remote != nil {
@@ -346,51 +376,55 @@ func (e *Engine) dropDirLocked(id index.ID, en *index.Entry, g *gone) {
 	if en.Blob != 0 {
 		g.blobs = append(g.blobs, BlobID(en.Blob))
 		en.Blob = 0
+		e.mu.dirFiles--
 	}
 	e.reapLocked(id, en, g)
 }
 
-// Unlink removes a file: its name at once, its bytes when the last handle is
+// Unlink removes what the name means to the caller: its name at once, its bytes when the last handle is
 // closed. It fails with ErrNotFound or ErrIsDir.
-func (e *Engine) Unlink(parent index.ID, name string, tid uint32) (err error) {
+func (e *Engine) Unlink(parent index.ID, name string, by Caller) error {
 	var g gone
-	e.withNames(tid, func(o *owners) uint32 {
-		id, _, unknown := e.resolveLocked(parent, name, o)
-		if unknown != 0 {
-			return unknown
-		}
-		if id == 0 {
-			err = block.ErrNotFound
-			return 0
-		}
-		if e.mu.ix.At(id).Mode&modeType == modeDir {
-			err = block.ErrIsDir
-			return 0
-		}
-		own, unknown := e.ownVersionLocked(parent, name, o, true)
-		if unknown != 0 {
-			return unknown
-		}
-		holder := e.mu.ix.Lookup(parent, name)
-		defer e.dropIdleLocked(nameKey{parent, name}, &g)
-		// The block first: what was only a version's base may go with that.
-		if holder != 0 && (id == holder || e.mu.ix.At(holder).Flags&flagUncommitted == 0) { // else another process is still writing it
-			e.mu.counters.Removed++
-			e.mu.actor = tid
-			e.unlinkLocked(holder, "unlink", &g)
-			e.mu.actor = 0
-		}
-		if own != 0 && own != id {
-			e.dropShadowLocked(own, &g) // else a write of it would bring the name back
-		}
-		if id != holder {
-			e.dropShadowLocked(id, &g)
-		}
-		e.changedLocked(parent)
-		return 0
-	})
+	e.mu.Lock()
+	e.hearNameLocked(parent, name, &by)
+	err := e.removeLocked(parent, name, &by, &g)
+	e.tellOutdatedLocked(&g)
+	e.mu.Unlock()
 	e.finish(&g)
 	return err
+}
+
+func (e *Engine) removeLocked(parent index.ID, name string, by *Caller, g *gone) error {
+	k := nameKey{parent, name}
+	e.renounceLocked(k, by, g)
+	id, _ := e.resolveLocked(parent, name, by)
+	if id == 0 {
+		return block.ErrNotFound
+	}
+	en := e.mu.ix.At(id)
+	if en.Mode&modeType == modeDir {
+		return block.ErrIsDir
+	}
+	holder := e.mu.ix.Lookup(parent, name)
+	own := e.mu.files[id]
+	// Of several versions of a temporary name each process removes its own. Who has none, removes all.
+	shares := e.kindLocked(en) == draft.Temp && own != nil && own.mineLocked(by)
+	if id != holder {
+		e.dropVersionLocked(own, g)
+	}
+	takes := id == holder || !shares && e.mu.ix.At(holder).Flags&flagUncommitted == 0
+	if holder != 0 && (takes || shares && e.replacedLocked(holder, draft.Temp)) {
+		e.mu.counters.Removed++
+		e.mu.actor = by.actor()
+		e.unlinkLocked(holder, "unlink", g)
+		e.mu.actor = 0
+	}
+	if !shares {
+		e.overtakeLocked(k, false, g)
+	}
+	e.seatNextLocked(k, g)
+	e.changedLocked(parent)
+	return nil
 }
 
 // unlinkLocked drops a name on the kernel's request, so that only other kernels need
@@ -419,56 +453,26 @@ const readdirBatch = 1024
 // hint is the ID of the entry whose cookie is after, or 0. Files that another
 // process is writing under their final name are left out, and with HideElsewhere
 // those that this node has nothing of.
-func (e *Engine) ReadDir(dir index.ID, after uint64, hint index.ID, tid uint32, buf []Dirent) []Dirent {
+func (e *Engine) ReadDir(dir index.ID, after uint64, hint index.ID, by Caller, buf []Dirent) []Dirent {
 	start := len(buf)
-	e.withNames(tid, func(o *owners) (unknown uint32) {
-		buf = buf[:start]
-		now := e.now()
-		e.mu.ix.ReadDir(dir, after, hint, func(id index.ID, en *index.Entry, cookie uint64) bool {
-			if en.Flags&(flagUncommitted|flagTemp) == flagUncommitted {
-				same, known := o.knows(e.mu.files[id].owner)
-				if !known {
-					unknown = e.mu.files[id].owner
-					return false
-				}
-				if !same {
-					if id, unknown = e.ownVersionLocked(dir, e.mu.ix.Name(id), o, false); unknown != 0 {
-						return false
-					}
-					if id == 0 {
-						return true
-					}
-					buf = append(buf, Dirent{id, e.mu.ix.At(id).Mode, e.mu.files[id].name.name, cookie})
-					return len(buf)-start < readdirBatch
-				}
-			}
-			if en.Expires != 0 && en.Expires <= now || e.opts.HideElsewhere && e.elsewhereLocked(id, en) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now := e.now()
+	e.mu.ix.ReadDir(dir, after, hint, func(id index.ID, en *index.Entry, cookie uint64) bool {
+		name := e.mu.ix.Name(id)
+		if en.Flags&flagUncommitted != 0 && !e.mu.files[id].mineLocked(&by) {
+			if id = e.ownVersionLocked(nameKey{dir, name}, &by); id == 0 {
 				return true
 			}
-			buf = append(buf, Dirent{id, en.Mode, e.mu.ix.Name(id), cookie})
-			return len(buf)-start < readdirBatch
-		})
-		return unknown
+			en = e.mu.ix.At(id)
+		}
+		if en.Expires != 0 && en.Expires <= now || e.opts.HideElsewhere && e.elsewhereLocked(id, en) {
+			return true
+		}
+		buf = append(buf, Dirent{id, en.Mode, name, cookie})
+		return len(buf)-start < readdirBatch
 	})
 	return buf
-}
-
-// ownVersionLocked returns the version of a name that the caller's process is
-// writing, 0 if none. outdated: or one that is outdated.
-func (e *Engine) ownVersionLocked(parent index.ID, name string, o *owners, outdated bool) (id index.ID, unknown uint32) {
-	for _, s := range e.mu.shadows[nameKey{parent, name}] {
-		f := e.mu.files[s]
-		same, known := o.knows(f.owner)
-		if !known {
-			return 0, f.owner
-		}
-		if same && (outdated || !(f.hidden && !f.opened && f.owner != o.tid) && !e.outdatedLocked(f, o.tid)) {
-			if id == 0 || f.ownsBytes() || !e.mu.files[id].ownsBytes() {
-				id = s // the latest wins, of those that have bytes of their own if there are any
-			}
-		}
-	}
-	return id, 0
 }
 
 // Parent returns the directory that holds id; the root is its own parent.
@@ -505,6 +509,10 @@ func (e *Engine) RefNamed(dir, id index.ID, name string) (Attr, bool) {
 		return Attr{}, false
 	}
 	en := e.mu.ix.At(id)
+	if en.Flags&flagUncommitted != 0 || en.Size == 0 && e.mu.files[id] != nil || len(e.mu.waiting[nameKey{dir, name}]) > 0 {
+		e.mu.Unlock()
+		return Attr{}, false // others may not find it
+	}
 	en.Lookups++
 	a, live := e.attrLocked(id, en), e.mu.files[id]
 	e.mu.Unlock()

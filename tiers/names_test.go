@@ -37,8 +37,9 @@ func TestNames(t *testing.T) {
 			create 20 b g/a
 			sameino a b -> true
 			write b 1p y 1p
-			close a
-			close b -> ok; stored g/a 2p`},
+			close a -> ok; stored g/a 2p
+			write b 1p z 2p
+			close b -> ok; stored g/a 3p`},
 		{name: "create finds a block that the kernel did not know", text: `
 			put 10 g/a 1p x -> ok; stored g/a 1p
 			create 20 b g/a
@@ -54,7 +55,7 @@ func TestNames(t *testing.T) {
 			unlink 10 g/d/a -> ok; removed g/d/a 1p unlink
 			unlink 10 g/d/a -> ErrNotFound
 			create 20 h g/d/h
-			rmdir g/d -> ErrNotEmpty
+			rmdirby 20 g/d -> ErrNotEmpty
 			unlink 10 g/d/h -> ErrNotFound
 			close h -> ok; stored g/d/h 0
 			unlink 10 g/d/h -> ok; removed g/d/h 0 unlink
@@ -66,6 +67,10 @@ func TestNames(t *testing.T) {
 			lookup 10 r g/a -> ErrNotFound stable=false
 			lookup 20 r g/a -> 0 stable=false
 			close a -> ok; stored g/a 0
-			lookup 10 r g/a -> 0 stable=true`},
+			lookup 10 r g/a -> 0 stable=false
+			open 20 a g/a
+			write a 1p x
+			close a -> ok; stored g/a 1p
+			lookup 10 r g/a -> 1p stable=true`},
 	})
 }

@@ -6,39 +6,35 @@ import (
 	"os"
 	"time"
 
-	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/draft"
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
 // Opened is a file open for reading.
 type Opened struct {
-	ID    index.ID
-	Blob  BlobID
-	Size  int64
-	Write *Handle // not nil if the file is being written: read through it
-	// Shared: somebody has it open for writing on the same inode, so that the
-	// kernel must not open it by itself.
-	Shared bool
+	ID   index.ID
+	Blob BlobID
+	Size int64 // bytes; of a file that is being written, those at its last commit
 }
 
-// OpenRead opens a file for reading and pins it until CloseRead. A file that
-// another process is writing under its final name is not there yet. It marks the
+// OpenRead opens a file for reading and pins it until CloseRead. It marks the
 // block as recently used.
 //
 // A block that is not in memory is promoted first: OpenRead waits for that, up to
 // PromoteTimeout, or, with nonblock set, begins it and fails with ErrPending.
 //
 // It fails with ErrIsDir; with ErrStale if the name must be looked up again because
-// it means something else by now, which then fails with ErrNotFound if the block
+// it means something else to the caller, which then fails with ErrNotFound if the block
 // is gone; with ErrNotFound if no tier can give it; with ctx's error.
-func (e *Engine) OpenRead(ctx context.Context, id index.ID, tid uint32, nonblock bool) (Opened, error) {
-	o, hollow, err := e.openRead(id, tid, true)
+func (e *Engine) OpenRead(ctx context.Context, id index.ID, by Caller, nonblock bool) (Opened, error) {
+	o, hollow, err := e.openRead(id, by, true)
 	if !hollow {
 		return o, err
 	}
-	return e.openHollow(ctx, id, tid, nonblock)
+	return e.openHollow(ctx, id, by, nonblock)
 }
 
 // ErrHollow: the block is in no memory, so that an open has to wait.
@@ -46,8 +42,8 @@ var ErrHollow = errors.New("block is not in memory")
 
 // OpenHot is OpenRead for what is in memory. It does not wait; of other blocks it
 // says ErrHollow.
-func (e *Engine) OpenHot(id index.ID, tid uint32) (Opened, error) {
-	o, hollow, err := e.openRead(id, tid, true)
+func (e *Engine) OpenHot(id index.ID, by Caller) (Opened, error) {
+	o, hollow, err := e.openRead(id, by, true)
 	if hollow {
 		return o, ErrHollow
 	}
@@ -58,7 +54,7 @@ func (e *Engine) OpenHot(id index.ID, tid uint32) (Opened, error) {
 // but calls then when the open can be answered, from any goroutine and possibly
 // before it returns; then must not block. Where it succeeds, file is the block's file,
 // open until then returns, or nil.
-func (e *Engine) OpenLater(id index.ID, tid uint32, then func(o Opened, file *os.File, err error)) {
+func (e *Engine) OpenLater(id index.ID, by Caller, then func(o Opened, file *os.File, err error)) {
 	deadline, late := e.openDeadline(id)
 	if late {
 		then(Opened{}, nil, block.ErrNotFound)
@@ -66,7 +62,7 @@ func (e *Engine) OpenLater(id index.ID, tid uint32, then func(o Opened, file *os
 	}
 	e.promoteLater(id, deadline, func(file *os.File, err error) {
 		if errors.Is(err, ErrStale) {
-			o, hollow, err := e.openRead(id, tid, true) // it may have come up in between
+			o, hollow, err := e.openRead(id, by, true) // it may have come up in between
 			if hollow {
 				err = ErrStale
 			}
@@ -77,13 +73,13 @@ func (e *Engine) OpenLater(id index.ID, tid uint32, then func(o Opened, file *os
 			then(Opened{}, nil, missError(err))
 			return
 		}
-		o, _, err := e.openRead(id, tid, false)
+		o, _, err := e.openRead(id, by, false)
 		e.CloseRead(id) // what promoteLater pinned it with
 		then(o, file, err)
 	})
 }
 
-func (e *Engine) openHollow(ctx context.Context, id index.ID, tid uint32, nonblock bool) (Opened, error) {
+func (e *Engine) openHollow(ctx context.Context, id index.ID, by Caller, nonblock bool) (Opened, error) {
 	deadline, late := noDeadline, false
 	if !nonblock { // else nobody waits
 		deadline, late = e.openDeadline(id)
@@ -93,7 +89,7 @@ func (e *Engine) openHollow(ctx context.Context, id index.ID, tid uint32, nonblo
 	}
 	err := e.promoteWithin(ctx, id, nonblock, deadline)
 	if errors.Is(err, ErrStale) {
-		o, hollow, err := e.openRead(id, tid, true) // it may have come up in between
+		o, hollow, err := e.openRead(id, by, true) // it may have come up in between
 		if hollow {
 			err = ErrStale
 		}
@@ -102,78 +98,58 @@ func (e *Engine) openHollow(ctx context.Context, id index.ID, tid uint32, nonblo
 	if err != nil {
 		return Opened{}, missError(err)
 	}
-	o, _, err := e.openRead(id, tid, false)
+	o, _, err := e.openRead(id, by, false)
 	e.CloseRead(id) // what promote pinned it with
 	return o, err
 }
 
 // openRead is OpenRead for what is in memory; else it reports that the block is
 // hollow. hit: it was there without a promotion.
-func (e *Engine) openRead(id index.ID, tid uint32, hit bool) (o Opened, hollow bool, err error) {
-	e.withNames(tid, func(ow *owners) uint32 {
-		hollow = false
-		en := e.mu.ix.At(id)
-		o, err = Opened{ID: id, Blob: BlobID(en.Blob), Size: en.Size}, nil
-		f := e.mu.files[id]
-		switch {
-		case en.Mode&modeType == modeDir:
-			err = block.ErrIsDir
-		case en.Flags&flagUncommitted != 0 && f == nil:
-			err = ErrStale // given up since the kernel looked it up
-		case en.Flags&(flagUncommitted|flagTemp) == flagUncommitted:
-			same, known := ow.knows(f.owner)
-			if !known {
-				return f.owner
-			}
-			if !same {
-				err = ErrStale // the name means another version, or none, to this caller
-			}
-			if same && f.owner == tid && tid&(1<<threadBits-1) != 0 && f.base != 0 && !f.opened {
-				f.forsaken = true // it was made for an open for writing
-				if e.outdatedLocked(f, tid) {
-					err = ErrStale
-				}
-			}
-		case e.mu.ix.Linked(id) && e.expiredLocked(id):
-			err = block.ErrNotFound
-		case e.hollowLocked(id, en):
-			hollow = true
-			return 0
-		case en.Blob == 0 && f == nil, !e.mu.ix.Linked(id) && f == nil && en.Opens == 0 && en.Flags&flagLimbo == 0:
-			err = ErrStale // replaced or evicted since the kernel looked it up
-		case e.lookAgainLocked(id, en, f, tid):
-			err = ErrStale
-		}
-		if err != nil {
-			return 0
-		}
-		if f != nil && f.shared {
-			o.Shared = true
-		} else if f != nil {
-			o.Write = &Handle{File: f, tid: tid, direct: f.direct}
-			if f.base != 0 {
-				o.Blob = BlobID(e.mu.ix.At(f.base).Blob)
-			}
-		}
-		e.lookedLocked(tid)
-		en.Opens++
-		en.Atime = e.now()
-		e.mu.counters.Opened++
-		if en.Opens == 1 {
-			e.classifyLocked(id, en)
-		}
-		if en.Flags&flagPolicy != 0 {
-			e.orderLocked(e.mu.groups[en.Group]).Touch(uint32(id))
-		}
-		e.readLocked(id, en, hit)
-		return 0
-	})
-	if err == nil && o.Write != nil {
-		if err = e.attach(o.Write.File, false); err != nil {
-			e.CloseRead(id)
-		}
+func (e *Engine) openRead(id index.ID, by Caller, hit bool) (o Opened, hollow bool, err error) {
+	var g gone
+	defer e.finish(&g)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	en := e.mu.ix.At(id)
+	if en.Size == 0 {
+		e.catchUpLocked(id)
+		e.hearLocked(id, &by)
+		en = e.mu.ix.At(id)
 	}
-	return o, hollow, err
+	linked := e.mu.ix.Linked(id)
+	switch {
+	case en.Mode&modeType == modeDir:
+		return o, false, block.ErrIsDir
+	case linked && e.expiredLocked(id):
+		return o, false, block.ErrNotFound
+	case linked && en.Flags&flagUncommitted == 0 && en.Blob != 0: // the hot path
+	case e.hollowLocked(id, en):
+		return o, true, nil
+	case e.promisedLocked(id): // its thread has gone on to something else
+		e.dropVersionLocked(e.mu.files[id], &g)
+		return o, false, ErrStale
+	case draft.Access(e.stateLocked(id, en, &by, false), false, by.Told) == draft.LookAgain:
+		return o, false, ErrStale
+	case en.Blob == 0:
+		return o, false, block.ErrNotFound
+	}
+	en.Opens++
+	en.Atime = e.now()
+	e.mu.counters.Opened++
+	if en.Opens == 1 {
+		e.classifyLocked(id, en)
+	}
+	if en.Flags&flagPolicy != 0 {
+		e.orderLocked(e.mu.groups[en.Group]).Touch(uint32(id))
+	}
+	e.readLocked(id, en, hit)
+	return Opened{ID: id, Blob: BlobID(en.Blob), Size: en.Size}, false, nil
+}
+
+// promisedLocked reports whether a version waits for an open for writing that has yet to come.
+func (e *Engine) promisedLocked(id index.ID) bool {
+	f := e.mu.files[id]
+	return f != nil && f.promised != 0
 }
 
 // maxTouched bounds the blocks that wait for the tiers to be told that they were
@@ -246,306 +222,341 @@ func (e *Engine) CloseRead(id index.ID) {
 	e.mu.Lock()
 	en := e.mu.ix.At(id)
 	en.Opens--
-	e.settleLocked(id, en, &g)
+	e.closedLocked(id, en, &g)
 	e.mu.Unlock()
 	e.finish(&g)
 }
 
-// settleLocked follows the close of a handle.
-func (e *Engine) settleLocked(id index.ID, en *index.Entry, g *gone) {
+// closedLocked follows the end of a handle.
+func (e *Engine) closedLocked(id index.ID, en *index.Entry, g *gone) {
 	if en.Opens > 0 {
-		return
-	}
-	if f := e.mu.files[id]; f != nil && e.mu.ix.Linked(id) && en.Flags&flagUncommitted == 0 {
-		// Committed, and the last handle is closed: the write side ends, and
-		// what was reserved beyond the size is free again.
-		e.addUsedLocked(en, chargeOf(en.Size)-f.charge)
-		delete(e.mu.files, id)
-		g.files = append(g.files, f)
-		e.cascadeLocked(id, en)
-		e.signalSpaceLocked() // it can be evicted now
-	} else if f != nil && f.shadow && f.writers == 0 && (f.base != 0 || f.poisoned != nil) {
-		if f.poisoned == nil && e.now()-f.promised < promiseGrace {
-			return // an open of it may be on its way; else runExpiry takes it
-		}
-		e.releaseBaseLocked(f, g)
-		e.dropShadowLocked(id, g)
 		return
 	}
 	e.classifyLocked(id, en)
 	e.reapLocked(id, en, g)
 }
 
-// OpenWrite opens an existing file for writing, emptying it first if truncate is
-// set.
-//
-// A committed block is never changed under its readers: the caller's process
-// gets a version of its own, which takes the name when it is committed. Where
-// that needs an inode of its own, OpenWrite fails with ErrStale, and the next
-// look-up by that process finds the version. Without truncate the version shares
-// the bytes until the first write (fork.go). In pinned groups, which hold raw
-// files, writes go in place.
-//
-// Other errors: ErrIsDir, ErrNoSpace, ErrQuota, ctx's error.
-func (e *Engine) OpenWrite(ctx context.Context, id index.ID, tid uint32, truncate bool) (*Handle, error) {
-	return e.openWrite(ctx, id, tid, truncate, 0)
+// WriteOptions says how a file is opened for writing.
+type WriteOptions struct {
+	Truncate bool // O_TRUNC
+	Append   bool // O_APPEND: nobody knows how much it will be
 }
 
-// openWrite is OpenWrite for a caller that has held of the file's Opens itself.
-func (e *Engine) openWrite(ctx context.Context, id index.ID, tid uint32, truncate bool, held uint32) (*Handle, error) {
-	deadline := e.opts.Now().Add(closeGrace)
-	for {
-		var o writeOpen
-		e.withNames(tid, func(ow *owners) uint32 {
-			o = writeOpen{id: id, tid: tid, truncate: truncate, held: held, late: !e.opts.Now().Before(deadline)}
-			if other, unknown := e.supersededLocked(id, truncate, ow); other || unknown != 0 {
-				o.err = ErrStale
-				return unknown
-			}
-			return e.openWriteLocked(&o, ow)
-		})
+// OpenWrite opens an existing file for writing: in place, or, where Truncate finds a block with
+// bytes, as a version of the caller's process that takes the name when it is committed (package
+// draft). As an open cannot answer with another file than it was asked for, OpenWrite then fails with
+// ErrStale, and the next look-up by that thread finds the version.
+//
+// A file that is being copied to another tier is waited for, a moment.
+//
+// Other errors: ErrIsDir, ErrNotFound, ErrNoSpace, ErrQuota, ctx's error.
+func (e *Engine) OpenWrite(ctx context.Context, id index.ID, by Caller, o WriteOptions) (*Handle, error) {
+	return e.openWrite(ctx, &writeOpen{id: id, by: by, WriteOptions: o})
+}
+
+// writeOpen is an open for writing.
+type writeOpen struct {
+	WriteOptions
+	id      index.ID
+	by      Caller
+	creates *CreateOptions // it may be answered with another file; else nil
+
+	empty bool     // the file has no bytes
+	blob  BlobID   // an empty file, in case that a version has to be made
+	file  *os.File // that; else nil
+	used  bool     // it has been made
+}
+
+// openWrite is OpenWrite.
+func (e *Engine) openWrite(ctx context.Context, o *writeOpen) (*Handle, error) {
+	for tries := 0; ; tries++ {
+		var g gone
+		e.mu.Lock()
+		e.catchUpLocked(o.id)
+		e.hearLocked(o.id, &o.by)
+		h, hollow, err := e.openWriteLocked(o, &g)
+		e.mu.Unlock()
+		e.finish(&g)
 		switch {
-		case o.hollow:
-			if err := e.promote(ctx, id, false); err != nil {
-				return nil, missError(err)
+		case err == errNeedsFile:
+			if o.blob, o.file, err = e.createFile(ctx); err == nil {
+				continue
 			}
-			h, err := e.openWrite(ctx, id, tid, truncate, held+1)
-			e.CloseRead(id) // what promote pinned it with
-			return h, err
-		case o.wait != nil:
-			if err := waitSpace(ctx, o.wait, deadline.Sub(e.opts.Now())); err != nil {
+		case o.file != nil && !o.used:
+			e.discard(o.blob, o.file)
+			o.file = nil
+		case o.file != nil && err != nil: // the kernel comes back for it
+			o.file.Close()
+		}
+		if err != nil {
+			return nil, err
+		}
+		if !hollow {
+			err := e.beginWrite(ctx, o, h)
+			switch {
+			case err == errAgain && tries < renameTries:
+				continue
+			case err == errAgain:
+				err = ErrStale
+			}
+			if err != nil {
 				return nil, err
 			}
-		case o.version != nil:
-			// Its bytes must be open before its base can go.
-			if err := e.attach(o.version, false); err != nil {
-				e.log.Debug("version without bytes", zap.Error(err))
-			}
-			e.Forget(o.version.id, 1)
-			return nil, ErrStale
-		case o.err != nil:
-			return nil, o.err
-		default:
-			return e.beginWrite(ctx, &o)
+			return h, nil
+		}
+		switch err := e.promote(ctx, o.id, false); {
+		case err == nil:
+			defer e.CloseRead(o.id) // what promote pinned it with
+		case !errors.Is(err, ErrStale) || tries == renameTries: // else it may have come up in between
+			return nil, missError(err)
 		}
 	}
 }
 
-// closeGrace bounds the wait for the kernel to release handles that were closed
-// already.
-const closeGrace = 100 * time.Millisecond
+// errNeedsFile: a version is to be made, and there is no file for it yet.
+var errNeedsFile = errors.New("a version needs a file")
 
-// writeOpen is one attempt to open for writing: what is asked, and, in the order
-// in which they count, what came of it.
-type writeOpen struct {
-	id       index.ID
-	tid      uint32
-	truncate bool
-	held     uint32 // of the file's Opens: the caller's own
-	late     bool   // do not wait any more
-
-	hollow  bool            // to be promoted first
-	wait    <-chan struct{} // try again after this, or after closeGrace
-	version *File           // made for this process, to be looked up
-	err     error
-	h       *Handle
-	expect  int64 // bytes to reserve
+// blankLocked reports whether a file has no bytes.
+func (e *Engine) blankLocked(id index.ID, en *index.Entry) bool {
+	if f := e.mu.files[id]; f != nil {
+		return !f.started
+	}
+	return en.Size == 0
 }
 
-// openWriteLocked decides how o can be opened.
-func (e *Engine) openWriteLocked(o *writeOpen, ow *owners) (unknown uint32) {
+// openWriteLocked does what package draft says about an open.
+func (e *Engine) openWriteLocked(o *writeOpen, g *gone) (h *Handle, hollow bool, err error) {
 	en := e.mu.ix.At(o.id)
-	f := e.mu.files[o.id]
-	pinned := e.mu.groups[en.Group].opts.Pinned
-	uncommitted := en.Flags&flagUncommitted != 0
-	isBlock := !uncommitted && en.Size > 0 && e.mu.ix.Linked(o.id) // a committed block
+	if en.Mode&modeType == modeDir {
+		return nil, false, block.ErrIsDir
+	}
+	o.empty = e.blankLocked(o.id, en)
+	if !o.Truncate && e.promisedLocked(o.id) { // its thread has gone on to something else
+		e.dropVersionLocked(e.mu.files[o.id], g)
+		return nil, false, ErrStale
+	}
+	s := e.stateLocked(o.id, en, &o.by, o.empty)
+	action := draft.Access(s, o.Truncate, o.by.Told)
+	if o.creates != nil {
+		action = draft.Create(&s, false, o.Truncate)
+	}
+	if o.Truncate && action == draft.InPlace && e.hollowLocked(o.id, en) {
+		action = draft.Anew // to bring up what is not wanted would take longer
+	}
 	switch {
-	case en.Mode&modeType == modeDir:
-		o.err = block.ErrIsDir
-		return 0
-	case e.hollowLocked(o.id, en) && !o.truncate:
-		o.hollow = true
-		return 0
+	case s.Place == draft.Seen && e.expiredLocked(o.id):
+		return nil, false, block.ErrNotFound
+	case action == draft.LookAgain, s.Place == draft.Gone && (en.Blob == 0 || o.Truncate && e.heirLocked(o.id) != 0):
+		return nil, false, e.promiseHeirLocked(o)
+	case action == draft.Anew && o.by.Told && o.creates == nil:
+		return nil, false, ErrStale // its kernel does not come back for a version
+	case action == draft.Anew && o.file == nil:
+		return nil, false, errNeedsFile
+	case action == draft.Anew:
+		k := nameKey{e.mu.ix.Parent(o.id), e.mu.ix.Name(o.id)}
+		if f := e.mu.files[o.id]; f != nil && f.waits {
+			k = f.name
+		} else if f != nil && s.Kind == draft.Temp {
+			f.passOnLocked()
+		}
+		if h = e.anewLocked(o, en, k); h == nil {
+			err = ErrStale
+		} else if s.Place != draft.Seen && !s.Mine { // to the caller the name is new
+			en := e.mu.ix.At(h.ID())
+			en.Mode, en.UID, en.GID, en.Expires = modeRegular|o.creates.Mode&0o7777, o.creates.UID, o.creates.GID, 0
+			en.Flags &^= flagPinned
+		}
+		return h, false, err
 	case e.hollowLocked(o.id, en):
-		o.version = e.replaceLocked(o.id, o.tid, o.truncate) // its bytes are not wanted
-		return 0
-	case e.replacedLocked(o, en, f):
-		return 0
-	case f != nil && f.base != 0 && (f.opened || o.truncate) && f.writers == 0 && en.Opens > 0:
-		// Its process wrote nothing yet, or closed it, and still reads it: what it reads is
-		// the block, which stays as it is; nor does the kernel take two files for one inode.
-		f.forsaken = f.forsaken || !f.opened
-		if e.outdatedLocked(f, o.tid) {
-			o.err = ErrStale
-		} else {
-			o.version = e.replaceLocked(f.base, o.tid, o.truncate)
-		}
-		return 0
-	case f != nil && uncommitted && o.truncate && f.base == 0:
-		// Each process that starts a file anew gets its own version, so that
-		// two of them never mix under one fixed temporary name.
-		same, known := ow.knows(f.owner)
-		if !known {
-			return f.owner
-		}
-		if !same {
-			o.version = e.replaceLocked(o.id, o.tid, o.truncate)
-			return 0
-		}
-	case f != nil && uncommitted && o.truncate && en.Opens == 0:
-		f.direct = e.mu.groups[en.Group].expectBytes() > 0
-	case isBlock && f != nil && !f.shared && en.Opens == uint32(f.closed) && !o.late:
-		o.wait = e.mu.space // closed; the kernel is about to release it
-		return 0
-	case isBlock && (o.truncate || !pinned && (f != nil && !f.shared || f == nil && en.Opens > o.held)):
-		o.version = e.replaceLocked(o.id, o.tid, o.truncate)
-		return 0
-	case f == nil:
-		// On the same inode. Writes go in place in pinned groups, and in an
-		// empty file, which prepare hides from others at its first byte.
-		f = &File{e: e, id: o.id, owner: o.tid, charge: chargeOf(en.Size), born: e.now(), begun: e.seqNowLocked(), replaces: true}
-		f.shared = isBlock && !pinned
-		f.direct = en.Size > 0 && !f.shared
-		f.started = f.direct
-		e.mu.files[o.id] = f
+		return nil, true, nil
+	case en.Blob == 0:
+		return nil, false, block.ErrNotFound
+	case en.Flags&flagLimbo != 0:
+		en.Opens++ // so that it stays
+		e.leaveLimboLocked(o.id, g)
+		en.Opens--
 	}
-	e.enterWriterLocked(o, en, f)
-	return 0
+	f := e.mu.files[o.id]
+	if f == nil {
+		f = e.newFileLocked(o.id, en)
+		f.replaces = true
+		e.attrsChangedLocked(o.id, en, g) // they change from now on
+	}
+	return e.openedLocked(o, f), false, nil
 }
 
-// enterWriterLocked counts o among the handles of f.
-func (e *Engine) enterWriterLocked(o *writeOpen, en *index.Entry, f *File) {
-	if o.truncate {
+// anewLocked makes a version of the name k, like base. It is open if o can be answered with it; else
+// it is promised to the caller, and the result is nil.
+func (e *Engine) anewLocked(o *writeOpen, base *index.Entry, k nameKey) *Handle {
+	o.used = true
+	f := e.versionLocked(k, base, &o.by, o.blob)
+	if o.creates != nil {
+		f.file = o.file
+		return e.openedLocked(o, f)
+	}
+	f.promised = max(o.by.Thread, 1)
+	return nil
+}
+
+// promiseHeirLocked makes a version of what has replaced the file that is opened to be emptied: else the
+// kernel, which looks again only once, would be told to do so twice. Create looks again by itself. It
+// returns ErrStale.
+func (e *Engine) promiseHeirLocked(o *writeOpen) error {
+	heir := e.heirLocked(o.id)
+	k := e.mu.formerly[o.id]
+	if o.creates != nil || !o.Truncate || o.by.Told || heir == 0 || e.ownVersionLocked(k, &o.by) != 0 {
+		return ErrStale
+	}
+	en := e.mu.ix.At(heir)
+	if en.Mode&modeType != modeRegular || draft.Access(e.stateLocked(heir, en, &o.by, e.blankLocked(heir, en)), true, false) != draft.Anew {
+		return ErrStale
+	}
+	if o.file == nil {
+		return errNeedsFile
+	}
+	e.anewLocked(o, en, k)
+	return ErrStale
+}
+
+// heirLocked returns what has replaced a file, 0 if nothing has.
+func (e *Engine) heirLocked(id index.ID) index.ID {
+	k, ok := e.mu.formerly[id]
+	if !ok || !e.mu.ix.Valid(k.parent) {
+		return 0
+	}
+	return e.mu.ix.Lookup(k.parent, k.name)
+}
+
+// openedLocked counts o among the handles of f.
+func (e *Engine) openedLocked(o *writeOpen, f *File) *Handle {
+	en := e.mu.ix.At(f.id)
+	if o.Truncate {
 		f.poisoned = nil
+		if e.kindLocked(en) == draft.Temp {
+			f.owner = o.by.process()
+		}
 	}
-	e.lookedLocked(o.tid)
+	if f.promised != 0 {
+		f.promised, f.begun = 0, e.seqNowLocked()
+	}
+	f.asked, f.left = false, false
+	h := &Handle{File: f, by: o.by}
+	h.direct = !o.empty && !o.Append && !o.Truncate && en.Flags&flagPlain == 0 // its bytes have their room already
+	f.handles = append(f.handles, h)
 	en.Opens++
-	f.writers++
-	f.opened = true
-	f.emptied = f.emptied || o.truncate
-	if f.shadow {
-		e.forsakeLocked(f.name, o.tid)
-	}
-	e.classifyLocked(o.id, en)
-	o.h = &Handle{File: f, Write: true, tid: o.tid, direct: f.direct}
-	if f.direct && en.Flags&flagUncommitted != 0 {
-		o.expect = chargeOf(e.mu.groups[en.Group].expectBytes()) - f.charge
-	}
+	e.classifyLocked(f.id, en)
+	return h
 }
 
-// replacedLocked reports whether o is of what is gone or replaced: its bytes may still have
-// readers, or be the base of a version, so nobody may begin to write them.
-func (e *Engine) replacedLocked(o *writeOpen, en *index.Entry, f *File) bool {
-	switch {
-	case en.Blob == 0 && (f == nil || f.base == 0), en.Flags&flagLimbo != 0, f == nil && !e.mu.ix.Linked(o.id):
-	case e.lookAgainLocked(o.id, en, f, o.tid):
-	default:
-		return false
-	}
-	if heir := e.heirLocked(o.id, en); heir != 0 && o.truncate {
-		o.version = e.replaceLocked(heir, o.tid, o.truncate)
-	} else {
-		o.err = ErrStale
-	}
-	return true
-}
+// errAgain: meanwhile the file has lost its name, or the version that was to be emptied has become a block
+// that all see.
+var errAgain = errors.New("the file has changed")
 
-// beginWrite does what an open for writing does outside the lock.
-func (e *Engine) beginWrite(ctx context.Context, o *writeOpen) (*Handle, error) {
-	err := e.attach(o.h.File, o.truncate)
-	if err == nil && o.truncate {
-		err = o.h.Truncate(ctx, 0)
+// beginWrite does what an open for writing does outside the lock. If it fails, h is released. It fails with
+// errAgain if the open has to be decided anew.
+func (e *Engine) beginWrite(ctx context.Context, o *writeOpen, h *Handle) error {
+	err := h.WithFile(func(*os.File) error { return nil }) // opened now, it stays though its name goes
+	if errors.Is(err, block.ErrNotFound) {
+		err = errAgain
 	}
 	if err == nil {
-		err = e.reserve(ctx, o.id, o.h.File, o.expect, false)
+		err = e.settleCopies(ctx, h.ID())
 	}
 	if err != nil {
-		o.h.File.poison(err)
-		e.Release(o.h)
-		return nil, err
-	}
-	return o.h, nil
-}
-
-// replaceLocked makes a shadow that will take id's name, after it is emptied if truncate is
-// set. The caller has one reference to it, to be given back with Forget.
-func (e *Engine) replaceLocked(id index.ID, tid uint32, truncate bool) *File {
-	ix := e.mu.ix
-	k := nameKey{ix.Parent(id), ix.Name(id)}
-	if of := e.mu.files[id]; of != nil && of.shadow {
-		k = of.name
-	}
-	f := &File{e: e, owner: tid, born: e.now(), begun: e.seqNowLocked(), hidden: truncate}
-	f.id = ix.Alloc()
-	ne, en := ix.At(f.id), ix.At(id)
-	ne.Mode, ne.UID, ne.GID, ne.Group = en.Mode, en.UID, en.GID, en.Group
-	ne.Mtime, ne.Atime, ne.Ctime = en.Mtime, en.Atime, en.Ctime
-	ne.Size = en.Size // the kernel appends at the size that the look-up tells
-	ne.Expires = en.Expires
-	ne.Flags = flagUncommitted | en.Flags&(flagTemp|flagPinned)
-	e.mu.files[f.id] = f
-	e.forsakeLocked(k, tid)
-	e.shadowLocked(f, k)
-	f.base = id
-	en.Opens++ // held until the shadow has its own bytes or goes
-	e.classifyLocked(f.id, ne)
-	e.classifyLocked(id, en)
-	f.promised = f.born
-	ne.Lookups = 1
-	return f
-}
-
-// attach opens the bytes of a File that has none open: its own, its base's, or,
-// if it is to start empty, new ones.
-func (e *Engine) attach(f *File, truncate bool) error {
-	e.mu.Lock()
-	ready := e.mu.files[f.id] == f && f.file != nil && !((truncate || f.emptied) && f.base != 0)
-	e.mu.Unlock()
-	if ready { // without growth: a writer may hold that while it waits for room
-		return nil
-	}
-	f.growth.Lock()
-	defer f.growth.Unlock()
-	e.mu.Lock()
-	if e.mu.files[f.id] != f {
-		e.mu.Unlock()
-		return ErrStale // given up meanwhile
-	}
-	have, base := f.file != nil, f.base
-	truncate = truncate || f.emptied // whoever comes first
-	blob := BlobID(e.mu.ix.At(f.id).Blob)
-	if base != 0 {
-		blob = BlobID(e.mu.ix.At(base).Blob)
-	}
-	e.mu.Unlock()
-	fresh := truncate && base != 0
-	if have && !fresh {
-		return nil
-	}
-	var file *os.File
-	var err error
-	if fresh {
-		blob, file, err = e.primary.Create()
-	} else {
-		file, err = e.primary.Open(blob)
-	}
-	if err != nil {
-		return err
-	}
-	var g gone
-	e.mu.Lock()
-	old := f.swapLocked(file)
-	if fresh {
-		e.mu.ix.At(f.id).Blob = uint64(blob)
-		if !f.shadow && !e.mu.ix.Linked(f.id) {
-			g.blobs = append(g.blobs, blob) // removed while open: the file goes with its last handle
+		e.Release(h)
+		if err == errAgain {
+			return err
 		}
-		e.releaseBaseLocked(f, &g)
+		return missError(err)
 	}
+	if !o.Truncate {
+		return nil
+	}
+	if h.ID() == o.id {
+		if err := h.restart(ctx, o.empty); err != nil {
+			e.Release(h)
+			return err
+		}
+	}
+	e.mu.Lock()
+	en := e.mu.ix.At(h.ID())
+	bytes := chargeOf(e.mu.groups[en.Group].expectBytes()) - h.File.charge
+	seen := e.kindLocked(en) == draft.Plain || en.Flags&flagUncommitted == 0 && en.Flags&flagTemp == 0
 	e.mu.Unlock()
-	closeAll(old)
-	e.finish(&g)
+	if !seen { // else its first byte hides it, or nobody knows its size
+		e.expect(h, bytes)
+	}
 	return nil
+}
+
+// restart empties the file that h has been opened to empty. empty: there was nothing in it, so that only its
+// time of last write changes. It fails with errAgain if another thread
+// of its process has committed it meanwhile: nothing is taken from a block that all see.
+func (h *Handle) restart(ctx context.Context, empty bool) error {
+	f := h.File
+	if empty {
+		return h.WithFile(func(file *os.File) error {
+			return futimens(int(file.Fd()), []unix.Timespec{{Nsec: unix.UTIME_OMIT}, {Nsec: unix.UTIME_NOW}})
+		})
+	}
+	f.commits.Lock()
+	defer f.commits.Unlock()
+	f.e.mu.Lock()
+	s := f.e.stateLocked(f.id, f.e.mu.ix.At(f.id), &h.by, false)
+	f.e.mu.Unlock()
+	if s.Kind == draft.Block && s.Place == draft.Seen {
+		return errAgain
+	}
+	err := h.truncate(ctx, 0)
+	if err != nil {
+		f.poison(err)
+	}
+	return err
+}
+
+// tornWait is how long an open for writing waits for a copy of the file that another tier is making. One that
+// takes longer is removed and made again.
+const tornWait = 100 * time.Millisecond
+
+// settleCopies waits until the copies of a file that other tiers are making are made: what its writer
+// changes would be half in them. No more are begun, because it is open.
+func (e *Engine) settleCopies(ctx context.Context, id index.ID) error {
+	deadline := time.Now().Add(tornWait)
+	for {
+		e.mu.Lock()
+		var busy *storeOp
+		for op := range e.mu.underWay {
+			if op.id == id && !op.torn {
+				busy = op
+			}
+		}
+		left := time.Until(deadline)
+		done := make(chan error, 1)
+		switch {
+		case busy != nil && left <= 0:
+			busy.torn = true
+		case busy != nil:
+			busy.waiters = append(busy.waiters, done)
+		}
+		e.mu.Unlock()
+		if busy == nil {
+			return nil
+		}
+		if left <= 0 {
+			continue
+		}
+		announceWait(ctx)
+		t := time.NewTimer(left)
+		select {
+		case <-done:
+		case <-t.C:
+		case <-ctx.Done():
+		}
+		t.Stop()
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
 }
 
 // OpenBlob opens the primary file of a blob. It fails with ErrNotFound.
@@ -554,7 +565,7 @@ func (e *Engine) OpenBlob(blob BlobID) (*os.File, error) { return e.primary.Open
 // Probe returns an empty file of the primary tier, to try on it what the kernel
 // can do with such files, and a function that removes it.
 func (e *Engine) Probe() (*os.File, func(), error) {
-	blob, file, err := e.primary.Create()
+	blob, file, err := e.createFile(e.ctx)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -12,8 +12,9 @@ import (
 
 // PrefetchRequest asks for blocks to be brought into memory.
 type PrefetchRequest struct {
-	Request string   // names the work in logs and batches
+	Request string   // names the work in logs and batches, and whom the leases are for
 	Paths   [][]byte // below the mount, in the order in which they are wanted
+	As      *Viewer  // what he may not read is absent
 	// Done is called once for each path, in any order, as soon as its fate is known. Calls do
 	// not overlap; it must not block for long.
 	Done func(i int, r PrefetchResult)
@@ -118,7 +119,7 @@ func (f *prefetch) begin(n int) int {
 	e.mu.Lock()
 	for ; count < len(found) && n+count < len(f.r.Paths); count++ {
 		x := &found[count]
-		*x = e.prefetchFindLocked(f.r.Paths[n+count], keys == 0 || keys < prefetchKeys && bytes < f.max)
+		*x = e.prefetchFindLocked(&f.r, n+count, keys == 0 || keys < prefetchKeys && bytes < f.max)
 		if x.full {
 			break
 		}
@@ -146,32 +147,31 @@ type prefetchFound struct {
 	full   bool       // too much is under way for another one
 }
 
-// prefetchFindLocked finds what a path means, and begins its promotion if more may begin.
-func (e *Engine) prefetchFindLocked(path []byte, more bool) (x prefetchFound) {
+// prefetchFindLocked finds what the i-th path means, and begins its promotion if more may begin.
+func (e *Engine) prefetchFindLocked(r *PrefetchRequest, i int, more bool) (x prefetchFound) {
+	path := r.Paths[i]
 	id := index.ID(0)
 	if block.CheckPath(view(path)) == nil {
 		id = e.walkLocked(string(path))
 	}
 	if id == 0 {
 		w := pathWalker{ix: e.mu.ix}
-		if e.writingLocked(w.split(path)) {
+		if dir, name := w.split(path); e.writingLocked(r.As, dir, name) {
 			x.result.Outcome = PrefetchPending
 			return x
 		}
 	}
-	if id == 0 || e.expiredLocked(id) {
+	if id == 0 || e.expiredLocked(id) || !e.showsLocked(r.As, e.mu.ix.Parent(id), id) {
 		return prefetchFound{result: PrefetchResult{Outcome: PrefetchAbsent}}
 	}
 	en := e.mu.ix.At(id)
 	switch {
 	case en.Mode&modeType == modeDir:
 		return prefetchFound{result: PrefetchResult{Outcome: PrefetchAbsent}}
-	case en.Flags&flagUncommitted != 0:
+	case en.Flags&(flagUncommitted|flagTemp) != 0:
 		return prefetchFound{result: PrefetchResult{Outcome: PrefetchPending}}
 	case !e.hollowLocked(id, en):
-		if e.opts.LookupLease > 0 {
-			en.Lease = max(en.Lease, e.now()+int64(e.opts.LookupLease))
-		}
+		e.leaseLocked(id, en, e.now(), r.As, r.Request)
 		return prefetchFound{result: PrefetchResult{Outcome: PrefetchInMemory}}
 	case !more:
 		return prefetchFound{full: true}
@@ -192,7 +192,7 @@ func (e *Engine) awaitPrefetchLocked(f *prefetch, i int, x *prefetchFound) {
 	p.waiters++
 	p.later = append(p.later, laterOpen{until: e.now() + int64(e.opts.PromoteTimeout), then: func(_ *os.File, err error) {
 		if err == nil {
-			e.leaseFetched(p.id)
+			e.leaseFetched(p.id, &f.r)
 		}
 		f.ended(i, p.size, err)
 	}})
@@ -200,12 +200,9 @@ func (e *Engine) awaitPrefetchLocked(f *prefetch, i int, x *prefetchFound) {
 
 // leaseFetched keeps a block for who asked for it ahead of use, and ends the pin that came with
 // it.
-func (e *Engine) leaseFetched(id index.ID) {
+func (e *Engine) leaseFetched(id index.ID, r *PrefetchRequest) {
 	e.mu.Lock()
-	if e.opts.LookupLease > 0 {
-		en := e.mu.ix.At(id)
-		en.Lease = max(en.Lease, e.now()+int64(e.opts.LookupLease))
-	}
+	e.leaseLocked(id, e.mu.ix.At(id), e.now(), r.As, r.Request)
 	e.mu.Unlock()
 	e.CloseRead(id)
 }
@@ -253,7 +250,7 @@ func (f *prefetch) failed(i int, err error) PrefetchResult {
 	var g gone
 	e := f.e
 	e.mu.Lock()
-	x := e.prefetchFindLocked(f.r.Paths[i], false)
+	x := e.prefetchFindLocked(&f.r, i, false)
 	e.tellOutdatedLocked(&g)
 	e.mu.Unlock()
 	e.finish(&g)
@@ -278,7 +275,7 @@ const maxHintCalls = 16
 
 // Hint begins to bring blocks into memory that are not there, in order, and returns at once.
 // While too many such requests are under way, it does nothing.
-func (e *Engine) Hint(request string, paths [][]byte) {
+func (e *Engine) Hint(as *Viewer, request string, paths [][]byte) {
 	if len(paths) == 0 {
 		return
 	}
@@ -298,7 +295,7 @@ func (e *Engine) Hint(request string, paths [][]byte) {
 	}
 	e.mu.hints++
 	e.wg.Go(func() { // ends with the engine's context at the latest
-		e.Prefetch(e.ctx, PrefetchRequest{Request: request, Paths: own, Done: func(int, PrefetchResult) {}})
+		e.Prefetch(e.ctx, PrefetchRequest{Request: request, Paths: own, As: as, Done: func(int, PrefetchResult) {}})
 		e.mu.Lock()
 		e.mu.hints--
 		e.mu.Unlock()

@@ -99,14 +99,14 @@ func TestPrefetch(t *testing.T) {
 	shadow, err := w.openWrite(context.Background(), 20, "g/shadow", true)
 	must(t, err)
 	_, err = shadow.h.WriteAt(context.Background(), []byte("new"), 0)
-	must(t, err, w.unlink(10, "g/shadow"))
+	must(t, err)
 	must(t, w.put(10, "g/old", []byte("x")))
 	must(t, w.e.SetTTL(resolve(t, w.world, "g/old").ID, time.Nanosecond))
 	eventually(t, "its time passes", func() bool { return w.states(tiers.PresenceOptions{}, "g/old") == "." })
 	disk.Corrupt(mustKey(t, "g/lost"))
 
 	rows := []struct{ name, want string }{
-		{"g/a", "l"}, {"g/m", "m"}, {"g/none", "."}, {"g/a", "l"}, {"g/b", "l"}, {"g/new", "w"}, {"g/x.tmp", "w"}, {"g/shadow", "w"},
+		{"g/a", "l"}, {"g/m", "m"}, {"g/none", "."}, {"g/a", "l"}, {"g/b", "l"}, {"g/new", "w"}, {"g/x.tmp", "w"}, {"g/shadow", "m"},
 		{"g", "."}, {"g/sub", "."}, {"", "."}, {"/g/c", "."}, {"g/", "."}, {"g/../g/c", "."}, {".kvfs/status", "."}, {"g/c\x00", "."},
 		{strings.Repeat("x", 5000), "."}, {"g/old", "."}, {"g/lost", "!"}, {"g/c", "l"}, {"g/a", "l"},
 	}
@@ -289,7 +289,7 @@ func TestPrefetchClose(t *testing.T) {
 	for i := range names {
 		paths[len(names)-1-i] = []byte(names[i])
 	}
-	w.e.Hint("hint", paths)
+	w.e.Hint(nil, "hint", paths)
 	f := newFetched(len(names))
 	done := make(chan struct{})
 	go func() { defer close(done); w.fetch(context.Background(), f, names...) }()
@@ -311,7 +311,7 @@ func TestPrefetchClose(t *testing.T) {
 	if s := w.prefetch(context.Background(), names[39]); s.letters() != "!" && s.letters() != "m" {
 		t.Errorf("afterwards: %q", s.letters())
 	}
-	w.e.Hint("", paths)
+	w.e.Hint(nil, "", paths)
 }
 
 // TestPrefetchMeets: what happens to a name while its block is on its way.
@@ -333,7 +333,7 @@ func TestPrefetchMeets(t *testing.T) {
 		{"read", func(w *lower) {
 			a, err := w.lookup(10, "g/a")
 			must(w.t, err)
-			if _, err := w.e.OpenRead(context.Background(), a.ID, 10, true); !errors.Is(err, block.ErrPending) {
+			if _, err := w.e.OpenRead(context.Background(), a.ID, by(10), true); !errors.Is(err, block.ErrPending) {
 				w.t.Error(err)
 			}
 			w.forget(a.ID)
@@ -467,10 +467,10 @@ func TestHint(t *testing.T) {
 	path := []byte("g/000")
 	for _, name := range names {
 		copy(path, name)
-		w.e.Hint("hint", [][]byte{path})
+		w.e.Hint(nil, "hint", [][]byte{path})
 	}
 	copy(path, "?????")
-	w.e.Hint("hint", nil)
+	w.e.Hint(nil, "hint", nil)
 	if n := w.e.HintsUnderWay(); n != tiers.MaxHintCalls {
 		t.Errorf("%d hints under way", n)
 	}
@@ -483,7 +483,7 @@ func TestHint(t *testing.T) {
 			t.Errorf("%s: in %s", name, w.where(name))
 		}
 	}
-	w.e.Hint("hint", [][]byte{[]byte(names[len(names)-1])})
+	w.e.Hint(nil, "hint", [][]byte{[]byte(names[len(names)-1])})
 	eventually(t, "the next hint is heard", func() bool { return w.where(names[len(names)-1]) == "[memory disk]" })
 	w.atRest()
 	w.end()
@@ -562,7 +562,7 @@ func (w *lower) stormStep(rng *rand.Rand, n int, names []string) {
 		for i := range some {
 			paths[i] = []byte(some[i])
 		}
-		w.e.Hint("hint", paths)
+		w.e.Hint(nil, "hint", paths)
 		if rng.IntN(8) == 0 {
 			_ = w.unlink(10, name) // it may have gone
 			if err := w.put(10, name, fill("1p", "x")); err != nil && !errors.Is(err, block.ErrNoSpace) {

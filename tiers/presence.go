@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"math"
 	"math/bits"
+	"slices"
 	"time"
 	"unsafe"
 
@@ -15,6 +16,7 @@ import (
 type Place struct {
 	Presence Presence
 	Late     bool  // it is there, but would come too late: Presence is Miss
+	Dir      bool  // it is a directory: Presence is Miss
 	Tier     uint8 // of a Hit: 0 is memory, i+1 stands for Options.Secondaries[i]
 }
 
@@ -24,6 +26,8 @@ type PresenceOptions struct {
 	// Deadline makes late what is predicted to take longer until it is in memory. 0: as the
 	// group's OpenDeadline or else Options.OpenDeadline says; negative: none.
 	Deadline time.Duration
+	As       *Viewer // what he may not read is a miss, and gets no lease
+	Request  string  // whom the leases are for; ReleaseRequest ends them
 }
 
 // presenceBatch bounds how many names one hold of the lock looks up: some ten
@@ -59,10 +63,13 @@ func (e *Engine) presences(paths [][]byte, o *PresenceOptions, out []Place) {
 	}
 	e.mu.ix.LookupEach(dirs[:len(paths)], names[:len(paths)], ids[:])
 	for i, path := range paths {
-		if ids[i] != 0 {
-			out[i] = e.placeLocked(ids[i], now, o)
-		} else {
+		switch {
+		case ids[i] == 0:
 			out[i] = e.absentLocked(dirs[i], names[i], path, o)
+		case e.showsLocked(o.As, dirs[i], ids[i]):
+			out[i] = e.placeLocked(ids[i], now, o)
+		default:
+			out[i] = Place{}
 		}
 		if out[i].Presence != Miss {
 			hits++
@@ -104,9 +111,11 @@ func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 func (e *Engine) placeLocked(id index.ID, now int64, o *PresenceOptions) Place {
 	en := e.mu.ix.At(id)
 	switch {
-	case en.Mode&modeType == modeDir, en.Expires != 0 && en.Expires <= now:
+	case en.Mode&modeType == modeDir:
+		return Place{Dir: true}
+	case en.Expires != 0 && en.Expires <= now:
 		return Place{}
-	case en.Flags&flagUncommitted != 0:
+	case en.Flags&(flagUncommitted|flagTemp) != 0:
 		return Place{Presence: Pending}
 	}
 	p := Place{Presence: Hit}
@@ -121,8 +130,8 @@ func (e *Engine) placeLocked(id index.ID, now int64, o *PresenceOptions) Place {
 			p.Tier = uint8(s.n + 1)
 		}
 	}
-	if o.Lease && e.opts.LookupLease > 0 {
-		en.Lease = max(en.Lease, now+int64(e.opts.LookupLease))
+	if o.Lease {
+		e.leaseLocked(id, en, now, o.As, o.Request)
 	}
 	return p
 }
@@ -138,15 +147,18 @@ func (e *Engine) firstTier(en *index.Entry) *secondary {
 // absentLocked is the place of a name without an entry: a version may be on its way, or other
 // nodes may have it.
 func (e *Engine) absentLocked(dir index.ID, name string, path []byte, o *PresenceOptions) Place {
-	if e.writingLocked(dir, name) {
+	if e.writingLocked(o.As, dir, name) {
 		return Place{Presence: Pending}
 	}
 	if e.remote == nil || dir != 0 && e.mu.ix.At(dir).Mode&modeType != modeDir || block.CheckPath(view(path)) != nil {
 		return Place{}
 	}
 	l, ok := e.locate(string(path))
-	if !ok || l.Mode&modeType != modeRegular {
+	if !ok || !e.showsFarLocked(o.As, string(path), &l) {
 		return Place{}
+	}
+	if l.Mode&modeType != modeRegular {
+		return Place{Dir: true}
 	}
 	if e.lateLocked(e.remote, l.Size, e.deadlineOfLocked(e.pathGroupLocked(path), o.Deadline)) {
 		return Place{Late: true}
@@ -154,10 +166,11 @@ func (e *Engine) absentLocked(dir index.ID, name string, path []byte, o *Presenc
 	return Place{Presence: Hit, Tier: uint8(e.remote.n + 1)}
 }
 
-// writingLocked reports whether a version waits to take a name in a directory, which is 0 if
-// there is none.
-func (e *Engine) writingLocked(dir index.ID, name string) bool {
-	return dir != 0 && len(e.mu.shadows) > 0 && len(e.mu.shadows[nameKey{dir, name}]) > 0
+// writingLocked reports whether a version that v may read waits to take a name in a directory, which
+// is 0 if there is none.
+func (e *Engine) writingLocked(v *Viewer, dir index.ID, name string) bool {
+	return dir != 0 && len(e.mu.waiting) > 0 &&
+		slices.ContainsFunc(e.mu.waiting[nameKey{dir, name}], func(id index.ID) bool { return e.showsLocked(v, dir, id) })
 }
 
 // pathGroupLocked is the group of a path, nil if nothing is known of it.

@@ -83,17 +83,18 @@ func TestPresences(t *testing.T) {
 	w.wantStates("....", ".kvfs", ".kvfs/status", "\x00", "none/at/all")
 	w.wantStates("")
 
-	// A version that will take a name which nobody else can see is pending; where the name has
-	// a block it is that block until then.
+	// A version is pending where its name has no block.
 	shadow, err := w.openWrite(context.Background(), 20, "g/a", true)
 	must(t, err)
 	_, err = shadow.h.WriteAt(context.Background(), []byte("y"), 0)
 	must(t, err)
 	w.wantStates("m", "g/a")
-	must(t, w.unlink(10, "g/a"))
-	w.wantStates("w", "g/a")
-	must(t, shadow.close())
-	w.wantStates("m", "g/a")
+	must(t, shadow.close(), w.put(10, "g/t.tmp", []byte("z")))
+	late, err := w.openWrite(context.Background(), 10, "g/t.tmp", false)
+	must(t, err, w.rename(20, "g/t.tmp", "g/late", false)) // when it is closed
+	w.wantStates("mw.", "g/a", "g/late", "g/t.tmp")
+	must(t, late.close())
+	w.wantStates("m", "g/late")
 
 	must(t, f.close(), temp.close(), w.unlink(10, "g/x.tmp"))
 	w.wantStates("m.", "g/new", "g/x.tmp")
@@ -103,7 +104,7 @@ func TestPresences(t *testing.T) {
 	release := refs[0].Hold(tiertest.OpLoad)
 	a, err := w.lookup(10, "g/b")
 	must(t, err)
-	if _, err := w.e.OpenRead(context.Background(), a.ID, 10, true); !errors.Is(err, block.ErrPending) {
+	if _, err := w.e.OpenRead(context.Background(), a.ID, by(10), true); !errors.Is(err, block.ErrPending) {
 		t.Fatal(err)
 	}
 	w.forget(a.ID)
@@ -260,10 +261,8 @@ func closeWritten(t *testing.T, f *file) {
 // somebody who writes nothing says, and where the block is (A15, A26). The model is the engine's
 // own other interface: Lookup, PresenceOf and TierNames.
 func TestPresencesAgree(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	rng := rand.New(rand.NewPCG(seed, 0))
-	w, disk := openLowerOne(t, tiers.Options{CapacityBytes: 24 * page, WriteTimeout: time.Millisecond}, tiertest.ReferenceOptions{})
+	rng := rand.New(rand.NewPCG(seed(t), 0))
+	w, disk := openLowerOne(t, tiers.Options{CapacityBytes: 24 * page, WriteTimeout: time.Millisecond, PromoteTimeout: 20 * time.Millisecond}, tiertest.ReferenceOptions{})
 	must(t, w.mkdir("h"), w.mkdir("g/deep"))
 	dirs := []string{"g", "h", "g/deep"}
 	var names []string
@@ -309,7 +308,7 @@ func TestPresencesAgree(t *testing.T) {
 				release = nil
 			}
 		case 9:
-			w.e.Hint("", [][]byte{[]byte(name)})
+			w.e.Hint(nil, "", [][]byte{[]byte(name)})
 		case 10:
 			if a, err := w.e.Resolve(context.Background(), name); err == nil {
 				_ = w.e.SetTTL(a.ID, [...]time.Duration{time.Nanosecond, time.Hour}[rng.IntN(2)]) // it may have gone
@@ -357,7 +356,7 @@ func (w *lower) expect(name string) string {
 		return ".w" // a version of somebody else may be on its way
 	}
 	defer w.forget(a.ID)
-	if w.e.PresenceOf(a.ID) == tiers.Pending {
+	if w.e.PresenceOf(a.ID) == tiers.Pending || a.Temp {
 		return "w"
 	}
 	if where := w.e.TierNames(a.ID); len(where) > 0 && where[0] == "memory" {

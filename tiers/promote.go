@@ -32,6 +32,7 @@ type promotion struct {
 	key     block.Key  // as that tier was asked
 	sum     block.Checksum
 	waiters int           // each gets one of the block's Opens if it succeeds
+	taken   bool          // asked for by Take: nobody reads it. Set before it is loaded
 	own     bool          // nobody waits for it who would have it from other nodes, too
 	away    chan struct{} // closed when other nodes are asked
 	later   []laterOpen   // those of the waiters that are called rather than woken
@@ -240,8 +241,10 @@ func (e *Engine) fillPromotion(p *promotion) {
 
 // makeFile makes the file of a promotion that has room. False: the promotion has failed.
 func (e *Engine) makeFile(p *promotion) bool {
-	var err error
-	p.blob, p.file, err = e.primary.Create()
+	err := e.atOnce(func() (err error) {
+		p.blob, p.file, err = e.primary.Create()
+		return err
+	})
 	if err != nil {
 		e.noRoom(p, err)
 	}
@@ -253,17 +256,21 @@ func (e *Engine) makeFile(p *promotion) bool {
 // no copy yet: a miss is better.
 func (e *Engine) roomForPromotion(ctx context.Context, p *promotion) error {
 	deadline := e.opts.Now().Add(min(e.opts.WriteTimeout, e.opts.PromoteTimeout))
-	for {
+	for waited := false; ; waited = true {
 		left := deadline.Sub(e.opts.Now())
 		short := e.tryRoomForPromotion(p)
 		switch {
 		case short == nil:
 			return nil
-		case p.size > e.opts.CapacityBytes:
-			return &block.Error{Op: "promote", Tier: "memory", Key: p.key, Err: block.ErrTooLarge}
+		case short.hopeless != nil:
+			return &block.Error{Op: "promote", Tier: "memory", Key: p.key, Err: short.hopeless}
 		case left <= 0:
 			return &block.Error{Op: "promote", Tier: "memory", Key: p.key, Err: block.ErrNoSpace}
 		}
+		if !waited {
+			e.full(chargeOf(p.size))
+		}
+		left = min(left, short.left)
 		if short.until > 0 {
 			left = min(left, time.Duration(short.until-e.now())+time.Millisecond)
 		}
@@ -275,8 +282,10 @@ func (e *Engine) roomForPromotion(ctx context.Context, p *promotion) error {
 
 // shortage says when it is worth trying again.
 type shortage struct {
-	space <-chan struct{}
-	until int64 // a lease ends then; 0: none
+	space    <-chan struct{}
+	until    int64         // a lease ends then; 0: none
+	left     time.Duration // no longer than that
+	hopeless error         // it is not
 }
 
 // tryRoomForPromotion reserves memory for the block if that takes no waiting, and
@@ -284,10 +293,11 @@ type shortage struct {
 func (e *Engine) tryRoomForPromotion(p *promotion) *shortage {
 	n := chargeOf(p.size)
 	var g gone
+	e.gauge(n, false)
 	e.mu.Lock()
-	short := &shortage{space: e.mu.space}
+	short := &shortage{space: e.mu.space, left: e.lookAgainLocked(e.opts.WriteTimeout), hopeless: e.hopelessLocked(p.group, 0, n)}
 	ok := false
-	if n <= e.opts.CapacityBytes {
+	if short.hopeless == nil {
 		ok, short.until = e.roomLocked(p.group, n, false, &g)
 	}
 	if ok {
@@ -402,6 +412,10 @@ func (e *Engine) retryPromotion(s *secondary, p *promotion, o *Outcome) {
 		s.again = append(s.again, p)
 		e.mu.Unlock()
 		s.wakeUp()
+		return
+	case en != nil && s != e.remote && errors.Is(o.Err, block.ErrNoSpace) && !e.mu.closed && p.asked < maxAsked: // for its file
+		e.mu.Unlock()
+		e.wg.Go(func() { e.loadAgain(p) }) // ends with the engine's context at the latest
 		return
 	case o.Status == Absent && en == nil: // no wonder
 	case o.Status == Absent:

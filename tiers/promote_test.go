@@ -135,7 +135,7 @@ func TestPromoteBatch(t *testing.T) {
 				a, err := w.lookup(10, name)
 				must(t, err)
 				wg.Add(1)
-				w.e.OpenLater(a.ID, 10, func(o tiers.Opened, _ *os.File, err error) {
+				w.e.OpenLater(a.ID, by(10), func(o tiers.Opened, _ *os.File, err error) {
 					defer wg.Done()
 					if err != nil || o.Size != 2*page {
 						t.Errorf("%s: %+v, %v", name, o, err)
@@ -230,7 +230,7 @@ func TestPromoteTimeout(t *testing.T) {
 		must(t, err)
 		done := make(chan error, 1)
 		go func() {
-			_, err := w.e.OpenRead(ctx, a.ID, 10, false)
+			_, err := w.e.OpenRead(ctx, a.ID, by(10), false)
 			done <- err
 		}()
 		if interrupted {
@@ -275,7 +275,7 @@ func TestPromoteNoRoom(t *testing.T) {
 		t.Errorf("counted %d", n)
 	}
 	a := resolve(t, w.world, "g/a")
-	if _, err := w.e.OpenRead(context.Background(), a.ID, 10, true); kind(err) != "ErrPending" {
+	if _, err := w.e.OpenRead(context.Background(), a.ID, by(10), true); kind(err) != "ErrPending" {
 		t.Errorf("without waiting: %v", err)
 	}
 	w.wantWhere("g/a", "[disk]")
@@ -299,10 +299,10 @@ func TestPromoteHint(t *testing.T) {
 		if n, _ := w.e.Waiting(); (n == 1) != onLookup {
 			t.Errorf("%d promotions after a look-up", n)
 		}
-		if _, err := w.e.OpenHot(a.ID, 10); !errors.Is(err, tiers.ErrHollow) {
+		if _, err := w.e.OpenHot(a.ID, by(10)); !errors.Is(err, tiers.ErrHollow) {
 			t.Errorf("OpenHot: %v", err)
 		}
-		if _, err := w.e.OpenRead(context.Background(), a.ID, 10, true); kind(err) != "ErrPending" {
+		if _, err := w.e.OpenRead(context.Background(), a.ID, by(10), true); kind(err) != "ErrPending" {
 			t.Errorf("open: %v", err)
 		}
 		w.forget(a.ID)
@@ -430,7 +430,7 @@ func TestOpenLater(t *testing.T) {
 			must(t, err)
 			release := disk.Hold(tiertest.OpLoad)
 			got := make(chan string, 2)
-			w.e.OpenLater(a.ID, 10, func(o tiers.Opened, file *os.File, err error) {
+			w.e.OpenLater(a.ID, by(10), func(o tiers.Opened, file *os.File, err error) {
 				if err == nil {
 					p, readErr := io.ReadAll(file)
 					if readErr != nil || string(p) != "content" || o.Size != 7 {
@@ -484,7 +484,7 @@ func TestPromoteInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {
-		_, err := w.e.OpenRead(ctx, resolve(t, w.world, "g/a").ID, 10, false)
+		_, err := w.e.OpenRead(ctx, resolve(t, w.world, "g/a").ID, by(10), false)
 		done <- err
 	}()
 	eventually(t, "a reader waits", func() bool { _, n := w.e.Waiting(); return n == 1 })
@@ -522,7 +522,7 @@ func TestPromoteOneKeyTwice(t *testing.T) {
 	w, disk := openLowerOne(t, tiers.Options{PromoteWindow: time.Hour, PromoteBatchKeys: 2}, tiertest.ReferenceOptions{OnJob: checkJob})
 	for i, data := range []string{"1", "2"} {
 		w.hollow(data, "g/a")
-		if _, err := w.e.OpenRead(context.Background(), resolve(t, w.world, "g/a").ID, 10, true); kind(err) != "ErrPending" {
+		if _, err := w.e.OpenRead(context.Background(), resolve(t, w.world, "g/a").ID, by(10), true); kind(err) != "ErrPending" {
 			t.Error(err)
 		}
 		if i == 0 { // the second makes the job full, so that both may be done at any time

@@ -12,7 +12,7 @@ import (
 // of other nodes. The engine has no entries for them until somebody asks for their
 // names; at most one secondary tier has it.
 //
-// None of its methods blocks, but List. Locate, Watch, Unwatch and Bury are also called
+// None of its methods blocks, but List. Locate, Buried, Watch, Unwatch and Bury are also called
 // with Engine.mu held, so that no method of the engine or its Host may be called from
 // within, nor any that waits for somebody who does. Bury is called before the lock is
 // released under which a name went, so that no look-up finds its old versions elsewhere;
@@ -31,6 +31,9 @@ type Remote interface {
 
 	// Bury makes void, everywhere, all versions of some names below a number each.
 	Bury(graves []Grave)
+
+	// Buried returns the number below which the versions of a path are void; 0 if none are.
+	Buried(path string) uint64
 
 	// List calls fn for each name that others hold in a directory, in any order, possibly
 	// several times for one, until it returns false. It blocks on the network, at most as

@@ -60,22 +60,22 @@ func TestRemoteBusy(t *testing.T) {
 	at, err := b.lookup(10, "g/x")
 	must(t, err)
 	b.hear(0, "g/x", tiers.Located{Seq: 20, Mode: 0o100644, Size: 7}, true)
-	if _, err := b.e.OpenRead(context.Background(), at.ID, 10, false); !errors.Is(err, tiers.ErrStale) {
+	if _, err := b.e.OpenRead(context.Background(), at.ID, by(10), false); !errors.Is(err, tiers.ErrStale) {
 		t.Errorf("what was looked up before: %v", err)
 	}
 	b.forget(at.ID)
 	for range 3 {
 		at, err := b.lookup(10, "g/x")
 		must(t, err)
-		if _, err := b.e.OpenRead(context.Background(), at.ID, 10, false); !errors.Is(err, block.ErrNotFound) {
+		if _, err := b.e.OpenRead(context.Background(), at.ID, by(10), false); !errors.Is(err, block.ErrNotFound) {
 			t.Errorf("what was just looked up: %v", err)
 		}
 		b.forget(at.ID)
 	}
 }
 
-// TestRemoteReplacedLookup: who has looked up a block that is then replaced elsewhere can
-// still open it; one that is removed is gone.
+// TestRemoteReplacedLookup: who has looked up a block that is then replaced elsewhere is told to look
+// again, and can still open it if that is all he can do; one that is removed is gone.
 func TestRemoteReplacedLookup(t *testing.T) {
 	c := newCrowd(t, 2, tiers.Options{CapacityBytes: 256 * page})
 	defer c.close()
@@ -87,7 +87,10 @@ func TestRemoteReplacedLookup(t *testing.T) {
 	at, err := b.lookup(10, "g/x")
 	must(t, err, a.put(10, "g/x", []byte("newer")))
 	c.tell()
-	f, err := b.openReadID(10, at.ID)
+	if _, err := b.openReadID(10, at.ID); !errors.Is(err, tiers.ErrStale) {
+		t.Errorf("replaced: %v", err)
+	}
+	f, err := b.openReadBy(asks(10, true), 10, at.ID)
 	must(t, err)
 	if data, err := f.read(); err != nil || string(data) != "old" {
 		t.Errorf("read %q, %v", data, err)
@@ -97,7 +100,7 @@ func TestRemoteReplacedLookup(t *testing.T) {
 	at, err = b.lookup(10, "g/x")
 	must(t, err, a.unlink(10, "g/x"))
 	c.tell()
-	if _, err := b.e.OpenRead(context.Background(), at.ID, 10, false); !errors.Is(err, tiers.ErrStale) {
+	if _, err := b.e.OpenRead(context.Background(), at.ID, by(10), false); !errors.Is(err, tiers.ErrStale) {
 		t.Errorf("removed: %v", err)
 	}
 	b.forget(at.ID)
@@ -218,7 +221,7 @@ func TestRemotePromoteOnLookup(t *testing.T) {
 	if n, _ := b.e.Waiting(); n != 0 {
 		t.Error("a directory is being promoted")
 	}
-	x, err := b.e.Lookup(at.ID, "x", 10)
+	x, err := b.e.Lookup(at.ID, "x", by(10))
 	must(t, err)
 	eventually(t, "the file is here", func() bool { h, ok := b.e.Holding("g/x"); return ok && h.Memory })
 	b.forget(x.ID)
@@ -300,8 +303,47 @@ func TestTakeOver(t *testing.T) {
 		t.Errorf("an open handle reads %q, %v", data, err)
 	}
 	must(t, r.close())
+	if s := b.e.Stats().Summary; s.PeerKeys != 0 {
+		t.Errorf("copies that are taken, or could not be, count as reads: %+v", s)
+	}
 	if err := b.e.Take(context.Background(), &h); !errors.Is(err, block.ErrExist) {
 		t.Errorf("twice: %v", err)
+	}
+}
+
+// TestTakeRemoved: a version that is removed everywhere while its bytes are on their way here
+// does not stay, whether there was an older one or not. The removal is told once, when
+// there was nothing of that version.
+func TestTakeRemoved(t *testing.T) {
+	for _, older := range []bool{true, false} {
+		c := newCrowd(t, 2, tiers.Options{PromoteTimeout: patience})
+		a, b := c.nodes[0], c.nodes[1]
+		must(t, a.mkdir("g"), b.mkdir("g"))
+		if older {
+			must(t, b.put(10, "g/x", []byte("old")))
+		}
+		must(t, a.put(10, "g/x", []byte("newer")))
+		h, _ := a.e.Holding("g/x")
+		b.hear(0, "g/x", located(&h), true)
+		remove := func() {
+			grave := tiers.Grave{Path: "g/x", Seq: h.Seq + 1}
+			b.bury(grave)
+			b.e.Supersede(grave.Path, grave.Dir, grave.Seq)
+		}
+		b.mu.Lock()
+		b.loaded = remove
+		b.mu.Unlock()
+		if !older { // there is nothing on its way, but the offer was looked at before
+			remove()
+		}
+		if err := b.e.Take(context.Background(), &h); err == nil {
+			t.Errorf("older %v: took a removed version", older)
+		}
+		if got := b.entries(); got != "g" {
+			t.Errorf("older %v: entries %q", older, got)
+		}
+		b.audit()
+		c.close()
 	}
 }
 
@@ -336,28 +378,27 @@ func TestLendRemoved(t *testing.T) {
 	}
 }
 
-// TestLendShared: a block that is open for reading and writing, and was not written, is
-// lent, with its own checksum even if it is written then.
+// TestLendShared: a block that is open for writing is lent when it is closed, with the checksum of what
+// it is then.
 func TestLendShared(t *testing.T) {
 	c := newCrowd(t, 2, tiers.Options{})
 	defer c.close()
-	a, b := c.nodes[0], c.nodes[1]
+	a := c.nodes[0]
 	must(t, a.mkdir("g"), a.put(10, "g/x", []byte("x")))
 	c.tell()
 	f, err := a.openWrite(context.Background(), 10, "g/x", false)
 	must(t, err)
+	if _, err := a.e.Lend(context.Background(), tiers.LendOptions{Path: "g/x"}); !errors.Is(err, block.ErrPending) {
+		t.Errorf("while it is open on its holder: %v", err)
+	}
+	_, err = f.h.WriteAt(context.Background(), []byte("y"), 0)
+	must(t, err, f.close())
 	l, err := a.e.Lend(context.Background(), tiers.LendOptions{Path: "g/x"})
 	must(t, err)
-	_, err = f.h.WriteAt(context.Background(), []byte("y"), 0)
-	must(t, err)
-	if l.Sum != block.Sum([]byte("x")) {
+	if l.Sum != block.Sum([]byte("y")) {
 		t.Errorf("checksum %v", l.Sum)
 	}
-	if got := b.reads("g/x"); got != "x" {
-		t.Errorf("while it is open on its holder: %q", got)
-	}
 	l.Close()
-	must(t, f.close())
 	c.tell()
 	c.everywhere("g/x", "y")
 }

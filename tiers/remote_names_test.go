@@ -53,7 +53,7 @@ func TestRemoteUnlinkOwn(t *testing.T) {
 	c.tell()
 	block, err := b.lookup(10, "g/x")
 	must(t, err)
-	if _, err := b.e.OpenWrite(context.Background(), block.ID, 10, true); !errors.Is(err, tiers.ErrStale) {
+	if _, err := b.e.OpenWrite(context.Background(), block.ID, by(10), tiers.WriteOptions{Truncate: true}); !errors.Is(err, tiers.ErrStale) {
 		t.Fatalf("open to empty what another node has: %v, want %v", err, tiers.ErrStale)
 	}
 	b.forget(block.ID)
@@ -125,15 +125,14 @@ func TestRemoteInPlace(t *testing.T) {
 		must(t, a.mkdir("g"), a.put(10, "g/x", []byte("0123456789")))
 		fetch("g/x", "0123456789")
 		at, err := a.lookup(10, "g/x")
-		must(t, err, a.e.TruncateName(context.Background(), at.ID, 3))
+		must(t, err, a.e.TruncateName(context.Background(), at.ID, by(10), 3))
 		c.tell()
 		c.everywhere("g/x", "012")
 
 		f, err := a.openOrCreate(10, "g/y")
-		must(t, err, f.flush(closer{}))
+		must(t, err, f.close())
 		r, err := a.openRead(20, "g/y")
 		must(t, err)
-		f.release()
 		fetch("g/y", "")
 		w, err := a.openWrite(context.Background(), 10, "g/y", false)
 		must(t, err)
@@ -213,7 +212,7 @@ func TestRemoteRenameDir(t *testing.T) {
 
 	must(t, a.mkdir("theirs"), a.put(10, "theirs/x", []byte("x")), b.mkdir("own"), b.put(10, "own/z", []byte("z")))
 	c.tell()
-	if err := b.rename(10, "own", "theirs", false); !errors.Is(err, block.ErrNotEmpty) {
+	if err := b.rename(10, "own", "theirs", false); !errors.Is(err, unix.EXDEV) {
 		t.Errorf("onto a directory in which others have something: %v", err)
 	}
 }
@@ -240,38 +239,20 @@ func TestRemoteRenameDirOfOthers(t *testing.T) {
 	}
 }
 
-// TestRemoteRenameEvicted: a block that leaves memory while its rename begins is fetched
-// again and renamed, and not lost; so is one of which a version was made to be emptied.
-func TestRemoteRenameEvicted(t *testing.T) {
-	asked := func() {}
-	o := tiers.Options{SameProcess: func(x, y uint32) bool { asked(); return sameProcess(x, y) }}
-	c := newCrowd(t, 2, o)
+// TestRemoteRenamePromised: the rename of a block of which a version was promised to the same thread, and
+// not opened, moves the block.
+func TestRemoteRenamePromised(t *testing.T) {
+	c := newCrowd(t, 2, tiers.Options{})
 	defer c.close()
 	a, b := c.nodes[0], c.nodes[1]
-	must(t, a.mkdir("g"), a.put(10, "g/x", []byte("x")), a.put(10, "g/v", []byte("v")))
+	must(t, a.mkdir("g"), a.put(10, "g/v", []byte("v")))
 	c.tell()
-	b.reads("g/x")
-	w, err := b.openWrite(context.Background(), 20, "g/x", true) // so that it is asked whose it is
-	must(t, err)
-	n := 0
-	asked = func() {
-		if n++; n == 3 { // in tryRename
-			b.evict("g/x")
-		}
+	if got := b.reads("g/v"); got != "v" {
+		t.Errorf("read %q", got)
 	}
-	must(t, b.rename(10, "g/x", "g/y", false))
-	asked = func() {}
-	if n < 3 {
-		t.Errorf("asked %d times: the block was never evicted", n)
-	}
-	w.release()
-	must(t, b.unlink(10, "g/x"))
-	c.tell()
-	c.everywhere("g/y", "x")
-
 	at, err := b.lookup(10, "g/v")
 	must(t, err)
-	if _, err = b.e.OpenWrite(context.Background(), at.ID, 10, true); !errors.Is(err, tiers.ErrStale) {
+	if _, err = b.e.OpenWrite(context.Background(), at.ID, by(10), tiers.WriteOptions{Truncate: true}); !errors.Is(err, tiers.ErrStale) {
 		t.Fatalf("open to empty: %v", err)
 	}
 	must(t, b.rename(10, "g/v", "g/w", false))
@@ -281,15 +262,58 @@ func TestRemoteRenameEvicted(t *testing.T) {
 	c.everywhere("g/v", "ENOENT")
 }
 
-// TestRemoteRenameNoRoom: who renames what does not fit is told that.
-func TestRemoteRenameNoRoom(t *testing.T) {
-	c := newCrowdOf(t, tiers.CascadeOff, tiers.Options{CapacityBytes: 64 * page}, tiers.Options{WriteTimeout: time.Millisecond})
-	defer c.close()
-	a, b := c.nodes[0], c.nodes[1]
-	must(t, a.mkdir("g"), a.put(10, "g/x", payload(0, 1, 32*page)))
-	c.tell()
-	if err := b.rename(10, "g/x", "g/y", false); !errors.Is(err, block.ErrNoSpace) {
-		t.Errorf("rename: %v", err)
+// TestRenameNeverFetches: a rename takes no bytes from other nodes and asks them nothing. What only they have it
+// leaves alone, EXDEV; what it replaces, and what this node's SSD has, it need not have from them.
+func TestRenameNeverFetches(t *testing.T) {
+	for _, row := range []struct {
+		from, to string
+		want     error
+	}{
+		{"g/far", "g/new", unix.EXDEV},
+		{"g/far", "g/far", nil},
+		{"g/far", "g/new.tmp", unix.EXDEV},
+		{"g/far", "g/new.lock", unix.EXDEV},
+		{"g/far", "raw/new", unix.EXDEV},
+		{"g/far", "g/own", unix.EXDEV},
+		{"g/far", "g/far2", unix.EXDEV},
+		{"g/own", "g/far", nil},
+		{"g/own", "g/new", nil},
+		{"g/w.tmp", "g/far", nil},
+		{"g/ssd", "g/far", nil},
+		{"g/ssd", "g/new.tmp", nil},
+		{"g/ssd", "raw/new", nil},
+		{"g", "h", unix.EXDEV},
+		{"mine", "theirs", unix.EXDEV},
+		{"mine", "nothing", unix.EXDEV},
+		{"mine", "new", nil},
+	} {
+		t.Run(row.from+" to "+row.to, func(t *testing.T) {
+			raw := tiers.Options{Groups: map[block.GroupID]tiers.GroupOptions{"raw": {Pinned: true, QuotaBytes: 8 * page}}}
+			c := newCrowdOf(t, tiers.CascadeOff, tiers.Options{}, raw)
+			defer c.close()
+			a, b := c.nodes[0], c.nodes[1]
+			must(t, a.mkdir("g"), a.mkdir("theirs"), a.mkdir("nothing"), a.put(10, "theirs/x", []byte("x")),
+				a.put(10, "g/far", []byte("far")), a.put(10, "g/far2", []byte("far2")), a.put(10, "g/ssd", []byte("ssd")))
+			c.tell()
+			must(t, b.mkdir("raw"), b.mkdir("mine"), b.put(10, "mine/x", []byte("x")), b.put(10, "g/own", []byte("own")), b.put(10, "g/w.tmp", []byte("w")))
+			if got := b.reads("g/ssd"); got != "ssd" {
+				t.Fatalf("read %q", got)
+			}
+			must(t, b.e.Fsync(until(t), resolve(t, b.world, "g/ssd").ID))
+			b.evict("g/ssd")
+			c.tell()
+			b.mu.Lock()
+			b.loads, b.lists, b.deaf[0] = 0, 0, true
+			b.mu.Unlock()
+			if err := b.rename(10, row.from, row.to, false); !errors.Is(err, row.want) || row.want == nil && err != nil {
+				t.Errorf("rename: %v, want %v", err, row.want)
+			}
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			if b.loads+b.lists > 0 {
+				t.Errorf("others were asked for %d blocks and %d listings", b.loads, b.lists)
+			}
+		})
 	}
 }
 
@@ -305,7 +329,7 @@ func TestRenameExpired(t *testing.T) {
 		must(t, w.put(10, "g/x", []byte("x")), w.e.SetTTL(resolve(t, w, "g/x").ID, time.Second))
 		dir := resolve(t, w, "g").ID
 		clock.add(2 * time.Second)
-		err := w.e.Rename(context.Background(), tiers.RenameOptions{Parent: dir, NewParent: dir, Name: "x", NewName: to[2:], TID: 10})
+		err := w.e.Rename(context.Background(), tiers.RenameOptions{Parent: dir, NewParent: dir, Name: "x", NewName: to[2:], By: by(10)})
 		if !errors.Is(err, block.ErrNotFound) {
 			t.Errorf("to %s: %v", to, err)
 		}

@@ -153,8 +153,8 @@ func TestRemoteSameTime(t *testing.T) {
 	}
 }
 
-// TestRemoteRename: a block that others have is fetched and renamed, for all; a directory
-// that they have is not (EXDEV).
+// TestRemoteRename: a block that this node has, too, is renamed for all; a directory that others have is
+// not (EXDEV).
 func TestRemoteRename(t *testing.T) {
 	c := newCrowd(t, 3, tiers.Options{})
 	defer c.close()
@@ -163,6 +163,9 @@ func TestRemoteRename(t *testing.T) {
 	c.tell()
 	if err := b.rename(10, "g", "h", false); !errors.Is(err, unix.EXDEV) {
 		t.Errorf("a directory of others: %v", err)
+	}
+	if got := b.reads("g/x"); got != "one" {
+		t.Errorf("read %q", got)
 	}
 	must(t, b.rename(10, "own", "mine", false), b.rename(10, "g/x", "g/y", false))
 	c.tell()
@@ -227,7 +230,7 @@ func TestRemoteLost(t *testing.T) {
 	if got := b.entries(); got != "" || !slices.Contains(told, "x") {
 		t.Errorf("entries %q, told of %v", got, told)
 	}
-	if _, err := b.e.OpenRead(context.Background(), at.ID, 10, false); kind(err) != "ErrStale" {
+	if _, err := b.e.OpenRead(context.Background(), at.ID, by(10), false); kind(err) != "ErrStale" {
 		t.Errorf("open: %v", err)
 	}
 	b.forget(at.ID)
@@ -273,6 +276,9 @@ func TestTake(t *testing.T) {
 	must(t, b.e.Take(context.Background(), &h))
 	if err := b.e.Take(context.Background(), &h); !errors.Is(err, block.ErrExist) {
 		t.Errorf("twice: %v", err)
+	}
+	if s := b.e.Stats().Summary; s.PeerKeys != 0 || s.SuccessKeys != 0 {
+		t.Errorf("a copy that is taken counts as a read: %+v", s)
 	}
 	a.evict("g/x")
 	c.tell()
@@ -357,7 +363,7 @@ func TestLend(t *testing.T) {
 // TestElsewhere: a listing of what others have shows each name once, and what stat finds.
 func TestElsewhere(t *testing.T) {
 	clock := newTestClock()
-	c := newCrowd(t, 3, tiers.Options{Now: clock.now})
+	c := newCrowd(t, 3, tiers.Options{Now: clock.now, ListWait: patience})
 	defer c.close()
 	a, b := c.nodes[0], c.nodes[1]
 	must(t, a.mkdir("g"), b.mkdir("g"), a.put(10, "g/x", []byte("1")), a.put(10, "g/y", []byte("1")), b.put(10, "g/y", []byte("2")), a.mkdir("g/sub"))
@@ -387,6 +393,46 @@ func TestElsewhere(t *testing.T) {
 	}
 	if got := list(1); got != "sub:4 untold:10 x:10" && got != "sub:4 untold:10 x:10 y:10" {
 		t.Errorf("on another %q", got)
+	}
+}
+
+// TestElsewhereFrozen: a node that does not answer keeps nobody waiting who lists a directory or
+// removes one. What it had at the listing before is listed, but for what nobody has any more.
+func TestElsewhereFrozen(t *testing.T) {
+	clock := newTestClock()
+	c := newCrowd(t, 3, tiers.Options{Now: clock.now, ListWait: patience})
+	defer c.close()
+	a, b, nd := c.nodes[0], c.nodes[1], c.nodes[2]
+	must(t, a.mkdir("g"), b.mkdir("g"), b.mkdir("g/sub"), b.mkdir("empty"))
+	must(t, a.put(10, "g/1", []byte("1")), b.put(10, "g/2", []byte("2")), b.put(10, "g/3", []byte("3")))
+	c.tell()
+	ctx := until(t)
+	at, err := nd.lookup(10, "g")
+	must(t, err)
+	defer nd.forget(at.ID)
+	list := func() string {
+		var names []string
+		for _, d := range nd.e.Elsewhere(ctx, at.ID) {
+			names = append(names, d.Name)
+		}
+		return strings.Join(names, " ")
+	}
+	if got := list(); got != "1 2 3 sub" {
+		t.Errorf("listed %q", got)
+	}
+	nd.mu.Lock()
+	nd.frozen = map[int]bool{1: true}
+	nd.mu.Unlock()
+	nd.e.SetListWait(50 * time.Millisecond)
+	must(t, a.put(10, "g/4", []byte("4")), b.unlink(10, "g/3"))
+	c.tell()
+	clock.add(2 * time.Second)
+	eventually(t, "the rest of it", func() bool { return list() == "1 2 4 sub" })
+	clock.add(2 * time.Second)
+	eventually(t, "the rest of it once more", func() bool { return list() == "1 2 4 sub" })
+	must(t, nd.rmdir("empty"))
+	if ctx.Err() != nil {
+		t.Error("it was waited for")
 	}
 }
 

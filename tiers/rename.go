@@ -5,11 +5,13 @@ import (
 	"errors"
 	"math"
 	"os"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/draft"
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
@@ -17,23 +19,24 @@ import (
 type RenameOptions struct {
 	Parent, NewParent index.ID
 	Name, NewName     string
-	TID               uint32 // thread that asks
-	NoReplace         bool   // RENAME_NOREPLACE: fail with ErrExist if the new name is taken
+	By                Caller
+	NoReplace         bool // RENAME_NOREPLACE: fail with ErrExist if the new name is taken
 }
 
-// renameTries bounds how often Rename looks again because the file was closed
-// under its eyes.
+// renameTries bounds how often Rename looks again because the name meant another file by then.
 const renameTries = 16
 
-// Rename moves a file or directory, replacing what has the new name. Renaming a
-// file that is being written to a name that is not temporary commits it, with
-// the bytes written so far; later writes through its open handles still land.
+// Rename moves what the name means to the caller, a file or directory, replacing what has the new name.
+// Where a file gets the name of a block it is committed, with the bytes written so far; later writes
+// through its open handles still land. If another process writes it still, whose version it is, that
+// one's close commits it.
 //
-// A block that only other nodes have is fetched first. A directory that others have,
-// too, cannot be renamed: EXDEV, upon which mv copies.
+// It never fetches from other nodes, nor asks them. A block that only they have, and a directory that
+// they have, too, cannot be renamed, nor can such a directory be replaced: EXDEV, upon which mv copies.
 //
 // It fails with ErrNotFound, ErrExist, ErrIsDir, ErrNotDir, ErrNotEmpty, ErrLoop,
-// ErrReserved, ErrInvalid, ErrNameTooLong, ErrPoisoned, ErrNoSpace, ErrQuota.
+// ErrReserved, ErrInvalid (also: not the block size of a strict group), ErrNameTooLong, ErrPoisoned,
+// ErrNoSpace, ErrQuota.
 //
 // A rename that commits waits for the block's copy as Flush does.
 func (e *Engine) Rename(ctx context.Context, o RenameOptions) error {
@@ -45,12 +48,10 @@ func (e *Engine) Rename(ctx context.Context, o RenameOptions) error {
 		if f == nil && e.populated(id) {
 			announceWait(ctx) // the record of everything below it is written anew
 		}
-		unpin := func() {}
-		if e.remote != nil {
-			if unpin, err = e.bringHere(ctx, id, &o); err != nil {
-				e.Forget(id, 1)
-				return err
-			}
+		unpin, err := e.bringUp(ctx, id, &o)
+		if err != nil {
+			e.Forget(id, 1)
+			return err
 		}
 		again, err := e.tryRename(id, f, &o)
 		unpin()
@@ -64,63 +65,46 @@ func (e *Engine) Rename(ctx context.Context, o RenameOptions) error {
 	}
 }
 
-// bringHere has what only others have brought into memory, so that it can get another
-// name, and kept there until unpin is called. A directory that others have cannot be
-// renamed for them: it is as if it were on another file system; nor can one take the place
-// of a directory in which they have something.
-func (e *Engine) bringHere(ctx context.Context, id index.ID, o *RenameOptions) (unpin func(), err error) {
+// bringUp has a block of this node that is to get a plain name in memory, because that is where such files are,
+// until unpin is called.
+func (e *Engine) bringUp(ctx context.Context, id index.ID, o *RenameOptions) (unpin func(), err error) {
 	e.mu.Lock()
-	if f := e.mu.files[id]; f != nil && f.base != 0 {
-		id = f.base // the version has no bytes but those
-	}
-	en := e.mu.ix.At(id)
-	if !e.mu.ix.Linked(id) {
-		e.mu.Unlock()
+	plain := e.mu.ix.Valid(o.NewParent) && e.mu.ix.Linked(id) && e.kindOfLocked(nameKey{o.NewParent, o.NewName}) != draft.Block
+	hollow := plain && e.hollowLocked(id, e.mu.ix.At(id)) && e.ownTiers(e.mu.ix.At(id)) != 0
+	e.mu.Unlock()
+	if !hollow {
 		return func() {}, nil
 	}
-	path := e.mu.ix.Path(id)
-	isDir := en.Mode&modeType == modeDir
-	far := e.farLocked(id, en)
-	e.mu.Unlock()
-	switch {
-	case isDir:
-		if _, ok := e.locate(path); ok {
-			return nil, os.NewSyscallError("rename", unix.EXDEV)
-		}
-		if !o.NoReplace {
-			return func() {}, e.emptyElsewhere(ctx, o.NewParent, o.NewName)
-		}
-	case far:
-		switch err := e.promote(ctx, id, false); {
-		case err == nil:
-			return func() { e.CloseRead(id) }, nil
-		case !errors.Is(err, ErrStale): // else somebody else has brought it, or it is gone, which shows
-			return nil, bringError("rename", err)
-		}
+	announceWait(ctx)
+	switch err := e.promoteOwn(ctx, id); {
+	case err == nil:
+		return func() { e.CloseRead(id) }, nil
+	case !errors.Is(err, ErrStale):
+		return nil, missError(err)
 	}
 	return func() {}, nil
 }
 
-// errFar: what is to be renamed has left memory again, and only others have it.
-var errFar = errors.New("only other nodes have the block")
+// errHollow: what is to be renamed to a plain name has left memory again.
+var errHollow = errors.New("the block is not in memory")
 
-// movableLocked checks that all that moves with id is here, now that the lock is held. It
-// fails with errFar, or EXDEV of a directory.
-func (e *Engine) movableLocked(id index.ID, en *index.Entry) error {
+// movableLocked fails with EXDEV if not all that moves with id is this node's own, or if others have the directory
+// that it is to replace.
+func (e *Engine) movableLocked(id index.ID, en *index.Entry, target index.ID) error {
 	if e.remote == nil {
 		return nil
 	}
-	if en.Mode&modeType != modeDir {
-		if e.farLocked(id, en) {
-			return errFar
+	far := e.farLocked(id, en)
+	if en.Mode&modeType == modeDir {
+		_, far = e.locate(e.mu.ix.Path(id))
+		if target != 0 && !far {
+			_, far = e.locate(e.mu.ix.Path(target))
 		}
-		return nil
+		e.mu.ix.Descend(id, func(c index.ID, ce *index.Entry) bool {
+			far = far || e.farLocked(c, ce) || ce.Mode&modeType == modeDir && ce.Tiers&e.remote.bit != 0
+			return !far
+		})
 	}
-	_, far := e.locate(e.mu.ix.Path(id))
-	e.mu.ix.Descend(id, func(c index.ID, ce *index.Entry) bool {
-		far = far || e.farLocked(c, ce) || ce.Mode&modeType == modeDir && ce.Tiers&e.remote.bit != 0
-		return !far
-	})
 	if far {
 		return os.NewSyscallError("rename", unix.EXDEV)
 	}
@@ -150,48 +134,26 @@ func (e *Engine) renamed(ctx context.Context, id index.ID, f *File) error {
 }
 
 // tryRename moves id, which the name meant a moment ago. It reports whether to look
-// again, because the name means something else now, or its last handle was closed.
+// again, because the name means something else now.
 func (e *Engine) tryRename(id index.ID, f *File, o *RenameOptions) (again bool, err error) {
-	var size, mtime int64
-	var bytesless bool
-	if f != nil {
-		switch err := e.ownBytes(id, f, o); {
-		case errors.Is(err, os.ErrClosed):
-			return true, block.ErrNotFound
-		case err != nil:
-			return false, err
-		}
-		bytesless = e.bytesless(f)
+	if f == nil {
+		return e.renameOpen(id, f, o)
 	}
-	if f != nil && !bytesless {
-		if size, mtime, err = f.fstat(); err != nil {
-			return true, block.ErrNotFound
-		}
-		if err := e.checkOverrun(f, size); err != nil {
-			return false, err
-		}
-	}
-	var g gone
-	var below []index.ID
-	e.withNames(o.TID, func(ow *owners) uint32 {
-		got, _, unknown := e.resolveLocked(o.Parent, o.Name, ow)
-		if unknown != 0 {
-			return unknown
-		}
-		holder := e.mu.ix.Lookup(o.Parent, o.Name)
-		e.dropExpiredLocked(o.Parent, o.Name, &g)
-		again = got != id || e.mu.files[got] != f || f != nil && f.base != 0 && f.base != holder || holder != e.mu.ix.Lookup(o.Parent, o.Name)
-		if again {
-			err = block.ErrNotFound
-			return 0
-		}
-		e.dropExpiredLocked(o.NewParent, o.NewName, &g)
-		if below, err = e.renameVersionLocked(id, f, o, size, mtime, &g); err == errFar {
-			again, err = true, block.ErrNotFound
-		}
-		return 0
+	gone := f.withFile(func(*os.File) error { // opened once for all that needs it
+		again, err = e.renameOpen(id, f, o)
+		return nil
 	})
-	for _, c := range below {
+	if gone != nil {
+		return true, block.ErrNotFound
+	}
+	return again, err
+}
+
+// renameOpen is tryRename with the file of f, if it has one, open.
+func (e *Engine) renameOpen(id index.ID, f *File, o *RenameOptions) (again bool, err error) {
+	var g gone
+	moved, again, err := e.move(id, f, o, &g)
+	for _, c := range moved {
 		err = errors.Join(err, e.writeRecord(c, nil))
 		e.settle(c, &g)
 		e.Forget(c, 1)
@@ -200,24 +162,46 @@ func (e *Engine) tryRename(id index.ID, f *File, o *RenameOptions) (again bool, 
 	return again, err
 }
 
-// renameVersionLocked moves id, or, if that is a version without bytes of its own,
-// the block that it is based on; the version then waits for the new name. It
-// returns what moved, with one reference to each by the caller.
-func (e *Engine) renameVersionLocked(id index.ID, f *File, o *RenameOptions, size, mtime int64, g *gone) (moved []index.ID, err error) {
-	var alias *File
-	if f != nil && f.base != 0 && f.base == e.mu.ix.Lookup(o.Parent, o.Name) {
-		alias = f
-		id, f = f.base, e.mu.files[f.base]
+// move is tryRename without what follows. It returns what moved, as moveLocked does.
+func (e *Engine) move(id index.ID, f *File, o *RenameOptions, g *gone) (moved []index.ID, again bool, err error) {
+	var size, mtime int64
+	if f != nil {
+		f.commits.Lock()
+		defer f.commits.Unlock()
+		if size, mtime, err = f.fstat(); err != nil {
+			return nil, true, block.ErrNotFound
+		}
+		if err := e.checkOverrun(f, size); err != nil {
+			return nil, false, err
+		}
 	}
-	from := e.mu.ix.Path(id)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	got, _ := e.resolveLocked(o.Parent, o.Name, &o.By)
+	if got != id || e.mu.files[id] != f || e.mu.ix.Linked(id) && e.expiredLocked(id) {
+		e.dropExpiredLocked(o.Parent, o.Name, g)
+		again, err = true, block.ErrNotFound
+	} else {
+		e.dropExpiredLocked(o.NewParent, o.NewName, g)
+		if moved, err = e.moveLocked(id, f, o, size, mtime, g); err == errHollow {
+			again, err = true, block.ErrNotFound
+		}
+	}
+	e.tellOutdatedLocked(g)
+	return moved, again, err
+}
+
+// moveLocked moves id and, with a directory, what is below it. It returns what moved, with one
+// reference to each by the caller.
+func (e *Engine) moveLocked(id index.ID, f *File, o *RenameOptions, size, mtime int64, g *gone) (moved []index.ID, err error) {
+	from := e.childPathLocked(o.Parent, o.Name)
 	if err := e.renameLocked(id, f, o, size, mtime, g); err != nil {
 		return nil, err
 	}
-	to := e.mu.ix.Path(id)
-	if alias != nil && alias.shadow {
-		e.unshadowLocked(alias)
-		e.shadowLocked(alias, nameKey{o.NewParent, o.NewName})
+	if !e.mu.ix.Linked(id) {
+		return nil, nil // it waits for the new name
 	}
+	to := e.mu.ix.Path(id)
 	moved = append(moved, id)
 	e.mu.ix.Descend(id, func(c index.ID, _ *index.Entry) bool {
 		moved = append(moved, c)
@@ -260,55 +244,36 @@ func (e *Engine) leaveSyncedLocked(id index.ID, en *index.Entry, old block.Key) 
 	}
 }
 
-// ownBytes gives a version that has no bytes of its own, and whose base has lost
-// the name, a copy to be renamed with.
-func (e *Engine) ownBytes(id index.ID, f *File, o *RenameOptions) error {
-	e.mu.Lock()
-	copied := e.mu.files[id] == f && f.base != 0 && f.base != e.mu.ix.Lookup(o.Parent, o.Name)
-	e.mu.Unlock()
-	if !copied {
-		return nil
-	}
-	return f.prepare(context.Background(), 0, false)
-}
-
-// bytesless reports whether f is a version of a hollow block, made to be emptied, that
-// was not yet opened: there are no bytes to rename but the block's own.
-func (e *Engine) bytesless(f *File) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return f.base != 0 && f.file == nil
-}
-
 // settle ends the write side of a file whose last handle was closed before its
 // rename committed it.
 func (e *Engine) settle(id index.ID, g *gone) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.mu.files[id] != nil {
-		e.settleLocked(id, e.mu.ix.At(id), g)
+	if f := e.mu.files[id]; f != nil && len(f.handles) == 0 {
+		e.endedLocked(f, e.mu.ix.At(id), false, g)
 	}
 }
 
 // renameSource finds what moves, and its write side if it has one. The caller has
 // one reference to it, to be given back with Forget.
 func (e *Engine) renameSource(o *RenameOptions) (id index.ID, f *File, err error) {
-	e.withNames(o.TID, func(ow *owners) uint32 {
-		var unknown uint32
-		if id, _, unknown = e.resolveLocked(o.Parent, o.Name, ow); unknown != 0 {
-			return unknown
-		}
-		if id == 0 {
-			err = block.ErrNotFound
-			return 0
-		}
-		if f = e.mu.files[id]; f != nil && f.poisoned != nil {
-			err = errors.Join(block.ErrPoisoned, f.poisoned)
-			return 0
-		}
+	var g gone
+	e.mu.Lock()
+	e.hearNameLocked(o.Parent, o.Name, &o.By)
+	e.renounceLocked(nameKey{o.Parent, o.Name}, &o.By, &g)
+	id, _ = e.resolveLocked(o.Parent, o.Name, &o.By)
+	f = e.mu.files[id]
+	switch {
+	case id == 0:
+		err = block.ErrNotFound
+	case f != nil && f.poisoned != nil && e.kindLocked(e.mu.ix.At(id)) != draft.Plain:
+		err = errors.Join(block.ErrPoisoned, f.poisoned)
+	default:
 		e.mu.ix.At(id).Lookups++
-		return 0
-	})
+	}
+	e.tellOutdatedLocked(&g)
+	e.mu.Unlock()
+	e.finish(&g)
 	return id, f, err
 }
 
@@ -324,65 +289,155 @@ func (e *Engine) renameLocked(id index.ID, f *File, o *RenameOptions, size, mtim
 	}
 	k := nameKey{o.NewParent, o.NewName}
 	target := e.findLocked(k.parent, k.name)
-	if target == id {
+	if target == id || k == (nameKey{o.Parent, o.Name}) {
 		return nil
 	}
-	if err := e.checkTargetLocked(target, isDir, o.NoReplace, g); err != nil {
+	if err := e.checkTargetLocked(target, isDir, o, g); err != nil {
 		return err
 	}
-	if err := e.movableLocked(id, en); err != nil {
+	if err := e.movableLocked(id, en, target); err != nil {
 		return err
 	}
 	if !isDir {
-		if err := e.moveGroupLocked(id, en, e.groupOfLocked(k.parent, k.name), target, g); err != nil {
-			return err
-		}
-		target = ix.Lookup(k.parent, k.name) // its group may have evicted it
+		return e.renameFileLocked(id, f, o, size, mtime, g)
 	}
-	old := ix.Path(id)
-	e.mu.actor = o.TID
-	e.moveNameLocked(id, f, o, target, g)
-	if isDir || en.Flags&flagUncommitted == 0 {
+	old := e.childPathLocked(o.Parent, o.Name)
+	e.mu.actor = o.By.actor()
+	e.moveNameLocked(id, f, o, draft.Block, target, g)
+	e.renamedVerdictLocked(old, id)
+	e.mu.actor = 0
+	en.Ctime, en.Seq = e.now(), e.nextSeqLocked()
+	e.renamedDirLocked(id, en)
+	e.renamedLocked(DirRenamed, id, en, old, g)
+	e.shrinkLocked(e.mu.groups[e.groupOfLocked(id, "")], g)
+	return nil
+}
+
+// renameFileLocked is renameLocked for a file.
+func (e *Engine) renameFileLocked(id index.ID, f *File, o *RenameOptions, size, mtime int64, g *gone) error {
+	k := nameKey{o.NewParent, o.NewName}
+	en := e.mu.ix.At(id)
+	from, to := e.kindLocked(en), e.kindOfLocked(k)
+	if from != draft.Block && to == draft.Block && f != nil && !draft.Publishes(f.mineLocked(&o.By), f.ownerWritesLocked(nil)) {
+		e.postponeLocked(id, f, o, g)
+		return nil
+	}
+	committed := from == draft.Block && en.Flags&flagUncommitted == 0
+	if committed && to != draft.Block && e.hollowLocked(id, en) {
+		return errHollow // it has to come up first
+	}
+	if err := e.checkRenameLocked(k, f, en, size); to == draft.Block && err != nil {
+		return err
+	}
+	if err := e.moveGroupLocked(id, en, e.groupOfLocked(k.parent, k.name), e.mu.ix.Lookup(k.parent, k.name), g); err != nil {
+		return err
+	}
+	target := e.mu.ix.Lookup(k.parent, k.name) // its group may have evicted it
+	old := e.childPathLocked(o.Parent, o.Name)
+	e.mu.actor = o.By.actor()
+	if committed && to != draft.Block {
+		e.leaveBlocksLocked(id, en)
+	}
+	e.moveNameLocked(id, f, o, from, target, g)
+	if committed && to == draft.Block {
 		e.renamedVerdictLocked(old, id)
 	}
 	e.mu.actor = 0
-	en.Ctime = e.now()
 	was := en.Seq
-	en.Seq = e.nextSeqLocked()
-	switch temp := e.isTempLocked(k.parent, k.name); {
-	case isDir:
-		e.renamedDirLocked(id, en)
-		e.renamedLocked(DirRenamed, id, en, old, g)
-		e.shrinkLocked(e.mu.groups[e.groupOfLocked(id, "")], g)
-		return nil
-	case en.Flags&flagUncommitted != 0 && !temp:
-		en.Flags &^= flagTemp
+	en.Ctime, en.Seq = e.now(), e.nextSeqLocked()
+	en.Flags = en.Flags&^(flagTemp|flagPlain) | e.nameFlagsLocked(k.parent, k.name)
+	switch {
+	case to != draft.Block:
+		if en.Flags&flagUncommitted != 0 {
+			en.Flags &^= flagUncommitted
+			e.mu.blocks++
+		}
+		switch {
+		case f != nil:
+			f.synced = 0
+			en.Size, en.Mtime = size, mtime // the record says so, too: it may be a block again before anybody writes
+		case to == draft.Temp:
+			e.newFileLocked(id, en)
+		}
+	case !committed:
+		if f == nil { // of an earlier daemon
+			f = e.newFileLocked(id, en)
+			size, mtime = en.Size, en.Mtime
+		}
+		if en.Flags&flagUncommitted == 0 { // it begins to be a block
+			en.Flags |= flagUncommitted
+			e.mu.blocks--
+		}
 		e.publishLocked(f, en, size, mtime, g)
 	default:
-		en.Flags &^= flagTemp
-		if temp {
-			en.Flags |= flagTemp
+		e.renamedLocked(BlockRenamed, id, en, old, g)
+		e.retargetLocked(id, id, was, en.Seq)
+		if p := e.mu.promotions[id]; p != nil && p.seq == was {
+			p.seq = en.Seq
 		}
-		if en.Flags&flagUncommitted == 0 {
-			e.renamedLocked(BlockRenamed, id, en, old, g)
-			e.retargetLocked(id, id, was, en.Seq)
-			if p := e.mu.promotions[id]; p != nil && p.seq == was {
-				p.seq = en.Seq
-			}
-			if f == nil || f.writers == 0 {
-				e.cascadeLocked(id, en)
-			}
+		if f == nil {
+			e.cascadeLocked(id, en)
 		}
 	}
 	e.classifyLocked(id, en)
 	return nil
 }
 
+// kindOfLocked is what a file of the name k would be.
+func (e *Engine) kindOfLocked(k nameKey) draft.Kind {
+	switch flags := e.nameFlagsLocked(k.parent, k.name); {
+	case flags&flagPlain != 0 || e.mu.groups[e.groupOfLocked(k.parent, k.name)].opts.Pinned:
+		return draft.Plain
+	case flags&flagTemp != 0:
+		return draft.Temp
+	}
+	return draft.Block
+}
+
+// leaveBlocksLocked follows that a block is about to get a name of which other tiers and nodes know nothing.
+func (e *Engine) leaveBlocksLocked(id index.ID, en *index.Entry) {
+	e.eventLocked(BlockRemoved, id, "renamed")
+	if e.remote != nil {
+		e.far.Bury([]Grave{{Path: e.mu.ix.Path(id), Seq: e.nextSeqLocked()}})
+	}
+	e.voidStoresLocked(id, en)
+	e.removeCopiesLocked(id, en)
+}
+
+// postponeLocked moves a temporary file that its owner still writes, which is not the process that
+// renames, to the name of a block: from now on it is a version of that, and its owner's close commits it.
+func (e *Engine) postponeLocked(id index.ID, f *File, o *RenameOptions, g *gone) {
+	en := e.mu.ix.At(id)
+	if f.waits {
+		e.unawaitLocked(f)
+	} else {
+		e.nameLeftLocked(id, en, g)
+		e.mu.ix.Unlink(id)
+		e.mu.blocks--
+	}
+	en.Flags &^= flagTemp | flagPlain
+	e.uncommitLocked(f, en, g)
+	e.regroupLocked(id, en, e.groupOfLocked(o.NewParent, o.NewName))
+	e.dropVersionsOfLocked(f.owner, nameKey{o.NewParent, o.NewName}, g)
+	if e.mu.ix.Lookup(o.NewParent, o.NewName) == 0 {
+		e.mu.ix.Link(id, o.NewParent, o.NewName)
+	} else {
+		e.awaitLocked(f, nameKey{o.NewParent, o.NewName})
+	}
+	e.seatNextLocked(nameKey{o.Parent, o.Name}, g)
+	if en.Lookups > 0 { // the kernel has moved what it knew of the name
+		g.names = append(g.names, goneName{o.NewParent, id, o.NewName})
+	}
+	e.classifyLocked(id, en)
+	e.changedLocked(o.Parent)
+}
+
 // renamedLocked tells of a rename from the path old.
 func (e *Engine) renamedLocked(kind EventKind, id index.ID, en *index.Entry, old string, g *gone) {
 	from, _ := block.ParseKey(old)
 	to, _ := block.ParseKey(e.mu.ix.Path(id))
-	e.events.add(Event{Time: time.Unix(0, en.Ctime), Kind: kind, Key: to, From: from, Size: en.Size})
+	guard := e.guardLocked(e.guardLocked(nil, id), e.mu.ix.Walk(old[:max(strings.LastIndexByte(old, '/'), 0)]))
+	e.events.add(Event{Time: time.Unix(0, en.Ctime), Kind: kind, Key: to, From: from, Size: en.Size, guard: guard})
 	if e.remote == nil {
 		return
 	}
@@ -428,59 +483,80 @@ func (e *Engine) renumberOneLocked(id index.ID, en *index.Entry) {
 	if f := e.mu.files[id]; f != nil {
 		f.begun = max(f.begun, en.Seq)
 	}
-	if f := e.mu.files[id]; (f == nil || f.writers == 0) && en.Flags&(flagRefused|flagOnceSeen) == 0 {
+	if e.mu.files[id] == nil && en.Flags&(flagRefused|flagOnceSeen) == 0 {
 		e.cascadeLocked(id, en) // it may have been waiting as the other version
 	}
 }
 
-// moveNameLocked gives id the new name, and takes it from target, 0 if nobody has it.
-func (e *Engine) moveNameLocked(id index.ID, f *File, o *RenameOptions, target index.ID, g *gone) {
+// moveNameLocked gives id, which was of a kind, the new name, and takes it from target, 0 if nobody has it.
+func (e *Engine) moveNameLocked(id index.ID, f *File, o *RenameOptions, was draft.Kind, target index.ID, g *gone) {
 	ix := e.mu.ix
-	k := nameKey{o.NewParent, o.NewName}
-	if ix.Linked(id) {
-		en := ix.At(id)
+	from, to := nameKey{o.Parent, o.Name}, nameKey{o.NewParent, o.NewName}
+	en := ix.At(id)
+	waits := f != nil && f.waits
+	switch {
+	case waits:
+		e.unawaitLocked(f)
+		if holder := ix.Lookup(from.parent, from.name); holder != 0 && e.replacedLocked(holder, was) {
+			e.mu.counters.Removed++
+			e.unlinkLocked(holder, "replaced", g)
+			e.leaveLimboNamedLocked(from, g) // nothing takes the name
+		}
+	case ix.Linked(id):
 		e.nameLeftLocked(id, en, g)
-		if en.Flags&flagSynced != 0 {
+		if en.Flags&(flagSynced|flagUncommitted) != 0 && en.Tiers|en.Storing|en.Flags&flagSynced != 0 {
 			e.removeCopiesLocked(id, en) // under the old name
 		}
-		e.leaveLimboNamedLocked(nameKey{o.Parent, o.Name}, g)
+		e.leaveLimboNamedLocked(from, g)
 	}
-	shadow := f != nil && f.shadow
-	if f != nil && f.sync && ix.At(id).Flags&flagUncommitted != 0 && !e.isTempLocked(k.parent, k.name) {
-		e.keepSyncedLocked(ix.At(id))
+	if f != nil && f.sync && e.nameFlagsLocked(to.parent, to.name)&flagTemp == 0 {
+		e.keepSyncedLocked(en)
 	}
-	if target != 0 && ix.At(id).Mode&modeType == modeDir {
+	if target != 0 && en.Mode&modeType == modeDir {
 		e.nameLeftLocked(target, ix.At(target), g)
 		e.dropDirLocked(target, ix.At(target), g)
 	} else if target != 0 {
-		e.displaceLocked(target, id, k, g)
+		e.displaceLocked(target, id, to, false, g)
 	}
-	if shadow {
-		e.unshadowLocked(f)
-		ix.Link(id, k.parent, k.name)
+	e.overtakeLocked(to, false, g)
+	if waits {
+		ix.Link(id, to.parent, to.name)
 	} else {
-		ix.Rename(id, k.parent, k.name)
+		ix.Rename(id, to.parent, to.name)
 	}
-	e.dropIdleLocked(k, g)
-	e.dropIdleLocked(nameKey{o.Parent, o.Name}, g) // else their processes would still find the block there
+	if was == draft.Block {
+		e.overtakeLocked(from, false, g)
+	} else { // each rename of a temporary name publishes what its own process wrote
+		e.seatNextLocked(from, g)
+	}
 	e.changedLocked(o.Parent)
 	e.changedLocked(o.NewParent)
 }
 
+// replacedLocked reports whether what had the name of a version that is renamed goes with that: a block, or a
+// temporary file that nobody writes or may yet rename.
+func (e *Engine) replacedLocked(holder index.ID, was draft.Kind) bool {
+	if was == draft.Block {
+		return e.mu.ix.At(holder).Flags&flagUncommitted == 0
+	}
+	f := e.mu.files[holder]
+	return f == nil || f.left && !f.openLocked()
+}
+
 // checkTargetLocked checks that what has the new name may be replaced.
-func (e *Engine) checkTargetLocked(target index.ID, isDir, noReplace bool, g *gone) error {
+func (e *Engine) checkTargetLocked(target index.ID, isDir bool, o *RenameOptions, g *gone) error {
 	if target == 0 {
 		return nil
 	}
 	tdir := e.mu.ix.At(target).Mode&modeType == modeDir
 	switch {
-	case noReplace:
+	case o.NoReplace:
 		return block.ErrExist
 	case isDir && !tdir:
 		return block.ErrNotDir
 	case !isDir && tdir:
 		return block.ErrIsDir
-	case tdir && (e.mu.ix.Children(target) > 0 || e.clearDirLocked(target, g)):
+	case tdir && !e.emptyLocked(target, &o.By, g):
 		return block.ErrNotEmpty
 	}
 	return nil
@@ -499,7 +575,7 @@ func (e *Engine) renamedDirLocked(id index.ID, en *index.Entry) {
 		}
 		return true
 	})
-	for k, waiting := range e.mu.shadows { // versions that wait for a name there
+	for k, waiting := range e.mu.waiting { // versions that wait for a name there
 		if !ix.Valid(k.parent) || !ix.Within(k.parent, id) {
 			continue
 		}
@@ -507,38 +583,4 @@ func (e *Engine) renamedDirLocked(id index.ID, en *index.Entry) {
 			e.regroupLocked(s, ix.At(s), e.groupOfLocked(k.parent, k.name))
 		}
 	}
-}
-
-// moveGroupLocked accounts a file to another group, in which it will replace
-// target. It fails with ErrQuota if that has no room.
-func (e *Engine) moveGroupLocked(id index.ID, en *index.Entry, to uint32, target index.ID, g *gone) error {
-	if en.Group == to {
-		return nil
-	}
-	need := e.chargeLocked(id, en)
-	if target != 0 {
-		need -= e.chargeLocked(target, e.mu.ix.At(target))
-	}
-	if ok, _ := e.quotaLocked(e.mu.groups[to], need, true, g); need > 0 && !ok {
-		return block.ErrQuota
-	}
-	e.regroupLocked(id, en, to)
-	return nil
-}
-
-// regroupLocked accounts a file to another group.
-func (e *Engine) regroupLocked(id index.ID, en *index.Entry, to uint32) {
-	if en.Group == to {
-		return
-	}
-	from, gr := e.mu.groups[en.Group], e.mu.groups[to]
-	charge := e.chargeLocked(id, en)
-	if en.Flags&flagPolicy != 0 {
-		en.Flags &^= flagPolicy
-		e.orderLocked(from).Remove(uint32(id))
-	}
-	from.usedBytes -= charge
-	gr.usedBytes += charge
-	en.Group = to
-	e.classifyLocked(id, en)
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -58,13 +59,19 @@ type runner struct {
 	w       *world
 	files   map[string]*file
 	refs    map[string]index.ID
-	pending chan string // result of "go"
+	ended   sync.Map        // processes that have ended, of which the kernel has not told
+	left    sync.Map        // processes that have closed all they had open, of which the kernel has not told
+	stale   map[uint32]bool // threads whose tryopen was answered ErrStale, and that have opened nothing since
+	pending chan string     // result of "go"
 	stop    context.CancelFunc
 	ctx     context.Context
 }
 
 func newRunner(t *testing.T, dir string, o tiers.Options) *runner {
-	r := &runner{t: t, w: open(t, dir, o), files: map[string]*file{}, refs: map[string]index.ID{}, pending: make(chan string, 1)}
+	r := &runner{t: t, files: map[string]*file{}, refs: map[string]index.ID{}, stale: map[uint32]bool{}, pending: make(chan string, 1)}
+	o.Alive = func(p tiers.Process) bool { _, ended := r.ended.Load(p.PID); return !ended }
+	o.Closed = func(p tiers.Process, _ index.ID) bool { _, left := r.left.Load(p.PID); return left || !o.Alive(p) }
+	r.w = open(t, dir, o)
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	t.Cleanup(r.stop)
 	if err := r.w.mkdir("g"); err != nil {
@@ -164,9 +171,10 @@ func removeAll(t testing.TB, w *world, dir string) {
 
 // commands are what a script can do.
 var commands = map[string]func(r *runner, a []string) string{
-	"mkdir":  func(r *runner, a []string) string { return kind(r.w.mkdir(a[0])) },
-	"rmdir":  func(r *runner, a []string) string { return kind(r.w.rmdir(a[0])) },
-	"unlink": func(r *runner, a []string) string { return kind(r.w.unlink(tid(a[0]), a[1])) },
+	"mkdir":   func(r *runner, a []string) string { return kind(r.w.mkdir(a[0])) },
+	"rmdir":   func(r *runner, a []string) string { return kind(r.w.rmdir(a[0])) }, // by a process that writes nothing
+	"rmdirby": func(r *runner, a []string) string { return kind(r.w.rmdirBy(tid(a[0]), a[1])) },
+	"unlink":  func(r *runner, a []string) string { return kind(r.w.unlink(tid(a[0]), a[1])) },
 	"rename": func(r *runner, a []string) string {
 		return kind(r.w.rename(tid(a[0]), a[1], a[2], has(a[3:], "noreplace")))
 	},
@@ -206,6 +214,7 @@ var commands = map[string]func(r *runner, a []string) string{
 	"punch": func(r *runner, a []string) string {
 		return kind(r.files[a[0]].h.PunchHole(r.ctx, 0, size(a[1])))
 	},
+	"fsync": func(r *runner, a []string) string { return kind(r.w.e.Fsync(r.ctx, r.files[a[0]].id)) },
 	"read": func(r *runner, a []string) string {
 		p, err := r.files[a[0]].read()
 		if err != nil {
@@ -213,13 +222,21 @@ var commands = map[string]func(r *runner, a []string) string{
 		}
 		return runs(p)
 	},
+	"ends": func(r *runner, a []string) string { // ends TID: its process, and the kernel tells later
+		r.ended.Store(by(tid(a[0])).Process, true)
+		return "ok"
+	},
+	"closes": func(r *runner, a []string) string { // closes TID: all that its process has, and the kernel tells later
+		r.left.Store(by(tid(a[0])).Process, true)
+		return "ok"
+	},
 	"flush": func(r *runner, a []string) string { // flush FILE [killed] [open] [TID]
-		f, by := r.files[a[0]], closer{has(a[1:], "killed"), has(a[1:], "open")}
+		f, c := r.files[a[0]], closer{has(a[1:], "killed"), has(a[1:], "open")}
 		thread := f.tid
 		if n, err := strconv.Atoi(a[len(a)-1]); err == nil {
 			thread = uint32(n)
 		}
-		return kind(r.w.e.Flush(context.Background(), f.h, thread, by))
+		return kind(r.w.e.Flush(context.Background(), f.h, by(thread), c))
 	},
 	"release": func(r *runner, a []string) string {
 		r.files[a[0]].release()
@@ -232,7 +249,7 @@ var commands = map[string]func(r *runner, a []string) string{
 		return kind(err)
 	},
 	"lookup": func(r *runner, a []string) string { // lookup TID REF PATH: keeps the reference
-		at, err := r.w.lookup(tid(a[0]), a[2])
+		at, err := r.w.lookupBy(asks(tid(a[0]), r.stale[tid(a[0])]), a[2])
 		if err != nil {
 			return fmt.Sprintf("%s stable=%v", kind(err), at.Stable)
 		}
@@ -244,21 +261,44 @@ var commands = map[string]func(r *runner, a []string) string{
 		delete(r.refs, a[0])
 		return "ok"
 	},
-	"openref": func(r *runner, a []string) string { // openref TID FILE REF: opens for reading what lookup found
-		id := r.refs[a[2]]
-		delete(r.refs, a[2])
-		f, err := r.w.openReadID(tid(a[0]), id)
-		if err != nil {
-			r.w.forget(id)
+	// openref TID FILE REF [told]: opens for reading what lookup found
+	"openref": func(r *runner, a []string) string {
+		by := by(tid(a[0]))
+		by.Told = has(a[3:], "told")
+		f, err := r.w.openReadBy(by, tid(a[0]), r.refs[a[2]])
+		if err == nil {
+			delete(r.refs, a[2])
 		}
 		return r.keep(a[1])(f, err)
 	},
-	// tryopen TID REF: opens anew for writing what lookup found, once; tryrw: without emptying it
-	"tryopen": func(r *runner, a []string) string { return r.tryOpen(a, true) },
-	"tryrw":   func(r *runner, a []string) string { return r.tryOpen(a, false) },
-	// reopen TID FILE REF: as tryopen, and keeps the file; reopenrw: as tryrw
-	"reopen":   func(r *runner, a []string) string { return r.reopen(a, true) },
-	"reopenrw": func(r *runner, a []string) string { return r.reopen(a, false) },
+	// tryopen TID REF: opens anew for writing what lookup found, once
+	"tryopen": func(r *runner, a []string) string {
+		h, err := r.w.e.OpenWrite(r.ctx, r.refs[a[1]], by(tid(a[0])), tiers.WriteOptions{Truncate: true})
+		if err == nil {
+			r.w.e.Release(h)
+		}
+		r.stale[tid(a[0])] = kind(err) == "ErrStale"
+		return kind(err)
+	},
+	// openplain TID REF: as tryopen, the same again, but in place
+	"openplain": func(r *runner, a []string) string {
+		h, err := r.w.e.OpenWrite(r.ctx, r.refs[a[1]], asks(tid(a[0]), r.stale[tid(a[0])]), tiers.WriteOptions{})
+		if err == nil {
+			r.w.e.Release(h)
+		}
+		delete(r.stale, tid(a[0]))
+		return kind(err)
+	},
+	// reopen TID FILE REF: the same again, and keeps the file
+	"reopen": func(r *runner, a []string) string {
+		h, err := r.w.e.OpenWrite(r.ctx, r.refs[a[2]], asks(tid(a[0]), r.stale[tid(a[0])]), tiers.WriteOptions{Truncate: true})
+		delete(r.stale, tid(a[0]))
+		f := &file{w: r.w, tid: tid(a[0]), id: r.refs[a[2]], h: h}
+		if err == nil {
+			delete(r.refs, a[2])
+		}
+		return r.keep(a[1])(f, err)
+	},
 	"sameino": func(r *runner, a []string) string {
 		if r.files[a[0]] == nil || r.files[a[1]] == nil {
 			return "no such file"
@@ -288,7 +328,7 @@ var commands = map[string]func(r *runner, a []string) string{
 		return r.byPath(a[0], func(w *world, id index.ID) error { _, err := w.e.Checksum(id); return err })
 	},
 	"truncname": func(r *runner, a []string) string {
-		return r.byPath(a[0], func(w *world, id index.ID) error { return w.e.TruncateName(r.ctx, id, size(a[1])) })
+		return r.byPath(a[0], func(w *world, id index.ID) error { return w.e.TruncateName(r.ctx, id, by(10), size(a[1])) })
 	},
 	"advance": func(r *runner, a []string) string {
 		d, err := time.ParseDuration(a[0])
@@ -325,24 +365,7 @@ var commands = map[string]func(r *runner, a []string) string{
 
 // ofFile lists the commands that take an open file first.
 var ofFile = map[string]bool{
-	"write": true, "raw": true, "truncate": true, "allocate": true, "punch": true, "read": true, "fstat": true, "flush": true, "release": true, "close": true,
-}
-
-func (r *runner) tryOpen(a []string, truncate bool) string {
-	h, err := r.w.e.OpenWrite(r.ctx, r.refs[a[1]], tid(a[0]), truncate)
-	if err == nil {
-		r.w.e.Release(h)
-	}
-	return kind(err)
-}
-
-func (r *runner) reopen(a []string, truncate bool) string {
-	h, err := r.w.e.OpenWrite(r.ctx, r.refs[a[2]], tid(a[0]), truncate)
-	f := &file{w: r.w, tid: tid(a[0]), id: r.refs[a[2]], h: h}
-	if err == nil {
-		delete(r.refs, a[2])
-	}
-	return r.keep(a[1])(f, err)
+	"write": true, "raw": true, "truncate": true, "allocate": true, "punch": true, "fsync": true, "read": true, "fstat": true, "flush": true, "release": true, "close": true,
 }
 
 // keep enters an open file under a name.

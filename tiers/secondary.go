@@ -14,9 +14,10 @@ type CascadeMode string
 
 // The cascade modes; the empty one is CascadeAsync.
 const (
-	CascadeAsync CascadeMode = "async" // in the background
-	CascadeSync  CascadeMode = "sync"  // close and rename wait for the copy
-	CascadeOff   CascadeMode = "off"   // only what fsync asks for
+	CascadeAsync   CascadeMode = "async"    // in the background
+	CascadeSync    CascadeMode = "sync"     // close and rename wait for the copy
+	CascadeOnEvict CascadeMode = "on_evict" // when the block is to leave memory
+	CascadeOff     CascadeMode = "off"      // only what fsync asks for
 )
 
 // SecondaryOptions describes one secondary tier.
@@ -82,6 +83,7 @@ type secondary struct {
 	pendingBytes int64 // of pending
 	loadingBytes int64 // of the load jobs under way
 	jobs         map[JobID]*LoadJob
+	storeJobs    map[JobID]StoreJob
 	predict      predictor
 	busySince    time.Time // when loads were under way for the first time since none was
 
@@ -112,7 +114,8 @@ type storeOp struct {
 	bytes   int64
 	key     block.Key // while under way
 	force   bool
-	raw     bool // the present bytes of a file that is not committed yet
+	torn    bool // its block was opened for writing meanwhile
+	leaving bool // its block has been evicted by its policy, and goes when it is stored
 	barrier func(error)
 	waiters []chan<- error // capacity 1
 }
@@ -189,8 +192,8 @@ func (o *Options) checkSecondaries() []error {
 			errs = append(errs, fmt.Errorf("secondary tier %q missing", s.Name))
 		case s.Name == "" || names[s.Name]:
 			errs = append(errs, fmt.Errorf("secondary tier %d: name %q is empty or taken", i, s.Name))
-		case s.Cascade != CascadeAsync && s.Cascade != CascadeSync && s.Cascade != CascadeOff:
-			errs = append(errs, fmt.Errorf("secondary tier %q: cascade %q: want async, sync or off", s.Name, s.Cascade))
+		case s.Cascade != CascadeAsync && s.Cascade != CascadeSync && s.Cascade != CascadeOnEvict && s.Cascade != CascadeOff:
+			errs = append(errs, fmt.Errorf("secondary tier %q: cascade %q: want async, sync, on_evict or off", s.Name, s.Cascade))
 		case s.QueueBytes < 0:
 			errs = append(errs, fmt.Errorf("secondary tier %q: queue of %d bytes", s.Name, s.QueueBytes))
 		}
@@ -209,7 +212,7 @@ func (o *Options) checkSecondaries() []error {
 func (e *Engine) addSecondaries() {
 	for i, o := range e.opts.Secondaries {
 		s := &secondary{opts: o, tier: o.Tier, n: i, bit: 1 << i, wake: make(chan struct{}, 1), busy: map[block.Key]struct{}{},
-			naming: map[block.Key]int{}, jobs: map[JobID]*LoadJob{}}
+			naming: map[block.Key]int{}, jobs: map[JobID]*LoadJob{}, storeJobs: map[JobID]StoreJob{}}
 		s.syncer, _ = o.Tier.(Syncer)
 		s.recorder, _ = o.Tier.(Recorder)
 		if far, ok := o.Tier.(Remote); ok {
@@ -218,6 +221,9 @@ func (e *Engine) addSecondaries() {
 		s.stats.Name, s.stats.QueueLimitBytes = o.Name, o.QueueBytes
 		if o.SecondHit {
 			s.seen = newSeenFilter()
+		}
+		if o.Cascade == CascadeOnEvict {
+			e.lazy |= s.bit
 		}
 		if h, ok := o.Tier.(Hosted); ok {
 			h.SetHost(&host{e, s})
@@ -460,7 +466,7 @@ func (e *Engine) updateCopiesLocked(id index.ID, en *index.Entry, from block.Key
 // begunLocked returns the tiers that are being given a block.
 func (e *Engine) begunLocked(id index.ID, en *index.Entry) (bits uint16) {
 	for op := range e.mu.underWay {
-		if op.id == id && op.seq == en.Seq && !op.raw {
+		if op.id == id && op.seq == en.Seq {
 			bits |= op.tier.bit & en.Storing
 		}
 	}

@@ -72,7 +72,7 @@ func TestMayEvict(t *testing.T) {
 			release := g.Hold(tiertest.OpLoad)
 			w.t.Cleanup(release)
 			id := resolve(w.t, w.world, "a").ID
-			if _, err := w.e.OpenRead(context.Background(), id, 10, true); kind(err) != "ErrPending" {
+			if _, err := w.e.OpenRead(context.Background(), id, by(10), true); kind(err) != "ErrPending" {
 				w.t.Error(err)
 			}
 		}, "a", false, "[disk]"},
@@ -373,7 +373,7 @@ func TestClosePromotion(t *testing.T) {
 		w.hollow("a", "a")
 		disk.Remove([]block.Key{mustKey(t, "a")}) // so that it would go on to the peer
 		w.t.Cleanup(disk.Hold(tiertest.OpLoad))
-		if _, err := w.e.OpenRead(context.Background(), resolve(t, w.world, "a").ID, 10, true); kind(err) != "ErrPending" {
+		if _, err := w.e.OpenRead(context.Background(), resolve(t, w.world, "a").ID, by(10), true); kind(err) != "ErrPending" {
 			t.Error(err)
 		}
 		if window == 0 {
@@ -390,15 +390,17 @@ func TestClosePromotion(t *testing.T) {
 }
 
 // TestTierSummary: one line a load job, with what was opened in memory or missed since
-// the line before, and totals that agree (B19, B20).
+// the line before, the groups of the batch (C17), and totals that agree (B19, B20).
 func TestTierSummary(t *testing.T) {
 	core, logs := observer.New(zapcore.InfoLevel)
 	w, _ := openLowerOne(t, tiers.Options{TierSummary: true, Logger: zap.New(core)}, tiertest.ReferenceOptions{})
-	w.hollow("content", "g/a")
+	must(t, w.mkdir("h"), w.mkdir("h/deep"))
+	w.hollow("content", "g/a", "h/deep/a")
 	must(t, w.put(10, "g/b", []byte("four")))
 	w.content("g/b")
 	w.content("g/missing")
 	w.content("g/a")
+	w.content("h/deep/a")
 	w.quiesce()
 	eventually(t, "all is told", func() bool { // what the clock told of may not be written yet
 		s, unknown, success := w.e.Stats().Summary, uint64(0), uint64(0)
@@ -409,7 +411,7 @@ func TestTierSummary(t *testing.T) {
 		return unknown == s.UnknownKeys && success == s.SuccessKeys
 	})
 	var memory, disk, unknown, success, failed uint64
-	bytes := map[string]uint64{}
+	bytes, groups := map[string]uint64{}, map[block.GroupID]int{}
 	for _, line := range logs.FilterMessage("tier summary").All() {
 		m := line.ContextMap()
 		memory += m["memory_keys"].(uint64)
@@ -420,14 +422,18 @@ func TestTierSummary(t *testing.T) {
 		for tier, n := range m["bytes_by_tier"].(map[string]uint64) {
 			bytes[tier] += n
 		}
+		byGroup, _ := m["keys_by_group"].(map[block.GroupID]int) // none for what was in memory
+		for group, n := range byGroup {
+			groups[group] += n
+		}
 		for _, field := range []string{"peer_keys", "took"} {
 			if _, ok := m[field]; !ok {
 				t.Errorf("no %s in %v", field, m)
 			}
 		}
 	}
-	got := fmt.Sprint(memory, disk, unknown > 0, success, failed, bytes)
-	if want := "1 1 true 2 0 map[disk:7 memory:4]"; got != want {
+	got := fmt.Sprint(memory, disk, unknown > 0, success, failed, bytes, groups)
+	if want := "1 2 true 3 0 map[disk:14 memory:4] map[g:1 h:1]"; got != want {
 		t.Errorf("lines say %s, want %s", got, want)
 	}
 	if s := w.e.Stats().Summary; s.MemoryKeys != memory || s.DiskKeys != disk || s.UnknownKeys != unknown || s.SuccessKeys != success ||

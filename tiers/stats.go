@@ -1,6 +1,10 @@
 package tiers
 
-import "github.com/kvfs/kvfs/tiers/block"
+import (
+	"time"
+
+	"github.com/kvfs/kvfs/tiers/block"
+)
 
 // Stats is a snapshot of the engine. Sizes are in bytes.
 type Stats struct {
@@ -12,6 +16,7 @@ type Stats struct {
 	Writing       int64 // files being written or held back under a temporary name
 	IndexBytes    int64 // memory of the table of names
 	Counters      Counters
+	FullAt        time.Time // when an open or a write last had to wait because of what is open, pinned or temporary; zero: never
 
 	Hollow      int64            // committed files that only secondary tiers hold
 	Secondaries []SecondaryStats // in order
@@ -38,6 +43,7 @@ type SecondaryStats struct {
 	PromoteFailed           uint64 // for another reason
 	PromoteTimeouts         uint64 // the reader got a miss because it took too long
 	Batches                 uint64 // load jobs
+	BadAnswers              uint64 // jobs that the tier did not answer block by block, and answers after the first
 }
 
 // Summary counts keys by where a reader found them, over all batches. Source:
@@ -80,6 +86,9 @@ func (e *Engine) stats() Stats {
 		Hollow:        e.mu.hollow,
 		Summary:       e.mu.summary,
 	}
+	if e.mu.fullAt != 0 {
+		st.FullAt = time.Unix(0, e.mu.fullAt)
+	}
 	st.Counters.Implausible = e.implausible.Load()
 	st.Summary.BytesByTier = map[string]uint64{"memory": e.mu.memoryBytes}
 	for name, n := range e.mu.summary.BytesByTier {
@@ -102,12 +111,15 @@ type GroupStats struct {
 	BlockBytes int64 // configured or learned; 0: not known
 }
 
-// Groups returns a snapshot of all groups, in order of first sight.
+// Groups returns a snapshot of the groups that are configured, in no order, or have files, in about that of first sight.
 func (e *Engine) Groups() []GroupStats {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	out := make([]GroupStats, 0, len(e.mu.groups))
 	for _, g := range e.mu.groups {
+		if g.forgotten {
+			continue
+		}
 		out = append(out, GroupStats{g.name, g.opts.Pinned, g.opts.QuotaBytes, g.usedBytes, g.expectBytes()})
 	}
 	return out

@@ -71,10 +71,6 @@ type storm struct {
 	bad     sync.Map // versions that must never be seen
 	absent  int      // copies that a tier turned out to lack
 	reads   atomic.Int64
-
-	// update is held by who rewrites in place: without O_TRUNC two writers share
-	// one file, as in POSIX, so they take turns.
-	update sync.Mutex
 }
 
 const (
@@ -186,11 +182,9 @@ func (w *worker) putTemp(group int) {
 	w.allow("rename temporary", w.rename(w.tid, temp, w.slot(group), w.rng.IntN(8) == 0))
 }
 
-// update rewrites a block without truncating it first, or opens it so and only
-// reads.
+// rewrite writes a block in place, which others see as it happens: the bytes that it has. Or it only
+// opens it.
 func (w *worker) rewrite(group int) {
-	w.update.Lock()
-	defer w.update.Unlock()
 	f, err := w.openWrite(context.Background(), w.tid, w.slot(group), false)
 	if err != nil {
 		w.allow("open for writing", err)
@@ -199,22 +193,12 @@ func (w *worker) rewrite(group int) {
 	p, err := f.read()
 	if err != nil {
 		w.t.Errorf("read for update: %v", err)
-	} else if len(p) > 0 {
-		if _, err := check(group, p); err != nil {
-			w.t.Errorf("for update: %v", err)
-		}
+	} else if _, err := check(group, p); err != nil {
+		w.t.Errorf("for update: %v", err)
 	}
-	if w.rng.IntN(2) == 0 {
-		v, err := w.fill(f, group)
+	if w.rng.IntN(2) == 0 && err == nil {
+		_, err = f.h.WriteAt(context.Background(), p, 0)
 		w.allow("update", err)
-		if err != nil {
-			w.bad.Store(v, true)
-		}
-	} else if len(p) == 0 {
-		v, err := w.fill(f, group) // else it would be a block without bytes
-		if err != nil {
-			w.bad.Store(v, true)
-		}
 	}
 	w.allow("close update", f.close())
 }
@@ -268,7 +252,7 @@ func (w *worker) lower(name string) {
 			w.allow("fsync", err)
 		}
 	case 2:
-		if _, err := w.e.OpenRead(context.Background(), a.ID, w.tid, true); err == nil {
+		if _, err := w.e.OpenRead(context.Background(), a.ID, by(w.tid), true); err == nil {
 			w.e.CloseRead(a.ID)
 		} else if !errors.Is(err, block.ErrPending) && !errors.Is(err, tiers.ErrStale) {
 			w.allow("open without waiting", err)
@@ -453,7 +437,7 @@ func (s *storm) replay() {
 		}
 		for _, n := range names {
 			name := fmt.Sprintf("g%d/%s", g, n)
-			if a, err := s.e.Resolve(context.Background(), name); err == nil && a.Mode&0o170000 != 0o040000 {
+			if a, err := s.e.Resolve(context.Background(), name); err == nil && a.Mode&0o170000 != 0o040000 && !a.Temp {
 				there[name] = a.Size
 			}
 		}

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/kvfs/kvfs/tiers/block"
 )
 
 // batchSummary is what one load job did.
@@ -15,6 +17,7 @@ type batchSummary struct {
 	success, failed int
 	bytes           int64
 	took            time.Duration
+	groups          map[block.GroupID]int // keys of each; nil if nobody is told
 }
 
 // summaryLine is one line of the tier log: a batch, and what was opened in memory or
@@ -23,6 +26,7 @@ type summaryLine struct {
 	Summary
 	request string
 	took    time.Duration
+	groups  map[block.GroupID]int
 }
 
 // summarizeLocked adds a batch to the totals and returns the line that is to be
@@ -49,7 +53,7 @@ func (e *Engine) summarizeLocked(b *batchSummary) *summaryLine {
 	now := *t
 	now.BytesByTier = maps.Clone(t.BytesByTier)
 	e.mu.summarized = now
-	line := &summaryLine{request: b.request, took: b.took, Summary: Summary{
+	line := &summaryLine{request: b.request, took: b.took, groups: b.groups, Summary: Summary{
 		MemoryKeys: now.MemoryKeys - was.MemoryKeys, DiskKeys: now.DiskKeys - was.DiskKeys, PeerKeys: now.PeerKeys - was.PeerKeys,
 		UnknownKeys: now.UnknownKeys - was.UnknownKeys, SuccessKeys: now.SuccessKeys - was.SuccessKeys,
 		FailedKeys: now.FailedKeys - was.FailedKeys, BytesByTier: map[string]uint64{},
@@ -75,6 +79,9 @@ func (e *Engine) logSummary(l *summaryLine) {
 		zap.Uint64("memory_keys", l.MemoryKeys), zap.Uint64("disk_keys", l.DiskKeys), zap.Uint64("peer_keys", l.PeerKeys),
 		zap.Uint64("unknown_keys", l.UnknownKeys), zap.Uint64("success_keys", l.SuccessKeys),
 		zap.Uint64("failed_keys", l.FailedKeys), zap.Any("bytes_by_tier", l.BytesByTier), zap.Duration("took", l.took),
+	}
+	if len(l.groups) > 0 {
+		fields = append(fields, zap.Any("keys_by_group", l.groups))
 	}
 	if l.request != "" {
 		fields = append(fields, zap.String("request", l.request))

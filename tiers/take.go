@@ -57,7 +57,7 @@ func (e *Engine) Take(ctx context.Context, h *Holding) error {
 		e.finishPromotion(e.remote, p, o)
 		err = p.err
 	} else {
-		err = e.promote(ctx, id, false)
+		err = e.promoteTaken(ctx, id)
 	}
 	if err != nil {
 		return bringError("take", err)
@@ -73,6 +73,24 @@ func (e *Engine) Take(ctx context.Context, h *Holding) error {
 	e.mu.Unlock()
 	e.CloseRead(id) // what the promotion pinned it with
 	return nil
+}
+
+// promoteTaken is promote for a copy that this node takes.
+func (e *Engine) promoteTaken(ctx context.Context, id index.ID) error {
+	e.mu.Lock()
+	p, first := e.promotionLocked(id, false)
+	if p == nil {
+		e.mu.Unlock()
+		return ErrStale
+	}
+	p.taken = p.taken || first
+	p.waiters++
+	e.hastenLocked(p)
+	e.mu.Unlock()
+	if first {
+		e.startPromotion(p)
+	}
+	return e.awaitPromotion(ctx, p, nil, noDeadline)
 }
 
 // hasOlder reports whether this node itself has a version of what is offered that is to
@@ -94,7 +112,7 @@ func (e *Engine) outdoneLocked(en *index.Entry, h *Holding) bool {
 // version. The caller carries the promotion on: with landLocked and finishPromotion, or
 // failPromotion.
 func (e *Engine) fetchAside(ctx context.Context, h *Holding) (*promotion, *Outcome, error) {
-	p := &promotion{size: h.Size, seq: h.Seq, sum: h.Sum, tier: e.remote, away: make(chan struct{}), done: make(chan struct{})}
+	p := &promotion{size: h.Size, seq: h.Seq, sum: h.Sum, tier: e.remote, taken: true, away: make(chan struct{}), done: make(chan struct{})}
 	close(p.away)
 	p.key, _ = block.ParseKey(h.Path)
 	e.mu.Lock()
@@ -111,7 +129,7 @@ func (e *Engine) fetchAside(ctx context.Context, h *Holding) (*promotion, *Outco
 	e.mu.Unlock()
 	err := e.roomForPromotion(ctx, p)
 	if err == nil {
-		p.blob, p.file, err = e.primary.Create()
+		p.blob, p.file, err = e.createFile(ctx)
 	}
 	if err != nil {
 		e.noRoom(p, err)
@@ -168,8 +186,12 @@ func (e *Engine) landLocked(p *promotion, id index.ID) bool {
 }
 
 // takeLocked enters a block that is offered, and the directories above it. over: in place
-// of an older version of this node's own.
+// of an older version of this node's own. A grave may have come since it was offered: its
+// maker's word is given once, and Supersede found nothing to drop then.
 func (e *Engine) takeLocked(h *Holding, over bool, g *gone) (index.ID, error) {
+	if e.far.Buried(h.Path) > h.Seq {
+		return 0, &block.Error{Op: "take", Err: block.ErrExist}
+	}
 	parent, rest := index.Root, h.Path
 	for depth := 0; ; depth++ {
 		name, tail, more := strings.Cut(rest, "/")
@@ -192,7 +214,7 @@ func (e *Engine) takeLocked(h *Holding, over bool, g *gone) (index.ID, error) {
 }
 
 func (e *Engine) takeFileLocked(parent index.ID, name string, id index.ID, h *Holding, over bool, g *gone) (index.ID, error) {
-	if len(e.mu.shadows[nameKey{parent, name}]) > 0 || e.isTempLocked(parent, name) {
+	if len(e.mu.waiting[nameKey{parent, name}]) > 0 || e.nameFlagsLocked(parent, name) != 0 {
 		return 0, &block.Error{Op: "take", Err: block.ErrExist}
 	}
 	if id != 0 {
@@ -243,7 +265,7 @@ func (e *Engine) supersedeLocked(id index.ID, dir bool, seq uint64, g *gone) {
 		}
 		e.dropNameLocked(id, en, BlockRemoved, reason, g)
 		e.settleParentLocked(parent, g)
-	case e.mu.ix.Children(id) == 0 && !e.shadowedLocked(id):
+	case e.mu.ix.Children(id) == 0 && !e.waitsBelowLocked(id):
 		if en.Lookups > 0 {
 			g.names = append(g.names, goneName{e.mu.ix.Parent(id), id, e.mu.ix.Name(id)})
 		}

@@ -10,17 +10,20 @@ import (
 // LMCache "<name>.tmp", safetensors ".tmpXXXXXX", LMCache relative_tmp_dir "tmp/".
 var DefaultTempPatterns = []string{"*.tmp", "*.tmp.*", ".tmp*", "tmp/"}
 
-// tempMatcher decides whether a name looks temporary. A pattern that ends in a
+// DefaultPlainPatterns are the names that programs give to lock files.
+var DefaultPlainPatterns = []string{"*.lock", "*.lck", "*.pid"}
+
+// nameMatcher decides whether a name matches one of some patterns. One that ends in a
 // slash names a directory and covers all below it; the others match the last
 // component, as path.Match does.
-type tempMatcher struct {
+type nameMatcher struct {
 	dirs     []string
 	suffixes []string // "*x"
 	patterns []string
 }
 
-func newTempMatcher(patterns []string) tempMatcher {
-	var m tempMatcher
+func newNameMatcher(patterns []string) nameMatcher {
+	var m nameMatcher
 	for _, p := range patterns {
 		switch {
 		case strings.HasSuffix(p, "/"):
@@ -34,8 +37,8 @@ func newTempMatcher(patterns []string) tempMatcher {
 	return m
 }
 
-// name reports whether the last component of a path looks temporary.
-func (m *tempMatcher) name(name string) bool {
+// name reports whether the last component of a path matches.
+func (m *nameMatcher) name(name string) bool {
 	for _, s := range m.suffixes {
 		if strings.HasSuffix(name, s) {
 			return true
@@ -50,7 +53,7 @@ func (m *tempMatcher) name(name string) bool {
 }
 
 // dir reports whether a directory of that name makes all below it temporary.
-func (m *tempMatcher) dir(name string) bool {
+func (m *nameMatcher) dir(name string) bool {
 	for _, d := range m.dirs {
 		if d == name {
 			return true

@@ -230,7 +230,7 @@ func (e *Engine) WhyOf(id index.ID) Verdict {
 	if e.mu.ix.Linked(id) {
 		return e.whyLocked(e.mu.ix.Path(id))
 	}
-	if f := e.mu.files[id]; f != nil && f.shadow {
+	if f := e.mu.files[id]; f != nil && f.waits {
 		return Verdict{Kind: VerdictPending, Text: "it is being written"} // and takes the name of another one then
 	}
 	return Verdict{Kind: VerdictRemoved, Text: "it has no name any more, but is open"}
@@ -288,11 +288,14 @@ func (e *Engine) presentLocked(path string, v *verdict) (Verdict, bool) {
 	id := e.mu.ix.Walk(path)
 	if id == 0 {
 		w := pathWalker{ix: e.mu.ix}
-		if e.writingLocked(w.split([]byte(path))) {
+		if dir, name := w.split([]byte(path)); e.writingLocked(nil, dir, name) {
 			return Verdict{Kind: VerdictPending, Text: "it is being written"}, true
 		}
 		if e.remote != nil {
 			if l, ok := e.locate(path); ok && l.Mode&modeType == modeRegular {
+				if chargeOf(l.Size) > e.opts.CapacityBytes {
+					return e.tooLarge(l.Size, e.remote.opts.Name), true
+				}
 				return Verdict{Kind: VerdictPresent, Tier: e.remote.opts.Name, Text: "another node has it"}, true
 			}
 		}
@@ -313,6 +316,8 @@ func (e *Engine) presentLocked(path string, v *verdict) (Verdict, bool) {
 		return Verdict{Kind: VerdictPresent, Tier: tiers, Text: "it is in memory"}, true
 	case e.mu.promotions[id] != nil:
 		return Verdict{Kind: VerdictPending, Tier: tiers, Text: "it is on its way into memory from " + e.mu.promotions[id].tier.opts.Name}, true
+	case chargeOf(en.Size) > e.opts.CapacityBytes:
+		return e.tooLarge(en.Size, tiers), true
 	case v != nil && v.unread() && v.time >= en.Atime: // and not read since
 		w := v.explain(e.opts.Kernels)
 		w.Tier = tiers
@@ -320,6 +325,12 @@ func (e *Engine) presentLocked(path string, v *verdict) (Verdict, bool) {
 		return w, true
 	}
 	return Verdict{Kind: VerdictPresent, Tier: tiers, Text: "it is in " + tiers + ", and comes into memory when it is opened"}, true
+}
+
+// tooLarge is the verdict on a block that tiers below have, and that memory can never hold.
+func (e *Engine) tooLarge(size int64, tiers string) Verdict {
+	return Verdict{Kind: VerdictNoRoom, Tier: tiers, Rule: "size",
+		Text: fmt.Sprintf("it is in %s, but larger than the memory of this node: %d bytes, memory.size is %d", tiers, size, e.opts.CapacityBytes)}
 }
 
 // unread reports whether it is of an open that was a miss although a tier had the block.

@@ -57,11 +57,10 @@ func TestWhy(t *testing.T) {
 			w.t.Cleanup(f.release)
 		}, "g/a", "pending", "being written"},
 		{"version being written", func(w *failing) {
-			must(w.t, w.put(10, "g/a", []byte("x")))
-			f, err := w.openWrite(context.Background(), 20, "g/a", true)
+			f, err := w.create(20, "g/a.tmp", true, true)
 			must(w.t, err)
 			_, err = f.h.WriteAt(context.Background(), []byte("y"), 0)
-			must(w.t, err, w.unlink(10, "g/a"))
+			must(w.t, err, w.rename(10, "g/a.tmp", "g/a", false)) // when it is closed
 			w.t.Cleanup(f.release)
 		}, "g/a", "pending", "being written"},
 		{"never stored", func(*failing) {}, "g/a", "never_stored", "as far as is remembered"},
@@ -216,7 +215,7 @@ func openWhy(t *testing.T, o tiers.Options) *failing {
 func (w *failing) hint(name string) {
 	w.t.Helper()
 	n, _ := w.refs[0].Jobs(tiertest.OpLoad)
-	w.e.Hint("", [][]byte{[]byte(name)})
+	w.e.Hint(nil, "", [][]byte{[]byte(name)})
 	must(w.t, w.refs[0].AwaitSubmitted(until(w.t), tiertest.OpLoad, n+1))
 }
 
@@ -460,5 +459,22 @@ func TestWhyReplaced(t *testing.T) {
 			t.Errorf("%s: %+v", row.what, v)
 		}
 		w.close(false)
+	}
+}
+
+// TestWhyTooLarge shows that a block of another node that is larger than all memory of this one is
+// said to be so, before and after somebody tried to open it.
+func TestWhyTooLarge(t *testing.T) {
+	c := newCrowd(t, 2, tiers.Options{})
+	defer c.close()
+	b := c.nodes[1]
+	b.hear(0, "g/large", tiers.Located{Seq: 5, Size: 1 << 40, Mode: 0o100644}, true)
+	for _, tried := range []bool{false, true} {
+		if v := b.e.Why("g/large"); v.Kind != tiers.VerdictNoRoom || v.Rule != "size" || !strings.Contains(v.Text, "larger than the memory") {
+			t.Errorf("tried %v: %+v", tried, v)
+		}
+		if _, err := b.openRead(10, "g/large"); err == nil {
+			t.Error("it was opened")
+		}
 	}
 }

@@ -47,8 +47,17 @@ type world struct {
 	held []index.ID // those
 }
 
-// sameProcess implements tiers.Options.SameProcess.
-func sameProcess(a, b uint32) bool { return a/10 == b/10 }
+// by is the caller that a number stands for.
+func by(tid uint32) tiers.Caller {
+	return tiers.Caller{Kernel: tid >> 22, Thread: tid & (1<<22 - 1), Process: tid & (1<<22 - 1) / 10}
+}
+
+// asks is by, if again when it looks again because it was answered ErrStale.
+func asks(tid uint32, again bool) tiers.Caller {
+	c := by(tid)
+	c.Told = again
+	return c
+}
 
 // open starts an engine on dir. The test ends it with close or crash.
 func open(t testing.TB, dir string, o tiers.Options) *world {
@@ -72,9 +81,6 @@ func open(t testing.TB, dir string, o tiers.Options) *world {
 	if o.LookupLease == 0 {
 		o.LookupLease = -1
 	}
-	if o.SameProcess == nil {
-		o.SameProcess = sameProcess
-	}
 	e, err := tiers.Open(ctx, o)
 	if err != nil {
 		store.Close(false)
@@ -84,10 +90,21 @@ func open(t testing.TB, dir string, o tiers.Options) *world {
 }
 
 // hooked is a memory tier that calls remove before it removes a file, and create before it
-// makes one, to let something else happen at that moment.
+// makes one, to let something else happen at that moment. With free set that is what is free, and with most set there is
+// room for no more files than that.
 type hooked struct {
 	tiers.Primary
 	remove, create func()
+	free           func() int64
+	most           func() bool
+}
+
+// FreeBytes implements tiers.Primary.
+func (h *hooked) FreeBytes() (int64, error) {
+	if h.free != nil {
+		return h.free(), nil
+	}
+	return h.Primary.FreeBytes()
 }
 
 // Create implements tiers.Primary.
@@ -95,6 +112,9 @@ func (h *hooked) Create() (tiers.BlobID, *os.File, error) {
 	if fn := h.create; fn != nil {
 		h.create = nil
 		fn()
+	}
+	if h.most != nil && h.most() {
+		return 0, nil, block.ErrNoSpace
 	}
 	return h.Primary.Create()
 }
@@ -134,13 +154,15 @@ func (w *world) blobs() int {
 }
 
 // lookup walks a path for thread tid. The caller has one reference to give back.
-func (w *world) lookup(tid uint32, name string) (tiers.Attr, error) {
+func (w *world) lookup(tid uint32, name string) (tiers.Attr, error) { return w.lookupBy(by(tid), name) }
+
+func (w *world) lookupBy(c tiers.Caller, name string) (tiers.Attr, error) {
 	a := tiers.Attr{ID: index.Root}
 	if name == "" {
 		return a, nil
 	}
-	for _, c := range strings.Split(name, "/") {
-		next, err := w.e.Lookup(a.ID, c, tid)
+	for _, part := range strings.Split(name, "/") {
+		next, err := w.e.Lookup(a.ID, part, c)
 		w.forget(a.ID)
 		if err != nil {
 			return next, err
@@ -204,7 +226,7 @@ func (w *world) create(tid uint32, name string, excl, trunc bool) (*file, error)
 		return nil, err
 	}
 	a, h, err := w.e.Create(context.Background(), tiers.CreateOptions{
-		Parent: dir, Name: path.Base(name), Mode: 0o644, UID: 1, GID: 2, TID: tid, Exclusive: excl, Truncate: trunc,
+		Parent: dir, Name: path.Base(name), Mode: 0o644, UID: 1, GID: 2, By: by(tid), Exclusive: excl, Truncate: trunc,
 	})
 	if err != nil {
 		return nil, err
@@ -219,11 +241,11 @@ const staleTries = 20
 // openWrite opens an existing file for writing.
 func (w *world) openWrite(ctx context.Context, tid uint32, name string, trunc bool) (*file, error) {
 	for try := 0; ; try++ {
-		a, err := w.lookup(tid, name)
+		a, err := w.lookupBy(asks(tid, try > 0), name)
 		if err != nil {
 			return nil, err
 		}
-		h, err := w.e.OpenWrite(ctx, a.ID, tid, trunc)
+		h, err := w.e.OpenWrite(ctx, a.ID, asks(tid, try > 0), tiers.WriteOptions{Truncate: trunc})
 		if err == nil {
 			return &file{w: w, tid: tid, id: a.ID, h: h}, nil
 		}
@@ -250,11 +272,11 @@ func (w *world) openOrCreate(tid uint32, name string) (*file, error) {
 // openRead opens a file for reading.
 func (w *world) openRead(tid uint32, name string) (*file, error) {
 	for try := 0; ; try++ {
-		a, err := w.lookup(tid, name)
+		a, err := w.lookupBy(asks(tid, try > 0), name)
 		if err != nil {
 			return nil, err
 		}
-		f, err := w.openReadID(tid, a.ID)
+		f, err := w.openReadBy(asks(tid, try > 0), tid, a.ID)
 		if err == nil {
 			return f, nil
 		}
@@ -267,35 +289,37 @@ func (w *world) openRead(tid uint32, name string) (*file, error) {
 
 // openReadID opens what a look-up found; the reference goes over to the file.
 func (w *world) openReadID(tid uint32, id index.ID) (*file, error) {
+	return w.openReadBy(by(tid), tid, id)
+}
+
+func (w *world) openReadBy(by tiers.Caller, tid uint32, id index.ID) (*file, error) {
 	open := w.openWaiting
 	if w.later {
 		open = w.openLater
 	}
-	o, err := open(id, tid)
+	o, err := open(id, by)
 	if err != nil {
 		return nil, err
 	}
-	f := &file{w: w, tid: tid, id: id, h: o.Write}
-	if o.Write == nil {
-		if f.bytes, err = w.e.OpenBlob(o.Blob); err != nil {
-			w.e.CloseRead(id)
-			return nil, fmt.Errorf("bytes of an open file: %w", err)
-		}
+	f := &file{w: w, tid: tid, id: id}
+	if f.bytes, err = w.e.OpenBlob(o.Blob); err != nil {
+		w.e.CloseRead(id)
+		return nil, fmt.Errorf("bytes of an open file: %w", err)
 	}
 	return f, nil
 }
 
-func (w *world) openWaiting(id index.ID, tid uint32) (tiers.Opened, error) {
-	return w.e.OpenRead(context.Background(), id, tid, false)
+func (w *world) openWaiting(id index.ID, by tiers.Caller) (tiers.Opened, error) {
+	return w.e.OpenRead(context.Background(), id, by, false)
 }
 
 // openLater opens as a front does that must not wait.
-func (w *world) openLater(id index.ID, tid uint32) (o tiers.Opened, err error) {
-	if o, err = w.e.OpenHot(id, tid); !errors.Is(err, tiers.ErrHollow) {
+func (w *world) openLater(id index.ID, by tiers.Caller) (o tiers.Opened, err error) {
+	if o, err = w.e.OpenHot(id, by); !errors.Is(err, tiers.ErrHollow) {
 		return o, err
 	}
 	done := make(chan struct{})
-	w.e.OpenLater(id, tid, func(opened tiers.Opened, bytes *os.File, openErr error) {
+	w.e.OpenLater(id, by, func(opened tiers.Opened, bytes *os.File, openErr error) {
 		defer close(done)
 		if o, err = opened, openErr; err != nil || bytes == nil {
 			return
@@ -319,18 +343,18 @@ func (f *file) read() ([]byte, error) {
 }
 
 // flush is close(2) of one descriptor, release the end of the last.
-func (f *file) flush(by closer) error {
+func (f *file) flush(c closer) error {
 	if f.h == nil {
 		return nil
 	}
-	return f.w.e.Flush(context.Background(), f.h, f.tid, by)
+	return f.w.e.Flush(context.Background(), f.h, by(f.tid), c)
 }
 
 func (f *file) release() {
 	if f.bytes != nil {
 		f.bytes.Close()
 	}
-	if f.h != nil && f.h.Write {
+	if f.h != nil {
 		f.w.e.Release(f.h)
 	} else {
 		f.w.e.CloseRead(f.id)
@@ -369,15 +393,17 @@ func (w *world) unlink(tid uint32, name string) error {
 	if err != nil {
 		return err
 	}
-	return w.e.Unlink(dir, path.Base(name), tid)
+	return w.e.Unlink(dir, path.Base(name), by(tid))
 }
 
-func (w *world) rmdir(name string) error {
+func (w *world) rmdir(name string) error { return w.rmdirBy(1, name) }
+
+func (w *world) rmdirBy(tid uint32, name string) error {
 	dir, err := w.parent(name)
 	if err != nil {
 		return err
 	}
-	return w.e.Rmdir(context.Background(), dir, path.Base(name))
+	return w.e.Rmdir(context.Background(), dir, path.Base(name), by(tid))
 }
 
 // rename holds both names while it runs, as the kernel does.
@@ -396,7 +422,7 @@ func (w *world) rename(tid uint32, from, to string, noReplace bool) error {
 		}
 	}
 	return w.e.Rename(context.Background(), tiers.RenameOptions{
-		Parent: fromDir, Name: path.Base(from), NewParent: toDir, NewName: path.Base(to), TID: tid, NoReplace: noReplace,
+		Parent: fromDir, Name: path.Base(from), NewParent: toDir, NewName: path.Base(to), By: by(tid), NoReplace: noReplace,
 	})
 }
 
@@ -411,7 +437,7 @@ func (w *world) names(tid uint32, dir string) ([]string, error) {
 	var after uint64
 	var hint index.ID
 	for {
-		batch := w.e.ReadDir(a.ID, after, hint, tid, nil)
+		batch := w.e.ReadDir(a.ID, after, hint, by(tid), nil)
 		if len(batch) == 0 {
 			return out, nil
 		}

@@ -77,11 +77,11 @@ class Exists(Sequence):
 
     states   a character a block, in order: "m" in memory, "d" on the SSD, "p" at a peer, "w"
              pending (being written, or on its way into memory), "l" late (there, but not in time
-             for the deadline), "." miss
+             for the deadline), "." miss, "/" a directory, which is one
     hits     how many are m, d or p
     pending  how many are w
     late     how many are l
-    misses   how many are "."
+    misses   how many are "." or "/"
     prefix   how many leading blocks are hits
     """
 

@@ -23,6 +23,7 @@ type attachment struct {
 	log     *zap.Logger
 	session *fs.Session
 	line    *store.Line // to the present owner; nil while there is none
+	guard   guard
 }
 
 // errUnmounted: somebody took the mount away.
@@ -32,12 +33,20 @@ var errUnmounted = errors.New("unmounted")
 // over to the owner, finds it another owner when that one goes, and unmounts.
 func attach(ctx context.Context, cfg *config.Config, dir string, ready *readiness, log *zap.Logger) error {
 	a := &attachment{dir: dir, cfg: cfg, log: log}
+	defer a.guard.close()
 	if err := a.begin(ctx); err != nil {
 		return withCode(exitMount, err)
 	}
+	a.guard.watch(dir, log)
 	ready.ready(dir)
+	alive, stop := context.WithCancel(ctx)
+	defer stop()
+	keepAlive(alive, func() {})
 	err := a.watch(ctx)
-	if errors.Is(err, errUnmounted) {
+	switch {
+	case errors.Is(err, errUnmounted) && a.guard.aborted():
+		err = errAborted
+	case errors.Is(err, errUnmounted):
 		log.Info("unmounted")
 		err = nil
 	}
@@ -65,7 +74,7 @@ func (a *attachment) begin(ctx context.Context) error {
 		if !again || a.cfg.Store.OwnerTimeout == 0 || ctx.Err() != nil {
 			return err
 		}
-		tick.note(a.log, err)
+		tick.note(a.log, forOwner, err)
 		if !tick.wait(wait) {
 			if errors.Is(err, context.DeadlineExceeded) {
 				return err // there is one, and it does not answer: another one would be refused
@@ -90,6 +99,7 @@ func (a *attachment) mount(ctx context.Context, conn *store.Conn) (err error) {
 	a.session = session
 	if err = a.useOwnProc(); err == nil {
 		if err = a.handOver(ctx, conn); err == nil {
+			fs.RefusePoll(a.dir)
 			return nil
 		}
 	} else {
@@ -157,7 +167,7 @@ func (a *attachment) watch(ctx context.Context) error {
 			case errors.Is(err, errUnmounted):
 				return err
 			case err != nil:
-				tick.note(a.log, err)
+				tick.note(a.log, forOwner, err)
 				tick.wait(ctx)
 			}
 		}
@@ -204,7 +214,7 @@ func (a *attachment) dial(ctx context.Context, tick *pace) (*store.Conn, error) 
 			return conn, nil
 		}
 		if ctx.Err() == nil {
-			tick.note(a.log, err)
+			tick.note(a.log, forOwner, err)
 			tick.wait(ctx)
 		}
 	}
@@ -266,16 +276,19 @@ const retryEvery = 100 * time.Millisecond
 // greetingTime is how long an owner may take to greet; one that serves does so at once.
 var greetingTime = 5 * time.Second // a variable for tests
 
+// forOwner is what a mount waits for.
+const forOwner = "waiting for an owner"
+
 // pace is how often an owner is looked for, and what was said about it. There is no event to
 // wait for: the directory of the socket may be absent, or bound from another mount name space.
 // The zero value is ready.
 type pace struct{ said string }
 
-// note logs why there is no owner, unless that was said already.
-func (p *pace) note(log *zap.Logger, err error) {
+// note logs what is waited for and why, unless that was said already.
+func (p *pace) note(log *zap.Logger, what string, err error) {
 	if why := fmt.Sprint(err); why != p.said {
 		p.said = why
-		log.Info("waiting for an owner", zap.Error(err))
+		log.Info(what, zap.Error(err))
 	}
 }
 

@@ -175,7 +175,7 @@ func TestPace(t *testing.T) {
 	log := zap.New(core)
 	var p pace
 	for _, err := range []error{store.ErrNoOwner, store.ErrNoOwner, store.ErrVersion, store.ErrVersion, store.ErrNoOwner} {
-		p.note(log, err)
+		p.note(log, forOwner, err)
 	}
 	if logs.Len() != 3 {
 		t.Errorf("%d lines, want 3", logs.Len())

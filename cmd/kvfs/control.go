@@ -35,6 +35,7 @@ type controls struct {
 	mounts   []mountInfo
 	open     func(path string) (io.ReadWriteCloser, error) // a control file, for reading and writing
 	setxattr func(path, attr, value string) error
+	answers  func(mount string) error // nil: not asked
 }
 
 // connector makes the controls for one run of a command.
@@ -51,7 +52,7 @@ func systemControls() (*controls, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &controls{mounts: mounts, open: openControl, setxattr: setxattr}, nil
+	return &controls{mounts: mounts, open: openControl, setxattr: setxattr, answers: answers}, nil
 }
 
 // openControl opens a control file. Unlike those of os.Open, its descriptor can be
@@ -79,9 +80,15 @@ func setxattr(path, attr, value string) error {
 	}
 }
 
-// locate returns the one mount that all names are in, and their paths below it.
+// locate returns the one mount that all names are in, and their paths below it. It fails if nobody
+// answers that mount.
 func (c *controls) locate(names []string) (mount string, paths []string, err error) {
 	mount, paths, err = belowMount(c.mounts, names)
+	if err == nil && c.answers != nil {
+		if err := c.answers(mount); err != nil {
+			return "", nil, explainStatus(mount, err)
+		}
+	}
 	return mount, paths, withCode(exitNotMount, err)
 }
 
@@ -107,7 +114,7 @@ func (c *controls) dial(mount, name string) (*dialogue, error) {
 	case err == nil:
 		return &dialogue{mount, file}, nil
 	case errors.Is(err, iofs.ErrPermission):
-		return nil, fmt.Errorf("%w: only root and the user of the daemon may ask it", err)
+		return nil, fmt.Errorf("%w: only root and the user of the daemon may ask it, and some of it whom control.users and control.group name", err)
 	case errors.Is(err, iofs.ErrNotExist):
 		if _, other := os.Lstat(filepath.Join(mount, block.Reserved, "status")); other == nil {
 			return nil, fmt.Errorf("the daemon of %s has no %s: it is of an older version", mount, filepath.Join(block.Reserved, name))

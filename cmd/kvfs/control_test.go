@@ -321,7 +321,7 @@ func TestDial(t *testing.T) {
 		code int
 		text string
 	}{
-		{"/m", unix.EACCES, exitRuntime, "only root and the user of the daemon may ask it"},
+		{"/m", unix.EACCES, exitRuntime, "only root and the user of the daemon may ask it, and some of it whom control.users and control.group name"},
 		{"/m", unix.ENOTCONN, exitNotMount, "the daemon of /m is dead; clean up with kvfs umount /m"},
 		{"/m", unix.ENOENT, exitNotMount, "/m is not a kvfs mount: no such file or directory"},
 		{old, unix.ENOENT, exitRuntime, "has no .kvfs/query: it is of an older version"},

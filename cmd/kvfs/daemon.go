@@ -1,11 +1,9 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"net"
-	"net/http"
 	"os"
 	"runtime"
 	"runtime/metrics"
@@ -37,8 +35,16 @@ type daemon struct {
 
 	endsWith int // process, the kvfs run, with which the mount is to end; 0: none
 	stopHTTP func() error
+	asleep   context.CancelFunc          // ends keepAlive; nil before it
 	offer    atomic.Pointer[store.Offer] // to the process that takes the mount over; nil if none can
 	noOffer  atomic.Pointer[string]      // why not; nil: not known yet
+}
+
+// keepAlive has systemd know that the engine works, until closeTiers.
+func (d *daemon) keepAlive() {
+	var ctx context.Context
+	ctx, d.asleep = context.WithCancel(context.Background())
+	keepAlive(ctx, func() { d.engine.Stats() })
 }
 
 // adopted reports whether blocks of an earlier process are in memory, so that a
@@ -141,6 +147,9 @@ func mountedStatus(s *fs.Server) statusMount {
 	}
 }
 
+// fullShown is how long status tells that memory was full of open files.
+const fullShown = 10 * time.Minute
+
 // document says all but which mount it is about.
 func (d *daemon) document() *statusDocument {
 	st := d.engine.Stats()
@@ -157,6 +166,9 @@ func (d *daemon) document() *statusDocument {
 			HeapBytes: liveHeap(), IndexBytes: st.IndexBytes, Goroutines: runtime.NumGoroutine(),
 			Names: st.Names, Writing: st.Writing,
 		},
+	}
+	if ago := time.Since(st.FullAt); !st.FullAt.IsZero() && ago < fullShown {
+		doc.Tiers[0].Reason = fmt.Sprintf("full of files that are open, pinned or temporary %v ago", ago.Round(time.Second))
 	}
 	for _, s := range st.Secondaries {
 		kind, policy := "disk", d.cfg.Disk.Policy
@@ -190,37 +202,4 @@ func liveHeap() uint64 {
 		return 0
 	}
 	return s[0].Value.Uint64()
-}
-
-// listenHTTP listens at addr; nil if that is empty.
-func listenHTTP(addr string) (net.Listener, error) {
-	if addr == "" {
-		return nil, nil
-	}
-	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		return nil, fmt.Errorf("http: %w", err)
-	}
-	return l, nil
-}
-
-// serveHTTP answers /readyz and /status at l, which may be nil. The function that it returns
-// stops it.
-func serveHTTP(l net.Listener, d *daemon, log *zap.Logger) (stop func() error) {
-	if l == nil {
-		return func() error { return nil }
-	}
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("ready\n")) })
-	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		w.Write(d.status())
-	})
-	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
-	go func() { // ends with Close
-		if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			log.Error("http", zap.Error(err))
-		}
-	}()
-	return srv.Close
 }

@@ -3,9 +3,12 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -145,5 +148,41 @@ func TestServeHTTP(t *testing.T) {
 	if reply, err := client.Get("http://" + addr + "/readyz"); err == nil {
 		reply.Body.Close()
 		t.Error("it answers after the stop")
+	}
+}
+
+// TestHTTPBounded shows that idle connections do not stay, neither before nor after a request,
+// and that there are only so many: no descriptors are left to them that opens of blocks need.
+func TestHTTPBounded(t *testing.T) {
+	l, err := listenHTTP("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := serveHTTP(l, newTestDaemon(t), zap.NewNop())
+	defer stop()
+	const many = 300
+	var conns []net.Conn
+	for range many {
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(time.Minute))
+		fmt.Fprint(c, "GET /readyz HTTP/1.1\r\nHost: kvfs\r\n\r\n") // may be closed already
+		conns = append(conns, c)
+	}
+	answered := 0
+	for _, c := range conns {
+		reply, err := io.ReadAll(c) // until the server closes it
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatal("an idle connection stays")
+		}
+		if len(reply) > 0 {
+			answered++
+		}
+	}
+	if answered == 0 || answered == many {
+		t.Errorf("%d of %d connections served, want some, and not all at a time", answered, many)
 	}
 }

@@ -350,6 +350,6 @@ func (r *rdmaReport) printPlan(w io.Writer) {
 		fmt.Fprintf(w, "\nPEER\tSTATE\tPATH\tREASON\n")
 	}
 	for _, p := range r.Peers {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", p.Name, orDash(p.State), orDash(p.Path), orDash(p.Reason))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", shown(p.Name), orDash(p.State), orDash(p.Path), shown(orDash(p.Reason)))
 	}
 }

@@ -216,5 +216,5 @@ func (e *eventLine) String() string {
 		name = e.From + " -> " + name
 	}
 	line := fmt.Sprintf("%s  %-7s  %-6s  %10s  %s  %s", when, e.Event, orDash(e.Tier), humanBytes(e.Size), orDash(name), e.Reason)
-	return strings.TrimRight(line, " ")
+	return shown(strings.TrimRight(line, " "))
 }

@@ -160,7 +160,7 @@ func printEvict(w io.Writer, flags evictFlags, answer *fs.EvictAnswer) error {
 	fmt.Fprintf(w, "kept %s:\n", countBlocks(answer.KeptTotal))
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, kept := range answer.Kept {
-		fmt.Fprintf(t, "  %s\t%s\n", kept.Reason, kept.Path)
+		fmt.Fprintf(t, "  %s\t%s\n", shown(kept.Reason), shown(kept.Path))
 	}
 	if more := answer.KeptTotal - int64(len(answer.Kept)); more > 0 {
 		fmt.Fprintf(t, "  and %d more\n", more)

@@ -373,9 +373,9 @@ func (s *statusRDMA) print(w io.Writer, members []cluster.Member) {
 		switch m := &members[i]; {
 		case m.State != "alive" || m.PathReason == "":
 		case m.Path == pathRDMA: // over some of the cards
-			fmt.Fprintf(w, "  in part\tpeer %s: %s\n", m.Name, m.PathReason)
+			fmt.Fprintf(w, "  in part\tpeer %s: %s\n", shown(m.Name), shown(m.PathReason))
 		default:
-			fmt.Fprintf(w, "  not rdma\tpeer %s: %s\n", m.Name, m.PathReason)
+			fmt.Fprintf(w, "  not rdma\tpeer %s: %s\n", shown(m.Name), shown(m.PathReason))
 		}
 	}
 }

@@ -2,16 +2,22 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+
+	"github.com/kvfs/kvfs/fs/query"
 )
 
 // blockFlags are the flags of commands that name blocks by path or by hash.
@@ -19,7 +25,7 @@ type blockFlags struct {
 	mount, group, template string
 	ranks                  int
 	request                string
-	nul                    bool
+	nul, escaped           bool
 }
 
 // add adds the flags to cmd.
@@ -29,7 +35,13 @@ func (b *blockFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&b.template, "template", "", "how a hash becomes a path below the mount; {group}/{hash} unless given (with --mount)")
 	cmd.Flags().IntVar(&b.ranks, "ranks", 1, "a block is a file for each {rank} of the template below this (with --mount)")
 	cmd.Flags().StringVar(&b.request, "request", "", "name the work that follows, in logs and .kvfs/jobs")
+	b.addForm(cmd)
+}
+
+// addForm adds the flags that say how names are given.
+func (b *blockFlags) addForm(cmd *cobra.Command) {
 	nulFlag(cmd, &b.nul)
+	cmd.Flags().BoolVarP(&b.escaped, "escaped", "e", false, "names are escaped as kvfs prints them (\\n, \\xff, \\\\); so are those in --json")
 }
 
 // check finds wrong usage.
@@ -70,6 +82,7 @@ type blockRequest struct {
 	Group    string   `json:"group,omitempty"`
 	Template string   `json:"template,omitempty"`
 	Ranks    int      `json:"ranks,omitempty"`
+	Escaped  bool     `json:"escaped,omitempty"`
 	Request  string   `json:"request,omitempty"`
 }
 
@@ -99,12 +112,18 @@ func (b *blockFlags) read(c *controls, stdin io.Reader, args []string) (*namedBl
 	if err != nil {
 		return nil, err
 	}
-	if err := checkText(names, "the daemon cannot be asked for it"); err != nil {
-		return nil, err
+	for i := 0; b.escaped && i < len(names); i++ {
+		name, err := query.Unescape(names[i])
+		if err != nil {
+			return nil, fmt.Errorf("%q: a backslash begins none of the escapes of Go", names[i])
+		}
+		names[i] = name
 	}
-	n := &namedBlocks{names: names, shared: blockRequest{Request: b.request}}
+	n := &namedBlocks{names: names, shared: blockRequest{Escaped: b.escaped, Request: b.request}}
 	if b.mount == "" {
-		n.mount, n.paths, err = c.locate(names)
+		if n.mount, n.paths, err = c.locate(names); err == nil {
+			err = n.openMount()
+		}
 		return n, err
 	}
 	n.shared.Group, n.shared.Template = b.group, b.template
@@ -115,6 +134,24 @@ func (b *blockFlags) read(c *controls, stdin io.Reader, args []string) (*namedBl
 	return n, err
 }
 
+// openMount puts what is in the mount in the place of the mount itself, of which the daemon cannot be asked.
+func (n *namedBlocks) openMount() error {
+	at := slices.Index(n.paths, ".")
+	if at < 0 {
+		return nil
+	}
+	entries, err := os.ReadDir(n.mount)
+	if err != nil {
+		return err
+	}
+	root := n.names[at]
+	n.names, n.paths = slices.Delete(n.names, at, at+1), slices.Delete(n.paths, at, at+1)
+	for _, e := range entries {
+		n.names, n.paths = append(n.names, filepath.Join(root, e.Name())), append(n.paths, e.Name())
+	}
+	return n.openMount()
+}
+
 // asked returns the names as requests have them.
 func (n *namedBlocks) asked() []string {
 	if n.paths != nil {
@@ -123,15 +160,56 @@ func (n *namedBlocks) asked() []string {
 	return n.names
 }
 
-// request names some of them.
+// request names some of them: escaped if one of them is not UTF-8, as JSON is.
 func (n *namedBlocks) request(batch []string) blockRequest {
 	q := n.shared
+	q.Escaped = q.Escaped || slices.ContainsFunc(batch, func(name string) bool { return !utf8.ValidString(name) })
+	if q.Escaped {
+		batch = slices.Clone(batch)
+		for i := range batch {
+			batch[i] = query.Escape(batch[i])
+		}
+	}
 	if n.paths != nil {
 		q.Keys = batch
 	} else {
 		q.Hashes = batch
 	}
 	return q
+}
+
+// isDir reports whether the name at a position is that of a directory.
+func (n *namedBlocks) isDir(i int) bool {
+	if n.paths == nil {
+		return false // it is a hash
+	}
+	info, err := os.Lstat(filepath.Join(n.mount, n.paths[i]))
+	return err == nil && info.IsDir()
+}
+
+// below returns the blocks below the directories at some positions, with names as if they had been
+// given. What cannot be listed goes to failed, with its name.
+func (n *namedBlocks) below(ctx context.Context, c *controls, dirs []int, failed func(name string, err error)) (*namedBlocks, error) {
+	all := &namedBlocks{mount: n.mount, paths: []string{}, shared: n.shared}
+	for _, i := range dirs {
+		top := filepath.Join(n.mount, n.paths[i])
+		named := func(path string) string { return filepath.Join(n.names[i], path[len(top):]) }
+		err := c.walkBlocks(top, func(path string) error {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if len(all.names) == maxNames {
+				return fmt.Errorf("more than %d blocks; name the directories below", maxNames)
+			}
+			rel, err := filepath.Rel(n.mount, path)
+			all.names, all.paths = append(all.names, named(path)), append(all.paths, rel)
+			return err
+		}, func(dir string, err error) { failed(named(dir), err) })
+		if err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
 }
 
 // lookupFlags are the flags of kvfs lookup.
@@ -152,8 +230,10 @@ func newLookupCommand(connect connector) *cobra.Command {
 		Short: "Show which blocks are there, or the longest hit of a prompt",
 		Long: "Show which blocks are there, one a line: hit, pending (it is being written, or on its way into\n" +
 			"memory), late (it is there, but not in time for the deadline) or miss, the tier, and the name.\n" +
-			"Standard error gets a summary. - reads names from standard input, one a line, or each ended by\n" +
-			"a NUL byte with -0. All must be of one mount. Directories are misses.\n\n" +
+			"Standard error gets a summary.\n\n" +
+			"PATH is a block, or a directory for all blocks below it, which come after the blocks that are\n" +
+			"named; - reads names from standard input, one a line, or each ended by a NUL byte with -0. All must\n" +
+			"be of one mount. In the \"states\" of --json a directory is /, and the numbers count the blocks below.\n\n" +
 			"With --mount the names are hashes, and --template and --group say which paths they stand for.\n" +
 			"With --spec they are those of the hash blocks of a prompt, in order, and the answer is how many tokens\n" +
 			"need not be computed, and how many blocks of each group are then to be read. --spec names a spec\n" +
@@ -227,7 +307,7 @@ func runLookup(cmd *cobra.Command, connect connector, flags *lookupFlags, args [
 	if err := flags.check(cmd, args); err != nil {
 		return err
 	}
-	_, blocks, d, err := flags.open(connect, cmd.InOrStdin(), args, "query")
+	c, blocks, d, err := flags.open(connect, cmd.InOrStdin(), args, "query")
 	if err != nil {
 		return doneNothing(cmd, err, flags.printNone())
 	}
@@ -235,7 +315,8 @@ func runLookup(cmd *cobra.Command, connect connector, flags *lookupFlags, args [
 	if flags.spec != "" {
 		return longestHit(cmd, d, flags, blocks)
 	}
-	return lookup(cmd, d, flags, blocks)
+	l := &lookup{cmd: cmd, d: d, flags: flags, out: bufio.NewWriter(cmd.OutOrStdout()), sum: existsAnswer{Op: "exists"}}
+	return l.run(c, blocks)
 }
 
 // printNone returns what writes the answer about no blocks; nil where that is nothing.
@@ -278,78 +359,122 @@ var stateWords = map[byte][2]string{
 	'.': {"miss", "-"},
 }
 
-// lookup prints the states of blocks.
-func lookup(cmd *cobra.Command, d *dialogue, flags *lookupFlags, blocks *namedBlocks) error {
-	out := bufio.NewWriter(cmd.OutOrStdout())
-	sum := existsAnswer{Op: "exists"}
-	var states strings.Builder
-	names, options := blocks.names, flags.options(cmd)
-	for rest := blocks.asked(); len(rest) > 0; {
-		var batch []string
-		batch, rest = cutBatch(rest)
-		var a existsAnswer
-		err := d.askInto(cmd.Context(), existsRequest{"exists", blocks.request(batch), options}, &a)
-		if err == nil && len(a.States) != len(batch) {
-			err = fmt.Errorf("answer of the daemon: states of %d blocks, %d were asked for", len(a.States), len(batch))
-		}
-		if err != nil {
-			return fmt.Errorf("look up in %s: %w", d.mount, blame(err, names))
-		}
-		if sum.Prefix == states.Len() { // all so far are hits
-			sum.Prefix += a.Prefix
-		}
-		sum.Hits, sum.Pending, sum.Late, sum.Misses = sum.Hits+a.Hits, sum.Pending+a.Pending, sum.Late+a.Late, sum.Misses+a.Misses
-		states.WriteString(a.States)
-		if !flags.json {
-			printStates(out, a.States, names)
-		}
-		names = names[len(batch):]
+// lookup is one run of the command.
+type lookup struct {
+	cmd   *cobra.Command
+	d     *dialogue
+	flags *lookupFlags
+	out   *bufio.Writer
+
+	sum    existsAnswer // States are those of the names
+	below  string       // states of blocks below directories
+	failed failures     // directories
+}
+
+// run prints the states of blocks.
+func (l *lookup) run(c *controls, blocks *namedBlocks) error {
+	states, err := l.ask(blocks)
+	if err != nil {
+		return err
 	}
-	sum.States = states.String()
-	if flags.json {
-		if err := json.NewEncoder(out).Encode(sum); err != nil {
+	l.sum.States = states
+	var dirs []int
+	for i := range len(states) {
+		if states[i] == '/' {
+			dirs = append(dirs, i)
+		}
+	}
+	below, err := blocks.below(l.cmd.Context(), c, dirs, func(name string, err error) { l.failed.add(name, err.Error()) })
+	if err != nil {
+		return err
+	}
+	prefix := l.sum.Prefix
+	if l.below, err = l.ask(below); err != nil {
+		return err
+	}
+	l.sum.Prefix = prefix
+	if l.flags.json {
+		if err := json.NewEncoder(l.out).Encode(l.sum); err != nil {
 			return err
 		}
 	}
-	if err := out.Flush(); err != nil {
+	if err := l.out.Flush(); err != nil {
 		return err
 	}
-	summary := sum.summary()
-	if sum.Hits < len(blocks.names) {
+	total := len(blocks.names) - len(dirs) + len(below.names)
+	summary := l.summary(total)
+	if l.failed.Total > 0 {
+		return errors.Join(l.failed.err("%d directories could not be listed", l.failed.Total), errors.New(summary))
+	}
+	if l.sum.Hits < total {
 		return errors.New(summary)
 	}
-	if !flags.json {
-		fmt.Fprintln(cmd.ErrOrStderr(), summary)
+	if !l.flags.json {
+		fmt.Fprintln(l.cmd.ErrOrStderr(), summary)
 	}
 	return nil
 }
 
-// printStates writes a line for each state. Errors are kept by w.
+// ask asks for blocks, adds up and prints what is found, and returns their states.
+func (l *lookup) ask(blocks *namedBlocks) (string, error) {
+	var states strings.Builder
+	options := l.flags.options(l.cmd)
+	for rest := blocks.asked(); len(rest) > 0; {
+		var batch []string
+		batch, rest = cutBatch(rest)
+		first := states.Len()
+		names := blocks.names[first : first+len(batch)]
+		var a existsAnswer
+		err := l.d.askInto(l.cmd.Context(), existsRequest{"exists", blocks.request(batch), options}, &a)
+		if err == nil && len(a.States) != len(batch) {
+			err = fmt.Errorf("answer of the daemon: states of %d blocks, %d were asked for", len(a.States), len(batch))
+		}
+		if err != nil {
+			return "", fmt.Errorf("look up in %s: %w", l.d.mount, blame(err, names))
+		}
+		if l.sum.Prefix == first { // all so far are hits
+			l.sum.Prefix += a.Prefix
+		}
+		a.Misses -= strings.Count(a.States, "/")
+		l.sum.Hits, l.sum.Pending, l.sum.Late, l.sum.Misses = l.sum.Hits+a.Hits, l.sum.Pending+a.Pending, l.sum.Late+a.Late, l.sum.Misses+a.Misses
+		states.WriteString(a.States)
+		if !l.flags.json {
+			printStates(l.out, a.States, names)
+		}
+	}
+	return states.String(), nil
+}
+
+// printStates writes a line for each state of a block. Errors are kept by w.
 func printStates(w *bufio.Writer, states string, names []string) {
 	for i := range len(states) {
+		if states[i] == '/' {
+			continue
+		}
 		words, known := stateWords[states[i]]
 		if !known { // of a newer daemon
 			words = [2]string{states[i : i+1], "-"}
 		}
-		fmt.Fprintf(w, "%-7s  %-6s  %s\n", words[0], words[1], names[i])
+		fmt.Fprintf(w, "%-7s  %-6s  %s\n", words[0], words[1], shown(names[i]))
 	}
 }
 
 // summary says how many there are of each kind.
-func (a *existsAnswer) summary() string {
+func (l *lookup) summary(total int) string {
 	var parts []string
 	add := func(n int, what string) {
 		if n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n, what))
 		}
 	}
-	add(strings.Count(a.States, "m"), "in memory")
-	add(strings.Count(a.States, "d"), "on disk")
-	add(strings.Count(a.States, "p"), "at a peer")
-	add(a.Pending, "pending")
-	add(a.Late, "late")
-	add(a.Misses, "missing")
-	return countBlocks(int64(len(a.States))) + ": " + strings.Join(parts, ", ")
+	all := l.sum.States + l.below
+	add(strings.Count(all, "m"), "in memory")
+	add(strings.Count(all, "d"), "on disk")
+	add(strings.Count(all, "p"), "at a peer")
+	add(l.sum.Pending, "pending")
+	add(l.sum.Late, "late")
+	add(l.sum.Misses, "missing")
+	return countBlocks(int64(total)) + ": " + strings.Join(parts, ", ")
 }
 
 // longestRequest and longestAnswer are what is asked of .kvfs/query, and answered.
@@ -424,7 +549,7 @@ func printLongest(w io.Writer, raw json.RawMessage) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "GROUP\tBLOCKS\tTO READ\n")
 	for _, g := range a.Groups {
-		fmt.Fprintf(t, "%s\t%d\t%d\n", orDash(g.Name), len(g.Load), len(g.Fetch))
+		fmt.Fprintf(t, "%s\t%d\t%d\n", shown(orDash(g.Name)), len(g.Load), len(g.Fetch))
 	}
 	return t.Flush()
 }

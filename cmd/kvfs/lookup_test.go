@@ -35,7 +35,11 @@ func TestLookup(t *testing.T) {
 			err: `look up in /m: "/m/b": keys[1]: too long (field /keys/1)`, code: exitRuntime},
 		{args: "/m/a", answers: []string{two}, asked: []string{`{"op":"exists","keys":["a"]}`},
 			err: "look up in /m: answer of the daemon: states of 2 blocks, 1 were asked for", code: exitRuntime},
-		{args: "-", stdin: "/m/\xff\n", err: `"/m/\xff" is not UTF-8`, code: exitRuntime},
+		{args: "-0 -", stdin: "/m/\xff\x00/m/a\\\n", answers: []string{two}, asked: []string{`{"op":"exists","keys":["\\xff","a\\\\\\n"],"escaped":true}`},
+			out: "hit      memory  /m/\\xff\nhit      memory  /m/a\\\\\\n\n", stderr: "2 blocks: 2 in memory\n"},
+		{args: "-e -", stdin: "/m/\\xff\n/m/a\\\\\\n\n", answers: []string{two}, asked: []string{`{"op":"exists","keys":["\\xff","a\\\\\\n"],"escaped":true}`},
+			out: "hit      memory  /m/\\xff\nhit      memory  /m/a\\\\\\n\n", stderr: "2 blocks: 2 in memory\n"},
+		{args: `-e /m/\q`, err: `"/m/\\q": a backslash begins none of the escapes of Go`, code: exitRuntime},
 		{args: "/m/a /proc/b", err: "/proc/b is not in a kvfs mount", code: exitNotMount},
 		{args: "--mount /m/g a", err: "/m/g is not a kvfs mount: it is in the one at /m", code: exitNotMount},
 	})

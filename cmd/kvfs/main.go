@@ -36,6 +36,9 @@ const (
 func init() { runtime.LockOSThread() }
 
 func main() {
+	if len(os.Args) == 2 && os.Args[1] == watchCommand {
+		os.Exit(watchMount(os.NewFile(3, "goodbye"), os.NewFile(4, "abort"), os.NewFile(5, "mark")))
+	}
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 
@@ -51,7 +54,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return exitOK
 	}
 	for _, e := range flatten(err) {
-		fmt.Fprintf(stderr, "kvfs: %v\n", e)
+		fmt.Fprintf(stderr, "kvfs: %v\n", shownLines(e.Error()))
 	}
 	return exitCode(err)
 }

@@ -53,9 +53,9 @@ func printMembers(w io.Writer, text []byte) error {
 	fmt.Fprintf(t, "NAME\tSTATE\tADDRESS\tZONE\tVERSION\tFREE\tCAPACITY\tBLOCKS\tFEED\tFETCHED\tNOTE\n")
 	for i := range list {
 		m := &list[i]
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", orDash(m.Name), stateText(m.State, m.Reason), orDash(m.GossipAddr),
-			orDash(m.Zone), orDash(m.Version), humanBytes(m.FreeBytes), humanBytes(m.TotalBytes), m.Blocks, orDash(m.Feed),
-			humanBytes(int64(m.FetchedSize)), orDash(memberNote(m)))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", shown(orDash(m.Name)), shown(stateText(m.State, m.Reason)), shown(orDash(m.GossipAddr)),
+			shown(orDash(m.Zone)), shown(orDash(m.Version)), humanBytes(m.FreeBytes), humanBytes(m.TotalBytes), m.Blocks, orDash(m.Feed),
+			humanBytes(int64(m.FetchedSize)), shown(orDash(memberNote(m))))
 	}
 	return t.Flush()
 }
@@ -112,14 +112,14 @@ func (c *clusterReply) print(w io.Writer) {
 	fmt.Fprintf(w, "  members\t%d alive%s\n", states["alive"], counts(
 		count{"left", uint64(states["left"])}, count{"failed", uint64(states["failed"])}, count{"refused", uint64(states["refused"])}))
 	fmt.Fprintf(w, "  index\t%d entries, %s; %d graves\n", c.Index.Entries, humanBytes(c.Index.Bytes), c.Index.Graves)
-	fmt.Fprintf(w, "  features\t%s", orDash(strings.Join(c.Requested, ", ")))
+	fmt.Fprintf(w, "  features\t%s", shown(orDash(strings.Join(c.Requested, ", "))))
 	if len(c.Required) > 0 {
-		fmt.Fprintf(w, " (required: %s)", strings.Join(c.Required, ", "))
+		fmt.Fprintf(w, " (required: %s)", shown(strings.Join(c.Required, ", ")))
 	}
 	fmt.Fprintln(w)
 	for i := range c.Members {
 		if m := &c.Members[i]; m.State == "alive" && len(m.Missing) > 0 {
-			fmt.Fprintf(w, "  without\t%s: peer %s, version %s\n", strings.Join(m.Missing, ", "), m.Name, m.Version)
+			fmt.Fprintf(w, "  without\t%s: peer %s, version %s\n", shown(strings.Join(m.Missing, ", ")), shown(m.Name), shown(m.Version))
 		}
 	}
 	c.RDMA.print(w, c.Members)
@@ -129,6 +129,6 @@ func (c *clusterReply) print(w io.Writer) {
 	}
 	fmt.Fprintf(w, "  rejected\t%d from strangers\n", rejected)
 	if c.Warning != "" {
-		fmt.Fprintf(w, "  warning\t%s\n", c.Warning)
+		fmt.Fprintf(w, "  warning\t%s\n", shown(c.Warning))
 	}
 }

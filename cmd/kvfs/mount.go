@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -21,12 +22,12 @@ import (
 // newMountCommand returns the command that mounts.
 func newMountCommand() *cobra.Command {
 	readyFD := -1
-	takeover := false
+	takeover, background := false, false
 	endsWith := 0
 	cmd := &cobra.Command{
 		Use:   "mount [flags] DIR",
-		Short: "Mount at DIR and serve it, in the foreground, until SIGTERM, SIGINT or umount",
-		Long: "Mount at DIR and serve it, in the foreground, until SIGTERM, SIGINT or umount. With --takeover the mount is there " +
+		Short: "Mount at DIR and serve it until SIGTERM, SIGINT or umount",
+		Long: "Mount at DIR and serve it, in the foreground unless --background is given, until SIGTERM, SIGINT or umount. With --takeover the mount is there " +
 			"already: its daemon hands it over, with what is in memory, and ends. Clients wait for as long as that takes.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -38,6 +39,9 @@ func newMountCommand() *cobra.Command {
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
 			defer stop()
+			if background {
+				return mountInBackground(ctx, os.Args[1:])
+			}
 			if takeover {
 				return takeOver(ctx, cfg, args[0], ready)
 			}
@@ -46,6 +50,8 @@ func newMountCommand() *cobra.Command {
 	}
 	cmd.Flags().IntVar(&readyFD, "ready-fd", -1, "descriptor to write one line to, and close, when the mount answers")
 	cmd.Flags().BoolVar(&takeover, "takeover", false, "replace the daemon that serves DIR; what is in memory stays, and so does the mount")
+	cmd.Flags().BoolVarP(&background, "background", "d", false, "return when the mount answers, or has failed; the daemon goes on, and logs to the same standard error")
+	cmd.MarkFlagsMutuallyExclusive("background", "ready-fd")
 	cmd.Flags().IntVar(&endsWith, endsWithFlag, 0, "process, the kvfs run, that this one was started by to end with")
 	_ = cmd.Flags().MarkHidden(endsWithFlag) // it is there
 	config.AddFlags(cmd.Flags())
@@ -59,10 +65,17 @@ func mount(ctx context.Context, cfg *config.Config, dir string, endsWith int, re
 	if err != nil {
 		return err
 	}
+	defer hearHangup(log)()
 	warn(cfg, log)
+	if dir == "" {
+		return withCode(exitConfig, errors.New("mount point: the name is empty"))
+	}
 	dir, err = mountPoint(dir, log)
 	if err != nil {
 		return withCode(exitMount, err)
+	}
+	if err := checkApart(cfg, dir); err != nil {
+		return withCode(exitConfig, err)
 	}
 	if cfg.Mode == config.ModeStandaloneStore {
 		return attach(ctx, cfg, dir, ready, log)
@@ -72,6 +85,7 @@ func mount(ctx context.Context, cfg *config.Config, dir string, endsWith int, re
 		return err
 	}
 	m := &embedded{cfg: cfg, at: place{path: dir, root: root}, ready: ready, log: log, with: &launcher{pid: endsWith}}
+	defer m.guard.close()
 	d, err := m.start(ctx)
 	if err != nil {
 		return err
@@ -88,6 +102,7 @@ type embedded struct {
 	ready *readiness
 	log   *zap.Logger
 	with  *launcher
+	guard guard
 
 	session *fs.Session // a mount that is there and that nobody answers; nil: it is to be made, or is answered
 }
@@ -107,16 +122,17 @@ func (m *embedded) start(ctx context.Context) (*daemon, error) {
 		}
 		return nil, err
 	}
+	d.endsWith = m.with.pid
 	if err = d.peers.start(d.engine); err != nil {
 		err = fmt.Errorf("peers: %w", err)
 	} else if m.session != nil {
 		d.server, err = fs.Resume(d.engine, hooks, m.session, serverOptions(m.cfg, d, m.log))
 		err = withCode(exitMount, err)
-	} else {
-		err = withCode(exitMount, mountOnce(ctx, m.at.path, func() (err error) {
-			d.server, err = fs.Mount(d.engine, hooks, serverOptions(m.cfg, d, m.log))
-			return err
-		}))
+	} else if err = withCode(exitMount, mountOnce(ctx, m.at.path, func() (err error) {
+		d.server, err = fs.Mount(d.engine, hooks, serverOptions(m.cfg, d, m.log))
+		return err
+	})); err == nil {
+		m.guard.watch(m.at.path, m.log)
 	}
 	if err != nil {
 		if web != nil {
@@ -125,12 +141,12 @@ func (m *embedded) start(ctx context.Context) (*daemon, error) {
 		return nil, errors.Join(err, d.closeUnused(m.session != nil))
 	}
 	m.session, m.at.memory = nil, "" // the server's
-	d.endsWith = m.with.pid
 	d.serving.Store(d.server)
+	d.keepAlive()
 	d.stopHTTP = serveHTTP(web, d, m.log)
 	d.makeOffer(m.at.root)
 	m.log.Info("mounted", zap.String("dir", m.at.path), zap.String("read_path", d.server.ReadPath()), zap.Uint32("epoch", d.server.Epoch()),
-		zap.String("memory", m.cfg.Memory.Size.String()), zap.String("memory_dir", d.memory.Dir()))
+		zap.String("memory", d.cfg.Memory.Size.String()), zap.String("memory_dir", d.memory.Dir()))
 	return d, nil
 }
 
@@ -138,11 +154,17 @@ func (m *embedded) start(ctx context.Context) (*daemon, error) {
 func (m *embedded) run(ctx context.Context, d *daemon) error {
 	for {
 		var err error
+		keep := m.cfg.Memory.Keep
 		select {
 		case <-ctx.Done():
 			m.log.Info("stopping")
 		case <-d.server.Served():
-			m.log.Info("unmounted")
+			if !m.guard.aborted() {
+				m.log.Info("unmounted")
+				break
+			}
+			err, keep = errAborted, true // for the next start, which systemd makes
+			m.log.Error("the connection was aborted and the mount is still there: stopping, what is in memory stays", zap.String("dir", m.at.path))
 		case <-m.with.ended:
 			m.log.Info("the kvfs run that made this mount has ended: stopping", zap.Int("pid", m.with.pid))
 		case err = <-d.peers.fatal():
@@ -154,7 +176,7 @@ func (m *embedded) run(ctx context.Context, d *daemon) error {
 			return err
 		}
 		m.ready.stopping()
-		return errors.Join(err, d.offer.Load().Close(), d.stopHTTP(), d.stop(m.cfg.Memory.Keep))
+		return errors.Join(err, d.offer.Load().Close(), d.stopHTTP(), d.stop(keep))
 	}
 }
 
@@ -193,11 +215,16 @@ func mountPoint(dir string, log *zap.Logger) (string, error) {
 		if !found || m.fsType != fsType {
 			break
 		}
-		if alive(m.point) {
-			return "", fmt.Errorf("mount point %s: a kvfs daemon serves it already", dir)
+		if !abandoned(m) {
+			switch err := answers(m.point); {
+			case err == nil:
+				return "", fmt.Errorf("mount point %s: a kvfs daemon serves it already", dir)
+			case errors.Is(err, errSilent):
+				return "", fmt.Errorf("mount point %w", err)
+			}
 		}
 		log.Warn("taking away the mount of a daemon that died", zap.String("dir", m.point))
-		if err := detach(context.Background(), m.point, true); err != nil {
+		if err := giveUp(context.Background(), m); err != nil {
 			return "", fmt.Errorf("mount point %s: stale mount: %w", dir, err)
 		}
 	}
@@ -223,20 +250,50 @@ func mountPoint(dir string, log *zap.Logger) (string, error) {
 	return abs, nil
 }
 
-// alive reports whether the daemon of the mount at dir answers. One that takes
-// its time counts as alive.
-func alive(dir string) bool {
+// checkApart fails if the mount point is a directory of the SSD tier, or in one: the mount would hide what the tier
+// has there, and the tier refuses directories with the files of others.
+func checkApart(cfg *config.Config, dir string) error {
+	for _, d := range cfg.Disk.Dirs {
+		ssd, err := filepath.Abs(d.Path)
+		if err == nil {
+			if real, err := filepath.EvalSymlinks(ssd); err == nil { // else it is to be made
+				ssd = real
+			}
+		}
+		if err == nil && (dir == ssd || strings.HasPrefix(dir, ssd+"/")) {
+			return fmt.Errorf("mount point %s: it is in the directory of the SSD tier, %s (disk.dirs)", dir, d.Path)
+		}
+	}
+	return nil
+}
+
+// errSilent: a daemon lives, as far as one can see, and has not answered in time.
+var errSilent = errors.New("its daemon has not answered")
+
+// answers returns nil if somebody answers the mount at point, if only with an error; ENOTCONN or
+// ECONNABORTED if its daemon is dead; and errSilent if nothing has come for statusTimeout, as from one
+// that is stopped.
+func answers(point string) error { return answersWithin(context.Background(), point) }
+
+// answersWithin is answers for no longer than ctx.
+func answersWithin(ctx context.Context, point string) error {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
 	done := make(chan error, 1)
-	go func() { // ends when the daemon answers or dies
+	go func() { // ends when the daemon answers or dies; else with the process
 		var st unix.Statfs_t
-		done <- unix.Statfs(dir, &st)
+		done <- unix.Statfs(point, &st)
 	}()
-	t := time.NewTimer(statusTimeout)
-	defer t.Stop()
 	select {
 	case err := <-done:
-		return !errors.Is(err, unix.ENOTCONN)
-	case <-t.C:
-		return true
+		if dead(err) {
+			return err
+		}
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%s: %w", point, errSilent)
 	}
 }
+
+// dead reports whether an error of an operation on a mount says that its daemon is dead.
+func dead(err error) bool { return errors.Is(err, unix.ENOTCONN) || errors.Is(err, unix.ECONNABORTED) }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,7 +20,7 @@ func mountOnce(ctx context.Context, dir string, mount func() error) error {
 	if err := notMounted(dir); err != nil {
 		return err
 	}
-	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	fd, err := openUnmounted(dir)
 	if err != nil {
 		return fmt.Errorf("mount point %s: %w", dir, err)
 	}
@@ -32,6 +33,25 @@ func mountOnce(ctx context.Context, dir string, mount func() error) error {
 		return err
 	}
 	return mount()
+}
+
+// openUnmounted opens dir, and not what another process mounts there meanwhile: nobody may answer that yet.
+func openUnmounted(dir string) (int, error) {
+	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC
+	parent, err := unix.Open(filepath.Dir(dir), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(parent)
+	fd, err := unix.Openat2(parent, filepath.Base(dir), &unix.OpenHow{Flags: flags, Resolve: unix.RESOLVE_NO_XDEV})
+	if err != unix.EXDEV && err != unix.ENOSYS {
+		return fd, err
+	}
+	// There is another mount, or no such call (Linux before 5.6).
+	if err := notMounted(dir); err != nil {
+		return -1, err
+	}
+	return unix.Open(dir, flags, 0)
 }
 
 // tryLock locks the directory of fd. Where it cannot, for the file system has no locks, or
@@ -55,9 +75,10 @@ func tryLock(ctx context.Context, fd int) {
 	}
 }
 
-// notMounted fails if a mount of ours is at dir.
+// notMounted fails if a mount of ours is at dir, an absolute path without links. It looks at the mount table alone:
+// a mount may come at any moment, and nobody answer it yet.
 func notMounted(dir string) error {
-	m, found, err := findMount(dir)
+	m, found, err := mountAt(dir)
 	switch {
 	case err != nil:
 		return fmt.Errorf("mount point: %w", err)

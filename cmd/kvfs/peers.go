@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -41,7 +42,8 @@ type peers struct {
 }
 
 // openPeers listens for peers and returns the tier of their blocks, nil without bind.
-func openPeers(ctx context.Context, cfg *config.Config, log *zap.Logger) (p *peers, err error) {
+// The removals that it knows of are kept in the file graves.
+func openPeers(ctx context.Context, cfg *config.Config, graves string, log *zap.Logger) (p *peers, err error) {
 	if cfg.Bind == "" {
 		return nil, nil
 	}
@@ -79,6 +81,7 @@ func openPeers(ctx context.Context, cfg *config.Config, log *zap.Logger) (p *pee
 		Zone: cfg.Zone, Capacity: p.capacity, Version: versionString(), Require: cfg.Peer.Require,
 		NoCopies:    cfg.Peer.Accept != config.On,
 		Location:    location.Options{Horizon: time.Duration(cfg.Peer.Horizon), Lost: lost.Tell, Now: clock()},
+		GraveFile:   graves,
 		CallTimeout: time.Duration(cfg.Peer.Timeout), Logger: log.Named("cluster"),
 	}
 	if p.node, err = cluster.Open(ctx, o); err != nil {
@@ -88,13 +91,23 @@ func openPeers(ctx context.Context, cfg *config.Config, log *zap.Logger) (p *pee
 	p.transport.SetSource(p.node)
 	p.tier, err = peer.Open(peer.Options{
 		Node: p.node, Lost: lost, Replicas: cfg.Replicas, PreferredSegment: preferredSegment(cfg, log), Zone: cfg.Zone,
-		Accept: cfg.Peer.Accept == config.On, Timeout: time.Duration(cfg.Peer.Timeout),
-		HedgeQuantile: cfg.Peer.HedgeQuantile, Logger: log.Named("peer"),
+		WorldReadable: !cfg.TLS.On() && !cfg.Insecure,
+		Accept:        cfg.Peer.Accept == config.On, Timeout: time.Duration(cfg.Peer.Timeout),
+		HedgeQuantile: cfg.Peer.HedgeQuantile, Silence: time.Duration(cfg.Peer.Silence), Logger: log.Named("peer"),
 	})
 	if err != nil {
 		return nil, errors.Join(err, p.node.Close())
 	}
 	return p, nil
+}
+
+// gravePath is where removals are kept: beside the blocks that would come back without.
+func gravePath(cfg *config.Config, memory string) (string, error) {
+	if len(cfg.Disk.Dirs) == 0 {
+		return memory + ".graves", nil
+	}
+	dir, err := filepath.Abs(cfg.Disk.Dirs[0].Path)
+	return filepath.Join(dir, "kvfs-graves"), err
 }
 
 // paths are the values of peer.transport.

@@ -272,7 +272,7 @@ func (f *failures) err(format string, args ...any) error {
 	}
 	var all []error
 	for _, e := range f.First {
-		all = append(all, fmt.Errorf("%s: %s", e.Path, e.Error))
+		all = append(all, fmt.Errorf("%s: %s", shown(e.Path), shown(e.Error)))
 	}
 	if f.Total == 1 && len(all) == 1 {
 		return all[0]

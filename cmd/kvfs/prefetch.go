@@ -8,13 +8,13 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/fs/query"
 )
 
 // prefetchFlags are the flags of kvfs prefetch.
@@ -125,27 +125,28 @@ func (p *prefetch) run(ctx context.Context) error {
 	names := p.blocks.asked()
 	p.results = []byte(strings.Repeat("?", len(names)))
 	p.sum.Total = int64(len(names))
-	if err := p.ask(ctx, p.blocks.names, names, p.named); err != nil {
+	if err := p.ask(ctx, p.blocks, p.named); err != nil {
 		return err
 	}
-	below, err := p.below(ctx)
+	below, err := p.blocks.below(ctx, p.c, p.dirs, p.unlisted)
 	if err != nil {
 		return err
 	}
-	p.sum.Total += int64(len(below))
-	return p.ask(ctx, below, below, p.counted)
+	p.sum.Total += int64(len(below.names))
+	return p.ask(ctx, below, p.counted)
 }
 
-// ask asks for blocks, which are shown as in names, in as many requests as it takes.
-// each gets the answers, with the position of their first block.
-func (p *prefetch) ask(ctx context.Context, names, paths []string, each func(names []string, first int, a *prefetchAnswer)) error {
+// ask asks for blocks, in as many requests as it takes. each gets the answers, with the position
+// of their first block.
+func (p *prefetch) ask(ctx context.Context, blocks *namedBlocks, each func(names []string, first int, a *prefetchAnswer)) error {
 	first := 0
-	for len(paths) > 0 {
+	for rest := blocks.asked(); len(rest) > 0; {
 		var batch []string
-		batch, paths = cutBatch(paths)
-		now := names[first : first+len(batch)]
+		batch, rest = cutBatch(rest)
+		now := blocks.names[first : first+len(batch)]
 		var a prefetchAnswer
-		err := p.d.ask(ctx, prefetchRequest{p.blocks.request(batch), true}, func(line []byte) error {
+		q := blocks.request(batch)
+		err := p.d.ask(ctx, prefetchRequest{q, true}, func(line []byte) error {
 			a = prefetchAnswer{}
 			if err := json.Unmarshal(line, &a); err != nil {
 				return err
@@ -161,6 +162,11 @@ func (p *prefetch) ask(ctx context.Context, names, paths []string, each func(nam
 		if len(a.Results) != len(batch) {
 			return fmt.Errorf("answer of the daemon: results of %d blocks, %d were asked for", len(a.Results), len(batch))
 		}
+		for i := range a.Errors {
+			if name, err := query.Unescape(a.Errors[i].Path); q.Escaped && err == nil {
+				a.Errors[i].Path = name
+			}
+		}
 		p.sum.Done += int64(len(batch))
 		each(now, first, &a)
 		first += len(batch)
@@ -173,7 +179,7 @@ func (p *prefetch) ask(ctx context.Context, names, paths []string, each func(nam
 func (p *prefetch) named(names []string, first int, a *prefetchAnswer) {
 	copy(p.results[first:], a.Results)
 	for i := range names {
-		if a.Results[i] == '.' && p.isDir(first+i) {
+		if a.Results[i] == '.' && p.blocks.isDir(first+i) {
 			p.results[first+i] = '/'
 			p.dirs = append(p.dirs, first+i)
 			p.sum.Total--
@@ -183,15 +189,6 @@ func (p *prefetch) named(names []string, first int, a *prefetchAnswer) {
 	}
 	a.Results = string(p.results[first : first+len(names)])
 	p.counted(names, first, a)
-}
-
-// isDir reports whether the name at a position is that of a directory.
-func (p *prefetch) isDir(i int) bool {
-	if p.blocks.paths == nil {
-		return false // it is a hash
-	}
-	info, err := os.Lstat(filepath.Join(p.blocks.mount, p.blocks.paths[i]))
-	return err == nil && info.IsDir()
 }
 
 // counted adds up the results of blocks, and keeps the first failures.
@@ -222,38 +219,13 @@ func (p *prefetch) keep(errs ...pathError) {
 	p.sum.Errors = append(p.sum.Errors, errs[:min(room, len(errs))]...)
 }
 
-// below lists the blocks below the directories that were named, as paths below the
-// mount.
-func (p *prefetch) below(ctx context.Context) ([]string, error) {
-	var paths []string
-	failed := func(path string, err error) {
-		p.sum.Total++
-		p.sum.Done++
-		p.sum.Failed++
-		p.keep(pathError{path, err.Error()})
-		p.failed.add(path, err.Error())
-	}
-	for _, i := range p.dirs {
-		dir := filepath.Join(p.blocks.mount, p.blocks.paths[i])
-		err := p.c.walkBlocks(dir, func(path string) error {
-			switch {
-			case ctx.Err() != nil:
-				return ctx.Err()
-			case !utf8.ValidString(path):
-				failed(path, errors.New("its name is not UTF-8: the daemon cannot be asked for it"))
-				return nil
-			case len(paths) == maxNames:
-				return fmt.Errorf("more than %d blocks; name the directories below", maxNames)
-			}
-			rel, err := filepath.Rel(p.blocks.mount, path)
-			paths = append(paths, rel)
-			return err
-		}, failed)
-		if err != nil {
-			return nil, err
-		}
-	}
-	return paths, nil
+// unlisted notes a directory that could not be listed.
+func (p *prefetch) unlisted(name string, err error) {
+	p.sum.Total++
+	p.sum.Done++
+	p.sum.Failed++
+	p.keep(pathError{name, err.Error()})
+	p.failed.add(name, err.Error())
 }
 
 // printNone returns what writes the answer about no blocks; nil where that is nothing.
@@ -261,7 +233,7 @@ func (f *prefetchFlags) printNone() func(io.Writer) error {
 	if !f.json {
 		return nil
 	}
-	return func(w io.Writer) error { return (&prefetch{}).print(w, true) }
+	return func(w io.Writer) error { return (&prefetch{blocks: &namedBlocks{}}).print(w, true) }
 }
 
 // print writes what was done.
@@ -271,6 +243,9 @@ func (p *prefetch) print(w io.Writer, asJSON bool) error {
 		s.Results = string(p.results)
 		if s.Errors == nil {
 			s.Errors = []pathError{}
+		}
+		for i := 0; p.blocks.shared.Escaped && i < len(s.Errors); i++ {
+			s.Errors[i].Path = query.Escape(s.Errors[i].Path)
 		}
 		return printJSON(w, s)
 	}

@@ -77,19 +77,19 @@ func TestPrefetchDirectories(t *testing.T) {
 		if strings.Contains(request, `"a"`) {
 			return `{"results":"..l","done":3,"total":3,"bytes":1,"loaded":1,"absent":2}`
 		}
-		return `{"results":"l","done":1,"total":1,"bytes":2,"loaded":1}`
+		return `{"results":"!l","done":2,"total":2,"bytes":2,"loaded":1,"failed":1,"errors":[{"path":"g/\\xff","error":"timed out"}]}`
 	})
 	out, _, err := f.run(t, newPrefetchCommand, "", "--json", dir+"/a", dir+"/g/", dir+"/c")
-	want := []string{`{"keys":["a","g","c"],"progress":true}`, `{"keys":["g/h/b"],"progress":true}`}
+	want := []string{`{"keys":["a","g","c"],"progress":true}`, `{"keys":["g/\\xff","g/h/b"],"escaped":true,"progress":true}`}
 	if got := f.asked(); len(got) != 2 || strings.TrimSpace(got[0]) != want[0] || strings.TrimSpace(got[1]) != want[1] {
 		t.Errorf("asked %q, want %q", got, want)
 	}
-	for _, part := range []string{`"results": "./l"`, `"done": 4`, `"total": 4`, `"bytes": 3`, `"loaded": 2`, `"absent": 1`, `"failed": 1`, `its name is not UTF-8`} {
+	for _, part := range []string{`"results": "./l"`, `"done": 4`, `"total": 4`, `"bytes": 3`, `"loaded": 2`, `"absent": 1`, `"failed": 1`} {
 		if !strings.Contains(out, part) {
 			t.Errorf("no %s in %s", part, out)
 		}
 	}
-	if text := fmt.Sprint(err); exitCode(err) != exitRuntime || !strings.HasPrefix(text, dir+"/a: there is no such block\n") || !strings.HasSuffix(text, "\n2 of 4 blocks: not there, or could not be loaded") {
+	if text := fmt.Sprint(err); exitCode(err) != exitRuntime || !strings.HasPrefix(text, dir+"/a: there is no such block\ng/\\xff: timed out\n") || !strings.HasSuffix(text, "\n2 of 4 blocks: not there, or could not be loaded") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"context"
 	"net"
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -47,6 +49,35 @@ func (r *readiness) close() {
 		r.file.Close()
 		r.file = nil
 	}
+}
+
+// beatEvery is how often keepAlive speaks where systemd has not said how often it wants to hear that:
+// to a process that took the mount over it says nothing, and waits all the same.
+const beatEvery = 5 * time.Second
+
+// keepAlive tells systemd that this process works (WatchdogSec=), after each call of works, which does not
+// return if it does not, until ctx ends.
+func keepAlive(ctx context.Context, works func()) {
+	if os.Getenv("NOTIFY_SOCKET") == "" {
+		return
+	}
+	every := beatEvery
+	if us, err := strconv.ParseInt(os.Getenv("WATCHDOG_USEC"), 10, 64); err == nil && us > 0 {
+		every = min(every, time.Duration(us)*time.Microsecond/2)
+	}
+	go func() { // ends with ctx
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				works()
+				notifySystemd("WATCHDOG=1")
+			}
+		}
+	}()
 }
 
 // notifySystemd sends one datagram, if systemd asked for it. Source: sd_notify(3).

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"io"
 	"net"
 	"os"
@@ -66,4 +67,31 @@ func TestNotifySystemd(t *testing.T) {
 	}
 	t.Setenv("NOTIFY_SOCKET", filepath.Join(dir, "absent"))
 	notifySystemd("READY=1")
+}
+
+// TestKeepAlive shows that systemd hears that the process works, as often as it wants, only after a look
+// whether it does, and no more once that is over.
+func TestKeepAlive(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "notify")
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	t.Setenv("NOTIFY_SOCKET", path)
+	t.Setenv("WATCHDOG_USEC", "2000")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	works := make(chan struct{})
+	keepAlive(ctx, func() { <-works })
+	for range 3 {
+		works <- struct{}{}
+		buf := make([]byte, 4096)
+		conn.SetReadDeadline(time.Now().Add(time.Minute))
+		if n, err := conn.Read(buf); err != nil || string(buf[:n]) != "WATCHDOG=1" {
+			t.Fatalf("got %q, %v", buf[:n], err)
+		}
+	}
+	cancel()
+	close(works)
 }

@@ -34,6 +34,8 @@ func newRootCommand() *cobra.Command {
 		newUnpinCommand(systemControls),
 		newTTLCommand(systemControls),
 		newEvictCommand(systemControls),
+		newFlushCommand(systemControls),
+		newDrainCommand(systemControls),
 		newWhyCommand(systemControls),
 		newEventsCommand(systemControls),
 		newSpecsCommand(systemControls),

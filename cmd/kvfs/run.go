@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
-	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/launch"
@@ -36,6 +35,7 @@ type runFlags struct {
 	readyTimeout time.Duration
 	engine       string
 	engineMemory string
+	ownerConfig  string
 	print        bool
 }
 
@@ -84,6 +84,7 @@ func newRunCommand() *cobra.Command {
 	f.DurationVar(&own.readyTimeout, "ready-timeout", readyTimeout, "how long to wait until the mount is ready")
 	f.StringVar(&own.engine, "engine", string(launch.Auto), "`ENGINE` that CMD is: auto, vllm, sglang, lmcache, llama.cpp or none; auto looks at CMD")
 	f.StringVar(&own.engineMemory, "engine-memory", "", "`SIZE` of the host memory through which vLLM moves blocks (default: a sixteenth of RAM, 1GiB to 10GiB)")
+	f.StringVar(&own.ownerConfig, "owner-config", "", "with --mode standalone-store: start kvfs serve with this `FILE` if no owner serves; it ends with CMD")
 	f.BoolVar(&own.print, "print", false, "print what would be run, and run nothing")
 	config.AddFlags(f)
 	f.SetInterspersed(false) // what follows CMD is CMD's
@@ -113,12 +114,13 @@ type runner struct {
 	environ []string
 
 	// Set by prepare.
-	cfg      *config.Config
-	log      *zap.Logger
-	engine   launch.Engine
-	memory   int64  // for launch.Input
-	dir      string // mount point, absolute; empty: a new directory
-	attached bool   // a mount is there already
+	cfg        *config.Config
+	ownerDrain time.Duration // drain_timeout of the owner that may be started
+	log        *zap.Logger
+	engine     launch.Engine
+	memory     int64  // for launch.Input
+	dir        string // mount point, absolute; empty: a new directory
+	attached   bool   // a mount is there already
 }
 
 // prepare checks all that can be checked before anything is started.
@@ -137,6 +139,9 @@ func (r *runner) prepare(cmd *cobra.Command) (err error) {
 		return err
 	}
 	r.log = r.log.Named("run")
+	if err := r.prepareOwner(cmd); err != nil {
+		return err
+	}
 	if err := r.locate(); err != nil {
 		return withCode(exitMount, err)
 	}
@@ -190,8 +195,11 @@ func (r *runner) locate() error {
 	case !found || m.fsType != fsType:
 		return nil
 	}
+	if abandoned(m) {
+		return nil // likewise
+	}
 	switch _, err := readControl(m.point, "status", r.flags.readyTimeout); {
-	case errors.Is(err, unix.ENOTCONN), errors.Is(err, unix.ECONNABORTED):
+	case dead(err):
 		return nil // of a daemon that is dead: kvfs mount takes it away
 	case err != nil:
 		return fmt.Errorf("mount point %s: %w", dir, explainStatus(m.point, err))
@@ -212,7 +220,7 @@ func (r *runner) shownDir() string {
 func (r *runner) plan(dir string) (*launch.Plan, error) {
 	m := launch.Mount{Dir: dir, NodeName: r.cfg.NodeName}
 	if r.cfg.Mode == config.ModeStandaloneStore {
-		m.Socket = r.cfg.Store.Socket
+		m.Socket, m.Segment = r.cfg.Store.Socket, segment(dir)
 	}
 	return launch.Make(launch.Input{
 		Command: r.command, Environ: r.environ, Engine: r.engine, EngineMemoryBytes: r.memory, ReadFile: readConfigOf,
@@ -250,6 +258,9 @@ func (r *runner) print(w io.Writer) error {
 			fmt.Fprintf(&b, "without effect: %s\n", launch.Quote(r.passed...))
 		}
 	} else {
+		if r.flags.ownerConfig != "" {
+			fmt.Fprintf(&b, "owner: %s  # unless one serves\n", launch.Quote(append([]string{"kvfs"}, r.ownerArgs()...)...))
+		}
 		fmt.Fprintf(&b, "mount: %s\n", launch.Quote(append([]string{"kvfs"}, r.mountArgs(r.shownDir())...)...))
 	}
 	fmt.Fprintf(&b, "engine: %s\n", plan.Engine)

@@ -50,7 +50,15 @@ func (r *runner) run() (code int, err error) {
 	}
 	signals := listen() // to the end of the process: a late signal must not replace the exit code
 	ctx, stopping := endOnSignal(signals)
-	m, err := r.openMount(ctx)
+	var hurry chan struct{} // closed by a signal once the command has ended
+	owner, err := r.openOwner(ctx)
+	if owner != nil {
+		defer func() { owner.stop(r.ownerDrain+stopGrace, hurry, r.log) }()
+	}
+	var m *runMount
+	if err == nil {
+		m, err = r.openMount(ctx)
+	}
 	sig := stopping()
 	if m == nil && sig != nil {
 		return 128 + int(sig.sig), sig
@@ -71,7 +79,7 @@ func (r *runner) run() (code int, err error) {
 	r.log.Debug("command is started", zap.Int("pid", c.process.Pid), zap.Duration("added", time.Since(began)))
 	status := c.supervise(signals, m)
 	c.group.join()
-	hurry := make(chan struct{})
+	hurry = make(chan struct{})
 	go func() { // ends with the process, at the latest
 		for sig := range signals {
 			if ends(sig) {
@@ -193,7 +201,7 @@ func (c *command) daemonEnded(m *runMount) *heir {
 	}
 	fields := []zap.Field{zap.String("dir", m.dir)}
 	if m.heir == nil {
-		fields = append(fields, zap.Stringer("daemon", m.daemon.ProcessState))
+		fields = append(fields, zap.Stringer("daemon", m.daemon.cmd.ProcessState))
 	}
 	c.log.Warn("the daemon of the mount has ended; the command goes on without its cache", fields...)
 	return nil
@@ -201,7 +209,10 @@ func (c *command) daemonEnded(m *runMount) *heir {
 
 // supervise passes signals on until the command has ended, and returns how.
 func (c *command) supervise(signals <-chan os.Signal, m *runMount) syscall.WaitStatus {
-	daemon := m.exited           // nil if it is not ours: never ready
+	var daemon chan struct{} // nil if it is not ours: never ready
+	if m.daemon != nil {
+		daemon = m.daemon.exited
+	}
 	heirs := make(chan *heir, 1) // gets one, or nil, for each daemon that has ended
 	for {
 		select {

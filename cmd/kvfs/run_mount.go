@@ -1,17 +1,14 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -34,10 +31,8 @@ type runMount struct {
 	log   *zap.Logger
 	drain time.Duration // how long the daemon may wait for blocks on their way to the SSD
 
-	// Nil and empty if the mount was found.
-	daemon *exec.Cmd
-	exited chan struct{} // closed when the daemon has been waited for
-	heir   *heir         // that has taken the mount over, as far as known; nil: none
+	daemon *child // nil if the mount was found
+	heir   *heir  // that has taken the mount over, as far as known; nil: none
 }
 
 // pid returns the process of the daemon, 0 if it is not ours.
@@ -45,7 +40,7 @@ func (m *runMount) pid() int {
 	if m.daemon == nil {
 		return 0
 	}
-	return m.daemon.Process.Pid
+	return m.daemon.cmd.Process.Pid
 }
 
 // mountArgs are the arguments of kvfs mount for a mount at dir.
@@ -67,8 +62,8 @@ func (r *runner) openMount(ctx context.Context) (*runMount, error) {
 		return nil, err
 	}
 	args := slices.Insert(r.mountArgs(m.dir), 1, "--"+endsWithFlag, strconv.Itoa(os.Getpid()))
-	err := m.start(ctx, args, r.flags.readyTimeout)
-	if err == nil {
+	var err error
+	if m.daemon, err = startChild(ctx, args, m.dir, r.flags.readyTimeout); err == nil {
 		return m, nil
 	}
 	m.close(nil)
@@ -90,72 +85,26 @@ func (m *runMount) makeDir() (err error) {
 	return nil
 }
 
-// temporaryDir makes a directory and returns it as mount tables have it.
+// temporaryDir makes a directory and returns it as mount tables have it. Empty ones that runs have left
+// which were killed are removed: the name has the process, and the name space in which that counts.
 func temporaryDir() (string, error) {
-	dir, err := os.MkdirTemp("", "kvfs-")
+	space, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil {
+		return "", err
+	}
+	prefix := "kvfs-" + strings.Trim(space, "pid:[]") + "-"
+	left, _ := filepath.Glob(filepath.Join(os.TempDir(), prefix+"*-*")) // the pattern is right
+	for _, dir := range left {
+		pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), prefix), "-")
+		if n, err := strconv.Atoi(pid); err == nil && unix.Kill(n, 0) == unix.ESRCH {
+			_ = unix.Rmdir(dir) // which has to be empty, and no mount point; somebody else may do it as well
+		}
+	}
+	dir, err := os.MkdirTemp("", prefix+strconv.Itoa(os.Getpid())+"-")
 	if err != nil {
 		return "", err
 	}
 	return filepath.EvalSymlinks(dir)
-}
-
-// start starts kvfs mount and waits until it is ready.
-func (m *runMount) start(ctx context.Context, args []string, timeout time.Duration) error {
-	ready, theirs, err := os.Pipe()
-	if err != nil {
-		return err
-	}
-	defer ready.Close()
-	cmd := exec.Command("/proc/self/exe", args...) // this very program, even if its file was replaced
-	cmd.Args[0] = "kvfs"
-	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr // the standard output is the command's
-	cmd.ExtraFiles = []*os.File{theirs}
-	// systemd waits for the engine, if it waits at all.
-	cmd.Env = slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "NOTIFY_SOCKET=") })
-	// An own process group: Ctrl-C is for the engine, which may still need the
-	// mount to end. The daemon stops if this process is killed.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
-	restore := hideInherited()
-	err = cmd.Start()
-	restore()
-	theirs.Close()
-	if err != nil {
-		return err
-	}
-	m.daemon, m.exited = cmd, make(chan struct{})
-	go func() { // ends with the daemon
-		_ = cmd.Wait() // ProcessState says it
-		close(m.exited)
-	}()
-	return m.waitReady(ctx, ready, timeout)
-}
-
-// waitReady waits for the line that the daemon writes when its mount answers.
-func (m *runMount) waitReady(ctx context.Context, ready *os.File, timeout time.Duration) error {
-	line := make(chan error, 1)
-	go func() { // ends when ready is closed, at the latest
-		_, err := bufio.NewReader(ready).ReadString('\n')
-		line <- err
-	}()
-	t := time.NewTimer(timeout)
-	defer t.Stop()
-	select {
-	case err := <-line:
-		if err == nil {
-			return nil
-		}
-	case <-t.C:
-		return withCode(exitMount, fmt.Errorf("the mount at %s is not ready after %v", m.dir, timeout))
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	// The descriptor was closed without a line: the daemon has failed, and said why.
-	<-m.exited
-	code := m.daemon.ProcessState.ExitCode()
-	if code <= 0 {
-		code = exitMount
-	}
-	return withCode(code, fmt.Errorf("kvfs mount %s: %v before it was ready", m.dir, m.daemon.ProcessState))
 }
 
 // makeDirs makes directories below the mount.
@@ -176,18 +125,7 @@ func (m *runMount) close(hurry <-chan struct{}) {
 		m.removeDir()
 		return
 	}
-	_ = m.daemon.Process.Signal(syscall.SIGTERM) // it may have ended
-	t := time.NewTimer(m.drain + stopGrace)
-	defer t.Stop()
-	select {
-	case <-m.exited:
-	case <-hurry:
-		m.log.Warn("not waiting for the daemon; blocks on their way to the SSD are lost")
-	case <-t.C:
-		m.log.Warn("the daemon does not stop; killing it", zap.Duration("after", m.drain+stopGrace))
-	}
-	_ = m.daemon.Process.Kill() // it may have ended
-	<-m.exited
+	m.daemon.stop(m.drain+stopGrace, hurry, m.log)
 	if m.heir != nil {
 		m.heir.stop(m, hurry)
 	}
@@ -219,12 +157,12 @@ func (m *runMount) freeMemory() {
 // detach takes away the mount if the daemon has not, because it was killed.
 func (m *runMount) detach() {
 	now, found, err := findMount(m.dir)
-	if err != nil || !found || now.fsType != fsType || !stale(now.point) {
+	if err != nil || !found || now.fsType != fsType || !abandoned(now) && !dead(answers(now.point)) {
 		return // gone, or another one is there by now
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), umountWait)
 	defer cancel()
-	if err := detach(ctx, now.point, true); err != nil {
+	if err := giveUp(ctx, now); err != nil {
 		m.log.Error("the mount stays", zap.String("dir", now.point), zap.Error(err))
 	}
 }
@@ -237,31 +175,5 @@ func (m *runMount) removeDir() {
 	}
 	if err := os.Remove(m.dir); err != nil {
 		m.log.Warn("the mount point stays", zap.Error(err))
-	}
-}
-
-// hideInherited keeps descriptors that this process was given, beyond the standard
-// ones, from the processes that are started until restore is called. They are for
-// the command; a daemon would keep them open.
-func hideInherited() (restore func()) {
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		return func() {} // without /proc there are no mounts either
-	}
-	var hidden []int
-	for _, e := range entries {
-		var fd int
-		if _, err := fmt.Sscan(e.Name(), &fd); err != nil || fd <= 2 {
-			continue
-		}
-		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC == 0 {
-			unix.CloseOnExec(fd)
-			hidden = append(hidden, fd)
-		}
-	}
-	return func() {
-		for _, fd := range hidden {
-			_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0) // it was open
-		}
 	}
 }

@@ -58,6 +58,7 @@ func serve(ctx context.Context, cfg *config.Config, ready *readiness) error {
 	if err != nil {
 		return err
 	}
+	defer hearHangup(log)()
 	warn(cfg, log)
 	// First, so that a second owner ends before it looks at the tiers of the first. Who
 	// connects meanwhile waits.
@@ -81,8 +82,9 @@ func serve(ctx context.Context, cfg *config.Config, ready *readiness) error {
 	stopHTTP := serveHTTP(web, d, log)
 	failed := make(chan error, 1)
 	go func() { failed <- l.Serve(d.owner) }() // ends with l
-	log.Info("serving", zap.String("socket", l.Path()), zap.String("memory", cfg.Memory.Size.String()), zap.String("memory_dir", d.memory.Dir()))
+	log.Info("serving", zap.String("socket", l.Path()), zap.String("memory", d.cfg.Memory.Size.String()), zap.String("memory_dir", d.memory.Dir()))
 	ready.serving(l.Path())
+	d.keepAlive()
 
 	select {
 	case <-ctx.Done():

@@ -143,7 +143,7 @@ func readControl(dir, name string, timeout time.Duration) ([]byte, error) {
 	case r := <-done:
 		return r.text, r.err
 	case <-time.After(timeout):
-		return nil, fmt.Errorf("the daemon of %s has not answered for %v", dir, timeout)
+		return nil, fmt.Errorf("%s: %w for %v", dir, errSilent, timeout)
 	}
 }
 
@@ -152,7 +152,7 @@ func explainStatus(dir string, err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, unix.ENOTCONN), errors.Is(err, unix.ECONNABORTED):
+	case dead(err):
 		return withCode(exitNotMount, fmt.Errorf("the daemon of %s is dead; clean up with kvfs umount %s", dir, dir))
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
 		if _, statErr := os.Stat(dir); statErr != nil {

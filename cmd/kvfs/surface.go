@@ -3,7 +3,10 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
+	"os/user"
+	"strconv"
 	"time"
 
 	"go.uber.org/zap"
@@ -24,6 +27,8 @@ type surface struct {
 	lines     *publish.Lines
 	publisher *publish.Publisher // nil unless it is configured
 	log       *zap.Logger
+
+	users, gids []uint32 // who may ask, beside root and the user of the daemon
 }
 
 // openSurface opens it over an engine that has the given secondary tiers.
@@ -37,13 +42,16 @@ func openSurface(ctx context.Context, cfg *config.Config, engine *tiers.Engine, 
 		o.Specs[name] = spec.Hybrid()
 	}
 	var err error
+	if s.users, s.gids, err = controlUsers(&cfg.Control); err != nil {
+		return nil, withCode(exitConfig, err)
+	}
 	if s.queries, err = query.New(o); err != nil {
 		return nil, withCode(exitConfig, err)
 	}
 	if z := cfg.Events.ZMQ; z.Bind != "" || len(z.Connect) > 0 {
 		s.publisher, err = publish.Open(ctx, publish.Options{
 			Log: engine.Events(), Bind: z.Bind, Connect: z.Connect, Replay: z.Replay, ReplayBare: z.ReplayBare, Topic: z.Topic, Buffer: z.Buffer, Hash: z.Hash, Encoding: z.Encoding,
-			Templates: z.Templates, BlockSize: z.BlockSize, Snapshot: engine.Blocks, Tiers: engine.TiersOf, Logger: log.Named("zmq"),
+			Templates: z.Templates, BlockSize: z.BlockSize, Media: map[string]string{"disk": z.DiskMedium}, Snapshot: engine.Blocks, Tiers: engine.TiersOf, Logger: log.Named("zmq"),
 		})
 		if err != nil {
 			return nil, err
@@ -59,12 +67,57 @@ func (s *surface) files() []fs.ControlFile {
 		return nil
 	}
 	return []fs.ControlFile{
-		{Name: "query", Do: s.queries.Query},
-		{Name: "prefetch", Do: s.queries.Prefetch},
-		{Name: "specs", Do: s.queries.SpecsFile},
-		{Name: "events", Follow: s.followEvents},
+		{Name: "query", Ask: asking(s.queries.Query), Users: s.users, Groups: s.gids},
+		{Name: "prefetch", Ask: asking(s.queries.Prefetch), Users: s.users, Groups: s.gids},
+		{Name: "specs", Ask: func(*tiers.Viewer) fs.Dialogue { return s.queries.SpecsFile }, Users: s.users, Groups: s.gids},
+		{Name: "events", Follow: s.followEvents, Users: s.users, Groups: s.gids},
 		{Name: "jobs", Text: s.jobs},
+		{Name: "drain", Do: fs.StreamJSON(s.drain)},
 	}
+}
+
+// drain answers .kvfs/drain.
+func (s *surface) drain(ctx context.Context, _ struct{}, answer io.Writer) error {
+	err := s.engine.Drain(ctx)
+	if err == nil {
+		_, err = answer.Write([]byte("{}\n"))
+	}
+	return err
+}
+
+// asking is what a control file needs whose answers depend on who asks.
+func asking(do func(context.Context, *tiers.Viewer, []byte, io.Writer)) func(*tiers.Viewer) fs.Dialogue {
+	return func(as *tiers.Viewer) fs.Dialogue {
+		return func(ctx context.Context, request []byte, answer io.Writer) { do(ctx, as, request, answer) }
+	}
+}
+
+// controlUsers returns the numbers of the users and of the group that may use control files. It fails
+// with the first that this machine does not know.
+func controlUsers(c *config.Control) (users, gids []uint32, err error) {
+	for _, name := range c.Users {
+		id := name
+		if u, err := user.Lookup(name); err == nil {
+			id = u.Uid
+		}
+		n, err := strconv.ParseUint(id, 10, 32)
+		if err != nil {
+			return nil, nil, fmt.Errorf("control.users: there is no user %q", name)
+		}
+		users = append(users, uint32(n))
+	}
+	if c.Group != "" {
+		id := c.Group
+		if g, err := user.LookupGroup(id); err == nil {
+			id = g.Gid
+		}
+		n, err := strconv.ParseUint(id, 10, 32)
+		if err != nil {
+			return nil, nil, fmt.Errorf("control.group: there is no group %q", c.Group)
+		}
+		gids = []uint32{uint32(n)}
+	}
+	return users, gids, nil
 }
 
 // close ends what follows the engine's events. It is to be called when the engine has nothing
@@ -91,19 +144,19 @@ type eventsFilter struct {
 const eventsBuffer = 256 << 10
 
 // followEvents begins at the present number, so that nothing that happens after the open is left out.
-func (s *surface) followEvents() fs.Dialogue {
+func (s *surface) followEvents(as *tiers.Viewer) fs.Dialogue {
 	next := s.engine.Events().Next()
 	return fs.StreamJSON(func(ctx context.Context, q eventsFilter, answer io.Writer) error {
 		if q.Since == 0 {
 			q.Since = next
 		}
-		return s.events(ctx, q, answer)
+		return s.events(ctx, publish.Filter{Since: q.Since, Groups: q.Groups, Events: q.Events, As: as}, answer)
 	})
 }
 
 // events answers .kvfs/events with lines, until nobody reads them any more.
-func (s *surface) events(ctx context.Context, q eventsFilter, answer io.Writer) error {
-	f, err := s.lines.Follow(publish.Filter(q))
+func (s *surface) events(ctx context.Context, q publish.Filter, answer io.Writer) error {
+	f, err := s.lines.Follow(q)
 	if err != nil {
 		return err
 	}
@@ -124,6 +177,16 @@ func (s *surface) events(ctx context.Context, q eventsFilter, answer io.Writer) 
 type jobsDocument struct {
 	Loads   []jobsLoad     `json:"loads"`
 	Waiting map[string]int `json:"waiting"` // blocks to be loaded that are in no job yet, by tier
+	Stores  []jobsStore    `json:"stores"`
+	Queued  map[string]int `json:"queued"` // blocks to be stored that are in no job yet, by tier
+}
+
+type jobsStore struct {
+	ID         uint64  `json:"id"`
+	Tier       string  `json:"tier"`
+	Keys       int     `json:"keys"`
+	Bytes      int64   `json:"bytes"`
+	AgeSeconds float64 `json:"age_seconds"`
 }
 
 type jobsLoad struct {
@@ -139,13 +202,17 @@ type jobsLoad struct {
 // jobs makes the text of .kvfs/jobs.
 func (s *surface) jobs() []byte {
 	jobs, waiting := s.engine.Jobs()
-	doc := jobsDocument{Loads: []jobsLoad{}, Waiting: waiting}
+	stores, queued := s.engine.StoreJobs()
+	doc := jobsDocument{Loads: []jobsLoad{}, Waiting: waiting, Stores: []jobsStore{}, Queued: queued}
 	for _, j := range jobs {
 		kind := "prefetch"
 		if j.Promotion {
 			kind = "promotion"
 		}
 		doc.Loads = append(doc.Loads, jobsLoad{uint64(j.ID), kind, j.Tier, j.Request, j.Keys, j.Bytes, time.Since(j.Started).Seconds()})
+	}
+	for _, j := range stores {
+		doc.Stores = append(doc.Stores, jobsStore{uint64(j.ID), j.Tier, j.Keys, j.Bytes, time.Since(j.Started).Seconds()})
 	}
 	text, err := json.MarshalIndent(doc, "", "  ")
 	if err != nil {

@@ -114,6 +114,7 @@ func (m *embedded) handOver(ctx context.Context, d *daemon, heir *store.Heir) (*
 	if err == nil {
 		m.log.Info("another process has the mount", zap.Int("pid", heir.PID))
 		heir.Close()
+		m.guard.leave()
 		return nil, x.Close()
 	}
 	return m.takeBack(ctx, heir, err)
@@ -186,6 +187,7 @@ func takeOver(ctx context.Context, cfg *config.Config, dir string, ready *readin
 	if err != nil {
 		return err
 	}
+	defer hearHangup(log)()
 	warn(cfg, log)
 	conn, err := findDaemon(ctx, cfg, dir)
 	if err != nil {
@@ -198,19 +200,27 @@ func takeOver(ctx context.Context, cfg *config.Config, dir string, ready *readin
 		return withCode(exitMount, errors.Join(fmt.Errorf("takeover of %s: %w", dir, err), conn.Close()))
 	}
 	defer with.close()
-	from, handed, err := conn.TakeOver(ctx, versionString())
-	if err != nil {
-		return withCode(exitMount, fmt.Errorf("takeover of %s: %w", dir, err))
-	}
 	o := old.Mount
 	m := &embedded{
 		cfg: cfg, at: place{path: o.Dir, root: rootDir{o.RootMode, o.RootUID, o.RootGID}, memory: o.MemoryAt}, ready: ready, log: log, with: with,
-		session: &fs.Session{Dir: o.Dir, Dev: handed.Dev, Spin: handed.Spin, Init: handed.Init, Epoch: handed.Epoch, Stale: handed.Stale},
+	}
+	m.guard.watch(o.Dir, log) // before the old one, or its watcher, can leave
+	defer m.guard.close()
+	if m.guard.mark == nil {
+		return withCode(exitMount, errors.Join(fmt.Errorf("takeover of %s: the mount cannot be marked", dir), conn.Close()))
+	}
+	from, handed, err := conn.TakeOver(ctx, versionString())
+	if err != nil {
+		m.guard.leave()
+		return withCode(exitMount, fmt.Errorf("takeover of %s: %w", dir, err))
 	}
 	defer from.Close()
+	m.session = &fs.Session{Dir: o.Dir, Dev: handed.Dev, Spin: handed.Spin, Init: handed.Init, Epoch: handed.Epoch, Stale: handed.Stale}
 	d, err := m.startHanded(ctx)
 	if err != nil {
-		return errors.Join(err, m.giveUp(from, err))
+		err = errors.Join(err, m.giveUp(from, err))
+		m.guard.leave()
+		return err
 	}
 	ready.tookOver(o.Dir) // first, so that systemd does not take the end of the old one for the end of all
 	if err := from.Serving(); err != nil {
@@ -258,7 +268,7 @@ func findDaemon(ctx context.Context, cfg *config.Config, dir string) (*store.Con
 	if cfg.Mode != config.ModeEmbedded {
 		return nil, withCode(exitConfig, fmt.Errorf("takeover: mode %s has no memory to take over; its owner, kvfs serve, is restarted instead", cfg.Mode))
 	}
-	if err := checkMemory(cfg); err != nil {
+	if err := checkMemory(cfg, zap.NewNop()); err != nil {
 		return nil, err
 	}
 	m, found, err := findMount(dir)
@@ -292,7 +302,7 @@ func whyNoDaemon(m mountInfo, err error) error {
 	if !errors.Is(err, store.ErrNoOwner) {
 		return fmt.Errorf("its daemon does not answer: %w", err)
 	}
-	if !alive(m.point) {
+	if abandoned(m) || dead(answers(m.point)) {
 		return errors.New("its daemon is dead; without --takeover the next one adopts what is in memory")
 	}
 	var now struct{ Mount statusMount }

@@ -49,7 +49,12 @@ func umount(ctx context.Context, dir string, lazy bool) error {
 	if m.fsType != fsType {
 		return withCode(exitNotMount, fmt.Errorf("%s is not a kvfs mount: its type is %s", dir, m.fsType))
 	}
-	if err := detach(ctx, m.point, lazy); err != nil {
+	if abandoned(m) {
+		err = giveUp(ctx, m)
+	} else {
+		err = detach(ctx, m.point, lazy)
+	}
+	if err != nil {
 		return fmt.Errorf("umount %s: %w", dir, err)
 	}
 	if err := waitGone(ctx, m); err != nil {
@@ -69,19 +74,18 @@ func detach(ctx context.Context, point string, lazy bool) error {
 	if errors.Is(err, unix.EPERM) {
 		err = fusermount(ctx, point, lazy)
 	}
-	if err != nil && !lazy && stale(point) {
-		return detach(ctx, point, true)
+	if err == nil || lazy {
+		return err
 	}
-	if errors.Is(err, unix.EBUSY) {
+	switch silent := answersWithin(ctx, point); {
+	case errors.Is(silent, errSilent):
+		return fmt.Errorf("%w, and %w; --lazy detaches the mount", err, errSilent)
+	case silent != nil:
+		return detach(ctx, point, true)
+	case errors.Is(err, unix.EBUSY):
 		return fmt.Errorf("%w: files are open or someone works in it; close them, or use --lazy", err)
 	}
 	return err
-}
-
-// stale reports whether the daemon behind point is dead.
-func stale(point string) bool {
-	var st unix.Statfs_t
-	return errors.Is(unix.Statfs(point, &st), unix.ENOTCONN)
 }
 
 // fusermount unmounts as an ordinary user.

@@ -2,7 +2,9 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -10,8 +12,8 @@ import (
 
 // whyRequest is what is asked of .kvfs/query.
 type whyRequest struct {
-	Op   string   `json:"op"`
-	Keys []string `json:"keys"`
+	Op string `json:"op"`
+	blockRequest
 }
 
 // whyAnswer is what is answered: a verdict for each key, of which more is said
@@ -21,82 +23,100 @@ type whyAnswer struct {
 }
 
 func newWhyCommand(connect connector) *cobra.Command {
-	var raw, nul bool
+	var raw bool
+	var flags blockFlags
 	cmd := &cobra.Command{
 		Use:   "why [--json] PATH...",
 		Short: "Show why blocks are not there",
 		Long: "Show what is known of each PATH: that a block is there, or why it is not, for example because it\n" +
-			"was never stored, was evicted, expired, or was removed. - reads names from standard input, one a\n" +
-			"line, or each ended by a NUL byte with -0. All must be of one mount.\n\n" +
+			"was never stored, was evicted, expired, or was removed. PATH may be a directory, for all blocks below\n" +
+			"it, which come after what is named; - reads names from standard input, one a line, or each ended by a\n" +
+			"NUL byte with -0. All must be of one mount.\n\n" +
 			"The daemon remembers the last 65,536 verdicts since its start.\n\n" +
 			"Exit codes: 0 also if blocks are not there; 1 if the daemon refused; 5 if it is not a kvfs mount.",
 		DisableFlagsInUseLine: true,
 
 		Args: cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error { return runWhy(cmd, connect, args, raw, nul) },
+		RunE: func(cmd *cobra.Command, args []string) error { return runWhy(cmd, connect, &flags, args, raw) },
 	}
 	cmd.Flags().BoolVar(&raw, "json", false, "print the verdicts as JSON, one a line")
-	nulFlag(cmd, &nul)
+	flags.addForm(cmd)
 	return cmd
 }
 
-func runWhy(cmd *cobra.Command, connect connector, args []string, raw, nul bool) error {
+func runWhy(cmd *cobra.Command, connect connector, flags *blockFlags, args []string, raw bool) error {
 	if err := needNames(cmd, args); err != nil {
 		return err
 	}
-	c, err := connect()
-	if err != nil {
-		return err
-	}
-	flags := blockFlags{nul: nul}
-	blocks, err := flags.read(c, cmd.InOrStdin(), args)
+	c, blocks, d, err := flags.open(connect, cmd.InOrStdin(), args, "query")
 	if err != nil {
 		return doneNothing(cmd, err, nil)
 	}
-	d, err := c.dial(blocks.mount, "query")
+	defer d.Close()
+	out := bufio.NewWriter(cmd.OutOrStdout())
+	dirs, err := why(cmd.Context(), d, out, blocks, raw)
 	if err != nil {
 		return err
 	}
-	defer d.Close()
-	out := bufio.NewWriter(cmd.OutOrStdout())
-	names := blocks.names
+	var failed failures
+	below, err := blocks.below(cmd.Context(), c, dirs, func(name string, err error) { failed.add(name, err.Error()) })
+	if err != nil {
+		return err
+	}
+	if _, err := why(cmd.Context(), d, out, below, raw); err != nil {
+		return err
+	}
+	return errors.Join(out.Flush(), failed.err("%d directories could not be listed", failed.Total))
+}
+
+// why prints the verdicts on blocks, and returns the positions of those that are none but directories.
+func why(ctx context.Context, d *dialogue, out *bufio.Writer, blocks *namedBlocks, raw bool) (dirs []int, err error) {
+	first := 0
 	for rest := blocks.paths; len(rest) > 0; {
 		var batch []string
 		batch, rest = cutBatch(rest)
 		var a whyAnswer
-		err := d.askInto(cmd.Context(), whyRequest{"why", batch}, &a)
+		err := d.askInto(ctx, whyRequest{"why", blocks.request(batch)}, &a)
+		if err == nil && len(a.Verdicts) != len(batch) {
+			err = fmt.Errorf("answer of the daemon: verdicts on %d blocks, %d were asked for", len(a.Verdicts), len(batch))
+		}
+		var found []int
 		if err == nil {
-			err = printVerdicts(out, names[:len(batch)], a.Verdicts, raw)
+			found, err = printVerdicts(out, blocks, first, a.Verdicts, raw)
 		}
 		if err != nil {
-			return fmt.Errorf("why in %s: %w", d.mount, blame(err, names))
+			return nil, fmt.Errorf("why in %s: %w", d.mount, blame(err, blocks.names[first:first+len(batch)]))
 		}
-		names = names[len(batch):]
+		dirs = append(dirs, found...)
+		first += len(batch)
 	}
-	return out.Flush()
+	return dirs, nil
 }
 
-// printVerdicts writes a line for each verdict. Errors of writing are kept by w.
-func printVerdicts(w *bufio.Writer, names []string, verdicts []json.RawMessage, raw bool) error {
-	if len(verdicts) != len(names) {
-		return fmt.Errorf("answer of the daemon: verdicts on %d blocks, %d were asked for", len(verdicts), len(names))
-	}
+// printVerdicts writes a line for each verdict on a block, from a position on, and returns the positions of
+// directories. Errors of writing are kept by w.
+func printVerdicts(w *bufio.Writer, blocks *namedBlocks, first int, verdicts []json.RawMessage, raw bool) (dirs []int, err error) {
 	for i, verdict := range verdicts {
+		var v struct {
+			Verdict string `json:"verdict"`
+			Tier    string `json:"tier"`
+			Text    string `json:"text"`
+		}
+		if err := json.Unmarshal(verdict, &v); err != nil {
+			return nil, fmt.Errorf("answer of the daemon: %w", err)
+		}
+		if v.Verdict == "present" && v.Tier == "" && blocks.isDir(first+i) {
+			dirs = append(dirs, first+i)
+			continue
+		}
 		if raw {
 			fmt.Fprintf(w, "%s\n", verdict)
 			continue
 		}
-		var v struct {
-			Verdict string `json:"verdict"`
-			Text    string `json:"text"`
-		}
-		if err := json.Unmarshal(verdict, &v); err != nil {
-			return fmt.Errorf("answer of the daemon: %w", err)
-		}
 		if v.Text == "" {
 			v.Text = v.Verdict
 		}
-		fmt.Fprintf(w, "%s: %s\n", names[i], v.Text)
+		fmt.Fprintf(w, "%s: %s\n", shown(blocks.names[first+i]), shown(v.Text))
 	}
-	return nil
+	return dirs, nil
 }

@@ -15,6 +15,7 @@ func TestWhy(t *testing.T) {
 			err: "why in /m: answer of the daemon: verdicts on 2 blocks, 1 were asked for", code: exitRuntime},
 		{args: "/m/a", answers: []string{`{"error":"bad","field":"/keys/0"}`}, asked: []string{`{"op":"why","keys":["a"]}`},
 			err: `why in /m: "/m/a": bad (field /keys/0)`, code: exitRuntime},
-		{args: "-", stdin: "/m/\xff", err: `"/m/\xff" is not UTF-8: the daemon cannot be asked for it`, code: exitRuntime},
+		{args: "--json -", stdin: "/m/\xff", answers: []string{`{"verdicts":[` + verdict + `]}`}, asked: []string{`{"op":"why","keys":["\\xff"],"escaped":true}`},
+			out: verdict + "\n"},
 	})
 }

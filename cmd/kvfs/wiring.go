@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"math"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"time"
 
@@ -45,6 +46,22 @@ func warn(cfg *config.Config, log *zap.Logger) {
 	}
 }
 
+// hearHangup has SIGHUP, of which a process dies that does not know it, say how settings are changed. The
+// function that it returns ends that.
+func hearHangup(log *zap.Logger) (stop func()) {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, unix.SIGHUP)
+	go func() { // ends with stop
+		for range signals {
+			log.Info("SIGHUP: settings are not read again; with kvfs mount --takeover another daemon takes them, certificates and keys are read when their files change")
+		}
+	}()
+	return func() {
+		signal.Stop(signals)
+		close(signals)
+	}
+}
+
 // minHeadroom is the least by which the primary tier's file system exceeds its
 // capacity: room for the blocks that writers make longer than the group's blocks
 // so far, and for removed ones that are still open.
@@ -73,7 +90,7 @@ func storeID(dir string) string {
 func memoryOptions(cfg *config.Config, dir string, log *zap.Logger) mem.Options {
 	return mem.Options{
 		ID: "m" + storeID(dir), Label: dir, Dir: cfg.Memory.Dir,
-		SizeBytes: int64(cfg.Memory.Size), HeadroomBytes: headroom(cfg), Huge: cfg.Memory.Huge,
+		SizeBytes: int64(cfg.Memory.Size), HeadroomBytes: headroom(cfg), Huge: cfg.Memory.Huge, NUMA: cfg.Memory.NUMA,
 		Logger: log.Named("memory"),
 	}
 }
@@ -115,7 +132,7 @@ func openSecondaries(ctx context.Context, cfg *config.Config, log *zap.Logger) (
 	if err != nil {
 		return nil, err
 	}
-	ssd, err := disk.Open(ctx, o)
+	ssd, err := onceFree(ctx, log, func() (*disk.Tier, error) { return disk.Open(ctx, o) })
 	if err != nil {
 		return nil, err
 	}
@@ -137,8 +154,8 @@ func engineOptions(cfg *config.Config, memory tiers.Primary, hooks callbacks, lo
 		// A look-up may be answered by the kernel for as long as it keeps the
 		// name; the promise holds from the last such answer.
 		LookupLease:  time.Duration(cfg.Mount.LookupLease) + time.Duration(cfg.Mount.EntryTimeout),
-		TempPatterns: cfg.Mount.TempPatterns,
-		TempExpiry:   time.Duration(cfg.Mount.TempExpiry),
+		TempPatterns: cfg.Mount.TempPatterns, PlainPatterns: cfg.Mount.PlainPatterns,
+		TempExpiry: time.Duration(cfg.Mount.TempExpiry),
 
 		PromoteOnLookup: cfg.Promotion.On == config.PromoteOnLookup, PromoteTimeout: max(time.Duration(cfg.Promotion.Timeout), 1),
 		PromoteBatchKeys: cfg.Promotion.BatchKeys, PromoteBatchBytes: int64(cfg.Promotion.BatchBytes),
@@ -146,7 +163,7 @@ func engineOptions(cfg *config.Config, memory tiers.Primary, hooks callbacks, lo
 
 		HideElsewhere: cfg.Readdir.Remote == config.Off,
 
-		Now: clock(), SameProcess: hooks.SameProcess, Invalidate: hooks.Invalidate, Dropped: hooks.Dropped,
+		Now: clock(), Alive: hooks.Alive, Closed: hooks.Closed, Invalidate: hooks.Invalidate, Dropped: hooks.Dropped,
 		Logger: log.Named("engine"),
 	}
 	if cfg.Mount.LookupLease == 0 {
@@ -155,12 +172,15 @@ func engineOptions(cfg *config.Config, memory tiers.Primary, hooks callbacks, lo
 	if o.TempExpiry == 0 {
 		o.TempExpiry = never
 	}
+	if o.PlainPatterns == nil {
+		o.PlainPatterns = []string{}
+	}
 	if o.TempPatterns == nil {
 		o.TempPatterns = []string{}
 	}
 	for name, g := range cfg.Groups {
 		o.Groups[block.GroupID(name)] = tiers.GroupOptions{
-			Pinned: g.Pinned, QuotaBytes: int64(g.Quota), BlockBytes: int64(g.BlockSize),
+			Pinned: g.Pinned, QuotaBytes: int64(g.Quota), BlockBytes: int64(g.BlockSize), Strict: g.Strict,
 			OpenDeadline: time.Duration(g.OpenDeadline),
 		}
 	}

@@ -99,17 +99,18 @@ func TestEngineOptions(t *testing.T) {
 	if got, ok := o.Groups["plain"]; !ok || got != (tiers.GroupOptions{}) || len(o.Groups) != 2 {
 		t.Errorf("groups: got %+v", o.Groups)
 	}
-	if o.WriteTimeout != 5*time.Second || o.TempExpiry != time.Hour || !slices.Equal(o.TempPatterns, tiers.DefaultTempPatterns) {
-		t.Errorf("defaults: wait %v, expiry %v, patterns %q", o.WriteTimeout, o.TempExpiry, o.TempPatterns)
+	if o.WriteTimeout != 5*time.Second || o.TempExpiry != time.Hour || !slices.Equal(o.TempPatterns, tiers.DefaultTempPatterns) ||
+		!slices.Equal(o.PlainPatterns, tiers.DefaultPlainPatterns) {
+		t.Errorf("defaults: wait %v, expiry %v, patterns %q and %q", o.WriteTimeout, o.TempExpiry, o.TempPatterns, o.PlainPatterns)
 	}
 	if o.LookupLease != 90*time.Second {
 		t.Errorf("lease: got %v, want lookup_lease and entry_timeout together, 90s", o.LookupLease)
 	}
-	if o.SameProcess == nil || o.Invalidate == nil || o.Dropped == nil || o.Logger == nil {
+	if o.Alive == nil || o.Invalidate == nil || o.Dropped == nil || o.Logger == nil {
 		t.Error("a callback is missing")
 	}
 
-	o = options(`{"mount": {"write_timeout": "0s", "lookup_lease": "0s", "temp_expiry": "0s", "temp_patterns": []}}`)
+	o = options(`{"mount": {"write_timeout": "0s", "lookup_lease": "0s", "temp_expiry": "0s", "temp_patterns": [], "plain_patterns": []}}`)
 	if o.WriteTimeout <= 0 || o.WriteTimeout > time.Millisecond {
 		t.Errorf("write_timeout 0: got %v, want hardly any", o.WriteTimeout)
 	}
@@ -121,6 +122,9 @@ func TestEngineOptions(t *testing.T) {
 	}
 	if o.TempPatterns == nil || len(o.TempPatterns) != 0 {
 		t.Errorf("temp_patterns []: got %#v, want an empty list", o.TempPatterns)
+	}
+	if o.PlainPatterns == nil || len(o.PlainPatterns) != 0 {
+		t.Errorf("plain_patterns []: got %#v, want an empty list", o.PlainPatterns)
 	}
 	if o = options(`{"mount": {"entry_timeout": "0s"}}`); o.LookupLease != 30*time.Second {
 		t.Errorf("entry_timeout 0: lease is %v, want 30s", o.LookupLease)

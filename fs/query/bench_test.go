@@ -31,7 +31,7 @@ func benchQuery(b *testing.B, request []byte, keys int, blocks map[string]tiers.
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				s.Query(context.Background(), request, io.Discard)
+				s.Query(context.Background(), nil, request, io.Discard)
 			}
 			b.ReportMetric(float64(keys)*float64(b.N)/b.Elapsed().Seconds(), "keys/s")
 			b.ReportMetric(b.Elapsed().Seconds()*1e9/float64(keys)/float64(b.N), "ns/key")

@@ -87,7 +87,7 @@ func decodeBinary(t testing.TB, op byte, b []byte) (r binaryReply) {
 func askBinary(t testing.TB, s *Service, f binaryForm) binaryReply {
 	t.Helper()
 	var out bytes.Buffer
-	s.Query(t.Context(), f.encode(), &out)
+	s.Query(t.Context(), nil, f.encode(), &out)
 	return decodeBinary(t, f.op, out.Bytes())
 }
 
@@ -118,11 +118,11 @@ func TestBinary(t *testing.T) {
 		}
 	}
 	askBinary(t, s, binaryForm{op: 1, flags: binaryNoLease | binaryPromote, size: 2, count: 2, subject: "g0", hashes: two, deadline: 5, request: "r9"})
-	if got := fmt.Sprintf("%v %q %s", e.mu.options, e.mu.hinted, e.mu.request); got != `{false 5ms} ["g0/0a0b"] r9` {
+	if got := fmt.Sprintf("%v %q %s", e.mu.options, e.mu.hinted, e.mu.request); got != `{false 5ms <nil> r9} ["g0/0a0b"] r9` {
 		t.Errorf("got %s", got)
 	}
 	askBinary(t, s, binaryForm{op: 1, size: 2, count: 2, subject: "g0", hashes: two, deadline: binaryNoDeadline})
-	if got := fmt.Sprint(e.mu.options); got != "{true -1ns}" {
+	if got := fmt.Sprint(e.mu.options); got != "{true -1ns <nil> }" {
 		t.Errorf("got %s", got)
 	}
 }
@@ -161,7 +161,7 @@ func TestBinaryErrors(t *testing.T) {
 		{change(func(f *binaryForm) { f.op = 2 }), `spec: there is none named "g0"`},
 	} {
 		var out bytes.Buffer
-		s.Query(t.Context(), c.request, &out)
+		s.Query(t.Context(), nil, c.request, &out)
 		if r := decodeBinary(t, 1, out.Bytes()); r.err != c.want {
 			t.Errorf("%q: got %q, want %q", c.request[:min(len(c.request), 60)], r.err, c.want)
 		}

@@ -32,9 +32,12 @@ func TestQueryErrors(t *testing.T) {
 		// What is no request.
 		{`[]`, "", "got list, want object"},
 		{`3`, "", "got number, want object"},
-		{`{}`, "/op", "op: is missing: want exists, longest_hit, load_mask, store_mask or why"},
+		{`{}`, "/op", "op: is missing: want exists, longest_hit, load_mask, store_mask, release or why"},
 		{`{"op": 1}`, "/op", "op: got number, want string"},
-		{`{"op": "exist"}`, "/op", `op: "exist" is none of exists, longest_hit, load_mask, store_mask, why`},
+		{`{"op": "exist"}`, "/op", `op: "exist" is none of exists, longest_hit, load_mask, store_mask, release, why`},
+		{`{"op": "release"}`, "/request", "request: is missing"},
+		{`{"op": "release", "request": ""}`, "/request", "request: may not be empty"},
+		{`{"op": "release", "request": "r", "keys": []}`, "/keys", "keys: is no member of release"},
 		{`{"op": "exists", "hash": 1}`, "/hash", "hash: there is no such member"},
 		{`{"op": "exists", "a/b~": 1}`, "/a~1b~0", "a/b~: there is no such member"},
 		{`{"op": "exists", "keys": [], "progress": true}`, "/progress", "progress: there is no such member"},
@@ -140,7 +143,7 @@ func TestLongErrors(t *testing.T) {
 	query := func(request string) string { return ask(t, s, request) }
 	change := func(request string) string { return specs(t, s, request) }
 	load := func(request string) string {
-		return answerOf(t, func(out *bytes.Buffer) { s.Prefetch(t.Context(), []byte(request), out) })
+		return answerOf(t, func(out *bytes.Buffer) { s.Prefetch(t.Context(), nil, []byte(request), out) })
 	}
 	for name, c := range map[string]struct {
 		answer, field, want string // beginnings
@@ -204,12 +207,12 @@ func TestTooMany(t *testing.T) {
 func TestReaderGone(t *testing.T) {
 	s, _ := newService(t, nil)
 	w := &gone{left: 3}
-	s.Query(t.Context(), []byte(`{"op": "why", "keys": `+list(hashList(10_000))+`}`), w)
+	s.Query(t.Context(), nil, []byte(`{"op": "why", "keys": `+list(hashList(10_000))+`}`), w)
 	if w.left != -1 {
 		t.Errorf("%d writes left", w.left)
 	}
 	var out bytes.Buffer
-	s.Query(t.Context(), []byte(`{"op": "why", "keys": `+list(hashList(2000))+`}`), &out)
+	s.Query(t.Context(), nil, []byte(`{"op": "why", "keys": `+list(hashList(2000))+`}`), &out)
 	if n := strings.Count(out.String(), `{"path": "`); n != 2000 {
 		t.Errorf("then %d verdicts", n)
 	}

@@ -66,7 +66,7 @@ func TestExistsOptions(t *testing.T) {
 		{`, "lease": false`, tiers.PresenceOptions{}, nil},
 		{`, "deadline_ms": 20`, tiers.PresenceOptions{Lease: true, Deadline: 20 * time.Millisecond}, nil},
 		{`, "deadline_ms": 0`, tiers.PresenceOptions{Lease: true, Deadline: -1}, nil},
-		{`, "promote": true, "request": "r7"`, tiers.PresenceOptions{Lease: true}, []string{"g/c", "g/b"}},
+		{`, "promote": true, "request": "r7"`, tiers.PresenceOptions{Lease: true, Request: "r7"}, []string{"g/c", "g/b"}},
 		{`, "promote": false`, tiers.PresenceOptions{Lease: true}, nil},
 	} {
 		e.mu.hinted = nil
@@ -128,7 +128,7 @@ func TestGarbage(t *testing.T) {
 		"longest_hit": []byte(`{"op": "longest_hit", "spec": "gemma", "hashes": ` + hashes + `}`),
 		"binary":      binaryForm{op: binaryExists, size: 32, count: 10_000, hashes: raw}.encode(),
 	} {
-		n := testing.AllocsPerRun(20, func() { s.Query(t.Context(), request, io.Discard) })
+		n := testing.AllocsPerRun(20, func() { s.Query(t.Context(), nil, request, io.Discard) })
 		if n > 200 { // under the race detector scratches are not always used again
 			t.Errorf("%s: %v allocations", name, n)
 		}
@@ -144,7 +144,7 @@ func TestCancel(t *testing.T) {
 		`{"op": "exists", "hashes": ` + list(hashList(5000)) + `}`,
 		`{"op": "longest_hit", "spec": "gemma", "hashes": ` + list(hashList(5000)) + `}`,
 	} {
-		got := answerOf(t, func(out *bytes.Buffer) { s.Query(ctx, []byte(request), out) })
+		got := answerOf(t, func(out *bytes.Buffer) { s.Query(ctx, nil, []byte(request), out) })
 		if got != `{"error": "the request was cancelled"}` {
 			t.Errorf("got %s", got)
 		}

@@ -79,7 +79,10 @@ func (e *fakeEngine) prefetchOne(ctx context.Context, path string) tiers.Prefetc
 	return tiers.PrefetchResult{Outcome: tiers.PrefetchLoaded, Bytes: 100}
 }
 
-func (e *fakeEngine) Hint(request string, paths [][]byte) {
+// ReleaseRequest implements Engine: the number is the length of the name.
+func (e *fakeEngine) ReleaseRequest(_ *tiers.Viewer, request string) int { return len(request) }
+
+func (e *fakeEngine) Hint(_ *tiers.Viewer, request string, paths [][]byte) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.mu.request = request
@@ -124,7 +127,7 @@ func newService(t testing.TB, blocks map[string]tiers.Place) (*Service, *fakeEng
 // ask returns the answer of .kvfs/query without the end of its line.
 func ask(t testing.TB, s *Service, request string) string {
 	t.Helper()
-	return answerOf(t, func(out *bytes.Buffer) { s.Query(t.Context(), []byte(request), out) })
+	return answerOf(t, func(out *bytes.Buffer) { s.Query(t.Context(), nil, []byte(request), out) })
 }
 
 // answerOf checks that an answer is one JSON object a line, and returns the last.

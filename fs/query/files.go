@@ -15,7 +15,7 @@ type files struct {
 
 // newHint returns files that the engine is to promote without waiting for it.
 func (s *Service) newHint(sc *scratch) *files {
-	return &files{sc: sc, give: func(paths [][]byte) { s.engine.Hint(sc.q.request, paths) }}
+	return &files{sc: sc, give: func(paths [][]byte) { s.engine.Hint(sc.as, sc.q.request, paths) }}
 }
 
 // add adds the files of an item, one for each rank.

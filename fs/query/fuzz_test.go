@@ -47,8 +47,8 @@ func FuzzQuery(f *testing.F) {
 		s := fuzzService(t)
 		kept := bytes.Clone(request)
 		for _, do := range []func(out *bytes.Buffer){
-			func(out *bytes.Buffer) { s.Query(t.Context(), request, out) },
-			func(out *bytes.Buffer) { s.Prefetch(t.Context(), request, out) },
+			func(out *bytes.Buffer) { s.Query(t.Context(), nil, request, out) },
+			func(out *bytes.Buffer) { s.Prefetch(t.Context(), nil, request, out) },
 			func(out *bytes.Buffer) { s.SpecsFile(t.Context(), request, out) },
 		} {
 			var out bytes.Buffer
@@ -85,7 +85,7 @@ func FuzzBinary(f *testing.F) {
 		}
 		s := fuzzService(t)
 		var out bytes.Buffer
-		s.Query(t.Context(), request, &out)
+		s.Query(t.Context(), nil, request, &out)
 		op := byte(binaryExists)
 		if len(request) > 4 {
 			op = request[4]

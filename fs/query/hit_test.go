@@ -59,7 +59,7 @@ func TestLongestHit(t *testing.T) {
 	}
 	e.mu.hinted = nil
 	ask(t, s, spec+`, "promote": true, "request": "r3", "lease": false, "deadline_ms": 9}`)
-	if got := fmt.Sprintf("%q %s %v", e.mu.hinted, e.mu.request, e.mu.options); got != `["0/b" "1/b"] r3 {false 9ms}` {
+	if got := fmt.Sprintf("%q %s %v", e.mu.hinted, e.mu.request, e.mu.options); got != `["0/b" "1/b"] r3 {false 9ms <nil> r3}` {
 		t.Errorf("got %s", got)
 	}
 }
@@ -301,13 +301,13 @@ func TestEmpty(t *testing.T) {
 		do   func(request string, out *bytes.Buffer)
 		text []string
 	}{
-		{func(q string, out *bytes.Buffer) { s.Query(t.Context(), []byte(q), out) }, []string{
+		{func(q string, out *bytes.Buffer) { s.Query(t.Context(), nil, []byte(q), out) }, []string{
 			`{"op": "exists", "keys": []}`, `{"op": "exists", "hashes": [], "group": "g", "ranks": 8, "promote": true}`,
 			`{"op": "why", "keys": []}`, `{"op": "why", "hashes": []}`,
 			`{"op": "longest_hit", "spec": "gemma", "hashes": [], "fetch": true, "promote": true, "cached": 5, "num_tokens": 100}`,
 			`{"op": "longest_hit", "spec": {"hash_block_size": 1, "groups": []}, "hashes": [], "fetch": true, "promote": true}`,
 			`{"op": "load_mask", "spec": "gemma", "hit_tokens": 0}`, `{"op": "store_mask", "spec": "gemma", "num_tokens": 0, "start": 5, "prompt_tokens": 0}`}},
-		{func(q string, out *bytes.Buffer) { s.Prefetch(t.Context(), []byte(q), out) }, []string{
+		{func(q string, out *bytes.Buffer) { s.Prefetch(t.Context(), nil, []byte(q), out) }, []string{
 			`{"keys": []}`, `{"hashes": [], "progress": true, "ranks": 4}`, `{"hashes": [], "group": ""}`}},
 		{func(q string, out *bytes.Buffer) { s.SpecsFile(t.Context(), []byte(q), out) }, []string{
 			`{}`, `{"set": {}}`, `{"get": []}`, `{"remove": []}`}},

@@ -16,8 +16,9 @@ const (
 	codePending = codeLast + 1
 	codeLate    = codeLast + 2
 	codeMiss    = codeLast + 3
+	codeDir     = codeLast + 4
 
-	codes = codeMiss + 1
+	codes = codeDir + 1
 
 	maxTiers = 32
 )
@@ -30,8 +31,11 @@ func codeOf(p tiers.Place) byte {
 	case tiers.Pending:
 		return codePending
 	}
-	if p.Late {
+	switch {
+	case p.Late:
 		return codeLate
+	case p.Dir:
+		return codeDir
 	}
 	return codeMiss
 }
@@ -39,6 +43,7 @@ func codeOf(p tiers.Place) byte {
 // look asks the engine for the items first, first+step, ... and writes their codes to out, at most
 // batch of them.
 func (s *Service) look(sc *scratch, n *names, l *layout, ranks int, o tiers.PresenceOptions, first, step int, out []byte) {
+	o.As, o.Request = sc.as, sc.q.request
 	for rank := range ranks {
 		sc.arena, sc.paths = sc.arena[:0], sc.paths[:0]
 		if l == nil && step == 1 {
@@ -119,7 +124,7 @@ func (s *Service) count(states []byte) (c counts) {
 	for _, n := range of[codeMemory : codeLast+1] {
 		c.hits += n
 	}
-	c.pending, c.late, c.misses = of[codePending], of[codeLate], of[codeMiss]
+	c.pending, c.late, c.misses = of[codePending], of[codeLate], of[codeMiss]+of[codeDir]
 	return c
 }
 
@@ -144,5 +149,14 @@ func (s *Service) exists(ctx context.Context, sc *scratch, _ io.Writer) *request
 	out = appendNumber(out, "misses", c.misses)
 	out = appendNumber(out, "prefix", c.prefix)
 	sc.out = append(out, "}\n"...)
+	return nil
+}
+
+// release ends the leases of a request.
+func (s *Service) release(_ context.Context, sc *scratch, _ io.Writer) *requestError {
+	if sc.q.request == "" {
+		return faulty("/request", "may not be empty")
+	}
+	sc.out = append(appendNumber(append(sc.out[:0], `{"op": "release"`...), "released", s.engine.ReleaseRequest(sc.as, sc.q.request)), "}\n"...)
 	return nil
 }

@@ -1,6 +1,8 @@
 package query
 
 import (
+	"bytes"
+
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
@@ -20,6 +22,7 @@ const batch = 256
 type names struct {
 	list     string   // pointer to the list: "/keys" or "/hashes"
 	items    [][]byte // paths or hashes, pieces of the request
+	escaped  bool     // the items came, and paths in answers go, as Escape makes them
 	raw      []byte   // instead of items: hashes of size bytes each, one after another
 	size     int
 	count    int
@@ -46,6 +49,29 @@ func (n *names) parts() ([]part, *requestError) {
 		return nativeTemplate, nil
 	}
 	return parseTemplate(n.template)
+}
+
+// unescape makes names of items that are escaped.
+func (n *names) unescape() *requestError {
+	for i := 0; n.escaped && i < len(n.items); i++ {
+		if bytes.IndexByte(n.items[i], '\\') < 0 {
+			continue
+		}
+		name, err := Unescape(string(n.items[i]))
+		if err != nil {
+			return faulty(element(n.list, i), "%s: a backslash begins none of the escapes of Go", quoted(n.items[i]))
+		}
+		n.items[i] = []byte(name)
+	}
+	return nil
+}
+
+// shown returns a path as answers have it.
+func (n *names) shown(path string) string {
+	if n.escaped {
+		return Escape(path)
+	}
+	return path
 }
 
 // prepare returns what makes paths of the items, nil if they are paths, and checks them all.

@@ -16,9 +16,9 @@ const progressEvery = 100 * time.Millisecond
 // maxPrefetchErrors bounds the list of errors in an answer.
 const maxPrefetchErrors = 100
 
-// Prefetch handles .kvfs/prefetch.
-func (s *Service) Prefetch(ctx context.Context, request []byte, answer io.Writer) {
-	sc := s.take()
+// Prefetch handles .kvfs/prefetch, as Query.
+func (s *Service) Prefetch(ctx context.Context, as *tiers.Viewer, request []byte, answer io.Writer) {
+	sc := s.take(as)
 	defer s.give(sc)
 	err := sc.parse(request, prefetchMembers)
 	if err == nil {
@@ -76,7 +76,7 @@ func (s *Service) loadAll(ctx context.Context, sc *scratch, l *layout, p *progre
 	n := &sc.q.names
 	first := 0 // file of which path 0 is
 	f := files{sc: sc, give: func(paths [][]byte) {
-		s.engine.Prefetch(ctx, tiers.PrefetchRequest{Request: sc.q.request, Paths: paths, Done: func(i int, r tiers.PrefetchResult) {
+		s.engine.Prefetch(ctx, tiers.PrefetchRequest{Request: sc.q.request, Paths: paths, As: sc.as, Done: func(i int, r tiers.PrefetchResult) {
 			p.done(first+i, paths[i], r)
 		}})
 		first += len(paths)
@@ -92,6 +92,7 @@ func (s *Service) loadAll(ctx context.Context, sc *scratch, l *layout, p *progre
 
 // progress is what has become of the blocks of a request so far.
 type progress struct {
+	names        *names
 	total, ranks int
 
 	mu struct {
@@ -107,7 +108,7 @@ type progress struct {
 type prefetchError struct{ path, why string }
 
 func newProgress(n *names, results []byte) *progress {
-	p := &progress{total: n.count, ranks: n.ranks}
+	p := &progress{names: n, total: n.count, ranks: n.ranks}
 	p.mu.results = results
 	if n.ranks > 1 {
 		p.mu.left = make([]int, n.count)
@@ -149,7 +150,7 @@ func (p *progress) done(file int, path []byte, r tiers.PrefetchResult) {
 		if r.Err != nil {
 			why = shorten(r.Err.Error(), maxError)
 		}
-		p.mu.errors = append(p.mu.errors, prefetchError{string(path), why})
+		p.mu.errors = append(p.mu.errors, prefetchError{p.names.shown(string(path)), why})
 	}
 	if p.mu.left != nil {
 		if p.mu.left[block]--; p.mu.left[block] > 0 {

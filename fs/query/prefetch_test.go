@@ -27,7 +27,7 @@ type prefetchReply struct {
 // prefetch returns the last line of an answer.
 func prefetch(t *testing.T, s *Service, request string) prefetchReply {
 	t.Helper()
-	return decode[prefetchReply](t, answerOf(t, func(out *bytes.Buffer) { s.Prefetch(t.Context(), []byte(request), out) }))
+	return decode[prefetchReply](t, answerOf(t, func(out *bytes.Buffer) { s.Prefetch(t.Context(), nil, []byte(request), out) }))
 }
 
 // TestPrefetch shows what is told of each block, and of blocks of several ranks (A42).
@@ -68,7 +68,7 @@ func TestPrefetchErrors(t *testing.T) {
 		{`{"keys": ["a"], "progress": 1}`, "/progress", "progress: got number, want bool"},
 		{`{"hashes": ["a"], "template": "{hash}{"}`, "/template", "template: the { at byte 6 is not closed"},
 	} {
-		got := decode[failure](t, answerOf(t, func(out *bytes.Buffer) { s.Prefetch(t.Context(), []byte(c.request), out) }))
+		got := decode[failure](t, answerOf(t, func(out *bytes.Buffer) { s.Prefetch(t.Context(), nil, []byte(c.request), out) }))
 		if got != (failure{c.want, c.field}) {
 			t.Errorf("%s: got %q %q, want %q %q", c.request, got.Field, got.Error, c.field, c.want)
 		}
@@ -124,7 +124,7 @@ func TestProgress(t *testing.T) {
 	finished := make(chan struct{})
 	go func() { // ends with Prefetch
 		defer close(finished)
-		s.Prefetch(t.Context(), []byte(`{"keys": ["a", "b", "c"], "progress": true}`), w)
+		s.Prefetch(t.Context(), nil, []byte(`{"keys": ["a", "b", "c"], "progress": true}`), w)
 		w.Close()
 	}()
 	lines := bufio.NewReader(r)
@@ -154,7 +154,7 @@ func TestPrefetchCancel(t *testing.T) {
 		}
 	}
 	var out bytes.Buffer
-	s.Prefetch(ctx, []byte(`{"keys": ["a", "b", "c"]}`), &out)
+	s.Prefetch(ctx, nil, []byte(`{"keys": ["a", "b", "c"]}`), &out)
 	if a := decode[prefetchReply](t, out.String()); a.Results != "l!!" || a.Errors[0].Error != "context canceled" {
 		t.Errorf("got %+v", a)
 	}
@@ -167,7 +167,7 @@ func TestPrefetchCancel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Prefetch(t.Context(), []byte(`{"keys": ["a", "b", "c"], "progress": true}`), w)
+	s.Prefetch(t.Context(), nil, []byte(`{"keys": ["a", "b", "c"], "progress": true}`), w)
 	select {
 	case <-stuck.stopped:
 	default:

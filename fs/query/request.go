@@ -30,11 +30,12 @@ const (
 	hasNumHashes
 	hasStart
 	hasPromptTokens
+	hasEscaped
 	hasProgress
 )
 
 const (
-	nameMembers     = hasKeys | hasHashes | hasTemplate | hasGroup
+	nameMembers     = hasKeys | hasHashes | hasTemplate | hasGroup | hasEscaped
 	lookMembers     = hasRanks | hasRequest | hasLease | hasPromote | hasDeadline
 	prefetchMembers = nameMembers | hasRanks | hasRequest | hasProgress
 	queryMembers    = hasProgress - 1 // all before it
@@ -50,7 +51,7 @@ type member struct {
 var members = func() map[string]member {
 	all := map[string]member{}
 	for i, name := range []string{"op", "keys", "hashes", "template", "group", "ranks", "request", "lease", "promote",
-		"deadline_ms", "spec", "num_tokens", "cached", "fetch", "hit_tokens", "num_hashes", "start", "prompt_tokens", "progress"} {
+		"deadline_ms", "spec", "num_tokens", "cached", "fetch", "hit_tokens", "num_hashes", "start", "prompt_tokens", "escaped", "progress"} {
 		all[name] = member{name, 1 << i}
 	}
 	return all
@@ -89,10 +90,11 @@ type operation struct {
 // operations is constant.
 var operations = map[string]operation{
 	"exists": {hasOp | nameMembers | lookMembers, 0, (*Service).exists},
-	"longest_hit": {hasOp | hasSpec | hasHashes | hasTemplate | hasNumTokens | hasCached | hasFetch | lookMembers,
+	"longest_hit": {hasOp | hasSpec | hasHashes | hasTemplate | hasEscaped | hasNumTokens | hasCached | hasFetch | lookMembers,
 		hasSpec | hasHashes, (*Service).longestHit},
 	"load_mask":  {hasOp | hasSpec | hasHitTokens | hasCached | hasNumHashes, hasSpec | hasHitTokens, (*Service).loadMask},
 	"store_mask": {hasOp | hasSpec | hasNumTokens | hasStart | hasPromptTokens, hasSpec | hasNumTokens, (*Service).storeMask},
+	"release":    {hasOp | hasRequest, hasRequest, (*Service).release},
 	"why":        {hasOp | nameMembers, 0, (*Service).why},
 }
 
@@ -117,7 +119,10 @@ func (sc *scratch) parse(request []byte, allowed uint32) *requestError {
 	if r.err != nil {
 		return r.err
 	}
-	return q.checkNames()
+	if err := q.checkNames(); err != nil {
+		return err
+	}
+	return q.names.unescape()
 }
 
 // member reads the value of one member.
@@ -144,14 +149,8 @@ func (sc *scratch) member(bit uint32, field string) {
 		if len(q.request) > maxRequestID {
 			r.fail(faulty(field, "has %d bytes, %d is the limit", len(q.request), maxRequestID))
 		}
-	case hasLease:
-		q.lease = r.bool(field)
-	case hasPromote:
-		q.promote = r.bool(field)
-	case hasFetch:
-		q.fetch = r.bool(field)
-	case hasProgress:
-		q.progress = r.bool(field)
+	case hasLease, hasPromote, hasFetch, hasEscaped, hasProgress:
+		*q.flag(bit) = r.bool(field)
 	case hasDeadline:
 		q.deadline = r.number(field, 0, math.MaxInt32)
 	case hasSpec:
@@ -159,6 +158,21 @@ func (sc *scratch) member(bit uint32, field string) {
 	default:
 		*q.length(bit) = r.number(field, 0, maxTokens)
 	}
+}
+
+// flag returns the member that is true or false.
+func (q *query) flag(bit uint32) *bool {
+	switch bit {
+	case hasLease:
+		return &q.lease
+	case hasPromote:
+		return &q.promote
+	case hasFetch:
+		return &q.fetch
+	case hasEscaped:
+		return &q.names.escaped
+	}
+	return &q.progress
 }
 
 // length returns the member that holds a number of tokens or hashes.
@@ -223,7 +237,7 @@ func (q *query) allow(may uint32, op string) *requestError {
 
 // require fails if a member is not there without which the request means nothing.
 func (q *query) require(must uint32) *requestError {
-	for _, name := range []string{"spec", "hashes", "hit_tokens", "num_tokens"} {
+	for _, name := range []string{"spec", "hashes", "hit_tokens", "num_tokens", "request"} {
 		if bit := members[name].bit; bit&must != 0 && q.has&bit == 0 {
 			return faulty("/"+name, "is missing")
 		}

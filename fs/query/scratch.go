@@ -11,6 +11,7 @@ const maxRetained = 4 << 20
 // scratch is what a request needs while it is answered. It is used again, so that large requests
 // leave no garbage.
 type scratch struct {
+	as     *tiers.Viewer // who asks
 	read   reader
 	q      query
 	items  [][]byte
@@ -23,12 +24,14 @@ type scratch struct {
 	out    []byte        // answer
 }
 
-// take returns a scratch for one request.
-func (s *Service) take() *scratch {
-	if sc, ok := s.pool.Get().(*scratch); ok {
-		return sc
+// take returns a scratch for one request of a user.
+func (s *Service) take(as *tiers.Viewer) *scratch {
+	sc, ok := s.pool.Get().(*scratch)
+	if !ok {
+		sc = &scratch{paths: make([][]byte, 0, batch), places: make([]tiers.Place, batch), codes: make([]byte, batch)}
 	}
-	return &scratch{paths: make([][]byte, 0, batch), places: make([]tiers.Place, batch), codes: make([]byte, batch)}
+	sc.as = as
+	return sc
 }
 
 // give takes a scratch back, and forgets the request.

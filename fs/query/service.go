@@ -21,7 +21,8 @@ import (
 type Engine interface {
 	Presences(paths [][]byte, o tiers.PresenceOptions, out []tiers.Place)
 	Prefetch(ctx context.Context, r tiers.PrefetchRequest)
-	Hint(request string, paths [][]byte)
+	Hint(as *tiers.Viewer, request string, paths [][]byte)
+	ReleaseRequest(as *tiers.Viewer, request string) (ended int)
 	Why(path string) tiers.Verdict
 }
 
@@ -62,7 +63,7 @@ func New(o Options) (*Service, error) {
 			s.chars[codeMemory+byte(tier)] = 'p'
 		}
 	}
-	s.chars[codeMemory], s.chars[codePending], s.chars[codeLate] = 'm', 'w', 'l'
+	s.chars[codeMemory], s.chars[codePending], s.chars[codeLate], s.chars[codeDir] = 'm', 'w', 'l', '/'
 
 	var bad []error
 	s.mu.specs = make(map[string]*hybrid.Coordinator, len(o.Specs))
@@ -85,9 +86,9 @@ func New(o Options) (*Service, error) {
 	return s, nil
 }
 
-// Query handles .kvfs/query, in JSON and in binary.
-func (s *Service) Query(ctx context.Context, request []byte, answer io.Writer) {
-	sc := s.take()
+// Query handles .kvfs/query, in JSON and in binary. as is who asks; nil may know all.
+func (s *Service) Query(ctx context.Context, as *tiers.Viewer, request []byte, answer io.Writer) {
+	sc := s.take(as)
 	defer s.give(sc)
 	if bytes.HasPrefix(request, []byte(binaryPrefix)) {
 		s.binary(ctx, sc, request, answer)
@@ -105,10 +106,10 @@ func (s *Service) query(ctx context.Context, sc *scratch, answer io.Writer) *req
 	q := &sc.q
 	op, ok := operations[string(q.op)]
 	if q.has&hasOp == 0 {
-		return faulty("/op", "is missing: want exists, longest_hit, load_mask, store_mask or why")
+		return faulty("/op", "is missing: want exists, longest_hit, load_mask, store_mask, release or why")
 	}
 	if !ok {
-		return faulty("/op", "%s is none of exists, longest_hit, load_mask, store_mask, why", quoted(q.op))
+		return faulty("/op", "%s is none of exists, longest_hit, load_mask, store_mask, release, why", quoted(q.op))
 	}
 	if err := q.allow(op.may, string(q.op)); err != nil {
 		return err

@@ -75,7 +75,7 @@ func (s *Service) coordinator(q *query) (*hybrid.Coordinator, *requestError) {
 
 // SpecsFile handles .kvfs/specs.
 func (s *Service) SpecsFile(_ context.Context, request []byte, answer io.Writer) {
-	sc := s.take()
+	sc := s.take(nil)
 	defer s.give(sc)
 	q, err := readSpecs(&sc.read, request)
 	if err == nil {

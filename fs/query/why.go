@@ -18,6 +18,9 @@ const flushAt = 64 << 10
 // blocks are long.
 func (s *Service) why(ctx context.Context, sc *scratch, answer io.Writer) *requestError {
 	n := &sc.q.names
+	if sc.as != nil { // what is remembered of names does not tell who could read them
+		return faulty("/op", "why is for root and the user of the daemon")
+	}
 	if err := sc.q.listed(); err != nil {
 		return err
 	}
@@ -39,7 +42,9 @@ func (s *Service) why(ctx context.Context, sc *scratch, answer io.Writer) *reque
 		if path, sc.arena, ok = n.appendPath(sc.arena[:0], l, i, 0); !ok {
 			path = n.item(i) // too short or too long for a path
 		}
-		sc.out = appendVerdict(sc.out, path, s.engine.Why(string(path)), s.now())
+		v := s.engine.Why(string(path))
+		v.To = n.shown(v.To)
+		sc.out = appendVerdict(sc.out, n.shown(string(path)), v, s.now())
 		if len(sc.out) < flushAt {
 			continue
 		}
@@ -53,7 +58,7 @@ func (s *Service) why(ctx context.Context, sc *scratch, answer io.Writer) *reque
 	return nil
 }
 
-func appendVerdict(out, path []byte, v tiers.Verdict, now time.Time) []byte {
+func appendVerdict(out []byte, path string, v tiers.Verdict, now time.Time) []byte {
 	out = appendText(append(out, `{"path": `...), path)
 	out = appendMember(out, "verdict", string(v.Kind))
 	out = appendMember(out, "tier", v.Tier)

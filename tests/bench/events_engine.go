@@ -98,7 +98,7 @@ func playEngine(r role) (err error) {
 	p := &engineProcess{}
 	p.engine, err = tiers.Open(ctx, tiers.Options{
 		Primary: memory, CapacityBytes: r.MemoryBytes, HeadroomBytes: r.MemoryBytes / 8, LookupLease: -1,
-		SameProcess: hooks.SameProcess, Invalidate: hooks.Invalidate, Dropped: hooks.Dropped,
+		Alive: hooks.Alive, Closed: hooks.Closed, Invalidate: hooks.Invalidate, Dropped: hooks.Dropped,
 	})
 	if err != nil {
 		return errors.Join(err, memory.Close(false))
@@ -135,7 +135,7 @@ func playEngine(r role) (err error) {
 }
 
 // follow answers .kvfs/events from the open on, as the daemon does.
-func (p *engineProcess) follow() fs.Dialogue {
+func (p *engineProcess) follow(*tiers.Viewer) fs.Dialogue {
 	next := p.engine.Events().Next()
 	return fs.StreamJSON(func(ctx context.Context, _ struct{}, answer io.Writer) error {
 		f, err := p.lines.Follow(publish.Filter{Since: next})

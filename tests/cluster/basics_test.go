@@ -195,7 +195,8 @@ func basicRemove(t *testing.T, w *world) {
 	}
 }
 
-// basicRename: a block that another node holds can be moved, over another one too.
+// basicRename: a block that another node holds, too, can be moved, over another one too; one that only others hold
+// cannot, but mv copies it.
 func basicRename(t *testing.T, w *world) {
 	for _, over := range []bool{false, true} {
 		from, to := block("from-%v", over), block("to-%v", over)
@@ -205,6 +206,10 @@ func basicRename(t *testing.T, w *world) {
 			w.wantEverywhere(to, w.mustWrite(w.Nodes[2], to, 100_000))
 		}
 		harness.Poll(t, "the block is on "+w.Nodes[1].Name, func() bool { return w.exists(w.Nodes[1], from) })
+		if err := os.Rename(w.Nodes[1].Path(from), w.Nodes[1].Path(to)); !errors.Is(err, unix.EXDEV) {
+			t.Errorf("rename of a block of others: %v, want EXDEV", err)
+		}
+		w.wantVersion(w.Nodes[1], from, version)
 		w.rename(w.Nodes[1], from, to)
 		w.wantEverywhere(from, 0)
 		w.wantEverywhere(to, version)

@@ -67,6 +67,42 @@ func testGraves(t *testing.T, kill bool) {
 	w.agree()
 }
 
+// TestGravesKept shows that what a node has removed or replaced while another one could not be
+// reached stays so when they meet again, although the only node that knows of it was
+// restarted in between: killed, with its blocks in memory; stopped, with them on SSD.
+func TestGravesKept(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		kill bool
+		opts harness.Options
+	}{
+		{"killed, memory", true, harness.Options{}},
+		{"stopped, SSD", false, harness.Options{Disk: "256MiB"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := newWorld(t, harness.ClusterOptions{Nodes: 2, Options: tc.opts})
+			a, c := w.Nodes[0], w.Nodes[1]
+			versions := w.fill(c, "kept", 2, 100_000)
+			removed, replaced := block("kept-000"), block("kept-001")
+			w.wantVersion(a, removed, versions[removed])
+			w.wantVersion(a, replaced, versions[replaced])
+			w.WaitQuiet()
+			w.Net.Isolate(c.Index)
+			a.WaitState(c, "failed")
+			c.WaitState(a, "failed")
+			w.remove(a, removed)
+			next := w.mustWrite(a, replaced, 50_000)
+			w.takeDown(a, tc.kill)
+			a.Restart()
+			w.Net.Heal()
+			w.WaitJoined()
+			w.wantEverywhere(removed, 0)
+			w.wantEverywhere(replaced, next)
+			w.agree()
+		})
+	}
+}
+
 func (w *world) takeDown(n *harness.Node, kill bool) {
 	w.t.Helper()
 	if kill {

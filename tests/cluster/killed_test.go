@@ -15,26 +15,32 @@ import (
 
 // TestKilledInNotice shows what becomes of a client when the daemon is killed while it
 // tells the kernel of a name that is gone, and the client itself keeps it from doing so:
-// by a rename of a block that is being fetched, which holds the directory. The client gets
+// by a rename that waits for a copy of its block on another node, which holds the directory. The client gets
 // an error, and the daemon ends.
 func TestKilledInNotice(t *testing.T) {
 	w := newWorld(t, harness.ClusterOptions{
 		Nodes: 2, Options: harness.Options{MemorySize: "192MiB"}, PeerTimeout: time.Minute,
+		Flags: func(node int) []string {
+			if node == 0 {
+				return nil
+			}
+			return []string{"--replicas", "1", "--peer-cascade", "sync"}
+		},
 	})
 	a, b := w.Nodes[0], w.Nodes[1]
-	far, near := block("far"), block("near")
-	w.mustWrite(a, far, 32*mib)
-	w.mustWrite(b, near, mib)
-	harness.Poll(t, "the block is known", func() bool { return w.exists(b, far) })
-	w.slow(0, "4mbit") // A minute for the block: it does not come while this test runs.
-	renamed, evicted := make(chan error, 1), make(chan struct{})
-	go func() { renamed <- os.Rename(b.Path(far), b.Path(far+"-new")) }() // Ends with the daemon.
-	begin := w.received(1)
-	harness.Poll(t, "the fetch is under way", func() bool { return w.received(1)-begin > 64*kib })
-	go func() { // Ends with the daemon.
-		harness.Kvfs(t, "evict", "--force", "--tier", "memory", b.Path(near))
-		close(evicted)
-	}()
+	large, gone := block("large"), block("gone")
+	w.mustWrite(b, gone, mib)
+	harness.Poll(t, "the block is known", func() bool { return w.exists(a, gone) && w.exists(b, gone) })
+	version := w.begin(large)
+	if err := os.WriteFile(b.Path(large)+".tmp", content(large, version, 32*mib), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	w.slow(1, "4mbit") // A minute for the block: its copy is not there while this test runs.
+	renamed := make(chan error, 1)
+	begin := w.received(0)
+	go func() { renamed <- os.Rename(b.Path(large)+".tmp", b.Path(large)) }() // Ends with the daemon.
+	harness.Poll(t, "the copy is under way", func() bool { return w.received(0)-begin > 64*kib })
+	w.remove(a, gone)
 	harness.Poll(t, "the daemon waits for the directory", func() bool { return sleeping(t, b.Pid) })
 	if err := unix.Kill(b.Pid, unix.SIGKILL); err != nil {
 		t.Fatal(err)
@@ -50,12 +56,11 @@ func TestKilledInNotice(t *testing.T) {
 		b.Abort()
 		t.Fatalf("the client hangs; it ended with %v when the mount was given up", <-renamed)
 	}
-	<-evicted
 	<-b.Exited()
-	w.fast(0)
+	w.fast(1)
 	b.Restart()
 	w.WaitJoined()
-	w.wantEverywhere(far, w.mustRead(a, far))
+	w.wantEverywhere(large, version)
 }
 
 // sleeping reports whether a thread of a process is in a sleep that no signal ends.

@@ -326,3 +326,4 @@ func (l *liar) Bury(string, bool, uint64) {}
 
 // Observe implements cluster.Backend.
 func (l *liar) Observe(uint64) {}
+func (l *liar) Followed()      {}

@@ -16,7 +16,7 @@ const patienceRounds = 12
 // what one side alone has changed is so on all nodes, and of what both have written
 // all have one.
 func TestPartitions(t *testing.T) {
-	n := rounds(t, 50, 5)
+	n := rounds(t, 25, 5)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	p := &partitions{

@@ -120,8 +120,9 @@ func TestPeerGone(t *testing.T) {
 	waitStates(t, c, "pppppp", keys...)
 	// Some are known on this node by name, others are not.
 	for _, key := range keys[:3] {
-		_, err := os.Stat(b.Path(key))
-		must(t, "stat", err)
+		fd, err := unix.Open(b.Path(key), unix.O_PATH|unix.O_CLOEXEC, 0) // or they are forgotten again
+		must(t, "open of the name", err)
+		defer unix.Close(fd)
 	}
 	wantBytes(t, b.Path(keys[0]), pattern(keys[0], 10_000))
 	a.Kill()
@@ -196,14 +197,13 @@ func TestPeerReplaced(t *testing.T) {
 // goes on.
 func TestPeerDeadline(t *testing.T) {
 	_, a, b := newPair(t, harness.ClusterOptions{
-		PeerTimeout: 20 * time.Second, Options: harness.Options{Flags: []string{"--promotion-open-deadline", "200ms"}},
+		PeerTimeout: 20 * time.Second, Options: harness.Options{Flags: []string{"--promotion-open-deadline", "50ms"}},
 	}, "g")
 	key := "g/" + hash(0)
 	store(t, a.Path(key), pattern(key, 100_000))
 	c := talk(t, b.Daemon, "query")
 	waitStates(t, c, "p", key)
-	must(t, "SIGSTOP", unix.Kill(a.Pid, unix.SIGSTOP))
-	t.Cleanup(func() { unix.Kill(a.Pid, unix.SIGCONT) })
+	freeze(t, a.Pid)
 	within(t, "the open gives up", func() { wantMiss(t, b.Path(key)) })
 	if got := counter(t, b.Daemon, "DeadlineExceeded") + counter(t, b.Daemon, "DeadlinePredicted"); got == 0 {
 		t.Error("no deadline is counted")

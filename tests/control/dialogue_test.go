@@ -183,13 +183,13 @@ func (c *dialogue) exists(request obj) existsAnswer {
 func (a existsAnswer) check() error {
 	want := existsAnswer{
 		Op: "exists", States: a.States, Pending: strings.Count(a.States, "w"), Late: strings.Count(a.States, "l"),
-		Misses: strings.Count(a.States, "."), Prefix: len(a.States) - len(strings.TrimLeft(a.States, "mdp")),
+		Misses: strings.Count(a.States, ".") + strings.Count(a.States, "/"), Prefix: len(a.States) - len(strings.TrimLeft(a.States, "mdp")),
 	}
 	want.Hits = len(a.States) - want.Pending - want.Late - want.Misses
 	if a != want {
 		return fmt.Errorf("got %+v, want %+v", a, want)
 	}
-	if rest := strings.Trim(a.States, "mdpwl."); rest != "" {
+	if rest := strings.Trim(a.States, "mdpwl./"); rest != "" {
 		return fmt.Errorf("states that do not exist: %q", rest)
 	}
 	return nil

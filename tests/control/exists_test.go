@@ -3,6 +3,7 @@ package control
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -49,7 +50,8 @@ func TestExistsStates(t *testing.T) {
 	wantStates(t, c, ".", "g/writing")
 
 	// Directories, names that are not below the mount, and such as cannot be.
-	for _, key := range []string{"g", ".kvfs/status", ".kvfs", "g/memory/x", "g/\n", "g/\x01", "g/ ", "g/" + strings.Repeat("x", 300), strings.Repeat("y/", 3000) + "y"} {
+	wantStates(t, c, "/", "g")
+	for _, key := range []string{".kvfs/status", ".kvfs", "g/memory/x", "g/\n", "g/\x01", "g/ ", "g/" + strings.Repeat("x", 300), strings.Repeat("y/", 3000) + "y"} {
 		wantStates(t, c, ".", key)
 	}
 	for _, key := range []string{"", ".", "..", "../g/memory", "g/..", "/", "/g/memory", "g/memory/", "g//none", "g/./memory", "a\x00b"} {
@@ -286,5 +288,36 @@ func TestAfterRestart(t *testing.T) {
 	f.allStored("memory", "promoted", keys...)
 	for _, key := range keys {
 		wantBytes(t, d.Path(key), pattern(key, 20_000))
+	}
+}
+
+// TestRelease shows that the leases of a request end when it is released, in all groups, for the user who asked
+// alone. (C16)
+func TestRelease(t *testing.T) {
+	harness.KvfsOnly(t, "a control directory")
+	if os.Getuid() != 0 {
+		harness.Skip(t, "other users need root")
+	}
+	d := harness.Mount(t, harness.Options{Flags: admitted})
+	keys := []string{"g/a", "h/deep/b"}
+	for _, key := range keys {
+		store(t, d.Path(key), pattern(key, 4*kib))
+	}
+	c := talk(t, d, "query")
+	c.exists(obj{"keys": append(keys, "none"), "request": "req-1"})
+	c.exists(obj{"keys": keys[:1]}) // of nobody, so that only the other lease ends
+	const release = `{"op": "release", "request": "req-1"}`
+	if got := askAs(t, engineUser, d.Path(".kvfs", "query"), release); got != "{\"op\": \"release\", \"released\": 0}\n" {
+		t.Errorf("release by another user: %s", got)
+	}
+	for _, want := range []string{"1", "0"} {
+		if got := string(c.raw(release)); got != "{\"op\": \"release\", \"released\": "+want+"}\n" {
+			t.Errorf("got %s, want %s released", got, want)
+		}
+	}
+	var loaded prefetchAnswer
+	talk(t, d, "prefetch").ask(obj{"keys": keys, "request": "req-1"}, &loaded)
+	if got := string(c.raw(release)); got != "{\"op\": \"release\", \"released\": 2}\n" {
+		t.Errorf("after a prefetch: %s", got)
 	}
 }

@@ -24,7 +24,8 @@ type gate struct {
 	mu struct {
 		sync.Mutex
 		open  chan struct{} // closed: reads pass
-		fails bool          // those that pass fail with EIO
+		write chan struct{} // closed: writes pass
+		fails bool          // reads that pass fail with EIO
 	}
 }
 
@@ -38,7 +39,8 @@ func newGate(t testing.TB) *gate {
 	base := harness.NewDiskDir(t, nil)
 	g := &gate{dir: filepath.Join(base, "gate"), arrived: make(chan struct{}, 1024)}
 	g.mu.open = make(chan struct{})
-	close(g.mu.open)
+	g.mu.write = make(chan struct{})
+	g.release()
 	back := filepath.Join(base, "back")
 	for _, dir := range []string{g.dir, back} {
 		must(t, "mkdir", os.Mkdir(dir, 0o755))
@@ -90,14 +92,23 @@ func (g *gate) hold() {
 	g.mu.open = make(chan struct{})
 }
 
-// release lets all reads go.
+// holdWrites makes writes wait from now on.
+func (g *gate) holdWrites() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.mu.write = make(chan struct{})
+}
+
+// release lets all reads and writes go.
 func (g *gate) release() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	select {
-	case <-g.mu.open:
-	default:
-		close(g.mu.open)
+	for _, closed := range []chan struct{}{g.mu.open, g.mu.write} {
+		select {
+		case <-closed:
+		default:
+			close(closed)
+		}
 	}
 }
 
@@ -172,6 +183,15 @@ func (f *gateFile) Read(ctx context.Context, buf []byte, off int64) (fuse.ReadRe
 		return nil, errno
 	}
 	return f.LoopbackFile.Read(ctx, buf, off)
+}
+
+// Write implements FileWriter.
+func (f *gateFile) Write(ctx context.Context, data []byte, off int64) (uint32, syscall.Errno) {
+	f.gate.mu.Lock()
+	open := f.gate.mu.write
+	f.gate.mu.Unlock()
+	<-open
+	return f.LoopbackFile.Write(ctx, data, off)
 }
 
 // gateMount starts a daemon whose SSD tier is behind a gate.

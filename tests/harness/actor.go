@@ -5,6 +5,7 @@ import (
 	"encoding/gob"
 	"fmt"
 	"os"
+	"runtime"
 	"syscall"
 	"testing"
 
@@ -31,6 +32,7 @@ type request struct {
 	Mode   uint32
 	Off, N int64
 	Data   []byte
+	Thread bool // on another thread than the actor's main one
 }
 
 type response struct {
@@ -73,8 +75,10 @@ func NewActor(tb testing.TB, user *User) *Actor {
 	return a
 }
 
-// actorMain serves requests until its standard input ends.
+// actorMain serves requests until its standard input ends, on its main thread but for those of
+// OtherThread.
 func actorMain([]string) int {
+	runtime.LockOSThread()
 	unix.Umask(0o022)
 	enc, dec := gob.NewEncoder(os.Stdout), gob.NewDecoder(bufio.NewReader(os.Stdin))
 	for {
@@ -86,6 +90,15 @@ func actorMain([]string) int {
 			return 1
 		}
 	}
+}
+
+// OtherThread returns an Actor that is the same process, and works on a thread that is not its
+// main one. Only one of both may be called at a time.
+func (a *Actor) OtherThread() *Actor {
+	return &Actor{Pid: a.Pid, kill: a.kill, call: func(req request) response {
+		req.Thread = true
+		return a.call(req)
+	}}
 }
 
 // Kill kills the process with SIGKILL and waits until it is gone. It does
@@ -127,6 +140,35 @@ func (a *Actor) Pread(fd, n int, off int64) ([]byte, error) {
 
 // Fsync is fsync(2).
 func (a *Actor) Fsync(fd int) error { return a.call(request{Op: "fsync", FD: fd}).err() }
+
+// Fdatasync is fdatasync(2).
+func (a *Actor) Fdatasync(fd int) error { return a.call(request{Op: "fdatasync", FD: fd}).err() }
+
+// Mmap maps n bytes of the file, shared, and returns a number for the mapping.
+func (a *Actor) Mmap(fd, n int, prot uint32) (int, error) {
+	r := a.call(request{Op: "mmap", FD: fd, N: int64(n), Mode: prot})
+	return int(r.N), r.err()
+}
+
+// Load reads n bytes of a mapping; EFAULT stands for SIGBUS.
+func (a *Actor) Load(mapping, n int, off int64) ([]byte, error) {
+	r := a.call(request{Op: "load", FD: mapping, N: int64(n), Off: off})
+	return r.Data, r.err()
+}
+
+// Store writes into a mapping; EFAULT stands for SIGBUS.
+func (a *Actor) Store(mapping int, p []byte, off int64) error {
+	return a.call(request{Op: "store", FD: mapping, Data: p, Off: off}).err()
+}
+
+// Munmap ends a mapping.
+func (a *Actor) Munmap(mapping int) error { return a.call(request{Op: "munmap", FD: mapping}).err() }
+
+// Append opens path with O_APPEND, creates it if need be, writes p with one write(2) and closes
+// it, n times.
+func (a *Actor) Append(path string, p []byte, n int) error {
+	return a.call(request{Op: "append", Path: path, Data: p, N: int64(n)}).err()
+}
 
 // Ftruncate is ftruncate(2).
 func (a *Actor) Ftruncate(fd int, size int64) error {
@@ -195,6 +237,11 @@ func (a *Actor) Rmdir(path string) error { return a.call(request{Op: "rmdir", Pa
 // Chmod is chmod(2).
 func (a *Actor) Chmod(path string, mode uint32) error {
 	return a.call(request{Op: "chmod", Path: path, Mode: mode}).err()
+}
+
+// Chown is chown(2).
+func (a *Actor) Chown(path string, uid, gid int) error {
+	return a.call(request{Op: "chown", Path: path, Off: int64(uid), N: int64(gid)}).err()
 }
 
 // Getxattr is getxattr(2).

@@ -3,9 +3,12 @@ package harness
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -110,4 +113,28 @@ func RunHelperAs(tb testing.TB, opts ProcessOptions, name string, args ...string
 	}
 	code = p.Wait()
 	return string(out), p.Stderr(), code
+}
+
+// StartCommand starts a program of the machine as a helper is started.
+func StartCommand(tb testing.TB, opts ProcessOptions, argv ...string) *Process {
+	tb.Helper()
+	return StartHelper(tb, opts, commandHelper, argv...)
+}
+
+const commandHelper = "kvfs-command"
+
+// commandMain becomes the program that args name.
+func commandMain(args []string) int {
+	path, err := exec.LookPath(args[0])
+	if err == nil {
+		unix.Umask(0o022)
+		err = unix.Exec(path, args, withoutHelper())
+	}
+	fmt.Fprintf(os.Stderr, "%q: %v\n", args, err)
+	return 127
+}
+
+// withoutHelper is the environment of a process that is no helper any more.
+func withoutHelper() []string {
+	return slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, helperEnv+"=") })
 }

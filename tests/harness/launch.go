@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"slices"
-	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -37,8 +35,7 @@ func launchMain(args []string) int {
 	runtime.LockOSThread() // a filter is the thread's, and exec keeps it
 	err := restrict(args[0], args[1] == "true")
 	if err == nil {
-		env := slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, helperEnv+"=") })
-		err = unix.Exec(args[2], args[2:], env)
+		err = unix.Exec(args[2], args[2:], withoutHelper())
 	}
 	fmt.Fprintf(os.Stderr, "launch %q: %v\n", args, err)
 	return 127

@@ -16,7 +16,7 @@ import (
 // Environment variables between a test process and its helpers.
 const helperEnv = "KVFS_TEST_HELPER"
 
-var helpers = map[string]func(args []string) int{actorHelper: actorMain, launchHelper: launchMain}
+var helpers = map[string]func(args []string) int{actorHelper: actorMain, launchHelper: launchMain, commandHelper: commandMain}
 
 // Helper registers fn to run in processes that RunHelper or StartHelper start;
 // its result is their exit code. Call it in TestMain, before Main.

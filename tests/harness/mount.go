@@ -16,8 +16,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// User is whom a process runs as. It has no supplementary groups.
-type User struct{ UID, GID uint32 }
+// User is whom a process runs as.
+type User struct {
+	UID, GID uint32
+	Groups   []uint32 // supplementary ones
+}
 
 // Options say how to start a daemon. The zero value is an embedded mount with
 // 256 MiB of memory and no other tier.
@@ -211,7 +214,7 @@ func (d *Daemon) start() {
 
 func setUser(cmd *exec.Cmd, u *User) {
 	if u != nil {
-		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: u.UID, Gid: u.GID}
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: u.UID, Gid: u.GID, Groups: u.Groups}
 		cmd.Dir = "/"
 	}
 }

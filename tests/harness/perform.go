@@ -1,17 +1,24 @@
 package harness
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"os"
+	"runtime/debug"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 )
 
 // perform does one request by direct system calls, repeated only on EINTR.
-func perform(q request) response {
-	var r response
+func perform(q request) (r response) {
+	if q.Thread {
+		q.Thread = false
+		done := make(chan response)
+		go func() { done <- perform(q) }()
+		return <-done
+	}
 	err := performOp(q, &r)
 	for errors.Is(err, unix.EINTR) {
 		r = response{}
@@ -49,6 +56,10 @@ func performOp(q request, r *response) error {
 		return unix.Rmdir(q.Path)
 	case "chmod":
 		return unix.Chmod(q.Path, q.Mode)
+	case "chown":
+		return unix.Chown(q.Path, int(q.Off), int(q.N))
+	case "append":
+		return appendTo(q)
 	case "truncate":
 		return unix.Truncate(q.Path, q.N)
 	case "names":
@@ -64,6 +75,28 @@ func performOp(q request, r *response) error {
 		return err
 	}
 	return performFD(q, r)
+}
+
+// appendTo repeats each call that EINTR ended by itself: the request as a whole would append twice.
+func appendTo(q request) error {
+	for range q.N {
+		open := perform(request{Op: "open", Path: q.Path, Flags: unix.O_WRONLY | unix.O_CREAT | unix.O_APPEND, Mode: 0o644})
+		if err := open.err(); err != nil {
+			return err
+		}
+		fd := int(open.N)
+		written := perform(request{Op: "write", FD: fd, Data: q.Data})
+		closed := perform(request{Op: "close", FD: fd})
+		switch {
+		case written.Errno != 0:
+			return written.err()
+		case written.N != int64(len(q.Data)):
+			return unix.EIO
+		case closed.Errno != 0:
+			return closed.err()
+		}
+	}
+	return nil
 }
 
 func performFD(q request, r *response) error {
@@ -89,6 +122,8 @@ func performFD(q request, r *response) error {
 		r.Data = r.Data[:max(n, 0)]
 	case "fsync":
 		err = unix.Fsync(q.FD)
+	case "fdatasync":
+		err = unix.Fdatasync(q.FD)
 	case "ftruncate":
 		err = unix.Ftruncate(q.FD, q.N)
 	case "fallocate":
@@ -99,10 +134,41 @@ func performFD(q request, r *response) error {
 		lk := unix.Flock_t{Type: int16(q.Flags), Whence: io.SeekStart}
 		err = unix.FcntlFlock(uintptr(q.FD), unix.F_SETLK, &lk)
 	default:
-		err = unix.ENOSYS
+		return performMapping(q, r)
 	}
 	r.N = int64(n)
 	return err
+}
+
+// mappings are those of this process; a number stays as long as the process.
+var mappings [][]byte
+
+func performMapping(q request, r *response) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if recover() != nil { // SIGBUS
+			err = unix.EFAULT
+		}
+	}()
+	if q.Op == "mmap" {
+		b, err := unix.Mmap(q.FD, 0, int(q.N), int(q.Mode), unix.MAP_SHARED)
+		if err == nil {
+			r.N = int64(len(mappings))
+			mappings = append(mappings, b)
+		}
+		return err
+	}
+	switch m := mappings[q.FD]; q.Op {
+	case "load":
+		r.Data = bytes.Clone(m[q.Off : q.Off+q.N])
+	case "store":
+		copy(m[q.Off:], q.Data)
+	case "munmap":
+		return unix.Munmap(m)
+	default:
+		return unix.ENOSYS
+	}
+	return nil
 }
 
 func access(path string, mode uint32) error {

@@ -3,7 +3,10 @@ package mount
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tests/harness"
 )
@@ -58,6 +61,25 @@ func onFileSystem(t *testing.T, l *harness.LoopFS, dir, engine string) {
 	d.Restart()
 	wantBlocks(t, blocks)
 	d.Stop()
+}
+
+// TestDiskLargerThanFileSystem: a size of the SSD tier above what its file system has room for is warned of, and status
+// and df show what there is.
+func TestDiskLargerThanFileSystem(t *testing.T) {
+	harness.KvfsOnly(t, "a disk tier")
+	l := harness.MountLoop(t, harness.LoopOptions{SizeBytes: 160 * mib})
+	d := diskMount(t, harness.Options{Disk: "1TiB", DiskDir: l.Dir, Flags: []string{"--disk-slab-size", "4MiB"}})
+	if got := d.Status().Tier(t, "disk").CapacityBytes; got > 160*mib || got < 64*mib {
+		t.Errorf("capacity in status: %d MiB, want at most the 160 of the device", got/mib)
+	}
+	var st unix.Statfs_t
+	must(t, "statfs", unix.Statfs(d.Dir, &st))
+	if got := int64(st.Blocks) * st.Bsize; got > 1024*mib {
+		t.Errorf("df: %d MiB", got/mib)
+	}
+	if !strings.Contains(d.Log(), "more than its file system has room for") {
+		t.Errorf("no warning:\n%s", d.Log())
+	}
 }
 
 // TestDiskDeviceFull fills the file system below the tier before its slabs are

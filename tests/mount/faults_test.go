@@ -61,6 +61,7 @@ func TestFaults(t *testing.T) {
 		{"unknown configuration key", slices.Concat(memory, []string{"--config", badConfig, good}), "siez"},
 		{"configuration file missing", slices.Concat(memory, []string{"--config", dir + "/none.yaml", good}), "none.yaml"},
 		{"memory directory is a file", []string{"--memory-size", "64MiB", "--memory-dir", file, good}, file},
+		{"NUMA node that is absent", slices.Concat(memory, []string{"--memory-numa", "bind:1023", good}), "bind:1023"},
 		{"unknown policy", slices.Concat(memory, []string{"--memory-policy", "random", good}), "random"},
 	} {
 		t.Run(f.name, func(t *testing.T) {
@@ -91,7 +92,11 @@ func TestMountedTwice(t *testing.T) {
 	})
 	t.Run("same memory directory", func(t *testing.T) {
 		_, stderr, code := harness.Kvfs(t, "mount", "--memory-size", "64MiB", "--memory-dir", d.MemoryDir, t.TempDir())
-		wantOneLine(t, stderr, code, d.MemoryDir)
+		waiting, last, _ := strings.Cut(stderr, "\n") // it says first what it waits for
+		if !strings.Contains(waiting, "waiting for another process to end") {
+			t.Errorf("it does not say that it waits: %q", waiting)
+		}
+		wantOneLine(t, last, code, d.MemoryDir)
 	})
 	wantBytes(t, d.Path("x"), pattern("x", mib))
 	if got := len(harness.MountPoints(d.Dir)); got != 1 {

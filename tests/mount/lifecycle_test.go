@@ -1,8 +1,11 @@
 package mount
 
 import (
+	"bufio"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -208,4 +211,56 @@ func TestMatrix(t *testing.T) {
 			runRows(t, d, rows)
 		})
 	}
+}
+
+// TestMountWhileEnding: a mount on the directory of a daemon that has not ended yet waits for it.
+func TestMountWhileEnding(t *testing.T) {
+	harness.KvfsOnly(t, "a daemon")
+	d := harness.Mount(t, harness.Options{Disk: "64MiB"})
+	store(t, d.Path("block"), pattern("x", mib))
+	file, err := os.Open(d.Path("block"))
+	must(t, "open", err)
+	defer file.Close()
+	if _, errs, code := harness.Kvfs(t, "umount", "--lazy", d.Dir); code != 0 {
+		t.Fatalf("umount: exit code %d: %s", code, errs)
+	}
+	next := exec.Command(harness.Binary(t), "mount", "--memory-dir", d.MemoryDir, "--memory-size=256MiB", "--disk", "path="+d.DiskDir+",size=64MiB", d.Dir)
+	log, err := next.StderrPipe()
+	must(t, "pipe", err)
+	must(t, "start", next.Start())
+	t.Cleanup(func() { next.Process.Kill() }) // if it has not ended
+	said := false
+	for lines := bufio.NewScanner(log); lines.Scan(); {
+		switch {
+		case strings.Contains(lines.Text(), "waiting for another process to end"):
+			said = true
+			file.Close()
+		case strings.Contains(lines.Text(), "\tmounted\t"):
+			if _, errs, code := harness.Kvfs(t, "umount", d.Dir); code != 0 {
+				t.Errorf("umount: exit code %d: %s", code, errs)
+			}
+		}
+	}
+	if err := next.Wait(); err != nil || !said {
+		t.Errorf("the second mount: %v; it has waited: %v", err, said)
+	}
+}
+
+// TestFailedStartLeavesNothing: a start that fails takes away the tmpfs that it has made, and keeps one
+// that an earlier daemon has left, with its blocks.
+func TestFailedStartLeavesNothing(t *testing.T) {
+	harness.KvfsOnly(t, "a daemon")
+	plain := filepath.Join(t.TempDir(), "plain")
+	must(t, "write", os.WriteFile(plain, nil, 0o644))
+	bad := []string{"--disk", "path=" + plain + ",size=64MiB"}
+	fresh := harness.Mount(t, harness.Options{ExpectFail: true, Flags: bad})
+	if points := harness.MountPoints(fresh.MemoryDir); len(points) != 0 {
+		t.Errorf("still mounted: %q", points)
+	}
+	d := harness.Mount(t, harness.Options{})
+	store(t, d.Path("block"), pattern("x", mib))
+	d.Kill()
+	d.RestartWith(harness.Options{ExpectFail: true, Flags: bad})
+	d.RestartWith(harness.Options{})
+	wantBytes(t, d.Path("block"), pattern("x", mib))
 }

@@ -21,5 +21,6 @@ import (
 func TestMain(m *testing.M) {
 	unix.Umask(0o022)
 	harness.Helper("private-dev", privateDev)
+	harness.Helper(differHelper, differMain)
 	os.Exit(harness.Main(m))
 }

@@ -3,8 +3,10 @@ package mount
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -104,4 +106,39 @@ func nonRootVisibility(t *testing.T, d *harness.Daemon, a, b *harness.Actor) {
 		must(t, "unlink", b.Unlink(d.Path("dir", name)))
 	}
 	must(t, "rmdir", b.Rmdir(d.Path("dir")))
+}
+
+// TestSmallShm runs TestSmallShmInside, where /dev/fuse is open to all users.
+func TestSmallShm(t *testing.T) {
+	harness.KvfsOnly(t, "a daemon")
+	if _, err := exec.LookPath("fusermount3"); err != nil {
+		harness.Skip(t, "fusermount3 is not installed")
+	}
+	runInside(t, "TestSmallShmInside", "with")
+}
+
+// TestSmallShmInside: without root, memory is in a file system that it shares, which in a container is
+// 64 MiB however large memory.size is. The daemon says so and takes what there is: stores go on,
+// what is old is evicted, and df shows what can be held.
+func TestSmallShmInside(t *testing.T) {
+	insideOnly(t)
+	shm := t.TempDir()
+	must(t, "mount tmpfs", unix.Mount("shm", shm, "tmpfs", 0, "size=64m,mode=1777"))
+	t.Cleanup(func() { must(t, "unmount tmpfs", unix.Unmount(shm, unix.MNT_DETACH)) })
+	must(t, "open the way", os.Chmod(filepath.Dir(shm), 0o755))
+	d := harness.Mount(t, harness.Options{User: nobody, MemorySize: "1GiB", Flags: []string{"--memory-dir", filepath.Join(shm, "kv")}})
+	a := harness.NewActor(t, nobody)
+	for i := range 64 {
+		p := vllmPath(d.Dir, i)
+		must(t, "store", vllmStore(t, a, p, 1, pattern(p, 2*mib)))
+	}
+	wantSeen(t, a, vllmPath(d.Dir, 63), pattern(vllmPath(d.Dir, 63), 2*mib))
+	st, err := a.Statfs(d.Dir)
+	must(t, "statfs", err)
+	if got := int64(st.Blocks) * st.Bsize; got > 64*mib || got < 32*mib {
+		t.Errorf("df: %d MiB, want at most the 64 that there are", got/mib)
+	}
+	if !strings.Contains(d.Log(), "using less") {
+		t.Errorf("no warning:\n%s", d.Log())
+	}
 }

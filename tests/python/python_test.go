@@ -195,7 +195,7 @@ func TestZeroMQ(t *testing.T) {
 	}{
 		{"new", nil},
 		{"old", []string{
-			"--events-zmq-encoding=array", "--events-zmq-hash=bytes", "--events-zmq-replay-bare",
+			"--events-zmq-encoding=array", "--events-zmq-hash=bytes", "--events-zmq-replay-bare", "--events-zmq-disk-medium=DISK",
 			"--events-zmq-templates=m_r{rank}/{hash:0:3}/{hash:3:5}_g{group}/{hash}.bin",
 		}},
 	} {

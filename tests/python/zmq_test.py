@@ -19,6 +19,7 @@ import zmq
 MOUNT = os.environ["KVFS_TEST_MOUNT"]
 BOUND = os.environ["KVFS_TEST_BOUND"]
 OLD = os.environ["KVFS_TEST_FORM"] == "old"
+DISK = "DISK" if OLD else "STORAGE"  # the medium
 DEADLINE = 60  # seconds for what ought to happen; only a failure takes so long
 TOPIC = b"kv-events"
 END = (-1).to_bytes(8, "big", signed=True)
@@ -116,6 +117,9 @@ class Base(unittest.TestCase):
         """Check the fields of an event, as the decoder of vLLM's types would."""
         kind = event["type"]
         fields = set(event) - {"type", "group_idx"}
+        if event.get("medium") == "STORAGE":
+            self.assertEqual(event["locality"], "LOCAL")
+            fields.remove("locality")
         if "group_idx" in event:
             self.assertIsInstance(event["group_idx"], int)
         if kind == "BlockStored":
@@ -128,7 +132,7 @@ class Base(unittest.TestCase):
         else:
             self.assertEqual((kind, fields), ("AllBlocksCleared", set()))
             return
-        self.assertIn(event["medium"], ("CPU", "DISK"))
+        self.assertIn(event["medium"], ("CPU", DISK))
         self.assertTrue(event["block_hashes"])
         self.assertEqual(len(set(event["block_hashes"])), len(event["block_hashes"]))
         for h in event["block_hashes"]:
@@ -202,7 +206,7 @@ class Stream(Base):
         s = self.subscribe()
         name, number = fresh()
         path = store("0", name)
-        history = [("BlockStored", "CPU"), ("BlockStored", "DISK")]
+        history = [("BlockStored", "CPU"), ("BlockStored", DISK)]
         self.until(s, number, *history)
         self.assertEqual(control("evict", {"tier": "memory", "paths": [place("0", name)]})["blocks"], 1)
         history += [("BlockRemoved", "CPU")]
@@ -215,7 +219,7 @@ class Stream(Base):
         while len(self.media[number]) < len(history) + 2:
             self.receive(s)
         self.assertEqual(self.media[number][:4], history)
-        self.assertEqual(set(self.media[number][4:]), {("BlockRemoved", "CPU"), ("BlockRemoved", "DISK")})
+        self.assertEqual(set(self.media[number][4:]), {("BlockRemoved", "CPU"), ("BlockRemoved", DISK)})
         self.assertEqual(self.groups[number], {0})
 
     def test_renamed(self):
@@ -223,20 +227,20 @@ class Stream(Base):
         s = self.subscribe()
         (old, was), (new, now) = fresh(), fresh()
         path = store("0", old)
-        self.until(s, was, ("BlockStored", "CPU"), ("BlockStored", "DISK"))
+        self.until(s, was, ("BlockStored", "CPU"), ("BlockStored", DISK))
         target = os.path.join(MOUNT, place("0", new))
         os.makedirs(os.path.dirname(target), exist_ok=True)
         os.rename(path, target)
         while len(self.media[was]) < 4 or len(self.media.get(now, ())) < 2:
             self.receive(s)
-        self.assertEqual(sorted(self.media[was][2:]), [("BlockRemoved", "CPU"), ("BlockRemoved", "DISK")])
-        self.assertEqual(sorted(self.media[now]), [("BlockStored", "CPU"), ("BlockStored", "DISK")])
+        self.assertEqual(sorted(self.media[was][2:]), [("BlockRemoved", "CPU"), ("BlockRemoved", DISK)])
+        self.assertEqual(sorted(self.media[now]), [("BlockStored", "CPU"), ("BlockStored", DISK)])
 
     def test_group_that_is_no_number(self):
         s = self.subscribe()
         name, number = fresh()
         store("named", name)
-        self.until(s, number, ("BlockStored", "CPU"), ("BlockStored", "DISK"))
+        self.until(s, number, ("BlockStored", "CPU"), ("BlockStored", DISK))
         self.assertEqual(self.groups[number], {None})
 
     def test_other_names_are_not_told(self):
@@ -249,7 +253,7 @@ class Stream(Base):
             pass
         name, number = fresh()
         store("0", name)
-        self.until(s, number, ("BlockStored", "CPU"), ("BlockStored", "DISK"))
+        self.until(s, number, ("BlockStored", "CPU"), ("BlockStored", DISK))
         self.assertNotIn(hidden, self.media)
 
     def test_two_subscribers(self):
@@ -272,7 +276,7 @@ class Stream(Base):
         s = self.subscribe()
         name, number = fresh()
         store("0", name)
-        self.until(s, number, ("BlockStored", "CPU"), ("BlockStored", "DISK"))
+        self.until(s, number, ("BlockStored", "CPU"), ("BlockStored", DISK))
         first, last = min(self.messages), max(self.messages)
         whole = self.replay(0)
         self.assertEqual(min(whole), 0)
@@ -302,7 +306,7 @@ class Stream(Base):
         """Leave a block on the SSD for the daemon's next life. The last test, by its name."""
         s = self.subscribe()
         store("0", LEFT)
-        self.until(s, told(LEFT), ("BlockStored", "CPU"), ("BlockStored", "DISK"))
+        self.until(s, told(LEFT), ("BlockStored", "CPU"), ("BlockStored", DISK))
 
 
 class Snapshot(Base):
@@ -312,7 +316,7 @@ class Snapshot(Base):
         """AllBlocksCleared comes first, then what is there."""
         end = time.monotonic() + DEADLINE
         media = {}
-        while ("BlockStored", "DISK") not in media.get(told(LEFT), []):
+        while ("BlockStored", DISK) not in media.get(told(LEFT), []):
             self.assertLess(time.monotonic(), end, "the block was not announced")
             media, got = {}, self.replay(0)
             if not got:
@@ -323,7 +327,7 @@ class Snapshot(Base):
             for e in events[1:]:
                 for h in e["block_hashes"]:
                     media.setdefault(h, []).append((e["type"], e["medium"]))
-        self.assertNotIn(("BlockRemoved", "DISK"), media[told(LEFT)])
+        self.assertNotIn(("BlockRemoved", DISK), media[told(LEFT)])
 
 
 class Idle(Base):
@@ -343,7 +347,7 @@ class Idle(Base):
         s.bind(BOUND)
         last, events = self.receive(s)
         self.assertEqual(events, [{"type": "AllBlocksCleared"}])
-        while not any(told(LEFT) in e.get("block_hashes", ()) and e["medium"] == "DISK" for e in events):
+        while not any(told(LEFT) in e.get("block_hashes", ()) and e["medium"] == DISK for e in events):
             n, events = self.receive(s)
             self.assertEqual(n, last + 1)
             last = n

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -294,5 +295,30 @@ func TestGrandchild(t *testing.T) {
 	l.wantCode(5)
 	if err := unix.Kill(left, 0); err != nil {
 		t.Errorf("the process left behind has gone: %v", err)
+	}
+}
+
+// TestTemporaryDirsOfTheDead: the empty mount points that runs which were killed have left are removed by the next run,
+// and neither those that somebody has written to, nor those of runs that live, nor of other name spaces.
+func TestTemporaryDirsOfTheDead(t *testing.T) {
+	space, err := os.Readlink("/proc/self/ns/pid")
+	must(t, err)
+	space = strings.Trim(space, "pid:[]")
+	dead := exec.Command("true")
+	must(t, dead.Run())
+	tmp := t.TempDir()
+	left := fmt.Sprintf("%s/kvfs-%s-%d-", tmp, space, dead.Process.Pid)
+	keep := []string{left + "full/x", fmt.Sprintf("%s/kvfs-%s-%d-live", tmp, space, os.Getpid()), fmt.Sprintf("%s/kvfs-1-%d-other", tmp, dead.Process.Pid)}
+	for _, dir := range append(keep, left+"empty") {
+		must(t, os.MkdirAll(dir, 0o755))
+	}
+	start(t, options{env: []string{"TMPDIR=" + tmp}}, "true").wantCode(0)
+	for _, dir := range keep {
+		if _, err := os.Stat(dir); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := os.Stat(left + "empty"); !os.IsNotExist(err) {
+		t.Errorf("it stays: %v", err)
 	}
 }

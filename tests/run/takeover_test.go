@@ -30,9 +30,13 @@ func takeOver(t *testing.T, mount string, flags ...string) *heir {
 	if unix.Geteuid() != 0 {
 		harness.Skip(t, "only root can take a mount over")
 	}
-	if s := statusOf(t, mount); s.Mount.Takeover == "" {
-		harness.Skip(t, "no takeover: %s", s.Mount.TakeoverReason)
-	}
+	harness.Poll(t, "it says whether it can be taken over", func() bool {
+		s := statusOf(t, mount)
+		if s.Mount.TakeoverReason != "" {
+			harness.Skip(t, "no takeover: %s", s.Mount.TakeoverReason)
+		}
+		return s.Mount.Takeover != ""
+	})
 	h := &heir{ended: make(chan struct{})}
 	cmd := exec.Command(harness.Binary(t), append(append([]string{"mount", "--takeover", "--memory-size", "64MiB"}, flags...), mount)...)
 	cmd.Stderr = &h.stderr

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -134,6 +135,50 @@ func TestOwnerKilled(t *testing.T) {
 		}
 		write(t, mounts[0], epoch*100)
 		check(t, mounts[1], epoch*100)
+	}
+}
+
+// TestOwnerKilledFull: where memory is full, and the kernel has the files of a killed owner open for a while, so that to
+// evict them frees nothing, the next owner's loads and stores wait, and do not fail.
+func TestOwnerKilledFull(t *testing.T) {
+	const size, n = 4 << 20, 40
+	o := serve(t, "--memory-size", "64MiB", "--disk", "size=512MiB,path="+t.TempDir(), "--mount-lookup-lease", "0", "--mount-write-timeout", "60s")
+	d := o.mount(patient...)
+	name := func(i int) string { return d.Path("g", fmt.Sprint(i)) }
+	data := func(i int) []byte { return bytes.Repeat([]byte{byte(i), 1, 2, 3}, size/4) }
+	store := func(i int) {
+		t.Helper()
+		if err := os.WriteFile(name(i), data(i), 0o644); err != nil {
+			t.Errorf("store of %d: %v", i, err)
+		}
+	}
+	if err := os.Mkdir(d.Path("g"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		store(i)
+	}
+	for round := range 3 {
+		var open []*os.File
+		for i := range 8 { // half of memory
+			f, err := os.Open(name(n - 1 - i))
+			if err != nil {
+				t.Fatal(err)
+			}
+			open = append(open, f)
+		}
+		o.kill()
+		o.start()
+		for i := range n {
+			got, err := os.ReadFile(name(i))
+			if err != nil || !bytes.Equal(got, data(i)) {
+				t.Errorf("round %d: load of %d: %d bytes, %v", round, i, len(got), err)
+			}
+			store(i)
+		}
+		for _, f := range open {
+			f.Close()
+		}
 	}
 }
 

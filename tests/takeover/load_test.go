@@ -62,7 +62,7 @@ func begin(s *site) *load {
 				switch {
 				case err == nil:
 					l.done.Add(1)
-				case errors.Is(err, errVain):
+				case errors.Is(err, errVain), errors.Is(err, unix.ESTALE):
 					l.vain.Add(1)
 				default:
 					select {
@@ -77,7 +77,8 @@ func begin(s *site) *load {
 	return l
 }
 
-// errVain: a file was open when the mount was taken over.
+// errVain: a file was open when the mount was taken over. ESTALE says the same, or that the name was looked up
+// when it was, and again when it was once more: the kernel does not look it up a third time.
 var errVain = errors.New("in vain")
 
 // read reads a block, which has to be there.
@@ -91,8 +92,6 @@ func (l *load) read(i int) error {
 	got := make([]byte, len(want))
 	n, err := unix.Pread(fd, got, 0)
 	switch {
-	case err == unix.ESTALE:
-		return errVain
 	case err != nil:
 		return fmt.Errorf("read block %d: %w", i, err)
 	case n != len(want) || string(got) != string(want):
@@ -121,9 +120,6 @@ func (l *load) rewrite(client, n int, r *rand.Rand) error {
 		to += ".tmp"
 	}
 	fd, err := openAgain(to, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC)
-	if err == unix.ESTALE {
-		return errVain
-	}
 	if err != nil {
 		return fmt.Errorf("create %s (rename: %v) tid %d: %w", to, temporary, unix.Gettid(), err)
 	}
@@ -140,7 +136,7 @@ func (l *load) rewrite(client, n int, r *rand.Rand) error {
 	}
 	if temporary {
 		switch err := unix.Rename(to, name); {
-		case err == unix.ENOENT, err == unix.ESTALE:
+		case err == unix.ENOENT:
 			return errVain
 		case err != nil:
 			return fmt.Errorf("rename %s: %w", to, err)
@@ -148,23 +144,29 @@ func (l *load) rewrite(client, n int, r *rand.Rand) error {
 	}
 	got, err := os.ReadFile(name)
 	switch {
-	case errors.Is(err, unix.ESTALE):
-		return errVain
 	case err != nil:
 		return fmt.Errorf("read %s after it was written: %w", name, err)
 	case string(got) != string(block(i)):
 		again, _ := os.ReadFile(name)
-		return fmt.Errorf("%s: %d bytes of block %d, want %d, written by rename: %v; again %d %v", name, len(got), binary.LittleEndian.Uint64(got), i, temporary, binary.LittleEndian.Uint64(again), time.Now())
+		return fmt.Errorf("%s: %d bytes of block %d, want %d, written by rename: %v; again %d %v", name, len(got), numberOf(got), i, temporary, numberOf(again), time.Now())
 	}
 	if r.IntN(4) == 0 {
 		if err := os.Remove(name); err != nil {
 			return fmt.Errorf("remove %s: %w", name, err)
 		}
 		if _, err := os.Stat(name); !errors.Is(err, syscall.ENOENT) {
-			return fmt.Errorf("%s after it was removed: %v", name, err)
+			return errors.Join(fmt.Errorf("%s after it was removed", name), err)
 		}
 	}
 	return nil
+}
+
+// numberOf returns the number of the block that bytes begin as, -1 if they are too few.
+func numberOf(b []byte) int64 {
+	if len(b) < 8 {
+		return -1
+	}
+	return int64(binary.LittleEndian.Uint64(b))
 }
 
 // goesOn waits until each client has got something done since, or one has failed.
@@ -180,8 +182,20 @@ func (l *load) goesOn() {
 	}
 }
 
-// end stops the clients.
+// end stops the clients, none of which has failed.
 func (l *load) end() {
+	l.s.tb.Helper()
+	l.finish()
+	select {
+	case err := <-l.failed:
+		l.s.tb.Error(err)
+	default:
+	}
+	l.s.tb.Logf("%d operations, %d in vain", l.done.Load(), l.vain.Load())
+}
+
+// finish stops the clients.
+func (l *load) finish() {
 	l.s.tb.Helper()
 	close(l.stop)
 	gone := make(chan struct{})
@@ -193,12 +207,6 @@ func (l *load) end() {
 		unix.Unmount(l.s.dir, unix.MNT_FORCE|unix.MNT_DETACH)
 		<-gone
 	}
-	select {
-	case err := <-l.failed:
-		l.s.tb.Error(err)
-	default:
-	}
-	l.s.tb.Logf("%d operations, %d in vain", l.done.Load(), l.vain.Load())
 }
 
 // TestChain (B1, B6): a mount is taken over five times while clients read and write. None waits for

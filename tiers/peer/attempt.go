@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -25,13 +26,14 @@ const (
 // run beside it. One goroutine runs it.
 //
 // The clock of both timers starts anew with each block that comes, so that a large
-// request has the time that it needs, and one that stands still has not.
+// request has the time that it needs, and one that stands still has not. The limit timer is
+// short: it asks whether any byte came since. How short depends on how quick others were.
 //
 //	for as long as pieces are open, or a hedge is under way:
 //		a piece came or failed      settle it, or leave it to the hedge or the next holder
 //		the hedge timer ran out     fetch the first open piece from its second holder
 //		the hedge came              cut off the request, unless the piece has come meanwhile
-//		the limit timer ran out     cut off the request
+//		the limit timer ran out     cut off the request, unless bytes came and there is time left
 //
 // A request that is cut off still answers for each piece, by the contract of Fetch; only
 // then is the destination of a piece free to be written by somebody else.
@@ -48,8 +50,11 @@ type attempt struct {
 
 	limit, hedgeTime       <-chan time.Time
 	stopLimit, stopHedging func()
-	limitTime              time.Duration
-	hedge                  *hedge // nil: none is under way
+	limitTime              time.Duration // for one piece
+	silence                time.Duration // in which something of it has to come
+	progress               atomic.Int64  // grows with all that comes
+	seen                   int64         // of it, when the limit timer was set
+	hedge                  *hedge        // nil: none is under way
 }
 
 // results is what an attempt has of its pieces, by their places.
@@ -96,11 +101,12 @@ func (a *attempt) run() {
 	events := make(chan fetched, len(a.pieces)) // room for all: Done does not block
 	fetches := make([]*cluster.Fetch, len(a.pieces))
 	for i, p := range a.pieces {
-		fetches[i] = t.newFetch(p, i, p.tr.File, events)
+		fetches[i] = t.newFetch(p, i, p.tr.File, &a.progress, events)
 	}
 	t.counters.requests.Add(1)
 	t.counters.fetches.Add(uint64(len(fetches)))
 	a.limitTime, a.moved = a.timeLimit(), t.now()
+	a.silence = a.silenceLimit()
 	a.restart()
 	defer func() { a.stopLimit(); a.stopHedging() }()
 	returned := make(chan struct{})
@@ -119,7 +125,7 @@ func (a *attempt) run() {
 		case f := <-hedged:
 			a.hedgeAnswered(&f)
 		case <-a.limit:
-			a.cutOff(cutTimeout)
+			a.outOfTime()
 		case <-a.hedgeTime:
 			a.startHedge()
 		}
@@ -141,6 +147,32 @@ func (a *attempt) timeLimit() time.Duration {
 	return limit
 }
 
+// silenceLimit is how long nothing at all may come: half of it if somebody else has the first
+// piece as well.
+func (a *attempt) silenceLimit() time.Duration {
+	d := a.t.silence(a.peer.Name(), a.pieces[0].tr.Size)
+	if len(a.pieces[0].holders) > 1 {
+		d /= 2
+	}
+	return d
+}
+
+// outOfTime follows the limit timer.
+func (a *attempt) outOfTime() {
+	t, progress := a.t, a.progress.Load()
+	left := a.limitTime - t.now().Sub(a.last)
+	if progress == a.seen || left <= 0 {
+		if progress == a.seen {
+			t.silent.add(a.peer.Name(), a.last, t.now())
+		}
+		a.cutOff(cutTimeout)
+		return
+	}
+	a.seen = progress
+	a.stopLimit()
+	a.limit, a.stopLimit = t.after(limitTimer, min(a.silence, left))
+}
+
 // restart starts both timers anew, now that something has come.
 func (a *attempt) restart() {
 	t := a.t
@@ -151,7 +183,8 @@ func (a *attempt) restart() {
 	if a.count == 0 || a.cut != notCut {
 		return
 	}
-	a.limit, a.stopLimit = t.after(limitTimer, a.limitTime)
+	a.seen = a.progress.Load()
+	a.limit, a.stopLimit = t.after(limitTimer, min(a.silence, a.limitTime))
 	a.planHedge()
 }
 
@@ -185,6 +218,7 @@ func (a *attempt) answered(f *fetched) {
 	case f.err == nil:
 		a.moved = t.now()
 		t.speed.add(p.tr.Size, a.moved.Sub(a.last))
+		t.silent.clear(a.peer.Name())
 		t.counters.fetchedBytes.Add(uint64(p.tr.Size))
 		t.settle(p, f)
 		a.settled[f.at] = true
@@ -211,7 +245,7 @@ func (a *attempt) answered(f *fetched) {
 func (a *attempt) waited() time.Duration {
 	d := a.t.now().Sub(a.moved)
 	if a.cut == cutTimeout {
-		d = max(d, a.limitTime)
+		d = max(d, min(a.silence, a.limitTime))
 	}
 	return d
 }
@@ -269,7 +303,7 @@ func (a *attempt) startHedge() {
 		returned: make(chan struct{}),
 	}
 	a.hedge = h
-	fetch := t.newFetch(p, at, file, h.done)
+	fetch := t.newFetch(p, at, file, nil, h.done)
 	go func() { // ends with ctx at the latest; closeHedge waits for it
 		defer close(h.returned)
 		h.from.peer.Fetch(ctx, []*cluster.Fetch{fetch})

@@ -3,6 +3,7 @@ package peer
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 
 	"go.uber.org/zap"
@@ -67,9 +68,27 @@ func (b *backend) Lend(ctx context.Context, ref *cluster.BlockRef) (cluster.Bloc
 	default: // no room, a device that does not answer, the end of ctx
 		return cluster.BlockInfo{}, rdma.Loan{}, rdma.ErrBusy
 	}
+	if b.t.opts.WorldReadable && !worldReadable(&l.Holding) {
+		l.close()
+		b.t.tellPrivate(ref.Path)
+		return cluster.BlockInfo{}, rdma.Loan{}, rdma.ErrGone
+	}
 	b.t.counters.lent.Add(1)
 	b.t.counters.lentBytes.Add(uint64(l.Size))
 	return infoFrom(&l.Holding), rdma.Loan{File: l.file, Size: l.Size, Close: l.close}, nil
+}
+
+// worldReadable reports whether the modes let every user read a block.
+func worldReadable(h *tiers.Holding) bool {
+	const read, search = 0o004, 0o001
+	return h.Mode&read != 0 && !slices.ContainsFunc(h.Dirs, func(d tiers.DirAttrs) bool { return d.Mode&search == 0 })
+}
+
+// tellPrivate logs, once, that there are blocks that peers do not get.
+func (t *Tier) tellPrivate(path string) {
+	if t.private.CompareAndSwap(false, true) {
+		t.log.Warn("a block that not every user may read is not given to peers: set keys and certificates, or insecure", pathField(path))
+	}
 }
 
 // List implements cluster.Backend.

@@ -213,3 +213,38 @@ func TestServe(t *testing.T) {
 		t.Error("a version that is not below the grave went")
 	}
 }
+
+// TestWorldReadable shows that where any user of the machine can be a peer, blocks that not all of
+// them may read are not given, and that the log tells once.
+func TestWorldReadable(t *testing.T) {
+	for _, only := range []bool{true, false} {
+		c := newCell(t, 0, func(o *Options) { o.WorldReadable = only })
+		b := &backend{c.Tier}
+		for _, tc := range []struct {
+			path      string
+			mode, dir uint32
+			open      bool
+		}{
+			{"g/all", 0o644, 0o755, true}, {"g/own", 0o600, 0o755, false}, {"g/group", 0o640, 0o755, false},
+			{"p/below", 0o644, 0o700, false}, {"p/group", 0o644, 0o750, false}, {"g/odd", 0o604, 0o711, true},
+		} {
+			c.engine.put(tiers.Holding{
+				Path: tc.path, Seq: 5, Mode: modeRegular | tc.mode, Dirs: []tiers.DirAttrs{{Mode: tc.dir}},
+			}, payload(10, 1))
+			_, loan, err := b.Lend(t.Context(), &cluster.BlockRef{Path: tc.path})
+			if err == nil {
+				loan.Close()
+			}
+			if want := tc.open || !only; (err == nil) != want || err != nil && !errors.Is(err, rdma.ErrGone) {
+				t.Errorf("only %v: %s: %v, want it given: %v", only, tc.path, err, want)
+			}
+		}
+		want := 0
+		if only {
+			want = 1
+		}
+		if n := c.logs.Len(); n != want {
+			t.Errorf("only %v: %d lines in the log, want %d", only, n, want)
+		}
+	}
+}

@@ -46,7 +46,7 @@ func startFullWith(
 	}
 	lost := NewLost()
 	f.node = openNodeWith(t, name, lost, fabric, join...)
-	o := Options{Node: f.node, Lost: lost, Accept: true, Timeout: patience}
+	o := Options{Node: f.node, Lost: lost, Accept: true, Timeout: patience, Silence: patience}
 	if edit != nil {
 		edit(&o)
 	}
@@ -77,6 +77,9 @@ func startFullWith(
 	return f
 }
 
+// self is the process that writes and reads.
+var self = tiers.Caller{Thread: 1, Process: 1}
+
 type closer struct{}
 
 func (closer) Killed() bool            { return false }
@@ -86,12 +89,12 @@ func (closer) StillOpen(index.ID) bool { return false }
 func (f *fullNode) write(name string, data []byte) {
 	f.t.Helper()
 	ctx := context.Background()
-	a, h, err := f.engine.Create(ctx, tiers.CreateOptions{Parent: index.Root, Name: name, Mode: 0o640, UID: 11, GID: 12, TID: 1})
+	a, h, err := f.engine.Create(ctx, tiers.CreateOptions{Parent: index.Root, Name: name, Mode: 0o640, UID: 11, GID: 12, By: self})
 	if err != nil {
 		f.t.Fatal(err)
 	}
 	if _, err = h.WriteAt(ctx, data, 0); err == nil {
-		err = f.engine.Flush(ctx, h, 1, closer{})
+		err = f.engine.Flush(ctx, h, self, closer{})
 	}
 	f.engine.Release(h)
 	f.engine.Forget(a.ID, 1)
@@ -102,12 +105,12 @@ func (f *fullNode) write(name string, data []byte) {
 
 // read looks up a file in the root and reads it.
 func (f *fullNode) read(name string) ([]byte, error) {
-	a, err := f.engine.Lookup(index.Root, name, 1)
+	a, err := f.engine.Lookup(index.Root, name, self)
 	if err != nil {
 		return nil, err
 	}
 	defer f.engine.Forget(a.ID, 1)
-	o, err := f.engine.OpenRead(context.Background(), a.ID, 1, false)
+	o, err := f.engine.OpenRead(context.Background(), a.ID, self, false)
 	if err != nil {
 		return nil, err
 	}
@@ -149,7 +152,7 @@ func TestEngines(t *testing.T) {
 	if _, err := b.read("absent"); !errors.Is(err, block.ErrNotFound) {
 		t.Errorf("absent: %v", err)
 	}
-	if err := c.engine.Unlink(index.Root, "x", 1); err != nil {
+	if err := c.engine.Unlink(index.Root, "x", self); err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range nodes {

@@ -568,6 +568,7 @@ func (b *memBackend) Bury(path string, dir bool, seq uint64) {
 }
 
 func (b *memBackend) Observe(uint64) {}
+func (b *memBackend) Followed()      {}
 
 // stubEngine is an engine of blocks in memory. Take gets them through a tier.
 type stubEngine struct {

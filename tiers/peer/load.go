@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kvfs/kvfs/cluster"
@@ -160,13 +161,17 @@ type fetched struct {
 }
 
 // newFetch returns the fetch of a piece into a file, which sends what came of it to
-// done. It does not block if done has room.
-func (t *Tier) newFetch(p *piece, at int, file *os.File, done chan<- fetched) *cluster.Fetch {
+// done. It does not block if done has room. progress, if there is one, grows with what comes.
+func (t *Tier) newFetch(p *piece, at int, file *os.File, progress *atomic.Int64, done chan<- fetched) *cluster.Fetch {
+	if progress == nil {
+		progress = new(atomic.Int64)
+	}
 	var sum hash.Hash64
 	tr := p.tr
 	return &cluster.Fetch{
 		BlockRef: cluster.BlockRef{Path: p.path, Seq: tr.Attrs.Seq}, Size: tr.Size,
 		Dest: func(info *cluster.BlockInfo) (rdma.Dest, error) {
+			progress.Add(1)
 			switch {
 			case !info.Sum.Valid:
 				return rdma.Dest{}, errNoChecksum
@@ -175,7 +180,7 @@ func (t *Tier) newFetch(p *piece, at int, file *os.File, done chan<- fetched) *c
 				tr.Sum.Valid && info.Sum != tr.Sum:
 				return rdma.Dest{}, errOtherVersion
 			}
-			sum = block.NewChecksum()
+			sum = countedHash{block.NewChecksum(), progress}
 			return rdma.Dest{File: file, Hash: sum}, nil
 		},
 		Done: func(info *cluster.BlockInfo, err error) {
@@ -193,6 +198,18 @@ func (t *Tier) newFetch(p *piece, at int, file *os.File, done chan<- fetched) *c
 			done <- f
 		},
 	}
+}
+
+// countedHash is a checksum that tells how many bytes came.
+type countedHash struct {
+	hash.Hash64
+	progress *atomic.Int64
+}
+
+// Write implements hash.Hash.
+func (h countedHash) Write(b []byte) (int, error) {
+	h.progress.Add(int64(len(b)))
+	return h.Hash64.Write(b)
 }
 
 // failed notes why a holder did not give a piece, and takes it out of the list.

@@ -244,20 +244,22 @@ func silent(p *farPeer) (asked chan struct{}, ended chan error) {
 	return asked, ended
 }
 
-// TestLoadTimeout shows that a holder that does not answer costs the time of a fetch and
-// not more, and half of it if there is another: its request ends with DeadlineExceeded,
-// and the second holder gives the block.
+// TestLoadTimeout shows that a holder that does not answer, or falls silent after it began,
+// costs the time in which something has to come and not more, and half of it if there is
+// another: its request ends with DeadlineExceeded, and the second holder gives the block.
 func TestLoadTimeout(t *testing.T) {
 	for _, second := range []bool{true, false} {
 		n, c := newStubNode(), newTimers()
 		a, b := n.addPeer("a"), n.addPeer("b")
-		_, ended := silent(a)
+		asked, ended := silent(a)
 		n.put(a, entryOf("x", 1))
 		if second {
 			b.add(cluster.BlockInfo{Path: "x", Seq: 1}, payload(10, 6))
 		}
 		tier := openStub(t, n, testOptions(n), c.clock())
 		done, files := begin(t, tier, want{path: "x", size: 10, seq: 1})
+		within(t, "request", asked) // it has told of the block by then
+		c.fire(t, limitTimer)
 		c.fire(t, limitTimer)
 		if err := within(t, "end of the request", ended); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("the request ended with %v", err)
@@ -272,12 +274,65 @@ func TestLoadTimeout(t *testing.T) {
 		if d := tier.Stats().Detail.(*Detail); d.Timeouts != 1 {
 			t.Errorf("%d timeouts", d.Timeouts)
 		}
-		limits := []time.Duration{patience}
+		limits := []time.Duration{minSilence, minSilence}
 		if second {
-			limits = []time.Duration{patience / 2, patience / 2}
+			limits = []time.Duration{minSilence / 2, minSilence / 2, minSilence}
 		}
 		if !slices.Equal(c.long[limitTimer], limits) {
 			t.Errorf("limits %v, want %v", c.long[limitTimer], limits)
+		}
+	}
+}
+
+// TestLoadSlow shows that a holder that sends slowly is not cut off for as long as something
+// comes, and that the time in which something has to come follows what was observed.
+func TestLoadSlow(t *testing.T) {
+	n, c := newStubNode(), newTimers()
+	a := n.addPeer("a")
+	n.put(a, entryOf("x", 1))
+	data := payload(1000, 3)
+	sent, more := make(chan struct{}), make(chan struct{})
+	a.fetch = func(_ context.Context, blocks []*cluster.Fetch) {
+		info := cluster.BlockInfo{Path: "x", Seq: 1, Size: 1000, Sum: block.Sum(data), Mode: modeRegular}
+		dst, err := blocks[0].Dest(&info)
+		for i := 0; err == nil && i < 10; i++ {
+			part := data[100*i : 100*i+100]
+			dst.Hash.Write(part)
+			_, err = dst.File.WriteAt(part, int64(100*i))
+			sent <- struct{}{}
+			<-more
+		}
+		blocks[0].Done(&info, err)
+	}
+	tier := openStub(t, n, testOptions(n), c.clock())
+	done, _ := begin(t, tier, want{path: "x", size: 1000, seq: 1})
+	for range 10 {
+		within(t, "bytes", sent)
+		c.fire(t, limitTimer)
+		eventually(t, "it is waited for again", func() bool { c.mu.Lock(); defer c.mu.Unlock(); return len(c.set[limitTimer]) == 1 })
+		more <- struct{}{}
+	}
+	if o := within(t, "load", done)[0]; o.Status != tiers.Loaded {
+		t.Errorf("%v (%v)", o.Status, o.Err)
+	}
+	for range minSamples {
+		tier.speed.add(1<<20, 500*time.Millisecond)
+		tier.speed.add(1<<21, 20*time.Second)
+	}
+	now := tier.now()
+	tier.silent.add("slow", now, now)
+	tier.silent.add("slow", now.Add(-time.Second), now.Add(time.Second)) // was under way with it
+	tier.silent.add("slow in the past", now, now.Add(-2*silenceLife))
+	for _, tc := range []struct {
+		peer string
+		size int64
+		want time.Duration
+	}{
+		{"a", 1000, minSilence}, {"a", 1 << 20, 2 * time.Second}, {"a", 1 << 21, patience},
+		{"slow in the past", 1000, minSilence}, {"slow", 1000, 2 * minSilence}, {"slow", 1 << 20, 4 * time.Second},
+	} {
+		if got := tier.silence(tc.peer, tc.size); got != tc.want {
+			t.Errorf("%s, %d bytes: %v, want %v", tc.peer, tc.size, got, tc.want)
 		}
 	}
 }

@@ -60,3 +60,6 @@ func (t *Tier) Locate(path string) (tiers.Located, bool) {
 		Seq: e.Seq, Size: e.Size, Mode: e.Mode, UID: e.UID, GID: e.GID, Mtime: int64(e.Seq),
 	}, true
 }
+
+// Buried implements tiers.Remote.
+func (t *Tier) Buried(path string) uint64 { return t.node.buried(location.HashPath(path)) }

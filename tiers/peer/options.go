@@ -45,9 +45,17 @@ type Options struct {
 	// Accept says whether this node takes copies of others' blocks.
 	Accept bool
 
+	// WorldReadable says that peers are given only what every user of this machine may read,
+	// because any of them can say that it is a peer: the mode of the block, and of the
+	// directories above it.
+	WorldReadable bool
+
 	// Timeout bounds the time in which a block has to come, counted from when the one
 	// before it in the same request came. Zero means 5 s.
 	Timeout time.Duration
+	// Silence is the least time in which a holder has to send something: one that does not is
+	// given up. Zero means 300 ms.
+	Silence time.Duration
 	// HedgeQuantile: a fetch that takes longer than this part of the recent ones of its
 	// size is begun at a second holder as well. From 0 to below 1; 0: never.
 	HedgeQuantile float64
@@ -71,6 +79,9 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Timeout == 0 {
 		o.Timeout = defaultTimeout
 	}
+	if o.Silence == 0 {
+		o.Silence = minSilence
+	}
 	if o.MaxInFlightBytes == 0 {
 		o.MaxInFlightBytes = defaultInFlightBytes
 	}
@@ -85,6 +96,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Timeout < 0 {
 		bad("Timeout %v: want more than 0", o.Timeout)
+	}
+	if o.Silence < 0 {
+		bad("Silence %v: want more than 0", o.Silence)
 	}
 	if !(o.HedgeQuantile >= 0 && o.HedgeQuantile < 1) {
 		bad("HedgeQuantile %v: want 0 to below 1", o.HedgeQuantile)

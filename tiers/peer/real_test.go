@@ -80,7 +80,7 @@ func openReal(t testing.TB, engine *stubEngine, peers int, edit func(o *Options)
 	}
 	lost := NewLost()
 	n := openNode(t, "near", lost, join...)
-	o := Options{Node: n, Lost: lost, Replicas: 1, Accept: true, Timeout: patience}
+	o := Options{Node: n, Lost: lost, Replicas: 1, Accept: true, Timeout: patience, Silence: patience}
 	if edit != nil {
 		edit(&o)
 	}

@@ -57,6 +57,72 @@ func (s *speeds) quantile(size int64, q float64) (time.Duration, bool) {
 	return max(minHedge, sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]), true
 }
 
+const (
+	// minSilence is the default of Options.Silence, and
+	// silenceFactor how often as long as half of the recent fetches of that size took.
+	minSilence    = 300 * time.Millisecond
+	silenceFactor = 4
+	maxSilences   = 8                // that count
+	silenceLife   = 10 * time.Second // for which one counts
+)
+
+// silence returns in what time a holder has to send something of a block. It doubles with each
+// time that this one did not, although it answers probes: it may be slow rather than gone.
+func (t *Tier) silence(peer string, size int64) time.Duration {
+	d := t.opts.Silence
+	if slow, ok := t.speed.quantile(size, 0.5); ok {
+		d = max(d, silenceFactor*slow)
+	}
+	return min(d<<t.silent.count(peer, t.now()), t.opts.Timeout)
+}
+
+// silences counts in how many fetches in a row nothing came from a peer. Fetches that were under
+// way together count as one. Its lock is a leaf.
+type silences struct {
+	mu struct {
+		sync.Mutex
+		byPeer map[string]silentPeer
+	}
+}
+
+type silentPeer struct {
+	count int
+	at    time.Time // of the latest
+}
+
+// add counts a fetch that began then.
+func (s *silences) add(peer string, began, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.byPeer == nil {
+		s.mu.byPeer = map[string]silentPeer{}
+	}
+	last := s.mu.byPeer[peer]
+	switch {
+	case now.Sub(last.at) > silenceLife:
+		last.count = 0
+	case began.Before(last.at):
+		return
+	}
+	s.mu.byPeer[peer] = silentPeer{min(last.count+1, maxSilences), now}
+}
+
+func (s *silences) clear(peer string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.mu.byPeer, peer)
+}
+
+func (s *silences) count(peer string, now time.Time) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last := s.mu.byPeer[peer]
+	if now.Sub(last.at) > silenceLife {
+		return 0
+	}
+	return last.count
+}
+
 // byteRoom bounds bytes in use. Who waits is served in order, so that the large do not
 // starve.
 type byteRoom struct {

@@ -33,13 +33,16 @@ type Tier struct {
 	declined *badTable // peers that take no copies
 	storing  storingTable
 	watches  watchTable
+	older    older
 	room     *byteRoom
 	speed    speeds
+	silent   silences
 	segment  segmentState
 	lookup   func(ctx context.Context, host string) ([]string, error) // of addresses
 	takes    chan struct{}                                            // capacity: how many offers are taken at a time
 	offers   chan struct{}                                            // capacity: how many stores are under way at a time
 	counters counters
+	private  atomic.Bool // a block was not given for its mode
 
 	ctx    context.Context // ends when jobs are to be cut off
 	cancel context.CancelFunc
@@ -92,6 +95,7 @@ func open(o Options, n node, c clock) *Tier {
 		lookup: net.DefaultResolver.LookupHost,
 		takes:  make(chan struct{}, maxTakes), offers: make(chan struct{}, maxStores),
 	}
+	t.older = older{wake: make(chan struct{}, 1), same: map[version]uint64{}}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	t.watches.init()
 	o.Lost.tier.Store(t)
@@ -140,6 +144,7 @@ func (t *Tier) start(e engine, log events) error {
 	t.engine = e
 	from := log.Next() // what happened before is in every snapshot
 	t.wg.Go(func() { t.publish(log, from) })
+	t.wg.Go(t.runOlder)
 	t.mu.Unlock()
 	return t.node.Start(&backend{t})
 }

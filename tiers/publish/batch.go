@@ -193,7 +193,7 @@ func (b *batch) flush() {
 
 func (b *batch) storedMap(r *run) {
 	index, ok := groupIndex(r.group)
-	b.mapLen(8 + one(ok))
+	b.mapLen(8 + one(ok) + one(r.medium == mediumStorage))
 	b.field("type")
 	b.text("BlockStored")
 	b.field("block_hashes")
@@ -213,6 +213,16 @@ func (b *batch) storedMap(r *run) {
 	if ok {
 		b.field("group_idx")
 		b.number(index)
+	}
+	b.locality(r)
+}
+
+// locality tells that what is on storage is on this machine, as vLLM does where its operator says so. Of
+// other media it tells nothing.
+func (b *batch) locality(r *run) {
+	if r.medium == mediumStorage {
+		b.field("locality")
+		b.text("LOCAL")
 	}
 }
 
@@ -235,7 +245,7 @@ func (b *batch) storedArray(r *run) {
 
 func (b *batch) removedMap(r *run) {
 	index, ok := groupIndex(r.group)
-	b.mapLen(3 + one(ok))
+	b.mapLen(3 + one(ok) + one(r.medium == mediumStorage))
 	b.field("type")
 	b.text("BlockRemoved")
 	b.field("block_hashes")
@@ -246,6 +256,7 @@ func (b *batch) removedMap(r *run) {
 		b.field("group_idx")
 		b.number(index)
 	}
+	b.locality(r)
 }
 
 func (b *batch) removedArray(r *run) {

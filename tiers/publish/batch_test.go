@@ -29,20 +29,21 @@ func decode(t testing.TB, payload []byte) []any {
 func found(group, hash string) match { return match{group: []byte(group), hash: []byte(hash)} }
 
 // TestBatchMaps shows the events of a message as maps, with the fields of vLLM: those without a
-// default always, group_idx where the group is a number (A39).
+// default always, group_idx where the group is a number, locality on storage (A39).
 func TestBatchMaps(t *testing.T) {
 	b := newBatch(hashInt, false, 16)
 	b.cleared()
 	b.add(false, "CPU", found("0", "0102030405060708090a0b0c0d0e0f10"))
-	b.add(false, "DISK", found("0", "ff"))
+	b.add(false, "STORAGE", found("0", "ff"))
+	b.add(false, "DISK", found("0", "fe"))
 	b.add(false, "CPU", found("0", "2"))
 	b.add(false, "CPU", found("0", "2"))
 	b.add(false, "CPU", found("g1", "3"))
 	b.add(true, "CPU", found("0", "2"))
-	b.add(true, "DISK", found("g1", "3"))
+	b.add(true, "STORAGE", found("g1", "3"))
 	b.add(false, "CPU", found("0", "2"))
 	m := b.take("topic")
-	if m.hashes != 7 {
+	if m.hashes != 8 {
 		t.Errorf("%d hashes", m.hashes)
 	}
 	stored := func(medium string, group any, hashes ...any) map[string]any {
@@ -53,15 +54,19 @@ func TestBatchMaps(t *testing.T) {
 		if group != nil {
 			e["group_idx"] = group
 		}
+		if medium == "STORAGE" {
+			e["locality"] = "LOCAL"
+		}
 		return e
 	}
 	want := []any{
 		map[string]any{"type": "AllBlocksCleared"},
 		stored("CPU", int8(0), uint64(0x090a0b0c0d0e0f10), int8(2)),
-		stored("DISK", int8(0), uint8(0xff)),
+		stored("STORAGE", int8(0), uint8(0xff)),
+		stored("DISK", int8(0), uint8(0xfe)),
 		stored("CPU", nil, int8(3)),
 		map[string]any{"type": "BlockRemoved", "block_hashes": []any{int8(2)}, "medium": "CPU", "group_idx": int8(0)},
-		map[string]any{"type": "BlockRemoved", "block_hashes": []any{int8(3)}, "medium": "DISK"},
+		map[string]any{"type": "BlockRemoved", "block_hashes": []any{int8(3)}, "medium": "STORAGE", "locality": "LOCAL"},
 		stored("CPU", int8(0), int8(2)),
 	}
 	if got := decode(t, payload(t, m)); !reflect.DeepEqual(got, want) {
@@ -103,6 +108,8 @@ func TestBatchHashes(t *testing.T) {
 		{hashInt, "FFeeddccbbaa99887766554433221100", uint64(0x7766554433221100)},
 		{hashInt, "block", nil},
 		{hashInt, "0x12", nil},
+		{hashInt, "9f08@alice", nil},
+		{hashBytes, "0@9f08", nil},
 		{hashBytes, "9f08", []byte{0x9f, 0x08}},
 		{hashBytes, "f08", []byte{0x0f, 0x08}},
 		{hashBytes, "xyz", nil},

@@ -106,7 +106,7 @@ func openConnected(t testing.TB, o Options) *Publisher {
 // TestConnect shows that subscribers of another implementation that are bound are connected to, over TCP and a Unix
 // socket, count as subscribers, and get all: the start, which they come too late for, and what happens then (A39).
 func TestConnect(t *testing.T) {
-	for _, endpoint := range []string{"tcp://127.0.0.1:0", "ipc://" + filepath.Join(t.TempDir(), "s")} {
+	for _, endpoint := range []string{"tcp://" + ownHost() + ":0", "ipc://" + filepath.Join(t.TempDir(), "s")} {
 		if strings.HasPrefix(endpoint, "tcp") {
 			ln := bindWire(t, endpoint)
 			endpoint = "tcp://" + ln.Addr().String()
@@ -142,7 +142,7 @@ func TestConnect(t *testing.T) {
 // and that one that is bound and one that connects get the same.
 func TestConnectAgain(t *testing.T) {
 	before := runtime.NumGoroutine()
-	ln := bindWire(t, "tcp://127.0.0.1:0")
+	ln := bindWire(t, "tcp://"+ownHost()+":0")
 	endpoint := "tcp://" + ln.Addr().String()
 	ln.Close() // nobody is there yet
 	evlog := newTestLog(1000)
@@ -203,7 +203,7 @@ func TestConnectBeside(t *testing.T) {
 			connected()
 			n++
 		}
-		for range maxConns {
+		for range maxAddrConns {
 			newWireSub(t, dial(t, p.Stats().Endpoint))
 			n++
 		}
@@ -244,7 +244,7 @@ func TestConnectOptions(t *testing.T) {
 // forget everything, and what there is, once for all of them; and that one that comes later gets a number, so that it sees
 // that it has missed something.
 func TestGreetAfterRestart(t *testing.T) {
-	p := open(t, Options{Log: newTestLog(10), Snapshot: blocksOf("0/5")})
+	p := open(t, Options{Log: newTestLog(10), Bind: "tcp://" + ownHost() + ":0", Snapshot: blocksOf("0/5")})
 	endpoint := p.Stats().Endpoint
 	sub := newWireSub(t, dial(t, endpoint))
 	for list := []string(nil); !slices.Contains(list, "+CPU 0:5"); {

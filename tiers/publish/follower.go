@@ -162,6 +162,7 @@ type ownReader struct {
 	next   uint64
 	kinds  []tiers.EventKind
 	groups []string
+	as     *tiers.Viewer
 	events []tiers.Event
 	pace   pacer
 	buf    []byte // reused
@@ -206,7 +207,7 @@ func (o *ownReader) text(ctx context.Context) ([]byte, error) {
 }
 
 func (o *ownReader) wants(ev *tiers.Event) bool {
-	return shown(ev.Kind) &&
+	return shown(ev.Kind) && ev.Shows(o.as) &&
 		(len(o.kinds) == 0 || slices.Contains(o.kinds, ev.Kind)) &&
 		(len(o.groups) == 0 || o.of(ev, ev.Key) || o.of(ev, ev.From))
 }

@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"fmt"
+	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
@@ -84,6 +86,13 @@ func key(path string) block.Key {
 		panic(err)
 	}
 	return k
+}
+
+// ownHost returns a loopback address that is as good as surely nobody else's: a port that a
+// test closes and opens again must not be another program's in between.
+func ownHost() string {
+	octet := func() int { return 1 + rand.IntN(254) }
+	return fmt.Sprintf("127.%d.%d.%d", octet(), octet(), octet())
 }
 
 // event makes an event of one block.

@@ -53,9 +53,10 @@ func NewLines(log Log) *Lines {
 
 // Filter says which events a Follower gets.
 type Filter struct {
-	Since  uint64   // from this number on; 0: from now on; one that is still to come: a gap first
-	Groups []string // only these; empty: all
-	Events []string // only these, and gaps; empty: all
+	Since  uint64        // from this number on; 0: from now on; one that is still to come: a gap first
+	Groups []string      // only these; empty: all
+	Events []string      // only these, and gaps; empty: all
+	As     *tiers.Viewer // only what he may know of, and gaps; nil: all
 }
 
 // kinds returns the kinds that f lets through; nil: all.
@@ -117,7 +118,7 @@ func (l *Lines) Follow(f Filter) (*Follower, error) {
 	} else if next > present { // a number of an earlier daemon: what happened since is not known
 		next, lost = present, appendGap(nil, present, 0)
 	}
-	if len(f.Groups) == 0 && len(kinds) == 0 && lost == nil {
+	if len(f.Groups) == 0 && len(kinds) == 0 && f.As == nil && lost == nil {
 		shared, err := l.join(next)
 		if err != nil {
 			return nil, err
@@ -127,7 +128,7 @@ func (l *Lines) Follow(f Filter) (*Follower, error) {
 		}
 	}
 	own := newOwnReader(l, next)
-	own.kinds, own.groups, own.ready = kinds, slices.Clone(f.Groups), lost
+	own.kinds, own.groups, own.as, own.ready = kinds, slices.Clone(f.Groups), f.As, lost
 	return &Follower{own: own}, nil
 }
 

@@ -36,7 +36,7 @@ type Options struct {
 	// Paths that fit none are left out and counted. Empty: {group}/{hash}.
 	Templates []string
 	BlockSize int               // tokens of a block; 0 where it is not known
-	Media     map[string]string // names of tiers in the messages; memory is CPU, disk DISK, peer is left out, unless given
+	Media     map[string]string // names of tiers in the messages; memory is CPU, disk STORAGE, peer is left out, unless given
 	// Snapshot calls fn for each block that this node has, with the names of its tiers. It is called at the start,
 	// again when the first subscriber comes after that, and after a gap, when all subscribers are told to forget
 	// everything first. It ends soon after ctx does. It may be nil.
@@ -47,6 +47,10 @@ type Options struct {
 
 	Logger *zap.Logger // nil: none
 }
+
+// mediumStorage is vLLM's name of a file or object tier since 0.27 (Medium in vllm/v1/kv_offload/base.py), the only
+// one that has a locality.
+const mediumStorage = "STORAGE"
 
 // settings is what Options come to.
 type settings struct {
@@ -94,7 +98,7 @@ func (o *Options) check() (settings, error) {
 		}
 		s.templates = append(s.templates, t)
 	}
-	s.media = map[string]string{"memory": "CPU", "disk": "DISK"}
+	s.media = map[string]string{"memory": "CPU", "disk": mediumStorage}
 	maps.Copy(s.media, o.Media)
 	maps.DeleteFunc(s.media, func(_, medium string) bool { return medium == "" })
 	s.all = slices.Compact(slices.Sorted(maps.Values(s.media)))

@@ -145,9 +145,19 @@ func (p *pub) run(c *conn) {
 	<-written
 }
 
-// read obeys what the subscriber sends, until it hangs up.
+// read obeys what the subscriber sends, until it hangs up, or came and subscribes to nothing for too long.
 func (p *pub) read(c *conn, s *subscriber) error {
+	idle := false
 	for {
+		if none := c.to == "" && s.wants.Load() <= 0; none != idle {
+			var by time.Time
+			if idle = none; none {
+				by = time.Now().Add(time.Duration(p.idle.Load()))
+			}
+			if err := c.SetReadDeadline(by); err != nil {
+				return err
+			}
+		}
 		in, err := receive(c.r)
 		if err != nil {
 			return err

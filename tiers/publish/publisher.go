@@ -101,6 +101,7 @@ type Stats struct {
 	Endpoint       string `json:"endpoint"` // where it is bound, with the port that was chosen for port 0; empty if it is not
 	ReplayEndpoint string `json:"replay_endpoint,omitempty"`
 	Subscribers    int    `json:"subscribers"` // now, those that were connected to included
+	Refused        uint64 `json:"refused"`     // connections for which there was no place, on both sockets
 	Messages       uint64 `json:"messages"`
 	Events         uint64 `json:"events"`    // hashes in these messages
 	Unmatched      uint64 `json:"unmatched"` // names that fit no template, or whose hash is not hexadecimal
@@ -115,6 +116,7 @@ func (p *Publisher) Stats() Stats {
 	s := Stats{
 		Endpoint:    p.pub.endpoint(),
 		Subscribers: p.pub.subscribers(),
+		Refused:     p.pub.refused.Load(),
 		Unmatched:   p.stats.unmatched.Load(),
 		Dropped:     p.pub.dropped.Load(),
 		Gaps:        p.stats.gaps.Load(),
@@ -123,6 +125,7 @@ func (p *Publisher) Stats() Stats {
 	s.Messages, s.Events = p.history.totals()
 	if p.replay != nil {
 		s.ReplayEndpoint, s.Replays = p.replay.endpoint(), p.replay.served.Load()
+		s.Refused += p.replay.refused.Load()
 	}
 	return s
 }

@@ -55,7 +55,7 @@ func subscribe(t testing.TB, p *Publisher, topic string) zmq4.Socket {
 	return sub
 }
 
-// receiver reads what messages tell as short texts, such as "+CPU g:1" and "-DISK g:2".
+// receiver reads what messages tell as short texts, such as "+CPU g:1" and "-STORAGE g:2".
 type receiver struct {
 	t     testing.TB
 	sub   zmq4.Socket
@@ -149,8 +149,8 @@ func TestPublish(t *testing.T) {
 			event(tiers.BlockRemoved, "", "0/10"),
 			renamed, moved,
 		)
-		want(t, r.next(10), "+CPU 0:16", "+DISK 0:16", "-CPU 0:16", "+CPU <nil>:127", "-CPU 0:16", "-DISK 0:16", "+DISK 0:18",
-			"-CPU 0:16", "-DISK 0:16", "+DISK 0:18")
+		want(t, r.next(10), "+CPU 0:16", "+STORAGE 0:16", "-CPU 0:16", "+CPU <nil>:127", "-CPU 0:16", "-STORAGE 0:16", "+STORAGE 0:18",
+			"-CPU 0:16", "-STORAGE 0:16", "+STORAGE 0:18")
 		if s := p.Stats(); s.Unmatched != 2 || s.Events != 10 || s.Subscribers != 1 || s.Dropped != 0 || s.Gaps != 0 {
 			t.Errorf("%+v", s) // unmatched: the path of three parts, and the name that is not hexadecimal
 		}
@@ -217,7 +217,7 @@ func TestPublishSnapshot(t *testing.T) {
 	r := &receiver{t: t, sub: subscribe(t, p, ""), seq: -1}
 	close(subscribed)
 	list := r.next(2 + 3*snapshotSize)
-	if !slices.Contains(list, "+CPU 0:1") || !slices.Contains(list, "+DISK 0:1") {
+	if !slices.Contains(list, "+CPU 0:1") || !slices.Contains(list, "+STORAGE 0:1") {
 		t.Errorf("got %q", list)
 	}
 	for _, c := range list {
@@ -226,14 +226,14 @@ func TestPublishSnapshot(t *testing.T) {
 		}
 	}
 	want(t, r.next(2), "-CPU 0:1", "+CPU 0:2")
-	want(t, r.next(2), "clear", "+DISK 0:5") // again, as nobody was there when all began
+	want(t, r.next(2), "clear", "+STORAGE 0:5") // again, as nobody was there when all began
 
 	burst := make([]tiers.Event, 200)
 	for i := range burst {
 		burst[i] = event(tiers.BlockStored, "memory", "0/9")
 	}
 	evlog.add(burst...)
-	want(t, r.next(2), "clear", "+DISK 0:5")
+	want(t, r.next(2), "clear", "+STORAGE 0:5")
 	if s := p.Stats(); s.Gaps != 1 || s.Snapshots != 3 {
 		t.Errorf("%+v", s)
 	}
@@ -290,9 +290,9 @@ func TestPublishRenamedDirectory(t *testing.T) {
 	}})
 	eventually(t, "the start is told to nobody", func() bool { return p.Stats().Messages == 1 })
 	r := &receiver{t: t, sub: subscribe(t, p, ""), seq: -1}
-	want(t, r.next(2), "clear", "+DISK 0:5")
+	want(t, r.next(2), "clear", "+STORAGE 0:5")
 	evlog.add(event(tiers.DirRenamed, "", "0/d"), event(tiers.BlockStored, "memory", "0/6"))
-	want(t, r.next(3), "+CPU 0:6", "clear", "+DISK 0:5")
+	want(t, r.next(3), "+CPU 0:6", "clear", "+STORAGE 0:5")
 }
 
 // TestPublishOptions shows that all that is wrong is told at once, and that a port in use is an error.

@@ -9,10 +9,12 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/kvfs/kvfs/tiers/block"
 )
@@ -20,6 +22,9 @@ import (
 // Limits of a socket.
 const (
 	maxConns         = 256
+	maxAddrConns     = maxConns / 2     // of one address
+	idleTimeout      = 30 * time.Second // for a subscriber to subscribe
+	rarePeriod       = 10 * time.Second // between two equal lines that others cause
 	handshakeTimeout = 10 * time.Second
 	writeTimeout     = 30 * time.Second // for a peer to take something
 	closeTimeout     = time.Second      // for a peer to hang up after the last message
@@ -33,6 +38,9 @@ type server struct {
 	accepted []string     // types of sockets that may connect
 	serve    func(c *conn)
 	log      *zap.Logger
+	rarely   *zap.Logger   // for what others can cause as often as they like
+	refused  atomic.Uint64 // connections for which there was no place
+	idle     atomic.Int64  // idleTimeout but in tests
 	done     chan struct{} // closed by stop
 	wg       sync.WaitGroup
 
@@ -40,7 +48,8 @@ type server struct {
 		sync.Mutex
 		stopped bool
 		conns   map[*conn]struct{}
-		came    int // of them, those that others made
+		came    map[string]int // of them, those that others made, by their address
+		total   int            // of these
 	}
 }
 
@@ -51,6 +60,7 @@ type conn struct {
 	w *bufio.Writer // of writes with a deadline
 
 	to      string // where it was connected to; empty: the peer came
+	from    string // where it came from
 	greeted bool   // the handshake is done; guarded by server.mu
 }
 
@@ -67,7 +77,9 @@ func (w deadlineWriter) Write(p []byte) (int, error) {
 // newServer makes a socket on ln, which may be nil. Start it.
 func newServer(ln net.Listener, typ string, accepted []string, log *zap.Logger) *server {
 	s := &server{ln: ln, typ: typ, accepted: accepted, log: log, done: make(chan struct{})}
-	s.mu.conns = make(map[*conn]struct{})
+	s.rarely = log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core { return zapcore.NewSamplerWithOptions(c, rarePeriod, 1, 0) }))
+	s.idle.Store(int64(idleTimeout))
+	s.mu.conns, s.mu.came = make(map[*conn]struct{}), make(map[string]int)
 	return s
 }
 
@@ -113,28 +125,41 @@ func (s *server) accept() {
 // those that came, or the server is stopped. Else it is to be run.
 func (s *server) add(nc net.Conn, to string) *conn {
 	c := &conn{Conn: nc, to: to, r: bufio.NewReaderSize(nc, 1<<10), w: bufio.NewWriterSize(deadlineWriter{nc}, 16<<10)}
+	if to == "" {
+		c.from = nc.RemoteAddr().String() // of a Unix socket nothing: they have no share
+		if host, _, err := net.SplitHostPort(c.from); err == nil {
+			c.from = host
+		}
+	}
 	s.mu.Lock()
-	ok := !s.mu.stopped && (to != "" || s.mu.came < maxConns)
-	if ok {
+	stopped := s.mu.stopped
+	full := to == "" && (s.mu.total >= maxConns || nc.RemoteAddr().Network() == "tcp" && s.mu.came[c.from] >= maxAddrConns)
+	if !stopped && !full {
 		s.mu.conns[c] = struct{}{}
-		s.mu.came += c.came()
+		s.countLocked(c, 1)
 		s.wg.Add(1)
 	}
 	s.mu.Unlock()
-	if !ok {
-		s.log.Debug("connection refused: there are too many, or the socket closes", zap.String("socket", s.typ))
-		nc.Close()
-		return nil
+	if !stopped && !full {
+		return c
 	}
-	return c
+	if !stopped { // it is counted when it sees its end
+		s.rarely.Warn("connection refused: there are too many", zap.String("socket", s.typ), zap.String("from", c.from),
+			zap.Int("max", maxConns), zap.Int("max_of_one_address", maxAddrConns), zap.Uint64("refused", s.refused.Add(1)))
+	}
+	nc.Close()
+	return nil
 }
 
-// came returns 1 for a connection that others made.
-func (c *conn) came() int {
-	if c.to == "" {
-		return 1
+// countLocked counts a connection that others made, or its end.
+func (s *server) countLocked(c *conn, by int) {
+	if c.to != "" {
+		return
 	}
-	return 0
+	s.mu.total += by
+	if s.mu.came[c.from] += by; s.mu.came[c.from] == 0 {
+		delete(s.mu.came, c.from)
+	}
 }
 
 // run serves a connection until it ends. It fails if the handshake did.
@@ -144,7 +169,7 @@ func (s *server) run(c *conn) error {
 		c.Close()
 		s.mu.Lock()
 		delete(s.mu.conns, c)
-		s.mu.came -= c.came()
+		s.countLocked(c, -1)
 		s.mu.Unlock()
 	}()
 	err := c.SetDeadline(time.Now().Add(handshakeTimeout))

@@ -11,6 +11,7 @@ import (
 // TestTemplates shows how paths of engines are read backwards.
 func TestTemplates(t *testing.T) {
 	const vllm = "meta-llama_Llama_c78c9e79d404_r{rank}/{hash:0:3}/{hash:3:5}_g{group}/{hash}.bin"
+	const lmcache = "m@0x{rank}@{group}@{hash}.data"
 	cases := []struct {
 		template, path    string
 		group, hash, rank string // hash "": it does not fit
@@ -36,6 +37,13 @@ func TestTemplates(t *testing.T) {
 		{"{group}/{group}_{hash}", "g0/g1_ab", "", "", ""},
 		{"m@{rank}@{hash}@bf16.pt", "m@0@9f08@bf16.pt", "", "9f08", "0"},
 		{"{hash}_m_{rank}_8.bin", "9f08_m_7_8.bin", "", "9f08", "7"},
+		// LMCache's multi-process mode: of June 2026, of before, salted (whose hash no form but text tells).
+		{lmcache, "m@0x02010201@0@9f08.data", "0", "9f08", "02010201"},
+		{lmcache, "m@0x02010201@a@9f08.data", "a", "9f08", "02010201"},
+		{lmcache, "m@0x02010201@9f08.data", "", "", ""},
+		{lmcache, "m@0x02010201@0@9f08@alice.data", "0", "9f08@alice", "02010201"},
+		{"m@0x{rank}@{group}@{hash}@alice.data", "m@0x02010201@0@9f08@alice.data", "0", "9f08", "02010201"},
+		{"m@0x{rank}@{hash}.data", "m@0x02010201@0@9f08.data", "", "0@9f08", "02010201"},
 		{"{hash}", "", "", "", ""},
 	}
 	for _, c := range cases {

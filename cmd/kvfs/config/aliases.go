@@ -48,7 +48,7 @@ var aliases = []alias{
 		remarks: "tcp is tcp; rdma and efa are auto, which needs no such card to start. Others are ignored, and so are all without bind."},
 	{name: "MOONCAKE_DEVICE", path: "rdma.devices", form: aliasDevices, lenient: true,
 		remarks: "Names of cards, with commas. A topology in JSON is ignored, and so are all without bind."},
-	{name: "KVFS_SSD_ENABLED", path: diskDirs, part: partEnabled, form: strictBool, remarks: "The SSD tier as one directory, instead of KVFS_DISK. On, it needs a path and a size; else it counts for nothing, and what other sources say stays."},
+	{name: "KVFS_SSD_ENABLED", path: diskDirs, part: partEnabled, form: strictBool, remarks: "The SSD tier as one directory, instead of KVFS_DISK. On, it needs a path and a size; else it counts for nothing, and what other sources say stays. Off, it wins over files, and flags win over it."},
 	{name: "MOONCAKE_ENABLE_SSD_OFFLOAD", path: diskDirs, part: partEnabled, form: aliasBool},
 	{name: "MOONCAKE_ENABLE_OFFLOAD", path: diskDirs, part: partEnabled, form: aliasBool},
 	{name: "MOONCAKE_OFFLOAD_ENABLED", path: diskDirs, part: partEnabled, form: aliasBool},
@@ -65,6 +65,7 @@ const diskDirs = "disk.dirs"
 // set instead. They are a warning, and never an error.
 var unmatched = []struct{ name, instead string }{
 	{"MOONCAKE_MASTER", "there is no master: peers find each other; set KVFS_BIND and KVFS_JOIN"},
+	{"MOONCAKE_MASTER_METRICS_URL", "there is no master; set KVFS_HTTP for metrics of this mount"},
 	{"MOONCAKE_TE_META_DATA_SERVER", "there is no metadata server: peers find each other; set KVFS_BIND and KVFS_JOIN"},
 	{"MOONCAKE_LOCAL_HOSTNAME", "set KVFS_NODE_NAME, and KVFS_ADVERTISE for the address"},
 	{"MOONCAKE_CONFIG_PATH", "that file is not read; set KVFS_CONFIG to one of kvfs"},
@@ -189,11 +190,21 @@ func aliasesOf(part string) string {
 }
 
 // overlaySSD makes the directory that aliases describe together, if one of them turns
-// it on and none of its parts is missing; see validateSSD for the rest. Source: D4 of
+// it on and none of its parts is missing; see validateSSD for the rest. If one turns it off, what files
+// say does not count. Source: D4 of
 // Mooncake's setup, which gives a path only to a store whose offloading is on.
 func (l *loader) overlaySSD() {
 	dirs := lookup(diskDirs)
-	if _, own := l.env[dirs.env()]; own || !l.wantsSSD() || len(l.missingSSD()) > 0 {
+	if _, own := l.env[dirs.env()]; own {
+		return
+	}
+	a, _, given := l.aliasOf(partEnabled)
+	switch wanted := l.wantsSSD(); {
+	case given && !wanted && l.good(diskDirs) && len(l.cfg.Disk.Dirs) > 0:
+		l.clear(diskDirs)
+		l.cfg.Disk.Dirs, l.cfg.origins[diskDirs] = nil, Origin{Source: Env, Name: a.name}
+		return
+	case !wanted || len(l.missingSSD()) > 0:
 		return
 	}
 	l.clear(diskDirs)
@@ -310,6 +321,8 @@ func (l *loader) ignoredSSD(a alias, o Origin, counts bool) (why string, used bo
 	switch first, _, _ := l.aliasOf(a.part); {
 	case first.name != a.name:
 		return fmt.Sprintf("%s is set", first.name), false
+	case counts && len(l.cfg.Disk.Dirs) == 0 && a.part != partEnabled:
+		return fmt.Sprintf("the SSD tier is off: %v", o), false
 	case counts:
 		return fmt.Sprintf("%s %s", a.part, l.env[a.name]), true
 	case o.Source != Default:

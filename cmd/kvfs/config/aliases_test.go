@@ -173,7 +173,11 @@ func TestAliasesOfSSD(t *testing.T) {
 			[]string{"ignored: disk.dirs comes from flag --disk", "ignored", "ignored"}},
 		{"path alone", Sources{Environ: []string{path}}, nil, "default", []string{
 			"env MOONCAKE_OFFLOAD_FILE_STORAGE_PATH: ignored: the SSD tier needs to be turned on (KVFS_SSD_ENABLED or MOONCAKE_ENABLE_SSD_OFFLOAD or MOONCAKE_ENABLE_OFFLOAD or MOONCAKE_OFFLOAD_ENABLED) and a size (KVFS_SSD_SIZE or MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES)"}},
-		{"off leaves the file alone", Sources{File: file, Environ: []string{"MOONCAKE_ENABLE_OFFLOAD=0"}}, other, "", []string{"ignored: disk.dirs comes from "}},
+		{"off wins over the file", Sources{File: file, Environ: []string{"MOONCAKE_ENABLE_OFFLOAD=0"}}, nil, "env MOONCAKE_ENABLE_OFFLOAD", []string{"taken for disk.dirs: enabled 0"}},
+		{"our off wins over the file", Sources{File: file, Environ: []string{"KVFS_SSD_ENABLED=0", path}}, nil, "env KVFS_SSD_ENABLED",
+			[]string{"env MOONCAKE_OFFLOAD_FILE_STORAGE_PATH: ignored: the SSD tier is off: env KVFS_SSD_ENABLED"}},
+		{"off, below flags", Sources{File: file, Environ: []string{"KVFS_SSD_ENABLED=0"}, Flags: parseFlags(t, "--disk=path=/a,size=1GiB")}, other, "flag --disk",
+			[]string{"env KVFS_SSD_ENABLED: ignored: disk.dirs comes from flag --disk"}},
 		{"on, the rest in the file", Sources{File: file, Environ: []string{on}}, other, "", []string{"ignored: disk.dirs comes from "}},
 		{"on and a path, the rest in a flag", Sources{Environ: []string{on, path}, Flags: parseFlags(t, "--disk=path=/a,size=1GiB")}, other, "flag --disk", []string{"ignored", "ignored"}},
 		{"off", Sources{Environ: []string{"MOONCAKE_ENABLE_OFFLOAD=false"}}, nil, "default", []string{"ignored: the SSD tier is off, as by default"}},

@@ -14,6 +14,7 @@ type Config struct {
 	Staging      Staging          `kvfs:"staging" help:"Aligned buffers for blocks that a tier cannot move in place: small ones, and unaligned ends."`
 	DirectIO     DirectIO         `kvfs:"directio" help:"How the SSD tier reads and writes past the page cache."`
 	Specs        map[string]Spec  `kvfs:"specs" names:"spec" example:"gemma" help:"The attention groups of models, by a name for each, for requests about prompts; see the control directory. Files and inline JSON only."`
+	Control      Control          `kvfs:"control" help:"Who may use the control files query, prefetch, specs and events, beside root and the user of the daemon. Read when the daemon starts."`
 	Events       Events           `kvfs:"events" help:"What happens to blocks, for others to follow."`
 
 	Bind             string   `kvfs:"bind" check:"listen" example:"0.0.0.0:7946" help:"Address on which to listen for peers, host or host:port; the port is 7946 if it is left out. Empty means no peers. One that is not loopback demands tls and peer.gossip_keys, or insecure."`
@@ -47,13 +48,14 @@ type Store struct {
 
 // Memory configures the primary tier.
 type Memory struct {
-	Size          Size    `kvfs:"size" example:"64GiB" auto:"a quarter of RAM" help:"Capacity for blocks. The default is rounded down to MiB, at least 64MiB. Mode embedded needs more than 0, and mode standalone-store excludes it."`
+	Size          Size    `kvfs:"size" example:"64GiB" auto:"a quarter of RAM" help:"Capacity for blocks. The default is rounded down to MiB, at least 64MiB; RAM is the memory limit of the control group (cgroup v1 or v2) where that is less. Mode embedded needs more than 0, and mode standalone-store excludes it."`
 	Policy        string  `kvfs:"policy" enum:"lru|arc|s3fifo" default:"lru" help:"Eviction order."`
 	HighWatermark float64 `kvfs:"high_watermark" above:"0" max:"1" default:"0.98" help:"Eviction starts when this share of the size is used."`
 	LowWatermark  float64 `kvfs:"low_watermark" above:"0" max:"1" default:"0.95" help:"Eviction stops when this share of the size is used. Must be below high_watermark."`
 	Headroom      Size    `kvfs:"headroom" default:"0" help:"Memory beyond the size that the file system behind it may use, so that a write never ends short. Zero means automatic."`
 	Dir           string  `kvfs:"dir" example:"/dev/shm/kvfs" help:"Directory for the blocks, on a tmpfs. Empty means automatic: an own tmpfs as root, else a directory in /dev/shm."`
 	Huge          string  `kvfs:"huge" enum:"never|within_size|always|advise" default:"within_size" help:"Huge pages of an own tmpfs, as in mount -o huge."`
+	NUMA          string  `kvfs:"numa" check:"numa" example:"bind:0" help:"NUMA nodes for the blocks, as in mount -o mpol: bind:NODES, prefer:NODE, interleave, interleave:NODES or local. Takes an own tmpfs, so root. Empty means the policy of the process that writes."`
 	Keep          bool    `kvfs:"keep" default:"false" help:"Keep the blocks in memory after a clean stop, for the next start to adopt."`
 	Passthrough   string  `kvfs:"passthrough" enum:"auto|on|off" default:"auto" help:"Let the kernel read and write open blocks by itself (FUSE passthrough). on fails where it is not possible."`
 }
@@ -63,27 +65,29 @@ type Group struct {
 	Pinned       bool     `kvfs:"pinned" example:"true" default:"false" help:"Never evict the blocks of the group."`
 	Quota        Size     `kvfs:"quota" example:"16GiB" default:"0" help:"Most bytes that the group may hold. Zero means no limit."`
 	BlockSize    Size     `kvfs:"block_size" default:"0" help:"Size of the group's blocks. Zero means to learn it from the first ones."`
+	Strict       bool     `kvfs:"strict" default:"false" help:"Commit nothing but blocks of block_size, which it needs: else close, fsync and rename fail with EINVAL, and the name keeps its previous version. Without effect on a pinned group."`
 	OpenDeadline Duration `kvfs:"open_deadline" example:"20ms" default:"0s" help:"As promotion.open_deadline, for blocks of this group. Zero means that one."`
 }
 
 // Mount configures the FUSE mount.
 type Mount struct {
-	AllowOther   string   `kvfs:"allow_other" enum:"auto|on|off" default:"auto" help:"Let other users in, by modes and owners. auto means on as root, else off."`
-	WriteTimeout Duration `kvfs:"write_timeout" default:"5s" help:"How long a write waits for memory to be freed before it fails with ENOSPC. Zero does not wait."`
-	LookupLease  Duration `kvfs:"lookup_lease" default:"30s" help:"How long a block stays readable after a successful look-up."`
-	EntryTimeout Duration `kvfs:"entry_timeout" default:"60s" help:"How long the kernel may keep a name. Removals are announced to it at once."`
-	AttrTimeout  Duration `kvfs:"attr_timeout" default:"60s" help:"How long the kernel may keep attributes."`
-	TempPatterns []string `kvfs:"temp_patterns" check:"pattern" default:"*.tmp,*.tmp.*,.tmp*,tmp/" help:"Names that are temporary until they are renamed; a pattern that ends in a slash names a directory."`
-	TempExpiry   Duration `kvfs:"temp_expiry" default:"1h" help:"Age at which a temporary file that nobody has open is removed. Zero means never."`
-	MaxWrite     Size     `kvfs:"max_write" min:"4KiB" max:"1MiB" default:"1MiB" help:"Largest single write request of the kernel."`
-	FSName       string   `kvfs:"fs_name" check:"fsname" default:"kvfs" help:"Name of the file system in mount tables."`
+	AllowOther    string   `kvfs:"allow_other" enum:"auto|on|off" default:"auto" help:"Let other users in, by modes and owners. auto means on as root, else off."`
+	WriteTimeout  Duration `kvfs:"write_timeout" default:"5s" help:"How long a write waits for memory to be freed before it fails with ENOSPC. Zero does not wait."`
+	LookupLease   Duration `kvfs:"lookup_lease" default:"30s" help:"How long a block stays readable after a successful look-up."`
+	EntryTimeout  Duration `kvfs:"entry_timeout" default:"60s" help:"How long the kernel may keep a name. Removals are announced to it at once."`
+	AttrTimeout   Duration `kvfs:"attr_timeout" default:"60s" help:"How long the kernel may keep attributes."`
+	TempPatterns  []string `kvfs:"temp_patterns" check:"pattern" default:"*.tmp,*.tmp.*,.tmp*,tmp/" help:"Names that are temporary until they are renamed; a pattern that ends in a slash names a directory."`
+	PlainPatterns []string `kvfs:"plain_patterns" check:"filename" default:"*.lock,*.lck,*.pid" help:"Names of files that are POSIX from the first byte and stay in memory, as lock files are."`
+	TempExpiry    Duration `kvfs:"temp_expiry" default:"1h" help:"Age at which a temporary file that nobody has open is removed. Zero means never."`
+	MaxWrite      Size     `kvfs:"max_write" min:"4KiB" max:"1MiB" default:"1MiB" help:"Largest single write request of the kernel."`
+	FSName        string   `kvfs:"fs_name" check:"fsname" default:"kvfs" help:"Name of the file system in mount tables."`
 }
 
 // Disk configures the SSD tier.
 type Disk struct {
 	Dirs             []DiskDir `kvfs:"dirs" name:"disk" sep:";" help:"Directories of the SSD tier, one a device; blocks are spread over them."`
 	Policy           string    `kvfs:"policy" enum:"lru|arc|s3fifo" default:"lru" help:"Eviction order."`
-	Cascade          string    `kvfs:"cascade" enum:"async|sync|off" default:"async" help:"When a committed block is copied to the SSD. async: soon after the commit. sync: close or rename waits until it is there. off: only by fsync."`
+	Cascade          string    `kvfs:"cascade" enum:"async|sync|on_evict|off" default:"async" help:"When a committed block is copied to the SSD. async: soon after the commit. sync: close or rename waits until it is there. on_evict: when it is to leave memory. off: only by fsync."`
 	CascadeQueue     Size      `kvfs:"cascade_queue" default:"0" help:"Most bytes that wait to be copied to the SSD; what comes on top stays in memory alone. Zero means automatic: a quarter of memory.size, at most 1GiB."`
 	Admission        string    `kvfs:"admission" enum:"all|second_hit" default:"all" help:"Which blocks are copied to the SSD. all: each one. second_hit: one that is stored or read a second time."`
 	DailyWriteBudget Size      `kvfs:"daily_write_budget" default:"0" help:"Most bytes that are written to all directories together in a day (UTC), so that the devices are not worn out. fsync may exceed it. Zero means no limit."`
@@ -108,6 +112,12 @@ type Promotion struct {
 	BatchBytes   Size     `kvfs:"batch_bytes" default:"8MiB" above:"0" help:"Most bytes of such a batch, unless one block alone is larger."`
 	Window       Duration `kvfs:"window" default:"0s" help:"How long a batch waits for more blocks of the same request. Zero means that it takes what is there."`
 	OpenDeadline Duration `kvfs:"open_deadline" default:"0s" help:"An open of a block that is not in memory, and that would probably take or takes longer than this, is a miss (ENOENT) early. Zero means none. groups.NAME.open_deadline is for one group."`
+}
+
+// Control says who may use control files.
+type Control struct {
+	Users []string `kvfs:"users" example:"vllm" help:"Users, by name or number. They are told only of blocks that they may read."`
+	Group string   `kvfs:"group" example:"kv-readers" help:"Group, by name or number. Its members are told only of blocks that they may read."`
 }
 
 // Staging configures the aligned buffers.
@@ -145,8 +155,9 @@ const (
 
 // Values of Disk.Cascade, with Off.
 const (
-	CascadeAsync = "async"
-	CascadeSync  = "sync"
+	CascadeAsync   = "async"
+	CascadeSync    = "sync"
+	CascadeOnEvict = "on_evict"
 )
 
 // Values of Disk.Admission.

@@ -68,7 +68,29 @@ func (d document) decode(text []byte) {
 	default:
 		d.fail(d.origin(&second), "", violate(ErrSyntax, "a second document: only one is read"))
 	}
-	d.section(reflect.ValueOf(d.cfg).Elem(), root.Content[0], schema(), "")
+	if d.knownVersion(root.Content[0]) {
+		d.section(reflect.ValueOf(d.cfg).Elem(), root.Content[0], schema(), "")
+	}
+}
+
+// Documents may say of which version of the form they are. It is no setting.
+const (
+	versionKey = "version"
+	version    = "1"
+)
+
+// knownVersion refuses a document of another version, whose other keys may mean something else.
+func (d document) knownVersion(n *yaml.Node) bool {
+	n = resolve(n)
+	for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
+		v := resolve(n.Content[i+1])
+		known := v.Kind == yaml.ScalarNode && (v.ShortTag() == "!!null" || strings.TrimSpace(v.Value) == "" || v.Value == version)
+		if n.Content[i].Value == versionKey && !known {
+			d.fail(d.origin(v), versionKey, violate(ErrEnum, "%s is not a version of this configuration; known: %s", describe(v), version))
+			return false
+		}
+	}
+	return true
 }
 
 // syntaxError is an error of the YAML parser, which names the line itself.
@@ -96,7 +118,10 @@ func (d document) section(v reflect.Value, n *yaml.Node, s *setting, path string
 	}
 	d.mapping(n, s, path, func(key, value *yaml.Node) {
 		child := s.find(key.Value)
-		if child == nil {
+		switch {
+		case path == "" && key.Value == versionKey:
+			return
+		case child == nil:
 			d.failKey(d.origin(key), path, unknownKey(key.Value, s, path))
 			return
 		}

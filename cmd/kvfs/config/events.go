@@ -29,6 +29,7 @@ type ZMQ struct {
 	Buffer     int      `kvfs:"buffer" min:"1" max:"1000000" default:"10000" help:"Messages that are kept to be asked for again, at most 64MiB of them."`
 	Hash       string   `kvfs:"hash" enum:"int|bytes|text" default:"int" help:"Form of the hashes in messages. int: their lower 64 bits, as vLLM does unless told otherwise. bytes: all of them. text: as they stand in the names of blocks."`
 	Encoding   string   `kvfs:"encoding" enum:"map|array" default:"map" help:"Form of the events in messages. map: with field names, as vLLM since 0.24. array: by position, for what reads only that."`
+	DiskMedium string   `kvfs:"disk_medium" enum:"STORAGE|DISK" default:"STORAGE" help:"What the SSD tier is called in messages. STORAGE: as vLLM calls its file tier since 0.27, with locality LOCAL. DISK: for what does not know that, such as Dynamo before 1.5."`
 	Templates  []string `kvfs:"templates" check:"template" example:"{group}/{hash},llama_r{rank}/{hash:0:3}/{hash:3:5}_g{group}/{hash}.bin" help:"Where the hash and the group stand in the path of a block below the mount; the first that fits counts. Blocks that fit none are not announced. Empty means {group}/{hash}."`
 	BlockSize  int      `kvfs:"block_size" min:"0" default:"0" help:"Tokens to a block, for the messages. Zero means that it is not known."`
 	Insecure   bool     `kvfs:"insecure" default:"false" help:"Allow addresses that are not loopback. Whoever reaches them can then see which blocks there are."`

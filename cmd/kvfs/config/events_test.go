@@ -14,15 +14,15 @@ import (
 func TestEvents(t *testing.T) {
 	want := mustLoad(t, Sources{})
 	want.Events.ZMQ = ZMQ{
-		Bind: "tcp://*:5557", Connect: []string{"tcp://router:5557", "ipc:///run/r"}, Replay: "ipc:///run/kvfs/replay.sock", Topic: "kv", Buffer: 1_000_000, Hash: HashText, Encoding: EncodingArray,
+		Bind: "tcp://*:5557", Connect: []string{"tcp://router:5557", "ipc:///run/r"}, Replay: "ipc:///run/kvfs/replay.sock", Topic: "kv", Buffer: 1_000_000, Hash: HashText, Encoding: EncodingArray, DiskMedium: "DISK",
 		Templates: []string{"{group}/{hash}", "m_r{rank}/{hash:0:3}/{hash:3:5}_g{group}/{hash}.bin"}, BlockSize: 16, Insecure: true,
 	}
 	const templates = "{group}/{hash},m_r{rank}/{hash:0:3}/{hash:3:5}_g{group}/{hash}.bin"
-	const zmq = `{"bind": "tcp://*:5557", "connect": ["tcp://router:5557", "ipc:///run/r"], "replay": "ipc:///run/kvfs/replay.sock", "topic": "kv", "buffer": 1000000, "hash": "text", "encoding": "array",
+	const zmq = `{"bind": "tcp://*:5557", "connect": ["tcp://router:5557", "ipc:///run/r"], "replay": "ipc:///run/kvfs/replay.sock", "topic": "kv", "buffer": 1000000, "hash": "text", "encoding": "array", "disk_medium": "DISK",
 		"templates": ["{group}/{hash}", "m_r{rank}/{hash:0:3}/{hash:3:5}_g{group}/{hash}.bin"], "block_size": 16, "insecure": true}`
 	var environ, flags []string
 	for name, value := range map[string]string{
-		"BIND": "tcp://*:5557", "CONNECT": "tcp://router:5557,ipc:///run/r", "REPLAY": "ipc:///run/kvfs/replay.sock", "TOPIC": "kv", "BUFFER": "1000000", "HASH": "text", "ENCODING": "array",
+		"BIND": "tcp://*:5557", "CONNECT": "tcp://router:5557,ipc:///run/r", "REPLAY": "ipc:///run/kvfs/replay.sock", "TOPIC": "kv", "BUFFER": "1000000", "HASH": "text", "ENCODING": "array", "DISK_MEDIUM": "DISK",
 		"TEMPLATES": templates, "BLOCK_SIZE": "16", "INSECURE": "1",
 	} {
 		environ = append(environ, "KVFS_EVENTS_ZMQ_"+name+"="+value)

@@ -105,7 +105,7 @@ func candidates(s *setting) []value {
 			{nil, doc("full"), []SpecGroup{{Kind: "full", BlockSize: 16}}}, {nil, doc("mla"), []SpecGroup{{Kind: "mla", BlockSize: 16}}},
 		}
 	case reflect.TypeFor[string]():
-		for _, s := range append(slices.Clone(s.enum), "sample", "other", "[::1]:9100", "[::1]:9101", "tcp://[::1]:5557", "ipc:///a/b", "/run/a.sock", "/b") {
+		for _, s := range append(slices.Clone(s.enum), "sample", "other", "[::1]:9100", "[::1]:9101", "tcp://[::1]:5557", "ipc:///a/b", "/run/a.sock", "/b", "bind:0", "interleave:0-3,7") {
 			text(s, s)
 		}
 	case reflect.TypeFor[[]string]():

@@ -20,7 +20,7 @@ type Sources struct {
 	InlineJSON string         // empty means --config-json, else KVFS_CONFIG_JSON, else none
 	Environ    []string       // "NAME=value", as os.Environ; nil means no environment
 	Flags      *pflag.FlagSet // parsed, defined by AddFlags; may be nil
-	MemTotal   Size           // RAM of the machine, for defaults. Zero means to read /proc/meminfo
+	MemTotal   Size           // RAM of the machine, for defaults. Zero means to read /proc/meminfo and the limit of the control group
 	Hostname   string         // of the machine, for defaults. Empty means to ask
 }
 

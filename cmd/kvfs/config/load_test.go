@@ -55,7 +55,7 @@ func TestDefaults(t *testing.T) {
 		},
 		Mount: Mount{
 			AllowOther: Auto, WriteTimeout: 5e9, LookupLease: 30e9, EntryTimeout: 60e9, AttrTimeout: 60e9,
-			TempPatterns: []string{"*.tmp", "*.tmp.*", ".tmp*", "tmp/"}, TempExpiry: 3600e9,
+			TempPatterns: []string{"*.tmp", "*.tmp.*", ".tmp*", "tmp/"}, TempExpiry: 3600e9, PlainPatterns: []string{"*.lock", "*.lck", "*.pid"},
 			MaxWrite: MiB, FSName: "kvfs",
 		},
 		Store:        Store{Socket: fmt.Sprintf("/run/kvfs/%d/store.sock", os.Geteuid()), OwnerTimeout: 30e9},
@@ -68,12 +68,12 @@ func TestDefaults(t *testing.T) {
 		Staging:   Staging{Size: 64 * MiB, UsableRatio: 0.9},
 		DirectIO:  DirectIO{Engine: Auto, InFlight: 8 * MiB, Chunk: MiB},
 		Peer: Peer{
-			Timeout: 5e9, Transport: Auto, Connections: 4, HedgeQuantile: 0.95, Horizon: 24 * 3600e9, GossipProfile: ProfileLAN,
+			Timeout: 5e9, Silence: 3e8, Transport: Auto, Connections: 4, HedgeQuantile: 0.95, Horizon: 24 * 3600e9, GossipProfile: ProfileLAN,
 			Accept: On, Cascade: CascadeAsync,
 		},
 		RDMA:    RDMA{Provider: Auto, Policy: "affinity", Cache: 256 * MiB},
 		Readdir: Readdir{Remote: On},
-		Events:  Events{ZMQ: ZMQ{Topic: "kv-events", Buffer: 10_000, Hash: HashInt, Encoding: EncodingMap}},
+		Events:  Events{ZMQ: ZMQ{Topic: "kv-events", Buffer: 10_000, Hash: HashInt, Encoding: EncodingMap, DiskMedium: "STORAGE"}},
 		Log:     Log{Level: "info", Format: "console"},
 	}
 	if !sameValues(got, want) {
@@ -296,7 +296,7 @@ const GB Size = 1e9
 
 // TestCascadeQueue shows what an automatic queue comes to.
 func TestCascadeQueue(t *testing.T) {
-	for memory, want := range map[string]Size{"64MiB": 16 * MiB, "4GiB": GiB, "100GiB": GiB, "10B": 2} {
+	for memory, want := range map[string]Size{"64MiB": 16 * MiB, "4GiB": GiB, "100GiB": GiB, "1MiB": 256 * KiB} {
 		if c := mustLoad(t, Sources{InlineJSON: `{"disk": {"cascade_queue": 0}, "memory": {"size": "` + memory + `"}}`}); c.Disk.CascadeQueue != want {
 			t.Errorf("memory.size %s: got %v, want %v", memory, c.Disk.CascadeQueue, want)
 		}

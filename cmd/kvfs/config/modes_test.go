@@ -19,7 +19,7 @@ func TestModes(t *testing.T) {
 		want       []string
 	}{
 		{"embedded", `{"mode": "embedded"}`, nil},
-		{"embedded with memory", `{"memory": {"size": "1B"}}`, nil},
+		{"embedded with memory", `{"memory": {"size": "1MiB"}}`, nil},
 		{"embedded with disk", `{` + dirs + `}`, nil},
 		{"embedded with a socket", `{"store": {"socket": "/s"}}`, nil},
 		{"embedded without memory", `{"mode": "embedded", "memory": {"size": 0}}`, []string{"memory.size: 0 is out of range: mode embedded (config-json 1:10) needs memory"}},

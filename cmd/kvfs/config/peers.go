@@ -10,7 +10,8 @@ import (
 
 // Peer configures the traffic with peers.
 type Peer struct {
-	Timeout       Duration `kvfs:"timeout" above:"0" default:"5s" help:"How long one fetch from a peer may take; after that the block is looked for elsewhere, and is a miss in the end."`
+	Timeout       Duration `kvfs:"timeout" above:"0" default:"5s" help:"How long a block may take to come from a peer. After that the block is looked for elsewhere, and is a miss in the end."`
+	Silence       Duration `kvfs:"silence" above:"0" default:"300ms" help:"The least time in which a peer has to send something of a block. It grows with what was observed. Then another holder is asked."`
 	Transport     string   `kvfs:"transport" enum:"auto|tcp|rdma" default:"auto" help:"How blocks come from peers. auto: by RDMA where this node and the peer have it, else TCP. tcp: never by RDMA. rdma: only by RDMA; the start fails where there is none, and what a peer without it holds is a miss."`
 	Control       string   `kvfs:"control" check:"hostport" example:"10.0.0.3:7947" help:"Address of the control channel, host:port. Empty means a free port of the host of bind."`
 	Bulk          string   `kvfs:"bulk" check:"hostport" example:"10.0.0.3:7948" help:"Address on which blocks are served, host:port. Empty means a free port of the host of bind."`

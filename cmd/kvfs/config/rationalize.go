@@ -50,7 +50,8 @@ func rationalizeStore(c *Config, uid int, runtimeDir string) error {
 	return nil
 }
 
-// rationalizeMemory gives the memory tier its share of the RAM; zero means to look.
+// rationalizeMemory gives the memory tier its share of the RAM, or of what its control group may
+// have if that is less; zero means to look.
 func rationalizeMemory(c *Config, memTotal Size) error {
 	if c.Mode != ModeEmbedded || c.Origin("memory.size").Source != Default {
 		return nil
@@ -59,6 +60,9 @@ func rationalizeMemory(c *Config, memTotal Size) error {
 		var err error
 		if memTotal, err = readMemTotal(memInfo); err != nil {
 			return &Error{Path: "memory.size", Err: fmt.Errorf("no default, set it: %w", err)}
+		}
+		if limit, ok := MemoryLimit(); ok {
+			memTotal = min(memTotal, limit)
 		}
 	}
 	c.Memory.Size = max(memTotal/4/MiB*MiB, minMemory)

@@ -95,6 +95,8 @@ environment, and ` + "`--disk`" + ` is repeated.
 
 Sections, groups and specs merge key by key; a list is replaced as a whole.
 
+A file or inline JSON may say of which version of this form it is: ` + "`version: 1`" + `. Without it it is of that, too. Any other is an error.
+
 ` + "`kvfs config check`" + ` reads all sources and reports every error. ` + "`kvfs config print`" + ` shows what is in effect, and where
 each value comes from.
 

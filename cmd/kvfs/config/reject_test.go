@@ -97,6 +97,12 @@ func TestRejectFile(t *testing.T) {
 		{"write too large", "mount: {max_write: 2MiB}\n", ErrRange, `mount.max_write: 2MiB is out of range: want 4KiB to 1MiB`},
 		{"write too small", "mount: {max_write: 1KiB}\n", ErrRange, `mount.max_write: 1KiB is out of range`},
 
+		{"strict without a size", "groups: {g: {strict: true}}\n", ErrInvalid, `groups.g.strict: strict needs block_size`},         // C15
+		{"memory policy", "memory: {numa: 'bind:'}\n", ErrInvalid, `memory.numa: "bind:" is not a memory policy: want bind:NODES`}, // A12
+		{"option after a memory policy", "memory: {numa: 'bind:0,size=1'}\n", ErrInvalid, `is not a memory policy`},
+		{"version", "memery: {}\nversion: 2\n", ErrEnum, `:2: version: the number 2 is not a version of this configuration; known: 1`}, // B5
+		{"version in words", "version: {major: 1}\n", ErrEnum, `version: a mapping is not a version`},
+		{"version twice", "version: 1\nversion: 1\n", ErrDuplicate, `duplicate key "version"`},
 		{"enum", "memory: {policy: mru}\n", ErrEnum, `memory.policy: unknown value "mru"; one of lru, arc, s3fifo`},
 		{"mode", "mode: Embedded\n", ErrEnum, `mode: unknown value "Embedded"; one of embedded, standalone-store`},
 		{"log level", "log: {level: warning}\n", ErrEnum, `log.level: unknown value "warning"`},
@@ -128,8 +134,8 @@ func TestRejectFile(t *testing.T) {
 		{"disk below memory", "memory: {dir: /m}\ndisk: {dirs: [{path: /m/d, size: 1GiB}]}\n", ErrInvalid, `"/m/d" is below memory.dir, "/m"`},
 		{"disk above memory", "memory: {dir: /m/d}\ndisk: {dirs: [{path: /m, size: 1GiB}]}\n", ErrInvalid, `"/m" is above memory.dir, "/m/d"`},
 		{"disk policy", "disk: {policy: mru}\n", ErrEnum, `disk.policy: unknown value "mru"; one of lru, arc, s3fifo`},
-		{"cascade", "disk: {cascade: 'on'}\n", ErrEnum, `disk.cascade: unknown value "on"; one of async, sync, off`},
-		{"cascade as a boolean", "disk: {cascade: false}\n", ErrType, `disk.cascade: the boolean false is not one of async, sync, off`},
+		{"cascade", "disk: {cascade: 'on'}\n", ErrEnum, `disk.cascade: unknown value "on"; one of async, sync, on_evict, off`},
+		{"cascade as a boolean", "disk: {cascade: false}\n", ErrType, `disk.cascade: the boolean false is not one of async, sync, on_evict, off`},
 		{"admission", "disk: {admission: first}\n", ErrEnum, `disk.admission: unknown value "first"; one of all, second_hit`},
 		{"small slab", "disk: {slab_size: 512KiB}\n", ErrRange, `disk.slab_size: 512KiB is out of range: want 1MiB to 1TiB, a multiple of 4KiB`},
 		{"odd slab", "disk: {slab_size: 1MB}\n", ErrRange, `disk.slab_size: 1MB is out of range: want 1MiB to 1TiB, a multiple of 4KiB`},

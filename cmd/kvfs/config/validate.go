@@ -16,6 +16,7 @@ func (l *loader) validate() {
 	l.validateMemory()
 	l.validateDisk()
 	l.validateStaging()
+	l.validateGroups()
 	l.validateDirectIO()
 	l.validatePeers()
 	l.validateRDMA()
@@ -34,6 +35,8 @@ func (l *loader) validateMode() {
 	if c.Mode == ModeEmbedded {
 		if memory.Source != Default && c.Memory.Size == 0 && l.good("memory.size") {
 			l.fail(memory, "memory.size", violate(ErrRange, "0 is out of range: mode %s (%v) needs memory", c.Mode, mode))
+		} else if memory.Source != Default && c.Memory.Size < MiB && l.good("memory.size") {
+			l.fail(memory, "memory.size", violate(ErrRange, "%v is out of range: want at least %v", c.Memory.Size, Size(MiB)))
 		}
 		return
 	}
@@ -160,6 +163,16 @@ func (l *loader) validateStaging() {
 		if need := padded(block); block != 0 && need > usable && l.good(at) {
 			l.failLatest(at, l.latest(size, ratio), violate(ErrInvalid, "a block of %v (%v) needs %v of staging, and %s",
 				block, l.cfg.Origin(at), need, product))
+		}
+	}
+}
+
+// validateGroups checks that what is to be enforced is said.
+func (l *loader) validateGroups() {
+	for _, name := range slices.Sorted(maps.Keys(l.cfg.Groups)) {
+		g, at := l.cfg.Groups[name], joinName("groups", name)
+		if strict := join(at, "strict"); g.Strict && g.BlockSize == 0 && l.good(strict, join(at, "block_size")) {
+			l.fail(l.cfg.Origin(strict), strict, violate(ErrInvalid, "strict needs block_size"))
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"net"
 	"path"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -240,6 +241,7 @@ func describe(n *yaml.Node) string {
 var checks = map[string]func(string) error{
 	"hostport":  checkHostPort,
 	"pattern":   checkPattern,
+	"filename":  checkFilename,
 	"fsname":    checkFSName,
 	"listen":    checkListen,
 	"address":   checkAddress,
@@ -251,6 +253,18 @@ var checks = map[string]func(string) error{
 	"topic":     checkTopic,
 	"component": checkComponent,
 	"template":  checkTemplate,
+	"numa":      checkNUMA,
+}
+
+// numa matches the memory policies of tmpfs. Source: the option mpol of tmpfs(5).
+var numa = regexp.MustCompile(`^(bind:[0-9]+([,-][0-9]+)*|prefer:[0-9]+|interleave(:[0-9]+([,-][0-9]+)*)?|local)$`)
+
+// checkNUMA wants a memory policy.
+func checkNUMA(s string) error {
+	if !numa.MatchString(s) {
+		return violate(ErrInvalid, "%q is not a memory policy: want bind:NODES, prefer:NODE, interleave, interleave:NODES or local, such as bind:0 or interleave:0-3", s)
+	}
+	return nil
 }
 
 // checkHostPort wants "host:port" with a numeric port; the host may be empty,
@@ -274,6 +288,14 @@ func checkPattern(s string) error {
 		return violate(ErrInvalid, "%q is not a pattern for one name, such as *.tmp, or for a directory, such as tmp/", s)
 	}
 	return nil
+}
+
+// checkFilename wants a pattern for the names of files.
+func checkFilename(s string) error {
+	if strings.HasSuffix(s, "/") {
+		return violate(ErrInvalid, "%q is not a pattern for one name, such as *.lock", s)
+	}
+	return checkPattern(s)
 }
 
 // checkSocket wants the path of a unix socket.

@@ -32,6 +32,7 @@ type Mount struct {
 	Dir      string // absolute
 	Socket   string // of the owner of the memory; empty: it is the mount's own
 	NodeName string // may be empty
+	Segment  string // the node that owns the memory, for what can prefer one; may be empty
 }
 
 // Input is what Make looks at.
@@ -156,6 +157,9 @@ func (b *builder) export() {
 		if v.Value != "" {
 			b.plan.Variables = append(b.plan.Variables, v)
 		}
+	}
+	if b.in.Mount.Segment != "" {
+		b.variable("KVFS_PREFERRED_SEGMENT", b.in.Mount.Segment, "the node that owns the memory")
 	}
 }
 

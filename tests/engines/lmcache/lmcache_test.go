@@ -62,15 +62,14 @@ func keep(tmpDir bool) []string {
 	return nil
 }
 
-// TestNative runs the native adapter, 4 workers, with and without O_DIRECT.
+// TestNative runs the native adapter, 4 workers, with and without O_DIRECT, of a model with two groups.
 func TestNative(t *testing.T) {
 	for engine, size := range map[string]int{"native": 512<<10 + 28, "native-direct": 512 << 10} {
 		t.Run(engine, func(t *testing.T) {
 			d := replay.Mount(t, harness.Options{MemorySize: "32MiB", Disk: "1GiB", Flags: keep(true)}, remote)
-			replay.Life{
-				Engine: engine, Dir: remote, Processes: 1,
-				Chat: replay.Chat{Seed: replay.Seed(t), Conversations: replay.Scale(32), Turns: 3, Concurrent: 4, TurnBlocks: 2, BlockBytes: size},
-			}.Run(t, d)
+			c := replay.Chat{Seed: replay.Seed(t), Conversations: replay.Scale(16), Turns: 3, Concurrent: 4, TurnBlocks: 2, BlockBytes: size, Groups: 2}
+			replay.Life{Engine: engine, Dir: remote, Processes: 1, Chat: c}.Run(t, d)
+			replay.Template(t, d, "lmcache.md", TemplateMP, c.Prompt(5, 2))
 		})
 	}
 }

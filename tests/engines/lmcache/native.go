@@ -27,8 +27,13 @@ func startNative(direct bool) replay.Maker {
 	}
 }
 
+// TemplateMP is where an object of the multi-process mode is below the mount, of one worker of one: the
+// rank is the number of workers, the worker, and both again for its node.
+const TemplateMP = remote + "/" + model + "@0x01000100@{group}@{hash}.data"
+
+// object is the name of an object since June 2026, in the object group of a block.
 func object(b replay.Block) string {
-	return fmt.Sprintf("%s@0x%08x@%s.data", model, b.Group, b.Hash)
+	return fmt.Sprintf("%s@0x01000100@%x@%s.data", model, b.Group, b.Hash)
 }
 
 // Lookup implements replay.Engine.

@@ -15,7 +15,7 @@ import (
 )
 
 // recipes are the pages that must be there. (B34, E19)
-var recipes = []string{"vllm.md", "sglang.md", "lmcache.md", "llm-d.md", "llama.cpp.md", "nixl.md"}
+var recipes = []string{"vllm.md", "sglang.md", "lmcache.md", "llm-d.md", "llama.cpp.md", "nixl.md", "dynamo.md", "mooncake.md"}
 
 // fence is a block of code of a page.
 type fence struct {
@@ -63,17 +63,22 @@ func recipeFences(t *testing.T, language string) []fence {
 // TestShell shows that bash, and shellcheck where it is installed, have nothing
 // to say about the commands of the recipes. (E19)
 func TestShell(t *testing.T) {
+	for _, f := range recipeFences(t, "bash") {
+		checkShell(t, f.String(), f.text)
+	}
+}
+
+func checkShell(t *testing.T, where, text string) {
+	t.Helper()
 	checks := [][]string{{"bash", "-n"}}
 	if _, err := exec.LookPath("shellcheck"); err == nil {
 		checks = append(checks, []string{"shellcheck", "--shell=bash", "--exclude=SC2154", "-"})
 	}
-	for _, f := range recipeFences(t, "bash") {
-		for _, check := range checks {
-			cmd := exec.Command(check[0], check[1:]...)
-			cmd.Stdin = strings.NewReader(f.text)
-			if out, err := cmd.CombinedOutput(); err != nil {
-				t.Errorf("%s: %s: %v\n%s", f, check[0], err, out)
-			}
+	for _, check := range checks {
+		cmd := exec.Command(check[0], check[1:]...)
+		cmd.Stdin = strings.NewReader(text)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%s: %s: %v\n%s", where, check[0], err, out)
 		}
 	}
 }

@@ -56,7 +56,7 @@ func pair(t *testing.T) (a, b *node) {
 		o := harness.Options{MemorySize: "192MiB", Flags: []string{
 			"--node-name", n.name, "--bind", net.JoinHostPort(addrs[i], gossipPort),
 			"--join", net.JoinHostPort(addrs[1-i], gossipPort), "--insecure",
-			"--peer-gossip-profile", "local", "--peer-timeout", peerTimeout.String(),
+			"--peer-gossip-profile", "local", "--peer-timeout", peerTimeout.String(), "--peer-silence", (peerTimeout / 4).String(), // 16 MiB take seconds there
 			"--peer-transport", "rdma", "--rdma-provider", name, "--rdma-devices", strings.Join(devices, ","),
 		}}
 		n.in(func() { n.Daemon = harness.Mount(t, o) })

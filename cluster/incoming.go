@@ -1,0 +1,121 @@
+package cluster
+
+import (
+	"errors"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/kvfs/kvfs/cluster/wire"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// fieldCost is what a decoded field takes at most besides its bytes: a BlockInfo of an offer.
+const fieldCost = 256
+
+// maxStoreFields bounds the fields of the offers of one Store.
+const maxStoreFields = 16 << 10
+
+// messageLimit bounds one kind of message near what is really sent. What is added to a
+// message later has to fit.
+type messageLimit struct{ bytes, fields int }
+
+// limitOf returns the limit of a message that a peer sends in a call.
+func limitOf(m proto.Message) messageLimit {
+	switch m.(type) {
+	case *wire.StatRequest:
+		return messageLimit{maxStatBytes + block.MaxPath + 8*maxStat, maxStat + 16}
+	case *wire.LeaseRequest:
+		return messageLimit{maxOffers * (block.MaxPath + 64), 4*maxOffers + 16}
+	case *wire.ReleaseRequest:
+		return messageLimit{16 * maxConnLeases, maxConnLeases + 16}
+	case *wire.StoreRequest:
+		return messageLimit{maxMessage, maxStoreFields}
+	case *wire.Graves:
+		return messageLimit{maxMessage, 8*maxGraves + 16}
+	case *wire.ListRequest:
+		return messageLimit{2*block.MaxPath + 64, 16}
+	}
+	return messageLimit{block.MaxPath, 64}
+}
+
+// incoming is a message of a peer that is bounded before it is decoded.
+type incoming struct {
+	message any // where to
+	calls   *callTable
+	charged int64 // to calls
+	refused error // a status; the codec returns none, which would become another one
+}
+
+// codec is that of protobuf for what is sent, and for what is received as incoming.
+type codec struct{ encoding.CodecV2 }
+
+func newCodec() codec { return codec{encoding.GetCodecV2("proto")} }
+
+// Unmarshal implements encoding.CodecV2.
+func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
+	in, ok := v.(*incoming)
+	if !ok {
+		return c.CodecV2.Unmarshal(data, v)
+	}
+	m := in.message.(proto.Message) // as all that the services take
+	limit := limitOf(m)
+	if data.Len() > limit.bytes {
+		in.refused = status.Errorf(codes.ResourceExhausted, "message of %d bytes, %d is the limit", data.Len(), limit.bytes)
+		return nil
+	}
+	b := data.MaterializeToBuffer(mem.DefaultBufferPool())
+	defer b.Free()
+	fields, err := countFields(b.ReadOnlyData(), m.ProtoReflect().Descriptor(), limit.fields)
+	if err != nil {
+		in.refused = status.Errorf(codes.InvalidArgument, "message: %v", err)
+		return nil
+	}
+	cost := int64(data.Len() + fields*fieldCost)
+	if !in.calls.charge(cost) {
+		in.refused = status.Error(codes.Aborted, "too many messages")
+		return nil
+	}
+	in.charged = cost
+	return proto.Unmarshal(b.ReadOnlyData(), m)
+}
+
+var errFields = errors.New("too many elements")
+
+// countFields returns how many fields b has with those of the messages in it, at most limit.
+func countFields(b []byte, d protoreflect.MessageDescriptor, limit int) (int, error) {
+	count := 0
+	for len(b) > 0 {
+		num, typ, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return 0, protowire.ParseError(n)
+		}
+		b = b[n:]
+		if n = protowire.ConsumeFieldValue(num, typ, b); n < 0 {
+			return 0, protowire.ParseError(n)
+		}
+		if count++; count > limit {
+			return 0, errFields
+		}
+		f := d.Fields().ByNumber(num)
+		switch {
+		case f == nil || typ != protowire.BytesType:
+		case f.Kind() == protoreflect.MessageKind:
+			inner, _ := protowire.ConsumeBytes(b)
+			more, err := countFields(inner, f.Message(), limit-count)
+			if err != nil {
+				return 0, err
+			}
+			count += more
+		case f.IsList() && f.IsPacked():
+			count += n / 8 // of which each is a fixed64
+		}
+		b = b[n:]
+	}
+	return count, nil
+}

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+func newFlushCommand(connect connector) *cobra.Command {
+	return &cobra.Command{
+		Use:   "flush PATH...",
+		Short: "Make blocks durable on SSD",
+		Long: "Copy what the SSD lacks of each PATH, and flush the device: a PATH is fsynced. PATH is a block, or a\n" +
+			"directory for all blocks below it that are committed; a mount is one. What kvfs would not copy\n" +
+			"by itself is copied, too. Without an SSD tier there is nothing to do.\n\n" +
+			"Exit codes: 0 if all is durable; 1 if it is not; 5 if it is not in a kvfs mount.",
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := connect()
+			if err != nil {
+				return err
+			}
+			mount, paths, err := c.locate(args)
+			if err != nil {
+				return err
+			}
+			for i, path := range paths {
+				f, err := os.Open(filepath.Join(mount, path))
+				if err == nil {
+					err = f.Sync()
+					f.Close()
+				}
+				if err != nil {
+					return fmt.Errorf("flush %s: %w", args[i], reason(err))
+				}
+			}
+			return nil
+		},
+	}
+}
+
+func newDrainCommand(connect connector) *cobra.Command {
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:   "drain [--timeout 1m] DIR",
+		Short: "Wait until the copies to lower tiers that are under way are done",
+		Long: "Wait until what was on its way to the SSD and to peers when the command began is there, as far as they\n" +
+			"take it, and is durable. What is committed meanwhile is not waited for. .kvfs/jobs shows what is left.\n\n" +
+			"Exit codes: 0 if it is done; 1 if it is not in time, failed, or the daemon refused; 5 if DIR is not a\n" +
+			"kvfs mount.",
+		DisableFlagsInUseLine: true,
+
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := connect()
+			if err != nil {
+				return err
+			}
+			mount, err := c.root(args[0])
+			if err != nil {
+				return err
+			}
+			d, err := c.dial(mount, "drain")
+			if err != nil {
+				return err
+			}
+			defer d.Close()
+			ctx := cmd.Context()
+			if timeout > 0 {
+				limited, cancel := context.WithTimeout(ctx, timeout)
+				defer cancel()
+				ctx = limited
+			}
+			err = d.askInto(ctx, struct{}{}, &struct{}{})
+			if errors.Is(err, context.DeadlineExceeded) {
+				err = fmt.Errorf("not done after %v", timeout)
+			}
+			if err != nil {
+				return fmt.Errorf("drain %s: %w", args[0], err)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().DurationVar(&timeout, "timeout", 0, "how long to wait; 0: as long as it takes")
+	return cmd
+}

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+)
+
+// child is a daemon that kvfs run has started: of a mount, or the owner of its memory.
+type child struct {
+	cmd    *exec.Cmd
+	exited chan struct{} // closed when it has been waited for
+}
+
+// startChild starts kvfs with args, which have --ready-fd 3, and waits until it is ready at where, for as long
+// as timeout. If that fails the child is to be stopped all the same, unless it is nil.
+func startChild(ctx context.Context, args []string, where string, timeout time.Duration) (*child, error) {
+	ready, theirs, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer ready.Close()
+	cmd := exec.Command("/proc/self/exe", args...) // this very program, even if its file was replaced
+	cmd.Args[0] = "kvfs"
+	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr // the standard output is the command's
+	cmd.ExtraFiles = []*os.File{theirs}
+	// systemd waits for the engine, if it waits at all.
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "NOTIFY_SOCKET=") })
+	// An own process group: Ctrl-C is for the engine, which may still need the
+	// mount to end. The daemon stops if this process is killed.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	restore := hideInherited()
+	err = cmd.Start()
+	restore()
+	theirs.Close()
+	if err != nil {
+		return nil, err
+	}
+	c := &child{cmd, make(chan struct{})}
+	go func() { // ends with the daemon
+		_ = cmd.Wait() // ProcessState says it
+		close(c.exited)
+	}()
+	return c, c.waitReady(ctx, ready, args[0]+" "+where, timeout)
+}
+
+// waitReady waits for the line that the daemon writes when it answers.
+func (c *child) waitReady(ctx context.Context, ready *os.File, what string, timeout time.Duration) error {
+	line := make(chan error, 1)
+	go func() { // ends when ready is closed, at the latest
+		_, err := bufio.NewReader(ready).ReadString('\n')
+		line <- err
+	}()
+	t := time.NewTimer(timeout)
+	defer t.Stop()
+	select {
+	case err := <-line:
+		if err == nil {
+			return nil
+		}
+	case <-t.C:
+		return withCode(exitMount, fmt.Errorf("kvfs %s: not ready after %v", what, timeout))
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	// The descriptor was closed without a line: the daemon has failed, and said why.
+	<-c.exited
+	code := c.cmd.ProcessState.ExitCode()
+	if code <= 0 {
+		code = exitMount
+	}
+	return withCode(code, fmt.Errorf("kvfs %s: %v before it was ready", what, c.cmd.ProcessState))
+}
+
+// stop ends the daemon: with patience until grace has passed or hurry is closed, then by force.
+func (c *child) stop(grace time.Duration, hurry <-chan struct{}, log *zap.Logger) {
+	_ = c.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	t := time.NewTimer(grace)
+	defer t.Stop()
+	select {
+	case <-c.exited:
+	case <-hurry:
+		log.Warn("not waiting for the daemon; blocks on their way to the SSD are lost")
+	case <-t.C:
+		log.Warn("the daemon does not stop; killing it", zap.Duration("after", grace))
+	}
+	_ = c.cmd.Process.Kill() // it may have ended
+	<-c.exited
+}
+
+// hideInherited keeps descriptors that this process was given, beyond the standard
+// ones, from the processes that are started until restore is called. They are for
+// the command; a daemon would keep them open.
+func hideInherited() (restore func()) {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return func() {} // without /proc there are no mounts either
+	}
+	var hidden []int
+	for _, e := range entries {
+		var fd int
+		if _, err := fmt.Sscan(e.Name(), &fd); err != nil || fd <= 2 {
+			continue
+		}
+		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC == 0 {
+			unix.CloseOnExec(fd)
+			hidden = append(hidden, fd)
+		}
+	}
+	return func() {
+		for _, fd := range hidden {
+			_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0) // it was open
+		}
+	}
+}

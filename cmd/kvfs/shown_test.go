@@ -1,0 +1,64 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+	"unicode"
+
+	"github.com/kvfs/kvfs/cluster"
+)
+
+// hostile is a name that would clear a terminal, set its title, and forge a line.
+const hostile = "g/\x1b[2J\u009b31m\x1b]0;x\x07\rline\n\x7f\xff"
+
+// TestShown shows that nothing that peers or other users name reaches a terminal as it is, and
+// that other names, of any language, are printed as they are, but for backslashes.
+func TestShown(t *testing.T) {
+	for in, want := range map[string]string{
+		"g/a b\"c'": "g/a b\"c'", `a\nb`: `a\\nb`, "größe/块": "größe/块", "a\tb\n": `a\tb\n`, "\x1b[31m\xff": `\x1b[31m\xff`, "\u009b\u202e": `\u009b\u202e`,
+	} {
+		if got := shown(in); got != want || shownLines(got) != want {
+			t.Errorf("%q: %q, want %q; %q as part of an error", in, got, want, shownLines(got))
+		}
+	}
+	var failed failures
+	failed.add(hostile, hostile)
+	members, err := json.Marshal([]cluster.Member{{
+		Name: hostile, State: "refused", Reason: hostile, Zone: hostile, Version: hostile, GossipAddr: hostile, LastError: hostile, Failures: 1,
+		PathReason: hostile, Missing: []string{hostile},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, _ := json.Marshal(hostile)
+	for what, print := range map[string]func(w *bufio.Writer){
+		"event": func(w *bufio.Writer) {
+			e := eventLine{Event: "stored", Group: "g", Hash: hostile, From: hostile, Reason: hostile}
+			w.WriteString(e.String())
+		},
+		"lookup": func(w *bufio.Writer) { printStates(w, "0", []string{hostile}) },
+		"why": func(w *bufio.Writer) {
+			printVerdicts(w, &namedBlocks{names: []string{hostile}}, 0, []json.RawMessage{[]byte(`{"text":` + string(text) + `}`)}, false)
+		},
+		"pin":     func(w *bufio.Writer) { w.WriteString(failed.err("%d", 1).Error()) },
+		"members": func(w *bufio.Writer) { printMembers(w, members) },
+		"status": func(w *bufio.Writer) {
+			c := clusterReply{Warning: hostile, Requested: []string{hostile}, Members: []cluster.Member{{Name: hostile, State: "alive", Version: hostile, Missing: []string{hostile}}}}
+			c.print(w)
+		},
+	} {
+		var out bytes.Buffer
+		w := bufio.NewWriter(&out)
+		print(w)
+		w.Flush()
+		if !strings.Contains(out.String(), `[2J`) {
+			t.Errorf("%s: the name is not there: %q", what, out.String())
+		}
+		if i := strings.IndexFunc(out.String(), func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) && r != '\t' }); i >= 0 || strings.Contains(out.String(), "line\n") {
+			t.Errorf("%s prints %q", what, out.String())
+		}
+	}
+}

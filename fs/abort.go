@@ -1,0 +1,55 @@
+package fs
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// OpenAbort opens the file by which the kernel gives up the connection of a FUSE mount, of which
+// device is the major:minor in mount tables: what is written to it fails every request that waits,
+// and all that follow. Once open, the file stands for that connection alone, also when another mount
+// gets the number. It needs the fusectl file system: where that is not mounted, root opens one that
+// is mounted nowhere.
+func OpenAbort(device string) (*os.File, error) {
+	_, minor, ok := strings.Cut(device, ":")
+	if !ok {
+		return nil, fmt.Errorf("device %q is not major:minor", device)
+	}
+	name := filepath.Join(minor, "abort")
+	f, err := os.OpenFile(filepath.Join("/sys/fs/fuse/connections", name), os.O_WRONLY, 0)
+	if err == nil {
+		return f, nil
+	}
+	dir, private := fusectl()
+	if private != nil {
+		return nil, errors.Join(err, private)
+	}
+	defer unix.Close(dir)
+	fd, err := unix.Openat(dir, name, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: "fusectl:" + name, Err: err}
+	}
+	return os.NewFile(uintptr(fd), "fusectl:"+name), nil
+}
+
+// fusectl returns a descriptor of the root of a fusectl file system that is mounted nowhere.
+func fusectl() (int, error) {
+	fd, err := unix.Fsopen("fusectl", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return -1, os.NewSyscallError("fsopen fusectl", err)
+	}
+	defer unix.Close(fd)
+	if err := unix.FsconfigCreate(fd); err != nil {
+		return -1, os.NewSyscallError("fsconfig fusectl", err)
+	}
+	dir, err := unix.Fsmount(fd, unix.FSMOUNT_CLOEXEC, 0)
+	if err != nil {
+		return -1, os.NewSyscallError("fsmount fusectl", err)
+	}
+	return dir, nil
+}

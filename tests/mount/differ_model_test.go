@@ -1,0 +1,367 @@
+package mount
+
+import (
+	"bytes"
+	"fmt"
+	"hash/crc32"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// A model of what files are, with which the differential test tells where kvfs
+// may differ from ext4. Without the rules of kvfs it is plain POSIX, and must
+// answer as ext4 does. With them a name may mean one thing to everybody and
+// another to a process that writes a new version:
+//
+//  1. In place: who opens a file to write it without O_TRUNC shares it.
+//  2. Anew: O_TRUNC of a file with bytes, or a new name, makes a version of the
+//     process that asks. Others see what was before, until the version is
+//     committed: by rename, or by the close of the last descriptor that its
+//     maker has of it. The first byte in an empty file makes a version of it.
+//  3. Plain names, those that look temporary and locks, are POSIX. But a process
+//     that truncates a temporary file that another has open for writing gets one
+//     of its own.
+//  4. A version whose name was replaced or removed is an unlinked file.
+//  5. A writer that is killed commits what it synced, or nothing.
+//
+// Where the rules leave open what happens, the model picks: each pick makes a
+// state of its own, and a state that did not foresee an answer is dropped.
+
+// differRule is a bit for each reason to differ.
+type differRule uint
+
+const (
+	ruleHidden differRule = 1 << iota
+	ruleFirstByte
+	ruleEmpty
+	ruleTemporary
+	ruleRemoved
+	ruleKilled
+	ruleCrash
+	ruleSynced
+	ruleFallocate
+)
+
+var differRuleNames = []string{
+	"2 hidden until the commit", "2 first byte", "2 new and empty", "3 one's own temporary file",
+	"4 removed or replaced", "5 killed writer", "5 killed daemon", "5 committed by fsync", "fallocate within the size",
+}
+
+func (r differRule) String() string {
+	var names []string
+	for i, name := range differRuleNames {
+		if r&(1<<i) != 0 {
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, " + ")
+}
+
+// none is in place of the number of a file or of a process.
+const none = -1
+
+// modelFile is an inode. Its bytes are never changed in place.
+type modelFile struct {
+	data   []byte
+	mode   uint32
+	mtime  int64
+	rule   differRule          // why it may differ from what ext4 has
+	maker  int                 // whose version it is, not committed yet; none: everybody's
+	owner  int                 // who made it, or emptied it under a temporary name, last
+	own    bool                // rule 3: it is the maker's own temporary file
+	ghost  bool                // it was an empty file before: others may still see that
+	joined [differWorkers]bool // who has had it open for writing
+	synced []byte              // what it had when it was last synced, nil if never
+	stable [][]byte            // what it may be after a crash: as committed, or as synced since
+	dirty  bool                // changed since
+	cut    int                 // bytes that fsync committed while it was written first
+}
+
+// modelName is what a name means: to everybody, and to those that have a version.
+type modelName struct {
+	file int
+	own  [differWorkers]int
+}
+
+func (n modelName) void() bool { return n.file == none && n.own == noName.own }
+
+var noName = modelName{file: none, own: [differWorkers]int{none, none}}
+
+// modelOpen is an open file.
+type modelOpen struct {
+	p, file, flags int
+	off            int64
+	lock           int // of flock: unix.LOCK_SH, unix.LOCK_EX, or 0
+}
+
+func (o modelOpen) writes() bool { return o.flags&unix.O_ACCMODE != unix.O_RDONLY }
+func (o modelOpen) reads() bool  { return o.flags&unix.O_ACCMODE != unix.O_WRONLY }
+
+// slotKey is a slot of a process.
+type slotKey struct{ p, slot int }
+
+// model is one state.
+type model struct {
+	rules bool
+	disk  bool // a synced file survives the daemon
+	files []modelFile
+	opens []modelOpen
+	slots map[slotKey]int // to opens
+	maps  map[slotKey]int // to files
+	names map[string]modelName
+	dirs  map[string]uint32     // their modes
+	why   map[string]differRule // why a name, or a slot, may differ
+
+	picks    []int // what to pick, in order
+	picked   []int // of how many each was
+	reason   []string
+	seen     differRule // why the answer under way may differ
+	looked   []string   // directories that it looks into
+	touch    []string   // keys of why that it has to do with
+	involved []int      // files that it has to do with
+}
+
+func newModel(rules, disk bool) *model {
+	return &model{
+		rules: rules, disk: disk,
+		slots: map[slotKey]int{}, maps: map[slotKey]int{},
+		names: map[string]modelName{}, dirs: map[string]uint32{".": 0o755}, why: map[string]differRule{},
+	}
+}
+
+func (m *model) clone() *model {
+	c := *m
+	c.files, c.opens = slices.Clone(m.files), slices.Clone(m.opens)
+	c.slots, c.maps = maps.Clone(m.slots), maps.Clone(m.maps)
+	c.names, c.dirs, c.why = maps.Clone(m.names), maps.Clone(m.dirs), maps.Clone(m.why)
+	return &c
+}
+
+// pick returns one of n numbers, as told, or the first. what says what is left
+// open.
+func (m *model) pick(n int, what string) int {
+	i := len(m.picked)
+	m.picked = append(m.picked, n)
+	m.reason = append(m.reason, what)
+	if i < len(m.picks) {
+		return m.picks[i]
+	}
+	return 0
+}
+
+// modelAnswer is what a state foresees. May are names that a listing may have
+// besides.
+type modelAnswer struct {
+	differResult
+	may      []string
+	anyLinks bool
+	rule     differRule
+	reasons  []string
+}
+
+func (a modelAnswer) foresees(got differResult) bool {
+	want := a.differResult
+	if a.anyLinks {
+		want.Stat.Nlink = got.Stat.Nlink
+	}
+	if len(a.may) > 0 {
+		got.Names = slices.DeleteFunc(slices.Clone(got.Names), func(s string) bool { return slices.Contains(a.may, s) })
+		want.Names = slices.DeleteFunc(slices.Clone(want.Names), func(s string) bool { return slices.Contains(a.may, s) })
+	}
+	return got.matches(want)
+}
+
+// modelBranch is one thing that may happen.
+type modelBranch struct {
+	answer modelAnswer
+	next   *model
+}
+
+// branches returns all that may happen when op is done in state m.
+func (m *model) branches(op differOp) (all []modelBranch) {
+	picks := []int{}
+	for {
+		c := m.clone()
+		c.picks, c.picked, c.reason, c.seen, c.touch, c.looked, c.involved = picks, nil, nil, 0, nil, nil, nil
+		a := modelAnswer{}
+		a.Errno = c.do(op, &a)
+		if a.Errno != 0 {
+			a.differResult = differResult{Errno: a.Errno}
+		}
+		a.rule, a.reasons = c.settle(), c.reason
+		all = append(all, modelBranch{a, c})
+		// The next picks are those after these, as in counting.
+		picks = append(slices.Clone(picks), make([]int, len(c.picked)-len(picks))...)
+		for len(picks) > 0 && picks[len(picks)-1]+1 == c.picked[len(picks)-1] {
+			picks = picks[:len(picks)-1]
+		}
+		if len(picks) == 0 {
+			return all
+		}
+		picks[len(picks)-1]++
+	}
+}
+
+// settle gives all that the answer had to do with the reasons to differ that any
+// of it has, and returns them.
+func (m *model) settle() differRule {
+	for _, key := range m.touch {
+		m.seen |= m.why[key]
+	}
+	for _, dir := range m.looked {
+		for key, rule := range m.why {
+			if path.Dir(key) == dir {
+				m.seen |= rule
+			}
+		}
+	}
+	for _, f := range m.involved {
+		m.seen |= m.files[f].rule
+	}
+	for _, key := range m.touch {
+		m.why[key] = m.seen
+	}
+	for _, f := range m.involved {
+		m.files[f].rule = m.seen
+	}
+	return m.seen
+}
+
+// note says why the answer, and what it has to do with, may differ.
+func (m *model) note(rule differRule) {
+	if m.rules {
+		m.seen |= rule
+	}
+}
+
+// print returns a text that equal states have in common.
+func (m *model) print() string {
+	var b strings.Builder
+	number := map[int]int{}
+	file := func(f int) {
+		if f == none {
+			b.WriteString(" -")
+			return
+		}
+		n, old := number[f]
+		if !old {
+			n = len(number)
+			number[f] = n
+			v := m.files[f]
+			fmt.Fprintf(&b, " {%d:%x %o %d %d %d %t %t %v %x %x %t}", len(v.data), crc32.ChecksumIEEE(v.data), v.mode, v.mtime, v.maker,
+				v.owner, v.own, v.ghost, v.joined, crc32.ChecksumIEEE(v.synced), crc32.ChecksumIEEE(bytes.Join(v.stable, nil)), v.dirty)
+		}
+		fmt.Fprintf(&b, " %d", n)
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.names)) {
+		b.WriteString(name)
+		e := m.names[name]
+		for _, f := range append(e.own[:], e.file) {
+			file(f)
+		}
+	}
+	opens := map[int]int{}
+	for p := range differWorkers {
+		for s := range differSlots {
+			if o, ok := m.slots[slotKey{p, s}]; ok {
+				if _, old := opens[o]; !old {
+					opens[o] = len(opens)
+				}
+				fmt.Fprintf(&b, " s%d.%d=%d,%d,%d,%d", p, s, opens[o], m.opens[o].flags, m.opens[o].off, m.opens[o].lock)
+				file(m.opens[o].file)
+			}
+			if f, ok := m.maps[slotKey{p, s}]; ok {
+				fmt.Fprintf(&b, " m%d.%d=", p, s)
+				file(f)
+			}
+		}
+	}
+	return b.String() + fmt.Sprint(m.dirs)
+}
+
+// Names.
+
+func (m *model) name(name string) modelName {
+	if e, ok := m.names[name]; ok {
+		return e
+	}
+	return noName
+}
+
+func (m *model) setName(name string, e modelName) {
+	if e.void() {
+		delete(m.names, name)
+	} else {
+		m.names[name] = e
+	}
+}
+
+// temporary reports whether a name looks temporary.
+func (m *model) temporary(name string) bool {
+	return m.rules && strings.HasSuffix(name, ".tmp")
+}
+
+// plain reports whether a name means the same to everybody.
+func (m *model) plain(name string) bool {
+	return !m.rules || m.temporary(name) || strings.HasSuffix(name, ".lock")
+}
+
+// about says that the answer has to do with a name, and with where it is.
+func (m *model) about(name string) {
+	for ; name != "."; name = path.Dir(name) {
+		m.touch = append(m.touch, name)
+	}
+}
+
+// parent returns ENOENT if there is no directory for name.
+func (m *model) parent(name string) unix.Errno {
+	if _, ok := m.dirs[path.Dir(name)]; !ok {
+		return unix.ENOENT
+	}
+	return 0
+}
+
+// nameOf returns a name at which f is everybody's, or p's version.
+func (m *model) nameOf(f, p int) (string, bool) {
+	for _, name := range slices.Sorted(maps.Keys(m.names)) {
+		if e := m.names[name]; p == none && e.file == f || p != none && e.own[p] == f {
+			return name, true
+		}
+	}
+	return "", false
+}
+
+// unlinked reports whether f has no name.
+func (m *model) unlinked(f int) bool {
+	for _, e := range m.names {
+		if e.file == f || slices.Contains(e.own[:], f) {
+			return false
+		}
+	}
+	return true
+}
+
+func (m *model) newFile(f modelFile) int {
+	m.files = append(m.files, f)
+	m.involved = append(m.involved, len(m.files)-1)
+	return len(m.files) - 1
+}
+
+// writers reports whether a process other than p has f open for writing.
+func (m *model) writers(f, p int) bool {
+	return slices.ContainsFunc(slices.Collect(maps.Values(m.slots)), func(o int) bool {
+		return m.opens[o].file == f && m.opens[o].p != p && m.opens[o].writes()
+	})
+}
+
+// resized returns b with n bytes.
+func resized(b []byte, n int64) []byte {
+	if int64(len(b)) >= n {
+		return b[:n:n]
+	}
+	return append(bytes.Clone(b), make([]byte, n-int64(len(b)))...)
+}

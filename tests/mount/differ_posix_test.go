@@ -1,0 +1,523 @@
+package mount
+
+import (
+	"bytes"
+	"io"
+	"maps"
+	"path"
+	"slices"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// What the model does with files, and when a process or the daemon is killed.
+
+// do does op, and says in a what comes of it.
+func (m *model) do(op differOp, a *modelAnswer) syscall.Errno {
+	switch op.Do {
+	case "open":
+		return m.open(op)
+	case "close":
+		return m.close(op.P, op.S)
+	case "kill":
+		m.kill(op.P)
+	case "crash":
+		m.crash()
+	case "evict":
+	case "unlink":
+		return m.unlink(op)
+	case "rename":
+		return m.rename(op)
+	case "mkdir":
+		return m.mkdir(op)
+	case "rmdir":
+		return m.rmdir(op)
+	case "list":
+		return m.list(op, a)
+	case "stat", "readfile", "truncate", "chmod", "utimens":
+		return m.doPath(op, a)
+	case "same":
+		return m.same(op, a)
+	case "mread":
+		return m.mread(op, a)
+	case "munmap":
+		key := slotKey{op.P, op.T}
+		m.touch = append(m.touch, "map "+key.String())
+		if _, ok := m.maps[key]; !ok {
+			return unix.EBADF
+		}
+		delete(m.maps, key)
+	default:
+		return m.doFD(op, a)
+	}
+	return 0
+}
+
+func (m *model) stat(f int, a *modelAnswer) {
+	file := m.files[f]
+	a.Stat = differStat{Size: int64(len(file.data)), Mode: file.mode, Nlink: 1, Mtime: file.mtime}
+	if m.unlinked(f) {
+		a.Stat.Nlink = 0
+	}
+	a.anyLinks = m.rules && (file.maker != none || a.Stat.Nlink == 0 && (file.rule|m.seen) != 0)
+}
+
+func (m *model) doPath(op differOp, a *modelAnswer) syscall.Errno {
+	if mode, dir := m.dirs[op.A]; dir {
+		m.about(op.A)
+		a.Stat = differStat{Mode: unix.S_IFDIR | mode, Nlink: 2, Mtime: differRecent}
+		return 0
+	}
+	if errno := m.parent(op.A); errno != 0 {
+		m.about(op.A)
+		return errno
+	}
+	f := m.see(op.P, op.A)
+	if f == none {
+		return unix.ENOENT
+	}
+	file := &m.files[f]
+	switch op.Do {
+	case "stat":
+		m.stat(f, a)
+	case "readfile":
+		m.stat(f, a)
+		a.Data = file.data
+	case "chmod":
+		file.mode = unix.S_IFREG | op.Mode
+	case "utimens":
+		file.mtime = op.N
+	case "truncate":
+		file.data, file.mtime, file.dirty = resized(file.data, op.N), differRecent, true
+		if file.maker == none && !m.writers(f, none) {
+			file.stable, file.dirty = [][]byte{file.data}, false
+		}
+	}
+	return 0
+}
+
+func (m *model) list(op differOp, a *modelAnswer) syscall.Errno {
+	m.about(op.A)
+	if _, ok := m.dirs[op.A]; !ok {
+		return unix.ENOENT
+	}
+	m.looked = append(m.looked, op.A)
+	for _, name := range m.below(op.A) {
+		e := m.name(name)
+		if e.file == none && (op.P >= differWorkers || e.own[op.P] == none) {
+			m.noteOthers(op.P, e)
+			if slices.ContainsFunc(e.own[:], func(v int) bool { return v != none && m.maySee(op.P, v) }) {
+				a.may = append(a.may, path.Base(name))
+			}
+			continue
+		}
+		if e.file == none && m.files[e.own[op.P]].own && !m.opened(e.own[op.P], op.P) {
+			m.note(ruleTemporary)
+			a.may = append(a.may, path.Base(name))
+			continue
+		}
+		a.Names = append(a.Names, path.Base(name))
+	}
+	for dir := range m.dirs {
+		if dir != "." && path.Dir(dir) == op.A {
+			a.Names = append(a.Names, dir)
+		}
+	}
+	slices.Sort(a.Names)
+	return 0
+}
+
+func (m *model) same(op differOp, a *modelAnswer) syscall.Errno {
+	o, ok := m.slots[slotKey{op.P, op.S}]
+	x, other := m.slots[slotKey{op.Q, op.T}]
+	m.touch = append(m.touch, slotKey{op.P, op.S}.String(), slotKey{op.Q, op.T}.String())
+	if !ok || !other {
+		return unix.EBADF
+	}
+	f, g := m.opens[o].file, m.opens[x].file
+	m.involved = append(m.involved, f, g)
+	if f == g {
+		a.N = 1
+	}
+	return 0
+}
+
+func (m *model) mread(op differOp, a *modelAnswer) syscall.Errno {
+	key := slotKey{op.P, op.T}
+	m.touch = append(m.touch, "map "+key.String())
+	f, ok := m.maps[key]
+	if !ok {
+		return unix.EBADF
+	}
+	m.involved = append(m.involved, f)
+	data := m.files[f].data
+	pages := (int64(len(data)) + 4095) &^ 4095
+	end := min(op.Off+op.N, differMapBytes)
+	if end > pages {
+		return unix.EFAULT
+	}
+	a.Data = resized(data, max(end, int64(len(data))))[op.Off:end]
+	a.N = end - op.Off
+	return 0
+}
+
+// doFD does what needs a descriptor.
+func (m *model) doFD(op differOp, a *modelAnswer) syscall.Errno {
+	key := slotKey{op.P, op.S}
+	m.touch = append(m.touch, key.String())
+	switch op.Do {
+	case "dup":
+		m.touch = append(m.touch, slotKey{op.P, op.T}.String())
+	case "mmap":
+		m.touch = append(m.touch, "map "+slotKey{op.P, op.T}.String())
+	}
+	n, ok := m.slots[key]
+	if !ok {
+		return unix.EBADF
+	}
+	o := &m.opens[n]
+	m.involved = append(m.involved, o.file)
+	file := &m.files[o.file]
+	switch op.Do {
+	case "dup":
+		return m.dup(op, n)
+	case "mmap":
+		return m.mmap(op, o)
+	case "flock":
+		return m.flock(op, o)
+	case "fstat":
+		m.stat(o.file, a)
+	case "samename":
+		return m.sameName(op, o.file, a)
+	case "fchmod":
+		file.mode = unix.S_IFREG | op.Mode
+	case "fsync", "fdatasync":
+		m.fsync(o.file)
+	case "read", "pread":
+		return read(op, o, file.data, a)
+	case "lseek":
+		a.N = op.Off + map[int]int64{io.SeekCurrent: o.off, io.SeekEnd: int64(len(file.data))}[op.Flags]
+		o.off = a.N
+	default:
+		return m.change(op, o, a)
+	}
+	return 0
+}
+
+func (m *model) dup(op differOp, open int) syscall.Errno {
+	to := slotKey{op.P, op.T}
+	if _, used := m.slots[to]; used {
+		return unix.EMFILE
+	}
+	m.slots[to] = open
+	return 0
+}
+
+func (m *model) mmap(op differOp, o *modelOpen) syscall.Errno {
+	to := slotKey{op.P, op.T}
+	if _, used := m.maps[to]; used {
+		return unix.EMFILE
+	}
+	if !o.reads() {
+		return unix.EACCES
+	}
+	m.maps[to] = o.file
+	return 0
+}
+
+// flock drops the lock before it asks for another kind, as Linux does.
+func (m *model) flock(op differOp, o *modelOpen) syscall.Errno {
+	if o.lock == op.Flags {
+		return 0
+	}
+	o.lock = 0
+	if op.Flags == unix.LOCK_UN {
+		return 0
+	}
+	for _, n := range m.slots {
+		x := m.opens[n]
+		if x.file == o.file && (x.lock == unix.LOCK_EX || x.lock != 0 && op.Flags == unix.LOCK_EX) {
+			return unix.EAGAIN
+		}
+	}
+	o.lock = op.Flags
+	return 0
+}
+
+func (m *model) sameName(op differOp, f int, a *modelAnswer) syscall.Errno {
+	m.about(op.A)
+	if errno := m.parent(op.A); errno != 0 {
+		return errno
+	}
+	g := m.see(op.P, op.A)
+	if g == none {
+		return unix.ENOENT
+	}
+	if f == g {
+		a.N = 1
+	}
+	return 0
+}
+
+func (m *model) fsync(f int) {
+	file := &m.files[f]
+	if p := file.maker; m.rules && p != none && !file.own &&
+		(len(file.data) > 0 || m.pick(2, "whether fsync commits a version without bytes") == 1) {
+		if name, ok := m.nameOf(f, p); ok {
+			m.note(ruleSynced)
+			m.commit(name, f, p)
+			file.cut = len(file.data)
+			return
+		}
+	}
+	if file.cut > 0 {
+		file.cut = len(file.data)
+	}
+	if file.maker != none {
+		file.synced = file.data
+		if file.synced == nil {
+			file.synced = []byte{}
+		}
+	} else if m.disk {
+		file.stable, file.dirty = [][]byte{file.data}, false
+	} else {
+		file.stable = append(slices.Clone(file.stable), file.data)
+	}
+}
+
+func read(op differOp, o *modelOpen, data []byte, a *modelAnswer) syscall.Errno {
+	if !o.reads() {
+		return unix.EBADF
+	}
+	off := op.Off
+	if op.Do == "read" {
+		off = o.off
+	}
+	a.Data = data[min(off, int64(len(data))):min(off+op.N, int64(len(data)))]
+	a.N = int64(len(a.Data))
+	if op.Do == "read" {
+		o.off += a.N
+	}
+	return 0
+}
+
+// change does what changes a file.
+func (m *model) change(op differOp, o *modelOpen, a *modelAnswer) syscall.Errno {
+	data := m.files[o.file].data
+	size := int64(len(data))
+	switch {
+	case op.Do == "mwrite" && o.flags&unix.O_ACCMODE != unix.O_RDWR:
+		return unix.EACCES
+	case op.Do == "ftruncate" && !o.writes():
+		return unix.EINVAL
+	case !o.writes():
+		return unix.EBADF
+	}
+	off := op.Off
+	switch op.Do {
+	case "ftruncate":
+		m.setData(o.p, o.file, resized(data, op.N))
+		return 0
+	case "fallocate":
+		if op.Mode == 0 {
+			data = resized(data, max(size, op.Off+op.N))
+		}
+		mtime := m.files[o.file].mtime
+		m.setData(o.p, o.file, data)
+		if m.rules && int64(len(data)) == size && m.pick(2, "whether fallocate that does not grow the file is a change") == 1 {
+			m.note(ruleFallocate)
+			m.files[o.file].mtime = mtime
+		}
+		return 0
+	case "mwrite":
+		if a.N = max(0, min(off+op.N, size, differMapBytes)-off); a.N == 0 {
+			return 0
+		}
+	case "write":
+		off, a.N = o.off, op.N
+		if o.flags&unix.O_APPEND != 0 {
+			off = size
+		}
+		o.off = off + op.N
+	case "pwrite": // Linux appends whatever the offset says
+		a.N = op.N
+		if o.flags&unix.O_APPEND != 0 {
+			off = size
+		}
+	}
+	data = bytes.Clone(resized(data, max(size, off+a.N)))
+	copy(data[off:], op.data()[:a.N])
+	m.setData(o.p, o.file, data)
+	return 0
+}
+
+// kill ends a process.
+func (m *model) kill(p int) {
+	open := map[int]bool{}
+	for s := range differSlots {
+		key := slotKey{p, s}
+		m.touch = append(m.touch, key.String(), "map "+key.String())
+		delete(m.maps, key)
+		o, ok := m.slots[key]
+		if !ok {
+			continue
+		}
+		delete(m.slots, key)
+		f := m.opens[o].file
+		open[f] = true
+		if m.files[f].maker != p {
+			m.closed(p, o)
+		}
+		if file := &m.files[f]; file.cut > 0 && len(file.data) > file.cut && !m.writers(f, none) {
+			m.involved = append(m.involved, f)
+			m.note(ruleSynced)
+			if m.pick(2, "whether what a killed writer added to a file after it synced it stays") == 1 {
+				file.data = file.data[:file.cut]
+				file.stable = [][]byte{file.data}
+			}
+		}
+	}
+	for f := range m.files {
+		if m.files[f].owner == p {
+			m.files[f].owner = none
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.names)) {
+		e := m.name(name)
+		v := e.own[p]
+		if v == none {
+			continue
+		}
+		m.about(name)
+		m.involved = append(m.involved, v)
+		e.own[p] = none
+		if m.files[v].own {
+			e = m.killOwn(e, p, v, open[v])
+		} else {
+			m.note(ruleKilled)
+			e = m.killVersion(e, p, v)
+		}
+		m.setName(name, e)
+	}
+}
+
+// killOwn says what a name means after the death of a process that had a
+// temporary file of its own there.
+func (m *model) killOwn(e modelName, p, v int, open bool) modelName {
+	m.note(ruleTemporary)
+	other := m.other(p, e)
+	switch {
+	case e.file == v && other != none && !m.writers(other, p):
+		if m.pick(2, "who has a temporary name when the first one dies last") == 1 {
+			e.file = other
+		}
+	case e.file != v && open && (e.file == none || !m.writers(e.file, p)):
+		if m.pick(2, "whether a temporary file gets its name by the death of its writer") == 1 {
+			e.file = v
+		}
+	}
+	m.files[v].maker, m.files[v].own = none, false
+	return e
+}
+
+// killVersion says what a name means after the death of a process that had a
+// version there.
+func (m *model) killVersion(e modelName, p, v int) modelName {
+	file := &m.files[v]
+	switch {
+	case file.synced != nil:
+		if m.pick(2, "whether a killed writer commits what it wrote after it synced") == 0 {
+			file.data = file.synced
+		}
+	case file.joined[1-p] && m.writers(v, p) && e.own[1-p] == none &&
+		m.pick(2, "whether the second writer of a new file goes on when the first one is killed") == 0:
+		file.maker, e.own[1-p] = 1-p, v
+		return e
+	case len(file.data) == 0 && e.file == none:
+		if m.pick(2, "whether an empty file outlives its killed writer") == 0 {
+			return e
+		}
+	case file.ghost:
+		if m.pick(2, "whether an empty file outlives the killed writer of its first byte") == 1 {
+			e.file = m.shade(v)
+		}
+		return e
+	default:
+		return e
+	}
+	m.settleFile(v)
+	e.file = v
+	return e
+}
+
+// crash ends the daemon.
+func (m *model) crash() {
+	clear(m.slots)
+	clear(m.maps)
+	if !m.rules {
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.names)) {
+		m.about(name)
+		e := m.name(name)
+		if e != (modelName{file: e.file, own: noName.own}) || e.file != none && m.files[e.file].dirty {
+			m.note(ruleCrash)
+		}
+		if m.plain(name) {
+			e = m.crashPlain(e)
+		} else {
+			e = m.crashBlock(e)
+		}
+		m.setName(name, e)
+	}
+}
+
+func (m *model) crashPlain(e modelName) modelName {
+	for p, v := range e.own {
+		e.own[p] = none
+		if v != none && v != e.file && m.pick(2, "which temporary file outlives the daemon") == 1 {
+			e.file = v
+		}
+	}
+	return e
+}
+
+func (m *model) crashBlock(e modelName) modelName {
+	if e.file != none {
+		e.file = m.crashFile(e.file)
+	}
+	for p, v := range e.own {
+		e.own[p] = none
+		if v == none {
+			continue
+		}
+		file := &m.files[v]
+		outlives := len(file.data) == 0 || file.ghost || file.synced != nil
+		switch {
+		case !outlives, !(m.disk && file.synced != nil) && m.pick(2, "whether a version outlives the daemon") == 0:
+		case file.synced != nil && m.pick(2, "whether a version outlives the daemon with what came after the sync") == 0:
+			file.data, e.file = file.synced, v
+		case file.synced != nil || len(file.data) == 0:
+			e.file = v
+		default:
+			e.file = m.shade(v)
+		}
+	}
+	return e
+}
+
+// crashFile is for a committed file. One that was changed since is as it was
+// committed, or gone.
+func (m *model) crashFile(f int) int {
+	file := &m.files[f]
+	if !file.dirty {
+		return f
+	}
+	n := m.pick(1+len(file.stable), "whether a block that was changed in place outlives the daemon")
+	if n == 0 {
+		return none
+	}
+	file.data, file.dirty = file.stable[n-1], false
+	return f
+}

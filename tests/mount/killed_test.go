@@ -1,0 +1,142 @@
+package mount
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tests/harness"
+)
+
+// holdConnection opens one more descriptor of the daemon's connection, as a thread of the daemon has that
+// the kernel cannot end: the connection does not end with the daemon then.
+func holdConnection(t *testing.T, d *harness.Daemon) (release func()) {
+	t.Helper()
+	fds := filepath.Join("/proc", strconv.Itoa(d.Pid), "fd")
+	entries, err := os.ReadDir(fds)
+	must(t, "descriptors of the daemon", err)
+	pidfd, err := unix.PidfdOpen(d.Pid, 0)
+	must(t, "pidfd_open", err)
+	defer unix.Close(pidfd)
+	var held []int
+	for _, e := range entries {
+		if target, _ := os.Readlink(filepath.Join(fds, e.Name())); target != "/dev/fuse" {
+			continue
+		}
+		fd, err := strconv.Atoi(e.Name())
+		must(t, "number of a descriptor", err)
+		more, err := unix.PidfdGetfd(pidfd, fd, 0)
+		must(t, "pidfd_getfd", err)
+		held = append(held, more)
+	}
+	return func() {
+		for _, fd := range held {
+			unix.Close(fd)
+		}
+		held = nil
+	}
+}
+
+// killWatchers kills the children of the daemon.
+func killWatchers(t *testing.T, d *harness.Daemon) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join("/proc", strconv.Itoa(d.Pid), "task/*/children"))
+	must(t, "children of the daemon", err)
+	n := 0
+	for _, name := range files {
+		text, _ := os.ReadFile(name) // the thread may have ended
+		for _, child := range strings.Fields(string(text)) {
+			pid, err := strconv.Atoi(child)
+			must(t, "number of a process", err)
+			must(t, "kill the watcher", unix.Kill(pid, unix.SIGKILL))
+			n++
+		}
+	}
+	if n != 1 {
+		t.Fatalf("%d children of the daemon, want its watcher", n)
+	}
+	harness.Poll(t, "the daemon has missed its watcher", func() bool { return strings.Contains(d.Log(), "watcher of this mount has ended") })
+}
+
+// TestKilledFreesClients: what clients have asked a daemon that is killed fails, also what it has not read
+// and although its connection is held open: by the watcher; or, where that was killed before, by
+// kvfs umount and kvfs mount.
+func TestKilledFreesClients(t *testing.T) {
+	harness.KvfsOnly(t, "a daemon")
+	if os.Getuid() != 0 {
+		harness.Skip(t, "needs root, to hold the connection of another process")
+	}
+	for _, c := range []struct {
+		name    string
+		before  func(*testing.T, *harness.Daemon)
+		recover func(*testing.T, *harness.Daemon)
+		flags   []string
+	}{
+		{"watcher", func(*testing.T, *harness.Daemon) {}, func(*testing.T, *harness.Daemon) {}, nil},
+		{"umount", killWatchers, func(t *testing.T, d *harness.Daemon) {
+			if _, errs, code := harness.Kvfs(t, "umount", d.Dir); code != 0 {
+				t.Errorf("umount: exit code %d: %s", code, errs)
+			}
+			wantUnmounted(t, d)
+		}, nil},
+		{"mount", killWatchers, func(t *testing.T, d *harness.Daemon) { d.Restart() }, nil},
+		{"mount, spliced", killWatchers, func(t *testing.T, d *harness.Daemon) { d.Restart() }, []string{"--memory-passthrough=off"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d := harness.Mount(t, harness.Options{Flags: c.flags})
+			store(t, d.Path("group.tmp"), pattern("x", mib))
+			client := harness.NewActor(t, nil)
+			release := holdConnection(t, d)
+			defer release() // which frees the client of a test that fails
+			c.before(t, d)
+			must(t, "stop the daemon", unix.Kill(d.Pid, unix.SIGSTOP))
+			done := make(chan error, 1)
+			go func() { done <- client.Rename(d.Path("group.tmp"), d.Path("block")) }() // ends with the connection
+			d.Kill()
+			c.recover(t, d)
+			select {
+			case err := <-done:
+				if err == nil {
+					t.Error("the rename succeeded, and nobody answered it")
+				}
+			case <-time.After(harness.Deadline):
+				t.Error("the client hangs")
+				release()
+				<-done
+			}
+		})
+	}
+}
+
+// TestAborted: umount -f of a busy mount aborts its connection and leaves it in the mount table. The
+// daemon exits 1, as systemd wants to start it again, and keeps the blocks for the next start. Where the
+// mount goes, umount -f is an umount.
+func TestAborted(t *testing.T) {
+	harness.KvfsOnly(t, "a daemon")
+	if os.Getuid() != 0 {
+		harness.Skip(t, "needs root, to unmount by force")
+	}
+	d := harness.Mount(t, harness.Options{})
+	store(t, d.Path("block"), pattern("x", mib))
+	busy, err := unix.Open(d.Dir, unix.O_PATH|unix.O_CLOEXEC, 0)
+	must(t, "open the mount point", err)
+	defer unix.Close(busy)
+	wantErrno(t, "umount -f", unix.Unmount(d.Dir, unix.MNT_FORCE), unix.EBUSY)
+	harness.Poll(t, "the daemon has ended", func() bool { return !d.Running() })
+	if d.ExitCode != 1 || !strings.Contains(d.Log(), "aborted") {
+		t.Errorf("exit code %d, want 1 and a word about it:\n%s", d.ExitCode, d.Log())
+	}
+	d.Restart()
+	wantBytes(t, d.Path("block"), pattern("x", mib))
+
+	must(t, "umount -f", unix.Unmount(d.Dir, unix.MNT_FORCE))
+	harness.Poll(t, "the daemon has ended", func() bool { return !d.Running() })
+	if d.ExitCode != 0 {
+		t.Errorf("exit code %d after umount -f, want 0", d.ExitCode)
+	}
+}

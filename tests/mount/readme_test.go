@@ -1,0 +1,128 @@
+package mount
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/kvfs/kvfs/tests/harness"
+)
+
+// shellBlock is a block of commands of a page.
+var shellBlock = regexp.MustCompile("(?s)```sh\n(.*?)\n```")
+
+// freePort returns a port of loopback that nobody has at the moment.
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, "listen", err)
+	defer l.Close()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	must(t, "port", err)
+	return port
+}
+
+// TestReadme pastes the blocks of commands of the README into a shell, one after the other, each as a whole: that
+// is, kvfs mount -d returns when the mount answers, and what follows umount finds nothing in use.
+func TestReadme(t *testing.T) {
+	harness.KvfsOnly(t, "kvfs mount")
+	harness.NeedFuse(t)
+	needRoot(t)
+	page, err := os.ReadFile(filepath.Join(harness.Root(t), "README.md"))
+	must(t, "read", err)
+	blocks := shellBlock.FindAllStringSubmatch(string(page), -1)
+	want := [][]string{
+		{"memory  memory  online"},
+		{"hit      disk", "hit      memory", "no errors"},
+		{"b     alive", "a     alive"},
+		{"2 on disk, 1 missing", "loaded 2 blocks", "removed by thread", "stored   memory"},
+		{"gemma: set", "hit: 48 tokens"},
+	}
+	if len(blocks) < len(want) {
+		t.Fatalf("%d blocks of commands, want %d", len(blocks), len(want))
+	}
+	home := t.TempDir()
+	must(t, "mkdir", os.Mkdir(filepath.Join(home, "bin"), 0o755))
+	must(t, "link", os.Symlink(harness.Binary(t), filepath.Join(home, "bin/kvfs")))
+	t.Cleanup(func() {
+		for _, name := range []string{"kv", "kv-b"} { // those of a test that failed
+			_ = exec.Command(harness.Binary(t), "umount", "--lazy", filepath.Join(home, name)).Run()
+		}
+	})
+	edit := strings.NewReplacer("7946", freePort(t), "7947", freePort(t), "/tmp/block", "block", "getfattr", "echo")
+	for i, texts := range want {
+		cmd := exec.Command("bash")
+		cmd.Dir = home
+		cmd.Env = append(os.Environ(), "HOME="+home)
+		cmd.Stdin = strings.NewReader("make() { :; }\n" + edit.Replace(blocks[i][1]) + "\n")
+		log, err := os.CreateTemp(home, "log")
+		must(t, "log", err)
+		cmd.Stdout, cmd.Stderr = log, log // which daemons keep
+		if err := cmd.Run(); err != nil {
+			t.Errorf("block %d: %v", i, err)
+		}
+		out, err := os.ReadFile(log.Name())
+		must(t, "read", err)
+		for _, text := range texts {
+			if !strings.Contains(string(out), text) {
+				t.Errorf("block %d lacks %q:\n%s", i, text, out)
+			}
+		}
+	}
+	if stdout, stderr, code := harness.Kvfs(t, "umount", filepath.Join(home, "kv")); code != 0 {
+		t.Errorf("umount: exit code %d: %s%s", code, stdout, stderr)
+	}
+}
+
+// TestBackground: kvfs mount -d that fails says why, once, with the code of the daemon.
+func TestBackground(t *testing.T) {
+	harness.KvfsOnly(t, "a daemon")
+	for want, args := range map[int][]string{
+		3: {"mount", "-d", "--memory-size=12", t.TempDir()},
+		4: {"mount", "-d", filepath.Join(t.TempDir(), "absent")},
+	} {
+		if stdout, stderr, code := harness.Kvfs(t, args...); code != want || stdout != "" || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("kvfs %q: exit code %d, %q, %q; want %d and one line", args, code, stdout, stderr, want)
+		}
+	}
+}
+
+// TestRefusedPlaces: mount points and sizes that cannot be are one clear line with code 3.
+func TestRefusedPlaces(t *testing.T) {
+	harness.KvfsOnly(t, "kvfs mount")
+	ssd := harness.NewDiskDir(t, nil)
+	must(t, "mkdir", os.Mkdir(filepath.Join(ssd, "mnt"), 0o755))
+	for _, c := range []struct {
+		args []string
+		text string
+	}{
+		{[]string{"mount", ""}, "the name is empty"},
+		{[]string{"mount", "--memory-size=1B", t.TempDir()}, "want at least 1MiB"},
+		{[]string{"mount", "--memory-size=64MiB", "--disk=path=" + ssd + ",size=64MiB", filepath.Join(ssd, "mnt")}, "in the directory of the SSD tier"},
+	} {
+		_, stderr, code := harness.Kvfs(t, c.args...)
+		if code != 3 || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, c.text) {
+			t.Errorf("kvfs %q: exit code %d, %q; want 3 and one line with %q", c.args, code, stderr, c.text)
+		}
+	}
+	must(t, "remove", os.Remove(filepath.Join(ssd, "mnt")))
+	_, stderr, code := harness.Kvfs(t, "mount", "--memory-size=64MiB", "--disk=path="+ssd+",size=64MiB", ssd)
+	if code != 3 || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, "in the directory of the SSD tier") {
+		t.Errorf("at the directory itself: exit code %d, %q", code, stderr)
+	}
+}
+
+// TestFewDescriptors: a limit of open files that is too low for the settings is one line with the number that is needed.
+func TestFewDescriptors(t *testing.T) {
+	harness.KvfsOnly(t, "kvfs mount")
+	cmd := exec.Command("sh", "-c", `ulimit -n 1500; exec "$@"`, "sh", harness.Binary(t), "mount", "--memory-size=64MiB", "--disk-slab-size=1MiB",
+		"--disk=path="+harness.NewDiskDir(t, nil)+",size=1GiB", t.TempDir())
+	out, err := cmd.CombinedOutput()
+	if err == nil || cmd.ProcessState.ExitCode() != 3 || strings.Count(string(out), "\n") != 1 || !strings.Contains(string(out), "needs 2064") {
+		t.Errorf("exit code %d, %v, %q; want 3 and one line that says 2064", cmd.ProcessState.ExitCode(), err, out)
+	}
+}

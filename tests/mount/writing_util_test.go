@@ -1,0 +1,325 @@
+package mount
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tests/harness"
+)
+
+// The tests of writing_*_test.go are the five rules of writing, each by separate processes and on
+// each kind of mount: the kernel passes bytes through or the daemon serves them; memory alone, or
+// an SSD below a memory that is smaller than the data; as root and as another user.
+
+// writingConfig has a pinned group, pool.
+const writingConfig = `
+groups:
+  pool:
+    pinned: true
+    quota: 16MiB
+`
+
+// writingMemory is the memory of a mount with an SSD.
+const writingMemory = 32 * mib
+
+// stages are the kinds of mount. Those of TestWritingNonRootInside have no passthrough either way.
+var stages = []struct {
+	name string
+	opts harness.Options
+}{
+	{"memory", harness.Options{MemorySize: "64MiB", Config: writingConfig}},
+	{"memory, no passthrough", harness.Options{MemorySize: "64MiB", Config: writingConfig, Flags: []string{"--memory-passthrough", "off"}}},
+	{"SSD", harness.Options{MemorySize: "32MiB", Disk: "256MiB", Config: writingConfig}},
+	{"SSD, no passthrough", harness.Options{MemorySize: "32MiB", Disk: "256MiB", Config: writingConfig, Flags: []string{"--memory-passthrough", "off"}}},
+}
+
+// stage is where one act runs: a directory of its own on a mount that acts share.
+type stage struct {
+	t    *testing.T
+	d    *harness.Daemon
+	opts harness.Options // of d
+	dir  string
+	ssd  bool
+
+	other  *harness.Actor // see process
+	writer *harness.Actor
+}
+
+// act is one test that runs on each stage.
+type act struct {
+	name string
+	run  func(t *testing.T, s *stage)
+}
+
+// onStages runs the acts on each kind of mount.
+func onStages(t *testing.T, acts []act) {
+	for _, kind := range stages {
+		t.Run(kind.name, func(t *testing.T) { playActs(t, kind.opts, acts) })
+	}
+}
+
+// playActs runs the acts on one mount.
+func playActs(t *testing.T, opts harness.Options, acts []act) {
+	harness.KvfsOnly(t, "rules of writing")
+	d := harness.Mount(t, opts)
+	all := &stage{t: t, d: d, opts: opts}
+	must(t, "mkdir pool", all.process().Mkdir(d.Path("pool"), 0o777))
+	for i, a := range acts {
+		t.Run(a.name, func(t *testing.T) {
+			s := &stage{t: t, d: d, opts: opts, dir: d.Path(fmt.Sprintf("act%d", i)), ssd: opts.Disk != ""}
+			must(t, "mkdir", s.process().Mkdir(s.dir, 0o777))
+			a.run(t, s)
+		})
+	}
+}
+
+// path returns a path in the act's directory.
+func (s *stage) path(elems ...string) string {
+	return filepath.Join(append([]string{s.dir}, elems...)...)
+}
+
+// actor starts a process of the mount's user.
+func (s *stage) actor() *harness.Actor { return harness.NewActor(s.t, s.opts.User) }
+
+// process returns another process, the same one each time.
+func (s *stage) process() *harness.Actor {
+	if s.other == nil {
+		s.other = s.actor()
+	}
+	return s.other
+}
+
+// own returns a stage with a mount of its own, which the act may kill.
+func (s *stage) own(flags ...string) *stage {
+	s.t.Helper()
+	opts := s.opts
+	opts.Flags = slices.Concat(opts.Flags, flags)
+	own := &stage{t: s.t, d: harness.Mount(s.t, opts), opts: opts, ssd: s.ssd}
+	own.dir = own.d.Path("act")
+	must(s.t, "mkdir", own.process().Mkdir(own.dir, 0o777))
+	must(s.t, "mkdir", own.process().Mkdir(own.d.Path("pool"), 0o777))
+	return own
+}
+
+// flood stores twice as many bytes as memory takes: whatever may be evicted is. It ends with the
+// names of this flood removed.
+func (s *stage) flood() {
+	s.t.Helper()
+	a := s.process()
+	block := make([]byte, 4*mib)
+	n := 2 * writingMemory / len(block)
+	if !s.ssd {
+		n *= 2
+	}
+	for i := range n {
+		p := s.d.Path(fmt.Sprintf("flood%d", i))
+		must(s.t, "flood", a.WriteFile(p+".tmp", block))
+		must(s.t, "flood", a.Rename(p+".tmp", p))
+	}
+	for i := range n {
+		err := a.Unlink(s.d.Path(fmt.Sprintf("flood%d", i)))
+		wantErrno(s.t, "remove what flooded", err, nil, unix.ENOENT)
+	}
+}
+
+// squeeze evicts what an SSD holds as well, and what nobody has open.
+func (s *stage) squeeze() {
+	s.t.Helper()
+	if s.ssd {
+		s.flood()
+	}
+}
+
+// status is what the mount says of itself, read by its user.
+func (s *stage) status() harness.Status {
+	s.t.Helper()
+	b, err := s.process().ReadFile(s.d.Path(".kvfs", "status"))
+	must(s.t, "read status", err)
+	var st harness.Status
+	must(s.t, "parse status", json.Unmarshal(b, &st))
+	return st
+}
+
+// restart kills the daemon and starts it again, with its memory or without.
+func (s *stage) restart(keepMemory bool) {
+	s.t.Helper()
+	s.d.Kill()
+	if !keepMemory {
+		s.d.DropMemory()
+	}
+	s.d.Restart()
+}
+
+// open opens path in a, or fails the test.
+func (s *stage) open(a *harness.Actor, path string, flags int) int {
+	s.t.Helper()
+	fd, err := a.Open(path, flags, 0o644)
+	if err != nil {
+		s.t.Fatalf("open %s with %#o: %s", filepath.Base(path), flags, errnoName(err))
+	}
+	return fd
+}
+
+func (s *stage) pwrite(a *harness.Actor, fd int, p []byte, off int64) {
+	s.t.Helper()
+	if n, err := a.Pwrite(fd, p, off); err != nil || n != len(p) {
+		s.t.Fatalf("pwrite of %d bytes at %d: got %d, %s", len(p), off, n, errnoName(err))
+	}
+}
+
+// store commits a block by rename.
+func (s *stage) store(path string, p []byte) {
+	s.t.Helper()
+	must(s.t, "store", s.process().WriteFile(path+".tmp", p))
+	must(s.t, "store", s.process().Rename(path+".tmp", path))
+}
+
+// ino is the inode number of path as a sees it.
+func (s *stage) ino(a *harness.Actor, path string) uint64 {
+	s.t.Helper()
+	st, err := a.Stat(path)
+	must(s.t, "stat "+filepath.Base(path), err)
+	return st.Ino
+}
+
+// fino is the inode number of a descriptor.
+func (s *stage) fino(a *harness.Actor, fd int) uint64 {
+	s.t.Helper()
+	st, err := a.Fstat(fd)
+	must(s.t, "fstat", err)
+	return st.Ino
+}
+
+// readsAs fails unless the descriptor's size and bytes are want.
+func (s *stage) readsAs(what string, a *harness.Actor, fd int, want []byte) {
+	s.t.Helper()
+	st, err := a.Fstat(fd)
+	must(s.t, what+": fstat", err)
+	if st.Size != int64(len(want)) {
+		s.t.Errorf("%s: fstat size %d, want %d", what, st.Size, len(want))
+	}
+	got, err := a.Pread(fd, len(want)+1, 0)
+	must(s.t, what+": pread", err)
+	sameBytes(s.t, what, got, want)
+}
+
+// wantNoBytes fails unless path is an empty file or none for a.
+func wantNoBytes(t testing.TB, when string, a *harness.Actor, path string) {
+	t.Helper()
+	st, err := a.Stat(path)
+	if err != nil {
+		wantErrno(t, when+": stat", err, unix.ENOENT)
+	} else if st.Size != 0 {
+		t.Errorf("%s: another process sees %d bytes before the commit", when, st.Size)
+	}
+	b, err := a.ReadFile(path)
+	if err != nil {
+		wantErrno(t, when+": read", err, unix.ENOENT)
+	} else if len(b) != 0 {
+		t.Errorf("%s: another process reads %d bytes before the commit", when, len(b))
+	}
+}
+
+// patched returns p with q at off.
+func patched(p, q []byte, off int) []byte {
+	b := bytes.Clone(p)
+	if n := off + len(q); n > len(b) {
+		b = append(b, make([]byte, n-len(b))...)
+	}
+	copy(b[off:], q)
+	return b
+}
+
+// shell is a process of sh that runs scripts one after the other.
+type shell struct {
+	t    *testing.T
+	p    *harness.Process
+	out  *bufio.Reader
+	name string
+}
+
+// shell starts a shell in the act's directory.
+func (s *stage) shell(name string) *shell {
+	s.t.Helper()
+	sh := &shell{t: s.t, p: harness.StartCommand(s.t, harness.ProcessOptions{User: s.opts.User, Env: []string{"LC_ALL=C"}}, name), name: name}
+	sh.out = bufio.NewReader(sh.p.Stdout)
+	sh.run("exec 2>&1; cd " + s.dir)
+	return sh
+}
+
+// run runs a script in the shell itself and returns what it printed and its exit code.
+func (sh *shell) run(script string) (out string, code int) {
+	sh.t.Helper()
+	if _, err := fmt.Fprintf(sh.p.Stdin, "%s\nprintf '\\n@@%%s\\n' $?\n", script); err != nil {
+		sh.t.Fatalf("%s: %v", sh.name, err)
+	}
+	var all strings.Builder
+	for {
+		line, err := sh.out.ReadString('\n')
+		if err != nil {
+			sh.t.Fatalf("%s has ended in %q: %s", sh.name, script, all.String())
+		}
+		if n, ok := strings.CutPrefix(line, "@@"); ok {
+			if _, err := fmt.Sscan(n, &code); err != nil {
+				sh.t.Fatal(err)
+			}
+			return strings.TrimRight(all.String(), "\n"), code
+		}
+		all.WriteString(line)
+	}
+}
+
+// must runs a script that has to print want and to succeed.
+func (sh *shell) must(script, want string) {
+	sh.t.Helper()
+	if out, code := sh.run(script); out != want || code != 0 {
+		sh.t.Errorf("%s: %q: got %q, exit code %d, want %q", sh.name, script, out, code, want)
+	}
+}
+
+// script runs sh -c in the act's directory to its end.
+func (s *stage) script(text string) (out string, code int) {
+	s.t.Helper()
+	return s.command("bash", "-c", "exec 2>&1; cd "+s.dir+" && "+text)
+}
+
+// command runs a program to its end.
+func (s *stage) command(argv ...string) (out string, code int) {
+	s.t.Helper()
+	p := harness.StartCommand(s.t, harness.ProcessOptions{User: s.opts.User, Env: []string{"LC_ALL=C"}}, argv...)
+	b, err := io.ReadAll(p.Stdout)
+	must(s.t, "output of "+argv[0], err)
+	code = p.Wait()
+	return string(b) + p.Stderr(), code
+}
+
+// python returns the interpreter that each user may run, or skips the test.
+func python(t testing.TB) string {
+	t.Helper()
+	for _, name := range []string{"/usr/bin/python3", "python3"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+	}
+	harness.Skip(t, "python3 is not installed")
+	return ""
+}
+
+// descriptors counts the descriptors of the daemon.
+func descriptors(t testing.TB, d *harness.Daemon) int {
+	t.Helper()
+	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", d.Pid))
+	must(t, "descriptors of the daemon", err)
+	return len(fds)
+}

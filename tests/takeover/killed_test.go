@@ -1,0 +1,118 @@
+package takeover
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tests/harness"
+)
+
+// holdConnection opens the connection of d once more, as a thread of it that the kernel cannot end would:
+// the connection does not end with d then.
+func holdConnection(t *testing.T, d *daemon) {
+	t.Helper()
+	pidfd, err := unix.PidfdOpen(d.pid, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(pidfd)
+	fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", d.pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range fds {
+		fd, err := strconv.Atoi(filepath.Base(name))
+		if target, _ := os.Readlink(name); err != nil || target != "/dev/fuse" {
+			continue
+		}
+		held, err := unix.PidfdGetfd(pidfd, fd, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { unix.Close(held) })
+	}
+}
+
+// hasWatcher reports whether the daemon has a child.
+func (d *daemon) hasWatcher() bool {
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", d.pid)) // the pattern is right
+	for _, name := range files {
+		if text, _ := os.ReadFile(name); len(text) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// TestKilled kills the old daemon, the new one or both at every stage of a takeover. The clients of the mount
+// go on if the one that is left has the mount, and get an error if none has: none waits for ever, though
+// somebody has the connection open.
+func TestKilled(t *testing.T) {
+	for _, stage := range []struct {
+		name string
+		is   func(old, heir *daemon) bool
+	}{
+		{"watched", func(_, heir *daemon) bool { return heir.hasWatcher() }},
+		{"asked", func(old, _ *daemon) bool { return strings.Contains(old.text(), "handing the mount over") }},
+		{"adopted", func(_, heir *daemon) bool { return strings.Contains(heir.text(), "memory of an earlier process") }},
+		{"answered", func(_, heir *daemon) bool { return strings.Contains(heir.text(), `"mounted"`) || len(heir.ready) > 0 }},
+		{"ready", func(_, heir *daemon) bool { return len(heir.ready) > 0 }},
+	} {
+		for _, killed := range []string{"old", "new", "old and new", "new and old"} {
+			t.Run(stage.name+", "+killed, func(t *testing.T) {
+				s := newSite(t)
+				s.mount()
+				old := s.takeover()
+				holdConnection(t, old)
+				l := begin(s)
+				l.goesOn()
+				heir := s.begin(nil, "--takeover")
+				deadline := time.Now().Add(harness.Deadline)
+				for !stage.is(old, heir) && time.Now().Before(deadline) {
+					// There is no event: it is to be met at this stage.
+				}
+				for name := range strings.SplitSeq(killed, " and ") {
+					unix.Kill(map[string]*daemon{"old": old, "new": heir}[name].pid, unix.SIGKILL)
+				}
+				l.goesOn()
+				if len(l.failed) == 0 {
+					l.end()
+					return
+				}
+				l.finish()
+				for d, said := range map[*daemon]string{old: "another process has the mount", heir: "kvfs: takeover of"} {
+					if d.end(); d.code != -1 && !strings.Contains(d.text(), said) {
+						t.Errorf("process %d had the mount, and the clients got: %v", d.pid, <-l.failed)
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestUnmountedMeanwhile: where the mount is detached between the two daemons, both end, and no client waits.
+func TestUnmountedMeanwhile(t *testing.T) {
+	s := newSite(t)
+	s.mount()
+	l := begin(s)
+	l.goesOn()
+	old, heir := halfway(s)
+	// Not by kvfs umount: a child of this process would have to close the clients' files first.
+	if err := unix.Unmount(s.dir, unix.MNT_DETACH); err != nil {
+		t.Fatal(err)
+	}
+	unix.Kill(heir.pid, unix.SIGCONT)
+	l.finish() // some with an error: nothing beneath the mount has blocks
+	old.end()
+	heir.end()
+	if left := append(harness.MountPoints(s.dir), harness.MountPoints(s.memory)...); len(left) > 0 {
+		t.Errorf("still mounted: %q", left)
+	}
+}

@@ -1,0 +1,56 @@
+package tiers
+
+import (
+	"errors"
+	"sync/atomic"
+
+	"go.uber.org/zap"
+
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// errAnswer: a tier did not say of each block of a job what became of it.
+var errAnswer = errors.New("tier did not answer for each block of the job")
+
+// answered returns what a tier is to call when job is done: it calls fn, once, with an outcome for each block. An
+// answer that is none to this job counts as the failure of all of it; what a tier says after its first answer counts
+// for nothing. Both are counted.
+func (e *Engine) answered(s *secondary, job *Job, fn func(*Result)) func(*Result) {
+	var done atomic.Bool
+	return func(r *Result) {
+		again := done.Swap(true)
+		if again || !answers(job, r) {
+			e.mu.Lock()
+			s.stats.BadAnswers++
+			e.mu.Unlock()
+			e.log.Error("wrong answer of a tier", zap.String("tier", s.opts.Name), zap.Uint64("job", uint64(job.ID)), zap.Bool("again", again))
+			r = unanswered(s, job)
+		}
+		if !again {
+			fn(r)
+		}
+	}
+}
+
+// answers reports whether r has one outcome for each block of job, in order.
+func answers(job *Job, r *Result) bool {
+	if r == nil || r.Job != job.ID || len(r.Outcomes) != len(job.Blocks) {
+		return false
+	}
+	for i := range r.Outcomes {
+		if r.Outcomes[i].Key != job.Blocks[i].Key {
+			return false
+		}
+	}
+	return true
+}
+
+// unanswered is the result of a job of which nobody knows what became: what it was to load may still be written to.
+func unanswered(s *secondary, job *Job) *Result {
+	r := &Result{Job: job.ID, Outcomes: make([]Outcome, len(job.Blocks))}
+	for i := range r.Outcomes {
+		key := job.Blocks[i].Key
+		r.Outcomes[i] = Outcome{Key: key, Err: &block.Error{Op: "answer", Tier: s.opts.Name, Key: key, Err: errors.Join(block.ErrUnavailable, errAnswer)}}
+	}
+	return r
+}

@@ -1,0 +1,194 @@
+package tiers
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/draft"
+	"github.com/kvfs/kvfs/tiers/index"
+)
+
+// CreateOptions describes a file to be made.
+type CreateOptions struct {
+	Parent    index.ID
+	Name      string
+	Mode      uint32 // permission bits
+	UID, GID  uint32
+	By        Caller
+	Exclusive bool // O_EXCL: fail with ErrExist if any version of the name is there
+	Truncate  bool // O_TRUNC
+}
+
+// Create makes a file, counts one reference by the kernel, and opens it for writing. A block is found
+// by its own process at once, and by others from its commit on; other files by all. If
+// the group's block size is known, that much is reserved before Create returns,
+// so that no write can fail for lack of space. If that would have to wait, the
+// first byte waits instead, up to WriteTimeout.
+//
+// If there is a file after all, that is opened as by OpenWrite.
+//
+// It fails with ErrExist, ErrNotDir, ErrNotFound, ErrReserved, ErrInvalid,
+// ErrNameTooLong, ErrQuota (a pinned group is full), or ctx's error.
+func (e *Engine) Create(ctx context.Context, o CreateOptions) (Attr, *Handle, error) {
+	for tries := 0; ; tries++ {
+		a, h, met, err := e.create(ctx, &o)
+		if !met || tries == renameTries || !errors.Is(err, block.ErrNotFound) && !errors.Is(err, ErrStale) {
+			return a, h, err
+		} // else what it met has gone meanwhile
+	}
+}
+
+// create is one try of Create. met: there was a file.
+func (e *Engine) create(ctx context.Context, o *CreateOptions) (a Attr, h *Handle, met bool, err error) {
+	blob, file, err := e.createFile(ctx)
+	if err != nil {
+		return a, nil, false, err
+	}
+	var existing index.ID
+	var expect int64
+	var g gone
+	e.mu.Lock()
+	e.hearNameLocked(o.Parent, o.Name, &o.By)
+	e.dropExpiredLocked(o.Parent, o.Name, &g)
+	existing, err = e.findExistingLocked(o, &g)
+	gr := e.mu.groups[e.groupOfLocked(o.Parent, o.Name)]
+	switch {
+	case err != nil || existing != 0:
+	case gr.opts.Pinned && !e.hasQuotaLocked(gr, pageBytes, &g):
+		err = block.ErrQuota
+	default:
+		a, h, expect = e.createLocked(o, blob)
+		h.File.file = file
+	}
+	e.tellOutdatedLocked(&g)
+	e.mu.Unlock()
+	e.finish(&g)
+	if err != nil || existing != 0 {
+		e.discard(blob, file)
+	}
+	switch {
+	case err != nil:
+		return a, nil, false, err
+	case existing != 0:
+		a, h, err = e.openExisting(ctx, existing, o)
+		return a, h, true, err
+	}
+	if e.plain.name(o.Name) {
+		expect = 0 // it is no block
+	}
+	e.expect(h, expect)
+	return a, h, false, e.recordPlain(h.File)
+}
+
+func (e *Engine) hasQuotaLocked(gr *group, n int64, g *gone) bool {
+	ok, _ := e.quotaLocked(gr, n, false, g)
+	return ok
+}
+
+// findExistingLocked finds the file that a CREATE opens, 0 if it is to make one, and counts a
+// reference by the kernel to it.
+func (e *Engine) findExistingLocked(o *CreateOptions, g *gone) (index.ID, error) {
+	if err := e.checkNewLocked(o.Parent, o.Name); err != nil {
+		return 0, err
+	}
+	e.renounceLocked(nameKey{o.Parent, o.Name}, &o.By, g)
+	id, _ := e.resolveLocked(o.Parent, o.Name, &o.By)
+	if id == 0 {
+		id = e.mu.ix.Lookup(o.Parent, o.Name) // what another process hides there
+	}
+	if id == 0 {
+		return 0, nil
+	}
+	en := e.mu.ix.At(id)
+	switch {
+	case o.Exclusive:
+		return 0, block.ErrExist
+	case en.Mode&modeType == modeDir:
+		return 0, block.ErrIsDir
+	}
+	en.Lookups++
+	return id, nil
+}
+
+// openExisting opens what a CREATE met: the kernel did not know of it.
+func (e *Engine) openExisting(ctx context.Context, id index.ID, o *CreateOptions) (Attr, *Handle, error) {
+	h, err := e.openWrite(ctx, &writeOpen{id: id, by: o.By, WriteOptions: WriteOptions{Truncate: o.Truncate}, creates: o})
+	if err == nil && h.ID() != id {
+		e.mu.Lock()
+		e.mu.ix.At(h.ID()).Lookups++
+		e.mu.Unlock()
+	}
+	if err != nil || h.ID() != id {
+		e.Forget(id, 1)
+	}
+	if err != nil {
+		return Attr{}, nil, err
+	}
+	return e.Attr(h.ID()), h, nil
+}
+
+// createLocked enters a new file under its name, or as a version that waits if another process hides
+// one there, and returns how much to reserve for it.
+func (e *Engine) createLocked(o *CreateOptions, blob BlobID) (Attr, *Handle, int64) {
+	ix := e.mu.ix
+	id := ix.Alloc()
+	en := ix.At(id)
+	now := e.now()
+	en.Mode, en.UID, en.GID = modeRegular|o.Mode&0o7777, o.UID, o.GID
+	en.Mtime, en.Atime, en.Ctime = now, now, now
+	en.Blob, en.Lookups, en.Opens = uint64(blob), 1, 1
+	e.enterGroupLocked(en, e.groupOfLocked(o.Parent, o.Name))
+	en.Flags = flagUncommitted | e.nameFlagsLocked(o.Parent, o.Name)
+	f := e.newFileLocked(id, en)
+	f.owner = o.By.process()
+	h := &Handle{File: f, by: o.By, silent: e.kindLocked(en) == draft.Temp}
+	f.handles = []*Handle{h}
+	ix.Link(id, o.Parent, o.Name)
+	if e.kindLocked(en) != draft.Block {
+		en.Flags &^= flagUncommitted
+		en.Seq = e.nextSeqLocked()
+		e.mu.blocks++
+	}
+	e.changedLocked(o.Parent)
+	e.classifyLocked(id, en)
+	return e.attrLocked(id, en), h, chargeOf(e.mu.groups[en.Group].expectBytes())
+}
+
+// expect reserves what blocks of the group need. If room cannot be made at once, the daemon sees the
+// first byte and waits there, for no more than the file turns out to need.
+func (e *Engine) expect(h *Handle, bytes int64) {
+	if bytes > 0 && e.speculate(h.File, bytes) {
+		e.mu.Lock()
+		h.direct, h.File.started = true, true
+		e.mu.Unlock()
+	}
+}
+
+// recordPlain gives a file that is never committed a record, by which a later process adopts it.
+func (e *Engine) recordPlain(f *File) error {
+	e.mu.Lock()
+	plain := e.kindLocked(e.mu.ix.At(f.id)) != draft.Block
+	e.mu.Unlock()
+	if !plain {
+		return nil
+	}
+	return f.withFile(func(file *os.File) error { return e.writeRecord(f.id, file) })
+}
+
+func (e *Engine) discard(blob BlobID, file *os.File) {
+	file.Close()
+	e.finish(&gone{blobs: []BlobID{blob}})
+}
+
+// nameFlagsLocked returns what the name of a file says about it.
+func (e *Engine) nameFlagsLocked(parent index.ID, name string) (flags uint16) {
+	if e.mu.ix.At(parent).Flags&flagTemp != 0 || e.temp.name(name) {
+		flags |= flagTemp
+	}
+	if e.plain.name(name) {
+		flags |= flagPlain
+	}
+	return flags
+}

@@ -1,0 +1,134 @@
+package peer
+
+import (
+	"context"
+	"errors"
+
+	"go.uber.org/zap"
+
+	"github.com/kvfs/kvfs/cluster"
+	"github.com/kvfs/kvfs/rdma"
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// maxSame bounds how many equal versions are remembered.
+const maxSame = 1 << 16
+
+// version names one version of a block.
+type version struct{ hash, seq uint64 }
+
+// older drops what this node has of a name of which a peer has a later version, also if nobody
+// knows of a grave any more: whoever replaced it may have forgotten that, in a crash or because
+// it had too many. Two versions with the same bytes are left alone: two nodes that computed
+// one block at the same time do not take each other's copy away.
+type older struct {
+	wake chan struct{} // capacity 1: a peer has told anew of all that it holds
+	same map[version]uint64
+}
+
+// runOlder looks for older versions whenever a peer has told anew of all that it holds.
+func (t *Tier) runOlder() {
+	for {
+		select {
+		case <-t.older.wake:
+		case <-t.ctx.Done():
+			return
+		}
+		var found []tiers.Holding
+		var buf [8]holder
+		err := t.engine.Holdings(t.ctx, func(h *tiers.Holding) error {
+			if h.Mode&modeType == modeRegular && len(t.laterThan(h, buf[:0])) > 0 {
+				found = append(found, *h)
+			}
+			if len(found) == maxListed {
+				t.dropOlder(found)
+				found = found[:0]
+			}
+			return nil
+		})
+		if err != nil {
+			return // t.ctx has ended
+		}
+		t.dropOlder(found)
+	}
+}
+
+// laterThan appends to buf, which is empty, who has a later version than h.
+func (t *Tier) laterThan(h *tiers.Holding, buf []holder) []holder {
+	buf = t.locate(h.Path, 0, buf)
+	if len(buf) == 0 || buf[0].Seq <= h.Seq || buf[0].Dir() {
+		return nil
+	}
+	return buf
+}
+
+// dropOlder drops those of which a peer has a later version with other bytes.
+func (t *Tier) dropOlder(found []tiers.Holding) {
+	var buf [8]holder
+	for i := range found {
+		h := &found[i]
+		holders := t.laterThan(h, buf[:0])
+		if len(holders) == 0 || t.ctx.Err() != nil {
+			continue
+		}
+		later := &holders[0]
+		if later.Size == h.Size {
+			key := version{later.Hash, h.Seq}
+			if t.older.same[key] == later.Seq {
+				continue
+			}
+			same, err := t.sameBytes(h, later)
+			if err != nil {
+				continue // one of them is gone, or cannot be asked: the next time
+			}
+			if same {
+				if len(t.older.same) >= maxSame {
+					clear(t.older.same)
+				}
+				t.older.same[key] = later.Seq
+				continue
+			}
+		}
+		t.log.Info("older version than a peer's dropped", peerField(later.peer), pathField(h.Path),
+			zap.Uint64("version", h.Seq), zap.Uint64("later", later.Seq))
+		t.engine.Supersede(h.Path, false, later.Seq)
+	}
+}
+
+// errOnlySum refuses the bytes of a block of which only the checksum is wanted.
+var errOnlySum = errors.New("only its checksum is wanted")
+
+// sameBytes compares the checksums of this node's version and of a peer's.
+func (t *Tier) sameBytes(h *tiers.Holding, later *holder) (bool, error) {
+	ctx, cancel := context.WithTimeout(t.ctx, t.opts.Timeout)
+	defer cancel()
+	var theirs block.Checksum
+	ref := cluster.BlockRef{Path: h.Path, Seq: later.Seq}
+	var failed error
+	later.peer.Fetch(ctx, []*cluster.Fetch{{
+		BlockRef: ref, Size: 1, // of it nothing comes
+		Dest: func(info *cluster.BlockInfo) (rdma.Dest, error) {
+			theirs = info.Sum
+			return rdma.Dest{}, errOnlySum
+		},
+		Done: func(_ *cluster.BlockInfo, err error) { failed = err },
+	}})
+	if !theirs.Valid {
+		return false, failed
+	}
+	own, err := t.engine.lend(ctx, h.Path, h.Seq)
+	if err != nil {
+		return false, err
+	}
+	defer own.close()
+	return own.Sum == theirs, nil
+}
+
+// Followed implements cluster.Backend.
+func (b *backend) Followed() {
+	select {
+	case b.t.older.wake <- struct{}{}:
+	default:
+	}
+}

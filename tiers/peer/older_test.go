@@ -1,0 +1,62 @@
+package peer
+
+import (
+	"testing"
+
+	"github.com/kvfs/kvfs/cluster"
+	"github.com/kvfs/kvfs/cluster/location"
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// TestOlder shows that what a peer has a later version of is dropped here when the peer has told
+// of all that it holds, without any grave; unless the two have the same bytes, or the peer's
+// cannot be compared.
+func TestOlder(t *testing.T) {
+	c := newCell(t, 1, nil)
+	p := c.peers[0]
+	own := payload(100, 1)
+	for _, b := range []struct {
+		path   string
+		seq    uint64 // the peer's; ours is 5
+		theirs []byte
+	}{
+		{"g/earlier", 4, payload(50, 2)},
+		{"g/same version", 5, own},
+		{"g/same bytes", 6, own},
+		{"g/other bytes", 6, payload(100, 2)},
+		{"g/other size", 6, payload(50, 2)},
+		{"g/gone", 6, nil},
+		{"g/z", 6, payload(50, 2)}, // the last to be looked at
+	} {
+		c.engine.put(tiers.Holding{Path: b.path, Seq: 5}, own)
+		if b.theirs != nil {
+			p.add(cluster.BlockInfo{Path: b.path, Seq: b.seq, Sum: block.Sum(b.theirs)}, b.theirs)
+		}
+		size := int64(len(b.theirs))
+		if b.theirs == nil {
+			size = int64(len(own))
+		}
+		c.node.put(p, location.Entry{Hash: location.HashPath(b.path), Seq: b.seq, Size: size, Mode: modeRegular | 0o644})
+	}
+	c.engine.put(tiers.Holding{Path: "g/only here", Seq: 5}, own)
+	has := func(path string) bool { _, ok := c.engine.Holding(path); return ok }
+	(&backend{c.Tier}).Followed()
+	eventually(t, "the last is dropped", func() bool { return !has("g/z") })
+	for path, want := range map[string]bool{
+		"g/earlier": true, "g/same version": true, "g/same bytes": true, "g/other bytes": false, "g/other size": false,
+		"g/gone": true, "g/only here": true,
+	} {
+		if has(path) != want {
+			t.Errorf("%s: here %v, want %v", path, !want, want)
+		}
+	}
+	asked := p.fetchCalls.Load()
+	c.engine.put(tiers.Holding{Path: "g/z", Seq: 5}, own)
+	c.node.put(p, location.Entry{Hash: location.HashPath("g/gone"), Seq: 4, Mode: modeRegular})
+	(&backend{c.Tier}).Followed()
+	eventually(t, "again", func() bool { return !has("g/z") })
+	if p.fetchCalls.Load() != asked {
+		t.Error("what is equal was compared once more")
+	}
+}

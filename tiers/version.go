@@ -1,0 +1,374 @@
+package tiers
+
+import (
+	"slices"
+
+	"github.com/kvfs/kvfs/tiers/draft"
+	"github.com/kvfs/kvfs/tiers/index"
+)
+
+// Versions that wait for a name: only their own process finds them there. Those that a thread was
+// promised (File.promised) are found by nobody else: OPEN cannot answer with another file than it was
+// asked for, so the version is made, and the kernel is sent to look for it.
+
+// promiseGrace is how long a version waits for the open that it was made for.
+const promiseGrace = 10e9 // nanoseconds
+
+// versionLocked makes a version of the name k, with the mode, owner and pin of base, and the empty
+// file blob.
+func (e *Engine) versionLocked(k nameKey, base *index.Entry, by *Caller, blob BlobID) *File {
+	mode, uid, gid, pinned, expires := base.Mode, base.UID, base.GID, base.Flags&flagPinned, base.Expires
+	id := e.mu.ix.Alloc()
+	en := e.mu.ix.At(id)
+	now := e.now()
+	en.Mode, en.UID, en.GID, en.Expires, en.Blob = mode, uid, gid, expires, uint64(blob)
+	en.Mtime, en.Atime, en.Ctime = now, now, now
+	e.enterGroupLocked(en, e.groupOfLocked(k.parent, k.name))
+	en.Flags = flagUncommitted | pinned | e.nameFlagsLocked(k.parent, k.name)
+	f := e.newFileLocked(id, en)
+	f.owner = by.process()
+	e.awaitLocked(f, k)
+	e.classifyLocked(id, en)
+	return f
+}
+
+// awaitLocked makes f wait for the name k.
+func (e *Engine) awaitLocked(f *File, k nameKey) {
+	f.waits, f.name = true, k
+	e.mu.waiting[k] = append(e.mu.waiting[k], f.id)
+}
+
+// unawaitLocked takes f off the list of those that wait for a name.
+func (e *Engine) unawaitLocked(f *File) {
+	ids := e.mu.waiting[f.name]
+	for i, id := range ids {
+		if id == f.id {
+			ids = append(ids[:i:i], ids[i+1:]...)
+			break
+		}
+	}
+	if len(ids) == 0 {
+		delete(e.mu.waiting, f.name)
+	} else {
+		e.mu.waiting[f.name] = ids
+	}
+	f.waits = false
+}
+
+// ownVersionLocked returns the version of a name that the caller finds there, 0 if none. The latest
+// wins.
+func (e *Engine) ownVersionLocked(k nameKey, by *Caller) (own index.ID) {
+	for _, id := range e.mu.waiting[k] {
+		if e.mu.files[id].mineLocked(by) {
+			own = id
+		}
+	}
+	return own
+}
+
+// renounceLocked follows that a thread does something else with the name k than to open the version
+// that it was promised: it does not come for that any more.
+func (e *Engine) renounceLocked(k nameKey, by *Caller, g *gone) {
+	for _, id := range e.mu.waiting[k] {
+		if f := e.mu.files[id]; f.promisedLocked(by) {
+			e.dropVersionLocked(f, g)
+			return
+		}
+	}
+}
+
+// dropVersionLocked makes an unlinked file of a version that waits.
+func (e *Engine) dropVersionLocked(f *File, g *gone) {
+	e.unawaitLocked(f)
+	if dir := f.name.parent; e.mu.ix.Valid(dir) {
+		e.strayLocked(dir, e.mu.ix.At(dir))
+	}
+	e.dropNameLocked(f.id, e.mu.ix.At(f.id), BlockRemoved, "", g)
+}
+
+// overtakeLocked follows that the name k was taken or removed: the versions that wait for it are
+// unlinked files, but those that are yet to be opened.
+func (e *Engine) overtakeLocked(k nameKey, replaced bool, g *gone) {
+	if draft.Survives(replaced) {
+		return
+	}
+	for _, id := range append([]index.ID(nil), e.mu.waiting[k]...) {
+		if f := e.mu.files[id]; f.promised == 0 {
+			e.dropVersionLocked(f, g)
+		}
+	}
+}
+
+// dropVersionsOfLocked makes unlinked files of the versions of the name k that a process has.
+func (e *Engine) dropVersionsOfLocked(p Process, k nameKey, g *gone) {
+	for _, id := range append([]index.ID(nil), e.mu.waiting[k]...) {
+		if f := e.mu.files[id]; f.owner == p && f.promised == 0 {
+			e.dropVersionLocked(f, g)
+		}
+	}
+	id := e.mu.ix.Lookup(k.parent, k.name)
+	if f := e.mu.files[id]; f != nil && f.owner == p && e.mu.ix.At(id).Flags&flagUncommitted != 0 {
+		e.dropNameLocked(id, e.mu.ix.At(id), BlockRemoved, "", g)
+	}
+}
+
+// takeTempLocked gives the name that f waits for to f, now that f is closed, unless somebody
+// writes what has it. That becomes a version of its owner's, who may yet rename it.
+func (e *Engine) takeTempLocked(f *File, g *gone) {
+	k := f.name
+	holder := e.mu.ix.Lookup(k.parent, k.name)
+	if holder == 0 {
+		e.seatLocked(f, k, g)
+		return
+	}
+	hf, en := e.mu.files[holder], e.mu.ix.At(holder)
+	if en.Mode&modeType == modeDir || hf != nil && hf.openLocked() {
+		return
+	}
+	e.nameLeftLocked(holder, en, g)
+	if hf == nil || hf.left { // nobody's
+		e.dropNameLocked(holder, en, BlockRemoved, "", g)
+	} else {
+		e.mu.ix.Unlink(holder)
+		e.mu.blocks--
+		e.uncommitLocked(hf, en, g)
+		e.awaitLocked(hf, k)
+		hf.asked = true
+		e.classifyLocked(holder, en)
+	}
+	e.seatLocked(f, k, g)
+}
+
+// uncommitLocked follows that only its own process finds f any more: a crash must not bring it back.
+func (e *Engine) uncommitLocked(f *File, en *index.Entry, g *gone) {
+	en.Flags |= flagUncommitted
+	f.recorded = true
+	g.records = append(g.records, f.id)
+}
+
+// takeTemp is takeTempLocked for a version whose last descriptor is closed, and not yet released.
+func (e *Engine) takeTemp(f *File) error {
+	if _, err := e.commit(f); err != nil {
+		return err
+	}
+	var g gone
+	e.mu.Lock()
+	if f.waits {
+		e.hearNameLocked(f.name.parent, f.name.name, &Caller{})
+	}
+	if f.waits && !f.openLocked() {
+		f.asked = true
+		e.takeTempLocked(f, &g)
+	}
+	e.mu.Unlock()
+	e.finish(&g)
+	return nil
+}
+
+// sharedName reports whether other versions wait for the temporary name of f.
+func (e *Engine) sharedName(f *File) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return !f.waits && e.mu.ix.Linked(f.id) && len(e.mu.waiting[nameKey{e.mu.ix.Parent(f.id), e.mu.ix.Name(f.id)}]) > 0
+}
+
+// yieldLocked gives the temporary name of f, whose owner has died while it wrote, to the latest version
+// that is closed and waits for it. Without one f is nobody's, and goes with the rename of another version.
+func (e *Engine) yieldLocked(f *File, g *gone) {
+	f.left = true
+	k := nameKey{e.mu.ix.Parent(f.id), e.mu.ix.Name(f.id)}
+	ids := e.mu.waiting[k]
+	for i := len(ids) - 1; i >= 0; i-- {
+		if v := e.mu.files[ids[i]]; v.promised == 0 && !v.left && !v.openLocked() {
+			e.takeTempLocked(v, g)
+			return
+		}
+	}
+}
+
+// yield is yieldLocked for a file whose last descriptor is closed, and not yet released.
+func (e *Engine) yield(f *File) {
+	var g gone
+	e.mu.Lock()
+	if e.mu.ix.Linked(f.id) && !f.openLocked() {
+		e.yieldLocked(f, &g)
+	}
+	e.mu.Unlock()
+	e.finish(&g)
+}
+
+// hearLocked follows closes of the file that has a temporary name for which a closed version waits: of those of
+// the process that made it the kernel tells by the release alone, which may come after what another
+// process does next. It gives the lock up meanwhile.
+func (e *Engine) hearLocked(id index.ID, by *Caller) {
+	f := e.mu.files[id]
+	if len(e.mu.waiting) == 0 || f == nil || !e.mu.ix.Linked(id) || e.kindLocked(e.mu.ix.At(id)) != draft.Temp {
+		return
+	}
+	closed := func(id index.ID) bool { return !e.mu.files[id].openLocked() }
+	i := slices.IndexFunc(f.handles, func(h *Handle) bool { return h.silent && !h.closed && h.by.process() != by.process() })
+	if i < 0 || !slices.ContainsFunc(e.mu.waiting[nameKey{e.mu.ix.Parent(id), e.mu.ix.Name(id)}], closed) {
+		return
+	}
+	h := f.handles[i] // there is but one: it made the file
+	e.mu.Unlock()
+	var g gone
+	p := h.by.process()
+	closes, died := e.opts.Closed(p, id), !e.opts.Alive(p)
+	e.mu.Lock()
+	if closes && slices.Contains(f.handles, h) && !h.closed {
+		h.closed, h.killed = true, died
+		if died && f.owner == p && e.mu.ix.Linked(id) && !f.openLocked() {
+			e.yieldLocked(f, &g)
+		}
+	}
+	e.mu.Unlock()
+	e.finish(&g)
+	e.mu.Lock()
+}
+
+// hearNameLocked is hearLocked for what all see under a name.
+func (e *Engine) hearNameLocked(parent index.ID, name string, by *Caller) {
+	if len(e.mu.waiting) > 0 {
+		e.hearLocked(e.mu.ix.Lookup(parent, name), by)
+	}
+}
+
+// seatLocked gives f a name that is free, for all to see: of plain names, which are not committed.
+func (e *Engine) seatLocked(f *File, k nameKey, g *gone) {
+	if f.waits {
+		e.unawaitLocked(f)
+	}
+	en := e.mu.ix.At(f.id)
+	en.Flags &^= flagUncommitted
+	en.Seq = e.nextSeqLocked()
+	g.records = append(g.records, f.id)
+	e.mu.ix.Link(f.id, k.parent, k.name)
+	e.mu.blocks++
+	e.classifyLocked(f.id, en)
+	e.changedLocked(k.parent)
+}
+
+// seatNextLocked gives a name that has become free to the latest version that is being written for it: of a
+// block, hidden. What is closed only its own process finds, until it renames it.
+func (e *Engine) seatNextLocked(k nameKey, g *gone) {
+	ids := e.mu.waiting[k]
+	for i := len(ids) - 1; i >= 0 && e.mu.ix.Lookup(k.parent, k.name) == 0; i-- {
+		switch f := e.mu.files[ids[i]]; {
+		case f.promised != 0 || f.left || !f.openLocked():
+		case e.kindLocked(e.mu.ix.At(f.id)) == draft.Block:
+			e.unawaitLocked(f)
+			e.mu.ix.Link(f.id, k.parent, k.name)
+			e.changedLocked(k.parent)
+		default:
+			e.seatLocked(f, k, g)
+		}
+	}
+}
+
+// emptyLocked reports whether a directory is empty to a process. What others write there, and only they
+// find, is unlinked files then.
+func (e *Engine) emptyLocked(dir index.ID, by *Caller, g *gone) bool {
+	var others []*File
+	n := e.mu.ix.Children(dir)
+	if n > 0 && int64(n) <= e.writing.Load() {
+		for id, f := range e.mu.files {
+			if e.mu.ix.Linked(id) && e.mu.ix.Parent(id) == dir && e.mu.ix.At(id).Flags&flagUncommitted != 0 && !f.mineLocked(by) {
+				others = append(others, f)
+			}
+		}
+	}
+	if int(n) > len(others) {
+		return false
+	}
+	for k, ids := range e.mu.waiting {
+		if k.parent != dir {
+			continue
+		}
+		for _, id := range ids {
+			f := e.mu.files[id]
+			if f.mineLocked(by) && f.promised == 0 {
+				return false
+			}
+			others = append(others, f)
+		}
+	}
+	for _, f := range others {
+		if f.waits {
+			e.dropVersionLocked(f, g)
+		} else {
+			e.dropNameLocked(f.id, e.mu.ix.At(f.id), BlockRemoved, "", g)
+		}
+	}
+	return true
+}
+
+// waitsBelowLocked reports whether a version waits for a name in a directory.
+func (e *Engine) waitsBelowLocked(dir index.ID) bool {
+	for k := range e.mu.waiting {
+		if k.parent == dir {
+			return true
+		}
+	}
+	return false
+}
+
+// expireVersionsLocked gives up versions that were promised and not opened, and temporary files that
+// nobody has had open for TempExpiry. It returns those that are closed and wait for their process to
+// rename them.
+func (e *Engine) expireVersionsLocked(g *gone) (closed map[Process][]index.ID) {
+	now := e.now()
+	for id, f := range e.mu.files {
+		en := e.mu.ix.At(id)
+		idle := now - f.born
+		if f.warm {
+			f.warm = false
+			g.idle = append(g.idle, f)
+		}
+		switch {
+		case en.Opens > 0 || len(f.handles) > 0:
+		case f.promised != 0:
+			if idle > promiseGrace {
+				e.dropVersionLocked(f, g)
+			}
+		case e.kindLocked(en) != draft.Temp && !f.waits:
+		case idle <= int64(e.opts.TempExpiry):
+			if f.waits {
+				if closed == nil {
+					closed = map[Process][]index.ID{}
+				}
+				closed[f.owner] = append(closed[f.owner], id)
+			}
+		case f.waits:
+			e.mu.counters.Expired++
+			e.dropVersionLocked(f, g)
+		default:
+			e.mu.counters.Expired++
+			e.dropNameLocked(id, en, BlockRemoved, "abandoned", g)
+		}
+	}
+	return closed
+}
+
+// expireVersions gives up what has expired, and what only a process that has ended could rename.
+func (e *Engine) expireVersions() {
+	var g gone
+	e.mu.Lock()
+	closed := e.expireVersionsLocked(&g)
+	e.mu.Unlock()
+	e.finish(&g)
+	for p, ids := range closed {
+		if e.opts.Alive(p) {
+			continue
+		}
+		var g gone
+		e.mu.Lock()
+		for _, id := range ids {
+			if f := e.mu.files[id]; f != nil && f.waits && f.owner == p && len(f.handles) == 0 && f.promised == 0 {
+				e.dropVersionLocked(f, &g)
+			}
+		}
+		e.mu.Unlock()
+		e.finish(&g)
+	}
+}
