@@ -11,6 +11,9 @@ DEPS := run-deps cluster-deps test-deps bench-deps
 LINK = -tags=giouring$(shell test -e /usr/include/rdma/fabric.h && command -v gcc >/dev/null && echo ,ofi) -ldflags=-checklinkname=0
 LIBRARIES = $$(go list ./... | grep -v /tests)
 TIMEOUT := -timeout=25m
+# Tests wait more than they work: more packages at a time than there are processors, the longest first.
+PACKAGES := -p=4
+LONGEST := ./tests/mount ./tests/cluster
 RDMA ?= 1
 
 help: ## print this
@@ -30,7 +33,7 @@ cluster: cluster-deps build ## three nodes on this machine: write on one, read o
 
 test: test-deps ## install what is missing, run every test, count what passed, failed and was skipped
 	go build -o bin/report ./tests/report
-	@exec bin/report -vet -- $(TIMEOUT) -race $(LINK) $(LIBRARIES) -- $(TIMEOUT) $(LINK) ./tests/...
+	@exec bin/report -vet -- $(PACKAGES) $(TIMEOUT) -race $(LINK) $(LIBRARIES) -- $(PACKAGES) $(TIMEOUT) $(LINK) $(LONGEST) ./tests/...
 
 test-rdma: ## two nodes over RDMA in a virtual machine with soft-RoCE: the verbs provider
 	@KVFS_TEST_RDMA=$(RDMA) exec .ci/rdma

@@ -82,9 +82,12 @@ func TestDiffer(t *testing.T) {
 			}
 			for _, c := range differConfigs {
 				t.Run(c.name, func(t *testing.T) {
+					t.Parallel() // an eviction waits for files that are open
 					d := &differ{t: t, mix: mix, config: c.name, seen: map[string]bool{}, tally: newDifferTally()}
 					d.kvfs = newDifferKvfs(t, c.opts)
-					d.ref = newDifferWorld(t, dir)
+					ref, err := os.MkdirTemp(dir, "")
+					must(t, "directory of the reference", err)
+					d.ref = newDifferWorld(t, ref)
 					defer d.tally.log(t)
 					for i := 0; i < len(seeds) && len(d.seen) < fails; i++ {
 						d.sequence(seeds[i])

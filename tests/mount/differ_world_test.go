@@ -240,7 +240,9 @@ func (w *differWorld) evict() {
 	var answer struct {
 		Blocks int `json:"blocks"`
 	}
-	must(w.t, "evict", json.Unmarshal(c.read(1<<16), &answer))
+	b, n := make([]byte, 1<<16), 0
+	must(w.t, "evict", again(func() (err error) { n, err = unix.Read(c.fd, b); return err })) // it waits
+	must(w.t, "evict", json.Unmarshal(b[:n], &answer))
 	w.evicted += answer.Blocks
 	c.close()
 }
