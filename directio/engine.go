@@ -49,8 +49,8 @@ type Engine interface {
 	// After Close ops fail with os.ErrClosed. Empty ops are a successful no-op.
 	Do(ctx context.Context, ops []Op) error
 
-	// Name says which implementation this is: EngineUring, EnginePread or
-	// EngineFake.
+	// Name says which implementation this is: EngineUring or
+	// EnginePread.
 	Name() string
 
 	// Stuck returns for how long the oldest piece of an op has been with the kernel,

@@ -50,15 +50,6 @@ func (f *File) OS() *os.File { return f.f }
 // Name returns the path given to OpenFile.
 func (f *File) Name() string { return f.f.Name() }
 
-// Size returns the length of the file in bytes.
-func (f *File) Size() (int64, error) {
-	info, err := f.f.Stat()
-	if err != nil {
-		return 0, err
-	}
-	return info.Size(), nil
-}
-
 // Close closes the file. No op on it may be with an Engine: the kernel gives the
 // descriptor to the next file that is opened.
 func (f *File) Close() error { return f.f.Close() }

@@ -25,14 +25,14 @@ func TestFile(t *testing.T) {
 	if err := f.OS().Truncate(12345); err != nil {
 		t.Fatal(err)
 	}
-	if size, err := f.Size(); size != 12345 || err != nil || f.Name() != path {
-		t.Errorf("%q has %d bytes, %v", f.Name(), size, err)
+	if info, err := os.Stat(path); err != nil || info.Size() != 12345 || f.Name() != path {
+		t.Errorf("%q: %v, %v", f.Name(), info, err)
 	}
 	if err := f.Close(); err != nil {
 		t.Error(err)
 	}
-	if _, err := f.Size(); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("Size after Close: %v", err)
+	if _, err := f.OS().Stat(); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("Stat after Close: %v", err)
 	}
 	for want, open := range map[error]func() (*File, error){
 		os.ErrExist:    func() (*File, error) { return OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600) },

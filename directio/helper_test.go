@@ -47,3 +47,10 @@ func fileWith(t testing.TB, dir string, content []byte) *File {
 	t.Cleanup(func() { f.Close() })
 	return f
 }
+
+// UsedBytes returns how much is in use.
+func (p *Pool) UsedBytes() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.used
+}

@@ -107,13 +107,6 @@ func NewPool(o PoolOptions) (*Pool, error) {
 // BudgetBytes returns how much can be in use at a time.
 func (p *Pool) BudgetBytes() int64 { return p.budgetBytes }
 
-// UsedBytes returns how much is in use.
-func (p *Pool) UsedBytes() int64 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.mu.used
-}
-
 // Check returns a *BudgetError about key if need bytes exceed the budget.
 func (p *Pool) Check(key string, need int64) error {
 	if need <= p.budgetBytes {

@@ -3,9 +3,6 @@
 //
 //	Engine   asks a rule about each op and does to it what the rule says
 //	Rule     returns a Fault for a Call; Nth and First make the usual ones
-//
-// A fault in the middle of an op, such as a short read that is continued, is what
-// directio.Fake is for.
 package faultio
 
 import (
