@@ -8,23 +8,6 @@ import (
 	"strings"
 )
 
-// ParseList splits a list of devices at commas and trims the entries. An empty list is nil; an
-// empty entry, or an empty name next to a "+", is ErrEmptyEntry.
-func ParseList(list string) ([]string, error) {
-	if strings.TrimSpace(list) == "" {
-		return nil, nil
-	}
-	entries := strings.Split(list, ",")
-	for i, entry := range entries {
-		joined := names(entry)
-		if slices.Contains(joined, "") {
-			return nil, fmt.Errorf("device list %q %w", list, ErrEmptyEntry)
-		}
-		entries[i] = strings.Join(joined, "+")
-	}
-	return entries, nil
-}
-
 // names splits an entry into the devices that it joins.
 func names(entry string) []string {
 	names := strings.Split(entry, "+")

@@ -7,63 +7,15 @@ import (
 	"testing"
 )
 
-// TestParseList shows the syntax of lists (B21, B22).
-func TestParseList(t *testing.T) {
-	for _, c := range []struct {
-		list, want string
-		err        error
-	}{
-		{"", "", nil},
-		{"  ", "", nil},
-		{"mlx5_0", "mlx5_0", nil},
-		{" mlx5_0 , mlx5_1 ", "mlx5_0|mlx5_1", nil},
-		{"a+b, c + d", "a+b|c+d", nil},
-		{"mlx5_0:1,mlx5_1:2", "mlx5_0:1|mlx5_1:2", nil},
-		{",", "", ErrEmptyEntry},
-		{"a,,b", "", ErrEmptyEntry},
-		{"a,b,", "", ErrEmptyEntry},
-		{"a, ,b", "", ErrEmptyEntry},
-		{"a++b", "", ErrEmptyEntry},
-		{"+", "", ErrEmptyEntry},
-	} {
-		got, err := ParseList(c.list)
-		if strings.Join(got, "|") != c.want || !errors.Is(err, c.err) {
-			t.Errorf("ParseList(%q) = %q, %v; want %q, %v", c.list, got, err, c.want, c.err)
-		}
-		if c.want == "" && got != nil {
-			t.Errorf("ParseList(%q) is not nil", c.list)
-		}
+// FuzzPlan shows that every list gives a plan or an error.
+func FuzzPlan(f *testing.F) {
+	for _, list := range []string{"", "a", "a,b", "a+b,c:2", ",", " a , b ", "a,+"} {
+		f.Add(list)
 	}
-	_, err := ParseList("a,,b")
-	if want := `device list "a,,b" contains an empty RDMA device entry`; err == nil || err.Error() != want {
-		t.Errorf("got %v, want %s", err, want)
-	}
-}
-
-func FuzzParseList(f *testing.F) {
-	for _, seed := range []string{"", "a", "a,b", "a+b,c:2", ",", " a , b ", "a,+"} {
-		f.Add(seed)
-	}
+	inv := &Inventory{Devices: []Device{{Name: "a", Port: 1, State: "ACTIVE", NUMA: -1}}}
 	f.Fuzz(func(t *testing.T, list string) {
-		entries, err := ParseList(list)
-		if (err != nil) && !errors.Is(err, ErrEmptyEntry) {
-			t.Fatalf("an error of no kind: %v", err)
-		}
-		for _, entry := range entries {
-			for name := range strings.SplitSeq(entry, "+") {
-				if name == "" || strings.TrimSpace(name) != name || strings.Contains(name, ",") {
-					t.Fatalf("%q gives the entry %q", list, entry)
-				}
-			}
-		}
-		// What was parsed parses to itself, and is a list that Plan can judge.
-		again, err2 := ParseList(strings.Join(entries, ","))
-		if err == nil && (err2 != nil || strings.Join(again, ",") != strings.Join(entries, ",")) {
-			t.Fatalf("%q gives %q, and that %q, %v", list, entries, again, err2)
-		}
-		inv := &Inventory{Devices: []Device{{Name: "a", Port: 1, State: "ACTIVE", NUMA: -1}}}
 		for _, p := range []Policy{ByGPUIndex, ByAffinity, All, Single} {
-			if plan, err := inv.Plan(p, entries); (plan == nil) == (err == nil) {
+			if plan, err := inv.Plan(p, strings.Split(list, ",")); (plan == nil) == (err == nil) {
 				t.Fatalf("%s of %q: %v, %v", p, list, plan, err)
 			}
 		}
@@ -111,9 +63,9 @@ func TestLists(t *testing.T) {
 		{"no policy", h100, "unset", "best", "", "", ErrPolicy, `"best"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			list, err := ParseList(c.list)
-			if err != nil {
-				t.Fatal(err)
+			var list []string
+			if c.list != "" {
+				list = strings.Split(c.list, ",")
 			}
 			plan, err := c.m.discover(t, c.visible).Plan(c.policy, list)
 			if !errors.Is(err, c.err) {
@@ -135,7 +87,7 @@ func TestLists(t *testing.T) {
 	}
 }
 
-// TestPlanEmptyEntry shows that Plan refuses an empty entry that ParseList never saw (B22).
+// TestPlanEmptyEntry shows that Plan refuses an empty entry (B22).
 func TestPlanEmptyEntry(t *testing.T) {
 	inv := dgxH100().discover(t, "unset")
 	for _, list := range [][]string{{"mlx5_0", ""}, {"mlx5_0+"}, {""}} {
@@ -209,30 +161,5 @@ func TestDistance(t *testing.T) {
 	// Of GPU 1 nothing is known: all are equal to it.
 	if want := "affinity: b (GPU 0+1), a (GPU 1)"; plan.String() != want {
 		t.Errorf("got %s, want %s", plan, want)
-	}
-}
-
-// TestText shows the table of an inventory.
-func TestText(t *testing.T) {
-	var b strings.Builder
-	if err := workstation().discover(t, "unset").WriteTable(&b); err != nil {
-		t.Fatal(err)
-	}
-	const want = `DEVICE  STATE   LINK      RATE                 INTERFACE    ADDRESS      GID  PCI           NUMA  DRIVER
-mlx5_0  ACTIVE  Ethernet  400 Gb/sec (4X NDR)  enp3s0f0np0  192.168.1.5  3    0000:03:00.0  0     mlx5_core
-mlx5_1  DOWN    Ethernet  400 Gb/sec (4X NDR)  enp3s0f1np1  -            -    0000:03:00.1  0     mlx5_core
-
-GPU  NAME                     PCI           NUMA  VISIBLE  NEAREST
-0    NVIDIA GeForce RTX 5090  0000:01:00.0  0     true     mlx5_0 PHB
-`
-	if b.String() != want {
-		t.Errorf("got:\n%s\nwant:\n%s", b.String(), want)
-	}
-	b.Reset()
-	if err := (machine{nodes: 1}).discover(t, "unset").WriteTable(&b); err != nil {
-		t.Fatal(err)
-	}
-	if want := "no RDMA devices\n\nno GPUs: there is no NVIDIA GPU\n"; b.String() != want {
-		t.Errorf("got %q, want %q", b.String(), want)
 	}
 }
