@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
@@ -28,6 +29,20 @@ func (e *Engine) Expire() {
 
 // TellTouched does at once what runExpiry does at each tick.
 func (e *Engine) TellTouched() { e.tellTouched() }
+
+// Resolve finds a path below the mount, without counting a reference. It fails with ErrNotFound.
+func (e *Engine) Resolve(_ context.Context, path string) (Attr, error) {
+	var g gone
+	defer e.finish(&g)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	id := e.walkLocked(path)
+	e.tellOutdatedLocked(&g)
+	if id == 0 || e.mu.ix.At(id).Flags&flagUncommitted != 0 {
+		return Attr{}, block.ErrNotFound
+	}
+	return e.attrLocked(id, e.mu.ix.At(id)), nil
+}
 
 // Waiting returns how many promotions are under way, and how many wait for them.
 func (e *Engine) Waiting() (promotions, waiters int) {

@@ -485,21 +485,6 @@ func (e *Engine) Parent(id index.ID) index.ID {
 	return index.Root
 }
 
-// Resolve finds a path below the mount, for control requests, without counting
-// a reference. It fails with ErrNotFound.
-func (e *Engine) Resolve(_ context.Context, path string) (Attr, error) {
-	var g gone
-	defer e.finish(&g)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	id := e.walkLocked(path)
-	e.tellOutdatedLocked(&g)
-	if id == 0 || e.mu.ix.At(id).Flags&flagUncommitted != 0 {
-		return Attr{}, block.ErrNotFound
-	}
-	return e.attrLocked(id, e.mu.ix.At(id)), nil
-}
-
 // RefNamed counts one more reference by the kernel to id, as READDIRPLUS gives,
 // if it still is the child of dir called name; else it returns false.
 func (e *Engine) RefNamed(dir, id index.ID, name string) (Attr, bool) {
@@ -520,11 +505,4 @@ func (e *Engine) RefNamed(dir, id index.ID, name string) (Attr, bool) {
 		live.refresh(&a)
 	}
 	return a, true
-}
-
-// Committed reports whether a file is complete and visible to all.
-func (e *Engine) Committed(id index.ID) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.mu.ix.At(id).Flags&flagUncommitted == 0
 }

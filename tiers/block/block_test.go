@@ -93,7 +93,7 @@ func TestError(t *testing.T) {
 }
 
 // TestChecksum compares with the standard library's CRC-64 of the NVME polynomial,
-// in one piece and in several, and round-trips the text.
+// in one piece and in several, and shows the text.
 func TestChecksum(t *testing.T) {
 	const nvme = 0x9a6c9329ac4bc9b5 // reversed, as crc64.MakeTable takes it
 	table := crc64.MakeTable(nvme)
@@ -112,17 +112,11 @@ func TestChecksum(t *testing.T) {
 		if h.Sum64() != got.Sum {
 			t.Errorf("%d bytes in two pieces: got %016x, want %v", n, h.Sum64(), got)
 		}
-		back, err := ParseChecksum(got.String())
-		if err != nil || back != got {
-			t.Errorf("ParseChecksum(%q): got %v, %v", got, back, err)
+		if text, want := got.String(), fmt.Sprintf("crc64nvme:%016x", got.Sum); text != want {
+			t.Errorf("%d bytes: got %q, want %q", n, text, want)
 		}
 	}
-	for _, s := range []string{"crc64nvme:", "crc64nvme:00", "sha256:0123456789abcdef", "crc64nvme:0123456789abcdeg"} {
-		if _, err := ParseChecksum(s); !errors.Is(err, ErrInvalid) {
-			t.Errorf("ParseChecksum(%q): got %v, want ErrInvalid", s, err)
-		}
-	}
-	if c, err := ParseChecksum(""); err != nil || c.Valid {
-		t.Errorf("ParseChecksum of nothing: got %v, %v", c, err)
+	if text := (Checksum{Sum: 1}).String(); text != "" {
+		t.Errorf("not computed: got %q", text)
 	}
 }

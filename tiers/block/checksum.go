@@ -3,7 +3,6 @@ package block
 import (
 	"fmt"
 	"hash"
-	"strconv"
 
 	"github.com/minio/crc64nvme"
 )
@@ -29,20 +28,4 @@ func (c Checksum) String() string {
 		return ""
 	}
 	return fmt.Sprintf("crc64nvme:%016x", c.Sum)
-}
-
-// ParseChecksum is the inverse of String. It fails with ErrInvalid.
-func ParseChecksum(s string) (Checksum, error) {
-	const prefix = "crc64nvme:"
-	if s == "" {
-		return Checksum{}, nil
-	}
-	if len(s) != len(prefix)+16 || s[:len(prefix)] != prefix {
-		return Checksum{}, fmt.Errorf("checksum %q: %w", s, ErrInvalid)
-	}
-	v, err := strconv.ParseUint(s[len(prefix):], 16, 64)
-	if err != nil {
-		return Checksum{}, fmt.Errorf("checksum %q: %w", s, ErrInvalid)
-	}
-	return Checksum{Sum: v, Valid: true}, nil
 }

@@ -54,7 +54,7 @@ func TestEmpty(t *testing.T) {
 	if !x.Linked(Root) || x.Parent(Root) != 0 || x.Children(Root) != 0 {
 		t.Error("Root is not an empty linked directory without a parent")
 	}
-	if x.Path(Root) != "" || x.Name(Root) != "" || len(x.AppendName(nil, Root)) != 0 {
+	if x.Path(Root) != "" || x.Name(Root) != "" {
 		t.Error("Root has a name")
 	}
 	if mode := x.At(Root).Mode; mode != dirMode {
@@ -199,7 +199,7 @@ func TestNameLengths(t *testing.T) {
 			}
 		}
 		for s, id := range ids {
-			if x.Lookup(Root, s) != id || x.Name(id) != s || string(x.AppendName(nil, id)) != s {
+			if x.Lookup(Root, s) != id || x.Name(id) != s {
 				t.Fatalf("round %d: name of %d bytes lost", round, len(s))
 			}
 		}
@@ -265,7 +265,6 @@ func TestAllocs(t *testing.T) {
 		{"Lookup", func() { x.Lookup(ids["a/b"], "c"); x.Lookup(Root, "missing") }},
 		{"Walk", func() { x.Walk("a/b/c"); x.Walk("a/b/missing") }},
 		{"AppendPath", func() { x.AppendPath(buf, ids["a/b/c"]) }},
-		{"AppendName", func() { x.AppendName(buf, ids["a/b/c"]) }},
 		{"ReadDir", func() { x.ReadDir(ids["a"], 0, 0, func(ID, *Entry, uint64) bool { return true }) }},
 		{"Descend", func() { x.Descend(Root, func(ID, *Entry) bool { return true }) }},
 		{"Link", func() { x.Unlink(temp); x.Free(temp); temp = x.Alloc(); x.Link(temp, Root, "temp") }},

@@ -26,12 +26,6 @@ func (x *Index) Name(id ID) string {
 	return string(x.names.at(e.name, e.nameLen))
 }
 
-// AppendName appends Name(id) to dst and returns the longer slice.
-func (x *Index) AppendName(dst []byte, id ID) []byte {
-	e := x.At(id)
-	return append(dst, x.names.at(e.name, e.nameLen)...)
-}
-
 // Path returns the path of id from Root, as Walk takes it: "" for Root, and
 // also for unlinked entries.
 func (x *Index) Path(id ID) string { return string(x.AppendPath(nil, id)) }

@@ -320,9 +320,6 @@ func (s *Store) extendLease(id uint64) error {
 	return nil
 }
 
-// Discarded returns why Open discarded what an earlier process left, or "".
-func (s *Store) Discarded() string { return s.discarded }
-
 // Fresh reports whether Open has made the store: then Close without keep loses nothing of an earlier process.
 func (s *Store) Fresh() bool { return s.fresh }
 

@@ -202,8 +202,8 @@ func TestKill(t *testing.T) {
 		cmd.Wait()
 
 		s := open(t, o)
-		if s.mounted == o.NoMount || s.Discarded() != "" {
-			t.Errorf("mounted %v, discarded %q", s.mounted, s.Discarded())
+		if s.mounted == o.NoMount || s.discarded != "" {
+			t.Errorf("mounted %v, discarded %q", s.mounted, s.discarded)
 		}
 		got := paths(t, s)
 		if st := s.Status(); len(got) != 100 || st.Adopted != 100 || st.Uncommitted != 1 || st.Damaged != 0 || !st.Adoptable {

@@ -94,8 +94,8 @@ func TestDiscardedStores(t *testing.T) {
 				logger, logs := observer.New(zap.WarnLevel)
 				o.Logger = zap.New(logger)
 				s = open(t, o)
-				if !strings.Contains(s.Discarded(), tc.reason) || logs.Len() == 0 {
-					t.Errorf("got reason %q and %d log lines, want %q", s.Discarded(), logs.Len(), tc.reason)
+				if !strings.Contains(s.discarded, tc.reason) || logs.Len() == 0 {
+					t.Errorf("got reason %q and %d log lines, want %q", s.discarded, logs.Len(), tc.reason)
 				}
 				if got := paths(t, s); len(got) != 0 {
 					t.Errorf("adopted %v", got)
@@ -103,8 +103,8 @@ func TestDiscardedStores(t *testing.T) {
 				put(t, s, "g/b", "data")
 				s.Close(true)
 				s = open(t, o)
-				if got := paths(t, s); len(got) != 1 || s.Discarded() != "" {
-					t.Errorf("after that: adopted %v, discarded %q", got, s.Discarded())
+				if got := paths(t, s); len(got) != 1 || s.discarded != "" {
+					t.Errorf("after that: adopted %v, discarded %q", got, s.discarded)
 				}
 			})
 		})
@@ -123,8 +123,8 @@ func TestNoFormat(t *testing.T) {
 		}
 		if !o.NoMount {
 			s = open(t, o)
-			if got := paths(t, s); s.Discarded() != "no kvfs-memory" || len(got) != 0 {
-				t.Errorf("discarded %q, adopted %v", s.Discarded(), got)
+			if got := paths(t, s); s.discarded != "no kvfs-memory" || len(got) != 0 {
+				t.Errorf("discarded %q, adopted %v", s.discarded, got)
 			}
 			return
 		}
