@@ -120,6 +120,3 @@ func (cl class) equal(other class) bool {
 
 // Spec returns what c was made of, with defaults filled in. It must not be changed.
 func (c *Coordinator) Spec() *Spec { return &c.spec }
-
-// Align returns the alignment of all answers, in tokens.
-func (c *Coordinator) Align() int { return c.align }

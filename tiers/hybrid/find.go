@@ -1,7 +1,5 @@
 package hybrid
 
-import "fmt"
-
 // Lookup finds how much of a prompt of numTokens tokens, of which the first numHashes hash
 // blocks have hashes, is there. It never fails: no groups, no hashes or no tokens are no hit.
 // A nil exists says that everything is there.
@@ -25,24 +23,6 @@ func (c *Coordinator) Lookup(numTokens, numHashes int, exists Exists) Hit {
 	}
 	hit.Load = p.load(hit.Tokens)
 	return hit
-}
-
-// Find is the search behind Lookup: the longest hit of at most maxTokens. It fails where
-// it has to look beyond the hashes. Masks are as the search leaves them; use Load.
-// A nil exists says that everything is there.
-func (c *Coordinator) Find(maxTokens, numHashes int, eagle bool, exists Exists) (tokens int, masks [][]bool, err error) {
-	h := c.spec.HashBlockSize
-	if maxTokens < 0 || maxTokens > MaxUnits*h || numHashes < 0 {
-		return 0, nil, fmt.Errorf("hybrid: max_len (%d) must be in 0..%d, and the number of hashes (%d) not be negative: %w",
-			maxTokens, MaxUnits*h, numHashes, ErrRange)
-	}
-	p := newProbe(c, min(numHashes, maxTokens/h), exists)
-	defer p.release()
-	tokens = p.find(maxTokens, eagle)
-	if p.beyond {
-		return 0, nil, fmt.Errorf("hybrid: max_len (%d) is beyond %d hash blocks of %d: %w", maxTokens, numHashes, h, ErrRange)
-	}
-	return tokens, p.masks(), nil
 }
 
 // Load returns, for a hit of fixed length, which blocks of each group are to be loaded

@@ -84,8 +84,8 @@ func TestDefaults(t *testing.T) {
 	if s.Groups[0].Name != "0" || s.Groups[0].BlockSize != 48 || s.Groups[1].Name != "states" || s.Groups[1].Mode != "align" {
 		t.Errorf("got %+v", s.Groups)
 	}
-	if c.Align() != 16 {
-		t.Errorf("align %d in fine mode", c.Align())
+	if c.align != 16 {
+		t.Errorf("align %d in fine mode", c.align)
 	}
 }
 
@@ -141,11 +141,6 @@ func TestEmpty(t *testing.T) {
 		if err != nil || len(stored) != len(groups) {
 			t.Errorf("Store: %v %v", stored, err)
 		}
-		for g := range groups {
-			if blocks, err := c.Blocks(g, Range{Stride: 1}); err != nil || len(blocks) != 0 {
-				t.Errorf("Blocks: %v %v", blocks, err)
-			}
-		}
 	}
 }
 
@@ -172,12 +167,6 @@ func TestErrors(t *testing.T) {
 	check("Find", err)
 	_, _, err = c.Find(64, -1, false, nil)
 	check("Find", err)
-	_, err = c.Blocks(2, Range{Stride: 1})
-	check("Blocks of no group", err)
-	_, err = c.Blocks(0, Range{Tokens: 32, NumHashes: 2})
-	check("Blocks without stride", err)
-	_, err = c.Blocks(0, Range{Tokens: 64, NumHashes: 2, Stride: 1})
-	check("Blocks beyond the hashes", err)
 }
 
 // TestGroupsApart shows that a block counts for its own group alone, and that a hit needs

@@ -39,10 +39,6 @@ func (v *validateVector) check() error {
 		return v.checkStore()
 	case "retention_interval":
 		return v.checkRetention()
-	case "token_database_init":
-		return v.checkTable()
-	case "process_tokens":
-		return v.checkBlocks()
 	}
 	return fmt.Errorf("unknown function %q", v.Fn)
 }
@@ -181,7 +177,7 @@ func (v *validateVector) checkCoordinator() error {
 		return err
 	}
 	got := want
-	got.Fine, got.Align, got.Classes, got.ClassEagle, got.EagleGroups = c.fine, c.Align(), nil, nil, nil
+	got.Fine, got.Align, got.Classes, got.ClassEagle, got.EagleGroups = c.fine, c.align, nil, nil, nil
 	flagged := make([]bool, len(spec.Groups))
 	for _, cl := range c.classes {
 		got.Classes = append(got.Classes, cl.groups)
@@ -355,69 +351,4 @@ func (v *validateVector) checkRetention() error {
 	}
 	_, err = New(spec)
 	return v.same(err)
-}
-
-func (v *validateVector) checkTable() error {
-	var in struct {
-		BS  int  `json:"bs"`
-		HBS *int `json:"hbs"`
-	}
-	if err := strict(v.In, &in); err != nil {
-		return err
-	}
-	hash := 0
-	if in.HBS != nil {
-		hash = *in.HBS
-	}
-	_, err := newTable(in.BS, hash)
-	return v.same(err)
-}
-
-func (v *validateVector) checkBlocks() error {
-	var in struct {
-		BS        int     `json:"bs"`
-		HBS       *int    `json:"hbs"`
-		TokenLen  int     `json:"token_len"`
-		NumHashes int     `json:"nhashes"`
-		Skip      int     `json:"skip_tokens"`
-		Stride    int     `json:"stride"`
-		Rank      int     `json:"stride_rank"`
-		Mask      *string `json:"chunk_mask"`
-	}
-	if err := strict(v.In, &in); err != nil {
-		return err
-	}
-	hash := 0
-	if in.HBS != nil {
-		hash = *in.HBS
-	}
-	table, err := newTable(in.BS, hash)
-	if err != nil {
-		return err
-	}
-	r := Range{Tokens: in.TokenLen, Skip: in.Skip, NumHashes: in.NumHashes, Stride: in.Stride, Rank: in.Rank}
-	if in.Mask != nil {
-		r.Mask = []bool{}
-		for _, bit := range *in.Mask {
-			r.Mask = append(r.Mask, bit == '1')
-		}
-	}
-	blocks, err := table.blocks(r)
-	if err := v.same(err); err != nil || !v.OK {
-		return err
-	}
-	var want struct {
-		Chunks [][3]int `json:"chunks"`
-	}
-	if err := strict(v.Out, &want); err != nil {
-		return err
-	}
-	got := [][3]int{}
-	for _, b := range blocks {
-		got = append(got, [3]int{b.Start, b.End, b.Unit})
-	}
-	if fmt.Sprint(got) != fmt.Sprint(want.Chunks) {
-		return fmt.Errorf("blocks: %v, want %v", got, want.Chunks)
-	}
-	return nil
 }

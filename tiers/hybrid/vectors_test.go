@@ -542,3 +542,21 @@ func texts(masks [][]bool) []string {
 	}
 	return out
 }
+
+// Find is the search behind Lookup: the longest hit of at most maxTokens. It fails where
+// it has to look beyond the hashes. Masks are as the search leaves them; use Load.
+// A nil exists says that everything is there.
+func (c *Coordinator) Find(maxTokens, numHashes int, eagle bool, exists Exists) (tokens int, masks [][]bool, err error) {
+	h := c.spec.HashBlockSize
+	if maxTokens < 0 || maxTokens > MaxUnits*h || numHashes < 0 {
+		return 0, nil, fmt.Errorf("hybrid: max_len (%d) must be in 0..%d, and the number of hashes (%d) not be negative: %w",
+			maxTokens, MaxUnits*h, numHashes, ErrRange)
+	}
+	p := newProbe(c, min(numHashes, maxTokens/h), exists)
+	defer p.release()
+	tokens = p.find(maxTokens, eagle)
+	if p.beyond {
+		return 0, nil, fmt.Errorf("hybrid: max_len (%d) is beyond %d hash blocks of %d: %w", maxTokens, numHashes, h, ErrRange)
+	}
+	return tokens, p.masks(), nil
+}
