@@ -63,13 +63,6 @@ func (t *callTable) enter(method string) (leave func()) {
 	}
 }
 
-// count returns how many calls are served, other than those that follow the feed.
-func (t *callTable) count() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.mu.calls
-}
-
 // charge takes n bytes of the room for messages, or gives them back if n is negative. It
 // returns false, and takes none, if there is not enough.
 func (t *callTable) charge(n int64) bool {
@@ -80,12 +73,6 @@ func (t *callTable) charge(n int64) bool {
 	}
 	t.mu.bytes += n
 	return true
-}
-
-func (t *callTable) charged() int64 {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.mu.bytes
 }
 
 // ofControl reports whether a method is of the service Control.

@@ -106,3 +106,16 @@ func TestMessagesBounded(t *testing.T) {
 		t.Errorf("a call without a deadline: %v", err)
 	}
 }
+
+// count returns how many calls are served, other than those that follow the feed.
+func (t *callTable) count() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.mu.calls
+}
+
+func (t *callTable) charged() int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.mu.bytes
+}

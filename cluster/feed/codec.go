@@ -106,20 +106,10 @@ func (e *encoder) appendSeq(buf []byte, seq uint64) []byte {
 	return buf
 }
 
-// Encode appends the wire form of records to buf. What several calls appended to one
-// buf can be decoded at once. A record must have one of the operations.
-func Encode(buf []byte, records ...Record) []byte {
-	var e encoder
-	for i := range records {
-		buf = e.append(buf, &records[i])
-	}
-	return buf
-}
-
 // Decode calls fn for each record in buf, until fn fails, and returns its error. The
 // record is valid until fn returns, its Path for ever.
 //
-// Decode fails with ErrMalformed on anything that Encode does not make, but has called
+// Decode fails with ErrMalformed on anything that the encoder does not make, but has called
 // fn for what came before it. It never reads past buf or allocates by what a length in
 // it claims.
 func Decode(buf []byte, fn func(r *Record) error) error {

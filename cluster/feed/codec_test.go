@@ -262,3 +262,13 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// Encode appends the wire form of records to buf. What several calls appended to one
+// buf can be decoded at once. A record must have one of the operations.
+func Encode(buf []byte, records ...Record) []byte {
+	var e encoder
+	for i := range records {
+		buf = e.append(buf, &records[i])
+	}
+	return buf
+}

@@ -264,18 +264,6 @@ func sound(r *Record) bool {
 	return false
 }
 
-// Slots returns the slots that hold its entries now: none before the first snapshot,
-// one, or two during a snapshot.
-func (f *Follower) Slots() []location.Slot {
-	var numbers []location.Slot
-	for _, s := range []slot{f.shown, f.hidden} {
-		if s.taken {
-			numbers = append(numbers, s.number)
-		}
-	}
-	return numbers
-}
-
 // SetLive shows or hides what the node holds. It goes on being followed.
 func (f *Follower) SetLive(live bool) {
 	f.live = live

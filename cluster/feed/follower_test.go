@@ -534,3 +534,15 @@ func TestFollowerBounded(t *testing.T) {
 		t.Errorf("%d entries after the node was dropped", n)
 	}
 }
+
+// Slots returns the slots that hold its entries now: none before the first snapshot,
+// one, or two during a snapshot.
+func (f *Follower) Slots() []location.Slot {
+	var numbers []location.Slot
+	for _, s := range []slot{f.shown, f.hidden} {
+		if s.taken {
+			numbers = append(numbers, s.number)
+		}
+	}
+	return numbers
+}

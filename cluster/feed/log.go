@@ -53,23 +53,10 @@ type Log struct {
 	}
 }
 
-// logCounters is LogStats while it is counted.
+// logCounters counts the Serves that run now, and what all of them sent.
 type logCounters struct {
 	subscribers                                          atomic.Int64
 	records, bytes, batches, snapshots, resumed, overran atomic.Uint64
-}
-
-// LogStats describes a Log. What counts batches counts those that were sent.
-type LogStats struct {
-	Appended    uint64 `json:"appended"`    // records, and those that a Resync skipped
-	Kept        int    `json:"kept"`        // records in the ring
-	Subscribers int64  `json:"subscribers"` // Serves that run now
-	Records     uint64 `json:"records"`     // sent, those of snapshots included
-	Bytes       uint64 `json:"bytes"`       // of them, as encoded
-	Batches     uint64 `json:"batches"`     // sent
-	Snapshots   uint64 `json:"snapshots"`   // begun
-	Resumes     uint64 `json:"resumes"`     // Serves that needed no snapshot at first
-	Overtaken   uint64 `json:"overtaken"`   // how often a subscriber was too slow for the ring
 }
 
 // NewLog returns an empty log. It panics if there is no epoch.
@@ -169,19 +156,6 @@ func (l *Log) Close() {
 		l.mu.closed = true
 		l.mu.ring = nil
 		close(l.closed)
-	}
-}
-
-// Stats returns what has been counted.
-func (l *Log) Stats() LogStats {
-	l.mu.Lock()
-	appended, kept := l.mu.next-1, len(l.mu.ring)
-	l.mu.Unlock()
-	c := &l.counters
-	return LogStats{
-		Appended: appended, Kept: kept, Subscribers: c.subscribers.Load(),
-		Records: c.records.Load(), Bytes: c.bytes.Load(), Batches: c.batches.Load(),
-		Snapshots: c.snapshots.Load(), Resumes: c.resumed.Load(), Overtaken: c.overran.Load(),
 	}
 }
 

@@ -478,3 +478,29 @@ func TestPathsBounded(t *testing.T) {
 		t.Error("not the three after a resync are kept")
 	}
 }
+
+// LogStats describes a Log. What counts batches counts those that were sent.
+type LogStats struct {
+	Appended    uint64 `json:"appended"`    // records, and those that a Resync skipped
+	Kept        int    `json:"kept"`        // records in the ring
+	Subscribers int64  `json:"subscribers"` // Serves that run now
+	Records     uint64 `json:"records"`     // sent, those of snapshots included
+	Bytes       uint64 `json:"bytes"`       // of them, as encoded
+	Batches     uint64 `json:"batches"`     // sent
+	Snapshots   uint64 `json:"snapshots"`   // begun
+	Resumes     uint64 `json:"resumes"`     // Serves that needed no snapshot at first
+	Overtaken   uint64 `json:"overtaken"`   // how often a subscriber was too slow for the ring
+}
+
+// Stats returns what has been counted.
+func (l *Log) Stats() LogStats {
+	l.mu.Lock()
+	appended, kept := l.mu.next-1, len(l.mu.ring)
+	l.mu.Unlock()
+	c := &l.counters
+	return LogStats{
+		Appended: appended, Kept: kept, Subscribers: c.subscribers.Load(),
+		Records: c.records.Load(), Bytes: c.bytes.Load(), Batches: c.batches.Load(),
+		Snapshots: c.snapshots.Load(), Resumes: c.resumed.Load(), Overtaken: c.overran.Load(),
+	}
+}

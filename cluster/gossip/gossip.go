@@ -323,9 +323,6 @@ func (g *Gossip) Self() Node {
 	return Node{Name: g.name, Addr: g.addr.String(), Meta: g.members.NodeMeta(MaxMeta)}
 }
 
-// Nodes returns the live nodes without this one, by name.
-func (g *Gossip) Nodes() []Node { return g.members.nodes() }
-
 // SetMeta changes this node's meta and spreads it, without waiting until others have it.
 // It fails beyond MaxMeta, and with ErrClosed after Leave and Close.
 func (g *Gossip) SetMeta(meta []byte) error {

@@ -293,3 +293,6 @@ func printOf(line string) string {
 }
 
 func stat(info os.FileInfo) *syscall.Stat_t { return info.Sys().(*syscall.Stat_t) }
+
+// Nodes returns the live nodes without this one, by name.
+func (g *Gossip) Nodes() []Node { return g.members.nodes() }
