@@ -153,30 +153,11 @@ const (
 	Off  = "off"
 )
 
-// Values of Disk.Cascade, with Off.
-const (
-	CascadeAsync   = "async"
-	CascadeSync    = "sync"
-	CascadeOnEvict = "on_evict"
-)
+// AdmitSecondHit is a value of Disk.Admission.
+const AdmitSecondHit = "second_hit"
 
-// Values of Disk.Admission.
-const (
-	AdmitAll       = "all"
-	AdmitSecondHit = "second_hit"
-)
-
-// Values of Promotion.On.
-const (
-	PromoteOnOpen   = "open"
-	PromoteOnLookup = "lookup"
-)
-
-// Values of DirectIO.Engine, with Auto.
-const (
-	EngineIOUring = "io_uring"
-	EnginePread   = "pread"
-)
+// PromoteOnLookup is a value of Promotion.On.
+const PromoteOnLookup = "lookup"
 
 // Origin tells where the value at path comes from. Paths are as in files
 // ("memory.size", "groups.g0.quota", "disk.dirs[0].path"; names with dots or brackets

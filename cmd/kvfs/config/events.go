@@ -35,19 +35,6 @@ type ZMQ struct {
 	Insecure   bool     `kvfs:"insecure" default:"false" help:"Allow addresses that are not loopback. Whoever reaches them can then see which blocks there are."`
 }
 
-// Values of ZMQ.Hash.
-const (
-	HashInt   = "int"
-	HashBytes = "bytes"
-	HashText  = "text"
-)
-
-// Values of ZMQ.Encoding.
-const (
-	EncodingMap   = "map"
-	EncodingArray = "array"
-)
-
 // validateEvents checks the sockets for routers against each other, and refuses those
 // that others can reach unless that is wanted.
 func (l *loader) validateEvents() {

@@ -14,7 +14,7 @@ import (
 func TestEvents(t *testing.T) {
 	want := mustLoad(t, Sources{})
 	want.Events.ZMQ = ZMQ{
-		Bind: "tcp://*:5557", Connect: []string{"tcp://router:5557", "ipc:///run/r"}, Replay: "ipc:///run/kvfs/replay.sock", Topic: "kv", Buffer: 1_000_000, Hash: HashText, Encoding: EncodingArray, DiskMedium: "DISK",
+		Bind: "tcp://*:5557", Connect: []string{"tcp://router:5557", "ipc:///run/r"}, Replay: "ipc:///run/kvfs/replay.sock", Topic: "kv", Buffer: 1_000_000, Hash: "text", Encoding: "array", DiskMedium: "DISK",
 		Templates: []string{"{group}/{hash}", "m_r{rank}/{hash:0:3}/{hash:3:5}_g{group}/{hash}.bin"}, BlockSize: 16, Insecure: true,
 	}
 	const templates = "{group}/{hash},m_r{rank}/{hash:0:3}/{hash:3:5}_g{group}/{hash}.bin"

@@ -61,19 +61,19 @@ func TestDefaults(t *testing.T) {
 		Store:        Store{Socket: fmt.Sprintf("/run/kvfs/%d/store.sock", os.Geteuid()), OwnerTimeout: 30e9},
 		DrainTimeout: 30e9,
 		Disk: Disk{
-			Policy: "lru", Cascade: CascadeAsync, CascadeQueue: GiB, Admission: AdmitAll, SlabSize: 256 * MiB,
+			Policy: "lru", Cascade: "async", CascadeQueue: GiB, Admission: "all", SlabSize: 256 * MiB,
 			SyncBytes: 64 * MiB, SyncInterval: 1e9, ScrubRate: 16 * MiB, StuckTimeout: 30e9,
 		},
-		Promotion: Promotion{On: PromoteOnOpen, Timeout: 30e9, BatchKeys: 64, BatchBytes: 8 * MiB},
+		Promotion: Promotion{On: "open", Timeout: 30e9, BatchKeys: 64, BatchBytes: 8 * MiB},
 		Staging:   Staging{Size: 64 * MiB, UsableRatio: 0.9},
 		DirectIO:  DirectIO{Engine: Auto, InFlight: 8 * MiB, Chunk: MiB},
 		Peer: Peer{
-			Timeout: 5e9, Silence: 3e8, Transport: Auto, Connections: 4, HedgeQuantile: 0.95, Horizon: 24 * 3600e9, GossipProfile: ProfileLAN,
-			Accept: On, Cascade: CascadeAsync,
+			Timeout: 5e9, Silence: 3e8, Transport: Auto, Connections: 4, HedgeQuantile: 0.95, Horizon: 24 * 3600e9, GossipProfile: "lan",
+			Accept: On, Cascade: "async",
 		},
 		RDMA:    RDMA{Provider: Auto, Policy: "affinity", Cache: 256 * MiB},
 		Readdir: Readdir{Remote: On},
-		Events:  Events{ZMQ: ZMQ{Topic: "kv-events", Buffer: 10_000, Hash: HashInt, Encoding: EncodingMap, DiskMedium: "STORAGE"}},
+		Events:  Events{ZMQ: ZMQ{Topic: "kv-events", Buffer: 10_000, Hash: "int", Encoding: "map", DiskMedium: "STORAGE"}},
 		Log:     Log{Level: "info", Format: "console"},
 	}
 	if !sameValues(got, want) {
@@ -253,7 +253,7 @@ func TestEnvBooleans(t *testing.T) {
 func TestDisk(t *testing.T) {
 	want := mustLoad(t, Sources{}).Disk
 	want.Dirs = []DiskDir{{"/mnt/a", 100 * GB}, {"ssd b", GiB}}
-	want.Policy, want.Cascade, want.CascadeQueue, want.Admission = "s3fifo", CascadeSync, 2*GiB, AdmitSecondHit
+	want.Policy, want.Cascade, want.CascadeQueue, want.Admission = "s3fifo", "sync", 2*GiB, AdmitSecondHit
 	want.DailyWriteBudget, want.SlabSize, want.ScrubRate = 2e12, 4*MiB+4*KiB, 0
 	const file = `
 disk:

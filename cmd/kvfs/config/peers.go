@@ -42,13 +42,6 @@ type Readdir struct {
 	Remote string `kvfs:"remote" enum:"on|off" default:"on" help:"Whether ls also shows what peers hold. stat and open find it in any case."`
 }
 
-// Values of Peer.GossipProfile.
-const (
-	ProfileLAN   = "lan"
-	ProfileWAN   = "wan"
-	ProfileLocal = "local"
-)
-
 // needBind lists the settings that mean nothing without bind; one that ends in a dot
 // stands for a section.
 var needBind = []string{"join", "advertise", "replicas", "preferred_segment", "peer.", "rdma."}

@@ -19,10 +19,10 @@ func TestPeers(t *testing.T) {
 	want.NodeName, want.Zone, want.Replicas, want.PreferredSegment = "gpu-7", "rack_1", 2, "gpu-8"
 	want.Peer = Peer{
 		Timeout: 2e9, Silence: 1e9, Transport: TransportRDMA, Control: "10.0.0.3:1", Bulk: ":0", Connections: 8, Congestion: "cubic", HedgeQuantile: 0.5,
-		Require: []string{"store", "bury"}, Horizon: 3600e9, GossipProfile: ProfileWAN, GossipKeys: "/k", Accept: Off,
-		Cascade: CascadeSync, Queue: 2 * GiB,
+		Require: []string{"store", "bury"}, Horizon: 3600e9, GossipProfile: "wan", GossipKeys: "/k", Accept: Off,
+		Cascade: "sync", Queue: 2 * GiB,
 	}
-	want.RDMA = RDMA{Provider: ProviderVerbs, Devices: []string{"mlx5_0", "mlx5_1+mlx5_2"}, Policy: PolicyGPUIndex, Cache: 512 * MiB}
+	want.RDMA = RDMA{Provider: "verbs", Devices: []string{"mlx5_0", "mlx5_1+mlx5_2"}, Policy: PolicyGPUIndex, Cache: 512 * MiB}
 	want.TLS, want.Readdir = TLS{CA: "/ca", Cert: "/c", Key: "/c-key"}, Readdir{Remote: Off}
 	const file = `
 bind: 0.0.0.0

@@ -20,12 +20,6 @@ const (
 	TransportRDMA = "rdma"
 )
 
-// Values of RDMA.Provider, with Auto and TransportTCP.
-const (
-	ProviderVerbs = "verbs"
-	ProviderEFA   = "efa"
-)
-
 // PolicyGPUIndex is the value of RDMA.Policy that needs a list.
 const PolicyGPUIndex = "gpu_index"
 

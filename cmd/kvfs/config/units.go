@@ -128,9 +128,6 @@ func ParseDuration(s string) (Duration, error) {
 	return 0, violate(ErrType, "%q is not a duration: want a number and a unit, such as 30s or 1m30s", s)
 }
 
-// Std returns d as a time.Duration.
-func (d Duration) Std() time.Duration { return time.Duration(d) }
-
 // String returns the duration without trailing zero units: "1h", not "1h0m0s".
 func (d Duration) String() string {
 	text := time.Duration(d).String()
