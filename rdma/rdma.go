@@ -57,11 +57,9 @@ type Caps struct {
 	Encrypted bool   // bytes are encrypted and both sides authenticated
 
 	// What follows is told for the log and for status; callers need not heed it.
-	Provider          string   // what is below, with its version: "libfabric 1.17 tcp;ofi_rxm"; empty: none
-	Rails             []string // devices in the order in which both sides count them; empty: does not choose any
-	MaxMessage        int64    // bytes that go at once; longer reads are split. 0: no limit
-	VirtualAddress    bool     // regions are addressed as the holder maps them, not from 0 on
-	LocalRegistration bool     // where the bytes go has to be registered, too
+	Provider   string   // what is below, with its version: "libfabric 1.17 tcp;ofi_rxm"; empty: none
+	Rails      []string // devices in the order in which both sides count them; empty: does not choose any
+	MaxMessage int64    // bytes that go at once; longer reads are split. 0: no limit
 }
 
 // RemoteRegion is what a reader must know to read a Region. It travels on an

@@ -95,7 +95,7 @@ func (f *fakeDaemon) asked() []string {
 // connect is a connector.
 func (f *fakeDaemon) connect() (*controls, error) {
 	return &controls{
-		mounts: []mountInfo{{1, "", "/", "ext4", "/dev/sda"}, {2, "", f.dir, fsType, "kvfs"}},
+		mounts: []mountInfo{{1, "", "/", "ext4"}, {2, "", f.dir, fsType}},
 		open: func(path string) (io.ReadWriteCloser, error) {
 			switch {
 			case f.openErr != nil:
@@ -438,8 +438,8 @@ func TestBelowMount(t *testing.T) {
 	}
 	t.Chdir(mount)
 	mounts := []mountInfo{
-		{1, "", "/", "ext4", ""}, {2, "", mount, "ext4", ""}, {3, "", mount, fsType, ""},
-		{4, "", mount + "/other", "tmpfs", ""}, {5, "", "/second", fsType, ""},
+		{1, "", "/", "ext4"}, {2, "", mount, "ext4"}, {3, "", mount, fsType},
+		{4, "", mount + "/other", "tmpfs"}, {5, "", "/second", fsType},
 	}
 	for _, tc := range []struct {
 		names []string

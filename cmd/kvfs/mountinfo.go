@@ -23,7 +23,6 @@ type mountInfo struct {
 	device string // of its files, major:minor
 	point  string // absolute, as our root sees it
 	fsType string
-	source string
 }
 
 // readMounts parses the mount table. Source: proc_pid_mountinfo(5).
@@ -42,11 +41,7 @@ func readMounts(r io.Reader) ([]mountInfo, error) {
 		if err != nil {
 			continue
 		}
-		m := mountInfo{id: id, device: fields[2], point: unescapeMount(fields[4]), fsType: rest[0]}
-		if len(rest) > 1 {
-			m.source = unescapeMount(rest[1])
-		}
-		mounts = append(mounts, m)
+		mounts = append(mounts, mountInfo{id: id, device: fields[2], point: unescapeMount(fields[4]), fsType: rest[0]})
 	}
 	return mounts, lines.Err()
 }

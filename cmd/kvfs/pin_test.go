@@ -99,7 +99,7 @@ func TestWalkBlocks(t *testing.T) {
 	if err := os.Symlink("a", filepath.Join(dir, "link")); err != nil {
 		t.Fatal(err)
 	}
-	c := &controls{mounts: []mountInfo{{1, "", dir, fsType, ""}, {2, "", dir + "/other", "tmpfs", ""}}}
+	c := &controls{mounts: []mountInfo{{1, "", dir, fsType}, {2, "", dir + "/other", "tmpfs"}}}
 	var got, bad []string
 	each := func(path string) error { got = append(got, strings.TrimPrefix(path, dir)); return nil }
 	failed := func(path string, err error) { bad = append(bad, fmt.Sprint(path, " ", err)) }

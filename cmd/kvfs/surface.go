@@ -26,14 +26,13 @@ type surface struct {
 	queries   *query.Service
 	lines     *publish.Lines
 	publisher *publish.Publisher // nil unless it is configured
-	log       *zap.Logger
 
 	users, gids []uint32 // who may ask, beside root and the user of the daemon
 }
 
 // openSurface opens it over an engine that has the given secondary tiers.
 func openSurface(ctx context.Context, cfg *config.Config, engine *tiers.Engine, below []tiers.SecondaryOptions, log *zap.Logger) (*surface, error) {
-	s := &surface{engine: engine, log: log.Named("control")}
+	s := &surface{engine: engine}
 	o := query.Options{Engine: engine, Tiers: []string{"memory"}, Specs: map[string]hybrid.Spec{}}
 	for _, b := range below {
 		o.Tiers = append(o.Tiers, b.Name)

@@ -121,7 +121,7 @@ x 1 0:51 / /mnt rw - tmpfs tmpfs rw
 `
 	got, err := readMounts(strings.NewReader(text))
 	want := []mountInfo{
-		{22, "0:21", "/proc", "proc", "proc"}, {98, "0:50", `/mnt/a b\c`, "fuse.kvfs", "kv\tfs"}, {99, "0:51", `/mnt/x\04`, "fuse.kvfs", "kvfs"},
+		{22, "0:21", "/proc", "proc"}, {98, "0:50", `/mnt/a b\c`, "fuse.kvfs"}, {99, "0:51", `/mnt/x\04`, "fuse.kvfs"},
 	}
 	if err != nil || len(got) != len(want) {
 		t.Fatalf("got %+v, %v", got, err)

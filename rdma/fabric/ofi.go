@@ -80,16 +80,15 @@ func libraryVersion() (major, minor int) {
 
 // info is what a provider offers on one device.
 type info struct {
-	c           *C.struct_fi_info
-	provider    string
-	domain      string
-	maxMessage  int64
-	keyMask     uint64 // of keys that we choose
-	format      uint32 // of addresses
-	virtual     bool   // regions are addressed as they are mapped
-	local       bool   // destinations have to be registered
-	ordered     bool   // over one connection, the peer's memory is read in the order of the messages
-	providerKey bool   // the provider chooses keys
+	c          *C.struct_fi_info
+	provider   string
+	domain     string
+	maxMessage int64
+	keyMask    uint64 // of keys that we choose
+	format     uint32 // of addresses
+	virtual    bool   // regions are addressed as they are mapped
+	local      bool   // destinations have to be registered
+	ordered    bool   // over one connection, the peer's memory is read in the order of the messages
 }
 
 // getInfo asks for the first endpoint of a provider; empty strings ask for any. With manual
@@ -109,7 +108,7 @@ func getInfo(provider, domain, host string, manual bool) (i *info, domains strin
 	i = &info{
 		c: out.info, provider: C.GoString(out.provider), domain: C.GoString(out.domain),
 		maxMessage: int64(min(uint64(out.max_message), messageLimit)), keyMask: ^uint64(0), format: uint32(out.format),
-		virtual: out.virtual_address != 0, local: out.local != 0, ordered: manual && out.read_order != 0, providerKey: out.provider_key != 0,
+		virtual: out.virtual_address != 0, local: out.local != 0, ordered: manual && out.read_order != 0,
 	}
 	if n := uint64(out.key_size); n > 0 && n < 8 {
 		i.keyMask = 1<<(8*n) - 1

@@ -154,7 +154,6 @@ int kf_getinfo(const char *provider, const char *domain, const char *host, int m
 	out->virtual_address = !!(first->domain_attr->mr_mode & FI_MR_VIRT_ADDR);
 	out->local = !!(first->domain_attr->mr_mode & FI_MR_LOCAL);
 	out->read_order = !!(first->tx_attr->msg_order & FI_ORDER_RAR);
-	out->provider_key = !!(first->domain_attr->mr_mode & FI_MR_PROV_KEY);
 	return 0;
 }
 

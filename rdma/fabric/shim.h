@@ -30,7 +30,7 @@ struct kf_info {
 	uint64_t max_message;
 	uint64_t key_size;
 	uint32_t format;
-	int virtual_address, local, provider_key, read_order;
+	int virtual_address, local, read_order;
 };
 
 // kf_getinfo finds the first endpoint of a provider, on a domain and with a source address

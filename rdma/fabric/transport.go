@@ -257,9 +257,8 @@ func proto(provider string) string { return "ofi/" + provider }
 func (t *Transport) Caps() rdma.Caps {
 	c := rdma.Caps{
 		Proto: proto(t.addr.provider), OneSided: true,
-		Provider:       "libfabric " + t.lib.Version + " " + t.addr.provider,
-		MaxMessage:     messageLimit,
-		VirtualAddress: t.rails[0].info.virtual, LocalRegistration: t.rails[0].info.local,
+		Provider:   "libfabric " + t.lib.Version + " " + t.addr.provider,
+		MaxMessage: messageLimit,
 	}
 	for _, r := range t.rails {
 		c.Rails = append(c.Rails, r.name)

@@ -88,7 +88,6 @@ type conn struct {
 	*link
 	peer  *Peer
 	timer *time.Timer // runs while the connection is idle
-	idle  time.Time   // since when
 
 	reused  bool // has been idle since it was dialled
 	heard   bool // something came from the peer since acquire
@@ -116,9 +115,8 @@ func (c *conn) usable() bool {
 	return ctl == nil && (err == unix.EAGAIN || err == nil && n > 0)
 }
 
-// rest begins the idle time of c.
+// rest starts the timer of c, which is idle from now on.
 func (c *conn) rest() {
-	c.idle = time.Now()
 	if c.confirmed != c.received {
 		c.timer.Reset(confirmDelay)
 	} else {

@@ -37,7 +37,6 @@ const (
 type device struct {
 	// Constant after Open.
 	tier      *Tier
-	index     int
 	dir       string
 	home      *directory
 	uuid      uuid
@@ -110,9 +109,9 @@ func (w *stopwatch) elapsed() time.Duration {
 }
 
 // openDevice opens a directory and reads what it holds into memory.
-func (t *Tier) openDevice(ctx context.Context, index int, o DeviceOptions) (_ *device, err error) {
+func (t *Tier) openDevice(ctx context.Context, o DeviceOptions) (_ *device, err error) {
 	d := &device{
-		tier: t, index: index, dir: o.Dir, capacity: o.CapacityBytes, state: "online",
+		tier: t, dir: o.Dir, capacity: o.CapacityBytes, state: "online",
 		slabBytes: slabBytesFor(t.opts.SlabBytes, o.CapacityBytes), slabs: make(map[*slab]struct{}),
 		outdated:   make(map[*flight]struct{}),
 		down:       make(chan struct{}),

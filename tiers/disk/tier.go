@@ -123,8 +123,8 @@ func Open(ctx context.Context, opts Options) (*Tier, error) {
 	if share := t.pool.BudgetBytes() / int64(len(opts.Devices)); share < minShare {
 		errs = append(errs, fmt.Errorf("open disk tier: Pool has %d bytes a device, want %d: %w", share, minShare, block.ErrInvalid))
 	}
-	for i, o := range opts.Devices {
-		d, err := t.openDevice(ctx, i, o)
+	for _, o := range opts.Devices {
+		d, err := t.openDevice(ctx, o)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("open disk tier: device %s: %w", o.Dir, err))
 			continue
