@@ -73,26 +73,23 @@ const testsLevel = 6 // everything below tests/, which only tests/ may import
 // homes lists the third-party modules and the only packages that may import
 // each of them. An empty list means any package.
 var homes = map[string][]string{
-	"C":                                   {"rdma/fabric", "tests/gpu"},
-	"github.com/NVIDIA/go-nvml":           {"rdma/nic"},
-	"github.com/hanwen/go-fuse/v2":        {"fs", "tests/bench", "tests/bench/loopback"},
-	"github.com/cespare/xxhash/v2":        {"cluster/location"},
-	"github.com/go-json-experiment/json":  {"fs/query"},
-	"github.com/go-zeromq/zmq4":           {"tiers/publish"},
-	"github.com/vmihailenco/msgpack/v5":   {"tiers/publish"},
-	"github.com/hashicorp/memberlist":     {"cluster/gossip"},
-	"github.com/minio/crc64nvme":          {"tiers/block"},
-	"github.com/pawelgaczynski/giouring":  {"directio"},
-	"github.com/prometheus/client_golang": {"cmd/kvfs"},
-	"github.com/prometheus/client_model":  {"cmd/kvfs"},
-	"github.com/prometheus/common":        {"cmd/kvfs"},
-	"github.com/spf13/cobra":              {"cmd/kvfs", "cmd/kvfs/config"},
-	"github.com/spf13/pflag":              {"cmd/kvfs", "cmd/kvfs/config"},
-	"go.yaml.in/yaml/v3":                  {"cmd/kvfs", "cmd/kvfs/config"},
-	"google.golang.org/grpc":              {"cluster", "cluster/wire"},
-	"google.golang.org/protobuf":          {"cluster", "cluster/wire"},
-	"go.uber.org/zap":                     {},
-	"golang.org/x/sys":                    {},
+	"C":                                  {"rdma/fabric", "tests/gpu"},
+	"github.com/NVIDIA/go-nvml":          {"rdma/nic"},
+	"github.com/hanwen/go-fuse/v2":       {"fs", "tests/bench", "tests/bench/loopback"},
+	"github.com/cespare/xxhash/v2":       {"cluster/location"},
+	"github.com/go-json-experiment/json": {"fs/query"},
+	"github.com/go-zeromq/zmq4":          {"tiers/publish"},
+	"github.com/vmihailenco/msgpack/v5":  {"tiers/publish"},
+	"github.com/hashicorp/memberlist":    {"cluster/gossip"},
+	"github.com/minio/crc64nvme":         {"tiers/block"},
+	"github.com/pawelgaczynski/giouring": {"directio"},
+	"github.com/spf13/cobra":             {"cmd/kvfs", "cmd/kvfs/config"},
+	"github.com/spf13/pflag":             {"cmd/kvfs", "cmd/kvfs/config"},
+	"go.yaml.in/yaml/v3":                 {"cmd/kvfs", "cmd/kvfs/config"},
+	"google.golang.org/grpc":             {"cluster", "cluster/wire"},
+	"google.golang.org/protobuf":         {"cluster", "cluster/wire"},
+	"go.uber.org/zap":                    {},
+	"golang.org/x/sys":                   {},
 }
 
 // TestImports shows that every package imports only what the table allows, by
@@ -134,6 +131,22 @@ func TestImportTable(t *testing.T) {
 			} else if to.level >= r.level && !within(may, pkg) {
 				t.Errorf("%s (level %d) lists %s (level %d)", pkg, r.level, may, to.level)
 			}
+		}
+	}
+}
+
+// TestTables shows that the list of packages in contributing.md names each package of the
+// table, and go.mod each dependency that has a home.
+func TestTables(t *testing.T) {
+	page, mod := read(t, "../docs/contributing.md"), read(t, "../go.mod")
+	for pkg := range table {
+		if !strings.Contains(page, "`"+pkg+"`") {
+			t.Errorf("docs/contributing.md does not name %s", pkg)
+		}
+	}
+	for path := range homes {
+		if path != "C" && !strings.Contains(mod, "\t"+path+" v") {
+			t.Errorf("%s has a home, and go.mod lacks it", path)
 		}
 	}
 }
