@@ -160,7 +160,7 @@ func schedulerOf(e Engine) *scheduler {
 
 // TestMappedTarget moves data between a device and mapped tmpfs files, which is what
 // promotion does, and shows what the kernel says of a target that is truncated,
-// larger than a full tmpfs, or mapped for reading: EFAULT, not a signal.
+// larger than a full tmpfs, or mapped for reading: EFAULT, not a signal (A8).
 func TestMappedTarget(t *testing.T) {
 	dir := mountTmpfs(t, "size=4m,huge=within_size")
 	eachEngine(t, Options{}, func(t *testing.T, e Engine) {

@@ -13,7 +13,7 @@ import (
 )
 
 // TestStart reads pages by chains of Starts, each begun by the end of the one before,
-// many side by side with Dos: every end is told once, with the right bytes.
+// many side by side with Dos: every end is told once, with the right bytes (A21).
 func TestStart(t *testing.T) {
 	const chains, pages = 8, 64
 	eachEngine(t, Options{Entries: 8, Threads: 3}, func(t *testing.T, e Engine) {

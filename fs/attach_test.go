@@ -158,7 +158,7 @@ func TestSharedMounts(t *testing.T) {
 	c2.do("fails", at2("moved"))
 }
 
-// TestDetach (B32): what the kernel of a mount holds is given back when its mount process is
+// TestDetach: what the kernel of a mount holds is given back when its mount process is
 // gone, with clients killed or not; what it was writing is not committed; the other mount
 // goes on.
 func TestDetach(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestFailAll (B32): without an owner a mount answers that nothing is there, to requests that
+// TestFailAll: without an owner a mount answers that nothing is there, to requests that
 // wait already and to new ones, while what is open is read as before; from the next owner on,
 // all is there again.
 func TestFailAll(t *testing.T) {

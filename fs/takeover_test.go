@@ -188,7 +188,7 @@ func waiting(t *testing.T, dir string, want int) {
 	}
 }
 
-// TestTakeover (B32): an owner is killed while clients wait for answers to requests that it
+// TestTakeover: an owner is killed while clients wait for answers to requests that it
 // has read, and to others that it has not; the next owner, with what the first one left in
 // memory, answers all of them. Blocks that are open are read meanwhile and after; what was
 // being written is not committed, and its writer learns of it, but under a temporary name, which
@@ -279,7 +279,7 @@ func TestTakeover(t *testing.T) {
 	late.do("fails", block)
 }
 
-// TestTakeoverUnderLoad (B32): owner after owner is killed while clients make and read blocks. No
+// TestTakeoverUnderLoad: owner after owner is killed while clients make and read blocks. No
 // client waits for ever or reads wrong bytes, and in the end what they make is there.
 func TestTakeoverUnderLoad(t *testing.T) {
 	x := openSession(t)

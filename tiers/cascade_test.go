@@ -16,7 +16,7 @@ import (
 
 // TestCascade: every block that is committed reaches every tier, however it was
 // written, with its attributes, those of its directories and its checksum; temporary
-// names and raw files of pinned groups do not (A13).
+// names and raw files of pinned groups do not (A13, A44).
 func TestCascade(t *testing.T) {
 	disk, peer := tiertest.NewReference(t, tiertest.ReferenceOptions{}), tiertest.NewReference(t, tiertest.ReferenceOptions{Direct: true})
 	w := openLower(t, shmDir(t), tiers.Options{

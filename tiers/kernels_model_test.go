@@ -588,7 +588,7 @@ func (k *kernel) check() {
 
 // TestKernelsModel: whatever two kernels do, each reads at once what the other has committed,
 // even before it has heard of it; what it keeps is true when it has; and a kernel that dies
-// commits nothing and leaves nothing behind (B2, B4, B5).
+// commits nothing and leaves nothing behind.
 func TestKernelsModel(t *testing.T) {
 	seed := seed(t)
 	for i, capacity := range []int64{4096 * page, 24 * page} {

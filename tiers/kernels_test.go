@@ -120,7 +120,7 @@ func (w *world) chmod(name string, mode uint32) error {
 }
 
 // TestKernelsNotices: what one kernel asked for is told to all where there are several, with
-// no call that nobody needs; where there is one, not even one call is made for it (B4, B5).
+// no call that nobody needs; where there is one, not even one call is made for it.
 func TestKernelsNotices(t *testing.T) {
 	for _, several := range []bool{false, true} {
 		for _, row := range notices {

@@ -51,7 +51,7 @@ func (w *lower) end() {
 
 // TestPromote: twenty readers that open one hollow block at once make one load, and
 // all of them get the bytes; the block is then as any other in memory, with its time
-// of modification, and a copy below (A14, A18).
+// of modification, and a copy below (A14, A18, A23).
 func TestPromote(t *testing.T) {
 	w, disk := openLowerOne(t, tiers.Options{}, tiertest.ReferenceOptions{})
 	w.hollow("content", "g/a")

@@ -13,7 +13,7 @@ import (
 )
 
 // TestMountOnce shows that of several processes that come to mount at one place at the same
-// time one does (B1).
+// time one does.
 func TestMountOnce(t *testing.T) {
 	needMount(t)
 	dir := t.TempDir()

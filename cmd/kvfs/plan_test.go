@@ -66,7 +66,7 @@ func TestPlanErrors(t *testing.T) {
 	}
 }
 
-// TestPlanSettings shows that the configuration takes the settings of each model and engine.
+// TestPlanSettings shows that the configuration takes the settings of each model and engine (F1).
 func TestPlanSettings(t *testing.T) {
 	cleanEnv(t)
 	files, err := filepath.Glob(modelConfig("*"))

@@ -13,7 +13,7 @@ import (
 )
 
 // TestReadyFD shows that who waits for the descriptor gets one line when the
-// mount is ready, and the end without one if it never is.
+// mount is ready, and the end without one if it never is (E12).
 func TestReadyFD(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", "")
 	for _, ready := range []bool{true, false} {

@@ -83,7 +83,7 @@ func TestHeadroom(t *testing.T) {
 }
 
 // TestEngineOptions shows what becomes of the settings, above all of those where
-// zero means none or never here and the default in the library.
+// zero means none or never here and the default in the library (A45).
 func TestEngineOptions(t *testing.T) {
 	options := func(text string) tiers.Options {
 		return engineOptions(loadConfig(t, text), nil, &fs.Hooks{}, zap.NewNop())

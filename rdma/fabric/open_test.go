@@ -154,7 +154,7 @@ func TestOwnName(t *testing.T) {
 	}
 }
 
-// TestTwoRails opens two rails in a network namespace of its own.
+// TestTwoRails opens two rails in a network namespace of its own (B28).
 func TestTwoRails(t *testing.T) {
 	needLibrary(t)
 	if _, err := exec.LookPath("ip"); err != nil {

@@ -22,7 +22,7 @@ func FuzzPlan(f *testing.F) {
 	})
 }
 
-// TestLists shows what the policies make of lists, and the errors of lists (B22 to B27).
+// TestLists shows what the policies make of lists, and the errors of lists (B22 to B27, B33).
 func TestLists(t *testing.T) {
 	h100, b300, none, one := dgxH100().built(t), hgxB300().built(t), bonded().built(t), workstation().built(t)
 	const eight = "mlx5_0,mlx5_3,mlx5_4,mlx5_5,mlx5_6,mlx5_9,mlx5_10,mlx5_11"

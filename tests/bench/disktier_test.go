@@ -147,7 +147,7 @@ func mustContain(t *testing.T, text string, wanted ...string) {
 	}
 }
 
-// Without fio the rest is measured, and the report says what is missing. (Feature D9.)
+// Without fio the rest is measured, and the report says what is missing.
 func TestNoFio(t *testing.T) {
 	bin := t.TempDir() // A PATH without fio.
 	t.Setenv("PATH", bin)

@@ -15,7 +15,7 @@ import (
 )
 
 // TestBasics shows what files of one node look like on the others, without and with
-// keys.
+// keys (A43).
 func TestBasics(t *testing.T) {
 	for _, mode := range []struct {
 		name   string
@@ -287,7 +287,7 @@ func TestListLocal(t *testing.T) {
 }
 
 // TestMembers shows what a node knows of the others, and that a clean stop and a kill
-// are told apart.
+// are told apart (E6).
 func TestMembers(t *testing.T) {
 	w := newWorld(t, harness.ClusterOptions{})
 	a, b, c := w.Nodes[0], w.Nodes[1], w.Nodes[2]

@@ -46,7 +46,7 @@ func (w *world) waitPath(n, from *harness.Node, path string) {
 
 // TestRDMA shows that blocks of any size come whole out of a peer's memory, by RDMA alone, with
 // certificates and without, that status and doctor say so, and that what was evicted is not
-// pinned any more.
+// pinned any more (A8).
 func TestRDMA(t *testing.T) {
 	for _, secure := range []bool{false, true} {
 		t.Run(fmt.Sprintf("secure %v", secure), func(t *testing.T) {

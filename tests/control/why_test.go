@@ -44,7 +44,7 @@ func waitEvicted(f *follower, key, reason string) {
 	})
 }
 
-// TestWhy shows the verdicts on names whose fate one node decides alone.
+// TestWhy shows the verdicts on names whose fate one node decides alone (G5).
 func TestWhy(t *testing.T) {
 	d := diskMount(t, harness.Options{})
 	c := talk(t, d, "query")

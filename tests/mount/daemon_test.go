@@ -49,7 +49,7 @@ func field(doc any, path []string) any {
 }
 
 // TestStatusFields pins the fields of the status document, and that they say
-// what happened: a block counts, an open one is pinned, a removed one is gone.
+// what happened: a block counts, an open one is pinned, a removed one is gone (A10).
 func TestStatusFields(t *testing.T) {
 	harness.KvfsOnly(t, "a status")
 	d := harness.Mount(t, harness.Options{MemorySize: "128MiB"})
@@ -78,7 +78,7 @@ func TestStatusFields(t *testing.T) {
 }
 
 // TestHTTP shows that --http answers /readyz and /status once the daemon is
-// ready, until it stops, and that an address in use ends the daemon.
+// ready, until it stops, and that an address in use ends the daemon (E12).
 func TestHTTP(t *testing.T) {
 	harness.KvfsOnly(t, "a daemon")
 	// Not 127.0.0.1, where somebody may take the port between its two uses.
@@ -124,7 +124,7 @@ func TestHTTP(t *testing.T) {
 }
 
 // TestNotify shows that the daemon tells systemd when it is ready and when it
-// stops, and that the mount answers by then.
+// stops, and that the mount answers by then (E12).
 func TestNotify(t *testing.T) {
 	harness.KvfsOnly(t, "a daemon")
 	socket := filepath.Join(t.TempDir(), "notify")

@@ -13,7 +13,7 @@ import (
 
 // TestDiskRoundTrip shows the whole way of a block: memory, cascaded to disk,
 // evicted from memory, promoted by an open, and each time the same bytes (A2,
-// A13, A14; issue "Cascade of every committed block", "promotion on open").
+// A13, A14).
 func TestDiskRoundTrip(t *testing.T) {
 	d := diskMount(t, harness.Options{})
 	blocks := sizedBlocks(d.Dir)
@@ -57,7 +57,7 @@ func TestDiskRoundTrip(t *testing.T) {
 }
 
 // TestDiskTemporary shows that a block is not cascaded under its temporary name
-// but once it has its own (design 3, "held in memory and not cascaded").
+// but once it has its own.
 func TestDiskTemporary(t *testing.T) {
 	d := diskMount(t, harness.Options{})
 	p := d.Path("x")
@@ -110,7 +110,7 @@ func TestDiskEmpty(t *testing.T) {
 }
 
 // TestDiskSecondDirectory shows that a tier over two directories uses both, and
-// finds its blocks again in both after a restart (issue: "several directories").
+// finds its blocks again in both after a restart.
 func TestDiskSecondDirectory(t *testing.T) {
 	harness.KvfsOnly(t, "a disk tier")
 	second := harness.NewDiskDir(t, nil)
@@ -133,9 +133,8 @@ func TestDiskSecondDirectory(t *testing.T) {
 	}
 }
 
-// TestDiskLookupPromotion shows --promotion-on lookup: a positive look-up brings
-// the block into memory, without an open (issue: "promotion on open and, as an
-// option, on positive look-up").
+// TestDiskLookupPromotion shows --promotion-on lookup: a positive look-up
+// brings the block into memory, without an open.
 func TestDiskLookupPromotion(t *testing.T) {
 	d := diskMount(t, harness.Options{Flags: []string{"--promotion-on", "lookup", "--mount-entry-timeout", "0s", "--mount-attr-timeout", "0s"}})
 	p := coldOne(t, d, "x", mib)

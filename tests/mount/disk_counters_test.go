@@ -172,9 +172,9 @@ func TestDiskSecondHit(t *testing.T) {
 	wantTier(t, p, "memory,disk")
 }
 
-// TestDiskDailyBudget shows --disk-daily-write-budget: not more than that goes to
-// disk in a day, also across a restart; the rest is counted; fsync may exceed it
-// (issue: "both visible in status").
+// TestDiskDailyBudget shows --disk-daily-write-budget: not more than that goes
+// to disk in a day, also across a restart; the rest is counted; fsync may
+// exceed it.
 func TestDiskDailyBudget(t *testing.T) {
 	d := diskMount(t, harness.Options{Flags: []string{"--disk-daily-write-budget", "10MiB"}})
 	blocks := numbered(d.Path("a"), 30, mib)
@@ -204,7 +204,7 @@ func TestDiskDailyBudget(t *testing.T) {
 }
 
 // TestDiskTierSummary shows the tier log: one line a batch with all fields, which
-// add up to what was done (B7, B20).
+// add up to what was done (B7, B20, E15).
 func TestDiskTierSummary(t *testing.T) {
 	d := diskMount(t, harness.Options{Flags: []string{"--log-tier-summary"}})
 	blocks := numbered(d.Dir, 12, 256*kib)

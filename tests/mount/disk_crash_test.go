@@ -151,12 +151,11 @@ func (n *diskName) step(src *rand.Rand) error {
 // crashTally counts what a crash may bring but is worth knowing.
 type crashTally struct{ present, absent, reappeared, superseded int }
 
-// TestDiskCrash kills the daemon at random points under writers of all kinds and
-// readers, again and again. After each restart every readable block is one whole
-// version of its name; nothing that an fsync confirmed is lost or has become
-// older; with memory kept, the last committed version is there. In every third
-// round the memory is thrown away, so that only the disk counts (issue: "Kill -9
-// at random points under write load, 200 rounds").
+// TestDiskCrash kills the daemon at random points under writers of all kinds
+// and readers, again and again. After each restart every readable block is one
+// whole version of its name; nothing that an fsync confirmed is lost or has
+// become older; with memory kept, the last committed version is there. In every
+// third round the memory is thrown away, so that only the disk counts.
 func TestDiskCrash(t *testing.T) {
 	rounds := diskRounds(t)
 	rnd := newRand(t)

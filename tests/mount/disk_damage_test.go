@@ -176,11 +176,10 @@ func (h *hurt) some(t *testing.T) diskSlot {
 
 func (h *hurt) file(name string) string { return filepath.Join(h.diskImage.dir, name) }
 
-// TestDiskDamage damages a directory in every way, and starts a daemon on it, and
-// repairs it and starts another: no byte that is read is ever wrong, blocks that
-// were not hit are there, nothing panics or hangs, stores work, and fsck finds
-// the damage and repairs it (issue: "torn slot, flipped bits anywhere in header,
-// index or data, index lost, slab truncated, version newer").
+// TestDiskDamage damages a directory in every way, and starts a daemon on it,
+// and repairs it and starts another: no byte that is read is ever wrong, blocks
+// that were not hit are there, nothing panics or hangs, stores work, and fsck
+// finds the damage and repairs it.
 func TestDiskDamage(t *testing.T) {
 	harness.KvfsOnly(t, "a disk tier")
 	rnd := newRand(t)

@@ -8,8 +8,7 @@ import (
 )
 
 // TestDiskEvictCommand shows what kvfs evict drops and keeps: paths and
-// directories; the only copy stays without --force (issue: "only what another
-// tier holds, unless --force").
+// directories; the only copy stays without --force.
 func TestDiskEvictCommand(t *testing.T) {
 	d := diskMount(t, harness.Options{})
 	a, b := numbered(d.Path("a"), 5, 100_000), numbered(d.Path("b"), 5, 100_000)

@@ -12,7 +12,7 @@ import (
 
 // TestDiskStopDrains stops the daemon while copies wait in the queue: it stores
 // them first, so that the next start has every block but those that the counters
-// gave up (design 9, "SIGTERM drains cascades").
+// gave up.
 func TestDiskStopDrains(t *testing.T) {
 	// The test's disk may be slow, and the test fails where the harness loses patience.
 	d := diskMount(t, harness.Options{Flags: []string{"--drain-timeout", (harness.Deadline - 5*time.Second).String()}})
@@ -43,7 +43,7 @@ func TestDiskAdoptedCascade(t *testing.T) {
 }
 
 // TestDiskCoalesced opens many cold blocks at once: they are loaded in fewer
-// batches than there are blocks (A19, A20).
+// batches than there are blocks (A19, A20, E13).
 func TestDiskCoalesced(t *testing.T) {
 	d := diskMount(t, harness.Options{Flags: []string{"--promotion-window", "200ms"}})
 	blocks := numbered(d.Dir, 32, 16*kib)
@@ -86,9 +86,9 @@ func TestDiskNoWait(t *testing.T) {
 }
 
 // TestDiskStuck freezes the file system below the tier, so that writes do not
-// come back: after --disk-stuck-timeout the tier is offline and says why, stores
-// and reads of what memory holds go on, an fsync fails rather than hangs, and the
-// daemon ends once the writes do (issue: "stuck operation").
+// come back: after --disk-stuck-timeout the tier is offline and says why,
+// stores and reads of what memory holds go on, an fsync fails rather than
+// hangs, and the daemon ends once the writes do.
 func TestDiskStuck(t *testing.T) {
 	harness.KvfsOnly(t, "a disk tier")
 	// In memory, where possible, and with seconds of patience: what is merely slow must
@@ -140,9 +140,9 @@ func TestDiskStuck(t *testing.T) {
 	survey(t, second)
 }
 
-// TestDiskOneDeviceFails lets one of two devices fail: its blocks are misses, the
-// other's are there, stores go on to the other, and the status names the one that
-// is bad (issue: "a failed device goes offline alone").
+// TestDiskOneDeviceFails lets one of two devices fail: its blocks are misses,
+// the other's are there, stores go on to the other, and the status names the
+// one that is bad.
 func TestDiskOneDeviceFails(t *testing.T) {
 	harness.KvfsOnly(t, "a disk tier")
 	l := harness.MountLoop(t, harness.LoopOptions{SizeBytes: 256 * mib})

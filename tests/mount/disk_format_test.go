@@ -159,8 +159,7 @@ func (img *diskImage) in(file string) []string {
 
 // TestDiskFormat reads what a daemon leaves on disk by the description of the
 // format: all blocks are where it says, with their attributes and checksums,
-// and nothing else is (issue: "drawn to the byte in doc.go"; C20 "carry their
-// full key").
+// and nothing else is (C20, G7).
 func TestDiskFormat(t *testing.T) {
 	d := diskMount(t, harness.Options{Disk: "128MiB", Flags: []string{"--disk-slab-size", "4MiB"}})
 	blocks := sizedBlocks(d.Path("top"))

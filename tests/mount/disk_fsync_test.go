@@ -21,7 +21,7 @@ func crashAll(d *harness.Daemon) {
 
 // TestDiskFsync shows what fsync promises: when it returns, the block, or what
 // was written of it so far, is there after a crash that takes the memory with
-// it (A46; issue: "fsync(fd) returns when the block is durable on SSD").
+// it (A46).
 func TestDiskFsync(t *testing.T) {
 	d := diskMount(t, harness.Options{})
 	fsync := func(t *testing.T, f *file) {

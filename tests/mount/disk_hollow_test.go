@@ -16,7 +16,7 @@ import (
 )
 
 // TestDiskListing shows that ls, du and find walk a tree of blocks that are on
-// disk only, see true sizes, and promote nothing (issue: "promotion on open").
+// disk only, see true sizes, and promote nothing.
 func TestDiskListing(t *testing.T) {
 	d := diskMount(t, harness.Options{})
 	blocks := sizedBlocks(d.Path("tree"))

@@ -23,9 +23,8 @@ var diskFileSystems = []struct {
 	{"btrfs", "btrfs", 512},
 }
 
-// TestDiskFileSystems runs the way of a block, with both I/O engines, a crash, an
-// unmount of the file system and a check, on real file systems (issue: "on real
-// loop-mounted filesystems").
+// TestDiskFileSystems runs the way of a block, with both I/O engines, a crash,
+// an unmount of the file system and a check, on real file systems.
 func TestDiskFileSystems(t *testing.T) {
 	harness.KvfsOnly(t, "a disk tier")
 	for _, fs := range diskFileSystems {
@@ -84,7 +83,7 @@ func TestDiskLargerThanFileSystem(t *testing.T) {
 
 // TestDiskDeviceFull fills the file system below the tier before its slabs are
 // made: no store fails, no read is wrong, the status says what is missing, and
-// once there is room again it is used (issue: "Device full (loop ext4)").
+// once there is room again it is used.
 func TestDiskDeviceFull(t *testing.T) {
 	harness.KvfsOnly(t, "a disk tier")
 	l := harness.MountLoop(t, harness.LoopOptions{SizeBytes: 160 * mib})
@@ -139,10 +138,9 @@ func TestDiskLargerThanDevice(t *testing.T) {
 	fsck(t, l.Dir, false, 0)
 }
 
-// TestDiskReadErrors cuts the device in two below a running tier: what was beyond
-// is a miss, or comes from memory, never an error and never wrong; the tier says
-// that it suffers; the mount goes on, also after a restart (issue: "EIO on read
-// (truncated backing file)").
+// TestDiskReadErrors cuts the device in two below a running tier: what was
+// beyond is a miss, or comes from memory, never an error and never wrong; the
+// tier says that it suffers; the mount goes on, also after a restart.
 func TestDiskReadErrors(t *testing.T) {
 	harness.KvfsOnly(t, "a disk tier")
 	l := harness.MountLoop(t, harness.LoopOptions{SizeBytes: 256 * mib})

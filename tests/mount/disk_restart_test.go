@@ -16,7 +16,7 @@ import (
 // directories are there after a restart before anything is read, and that the
 // bytes are: after a clean stop, which frees the memory; after a crash; and
 // after a crash that took the memory with it. What was removed stays removed
-// (issue: "cascade, crash-safe"; A11).
+// (A11).
 func TestDiskRestart(t *testing.T) {
 	needRoot(t) // for chown
 	for _, c := range []struct {
@@ -183,8 +183,8 @@ func TestDiskRestartOtherMemory(t *testing.T) {
 	wantBlocks(t, more)
 }
 
-// TestDiskSmaller shows that a restart with a smaller capacity keeps to it: some
-// blocks go, the others are exact (issue: "hard capacity").
+// TestDiskSmaller shows that a restart with a smaller capacity keeps to it:
+// some blocks go, the others are exact.
 func TestDiskSmaller(t *testing.T) {
 	d := diskMount(t, harness.Options{Disk: "128MiB", Flags: []string{"--disk-slab-size", "4MiB"}})
 	blocks := numbered(d.Dir, 80, mib)

@@ -12,8 +12,7 @@ import (
 
 // TestDiskCorruptCounted flips a bit below a running daemon: the reader gets a
 // miss, the copy is dropped, and it is counted and logged with key and slot; a
-// block that memory holds too stays good (issue: "a bad copy is dropped,
-// counted and logged").
+// block that memory holds too stays good.
 func TestDiskCorruptCounted(t *testing.T) {
 	d := diskMount(t, harness.Options{Disk: "64MiB", Flags: []string{"--disk-slab-size", "4MiB", "--disk-scrub-rate", "0"}})
 	for i, size := range []int{5000, 100_000, 300_000, 3 * mib} { // staged, and straight into memory
@@ -58,7 +57,7 @@ func flipSlot(t *testing.T, d *harness.Daemon, path string) {
 
 // TestDiskScrubber shows that the scrubber finds a flipped bit in a cold block
 // before any reader, drops the copy and counts it, and leaves the block in
-// memory alone (issue: "Background scrubber with a rate limit").
+// memory alone.
 func TestDiskScrubber(t *testing.T) {
 	d := diskMount(t, harness.Options{Disk: "64MiB", Flags: []string{"--disk-slab-size", "4MiB", "--disk-scrub-rate", "200MiB"}})
 	blocks := numbered(d.Dir, 6, 300_000)

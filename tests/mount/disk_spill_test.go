@@ -27,8 +27,7 @@ func spillBytes() int64 {
 
 // TestDiskSpill writes 1 GiB of blocks through 64 MiB of memory with several
 // writers and readers at once, then reads all of it back: no key fails, all
-// checksums are equal (B35; issue: "cascade: sync"). Memory stays within its
-// capacity all the time.
+// checksums are equal (B35). Memory stays within its capacity all the time.
 func TestDiskSpill(t *testing.T) {
 	d := diskMount(t, harness.Options{Disk: "2GiB", MemorySize: "64MiB", Flags: []string{"--disk-cascade", "sync"}})
 	const writers = 4
@@ -198,7 +197,7 @@ func TestDiskConversations(t *testing.T) {
 
 // TestDiskFull writes more than memory and disk hold together: both keep to
 // their capacities, the disk evicts, no store fails, and what can be read is
-// right (issue: "hard capacity, eviction"; A31).
+// right (A31, G4).
 func TestDiskFull(t *testing.T) {
 	d := diskMount(t, harness.Options{Disk: "64MiB", MemorySize: "64MiB", Flags: []string{"--disk-slab-size", "4MiB"}})
 	blocks := numbered(d.Dir, 150, 2*mib)

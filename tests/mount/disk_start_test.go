@@ -22,9 +22,9 @@ func wantInLog(t testing.TB, text string, want ...string) {
 	}
 }
 
-// TestDiskRefused shows that a directory that cannot be right ends the daemon at
-// its start, with a line that says which and why, and leaves nothing mounted
-// (issue: "directory missing, on tmpfs, read-only, owned by another, ...").
+// TestDiskRefused shows that a directory that cannot be right ends the daemon
+// at its start, with a line that says which and why, and leaves nothing
+// mounted.
 func TestDiskRefused(t *testing.T) {
 	harness.KvfsOnly(t, "a disk tier")
 	base := harness.NewDiskDir(t, nil)
@@ -106,7 +106,7 @@ func TestDiskMadeDirectory(t *testing.T) {
 }
 
 // TestDiskOwnedByAnother starts a daemon that is not root on a directory of
-// somebody else (issue: "owned by another").
+// somebody else.
 func TestDiskOwnedByAnother(t *testing.T) {
 	harness.KvfsOnly(t, "a disk tier")
 	runInside(t, "TestDiskOwnedByAnotherInside", "with")
@@ -123,8 +123,8 @@ func TestDiskOwnedByAnotherInside(t *testing.T) {
 	wantUnmounted(t, d)
 }
 
-// TestDiskTwoDaemons shows that a second daemon on a directory refuses, and that
-// the first does not notice (issue: "two daemons on one directory").
+// TestDiskTwoDaemons shows that a second daemon on a directory refuses, and
+// that the first does not notice.
 func TestDiskTwoDaemons(t *testing.T) {
 	d := diskMount(t, harness.Options{})
 	p := coldOne(t, d, "x", mib)
@@ -157,8 +157,8 @@ func TestDiskFsckMissing(t *testing.T) {
 }
 
 // TestDiskFileLimit runs the daemon under a small RLIMIT_FSIZE: slabs cannot be
-// made, or writes to them end short; it refuses to start for that reason, or goes
-// on with memory and says so (issue: "short write (RLIMIT_FSIZE)").
+// made, or writes to them end short; it refuses to start for that reason, or
+// goes on with memory and says so.
 func TestDiskFileLimit(t *testing.T) {
 	for _, limit := range []uint64{3 * mib, 64 * kib} {
 		d := tryDiskMount(t, harness.Options{Launch: harness.Launch{MaxFileBytes: limit}, Flags: []string{"--disk-slab-size", "4MiB"}})

@@ -209,7 +209,7 @@ func (l *load) finish() {
 	}
 }
 
-// TestChain (B1, B6): a mount is taken over five times while clients read and write. None waits for
+// TestChain: a mount is taken over five times while clients read and write. None waits for
 // ever or reads wrong bytes; blocks that nobody writes are never missed; and only what was open
 // meanwhile is in vain.
 func TestChain(t *testing.T) {

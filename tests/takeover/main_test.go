@@ -1,5 +1,5 @@
 // Package takeover holds the black-box tests of kvfs mount --takeover: a daemon replaces another
-// one of the same mount while that is in use (B1, B6).
+// one of the same mount while that is in use.
 package takeover
 
 import (

@@ -16,7 +16,7 @@ import (
 	"github.com/kvfs/kvfs/tests/harness"
 )
 
-// TestTakeover shows what a takeover is (B6): the memory has no other copy, all blocks are there
+// TestTakeover shows what a takeover is: the memory has no other copy, all blocks are there
 // afterwards, byte by byte, and pinned ones still are; who reads goes on, who writes is told that it
 // was in vain; systemd hears which process it is now; the mount then stops and goes as any other.
 func TestTakeover(t *testing.T) {
@@ -145,7 +145,7 @@ func TestTakeoverKeepsSettings(t *testing.T) {
 }
 
 // TestTakeoverFull: the memory of the mount is full, as that of a cache is, and most of it has been read.
-// What comes up from the SSD, or is written, finds room at once after a takeover (B6).
+// What comes up from the SSD, or is written, finds room at once after a takeover.
 func TestTakeoverFull(t *testing.T) {
 	s := newSite(t, "--memory-size", "8MiB", "--memory-headroom", "2MiB", "--disk-cascade", "sync",
 		"--disk", "size=256MiB,path="+t.TempDir())

@@ -99,7 +99,7 @@ func conform(t *testing.T, devices int, engine string) {
 }
 
 // TestConformanceFaulty runs the suite over devices that fail one operation in
-// twenty: jobs may fail, blocks be lost, but no wrong byte comes out (A33, D4).
+// twenty: jobs may fail, blocks be lost, but no wrong byte comes out (A33).
 func TestConformanceFaulty(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

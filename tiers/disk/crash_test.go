@@ -60,7 +60,7 @@ type crashRun struct {
 // TestCrash stops the device at a random write of a random history, sometimes in the
 // middle of a page run, and opens what is there. Whatever loads is byte-exact and was
 // at some time stored under that name; what a Sync had confirmed is there, unless it was
-// changed or evicted since; what was removed before a Sync does not come back (D5, D7).
+// changed or evicted since; what was removed before a Sync does not come back.
 func TestCrash(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -241,7 +241,7 @@ func (c *crashRun) check(next *rig) {
 }
 
 // TestReopenKeeps shows that a clean restart keeps bytes, attributes, directories and
-// what Update changed, with and without the index (D7).
+// what Update changed, with and without the index.
 func TestReopenKeeps(t *testing.T) {
 	for _, index := range []bool{true, false} {
 		r := newRig(t, 2, 16<<20, nil)

@@ -32,7 +32,7 @@ func slabFiles(t *testing.T, dir string) (sum int64) {
 // TestTinyCapacity stores blocks of random sizes, from less than a page to more than a
 // slab, into a device with room for a few, so that classes steal slabs from each other
 // all the time. The slab files never exceed the capacity; a block is there byte by byte
-// unless the Host gave it up; pinned ones stay (A28, A30, D8).
+// unless the Host gave it up; pinned ones stay (A28, A30).
 func TestTinyCapacity(t *testing.T) {
 	for _, name := range []string{"lru", "arc", "s3fifo"} {
 		t.Run(name, func(t *testing.T) {

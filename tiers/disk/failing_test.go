@@ -20,7 +20,7 @@ import (
 
 // TestCloseAbandoned shows that a device which is given up while its index is written does
 // not leave an index without the blocks that were forgotten meanwhile: they are there at
-// the next start (D7, D11).
+// the next start.
 func TestCloseAbandoned(t *testing.T) {
 	r := newRig(t, 1, 16<<20, nil)
 	var blocks []stored
@@ -70,7 +70,7 @@ func (h slowHost) Lost(key block.Key, err error) {
 }
 
 // TestCloseFailing shows that Close waits for the end of a failure that it meets: the Host is
-// told of all blocks before it returns, and the tables are there until then (D9, D11).
+// told of all blocks before it returns, and the tables are there until then.
 func TestCloseFailing(t *testing.T) {
 	r := newRig(t, 1, 16<<20, nil)
 	host := slowHost{newHost(), make(chan struct{}, 1), make(chan struct{})}
@@ -127,7 +127,7 @@ func (r *rig) storeOn(t *testing.T, device int, id slotID, prefix string, size i
 }
 
 // TestLateLoad shows that a read which a failed device answers late, with an error, does no
-// harm to the block of another device that has the same place in the tables by then (D9).
+// harm to the block of another device that has the same place in the tables by then.
 func TestLateLoad(t *testing.T) {
 	r := newRig(t, 2, 64<<20, nil)
 	host := newHost()
@@ -166,7 +166,7 @@ func TestLateLoad(t *testing.T) {
 
 // TestLateHeader shows that a header which a failed device answers late does no harm to the
 // block of another device that has the same place in the tables by then: what is changed
-// of that one is written (D9, D7).
+// of that one is written.
 func TestLateHeader(t *testing.T) {
 	r := newRig(t, 2, 64<<20, nil)
 	old := r.storeOn(t, 0, 0, "old", 6000)
@@ -203,7 +203,7 @@ func TestLateHeader(t *testing.T) {
 
 // TestRefusedHeader shows that a header which the device does not write leaves the device
 // online, however often it is tried, and counts as one error; Sync fails until it is
-// written, and its neighbours are written meanwhile (D9, D7).
+// written, and its neighbours are written meanwhile.
 func TestRefusedHeader(t *testing.T) {
 	r := newRig(t, 1, 16<<20, nil)
 	var blocks []stored
@@ -247,7 +247,7 @@ func TestRefusedHeader(t *testing.T) {
 }
 
 // TestSyncFails shows that a sync which failed once is not followed by one that succeeds:
-// what the kernel could not write it has forgotten by then. The device goes offline (D7, D9).
+// what the kernel could not write it has forgotten by then. The device goes offline.
 func TestSyncFails(t *testing.T) {
 	r := newRig(t, 1, 16<<20, func(o *Options) { o.SyncInterval = time.Hour })
 	host := newHost()

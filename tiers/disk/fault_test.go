@@ -26,8 +26,7 @@ import (
 var sizes = []int{0, 1, 4095, 4096, 4097, 65536, mapBytes - 1, mapBytes, mapBytes + 1, 1 << 20, 1<<20 + 5000, 5<<20 + 1}
 
 // TestBlockSizes stores and loads blocks of all sizes, in one job and one by one,
-// over both engines, with and without a checksum given, before and after a restart
-// (B6, D4).
+// over both engines, with and without a checksum given, before and after a restart.
 func TestBlockSizes(t *testing.T) {
 	for _, engine := range engines(t) {
 		t.Run(engine, func(t *testing.T) {
@@ -123,7 +122,7 @@ func TestStoreFromStaging(t *testing.T) {
 }
 
 // TestSourceShort shows that a source that ends before its block, be it copied or mapped,
-// fails the block and neither the process nor its neighbours (D4).
+// fails the block and neither the process nor its neighbours.
 func TestSourceShort(t *testing.T) {
 	r := newRig(t, 1, 32<<20, nil)
 	for _, size := range []int{8192, 1 << 20} {
@@ -149,7 +148,7 @@ func TestSourceShort(t *testing.T) {
 
 // TestFlippedData flips bits of data on disk: Load drops the copy and says so, once
 // with a block that was mapped and once with one that was staged; the slot can be used
-// again (D4).
+// again.
 func TestFlippedData(t *testing.T) {
 	for i, size := range []int{10_000, 10_000, 1 << 20} {
 		edit := plainEngines
@@ -204,7 +203,7 @@ func TestFlippedOnce(t *testing.T) {
 
 // TestFlippedHeaders flips a bit of the index, of a slot header and of a slab header
 // while the tier is closed. A bad index costs nothing, a bad slot header its block, a
-// bad slab header the slab; what still loads is byte-exact (D4).
+// bad slab header the slab; what still loads is byte-exact.
 func TestFlippedHeaders(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -255,7 +254,7 @@ func TestFlippedHeaders(t *testing.T) {
 }
 
 // TestDeviceFails shows that a device with too many errors goes offline alone: its
-// blocks are reported lost, new ones go to the other device (D9, F5).
+// blocks are reported lost, new ones go to the other device.
 func TestDeviceFails(t *testing.T) {
 	r := newRig(t, 2, 16<<20, nil)
 	host := newHost()
@@ -367,7 +366,7 @@ func (e overdue) Stuck() time.Duration {
 }
 
 // TestStuck shows that jobs on a device that does not answer fail in time, that the
-// other device serves on, and that Close does not hang (D9, D11).
+// other device serves on, and that Close does not hang.
 func TestStuck(t *testing.T) {
 	for _, kind := range []directio.Kind{directio.Read, directio.Write} {
 		t.Run(fmt.Sprint(kind), func(t *testing.T) {
@@ -455,7 +454,7 @@ func TestCloseStuck(t *testing.T) {
 }
 
 // TestFileSystemFull shows that a device whose file system is full goes on within what
-// it has: it evicts, and is online (D8).
+// it has: it evicts, and is online.
 func TestFileSystemFull(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("mounting a small file system needs root")

@@ -188,7 +188,7 @@ func patchPage(t testing.TB, path string, off int64, change func(page []byte)) {
 }
 
 // TestRecover: by its tables a directory holds what it holds by its index, and the
-// flag on disk says which of them counts (B11).
+// flag on disk says which of them counts.
 func TestRecover(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "d")
 	d := openTest(t, dir)

@@ -16,7 +16,7 @@ import (
 
 // TestRepairUnreadable shows that of a piece of data that cannot be read each block is judged
 // by itself: the good ones stay, the bad one is freed, and one that cannot be read even
-// alone is reported and stays as it is (D4).
+// alone is reported and stays as it is.
 func TestRepairUnreadable(t *testing.T) {
 	for _, alone := range []bool{false, true} { // readable alone, or not even so
 		dir := filepath.Join(t.TempDir(), "d")
@@ -106,7 +106,7 @@ func TestCheckLaterUntouched(t *testing.T) {
 
 // TestSuperblockStale shows that a crash between the two writes which declare the index
 // invalid leaves no copy that says that it is valid, once the tier was opened again: not even
-// the older one, which would count if the newer were damaged (D7).
+// the older one, which would count if the newer were damaged.
 func TestSuperblockStale(t *testing.T) {
 	dir, _ := plantClosed(t)
 	d := openTest(t, dir)

@@ -11,7 +11,7 @@ import (
 )
 
 // TestBorrow shows that a store without a slot of its size takes a free one that is up to
-// twice as large, rather than to evict; and evicts only when there is none (A28, D8).
+// twice as large, rather than to evict; and evicts only when there is none (A28).
 func TestBorrow(t *testing.T) {
 	r := newRig(t, 1, 16*9*pageBytes, nil) // one slab of 2 slots of 3 pages in 9, 19 of 2 slots of 2 pages in 7
 	blocks := []stored{{keyOf("large"), 1, bytesOf(1, 3*pageBytes)}}
@@ -65,7 +65,7 @@ func TestBorrowBatch(t *testing.T) {
 	}
 }
 
-// TestStealMany shows that a block larger than several slabs finds room in a full tier (D8).
+// TestStealMany shows that a block larger than several slabs finds room in a full tier.
 func TestStealMany(t *testing.T) {
 	r := newRig(t, 1, 16*9*pageBytes, nil)
 	for i := range 64 {

@@ -19,7 +19,7 @@ import (
 
 // TestWriteBudget shows that stores beyond the daily budget are skipped and counted, that
 // a forced one is not, that a restart does not reset the account, and that the next
-// day does (D10).
+// day does.
 func TestWriteBudget(t *testing.T) {
 	var now atomic.Int64
 	now.Store(time.Date(2030, 1, 2, 23, 0, 0, 0, time.UTC).Unix())
@@ -76,7 +76,7 @@ func TestWriteBudget(t *testing.T) {
 }
 
 // TestScrubber shows that the scrubber finds a bad copy that nobody reads, drops and
-// reports it, and says when it was through (D4).
+// reports it, and says when it was through.
 func TestScrubber(t *testing.T) {
 	r := newRig(t, 1, 16<<20, func(o *Options) { o.ScrubBytesPerSecond = 1 << 30 })
 	host := newHost()

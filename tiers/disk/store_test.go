@@ -19,7 +19,7 @@ import (
 
 // TestStoreVolatile shows that of a file which changes while it is stored one reading is
 // kept, with its checksum: it loads. The file changes at each write of the device, and all
-// the time by another writer (B6, D4).
+// the time by another writer.
 func TestStoreVolatile(t *testing.T) {
 	pool, err := directio.NewPool(directio.PoolOptions{SizeBytes: 64 << 10, UsableRatio: 0.75})
 	if err != nil {
@@ -96,7 +96,7 @@ func TestStorePiecesShare(t *testing.T) {
 }
 
 // TestStoreWrongSum shows that a source which does not have the checksum that is given for
-// it is not stored, be it copied or mapped (D4).
+// it is not stored, be it copied or mapped.
 func TestStoreWrongSum(t *testing.T) {
 	r := newRig(t, 1, 32<<20, nil)
 	for _, size := range []int{5000, mapBytes, 1<<20 + 1} {
@@ -228,7 +228,7 @@ func headersOnly(count *atomic.Int64, n int64, fault faultio.Fault) faultio.Rule
 }
 
 // TestRemoveBeforeHeader shows that the header of a block which was removed while its data
-// were written is not written any more: after a crash it would bring the block back (D7).
+// were written is not written any more: after a crash it would bring the block back.
 func TestRemoveBeforeHeader(t *testing.T) {
 	for _, size := range []int{50_000, 1 << 20} {
 		r := newRig(t, 1, 16<<20, nil)
@@ -256,7 +256,7 @@ func TestRemoveBeforeHeader(t *testing.T) {
 
 // TestSyncAwaitsHeader shows that Sync waits for a header which the kernel has while the
 // block is removed, or renamed, until it is replaced: otherwise the block would be back
-// after a crash, or have its old name (D7).
+// after a crash, or have its old name.
 func TestSyncAwaitsHeader(t *testing.T) {
 	for _, rename := range []bool{false, true} {
 		r := newRig(t, 1, 16<<20, func(o *Options) { o.SyncInterval = time.Hour }) // only the calls below sync

@@ -173,7 +173,7 @@ func TestNoConvoy(t *testing.T) {
 }
 
 // TestChooseDevice shows that blocks spread by capacity, and that the failing of a
-// device moves none but its own (A27, F5).
+// device moves none but its own.
 func TestChooseDevice(t *testing.T) {
 	tier := &Tier{}
 	for i, capacity := range []int64{1 << 30, 3 << 30} {

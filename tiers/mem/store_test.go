@@ -115,7 +115,7 @@ func modes(t *testing.T, run func(t *testing.T, o Options)) {
 }
 
 // TestConformance: the store keeps the promises of tiers.Primary, A9 and A11
-// among them, mounted and not.
+// among them, mounted and not (A7).
 func TestConformance(t *testing.T) {
 	modes(t, func(t *testing.T, o Options) {
 		base := filepath.Dir(o.Dir)

@@ -29,7 +29,7 @@ func decode(t testing.TB, payload []byte) []any {
 func found(group, hash string) match { return match{group: []byte(group), hash: []byte(hash)} }
 
 // TestBatchMaps shows the events of a message as maps, with the fields of vLLM: those without a
-// default always, group_idx where the group is a number, locality on storage (A39).
+// default always, group_idx where the group is a number, locality on storage (A39, G1).
 func TestBatchMaps(t *testing.T) {
 	b := newBatch(hashInt, false, 16)
 	b.cleared()

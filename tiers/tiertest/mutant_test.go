@@ -167,7 +167,7 @@ func TestMutant(t *testing.T) {
 }
 
 // TestSuiteCatches shows that the suite notices each mutant, in the case that is
-// for it and for the right reason, and that it passes the tier they are made of.
+// for it and for the right reason, and that it passes the tier they are made of (A34).
 func TestSuiteCatches(t *testing.T) {
 	if os.Getenv(mutantVariable) != "" {
 		t.Skip("a mutant is running")

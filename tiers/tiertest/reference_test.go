@@ -58,7 +58,7 @@ func corruptReference(t *testing.T, tier tiers.Tier, key block.Key) {
 	}
 }
 
-// TestReference shows that the reference implementation keeps the contract (A34),
+// TestReference shows that the reference implementation keeps the contract (A34, A3, A4),
 // with one worker and with several, limited by bytes and by blocks.
 func TestReference(t *testing.T) {
 	for name, opts := range map[string]ReferenceOptions{

@@ -209,7 +209,7 @@ func TestAliasesOfSSD(t *testing.T) {
 
 // TestUnmatched shows that variables without a counterpart are one warning each, which
 // says what to set instead, and never an error; and that what only engines need is not
-// even that (D16).
+// even that (D16, F3).
 func TestUnmatched(t *testing.T) {
 	defaults := mustLoad(t, Sources{})
 	var environ []string

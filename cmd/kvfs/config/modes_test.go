@@ -11,7 +11,7 @@ import (
 )
 
 // TestModes is the matrix of what each mode demands of memory and disk. All violations
-// come at once (B1, B2, B3, E16).
+// come at once (B1, B2, B3, E16, B32, B33).
 func TestModes(t *testing.T) {
 	const dirs = `"disk": {"dirs": [{"path": "/a", "size": "1GiB"}]}`
 	for _, tc := range []struct {
@@ -65,7 +65,7 @@ func TestModes(t *testing.T) {
 }
 
 // TestWithoutEffect shows that mode standalone-store warns once of all that only an owner
-// heeds, and of nothing that is as by default, or that the mount heeds (B3).
+// heeds, and of nothing that is as by default, or that the mount heeds (B3, D11).
 func TestWithoutEffect(t *testing.T) {
 	file := writeFile(t, "c.yaml", `
 memory: {policy: lru, keep: true, passthrough: "off"}

@@ -32,7 +32,7 @@ func wantErrors(t *testing.T, err error, fragments ...string) {
 }
 
 // TestRejectFile shows every way in which a file is refused, with kind, line and
-// text (A36, A38, B2, B3, B6).
+// text (A36, A38, B2, B3, B6, A35).
 func TestRejectFile(t *testing.T) {
 	for _, tc := range []struct {
 		name, text string

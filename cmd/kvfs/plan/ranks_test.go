@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestRanks shows what one rank keeps, and what all store together.
+// TestRanks shows what one rank keeps, and what all store together (D13).
 func TestRanks(t *testing.T) {
 	for _, tc := range []struct {
 		model               string

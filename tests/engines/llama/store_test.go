@@ -10,7 +10,7 @@ import (
 // TestStore shows that mounts of one owner have one set of states: what was saved
 // through one is restored through the other, by another process. It stays so when the
 // owner was killed, or stopped for an upgrade, and has been started again while the
-// mounts live, be it with its memory or with the SSD alone (B1).
+// mounts live, be it with its memory or with the SSD alone (B1, E22).
 func TestStore(t *testing.T) {
 	e := prepare(t)
 	o := harness.Serve(t, harness.Options{Disk: "64MiB", Flags: []string{"--memory-keep"}})
