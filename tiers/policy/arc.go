@@ -36,9 +36,6 @@ func NewARC(capacityBytes int64) *ARC {
 	return &ARC{capacity: max(capacityBytes, 1)}
 }
 
-// Name returns "arc".
-func (p *ARC) Name() string { return "arc" }
-
 // Len returns the number of blocks present.
 func (p *ARC) Len() int { return p.b.n }
 

@@ -9,9 +9,6 @@ const lruQueue queue = 1
 // NewLRU returns an empty LRU.
 func NewLRU() *LRU { return &LRU{} }
 
-// Name returns "lru".
-func (p *LRU) Name() string { return "lru" }
-
 // Len returns the number of blocks present.
 func (p *LRU) Len() int { return p.q.count(lruQueue) }
 

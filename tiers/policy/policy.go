@@ -48,9 +48,6 @@ const (
 
 // Policy orders blocks for eviction. No two methods may run in parallel.
 type Policy interface {
-	// Name returns the configuration name: "lru", "arc" or "s3fifo".
-	Name() string
-
 	// Add enters a block that is not present; it panics on one that is. hash
 	// identifies its key beyond its life in the policy, so that a block which
 	// comes back soon after eviction is recognised; size is in bytes, at

@@ -28,8 +28,8 @@ func TestNew(t *testing.T) {
 			t.Errorf("New(%q): %v", name, err)
 			continue
 		}
-		if p.Name() != name {
-			t.Errorf("New(%q): got the policy %q", name, p.Name())
+		if got := fmt.Sprintf("%T", p); !strings.EqualFold(got, "*policy."+name) {
+			t.Errorf("New(%q): got %s", name, got)
 		}
 	}
 	bad := []struct {

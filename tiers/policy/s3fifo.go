@@ -43,9 +43,6 @@ func NewS3FIFO(capacityBytes int64) *S3FIFO {
 	return &S3FIFO{smallBytes: small, mainBytes: capacity - small}
 }
 
-// Name returns "s3fifo".
-func (p *S3FIFO) Name() string { return "s3fifo" }
-
 // Len returns the number of blocks present.
 func (p *S3FIFO) Len() int { return p.b.n }
 
