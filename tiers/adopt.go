@@ -123,7 +123,7 @@ func (e *Engine) adoptOne(blob BlobID, r *Record, g *gone) {
 		en.Expires = r.Expires.UnixNano()
 		e.mu.expiries.add(en.Expires, id)
 	}
-	e.enterGroupLocked(en, e.groupOfLocked(parent, name))
+	e.enterGroupLocked(en, e.groupOfLocked(parent))
 	en.Flags |= e.nameFlagsLocked(parent, name)
 	ix.Link(id, parent, name)
 	e.addUsedLocked(en, chargeOf(en.Size))
@@ -284,7 +284,7 @@ func (n *enumeration) add(h *Held) {
 		e.mu.expiries.add(a.Expires, id)
 	}
 	en.Tiers = n.s.bit
-	e.enterGroupLocked(en, e.groupOfLocked(n.parent, name))
+	e.enterGroupLocked(en, e.groupOfLocked(n.parent))
 	e.mu.ix.Link(id, n.parent, name)
 	e.mu.groups[en.Group].learn(h.Size)
 	e.mu.hollow++

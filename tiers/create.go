@@ -53,7 +53,7 @@ func (e *Engine) create(ctx context.Context, o *CreateOptions) (a Attr, h *Handl
 	e.hearNameLocked(o.Parent, o.Name, &o.By)
 	e.dropExpiredLocked(o.Parent, o.Name, &g)
 	existing, err = e.findExistingLocked(o, &g)
-	gr := e.mu.groups[e.groupOfLocked(o.Parent, o.Name)]
+	gr := e.mu.groups[e.groupOfLocked(o.Parent)]
 	switch {
 	case err != nil || existing != 0:
 	case gr.opts.Pinned && !e.hasQuotaLocked(gr, pageBytes, &g):
@@ -139,7 +139,7 @@ func (e *Engine) createLocked(o *CreateOptions, blob BlobID) (Attr, *Handle, int
 	en.Mode, en.UID, en.GID = modeRegular|o.Mode&0o7777, o.UID, o.GID
 	en.Mtime, en.Atime, en.Ctime = now, now, now
 	en.Blob, en.Lookups, en.Opens = uint64(blob), 1, 1
-	e.enterGroupLocked(en, e.groupOfLocked(o.Parent, o.Name))
+	e.enterGroupLocked(en, e.groupOfLocked(o.Parent))
 	en.Flags = flagUncommitted | e.nameFlagsLocked(o.Parent, o.Name)
 	f := e.newFileLocked(id, en)
 	f.owner = o.By.process()

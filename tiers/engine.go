@@ -50,7 +50,7 @@ type Options struct {
 
 	WriteTimeout time.Duration // longest wait for space before ErrNoSpace. Zero means 5 s.
 	LookupLease  time.Duration // no eviction for this long after a positive look-up. Zero means 30 s; negative none.
-	TempPatterns []string      // names held back until renamed; see IsTemp. Nil means DefaultTempPatterns.
+	TempPatterns []string      // names held back until renamed, as a nameMatcher takes them. Nil means DefaultTempPatterns.
 	TempExpiry   time.Duration // abandoned temporary files go after this. Zero means 1 h.
 
 	// RequestBytes is the size of the pieces in which a front cuts long writes: a

@@ -236,7 +236,7 @@ func (a *audit) entryLocked(id index.ID) {
 		if !resident && en.Tiers == 0 {
 			a.bad("%s: in no tier", e.mu.ix.Path(id))
 		}
-		if e.groupOfLocked(e.mu.ix.Parent(id), e.mu.ix.Name(id)) != en.Group {
+		if e.groupOfLocked(e.mu.ix.Parent(id)) != en.Group {
 			a.bad("%s: charged to group %q", e.mu.ix.Path(id), e.mu.groups[en.Group].name)
 		}
 	}

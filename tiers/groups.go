@@ -67,7 +67,7 @@ func (e *Engine) checkRenameLocked(k nameKey, f *File, en *index.Entry, size int
 	if f == nil {
 		size = en.Size
 	}
-	return e.mu.groups[e.groupOfLocked(k.parent, k.name)].checkSize(size)
+	return e.mu.groups[e.groupOfLocked(k.parent)].checkSize(size)
 }
 
 // addGroups makes the groups that the configuration names.

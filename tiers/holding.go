@@ -29,7 +29,7 @@ func (e *Engine) holdsLocked(id index.ID, en *index.Entry) bool {
 	return local && !e.mu.groups[en.Group].opts.Pinned && !e.expiredLocked(id)
 }
 
-func (e *Engine) holdingLocked(id index.ID, en *index.Entry, path string, h *Holding) {
+func (e *Engine) holdingLocked(en *index.Entry, path string, h *Holding) {
 	*h = Holding{
 		Path: path, Seq: en.Seq, Size: en.Size, Mode: en.Mode, UID: en.UID, GID: en.GID,
 		Mtime: en.Mtime, Expires: en.Expires, Pinned: en.Flags&flagPinned != 0, Memory: en.Blob != 0,
@@ -56,7 +56,7 @@ func (e *Engine) Holding(path string) (Holding, bool) {
 	if !e.holdsLocked(id, en) {
 		return h, false
 	}
-	e.holdingLocked(id, en, path, &h)
+	e.holdingLocked(en, path, &h)
 	if en.Mode&modeType != modeDir {
 		h.Dirs = e.attrsLocked(id, en).Dirs
 	}
@@ -165,7 +165,7 @@ func (e *Engine) holdingsOf(dir index.ID, after uint64, hint index.ID, batch []H
 		}
 		if e.holdsLocked(id, en) {
 			batch = append(batch, Holding{})
-			e.holdingLocked(id, en, string(path)+ix.Name(id), &batch[len(batch)-1])
+			e.holdingLocked(en, string(path)+ix.Name(id), &batch[len(batch)-1])
 		}
 		return true
 	})

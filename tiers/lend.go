@@ -76,7 +76,7 @@ func (e *Engine) lendHot(o *LendOptions) (*Lent, index.ID, <-chan struct{}, erro
 	}
 	blob := BlobID(en.Blob)
 	l := &Lent{id: id, blob: blob}
-	e.holdingLocked(id, en, o.Path, &l.Holding)
+	e.holdingLocked(en, o.Path, &l.Holding)
 	l.Dirs = e.attrsLocked(id, en).Dirs
 	en.Opens++
 	if en.Opens == 1 {
@@ -166,7 +166,7 @@ func (e *Engine) lendStream(ctx context.Context, o *LendOptions) (*Lent, error) 
 	}
 	en := e.mu.ix.At(id)
 	l := &Lent{}
-	e.holdingLocked(id, en, o.Path, &l.Holding)
+	e.holdingLocked(en, o.Path, &l.Holding)
 	l.Dirs = e.attrsLocked(id, en).Dirs
 	have := e.ownTiers(en)
 	charge := chargeOf(en.Size)

@@ -153,7 +153,7 @@ func (e *Engine) enterLocked(parent index.ID, name string, l *Located) index.ID 
 	if !isDir {
 		en.Size = l.Size
 		en.Flags |= flagFetched
-		e.enterGroupLocked(en, e.groupOfLocked(parent, name))
+		e.enterGroupLocked(en, e.groupOfLocked(parent))
 		e.mu.hollow++
 	}
 	ix.Link(id, parent, name)

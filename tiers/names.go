@@ -225,8 +225,8 @@ func (e *Engine) checkNewLocked(parent index.ID, name string) error {
 	return nil
 }
 
-// groupOfLocked returns the group that a name in parent belongs to.
-func (e *Engine) groupOfLocked(parent index.ID, name string) uint32 {
+// groupOfLocked returns the group that the names in parent belong to.
+func (e *Engine) groupOfLocked(parent index.ID) uint32 {
 	if parent == index.Root {
 		return e.groupLocked("")
 	}

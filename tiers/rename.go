@@ -309,7 +309,7 @@ func (e *Engine) renameLocked(id index.ID, f *File, o *RenameOptions, size, mtim
 	en.Ctime, en.Seq = e.now(), e.nextSeqLocked()
 	e.renamedDirLocked(id, en)
 	e.renamedLocked(DirRenamed, id, en, old, g)
-	e.shrinkLocked(e.mu.groups[e.groupOfLocked(id, "")], g)
+	e.shrinkLocked(e.mu.groups[e.groupOfLocked(id)], g)
 	return nil
 }
 
@@ -329,7 +329,7 @@ func (e *Engine) renameFileLocked(id index.ID, f *File, o *RenameOptions, size, 
 	if err := e.checkRenameLocked(k, f, en, size); to == draft.Block && err != nil {
 		return err
 	}
-	if err := e.moveGroupLocked(id, en, e.groupOfLocked(k.parent, k.name), e.mu.ix.Lookup(k.parent, k.name), g); err != nil {
+	if err := e.moveGroupLocked(id, en, e.groupOfLocked(k.parent), e.mu.ix.Lookup(k.parent, k.name), g); err != nil {
 		return err
 	}
 	target := e.mu.ix.Lookup(k.parent, k.name) // its group may have evicted it
@@ -386,7 +386,7 @@ func (e *Engine) renameFileLocked(id index.ID, f *File, o *RenameOptions, size, 
 // kindOfLocked is what a file of the name k would be.
 func (e *Engine) kindOfLocked(k nameKey) draft.Kind {
 	switch flags := e.nameFlagsLocked(k.parent, k.name); {
-	case flags&flagPlain != 0 || e.mu.groups[e.groupOfLocked(k.parent, k.name)].opts.Pinned:
+	case flags&flagPlain != 0 || e.mu.groups[e.groupOfLocked(k.parent)].opts.Pinned:
 		return draft.Plain
 	case flags&flagTemp != 0:
 		return draft.Temp
@@ -417,7 +417,7 @@ func (e *Engine) postponeLocked(id index.ID, f *File, o *RenameOptions, g *gone)
 	}
 	en.Flags &^= flagTemp | flagPlain
 	e.uncommitLocked(f, en, g)
-	e.regroupLocked(id, en, e.groupOfLocked(o.NewParent, o.NewName))
+	e.regroupLocked(id, en, e.groupOfLocked(o.NewParent))
 	e.dropVersionsOfLocked(f.owner, nameKey{o.NewParent, o.NewName}, g)
 	if e.mu.ix.Lookup(o.NewParent, o.NewName) == 0 {
 		e.mu.ix.Link(id, o.NewParent, o.NewName)
@@ -571,7 +571,7 @@ func (e *Engine) renamedDirLocked(id index.ID, en *index.Entry) {
 		if ce.Mode&modeType == modeDir {
 			e.markDirLocked(c, ce)
 		} else {
-			e.regroupLocked(c, ce, e.groupOfLocked(ix.Parent(c), ix.Name(c)))
+			e.regroupLocked(c, ce, e.groupOfLocked(ix.Parent(c)))
 		}
 		return true
 	})
@@ -580,7 +580,7 @@ func (e *Engine) renamedDirLocked(id index.ID, en *index.Entry) {
 			continue
 		}
 		for _, s := range waiting {
-			e.regroupLocked(s, ix.At(s), e.groupOfLocked(k.parent, k.name))
+			e.regroupLocked(s, ix.At(s), e.groupOfLocked(k.parent))
 		}
 	}
 }

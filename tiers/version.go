@@ -23,7 +23,7 @@ func (e *Engine) versionLocked(k nameKey, base *index.Entry, by *Caller, blob Bl
 	now := e.now()
 	en.Mode, en.UID, en.GID, en.Expires, en.Blob = mode, uid, gid, expires, uint64(blob)
 	en.Mtime, en.Atime, en.Ctime = now, now, now
-	e.enterGroupLocked(en, e.groupOfLocked(k.parent, k.name))
+	e.enterGroupLocked(en, e.groupOfLocked(k.parent))
 	en.Flags = flagUncommitted | pinned | e.nameFlagsLocked(k.parent, k.name)
 	f := e.newFileLocked(id, en)
 	f.owner = by.process()

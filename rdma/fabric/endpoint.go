@@ -30,7 +30,7 @@ type message struct {
 	word uint64
 }
 
-// Why an endpoint was closed. errBroken, errCut and errClosing are no fault of the reads
+// Why an endpoint was closed. errBroken and errCut are no fault of the reads
 // that end by them.
 var (
 	errBroken  = errors.New("connection broke")

@@ -78,12 +78,10 @@ func (j *job) finish(i int, o tiers.Outcome) {
 }
 
 // abandon ends block i unless somebody has entered or ended it.
-func (j *job) abandon(i int, o tiers.Outcome) bool {
-	if !j.enter(i) {
-		return false
+func (j *job) abandon(i int, o tiers.Outcome) {
+	if j.enter(i) {
+		j.finish(i, o)
 	}
-	j.finish(i, o)
-	return true
 }
 
 // failed is the outcome for an error, which is wrapped in a kind.

@@ -156,7 +156,7 @@ func upperWindows(r *reader, layers int) []string {
 	if r.value("max_window_layers") == nil {
 		r.fail("max_window_layers", "is missing, and use_sliding_window needs it")
 	}
-	first := r.count("max_window_layers", maxLayers)
+	first := r.count("max_window_layers")
 	return chosen(layers, typeSliding, func(i int) bool { return i >= first })
 }
 

@@ -171,7 +171,7 @@ func (r *reader) read(outer object) {
 	if len(*r.errs) == 0 {
 		build(r)
 	}
-	if n := r.count("num_nextn_predict_layers", maxLayers); n > 0 {
+	if n := r.count("num_nextn_predict_layers"); n > 0 {
 		r.note("%d draft layers (num_nextn_predict_layers) are not counted: an engine that uses them keeps more", n)
 	}
 }
@@ -202,7 +202,7 @@ func (r *reader) crossAttention(outer object) {
 
 // unsupported refuses fields by which layers keep other things than their kind says.
 func (r *reader) unsupported() {
-	if r.count("num_kv_shared_layers", maxLayers) > 0 {
+	if r.count("num_kv_shared_layers") > 0 {
 		r.fail("num_kv_shared_layers", "layers that share keys and values are not supported")
 	}
 	for _, name := range []string{"index_head_dim", "index_n_heads"} {

@@ -96,12 +96,12 @@ func (o object) number(name string, limit int) int {
 	return 1
 }
 
-// count is number where zero stands for nothing.
-func (o object) count(name string, limit int) int {
+// count is number for counts of layers, where zero stands for nothing.
+func (o object) count(name string) int {
 	if n, ok := wholeNumber(o.value(name)); ok && n == 0 {
 		return 0
 	}
-	return o.number(name, limit)
+	return o.number(name, maxLayers)
 }
 
 // wholeNumber reads 16 and 16.0, but not "16".

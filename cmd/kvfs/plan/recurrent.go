@@ -19,7 +19,7 @@ func readJamba(r *reader) {
 	if r.value("attn_layer_offset") == nil {
 		r.fail("attn_layer_offset", "is missing, and model_type %s needs it", r.model.Type)
 	}
-	offset := r.count("attn_layer_offset", maxLayers)
+	offset := r.count("attn_layer_offset")
 	if offset >= period {
 		r.fail("attn_layer_offset", "%d is not less than attn_layer_period (%d)", offset, period)
 	}
