@@ -2,34 +2,21 @@ package hybrid
 
 import "fmt"
 
-// Engine is what of an engine's config decides the block sizes of its cache.
-type Engine struct {
-	CacheBlockSize int  // block_size of the cache config, tokens
-	DecodeContext  int  // decode context parallel size; 0 means 1
-	MatchUnit      int  // prefix_match_unit, tokens; 0: not set
-	NoReuse        bool // neither prefix caching nor a connector: prompts are not hashed in smaller blocks
-}
-
 // BlockSizes returns the scheduler block size and the hash block size that an engine uses
-// for these groups. A single group has the size of the cache config, whatever its own is.
-// With several, each is scaled by the size of the decode context, but not those of Mamba states.
-// The prefill context parallel size changes nothing: ranks of it do not share the cache.
-func BlockSizes(e Engine, groups []Group) (scheduler, hash int, err error) {
-	scale := max(e.DecodeContext, 1)
+// for these groups. A single group has the size of the cache config (block_size, in tokens),
+// whatever its own is.
+func BlockSizes(cacheBlockSize int, groups []Group) (scheduler, hash int, err error) {
 	if len(groups) <= 1 {
-		size := e.CacheBlockSize * scale
-		if size <= 0 || size > MaxBlockSize {
-			return 0, 0, fmt.Errorf("%w: block_size=%d is not in 1..%d", ErrSpec, size, MaxBlockSize)
+		if cacheBlockSize <= 0 || cacheBlockSize > MaxBlockSize {
+			return 0, 0, fmt.Errorf("%w: block_size=%d is not in 1..%d", ErrSpec, cacheBlockSize, MaxBlockSize)
 		}
-		return size, size, nil
+		return cacheBlockSize, cacheBlockSize, nil
 	}
 	sizes := make([]int, len(groups))
-	whole := e.NoReuse
+	whole := false
 	for i, g := range groups {
 		sizes[i] = g.BlockSize
-		if g.Kind != Mamba {
-			sizes[i] *= scale
-		} else if g.Mode != "" && g.Mode != modeAlign {
+		if g.Kind == Mamba && g.Mode != "" && g.Mode != modeAlign {
 			whole = true // states of other modes lie at no smaller boundary
 		}
 		if sizes[i] <= 0 || sizes[i] > MaxBlockSize {
@@ -43,33 +30,10 @@ func BlockSizes(e Engine, groups []Group) (scheduler, hash int, err error) {
 	if whole {
 		return scheduler, scheduler, nil
 	}
-	if e.MatchUnit == 0 {
-		for _, size := range sizes {
-			hash = gcd(hash, size)
-		}
-		return scheduler, hash, nil
-	}
 	for _, size := range sizes {
-		if e.MatchUnit < 0 || size%e.MatchUnit != 0 {
-			var r reasons
-			r.add("Invalid prefix_match_unit=%d; all KV cache group block sizes must be divisible by prefix_match_unit. Got group block sizes=%s.",
-				e.MatchUnit, list(sizes))
-			return 0, 0, r.err()
-		}
+		hash = gcd(hash, size)
 	}
-	return scheduler, e.MatchUnit, nil
-}
-
-// list writes sizes as [32, 16].
-func list(sizes []int) string {
-	text := "["
-	for i, size := range sizes {
-		if i > 0 {
-			text += ", "
-		}
-		text += fmt.Sprint(size)
-	}
-	return text + "]"
+	return scheduler, hash, nil
 }
 
 func gcd(a, b int) int {

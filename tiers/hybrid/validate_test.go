@@ -200,8 +200,8 @@ func (v *validateVector) checkCoordinator() error {
 func (v *validateVector) checkSizes() error {
 	var in struct {
 		CacheBlockSize int           `json:"cache_block_size"`
-		PCP            int           `json:"pcp"`
-		DCP            int           `json:"dcp"`
+		PCP            int           `json:"pcp"` // changes nothing
+		DCP            int           `json:"dcp"` // 1
 		MatchUnit      *int          `json:"prefix_match_unit"`
 		Connector      *bool         `json:"connector"`
 		PrefixCaching  *bool         `json:"prefix_caching"`
@@ -214,13 +214,7 @@ func (v *validateVector) checkSizes() error {
 	if err != nil {
 		return err
 	}
-	e := Engine{CacheBlockSize: in.CacheBlockSize, DecodeContext: in.DCP} // in.PCP changes nothing
-	if in.MatchUnit != nil {
-		e.MatchUnit = *in.MatchUnit
-	}
-	off := func(b *bool) bool { return b != nil && !*b }
-	e.NoReuse = off(in.Connector) && off(in.PrefixCaching)
-	scheduler, hash, err := BlockSizes(e, groups)
+	scheduler, hash, err := BlockSizes(in.CacheBlockSize, groups)
 	if err := v.same(err); err != nil || !v.OK {
 		return err
 	}

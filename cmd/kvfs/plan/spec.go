@@ -53,7 +53,7 @@ func (p *Plan) spec() *Spec {
 		s.Groups = append(s.Groups, one)
 	}
 	var err error
-	s.SchedulerBlockSize, s.HashBlockSize, err = hybrid.BlockSizes(hybrid.Engine{CacheBlockSize: s.CacheBlockSize}, s.hybrid().Groups)
+	s.SchedulerBlockSize, s.HashBlockSize, err = hybrid.BlockSizes(s.CacheBlockSize, s.hybrid().Groups)
 	if err == nil {
 		err = s.hybrid().Check()
 	}
