@@ -11,10 +11,6 @@ import (
 // device would accept: 4096 bytes suit all of them.
 const Alignment = 4096
 
-// PaddingBytes is what an unaligned range can need beyond its own size: one page
-// before and one after.
-const PaddingBytes = 8192
-
 // Kind says what an Op does.
 type Kind uint8
 

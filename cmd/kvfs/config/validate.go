@@ -127,7 +127,7 @@ const minUsable = MiB
 
 // Direct I/O moves whole aligned units, and needs room around a block for where it
 // begins and ends. Source: _DIRECT_IO_ALIGNMENT and _DIRECT_IO_PADDING_BYTES of vLLM's
-// Mooncake store connector, as in package directio.
+// Mooncake store connector.
 const (
 	stagingAlignment = 4 * KiB
 	stagingPadding   = 8 * KiB
