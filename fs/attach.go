@@ -62,8 +62,8 @@ func Attach(engine *tiers.Engine, mounts *Mounts, x *Session, opts Options) (*Se
 
 // Resume is Mount for a mount that is there already: another process has answered it, and handed
 // it over (HandOver). What that one left unanswered is answered now; see doc.go for what becomes
-// of open files. The session is the server's from now on; if Resume fails it is not. Of opts, Dir
-// is not used.
+// of open files. The session is the server's from now on; if Resume fails, for example in SelfTest, it
+// is not. Of opts, Dir is not used.
 func Resume(engine *tiers.Engine, hooks *Hooks, x *Session, opts Options) (*Server, error) {
 	opts.Dir = x.Dir
 	s := newServer(engine, opts)
@@ -75,6 +75,10 @@ func Resume(engine *tiers.Engine, hooks *Hooks, x *Session, opts Options) (*Serv
 	s.stale.resume(x.Stale)
 	hooks.server.Store(s)
 	s.start()
+	if err := s.selfTest(); err != nil {
+		s.Detach()
+		return nil, err
+	}
 	return s, nil
 }
 

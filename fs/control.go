@@ -95,6 +95,8 @@ func (c *controlFiles) lookup(parent uint64, name string, out *fuse.EntryOut) fu
 	ino := uint64(0)
 	if parent == fuse.FUSE_ROOT_ID {
 		ino = controlDir
+	} else if parent == controlDir && name == probeName {
+		ino = probeIno
 	} else if parent == controlDir {
 		for i, f := range c.files {
 			if f.Name == name {
@@ -115,6 +117,9 @@ func (c *controlFiles) lookup(parent uint64, name string, out *fuse.EntryOut) fu
 // file returns the file with an inode number; nil for the directory and for what
 // does not exist.
 func (c *controlFiles) file(ino uint64) *ControlFile {
+	if ino == probeIno {
+		return probeFile
+	}
 	if n := ino - controlBase; n >= 1 && n <= uint64(len(c.files)) {
 		return &c.files[n-1]
 	}
@@ -158,7 +163,7 @@ func (c *controlFiles) open(in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
 	h := &controlHandle{nonblock: in.Flags&syscall.O_NONBLOCK != 0}
 	out.OpenFlags = fuse.FOPEN_DIRECT_IO | fuse.FOPEN_NOFLUSH
 	switch {
-	case f.Text != nil && how != syscall.O_RDONLY:
+	case (f.Text != nil || f == probeFile) && how != syscall.O_RDONLY:
 		return fuse.EACCES
 	case f.Text != nil:
 		h.text = f.Text()
@@ -166,6 +171,8 @@ func (c *controlFiles) open(in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
 		// The kernel has checked the mode, but a process may have the capability to
 		// pass over modes without being root.
 		return fuse.EACCES
+	case f == probeFile:
+		return c.s.openProbe(out)
 	case how != syscall.O_RDWR && (f.Follow == nil || how != syscall.O_RDONLY):
 		return fuse.EINVAL // a request without an answer, or the other way round
 	default:

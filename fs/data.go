@@ -286,6 +286,11 @@ func (s *Server) closeHandle(h *handle, abandon bool) {
 	}
 	switch {
 	case h.dir != nil:
+	case h.done != nil:
+		h.done()
+		if h.passthrough {
+			s.backings.drop(h.blob)
+		}
 	case h.write == nil:
 		s.engine.CloseRead(h.id)
 	case abandon:

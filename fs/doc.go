@@ -146,7 +146,8 @@
 //
 // # Deadlocks
 //
-// The daemon never touches its own mount. Notices to the kernel (FUSE_NOTIFY_INVAL_ENTRY)
+// The daemon touches its own mount only before it is ready, by bare system calls with a time limit
+// (RefusePoll, SelfTest). Notices to the kernel (FUSE_NOTIFY_INVAL_ENTRY)
 // take the kernel's lock on the directory, which the request being answered may
 // hold, so they are sent from a goroutine of their own.
 //

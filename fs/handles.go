@@ -28,6 +28,7 @@ type handle struct {
 	passthrough bool
 	blob        tiers.BlobID
 
+	done    func() // of the probe: removes its file
 	dir     *dirHandle
 	control *controlHandle
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -193,6 +194,16 @@ func mountHere(t testing.TB) (*Server, string) {
 // mountHereWith does so with some options set.
 func mountHereWith(t testing.TB, o Options) (*Server, string) {
 	t.Helper()
+	s, err := mountOver(t, o, func(p tiers.Primary) tiers.Primary { return p })
+	if err != nil {
+		t.Skipf("mounting is not allowed here: %v", err)
+	}
+	return s, s.opts.Dir
+}
+
+// mountOver mounts an engine over what wrap makes of a memory tier.
+func mountOver(t testing.TB, o Options, wrap func(tiers.Primary) tiers.Primary) (*Server, error) {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("passthrough needs root")
 	}
@@ -206,7 +217,7 @@ func mountHereWith(t testing.TB, o Options) (*Server, string) {
 	}
 	hooks := &Hooks{}
 	engine, err := tiers.Open(t.Context(), tiers.Options{
-		Primary: memory, CapacityBytes: 64 << 20, HeadroomBytes: 64 << 20,
+		Primary: wrap(memory), CapacityBytes: 64 << 20, HeadroomBytes: 64 << 20,
 		Alive: hooks.Alive, Closed: hooks.Closed, Invalidate: hooks.Invalidate, Dropped: hooks.Dropped,
 	})
 	if err != nil {
@@ -216,7 +227,7 @@ func mountHereWith(t testing.TB, o Options) (*Server, string) {
 	o.Status = func() []byte { return []byte("{}\n") }
 	s, err := Mount(engine, hooks, o)
 	if err != nil {
-		t.Skipf("mounting is not allowed here: %v; %v", err, engine.Close(context.Background(), false))
+		return nil, errors.Join(err, engine.Close(context.Background(), false))
 	}
 	t.Cleanup(func() {
 		if err := s.Unmount(); err != nil {
@@ -227,7 +238,7 @@ func mountHereWith(t testing.TB, o Options) (*Server, string) {
 			t.Error(err)
 		}
 	})
-	return s, dir
+	return s, nil
 }
 
 // TestHotRequests shows what a hot block costs: an open, read and close is one

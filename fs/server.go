@@ -70,6 +70,7 @@ type Server struct {
 	direct   atomic.Bool // passthrough is in effect
 	splice   bool        // reads that are not passthrough are spliced; constant after Mount
 	reason   string      // why not, if not
+	tested   bool        // selfTest has compared
 	backings *backings
 	handles  handleTable
 	listings listings
@@ -120,8 +121,8 @@ func (h *Hooks) Closed(p tiers.Process, id index.ID) bool {
 var ErrPassthrough = errors.New("FUSE passthrough is not possible")
 
 // Mount mounts the engine at opts.Dir and serves it until Unmount, or until
-// somebody else unmounts it. The mount answers when Mount returns. As root it is a session that
-// another process can resume; else, or without passthrough, fusermount3 makes it.
+// somebody else unmounts it. When Mount returns the mount answers and has passed SelfTest. As
+// root it is a session that another process can resume; else, or without passthrough, fusermount3 makes it.
 func Mount(engine *tiers.Engine, hooks *Hooks, opts Options) (*Server, error) {
 	if os.Geteuid() != 0 || opts.Passthrough == Off {
 		return mountSpliced(engine, hooks, opts)
@@ -163,6 +164,11 @@ func mountSpliced(engine *tiers.Engine, hooks *Hooks, opts Options) (*Server, er
 	hooks.server.Store(s)
 	s.start()
 	RefusePoll(opts.Dir)
+	if err := s.selfTest(); err != nil {
+		err = errors.Join(err, s.Unmount())
+		s.Wait()
+		return nil, err
+	}
 	return s, nil
 }
 
@@ -272,7 +278,7 @@ func (s *Server) tryPassthrough() error {
 	if s.channel.kernelFlags()&fuse.CAP_PASSTHROUGH == 0 {
 		return errors.New("the kernel does not offer it")
 	}
-	file, done, err := s.engine.Probe()
+	_, file, done, err := s.engine.Probe()
 	if err != nil {
 		return err
 	}

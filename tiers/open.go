@@ -563,11 +563,11 @@ func (e *Engine) settleCopies(ctx context.Context, id index.ID) error {
 func (e *Engine) OpenBlob(blob BlobID) (*os.File, error) { return e.primary.Open(blob) }
 
 // Probe returns an empty file of the primary tier, to try on it what the kernel
-// can do with such files, and a function that removes it.
-func (e *Engine) Probe() (*os.File, func(), error) {
+// can do with such files, and a function that closes and removes it.
+func (e *Engine) Probe() (BlobID, *os.File, func(), error) {
 	blob, file, err := e.createFile(e.ctx)
 	if err != nil {
-		return nil, nil, err
+		return 0, nil, nil, err
 	}
-	return file, func() { e.discard(blob, file) }, nil
+	return blob, file, func() { e.discard(blob, file) }, nil
 }
