@@ -100,12 +100,42 @@ func (a *attachment) mount(ctx context.Context, conn *store.Conn) (err error) {
 	if err = a.useOwnProc(); err == nil {
 		if err = a.handOver(ctx, conn); err == nil {
 			fs.RefusePoll(a.dir)
-			return nil
+			if err = a.selfTest(ctx); err == nil {
+				return nil
+			}
+			return errors.Join(err, a.end())
 		}
 	} else {
 		err = errors.Join(err, conn.Close())
 	}
 	return errors.Join(err, session.Unmount(), session.Close())
+}
+
+// selfTest compares what the mount gives with what the memory of the owner holds. If it fails with
+// passthrough, this owner, and those to come, are asked to answer without.
+func (a *attachment) selfTest(ctx context.Context) error {
+	direct, auto := a.line.Attached().ReadPath == "passthrough", a.cfg.Memory.Passthrough != config.On
+	_, err := fs.SelfTest(a.dir, direct, auto, a.log, func(error) error {
+		without := *a.cfg
+		without.Memory.Passthrough = config.Off
+		a.cfg = &without
+		ctx, cancel := context.WithTimeout(ctx, closeGrace)
+		defer cancel()
+		err := errors.Join(a.line.Detach(ctx), a.line.Close())
+		a.line = nil
+		if err != nil {
+			return err
+		}
+		conn, err := a.dial(ctx, &pace{})
+		if err != nil {
+			return err
+		}
+		return a.handOver(ctx, conn)
+	})
+	if err != nil {
+		return fmt.Errorf("mount %s: %w", a.dir, err)
+	}
+	return nil
 }
 
 // useOwnProc has the owner look at processes in a procfs that has their numbers as this

@@ -82,6 +82,7 @@ type statusMount struct {
 	ReadPath     string            `json:"read_path"`
 	WritePath    string            `json:"write_path"`
 	PathReason   string            `json:"path_reason,omitempty"` // why not passthrough
+	Tested       bool              `json:"tested,omitempty"`      // the read path, at the start. In mode embedded
 	Ops          map[string]uint64 `json:"ops"`                   // requests of the kernel, by FUSE operation
 	BackingFiles int               `json:"backing_files"`         // registered with the kernel
 
@@ -142,7 +143,7 @@ func (d *daemon) status() []byte {
 // mountedStatus says what a mount says of itself.
 func mountedStatus(s *fs.Server) statusMount {
 	return statusMount{
-		State: "serving", OwnerPID: os.Getpid(), ReadPath: s.ReadPath(), WritePath: s.WritePath(), PathReason: s.PathReason(),
+		State: "serving", OwnerPID: os.Getpid(), ReadPath: s.ReadPath(), WritePath: s.WritePath(), PathReason: s.PathReason(), Tested: s.Tested(),
 		Ops: s.Ops(), BackingFiles: s.Backings(),
 	}
 }
