@@ -21,6 +21,7 @@ type Status struct {
 type MountStatus struct {
 	ReadPath  string `json:"read_path"`  // "passthrough", "splice", ...
 	WritePath string `json:"write_path"` // "passthrough", "daemon", ...
+	Tested    bool   `json:"tested"`     // the read path, at the start
 }
 
 // TierStatus is one tier, the primary first.

@@ -162,6 +162,41 @@ func TestStatusCommand(t *testing.T) {
 	}
 }
 
+// TestStartSelfTest (A10): a mount that is ready has read what memory holds through the kernel, by each
+// path, also after a crash. That leaves nothing in counters and listings. Others than root may not do it.
+func TestStartSelfTest(t *testing.T) {
+	harness.KvfsOnly(t, "a daemon")
+	for passthrough, paths := range map[string][]string{"auto": {"passthrough", "splice"}, "off": {"splice"}} {
+		t.Run(passthrough, func(t *testing.T) {
+			d := harness.Mount(t, harness.Options{Flags: []string{"--memory-passthrough", passthrough}})
+			check := func(blocks int64) {
+				t.Helper()
+				harness.Poll(t, "nothing of it is left", func() bool { return field(d.Status().Raw, []string{"mount", "backing_files"}) == 0.0 })
+				s := d.Status()
+				if !s.Mount.Tested || !slices.Contains(paths, s.Mount.ReadPath) || s.Tiers[0].Blocks != blocks {
+					t.Errorf("%+v, %d blocks", s.Mount, s.Tiers[0].Blocks)
+				}
+				if n := field(s.Raw, []string{"counters", "Opened"}); n != 0.0 {
+					t.Errorf("%v opens", n)
+				}
+				if names := listNames(t, d.Path(".kvfs")); slices.Contains(names, "probe") {
+					t.Errorf("names: %q", names)
+				}
+			}
+			check(0)
+			_, err := harness.NewActor(t, nobody).Open(d.Path(".kvfs", "probe"), unix.O_RDONLY, 0)
+			wantErrno(t, "open by nobody", err, unix.EACCES)
+			_, err = tryOpen(t, d.Path(".kvfs", "probe"), unix.O_WRONLY, 0)
+			wantErrno(t, "open for writing", err, unix.EACCES)
+			store(t, d.Path("x"), pattern("x", mib))
+			d.Kill()
+			d.Restart()
+			check(1)
+			wantBytes(t, d.Path("x"), pattern("x", mib))
+		})
+	}
+}
+
 // TestSplicePages reads what touches one page more than its length says: pipes count
 // pages, and a pipe that was a page too small made a short read of it. Each mount is
 // new, as its pipes only grow.

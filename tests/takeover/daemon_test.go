@@ -253,6 +253,7 @@ type status struct {
 		Epoch    int    `json:"epoch"`
 		ReadPath string `json:"read_path"`
 		Takeover string `json:"takeover"`
+		Tested   bool   `json:"tested"`
 	} `json:"mount"`
 	Counters struct{ Adopted, Lost int64 } `json:"counters"`
 }

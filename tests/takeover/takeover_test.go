@@ -82,7 +82,7 @@ func TestTakeover(t *testing.T) {
 	}
 	s.check(0, blocks)
 	after := s.status()
-	if after.PID != second.pid || after.Mount.Epoch != 2 || after.Mount.ReadPath != "passthrough" || after.Counters.Adopted != blocks {
+	if after.PID != second.pid || after.Mount.Epoch != 2 || after.Mount.ReadPath != "passthrough" || !after.Mount.Tested || after.Counters.Adopted != blocks {
 		t.Errorf("status: %+v", after)
 	}
 	s.write(blocks, blocks+10)
