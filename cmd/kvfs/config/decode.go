@@ -22,6 +22,8 @@ type loader struct {
 	bad  map[string]bool   // paths with a violation, which further checks skip
 	env  map[string]string // what Sources.Environ says; see environment
 
+	types TierTypes // may be nil
+
 	sections int // decoded from files and inline JSON
 }
 
@@ -110,6 +112,11 @@ func (d document) origin(n *yaml.Node) Origin {
 
 // section decodes a mapping into a struct.
 func (d document) section(v reflect.Value, n *yaml.Node, s *setting, path string) {
+	d.fields(n, s, path, func(child *setting) reflect.Value { return v.Field(child.index) })
+}
+
+// fields decodes a mapping into what field returns for each setting of s.
+func (d document) fields(n *yaml.Node, s *setting, path string, field func(*setting) reflect.Value) {
 	if d.sections++; d.sections > maxSections {
 		if d.sections == maxSections+1 {
 			d.fail(d.origin(n), path, violate(ErrRange, "too much: there are more than %d sections, entries and elements", maxSections))
@@ -125,7 +132,7 @@ func (d document) section(v reflect.Value, n *yaml.Node, s *setting, path string
 			d.failKey(d.origin(key), path, unknownKey(key.Value, s, path))
 			return
 		}
-		d.setting(v.Field(child.index), value, child, join(path, child.key))
+		d.setting(field(child), value, child, join(path, child.key))
 	})
 }
 
@@ -211,7 +218,11 @@ func (d document) sequence(v reflect.Value, n *yaml.Node, s *setting, path strin
 		if s.shape == list {
 			setDefaults(out.Index(i), s.settings)
 			d.cfg.origins[at] = d.origin(element)
-			d.section(out.Index(i), element, s, at)
+			if t, ok := out.Index(i).Addr().Interface().(*Tier); ok {
+				d.tier(t, element, s, at)
+			} else {
+				d.section(out.Index(i), element, s, at)
+			}
 			d.required(out.Index(i), s, at, d.origin(element))
 			continue
 		}

@@ -9,7 +9,7 @@
 //	help:"..."        what it means, in full sentences; the first one is the flag's help
 //	default:"4GiB"    in the text form that a file would use; absent means the zero value
 //	auto:"a quarter…" the default in words, where it is computed (see rationalize.go)
-//	example:"64GiB"   a value for the documentation, in text form; of a table, a name
+//	example:"64GiB"   a value for the documentation, in text form; of a table, a name; - in a list: none
 //	enum:"a|b"        the values of a string, or of each element of a list
 //	min, max          bounds in text form, inclusive
 //	above, below      likewise, exclusive
@@ -20,6 +20,7 @@
 //	sep:";"           what separates the elements of a list in an environment variable; else ","
 //	names:"group"     a named check of the names in a table (see tableNames)
 //	env:"weak"        the environment counts only where no file and no inline JSON says anything
+//	files:"only"      neither a variable nor a flag
 //	required:"true"   in a list of sections: the key must be given
 //
 // Field types are bool, string, int, *int (may be absent, which is not 0),

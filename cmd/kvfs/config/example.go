@@ -60,6 +60,9 @@ func exampleSetting(b *bytes.Buffer, s *setting, indent string, off bool) {
 // meaning behind it. The first line has the dash, if there is one.
 func exampleEntry(b *bytes.Buffer, s *setting, lead, dash string) {
 	for _, child := range s.settings {
+		if child.example == "-" {
+			continue
+		}
 		if child.shape == list {
 			fmt.Fprintf(b, "%s%s%s:  # %s\n", lead, dash, child.key, describeSetting(child))
 			exampleEntry(b, child, lead+strings.Repeat(" ", len(dash)+2), "- ")

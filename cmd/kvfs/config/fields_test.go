@@ -99,6 +99,12 @@ func candidates(s *setting) []value {
 			{[]string{"path=/mnt/a,size=3GiB"}, []any{one}, []DiskDir{{"/mnt/a", 3 * GiB}}},
 			{[]string{"path=/mnt/a,size=3GiB", "size=1TB, path=/mnt/b c"}, []any{one, two}, []DiskDir{{"/mnt/a", 3 * GiB}, {"/mnt/b c", 1e12}}},
 		}
+	case reflect.TypeFor[[]Tier]():
+		doc := func(kind string) any { return []any{map[string]any{"type": kind}} }
+		return []value{
+			{nil, doc("other"), []Tier{{Type: "other", Cascade: "async", Admission: "all", Options: &struct{}{}}}},
+			{nil, doc("disk"), []Tier{{Type: "disk", Cascade: "async", Admission: "all"}}},
+		}
 	case reflect.TypeFor[[]SpecGroup]():
 		doc := func(kind string) any { return []any{map[string]any{"kind": kind, "block_size": 16}} }
 		return []value{
@@ -254,6 +260,7 @@ func layers(t testing.TB, f field) []layer {
 // check demands that only f is set, to v, by a layer.
 func (f field) check(t *testing.T, what string, src Sources, v value, from string) *Config {
 	t.Helper()
+	src.TierTypes = testTypes{}
 	l := decode(src)
 	if len(l.errs) > 0 {
 		t.Fatalf("%s: errors: %v", what, l.errs)

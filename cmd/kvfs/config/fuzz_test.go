@@ -15,12 +15,13 @@ func FuzzLoadYAML(f *testing.F) {
 		"x: &x [*x]", "specs: {a/b: {retention_interval: 0, groups: [{kind: swa, window: -0x10}, null]}, c: null}",
 		"specs: {a: &x {groups: [&y {name: '0'}, *y]}, b: *x}", "events: {zmq: {bind: 'tcp://*:0', templates: ['{hash:0:3}/{hash}', '{hash']}}", "memory: &m\n  <<: *m\n", "mount: {temp_patterns: ['a b', \"\\n\", tmp/, true]}",
 		"? {a: b}\n: c\n", "memory:\n  size: !!str 5GiB\n  keep: !!bool yes\n", "disk:\n  dirs:\n  - {path: /a, size: 1TiB}\n  - null\n",
+		"tiers: [{type: memory}, &x {type: store, root: \"\\n\", hosts: [a:1]}, *x, {type: other, cascade: off}, null, {type: peer}]",
 		"http: '[::1]:80'\ndrain_timeout: 1h1m1s1ms\n", "groups: {0x10: {}, null: {}, ~: {}, 'x.pinned': {}, \"\\u2028\": {}}",
 	} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		l := &loader{cfg: decode(Sources{}).cfg, bad: make(map[string]bool)}
+		l := &loader{cfg: decode(Sources{}).cfg, bad: make(map[string]bool), types: testTypes{}}
 		document{loader: l, source: InlineJSON}.decode(text)
 		if len(l.errs) > 0 {
 			for _, err := range l.errs {
@@ -28,7 +29,7 @@ func FuzzLoadYAML(f *testing.F) {
 			}
 			return
 		}
-		again := &loader{cfg: decode(Sources{}).cfg, bad: make(map[string]bool)}
+		again := &loader{cfg: decode(Sources{}).cfg, bad: make(map[string]bool), types: testTypes{}}
 		out := printedText(t, l.cfg)
 		document{loader: again, source: InlineJSON}.decode([]byte(out))
 		if len(again.errs) > 0 || !sameValues(l.cfg, again.cfg) {

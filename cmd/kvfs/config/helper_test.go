@@ -39,10 +39,34 @@ func writeFile(t testing.TB, name, text string) string {
 	return path
 }
 
+// storeOptions are those of the type store of testTypes.
+type storeOptions struct {
+	Root  string   `kvfs:"root" required:"true" help:"A directory."`
+	Size  Size     `kvfs:"size" min:"1MiB" default:"1GiB" help:"A size."`
+	Hosts []string `kvfs:"hosts" check:"address" help:"Addresses."`
+}
+
+// testTypes are the types of tiers in tests: those of every program, and three that were added.
+type testTypes struct{}
+
+func (testTypes) Types() []string {
+	return []string{"disk", "memory", "other", "peer", "sample", "store"}
+}
+
+func (testTypes) Options(name string) any {
+	switch name {
+	case "store":
+		return &storeOptions{}
+	case "other", "sample":
+		return &struct{}{}
+	}
+	return nil
+}
+
 // mustLoad loads sources that must be right.
 func mustLoad(t testing.TB, src Sources) *Config {
 	t.Helper()
-	src.MemTotal, src.Hostname = testMem, testHost
+	src.MemTotal, src.Hostname, src.TierTypes = testMem, testHost, testTypes{}
 	c, err := Load(src)
 	if err != nil {
 		t.Fatalf("Load: %v", err)

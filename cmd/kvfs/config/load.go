@@ -22,6 +22,7 @@ type Sources struct {
 	Flags      *pflag.FlagSet // parsed, defined by AddFlags; may be nil
 	MemTotal   Size           // RAM of the machine, for defaults. Zero means to read /proc/meminfo and the limit of the control group
 	Hostname   string         // of the machine, for defaults. Empty means to ask
+	TierTypes  TierTypes      // what may be listed in tiers; nil means nothing
 }
 
 // Load reads all sources, checks them, and derives what was left open. On
@@ -43,7 +44,7 @@ func Load(src Sources) (*Config, error) {
 
 // decode runs the first steps: defaults, file, inline JSON, environment, flags.
 func decode(src Sources) *loader {
-	l := &loader{cfg: &Config{origins: make(map[string]Origin)}, bad: make(map[string]bool), env: environment(src.Environ)}
+	l := &loader{cfg: &Config{origins: make(map[string]Origin)}, bad: make(map[string]bool), env: environment(src.Environ), types: src.TierTypes}
 	setDefaults(reflect.ValueOf(l.cfg).Elem(), schema().settings)
 	file := firstGiven(src.File, flagString(src.Flags, flagFile), l.env[envFile])
 	inline := firstGiven(src.InlineJSON, flagString(src.Flags, flagInline), l.env[envInline])

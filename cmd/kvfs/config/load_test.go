@@ -332,7 +332,7 @@ func TestExample(t *testing.T) {
 		}
 		all.WriteString(line)
 	}
-	l := decode(Sources{File: writeFile(t, "all.yaml", all.String())})
+	l := decode(Sources{File: writeFile(t, "all.yaml", all.String()), TierTypes: testTypes{}})
 	if len(l.errs) > 0 {
 		t.Fatalf("%v\n%s", l.errs, all.String())
 	}

@@ -95,7 +95,15 @@ func (p *printer) table(v reflect.Value, s *setting, path, indent string) {
 // element prints one section of a list: its first line begins with a dash.
 func (p *printer) element(v reflect.Value, s *setting, path, indent string) {
 	first := len(p.lines)
-	p.section(v, s, path, indent+"    ")
+	if t, ok := v.Interface().(Tier); ok {
+		common, own := t.settings(s)
+		p.section(v, &setting{settings: common}, path, indent+"    ")
+		if len(own) > 0 {
+			p.section(reflect.ValueOf(t.Options).Elem(), &setting{settings: own}, path, indent+"    ")
+		}
+	} else {
+		p.section(v, s, path, indent+"    ")
+	}
 	p.lines[first].text = indent + "  - " + strings.TrimPrefix(p.lines[first].text, indent+"    ")
 }
 

@@ -2,6 +2,7 @@ package config
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -25,6 +26,9 @@ func rationalize(c *Config, src Sources) error {
 	}
 	if c.Disk.CascadeQueue == 0 {
 		c.Disk.CascadeQueue = min(c.Memory.Size/4, maxQueue)
+	}
+	for i := range c.Tiers {
+		c.Tiers[i].Name = cmp.Or(c.Tiers[i].Name, c.Tiers[i].Type)
 	}
 	if err := rationalizeStore(c, os.Geteuid(), environment(src.Environ)["XDG_RUNTIME_DIR"]); err != nil {
 		return err

@@ -33,7 +33,7 @@ type setting struct {
 	empty                    string // the violation of an element without text
 	names                    string // the named check of a table's names
 	required, weak           bool
-	nested                   bool // in a table or a list: text cannot reach it
+	nested                   bool // text cannot reach it, as in a table or a list
 }
 
 // schema returns the root section, whose settings are the top-level keys. It is
@@ -63,7 +63,7 @@ func settingsOf(typ reflect.Type, prefix string, nested bool) []*setting {
 			check:    f.Tag.Get("check"), sep: f.Tag.Get("sep"), name: f.Tag.Get("name"),
 			names:    f.Tag.Get("names"),
 			empty:    f.Tag.Get("empty"),
-			required: f.Tag.Get("required") == "true", weak: f.Tag.Get("env") == "weak", nested: nested,
+			required: f.Tag.Get("required") == "true", weak: f.Tag.Get("env") == "weak", nested: nested || f.Tag.Get("files") == "only",
 		}
 		if enum := f.Tag.Get("enum"); enum != "" {
 			s.enum = strings.Split(enum, "|")

@@ -15,6 +15,7 @@ func (l *loader) validate() {
 	l.validateMode()
 	l.validateMemory()
 	l.validateDisk()
+	l.validateTiers()
 	l.validateStaging()
 	l.validateGroups()
 	l.validateDirectIO()
@@ -45,6 +46,9 @@ func (l *loader) validateMode() {
 	}
 	if len(c.Disk.Dirs) > 0 && l.good(diskDirs) {
 		l.fail(c.Origin(diskDirs), diskDirs, violate(ErrInvalid, "a disk tier excludes mode %s (%v), which contributes no disk: leave it out", c.Mode, mode))
+	}
+	if len(c.Tiers) > 0 && l.good("tiers") {
+		l.fail(c.Origin("tiers"), "tiers", violate(ErrInvalid, "a list of tiers excludes mode %s (%v), which has none: leave it out", c.Mode, mode))
 	}
 }
 
