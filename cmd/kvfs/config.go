@@ -44,7 +44,7 @@ func newConfigLoadCommand(name, short string, do func(*cobra.Command, *config.Co
 				}
 				src.File = args[0]
 			}
-			c, err := config.Load(src)
+			c, err := load(src)
 			if err != nil {
 				return err
 			}

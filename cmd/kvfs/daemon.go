@@ -172,9 +172,9 @@ func (d *daemon) document() *statusDocument {
 		doc.Tiers[0].Reason = fmt.Sprintf("full of files that are open, pinned or temporary %v ago", ago.Round(time.Second))
 	}
 	for _, s := range st.Secondaries {
-		kind, policy := "disk", d.cfg.Disk.Policy
-		if s.Name == "peer" {
-			kind, policy = "peer", ""
+		kind, policy := d.cfg.TypeOf(s.Name), ""
+		if kind == config.TierDisk {
+			policy = d.cfg.Disk.Policy
 		}
 		doc.Tiers = append(doc.Tiers, statusTier{
 			Name: s.Name, Type: kind, State: s.State, Reason: s.Reason, CapacityBytes: s.CapacityBytes,

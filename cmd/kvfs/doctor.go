@@ -62,10 +62,10 @@ const doctorBind = "KVFS_BIND=127.0.0.1:0"
 // reportMachine tries out what a daemon with these settings would do.
 func reportMachine(cmd *cobra.Command, m *machine) (*rdmaReport, error) {
 	src := config.Sources{Environ: os.Environ(), Flags: cmd.Flags()}
-	cfg, err := config.Load(src)
+	cfg, err := load(src)
 	if err != nil || cfg.Bind == "" {
 		src.Environ = append(src.Environ, doctorBind)
-		if again, other := config.Load(src); other == nil {
+		if again, other := load(src); other == nil {
 			cfg, err = again, nil
 			cfg.Insecure = true // the trial reads bytes without worth
 		}

@@ -33,7 +33,7 @@ func newMountCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ready := newReadiness(readyFD)
 			defer ready.close()
-			cfg, err := config.Load(config.Sources{Environ: os.Environ(), Flags: cmd.Flags()})
+			cfg, err := load(config.Sources{Environ: os.Environ(), Flags: cmd.Flags()})
 			if err != nil {
 				return withCode(exitConfig, err)
 			}

@@ -60,7 +60,7 @@ func openDaemon(ctx context.Context, cfg *config.Config, at place, hooks callbac
 	options.Kernels = at.shared
 	options.Secondaries, err = openSecondaries(ctx, cfg, log)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("disk tier: %w", err), d.closeMemory())
+		return nil, errors.Join(err, d.closeMemory())
 	}
 	graves, err := gravePath(cfg, d.memory.Dir())
 	if err == nil {

@@ -132,7 +132,7 @@ func (r *runner) prepare(cmd *cobra.Command) (err error) {
 	if r.memory, err = engineMemory(r.flags.engineMemory); err != nil {
 		return usageError(cmd, "--engine-memory: %w", err)
 	}
-	if r.cfg, err = config.Load(config.Sources{Environ: r.environ, Flags: cmd.Flags()}); err != nil {
+	if r.cfg, err = load(config.Sources{Environ: r.environ, Flags: cmd.Flags()}); err != nil {
 		return withCode(exitConfig, err)
 	}
 	if r.log, err = newLogger(r.cfg); err != nil {

@@ -35,7 +35,7 @@ func (r *runner) prepareOwner(cmd *cobra.Command) error {
 	if err := flags.Parse(r.ownerArgs()[3:]); err != nil {
 		return err
 	}
-	cfg, err := config.Load(config.Sources{Environ: r.environ, Flags: flags})
+	cfg, err := load(config.Sources{Environ: r.environ, Flags: flags})
 	if err != nil {
 		return withCode(exitConfig, fmt.Errorf("--owner-config: %w", err))
 	}

@@ -34,7 +34,7 @@ func newServeCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ready := newReadiness(readyFD)
 			defer ready.close()
-			cfg, err := config.Load(config.Sources{Environ: os.Environ(), Flags: cmd.Flags()})
+			cfg, err := load(config.Sources{Environ: os.Environ(), Flags: cmd.Flags()})
 			if err != nil {
 				return withCode(exitConfig, err)
 			}

@@ -105,7 +105,7 @@ func statusOf(ctx context.Context, args []string, owner bool) ([]byte, error) {
 	case len(args) > 0:
 		return storeStatus(ctx, args[0], statusTimeout)
 	}
-	cfg, err := config.Load(config.Sources{Environ: os.Environ()})
+	cfg, err := load(config.Sources{Environ: os.Environ()})
 	if err != nil {
 		return nil, withCode(exitConfig, err)
 	}

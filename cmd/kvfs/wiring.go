@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
+	"fmt"
 	"math"
 	"os"
 	"os/signal"
@@ -98,7 +100,7 @@ func memoryOptions(cfg *config.Config, dir string, log *zap.Logger) mem.Options 
 // diskOptions describes the SSD tier. Its directories are absolute.
 func diskOptions(cfg *config.Config, log *zap.Logger) (disk.Options, error) {
 	o := disk.Options{
-		Name: "disk", Policy: cfg.Disk.Policy, SlabBytes: int64(cfg.Disk.SlabSize),
+		Policy: cfg.Disk.Policy, SlabBytes: int64(cfg.Disk.SlabSize),
 		SyncBytes: int64(cfg.Disk.SyncBytes), SyncInterval: time.Duration(cfg.Disk.SyncInterval),
 		ScrubBytesPerSecond: int64(cfg.Disk.ScrubRate), DailyWriteBudgetBytes: int64(cfg.Disk.DailyWriteBudget),
 		StuckTimeout: time.Duration(cfg.Disk.StuckTimeout),
@@ -118,28 +120,40 @@ func diskOptions(cfg *config.Config, log *zap.Logger) (disk.Options, error) {
 	return o, nil
 }
 
-// openSecondaries opens the tiers below memory, fastest first. The engine closes
-// them.
-func openSecondaries(ctx context.Context, cfg *config.Config, log *zap.Logger) ([]tiers.SecondaryOptions, error) {
-	if len(cfg.Disk.Dirs) == 0 {
-		return nil, nil
-	}
-	o, err := diskOptions(cfg, log)
+// ssd is the disk as a type of tier, whose options are sections of their own.
+type ssd struct{ cfg *config.Config }
+
+// Open implements tiers.Opener.
+func (s ssd) Open(ctx context.Context, name string, log *zap.Logger) (tiers.Tier, error) {
+	o, err := diskOptions(s.cfg, log)
 	if err != nil {
 		return nil, err
 	}
-	o.Pool, err = directio.NewPool(directio.PoolOptions{SizeBytes: int64(cfg.Staging.Size), UsableRatio: cfg.Staging.UsableRatio})
+	o.Name = name
+	o.Pool, err = directio.NewPool(directio.PoolOptions{SizeBytes: int64(s.cfg.Staging.Size), UsableRatio: s.cfg.Staging.UsableRatio})
 	if err != nil {
 		return nil, err
 	}
-	ssd, err := onceFree(ctx, log, func() (*disk.Tier, error) { return disk.Open(ctx, o) })
-	if err != nil {
-		return nil, err
+	return disk.Open(ctx, o)
+}
+
+// openSecondaries opens the tiers of this machine below memory, fastest first. The engine closes them.
+func openSecondaries(ctx context.Context, cfg *config.Config, log *zap.Logger) (list []tiers.SecondaryOptions, err error) {
+	for _, t := range cfg.Below() {
+		opener := tiers.Opener(ssd{cfg})
+		if t.Type != config.TierDisk {
+			opener = t.Options.(tiers.Opener) // of tierTypes
+		}
+		tier, err := onceFree(ctx, log, func() (tiers.Tier, error) { return opener.Open(ctx, t.Name, log) })
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("%s tier: %w", t.Name, err), closeSecondaries(list))
+		}
+		list = append(list, tiers.SecondaryOptions{
+			Name: t.Name, Tier: tier, Cascade: tiers.CascadeMode(t.Cascade), QueueBytes: int64(t.CascadeQueue),
+			SecondHit: t.Admission == config.AdmitSecondHit,
+		})
 	}
-	return []tiers.SecondaryOptions{{
-		Name: "disk", Tier: ssd, Cascade: tiers.CascadeMode(cfg.Disk.Cascade), QueueBytes: int64(cfg.Disk.CascadeQueue),
-		SecondHit: cfg.Disk.Admission == config.AdmitSecondHit,
-	}}, nil
+	return list, nil
 }
 
 func engineOptions(cfg *config.Config, memory tiers.Primary, hooks callbacks, log *zap.Logger) tiers.Options {

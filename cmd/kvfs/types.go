@@ -1,0 +1,28 @@
+package main
+
+import (
+	"errors"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/tiers"
+)
+
+// tierTypes are the types of tiers that this program has. One more is one more line here.
+func tierTypes() (*tiers.Registry, error) {
+	r := &tiers.Registry{}
+	return r, errors.Join(
+		r.Register(config.TierMemory, nil),
+		r.Register(config.TierDisk, nil),
+		r.Register(config.TierPeer, nil),
+	)
+}
+
+// load reads the configuration of a program that has these types of tiers.
+func load(src config.Sources) (*config.Config, error) {
+	types, err := tierTypes()
+	if err != nil {
+		return nil, err
+	}
+	src.TierTypes = types
+	return config.Load(src)
+}
