@@ -87,6 +87,19 @@ func build(root string) (string, error) {
 	return path, nil
 }
 
+// Build builds a kvfs with more arguments for go build, and returns its path. It goes with the test.
+func Build(tb testing.TB, more ...string) string {
+	tb.Helper()
+	path := filepath.Join(newDir(tb, processDir(), "build"), "kvfs")
+	args := append([]string{"build", Tags(), "-ldflags=-checklinkname=0", "-o", path}, more...)
+	cmd := exec.Command("go", append(args, "./cmd/kvfs")...)
+	cmd.Dir = Root(tb)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		tb.Fatalf("go %q: %v\n%s", args, err, out)
+	}
+	return path
+}
+
 // Deadline is how long the harness waits for anything that ought to happen. It
 // is generous: reaching it fails the test.
 const Deadline = 60 * time.Second

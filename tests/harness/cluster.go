@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -167,14 +166,7 @@ func (n *Node) Abort() {
 // ClockBinary builds a kvfs whose clock is off by a duration.
 func ClockBinary(tb testing.TB, offset string) string {
 	tb.Helper()
-	path := filepath.Join(newDir(tb, processDir(), "clock"), "kvfs")
-	args := []string{"build", Tags(), "-ldflags=-checklinkname=0 -X " + ClockVariable + "=" + offset, "-o", path, "./cmd/kvfs"}
-	cmd := exec.Command("go", args...)
-	cmd.Dir = Root(tb)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		tb.Fatalf("go %q: %v\n%s", args, err, out)
-	}
-	return path
+	return Build(tb, "-ldflags=-checklinkname=0 -X "+ClockVariable+"="+offset)
 }
 
 // ClusterKeys are a gossip key and certificates, made with kvfs keys and kvfs certs.

@@ -36,6 +36,7 @@ type Options struct {
 	Disk       string   // size of a disk tier in DiskDir; empty means none
 	DiskDir    string   // its directory. Empty means a new one, removed with the test.
 	Launch     Launch   // what to restrict
+	Binary     string   // kvfs to run. Empty means that of Binary.
 }
 
 // Daemon is a kvfs daemon and its mount.
@@ -173,7 +174,10 @@ func (d *Daemon) writeConfig() string {
 
 func (d *Daemon) start() {
 	d.tb.Helper()
-	bin := Binary(d.tb)
+	bin := d.opts.Binary
+	if bin == "" {
+		bin = Binary(d.tb)
+	}
 	r, w, err := os.Pipe()
 	if err != nil {
 		d.tb.Fatal(err)

@@ -1,0 +1,24 @@
+package files
+
+import (
+	"context"
+	"testing"
+
+	"go.uber.org/zap"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/tiertest"
+)
+
+// TestConformance runs the suite of all tiers over this one (A35).
+func TestConformance(t *testing.T) {
+	tiertest.Run(t, func(t *testing.T) tiers.Tier {
+		o := Options{Root: t.TempDir(), MaxBlock: 64 * config.MiB}
+		tier, err := o.Open(context.Background(), "files", zap.NewNop())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tier
+	}, tiertest.Options{})
+}
