@@ -3,14 +3,18 @@ package harness
 import (
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tests/harness/netns"
 )
 
 // Environment variables between a test process and its helpers.
@@ -34,6 +38,7 @@ func Main(m *testing.M) int {
 		return fn(os.Args[1:])
 	}
 	sweep()
+	removeOnSignal()
 	code := m.Run()
 	removeProcessDirs()
 	printSkips()
@@ -88,6 +93,29 @@ func removeProcessDirs() {
 	for _, p := range parents {
 		removeTree(filepath.Join(p, dirPrefix+strconv.Itoa(os.Getpid())))
 	}
+}
+
+// removeOnSignal has SIGTERM and SIGINT end this process after everything that it started or made is gone.
+func removeOnSignal() {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, unix.SIGTERM, unix.SIGINT)
+	go func() { // ends with the process
+		sig := (<-signals).(syscall.Signal)
+		files, _ := filepath.Glob("/proc/self/task/*/children") // the pattern is right
+		for _, name := range files {
+			pids, _ := os.ReadFile(name) // the thread may have ended
+			for _, text := range strings.Fields(string(pids)) {
+				if pid, err := strconv.Atoi(text); err == nil {
+					unix.Kill(pid, unix.SIGKILL) // what those have started dies with them
+				}
+			}
+		}
+		removeProcessDirs()
+		if err := netns.SweepOwn(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+		os.Exit(128 + int(sig))
+	}()
 }
 
 // sweep removes what dead test processes left.

@@ -173,13 +173,23 @@ func (n *Net) Close() error {
 // Sweep removes the networks of processes that have died. Several processes may do
 // so at once.
 func Sweep() error {
+	return sweep(func(pid int) bool { return unix.Kill(pid, 0) == unix.ESRCH })
+}
+
+// SweepOwn removes the namespaces of this process.
+func SweepOwn() error {
+	return sweep(func(pid int) bool { return pid == os.Getpid() })
+}
+
+// sweep removes the namespaces of some processes.
+func sweep(of func(pid int) bool) error {
 	found, err := filepath.Glob(filepath.Join(dir, prefix+"*"))
 	errs := []error{err}
 	for _, path := range found {
 		name := filepath.Base(path)
 		digits, _, _ := strings.Cut(strings.TrimPrefix(name, prefix), "-")
 		pid, err := strconv.Atoi(digits)
-		if err != nil || unix.Kill(pid, 0) != unix.ESRCH {
+		if err != nil || !of(pid) {
 			continue
 		}
 		err = ip("netns", "delete", name)
