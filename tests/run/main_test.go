@@ -4,6 +4,7 @@ package run
 
 import (
 	"os"
+	"os/signal"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -16,6 +17,13 @@ func TestMain(m *testing.M) {
 	if harness.RaceEnabled {
 		// A process with the race detector sleeps for a second before it exits.
 		os.Setenv("GORACE", os.Getenv("GORACE")+" atexit_sleep_ms=0")
+	}
+	if os.Getenv("KVFS_TEST_HELPER") == "" {
+		for _, s := range []unix.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT} {
+			if signal.Ignored(s) { // as nohup has it: a program that is started ignores none that this process takes
+				signal.Notify(make(chan os.Signal, 1), s)
+			}
+		}
 	}
 	harness.Helper(targetHelper, target)
 	harness.Helper(holderHelper, holder)
