@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"os"
 	"syscall"
@@ -30,9 +31,16 @@ func (m *runMount) findHeir() *heir {
 			EndsWith int `json:"ends_with"`
 		} `json:"mount"`
 	}
-	text, err := readControl(now.point, "status", statusTimeout)
-	if err != nil || json.Unmarshal(text, &s) != nil || s.Mount.EndsWith != os.Getpid() {
-		return nil // it is dead, or somebody else's
+	ctx, cancel := context.WithTimeout(context.Background(), statusTimeout)
+	defer cancel()
+	for again := true; again; again = s.Mount.PID == 0 && (&pace{}).wait(ctx) { // 0: it tests the mount first
+		text, err := readControl(now.point, "status", statusTimeout)
+		if err != nil || json.Unmarshal(text, &s) != nil {
+			return nil // it is dead
+		}
+	}
+	if s.Mount.EndsWith != os.Getpid() {
+		return nil // it is somebody else's
 	}
 	pidfd, ended, err := watchProcess(s.Mount.PID)
 	if err != nil {

@@ -65,8 +65,8 @@ func takeOver(t *testing.T, mount string, flags ...string) *heir {
 			t.Fatalf("it ended with code %d", h.code)
 		default:
 		}
-		out, _, code := harness.Kvfs(t, "status", "--json", mount) // repeats what the takeover meets
-		return code == 0 && strings.Contains(out, fmt.Sprintf("\n  \"pid\": %d,", h.pid))
+		out, _, code := harness.Kvfs(t, "status", "--json", mount)                          // repeats what the takeover meets
+		return code == 0 && strings.Contains(out, fmt.Sprintf("\n    \"pid\": %d,", h.pid)) // of the mount: it was tested
 	})
 	h.memory = statusOf(t, mount).Memory.Dir
 	return h
