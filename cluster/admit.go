@@ -20,13 +20,13 @@ import (
 
 // Limits of calls over all connections.
 const (
-	maxCalls     = 512      // at a time, other than those that follow the feed
-	maxOddCalls  = 32       // of them, those that no peer makes: health, reflection, unknown methods
+	maxCalls     = 512      // at a time, not counting calls that follow the feed
+	maxOddCalls  = 32       // of maxCalls: calls that no peer makes, such as health, reflection and unknown methods
 	maxFollowers = maxConns // calls that follow the feed
 	maxDecoded   = 64 << 20 // bytes of messages that are being decoded or handled
 )
 
-// callTable counts the calls that are served, and the memory of their messages.
+// callTable limits the calls that are served and the memory of their messages.
 type callTable struct {
 	mu struct {
 		sync.Mutex
@@ -35,7 +35,8 @@ type callTable struct {
 	}
 }
 
-// enter takes a place for a call of a method. It returns what gives it back; nil if there is none.
+// enter takes a place for a call. It returns the function that gives the place back, or nil if
+// all places are taken.
 func (t *callTable) enter(method string) (leave func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -63,8 +64,8 @@ func (t *callTable) enter(method string) (leave func()) {
 	}
 }
 
-// charge takes n bytes of the room for messages, or gives them back if n is negative. It
-// returns false, and takes none, if there is not enough.
+// charge takes n bytes of the room for messages. A negative n gives bytes back. If there is
+// not enough room, charge takes nothing and returns false.
 func (t *callTable) charge(n int64) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -75,14 +76,14 @@ func (t *callTable) charge(n int64) bool {
 	return true
 }
 
-// ofControl reports whether a method is of the service Control.
+// ofControl reports whether a method belongs to the service Control.
 func ofControl(method string) bool {
 	return strings.HasPrefix(method, "/"+wire.Control_ServiceDesc.ServiceName+"/")
 }
 
-// asStreams returns a service whose calls are all streams, also those of one message, which look
-// the same on the network: a stream's handler begins before anything of it is decoded, and
-// that of another call after.
+// asStreams returns the service with every call turned into a stream. Calls of one message
+// look the same on the network as before. The handler of a stream starts before its first
+// message is decoded; the handler of another call starts after it.
 func asStreams(d grpc.ServiceDesc) *grpc.ServiceDesc {
 	for _, m := range d.Methods {
 		d.Streams = append(d.Streams[:len(d.Streams):len(d.Streams)], grpc.StreamDesc{
@@ -100,7 +101,7 @@ func asStreams(d grpc.ServiceDesc) *grpc.ServiceDesc {
 	return &d
 }
 
-// admitStream looks at who makes a call, and whether there is a place for it, before its
+// admitStream checks the caller and takes a place for the call. It does both before the
 // message is decoded.
 func (n *Node) admitStream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 	ctx, err := n.admit(ss.Context(), info.FullMethod)
@@ -118,12 +119,13 @@ func (n *Node) admitStream(srv any, ss grpc.ServerStream, info *grpc.StreamServe
 	return next(srv, s)
 }
 
-// admittedStream is a stream whose context knows the caller, and whose messages are bounded.
+// admittedStream is a stream with the caller's name in its context and a limit on its
+// messages.
 type admittedStream struct {
 	grpc.ServerStream
 	ctx     context.Context
 	n       *Node
-	charged int64 // for the latest message
+	charged int64 // for the latest message, in bytes
 }
 
 // Context implements grpc.ServerStream.
@@ -151,15 +153,15 @@ func (s *admittedStream) discharge() {
 
 type callerKey struct{}
 
-// callerName returns the name of the node that makes a call, as admit has verified it.
+// callerName returns the name of the node that makes a call. admit has verified the name.
 func callerName(ctx context.Context) string {
 	name, _ := ctx.Value(callerKey{}).(string)
 	return name
 }
 
-// admit looks at who makes a call. Health and reflection are for everybody whose
-// certificate is of the CA; the rest is for nodes that say their name, which must
-// be the certificate's, and that are not refused as peers.
+// admit checks the caller. Any certificate of the CA allows health and reflection. All other
+// calls need the name of the calling node. That name must match the certificate, and the node
+// must not be refused as a peer.
 func (n *Node) admit(ctx context.Context, method string) (context.Context, error) {
 	conn := connOf(ctx)
 	if !ofControl(method) {
@@ -196,7 +198,7 @@ func (n *Node) admit(ctx context.Context, method string) (context.Context, error
 	return context.WithValue(ctx, callerKey{}, name), nil
 }
 
-// checkCertificate fails if the caller's certificate is another node's.
+// checkCertificate fails if the certificate belongs to another node than the caller names.
 func (n *Node) checkCertificate(ctx context.Context, name string) error {
 	if n.o.TLS == nil {
 		return nil
@@ -215,7 +217,7 @@ func (n *Node) checkCertificate(ctx context.Context, name string) error {
 	return nil
 }
 
-// refusal returns why the peer is refused; "" if it is not.
+// refusal returns why the peer is refused, or "" if it is not.
 func (p *Peer) refusal() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -225,8 +227,8 @@ func (p *Peer) refusal() string {
 	return p.mu.reason
 }
 
-// bounded refuses calls that have no end, or one that is far away: who makes one and goes
-// silent would keep its place.
+// bounded refuses calls without a deadline and calls with a distant one. A silent caller would
+// keep its place until then.
 func bounded(ctx context.Context, method string) error {
 	if method == wire.Control_Subscribe_FullMethodName {
 		return nil

@@ -13,20 +13,20 @@ const breakerThreshold = 3
 
 // breaker keeps readers from waiting for a peer that does not answer.
 //
-//	closed     calls go through; breakerThreshold failures in a row open it, or one to which
-//	           nothing came: then the first probe is made at once
-//	open       none does; after a back-off it is half-open
-//	half-open  one probe is under way, by nobody who waits for a block
+//	closed     calls go through. breakerThreshold failures in a row open the breaker. One
+//	           call to which nothing came opens it too; the first probe then follows at once.
+//	open       no call goes through. After a back-off the breaker is half-open.
+//	half-open  one probe is under way, made by a goroutine that no reader waits for
 //
-// A probe that fails opens it again with the double back-off. One that succeeds closes
-// it, but on probation: the next failure opens it at once, and the back-off begins small
-// again only after a success of a reader's own call. So a peer that answers probes and
-// nothing else costs one deadline in a while, not three.
+// A failed probe opens the breaker again and doubles the back-off. A successful probe closes
+// it on probation: the next failure opens it at once. The back-off becomes short again only
+// after a reader's own call succeeds. So a peer that answers only probes costs one deadline
+// now and then, not three.
 type breaker struct {
 	min, max time.Duration // of the back-off
 
-	closed atomic.Bool   // what readers look at
-	open   chan struct{} // has one element after it opened
+	closed atomic.Bool   // readers look at this
+	open   chan struct{} // has one element after the breaker opened
 	kicked chan struct{} // has one element if a probe is due at once
 
 	mu struct {
@@ -34,7 +34,7 @@ type breaker struct {
 		failures int           // in a row
 		backoff  time.Duration // the last one; 0 after a success
 		probing  bool
-		atOnce   bool // the next probe does not wait
+		atOnce   bool // the next probe does not wait for the back-off
 	}
 }
 
@@ -44,8 +44,8 @@ func newBreaker(min, max time.Duration) *breaker {
 	return b
 }
 
-// ok tells of a call that the peer answered. While the breaker is open that changes
-// nothing: the call may have begun long ago.
+// ok records that the peer answered a call. An open breaker ignores that: the call may have
+// begun long ago.
 func (b *breaker) ok() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -54,8 +54,8 @@ func (b *breaker) ok() {
 	}
 }
 
-// failed tells of a call that the peer did not answer, or with nonsense. It reports
-// whether that opened the breaker.
+// failed records that the peer did not answer a call, or answered nonsense. It reports whether
+// that opened the breaker.
 func (b *breaker) failed() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -68,7 +68,7 @@ func (b *breaker) failed() bool {
 	return true
 }
 
-// silent is failed for a call to which nothing came: whoever makes the next one would wait as long.
+// silent is failed for a call to which nothing came. The next caller would wait just as long.
 func (b *breaker) silent() bool {
 	b.mu.Lock()
 	if b.closed.Load() {
@@ -81,7 +81,7 @@ func (b *breaker) silent() bool {
 // kick has the peer probed at once if the breaker is open.
 func (b *breaker) kick() { notify(b.kicked) }
 
-// reset closes it: the peer is another one than that which failed.
+// reset closes the breaker: another process has taken the place of the peer that failed.
 func (b *breaker) reset() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -89,7 +89,7 @@ func (b *breaker) reset() {
 	b.closed.Store(true)
 }
 
-// state returns its name for Member.Breaker.
+// state returns the breaker's state for Member.Breaker.
 func (b *breaker) state() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -102,7 +102,7 @@ func (b *breaker) state() string {
 	return "open"
 }
 
-// worseState is the state of the one of two that is in the worse.
+// worseState returns the worse state of two breakers.
 func worseState(a, b *breaker) string {
 	x, y := a.state(), b.state()
 	if x == "closed" || x == "half-open" && y == "open" {
@@ -111,7 +111,7 @@ func worseState(a, b *breaker) string {
 	return x
 }
 
-// run probes whenever the breaker is open, until ctx ends.
+// run makes probes while the breaker is open, until ctx ends.
 func (b *breaker) run(ctx context.Context, probe func(context.Context) error) {
 	for {
 		select {
@@ -124,7 +124,7 @@ func (b *breaker) run(ctx context.Context, probe func(context.Context) error) {
 				return
 			}
 			if b.closed.Load() {
-				break // by reset
+				break // reset has closed the breaker
 			}
 			b.setProbing(true)
 			err := probe(ctx)
@@ -136,10 +136,10 @@ func (b *breaker) run(ctx context.Context, probe func(context.Context) error) {
 	}
 }
 
-// wait waits for the back-off, or a kick. It returns false if ctx has ended.
+// wait waits for the back-off or for a kick. It returns false if ctx has ended.
 func (b *breaker) wait(ctx context.Context) bool {
 	select {
-	case <-b.kicked: // from before
+	case <-b.kicked: // left over from an earlier state
 	default:
 	}
 	if b.takeAtOnce() {
@@ -186,13 +186,13 @@ func (b *breaker) probation() {
 	b.closed.Store(true)
 }
 
-// jitter returns a time between three and five quarters of d, so that many nodes do not
-// all come at once.
+// jitter returns a random time between 0.75 d and 1.25 d. Nodes that fail together then do not
+// retry together.
 func jitter(d time.Duration) time.Duration {
 	return d*3/4 + rand.N(d/2+1)
 }
 
-// notify puts an element into a channel of capacity one, if there is none.
+// notify puts an element into a channel of capacity one, unless the channel is full.
 func notify(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -15,15 +15,15 @@ import (
 // maxStatBytes bounds the paths of one Stat.
 const maxStatBytes = 256 << 10
 
-// call runs one call to the peer: with a deadline, and for the breaker to know. It fails
-// with rdma.ErrUnavailable when the session ends, whose connection is closed then.
+// call makes one call to the peer under a deadline and tells the breaker of the result. If the
+// session ends, its connection is closed and call fails with rdma.ErrUnavailable.
 func (p *Peer) call(ctx context.Context, needs Feature, fn func(ctx context.Context, s *session) error) error {
 	s, err := p.usable(p.control)
 	if err != nil {
 		return err
 	}
 	if ctx.Err() != nil {
-		return ctx.Err() // of which the peer is innocent
+		return ctx.Err() // the peer did not cause this
 	}
 	if s.features&needs != needs {
 		return fmt.Errorf("%w: %s lacks the feature %v", rdma.ErrUnavailable, p.name, FeatureNames(needs&^s.features))
@@ -38,9 +38,9 @@ func (p *Peer) call(ctx context.Context, needs Feature, fn func(ctx context.Cont
 	return err
 }
 
-// Store asks it to take copies of blocks that this node holds. One outcome for each. It
-// waits for the peer to fetch them, at most as long as ctx, or Options.CallTimeout for
-// each 64 blocks if ctx has no deadline.
+// Store asks the peer to take copies of blocks that this node holds. It returns one outcome
+// for each block. It blocks until the peer has fetched them. Without a deadline in ctx it
+// waits at most Options.CallTimeout for each 64 blocks.
 func (p *Peer) Store(ctx context.Context, blocks []BlockInfo) []StoreOutcome {
 	outcomes := make([]StoreOutcome, 0, len(blocks))
 	for len(blocks) > 0 {
@@ -51,7 +51,7 @@ func (p *Peer) Store(ctx context.Context, blocks []BlockInfo) []StoreOutcome {
 	return outcomes
 }
 
-// offersOf returns how many blocks, at least one, go into one call.
+// offersOf returns how many of the first blocks fit into one call: at least one.
 func offersOf(blocks []BlockInfo) int {
 	bytes, fields := 0, 0
 	for i := range min(len(blocks), maxOffers) {
@@ -112,13 +112,13 @@ func outcomeFromWire(r *wire.StoreResult) StoreOutcome {
 	return o
 }
 
-// errStop ends a List whose caller has seen enough.
+// errStop ends a List early when the caller needs no more names.
 var errStop = errors.New("enough")
 
-// List calls fn for each name that it holds in a directory, until fn returns false.
+// List calls fn for each name that the peer holds in a directory, until fn returns false.
 func (p *Peer) List(ctx context.Context, dir string, fn func(Name) bool) error {
 	err := p.call(ctx, FeatureList, func(ctx context.Context, s *session) error {
-		ctx, cancel := context.WithTimeout(ctx, maxCallTime) // the peer wants no more
+		ctx, cancel := context.WithTimeout(ctx, maxCallTime) // the peer refuses longer deadlines
 		defer cancel()
 		stream, err := s.control.List(ctx, &wire.ListRequest{Dir: []byte(dir)})
 		if err != nil {
@@ -165,7 +165,8 @@ func eachName(dir string, reply *wire.ListReply, fn func(Name) bool) error {
 	return nil
 }
 
-// Stat asks what it holds of each path; nil where nothing.
+// Stat asks what the peer holds of each path. An entry of the result is nil if the peer holds
+// nothing of that path.
 func (p *Peer) Stat(ctx context.Context, paths []string) ([]*BlockInfo, error) {
 	list := make([]*BlockInfo, 0, len(paths))
 	for len(paths) > 0 {

@@ -16,36 +16,37 @@ import (
 
 // Options configures a Node.
 type Options struct {
-	Gossip gossip.Options // name, addresses, keys; Meta is filled in by the node
+	Gossip gossip.Options // name, addresses, keys; the node fills in Meta
 
 	ControlBind string      // host:port of the control channel. Empty: a free port of the gossip host.
-	TLS         *pki.Loader // mutual TLS of the control channel. Nil: plain, which Open refuses unless loopback or Insecure.
+	TLS         *pki.Loader // mutual TLS of the control channel. Nil: plain TCP; Open then requires loopback or Insecure.
 	Insecure    bool        // allow an address that is not loopback without TLS or gossip keys
 
-	// Transport moves the bytes. It is open, its source is the Node (SetSource or alike
-	// is the caller's wiring); the Node closes it.
+	// Transport moves the bytes of blocks. It is already open. The caller makes the Node its
+	// source (SetSource or the like). The Node closes it.
 	Transport rdma.Transport
-	// Fabric reads the memory of peers one-sided, besides Transport: open; nil if there is
-	// none. Blocks are fetched by it from peers that have one of the same Proto, as Path
-	// says. The Node closes it, at once if no memory can be registered with it.
+	// Fabric reads the memory of peers one-sided, in addition to Transport. It is already
+	// open; nil means that this node has none. The node fetches by it from peers with a fabric
+	// of the same Proto, as Path says. The Node closes it, and does so at once if its memory
+	// cannot be registered.
 	Fabric rdma.Transport
-	// FabricLocal says that only this machine reaches Fabric. Who reaches one is not asked who
-	// he is: where it may be another machine, Open wants TLS or Insecure.
+	// FabricLocal says that only this machine reaches Fabric. A fabric does not authenticate
+	// its clients: if other machines may reach it, Open requires TLS or Insecure.
 	FabricLocal bool
-	// FabricBytes bounds the memory that is registered with Fabric for leases at a time; what
-	// exceeds it comes by Transport. Zero means 1 GiB.
+	// FabricBytes bounds the memory that is registered with Fabric for leases at a time.
+	// Blocks beyond it come by Transport. Zero means 1 GiB.
 	FabricBytes int64
 	Path        Path
 
 	Zone     string
-	Capacity func() (total, free int64) // bytes that this node contributes, asked for now and then
-	Version  string                     // of the program, for messages
-	Require  []string                   // features (see Feature) that every peer must have: one without is refused
-	NoCopies bool                       // this node takes no copies now, though it could: peers offer it none
+	Capacity func() (total, free int64) // bytes that this node contributes; called every few seconds
+	Version  string                     // of the program; for messages
+	Require  []string                   // names of features (see Feature) that every peer must have; a peer without one is refused
+	NoCopies bool                       // this node takes no copies at present, so peers offer it none
 
-	Location location.Options // Lost is the caller's
-	// GraveFile is where the removals that this node knows of are kept for its next process; a
-	// file of its own, which is made. Empty: nowhere.
+	Location location.Options // the caller sets Lost
+	// GraveFile keeps the removals that this node knows of for its next process. The node
+	// makes the file. Empty: removals are not kept.
 	GraveFile   string
 	CallTimeout time.Duration // bound on one call to a peer. Zero means 5 s.
 	Logger      *zap.Logger   // nil means none
@@ -53,54 +54,55 @@ type Options struct {
 	tuning tuning // for tests
 }
 
-// Path says by which of the two transports blocks are fetched.
+// Path says which transport fetches blocks.
 type Path uint8
 
 // The paths.
 const (
-	// PathAuto is Fabric from a peer that has one of the same Proto and whose memory can
-	// be read, else Transport. What Fabric fails to fetch comes by Transport at once.
+	// PathAuto fetches by Fabric if the peer has one of the same Proto and its memory can be
+	// read; otherwise by Transport. What Fabric fails to fetch comes by Transport at once.
 	PathAuto Path = iota
 	PathTCP       // never Fabric, in either direction
-	PathRDMA      // Fabric only: from a peer without it nothing is fetched (rdma.ErrUnavailable)
+	PathRDMA      // Fabric only: fetches from a peer without it fail (rdma.ErrUnavailable)
 )
 
-// Backend is what a node serves to its peers and does on their behalf. Its methods may
-// be called in parallel.
+// Backend holds the blocks that a node serves to its peers. Its methods may be called in
+// parallel.
 type Backend interface {
-	// Snapshot calls fn for what this node holds now, until it fails, and returns its
-	// error. What changes meanwhile may be missing, or in an old state: Append has told
-	// or will tell of it.
+	// Snapshot calls fn for each thing that this node holds now. If fn fails, Snapshot stops
+	// and returns that error. A change made meanwhile may be missing or appear in its old
+	// state; Append reports each change.
 	Snapshot(ctx context.Context, fn func(r *feed.Record) error) error
 
-	// Lend finds a block and holds it until the Loan is closed. It fails with
-	// rdma.ErrGone if this version is not here, rdma.ErrBusy if it cannot be served now.
+	// Lend finds a block and holds it until the Loan is closed. It fails with rdma.ErrGone if
+	// this version is not here, and with rdma.ErrBusy if it cannot be served now.
 	Lend(ctx context.Context, b *BlockRef) (BlockInfo, rdma.Loan, error)
 
-	// List returns up to limit names below dir that this node holds and that come after
-	// the given one, in ascending order, and whether there are more.
+	// List returns up to limit names that this node holds below dir, in ascending order,
+	// beginning after the given name. more reports whether further names follow.
 	List(ctx context.Context, dir, after string, limit int) (names []Name, more bool, err error)
 
-	// Stat tells what this node holds of each path; nil where nothing.
+	// Stat returns what this node holds of each path; nil for a path of which it holds
+	// nothing.
 	Stat(paths []string) []*BlockInfo
 
-	// Store takes copies of blocks that the caller, a peer, holds: it fetches them from
-	// there. One outcome for each offer. It blocks until all are dealt with.
+	// Store takes copies of blocks that the peer from offers. It fetches them from that peer
+	// and returns one outcome for each offer. It blocks until all offers are settled.
 	Store(ctx context.Context, from *Peer, offers []BlockInfo) []StoreOutcome
 
-	// Bury makes void what this node holds of a path below seq. A directory goes only
-	// if it is empty. It must not block.
+	// Bury discards what this node holds of a path if its version is below seq. It discards a
+	// directory only if that is empty. It must not block.
 	Bury(path string, dir bool, seq uint64)
 
-	// Followed tells that all that a peer holds is known anew. It must not block.
+	// Followed is called when the index again knows all that a peer holds. It must not block.
 	Followed()
 
-	// Observe tells of a version number that exists somewhere, so that later versions
-	// made here get higher ones. It must not block.
+	// Observe reports a version number that exists on some node. Later versions made here must
+	// get higher numbers. It must not block.
 	Observe(seq uint64)
 }
 
-// BlockRef says which block is meant.
+// BlockRef names a block, and optionally one version of it.
 type BlockRef struct {
 	Path string
 	Seq  uint64 // this version only; 0: any
@@ -111,7 +113,7 @@ type BlockInfo struct {
 	Path    string
 	Seq     uint64
 	Size    int64          // bytes
-	Sum     block.Checksum // of the bytes; in answers to a fetch always valid
+	Sum     block.Checksum // of the bytes; always valid in answers to a fetch
 	Mode    uint32         // type and permission bits, as st_mode
 	UID     uint32
 	GID     uint32
@@ -121,7 +123,7 @@ type BlockInfo struct {
 	Dirs    []DirInfo // of the directories above it, outermost first
 }
 
-// DirInfo is what is kept of a directory.
+// DirInfo is the attributes of a directory.
 type DirInfo struct{ Mode, UID, GID uint32 }
 
 // Name is one entry of a directory at a peer.
@@ -130,14 +132,14 @@ type Name struct {
 	BlockInfo
 }
 
-// StoreStatus says what became of one offer.
+// StoreStatus is the result of one offer.
 type StoreStatus uint8
 
 // The outcomes of an offer.
 const (
 	StoreFailed  StoreStatus = iota // Err says why
-	StoreDone                       // the peer has it now
-	StoreHad                        // it had it before
+	StoreDone                       // the peer has it now, by this offer
+	StoreHad                        // the peer already had it
 	StoreRefused                    // no room, read-only, or a later version is known
 )
 
@@ -147,7 +149,7 @@ type StoreOutcome struct {
 	Err    error // StoreFailed and StoreRefused: one of the kinds of package block
 }
 
-// Member is what is known of a node.
+// Member describes a node, as this node knows it.
 type Member struct {
 	Name        string    `json:"name"`
 	State       string    `json:"state"` // "alive", "left", "failed", "refused"
@@ -160,39 +162,40 @@ type Member struct {
 	Version     string    `json:"version"`
 	Protocol    int       `json:"protocol"`
 	Features    []string  `json:"features"`          // what it can do
-	Missing     []string  `json:"missing,omitempty"` // what this node would use and it lacks
+	Missing     []string  `json:"missing,omitempty"` // features that this node has and that one lacks
 	TotalBytes  int64     `json:"total_bytes"`
 	FreeBytes   int64     `json:"free_bytes"`
 	Since       time.Time `json:"since"` // of State
 
-	Path       string `json:"path"`                  // by which it is fetched from: "rdma", "tcp"; "" if by none now, or itself
-	PathReason string `json:"path_reason,omitempty"` // why not by RDMA, if this node has or should have it; with "rdma", which devices do not reach it
+	Path       string `json:"path"`                  // how this node fetches from it: "rdma" or "tcp"; "" for none at present, and for this node itself
+	PathReason string `json:"path_reason,omitempty"` // why it is not read by RDMA, if this node has or should have RDMA; for "rdma": which devices do not reach it
 
-	Blocks      int64  `json:"blocks"`                 // that the index knows it to hold
+	Blocks      int64  `json:"blocks"`                 // that it holds, according to the index
 	Feed        string `json:"feed"`                   // "following", "snapshot", "waiting", ""
 	FeedRecords uint64 `json:"feed_records"`           // received
-	FeedBytes   uint64 `json:"feed_bytes"`             // likewise
-	Snapshots   uint64 `json:"snapshots"`              // how often it began anew
-	Breaker     string `json:"breaker"`                // "closed", "open", "half-open": of calls or fetches, whichever is worse
+	FeedBytes   uint64 `json:"feed_bytes"`             // received
+	Snapshots   uint64 `json:"snapshots"`              // how often its feed began anew
+	Breaker     string `json:"breaker"`                // "closed", "open" or "half-open": the worse of the breakers of calls and of fetches
 	Failures    uint64 `json:"failures"`               // of calls and fetches
-	LastError   string `json:"last_error,omitempty"`   // of them
-	FetchedKeys uint64 `json:"fetched_keys,omitempty"` // by this node from there
+	LastError   string `json:"last_error,omitempty"`   // the last of Failures
+	FetchedKeys uint64 `json:"fetched_keys,omitempty"` // blocks that this node fetched from it
 	FetchedSize uint64 `json:"fetched_bytes,omitempty"`
 }
 
 // Fetch is one block to fetch from a peer.
 type Fetch struct {
 	BlockRef
-	// Size is how many bytes it is expected to have, by which requests are split. 0: not
-	// known.
+	// Size is the expected number of bytes; it decides how blocks are split into requests. 0:
+	// not known.
 	Size int64
-	// Dest is called when the peer has said what it is about to send, and returns where
-	// it goes; an error refuses it. It is called again if what came is of no use and the
-	// peer is asked in another way; the Hash must be a new one then. info is valid until Done returns. The bytes are not
-	// verified here: who wants that gives Dest.Hash and compares it with info.Sum in Done.
+	// Dest is called when the peer has told what it is about to send. It returns the
+	// destination; an error refuses the block. If the bytes are of no use and the peer is
+	// asked in another way, Dest is called again and must return a new Hash. info is valid
+	// until Done returns. Fetch does not verify the bytes: to verify them, set Dest.Hash and
+	// compare it with info.Sum in Done.
 	Dest func(info *BlockInfo) (rdma.Dest, error)
-	// Done is called once, after which nothing writes to the destination any more.
-	// err: rdma.ErrGone, ErrBusy, ErrUnavailable, ErrProtocol, ctx's, Dest's. info is
-	// nil if Dest was not called.
+	// Done is called once. After it, nothing writes to the destination any more. err is
+	// rdma.ErrGone, ErrBusy, ErrUnavailable, ErrProtocol, or an error of ctx or of Dest. info
+	// is nil if Dest was not called.
 	Done func(info *BlockInfo, err error)
 }

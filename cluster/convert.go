@@ -16,10 +16,11 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
-// maxDirs bounds the directories above one block: a path has no more components.
+// maxDirs bounds the directories above one block: the most that fit in a path.
 const maxDirs = block.MaxPath/2 + 1
 
-// toWire returns the message for b. Without path it carries the path's hash only.
+// toWire returns the message for b. With withPath false the message has only the hash of the
+// path.
 func toWire(b *BlockInfo, withPath bool) *wire.BlockInfo {
 	w := &wire.BlockInfo{
 		Seq: b.Seq, Size: b.Size, Mode: b.Mode, Uid: b.UID, Gid: b.GID,
@@ -39,8 +40,8 @@ func toWire(b *BlockInfo, withPath bool) *wire.BlockInfo {
 	return w
 }
 
-// fromWire is the inverse, for something called path. It fails with rdma.ErrProtocol on
-// what cannot be.
+// fromWire returns the BlockInfo that a message describes, with the given path. It fails with
+// rdma.ErrProtocol if the message makes no sense.
 func fromWire(w *wire.BlockInfo, path string) (BlockInfo, error) {
 	if w == nil {
 		return BlockInfo{}, fmt.Errorf("%w: no block info", rdma.ErrProtocol)
@@ -70,7 +71,7 @@ func blockName(ref *BlockRef) ([]byte, error) {
 	return proto.Marshal(&wire.BlockRef{Path: []byte(ref.Path), Seq: ref.Seq})
 }
 
-// parseName is the inverse.
+// parseName is the inverse of blockName.
 func parseName(name []byte) (BlockRef, error) {
 	var w wire.BlockRef
 	if err := proto.Unmarshal(name, &w); err != nil {
@@ -85,8 +86,9 @@ func refFromWire(w *wire.BlockRef) (BlockRef, error) {
 	return ref, err
 }
 
-// header returns what a holder answers on the bulk channel. Directories that do not fit
-// are left out, the innermost first: the receiver makes them as it makes any.
+// header returns the header that the holder sends on the bulk channel. If the directories do
+// not fit, it leaves out the innermost ones; the receiver creates those as it creates any
+// directory.
 func header(b *BlockInfo) ([]byte, error) {
 	w := toWire(b, false)
 	for {
@@ -98,8 +100,8 @@ func header(b *BlockInfo) ([]byte, error) {
 	}
 }
 
-// parseHeader reads the answer to ref. It fails with rdma.ErrProtocol if that is not
-// about what was asked.
+// parseHeader reads the header that answers ref. It fails with rdma.ErrProtocol if the header
+// is for another block.
 func parseHeader(h []byte, size int64, ref *BlockRef) (BlockInfo, error) {
 	var w wire.BlockInfo
 	if err := proto.Unmarshal(h, &w); err != nil {
@@ -126,7 +128,7 @@ func checkAnswer(w *wire.BlockInfo, size int64, ref *BlockRef) (BlockInfo, error
 	return b, nil
 }
 
-// checkPath fails if an answer, which has only the hash of its path, is of another.
+// checkPath fails if an answer carries the hash of another path.
 func checkPath(w *wire.BlockInfo, path string) error {
 	if w.GetPathHash() != location.HashPath(path) {
 		return fmt.Errorf("%w: another path than %s", rdma.ErrProtocol, path)
@@ -134,7 +136,7 @@ func checkPath(w *wire.BlockInfo, path string) error {
 	return nil
 }
 
-// kinds are the errors of a store outcome in their order on the wire: append only.
+// kinds are the errors of a store outcome, in their order on the wire. Only append.
 var kinds = []error{
 	block.ErrNotFound, block.ErrPending, block.ErrCorrupt, block.ErrNoSpace, block.ErrQuota, block.ErrBudget,
 	block.ErrTooLarge, block.ErrPinned, block.ErrUnavailable, block.ErrInvalid, block.ErrNameTooLong,
@@ -142,8 +144,8 @@ var kinds = []error{
 	block.ErrNotEmpty, block.ErrLoop,
 }
 
-// kindToWire returns the place of err's kind in kinds, from 1; 0 for nil. Other errors
-// are ErrUnavailable to who asked.
+// kindToWire returns the position of err's kind in kinds, counted from 1, or 0 for nil. The
+// caller sees any other error as ErrUnavailable.
 func kindToWire(err error) uint32 {
 	if err == nil {
 		return 0
@@ -160,16 +162,17 @@ func kindFromWire(kind uint32) error {
 	case kind == 0:
 		return nil
 	case kind > uint32(len(kinds)):
-		return block.ErrUnavailable // a kind of a newer version
+		return block.ErrUnavailable // a kind that only a newer version knows
 	}
 	return kinds[kind-1]
 }
 
-// errEnded says that the peer is there and ended the call: it was overtaken by another.
+// errEnded says that the peer is alive and ended the call itself, because another call
+// replaced it.
 var errEnded = errors.New("ended by the peer")
 
-// callError turns what a call returned into one of the kinds of package rdma, or ctx's
-// error.
+// callError converts the error of a call to one of the kinds of package rdma, or returns the
+// error of ctx.
 func callError(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
@@ -193,7 +196,7 @@ func callError(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", kind, err)
 }
 
-// statusError turns an error of this node into what its peer gets.
+// statusError converts an error of this node to the status that the peer gets.
 func statusError(err error) error {
 	code := codes.Unavailable
 	switch {

@@ -1,156 +1,164 @@
-// Package cluster is a node's part in a cluster of equals: who is there, who holds
-// what, and how to get it from there. It knows nothing of files, tiers or eviction: what
-// a node holds and what becomes of what it fetches is the Backend's and the caller's.
+// Package cluster is one node of a cluster of equal nodes. It knows which nodes are there and
+// which node holds which block, and it gets blocks from them. It knows nothing of files, tiers
+// or eviction: the Backend and the caller decide what a node holds and keeps.
 //
-//	gossip    who is there, and what each tells of itself (its meta)
-//	feed      what each holds, replicated to all others into one location index
+//	gossip    which nodes are there, and what each tells of itself (its meta)
+//	feed      what each node holds, replicated to all others into one location index
 //	control   gRPC (package wire): feeds, graves, listings, leases, offers of copies
 //	bulk      rdma.Transport: the bytes of blocks
-//	fabric    another rdma.Transport, if there is one, that reads the memory of peers one-sided
+//	fabric    an optional second rdma.Transport that reads the memory of peers one-sided
 //	breaker   three for each peer: for control, for bulk and for the fabric
 //
-// There is no master and nobody is asked where a block is: a look-up is local memory.
-// What that memory says may be late. The holder's answer decides, and where that is no, or
-// none, the block is a miss.
+// There is no master. A look-up reads local memory and asks no other node. That memory may be
+// out of date. The holder's answer decides: if it is no, or does not come, the block is a
+// miss.
 //
 // # A look-up
 //
-// Locate hashes the path and takes the holders of the latest version from the index. A
-// holder is a slot of the index, which an array of pointers turns into a Peer. The order
-// of the answer is that in which to ask. No packet, no allocation, no lock but the index's.
+// Locate hashes the path and takes the holders of the latest version from the index. A holder
+// is a slot of the index; an array of pointers turns the slot into a Peer. The answer is in
+// the order in which to ask. A look-up sends no packet, allocates nothing, and takes only the
+// index's lock.
 //
 // # A fetch
 //
 //  1. Peer.Fetch fails at once if the peer is away or its breaker of fetches is open.
 //  2. It splits the blocks into requests of up to 64 blocks or 32 MiB.
-//  3. If there is a link (see below), a request is read by it. What that does not bring
-//     goes on with 4, within the same time.
+//  3. If there is a link (see below), the blocks of a request are read by it. What the link
+//     does not bring goes on with 4, within the same time.
 //  4. A request goes over the bulk channel with the names (BlockRef), and the holder's
-//     Backend lends the blocks. To a peer or over a transport that cannot do that, a
-//     Lease call registers the blocks with the holder's transport, Read reads them,
-//     and Release gives them back; so does the end of the control connection, or time.
-//  5. The header (BlockInfo) must be of the path, version and size that was asked for,
-//     and have a checksum; then Dest says where the bytes go. Whether they have that
-//     checksum is for the caller to see.
+//     Backend lends the blocks. If the peer or the transport cannot do that, a Lease call
+//     registers the blocks with the holder's transport, Read reads them, and Release gives
+//     them back. A lease also ends with the control connection, or by time.
+//  5. The header (BlockInfo) must match the requested path, version and size, and must have
+//     a checksum. Then Dest says where the bytes go. The caller verifies the checksum.
 //
 // # A link
 //
-// If both sides have FeatureRDMA, a goroutine of the session calls Describe for the peer's
-// address on the fabric, connects, and reads a region that the peer keeps for that: if
-// the bytes have the checksum that Describe told, the session has a link. Until then, and
-// whenever there is none, fetches go over the bulk channel (Options.Path may forbid either).
+// A link is a connection by the fabric. If both sides have FeatureRDMA, a goroutine of the
+// session calls Describe to get the peer's fabric address, connects, and reads the peer's
+// probe region. If the bytes have the checksum that Describe gave, the session has a link.
+// While there is none, fetches go over the bulk channel (Options.Path may forbid either way).
 //
-// A request by the link is one Lease, with which the holder registers the blocks with its
-// fabric and holds them, then a one-sided read for each, then Release. A lease ends with
-// Release, with the control connection, or by time: a reader that dies holds nothing for
-// longer. The reader counts the same time from before it asked, and does not take bytes that
-// came after it. Nor does it take those whose checksum is wrong, if the caller gave a Hash.
+// A request by the link is one Lease call, then a one-sided read for each block, then Release.
+// For the lease the holder registers the blocks with its fabric and holds them. A lease ends
+// with Release, with the control connection, or by time, so a reader that dies holds nothing
+// for longer. The reader starts its own clock before it asks, and discards bytes that come
+// after the end of the lease. It also discards bytes with a wrong checksum, if the caller gave
+// a Hash.
 //
-// The first failure of a read closes the link, and so does a lease that makes no sense. What
-// stands still is cut off after a quarter of Options.CallTimeout, so that there is time for the
-// bulk channel, over which these blocks are asked for at once. If it was cut off earlier because
-// the caller has little time, the probe region tells whether the link is to close. That leases
-// do not come is a failure of calls: while the breaker of those is open, none are asked for. The log tells once in a session for each kind of
-// reason; Member.PathReason tells it as long as it holds. With a growing back-off the link is
-// made anew, from Describe on, by nobody who waits. What the holder has no lease left for,
-// or cannot register, comes over the bulk channel, too. Leases are bounded in number and in
-// bytes (Options.FabricBytes).
+// These close the link:
+//
+//   - the first failed read, or a lease that makes no sense
+//   - reads that stand still: they are cut off after a quarter of Options.CallTimeout
+//   - reads that were cut off earlier because the caller had little time, if a read of the
+//     probe region then fails, too
+//
+// Its blocks are then asked for over the bulk channel at once. Leases that do not come count
+// as failed calls; while the breaker of calls is open, this node asks for none. The log gets
+// each kind of reason once in a session. Member.PathReason shows the reason as long as it
+// holds. A goroutine makes the link again with a growing back-off, beginning with Describe; no
+// reader waits for it. If the holder has no lease left for a block, or cannot register it, the
+// block comes over the bulk channel, too. Leases are bounded in number and in bytes
+// (Options.FabricBytes).
 //
 // # A removal
 //
-// Who removes or replaces a name appends a Bury record to its feed: a grave. Every node
-// that learns of one enters it in its index, so that older copies are not found any more,
-// and tells its Backend, which drops its own. A node that was away learns of it when
-// it comes back from anybody: graves are part of every feed's snapshot, and two
-// nodes exchange what is new to either when they meet, and at random every half minute
-// (Remove). The exchange is incremental: each side keeps the other's mark. A file keeps the
-// graves for the node's next process (gravefile.go).
+// A node that removes or replaces a name appends a Bury record to its feed: a grave. Every
+// node that learns of a grave enters it in its index, which hides older copies, and tells its
+// Backend, which drops its own. A node that was away learns of the grave from any node when it
+// comes back: each snapshot of a feed contains the graves, and two nodes exchange new graves
+// when they meet, and with random peers every half minute (Remove). The exchange is
+// incremental: each side keeps the other's mark. A file keeps the graves for the node's next
+// process (gravefile.go).
 //
 // # A join
 //
-//  1. Gossip tells name and meta. A meta without sense, a protocol that is not ours, or
-//     a required feature that is lacking makes the member "refused": it is shown with its
-//     reason, not talked to, and its calls are refused, too.
+//  1. Gossip tells name and meta. The member is "refused" if its meta makes no sense, its
+//     protocol is not ours, or it lacks a required feature. It is shown with the reason.
+//     This node does not talk to it, and refuses its calls.
 //  2. The goroutine of the peer makes a session: a gRPC connection and a peer of the bulk
-//     transport. If nobody answers it ends, and another one is made after a while. Others
-//     know it from the first answer on, when its breakers are closed.
-//  3. It follows the peer's feed from the position that it had, if it had one and the
-//     peer is the same process still; else a snapshot comes first. Graves are exchanged.
+//     transport. If the peer does not answer, the session ends, and the goroutine makes a
+//     new one after a pause. The first answer closes the breakers; from then on the rest of
+//     the node uses the session.
+//  3. The session follows the peer's feed from its last position, if the peer is still the
+//     same process; otherwise a snapshot comes first. The two nodes exchange graves.
 //
 // # A loss
 //
-// When gossip says that the node left, or does not answer, its session ends at once: what
-// it holds is not found any more, calls to it fail. After a minute what it held is
-// forgotten, after an hour the member. If it comes back within the minute, its entries
-// are shown again and the feed goes on.
+// When gossip says that the node left or does not answer, its session ends at once. Its blocks
+// are hidden, and calls to it fail. After a minute its entries are deleted, after an hour the
+// member. If it comes back within the minute, its entries are shown again and the feed goes
+// on.
 //
-// If gossip finds a node alive but nobody answers there any more, its entries stay; the feed
-// and each call that fails count towards the breaker. See breaker.
+// If gossip finds a node alive but it does not answer calls, its entries stay. The broken feed
+// and each failed call count towards the breaker.
 //
 // # Versions and features
 //
-// Each node tells the protocol it speaks and the oldest it understands; two nodes whose
-// ranges do not meet refuse each other. Within a protocol, what not everybody can do has
-// a feature bit. A feature is used if both have it; the log tells once for each peer,
-// version and feature what is done without:
+// Each node tells the protocol it speaks and the oldest it understands. Two nodes whose ranges
+// do not meet refuse each other. Within a protocol, newer abilities have a feature bit. A
+// feature is used if both nodes have it. Otherwise the log says so once for each peer, version
+// and feature. Without a feature in the peer:
 //
-//	get      lease and read instead
-//	store    it is never offered copies; nor if it says that it takes none (Options.NoCopies)
-//	bury     no graves are exchanged with it; it may go on holding what was removed
+//	get      blocks are fetched by lease and read
+//	store    the peer is never offered copies; nor if it says that it takes none (Options.NoCopies)
+//	bury     no graves are exchanged with it; it may still hold what was removed
 //	list     its names are not listed
 //	resume   its feed always begins with a snapshot
 //	memory   its blocks count as being on SSD
-//	rdma     it is read over the bulk channel; told by who has a fabric of its own only,
-//	         as a peer without a link
+//	rdma     it is read over the bulk channel; only a node with a fabric logs that,
+//	         like any peer without a link
 //
 // # What a stranger can do
 //
-// With gossip keys and TLS: open connections, up to the limit, and have them closed
-// after the time for a handshake, or later if no call is made on them. A certificate of the cluster's CA is needed for any call, and
-// for those of the service Control it must be of the node whose name the call gives. That is
-// looked at before a message is decoded. A message is bounded near what is really sent, in
-// bytes and in elements; calls are bounded in time, and over all connections in number and in the
-// memory of their messages (admit.go, incoming.go). Without keys or TLS whoever reaches the
-// addresses is a peer; Open refuses such addresses unless they are loopback or the
-// caller insists. All that is turned away is counted in Stats.
+// With gossip keys and TLS, a stranger can open connections, up to the limit. They are closed
+// after the time for a handshake, or later if no call is made on them. Any call needs a
+// certificate of the cluster's CA. A call of the service Control needs the certificate of the
+// node that it names. Both are checked before a message is decoded. A message is bounded in
+// bytes and in elements, close to what nodes really send. Calls are bounded in time, and over
+// all connections in number and in the memory of their messages (admit.go, incoming.go).
+// Without keys or TLS, any machine that reaches the addresses is a peer. Open refuses such
+// addresses unless they are loopback or Options.Insecure is set. Stats counts all that is
+// turned away.
 //
-// A peer is trusted as to what it holds, and as to graves: whoever has a certificate can
-// remove blocks, as anybody can who mounts the file system. It is not trusted to be
-// correct: what it sends is checked for size and sense, version numbers from beyond tomorrow
-// are not taken over, and wrong bytes are found by their checksum.
+// A peer is trusted as to what it holds, and as to graves: any node with a certificate can
+// remove blocks, as can any user of the file system. A peer is not trusted to be correct: size
+// and sense of its messages are checked, version numbers more than a day ahead are not
+// believed, and the checksum finds wrong bytes.
 //
 // # Goroutines
 //
-// One for each peer (Peer.run), which alone makes sessions and uses the feed.Follower,
-// with two for probes, one for the link and one for the first exchange of graves while a
-// session lasts; one each for the server, capacity, exchange and leases; those of gRPC and
-// gossip. Close ends and waits for all.
+// Each peer has one goroutine (Peer.run). It alone makes sessions and uses the feed.Follower.
+// During a session there are two more for probes, one for the link and one for the first
+// exchange of graves. The node has one each for the server, capacity, exchange and leases, and
+// those of gRPC and gossip. Close ends all of them and waits.
 //
 // # Lock order
 //
-// Node.mu, then Peer.mu: the state that gossip tells is entered under both. All other
-// locks are leaves. None is held across a call of the network, the backend, or another
-// package that may block; Peer.mu is taken within the callbacks of a Follower.
+// Node.mu, then Peer.mu: the state that gossip tells is entered under both. All other locks
+// are leaves. None is held across a call of the network, the backend, or another package that
+// may block. The callbacks of a Follower take Peer.mu.
 //
 // # Decisions
 //
-//   - A Peer stays the same object while the node goes and comes back, so that who has one
-//     need not ask again, and what is known of it, such as its marks, is not lost.
-//   - Events of gossip set a target and wake the goroutine of the peer, and do
-//     nothing else: gossip is never kept waiting, and no two goroutines make sessions.
-//   - gRPC without its retries, service configuration, proxies and health checks: the
-//     breaker and the caller's next holder are better informed.
-//   - Probes are made by nobody who waits: a half-open breaker that lets one reader
-//     through lets it wait for a deadline.
-//   - Whoever reaches a fabric is not asked who he is. So Open wants TLS, with which only peers
+//   - A Peer stays the same object while the node goes and comes back. Its users need not ask
+//     for it again, and what is known of it, such as its marks, is not lost.
+//   - Events of gossip only set a target and wake the goroutine of the peer. So gossip never
+//     waits, and no two goroutines make sessions.
+//   - gRPC without its retries, service configuration, proxies and health checks: the breaker
+//     and the caller's next holder know more.
+//   - A separate goroutine makes the probes. A half-open breaker that let one reader through
+//     would make that reader wait for a deadline.
+//   - A fabric does not authenticate its clients. So Open requires TLS, with which only peers
 //     get keys, or that only this machine reaches it (Options.FabricLocal), or Insecure.
-//   - One failure of a link is enough: the other way is there, and costs little. The bulk
-//     channel gets three because a peer that it does not reach is a miss.
-//   - The address of the fabric is asked for, and not in the meta: that has 512 bytes, and
-//     an address for each network card can be longer.
-//   - Leases rather than permanent keys: who holds a key of memory that was used for
-//     something else reads wrong bytes, which the checksum finds, but which nobody may see.
-//   - Liveness of a feed is that of its connection, by the pings of gRPC: no heartbeat of ours.
-//   - The caller's identity is its certificate, not its address: addresses are
-//     translated and shared.
+//   - One failure closes a link: the bulk channel is there and costs little. The bulk channel
+//     gets three failures because a block of a peer that it does not reach is a miss.
+//   - Describe gives the address of the fabric. The meta cannot: it has 512 bytes, and an
+//     address for each network card can be longer.
+//   - Leases rather than permanent keys: with the key of reused memory a reader gets wrong
+//     bytes. The checksum finds them, but no reader should see them at all.
+//   - A feed is alive as long as its connection, by the pings of gRPC. It needs no heartbeat.
+//   - The caller's identity is its certificate, not its address: addresses are translated and
+//     shared.
 package cluster

@@ -15,25 +15,25 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
-// probeSize is how many bytes a peer reads for a trial: several messages of any network.
+// probeSize is the size of the probe region in bytes: several messages of any network.
 const probeSize = 64 << 10
 
-// fabric is what this node has so that peers can read its memory, and it theirs.
+// fabric is what this node needs to read the memory of peers and to let peers read its own.
 type fabric struct {
 	transport rdma.Transport
 	proto     string
 
-	// A region that is registered as long as the node is open, for peers to try on it
-	// whether they can read.
+	// The probe region. It is registered as long as the node is open. Peers read it to find
+	// out whether they can read this node's memory.
 	file   *os.File
 	region rdma.Region
 	sum    uint64
 
-	refused atomic.Bool // the last block could not be registered, and the log was told
+	refused atomic.Bool // a block could not be registered, and the log has said so
 }
 
-// openFabric makes the fabric if there is one that is to be used. If its memory cannot be
-// registered, the node goes without, unless it has no other way, and fabricErr says why.
+// openFabric sets up the fabric that the options name. If its memory cannot be registered, the
+// node works without it and fabricErr says why. With PathRDMA that is an error.
 func (n *Node) openFabric() error {
 	if n.o.Fabric == nil || n.o.Path == PathTCP || n.o.tuning.mask&FeatureRDMA != 0 {
 		return nil
@@ -52,8 +52,7 @@ func (n *Node) openFabric() error {
 	return nil
 }
 
-// dropFabric closes a fabric that openFabric could not make use of: a card should not be
-// held, nor listen, for nothing.
+// dropFabric closes a fabric that cannot be used, so that its network card is free.
 func (n *Node) dropFabric() {
 	if n.fabricErr == nil {
 		return
@@ -64,11 +63,11 @@ func (n *Node) dropFabric() {
 	n.o.Fabric = nil
 }
 
-// FabricErr returns why Options.Fabric is not used, and closed, though it was to be used; nil
-// if it is.
+// FabricErr returns why Options.Fabric is closed and not used, although it should be. It
+// returns nil if the fabric is used or none is wanted.
 func (n *Node) FabricErr() error { return n.fabricErr }
 
-// openProbe registers the region for trials, with bytes that are nowhere else.
+// openProbe registers the probe region, filled with random bytes.
 func (f *fabric) openProbe() error {
 	data := make([]byte, probeSize)
 	rand.Read(data) // never fails
@@ -88,7 +87,7 @@ func (f *fabric) openProbe() error {
 	return nil
 }
 
-// closeProbe ends the region for trials. f may be nil.
+// closeProbe releases the probe region. f may be nil.
 func (f *fabric) closeProbe() error {
 	if f == nil {
 		return nil
@@ -119,8 +118,8 @@ func (v *service) Describe(context.Context, *wire.DescribeRequest) (*wire.Descri
 	}, nil
 }
 
-// register makes the region of a loan, for peers that read by the fabric or by the
-// transport. It returns nil if that cannot be.
+// register makes a region of a loan, for peers that read it by the fabric or by the transport.
+// It returns nil on failure.
 func (n *Node) register(loan *rdma.Loan, byFabric bool) rdma.Region {
 	transport := n.o.Transport
 	if byFabric {

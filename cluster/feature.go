@@ -5,31 +5,32 @@ import (
 	"slices"
 )
 
-// Feature is one bit of what a node can do, as its meta tells.
+// Feature is a set of things that a node can do, one bit each. A node tells its own in its
+// meta.
 type Feature uint64
 
 // The features of this version.
 const (
-	FeatureGet    Feature = 1 << iota // named blocks on the bulk channel; without: lease and read
+	FeatureGet    Feature = 1 << iota // serves named blocks on the bulk channel; without it: lease and read
 	FeatureStore                      // takes copies
-	FeatureBury                       // honours removals
+	FeatureBury                       // applies removals
 	FeatureList                       // lists directories
-	FeatureResume                     // resumes a feed; without: always a snapshot
-	FeatureMemory                     // tells in its feed what is in memory
+	FeatureResume                     // resumes a feed; without it each feed begins with a snapshot
+	FeatureMemory                     // tells in its feed which blocks are in memory
 	FeatureRDMA                       // its memory can be read one-sided; see Describe
 
 	allFeatures = 1<<iota - 1
 )
 
-// noCopies is told by a node that has FeatureStore and takes no copies, because that is
-// how it is set up. It is no feature: nobody is to be warned of it, or refused for it.
+// noCopies marks a node that has FeatureStore but takes no copies, because it is configured
+// so. It is not a feature: nobody warns about it or refuses a node for it.
 const noCopies Feature = 1 << 32
 
 // featureNames has the name of each bit.
 var featureNames = []string{"get", "store", "bury", "list", "resume", "memory", "rdma"}
 
-// FeatureNames returns the names as in Options.Require and Member.Features. Bits that
-// this version does not know have none.
+// FeatureNames returns the names of the bits, as used in Options.Require and Member.Features.
+// It leaves out bits that this version does not know.
 func FeatureNames(f Feature) []string {
 	names := []string{}
 	for i, name := range featureNames {

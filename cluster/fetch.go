@@ -10,25 +10,25 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
-// Limits of one request of a fetch; what exceeds them goes in several.
+// Limits of one request of a fetch. A larger fetch takes several requests.
 const (
 	maxFetchItems = 64
 	maxFetchBytes = 32 << 20
-	// maxFetchRequests bounds the requests of one Fetch that are under way. How many
-	// connections they share is the transport's business.
+	// maxFetchRequests bounds the requests of one Fetch that run at a time. The transport
+	// decides how many connections they share.
 	maxFetchRequests = 8
 )
 
-// Fetch gets blocks from it and calls Done of each once, in order or not, before it
-// returns. It blocks until then, at most as long as ctx, or, if that has no deadline,
-// Options.CallTimeout.
+// Fetch gets blocks from the peer. It calls Done once for each block, in any order, and blocks
+// until it has called all. It waits at most as long as ctx allows, or Options.CallTimeout if
+// ctx has no deadline.
 func (p *Peer) Fetch(ctx context.Context, blocks []*Fetch) {
 	if len(blocks) == 0 {
 		return
 	}
 	s, err := p.fetchable()
 	if ctx.Err() != nil {
-		err = ctx.Err() // of which the peer is innocent
+		err = ctx.Err() // the peer did not cause this
 	}
 	if err != nil {
 		refuse(blocks, err)
@@ -58,15 +58,15 @@ func (p *Peer) Fetch(ctx context.Context, blocks []*Fetch) {
 	wg.Wait()
 }
 
-// refuse ends blocks that the peer is not asked for.
+// refuse settles blocks without asking the peer for them.
 func refuse(blocks []*Fetch, err error) {
 	for _, f := range blocks {
 		f.Done(nil, err)
 	}
 }
 
-// request fetches by the link, if there is one, and what that does not bring by the
-// transport.
+// request fetches by the link, if there is one. It fetches by the transport what the link does
+// not bring.
 func (p *Peer) request(ctx context.Context, s *session, blocks []*Fetch) {
 	only := p.n.o.Path == PathRDMA
 	l := s.link.Load()
@@ -106,7 +106,7 @@ func (p *Peer) request(ctx context.Context, s *session, blocks []*Fetch) {
 	p.outcome(p.bulk, fetch(ctx, s, blocks))
 }
 
-// split cuts blocks into requests.
+// split divides blocks into requests.
 func split(blocks []*Fetch) [][]*Fetch {
 	var requests [][]*Fetch
 	begin, size := 0, int64(0)
@@ -120,14 +120,14 @@ func split(blocks []*Fetch) [][]*Fetch {
 	return append(requests, blocks[begin:])
 }
 
-// fetching is one block of a request under way.
+// fetching is one block of a request that is being fetched.
 type fetching struct {
 	f    *Fetch
-	info *BlockInfo // once the peer has told it
-	bad  error      // what the peer told makes no sense
+	info *BlockInfo // set when the peer has sent it
+	bad  error      // why the peer's answer makes no sense
 }
 
-// accept takes what the peer tells of the block and returns where the bytes go.
+// accept takes the peer's description of the block and returns the destination of the bytes.
 func (g *fetching) accept(info BlockInfo, err error) (rdma.Dest, error) {
 	if err != nil {
 		g.bad = err
@@ -137,7 +137,7 @@ func (g *fetching) accept(info BlockInfo, err error) (rdma.Dest, error) {
 	return g.f.Dest(&info)
 }
 
-// done ends it.
+// done settles the block.
 func (p *Peer) done(g *fetching, err error) {
 	if err == nil {
 		p.fetchedKeys.Add(1)
@@ -146,10 +146,11 @@ func (p *Peer) done(g *fetching, err error) {
 	g.f.Done(g.info, err)
 }
 
-// errNotAsked says that a request had nothing to ask the peer for: it tells nothing of it.
+// errNotAsked says that no block of a request could be asked for, so the result says nothing
+// about the peer.
 var errNotAsked = fmt.Errorf("no block can have these names: %w", context.Canceled)
 
-// checkName fails with rdma.ErrGone if no block can have the name.
+// checkName fails with rdma.ErrGone if a block cannot have this name.
 func checkName(f *Fetch) error {
 	if _, err := block.ParseKey(f.Path); err != nil {
 		return fmt.Errorf("%w: %w", rdma.ErrGone, err)
@@ -157,7 +158,7 @@ func checkName(f *Fetch) error {
 	return nil
 }
 
-// get fetches by name. It returns what the breaker is to know.
+// get fetches blocks by name. It returns the error that the breaker needs to know.
 func (p *Peer) get(ctx context.Context, s *session, blocks []*Fetch) error {
 	items := make([]*rdma.Item, 0, len(blocks))
 	all := make([]fetching, len(blocks))
@@ -189,8 +190,8 @@ func (p *Peer) get(ctx context.Context, s *session, blocks []*Fetch) error {
 	return err
 }
 
-// unlive replaces the error of a connection that this side has closed: to the caller the
-// peer is gone.
+// unlive replaces the error of a connection that this side has closed: for the caller the peer
+// is unavailable.
 func (s *session) unlive(err error) error {
 	if errors.Is(err, rdma.ErrClosed) {
 		return fmt.Errorf("%w: %w", rdma.ErrUnavailable, err)

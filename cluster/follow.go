@@ -14,8 +14,9 @@ import (
 	"github.com/kvfs/kvfs/rdma"
 )
 
-// maxAhead is how far in the future a version number may lie that this node believes: its
-// own later versions get higher ones, so that one broken clock would set all.
+// maxAhead is how far in the future a version number may lie to be believed. This node gives
+// its own later versions higher numbers, so one broken clock would shift the numbers of all
+// nodes.
 const maxAhead = 24 * time.Hour
 
 // The states of a feed, for Member.Feed.
@@ -25,8 +26,9 @@ const (
 	feedFollowing = "following"
 )
 
-// follow keeps up with the peer's feed until the session ends. What breaks is begun
-// again, after a while that grows as long as nothing comes. It gives up if the peer has not answered yet.
+// follow keeps following the peer's feed until the session ends. After a failure it starts
+// again, after a pause that grows while nothing comes. It gives up if the peer has never
+// answered in this session.
 func (p *Peer) follow(s *session) {
 	t := &p.n.o.tuning
 	backoff := t.retryMin
@@ -58,12 +60,12 @@ func (p *Peer) follow(s *session) {
 	}
 }
 
-// errResync says that it is time for a new snapshot.
+// errResync ends a feed so that the next one begins with a new snapshot.
 var errResync = errors.New("time for a new snapshot")
 
-// subscribe follows the feed over one call. It reports whether anything came. Now and then
-// it ends so that the next call brings a snapshot: should what is known of the peer ever
-// be wrong it does not stay so.
+// subscribe follows the feed over one call. It reports whether anything came. From time to
+// time it ends the call, so that the next one brings a new snapshot and corrects any mistake
+// in what is known of the peer.
 func (p *Peer) subscribe(s *session) (progress bool, err error) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	defer cancel()
@@ -75,7 +77,8 @@ func (p *Peer) subscribe(s *session) (progress bool, err error) {
 		at := p.follower.Position()
 		req.Epoch, req.Next = at.Epoch, at.Next
 	}
-	// The beginning is bounded; after that the connection's pings tell whether the peer is there.
+	// Only the beginning has a time limit. After it the pings of the connection find out
+	// whether the peer is alive.
 	tooLong := time.AfterFunc(p.n.o.CallTimeout, cancel)
 	defer tooLong.Stop()
 	stream, err := s.control.Subscribe(ctx, req)
@@ -88,7 +91,7 @@ func (p *Peer) subscribe(s *session) (progress bool, err error) {
 	if err != nil {
 		err = callError(s.ctx, err)
 		if errors.Is(err, rdma.ErrProtocol) || errors.Is(err, rdma.ErrBusy) {
-			s.answered() // that it has no feed for this node; it may have the rest
+			s.answered() // it answered that it has no feed for this node; other calls may still work
 		}
 		return false, err
 	}
@@ -122,7 +125,7 @@ func (p *Peer) subscribe(s *session) (progress bool, err error) {
 	}
 }
 
-// apply takes a batch of the feed.
+// apply processes a batch of the feed.
 func (p *Peer) apply(b *wire.Batch) error {
 	if b.GetBegin() {
 		p.setFeed(feedSnapshot)
@@ -147,34 +150,34 @@ func (p *Peer) setFeed(state string) {
 	p.mu.feed = state
 }
 
-// buried is told of a grave that was news, from a feed or an exchange.
+// buried is called for each new grave from a feed or an exchange.
 func (n *Node) buried(r *feed.Record) {
 	n.counters.gravesTaken.Add(1)
 	n.bury(r.Path, dirMode(r.Mode), r.Seq)
 }
 
-// bury hands a grave to the backend.
+// bury passes a grave to the backend.
 func (n *Node) bury(path string, dir bool, seq uint64) {
 	if b := n.backend.Load(); b != nil && n.self.features&FeatureBury != 0 {
 		(*b).Bury(path, dir, seq)
 	}
 }
 
-// LatestVersion returns the highest version number that is believed now. Numbers above
-// it, of blocks or graves, come of a broken clock or a broken peer.
+// LatestVersion returns the highest version number that is believed at the time now. Higher
+// numbers of blocks or graves come from a broken clock or a broken peer.
 func LatestVersion(now time.Time) uint64 { return uint64(now.Add(maxAhead).UnixNano()) }
 
-// tooFar counts a record of the peer with a version number that is not believed.
+// tooFar counts a record of the peer whose version number is not believed.
 func (p *Peer) tooFar() {
 	p.n.counters.farVersion.Add(1)
 	if !p.far {
 		p.far = true
-		p.n.log.Warn("peer tells of versions from the future, which are left out: compare its clock with that of this node",
+		p.n.log.Warn("ignored versions from the future that a peer told: compare its clock with the clock of this node",
 			zap.String("peer", p.name))
 	}
 }
 
-// observe hands a version number to the backend, unless it is not believed.
+// observe passes a version number to the backend, unless it is not believed.
 func (n *Node) observe(seq uint64) {
 	if seq > LatestVersion(time.Now()) {
 		n.counters.farVersion.Add(1)

@@ -18,46 +18,48 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
-// The file of graves is graveMagic, then records: length and CRC-32C of a wire.Grave, each 4
-// bytes, little endian, then that. It ends with the last whole one.
+// The file of graves begins with graveMagic. Records follow: the length of a wire.Grave and
+// its CRC-32C, each 4 bytes, little endian, then the wire.Grave. The last whole record ends
+// the file.
 const (
 	graveMagic    = "kvfs-graves 1\n"
 	graveHead     = 8
-	maxGraveFrame = block.MaxPath + 64 // bytes of a record without its head
+	maxGraveFrame = block.MaxPath + 64 // bytes of a record without length and CRC
 
-	// graveSlack is how much longer than what counts the file gets before it is written anew.
+	// graveSlack is how many bytes the file may grow beyond the needed ones before it is
+	// rewritten.
 	graveSlack = 4 << 20
-	// graveSync is the least time between two syncs of it.
+	// graveSync is the shortest time between two syncs of the file.
 	graveSync = time.Second
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// graveFile keeps the graves of a node beyond its process. Open uses it, then the goroutine of
-// keepGraves, then Close; all use wake.
+// graveFile keeps the graves of a node for its next process. Open uses it first, then the
+// goroutine of keepGraves, then Close. All of them use wake.
 type graveFile struct {
 	n       *Node
 	path    string
 	file    *os.File
-	wake    chan struct{} // capacity 1: there is a grave that is not in the file
-	mark    int64         // what was learned before that is in it
-	written int64         // bytes of it
-	needed  int64         // bytes that it had when it was written anew
-	dirty   bool          // not synced
+	wake    chan struct{} // capacity 1: the file lacks a grave
+	mark    int64         // graves learned before this time are in the file
+	written int64         // bytes in the file
+	needed  int64         // bytes in the file after the last rewrite
+	dirty   bool          // has bytes that are not synced
 }
 
-// openGraves enters the graves of the file into the index, and opens it for those to come. A
-// node without one goes on: what is lost is the memory of removals beyond its process.
+// openGraves enters the graves of the file into the index and opens the file for new ones.
+// Without a file the node still works, but its next process does not know the removals.
 func (n *Node) openGraves() {
 	if n.o.GraveFile == "" {
 		return
 	}
 	if err := n.graveFile.open(); err != nil {
-		n.log.Warn("removals are not remembered beyond the end of this process", zap.String("file", n.o.GraveFile), zap.Error(err))
+		n.log.Warn("file of removals cannot be used: a restart of this node forgets them", zap.String("file", n.o.GraveFile), zap.Error(err))
 	}
 }
 
-// told says that there is a new grave. It does not block.
+// told reports a new grave. It does not block.
 func (g *graveFile) told() {
 	select {
 	case g.wake <- struct{}{}:
@@ -76,7 +78,7 @@ func (g *graveFile) open() error {
 		whole = int64(len(graveMagic))
 	}
 	if err == nil {
-		err = f.Truncate(whole) // what follows was being written when the process ended
+		err = f.Truncate(whole) // a process ended while it was writing the rest
 	}
 	if err == nil {
 		_, err = f.Seek(whole, io.SeekStart)
@@ -89,7 +91,8 @@ func (g *graveFile) open() error {
 	return nil
 }
 
-// read enters what is in the file, and returns how many bytes of it are whole: 0 if it is new.
+// read enters the graves of the file into the index. It returns how many bytes of the file are
+// whole records; 0 for a new file.
 func (g *graveFile) read(r io.Reader) (whole int64, err error) {
 	magic := make([]byte, len(graveMagic))
 	switch _, err := io.ReadFull(r, magic); {
@@ -98,7 +101,7 @@ func (g *graveFile) read(r io.Reader) (whole int64, err error) {
 	case err != nil:
 		return 0, err
 	case string(magic) != graveMagic:
-		return 0, fmt.Errorf("%s: no file of removals, or of another version", g.path)
+		return 0, fmt.Errorf("%s: not a file of removals, or one of another version", g.path)
 	}
 	whole = int64(len(graveMagic))
 	head, frame := make([]byte, graveHead), make([]byte, maxGraveFrame)
@@ -132,8 +135,8 @@ func (g *graveFile) enter(w *wire.Grave) {
 	}
 }
 
-// buryAgain has the backend drop what it has of graves that were in the file: it may have come
-// back from its devices.
+// buryAgain has the backend drop what the graves of the file make void: its devices may have
+// brought it back.
 func (n *Node) buryAgain() {
 	n.index.Graves(0, func(g location.Grave) bool {
 		n.observe(g.Seq)
@@ -142,7 +145,7 @@ func (n *Node) buryAgain() {
 	})
 }
 
-// keepGraves writes graves to the file, until the node closes.
+// keepGraves writes new graves to the file until the node closes.
 func (n *Node) keepGraves() {
 	g := n.graveFile
 	if g.file == nil {
@@ -158,15 +161,15 @@ func (n *Node) keepGraves() {
 		case <-tick.C:
 			err = g.sync()
 		case <-n.ctx.Done():
-			return // close does the rest
+			return // close writes the rest
 		}
 	}
-	n.log.Error("removals are not remembered beyond the end of this process any more", zap.String("file", g.path),
+	n.log.Error("file of removals cannot be written any more: a restart of this node forgets them", zap.String("file", g.path),
 		zap.Error(errors.Join(err, g.file.Close())))
 	g.file = nil
 }
 
-// close writes what is not in the file yet. Nothing uses it any more.
+// close writes the graves that the file lacks. Nothing may use the file after it.
 func (g *graveFile) close() error {
 	if g.file == nil {
 		return nil
@@ -182,8 +185,8 @@ func (g *graveFile) sync() error {
 	return g.file.Sync()
 }
 
-// append writes the graves that are not in the file yet, and writes it anew if it has become
-// much longer than what counts.
+// append writes the graves that the file lacks. It rewrites the file if that has become much
+// longer than needed.
 func (g *graveFile) append() error {
 	if g.written > 2*g.needed+graveSlack {
 		return g.rewrite()
@@ -191,7 +194,7 @@ func (g *graveFile) append() error {
 	return g.write(g.file, g.mark)
 }
 
-// rewrite makes a file of the graves that count.
+// rewrite replaces the file by one with only the graves that still count.
 func (g *graveFile) rewrite() (err error) {
 	tmp := g.path + ".tmp"
 	f, err := os.OpenFile(tmp, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
@@ -217,7 +220,7 @@ func (g *graveFile) rewrite() (err error) {
 	return old.Close()
 }
 
-// write writes the graves learned at or after since.
+// write writes the graves learned at or after the time since.
 func (g *graveFile) write(f *os.File, since int64) error {
 	w := bufio.NewWriterSize(f, 1<<16)
 	var err error

@@ -70,7 +70,7 @@ func TestGravesKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := start(t, "a", keep)
-	if other.logs.FilterMessageSnippet("removals are not remembered").Len() != 1 {
+	if other.logs.FilterMessageSnippet("file of removals cannot be used").Len() != 1 {
 		t.Error("no warning of a file that is none of graves")
 	}
 	if b, err := os.ReadFile(file); err != nil || string(b) != "something else\n" {

@@ -23,20 +23,20 @@ const (
 	maxGraveBytes = 256 << 10
 )
 
-// maxGraveTime bounds one exchange: a million graves over a slow link.
+// maxGraveTime bounds the time of one exchange: a million graves over a slow link.
 const maxGraveTime = time.Minute
 
-// graveMarks is up to where an exchange with one peer has come. Exchanges with one peer
-// come one at a time.
+// graveMarks says how far the exchange with one peer has come. Only one exchange with a peer
+// runs at a time.
 type graveMarks struct {
 	turn   chan struct{} // has one element while an exchange is under way
-	epoch  uint64        // incarnation of the peer that the marks are of
-	pulled int64         // the peer's mark: what it learned before that is here
-	pushed int64         // what this node learned before that is there
+	epoch  uint64        // incarnation of the peer to which the marks belong
+	pulled int64         // the peer's mark: what the peer learned before it is here
+	pushed int64         // what this node learned before it is at the peer
 }
 
-// exchangeGraves exchanges graves with one live peer now and then, so that a removal
-// reaches who was away when it was made, from anybody who knows of it.
+// exchangeGraves exchanges graves with a random live peer at intervals. So a node that was
+// away during a removal learns of it from any node that knows it.
 func (n *Node) exchangeGraves() {
 	for {
 		timer := time.NewTimer(jitter(n.o.tuning.exchange))
@@ -57,8 +57,8 @@ func (n *Node) exchangeGraves() {
 	}
 }
 
-// exchangeFirst exchanges graves with a peer that has come, until it works once or the
-// session ends.
+// exchangeFirst exchanges graves with a peer that has just come. It repeats that until it
+// works or the session ends.
 func (p *Peer) exchangeFirst(s *session) {
 	t := &p.n.o.tuning
 	for backoff := t.retryMin; !p.exchange(s); backoff = min(2*backoff, t.retryMax) {
@@ -72,8 +72,8 @@ func (p *Peer) exchangeFirst(s *session) {
 	}
 }
 
-// exchange tells the peer of the graves that it may not know, and takes its. It returns
-// false if that failed; the breaker learns of a peer that does not answer from the feed.
+// exchange sends the peer the graves that it may not know, and takes the graves of the peer.
+// It returns false on failure. It tells the breaker nothing: the feed does that.
 func (p *Peer) exchange(s *session) bool {
 	if s.features&FeatureBury == 0 {
 		return true
@@ -84,7 +84,7 @@ func (p *Peer) exchange(s *session) bool {
 	case <-s.ctx.Done():
 		return false
 	}
-	for again := true; again; { // a second time if the peer turns out to be a new incarnation
+	for again := true; again; { // twice if the peer turns out to be a new incarnation
 		var err error
 		if again, err = p.exchangeOnce(s); err != nil {
 			if s.ctx.Err() == nil {
@@ -97,8 +97,8 @@ func (p *Peer) exchange(s *session) bool {
 	return true
 }
 
-// exchangeOnce reports whether the peer is another incarnation than the one that what was
-// pushed before went to.
+// exchangeOnce makes one exchange. again says that the peer is another incarnation than the
+// one that got the earlier graves.
 func (p *Peer) exchangeOnce(s *session) (again bool, err error) {
 	ctx, cancel := context.WithTimeout(s.ctx, maxGraveTime)
 	defer cancel()
@@ -110,8 +110,8 @@ func (p *Peer) exchangeOnce(s *session) (again bool, err error) {
 	if err := stream.Send(&wire.Graves{Epoch: m.epoch, Since: m.pulled}); err != nil && !errors.Is(err, io.EOF) {
 		return false, callError(s.ctx, err)
 	}
-	// The peer sends all of its before it reads, so sending goes on beside receiving. It
-	// ends at the latest with ctx.
+	// The peer sends all of its graves before it reads, so this node sends and receives at the
+	// same time. Sending ends with ctx at the latest.
 	sent := make(chan error, 1)
 	pushed := m.pushed
 	go func() {
@@ -136,7 +136,7 @@ func (p *Peer) exchangeOnce(s *session) (again bool, err error) {
 	return again, nil
 }
 
-// receiveGraves takes what the peer sends, up to the end.
+// receiveGraves takes all that the peer sends.
 func (p *Peer) receiveGraves(stream wire.Control_RemoveClient) (epoch uint64, mark int64, err error) {
 	for {
 		g, err := stream.Recv()
@@ -156,8 +156,8 @@ func (p *Peer) receiveGraves(stream wire.Control_RemoveClient) (epoch uint64, ma
 	}
 }
 
-// sendGraves sends the graves learned at or after since, and sets mark to the time of
-// the last.
+// sendGraves sends the graves learned at or after the time since. It sets mark to the time of
+// the last one.
 func (n *Node) sendGraves(since int64, mark *int64, send func(*wire.Graves) error) error {
 	msg, size := &wire.Graves{}, 0
 	var err error
@@ -179,7 +179,7 @@ func (n *Node) sendGraves(since int64, mark *int64, send func(*wire.Graves) erro
 	return err
 }
 
-// takeGraves enters what another node tells.
+// takeGraves enters the graves of a message from another node.
 func (n *Node) takeGraves(msg *wire.Graves) {
 	latest := LatestVersion(time.Now())
 	for _, g := range msg.GetGraves() {
@@ -200,7 +200,7 @@ func (n *Node) takeGraves(msg *wire.Graves) {
 	}
 }
 
-// Remove implements wire.ControlServer: the other side of an exchange.
+// Remove implements wire.ControlServer: it is the other side of exchangeOnce.
 func (v *service) Remove(stream wire.Control_RemoveServer) error {
 	n := v.n
 	if n.self.features&FeatureBury == 0 {
@@ -236,7 +236,7 @@ func (v *service) Remove(stream wire.Control_RemoveServer) error {
 	}
 }
 
-// snapshot enumerates what this node holds and all graves that it knows of.
+// snapshot calls fn for all that this node holds and for all graves that it knows.
 func (n *Node) snapshot(ctx context.Context, fn func(r *feed.Record) error) error {
 	b := n.backend.Load()
 	if b == nil {

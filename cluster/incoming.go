@@ -15,17 +15,18 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
-// fieldCost is what a decoded field takes at most besides its bytes: a BlockInfo of an offer.
+// fieldCost is the most memory, in bytes, that a decoded field takes besides its contents: a
+// BlockInfo of an offer.
 const fieldCost = 256
 
 // maxStoreFields bounds the fields of the offers of one Store.
 const maxStoreFields = 16 << 10
 
-// messageLimit bounds one kind of message near what is really sent. What is added to a
-// message later has to fit.
+// messageLimit bounds one kind of message, close to what nodes really send. Raise it if a
+// message gets a new field.
 type messageLimit struct{ bytes, fields int }
 
-// limitOf returns the limit of a message that a peer sends in a call.
+// limitOf returns the limit of a message that a peer sends with a call.
 func limitOf(m proto.Message) messageLimit {
 	switch m.(type) {
 	case *wire.StatRequest:
@@ -44,15 +45,15 @@ func limitOf(m proto.Message) messageLimit {
 	return messageLimit{block.MaxPath, 64}
 }
 
-// incoming is a message of a peer that is bounded before it is decoded.
+// incoming is a message of a peer that is checked before it is decoded.
 type incoming struct {
-	message any // where to
+	message any // where the message is decoded to
 	calls   *callTable
-	charged int64 // to calls
-	refused error // a status; the codec returns none, which would become another one
+	charged int64 // bytes charged to calls
+	refused error // a gRPC status; gRPC would replace a status that the codec returns
 }
 
-// codec is that of protobuf for what is sent, and for what is received as incoming.
+// codec is the codec of protobuf. It checks received messages of the type incoming first.
 type codec struct{ encoding.CodecV2 }
 
 func newCodec() codec { return codec{encoding.GetCodecV2("proto")} }
@@ -63,7 +64,7 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	if !ok {
 		return c.CodecV2.Unmarshal(data, v)
 	}
-	m := in.message.(proto.Message) // as all that the services take
+	m := in.message.(proto.Message) // the services take nothing else
 	limit := limitOf(m)
 	if data.Len() > limit.bytes {
 		in.refused = status.Errorf(codes.ResourceExhausted, "message of %d bytes, %d is the limit", data.Len(), limit.bytes)
@@ -87,7 +88,8 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 
 var errFields = errors.New("too many elements")
 
-// countFields returns how many fields b has with those of the messages in it, at most limit.
+// countFields returns the number of fields of b and of the messages in it. It stops above
+// limit.
 func countFields(b []byte, d protoreflect.MessageDescriptor, limit int) (int, error) {
 	count := 0
 	for len(b) > 0 {
@@ -113,7 +115,7 @@ func countFields(b []byte, d protoreflect.MessageDescriptor, limit int) (int, er
 			}
 			count += more
 		case f.IsList() && f.IsPacked():
-			count += n / 8 // of which each is a fixed64
+			count += n / 8 // each is a fixed64
 		}
 		b = b[n:]
 	}

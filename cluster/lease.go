@@ -14,13 +14,13 @@ import (
 	"github.com/kvfs/kvfs/rdma"
 )
 
-// Limits of leases: each holds a file open and a block from being evicted.
+// Limits of leases. Each lease holds a file open and keeps a block from being evicted.
 const (
 	maxLeases     = 2048 // of all peers
 	maxConnLeases = 512  // on one connection: maxFetchRequests of maxFetchItems
 
 	fabricBytes = 1 << 30 // default of Options.FabricBytes
-	pageBytes   = 4096    // a part of which is registered as a whole
+	pageBytes   = 4096    // memory is registered in whole pages
 )
 
 // lease is a block that a peer may read one-sided.
@@ -28,19 +28,19 @@ type lease struct {
 	conn    *serverConn
 	region  rdma.Region
 	loan    rdma.Loan
-	bytes   int64 // of leaseTable.mu.bytes
+	bytes   int64 // its part of leaseTable.mu.bytes
 	expires time.Time
 }
 
-// end gives the block back. It waits until nobody reads it.
+// end gives the block back. It waits until nobody reads the block.
 func (t *leaseTable) end(l *lease) {
-	// A region that cannot be closed is none any more.
+	// A region that fails to close cannot be read any more either.
 	_ = l.region.Close()
 	l.loan.Close()
 	t.addBytes(-l.bytes)
 }
 
-// leaseTable is all leases. They are ended without its lock held.
+// leaseTable holds all leases. It ends them without holding its lock.
 type leaseTable struct {
 	abandoned sync.WaitGroup // goroutines of abandon
 
@@ -48,13 +48,13 @@ type leaseTable struct {
 		sync.Mutex
 		byID   map[uint64]*lease
 		ofConn map[*serverConn]int
-		held   int   // leases and places taken for some to be
-		bytes  int64 // that are, or are to be, registered with the fabric
+		held   int   // leases, and places reserved for future ones
+		bytes  int64 // registered with the fabric, or reserved for that
 	}
 }
 
-// reserveBytes takes room for a lease over the fabric, at most limit for all together. It
-// returns how much; nothing is left if that is 0.
+// reserveBytes reserves room for a lease over the fabric. The room of all leases is at most
+// limit bytes. It returns how many bytes it reserved; 0 means that there is no room.
 func (t *leaseTable) reserveBytes(size, limit int64) int64 {
 	n := (size + pageBytes - 1) / pageBytes * pageBytes
 	t.mu.Lock()
@@ -72,7 +72,7 @@ func (t *leaseTable) addBytes(n int64) {
 	t.mu.bytes += n
 }
 
-// reserve takes a place for a lease of a connection.
+// reserve takes a place for a lease of a connection. It returns false if there is none.
 func (t *leaseTable) reserve(c *serverConn) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -100,7 +100,7 @@ func (t *leaseTable) unreserveLocked(c *serverConn) {
 	}
 }
 
-// enter puts a lease into its place. The number is not to be guessed.
+// enter puts a lease into a reserved place and returns its number, which cannot be guessed.
 func (t *leaseTable) enter(l *lease) uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -113,7 +113,7 @@ func (t *leaseTable) enter(l *lease) uint64 {
 	}
 }
 
-// take removes the leases that fn says, and returns them to be ended.
+// take removes the leases for which fn returns true. The caller ends them.
 func (t *leaseTable) take(fn func(l *lease) bool) []*lease {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -128,7 +128,7 @@ func (t *leaseTable) take(fn func(l *lease) bool) []*lease {
 	return list
 }
 
-// takeID removes one lease of a connection; nil if there is none.
+// takeID removes one lease of a connection. It returns nil if there is none.
 func (t *leaseTable) takeID(c *serverConn, id uint64) *lease {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -141,14 +141,14 @@ func (t *leaseTable) takeID(c *serverConn, id uint64) *lease {
 	return l
 }
 
-// abandon ends the leases of a connection that is closed.
+// abandon ends the leases of a closed connection.
 func (t *leaseTable) abandon(c *serverConn) {
 	list := t.take(func(l *lease) bool { return l.conn == c })
 	if len(list) == 0 {
 		return
 	}
-	// Whoever closes a connection should not wait. It ends when the regions are closed,
-	// which cuts off who still reads.
+	// The goroutine that closes a connection does not wait for this. It ends when the regions
+	// are closed, which cuts off their readers.
 	t.abandoned.Go(func() { t.endAll(list) })
 }
 
@@ -169,7 +169,7 @@ func (t *leaseTable) endAll(list []*lease) {
 	}
 }
 
-// expireLeases ends leases whose time is over.
+// expireLeases ends leases when their time is over.
 func (n *Node) expireLeases() {
 	tick := time.NewTicker(max(n.o.tuning.lease/8, time.Millisecond))
 	defer tick.Stop()
@@ -197,7 +197,7 @@ func (v *service) Lease(ctx context.Context, req *wire.LeaseRequest) (*wire.Leas
 	}
 	conn := connOf(ctx)
 	if conn == nil {
-		return nil, status.Error(codes.InvalidArgument, "no connection that a lease could end with")
+		return nil, status.Error(codes.InvalidArgument, "a lease needs a network connection")
 	}
 	refs := make([]BlockRef, len(req.GetBlocks()))
 	for i, w := range req.GetBlocks() {
@@ -208,7 +208,7 @@ func (v *service) Lease(ctx context.Context, req *wire.LeaseRequest) (*wire.Leas
 	if req.GetFabric() && v.n.fabric == nil {
 		return nil, v.n.lacks(FeatureRDMA)
 	}
-	// Some may have to come from a device: several at a time.
+	// The backend may read some blocks from a device, so several are lent at a time.
 	reply := &wire.LeaseReply{
 		Results: make([]*wire.LeaseResult, len(refs)), Lifetime: int64(v.n.o.tuning.lease),
 	}
@@ -223,11 +223,11 @@ func (v *service) Lease(ctx context.Context, req *wire.LeaseRequest) (*wire.Leas
 	}
 	wg.Wait()
 	if err := ctx.Err(); err != nil {
-		v.n.endLeases(conn, reply) // nobody reads the answer
+		v.n.endLeases(conn, reply) // nobody reads this answer
 		return nil, statusError(err)
 	}
 	if conn.closed.Load() {
-		v.n.endLeases(conn, reply) // abandon may have come before them
+		v.n.endLeases(conn, reply) // abandon may have run before these leases existed
 	}
 	return reply, nil
 }
@@ -253,7 +253,7 @@ func (n *Node) lend(ctx context.Context, b Backend, conn *serverConn, ref *Block
 		return busy
 	}
 	granted := &wire.LeaseResult{Status: wire.LeaseStatus_LEASE_GRANTED, Info: toWire(&info, false)}
-	if byFabric && loan.Size == 0 { // nothing to be read
+	if byFabric && loan.Size == 0 { // there is nothing to read
 		loan.Close()
 		n.leases.unreserve(conn)
 		return granted
@@ -300,7 +300,7 @@ func (v *service) Release(ctx context.Context, req *wire.ReleaseRequest) (*wire.
 	return &wire.ReleaseReply{}, nil
 }
 
-// Lend implements rdma.Source on top of Backend.Lend, for the transport.
+// Lend implements rdma.Source for the transport, by means of Backend.Lend.
 func (n *Node) Lend(ctx context.Context, name []byte) (rdma.Loan, error) {
 	b := n.backend.Load()
 	if b == nil {

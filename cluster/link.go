@@ -28,22 +28,23 @@ const (
 	pathTCP  = "tcp"
 )
 
-// link is a peer of the fabric whose memory has been read. A session has one, or none:
+// link is a connection by the fabric over which the peer's memory has been read. A session has
+// one link or none:
 //
-//	none   blocks come by the transport; watchLink asks, connects, and reads the probe
-//	       region, with a back-off after each failure
-//	one    blocks come by it; the first failure of a read closes it and wakes watchLink.
-//	       Where a read was cut off though it had little time, watchLink tries the link anew
+//	none   blocks come by the transport. watchLink asks for the address, connects, and reads
+//	       the probe region, with a back-off after each failure
+//	one    blocks come by the link. The first failed read closes it and wakes watchLink. If
+//	       a read was cut off for lack of time, watchLink tests the link first
 type link struct {
 	peer  rdma.Peer
-	probe *wire.DescribeReply // what is read to try it
+	probe *wire.DescribeReply // the peer's description of its probe region
 
-	doubted chan struct{} // has one element if it is to be tried
+	doubted chan struct{} // has one element if the link is to be tested
 	partly  atomic.Bool   // not every network card reaches the peer
 }
 
-// Why a peer is without a link: the first words of Member.PathReason. The log is told once
-// of each in a session.
+// Reasons for a peer without a link: the first words of Member.PathReason. The log gets each
+// reason once in a session.
 const (
 	noRDMAHere      = "no RDMA here"
 	noRDMAThere     = "no RDMA there"
@@ -59,8 +60,8 @@ const (
 	allCards        = "all devices reach it"
 )
 
-// watchLink makes the link of a session, and makes it anew after it failed, until the
-// session ends. Its caller ends with it, which closes the link.
+// watchLink makes the link of a session, and makes it again after a failure, until the session
+// ends. It closes the link on return; its caller waits for it.
 func (p *Peer) watchLink(s *session) {
 	if s.features&FeatureRDMA == 0 {
 		p.without(s, noRDMAThere, nil)
@@ -82,8 +83,9 @@ func (p *Peer) watchLink(s *session) {
 	}
 }
 
-// keepLink tries the link when it is doubted, and now and then the network cards that did not
-// reach the peer. It returns true when the link is lost, false when the session has ended.
+// keepLink tests the link when a reader doubts it. At intervals it tests the network cards
+// that did not reach the peer. It returns true when the link is lost, false when the session
+// has ended.
 func (p *Peer) keepLink(s *session, l *link) bool {
 	tick := time.NewTicker(p.n.o.tuning.cards)
 	defer tick.Stop()
@@ -91,7 +93,7 @@ func (p *Peer) keepLink(s *session, l *link) bool {
 		select {
 		case <-l.doubted:
 			p.tryLink(s, l)
-		case <-tick.C: // also if all did: one that has failed since is not used before it is tried
+		case <-tick.C: // also if all cards reached the peer: a card that failed since is not used before a test
 			p.tryCards(s, l)
 		case <-s.lost:
 			return true
@@ -101,7 +103,7 @@ func (p *Peer) keepLink(s *session, l *link) bool {
 	}
 }
 
-// tryLink ends a link by which the probe region cannot be read any more.
+// tryLink ends the link if the probe region cannot be read by it any more.
 func (p *Peer) tryLink(s *session, l *link) {
 	ctx, cancel := context.WithTimeout(s.ctx, p.n.o.CallTimeout)
 	defer cancel()
@@ -117,7 +119,7 @@ func (p *Peer) closeLink(l *link) {
 }
 
 // makeLink asks the peer for its fabric, connects, and reads its probe region. If the bytes
-// are right the session has a link, which is returned.
+// are right, the session gets the link, and makeLink returns it.
 func (p *Peer) makeLink(s *session) *link {
 	ctx, cancel := context.WithTimeout(s.ctx, p.n.o.CallTimeout)
 	defer cancel()
@@ -128,7 +130,7 @@ func (p *Peer) makeLink(s *session) *link {
 	if err != nil {
 		kind := probeFailed
 		if !errors.Is(err, rdma.ErrProtocol) {
-			kind = notAnswering // which the breaker of calls tells of
+			kind = notAnswering // the breaker of calls reports that
 		}
 		p.without(s, kind, err)
 		return nil
@@ -148,7 +150,7 @@ func (p *Peer) makeLink(s *session) *link {
 		return nil
 	}
 	l := &link{peer: peer, probe: reply, doubted: make(chan struct{}, 1)}
-	p.setPathReason("") // before lose can say another
+	p.setPathReason("") // first, since lose may set another
 	s.link.Store(l)
 	p.tryCards(s, l)
 	if p.tells(pathRDMA) {
@@ -157,19 +159,20 @@ func (p *Peer) makeLink(s *session) *link {
 	return l
 }
 
-// prober is an rdma.Peer that can be tried over each network card, of which some may not
-// reach it while it is read over the others.
+// prober is an rdma.Peer that can be tested over each network card. Some cards may fail to
+// reach it while others work.
 type prober interface {
-	Probe(ctx context.Context) error // what each says that fails
+	Probe(ctx context.Context) error // joins the error of each card that fails
 }
 
-// mover is an rdma.Peer that tells how many bytes it has read so far, also of reads that
-// have not ended.
+// mover is an rdma.Peer that counts the bytes read so far, including those of unfinished
+// reads.
 type mover interface {
 	Moved() int64
 }
 
-// moved returns how many bytes have come by the link, if it tells.
+// moved returns how many bytes have come by the link. told is false if the link does not count
+// them.
 func (l *link) moved() (n int64, told bool) {
 	if m, ok := l.peer.(mover); ok {
 		return m.Moved(), true
@@ -177,8 +180,8 @@ func (l *link) moved() (n int64, told bool) {
 	return 0, false
 }
 
-// tryCards finds out which cards do not reach a peer that can be read, for Member.PathReason,
-// and tells the log.
+// tryCards finds out which cards do not reach a peer that can be read. It sets
+// Member.PathReason and writes to the log.
 func (p *Peer) tryCards(s *session, l *link) {
 	all, ok := l.peer.(prober)
 	if !ok {
@@ -192,7 +195,7 @@ func (p *Peer) tryCards(s *session, l *link) {
 		reason = fmt.Sprintf("%s: %.*s", someCards, maxReason, strings.ReplaceAll(err.Error(), "\n", "; "))
 	}
 	if !p.setCardsReason(s, l, reason) {
-		return // that is why
+		return // no change
 	}
 	was := l.partly.Swap(err != nil)
 	switch {
@@ -203,8 +206,8 @@ func (p *Peer) tryCards(s *session, l *link) {
 	}
 }
 
-// setCardsReason says which cards do not reach the peer, unless the link is lost: then the
-// reason for that stands.
+// setCardsReason says which cards do not reach the peer. If the link is lost, the reason for
+// that stays.
 func (p *Peer) setCardsReason(s *session, l *link, reason string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -215,7 +218,7 @@ func (p *Peer) setCardsReason(s *session, l *link, reason string) bool {
 	return true
 }
 
-// checkDescription tells what makes no sense in an answer.
+// checkDescription fails if an answer to Describe makes no sense.
 func checkDescription(r *wire.DescribeReply) error {
 	switch {
 	case r.GetFabricProto() == "" || len(r.GetFabricProto()) > maxMetaText || !printable(r.GetFabricProto()):
@@ -230,7 +233,7 @@ func checkDescription(r *wire.DescribeReply) error {
 	return nil
 }
 
-// readProbe reads the probe region and compares what came with what the peer says is there.
+// readProbe reads the probe region and compares the bytes with those that the peer announced.
 func readProbe(ctx context.Context, peer rdma.Peer, r *wire.DescribeReply) error {
 	file, err := memoryFile("kvfs-probe")
 	if err != nil {
@@ -248,8 +251,8 @@ func readProbe(ctx context.Context, peer rdma.Peer, r *wire.DescribeReply) error
 	return nil
 }
 
-// lose ends a link by which a read failed, unless somebody else has. What else is being read
-// by it fails.
+// lose ends a link after a failed read, unless it has ended already. Other reads by the link
+// fail.
 func (p *Peer) lose(s *session, l *link, kind string, err error) {
 	if !s.link.CompareAndSwap(l, nil) {
 		return
@@ -259,10 +262,11 @@ func (p *Peer) lose(s *session, l *link, kind string, err error) {
 	notify(s.lost)
 }
 
-// without says why there is no link, and tells the log if it was not told of that yet.
+// without sets the reason for the missing link, and writes it to the log if it is new in this
+// session.
 func (p *Peer) without(s *session, kind string, err error) {
 	if s.ended.Load() {
-		return // that is why
+		return // no change
 	}
 	reason := kind
 	if err != nil {
@@ -282,7 +286,7 @@ func (p *Peer) without(s *session, kind string, err error) {
 	p.n.log.Log(level, message, zap.String("peer", p.name), zap.String("reason", reason))
 }
 
-// tells reports whether the log is to be told of something: for the first time in the session.
+// tells reports whether what is new in this session, so that the log is told once.
 func (p *Peer) tells(what string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -299,7 +303,7 @@ func (p *Peer) setPathReason(reason string) {
 	p.mu.pathReason = reason
 }
 
-// forgetPath begins a session, of whose path nothing is known yet.
+// forgetPath clears what an earlier session knew of the path.
 func (p *Peer) forgetPath() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -328,7 +332,7 @@ func (p *Peer) pathLocked() (path, reason string) {
 	return pathTCP, p.mu.pathReason
 }
 
-// fetchable returns the session if something can be fetched in it now.
+// fetchable returns the session if blocks can be fetched in it now.
 func (p *Peer) fetchable() (*session, error) {
 	s := p.live()
 	switch {
@@ -342,17 +346,18 @@ func (p *Peer) fetchable() (*session, error) {
 	return nil, p.noLink()
 }
 
-// readable reports whether there is a link, and leases for it can be asked for now.
+// readable reports whether there is a link, and whether the breaker lets calls for leases
+// through now.
 func (p *Peer) readable(s *session) bool { return s.link.Load() != nil && p.control.closed.Load() }
 
-// noLink is the error of a fetch that only a link could do.
+// noLink returns the error of a fetch that only a link could make.
 func (p *Peer) noLink() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return fmt.Errorf("%w: %s is not read by RDMA: %s", rdma.ErrUnavailable, p.name, p.mu.pathReason)
 }
 
-// Usable reports whether it is live and fetches get through now.
+// Usable reports whether the peer is live and answers fetches now.
 func (p *Peer) Usable() bool {
 	s := p.live()
 	return s != nil && (p.readable(s) || p.n.o.Path != PathRDMA && p.bulk.closed.Load())

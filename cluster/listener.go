@@ -13,8 +13,8 @@ import (
 // maxConns bounds the connections of the control channel. A peer needs one.
 const maxConns = 4096
 
-// listener bounds the connections, and follows each of them: what was done on it tells
-// friend from stranger, and what it has leased ends with it.
+// listener bounds the connections of the control channel and keeps track of each. A call marks
+// a connection as a peer's, and the leases of a connection end with it.
 type listener struct {
 	net.Listener
 	n     *Node
@@ -34,7 +34,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		}
 		if l.conns.Add(1) <= maxConns {
 			s := &serverConn{Conn: c, l: l}
-			// A peer that connects calls at once. Who only keeps the connection open is none.
+			// A peer calls soon after it connects. A stranger may only keep the connection open.
 			s.limit = time.AfterFunc(time.Hour, func() {
 				if !s.friend.Load() {
 					s.Close()
@@ -49,7 +49,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close implements net.Listener. A second call does nothing: the server closes it, too.
+// Close implements net.Listener. The server calls it a second time; that call does nothing.
 func (l *listener) Close() error {
 	l.once.Do(func() { l.err = l.Listener.Close() })
 	return l.err
@@ -64,7 +64,7 @@ type serverConn struct {
 	friend atomic.Bool // a peer made a call on it
 	closed atomic.Bool
 	once   sync.Once
-	limit  *time.Timer // of the time in which it has to prove a friend
+	limit  *time.Timer // bounds the time until the first call of a peer
 }
 
 // Close implements net.Conn.
@@ -81,7 +81,7 @@ func (c *serverConn) Close() error {
 	return c.Conn.Close()
 }
 
-// RemoteAddr implements net.Conn. The address leads calls back to their connection.
+// RemoteAddr implements net.Conn. A call finds its connection by this address.
 func (c *serverConn) RemoteAddr() net.Addr { return connAddr{c.Conn.RemoteAddr(), c} }
 
 type connAddr struct {
@@ -89,7 +89,7 @@ type connAddr struct {
 	conn *serverConn
 }
 
-// connOf returns the connection of a call; nil if it did not come over the network.
+// connOf returns the connection of a call, or nil if the call did not come over the network.
 func connOf(ctx context.Context) *serverConn {
 	p, _ := peer.FromContext(ctx)
 	if p == nil {

@@ -14,16 +14,16 @@ type Location struct {
 	Peer *Peer
 	location.Entry
 
-	rank uint64 // lower is better to ask
+	rank uint64 // lower is better
 }
 
-// slotTable tells whose a slot of the index is. Look-ups read it without a lock.
+// slotTable maps the slots of the index to peers. Look-ups read it without a lock.
 type slotTable struct {
 	peers [location.MaxSlots]atomic.Pointer[Peer]
 
 	mu struct {
 		sync.Mutex
-		next int // where to look for a free one: the last that was given is reused late
+		next int // where to look for a free slot: the latest free one is used last
 	}
 }
 
@@ -40,7 +40,7 @@ func (t *slotTable) take(p *Peer) (location.Slot, bool) {
 	return 0, false
 }
 
-// peerSlots gives the follower of one peer its slots.
+// peerSlots gives slots to the follower of one peer.
 type peerSlots struct{ p *Peer }
 
 // TakeSlot implements feed.Slots.
@@ -62,18 +62,18 @@ func (s peerSlots) GiveSlot(slot location.Slot) {
 	s.p.n.slots.peers[slot].Store(nil)
 }
 
-// Locate appends the live holders of a path to buf, but not this node: of the latest
-// version that any of them has, best first: those that answer fetches; of these those
-// that have it in memory, then those in this zone, then those of whom least is being
-// fetched. Nodes differ in the order of those that are equal, and so do blocks. It does
-// not allocate but for buf and where there are many holders.
+// Locate appends the live holders of a path to buf, without this node. It takes the holders of
+// the latest version that any of them has, best first: holders that answer fetches, then those
+// with the block in memory, then those in this zone, then those with the fewest blocks being
+// fetched. Equal holders come in an order that differs between nodes and blocks. It allocates
+// only to grow buf, or if there are many holders.
 func (n *Node) Locate(path string, buf []Location) []Location {
 	var few [16]location.Holder
 	begin := len(buf)
 	for _, h := range n.index.Lookup(location.HashPath(path), few[:0]) {
 		p := n.slots.peers[h.Slot].Load()
 		if p == nil || p.live() == nil {
-			continue // lost since
+			continue // the peer has been lost meanwhile
 		}
 		buf = append(buf, Location{Peer: p, Entry: h.Entry, rank: n.rank(p, &h)})
 	}
@@ -81,8 +81,8 @@ func (n *Node) Locate(path string, buf []Location) []Location {
 	return buf
 }
 
-// rank is lower for a holder that is better to ask. From the top: three bits for
-// what matters most, 29 for the blocks under way, 32 that are as good as chance.
+// rank is lower for a better holder. Its top three bits hold what matters most; 29 bits count
+// the blocks being fetched; the lowest 32 bits are pseudo-random.
 func (n *Node) rank(p *Peer, h *location.Holder) uint64 {
 	const chanceBits, inflightBits = 32, 29
 	mixed := (h.Hash ^ n.epoch ^ uint64(h.Slot)<<32) * 0x9e3779b97f4a7c15
@@ -99,8 +99,8 @@ func (n *Node) rank(p *Peer, h *location.Holder) uint64 {
 	return r
 }
 
-// blocks returns how many entries the index has of p. While a snapshot comes in that is
-// what is shown, or the snapshot, whichever is more.
+// blocks returns how many entries of p are in the index. During a snapshot it returns the
+// entries shown or those of the snapshot, whichever are more.
 func (p *Peer) blocks() int64 {
 	p.mu.Lock()
 	slots := slices.Clone(p.mu.slots)

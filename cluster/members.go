@@ -12,15 +12,15 @@ import (
 	"github.com/kvfs/kvfs/cluster/gossip"
 )
 
-// maxPeers bounds the nodes that are remembered, live or not. Gossip holds as many.
+// maxPeers bounds the nodes that are remembered, live or not. Gossip has the same limit.
 const maxPeers = 1 << 14
 
-// events takes what gossip tells. It hands on and returns at once: sessions are made by
-// the goroutine of each peer.
+// events receives the events of gossip. It passes them on and returns at once; the goroutine
+// of each peer makes the sessions.
 type events struct{ n *Node }
 
-// ready waits until the node can judge others. Where it was started anew they meet it while
-// it opens. It returns false if the node closes instead.
+// ready waits until the node can judge other nodes. After a restart, gossip may report nodes
+// while the node still opens. It returns false if the node closes first.
 func (e events) ready() bool {
 	select {
 	case <-e.n.ready:
@@ -63,7 +63,7 @@ func (e events) Left(g gossip.Node, failed bool) {
 	}
 }
 
-// seen is told of a node that is there now.
+// seen processes a node that is present now.
 func (n *Node) seen(g gossip.Node) {
 	if g.Name == n.o.Gossip.Name || g.Name == "" || len(g.Name) > maxNodeName {
 		return
@@ -96,13 +96,13 @@ func (n *Node) seen(g gossip.Node) {
 		n.log.Info("peer joined", about...)
 	}
 	for _, feature := range FeatureNames(missing) {
-		n.log.Warn("peer lacks a feature and is served without it: upgrade it",
+		n.log.Warn("peer lacks a feature, which is not used with it: upgrade the peer",
 			append([]zap.Field{zap.String("feature", feature)}, about...)...)
 	}
 }
 
-// enter keeps what gossip tells of a node. It returns the features it lacks that nobody
-// was told of yet, and whether its state is another.
+// enter stores what gossip tells of a node. It returns the missing features of which the log
+// has not been told, and whether the state of the node has changed.
 func (n *Node) enter(g gossip.Node, m, target *meta, state, reason string) (missing Feature, changed bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -129,7 +129,7 @@ func (n *Node) enter(g gossip.Node, m, target *meta, state, reason string) (miss
 	return missing, changed
 }
 
-// die tells Fatal of a peer that lacks what is required, while the node starts.
+// die reports to Fatal a peer that lacks a required feature, while the node starts.
 func (n *Node) die(name string, m *meta, lacks Feature) {
 	until := n.initial.Load() // 0: before Start
 	if lacks == 0 || until != 0 && time.Now().UnixNano() > until {
@@ -138,11 +138,11 @@ func (n *Node) die(name string, m *meta, lacks Feature) {
 	err := fmt.Errorf("cluster: peer %s (version %s) lacks required feature %s", name, m.version, FeatureNames(lacks)[0])
 	select {
 	case n.fatal <- err:
-	default: // one is enough
+	default: // one error is enough
 	}
 }
 
-// forget removes a peer that has been away for long. It returns false if it is there.
+// forget removes a peer that has been away for long. It returns false if the peer is back.
 func (n *Node) forget(p *Peer) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -159,14 +159,14 @@ func (p *Peer) stateIs() string {
 	return p.mu.state
 }
 
-// setMeta keeps what a refused peer tells of itself, for Members.
+// setMeta stores the meta of a refused peer, for Members.
 func (p *Peer) setMeta(m meta) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.mu.meta = m
 }
 
-// allPeers returns the peers seen lately, by name.
+// allPeers returns the peers seen lately, sorted by name.
 func (n *Node) allPeers() []*Peer {
 	n.mu.Lock()
 	list := make([]*Peer, 0, len(n.mu.peers))
@@ -178,13 +178,13 @@ func (n *Node) allPeers() []*Peer {
 	return list
 }
 
-// Peers returns the live peers that can be talked to, by name.
+// Peers returns the live peers that this node talks to, sorted by name.
 func (n *Node) Peers() []*Peer {
 	return slices.DeleteFunc(n.allPeers(), func(p *Peer) bool { return p.live() == nil })
 }
 
-// PeerBy returns the live peer with that name, or whose gossip, control or bulk address
-// it is; nil if there is none.
+// PeerBy returns the live peer with this name, or with this gossip, control or bulk address.
+// It returns nil if there is none.
 func (n *Node) PeerBy(nameOrAddr string) *Peer {
 	n.mu.Lock()
 	p := n.mu.peers[nameOrAddr]
@@ -200,8 +200,8 @@ func (n *Node) PeerBy(nameOrAddr string) *Peer {
 	return nil
 }
 
-// BulkNames returns the names of the nodes that say they have that bulk address and are
-// talked to: as a rule one.
+// BulkNames returns the names of the talked-to nodes that announce this bulk address: usually
+// one.
 func (n *Node) BulkNames(addr string) []string {
 	var names []string
 	for _, p := range n.allPeers() {
@@ -218,7 +218,7 @@ func (p *Peer) hasAddr(addr string) bool {
 	return addr != "" && (addr == p.mu.gossipAddr || addr == p.mu.meta.control || addr == p.mu.meta.bulk)
 }
 
-// Members returns all nodes that were seen lately, this one first, then by name.
+// Members returns all nodes seen lately: this one first, then the others sorted by name.
 func (n *Node) Members() []Member {
 	s := &n.self
 	list := []Member{{
@@ -233,7 +233,7 @@ func (n *Node) Members() []Member {
 	return list
 }
 
-// Member describes it.
+// Member returns what is known of the peer.
 func (p *Peer) Member() Member {
 	blocks, followed := p.blocks(), p.follower.Stats()
 	p.mu.Lock()

@@ -14,8 +14,8 @@ import (
 	"github.com/kvfs/kvfs/cluster/wire"
 )
 
-// The versions of the protocol that this program speaks: all that travels on the
-// control and bulk channels and in the feed. What only adds has a feature bit instead.
+// The versions of the protocol that this program speaks. They cover the control channel, the
+// bulk channel and the feed. A mere addition gets a feature bit instead.
 const (
 	protocolVersion    = 1
 	protocolMinVersion = 1
@@ -27,7 +27,7 @@ const (
 	maxMetaText = 64 // bytes of zone, version and name of the bulk protocol
 )
 
-// meta is what a node tells of itself.
+// meta is what a node tells all others of itself.
 type meta struct {
 	protocol, minProtocol uint32
 	features              Feature
@@ -37,10 +37,10 @@ type meta struct {
 	total, free           int64
 }
 
-// errNoMeta says that a node has told nothing of itself yet.
+// errNoMeta says that a node has not told its meta yet.
 var errNoMeta = errors.New("no meta")
 
-// encode returns the wire form. It fails if that is too long for the gossip.
+// encode returns the wire form. It fails if that does not fit in gossip.
 func (m *meta) encode() ([]byte, error) {
 	if err := m.checkText(); err != nil {
 		return nil, err
@@ -59,8 +59,8 @@ func (m *meta) encode() ([]byte, error) {
 	return b, nil
 }
 
-// decodeMeta reads what another node tells. What newer versions add is skipped. Nothing
-// but the versions of the protocol is looked at: see check for the rest.
+// decodeMeta decodes the meta of another node. It skips what newer versions add. It checks
+// only the versions of the protocol: check does the rest.
 func decodeMeta(b []byte) (meta, error) {
 	if len(b) == 0 {
 		return meta{}, errNoMeta
@@ -83,7 +83,7 @@ func decodeMeta(b []byte) (meta, error) {
 	return m, nil
 }
 
-// check tells what makes no sense in a meta of a protocol that is understood.
+// check returns what makes no sense in a meta of a supported protocol.
 func (m *meta) check() error {
 	if err := m.checkText(); err != nil {
 		return fmt.Errorf("meta: %w", err)
@@ -94,7 +94,7 @@ func (m *meta) check() error {
 	return nil
 }
 
-// checkText tells what is wrong with the texts.
+// checkText returns what is wrong with the texts of a meta.
 func (m *meta) checkText() error {
 	for _, t := range []struct {
 		what, text string
@@ -130,7 +130,7 @@ func printable(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
-// offered returns the features that this meta's node has and lets others use.
+// offered returns the features that the node has and lets others use.
 func (m *meta) offered() Feature {
 	if m.features&noCopies != 0 {
 		return m.features &^ FeatureStore
@@ -138,17 +138,17 @@ func (m *meta) offered() Feature {
 	return m.features
 }
 
-// wanted returns the features whose lack in a peer is told. That of RDMA is told in its own
-// way: see Peer.without.
+// wanted returns the features whose lack in a peer is logged. Peer.without logs the lack of
+// RDMA.
 func (n *Node) wanted() Feature { return n.self.features &^ FeatureRDMA }
 
-// sameLink reports whether a peer that told m and now o is talked to in the same way.
+// sameLink reports whether a session that was made for m also fits o.
 func (m *meta) sameLink(o *meta) bool {
 	return m.control == o.control && m.bulk == o.bulk && m.features == o.features && m.protocol == o.protocol
 }
 
-// judge returns why a node that tells m cannot be a peer; "" if it can, and the features
-// that are required and that it lacks.
+// judge returns why a node with meta m cannot be a peer, or "" if it can. lacks is the
+// required features that the node lacks.
 func (n *Node) judge(m *meta) (reason string, lacks Feature) {
 	own := &n.self
 	switch {

@@ -20,7 +20,7 @@ import (
 	"github.com/kvfs/kvfs/rdma"
 )
 
-// maxNodeName is the most bytes of a node's name.
+// maxNodeName bounds a node's name, in bytes.
 const maxNodeName = 128
 
 // Node is this node's part in the cluster. Its methods may be called in parallel.
@@ -35,14 +35,14 @@ type Node struct {
 	gossip   *gossip.Gossip
 	listener *listener
 	server   *grpc.Server
-	self     meta // but for total and free, which are the capacity's goroutine's after Start
+	self     meta // except total and free, which belong to the goroutine of the capacity after Start
 	opened   time.Time
-	told     Feature // self.features as others are told
+	told     Feature // self.features as other nodes are told
 	fabric   *fabric // nil: not used
 
-	fabricErr error // why there is no fabric though there should be
+	fabricErr error // why there is no fabric although there should be one
 
-	ready  chan struct{}   // closed when listen has set all of the above: gossip tells of others before
+	ready  chan struct{}   // closed when listen has set all of the above: gossip reports nodes before that
 	ctx    context.Context // ends when the node closes
 	cancel context.CancelFunc
 	wg     sync.WaitGroup // all goroutines
@@ -52,26 +52,26 @@ type Node struct {
 	subs      subscribers
 	calls     callTable
 	graveFile *graveFile
-	storing   chan struct{} // has one element for each Store that is served
+	storing   chan struct{} // has one element for each Store that is being served
 	counters  counters
 	backend   atomic.Pointer[Backend] // nil before Start
 	fatal     chan error              // capacity 1
-	initial   atomic.Int64            // until then a peer that lacks what is required is fatal; ns since the epoch
+	initial   atomic.Int64            // until this time, in ns since the epoch, a peer that lacks a required feature is fatal
 
-	total, free atomic.Int64 // as gossiped
+	total, free atomic.Int64 // as announced by gossip
 
 	mu struct {
 		sync.Mutex
-		peers   map[string]*Peer // all that were seen lately; live or not
+		peers   map[string]*Peer // all nodes seen lately, live or not
 		started bool
 		closed  bool
 		left    bool
 	}
 }
 
-// Open listens on the control address and gossip's, without serving or joining
-// anybody. It fails with all that is wrong with the options, or an address that is taken;
-// the transports are then still the caller's.
+// Open listens on the control address and the gossip address. It does not serve or join yet.
+// It fails with everything that is wrong with the options, or if an address is taken. After an
+// error the transports still belong to the caller.
 func Open(ctx context.Context, o Options) (*Node, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -83,7 +83,7 @@ func Open(ctx context.Context, o Options) (*Node, error) {
 		ready: make(chan struct{}),
 	}
 	n.openIndex()
-	n.require, _ = parseFeatures(o.Require) // withDefaults looked at it
+	n.require, _ = parseFeatures(o.Require) // withDefaults has checked it
 	n.feed = feed.NewLog(feed.LogOptions{Epoch: n.epoch})
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.mu.peers = map[string]*Peer{}
@@ -97,14 +97,14 @@ func Open(ctx context.Context, o Options) (*Node, error) {
 	return n, nil
 }
 
-// openIndex makes the index, with the graves that this node's last process knew of.
+// openIndex makes the index and enters the graves of this node's last process.
 func (n *Node) openIndex() {
 	n.graveFile = &graveFile{n: n, path: n.o.GraveFile, wake: make(chan struct{}, 1)}
 	n.o.Location.Buried = n.graveFile.told
 	n.index = location.New(n.o.Location)
 }
 
-// listen opens the control address and the gossip, and says where they are.
+// listen opens the control address and gossip, and sets the addresses that peers are told.
 func (n *Node) listen(ctx context.Context) (err error) {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", n.o.ControlBind)
@@ -118,7 +118,7 @@ func (n *Node) listen(ctx context.Context) (err error) {
 			return
 		}
 		err = errors.Join(err, n.listener.Close(), n.fabric.closeProbe())
-		n.cancel() // gossip waits for an event that waits for the end of this
+		n.cancel() // gossip waits for an event handler, which waits for this context
 		if n.gossip != nil {
 			err = errors.Join(err, n.gossip.Close())
 		}
@@ -162,7 +162,7 @@ func (n *Node) listen(ctx context.Context) (err error) {
 	return nil
 }
 
-// announce gossips the capacity.
+// announce tells the capacity by gossip.
 func (n *Node) announce(total, free int64) error {
 	m := n.self
 	m.features = n.told
@@ -180,8 +180,8 @@ func (n *Node) announce(total, free int64) error {
 	return nil
 }
 
-// Start serves b to peers, joins, and follows the feeds of all that are found. It returns
-// at once; see Fatal for what is found out later. After an error the node is to be closed.
+// Start serves b to peers, joins the cluster, and follows the feeds of all peers. It does not
+// block; Fatal reports later findings. After an error the caller must close the node.
 func (n *Node) Start(b Backend) error {
 	n.mu.Lock()
 	if n.mu.closed || n.mu.started {
@@ -207,8 +207,9 @@ func (n *Node) Start(b Backend) error {
 	return nil
 }
 
-// Fatal tells why the process should end: in the first seconds a peer was met that lacks
-// what Options.Require asks for. It has at most one element and is never closed.
+// Fatal reports why the process should end: in its first seconds the node met a peer without a
+// feature that Options.Require names. The channel gets at most one element and is never
+// closed.
 func (n *Node) Fatal() <-chan error { return n.fatal }
 
 // serve serves the control channel.
@@ -218,7 +219,8 @@ func (n *Node) serve() {
 	}
 }
 
-// watchCapacity gossips the capacity anew when it has changed by more than 2 % of all.
+// watchCapacity announces the capacity again when it has changed by more than 2 % of the
+// total.
 func (n *Node) watchCapacity() {
 	tick := time.NewTicker(n.o.tuning.capacity)
 	defer tick.Stop()
@@ -227,7 +229,7 @@ func (n *Node) watchCapacity() {
 		old := n.total.Load()
 		if step := old / 50; absDiff(total, old) > step || absDiff(free, n.free.Load()) > step {
 			if err := n.announce(total, free); err != nil {
-				n.log.Warn("capacity not announced", zap.Error(err))
+				n.log.Warn("capacity cannot be announced: peers know the old one", zap.Error(err))
 			}
 		}
 		select {
@@ -240,7 +242,7 @@ func (n *Node) watchCapacity() {
 
 func absDiff(a, b int64) int64 { return max(a-b, b-a) }
 
-// Append adds to the feed of this node. Graves in it are entered in the own index, too.
+// Append adds records to the feed of this node. It enters graves in this node's index, too.
 func (n *Node) Append(records ...feed.Record) {
 	for i := range records {
 		r := &records[i]
@@ -254,14 +256,14 @@ func (n *Node) Append(records ...feed.Record) {
 	n.feed.Append(records...)
 }
 
-// Resync has every peer take a new snapshot of what this node holds.
+// Resync makes every peer take a new snapshot of what this node holds.
 func (n *Node) Resync() { n.feed.Resync() }
 
 // dirMode reports whether mode is that of a directory.
 func dirMode(mode uint32) bool { return mode&0o170000 == 0o040000 }
 
-// Warning tells what is doubtful about the name of this node, or the address that peers
-// are told; empty if nothing.
+// Warning returns what is doubtful about the name of this node or its announced address, or ""
+// if nothing is.
 func (n *Node) Warning() string {
 	if w := n.gossip.Contested(); w != "" {
 		return w
@@ -272,7 +274,7 @@ func (n *Node) Warning() string {
 // Index returns the location index.
 func (n *Node) Index() *location.Index { return n.index }
 
-// Leave says goodbye to the other nodes, so that they need not find out.
+// Leave tells the other nodes that this node leaves, so that they need not find out.
 func (n *Node) Leave(ctx context.Context) error {
 	n.mu.Lock()
 	done := n.mu.left || n.mu.closed
@@ -284,8 +286,8 @@ func (n *Node) Leave(ctx context.Context) error {
 	return n.gossip.Leave(ctx)
 }
 
-// Close stops serving, ends all calls, and closes the transports. When it returns nothing
-// of the backend is in use any more. A second call does nothing.
+// Close stops serving, ends all calls, and closes the transports. It waits until nothing uses
+// the backend any more. A second call does nothing.
 func (n *Node) Close() error {
 	n.mu.Lock()
 	if n.mu.closed {
@@ -296,8 +298,8 @@ func (n *Node) Close() error {
 	n.mu.Unlock()
 	n.cancel()
 	n.feed.Close()
-	// The server waits for its handlers, whose contexts end with it; those of a backend
-	// that fetches from us or from others end with the sessions.
+	// The server waits for its handlers. Their contexts end with it. A backend that fetches
+	// for a handler ends with the sessions.
 	err := n.gossip.Close()
 	n.server.Stop()
 	err = errors.Join(err, n.listener.Close())

@@ -12,15 +12,16 @@ import (
 	"github.com/kvfs/kvfs/rdma"
 )
 
-// slowestFabric is a speed below which no fabric is, in bytes a second: for the time in which a
-// block has to come, or, where the link tells what moves, some bytes of whatever it reads.
+// slowestFabric is the lowest expected speed of a fabric, in bytes a second. It sets the time
+// in which a block has to come. If the link counts its bytes, any byte of any read within that
+// time is enough.
 const slowestFabric = 64 << 20
 
-// looks is how often it is looked, in that time, whether something has come.
+// looks is how many times within that time the link is checked for progress.
 const looks = 4
 
-// Why a read by the link failed, besides the errors of package rdma. To the caller they are
-// rdma.ErrUnavailable.
+// Reasons for a failed read by the link, besides the errors of package rdma. The caller gets
+// them as rdma.ErrUnavailable.
 var (
 	errStalled    = errors.New("nothing came")
 	errExpired    = errors.New("the lease expired before the bytes were there")
@@ -29,46 +30,47 @@ var (
 	errTooMany    = errors.New("the peer has no lease left")
 )
 
-// unread is a block that a link did not bring, though the peer may have it.
+// unread is a block that a link did not bring, although the peer may have it.
 type unread struct {
 	f   *Fetch
 	err error
 }
 
-// oneSided is a request that is read by a link.
+// oneSided is a request whose blocks are read by a link.
 type oneSided struct {
 	p   *Peer
 	s   *session
 	l   *link
 	ctx context.Context // the caller's
 
-	// Set when the leases are there.
-	reads   context.Context // ends when nothing comes, or the leases end
-	limit   time.Duration   // in which something has to come
-	hurried bool            // there is too little time for more: that they end says nothing of the link
-	expires time.Time       // of the leases, at the latest
+	// Set when the leases have come.
+	reads   context.Context // ends when nothing comes, or when the leases end
+	limit   time.Duration   // the time in which something has to come
+	hurried bool            // the caller left too little time: a timeout then says nothing about the link
+	expires time.Time       // latest end of the leases
 	end     func(why error) // of reads
 
 	mu struct {
 		sync.Mutex
 		unread []unread
 		timer  *time.Timer // of look
-		moved  int64       // by the link, when somebody looked last
-		since  time.Time   // when something came last, for what is known
-		latest time.Time   // when reads end though bytes come; zero: with ctx
+		moved  int64       // bytes that had come by the link at the last look
+		since  time.Time   // when something last came, as far as is known
+		latest time.Time   // when reads end even if bytes come; zero: when ctx ends
 	}
 }
 
-// readLink fetches by the link: a lease for all, then a read for each. It calls Done of what
-// came, and of what the peer has not or cannot give, and returns the rest. A failure of a read
-// that is not the caller's ends the link; so does nonsense.
+// readLink fetches by the link: it gets leases for all blocks, then reads each. It calls Done
+// for the blocks that came and for those that the peer does not have. It returns the rest. A
+// failed read closes the link, unless the caller gave up; so does an answer that makes no
+// sense.
 func (p *Peer) readLink(ctx context.Context, s *session, l *link, blocks []*Fetch) []unread {
 	r := &oneSided{p: p, s: s, l: l, ctx: ctx}
 	all := asked(blocks)
 	if len(all) == 0 {
 		return nil
 	}
-	begun := time.Now() // before the peer begins to count
+	begun := time.Now() // before the peer starts its clock
 	reply, err := r.lease(all)
 	if err != nil {
 		for i := range all {
@@ -84,9 +86,9 @@ func (p *Peer) readLink(ctx context.Context, s *session, l *link, blocks []*Fetc
 	return r.mu.unread
 }
 
-// lease asks for the leases. The caller's time is not spent on a peer that does not answer:
-// half of it is for the other way. That the answer does not come says nothing of the link, but
-// of the control channel, or of a slow device of the peer.
+// lease asks for the leases. It waits at most half of the caller's time, so that the transport
+// has the other half. A missing answer says nothing about the link: the control channel or a
+// device of the peer may be slow.
 func (r *oneSided) lease(all []fetching) (*wire.LeaseReply, error) {
 	limit, hurried := r.share(r.p.n.o.CallTimeout / 2)
 	ctx, cancel := context.WithTimeout(r.ctx, limit)
@@ -96,7 +98,7 @@ func (r *oneSided) lease(all []fetching) (*wire.LeaseReply, error) {
 		r.p.release(r.s, leasesOf(reply))
 		err = fmt.Errorf("%w: leases for %d ns", rdma.ErrProtocol, d)
 	}
-	late := err != nil && (ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded)) // here or there
+	late := err != nil && (ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded)) // at the peer or here
 	switch {
 	case r.ctx.Err() != nil: // the caller gave up
 	case late:
@@ -112,7 +114,8 @@ func (r *oneSided) lease(all []fetching) (*wire.LeaseReply, error) {
 	return reply, err
 }
 
-// share is d, but at most half of the time that the caller has left; hurried if that is less.
+// share returns d, but at most half of the caller's remaining time. hurried says that this
+// half is less than d.
 func (r *oneSided) share(d time.Duration) (limit time.Duration, hurried bool) {
 	if deadline, ok := r.ctx.Deadline(); ok {
 		if half := time.Until(deadline) / 2; half < d {
@@ -122,7 +125,7 @@ func (r *oneSided) share(d time.Duration) (limit time.Duration, hurried bool) {
 	return d, false
 }
 
-// begin makes the context of the reads: it ends when nothing has come for too long, or when
+// begin makes the context of the reads. It ends when nothing has come for too long, or when
 // the leases end.
 func (r *oneSided) begin(reply *wire.LeaseReply) (stop func()) {
 	var largest int64
@@ -138,9 +141,9 @@ func (r *oneSided) begin(reply *wire.LeaseReply) (stop func()) {
 	r.mu.moved, _ = r.l.moved()
 	r.mu.since = time.Now()
 	if deadline, ok := r.ctx.Deadline(); ok && r.p.n.o.Path != PathRDMA {
-		r.mu.latest = time.Now().Add(time.Until(deadline) / 2) // the rest is for the other way
+		r.mu.latest = time.Now().Add(time.Until(deadline) / 2) // the transport gets the rest
 	}
-	r.mu.timer = time.AfterFunc(r.limit/looks, r.look) // not started anew once reads has ended
+	r.mu.timer = time.AfterFunc(r.limit/looks, r.look) // has no effect once reads has ended
 	r.mu.Unlock()
 	return func() {
 		end(nil)
@@ -151,8 +154,8 @@ func (r *oneSided) begin(reply *wire.LeaseReply) (stop func()) {
 	}
 }
 
-// look ends the reads if nothing has come for limit. Reads share the link with others, of this
-// node and of more: as long as bytes come by it, they wait.
+// look ends the reads if nothing has come for limit. Other reads share the link. As long as
+// any bytes come by it, all reads wait.
 func (r *oneSided) look() {
 	moved, told := r.l.moved()
 	r.mu.Lock()
@@ -177,7 +180,7 @@ func (r *oneSided) look() {
 	r.mu.timer.Reset(min(left, r.limit/looks))
 }
 
-// came notes that a block has come: there is time for another.
+// came records that a block has come, so the reads may wait for the next one.
 func (r *oneSided) came() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -187,7 +190,7 @@ func (r *oneSided) came() {
 	}
 }
 
-// one reads one block that was asked for, and settles it.
+// one reads a block and settles it.
 func (r *oneSided) one(g *fetching, lease *wire.LeaseResult) {
 	p := r.p
 	if r.s.link.Load() != r.l {
@@ -206,7 +209,7 @@ func (r *oneSided) one(g *fetching, lease *wire.LeaseResult) {
 		r.leave(g, fmt.Errorf("%w: %w", rdma.ErrBusy, errTooMany))
 		return
 	case wire.LeaseStatus_LEASE_UNREGISTERED:
-		r.failed("", errNoRegion) // it may be short of memory, or its fabric has ended
+		r.failed("", errNoRegion) // the peer may be short of memory, or its fabric has ended
 		r.leave(g, fmt.Errorf("%w: %w", rdma.ErrBusy, errNoRegion))
 		return
 	}
@@ -226,7 +229,7 @@ func (r *oneSided) one(g *fetching, lease *wire.LeaseResult) {
 	case err == nil && dst.Hash != nil && dst.Hash.Sum64() != info.Sum.Sum:
 		r.failed(wrongBytes, errWrongBytes)
 		if p.n.o.Path == PathRDMA {
-			p.done(g, nil) // there is no other way: it is for the caller to see
+			p.done(g, nil) // the caller checks the bytes; the transport would not help
 			return
 		}
 		r.leave(g, errWrongBytes)
@@ -235,15 +238,15 @@ func (r *oneSided) one(g *fetching, lease *wire.LeaseResult) {
 		r.done(g, nil)
 	case errors.Is(err, rdma.ErrUnsafe):
 		r.failed(kind, err)
-		p.done(g, err) // no other way may put it there
+		p.done(g, err) // the transport must not write to the destination either
 	default:
 		r.failed(kind, err)
 		r.leave(g, err)
 	}
 }
 
-// read reads one block. After an error kind says what is wrong with the link; nothing that is
-// known if it is empty.
+// read reads one block. After an error, kind says what is wrong with the link; it is empty if
+// nothing is known to be wrong.
 func (r *oneSided) read(lease *wire.LeaseResult, size int64, dst rdma.Dest) (kind string, err error) {
 	region := rdma.RemoteRegion{Key: lease.GetRegionKey(), Size: lease.GetRegionSize()}
 	err = r.l.peer.Read(r.reads, region, 0, size, dst)
@@ -254,21 +257,21 @@ func (r *oneSided) read(lease *wire.LeaseResult, size int64, dst rdma.Dest) (kin
 		return readFailed, r.ctx.Err()
 	case err == nil && time.Now().Before(r.expires):
 		return "", nil
-	case err == nil, errors.Is(cause, errExpired): // the memory may have been used for something else
+	case err == nil, errors.Is(cause, errExpired): // the peer may have reused the memory
 		return readFailed, fmt.Errorf("%w: %w", rdma.ErrUnavailable, errExpired)
 	case errors.Is(cause, errStalled):
 		if r.hurried {
 			return "", fmt.Errorf("%w: %w for %v, all the time there was", rdma.ErrUnavailable, errStalled, r.limit)
 		}
 		return linkStalled, fmt.Errorf("%w: %w for %v", rdma.ErrUnavailable, errStalled, r.limit)
-	case errors.Is(err, rdma.ErrGone): // a region, not the block
+	case errors.Is(err, rdma.ErrGone): // the region is gone, not the block
 		return readFailed, fmt.Errorf("%w: leased, but: %v", rdma.ErrUnavailable, err)
 	}
 	return readFailed, r.s.unlive(err)
 }
 
-// failed ends the link, unless the caller has given up or his time has run out. Without a kind
-// it has watchLink find out whether the link is to end.
+// failed ends the link, unless the caller has given up or its time is over. With an empty
+// kind, watchLink tests whether the link is to end.
 func (r *oneSided) failed(kind string, err error) {
 	switch {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
@@ -279,7 +282,7 @@ func (r *oneSided) failed(kind string, err error) {
 	}
 }
 
-// done settles a block that came, or that the caller refused.
+// done settles a block that came or that the caller refused.
 func (r *oneSided) done(g *fetching, err error) {
 	if err == nil {
 		r.p.fabric.ok()
@@ -289,7 +292,7 @@ func (r *oneSided) done(g *fetching, err error) {
 	r.p.done(g, err)
 }
 
-// leave leaves a block to the transport, but with the end of the caller's time.
+// leave hands a block to the transport. If the caller's time is over, it settles the block.
 func (r *oneSided) leave(g *fetching, err error) {
 	if ctxErr := r.ctx.Err(); ctxErr != nil {
 		r.p.done(g, ctxErr)
@@ -300,7 +303,7 @@ func (r *oneSided) leave(g *fetching, err error) {
 	r.mu.unread = append(r.mu.unread, unread{g.f, err})
 }
 
-// settle ends a block that there is no other way for.
+// settle settles a block that cannot come by the transport either.
 func (u *unread) settle() {
 	for _, kind := range []error{rdma.ErrUnavailable, rdma.ErrProtocol, rdma.ErrBusy} {
 		if errors.Is(u.err, kind) {

@@ -9,29 +9,29 @@ import (
 	"go.uber.org/zap"
 )
 
-// minStranger is the least time in which who connects has to make a call.
+// minStranger is the least time that a new connection has for its first call.
 const minStranger = 10 * time.Second
 
-// maxStall bounds the time in which a small block has to come by the fabric: whoever fetches it
-// waits for a first sign of life not much longer.
+// maxStall bounds the time in which a small block has to come by the fabric. A fetch waits
+// little longer than this for the first sign of life.
 const maxStall = 150 * time.Millisecond
 
-// tuning is what only tests change. Zero means the default.
+// tuning is the settings that only tests change. Zero means the default.
 type tuning struct {
 	retryMin, retryMax     time.Duration // between two attempts to follow a feed
 	breakerMin, breakerMax time.Duration // between opening and the probe
 	exchange               time.Duration // between two exchanges of graves
 	resync                 time.Duration // between two snapshots of a feed
-	drop                   time.Duration // after which the entries of a lost peer are forgotten
-	forget                 time.Duration // after which a lost peer is
-	capacity               time.Duration // between two looks at the capacity
-	lease                  time.Duration // lifetime
+	drop                   time.Duration // after which the entries of a lost peer are deleted
+	forget                 time.Duration // after which a lost peer itself is deleted
+	capacity               time.Duration // between two checks of the capacity
+	lease                  time.Duration // lifetime of a lease
 	stall                  time.Duration // in which a small block has to come by the fabric
-	cards                  time.Duration // between two looks whether all network cards reach a peer again
+	cards                  time.Duration // between two tests of all network cards for a peer
 	stranger               time.Duration // after which a connection without a call is closed
-	initial                time.Duration // after Start, in which a peer that lacks what is required is fatal
+	initial                time.Duration // time after Start in which a peer without a required feature is fatal
 
-	mask                  Feature // what this node cannot do
+	mask                  Feature // features that this node is to lack
 	protocol, minProtocol uint32
 }
 
@@ -57,7 +57,8 @@ func (t tuning) withDefaults() tuning {
 	return t
 }
 
-// withDefaults returns o with defaults filled in, or all that is wrong with it.
+// withDefaults returns o with defaults filled in, or an error that names everything wrong with
+// o.
 func (o Options) withDefaults() (Options, error) {
 	var bad []error
 	if o.Gossip.Name == "" {
@@ -98,7 +99,7 @@ func (o Options) withDefaults() (Options, error) {
 		o.CallTimeout = 5 * time.Second
 	}
 	if o.tuning.stall == 0 {
-		o.tuning.stall = min(o.CallTimeout/4, maxStall) // so that there is time for the other way
+		o.tuning.stall = min(o.CallTimeout/4, maxStall) // leaves time for the transport
 	}
 	if o.FabricBytes == 0 {
 		o.FabricBytes = fabricBytes
@@ -119,8 +120,8 @@ func (o Options) withDefaults() (Options, error) {
 	return o, errors.Join(bad...)
 }
 
-// checkExposure refuses addresses that strangers can reach without what keeps them
-// out. It tells all that is missing.
+// checkExposure fails if strangers can reach an address that is not protected. The error names
+// everything that is missing.
 func (o *Options) checkExposure(gossipAddr, controlAddr, bulkAddr string) error {
 	if o.Insecure {
 		return nil
@@ -132,27 +133,27 @@ func (o *Options) checkExposure(gossipAddr, controlAddr, bulkAddr string) error 
 	}{
 		{"gossip", gossipAddr, "gossip keys", o.Gossip.Keyring != nil},
 		{"control", controlAddr, "TLS", o.TLS != nil},
-		// An address without a port is of no network: a transport within the process.
+		// An address without a port belongs to a transport within the process.
 		{"bulk", bulkAddr, "TLS", o.Transport.Caps().Encrypted || hostOf(bulkAddr) == bulkAddr},
 	} {
 		if !a.safe && !loopback(a.addr) {
-			bad = append(bad, fmt.Errorf("%s address %s is not loopback and has no %s (or say insecure)", a.what, a.addr, a.need))
+			bad = append(bad, fmt.Errorf("%s address %s is not loopback and has no %s (or set insecure)", a.what, a.addr, a.need))
 		}
 	}
 	if o.Fabric != nil && o.Path != PathTCP && o.TLS == nil && !o.FabricLocal && !o.Fabric.Caps().Encrypted {
-		bad = append(bad, errors.New("fabric: other machines may reach it, and there is no TLS (or say insecure)"))
+		bad = append(bad, errors.New("fabric: other machines may reach it, and there is no TLS (or set insecure)"))
 	}
 	return errors.Join(bad...)
 }
 
-// loopback reports whether only this machine reaches an address.
+// loopback reports whether only this machine can reach an address.
 func loopback(addr string) bool {
 	host := hostOf(addr)
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// hostOf returns the host of host:port or host.
+// hostOf returns the host of an address host:port or host.
 func hostOf(addr string) string {
 	if host, _, err := net.SplitHostPort(addr); err == nil {
 		return host
@@ -160,8 +161,8 @@ func hostOf(addr string) string {
 	return addr
 }
 
-// advertised returns the address that others should use for something bound to addr:
-// with the host of the gossip if it was bound to the same, or to all.
+// advertised returns the address that peers should use to reach something bound to addr. If
+// addr has the host of the gossip or a wildcard, the result has the host of the gossip.
 func advertised(addr, gossipBind, gossipAddr string) string {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {

@@ -19,25 +19,25 @@ import (
 	"github.com/kvfs/kvfs/rdma"
 )
 
-// Peer is another node that is live, or was not long ago: it stays the same while it
-// goes and comes back. Its methods may be called in parallel, and fail with
-// rdma.ErrUnavailable while it is away or the breaker of what they need is open.
+// Peer is another node that is live or was live lately. It stays the same object while the
+// node goes away and comes back. Its methods may be called in parallel. They fail with
+// rdma.ErrUnavailable while the node is away or the breaker that they need is open.
 type Peer struct {
 	n    *Node
 	name string
 
-	// One may work where the other does not: they have addresses, and maybe firewalls, of
-	// their own.
+	// One channel may work while another does not: each has its own addresses and perhaps its
+	// own firewall.
 	control *breaker // of calls
 	bulk    *breaker // of fetches over the transport
-	fabric  *breaker // of the link: only its back-off, for there is no link while it is open
+	fabric  *breaker // of the link: only its back-off; there is no link while it is open
 
-	follower *feed.Follower // run's
-	far      bool           // likewise: the log was told of versions from the future
-	resyncAt time.Time      // likewise: when the feed is to begin with a snapshot again
+	follower *feed.Follower // used by run alone
+	far      bool           // used by run alone: the log has been told of versions from the future
+	resyncAt time.Time      // used by run alone: when the feed is to begin with a snapshot again
 	marks    graveMarks     // of the exchange of graves
 
-	wake    chan struct{} // has one element if target changed
+	wake    chan struct{} // has one element if target has changed
 	session atomic.Pointer[session]
 	zone    atomic.Pointer[string]
 
@@ -51,14 +51,14 @@ type Peer struct {
 		since         time.Time
 		gossipAddr    string
 		meta          meta
-		target        *target         // nil: not to be talked to
-		warned        Feature         // about these the log was told
-		warnedFor     string          // of that version
-		slots         []location.Slot // that the follower has
+		target        *target         // nil: this node must not talk to the peer
+		warned        Feature         // features of which the log has been told
+		warnedFor     string          // the version for which it was told
+		slots         []location.Slot // given to the follower
 		feed          string
 		lastError     string
 		pathReason    string          // why the session has no link
-		told          map[string]bool // what the log was told of the link in this session
+		told          map[string]bool // what the log has been told of the link in this session
 	}
 }
 
@@ -70,7 +70,7 @@ const (
 	stateRefused = "refused"
 )
 
-// answered is told that the peer has answered.
+// answered records that the peer has answered in this session.
 func (s *session) answered() {
 	if s.begin != nil {
 		s.begin()
@@ -78,13 +78,12 @@ func (s *session) answered() {
 	}
 }
 
-// target is one way to talk to a peer: from when gossip tells of it until it tells
-// something else.
+// target is one way to reach a peer. It is valid until gossip tells something else.
 type target struct {
 	meta   meta
 	ctx    context.Context
 	cancel context.CancelFunc
-	ended  atomic.Bool // so that readers need not ask ctx
+	ended  atomic.Bool // readers look at this rather than at ctx
 }
 
 func (t *target) end() {
@@ -92,22 +91,23 @@ func (t *target) end() {
 	t.cancel()
 }
 
-// session is what there is while a peer is live: alive, and it has answered. Until then only run knows it.
+// session is the connections to a live peer. Until the peer answers, only run knows the
+// session.
 type session struct {
 	*target
-	features Feature // both sides have
+	features Feature // that both sides have
 	conn     *grpc.ClientConn
 	control  wire.ControlClient
 	health   healthpb.HealthClient
 	bulk     rdma.Peer
 	getter   rdma.Getter // nil: lease and read
-	begin    func()      // what is to be done when the peer has answered; then nil. It is run's
+	begin    func()      // run when the peer has answered, then nil; only Peer.run uses it
 
 	link atomic.Pointer[link] // nil: the fabric is not used now
-	lost chan struct{}        // has one element after a link was lost
+	lost chan struct{}        // has one element after the link was lost
 }
 
-// newPeer returns a peer that nothing is known of.
+// newPeer returns a peer of which nothing but the name is known.
 func (n *Node) newPeer(name string) *Peer {
 	t := &n.o.tuning
 	p := &Peer{
@@ -120,7 +120,7 @@ func (n *Node) newPeer(name string) *Peer {
 	return p
 }
 
-// live returns the session, nil if the peer is not live.
+// live returns the session, or nil if the peer is not live.
 func (p *Peer) live() *session {
 	if s := p.session.Load(); s != nil && !s.ended.Load() {
 		return s
@@ -128,9 +128,9 @@ func (p *Peer) live() *session {
 	return nil
 }
 
-// setTarget says what gossip knows of the peer now; m is nil if it is not to be talked to. The
-// session that does not fit any more ends at once. It returns the features that the log
-// is to be told of. n.mu is held.
+// setTarget stores what gossip tells of the peer. m is nil if this node must not talk to it. A
+// session that no longer fits ends at once. setTarget returns the missing features of which
+// the log is to be told. n.mu is held.
 func (p *Peer) setTarget(state, reason string, addr string, m *meta) (missing Feature) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -161,7 +161,7 @@ func (p *Peer) setTarget(state, reason string, addr string, m *meta) (missing Fe
 	if old != nil {
 		old.end()
 	}
-	if old != nil || m != nil { // else nothing changes for run
+	if old != nil || m != nil { // otherwise nothing changes for run
 		notify(p.wake)
 	}
 	return missing
@@ -173,10 +173,10 @@ func (p *Peer) target() *target {
 	return p.mu.target
 }
 
-// run talks to the peer while it is live, hides and forgets what it holds when it is
-// not, and ends when the peer itself is forgotten or the node closes. It alone makes
-// sessions and uses the follower. Gossip knows names that nobody has: between two tries one that does not
-// answer costs no more than this.
+// run talks to the peer while it is live. When the peer is away, run first hides and then
+// deletes the peer's entries. It ends when the peer is forgotten or the node closes. It alone
+// makes sessions and uses the follower. Gossip may report a name that no node has; between two
+// tries such a name costs only this goroutine.
 func (p *Peer) run() {
 	backoff := p.n.o.tuning.retryMin
 	for p.n.ctx.Err() == nil {
@@ -188,11 +188,11 @@ func (p *Peer) run() {
 			continue
 		}
 		if t.ctx.Err() != nil {
-			continue // there is another by now, or the node closes
+			continue // there is a new target, or the node closes
 		}
 		s, err := p.open(t)
 		if err != nil {
-			// Only an address that makes no sense, or a transport that is closed.
+			// The address makes no sense, or the transport is closed.
 			p.failed(p.control, err, p.control.failed)
 			p.n.log.Warn("peer cannot be talked to", zap.String("peer", p.name), zap.Error(err))
 			<-t.ctx.Done() // gossip tells another address, or the node closes
@@ -212,12 +212,12 @@ func (p *Peer) run() {
 	}
 }
 
-// talk is one session from its beginning to its end, which is soon if the peer does not answer. It reports
-// whether it did.
+// talk runs one session from beginning to end. If the peer does not answer, the session ends
+// soon. talk reports whether the peer answered.
 func (p *Peer) talk(s *session) bool {
 	p.forgetPath()
 	var wg sync.WaitGroup
-	// What is started here ends with the session, and is awaited below.
+	// These goroutines end with the session. talk waits for them below.
 	s.begin = func() {
 		p.control.reset()
 		p.bulk.reset()
@@ -232,7 +232,7 @@ func (p *Peer) talk(s *session) bool {
 	}
 	p.follow(s)
 	p.session.Store(nil)
-	if p.n.ctx.Err() == nil { // else nobody looks any more
+	if p.n.ctx.Err() == nil { // otherwise the node is closing
 		p.follower.SetLive(false)
 	}
 	p.setFeed("")
@@ -243,8 +243,8 @@ func (p *Peer) talk(s *session) bool {
 	return s.begin == nil
 }
 
-// idle waits for a target. Meanwhile it forgets what the peer held, and in the end the
-// peer: then it returns false.
+// idle waits for a target. Meanwhile it deletes the entries of the peer. If the peer itself is
+// forgotten in the end, idle returns false.
 func (p *Peer) idle() bool {
 	drop := time.NewTimer(p.n.o.tuning.drop)
 	defer drop.Stop()
@@ -261,7 +261,7 @@ func (p *Peer) idle() bool {
 			if p.n.forget(p) {
 				return false
 			}
-			forget.Reset(p.n.o.tuning.forget) // refused, but still there
+			forget.Reset(p.n.o.tuning.forget) // refused, but still present
 		case <-p.n.ctx.Done():
 			return false
 		}
@@ -289,7 +289,7 @@ func (p *Peer) open(t *target) (*session, error) {
 	return s, nil
 }
 
-// probe asks whether the peer answers calls.
+// probe tests whether the peer answers calls.
 func (p *Peer) probe(ctx context.Context, s *session) error {
 	ctx, cancel := context.WithTimeout(ctx, p.n.o.CallTimeout)
 	defer cancel()
@@ -298,13 +298,13 @@ func (p *Peer) probe(ctx context.Context, s *session) error {
 	return callError(ctx, err)
 }
 
-// probeRef is a block that is not there: whoever answers that it is gone answers.
+// probeRef names a block that does not exist. A peer that answers "gone" is alive.
 var probeRef = BlockRef{Path: "kvfs-probe", Seq: 1}
 
-// errProbe refuses it where it is there after all.
+// errProbe refuses the block if it exists after all.
 var errProbe = errors.New("only a probe")
 
-// probeBulk asks whether the peer answers fetches.
+// probeBulk tests whether the peer answers fetches.
 func (p *Peer) probeBulk(ctx context.Context, s *session) error {
 	ctx, cancel := context.WithTimeout(ctx, p.n.o.CallTimeout)
 	defer cancel()
@@ -317,7 +317,7 @@ func (p *Peer) probeBulk(ctx context.Context, s *session) error {
 		err = s.getter.Get(ctx, []*rdma.Item{{
 			Name:   name,
 			Accept: func([]byte, int64) (rdma.Dest, error) { return rdma.Dest{}, errProbe },
-			Done:   func(error) {}, // Get returns what keeps the peer from answering
+			Done:   func(error) {}, // Get returns the peer's failure
 		}})
 	} else if err = p.probe(ctx, s); err == nil { // leases need it
 		err = s.bulk.Read(ctx, rdma.RemoteRegion{Key: make([]byte, 16), Size: 1}, 0, 1, rdma.Dest{})
@@ -328,7 +328,7 @@ func (p *Peer) probeBulk(ctx context.Context, s *session) error {
 	return err
 }
 
-// outcome tells a breaker how a call to the peer ended.
+// outcome tells a breaker the result of a call to the peer.
 func (p *Peer) outcome(b *breaker, err error) {
 	switch {
 	case errors.Is(err, errEnded):
@@ -343,7 +343,8 @@ func (p *Peer) outcome(b *breaker, err error) {
 	}
 }
 
-// failed counts a failure of the peer. tell tells its breaker, and reports whether that opened.
+// failed counts a failure of the peer. tell tells the breaker and reports whether that opened
+// it.
 func (p *Peer) failed(b *breaker, err error, tell func() bool) {
 	p.failures.Add(1)
 	p.mu.Lock()
@@ -354,25 +355,25 @@ func (p *Peer) failed(b *breaker, err error, tell func() bool) {
 		if b == p.bulk {
 			what = "fetches"
 		}
-		p.n.log.Warn("peer does not answer: not asked for a while",
+		p.n.log.Warn("peer does not answer: this node asks it nothing until a probe succeeds",
 			zap.String("peer", p.name), zap.String("what", what), zap.Error(err))
 	}
 }
 
-// Name returns its name.
+// Name returns the name of the peer.
 func (p *Peer) Name() string { return p.name }
 
-// Can reports whether it is live and has a feature that this node has, too.
+// Can reports whether the peer is live and both nodes have the feature f.
 func (p *Peer) Can(f Feature) bool {
 	s := p.live()
 	return s != nil && s.features&f == f
 }
 
-// Callable reports whether it is live and the breaker lets calls through now: all that it
-// can be asked for but fetches.
+// Callable reports whether the peer is live and the breaker lets calls through now. It says
+// nothing about fetches.
 func (p *Peer) Callable() bool { return p.live() != nil && p.control.closed.Load() }
 
-// usable returns the session for what has that breaker.
+// usable returns the session if the peer is live and b lets calls through.
 func (p *Peer) usable(b *breaker) (*session, error) {
 	s := p.live()
 	switch {
@@ -384,7 +385,7 @@ func (p *Peer) usable(b *breaker) (*session, error) {
 	return s, nil
 }
 
-// tooOften is the error of what a breaker does not let through.
+// tooOften returns the error of a call that a breaker refuses.
 func (p *Peer) tooOften() error {
 	return fmt.Errorf("%w: %s failed too often, breaker open", rdma.ErrUnavailable, p.name)
 }

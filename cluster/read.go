@@ -10,11 +10,11 @@ import (
 	"github.com/kvfs/kvfs/rdma"
 )
 
-// maxReads bounds the blocks of one request that are being read, or lent, at a time.
+// maxReads bounds how many blocks of one request are read or lent at a time.
 const maxReads = 8
 
-// asked returns those of blocks that can have the name they are asked by. It calls Done of
-// the others.
+// asked returns the blocks that can have the name they are asked by. It calls Done for the
+// others.
 func asked(blocks []*Fetch) []fetching {
 	all := make([]fetching, 0, len(blocks))
 	for _, f := range blocks {
@@ -27,7 +27,7 @@ func asked(blocks []*Fetch) []fetching {
 	return all
 }
 
-// lease asks the peer for leases: an answer for each block, or an error.
+// lease asks the peer for leases. It returns one answer for each block, or an error.
 func (p *Peer) lease(ctx context.Context, s *session, all []fetching, byFabric bool) (*wire.LeaseReply, error) {
 	req := &wire.LeaseRequest{Fabric: byFabric}
 	for i := range all {
@@ -45,8 +45,8 @@ func (p *Peer) lease(ctx context.Context, s *session, all []fetching, byFabric b
 	return reply, nil
 }
 
-// eachLease calls fn for each answer, several at a time, and returns when all are done: with
-// what gives the leases back.
+// eachLease calls fn for each answer, several at a time, and waits for all. It returns the
+// request that releases the leases.
 func eachLease(reply *wire.LeaseReply, fn func(i int, r *wire.LeaseResult)) *wire.ReleaseRequest {
 	slots := make(chan struct{}, maxReads)
 	var wg sync.WaitGroup
@@ -61,7 +61,7 @@ func eachLease(reply *wire.LeaseReply, fn func(i int, r *wire.LeaseResult)) *wir
 	return leasesOf(reply)
 }
 
-// leasesOf returns what gives the leases of an answer back.
+// leasesOf returns the request that releases the leases of an answer.
 func leasesOf(reply *wire.LeaseReply) *wire.ReleaseRequest {
 	req := &wire.ReleaseRequest{}
 	for _, r := range reply.GetResults() {
@@ -72,8 +72,8 @@ func leasesOf(reply *wire.LeaseReply) *wire.ReleaseRequest {
 	return req
 }
 
-// checkLease reads a lease that was granted. It fails with rdma.ErrProtocol if it is not
-// for what was asked.
+// checkLease decodes a granted lease. It fails with rdma.ErrProtocol if the lease is for
+// another block.
 func checkLease(r *wire.LeaseResult, ref *BlockRef) (BlockInfo, error) {
 	switch {
 	case r.GetStatus() != wire.LeaseStatus_LEASE_GRANTED:
@@ -84,8 +84,8 @@ func checkLease(r *wire.LeaseResult, ref *BlockRef) (BlockInfo, error) {
 	return checkAnswer(r.GetInfo(), r.GetRegionSize(), ref)
 }
 
-// read fetches by lease from a peer, or over a transport, that does not know names. It
-// returns what the breaker is to know.
+// read fetches by leases over the transport. It serves peers and transports without fetches by
+// name. It returns the error that the breaker needs to know.
 func (p *Peer) read(ctx context.Context, s *session, blocks []*Fetch) error {
 	all := asked(blocks)
 	if len(all) == 0 {
@@ -106,7 +106,7 @@ func (p *Peer) read(ctx context.Context, s *session, blocks []*Fetch) error {
 	return worst(all, errs)
 }
 
-// readOne reads one block that the peer has leased.
+// readOne reads one leased block.
 func (p *Peer) readOne(ctx context.Context, s *session, g *fetching, r *wire.LeaseResult) error {
 	switch r.GetStatus() {
 	case wire.LeaseStatus_LEASE_GONE:
@@ -122,8 +122,8 @@ func (p *Peer) readOne(ctx context.Context, s *session, g *fetching, r *wire.Lea
 	return s.bulk.Read(ctx, region, 0, g.info.Size, dst)
 }
 
-// worst returns what the breaker is to know of a request. What Dest said is not of the
-// peer.
+// worst returns the error that the breaker needs to know of a request. It leaves out errors of
+// Dest, which the peer did not cause.
 func worst(all []fetching, errs []error) error {
 	var of []error
 	for i, err := range errs {
@@ -135,20 +135,20 @@ func worst(all []fetching, errs []error) error {
 	return errors.Join(of...)
 }
 
-// release gives leases back, without the caller waiting for it. If that fails they
-// expire, or end with the connection.
+// release releases leases in the background. If that fails, they expire or end with the
+// connection.
 func (p *Peer) release(s *session, req *wire.ReleaseRequest) {
 	if len(req.Leases) == 0 {
 		return
 	}
-	p.n.background(func() { // ends by itself after the timeout
+	p.n.background(func() { // ends after the timeout
 		ctx, cancel := context.WithTimeout(s.ctx, p.n.o.CallTimeout)
 		defer cancel()
 		_, _ = s.control.Release(ctx, req)
 	})
 }
 
-// background runs fn unless the node is closed; Close waits for it.
+// background runs fn unless the node is closed. Close waits for it.
 func (n *Node) background(fn func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

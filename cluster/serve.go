@@ -26,23 +26,23 @@ import (
 
 // Limits of the control channel.
 const (
-	maxMessage    = 320 << 10        // bytes of a message that a peer sends in a call: its graves
-	maxReply      = 4 << 20          // bytes of one of an answer; what this node sends is far below
+	maxMessage    = 320 << 10        // bytes of a message that comes with a call; graves are the largest
+	maxReply      = 4 << 20          // bytes of one message of an answer; this node sends far less
 	maxHeaderList = 16 << 10         // bytes of the header of a call
 	maxStreams    = 128              // calls at a time on one connection
-	maxCallTime   = time.Minute      // of a call that a peer makes, other than Subscribe
-	maxDeadline   = 2 * time.Minute  // that one of them may come with
+	maxCallTime   = time.Minute      // of a call that this node makes, other than Subscribe
+	maxDeadline   = 2 * time.Minute  // the longest deadline of a call that is accepted
 	pingAfter     = 10 * time.Second // of silence on a connection
-	pingTimeout   = 5 * time.Second  // after which it is dead
-	pingAtMost    = 5 * time.Second  // between two pings of a peer
-	idleAfter     = time.Minute      // without a call a connection is closed; a peer follows the feed
-	readBuffer    = 8 << 10          // bytes; a thousand peers have two thousand
+	pingTimeout   = 5 * time.Second  // without an answer to a ping, the connection is dead
+	pingAtMost    = 5 * time.Second  // shortest time between two pings of a peer
+	idleAfter     = time.Minute      // without a call the connection is closed; a peer follows the feed
+	readBuffer    = 8 << 10          // bytes; each peer takes two buffers
 )
 
-// nodeKey is the metadata that has the caller's name.
+// nodeKey is the metadata key of the caller's name.
 const nodeKey = "kvfs-node-bin"
 
-// quiet keeps gRPC from writing to standard error what calls return as errors anyway.
+// quiet keeps gRPC from writing errors to standard error; its calls return them anyway.
 var quiet sync.Once
 
 // newServer returns the server of the control channel.
@@ -74,7 +74,7 @@ func (n *Node) newServer() *grpc.Server {
 	return s
 }
 
-// dial makes a connection to the control channel of a peer, without waiting for it.
+// dial makes a connection to the control channel of a peer. It does not wait for the network.
 func (n *Node) dial(name, addr string) (*grpc.ClientConn, error) {
 	creds := insecure.NewCredentials()
 	if n.o.TLS != nil {
@@ -94,7 +94,7 @@ func (n *Node) dial(name, addr string) (*grpc.ClientConn, error) {
 		}),
 		grpc.WithUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
 			next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-			ctx, cancel := context.WithTimeout(n.introduce(ctx), maxCallTime) // the peer wants no more
+			ctx, cancel := context.WithTimeout(n.introduce(ctx), maxCallTime) // the peer refuses longer deadlines
 			defer cancel()
 			return next(ctx, method, req, reply, cc, opts...)
 		}),
@@ -115,7 +115,7 @@ func (n *Node) introduce(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, nodeKey, n.o.Gossip.Name)
 }
 
-// unknownMethod answers calls of what there is not.
+// unknownMethod answers calls of unknown methods.
 func (n *Node) unknownMethod(_ any, s grpc.ServerStream) error {
 	n.counters.unknown.Add(1)
 	method, _ := grpc.MethodFromServerStream(s)
@@ -123,7 +123,7 @@ func (n *Node) unknownMethod(_ any, s grpc.ServerStream) error {
 }
 
 // callEnds counts calls whose message was too large or made no sense. Many of those never
-// reach a handler; ours answer InvalidArgument to the rest, and none of the other codes.
+// reach a handler. Handlers use InvalidArgument for that, and no other of these codes.
 type callEnds struct{ n *Node }
 
 // TagRPC implements stats.Handler.

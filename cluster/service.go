@@ -19,18 +19,18 @@ import (
 const (
 	maxStat    = 4096 // paths of a Stat
 	maxOffers  = 64   // blocks of a Store or Lease
-	maxStoring = 16   // Stores that are served at a time
+	maxStoring = 16   // Stores served at a time
 	listPage   = 1000 // names of a ListReply
-	maxFeeds   = 4    // Subscribes of one peer that are served at a time
+	maxFeeds   = 4    // Subscribes of one peer served at a time
 )
 
-// service is what a node does for its peers.
+// service answers the calls of peers.
 type service struct {
 	wire.UnimplementedControlServer
 	n *Node
 }
 
-// ready returns the backend.
+// ready returns the backend, or an error while the node is starting.
 func (v *service) ready() (Backend, error) {
 	b := v.n.backend.Load()
 	if b == nil {
@@ -39,14 +39,14 @@ func (v *service) ready() (Backend, error) {
 	return *b, nil
 }
 
-// lacks is the answer to a call that needs a feature which this node has not.
+// lacks returns the answer to a call for a feature that this node lacks.
 func (n *Node) lacks(f Feature) error {
 	return status.Errorf(codes.Unimplemented, "this node lacks %v", FeatureNames(f))
 }
 
-// subscribers knows who follows the feed. A peer has one call, and for a while those of
-// connections that broke and were not found dead yet. Two nodes by one name, which is a
-// mistake of whoever set them up, both have theirs: they must not cut each other off.
+// subscribers holds the calls that follow the feed. A peer has one call, plus calls of broken
+// connections that are not yet known to be dead. Two nodes with the same name are a mistake in
+// the configuration. Both keep their calls and do not cut each other off.
 type subscribers struct {
 	mu struct {
 		sync.Mutex
@@ -56,7 +56,7 @@ type subscribers struct {
 
 type subscriber struct{ cancel context.CancelFunc }
 
-// enter adds a call of a peer. Beyond maxFeeds the oldest ends.
+// enter adds a call of a peer. Beyond maxFeeds it ends the oldest call.
 func (t *subscribers) enter(name string, s *subscriber) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -82,7 +82,7 @@ func (t *subscribers) leave(name string, s *subscriber) {
 	}
 }
 
-// count returns how many peers have a call.
+// count returns how many peers follow the feed.
 func (t *subscribers) count() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -101,7 +101,7 @@ func (v *service) Subscribe(req *wire.SubscribeRequest, stream wire.Control_Subs
 	if n.self.features&FeatureResume != 0 {
 		from = feed.Position{Epoch: req.GetEpoch(), Next: req.GetNext()}
 	}
-	if err := stream.SendHeader(metadata.MD{}); err != nil { // so that the peer knows we are at it
+	if err := stream.SendHeader(metadata.MD{}); err != nil { // tells the peer that the call has been accepted
 		return err
 	}
 	return statusError(n.feed.Serve(ctx, from, n.snapshot, func(b *feed.Batch) error {
@@ -135,7 +135,7 @@ func (v *service) List(req *wire.ListRequest, stream wire.Control_ListServer) er
 		reply := &wire.ListReply{}
 		for i := range names {
 			info := toWire(&names[i].BlockInfo, true)
-			info.Path, info.Dirs = nil, nil // the caller knows
+			info.Path, info.Dirs = nil, nil // the caller knows them
 			reply.Names = append(reply.Names, &wire.Name{Name: []byte(names[i].Name), Info: info})
 		}
 		if err := stream.Send(reply); err != nil {
@@ -217,7 +217,7 @@ func (v *service) Store(ctx context.Context, req *wire.StoreRequest) (*wire.Stor
 	return reply, nil
 }
 
-// peer returns the live peer with a name; nil if there is none.
+// peer returns the live peer with this name, or nil if there is none.
 func (n *Node) peer(name string) *Peer {
 	n.mu.Lock()
 	p := n.mu.peers[name]

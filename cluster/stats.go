@@ -7,39 +7,39 @@ import (
 	"github.com/kvfs/kvfs/cluster/location"
 )
 
-// Stats are totals since Open, and what there is now.
+// Stats holds totals since Open, and current numbers.
 type Stats struct {
 	Gossip gossip.Stats   `json:"gossip"`
 	Index  location.Stats `json:"index"`
 
-	Live    int `json:"live"`    // peers that can be talked to
+	Live    int `json:"live"`    // peers that this node talks to
 	Known   int `json:"known"`   // peers seen lately
-	Serving int `json:"serving"` // feeds that peers follow here
+	Serving int `json:"serving"` // feeds of this node that peers follow
 	Leases  int `json:"leases"`  // held now
 	Conns   int `json:"conns"`   // of the control channel, from peers
 
-	// What came from strangers, or from a peer that is broken.
+	// Caused by strangers or by broken peers.
 	Strangers  uint64 `json:"strangers"`   // connections that ended without a call of a peer: no TLS, foreign certificate, garbage
 	TooMany    uint64 `json:"too_many"`    // connections, nodes and calls beyond the limits
-	Unknown    uint64 `json:"unknown"`     // calls of methods that there are not
-	Malformed  uint64 `json:"malformed"`   // messages and names too large or without sense
-	Denied     uint64 `json:"denied"`      // calls by who is not, or not yet, a peer
-	BadMeta    uint64 `json:"bad_meta"`    // metas without sense
+	Unknown    uint64 `json:"unknown"`     // calls of unknown methods
+	Malformed  uint64 `json:"malformed"`   // messages and names that were too large or made no sense
+	Denied     uint64 `json:"denied"`      // calls by callers that are not peers, or not yet
+	BadMeta    uint64 `json:"bad_meta"`    // metas that made no sense
 	Refused    uint64 `json:"refused"`     // times a node was refused as peer
-	FarVersion uint64 `json:"far_version"` // version numbers from too far in the future, not taken
+	FarVersion uint64 `json:"far_version"` // version numbers too far in the future, not believed
 
 	GravesSent   uint64 `json:"graves_sent"`   // in exchanges
-	GravesTaken  uint64 `json:"graves_taken"`  // news from feeds and exchanges
-	Exchanges    uint64 `json:"exchanges"`     // that ended well
+	GravesTaken  uint64 `json:"graves_taken"`  // new graves, from feeds and exchanges
+	Exchanges    uint64 `json:"exchanges"`     // that succeeded
 	LeaseGrants  uint64 `json:"lease_grants"`  // to peers
 	LeaseExpired uint64 `json:"lease_expired"` // not released in time
-	Lent         uint64 `json:"lent"`          // blocks, by name
+	Lent         uint64 `json:"lent"`          // blocks lent by name
 	Stored       uint64 `json:"stored"`        // blocks taken from peers that offered them
 
 	FabricPeers     int    `json:"fabric_peers"`     // live, and read by RDMA now
-	FabricFetches   uint64 `json:"fabric_fetches"`   // blocks that came by RDMA
-	FabricBytes     uint64 `json:"fabric_bytes"`     // theirs
-	FabricFallbacks uint64 `json:"fabric_fallbacks"` // blocks that RDMA did not bring and that were asked for by TCP
+	FabricFetches   uint64 `json:"fabric_fetches"`   // blocks
+	FabricBytes     uint64 `json:"fabric_bytes"`     // their bytes
+	FabricFallbacks uint64 `json:"fabric_fallbacks"` // blocks that RDMA did not bring and that TCP was asked for
 }
 
 // counters are the totals of Stats.
@@ -50,7 +50,7 @@ type counters struct {
 	fabricFetches, fabricBytes, fabricFallbacks                                  atomic.Uint64
 }
 
-// Stats returns them.
+// Stats returns the totals and current numbers of this node.
 func (n *Node) Stats() Stats {
 	c := &n.counters
 	peers := n.allPeers()

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// defaultPort is memberlist's.
+	// defaultPort is the default of memberlist.
 	defaultPort = 7946
 
 	// lookupLimit bounds one look-up of a name.
@@ -70,8 +70,8 @@ func (d deps) withDefaults() deps {
 	return d
 }
 
-// splitAddr cuts host:port. Without a port it returns that of the default; an IPv6
-// address without a port needs no brackets.
+// splitAddr cuts host:port. Without a port it returns the default port. An IPv6 address
+// without a port needs no brackets.
 func splitAddr(s string, port uint16) (string, uint16, error) {
 	host := s
 	switch {
@@ -109,7 +109,7 @@ func withPort(s, host, port string) (string, uint16, error) {
 	return host, uint16(n), nil
 }
 
-// checkHost refuses what can be neither an address nor a name of DNS.
+// checkHost fails if host can be neither an address nor a DNS name.
 func checkHost(host string) error {
 	if strings.Contains(host, ":") {
 		if _, err := netip.ParseAddr(host); err != nil {
@@ -132,7 +132,7 @@ func checkHost(host string) error {
 func (l lookup) resolve(ctx context.Context, host string) ([]netip.Addr, error) {
 	if a, err := netip.ParseAddr(host); err == nil {
 		if a.Zone() != "" {
-			return nil, fmt.Errorf("address %s: zones mean nothing to other nodes", a)
+			return nil, fmt.Errorf("address %s: other nodes cannot use a zone: leave it out", a)
 		}
 		return []netip.Addr{a.Unmap()}, nil
 	}
@@ -154,7 +154,7 @@ func (l lookup) resolve(ctx context.Context, host string) ([]netip.Addr, error) 
 	return addrs, nil
 }
 
-// bindAddr returns what Options.Bind stands for.
+// bindAddr returns the address that Options.Bind names.
 func bindAddr(ctx context.Context, l lookup, bind string) (netip.AddrPort, error) {
 	if bind == "" {
 		return netip.AddrPort{}, errors.New("gossip: bind: must be given as host:port")
@@ -176,7 +176,7 @@ func bindAddr(ctx context.Context, l lookup, bind string) (netip.AddrPort, error
 	return netip.AddrPortFrom(addrs[0], port), nil
 }
 
-// usable tells why others cannot use an address to reach a node.
+// usable fails if other nodes cannot use an address to reach this node.
 func usable(a netip.Addr) error {
 	switch {
 	case !a.IsValid():
@@ -191,14 +191,15 @@ func usable(a netip.Addr) error {
 	return nil
 }
 
-// advertised is the address that others use. Port 0 stands for the one listened on.
+// advertised is the address that other nodes use. Port 0 means the port that this node listens
+// on.
 type advertised struct {
 	addr    netip.AddrPort
 	warning string
 }
 
-// advertise finds the address that others use: the one given, or that of bind, or, if
-// that is a wildcard, one of the machine's.
+// advertise returns the address that other nodes use: the given one, or that of bind, or, if
+// that is a wildcard, one of this machine's addresses.
 func (d deps) advertise(ctx context.Context, given string, bind netip.AddrPort) (advertised, error) {
 	if given == "" {
 		if !bind.Addr().IsUnspecified() {
@@ -227,9 +228,9 @@ func (d deps) advertise(ctx context.Context, given string, bind netip.AddrPort) 
 	return advertised{addr: netip.AddrPortFrom(addrs[0], port)}, nil
 }
 
-// choose picks one of the machine's addresses: a private one if there is any, else a
-// global one; IPv4 before IPv6 if both will do; of several the one of the interface
-// with the lowest index, and there the lowest. The warning names all of them.
+// choose picks one of the machine's addresses. It prefers a private address to a global one,
+// then IPv4 to IPv6, then the interface with the lowest index, then the lowest address. If
+// there are several, the warning names them all.
 func (d deps) choose(only4 bool) (netip.Addr, string, error) {
 	all, err := d.interfaces()
 	if err != nil {
@@ -239,7 +240,7 @@ func (d deps) choose(only4 bool) (netip.Addr, string, error) {
 	for _, i := range all {
 		a := i.addr
 		if !a.IsGlobalUnicast() || usable(a) != nil || (only4 && !a.Is4()) {
-			continue // loopback, link-local, or of no use
+			continue // loopback, link-local or unusable
 		}
 		class := 0
 		if !a.IsPrivate() {
@@ -262,7 +263,7 @@ func (d deps) choose(only4 bool) (netip.Addr, string, error) {
 	return netip.Addr{}, "", errors.New("gossip: this machine has no address that others could use; set advertise")
 }
 
-// ambiguity returns the warning about several candidates, the chosen one first.
+// ambiguity returns the warning about several candidates. The chosen one comes first.
 func ambiguity(c []ifaceAddr) string {
 	if len(c) < 2 {
 		return ""

@@ -29,31 +29,31 @@ const (
 
 // Kinds of packets.
 const (
-	kindAsk   = 1 // who are you? to is 0
-	kindHello = 2 // from is the answer; counter is that of the packet that it answers
+	kindAsk   = 1 // "which life are you?"; to is 0
+	kindHello = 2 // from is the answer; counter is that of the answered packet
 	kindData  = 3
 )
 
 const (
-	// windowBits is how far packets of one sender may overtake each other. Its counter
-	// runs over all receivers, so this is much more than between two nodes.
+	// windowBits is how far packets of one sender may overtake each other. A sender has one
+	// counter for all receivers, so this is much more than two nodes need.
 	windowBits = 1024
 
-	// sentRing is how many packets back a hello may refer.
+	// sentRing is how many of the latest packets a hello may answer.
 	sentRing = 4096
 
-	// maxSenders and maxPeers bound the memory for others; maxHeld that for packets
-	// which wait for a hello, of all peers, and maxHeldPeer of one.
+	// maxSenders and maxPeers bound the memory for other nodes. maxHeld bounds the packets of
+	// all peers that wait for a hello, maxHeldPeer those of one peer.
 	maxSenders  = maxNodes
 	maxPeers    = maxNodes
 	maxHeld     = 1024
 	maxHeldPeer = 8
 
-	// askEvery is the least time between two questions to one peer.
+	// askEvery is the shortest time between two questions to one peer.
 	askEvery = 100 * time.Millisecond
 )
 
-// What is wrong with a packet.
+// Reasons to refuse a packet.
 var (
 	errForeign = errors.New("packet without a key of this cluster")
 	errReplay  = errors.New("packet that came before")
@@ -61,41 +61,41 @@ var (
 	errUnasked = errors.New("answer that was not asked for")
 )
 
-// guard lets each packet of those who hold a key through once, and no other.
+// guard accepts each packet of a node with a key once, and refuses all other packets.
 //
-// Every node draws a random number when it starts, its life. A packet names the life of
-// the node that it is for, so one that was recorded before this node started, or on its
-// way to another node, is refused; and it names the life of its sender and a counter, so
-// that one which came already is refused too. That needs neither clocks that agree nor
-// memory that outlasts the process. What remains possible is to hold a packet back, and
-// only until windowBits later ones have come.
+// Every node draws a random number when it starts: its life. A packet names the life of its
+// receiver. So guard refuses a packet that was recorded before this node started, or that was
+// meant for another node. A packet also names the life of its sender and a counter, so guard
+// refuses a packet that came already. This needs no synchronous clocks and no memory that
+// outlasts the process. An attacker can still delay a packet, but only until windowBits later
+// ones have come.
 //
-// The life of a peer is learned by a question and an answer before the first packet to
-// its address, and again when it has started anew: whoever gets a packet for another
-// life answers with its own. The answer names the counter of the packet that it answers,
-// and counts once, so an old answer is refused as well. Nothing is retried here and no
-// timer runs: packets that nobody answers are forgotten when others take their place,
-// and memberlist bears the loss.
+// A node learns the life of a peer by a question and an answer, before its first packet to the
+// peer's address. It learns it again when the peer has restarted: a node that gets a packet
+// for another life answers with its own. The answer names the counter of the packet that it
+// answers, and counts once, so guard refuses an old answer as well. guard retries nothing and
+// has no timer: newer packets replace those that no node answers, and memberlist tolerates the
+// loss.
 type guard struct {
 	keys *Keyring
 
 	mu      sync.Mutex // guards the fields below; not held while sending
 	life    uint64     // of this node
-	counter uint64     // of the packet sent last
+	counter uint64     // of the last packet sent
 	sent    [sentRing]sentPacket
 	peers   map[netip.AddrPort]*peer
 	held    int // packets in all peers
 	senders map[uint64]*window
 }
 
-// peer is what is known of one address.
+// peer is what this node knows of one address.
 type peer struct {
-	life  uint64 // 0: not known
+	life  uint64 // 0: unknown
 	asked time.Time
-	held  [][]byte // until life is known, oldest first
+	held  [][]byte // wait for life, oldest first
 }
 
-// sentPacket is one that a hello may answer.
+// sentPacket is a packet that a hello may answer.
 type sentPacket struct {
 	counter uint64
 	to      netip.AddrPort
@@ -118,7 +118,7 @@ func newLife() uint64 {
 	return binary.BigEndian.Uint64(b[:]) | 1
 }
 
-// seal returns the packet to be sent instead of payload; nil if payload waits.
+// seal returns the packet that carries payload, or nil if payload has to wait.
 func (g *guard) seal(to netip.AddrPort, payload []byte) []byte {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -134,7 +134,7 @@ func (g *guard) seal(to netip.AddrPort, payload []byte) []byte {
 	return g.packet(kindAsk, to, 0, nil)
 }
 
-// peer finds or makes what is known of an address; the caller holds mu.
+// peer returns the entry of an address, a new one if need be. The caller holds mu.
 func (g *guard) peer(to netip.AddrPort) *peer {
 	if p := g.peers[to]; p != nil {
 		return p
@@ -151,7 +151,8 @@ func (g *guard) peer(to netip.AddrPort) *peer {
 	return p
 }
 
-// hold keeps a copy of payload, at the cost of the oldest; the caller holds mu.
+// hold keeps a copy of payload, and drops the oldest one if there are too many. The caller
+// holds mu.
 func (g *guard) hold(p *peer, payload []byte) {
 	if len(p.held) >= maxHeldPeer {
 		p.held = p.held[1:]
@@ -164,7 +165,7 @@ func (g *guard) hold(p *peer, payload []byte) {
 	g.held++
 }
 
-// packet makes a packet with the next counter; the caller holds mu.
+// packet makes a packet with the next counter. The caller holds mu.
 func (g *guard) packet(kind byte, to netip.AddrPort, life uint64, payload []byte) []byte {
 	g.counter++
 	g.sent[g.counter%sentRing] = sentPacket{g.counter, to}
@@ -187,7 +188,7 @@ func tag(key, b []byte) []byte {
 	return h.Sum(nil)[:tagBytes]
 }
 
-// signed reports whether a packet has the tag of any of our keys.
+// signed reports whether the tag of a packet fits any of our keys.
 func (g *guard) signed(b []byte) bool {
 	if len(b) < sealOverhead || b[0] != packetMagic {
 		return false
@@ -201,8 +202,8 @@ func (g *guard) signed(b []byte) bool {
 	return false
 }
 
-// open checks a packet and returns what it carries for memberlist, if anything, what is
-// to be sent because of it, and what is wrong with it. The payload is part of b.
+// open checks a packet. It returns the payload for memberlist, if any, as a part of b; the
+// packets to send in reply; and why the packet is refused.
 func (g *guard) open(b []byte, from netip.AddrPort) (payload []byte, replies []outgoing, err error) {
 	if !g.signed(b) {
 		return nil, nil, errForeign
@@ -228,7 +229,8 @@ func (g *guard) open(b []byte, from netip.AddrPort) (payload []byte, replies []o
 	return nil, nil, errForeign
 }
 
-// hello takes the answer to a packet and returns what waited for it; the caller holds mu.
+// hello processes the answer to a packet and returns the packets that waited for it. The
+// caller holds mu.
 func (g *guard) hello(to, life, counter uint64) ([]outgoing, error) {
 	s := &g.sent[counter%sentRing]
 	if to != g.life || counter == 0 || s.counter != counter || life == 0 {
@@ -248,14 +250,13 @@ func (g *guard) hello(to, life, counter uint64) ([]outgoing, error) {
 	return out, nil
 }
 
-// fresh reports whether a packet comes for the first time, and notes it; the caller
-// holds mu.
+// fresh records a packet and reports whether it came for the first time. The caller holds mu.
 func (g *guard) fresh(life, counter uint64) bool {
 	w := g.senders[life]
 	if w == nil {
 		if len(g.senders) >= maxSenders {
-			// To forget one sender would make its packets new again. With a new life
-			// of our own all packets so far are stale, and all others learn it.
+			// Forgetting one sender would make its old packets new again. A new life of this
+			// node makes all earlier packets stale, and all peers learn it.
 			clear(g.senders)
 			g.life = newLife()
 		}
@@ -271,7 +272,7 @@ type window struct {
 	bits [windowBits / 64]uint64 // a ring: bit n%windowBits stands for counter n
 }
 
-// first reports whether n has not been seen, and is not too old to tell.
+// first reports whether n is new and not too old to judge.
 func (w *window) first(n uint64) bool {
 	if n > w.top {
 		for i := range min(n-w.top, windowBits) {

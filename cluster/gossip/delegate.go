@@ -20,62 +20,61 @@ const (
 	// goodbyeMsg begins a message that says: the node of this name leaves on purpose.
 	goodbyeMsg = 'L'
 
-	// goodbyeGrace is how long the loss of a node is kept back for its goodbye, which
-	// may come after the news of its end.
+	// goodbyeGrace is how long the loss of a node is kept back. Its goodbye may come after the
+	// news of its end.
 	goodbyeGrace = 200 * time.Millisecond
 
-	// maxLost and lostLife bound what is kept of members that were lost, to try their
-	// addresses again after a partition.
+	// maxLost and lostLife bound the addresses of lost members that are kept, to try them
+	// again after a partition.
 	maxLost  = 1024
 	lostLife = 24 * time.Hour
 
-	// maxConflicts bounds the conflicts that are told apart.
+	// maxConflicts bounds the conflicts that are counted separately.
 	maxConflicts = 256
 )
 
-// members is what memberlist tells this node of the others. It keeps its own table,
-// because the nodes that memberlist hands out change under the reader.
+// members receives what memberlist tells this node of the others. It keeps its own table,
+// because memberlist changes the nodes that it hands out while they are read.
 //
-// It is memberlist's Delegate, EventDelegate, ConflictDelegate and AliveDelegate.
-// memberlist calls those with its own lock held, so they must neither block nor call
-// it. Events are told from a goroutine of ours, and what is yet to be told is kept per
-// name: a slow listener costs no more than one change for each node.
+// It is memberlist's Delegate, EventDelegate, ConflictDelegate and AliveDelegate. Memberlist
+// calls those with its own lock held, so they must neither block nor call memberlist. A
+// goroutine of ours reports the events. Pending news are kept per name, so a slow listener
+// costs at most one change for each node.
 type members struct {
 	self   string
 	events Events // nil: none
 	log    *zap.Logger
-	wake   chan struct{} // has room for one: something may have become due
+	wake   chan struct{} // capacity one: a change may be due
 
-	// mu guards the fields below. It is held for moments only.
+	// mu guards the fields below. It is held only briefly.
 	mu        sync.Mutex
 	meta      []byte              // of this node
 	live      map[string]Node     // without this node
-	goodbyes  map[string]bool     // live nodes that said they leave
-	lost      map[string]lostNode // that did not say so, and are not back
+	goodbyes  map[string]bool     // live nodes that have announced their leave
+	lost      map[string]lostNode // lost without a goodbye, and not back yet
 	told      map[string]Node     // what the listener knows
-	changes   map[string]*change  // what it is to be told
+	changes   map[string]*change  // pending news for the listener
 	order     []string            // names in changes, oldest first
 	conflicts map[conflict]struct{}
 	conflictN uint64
-	contested time.Time // when somebody had this node's name with another address
+	contested time.Time // when a node last had this node's name at another address
 	contester string    // that address
 	contestOn time.Time // when that began
-	blamed    time.Time // when the log was told of it
+	blamed    time.Time // when the log was last told of it
 }
 
-// lostNode is a member that was lost.
 type lostNode struct {
 	addr  netip.AddrPort
 	since time.Time
 }
 
-// change is that a node may not be as the listener knows it.
+// change says that a node may differ from what the listener knows.
 type change struct {
 	due    time.Time
-	failed bool // if it is gone: it did not say so
+	failed bool // if it is gone: it sent no goodbye
 }
 
-// conflict is one node that came with the name of another.
+// conflict is a node that used the name of another one.
 type conflict struct{ name, addr string }
 
 func newMembers(self string, meta []byte, events Events, log *zap.Logger) *members {
@@ -87,7 +86,7 @@ func newMembers(self string, meta []byte, events Events, log *zap.Logger) *membe
 	}
 }
 
-// goodbye makes the message of a node that leaves.
+// goodbye returns the message that a leaving node sends.
 func goodbye(name string) []byte { return append([]byte{goodbyeMsg}, name...) }
 
 // NodeMeta is of memberlist's Delegate.
@@ -97,7 +96,8 @@ func (m *members) NodeMeta(int) []byte {
 	return bytes.Clone(m.meta)
 }
 
-// NotifyMsg is of memberlist's Delegate. Messages of other kinds are of later versions.
+// NotifyMsg is of memberlist's Delegate. It ignores messages of other kinds, which later
+// versions send.
 func (m *members) NotifyMsg(msg []byte) {
 	if len(msg) < 2 || len(msg) > 1+maxName || msg[0] != goodbyeMsg {
 		return
@@ -125,7 +125,8 @@ func (m *members) LocalState(bool) []byte { return nil }
 // MergeRemoteState is of memberlist's Delegate. That of later versions is ignored.
 func (m *members) MergeRemoteState([]byte, bool) {}
 
-// NotifyAlive is of memberlist's AliveDelegate. It refuses news of nodes that cannot be.
+// NotifyAlive is of memberlist's AliveDelegate. It refuses nodes whose name, meta or address
+// is invalid.
 func (m *members) NotifyAlive(n *memberlist.Node) error {
 	if err := checkName(n.Name); err != nil {
 		return fmt.Errorf("name: %w", err)
@@ -213,8 +214,9 @@ func (m *members) NotifyConflict(have, other *memberlist.Node) {
 	}
 }
 
-// contestLocked notes that somebody at addr has this node's name, and reports whether the
-// log is to be told. For a while that is what every restart with another address looks like.
+// contestLocked records that a node at addr has this node's name. It reports whether to write
+// to the log. For a while each restart with another address looks the same, so that is not
+// logged.
 func (m *members) contestLocked(addr string) (blame bool) {
 	now := time.Now()
 	if now.Sub(m.contested) > contestLife {
@@ -228,8 +230,8 @@ func (m *members) contestLocked(addr string) (blame bool) {
 	return blame
 }
 
-// contestWarning tells of another node that has this node's name, and has had it for too
-// long to be the former self of this one; "" if there is none.
+// contestWarning returns the warning that another node has this node's name, or "". It gives
+// the other node time first: it may be an earlier run of this node.
 func (m *members) contestWarning() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -239,7 +241,7 @@ func (m *members) contestWarning() string {
 	return fmt.Sprintf("another node, at %s, has the name %q of this one: give each its own node_name", m.contester, m.self)
 }
 
-// remember keeps the address of a lost member; the caller holds mu.
+// remember keeps the address of a lost member. The caller holds mu.
 func (m *members) remember(name string, addr netip.AddrPort) {
 	if len(m.lost) >= maxLost {
 		oldest := ""
@@ -253,7 +255,7 @@ func (m *members) remember(name string, addr netip.AddrPort) {
 	m.lost[name] = lostNode{addr, time.Now()}
 }
 
-// someLost returns the addresses of up to n members that were lost, at random.
+// someLost returns the addresses of up to n random lost members.
 func (m *members) someLost(n int) []netip.AddrPort {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -269,7 +271,7 @@ func (m *members) someLost(n int) []netip.AddrPort {
 	return addrs[:min(n, len(addrs))]
 }
 
-// contestedFor reports whether another node had this node's name within so long.
+// contestedFor reports whether another node had this node's name within the last d.
 func (m *members) contestedFor(d time.Duration) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -305,7 +307,7 @@ func (m *members) nodes() []Node {
 	return nodes
 }
 
-// changed notes that the listener has something to be told of; the caller holds mu.
+// changed records a change for the listener. The caller holds mu.
 func (m *members) changed(name string, c change) {
 	if m.events == nil {
 		return
@@ -326,7 +328,7 @@ func (m *members) nudge() {
 	}
 }
 
-// tell tells the listener of changes, until ctx ends.
+// tell calls the listener with changes until ctx ends.
 func (m *members) tell(ctx context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -345,8 +347,8 @@ func (m *members) tell(ctx context.Context) {
 	}
 }
 
-// next takes the first change that is due and returns the call that tells of it, or nil
-// and how long to wait for the next one.
+// next takes the first change that is due and returns the call that reports it. Without one it
+// returns nil and the time until the next change is due.
 func (m *members) next() (call func(), wait time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -368,7 +370,7 @@ func (m *members) next() (call func(), wait time.Duration) {
 	return nil, wait
 }
 
-// callFor compares a node with what the listener knows of it; the caller holds mu.
+// callFor compares a node with what the listener knows of it. The caller holds mu.
 func (m *members) callFor(name string, failed bool) func() {
 	now, live := m.live[name]
 	old, known := m.told[name]
@@ -386,7 +388,7 @@ func (m *members) callFor(name string, failed bool) func() {
 	return nil
 }
 
-// addrPortOf returns the address of a node; false if it is malformed.
+// addrPortOf returns the address of a node, and false if the address is malformed.
 func addrPortOf(n *memberlist.Node) (netip.AddrPort, bool) {
 	a, ok := netip.AddrFromSlice(n.Addr)
 	return netip.AddrPortFrom(a.Unmap(), n.Port), ok

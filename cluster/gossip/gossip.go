@@ -17,26 +17,26 @@ import (
 	"go.uber.org/zap"
 )
 
-// MaxMeta is the most bytes of meta that a node can have.
+// MaxMeta is the largest meta of a node, in bytes.
 const MaxMeta = 512
 
 const (
 	// maxName keeps an announcement, name and meta included, within one packet.
 	maxName = 128
 
-	// maxNodes bounds the memory that those who hold the keys, or anybody where there
-	// are none, can make this node spend on names.
+	// maxNodes bounds the memory for names. Holders of a key, or any machine if there are no
+	// keys, could otherwise fill it.
 	maxNodes = 16384
 
-	// packetBytes is what memberlist puts into one packet, so that it fits an Ethernet
-	// frame with all headers, ours included.
+	// packetBytes is how much memberlist puts into one packet, so that it fits an Ethernet
+	// frame with all headers, including ours.
 	packetBytes = 1400
 
-	// defaultRejoin is the time between two tries to bring lost members back. A try
-	// costs one connection.
+	// defaultRejoin is the time between two tries to bring lost members back. A try costs one
+	// connection.
 	defaultRejoin = 10 * time.Second
 
-	// leaveLimit bounds how long a leave goes on where nobody is there to hear it.
+	// leaveLimit bounds the time of a leave when no node answers.
 	leaveLimit = 10 * time.Second
 )
 
@@ -47,14 +47,14 @@ var ErrClosed = errors.New("gossip: closed")
 type Options struct {
 	Name      string   // required, unique in the cluster; up to 128 bytes
 	Bind      string   // required: host:port, or host for port 7946; port 0 takes a free one
-	Advertise string   // host:port or host that others should use. Empty: chosen, see Open.
+	Advertise string   // host:port or host that other nodes should use. Empty: see Open.
 	Join      []string // host:port or host; a name stands for all of its addresses
 	Keyring   *Keyring // nil: not encrypted
 
-	// Profile is how patient it is: "lan" (default), "wan", "local".
+	// Profile sets the timeouts of memberlist: "lan" (default), "wan" or "local".
 	Profile string
-	// Rejoin is how often members that were lost, and names in Join, are tried again.
-	// Zero means 10 s.
+	// Rejoin is the time between two tries of lost members and of the names in Join. Zero
+	// means 10 s.
 	Rejoin time.Duration
 
 	Meta   []byte // see SetMeta
@@ -62,32 +62,31 @@ type Options struct {
 	Logger *zap.Logger
 }
 
-// Events tells of other nodes. Calls come one at a time and must not block for long.
-// They tell of states, not of every step: what changed and changed back while a call was
-// under way is not told, and a Left can be followed by a Joined of the same name only.
-// A call must not call Close.
+// Events reports other nodes. Calls come one at a time and must not block for long. They
+// report states, not every step: a change that is undone during a call is not reported. After
+// a Left of a name only a Joined can follow. A call must not call Close.
 type Events interface {
 	Joined(n Node)
 	Updated(n Node)           // its meta or address changed
-	Left(n Node, failed bool) // failed: it did not say so
+	Left(n Node, failed bool) // failed: it sent no goodbye
 }
 
-// Node is one node as gossip knows it.
+// Node is one node of the cluster.
 type Node struct {
 	Name string
 	Addr string // host:port of its gossip
-	Meta []byte // not to be changed
+	Meta []byte // must not be changed
 }
 
 // Stats are totals.
 type Stats struct {
 	Nodes     int    `json:"nodes"`     // alive, this one included
-	Rejected  uint64 `json:"rejected"`  // packets and streams that were not ours: no or wrong key, malformed, replayed
-	Conflicts uint64 `json:"conflicts"` // other nodes that came with a name that is taken
+	Rejected  uint64 `json:"rejected"`  // refused packets and streams: no or wrong key, malformed, replayed
+	Conflicts uint64 `json:"conflicts"` // other nodes that used a taken name
 	Health    int    `json:"health"`    // memberlist's score of itself; 0 is best
 }
 
-// Gossip is this node's part in the gossip. Its methods may be called in parallel.
+// Gossip is one node's part in the gossip. Its methods may be called in parallel.
 type Gossip struct {
 	// dependencies
 	log       *zap.Logger
@@ -99,12 +98,12 @@ type Gossip struct {
 
 	// constant after Open
 	name      string
-	addr      netip.AddrPort // that others use
+	addr      netip.AddrPort // that other nodes use
 	local     netip.AddrPort // that it listens on
 	seeds     []string
 	rejoin    time.Duration
 	ambiguous string
-	// how often, and how far apart, memberlist tells news
+	// how often memberlist sends each news, and the time between two sends
 	retransmit int
 	interval   time.Duration
 
@@ -115,18 +114,18 @@ type Gossip struct {
 	joinQuit context.Context
 	wg       sync.WaitGroup
 
-	// metaMu makes changes of the meta reach memberlist in their order. It is taken
-	// before all other locks.
+	// metaMu makes changes of the meta reach memberlist in order. It is taken before all other
+	// locks.
 	metaMu sync.Mutex
 
 	// mu guards the fields below. No call is made with it held.
 	mu      sync.Mutex
 	joining bool
-	leaving chan struct{} // nil before Leave; closed when memberlist is done with it
+	leaving chan struct{} // nil before Leave; closed when memberlist has finished it
 	closed  bool
 }
 
-// deps are what tests replace. The zero value stands for the real ones.
+// deps are the parts that tests replace. The zero value means the real ones.
 type deps struct {
 	transport  memberlist.NodeAwareTransport // nil: sockets
 	lookup     lookup
@@ -135,12 +134,12 @@ type deps struct {
 	tune       func(c *memberlist.Config) // nil: as the profile says
 }
 
-// Open listens, without joining anybody. It fails at once if the address cannot be had
-// or advertised.
+// Open listens, without joining. It fails at once if the address is not available or cannot be
+// advertised.
 //
-// If Bind is a wildcard and Advertise is empty it chooses the machine's one private
-// address, then its one global address, IPv4 first; several candidates are a warning
-// that names all and the one chosen, which is the one of the lowest interface.
+// If Bind is a wildcard and Advertise is empty, Open chooses the machine's private address, or
+// else its global address, IPv4 first. Of several candidates it takes that of the lowest
+// interface; Ambiguous then returns a warning that names them all.
 func Open(o Options) (*Gossip, error) { return open(o, deps{}) }
 
 func open(o Options, d deps) (*Gossip, error) {
@@ -186,13 +185,13 @@ func open(o Options, d deps) (*Gossip, error) {
 		return nil, errors.Join(fmt.Errorf("gossip: %w", err), g.transport.Shutdown())
 	}
 	if o.Events != nil {
-		// Tells of events until Close, which waits for it.
+		// Reports events until Close, which waits for it.
 		g.wg.Go(func() { g.members.tell(g.quit) })
 	}
 	return g, nil
 }
 
-// listen opens the transport and finds the address that others use.
+// listen opens the transport and finds the address that other nodes use.
 func (g *Gossip) listen(o Options) error {
 	if g.deps.transport != nil {
 		g.transport = g.deps.transport
@@ -232,7 +231,7 @@ func (g *Gossip) listen(o Options) error {
 	return nil
 }
 
-// config checks the options and returns memberlist's part of them.
+// config checks the options and returns the configuration of memberlist.
 func (o *Options) config() (*memberlist.Config, error) {
 	var errs []error
 	if err := checkName(o.Name); err != nil {
@@ -263,13 +262,12 @@ func (o *Options) config() (*memberlist.Config, error) {
 	}
 	conf.Name = o.Name
 	conf.UDPBufferSize = packetBytes
-	// A node that was found dead may come back with another address at once. Zero would
-	// mean never.
+	// A dead node may come back with another address at once. Zero would mean never.
 	conf.DeadNodeReclaimTime = time.Nanosecond
 	return conf, nil
 }
 
-// checkName refuses what would be trouble in messages and logs.
+// checkName fails if a name does not suit messages and logs.
 func checkName(name string) error {
 	switch {
 	case name == "":
@@ -287,9 +285,9 @@ func checkName(name string) error {
 	return nil
 }
 
-// Join begins to join, and goes on in the background until Leave or Close: it fails only
-// if all of Join is malformed, or if ctx has ended. Members lost to a partition are tried
-// again. A second call does nothing.
+// Join begins to join and goes on in the background until Leave or Close. It fails only if all
+// of Join is malformed, or if ctx has ended. It also tries members that were lost to a
+// partition. A second call does nothing.
 func (g *Gossip) Join(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -308,23 +306,23 @@ func (g *Gossip) Join(ctx context.Context) error {
 	}
 	g.joining = true
 	j := newJoiner(g, seeds)
-	// Joins until Leave or Close, which waits for it.
+	// Ends at Leave or Close. Close waits for it.
 	g.wg.Go(func() {
 		for _, err := range errs {
-			g.log.Warn("address to join is left out", zap.Error(err))
+			g.log.Warn("address to join is ignored: correct it", zap.Error(err))
 		}
 		j.run(g.joinQuit)
 	})
 	return nil
 }
 
-// Self returns this node with the address that others use.
+// Self returns this node with the address that other nodes use.
 func (g *Gossip) Self() Node {
 	return Node{Name: g.name, Addr: g.addr.String(), Meta: g.members.NodeMeta(MaxMeta)}
 }
 
-// SetMeta changes this node's meta and spreads it, without waiting until others have it.
-// It fails beyond MaxMeta, and with ErrClosed after Leave and Close.
+// SetMeta changes this node's meta and spreads it. It does not wait until other nodes have it.
+// It fails if meta is longer than MaxMeta, and with ErrClosed after Leave and Close.
 func (g *Gossip) SetMeta(meta []byte) error {
 	if len(meta) > MaxMeta {
 		return fmt.Errorf("gossip: meta of %d bytes, %d is the limit", len(meta), MaxMeta)
@@ -338,20 +336,19 @@ func (g *Gossip) SetMeta(meta []byte) error {
 		return ErrClosed
 	}
 	g.members.setMeta(bytes.Clone(meta))
-	// The only error is that the time is over: it is on its way then, and that is all
-	// that is wanted.
+	// The only possible error is a timeout. The meta is on its way then, which is enough.
 	_ = g.list.UpdateNode(time.Nanosecond)
 	return nil
 }
 
-// Ambiguous returns the warning about the choice of the address; empty if none.
+// Ambiguous returns the warning about the choice of the address, or "".
 func (g *Gossip) Ambiguous() string { return g.ambiguous }
 
-// Contested returns a warning if another node has this node's name, or had it not long
-// ago; empty if none.
+// Contested returns a warning if another node has, or lately had, this node's name. Otherwise
+// it returns "".
 func (g *Gossip) Contested() string { return g.members.contestWarning() }
 
-// Stats returns them.
+// Stats returns the totals since Open.
 func (g *Gossip) Stats() Stats {
 	return Stats{
 		Nodes:     g.members.count() + 1,
@@ -361,7 +358,7 @@ func (g *Gossip) Stats() Stats {
 	}
 }
 
-// Leave tells the others that this node goes, and waits until that is on its way, at
+// Leave tells the other nodes that this node leaves. It waits until that is on its way, at
 // most until ctx ends. A second call does nothing. It fails with ErrClosed after Close.
 func (g *Gossip) Leave(ctx context.Context) error {
 	limit := leaveLimit
@@ -379,7 +376,7 @@ func (g *Gossip) Leave(ctx context.Context) error {
 	leaving, done := make(chan struct{}), make(chan error, 1)
 	g.leaving = leaving
 	g.mu.Unlock()
-	// Ends within the limit. Close waits for it.
+	// Ends within leaveLimit. Close waits for it.
 	go func() {
 		defer close(leaving)
 		g.joinStop()
@@ -397,11 +394,11 @@ func (g *Gossip) Leave(ctx context.Context) error {
 	}
 }
 
-// spread has memberlist tell of the leave, until it has told it as often as it tells any news, or
-// nobody is there to hear it. Memberlist itself waits until it has, and does not notice that the
-// last of the others has gone: two nodes that leave together would wait for each other.
+// spread has memberlist spread the leave until it has sent it as often as any other news, or
+// until no other node is left. Memberlist itself does not notice that the last node has gone:
+// two nodes that leave together would wait for each other.
 func (g *Gossip) spread(limit time.Duration) error {
-	often := g.retransmit * int(math.Ceil(math.Log10(float64(len(g.members.nodes())+2)))) // as memberlist reckons
+	often := g.retransmit * int(math.Ceil(math.Log10(float64(len(g.members.nodes())+2)))) // the formula of memberlist
 	enough := time.Duration(often+1) * g.interval
 	if g.list.Leave(time.Millisecond) == nil {
 		return nil
@@ -420,8 +417,8 @@ func (g *Gossip) spread(limit time.Duration) error {
 	return nil
 }
 
-// sayGoodbye tells every member that this node leaves on purpose. Memberlist spreads
-// that it is gone, but does not tell its users why.
+// sayGoodbye tells every member that this node leaves on purpose. Memberlist spreads that the
+// node is gone, but does not tell its users why.
 func (g *Gossip) sayGoodbye() {
 	for _, n := range g.members.nodes() {
 		ap, err := netip.ParseAddrPort(n.Addr)
@@ -435,8 +432,8 @@ func (g *Gossip) sayGoodbye() {
 	}
 }
 
-// Close stops without a word if Leave was not called. It waits for all that runs, events
-// under way too. A second call does nothing.
+// Close stops at once; it announces nothing unless Leave was called before. It waits for all
+// goroutines and running events. A second call does nothing.
 func (g *Gossip) Close() error {
 	g.mu.Lock()
 	if g.closed {

@@ -17,31 +17,32 @@ const (
 	// firstRejoin is the time to the second round; it doubles up to Options.Rejoin.
 	firstRejoin = 100 * time.Millisecond
 
-	// maxSeeds and maxRetries bound the addresses that are tried in a round: one that
-	// answers tells of all others. More are tried in later rounds, at random.
+	// maxSeeds and maxRetries bound the addresses tried in a round: one that answers tells all
+	// others. Later rounds try more, at random.
 	maxSeeds   = 16
 	maxRetries = 8
 
-	// joinWorkers is how many addresses are tried at a time. One that does not answer
+	// joinWorkers is how many addresses are tried at a time. An address that does not answer
 	// takes memberlist's TCP timeout, 10 s in a LAN.
 	joinWorkers = 8
 
-	// A node whose name others have at another address, mostly its own former one, tells
-	// of itself to contestPeers of them every contestEvery: they take it when they have
-	// found the former one dead. It does so for contestLife, and goes on with each round
-	// until it has not met the other one for as long.
+	// A contest: other nodes know this node's name with another address, mostly its own former
+	// one. This node then announces itself to contestPeers of them every contestEvery. They
+	// accept it when they have found the former node dead. It does so for contestLife, then
+	// once in each round, until it has not met the other node for contestLife.
 	contestPeers = 2
 	contestEvery = time.Second
 	contestLife  = 2 * time.Minute
-	// After contestGrace the other one is not this node's former self, which would have
-	// been found dead by then. The log is told every blameEvery.
+	// After contestGrace the other node is not a former run of this node: that would have been
+	// found dead by then. The log is told every blameEvery.
 	contestGrace = 30 * time.Second
 	blameEvery   = 10 * time.Minute
 
-	// youngPeers is how many members a node exchanges all news with in each of its first
-	// rounds, those from youngFrom on until they come at Options.Rejoin. Memberlist repeats news by the number of nodes that it knows, so where many
-	// start together some is lost, and without this comes with the next full exchange:
-	// after 30 s (lan), of 100 nodes after 90 s (measured: 119 s).
+	// youngPeers is how many members a node exchanges all news with in each of its early
+	// rounds, while the pause is at least youngFrom and still below Options.Rejoin. Memberlist
+	// repeats news by the number of nodes that it knows. So some news is lost when many nodes
+	// start together. Without this it would come only with the next full exchange: after 30 s
+	// (lan), of 100 nodes after 90 s (measured: 119 s).
 	youngPeers = 1
 	youngFrom  = time.Second
 
@@ -49,14 +50,14 @@ const (
 	warnEvery = time.Minute
 )
 
-// seed is one of Options.Join.
+// seed is one entry of Options.Join.
 type seed struct {
 	text string
 	host string
 	port uint16
 }
 
-// parseSeeds returns the seeds that can be, and an error for each other one.
+// parseSeeds returns the valid seeds, and an error for each invalid one.
 func parseSeeds(join []string) ([]seed, []error) {
 	var seeds []seed
 	var errs []error
@@ -76,16 +77,15 @@ func parseSeeds(join []string) ([]seed, []error) {
 	return seeds, errs
 }
 
-// joiner brings this node and others together, at first and after partitions. A
-// partition that lasts makes memberlist forget the other side, and then nobody would
-// ever speak to it again: so seeds that are not members and members that were lost are
-// tried again and again.
+// joiner brings this node and others together, at first and after partitions. After a long
+// partition memberlist forgets the other side and never contacts it again. So the joiner keeps
+// trying seeds that are not members, and lost members.
 type joiner struct {
 	g     *Gossip
 	seeds []seed
 
 	// of the goroutine of run
-	warned  map[string]time.Time // when of which seed
+	warned  map[string]time.Time // time of the last warning, by seed
 	contest time.Time            // begin of the contest for the name; zero: none
 	young   bool                 // this is one of the first rounds
 }
@@ -104,7 +104,7 @@ func (j *joiner) run(ctx context.Context) {
 		if j.contesting() && time.Since(j.contest) < contestLife {
 			pause = min(delay, contestEvery)
 		}
-		// Some jitter, so that nodes that were started together do not stay in step.
+		// Jitter keeps nodes that started together from staying in step.
 		wait := time.NewTimer(pause - pause/10 + rand.N(pause/5+1))
 		select {
 		case <-wait.C:
@@ -116,9 +116,9 @@ func (j *joiner) run(ctx context.Context) {
 	}
 }
 
-// contesting reports whether others have, or had not long ago, this node's name at
-// another address. Those that suspect the other one do not tell of it any more, but do
-// not take this one yet either.
+// contesting reports whether other nodes have, or lately had, this node's name at another
+// address. Nodes that suspect the other one do not report it any more, but do not accept this
+// one yet either.
 func (j *joiner) contesting() bool {
 	if !j.g.members.contestedFor(contestLife) {
 		j.contest = time.Time{}
@@ -130,20 +130,20 @@ func (j *joiner) contesting() bool {
 	return true
 }
 
-// target is an address to try. Those that come of no seed have an empty text.
+// target is an address to try. Its text is empty if it comes from no seed.
 type target struct {
 	addr netip.AddrPort
 	seed string
 }
 
-// round tries what is due once, and returns when all has answered or failed.
+// round tries all due addresses once and waits for the results.
 func (j *joiner) round(ctx context.Context) {
 	targets, in := j.targets(ctx)
 	errs := make([]error, len(targets))
 	work := make(chan int)
 	var wg sync.WaitGroup
-	// End with the round: memberlist bounds each join by its TCP timeout, and the end
-	// of the transport ends it at once.
+	// These end with the round. Memberlist bounds each join by its TCP timeout, and the end of
+	// the transport ends it at once.
 	for range min(joinWorkers, len(targets)) {
 		wg.Go(func() {
 			for i := range work {
@@ -165,8 +165,8 @@ func (j *joiner) round(ctx context.Context) {
 	}
 }
 
-// report logs what became of the seeds: one is fine if any of its addresses is in. Lost
-// members are no news: their loss was.
+// report logs the results of the seeds. A seed is fine if any of its addresses is a member.
+// Lost members are not logged: their loss was.
 func (j *joiner) report(targets []target, errs []error, in map[string]bool) {
 	for i, t := range targets {
 		if errs[i] == nil {
@@ -176,7 +176,7 @@ func (j *joiner) report(targets []target, errs []error, in map[string]bool) {
 	for seed := range in {
 		if _, was := j.warned[seed]; was {
 			delete(j.warned, seed)
-			j.g.log.Info("joined after all", zap.String("seed", seed))
+			j.g.log.Info("joined", zap.String("seed", seed))
 		}
 	}
 	for i, t := range targets {
@@ -192,11 +192,11 @@ func (j *joiner) warn(seed string, err error) {
 		return
 	}
 	j.warned[seed] = time.Now()
-	j.g.log.Warn("cannot join for now; trying on", zap.String("seed", seed), zap.Error(err))
+	j.g.log.Warn("cannot join now: trying again", zap.String("seed", seed), zap.Error(err))
 }
 
-// targets returns the addresses to try in this round, and the seeds of which an address
-// is a member or this node.
+// targets returns the addresses to try in this round. It also returns the seeds with an
+// address that is a member or this node.
 func (j *joiner) targets(ctx context.Context) ([]target, map[string]bool) {
 	skip := map[netip.AddrPort]bool{j.g.addr: true, j.g.local: true}
 	for _, n := range j.g.members.nodes() {
@@ -229,7 +229,7 @@ func (j *joiner) targets(ctx context.Context) ([]target, map[string]bool) {
 	return append(targets, j.peers()...), in
 }
 
-// peers returns members to exchange all news with, at random.
+// peers returns random members with which to exchange all news.
 func (j *joiner) peers() []target {
 	n := 0
 	switch {
@@ -252,21 +252,21 @@ func (j *joiner) peers() []target {
 	return targets
 }
 
-// skipOwn adds all addresses of this machine if it listens on all of them.
+// skipOwn adds all addresses of this machine if this node listens on all of them.
 func (j *joiner) skipOwn(skip map[netip.AddrPort]bool) {
 	if !j.g.local.Addr().IsUnspecified() {
 		return
 	}
 	own, err := j.g.deps.interfaces()
 	if err != nil {
-		return // joining oneself does no harm
+		return // joining itself does no harm
 	}
 	for _, i := range own {
 		skip[netip.AddrPortFrom(i.addr, j.g.local.Port())] = true
 	}
 }
 
-// resolve looks up all seeds, each time anew, in parallel.
+// resolve looks up all seeds in parallel, anew each time.
 func (j *joiner) resolve(ctx context.Context) []target {
 	found := make([][]netip.Addr, len(j.seeds))
 	errs := make([]error, len(j.seeds))
@@ -295,8 +295,8 @@ func (j *joiner) resolve(ctx context.Context) []target {
 	return slices.Clip(targets)
 }
 
-// plain takes the first error out of memberlist's list of errors, which prints as
-// several lines.
+// plain returns the first of memberlist's list of errors. The list would print as several
+// lines.
 func plain(err error) error {
 	if one := errors.Unwrap(err); one != nil {
 		return one

@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AddKey adds a key to the end of a file, so that it decrypts; key is a line. It does
-// nothing if the key is there.
+// AddKey appends a key to a file, so that it decrypts. key is a line of the file. If the file
+// has the key, AddKey does nothing.
 //
-// AddKey, UseKey and RemoveKey change a file atomically and keep its mode, owner and
+// AddKey, UseKey and RemoveKey replace the file atomically and keep its mode, owner and
 // comments. They may run at the same time, in several processes.
 func AddKey(path, key string) error {
 	key = strings.TrimSpace(key)
@@ -35,7 +35,7 @@ func AddKey(path, key string) error {
 	})
 }
 
-// UseKey makes a key of a file the first one, the one that encrypts; key is a line or a
+// UseKey moves a key of a file to the first place, so that it encrypts. key is a line or a
 // fingerprint.
 func UseKey(path, key string) error {
 	return edit(path, func(lines []string) ([]string, error) {
@@ -52,7 +52,7 @@ func UseKey(path, key string) error {
 	})
 }
 
-// RemoveKey removes a key from a file, but not the first; key is a line or a
+// RemoveKey removes a key from a file. It fails for the first key. key is a line or a
 // fingerprint.
 func RemoveKey(path, key string) error {
 	return edit(path, func(lines []string) ([]string, error) {
@@ -61,14 +61,14 @@ func RemoveKey(path, key string) error {
 		case i < 0:
 			return nil, errors.New("has no such key")
 		case i == slices.IndexFunc(lines, isKey):
-			return nil, errors.New("the key encrypts: make another one the first before")
+			return nil, errors.New("the key encrypts: use another key first")
 		}
 		return slices.Delete(lines, i, i+1), nil
 	})
 }
 
-// CreateKeyring makes a file with one new key, for its owner only. It fails if there is
-// something of that name.
+// CreateKeyring creates a file with one new key, which only its owner can read. It fails if
+// the path exists.
 func CreateKeyring(path string) error {
 	key, err := GenerateKey()
 	if err != nil {
@@ -78,7 +78,7 @@ func CreateKeyring(path string) error {
 	if err != nil {
 		return fmt.Errorf("gossip: keyring: %w", err)
 	}
-	// A link, unlike a rename, does not replace what is there.
+	// A link, unlike a rename, does not replace an existing file.
 	err = os.Link(tmp, path)
 	if err := errors.Join(err, os.Remove(tmp)); err != nil {
 		return fmt.Errorf("gossip: keyring: %w", err)
@@ -113,7 +113,7 @@ func find(lines []string, key string) int {
 	})
 }
 
-// edit replaces a file by what change makes of its lines.
+// edit replaces a file by the lines that change returns.
 func edit(path string, change func(lines []string) ([]string, error)) error {
 	real, err := filepath.EvalSymlinks(path) // a rename would replace a symbolic link
 	if err != nil {
@@ -123,7 +123,7 @@ func edit(path string, change func(lines []string) ([]string, error)) error {
 	if err != nil {
 		return fmt.Errorf("gossip: keyring: %w", err)
 	}
-	defer f.Close() // lets go of the lock
+	defer f.Close() // releases the lock
 	if _, _, err := readKeys(real); err != nil {
 		return err
 	}
@@ -157,8 +157,8 @@ func edit(path string, change func(lines []string) ([]string, error)) error {
 	return syncDir(real)
 }
 
-// lockFile opens a file and takes the lock on it, waiting for others. The lock is on the
-// file that has the name when it is got: others may have replaced it meanwhile.
+// lockFile opens a file and waits for its lock. Another process may replace the file
+// meanwhile; lockFile then locks the new one.
 func lockFile(path string) (*os.File, error) {
 	for {
 		f, err := os.Open(path)
@@ -190,7 +190,7 @@ func lockWhole(f *os.File) error {
 	}
 }
 
-// writeTemp writes a file next to path, durable, and returns its name. uid -1 leaves the
+// writeTemp writes a durable file next to path and returns its name. With uid -1 it leaves the
 // owner as it is.
 func writeTemp(path string, text []byte, perm os.FileMode, uid, gid int) (name string, err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*") // mode 0600

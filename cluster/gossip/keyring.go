@@ -22,50 +22,50 @@ import (
 )
 
 const (
-	// maxKeyFile and maxKeys bound a keyring. A rotation needs two keys.
+	// maxKeyFile and maxKeys bound a keyring. A change of keys needs two.
 	maxKeyFile = 64 << 10
 	maxKeys    = 64
 
-	// watchEvery is how often a file is looked at for a change.
+	// watchEvery is the time between two checks of the file.
 	watchEvery = 500 * time.Millisecond
 
 	// keyBytes is the length of new keys: AES-256.
 	keyBytes = 32
 )
 
-// Keyring is the keys of the gossip, in a file: one a line, base64 of 16, 24 or 32
-// bytes, the first encrypts, all decrypt; empty lines and those with # are skipped. The
-// file must not be readable by others.
+// Keyring holds the keys of the gossip, read from a file. Each line is the base64 of 16, 24 or
+// 32 bytes. The first key encrypts, all keys decrypt. Empty lines and lines that begin with #
+// are skipped. Other users must not be able to read the file.
 //
-// To change keys without losing anybody: add the new key to the file of every node, then
-// make it the first on every node, then remove the old one from every node.
+// To change keys without losing a node: add the new key to the file of every node, then make
+// it the first on every node, then remove the old one from every node.
 type Keyring struct {
 	path string
-	log  atomic.Pointer[zap.Logger] // of the first Gossip that uses it
+	log  atomic.Pointer[zap.Logger] // of the first Gossip that uses the keyring
 	set  atomic.Pointer[keySet]
 
-	// ring is memberlist's copy. A key that is gone may stay in it for a while, see
-	// install; packets under it are refused before.
+	// ring is memberlist's copy. A removed key may stay in it for a while, see install;
+	// packets under such a key are refused earlier.
 	ring  *memberlist.Keyring
-	stamp fileStamp // of the file as it was looked at last; of Watch
+	stamp fileStamp // of the file when Watch last checked it
 }
 
-// keySet is one state of a keyring. It does not change.
+// keySet is one immutable state of a keyring.
 type keySet struct {
 	keys    [][]byte
 	packets [][]byte // derived from each key, for the tags of packets
-	streams [][]byte // likewise, for the proofs of streams
+	streams [][]byte // derived from each key, for the proofs of streams
 }
 
-// fileStamp is what changes when a file does.
+// fileStamp changes when the file changes.
 type fileStamp struct {
 	dev, ino     uint64
 	size         int64
 	mtime, ctime syscall.Timespec
 }
 
-// LoadKeyring reads a file. It fails on a bad line with its number, on an empty file, and
-// on permissions beyond 0600 (owner and group root may read: 0640).
+// LoadKeyring reads a file. It fails on a bad line (the error names its number), on an empty
+// file, and on permissions beyond 0600 (0640 if group root owns it).
 func LoadKeyring(path string) (*Keyring, error) {
 	keys, stamp, err := readKeys(path)
 	if err != nil {
@@ -110,7 +110,7 @@ func readKeys(path string) ([][]byte, fileStamp, error) {
 	return keys, stampOf(info), nil
 }
 
-// checkKeyFile refuses what others could read.
+// checkKeyFile fails if other users could read the file.
 func checkKeyFile(info os.FileInfo) error {
 	if !info.Mode().IsRegular() {
 		return errors.New("not a regular file")
@@ -120,7 +120,7 @@ func checkKeyFile(info os.FileInfo) error {
 		allowed |= 0o040
 	}
 	if perm := info.Mode().Perm(); perm&^allowed != 0 {
-		return fmt.Errorf("mode %#o lets others at the keys: must be 0600, or 0640 with group root", perm)
+		return fmt.Errorf("mode %#o lets other users read the keys: must be 0600, or 0640 with group root", perm)
 	}
 	return nil
 }
@@ -133,7 +133,7 @@ func stampOf(info os.FileInfo) fileStamp {
 	return fileStamp{dev: uint64(st.Dev), ino: st.Ino, size: st.Size, mtime: st.Mtim, ctime: st.Ctim}
 }
 
-// parseKeys reads the lines of a file. Errors name lines, never their content.
+// parseKeys parses the lines of a file. Errors name lines, never their content.
 func parseKeys(text []byte) ([][]byte, error) {
 	var keys [][]byte
 	for i, line := range strings.Split(string(text), "\n") {
@@ -173,13 +173,13 @@ func parseKey(line string) ([]byte, error) {
 	return nil, fmt.Errorf("key of %d bytes: must be 16, 24 or 32", len(key))
 }
 
-// fingerprint is a name for a key that does not tell it.
+// fingerprint returns a name of a key that does not reveal it.
 func fingerprint(key []byte) string {
 	sum := sha256.Sum256(key)
 	return hex.EncodeToString(sum[:4])
 }
 
-// install makes keys the ones in use.
+// install puts keys into use.
 func (k *Keyring) install(keys [][]byte) error {
 	s := &keySet{keys: keys}
 	for _, key := range keys {
@@ -205,9 +205,9 @@ func (k *Keyring) install(keys [][]byte) error {
 	return k.prune(s)
 }
 
-// prune removes keys that are gone from memberlist's ring, from its end: to remove one
-// in the middle, memberlist (v0.7.0) would move keys under those who read them. One that
-// stays behind goes as soon as it is the last one.
+// prune removes old keys from the end of memberlist's ring. Removing one in the middle would
+// make memberlist (v0.7.0) move keys while they are read. Such a key goes as soon as it is the
+// last one.
 func (k *Keyring) prune(s *keySet) error {
 	for {
 		ring := k.ring.GetKeys()
@@ -230,8 +230,8 @@ func (s *keySet) has(key []byte) bool {
 	return false
 }
 
-// Watch takes over changes of the file, within a second, until ctx ends, and returns
-// then. A bad file is logged and changes nothing. It must not run twice at a time.
+// Watch applies changes of the file within a second, until ctx ends. A bad file is logged and
+// changes nothing. Do not run two Watches at a time.
 func (k *Keyring) Watch(ctx context.Context) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
@@ -245,7 +245,7 @@ func (k *Keyring) Watch(ctx context.Context) {
 	}
 }
 
-// look takes over a change, if there is one since the last look.
+// look applies a change of the file since the last look.
 func (k *Keyring) look() {
 	var now fileStamp // zero if there is no file
 	if info, err := os.Stat(k.path); err == nil {
@@ -264,14 +264,14 @@ func (k *Keyring) look() {
 		err = k.install(keys)
 	}
 	if err != nil {
-		log.Error("keyring was not taken over; the keys stay as they were", zap.Error(err))
+		log.Error("keyring not loaded, the old keys stay in use: correct the file", zap.Error(err))
 		return
 	}
 	k.stamp = stamp
-	log.Info("keyring taken over", zap.Strings("keys", k.Fingerprints()))
+	log.Info("keyring loaded", zap.Strings("keys", k.Fingerprints()))
 }
 
-// Fingerprints returns a short hash of each key, the first first.
+// Fingerprints returns a short hash of each key, in the order of the file.
 func (k *Keyring) Fingerprints() []string {
 	var all []string
 	for _, key := range k.set.Load().keys {

@@ -247,7 +247,7 @@ func TestWatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "a change in place is taken over", has(printOf(second), printOf(third)))
-	errs := func() int { return logs.FilterMessageSnippet("not taken over").Len() }
+	errs := func() int { return logs.FilterMessageSnippet("keyring not loaded").Len() }
 	before := errs() // one if the file was looked at while it was empty
 	replace(t, path, "nonsense\n")
 	eventually(t, "the bad file is logged", func() bool { return errs() == before+1 })

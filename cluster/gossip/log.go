@@ -10,7 +10,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// rejects counts what strangers send.
+// rejects counts rejected input of strangers.
 type rejects struct {
 	log   *zap.Logger
 	total atomic.Uint64
@@ -19,8 +19,8 @@ type rejects struct {
 	warned time.Time
 }
 
-// add counts one packet or stream, and warns of it at most once a minute: a stranger
-// must not be able to fill the log.
+// add counts one packet or stream. It warns at most once a minute, so that a stranger cannot
+// fill the log.
 func (r *rejects) add(why, from string) {
 	total := r.total.Add(1)
 	r.mu.Lock()
@@ -30,14 +30,14 @@ func (r *rejects) add(why, from string) {
 	}
 	r.mu.Unlock()
 	if warn {
-		r.log.Warn("rejected what is not from this cluster", zap.String("why", why),
+		r.log.Warn("rejected input that is not from this cluster", zap.String("why", why),
 			zap.String("from", from), zap.Uint64("rejected", total))
 	}
 }
 
-// rejections are the parts of memberlist's messages that tell of input which is not of
-// its protocol or not encrypted with our keys. It has no other way to tell. A test shows
-// that each kind of bad input is counted.
+// rejections are parts of memberlist's log messages about input that has another protocol or
+// is not encrypted with our keys. Memberlist reports such input nowhere else. A test checks
+// each kind.
 var rejections = []string{
 	"Decrypt packet failed",
 	"failed to receive",
@@ -57,8 +57,8 @@ var rejections = []string{
 	"alive message for",
 }
 
-// logWriter takes memberlist's log, one line a call: it counts what is rejected and
-// passes the rest on with the level of its prefix.
+// logWriter receives memberlist's log, one line a call. It counts rejected input and passes
+// the other lines on with the level of their prefix.
 type logWriter struct {
 	log     *zap.Logger
 	rejects *rejects

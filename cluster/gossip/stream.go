@@ -16,13 +16,13 @@ import (
 	"time"
 )
 
-// channel makes streams of those who hold a key, and of nobody else.
+// channel makes streams between holders of a key, and refuses all others.
 //
-// A stream is TLS 1.3 with a certificate that nobody checks. Then both sides prove that
-// they hold a key: each sends an HMAC, under a key derived from the first one of its
-// keyring, of a value that TLS gives to the two ends of this connection only (RFC 5705,
-// as in RFC 9266). So a stream cannot be recorded and sent again, nor can somebody sit
-// in the middle. Memberlist's own encryption runs inside.
+// A stream is TLS 1.3 with a certificate that neither side checks. Then both sides prove that
+// they hold a key. Each sends an HMAC of a value that TLS gives only to the two ends of this
+// connection (RFC 5705, as in RFC 9266). The HMAC key is derived from the first key of the
+// keyring. So a stream cannot be recorded and replayed, and nobody can sit in the middle.
+// Memberlist's own encryption runs inside.
 type channel struct {
 	keys *Keyring
 	conf *tls.Config
@@ -43,17 +43,17 @@ func newChannel(keys *Keyring) (*channel, error) {
 	return &channel{keys: keys, conf: &tls.Config{
 		MinVersion:             tls.VersionTLS13,
 		Certificates:           []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: priv}},
-		InsecureSkipVerify:     true, // the proof below takes the place of a certificate
+		InsecureSkipVerify:     true, // the proof below replaces a certificate
 		SessionTicketsDisabled: true,
 	}}, nil
 }
 
-// accept is the side that was called.
+// accept makes a stream of a connection from another node.
 func (c *channel) accept(raw net.Conn, limit time.Duration) (net.Conn, error) {
 	return c.open(tls.Server(raw, c.conf), limit, "server", "client")
 }
 
-// dial is the side that calls.
+// dial makes a stream of a connection to another node.
 func (c *channel) dial(raw net.Conn, limit time.Duration) (net.Conn, error) {
 	return c.open(tls.Client(raw, c.conf), limit, "client", "server")
 }
@@ -71,7 +71,7 @@ func (c *channel) open(conn *tls.Conn, limit time.Duration, me, other string) (n
 		return nil, fmt.Errorf("stream: %w", err)
 	}
 	if me == "client" {
-		// The one who called proves first: nobody gets a proof who did not give one.
+		// The calling side proves first. So a caller without a key gets no proof.
 		if err := c.prove(conn, secret, me); err != nil {
 			return nil, err
 		}
@@ -98,7 +98,7 @@ func (c *channel) prove(conn net.Conn, secret []byte, role string) error {
 	return nil
 }
 
-// holds reports whether a proof is that of any of our keys.
+// holds reports whether a proof fits any of our keys.
 func (c *channel) holds(secret []byte, role string, proof []byte) bool {
 	for _, key := range c.keys.set.Load().streams {
 		if hmac.Equal(proof, proofOf(key, secret, role)) {

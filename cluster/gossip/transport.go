@@ -14,41 +14,41 @@ import (
 )
 
 const (
-	// maxPacket is the largest packet taken. Members send up to packetBytes.
+	// maxPacket is the largest accepted packet, in bytes. Members send up to packetBytes.
 	maxPacket = 4096
 
-	// maxStreams bounds the streams from others that are with memberlist, which reads
-	// up to 20 MiB from each before it looks at them.
+	// maxStreams bounds the incoming streams that memberlist handles. It reads up to 20 MiB
+	// from each before it checks them.
 	maxStreams = 128
 
-	// maxEntered bounds the streams from others with those that have not proved yet
-	// that they hold a key, and strangerTime how long these may take.
+	// maxEntered bounds all incoming streams, including those that have not yet proved a key.
+	// strangerTime bounds the time until the proof.
 	maxEntered   = 512
 	strangerTime = 5 * time.Second
 
-	// maxStreamBytes bounds what is read from one stream: the 20 MiB that memberlist
-	// allows, and what encryption adds.
+	// maxStreamBytes bounds what is read from one stream: the 20 MiB that memberlist allows,
+	// and the overhead of encryption.
 	maxStreamBytes = 24 << 20
 
-	// acceptPause is the pause after accept failed, which is want of file descriptors.
+	// acceptPause is the pause after accept failed for lack of file descriptors.
 	acceptPause = 100 * time.Millisecond
 
-	// packetBuffer is the receive buffer asked for, for bursts; the kernel may give less.
+	// packetBuffer is the wanted receive buffer, in bytes, for bursts. The kernel may give
+	// less.
 	packetBuffer = 2 << 20
 )
 
 // tap sees every packet that a transport sends and receives, as it is on the wire.
 type tap func(sent bool, peer netip.AddrPort, packet []byte)
 
-// sockets is memberlist's transport over UDP and TCP on one port. With a keyring it lets
-// only those through who hold a key, fresh: see guard for packets and channel for
-// streams. It is written here, rather than wrapped around memberlist's own, because that
-// one takes any number of streams of any length from anybody, and binds IPv6 where IPv4
-// is asked for.
+// sockets is memberlist's transport over UDP and TCP on one port. With a keyring it accepts
+// only fresh input from holders of a key: see guard for packets and channel for streams. It
+// does not wrap memberlist's own transport: that one takes any number of streams of any length
+// from any machine, and binds IPv6 where IPv4 is asked for.
 type sockets struct {
 	// constant after start
-	guard     *guard   // nil without keys: anybody is let through
-	channel   *channel // likewise
+	guard     *guard   // nil without keys: all input is accepted
+	channel   *channel // nil without keys
 	rejects   *rejects
 	tap       tap // nil: none
 	advertise netip.AddrPort
@@ -63,14 +63,14 @@ type sockets struct {
 
 	mu      sync.Mutex // guards the fields below; held for moments
 	conns   map[net.Conn]struct{}
-	entered int // streams from others, all
-	taken   int // those of them that are with memberlist
+	entered int // all incoming streams
+	taken   int // incoming streams that memberlist handles
 	closed  bool
 }
 
 var _ memberlist.NodeAwareTransport = (*sockets)(nil)
 
-// listen opens both sockets. Nothing is received before start.
+// listen opens both sockets. It receives nothing before start.
 func listen(bind netip.AddrPort, keys *Keyring, rejects *rejects) (*sockets, error) {
 	t := &sockets{
 		rejects: rejects,
@@ -97,15 +97,15 @@ func listen(bind netip.AddrPort, keys *Keyring, rejects *rejects) (*sockets, err
 	if err != nil {
 		return nil, fmt.Errorf("gossip: bind: %w", err)
 	}
-	// Best effort: a smaller buffer loses packets in bursts, which gossip bears.
+	// Best effort: a smaller buffer loses packets in bursts, which gossip tolerates.
 	_ = t.udp.SetReadBuffer(packetBuffer)
 	t.quit, t.stop = context.WithCancel(context.Background())
 	return t, nil
 }
 
 func listenBoth(bind netip.AddrPort) (*net.TCPListener, *net.UDPConn, error) {
-	// "tcp" with an IPv4 wildcard would listen on IPv6 too, "tcp6" with the IPv6 one
-	// not on IPv4.
+	// "tcp" with an IPv4 wildcard would also listen on IPv6. "tcp6" with the IPv6 wildcard
+	// would not listen on IPv4.
 	family := ""
 	switch {
 	case bind.Addr().Is4():
@@ -125,7 +125,7 @@ func listenBoth(bind netip.AddrPort) (*net.TCPListener, *net.UDPConn, error) {
 	return tcp, udp, nil
 }
 
-// local returns the address listened on.
+// local returns the listening address.
 func (t *sockets) local() netip.AddrPort {
 	a := t.tcp.Addr().(*net.TCPAddr).AddrPort()
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
@@ -155,7 +155,7 @@ func (t *sockets) WriteTo(b []byte, addr string) (time.Time, error) {
 	return t.WriteToAddress(b, memberlist.Address{Addr: addr})
 }
 
-// WriteToAddress sends a packet. Names are not looked up: members have addresses.
+// WriteToAddress sends a packet. It looks up no names: members have addresses.
 func (t *sockets) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error) {
 	to, err := netip.ParseAddrPort(a.Addr)
 	if err != nil {
@@ -163,7 +163,7 @@ func (t *sockets) WriteToAddress(b []byte, a memberlist.Address) (time.Time, err
 	}
 	if t.guard != nil {
 		if b = t.guard.seal(to, b); b == nil {
-			return time.Now(), nil // held until the other side has answered
+			return time.Now(), nil // held until the peer has answered
 		}
 	}
 	return time.Now(), t.send(b, to)
@@ -177,7 +177,7 @@ func (t *sockets) send(b []byte, to netip.AddrPort) error {
 	return err
 }
 
-// receive hands packets to memberlist until the socket is closed.
+// receive passes packets to memberlist until the socket is closed.
 func (t *sockets) receive() {
 	buf := make([]byte, maxPacket+1)
 	for {
@@ -214,8 +214,8 @@ func (t *sockets) receive() {
 	}
 }
 
-// guarded returns what a packet carries for memberlist, and sends what the guard wants
-// to be sent for it.
+// guarded returns the payload of a packet for memberlist. It sends the replies that the guard
+// asks for.
 func (t *sockets) guarded(b []byte, from netip.AddrPort) []byte {
 	payload, replies, err := t.guard.open(b, from)
 	if err != nil {
@@ -227,7 +227,7 @@ func (t *sockets) guarded(b []byte, from netip.AddrPort) []byte {
 	return payload
 }
 
-// pause waits a moment; false if the transport ends meanwhile.
+// pause waits for acceptPause. It returns false if the transport ends first.
 func (t *sockets) pause() bool {
 	select {
 	case <-time.After(acceptPause):
@@ -237,7 +237,7 @@ func (t *sockets) pause() bool {
 	}
 }
 
-// accept takes streams until the socket is closed.
+// accept accepts streams until the socket is closed.
 func (t *sockets) accept() {
 	for {
 		c, err := t.tcp.AcceptTCP()
@@ -257,7 +257,7 @@ func (t *sockets) accept() {
 	}
 }
 
-// enter counts a new stream from somebody; false if there are too many.
+// enter counts a new incoming stream. It returns false if there are too many.
 func (t *sockets) enter(c net.Conn) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -269,7 +269,7 @@ func (t *sockets) enter(c net.Conn) bool {
 	return true
 }
 
-// settle counts a stream as one that is with memberlist; false if there are too many.
+// settle counts a stream that memberlist is to handle. It returns false if there are too many.
 func (t *sockets) settle() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -280,7 +280,7 @@ func (t *sockets) settle() bool {
 	return true
 }
 
-// forget counts a stream out.
+// forget removes a stream from the counts.
 func (t *sockets) forget(c net.Conn, entered, taken int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -289,8 +289,8 @@ func (t *sockets) forget(c net.Conn, entered, taken int) {
 	t.taken -= taken
 }
 
-// welcome hands a stream from somebody to memberlist, after the proof of a key if there
-// are keys.
+// welcome passes an incoming stream to memberlist. If there are keys, the other side must
+// prove one first.
 func (t *sockets) welcome(raw net.Conn) {
 	conn, err := raw, error(nil)
 	if t.channel != nil {
@@ -317,8 +317,8 @@ func (t *sockets) DialTimeout(addr string, timeout time.Duration) (net.Conn, err
 	return t.DialAddressTimeout(memberlist.Address{Addr: addr}, timeout)
 }
 
-// DialAddressTimeout opens a stream to a node, and proves to each other that both hold a
-// key if there are keys. It ends early when the transport does.
+// DialAddressTimeout opens a stream to a node. If there are keys, both sides prove that they
+// hold one. It ends early if the transport ends.
 func (t *sockets) DialAddressTimeout(a memberlist.Address, timeout time.Duration) (net.Conn, error) {
 	if _, err := netip.ParseAddrPort(a.Addr); err != nil {
 		return nil, err
@@ -368,16 +368,16 @@ func (t *sockets) Shutdown() error {
 	return err
 }
 
-// stream is a connection of which no more than so many bytes are read.
+// stream is a connection with a limit on the bytes read.
 type stream struct {
 	net.Conn
-	left int64 // of the one reader
+	left int64 // used by the one reader
 	done func()
 }
 
 var errTooLong = errors.New("stream is too long")
 
-// Read fails at the limit.
+// Read fails beyond the limit.
 func (s *stream) Read(p []byte) (int, error) {
 	if s.left <= 0 {
 		return 0, errTooLong
