@@ -11,8 +11,8 @@
 //
 // # Results
 //
-// Do reports per Op. Short reads and writes are continued, EINTR, EAGAIN and
-// EBUSY are retried, the latter two for up to ten seconds. What is left is one of:
+// Do reports per Op. It continues short reads and writes. It retries EINTR, EAGAIN and EBUSY, the
+// latter two for up to ten seconds. The remaining results are:
 //
 //	nil
 //	io.ErrUnexpectedEOF   the file ends before the read does
@@ -23,11 +23,10 @@
 //
 // # Memory
 //
-// The memory of an op must come from mmap, never from the Go heap, because the
-// kernel writes to it by itself. Do returns only when the kernel is done with all
-// of it. What was submitted cannot be cancelled: ctx takes back only what still
-// waits. A device that never answers therefore keeps Do, and with it the memory,
-// for ever; Stuck says so, and who waits must not wait on Do itself.
+// The memory of an op must come from mmap, never from the Go heap, because the kernel writes to it.
+// Do returns only when the kernel is done with all of it. Submitted pieces cannot be cancelled: the
+// end of ctx takes back only those that still wait. So a device that never answers keeps Do, and
+// the memory, for ever. Stuck shows this. A caller with a deadline must not wait on Do itself.
 //
 // # Lock order
 //
@@ -38,18 +37,17 @@
 //
 // Figures are of one 2-core machine with a virtio disk, Linux 6.18.
 //
-//   - The binding of io_uring, giouring, links only with -checklinkname=0, so it is
-//     behind the tag giouring. Without, everything builds and works by pread, which is
-//     an equal in bandwidth; io_uring takes 40 to 60 % less CPU at 64 KiB and many
-//     in flight, and 50 us more for a lone read of 64 KiB.
-//   - One ring a device, owned by one goroutine on one thread. Rings shared under a lock
-//     or one a caller are no faster from 1 MiB up and cost more CPU below.
+//   - The binding of io_uring, giouring, links only with -checklinkname=0, so it is behind the tag
+//     giouring. Without the tag everything builds and works by pread, with the same bandwidth.
+//     io_uring takes 40 to 60 % less CPU at 64 KiB with many in flight, and 50 us more for a lone
+//     read of 64 KiB.
+//   - One ring per device, owned by one goroutine on one thread. Rings shared under a lock, or one
+//     ring per caller, are no faster from 1 MiB up and cost more CPU below.
 //   - Not used: registered buffers (5 us/MiB on huge pages, nothing at 64 KiB, and they
 //     pin memory), registered files, IOPOLL, SQPOLL, linked requests, timeouts of the
 //     ring. The owner of the ring waits without a timeout and is woken by an eventfd.
-//   - fdatasync goes through the ring as a request of its own. Each submission entry
-//     is cleared first: the binding leaves the flags of a sync in it, with which the
-//     next read would fail.
+//   - fdatasync goes through the ring as a request of its own. Each submission entry is cleared
+//     first: the binding leaves the flags of a sync in it, and the next read would fail with them.
 //   - Pieces of 1 MiB, 8 MiB in flight: larger pieces are slower, more in flight only
 //     adds latency.
 //   - Reads before writes by bytes, 3 to 1, and writes never fill more than three
@@ -57,9 +55,9 @@
 //     turns would let a cascade slow every promotion.
 //   - Huge pages: scattered pages of 4 KiB split a request of 1 MiB in two and cost
 //     twice the time. Hence MADV_HUGEPAGE in Pool, and a tmpfs with huge= for Mapping.
-//   - Pool gives out ranges of one mapping, and who comes first waits until there is a
-//     range for him. No one can be starved, since all that is lent comes back; gaps
-//     may make him wait longer than bytes alone would, which UsableRatio lessens.
-//   - All file I/O is aligned to 4096 bytes, whatever a device accepts: then every
-//     file system and sector size works alike.
+//   - Pool gives out ranges of one mapping. The first waiter waits until there is a range for it.
+//     No waiter can starve, since every buffer comes back. Gaps may make a waiter wait longer than
+//     the bytes alone would. UsableRatio lessens that.
+//   - All file I/O is aligned to 4096 bytes, whatever a device accepts. So every file system and
+//     sector size works alike.
 package directio

@@ -7,8 +7,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// Alignment is what O_DIRECT asks of memory, offset and length here, whatever the
-// device would accept: 4096 bytes suit all of them.
+// Alignment is the alignment in bytes of memory, offset and length for O_DIRECT here. 4096 bytes
+// suit all devices.
 const Alignment = 4096
 
 // Kind says what an Op does.
@@ -20,9 +20,8 @@ const (
 	Sync // fdatasync of what was written before Do; Mem and Off are ignored
 )
 
-// Op is one operation of an Engine. The caller fills all fields but N and Err, and
-// leaves the op, its memory and its file alone until Do returns. What has no bytes
-// is a successful no-op.
+// Op is one operation of an Engine. The caller fills all fields but N and Err. It must not change
+// the op, its memory or its file until Do returns. An op without bytes is a successful no-op.
 type Op struct {
 	Kind Kind
 	File *File
@@ -36,46 +35,44 @@ type Op struct {
 // Engine does operations on the files of one device. Methods may be called in
 // parallel.
 type Engine interface {
-	// Do starts all ops, reads ahead of writes, and returns when each is done or
-	// was taken back because ctx ended first (Err is ctx's error then). It returns
-	// the first Err in the order of ops, nil if there is none. The ops of one Do are
-	// done in any order and at the same time: what must come after something
-	// else, such as a Sync after its writes, goes in a Do of its own.
+	// Do starts all ops, reads ahead of writes. It returns when each op is done, or was taken back
+	// because ctx ended first; Err is then ctx's error. It returns the first Err in the order of
+	// ops, or nil. The ops of one Do run in any order and at the same time. An op that must come
+	// after others, such as a Sync after its writes, needs a Do of its own.
 	//
 	// After Close ops fail with os.ErrClosed. Empty ops are a successful no-op.
 	Do(ctx context.Context, ops []Op) error
 
-	// Name says which implementation this is: EngineUring or
-	// EnginePread.
+	// Name returns the implementation: EngineUring or EnginePread.
 	Name() string
 
-	// Stuck returns for how long the oldest piece of an op has been with the kernel,
-	// 0 if none is. What waits for its turn does not count.
+	// Stuck returns for how long the oldest piece of an op has been with the kernel, 0 if none is.
+	// Waiting pieces do not count.
 	Stuck() time.Duration
 
 	// Stats returns totals since Open.
 	Stats() Stats
 
-	// Close refuses new ops, fails those that wait with os.ErrClosed, and returns when
-	// the kernel is done with the others, or, with ctx's error, when ctx ends: then
-	// what they use is leaked rather than freed under the kernel's hands. It may be
-	// called again, to wait on. While it waits it logs the oldest op.
+	// Close refuses new ops and fails waiting ones with os.ErrClosed. It returns when the kernel is
+	// done with the others. If ctx ends first, it returns ctx's error, and leaks the memory that
+	// the kernel may still write to. It logs the oldest op while it waits. It may be called again,
+	// to wait on.
 	Close(ctx context.Context) error
 }
 
-// Starter is the ability to do ops without a goroutine that waits for them, which for
-// small reads costs more than the read. All engines of this package have it.
+// Starter does ops without a goroutine that waits for them. For small reads such a goroutine costs
+// more than the read. All engines of this package have it.
 type Starter interface {
-	// Start is Do, but calls done instead of waiting, once, and not from within Start.
-	// done runs on the goroutine that reaps the device: it must be short, must not wait
-	// for anything, and may call Start again. The errors are in ops.
+	// Start is Do, but it calls done once instead of waiting, and never from within Start. done
+	// runs on the goroutine that reaps the device. It must be short and must not wait. It may call
+	// Start again. The errors are in ops.
 	Start(ops []Op, done func())
 }
 
 // Stats are totals of an Engine.
 type Stats struct {
 	Reads, Writes, Syncs   uint64 // ops that succeeded
-	ReadBytes, WriteBytes  uint64 // moved, also by ops that failed in the end
+	ReadBytes, WriteBytes  uint64 // moved, also by ops that failed later
 	Continued              uint64 // short results that were continued
 	Retried                uint64 // EINTR, EAGAIN, EBUSY
 	Failed                 uint64 // ops with an Err
@@ -84,9 +81,8 @@ type Stats struct {
 
 // Options configures an Engine. The zero value works.
 type Options struct {
-	// Engine is auto, io_uring or pread. Empty means auto: io_uring where it works,
-	// proven by a NOP round trip, else pread, with one log line that says why.
-	// io_uring fails where auto would fall back.
+	// Engine is auto, io_uring or pread. Empty means auto: io_uring where a NOP round trip works,
+	// else pread, with one log line that says why. io_uring fails where auto would fall back.
 	Engine string
 
 	Entries       int   // io_uring: most pieces with the kernel at a time. Zero means 128. 8 to 4096.

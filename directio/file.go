@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNotDirect says that a file system refuses O_DIRECT, or accepted it and opened
+// ErrNotDirect says that a file system refuses O_DIRECT, or that it accepted O_DIRECT and opened
 // the file without.
 var ErrNotDirect = errors.New("no direct I/O")
 
@@ -18,9 +18,9 @@ type File struct {
 	fd int
 }
 
-// OpenFile is os.OpenFile with O_DIRECT added. It fails with ErrNotDirect, next to
-// the errno if there is one, where the file system has no direct I/O, which is
-// asked of the open file. Passing that test is not proof: see Probe.
+// OpenFile is os.OpenFile with O_DIRECT added. If the file system has no direct I/O, it fails with
+// ErrNotDirect, and with the errno if there is one. It checks the flags of the open file. That
+// check is no proof: see Probe.
 func OpenFile(path string, flag int, perm os.FileMode) (*File, error) {
 	f, err := os.OpenFile(path, flag|unix.O_DIRECT, perm)
 	if errors.Is(err, unix.EINVAL) {
@@ -43,13 +43,12 @@ func OpenFile(path string, flag int, perm os.FileMode) (*File, error) {
 // Fd returns the descriptor, valid until Close.
 func (f *File) Fd() int { return f.fd }
 
-// OS returns the os.File below f, for truncating, allocating and locking. f keeps
-// owning it.
+// OS returns the os.File below f, for truncating, allocating and locking. f still owns it.
 func (f *File) OS() *os.File { return f.f }
 
 // Name returns the path given to OpenFile.
 func (f *File) Name() string { return f.f.Name() }
 
-// Close closes the file. No op on it may be with an Engine: the kernel gives the
-// descriptor to the next file that is opened.
+// Close closes the file. No Engine may still have an op on it: the kernel gives the descriptor to
+// the next file that is opened.
 func (f *File) Close() error { return f.f.Close() }

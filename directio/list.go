@@ -1,7 +1,7 @@
 package directio
 
-// list is a queue of values that carry their own links, so that each can leave from
-// the middle without a search.
+// list is a queue of values that carry their own links. So each value can leave from the middle
+// without a search.
 type list[T any] struct{ first, last *node[T] }
 
 // node links a value into one list at a time.
@@ -21,7 +21,7 @@ func (l *list[T]) push(v T, n *node[T]) {
 	l.last = n
 }
 
-// remove takes n out of l, where it must be.
+// remove takes n out of l. n must be in l.
 func (l *list[T]) remove(n *node[T]) {
 	if n.prev == nil {
 		l.first = n.next

@@ -9,20 +9,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mapping is a file mapped into memory, to be filled from a device or written to
-// one: a tmpfs file then needs no copy.
+// Mapping is a file mapped into memory. A device fills it, or writes from it, so a tmpfs file needs
+// no copy.
 type Mapping struct {
 	mem  []byte // as mapped: Munmap takes nothing else
 	once sync.Once
 }
 
-// Map maps the first AlignUp(size) bytes of f, shared, for reading or for both. Of
-// what lies beyond the last page of the file, the kernel answers EFAULT to an
-// Engine and a program's own access ends in SIGBUS, see Guard. A full tmpfs answers
-// alike, and not ENOSPC: who means to write allocates the file first.
+// Map maps the first AlignUp(size) bytes of f, shared, for reading or for both. Beyond the last
+// page of the file an Engine gets EFAULT, and the program's own access ends in SIGBUS; see Guard. A
+// full tmpfs does the same and does not return ENOSPC. So allocate the file before writing to it.
 //
-// It fails with os.ErrInvalid if size is not positive, and with the errno of mmap.
-// f may be closed before the Mapping.
+// It fails with os.ErrInvalid if size is not positive, and with the errno of mmap. f may be closed
+// before the Mapping.
 func Map(f *os.File, size int64, write bool) (*Mapping, error) {
 	if size <= 0 || size > 1<<62 {
 		return nil, fmt.Errorf("directio: map %d bytes of %s: %w", size, f.Name(), os.ErrInvalid)
@@ -38,12 +37,10 @@ func Map(f *os.File, size int64, write bool) (*Mapping, error) {
 	return &Mapping{mem: mem}, nil
 }
 
-// Bytes returns the memory, a multiple of Alignment long. It must not be touched
-// after Close.
+// Bytes returns the memory. Its length is a multiple of Alignment. It must not be used after Close.
 func (m *Mapping) Bytes() []byte { return m.mem }
 
-// Close unmaps the memory; the kernel must be done with it. A second call does
-// nothing.
+// Close unmaps the memory. The kernel must be done with it. A second call does nothing.
 func (m *Mapping) Close() error {
 	var err error
 	m.once.Do(func() {
@@ -54,8 +51,8 @@ func (m *Mapping) Close() error {
 	return err
 }
 
-// FaultError is what Guard makes of an access to memory that is not there, mostly
-// because the mapped file was truncated.
+// FaultError is the error of Guard for an access to memory that is not there. Mostly the mapped
+// file was truncated.
 type FaultError struct {
 	Addr uintptr // 0 if the runtime does not say
 }
@@ -65,9 +62,9 @@ func (e *FaultError) Error() string {
 	return fmt.Sprintf("directio: memory at %#x is gone: mapped file truncated?", e.Addr)
 }
 
-// Guard calls fn and returns a *FaultError if fn, on this goroutine, touches mapped
-// memory that has no page behind it, which would end the process otherwise.
-// Other panics pass. fn must hold no lock that it unlocks without defer.
+// Guard calls fn. It returns a *FaultError if fn, on this goroutine, touches mapped memory without
+// a page behind it. Without Guard that would end the process. Other panics pass through. fn must
+// hold no lock that it unlocks without defer.
 func Guard(fn func()) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -83,7 +80,7 @@ func Guard(fn func()) (err error) {
 	return nil
 }
 
-// faulter is what the runtime panics with at a memory fault, and only there.
+// faulter is the type of the runtime's panic at a memory fault, and only there.
 type faulter interface {
 	error
 	Addr() uintptr

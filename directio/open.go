@@ -20,16 +20,16 @@ const (
 const (
 	minEntries, maxEntries = 8, 4096
 	maxThreads             = 1024
-	maxChunkBytes          = 1 << 30 // below the 2 GiB less a page that Linux moves at once
+	maxChunkBytes          = 1 << 30 // below the most that Linux moves at once: 2 GiB less a page
 )
 
 // errNoUring is why a build without the tag giouring has no io_uring.
 var errNoUring = errors.New("this program was built without io_uring (tag giouring)")
 
-// closeLogInterval is how often Close says what it waits for.
+// closeLogInterval is how often Close logs what it waits for.
 const closeLogInterval = 5 * time.Second
 
-// withDefaults returns o filled in, or all that is wrong with it.
+// withDefaults returns o filled in, or all violations.
 func (o Options) withDefaults() (Options, error) {
 	if o.Engine == "" {
 		o.Engine = EngineAuto
@@ -66,9 +66,8 @@ func (o Options) withDefaults() (Options, error) {
 	return o, errors.Join(errs...)
 }
 
-// Open starts an engine. It fails with os.ErrInvalid, once for each option that is
-// out of range, and, if o.Engine is io_uring, with what the kernel said against it.
-// ctx bounds the opening alone.
+// Open starts an engine. It fails with os.ErrInvalid, once for each option that is out of range. If
+// o.Engine is io_uring, it also fails with the kernel's error. ctx bounds only the opening.
 func Open(ctx context.Context, o Options) (Engine, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -83,14 +82,14 @@ func Open(ctx context.Context, o Options) (Engine, error) {
 			return e, nil
 		}
 		if o.Engine == EngineUring {
-			return nil, fmt.Errorf("directio: engine io_uring was asked for and is not usable: %w", err)
+			return nil, fmt.Errorf("directio: the option asks for the engine io_uring, which is not usable: %w", err)
 		}
 		logFallback(o.Logger, err)
 	}
 	return openPread(o), nil
 }
 
-// logFallback says once why there is no io_uring. A build without it chose so.
+// logFallback logs once why there is no io_uring. It logs nothing in a build without io_uring.
 func logFallback(log *zap.Logger, err error) {
 	if errors.Is(err, errNoUring) {
 		log.Info("no io_uring in this build, using pread and pwrite", zap.String("engine", EnginePread), zap.Error(err))

@@ -38,8 +38,7 @@ func (s *scheduler) anyLocked() bool {
 	return p != nil || r != nil
 }
 
-// nextLocked returns the piece to take, if a parked one is next, or the request to
-// cut it from.
+// nextLocked returns the parked piece to take next, or else the request to cut the next piece from.
 func (s *scheduler) nextLocked() (*piece, *request) {
 	for n := s.mu.parked.first; n != nil; n = n.next {
 		p := n.value
@@ -60,8 +59,8 @@ func (s *scheduler) nextLocked() (*piece, *request) {
 	if read == nil || write != nil && s.mu.credit >= readShare*int64(s.headBytes(write)) {
 		r = write
 	}
-	// What does not fit waits for room, even if something behind it would fit, or
-	// it would wait for ever.
+	// A piece that does not fit waits for room, even if one behind it would fit. Otherwise it would
+	// wait for ever.
 	if r == nil || !s.fitsLocked(int64(s.headBytes(r))) {
 		return nil, nil
 	}
@@ -85,8 +84,8 @@ func (s *scheduler) fitsLocked(cost int64) bool {
 	return within(limits{reads.pieces + writes.pieces, reads.bytes + writes.bytes}, cost, s.all)
 }
 
-// mayJoinLocked reports whether the pieces of a class may become more by one of cost
-// bytes, room provided.
+// mayJoinLocked reports whether the limits of a class allow another piece of cost bytes, if there
+// is room.
 func (s *scheduler) mayJoinLocked(class int, cost int64) bool {
 	return class == 0 || within(s.mu.load[1], cost, s.writes)
 }
@@ -96,7 +95,7 @@ func within(load limits, cost int64, limit limits) bool {
 	return load.pieces < limit.pieces && load.bytes+cost <= limit.bytes
 }
 
-// cutLocked takes p off its request, and the request off its queue with the last.
+// cutLocked takes p off its request. With its last piece a request leaves its queue.
 func (s *scheduler) cutLocked(p *piece) {
 	r := p.req
 	r.cut += p.size
@@ -107,8 +106,8 @@ func (s *scheduler) cutLocked(p *piece) {
 	}
 }
 
-// chargeLocked keeps the account between reads and writes. Only what went ahead of
-// something that waits counts.
+// chargeLocked keeps the account between reads and writes. It counts only bytes that went ahead of
+// a waiting request.
 func (s *scheduler) chargeLocked(class int, cost int64) {
 	switch {
 	case class == 0 && s.mu.queues[1].first != nil:
@@ -120,8 +119,8 @@ func (s *scheduler) chargeLocked(class int, cost int64) {
 	}
 }
 
-// finish takes back a piece that the kernel is done with: it moved n bytes, or
-// failed with errno, 0 if not. There may be something to take then.
+// finish returns a piece that the kernel is done with. The piece moved n bytes, or failed with
+// errno if that is not 0. There may then be another piece to take.
 func (s *scheduler) finish(p *piece, n int, errno unix.Errno) {
 	s.mu.Lock()
 	class := p.req.op.Kind.class()
@@ -140,11 +139,11 @@ func (s *scheduler) finish(p *piece, n int, errno unix.Errno) {
 	}
 }
 
-// drainedLocked reports whether s is closed and nothing is in flight, so that the
-// goroutines of the engine may end.
+// drainedLocked reports whether s is closed and nothing is in flight. The goroutines of the engine
+// may then end.
 func (s *scheduler) drainedLocked() bool { return s.mu.closed && s.mu.flying.first == nil }
 
-// settleLocked does with p what v says.
+// settleLocked applies the verdict v to p.
 func (s *scheduler) settleLocked(p *piece, v verdict) {
 	r := p.req
 	if !v.done {
@@ -161,7 +160,7 @@ func (s *scheduler) settleLocked(p *piece, v verdict) {
 	s.endLocked(r)
 }
 
-// stopLocked returns why nothing more of r is to be done, nil if nothing is in the way.
+// stopLocked returns why r must stop, or nil if it may go on.
 func (s *scheduler) stopLocked(r *request) error {
 	switch {
 	case r.err != nil:
@@ -174,7 +173,7 @@ func (s *scheduler) stopLocked(r *request) error {
 	return nil
 }
 
-// parkLocked has p taken again, after a while.
+// parkLocked lets p be taken again after a while.
 func (s *scheduler) parkLocked(p *piece, after time.Duration) {
 	p.parked, p.ready = true, after == 0
 	s.mu.parked.push(p, &p.links)
@@ -183,7 +182,7 @@ func (s *scheduler) parkLocked(p *piece, after time.Duration) {
 	}
 }
 
-// unpark lets a piece whose time has come be taken, if it is parked still.
+// unpark lets a parked piece be taken again after its wait.
 func (s *scheduler) unpark(p *piece) {
 	s.mu.Lock()
 	p.ready = true
@@ -191,7 +190,7 @@ func (s *scheduler) unpark(p *piece) {
 	s.wake()
 }
 
-// oldest returns the fields of a log line about the piece that is with the kernel for
+// oldest returns the fields of a log line about the piece that has been with the kernel for
 // longest.
 func (s *scheduler) oldest() []zap.Field {
 	s.mu.Lock()

@@ -14,28 +14,27 @@ import (
 
 const hugePageBytes = 2 << 20
 
-// PoolOptions configures a Pool. Both are needed: how much memory may be spent on
-// staging is its owner's decision.
+// PoolOptions configures a Pool. Both fields are required: the owner decides how much memory
+// staging may use.
 type PoolOptions struct {
-	// SizeBytes is the memory of the pool, rounded up to a multiple of Alignment.
-	// At least Alignment.
+	// SizeBytes is the memory of the pool, at least Alignment. It is rounded up to a multiple of
+	// Alignment.
 	SizeBytes int64
 
-	// UsableRatio is the part of SizeBytes that may be in use at a time. The rest
-	// keeps gaps between buffers from making the pool smaller. Above 0, up to 1.
+	// UsableRatio is the part of SizeBytes that may be in use at a time, above 0 and up to 1. The
+	// rest makes up for gaps between buffers.
 	UsableRatio float64
 }
 
-// BudgetError says that something can never be staged: it needs more than the
-// whole budget.
+// BudgetError says that an item can never be staged: it needs more than the whole budget.
 type BudgetError struct {
-	Key    string // what is to be staged; empty if the pool was not told
+	Key    string // item to stage; empty if the pool does not know it
 	Need   int64  // bytes
 	Budget int64  // bytes, of the pool
-	Option string // what to raise: "staging.size" or "staging.usable_ratio"
+	Option string // option to raise: "staging.size" or "staging.usable_ratio"
 }
 
-// Error names key, need, budget and option.
+// Error names the key, the need, the budget and the option.
 func (e *BudgetError) Error() string {
 	key := e.Key
 	if key == "" {
@@ -44,14 +43,13 @@ func (e *BudgetError) Error() string {
 	return fmt.Sprintf("directio: %s needs %d bytes of staging, the budget is %d: raise %s", key, e.Need, e.Budget, e.Option)
 }
 
-// Pool lends aligned buffers from one mapping of anonymous memory, in huge pages
-// where the kernel has them, under a budget in bytes. Methods may be called in
-// parallel.
+// Pool lends aligned buffers from one anonymous mapping, under a budget in bytes. The mapping has
+// huge pages where the kernel has them. Methods may be called in parallel.
 type Pool struct {
 	sizeBytes   int64
 	budgetBytes int64
-	mapping     []byte // as mapped: Munmap takes nothing else
-	arena       []byte // the sizeBytes of it that begin at a huge page
+	mapping     []byte // as mapped: Munmap accepts nothing else
+	arena       []byte // sizeBytes of the mapping, from a huge page on
 
 	mu struct {
 		sync.Mutex
@@ -75,9 +73,8 @@ type waiter struct {
 	ready chan struct{}
 }
 
-// NewPool maps the memory of a pool. The kernel provides pages as they are first
-// used. It fails with os.ErrInvalid for options out of range and with the errno of
-// mmap.
+// NewPool maps the memory of a pool. The kernel allocates pages at their first use. It fails with
+// os.ErrInvalid for options out of range, and with the errno of mmap.
 func NewPool(o PoolOptions) (*Pool, error) {
 	var errs []error
 	if o.SizeBytes < Alignment || o.SizeBytes > 1<<62 {
@@ -97,14 +94,14 @@ func NewPool(o PoolOptions) (*Pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("directio: %d bytes of staging: %w", p.sizeBytes, os.NewSyscallError("mmap", err))
 	}
-	_ = unix.Madvise(m, unix.MADV_HUGEPAGE) // EINVAL: a kernel without; works, slower
+	_ = unix.Madvise(m, unix.MADV_HUGEPAGE) // fails with EINVAL if the kernel has none: works, but slower
 	at := uintptr(unsafe.Pointer(unsafe.SliceData(m)))
 	first := int64(-at % hugePageBytes)
 	p.mapping, p.arena = m, m[first:first+p.sizeBytes]
 	return p, nil
 }
 
-// BudgetBytes returns how much can be in use at a time.
+// BudgetBytes returns how many bytes can be in use at a time.
 func (p *Pool) BudgetBytes() int64 { return p.budgetBytes }
 
 // Check returns a *BudgetError about key if need bytes exceed the budget.
@@ -119,14 +116,13 @@ func (p *Pool) Check(key string, need int64) error {
 	return &BudgetError{Key: key, Need: need, Budget: p.budgetBytes, Option: option}
 }
 
-// Acquire lends a buffer of n bytes, of which AlignUp(n) count against the budget.
-// It waits for its turn: who came first is served first, whatever the sizes. So
-// that two callers never wait for each other, one that needs several buffers at
-// a time asks for their sum in one.
+// Acquire lends a buffer of n bytes. AlignUp(n) bytes count against the budget. It waits for its
+// turn: first come, first served, whatever the sizes. A caller that needs several buffers at a time
+// must ask for their sum at once. Else two callers could wait for each other for ever.
 //
-// It fails at once with a *BudgetError if n exceeds the budget and with
-// os.ErrInvalid if n is negative; while it waits, with the error of ctx, and with
-// os.ErrClosed after Close. The content of the buffer is what its last user left.
+// It fails at once with a *BudgetError if n exceeds the budget, and with os.ErrInvalid if n is
+// negative. While it waits it fails with the error of ctx, and after Close with os.ErrClosed. The
+// buffer holds what its last user left in it.
 func (p *Pool) Acquire(ctx context.Context, n int) (*Buffer, error) {
 	if n < 0 {
 		return nil, fmt.Errorf("directio: buffer of %d bytes: %w", n, os.ErrInvalid)
@@ -159,7 +155,7 @@ func (p *Pool) Acquire(ctx context.Context, n int) (*Buffer, error) {
 	}
 }
 
-// TryAcquire is Acquire if that takes no waiting, else nil.
+// TryAcquire is Acquire without waiting. It returns nil if it would have to wait.
 func (p *Pool) TryAcquire(n int) *Buffer {
 	if n < 0 || int64(n) > p.budgetBytes {
 		return nil
@@ -174,13 +170,13 @@ func (p *Pool) TryAcquire(n int) *Buffer {
 	return w.buf
 }
 
-// leave takes w out of the queue, or gives back what it was lent meanwhile.
+// leave takes w out of the queue, or returns the buffer that w got meanwhile.
 func (p *Pool) leave(w *waiter, err error) error {
 	p.mu.Lock()
 	i := slices.Index(p.mu.waiters, w)
 	if i >= 0 {
 		p.mu.waiters = slices.Delete(p.mu.waiters, i, i+1)
-		p.serveLocked() // w may have kept others waiting
+		p.serveLocked() // w may have blocked those behind it
 	}
 	p.mu.Unlock()
 	if i < 0 {
@@ -192,7 +188,7 @@ func (p *Pool) leave(w *waiter, err error) error {
 	return err
 }
 
-// serveLocked lends to the first waiters what is there for them.
+// serveLocked lends to the first waiters as long as there is room.
 func (p *Pool) serveLocked() {
 	for len(p.mu.waiters) > 0 {
 		w := p.mu.waiters[0]
@@ -255,8 +251,8 @@ func (p *Pool) returnLocked(e extent) {
 	}
 }
 
-// Close fails who waits, with os.ErrClosed, and unmaps the memory once the last
-// buffer is released, which may never be: the kernel could still write to it.
+// Close fails the waiting calls with os.ErrClosed. It unmaps the memory once the last buffer is
+// released. That may never happen: the kernel could still write to it.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -289,12 +285,11 @@ type Buffer struct {
 	mem    []byte
 }
 
-// Bytes returns the memory: the length asked for, the address and the capacity
-// multiples of Alignment. It must not be touched after Release.
+// Bytes returns the memory. It has the length asked for. Its address and capacity are multiples of
+// Alignment. It must not be used after Release.
 func (b *Buffer) Bytes() []byte { return b.mem }
 
-// Release gives the buffer back; the kernel must be done with it. A second call
-// panics.
+// Release returns the buffer. The kernel must be done with it. A second call panics.
 func (b *Buffer) Release() {
 	p := b.pool
 	p.mu.Lock()

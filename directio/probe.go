@@ -9,21 +9,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ProbeResult is what Probe found out about a directory.
+// ProbeResult describes the direct I/O of a directory.
 type ProbeResult struct {
 	FileSystem string // "ext4", "xfs", "tmpfs", ...; the magic number in hex if unknown
 
-	// Direct says that the file system states its alignment (statx
-	// STATX_DIOALIGN), as those do whose direct I/O is real. Without, O_DIRECT
-	// works but is only a hint: data may go through the page cache (btrfs) or
-	// there is no device at all (tmpfs).
+	// Direct says that the file system states its alignment (statx STATX_DIOALIGN). File systems
+	// with real direct I/O do so. On others O_DIRECT works but is only a hint: data may go through
+	// the page cache (btrfs), or there is no device at all (tmpfs).
 	Direct bool
 
-	MemAlignBytes    int // that the file system asks for; 0 unless Direct
+	MemAlignBytes    int // required by the file system; 0 unless Direct
 	OffsetAlignBytes int
 }
 
-// String says the same in words.
+// String returns the same in words.
 func (r ProbeResult) String() string {
 	if !r.Direct {
 		return r.FileSystem + ": O_DIRECT is only a hint here"
@@ -31,12 +30,13 @@ func (r ProbeResult) String() string {
 	return fmt.Sprintf("%s: direct I/O, memory aligned to %d bytes, offsets to %d", r.FileSystem, r.MemAlignBytes, r.OffsetAlignBytes)
 }
 
-// Probe finds out what O_DIRECT is worth in dir: it makes a file there that has no
-// name (or loses it at once), writes a pattern directly, reads it back and compares.
+// Probe tests O_DIRECT in dir. It makes a file there without a name, or removes the name at once.
+// It writes a pattern directly, reads it back and compares.
 //
-// It fails with ErrNotDirect if the file system refuses O_DIRECT or needs more
-// than Alignment, with ErrSelfTest if what was read is not what was written, and with
-// the errno of what else went wrong: ENOENT, EACCES, EROFS, ENOSPC, EIO.
+// It fails with:
+//   - ErrNotDirect if the file system refuses O_DIRECT or needs more than Alignment
+//   - ErrSelfTest if it read other bytes than it wrote
+//   - the errno of any other failure: ENOENT, EACCES, EROFS, ENOSPC, EIO
 func Probe(dir string) (ProbeResult, error) {
 	var r ProbeResult
 	var fs unix.Statfs_t
@@ -58,17 +58,17 @@ func Probe(dir string) (ProbeResult, error) {
 	return r, errors.Join(err, f.Close())
 }
 
-// ErrSelfTest says that what Probe read is not what it had written.
+// ErrSelfTest says that Probe read other bytes than it had written.
 var ErrSelfTest = errors.New("read back other bytes than were written")
 
-// openProbe makes the file of Probe, nameless where the file system can.
+// openProbe makes the file of Probe, without a name if the file system can do that.
 func openProbe(dir string) (*File, error) {
 	f, err := OpenFile(dir, unix.O_TMPFILE|os.O_RDWR, 0o600)
 	if err == nil || !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EISDIR) && !errors.Is(err, ErrNotDirect) {
 		return f, err
 	}
-	// Made without O_DIRECT first: a file system that refuses it at open has
-	// created the file by then.
+	// Make the file without O_DIRECT first: a file system that refuses O_DIRECT at open has created
+	// the file by then.
 	named, err := os.CreateTemp(dir, ".kvfs-probe-*")
 	if err != nil {
 		return nil, err
@@ -80,7 +80,7 @@ func openProbe(dir string) (*File, error) {
 	return f, err
 }
 
-// align asks for the alignment that the file system states.
+// align asks the file system for its alignment.
 func (r *ProbeResult) align(f *File) error {
 	var st unix.Statx_t
 	err := unix.Statx(f.fd, "", unix.AT_EMPTY_PATH, unix.STATX_DIOALIGN, &st)
@@ -136,7 +136,7 @@ func selfTest(f *File) (err error) {
 	return nil
 }
 
-// fileSystemName returns what the magic number of statfs stands for.
+// fileSystemName returns the name for the magic number of statfs.
 //
 // Source: linux/magic.h.
 func fileSystemName(magic int64) string {

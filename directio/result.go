@@ -13,8 +13,8 @@ import (
 
 const (
 	maxIdle       = 3    // results in a row without progress
-	maxRetries    = 1000 // EAGAIN and EBUSY in a row: 10 s, an overloaded device takes seconds
-	maxInterrupts = 1e6  // EINTR in a row, which waits for nothing
+	maxRetries    = 1000 // EAGAIN and EBUSY in a row: 10 s, since an overloaded device takes seconds
+	maxInterrupts = 1e6  // EINTR in a row: each comes at once
 	maxRetryDelay = 10 * time.Millisecond
 )
 
@@ -31,7 +31,7 @@ func (k Kind) String() string {
 	return "invalid"
 }
 
-// syscallName is what errors of ops of kind k name.
+// syscallName is the system call that errors of ops of kind k name.
 func (k Kind) syscallName() string {
 	switch k {
 	case Read:
@@ -87,7 +87,7 @@ func (p *piece) judge(n int, errno unix.Errno) verdict {
 	return p.short(n)
 }
 
-// retry is judge for the errnos that ask for it.
+// retry is judge for the errnos that ask for a retry.
 func (p *piece) retry(errno unix.Errno) verdict {
 	p.retries++
 	limit := maxRetries
@@ -104,9 +104,9 @@ func (p *piece) retry(errno unix.Errno) verdict {
 	return v
 }
 
-// short is judge for fewer bytes than asked for. A read that stops within a page has
-// met the end of the file; a write that does is tried again from the page's
-// beginning, since direct I/O cannot go on within it, and then says why it stopped.
+// short is judge for fewer bytes than asked for. A read that stops within a page has met the end of
+// the file. A write that stops within a page is tried again from the page's beginning, since direct
+// I/O cannot continue within it. The second try then gives the reason.
 func (p *piece) short(n int) verdict {
 	if p.req.op.Kind == Read && n%Alignment != 0 || n == 0 && p.req.op.Kind == Read {
 		p.moved += n

@@ -9,25 +9,24 @@ import (
 	"go.uber.org/zap"
 )
 
-// readShare is how many bytes of reads go to the kernel for each byte of writes
-// while both wait.
+// readShare is how many bytes of reads go to the kernel per byte of writes while both wait.
 const readShare = 3
 
-// scheduler is what the engines have in common, and each of them: it queues ops,
-// cuts them into pieces, decides which piece is next, judges results and wakes who
-// called Do. What differs, how a piece gets to the kernel and its result back, is
-// done by goroutines that take pieces and finish them.
+// scheduler is the common part of the engines. It queues ops, cuts them into pieces, decides which
+// piece is next, judges results and wakes the callers of Do. The engines differ in how a piece gets
+// to the kernel and its result back. Goroutines of the engine do that: they take pieces and finish
+// them.
 //
 // A Do lives in a batch of requests, one an op. A request is queued until it is cut
 // up. A piece is in flight from take to finish; what its result leaves to do
 // is parked, and taken again before anything queued. A request is done when it has
 // no bytes queued and no piece in flight or parked, a batch when its requests are.
 //
-// Reads go before writes: readShare bytes to one, so that neither starves. Writes
-// fill at most three quarters of the slots and bytes in flight, so that a read never
-// waits behind a device full of writes.
+// Reads go before writes, readShare bytes to one, so that neither starves. Writes fill at most
+// three quarters of the slots and bytes in flight. So a read never waits behind a device full of
+// writes.
 //
-// The queues have no limit of their own: what waits in them are callers.
+// The queues have no limit of their own: each entry is a waiting caller.
 type scheduler struct {
 	name       string
 	log        *zap.Logger

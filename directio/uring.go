@@ -18,24 +18,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// wakeData marks the completion of the read of the eventfd. Those of pieces are
-// never 0: see slotData.
+// wakeData marks the completion of the read of the eventfd. The data of pieces are never 0: see
+// slotData.
 const wakeData = 0
 
-// uring is the engine that gives pieces to one io_uring. A single goroutine, locked
-// to its thread, creates the ring, submits and reaps: the ring then needs no locks
-// in this process or in the kernel (SINGLE_ISSUER, DEFER_TASKRUN), everything that
-// is queued goes in one system call, and what is in flight is known exactly.
+// uring is the engine that gives pieces to one io_uring. A single goroutine, locked to its thread,
+// creates the ring, submits and reaps. So the ring needs no locks in this process or in the kernel
+// (SINGLE_ISSUER, DEFER_TASKRUN). One system call submits everything that is queued. The number in
+// flight is known exactly.
 //
-// The owner sleeps in io_uring_enter. Who queues something for it writes to an
-// eventfd, which the ring is reading, if asleep is set, and clears asleep. The owner
-// sets asleep before it looks at the queue for the last time: either it sees what was
-// queued, or who queued sees asleep.
+// The owner sleeps in io_uring_enter. The ring is reading an eventfd. A goroutine that queues a
+// piece writes to the eventfd if asleep is set, and clears asleep. The owner sets asleep before it
+// looks at the queue for the last time. So either the owner sees the piece, or the goroutine sees
+// asleep.
 type uring struct {
 	s       *scheduler
 	ring    *giouring.Ring
 	entries int
-	event   *os.File // eventfd; an os.File, since who wakes may come after teardown
+	event   *os.File // an os.File, since wake may use it after teardown
 	count   []byte   // page that the ring reads event into
 
 	asleep atomic.Bool
@@ -48,8 +48,8 @@ type uring struct {
 	broken  bool // enter fails; logged
 }
 
-// slot holds what is in flight, and with it its memory, until the completion with
-// the slot's index and generation.
+// slot holds a piece in flight, and so its memory, until the completion with the slot's index and
+// generation comes.
 type slot struct {
 	piece      *piece
 	generation uint32
@@ -64,8 +64,7 @@ type result struct {
 // slotData returns the user data of a slot.
 func slotData(index, generation uint32) uint64 { return uint64(generation)<<32 | uint64(index+1) }
 
-// openUring starts an engine with a ring of its own, once the ring has proved that
-// it works.
+// openUring starts an engine with a ring of its own, after the ring has proved that it works.
 func openUring(o Options) (Engine, error) {
 	u := &uring{entries: o.Entries}
 	u.s = newScheduler(EngineUring, o.Entries, o)
@@ -79,10 +78,10 @@ func openUring(o Options) (Engine, error) {
 	return u.s, nil
 }
 
-// run is the owner. It ends when the scheduler is drained, or at once if the ring
-// cannot be had, which it says on ready.
+// run is the owner. It ends when the scheduler is drained. If it cannot get the ring, it sends the
+// error on ready and ends at once.
 func (u *uring) run(ready chan<- error) {
-	// Never unlocked: the thread that a ring belongs to ends with it.
+	// Never unlocked: the thread of a ring ends with the ring.
 	runtime.LockOSThread()
 	err := u.setup()
 	if err != nil {
@@ -98,8 +97,8 @@ func (u *uring) run(ready chan<- error) {
 	close(u.s.gone)
 }
 
-// step submits what there is, waits for a completion and hands out the results. It
-// returns false when all is done.
+// step submits pieces, waits for a completion and hands out the results. It returns false when all
+// is done.
 func (u *uring) step() bool {
 	u.asleep.Store(true)
 	closed, drained := u.submitAll()
@@ -116,8 +115,8 @@ func (u *uring) step() bool {
 	return true
 }
 
-// submitAll queues for submission whatever may go now, and tells how it stands with
-// the scheduler.
+// submitAll queues for submission all pieces that may go now, and returns the state of the
+// scheduler.
 func (u *uring) submitAll() (closed, drained bool) {
 	u.s.mu.Lock()
 	defer u.s.mu.Unlock()
@@ -127,17 +126,16 @@ func (u *uring) submitAll() (closed, drained bool) {
 	return u.s.mu.closed, u.s.drainedLocked()
 }
 
-// entered looks at the result of io_uring_enter. What was not submitted is submitted
-// with the next one.
+// entered handles the result of io_uring_enter. What was not submitted goes with the next call.
 func (u *uring) entered(err error) {
 	switch {
 	case err == nil:
 		u.broken = false
-	case errors.Is(err, unix.EINTR): // any signal, the Go runtime's included
+	case errors.Is(err, unix.EINTR): // any signal, also of the Go runtime
 	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EBUSY):
 		time.Sleep(time.Millisecond)
 	default:
-		// What is in flight stays so: nothing else may be said of it.
+		// The pieces in flight stay so: their state is unknown.
 		if !u.broken {
 			u.s.log.Error("io_uring_enter fails, trying on", zap.Error(err))
 		}
@@ -164,9 +162,9 @@ func (u *uring) prepare(p *piece) {
 	sqe.UserData = slotData(index, u.slots[index].generation)
 }
 
-// entry returns an empty submission entry. The library neither clears entries nor
-// sets all of their fields: flags of the last use would stay. There is always one
-// free, since the ring is larger than what may be in flight.
+// entry returns an empty submission entry. The library does not clear entries and does not set all
+// of their fields, so old flags would stay. One entry is always free: the ring is larger than what
+// may be in flight.
 func (u *uring) entry() *giouring.SubmissionQueueEntry {
 	sqe := u.ring.GetSQE()
 	*sqe = giouring.SubmissionQueueEntry{}
@@ -212,7 +210,7 @@ func (u *uring) reap() {
 	}
 }
 
-// wake gets the owner to look at the queue, if it does not do so anyway.
+// wake makes the owner look at the queue, unless it will do so anyway.
 func (u *uring) wake() {
 	if u.asleep.CompareAndSwap(true, false) {
 		u.signal()
@@ -223,7 +221,7 @@ func (u *uring) wake() {
 func (u *uring) signal() {
 	var one [8]byte
 	binary.NativeEndian.PutUint64(one[:], 1)
-	_, _ = u.event.Write(one[:]) // fails only after teardown, when nobody sleeps
+	_, _ = u.event.Write(one[:]) // fails only after teardown, when nothing sleeps
 }
 
 // setup creates the ring and shows that it works.
@@ -237,7 +235,7 @@ func (u *uring) setup() error {
 	if err != nil {
 		return os.NewSyscallError("mmap", err)
 	}
-	// One more than what the scheduler gives: the read of the eventfd.
+	// One more than the scheduler gives out: the read of the eventfd.
 	if u.ring, err = newRing(uint32(u.entries) + 1); err != nil {
 		return err
 	}
@@ -261,7 +259,7 @@ func (u *uring) setup() error {
 	return nil
 }
 
-// teardown frees what setup got. Nothing is in flight.
+// teardown frees what setup made. Nothing is in flight.
 func (u *uring) teardown() {
 	if u.ring != nil {
 		u.ring.QueueExit()
@@ -274,8 +272,7 @@ func (u *uring) teardown() {
 	}
 }
 
-// newRing returns a ring with the best flags that the kernel knows: Linux 6.1, 5.19,
-// 5.1.
+// newRing returns a ring with the best flags that the kernel has: Linux 6.1, 5.19, 5.1.
 func newRing(entries uint32) (*giouring.Ring, error) {
 	var err error
 	for _, flags := range []uint32{giouring.SetupSingleIssuer | giouring.SetupDeferTaskrun, giouring.SetupCoopTaskrun, 0} {
@@ -290,8 +287,7 @@ func newRing(entries uint32) (*giouring.Ring, error) {
 	return nil, explain("io_uring_setup", err)
 }
 
-// roundTrip sends a NOP through ring: a filter of system calls can allow setup and
-// forbid enter.
+// roundTrip sends a NOP through ring. A filter of system calls can allow setup and forbid enter.
 func roundTrip(ring *giouring.Ring) error {
 	const data = 0x6b766673
 	sqe := ring.GetSQE()

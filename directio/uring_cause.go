@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// disabledSysctl says who may use io_uring: 0 all, 1 root and a group, 2 nobody.
-// A variable for tests: the sysctl itself is that of the whole machine.
+// disabledSysctl says which users may use io_uring: 0 all, 1 root and a group, 2 none. It is a
+// variable for tests: the sysctl applies to the whole machine.
 var disabledSysctl = "/proc/sys/kernel/io_uring_disabled"
 
-// explain adds to the error of an io_uring system call what is likely behind it.
+// explain adds the likely cause to the error of an io_uring system call.
 func explain(syscall string, err error) error {
 	err = os.NewSyscallError(syscall, err)
 	if why := likelyCause(err); why != "" {

@@ -1,5 +1,5 @@
-// Package faultio is a directio.Engine that fails as devices do, for tests of what
-// is built on one. It decorates a real engine, op by op:
+// Package faultio is a directio.Engine that fails as devices do, for tests of code that uses an
+// Engine. It decorates a real engine, op by op:
 //
 //	Engine   asks a rule about each op and does to it what the rule says
 //	Rule     returns a Fault for a Call; Nth and First make the usual ones
@@ -29,10 +29,10 @@ type Call struct {
 	Bytes   int // 0 for Sync
 }
 
-// Fault is what happens to an op. The zero value is nothing: the op is done. Fields
-// may be combined; what they do is done from top to bottom.
+// Fault is what happens to an op. The zero value changes nothing. Fields may be combined. They take
+// effect from top to bottom.
 type Fault struct {
-	Delay time.Duration // the op begins later, or not, if ctx ends
+	Delay time.Duration // the op begins later, or not at all if ctx ends
 	Stuck bool          // the op begins only after Release, whatever ctx says
 
 	Err error // the op fails with it and moves nothing
@@ -46,17 +46,17 @@ type Fault struct {
 	Drop bool // a write or sync succeeds without being done
 	Torn bool // of a write only the first half, in pages, is done; it succeeds
 
-	// Flip inverts bit FlipBit, counted from the beginning of the op's memory and
-	// modulo its size: of what a read has read, of what a write writes.
+	// Flip inverts bit FlipBit of a read's result, or of what a write writes. FlipBit counts from
+	// the beginning of the op's memory, modulo its size.
 	Flip    bool
 	FlipBit int
 }
 
-// Rule decides what happens to an op. It is called for one op at a time, in the order
-// of Seq, and must not call the Engine.
+// Rule decides what happens to an op. It is called for one op at a time, in the order of Seq. It
+// must not call the Engine.
 type Rule func(Call) Fault
 
-// Nth returns a Rule that does f to the nth op of a kind, from 1, and nothing else.
+// Nth returns a Rule that applies f to the nth op of a kind, from 1.
 func Nth(kind directio.Kind, n uint64, f Fault) Rule {
 	return func(c Call) Fault {
 		if c.Kind == kind && c.KindSeq == n {
@@ -66,7 +66,7 @@ func Nth(kind directio.Kind, n uint64, f Fault) Rule {
 	}
 }
 
-// From returns a Rule that does f to the nth op of a kind and all that follow.
+// From returns a Rule that applies f to the nth op of a kind and to all later ones.
 func From(kind directio.Kind, n uint64, f Fault) Rule {
 	return func(c Call) Fault {
 		if c.Kind == kind && c.KindSeq >= n {
@@ -76,7 +76,7 @@ func From(kind directio.Kind, n uint64, f Fault) Rule {
 	}
 }
 
-// First returns a Rule that does what the first of rules does that does anything.
+// First returns a Rule that uses the first of rules that returns a fault.
 func First(rules ...Rule) Rule {
 	return func(c Call) Fault {
 		for _, rule := range rules {
@@ -97,7 +97,7 @@ type Engine struct {
 		rule     Rule
 		seq      uint64
 		kinds    map[directio.Kind]uint64
-		stuck    []time.Time   // since when, oldest first
+		stuck    []time.Time   // start times, oldest first
 		release  chan struct{} // closed by Release, then replaced
 		injected uint64
 		closed   bool
@@ -109,7 +109,7 @@ var (
 	_ directio.Starter = (*Engine)(nil)
 )
 
-// New decorates inner, which it closes with itself. A nil rule is no faults.
+// New decorates inner. Close closes inner too. A nil rule makes no faults.
 func New(inner directio.Engine, rule Rule) *Engine {
 	e := &Engine{inner: inner}
 	e.mu.kinds = map[directio.Kind]uint64{}
@@ -118,7 +118,7 @@ func New(inner directio.Engine, rule Rule) *Engine {
 	return e
 }
 
-// SetRule replaces the rule for ops that come from now on. Counters go on.
+// SetRule replaces the rule for later ops. The counters continue.
 func (e *Engine) SetRule(rule Rule) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -141,15 +141,15 @@ func (e *Engine) StuckOps() int {
 	return len(e.mu.stuck)
 }
 
-// Injected returns how many ops a rule did something to.
+// Injected returns how many ops got a fault.
 func (e *Engine) Injected() uint64 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.mu.injected
 }
 
-// Do implements directio.Engine. Ops without a fault go on together; the others each
-// by themselves, at the same time.
+// Do implements directio.Engine. It passes on all ops without a fault together, and each of the
+// others alone, at the same time.
 func (e *Engine) Do(ctx context.Context, ops []directio.Op) error {
 	var clean []int
 	var faulty sync.WaitGroup
@@ -166,7 +166,7 @@ func (e *Engine) Do(ctx context.Context, ops []directio.Op) error {
 		batch[j] = ops[i]
 	}
 	if len(batch) > 0 {
-		_ = e.inner.Do(ctx, batch) // also in Err of one of them
+		_ = e.inner.Do(ctx, batch) // the error is also in Err of an op
 	}
 	for j, i := range clean {
 		ops[i] = batch[j]
@@ -180,10 +180,10 @@ func (e *Engine) Do(ctx context.Context, ops []directio.Op) error {
 	return nil
 }
 
-// Start implements directio.Starter, by a Do on a goroutine of its own.
+// Start implements directio.Starter. It calls Do on a goroutine of its own.
 func (e *Engine) Start(ops []directio.Op, done func()) {
 	go func() { // ends when the ops do
-		_ = e.Do(context.Background(), ops) // also in Err of one of them
+		_ = e.Do(context.Background(), ops) // errors are also in Err of the ops
 		done()
 	}()
 }
@@ -211,7 +211,7 @@ func (e *Engine) ask(op *directio.Op) Fault {
 	return f
 }
 
-// fail does to op what f says.
+// fail applies f to op.
 func (e *Engine) fail(ctx context.Context, op *directio.Op, f Fault) {
 	op.N, op.Err = 0, nil
 	if op.Err = e.wait(ctx, f); op.Err != nil {
@@ -246,7 +246,7 @@ func (e *Engine) fail(ctx context.Context, op *directio.Op, f Fault) {
 	}
 }
 
-// part does the first size bytes of op, with a bit flipped if f says so.
+// part does the first size bytes of op. It flips a bit if f says so.
 func (e *Engine) part(ctx context.Context, op *directio.Op, size int, f Fault) {
 	one := []directio.Op{*op}
 	one[0].Mem = op.Mem[:min(size, len(op.Mem))]
@@ -255,8 +255,8 @@ func (e *Engine) part(ctx context.Context, op *directio.Op, size int, f Fault) {
 		bit = f.FlipBit % (size * 8)
 	}
 	if f.Flip && op.Kind == directio.Write {
-		// In a copy: others may read the memory of a write, or it may be mapped
-		// for reading only.
+		// Flip in a copy: others may read the memory of a write, or it may be mapped for reading
+		// only.
 		bad, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 		if err != nil {
 			op.Err = os.NewSyscallError("mmap", err)
@@ -267,14 +267,14 @@ func (e *Engine) part(ctx context.Context, op *directio.Op, size int, f Fault) {
 		bad[bit/8] ^= 1 << (bit % 8)
 		one[0].Mem = bad
 	}
-	_ = e.inner.Do(ctx, one) // also in Err
+	_ = e.inner.Do(ctx, one) // the error is also in Err
 	if f.Flip && op.Kind == directio.Read {
 		op.Mem[bit/8] ^= 1 << (bit % 8)
 	}
 	op.N, op.Err = one[0].N, one[0].Err
 }
 
-// wait does Delay and Stuck of f.
+// wait applies Delay and Stuck of f.
 func (e *Engine) wait(ctx context.Context, f Fault) error {
 	if f.Delay > 0 {
 		t := time.NewTimer(f.Delay)
@@ -296,7 +296,7 @@ func (e *Engine) wait(ctx context.Context, f Fault) error {
 	return nil
 }
 
-// Name returns the name of the engine below.
+// Name returns the name of the decorated engine.
 func (e *Engine) Name() string { return e.inner.Name() }
 
 // Stuck implements directio.Engine.
@@ -310,10 +310,10 @@ func (e *Engine) Stuck() time.Duration {
 	return d
 }
 
-// Stats returns those of the engine below.
+// Stats returns those of the decorated engine.
 func (e *Engine) Stats() directio.Stats { return e.inner.Stats() }
 
-// Close implements directio.Engine: it waits for stuck ops as for any.
+// Close implements directio.Engine. It also waits for stuck ops.
 func (e *Engine) Close(ctx context.Context) error {
 	for {
 		e.mu.Lock()
