@@ -9,17 +9,17 @@ import (
 	"github.com/kvfs/kvfs/tiers/policy"
 )
 
-// slab is a slab file in use. Its fields are guarded by Tier.mu, but for those
-// above the line.
+// slab is a slab file in use. Tier.mu guards the fields below the line.
 type slab struct {
 	id   uint32 // index in Tier.mu.slabs
 	dev  *device
 	file *directio.File
 	path string
 	size int64 // of the file, bytes
+	sync syncFile
 	// ------
 	hdr    slabHeader // constant while any slot is in use
-	usable uint32     // slots, from the first, that may be used
+	usable uint32     // slots in use, counted from the first
 	class  *class
 	base   uint32   // number of slot 0 in the class's policy
 	free   []uint64 // bitmap of free slots
@@ -27,15 +27,11 @@ type slab struct {
 	slots  []slotID // by slot; 0: free
 	live   int      // slots that hold a block
 	used   uint32   // clock at the last use of any block
-	dirty  bool     // written to since it was synced last
-	syncs  int      // syncs of the file under way
-	doomed bool     // deleted: whoever syncs it last closes the file
-	// retired: on its way out, gives out no slots
+	// retired: the slab is being removed and gives out no slots
 	retired bool
 }
 
-// class is a size class of one device: slots of one size and the order in which
-// their blocks go.
+// class is a size class of one device: slots of one size, and the eviction order of their blocks.
 //
 // INVARIANT: nfree is the sum of nfree of the slabs that are not retired.
 type class struct {
@@ -45,9 +41,9 @@ type class struct {
 	nfree     int
 	total     int    // slots that may be used
 	next      uint32 // policy number of the next slab's slot 0
-	bases     []span // ranges of policy numbers that slabs have left
+	bases     []span // ranges of policy numbers that removed slabs have left
 	cursor    int    // slab to look at first
-	low       bool   // the keeper is to evict ahead of need
+	low       bool   // the keeper must evict ahead of need
 }
 
 // span is a range of policy numbers.
@@ -56,65 +52,13 @@ type span struct{ base, n uint32 }
 const (
 	// wasteShift: a block may waste an eighth of its slot.
 	wasteShift = 3
-	// exactClasses is how many classes of one device have exactly the size of
-	// their first block. Those beyond are rounded up to eighths of a power of two, so
-	// that blocks of random sizes do not make a class each.
-	exactClasses = 16
 	// reserveBytes and reserveSlots bound what is evicted ahead of need.
 	reserveBytes = 8 << 20
 	reserveSlots = 64
 )
 
-// slotBytesFor returns the slot size of the class that a block of size bytes
-// belongs to. It needs Tier.mu.
-func (d *device) slotBytesFor(size int64) int64 {
-	need := max(alignUp(size), pageBytes)
-	best := int64(0)
-	exact := 0
-	for _, c := range d.classes {
-		if len(c.slabs) > 0 {
-			exact++
-		}
-		if c.slotBytes >= need && c.slotBytes <= need+need>>wasteShift && (best == 0 || c.slotBytes < best) {
-			best = c.slotBytes
-		}
-	}
-	if best != 0 {
-		return best
-	}
-	if exact >= exactClasses {
-		return roundToEighth(need)
-	}
-	return need
-}
-
-// roundToEighth rounds n, a multiple of a page, up to an eighth of the power of two
-// below it.
-func roundToEighth(n int64) int64 {
-	step := max(int64(1)<<(bits.Len64(uint64(n))-1)>>wasteShift, pageBytes)
-	return (n + step - 1) / step * step
-}
-
-// classOf returns the class of a slot size, a new one if need be. Classes that
-// have no slabs make way. It needs Tier.mu.
-func (d *device) classOf(slotBytes int64) *class {
-	for _, c := range d.classes {
-		if c.slotBytes == slotBytes {
-			return c
-		}
-	}
-	d.classes = slices.DeleteFunc(d.classes, func(c *class) bool { return len(c.slabs) == 0 && !c.low })
-	pol, err := policy.New(d.tier.opts.Policy, d.capacity)
-	if err != nil {
-		panic("disk: policy checked by Open: " + err.Error())
-	}
-	c := &class{slotBytes: slotBytes, pol: pol}
-	d.classes = append(d.classes, c)
-	return c
-}
-
-// reserve is how many slots of a class the keeper holds free ahead of need. None in
-// a class so small that it would show.
+// reserve is how many slots of a class the keeper holds free ahead of need. A small class gets
+// none, since the reserve would be a notable part of it.
 func (c *class) reserve() int {
 	return int(min(int64(c.total/64), reserveSlots, reserveBytes/c.slotBytes))
 }
@@ -172,9 +116,8 @@ func (c *class) drop(s *slab) {
 	s.class, s.retired = nil, false
 }
 
-// takeRun takes up to n free slots that follow each other. count is 0 if there is
-// none. It prefers to go on where it stopped, so that a batch, and what is evicted
-// with it later, lies together.
+// takeRun takes up to n adjacent free slots. count is 0 if none is free. It continues where it last
+// stopped. A batch then lies together, and so do the blocks evicted with it later.
 func (c *class) takeRun(n int) (s *slab, first uint32, count int) {
 	if c.nfree == 0 {
 		return nil, 0, 0

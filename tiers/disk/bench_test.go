@@ -198,7 +198,7 @@ func BenchmarkLoad(b *testing.B) {
 
 // BenchmarkLookup looks up 512 keys of a million.
 func BenchmarkLookup(b *testing.B) {
-	t := &Tier{devices: []*device{{down: make(chan struct{})}}}
+	t := &Tier{devices: []*device{{port: &port{down: make(chan struct{})}}}}
 	t.mu.table = newSlotTable()
 	keys := make([]block.Key, 1<<20)
 	for i := range keys {

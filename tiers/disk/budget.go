@@ -2,8 +2,8 @@ package disk
 
 import "time"
 
-// budget is what was written today. The share of each device is in device.written,
-// from where it is saved in the superblock.
+// budget is what was written today. device.mu.written holds the share of each device, and the
+// superblock saves it.
 type budget struct {
 	day      int64 // days since the epoch, UTC
 	reserved int64 // bytes, by stores under way
@@ -12,14 +12,14 @@ type budget struct {
 // dayOf returns the days since the epoch, UTC.
 func dayOf(now time.Time) int64 { return now.Unix() / 86400 }
 
-// initBudget takes over what the superblocks say of today.
+// initBudget takes today's written bytes from the superblocks.
 func (t *Tier) initBudget() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.mu.budget.day = dayOf(t.opts.Now())
 	for _, d := range t.devices {
 		if sb := d.home.superblock(); sb.day == t.mu.budget.day {
-			d.written += sb.dayBytes
+			d.mu.written += sb.dayBytes
 		}
 	}
 }
@@ -29,7 +29,7 @@ func (t *Tier) rollLocked() {
 	if today := dayOf(t.opts.Now()); today != t.mu.budget.day {
 		t.mu.budget.day = today
 		for _, d := range t.devices {
-			d.written = 0
+			d.mu.written = 0
 		}
 	}
 }
@@ -38,13 +38,13 @@ func (t *Tier) rollLocked() {
 func (t *Tier) writtenLocked() (sum int64) {
 	t.rollLocked()
 	for _, d := range t.devices {
-		sum += d.written
+		sum += d.mu.written
 	}
 	return sum
 }
 
-// reserveLocked sets bytes of the write budget aside for a store. False: there are
-// not so many left, and the store is not forced. It needs t.mu.
+// reserveLocked reserves bytes of the write budget for a store. It returns false if too few are
+// left and the store is not forced. It needs t.mu.
 func (t *Tier) reserveLocked(bytes int64, force bool) bool {
 	limit := t.opts.DailyWriteBudgetBytes
 	if limit > 0 && !force && t.writtenLocked()+t.mu.budget.reserved+bytes > limit {
@@ -54,17 +54,19 @@ func (t *Tier) reserveLocked(bytes int64, force bool) bool {
 	return true
 }
 
-// spendLocked counts bytes that were written. It needs t.mu.
-func (t *Tier) spendLocked(d *device, bytes int64) {
+// spend counts bytes that were written.
+func (t *Tier) spend(d *device, bytes int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.rollLocked()
-	d.written += bytes
+	d.mu.written += bytes
 }
 
-// saveBudget writes down what a device has written today, for a restart.
+// saveBudget saves in the superblock what a device has written today.
 func (t *Tier) saveBudget(d *device) error {
 	t.mu.Lock()
 	t.rollLocked()
-	day, written := t.mu.budget.day, d.written
+	day, written := t.mu.budget.day, d.mu.written
 	t.mu.Unlock()
 	return d.home.setWritten(day, written)
 }

@@ -18,23 +18,26 @@ import (
 
 // CheckOptions says what Check does.
 type CheckOptions struct {
-	// Repair changes the directory so that a second Check finds no errors: bad slots
-	// are freed, the index and, from the uuid of a slab, the superblock are written anew,
-	// and a slab that is damaged beyond use is removed. Good blocks stay. What a
-	// device refuses to read or write stays as it is.
+	// Repair changes the directory so that a second Check finds no errors. It frees bad slots and
+	// writes the index anew. It rebuilds a lost superblock from the uuid of the slabs. It removes a
+	// slab that is damaged beyond use. Good blocks stay. Data that a device refuses to read or
+	// write stays too.
 	Repair bool
 	// Data reads all blocks and compares their checksums.
 	Data bool
-	// Progress, if not nil, is called now and then on the caller's goroutine with bytes read and
-	// to be read. The total grows when the tables are read and the data begin.
+	// Progress is called now and then on the caller's goroutine, unless it is nil. It gets the
+	// bytes read and the bytes to read. The total grows once, when the tables are read.
 	Progress func(done, total int64)
 }
 
-// Check looks for damage in the directory of a disk tier that no process uses. It fails
-// with ErrBusy if one does, with a VersionError if anything in it was written by a
-// later kvfs, with a DirError if it is no such directory, and with ctx's error; damage is
-// in the Report. After an error of the system the Report tells what was seen until
-// then; it is nil if nothing was.
+// Check looks for damage in the directory of a disk tier that no process uses. The Report holds the
+// damage. Check fails with:
+//   - ErrBusy if a process uses the directory
+//   - a VersionError if a later kvfs wrote anything in it
+//   - a DirError if it is not such a directory
+//   - the error of ctx
+//
+// After an error of the system the Report tells what was seen until then. It is nil if nothing was.
 func Check(ctx context.Context, dir string, o CheckOptions) (_ *Report, err error) {
 	start := time.Now()
 	dir, err = filepath.Abs(dir)
@@ -52,7 +55,7 @@ func Check(ctx context.Context, dir string, o CheckOptions) (_ *Report, err erro
 	}
 	defer func() { err = errors.Join(err, d.close()) }()
 	if o.Repair {
-		// First without: a page of a later version may be the last to be seen.
+		// First look, then repair: the last page seen may be of a later version.
 		c := newChecker(ctx, d, dir, CheckOptions{})
 		if err := c.run(c.super, c.files, c.tables, c.index); err != nil {
 			return c.r, err
@@ -68,7 +71,7 @@ func newChecker(ctx context.Context, d *directory, dir string, o CheckOptions) *
 		base: map[*slabFound]int64{}, freed: map[uint32]bool{}}
 }
 
-// run does the steps, until one fails.
+// run does the steps until one fails.
 func (c *checker) run(steps ...func() error) error {
 	for _, step := range steps {
 		if err := step(); err != nil {
@@ -78,7 +81,7 @@ func (c *checker) run(steps ...func() error) error {
 	return nil
 }
 
-// knownDir fails if a directory has neither superblock nor slabs: nothing in it is to be
+// knownDir fails if a directory has neither a superblock nor slabs. Such a directory is not
 // repaired.
 func knownDir(dir string) error {
 	entries, err := os.ReadDir(dir)
@@ -97,11 +100,11 @@ func knownDir(dir string) error {
 type checkEntry struct {
 	slab   *slabFound
 	slot   uint32
-	gone   bool // freed, or to be, or not readable
+	gone   bool // freed, about to be freed, or unreadable
 	seq    uint64
 	size   int64
 	sum    uint64
-	digest uint64 // of all that an entry of the index says
+	digest uint64 // of all fields of an index entry
 }
 
 // checker is one run of Check.
@@ -118,16 +121,16 @@ type checker struct {
 	done    int64
 	total   int64
 	freed   map[uint32]bool // slabs with slots that free zeroed
-	unread  bool            // a table cannot be read: no index may say what is in it
-	changed bool            // by Repair: the index must be written anew
+	unread  bool            // a table cannot be read, so no index may be written
+	changed bool            // Repair changed something: the index must be written anew
 }
 
 func (c *checker) note(path, format string, args ...any) {
 	c.r.add(Finding{Severity: SeverityNote, Path: path, What: fmt.Sprintf(format, args...)})
 }
 
-// damage adds an error at a place, repaired unless fix, which Repair runs, fails. A nil
-// fix is one that cannot be.
+// damage reports an error at a place. With Repair it runs fix, and counts the error as repaired if
+// fix succeeds. A nil fix means that the error cannot be repaired.
 func (c *checker) damage(f Finding, fix func() error) {
 	f.Severity = SeverityError
 	if c.o.Repair && fix != nil {
@@ -139,7 +142,7 @@ func (c *checker) damage(f Finding, fix func() error) {
 	c.r.add(f)
 }
 
-// change runs what changes slabs, with the index declared invalid before.
+// change runs fn, which changes slabs. It marks the index as invalid first.
 func (c *checker) change(fix func() error) error {
 	if err := c.d.markDirty(); err != nil {
 		return err
@@ -155,8 +158,8 @@ func (c *checker) progress(n int64) {
 	}
 }
 
-// super checks the superblock. If there is none, it goes on with one that is made up
-// from the slabs, and is written by Repair.
+// super checks the superblock. If there is none, it continues with one made from the slabs. Repair
+// writes that one.
 func (c *checker) super() error {
 	d, path := c.d, c.d.join(superName)
 	st, err := superState{}, error(errSuperBlank)
@@ -226,7 +229,7 @@ func (c *checker) makeSuper() (s superblock, slabs int, err error) {
 		}
 		s.slabBytes = max(s.slabBytes, h.wantBytes())
 	}
-	// An index of a generation to come, whatever there was, is never believed.
+	// No index on disk has this generation, so none is believed.
 	s.indexGen = uint64(time.Now().UnixNano())
 	return s, slabs, nil
 }
@@ -257,7 +260,7 @@ func (c *checker) files() error {
 	c.slabs = slabs
 	for _, p := range aside {
 		var fix func() error
-		if errors.Is(p.err, block.ErrCorrupt) { // not what the device refuses to read
+		if errors.Is(p.err, block.ErrCorrupt) { // a page that the device cannot read is no damage to repair
 			fix = func() error { return errors.Join(os.Remove(p.path), c.d.syncDir()) }
 		}
 		c.damage(Finding{Path: p.path, What: "slab cannot be used: " + p.err.Error()}, fix)
@@ -285,9 +288,9 @@ func (c *checker) files() error {
 	return nil
 }
 
-// tables checks all slot headers, and collects the used slots.
+// tables checks all slot headers and collects the used slots.
 func (c *checker) tables() error {
-	var same error // of a table that cannot be read: said once, not for each slot
+	var same error // of a table that cannot be read: reported once, not for each slot
 	bySum := map[uint64]int{}
 	var entry []byte
 	stale := map[*slabFound]int64{}
@@ -333,8 +336,8 @@ func (c *checker) tables() error {
 	return nil
 }
 
-// extend reports a slab that is too short, and makes it as long as it should be: what
-// was beyond the end is free by now.
+// extend reports a slab that is too short and extends it to its full size. What was beyond the end
+// is free by now.
 func (c *checker) extend(s *slabFound) {
 	want := s.wantBytes()
 	if s.fileBytes >= want {
@@ -347,7 +350,7 @@ func (c *checker) extend(s *slabFound) {
 				return err
 			}
 			defer func() { err = errors.Join(err, f.Close()) }()
-			// A table that ended within a page has the rest of that page cut off.
+			// The table may end within a page. The rest of that page is cut off.
 			if end := s.fileBytes &^ (pageBytes - 1); end < s.dataOff(0) {
 				if err := f.Truncate(end); err != nil {
 					return err
@@ -360,7 +363,7 @@ func (c *checker) extend(s *slabFound) {
 		})
 }
 
-// distinct looks for an entry with the key of entry i, and frees the older.
+// distinct looks for an entry with the key of entry i and frees the older one.
 func (c *checker) distinct(bySum map[uint64]int, i int, key []byte) {
 	sum := maphash.Bytes(c.seed, key)
 	j, ok := bySum[sum]
@@ -370,7 +373,7 @@ func (c *checker) distinct(bySum map[uint64]int, i int, key []byte) {
 	}
 	other, err := c.key(&c.entries[j])
 	if err != nil || other != string(key) {
-		return // two keys of one hash, once in 10^19
+		return // two keys with one hash: happens once in 10^19
 	}
 	older := j
 	if c.entries[i].seq <= c.entries[j].seq {

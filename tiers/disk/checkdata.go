@@ -65,55 +65,15 @@ func (c *checker) key(e *checkEntry) (_ string, err error) {
 	return string(h.key), nil
 }
 
-// index compares the index with the tables, which it goes through side by side.
+// index compares the index with the tables.
 func (c *checker) index() error {
 	path, super := c.d.join(indexName), c.d.superblock()
 	if !c.r.Clean {
 		c.note(path, "not closed cleanly: the next start reads the tables")
 		return nil
 	}
-	rest := c.entries
-	differ := func(what string, e *checkEntry, slab *slabFound, slot uint32) {
-		f := Finding{Path: path, What: fmt.Sprintf("slot %d of slab %d: %s", slot, slab.number, what)}
-		if e != nil {
-			f.Key, _ = c.key(e) // no key is no matter: the slot is named
-		}
-		c.damage(f, func() error { return nil })
-	}
-	skipTo := func(slab *slabFound, slot uint32, end bool) {
-		for len(rest) > 0 {
-			e := &rest[0]
-			if !end && (e.slab.number > slab.number || e.slab == slab && e.slot >= slot) {
-				return
-			}
-			if !e.gone {
-				differ("not in the index", e, e.slab, e.slot)
-			}
-			rest = rest[1:]
-		}
-	}
-	var buf []byte
-	err := c.d.readIndex(c.ctx, &super, c.slabs, func(s *slabFound, h *slotHeader) {
-		c.r.IndexEntries++
-		if h.slot >= s.usable { // has been said
-			return
-		}
-		skipTo(s, h.slot, false)
-		if len(rest) == 0 || rest[0].slab != s || rest[0].slot != h.slot {
-			differ("in the index, but the slot is free", nil, s, h.slot)
-			return
-		}
-		buf = slices.Grow(buf[:0], pageBytes)[:entryBytes(h, h.attrs.Dirs)]
-		h.encodeEntry(buf, h.attrs.Dirs)
-		if e := &rest[0]; !e.gone && maphash.Bytes(c.seed, buf) != e.digest {
-			differ("the index says other things than the slot", e, s, h.slot)
-		}
-		rest = rest[1:]
-	}, func(r *run) {
-		if _, err := os.Lstat(c.d.slabPath(r.number)); errors.Is(err, os.ErrNotExist) {
-			c.damage(Finding{Path: c.d.slabPath(r.number), What: "slab is in the index, but the file is gone"}, func() error { return nil })
-		}
-	})
+	x := indexCheck{c: c, path: path, rest: c.entries}
+	err := c.d.readIndex(c.ctx, &super, c.slabs, x.slot, x.unknown)
 	for _, s := range c.slabs {
 		s.next = 0
 	}
@@ -126,9 +86,65 @@ func (c *checker) index() error {
 	case err != nil:
 		c.damage(Finding{Path: path, What: err.Error()}, func() error { return nil })
 	default:
-		skipTo(nil, 0, true)
+		for len(x.rest) > 0 {
+			x.missing()
+		}
 	}
 	return nil
+}
+
+// indexCheck goes through the index and the entries of the tables side by side.
+type indexCheck struct {
+	c    *checker
+	path string       // of the index
+	rest []checkEntry // not compared yet, in the order of the index
+	buf  []byte
+}
+
+// differ reports a slot. e is its entry in the tables, or nil. The key of e is reported too.
+func (x *indexCheck) differ(what string, e *checkEntry, slab *slabFound, slot uint32) {
+	f := Finding{Path: x.path, What: fmt.Sprintf("slot %d of slab %d: %s", slot, slab.number, what)}
+	if e != nil {
+		f.Key, _ = x.c.key(e) // without a key the report still names the slot
+	}
+	x.c.damage(f, func() error { return nil })
+}
+
+// missing skips an entry that the index lacks.
+func (x *indexCheck) missing() {
+	if e := &x.rest[0]; !e.gone {
+		x.differ("not in the index", e, e.slab, e.slot)
+	}
+	x.rest = x.rest[1:]
+}
+
+// slot compares a slot of the index.
+func (x *indexCheck) slot(s *slabFound, h *slotHeader) {
+	x.c.r.IndexEntries++
+	if h.slot >= s.usable { // already reported
+		return
+	}
+	for len(x.rest) > 0 && (x.rest[0].slab.number < s.number || x.rest[0].slab == s && x.rest[0].slot < h.slot) {
+		x.missing()
+	}
+	if len(x.rest) == 0 || x.rest[0].slab != s || x.rest[0].slot != h.slot {
+		x.differ("in the index, but the slot is free", nil, s, h.slot)
+		return
+	}
+	x.buf = slices.Grow(x.buf[:0], pageBytes)[:entryBytes(h, h.attrs.Dirs)]
+	h.encodeEntry(x.buf, h.attrs.Dirs)
+	if e := &x.rest[0]; !e.gone && maphash.Bytes(x.c.seed, x.buf) != e.digest {
+		x.differ("the index says other things than the slot", e, s, h.slot)
+	}
+	x.rest = x.rest[1:]
+}
+
+// unknown reports a slab of the index whose file is gone.
+func (x *indexCheck) unknown(r *run) {
+	path := x.c.d.slabPath(r.number)
+	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
+		x.c.damage(Finding{Path: path, What: "slab is in the index, but the file is gone"}, func() error { return nil })
+	}
 }
 
 // data compares the checksums of all blocks.
@@ -169,8 +185,8 @@ func (c *checker) data() error {
 	})
 }
 
-// judgeBlocks judges the blocks that lie wholly in a piece. If it could not be read, each is
-// read by itself: the device may refuse one of them only.
+// judgeBlocks judges the blocks that lie wholly in a piece. If the piece could not be read, it
+// reads each block alone: the device may refuse only one of them.
 func (c *checker) judgeBlocks(p *piece) {
 	for i := range p.blocks {
 		e := &p.blocks[i]
@@ -191,8 +207,8 @@ func (c *checker) judgeBlocks(p *piece) {
 	}
 }
 
-// judgeBlock frees the slot of a block whose data are not what they were. What cannot be
-// read stays: another time, or on another device, it may be.
+// judgeBlock frees the slot of a block with wrong data. A block that cannot be read stays: it may
+// be readable later, or on another device.
 func (c *checker) judgeBlock(e *checkEntry, ok bool, err error) {
 	if ok || e.gone {
 		return
@@ -223,13 +239,13 @@ func sumBlocks(p *piece) {
 	}
 }
 
-// dataReader makes the pieces of the data of entries: of neighbours together, of a
-// large one in parts.
+// dataReader makes the pieces of the data of entries. Adjacent entries share a piece, a large entry
+// takes several.
 type dataReader struct {
 	d     *directory
 	rest  []checkEntry
 	files fileSet
-	from  int64 // of rest[0] is read
+	from  int64 // next offset to read in rest[0]
 }
 
 func (r *dataReader) piece() (*piece, error) {
@@ -269,7 +285,7 @@ func (r *dataReader) piece() (*piece, error) {
 
 func (r *dataReader) close() { r.files.close() }
 
-// finish counts what is good, and writes the index.
+// finish counts the good blocks and writes the index.
 func (c *checker) finish() error {
 	for i := range c.entries {
 		if e := &c.entries[i]; !e.gone {
@@ -285,7 +301,7 @@ func (c *checker) finish() error {
 	if !c.o.Repair || c.unread || c.r.Clean && !c.changed {
 		return nil
 	}
-	// The tables are read again, for the keys; by now they hold what is good.
+	// The tables are read again for the keys. By now they hold only good slots.
 	slabs, _, err := c.d.findSlabs(c.ctx)
 	if err != nil {
 		return err
@@ -309,10 +325,10 @@ func (c *checker) finish() error {
 	})
 }
 
-// fileSet keeps the files open that pieces under way may use.
+// fileSet keeps files open while pieces may use them.
 type fileSet struct {
 	files  []*os.File
-	number uint32 // slab of the last
+	number uint32 // slab number of the last file opened
 }
 
 // open returns the file of a slab.
@@ -324,7 +340,7 @@ func (s *fileSet) open(d *directory, number uint32) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(s.files) > pieceBuffers { // a piece of each of the others has come back
+	if len(s.files) > pieceBuffers { // no piece uses the oldest file any more
 		s.files[0].Close()
 		s.files = s.files[1:]
 	}

@@ -24,102 +24,57 @@ const (
 	// under way. See BenchmarkLoad and BenchmarkStore.
 	loadWorkers  = 16
 	storeWorkers = 8
-	// A device that has failed so many operations within errorWindow goes offline.
-	maxErrors   = 10
-	errorWindow = time.Minute
 	// closeGrace is how long Close waits for a device that still answers, after its
 	// context is done.
 	closeGrace = time.Second
 )
 
-// device is one directory and its engine. Fields below the line are guarded by
-// Tier.mu.
+// device is one directory and all that serves it. It joins its parts, which do not know it. There
+// are three exceptions: the syncer calls three of its methods (syncMedium), headers calls one
+// (try), and port calls wentDown once.
+//
+//	home     the directory: its lock and its superblock
+//	port     I/O, and whether the device is in use
+//	space    slabs, size classes and numbers, against the capacity
+//	headers  the headers that are to be written
+//	syncer   what is to be made durable, and the calls of Sync
+//	queue    the tasks of the workers
+//
+// Its own methods need several parts: to store and load (store.go, load.go), and the keeper's work,
+// which is to find room (keeper.go, evict.go).
 type device struct {
 	// Constant after Open.
-	tier      *Tier
-	dir       string
-	home      *directory
-	uuid      uuid
-	capacity  int64
-	fits      int64 // of the capacity, what the file system could hold when it was opened
-	slabBytes int64 // of new slabs
-	engine    directio.Engine
-	probe     directio.ProbeResult
-	headers   *directio.Buffer // the keeper's
-	headPool  *directio.Pool
-	staging   staging
-	recovered *recovered
-
-	ctx  context.Context // of all operations
-	stop context.CancelFunc
-	down chan struct{} // closed when the device fails
+	tier        *Tier
+	dir         string
+	home        *directory
+	uuid        uuid
+	capacity    int64
+	fits        int64 // what the file system could hold of the capacity at open
+	recoveredIn time.Duration
+	port        *port
+	syncer      *syncer
+	headers     *headers
+	staging     staging
+	queue       queue
 
 	keeperKick, keeperStop, keeperGone chan struct{}
-	syncKick, syncStop, syncGone       chan struct{}
-	watchStop                          chan struct{}
 	workers                            sync.WaitGroup
-	keeperSince, syncSince             stopwatch
-	queue                              queue
-	failOnce                           sync.Once
-	lostDone                           atomic.Bool // the Host knows all that went with the device
+	lostDone                           atomic.Bool // the Host knows all blocks that were lost with the device
 
-	// ------
-	state       string // "online" or "offline"
-	reason      string
-	errors      []time.Time // of the last failed operations
-	classes     []*class
-	slabs       map[*slab]struct{}
-	nextNumber  uint32
-	fileBytes   int64 // of all slab files, those set aside included
-	usedBytes   int64 // of slots that hold blocks
-	blocks      int64
-	fullAt      time.Time // when a slab could not be made; zero: none failed last
-	fullReason  string
-	quarantined int64
-	dirty       []slotID // headers to write
-	refused     []slotID // likewise, which the device has refused; see retryHeaders
-	refusal     error    // why, of the last
-	refusedAt   time.Time
-	refusedWait time.Duration
-	room        []*roomRequest
-	finished    bool           // takes no calls of Sync any more
-	syncs       []*syncRequest // for the keeper
-	heldSyncs   []*syncRequest // likewise, until none of heldFor is in outdated
-	heldFor     []*flight
-	syncReady   []*syncRequest // for the syncer
-	namesDirty  bool           // slabs were made or deleted since the directory was synced
-	unsynced    int64          // bytes written since the last sync
-	unsyncable  error          // why no sync is to be believed any more
-	written     int64          // bytes on the day of Tier.mu.budget
-
-	outdated map[*flight]struct{} // whose header is not the one that is to stay
-}
-
-// stopwatch tells how long a call has been under way; one at a time.
-type stopwatch struct{ at atomic.Int64 }
-
-func (w *stopwatch) start() { w.at.Store(time.Now().UnixNano()) }
-func (w *stopwatch) stop()  { w.at.Store(0) }
-
-func (w *stopwatch) elapsed() time.Duration {
-	if at := w.at.Load(); at != 0 {
-		return time.Duration(time.Now().UnixNano() - at)
+	// mu is guarded by Tier.mu.
+	mu struct {
+		space   *space
+		room    []*roomRequest // stores that wait for slots, in order
+		written int64          // bytes on the day of Tier.mu.budget
 	}
-	return 0
 }
 
 // openDevice opens a directory and reads what it holds into memory.
 func (t *Tier) openDevice(ctx context.Context, o DeviceOptions) (_ *device, err error) {
 	d := &device{
-		tier: t, dir: o.Dir, capacity: o.CapacityBytes, state: "online",
-		slabBytes: slabBytesFor(t.opts.SlabBytes, o.CapacityBytes), slabs: make(map[*slab]struct{}),
-		outdated:   make(map[*flight]struct{}),
-		down:       make(chan struct{}),
+		tier: t, dir: o.Dir, capacity: o.CapacityBytes,
 		keeperKick: make(chan struct{}, 1), keeperStop: make(chan struct{}), keeperGone: make(chan struct{}),
-		syncKick: make(chan struct{}, 1), syncStop: make(chan struct{}), syncGone: make(chan struct{}),
-		watchStop: make(chan struct{}),
 	}
-	d.ctx, d.stop = context.WithCancel(context.Background())
 	d.queue.init()
 	defer func() {
 		if err != nil {
@@ -129,22 +84,22 @@ func (t *Tier) openDevice(ctx context.Context, o DeviceOptions) (_ *device, err 
 	if d.staging, err = newStaging(t.pool, len(t.opts.Devices)); err != nil {
 		return nil, err
 	}
-	d.home, err = openDir(o.Dir, dirOptions{create: true, slabBytes: d.slabBytes, allowTmpfs: t.opts.AllowTmpfs, logger: t.log})
+	slabBytes := slabBytesFor(t.opts.SlabBytes, o.CapacityBytes)
+	d.home, err = openDir(o.Dir, dirOptions{create: true, slabBytes: slabBytes, allowTmpfs: t.opts.AllowTmpfs, logger: t.log})
 	if err != nil {
 		return nil, err
 	}
-	d.probe = d.home.direct
-	if d.engine, err = t.opts.Engine(ctx, o.Dir); err != nil {
-		return nil, err
-	}
-	d.headPool, err = directio.NewPool(directio.PoolOptions{SizeBytes: headerPages * pageBytes, UsableRatio: 1})
+	engine, err := t.opts.Engine(ctx, o.Dir)
 	if err != nil {
 		return nil, err
 	}
-	if d.headers, err = d.headPool.Acquire(ctx, headerPages*pageBytes); err != nil {
+	d.port = newPort(engine, t.opts.StuckTimeout, &t.counters.ioErrors, d.wentDown)
+	d.syncer = newSyncer(d, &t.opts, t.log.With(zap.String("device", d.dir)), d.port.down, d.keeperKick)
+	if d.headers, err = newHeaders(t, d.port, d.try); err != nil {
 		return nil, err
 	}
 	d.uuid = d.home.superblock().uuid
+	d.mu.space = newSpace(d.uuid, d.capacity, slabBytes, t.opts.Policy)
 	if err := d.recover(ctx); err != nil {
 		return nil, err
 	}
@@ -157,14 +112,14 @@ func (t *Tier) openDevice(ctx context.Context, o DeviceOptions) (_ *device, err 
 	return d, d.measure()
 }
 
-// measure finds out how much the file system has room for, which may be less than the capacity: then that much is
-// told, and what does not fit is evicted, as if the capacity were that.
+// measure asks how much room the file system has. If that is less than the capacity, it warns, and
+// the device evicts as if the room were the capacity.
 func (d *device) measure() error {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(int(d.home.root.Fd()), &st); err != nil {
 		return &os.PathError{Op: "statfs", Path: d.dir, Err: err}
 	}
-	d.fits = min(d.capacity, d.fileBytes+int64(st.Bavail)*st.Bsize)
+	d.fits = min(d.capacity, d.mu.space.fileBytes+int64(st.Bavail)*st.Bsize)
 	if d.fits < d.capacity {
 		d.tier.log.Warn("size of the SSD directory is more than its file system has room for", zap.String("device", d.dir),
 			zap.Int64("size_bytes", d.capacity), zap.Int64("room_bytes", d.fits))
@@ -174,18 +129,16 @@ func (d *device) measure() error {
 
 // discard closes a device that was not started.
 func (d *device) discard() {
-	d.stop()
-	if d.engine != nil {
-		_ = d.engine.Close(context.Background())
+	if d.port != nil {
+		_ = d.port.close()
 	}
-	for s := range d.slabs {
-		_ = s.file.Close()
+	if d.mu.space != nil {
+		for s := range d.mu.space.all() {
+			_ = s.file.Close()
+		}
 	}
 	if d.headers != nil {
-		d.headers.Release()
-	}
-	if d.headPool != nil {
-		_ = d.headPool.Close()
+		_ = d.headers.close()
 	}
 	_ = d.staging.close()
 	if d.home != nil {
@@ -208,14 +161,13 @@ func (d *device) recover(ctx context.Context) error {
 				return
 			}
 			s.file = file
+			d.syncer.add(&s.sync, file)
 			t.mu.Lock()
 			defer t.mu.Unlock()
+			d.mu.space.found(s.hdr.number, s.size)
 			t.addSlabLocked(s)
 			slots += int(s.usable)
 			t.mu.table.reserve(2 * slots) // half full at most: short chains
-			d.fileBytes += s.size
-			d.nextNumber = max(d.nextNumber, s.hdr.number+1)
-			d.classOf(s.hdr.slotBytes).add(s)
 			byFound[found] = s
 		},
 		slot: func(found *slabFound, h *slotHeader) {
@@ -227,16 +179,17 @@ func (d *device) recover(ctx context.Context) error {
 	if err = errors.Join(err, failed); err != nil {
 		return err
 	}
-	d.recovered = rec
+	d.recoveredIn = rec.took
 	for _, p := range rec.setAside {
-		d.nextNumber = max(d.nextNumber, p.number+1)
 		t.log.Warn("slab set aside", zap.String("device", d.dir), zap.Uint32("slab", p.number), zap.Error(p.err))
+		size := int64(0)
 		if info, err := os.Stat(p.path); err == nil {
-			d.fileBytes += info.Size()
+			size = info.Size()
 		}
+		d.mu.space.setAside(p.number, size)
 	}
 	fields := []zap.Field{
-		zap.String("device", d.dir), zap.String("engine", d.engine.Name()), zap.Int64("blocks", d.blocks),
+		zap.String("device", d.dir), zap.String("engine", d.port.engine.Name()), zap.Int64("blocks", d.mu.space.blocks),
 		zap.Int("slabs", rec.slabs), zap.Int64("by_index", rec.byIndex), zap.Duration("took", rec.took),
 	}
 	if !d.home.fresh {
@@ -246,9 +199,9 @@ func (d *device) recover(ctx context.Context) error {
 	return nil
 }
 
-// addSlabLocked numbers a slab. It needs t.mu.
+// addSlabLocked takes a slab into use. It needs t.mu.
 func (t *Tier) addSlabLocked(s *slab) {
-	s.dev.slabs[s] = struct{}{}
+	s.dev.mu.space.add(s)
 	for i, o := range t.mu.slabs {
 		if o == nil {
 			s.id = uint32(i)
@@ -260,8 +213,8 @@ func (t *Tier) addSlabLocked(s *slab) {
 	t.mu.slabs = append(t.mu.slabs, s)
 }
 
-// adopt enters a block that was found on disk. Of two copies, be they on two
-// devices, the one with the higher Seq stays.
+// adopt enters a block that was found on disk. If there are two copies, even on two devices, the
+// one with the higher Seq stays.
 func (t *Tier) adopt(s *slab, h *slotHeader) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -300,21 +253,22 @@ func (t *Tier) pinnedInLocked(s *slab) (n int) {
 	return n
 }
 
-// shrink deletes slabs until what there is fits into the capacity, those first that have
-// the fewest pinned blocks, and of them the emptiest. Nobody counts on their blocks yet.
+// shrink deletes slabs until the rest fits into the capacity. It starts with the slabs that have
+// the fewest pinned blocks, and among them with the emptiest. No caller relies on their blocks yet.
 func (d *device) shrink() error {
 	t := d.tier
 	for {
 		t.mu.Lock()
 		var least *slab
 		leastPinned := 0
-		for s := range d.slabs {
+		for s := range d.mu.space.all() {
 			pinned := t.pinnedInLocked(s)
 			if least == nil || pinned < leastPinned || pinned == leastPinned && s.live < least.live {
 				least, leastPinned = s, pinned
 			}
 		}
-		if d.fileBytes <= d.capacity || least == nil {
+		before := d.mu.space.over()
+		if before == 0 || least == nil {
 			t.mu.Unlock()
 			return nil
 		}
@@ -331,11 +285,10 @@ func (d *device) shrink() error {
 		least.class.retire(least)
 		least.class.drop(least)
 		t.mu.Unlock()
-		before := d.fileBytes
 		t.log.Warn("slab deleted: over capacity", zap.String("device", d.dir), zap.Uint32("slab", least.hdr.number))
-		if d.deleteSlab(least); d.fileBytes == before {
+		if d.deleteSlab(least); d.mu.space.over() == before {
 			return fmt.Errorf("%d bytes in slabs exceed the capacity %d, and slab %d cannot be deleted: %w",
-				before, d.capacity, least.hdr.number, block.ErrNoSpace)
+				d.capacity+before, d.capacity, least.hdr.number, block.ErrNoSpace)
 		}
 	}
 }
@@ -352,86 +305,22 @@ func (d *device) start() {
 		defer close(d.keeperGone)
 		d.keep()
 	}()
-	go func() {
-		defer close(d.syncGone)
-		d.runSyncer()
-	}()
-	go d.watch() // ends with watchStop
+	go d.syncer.run() // ends with syncer.close
+	go d.port.watch() // ends with port.close
 	if d.tier.opts.ScrubBytesPerSecond > 0 {
 		d.workers.Go(d.scrub)
 	}
 	kick(d.keeperKick) // headers of second copies may be waiting
 }
 
-// isDown reports whether the device has failed.
-func (d *device) isDown() bool {
-	select {
-	case <-d.down:
-		return true
-	default:
-		return false
-	}
-}
-
-// ioError counts a failed operation; too many of them fail the device.
-func (d *device) ioError(err error) {
-	t := d.tier
-	t.counters.ioErrors.Add(1)
-	now := time.Now()
-	t.mu.Lock()
-	d.errors = append(d.errors, now)
-	if len(d.errors) > maxErrors {
-		d.errors = d.errors[len(d.errors)-maxErrors:]
-	}
-	many := len(d.errors) == maxErrors && now.Sub(d.errors[0]) <= errorWindow
-	t.mu.Unlock()
-	if many {
-		// Not here: the caller holds what the failing would wait for.
-		go d.fail(fmt.Sprintf("%d I/O errors within %v, the last: %v", maxErrors, errorWindow, err))
-	}
-}
-
-// watch fails the device when an operation is stuck.
-func (d *device) watch() {
-	limit := d.tier.opts.StuckTimeout
-	tick := time.NewTicker(min(time.Second, max(limit/4, time.Millisecond)))
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-		case <-d.down:
-			return
-		case <-d.watchStop:
-			return
-		}
-		if s := d.stuckFor(); s > limit {
-			d.fail(fmt.Sprintf("an operation has not come back for %v", s.Round(time.Millisecond)))
-			return
-		}
-	}
-}
-
-// stuckFor returns for how long the oldest operation has been with the kernel.
-func (d *device) stuckFor() time.Duration {
-	return max(d.engine.Stuck(), d.keeperSince.elapsed(), d.syncSince.elapsed())
-}
-
-// fail takes the device offline: what waits for it fails, and the Host is told that
-// its blocks are gone. What the kernel still holds stays allocated for ever.
-func (d *device) fail(reason string) {
-	d.failOnce.Do(func() {
-		t := d.tier
-		t.mu.Lock()
-		d.state, d.reason = "offline", reason
-		close(d.down) // under the lock: who is told that it is offline finds it out of use
-		t.mu.Unlock()
-		t.log.Error("device offline", zap.String("device", d.dir), zap.String("reason", reason))
-		d.stop()
-		d.failTasks(block.ErrUnavailable)
-		d.endSyncs(block.ErrUnavailable)
-		d.lostAll()
-		d.lostDone.Store(true)
-	})
+// wentDown is called by port when the device goes offline. Everything that waits for the device
+// fails. The Host is told that the blocks are gone.
+func (d *device) wentDown(reason string) {
+	d.tier.log.Error("device offline", zap.String("device", d.dir), zap.String("reason", reason))
+	d.failTasks(block.ErrUnavailable)
+	d.syncer.end(block.ErrUnavailable)
+	d.lostAll()
+	d.lostDone.Store(true)
 }
 
 // isFull reports whether an error says that the file system is full.
@@ -439,37 +328,35 @@ func isFull(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG)
 }
 
-// sizeText returns n bytes for a reader.
+// sizeText returns n bytes as text for people.
 func sizeText(n int64) string { return strconv.FormatInt(n, 10) + " bytes" }
 
-// close ends a device whose jobs have all completed. What cannot be written is left to
-// recovery.
+// close ends a device after all its jobs have completed. Recovery finds later what close cannot
+// write.
 func (d *device) close(ctx context.Context) error {
 	ctx, cancel := withGrace(ctx, closeGrace)
 	defer cancel()
-	// Waits for a fail that is under way, which uses the tables and calls the Host, and keeps
-	// one that was about to begin from doing so.
-	defer d.failOnce.Do(func() {})
+	defer d.port.settle() // wentDown uses the tables and calls the Host
 	d.queue.close()
 	finished := make(chan error, 1)
-	go func() { finished <- d.finish() }() // left behind if the device does not answer
+	go func() { finished <- d.finish() }() // leaked if the device does not answer
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		select {
 		case err := <-finished:
 			return err
-		case <-d.down:
-			// A worker may be with the kernel for ever: what it uses is leaked.
+		case <-d.port.down:
+			// A worker may be in the kernel for ever, so its memory is leaked.
 			select {
 			case err := <-finished:
 				return err
 			case <-time.After(50 * time.Millisecond):
 			}
-			go d.engine.Close(context.Background())
+			d.port.leave()
 			return d.closeError(block.ErrUnavailable)
 		case <-ctx.Done():
-			d.fail("did not answer when the tier was closed")
+			d.port.fail("did not answer when the tier was closed")
 			return d.closeError(ctx.Err())
 		case <-tick.C:
 		}
@@ -480,48 +367,44 @@ func (d *device) closeError(err error) error {
 	return &block.Error{Op: "close", Tier: d.tier.opts.Name, Err: fmt.Errorf("device %s was left behind: %w", d.dir, err)}
 }
 
-// finish writes what is left, and the index, and frees everything.
+// finish writes what is left and the index, and frees everything.
 func (d *device) finish() error {
 	d.workers.Wait()
 	close(d.keeperStop)
 	<-d.keeperGone
-	close(d.syncStop)
-	<-d.syncGone
+	d.syncer.close()
 	var err error
-	if !d.isDown() {
-		d.retryHeaders(true)
-		err = d.flushHeaders()
-		if e := d.syncSlabs(); err == nil {
+	if !d.port.isDown() {
+		d.headers.retry(true)
+		err = d.headers.flush()
+		if e := d.syncer.flush(); err == nil {
 			err = e
 		}
-		d.endSyncs(err)
+		d.syncer.end(err)
 		if err == nil {
 			err = d.writeIndex()
 		}
 	}
-	close(d.watchStop)
 	return errors.Join(err, d.freeAll())
 }
 
 // freeAll closes the engine, the files and the lock.
 func (d *device) freeAll() error {
-	d.stop()
-	err := d.engine.Close(context.Background())
-	for s := range d.slabs {
+	err := d.port.close()
+	for s := range d.mu.space.all() {
 		err = errors.Join(err, s.file.Close())
 	}
-	d.headers.Release()
-	return errors.Join(err, d.headPool.Close(), d.staging.close(), d.home.close())
+	return errors.Join(err, d.headers.close(), d.staging.close(), d.home.close())
 }
 
-// writeIndex saves the index; all slabs must be durable.
+// writeIndex saves the index. All slabs must be durable before.
 func (d *device) writeIndex() error {
 	t := d.tier
 	if err := t.saveBudget(d); err != nil {
 		return err
 	}
 	t.mu.Lock()
-	slabs := d.slabsByNumber()
+	slabs := d.mu.space.byNumber()
 	t.mu.Unlock()
 	return d.home.saveIndex(func(w *indexWriter) error {
 		for _, s := range slabs {
@@ -530,8 +413,8 @@ func (d *device) writeIndex() error {
 				w.slot(&h)
 			}
 		}
-		if d.isDown() {
-			return block.ErrUnavailable // and so blocks may have been forgotten meanwhile
+		if d.port.isDown() {
+			return block.ErrUnavailable // blocks may have been forgotten meanwhile
 		}
 		return nil
 	})

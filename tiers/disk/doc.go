@@ -8,12 +8,11 @@
 //
 // # Format, version 1
 //
-// All integers are little endian, all checksums CRC-64/NVME. Everything is written in
-// pages of 4096 bytes at offsets that are multiples of 4096. Magic, version and
-// checksum of a page, and the epoch in a slot header, are at the same places in all
-// versions. A reader refuses the directory if any page of it has a version above its
-// own, with an error that names both; reserved bytes are zero when written and ignored
-// when read.
+// All integers are little endian, all checksums CRC-64/NVME. Everything is written in pages of 4096
+// bytes at offsets that are multiples of 4096. The magic, version and checksum of a page, and the
+// epoch in a slot header, keep their places in all versions. A reader refuses the directory if any
+// page has a later version than its own. The error names both versions. Reserved bytes are zero
+// when written and ignored when read.
 //
 //	DIR/kvfs-disk        superblock, two copies; locked (flock) while in use
 //	DIR/kvfs-index       compact index, valid after a clean close only
@@ -21,8 +20,8 @@
 //	DIR/kvfs-slab.tmp    a slab that is being made: renamed when it has its header
 //	DIR/slab-00000007    slab number 7
 //
-// Superblock: two pages, at 0 and 4096. The valid one with the higher sequence
-// counts, the other is written next, so that a torn write loses nothing.
+// Superblock: two pages, at 0 and 4096. The valid one with the higher sequence counts. The other is
+// written next, so a torn write loses nothing.
 //
 //	   0   8  magic "KVFSDISK"
 //	   8   4  version
@@ -57,11 +56,10 @@
 //	  48   4  slots
 //	4088   8  checksum of bytes 0 to 4087
 //
-// Slot header. A page that is not valid is a free slot; all zeros is how a slot is
-// freed. The slots of a slab that changed its slot bytes are free and their pages hold
-// what was there, old data too. Epoch, seq, and the number of slots are never 0. Key and directories take at
-// most 4000 bytes: a longer key is refused, and of the directories those that do not fit
-// are left out, from the end.
+// Slot header. A page that is not valid is a free slot; all zeros is how a slot is freed. A slab
+// that changed its slot bytes has only free slots. Their pages may still hold old data. Epoch, seq
+// and the number of slots are never 0. Key and directories take at most 4000 bytes. A longer key is
+// refused. Directories that do not fit are left out, from the end.
 //
 //	   0   8  magic "KVFSSLOT"
 //	   8   4  version
@@ -82,13 +80,13 @@
 //	  88      key (the path below the mount), then 12 bytes a directory: mode, uid, gid
 //	4088   8  checksum of bytes 0 to 4087
 //
-// The data of a slot is the block followed by zeros up to a multiple of 4096; what
-// comes after that is undefined.
+// The data of a slot is the block, then zeros up to a multiple of 4096. The rest of the slot is
+// undefined.
 //
-// Index: a page of header, then chunks of 1 MiB, the last of them cut after its
-// used bytes to whole pages. It is written as kvfs-index.tmp, synced and renamed, and then the
-// superblock is written with the index's generation. It counts only if the
-// superblock's flag is set and the generation is the same. The header:
+// Index: a page of header, then chunks of 1 MiB. The last chunk is cut after its used bytes to
+// whole pages. The index is written as kvfs-index.tmp, synced and renamed. Then its generation is
+// written to the superblock. The index counts only if the superblock's flag is set and the
+// generation is the same. The header:
 //
 //	   0   8  magic "KVFSINDX"
 //	   8   4  version
@@ -107,10 +105,9 @@
 //	16   8  generation
 //	24      runs
 //
-// A run is slots of one slab, whose slots may go on in the next chunk as another
-// run. Slabs come in ascending order, one without used slots as a run without
-// entries; slots in ascending order. Where a chunk proves damaged, the tables of the
-// slabs tell the rest.
+// A run is a list of slots of one slab. The next chunk may continue it as another run. Slabs come
+// in ascending order, and a slab without used slots is a run without entries. Slots come in
+// ascending order. Where a chunk is damaged, the tables of its slabs are read instead.
 //
 //	 0   4  slab number
 //	 4   4  slots of the slab
@@ -120,7 +117,7 @@
 //	28   4  reserved
 //	32      entries
 //
-// An entry has no padding. What it says is as in the slot's header.
+// An entry has no padding. Its fields mean the same as in the slot header.
 //
 //	 0   4  slot
 //	 4   4  flags: 1 pinned
@@ -138,20 +135,19 @@
 //
 // # What is written when
 //
-// The flag in the superblock is off, durably, before the first change to a slab, and
-// on again after the index of a clean close.
+// The flag in the superblock is cleared, durably, before the first change to a slab. A clean close
+// sets it again after it has written the index.
 //
-// A store writes the data, then the slot's header; between them a crash leaves the
-// slot free. A removal, and an eviction, writes the free header, and the slot is
-// given out again only after that, so that no old header ever stands over new data
-// unless the device reorders writes across a power cut; then the checksum of
-// the data tells. Headers of neighbours go in one write.
+// A store writes the data, then the slot's header. A crash between the two leaves the slot free. A
+// removal or an eviction writes the free header, and only then is the slot given out again. So no
+// old header ever stands over new data, unless the device reorders writes across a power cut. The
+// checksum of the data finds that case. Headers of adjacent slots go in one write.
 //
-// What is removed or renamed while its device is offline stays on the device as it was:
-// at the next start, if the device is there again, the block is back under its old name.
-// Of a block that was stored anew on another device meanwhile the higher seq counts.
+// A block that is removed or renamed while its device is offline stays unchanged on that device. If
+// the device is back at the next start, the block is back under its old name. If another device
+// stored the block anew meanwhile, the higher seq counts.
 //
-// Nothing is synced per block. A sync that fails takes the device offline, for what the
-// kernel could not write it does not try again. A group fdatasync comes every SyncBytes or
-// SyncInterval, at Sync and at Close.
+// Nothing is synced per block. A group fdatasync comes every SyncBytes or SyncInterval, at Sync and
+// at Close. A sync that fails takes the device offline, because the kernel does not write the lost
+// pages again.
 package disk

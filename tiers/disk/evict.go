@@ -1,10 +1,8 @@
 package disk
 
 import (
-	"cmp"
 	"hash/maphash"
 	"os"
-	"slices"
 
 	"go.uber.org/zap"
 
@@ -15,24 +13,19 @@ import (
 const (
 	// maxSkips bounds how many blocks in use are passed over in one search for victims.
 	maxSkips = 1024
-	// maxAsked bounds how many victims in a row the Host may refuse.
+	// maxAsked bounds how many victims in a row the Host may refuse in one eviction.
 	maxAsked = 1024
 	// maxRetries bounds how often a store without room waits for a job to end.
 	maxRetries = 64
-	// maxThefts bounds how many slabs are tried for one store, beyond those that it takes.
-	maxThefts = 4
 )
 
-// enterLocked enters a live slot into the order of its class, as used now. It
-// needs t.mu.
+// enterLocked enters a live slot into the order of its class, as just used. It needs t.mu.
 func (t *Tier) enterLocked(id slotID) {
 	e := t.mu.table.at(id)
 	s := t.mu.slabs[e.slab]
 	t.mu.clock++
 	e.used, s.used = t.mu.clock, t.mu.clock
-	s.live++
-	s.dev.blocks++
-	s.dev.usedBytes += s.hdr.slotBytes
+	s.dev.mu.space.enter(s)
 	t.countPinnedLocked(e, +1)
 	t.orderLocked(id)
 }
@@ -57,51 +50,48 @@ func (t *Tier) leaveLocked(id slotID) {
 	e := t.mu.table.at(id)
 	s := t.mu.slabs[e.slab]
 	s.class.pol.Remove(s.policyID(e.slot))
-	s.live--
-	s.dev.blocks--
-	s.dev.usedBytes -= s.hdr.slotBytes
+	s.dev.mu.space.leave(s)
 	t.countPinnedLocked(e, -1)
 	t.mu.table.unlink(id)
 	e.state = slotGone
 }
 
-// giveUpLocked drops a live block: no key leads to it any more, and its header
-// will be freed. It needs t.mu.
+// giveUpLocked drops a live block. Its key no longer leads to it, and its header will be freed. It
+// needs t.mu.
 func (t *Tier) giveUpLocked(id slotID) {
 	t.leaveLocked(id)
 	t.dirtyLocked(id)
 }
 
-// freeLocked frees a slot that was given up, if nothing needs it any more. It needs
-// t.mu.
+// freeLocked frees a slot that was given up, if nothing needs it any more. It needs t.mu.
 func (t *Tier) freeLocked(id slotID) {
 	e := t.mu.table.at(id)
 	if e.state != slotGone || e.pins > 0 || e.flags&flagQuarantine != 0 {
 		return
 	}
 	s := t.mu.slabs[e.slab]
-	if e.flags&flagZeroed == 0 && !s.dev.isDown() {
+	if e.flags&flagZeroed == 0 && !s.dev.port.isDown() {
 		return
 	}
 	s.give(e.slot)
 	t.mu.table.release(id)
 }
 
-// unpinLocked lets go of a slot. It needs t.mu.
+// unpinLocked releases one pin of a slot. It needs t.mu.
 func (t *Tier) unpinLocked(id slotID) {
 	t.mu.table.at(id).pins--
 	t.freeLocked(id)
 }
 
-// makeRoom gets slots for r: a free one, a new slab, or what eviction leaves. It
-// fails with ErrNoSpace, or ErrTooLarge if no slab could be so large.
+// makeRoom gets slots for r: a free one, a new slab, or what eviction frees. It fails with
+// ErrNoSpace, or with ErrTooLarge if no slab could hold the block.
 func (d *device) makeRoom(r *roomRequest) error {
 	t := d.tier
-	var size int64 // of the largest: the classes may have changed since the request was made
+	var size int64 // of the largest: the classes may have changed since the request
 	for _, f := range r.flights {
 		size = max(size, f.source.size)
 	}
-	if shape := d.slabShape(max(alignUp(size), pageBytes), 0); shape.wantBytes() > d.capacity {
+	if shape := d.mu.space.shape(max(alignUp(size), pageBytes), 0); shape.wantBytes() > d.capacity {
 		return block.ErrTooLarge
 	}
 	for range maxRetries {
@@ -112,16 +102,16 @@ func (d *device) makeRoom(r *roomRequest) error {
 		if ok || err == nil {
 			return err
 		}
-		if d.isDown() || !t.awaitJob(d, ended) {
+		if d.port.isDown() || !t.awaitJob(d, ended) {
 			return err
 		}
 	}
 	return block.ErrNoSpace
 }
 
-// awaitJob waits for one of the jobs that are being told that they are done: their blocks
-// are pinned until then, and the caller may have been told already. False: there is
-// none, nor was one since there were so many that had ended.
+// awaitJob waits until one more call of Done has returned. Blocks of a job stay pinned until then,
+// although its caller may know the result already. It returns false if no such call is running and
+// none has returned since ended was read.
 func (t *Tier) awaitJob(d *device, ended uint64) bool {
 	t.mu.Lock()
 	changed, some := t.mu.ended != ended, t.mu.ending > 0
@@ -135,33 +125,33 @@ func (t *Tier) awaitJob(d *device, ended uint64) bool {
 	}
 	select {
 	case <-wait:
-	case <-d.down:
+	case <-d.port.down:
 	}
 	return true
 }
 
-// tryRoom is makeRoom as things are: ok says that r has slots. With ErrNoSpace, nothing
-// can be evicted now.
+// tryRoom is one attempt of makeRoom. ok says that r has slots. With ErrNoSpace nothing can be
+// evicted now.
 func (d *device) tryRoom(r *roomRequest, size int64) (ok bool, err error) {
 	t := d.tier
 	thefts := 0
-	for !d.isDown() {
+	for !d.port.isDown() {
 		t.mu.Lock()
-		slotBytes := d.slotBytesFor(size)
-		c := d.classOf(slotBytes)
+		slotBytes := d.mu.space.slotBytesFor(size)
+		c := d.mu.space.classOf(slotBytes)
 		if d.bindSomeLocked(c, r) {
 			t.mu.Unlock()
 			return true, nil
 		}
-		shape := d.slabShape(slotBytes, d.slabBytes)
-		limit := maxThefts + int(2*shape.wantBytes()/d.slabBytes)
+		limit := d.mu.space.thefts(slotBytes)
 		steal := thefts < limit && d.betterStealLocked(c)
 		t.mu.Unlock()
-		if d.grow(slotBytes) || d.isDown() {
+		if d.grow(slotBytes) || d.port.isDown() {
 			continue
 		}
 		t.mu.Lock()
-		borrowed := d.borrowLocked(size, r)
+		other := d.mu.space.borrow(size)
+		borrowed := other != nil && d.bindSomeLocked(other, r)
 		t.mu.Unlock()
 		if borrowed {
 			return true, nil
@@ -179,38 +169,15 @@ func (d *device) tryRoom(r *roomRequest, size int64) (ok bool, err error) {
 	return false, block.ErrUnavailable
 }
 
-// borrowLocked gives r slots of a class for larger blocks that are free and not needed
-// there: better than to evict. It needs Tier.mu.
-func (d *device) borrowLocked(size int64, r *roomRequest) bool {
-	need := max(alignUp(size), pageBytes)
-	var best *class
-	for _, c := range d.classes {
-		if c.slotBytes >= need && c.slotBytes <= 2*need && c.nfree > c.reserve() && (best == nil || c.slotBytes < best.slotBytes) {
-			best = c
-		}
-	}
-	return best != nil && d.bindSomeLocked(best, r)
-}
-
 // evictAhead brings the classes that run low back to their reserve.
 func (d *device) evictAhead() {
 	t := d.tier
 	t.mu.Lock()
-	var low []*class
-	for _, c := range d.classes {
-		if c.low {
-			c.low = false
-			low = append(low, c)
-		}
-	}
+	low := d.mu.space.takeLow()
 	t.mu.Unlock()
 	for _, c := range low {
 		t.mu.Lock()
-		shape := d.slabShape(c.slotBytes, d.slabBytes)
-		n := c.reserve() - c.nfree
-		if d.mayGrowLocked(shape.wantBytes()) {
-			n = 0
-		}
+		n := d.mu.space.missing(c)
 		t.mu.Unlock()
 		if n > 0 {
 			d.evict(c, n)
@@ -224,14 +191,14 @@ type victim struct {
 	key block.Key
 }
 
-// evict evicts about n blocks of a class, at least one if the Host gives up any of the
-// first maxAsked, and writes their headers. It returns how many slots are free for that.
+// evict evicts about n blocks of a class and writes their headers. It evicts at least one if the
+// Host gives up any of the first maxAsked. It returns how many slots became free.
 func (d *device) evict(c *class, n int) int {
 	t := d.tier
 	t.mu.Lock()
 	free := c.nfree
 	t.mu.Unlock()
-	limit := maxAsked // each block once, where there are few
+	limit := maxAsked // a small class asks about each block only once
 	for asked, evicted := 0, 0; evicted == 0 && asked < limit; {
 		t.mu.Lock()
 		victims := t.chooseLocked(c, n)
@@ -243,14 +210,13 @@ func (d *device) evict(c *class, n int) int {
 		evicted = t.askHost(victims, false)
 		asked += len(victims)
 	}
-	_ = d.flushHeaders() // tried again later; until then the slots are not free
+	_ = d.headers.flush() // retried later; the slots are not free until then
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return c.nfree - free
 }
 
-// chooseLocked takes victims out of the policy of a class. They are pinned. It needs
-// t.mu.
+// chooseLocked takes victims out of the policy of a class and pins them. It needs t.mu.
 func (t *Tier) chooseLocked(c *class, n int) (victims []victim) {
 	skips := 0
 	c.pol.Victims(func(pid uint32) policy.Verdict {
@@ -278,13 +244,13 @@ func (t *Tier) markLocked(id slotID) victim {
 	return victim{id, parsePath(t.mu.table.path(e))}
 }
 
-// leavingLocked reports whether the Host is being asked about a slot, or has given leave:
-// the copy is not to be relied on. It needs t.mu.
+// leavingLocked reports whether the Host is being asked about a slot, or has agreed to its
+// eviction. The copy cannot be relied on then. It needs t.mu.
 func (t *Tier) leavingLocked(id slotID) bool { return t.mu.table.at(id).flags&flagEvicting != 0 }
 
-// askHost evicts those victims that the Host gives up, puts the others back, and
-// unpins them. It returns how many were evicted. With all, it does not ask further once
-// one is refused: less than all would be evicted for nothing.
+// askHost evicts the victims that the Host gives up, puts the others back, and unpins them all. It
+// returns how many were evicted. With all, it stops at the first refusal, since evicting fewer than
+// all would be useless.
 func (t *Tier) askHost(victims []victim, all bool) (evicted int) {
 	host := t.host()
 	leave := make([]bool, len(victims))
@@ -297,8 +263,8 @@ func (t *Tier) askHost(victims []victim, all bool) (evicted int) {
 	defer t.mu.Unlock()
 	for i, v := range victims {
 		e := t.mu.table.at(v.id)
-		// Leave for one name is not leave for another, to which the block may have
-		// been renamed since.
+		// The Host agreed for one name. The block may have been renamed since, and the Host has not
+		// agreed for the new name.
 		ok := leave[i] && e.flags&flagUpdated == 0
 		e.flags &^= flagEvicting | flagUpdated
 		switch {
@@ -315,9 +281,9 @@ func (t *Tier) askHost(victims []victim, all bool) (evicted int) {
 	return evicted
 }
 
-// betterStealLocked reports whether a slab of another class should make room for
-// class c: because c has nothing to evict, or because the slab is colder than all of
-// c. It needs Tier.mu.
+// betterStealLocked reports whether a slab of another class should make room for class c. That is
+// so if c has nothing to evict, or if the slab was used less recently than all of c. It needs
+// Tier.mu.
 func (d *device) betterStealLocked(c *class) bool {
 	var oldest slotID
 	c.pol.Victims(func(pid uint32) policy.Verdict {
@@ -328,43 +294,15 @@ func (d *device) betterStealLocked(c *class) bool {
 	if oldest == 0 {
 		return true
 	}
-	cold := d.coldestLocked(c)
+	cold := d.mu.space.coldest(c, d.tier.idleLocked)
 	if cold == nil {
 		return false
 	}
 	return cold.live == 0 || int32(cold.used-d.tier.mu.table.at(oldest).used) < 0
 }
 
-// coldestLocked returns the slab that another class can best do without, nil if
-// there is none. It needs Tier.mu.
-func (d *device) coldestLocked(c *class) *slab {
-	var slabs []*slab
-	for _, o := range d.classes {
-		if o == c {
-			continue
-		}
-		for _, s := range o.slabs {
-			if !s.retired && s.live+s.nfree == int(s.usable) {
-				slabs = append(slabs, s)
-			}
-		}
-	}
-	slices.SortFunc(slabs, func(a, b *slab) int {
-		if (a.live == 0) != (b.live == 0) {
-			return cmp.Compare(a.live, b.live)
-		}
-		return cmp.Compare(int32(a.used-b.used), 0)
-	})
-	for _, s := range slabs {
-		if d.tier.idleLocked(s) {
-			return s
-		}
-	}
-	return nil
-}
-
-// idleLocked reports whether all blocks of a slab may be evicted as far as the
-// tier knows. It needs t.mu.
+// idleLocked reports whether all blocks of a slab may be evicted, as far as the tier knows. It
+// needs t.mu.
 func (t *Tier) idleLocked(s *slab) bool {
 	for _, id := range s.slots {
 		if id == 0 {
@@ -377,12 +315,12 @@ func (t *Tier) idleLocked(s *slab) bool {
 	return true
 }
 
-// steal empties the coldest slab of another class and gives it, or the capacity
-// that it took, to class c. It reports whether to try again for a slot.
+// steal empties the coldest slab of another class and gives the slab, or its capacity, to class c.
+// It reports whether to try again for a slot.
 func (d *device) steal(c *class, slotBytes int64) bool {
 	t := d.tier
 	t.mu.Lock()
-	s := d.coldestLocked(c)
+	s := d.mu.space.coldest(c, d.tier.idleLocked)
 	if s == nil {
 		t.mu.Unlock()
 		return false
@@ -397,28 +335,28 @@ func (d *device) steal(c *class, slotBytes int64) bool {
 	}
 	t.mu.Unlock()
 	t.askHost(victims, true)
-	_ = d.flushHeaders() // tried again later; until then the slots are not free
+	_ = d.headers.flush() // retried later; the slots are not free until then
 	t.mu.Lock()
-	// A block stays, or is being read; or they were all given up because the device is
-	// down: then they are there again at the next start.
-	if s.nfree != int(s.usable) || d.isDown() {
+	// Either a block stays or is being read, or the device went down. In the second case the blocks
+	// come back at the next start.
+	if s.nfree != int(s.usable) || d.port.isDown() {
 		s.class.unretire(s)
 		t.mu.Unlock()
 		return true
 	}
 	s.class.drop(s)
-	shape := d.slabShape(slotBytes, s.size)
+	shape := d.mu.space.shape(slotBytes, s.size)
 	t.mu.Unlock()
 	if shape.wantBytes() > s.size {
 		d.deleteSlab(s)
 		return true
 	}
-	return d.reshape(s, c, shape)
+	return d.reshape(s, shape)
 }
 
-// reshape gives an empty slab to class c. A new epoch makes all that the old table
-// says void.
-func (d *device) reshape(s *slab, c *class, shape slabHeader) bool {
+// reshape gives an empty slab to the class of another slot size. A new epoch makes the old table
+// void.
+func (d *device) reshape(s *slab, shape slabHeader) bool {
 	t := d.tier
 	shape.number = s.hdr.number
 	t.mu.Lock()
@@ -430,47 +368,37 @@ func (d *device) reshape(s *slab, c *class, shape slabHeader) bool {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !slices.Contains(d.classes, c) {
-		c = d.classOf(shape.slotBytes)
-	}
-	c.add(s)
+	d.mu.space.add(s)
 	return true
 }
 
-// deleteSlab deletes the file of a slab that has left its class. If that fails the
-// file goes on counting towards the capacity.
+// deleteSlab deletes the file of a slab that has left its class. If that fails, the file still
+// counts towards the capacity.
 func (d *device) deleteSlab(s *slab) {
 	t := d.tier
 	t.mu.Lock()
 	t.mu.slabs[s.id] = nil
-	delete(d.slabs, s)
-	s.doomed = true
-	busy := s.syncs > 0 // then the syncer closes the file
+	d.mu.space.remove(s)
 	t.mu.Unlock()
-	if !busy {
-		_ = s.file.Close() // nothing in it is to be kept
-	}
-	err := call(&d.keeperSince, func() error { return os.Remove(s.path) })
+	d.syncer.drop(&s.sync)
+	err := d.port.call(byKeeper, func() error { return os.Remove(s.path) })
 	if err != nil {
 		t.log.Warn("slab not deleted", zap.String("device", d.dir), zap.Uint32("slab", s.hdr.number), zap.Error(err))
 		return
 	}
+	d.syncer.renamed()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	d.fileBytes -= s.size
-	d.namesDirty = true
+	d.mu.space.release(s.size)
 }
 
-// lostAll tells the Host that all blocks of a device are gone, and forgets them. It
-// runs once the device is down.
+// lostAll tells the Host that all blocks of a device are gone, and forgets them. It runs once,
+// after the device went down.
 func (d *device) lostAll() {
 	t := d.tier
 	t.mu.Lock()
 	host := t.mu.host
-	slabs := make([]*slab, 0, len(d.slabs))
-	for s := range d.slabs {
-		slabs = append(slabs, s)
-	}
+	slabs := d.mu.space.byNumber()
 	t.mu.Unlock()
 	for _, s := range slabs {
 		for _, key := range t.forget(s) {

@@ -32,15 +32,15 @@ func TestCloseAbandoned(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := r.devices[0]
-	d.fail("given up")
+	d.port.fail("given up")
 	<-d.keeperGone
 	if err := d.writeIndex(); !errors.Is(err, block.ErrUnavailable) {
 		t.Errorf("index of a device that is down: got %v, want %v", err, block.ErrUnavailable)
 	}
 	r.Tier.mu.Lock()
-	d.dirty = append(d.dirty, 1)
+	d.headers.list.add(1)
 	r.Tier.mu.Unlock()
-	if err := d.flushHeaders(); !errors.Is(err, block.ErrUnavailable) {
+	if err := d.headers.flush(); !errors.Is(err, block.ErrUnavailable) {
 		t.Errorf("headers of a device that is down: got %v, want %v", err, block.ErrUnavailable)
 	}
 	r.rule(nil)
@@ -81,11 +81,11 @@ func TestCloseFailing(t *testing.T) {
 	}
 	r.mustStore(t, blocks...)
 	d := r.devices[0]
-	go d.fail("given up")
+	go d.port.fail("given up")
 	wait(t, "the first loss", host.called)
 	done := make(chan error, 1)
 	go func() { done <- r.Close(context.Background()) }()
-	wait(t, "the end of the watchdog, which is nearly that of the device", d.watchStop)
+	wait(t, "the end of the watchdog, which is nearly that of the device", d.port.unwatch)
 	select {
 	case err := <-done:
 		t.Fatalf("Close returned while the Host was being told: %v", err)
@@ -142,7 +142,7 @@ func TestLateLoad(t *testing.T) {
 	c := begin(r.Load, false, tiers.Transfer{Key: old.key, Size: size, File: memFile(t, make([]byte, size))})
 	eventually(t, "the read", func() bool { return r.engine(0).StuckOps() > 0 })
 	d := r.devices[0]
-	d.fail("given up")
+	d.port.fail("given up")
 	if o := wait(t, "load", c)[0]; !errors.Is(o.Err, block.ErrUnavailable) {
 		t.Errorf("got %v (%v), want %v", o.Status, o.Err, block.ErrUnavailable)
 	}
@@ -178,7 +178,7 @@ func TestLateHeader(t *testing.T) {
 	r.Update(old.key, old.key, &tiers.Attrs{Seq: 2, Mode: 0o600})
 	eventually(t, "the header", func() bool { return r.engine(0).StuckOps() > 0 })
 	d := r.devices[0]
-	d.fail("given up")
+	d.port.fail("given up")
 	young := r.storeOn(t, 1, id, "young", 6000)
 	r.engine(0).Release()
 	wait(t, "the keeper's end", d.keeperGone)

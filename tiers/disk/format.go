@@ -11,7 +11,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
-// The sizes and names of the format that the package comment draws.
+// The sizes and names of the format. The package comment draws it.
 const (
 	formatVersion = 1
 	pageBytes     = 4096
@@ -42,8 +42,8 @@ const (
 	slotPinned = 1 << 0
 )
 
-// VersionError says that something on disk was written by a later kvfs. Nothing in such
-// a directory is touched.
+// VersionError says that a later kvfs wrote something in the directory. This kvfs then changes
+// nothing in it.
 type VersionError struct {
 	What string // "superblock", "slab header", "slot header", "index"
 	Path string // of the file
@@ -57,7 +57,7 @@ func (e *VersionError) Error() string {
 		e.Path, e.What, e.Got, e.Want)
 }
 
-// uuid tells the directories apart.
+// uuid identifies a directory.
 type uuid [16]byte
 
 // newUUID returns a random uuid, version 4.
@@ -81,7 +81,7 @@ var le = binary.LittleEndian
 
 var zeroPage [pageBytes]byte
 
-// isZero reports whether a page is that of a slot freed or never used.
+// isZero reports whether a page is all zeros: its slot was freed or never used.
 func isZero(page []byte) bool { return bytes.Equal(page, zeroPage[:]) }
 
 // corrupt is an error that wraps ErrCorrupt.
@@ -94,8 +94,8 @@ func sealPage(page []byte) {
 	le.PutUint64(page[sumOffset:], block.Sum(page[:sumOffset]).Sum)
 }
 
-// checkPage checks what all pages of headers have in common in all versions: the
-// magic, the checksum, and then the version. The VersionError is without Path.
+// checkPage checks what all header pages have in common in all versions: the magic, the checksum,
+// and then the version. The VersionError has no Path.
 func checkPage(page []byte, magic, what string) error {
 	if len(page) != pageBytes {
 		return corrupt(what, "%d bytes, not a page", len(page))
@@ -115,9 +115,9 @@ func checkPage(page []byte, magic, what string) error {
 	return nil
 }
 
-// superblock is what kvfs-disk says of the directory.
+// superblock is the content of kvfs-disk.
 type superblock struct {
-	clean     bool // the index of indexGen says all
+	clean     bool // the index of indexGen is complete
 	uuid      uuid
 	seq       uint64
 	slabBytes int64
@@ -179,10 +179,10 @@ func slotsFor(slabBytes, slotBytes int64) uint32 {
 	return uint32(min(max((slabBytes-pageBytes)/(slotBytes+pageBytes), 0), maxSlots))
 }
 
-// headerOff returns where in the file the header of a slot is.
+// headerOff returns the file offset of a slot's header.
 func (h *slabHeader) headerOff(slot uint32) int64 { return pageBytes * (1 + int64(slot)) }
 
-// dataOff returns where in the file the data of a slot begin.
+// dataOff returns the file offset of a slot's data.
 func (h *slabHeader) dataOff(slot uint32) int64 {
 	return pageBytes*(1+int64(h.slots)) + int64(slot)*h.slotBytes
 }
@@ -190,7 +190,7 @@ func (h *slabHeader) dataOff(slot uint32) int64 {
 // wantBytes returns the size that the slab's file should have.
 func (h *slabHeader) wantBytes() int64 { return h.dataOff(h.slots) }
 
-// check reports what cannot be in a slab header.
+// check returns an error for a slab header with impossible values.
 func (h *slabHeader) check(what string) error {
 	switch {
 	case h.number > maxSlabNumber:
@@ -240,21 +240,21 @@ func decodeSlabHeader(page []byte) (slabHeader, error) {
 	return h, nil
 }
 
-// slotHeader describes a block in its slot. The flags and all else that goes with
-// the block's file are in attrs, without them a block has a key, a size and a sum.
+// slotHeader describes a block in its slot. attrs holds the flags and everything else about the
+// block's file. Without attrs a block has a key, a size and a sum.
 type slotHeader struct {
 	slot  uint32
 	epoch uint64 // of the slab
 	size  int64
 	sum   uint64 // CRC-64/NVME of the bytes
 	attrs tiers.Attrs
-	// key is the path below the mount. Decoded, it is part of the page that was
-	// decoded, and attrs.Dirs are overwritten by the next decode into this slotHeader.
+	// key is the path below the mount. After a decode it shares the memory of the decoded page, and
+	// the next decode into this slotHeader overwrites attrs.Dirs.
 	key []byte
 }
 
-// checkKey reports why a path cannot be that of a block of this tier: ErrNameTooLong
-// beyond maxKeyBytes, else the errors of block.CheckPath.
+// checkKey returns an error for a path that no block of this tier can have. It is ErrNameTooLong
+// beyond maxKeyBytes, else an error of block.CheckPath.
 func checkKey(path string) error {
 	if len(path) > maxKeyBytes {
 		return block.ErrNameTooLong
@@ -262,13 +262,13 @@ func checkKey(path string) error {
 	return block.CheckPath(path)
 }
 
-// keepDirs cuts directories from the end until the others fit behind the key.
+// keepDirs cuts directories from the end until the rest fits behind the key.
 func keepDirs(dirs []tiers.DirAttrs, keyBytes int) []tiers.DirAttrs {
 	return dirs[:min(len(dirs), (maxKeyBytes-keyBytes)/dirBytes)]
 }
 
-// encode fills a page. Directories that do not fit are left out, from the end. It
-// fails with ErrNameTooLong if the key does not fit, and the page is unchanged.
+// encode fills a page. It leaves out directories that do not fit, from the end. It fails with
+// ErrNameTooLong if the key does not fit. The page is then unchanged.
 func (h *slotHeader) encode(page []byte) error {
 	if len(h.key) > maxKeyBytes {
 		return block.ErrNameTooLong
@@ -307,8 +307,8 @@ func (h *slotHeader) flags() uint32 {
 	return 0
 }
 
-// decodeChecked reads a page that checkPage has accepted as one of slotMagic.
-// It fails with ErrCorrupt, and h is then undefined.
+// decodeChecked reads a page that checkPage has accepted as one of slotMagic. It fails with
+// ErrCorrupt. h is then undefined.
 func (h *slotHeader) decodeChecked(page []byte) error {
 	const what = "slot header"
 	keyBytes, dirs := int(le.Uint16(page[80:])), int(le.Uint16(page[82:]))
@@ -333,8 +333,7 @@ func (h *slotHeader) decodeChecked(page []byte) error {
 	return h.check(what)
 }
 
-// decode reads a page. It fails with a VersionError or ErrCorrupt, and h is then
-// undefined.
+// decode reads a page. It fails with a VersionError or ErrCorrupt. h is then undefined.
 func (h *slotHeader) decode(page []byte) error {
 	if err := checkPage(page, slotMagic, "slot header"); err != nil {
 		return err
@@ -342,7 +341,7 @@ func (h *slotHeader) decode(page []byte) error {
 	return h.decodeChecked(page)
 }
 
-// check reports what cannot be in a slot header.
+// check returns an error for a slot header with impossible values.
 func (h *slotHeader) check(what string) error {
 	switch {
 	case h.size < 0 || h.size > maxSlotBytes:
@@ -350,7 +349,8 @@ func (h *slotHeader) check(what string) error {
 	case h.attrs.Seq == 0:
 		return corrupt(what, "seq 0")
 	}
-	// The string is looked at and gone: its error, which would hold it, is not kept.
+	// CheckPath only looks at the string. Its error would hold the string, so the error is not
+	// kept.
 	if block.CheckPath(unsafe.String(unsafe.SliceData(h.key), len(h.key))) != nil {
 		return corrupt(what, "key %.64q", h.key)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
-// The parts of kvfs-index, drawn in the package comment.
+// The parts of kvfs-index. The package comment draws them.
 const (
 	indexMagic = "KVFSINDX"
 
@@ -63,8 +63,8 @@ func decodeIndexHeader(page []byte) (indexHeader, error) {
 	return h, nil
 }
 
-// sealChunk completes a chunk of which used bytes are filled in behind the fixed
-// part, and returns it in whole pages.
+// sealChunk completes a chunk and returns it in whole pages. used counts the bytes that are filled
+// in, the fixed part included.
 func sealChunk(chunk []byte, used int, number uint32, gen uint64) []byte {
 	end := int(alignUp(int64(used)))
 	clear(chunk[used:end])
@@ -94,7 +94,7 @@ func checkChunk(chunk []byte, number uint32, gen uint64) ([]byte, error) {
 	return chunk[chunkFixedBytes:used], nil
 }
 
-// run is the part of a run before its entries.
+// run is the fixed part of a run, before its entries.
 type run struct {
 	slabHeader // without uuid
 	entries    uint32
@@ -129,12 +129,12 @@ func decodeRun(b []byte) (r run, rest []byte, err error) {
 	return r, b[runBytes:], nil
 }
 
-// entryBytes returns the size of h's entry; dirs are those that are kept.
+// entryBytes returns the size of h's entry. dirs are the directories that are kept.
 func entryBytes(h *slotHeader, dirs []tiers.DirAttrs) int {
 	return entryFixedBytes + len(h.key) + dirBytes*len(dirs)
 }
 
-// encodeEntry writes an entry to b, which has entryBytes.
+// encodeEntry writes an entry to b, which has entryBytes bytes.
 func (h *slotHeader) encodeEntry(b []byte, dirs []tiers.DirAttrs) {
 	le.PutUint32(b, h.slot)
 	le.PutUint32(b[4:], h.flags())
@@ -155,8 +155,8 @@ func (h *slotHeader) encodeEntry(b []byte, dirs []tiers.DirAttrs) {
 	}
 }
 
-// decodeEntry reads an entry at the start of b, whose key and Dirs h then shares as with
-// decode, and returns what follows. It fails with ErrCorrupt, and h is then undefined.
+// decodeEntry reads an entry at the start of b and returns what follows. h shares the entry's key
+// and Dirs, as with decode. It fails with ErrCorrupt. h is then undefined.
 func (h *slotHeader) decodeEntry(b []byte) (rest []byte, err error) {
 	const what = "index entry"
 	if len(b) < entryFixedBytes {
@@ -185,8 +185,8 @@ func (h *slotHeader) decodeEntry(b []byte) (rest []byte, err error) {
 	return b[end:], h.check(what)
 }
 
-// indexWriter writes kvfs-index. The caller gives it slabs and slots in ascending order;
-// what goes wrong comes out of saveIndex.
+// indexWriter writes kvfs-index. The caller passes slabs and slots in ascending order. saveIndex
+// returns the first error.
 type indexWriter struct {
 	f      *os.File
 	header indexHeader
@@ -195,11 +195,11 @@ type indexWriter struct {
 	number uint32
 	run    run
 	at     int   // of run in chunk; 0 if none is begun
-	next   int64 // lowest slot that may come
+	next   int64 // lowest slot that may follow
 	err    error
 }
 
-// slab begins the slots of a slab, which may be none.
+// slab begins the slots of a slab. There may be none.
 func (w *indexWriter) slab(h *slabHeader) {
 	if w.err == nil && w.header.slabs > 0 && h.number <= w.run.number {
 		w.err = fmt.Errorf("index: slab %d after %d: %w", h.number, w.run.number, block.ErrInvalid)
@@ -257,7 +257,7 @@ func (w *indexWriter) endRun() {
 	}
 }
 
-// flush writes the chunk and begins another.
+// flush writes the chunk and begins the next.
 func (w *indexWriter) flush() {
 	b := sealChunk(w.chunk, w.used, w.number, w.header.gen)
 	if w.err == nil {
@@ -268,10 +268,9 @@ func (w *indexWriter) flush() {
 	w.used, w.at = chunkFixedBytes, 0
 }
 
-// saveIndex writes the index that fill makes, and then says in the superblock that it
-// is valid: the last thing to do before close. Everything in the slabs must be
-// durable before. After an error the directory is as before, to be recovered by its
-// tables.
+// saveIndex writes the index that fill makes, and then marks it as valid in the superblock. It is
+// the last step before close. Everything in the slabs must be durable before. After an error the
+// directory is as before, and recovery uses its tables.
 func (d *directory) saveIndex(fill func(w *indexWriter) error) (err error) {
 	gen := d.superblock().indexGen + 1
 	if err := d.writeIndex(gen, fill); err != nil {
@@ -286,7 +285,7 @@ func (d *directory) saveIndex(fill func(w *indexWriter) error) (err error) {
 	return d.updateSuper(func(s *superblock) { s.clean, s.indexGen = true, gen })
 }
 
-// writeIndex makes kvfs-index.tmp, durable.
+// writeIndex writes kvfs-index.tmp and makes it durable.
 func (d *directory) writeIndex(gen uint64, fill func(w *indexWriter) error) (err error) {
 	f, err := d.openDirect(indexTmpName, unix.O_RDWR|unix.O_CREAT|unix.O_TRUNC)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
-// What a block of a job is doing.
+// The states of a block of a job.
 const (
 	blockOpen uint32 = iota // queued, or with the device: may be given up
 	blockBusy               // its file is in use for a moment
@@ -17,26 +17,26 @@ const (
 
 // job is a tiers.Job under way.
 //
-// A device can keep an operation for ever, so whoever fails the jobs of a failed
-// device must not wait for the goroutine that waits for the kernel. Each
-// block is therefore finished by whoever comes first: a worker, which has to enter
-// before it uses the file and again when the device has answered, or abandon.
-// What the kernel may still use then is the worker's own, not the job's.
+// A device can keep an operation for ever. So the goroutine that fails the jobs of a failed device
+// must not wait for one that waits for the kernel. The first of the two finishes each block. A
+// worker enters the block before it uses the file, and again when the device has answered. abandon
+// ends the blocks that no worker has entered. The memory that the kernel may still use belongs to
+// the worker, not to the job.
 type job struct {
 	t     *Tier
 	id    tiers.JobID
 	op    string
 	done  func(*tiers.Result)
 	keys  []block.Key
-	out   []tiers.Outcome // each owned by who has entered the block
+	out   []tiers.Outcome // each owned by the goroutine that has entered the block
 	state []atomic.Uint32
-	left  atomic.Int64 // blocks not done, and one for the submission
+	left  atomic.Int64 // blocks not done, plus one for the submission
 
 	accepted bool     // counted in Tier.mu.jobs; constant after submit
 	pinned   []slotID // guarded by Tier.mu until the job is complete
 }
 
-// newJob accepts a job. Its submit must follow.
+// newJob accepts a job. The caller must then call its submit.
 func (t *Tier) newJob(in *tiers.Job, op string) *job {
 	j := &job{t: t, id: in.ID, op: op, done: in.Done}
 	j.keys = make([]block.Key, len(in.Blocks))
@@ -49,8 +49,8 @@ func (t *Tier) newJob(in *tiers.Job, op string) *job {
 	return j
 }
 
-// submit hands the tasks to their devices. If nothing is left to wait for, a
-// goroutine of its own completes the job, for Done must not run within Store or Load.
+// submit gives the tasks to their devices. If there is nothing to wait for, a goroutine of its own
+// completes the job, since Done must not run within Store or Load.
 func (j *job) submit(tasks []*task) {
 	for _, k := range tasks {
 		k.dev.submit(k)
@@ -60,7 +60,7 @@ func (j *job) submit(tasks []*task) {
 	}
 }
 
-// enter claims block i, to use its file. False: it was given up.
+// enter claims block i, to use its file. It returns false if the block was given up.
 func (j *job) enter(i int) bool { return j.state[i].CompareAndSwap(blockOpen, blockBusy) }
 
 // leave is the inverse of enter.
@@ -77,19 +77,19 @@ func (j *job) finish(i int, o tiers.Outcome) {
 	}
 }
 
-// abandon ends block i unless somebody has entered or ended it.
+// abandon ends block i, unless another goroutine has entered or ended it.
 func (j *job) abandon(i int, o tiers.Outcome) {
 	if j.enter(i) {
 		j.finish(i, o)
 	}
 }
 
-// failed is the outcome for an error, which is wrapped in a kind.
+// failed is the outcome for an error. It wraps the error in a kind.
 func (j *job) failed(i int, err error) tiers.Outcome {
 	return tiers.Outcome{Status: tiers.Failed, Err: j.t.fail(j.op, j.keys[i], kindOf(err))}
 }
 
-// skipped is the outcome for want of room: kind is ErrNoSpace or ErrBudget.
+// skipped is the outcome for a block without room. kind is ErrNoSpace or ErrBudget.
 func (j *job) skipped(i int, kind error) tiers.Outcome {
 	return tiers.Outcome{Status: tiers.Skipped, Err: j.t.fail(j.op, j.keys[i], kind)}
 }
@@ -110,7 +110,7 @@ func (j *job) count(o tiers.Outcome) {
 	}
 }
 
-// complete calls Done, then lets go of the slots of the job.
+// complete calls Done, then unpins the slots of the job.
 func (j *job) complete() {
 	t := j.t
 	t.mu.Lock()
@@ -137,8 +137,8 @@ func (j *job) complete() {
 	}
 }
 
-// acceptLocked counts the job, or ends all its blocks with ErrClosed if the tier is
-// closing. It needs Tier.mu.
+// acceptLocked counts the job. If the tier is closing, it ends all its blocks with ErrClosed. It
+// needs Tier.mu.
 func (j *job) acceptLocked() bool {
 	if !j.t.mu.closing {
 		j.accepted = true
@@ -159,7 +159,7 @@ func (j *job) settle(i int, o tiers.Outcome) {
 	j.finish(i, o)
 }
 
-// pinLocked holds a slot until the job is complete. It needs Tier.mu.
+// pinLocked pins a slot until the job is complete. It needs Tier.mu.
 func (j *job) pinLocked(id slotID) {
 	j.t.mu.table.at(id).pins++
 	j.pinned = append(j.pinned, id)

@@ -1,10 +1,9 @@
 package disk
 
-// keyArena holds the keys of all blocks, in chunks without pointers. What is
-// freed is kept in lists by length, chained through the freed bytes.
+// keyArena holds the keys of all blocks, in chunks without pointers. Freed keys are kept in lists
+// by length, chained through the freed bytes.
 //
-// A reference counts units of keyUnit bytes, so that 32 bits reach 32 GiB. Reference
-// 0 is no key.
+// A reference counts units of keyUnit bytes, so 32 bits reach 32 GiB. Reference 0 means no key.
 type keyArena struct {
 	chunks []*[keyChunk]byte
 	next   uint32 // first unit never handed out
@@ -35,7 +34,7 @@ func (a *keyArena) alloc(units uint32) uint32 {
 	if a.next == 0 {
 		a.next = 1
 	}
-	// A key lies in one chunk. The rest of one that is too short is a free piece.
+	// A key lies in one chunk. If the rest of a chunk is too short, it becomes a free piece.
 	if rest := unitsPerChunk - a.next%unitsPerChunk; rest < units {
 		a.grow()
 		a.release(a.next, rest)
@@ -47,7 +46,7 @@ func (a *keyArena) alloc(units uint32) uint32 {
 	return ref
 }
 
-// grow makes the chunk of unit next.
+// grow makes the chunk that holds unit next.
 func (a *keyArena) grow() {
 	if int(a.next/unitsPerChunk) == len(a.chunks) {
 		a.chunks = append(a.chunks, new([keyChunk]byte))

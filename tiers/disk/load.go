@@ -22,18 +22,18 @@ type fetch struct {
 	job   *job
 	index int
 	id    slotID
-	dest  transfer // with the sum that is recorded
+	dest  transfer // with the recorded checksum
 	at    place
 }
 
-// Load copies the blocks of in up into their files; see tiers.Tier. A block that is
-// still being stored fails with ErrPending.
+// Load copies the blocks of in up into their files; see tiers.Tier. A block that is still being
+// stored fails with ErrPending.
 func (t *Tier) Load(in *tiers.Job) {
 	j := t.newJob(in, "load")
 	j.submit(t.planLoads(j, in))
 }
 
-// planLoads pins what is to be loaded and cuts it into tasks.
+// planLoads pins the slots to load and cuts the work into tasks.
 func (t *Tier) planLoads(j *job, in *tiers.Job) []*task {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -46,7 +46,7 @@ func (t *Tier) planLoads(j *job, in *tiers.Job) []*task {
 			fetches = append(fetches, f)
 		}
 	}
-	// Neighbours on a device are read as one.
+	// One read covers adjacent blocks of a device.
 	slices.SortStableFunc(fetches, func(a, b fetch) int {
 		return cmp.Or(cmp.Compare(a.at.slab.id, b.at.slab.id), cmp.Compare(a.at.slot, b.at.slot))
 	})
@@ -88,7 +88,7 @@ func (d *device) load(k *task) {
 	d.loadStaged(k.fetches)
 }
 
-// errMismatch: what was read does not have the checksum that is recorded.
+// errMismatch: the data do not have the recorded checksum.
 var errMismatch = fmt.Errorf("checksum mismatch: %w", block.ErrCorrupt)
 
 // loadMapped loads a large block straight into the mapping of its file.
@@ -111,8 +111,8 @@ func (d *device) loadMapped(f *fetch) {
 		return
 	}
 	defer m.Close()
-	for range 2 { // a bad copy is read again once: the first time may have been the bus
-		err = d.do([]directio.Op{{Kind: directio.Read, File: f.at.file, Mem: m.Bytes(), Off: f.at.data}}, nil)
+	for range 2 { // a bad copy is read again once: the bus may have failed
+		err = d.do([]directio.Op{{Kind: directio.Read, File: f.at.file, Mem: m.Bytes(), Off: f.at.data}})
 		if err == nil {
 			var bad error
 			if err = directio.Guard(func() { bad = f.verify(m.Bytes()) }); err == nil {
@@ -126,8 +126,8 @@ func (d *device) loadMapped(f *fetch) {
 	d.endLoad(f, err)
 }
 
-// allocate makes the pages of a file that is to be mapped: where the device writes into
-// a hole of a full tmpfs, it fails with EFAULT.
+// allocate allocates the pages of a file that will be mapped. A device that writes into a hole of a
+// full tmpfs fails with EFAULT.
 func allocate(file *os.File, size int64) error {
 	for {
 		err := unix.Fallocate(int(file.Fd()), 0, 0, size)
@@ -151,8 +151,7 @@ func (f *fetch) verify(mem []byte) error {
 	return nil
 }
 
-// endLoad ends a block that was loaded, or not because of err. A copy that is bad is
-// dropped first.
+// endLoad ends a block that was loaded, or that failed with err. It first drops a bad copy.
 func (d *device) endLoad(f *fetch, err error) {
 	if err == nil {
 		if f.job.enter(f.index) {
@@ -160,8 +159,8 @@ func (d *device) endLoad(f *fetch, err error) {
 		}
 		return
 	}
-	// Entered first: the job is not complete then, and so the slot still ours. Of one
-	// that was given up it may be another block's by now, even of another device.
+	// Enter first: then the job is not complete, and the slot is still ours. The slot of a block
+	// that was given up may belong to another block by now, even on another device.
 	if !f.job.enter(f.index) {
 		return
 	}
@@ -177,7 +176,7 @@ func (f *fetch) loaded() {
 	f.job.finish(f.index, tiers.Outcome{Status: tiers.Loaded, Bytes: f.dest.size, Sum: f.dest.sum})
 }
 
-// lossOf returns why a copy that could not be read is lost, nil if it is not.
+// lossOf returns why a copy that could not be read is lost. It is nil if the copy is not lost.
 func lossOf(err error) error {
 	for _, errno := range []error{syscall.EIO, syscall.ENODATA, syscall.EREMOTEIO, syscall.EILSEQ, syscall.EUCLEAN} {
 		if errors.Is(err, errno) {
@@ -190,8 +189,8 @@ func lossOf(err error) error {
 	return nil
 }
 
-// lose drops a copy that is bad, if it is still the one that counts, and tells the
-// Host. A slot that cannot be read is not used again.
+// lose drops a bad copy, if it is still the current one, and tells the Host. A slot that cannot be
+// read is not used again.
 func (t *Tier) lose(id slotID, at place, kind, why error) {
 	t.mu.Lock()
 	e := t.mu.table.at(id)
@@ -219,12 +218,11 @@ func (t *Tier) lose(id slotID, at place, kind, why error) {
 	}
 }
 
-// loadPieces loads a large block whose file cannot be mapped, through a staging
-// buffer.
+// loadPieces loads a large block whose file cannot be mapped, through a staging buffer.
 func (d *device) loadPieces(f *fetch) {
 	size := f.dest.size
 	n := d.staging.piece(size, 0)
-	buf, err := d.staging.acquire(d.ctx, n)
+	buf, err := d.staging.acquire(d.port.ctx, n)
 	if err != nil {
 		d.endLoad(f, err)
 		return
@@ -235,7 +233,7 @@ func (d *device) loadPieces(f *fetch) {
 		crc := block.NewChecksum()
 		for off := int64(0); off < size && err == nil; off += n {
 			piece := buf.Bytes()[:min(n, alignUp(size-off))]
-			err = d.do([]directio.Op{{Kind: directio.Read, File: f.at.file, Mem: piece, Off: f.at.data + off}}, nil)
+			err = d.do([]directio.Op{{Kind: directio.Read, File: f.at.file, Mem: piece, Off: f.at.data + off}})
 			if err != nil {
 				break
 			}
@@ -245,7 +243,7 @@ func (d *device) loadPieces(f *fetch) {
 				return
 			}
 			if _, err = f.dest.file.WriteAt(piece, off); err != nil {
-				f.job.finish(f.index, f.job.failed(f.index, err)) // which says nothing of our copy
+				f.job.finish(f.index, f.job.failed(f.index, err)) // the error says nothing about our copy
 				return
 			}
 			f.job.leave(f.index)
@@ -258,14 +256,14 @@ func (d *device) loadPieces(f *fetch) {
 	d.endLoad(f, err)
 }
 
-// loadStaged loads small blocks, which lie in ascending order, through one staging
-// buffer. Those that touch are read as one.
+// loadStaged loads small blocks through one staging buffer. They come in ascending order. One read
+// covers adjacent blocks.
 func (d *device) loadStaged(fetches []fetch) {
 	var need int64
 	for i := range fetches {
 		need += fetches[i].bytes()
 	}
-	buf, err := d.staging.acquire(d.ctx, need)
+	buf, err := d.staging.acquire(d.port.ctx, need)
 	var budget *directio.BudgetError
 	if n := len(fetches); n > 1 && errors.As(err, &budget) {
 		d.loadStaged(fetches[:n/2])
@@ -284,7 +282,7 @@ func (d *device) loadStaged(fetches []fetch) {
 	}
 	defer buf.Release()
 	ops, opOf := stagedReads(fetches, buf.Bytes())
-	_ = d.do(ops, nil) // looked at op by op
+	_ = d.do(ops) // each op has its own error
 	mem := buf.Bytes()
 	for i := range fetches {
 		f := &fetches[i]
@@ -295,7 +293,7 @@ func (d *device) loadStaged(fetches []fetch) {
 			err = f.verify(piece)
 		}
 		if err != nil && lossOf(err) != nil {
-			// Alone and again: the neighbour may have been the bad one.
+			// Read the block again, alone: its neighbour may have been the bad one.
 			err = d.try([]directio.Op{{Kind: directio.Read, File: f.at.file, Mem: piece, Off: f.at.data}})
 			if err == nil {
 				err = f.verify(piece)
@@ -305,7 +303,7 @@ func (d *device) loadStaged(fetches []fetch) {
 	}
 }
 
-// bytes is how much of the device a block takes.
+// bytes is how many bytes of the device a block takes.
 func (f *fetch) bytes() int64 { return max(alignUp(f.dest.size), pageBytes) }
 
 // writeOut copies a small block from staging into its file.

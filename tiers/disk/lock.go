@@ -17,7 +17,7 @@ var ErrBusy = errors.New("directory in use")
 // BusyError names a directory and the process that has it open.
 type BusyError struct {
 	Dir string
-	PID int // 0 if it cannot be told, as in another pid namespace
+	PID int // 0 if unknown, for example in another pid namespace
 }
 
 // Error prints "<dir>: directory in use by process <pid>".
@@ -47,14 +47,14 @@ func (d *directory) lock() error {
 	}
 }
 
-// lockHolder asks the kernel who has the flock on f. It returns 0 if that is a
-// process of another pid namespace.
+// lockHolder asks the kernel which process holds the flock on f. It returns 0 for a process of
+// another pid namespace.
 func lockHolder(f *os.File) int {
 	var st unix.Stat_t
 	if unix.Fstat(int(f.Fd()), &st) != nil {
 		return 0
 	}
-	for range 3 { // the kernel may skip a line where other locks come and go meanwhile
+	for range 3 { // the kernel may skip a line while other locks come and go
 		list, err := os.Open("/proc/locks")
 		if err != nil {
 			return 0
@@ -72,8 +72,8 @@ func lockHolder(f *os.File) int {
 //
 //	1: FLOCK  ADVISORY  WRITE 4711 fe:01:1234567 0 EOF
 //
-// A line with the inode but another device is the second choice: stat and the
-// kernel's list disagree about the device on btrfs and overlayfs.
+// A line with the inode but another device is the second choice. On btrfs and overlayfs, stat and
+// the kernel's list disagree about the device.
 func findLock(lines *bufio.Scanner, dev string, inode uint64) int {
 	second := 0
 	for lines.Scan() {

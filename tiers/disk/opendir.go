@@ -28,9 +28,9 @@ func (e *DirError) Error() string { return e.Dir + ": " + e.Why }
 // Unwrap returns the kind.
 func (e *DirError) Unwrap() error { return e.Err }
 
-// openDir locks a directory and reads its superblock; with create it makes what is
-// absent. It fails with a DirError, a BusyError, a VersionError, a SuperblockError, or an
-// error of the system. A directory that openDir made is gone again if it fails.
+// openDir locks a directory and reads its superblock. With create it makes what is absent. It fails
+// with a DirError, a BusyError, a VersionError, a SuperblockError, or an error of the system. If it
+// fails, it removes a directory that it made.
 func openDir(path string, o dirOptions) (d *directory, err error) {
 	if o.logger == nil {
 		o.logger = zap.NewNop()
@@ -65,16 +65,16 @@ func openDir(path string, o dirOptions) (d *directory, err error) {
 	return d, nil
 }
 
-// removeBlank removes the kvfs-disk of a directory that was refused before anything
-// was written to it.
+// removeBlank removes kvfs-disk from a directory that was refused before anything was written to
+// it.
 func (d *directory) removeBlank() {
 	if info, err := d.file.Stat(); err == nil && info.Size() == 0 {
 		os.Remove(d.file.Name())
 	}
 }
 
-// probe asks whether the file system does direct I/O. One that is full by now
-// cannot be asked: the slabs are there already.
+// probe asks whether the file system does direct I/O. A full file system cannot be asked, but the
+// slabs are already there.
 func (d *directory) probe() error {
 	r, err := directio.Probe(d.path)
 	switch {
@@ -84,7 +84,7 @@ func (d *directory) probe() error {
 		return &DirError{d.path, fmt.Sprintf("is on %s, whose direct I/O is broken: %v", r.FileSystem, err), err}
 	case errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT):
 		if info, statErr := d.file.Stat(); statErr == nil && info.Size() > 0 {
-			d.log.Warn("no space for the test of direct I/O, going on without", zap.String("dir", d.path), zap.Error(err))
+			d.log.Warn("no space for the test of direct I/O: it is skipped", zap.String("dir", d.path), zap.Error(err))
 			return nil
 		}
 		return &DirError{d.path, "is on a file system that is full", err}
@@ -123,20 +123,14 @@ func syncParent(path string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// lockDir checks a directory and locks it; kvfs-disk is made if write is set, and is
-// absent (nil) if it is not there otherwise, in which case nothing is locked.
+// lockDir checks a directory and locks it. With write it makes kvfs-disk. Without write, and if
+// there is no kvfs-disk, it returns nil and locks nothing.
 func lockDir(path string, o dirOptions, write bool) (d *directory, err error) {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	switch err {
-	case nil:
-	case unix.ENOENT:
-		return nil, &DirError{path, "does not exist", err}
-	case unix.ENOTDIR:
-		return nil, &DirError{path, "is not a directory", err}
-	default:
-		return nil, &DirError{path, fmt.Sprintf("cannot be opened: %v", err), err}
+	root, err := openRoot(path)
+	if err != nil {
+		return nil, err
 	}
-	d = &directory{path: path, root: os.NewFile(uintptr(fd), path), log: o.logger}
+	d = &directory{path: path, root: root, log: o.logger}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, d.close())
@@ -151,35 +145,54 @@ func lockDir(path string, o dirOptions, write bool) (d *directory, err error) {
 	}
 	flags := unix.O_RDONLY
 	if write {
-		// Before kvfs-disk is made: a directory that is refused stays as it is.
+		// Check before kvfs-disk is made: a refused directory stays unchanged.
 		if err := d.refuseForeign(); err != nil {
 			return d, err
 		}
 		flags = unix.O_RDWR | unix.O_CREAT
 	}
+	err = d.lockSuper(flags)
+	if errors.Is(err, unix.ENOENT) && !write {
+		return d, nil
+	}
+	return d, err
+}
+
+// openRoot opens a directory.
+func openRoot(path string) (*os.File, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	switch err {
+	case nil:
+		return os.NewFile(uintptr(fd), path), nil
+	case unix.ENOENT:
+		return nil, &DirError{path, "does not exist", err}
+	case unix.ENOTDIR:
+		return nil, &DirError{path, "is not a directory", err}
+	}
+	return nil, &DirError{path, fmt.Sprintf("cannot be opened: %v", err), err}
+}
+
+// lockSuper opens and locks kvfs-disk.
+func (d *directory) lockSuper(flags int) (err error) {
 	for {
-		d.file, err = d.openFile(superName, flags)
-		if errors.Is(err, unix.ENOENT) && !write {
-			return d, nil
-		}
-		if err != nil {
-			return d, err
+		if d.file, err = d.openFile(superName, flags); err != nil {
+			return err
 		}
 		if err := d.lock(); err != nil {
-			return d, err
+			return err
 		}
-		// Who held it may have removed it, see removeBlank.
+		// The last holder may have removed it, see removeBlank.
 		var st unix.Stat_t
 		if err := unix.Fstat(int(d.file.Fd()), &st); err != nil || st.Nlink > 0 {
-			return d, err
+			return err
 		}
 		if err := d.file.Close(); err != nil {
-			return d, err
+			return err
 		}
 	}
 }
 
-// openFile opens a file of the directory, never through a link.
+// openFile opens a file of the directory. It never follows a link.
 func (d *directory) openFile(name string, flags int) (*os.File, error) {
 	path := filepath.Join(d.path, name)
 	for {
@@ -193,7 +206,7 @@ func (d *directory) openFile(name string, flags int) (*os.File, error) {
 		}
 		var st unix.Stat_t
 		if err = unix.Fstat(fd, &st); err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
-			err = unix.EINVAL // a device, a pipe
+			err = unix.EINVAL // a device or a pipe
 		}
 		f := os.NewFile(uintptr(fd), path)
 		if err != nil {
@@ -224,7 +237,7 @@ func checkFilesystem(root *os.File, allowTmpfs, write bool) error {
 	return nil
 }
 
-// checkOwner refuses a directory of somebody else, who could change its files at will.
+// checkOwner refuses a directory of another user, which could change its files at will.
 func checkOwner(root *os.File, write bool, log *zap.Logger) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(root.Fd()), &st); err != nil {
@@ -240,7 +253,7 @@ func checkOwner(root *os.File, write bool, log *zap.Logger) error {
 		}
 	}
 	if st.Mode&0o002 != 0 {
-		log.Warn("directory of the disk tier is writable by everybody: chmod o-w",
+		log.Warn("every user can write to the directory of the disk tier: run chmod o-w on it",
 			zap.String("dir", root.Name()), zap.String("mode", fmt.Sprintf("%04o", st.Mode&0o7777)))
 	}
 	return nil
@@ -257,8 +270,7 @@ func (d *directory) names() ([]string, error) {
 	return names, errors.Join(err, f.Close())
 }
 
-// ours reports whether a name is one that this package gives, or, as lost+found, one
-// that comes with the file system.
+// ours reports whether this package gives such a name, or the file system makes it, as lost+found.
 func ours(name string) bool {
 	rest, ok := strings.CutPrefix(name, slabPrefix)
 	if ok && len(rest) >= 8 {
@@ -268,8 +280,7 @@ func ours(name string) bool {
 	return strings.HasPrefix(name, "kvfs-") || strings.HasPrefix(name, ".kvfs-") || name == "lost+found"
 }
 
-// refuseForeign fails if there is neither superblock nor slab, and something that is not
-// ours.
+// refuseForeign fails if there is neither a superblock nor a slab, but some other file.
 func (d *directory) refuseForeign() error {
 	names, err := d.names()
 	if err != nil {
@@ -298,7 +309,7 @@ func hasSlabs(names []string) bool {
 	})
 }
 
-// load reads the superblock, or makes it.
+// load reads the superblock or makes one.
 func (d *directory) load(o dirOptions) error {
 	st, err := readSuper(d.file)
 	if errors.Is(err, errSuperBlank) {
@@ -308,11 +319,11 @@ func (d *directory) load(o dirOptions) error {
 		return err
 	}
 	if bad := errors.Join(st.bad[:]...); bad != nil {
-		d.log.Warn("one copy of the superblock is damaged, the other is used", zap.String("file", d.file.Name()), zap.Error(bad))
+		d.log.Warn("one copy of the superblock is damaged; the other is used", zap.String("file", d.file.Name()), zap.Error(bad))
 	}
 	d.mu.super, d.mu.at, d.mu.older = st.super, st.at, st.older
 	d.warnForeign()
-	// What a crash left of an index that was being written, or a slab.
+	// A crash may have left an unfinished index or slab.
 	for _, name := range []string{indexTmpName, slabTmpName} {
 		if err := os.Remove(filepath.Join(d.path, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
@@ -332,8 +343,7 @@ func (d *directory) warnForeign() {
 	}
 }
 
-// initSuper writes the first superblock. Where slabs are, there was one: it is lost
-// rather than not written yet.
+// initSuper writes the first superblock. If there are slabs, there was one, and it is lost.
 func (d *directory) initSuper(o dirOptions) error {
 	names, err := d.names()
 	if err != nil {
@@ -353,7 +363,7 @@ func (d *directory) initSuper(o dirOptions) error {
 	return d.writeFirstSuper(superblock{uuid: newUUID(), slabBytes: o.slabBytes})
 }
 
-// writeFirstSuper writes both copies of a superblock, whatever was there.
+// writeFirstSuper writes both copies of a superblock over whatever was there.
 func (d *directory) writeFirstSuper(s superblock) error {
 	for at := range 2 {
 		s.seq++

@@ -166,7 +166,7 @@ func TestOpenDirExtras(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := logs.FilterMessageSnippet("writable by everybody").Len(); n != 2 {
+	if n := logs.FilterMessageSnippet("every user can write").Len(); n != 2 {
 		t.Errorf("%d warnings about the mode", n)
 	}
 	if n := logs.FilterMessageSnippet("not ours").Len(); n != 1 {

@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,7 +15,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/policy"
 )
 
-// Defaults, and what bounds them.
+// The defaults and their limits.
 const (
 	defaultSlabBytes    = 256 << 20
 	defaultSyncBytes    = 256 << 20
@@ -24,41 +25,41 @@ const (
 
 	minSlabBytes     = 3 * pageBytes // a header, and a slot with its own
 	minCapacityBytes = minSlabBytes
-	slabsPerDevice   = 16 // at least, so that size classes find room side by side
+	slabsPerDevice   = 16 // at least, so that there is room for several size classes
 )
 
-// Options configures a Tier. Zero fields but Devices get the defaults.
+// Options configures a Tier. Zero fields get the defaults; Devices has none.
 type Options struct {
 	// Name stands in errors and logs. Empty means "disk".
 	Name string
-	// Devices are the directories, each on a device of its own. At least one.
+	// Devices are the directories, at least one. Each should be on its own device.
 	Devices []DeviceOptions
 	// Policy orders eviction: "lru", "arc" or "s3fifo". Empty means "s3fifo".
 	Policy string
-	// SlabBytes is the size of slabs made from now on. Zero means 256 MiB. A
-	// device too small for 16 of them gets smaller ones.
+	// SlabBytes is the size of new slabs. Zero means 256 MiB. A device too small for 16 of them
+	// gets smaller ones.
 	SlabBytes int64
 
-	// SyncBytes and SyncInterval say when written data are made durable unasked:
-	// after so many bytes, or so long after the first. Zero means 256 MiB and 5 s.
+	// SyncBytes and SyncInterval say when written data become durable without a call of Sync: after
+	// so many bytes, or so long after the first write. Zero means 256 MiB and 5 s.
 	SyncBytes    int64
 	SyncInterval time.Duration
 
 	// ScrubBytesPerSecond is how fast the scrubber reads each device. Zero: no scrubber.
 	ScrubBytesPerSecond int64
-	// DailyWriteBudgetBytes limits what is written, headers included, on a day (UTC)
-	// on all devices together. Zero: no limit.
+	// DailyWriteBudgetBytes limits the bytes written per day (UTC) on all devices together, headers
+	// included. Zero: no limit.
 	DailyWriteBudgetBytes int64
-	// StuckTimeout is how long an operation may be with the kernel before its device
-	// counts as failed. Zero means 30 s.
+	// StuckTimeout is how long the kernel may take for an operation before its device counts as
+	// failed. Zero means 30 s.
 	StuckTimeout time.Duration
 
 	// Engine opens the engine of one device. Nil means directio.Open with DirectIO.
 	Engine func(ctx context.Context, dir string) (directio.Engine, error)
 	// DirectIO configures engines if Engine is nil.
 	DirectIO directio.Options
-	// Pool is where staging buffers come from. Nil means one of 64 MiB of the tier's own.
-	// Several devices do not use it, but pools of their own that share its budget.
+	// Pool lends the staging buffers. Nil means a pool of the tier's own of 64 MiB. Several devices
+	// do not use Pool: each has a pool of its own, and they share the budget of Pool.
 	Pool *directio.Pool
 
 	// AllowTmpfs lets tests use directories in memory, which have no direct I/O.
@@ -68,27 +69,21 @@ type Options struct {
 	Logger *zap.Logger // nil means none
 }
 
-// DeviceOptions is one device.
+// DeviceOptions configures one device.
 type DeviceOptions struct {
-	// Dir is the directory, made if absent; its parent must exist.
+	// Dir is the directory. It is made if absent; its parent must exist.
 	Dir string
 	// CapacityBytes limits the sum of the sizes of the slab files.
 	CapacityBytes int64
 }
 
-// withDefaults returns o with its zero fields filled in, or every violation, each
-// an ErrInvalid.
+// withDefaults returns o with its zero fields filled in, or all violations. Each is an ErrInvalid.
 func (o Options) withDefaults() (Options, error) {
 	var errs []error
 	bad := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf(format+": %w", append(args, block.ErrInvalid)...))
 	}
-	if o.Name == "" {
-		o.Name = "disk"
-	}
-	if o.Policy == "" {
-		o.Policy = "s3fifo"
-	}
+	o.Name, o.Policy = cmp.Or(o.Name, "disk"), cmp.Or(o.Policy, "s3fifo")
 	if _, err := policy.New(o.Policy, 1); err != nil {
 		errs = append(errs, fmt.Errorf("option Policy: %w: %w", err, block.ErrInvalid))
 	}
@@ -108,23 +103,12 @@ func (o Options) withDefaults() (Options, error) {
 		bad("SlabBytes %d: want %d to %d", o.SlabBytes, minSlabBytes, int64(maxSlotBytes))
 	}
 	errs = append(errs, checkDevices(o.Devices)...)
-	if o.SlabBytes == 0 {
-		o.SlabBytes = defaultSlabBytes
-	}
-	if o.SyncBytes == 0 {
-		o.SyncBytes = defaultSyncBytes
-	}
-	if o.SyncInterval == 0 {
-		o.SyncInterval = defaultSyncInterval
-	}
-	if o.StuckTimeout == 0 {
-		o.StuckTimeout = defaultStuckTimeout
-	}
+	o.SlabBytes = cmp.Or(o.SlabBytes, defaultSlabBytes)
+	o.SyncBytes, o.SyncInterval = cmp.Or(o.SyncBytes, defaultSyncBytes), cmp.Or(o.SyncInterval, defaultSyncInterval)
+	o.StuckTimeout = cmp.Or(o.StuckTimeout, defaultStuckTimeout)
+	o.Logger = cmp.Or(o.Logger, zap.NewNop())
 	if o.Now == nil {
 		o.Now = time.Now
-	}
-	if o.Logger == nil {
-		o.Logger = zap.NewNop()
 	}
 	if o.Engine == nil {
 		direct := o.DirectIO

@@ -11,38 +11,38 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The reading of whole directories: so many pieces of at most so many bytes are with the
-// kernel or with a core at a time.
+// The reading of whole directories. These limit how many pieces, and of what size, are with the
+// kernel or a core at a time.
 const (
 	pieceBytes   = 4 << 20
 	pieceBuffers = 6
 	pieceReaders = 4
 )
 
-// piece is a part of a file that is read at one go.
+// piece is a part of a file that one read covers.
 type piece struct {
 	f   *os.File
 	off int64  // a multiple of pageBytes
 	n   int    // bytes wanted, a multiple of pageBytes, at most pieceBytes
-	buf []byte // what was read, shorter if the file ends before
+	buf []byte // the bytes read, shorter if the file ends before
 
-	slab  *slabFound // whose piece it is, if any one's
-	first uint32     // slot, of the first page of a table or of the data
+	slab  *slabFound // the slab of the piece, or nil
+	first uint32     // slot of the first page of a table, or of the data
 	state []pageState
 	err   error // of the read
 
-	blocks []checkEntry // that lie here, slot by slot
-	part   bool         // or only the part of blocks[0] that begins at from
+	blocks []checkEntry // blocks in the piece, slot by slot
+	part   bool         // the piece holds only a part of blocks[0], which begins at from
 	from   int64
 
 	done chan struct{}
 	mem  []byte
 }
 
-// readPieces reads what next returns, until that is nil, runs check on each piece on
-// one of several goroutines, and then use on the caller's, in order. It returns the
-// first error of next or use, or ctx's, and only when no read is under way any
-// more: a device that never answers keeps it for ever.
+// readPieces reads the pieces that next returns, until it returns nil. It runs check on each piece
+// on one of several goroutines, and then use on the caller's, in order. It returns the first error
+// of next or use, or of ctx, but only when no read is under way any more. A device that never
+// answers therefore blocks it for ever.
 func readPieces(ctx context.Context, next func() (*piece, error), check func(*piece), use func(*piece) error) (err error) {
 	mem, err := mapMemory(pieceBytes * pieceBuffers)
 	if err != nil {
@@ -85,7 +85,7 @@ func readPieces(ctx context.Context, next func() (*piece, error), check func(*pi
 			}
 			p.mem, free = free[len(free)-1], free[:len(free)-1]
 			p.done = make(chan struct{})
-			jobs <- p // never blocks: as many places as buffers
+			jobs <- p // never blocks: it has as many places as there are buffers
 			queue = append(queue, p)
 		}
 		if len(queue) == 0 {
@@ -110,8 +110,7 @@ func mapMemory(bytes int) ([]byte, error) {
 	return mem, nil
 }
 
-// readFull reads until buf is full or the file ends, and returns what was read, in whole
-// pages.
+// readFull reads until buf is full or the file ends. It returns the bytes read, in whole pages.
 func readFull(f *os.File, buf []byte, off int64) ([]byte, error) {
 	n := 0
 	for n < len(buf) {
@@ -123,7 +122,7 @@ func readFull(f *os.File, buf []byte, off int64) ([]byte, error) {
 			return nil, &os.PathError{Op: "read", Path: f.Name(), Err: err}
 		}
 		n += m
-		if m == 0 || m%pageBytes != 0 { // O_DIRECT ends unaligned at the end of the file only
+		if m == 0 || m%pageBytes != 0 { // an unaligned end of an O_DIRECT read is the end of the file
 			break
 		}
 	}
@@ -148,8 +147,8 @@ func writeFull(f *os.File, buf []byte, off int64) error {
 	return nil
 }
 
-// openDirect is openFile with O_DIRECT, or without where the file system has none:
-// these files are read and written once, so that the page cache is only a detour.
+// openDirect is openFile with O_DIRECT, or without it if the file system has none. These files are
+// read and written once, so the page cache would not help.
 func (d *directory) openDirect(name string, flags int) (*os.File, error) {
 	f, err := d.openFile(name, flags|unix.O_DIRECT)
 	if errors.Is(err, unix.EINVAL) {

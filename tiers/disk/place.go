@@ -3,19 +3,19 @@ package disk
 import (
 	"math"
 
+	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
-// chooseDevice returns the device for a block: of those that are online and could
-// ever hold it, the one with the highest score, by rendezvous hashing weighted by
-// capacity. So a device that fails leaves the places of the blocks on others as they
-// are. It fails with ErrUnavailable, or with ErrTooLarge.
+// chooseDevice returns the device for a block: of the online devices that could hold the block, the
+// one with the highest score. It uses rendezvous hashing weighted by capacity. If a device fails,
+// blocks on other devices keep their places. It fails with ErrUnavailable or ErrTooLarge.
 func (t *Tier) chooseDevice(key block.Key, size int64) (*device, error) {
 	var best *device
 	bestScore := math.Inf(-1)
 	err := block.ErrUnavailable
 	for _, d := range t.devices {
-		if d.isDown() {
+		if d.port.isDown() {
 			continue
 		}
 		if d.largest() < size {
@@ -32,20 +32,43 @@ func (t *Tier) chooseDevice(key block.Key, size int64) (*device, error) {
 	return best, nil
 }
 
-// largest is the size of the largest block that the device could hold.
+// largest is the size in bytes of the largest block that the device could hold.
 func (d *device) largest() int64 { return d.capacity&^(pageBytes-1) - 2*pageBytes }
 
-// score is -capacity/ln(u), u in (0, 1) by the key and the device. It is the same in
-// every process: what replaces a block is on the same device.
+// score is -capacity/ln(u). The key and the device give u in (0, 1). Every process computes the
+// same score, so a block and its replacement are on the same device.
 func (d *device) score(key block.Key) float64 {
 	if len(d.tier.devices) == 1 {
 		return 0
 	}
 	var buf [256]byte
 	h := block.Sum(appendPath(append(buf[:0], d.uuid[:]...), key)).Sum
-	// The checksum is linear; make all bits depend on all.
+	// The checksum is linear. Make every bit depend on all others.
 	h = (h ^ h>>32) * 0xd6e8feb86659fd93
 	h = (h ^ h>>32) * 0xd6e8feb86659fd93
 	u := (float64(h>>11) + 0.5) / (1 << 53)
 	return -float64(d.capacity) / math.Log(u)
+}
+
+// place is where a slot lies.
+type place struct {
+	file    *directio.File
+	slab    *slab
+	slot    uint32
+	header  int64 // offset
+	data    int64 // offset
+	slotLen int64
+}
+
+// placeOf returns where the slot of id lies. The place is constant while the slot is in use.
+func (t *Tier) placeOf(id slotID) place {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.placeLocked(id)
+}
+
+func (t *Tier) placeLocked(id slotID) place {
+	e := t.mu.table.at(id)
+	s := t.mu.slabs[e.slab]
+	return place{s.file, s, e.slot, s.hdr.headerOff(e.slot), s.hdr.dataOff(e.slot), s.hdr.slotBytes}
 }

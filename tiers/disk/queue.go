@@ -4,25 +4,25 @@ import (
 	"sync"
 )
 
-// task is what a worker does at a time: blocks of one job on one device, one large
-// block or several small ones.
+// task is one unit of a worker's work: blocks of one job on one device, either one large block or
+// several small ones.
 type task struct {
 	dev     *device
 	job     *job
 	flights []*flight // stores
 	fetches []fetch   // loads
-	bytes   int64     // of staging that small blocks need
+	bytes   int64     // of staging that its small blocks need
 }
 
-// queue holds the tasks of a device. Loads and stores have workers of their own, and
-// the engine does reads first, so that neither waits behind the other's queue.
+// queue holds the tasks of a device. Loads and stores have workers of their own, and the engine
+// does reads first. So neither waits behind the other's queue.
 type queue struct {
 	mu struct {
 		sync.Mutex
 		loads, stores []*task
 		all           map[*task]struct{} // not finished
 		closed        bool
-		failed        error // tasks that come are failed with it
+		failed        error // new tasks fail with it
 	}
 	loads, stores *sync.Cond
 }
@@ -32,7 +32,7 @@ func (q *queue) init() {
 	q.mu.all = make(map[*task]struct{})
 }
 
-// put queues a task, or returns the error it is to be failed with.
+// put queues a task, or returns the error that the task must fail with.
 func (q *queue) put(k *task) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -50,7 +50,7 @@ func (q *queue) put(k *task) error {
 	return nil
 }
 
-// begin notes a task that goes on without a worker. False: the device is down.
+// begin records a task that runs without a worker. It returns false if the device is down.
 func (q *queue) begin(k *task) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -61,7 +61,7 @@ func (q *queue) begin(k *task) bool {
 	return true
 }
 
-// again queues a load that was begun.
+// again queues a load that begin has recorded.
 func (q *queue) again(k *task) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -72,9 +72,8 @@ func (q *queue) again(k *task) {
 // nextLoad waits for a load. It returns nil after close.
 func (q *queue) nextLoad() *task { return q.next(&q.mu.loads, q.loads) }
 
-// nextStores waits for a store, and returns with it those that wait behind it and fit
-// into the same staging buffer: small blocks of different jobs go in one write, too. It
-// returns nil after close.
+// nextStores waits for a store. It also returns the stores behind it that fit into the same staging
+// buffer, so small blocks of different jobs share one write. It returns nil after close.
 func (q *queue) nextStores() []*task {
 	k := q.next(&q.mu.stores, q.stores)
 	if k == nil {
@@ -121,7 +120,7 @@ func (q *queue) end(k *task) {
 	delete(q.mu.all, k)
 }
 
-// fail returns all tasks that are not finished; those to come fail with err.
+// fail returns all unfinished tasks. Later tasks fail with err.
 func (q *queue) fail(err error) []*task {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -135,7 +134,7 @@ func (q *queue) fail(err error) []*task {
 	return list
 }
 
-// close lets the workers go once no task is left.
+// close lets the workers end once no task is left.
 func (q *queue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -150,7 +149,7 @@ func (d *device) submit(k *task) {
 		return
 	}
 	if err := d.queue.put(k); err != nil {
-		go k.abandon(err) // not within Store or Load: others may share the outcome
+		go k.abandon(err) // not within Store or Load: other jobs may share the outcome
 	}
 }
 
@@ -176,16 +175,15 @@ func (d *device) workStores() {
 	}
 }
 
-// failTasks fails all that is queued or under way, without waiting for it, and all
-// that comes.
+// failTasks fails all tasks that are queued or under way, and all later ones. It does not wait.
 func (d *device) failTasks(err error) {
 	for _, k := range d.queue.fail(err) {
 		k.abandon(err)
 	}
 }
 
-// abandon fails the blocks of a task that no worker is using this moment; the worker
-// of the others finds the device down, or the tier aborted, by itself.
+// abandon fails the blocks of a task that no worker uses at this moment. The worker of the others
+// finds by itself that the device is down or the tier aborted.
 func (k *task) abandon(err error) {
 	t := k.dev.tier
 	for i := range k.fetches {

@@ -11,10 +11,10 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
-// readIndex gives the slots of slabs as far as the index tells about them, and moves
-// next of each slab past what it told. It fails with a VersionError, with ErrCorrupt, or
-// an error of the system, at any place: what it gave before is right. unknown, if not nil,
-// is told of slabs that are not among those given, or not as the index has them.
+// readIndex passes the slots of slabs to a function, as far as the index describes them. It moves
+// next of each slab past the described slots. It fails at any place with a VersionError,
+// ErrCorrupt, or an error of the system. The slots passed before are right. unknown, if not nil,
+// gets the slabs of the index that are not among those given, or that differ from them.
 func (d *directory) readIndex(ctx context.Context, super *superblock, slabs []*slabFound,
 	give func(*slabFound, *slotHeader), unknown func(*run)) (err error) {
 	f, err := d.openDirect(indexName, unix.O_RDONLY)
@@ -86,7 +86,7 @@ func readIndexHeader(f *os.File) (h indexHeader, err error) {
 	return h, err
 }
 
-// indexCursor goes through the chunks of an index.
+// indexCursor walks the chunks of an index.
 type indexCursor struct {
 	slabs   map[uint32]*slabFound
 	give    func(*slabFound, *slotHeader)
@@ -94,13 +94,13 @@ type indexCursor struct {
 	last    run  // the run before, if any
 	begun   bool // there was one
 	slots   int64
-	slab    *slabFound // of last; nil if the index does not speak of that slab as it is
+	slab    *slabFound // slab of last; nil if that slab differs from the index
 	h       slotHeader
 	blocks  int64
 	count   uint32 // slabs
 }
 
-// chunk gives the slots of a chunk's runs.
+// chunk passes on the slots of a chunk's runs.
 func (c *indexCursor) chunk(b []byte) error {
 	for len(b) > 0 {
 		r, rest, err := decodeRun(b)
@@ -123,7 +123,7 @@ func (c *indexCursor) chunk(b []byte) error {
 	return nil
 }
 
-// begin turns to the slab of a run.
+// begin starts the slab of a run.
 func (c *indexCursor) begin(r *run) error {
 	if c.begun && r.number == c.last.number {
 		if r.slabHeader != c.last.slabHeader {
@@ -147,7 +147,7 @@ func (c *indexCursor) begin(r *run) error {
 	return nil
 }
 
-// finish notes that the index has told all about the slab before.
+// finish records that the index has described the last slab completely.
 func (c *indexCursor) finish(next *slabFound) {
 	if c.slab != nil {
 		c.slab.next = c.slab.slots
@@ -155,7 +155,7 @@ func (c *indexCursor) finish(next *slabFound) {
 	c.slab = next
 }
 
-// entry gives the slot in c.h.
+// entry passes on the slot in c.h.
 func (c *indexCursor) entry(r *run) error {
 	h := &c.h
 	if int64(h.slot) < c.slots || h.slot >= r.slots || h.size > r.slotBytes {

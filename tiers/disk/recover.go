@@ -13,59 +13,59 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// slabFound is a slab that can be used.
+// slabFound is a usable slab.
 type slabFound struct {
 	slabHeader
 	path      string
 	fileBytes int64 // as the file is; less than wantBytes if truncated
-	// usable is how many slots, from the first, lie within the file with table and
-	// data. The others must not be used.
+	// usable is how many slots, from the first, have their table page and data within the file. The
+	// others must not be used.
 	usable uint32
-	next   uint32 // the first slot that the index has not told about
+	next   uint32 // first slot that the index has not described
 }
 
-// slabProblem is a slab that was set aside: it is neither used nor touched.
+// slabProblem is a slab that was set aside: it is neither used nor changed.
 type slabProblem struct {
 	number uint32
 	path   string
-	err    error // wraps ErrCorrupt, or that of the system
+	err    error // wraps ErrCorrupt, or is an error of the system
 }
 
-// recoverFuncs is told what a directory holds. Both are called on the goroutine
-// that called recover, never in parallel.
+// recoverFuncs receives what a directory holds. Both functions are called on the goroutine that
+// called recover, never in parallel.
 type recoverFuncs struct {
-	// slab is called for each usable slab, all of them before the first slot, in the
-	// order of their numbers. s stays valid.
+	// slab is called for each usable slab, in the order of their numbers, before the first call of
+	// slot. s stays valid.
 	slab func(s *slabFound)
-	// slot is called for each used slot. h, with its key and Dirs, is valid until slot
-	// returns. Two slots may come with one key, after a crash between a
-	// store and the removal of what it replaces: the one with the higher Seq counts,
-	// of two equal ones the first, and the caller must free the other. Slots of one
-	// slab come in ascending order.
+	// slot is called for each used slot. h, with its key and Dirs, is valid until slot returns. Two
+	// slots may have one key, after a crash between a store and the removal of the replaced block.
+	// The one with the higher Seq counts, and if both are equal the first. The caller must free the
+	// other. Slots of one slab come in ascending order.
 	slot func(s *slabFound, h *slotHeader)
 }
 
-// recovered tells what recover has seen.
+// recovered counts what recover has seen.
 type recovered struct {
 	slabs     int
 	blocks    int64 // given to slot, of which
 	byIndex   int64 // came from the index
-	indexErr  error // why the index was not used, or not to its end; nil if it was
+	indexErr  error // why the index was not used, or not completely; nil if it was
 	setAside  []slabProblem
 	badSlots  int64 // damaged slot headers: free
-	stale     int64 // free slots with what is not of this epoch: headers, data
-	truncated int64 // used slots whose data lie beyond the end of the file: not given
+	stale     int64 // free slots with old content: headers of another epoch, data
+	truncated int64 // used slots with data beyond the end of the file; not passed to slot
 	took      time.Duration
 }
 
 // errUnclean is why the index is not used after a crash.
 var errUnclean = errors.New("not closed cleanly")
 
-// recover reads what the directory holds: from the index if the superblock says
-// that it is valid, else, and from where the index proves damaged, from the tables of
-// the slabs. It changes nothing on disk. It fails with a VersionError if anything is of
-// a later version, with an error of the system if the directory cannot be listed, and
-// with ctx's; damage is reported in the result only.
+// recover reads what the directory holds. It reads the index if the superblock says that it is
+// valid. Otherwise, and from the point where the index is damaged, it reads the tables of the
+// slabs. It changes nothing on disk. It reports damage in the result only. It fails with:
+//   - a VersionError if anything has a later version
+//   - an error of the system if the directory cannot be listed
+//   - the error of ctx
 func (d *directory) recover(ctx context.Context, fn recoverFuncs) (*recovered, error) {
 	start := time.Now()
 	slabs, aside, err := d.findSlabs(ctx)
@@ -117,8 +117,8 @@ func (d *directory) recover(ctx context.Context, fn recoverFuncs) (*recovered, e
 	return r, err
 }
 
-// findSlabs reads the headers of all slabs. The usable ones are sorted by number, and
-// so are the others.
+// findSlabs reads the headers of all slabs. It returns the usable ones, and the others, each sorted
+// by number.
 func (d *directory) findSlabs(ctx context.Context) (slabs []*slabFound, aside []slabProblem, err error) {
 	names, err := d.names()
 	if err != nil {
@@ -158,7 +158,7 @@ func (d *directory) findSlabs(ctx context.Context) (slabs []*slabFound, aside []
 		switch {
 		case errors.As(errs[i], &later):
 			return nil, nil, later
-		case errors.Is(errs[i], os.ErrNotExist): // a name that is gone, which nobody counts on
+		case errors.Is(errs[i], os.ErrNotExist): // the file is gone, and no block relied on it
 		case errs[i] != nil:
 			number, _ := parseSlabName(name)
 			aside = append(aside, slabProblem{number, d.join(name), errs[i]})
@@ -169,8 +169,8 @@ func (d *directory) findSlabs(ctx context.Context) (slabs []*slabFound, aside []
 	return slabs, aside, nil
 }
 
-// readSlabHeader reads the header of a slab, with page as memory, and the size of its
-// file. The slab may be of another directory.
+// readSlabHeader reads the header of a slab into page, and the size of its file. The slab may
+// belong to another directory.
 func (d *directory) readSlabHeader(name string, page []byte) (_ *slabFound, err error) {
 	f, err := d.openDirect(name, unix.O_RDONLY)
 	if err != nil {
@@ -196,7 +196,7 @@ func (d *directory) readSlabHeader(name string, page []byte) (_ *slabFound, err 
 	return &slabFound{slabHeader: h, path: f.Name(), fileBytes: info.Size()}, err
 }
 
-// readSlab is readSlabHeader for a slab that is to be used here.
+// readSlab is readSlabHeader for a slab of this directory.
 func (d *directory) readSlab(name string, page []byte) (*slabFound, error) {
 	s, err := d.readSlabHeader(name, page)
 	if err != nil {
@@ -217,14 +217,14 @@ func (d *directory) readSlab(name string, page []byte) (*slabFound, error) {
 	return s, nil
 }
 
-// pageState is what a page of a table says of its slot.
+// pageState is the state of a slot as its page in the table shows it.
 type pageState uint8
 
 const (
 	pageFree  pageState = iota // zeros
 	pageUsed                   // valid
 	pageBad                    // damaged
-	pageStale                  // not of this epoch: a header, data from when this was no table
+	pageStale                  // of another epoch: a header, or data from when the page was no part of a table
 	pageLater                  // of a later version
 )
 
@@ -249,10 +249,10 @@ func judge(p *piece) {
 	}
 }
 
-// judgeBad tells a header that was damaged from a page that never was one. A slab that
-// changed its class can have data of old blocks, which may be anything, where its
-// table is now; that they have the epoch, a random number, does not happen by
-// chance. A few flipped bits in magic and epoch do not hide a header.
+// judgeBad distinguishes a damaged header from a page that never was a header. A slab that changed
+// its class may have old block data, of any content, where its table is now. Such data do not
+// contain the epoch, a random number, by chance. A few flipped bits in magic and epoch do not hide
+// a header.
 func judgeBad(page []byte, ofEpoch bool, epoch uint64, err error) pageState {
 	const few = 8
 	var later *VersionError
@@ -268,9 +268,9 @@ func judgeBad(page []byte, ofEpoch bool, epoch uint64, err error) pageState {
 	return pageStale
 }
 
-// readTables reads the tables of slabs, each from its next slot on, and calls fn for
-// all slots but those with zeros, in order. h is valid with pageUsed, err with
-// pageBad; a table that cannot be read is pageBad for each slot that it was read for.
+// readTables reads the tables of slabs, each from its next slot on. It calls fn in order for all
+// slots but those with zeros. h is valid with pageUsed, err with pageBad. If a table cannot be
+// read, each slot of that read is pageBad.
 func (d *directory) readTables(ctx context.Context, slabs []*slabFound,
 	fn func(s *slabFound, slot uint32, st pageState, h *slotHeader, err error)) error {
 	t := tableReader{d: d, slabs: slabs}
@@ -304,8 +304,8 @@ func (d *directory) readTables(ctx context.Context, slabs []*slabFound,
 	})
 }
 
-// decodeIn reads a page that checkPage accepts, and fails with ErrCorrupt if it
-// cannot be that of the slot.
+// decodeIn reads a page that checkPage accepts. It fails with ErrCorrupt if the page cannot be that
+// of the slot.
 func (h *slotHeader) decodeIn(page []byte, s *slabFound, slot uint32) error {
 	if err := h.decodeChecked(page); err != nil {
 		return err
@@ -324,7 +324,7 @@ type tableReader struct {
 	d     *directory
 	slabs []*slabFound
 	files fileSet
-	begun bool   // slabs[0]: next and end are its
+	begun bool   // next and end are those of slabs[0]
 	next  uint32 // slot
 	end   uint32
 }

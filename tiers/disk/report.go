@@ -10,11 +10,11 @@ import (
 type Severity string
 
 const (
-	SeverityError Severity = "error" // damage: it cost a block, or speed, or would at the next chance
-	SeverityNote  Severity = "note"  // worth knowing; what a crash leaves, which costs nothing
+	SeverityError Severity = "error" // damage: it cost a block or speed, or would cost them later
+	SeverityNote  Severity = "note"  // worth knowing, costs nothing: for example the traces of a crash
 )
 
-// Finding is one thing that Check has to say.
+// Finding is one result of Check.
 type Finding struct {
 	Severity Severity `json:"severity"`
 	Path     string   `json:"path"`          // of the file
@@ -24,7 +24,7 @@ type Finding struct {
 	Repaired bool     `json:"repaired"`
 }
 
-// String is one line for people.
+// String returns one line for people.
 func (f *Finding) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s", f.Severity, f.Path)
@@ -41,18 +41,18 @@ func (f *Finding) String() string {
 	return b.String()
 }
 
-// maxFindings bounds Report.Findings. The counts go on.
+// maxFindings bounds Report.Findings. The counts continue beyond it.
 const maxFindings = 1000
 
 // Report is what Check found.
 type Report struct {
 	Dir   string `json:"dir"`
 	UUID  string `json:"uuid"`
-	Clean bool   `json:"closed_cleanly"` // as the directory was found
+	Clean bool   `json:"closed_cleanly"` // before Check
 
 	Slabs        int64 `json:"slabs"` // usable
 	Slots        int64 `json:"slots"`
-	Blocks       int64 `json:"blocks"` // good, as far as was looked
+	Blocks       int64 `json:"blocks"` // good, as far as they were checked
 	BlockBytes   int64 `json:"block_bytes"`
 	DataChecked  bool  `json:"data_checked"`
 	DataBytes    int64 `json:"data_bytes_read"`
@@ -68,8 +68,7 @@ type Report struct {
 	Took time.Duration `json:"took_ns"`
 }
 
-// ExitCode is that of fsck(8): 0 no errors, 1 all of them were repaired, 4 errors
-// are left.
+// ExitCode is that of fsck(8): 0 no errors, 1 all errors were repaired, 4 errors are left.
 func (r *Report) ExitCode() int {
 	switch {
 	case r.Errors > r.Repaired:
@@ -80,7 +79,7 @@ func (r *Report) ExitCode() int {
 	return 0
 }
 
-// String is the report for people, with a line for each finding.
+// String returns the report for people, with a line for each finding.
 func (r *Report) String() string {
 	var b strings.Builder
 	for i := range r.Findings {

@@ -46,9 +46,10 @@ func TestBorrowBatch(t *testing.T) {
 	// No room for another slab from now on.
 	d := r.devices[0]
 	r.Tier.mu.Lock()
-	d.capacity = d.fileBytes
+	sp := d.mu.space
+	sp.capacity = sp.fileBytes
 	free := 0
-	for _, c := range d.classes {
+	for _, c := range sp.classes {
 		free += c.nfree
 	}
 	r.Tier.mu.Unlock()

@@ -10,9 +10,8 @@ import (
 // scrubPause is how long the scrubber rests between passes, at least.
 const scrubPause = 100 * time.Millisecond
 
-// scrub reads all blocks of a device over and over, slowly, and drops those that
-// have gone bad, so that a bad copy is found while other tiers still have a good
-// one.
+// scrub reads all blocks of a device over and over, slowly, and drops the bad ones. A bad copy is
+// so found while other tiers still have a good one.
 func (d *device) scrub() {
 	t := d.tier
 	for {
@@ -30,7 +29,7 @@ func (d *device) scrub() {
 	}
 }
 
-// rest waits. False: the scrubber is to end.
+// rest waits. It returns false if the scrubber must end.
 func (d *device) rest(wait time.Duration) bool {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
@@ -38,43 +37,43 @@ func (d *device) rest(wait time.Duration) bool {
 	case <-timer.C:
 		return true
 	case <-d.tier.ctx.Done():
-	case <-d.down:
+	case <-d.port.down:
 	}
 	return false
 }
 
-// slabList returns the slabs of the device, with copies of the headers they have now.
+// slabList returns the slabs of the device, with copies of their present headers.
 func (d *device) slabList() []scrubSlab {
 	t := d.tier
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var list []scrubSlab
-	for _, s := range d.slabsByNumber() {
+	for _, s := range d.mu.space.byNumber() {
 		list = append(list, scrubSlab{s, s.hdr})
 	}
 	return list
 }
 
-// scrubSlab is a slab with its header as it was when the pass began.
+// scrubSlab is a slab with its header at the start of the pass.
 type scrubSlab struct {
 	slab *slab
 	hdr  slabHeader
 }
 
-// scrubSlot verifies the block in a slot, if there is one, at the pace that is set.
-// False: the scrubber is to end.
+// scrubSlot verifies the block in a slot, if there is one, at the configured pace. It returns false
+// if the scrubber must end.
 func (d *device) scrubSlot(s scrubSlab, slot uint32) bool {
 	t := d.tier
 	t.mu.Lock()
 	f, ok := t.scrubFetchLocked(s, slot)
 	t.mu.Unlock()
 	if !ok {
-		return !d.isDown() && t.ctx.Err() == nil
+		return !d.port.isDown() && t.ctx.Err() == nil
 	}
 	began := time.Now()
 	err := d.scrubBlock(&f, d.do)
 	if err != nil && lossOf(err) != nil {
-		err = d.scrubBlock(&f, d.try) // as Load, once more
+		err = d.scrubBlock(&f, d.try) // again, as Load does
 	}
 	if err == nil {
 		t.counters.scrubbedBlocks.Add(1)
@@ -92,7 +91,7 @@ func (d *device) scrubSlot(s scrubSlab, slot uint32) bool {
 
 // scrubFetchLocked pins the block in a slot. It needs t.mu.
 func (t *Tier) scrubFetchLocked(s scrubSlab, slot uint32) (f fetch, ok bool) {
-	if s.slab.doomed || s.slab.hdr.epoch != s.hdr.epoch || int(slot) >= len(s.slab.slots) {
+	if t.mu.slabs[s.slab.id] != s.slab || s.slab.hdr.epoch != s.hdr.epoch || int(slot) >= len(s.slab.slots) {
 		return f, false
 	}
 	id := s.slab.slots[slot]
@@ -112,7 +111,7 @@ func (t *Tier) scrubFetchLocked(s scrubSlab, slot uint32) (f fetch, ok bool) {
 func (d *device) scrubBlock(f *fetch, do func([]directio.Op, ...*slab) error) error {
 	size := f.dest.size
 	n := d.staging.piece(size, 0)
-	buf, err := d.staging.acquire(d.ctx, n)
+	buf, err := d.staging.acquire(d.port.ctx, n)
 	if err != nil {
 		return err
 	}

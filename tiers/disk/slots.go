@@ -8,7 +8,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
-// slotID names a used slot in memory, dense and below 2^32; 0 is none.
+// slotID names a used slot in memory. The ids are dense and below 2^32; 0 is none.
 type slotID uint32
 
 // slotState says what a used slot is for.
@@ -18,7 +18,7 @@ const (
 	slotUnused  slotState = iota
 	slotStoring           // being written: no key leads to it
 	slotLive              // holds a block: its key leads to it
-	slotGone              // given up: freed when its header is and nobody reads it
+	slotGone              // given up: freed after its header is freed and its last reader is done
 )
 
 // Flags of a slot.
@@ -26,14 +26,14 @@ const (
 	flagPinned     = 1 << iota // by the user: never evicted
 	flagDirty                  // in the list of headers to write
 	flagZeroed                 // its header on disk is free
-	flagQuarantine             // the medium is bad: not handed out again by this process
+	flagQuarantine             // the medium is bad: this process does not use the slot again
 	flagEvicting               // out of the policy while the Host is asked
 	flagUpdated                // changed while the Host is asked
 	flagRefused                // the device did not write its header the last time
 )
 
-// slotInfo is a used slot: 80 bytes without pointers, so that ten million cost
-// neither gigabytes nor the garbage collector's time.
+// slotInfo is a used slot: 80 bytes without pointers. So ten million slots cost neither gigabytes
+// nor time of the garbage collector.
 type slotInfo struct {
 	sum     uint64
 	size    int64
@@ -47,7 +47,7 @@ type slotInfo struct {
 	slot    uint32 // in the slab
 	owner   uint32 // in the table of owners
 	used    uint32 // clock at its last use
-	pins    uint32 // who reads it, or has not told its job's result yet
+	pins    uint32 // readers, and jobs that have not told their result yet
 	keyLen  uint16
 	state   slotState
 	flags   uint8
@@ -61,8 +61,8 @@ const (
 // slotTable finds used slots by key and by ID. The zero value is not usable; see
 // newSlotTable. The caller serialises calls.
 //
-// Buckets grow by linear hashing, one bucket for each block added, so that no
-// single insert has to move them all.
+// Buckets grow by linear hashing, one bucket for each block added. So no single insert moves them
+// all.
 type slotTable struct {
 	seed    maphash.Seed
 	slots   []*[1 << slotChunkBits]slotInfo
@@ -71,8 +71,8 @@ type slotTable struct {
 	keys    keyArena
 	buckets []*[bucketChunk]slotID
 	linked  uint32
-	mask    uint32 // buckets of the round that is complete, less one
-	split   uint32 // buckets of it that are split already
+	mask    uint32 // buckets of the last complete round, less one
+	split   uint32 // buckets of that round that are already split
 	owners  ownerTable
 }
 
@@ -106,7 +106,7 @@ func (t *slotTable) at(id slotID) *slotInfo {
 	return &t.slots[id>>slotChunkBits][id%(1<<slotChunkBits)]
 }
 
-// alloc returns a slot with all fields zero but its key.
+// alloc returns a slot. All its fields but the key are zero.
 func (t *slotTable) alloc(path []byte) slotID {
 	id := t.free
 	if id != 0 {
@@ -124,7 +124,7 @@ func (t *slotTable) alloc(path []byte) slotID {
 	return id
 }
 
-// release gives a slot back that no key leads to.
+// release gives a slot back. No key may lead to it.
 func (t *slotTable) release(id slotID) {
 	e := t.at(id)
 	t.keys.drop(e.key, int(e.keyLen))
@@ -185,8 +185,7 @@ func (t *slotTable) link(id slotID) {
 	e.next, *b = *b, id
 }
 
-// reserve makes the table large enough for n keys: to divide buckets that are empty
-// costs next to nothing.
+// reserve makes the table large enough for n keys. Splitting empty buckets costs almost nothing.
 func (t *slotTable) reserve(n int) {
 	for int64(t.mask)+int64(t.split) < int64(n) {
 		t.splitBucket()
@@ -244,14 +243,14 @@ func (t *slotTable) attrs(e *slotInfo) tiers.Attrs {
 	return a
 }
 
-// header returns the slot's header as it should be on disk. The key is valid until
-// the slot's changes.
+// header returns the header that the slot should have on disk. Its key is valid until the slot's
+// key changes.
 func (t *slotTable) header(e *slotInfo, epoch uint64) slotHeader {
 	return slotHeader{slot: e.slot, epoch: epoch, size: e.size, sum: e.sum, attrs: t.attrs(e), key: t.path(e)}
 }
 
-// ownerTable holds the combinations of mode, owner and directories that blocks
-// have, once each: of millions of blocks most share a few. Number 0 is none.
+// ownerTable holds each combination of mode, owner and directories once. Most of millions of blocks
+// share a few. Number 0 is none.
 type ownerTable struct {
 	byText map[string]uint32
 	rows   []ownerRow
@@ -272,7 +271,7 @@ func (o *ownerTable) init() {
 	o.rows = make([]ownerRow, 1)
 }
 
-// put returns the number of a combination and holds it.
+// put returns the number of a combination and adds a reference to it.
 func (o *ownerTable) put(a *tiers.Attrs, dirs []tiers.DirAttrs) uint32 {
 	b := o.buf[:0]
 	for _, v := range [...]uint32{a.Mode, a.UID, a.GID} {
@@ -297,7 +296,7 @@ func (o *ownerTable) put(a *tiers.Attrs, dirs []tiers.DirAttrs) uint32 {
 	return n
 }
 
-// drop lets go of a combination. Number 0 is ignored.
+// drop removes a reference to a combination. It ignores number 0.
 func (o *ownerTable) drop(n uint32) {
 	if n == 0 {
 		return

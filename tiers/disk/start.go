@@ -4,17 +4,15 @@ import (
 	"github.com/kvfs/kvfs/directio"
 )
 
-// startBytes is how much of small blocks a task may have to be loaded without a
-// worker: to verify and copy more would keep the goroutine that reaps the device from
-// its work.
+// startBytes is how many bytes of small blocks a task without a worker may load. To verify and copy
+// more would keep the goroutine that reaps the device from its work.
 const startBytes = 256 << 10
 
-// startLoad loads the small blocks of a task without a worker, which spares two wake-ups
-// for each: the goroutine that reaps the device verifies them and copies them out.
-// What goes wrong there is left to a worker, which begins anew. False: the task is
-// nothing for it, or would have to wait.
+// startLoad loads the small blocks of a task without a worker. The goroutine that reaps the device
+// verifies them and copies them out, which spares two wake-ups for each. If that fails, a worker
+// begins anew. startLoad returns false if the task is too large for it, or would have to wait.
 func (d *device) startLoad(k *task) bool {
-	st, ok := d.engine.(directio.Starter)
+	st, ok := d.port.engine.(directio.Starter)
 	if !ok || k.fetches == nil || k.fetches[0].dest.size >= mapBytes {
 		return false
 	}
@@ -33,13 +31,13 @@ func (d *device) startLoad(k *task) bool {
 		buf.Release()
 		return false
 	}
-	d.workers.Add(1) // the job is not complete, so nobody waits for them yet
+	d.workers.Add(1) // the job is not complete, so nothing waits for the workers yet
 	ops, opOf := stagedReads(k.fetches, buf.Bytes())
 	st.Start(ops, func() { d.started(k, ops, opOf, buf) })
 	return true
 }
 
-// started follows the reads of startLoad.
+// started completes the reads of startLoad.
 func (d *device) started(k *task, ops []directio.Op, opOf []int, buf *directio.Buffer) {
 	defer d.workers.Done()
 	mem := buf.Bytes()
@@ -64,9 +62,9 @@ func (d *device) started(k *task, ops []directio.Op, opOf []int, buf *directio.B
 	d.queue.end(k)
 }
 
-// stagedReads are the reads of small blocks, which lie in ascending order, into mem,
-// and for each block the index of its read. Those that touch are read as one: a slot
-// may be longer than its block, so only blocks that fill their slots do.
+// stagedReads returns the reads of small blocks into mem, and for each block the index of its read.
+// The blocks come in ascending order. One read covers adjacent blocks. A slot may be longer than
+// its block, so only blocks that fill their slots are adjacent.
 func stagedReads(fetches []fetch, mem []byte) (ops []directio.Op, opOf []int) {
 	opOf = make([]int, len(fetches))
 	for i := range fetches {

@@ -2,29 +2,28 @@ package disk
 
 import (
 	"cmp"
-	"slices"
 	"time"
 
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers"
 )
 
-// Detail is TierStats.Detail of this tier.
+// Detail is the TierStats.Detail of this tier.
 type Detail struct {
-	BudgetBytes       int64 `json:"budget_bytes,omitempty"` // a day; 0: no limit
+	BudgetBytes       int64 `json:"budget_bytes,omitempty"` // per day; 0: no limit
 	WrittenTodayBytes int64 `json:"written_today_bytes"`
 
 	ScrubbedBlocks uint64 `json:"scrubbed_blocks"`
 	ScrubbedBytes  uint64 `json:"scrubbed_bytes"`
 	ScrubbedBad    uint64 `json:"scrubbed_bad"`
-	// LastScrubPass is when the scrubber was last through with a device, RFC 3339.
+	// LastScrubPass is when the scrubber last finished a pass over a device, RFC 3339.
 	LastScrubPass string `json:"last_scrub_pass,omitempty"`
-	Syncs         uint64 `json:"syncs"` // groups
+	Syncs         uint64 `json:"syncs"` // group syncs
 
 	Devices []DeviceDetail `json:"devices"`
 }
 
-// DeviceDetail is what there is to say of one device.
+// DeviceDetail is the status of one device.
 type DeviceDetail struct {
 	Dir               string         `json:"dir"`
 	State             string         `json:"state"` // "online" or "offline"
@@ -35,7 +34,7 @@ type DeviceDetail struct {
 	Blocks            int64          `json:"blocks"`
 	Engine            string         `json:"engine"`
 	FileSystem        string         `json:"filesystem"`
-	DirectIO          bool           `json:"direct_io"` // rather than a hint
+	DirectIO          bool           `json:"direct_io"` // false: direct I/O is only a hint
 	Slabs             int            `json:"slabs"`
 	SetAside          int            `json:"slabs_set_aside,omitempty"` // damaged
 	QuarantinedSlots  int64          `json:"quarantined_slots,omitempty"`
@@ -52,7 +51,7 @@ type ClassDetail struct {
 	Used      int   `json:"used"`
 }
 
-// Stats reports totals, and as Detail a Detail.
+// Stats returns totals, with a Detail as Detail.
 func (t *Tier) Stats() tiers.TierStats {
 	c := &t.counters
 	s := tiers.TierStats{
@@ -81,7 +80,7 @@ func (t *Tier) Stats() tiers.TierStats {
 	offline := 0
 	for i := range detail.Devices {
 		d := &detail.Devices[i]
-		d.Engine, d.IO = t.devices[i].engine.Name(), t.devices[i].engine.Stats()
+		d.Engine, d.IO = t.devices[i].port.engine.Name(), t.devices[i].port.engine.Stats()
 		s.CapacityBytes += d.CapacityBytes
 		s.UsedBytes += d.UsedBytes
 		s.Blocks += d.Blocks
@@ -104,29 +103,14 @@ func (t *Tier) Stats() tiers.TierStats {
 	return s
 }
 
-// detailLocked needs Tier.mu.
+// detailLocked returns the Detail. It needs Tier.mu.
 func (d *device) detailLocked() DeviceDetail {
+	state, reason := d.port.status()
 	out := DeviceDetail{
-		Dir: d.dir, State: d.state, Reason: cmp.Or(d.reason, d.fullReason), CapacityBytes: d.fits,
-		UsedBytes: d.usedBytes, SlabFileBytes: d.fileBytes, Blocks: d.blocks,
-		FileSystem: d.probe.FileSystem, DirectIO: d.probe.Direct, Slabs: len(d.slabs),
-		SetAside: len(d.recovered.setAside), QuarantinedSlots: d.quarantined, WrittenTodayBytes: d.written,
-		RecoverySeconds: d.recovered.took.Seconds(),
+		Dir: d.dir, State: state, Reason: cmp.Or(reason, d.mu.space.fullReason), CapacityBytes: d.fits,
+		FileSystem: d.home.direct.FileSystem, DirectIO: d.home.direct.Direct, WrittenTodayBytes: d.mu.written,
+		RecoverySeconds: d.recoveredIn.Seconds(),
 	}
-	for _, c := range d.classes {
-		out.Classes = append(out.Classes, ClassDetail{SlotBytes: c.slotBytes, Slots: c.total, Used: c.total - c.nfree})
-	}
-	slices.SortFunc(out.Classes, func(a, b ClassDetail) int { return cmp.Compare(a.SlotBytes, b.SlotBytes) })
+	d.mu.space.fill(&out)
 	return out
-}
-
-// slabsByNumber returns the slabs of the device in the order of their numbers. It
-// needs Tier.mu.
-func (d *device) slabsByNumber() []*slab {
-	list := make([]*slab, 0, len(d.slabs))
-	for s := range d.slabs {
-		list = append(list, s)
-	}
-	slices.SortFunc(list, func(a, b *slab) int { return cmp.Compare(a.hdr.number, b.hdr.number) })
-	return list
 }

@@ -13,48 +13,12 @@ import (
 )
 
 const (
-	// mapBytes: blocks from here on are moved between device and file without a copy.
-	// Below, the cost of mapping exceeds that of copying.
+	// mapBytes: blocks of this size or more are moved between device and file without a copy. For
+	// smaller ones mapping costs more than copying.
 	mapBytes = 128 << 10
-	// stagingBytes bounds what is moved through one staging buffer at a time.
+	// stagingBytes bounds the bytes moved through one staging buffer at a time.
 	stagingBytes = 1 << 20
 )
-
-// flight is one block on its way into the tier. Fields below the line are guarded
-// by Tier.mu.
-type flight struct {
-	job      *job
-	index    int // of the block in job
-	dev      *device
-	source   transfer
-	volatile bool  // source may change while it is read
-	budget   int64 // bytes set aside of the write budget
-	// ------
-	key             block.Key
-	seq             uint64
-	mtime, expires  int64
-	pinned          bool
-	owner           uint32  // in the table of owners; 0 once the slot has it
-	id              slotID  // its slot; 0: none yet
-	older           *flight // of the same key, submitted before
-	waiters         []waiter
-	cancelled, over bool // must not be published; is out of Tier.mu.flights for good
-	changed         bool // by Update, since its header was made
-	headerMade      bool // and may be with the kernel, whatever becomes of the flight
-}
-
-// transfer is what the worker needs of a tiers.Transfer, which is not ours after Done.
-type transfer struct {
-	file *os.File
-	size int64
-	sum  block.Checksum
-}
-
-// waiter is a block of another job that is to share a flight's outcome.
-type waiter struct {
-	job   *job
-	index int
-}
 
 // Store copies the blocks of in down to their devices; see tiers.Tier.
 func (t *Tier) Store(in *tiers.Job) {
@@ -62,7 +26,7 @@ func (t *Tier) Store(in *tiers.Job) {
 	j.submit(t.planStores(j, in))
 }
 
-// planStores sorts out what is to be stored and where.
+// planStores decides which blocks to store and where.
 func (t *Tier) planStores(j *job, in *tiers.Job) []*task {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -79,10 +43,10 @@ func (t *Tier) planStores(j *job, in *tiers.Job) []*task {
 	return plan.all
 }
 
-// planner cuts the blocks of a job into tasks: one for each large block, and for
-// small ones as many as fit into a staging buffer.
+// planner cuts the blocks of a job into tasks: one for each large block, and one for as many small
+// ones as fit into a staging buffer.
 type planner struct {
-	tasks map[*device]*task // that take more small blocks
+	tasks map[*device]*task // tasks that accept more small blocks
 	all   []*task
 }
 
@@ -103,7 +67,7 @@ func (p *planner) add(d *device, j *job, size int64, add func(*task)) {
 	add(k)
 }
 
-// planStoreLocked returns the flight for a block, or nil if its outcome is known or
+// planStoreLocked returns the flight for a block. It returns nil if the outcome is known, or is
 // that of another flight. It needs t.mu.
 func (t *Tier) planStoreLocked(j *job, i int, tr *tiers.Transfer, force bool) *flight {
 	if err := checkTransfer(tr); err != nil {
@@ -141,7 +105,7 @@ func (t *Tier) planStoreLocked(j *job, i int, tr *tiers.Transfer, force bool) *f
 	return f
 }
 
-// checkTransfer reports what no tier could store.
+// checkTransfer returns an error for a block that no tier could store.
 func checkTransfer(tr *tiers.Transfer) error {
 	switch {
 	case tr.Size < 0:
@@ -159,168 +123,6 @@ func (e *slotInfo) same(tr *tiers.Transfer) bool {
 	return e.seq == tr.Attrs.Seq && e.size == tr.Size && (!tr.Sum.Valid || tr.Sum.Sum == e.sum)
 }
 
-// cancelLocked keeps a flight, and the older ones of its key, from being published.
-func (t *Tier) cancelLocked(f *flight) {
-	for ; f != nil; f = f.older {
-		f.cancelled = true
-		f.outdatedLocked()
-	}
-}
-
-// outdatedLocked takes note that the header which the kernel may have is not the one that
-// is to stay: calls of Sync that come from now on wait until it is in the list of those to
-// write. It needs Tier.mu.
-func (f *flight) outdatedLocked() {
-	if f.headerMade {
-		f.dev.outdated[f] = struct{}{}
-	}
-}
-
-// settledLocked takes note that the kernel is done with the header, and that it is in the
-// list of those to write if it has to be. It needs Tier.mu.
-func (f *flight) settledLocked() {
-	f.headerMade = false
-	if _, ok := f.dev.outdated[f]; ok {
-		delete(f.dev.outdated, f)
-		kick(f.dev.keeperKick)
-	}
-}
-
-// updateFlightLocked gives a flight another name and other attributes. It needs t.mu.
-func (t *Tier) updateFlightLocked(f *flight, from, to block.Key, a *tiers.Attrs) {
-	if from != to {
-		t.cancelLocked(f.older)
-		f.older = nil
-		delete(t.mu.flights, from)
-		t.mu.flights[to] = f
-	}
-	f.key, f.seq, f.mtime, f.expires, f.pinned = to, a.Seq, a.Mtime, a.Expires, a.Pinned
-	f.changed = true
-	f.outdatedLocked()
-	owner := t.mu.table.owners.put(a, keepDirs(a.Dirs, len(to.Path())))
-	if f.id == 0 {
-		t.mu.table.owners.drop(f.owner)
-		f.owner = owner
-		return
-	}
-	e := t.mu.table.at(f.id)
-	t.mu.table.owners.drop(e.owner)
-	e.owner = owner
-	t.mu.table.setKey(e, appendPath(nil, to))
-	f.fill(e)
-}
-
-// fill copies into the slot what the flight keeps of the attributes.
-func (f *flight) fill(e *slotInfo) {
-	e.seq, e.mtime, e.expires = f.seq, f.mtime, f.expires
-	e.flags &^= flagPinned
-	if f.pinned {
-		e.flags |= flagPinned
-	}
-}
-
-// bindLocked gives the flights the slots of a run that was taken. It needs Tier.mu.
-func (t *Tier) bindLocked(s *slab, first uint32, flights []*flight) {
-	for i, f := range flights {
-		f.id = t.mu.table.alloc(appendPath(nil, f.key))
-		e := t.mu.table.at(f.id)
-		e.state, e.slab, e.slot = slotStoring, s.id, first+uint32(i)
-		e.size, e.owner = f.source.size, f.owner
-		f.owner, f.changed = 0, false
-		f.fill(e)
-		s.slots[e.slot] = f.id
-	}
-}
-
-// outLocked takes a flight out of the table, gives back what was set aside for it and
-// returns who waits for it. It needs Tier.mu.
-func (t *Tier) outLocked(f *flight) []waiter {
-	if f.over {
-		return nil
-	}
-	f.over = true
-	t.mu.budget.reserved -= f.budget
-	t.mu.table.owners.drop(f.owner)
-	f.owner = 0
-	if t.mu.flights[f.key] == f {
-		delete(t.mu.flights, f.key)
-		if f.older != nil && !f.older.over && !f.older.cancelled {
-			t.mu.flights[f.key] = f.older
-		}
-	} else {
-		for g := t.mu.flights[f.key]; g != nil; g = g.older {
-			if g.older == f {
-				g.older = f.older
-			}
-		}
-	}
-	f.older = nil
-	waiters := f.waiters
-	f.waiters = nil
-	return waiters
-}
-
-// share gives waiters the outcome of the flight they waited for.
-func share(waiters []waiter, o tiers.Outcome) {
-	if o.Status == tiers.Stored {
-		o = tiers.Outcome{Status: tiers.Skipped}
-	}
-	for _, w := range waiters {
-		if o.Err != nil {
-			o.Err = w.job.t.fail(w.job.op, w.job.keys[w.index], errors.Unwrap(o.Err))
-		}
-		w.job.abandon(w.index, o)
-	}
-}
-
-// end finishes a flight that the caller has entered.
-func (f *flight) end(o tiers.Outcome, waiters []waiter) {
-	share(waiters, o)
-	f.job.finish(f.index, o)
-}
-
-// unbind ends a flight that is not published. dirty says that its header may have
-// been written. It may have been ended by abandon before.
-func (t *Tier) unbind(f *flight, o tiers.Outcome, dirty bool) {
-	entered := f.job.enter(f.index)
-	t.mu.Lock()
-	waiters := t.outLocked(f)
-	var bad *writeError
-	if f.id != 0 && errors.As(o.Err, &bad) && ofDevice(bad.err) && errors.Is(o.Err, block.ErrUnavailable) {
-		t.quarantineLocked(f.id)
-	}
-	t.freeFlightLocked(f, dirty)
-	t.mu.Unlock()
-	if entered {
-		f.end(o, waiters)
-		return
-	}
-	share(waiters, o)
-}
-
-// outcome is that of a flight that is not published because of err.
-func (f *flight) outcome(err error) tiers.Outcome {
-	switch {
-	case errors.Is(err, block.ErrNotFound): // removed, or superseded
-		return f.job.skipped(f.index, err)
-	case isFull(err):
-		return f.job.skipped(f.index, fmt.Errorf("%w: %w", block.ErrNoSpace, err))
-	case errors.Is(err, errAbandoned) && f.job.t.ctx.Err() != nil:
-		return f.job.failed(f.index, block.ErrClosed)
-	}
-	return f.job.failed(f.index, err)
-}
-
-// writeError is what kept the device from writing a block, as opposed to what is wrong
-// with its source.
-type writeError struct{ err error }
-
-// Error is that of the device.
-func (e *writeError) Error() string { return e.err.Error() }
-
-// Unwrap returns the error of the device.
-func (e *writeError) Unwrap() error { return e.err }
-
 // write is do for the data or the header of a block. It fails with a writeError.
 func (d *device) write(ops []directio.Op, s *slab) error {
 	if err := d.do(ops, s); err != nil {
@@ -329,66 +131,7 @@ func (d *device) write(ops []directio.Op, s *slab) error {
 	return nil
 }
 
-// quarantineLocked keeps a slot from being used again, for the medium is bad. It
-// needs Tier.mu.
-func (t *Tier) quarantineLocked(id slotID) {
-	e := t.mu.table.at(id)
-	e.flags |= flagQuarantine
-	t.mu.slabs[e.slab].dev.quarantined++
-}
-
-// freeFlightLocked gives back the slot of a flight. It needs Tier.mu.
-func (t *Tier) freeFlightLocked(f *flight, dirty bool) {
-	if f.id == 0 {
-		return
-	}
-	e := t.mu.table.at(f.id)
-	e.state = slotGone
-	if dirty {
-		t.dirtyLocked(f.id)
-	} else {
-		e.flags |= flagZeroed
-		t.freeLocked(f.id)
-	}
-	f.id = 0
-	f.settledLocked()
-}
-
-// publish makes a flight's block visible, in place of the version before.
-func (t *Tier) publish(f *flight, sum block.Checksum) {
-	entered := f.job.enter(f.index)
-	t.mu.Lock()
-	cancelled := f.cancelled || !entered || f.over
-	if cancelled {
-		waiters := t.outLocked(f)
-		t.freeFlightLocked(f, true)
-		t.mu.Unlock()
-		if o := f.job.skipped(f.index, block.ErrNotFound); entered {
-			f.end(o, waiters)
-		} else {
-			share(waiters, o)
-		}
-		return
-	}
-	t.cancelLocked(f.older)
-	waiters := t.outLocked(f)
-	if old := t.mu.table.findKey(f.key); old != 0 {
-		t.giveUpLocked(old)
-	}
-	e := t.mu.table.at(f.id)
-	e.state, e.sum = slotLive, sum.Sum
-	t.mu.table.link(f.id)
-	t.enterLocked(f.id)
-	if f.changed {
-		t.dirtyLocked(f.id)
-	}
-	f.settledLocked()
-	f.job.pinLocked(f.id)
-	t.mu.Unlock()
-	f.end(tiers.Outcome{Status: tiers.Stored, Bytes: f.source.size, Sum: sum}, waiters)
-}
-
-// store stores one large block, or small ones, which may be of several jobs.
+// store stores one large block, or small blocks, possibly of several jobs.
 func (d *device) store(flights []*flight) {
 	for len(flights) > 0 {
 		n, err := d.allocate(flights)
@@ -408,7 +151,7 @@ func (d *device) store(flights []*flight) {
 	}
 }
 
-// noRoom is the outcome of a flight that got no slot.
+// noRoom returns the outcome of a flight that got no slot.
 func (d *device) noRoom(f *flight, err error) tiers.Outcome {
 	if errors.Is(err, block.ErrNoSpace) {
 		return f.job.skipped(f.index, err)
@@ -416,33 +159,10 @@ func (d *device) noRoom(f *flight, err error) tiers.Outcome {
 	return f.job.failed(f.index, err)
 }
 
-// place is where a slot lies.
-type place struct {
-	file    *directio.File
-	slab    *slab
-	slot    uint32
-	header  int64 // offset
-	data    int64 // offset
-	slotLen int64
-}
-
-// placeOf returns where the slot of id lies; it stays so while the slot is in use.
-func (t *Tier) placeOf(id slotID) place {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.placeLocked(id)
-}
-
-func (t *Tier) placeLocked(id slotID) place {
-	e := t.mu.table.at(id)
-	s := t.mu.slabs[e.slab]
-	return place{s.file, s, e.slot, s.hdr.headerOff(e.slot), s.hdr.dataOff(e.slot), s.hdr.slotBytes}
-}
-
 // storeLarge stores one block that is not batched with others.
 func (d *device) storeLarge(f *flight) {
 	if f.volatile {
-		d.storePieces(f) // what the device read of a mapping need not be what was summed up
+		d.storePieces(f) // a mapping may have changed between the checksum and the write
 		return
 	}
 	d.storeMapped(f)
@@ -451,7 +171,7 @@ func (d *device) storeLarge(f *flight) {
 // storeMapped stores a large block from the mapping of its file.
 func (d *device) storeMapped(f *flight) {
 	t, size := d.tier, f.source.size
-	buf, err := d.staging.acquire(d.ctx, 2*pageBytes)
+	buf, err := d.staging.acquire(d.port.ctx, 2*pageBytes)
 	if err != nil {
 		t.unbind(f, f.job.failed(f.index, err), false)
 		return
@@ -465,7 +185,7 @@ func (d *device) storeMapped(f *flight) {
 	m, err := directio.Map(f.source.file, size, false)
 	f.job.leave(f.index)
 	if err != nil {
-		buf.Release() // first: who holds one buffer must not wait for another
+		buf.Release() // before the next one: a holder of one buffer must not wait for another
 		d.storePieces(f)
 		return
 	}
@@ -474,7 +194,7 @@ func (d *device) storeMapped(f *flight) {
 	whole := size &^ (pageBytes - 1)
 	var sum block.Checksum
 	err = directio.Guard(func() {
-		// What follows the block in its last page is not ours to store.
+		// The rest of the block's last page is not ours to store.
 		clear(tail[copy(tail, m.Bytes()[whole:size]):])
 		sum = block.Sum(m.Bytes()[:size])
 	})
@@ -512,13 +232,13 @@ func (d *device) finishStore(f *flight, at place, ops []directio.Op, header []by
 	t.publish(f, sum)
 }
 
-// encodeHeader makes the header of a flight's slot. It fails with ErrNotFound for a block
-// that is not to be held: after a crash the header alone would bring it back.
+// encodeHeader makes the header of a flight's slot. It fails with ErrNotFound for a block that must
+// not be held: after a crash the header alone would bring it back.
 func (t *Tier) encodeHeader(f *flight, sum block.Checksum, page []byte) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if f.cancelled || f.over {
-		return fmt.Errorf("not wanted any more: %w", block.ErrNotFound)
+		return fmt.Errorf("removed or replaced meanwhile: %w", block.ErrNotFound)
 	}
 	e := t.mu.table.at(f.id)
 	e.sum = sum.Sum
@@ -527,12 +247,11 @@ func (t *Tier) encodeHeader(f *flight, sum block.Checksum, page []byte) error {
 	return h.encode(page)
 }
 
-// storePieces stores a large block whose file cannot be mapped, through a staging
-// buffer.
+// storePieces stores a large block whose file cannot be mapped, through a staging buffer.
 func (d *device) storePieces(f *flight) {
 	t, size := d.tier, f.source.size
 	n := d.staging.piece(size, pageBytes)
-	buf, err := d.staging.acquire(d.ctx, n+pageBytes)
+	buf, err := d.staging.acquire(d.port.ctx, n+pageBytes)
 	if err != nil {
 		t.unbind(f, f.job.failed(f.index, err), false)
 		return
@@ -565,7 +284,7 @@ func (d *device) storePieces(f *flight) {
 	d.finishStore(f, at, nil, header, sum)
 }
 
-// checkSum compares the checksum of the source with the one that was given, if any.
+// checkSum compares the checksum of the source with the given one, if there is one.
 func (f *flight) checkSum(sum block.Checksum) error {
 	if f.source.sum.Valid && f.source.sum != sum {
 		return fmt.Errorf("source has checksum %v, not %v: %w", sum, f.source.sum, block.ErrCorrupt)
@@ -573,7 +292,7 @@ func (f *flight) checkSum(sum block.Checksum) error {
 	return nil
 }
 
-// readFile fills mem from off on with what is left of a block, then with zeros.
+// readFile fills mem with the rest of a block from off on, then with zeros.
 func readFile(f *os.File, mem []byte, off, left int64) error {
 	n := min(int64(len(mem)), left)
 	got, err := f.ReadAt(mem[:n], off)
@@ -582,19 +301,19 @@ func readFile(f *os.File, mem []byte, off, left int64) error {
 		return nil
 	}
 	if err == io.EOF {
-		return fmt.Errorf("source ends at %d bytes, before the block: %w", off+int64(got), block.ErrInvalid)
+		return fmt.Errorf("source ends after %d bytes, before the block does: %w", off+int64(got), block.ErrInvalid)
 	}
 	return err
 }
 
-// storeStaged stores small blocks whose slots follow each other: one write for
-// their data, one for their headers.
+// storeStaged stores small blocks in adjacent slots: one write for their data, one for their
+// headers.
 func (d *device) storeStaged(flights []*flight) {
 	t := d.tier
 	at := t.placeOf(flights[0].id)
 	n := len(flights)
 	dataBytes := int64(n-1)*at.slotLen + max(alignUp(flights[n-1].source.size), pageBytes)
-	buf, err := d.staging.acquire(d.ctx, dataBytes+int64(n)*pageBytes)
+	buf, err := d.staging.acquire(d.port.ctx, dataBytes+int64(n)*pageBytes)
 	if err != nil {
 		var budget *directio.BudgetError
 		if n > 1 && errors.As(err, &budget) {
@@ -620,7 +339,7 @@ func (d *device) storeStaged(flights []*flight) {
 		sums[i], errs[i] = f.stage(data[int64(i)*at.slotLen : end])
 	}
 	headersTried := d.writeStaged(flights, at, data, headers, sums, errs)
-	// Only now, for the write covered the slots of those that had failed, too.
+	// Only now: the write also covered the slots of the failed blocks.
 	for i, f := range flights {
 		if errs[i] != nil {
 			t.unbind(f, f.outcome(errs[i]), headersTried)
@@ -630,9 +349,9 @@ func (d *device) storeStaged(flights []*flight) {
 	}
 }
 
-// writeStaged writes the data and the headers of a run of slots, leaving out the
-// headers of those that have an error, and adds the errors. It reports whether
-// any header may have been written.
+// writeStaged writes the data and the headers of a run of slots. It leaves out the headers of
+// blocks that have an error, and adds new errors. It reports whether any header may have been
+// written.
 func (d *device) writeStaged(
 	flights []*flight, at place, data, headers []byte, sums []block.Checksum, errs []error,
 ) (headersTried bool) {
@@ -691,6 +410,3 @@ func (f *flight) stage(mem []byte) (block.Checksum, error) {
 	sum := block.Sum(mem[:f.source.size])
 	return sum, f.checkSum(sum)
 }
-
-// errAbandoned: the job of a block was completed by somebody else.
-var errAbandoned = errors.New("abandoned")

@@ -279,11 +279,11 @@ func TestSyncAwaitsHeader(t *testing.T) {
 		for range 2 {
 			r.Sync(func(err error) { synced <- err })
 		}
-		d := r.devices[0]
+		s := r.devices[0].syncer
 		eventually(t, "Sync seen", func() bool {
-			r.Tier.mu.Lock()
-			defer r.Tier.mu.Unlock()
-			return len(d.heldSyncs) > 0 || len(synced) > 0
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return len(s.mu.held) > 0 || len(synced) > 0
 		})
 		if len(synced) > 0 || r.Stats().Detail.(*Detail).Syncs > before {
 			t.Error("Sync did not wait for the header")

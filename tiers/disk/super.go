@@ -15,19 +15,19 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
-// dirOptions says how openDir opens.
+// dirOptions configures openDir.
 type dirOptions struct {
-	create     bool  // make the directory's last component and the superblock if absent
+	create     bool  // make the last component of the path, and the superblock, if absent
 	slabBytes  int64 // of a new directory
 	allowTmpfs bool  // for tests
 	logger     *zap.Logger
 }
 
-// errDeleted: somebody has deleted the directory of a device. What is in its files is there until the process
-// ends, and no later one finds it.
+// errDeleted: the directory of a device was deleted. Its files keep their content until the process
+// ends, but no later process finds them.
 var errDeleted = errors.New("the directory was deleted")
 
-// checkThere fails with errDeleted if the directory, or its superblock, has no name any more.
+// checkThere fails with errDeleted if the directory or its superblock has been deleted.
 func (d *directory) checkThere() error {
 	for _, f := range []*os.File{d.root, d.file} {
 		var st unix.Stat_t
@@ -41,22 +41,22 @@ func (d *directory) checkThere() error {
 	return nil
 }
 
-// directory is one directory of the tier: its lock and its superblock. The files
-// of slabs are opened by the caller, by slabPath.
+// directory is one directory of the tier: its lock and its superblock. The caller opens the files
+// of slabs, by slabPath.
 //
-// Its methods do I/O through the page cache and sync; on a device that does not answer
-// they do not return. They may be called in parallel.
+// Its methods do I/O through the page cache and sync. They never return if the device does not
+// answer. They may be called in parallel.
 type directory struct {
 	path  string   // absolute
 	root  *os.File // the directory
 	file  *os.File // kvfs-disk, locked
 	log   *zap.Logger
 	fresh bool // made by this openDir
-	// direct is what the test of direct I/O said; zero if the file system was full.
+	// direct is the result of the test of direct I/O. It is zero if the file system was full.
 	direct directio.ProbeResult
 
-	// writing orders the writes of the superblock; it is the one lock here that is
-	// held across I/O, and nothing else waits for it.
+	// writing orders the writes of the superblock. It is the only lock here that is held across
+	// I/O. Nothing else waits for it.
 	writing sync.Mutex
 	mu      struct {
 		sync.Mutex
@@ -70,19 +70,19 @@ type directory struct {
 type superState struct {
 	super superblock
 	at    int      // the copy that counts
-	older bool     // the other one is good and says that the index is valid
+	older bool     // the other copy is good and says that the index is valid
 	bad   [2]error // what is wrong with each copy
 }
 
-// SuperblockError says that no copy of the superblock can be used.
+// SuperblockError says that neither copy of the superblock is usable.
 type SuperblockError struct {
 	Path string   // of kvfs-disk
 	Bad  [2]error // what is wrong with each copy
 }
 
-// Error names the command that repairs it.
+// Error names the command that repairs the superblock.
 func (e *SuperblockError) Error() string {
-	return fmt.Sprintf("%s: both copies of the superblock are damaged (%v; %v): run `kvfs fsck --repair %s`",
+	return fmt.Sprintf("%s: both copies of the superblock are damaged (%v; %v). To repair them, run `kvfs fsck --repair %s`",
 		e.Path, e.Bad[0], e.Bad[1], filepath.Dir(e.Path))
 }
 
@@ -92,9 +92,8 @@ func (e *SuperblockError) Unwrap() error { return block.ErrCorrupt }
 // errSuperBlank: nothing was ever written to kvfs-disk.
 var errSuperBlank = errors.New("superblock not written yet")
 
-// readSuper reads both copies. It fails with errSuperBlank if the file is empty or
-// zeros, with a VersionError if any copy is of a later version, and with a
-// SuperblockError if none is good.
+// readSuper reads both copies. It fails with errSuperBlank if the file is empty or zeros, with a
+// VersionError if a copy has a later version, and with a SuperblockError if neither is good.
 func readSuper(f *os.File) (superState, error) {
 	var buf [2 * pageBytes]byte
 	n, err := f.ReadAt(buf[:], 0)
@@ -106,7 +105,7 @@ func readSuper(f *os.File) (superState, error) {
 	}
 	st := superState{at: -1}
 	for i := range st.bad {
-		// What lies beyond the end is zeros, which is no superblock.
+		// Beyond the end there are zeros, which are no superblock.
 		sb, err := decodeSuperblock(buf[i*pageBytes : (i+1)*pageBytes])
 		var later *VersionError
 		if errors.As(err, &later) {
@@ -140,15 +139,15 @@ func writeSuperCopy(f *os.File, s *superblock, at int) error {
 	return fdatasync(f)
 }
 
-// superblock returns what the superblock says.
+// superblock returns the content of the superblock.
 func (d *directory) superblock() superblock {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.mu.super
 }
 
-// updateSuper changes the superblock and returns when that is durable. After an error
-// the old content counts, on disk as well as here: the write went to the other copy.
+// updateSuper changes the superblock. It returns when the change is durable. After an error the old
+// content counts, on disk and in memory: the write went to the other copy.
 func (d *directory) updateSuper(change func(*superblock)) error {
 	d.writing.Lock()
 	defer d.writing.Unlock()
@@ -167,11 +166,11 @@ func (d *directory) updateSuper(change func(*superblock)) error {
 	return nil
 }
 
-// markDirty says on disk that the index is not to be trusted. It must have returned
-// before the first change to any slab. If it is so already, it does nothing.
+// markDirty marks the index as invalid on disk. It must have returned before the first change to
+// any slab. It does nothing if the index is already invalid.
 func (d *directory) markDirty() error {
-	// Both copies: if the newer one is damaged later, the older one must not bring an
-	// index back that is out of date by then.
+	// Mark both copies: if the newer one is damaged later, the older one must not bring back an
+	// outdated index.
 	for range 2 {
 		d.mu.Lock()
 		clean := d.mu.super.clean || d.mu.older

@@ -83,13 +83,13 @@ func TestSizeClasses(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
-	d := &device{tier: &Tier{opts: Options{Policy: "lru"}}, capacity: 1 << 40}
+	sp := newSpace(uuid{}, 1<<40, 1<<30, "lru")
 	classes := map[int64]bool{}
 	for i := range 5000 {
 		size := int64(1) << rng.IntN(30)
 		size += rng.Int64N(size)
 		need := max(alignUp(size), pageBytes)
-		slot := d.slotBytesFor(size)
+		slot := sp.slotBytesFor(size)
 		if slot < need || slot > need+need/8 && slot > need+pageBytes || slot%pageBytes != 0 {
 			t.Fatalf("block of %d bytes: slot of %d", size, slot)
 		}
@@ -98,7 +98,7 @@ func TestSizeClasses(t *testing.T) {
 		}
 		if !classes[slot] {
 			classes[slot] = true
-			d.classOf(slot).slabs = []*slab{{}}
+			sp.classOf(slot).slabs = []*slab{{}}
 		}
 	}
 	if len(classes) > 16*9+exactClasses {
@@ -152,7 +152,7 @@ func TestTakeRun(t *testing.T) {
 func TestNoConvoy(t *testing.T) {
 	tier := &Tier{}
 	for i := range 4 {
-		tier.devices = append(tier.devices, &device{tier: tier, uuid: uuid{byte(i)}, capacity: 1 << 30, down: make(chan struct{})})
+		tier.devices = append(tier.devices, &device{tier: tier, uuid: uuid{byte(i)}, capacity: 1 << 30, port: &port{down: make(chan struct{})}})
 	}
 	const steps, ranks = 500, 8
 	sum := 0
@@ -177,7 +177,7 @@ func TestNoConvoy(t *testing.T) {
 func TestChooseDevice(t *testing.T) {
 	tier := &Tier{}
 	for i, capacity := range []int64{1 << 30, 3 << 30} {
-		d := &device{tier: tier, uuid: uuid{byte(i)}, capacity: capacity, down: make(chan struct{})}
+		d := &device{tier: tier, uuid: uuid{byte(i)}, capacity: capacity, port: &port{down: make(chan struct{})}}
 		tier.devices = append(tier.devices, d)
 	}
 	const keys = 4000
@@ -195,7 +195,7 @@ func TestChooseDevice(t *testing.T) {
 	if share := float64(count[tier.devices[1]]) / keys; share < 0.70 || share > 0.80 {
 		t.Errorf("the device with 3/4 of the capacity got %.2f of the blocks", share)
 	}
-	close(tier.devices[0].down)
+	close(tier.devices[0].port.down)
 	for key, was := range place {
 		if d, err := tier.chooseDevice(key, 4096); err != nil || was == tier.devices[1] && d != was {
 			t.Fatalf("%v moved (%v)", key, err)

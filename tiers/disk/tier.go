@@ -23,30 +23,28 @@ import (
 //
 // # Lock order
 //
-// Tier.mu, then the mutex of a queue or of a Pool; no two of the others. None
-// is held across I/O or a call of the Host or of Done.
+// Tier.mu, then the mutex of a queue, a port, a syncer or a Pool. No two of the latter are held
+// together. None is held across I/O, or a call of the Host or of Done.
 //
 // # Decisions
 //
-//   - Attributes of blocks stay in memory: 20 bytes a block and one row for each
-//     combination of mode, owner and directories. So the index is written at Close,
-//     and Blocks answers, without reading the tables again.
-//   - One keeper goroutine a device does all that changes what a slot is for:
-//     it writes the headers of removed, evicted and renamed blocks, makes and
-//     steals slabs, and evicts. So no two writers meet on a header, and Sync
-//     follows all of it by standing in the same queue.
-//   - A store that finds no room waits for the keeper, which hands it slots of its
-//     own: what was evicted for it cannot go to another.
-//   - Evicted blocks leave the policy before the Host is asked, for no lock may be
-//     held then. One that the Host keeps comes back as a block just used.
-//   - The epoch of a slab is random, at first and when it changes its class, so
-//     that bytes of a block that look like slot headers never count as such.
-//   - A slab that changes its class has its used headers freed first, neighbours in one
-//     write, although the new epoch alone would void them: so that Sync needs to know of
-//     headers only, and a failure half way leaves nothing that could come back.
+//   - Attributes of blocks stay in memory: 20 bytes a block, and one row for each combination of
+//     mode, owner and directories. So Close writes the index, and Blocks answers, without reading
+//     the tables again.
+//   - One keeper goroutine per device makes all changes to the use of a slot. It writes the headers
+//     of removed, evicted and renamed blocks, makes and steals slabs, and evicts. So a header never
+//     has two writers. Sync waits in the keeper's queue, behind all of these changes.
+//   - A store that finds no room waits for the keeper, which gives slots to that store. Another
+//     store cannot take what was evicted for it.
+//   - Evicted blocks leave the policy before the Host is asked, since no lock may be held then. A
+//     block that the Host keeps comes back as just used.
+//   - The epoch of a slab is random, at first and after each change of class. So block data that
+//     look like slot headers never count as such.
+//   - A slab that changes its class has its used headers freed first, adjacent ones in one write.
+//     The new epoch alone would void them. But so Sync needs to know only headers, and a failure
+//     half way leaves no block that could come back.
 //   - Loads of a block that is still being stored fail with ErrPending rather than wait.
-//   - The order of use is not on disk: after a restart blocks count as used in the order
-//     of their slots.
+//   - The order of use is not on disk. After a restart the order of the slots stands for it.
 //   - A device that went offline stays so until the tier is opened again.
 type Tier struct {
 	// Constant after Open.
@@ -55,7 +53,7 @@ type Tier struct {
 	pool    *directio.Pool
 	ownPool bool
 	devices []*device
-	ctx     context.Context // ends when jobs are no longer to be finished
+	ctx     context.Context // ends when jobs need not be finished any more
 	abort   context.CancelFunc
 
 	close    sync.Once
@@ -78,7 +76,7 @@ type Tier struct {
 
 		ending    int           // jobs whose Done is being called
 		ended     uint64        // jobs whose Done has returned
-		endedNext chan struct{} // closed when ended changes; nil: nobody waits
+		endedNext chan struct{} // closed when ended changes; nil: nothing waits
 	}
 }
 
@@ -99,9 +97,9 @@ type counters struct {
 	lastScrubPass                                     atomic.Int64 // Unix seconds
 }
 
-// Open opens the directories and reads what they hold. It fails with all that is
-// wrong with opts, each an ErrInvalid, or with all that keeps a device from being
-// opened, each naming its directory. ctx bounds the opening alone.
+// Open opens the directories and reads what they hold. It returns all errors: each violation in
+// opts as an ErrInvalid, or for each device that cannot be opened an error with its directory. ctx
+// bounds only the opening.
 func Open(ctx context.Context, opts Options) (*Tier, error) {
 	opts, err := opts.withDefaults()
 	if err != nil {
@@ -147,8 +145,8 @@ func Open(ctx context.Context, opts Options) (*Tier, error) {
 	return t, nil
 }
 
-// SetHost tells whom to ask before evicting and to tell of losses. It comes before
-// any job.
+// SetHost sets the Host, which is asked before evictions and told of losses. Call it before any
+// job.
 func (t *Tier) SetHost(h tiers.Host) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -169,7 +167,7 @@ func (t *Tier) fail(op string, key block.Key, err error) error {
 // online reports whether any device serves.
 func (t *Tier) online() bool {
 	for _, d := range t.devices {
-		if !d.isDown() {
+		if !d.port.isDown() {
 			return true
 		}
 	}
@@ -195,10 +193,10 @@ func (t *Tier) Lookup(_ context.Context, keys []block.Key, out []tiers.Presence)
 	return nil
 }
 
-// lockedKeys is how many keys are dealt with without letting go of the lock.
+// lockedKeys is how many keys are handled under one hold of the lock.
 const lockedKeys = 512
 
-// lookup fills out for a few keys.
+// lookup fills out for the keys, under one hold of the lock.
 func (t *Tier) lookup(keys []block.Key, out []tiers.Presence) error {
 	online := t.online()
 	t.mu.Lock()
@@ -219,8 +217,8 @@ func (t *Tier) lookup(keys []block.Key, out []tiers.Presence) error {
 	return nil
 }
 
-// Remove drops the blocks and the stores of them that are under way, which come
-// out as Skipped with ErrNotFound.
+// Remove drops the blocks, and cancels stores of them that are under way. The outcome of those is
+// Skipped with ErrNotFound.
 func (t *Tier) Remove(keys []block.Key) int {
 	count := 0
 	for part := range slices.Chunk(keys, lockedKeys) {
@@ -243,8 +241,8 @@ func (t *Tier) remove(keys []block.Key) (count int) {
 	return count
 }
 
-// dropLocked drops a block, and its stores under way. It reports whether the block
-// was held. It needs t.mu.
+// dropLocked drops a block and cancels its stores. It reports whether the block was held. It needs
+// t.mu.
 func (t *Tier) dropLocked(key block.Key) bool {
 	t.cancelLocked(t.mu.flights[key])
 	delete(t.mu.flights, key)
@@ -284,8 +282,8 @@ func (t *Tier) touchLocked(id slotID) {
 	s.class.pol.Touch(s.policyID(e.slot))
 }
 
-// Update renames a block and gives it new attributes; see tiers.Recorder. A store of
-// the block that is under way follows.
+// Update renames a block and gives it new attributes; see tiers.Recorder. It also applies to a
+// store of the block that is under way.
 func (t *Tier) Update(from, to block.Key, a *tiers.Attrs) bool {
 	path := appendPath(nil, to)
 	t.mu.Lock()
@@ -301,7 +299,7 @@ func (t *Tier) Update(from, to block.Key, a *tiers.Attrs) bool {
 		return false
 	}
 	if checkKey(string(path)) != nil {
-		// Renamed all the same: it is not to be found by the old name.
+		// Renamed even so: the old name must not find it.
 		t.dropLocked(from)
 		return false
 	}
@@ -334,12 +332,12 @@ func (t *Tier) updateSlotLocked(id slotID, path []byte, a *tiers.Attrs) {
 	t.dirtyLocked(id)
 }
 
-// Blocks calls fn for each block held; see tiers.Enumerator. Changes meanwhile may
-// or may not be seen.
+// Blocks calls fn for each block held; see tiers.Enumerator. It may miss or see changes made
+// meanwhile.
 func (t *Tier) Blocks(fn func(h *tiers.Held) bool) error {
 	lists, stop := make(chan []tiers.Held, 2), make(chan struct{})
 	defer close(stop)
-	go func() { // prepares the next while fn takes the last; ends at the latest with Blocks
+	go func() { // prepares the next chunk while fn uses the last; ends no later than Blocks
 		defer close(lists)
 		for i := 0; ; i++ {
 			list, more := t.heldOf(i)
@@ -368,7 +366,7 @@ func (t *Tier) heldOf(i int) (list []tiers.Held, more bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	table := t.mu.table
-	var dirs []tiers.DirAttrs // of all in list: what they are given is theirs
+	var dirs []tiers.DirAttrs // of all in list: the caller keeps what it gets
 	if i >= len(table.slots) {
 		return nil, false
 	}
@@ -392,7 +390,7 @@ func (t *Tier) heldOf(i int) (list []tiers.Held, more bool) {
 	return list, true
 }
 
-// kinds are those of package block that this package's own errors wrap.
+// kinds are the kinds of package block that errors of this package wrap.
 func kinds() []error {
 	return []error{
 		block.ErrNotFound, block.ErrPending, block.ErrCorrupt, block.ErrNoSpace, block.ErrBudget, block.ErrTooLarge, block.ErrUnavailable,
@@ -400,7 +398,7 @@ func kinds() []error {
 	}
 }
 
-// kindOf wraps an error of I/O in the kind it belongs to.
+// kindOf wraps an I/O error in its kind.
 func kindOf(err error) error {
 	for _, kind := range kinds() {
 		if errors.Is(err, kind) {
@@ -421,8 +419,8 @@ func kindOf(err error) error {
 	return fmt.Errorf("%w: %w", kind, err)
 }
 
-// ofDevice reports whether an error of an engine speaks of the device, rather than of
-// our own memory, a full file system or the end of ctx.
+// ofDevice reports whether an error of an engine is the device's fault. Otherwise our own memory, a
+// full file system, or the end of ctx caused it.
 func ofDevice(err error) bool {
 	for _, other := range []error{
 		context.Canceled, context.DeadlineExceeded, os.ErrClosed,
@@ -435,11 +433,10 @@ func ofDevice(err error) bool {
 	return err != nil
 }
 
-// Close finishes the jobs that were accepted, or fails with ErrClosed those that
-// are not finished when ctx is done, writes what is left and the indexes, and
-// unlocks the directories. It returns what kept a device from being closed
-// cleanly; such a device recovers by its tables. A device that does not answer is left
-// behind, its memory leaked. A second call waits for the first.
+// Close finishes the accepted jobs. When ctx is done, it fails the unfinished ones with ErrClosed.
+// It then writes what is left and the indexes, and unlocks the directories. It returns the errors
+// of devices that were not closed cleanly. Such a device recovers by its tables. If a device does
+// not answer, its memory is leaked. A second call waits for the first.
 func (t *Tier) Close(ctx context.Context) error {
 	t.close.Do(func() { t.closeErr = t.shutdown(ctx) })
 	return t.closeErr
@@ -476,9 +473,8 @@ func (t *Tier) shutdown(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// abortJobs fails with ErrClosed all that is not finished, and waits until nobody
-// uses a file any more. Blocks whose file was in use the first time are tried again,
-// for the next thing may be to wait for the device.
+// abortJobs fails all unfinished jobs with ErrClosed, and waits until no file is in use. It tries
+// blocks whose file was in use again, since their worker may wait for the device next.
 func (t *Tier) abortJobs() {
 	t.abort()
 	tick := time.NewTicker(10 * time.Millisecond)

@@ -1,0 +1,269 @@
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// flight is one block on its way into the tier. Tier.mu guards the fields below the line.
+type flight struct {
+	job      *job
+	index    int // of the block in job
+	dev      *device
+	source   transfer
+	volatile bool  // source may change while it is read
+	budget   int64 // bytes of the write budget that are reserved
+	// ------
+	key             block.Key
+	seq             uint64
+	mtime, expires  int64
+	pinned          bool
+	owner           uint32  // in the table of owners; 0 once the slot has it
+	id              slotID  // its slot; 0: none yet
+	older           *flight // same key, submitted before
+	waiters         []waiter
+	cancelled, over bool // must not be published; is out of Tier.mu.flights for good
+	changed         bool // Update changed it after its header was made
+	headerMade      bool // the kernel may have the header, even after the flight has ended
+	headerOutdated  bool // the syncer knows that the kernel's header is outdated
+}
+
+// transfer is what the worker needs of a tiers.Transfer. The Transfer itself is the caller's again
+// after Done.
+type transfer struct {
+	file *os.File
+	size int64
+	sum  block.Checksum
+}
+
+// waiter is a block of another job that shares the outcome of a flight.
+type waiter struct {
+	job   *job
+	index int
+}
+
+// cancelLocked keeps a flight, and the older flights of its key, from being published.
+func (t *Tier) cancelLocked(f *flight) {
+	for ; f != nil; f = f.older {
+		f.cancelled = true
+		f.outdatedLocked()
+	}
+}
+
+// outdatedLocked tells the syncer that the header in the kernel is not the final one. Later calls
+// of Sync wait until the final header is in the list of headers to write. It needs Tier.mu.
+func (f *flight) outdatedLocked() {
+	if f.headerMade && !f.headerOutdated {
+		f.headerOutdated = true
+		f.dev.syncer.headerOutdated(f)
+	}
+}
+
+// settledLocked tells the syncer that the kernel is done with the header. The final header, if
+// there is one, is in the list of headers to write. It needs Tier.mu.
+func (f *flight) settledLocked() {
+	f.headerMade = false
+	if f.headerOutdated {
+		f.headerOutdated = false
+		f.dev.syncer.headerSettled(f)
+	}
+}
+
+// updateFlightLocked gives a flight another name and other attributes. It needs t.mu.
+func (t *Tier) updateFlightLocked(f *flight, from, to block.Key, a *tiers.Attrs) {
+	if from != to {
+		t.cancelLocked(f.older)
+		f.older = nil
+		delete(t.mu.flights, from)
+		t.mu.flights[to] = f
+	}
+	f.key, f.seq, f.mtime, f.expires, f.pinned = to, a.Seq, a.Mtime, a.Expires, a.Pinned
+	f.changed = true
+	f.outdatedLocked()
+	owner := t.mu.table.owners.put(a, keepDirs(a.Dirs, len(to.Path())))
+	if f.id == 0 {
+		t.mu.table.owners.drop(f.owner)
+		f.owner = owner
+		return
+	}
+	e := t.mu.table.at(f.id)
+	t.mu.table.owners.drop(e.owner)
+	e.owner = owner
+	t.mu.table.setKey(e, appendPath(nil, to))
+	f.fill(e)
+}
+
+// fill copies the attributes that the flight keeps into the slot.
+func (f *flight) fill(e *slotInfo) {
+	e.seq, e.mtime, e.expires = f.seq, f.mtime, f.expires
+	e.flags &^= flagPinned
+	if f.pinned {
+		e.flags |= flagPinned
+	}
+}
+
+// bindLocked gives the slots of a run to the flights. It needs Tier.mu.
+func (t *Tier) bindLocked(s *slab, first uint32, flights []*flight) {
+	for i, f := range flights {
+		f.id = t.mu.table.alloc(appendPath(nil, f.key))
+		e := t.mu.table.at(f.id)
+		e.state, e.slab, e.slot = slotStoring, s.id, first+uint32(i)
+		e.size, e.owner = f.source.size, f.owner
+		f.owner, f.changed = 0, false
+		f.fill(e)
+		s.slots[e.slot] = f.id
+	}
+}
+
+// outLocked takes a flight out of the table and returns its reserved bytes to the budget. It
+// returns the waiters of the flight. It needs Tier.mu.
+func (t *Tier) outLocked(f *flight) []waiter {
+	if f.over {
+		return nil
+	}
+	f.over = true
+	t.mu.budget.reserved -= f.budget
+	t.mu.table.owners.drop(f.owner)
+	f.owner = 0
+	if t.mu.flights[f.key] == f {
+		delete(t.mu.flights, f.key)
+		if f.older != nil && !f.older.over && !f.older.cancelled {
+			t.mu.flights[f.key] = f.older
+		}
+	} else {
+		for g := t.mu.flights[f.key]; g != nil; g = g.older {
+			if g.older == f {
+				g.older = f.older
+			}
+		}
+	}
+	f.older = nil
+	waiters := f.waiters
+	f.waiters = nil
+	return waiters
+}
+
+// share gives the outcome of a flight to its waiters.
+func share(waiters []waiter, o tiers.Outcome) {
+	if o.Status == tiers.Stored {
+		o = tiers.Outcome{Status: tiers.Skipped}
+	}
+	for _, w := range waiters {
+		if o.Err != nil {
+			o.Err = w.job.t.fail(w.job.op, w.job.keys[w.index], errors.Unwrap(o.Err))
+		}
+		w.job.abandon(w.index, o)
+	}
+}
+
+// end finishes a flight that the caller has entered.
+func (f *flight) end(o tiers.Outcome, waiters []waiter) {
+	share(waiters, o)
+	f.job.finish(f.index, o)
+}
+
+// unbind ends a flight that is not published. dirty says that its header may have been written.
+// abandon may have ended the flight before.
+func (t *Tier) unbind(f *flight, o tiers.Outcome, dirty bool) {
+	entered := f.job.enter(f.index)
+	t.mu.Lock()
+	waiters := t.outLocked(f)
+	var bad *writeError
+	if f.id != 0 && errors.As(o.Err, &bad) && ofDevice(bad.err) && errors.Is(o.Err, block.ErrUnavailable) {
+		t.quarantineLocked(f.id)
+	}
+	t.freeFlightLocked(f, dirty)
+	t.mu.Unlock()
+	if entered {
+		f.end(o, waiters)
+		return
+	}
+	share(waiters, o)
+}
+
+// outcome is that of a flight that err keeps from being published.
+func (f *flight) outcome(err error) tiers.Outcome {
+	switch {
+	case errors.Is(err, block.ErrNotFound): // removed or superseded
+		return f.job.skipped(f.index, err)
+	case isFull(err):
+		return f.job.skipped(f.index, fmt.Errorf("%w: %w", block.ErrNoSpace, err))
+	case errors.Is(err, errAbandoned) && f.job.t.ctx.Err() != nil:
+		return f.job.failed(f.index, block.ErrClosed)
+	}
+	return f.job.failed(f.index, err)
+}
+
+// writeError says why the device could not write a block. It is no error of the block's source.
+type writeError struct{ err error }
+
+// Error returns the text of the device's error.
+func (e *writeError) Error() string { return e.err.Error() }
+
+// Unwrap returns the error of the device.
+func (e *writeError) Unwrap() error { return e.err }
+
+// quarantineLocked keeps a slot with a bad medium from being used again. It needs Tier.mu.
+func (t *Tier) quarantineLocked(id slotID) {
+	e := t.mu.table.at(id)
+	e.flags |= flagQuarantine
+	t.mu.slabs[e.slab].dev.mu.space.quarantine()
+}
+
+// freeFlightLocked frees the slot of a flight. It needs Tier.mu.
+func (t *Tier) freeFlightLocked(f *flight, dirty bool) {
+	if f.id == 0 {
+		return
+	}
+	e := t.mu.table.at(f.id)
+	e.state = slotGone
+	if dirty {
+		t.dirtyLocked(f.id)
+	} else {
+		e.flags |= flagZeroed
+		t.freeLocked(f.id)
+	}
+	f.id = 0
+	f.settledLocked()
+}
+
+// publish makes the block of a flight visible, in place of the version before.
+func (t *Tier) publish(f *flight, sum block.Checksum) {
+	entered := f.job.enter(f.index)
+	t.mu.Lock()
+	cancelled := f.cancelled || !entered || f.over
+	if cancelled {
+		waiters := t.outLocked(f)
+		t.freeFlightLocked(f, true)
+		t.mu.Unlock()
+		if o := f.job.skipped(f.index, block.ErrNotFound); entered {
+			f.end(o, waiters)
+		} else {
+			share(waiters, o)
+		}
+		return
+	}
+	t.cancelLocked(f.older)
+	waiters := t.outLocked(f)
+	if old := t.mu.table.findKey(f.key); old != 0 {
+		t.giveUpLocked(old)
+	}
+	e := t.mu.table.at(f.id)
+	e.state, e.sum = slotLive, sum.Sum
+	t.mu.table.link(f.id)
+	t.enterLocked(f.id)
+	if f.changed {
+		t.dirtyLocked(f.id)
+	}
+	f.settledLocked()
+	f.job.pinLocked(f.id)
+	t.mu.Unlock()
+	f.end(tiers.Outcome{Status: tiers.Stored, Bytes: f.source.size, Sum: sum}, waiters)
+}
+
+// errAbandoned: another goroutine completed the job of the block.
+var errAbandoned = errors.New("abandoned")
