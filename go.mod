@@ -10,6 +10,7 @@ require (
 	github.com/hanwen/go-fuse/v2 v2.12.1
 	github.com/hashicorp/memberlist v0.7.0
 	github.com/minio/crc64nvme v1.1.1
+	github.com/moby/sys/mountinfo v0.7.3
 	github.com/pawelgaczynski/giouring v0.0.0-20230826085535-69588b89acb9
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.9

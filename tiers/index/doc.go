@@ -1,7 +1,6 @@
-// Package index is the flat table of names: directories and files, their
-// attributes, and which entry of a directory comes next. It holds every name
-// below the mount, so at 10 million blocks its shape decides the daemon's
-// memory and the length of its garbage collections.
+// Package index is the flat table of names. It holds directories and files, their attributes, and
+// the order of the entries of a directory. It has every name below the mount. At 10 million blocks,
+// its shape decides the daemon's memory and the length of its garbage collections.
 //
 // Index is the table, Entry one directory or file in it, ID the number of an
 // entry. An ID is what other tables (eviction policy, inode numbers) carry.
@@ -20,13 +19,13 @@
 //
 //	free -Alloc-> unlinked -Link-> linked -Unlink-> unlinked -Free-> free
 //
-// An unlinked file that is still open or still known to the kernel lives on as
-// an unlinked entry until its last user lets go and the caller frees it.
+// An unlinked file that is open or known to the kernel stays an unlinked entry until the caller
+// frees it.
 //
 // # Layout
 //
-// Nothing the collector has to follow is kept per entry. Three parts, each made
-// of fixed chunks, so that growing never copies and an *Entry stays where it is:
+// No pointers are kept per entry, so the collector has nothing to follow. There are three parts,
+// each made of fixed chunks. So growing never copies, and an *Entry stays where it is:
 //
 //	entries  chunks of 1024 Entry; ID = chunk<<10 | slot; the free ones chained
 //	buckets  chunks of 4096 ID: hash table over (parent, name), chained through
@@ -34,31 +33,27 @@
 //	names    16 size classes, of 16 to 256 bytes in steps of 16; a class has
 //	         chunks of 1024 slots and chains its free slots through themselves
 //
-// The hash table is Litwin's linear hashing (VLDB 1980): with n buckets and
-// n/2 < 2^k <= n, bucket n-2^k is split into itself and bucket n, then n grows
-// by one. The load stays at one entry a bucket and no call rehashes the table;
-// doubling it at once would stop every look-up for the best part of a second at
-// 10 million entries. The hash is seeded, so chosen names cannot be made to
+// The hash table is Litwin's linear hashing (VLDB 1980): with n buckets and n/2 < 2^k <= n, bucket
+// n-2^k is split into itself and bucket n, then n grows by one. The load stays at one entry a
+// bucket, and no call rehashes the whole table. Doubling it at once would stop every look-up for
+// most of a second at 10 million entries. The hash is seeded, so chosen names cannot be made to
 // share a bucket.
 //
-// Siblings are a doubly linked list in ascending order of a counter that each
-// Link advances. The counter's value is the entry's cookie in ReadDir; since
-// new siblings come last and none ever moves, a scan that is interrupted finds
-// its place again whatever came and went.
+// Siblings are a doubly linked list in ascending order of a counter that each Link advances. The
+// counter's value is the entry's cookie in ReadDir. New siblings come last and none ever moves. So
+// an interrupted scan finds its place again, whatever was added or removed.
 //
 // # Memory
 //
-// An entry costs 152 bytes, its bucket 4, its name the length rounded up to 16:
-// 236 bytes with a name of 68 bytes (BenchmarkMemory). Chunks are kept for
-// reuse and never given back: memory is that of the largest number of entries
-// so far, at most 2^32-2.
+// An entry costs 152 bytes, its bucket 4, and its name the length rounded up to 16. That is 236
+// bytes with a name of 68 bytes (BenchmarkMemory). Chunks are kept for reuse and never given back.
+// So the memory is that of the largest number of entries so far, at most 2^32-2.
 //
 // # Concurrency
 //
-// None: the caller serialises all calls, and all use of an *Entry. Methods that
-// only read (Lookup, Walk, At, the paths and scans) may run in parallel with
-// each other. None blocks, none but growth and the methods that return a string
-// allocates.
+// The caller serialises all calls, and all use of an *Entry. Methods that only read (Lookup, Walk,
+// At, the paths and scans) may run in parallel with each other. No method blocks. Only growth and
+// the methods that return a string allocate.
 //
 // Misuse (a free ID, linking twice, freeing a linked entry) is a bug of the
 // caller and panics.

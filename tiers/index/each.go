@@ -1,10 +1,10 @@
 package index
 
-// eachBatch is how many look-ups LookupEach does at a time: as many as the processor can have
-// wait for memory, several times over.
+// eachBatch is how many look-ups LookupEach does at a time: several times as many as the memory
+// accesses that the processor can wait for.
 const eachBatch = 64
 
-// probe is one look-up of LookupEach: what has been read of the entry that it is at.
+// probe is one look-up of LookupEach, with what was read of its present entry.
 type probe struct {
 	hash, wanted uint32
 	id, chain    ID
@@ -16,10 +16,10 @@ type probe struct {
 
 // LookupEach sets out[i] to Lookup(parents[i], names[i]). It does not allocate.
 //
-// A table of millions of entries is in no cache, so that a look-up waits for memory three times:
-// for the bucket, the entry, and the name. LookupEach takes a step of many look-ups before the
-// next step of any, with no branch in between that depends on what was read, so that the
-// processor waits for all of them at a time.
+// A table of millions of entries is in no cache, so a look-up waits for memory three times: for the
+// bucket, the entry, and the name. LookupEach takes one step of many look-ups before the next step
+// of any. No branch in between depends on what was read. So the processor waits for all of them at
+// the same time.
 func (x *Index) LookupEach(parents []ID, names []string, out []ID) {
 	for len(names) > 0 {
 		n := min(len(names), eachBatch)

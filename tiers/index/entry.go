@@ -7,9 +7,9 @@ type ID uint32
 // Root is the root directory; it always exists and has no name.
 const Root ID = 1
 
-// Entry is one directory or file. It holds no pointers. The exported fields
-// belong to the caller: Alloc zeroes them, and after that the index reads none
-// but the type bits of Mode, to check that a parent is a directory.
+// Entry is one directory or file. It holds no pointers. The exported fields belong to the caller.
+// Alloc zeroes them. After that the index reads only the type bits of Mode, to check that a parent
+// is a directory.
 type Entry struct {
 	Size    int64 // bytes
 	Mtime   int64 // nanoseconds since the epoch, as all times here

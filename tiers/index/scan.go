@@ -5,12 +5,11 @@ package index
 // and belongs to one Link or Rename; 0 starts from the first child. fn must
 // not change the index.
 //
-// To resume, pass the last cookie seen as after and its entry as hint (0 or any
-// other ID, even a free one, is allowed). If hint still has that cookie the
-// scan resumes at once, otherwise it searches for its place from the nearer end
-// of the directory, in time linear in the children between. The children may
-// change between two calls: one that stays is seen exactly once, one that is
-// linked or renamed into dir meanwhile is seen later in the scan.
+// To resume, pass the last cookie seen as after and its entry as hint. hint may be 0 or any other
+// ID, even a free one. If hint still has that cookie, the scan resumes at once. Otherwise it
+// searches for its place from the nearer end of the directory, in time linear in the children
+// between. The children may change between two calls. A child that stays is seen exactly once. A
+// child that is linked or renamed into dir meanwhile is seen later in the scan.
 func (x *Index) ReadDir(dir ID, after uint64, hint ID, fn func(id ID, e *Entry, cookie uint64) bool) {
 	for id := x.resume(x.At(dir), after, hint); id != 0; {
 		e := x.At(id)
@@ -28,8 +27,8 @@ func (x *Index) resume(dir *Entry, after uint64, hint ID) ID {
 	}
 	if hint != 0 && uint64(hint) < x.used {
 		e := &x.entries[hint>>entryBits][hint%entryChunk]
-		// A cookie is given once, so no other check of the entry is needed to
-		// know that it is the one meant; but dir may have lost it.
+		// A cookie is given once, so an equal cookie proves that this is the entry. But dir may
+		// have lost it.
 		if e.state == linked && e.order == after && x.At(e.parent) == dir {
 			return e.next
 		}
@@ -46,8 +45,8 @@ func (x *Index) resume(dir *Entry, after uint64, hint ID) ID {
 	return x.searchDown(dir.end, after)
 }
 
-// searchUp returns the first sibling from id on whose cookie is greater than
-// after; there is one.
+// searchUp returns the first sibling, from id on, with a cookie greater than after. There must be
+// one.
 func (x *Index) searchUp(id ID, after uint64) ID {
 	for {
 		e := x.At(id)
@@ -58,8 +57,8 @@ func (x *Index) searchUp(id ID, after uint64) ID {
 	}
 }
 
-// searchDown returns the first sibling whose cookie is greater than after,
-// coming from id, which is such a one; a sibling with a lower one exists.
+// searchDown returns the first sibling with a cookie greater than after. It starts at id, which has
+// one, and goes down. A sibling with a lower cookie must exist.
 func (x *Index) searchDown(id ID, after uint64) ID {
 	for {
 		prev := x.At(id).prev

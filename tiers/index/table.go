@@ -39,8 +39,8 @@ func (t *table) bytes() int64 {
 		int64(cap(t.chunks))*int64(unsafe.Sizeof(uintptr(0)))
 }
 
-// insert puts a linked entry into the table, which grows by a bucket if there
-// are as many entries already.
+// insert puts a linked entry into the table. The table grows by a bucket if it has as many entries
+// as buckets.
 func (x *Index) insert(id ID, e *Entry) {
 	if uint64(x.linked) >= uint64(x.table.n) {
 		x.split()
@@ -50,8 +50,8 @@ func (x *Index) insert(id ID, e *Entry) {
 	*head = id
 }
 
-// Reserve makes the table large enough for n entries, which spares most of the work of
-// growing when many are about to be linked. It costs 4 bytes each.
+// Reserve makes the table large enough for n entries, at 4 bytes each. This saves most of the work
+// of growing before many entries are linked.
 func (x *Index) Reserve(n int) {
 	for uint64(x.table.n) < uint64(min(n, 1<<30)) {
 		x.split()
@@ -68,8 +68,7 @@ func (x *Index) remove(id ID, e *Entry) {
 	e.chain = 0
 }
 
-// split adds bucket n and moves there what belongs to it from the one bucket
-// that held it so far.
+// split adds bucket n and moves its entries there from the bucket that held them so far.
 func (x *Index) split() {
 	t := &x.table
 	if t.n == 1<<31 { // 2*low would overflow; longer chains from here on

@@ -24,10 +24,9 @@ func (x *Index) Unlink(id ID) {
 	x.detach(id, e)
 }
 
-// Rename moves id, with everything below it, to the given name in parent; it
-// becomes the last child there and gets a new cookie, even where parent and
-// name stay the same. The rules of Link hold; also parent must not be id or
-// below it.
+// Rename moves id, with everything below it, to the given name in parent. It becomes the last child
+// there and gets a new cookie, even if parent and name stay the same. The rules of Link apply.
+// parent must not be id or below it.
 func (x *Index) Rename(id, parent ID, name string) {
 	if x.Within(parent, id) {
 		bug("rename into itself of", id)
@@ -46,7 +45,7 @@ func (x *Index) attach(id ID, e *Entry, parent ID, name string) {
 		bug("name of no or over 255 bytes for", id)
 	}
 	h := x.hash(parent, name)
-	if x.find(h, parent, name) != 0 { // cheap: the caller's own look-up was just here
+	if x.find(h, parent, name) != 0 { // cheap: the caller has just looked here
 		bug("taken name for", id)
 	}
 	e.state = linked

@@ -22,20 +22,17 @@ type found struct {
 	modified bool
 }
 
-// Adopt implements tiers.Primary. The Size and Mtime that fn gets are the
-// file's present ones; Sum is that of the commit, so it is void if modified. A
-// directory is never modified unless its file has bytes, for its Mtime is not
-// that of the file.
+// Adopt implements tiers.Primary. fn gets the present Size and Mtime of a file. Sum is that of the
+// commit, so it is void if the file was modified. A directory counts as modified only if its file
+// has bytes, since its Mtime is not that of the file.
 //
-// The order is that of the kernel's directories. Two records may have one path,
-// after a crash between a commit and the removal of what it replaces: the
-// caller keeps the one with the higher Seq, and removes the other if it has
-// already accepted that. Bad records, and names that no process of this store
-// gave out, cost their files, are counted and logged.
+// The order is that of the kernel's directories. After a crash between a commit and the removal of
+// the replaced file, two records may have one path. The caller keeps the one with the higher Seq.
+// It removes the other itself if it has already accepted that one. A file is removed, counted and
+// logged if its record is bad, or if no process of this store gave out its name.
 //
-// The 256 buckets are read by up to GOMAXPROCS goroutines, which have ended when
-// Adopt returns; fn is called under no lock. A second call fails with
-// ErrInvalid.
+// Up to GOMAXPROCS goroutines read the 256 buckets. They have ended when Adopt returns. fn is
+// called under no lock. A second call fails with ErrInvalid.
 func (s *Store) Adopt(fn func(id tiers.BlobID, r *tiers.Record, modified bool) bool) error {
 	if s.adopted.Swap(true) {
 		return kindOf("adopt", fmt.Errorf("a second time: %w", block.ErrInvalid))
@@ -76,8 +73,8 @@ func (s *Store) Adopt(fn func(id tiers.BlobID, r *tiers.Record, modified bool) b
 	return errors.Join(append(refuse, *errs...)...)
 }
 
-// scan starts the readers. They end when all buckets are read or stop is closed;
-// out is closed after the last, and then errs may be read.
+// scan starts the readers. They end when all buckets are read or stop is closed. The last one
+// closes out. After that errs may be read.
 func (s *Store) scan(out chan<- []found, stop <-chan struct{}) (errs *[]error) {
 	next := make(chan int, buckets)
 	for i := range buckets {
@@ -165,7 +162,7 @@ func (s *Store) readBatch(i int, names []string, buf []byte) ([]found, error) {
 			s.counts.uncommitted.Add(1)
 		default:
 			level := zap.WarnLevel
-			if s.counts.damaged.Add(1) > 10 { // the count at the end tells the rest
+			if s.counts.damaged.Add(1) > 10 { // the count at the end includes the rest
 				level = zap.DebugLevel
 			}
 			s.log.Log(level, "file in the memory tier removed",
@@ -178,12 +175,12 @@ func (s *Store) readBatch(i int, names []string, buf []byte) ([]found, error) {
 	return batch, nil
 }
 
-// readFile returns a committed file, ENODATA if it has no record, or what is
-// wrong with it. The attribute is read by path, which takes two system calls a
-// file where opening it takes four. The caller holds the gate.
+// readFile returns a committed file, ENODATA if it has no record, or an error with the damage. It
+// reads the attribute by path, with two system calls per file; opening the file takes four. The
+// caller holds the gate.
 func (s *Store) readFile(i int, name string, buf []byte) (found, error) {
 	id := parseName(name, i)
-	if id == 0 || id >= s.first {
+	if id == 0 || id >= s.lease.first {
 		return found{}, fmt.Errorf("name %q: %w", name, block.ErrCorrupt)
 	}
 	var st unix.Stat_t
@@ -215,7 +212,7 @@ func (s *Store) readFile(i int, name string, buf []byte) (found, error) {
 	return found{id: id, record: r, modified: modified}, nil
 }
 
-// unlinkAny removes a name from a bucket, also an empty directory's.
+// unlinkAny removes a name from a bucket, also that of an empty directory.
 func unlinkAny(fd int, name string) error {
 	err := unix.Unlinkat(fd, name, 0)
 	if err == unix.EISDIR {

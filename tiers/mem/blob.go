@@ -15,21 +15,18 @@ import (
 
 const tierName = "mem"
 
-// Create implements tiers.Primary. Ids ascend; a failed call may skip one. Where somebody
-// else has removed the store's directories it fails with EIO.
+// Create implements tiers.Primary. Ids ascend. A failed call may skip one. It fails with EIO if
+// another program has removed the store's directories.
 func (s *Store) Create() (tiers.BlobID, *os.File, error) {
 	s.gate.RLock()
 	defer s.gate.RUnlock()
 	if s.gate.closed {
 		return 0, nil, closedErr("create")
 	}
-	raw := s.next.Add(1) - 1
-	if raw >= s.limit.Load() {
-		if err := s.extendLease(raw); err != nil {
-			return 0, nil, s.createErr(err)
-		}
+	id, err := s.lease.take()
+	if err != nil {
+		return 0, nil, s.createErr(err)
 	}
-	id := tiers.BlobID(raw)
 	f, err := s.openFile(id, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL)
 	if err != nil {
 		return 0, nil, s.createErr(err)
@@ -37,8 +34,8 @@ func (s *Store) Create() (tiers.BlobID, *os.File, error) {
 	return id, f, nil
 }
 
-// createErr is kindOf for Create. To be told that something is not there would be taken
-// for a word about the block, or about the directory that it is to be in.
+// createErr is kindOf for Create. It hides that something is not there: the caller would take that
+// as said of the block or its directory.
 func (s *Store) createErr(err error) error {
 	if !errors.Is(err, unix.ENOENT) {
 		return kindOf("create", err)
@@ -64,10 +61,9 @@ func (s *Store) Open(id tiers.BlobID) (*os.File, error) {
 	return f, nil
 }
 
-// Commit implements tiers.Primary with one system call. It fails with
-// ErrInvalid, ErrNameTooLong or ErrReserved for a record that Adopt would not
-// believe. r.Mtime must be the file's st_mtime, see the package comment; Commit
-// does not look.
+// Commit implements tiers.Primary with one system call. It fails with ErrInvalid, ErrNameTooLong or
+// ErrReserved for a record that Adopt would not believe. r.Mtime must be the file's st_mtime, see
+// the package comment. Commit does not check that.
 func (s *Store) Commit(id tiers.BlobID, f *os.File, r *tiers.Record) error {
 	if err := checkRecord(r); err != nil {
 		return kindOf("commit", err)
@@ -109,8 +105,7 @@ func (s *Store) Uncommit(id tiers.BlobID, f *os.File) error {
 	return nil
 }
 
-// Remove implements tiers.Primary. It fails with ErrNotFound if there is no such
-// file.
+// Remove implements tiers.Primary. It fails with ErrNotFound if the file does not exist.
 func (s *Store) Remove(id tiers.BlobID) error {
 	s.gate.RLock()
 	defer s.gate.RUnlock()
@@ -120,7 +115,7 @@ func (s *Store) Remove(id tiers.BlobID) error {
 	return kindOf("remove", s.unlink(id))
 }
 
-// FreeBytes implements tiers.Primary: the free space of the tmpfs, with the
+// FreeBytes implements tiers.Primary. It returns the free bytes of the tmpfs, including the
 // headroom.
 func (s *Store) FreeBytes() (int64, error) {
 	s.gate.RLock()
@@ -135,9 +130,8 @@ func (s *Store) FreeBytes() (int64, error) {
 	return int64(st.Bavail) * st.Bsize, nil
 }
 
-// openFile opens a blob's file. os.NewFile leaves regular files out of the
-// poller, which would only refuse them: one fcntl, where os.OpenFile does
-// fstat and epoll_ctl. The caller holds the gate.
+// openFile opens a blob's file. os.NewFile costs one fcntl. os.OpenFile costs fstat and epoll_ctl,
+// since it offers regular files to the poller, which refuses them. The caller holds the gate.
 func (s *Store) openFile(id tiers.BlobID, flags int) (*os.File, error) {
 	path := s.path(id)
 	flags |= unix.O_CLOEXEC | unix.O_NOFOLLOW
@@ -164,7 +158,7 @@ func (s *Store) unlink(id tiers.BlobID) error {
 
 const hexDigits = "0123456789abcdef"
 
-// path returns the file of a blob; its last 16 bytes are the name.
+// path returns the path of a blob's file. Its last 16 bytes are the name.
 func (s *Store) path(id tiers.BlobID) string {
 	b := make([]byte, 0, len(s.dir)+len("/b/xx/0123456789abcdef"))
 	b = append(b, s.dir...)
@@ -182,8 +176,8 @@ func bucketName(id tiers.BlobID) string {
 	return string([]byte{'b', '/', hexDigits[id>>4&15], hexDigits[id&15]})
 }
 
-// parseName is the inverse of the last component of path; 0 if name is no
-// blob's or in the wrong bucket.
+// parseName is the inverse of the last component of path. It returns 0 if no blob has that name, or
+// if the name is in the wrong bucket.
 func parseName(name string, bucket int) tiers.BlobID {
 	if len(name) != 16 {
 		return 0
@@ -209,8 +203,8 @@ func closedErr(op string) error {
 	return &block.Error{Op: op, Tier: tierName, Err: block.ErrClosed}
 }
 
-// kindOf puts the kind beside the kernel's answer, where the engine knows one.
-// It is the only place of the package that does.
+// kindOf adds the kind to the kernel's error, if the engine has one for it. Nothing else in the
+// package does so.
 func kindOf(op string, err error) error {
 	var kind error
 	switch {

@@ -16,16 +16,18 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/moby/sys/mountinfo"
+
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
 const (
 	lockName    = "lock"
 	bucketsName = "b"
-	mountSource = "kvfs" // first field of the mount in /proc/mounts: how we know our own
+	mountSource = "kvfs" // first field of the mount in /proc/mounts: identifies our mounts
 
-	// noatime: the engine keeps atime in the record, and reads that the kernel
-	// serves by itself need not write to the inode.
+	// noatime: the engine keeps atime in the record. Reads that the kernel serves alone need not
+	// write to the inode.
 	mountFlags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC | unix.MS_NOATIME
 
 	dirFlags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
@@ -58,8 +60,8 @@ func openDirAt(at *os.File, name, path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// openParent opens the directory above the store, making it if asked to, and
-// waits for the setup lock on it until ctx is done. Closing the file unlocks.
+// openParent opens the directory above the store. It makes the directory if asked to. It waits for
+// the setup lock on it until ctx is done. Closing the file unlocks.
 func openParent(ctx context.Context, p place, create bool) (*os.File, error) {
 	if create {
 		if err := os.MkdirAll(p.parent, 0o700); err != nil {
@@ -88,8 +90,8 @@ func openParent(ctx context.Context, p place, create bool) (*os.File, error) {
 	return f, nil
 }
 
-// claimDir makes sure that f is a directory of ours which nobody else can enter.
-// One of another user is taken over if chown is set and we may, else refused.
+// claimDir makes sure that f is a directory of ours which no other user can enter. If another user
+// owns it, claimDir takes it over if chown is set and we may, else refuses it.
 func claimDir(f *os.File, chown bool) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
@@ -109,8 +111,8 @@ func claimDir(f *os.File, chown bool) error {
 	return nil
 }
 
-// waitLock takes LOCK_EX on f, or fails with the error of ctx. Other processes
-// hold it only while they attach or take down a store.
+// waitLock takes LOCK_EX on f, or fails with the error of ctx. Other processes hold it only while
+// they attach or remove a store.
 func waitLock(ctx context.Context, f *os.File) error {
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
@@ -137,9 +139,9 @@ type attached struct {
 	fresh   bool // made by this call
 }
 
-// attach opens the directory of a store below parent, whose setup lock is held,
-// and mounts a tmpfs on it if p asks for one. It fails with errNoMount if that
-// is refused; nothing is then left behind.
+// attach opens the directory of a store below parent and mounts a tmpfs on it if p asks for one.
+// The caller holds the setup lock of parent. If the mount is refused, attach fails with errNoMount
+// and leaves nothing behind.
 func attach(parent *os.File, p place, o *Options) (attached, error) {
 	path := p.dir()
 	err := unix.Mkdirat(int(parent.Fd()), p.name, 0o700)
@@ -174,16 +176,15 @@ func attach(parent *os.File, p place, o *Options) (attached, error) {
 	return attached{}, err
 }
 
-// tmpfsSize returns the size options of the tmpfs. tmpfs counts an inode and
-// its attributes against nr_inodes in units of 1 KiB; two units for every 4 KiB
-// suffice for the smallest blocks, where the default, half the machine's
-// pages, does not.
+// tmpfsSize returns the size options of the tmpfs. tmpfs counts an inode and its attributes against
+// nr_inodes in units of 1 KiB. Two units for every 4 KiB suffice for the smallest blocks. The
+// default, half the machine's pages, does not.
 func tmpfsSize(o *Options) string {
 	size := o.SizeBytes + o.HeadroomBytes
 	return fmt.Sprintf("size=%d,nr_inodes=%d", size, max(size>>11, 1<<16))
 }
 
-// tmpfsMore returns the other options, but for huge pages.
+// tmpfsMore returns the options other than size and huge pages.
 func tmpfsMore(o *Options) string {
 	if o.NUMA == "" {
 		return ",mode=0700"
@@ -191,10 +192,10 @@ func tmpfsMore(o *Options) string {
 	return ",mode=0700,mpol=" + o.NUMA
 }
 
-// numaNodes is where Linux lists the NUMA nodes that have memory.
+// numaNodes is the file in which Linux lists the NUMA nodes that have memory.
 const numaNodes = "/sys/devices/system/node/has_memory"
 
-// numaError says what is behind the EINVAL of a mount with o.NUMA.
+// numaError explains the EINVAL of a mount with o.NUMA.
 func numaError(path string, o *Options) error {
 	nodes, err := os.ReadFile(numaNodes)
 	if err != nil {
@@ -203,8 +204,8 @@ func numaError(path string, o *Options) error {
 	return fmt.Errorf("%s: NUMA policy %q: the kernel refuses it; nodes with memory: %s: %w", path, o.NUMA, strings.TrimSpace(string(nodes)), block.ErrInvalid)
 }
 
-// checkNUMA brings o.NUMA into effect on a tmpfs of an earlier process. It fails with ErrInvalid, also if the store
-// has no tmpfs of its own.
+// checkNUMA applies o.NUMA to a tmpfs of an earlier process. It fails with ErrInvalid, also if the
+// store has no tmpfs of its own.
 func checkNUMA(path string, mounted, fresh bool, o *Options) error {
 	switch {
 	case o.NUMA == "":
@@ -217,7 +218,7 @@ func checkNUMA(path string, mounted, fresh bool, o *Options) error {
 	return nil
 }
 
-// mountTmpfs mounts a tmpfs on path, without huge pages if it must.
+// mountTmpfs mounts a tmpfs on path. It goes without huge pages if the kernel refuses them.
 func mountTmpfs(path string, o *Options) error {
 	data := tmpfsSize(o) + tmpfsMore(o)
 	err := unix.Mount(mountSource, path, "tmpfs", mountFlags, data+",huge="+o.Huge)
@@ -237,8 +238,8 @@ func mountTmpfs(path string, o *Options) error {
 	return &os.PathError{Op: "mount", Path: path, Err: err}
 }
 
-// remountTmpfs gives an adopted tmpfs the size and huge-page policy of o. It
-// reports false if the new size is refused because more than that is in use.
+// remountTmpfs gives an adopted tmpfs the size and huge-page policy of o. It returns false if the
+// store uses more than the new size.
 func remountTmpfs(path string, o *Options) bool {
 	remount := func(data string) error {
 		return unix.Mount(mountSource, path, "tmpfs", mountFlags|unix.MS_REMOUNT, data)
@@ -260,28 +261,18 @@ func remountTmpfs(path string, o *Options) bool {
 	return errSize == nil
 }
 
-// ownMount reports whether dir is the root of a tmpfs that a Store mounted. It
-// asks for the mount by its number, so that no name in /proc needs decoding.
-//
-// Source: proc_pid_mountinfo(5).
+// ownMount reports whether dir is the root of a tmpfs that a Store mounted. It asks for the mount
+// by its number, so mounts on top of dir do not matter.
 func ownMount(dir *os.File) bool {
 	var st unix.Statx_t
 	err := unix.Statx(int(dir.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &st)
 	if err != nil || st.Mask&unix.STATX_MNT_ID == 0 || st.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0 {
 		return false
 	}
-	info, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return false
-	}
-	id := strconv.FormatUint(st.Mnt_id, 10) + " "
-	for line := range strings.Lines(string(info)) {
-		if rest, ok := strings.CutPrefix(line, id); ok {
-			_, fs, _ := strings.Cut(rest, " - ")
-			return strings.HasPrefix(fs, "tmpfs "+mountSource+" ")
-		}
-	}
-	return false
+	own, _ := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
+		return uint64(m.ID) != st.Mnt_id || m.FSType != "tmpfs" || m.Source != mountSource, false
+	})
+	return len(own) > 0
 }
 
 // openLock opens the lock file and takes it. It fails with *BusyError.
@@ -313,13 +304,13 @@ func lockPID(f *os.File) int {
 	return pid
 }
 
-// writePID writes our pid, always as many bytes, so that it needs no new page.
+// writePID writes our pid. It always writes the same number of bytes, so it needs no new page.
 func writePID(f *os.File) error {
 	_, err := f.WriteAt(fmt.Appendf(nil, "%-10d\n", os.Getpid()), 0)
 	return err
 }
 
-// readFormat reads kvfs-memory. It fails with fs.ErrNotExist, or as parseFormat.
+// readFormat reads kvfs-memory. It fails with fs.ErrNotExist, or like parseFormat.
 func readFormat(root *os.File) (format, error) {
 	path := filepath.Join(root.Name(), formatName)
 	fd, err := unix.Openat(int(root.Fd()), formatName, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
@@ -335,11 +326,11 @@ func readFormat(root *os.File) (format, error) {
 	return parseFormat(b)
 }
 
-// wipe removes the files of a store, all but the lock, and in a tmpfs of our own
-// whatever else is there. It fails with ErrInvalid, before it removes anything,
-// if other files are in a directory that does not look like a store.
+// wipe removes the files of a store, except the lock. In a tmpfs of our own it removes everything
+// else too. If a directory does not look like a store and holds other files, it fails with
+// ErrInvalid and removes nothing.
 func wipe(root *os.File, mounted bool) error {
-	// By descriptor, so that nobody can put another directory in its place.
+	// By descriptor, so that no program can put another directory in its place.
 	dir, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", root.Fd()))
 	if err != nil {
 		return err
@@ -362,19 +353,18 @@ func wipe(root *os.File, mounted bool) error {
 			errs = append(errs, dir.RemoveAll(name))
 		}
 	}
-	// Last: without it a directory with buckets would look like anyone's.
+	// Last: without kvfs-memory, a directory with buckets does not look like ours.
 	return errors.Join(append(errs, dir.RemoveAll(formatName))...)
 }
 
-// looksOurs reports whether a directory with these names may be a store: one
-// with kvfs-memory, which is made before and removed after all else, or with
-// nothing but the lock.
+// looksOurs reports whether a directory with these names may be a store. It is one if it has
+// kvfs-memory, which is made first and removed last, or nothing but the lock.
 func looksOurs(names []string) bool {
 	return slices.Contains(names, formatName) || !slices.ContainsFunc(names, func(n string) bool { return n != lockName })
 }
 
-// detach unmounts and removes the directory of a store. The setup lock is held,
-// and the caller has closed its own descriptors of the store but root.
+// detach unmounts and removes the directory of a store. The caller holds the setup lock and has
+// closed all its descriptors of the store but root.
 func detach(parent *os.File, p place, root *os.File, mounted bool) error {
 	defer root.Close()
 	if !mounted {
@@ -384,8 +374,8 @@ func detach(parent *os.File, p place, root *os.File, mounted bool) error {
 		unix.Unlinkat(int(root.Fd()), lockName, 0)
 		return rmdirEmpty(parent, p)
 	}
-	// A clean unmount frees everything at once. If files are open, the whole
-	// tmpfs would stay as long as the last of them: unlink the others.
+	// A clean unmount frees everything at once. If files are open, the whole tmpfs stays until the
+	// last of them is closed. So unlink the others.
 	root.Close()
 	err := unix.Unmount(p.dir(), unix.UMOUNT_NOFOLLOW)
 	if err == unix.EBUSY {
@@ -398,13 +388,13 @@ func detach(parent *os.File, p place, root *os.File, mounted bool) error {
 			err = errors.Join(err, &os.PathError{Op: "unmount", Path: p.dir(), Err: e})
 		}
 	} else if err == unix.EINVAL {
-		err = nil // someone was faster
+		err = nil // another process was faster
 	}
 	return errors.Join(err, rmdirEmpty(parent, p))
 }
 
-// rmdirEmpty removes the directory itself, unless others use it or it was made by
-// somebody else in a place where we may not remove it.
+// rmdirEmpty removes the directory itself. It keeps the directory if others use it, or if another
+// user made it in a place where we may not remove it.
 func rmdirEmpty(parent *os.File, p place) error {
 	switch err := unix.Unlinkat(int(parent.Fd()), p.name, unix.AT_REMOVEDIR); err {
 	case nil, unix.ENOENT, unix.ENOTEMPTY, unix.EEXIST, unix.EBUSY, unix.EACCES, unix.EPERM:

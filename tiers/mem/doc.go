@@ -1,16 +1,16 @@
-// Package mem is the primary tier: memory in files of a tmpfs, which the kernel
-// can serve by itself and which outlive the process.
+// Package mem is the primary tier: memory in files of a tmpfs. The kernel can serve these files
+// alone, and they outlive the process.
 //
-// A Store is one directory. As root it is a tmpfs of its own, made with the
-// size and the huge-page policy that the tier needs; without the right to mount
-// it is a directory of /dev/shm and shares that file system's limits:
+// A Store is one directory. As root it is a tmpfs of its own, with the size and the huge-page
+// policy that the tier needs. Without the right to mount it is a directory of /dev/shm, and shares
+// the limits of that file system:
 //
 //	/run/kvfs/<id>             root with CAP_SYS_ADMIN: a tmpfs named kvfs is mounted here
 //	/dev/shm/kvfs-<uid>/<id>   anyone else
 //
-// The id comes from the caller, who derives it from the mount point of the file
-// system, so the next process of the same mount finds what a killed one left
-// and adopts it. List and Discard are for stores that nobody came back for.
+// The caller derives the id from the mount point of the file system. So the next process of the
+// same mount finds and adopts what a killed one left. List and Discard are for stores that no
+// process came back for.
 //
 // # Format
 //
@@ -21,9 +21,9 @@
 //	b/<xx>/<id>        one file a block: id is the BlobID as 16 lower-case hex
 //	                   digits, xx its last two
 //
-// The 256 buckets spread the kernel's lock on a directory and the scan at
-// adoption, and being held open they spare a path walk of two components: 10.3
-// instead of 11.3 us for create, record, close and unlink.
+// The 256 buckets spread the kernel's lock on a directory and the scan at adoption. They are held
+// open, which saves a path walk of two components: create, record, close and unlink take 10.3 us
+// instead of 11.3 us.
 //
 // A file is committed if and only if it has a record, an extended attribute
 // named user.kvfs.record (tmpfs has user attributes since Linux 6.6) or, where
@@ -54,9 +54,8 @@
 //
 // The longest is 4188 bytes; tmpfs takes 65536, ext4 about 4000.
 //
-// The file kvfs-memory is text, for people too. Its length never changes and is
-// below 4096, so that it is rewritten in place, by one write to one page, even if
-// the tmpfs is full:
+// The file kvfs-memory is text, also for people. Its length never changes and is below 4096. So one
+// write to one page rewrites it in place, even if the tmpfs is full:
 //
 //	kvfs-memory 1               format version of the whole store
 //	id <Options.ID>
@@ -66,40 +65,37 @@
 //	next <16 hex digits>        no BlobID at or above this was ever given out
 //	crc32c <8 hex digits>       CRC-32C of the lines above
 //
-// Open moves next up by 2^32 before it gives out an id, and again when those are
-// used up, so an id never returns in the life of a store, whatever was removed
-// or lost, without a write a block.
+// Open moves next up by 2^32 before it gives out an id, and again when those are used up. So an id
+// never returns in the life of a store, whatever was removed or lost, and no block costs a write.
 //
-// Open discards a store that it cannot trust: another version, id, uid or
-// attribute name, or damage in kvfs-memory. It removes everything in it, says
-// why in the log and in Discarded, and starts empty. A single bad record costs
-// its own file only.
+// Open discards a store that it cannot trust: another version, id, uid or attribute name, or damage
+// in kvfs-memory. It removes everything in it, gives the reason in the log and in Discarded, and
+// starts empty. A single bad record costs only its own file.
 //
 // # Modified
 //
-// Adopt calls a file modified if its size or st_mtime differs from the record,
-// so the caller of Commit puts the st_mtime it just read into Record.Mtime.
-// Two kinds of change go unseen: through a shared writable mapping, for which
-// tmpfs does not set st_mtime, and before Linux 6.13 within one clock tick (1 to
-// 10 ms) of the last write before the commit. A checksum finds both.
+// Adopt calls a file modified if its size or st_mtime differs from the record. So the caller of
+// Commit puts the st_mtime it just read into Record.Mtime. Two kinds of change go unseen: those
+// through a shared writable mapping, for which tmpfs does not set st_mtime, and before Linux 6.13
+// those within one clock tick (1 to 10 ms) of the last write before the commit. A checksum finds
+// both.
 //
 // # Locks
 //
-// The gate is held for reading over the system calls of each call, none of which
-// waits for a device, and for writing by Close; no callback runs under it. It is
-// what keeps Close from freeing a directory descriptor under a call in progress:
-// the number could name another file a moment later. It costs 11 ns of the 13 us
-// that Create, Commit, close and Remove of a block take together. Below it is only
-// the lock of the id lease, mu, taken once in 2^32 calls.
+// Each call holds the gate for reading over its system calls. None of them waits for a device.
+// Close holds it for writing. No callback runs under it. The gate keeps Close from freeing a
+// directory descriptor under a call in progress: its number could name another file a moment later.
+// It costs 11 ns of the 13 us that Create, Commit, close and Remove of a block take together. Only
+// the lock of the id lease is below it, taken once in 2^32 calls.
 //
-// Between processes there are two: the flock on the directory above the store,
-// held while a store is attached, listed or taken down, and inside it the one
-// on the file lock, held as long as the store is open.
+// Two locks work between processes. The flock on the directory above the store is held while a
+// store is attached, listed or removed. The flock on the file lock inside is held as long as the
+// store is open.
 //
 // # What stays
 //
-// Close without keep removes everything but the directory above the store,
-// /run/kvfs or /dev/shm/kvfs-<uid>. A file that somebody has open keeps its own
-// memory until it is closed. Nothing is ever truncated or used again for another
-// block, so a handle, mapping or transfer keeps its bytes to its end.
+// Close without keep removes everything but the directory above the store, /run/kvfs or
+// /dev/shm/kvfs-<uid>. An open file keeps its own memory until it is closed. No file is ever
+// truncated or used again for another block. So a handle, mapping or transfer keeps its bytes to
+// its end.
 package mem

@@ -34,8 +34,8 @@ func (f format) encode() []byte {
 	return fmt.Appendf([]byte(s), "crc32c %08x\n", crc32.Checksum([]byte(s), castagnoli))
 }
 
-// parseFormat is the inverse of encode. It fails with an error that wraps
-// ErrCorrupt and says what is wrong, the version before all else.
+// parseFormat is the inverse of encode. It fails with an error that wraps ErrCorrupt and names the
+// damage. A wrong version comes before everything else.
 func parseFormat(b []byte) (format, error) {
 	var f format
 	bad := func(what string) (format, error) {

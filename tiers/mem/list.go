@@ -17,8 +17,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
-// listWait bounds how long List and Discard wait for a process that attaches or
-// takes down a store.
+// listWait bounds how long List and Discard wait for a process that attaches or removes a store.
 const listWait = 30 * time.Second
 
 // Info describes a store of this machine.
@@ -28,15 +27,14 @@ type Info struct {
 	Label   string // Options.Label of the process that made it
 	UID     int    // of the directory
 	PID     int    // that opened it last; 0 if unknown
-	Alive   bool   // some process has it open, so it cannot be discarded
+	Alive   bool   // a process has it open, so it cannot be discarded
 	Mounted bool   // a tmpfs of its own
 	Bytes   int64  // memory that its files take
-	Problem string // what is wrong with its kvfs-memory; Open would discard it
+	Problem string // damage of its kvfs-memory; Open would discard it
 }
 
-// List returns the stores in the usual places, those of Options with an empty
-// Dir, of every user whose stores we may read. It fails, beside the stores it
-// could read, with what kept it from reading others.
+// List returns the stores in the usual places, those of Options with an empty Dir. It covers every
+// user whose stores we may read. If it cannot read some, it returns their errors and the others.
 func List() ([]Info, error) {
 	found, err := filepath.Glob(shmPrefix + "[0-9]*")
 	if err != nil {
@@ -45,7 +43,7 @@ func List() ([]Info, error) {
 	parents := []string{runBase}
 	for _, path := range found {
 		if uid, err := strconv.Atoi(strings.TrimPrefix(path, shmPrefix)); err == nil && path == shmBase(uid) {
-			parents = append(parents, path) // what others have in /dev/shm is none of our business
+			parents = append(parents, path) // other entries of /dev/shm are not ours
 		}
 	}
 	return list(parents)
@@ -81,7 +79,7 @@ func listParent(path string) ([]Info, error) {
 	for _, name := range names {
 		info, err := inspect(parent, name)
 		if errors.Is(err, unix.ENOTDIR) || errors.Is(err, iofs.ErrNotExist) {
-			continue // no store, such as a socket; stores do not go while the setup lock is held
+			continue // not a store, such as a socket; a store cannot go under the setup lock
 		}
 		if err != nil {
 			errs = append(errs, err)
@@ -92,8 +90,8 @@ func listParent(path string) ([]Info, error) {
 	return infos, errors.Join(errs...)
 }
 
-// inspect describes the store name below parent, whose setup lock is held: so no
-// Open meets the store's own lock in the moment that inspect holds it.
+// inspect describes the store name below parent. The caller holds the setup lock of parent, so no
+// Open finds the store's own lock taken by inspect.
 func inspect(parent *os.File, name string) (Info, error) {
 	in := Info{ID: name, Dir: filepath.Join(parent.Name(), name)}
 	root, err := openDirAt(parent, name, in.Dir)
@@ -127,8 +125,8 @@ func inspect(parent *os.File, name string) (Info, error) {
 	return in, err
 }
 
-// usedBytes returns the memory that a store takes, by walking it if it has no
-// file system of its own.
+// usedBytes returns the memory of a store. It walks the store if that has no file system of its
+// own.
 func usedBytes(root *os.File, mounted bool) (int64, error) {
 	if mounted {
 		var st unix.Statfs_t
@@ -163,9 +161,8 @@ func usedBytes(root *os.File, mounted bool) (int64, error) {
 	return sum, err
 }
 
-// Discard removes the store at dir, with its mount. It fails with *BusyError if a
-// process has it open, ErrInvalid if dir is no store, ErrNotFound if it is
-// absent.
+// Discard removes the store at dir, with its mount. It fails with *BusyError if a process has it
+// open, ErrInvalid if dir is not a store, and ErrNotFound if dir is absent.
 func Discard(dir string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil || dir == "/" {
@@ -194,8 +191,8 @@ func discard(p place) error {
 	return detach(parent, p, root, mounted)
 }
 
-// checkDead fails with *BusyError or ErrInvalid unless root is a store that
-// nobody has open. The setup lock keeps it so.
+// checkDead fails with *BusyError or ErrInvalid, unless root is a store that no process has open.
+// The setup lock keeps it so.
 func checkDead(root *os.File, mounted bool) error {
 	lock, err := openLock(root, unix.O_RDONLY)
 	if err == nil {

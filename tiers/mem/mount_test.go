@@ -13,6 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/moby/sys/mountinfo"
+
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 )
@@ -147,18 +149,12 @@ func TestRemount(t *testing.T) {
 // policyOf returns the memory policy in the mount options of dir.
 func policyOf(t *testing.T, dir string) string {
 	t.Helper()
-	info, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		t.Fatal(err)
+	mounts, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(dir))
+	if err != nil || len(mounts) == 0 {
+		t.Fatalf("%s is not mounted, %v", dir, err)
 	}
-	for line := range strings.Lines(string(info)) {
-		if fields := strings.Fields(line); fields[4] == dir {
-			_, policy, _ := strings.Cut(fields[len(fields)-1], "mpol=")
-			return policy
-		}
-	}
-	t.Fatalf("%s is not mounted", dir)
-	return ""
+	_, policy, _ := strings.Cut(mounts[0].VFSOptions, "mpol=")
+	return policy
 }
 
 // TestNUMA: a tmpfs is mounted, and mounted anew, with the memory policy that was asked for; one of a node that is

@@ -1,6 +1,7 @@
 package mem
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -27,18 +28,16 @@ type Options struct {
 	// to 128 bytes. Two mounts must not share one. Empty means "default".
 	ID string
 
-	// Label tells people what the store belongs to, usually the mount point.
-	// List returns the first 900 bytes. Kept from the process that made the
-	// store.
+	// Label tells people what the store belongs to, usually the mount point. List returns its first
+	// 900 bytes. The process that made the store sets it.
 	Label string
 
-	// Dir is the directory of the store; the last component is made if it is
-	// absent and removed by Close without keep. Empty means the place that the
-	// package comment names.
+	// Dir is the directory of the store. Its last component is made if absent, and Close without
+	// keep removes it. Empty means the place that the package comment names.
 	Dir string
 
-	// SizeBytes is how much the caller means to keep in the store. Zero means
-	// half of the machine's memory. At least 1 MiB.
+	// SizeBytes is how many bytes the caller wants to keep in the store. At least 1 MiB. Zero means
+	// half of the machine's memory.
 	SizeBytes int64
 
 	// HeadroomBytes is added to SizeBytes for the limit of the tmpfs: files
@@ -50,35 +49,24 @@ type Options struct {
 	// Empty means within_size.
 	Huge string
 
-	// NUMA is the tmpfs option mpol=: bind:NODES, prefer:NODE, interleave, interleave:NODES or local. It
-	// takes a tmpfs of the store's own. Empty means none, or that of the tmpfs that is adopted.
+	// NUMA is the tmpfs option mpol=: bind:NODES, prefer:NODE, interleave, interleave:NODES or
+	// local. It needs a tmpfs of the store's own. Empty means none, or that of the adopted tmpfs.
 	NUMA string
 
-	// NoMount uses the directory as it is, even as root. SizeBytes,
-	// HeadroomBytes and Huge are then those of the file system around it.
+	// NoMount uses the directory as it is, even as root. The surrounding file system then decides
+	// instead of SizeBytes, HeadroomBytes and Huge.
 	NoMount bool
 
-	// Logger is told about every decision of Open and Adopt. Nil means none.
+	// Logger gets every decision of Open and Adopt. Nil means none.
 	Logger *zap.Logger
 }
 
-// withDefaults returns o filled in, or all that is wrong with it.
+// withDefaults returns o filled in, or all violations.
 func (o Options) withDefaults() (Options, error) {
-	if o.ID == "" {
-		o.ID = "default"
-	}
-	if o.SizeBytes == 0 {
-		o.SizeBytes = memoryBytes() / 2
-	}
-	if o.HeadroomBytes == 0 {
-		o.HeadroomBytes = max(o.SizeBytes/8, minHeadroom)
-	}
-	if o.Huge == "" {
-		o.Huge = "within_size"
-	}
-	if o.Logger == nil {
-		o.Logger = zap.NewNop()
-	}
+	o.ID, o.Huge = cmp.Or(o.ID, "default"), cmp.Or(o.Huge, "within_size")
+	o.SizeBytes = cmp.Or(o.SizeBytes, memoryBytes()/2)
+	o.HeadroomBytes = cmp.Or(o.HeadroomBytes, max(o.SizeBytes/8, minHeadroom))
+	o.Logger = cmp.Or(o.Logger, zap.NewNop())
 	var errs []error
 	bad := func(field string, value any, want string) {
 		errs = append(errs, fmt.Errorf("mem: %s %v: want %s: %w", field, value, want, block.ErrInvalid))
@@ -134,8 +122,8 @@ func memoryBytes() int64 {
 type place struct {
 	parent string // holds the setup lock
 	name   string // of the store in parent
-	own    bool   // parent is made by us, 0700, and must be ours
-	mount  bool   // wants a tmpfs of its own
+	own    bool   // made by us with mode 0700; must belong to us
+	mount  bool   // needs a tmpfs of its own
 }
 
 func (p place) dir() string { return filepath.Join(p.parent, p.name) }
@@ -146,8 +134,8 @@ const shmPrefix = "/dev/shm/kvfs-" // before a uid
 
 func shmBase(uid int) string { return shmPrefix + strconv.Itoa(uid) }
 
-// places returns where to try, best first. A mount that the kernel refuses is
-// what makes Open go on to the next.
+// places returns where to try, best first. Open goes on to the next place if the kernel refuses a
+// mount.
 func (o Options) places() []place {
 	uid := os.Geteuid()
 	mount := uid == 0 && !o.NoMount

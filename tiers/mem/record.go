@@ -10,7 +10,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
-// The record format is drawn in the package comment.
+// The record format. The package comment draws it.
 const (
 	recordMagic   = "KVFR"
 	recordVersion = 1
@@ -26,9 +26,8 @@ const (
 // castagnoli is computed once; crc32.MakeTable returns the shared table.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// checkRecord reports why r can be neither written nor believed: ErrInvalid,
-// ErrNameTooLong or ErrReserved. Only a directory may have the empty path, that
-// of the mount itself.
+// checkRecord reports why r can be neither written nor believed: ErrInvalid, ErrNameTooLong or
+// ErrReserved. Only a directory may have the empty path, which names the mount itself.
 func checkRecord(r *tiers.Record) error {
 	if r.Size < 0 || r.Mode > 0o7777 {
 		return fmt.Errorf("record of size %d and mode %#o: %w", r.Size, r.Mode, block.ErrInvalid)
@@ -75,8 +74,8 @@ func appendRecord(b []byte, id tiers.BlobID, r *tiers.Record) []byte {
 	return le.AppendUint32(b, crc32.Checksum(b[start:], castagnoli))
 }
 
-// decodeRecord is the inverse of appendRecord. Everything but the encoding of
-// a record that checkRecord accepts fails, with ErrCorrupt.
+// decodeRecord is the inverse of appendRecord. It accepts only the encoding of a record that
+// checkRecord accepts. Else it fails with ErrCorrupt.
 func decodeRecord(b []byte) (tiers.BlobID, *tiers.Record, error) {
 	le := binary.LittleEndian
 	corrupt := func(what string) (tiers.BlobID, *tiers.Record, error) {

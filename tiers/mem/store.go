@@ -21,16 +21,13 @@ import (
 const (
 	buckets = 256
 
-	// leaseIDs is how many BlobIDs one write to kvfs-memory reserves.
-	leaseIDs = 1 << 32
-
-	// teardownWait bounds how long Close waits for another process that attaches
-	// or lists a store, which takes milliseconds.
+	// teardownWait bounds how long Close waits for another process that attaches or lists a store.
+	// That takes milliseconds.
 	teardownWait = 10 * time.Second
 )
 
-// Store is the primary tier in one directory; see the package comment. Its
-// methods may be called in parallel; Close waits for those in progress.
+// Store is the primary tier in one directory; see the package comment. Its methods may be called in
+// parallel. Close waits for the calls in progress.
 type Store struct {
 	// Constant after Open.
 	log       *zap.Logger
@@ -41,38 +38,32 @@ type Store struct {
 	lock      *os.File
 	bucket    [buckets]int // descriptors of b/<xx>
 	mounted   bool
-	fresh     bool   // made by Open: there is nothing of an earlier process
+	fresh     bool   // made by Open: no earlier process left anything
 	attr      string // name of the record attribute; empty if there is none
 	discarded string
-	first     tiers.BlobID // this process gives out ids from here
-	oversize  bool         // the tmpfs is still larger than Options say; used by Adopt only
+	oversize  bool // the tmpfs is still larger than Options say; only Adopt uses it
 
 	// Atomic.
-	next    atomic.Uint64 // id of the next blob
-	limit   atomic.Uint64 // what kvfs-memory says; INVARIANT: ids given out are below
 	adopted atomic.Bool
 	counts  struct{ adopted, refused, uncommitted, damaged atomic.Int64 }
 	bufs    sync.Pool // *[]byte for records
-	removed sync.Once // tells that the directories are gone
+	removed sync.Once // logs once that the directories are gone
 
 	// Mutable. See "Locks" in the package comment.
 	gate struct {
 		sync.RWMutex
 		closed bool
 	}
-	mu struct { // below gate
-		sync.Mutex
-		format format // as written last
-	}
+	lease lease // its lock is below gate
 }
 
 var _ tiers.Primary = (*Store)(nil)
 
-// Status is what a store says about itself.
+// Status describes a store.
 type Status struct {
 	Dir       string
 	Mounted   bool   // a tmpfs of its own
-	Adoptable bool   // records work: a later process can adopt the blocks
+	Adoptable bool   // records work, so a later process can adopt the blocks
 	Attr      string // extended attribute of the records; empty if not Adoptable
 	Discarded string // why Open discarded an earlier store; empty if it did not
 
@@ -80,13 +71,15 @@ type Status struct {
 	Adopted, Refused, Uncommitted, Damaged int64
 }
 
-// Open opens the store, mounting what must be mounted. What an earlier process
-// left is kept for Adopt, or discarded if it cannot be trusted.
+// Open opens the store and mounts its tmpfs if needed. It keeps what an earlier process left for
+// Adopt, or discards it if it cannot be trusted.
 //
-// It fails with ErrInvalid for bad Options, a NUMA policy that cannot be, or a directory with other files in
-// it, *BusyError if another process has the store open, ErrNoSpace, the error of
-// ctx while another process attaches or takes down a store beside it, and
-// *os.PathError. What Open mounted or made it then takes down again.
+// If it fails, it undoes what it mounted or made. It fails with:
+//   - ErrInvalid for bad Options, an impossible NUMA policy, or a directory with other files
+//   - *BusyError if another process has the store open
+//   - ErrNoSpace
+//   - the error of ctx while another process attaches or removes a store beside it
+//   - *os.PathError
 func Open(ctx context.Context, o Options) (*Store, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -133,7 +126,7 @@ func (s *Store) open(ctx context.Context) error {
 	return err
 }
 
-// load takes the store's lock and gets ready what is inside.
+// load takes the store's lock and prepares the content.
 func (s *Store) load(fresh bool) error {
 	var err error
 	if err = s.checkForeign(); err != nil {
@@ -157,17 +150,13 @@ func (s *Store) load(fresh bool) error {
 	if err != nil {
 		return err
 	}
-	s.first = tiers.BlobID(max(f.next, 1))
-	s.next.Store(uint64(s.first))
-	s.limit.Store(uint64(s.first))
-	s.mu.format = f
-	if err = s.extendLease(uint64(s.first)); err != nil {
+	if err = s.lease.open(s.root, s.dir, f); err != nil {
 		return err
 	}
 	return s.openBuckets()
 }
 
-// checkForeign refuses a directory of someone else's files before it is touched.
+// checkForeign refuses a directory with files of others before anything in it changes.
 func (s *Store) checkForeign() error {
 	f, err := openDirAt(s.root, ".", s.dir)
 	if err != nil {
@@ -184,8 +173,8 @@ func (s *Store) checkForeign() error {
 	return nil
 }
 
-// loadFormat returns the format of a store that can be trusted, or empties the
-// directory and returns a new one.
+// loadFormat returns the format of a store that can be trusted. Else it empties the directory and
+// returns a new format.
 func (s *Store) loadFormat(fresh bool) (format, error) {
 	uid := os.Geteuid()
 	f, err := readFormat(s.root)
@@ -229,7 +218,7 @@ func exists(root *os.File, name string) bool {
 	return unix.Fstatat(int(root.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil
 }
 
-// probeAttr finds the attribute that records go into, by trying on the lock file.
+// probeAttr finds the attribute for records. It tries each on the lock file.
 func (s *Store) probeAttr() {
 	var err error
 	for _, attr := range []string{"user.kvfs.record", "trusted.kvfs.record"} {
@@ -238,7 +227,7 @@ func (s *Store) probeAttr() {
 			s.attr = attr
 			return
 		}
-		if err == unix.ENOSPC { // the kind is supported, and the store full
+		if err == unix.ENOSPC { // the attribute works, but the store is full
 			s.attr = attr
 			return
 		}
@@ -247,7 +236,7 @@ func (s *Store) probeAttr() {
 		zap.String("dir", s.dir), zap.Error(err))
 }
 
-// warnFileSystem tells about a directory that will not do what is asked of it.
+// warnFileSystem warns about a directory that cannot do what Options ask.
 func (s *Store) warnFileSystem() {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(int(s.root.Fd()), &st); err != nil {
@@ -258,8 +247,9 @@ func (s *Store) warnFileSystem() {
 	}
 }
 
-// RoomBytes returns how much the file system of a store without a tmpfs of its own can hold of the
-// store's: what is free, and what the store has already. Of one with its own that is what was asked for.
+// RoomBytes returns how many bytes the store can hold. Without a tmpfs of its own these are the
+// free bytes of the file system and those that the store has already. With one they are the bytes
+// asked for.
 func (s *Store) RoomBytes() (int64, error) {
 	if s.mounted {
 		return s.opts.SizeBytes + s.opts.HeadroomBytes, nil
@@ -296,37 +286,14 @@ func (s *Store) openBuckets() error {
 	return nil
 }
 
-// extendLease makes the limit exceed id. A crash after the write only skips ids.
-func (s *Store) extendLease(id uint64) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if id < s.limit.Load() {
-		return nil
-	}
-	f := s.mu.format
-	f.next = id + leaseIDs
-	path := filepath.Join(s.dir, formatName)
-	fd, err := unix.Openat(int(s.root.Fd()), formatName, unix.O_WRONLY|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return &os.PathError{Op: "open", Path: path, Err: err}
-	}
-	defer unix.Close(fd)
-	b := f.encode()
-	if n, err := unix.Pwrite(fd, b, 0); err != nil || n != len(b) {
-		return &os.PathError{Op: "write", Path: path, Err: errors.Join(err, unix.Ftruncate(fd, 0))}
-	}
-	s.mu.format = f
-	s.limit.Store(f.next)
-	return nil
-}
-
-// Fresh reports whether Open has made the store: then Close without keep loses nothing of an earlier process.
+// Fresh reports whether Open has made the store. Then Close without keep loses nothing of an
+// earlier process.
 func (s *Store) Fresh() bool { return s.fresh }
 
 // Dir returns the directory of the store.
 func (s *Store) Dir() string { return s.dir }
 
-// Status returns what the store says about itself. It does no system call.
+// Status returns the status of the store. It makes no system call.
 func (s *Store) Status() Status {
 	return Status{
 		Dir: s.dir, Mounted: s.mounted, Adoptable: s.attr != "", Attr: s.attr, Discarded: s.discarded,
@@ -335,10 +302,10 @@ func (s *Store) Status() Status {
 	}
 }
 
-// Close waits for calls in progress and removes everything: files, mount and
-// directory. With keep it only lets go, so that a later Open can adopt what is
-// committed; if the store is not adoptable, keep means nothing. Files that are
-// open stay usable until they are closed. A second call does nothing.
+// Close waits for calls in progress and removes everything: files, mount and directory. With keep
+// it only releases the store, so a later Open can adopt the committed files. keep means nothing if
+// the store is not adoptable. Open files stay usable until they are closed. A second call does
+// nothing.
 func (s *Store) Close(keep bool) error {
 	s.gate.Lock()
 	defer s.gate.Unlock()
@@ -354,7 +321,7 @@ func (s *Store) Close(keep bool) error {
 	defer cancel()
 	parent, err := openParent(ctx, s.place, false)
 	if err != nil {
-		// At least free the memory, while the lock is still ours.
+		// At least free the memory while the lock is still ours.
 		err = errors.Join(err, wipe(s.root, s.mounted))
 		s.release()
 		return err

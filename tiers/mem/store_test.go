@@ -227,13 +227,13 @@ func TestKill(t *testing.T) {
 func TestLease(t *testing.T) {
 	o := Options{Dir: shmDir(t) + "/s", NoMount: true}
 	s := open(t, o)
-	s.next.Store(s.limit.Load() - 2)
+	s.lease.next.Store(s.lease.limit.Load() - 2)
 	for range 4 {
 		put(t, s, "g/a", "data")
 	}
 	f, err := readFormat(s.root)
-	if err != nil || f.next != s.limit.Load() || s.next.Load() != 1+leaseIDs+2 || f.next <= s.next.Load() {
-		t.Errorf("got %+v, %v; next %d, limit %d", f, err, s.next.Load(), s.limit.Load())
+	if err != nil || f.next != s.lease.limit.Load() || s.lease.next.Load() != 1+leaseIDs+2 || f.next <= s.lease.next.Load() {
+		t.Errorf("got %+v, %v; next %d, limit %d", f, err, s.lease.next.Load(), s.lease.limit.Load())
 	}
 }
 

@@ -1,19 +1,17 @@
 package policy
 
-// ARC balances recency against frequency: T1 holds blocks used once since they
-// came, T2 blocks used again, B1 and B2 the ghosts of both. A hit in B1 says
-// that T1 was too short and raises its target, a hit in B2 lowers it. A scan
-// runs through T1 and leaves T2 alone.
+// ARC balances recency against frequency. T1 holds blocks used once since they came, T2 blocks used
+// again, B1 and B2 the ghosts of both. A hit in B1 shows that T1 was too short and raises its
+// target. A hit in B2 lowers it. A scan runs through T1 and leaves T2 alone.
 //
-// The paper counts pages; here all lengths are bytes, c is the capacity. After
-// each call,
+// The paper counts pages. Here all lengths are bytes, and c is the capacity. After each call,
 //
 //	T1 + B1 <= c  or B1 is empty
 //	T1 + T2 + B1 + B2 <= 2c  or B2 is empty
 //	0 <= target <= c
 //
-// Where the paper replaces one page inside a miss, Victims offers blocks one by
-// one; "the miss is in B2", which decides a tie, is here "the last Add was".
+// The paper replaces one page inside a miss. Here Victims offers blocks one by one. The paper
+// decides a tie by "the miss is in B2", which is "the last Add was in B2" here.
 //
 // Source: Megiddo and Modha, "ARC: A Self-Tuning, Low Overhead Replacement
 // Cache", FAST 2003, figure 4.
@@ -57,8 +55,8 @@ func (p *ARC) Add(id uint32, hash uint64, size int64) {
 	p.trim()
 }
 
-// weigh returns size, times how much longer the other ghost queue is than the
-// one that was hit: a hit in a short queue is the rarer and says more.
+// weigh returns size times the length of the other ghost queue over that of the queue that was hit.
+// A hit in a short queue is rarer and means more.
 func weigh(size, other, hit int64) int64 {
 	size = max(size, 1)
 	if other <= hit {
@@ -84,8 +82,8 @@ func (p *ARC) Remove(id uint32) {
 // Victims offers the oldest of T1 while T1 is over its target, else the oldest
 // of T2.
 func (p *ARC) Victims(fn func(id uint32) Verdict) {
-	// Blocks not offered yet. A skipped one moves to the head of its own
-	// queue, behind all that are still to come.
+	// Blocks not offered yet. A skipped one moves to the head of its own queue, behind all that may
+	// still be offered.
 	once, often := p.b.q.count(arcT1), p.b.q.count(arcT2)
 	for once+often > 0 {
 		k, left := arcT2, &often

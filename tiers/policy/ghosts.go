@@ -60,8 +60,8 @@ func (g *ghosts) take(hash uint64) queue {
 	return k
 }
 
-// add remembers a block as the newest of queue k, in place of an older ghost of
-// that hash. It drops the oldest of the longer queue if there are too many.
+// add remembers a block as the newest of queue k. It replaces an older ghost of that hash. If there
+// are too many ghosts, it drops the oldest of the longer queue.
 func (g *ghosts) add(hash uint64, size int64, k queue) {
 	g.take(hash)
 	if total := g.count(ghostOnce) + g.count(ghostOften); total >= max(minGhosts, g.peak) {
@@ -130,8 +130,8 @@ func (g *ghosts) bucket(hash uint64) *uint32 {
 	return g.heads.at(i)
 }
 
-// split keeps at least as many buckets as ghosts, by moving to one new bucket
-// what belongs there from the one that held it so far.
+// split keeps at least as many buckets as ghosts. It adds one bucket and moves its ghosts there
+// from the bucket that held them so far.
 func (g *ghosts) split() {
 	if g.buckets == 0 {
 		for i := range uint32(bucketsAtStart) {

@@ -1,12 +1,11 @@
 // Package policy holds eviction orders as pure data structures: which block
 // should go next. LRU, ARC and S3FIFO implement Policy; New makes one by name.
 //
-// Blocks are dense small integers (the engine's index numbers), so that a policy
-// is a few flat arrays without pointers: 10 million blocks must neither cost
-// gigabytes nor slow the garbage collector. A block costs 12 bytes in LRU, 28 in
-// ARC and S3FIFO, a ghost 40 (BenchmarkMemory); memory is that of the largest
-// number so far. Nothing here locks, allocates per operation in the steady
-// state, or reads a clock; the caller serialises calls.
+// Blocks are dense small integers (the engine's index numbers), so a policy is a few flat arrays
+// without pointers. 10 million blocks must neither cost gigabytes nor slow the garbage collector. A
+// block costs 12 bytes in LRU, 28 in ARC and S3FIFO, a ghost 40 (BenchmarkMemory). The memory is
+// that of the largest number so far. No code here locks, reads a clock, or allocates per operation
+// in the steady state. The caller serialises calls.
 //
 // # Which one
 //
@@ -17,11 +16,10 @@
 //
 // # Ghosts
 //
-// ARC and S3FIFO remember the hashes of blocks that they lately evicted. Ghosts
-// are bounded twice: in bytes, the blocks' former sizes counting towards a share
-// of the capacity, as the papers have it for pages; and in number, by the most
-// blocks that were present at once (at least 1024), so that many small blocks do
-// not make ghosts outgrow what they help to order.
+// ARC and S3FIFO remember the hashes of blocks that they lately evicted. Ghosts have two limits. In
+// bytes, the blocks' former sizes count towards a share of the capacity, as pages do in the papers.
+// In number, the limit is the most blocks that were present at once (at least 1024). So many small
+// blocks cannot make the ghosts outgrow the blocks.
 //
 // # Decisions
 //
@@ -29,10 +27,9 @@
 //     the engine adds when a block is written and evicts in batches between two
 //     watermarks, so Add never evicts and Victims chooses by the state it finds.
 //     Where both happen in turn, as in the papers, the order is theirs.
-//   - Skip in ARC keeps the queue: a block that is pinned through one long read
-//     is no more frequent than before. In S3FIFO, where use is a count and not a
-//     place, Skip is a Touch; so blocks that stay pinned leave the small queue
-//     and the next call need not offer them all again.
+//   - Skip in ARC keeps the queue: a block that is pinned through one long read is no more frequent
+//     than before. In S3FIFO use is a count and not a place, so Skip is a Touch there. Blocks that
+//     stay pinned leave the small queue, and the next call need not offer them all again.
 package policy
 
 import "fmt"
@@ -48,10 +45,10 @@ const (
 
 // Policy orders blocks for eviction. No two methods may run in parallel.
 type Policy interface {
-	// Add enters a block that is not present; it panics on one that is. hash
-	// identifies its key beyond its life in the policy, so that a block which
-	// comes back soon after eviction is recognised; size is in bytes, at
-	// least 1. id is below 1<<32-1; memory grows with the highest id.
+	// Add enters a block that is not present; it panics on one that is. hash identifies the block's
+	// key beyond its life in the policy. So a block that comes back soon after its eviction is
+	// recognised. size is in bytes, at least 1. id is below 1<<32-1; memory grows with the highest
+	// id.
 	Add(id uint32, hash uint64, size int64)
 
 	// Touch marks a block as used. Unknown ids are ignored.
@@ -77,10 +74,9 @@ var (
 	_ Policy = (*S3FIFO)(nil)
 )
 
-// New returns the policy of that name. capacityBytes bounds the memory of
-// ghosts and the sizes of internal queues; it is the capacity of the tier and
-// must be positive. The errors are for the reader of a configuration and have
-// no kind.
+// New returns the policy of that name. capacityBytes is the capacity of the tier and must be
+// positive. It bounds the memory of ghosts and the sizes of internal queues. The errors are for the
+// reader of a configuration and have no kind.
 func New(name string, capacityBytes int64) (Policy, error) {
 	if capacityBytes <= 0 {
 		return nil, fmt.Errorf("policy %s: capacity %d must be positive", name, capacityBytes)

@@ -1,18 +1,16 @@
 package policy
 
-// S3FIFO keeps new blocks in a small queue of a tenth of the capacity. A block
-// that leaves it after more than one use enters the main queue, any other is
-// evicted and leaves a ghost; most blocks that will never be used again go so
-// without having cost the main queue anything. A block that comes back while its
-// ghost is there enters the main queue at once. Blocks at the end of the main
-// queue go round again once for each use, of which three count.
+// S3FIFO keeps new blocks in a small queue of a tenth of the capacity. A block that leaves it after
+// more than one use enters the main queue. Any other is evicted and leaves a ghost. So most blocks
+// that are never used again cost the main queue nothing. A block that comes back while its ghost is
+// there enters the main queue at once. Blocks at the end of the main queue go round again once for
+// each use, at most three times.
 //
 // A hit only raises a count, and no queue is reordered by it.
 //
-// The paper's eviction, once begun in the small queue, goes on there until a
-// block is evicted, and may evict one of the main queue beside it. Here the
-// choice between the queues is made anew for each candidate, which cannot evict
-// more than was asked for.
+// The paper's eviction, once begun in the small queue, stays there until a block is evicted, and
+// may evict one of the main queue too. Here each candidate is a new choice between the queues. So
+// no more is evicted than was asked for.
 //
 // The paper's figures are in objects or bytes; here they are bytes, and the
 // ghosts stand for as many bytes as the main queue may hold.
@@ -74,8 +72,8 @@ func (p *S3FIFO) Remove(id uint32) {
 // Victims offers the oldest of the small queue while that is at its target or
 // above, else the oldest of the main queue.
 func (p *S3FIFO) Victims(fn func(id uint32) Verdict) {
-	// Blocks in use go round the main queue between those not offered yet, so
-	// skipped ones wait in queues of their own and join at the end.
+	// Blocks in use go round the main queue between those not offered yet. So skipped blocks wait
+	// in queues of their own and join at the end.
 	defer p.release(s3SmallHeld, s3Small)
 	defer p.release(s3MainHeld, s3Main)
 	for {
@@ -111,9 +109,8 @@ func (p *S3FIFO) next() queue {
 	return absent
 }
 
-// used gives the oldest block of queue k its reward if it has been used enough,
-// and reports whether it was. Each reward costs a use, so that a block is passed
-// over at most maxFreq times in one call.
+// used rewards the oldest block of queue k if it has been used enough, and reports whether it has.
+// Each reward costs a use, so one call passes over a block at most maxFreq times.
 func (p *S3FIFO) used(id uint32, k queue) bool {
 	l := p.b.q.links.at(id)
 	switch {
@@ -137,8 +134,8 @@ func (p *S3FIFO) evict(id uint32, k queue) {
 	}
 }
 
-// release returns the skipped blocks to the head of their queue, the one that
-// was skipped last as the newest.
+// release returns the skipped blocks to the head of their queue. The one skipped last is the
+// newest.
 func (p *S3FIFO) release(held, k queue) {
 	for p.b.q.count(held) > 0 {
 		p.b.q.move(p.b.q.tail(held), k)

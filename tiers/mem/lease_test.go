@@ -1,0 +1,62 @@
+package mem
+
+import (
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/kvfs/kvfs/tiers"
+)
+
+// TestLeaseOnce shows that ids which are taken at the same time, across the end of a lease, are
+// all different and below what kvfs-memory says, and that the next process goes on above them;
+// and that an id that cannot be written down is not given out.
+func TestLeaseOnce(t *testing.T) {
+	root, err := os.Open(shmDir(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	var l lease
+	if err := l.open(root, root.Name(), format{id: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	const takers, each = 8, 100
+	l.next.Store(l.limit.Load() - takers*each/2)
+	got := make([]tiers.BlobID, takers*each)
+	var wg sync.WaitGroup
+	for i := range takers {
+		wg.Go(func() {
+			for j := range each {
+				id, err := l.take()
+				if err != nil {
+					t.Error(err)
+				}
+				got[i*each+j] = id
+			}
+		})
+	}
+	wg.Wait()
+	f, err := readFormat(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := make(map[tiers.BlobID]bool)
+	for _, id := range got {
+		if seen[id] || id < l.first || uint64(id) >= f.next {
+			t.Errorf("id %d: twice, or not within %d to %d", id, l.first, f.next)
+		}
+		seen[id] = true
+	}
+	var next lease
+	if err := next.open(root, root.Name(), f); err != nil || uint64(next.first) != f.next {
+		t.Errorf("the next process begins at %d (%v), want %d", next.first, err, f.next)
+	}
+	if err := os.RemoveAll(root.Name()); err != nil {
+		t.Fatal(err)
+	}
+	next.next.Store(next.limit.Load())
+	if id, err := next.take(); err == nil {
+		t.Errorf("got %d without a directory", id)
+	}
+}
