@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -14,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kvfs/kvfs/fs/query"
 	"github.com/kvfs/kvfs/tiers/hybrid"
 )
 
@@ -104,66 +103,12 @@ func askSpecs(cmd *cobra.Command, connect connector, dir string, q specsRequest,
 		return err
 	}
 	var all struct {
-		Specs map[string]specText `json:"specs"`
+		Specs map[string]hybrid.Spec `json:"specs"`
 	}
 	if err := json.Unmarshal(answer, &all); err != nil {
 		return fmt.Errorf("specs of %s: answer of the daemon: %w", mount, err)
 	}
 	return printSpecs(cmd.OutOrStdout(), all.Specs, done)
-}
-
-// specText is a spec in JSON.
-type specText struct {
-	HashBlockSize      int         `json:"hash_block_size"`
-	SchedulerBlockSize int         `json:"scheduler_block_size"`
-	CacheBlockSize     int         `json:"cache_block_size"`
-	Eagle              bool        `json:"eagle"`
-	Retention          *int        `json:"retention_interval"`
-	PrefillContext     int         `json:"prefill_context_parallel"`
-	DecodeContext      int         `json:"decode_context_parallel"`
-	Groups             []groupText `json:"groups"`
-}
-
-// groupText is a group in JSON. It has the fields of hybrid.Group.
-type groupText struct {
-	Name      string      `json:"name"`
-	Kind      hybrid.Kind `json:"kind"`
-	BlockSize int         `json:"block_size"`
-	Window    int         `json:"window"`
-	Chunk     int         `json:"chunk"`
-	Mode      string      `json:"mode"`
-	Variant   int         `json:"variant"`
-	Eagle     bool        `json:"eagle"`
-	Uniform   bool        `json:"uniform"`
-	Ranks     int         `json:"ranks"`
-}
-
-// hybrid returns s as the search takes it.
-func (s *specText) hybrid() hybrid.Spec {
-	spec := hybrid.Spec{
-		HashBlockSize: s.HashBlockSize, SchedulerBlockSize: s.SchedulerBlockSize, CacheBlockSize: s.CacheBlockSize,
-		Eagle: s.Eagle, Retention: s.Retention, PrefillContext: s.PrefillContext, DecodeContext: s.DecodeContext,
-	}
-	if s.Groups != nil {
-		spec.Groups = []hybrid.Group{}
-	}
-	for _, g := range s.Groups {
-		spec.Groups = append(spec.Groups, hybrid.Group(g))
-	}
-	return spec
-}
-
-// textOf returns spec in JSON's form.
-func textOf(spec *hybrid.Spec) specText {
-	s := specText{
-		HashBlockSize: spec.HashBlockSize, SchedulerBlockSize: spec.SchedulerBlockSize, CacheBlockSize: spec.CacheBlockSize,
-		Eagle: spec.Eagle, Retention: spec.Retention, PrefillContext: spec.PrefillContext, DecodeContext: spec.DecodeContext,
-		Groups: []groupText{},
-	}
-	for _, g := range spec.Groups {
-		s.Groups = append(s.Groups, groupText(g))
-	}
-	return s
 }
 
 // checkSpecFile says what is wrong with the spec in a file, else prints it with its
@@ -173,33 +118,18 @@ func checkSpecFile(cmd *cobra.Command, name string, raw bool) error {
 	if err != nil {
 		return err
 	}
-	in := json.NewDecoder(bytes.NewReader(text))
-	in.DisallowUnknownFields()
-	var s specText
-	if err := in.Decode(&s); err != nil {
-		return fmt.Errorf("%s: %w", name, explainJSON(err))
-	}
-	made, err := hybrid.New(s.hybrid())
+	c, err := query.ParseSpec(text)
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	full := textOf(made.Spec())
 	if raw {
-		return printJSON(cmd.OutOrStdout(), full)
+		return printJSON(cmd.OutOrStdout(), c.Spec())
 	}
-	return printSpecs(cmd.OutOrStdout(), map[string]specText{name: full}, "good")
-}
-
-// explainJSON names the field that a value does not fit.
-func explainJSON(err error) error {
-	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return fmt.Errorf("%s: got %s, want %v", wrong.Field, wrong.Value, wrong.Type)
-	}
-	return err
+	return printSpecs(cmd.OutOrStdout(), map[string]hybrid.Spec{name: *c.Spec()}, "good")
 }
 
 // printSpecs writes specs for people. done says what became of them, if anything did.
-func printSpecs(w io.Writer, specs map[string]specText, done string) error {
+func printSpecs(w io.Writer, specs map[string]hybrid.Spec, done string) error {
 	if len(specs) == 0 {
 		_, err := fmt.Fprintln(w, "no specs")
 		return err
@@ -233,7 +163,7 @@ func printSpecs(w io.Writer, specs map[string]specText, done string) error {
 }
 
 // specNote says what is special about a spec.
-func specNote(s *specText) string {
+func specNote(s *hybrid.Spec) string {
 	note := ""
 	if s.Eagle {
 		note += ", with draft layers"
@@ -248,7 +178,7 @@ func specNote(s *specText) string {
 }
 
 // groupNote says what is special about a group.
-func groupNote(g *groupText) string {
+func groupNote(g *hybrid.Group) string {
 	var notes []string
 	add := func(is bool, format string, args ...any) {
 		if is {

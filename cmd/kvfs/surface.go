@@ -15,7 +15,6 @@ import (
 	"github.com/kvfs/kvfs/fs"
 	"github.com/kvfs/kvfs/fs/query"
 	"github.com/kvfs/kvfs/tiers"
-	"github.com/kvfs/kvfs/tiers/hybrid"
 	"github.com/kvfs/kvfs/tiers/publish"
 )
 
@@ -33,12 +32,9 @@ type surface struct {
 // openSurface opens it over an engine that has the given secondary tiers.
 func openSurface(ctx context.Context, cfg *config.Config, engine *tiers.Engine, below []tiers.SecondaryOptions, log *zap.Logger) (*surface, error) {
 	s := &surface{engine: engine}
-	o := query.Options{Engine: engine, Tiers: []string{"memory"}, Specs: map[string]hybrid.Spec{}}
+	o := query.Options{Engine: engine, Tiers: []string{"memory"}, Specs: cfg.Specs}
 	for _, b := range below {
 		o.Tiers = append(o.Tiers, b.Name)
-	}
-	for name, spec := range cfg.Specs {
-		o.Specs[name] = spec.Hybrid()
 	}
 	var err error
 	if s.users, s.gids, err = controlUsers(&cfg.Control); err != nil {

@@ -6,9 +6,9 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// appendText appends a JSON string. Bytes that are not UTF-8 are replaced by U+FFFD.
+// appendText appends a JSON string. It replaces bytes that are not UTF-8 by U+FFFD.
 func appendText[T ~string | ~[]byte](out []byte, text T) []byte {
-	out, _ = jsontext.AppendQuote(out, text) // it says that bytes were replaced
+	out, _ = jsontext.AppendQuote(out, text) // the error only says that bytes were replaced
 	return out
 }
 
@@ -51,7 +51,7 @@ func appendList(out []byte, list []int) []byte {
 	return append(out, ']')
 }
 
-// appendError appends the answer to a request that cannot be obeyed.
+// appendError appends the answer to a request that failed.
 func appendError(out []byte, err *requestError) []byte {
 	out = appendText(append(out, `{"error": `...), err.Error())
 	out = appendMember(out, "field", err.field)

@@ -8,7 +8,7 @@ import (
 	"math"
 )
 
-// The binary form of requests and answers; docs/control.md has the layout.
+// The binary form of requests and answers. docs/control.md has the layout.
 const (
 	binaryPrefix  = "KVQ"
 	binaryRequest = "KVQ1"
@@ -43,7 +43,7 @@ func (s *Service) binary(ctx context.Context, sc *scratch, request []byte, answe
 	finish(sc, answer, nil)
 }
 
-// readBinary reads a request. Fields are named in errors as in JSON.
+// readBinary reads a request. Errors name its fields as in JSON.
 func (q *query) readBinary(request []byte) *requestError {
 	if len(request) < binaryHeader || !bytes.HasPrefix(request, []byte(binaryRequest)) {
 		return &requestError{why: "not a header of " + binaryRequest}
@@ -86,7 +86,7 @@ func (q *query) readBinary(request []byte) *requestError {
 	switch ms := u32(request[12:]); ms {
 	case 0:
 	case binaryNoDeadline:
-		q.has |= hasDeadline // of 0 ms, which is none
+		q.has |= hasDeadline // 0 ms is no deadline
 	default:
 		q.deadline, q.has = int64(ms), q.has|hasDeadline
 	}

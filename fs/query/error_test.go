@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/kvfs/kvfs/tiers/hybrid"
 )
 
 // failure is the answer to a request that cannot be obeyed.
@@ -136,7 +138,7 @@ func TestErrorsOfOthers(t *testing.T) {
 func TestLongErrors(t *testing.T) {
 	s, _ := newService(t, nil)
 	long, umlauts := strings.Repeat("x", 8<<20), strings.Repeat("\u00e4", 4<<20)
-	many := make([]string, maxSpecs)
+	many := make([]string, hybrid.MaxSpecs)
 	for i := range many {
 		many[i] = fmt.Sprintf(`"%s%d": {"groups": [{"kind": "none"}]}`, long[:1000], i)
 	}
@@ -161,13 +163,14 @@ func TestLongErrors(t *testing.T) {
 		"key":      {query(`{"op": "exists", "keys": ["/` + long + `"]}`), "/keys/0", `keys[0]: "/` + long[:63] + `"...: a path`},
 		"template": {query(`{"op": "exists", "hashes": ["a"], "template": "` + long + `"}`), "/template", "template: has 8388608 bytes"},
 		"spec":     {query(`{"op": "longest_hit", "hashes": ["a"], "spec": "` + long + `"}`), "/spec", `spec: there is none named "` + long[:64] + `"...`},
-		"kind": {query(`{"op": "longest_hit", "hashes": ["a"], "spec": {"groups": [{"kind": "` + long + `"}]}}`), "/spec/groups/0/kind",
-			`spec.groups[0].kind: there is no "` + long[:64] + `"...`},
-		"group names": {query(`{"op": "longest_hit", "hashes": ["a"], "spec": {"groups": [{"name": "` + long[:1<<20] + `"}, {"name": "` + long[:1<<20] + `"}]}}`), "/spec",
-			"spec: group 0: name of 1048576 bytes, 255 is the limit; group 1: name of 1048576 bytes"},
+		"kind": {query(`{"op": "longest_hit", "hashes": ["a"], "spec": {"hash_block_size": 16, "groups": [{"block_size": 16, "kind": "` + long + `"}]}}`), "/spec",
+			`spec: kvfs does not support: group 0: No manager registered for KVCacheSpec "` + long[:64] + `"`},
+		"group names": {query(`{"op": "longest_hit", "hashes": ["a"], "spec": {"hash_block_size": 16, "groups": [{"kind": "full", "block_size": 16, "name": "` + long[:1<<20] +
+			`"}, {"kind": "full", "block_size": 16, "name": "` + long[:1<<20] + `"}]}}`), "/spec",
+			`spec: kvfs does not support: group 0: name "` + long[:64] + `" cannot stand in a path: want 1 to 255 bytes without empty components, ".", ".." and NUL; group 1: has the name "` + long[:64] + `" of group 0; group 1: name "x`},
 		"get":  {change(`{"get": ["` + long + `"]}`), "/get/0", `get[0]: there is no spec named "` + long[:64] + `"...`},
-		"set":  {change(`{"set": {"` + long + `": {}}}`), "/set/" + long[:1019], "set." + long[:64] + "...: the name has 8388608 bytes"},
-		"many": {change(`{"set": {` + strings.Join(many, ", ") + `}}`), "/set/" + long[:1000] + "0", "set." + long[:64] + "...: the name has 1001 bytes"},
+		"set":  {change(`{"set": {"` + long + `": {}}}`), "/set/" + long[:1019], "set." + long[:64] + `...: "` + long[:64] + `" cannot name a spec`},
+		"many": {change(`{"set": {` + strings.Join(many, ", ") + `}}`), "/set/" + long[:1000] + "0", "set." + long[:64] + `...: "` + long[:64] + `" cannot name a spec`},
 	} {
 		got := decode[failure](t, c.answer)
 		if !strings.HasPrefix(got.Error, c.want) || !strings.HasPrefix(got.Field, c.field) {

@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// Escape returns a name as it is printed: what a terminal would obey, what is no character, and
-// backslashes are escaped as in Go. Unescape brings the name back.
+// Escape returns a name for printing. It escapes characters that a terminal would obey, bytes that
+// are no character, and backslashes, as Go does. Unescape brings the name back.
 func Escape(name string) string {
 	if utf8.ValidString(name) && !strings.ContainsFunc(name, odd) {
 		return name
@@ -29,8 +29,8 @@ func Escape(name string) string {
 
 func odd(r rune) bool { return r == '\\' || !unicode.IsPrint(r) }
 
-// Unescape returns the name that is escaped as text. What is not escaped stands for itself. It fails
-// with strconv.ErrSyntax.
+// Unescape returns the name for an escaped text. Characters without an escape stand for themselves.
+// It fails with strconv.ErrSyntax.
 func Unescape(text string) (string, error) {
 	var name []byte
 	for {

@@ -1,19 +1,19 @@
 package query
 
-// The engine is given so many paths at a time to bring into memory, so that what is held of them
-// is bounded. For most requests that is all of them, and it can keep them in order.
+// The engine gets at most this many paths at a time to promote, which bounds the memory they take.
+// For most requests one call gets all, and the engine can keep them in order.
 const (
 	maxFiles     = 1 << 16
 	maxFileBytes = 16 << 20 // of paths
 )
 
-// files gathers the paths of what is to be brought into memory.
+// files gathers the paths of files to promote.
 type files struct {
 	sc   *scratch
-	give func(paths [][]byte) // is called with many at a time, which are gone afterwards
+	give func(paths [][]byte) // is called with many paths at a time; they are gone afterwards
 }
 
-// newHint returns files that the engine is to promote without waiting for it.
+// newHint returns files for the engine to promote. Nothing waits for it.
 func (s *Service) newHint(sc *scratch) *files {
 	return &files{sc: sc, give: func(paths [][]byte) { s.engine.Hint(sc.as, sc.q.request, paths) }}
 }
@@ -33,7 +33,7 @@ func (f *files) add(n *names, l *layout, item, ranks int) {
 	}
 }
 
-// flush gives away what there is.
+// flush gives away the gathered paths.
 func (f *files) flush() {
 	if len(f.sc.files) > 0 {
 		f.give(f.sc.files)

@@ -7,12 +7,13 @@ import (
 
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/hybrid"
+	"github.com/kvfs/kvfs/tiers/template"
 )
 
-// maxPairs bounds the files of a longest_hit: hashes, times groups, times ranks.
+// maxPairs bounds the files of a longest_hit: hashes times groups times ranks.
 const maxPairs = 1 << 24
 
-// The engine is asked for as many blocks of a group at a time, the first time and later.
+// How many blocks of a group the engine is asked for at a time, first and later.
 const (
 	firstAsk = 32
 	laterAsk = 128
@@ -21,8 +22,8 @@ const (
 // metFlag is set in a state once the search has met the block.
 const metFlag byte = 0x80
 
-// search answers a Coordinator, which asks for one block after another, from answers of the
-// engine for many: it asks ahead in the direction in which the Coordinator goes through a group.
+// search answers a Coordinator, which asks for one block after another. It asks the engine for many
+// at once, ahead in the Coordinator's direction through the group.
 type search struct {
 	s      *Service
 	sc     *scratch
@@ -40,7 +41,7 @@ type searchGroup struct {
 	layout *layout
 	ranks  int
 	block  int // hashes to a block
-	step   int // from one question to the next, as a rule
+	step   int // usual distance from one question to the next
 	last   int // unit asked for last
 	ask    int // how many to ask for next time
 }
@@ -54,7 +55,7 @@ func (s *Service) newSearch(ctx context.Context, sc *scratch, c *hybrid.Coordina
 	if err != nil {
 		return nil, err
 	}
-	if len(spec.Groups) > 1 && !uses(parts, groupName) {
+	if len(spec.Groups) > 1 && !parts.Has(template.Group) {
 		return nil, faulty("/template", "has no {group}, but the spec has %d groups: they would share their blocks", len(spec.Groups))
 	}
 	files := 0
@@ -87,8 +88,8 @@ func (s *Service) newSearch(ctx context.Context, sc *scratch, c *hybrid.Coordina
 	return v, nil
 }
 
-// stepOf returns how a Coordinator goes through a group: from the beginning where all of it has to
-// be there, from the end where the latest is enough.
+// stepOf returns the direction of a Coordinator through a group: from the beginning if all of it
+// must be there, from the end if the latest suffices.
 func stepOf(g hybrid.Group, block int) int {
 	switch g.Kind {
 	case hybrid.SlidingWindow, hybrid.WindowMLA:
@@ -102,7 +103,7 @@ func stepOf(g hybrid.Group, block int) int {
 	return block
 }
 
-// exists is what the Coordinator asks.
+// exists is the Exists of the Coordinator.
 func (v *search) exists(group, unit int) bool {
 	at := group*v.names.count + unit
 	code := v.states[at]
@@ -122,8 +123,8 @@ func (v *search) exists(group, unit int) bool {
 	return code&^metFlag <= codeLast
 }
 
-// fill asks the engine for a block and those that will probably be asked for next, and returns the
-// code of the first.
+// fill asks the engine for a block and for those that will probably be asked for next. It returns
+// the code of the first.
 func (v *search) fill(group, unit int) byte {
 	if v.stopped || v.ctx.Err() != nil {
 		v.stopped = true
@@ -150,7 +151,7 @@ func (v *search) fill(group, unit int) byte {
 	return found[0]
 }
 
-// promote begins to bring the blocks to be read into memory, those of the first groups first.
+// promote begins to promote the blocks of the hit, those of the first groups first.
 func (v *search) promote(fetch [][]int) {
 	f := v.s.newHint(v.sc)
 	for i, units := range fetch {
@@ -235,7 +236,7 @@ func (s *Service) longestHit(ctx context.Context, sc *scratch, _ io.Writer) *req
 	return nil
 }
 
-// appendGroup begins the object of a group with what to load.
+// appendGroup begins the object of a group with its load mask.
 func appendGroup(out []byte, name string, load []bool) []byte {
 	out = appendText(append(out, `{"name": `...), name)
 	out = appendBits(append(out, `, "load": "`...), load)

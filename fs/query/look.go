@@ -7,8 +7,8 @@ import (
 	"github.com/kvfs/kvfs/tiers"
 )
 
-// A code says where a block is, in one byte. The larger, the worse, so that the code of a block of
-// several ranks is the largest of theirs.
+// A code says where a block is, in one byte. A larger code is worse. The code of a block of several
+// ranks is the largest of theirs.
 const (
 	codeUnknown byte = iota
 	codeMemory
@@ -40,8 +40,8 @@ func codeOf(p tiers.Place) byte {
 	return codeMiss
 }
 
-// look asks the engine for the items first, first+step, ... and writes their codes to out, at most
-// batch of them.
+// look asks the engine for at most batch items: first, first+step, and so on. It writes their codes
+// to out.
 func (s *Service) look(sc *scratch, n *names, l *layout, ranks int, o tiers.PresenceOptions, first, step int, out []byte) {
 	o.As, o.Request = sc.as, sc.q.request
 	for rank := range ranks {
@@ -65,7 +65,7 @@ func (s *Service) look(sc *scratch, n *names, l *layout, ranks int, o tiers.Pres
 	}
 }
 
-// expand appends the paths of count items to sc.paths; empty ones of those that have none.
+// expand appends the paths of count items to sc.paths. An item without a path gets an empty one.
 func (s *Service) expand(sc *scratch, n *names, l *layout, rank, first, step, count int) {
 	var path []byte
 	for i, item := 0, first; i < count; i, item = i+1, item+step {
@@ -74,12 +74,12 @@ func (s *Service) expand(sc *scratch, n *names, l *layout, rank, first, step, co
 	}
 }
 
-// counts is what exists found.
+// counts is what exists has found.
 type counts struct {
 	hits, pending, late, misses, prefix int
 }
 
-// lookAll asks for all items, and puts what stands in states for each into sc.states.
+// lookAll asks for all items. It puts the character of each in states into sc.states.
 func (s *Service) lookAll(ctx context.Context, sc *scratch, l *layout) (c counts, err *requestError) {
 	q := &sc.q
 	n := &q.names
@@ -98,7 +98,7 @@ func (s *Service) lookAll(ctx context.Context, sc *scratch, l *layout) (c counts
 	return s.count(states), nil
 }
 
-// hintAll begins to promote those of all items that are in other tiers than memory.
+// hintAll begins to promote the items that are in other tiers than memory.
 func (s *Service) hintAll(sc *scratch, l *layout) {
 	n := &sc.q.names
 	f := s.newHint(sc)
@@ -110,7 +110,7 @@ func (s *Service) hintAll(sc *scratch, l *layout) {
 	f.flush()
 }
 
-// count counts codes and replaces them by what stands for them.
+// count counts codes and replaces each by its character.
 func (s *Service) count(states []byte) (c counts) {
 	var of [codes]int
 	c.prefix = len(states)

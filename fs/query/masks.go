@@ -8,11 +8,11 @@ import (
 	"github.com/kvfs/kvfs/tiers/hybrid"
 )
 
-// maxMaskBlocks bounds the blocks of all groups in an answer that is not about blocks which the
-// request lists.
+// maxMaskBlocks bounds the blocks of all groups in an answer about blocks that the request does not
+// list.
 const maxMaskBlocks = 4_000_000
 
-// checkMask fails if the masks of that many tokens would be too long.
+// checkMask fails if the masks for so many tokens would be too long.
 func checkMask(field string, tokens int64, spec *hybrid.Spec) *requestError {
 	blocks := int64(0)
 	for _, g := range spec.Groups {
@@ -24,7 +24,7 @@ func checkMask(field string, tokens int64, spec *hybrid.Spec) *requestError {
 	return nil
 }
 
-// loadMask answers what to read for a hit of given length.
+// loadMask answers which blocks to read for a hit of given length.
 func (s *Service) loadMask(_ context.Context, sc *scratch, _ io.Writer) *requestError {
 	q := &sc.q
 	c, err := s.coordinator(q)
@@ -61,7 +61,7 @@ func (s *Service) loadMask(_ context.Context, sc *scratch, _ io.Writer) *request
 	return nil
 }
 
-// storeMask answers what is worth writing.
+// storeMask answers which blocks are worth writing.
 func (s *Service) storeMask(_ context.Context, sc *scratch, _ io.Writer) *requestError {
 	q := &sc.q
 	c, err := s.coordinator(q)

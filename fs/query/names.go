@@ -4,29 +4,31 @@ import (
 	"bytes"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/hybrid"
+	"github.com/kvfs/kvfs/tiers/template"
 )
 
-// Limits of requests. Requests of 16 MiB cannot have many more names; what counts is how long a
-// request may keep the engine busy.
+// Limits of requests. A request of 16 MiB cannot have many more names. The limits bound how long a
+// request keeps the engine busy.
 const (
 	maxNames     = 1_000_000 // names in a request, ranks included
-	maxRanks     = 1024
+	maxRanks     = hybrid.MaxRanks
 	maxRequestID = 128 // bytes
 )
 
-// batch is how many names the engine is asked for at a time: enough that the cost of asking
-// does not count, few enough that paths and answers stay in the caches of the processor.
+// batch is how many names one call of the engine gets. It is large enough that the cost of a call
+// does not matter, and small enough that paths and answers stay in the processor's caches.
 const batch = 256
 
-// names is which blocks a request names.
+// names is the list of blocks that a request names.
 type names struct {
 	list     string   // pointer to the list: "/keys" or "/hashes"
 	items    [][]byte // paths or hashes, pieces of the request
-	escaped  bool     // the items came, and paths in answers go, as Escape makes them
+	escaped  bool     // the items, and paths in answers, are in the form of Escape
 	raw      []byte   // instead of items: hashes of size bytes each, one after another
 	size     int
 	count    int
-	hex      bool   // hashes are bytes, to be written in hexadecimal
+	hex      bool   // hashes are bytes; paths have them in hexadecimal
 	group    []byte // of hashes
 	template []byte // of hashes; nil: the native one
 	ranks    int
@@ -40,18 +42,22 @@ func (n *names) item(i int) []byte {
 	return n.items[i]
 }
 
-// keys reports whether paths are given, not hashes.
+// keys reports whether the items are paths, not hashes.
 func (n *names) keys() bool { return n.list == "/keys" }
 
 // parts returns the template.
-func (n *names) parts() ([]part, *requestError) {
+func (n *names) parts() (template.Template, *requestError) {
 	if n.template == nil {
 		return nativeTemplate, nil
 	}
-	return parseTemplate(n.template)
+	t, err := template.Parse(n.template)
+	if err != nil {
+		return nil, faulty("/template", "%v", err)
+	}
+	return t, nil
 }
 
-// unescape makes names of items that are escaped.
+// unescape replaces escaped items by their names.
 func (n *names) unescape() *requestError {
 	for i := 0; n.escaped && i < len(n.items); i++ {
 		if bytes.IndexByte(n.items[i], '\\') < 0 {
@@ -66,7 +72,7 @@ func (n *names) unescape() *requestError {
 	return nil
 }
 
-// shown returns a path as answers have it.
+// shown returns a path in the form that answers use.
 func (n *names) shown(path string) string {
 	if n.escaped {
 		return Escape(path)
@@ -74,7 +80,7 @@ func (n *names) shown(path string) string {
 	return path
 }
 
-// prepare returns what makes paths of the items, nil if they are paths, and checks them all.
+// prepare checks all items. It returns the layout that makes their paths, nil if they are paths.
 func (n *names) prepare() (*layout, *requestError) {
 	if n.keys() {
 		for i, path := range n.items {
@@ -102,11 +108,11 @@ func (n *names) prepare() (*layout, *requestError) {
 	return l, n.check(l)
 }
 
-// check looks for hashes that give paths that cannot be. What it finds does not depend on which
-// group is in l, as no group ends in a component that is "." or "..".
+// check finds hashes that give impossible paths. The result does not depend on the group in l,
+// since no group ends in a component "." or "..".
 func (n *names) check(l *layout) *requestError {
 	if n.raw != nil && n.hex {
-		return nil // none is empty, and no digit means something in a path
+		return nil // none is empty, and no digit has a meaning in a path
 	}
 	var buf []byte
 	var why string
@@ -118,8 +124,8 @@ func (n *names) check(l *layout) *requestError {
 	return nil
 }
 
-// appendPath appends the path of an item to a buffer. It reports false if there is no such path.
-// A path that was given is returned as it stands and the buffer is left alone.
+// appendPath appends the path of an item to a buffer. It reports false if there is no such path. If
+// the item is a path, it returns that path and leaves the buffer alone.
 func (n *names) appendPath(buf []byte, l *layout, i, rank int) (path, rest []byte, ok bool) {
 	if l == nil {
 		item := n.items[i]

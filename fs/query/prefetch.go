@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
 )
 
 // progressEvery is the least time between two lines of progress.
@@ -16,7 +17,7 @@ const progressEvery = 100 * time.Millisecond
 // maxPrefetchErrors bounds the list of errors in an answer.
 const maxPrefetchErrors = 100
 
-// Prefetch handles .kvfs/prefetch, as Query.
+// Prefetch handles .kvfs/prefetch, as Query handles .kvfs/query.
 func (s *Service) Prefetch(ctx context.Context, as *tiers.Viewer, request []byte, answer io.Writer) {
 	sc := s.take(as)
 	defer s.give(sc)
@@ -34,7 +35,7 @@ func (s *Service) Prefetch(ctx context.Context, as *tiers.Viewer, request []byte
 	finish(sc, answer, err)
 }
 
-// load brings the blocks into memory and leaves the answer in sc.out.
+// load promotes the blocks and leaves the answer in sc.out.
 func (s *Service) load(ctx context.Context, sc *scratch, l *layout, answer io.Writer) {
 	n := &sc.q.names
 	p := newProgress(n, bytesOf(&sc.states, n.count))
@@ -46,7 +47,7 @@ func (s *Service) load(ctx context.Context, sc *scratch, l *layout, answer io.Wr
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	done := make(chan struct{})
-	go func() { // ends when all blocks are done, which is awaited below
+	go func() { // ends when all blocks are done; the code below waits for that
 		defer close(done)
 		s.loadAll(ctx, sc, l, p)
 	}()
@@ -71,17 +72,17 @@ func (s *Service) load(ctx context.Context, sc *scratch, l *layout, answer io.Wr
 	}
 }
 
-// loadAll gives the engine all paths, those of a block's ranks one after another.
+// loadAll gives all paths to the engine. Those of a block's ranks are adjacent.
 func (s *Service) loadAll(ctx context.Context, sc *scratch, l *layout, p *progress) {
 	n := &sc.q.names
-	first := 0 // file of which path 0 is
+	first := 0 // number of the file that path 0 belongs to
 	f := files{sc: sc, give: func(paths [][]byte) {
 		s.engine.Prefetch(ctx, tiers.PrefetchRequest{Request: sc.q.request, Paths: paths, As: sc.as, Done: func(i int, r tiers.PrefetchResult) {
 			p.done(first+i, paths[i], r)
 		}})
 		first += len(paths)
 		if ctx.Err() != nil {
-			sc.arena, sc.files = nil, nil // loads that had begun may still look at their paths
+			sc.arena, sc.files = nil, nil // loads that have begun may still read their paths
 		}
 	}}
 	for i := range n.count {
@@ -90,7 +91,7 @@ func (s *Service) loadAll(ctx context.Context, sc *scratch, l *layout, p *progre
 	f.flush()
 }
 
-// progress is what has become of the blocks of a request so far.
+// progress is the state of the blocks of a request.
 type progress struct {
 	names        *names
 	total, ranks int
@@ -99,7 +100,7 @@ type progress struct {
 		sync.Mutex // leaf
 		results    []byte
 		left       []int // files of each block that are not done; nil: one each
-		done, told int   // blocks; those of the last line
+		done, told int   // blocks done; those in the last line
 		bytes      int64
 		errors     []prefetchError
 	}
@@ -119,7 +120,7 @@ func newProgress(n *names, results []byte) *progress {
 	return p
 }
 
-// outcomes are the characters of results, the worse the later: a block of several ranks is as bad
+// outcomes are the characters of results. Later ones are worse. A block of several ranks is as bad
 // as its worst file.
 const outcomes = "mlw.!"
 
@@ -138,29 +139,29 @@ func outcomeRank(o tiers.PrefetchOutcome) byte {
 	return 4
 }
 
-// done notes what became of a file.
+// done records the outcome of a file.
 func (p *progress) done(file int, path []byte, r tiers.PrefetchResult) {
-	block := file / p.ranks
+	blk := file / p.ranks
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.mu.results[block] = max(p.mu.results[block], outcomeRank(r.Outcome))
+	p.mu.results[blk] = max(p.mu.results[blk], outcomeRank(r.Outcome))
 	p.mu.bytes += r.Bytes
 	if r.Outcome == tiers.PrefetchFailed && len(p.mu.errors) < maxPrefetchErrors {
 		why := "no reason is known"
 		if r.Err != nil {
-			why = shorten(r.Err.Error(), maxError)
+			why = block.Shorten(r.Err.Error(), maxError)
 		}
 		p.mu.errors = append(p.mu.errors, prefetchError{p.names.shown(string(path)), why})
 	}
 	if p.mu.left != nil {
-		if p.mu.left[block]--; p.mu.left[block] > 0 {
+		if p.mu.left[blk]--; p.mu.left[blk] > 0 {
 			return
 		}
 	}
 	p.mu.done++
 }
 
-// appendLine appends a line of progress, if there was any since the last one.
+// appendLine appends a line of progress, if anything changed since the last line.
 func (p *progress) appendLine(out []byte) []byte {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -3,28 +3,33 @@ package query
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
-	"math"
+	"reflect"
 	"strconv"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/hybrid"
 )
 
-// reader reads one request in JSON. The first error stays; after it nothing is read.
+// reader reads one request in JSON. It keeps the first error and reads nothing after it.
 type reader struct {
 	dec     jsontext.Decoder
-	buf     bytes.Buffer // of request: the decoder reads such without a copy
+	buf     bytes.Buffer // of the request: the decoder reads a bytes.Buffer without a copy
 	request []byte
 	side    []byte // strings that had escapes
 	err     *requestError
 }
 
-// reset prepares for a request, or with nil forgets one.
+// reset prepares for a request. With nil it forgets the last one.
 func (r *reader) reset(request []byte) {
 	r.request, r.err = request, nil
 	r.buf = *bytes.NewBuffer(request)
 	r.dec.Reset(&r.buf)
-	// What was read may be in use as long as the request is.
+	// Strings read from the request may be in use as long as the request is.
 	r.side = nil
 }
 
@@ -56,7 +61,61 @@ func (r *reader) syntax(err error) {
 	}
 }
 
-// kindName names what a value is.
+// strict decodes values and refuses unknown members. It limits lists of groups while it reads.
+var strict = json.JoinOptions(json.RejectUnknownMembers(true), json.WithUnmarshalers(json.UnmarshalFromFunc(
+	func(dec *jsontext.Decoder, _ *hybrid.Group) error {
+		if _, n := dec.StackIndex(dec.StackDepth()); n > hybrid.MaxGroups {
+			return fmt.Errorf("there are more than %d groups", hybrid.MaxGroups)
+		}
+		return errors.ErrUnsupported // decode it as usual
+	})))
+
+// decode reads a value of the type that v points to.
+func (r *reader) decode(v any) {
+	if r.err != nil {
+		return
+	}
+	err := json.UnmarshalDecode(&r.dec, v, strict)
+	wrong, ok := errors.AsType[*json.SemanticError](err)
+	if !ok {
+		if err != nil {
+			r.syntax(err)
+		}
+		return
+	}
+	field := string(wrong.JSONPointer)
+	switch {
+	case errors.Is(err, json.ErrUnknownName):
+		r.fail(faulty(field, "there is no such member"))
+	case errors.Is(err, strconv.ErrSyntax):
+		r.fail(faulty(field, "%s is not a whole number", block.Shorten(string(wrong.JSONValue), block.Shown)))
+	case errors.Is(err, strconv.ErrRange):
+		r.fail(faulty(field, "%s is too large", block.Shorten(string(wrong.JSONValue), block.Shown)))
+	case wrong.Err != nil:
+		r.fail(faulty(field, "%v", wrong.Err))
+	default:
+		r.fail(faulty(field, "got %s, want %s", kindName(wrong.JSONKind), typeName(wrong.GoType)))
+	}
+}
+
+// typeName names the values that a type takes.
+func typeName(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Pointer:
+		return typeName(t.Elem())
+	case reflect.Bool:
+		return kindName('t')
+	case reflect.String:
+		return kindName('"')
+	case reflect.Struct:
+		return kindName('{')
+	case reflect.Slice:
+		return kindName('[')
+	}
+	return kindName('0')
+}
+
+// kindName returns the word for a kind of value.
 func kindName(k jsontext.Kind) string {
 	switch k {
 	case 'n':
@@ -76,7 +135,7 @@ func kindName(k jsontext.Kind) string {
 // begins reports whether the next value is of a kind.
 func (r *reader) begins(kind jsontext.Kind) bool { return r.err == nil && r.dec.PeekKind() == kind }
 
-// value returns the next value, which must be of a kind, as it stands in the request.
+// value returns the next value as it stands in the request. The value must be of the given kind.
 func (r *reader) value(field string, kind jsontext.Kind) []byte {
 	if r.err != nil {
 		return nil
@@ -112,13 +171,13 @@ func (r *reader) object(field string, member func(name []byte, field string)) {
 	r.close()
 }
 
-// memberPointer returns a name as part of a pointer, without allocating for those that are
-// common. It is cut if it is too long for one.
+// memberPointer returns a name as part of a pointer. It does not allocate for common names. It cuts
+// a name that is too long for a pointer.
 func memberPointer(name []byte) string {
 	if m, ok := members[string(name)]; ok {
 		return m.name
 	}
-	return pointerName.Replace(string(clip(name, maxPointer)))
+	return pointerName.Replace(string(block.Clip(name, maxPointer)))
 }
 
 // list reads a list, calling each at every element. It fails beyond limit elements.
@@ -173,23 +232,13 @@ func (r *reader) end() {
 	}
 }
 
-// text reads a string. What it returns is part of the request unless there were escapes.
+// text reads a string. The result is part of the request unless the string has escapes.
 func (r *reader) text(field string) []byte {
 	v := r.value(field, '"')
 	if r.err != nil {
 		return nil
 	}
 	return r.unquoted(v)
-}
-
-// word reads a string of which only a few are known: those are short.
-func (r *reader) word(field string) []byte {
-	v := r.text(field)
-	if len(v) > shown {
-		r.fail(faulty(field, "there is no %s", quoted(v)))
-		return nil
-	}
-	return v
 }
 
 func (r *reader) unquoted(v []byte) []byte {
@@ -207,7 +256,8 @@ func (r *reader) unquoted(v []byte) []byte {
 	return side[start:len(side):len(side)]
 }
 
-// texts appends the strings of a list. It has the loop of list inside, as it is what takes time.
+// texts appends the strings of a list. It contains the loop of list, since this loop takes most of
+// the time.
 func (r *reader) texts(field string, limit int, out [][]byte) [][]byte {
 	if !r.open(field, '[') {
 		return out
@@ -249,26 +299,13 @@ func (r *reader) number(field string, low, high int64) int64 {
 		return low
 	}
 	if bytes.ContainsAny(v, ".eE") {
-		r.fail(faulty(field, "%s is not a whole number", quotedNumber(v)))
+		r.fail(faulty(field, "%s is not a whole number", block.Shorten(string(v), block.Shown)))
 		return low
 	}
 	n, err := strconv.ParseInt(string(v), 10, 64)
 	if err != nil || n < low || n > high {
-		r.fail(faulty(field, "%s is not from %d to %d", quotedNumber(v), low, high))
+		r.fail(faulty(field, "%s is not from %d to %d", block.Shorten(string(v), block.Shown), low, high))
 		return low
 	}
 	return n
-}
-
-// integer is number for what fits an int32 and is judged later.
-func (r *reader) integer(field string) int {
-	return int(r.number(field, math.MinInt32, math.MaxInt32))
-}
-
-// quotedNumber returns a number for errors, cut if it is long.
-func quotedNumber(v []byte) string {
-	if len(v) > shown {
-		return string(v[:shown]) + "..."
-	}
-	return string(v)
 }

@@ -41,7 +41,7 @@ const (
 	queryMembers    = hasProgress - 1 // all before it
 )
 
-// member is a member of requests: its name, so that none has to be made, and its bit.
+// member is a member of requests, with its name and its bit. A constant name saves an allocation.
 type member struct {
 	name string
 	bit  uint32
@@ -57,13 +57,13 @@ var members = func() map[string]member {
 	return all
 }()
 
-// maxTokens bounds lengths of prompts: far beyond any, and far from an overflow.
+// maxTokens bounds lengths of prompts. It is far beyond any prompt, and far from an overflow.
 const maxTokens = 1 << 40
 
-// query is a request to .kvfs/query or .kvfs/prefetch as it was read.
+// query is a request to .kvfs/query or .kvfs/prefetch after it was read.
 type query struct {
-	has   uint32   // members that are there
-	order []string // of them, as they came
+	has   uint32   // members in the request
+	order []string // the same, in the order of the request
 
 	op       []byte
 	names    names
@@ -80,10 +80,10 @@ type query struct {
 	numTokens, cached, hitTokens, numHashes, start, promptTokens int64
 }
 
-// operation is one thing to ask of .kvfs/query.
+// operation is one operation of .kvfs/query.
 type operation struct {
-	may  uint32 // members that it knows
-	must uint32 // those without which it means nothing
+	may  uint32 // members that it accepts
+	must uint32 // members that it requires
 	do   func(*Service, context.Context, *scratch, io.Writer) *requestError
 }
 
@@ -98,7 +98,7 @@ var operations = map[string]operation{
 	"why":        {hasOp | nameMembers, 0, (*Service).why},
 }
 
-// parse reads a request of one of the files into sc.q. allowed are the members that the file knows.
+// parse reads a request into sc.q. allowed are the members that the file accepts.
 func (sc *scratch) parse(request []byte, allowed uint32) *requestError {
 	r, q := &sc.read, &sc.q
 	r.reset(request)
@@ -160,7 +160,7 @@ func (sc *scratch) member(bit uint32, field string) {
 	}
 }
 
-// flag returns the member that is true or false.
+// flag returns the boolean member of a bit.
 func (q *query) flag(bit uint32) *bool {
 	switch bit {
 	case hasLease:
@@ -175,7 +175,7 @@ func (q *query) flag(bit uint32) *bool {
 	return &q.progress
 }
 
-// length returns the member that holds a number of tokens or hashes.
+// length returns the member of a bit that holds a number of tokens or hashes.
 func (q *query) length(bit uint32) *int64 {
 	switch bit {
 	case hasNumTokens:
@@ -192,11 +192,11 @@ func (q *query) length(bit uint32) *int64 {
 	return &q.promptTokens
 }
 
-// spec reads the name of a spec, or one itself.
+// spec reads the name of a spec, or a spec itself.
 func (sc *scratch) spec(field string) {
 	if sc.read.begins('{') {
-		spec := readSpec(&sc.read, field)
-		sc.q.spec = &spec
+		sc.q.spec = new(hybrid.Spec)
+		sc.read.decode(sc.q.spec)
 		return
 	}
 	if sc.read.begins('"') {
@@ -211,7 +211,7 @@ func (sc *scratch) spec(field string) {
 	sc.read.fail(faulty(field, "got %s, want the name of a spec, or an object", kindName(got)))
 }
 
-// checkNames checks what says how blocks are named. Which lists an operation needs is its matter.
+// checkNames checks the members that name blocks. The operation decides which lists it needs.
 func (q *query) checkNames() *requestError {
 	if q.has&hasKeys == 0 {
 		return nil
@@ -225,7 +225,7 @@ func (q *query) checkNames() *requestError {
 	return nil
 }
 
-// allow fails at the first member that an operation does not know.
+// allow fails at the first member that an operation does not accept.
 func (q *query) allow(may uint32, op string) *requestError {
 	for _, field := range q.order {
 		if members[field[1:]].bit&may == 0 {
@@ -235,7 +235,7 @@ func (q *query) allow(may uint32, op string) *requestError {
 	return nil
 }
 
-// require fails if a member is not there without which the request means nothing.
+// require fails if a required member is missing.
 func (q *query) require(must uint32) *requestError {
 	for _, name := range []string{"spec", "hashes", "hit_tokens", "num_tokens", "request"} {
 		if bit := members[name].bit; bit&must != 0 && q.has&bit == 0 {

@@ -4,14 +4,14 @@ import (
 	"github.com/kvfs/kvfs/tiers"
 )
 
-// maxRetained bounds what a scratch may hold between requests, in bytes. It is enough for
-// requests of 50,000 names.
+// maxRetained bounds the bytes that a scratch may hold between requests. It is enough for requests
+// of 50,000 names.
 const maxRetained = 4 << 20
 
-// scratch is what a request needs while it is answered. It is used again, so that large requests
-// leave no garbage.
+// scratch is the memory for answering one request. It is reused, so large requests leave no
+// garbage.
 type scratch struct {
-	as     *tiers.Viewer // who asks
+	as     *tiers.Viewer // the user of the request
 	read   reader
 	q      query
 	items  [][]byte
@@ -48,7 +48,7 @@ func (s *Service) give(sc *scratch) {
 	s.pool.Put(sc)
 }
 
-// bytesOf returns n zero bytes in the place of *buf.
+// bytesOf returns n zero bytes in the memory of *buf.
 func bytesOf(buf *[]byte, n int) []byte {
 	if cap(*buf) < n {
 		*buf = make([]byte, n)

@@ -16,8 +16,8 @@ import (
 	"github.com/kvfs/kvfs/tiers/hybrid"
 )
 
-// Engine is the part of *tiers.Engine that a Service needs. It keeps none of the paths
-// that it is given beyond a call.
+// Engine is the part of *tiers.Engine that a Service needs. It must not keep any path beyond a
+// call.
 type Engine interface {
 	Presences(paths [][]byte, o tiers.PresenceOptions, out []tiers.Place)
 	Prefetch(ctx context.Context, r tiers.PrefetchRequest)
@@ -30,14 +30,14 @@ type Engine interface {
 type Options struct {
 	Engine Engine                 // required
 	Tiers  []string               // names of the engine's tiers, memory first: "memory", "disk", "peer"
-	Specs  map[string]hybrid.Spec // at the start; all are checked by New
+	Specs  map[string]hybrid.Spec // at the start; New checks all of them
 }
 
 // Service answers requests. All methods may be called in parallel.
 //
-// The handlers take one whole request, as bytes that they may keep until they return, and write
-// the answer; what is wrong with a request is an answer, too. A write to answer may block until
-// the reader has read, and fails when he is gone; then the handler returns.
+// A handler takes one whole request, as bytes that it may keep until it returns, and writes the
+// answer. A faulty request gets an answer, too. A write to answer may block until the reader has
+// read. It fails when the reader is gone, and the handler returns.
 type Service struct {
 	engine Engine
 	chars  [codes]byte      // what stands in states for each code
@@ -67,14 +67,14 @@ func New(o Options) (*Service, error) {
 
 	var bad []error
 	s.mu.specs = make(map[string]*hybrid.Coordinator, len(o.Specs))
-	if len(o.Specs) > maxSpecs {
-		bad = append(bad, fmt.Errorf("specs: %d of them, %d is the limit", len(o.Specs), maxSpecs))
+	if len(o.Specs) > hybrid.MaxSpecs {
+		bad = append(bad, fmt.Errorf("specs: %d of them, %d is the limit", len(o.Specs), hybrid.MaxSpecs))
 	}
 	for _, name := range slices.Sorted(maps.Keys(o.Specs)) {
-		if why := checkSpecName(name); why != "" {
-			bad = append(bad, fmt.Errorf("specs: %s: %s", quoted(name), why))
+		if err := hybrid.CheckName(name); err != nil {
+			bad = append(bad, fmt.Errorf("specs: %w", err))
 		}
-		c, err := newCoordinator(o.Specs[name])
+		c, err := hybrid.New(o.Specs[name])
 		if err != nil {
 			bad = append(bad, fmt.Errorf("specs.%s: %w", name, err))
 		}
@@ -86,7 +86,8 @@ func New(o Options) (*Service, error) {
 	return s, nil
 }
 
-// Query handles .kvfs/query, in JSON and in binary. as is who asks; nil may know all.
+// Query handles .kvfs/query, in JSON and in binary. as is the user that asks; nil may see
+// everything.
 func (s *Service) Query(ctx context.Context, as *tiers.Viewer, request []byte, answer io.Writer) {
 	sc := s.take(as)
 	defer s.give(sc)
@@ -101,7 +102,7 @@ func (s *Service) Query(ctx context.Context, as *tiers.Viewer, request []byte, a
 	finish(sc, answer, err)
 }
 
-// query obeys a request that has been read. Most operations leave the answer in sc.out.
+// query executes a request. Most operations leave the answer in sc.out.
 func (s *Service) query(ctx context.Context, sc *scratch, answer io.Writer) *requestError {
 	q := &sc.q
 	op, ok := operations[string(q.op)]
@@ -126,12 +127,12 @@ func finish(sc *scratch, answer io.Writer, err *requestError) {
 		sc.out = appendError(sc.out[:0], err)
 	}
 	if len(sc.out) > 0 {
-		_, _ = answer.Write(sc.out) // a reader who is gone needs no answer
+		_, _ = answer.Write(sc.out) // a reader that is gone needs no answer
 	}
 	sc.out = sc.out[:0]
 }
 
-// cancelled is the answer to a request whose reader has gone, or whose daemon ends.
+// cancelled is the answer if the reader has gone or the daemon ends.
 func cancelled(ctx context.Context) *requestError {
 	if ctx.Err() == nil {
 		return nil

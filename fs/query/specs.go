@@ -2,63 +2,32 @@ package query
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"maps"
-	"slices"
 	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/kvfs/kvfs/tiers/hybrid"
 )
 
-// Limits of specs.
-const (
-	maxSpecs     = 1024
-	maxSpecName  = 128 // bytes
-	maxGroupName = 255 // bytes: it is part of a path
-)
-
-// newCoordinator makes a Coordinator, if the spec's groups have names that can be part of a path.
-func newCoordinator(spec hybrid.Spec) (*hybrid.Coordinator, error) {
-	var bad []string
-	for i, g := range spec.Groups {
-		switch {
-		case len(g.Name) > maxGroupName:
-			bad = append(bad, fmt.Sprintf("group %d: name of %d bytes, %d is the limit", i, len(g.Name), maxGroupName))
-		case g.Name != "":
-			if why := checkPath([]byte(g.Name)); why != "" {
-				bad = append(bad, fmt.Sprintf("group %d: name %s: %s", i, quoted(g.Name), why))
-			}
-		}
-		if g.Ranks > maxRanks {
-			bad = append(bad, fmt.Sprintf("group %d: %d ranks, %d is the limit", i, g.Ranks, maxRanks))
-		}
+// ParseSpec makes a Coordinator of a spec in JSON, in the form of the control files.
+func ParseSpec(text []byte) (*hybrid.Coordinator, error) {
+	var r reader
+	r.reset(text)
+	var spec hybrid.Spec
+	r.decode(&spec)
+	if r.end(); r.err != nil {
+		return nil, r.err
 	}
-	c, err := hybrid.New(spec)
-	if err != nil {
-		bad = append(bad, err.Error()) // the last, as it may repeat names of any length
-	}
-	if len(bad) > 0 {
-		return nil, &requestError{why: strings.Join(bad, "; ")}
-	}
-	return c, nil
+	return hybrid.New(spec)
 }
 
-// checkSpecName reports why a name is none for a spec; empty if it is.
-func checkSpecName(name string) string {
-	switch {
-	case name == "":
-		return "the name of a spec may not be empty"
-	case len(name) > maxSpecName:
-		return fmt.Sprintf("the name has %d bytes, %d is the limit", len(name), maxSpecName)
-	}
-	return ""
-}
-
-// coordinator returns that of the spec that a request names or brings.
+// coordinator returns the Coordinator of the spec that a request names or contains.
 func (s *Service) coordinator(q *query) (*hybrid.Coordinator, *requestError) {
 	if q.spec != nil {
-		c, err := newCoordinator(*q.spec)
+		c, err := hybrid.New(*q.spec)
 		if err != nil {
 			return nil, faulty("/spec", "%v", err)
 		}
@@ -118,21 +87,23 @@ func readSpecs(r *reader, request []byte) (*specsRequest, *requestError) {
 		if q.what == "set" {
 			r.object(field, func(name []byte, field string) {
 				q.names = append(q.names, string(name))
-				if len(q.names) > maxSpecs {
-					r.fail(faulty("/set", "has more than %d specs", maxSpecs))
+				if len(q.names) > hybrid.MaxSpecs {
+					r.fail(faulty("/set", "has more than %d specs", hybrid.MaxSpecs))
 					return
 				}
-				q.specs[string(name)] = readSpec(r, field)
+				var spec hybrid.Spec
+				r.decode(&spec)
+				q.specs[string(name)] = spec
 			})
 			return
 		}
-		r.list(field, maxSpecs, func(i int) { q.names = append(q.names, string(r.text(element(field, i)))) })
+		r.list(field, hybrid.MaxSpecs, func(i int) { q.names = append(q.names, string(r.text(element(field, i)))) })
 	})
 	r.end()
 	return q, r.err
 }
 
-// change obeys a request and returns the specs that it is about.
+// change executes a request and returns the specs that it concerns.
 func (s *Service) change(q *specsRequest) (map[string]*hybrid.Coordinator, *requestError) {
 	about := map[string]*hybrid.Coordinator{}
 	if q.what == "set" {
@@ -154,8 +125,8 @@ func (s *Service) change(q *specsRequest) (map[string]*hybrid.Coordinator, *requ
 				more++
 			}
 		}
-		if len(s.mu.specs)+more > maxSpecs {
-			return nil, faulty("/set", "there would be %d specs, %d is the limit", len(s.mu.specs)+more, maxSpecs)
+		if len(s.mu.specs)+more > hybrid.MaxSpecs {
+			return nil, faulty("/set", "there would be %d specs, %d is the limit", len(s.mu.specs)+more, hybrid.MaxSpecs)
 		}
 		maps.Copy(s.mu.specs, about)
 	default:
@@ -173,21 +144,21 @@ func (s *Service) change(q *specsRequest) (map[string]*hybrid.Coordinator, *requ
 	return about, nil
 }
 
-// coordinators makes those of all specs to be set. It fails with the reasons against all of them.
+// coordinators makes the Coordinators of all specs to set. It fails with the reasons against all
+// specs.
 func (q *specsRequest) coordinators() (map[string]*hybrid.Coordinator, *requestError) {
 	made := make(map[string]*hybrid.Coordinator, len(q.names))
 	var bad []string
 	field := ""
 	for i, name := range q.names {
-		why := checkSpecName(name)
-		if why == "" {
-			c, err := newCoordinator(q.specs[name])
-			if err == nil {
-				made[name] = c
-				continue
-			}
-			why = err.Error()
+		err := hybrid.CheckName(name)
+		if err == nil {
+			made[name], err = hybrid.New(q.specs[name])
 		}
+		if err == nil {
+			continue
+		}
+		why := err.Error()
 		if field == "" {
 			field = q.at(i)
 			bad = append(bad, why)
@@ -203,13 +174,13 @@ func (q *specsRequest) coordinators() (map[string]*hybrid.Coordinator, *requestE
 
 // appendSpecs appends the answer with these specs, in the order of their names.
 func appendSpecs(out []byte, specs map[string]*hybrid.Coordinator) []byte {
-	out = append(out, `{"specs": {`...)
-	for i, name := range slices.Sorted(maps.Keys(specs)) {
-		if i > 0 {
-			out = append(out, ", "...)
-		}
-		out = append(appendText(out, name), ": "...)
-		out = appendSpec(out, specs[name].Spec())
+	answer := struct {
+		Specs map[string]*hybrid.Spec `json:"specs"`
+	}{make(map[string]*hybrid.Spec, len(specs))}
+	for name, c := range specs {
+		answer.Specs[name] = c.Spec()
 	}
-	return append(out, "}}\n"...)
+	text, _ := json.Marshal(&answer, json.Deterministic(true), jsontext.AllowInvalidUTF8(true),
+		jsontext.SpaceAfterColon(true), jsontext.SpaceAfterComma(true)) // of strings and numbers, which cannot fail
+	return append(append(out, text...), '\n')
 }

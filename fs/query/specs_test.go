@@ -54,15 +54,15 @@ func TestSpecErrors(t *testing.T) {
 	}{
 		{`{"set": {"a": {"hash_block_size": 16, "groups": [{"kind": "cross", "block_size": 16}, {"kind": "none", "block_size": 17}]}}}`, "/set/a", []string{"set.a: ", "CrossAttentionSpec; ", `"none"`}},
 		{`{"set": {"gemma": {"hash_block_size": 3, "groups": []}, "a/b": {"groups": []}, "c": {}}}`, "/set/a~1b", []string{"set.a/b: ", "; set.c: "}},
-		{`{"set": {"": ` + gemmaText + `}}`, "/set/", []string{"may not be empty"}},
-		{`{"set": {"` + long + `": ` + gemmaText + `}}`, "/set/" + long, []string{"has 129 bytes, 128 is the limit"}},
+		{`{"set": {"": ` + gemmaText + `}}`, "/set/", []string{`"" cannot name a spec`}},
+		{`{"set": {"` + long + `": ` + gemmaText + `}}`, "/set/" + long, []string{"cannot name a spec: want 1 to 128 bytes"}},
 		{`{"set": {"a": {"hash_block_size": "x"}}}`, "/set/a/hash_block_size", []string{"set.a.hash_block_size: got string, want number"}},
-		{`{"set": {"a": {"hash_block_size": 99999999999}}}`, "/set/a/hash_block_size", []string{"is not from -2147483648 to 2147483647"}},
+		{`{"set": {"a": {"hash_block_size": 99999999999999999999}}}`, "/set/a/hash_block_size", []string{"set.a.hash_block_size: 99999999999999999999 is too large"}},
 		{`{"set": {"a": {"groups": [{"windows": 1}]}}}`, "/set/a/groups/0/windows", []string{"set.a.groups[0].windows: there is no such member"}},
 		{`{"set": {"a": {"groups": {}}}}`, "/set/a/groups", []string{"got object, want list"}},
-		{`{"set": {"a": {"hash_block_size": 16, "groups": [{"name": "x/../y", "kind": "full", "block_size": 16}]}}}`, "/set/a", []string{`group 0: name "x/../y": `}},
-		{`{"set": {"a": {"hash_block_size": 16, "groups": [{"name": "` + strings.Repeat("n", 256) + `", "kind": "full", "block_size": 16}]}}}`, "/set/a", []string{`group 0: name of 256 bytes`}},
-		{`{"set": {"a": {"hash_block_size": 16, "groups": [{"ranks": 2000, "kind": "full", "block_size": 16}]}}}`, "/set/a", []string{`group 0: 2000 ranks, 1024 is the limit`}},
+		{`{"set": {"a": {"hash_block_size": 16, "groups": [{"name": "x/../y", "kind": "full", "block_size": 16}]}}}`, "/set/a", []string{`group 0: name "x/../y" cannot stand in a path`}},
+		{`{"set": {"a": {"hash_block_size": 16, "groups": [{"name": "` + strings.Repeat("n", 256) + `", "kind": "full", "block_size": 16}]}}}`, "/set/a", []string{`nn" cannot stand in a path: want 1 to 255 bytes`}},
+		{`{"set": {"a": {"hash_block_size": 16, "groups": [{"ranks": 2000, "kind": "full", "block_size": 16}]}}}`, "/set/a", []string{`group 0: ranks (2000) must be in 0..1024`}},
 		{`{"set": {"a": {"hash_block_size": 16, "groups": [{"name": "1", "kind": "full", "block_size": 16}, {"kind": "mla", "block_size": 16}]}}}`, "/set/a", []string{`"1"`}},
 		{`{"set": []}`, "/set", []string{"got list, want object"}},
 		{`{"get": ["gemma", "x"]}`, "/get/1", []string{`get[1]: there is no spec named "x"`}},
@@ -91,7 +91,7 @@ func TestSpecErrors(t *testing.T) {
 func TestSpecLimit(t *testing.T) {
 	s, _ := newService(t, nil)
 	set := map[string]json.RawMessage{}
-	for i := range maxSpecs - 1 {
+	for i := range hybrid.MaxSpecs - 1 {
 		set[fmt.Sprint("s", i)] = json.RawMessage(gemmaText)
 	}
 	text, err := json.Marshal(map[string]any{"set": set})
@@ -108,7 +108,7 @@ func TestSpecLimit(t *testing.T) {
 		t.Errorf("got %+v", got)
 	}
 	tooMany := map[string]hybrid.Spec{}
-	for i := range maxSpecs + 1 {
+	for i := range hybrid.MaxSpecs + 1 {
 		tooMany[fmt.Sprint(i)] = gemma
 	}
 	if _, err := New(Options{Engine: &fakeEngine{}, Specs: tooMany}); err == nil || !strings.Contains(err.Error(), "1024 is the limit") {

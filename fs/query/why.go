@@ -11,14 +11,14 @@ import (
 	"github.com/kvfs/kvfs/tiers"
 )
 
-// flushAt is how much of a long answer is put together before it is written.
+// flushAt is how many bytes of a long answer are gathered before a write.
 const flushAt = 64 << 10
 
-// why answers why blocks are not there. Verdicts are written as they come, since those of many
-// blocks are long.
+// why answers why blocks are not there. It writes verdicts as they come, since those of many blocks
+// are long.
 func (s *Service) why(ctx context.Context, sc *scratch, answer io.Writer) *requestError {
 	n := &sc.q.names
-	if sc.as != nil { // what is remembered of names does not tell who could read them
+	if sc.as != nil { // the remembered names do not say which users could read them
 		return faulty("/op", "why is for root and the user of the daemon")
 	}
 	if err := sc.q.listed(); err != nil {
@@ -33,7 +33,7 @@ func (s *Service) why(ctx context.Context, sc *scratch, answer io.Writer) *reque
 	for i := range n.count {
 		if i%batch == 0 && ctx.Err() != nil {
 			sc.out = sc.out[:0]
-			return nil // part of the answer may have been written: it has no end
+			return nil // a part of the answer may be written, so it has no end
 		}
 		if i > 0 {
 			sc.out = append(sc.out, ", "...)
@@ -99,12 +99,12 @@ func VerdictText(v tiers.Verdict, now time.Time) string {
 	}
 	end := clauseEnd(v.Text)
 	if v.Kind == tiers.VerdictRenamed {
-		end = len(v.Text) // there is a path in it, of any characters
+		end = len(v.Text) // the text contains a path, with any characters
 	}
 	return v.Text[:end] + " " + age + " ago" + v.Text[end:]
 }
 
-// clauseEnd returns where the first part of a sentence ends, which says what happened.
+// clauseEnd returns the end of the first part of a sentence. That part says what happened.
 func clauseEnd(text string) int {
 	for i := 1; i < len(text); i++ {
 		if text[i] == ' ' && strings.IndexByte(":;,", text[i-1]) >= 0 {
@@ -114,7 +114,7 @@ func clauseEnd(text string) int {
 	return len(text)
 }
 
-// ageOf returns how long ago something happened. The clock may have been set back since.
+// ageOf returns how long ago something happened. The clock may have been set back since then.
 func ageOf(v tiers.Verdict, now time.Time) time.Duration { return max(0, now.Sub(v.Time)) }
 
 func ageText(age time.Duration) string {

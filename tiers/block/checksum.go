@@ -7,10 +7,9 @@ import (
 	"github.com/minio/crc64nvme"
 )
 
-// Checksum is the CRC-64/NVME of a block's bytes. Zero with Valid false means
-// not computed yet. CRC-64/NVME walked memory at 13 GB/s a core where crc32c
-// (standard library) reached 7.5; at 64 bits a torn block of a large cluster is
-// not missed by chance.
+// Checksum is the CRC-64/NVME of a block's bytes. Zero with Valid false means not computed yet.
+// CRC-64/NVME read memory at 13 GB/s per core, crc32c (standard library) at 7.5. With 64 bits, even
+// a large cluster does not miss a torn block by chance.
 type Checksum struct {
 	Sum   uint64
 	Valid bool

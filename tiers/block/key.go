@@ -18,8 +18,8 @@ const Reserved = ".kvfs"
 // below the mount.
 type GroupID string
 
-// Hash is what follows the group in a block's path: opaque bytes, one component
-// in the native layout, several where an engine brings its own sub-tree.
+// Hash is what follows the group in a block's path: opaque bytes. It is one component in the native
+// layout, and several if an engine brings its own sub-tree.
 type Hash string
 
 // Key names a block. Keys are comparable.

@@ -3,16 +3,21 @@ package hybrid
 import (
 	"errors"
 	"fmt"
+	"math"
+	"strconv"
 	"strings"
+	"unicode/utf8"
+
+	"github.com/kvfs/kvfs/tiers/block"
 )
 
 // ErrSpec marks a Spec that is not supported.
 var ErrSpec = errors.New("kvfs does not support")
 
-// ErrRange marks a question about tokens that there are not.
+// ErrRange marks a question about tokens that do not exist.
 var ErrRange = errors.New("out of range")
 
-// reasons collects what speaks against a Spec.
+// reasons collects the reasons against a Spec.
 type reasons []string
 
 func (r *reasons) add(format string, args ...any) {
@@ -32,8 +37,29 @@ func (r reasons) err() error {
 	return fmt.Errorf("%w: %s", ErrSpec, strings.Join(r, "; "))
 }
 
-// Check returns nil if New accepts s, else an ErrSpec with all reasons against it, joined
-// by "; ". Reasons speak of a group by its position.
+// CheckName returns nil if name can name a Spec. It may be the name of a model, with slashes.
+func CheckName(name string) error {
+	odd := func(r rune) bool { return !strconv.IsPrint(r) }
+	if name == "" || len(name) > MaxName || !utf8.ValidString(name) || strings.ContainsFunc(name, odd) {
+		return fmt.Errorf("%.64q cannot name a spec: want 1 to %d bytes, all of them printable", name, MaxName)
+	}
+	return nil
+}
+
+// CheckGroupName returns nil if name can name a Group. The name becomes a part of paths.
+func CheckGroupName(name string) error {
+	bad := len(name) > block.MaxName
+	for part := range strings.SplitSeq(name, "/") {
+		bad = bad || block.CheckName(part) != nil
+	}
+	if bad {
+		return fmt.Errorf("%.64q cannot stand in a path: want 1 to %d bytes without empty components, \".\", \"..\" and NUL", name, block.MaxName)
+	}
+	return nil
+}
+
+// Check returns nil if New accepts s, else an ErrSpec with all reasons against it, joined by "; ".
+// Reasons name a group by its position.
 func (s Spec) Check() error {
 	s = s.withDefaults()
 	if s.CapacityOnly {
@@ -49,8 +75,8 @@ func (s Spec) Check() error {
 	return r.err()
 }
 
-// unsupported adds what engines refuse when their connector is set up, in their order and
-// words. They do not look into uniform wrappers; unwrapped does.
+// unsupported adds what engines refuse when their connector is set up, in their order and words.
+// Engines do not look into uniform wrappers; unwrapped does.
 func (s *Spec) unsupported(r *reasons) {
 	if s.Groups == nil {
 		r.add("kv_cache_config is required: no list of groups")
@@ -65,7 +91,7 @@ func (s *Spec) unsupported(r *reasons) {
 	}
 }
 
-// unwrapped adds what unsupported would have found inside of uniform wrappers.
+// unwrapped adds what unsupported would have found inside uniform wrappers.
 func (s *Spec) unwrapped(r *reasons) {
 	for i, g := range s.Groups {
 		if g.Uniform {
@@ -84,8 +110,8 @@ func (s *Spec) kindReason(r *reasons, i int, g Group) {
 	}
 }
 
-// sizes adds what makes a search impossible: sizes that are not there, or do not divide
-// each other, and kinds that nobody knows.
+// sizes adds what makes a search impossible: missing sizes, sizes that do not divide each other,
+// and unknown kinds.
 func (s *Spec) sizes(r *reasons) {
 	if len(s.Groups) > MaxGroups {
 		r.add("%d groups, %d is the limit", len(s.Groups), MaxGroups)
@@ -94,7 +120,7 @@ func (s *Spec) sizes(r *reasons) {
 	hashOK := inRange(r, "", "hash_block_size", h, MaxBlockSize)
 	schedOK := false
 	if sched == 0 {
-		// It was not set, and the default could not be made.
+		// It was not set, and no default exists.
 		r.add("scheduler_block_size: the block sizes have no common multiple up to %d", MaxBlockSize)
 	} else {
 		schedOK = inRange(r, "", "scheduler_block_size", sched, MaxBlockSize)
@@ -104,7 +130,7 @@ func (s *Spec) sizes(r *reasons) {
 	}
 	for i, g := range s.Groups {
 		if !g.Kind.known() {
-			r.group(i, "No manager registered for KVCacheSpec %q", g.Kind)
+			r.group(i, "No manager registered for KVCacheSpec %.64q", g.Kind)
 		}
 		at := fmt.Sprintf("group %d: ", i)
 		if inRange(r, at, "block_size", g.BlockSize, MaxBlockSize) {
@@ -124,7 +150,7 @@ func (s *Spec) sizes(r *reasons) {
 	}
 }
 
-// inRange reports whether a size is in 1..limit; if not it adds a reason.
+// inRange reports whether a size is in 1..limit. If not, it adds a reason.
 func inRange(r *reasons, at, name string, size, limit int) bool {
 	if size > 0 && size <= limit {
 		return true
@@ -133,21 +159,27 @@ func inRange(r *reasons, at, name string, size, limit int) bool {
 	return false
 }
 
-// labels adds names, modes and counts that cannot be. Two groups of one name would
-// share the names of their blocks.
+// labels adds impossible names, modes and counts. Two groups of one name would share the names of
+// their blocks.
 func (s *Spec) labels(r *reasons) {
 	names := map[string]int{}
 	for i, g := range s.Groups {
 		if first, ok := names[g.Name]; ok {
-			r.group(i, "has the name %q of group %d", g.Name, first)
+			r.group(i, "has the name %.64q of group %d", g.Name, first)
 		} else {
 			names[g.Name] = i
 		}
-		if g.Kind == Mamba && g.Mode != modeAlign && g.Mode != modeAll && g.Mode != modeNone {
-			r.group(i, "unknown mamba_cache_mode %q", g.Mode)
+		if err := CheckGroupName(g.Name); err != nil {
+			r.group(i, "name %v", err)
 		}
-		if g.Ranks < 0 {
-			r.group(i, "ranks (%d) must not be negative", g.Ranks)
+		if g.Kind == Mamba && g.Mode != modeAlign && g.Mode != modeAll && g.Mode != modeNone {
+			r.group(i, "unknown mamba_cache_mode %.64q", g.Mode)
+		}
+		if g.Ranks < 0 || g.Ranks > MaxRanks {
+			r.group(i, "ranks (%d) must be in 0..%d", g.Ranks, MaxRanks)
+		}
+		if max(g.Window, g.Chunk, g.Variant) > math.MaxInt32 || min(g.Window, g.Chunk, g.Variant) < math.MinInt32 {
+			r.group(i, "window (%d), chunk (%d) and variant (%d) must fit into 32 bits", g.Window, g.Chunk, g.Variant)
 		}
 	}
 	inRange(r, "", "cache_config.block_size", s.CacheBlockSize, MaxBlockSize)
@@ -155,12 +187,15 @@ func (s *Spec) labels(r *reasons) {
 	inRange(r, "", "decode context parallel size", s.DecodeContext, MaxBlockSize)
 }
 
-// retention adds what speaks against the store interval.
+// retention adds reasons against the store interval.
 func (s *Spec) retention(r *reasons) {
 	if s.Retention == nil {
 		return
 	}
 	interval, sched := *s.Retention, s.SchedulerBlockSize
+	if interval > math.MaxInt32 {
+		r.add("prefix_cache_retention_interval (%d) must be at most %d", interval, math.MaxInt32)
+	}
 	if interval < 0 || sched > 0 && interval%sched != 0 {
 		r.add("prefix_cache_retention_interval (%d) must be non-negative and a multiple of scheduler_block_size (%d).", interval, sched)
 	}
@@ -176,8 +211,8 @@ func (s *Spec) retention(r *reasons) {
 		"Set it to 0 (it only applies to sliding-window and Mamba attention).")
 }
 
-// combinations adds groups that a search accepts and then fails on, or for which it would
-// name blocks that it never looked for.
+// combinations adds groups that a search accepts and then fails on, or for which it would name
+// blocks that it never looked for.
 func (s *Spec) combinations(r *reasons) {
 	fine := s.fine()
 	for _, cl := range s.classes() {

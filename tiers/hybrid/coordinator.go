@@ -2,23 +2,22 @@ package hybrid
 
 import "slices"
 
-// Exists reports whether a block is there: that of the group with this position whose
-// hash is that of this unit. A search asks each pair at most once, and never out of range.
+// Exists reports whether a block is there. The block is that of the group at this position, under
+// the hash of this unit. A search asks for each pair at most once, and never out of range.
 type Exists func(group, unit int) bool
 
-// Hit is how much of a prompt is there.
+// Hit is how many tokens of a prompt are there.
 type Hit struct {
 	Tokens int      // a multiple of the alignment
 	Load   [][]bool // for each group: which of its blocks are to be loaded; the rest is not needed
 
-	// Capped says that all of the prompt was there, and that Tokens is what of it can be used
-	// since the last part has to be computed again. A prompt with nothing before that part
-	// has no hit, capped or not.
+	// Capped says that all of the prompt was there. Tokens is then less, since the last part has to
+	// be computed again. A prompt with nothing before that part has no hit, capped or not.
 	Capped bool
 }
 
-// Coordinator answers for one Spec. It is constant after New; all its methods may be called
-// in parallel, do no I/O, and allocate nothing for each key beyond the answer.
+// Coordinator answers for one Spec. It is constant after New. All its methods may be called in
+// parallel. They do no I/O, and allocate nothing per key beyond the answer.
 type Coordinator struct {
 	spec    Spec
 	fine    bool // answers may end inside of a block
@@ -26,8 +25,8 @@ type Coordinator struct {
 	classes []class
 }
 
-// class is what groups with equal specs have in common. They are searched as one: a unit
-// is there if all of them have it.
+// class is the common part of groups with equal specs. They are searched as one: a unit is there if
+// all of them have it.
 type class struct {
 	kind    Kind
 	block   int // B, tokens
@@ -39,11 +38,11 @@ type class struct {
 	eagle  bool
 	groups []int // positions, ascending
 	units  int   // hash blocks in a block
-	keep   keep  // what is stored of it when stores are dense, so what is worth a question
+	keep   keep  // what a dense store keeps of it, so what is worth a question
 }
 
 // New makes a Coordinator. It fails with all reasons against spec, joined by "; " (C4): what
-// engines do not support, sizes that do not divide, unknown kinds.
+// engines do not support, sizes that do not divide, and unknown kinds.
 func New(spec Spec) (*Coordinator, error) {
 	if err := spec.Check(); err != nil {
 		return nil, err
@@ -51,8 +50,8 @@ func New(spec Spec) (*Coordinator, error) {
 	return build(spec.withDefaults())
 }
 
-// build makes a Coordinator of any Spec that a search can work on, also of those that New
-// refuses because the answers would not be of use.
+// build makes a Coordinator of any Spec that a search can work on. That includes Specs that New
+// refuses because their answers would be useless.
 func build(spec Spec) (*Coordinator, error) {
 	var r reasons
 	if spec.sizes(&r); len(r) > 0 {
@@ -70,16 +69,16 @@ func build(spec Spec) (*Coordinator, error) {
 	return c, nil
 }
 
-// fine reports whether answers are aligned to hash blocks, since states of Mamba groups are
-// kept inside of their blocks too.
+// fine reports whether answers are aligned to hash blocks. They are if states of Mamba groups are
+// kept inside their blocks too.
 func (s *Spec) fine() bool {
 	return slices.ContainsFunc(s.Groups, func(g Group) bool {
 		return g.Kind == Mamba && g.Mode == modeAlign && g.BlockSize > s.HashBlockSize
 	})
 }
 
-// classes returns the groups merged by equal spec, those that look at everything first,
-// else in the order of their first member. It works on any Spec.
+// classes merges the groups with equal specs. Classes that look at everything come first, the
+// others in the order of their first member. It works on any Spec.
 func (s *Spec) classes() []class {
 	var classes []class
 	flagged := false
@@ -112,11 +111,11 @@ func (s *Spec) classes() []class {
 	return classes
 }
 
-// equal reports whether groups of cl and other are of one class.
+// equal reports whether cl and other hold groups of one class.
 func (cl class) equal(other class) bool {
 	return cl.kind == other.kind && cl.block == other.block && cl.window == other.window &&
 		cl.chunk == other.chunk && cl.mode == other.mode && cl.variant == other.variant
 }
 
-// Spec returns what c was made of, with defaults filled in. It must not be changed.
+// Spec returns the Spec of c with defaults filled in. It must not be changed.
 func (c *Coordinator) Spec() *Spec { return &c.spec }

@@ -18,22 +18,21 @@
 //
 // # A search
 //
-// Groups with equal specs are one class, and a unit counts for a class if all its groups
-// have it. Each class finds the longest hit of its own, within that of the classes before;
-// those that look at everything come first. Rounds over all classes are made until none
-// shortens the hit (find). Existence is asked for as late as can be, once for each group and
-// unit, and the answers are kept for the whole of a Lookup: it sees one state of the cache
-// however often it comes back to a block.
+// Groups with equal specs are one class. A unit counts for a class if all its groups have it. Each
+// class finds its longest hit, within that of the classes before. Classes that look at everything
+// come first. Rounds over all classes are made until none shortens the hit (find). Existence is
+// asked for as late as possible, once for each group and unit. A Lookup keeps the answers. So it
+// sees one state of the cache, however often it comes back to a block.
 //
-// Two modes: with an Exists a search finds what is there; with nil everything is there, and
-// of a hit of fixed length the masks remain (Load, receiver mode).
+// There are two modes. With an Exists, a search finds what is there. With nil everything is there,
+// and the masks of a hit of fixed length remain (Load, receiver mode).
 //
 // # Where upstream fails
 //
-//   - In fine mode a hit may end inside of a block that was found under the hash of a later
-//     unit. Fetch names that unit, not the end of the hit, which nobody may have stored.
-//   - A window of one token needs nothing of the prefix, but its mask wants the last block
-//     of it; with eagle nobody looked whether that is there. Fetch leaves it out if it is not.
+//   - In fine mode a hit may end inside a block that was found under the hash of a later unit.
+//     Fetch names that unit. It does not name the end of the hit, which may not be stored at all.
+//   - A window of one token needs nothing of the prefix, but its mask wants the last block of it.
+//     With eagle the search did not ask for that block. Fetch leaves it out if it is not there.
 //   - With nothing to fetch upstream divides by zero. Fetch gives empty lists.
 //   - No groups are no hit; a search beyond the hashes is an error.
 //   - What upstream accepts and then fails on at the first question, New refuses: windows and
@@ -41,8 +40,8 @@
 //     blocks are not the scheduler's, that are not whole blocks, or with eagle, cross attention.
 //   - New looks into uniform wrappers, and refuses kinds that it does not know.
 //
-// A hit of attention chunks alone, at the start of a chunk, needs no blocks: it is a hit
-// with nothing stored, and nothing to load.
+// A hit of attention chunks alone, at the start of a chunk, needs no blocks. It is a hit with
+// nothing stored, and nothing to load.
 //
 // Source: vLLM, vllm/distributed/kv_transfer/kv_connector/v1/mooncake (store coordinator).
 package hybrid

@@ -1,10 +1,10 @@
 package hybrid
 
-// Fetch lists the units whose hashes name the blocks to be fetched for a hit, for each group,
-// ascending: those in load beyond the cached tokens that the caller has already. Where the
-// block that a hit ends in was found under the hash of a later unit, exists says so, and that
-// unit is given, so that no key is named that is not there; with a nil exists it is the unit at
-// the end of the hit. Nothing to fetch gives empty lists.
+// Fetch lists, for each group, the units whose hashes name the blocks to fetch for a hit. They are
+// ascending: those in load beyond the cached tokens that the caller already has. The block that a
+// hit ends in may have been found under the hash of a later unit. Fetch asks exists and gives that
+// unit, so it names no key that is not there. With a nil exists it gives the unit at the end of the
+// hit. If there is nothing to fetch, the lists are empty.
 func (c *Coordinator) Fetch(tokens, cached, numHashes int, load [][]bool, exists Exists) [][]int {
 	units := make([][]int, len(c.spec.Groups))
 	tokens = max(0, min(tokens, MaxUnits*c.spec.HashBlockSize))
@@ -51,12 +51,12 @@ func (c *Coordinator) fetchGroup(units []int, cl *class, g, tokens, skip, numHas
 	return units
 }
 
-// witness returns the unit below end that the last block of a hit is stored under, where u
-// is the one that it should be under, or -1 if it need not be fetched.
+// witness returns the unit below end under which the last block of a hit is stored. u is the unit
+// under which it should be. It returns -1 if the block need not be fetched.
 //
-// What looks at everything can use a block with more tokens than those of the hit: the search
-// accepted it, and then another class shortened the hit within that block. A window of one
-// token needs nothing from before the hit; with eagle the search does not even ask for it.
+// A group that looks at everything can use a block with more tokens than the hit: the search
+// accepted the block, and then another class shortened the hit within it. A window of one token
+// needs nothing from before the hit. With eagle the search does not even ask for it.
 func witness(cl *class, g, u, end int, exists Exists) int {
 	if cl.kind.fullLike() {
 		for later := u; later >= 0 && later < end; later++ {
@@ -64,7 +64,7 @@ func witness(cl *class, g, u, end int, exists Exists) int {
 				return later
 			}
 		}
-		return u // gone since the search: the caller finds that out when it reads
+		return u // gone since the search: the caller finds out when it reads
 	}
 	if cl.kind.window() && cl.reach() == 0 && u >= 0 && u < end && !exists(g, u) {
 		return -1

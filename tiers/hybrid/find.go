@@ -1,8 +1,8 @@
 package hybrid
 
-// Lookup finds how much of a prompt of numTokens tokens, of which the first numHashes hash
-// blocks have hashes, is there. It never fails: no groups, no hashes or no tokens are no hit.
-// A nil exists says that everything is there.
+// Lookup finds how much is there of a prompt of numTokens tokens. The first numHashes hash blocks
+// of the prompt have hashes. It never fails: no groups, no hashes or no tokens are no hit. A nil
+// exists says that everything is there.
 func (c *Coordinator) Lookup(numTokens, numHashes int, exists Exists) Hit {
 	h := c.spec.HashBlockSize
 	p := newProbe(c, max(0, min(numHashes, numTokens/h, MaxUnits)), exists)
@@ -13,8 +13,8 @@ func (c *Coordinator) Lookup(numTokens, numHashes int, exists Exists) Hit {
 	if bound := p.hashes * h / c.align * c.align; bound > 0 && len(c.classes) > 0 {
 		hit.Tokens = p.find(bound, true)
 		if hit.Tokens >= numTokens {
-			// The last token has to be computed for its output. That is not the hit
-			// less a block: of a window, other blocks may be needed then.
+			// The last token has to be computed for its output. The result is not the hit less a
+			// block: a window may then need other blocks.
 			hit.Tokens = 0
 			if bound = (numTokens - 1) / c.align * c.align; bound > 0 {
 				hit.Capped, hit.Tokens = true, p.find(bound, true)
@@ -25,8 +25,8 @@ func (c *Coordinator) Lookup(numTokens, numHashes int, exists Exists) Hit {
 	return hit
 }
 
-// Load returns, for a hit of fixed length, which blocks of each group are to be loaded
-// (receiver mode). It fails if tokens is not a multiple of the alignment.
+// Load returns which blocks of each group to load for a hit of fixed length (receiver mode). It
+// fails if tokens is not a multiple of the alignment.
 func (c *Coordinator) Load(tokens int) ([][]bool, error) {
 	if err := c.checkTokens(tokens); err != nil {
 		return nil, err
@@ -36,17 +36,17 @@ func (c *Coordinator) Load(tokens int) ([][]bool, error) {
 	return p.load(tokens), nil
 }
 
-// load is Load: a search in which everything is there. Nothing is dropped for eagle
-// groups, since the hit has that dropped already.
+// load is Load as a search in which everything is there. It drops nothing for eagle groups: the
+// given hit is already without that.
 func (p *probe) load(tokens int) [][]bool {
 	p.exists, p.stored, p.hashes = nil, false, tokens/p.c.spec.HashBlockSize
 	p.find(tokens, false)
 	return p.masks()
 }
 
-// find searches all classes for the longest hit of at most limit tokens that they agree
-// on, and leaves what each has of it in spans. Each class can only shorten the hit; it ends
-// when a round over all of them did not.
+// find searches all classes for the longest hit of at most limit tokens that they agree on. It
+// leaves the span of each class in spans. Each class can only shorten the hit. The search ends when
+// a round over all of them did not.
 func (p *probe) find(limit int, eagle bool) int {
 	classes := p.c.classes
 	switch len(classes) {
@@ -76,7 +76,7 @@ func (p *probe) find(limit int, eagle bool) int {
 		}
 		done := now >= hit
 		hit = now
-		// With one class after a full one, there is nobody whom the last could have let down.
+		// A full class accepts every prefix, so a single class after it decides.
 		if done || len(classes) == 2 && classes[0].kind.fullLike() {
 			break
 		}
@@ -87,8 +87,8 @@ func (p *probe) find(limit int, eagle bool) int {
 	return hit
 }
 
-// bound returns up to which token class i is to be searched for a hit of at most now tokens.
-// What is dropped from its end may lie beyond them.
+// bound returns up to which token to search class i for a hit of at most now tokens. What is
+// dropped from the hit's end may lie beyond them.
 func (p *probe) bound(i, now, limit int, drop bool) int {
 	cl := &p.c.classes[i]
 	switch {

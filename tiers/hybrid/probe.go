@@ -5,16 +5,16 @@ import (
 	"sync"
 )
 
-// span is what a probe of a class finds: of its blocks, those before from are not needed,
-// those from there up to end are, and together they cover tokens of the prompt.
+// span is the result of a probe of a class. Its blocks before from are not needed, those from there
+// up to end are. Together they cover tokens of the prompt.
 type span struct {
 	from   int
 	end    int
 	tokens int
 }
 
-// probe is the state of one question. It remembers which units of which class were there,
-// so that none is asked for twice and all of a question sees the same presence.
+// probe is the state of one question. It remembers which units of which class were there. So it
+// asks for none twice, and a whole question sees the same presence.
 type probe struct {
 	c       *Coordinator
 	exists  Exists // nil: everything is there
@@ -47,8 +47,8 @@ func newProbe(c *Coordinator, hashes int, exists Exists) *probe {
 	return p
 }
 
-// release gives p back to the pool, without what it would keep alive, or what is too
-// large to be kept for the next question.
+// release returns p to the pool. It drops references, and memory that is too large to keep for the
+// next question.
 func (p *probe) release() {
 	const keepWords = 1 << 15 // 256 KiB
 	p.c, p.exists, p.known, p.have = nil, nil, nil, nil
@@ -92,8 +92,8 @@ func (p *probe) block(i, b int) bool {
 	return p.unit(i, (b+1)*cl.units-1)
 }
 
-// class finds the longest hit of class i alone of at most bound tokens. With drop, the last
-// block of the hit is not counted: it has to be computed again.
+// class finds the longest hit of class i alone of at most bound tokens. With drop, the last block
+// of the hit does not count: it has to be computed again.
 func (p *probe) class(i, bound int, drop bool) span {
 	cl := &p.c.classes[i]
 	switch {
@@ -109,8 +109,8 @@ func (p *probe) class(i, bound int, drop bool) span {
 	return span{} // Cross
 }
 
-// full needs all blocks from the start. In fine mode the last may end at any unit; a block
-// that is there for more tokens than are asked for will do too.
+// full needs all blocks from the start. In fine mode the last block may end at any unit. A block
+// that is there for more tokens than asked for is accepted too.
 func (p *probe) full(i int, cl *class, bound int, drop bool) span {
 	limit := min(bound/cl.block, p.hashes/cl.units)
 	n := 0
@@ -135,7 +135,7 @@ func (p *probe) full(i int, cl *class, bound int, drop bool) span {
 	return span{end: ceilDiv(hit, cl.block), tokens: hit}
 }
 
-// window needs the blocks that a window before the hit reaches into; fewer, if they begin
+// window needs the blocks that a window before the hit reaches into. It needs fewer if they begin
 // at the start of the prompt.
 func (p *probe) window(i int, cl *class, bound int, drop bool) span {
 	b, align := cl.block, p.c.align
@@ -175,8 +175,7 @@ func (p *probe) window(i int, cl *class, bound int, drop bool) span {
 	return found
 }
 
-// chunked needs the blocks of the attention chunk that the hit ends in, as far as they
-// are there.
+// chunked needs those blocks of the attention chunk that the hit ends in which are there.
 func (p *probe) chunked(i int, cl *class, bound int) span {
 	s := span{from: bound / cl.chunk * cl.chunk / cl.block}
 	for s.end = s.from; s.end < bound/cl.block; s.end++ {
@@ -212,7 +211,7 @@ func (p *probe) mamba(i int, cl *class, bound int) span {
 	return span{}
 }
 
-// short reports whether there are too few hashes for so many blocks of cl, and notes it.
+// short reports whether there are too few hashes for that many blocks of cl, and records it.
 func (p *probe) short(cl *class, blocks int) bool {
 	short := blocks > p.hashes/cl.units
 	p.beyond = p.beyond || short

@@ -2,9 +2,9 @@ package hybrid
 
 import "fmt"
 
-// BlockSizes returns the scheduler block size and the hash block size that an engine uses
-// for these groups. A single group has the size of the cache config (block_size, in tokens),
-// whatever its own is.
+// BlockSizes returns the scheduler block size and the hash block size that an engine uses for these
+// groups, in tokens. For a single group both are the size of the cache config (block_size),
+// whatever the group's own size is.
 func BlockSizes(cacheBlockSize int, groups []Group) (scheduler, hash int, err error) {
 	if len(groups) <= 1 {
 		if cacheBlockSize <= 0 || cacheBlockSize > MaxBlockSize {

@@ -27,6 +27,9 @@ const (
 
 // Limits of a Spec and of a question.
 const (
+	MaxSpecs     = 1024 // that one daemon has
+	MaxName      = 128  // bytes of the name of a Spec
+	MaxRanks     = 1024
 	MaxGroups    = 64
 	MaxBlockSize = 1 << 20 // tokens, of every block size
 	MaxWindow    = 1 << 30 // tokens, of windows and of attention chunks
@@ -48,44 +51,40 @@ func (k Kind) known() bool {
 
 // Group describes the layers that share one block table.
 type Group struct {
-	Name      string // as in the names of its blocks; empty: its position, in decimal
-	Kind      Kind
-	BlockSize int    // B, tokens
-	Window    int    // W, tokens: of sliding windows; of other kinds it is recorded only
-	Chunk     int    // C, tokens: of ChunkedLocal
-	Mode      string // of Mamba: "align" (also if empty), "all", "none"
-	Variant   int    // layout: groups that differ in it are not merged
-	Eagle     bool   // draft layers, whose last block has to be computed again
-	Uniform   bool   // wrapped in a uniform type spec
-	Ranks     int    // how many ranks keep a part of each block. 0: as many as the model has.
+	Name      string `json:"name" kvfs:"name" check:"component" example:"0" auto:"its position" help:"As it stands in the names of its blocks."`
+	Kind      Kind   `json:"kind" kvfs:"kind" example:"swa" help:"How its layers look back; it must be given. One of full, mla, rswa, sink, swa (sliding window), swa_mla, chunk (chunked local attention), or mamba."`
+	BlockSize int    `json:"block_size" kvfs:"block_size" example:"16" help:"Tokens to a block. It must be given."`
+	Window    int    `json:"window,omitzero" kvfs:"window" example:"1024" default:"0" help:"Tokens of the window, of swa and swa_mla."`
+	Chunk     int    `json:"chunk,omitzero" kvfs:"chunk" default:"0" help:"Tokens of a chunk, of chunk."`
+	Mode      string `json:"mode,omitzero" kvfs:"mode" example:"align" auto:"align" help:"Of mamba: align, all, or none."`
+	Eagle     bool   `json:"eagle" kvfs:"eagle" default:"false" help:"They are draft layers."`
+	Ranks     int    `json:"ranks,omitzero" kvfs:"ranks" min:"0" max:"1024" default:"0" help:"How many ranks keep a part of each block. Zero means as many as the request says."`
+	Variant   int    `json:"variant" kvfs:"variant" default:"0" help:"Groups that differ in it are not taken together."`
+	Uniform   bool   `json:"uniform" kvfs:"uniform" default:"false" help:"They are wrapped in a uniform type spec."`
 }
 
-// Spec describes a model's cache.
+// Spec describes a model's cache. Control files and commands use its JSON form. The keys of the tag
+// kvfs are those of the configuration. The package of the configuration explains the other tags.
 type Spec struct {
-	HashBlockSize      int // H, tokens
-	SchedulerBlockSize int // S, tokens. 0: the least common multiple of the groups' blocks and H.
+	HashBlockSize      int  `json:"hash_block_size" kvfs:"hash_block_size" example:"16" help:"Tokens to a hash. It must be given, and divide the blocks of all groups."`
+	SchedulerBlockSize int  `json:"scheduler_block_size" kvfs:"scheduler_block_size" example:"16" auto:"the least one" help:"Tokens by which the engine schedules: a common multiple of all blocks."`
+	CacheBlockSize     int  `json:"cache_block_size" kvfs:"cache_block_size" example:"16" auto:"that of groups of kind mamba and mode align, else hash_block_size" help:"The block_size of the engine, in tokens. Mamba groups must have it."`
+	Eagle              bool `json:"eagle" kvfs:"eagle" default:"false" help:"The model has draft layers."`
+	Retention          *int `json:"retention_interval,omitzero" kvfs:"retention_interval" example:"4096" auto:"store all that may be needed" help:"Tokens between the places of a prompt that are worth storing for groups that look back a little. Zero is a value of its own."`
+	PrefillContext     int  `json:"prefill_context_parallel" kvfs:"prefill_context_parallel" default:"1" help:"Ranks that share a prompt. With several groups it must be 1."`
+	DecodeContext      int  `json:"decode_context_parallel" kvfs:"decode_context_parallel" default:"1" help:"Ranks that share a context. With several groups it must be 1."`
 
-	// CacheBlockSize is block_size of the engine's cache config, in tokens; Mamba groups
-	// must have the same. 0: the block size of the first Mamba group of mode "align",
-	// HashBlockSize if there is none.
-	CacheBlockSize int
+	// CapacityOnly is set for an engine that lends memory and neither looks up nor stores. The rest
+	// of the Spec is then neither checked nor kept, and nothing is ever a hit.
+	CapacityOnly bool `json:"-"`
 
-	Eagle          bool
-	Retention      *int // store interval in tokens of what looks back a little; nil: dense
-	PrefillContext int  // context parallel sizes; 0 means 1
-	DecodeContext  int
-
-	// CapacityOnly is set for an engine that lends memory and neither looks up nor stores.
-	// Nothing else of the Spec is then checked or kept, and nothing is ever a hit.
-	CapacityOnly bool
-
-	// Groups may be empty, which is a cache of nothing, but nil is refused: it is
-	// a cache config that was forgotten.
-	Groups []Group
+	// Groups may be empty, which is a cache of nothing. nil is refused: the cache config was
+	// forgotten.
+	Groups []Group `json:"groups" kvfs:"groups" help:"The groups of layers that share a block table, in the engine's order."`
 }
 
-// withDefaults returns a copy of s with the zero values filled in that have a default. It
-// works on any Spec, also on those that check refuses.
+// withDefaults returns a copy of s with the defaults filled in. It works on any Spec, also on those
+// that check refuses.
 func (s Spec) withDefaults() Spec {
 	if s.CapacityOnly {
 		return Spec{HashBlockSize: 1, SchedulerBlockSize: 1, CacheBlockSize: 1, PrefillContext: 1,

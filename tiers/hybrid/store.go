@@ -9,7 +9,7 @@ type Stored struct {
 	Mask  []bool // nil: all of them
 }
 
-// keep says which blocks of a class are worth storing: all, or the last need of every
+// keep says which blocks of a class are worth storing. These are all, or the last need of every
 // many, counted from shift on. With every 0 none are.
 type keep struct {
 	all   bool
@@ -23,8 +23,8 @@ func (k keep) has(i int) bool {
 	return k.all || k.every > 0 && i >= k.shift && (i-k.shift)%k.every >= k.every-k.need
 }
 
-// keepEvery returns what to keep of cl when a prompt is to be resumable at each multiple of
-// the scheduler's block (interval nil), of the interval, or nowhere (interval 0).
+// keepEvery returns what to keep of cl so that a prompt can be resumed at each multiple of the
+// scheduler's block (interval nil), of the interval, or nowhere (interval 0).
 func (cl *class) keepEvery(scheduler int, interval *int) keep {
 	k := keep{need: 1}
 	segment := scheduler
@@ -60,9 +60,9 @@ func boolInt(b bool) int {
 	return 0
 }
 
-// Store returns which blocks of a prompt's first tokens tokens are worth storing, from token
-// start on, for each group. prompt is the length of the prompt, negative if not known. It fails
-// if tokens is not a multiple of the alignment.
+// Store returns, for each group, which blocks are worth storing of a prompt's first tokens tokens,
+// from token start on. prompt is the length of the prompt, negative if unknown. It fails if tokens
+// is not a multiple of the alignment.
 func (c *Coordinator) Store(tokens, start, prompt int) ([]Stored, error) {
 	if err := c.checkTokens(tokens); err != nil {
 		return nil, err
@@ -76,7 +76,7 @@ func (c *Coordinator) Store(tokens, start, prompt int) ([]Stored, error) {
 		for n, g := range cl.groups {
 			stored[g] = s
 			if n > 0 && s.Mask != nil {
-				// Each group's mask is its caller's to change.
+				// The caller may change each group's mask.
 				stored[g].Mask = append(make([]bool, 0, len(s.Mask)), s.Mask...)
 			}
 		}
@@ -97,8 +97,8 @@ func (c *Coordinator) storeMask(cl *class, start, end, prompt int) []bool {
 	if c.spec.Retention == nil || prompt < 0 {
 		return mask
 	}
-	// What a replay of the same prompt needs: it can be resumed at the last
-	// scheduler block before its last token.
+	// What a replay of the same prompt needs: it can be resumed at the last scheduler block before
+	// its last token.
 	sched := c.spec.SchedulerBlockSize
 	edge := floorDiv(prompt-1, sched)*(sched/cl.block) + k.shift
 	for i := max(start, edge-k.need); i < min(end, edge); i++ {

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	jsonv2 "github.com/go-json-experiment/json"
 )
 
 // vectorGroup and vectorConfig are the specs of a vector.
@@ -82,9 +84,7 @@ func (a *answerOr[T]) UnmarshalJSON(text []byte) error {
 
 // strict decodes text, all fields of which must be known.
 func strict(text []byte, v any) error {
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	return d.Decode(v)
+	return jsonv2.Unmarshal(text, v, jsonv2.RejectUnknownMembers(true))
 }
 
 type findAnswer struct {

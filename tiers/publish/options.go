@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/template"
 )
 
 // defaultBuffer is how many messages are kept for replays, as vLLM does.
@@ -56,7 +57,7 @@ const mediumStorage = "STORAGE"
 type settings struct {
 	form      hashForm
 	arrays    bool
-	templates []*template
+	templates []template.Template
 	media     map[string]string // by tier; tiers that are left out are not there
 	all       []string          // the different media, in order
 }

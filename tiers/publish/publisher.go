@@ -283,7 +283,7 @@ func (p *Publisher) find(group block.GroupID, hash block.Hash) (match, bool) {
 	}
 	p.path = append(p.path, hash...)
 	for _, t := range p.templates {
-		if m, ok := t.match(p.path); ok {
+		if m, ok := matchPath(t, p.path); ok {
 			return m, true
 		}
 	}

@@ -1,22 +1,24 @@
 package config
 
+import "github.com/kvfs/kvfs/tiers/hybrid"
+
 // Config is the whole configuration. Load makes it; it is not changed after
 // that and may be read from any goroutine.
 type Config struct {
-	Mode         string           `kvfs:"mode" enum:"embedded|standalone-store" default:"embedded" help:"How the process takes part. embedded: it contributes memory and mounts. standalone-store: it contributes nothing and uses the owner on its machine."`
-	Memory       Memory           `kvfs:"memory" help:"The primary tier: host memory."`
-	Groups       map[string]Group `kvfs:"groups" names:"group" example:"g0" help:"Rules for single groups (first path component below the mount). Files and inline JSON only."`
-	Mount        Mount            `kvfs:"mount" help:"The FUSE mount."`
-	Store        Store            `kvfs:"store" help:"The owner of memory and disk on a machine, kvfs serve, and how mounts of mode standalone-store reach it."`
-	DrainTimeout Duration         `kvfs:"drain_timeout" default:"30s" help:"How long a stop waits for blocks on their way to the SSD, and, for at most 1s of it, for requests under way. Zero does not wait."`
-	Disk         Disk             `kvfs:"disk" help:"The SSD tier, below memory. Off unless it has directories. Mode standalone-store excludes it."`
-	Tiers        []Tier           `kvfs:"tiers" files:"only" help:"The tiers in their order, fastest first, and tiers of further types. Without a list the order is memory, disk, peers. With one, memory is still the first and peers are the last, and a disk that is not listed comes right after memory. Look-ups and counters report a tier of a further type as disk. Files and inline JSON only."`
-	Promotion    Promotion        `kvfs:"promotion" help:"How blocks come up into memory from the tiers below it."`
-	Staging      Staging          `kvfs:"staging" help:"Aligned buffers for blocks that a tier cannot move in place: small ones, and unaligned ends."`
-	DirectIO     DirectIO         `kvfs:"directio" help:"How the SSD tier reads and writes past the page cache."`
-	Specs        map[string]Spec  `kvfs:"specs" names:"spec" example:"gemma" help:"The attention groups of models, by a name for each, for requests about prompts; see the control directory. Files and inline JSON only."`
-	Control      Control          `kvfs:"control" help:"Who may use the control files query, prefetch, specs and events, beside root and the user of the daemon. Read when the daemon starts."`
-	Events       Events           `kvfs:"events" help:"What happens to blocks, for others to follow."`
+	Mode         string                 `kvfs:"mode" enum:"embedded|standalone-store" default:"embedded" help:"How the process takes part. embedded: it contributes memory and mounts. standalone-store: it contributes nothing and uses the owner on its machine."`
+	Memory       Memory                 `kvfs:"memory" help:"The primary tier: host memory."`
+	Groups       map[string]Group       `kvfs:"groups" names:"group" example:"g0" help:"Rules for single groups (first path component below the mount). Files and inline JSON only."`
+	Mount        Mount                  `kvfs:"mount" help:"The FUSE mount."`
+	Store        Store                  `kvfs:"store" help:"The owner of memory and disk on a machine, kvfs serve, and how mounts of mode standalone-store reach it."`
+	DrainTimeout Duration               `kvfs:"drain_timeout" default:"30s" help:"How long a stop waits for blocks on their way to the SSD, and, for at most 1s of it, for requests under way. Zero does not wait."`
+	Disk         Disk                   `kvfs:"disk" help:"The SSD tier, below memory. Off unless it has directories. Mode standalone-store excludes it."`
+	Tiers        []Tier                 `kvfs:"tiers" files:"only" help:"The tiers in their order, fastest first, and tiers of further types. Without a list the order is memory, disk, peers. With one, memory is still the first and peers are the last, and a disk that is not listed comes right after memory. Look-ups and counters report a tier of a further type as disk. Files and inline JSON only."`
+	Promotion    Promotion              `kvfs:"promotion" help:"How blocks come up into memory from the tiers below it."`
+	Staging      Staging                `kvfs:"staging" help:"Aligned buffers for blocks that a tier cannot move in place: small ones, and unaligned ends."`
+	DirectIO     DirectIO               `kvfs:"directio" help:"How the SSD tier reads and writes past the page cache."`
+	Specs        map[string]hybrid.Spec `kvfs:"specs" names:"spec" example:"gemma" help:"The attention groups of models, by a name for each, for requests about prompts; see the control directory. Files and inline JSON only."`
+	Control      Control                `kvfs:"control" help:"Who may use the control files query, prefetch, specs and events, beside root and the user of the daemon. Read when the daemon starts."`
+	Events       Events                 `kvfs:"events" help:"What happens to blocks, for others to follow."`
 
 	Bind             string   `kvfs:"bind" check:"listen" example:"0.0.0.0:7946" help:"Address on which to listen for peers, host or host:port; the port is 7946 if it is left out. Empty means no peers. One that is not loopback demands tls and peer.gossip_keys, or insecure."`
 	Join             []string `kvfs:"join" check:"address" example:"10.0.0.1:7946,10.0.0.2:7946" help:"Addresses of peers to join, host or host:port. A name stands for all of its addresses."`

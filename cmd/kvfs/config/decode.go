@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/hybrid"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -187,7 +188,17 @@ func (d document) table(v reflect.Value, n *yaml.Node, s *setting, path string) 
 // tableNames are the named checks of the names in a table.
 var tableNames = map[string]func(string) error{
 	"group": checkGroupName,
-	"spec":  checkSpecName,
+	"spec":  invalid(hybrid.CheckName),
+}
+
+// invalid makes a named check of one whose reasons are violations of the kind ErrInvalid.
+func invalid(check func(string) error) func(string) error {
+	return func(text string) error {
+		if err := check(text); err != nil {
+			return violate(ErrInvalid, "%v", err)
+		}
+		return nil
+	}
 }
 
 // checkGroupName wants the name of a group.
@@ -228,8 +239,8 @@ func (d document) sequence(v reflect.Value, n *yaml.Node, s *setting, path strin
 		}
 		d.element(out.Index(i), element, s, at)
 	}
-	if len(n.Content) == 0 {
-		out = reflect.Zero(s.typ) // as if it had never been set
+	if len(n.Content) == 0 && s.typ != reflect.TypeFor[[]hybrid.Group]() {
+		out = reflect.Zero(s.typ) // as if it had never been set, which groups of a spec must be
 	}
 	v.Set(out)
 	d.cfg.origins[path] = d.origin(n)

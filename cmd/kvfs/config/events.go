@@ -5,12 +5,11 @@ import (
 	"net"
 	"net/netip"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/template"
 )
 
 // Events configures who is told of what happens to blocks, besides the readers of
@@ -173,44 +172,16 @@ func checkTopic(s string) error {
 	return nil
 }
 
-// placeholder matches what a template may hold in braces, adjacent two of which nobody can
-// tell where the first one ends, and hashPart what is a part of the hash.
-var (
-	placeholder = regexp.MustCompile(`\{[^{}]*\}`)
-	adjacent    = regexp.MustCompile(`\{(group|hash|rank)\}\{(group|hash|rank)\}`)
-	hashPart    = regexp.MustCompile(`^\{hash:([0-9]{1,4}):([0-9]{1,4})\}$`)
-)
-
 // checkTemplate wants the path of a block below the mount, with the hash in it.
 func checkTemplate(s string) error {
-	const known = "{group}, {hash}, {hash:FROM:TO} and {rank}"
-	for _, p := range placeholder.FindAllString(s, -1) {
-		part := hashPart.FindStringSubmatch(p)
-		switch {
-		case p == "{group}" || p == "{hash}" || p == "{rank}":
-		case part == nil:
-			return violate(ErrInvalid, "%q has the placeholder %s: want %s", s, p, known)
-		default:
-			from, _ := strconv.Atoi(part[1]) // four digits at most
-			to, _ := strconv.Atoi(part[2])
-			if from >= to || to > block.MaxName {
-				return violate(ErrInvalid, "%q has the placeholder %s: want FROM below TO, at most %d", s, p, block.MaxName)
-			}
-		}
+	t, err := template.Parse([]byte(s))
+	if err == nil {
+		err = t.Reversible()
 	}
-	if strings.ContainsAny(placeholder.ReplaceAllString(s, "x"), "{}") {
-		return violate(ErrInvalid, "%q has a brace that stands alone: want %s", s, known)
+	if err != nil {
+		return violate(ErrInvalid, "%.64q: %v", s, err)
 	}
-	if p := adjacent.FindString(s); p != "" {
-		return violate(ErrInvalid, "%q has %s, and nothing between them tells where the first ends", s, p)
-	}
-	if len(s) > block.MaxPath {
-		return violate(ErrRange, "a template of %d bytes: want at most %d", len(s), block.MaxPath)
-	}
-	if !strings.Contains(s, "{hash}") {
-		return violate(ErrInvalid, "%q does not hold {hash}", s)
-	}
-	if file := placeholder.ReplaceAllString(s, "x"); path.Clean("/"+file) != "/"+file || strings.ContainsRune(s, 0) {
+	if file := string(t.Sample()); path.Clean("/"+file) != "/"+file || strings.ContainsRune(s, 0) {
 		return violate(ErrInvalid, "%q is not a path below the mount, such as {group}/{hash}", s)
 	}
 	return nil

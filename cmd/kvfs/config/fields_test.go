@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kvfs/kvfs/tiers/hybrid"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -105,11 +106,14 @@ func candidates(s *setting) []value {
 			{nil, doc("other"), []Tier{{Type: "other", Cascade: "async", Admission: "all", Options: &struct{}{}}}},
 			{nil, doc("disk"), []Tier{{Type: "disk", Cascade: "async", Admission: "all"}}},
 		}
-	case reflect.TypeFor[[]SpecGroup]():
+	case reflect.TypeFor[[]hybrid.Group]():
 		doc := func(kind string) any { return []any{map[string]any{"kind": kind, "block_size": 16}} }
 		return []value{
-			{nil, doc("full"), []SpecGroup{{Kind: "full", BlockSize: 16}}}, {nil, doc("mla"), []SpecGroup{{Kind: "mla", BlockSize: 16}}},
+			{nil, doc("full"), []hybrid.Group{{Kind: "full", BlockSize: 16}}}, {nil, doc("mla"), []hybrid.Group{{Kind: "mla", BlockSize: 16}}},
 		}
+	case reflect.TypeFor[hybrid.Kind]():
+		text(hybrid.Full, "full")
+		text(hybrid.Kind("other"), "other")
 	case reflect.TypeFor[string]():
 		for _, s := range append(slices.Clone(s.enum), "sample", "other", "[::1]:9100", "[::1]:9101", "tcp://[::1]:5557", "ipc:///a/b", "/run/a.sock", "/b", "bind:0", "interleave:0-3,7") {
 			text(s, s)

@@ -342,7 +342,7 @@ func TestExample(t *testing.T) {
 		}
 	}
 	gemma := l.cfg.Specs["gemma"]
-	if len(l.cfg.Groups) != 1 || l.cfg.Disk.Dirs[0].Size != 100*GiB || *gemma.RetentionInterval != 4096 || gemma.Groups[0].Window != 1024 {
+	if len(l.cfg.Groups) != 1 || l.cfg.Disk.Dirs[0].Size != 100*GiB || *gemma.Retention != 4096 || gemma.Groups[0].Window != 1024 {
 		t.Errorf("got %+v", l.cfg)
 	}
 	if l.validateSpecs(); len(l.errs) > 0 {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/kvfs/kvfs/tiers/hybrid"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -112,6 +113,8 @@ func format(v reflect.Value) string {
 	switch value := v.Interface().(type) {
 	case string:
 		return quote(value)
+	case hybrid.Kind:
+		return quote(string(value))
 	case []string:
 		quoted := make([]string, len(value))
 		for i, element := range value {
@@ -123,6 +126,10 @@ func format(v reflect.Value) string {
 			return "null"
 		}
 		return strconv.Itoa(*value)
+	case []hybrid.Group:
+		if value == nil {
+			return "null"
+		}
 	case float64:
 		return strconv.FormatFloat(value, 'f', -1, 64)
 	case fmt.Stringer:

@@ -197,7 +197,7 @@ func (s *setting) typeName() string {
 	case reflect.TypeFor[int]():
 		return "integer"
 	}
-	return s.typ.String()
+	return s.typ.Kind().String()
 }
 
 // String returns the shape in words.

@@ -35,18 +35,18 @@ func TestSpecs(t *testing.T) {
 	file := writeFile(t, "c.yaml", gemma)
 	c := mustLoad(t, Sources{File: file})
 	zero := 0
-	want := map[string]Spec{
+	want := map[string]hybrid.Spec{
 		"google/gemma-3.1": {
-			HashBlockSize: 16, SchedulerBlockSize: 32, CacheBlockSize: 16, Eagle: true, RetentionInterval: &zero,
-			PrefillContextParallel: 1, DecodeContextParallel: 1,
-			Groups: []SpecGroup{
+			HashBlockSize: 16, SchedulerBlockSize: 32, CacheBlockSize: 16, Eagle: true, Retention: &zero,
+			PrefillContext: 1, DecodeContext: 1,
+			Groups: []hybrid.Group{
 				{Kind: "full", BlockSize: 32, Eagle: true},
 				{Name: "local", Kind: "swa", BlockSize: 16, Window: 1024, Ranks: 2, Variant: 1, Uniform: true},
 			},
 		},
 		"jamba": {
-			HashBlockSize: 16, PrefillContextParallel: 1, DecodeContextParallel: 1,
-			Groups: []SpecGroup{{Kind: "mamba", BlockSize: 16, Mode: "all"}, {Kind: "full", BlockSize: 16}},
+			HashBlockSize: 16, PrefillContext: 1, DecodeContext: 1,
+			Groups: []hybrid.Group{{Kind: "mamba", BlockSize: 16, Mode: "all"}, {Kind: "full", BlockSize: 16}},
 		},
 	}
 	if !reflect.DeepEqual(c.Specs, want) {
@@ -65,21 +65,6 @@ func TestSpecs(t *testing.T) {
 			t.Errorf("origin of %s is %q, want %q", path, got, want)
 		}
 	}
-	got := c.Specs["google/gemma-3.1"].Hybrid()
-	wantHybrid := hybrid.Spec{
-		HashBlockSize: 16, SchedulerBlockSize: 32, CacheBlockSize: 16, Eagle: true, Retention: &zero,
-		PrefillContext: 1, DecodeContext: 1,
-		Groups: []hybrid.Group{
-			{Kind: hybrid.Full, BlockSize: 32, Eagle: true},
-			{Name: "local", Kind: hybrid.SlidingWindow, BlockSize: 16, Window: 1024, Ranks: 2, Variant: 1, Uniform: true},
-		},
-	}
-	if !reflect.DeepEqual(got, wantHybrid) {
-		t.Errorf("hybrid: got %+v\nwant %+v", got, wantHybrid)
-	}
-	if c.Specs["jamba"].Hybrid().Retention != nil {
-		t.Error("no retention interval became one")
-	}
 	text := printedText(t, c)
 	for _, want := range []string{`    retention_interval: 0 `, `    retention_interval: null `, `      - name: local `, `        window: 1024 `} {
 		if !strings.Contains(text, want) {
@@ -88,45 +73,6 @@ func TestSpecs(t *testing.T) {
 	}
 	if again := mustLoad(t, Sources{File: writeFile(t, "again.yaml", text)}); !sameValues(c, again) {
 		t.Errorf("reloaded %+v\nwant %+v", again, c)
-	}
-}
-
-// TestEverySpecField shows that no field of a spec is forgotten on its way to the
-// look-ups: each one, changed alone, changes the result.
-func TestEverySpecField(t *testing.T) {
-	base := Spec{Groups: []SpecGroup{{}}}
-	check := func(name string, s Spec) {
-		if reflect.DeepEqual(s.Hybrid(), base.Hybrid()) {
-			t.Errorf("%s is lost", name)
-		}
-	}
-	for f := range reflect.TypeFor[Spec]().Fields() {
-		s := Spec{Groups: []SpecGroup{{}}}
-		if f.Name == "Groups" {
-			s.Groups = nil
-		} else {
-			setOne(reflect.ValueOf(&s).Elem().FieldByIndex(f.Index))
-		}
-		check(f.Name, s)
-	}
-	for f := range reflect.TypeFor[SpecGroup]().Fields() {
-		s := Spec{Groups: []SpecGroup{{}}}
-		setOne(reflect.ValueOf(&s.Groups[0]).Elem().FieldByIndex(f.Index))
-		check("Groups[]."+f.Name, s)
-	}
-}
-
-// setOne sets a scalar to something that is not its zero value.
-func setOne(v reflect.Value) {
-	switch v.Kind() {
-	case reflect.Bool:
-		v.SetBool(true)
-	case reflect.String:
-		v.SetString("x")
-	case reflect.Pointer:
-		v.Set(reflect.New(v.Type().Elem()))
-	default:
-		v.SetInt(1)
 	}
 }
 
@@ -143,10 +89,10 @@ specs:
 		InlineJSON: `{"specs": {"a": {"retention_interval": 0, "groups": [{"kind": "mla", "block_size": 32}], "eagle": false}, "c": {"hash_block_size": 4, "groups": [{"kind": "rswa", "block_size": 4}]}}}`,
 	})
 	a, b := c.Specs["a"], c.Specs["b"]
-	if a.HashBlockSize != 16 || *a.RetentionInterval != 0 || !reflect.DeepEqual(a.Groups, []SpecGroup{{Kind: "mla", BlockSize: 32}}) {
+	if a.HashBlockSize != 16 || *a.Retention != 0 || !reflect.DeepEqual(a.Groups, []hybrid.Group{{Kind: "mla", BlockSize: 32}}) {
 		t.Errorf("a: got %+v", a)
 	}
-	if b.HashBlockSize != 16 || *b.RetentionInterval != 64 || len(b.Groups) != 2 || b.Groups[1].Window != 9 {
+	if b.HashBlockSize != 16 || *b.Retention != 64 || len(b.Groups) != 2 || b.Groups[1].Window != 9 {
 		t.Errorf("b: got %+v", b)
 	}
 	for path, want := range map[string]Source{
@@ -159,7 +105,7 @@ specs:
 	}
 	// Null leaves what is there.
 	c = mustLoad(t, Sources{File: writeFile(t, "c.yaml", file), InlineJSON: `{"specs": {"a": {"retention_interval": null, "groups": null}}}`})
-	if a := c.Specs["a"]; *a.RetentionInterval != 64 || len(a.Groups) != 2 {
+	if a := c.Specs["a"]; *a.Retention != 64 || len(a.Groups) != 2 {
 		t.Errorf("after null: %+v", a)
 	}
 }
@@ -226,10 +172,10 @@ func TestRejectSpecs(t *testing.T) {
 func TestManySpecs(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("specs:\n")
-	for i := range maxSpecs {
+	for i := range hybrid.MaxSpecs {
 		fmt.Fprintf(&b, "  s%d: {hash_block_size: 16, groups: [{kind: full, block_size: 16}]}\n", i)
 	}
-	if c := mustLoad(t, Sources{InlineJSON: b.String()}); len(c.Specs) != maxSpecs || c.Specs["s1023"].Groups[0].BlockSize != 16 {
+	if c := mustLoad(t, Sources{InlineJSON: b.String()}); len(c.Specs) != hybrid.MaxSpecs || c.Specs["s1023"].Groups[0].BlockSize != 16 {
 		t.Errorf("got %d specs", len(c.Specs))
 	}
 	b.WriteString("  x: {}\n  ' ': {hash_block_size: 16, groups: [{kind: full, block_size: 16}]}\n")

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/kvfs/kvfs/tiers/hybrid"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -30,6 +31,8 @@ func (s *setting) setText(v reflect.Value, text string) error {
 		}
 		*p = b
 		return nil
+	case *hybrid.Kind:
+		return s.setString((*string)(p), text)
 	case *string:
 		return s.setString(p, text)
 	case *int:
@@ -251,7 +254,7 @@ var checks = map[string]func(string) error{
 	"endpoint":  checkEndpoint,
 	"socket":    checkSocket,
 	"topic":     checkTopic,
-	"component": checkComponent,
+	"component": invalid(hybrid.CheckGroupName),
 	"template":  checkTemplate,
 	"numa":      checkNUMA,
 }

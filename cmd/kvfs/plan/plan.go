@@ -71,10 +71,10 @@ type Plan struct {
 	Request     Bytes   `json:"request"`         // of Context tokens, windows bounded
 	Groups      []Group `json:"groups"`          // the files
 
-	Load     []Step   `json:"load,omitempty"`
-	Settings Settings `json:"settings"`
-	Spec     *Spec    `json:"spec,omitempty"`
-	Notes    []string `json:"assumptions"`
+	Load     []Step       `json:"load,omitempty"`
+	Settings Settings     `json:"settings"`
+	Spec     *hybrid.Spec `json:"spec,omitempty"`
+	Notes    []string     `json:"assumptions"`
 }
 
 // tooMuch is the limit of all figures, so that sums of them stay within 63 bits.

@@ -144,7 +144,7 @@ func TestSpecs(t *testing.T) {
 			t.Errorf("%s %+v: got %+v, want %d groups and hashes of %d tokens; %q", tc.model, tc.o, p.Spec, tc.groups, tc.hash, p.Notes)
 			continue
 		}
-		if _, err := hybrid.New(p.Spec.hybrid()); err != nil {
+		if _, err := hybrid.New(*p.Spec); err != nil {
 			t.Errorf("%s: %v", tc.model, err)
 		}
 	}

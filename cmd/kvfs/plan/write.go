@@ -2,11 +2,12 @@ package plan
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/go-json-experiment/json"
 )
 
 // Write prints the plan for people.
@@ -186,7 +187,7 @@ func (p *Plan) YAML() string {
 		fmt.Fprintf(&b, "    hash_block_size: %d\n    scheduler_block_size: %d\n    cache_block_size: %d\n    groups:\n",
 			p.Spec.HashBlockSize, p.Spec.SchedulerBlockSize, p.Spec.CacheBlockSize)
 		for _, g := range p.Spec.Groups {
-			text, _ := json.Marshal(g) // of strings and numbers, which cannot fail
+			text, _ := json.Marshal(g, json.OmitZeroStructFields(true)) // of strings and numbers, which cannot fail
 			fmt.Fprintf(&b, "      - %s\n", text)
 		}
 	}
