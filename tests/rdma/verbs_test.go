@@ -11,6 +11,7 @@ package rdma
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -96,7 +97,11 @@ func TestVerbs(t *testing.T) {
 	t.Logf("the virtual machine ran for %v", time.Since(begin).Round(time.Second))
 	if err != nil || code != 0 {
 		console, _ := os.ReadFile(filepath.Join(dir, guest.Console))
-		t.Errorf("in the virtual machine: exit code %d, %v; the last words of its kernel:\n%s", code, err, tail(string(console), 40))
+		say := t.Errorf
+		if errors.Is(err, guest.ErrNotStarted) {
+			say = cannot
+		}
+		say("in the virtual machine: exit code %d, %v; the last words of its kernel:\n%s", code, err, tail(string(console), 40))
 	}
 	r.check()
 }

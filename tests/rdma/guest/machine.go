@@ -35,6 +35,8 @@ var (
 	ErrSilent = errors.New("the guest says nothing")
 	// ErrBroken: the machine ended without the guest having told the exit code.
 	ErrBroken = errors.New("the guest ended before its command")
+	// ErrNotStarted: no start came to the script. The error of the last one is wrapped, too.
+	ErrNotStarted = errors.New("the guest does not start on this machine")
 )
 
 // What the first process of the guest prints on the line of the command.
@@ -67,8 +69,9 @@ const Console = "console.log"
 // Run starts a machine and waits for the end of its Script, whose exit code it returns. The
 // machine is gone when it returns.
 //
-// Now and then a kernel dies on an emulated processor while it starts: the machine is
-// started again then, up to starts times, before anything of the caller ran.
+// Now and then a kernel dies on an emulated processor while it starts. Then the machine is
+// started again, up to starts times, before anything of the caller ran. From the second
+// start on one thread emulates both processors: that is slower, and dies less often.
 func (m *Image) Run(ctx context.Context, o Options) (code int, err error) {
 	disk, err := os.CreateTemp(o.Dir, "disk-")
 	if err != nil {
@@ -80,20 +83,27 @@ func (m *Image) Run(ctx context.Context, o Options) (code int, err error) {
 		return 0, err
 	}
 	for n := 1; ; n++ {
-		code, started, err := m.start(ctx, disk, o)
-		if err == nil || started || n == starts || ctx.Err() != nil {
+		threads := "multi"
+		if n > 1 {
+			threads = "single"
+		}
+		code, started, err := m.start(ctx, disk, threads, o)
+		switch {
+		case err == nil || started || ctx.Err() != nil:
 			return code, err
+		case n == starts:
+			return 0, fmt.Errorf("%w: %w", ErrNotStarted, err)
 		}
 		o.Line(fmt.Sprintf("guest: start %d of %d failed: %v", n, starts, err))
 	}
 }
 
 // start starts a machine and waits until it is off, or silent for too long. It reports
-// whether the guest came as far as to its Script.
-func (m *Image) start(ctx context.Context, disk *os.File, o Options) (code int, started bool, err error) {
+// whether the guest came as far as to its Script. threads is "multi" or "single".
+func (m *Image) start(ctx context.Context, disk *os.File, threads string, o Options) (code int, started bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	cmd := exec.CommandContext(ctx, qemu, m.arguments(o)...)
+	cmd := exec.CommandContext(ctx, qemu, m.arguments(threads, o)...)
 	cmd.ExtraFiles = []*os.File{disk}
 	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
 	var errs strings.Builder
@@ -149,9 +159,9 @@ func follow(r io.Reader, line func(string)) (code int, told bool) {
 	return code, told
 }
 
-func (m *Image) arguments(o Options) []string {
+func (m *Image) arguments(threads string, o Options) []string {
 	return []string{
-		"-accel", "tcg,thread=multi", "-cpu", "Westmere", // what it has is quick to emulate
+		"-accel", "tcg,thread=" + threads, "-cpu", "Westmere", // what it has is quick to emulate
 		"-machine", "pc", "-smp", "2", "-m", "2048", "-nodefaults", "-no-user-config", "-no-reboot",
 		"-display", "none", "-monitor", "none",
 		"-serial", "stdio", "-serial", "file:" + filepath.Join(o.Dir, Console),
