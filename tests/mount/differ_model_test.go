@@ -76,9 +76,21 @@ type modelFile struct {
 	ghost  bool                // it was an empty file before: others may still see that
 	joined [differWorkers]bool // who has had it open for writing
 	synced []byte              // what it had when it was last synced, nil if never
-	stable [][]byte            // what it may be after a crash: as committed, or as synced since
+	stable []modelStable       // what it may be after a crash: as committed, or as synced since
 	dirty  bool                // changed since
+	before int64               // mtime before it was changed
 	cut    int                 // bytes that fsync committed while it was written first
+}
+
+// keep notes that a crash leaves the file as it is now.
+func (f *modelFile) keep() {
+	f.stable, f.dirty = []modelStable{{f.data, f.mtime}}, false
+}
+
+// modelStable is what a crash leaves of a file.
+type modelStable struct {
+	data  []byte
+	mtime int64
 }
 
 // modelName is what a name means: to everybody, and to those that have a version.
@@ -252,8 +264,8 @@ func (m *model) print() string {
 			n = len(number)
 			number[f] = n
 			v := m.files[f]
-			fmt.Fprintf(&b, " {%d:%x %o %d %d %d %t %t %v %x %x %t}", len(v.data), crc32.ChecksumIEEE(v.data), v.mode, v.mtime, v.maker,
-				v.owner, v.own, v.ghost, v.joined, crc32.ChecksumIEEE(v.synced), crc32.ChecksumIEEE(bytes.Join(v.stable, nil)), v.dirty)
+			fmt.Fprintf(&b, " {%d:%x %o %d %d %d %t %t %v %x %v %t %d}", len(v.data), crc32.ChecksumIEEE(v.data), v.mode, v.mtime, v.maker,
+				v.owner, v.own, v.ghost, v.joined, crc32.ChecksumIEEE(v.synced), v.stable, v.dirty, v.before)
 		}
 		fmt.Fprintf(&b, " %d", n)
 	}

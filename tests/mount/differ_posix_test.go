@@ -88,10 +88,20 @@ func (m *model) doPath(op differOp, a *modelAnswer) syscall.Errno {
 		file.mode = unix.S_IFREG | op.Mode
 	case "utimens":
 		file.mtime = op.N
+		switch {
+		case m.writers(f, none):
+			file.dirty = true // the record has another time until the last close
+		case !file.dirty:
+			file.keep()
+		}
 	case "truncate":
+		if m.opened(f, op.P) {
+			m.setData(op.P, f, resized(file.data, op.N)) // a first byte hides it until that is closed
+			break
+		}
 		file.data, file.mtime, file.dirty = resized(file.data, op.N), differRecent, true
 		if file.maker == none && !m.writers(f, none) {
-			file.stable, file.dirty = [][]byte{file.data}, false
+			file.keep()
 		}
 	}
 	return 0
@@ -280,9 +290,9 @@ func (m *model) fsync(f int) {
 			file.synced = []byte{}
 		}
 	} else if m.disk {
-		file.stable, file.dirty = [][]byte{file.data}, false
+		file.keep()
 	} else {
-		file.stable = append(slices.Clone(file.stable), file.data)
+		file.stable = append(slices.Clone(file.stable), modelStable{file.data, file.mtime})
 	}
 }
 
@@ -374,7 +384,7 @@ func (m *model) kill(p int) {
 			m.note(ruleSynced)
 			if m.pick(2, "whether what a killed writer added to a file after it synced it stays") == 1 {
 				file.data = file.data[:file.cut]
-				file.stable = [][]byte{file.data}
+				file.stable = []modelStable{{file.data, file.mtime}}
 			}
 		}
 	}
@@ -493,6 +503,11 @@ func (m *model) crashBlock(e modelName) modelName {
 			continue
 		}
 		file := &m.files[v]
+		if m.disk && file.ghost && len(file.stable) > 0 && m.pick(2, "whether a block that was emptied in place is back from the SSD") == 1 {
+			old := file.stable[m.pick(len(file.stable), "as it was when")]
+			e.file = m.newFile(modelFile{data: old.data, mode: file.mode, mtime: old.mtime, maker: none, owner: none, stable: file.stable})
+			continue
+		}
 		outlives := len(file.data) == 0 || file.ghost || file.synced != nil
 		switch {
 		case !outlives, !(m.disk && file.synced != nil) && m.pick(2, "whether a version outlives the daemon") == 0:
@@ -518,6 +533,6 @@ func (m *model) crashFile(f int) int {
 	if n == 0 {
 		return none
 	}
-	file.data, file.dirty = file.stable[n-1], false
+	file.data, file.mtime, file.dirty = file.stable[n-1].data, file.stable[n-1].mtime, false
 	return f
 }

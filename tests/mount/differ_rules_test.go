@@ -104,7 +104,12 @@ func (m *model) seeOther(p int, e modelName) int {
 
 // shade returns an empty file that stands for a version.
 func (m *model) shade(v int) int {
-	return m.newFile(modelFile{mode: m.files[v].mode, mtime: m.files[v].mtime, maker: none, owner: none})
+	file := m.files[v]
+	mtime := file.mtime
+	if file.ghost && file.before != mtime && m.pick(2, "whether an empty file that gets bytes has the time that it had before") == 1 {
+		mtime = file.before
+	}
+	return m.newFile(modelFile{mode: file.mode, mtime: mtime, maker: none, owner: none})
 }
 
 func (m *model) open(op differOp) syscall.Errno {
@@ -254,6 +259,9 @@ func (m *model) held(f int) bool {
 func (m *model) setData(p, f int, data []byte) {
 	file := &m.files[f]
 	first := len(file.data) == 0 && len(data) > 0
+	if !file.dirty {
+		file.before = file.mtime
+	}
 	file.data, file.mtime, file.dirty = data, differRecent, true
 	if q := file.maker; first && q != none && q != p {
 		m.firstOfOther(p, q, f)
@@ -314,7 +322,7 @@ func (m *model) closed(p, o int) {
 		last := !m.writers(f, none)
 		dup := m.rules && !last && m.opens[o].writes() && m.only(f, o)
 		if file.dirty && (last || dup && m.pick(2, "whether the close of a duplicate commits what was changed in place") == 1) {
-			file.stable, file.dirty = [][]byte{file.data}, false
+			file.keep()
 		}
 		return
 	}
@@ -377,7 +385,7 @@ func (m *model) commit(name string, f, p int) {
 func (m *model) settleFile(f int) {
 	file := &m.files[f]
 	file.maker, file.own, file.ghost, file.synced = none, false, false, nil
-	file.stable, file.dirty = [][]byte{file.data}, false
+	file.keep()
 }
 
 // remove takes away a name that means f to p. A rename of a temporary file leaves
@@ -452,7 +460,7 @@ func (m *model) rename(op differOp) syscall.Errno {
 	if file := &m.files[f]; file.maker != none || m.plain(op.A) || !file.dirty {
 		m.settleFile(f)
 	} else {
-		file.stable = append(slices.Clone(file.stable), file.data)
+		file.stable = append(slices.Clone(file.stable), modelStable{file.data, file.mtime})
 	}
 	m.setName(op.B, modelName{file: f, own: noName.own})
 	return 0

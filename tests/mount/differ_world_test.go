@@ -232,9 +232,7 @@ func (w *differWorld) evict() {
 	if !w.disk {
 		return
 	}
-	f := open(w.t, w.base, unix.O_RDONLY|unix.O_DIRECTORY, 0)
-	must(w.t, "fsync of the directory", again(func() error { return unix.Fsync(f.fd) }))
-	f.close()
+	w.sync()
 	c := open(w.t, w.d.Path(".kvfs", "evict"), unix.O_RDWR, 0)
 	c.write([]byte(`{"tier": "memory", "all": true}`))
 	var answer struct {
@@ -247,11 +245,23 @@ func (w *differWorld) evict() {
 	c.close()
 }
 
-// crash kills the daemon and starts it again. The processes do not outlive it:
+// sync makes the disk tier know the names of this moment.
+func (w *differWorld) sync() {
+	w.t.Helper()
+	f := open(w.t, w.base, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	must(w.t, "fsync of the directory", again(func() error { return unix.Fsync(f.fd) }))
+	f.close()
+}
+
+// crash kills the daemon and starts it again. What was removed or renamed within a moment
+// of that may be back on the disk tier, so the directory is synced before. The processes do not outlive it:
 // none of their descriptors would be worth anything.
 func (w *differWorld) crash() {
 	w.t.Helper()
 	root := w.root
+	if w.disk {
+		w.sync()
+	}
 	if w.d != nil {
 		w.d.Kill()
 	}
