@@ -2,25 +2,20 @@ package fs
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 )
 
-// OpenAbort opens the file by which the kernel gives up the connection of a FUSE mount, of which
-// device is the major:minor in mount tables: what is written to it fails every request that waits,
+// OpenAbort opens the file by which the kernel gives up the connection of a FUSE mount, by the
+// minor number of its device: what is written to it fails every request that waits,
 // and all that follow. Once open, the file stands for that connection alone, also when another mount
 // gets the number. It needs the fusectl file system: where that is not mounted, root opens one that
 // is mounted nowhere.
-func OpenAbort(device string) (*os.File, error) {
-	_, minor, ok := strings.Cut(device, ":")
-	if !ok {
-		return nil, fmt.Errorf("device %q is not major:minor", device)
-	}
-	name := filepath.Join(minor, "abort")
+func OpenAbort(minor int) (*os.File, error) {
+	name := filepath.Join(strconv.Itoa(minor), "abort")
 	f, err := os.OpenFile(filepath.Join("/sys/fs/fuse/connections", name), os.O_WRONLY, 0)
 	if err == nil {
 		return f, nil

@@ -20,7 +20,6 @@ type shared struct {
 	refs   *refs    // what the kernel holds of the engine; nil if the engine has no other kernel
 	mounts *Mounts  // nil likewise
 	mount  uint32   // number among mounts; 0 if there are no others
-	asking asking   // of mounts
 	epoch  uint64   // part of each node's number, see epoch.go
 
 	kept         kept
@@ -28,7 +27,7 @@ type shared struct {
 	lowest       int32       // of those that were left to the next owner
 	dropped      atomic.Bool // those of earlier owners are not registered any more
 	proc         int         // /proc of the mount; -1 if it is ours
-	device       string      // major:minor of the mount in our mount table; "": unknown
+	device       uint64      // of the mount in our mount table; 0: unknown
 
 	detach sync.Once
 }

@@ -124,13 +124,12 @@ func (s *Server) SetAttr(_ <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOu
 }
 
 func (s *Server) truncate(in *fuse.SetAttrIn, id index.ID, size int64) error {
-	ctx := s.waiting(in.Unique)
 	if fh, ok := in.GetFh(); ok {
 		h := s.handles.get(fh)
 		if h == nil || h.write == nil {
 			return syscall.EBADF
 		}
-		return h.write.Truncate(ctx, size)
+		return h.write.Truncate(s.ctx, size)
 	}
-	return s.engine.TruncateName(ctx, id, s.caller(in.Pid), size)
+	return s.engine.TruncateName(s.ctx, id, s.caller(in.Pid), size)
 }

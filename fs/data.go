@@ -1,7 +1,6 @@
 package fs
 
 import (
-	"context"
 	"errors"
 	"io"
 	"math/bits"
@@ -18,12 +17,16 @@ import (
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
-// waiting returns the context for a request that may wait for space. Such waits
-// are bounded by WriteTimeout, so interrupts need no goroutine to watch for them,
+// waiter is a tiers.Waiter: the request of a number, which the leader answers itself though it may wait for
+// space. Such waits are bounded by WriteTimeout, so interrupts need no goroutine to watch for them,
 // which would cost a thread's wake-up for each CREATE.
-func (s *Server) waiting(unique uint64) context.Context {
-	return tiers.WithWaiting(s.ctx, func() { s.channel.mayBlock(unique) })
+type waiter struct {
+	s      *Server
+	unique uint64
 }
+
+// MayWait implements tiers.Waiter.
+func (w waiter) MayWait() { w.s.channel.mayBlock(w.unique) }
 
 // Open implements OPEN.
 func (s *Server) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
@@ -36,7 +39,7 @@ func (s *Server) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fus
 		return s.openRead(id, in, out)
 	}
 	by := s.caller(in.Pid)
-	h, err := s.engine.OpenWrite(s.waiting(in.Unique), id, by, tiers.WriteOptions{
+	h, err := s.engine.OpenWrite(s.ctx, id, by, tiers.WriteOptions{
 		Truncate: in.Flags&syscall.O_TRUNC != 0, Append: in.Flags&syscall.O_APPEND != 0,
 	})
 	if err == nil {
@@ -51,7 +54,8 @@ func (s *Server) openRead(id index.ID, in *fuse.OpenIn, out *fuse.OpenOut) fuse.
 	by := s.reader(in.Pid)
 	o, err := s.engine.OpenHot(id, by)
 	if err == tiers.ErrHollow {
-		o, err = s.engine.OpenRead(s.waiting(in.Unique), id, by, in.Flags&syscall.O_NONBLOCK != 0)
+		by.Waits = waiter{s, in.Unique}
+		o, err = s.engine.OpenRead(s.ctx, id, by, in.Flags&syscall.O_NONBLOCK != 0)
 	}
 	return s.openedRead(o, nil, err, by, out)
 }
@@ -153,7 +157,8 @@ func (s *Server) Create(_ <-chan struct{}, in *fuse.CreateIn, name string, out *
 		return fuse.EPERM
 	}
 	by := s.caller(in.Pid)
-	a, h, err := s.engine.Create(s.waiting(in.Unique), tiers.CreateOptions{
+	by.Waits = waiter{s, in.Unique}
+	a, h, err := s.engine.Create(s.ctx, tiers.CreateOptions{
 		Parent: index.ID(in.NodeId), Name: name, Mode: in.Mode, UID: in.Uid, GID: in.Gid, By: by,
 		Exclusive: in.Flags&syscall.O_EXCL != 0, Truncate: in.Flags&syscall.O_TRUNC != 0,
 	})
@@ -251,7 +256,9 @@ func (s *Server) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 	if h == nil || h.write == nil {
 		return fuse.OK
 	}
-	return syncStatus(s.engine.Flush(s.waiting(in.Unique), h.write, s.caller(in.Pid), closer{s, in.Pid}))
+	by := s.caller(in.Pid)
+	by.Waits = waiter{s, in.Unique}
+	return syncStatus(s.engine.Flush(s.ctx, h.write, by, closer{s, in.Pid}))
 }
 
 // Release implements RELEASE, which the kernel sends some time after the last
@@ -307,7 +314,7 @@ func (s *Server) Fsync(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	if isControl(in.NodeId) {
 		return fuse.OK
 	}
-	return syncStatus(s.engine.Fsync(s.waiting(in.Unique), index.ID(in.NodeId)))
+	return syncStatus(s.engine.Fsync(s.ctx, index.ID(in.NodeId)))
 }
 
 // FsyncDir implements FSYNCDIR: what was renamed into place below the directory before
@@ -317,7 +324,7 @@ func (s *Server) FsyncDir(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	if isControl(in.NodeId) {
 		return fuse.OK
 	}
-	return syncStatus(s.engine.FsyncDir(s.waiting(in.Unique), index.ID(in.NodeId)))
+	return syncStatus(s.engine.FsyncDir(s.ctx, index.ID(in.NodeId)))
 }
 
 // syncStatus is status for fsync(2), which must not say that a file is absent when
@@ -336,13 +343,12 @@ func (s *Server) Fallocate(_ <-chan struct{}, in *fuse.FallocateIn) fuse.Status 
 	if h == nil || h.write == nil {
 		return fuse.EBADF
 	}
-	ctx := s.waiting(in.Unique)
 	off, n := int64(in.Offset), int64(in.Length)
 	switch in.Mode {
 	case 0, unix.FALLOC_FL_KEEP_SIZE:
-		return status(h.write.Allocate(ctx, off, n, in.Mode != 0))
+		return status(h.write.Allocate(s.ctx, off, n, in.Mode != 0))
 	case unix.FALLOC_FL_KEEP_SIZE | unix.FALLOC_FL_PUNCH_HOLE:
-		return status(h.write.PunchHole(ctx, off, n))
+		return status(h.write.PunchHole(s.ctx, off, n))
 	}
 	return fuse.Status(syscall.EOPNOTSUPP)
 }

@@ -1,20 +1,19 @@
 package fs
 
 import (
-	"bufio"
 	"fmt"
 	"os"
 	"os/exec"
-	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
-// detach takes the mount at dir away, lazily. If device is not empty and the topmost mount there is
-// of another one, ours is gone, or covered, and the other is not ours to take away. As an ordinary
+// detach takes the mount at dir away, lazily. If device is not 0 and the topmost mount there is of
+// another one, ours is gone, or covered, and the other is not ours to take away. As an ordinary
 // user that needs the set-uid helper of fuse, as mounting did.
-func detach(dir, device string) error {
-	if device != "" {
+func detach(dir string, device uint64) error {
+	if device != 0 {
 		if now, err := deviceAt(dir); err == nil && now != device {
 			return nil
 		}
@@ -33,25 +32,21 @@ func detach(dir, device string) error {
 	return nil
 }
 
-// escaped are the characters of paths that mount tables write in octal.
-var escaped = strings.NewReplacer(" ", `\040`, "\t", `\011`, "\n", `\012`, `\`, `\134`)
+// TopMount returns the topmost mount at dir, which is a clean absolute path; nil if nothing is mounted
+// there. It asks the mount table, not the mount.
+func TopMount(dir string) (*mountinfo.Info, error) {
+	mounts, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) { return m.Mountpoint != dir, false })
+	if len(mounts) == 0 {
+		return nil, err
+	}
+	return mounts[len(mounts)-1], nil // later ones lie on top
+}
 
-// deviceAt returns the device, major:minor, of the topmost mount at dir, which is a clean absolute
-// path; "" if nothing is mounted there. It asks the mount table, not the mount.
-func deviceAt(dir string) (device string, err error) {
-	f, err := os.Open("/proc/thread-self/mountinfo")
-	if err != nil {
-		return "", err
+// deviceAt returns the device of the topmost mount at dir, as TopMount does; 0 if nothing is mounted there.
+func deviceAt(dir string) (device uint64, err error) {
+	m, err := TopMount(dir)
+	if m == nil {
+		return 0, err
 	}
-	defer f.Close()
-	point := escaped.Replace(dir)
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		// id parent major:minor root point ...
-		if field := strings.Fields(lines.Text()); len(field) > 4 && field[4] == point {
-			device = field[2] // later ones lie on top
-		}
-	}
-	return device, lines.Err()
+	return unix.Mkdev(uint32(m.Major), uint32(m.Minor)), nil
 }

@@ -209,7 +209,7 @@ func (s *Server) readDir(in *fuse.ReadIn, out *fuse.DirEntryList, add func(fuse.
 		d.farDone = false
 	}
 	if pos >= farBase {
-		if full := s.readFar(in, d, pos-farBase, add); full {
+		if full := s.readFar(d, pos-farBase, add); full {
 			return fuse.OK
 		}
 	}
@@ -218,7 +218,7 @@ func (s *Server) readDir(in *fuse.ReadIn, out *fuse.DirEntryList, add func(fuse.
 			d.ahead = s.engine.ReadDir(d.id, d.pos, d.last, d.by, d.ahead[:0])
 			d.next = 0
 			if len(d.ahead) == 0 && !d.farDone && s.opts.ListElsewhere {
-				if full := s.readFar(in, d, 0, add); full {
+				if full := s.readFar(d, 0, add); full {
 					return fuse.OK
 				}
 				continue
@@ -245,17 +245,17 @@ func (s *Server) readDir(in *fuse.ReadIn, out *fuse.DirEntryList, add func(fuse.
 }
 
 // listFar asks what other nodes have in a directory.
-func (s *Server) listFar(in *fuse.ReadIn, d *dirHandle) []tiers.Dirent {
-	ctx, cancel := context.WithTimeout(s.waiting(in.Unique), s.opts.ListTimeout)
+func (s *Server) listFar(d *dirHandle) []tiers.Dirent {
+	ctx, cancel := context.WithTimeout(s.ctx, s.opts.ListTimeout)
 	defer cancel()
 	return s.engine.Elsewhere(ctx, d.id)
 }
 
 // readFar sends the names from number n on that other nodes have and that were not sent
 // as this node's, and reports whether add had no room.
-func (s *Server) readFar(in *fuse.ReadIn, d *dirHandle, n uint64, add func(fuse.DirEntry, index.ID) bool) (full bool) {
+func (s *Server) readFar(d *dirHandle, n uint64, add func(fuse.DirEntry, index.ID) bool) (full bool) {
 	if !d.asked {
-		d.asked, d.far = true, s.listFar(in, d)
+		d.asked, d.far = true, s.listFar(d)
 	}
 	for ; n < uint64(len(d.far)); n++ {
 		e := &d.far[n]

@@ -91,9 +91,9 @@
 //     then is not committed, as when a signal kills the writer.
 //   - What one kernel has the engine do to a name or to attributes, the others may have
 //     cached: the engine calls Invalidate (Options.Kernels), and Mounts tells each kernel
-//     that knows the directory, but for the one that has asked (asking.go). That is asynchronous: it takes as long as a notice does. Who
-//     opens a block by a name that has not been taken back yet gets ESTALE underneath, and
-//     the right answer after a second look-up.
+//     that knows the directory, but for the one that has asked. That is asynchronous: it takes as
+//     long as a notice does. Who opens a block by a name that has not been taken back yet gets
+//     ESTALE underneath, and the right answer after a second look-up.
 //   - The processes of two mounts may be of two pid name spaces, so the number of the mount is
 //     part of a tiers.Process, and /proc is the one that the mount process sees (Session.Proc).
 //
@@ -156,5 +156,5 @@
 //	dirHandle.mu      one open directory; held while the engine is asked
 //	refs.later        held for reading while an OPEN is answered that had to wait
 //	engine locks      see package tiers; never held during callbacks
-//	handleTable.mu, backings.mu, notifier.mu, controlRequest.mu, refs.mu, asking.mu, Mounts.mu    leaves
+//	handleTable.mu, backings.mu, notifier.mu, controlRequest.mu, refs.mu, Mounts.mu    leaves
 package fs

@@ -29,17 +29,17 @@ type Mounts struct {
 	}
 }
 
-// Invalidate is for tiers.Options.Invalidate, with Options.Kernels.
-func (m *Mounts) Invalidate(parent, id index.ID, name string) {
+// Invalidate is for tiers.Options.Invalidate, with Options.Kernels. The kernel of the process that has
+// asked is not told: a notice would have it forget the name, which it then has to look up again, and takes
+// the lock on the directory, which its clients need next.
+func (m *Mounts) Invalidate(by tiers.Process, parent, id index.ID, name string) {
 	for _, s := range m.list() {
 		switch child := s.node(uint64(id)); {
+		case s.mount == by.Kernel:
 		case parent == 0 && s.refs.knows(id):
 			s.notices.add(notice{child: child})
 		case parent != 0 && s.refs.knows(parent): // else its kernel has no name in that directory
-			n := notice{parent: s.node(uint64(parent)), child: child, name: name}
-			if !s.asking.hold(parent, n) {
-				s.notices.add(n)
-			}
+			s.notices.add(notice{parent: s.node(uint64(parent)), child: child, name: name})
 		}
 	}
 }

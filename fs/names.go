@@ -91,8 +91,7 @@ func (s *Server) Unlink(_ <-chan struct{}, in *fuse.InHeader, name string) fuse.
 	if isControl(in.NodeId) || in.NodeId == fuse.FUSE_ROOT_ID && name == block.Reserved {
 		return fuse.EPERM
 	}
-	done := s.asks(entryName{index.ID(in.NodeId), name})
-	return done(status(s.engine.Unlink(index.ID(in.NodeId), name, s.caller(in.Pid))))
+	return status(s.engine.Unlink(index.ID(in.NodeId), name, s.caller(in.Pid)))
 }
 
 // Rmdir implements RMDIR.
@@ -101,8 +100,7 @@ func (s *Server) Rmdir(_ <-chan struct{}, in *fuse.InHeader, name string) fuse.S
 	if isControl(in.NodeId) || in.NodeId == fuse.FUSE_ROOT_ID && name == block.Reserved {
 		return fuse.EPERM
 	}
-	done := s.asks(entryName{index.ID(in.NodeId), name})
-	return done(status(s.engine.Rmdir(s.waiting(in.Unique), index.ID(in.NodeId), name, s.caller(in.Pid))))
+	return status(s.engine.Rmdir(s.ctx, index.ID(in.NodeId), name, s.caller(in.Pid)))
 }
 
 // Rename implements RENAME and RENAME2 with RENAME_NOREPLACE.
@@ -117,11 +115,12 @@ func (s *Server) Rename(_ <-chan struct{}, in *fuse.RenameIn, oldName, newName s
 	case in.Flags&^unix.RENAME_NOREPLACE != 0:
 		return fuse.EINVAL
 	}
-	done := s.asks(entryName{index.ID(in.NodeId), oldName}, entryName{index.ID(in.Newdir), newName})
-	return done(syncStatus(s.engine.Rename(s.waiting(in.Unique), tiers.RenameOptions{
+	by := s.caller(in.Pid)
+	by.Waits = waiter{s, in.Unique}
+	return syncStatus(s.engine.Rename(s.ctx, tiers.RenameOptions{
 		Parent: index.ID(in.NodeId), Name: oldName, NewParent: index.ID(in.Newdir), NewName: newName,
-		By: s.caller(in.Pid), NoReplace: in.Flags&unix.RENAME_NOREPLACE != 0,
-	})))
+		By: by, NoReplace: in.Flags&unix.RENAME_NOREPLACE != 0,
+	}))
 }
 
 // Symlink implements SYMLINK: there are none, because a block has one name.

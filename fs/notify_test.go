@@ -3,10 +3,12 @@ package fs
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 
 	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/index"
 )
 
 // TestNotifierBound shows that the queue drops what is beyond its bound, counts
@@ -59,10 +61,35 @@ func TestNotifierClose(t *testing.T) {
 // mount.
 func TestHooksBeforeMount(t *testing.T) {
 	var h Hooks
-	h.Invalidate(1, 2, "x")
+	h.Invalidate(tiers.Process{}, 1, 2, "x")
 	h.Dropped(3)
 	if !h.Alive(tiers.Process{PID: 4}) {
 		t.Error("a process is taken for dead though nobody knows")
+	}
+}
+
+// TestMountsInvalidate: all mounts but the one whose kernel has asked are told of a name.
+func TestMountsInvalidate(t *testing.T) {
+	m := &Mounts{}
+	var all []*Server
+	for range 3 {
+		s := &Server{notices: newNotifier(), shared: shared{refs: newRefs()}}
+		if err := m.number(s); err != nil {
+			t.Fatal(err)
+		}
+		m.add(s)
+		all = append(all, s)
+	}
+	m.Invalidate(tiers.Process{Kernel: all[1].mount, PID: 7}, index.Root, 2, "by one")
+	m.Invalidate(tiers.Process{}, index.Root, 2, "by none")
+	for i, want := range [][]string{{"by one", "by none"}, {"by none"}, {"by one", "by none"}} {
+		var got []string
+		for _, n := range all[i].notices.mu.queue {
+			got = append(got, n.name)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("mount %d is told %q, want %q", i, got, want)
+		}
 	}
 }
 

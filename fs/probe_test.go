@@ -112,8 +112,8 @@ func testSelfTest(t *testing.T, m *faultyMemory, o Options, path string, want er
 	if err != nil {
 		text := err.Error()
 		dir, _, _ := strings.Cut(strings.TrimPrefix(text, "mount "), ": ")
-		if at, err := deviceAt(dir); at != "" || err != nil || !filepath.IsAbs(dir) {
-			t.Errorf("%s: %q is mounted there, %v", text, at, err)
+		if at, err := deviceAt(dir); at != 0 || err != nil || !filepath.IsAbs(dir) {
+			t.Errorf("%s: device %d is mounted there, %v", text, at, err)
 		}
 		return
 	}

@@ -11,11 +11,11 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"unicode/utf8"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 
 	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
 )
 
 // maxRequest bounds a request to a control file, in bytes.
@@ -293,7 +293,6 @@ func StreamJSON[Q any](do func(ctx context.Context, q Q, answer io.Writer) error
 const (
 	maxErrorText  = 1 << 10
 	maxErrorField = 1 << 10
-	maxErrorName  = 64 // of a name or number in a text
 )
 
 // fieldError is an error that knows which part of a request is to blame.
@@ -304,35 +303,14 @@ type fieldError interface {
 
 // refusal is the answer to a request that cannot be obeyed.
 func refusal(err error) controlError {
-	e := controlError{Error: shorten(err.Error(), maxErrorText)}
+	e := controlError{Error: block.Shorten(err.Error(), maxErrorText)}
 	if at, ok := errors.AsType[fieldError](err); ok {
-		e.Field = clip(at.Field(), maxErrorField)
+		e.Field = block.Clip(at.Field(), maxErrorField)
 		if len(e.Field) < len(at.Field()) {
 			e.Field = strings.TrimSuffix(e.Field, "~") // half an escape
 		}
 	}
 	return e
-}
-
-// clip returns the beginning of a text, at most limit bytes, cut between characters.
-func clip(text string, limit int) string {
-	if len(text) <= limit {
-		return text
-	}
-	for end := limit; end > limit-utf8.UTFMax; end-- {
-		if utf8.RuneStart(text[end]) {
-			return text[:end]
-		}
-	}
-	return text[:limit] // it is not UTF-8
-}
-
-// shorten returns a text of at most limit bytes, with dots at its end if it was cut.
-func shorten(text string, limit int) string {
-	if len(text) <= limit {
-		return text
-	}
-	return clip(text, limit-len("...")) + "..."
 }
 
 // requestFault is what is wrong with a request.
@@ -355,11 +333,8 @@ var pointerName = strings.NewReplacer("~", "~0", "/", "~1")
 
 // faulty makes the error about the part.
 func (p part) faulty(format string, args ...any) error {
-	name := clip(p.name, maxErrorName)
-	if len(name) < len(p.name) {
-		name += "..."
-	}
-	field := "/" + pointerName.Replace(clip(p.name, maxErrorField))
+	name := block.Shorten(p.name, block.Shown)
+	field := "/" + pointerName.Replace(block.Clip(p.name, maxErrorField))
 	if p.index >= 0 {
 		field += "/" + strconv.Itoa(p.index)
 		name += "[" + strconv.Itoa(p.index) + "]"
@@ -471,7 +446,7 @@ func decodeValue(in *json.Decoder, at part, v reflect.Value) error {
 		return at.faulty("got %s, want number", tokenKind(t))
 	}
 	if err := json.Unmarshal([]byte(n), v.Addr().Interface()); err != nil {
-		return at.faulty("%s is not a whole number, or out of range", shorten(string(n), maxErrorName))
+		return at.faulty("%s is not a whole number, or out of range", block.Shorten(string(n), block.Shown))
 	}
 	return nil
 }
@@ -547,7 +522,7 @@ func evictWith(engine evictor, flush func(context.Context)) func(context.Context
 		}
 		a := EvictAnswer{Blocks: reply.Blocks, Bytes: reply.Bytes, KeptTotal: reply.KeptN, Kept: []EvictKept{}}
 		for _, kept := range reply.Kept {
-			a.Kept = append(a.Kept, EvictKept(kept))
+			a.Kept = append(a.Kept, EvictKept{kept.Path, kept.Reason.String()})
 		}
 		return a, nil
 	}

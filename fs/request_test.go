@@ -92,7 +92,7 @@ func TestRequestAnswer(t *testing.T) {
 		if r.Tier == "none" {
 			return tiers.EvictReply{}, errors.New("no such tier")
 		}
-		return tiers.EvictReply{Blocks: 2, Bytes: 4096, KeptN: 7, Kept: []tiers.EvictKept{{Path: "g/\u00e4", Reason: "only copy"}}}, nil
+		return tiers.EvictReply{Blocks: 2, Bytes: 4096, KeptN: 7, Kept: []tiers.EvictKept{{Path: "g/\u00e4", Reason: tiers.ReasonOnlyCopy}}}, nil
 	}}
 	r := newEvictRequest(t, f)
 	const yes = `{"blocks":2,"bytes":4096,"kept_total":7,"kept":[{"path":"g/ä","reason":"only copy"}]}` + "\n"
@@ -144,7 +144,7 @@ func TestRequestErrors(t *testing.T) {
 		{`{"tier":"memory","pathz":1}`, "/pathz", "request: pathz: there is no such member"},
 		{`{"tier":"memory","Tier":"disk"}`, "/Tier", "request: Tier: there is no such member"},
 		{`{"a/b~c":1}`, "/a~1b~0c", "request: a/b~c: there is no such member"},
-		{`{"` + long + `":1}`, "/" + long[:maxErrorField-1], "request: " + long[:maxErrorName] + "...: there is no such member"},
+		{`{"` + long + `":1}`, "/" + long[:maxErrorField-1], "request: " + long[:64] + "...: there is no such member"},
 		{`{"tier":"memory","tier":"disk"}`, "/tier", "request: tier: is there twice"},
 		{`{"tier":7}`, "/tier", "request: tier: got number, want string"},
 		{`{"tier":null}`, "/tier", "request: tier: got null, want string"},
@@ -210,7 +210,7 @@ func TestStreamRequest(t *testing.T) {
 		{request: `{"since": -1}`, error: "request: since: -1 is not a whole number, or out of range", path: "/since"},
 		{request: `{"since": 1.5}`, error: "request: since: 1.5 is not a whole number, or out of range", path: "/since"},
 		{request: `{"since": ` + strings.Repeat("9", 1<<20) + `}`, path: "/since",
-			error: "request: since: " + strings.Repeat("9", 61) + "... is not a whole number, or out of range"},
+			error: "request: since: " + strings.Repeat("9", 64) + "... is not a whole number, or out of range"},
 		{request: `{"Maybe": 1}`, error: "request: Maybe: got number, want bool", path: "/Maybe"},
 		{request: `{}`, asked: &question{}, fails: errors.New("no"), error: "no"},
 		{request: `{}`, asked: &question{}, fails: fmt.Errorf("no: %w", pointedError{"/names/1", "x"}), error: "no: x", path: "/names/1"},

@@ -92,7 +92,7 @@ type Server struct {
 type Hooks struct{ server atomic.Pointer[Server] }
 
 // Invalidate is for tiers.Options.Invalidate.
-func (h *Hooks) Invalidate(parent, id index.ID, name string) {
+func (h *Hooks) Invalidate(_ tiers.Process, parent, id index.ID, name string) {
 	if s := h.server.Load(); s != nil {
 		s.notices.add(notice{parent: s.node(uint64(parent)), child: s.node(uint64(id)), name: name})
 	}

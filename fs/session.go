@@ -36,7 +36,7 @@ type Session struct {
 	// Nil: /proc of this process.
 	Proc *os.File
 
-	device   string // major:minor in the mount table of this process; "" if it is not there
+	device   uint64 // of the mount in the mount table of this process; 0 if it is not there
 	maxWrite int    // as it was mounted
 }
 

@@ -159,21 +159,15 @@ func waiting(t *testing.T, dir string, want int) {
 		t.Skipf("nobody tells how many requests wait: %v", err)
 	}
 	defer unix.Unmount(connections, unix.MNT_DETACH)
-	mountinfo, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		t.Fatal(err)
-	}
-	minor := ""
-	for line := range strings.Lines(string(mountinfo)) {
-		if f := strings.Fields(line); f[4] == dir {
-			_, minor, _ = strings.Cut(f[2], ":")
-		}
+	m, err := TopMount(dir)
+	if m == nil {
+		t.Fatalf("nothing is mounted at %s, %v", dir, err)
 	}
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	deadline := time.After(time.Minute)
 	for {
-		n, err := os.ReadFile(filepath.Join(connections, minor, "waiting"))
+		n, err := os.ReadFile(filepath.Join(connections, strconv.Itoa(m.Minor), "waiting"))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -153,7 +153,7 @@ func TestAbandon(t *testing.T) {
 // are free again.
 func TestAbandonTemporary(t *testing.T) {
 	clock := newTestClock()
-	w := open(t, shmDir(t), tiers.Options{Kernels: true, Now: clock.now, TempExpiry: time.Minute, Invalidate: func(index.ID, index.ID, string) {}})
+	w := open(t, shmDir(t), tiers.Options{Kernels: true, Now: clock.now, TempExpiry: time.Minute, Invalidate: func(tiers.Process, index.ID, index.ID, string) {}})
 	f, err := w.create(10, "a.tmp", true, true)
 	must(t, err)
 	_, err = f.h.WriteAt(context.Background(), fill("3p", "x"), 0)

@@ -302,7 +302,7 @@ func (n *enumeration) meet(id index.ID, h *Held) {
 		n.stale = append(n.stale, h.Key)
 		return
 	case en.Seq < h.Attrs.Seq:
-		e.dropNameLocked(id, en, BlockRemoved, "superseded", n.g)
+		e.dropNameLocked(id, en, BlockRemoved, cause{reason: ReasonSuperseded}, n.g)
 		n.add(h)
 		return
 	}

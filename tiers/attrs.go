@@ -50,7 +50,7 @@ func (f *File) emptied() {
 	f.started = false
 	ix := f.e.mu.ix
 	if en := ix.At(f.id); en.Lookups > 0 && draft.Hides(f.e.stateLocked(f.id, en, &Caller{}, true)) {
-		g.names = append(g.names, goneName{ix.Parent(f.id), f.id, ix.Name(f.id)})
+		g.names = append(g.names, goneName{parent: ix.Parent(f.id), id: f.id, name: ix.Name(f.id)})
 	}
 	f.e.mu.Unlock()
 	f.e.finish(&g)
@@ -185,7 +185,7 @@ func (e *Engine) makeOwn(op string, id index.ID) (done func(), err error) {
 		if !far {
 			break
 		}
-		switch err := e.promote(e.ctx, id, false); {
+		switch err := e.promote(e.ctx, nil, id, false); {
 		case err == nil:
 			return func() { e.CloseRead(id) }, nil
 		case !errors.Is(err, ErrStale) || tries == renameTries: // else it is here, or gone, which shows
@@ -323,7 +323,7 @@ func (e *Engine) recordCopies(id index.ID) {
 	if en := e.mu.ix.At(id); e.mu.ix.Linked(id) && en.Mode&modeType == modeDir {
 		e.dirEventLocked(DirCreated, id)
 	} else if e.remote != nil && e.mu.ix.Linked(id) && en.Flags&flagUncommitted == 0 {
-		e.tierEventLocked(BlockChanged, "", id, "")
+		e.tierEventLocked(BlockChanged, "", id, cause{})
 	}
 	if en := e.mu.ix.At(id); e.mu.ix.Linked(id) && en.Mode&modeType == modeRegular && en.Tiers|en.Storing != 0 {
 		e.updateCopiesLocked(id, en, e.keyLocked(id))

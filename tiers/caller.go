@@ -11,6 +11,26 @@ type Caller struct {
 	// Told: this thread was answered ErrStale, so its kernel asks again. It does so only
 	// once for each system call.
 	Told bool
+
+	// Waits is told before OpenRead, OpenWrite, Create, Flush and Rename wait. Nil: nobody wants to know.
+	Waits Waiter
+}
+
+// Waiter is a thread that serves others, too: before it waits it sees to it that another one does. MayWait may
+// be called more than once in a call, by the goroutine of the caller, without a lock.
+type Waiter interface{ MayWait() }
+
+// announce tells w, if there is anybody, that its thread is about to wait.
+func announce(w Waiter) {
+	if w != nil {
+		w.MayWait()
+	}
+}
+
+// after is what is remembered of c after the call.
+func (c Caller) after() Caller {
+	c.Waits = nil
+	return c
 }
 
 // Process is a process, with all its threads.
@@ -18,8 +38,10 @@ type Process struct{ Kernel, PID uint32 }
 
 func (c Caller) process() Process { return Process{c.Kernel, c.Process} }
 
-// actor is the number by which verdicts name a thread.
-func (c Caller) actor() uint32 { return c.Thread | c.Kernel<<threadBits }
+// actor is the number by which verdicts name a thread of a kernel; 0: nobody of this node.
+type actor uint32
+
+func (c Caller) actor() actor { return actor(c.Thread | c.Kernel<<threadBits) }
 
 // threadBits is how many bits of a thread id are the kernel's own: its pid_max is at most 2^22.
 const threadBits = 22

@@ -85,99 +85,110 @@ func (e *Engine) runCascade(ctx context.Context, s *secondary) {
 // False: there is nothing that can begin now.
 func (e *Engine) dispatch(s *secondary) bool {
 	e.mu.Lock()
-	if s.keyed.len() > 0 {
-		return e.dispatchKeyed(s)
+	begin := e.nextLocked(s)
+	e.mu.Unlock()
+	if begin == nil {
+		return false
+	}
+	begin()
+	return true
+}
+
+// nextLocked takes the next piece of work from the queues of a tier and returns what begins it, without the
+// lock. Nil: there is nothing that can begin now.
+func (e *Engine) nextLocked(s *secondary) (begin func()) {
+	if e.expandKeyedLocked(s) {
+		return e.nextKeyedLocked(s)
 	}
 	if again := s.again; len(again) > 0 {
 		s.again = nil
-		e.mu.Unlock()
-		for _, p := range again {
-			e.askAgain(p)
+		return func() {
+			for _, p := range again {
+				e.askAgain(p)
+			}
 		}
-		return true
 	}
 	e.undeferLocked(s)
 	if s.stores.len() == 0 {
-		e.mu.Unlock()
-		return false
+		return nil
 	}
 	if fn := s.stores.front().barrier; fn != nil {
-		ready := s.storing == 0
-		if ready {
-			s.stores.pop()
+		if s.storing > 0 {
+			return nil
 		}
-		e.mu.Unlock()
-		if ready {
-			fn(nil)
-		}
-		return ready
+		s.stores.pop()
+		return func() { fn(nil) }
 	}
 	if s.storing >= maxStoreJobs {
-		e.mu.Unlock()
-		return false
+		return nil
 	}
 	ops, invalid := e.takeStoresLocked(s)
-	e.mu.Unlock()
-	for _, op := range invalid {
-		op.notify(block.ErrNotFound)
+	if len(ops)+len(invalid) == 0 {
+		return nil
 	}
-	if len(ops) > 0 {
-		e.beginStore(s, ops)
+	return func() {
+		for _, op := range invalid {
+			op.notify(block.ErrNotFound)
+		}
+		if len(ops) > 0 {
+			e.beginStore(s, ops)
+		}
 	}
-	return len(ops) > 0 || len(invalid) > 0
 }
 
-// dispatchKeyed does the removals and updates at the head of the queue, up to one
-// whose key is being stored. It is called with Engine.mu held, and releases it.
-func (e *Engine) dispatchKeyed(s *secondary) bool {
+// expandKeyedLocked reports whether removals, updates or barriers are queued, and puts the updates that a
+// directory's rename stands for in its place if that is the first of them.
+func (e *Engine) expandKeyedLocked(s *secondary) bool {
+	for s.keyed.len() > 0 && s.keyed.front().moved != nil {
+		e.expandMovedLocked(s)
+	}
+	return s.keyed.len() > 0
+}
+
+// nextKeyedLocked is nextLocked for what expandKeyedLocked has found: an update, or removals up to one whose
+// key is being stored.
+func (e *Engine) nextKeyedLocked(s *secondary) (begin func()) {
 	const batch = 256
-	var removes []block.Key
+	if barrier := s.keyed.front().barrier; barrier != nil {
+		s.keyed.pop()
+		return barrier
+	}
 	var ops []keyedOp
 	for s.keyed.len() > 0 && len(ops) < batch {
 		op := s.keyed.front()
-		if op.barrier != nil && len(ops) > 0 {
-			break
-		}
-		if op.barrier != nil {
-			s.keyed.pop()
-			e.mu.Unlock()
-			op.barrier()
-			return true
-		}
-		if op.moved != nil {
-			if len(ops) > 0 {
-				break
-			}
-			e.expandMovedLocked(s)
-			e.mu.Unlock()
-			return true
-		}
 		_, busy := s.busy[op.key]
 		_, busyTo := s.busy[op.to]
-		if busy || op.attrs != nil && (busyTo || len(removes) > 0) {
+		alone := op.attrs != nil || op.barrier != nil || op.moved != nil
+		if busy || alone && (busyTo || len(ops) > 0) {
 			break
 		}
 		ops = append(ops, s.keyed.pop())
-		if op.attrs != nil {
+		if alone {
 			break
 		}
-		removes = append(removes, op.key)
 	}
-	e.mu.Unlock()
 	if len(ops) == 0 {
-		return false
+		return nil
 	}
-	if len(removes) > 0 {
-		s.tier.Remove(removes)
-	} else {
+	return func() { e.doKeyed(s, ops) }
+}
+
+// doKeyed does removals, or one update.
+func (e *Engine) doKeyed(s *secondary, ops []keyedOp) {
+	if ops[0].attrs != nil {
 		e.update(s, ops[0])
+	} else {
+		keys := make([]block.Key, len(ops))
+		for i := range ops {
+			keys[i] = ops[i].key
+		}
+		s.tier.Remove(keys)
 	}
 	e.mu.Lock()
 	for _, op := range ops {
 		s.doneKeyedLocked(op)
 	}
 	e.mu.Unlock()
-	return true
 }
 
 // update gives a block another name or other attributes in a tier.
@@ -195,12 +206,18 @@ func (e *Engine) update(s *secondary, op keyedOp) {
 // that they are not forgotten, waiting for the stores under way that they follow.
 // False: none is left, or ctx is done.
 func (e *Engine) dispatchRemovals(ctx context.Context, s *secondary) bool {
+	var begin func()
 	e.mu.Lock()
-	if s.keyed.len() == 0 {
-		e.mu.Unlock()
-		return false
+	left := e.expandKeyedLocked(s)
+	if left {
+		begin = e.nextKeyedLocked(s)
 	}
-	if e.dispatchKeyed(s) {
+	e.mu.Unlock()
+	switch {
+	case !left:
+		return false
+	case begin != nil:
+		begin()
 		return true
 	}
 	select {
@@ -219,7 +236,7 @@ func (e *Engine) storeAnew(s *secondary, op keyedOp) {
 	e.mu.Lock()
 	if e.mu.ix.Valid(id) {
 		if en := e.mu.ix.At(id); en.Tiers&s.bit != 0 && en.Seq == op.attrs.Seq {
-			e.forgetCopyLocked(s, id, en, "renamed", &g)
+			e.forgetCopyLocked(s, id, en, ReasonRenamed, &g)
 			if e.mu.ix.Valid(id) && en.Blob != 0 {
 				e.cascadeToLocked(s, id, en)
 			}
@@ -464,7 +481,7 @@ func (e *Engine) storedOneLocked(s *secondary, op *storeOp, o *Outcome) error {
 		if o.Sum.Valid && en.Flags&flagSum == 0 {
 			en.Sum, en.Flags = o.Sum.Sum, en.Flags|flagSum
 		}
-		e.tierEventLocked(BlockStored, s.opts.Name, op.id, "")
+		e.tierEventLocked(BlockStored, s.opts.Name, op.id, cause{})
 		if e.mu.usedBytes > e.opts.CapacityBytes {
 			e.wakeEvictor() // it can go now: see shrinkLocked
 		}
@@ -597,7 +614,7 @@ func (e *Engine) cleanSome(ctx context.Context, ids []index.ID) error {
 // storeNow copies a block down to a tier ahead of all others, and waits until it is
 // there. With force set the tier's write budget and admission do not count. False: it
 // is not for that tier.
-func (e *Engine) storeNow(ctx context.Context, s *secondary, id index.ID, force bool) (bool, error) {
+func (e *Engine) storeNow(ctx context.Context, w Waiter, s *secondary, id index.ID, force bool) (bool, error) {
 	for {
 		done := make(chan error, 1)
 		joined := false
@@ -623,7 +640,7 @@ func (e *Engine) storeNow(ctx context.Context, s *secondary, id index.ID, force 
 			op.force = op.force && force || en.Flags&flagSynced != 0 && s == e.keeper()
 		}
 		e.mu.Unlock()
-		err := waitStored(ctx, done)
+		err := waitStored(ctx, w, done)
 		if joined && force && errors.Is(err, block.ErrBudget) {
 			continue // it was under way when it became urgent
 		}
@@ -631,17 +648,17 @@ func (e *Engine) storeNow(ctx context.Context, s *secondary, id index.ID, force 
 	}
 }
 
-func waitStored(ctx context.Context, done <-chan error) error {
-	return storedError(waitDone(ctx, done))
+func waitStored(ctx context.Context, w Waiter, done <-chan error) error {
+	return storedError(waitDone(ctx, w, done))
 }
 
-func waitDone(ctx context.Context, done <-chan error) error {
+func waitDone(ctx context.Context, w Waiter, done <-chan error) error {
 	select {
 	case err := <-done: // already
 		return err
 	default:
 	}
-	announceWait(ctx)
+	announce(w)
 	select {
 	case err := <-done:
 		return err
@@ -696,43 +713,43 @@ func (e *Engine) keeper() *secondary {
 }
 
 // makeDurable waits until a committed block is stored and synced.
-func (e *Engine) makeDurable(ctx context.Context, id index.ID) error {
+func (e *Engine) makeDurable(ctx context.Context, w Waiter, id index.ID) error {
 	s := e.keeper()
 	if s == nil {
 		return nil
 	}
-	if ok, err := e.storeNow(ctx, s, id, true); err != nil || !ok {
+	if ok, err := e.storeNow(ctx, w, s, id, true); err != nil || !ok {
 		return err
 	}
-	return e.flushTier(ctx, s)
+	return e.flushTier(ctx, w, s)
 }
 
 // flushTier waits until all that a tier holds is durable.
-func (e *Engine) flushTier(ctx context.Context, s *secondary) error {
+func (e *Engine) flushTier(ctx context.Context, w Waiter, s *secondary) error {
 	told := make(chan error, 1) // of the removals and renames so far
 	e.mu.Lock()
 	s.keyed.push(keyedOp{barrier: func() { told <- nil }})
 	e.mu.Unlock()
 	s.wakeUp()
-	if err := waitStored(ctx, told); err != nil {
+	if err := waitStored(ctx, w, told); err != nil {
 		return err
 	}
 	done := make(chan error, 1)
 	s.syncer.Sync(func(err error) { done <- err })
-	return waitStored(ctx, done)
+	return waitStored(ctx, w, done)
 }
 
 // afterCommit does what follows a commit at once: it waits for the copy, if the
 // cascade is synchronous or somebody called fsync before.
-func (e *Engine) afterCommit(ctx context.Context, id index.ID, sync bool) error {
+func (e *Engine) afterCommit(ctx context.Context, w Waiter, id index.ID, sync bool) error {
 	if sync {
-		return e.makeDurable(ctx, id)
+		return e.makeDurable(ctx, w, id)
 	}
 	for _, s := range e.tiers {
 		if s.opts.Cascade != CascadeSync {
 			continue
 		}
-		if _, err := e.storeNow(ctx, s, id, false); err != nil {
+		if _, err := e.storeNow(ctx, w, s, id, false); err != nil {
 			e.log.Warn("block not copied", zap.String("tier", s.opts.Name), zap.Error(err))
 		}
 	}

@@ -76,7 +76,7 @@ func (e *Engine) Flush(ctx context.Context, h *Handle, by Caller, closer Closer)
 	if err != nil {
 		return err
 	}
-	return e.afterCommit(ctx, f.id, sync)
+	return e.afterCommit(ctx, by.Waits, f.id, sync)
 }
 
 // closeLocked tells package draft of the end of h.
@@ -191,7 +191,7 @@ func (f *File) cutToSynced() error {
 
 // endedLocked follows the end of the last handle of f. died: its owner ends.
 func (e *Engine) endedLocked(f *File, en *index.Entry, died bool, g *gone) {
-	e.mu.guessedBytes -= f.guessed
+	e.guessed.give(f.guessed)
 	f.guessed = 0
 	named := f.waits || e.mu.ix.Linked(f.id)
 	temp := e.kindLocked(en) == draft.Temp
@@ -213,7 +213,7 @@ func (e *Engine) endedLocked(f *File, en *index.Entry, died bool, g *gone) {
 	case f.poisoned != nil && (en.Flags&flagUncommitted != 0 || errors.Is(f.poisoned, errBlockSize)):
 		e.mu.counters.Poisoned++
 		k := nameKey{e.mu.ix.Parent(f.id), e.mu.ix.Name(f.id)}
-		e.dropNameLocked(f.id, en, BlockRemoved, "write failed", g)
+		e.dropNameLocked(f.id, en, BlockRemoved, cause{reason: ReasonWriteFailed}, g)
 		e.seatNextLocked(k, g)
 		return
 	case temp && f.waits && !f.asked && !f.left:
@@ -276,9 +276,7 @@ func (e *Engine) commit(f *File) (sync bool, err error) {
 		e.keepSyncedLocked(en)
 	}
 	if f.waits {
-		e.mu.actor = f.actorLocked()
 		e.takeNameLocked(f, f.name, &g)
-		e.mu.actor = 0
 	}
 	e.publishLocked(f, en, size, mtime, &g)
 	e.mu.Unlock()
@@ -307,7 +305,7 @@ func (e *Engine) takeNameLocked(f *File, k nameKey, g *gone) {
 		e.unawaitLocked(f)
 	}
 	if holder := e.mu.ix.Lookup(k.parent, k.name); holder != 0 && holder != f.id {
-		e.displaceLocked(holder, f.id, k, true, g)
+		e.displaceLocked(holder, f.id, k, nil, g)
 	}
 	e.mu.ix.Link(f.id, k.parent, k.name)
 	e.changedLocked(k.parent)
@@ -322,27 +320,32 @@ func (e *Engine) keepSyncedLocked(en *index.Entry) {
 	}
 }
 
-// displaceLocked takes the name k from its holder, for heir. closed: the heir takes it because it was
-// closed; else it is a rename.
-func (e *Engine) displaceLocked(holder, heir index.ID, k nameKey, closed bool, g *gone) {
+// displaceLocked takes the name k from its holder, for heir. by is who renames heir; nil: it takes the name
+// because it was closed.
+func (e *Engine) displaceLocked(holder, heir index.ID, k nameKey, by *Caller, g *gone) {
 	en := e.mu.ix.At(holder)
 	if s := e.keeper(); s != nil && e.mu.ix.At(heir).Flags&flagSynced != 0 {
 		en.Tiers &^= s.bit // the copy goes over to the heir; s is not the Remote tier
 		en.Storing &^= s.bit
 		en.Flags &^= flagSynced
 	}
-	if hf := e.mu.files[holder]; closed && hf != nil && len(hf.handles) > 0 && en.Flags&flagUncommitted != 0 {
+	if hf := e.mu.files[holder]; by == nil && hf != nil && len(hf.handles) > 0 && en.Flags&flagUncommitted != 0 {
 		e.removeCopiesLocked(holder, en)
 		hf.wasEmpty = false // it is not what the name would mean
 		e.mu.ix.Unlink(holder)
 		e.awaitLocked(hf, k)
 		return
 	}
-	if f := e.mu.files[heir]; f != nil && en.Flags&flagUncommitted == 0 {
+	f := e.mu.files[heir]
+	if f != nil && en.Flags&flagUncommitted == 0 {
 		f.replacesLocked(en)
 	}
 	e.mu.counters.Removed++
-	e.unlinkLocked(holder, "replaced", g)
+	if by == nil {
+		e.unlinkLocked(holder, cause{ReasonReplaced, f.actorLocked()}, Process{}, g)
+	} else {
+		e.unlinkLocked(holder, cause{ReasonReplaced, by.actor()}, by.process(), g)
+	}
 }
 
 // publishLocked marks f as committed with the given size and time.
@@ -375,7 +378,7 @@ func (e *Engine) publishLocked(f *File, en *index.Entry, size, mtime int64, g *g
 		e.mu.expiries.add(en.Expires, f.id)
 	}
 	e.classifyLocked(f.id, en)
-	e.eventLocked(BlockStored, f.id, "")
+	e.eventLocked(BlockStored, f.id, cause{})
 	e.shrinkLocked(gr, g)
 	if e.highLocked() {
 		e.wakeEvictor()
@@ -383,18 +386,18 @@ func (e *Engine) publishLocked(f *File, en *index.Entry, size, mtime int64, g *g
 }
 
 // eventLocked logs an event about a block that has a name.
-func (e *Engine) eventLocked(kind EventKind, id index.ID, reason string) {
+func (e *Engine) eventLocked(kind EventKind, id index.ID, why cause) {
 	tier := "memory"
 	if kind == BlockRemoved && len(e.tiers) > 0 {
 		tier = ""
 	}
-	e.tierEventLocked(kind, tier, id, reason)
+	e.tierEventLocked(kind, tier, id, why)
 }
 
-func (e *Engine) tierEventLocked(kind EventKind, tier string, id index.ID, reason string) {
-	e.noteLocked(kind, tier, id, reason)
+func (e *Engine) tierEventLocked(kind EventKind, tier string, id index.ID, why cause) {
+	e.noteLocked(kind, tier, id, why)
 	e.events.add(Event{
-		Time: e.opts.Now(), Kind: kind, Tier: tier, Key: e.keyLocked(id), Size: e.mu.ix.At(id).Size, Reason: reason,
+		Time: e.opts.Now(), Kind: kind, Tier: tier, Key: e.keyLocked(id), Size: e.mu.ix.At(id).Size, Reason: why.reason,
 		guard: e.guardLocked(nil, id),
 	})
 }

@@ -42,7 +42,7 @@ func (e *Engine) Create(ctx context.Context, o CreateOptions) (Attr, *Handle, er
 
 // create is one try of Create. met: there was a file.
 func (e *Engine) create(ctx context.Context, o *CreateOptions) (a Attr, h *Handle, met bool, err error) {
-	blob, file, err := e.createFile(ctx)
+	blob, file, err := e.createFile(ctx, o.By.Waits)
 	if err != nil {
 		return a, nil, false, err
 	}
@@ -143,7 +143,7 @@ func (e *Engine) createLocked(o *CreateOptions, blob BlobID) (Attr, *Handle, int
 	en.Flags = flagUncommitted | e.nameFlagsLocked(o.Parent, o.Name)
 	f := e.newFileLocked(id, en)
 	f.owner = o.By.process()
-	h := &Handle{File: f, by: o.By, silent: e.kindLocked(en) == draft.Temp}
+	h := &Handle{File: f, by: o.By.after(), silent: e.kindLocked(en) == draft.Temp}
 	f.handles = []*Handle{h}
 	ix.Link(id, o.Parent, o.Name)
 	if e.kindLocked(en) != draft.Block {

@@ -29,7 +29,7 @@ type EvictReply struct {
 // EvictKept is a block that was not evicted.
 type EvictKept struct {
 	Path   string
-	Reason string // "only copy", "open", "pinned", "being written", "not found", "not in this tier"
+	Reason Reason // ReasonOnlyCopy or one after it
 }
 
 const (
@@ -83,7 +83,7 @@ func (e *Engine) EvictFrom(ctx context.Context, r EvictRequest) (EvictReply, err
 			e.mu.Lock()
 			for _, id := range open {
 				if e.mu.ix.Valid(id) && e.mu.ix.Linked(id) {
-					reply.keep(e.mu.ix.Path(id), "open")
+					reply.keep(e.mu.ix.Path(id), ReasonOpen)
 				}
 			}
 			e.mu.Unlock()
@@ -139,7 +139,7 @@ func (e *Engine) evictTargets(r *EvictRequest, reply *EvictReply) []index.ID {
 	for _, path := range r.Paths {
 		id := e.mu.ix.Walk(strings.Trim(path, "/"))
 		if id == 0 {
-			reply.keep(path, "not found")
+			reply.keep(path, ReasonNotFound)
 			continue
 		}
 		en := e.mu.ix.At(id)
@@ -151,7 +151,7 @@ func (e *Engine) evictTargets(r *EvictRequest, reply *EvictReply) []index.ID {
 	return ids
 }
 
-func (r *EvictReply) keep(path, reason string) {
+func (r *EvictReply) keep(path string, reason Reason) {
 	r.KeptN++
 	if len(r.Kept) < maxKept {
 		r.Kept = append(r.Kept, EvictKept{path, reason})
@@ -169,10 +169,10 @@ func (e *Engine) dropSome(from *secondary, r *EvictRequest, ids []index.ID, repl
 		}
 		en := e.mu.ix.At(id)
 		switch reason := e.whyKeptLocked(from, r, id, en); {
-		case reason == "open":
+		case reason == ReasonOpen:
 			open = append(open, id)
-		case reason == "not in this tier" && r.All:
-		case reason != "":
+		case reason == ReasonNotHere && r.All:
+		case reason != 0:
 			reply.keep(e.mu.ix.Path(id), reason)
 		default:
 			reply.Blocks++
@@ -185,8 +185,8 @@ func (e *Engine) dropSome(from *secondary, r *EvictRequest, ids []index.ID, repl
 	return open
 }
 
-// whyKeptLocked returns why a block must stay in the tier, "" if it may go.
-func (e *Engine) whyKeptLocked(from *secondary, r *EvictRequest, id index.ID, en *index.Entry) string {
+// whyKeptLocked returns why a block must stay in the tier, 0 if it may go.
+func (e *Engine) whyKeptLocked(from *secondary, r *EvictRequest, id index.ID, en *index.Entry) Reason {
 	var here, elsewhere bool
 	if from == nil {
 		here, elsewhere = en.Blob != 0, en.Tiers != 0
@@ -200,19 +200,19 @@ func (e *Engine) whyKeptLocked(from *secondary, r *EvictRequest, id index.ID, en
 	pinned := en.Flags&flagPinned != 0 || e.mu.groups[en.Group].opts.Pinned
 	switch {
 	case en.Flags&(flagUncommitted|flagTemp) != 0:
-		return "being written"
+		return ReasonBeingWritten
 	case en.Flags&flagPlain != 0:
-		return "pinned"
+		return ReasonPinned
 	case !here:
-		return "not in this tier"
+		return ReasonNotHere
 	case from == nil && (en.Opens > 0 || e.mu.files[id] != nil), e.mu.promotions[id] != nil:
-		return "open"
+		return ReasonOpen
 	case pinned && (from == nil || !safe):
-		return "pinned"
+		return ReasonPinned
 	case !elsewhere && !r.Force:
-		return "only copy"
+		return ReasonOnlyCopy
 	}
-	return ""
+	return 0
 }
 
 // dropCopyLocked evicts a block from memory, or from a secondary tier.
@@ -224,10 +224,10 @@ func (e *Engine) dropCopyLocked(from *secondary, id index.ID, en *index.Entry, g
 		}
 		e.mu.counters.Evicted++
 		e.mu.counters.EvictedBytes += uint64(en.Size)
-		e.evictOneLocked(id, en, "request", g)
+		e.evictOneLocked(id, en, ReasonRequest, g)
 		return
 	}
 	from.queueKeyedLocked(keyedOp{key: e.keyLocked(id)})
 	en.Flags |= flagRefused // the next write of it, not the next eviction, copies it down again
-	e.forgetCopyLocked(from, id, en, "request", g)
+	e.forgetCopyLocked(from, id, en, ReasonRequest, g)
 }

@@ -85,8 +85,10 @@ type Options struct {
 	//
 	// With Kernels it is also called when a name means no longer id, or nothing, because a
 	// kernel asked for that; and with no parent and no name if the attributes of id have
-	// changed, or its bytes in place, while all names stay as they are.
-	Invalidate func(parent, id index.ID, name string)
+	// changed, or its bytes in place, while all names stay as they are. by is the process for which a
+	// kernel asked to change the name: that kernel knows, once it is answered. If it is answered with
+	// an error, the call is repeated without by. by is zero where no kernel knows.
+	Invalidate func(by Process, parent, id index.ID, name string)
 
 	// Dropped is called after the file of a blob was removed and no handle of
 	// ours uses it, so that what refers to it outside (a registered backing
@@ -140,6 +142,10 @@ type Engine struct {
 
 	implausible atomic.Uint64 // version numbers of others that cannot be
 
+	guessed allowance // bytes that speculate reserved
+	streams allowance // bytes lent from files of their own
+	hints   allowance // calls of Hint under way
+
 	listings listings // leaf lock of its own
 
 	records [64]sync.Mutex // by id: orders writers of one record; taken before mu
@@ -158,8 +164,7 @@ type Engine struct {
 		waiting  map[nameKey][]index.ID // versions that wait to take a name
 		formerly map[index.ID]nameKey   // names of replaced files to which kernels refer
 
-		limbo      []limboBlock // replaced blocks that can still be opened, oldest first
-		limboBytes int64        // their charges
+		limbo limbo // replaced blocks that can still be opened
 
 		promotions map[index.ID]*promotion // under way
 		orphans    map[*promotion]struct{} // likewise, but their names are gone
@@ -169,31 +174,24 @@ type Engine struct {
 
 		// INVARIANT: usedBytes is the sum of the charges of all entries and
 		// promotions.
-		usedBytes    int64
-		limitBytes   int64 // what it may come to: the capacity, or less while the file system has less; see gauge
-		guessedBytes int64 // reserved for files by the size of others; ends with their last handle
-		pinnedBytes  int64 // of it, what cannot be evicted: open, pinned, being written
-		blocks       int64 // committed files in memory
-		hollow       int64 // committed files in secondary tiers only
-		seq          uint64
-		expiries     expiryHeap
-		leases       leases
-		streamBytes  int64      // lent from files of their own
-		outdated     []goneName // found by a look-up to mean another entry, and not yet told
-		verdicts     verdicts
-		actor        uint32        // thread on whose behalf names go, while it is known; else 0
-		hints        int           // requests of Hint under way
-		strays       []index.ID    // entries made for what others have, which nobody may refer to
-		space        chan struct{} // closed and replaced whenever room may have appeared
-		counters     Counters
-		summary      Summary
-		summarized   Summary // as logged last
-		memoryBytes  uint64  // opened in memory
-		fullAt       int64   // when full was called last
-		fullTold     int64   // and when it logged that
-		futile       int64   // gauge evicts nothing before
-		dirFiles     int64   // directories with a file of their own
-		scratch      []byte  // for paths
+		usedBytes   int64
+		limitBytes  int64 // what it may come to: the capacity, or less while the file system has less; see gauge
+		pinnedBytes int64 // of it, what cannot be evicted: open, pinned, being written
+		blocks      int64 // committed files in memory
+		hollow      int64 // committed files in secondary tiers only
+		seq         uint64
+		expiries    expiryHeap
+		leases      leases
+		outdated    []goneName // found by a look-up to mean another entry, and not yet told
+		verdicts    verdicts
+		strays      []index.ID    // entries made for what others have, which nobody may refer to
+		space       chan struct{} // closed and replaced whenever room may have appeared
+		counters    Counters
+		tally       tally
+		fullness    fullness
+		futile      int64  // gauge evicts nothing before
+		dirFiles    int64  // directories with a file of their own
+		scratch     []byte // for paths
 	}
 }
 
@@ -215,6 +213,7 @@ type Counters struct {
 	Implausible             uint64 // version numbers of other nodes that were ignored, because they are too far in the future
 	PromoteNoRoom           uint64 // promotions given up because memory was full of what cannot be evicted
 	FullOfOpen              uint64 // opens and writes that had to wait because memory was full of what is open, pinned or temporary
+	FullOfLeased            uint64 // likewise of blocks within the lease of a look-up, of which memory has the only copy
 	FileSystemFull          uint64 // times that the file system behind memory had no room where the accounts had
 	Lost                    uint64 // blocks evicted from memory although no other tier had them
 	DeadlinePredicted       uint64 // opens that were a miss at once, because the block would have come after the deadline
@@ -351,7 +350,7 @@ func (o *Options) fill() error {
 		o.Closed = func(Process, index.ID) bool { return false }
 	}
 	if o.Invalidate == nil {
-		o.Invalidate = func(index.ID, index.ID, string) {}
+		o.Invalidate = func(Process, index.ID, index.ID, string) {}
 	}
 	if o.Dropped == nil {
 		o.Dropped = func(BlobID) {}

@@ -37,7 +37,7 @@ type Event struct {
 	Key    block.Key // of a directory: its path, as of a file
 	From   block.Key // BlockRenamed and DirRenamed only
 	Size   int64     // bytes
-	Reason string    // why it went: "capacity", "quota", "unlink", "replaced", "expired", ...
+	Reason Reason    // why it went, or came
 
 	guard []DirAttrs // see guardLocked
 }

@@ -30,6 +30,7 @@ type gone struct {
 type goneName struct {
 	parent, id index.ID
 	name       string
+	by         Process // as in Options.Invalidate
 }
 
 // finish does what g lists. The log has told of it already. The caller holds no lock.
@@ -57,7 +58,7 @@ func (e *Engine) finish(g *gone) {
 		e.opts.Dropped(b)
 	}
 	for _, n := range g.names {
-		e.opts.Invalidate(n.parent, n.id, n.name)
+		e.opts.Invalidate(n.by, n.parent, n.id, n.name)
 	}
 	if len(g.graves) > 0 {
 		e.far.Bury(g.graves)
@@ -126,10 +127,10 @@ func (e *Engine) classifyLocked(id index.ID, en *index.Entry) {
 // nothing more may go, and returns how many bytes went. until is the earliest
 // time at which a lease that stood in the way ends, 0 if none did; force evicts
 // within leases too.
-func (e *Engine) evictLocked(pol policy.Policy, need int64, reason string, force bool, g *gone) (freed, until int64) {
+func (e *Engine) evictLocked(pol policy.Policy, need int64, reason Reason, force bool, g *gone) (freed, until int64) {
 	now := e.now()
 	idle := int64(0)
-	if reason == "watermark" {
+	if reason == ReasonWatermark {
 		idle = int64(watermarkIdle)
 	}
 	var victims []index.ID
@@ -217,12 +218,12 @@ func (e *Engine) leftLocked(op *storeOp, g *gone) {
 	}
 	e.mu.counters.Evicted++
 	e.mu.counters.EvictedBytes += uint64(en.Size)
-	e.evictOneLocked(op.id, en, "capacity", g)
+	e.evictOneLocked(op.id, en, ReasonCapacity, g)
 }
 
 // evictOneLocked takes a block out of memory. If no other tier has it, it is lost,
 // and its name goes.
-func (e *Engine) evictOneLocked(id index.ID, en *index.Entry, reason string, g *gone) {
+func (e *Engine) evictOneLocked(id index.ID, en *index.Entry, reason Reason, g *gone) {
 	if en.Tiers == 0 {
 		if len(e.tiers) > 0 {
 			e.mu.counters.Lost++
@@ -232,7 +233,7 @@ func (e *Engine) evictOneLocked(id index.ID, en *index.Entry, reason string, g *
 				}
 			}
 		}
-		e.dropNameLocked(id, en, BlockEvicted, reason, g)
+		e.dropNameLocked(id, en, BlockEvicted, cause{reason: reason}, g)
 		return
 	}
 	e.addUsedLocked(en, -chargeOf(en.Size))
@@ -241,20 +242,20 @@ func (e *Engine) evictOneLocked(id index.ID, en *index.Entry, reason string, g *
 	en.Blob = 0
 	e.mu.blocks--
 	e.mu.hollow++
-	e.eventLocked(BlockEvicted, id, reason)
+	e.eventLocked(BlockEvicted, id, cause{reason: reason})
 	e.classifyLocked(id, en)
 	e.settleRemoteLocked(id, en, g)
 }
 
 // dropNameLocked takes the name of a file away and gives up its bytes as soon as
 // nobody uses them.
-func (e *Engine) dropNameLocked(id index.ID, en *index.Entry, kind EventKind, reason string, g *gone) {
+func (e *Engine) dropNameLocked(id index.ID, en *index.Entry, kind EventKind, why cause, g *gone) {
 	ix := e.mu.ix
 	limbo := false
 	if ix.Linked(id) {
 		parent, name := ix.Parent(id), ix.Name(id)
 		k := nameKey{parent, name}
-		if reason == "replaced" {
+		if why.reason == ReasonReplaced {
 			limbo = e.limboLocked(id, en, k, g)
 			if en.Lookups > 0 {
 				e.mu.formerly[id] = k
@@ -269,18 +270,18 @@ func (e *Engine) dropNameLocked(id index.ID, en *index.Entry, kind EventKind, re
 				e.mu.hollow--
 			}
 			if e.kindLocked(en) == draft.Block {
-				e.eventLocked(kind, id, reason)
+				e.eventLocked(kind, id, why)
 				if kind == BlockRemoved {
-					e.buryLocked(id, reason)
+					e.buryLocked(id, why.reason)
 				}
 			}
-		} else if reason == "unlink" && en.Flags&flagTemp == 0 && en.Mode&modeType != modeDir {
-			e.buryLocked(id, reason) // it may have been committed empty before
+		} else if why.reason == ReasonUnlink && en.Flags&flagTemp == 0 && en.Mode&modeType != modeDir {
+			e.buryLocked(id, why.reason) // it may have been committed empty before
 		}
 		e.voidStoresLocked(id, en)
 		e.removeCopiesLocked(id, en)
 		if en.Lookups > 0 {
-			g.names = append(g.names, goneName{parent, id, name})
+			g.names = append(g.names, goneName{parent: parent, id: id, name: name})
 		}
 		ix.Unlink(id)
 		e.strayLocked(parent, ix.At(parent))
@@ -364,13 +365,13 @@ func (e *Engine) roomLocked(gr *group, n int64, force bool, g *gone) (ok bool, u
 // evictAnyLocked is evictLocked for the blocks of all groups: up to most bytes, and of those with an order of their own
 // no more than are needed.
 func (e *Engine) evictAnyLocked(need, most int64, force bool, g *gone) (until int64) {
-	freed, until := e.evictLocked(e.mu.shared, most, "capacity", force, g)
+	freed, until := e.evictLocked(e.mu.shared, most, ReasonCapacity, force, g)
 	for _, other := range e.mu.groups {
 		if freed >= need {
 			break
 		}
 		if other.order != nil {
-			n, u := e.evictLocked(other.order, need-freed, "capacity", force, g)
+			n, u := e.evictLocked(other.order, need-freed, ReasonCapacity, force, g)
 			freed += n
 			if until == 0 || u != 0 && u < until {
 				until = u
@@ -391,7 +392,7 @@ func (e *Engine) quotaLocked(gr *group, n int64, force bool, g *gone) (ok bool, 
 		return true, 0
 	}
 	if gr.order != nil && n <= q {
-		_, until = e.evictLocked(gr.order, gr.usedBytes+n-q, "quota", force, g)
+		_, until = e.evictLocked(gr.order, gr.usedBytes+n-q, ReasonQuota, force, g)
 	}
 	return gr.usedBytes+n <= q, until
 }
@@ -421,15 +422,14 @@ func (e *Engine) tryReserve(f *File, n int64) bool {
 // thousand idle handles cannot keep out a write that is really coming.
 func (e *Engine) speculate(f *File, n int64) bool {
 	e.mu.Lock()
-	ok := e.mu.guessedBytes+n <= e.opts.CapacityBytes/2
+	ok := e.guessed.take(n, e.opts.CapacityBytes/2)
 	if ok {
-		e.mu.guessedBytes += n
 		f.guessed += n
 	}
 	e.mu.Unlock()
 	if ok && !e.tryReserve(f, n) {
 		e.mu.Lock()
-		e.mu.guessedBytes -= n
+		e.guessed.give(n)
 		f.guessed -= n
 		e.mu.Unlock()
 		return false
@@ -476,7 +476,7 @@ func (e *Engine) reserve(ctx context.Context, id index.ID, f *File, n int64, sta
 			return &block.Error{Op: "reserve", Tier: "memory", Err: err}
 		}
 		if !waited && !overQuota {
-			e.full(n)
+			e.full(n, until)
 		}
 		if until > 0 {
 			wait = min(wait, time.Duration(until-e.now())+time.Millisecond)
@@ -504,24 +504,8 @@ func (e *Engine) grantLocked(gr *group, f *File, n int64, started, force bool, g
 	return ok, until
 }
 
-type waitingKey struct{}
-
-// WithWaiting returns a context that makes the engine call fn before it waits on
-// behalf of the caller, so that a thread which serves others can pass that on.
-func WithWaiting(ctx context.Context, fn func()) context.Context {
-	return context.WithValue(ctx, waitingKey{}, fn)
-}
-
-// announceWait calls what WithWaiting put into ctx.
-func announceWait(ctx context.Context) {
-	if fn, ok := ctx.Value(waitingKey{}).(func()); ok {
-		fn()
-	}
-}
-
 // waitSpace waits for the signal, the time, or ctx; only the last is an error.
 func waitSpace(ctx context.Context, space <-chan struct{}, d time.Duration) error {
-	announceWait(ctx)
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -564,9 +548,9 @@ func (e *Engine) runEvictor(ctx context.Context) {
 			need := e.mu.usedBytes - low
 			freed = 0
 			if over := e.mu.usedBytes - e.opts.CapacityBytes; over > 0 { // into the headroom
-				freed, _ = e.evictLocked(e.mu.shared, min(over, evictBatch), "capacity", false, &g)
+				freed, _ = e.evictLocked(e.mu.shared, min(over, evictBatch), ReasonCapacity, false, &g)
 			} else if need > 0 {
-				freed, _ = e.evictLocked(e.mu.shared, min(need, evictBatch), "watermark", false, &g)
+				freed, _ = e.evictLocked(e.mu.shared, min(need, evictBatch), ReasonWatermark, false, &g)
 			}
 			e.mu.Unlock()
 			e.finish(&g)

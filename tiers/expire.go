@@ -77,6 +77,6 @@ func (e *Engine) expireLocked(g *gone) {
 			continue
 		}
 		e.mu.counters.Expired++
-		e.dropNameLocked(x.id, en, BlockRemoved, "expired", g)
+		e.dropNameLocked(x.id, en, BlockRemoved, cause{reason: ReasonExpired}, g)
 	}
 }

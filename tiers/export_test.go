@@ -156,8 +156,8 @@ func (e *Engine) Audit() error {
 	}
 	check("usedBytes", e.mu.usedBytes, a.used)
 	check("pinnedBytes", e.mu.pinnedBytes, a.pinned)
-	check("limboBytes", e.mu.limboBytes, a.limbo)
-	check("guessedBytes", e.mu.guessedBytes, a.guessed)
+	check("limboBytes", e.mu.limbo.bytes, a.limbo)
+	check("guessedBytes", e.guessed.taken.Load(), a.guessed)
 	check("blocks", e.mu.blocks, a.blocks)
 	check("hollow", e.mu.hollow, a.hollow)
 	check("dirFiles", e.mu.dirFiles, a.dirs)

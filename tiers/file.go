@@ -182,8 +182,8 @@ func (f *File) ownerWritesLocked(h *Handle) bool {
 	return slices.ContainsFunc(f.handles, func(o *Handle) bool { return o != h && !o.closed && o.by.process() == f.owner })
 }
 
-// actorLocked is the number by which verdicts name a thread of the owner, 0 if it has f not open.
-func (f *File) actorLocked() uint32 {
+// actorLocked is a thread of the owner, nobody if it has f not open.
+func (f *File) actorLocked() actor {
 	for _, h := range f.handles {
 		if h.by.process() == f.owner {
 			return h.by.actor()
@@ -369,7 +369,7 @@ func (h *Handle) WriteAt(ctx context.Context, p []byte, off int64) (int, error) 
 		h.goesOn()
 		n := 0
 		err = h.WithFile(func(file *os.File) error {
-			return f.e.withRoom(ctx, func() error { return writeAll(file, p, off, &n) })
+			return f.e.withRoom(ctx, nil, func() error { return writeAll(file, p, off, &n) })
 		})
 		f.begin(h) // it may have been emptied meanwhile
 	}
@@ -494,11 +494,11 @@ func (e *Engine) startLocked(f *File, by Process, g *gone) {
 	en := e.mu.ix.At(f.id)
 	if !f.started && draft.Hides(e.stateLocked(f.id, en, &Caller{}, true)) {
 		f.owner, f.wasEmpty = by, true
-		e.nameLeftLocked(f.id, en, g) // for all but its writer
+		e.nameLeftLocked(f.id, en, Process{}, g) // for all but its writer
 		e.mu.blocks--
 		en.Flags |= flagUncommitted
 		e.classifyLocked(f.id, en)
-		e.tierEventLocked(BlockChanged, "", f.id, "rewritten")
+		e.tierEventLocked(BlockChanged, "", f.id, cause{reason: ReasonRewritten})
 	}
 	f.started = true
 }

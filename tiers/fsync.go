@@ -50,7 +50,7 @@ func (e *Engine) Fsync(ctx context.Context, id index.ID) error {
 		f.sync = e.keeper() != nil && len(f.handles) > 0
 		e.mu.Unlock()
 	}
-	return e.makeDurable(ctx, id)
+	return e.makeDurable(ctx, nil, id)
 }
 
 // FsyncDir waits until every block below a directory that was committed before and is not open for
@@ -79,7 +79,7 @@ func (e *Engine) FsyncDir(ctx context.Context, dir index.ID) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return errors.Join(errs, e.flushTier(ctx, s))
+	return errors.Join(errs, e.flushTier(ctx, nil, s))
 }
 
 // storeSome has the first of some blocks copied down, as many as the queue may hold,
@@ -125,7 +125,7 @@ func (e *Engine) storeSome(ctx context.Context, s *secondary, ids []index.ID) (n
 	}
 	e.mu.Unlock()
 	for range waits {
-		if cause := waitStored(ctx, done); cause != nil && (err == nil || errors.Is(err, block.ErrBudget)) {
+		if cause := waitStored(ctx, nil, done); cause != nil && (err == nil || errors.Is(err, block.ErrBudget)) {
 			err = cause
 		}
 		if ctx.Err() != nil {
@@ -155,7 +155,7 @@ func (e *Engine) storeAgain(ctx context.Context, s *secondary, id index.ID) erro
 		return nil
 	}
 	defer e.Forget(id, 1)
-	_, err := e.storeNow(ctx, s, id, true)
+	_, err := e.storeNow(ctx, nil, s, id, true)
 	return err
 }
 
@@ -169,7 +169,7 @@ func (e *Engine) Drain(ctx context.Context) error {
 			return err
 		}
 		if s.syncer != nil {
-			errs = append(errs, e.flushTier(ctx, s))
+			errs = append(errs, e.flushTier(ctx, nil, s))
 		}
 	}
 	return errors.Join(errs...)
@@ -197,7 +197,7 @@ func (e *Engine) drainTier(ctx context.Context, s *secondary) error {
 		s.stores.push(&storeOp{barrier: func(err error) { done <- err }})
 		e.mu.Unlock()
 		s.wakeUp()
-		if err := waitStored(ctx, done); err != nil {
+		if err := waitStored(ctx, nil, done); err != nil {
 			return err
 		}
 		if !more {

@@ -168,8 +168,14 @@ func TestWriteInterrupted(t *testing.T) {
 	other := w.write(20, "other", string(fill("3p", "o")))
 	f := w.write(10, "a", string(fill("1p", "1")))
 	ctx, cancel := context.WithCancel(context.Background())
-	waiting := tiers.WithWaiting(ctx, cancel) // the mount ends while it waits
-	if _, err := f.h.WriteAt(waiting, fill("1p", "2"), page); !errors.Is(err, context.Canceled) {
+	done := make(chan error, 1)
+	go func() { // ends when the mount does, while it waits
+		_, err := f.h.WriteAt(ctx, fill("1p", "2"), page)
+		done <- err
+	}()
+	eventually(t, "the write waits", func() bool { return w.e.Stats().Counters.FullOfOpen > 0 })
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Errorf("write: %v", err)
 	}
 	if err := f.close(); !errors.Is(err, block.ErrPoisoned) {

@@ -135,13 +135,13 @@ var hollowOps = []struct {
 	{"fsync", func(w *lower) { must(w.t, w.e.Fsync(until(w.t), resolve(w.t, w.world, "g/a").ID)) }, "g/a=content", "[disk]"},
 	{"evict from memory", func(w *lower) {
 		r, err := w.e.EvictFrom(until(w.t), tiers.EvictRequest{Tier: "memory", Paths: []string{"g/a"}})
-		if err != nil || r.KeptN != 1 || r.Kept[0].Reason != "not in this tier" {
+		if err != nil || r.KeptN != 1 || r.Kept[0].Reason != tiers.ReasonNotHere {
 			w.t.Errorf("%+v, %v", r, err)
 		}
 	}, "g/a=content", "[disk]"},
 	{"evict from disk", func(w *lower) {
 		r, err := w.e.EvictFrom(until(w.t), tiers.EvictRequest{Tier: "disk", Paths: []string{"g"}})
-		if err != nil || r.KeptN != 1 || r.Kept[0] != (tiers.EvictKept{Path: "g/a", Reason: "only copy"}) {
+		if err != nil || r.KeptN != 1 || r.Kept[0] != (tiers.EvictKept{Path: "g/a", Reason: tiers.ReasonOnlyCopy}) {
 			w.t.Errorf("%+v, %v", r, err)
 		}
 	}, "g/a=content", "[disk]"},
@@ -269,7 +269,7 @@ func TestEvictKeeps(t *testing.T) {
 		}
 		var out []string
 		for _, k := range r.Kept {
-			out = append(out, k.Path+": "+k.Reason)
+			out = append(out, k.Path+": "+k.Reason.String())
 		}
 		return fmt.Sprintf("%d %d %q", r.Blocks, r.Bytes, out)
 	}

@@ -10,10 +10,19 @@ import "github.com/kvfs/kvfs/tiers/index"
 // renaming it to one that nobody has tells nobody anything.
 
 // nameLeftLocked tells of a name that an entry is about to lose because a kernel asked for
-// that. It is called before the name is gone.
-func (e *Engine) nameLeftLocked(id index.ID, en *index.Entry, g *gone) {
+// that. It is called before the name is gone. by is as in Options.Invalidate.
+func (e *Engine) nameLeftLocked(id index.ID, en *index.Entry, by Process, g *gone) {
 	if e.opts.Kernels && en.Lookups > 0 && en.Flags&(flagUncommitted|flagTemp) == 0 {
-		g.names = append(g.names, goneName{e.mu.ix.Parent(id), id, e.mu.ix.Name(id)})
+		g.names = append(g.names, goneName{e.mu.ix.Parent(id), id, e.mu.ix.Name(id), by})
+	}
+}
+
+// tellAsker tells of names again after a call that changed them has failed: its kernel does not know.
+func (e *Engine) tellAsker(names []goneName) {
+	for _, n := range names {
+		if n.by != (Process{}) {
+			e.opts.Invalidate(Process{}, n.parent, n.id, n.name)
+		}
 	}
 }
 

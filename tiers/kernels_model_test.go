@@ -70,12 +70,15 @@ func (m *mounts) mount() {
 	m.live = append(m.live, &kernel{m: m, n: m.made, names: map[dentry]index.ID{}, attrs: map[index.ID]tiers.Attr{}, refs: map[index.ID]uint64{}})
 }
 
-func (m *mounts) invalidate(parent, id index.ID, name string) {
+func (m *mounts) invalidate(by tiers.Process, parent, id index.ID, name string) {
 	d := dentry{parent, name}
 	if name == "" {
 		d.parent = id
 	}
 	for _, k := range m.live {
+		if k.n == by.Kernel {
+			continue // it knows
+		}
 		k.mu.Lock()
 		k.inbox = append(k.inbox, d)
 		k.mu.Unlock()

@@ -2,6 +2,7 @@ package tiers_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -10,16 +11,19 @@ import (
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
 // thread is a thread of a process of a mount, as by takes it apart.
 func thread(mount, tid uint32) uint32 { return mount<<22 | tid }
 
-// told records the calls of Invalidate.
+// told records the calls of Invalidate: names, with @ and the number of the mount that knows, if one does.
 type told struct{ calls []string }
 
-func (k *told) invalidate(parent, id index.ID, name string) {
+func (k *told) invalidate(by tiers.Process, parent, id index.ID, name string) {
 	switch {
+	case name != "" && parent != 0 && by.Kernel != 0:
+		k.calls = append(k.calls, fmt.Sprintf("%s@%d", name, by.Kernel))
 	case name != "" && parent != 0:
 		k.calls = append(k.calls, name)
 	case name == "" && parent == 0:
@@ -70,19 +74,27 @@ var notices = []struct {
 		}
 		return w.unlink(10, "x.tmp")
 	}},
-	{what: "unlink", do: func(w *world) error { return w.unlink(10, "a") }, want: []string{"a"}},
-	{what: "rmdir", do: func(w *world) error { return w.rmdir("empty") }, want: []string{"empty"}},
-	{what: "rename", do: func(w *world) error { return w.rename(10, "a", "z", false) }, want: []string{"a"}},
-	{what: "rename over", do: func(w *world) error { return w.rename(10, "a", "b", false) }, want: []string{"a", "b"}},
-	{what: "rename of a directory", do: func(w *world) error { return w.rename(10, "g", "h", false) }, want: []string{"g"}},
-	{what: "rename of a directory over", do: func(w *world) error { return w.rename(10, "g", "empty", false) }, want: []string{"g", "empty"}},
+	{what: "unlink", do: func(w *world) error { return w.unlink(thread(1, 10), "a") }, want: []string{"a@1"}},
+	{what: "rmdir", do: func(w *world) error { return w.rmdirBy(thread(1, 10), "empty") }, want: []string{"empty@1"}},
+	{what: "rename", do: func(w *world) error { return w.rename(thread(1, 10), "a", "z", false) }, want: []string{"a@1"}},
+	{what: "rename over", do: func(w *world) error { return w.rename(thread(1, 10), "a", "b", false) }, want: []string{"a@1", "b@1"}},
+	{what: "rename of a directory", do: func(w *world) error { return w.rename(thread(1, 10), "g", "h", false) }, want: []string{"g@1"}},
+	{what: "rename of a directory over", do: func(w *world) error { return w.rename(thread(1, 10), "g", "empty", false) },
+		want: []string{"g@1", "empty@1"}},
 	{what: "write, rename from temporary over", do: func(w *world) error {
 		if err := w.put(10, "a.tmp", fill("1p", "x")); err != nil {
 			return err
 		}
-		return w.rename(10, "a.tmp", "a", false)
-	}, want: []string{"a"}},
-	{what: "replace", do: func(w *world) error { return w.put(10, "a", fill("2p", "y")) }, want: []string{"a"}},
+		return w.rename(thread(1, 20), "a.tmp", "a", false)
+	}, want: []string{"a@1"}},
+	{what: "rename from temporary that its process still writes", do: func(w *world) error {
+		f, err := w.create(thread(1, 10), "b.tmp", true, true)
+		must(w.t, err)
+		_, err = f.h.WriteAt(context.Background(), fill("1p", "x"), 0)
+		must(w.t, err, w.rename(thread(1, 20), "b.tmp", "b", false))
+		return f.close()
+	}, want: []string{"b", "b"}, one: []string{"b"}},
+	{what: "replace", do: func(w *world) error { return w.put(thread(1, 10), "a", fill("2p", "y")) }, want: []string{"a"}},
 	{what: "rewrite", do: func(w *world) error { return w.rewrite("a", fill("2p", "y")) }, want: []string{"attrs", "attrs"}},
 	{what: "rewrite of what was empty", do: func(w *world) error { return w.rewrite("zero", fill("1p", "y")) }, want: []string{"attrs", "zero"}},
 	{what: "chmod", do: func(w *world) error { return w.chmod("a", 0o600) }, want: []string{"attrs"}},
@@ -165,6 +177,30 @@ func TestKernelsNotices(t *testing.T) {
 				w.close(false)
 			})
 		}
+	}
+}
+
+// TestKernelsRenameFails: a kernel whose rename fails when it has been done is told, too.
+func TestKernelsRenameFails(t *testing.T) {
+	var k told
+	plan := tiertest.NewPlan(tiertest.Rule{Op: tiertest.OpStore, Fault: tiertest.Fault{Err: block.ErrUnavailable}})
+	disk := tiertest.NewReference(t, tiertest.ReferenceOptions{Faults: plan})
+	w := openLower(t, shmDir(t), tiers.Options{
+		Kernels: true, Invalidate: k.invalidate, Secondaries: []tiers.SecondaryOptions{{Cascade: tiers.CascadeOff}},
+	}, disk)
+	defer w.close(false)
+	must(t, w.put(10, "a", []byte("old")))
+	f := w.write(10, "a.tmp", "new")
+	must(t, w.e.Fsync(until(t), f.id), f.close())
+	a, err := w.lookup(thread(2, 10), "a")
+	must(t, err)
+	defer w.forget(a.ID)
+	k.take()
+	if err := w.rename(thread(1, 10), "a.tmp", "a", false); !errors.Is(err, block.ErrUnavailable) {
+		t.Errorf("rename: %v", err)
+	}
+	if got, want := k.take(), []string{"a@1", "a"}; !slices.Equal(got, want) {
+		t.Errorf("told %q, want %q", got, want)
 	}
 }
 

@@ -170,17 +170,11 @@ func (e *Engine) lendStream(ctx context.Context, o *LendOptions) (*Lent, error) 
 	l.Dirs = e.attrsLocked(id, en).Dirs
 	have := e.ownTiers(en)
 	charge := chargeOf(en.Size)
-	if have == 0 || e.mu.streamBytes+charge > maxStreamBytes {
-		e.mu.Unlock()
+	e.mu.Unlock()
+	if have == 0 || !e.streams.take(charge, maxStreamBytes) {
 		return nil, block.ErrNoSpace
 	}
-	e.mu.streamBytes += charge
-	e.mu.Unlock()
-	free := func() {
-		e.mu.Lock()
-		e.mu.streamBytes -= charge
-		e.mu.Unlock()
-	}
+	free := func() { e.streams.give(charge) }
 	file, err := memoryFile()
 	if err != nil {
 		free()

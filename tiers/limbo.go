@@ -1,6 +1,10 @@
 package tiers
 
-import "github.com/kvfs/kvfs/tiers/index"
+import (
+	"slices"
+
+	"github.com/kvfs/kvfs/tiers/index"
+)
 
 // A reader looks a name up and opens what it found in two steps. If the block is
 // replaced in between, the open answers "look again" (ErrStale), but the kernel
@@ -15,45 +19,60 @@ const (
 
 // limboBlock is a replaced block and the name that it had.
 type limboBlock struct {
-	id  index.ID
-	key nameKey
+	id     index.ID
+	key    nameKey
+	charge int64 // bytes
 }
+
+// limbo has the replaced blocks that can still be opened, oldest first.
+type limbo struct {
+	blocks []limboBlock
+	bytes  int64 // their charges
+}
+
+func (l *limbo) add(b limboBlock) {
+	l.blocks = append(l.blocks, b)
+	l.bytes += b.charge
+}
+
+// remove takes out a block, which is in limbo.
+func (l *limbo) remove(id index.ID) {
+	i := slices.IndexFunc(l.blocks, func(b limboBlock) bool { return b.id == id })
+	l.bytes -= l.blocks[i].charge
+	l.blocks = slices.Delete(l.blocks, i, i+1)
+}
+
+// over reports whether there are more blocks than may be, or more than most bytes of them.
+func (l *limbo) over(most int64) bool { return len(l.blocks) > limboBlocks || l.bytes > most }
 
 // limboLocked keeps the bytes of a block that was just replaced, if that is
 // cheap and the kernel may still ask for it. It reports whether it does.
 func (e *Engine) limboLocked(id index.ID, en *index.Entry, k nameKey, g *gone) bool {
-	charge := chargeOf(en.Size)
-	if en.Lookups == 0 || en.Blob == 0 || e.mu.files[id] != nil || charge > e.opts.CapacityBytes/limboShare {
+	charge, most := chargeOf(en.Size), e.opts.CapacityBytes/limboShare
+	if en.Lookups == 0 || en.Blob == 0 || e.mu.files[id] != nil || charge > most {
 		return false
 	}
 	en.Flags |= flagLimbo
-	e.mu.limbo = append(e.mu.limbo, limboBlock{id, k})
-	e.mu.limboBytes += charge
-	for len(e.mu.limbo) > limboBlocks || e.mu.limboBytes > e.opts.CapacityBytes/limboShare {
-		e.leaveLimboLocked(e.mu.limbo[0].id, g)
+	e.mu.limbo.add(limboBlock{id, k, charge})
+	for e.mu.limbo.over(most) {
+		e.leaveLimboLocked(e.mu.limbo.blocks[0].id, g)
 	}
 	return true
 }
 
 // leaveLimboLocked gives up a replaced block, as soon as nobody has it open.
 func (e *Engine) leaveLimboLocked(id index.ID, g *gone) {
-	for i, x := range e.mu.limbo {
-		if x.id == id {
-			e.mu.limbo = append(e.mu.limbo[:i], e.mu.limbo[i+1:]...)
-			break
-		}
-	}
+	e.mu.limbo.remove(id)
 	en := e.mu.ix.At(id)
 	en.Flags &^= flagLimbo
-	e.mu.limboBytes -= chargeOf(en.Size)
 	g.blobs = append(g.blobs, BlobID(en.Blob))
 	e.reapLocked(id, en, g)
 }
 
 // clearLimboLocked gives up all replaced blocks.
 func (e *Engine) clearLimboLocked(g *gone) {
-	for len(e.mu.limbo) > 0 {
-		e.leaveLimboLocked(e.mu.limbo[0].id, g)
+	for len(e.mu.limbo.blocks) > 0 {
+		e.leaveLimboLocked(e.mu.limbo.blocks[0].id, g)
 	}
 }
 
@@ -61,9 +80,9 @@ func (e *Engine) clearLimboLocked(g *gone) {
 // records are still there, so that without the later version a crash would bring
 // them back.
 func (e *Engine) leaveLimboNamedLocked(k nameKey, g *gone) {
-	for i := 0; i < len(e.mu.limbo); {
-		if e.mu.limbo[i].key == k {
-			e.leaveLimboLocked(e.mu.limbo[i].id, g)
+	for i := 0; i < len(e.mu.limbo.blocks); {
+		if e.mu.limbo.blocks[i].key == k {
+			e.leaveLimboLocked(e.mu.limbo.blocks[i].id, g)
 		} else {
 			i++
 		}

@@ -85,11 +85,7 @@ func (e *Engine) AtRest() bool {
 }
 
 // HintsUnderWay returns how many calls of Hint have not ended.
-func (e *Engine) HintsUnderWay() int {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.mu.hints
-}
+func (e *Engine) HintsUnderWay() int { return int(e.hints.taken.Load()) }
 
 // Predictor is the predictor of a tier.
 type Predictor struct{ p predictor }

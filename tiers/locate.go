@@ -247,7 +247,7 @@ func (e *Engine) forgetRemoteLocked(id index.ID, en *index.Entry, g *gone) {
 		e.mu.hollow--
 	}
 	if en.Lookups > 0 {
-		g.names = append(g.names, goneName{ix.Parent(id), id, ix.Name(id)})
+		g.names = append(g.names, goneName{parent: ix.Parent(id), id: id, name: ix.Name(id)})
 	}
 	ix.Unlink(id)
 	if !isDir {
@@ -333,15 +333,15 @@ func (e *Engine) dirEventLocked(kind EventKind, id index.ID) {
 // buryLocked has the versions elsewhere of a name void, if it went because somebody
 // wanted it to go. It is done before the lock is released, so that no look-up finds there
 // what is gone here.
-func (e *Engine) buryLocked(id index.ID, reason string) {
+func (e *Engine) buryLocked(id index.ID, reason Reason) {
 	if e.remote == nil {
 		return
 	}
 	path := e.mu.ix.Path(id)
 	switch reason {
-	case "unlink":
+	case ReasonUnlink:
 		e.far.Bury([]Grave{{Path: path, Seq: e.nextSeqLocked()}})
-	case "expired": // not what somebody may have stored anew meanwhile
+	case ReasonExpired: // not what somebody may have stored anew meanwhile
 		e.far.Bury([]Grave{{Path: path, Seq: e.mu.ix.At(id).Seq + 1}})
 	}
 	// Of what is replaced publishedLocked decides; what is lost stays elsewhere; what was
@@ -426,7 +426,6 @@ func (e *Engine) emptyElsewhere(ctx context.Context, parent index.ID, name strin
 		return nil
 	}
 	found := false
-	announceWait(ctx)
 	asking, cancel := context.WithTimeout(ctx, removeWait)
 	defer cancel()
 	err := e.far.List(asking, path, func(name string, _ *Located) bool {

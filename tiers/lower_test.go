@@ -173,7 +173,7 @@ func (w *lower) evict(tier string, names ...string) {
 		}
 		names = nil
 		for _, k := range r.Kept {
-			if names = append(names, k.Path); k.Reason != "open" {
+			if names = append(names, k.Path); k.Reason != tiers.ReasonOpen {
 				w.t.Fatalf("evict from %s: %+v", tier, r)
 			}
 		}

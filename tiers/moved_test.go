@@ -97,15 +97,73 @@ func TestRenameDirOrder(t *testing.T) {
 	}
 }
 
+// waitCount counts how often a caller may wait.
+type waitCount int
+
+// MayWait implements tiers.Waiter.
+func (n *waitCount) MayWait() { *n++ }
+
+// TestWaits: who has to wait for another tier is told before.
+func TestWaits(t *testing.T) {
+	ctx := context.Background()
+	for _, row := range []struct {
+		what string
+		do   func(w *lower, who tiers.Caller) error
+	}{
+		{"open of a hollow block", func(w *lower, who tiers.Caller) error {
+			w.hollow("1", "g/a")
+			o, err := w.e.OpenRead(ctx, resolve(t, w.world, "g/a").ID, who, false)
+			if err == nil {
+				w.e.CloseRead(o.ID)
+			}
+			return err
+		}},
+		{"create that meets a hollow block", func(w *lower, who tiers.Caller) error {
+			w.hollow("1", "g/a")
+			a, h, err := w.e.Create(ctx, tiers.CreateOptions{Parent: resolve(t, w.world, "g").ID, Name: "a", By: who})
+			if err == nil {
+				w.e.Release(h)
+				w.forget(a.ID)
+			}
+			return err
+		}},
+		{"close", func(w *lower, who tiers.Caller) error {
+			f := w.write(10, "g/a", "1")
+			defer f.release()
+			return w.e.Flush(ctx, f.h, who, closer{})
+		}},
+		{"rename", func(w *lower, who tiers.Caller) error {
+			must(t, w.write(10, "g/a.tmp", "1").close())
+			dir := resolve(t, w.world, "g").ID
+			return w.e.Rename(ctx, tiers.RenameOptions{Parent: dir, Name: "a.tmp", NewParent: dir, NewName: "a", By: who})
+		}},
+	} {
+		t.Run(row.what, func(t *testing.T) {
+			disk := tiertest.NewReference(t, tiertest.ReferenceOptions{})
+			w := openLower(t, shmDir(t), tiers.Options{Secondaries: []tiers.SecondaryOptions{{Cascade: tiers.CascadeSync}}}, disk)
+			must(t, w.mkdir("g"))
+			var waits waitCount
+			who := by(10)
+			who.Waits = &waits
+			must(t, row.do(w, who))
+			if waits == 0 {
+				t.Error("not told")
+			}
+			w.end()
+		})
+	}
+}
+
 // TestRenameDirWaits: the rename of a directory that is not empty tells that it may take
 // a while.
 func TestRenameDirWaits(t *testing.T) {
 	w := open(t, shmDir(t), tiers.Options{})
 	must(t, w.mkdir("d"))
-	waits := 0
-	ctx := tiers.WithWaiting(context.Background(), func() { waits++ })
+	var waits waitCount
+	who := by(10)
+	who.Waits = &waits
 	rename := func(from, to string) error {
-		return w.e.Rename(ctx, tiers.RenameOptions{Parent: index.Root, Name: from, NewParent: index.Root, NewName: to, By: by(10)})
+		return w.e.Rename(context.Background(), tiers.RenameOptions{Parent: index.Root, Name: from, NewParent: index.Root, NewName: to, By: who})
 	}
 	must(t, rename("d", "e"))
 	if waits != 0 {

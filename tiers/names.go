@@ -81,7 +81,7 @@ func (e *Engine) Lookup(parent index.ID, name string, by Caller) (a Attr, err er
 		}
 	}
 	if a.hollow && e.opts.PromoteOnLookup {
-		e.promote(e.ctx, a.ID, true)
+		e.promote(e.ctx, nil, a.ID, true)
 	}
 	return a, nil
 }
@@ -107,7 +107,7 @@ func (e *Engine) lookup(parent index.ID, name string, by *Caller) (Attr, *File, 
 	}
 	if id == 0 {
 		e.mu.counters.LookupMisses++
-		e.mu.summary.UnknownKeys++
+		e.mu.tally.sum.UnknownKeys++
 		if e.opts.Kernels && !by.Told && parent != index.Root && !e.mu.ix.Linked(parent) {
 			return Attr{Stable: stable}, nil, ErrStale // there may be another directory of its name
 		}
@@ -320,7 +320,7 @@ func (e *Engine) dropExpiredLocked(parent index.ID, name string, g *gone) {
 		return
 	}
 	e.mu.counters.Expired++
-	e.dropNameLocked(id, e.mu.ix.At(id), BlockRemoved, "expired", g)
+	e.dropNameLocked(id, e.mu.ix.At(id), BlockRemoved, cause{reason: ReasonExpired}, g)
 }
 
 // markDirLocked notes whether a directory makes what is below it temporary.
@@ -361,7 +361,7 @@ func (e *Engine) rmdirLocked(parent index.ID, name string, by *Caller, g *gone) 
 	if e.remote != nil {
 		e.far.Bury([]Grave{{Path: e.mu.ix.Path(id), Dir: true, Seq: e.nextSeqLocked()}})
 	}
-	e.nameLeftLocked(id, en, g)
+	e.nameLeftLocked(id, en, by.process(), g)
 	e.dropDirLocked(id, en, g)
 	e.changedLocked(parent)
 	return nil
@@ -415,9 +415,7 @@ func (e *Engine) removeLocked(parent index.ID, name string, by *Caller, g *gone)
 	takes := id == holder || !shares && e.mu.ix.At(holder).Flags&flagUncommitted == 0
 	if holder != 0 && (takes || shares && e.replacedLocked(holder, draft.Temp)) {
 		e.mu.counters.Removed++
-		e.mu.actor = by.actor()
-		e.unlinkLocked(holder, "unlink", g)
-		e.mu.actor = 0
+		e.unlinkLocked(holder, cause{ReasonUnlink, by.actor()}, by.process(), g)
 	}
 	if !shares {
 		e.overtakeLocked(k, false, g)
@@ -428,12 +426,12 @@ func (e *Engine) removeLocked(parent index.ID, name string, by *Caller, g *gone)
 }
 
 // unlinkLocked drops a name on the kernel's request, so that only other kernels need
-// to be told.
-func (e *Engine) unlinkLocked(id index.ID, reason string, g *gone) {
+// to be told. by is as in Options.Invalidate.
+func (e *Engine) unlinkLocked(id index.ID, why cause, by Process, g *gone) {
 	en := e.mu.ix.At(id)
-	e.nameLeftLocked(id, en, g)
+	e.nameLeftLocked(id, en, by, g)
 	n := len(g.names)
-	e.dropNameLocked(id, en, BlockRemoved, reason, g)
+	e.dropNameLocked(id, en, BlockRemoved, why, g)
 	g.names = g.names[:n]
 }
 

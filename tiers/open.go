@@ -87,7 +87,7 @@ func (e *Engine) openHollow(ctx context.Context, id index.ID, by Caller, nonbloc
 	if late {
 		return Opened{}, block.ErrNotFound
 	}
-	err := e.promoteWithin(ctx, id, nonblock, deadline)
+	err := e.promoteWithin(ctx, by.Waits, id, nonblock, deadline)
 	if errors.Is(err, ErrStale) {
 		o, hollow, err := e.openRead(id, by, true) // it may have come up in between
 		if hollow {
@@ -160,7 +160,7 @@ const maxTouched = 1 << 16
 // below.
 func (e *Engine) readLocked(id index.ID, en *index.Entry, hit bool) {
 	if hit {
-		e.memoryHitLocked(en.Size)
+		e.mu.tally.hit(en.Size)
 	}
 	if len(e.tiers) == 0 {
 		return
@@ -261,10 +261,11 @@ type writeOpen struct {
 	by      Caller
 	creates *CreateOptions // it may be answered with another file; else nil
 
-	empty bool     // the file has no bytes
-	blob  BlobID   // an empty file, in case that a version has to be made
-	file  *os.File // that; else nil
-	used  bool     // it has been made
+	empty  bool     // the file has no bytes
+	failed bool     // it could not be brought into memory
+	blob   BlobID   // an empty file, in case that a version has to be made
+	file   *os.File // that; else nil
+	used   bool     // it has been made
 }
 
 // openWrite is OpenWrite.
@@ -279,7 +280,7 @@ func (e *Engine) openWrite(ctx context.Context, o *writeOpen) (*Handle, error) {
 		e.finish(&g)
 		switch {
 		case err == errNeedsFile:
-			if o.blob, o.file, err = e.createFile(ctx); err == nil {
+			if o.blob, o.file, err = e.createFile(ctx, o.by.Waits); err == nil {
 				continue
 			}
 		case o.file != nil && !o.used:
@@ -304,10 +305,13 @@ func (e *Engine) openWrite(ctx context.Context, o *writeOpen) (*Handle, error) {
 			}
 			return h, nil
 		}
-		switch err := e.promote(ctx, o.id, false); {
+		switch err := e.promote(ctx, o.by.Waits, o.id, false); {
 		case err == nil:
 			defer e.CloseRead(o.id) // what promote pinned it with
-		case !errors.Is(err, ErrStale) || tries == renameTries: // else it may have come up in between
+		case errors.Is(err, ErrStale) && tries < renameTries: // it may have come up in between
+		case o.Truncate && !o.failed && ctx.Err() == nil:
+			o.failed = true
+		default:
 			return nil, missError(err)
 		}
 	}
@@ -336,42 +340,65 @@ func (e *Engine) openWriteLocked(o *writeOpen, g *gone) (h *Handle, hollow bool,
 		return nil, false, ErrStale
 	}
 	s := e.stateLocked(o.id, en, &o.by, o.empty)
-	action := draft.Access(s, o.Truncate, o.by.Told)
-	if o.creates != nil {
-		action = draft.Create(&s, false, o.Truncate)
-	}
-	if o.Truncate && action == draft.InPlace && e.hollowLocked(o.id, en) {
-		action = draft.Anew // to bring up what is not wanted would take longer
-	}
+	action := o.action(&s, e.hollowLocked(o.id, en), e.remote != nil && e.farLocked(o.id, en))
 	switch {
 	case s.Place == draft.Seen && e.expiredLocked(o.id):
 		return nil, false, block.ErrNotFound
 	case action == draft.LookAgain, s.Place == draft.Gone && (en.Blob == 0 || o.Truncate && e.heirLocked(o.id) != 0):
 		return nil, false, e.promiseHeirLocked(o)
-	case action == draft.Anew && o.by.Told && o.creates == nil:
-		return nil, false, ErrStale // its kernel does not come back for a version
-	case action == draft.Anew && o.file == nil:
-		return nil, false, errNeedsFile
 	case action == draft.Anew:
-		k := nameKey{e.mu.ix.Parent(o.id), e.mu.ix.Name(o.id)}
-		if f := e.mu.files[o.id]; f != nil && f.waits {
-			k = f.name
-		} else if f != nil && s.Kind == draft.Temp {
-			f.passOnLocked()
-		}
-		if h = e.anewLocked(o, en, k); h == nil {
-			err = ErrStale
-		} else if s.Place != draft.Seen && !s.Mine { // to the caller the name is new
-			en := e.mu.ix.At(h.ID())
-			en.Mode, en.UID, en.GID, en.Expires = modeRegular|o.creates.Mode&0o7777, o.creates.UID, o.creates.GID, 0
-			en.Flags &^= flagPinned
-		}
+		h, err = e.openAnewLocked(o, en, &s)
 		return h, false, err
 	case e.hollowLocked(o.id, en):
 		return nil, true, nil
 	case en.Blob == 0:
 		return nil, false, block.ErrNotFound
-	case en.Flags&flagLimbo != 0:
+	}
+	return e.openInPlaceLocked(o, en, g), false, nil
+}
+
+// action returns what the open of a file in state s does. hollow: it is in no memory; far: nor on this node.
+func (o *writeOpen) action(s *draft.File, hollow, far bool) draft.Action {
+	action := draft.Access(*s, o.Truncate, o.by.Told)
+	if o.creates != nil {
+		action = draft.Create(s, false, o.Truncate)
+	}
+	if o.Truncate && action == draft.InPlace && hollow && (!o.empty || o.failed || far) {
+		return draft.Anew // to bring up what is not wanted would take longer
+	}
+	return action
+}
+
+// openAnewLocked makes a version of a file in state s. It fails with errNeedsFile if o has no file for it, and
+// with ErrStale if o cannot be answered with a version.
+func (e *Engine) openAnewLocked(o *writeOpen, en *index.Entry, s *draft.File) (*Handle, error) {
+	switch {
+	case o.by.Told && o.creates == nil:
+		return nil, ErrStale // its kernel does not come back for a version
+	case o.file == nil:
+		return nil, errNeedsFile
+	}
+	k := nameKey{e.mu.ix.Parent(o.id), e.mu.ix.Name(o.id)}
+	if f := e.mu.files[o.id]; f != nil && f.waits {
+		k = f.name
+	} else if f != nil && s.Kind == draft.Temp {
+		f.passOnLocked()
+	}
+	h := e.anewLocked(o, en, k)
+	if h == nil {
+		return nil, ErrStale
+	}
+	if s.Place != draft.Seen && !s.Mine { // to the caller the name is new
+		en := e.mu.ix.At(h.ID())
+		en.Mode, en.UID, en.GID, en.Expires = modeRegular|o.creates.Mode&0o7777, o.creates.UID, o.creates.GID, 0
+		en.Flags &^= flagPinned
+	}
+	return h, nil
+}
+
+// openInPlaceLocked opens the file that is there.
+func (e *Engine) openInPlaceLocked(o *writeOpen, en *index.Entry, g *gone) *Handle {
+	if en.Flags&flagLimbo != 0 {
 		en.Opens++ // so that it stays
 		e.leaveLimboLocked(o.id, g)
 		en.Opens--
@@ -382,7 +409,7 @@ func (e *Engine) openWriteLocked(o *writeOpen, g *gone) (h *Handle, hollow bool,
 		f.replaces = true
 		e.attrsChangedLocked(o.id, en, g) // they change from now on
 	}
-	return e.openedLocked(o, f), false, nil
+	return e.openedLocked(o, f)
 }
 
 // anewLocked makes a version of the name k, like base. It is open if o can be answered with it; else
@@ -440,7 +467,7 @@ func (e *Engine) openedLocked(o *writeOpen, f *File) *Handle {
 		f.promised, f.begun = 0, e.seqNowLocked()
 	}
 	f.asked, f.left = false, false
-	h := &Handle{File: f, by: o.by}
+	h := &Handle{File: f, by: o.by.after()}
 	h.direct = !o.empty && !o.Append && !o.Truncate && en.Flags&flagPlain == 0 // its bytes have their room already
 	f.handles = append(f.handles, h)
 	en.Opens++
@@ -448,8 +475,8 @@ func (e *Engine) openedLocked(o *writeOpen, f *File) *Handle {
 	return h
 }
 
-// errAgain: meanwhile the file has lost its name, or the version that was to be emptied has become a block
-// that all see.
+// errAgain: meanwhile the file has lost its name, or got another time, or the version that was to be emptied
+// has become a block that all see.
 var errAgain = errors.New("the file has changed")
 
 // beginWrite does what an open for writing does outside the lock. If it fails, h is released. It fails with
@@ -460,7 +487,7 @@ func (e *Engine) beginWrite(ctx context.Context, o *writeOpen, h *Handle) error 
 		err = errAgain
 	}
 	if err == nil {
-		err = e.settleCopies(ctx, h.ID())
+		err = e.settleCopies(ctx, o.by.Waits, h.ID())
 	}
 	if err != nil {
 		e.Release(h)
@@ -520,7 +547,7 @@ const tornWait = 100 * time.Millisecond
 
 // settleCopies waits until the copies of a file that other tiers are making are made: what its writer
 // changes would be half in them. No more are begun, because it is open.
-func (e *Engine) settleCopies(ctx context.Context, id index.ID) error {
+func (e *Engine) settleCopies(ctx context.Context, w Waiter, id index.ID) error {
 	deadline := time.Now().Add(tornWait)
 	for {
 		e.mu.Lock()
@@ -545,7 +572,7 @@ func (e *Engine) settleCopies(ctx context.Context, id index.ID) error {
 		if left <= 0 {
 			continue
 		}
-		announceWait(ctx)
+		announce(w)
 		t := time.NewTimer(left)
 		select {
 		case <-done:
@@ -565,7 +592,7 @@ func (e *Engine) OpenBlob(blob BlobID) (*os.File, error) { return e.primary.Open
 // Probe returns an empty file of the primary tier, to try on it what the kernel
 // can do with such files, and a function that closes and removes it.
 func (e *Engine) Probe() (BlobID, *os.File, func(), error) {
-	blob, file, err := e.createFile(e.ctx)
+	blob, file, err := e.createFile(e.ctx, nil)
 	if err != nil {
 		return 0, nil, nil, err
 	}

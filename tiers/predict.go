@@ -106,11 +106,11 @@ func (e *Engine) openDeadline(id index.ID) (deadline time.Duration, late bool) {
 	idle := s.loading == 0 && len(s.pending) == 0
 	if late = e.lateLocked(s, en.Size, deadline); late {
 		e.mu.counters.DeadlinePredicted++
-		e.verdictLocked(id, VerdictDeadline, s.opts.Name, "predicted")
+		e.verdictLocked(id, VerdictDeadline, s.opts.Name, cause{reason: ReasonPredicted})
 	}
 	e.mu.Unlock()
 	if late && idle {
-		e.promote(e.ctx, id, true)
+		e.promote(e.ctx, nil, id, true)
 	}
 	return deadline, late
 }

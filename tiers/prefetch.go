@@ -290,14 +290,11 @@ func (e *Engine) Hint(as *Viewer, request string, paths [][]byte) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.mu.closed || e.mu.hints >= maxHintCalls {
+	if e.mu.closed || !e.hints.take(1, maxHintCalls) {
 		return
 	}
-	e.mu.hints++
 	e.wg.Go(func() { // ends with the engine's context at the latest
 		e.Prefetch(e.ctx, PrefetchRequest{Request: request, Paths: own, As: as, Done: func(int, PrefetchResult) {}})
-		e.mu.Lock()
-		e.mu.hints--
-		e.mu.Unlock()
+		e.hints.give(1)
 	})
 }

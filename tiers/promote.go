@@ -64,12 +64,12 @@ type laterOpen struct {
 // It fails with ErrPending (hint), ErrNotFound (no tier could give it, in time or
 // at all, or memory is full of what cannot be evicted), ErrStale (the name is
 // gone), or ctx's error.
-func (e *Engine) promote(ctx context.Context, id index.ID, hint bool) error {
-	return e.promoteWithin(ctx, id, hint, noDeadline)
+func (e *Engine) promote(ctx context.Context, w Waiter, id index.ID, hint bool) error {
+	return e.promoteWithin(ctx, w, id, hint, noDeadline)
 }
 
 // promoteWithin is promote that gives up after deadline, too.
-func (e *Engine) promoteWithin(ctx context.Context, id index.ID, hint bool, deadline time.Duration) error {
+func (e *Engine) promoteWithin(ctx context.Context, w Waiter, id index.ID, hint bool, deadline time.Duration) error {
 	e.mu.Lock()
 	p, first := e.promotionLocked(id, false)
 	if p == nil {
@@ -92,7 +92,7 @@ func (e *Engine) promoteWithin(ctx context.Context, id index.ID, hint bool, dead
 		}
 		return block.ErrPending
 	}
-	announceWait(ctx)
+	announce(w)
 	if first {
 		e.startPromotion(p)
 	}
@@ -268,7 +268,7 @@ func (e *Engine) roomForPromotion(ctx context.Context, p *promotion) error {
 			return &block.Error{Op: "promote", Tier: "memory", Key: p.key, Err: block.ErrNoSpace}
 		}
 		if !waited {
-			e.full(chargeOf(p.size))
+			e.full(chargeOf(p.size), short.until)
 		}
 		left = min(left, short.left)
 		if short.until > 0 {
@@ -326,31 +326,54 @@ func (e *Engine) chargePromotionLocked(p *promotion, n int64) {
 // finishPromotion makes a loaded block one of memory, unless the name means
 // something else by now.
 func (e *Engine) finishPromotion(s *secondary, p *promotion, o *Outcome) {
-	var mtime int64
-	for again := true; ; again = false {
-		e.mu.Lock()
-		was := mtime
-		if en := e.promotedEntryLocked(p); en != nil {
-			mtime = en.Mtime
-		}
-		if !again && mtime == was {
-			break // with the lock held
-		}
-		e.mu.Unlock()
+	later, err := []laterOpen(nil), errAgain
+	for err == errAgain {
 		// Adopt compares the file's time with the record's.
+		mtime := e.promotedMtime(p)
 		ts := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, unix.NsecToTimespec(mtime)}
-		if err := futimens(int(p.file.Fd()), ts); err != nil {
-			e.failPromotion(p, os.NewSyscallError("futimens", err))
-			return
+		if err = os.NewSyscallError("futimens", futimens(int(p.file.Fd()), ts)); err == nil {
+			later, err = e.enterPromoted(s, p, o, mtime)
 		}
+	}
+	if err != nil {
+		e.failPromotion(p, err)
+		return
+	}
+	close(p.done)
+	for _, l := range later {
+		l.then(p.file, nil)
+	}
+	if err := e.writeRecord(p.id, p.file); err != nil {
+		e.log.Warn("record of a promoted block", zap.Stringer("key", p.key), zap.Error(err))
+	}
+	e.Forget(p.id, 1)
+	p.file.Close()
+}
+
+// promotedMtime returns the time that the entry of a promotion has now.
+func (e *Engine) promotedMtime(p *promotion) int64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if en := e.promotedEntryLocked(p); en != nil {
+		return en.Mtime
+	}
+	return 0
+}
+
+// enterPromoted makes a loaded block, whose file has the time mtime, one of memory, with one reference by the
+// caller, and returns who is to be called. It fails with errAgain if the entry has another time by now, and
+// with ErrStale if the name means something else.
+func (e *Engine) enterPromoted(s *secondary, p *promotion, o *Outcome, mtime int64) ([]laterOpen, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	en := e.promotedEntryLocked(p)
+	if en != nil && en.Mtime != mtime {
+		return nil, errAgain
 	}
 	s.stats.Promoted++
 	s.stats.PromotedBytes += uint64(p.size)
-	en := e.promotedEntryLocked(p)
 	if en == nil {
-		e.mu.Unlock()
-		e.failPromotion(p, ErrStale)
-		return
+		return nil, ErrStale
 	}
 	e.chargePromotionLocked(p, -p.charge)
 	en.Blob = uint64(p.blob)
@@ -364,21 +387,11 @@ func (e *Engine) finishPromotion(s *secondary, p *promotion, o *Outcome) {
 	en.Opens += uint32(p.waiters)
 	en.Lookups++ // until the record is written, so that the entry stays
 	e.classifyLocked(p.id, en)
-	e.tierEventLocked(BlockStored, "memory", p.id, "promoted")
+	e.tierEventLocked(BlockStored, "memory", p.id, cause{reason: ReasonPromoted})
 	e.ownDirsLocked(p.id)
 	delete(e.mu.promotions, p.id)
 	p.finished = true
-	later := p.later
-	e.mu.Unlock()
-	close(p.done)
-	for _, l := range later {
-		l.then(p.file, nil)
-	}
-	if err := e.writeRecord(p.id, p.file); err != nil {
-		e.log.Warn("record of a promoted block", zap.Stringer("key", p.key), zap.Error(err))
-	}
-	e.Forget(p.id, 1)
-	p.file.Close()
+	return p.later, nil
 }
 
 // promotedEntryLocked returns the entry of a promotion if that is still what it was
@@ -462,10 +475,10 @@ func (e *Engine) nextTierLocked(s *secondary, p *promotion, en *index.Entry, o *
 		delete(e.mu.promotions, p.id) // who looks it up again starts anew
 		e.mu.orphans[p] = struct{}{}
 	}
-	switch reason := "absent"; {
+	switch reason := ReasonAbsent; {
 	case bad && en.Tiers&s.bit != 0:
 		if o.Status != Absent {
-			reason = "corrupt"
+			reason = ReasonCorrupt
 		}
 		e.forgetCopyLocked(s, p.id, en, reason, g)
 	case other && e.remoteOnlyLocked(p.id, en):
@@ -514,7 +527,7 @@ func (e *Engine) failPromotion(p *promotion, err error) {
 	if e.mu.ix.Valid(p.id) {
 		e.settleRemoteLocked(p.id, e.mu.ix.At(p.id), &g)
 	}
-	e.mu.summary.FailedKeys++
+	e.mu.tally.sum.FailedKeys++
 	e.failedVerdictLocked(p, err)
 	p.err, p.finished = err, true
 	later := p.later

@@ -345,7 +345,7 @@ func TestPromoteMeets(t *testing.T) {
 		}, []string{"1"}, "g/a=1"},
 		{"evict", func(w *lower) {
 			r, err := w.e.EvictFrom(context.Background(), tiers.EvictRequest{Tier: "disk", All: true, Force: true})
-			if must(w.t, err); r.KeptN != 1 || r.Kept[0].Reason != "open" {
+			if must(w.t, err); r.KeptN != 1 || r.Kept[0].Reason != tiers.ReasonOpen {
 				w.t.Errorf("evict: %+v", r)
 			}
 		}, []string{"1"}, "g/a=1"},

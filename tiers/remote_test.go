@@ -213,7 +213,7 @@ func TestRemoteRmdir(t *testing.T) {
 // the kernel is told.
 func TestRemoteLost(t *testing.T) {
 	var told []string
-	c := newCrowd(t, 2, tiers.Options{Invalidate: func(_, _ index.ID, name string) { told = append(told, name) }})
+	c := newCrowd(t, 2, tiers.Options{Invalidate: func(_ tiers.Process, _, _ index.ID, name string) { told = append(told, name) }})
 	defer c.close()
 	a, b := c.nodes[0], c.nodes[1]
 	must(t, a.mkdir("g"), a.put(10, "g/x", []byte("one")))

@@ -46,17 +46,20 @@ func (e *Engine) Rename(ctx context.Context, o RenameOptions) error {
 			return err
 		}
 		if f == nil && e.populated(id) {
-			announceWait(ctx) // the record of everything below it is written anew
+			announce(o.By.Waits) // the record of everything below it is written anew
 		}
 		unpin, err := e.bringUp(ctx, id, &o)
 		if err != nil {
 			e.Forget(id, 1)
 			return err
 		}
-		again, err := e.tryRename(id, f, &o)
+		told, again, err := e.tryRename(id, f, &o)
 		unpin()
 		if err == nil && !again && f != nil {
-			err = e.renamed(ctx, id, f)
+			err = e.renamed(ctx, o.By.Waits, id, f)
+		}
+		if err != nil {
+			e.tellAsker(told)
 		}
 		e.Forget(id, 1)
 		if !again || tries == renameTries {
@@ -75,7 +78,7 @@ func (e *Engine) bringUp(ctx context.Context, id index.ID, o *RenameOptions) (un
 	if !hollow {
 		return func() {}, nil
 	}
-	announceWait(ctx)
+	announce(o.By.Waits)
 	switch err := e.promoteOwn(ctx, id); {
 	case err == nil:
 		return func() { e.CloseRead(id) }, nil
@@ -119,7 +122,7 @@ func (e *Engine) populated(id index.ID) bool {
 }
 
 // renamed waits for what a commit by rename has to wait for.
-func (e *Engine) renamed(ctx context.Context, id index.ID, f *File) error {
+func (e *Engine) renamed(ctx context.Context, w Waiter, id index.ID, f *File) error {
 	e.mu.Lock()
 	committed := e.mu.ix.At(id).Flags&flagUncommitted == 0
 	sync := committed && f.sync
@@ -130,27 +133,27 @@ func (e *Engine) renamed(ctx context.Context, id index.ID, f *File) error {
 	if !committed {
 		return nil
 	}
-	return e.afterCommit(ctx, id, sync)
+	return e.afterCommit(ctx, w, id, sync)
 }
 
-// tryRename moves id, which the name meant a moment ago. It reports whether to look
-// again, because the name means something else now.
-func (e *Engine) tryRename(id index.ID, f *File, o *RenameOptions) (again bool, err error) {
+// tryRename moves id, which the name meant a moment ago. It returns the names of which it has told, and
+// whether to look again, because the name means something else now.
+func (e *Engine) tryRename(id index.ID, f *File, o *RenameOptions) (told []goneName, again bool, err error) {
 	if f == nil {
 		return e.renameOpen(id, f, o)
 	}
 	gone := f.withFile(func(*os.File) error { // opened once for all that needs it
-		again, err = e.renameOpen(id, f, o)
+		told, again, err = e.renameOpen(id, f, o)
 		return nil
 	})
 	if gone != nil {
-		return true, block.ErrNotFound
+		return nil, true, block.ErrNotFound
 	}
-	return again, err
+	return told, again, err
 }
 
 // renameOpen is tryRename with the file of f, if it has one, open.
-func (e *Engine) renameOpen(id index.ID, f *File, o *RenameOptions) (again bool, err error) {
+func (e *Engine) renameOpen(id index.ID, f *File, o *RenameOptions) (told []goneName, again bool, err error) {
 	var g gone
 	moved, again, err := e.move(id, f, o, &g)
 	for _, c := range moved {
@@ -159,7 +162,7 @@ func (e *Engine) renameOpen(id index.ID, f *File, o *RenameOptions) (again bool,
 		e.Forget(c, 1)
 	}
 	e.finish(&g)
-	return again, err
+	return g.names, again, err
 }
 
 // move is tryRename without what follows. It returns what moved, as moveLocked does.
@@ -302,10 +305,8 @@ func (e *Engine) renameLocked(id index.ID, f *File, o *RenameOptions, size, mtim
 		return e.renameFileLocked(id, f, o, size, mtime, g)
 	}
 	old := e.childPathLocked(o.Parent, o.Name)
-	e.mu.actor = o.By.actor()
 	e.moveNameLocked(id, f, o, draft.Block, target, g)
-	e.renamedVerdictLocked(old, id)
-	e.mu.actor = 0
+	e.renamedVerdictLocked(old, id, o.By.actor())
 	en.Ctime, en.Seq = e.now(), e.nextSeqLocked()
 	e.renamedDirLocked(id, en)
 	e.renamedLocked(DirRenamed, id, en, old, g)
@@ -334,15 +335,13 @@ func (e *Engine) renameFileLocked(id index.ID, f *File, o *RenameOptions, size, 
 	}
 	target := e.mu.ix.Lookup(k.parent, k.name) // its group may have evicted it
 	old := e.childPathLocked(o.Parent, o.Name)
-	e.mu.actor = o.By.actor()
 	if committed && to != draft.Block {
-		e.leaveBlocksLocked(id, en)
+		e.leaveBlocksLocked(id, en, o.By.actor())
 	}
 	e.moveNameLocked(id, f, o, from, target, g)
 	if committed && to == draft.Block {
-		e.renamedVerdictLocked(old, id)
+		e.renamedVerdictLocked(old, id, o.By.actor())
 	}
-	e.mu.actor = 0
 	was := en.Seq
 	en.Ctime, en.Seq = e.now(), e.nextSeqLocked()
 	en.Flags = en.Flags&^(flagTemp|flagPlain) | e.nameFlagsLocked(k.parent, k.name)
@@ -395,8 +394,8 @@ func (e *Engine) kindOfLocked(k nameKey) draft.Kind {
 }
 
 // leaveBlocksLocked follows that a block is about to get a name of which other tiers and nodes know nothing.
-func (e *Engine) leaveBlocksLocked(id index.ID, en *index.Entry) {
-	e.eventLocked(BlockRemoved, id, "renamed")
+func (e *Engine) leaveBlocksLocked(id index.ID, en *index.Entry, by actor) {
+	e.eventLocked(BlockRemoved, id, cause{ReasonRenamed, by})
 	if e.remote != nil {
 		e.far.Bury([]Grave{{Path: e.mu.ix.Path(id), Seq: e.nextSeqLocked()}})
 	}
@@ -411,7 +410,7 @@ func (e *Engine) postponeLocked(id index.ID, f *File, o *RenameOptions, g *gone)
 	if f.waits {
 		e.unawaitLocked(f)
 	} else {
-		e.nameLeftLocked(id, en, g)
+		e.nameLeftLocked(id, en, o.By.process(), g)
 		e.mu.ix.Unlink(id)
 		e.mu.blocks--
 	}
@@ -426,7 +425,7 @@ func (e *Engine) postponeLocked(id index.ID, f *File, o *RenameOptions, g *gone)
 	}
 	e.seatNextLocked(nameKey{o.Parent, o.Name}, g)
 	if en.Lookups > 0 { // the kernel has moved what it knew of the name
-		g.names = append(g.names, goneName{o.NewParent, id, o.NewName})
+		g.names = append(g.names, goneName{parent: o.NewParent, id: id, name: o.NewName})
 	}
 	e.classifyLocked(id, en)
 	e.changedLocked(o.Parent)
@@ -499,11 +498,11 @@ func (e *Engine) moveNameLocked(id index.ID, f *File, o *RenameOptions, was draf
 		e.unawaitLocked(f)
 		if holder := ix.Lookup(from.parent, from.name); holder != 0 && e.replacedLocked(holder, was) {
 			e.mu.counters.Removed++
-			e.unlinkLocked(holder, "replaced", g)
+			e.unlinkLocked(holder, cause{ReasonReplaced, o.By.actor()}, o.By.process(), g)
 			e.leaveLimboNamedLocked(from, g) // nothing takes the name
 		}
 	case ix.Linked(id):
-		e.nameLeftLocked(id, en, g)
+		e.nameLeftLocked(id, en, o.By.process(), g)
 		if en.Flags&(flagSynced|flagUncommitted) != 0 && en.Tiers|en.Storing|en.Flags&flagSynced != 0 {
 			e.removeCopiesLocked(id, en) // under the old name
 		}
@@ -513,10 +512,10 @@ func (e *Engine) moveNameLocked(id index.ID, f *File, o *RenameOptions, was draf
 		e.keepSyncedLocked(en)
 	}
 	if target != 0 && en.Mode&modeType == modeDir {
-		e.nameLeftLocked(target, ix.At(target), g)
+		e.nameLeftLocked(target, ix.At(target), o.By.process(), g)
 		e.dropDirLocked(target, ix.At(target), g)
 	} else if target != 0 {
-		e.displaceLocked(target, id, to, false, g)
+		e.displaceLocked(target, id, to, &o.By, g)
 	}
 	e.overtakeLocked(to, false, g)
 	if waits {

@@ -93,7 +93,7 @@ func (e *Engine) relieve(force bool) {
 // withRoom does op until it fails with something else than ErrNoSpace, for which the file system behind
 // memory had no room: it evicts and waits in between, up to WriteTimeout. It returns what op does, or
 // ctx's error.
-func (e *Engine) withRoom(ctx context.Context, op func() error) error {
+func (e *Engine) withRoom(ctx context.Context, w Waiter, op func() error) error {
 	deadline := e.opts.Now().Add(e.opts.WriteTimeout)
 	for pause := time.Duration(0); ; pause = min(2*pause+time.Millisecond, 5*gaugeAgain) {
 		err := op()
@@ -106,6 +106,7 @@ func (e *Engine) withRoom(ctx context.Context, op func() error) error {
 			return op()
 		}
 		if pause > 0 { // what was evicted may be open elsewhere still
+			announce(w)
 			if err := waitSpace(ctx, nil, min(left, pause)); err != nil {
 				return err
 			}
@@ -114,8 +115,8 @@ func (e *Engine) withRoom(ctx context.Context, op func() error) error {
 }
 
 // createFile is Primary.Create with room made for it.
-func (e *Engine) createFile(ctx context.Context) (blob BlobID, file *os.File, err error) {
-	err = e.withRoom(ctx, func() (err error) {
+func (e *Engine) createFile(ctx context.Context, w Waiter) (blob BlobID, file *os.File, err error) {
+	err = e.withRoom(ctx, w, func() (err error) {
 		blob, file, err = e.primary.Create()
 		return err
 	})
@@ -202,24 +203,49 @@ func (e *Engine) refusalLocked(gr *group, charge, n int64, left time.Duration) e
 	return err
 }
 
-// full counts that somebody has to wait for n bytes because memory is full of files that are open,
-// pinned or temporary, and logs it now and then.
-func (e *Engine) full(n int64) {
+// What memory is full of when an open or a write has to wait.
+const (
+	fullOfOpen   = "files that are open, pinned or temporary"
+	fullOfLeased = "blocks that were looked up within the lease and that no other tier has"
+)
+
+// fullness is when an open or a write last had to wait for memory, and why.
+type fullness struct {
+	of   string // what memory was full of
+	at   int64  // 0: never
+	told int64  // when the log last had it
+}
+
+// note takes note of it, and reports whether it is time to log it.
+func (f *fullness) note(of string, now int64) (tell bool) {
+	f.of, f.at = of, now
+	if tell = f.told == 0 || now-f.told >= int64(fullLogged); tell {
+		f.told = now
+	}
+	return tell
+}
+
+// full counts that an open or a write waits for n bytes of memory, and logs it now and then. until is when
+// the first lease ends that stands in the way; 0: none does.
+func (e *Engine) full(n, until int64) {
 	e.mu.Lock()
-	pinned, limit, now := e.mu.pinnedBytes, e.mu.limitBytes, e.now()
-	if pinned+n <= limit { // a lease ends by itself, and so does a copy
+	pinned, limit := e.mu.pinnedBytes, e.mu.limitBytes
+	what := ""
+	switch {
+	case pinned+n > limit:
+		e.mu.counters.FullOfOpen++
+		what = fullOfOpen
+	case until > 0:
+		e.mu.counters.FullOfLeased++
+		what = fullOfLeased
+	default: // a copy is being made of what will go then
 		e.mu.Unlock()
 		return
 	}
-	e.mu.counters.FullOfOpen++
-	e.mu.fullAt = now
-	tell := e.mu.fullTold == 0 || now-e.mu.fullTold >= int64(fullLogged)
-	if tell {
-		e.mu.fullTold = now
-	}
+	tell := e.mu.fullness.note(what, e.now())
 	e.mu.Unlock()
 	if tell {
-		e.log.Warn("memory is full of files that are open, pinned or temporary: opens and writes wait, and then fail",
+		e.log.Warn("memory is full of "+what+": opens and writes wait, and then fail",
 			zap.Int64("wanted_bytes", n), zap.Int64("pinned_bytes", pinned), zap.Int64("memory_bytes", limit))
 	}
 }

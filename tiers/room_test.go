@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -225,6 +226,23 @@ func TestHopeless(t *testing.T) {
 			must(t, w.put(10, "g/b", fill("3p", "y")))
 			if n := w.e.Stats().Counters.FullOfOpen; n != 3 {
 				t.Errorf("%d after the reader has closed", n)
+			}
+			w.close(false)
+		})
+	})
+	t.Run("full of leased blocks", func(t *testing.T) {
+		dir := shmDir(t)
+		synctest.Test(t, func(t *testing.T) {
+			w := open(t, dir, tiers.Options{CapacityBytes: 4 * page, LookupLease: time.Hour})
+			must(t, w.mkdir("g"))
+			must(t, w.put(10, "g/a", fill("3p", "x")))
+			a, err := w.lookup(20, "g/a")
+			must(t, err)
+			w.forget(a.ID)
+			must(t, w.put(10, "g/b", fill("3p", "y"))) // it waits, and then takes what is leased
+			if st := w.e.Stats(); st.Counters.FullOfLeased != 1 || st.Counters.FullOfOpen != 0 || !strings.Contains(st.FullOf, "leas") {
+				t.Errorf("%d waits for leased blocks, %d for open ones, the last because of %q",
+					st.Counters.FullOfLeased, st.Counters.FullOfOpen, st.FullOf)
 			}
 			w.close(false)
 		})

@@ -275,18 +275,18 @@ func (e *Engine) mayEvictLocked(s *secondary, key block.Key, g *gone) bool {
 			return false
 		}
 	}
-	e.forgetCopyLocked(s, id, en, "capacity", g)
+	e.forgetCopyLocked(s, id, en, ReasonCapacity, g)
 	return true
 }
 
 // forgetCopyLocked takes note that a tier no longer has its copy of a block. If it
 // was the last one, the name goes.
-func (e *Engine) forgetCopyLocked(s *secondary, id index.ID, en *index.Entry, reason string, g *gone) {
+func (e *Engine) forgetCopyLocked(s *secondary, id index.ID, en *index.Entry, reason Reason, g *gone) {
 	hollow := e.hollowLocked(id, en)
 	e.clearTiersLocked(id, en, s.bit)
-	e.tierEventLocked(BlockEvicted, s.opts.Name, id, reason)
+	e.tierEventLocked(BlockEvicted, s.opts.Name, id, cause{reason: reason})
 	if hollow && en.Tiers == 0 {
-		e.dropNameLocked(id, en, BlockRemoved, reason, g)
+		e.dropNameLocked(id, en, BlockRemoved, cause{reason: reason}, g)
 	} else if hollow {
 		e.settleRemoteLocked(id, en, g)
 	}
@@ -314,12 +314,12 @@ func (h *host) Lost(key block.Key, err error) {
 			attrs := e.attrsLocked(id, en)
 			h.s.queueKeyedLocked(keyedOp{key: key, to: key, attrs: &attrs, id: id})
 		} else if en.Tiers&h.s.bit != 0 {
-			reason := "unavailable"
+			reason := ReasonUnavailable
 			if errors.Is(err, block.ErrCorrupt) {
-				reason = "corrupt"
+				reason = ReasonCorrupt
 			}
 			e.forgetCopyLocked(h.s, id, en, reason, &g)
-			if e.mu.ix.Valid(id) && e.mu.ix.Linked(id) && reason == "corrupt" {
+			if e.mu.ix.Valid(id) && e.mu.ix.Linked(id) && reason == ReasonCorrupt {
 				e.cascadeToLocked(h.s, id, en) // memory still has it
 			}
 		}

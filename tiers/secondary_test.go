@@ -507,7 +507,7 @@ func TestNoSecondaries(t *testing.T) {
 		t.Errorf("evict: %v", err)
 	}
 	r, err := w.e.EvictFrom(until(t), tiers.EvictRequest{Tier: "memory", All: true})
-	if err != nil || r.Blocks != 0 || r.KeptN != 4 || r.Kept[0].Reason != "only copy" {
+	if err != nil || r.Blocks != 0 || r.KeptN != 4 || r.Kept[0].Reason != tiers.ReasonOnlyCopy {
 		t.Errorf("evict: %+v, %v", r, err)
 	}
 	w.end()

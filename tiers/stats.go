@@ -16,7 +16,8 @@ type Stats struct {
 	Writing       int64 // files being written or held back under a temporary name
 	IndexBytes    int64 // memory of the table of names
 	Counters      Counters
-	FullAt        time.Time // when an open or a write last had to wait because of what is open, pinned or temporary; zero: never
+	FullAt        time.Time // when an open or a write last had to wait because memory was full; zero: never
+	FullOf        string    // what of, in words
 
 	Hollow      int64            // committed files that only secondary tiers hold
 	Secondaries []SecondaryStats // in order
@@ -84,18 +85,12 @@ func (e *Engine) stats() Stats {
 		IndexBytes:    e.mu.ix.Bytes(),
 		Counters:      e.mu.counters,
 		Hollow:        e.mu.hollow,
-		Summary:       e.mu.summary,
+		Summary:       e.mu.tally.snapshot(),
 	}
-	if e.mu.fullAt != 0 {
-		st.FullAt = time.Unix(0, e.mu.fullAt)
+	if full := &e.mu.fullness; full.at != 0 {
+		st.FullAt, st.FullOf = time.Unix(0, full.at), full.of
 	}
 	st.Counters.Implausible = e.implausible.Load()
-	st.Summary.BytesByTier = map[string]uint64{"memory": e.mu.memoryBytes}
-	for name, n := range e.mu.summary.BytesByTier {
-		if name != "memory" {
-			st.Summary.BytesByTier[name] = n
-		}
-	}
 	for _, s := range e.tiers {
 		st.Secondaries = append(st.Secondaries, s.stats)
 	}

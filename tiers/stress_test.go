@@ -425,7 +425,7 @@ func (s *storm) replay() {
 		s.t.Fatalf("events: missed %d, %v", missed, err)
 	}
 	for _, ev := range buf[:n] {
-		if follow(told, ev); ev.Reason == "absent" {
+		if follow(told, ev); ev.Reason == tiers.ReasonAbsent {
 			s.absent++
 		}
 	}
@@ -468,7 +468,7 @@ func follow(told map[string]*copies, ev tiers.Event) {
 	c := told[name]
 	switch ev.Kind {
 	case tiers.BlockStored:
-		if c == nil || ev.Tier == "memory" && ev.Reason == "" { // another version
+		if c == nil || ev.Tier == "memory" && ev.Reason == 0 { // another version
 			c = &copies{tiers: map[string]bool{}}
 			told[name] = c
 		}

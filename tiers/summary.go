@@ -29,30 +29,49 @@ type summaryLine struct {
 	groups  map[block.GroupID]int
 }
 
-// summarizeLocked adds a batch to the totals and returns the line that is to be
-// logged about it, nil if that is off. A batch of none tells of memory alone.
-func (e *Engine) summarizeLocked(b *batchSummary) *summaryLine {
-	t := &e.mu.summary
-	if t.BytesByTier == nil {
-		t.BytesByTier = map[string]uint64{}
+// tally counts what look-ups and loads came to.
+type tally struct {
+	sum         Summary // but for the bytes of memory
+	memoryBytes uint64  // opened in memory
+	logged      Summary // sum as the log had it last
+}
+
+// hit counts a block that was opened in memory.
+func (t *tally) hit(size int64) {
+	t.sum.MemoryKeys++
+	t.sum.SuccessKeys++
+	t.memoryBytes += uint64(size)
+}
+
+// add counts a batch. One of no keys counts nothing.
+func (t *tally) add(b *batchSummary) {
+	if b.keys == 0 {
+		return
 	}
-	t.BytesByTier["memory"] = e.mu.memoryBytes
-	if b.keys > 0 {
-		if b.tier == "peer" {
-			t.PeerKeys += uint64(b.keys)
-		} else {
-			t.DiskKeys += uint64(b.keys)
-		}
-		t.SuccessKeys += uint64(b.success)
-		t.BytesByTier[b.tier] += uint64(b.bytes)
+	if b.tier == "peer" {
+		t.sum.PeerKeys += uint64(b.keys)
+	} else {
+		t.sum.DiskKeys += uint64(b.keys)
 	}
-	if !e.opts.TierSummary {
-		return nil
+	t.sum.SuccessKeys += uint64(b.success)
+	if t.sum.BytesByTier == nil {
+		t.sum.BytesByTier = map[string]uint64{}
 	}
-	was := e.mu.summarized
-	now := *t
-	now.BytesByTier = maps.Clone(t.BytesByTier)
-	e.mu.summarized = now
+	t.sum.BytesByTier[b.tier] += uint64(b.bytes)
+}
+
+// snapshot returns the totals.
+func (t *tally) snapshot() Summary {
+	s := t.sum
+	s.BytesByTier = map[string]uint64{"memory": t.memoryBytes}
+	maps.Copy(s.BytesByTier, t.sum.BytesByTier)
+	return s
+}
+
+// line returns what happened since the line before it; nil if nothing did.
+func (t *tally) line(b *batchSummary) *summaryLine {
+	was, now := t.logged, t.snapshot()
+	t.logged = now
 	line := &summaryLine{request: b.request, took: b.took, groups: b.groups, Summary: Summary{
 		MemoryKeys: now.MemoryKeys - was.MemoryKeys, DiskKeys: now.DiskKeys - was.DiskKeys, PeerKeys: now.PeerKeys - was.PeerKeys,
 		UnknownKeys: now.UnknownKeys - was.UnknownKeys, SuccessKeys: now.SuccessKeys - was.SuccessKeys,
@@ -67,6 +86,16 @@ func (e *Engine) summarizeLocked(b *batchSummary) *summaryLine {
 		return nil
 	}
 	return line
+}
+
+// summarizeLocked adds a batch to the totals and returns the line that is to be
+// logged about it, nil if that is off. A batch of none tells of memory alone.
+func (e *Engine) summarizeLocked(b *batchSummary) *summaryLine {
+	e.mu.tally.add(b)
+	if !e.opts.TierSummary {
+		return nil
+	}
+	return e.mu.tally.line(b)
 }
 
 // logSummary writes one line of the tier log. Source: the tier log of vLLM's
@@ -87,11 +116,4 @@ func (e *Engine) logSummary(l *summaryLine) {
 		fields = append(fields, zap.String("request", l.request))
 	}
 	e.log.Info("tier summary", fields...)
-}
-
-// memoryHitLocked counts a block that was opened in memory.
-func (e *Engine) memoryHitLocked(size int64) {
-	e.mu.summary.MemoryKeys++
-	e.mu.summary.SuccessKeys++
-	e.mu.memoryBytes += uint64(size)
 }

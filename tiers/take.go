@@ -129,7 +129,7 @@ func (e *Engine) fetchAside(ctx context.Context, h *Holding) (*promotion, *Outco
 	e.mu.Unlock()
 	err := e.roomForPromotion(ctx, p)
 	if err == nil {
-		p.blob, p.file, err = e.createFile(ctx)
+		p.blob, p.file, err = e.createFile(ctx, nil)
 	}
 	if err != nil {
 		e.noRoom(p, err)
@@ -224,7 +224,7 @@ func (e *Engine) takeFileLocked(parent index.ID, name string, id index.ID, h *Ho
 			return id, nil
 		case over && e.outdoneLocked(en, h), e.farLocked(id, en) && en.Seq < h.Seq:
 			e.mu.counters.Superseded++
-			e.dropNameLocked(id, en, BlockRemoved, "replaced", g)
+			e.dropNameLocked(id, en, BlockRemoved, cause{reason: ReasonReplaced}, g)
 		default:
 			return 0, &block.Error{Op: "take", Err: block.ErrExist}
 		}
@@ -257,17 +257,17 @@ func (e *Engine) supersedeLocked(id index.ID, dir bool, seq uint64, g *gone) {
 	case isDir != dir, en.Seq >= seq, en.Flags&flagUncommitted != 0, !isDir && e.mu.groups[en.Group].opts.Pinned:
 	case !isDir:
 		e.mu.counters.Superseded++
-		parent, reason := e.mu.ix.Parent(id), "superseded"
+		parent, reason := e.mu.ix.Parent(id), ReasonSuperseded
 		if e.remote != nil {
 			if l, ok := e.locate(e.mu.ix.Path(id)); ok && l.Seq > en.Seq {
-				reason = "replaced"
+				reason = ReasonReplaced
 			}
 		}
-		e.dropNameLocked(id, en, BlockRemoved, reason, g)
+		e.dropNameLocked(id, en, BlockRemoved, cause{reason: reason}, g)
 		e.settleParentLocked(parent, g)
 	case e.mu.ix.Children(id) == 0 && !e.waitsBelowLocked(id):
 		if en.Lookups > 0 {
-			g.names = append(g.names, goneName{e.mu.ix.Parent(id), id, e.mu.ix.Name(id)})
+			g.names = append(g.names, goneName{parent: e.mu.ix.Parent(id), id: id, name: e.mu.ix.Name(id)})
 		}
 		e.dropDirLocked(id, en, g)
 	case e.remote == nil || en.Tiers&e.remote.bit == 0:

@@ -83,7 +83,7 @@ func (e *Engine) dropVersionLocked(f *File, g *gone) {
 	if dir := f.name.parent; e.mu.ix.Valid(dir) {
 		e.strayLocked(dir, e.mu.ix.At(dir))
 	}
-	e.dropNameLocked(f.id, e.mu.ix.At(f.id), BlockRemoved, "", g)
+	e.dropNameLocked(f.id, e.mu.ix.At(f.id), BlockRemoved, cause{}, g)
 }
 
 // overtakeLocked follows that the name k was taken or removed: the versions that wait for it are
@@ -108,7 +108,7 @@ func (e *Engine) dropVersionsOfLocked(p Process, k nameKey, g *gone) {
 	}
 	id := e.mu.ix.Lookup(k.parent, k.name)
 	if f := e.mu.files[id]; f != nil && f.owner == p && e.mu.ix.At(id).Flags&flagUncommitted != 0 {
-		e.dropNameLocked(id, e.mu.ix.At(id), BlockRemoved, "", g)
+		e.dropNameLocked(id, e.mu.ix.At(id), BlockRemoved, cause{}, g)
 	}
 }
 
@@ -125,9 +125,9 @@ func (e *Engine) takeTempLocked(f *File, g *gone) {
 	if en.Mode&modeType == modeDir || hf != nil && hf.openLocked() {
 		return
 	}
-	e.nameLeftLocked(holder, en, g)
+	e.nameLeftLocked(holder, en, Process{}, g)
 	if hf == nil || hf.left { // nobody's
-		e.dropNameLocked(holder, en, BlockRemoved, "", g)
+		e.dropNameLocked(holder, en, BlockRemoved, cause{}, g)
 	} else {
 		e.mu.ix.Unlink(holder)
 		e.mu.blocks--
@@ -297,7 +297,7 @@ func (e *Engine) emptyLocked(dir index.ID, by *Caller, g *gone) bool {
 		if f.waits {
 			e.dropVersionLocked(f, g)
 		} else {
-			e.dropNameLocked(f.id, e.mu.ix.At(f.id), BlockRemoved, "", g)
+			e.dropNameLocked(f.id, e.mu.ix.At(f.id), BlockRemoved, cause{}, g)
 		}
 	}
 	return true
@@ -344,7 +344,7 @@ func (e *Engine) expireVersionsLocked(g *gone) (closed map[Process][]index.ID) {
 			e.dropVersionLocked(f, g)
 		default:
 			e.mu.counters.Expired++
-			e.dropNameLocked(id, en, BlockRemoved, "abandoned", g)
+			e.dropNameLocked(id, en, BlockRemoved, cause{reason: ReasonAbandoned}, g)
 		}
 	}
 	return closed

@@ -37,7 +37,7 @@ const (
 type Verdict struct {
 	Kind   VerdictKind
 	Tier   string    // where it is or was: names with commas between
-	Rule   string    // of evictions: "capacity", "quota", "watermark", "request"; else more precisely why, if known
+	Rule   string    // a Reason in words: of evictions why; else more precisely why, if known
 	By     string    // of removals, replacements and renames: "thread 1234", "another node"; empty if not known
 	To     string    // of renames: the new path
 	Groups []string  // of elsewhere: groups that have the same hash
@@ -71,8 +71,8 @@ type verdict struct {
 	event uint64 // number of the event that it came with
 	kind  VerdictKind
 	tier  string
-	rule  string
-	by    uint32 // thread; 0: nobody of this node
+	rule  Reason
+	by    actor
 	to    string
 }
 
@@ -130,66 +130,55 @@ func (v *verdicts) unlink(i uint32) {
 }
 
 // verdictLocked notes what happened to the block of an entry that has a name.
-func (e *Engine) verdictLocked(id index.ID, kind VerdictKind, tier, rule string) {
+func (e *Engine) verdictLocked(id index.ID, kind VerdictKind, tier string, why cause) {
 	e.mu.verdicts.add(verdict{
-		path: e.pathHashLocked(id), time: e.now(), event: e.events.Next(), kind: kind, tier: tier, rule: rule, by: e.mu.actor,
+		path: e.pathHashLocked(id), time: e.now(), event: e.events.Next(), kind: kind, tier: tier, rule: why.reason, by: why.by,
 	})
 }
 
 // noteLocked remembers an event that says why a block is not where it was.
-func (e *Engine) noteLocked(ev EventKind, tier string, id index.ID, reason string) {
+func (e *Engine) noteLocked(ev EventKind, tier string, id index.ID, why cause) {
 	if ev != BlockEvicted && ev != BlockRemoved {
 		return
 	}
-	kind, rule := VerdictRemoved, reason
+	kind := VerdictRemoved
 	if ev == BlockEvicted {
 		en := e.mu.ix.At(id)
 		switch {
 		case e.ownTiers(en) != 0, tier != "memory" && (en.Blob != 0 || e.mu.files[id] != nil):
 			return // it is where reads find it
 		case en.Tiers != 0: // likewise, for as long as they have it
-			e.verdictLocked(id, VerdictPeerGone, e.remote.opts.Name, "")
+			e.verdictLocked(id, VerdictPeerGone, e.remote.opts.Name, cause{by: why.by})
 			return
 		}
 	}
-	switch reason {
-	case "capacity", "quota", "watermark":
-		kind = VerdictEvicted
-	case "request":
-		kind = VerdictEvicted
-	case "expired", "abandoned":
-		kind = VerdictExpired
-	case "replaced":
-		kind = VerdictReplaced
-	case "corrupt":
-		kind = VerdictCorrupt
-	case "unavailable", "absent":
-		kind = VerdictUnreachable
-		if e.remote != nil && tier == e.remote.opts.Name {
-			kind = VerdictPeerGone
-		}
+	if k := reasons[why.reason].kind; k != "" {
+		kind = k
+	}
+	if kind == VerdictUnreachable && e.remote != nil && tier == e.remote.opts.Name {
+		kind = VerdictPeerGone
 	}
 	if ev == BlockRemoved && tier == "" {
 		// The last tier that had it has just lost it: the verdict on that says more.
-		if v := e.mu.verdicts.of(e.pathHashLocked(id)); v != nil && v.event+1 == e.events.Next() && v.rule == rule {
+		if v := e.mu.verdicts.of(e.pathHashLocked(id)); v != nil && v.event+1 == e.events.Next() && v.rule == why.reason {
 			return
 		}
 	}
-	e.verdictLocked(id, kind, tier, rule)
+	e.verdictLocked(id, kind, tier, why)
 }
 
 // renamedVerdictLocked remembers that what was called from is called otherwise now.
-func (e *Engine) renamedVerdictLocked(from string, id index.ID) {
+func (e *Engine) renamedVerdictLocked(from string, id index.ID, by actor) {
 	e.mu.verdicts.add(verdict{
-		path: maphash.String(e.seed, from), time: e.now(), kind: VerdictRenamed, by: e.mu.actor, to: e.mu.ix.Path(id),
+		path: maphash.String(e.seed, from), time: e.now(), kind: VerdictRenamed, by: by, to: e.mu.ix.Path(id),
 	})
 }
 
 // judgeLocked remembers that a promotion brought nothing, in time or at all.
 func (e *Engine) judgeLocked(p *promotion, kind VerdictKind, deadline bool) {
-	rule := "timeout"
+	rule := ReasonTimeout
 	if deadline {
-		rule = "exceeded"
+		rule = ReasonExceeded
 	} else if kind == VerdictDeadline {
 		kind = VerdictUnreachable
 	}
@@ -198,16 +187,16 @@ func (e *Engine) judgeLocked(p *promotion, kind VerdictKind, deadline bool) {
 
 // failedVerdictLocked remembers why a promotion failed, where nothing more precise is known.
 func (e *Engine) failedVerdictLocked(p *promotion, err error) {
-	kind, rule := VerdictUnreachable, ""
+	kind, rule := VerdictUnreachable, Reason(0)
 	switch {
 	case errors.Is(err, ErrStale), errors.Is(err, block.ErrClosed), errors.Is(err, block.ErrNotFound):
 		return
 	case errors.Is(err, block.ErrTooLarge):
-		kind, rule = VerdictNoRoom, "size"
+		kind, rule = VerdictNoRoom, ReasonSize
 	case errors.Is(err, block.ErrNoSpace), errors.Is(err, block.ErrQuota):
-		kind, rule = VerdictNoRoom, "capacity"
+		kind, rule = VerdictNoRoom, ReasonCapacity
 	case errors.Is(err, block.ErrUnavailable):
-		rule = "unavailable"
+		rule = ReasonUnavailable
 	case errors.Is(err, block.ErrCorrupt):
 		kind = VerdictCorrupt
 	}
@@ -329,7 +318,7 @@ func (e *Engine) presentLocked(path string, v *verdict) (Verdict, bool) {
 
 // tooLarge is the verdict on a block that tiers below have, and that memory can never hold.
 func (e *Engine) tooLarge(size int64, tiers string) Verdict {
-	return Verdict{Kind: VerdictNoRoom, Tier: tiers, Rule: "size",
+	return Verdict{Kind: VerdictNoRoom, Tier: tiers, Rule: ReasonSize.String(),
 		Text: fmt.Sprintf("it is in %s, but larger than the memory of this node: %d bytes, memory.size is %d", tiers, size, e.opts.CapacityBytes)}
 }
 
@@ -338,20 +327,20 @@ func (v *verdict) unread() bool {
 	return v.kind == VerdictUnreachable || v.kind == VerdictNoRoom || v.kind == VerdictDeadline
 }
 
-// threadName names a thread; with several kernels its kernel, too.
-func threadName(tid uint32, kernels bool) string {
+// name names the thread; with several kernels its kernel, too.
+func (a actor) name(kernels bool) string {
 	if !kernels {
-		return "thread " + strconv.FormatUint(uint64(tid), 10)
+		return "thread " + strconv.FormatUint(uint64(a), 10)
 	}
-	return fmt.Sprintf("thread %d of mount %d", tid&(1<<threadBits-1), tid>>threadBits)
+	return fmt.Sprintf("thread %d of mount %d", a&(1<<threadBits-1), a>>threadBits)
 }
 
 // explain puts what happened into words.
 func (v *verdict) explain(kernels bool) Verdict {
-	w := Verdict{Kind: v.kind, Tier: v.tier, Rule: v.rule, To: v.to, Time: time.Unix(0, v.time)}
+	w := Verdict{Kind: v.kind, Tier: v.tier, Rule: v.rule.String(), To: v.to, Time: time.Unix(0, v.time)}
 	if v.by != 0 {
-		w.By = threadName(v.by, kernels)
-	} else if v.rule == "superseded" {
+		w.By = v.by.name(kernels)
+	} else if v.rule == ReasonSuperseded {
 		w.By = "another node"
 	}
 	from := v.tier
@@ -360,9 +349,7 @@ func (v *verdict) explain(kernels bool) Verdict {
 	}
 	switch v.kind {
 	case VerdictEvicted:
-		w.Text = "evicted from " + from + ": " + map[string]string{
-			"capacity": "it was full", "quota": "the quota of the group was used up", "watermark": "it was nearly full", "request": "on request",
-		}[v.rule] + ", and no other tier had it"
+		w.Text = "evicted from " + from + ": " + reasons[v.rule].text + ", and no other tier had it"
 	case VerdictExpired:
 		w.Text = "its time to live had passed"
 	case VerdictRemoved:
@@ -370,8 +357,8 @@ func (v *verdict) explain(kernels bool) Verdict {
 		if w.By != "" {
 			w.Text += " by " + w.By
 		}
-		if v.rule != "" && v.rule != "superseded" && v.rule != "unlink" {
-			w.Text += ": " + v.rule
+		if v.rule != 0 && v.rule != ReasonSuperseded && v.rule != ReasonUnlink {
+			w.Text += ": " + w.Rule
 		}
 	case VerdictReplaced:
 		w.Text = "replaced by another version, which is not there any more or not yet"
@@ -389,17 +376,17 @@ func (v *verdict) explain(kernels bool) Verdict {
 		w.Text = "only another node had it, which is gone or has dropped it"
 	case VerdictUnreachable:
 		w.Text = fmt.Sprintf("%s could not give it", from)
-		if v.rule != "" {
-			w.Text += ": " + v.rule
+		if v.rule != 0 {
+			w.Text += ": " + w.Rule
 		}
 	case VerdictNoRoom:
 		w.Text = "memory had no room for it: it was full of what may not be evicted"
-		if v.rule == "size" {
+		if v.rule == ReasonSize {
 			w.Text = "memory had no room for it: it is larger than all of memory"
 		}
 	case VerdictDeadline:
 		w.Text = "it would have come from " + from + " after the open deadline"
-		if v.rule == "exceeded" {
+		if v.rule == ReasonExceeded {
 			w.Text = "it had not come from " + from + " by the open deadline"
 		}
 	}

@@ -480,8 +480,8 @@ func describe(ev tiers.Event) string {
 		s += "<-" + ev.From.Path()
 	}
 	s += " " + pages(ev.Size)
-	if ev.Reason != "" {
-		s += " " + ev.Reason
+	if ev.Reason != 0 {
+		s += " " + ev.Reason.String()
 	}
 	return s
 }

@@ -159,7 +159,7 @@ func (a *attachment) handOver(ctx context.Context, conn *store.Conn) error {
 	line, err := conn.Attach(ctx, &store.Request{
 		Dir: a.dir, FSName: m.FSName, Epoch: a.session.Epoch, Init: a.session.Init, AllowOther: allowOther(a.cfg),
 		EntryTimeout: time.Duration(m.EntryTimeout), AttrTimeout: time.Duration(m.AttrTimeout), MaxWrite: int(m.MaxWrite),
-		Passthrough: a.cfg.Memory.Passthrough, Release: versionString(),
+		Passthrough: a.cfg.Memory.Passthrough, Release: version,
 		Dev: a.session.Dev, Spin: a.session.Spin, Proc: a.session.Proc,
 	})
 	a.session.Epoch++ // the owner may have used it, also if it failed

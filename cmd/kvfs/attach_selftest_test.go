@@ -53,7 +53,7 @@ func startWrongOwner(t *testing.T, cfg *config.Config, wrong int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := store.Listen(store.Options{Path: cfg.Store.Socket, Release: versionString(), Logger: zap.NewNop()})
+	l, err := store.Listen(store.Options{Path: cfg.Store.Socket, Release: version, Logger: zap.NewNop()})
 	if err != nil {
 		t.Fatal(errors.Join(err, engine.Close(context.Background(), false)))
 	}
@@ -94,7 +94,7 @@ func TestAttachSelfTest(t *testing.T) {
 				if err := mount(t.Context(), cfg, dir, 0, &readiness{}); !errors.Is(err, c.err) || exitCode(err) != exitMount {
 					t.Errorf("got %v, exit code %d", err, exitCode(err))
 				}
-				if _, found, err := findMount(dir); found || err != nil {
+				if m, err := findMount(dir); m != nil || err != nil {
 					t.Errorf("mounted, %v", err)
 				}
 				return

@@ -116,7 +116,7 @@ func TestAttachWithoutOwner(t *testing.T) {
 		if !errors.Is(err, store.ErrNoOwner) || exitCode(err) != exitMount {
 			t.Errorf("timeout %v: %v, exit code %d", timeout, err, exitCode(err))
 		}
-		if _, found, err := findMount(dir); found || err != nil {
+		if m, err := findMount(dir); m != nil || err != nil {
 			t.Errorf("timeout %v: mounted, %v", timeout, err)
 		}
 	}
@@ -148,7 +148,7 @@ func TestAttachToStopped(t *testing.T) {
 	if exitCode(err) != exitMount {
 		t.Errorf("exit code %d", exitCode(err))
 	}
-	if _, found, err := findMount(dir); found || err != nil {
+	if m, err := findMount(dir); m != nil || err != nil {
 		t.Errorf("mounted, %v", err)
 	}
 }
@@ -164,7 +164,7 @@ func TestAttachRefused(t *testing.T) {
 	if err := mount(t.Context(), cfg, dir, 0, &readiness{}); !errors.Is(err, store.ErrRefused) {
 		t.Errorf("got %v", err)
 	}
-	if _, found, err := findMount(dir); found || err != nil {
+	if m, err := findMount(dir); m != nil || err != nil {
 		t.Errorf("mounted, %v", err)
 	}
 }

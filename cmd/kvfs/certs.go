@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvfs/kvfs/cluster/pki"
+	"github.com/kvfs/kvfs/fs/query"
 )
 
 // certsDir is where certificates are made unless --dir says otherwise.
@@ -201,12 +202,12 @@ func showCert(w io.Writer, c *x509.Certificate, now time.Time) error {
 		kind = "authority"
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "  subject\t%s\n", printable(c.Subject.String()))
+	fmt.Fprintf(t, "  subject\t%s\n", query.Escape(c.Subject.String()))
 	fmt.Fprintf(t, "  kind\t%s%s\n", kind, usages(c))
 	if len(names) > 0 {
-		fmt.Fprintf(t, "  names\t%s\n", printable(strings.Join(names, ", ")))
+		fmt.Fprintf(t, "  names\t%s\n", query.Escape(strings.Join(names, ", ")))
 	}
-	fmt.Fprintf(t, "  issuer\t%s\n", printable(c.Issuer.String()))
+	fmt.Fprintf(t, "  issuer\t%s\n", query.Escape(c.Issuer.String()))
 	fmt.Fprintf(t, "  serial\t%x\n", c.SerialNumber)
 	fmt.Fprintf(t, "  valid\t%s to %s, %s\n", c.NotBefore.UTC().Format(time.RFC3339), c.NotAfter.UTC().Format(time.RFC3339), timeLeft(c, now))
 	return t.Flush()
@@ -243,12 +244,4 @@ func timeLeft(c *x509.Certificate, now time.Time) string {
 		return fmt.Sprintf("%.0f hours left", left.Hours())
 	}
 	return fmt.Sprintf("%.0f days left", left.Hours()/24)
-}
-
-// printable quotes text with characters that a terminal would obey.
-func printable(s string) string {
-	if quoted := fmt.Sprintf("%q", s); quoted != `"`+s+`"` {
-		return quoted
-	}
-	return s
 }

@@ -151,7 +151,4 @@ func TestTimeLeft(t *testing.T) {
 			t.Errorf("%v before the end: %q, want %q", before, got, want)
 		}
 	}
-	if got := printable("a\x1b[31m"); got != `"a\x1b[31m"` {
-		t.Errorf("got %s", got)
-	}
 }

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/moby/sys/mountinfo"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
@@ -32,7 +33,7 @@ const (
 
 // controls is where commands find the mounts and reach their daemons.
 type controls struct {
-	mounts   []mountInfo
+	mounts   []*mountinfo.Info
 	open     func(path string) (io.ReadWriteCloser, error) // a control file, for reading and writing
 	setxattr func(path, attr, value string) error
 	answers  func(mount string) error // nil: not asked
@@ -43,12 +44,7 @@ type connector func() (*controls, error)
 
 // systemControls are those of the mounts of this system.
 func systemControls() (*controls, error) {
-	table, err := os.Open(mountInfoFile)
-	if err != nil {
-		return nil, err
-	}
-	defer table.Close()
-	mounts, err := readMounts(table)
+	mounts, err := mountinfo.GetMounts(nil)
 	if err != nil {
 		return nil, err
 	}
@@ -336,7 +332,7 @@ func cutBatch(names []string) (batch, rest []string) {
 // belowMount returns the one mount that all names are in, and their paths below
 // it. It does not look at what is in the mount: a look-up is a promise that the
 // block stays for a while, and would keep it from being evicted.
-func belowMount(mounts []mountInfo, names []string) (mount string, paths []string, err error) {
+func belowMount(mounts []*mountinfo.Info, names []string) (mount string, paths []string, err error) {
 	dirs := map[string]string{} // by directory as it was named
 	for _, name := range names {
 		abs, err := filepath.Abs(name)
@@ -365,7 +361,7 @@ func belowMount(mounts []mountInfo, names []string) (mount string, paths []strin
 
 // resolveOutside follows the symbolic links in an absolute path, up to where a
 // kvfs mount begins. What cannot be resolved stays as it is.
-func resolveOutside(mounts []mountInfo, path string) string {
+func resolveOutside(mounts []*mountinfo.Info, path string) string {
 	done := "/"
 	for rest := range strings.SplitSeq(strings.Trim(filepath.Clean(path), "/"), "/") {
 		next := filepath.Join(done, rest)
@@ -381,19 +377,19 @@ func resolveOutside(mounts []mountInfo, path string) string {
 
 // mountOf returns the kvfs mount that the absolute path is in, and the path below
 // it, "." for the mount itself.
-func mountOf(mounts []mountInfo, path string) (mount, below string, err error) {
-	var in mountInfo
+func mountOf(mounts []*mountinfo.Info, path string) (mount, below string, err error) {
+	in := &mountinfo.Info{}
 	for _, m := range mounts {
-		inside := m.point == path || m.point == "/" || strings.HasPrefix(path, m.point+"/")
-		if inside && len(m.point) >= len(in.point) { // later ones lie on top
+		inside := m.Mountpoint == path || m.Mountpoint == "/" || strings.HasPrefix(path, m.Mountpoint+"/")
+		if inside && len(m.Mountpoint) >= len(in.Mountpoint) { // later ones lie on top
 			in = m
 		}
 	}
-	if in.fsType != fsType {
+	if in.FSType != fsType {
 		return "", "", errors.New("is not in a kvfs mount")
 	}
-	below, err = filepath.Rel(in.point, path)
-	return in.point, below, err
+	below, err = filepath.Rel(in.Mountpoint, path)
+	return in.Mountpoint, below, err
 }
 
 // reason is an error without the path that it is about.

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/moby/sys/mountinfo"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 )
@@ -95,7 +96,7 @@ func (f *fakeDaemon) asked() []string {
 // connect is a connector.
 func (f *fakeDaemon) connect() (*controls, error) {
 	return &controls{
-		mounts: []mountInfo{{1, "", "/", "ext4"}, {2, "", f.dir, fsType}},
+		mounts: []*mountinfo.Info{{ID: 1, Mountpoint: "/", FSType: "ext4"}, {ID: 2, Mountpoint: f.dir, FSType: fsType}},
 		open: func(path string) (io.ReadWriteCloser, error) {
 			switch {
 			case f.openErr != nil:
@@ -437,9 +438,9 @@ func TestBelowMount(t *testing.T) {
 		}
 	}
 	t.Chdir(mount)
-	mounts := []mountInfo{
-		{1, "", "/", "ext4"}, {2, "", mount, "ext4"}, {3, "", mount, fsType},
-		{4, "", mount + "/other", "tmpfs"}, {5, "", "/second", fsType},
+	mounts := []*mountinfo.Info{
+		{ID: 1, Mountpoint: "/", FSType: "ext4"}, {ID: 2, Mountpoint: mount, FSType: "ext4"}, {ID: 3, Mountpoint: mount, FSType: fsType},
+		{ID: 4, Mountpoint: mount + "/other", FSType: "tmpfs"}, {ID: 5, Mountpoint: "/second", FSType: fsType},
 	}
 	for _, tc := range []struct {
 		names []string

@@ -156,7 +156,7 @@ func (d *daemon) document() *statusDocument {
 	st := d.engine.Stats()
 	ms := d.memory.Status()
 	doc := &statusDocument{
-		Version: versionString(), PID: os.Getpid(), UptimeSeconds: time.Since(d.started).Seconds(),
+		Version: version, PID: os.Getpid(), UptimeSeconds: time.Since(d.started).Seconds(),
 		Tiers: []statusTier{{
 			Name: "memory", Type: "memory", State: "online", CapacityBytes: st.CapacityBytes, UsedBytes: st.UsedBytes,
 			PinnedBytes: st.PinnedBytes, Blocks: st.Blocks, Policy: d.cfg.Memory.Policy,
@@ -169,7 +169,7 @@ func (d *daemon) document() *statusDocument {
 		},
 	}
 	if ago := time.Since(st.FullAt); !st.FullAt.IsZero() && ago < fullShown {
-		doc.Tiers[0].Reason = fmt.Sprintf("full of files that are open, pinned or temporary %v ago", ago.Round(time.Second))
+		doc.Tiers[0].Reason = fmt.Sprintf("full of %s %v ago", st.FullOf, ago.Round(time.Second))
 	}
 	for _, s := range st.Secondaries {
 		kind, policy := d.cfg.TypeOf(s.Name), ""

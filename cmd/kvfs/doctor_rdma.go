@@ -1,10 +1,8 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc64"
@@ -238,9 +236,9 @@ func reportMount(m *machine, dir string) (*rdmaReport, error) {
 	if err != nil {
 		return nil, err
 	}
-	var s statusReply
-	if err := json.NewDecoder(bytes.NewReader(text)).Decode(&s); err != nil {
-		return nil, fmt.Errorf("status of the daemon: %w", err)
+	s, err := parseStatus(text)
+	if err != nil {
+		return nil, err
 	}
 	switch {
 	case s.Cluster == nil:

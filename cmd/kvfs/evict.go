@@ -10,10 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvfs/kvfs/fs"
+	"github.com/kvfs/kvfs/tiers"
 )
-
-// notFound is the reason of the daemon for a path at which there is nothing.
-const notFound = "not found"
 
 // evictFlags are the flags of kvfs evict.
 type evictFlags struct {
@@ -106,7 +104,7 @@ func (f evictFlags) printNone() func(io.Writer) error {
 func absent(answer *fs.EvictAnswer) error {
 	var names []string
 	for _, kept := range answer.Kept {
-		if kept.Reason == notFound {
+		if kept.Reason == tiers.ReasonNotFound.String() {
 			names = append(names, kept.Path)
 		}
 	}

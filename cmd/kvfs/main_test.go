@@ -198,11 +198,8 @@ func TestErrorCodes(t *testing.T) {
 	}
 }
 
-// TestVersion shows that the linker's version wins.
+// TestVersion shows that kvfs prints its version, which the linker may set.
 func TestVersion(t *testing.T) {
-	if got := versionString(); got == "" {
-		t.Error("no version")
-	}
 	old := version
 	version = "v9.8.7"
 	defer func() { version = old }()

@@ -90,20 +90,9 @@ func memberNote(m *cluster.Member) string {
 // pathRDMA is Member.Path of a peer whose memory is read by RDMA.
 const pathRDMA = "rdma"
 
-// clusterReply is what kvfs status prints of the cluster.
-type clusterReply struct {
-	Members   []cluster.Member  `json:"members"`
-	Index     statusIndex       `json:"index"`
-	Rejected  map[string]uint64 `json:"rejected"`
-	Warning   string            `json:"warning"`
-	Requested []string          `json:"requested"`
-	Required  []string          `json:"required"`
-	RDMA      *statusRDMA       `json:"rdma"` // nil from a daemon that knows none
-}
-
 // print writes the lines of the cluster: who is there, and what each lacks of what this
 // node would use.
-func (c *clusterReply) print(w io.Writer) {
+func (c *statusCluster) print(w io.Writer) {
 	states := map[string]int{}
 	for i := range c.Members {
 		states[c.Members[i].State]++

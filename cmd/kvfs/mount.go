@@ -208,22 +208,22 @@ func (d *daemon) stop(keep bool) error {
 // directory or has a live mount.
 func mountPoint(dir string, log *zap.Logger) (string, error) {
 	for {
-		m, found, err := findMount(dir)
+		m, err := findMount(dir)
 		if err != nil {
 			return "", fmt.Errorf("mount point: %w", err)
 		}
-		if !found || m.fsType != fsType {
+		if !isOurs(m) {
 			break
 		}
 		if !abandoned(m) {
-			switch err := answers(m.point); {
+			switch err := answers(m.Mountpoint); {
 			case err == nil:
 				return "", fmt.Errorf("mount point %s: a kvfs daemon serves it already", dir)
 			case errors.Is(err, errSilent):
 				return "", fmt.Errorf("mount point %w", err)
 			}
 		}
-		log.Warn("taking away the mount of a daemon that died", zap.String("dir", m.point))
+		log.Warn("taking away the mount of a daemon that died", zap.String("dir", m.Mountpoint))
 		if err := giveUp(context.Background(), m); err != nil {
 			return "", fmt.Errorf("mount point %s: stale mount: %w", dir, err)
 		}

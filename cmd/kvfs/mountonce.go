@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/fs"
 )
 
 // lockWait bounds how long mountOnce waits for another process that mounts there, which takes
@@ -78,11 +80,11 @@ func tryLock(ctx context.Context, fd int) {
 // notMounted fails if a mount of ours is at dir, an absolute path without links. It looks at the mount table alone:
 // a mount may come at any moment, and nobody answer it yet.
 func notMounted(dir string) error {
-	m, found, err := mountAt(dir)
+	m, err := fs.TopMount(dir)
 	switch {
 	case err != nil:
 		return fmt.Errorf("mount point: %w", err)
-	case found && m.fsType == fsType:
+	case isOurs(m):
 		return fmt.Errorf("mount point %s: a kvfs daemon serves it already", dir)
 	}
 	return nil

@@ -22,7 +22,7 @@ import (
 // callbacks are what the engine tells those above it: fs.Hooks of one mount, or fs.Mounts of
 // many.
 type callbacks interface {
-	Invalidate(parent, id index.ID, name string)
+	Invalidate(by tiers.Process, parent, id index.ID, name string)
 	Dropped(blob tiers.BlobID)
 	Alive(p tiers.Process) bool
 	Closed(p tiers.Process, id index.ID) bool

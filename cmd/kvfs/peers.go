@@ -78,7 +78,7 @@ func openPeers(ctx context.Context, cfg *config.Config, graves string, log *zap.
 		},
 		ControlBind: cfg.Peer.Control, TLS: certificates, Insecure: cfg.Insecure, Transport: p.transport,
 		Fabric: p.memory.fabric(), FabricLocal: p.memory.local, FabricBytes: p.memory.bytes, Path: paths[cfg.Peer.Transport],
-		Zone: cfg.Zone, Capacity: p.capacity, Version: versionString(), Require: cfg.Peer.Require,
+		Zone: cfg.Zone, Capacity: p.capacity, Version: version, Require: cfg.Peer.Require,
 		NoCopies:    cfg.Peer.Accept != config.On,
 		Location:    location.Options{Horizon: time.Duration(cfg.Peer.Horizon), Lost: lost.Tell, Now: clock()},
 		GraveFile:   graves,

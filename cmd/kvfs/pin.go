@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 )
@@ -199,7 +200,7 @@ func (c *controls) walkBlocks(dir string, each func(path string) error, failed f
 		return err
 	}
 	for _, sub := range subs {
-		if slices.ContainsFunc(c.mounts, func(m mountInfo) bool { return m.point == sub }) {
+		if slices.ContainsFunc(c.mounts, func(m *mountinfo.Info) bool { return m.Mountpoint == sub }) {
 			continue
 		}
 		if err := c.walkBlocks(sub, each, failed); err != nil {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/moby/sys/mountinfo"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 )
@@ -99,7 +100,7 @@ func TestWalkBlocks(t *testing.T) {
 	if err := os.Symlink("a", filepath.Join(dir, "link")); err != nil {
 		t.Fatal(err)
 	}
-	c := &controls{mounts: []mountInfo{{1, "", dir, fsType}, {2, "", dir + "/other", "tmpfs"}}}
+	c := &controls{mounts: []*mountinfo.Info{{ID: 1, Mountpoint: dir, FSType: fsType}, {ID: 2, Mountpoint: dir + "/other", FSType: "tmpfs"}}}
 	var got, bad []string
 	each := func(path string) error { got = append(got, strings.TrimPrefix(path, dir)); return nil }
 	failed := func(path string, err error) { bad = append(bad, fmt.Sprint(path, " ", err)) }

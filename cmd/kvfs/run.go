@@ -186,25 +186,25 @@ func (r *runner) locate() error {
 		return fmt.Errorf("mount point: %w", err)
 	}
 	r.dir = abs
-	m, found, err := findMount(abs)
+	m, err := findMount(abs)
 	switch {
 	case errors.Is(err, iofs.ErrNotExist):
 		return nil // to be made
 	case err != nil:
 		return fmt.Errorf("mount point: %w", err)
-	case !found || m.fsType != fsType:
+	case !isOurs(m):
 		return nil
 	}
 	if abandoned(m) {
 		return nil // likewise
 	}
-	switch _, err := readControl(m.point, "status", r.flags.readyTimeout); {
+	switch _, err := readControl(m.Mountpoint, "status", r.flags.readyTimeout); {
 	case dead(err):
 		return nil // of a daemon that is dead: kvfs mount takes it away
 	case err != nil:
-		return fmt.Errorf("mount point %s: %w", dir, explainStatus(m.point, err))
+		return fmt.Errorf("mount point %s: %w", dir, explainStatus(m.Mountpoint, err))
 	}
-	r.dir, r.attached = m.point, true
+	r.dir, r.attached = m.Mountpoint, true
 	return nil
 }
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"os"
 	"syscall"
 	"time"
@@ -21,21 +20,19 @@ type heir struct {
 
 // findHeir returns the daemon that answers the mount by now, if that ends with this run; else nil.
 func (m *runMount) findHeir() *heir {
-	now, found, err := findMount(m.dir)
-	if err != nil || !found || now.fsType != fsType {
+	now, err := findMount(m.dir)
+	if err != nil || !isOurs(now) {
 		return nil
 	}
-	var s struct {
-		Mount struct {
-			PID      int `json:"pid"`
-			EndsWith int `json:"ends_with"`
-		} `json:"mount"`
-	}
+	var s *statusDocument
 	ctx, cancel := context.WithTimeout(context.Background(), statusTimeout)
 	defer cancel()
 	for again := true; again; again = s.Mount.PID == 0 && (&pace{}).wait(ctx) { // 0: it tests the mount first
-		text, err := readControl(now.point, "status", statusTimeout)
-		if err != nil || json.Unmarshal(text, &s) != nil {
+		text, err := readControl(now.Mountpoint, "status", statusTimeout)
+		if err == nil {
+			s, err = parseStatus(text)
+		}
+		if err != nil {
 			return nil // it is dead
 		}
 	}

@@ -156,14 +156,14 @@ func (m *runMount) freeMemory() {
 
 // detach takes away the mount if the daemon has not, because it was killed.
 func (m *runMount) detach() {
-	now, found, err := findMount(m.dir)
-	if err != nil || !found || now.fsType != fsType || !abandoned(now) && !dead(answers(now.point)) {
+	now, err := findMount(m.dir)
+	if err != nil || !isOurs(now) || !abandoned(now) && !dead(answers(now.Mountpoint)) {
 		return // gone, or another one is there by now
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), umountWait)
 	defer cancel()
 	if err := giveUp(ctx, now); err != nil {
-		m.log.Error("the mount stays", zap.String("dir", now.point), zap.Error(err))
+		m.log.Error("the mount stays", zap.String("dir", now.Mountpoint), zap.Error(err))
 	}
 }
 

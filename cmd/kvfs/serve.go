@@ -62,7 +62,7 @@ func serve(ctx context.Context, cfg *config.Config, ready *readiness) error {
 	warn(cfg, log)
 	// First, so that a second owner ends before it looks at the tiers of the first. Who
 	// connects meanwhile waits.
-	l, err := store.Listen(store.Options{Path: cfg.Store.Socket, Release: versionString(), Logger: log.Named("store")})
+	l, err := store.Listen(store.Options{Path: cfg.Store.Socket, Release: version, Logger: log.Named("store")})
 	if err != nil {
 		return err
 	}

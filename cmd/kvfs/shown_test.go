@@ -46,7 +46,7 @@ func TestShown(t *testing.T) {
 		"pin":     func(w *bufio.Writer) { w.WriteString(failed.err("%d", 1).Error()) },
 		"members": func(w *bufio.Writer) { printMembers(w, members) },
 		"status": func(w *bufio.Writer) {
-			c := clusterReply{Warning: hostile, Requested: []string{hostile}, Members: []cluster.Member{{Name: hostile, State: "alive", Version: hostile, Missing: []string{hostile}}}}
+			c := statusCluster{Warning: hostile, Requested: []string{hostile}, Members: []cluster.Member{{Name: hostile, State: "alive", Version: hostile, Missing: []string{hostile}}}}
 			c.print(w)
 		},
 	} {

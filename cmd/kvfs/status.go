@@ -25,50 +25,6 @@ import (
 // statusTimeout bounds the wait for a daemon that does not answer.
 const statusTimeout = 10 * time.Second
 
-// statusReply is what kvfs status reads from <mount>/.kvfs/status. Newer daemons
-// may say more; what an older one leaves out is zero.
-type statusReply struct {
-	Version       string       `json:"version"`
-	PID           int          `json:"pid"`
-	UptimeSeconds float64      `json:"uptime_seconds"`
-	Mount         mountStatus  `json:"mount"`
-	Tiers         []tierStatus `json:"tiers"`
-
-	Store *storeReply `json:"store"` // nil unless it is an owner's, over its socket
-
-	Secondaries []secondaryStatus `json:"secondaries"`
-	Cluster     *clusterReply     `json:"cluster"` // nil without peers
-}
-
-// mountStatus says how the mount works.
-type mountStatus struct {
-	Dir       string `json:"dir"`
-	Mode      string `json:"mode"`
-	State     string `json:"state"`
-	PID       int    `json:"pid"`        // of the mount process
-	OwnerPID  int    `json:"owner_pid"`  // of the one that answers
-	ReadPath  string `json:"read_path"`  // for example "passthrough" or "splice"
-	WritePath string `json:"write_path"` // for example "passthrough" or "daemon"
-}
-
-// storeReply is the owner of many mounts.
-type storeReply struct {
-	Socket string        `json:"socket"`
-	Mounts []mountStatus `json:"mounts"`
-}
-
-// tierStatus is one tier; the primary one comes first.
-type tierStatus struct {
-	Name          string `json:"name"`
-	Type          string `json:"type"`
-	State         string `json:"state"`  // online, degraded, offline
-	Reason        string `json:"reason"` // why, if not online
-	UsedBytes     int64  `json:"used_bytes"`
-	CapacityBytes int64  `json:"capacity_bytes"`
-	PinnedBytes   int64  `json:"pinned_bytes"`
-	Blocks        int64  `json:"blocks"`
-}
-
 func newStatusCommand() *cobra.Command {
 	var raw, owner bool
 	cmd := &cobra.Command{
@@ -163,11 +119,23 @@ func explainStatus(dir string, err error) error {
 	return err
 }
 
+// parseStatus reads what a daemon says. Newer daemons may say more; what an older one leaves
+// out is zero, as all is with an error.
+func parseStatus(text []byte) (*statusDocument, error) {
+	in := json.NewDecoder(bytes.NewReader(text))
+	in.UseNumber() // in details of tiers
+	doc := &statusDocument{}
+	if err := in.Decode(doc); err != nil {
+		return doc, fmt.Errorf("status of the daemon: %w", err)
+	}
+	return doc, nil
+}
+
 // printStatus writes the status for people.
 func printStatus(w io.Writer, text []byte) error {
-	var s statusReply
-	if err := json.Unmarshal(text, &s); err != nil {
-		return fmt.Errorf("status of the daemon: %w", err)
+	s, err := parseStatus(text)
+	if err != nil {
+		return err
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	uptime := time.Duration(s.UptimeSeconds * float64(time.Second)).Round(time.Second)
@@ -197,7 +165,7 @@ func printStatus(w io.Writer, text []byte) error {
 		if err := t.Flush(); err != nil {
 			return err
 		}
-		s.Secondaries[i].print(t)
+		printSecondary(t, &s.Secondaries[i])
 	}
 	if s.Cluster != nil {
 		if err := t.Flush(); err != nil {
@@ -209,7 +177,7 @@ func printStatus(w io.Writer, text []byte) error {
 }
 
 // print writes the lines of the mount that was asked.
-func (m *mountStatus) print(w io.Writer) {
+func (m *statusMount) print(w io.Writer) {
 	fmt.Fprintf(w, "mount\t%s\n", orDash(m.Dir))
 	if m.Mode == config.ModeStandaloneStore { // else there is one process
 		fmt.Fprintf(w, "mode\t%s\n", m.Mode)
@@ -221,7 +189,7 @@ func (m *mountStatus) print(w io.Writer) {
 }
 
 // print writes one line for each mount of an owner.
-func (s *storeReply) print(w io.Writer) {
+func (s *statusStore) print(w io.Writer) {
 	fmt.Fprintf(w, "\nMOUNT\tPID\tSTATE\tREAD PATH\tWRITE PATH\n")
 	for _, m := range s.Mounts {
 		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\n", orDash(m.Dir), m.PID, orDash(m.State), orDash(m.ReadPath), orDash(m.WritePath))
@@ -236,16 +204,9 @@ func stateText(state, reason string) string {
 	return orDash(state) + " (" + reason + ")"
 }
 
-// secondaryStatus is what the engine says of a tier below memory. Its keys are
-// the names of the fields of tiers.SecondaryStats.
-type secondaryStatus struct {
-	tiers.SecondaryStats
-	Detail json.RawMessage // in the place of the field of the same name
-}
-
-// print writes the lines of one tier: its way down and up, then what the tier
-// "disk" says of itself.
-func (s *secondaryStatus) print(w io.Writer) {
+// printSecondary writes the lines of one tier below memory: its way down and up, then what the
+// tier "disk" says of itself.
+func printSecondary(w io.Writer, s *tiers.SecondaryStats) {
 	fmt.Fprintf(w, "\n%s\n", orDash(s.Name))
 	fmt.Fprintf(w, "  cascade queue\t%s, %s of %s\n", countBlocks(s.QueuedBlocks), humanBytes(s.QueuedBytes), humanBytes(s.QueueLimitBytes))
 	fmt.Fprintf(w, "  cascaded\t%s%s\n", moved(s.Cascaded, s.CascadedBytes), counts(
@@ -255,7 +216,8 @@ func (s *secondaryStatus) print(w io.Writer) {
 		count{"absent", s.PromoteAbsent}, count{"corrupt", s.PromoteCorrupt},
 		count{"failed", s.PromoteFailed}, count{"timed out", s.PromoteTimeouts}))
 	var d disk.Detail
-	if err := json.Unmarshal(s.Detail, &d); err != nil || len(d.Devices) == 0 {
+	text, err := json.Marshal(s.Detail)
+	if err != nil || json.Unmarshal(text, &d) != nil || len(d.Devices) == 0 {
 		return // another kind of tier
 	}
 	printDisk(w, &d)

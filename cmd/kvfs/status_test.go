@@ -1,10 +1,13 @@
 package main
 
 import (
+	"encoding"
 	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -165,4 +168,41 @@ func TestHumanBytes(t *testing.T) {
 			t.Errorf("%d: got %q, want %q", n, got, want)
 		}
 	}
+}
+
+// TestStatusReadable shows that whatever status may write can be read again: no part of the
+// document has a type that only encodes.
+func TestStatusReadable(t *testing.T) {
+	implements := func(typ reflect.Type, any ...reflect.Type) bool {
+		return slices.ContainsFunc(any, func(i reflect.Type) bool { return typ.Implements(i) || reflect.PointerTo(typ).Implements(i) })
+	}
+	var walk func(typ reflect.Type, path string)
+	walk = func(typ reflect.Type, path string) {
+		if implements(typ, reflect.TypeFor[json.Marshaler](), reflect.TypeFor[encoding.TextMarshaler]()) {
+			if !implements(typ, reflect.TypeFor[json.Unmarshaler](), reflect.TypeFor[encoding.TextUnmarshaler]()) {
+				t.Errorf("%s is a %v, which only encodes", path, typ)
+			}
+			return
+		}
+		switch typ.Kind() {
+		case reflect.Pointer, reflect.Slice, reflect.Array:
+			walk(typ.Elem(), path+"[]")
+		case reflect.Map:
+			walk(typ.Key(), path+"[key]")
+			walk(typ.Elem(), path+"[]")
+		case reflect.Struct:
+			for f := range typ.Fields() {
+				if f.IsExported() && f.Tag.Get("json") != "-" {
+					walk(f.Type, path+"."+f.Name)
+				}
+			}
+		case reflect.Interface:
+			if path != ".Secondaries[].TierStats.Detail" { // of any form, so it is read as that
+				t.Errorf("%s is a %v", path, typ)
+			}
+		case reflect.Func, reflect.Chan, reflect.UnsafePointer, reflect.Complex64, reflect.Complex128:
+			t.Errorf("%s is a %v", path, typ)
+		}
+	}
+	walk(reflect.TypeFor[statusDocument](), "")
 }

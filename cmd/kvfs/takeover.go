@@ -3,15 +3,16 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
+	"strconv"
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/moby/sys/mountinfo"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/store"
@@ -42,7 +43,7 @@ func (d *daemon) makeOffer(root rootDir) {
 		dir, err = memoryDir(d.cfg)
 	}
 	if err == nil {
-		offer, err = store.NewOffer(path, versionString(), store.Offered{
+		offer, err = store.NewOffer(path, version, store.Offered{
 			Dir: d.dir, FSName: d.cfg.Mount.FSName, AllowOther: allowOther(d.cfg), MaxWrite: int(d.cfg.Mount.MaxWrite),
 			MemoryDir: dir, MemoryAt: d.memory.Dir(), RootMode: root.mode, RootUID: root.uid, RootGID: root.gid,
 			Epoch: d.server.Epoch(), EndsWith: d.endsWith, Patience: letGoTime + time.Duration(d.cfg.Mount.WriteTimeout),
@@ -64,20 +65,19 @@ func (d *daemon) offerPath() (string, error) {
 	if !d.memory.Status().Adoptable {
 		return "", fmt.Errorf("%w: blocks in %s do not outlive this process", fs.ErrNoHandOver, d.memory.Dir())
 	}
-	m, found, err := mountAt(d.dir)
+	m, err := fs.TopMount(d.dir)
 	switch {
 	case err != nil:
 		return "", err
-	case !found || m.fsType != fsType:
+	case !isOurs(m):
 		return "", fmt.Errorf("%w: it is not in the mount table", fs.ErrNoHandOver)
 	}
 	return takeoverPath(m), nil
 }
 
 // takeoverPath is where the daemon of m offers it.
-func takeoverPath(m mountInfo) string {
-	_, minor, _ := strings.Cut(m.device, ":")
-	return store.TakeoverPath(store.DefaultPath(os.Getenv("XDG_RUNTIME_DIR")), minor)
+func takeoverPath(m *mountinfo.Info) string {
+	return store.TakeoverPath(store.DefaultPath(os.Getenv("XDG_RUNTIME_DIR")), strconv.Itoa(m.Minor))
 }
 
 // takeover says where the mount is offered, or why it is not.
@@ -209,7 +209,7 @@ func takeOver(ctx context.Context, cfg *config.Config, dir string, ready *readin
 	if m.guard.mark == nil {
 		return withCode(exitMount, errors.Join(fmt.Errorf("takeover of %s: the mount cannot be marked", dir), conn.Close()))
 	}
-	from, handed, err := conn.TakeOver(ctx, versionString())
+	from, handed, err := conn.TakeOver(ctx, version)
 	if err != nil {
 		m.guard.leave()
 		return withCode(exitMount, fmt.Errorf("takeover of %s: %w", dir, err))
@@ -271,14 +271,14 @@ func findDaemon(ctx context.Context, cfg *config.Config, dir string) (*store.Con
 	if err := checkMemory(cfg, zap.NewNop()); err != nil {
 		return nil, err
 	}
-	m, found, err := findMount(dir)
+	m, err := findMount(dir)
 	switch {
 	case err != nil:
 		err = fmt.Errorf("takeover: %w", err)
-	case !found:
+	case m == nil:
 		err = fmt.Errorf("takeover: nothing is mounted at %s; without --takeover it is", dir)
-	case m.fsType != fsType:
-		err = fmt.Errorf("takeover: %s is not a kvfs mount: its type is %s", dir, m.fsType)
+	case m.FSType != fsType:
+		err = fmt.Errorf("takeover: %s is not a kvfs mount: its type is %s", dir, m.FSType)
 	case os.Geteuid() != 0:
 		err = fmt.Errorf("takeover of %s: only root can take a mount over", dir)
 	}
@@ -298,17 +298,15 @@ func findDaemon(ctx context.Context, cfg *config.Config, dir string) (*store.Con
 }
 
 // whyNoDaemon says more about a mount whose daemon does not greet.
-func whyNoDaemon(m mountInfo, err error) error {
+func whyNoDaemon(m *mountinfo.Info, err error) error {
 	if !errors.Is(err, store.ErrNoOwner) {
 		return fmt.Errorf("its daemon does not answer: %w", err)
 	}
-	if abandoned(m) || dead(answers(m.point)) {
+	if abandoned(m) || dead(answers(m.Mountpoint)) {
 		return errors.New("its daemon is dead; without --takeover the next one adopts what is in memory")
 	}
-	var now struct{ Mount statusMount }
-	if text, err := readStatus(m.point, statusTimeout); err == nil {
-		_ = json.Unmarshal(text, &now) // then it says nothing
-	}
+	text, _ := readStatus(m.Mountpoint, statusTimeout)
+	now, _ := parseStatus(text) // if it says nothing, no reason is known
 	switch {
 	case now.Mount.Mode == config.ModeStandaloneStore:
 		return fmt.Errorf("its mode is %s; its owner, kvfs serve, is restarted instead", now.Mount.Mode)
@@ -319,19 +317,19 @@ func whyNoDaemon(m mountInfo, err error) error {
 }
 
 // suits fails if this process cannot be what the one at the other end is.
-func suits(c *store.Conn, cfg *config.Config, m mountInfo) error {
+func suits(c *store.Conn, cfg *config.Config, m *mountinfo.Info) error {
 	old, o := c.Greeting(), c.Greeting().Mount
 	if o == nil {
 		return withCode(exitMount, errors.New("takeover: who answers offers no mount"))
 	}
 	if old.PID != c.PID() || !sameNamespace(old.PID, "mnt") {
-		return withCode(exitMount, fmt.Errorf("takeover: the daemon of %s runs in another pid or mount name space", m.point))
+		return withCode(exitMount, fmt.Errorf("takeover: the daemon of %s runs in another pid or mount name space", m.Mountpoint))
 	}
-	if o.Dir != m.point {
-		return withCode(exitMount, fmt.Errorf("takeover: %s is the mount that its daemon has at %s", m.point, o.Dir))
+	if o.Dir != m.Mountpoint {
+		return withCode(exitMount, fmt.Errorf("takeover: %s is the mount that its daemon has at %s", m.Mountpoint, o.Dir))
 	}
-	if isOlder(versionString(), old.Release) {
-		return withCode(exitMount, fmt.Errorf("takeover: this is %s, older than the daemon's %s", versionString(), old.Release))
+	if isOlder(version, old.Release) {
+		return withCode(exitMount, fmt.Errorf("takeover: this is %s, older than the daemon's %s", version, old.Release))
 	}
 	var errs []error
 	differ := func(name string, now, was any) {

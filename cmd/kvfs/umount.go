@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 )
@@ -39,20 +40,20 @@ func newUmountCommand() *cobra.Command {
 // umount unmounts the kvfs mount at dir and waits until it has left the mount
 // table or ctx is done.
 func umount(ctx context.Context, dir string, lazy bool) error {
-	m, found, err := findMount(dir)
+	m, err := findMount(dir)
 	if err != nil {
 		return withCode(exitNotMount, err)
 	}
-	if !found {
+	if m == nil {
 		return withCode(exitNotMount, fmt.Errorf("%s is not a kvfs mount: nothing is mounted there", dir))
 	}
-	if m.fsType != fsType {
-		return withCode(exitNotMount, fmt.Errorf("%s is not a kvfs mount: its type is %s", dir, m.fsType))
+	if m.FSType != fsType {
+		return withCode(exitNotMount, fmt.Errorf("%s is not a kvfs mount: its type is %s", dir, m.FSType))
 	}
 	if abandoned(m) {
 		err = giveUp(ctx, m)
 	} else {
-		err = detach(ctx, m.point, lazy)
+		err = detach(ctx, m.Mountpoint, lazy)
 	}
 	if err != nil {
 		return fmt.Errorf("umount %s: %w", dir, err)
@@ -111,8 +112,8 @@ func fusermount(ctx context.Context, point string, lazy bool) error {
 
 // waitGone waits until m has left the mount table. The kernel signals changes of
 // the table to poll; the limit of each wait is for ctx.
-func waitGone(ctx context.Context, m mountInfo) error {
-	f, err := os.Open(mountInfoFile)
+func waitGone(ctx context.Context, m *mountinfo.Info) error {
+	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
 		return err
 	}
@@ -121,12 +122,11 @@ func waitGone(ctx context.Context, m mountInfo) error {
 		if _, err := f.Seek(0, 0); err != nil {
 			return err
 		}
-		mounts, err := readMounts(f)
-		if err != nil {
+		same, err := mountinfo.GetMountsFromReader(f, func(o *mountinfo.Info) (skip, stop bool) {
+			return o.ID != m.ID || o.Mountpoint != m.Mountpoint, false // ids are used again
+		})
+		if len(same) == 0 {
 			return err
-		}
-		if !contains(mounts, m) {
-			return nil
 		}
 		if ctx.Err() != nil {
 			return fmt.Errorf("still mounted: %w", context.Cause(ctx))
@@ -136,15 +136,4 @@ func waitGone(ctx context.Context, m mountInfo) error {
 			return os.NewSyscallError("poll", err)
 		}
 	}
-}
-
-// contains reports whether m is among mounts. Ids are used again, so its place
-// counts too.
-func contains(mounts []mountInfo, m mountInfo) bool {
-	for _, other := range mounts {
-		if other.id == m.id && other.point == m.point {
-			return true
-		}
-	}
-	return false
 }

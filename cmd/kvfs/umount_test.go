@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/fs"
 )
 
 // mountDead mounts a FUSE file system of the given type without a daemon and
@@ -57,7 +59,7 @@ func TestUmountStale(t *testing.T) {
 	if code, out, errs := runCLI("umount", filepath.Join(link, filepath.Base(dir))); code != exitOK || out != "" || errs != "" {
 		t.Fatalf("exit code %d, stdout %q, stderr %q", code, out, errs)
 	}
-	if m, found, err := mountAt(dir); found || err != nil {
+	if m, err := fs.TopMount(dir); m != nil || err != nil {
 		t.Errorf("still there: %+v, %v", m, err)
 	}
 	if code, _, _ := runCLI("umount", dir); code != exitNotMount {
@@ -88,15 +90,15 @@ func TestUmountForeign(t *testing.T) {
 	if code != exitNotMount || !strings.HasSuffix(errs, "is not a kvfs mount: its type is fuse.other\n") {
 		t.Errorf("exit code %d, stderr %q", code, errs)
 	}
-	if _, found, err := mountAt(dir); !found || err != nil {
+	if m, err := fs.TopMount(dir); m == nil || err != nil {
 		t.Errorf("it is gone: %v", err)
 	}
 }
 
 // TestWaitGone shows that waiting for a mount that stays ends with the context.
 func TestWaitGone(t *testing.T) {
-	m, found, err := mountAt("/proc")
-	if !found || err != nil {
+	m, err := fs.TopMount("/proc")
+	if m == nil || err != nil {
 		t.Skipf("no /proc in the mount table: %v", err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
@@ -104,31 +106,8 @@ func TestWaitGone(t *testing.T) {
 	if err := waitGone(ctx, m); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v", err)
 	}
-	m.id = -1
+	m.ID = -1
 	if err := waitGone(t.Context(), m); err != nil {
 		t.Errorf("a mount that is gone: %v", err)
-	}
-}
-
-// TestReadMounts shows the parsing of the mount table: escapes, optional fields,
-// lines that are none.
-func TestReadMounts(t *testing.T) {
-	const text = `22 1 0:21 / /proc rw,relatime shared:5 master:1 - proc proc rw
-98 1 0:50 / /mnt/a\040b\134c rw,nosuid - fuse.kvfs kv\011fs rw,user_id=0
-99 1 0:51 / /mnt/x\04 rw - fuse.kvfs kvfs rw
-nonsense
-x 1 0:51 / /mnt rw - tmpfs tmpfs rw
-`
-	got, err := readMounts(strings.NewReader(text))
-	want := []mountInfo{
-		{22, "0:21", "/proc", "proc"}, {98, "0:50", `/mnt/a b\c`, "fuse.kvfs"}, {99, "0:51", `/mnt/x\04`, "fuse.kvfs"},
-	}
-	if err != nil || len(got) != len(want) {
-		t.Fatalf("got %+v, %v", got, err)
-	}
-	for i := range want {
-		if got[i] != want[i] {
-			t.Errorf("got %+v, want %+v", got[i], want[i])
-		}
 	}
 }

@@ -7,12 +7,14 @@ import (
 	"os/exec"
 	"os/signal"
 	"runtime"
-	"strings"
+	"strconv"
 	"syscall"
 	"time"
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
+
+	"github.com/moby/sys/mountinfo"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/store"
 	"github.com/kvfs/kvfs/fs"
@@ -81,7 +83,7 @@ func heard(said *os.File, wait int) bool {
 // value is ready, and does nothing.
 type guard struct {
 	log   *zap.Logger
-	mount mountInfo
+	mount *mountinfo.Info
 	mark  *store.Mark
 	tell  *os.File      // to the watcher; nil: there is none
 	ended chan struct{} // closed when the watcher has ended
@@ -90,16 +92,16 @@ type guard struct {
 // watch has the mount at dir guarded. Without, it is as good as any other while this process lives.
 func (g *guard) watch(dir string, log *zap.Logger) {
 	g.log = log
-	m, found, err := mountAt(dir)
-	if err != nil || !found || m.fsType != fsType {
+	m, err := fs.TopMount(dir)
+	if err != nil || !isOurs(m) {
 		log.Warn("the mount is not in the mount table: should this process be killed, its clients may hang", zap.Error(err))
 		return
 	}
 	g.mount = m
-	if g.mark, err = store.NewMark(markPath(m), m.id, m.point); err != nil {
+	if g.mark, err = store.NewMark(markPath(m), m.ID, m.Mountpoint); err != nil {
 		log.Info("no mark of this mount: should it be left hanging, umount -f ends it", zap.Error(err))
 	}
-	if err := g.start(m.device); err != nil {
+	if err := g.start(m.Minor); err != nil {
 		log.Warn("no watcher: should this process be killed, its clients may hang until the mount is taken away", zap.Error(err))
 	}
 }
@@ -113,12 +115,12 @@ func (g *guard) aborted() bool {
 	// umount -f gives the connection up first.
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	return g.mount.point != "" && errors.Is(waitGone(ctx, g.mount), context.DeadlineExceeded)
+	return g.mount != nil && errors.Is(waitGone(ctx, g.mount), context.DeadlineExceeded)
 }
 
-// start starts the watcher of the connection of device.
-func (g *guard) start(device string) error {
-	abort, err := fs.OpenAbort(device)
+// start starts the watcher of the connection of the FUSE device with that minor number.
+func (g *guard) start(minor int) error {
+	abort, err := fs.OpenAbort(minor)
 	if err != nil {
 		return err
 	}
@@ -195,24 +197,23 @@ func (g *guard) close() {
 }
 
 // markPath is where m has its mark.
-func markPath(m mountInfo) string {
-	_, minor, _ := strings.Cut(m.device, ":")
-	return store.MarkPath(store.DefaultPath(os.Getenv("XDG_RUNTIME_DIR")), minor)
+func markPath(m *mountinfo.Info) string {
+	return store.MarkPath(store.DefaultPath(os.Getenv("XDG_RUNTIME_DIR")), strconv.Itoa(m.Minor))
 }
 
 // abandoned reports whether the process that served m is dead. It asks the mount nothing.
-func abandoned(m mountInfo) bool { return store.Abandoned(markPath(m), m.id, m.point) }
+func abandoned(m *mountinfo.Info) bool { return store.Abandoned(markPath(m), m.ID, m.Mountpoint) }
 
 // giveUp has the kernel fail all that waits for the process of m, which is dead, and takes the mount away.
-func giveUp(ctx context.Context, m mountInfo) error {
+func giveUp(ctx context.Context, m *mountinfo.Info) error {
 	defer os.Remove(markPath(m)) // nobody holds it
-	abort, err := fs.OpenAbort(m.device)
+	abort, err := fs.OpenAbort(m.Minor)
 	if err != nil {
-		if unix.Unmount(m.point, unix.MNT_FORCE|unix.MNT_DETACH) == nil {
+		if unix.Unmount(m.Mountpoint, unix.MNT_FORCE|unix.MNT_DETACH) == nil {
 			return nil
 		}
-		return detach(ctx, m.point, true)
+		return detach(ctx, m.Mountpoint, true)
 	}
 	_, err = abort.WriteString("1") // it may be given up already, which is no error
-	return errors.Join(err, abort.Close(), detach(ctx, m.point, true))
+	return errors.Join(err, abort.Close(), detach(ctx, m.Mountpoint, true))
 }

@@ -8,6 +8,8 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+
+	"github.com/kvfs/kvfs/tiers"
 )
 
 // whyRequest is what is asked of .kvfs/query.
@@ -98,14 +100,14 @@ func why(ctx context.Context, d *dialogue, out *bufio.Writer, blocks *namedBlock
 func printVerdicts(w *bufio.Writer, blocks *namedBlocks, first int, verdicts []json.RawMessage, raw bool) (dirs []int, err error) {
 	for i, verdict := range verdicts {
 		var v struct {
-			Verdict string `json:"verdict"`
-			Tier    string `json:"tier"`
-			Text    string `json:"text"`
+			Verdict tiers.VerdictKind `json:"verdict"`
+			Tier    string            `json:"tier"`
+			Text    string            `json:"text"`
 		}
 		if err := json.Unmarshal(verdict, &v); err != nil {
 			return nil, fmt.Errorf("answer of the daemon: %w", err)
 		}
-		if v.Verdict == "present" && v.Tier == "" && blocks.isDir(first+i) {
+		if v.Verdict == tiers.VerdictPresent && v.Tier == "" && blocks.isDir(first+i) {
 			dirs = append(dirs, first+i)
 			continue
 		}
@@ -114,7 +116,7 @@ func printVerdicts(w *bufio.Writer, blocks *namedBlocks, first int, verdicts []j
 			continue
 		}
 		if v.Text == "" {
-			v.Text = v.Verdict
+			v.Text = string(v.Verdict)
 		}
 		fmt.Fprintf(w, "%s: %s\n", shown(blocks.names[first+i]), shown(v.Text))
 	}

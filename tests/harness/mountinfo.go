@@ -2,10 +2,9 @@ package harness
 
 import (
 	"errors"
-	"os"
 	"os/exec"
-	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
@@ -13,10 +12,8 @@ import (
 // they were mounted. A mount point with several mounts is there several times.
 func MountPoints(dir string) []string {
 	var points []string
-	for p := range mounts() {
-		if p == dir || strings.HasPrefix(p, dir+"/") {
-			points = append(points, p)
-		}
+	for _, m := range mounts(dir) {
+		points = append(points, m.Mountpoint)
 	}
 	return points
 }
@@ -25,33 +22,21 @@ func MountPoints(dir string) []string {
 // none is.
 func FSType(dir string) string {
 	var fstype string
-	for p, t := range mounts() {
-		if p == dir {
-			fstype = t
+	for _, m := range mounts(dir) {
+		if m.Mountpoint == dir {
+			fstype = m.FSType
 		}
 	}
 	return fstype
 }
 
-// mounts yields mount point and file-system type.
-func mounts() func(yield func(string, string) bool) {
-	b, err := os.ReadFile("/proc/self/mountinfo")
+// mounts returns the mounts at and below dir.
+func mounts(dir string) []*mountinfo.Info {
+	infos, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
 	if err != nil {
 		panic(err)
 	}
-	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
-	return func(yield func(string, string) bool) {
-		for line := range strings.Lines(string(b)) {
-			left, right, _ := strings.Cut(line, " - ")
-			l, r := strings.Fields(left), strings.Fields(right)
-			if len(l) < 5 || len(r) < 1 {
-				continue
-			}
-			if !yield(unescape.Replace(l[4]), r[0]) {
-				return
-			}
-		}
-	}
+	return infos
 }
 
 // unmount detaches the topmost mount at dir, in use or not.

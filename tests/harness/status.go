@@ -2,6 +2,7 @@ package harness
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"testing"
 )
@@ -9,16 +10,42 @@ import (
 // Status is what .kvfs/status says.
 type Status struct {
 	Version string      `json:"version"`
+	PID     int         `json:"pid"`
 	Mount   MountStatus `json:"mount"`
-	Tiers   []TierStatus
+	Store   struct {    // of an owner
+		Socket string        `json:"socket"`
+		Mounts []MountStatus `json:"mounts"`
+	} `json:"store"`
+	Tiers []TierStatus
 
+	Counters    StatusCounters    `json:"counters"`
+	Summary     StatusSummary     `json:"summary"`
 	Secondaries []SecondaryStatus `json:"secondaries"`
 
 	Raw map[string]any `json:"-"` // all of it
 }
 
-// MountStatus says how the kernel serves open files.
+// StatusCounters are those of the engine.
+type StatusCounters struct {
+	Evicted, Lost, NoSpace, Poisoned, Adopted int64
+}
+
+// StatusSummary is what a daemon says about the opens that it has served, by the tier that had
+// the block.
+type StatusSummary struct {
+	MemoryKeys, DiskKeys, FailedKeys int64
+	BytesByTier                      map[string]int64
+}
+
+// MountStatus says who answers a mount, and how the kernel serves open files.
 type MountStatus struct {
+	Dir       string `json:"dir"`
+	Mode      string `json:"mode"`
+	State     string `json:"state"`
+	PID       int    `json:"pid"`
+	OwnerPID  int    `json:"owner_pid"`
+	Epoch     int    `json:"epoch"`
+	Takeover  string `json:"takeover"`   // the socket at which one begins
 	ReadPath  string `json:"read_path"`  // "passthrough", "splice", ...
 	WritePath string `json:"write_path"` // "passthrough", "daemon", ...
 	Tested    bool   `json:"tested"`     // the read path, at the start
@@ -89,12 +116,23 @@ func (d *Daemon) Status() Status {
 	if err != nil {
 		d.tb.Fatal(err)
 	}
-	var s Status
-	if err := json.Unmarshal(b, &s); err != nil {
-		d.tb.Fatalf("status: %v\n%s", err, b)
+	return parseStatus(d.tb, b)
+}
+
+// StatusOf returns what kvfs status says with these arguments.
+func StatusOf(tb testing.TB, args ...string) Status {
+	tb.Helper()
+	out, stderr, code := Kvfs(tb, append([]string{"status", "--json"}, args...)...)
+	if code != 0 {
+		tb.Fatalf("kvfs status %q: exit code %d, %s", args, code, stderr)
 	}
-	if err := json.Unmarshal(b, &s.Raw); err != nil {
-		d.tb.Fatalf("status: %v\n%s", err, b)
+	return parseStatus(tb, []byte(out))
+}
+
+func parseStatus(tb testing.TB, text []byte) (s Status) {
+	tb.Helper()
+	if err := errors.Join(json.Unmarshal(text, &s), json.Unmarshal(text, &s.Raw)); err != nil {
+		tb.Fatalf("status: %v\n%s", err, text)
 	}
 	return s
 }

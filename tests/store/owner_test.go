@@ -2,7 +2,6 @@ package store
 
 import (
 	"bufio"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -168,47 +167,10 @@ func (o *owner) mount(flags ...string) *harness.Daemon {
 	return harness.Mount(o.tb, o.options(flags...))
 }
 
-// status is what the tests look at in a status document.
-type status struct {
-	PID   int         `json:"pid"`
-	Mount mountStatus `json:"mount"`
-	Store struct {
-		Socket string        `json:"socket"`
-		Mounts []mountStatus `json:"mounts"`
-	} `json:"store"`
-	Tiers []struct {
-		CapacityBytes int64 `json:"capacity_bytes"`
-		Blocks        int64 `json:"blocks"`
-	} `json:"tiers"`
-	Counters struct{ Adopted int64 } `json:"counters"`
-}
-
-type mountStatus struct {
-	Dir      string `json:"dir"`
-	Mode     string `json:"mode"`
-	State    string `json:"state"`
-	PID      int    `json:"pid"`
-	OwnerPID int    `json:"owner_pid"`
-	Epoch    int    `json:"epoch"`
-	ReadPath string `json:"read_path"`
-}
-
 // status asks over the socket.
-func (o *owner) status() (s status) {
+func (o *owner) status() harness.Status {
 	o.tb.Helper()
-	return readStatus(o.tb, "--store", o.socket)
-}
-
-func readStatus(tb testing.TB, args ...string) (s status) {
-	tb.Helper()
-	out, stderr, code := harness.Kvfs(tb, append([]string{"status", "--json"}, args...)...)
-	if code != 0 {
-		tb.Fatalf("kvfs status %q: exit code %d, %s", args, code, stderr)
-	}
-	if err := json.Unmarshal([]byte(out), &s); err != nil {
-		tb.Fatalf("%v in %s", err, out)
-	}
-	return s
+	return harness.StatusOf(o.tb, "--store", o.socket)
 }
 
 // block returns the bytes of block i.

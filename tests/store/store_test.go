@@ -25,7 +25,7 @@ func TestTwoMounts(t *testing.T) {
 		check(t, a, 100+i)
 	}
 	for _, d := range []*harness.Daemon{a, b} {
-		s := readStatus(t, d.Dir)
+		s := harness.StatusOf(t, d.Dir)
 		m := s.Mount
 		if s.PID != o.pid || m.Dir != d.Dir || m.Mode != "standalone-store" || m.State != "serving" || m.PID != d.Pid || m.OwnerPID != o.pid || m.Epoch != 1 {
 			t.Errorf("status of %s: %+v", d.Dir, s)
@@ -129,7 +129,7 @@ func TestOwnerKilled(t *testing.T) {
 			for i := range 8 {
 				check(t, d, i)
 			}
-			if s := readStatus(t, d.Dir); s.Mount.OwnerPID != o.pid || s.Mount.Epoch != epoch || s.Mount.PID != d.Pid {
+			if s := harness.StatusOf(t, d.Dir); s.Mount.OwnerPID != o.pid || s.Mount.Epoch != epoch || s.Mount.PID != d.Pid {
 				t.Errorf("status after owner %d: %+v", epoch, s.Mount)
 			}
 		}

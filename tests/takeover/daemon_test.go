@@ -2,7 +2,6 @@ package takeover
 
 import (
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -245,29 +244,9 @@ func (d *daemon) says(want string) {
 	harness.Poll(d.tb, want, func() bool { return strings.Contains(d.text(), want) })
 }
 
-// status is what the tests look at in a status document.
-type status struct {
-	PID   int `json:"pid"`
-	Mount struct {
-		PID      int    `json:"pid"`
-		Epoch    int    `json:"epoch"`
-		ReadPath string `json:"read_path"`
-		Takeover string `json:"takeover"`
-		Tested   bool   `json:"tested"`
-	} `json:"mount"`
-	Counters struct{ Adopted, Lost int64 } `json:"counters"`
-}
-
-func (s *site) status() (st status) {
+func (s *site) status() harness.Status {
 	s.tb.Helper()
-	out, stderr, code := harness.Kvfs(s.tb, "status", "--json", s.dir)
-	if code != 0 {
-		s.tb.Fatalf("kvfs status: exit code %d, %s", code, stderr)
-	}
-	if err := json.Unmarshal([]byte(out), &st); err != nil {
-		s.tb.Fatalf("%v in %s", err, out)
-	}
-	return st
+	return harness.StatusOf(s.tb, s.dir)
 }
 
 // answeredBy fails the test unless the mount is answered by d.

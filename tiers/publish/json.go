@@ -28,7 +28,7 @@ func shown(k tiers.EventKind) bool {
 // lineBound is at least the length of ev's line: six bytes for each byte of a name, and
 // the rest.
 func lineBound(ev *tiers.Event) int {
-	names := len(ev.Tier) + len(ev.Reason) + len(ev.Key.Group) + len(ev.Key.Hash) + len(ev.From.Group) + len(ev.From.Hash)
+	names := len(ev.Tier) + len(ev.Reason.String()) + len(ev.Key.Group) + len(ev.Key.Hash) + len(ev.From.Group) + len(ev.From.Hash)
 	return 256 + 6*names
 }
 
@@ -56,9 +56,9 @@ func appendLine(dst []byte, ev *tiers.Event) []byte {
 	dst = appendString(dst, string(ev.Key.Hash))
 	dst = append(dst, `, "size": `...)
 	dst = strconv.AppendInt(dst, ev.Size, 10)
-	if ev.Reason != "" {
+	if ev.Reason != 0 {
 		dst = append(dst, `, "reason": `...)
-		dst = appendString(dst, ev.Reason)
+		dst = appendString(dst, ev.Reason.String())
 	}
 	if ev.From != (block.Key{}) {
 		dst = append(dst, `, "from": "`...)

@@ -63,32 +63,25 @@ type Filter struct {
 func (f *Filter) kinds() ([]tiers.EventKind, error) {
 	var list []tiers.EventKind
 	for i, name := range f.Events {
-		switch name {
-		case "stored":
-			list = append(list, tiers.BlockStored)
-		case "evicted":
-			list = append(list, tiers.BlockEvicted)
-		case "removed":
-			list = append(list, tiers.BlockRemoved)
-		case "renamed":
-			list = append(list, tiers.BlockRenamed, tiers.DirRenamed)
-		case "gap": // always told
+		n := len(list)
+		for k := tiers.BlockStored; k <= tiers.DirRenamed; k++ {
+			if shown(k) && k.String() == name {
+				list = append(list, k)
+			}
+		}
+		switch {
+		case len(list) > n:
+		case name == "gap": // always told
 			list = append(list, 0)
 		default:
-			if len(name) > shownName {
-				name = name[:shownName] + "..."
-			}
 			return nil, &FilterError{
 				field: fmt.Sprintf("/events/%d", i),
-				err:   fmt.Errorf("events[%d]: no event is called %q: %w", i, name, block.ErrInvalid),
+				err:   fmt.Errorf("events[%d]: no event is called %q: %w", i, block.Shorten(name, block.Shown), block.ErrInvalid),
 			}
 		}
 	}
 	return list, nil
 }
-
-// shownName is how much of a wrong name is repeated in an error, in bytes.
-const shownName = 64
 
 // FilterError says what is wrong with a Filter. It wraps block.ErrInvalid.
 type FilterError struct {

@@ -26,7 +26,7 @@ func TestLineFormat(t *testing.T) {
 	renamed := event(tiers.BlockRenamed, "", "g0/new")
 	renamed.From = key("g0/old")
 	evicted := event(tiers.BlockEvicted, "memory", "g0/77aa")
-	evicted.Reason, evicted.Time = "capacity", time.Unix(1795084801, 1000)
+	evicted.Reason, evicted.Time = tiers.ReasonCapacity, time.Unix(1795084801, 1000)
 	moved := event(tiers.DirRenamed, "", "g1/new")
 	moved.From, moved.Size = key("g0"), 0
 	cases := []struct {

@@ -1,39 +1,15 @@
 package replay
 
 import (
-	"encoding/json"
-	"os"
 	"testing"
 
 	"github.com/kvfs/kvfs/tests/harness"
 )
 
-// Summary is what a daemon says about the opens that it has served, by the tier
-// that had the block.
-type Summary struct {
-	MemoryKeys, DiskKeys, FailedKeys int64
-	BytesByTier                      map[string]int64
-}
-
-// Counters are those of its engine that the replays look at.
-type Counters struct {
-	Evicted, Lost, NoSpace, Poisoned, Adopted int64
-}
-
-// Figures returns both.
-func Figures(tb testing.TB, d *harness.Daemon) (Summary, Counters) {
+// Figures returns what a daemon says about the opens that it has served, and its counters.
+func Figures(tb testing.TB, d *harness.Daemon) (harness.StatusSummary, harness.StatusCounters) {
 	tb.Helper()
-	b, err := os.ReadFile(d.Path(".kvfs", "status"))
-	if err != nil {
-		tb.Fatal(err)
-	}
-	var s struct {
-		Summary  Summary  `json:"summary"`
-		Counters Counters `json:"counters"`
-	}
-	if err := json.Unmarshal(b, &s); err != nil {
-		tb.Fatalf("status: %v\n%s", err, b)
-	}
+	s := d.Status()
 	return s.Summary, s.Counters
 }
 
