@@ -12,7 +12,7 @@ import (
 	"unicode"
 )
 
-// TestLinks shows that every relative link in the README and the pages of docs
+// TestLinks shows that every relative link in the pages of the root and of docs
 // leads to a file, and to a heading where it names one.
 func TestLinks(t *testing.T) {
 	for _, page := range pages(t) {
@@ -65,6 +65,17 @@ func TestPlaceholders(t *testing.T) {
 	}
 }
 
+// TestVersion shows that kvfs has the version of the newest section of the changelog.
+func TestVersion(t *testing.T) {
+	newest := regexp.MustCompile(`(?m)^## \[(\d+\.\d+\.\d+)\]`).FindStringSubmatch(read(t, "../CHANGELOG.md"))
+	if newest == nil {
+		t.Fatal("CHANGELOG.md has no section with a version")
+	}
+	if !strings.Contains(read(t, "../cmd/kvfs/version.go"), "\nvar version = \"v"+newest[1]+"\"\n") {
+		t.Errorf("version in cmd/kvfs/version.go is not v%s, the newest of CHANGELOG.md", newest[1])
+	}
+}
+
 // TestDocsHelpers shows what counts as a link, a heading and a flag.
 func TestDocsHelpers(t *testing.T) {
 	const page = "# One `two`: three_four!\n" +
@@ -88,11 +99,15 @@ func TestDocsHelpers(t *testing.T) {
 
 func pages(t *testing.T) []string {
 	t.Helper()
-	found, err := filepath.Glob("../docs/*.md")
-	if err != nil {
-		t.Fatal(err)
+	var found []string
+	for _, pattern := range []string{"../*.md", "../docs/*.md"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found = append(found, files...)
 	}
-	return append(found, "../README.md")
+	return found
 }
 
 func read(t *testing.T, file string) string {

@@ -1,0 +1,190 @@
+package tests
+
+import (
+	"bytes"
+	"go/ast"
+	"go/token"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Limits of what one reads at a time. What is larger today is listed below with its size, methods rounded up to
+// tens and lines to hundreds: it may shrink, and leaves the list when it is within the limit. Nothing is added.
+const (
+	maxMethods      = 60   // of a type
+	maxComplexity   = 15   // of a function: branches, cases, && and ||, and one
+	maxPackageLines = 4000 // without tests
+)
+
+// largeTypes are the types of more than maxMethods methods.
+var largeTypes = map[string]int{
+	"tiers.Engine":             420,
+	"fs.Server":                90,
+	"tiers/disk.Tier":          70,
+	"tiers/peer.Tier":          70,
+	"cluster.Peer":             70,
+	"tiers/tiertest.Reference": 70,
+	"tiers/disk.device":        70,
+}
+
+// largePackages are the packages of more than maxPackageLines lines.
+var largePackages = map[string]int{
+	"tiers":          12600,
+	"cmd/kvfs":       9500,
+	"tiers/disk":     8600,
+	"fs":             5600,
+	"tiers/tiertest": 5600,
+	"cluster":        5600,
+}
+
+// complexFuncs are the functions that are more complex than maxComplexity.
+var complexFuncs = map[string]int{
+	"tiers.Engine.retryPromotion":          28,
+	"tiers.Engine.SetAttr":                 27,
+	"tiers.Engine.renameFileLocked":        27,
+	"tiers.Engine.evictLocked":             25,
+	"tiers.Engine.storeSome":               25,
+	"tiers.Engine.Flush":                   24,
+	"cmd/kvfs/launch.walker.options":       23,
+	"fs.Server.readDir":                    23,
+	"tiers.Options.fill":                   23,
+	"tiers.verdict.explain":                23,
+	"cluster.Options.withDefaults":         22,
+	"tiers.Engine.endedLocked":             21,
+	"tiers.Engine.storedOneLocked":         21,
+	"cmd/kvfs/launch.builder.engine":       20,
+	"cmd/kvfs/launch.walker.shell":         20,
+	"tiers.Engine.openWrite":               20,
+	"tiers/tiertest.Reference.tryInsert":   20,
+	"cluster.Peer.subscribe":               19,
+	"tiers.Engine.Take":                    19,
+	"tiers.Engine.release":                 19,
+	"tiers/mem.Store.loadFormat":           19,
+	"rdma/fabric.Options.withDefaults":     18,
+	"tiers.Engine.EvictFrom":               18,
+	"tiers.Engine.moveLocked":              18,
+	"cmd/kvfs/config.loader.validateTiers": 17,
+	"fs/query.query.readBinary":            17,
+	"tiers.Engine.adopt":                   17,
+	"tiers.Engine.dropNameLocked":          17,
+	"tiers.Engine.nextTierLocked":          17,
+	"tiers.Engine.noteLocked":              17,
+	"tiers.Engine.presentLocked":           17,
+	"tiers.Engine.storeNow":                17,
+	"tiers.Engine.tryRecord":               17,
+	"tiers.Engine.whyKeptLocked":           17,
+	"cluster.oneSided.one":                 16,
+	"cmd/kvfs/config.setting.setText":      16,
+	"tiers.Engine.Fsync":                   16,
+	"tiers.Engine.commit":                  16,
+	"tiers.Engine.emptyLocked":             16,
+	"tiers.Engine.hearLocked":              16,
+	"tiers.Engine.moveNameLocked":          16,
+	"tiers/hybrid.probe.find":              16,
+	"tiers/tiertest.checkOffline":          16,
+}
+
+// TestSizes shows that types, functions and packages stay small, and that those which are not shrink.
+func TestSizes(t *testing.T) {
+	methods, lines, branches := map[string]int{}, map[string]int{}, map[string]int{}
+	for _, name := range goFiles(t) {
+		dir := filepath.ToSlash(filepath.Dir(name))
+		if strings.HasSuffix(name, "_test.go") || strings.HasPrefix(dir, "tests") {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join("..", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		src, err := parseSource(name, string(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ast.IsGenerated(src.file) {
+			continue
+		}
+		lines[dir] += bytes.Count(text, []byte("\n"))
+		for _, d := range src.file.Decls {
+			f, ok := d.(*ast.FuncDecl)
+			if !ok {
+				continue
+			}
+			of := dir + "."
+			if f.Recv != nil {
+				methods[of+receiver(f)]++
+				of += receiver(f) + "."
+			}
+			branches[of+f.Name.Name] = complexity(f)
+		}
+	}
+	checkSizes(t, "methods", methods, maxMethods, largeTypes)
+	checkSizes(t, "lines", lines, maxPackageLines, largePackages)
+	checkSizes(t, "branches", branches, maxComplexity, complexFuncs)
+}
+
+// checkSizes fails the test for what is larger than most, or than its exception, and for exceptions that
+// are none any more.
+func checkSizes(t *testing.T, unit string, sizes map[string]int, most int, except map[string]int) {
+	t.Helper()
+	for _, name := range slices.Sorted(maps.Keys(sizes)) {
+		if n, limit := sizes[name], max(most, except[name]); n > limit {
+			t.Errorf("%s has %d %s, %d is the limit", name, n, unit, limit)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(except)) {
+		if sizes[name] <= most {
+			t.Errorf("%s has %d %s: take it off the list", name, sizes[name], unit)
+		}
+	}
+}
+
+// complexity is the cyclomatic complexity of a function, function literals in it included.
+func complexity(f *ast.FuncDecl) int {
+	n := 1
+	ast.Inspect(f, func(x ast.Node) bool {
+		switch x := x.(type) {
+		case *ast.IfStmt, *ast.ForStmt, *ast.RangeStmt:
+			n++
+		case *ast.CaseClause:
+			if x.List != nil {
+				n++
+			}
+		case *ast.CommClause:
+			if x.Comm != nil {
+				n++
+			}
+		case *ast.BinaryExpr:
+			if x.Op == token.LAND || x.Op == token.LOR {
+				n++
+			}
+		}
+		return true
+	})
+	return n
+}
+
+// TestComplexity counts what a reader has to follow.
+func TestComplexity(t *testing.T) {
+	const text = `package p
+func plain() { x() }
+func (t *T) busy(a, b bool) {
+	if a && b || a { }
+	for range 3 { switch { case a: case b: default: } }
+	select { case <-c: default: }
+	f := func() { if a { } }
+}
+`
+	src, err := parseSource("p.go", text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []int{1, 9} {
+		if f := src.file.Decls[i].(*ast.FuncDecl); complexity(f) != want {
+			t.Errorf("%s: %d, want %d", f.Name, complexity(f), want)
+		}
+	}
+}
