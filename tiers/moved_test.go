@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
@@ -103,14 +104,31 @@ type waitCount int
 // MayWait implements tiers.Waiter.
 func (n *waitCount) MayWait() { *n++ }
 
+// waitGate is the clock of a tier that serves nothing until a caller says that it may wait.
+type waitGate struct {
+	waitCount
+	open chan time.Time
+}
+
+// MayWait implements tiers.Waiter.
+func (g *waitGate) MayWait() {
+	if g.waitCount.MayWait(); g.waitCount == 1 {
+		close(g.open)
+	}
+}
+
+// After implements tiertest.Clock.
+func (g *waitGate) After(time.Duration) <-chan time.Time { return g.open }
+
 // TestWaits: who has to wait for another tier is told before.
 func TestWaits(t *testing.T) {
 	ctx := context.Background()
 	for _, row := range []struct {
-		what string
-		do   func(w *lower, who tiers.Caller) error
+		what  string
+		delay time.Duration // of the tier, until the caller may wait: else it may be done by then
+		do    func(w *lower, who tiers.Caller) error
 	}{
-		{"open of a hollow block", func(w *lower, who tiers.Caller) error {
+		{"open of a hollow block", 0, func(w *lower, who tiers.Caller) error {
 			w.hollow("1", "g/a")
 			o, err := w.e.OpenRead(ctx, resolve(t, w.world, "g/a").ID, who, false)
 			if err == nil {
@@ -118,7 +136,7 @@ func TestWaits(t *testing.T) {
 			}
 			return err
 		}},
-		{"create that meets a hollow block", func(w *lower, who tiers.Caller) error {
+		{"create that meets a hollow block", 0, func(w *lower, who tiers.Caller) error {
 			w.hollow("1", "g/a")
 			a, h, err := w.e.Create(ctx, tiers.CreateOptions{Parent: resolve(t, w.world, "g").ID, Name: "a", By: who})
 			if err == nil {
@@ -127,26 +145,26 @@ func TestWaits(t *testing.T) {
 			}
 			return err
 		}},
-		{"close", func(w *lower, who tiers.Caller) error {
+		{"close", 1, func(w *lower, who tiers.Caller) error {
 			f := w.write(10, "g/a", "1")
 			defer f.release()
 			return w.e.Flush(ctx, f.h, who, closer{})
 		}},
-		{"rename", func(w *lower, who tiers.Caller) error {
+		{"rename", 1, func(w *lower, who tiers.Caller) error {
 			must(t, w.write(10, "g/a.tmp", "1").close())
 			dir := resolve(t, w.world, "g").ID
 			return w.e.Rename(ctx, tiers.RenameOptions{Parent: dir, Name: "a.tmp", NewParent: dir, NewName: "a", By: who})
 		}},
 	} {
 		t.Run(row.what, func(t *testing.T) {
-			disk := tiertest.NewReference(t, tiertest.ReferenceOptions{})
+			waits := waitGate{open: make(chan time.Time)}
+			disk := tiertest.NewReference(t, tiertest.ReferenceOptions{Latency: row.delay, Clock: &waits})
 			w := openLower(t, shmDir(t), tiers.Options{Secondaries: []tiers.SecondaryOptions{{Cascade: tiers.CascadeSync}}}, disk)
 			must(t, w.mkdir("g"))
-			var waits waitCount
 			who := by(10)
 			who.Waits = &waits
 			must(t, row.do(w, who))
-			if waits == 0 {
+			if waits.waitCount == 0 {
 				t.Error("not told")
 			}
 			w.end()
