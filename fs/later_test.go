@@ -9,17 +9,18 @@ import (
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/disk"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/mem"
 )
 
 // gatedTier is a tier whose Loads wait until gate is closed.
 type gatedTier struct {
-	tiers.Tier
+	driver.Tier
 	asked chan struct{} // gets one for each Load
 	gate  chan struct{}
 }
 
-func (g *gatedTier) Load(job *tiers.Job) {
+func (g *gatedTier) Load(job *driver.Job) {
 	g.asked <- struct{}{}
 	go func() { // ends when the test opens the gate
 		<-g.gate

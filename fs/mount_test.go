@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/mem"
 )
 
@@ -194,7 +195,7 @@ func mountHere(t testing.TB) (*Server, string) {
 // mountHereWith does so with some options set.
 func mountHereWith(t testing.TB, o Options) (*Server, string) {
 	t.Helper()
-	s, err := mountOver(t, o, func(p tiers.Primary) tiers.Primary { return p })
+	s, err := mountOver(t, o, func(p driver.Primary) driver.Primary { return p })
 	if err != nil {
 		t.Skipf("mounting is not allowed here: %v", err)
 	}
@@ -202,7 +203,7 @@ func mountHereWith(t testing.TB, o Options) (*Server, string) {
 }
 
 // mountOver mounts an engine over what wrap makes of a memory tier.
-func mountOver(t testing.TB, o Options, wrap func(tiers.Primary) tiers.Primary) (*Server, error) {
+func mountOver(t testing.TB, o Options, wrap func(driver.Primary) driver.Primary) (*Server, error) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("passthrough needs root")

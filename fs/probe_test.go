@@ -15,12 +15,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/mem"
 )
 
 // faultyMemory is a primary tier of which the first opens go wrong, by flaw.
 type faultyMemory struct {
-	tiers.Primary
+	driver.Primary
 	flaw  func(content []byte) ([]byte, error)
 	wrong atomic.Int64 // opens to go wrong yet
 	files atomic.Int64 // that are there
@@ -105,7 +106,7 @@ func TestSelfTest(t *testing.T) {
 }
 
 func testSelfTest(t *testing.T, m *faultyMemory, o Options, path string, want error) {
-	s, err := mountOver(t, o, func(p tiers.Primary) tiers.Primary { m.Primary = p; return m })
+	s, err := mountOver(t, o, func(p driver.Primary) driver.Primary { m.Primary = p; return m })
 	if !errors.Is(err, want) || err != nil && strings.Contains(err.Error(), "\n") {
 		t.Fatalf("got %v, want one line with %v", err, want)
 	}

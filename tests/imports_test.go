@@ -41,6 +41,7 @@ var table = map[string]row{
 	"rdma/rdmatest":    {1, []string{"*"}},
 	"tiers/index":      {1, nil},
 	"tiers/policy":     {1, []string{"tiers/block"}},
+	"tiers/driver":     {1, []string{"tiers/block"}},
 	"tiers/hybrid":     {1, []string{"tiers/block"}},
 	"tiers/template":   {1, []string{"tiers/block"}},
 	"cluster":          {2, []string{"tiers/block", "tiers/invariant", "rdma", "cluster/location", "cluster/feed", "cluster/gossip", "cluster/pki", "cluster/wire"}},
@@ -50,17 +51,17 @@ var table = map[string]row{
 	"cluster/pki":      {1, nil},
 	"cluster/wire":     {1, nil},
 
-	"tiers": {2, []string{"tiers/block", "tiers/draft", "tiers/index", "tiers/invariant", "tiers/policy"}},
+	"tiers": {2, []string{"tiers/block", "tiers/draft", "tiers/driver", "tiers/index", "tiers/invariant", "tiers/policy"}},
 
-	"tiers/mem":      {3, []string{"tiers", "tiers/block", "tiers/index", "tiers/invariant", "tiers/policy"}},
-	"tiers/disk":     {3, []string{"tiers", "tiers/block", "tiers/index", "tiers/invariant", "tiers/policy", "directio"}},
-	"tiers/peer":     {3, []string{"tiers", "tiers/block", "tiers/index", "tiers/invariant", "tiers/policy", "cluster", "cluster/feed", "cluster/location", "rdma"}},
-	"tiers/tiertest": {3, []string{"tiers", "tiers/block", "tiers/invariant"}},
+	"tiers/mem":      {3, []string{"tiers/block", "tiers/driver", "tiers/invariant"}},
+	"tiers/disk":     {3, []string{"tiers/block", "tiers/driver", "tiers/index", "tiers/invariant", "tiers/policy", "directio"}},
+	"tiers/peer":     {3, []string{"tiers", "tiers/block", "tiers/driver", "tiers/index", "tiers/invariant", "tiers/policy", "cluster", "cluster/feed", "cluster/location", "rdma"}},
+	"tiers/tiertest": {3, []string{"tiers/block", "tiers/driver", "tiers/invariant"}},
 
 	"tiers/publish": {3, []string{"tiers", "tiers/block", "tiers/template"}},
 	"fs/query":      {3, []string{"tiers", "tiers/block", "tiers/hybrid", "tiers/template"}},
 
-	"fs": {4, []string{"tiers", "tiers/block", "tiers/hybrid", "tiers/index"}},
+	"fs": {4, []string{"tiers", "tiers/driver", "tiers/block", "tiers/hybrid", "tiers/index"}},
 
 	"cmd/kvfs/config": {5, []string{"tiers/block", "tiers/hybrid", "tiers/template"}},
 	"cmd/kvfs/plan":   {4, []string{"tiers/hybrid", "directio"}},

@@ -7,6 +7,8 @@ import (
 	"sort"
 	"strings"
 
+	"github.com/kvfs/kvfs/tiers/driver"
+
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/tiers/block"
@@ -19,15 +21,15 @@ import (
 // commit is dropped, because nobody knows whether the change was whole, and so is what it replaced.
 func (e *Engine) adopt() error {
 	type found struct {
-		blob BlobID
-		r    Record
+		blob driver.BlobID
+		r    driver.Record
 	}
 	var dirs, files []found
 	latest := map[string]int{}     // path -> index into files or dirs
 	changed := map[string]uint64{} // path -> commit number of a file that changed after it
 	var g gone
 	dropped := 0
-	err := e.primary.Adopt(func(id BlobID, r *Record, modified bool) bool {
+	err := e.primary.Adopt(func(id driver.BlobID, r *driver.Record, modified bool) bool {
 		if modified && !r.Dir && !e.plainPath(r.Path) || block.CheckPath(r.Path) != nil {
 			dropped++
 			if modified {
@@ -80,7 +82,7 @@ func (e *Engine) adopt() error {
 
 // adoptOne enters one record. It runs before the engine is shared, so it needs
 // no lock.
-func (e *Engine) adoptOne(blob BlobID, r *Record, g *gone) {
+func (e *Engine) adoptOne(blob driver.BlobID, r *driver.Record, g *gone) {
 	parent := e.adoptParents(path.Dir(r.Path))
 	if parent == 0 { // below what is a file
 		e.mu.counters.AdoptDropped++
@@ -202,16 +204,16 @@ func (e *Engine) shrinkAdopted() {
 // copied down.
 func (e *Engine) enumerate() error {
 	for _, s := range e.tiers {
-		list, ok := s.tier.(Enumerator)
+		list, ok := s.tier.(driver.Enumerator)
 		if !ok {
 			continue
 		}
-		if st, ok := s.tier.(Statser); ok {
+		if st, ok := s.tier.(driver.Statser); ok {
 			e.mu.ix.Reserve(e.mu.ix.Len() + 2*int(st.Stats().Blocks)) // half full: short chains
 		}
 		var g gone
 		en := enumeration{e: e, s: s, g: &g}
-		if err := list.Blocks(func(h *Held) bool { en.add(h); return true }); err != nil {
+		if err := list.Blocks(func(h *driver.Held) bool { en.add(h); return true }); err != nil {
 			return err
 		}
 		if len(en.stale) > 0 {
@@ -242,7 +244,7 @@ type enumeration struct {
 	parent        index.ID // the same
 }
 
-func (n *enumeration) add(h *Held) {
+func (n *enumeration) add(h *driver.Held) {
 	e := n.e
 	if h.Attrs.Expires != 0 && h.Attrs.Expires <= e.now() {
 		n.stale = append(n.stale, h.Key)
@@ -294,7 +296,7 @@ func (n *enumeration) add(h *Held) {
 }
 
 // meet decides about a block whose name is there already.
-func (n *enumeration) meet(id index.ID, h *Held) {
+func (n *enumeration) meet(id index.ID, h *driver.Held) {
 	e := n.e
 	en := e.mu.ix.At(id)
 	switch {
@@ -317,7 +319,7 @@ func (n *enumeration) meet(id index.ID, h *Held) {
 // adoptDirs makes the directories of a path that are missing, with the attributes
 // that were kept of them, outermost first, and returns the last; 0 if one of them is
 // a file.
-func (e *Engine) adoptDirs(dir string, kept []DirAttrs) index.ID {
+func (e *Engine) adoptDirs(dir string, kept []driver.DirAttrs) index.ID {
 	parent := index.Root
 	for depth := 0; dir != ""; depth++ {
 		var name string

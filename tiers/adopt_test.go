@@ -11,6 +11,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/mem"
 )
 
@@ -266,7 +267,7 @@ func leave(t *testing.T, dir string, records []record) {
 		must(t, err)
 		fi, err := f.Stat()
 		must(t, err)
-		must(t, s.Commit(id, f, &tiers.Record{
+		must(t, s.Commit(id, f, &driver.Record{
 			Path: r.path, Dir: r.dir, Seq: r.seq, Size: fi.Size(), Mtime: fi.ModTime(), Mode: 0o700,
 		}), f.Close())
 	}

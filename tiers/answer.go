@@ -4,6 +4,8 @@ import (
 	"errors"
 	"sync/atomic"
 
+	"github.com/kvfs/kvfs/tiers/driver"
+
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/tiers/block"
@@ -15,9 +17,9 @@ var errAnswer = errors.New("tier did not answer for each block of the job")
 // answered returns what a tier is to call when job is done: it calls fn, once, with an outcome for each block. An
 // answer that is none to this job counts as the failure of all of it; what a tier says after its first answer counts
 // for nothing. Both are counted.
-func (e *Engine) answered(s *secondary, job *Job, fn func(*Result)) func(*Result) {
+func (e *Engine) answered(s *secondary, job *driver.Job, fn func(*driver.Result)) func(*driver.Result) {
 	var done atomic.Bool
-	return func(r *Result) {
+	return func(r *driver.Result) {
 		again := done.Swap(true)
 		if again || !answers(job, r) {
 			e.mu.Lock()
@@ -33,7 +35,7 @@ func (e *Engine) answered(s *secondary, job *Job, fn func(*Result)) func(*Result
 }
 
 // answers reports whether r has one outcome for each block of job, in order.
-func answers(job *Job, r *Result) bool {
+func answers(job *driver.Job, r *driver.Result) bool {
 	if r == nil || r.Job != job.ID || len(r.Outcomes) != len(job.Blocks) {
 		return false
 	}
@@ -46,11 +48,11 @@ func answers(job *Job, r *Result) bool {
 }
 
 // unanswered is the result of a job of which nobody knows what became: what it was to load may still be written to.
-func unanswered(s *secondary, job *Job) *Result {
-	r := &Result{Job: job.ID, Outcomes: make([]Outcome, len(job.Blocks))}
+func unanswered(s *secondary, job *driver.Job) *driver.Result {
+	r := &driver.Result{Job: job.ID, Outcomes: make([]driver.Outcome, len(job.Blocks))}
 	for i := range r.Outcomes {
 		key := job.Blocks[i].Key
-		r.Outcomes[i] = Outcome{Key: key, Err: &block.Error{Op: "answer", Tier: s.opts.Name, Key: key, Err: errors.Join(block.ErrUnavailable, errAnswer)}}
+		r.Outcomes[i] = driver.Outcome{Key: key, Err: &block.Error{Op: "answer", Tier: s.opts.Name, Key: key, Err: errors.Join(block.ErrUnavailable, errAnswer)}}
 	}
 	return r
 }

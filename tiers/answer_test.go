@@ -8,25 +8,26 @@ import (
 
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
 // liar is a reference tier that gives other answers than it means while lie is set.
 type liar struct {
 	*tiertest.Reference
-	lie atomic.Pointer[func(*tiers.Result) []*tiers.Result]
+	lie atomic.Pointer[func(*driver.Result) []*driver.Result]
 }
 
-func (l *liar) Store(job *tiers.Job) { l.Reference.Store(l.twisted(job)) }
-func (l *liar) Load(job *tiers.Job)  { l.Reference.Load(l.twisted(job)) }
+func (l *liar) Store(job *driver.Job) { l.Reference.Store(l.twisted(job)) }
+func (l *liar) Load(job *driver.Job)  { l.Reference.Load(l.twisted(job)) }
 
-func (l *liar) twisted(job *tiers.Job) *tiers.Job {
+func (l *liar) twisted(job *driver.Job) *driver.Job {
 	lie := l.lie.Load()
 	if lie == nil {
 		return job
 	}
 	twisted := *job
-	twisted.Done = func(r *tiers.Result) {
+	twisted.Done = func(r *driver.Result) {
 		for _, answer := range (*lie)(r) {
 			job.Done(answer)
 		}
@@ -41,24 +42,24 @@ func TestLyingTier(t *testing.T) {
 	for _, row := range []struct {
 		what string
 		true bool // the first answer is right
-		lie  func(*tiers.Result) []*tiers.Result
+		lie  func(*driver.Result) []*driver.Result
 	}{
-		{"no result", false, func(*tiers.Result) []*tiers.Result { return []*tiers.Result{nil} }},
-		{"too few outcomes", false, func(r *tiers.Result) []*tiers.Result {
-			return []*tiers.Result{{Job: r.Job, Outcomes: r.Outcomes[:len(r.Outcomes)-1]}}
+		{"no result", false, func(*driver.Result) []*driver.Result { return []*driver.Result{nil} }},
+		{"too few outcomes", false, func(r *driver.Result) []*driver.Result {
+			return []*driver.Result{{Job: r.Job, Outcomes: r.Outcomes[:len(r.Outcomes)-1]}}
 		}},
-		{"too many", false, func(r *tiers.Result) []*tiers.Result {
-			return []*tiers.Result{{Job: r.Job, Outcomes: append(r.Outcomes, tiers.Outcome{})}}
+		{"too many", false, func(r *driver.Result) []*driver.Result {
+			return []*driver.Result{{Job: r.Job, Outcomes: append(r.Outcomes, driver.Outcome{})}}
 		}},
-		{"of another block", false, func(r *tiers.Result) []*tiers.Result {
+		{"of another block", false, func(r *driver.Result) []*driver.Result {
 			o := r.Outcomes[0]
 			o.Key.Hash += "x"
-			return []*tiers.Result{{Job: r.Job, Outcomes: append([]tiers.Outcome{o}, r.Outcomes[1:]...)}}
+			return []*driver.Result{{Job: r.Job, Outcomes: append([]driver.Outcome{o}, r.Outcomes[1:]...)}}
 		}},
-		{"of another job", false, func(r *tiers.Result) []*tiers.Result {
-			return []*tiers.Result{{Job: r.Job + 1, Outcomes: r.Outcomes}}
+		{"of another job", false, func(r *driver.Result) []*driver.Result {
+			return []*driver.Result{{Job: r.Job + 1, Outcomes: r.Outcomes}}
 		}},
-		{"two answers", true, func(r *tiers.Result) []*tiers.Result { return []*tiers.Result{r, r} }},
+		{"two answers", true, func(r *driver.Result) []*driver.Result { return []*driver.Result{r, r} }},
 	} {
 		t.Run(row.what, func(t *testing.T) {
 			l := &liar{Reference: tiertest.NewReference(t, tiertest.ReferenceOptions{})}

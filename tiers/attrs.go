@@ -7,6 +7,8 @@ import (
 	"os"
 	"time"
 
+	"github.com/kvfs/kvfs/tiers/driver"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tiers/block"
@@ -145,7 +147,7 @@ func (e *Engine) SetAttr(id index.ID, c Change) (Attr, error) {
 	if c.Mtime != nil && isDir {
 		en.Mtime = *c.Mtime
 	}
-	blob := BlobID(en.Blob)
+	blob := driver.BlobID(en.Blob)
 	f := e.mu.files[id]
 	hollow := e.hollowLocked(id, en)
 	if hollow && c.Mtime != nil {
@@ -209,7 +211,7 @@ func (e *Engine) setHollowMtime(id index.ID, ns int64) bool {
 }
 
 // setMtime sets the time on the primary file too, because Adopt compares.
-func (e *Engine) setMtime(id index.ID, f *File, blob BlobID, ns int64) error {
+func (e *Engine) setMtime(id index.ID, f *File, blob driver.BlobID, ns int64) error {
 	set := func(file *os.File) error {
 		ts := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, unix.NsecToTimespec(ns)}
 		return os.NewSyscallError("futimens", futimens(int(file.Fd()), ts))
@@ -365,7 +367,7 @@ const recordBatch = 1024
 func (e *Engine) Checksum(id index.ID) (block.Checksum, error) {
 	e.mu.Lock()
 	en := e.mu.ix.At(id)
-	blob, seq, size := BlobID(en.Blob), en.Seq, en.Size
+	blob, seq, size := driver.BlobID(en.Blob), en.Seq, en.Size
 	sum := block.Checksum{Sum: en.Sum, Valid: en.Flags&flagSum != 0}
 	busy := en.Flags&flagUncommitted != 0 || e.openForWritingLocked(id)
 	isDir := en.Mode&modeType == modeDir

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 
+	"github.com/kvfs/kvfs/tiers/driver"
+
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/tiers/block"
@@ -328,7 +330,7 @@ func (op *storeOp) notify(err error) {
 
 // beginStore opens the files of a job and gives it to the tier.
 func (e *Engine) beginStore(s *secondary, ops []*storeOp) {
-	job := &Job{ID: JobID(e.jobs.Add(1))}
+	job := &driver.Job{ID: driver.JobID(e.jobs.Add(1))}
 	var begun, failed []*storeOp
 	for _, op := range ops {
 		t, err := e.openTransfer(op)
@@ -361,7 +363,7 @@ func (e *Engine) beginStore(s *secondary, ops []*storeOp) {
 		s.wakeUp()
 		return
 	}
-	job.Done = e.answered(s, job, func(r *Result) { e.stored(s, job, begun, r) })
+	job.Done = e.answered(s, job, func(r *driver.Result) { e.stored(s, job, begun, r) })
 	j := StoreJob{ID: job.ID, Tier: s.opts.Name, Keys: len(begun), Started: e.opts.Now()}
 	for _, op := range begun {
 		j.Bytes += op.bytes
@@ -373,20 +375,20 @@ func (e *Engine) beginStore(s *secondary, ops []*storeOp) {
 }
 
 // openTransfer opens the file of a block that is to be stored.
-func (e *Engine) openTransfer(op *storeOp) (Transfer, error) {
+func (e *Engine) openTransfer(op *storeOp) (driver.Transfer, error) {
 	e.mu.Lock()
 	if !e.storableLocked(op) {
 		e.mu.Unlock()
-		return Transfer{}, block.ErrNotFound
+		return driver.Transfer{}, block.ErrNotFound
 	}
 	en := e.mu.ix.At(op.id)
 	f := e.mu.files[op.id]
-	t := Transfer{Key: op.key, Size: en.Size, Attrs: e.attrsLocked(op.id, en)}
+	t := driver.Transfer{Key: op.key, Size: en.Size, Attrs: e.attrsLocked(op.id, en)}
 	t.Volatile = f != nil && len(f.handles) > 0 // fsync was called
 	if en.Flags&flagSum != 0 && !t.Volatile {
 		t.Sum = block.Checksum{Sum: en.Sum, Valid: true}
 	}
-	blob := BlobID(en.Blob)
+	blob := driver.BlobID(en.Blob)
 	e.mu.Unlock()
 	file, err := e.primary.Open(blob)
 	if err != nil {
@@ -406,7 +408,7 @@ func (e *Engine) openTransfer(op *storeOp) (Transfer, error) {
 }
 
 // stored follows the end of a store job.
-func (e *Engine) stored(s *secondary, job *Job, ops []*storeOp, r *Result) {
+func (e *Engine) stored(s *secondary, job *driver.Job, ops []*storeOp, r *driver.Result) {
 	for i := range job.Blocks {
 		job.Blocks[i].File.Close()
 	}
@@ -451,15 +453,15 @@ func (e *Engine) storedEntryLocked(s *secondary, op *storeOp) *index.Entry {
 	return en
 }
 
-func (e *Engine) storedOneLocked(s *secondary, op *storeOp, o *Outcome) error {
+func (e *Engine) storedOneLocked(s *secondary, op *storeOp, o *driver.Outcome) error {
 	en := e.storedEntryLocked(s, op)
 	switch {
-	case op.torn && o.Status == Stored && en != nil: // it was written meanwhile
+	case op.torn && o.Status == driver.Stored && en != nil: // it was written meanwhile
 		s.queueKeyedLocked(keyedOp{key: op.key})
 		e.cascadeToLocked(s, op.id, en)
 		return nil
-	case o.Status == Stored, o.Status == Skipped && o.Err == nil:
-		if o.Status == Stored {
+	case o.Status == driver.Stored, o.Status == driver.Skipped && o.Err == nil:
+		if o.Status == driver.Stored {
 			s.stats.Cascaded++
 			s.stats.CascadedBytes += uint64(o.Bytes)
 		}
@@ -486,7 +488,7 @@ func (e *Engine) storedOneLocked(s *secondary, op *storeOp, o *Outcome) error {
 			e.wakeEvictor() // it can go now: see shrinkLocked
 		}
 		return nil
-	case o.Status == Skipped:
+	case o.Status == driver.Skipped:
 		s.stats.CascadeSkipped++
 	default:
 		s.stats.CascadeFailed++

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
@@ -55,7 +56,7 @@ func TestCascade(t *testing.T) {
 			t.Errorf("a tier holds\n%s, want\n%s", got, want)
 		}
 		h := held(r)["g/sub/in place"]
-		if d := h.Attrs.Dirs; len(d) != 2 || d[0] != (tiers.DirAttrs{Mode: mode, UID: uid}) || d[1].Mode != 0o755 {
+		if d := h.Attrs.Dirs; len(d) != 2 || d[0] != (driver.DirAttrs{Mode: mode, UID: uid}) || d[1].Mode != 0o755 {
 			t.Errorf("directories %+v", d)
 		}
 		if h := held(r)["g/renamed"]; !h.Attrs.Pinned || h.Attrs.Expires == 0 || h.Attrs.Mtime != mtime || h.Attrs.Mode != mode {
@@ -104,7 +105,7 @@ func TestCascadeQueue(t *testing.T) {
 func TestCascadeJobs(t *testing.T) {
 	var mu sync.Mutex
 	var jobs [][]int64
-	disk := tiertest.NewReference(t, tiertest.ReferenceOptions{OnJob: func(op tiertest.Op, j *tiers.Job) {
+	disk := tiertest.NewReference(t, tiertest.ReferenceOptions{OnJob: func(op tiertest.Op, j *driver.Job) {
 		mu.Lock()
 		defer mu.Unlock()
 		var sizes []int64
@@ -265,7 +266,7 @@ var cascadeOrders = []struct {
 }
 
 // bare is a tier with none of the optional abilities.
-type bare struct{ tiers.Tier }
+type bare struct{ driver.Tier }
 
 // TestCascadeOrder: whatever happens to a name while its copy is queued or under way,
 // the tier holds in the end what the names say, whether it can rename or not.

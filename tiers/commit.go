@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kvfs/kvfs/tiers/driver"
+
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/tiers/block"
@@ -471,11 +473,11 @@ func (e *Engine) tryRecord(id index.ID, file *os.File) error {
 		e.mu.Unlock()
 		return nil
 	}
-	var r Record
+	var r driver.Record
 	if committed {
 		r = recordOf(e.mu.ix, id, en)
 	}
-	blob := BlobID(en.Blob)
+	blob := driver.BlobID(en.Blob)
 	if f != nil {
 		f.recorded = false
 	}
@@ -508,8 +510,8 @@ func (e *Engine) tryRecord(id index.ID, file *os.File) error {
 	return err
 }
 
-func recordOf(ix *index.Index, id index.ID, en *index.Entry) Record {
-	r := Record{
+func recordOf(ix *index.Index, id index.ID, en *index.Entry) driver.Record {
+	r := driver.Record{
 		Path: ix.Path(id), Dir: en.Mode&modeType == modeDir, Seq: en.Seq, Size: en.Size,
 		Mode: en.Mode & 0o7777, UID: en.UID, GID: en.GID,
 		Mtime: time.Unix(0, en.Mtime), Atime: time.Unix(0, en.Atime),

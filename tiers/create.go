@@ -5,6 +5,8 @@ import (
 	"errors"
 	"os"
 
+	"github.com/kvfs/kvfs/tiers/driver"
+
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/draft"
 	"github.com/kvfs/kvfs/tiers/index"
@@ -131,7 +133,7 @@ func (e *Engine) openExisting(ctx context.Context, id index.ID, o *CreateOptions
 
 // createLocked enters a new file under its name, or as a version that waits if another process hides
 // one there, and returns how much to reserve for it.
-func (e *Engine) createLocked(o *CreateOptions, blob BlobID) (Attr, *Handle, int64) {
+func (e *Engine) createLocked(o *CreateOptions, blob driver.BlobID) (Attr, *Handle, int64) {
 	ix := e.mu.ix
 	id := ix.Alloc()
 	en := ix.At(id)
@@ -177,9 +179,9 @@ func (e *Engine) recordPlain(f *File) error {
 	return f.withFile(func(file *os.File) error { return e.writeRecord(f.id, file) })
 }
 
-func (e *Engine) discard(blob BlobID, file *os.File) {
+func (e *Engine) discard(blob driver.BlobID, file *os.File) {
 	file.Close()
-	e.finish(&gone{blobs: []BlobID{blob}})
+	e.finish(&gone{blobs: []driver.BlobID{blob}})
 }
 
 // nameFlagsLocked returns what the name of a file says about it.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
@@ -42,15 +43,15 @@ type node struct {
 	*world
 	n     int
 	crowd *crowd
-	host  tiers.Host
+	host  driver.Host
 	disk  *tiertest.Reference
 
 	event uint64 // of its log, next to tell
 
 	mu      sync.Mutex
-	known   []map[string]tiers.Located // by node: what it has told
+	known   []map[string]driver.Located // by node: what it has told
 	graves  map[string]uint64
-	untold  []tiers.Grave // of its own
+	untold  []driver.Grave // of its own
 	watched map[string]bool
 	lost    []string // watched, and gone
 	loads   int
@@ -76,7 +77,7 @@ func newCrowd(t *testing.T, n int, o tiers.Options) *crowd {
 func newCrowdOf(t *testing.T, cascade tiers.CascadeMode, all ...tiers.Options) *crowd {
 	c := &crowd{t: t}
 	for i, o := range all {
-		nd := &node{n: i, crowd: c, known: make([]map[string]tiers.Located, len(all)), graves: map[string]uint64{}, watched: map[string]bool{}, deaf: map[int]bool{}}
+		nd := &node{n: i, crowd: c, known: make([]map[string]driver.Located, len(all)), graves: map[string]uint64{}, watched: map[string]bool{}, deaf: map[int]bool{}}
 		nd.disk = tiertest.NewReference(t, tiertest.ReferenceOptions{})
 		o = patient(o)
 		o.Secondaries = append(slices.Clone(o.Secondaries),
@@ -150,7 +151,7 @@ func (nd *node) tellOthers() (news bool) {
 
 // tellAll tells anew of all that this node has.
 func (nd *node) tellAll() {
-	all := map[string]tiers.Located{}
+	all := map[string]driver.Located{}
 	err := nd.e.Holdings(context.Background(), func(h *tiers.Holding) error {
 		all[h.Path] = located(h)
 		return nil
@@ -166,7 +167,7 @@ func (nd *node) tellAll() {
 		stale := slices.DeleteFunc(slices.Collect(maps.Keys(other.known[nd.n])), func(p string) bool { _, ok := all[p]; return ok })
 		other.mu.Unlock()
 		for _, p := range stale {
-			other.hear(nd.n, p, tiers.Located{}, false)
+			other.hear(nd.n, p, driver.Located{}, false)
 		}
 	}
 }
@@ -178,19 +179,19 @@ func (nd *node) tellPath(p string) {
 	}
 }
 
-func located(h *tiers.Holding) tiers.Located {
-	return tiers.Located{Seq: h.Seq, Size: h.Size, Mode: h.Mode, UID: h.UID, GID: h.GID, Mtime: h.Mtime}
+func located(h *tiers.Holding) driver.Located {
+	return driver.Located{Seq: h.Seq, Size: h.Size, Mode: h.Mode, UID: h.UID, GID: h.GID, Mtime: h.Mtime}
 }
 
 // hear takes note of what node from has.
-func (nd *node) hear(from int, p string, l tiers.Located, has bool) {
+func (nd *node) hear(from int, p string, l driver.Located, has bool) {
 	if from == nd.n {
 		return
 	}
 	nd.mu.Lock()
 	defer nd.mu.Unlock()
 	if nd.known[from] == nil {
-		nd.known[from] = map[string]tiers.Located{}
+		nd.known[from] = map[string]driver.Located{}
 	}
 	if has && l.Seq >= nd.graves[p] {
 		nd.known[from][p] = l
@@ -207,7 +208,7 @@ func (nd *node) checkLostLocked(p string) {
 	}
 }
 
-func (nd *node) bury(g tiers.Grave) {
+func (nd *node) bury(g driver.Grave) {
 	nd.mu.Lock()
 	defer nd.mu.Unlock()
 	nd.graves[g.Path] = max(nd.graves[g.Path], g.Seq)
@@ -233,7 +234,7 @@ func (nd *node) tellLost() (news bool) {
 }
 
 // bestLocked returns who has the latest version of a path.
-func (nd *node) bestLocked(p string) (from int, best tiers.Located, ok bool) {
+func (nd *node) bestLocked(p string) (from int, best driver.Located, ok bool) {
 	for n, m := range nd.known {
 		if l, has := m[p]; has && (!ok || l.Seq > best.Seq) {
 			from, best, ok = n, l, true
@@ -246,23 +247,23 @@ func (nd *node) bestLocked(p string) (from int, best tiers.Located, ok bool) {
 type far struct{ nd *node }
 
 var (
-	_ tiers.Remote = (*far)(nil)
-	_ tiers.Hosted = (*far)(nil)
+	_ driver.Remote = (*far)(nil)
+	_ driver.Hosted = (*far)(nil)
 )
 
-func (f *far) SetHost(h tiers.Host) { f.nd.host = h }
+func (f *far) SetHost(h driver.Host) { f.nd.host = h }
 
-func (f *far) Lookup(_ context.Context, keys []block.Key, out []tiers.Presence) error {
+func (f *far) Lookup(_ context.Context, keys []block.Key, out []driver.Presence) error {
 	for i, k := range keys {
-		out[i] = tiers.Miss
+		out[i] = driver.Miss
 		if _, ok := f.Locate(k.Path()); ok {
-			out[i] = tiers.Hit
+			out[i] = driver.Hit
 		}
 	}
 	return nil
 }
 
-func (f *far) Locate(p string) (tiers.Located, bool) {
+func (f *far) Locate(p string) (driver.Located, bool) {
 	f.nd.mu.Lock()
 	defer f.nd.mu.Unlock()
 	_, l, ok := f.nd.bestLocked(p)
@@ -282,7 +283,7 @@ func (f *far) Unwatch(key block.Key) {
 	delete(f.nd.watched, key.Path())
 }
 
-func (f *far) Bury(graves []tiers.Grave) {
+func (f *far) Bury(graves []driver.Grave) {
 	for _, g := range graves {
 		f.nd.bury(g)
 	}
@@ -297,7 +298,7 @@ func (f *far) Buried(p string) uint64 {
 	return f.nd.graves[p]
 }
 
-func (f *far) List(ctx context.Context, dir string, fn func(string, *tiers.Located) bool) error {
+func (f *far) List(ctx context.Context, dir string, fn func(string, *driver.Located) bool) error {
 	for n, other := range f.nd.crowd.nodes {
 		if other == f.nd {
 			continue
@@ -321,16 +322,16 @@ func (f *far) List(ctx context.Context, dir string, fn func(string, *tiers.Locat
 	return nil
 }
 
-func (f *far) Store(job *tiers.Job) {
-	r := &tiers.Result{Job: job.ID, Outcomes: make([]tiers.Outcome, len(job.Blocks))}
+func (f *far) Store(job *driver.Job) {
+	r := &driver.Result{Job: job.ID, Outcomes: make([]driver.Outcome, len(job.Blocks))}
 	for i, b := range job.Blocks {
-		r.Outcomes[i] = tiers.Outcome{Key: b.Key, Status: tiers.Skipped, Err: block.ErrUnavailable}
+		r.Outcomes[i] = driver.Outcome{Key: b.Key, Status: driver.Skipped, Err: block.ErrUnavailable}
 	}
 	go job.Done(r)
 }
 
 // Load fetches from whoever has the wanted version.
-func (f *far) Load(job *tiers.Job) {
+func (f *far) Load(job *driver.Job) {
 	f.nd.mu.Lock()
 	f.nd.loads++
 	atLoad, loaded := f.nd.atLoad, f.nd.loaded
@@ -339,7 +340,7 @@ func (f *far) Load(job *tiers.Job) {
 		if atLoad != nil {
 			atLoad()
 		}
-		r := &tiers.Result{Job: job.ID, Outcomes: make([]tiers.Outcome, len(job.Blocks))}
+		r := &driver.Result{Job: job.ID, Outcomes: make([]driver.Outcome, len(job.Blocks))}
 		for i := range job.Blocks {
 			r.Outcomes[i] = f.fetch(&job.Blocks[i])
 		}
@@ -350,13 +351,13 @@ func (f *far) Load(job *tiers.Job) {
 	}()
 }
 
-func (f *far) fetch(b *tiers.Transfer) tiers.Outcome {
-	o := tiers.Outcome{Key: b.Key, Status: tiers.Absent}
+func (f *far) fetch(b *driver.Transfer) driver.Outcome {
+	o := driver.Outcome{Key: b.Key, Status: driver.Absent}
 	f.nd.mu.Lock()
 	busy := f.nd.busy
 	f.nd.mu.Unlock()
 	if busy {
-		return tiers.Outcome{Key: b.Key, Status: tiers.Failed, Err: &block.Error{Op: "load", Err: block.ErrPending}}
+		return driver.Outcome{Key: b.Key, Status: driver.Failed, Err: &block.Error{Op: "load", Err: block.ErrPending}}
 	}
 	for n, other := range f.nd.crowd.nodes {
 		if other == f.nd {
@@ -366,7 +367,7 @@ func (f *far) fetch(b *tiers.Transfer) tiers.Outcome {
 		deaf := f.nd.deaf[n]
 		f.nd.mu.Unlock()
 		if deaf {
-			o.Status, o.Err = tiers.Failed, &block.Error{Op: "load", Err: block.ErrUnavailable}
+			o.Status, o.Err = driver.Failed, &block.Error{Op: "load", Err: block.ErrUnavailable}
 			continue
 		}
 		l, err := other.e.Lend(context.Background(), tiers.LendOptions{Path: b.Key.Path(), Seq: b.Attrs.Seq})
@@ -381,13 +382,13 @@ func (f *far) fetch(b *tiers.Transfer) tiers.Outcome {
 		if _, err := b.File.WriteAt(data, 0); err != nil {
 			f.nd.t.Error(err)
 		}
-		return tiers.Outcome{Key: b.Key, Status: tiers.Loaded, Bytes: l.Size, Sum: l.Sum, Attrs: &tiers.Attrs{
+		return driver.Outcome{Key: b.Key, Status: driver.Loaded, Bytes: l.Size, Sum: l.Sum, Attrs: &driver.Attrs{
 			Seq: l.Seq, Mode: l.Mode & 0o7777, UID: l.UID, GID: l.GID, Mtime: l.Mtime, Expires: l.Expires,
 		}}
 	}
 	f.nd.mu.Lock() // so that who looks again does not find it again
 	for _, m := range f.nd.known {
-		if l, ok := m[b.Key.Path()]; ok && l.Seq == b.Attrs.Seq && o.Status == tiers.Absent {
+		if l, ok := m[b.Key.Path()]; ok && l.Seq == b.Attrs.Seq && o.Status == driver.Absent {
 			delete(m, b.Key.Path())
 		}
 	}

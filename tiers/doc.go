@@ -3,15 +3,9 @@
 // (tiers/mem, tiers/disk, tiers/peer) are wired to it by cmd/kvfs.
 //
 //	Engine    all of it; methods may be called in parallel
-//	Primary   tier 0: files in memory that the kernel can serve by itself
-//	Tier      a secondary tier: batched, asynchronous, one result a job
 //	EventLog  what happened to blocks, for any number of slow or fast readers
 //
-// Primary and Tier are two interfaces because they are two jobs: the primary
-// keeps files that others read and write directly, and is told what to do; a
-// secondary tier moves whole blocks and decides for itself. vLLM draws the line in
-// the same place (the CPU manager against SecondaryTierManager). tiers/tiertest has
-// the reference implementation and the conformance suites of both.
+// It uses the tiers by the interfaces of package driver.
 //
 // # A store, step by step
 //

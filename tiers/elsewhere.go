@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kvfs/kvfs/tiers/driver"
+
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/tiers/block"
@@ -148,7 +150,7 @@ func (e *Engine) listElsewhere(path string, made *listing) {
 	ctx, cancel := context.WithTimeout(e.ctx, listTime)
 	defer cancel()
 	prefix, told := prefixOf(path), 0
-	err := e.far.List(ctx, path, func(name string, _ *Located) bool {
+	err := e.far.List(ctx, path, func(name string, _ *driver.Located) bool {
 		if block.CheckName(name) != nil || prefix == "" && name == block.Reserved {
 			return true
 		}

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvfs/kvfs/tiers/driver"
+
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/tiers/block"
@@ -20,10 +22,10 @@ import (
 // Options configures an Engine. The zero value of each field is usable except
 // where it says otherwise.
 type Options struct {
-	Primary       Primary // required: tier 0
-	CapacityBytes int64   // required: hard cap on what the primary tier holds
-	HeadroomBytes int64   // how far the primary's file system exceeds CapacityBytes
-	Policy        string  // eviction order: lru, arc, s3fifo. Empty means lru.
+	Primary       driver.Primary // required: tier 0
+	CapacityBytes int64          // required: hard cap on what the primary tier holds
+	HeadroomBytes int64          // how far the primary's file system exceeds CapacityBytes
+	Policy        string         // eviction order: lru, arc, s3fifo. Empty means lru.
 
 	HighWatermark float64 // share of capacity above which the evictor runs. Zero means 0.98.
 	LowWatermark  float64 // share at which it stops. Zero means 0.95.
@@ -93,7 +95,7 @@ type Options struct {
 	// Dropped is called after the file of a blob was removed and no handle of
 	// ours uses it, so that what refers to it outside (a registered backing
 	// file) can go. It must not block; no lock is held.
-	Dropped func(BlobID)
+	Dropped func(driver.BlobID)
 
 	// Freed is called when the file of a block was removed from memory, or truncated in place,
 	// with its device and inode number, which no other file can have before it returns: who has
@@ -121,7 +123,7 @@ type GroupOptions struct {
 type Engine struct {
 	opts    Options // constant after Open
 	log     *zap.Logger
-	primary Primary
+	primary driver.Primary
 	events  *EventLog
 	temp    nameMatcher
 	plain   nameMatcher
@@ -132,10 +134,10 @@ type Engine struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	tiers  []*secondary // constant after Open
-	remote *secondary   // the one of them whose tier is a Remote, or nil
-	far    Remote       // that tier, or nil
-	lazy   uint16       // bits of the tiers with CascadeOnEvict
+	tiers  []*secondary  // constant after Open
+	remote *secondary    // the one of them whose tier is a Remote, or nil
+	far    driver.Remote // that tier, or nil
+	lazy   uint16        // bits of the tiers with CascadeOnEvict
 	jobs   atomic.Uint64
 
 	writing atomic.Int64 // len(mu.files)
@@ -353,7 +355,7 @@ func (o *Options) fill() error {
 		o.Invalidate = func(Process, index.ID, index.ID, string) {}
 	}
 	if o.Dropped == nil {
-		o.Dropped = func(BlobID) {}
+		o.Dropped = func(driver.BlobID) {}
 	}
 	if o.Now == nil {
 		o.Now = time.Now

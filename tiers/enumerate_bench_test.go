@@ -7,18 +7,19 @@ import (
 
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/mem"
 )
 
 // listed is a tier that does nothing but list blocks.
 type listed struct {
-	tiers.Tier
+	driver.Tier
 	blocks int
 }
 
-// Blocks implements tiers.Enumerator.
-func (l *listed) Blocks(fn func(h *tiers.Held) bool) error {
-	h := tiers.Held{Size: 65536, Sum: block.Checksum{Sum: 1, Valid: true}, Attrs: tiers.Attrs{Mode: 0o644, Mtime: 1, Dirs: make([]tiers.DirAttrs, 1)}}
+// Blocks implements driver.Enumerator.
+func (l *listed) Blocks(fn func(h *driver.Held) bool) error {
+	h := driver.Held{Size: 65536, Sum: block.Checksum{Sum: 1, Valid: true}, Attrs: driver.Attrs{Mode: 0o644, Mtime: 1, Dirs: make([]driver.DirAttrs, 1)}}
 	for i := range l.blocks {
 		h.Key = block.Key{Group: block.GroupID(fmt.Sprintf("g%d", i%16)), Hash: block.Hash(fmt.Sprintf("%064x", uint64(i)*0x9e3779b97f4a7c15))}
 		h.Attrs.Seq = uint64(i + 1)
@@ -29,10 +30,10 @@ func (l *listed) Blocks(fn func(h *tiers.Held) bool) error {
 	return nil
 }
 
-// Stats implements tiers.Statser.
-func (l *listed) Stats() tiers.TierStats { return tiers.TierStats{Blocks: int64(l.blocks)} }
+// Stats implements driver.Statser.
+func (l *listed) Stats() driver.Stats { return driver.Stats{Blocks: int64(l.blocks)} }
 
-// Close implements tiers.Tier.
+// Close implements driver.Tier.
 func (l *listed) Close(context.Context) error { return nil }
 
 // BenchmarkEnumerate: what a start with a full SSD tier costs above that tier.

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kvfs/kvfs/tiers/driver"
+
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
@@ -39,7 +41,7 @@ type Event struct {
 	Size   int64     // bytes
 	Reason Reason    // why it went, or came
 
-	guard []DirAttrs // see guardLocked
+	guard []driver.DirAttrs // see guardLocked
 }
 
 // eventRing is how many events the log keeps: at 10,000 commits a second a

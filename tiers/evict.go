@@ -6,6 +6,8 @@ import (
 	"os"
 	"time"
 
+	"github.com/kvfs/kvfs/tiers/driver"
+
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/tiers/block"
@@ -17,14 +19,14 @@ import (
 // gone is what must be done outside the lock after entries left the primary
 // tier: their files removed, their names taken out of the kernel's cache.
 type gone struct {
-	blobs   []BlobID
-	dropped []BlobID // of them, those that no handle of ours uses any more
+	blobs   []driver.BlobID
+	dropped []driver.BlobID // of them, those that no handle of ours uses any more
 	names   []goneName
-	files   []*File    // no longer in use: to be closed
-	emptied []*File    // their bytes are given up
-	idle    []*File    // nobody has them open
-	records []index.ID // to be written
-	graves  []Grave    // names whose versions elsewhere are void, where something here has them now
+	files   []*File        // no longer in use: to be closed
+	emptied []*File        // their bytes are given up
+	idle    []*File        // nobody has them open
+	records []index.ID     // to be written
+	graves  []driver.Grave // names whose versions elsewhere are void, where something here has them now
 }
 
 type goneName struct {
@@ -237,8 +239,8 @@ func (e *Engine) evictOneLocked(id index.ID, en *index.Entry, reason Reason, g *
 		return
 	}
 	e.addUsedLocked(en, -chargeOf(en.Size))
-	g.blobs = append(g.blobs, BlobID(en.Blob))
-	g.dropped = append(g.dropped, BlobID(en.Blob))
+	g.blobs = append(g.blobs, driver.BlobID(en.Blob))
+	g.dropped = append(g.dropped, driver.BlobID(en.Blob))
 	en.Blob = 0
 	e.mu.blocks--
 	e.mu.hollow++
@@ -291,7 +293,7 @@ func (e *Engine) dropNameLocked(id index.ID, en *index.Entry, kind EventKind, wh
 		}
 	}
 	if en.Blob != 0 && !limbo {
-		g.blobs = append(g.blobs, BlobID(en.Blob))
+		g.blobs = append(g.blobs, driver.BlobID(en.Blob))
 	}
 	e.classifyLocked(id, en)
 	e.reapLocked(id, en, g)
@@ -319,7 +321,7 @@ func (e *Engine) reapLocked(id index.ID, en *index.Entry, g *gone) {
 	}
 	en.Size = 0
 	if en.Blob != 0 {
-		g.dropped = append(g.dropped, BlobID(en.Blob))
+		g.dropped = append(g.dropped, driver.BlobID(en.Blob))
 		en.Blob = 0
 	}
 	if f != nil {

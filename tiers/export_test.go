@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/kvfs/kvfs/tiers/driver"
+
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/index"
 )
@@ -90,17 +92,17 @@ func (e *Engine) Quiesce(ctx context.Context) error {
 }
 
 // Copies returns what the engine believes a secondary tier to hold, by path.
-func (e *Engine) Copies(tier string) map[string]Held {
+func (e *Engine) Copies(tier string) map[string]driver.Held {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	held := map[string]Held{}
+	held := map[string]driver.Held{}
 	for _, s := range e.tiers {
 		if s.opts.Name != tier {
 			continue
 		}
 		e.mu.ix.Descend(index.Root, func(id index.ID, en *index.Entry) bool {
 			if en.Tiers&s.bit != 0 {
-				h := Held{Key: e.keyLocked(id), Size: en.Size, Attrs: e.attrsLocked(id, en)}
+				h := driver.Held{Key: e.keyLocked(id), Size: en.Size, Attrs: e.attrsLocked(id, en)}
 				h.Sum.Sum, h.Sum.Valid = en.Sum, en.Flags&flagSum != 0
 				held[h.Key.Path()] = h
 			}

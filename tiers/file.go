@@ -8,6 +8,8 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/kvfs/kvfs/tiers/driver"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tiers/block"
@@ -89,10 +91,10 @@ func (h *Handle) Direct() bool { return h.direct }
 func (h *Handle) Silent() bool { return h.silent }
 
 // Blob returns the primary file that holds the bytes.
-func (h *Handle) Blob() BlobID {
+func (h *Handle) Blob() driver.BlobID {
 	h.File.e.mu.Lock()
 	defer h.File.e.mu.Unlock()
-	return BlobID(h.File.e.mu.ix.At(h.File.id).Blob)
+	return driver.BlobID(h.File.e.mu.ix.At(h.File.id).Blob)
 }
 
 // ID returns the entry that is being written.
@@ -219,9 +221,9 @@ func (f *File) withFile(fn func(file *os.File) error) error {
 		return os.ErrClosed
 	}
 	f.users++
-	file, blob := f.file, BlobID(0)
+	file, blob := f.file, driver.BlobID(0)
 	if file == nil {
-		blob = BlobID(f.e.mu.ix.At(f.id).Blob)
+		blob = driver.BlobID(f.e.mu.ix.At(f.id).Blob)
 	}
 	f.e.mu.Unlock()
 	defer f.unuse()

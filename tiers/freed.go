@@ -3,13 +3,15 @@ package tiers
 import (
 	"os"
 
+	"github.com/kvfs/kvfs/tiers/driver"
+
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 )
 
 // removeBlob removes the file of a blob and tells Options.Freed of it, with the file held
 // open: until then its number is not given to another.
-func (e *Engine) removeBlob(b BlobID) {
+func (e *Engine) removeBlob(b driver.BlobID) {
 	if e.opts.Freed != nil {
 		// What cannot be opened is told of no more: who has registered it lets go by himself,
 		// after a time.

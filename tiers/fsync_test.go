@@ -10,6 +10,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
@@ -17,14 +18,14 @@ import (
 // gated is a tier that gets its stores one by one, when the test forwards them.
 type gated struct {
 	*tiertest.Reference
-	jobs chan *tiers.Job // with room for all of a test
+	jobs chan *driver.Job // with room for all of a test
 
 	mu   sync.Mutex
 	open bool // let all through
 }
 
-// Store implements tiers.Tier.
-func (g *gated) Store(job *tiers.Job) {
+// Store implements driver.Tier.
+func (g *gated) Store(job *driver.Job) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.open {
@@ -35,7 +36,7 @@ func (g *gated) Store(job *tiers.Job) {
 }
 
 // next returns the next job that the engine has begun.
-func (g *gated) next(t *testing.T) *tiers.Job {
+func (g *gated) next(t *testing.T) *driver.Job {
 	t.Helper()
 	select {
 	case job := <-g.jobs:
@@ -63,13 +64,13 @@ func (g *gated) pass() {
 
 // openGated starts an engine over a gated tier that has been given as many jobs as may
 // be under way, so that what is stored next waits in the queue.
-func openGated(t *testing.T, s tiers.SecondaryOptions) (*lower, *gated, []*tiers.Job) {
+func openGated(t *testing.T, s tiers.SecondaryOptions) (*lower, *gated, []*driver.Job) {
 	t.Helper()
-	g := &gated{Reference: tiertest.NewReference(t, tiertest.ReferenceOptions{}), jobs: make(chan *tiers.Job, 1024)}
+	g := &gated{Reference: tiertest.NewReference(t, tiertest.ReferenceOptions{}), jobs: make(chan *driver.Job, 1024)}
 	s.Tier = g
 	w := openLower(t, shmDir(t), tiers.Options{CapacityBytes: 64 * page, Secondaries: []tiers.SecondaryOptions{s}}, g.Reference)
 	must(t, w.mkdir("d"))
-	var busy []*tiers.Job
+	var busy []*driver.Job
 	for i := range 4 {
 		must(t, w.put(10, fmt.Sprintf("busy%d", i), []byte("x")))
 		busy = append(busy, g.next(t))
@@ -140,7 +141,7 @@ func TestFsyncPoisoned(t *testing.T) {
 func TestStoreVolatile(t *testing.T) {
 	var mu sync.Mutex
 	var got []string
-	w, _ := openLowerOne(t, tiers.Options{}, tiertest.ReferenceOptions{OnJob: func(op tiertest.Op, j *tiers.Job) {
+	w, _ := openLowerOne(t, tiers.Options{}, tiertest.ReferenceOptions{OnJob: func(op tiertest.Op, j *driver.Job) {
 		mu.Lock()
 		defer mu.Unlock()
 		for _, b := range j.Blocks {
@@ -209,7 +210,7 @@ func TestFsyncRelease(t *testing.T) {
 // TestCopyTorn: a copy that was under way when its block was opened for writing, and ends when another
 // block has the name, takes nothing from the copy of that (C20).
 func TestCopyTorn(t *testing.T) {
-	g := &gated{Reference: tiertest.NewReference(t, tiertest.ReferenceOptions{}), jobs: make(chan *tiers.Job, 1024)}
+	g := &gated{Reference: tiertest.NewReference(t, tiertest.ReferenceOptions{}), jobs: make(chan *driver.Job, 1024)}
 	w := openLower(t, shmDir(t), tiers.Options{CapacityBytes: 64 * page, Secondaries: []tiers.SecondaryOptions{{Tier: g}}}, g.Reference)
 	must(t, w.put(10, "other", []byte("3")))
 	g.Reference.Store(g.next(t))
@@ -420,7 +421,7 @@ func TestAttributesWhileQueued(t *testing.T) {
 func TestDrainEnds(t *testing.T) {
 	for _, plain := range []bool{false, true} {
 		t.Run(fmt.Sprintf("plain=%v", plain), func(t *testing.T) {
-			g := &gated{Reference: tiertest.NewReference(t, tiertest.ReferenceOptions{}), jobs: make(chan *tiers.Job, 1024)}
+			g := &gated{Reference: tiertest.NewReference(t, tiertest.ReferenceOptions{}), jobs: make(chan *driver.Job, 1024)}
 			o := tiers.Options{CapacityBytes: 4096 * page, Secondaries: []tiers.SecondaryOptions{{Tier: g, QueueBytes: page}}}
 			if plain {
 				o.Secondaries[0].Tier = bare{g}

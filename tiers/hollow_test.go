@@ -11,6 +11,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
@@ -433,15 +434,15 @@ type refusing struct {
 	refuse atomic.Bool
 }
 
-// Store implements tiers.Tier.
-func (r *refusing) Store(job *tiers.Job) {
+// Store implements driver.Tier.
+func (r *refusing) Store(job *driver.Job) {
 	if !r.refuse.Load() {
 		r.Reference.Store(job)
 		return
 	}
-	res := &tiers.Result{Job: job.ID}
+	res := &driver.Result{Job: job.ID}
 	for _, b := range job.Blocks {
-		res.Outcomes = append(res.Outcomes, tiers.Outcome{Key: b.Key, Status: tiers.Failed, Err: block.ErrUnavailable})
+		res.Outcomes = append(res.Outcomes, driver.Outcome{Key: b.Key, Status: driver.Failed, Err: block.ErrUnavailable})
 	}
 	go job.Done(res) // ends with it
 }

@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // LoadJob is a load from a secondary tier that is under way.
 type LoadJob struct {
-	ID        JobID
+	ID        driver.JobID
 	Request   string
 	Tier      string
 	Promotion bool // somebody waits for it; else it was asked for ahead of use
@@ -19,7 +21,7 @@ type LoadJob struct {
 
 // StoreJob is a copy to a secondary tier that is under way.
 type StoreJob struct {
-	ID      JobID
+	ID      driver.JobID
 	Tier    string
 	Keys    int
 	Bytes   int64

@@ -8,6 +8,8 @@ import (
 	"os"
 	"time"
 
+	"github.com/kvfs/kvfs/tiers/driver"
+
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
@@ -74,7 +76,7 @@ func (e *Engine) lendHot(o *LendOptions) (*Lent, index.ID, <-chan struct{}, erro
 		e.mu.Unlock()
 		return nil, id, nil, ErrHollow
 	}
-	blob := BlobID(en.Blob)
+	blob := driver.BlobID(en.Blob)
 	l := &Lent{id: id, blob: blob}
 	e.holdingLocked(en, o.Path, &l.Holding)
 	l.Dirs = e.attrsLocked(id, en).Dirs
@@ -117,7 +119,7 @@ func (e *Engine) lendSummed(l *Lent) (*Lent, error) {
 	l.Sum = block.Checksum{Sum: d.Sum64(), Valid: true}
 	e.mu.Lock()
 	en := e.mu.ix.At(l.id)
-	same := en.Seq == l.Seq && BlobID(en.Blob) == l.blob && en.Flags&(flagUncommitted|flagSum) == 0
+	same := en.Seq == l.Seq && driver.BlobID(en.Blob) == l.blob && en.Flags&(flagUncommitted|flagSum) == 0
 	if same {
 		en.Sum, en.Flags = l.Sum.Sum, en.Flags|flagSum
 	}
@@ -200,15 +202,15 @@ func (e *Engine) streamFrom(ctx context.Context, s *secondary, l *Lent) error {
 		l.Close()
 		return err
 	}
-	done := make(chan *Outcome, 1)
-	s.tier.Load(&Job{
-		ID: JobID(e.jobs.Add(1)), Promotion: true,
-		Blocks: []Transfer{{Key: key, Size: l.Size, Sum: l.Sum, File: l.File}},
-		Done:   func(r *Result) { done <- &r.Outcomes[0] },
+	done := make(chan *driver.Outcome, 1)
+	s.tier.Load(&driver.Job{
+		ID: driver.JobID(e.jobs.Add(1)), Promotion: true,
+		Blocks: []driver.Transfer{{Key: key, Size: l.Size, Sum: l.Sum, File: l.File}},
+		Done:   func(r *driver.Result) { done <- &r.Outcomes[0] },
 	})
 	select {
 	case o := <-done:
-		if o.Status == Loaded {
+		if o.Status == driver.Loaded {
 			l.Sum = o.Sum
 			return nil
 		}

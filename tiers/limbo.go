@@ -3,6 +3,8 @@ package tiers
 import (
 	"slices"
 
+	"github.com/kvfs/kvfs/tiers/driver"
+
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
@@ -65,7 +67,7 @@ func (e *Engine) leaveLimboLocked(id index.ID, g *gone) {
 	e.mu.limbo.remove(id)
 	en := e.mu.ix.At(id)
 	en.Flags &^= flagLimbo
-	g.blobs = append(g.blobs, BlobID(en.Blob))
+	g.blobs = append(g.blobs, driver.BlobID(en.Blob))
 	e.reapLocked(id, en, g)
 }
 

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kvfs/kvfs/tiers/driver"
+
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
@@ -78,15 +80,15 @@ func (e *Engine) flushLoads(s *secondary) {
 		if len(batch) == 0 {
 			return
 		}
-		job := &Job{ID: load.ID, Request: load.Request, Promotion: load.Promotion, Blocks: make([]Transfer, len(batch))}
+		job := &driver.Job{ID: load.ID, Request: load.Request, Promotion: load.Promotion, Blocks: make([]driver.Transfer, len(batch))}
 		for i, p := range batch {
-			job.Blocks[i] = Transfer{Key: p.key, Size: p.size, Sum: p.sum, File: p.file}
+			job.Blocks[i] = driver.Transfer{Key: p.key, Size: p.size, Sum: p.sum, File: p.file}
 			if s == e.remote {
 				job.Blocks[i].Attrs.Seq = p.seq
 			}
 		}
 		started := e.opts.Now()
-		job.Done = e.answered(s, job, func(r *Result) { e.loaded(s, load.ID, batch, r, started) })
+		job.Done = e.answered(s, job, func(r *driver.Result) { e.loaded(s, load.ID, batch, r, started) })
 		s.tier.Load(job)
 	}
 }
@@ -116,7 +118,7 @@ func (e *Engine) takeLoadsLocked(s *secondary) (*LoadJob, []*promotion) {
 	s.pendingBytes -= bytes
 	s.stats.Batches++
 	load := &LoadJob{
-		ID: JobID(e.jobs.Add(1)), Request: batch[0].request, Tier: s.opts.Name, Promotion: !batch[0].ahead,
+		ID: driver.JobID(e.jobs.Add(1)), Request: batch[0].request, Tier: s.opts.Name, Promotion: !batch[0].ahead,
 		Keys: len(batch), Bytes: bytes, Started: e.opts.Now(),
 	}
 	s.beginLoadLocked(load)
@@ -124,14 +126,14 @@ func (e *Engine) takeLoadsLocked(s *secondary) (*LoadJob, []*promotion) {
 }
 
 // loaded follows the end of a load job.
-func (e *Engine) loaded(s *secondary, id JobID, batch []*promotion, r *Result, started time.Time) {
+func (e *Engine) loaded(s *secondary, id driver.JobID, batch []*promotion, r *driver.Result, started time.Time) {
 	sum := batchSummary{tier: s.opts.Name, request: batch[0].request, keys: len(batch), took: e.opts.Now().Sub(started)}
 	if e.opts.TierSummary {
 		sum.groups = map[block.GroupID]int{}
 	}
 	for i, p := range batch {
 		o := &r.Outcomes[i]
-		if o.Status == Loaded {
+		if o.Status == driver.Loaded {
 			sum.bytes += p.size
 			if !p.taken {
 				sum.success++
@@ -146,7 +148,7 @@ func (e *Engine) loaded(s *secondary, id JobID, batch []*promotion, r *Result, s
 			p.aside(o)
 			continue
 		}
-		if o.Status == Loaded {
+		if o.Status == driver.Loaded {
 			e.learnAttrs(p, o.Attrs)
 			e.finishPromotion(s, p, o)
 			continue

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/kvfs/kvfs/tiers/driver"
+
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
@@ -51,7 +53,7 @@ func (e *Engine) AuditLoads() error {
 // may not go with others.
 func CutLoads(sizes []int64, requests []string, keys int, bytes int64) (jobs [][]int) {
 	e := &Engine{opts: Options{PromoteBatchKeys: keys, PromoteBatchBytes: bytes, Now: time.Now}}
-	s := &secondary{jobs: map[JobID]*LoadJob{}}
+	s := &secondary{jobs: map[driver.JobID]*LoadJob{}}
 	at := map[*promotion]int{}
 	for i, size := range sizes {
 		p := &promotion{size: size, request: requests[i], key: block.Key{Hash: block.Hash(strconv.Itoa(i))}}

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kvfs/kvfs/tiers/driver"
+
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/tiers/block"
@@ -119,11 +121,11 @@ func (e *Engine) observeLocked(seq uint64) bool {
 }
 
 // locate is Remote.Locate, but for what cannot be.
-func (e *Engine) locate(path string) (Located, bool) {
+func (e *Engine) locate(path string) (driver.Located, bool) {
 	l, ok := e.far.Locate(path)
 	kind := l.Mode & modeType
 	if !ok || kind != modeDir && kind != modeRegular || l.Size < 0 || !e.plausible(l.Seq) {
-		return Located{}, false
+		return driver.Located{}, false
 	}
 	return l, true
 }
@@ -141,7 +143,7 @@ func (e *Engine) locateLocked(parent index.ID, name string) index.ID {
 }
 
 // enterLocked makes an entry of what others have under a name.
-func (e *Engine) enterLocked(parent index.ID, name string, l *Located) index.ID {
+func (e *Engine) enterLocked(parent index.ID, name string, l *driver.Located) index.ID {
 	ix := e.mu.ix
 	id := ix.Alloc()
 	en := ix.At(id)
@@ -340,9 +342,9 @@ func (e *Engine) buryLocked(id index.ID, reason Reason) {
 	path := e.mu.ix.Path(id)
 	switch reason {
 	case ReasonUnlink:
-		e.far.Bury([]Grave{{Path: path, Seq: e.nextSeqLocked()}})
+		e.far.Bury([]driver.Grave{{Path: path, Seq: e.nextSeqLocked()}})
 	case ReasonExpired: // not what somebody may have stored anew meanwhile
-		e.far.Bury([]Grave{{Path: path, Seq: e.mu.ix.At(id).Seq + 1}})
+		e.far.Bury([]driver.Grave{{Path: path, Seq: e.mu.ix.At(id).Seq + 1}})
 	}
 	// Of what is replaced publishedLocked decides; what is lost stays elsewhere; what was
 	// removed elsewhere has a grave already.
@@ -373,12 +375,12 @@ func (e *Engine) publishedLocked(id index.ID, en *index.Entry, begun uint64, rep
 		en.Seq = e.nextSeqLocked()
 	}
 	if replaces && !e.mu.groups[en.Group].opts.Pinned || ok && l.Seq <= begun { // raw files are not told of
-		g.graves = append(g.graves, Grave{Path: path, Seq: min(begun, en.Seq-1) + 1})
+		g.graves = append(g.graves, driver.Grave{Path: path, Seq: min(begun, en.Seq-1) + 1})
 	}
 }
 
 // learnAttrs takes over what the holder of a block has told of it.
-func (e *Engine) learnAttrs(p *promotion, a *Attrs) {
+func (e *Engine) learnAttrs(p *promotion, a *driver.Attrs) {
 	if a == nil || e.remote == nil {
 		return
 	}
@@ -428,7 +430,7 @@ func (e *Engine) emptyElsewhere(ctx context.Context, parent index.ID, name strin
 	found := false
 	asking, cancel := context.WithTimeout(ctx, removeWait)
 	defer cancel()
-	err := e.far.List(asking, path, func(name string, _ *Located) bool {
+	err := e.far.List(asking, path, func(name string, _ *driver.Located) bool {
 		_, found = e.locate(path + "/" + name)
 		return !found
 	})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
@@ -122,9 +123,9 @@ func (w *lower) compare(name string, r *tiertest.Reference) {
 }
 
 // held returns what a tier holds, by path.
-func held(r *tiertest.Reference) map[string]tiers.Held {
-	all := map[string]tiers.Held{}
-	r.Blocks(func(h *tiers.Held) bool { all[h.Key.Path()] = *h; return true })
+func held(r *tiertest.Reference) map[string]driver.Held {
+	all := map[string]driver.Held{}
+	r.Blocks(func(h *driver.Held) bool { all[h.Key.Path()] = *h; return true })
 	return all
 }
 

@@ -2,6 +2,7 @@ package tiers
 
 import (
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
@@ -19,9 +20,9 @@ type movedTree struct {
 // movedBlock is one block as it was when it moved.
 type movedBlock struct {
 	id    index.ID
-	bits  uint16 // tiers that had it
-	end   int    // of its path
-	attrs Attrs  // but for Dirs
+	bits  uint16       // tiers that had it
+	end   int          // of its path
+	attrs driver.Attrs // but for Dirs
 }
 
 // moveBatch bounds how many updates one hold of the lock makes of a movedTree.
@@ -30,7 +31,7 @@ const moveBatch = 256
 // addLocked notes a block that has moved, and of which no copy is under way.
 func (t *movedTree) addLocked(e *Engine, id index.ID, en *index.Entry) {
 	t.paths = e.mu.ix.AppendPath(t.paths, id)
-	t.blocks = append(t.blocks, movedBlock{id, en.Tiers, len(t.paths), Attrs{
+	t.blocks = append(t.blocks, movedBlock{id, en.Tiers, len(t.paths), driver.Attrs{
 		Seq: en.Seq, Mode: en.Mode & 0o7777, UID: en.UID, GID: en.GID,
 		Mtime: en.Mtime, Expires: en.Expires, Pinned: en.Flags&flagPinned != 0,
 	}})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
@@ -16,19 +17,19 @@ import (
 // slowRecorder is a tier whose updates wait for the test.
 type slowRecorder struct {
 	*tiertest.Reference
-	host  tiers.Host
+	host  driver.Host
 	begun chan struct{} // gets one at each update, while there is room
 	next  chan struct{} // closed to let the updates go on
 }
 
-// SetHost implements tiers.Hosted.
-func (s *slowRecorder) SetHost(h tiers.Host) {
+// SetHost implements driver.Hosted.
+func (s *slowRecorder) SetHost(h driver.Host) {
 	s.host = h
 	s.Reference.SetHost(h)
 }
 
-// Update implements tiers.Recorder.
-func (s *slowRecorder) Update(from, to block.Key, a *tiers.Attrs) bool {
+// Update implements driver.Recorder.
+func (s *slowRecorder) Update(from, to block.Key, a *driver.Attrs) bool {
 	select {
 	case s.begun <- struct{}{}:
 	default:

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"os"
 
+	"github.com/kvfs/kvfs/tiers/driver"
+
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/draft"
 	"github.com/kvfs/kvfs/tiers/index"
@@ -253,7 +255,7 @@ const (
 )
 
 // dirFile makes the file of a directory; blob is 0 where that is to do without.
-func (e *Engine) dirFile() (blob BlobID, file *os.File, err error) {
+func (e *Engine) dirFile() (blob driver.BlobID, file *os.File, err error) {
 	e.mu.Lock()
 	full := e.mu.dirFiles >= max(e.opts.CapacityBytes/dirShare, minDirFiles)
 	e.mu.Unlock()
@@ -359,7 +361,7 @@ func (e *Engine) rmdirLocked(parent index.ID, name string, by *Caller, g *gone) 
 		return block.ErrNotEmpty
 	}
 	if e.remote != nil {
-		e.far.Bury([]Grave{{Path: e.mu.ix.Path(id), Dir: true, Seq: e.nextSeqLocked()}})
+		e.far.Bury([]driver.Grave{{Path: e.mu.ix.Path(id), Dir: true, Seq: e.nextSeqLocked()}})
 	}
 	e.nameLeftLocked(id, en, by.process(), g)
 	e.dropDirLocked(id, en, g)
@@ -374,7 +376,7 @@ func (e *Engine) dropDirLocked(id index.ID, en *index.Entry, g *gone) {
 	e.clearTiersLocked(id, en, en.Tiers)
 	e.mu.ix.Unlink(id)
 	if en.Blob != 0 {
-		g.blobs = append(g.blobs, BlobID(en.Blob))
+		g.blobs = append(g.blobs, driver.BlobID(en.Blob))
 		en.Blob = 0
 		e.mu.dirFiles--
 	}

@@ -6,6 +6,8 @@ import (
 	"os"
 	"time"
 
+	"github.com/kvfs/kvfs/tiers/driver"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tiers/block"
@@ -16,7 +18,7 @@ import (
 // Opened is a file open for reading.
 type Opened struct {
 	ID   index.ID
-	Blob BlobID
+	Blob driver.BlobID
 	Size int64 // bytes; of a file that is being written, those at its last commit
 }
 
@@ -143,7 +145,7 @@ func (e *Engine) openRead(id index.ID, by Caller, hit bool) (o Opened, hollow bo
 		e.orderLocked(e.mu.groups[en.Group]).Touch(uint32(id))
 	}
 	e.readLocked(id, en, hit)
-	return Opened{ID: id, Blob: BlobID(en.Blob), Size: en.Size}, false, nil
+	return Opened{ID: id, Blob: driver.BlobID(en.Blob), Size: en.Size}, false, nil
 }
 
 // promisedLocked reports whether a version waits for an open for writing that has yet to come.
@@ -261,11 +263,11 @@ type writeOpen struct {
 	by      Caller
 	creates *CreateOptions // it may be answered with another file; else nil
 
-	empty  bool     // the file has no bytes
-	failed bool     // it could not be brought into memory
-	blob   BlobID   // an empty file, in case that a version has to be made
-	file   *os.File // that; else nil
-	used   bool     // it has been made
+	empty  bool          // the file has no bytes
+	failed bool          // it could not be brought into memory
+	blob   driver.BlobID // an empty file, in case that a version has to be made
+	file   *os.File      // that; else nil
+	used   bool          // it has been made
 }
 
 // openWrite is OpenWrite.
@@ -587,11 +589,11 @@ func (e *Engine) settleCopies(ctx context.Context, w Waiter, id index.ID) error 
 }
 
 // OpenBlob opens the primary file of a blob. It fails with ErrNotFound.
-func (e *Engine) OpenBlob(blob BlobID) (*os.File, error) { return e.primary.Open(blob) }
+func (e *Engine) OpenBlob(blob driver.BlobID) (*os.File, error) { return e.primary.Open(blob) }
 
 // Probe returns an empty file of the primary tier, to try on it what the kernel
 // can do with such files, and a function that closes and removes it.
-func (e *Engine) Probe() (BlobID, *os.File, func(), error) {
+func (e *Engine) Probe() (driver.BlobID, *os.File, func(), error) {
 	blob, file, err := e.createFile(e.ctx, nil)
 	if err != nil {
 		return 0, nil, nil, err

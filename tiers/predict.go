@@ -3,6 +3,8 @@ package tiers
 import (
 	"time"
 
+	"github.com/kvfs/kvfs/tiers/driver"
+
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
@@ -83,7 +85,7 @@ func (s *secondary) beginLoadLocked(j *LoadJob) {
 }
 
 // endLoadLocked notes its end. brought: the bytes that came.
-func (s *secondary) endLoadLocked(id JobID, now time.Time, brought int64) {
+func (s *secondary) endLoadLocked(id driver.JobID, now time.Time, brought int64) {
 	j := s.jobs[id]
 	delete(s.jobs, id)
 	s.loading--

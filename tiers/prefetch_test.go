@@ -14,6 +14,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
@@ -140,14 +141,14 @@ func TestPrefetch(t *testing.T) {
 // were begun: their numbers tell.
 type jobOrder struct {
 	mu   sync.Mutex
-	jobs map[tiers.JobID][]string
+	jobs map[driver.JobID][]string
 }
 
-func (o *jobOrder) add(j *tiers.Job) {
+func (o *jobOrder) add(j *driver.Job) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.jobs == nil {
-		o.jobs = map[tiers.JobID][]string{}
+		o.jobs = map[driver.JobID][]string{}
 	}
 	for _, b := range j.Blocks {
 		o.jobs[j.ID] = append(o.jobs[j.ID], b.Key.Path())
@@ -169,7 +170,7 @@ func (o *jobOrder) keys() (keys []string) {
 func TestPrefetchBounded(t *testing.T) {
 	var order jobOrder
 	w, disk := openLowerOne(t, tiers.Options{CapacityBytes: 32 * page, LookupLease: time.Hour, PromoteBatchKeys: 2}, tiertest.ReferenceOptions{
-		Workers: 1, OnJob: func(op tiertest.Op, j *tiers.Job) {
+		Workers: 1, OnJob: func(op tiertest.Op, j *driver.Job) {
 			if op != tiertest.OpLoad {
 				return
 			}
@@ -389,7 +390,7 @@ func TestPrefetchGivesWay(t *testing.T) {
 	var mu sync.Mutex
 	waitedFor := map[string]bool{}
 	w, disk := openLowerOne(t, tiers.Options{CapacityBytes: 1024 * page, PromoteBatchKeys: 1}, tiertest.ReferenceOptions{
-		Workers: 1, OnJob: func(op tiertest.Op, j *tiers.Job) {
+		Workers: 1, OnJob: func(op tiertest.Op, j *driver.Job) {
 			if op == tiertest.OpLoad {
 				begun.add(j)
 				mu.Lock()

@@ -8,13 +8,15 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/kvfs/kvfs/tiers/driver"
+
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
 // Place is where a block is found by Presences.
 type Place struct {
-	Presence Presence
+	Presence driver.Presence
 	Late     bool  // it is there, but would come too late: Presence is Miss
 	Dir      bool  // it is a directory: Presence is Miss
 	Tier     uint8 // of a Hit: 0 is memory, i+1 stands for Options.Secondaries[i]
@@ -71,7 +73,7 @@ func (e *Engine) presences(paths [][]byte, o *PresenceOptions, out []Place) {
 		default:
 			out[i] = Place{}
 		}
-		if out[i].Presence != Miss {
+		if out[i].Presence != driver.Miss {
 			hits++
 		}
 	}
@@ -116,12 +118,12 @@ func (e *Engine) placeLocked(id index.ID, now int64, o *PresenceOptions) Place {
 	case en.Expires != 0 && en.Expires <= now:
 		return Place{}
 	case en.Flags&(flagUncommitted|flagTemp) != 0:
-		return Place{Presence: Pending}
+		return Place{Presence: driver.Pending}
 	}
-	p := Place{Presence: Hit}
+	p := Place{Presence: driver.Hit}
 	if e.hollowLocked(id, en) {
 		if e.mu.promotions[id] != nil {
-			p = Place{Presence: Pending}
+			p = Place{Presence: driver.Pending}
 		} else {
 			s := e.firstTier(en)
 			if e.lateLocked(s, en.Size, e.deadlineOfLocked(e.mu.groups[en.Group], o.Deadline)) {
@@ -148,7 +150,7 @@ func (e *Engine) firstTier(en *index.Entry) *secondary {
 // nodes may have it.
 func (e *Engine) absentLocked(dir index.ID, name string, path []byte, o *PresenceOptions) Place {
 	if e.writingLocked(o.As, dir, name) {
-		return Place{Presence: Pending}
+		return Place{Presence: driver.Pending}
 	}
 	if e.remote == nil || dir != 0 && e.mu.ix.At(dir).Mode&modeType != modeDir || block.CheckPath(view(path)) != nil {
 		return Place{}
@@ -163,7 +165,7 @@ func (e *Engine) absentLocked(dir index.ID, name string, path []byte, o *Presenc
 	if e.lateLocked(e.remote, l.Size, e.deadlineOfLocked(e.pathGroupLocked(path), o.Deadline)) {
 		return Place{Late: true}
 	}
-	return Place{Presence: Hit, Tier: uint8(e.remote.n + 1)}
+	return Place{Presence: driver.Hit, Tier: uint8(e.remote.n + 1)}
 }
 
 // writingLocked reports whether a version that v may read waits to take a name in a directory, which

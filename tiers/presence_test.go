@@ -12,6 +12,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/invariant"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
@@ -24,7 +25,7 @@ func (w *world) presences(o tiers.PresenceOptions, names ...string) []tiers.Plac
 	}
 	out := make([]tiers.Place, len(names))
 	for i := range out {
-		out[i] = tiers.Place{Presence: tiers.Hit, Tier: 99, Late: true} // to be overwritten
+		out[i] = tiers.Place{Presence: driver.Hit, Tier: 99, Late: true} // to be overwritten
 	}
 	w.e.Presences(paths, o, out)
 	return out
@@ -36,13 +37,13 @@ func (w *world) states(o tiers.PresenceOptions, names ...string) string {
 	var s strings.Builder
 	for _, p := range w.presences(o, names...) {
 		switch {
-		case p.Late && p.Presence == tiers.Miss:
+		case p.Late && p.Presence == driver.Miss:
 			s.WriteByte('l')
-		case p.Presence == tiers.Hit && p.Tier == 0:
+		case p.Presence == driver.Hit && p.Tier == 0:
 			s.WriteByte('m')
-		case p.Presence == tiers.Hit:
+		case p.Presence == driver.Hit:
 			s.WriteByte('0' + p.Tier)
-		case p.Presence == tiers.Pending:
+		case p.Presence == driver.Pending:
 			s.WriteByte('w')
 		default:
 			s.WriteByte('.')
@@ -165,9 +166,9 @@ func TestPresencesRemote(t *testing.T) {
 	if got := b.entries(); got != "own" {
 		t.Errorf("entries %q", got)
 	}
-	b.hear(0, "own/x", tiers.Located{Seq: 10, Mode: 0o100644, Size: 3}, true)
+	b.hear(0, "own/x", driver.Located{Seq: 10, Mode: 0o100644, Size: 3}, true)
 	b.wantStates(".", "own/x")
-	b.hear(0, "own/x", tiers.Located{}, false)
+	b.hear(0, "own/x", driver.Located{}, false)
 
 	b.e.Measure("peer", 7, time.Hour)
 	b.wantStates("ll", "g/x", "g/sub/y")
@@ -242,7 +243,7 @@ func TestPresencesAllocs(t *testing.T) {
 	if n := testing.AllocsPerRun(20, func() { w.e.Presences(paths, tiers.PresenceOptions{Lease: true}, out) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
-	if out[3].Tier != 1 || out[39].Presence != tiers.Hit || out[40].Presence != tiers.Miss {
+	if out[3].Tier != 1 || out[39].Presence != driver.Hit || out[40].Presence != driver.Miss {
 		t.Errorf("places %v", out[:41])
 	}
 	must(t, shadow.close(), f.close())
@@ -356,7 +357,7 @@ func (w *lower) expect(name string) string {
 		return ".w" // a version of somebody else may be on its way
 	}
 	defer w.forget(a.ID)
-	if w.e.PresenceOf(a.ID) == tiers.Pending || a.Temp {
+	if w.e.PresenceOf(a.ID) == driver.Pending || a.Temp {
 		return "w"
 	}
 	if where := w.e.TierNames(a.ID); len(where) > 0 && where[0] == "memory" {
@@ -393,7 +394,7 @@ func BenchmarkPresences(b *testing.B) {
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/asked, "ns/name")
 		})
 	}
-	if out[0].Presence != tiers.Hit || out[asked-1].Presence != tiers.Hit {
+	if out[0].Presence != driver.Hit || out[asked-1].Presence != driver.Hit {
 		b.Errorf("places %v, %v", out[0], out[asked-1])
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"os"
 	"time"
 
+	"github.com/kvfs/kvfs/tiers/driver"
+
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
@@ -37,12 +39,12 @@ type promotion struct {
 	away    chan struct{} // closed when other nodes are asked
 	later   []laterOpen   // those of the waiters that are called rather than woken
 
-	aside func(o *Outcome) // constant; not nil: it is for no entry yet, and this carries it on when it is loaded
+	aside func(o *driver.Outcome) // constant; not nil: it is for no entry yet, and this carries it on when it is loaded
 
 	// Owned by who carries it along.
 	group  *group // that charge is accounted to
 	charge int64
-	blob   BlobID
+	blob   driver.BlobID
 	file   *os.File
 
 	finished bool          // guarded by Engine.mu: waiters have their Opens
@@ -325,7 +327,7 @@ func (e *Engine) chargePromotionLocked(p *promotion, n int64) {
 
 // finishPromotion makes a loaded block one of memory, unless the name means
 // something else by now.
-func (e *Engine) finishPromotion(s *secondary, p *promotion, o *Outcome) {
+func (e *Engine) finishPromotion(s *secondary, p *promotion, o *driver.Outcome) {
 	later, err := []laterOpen(nil), errAgain
 	for err == errAgain {
 		// Adopt compares the file's time with the record's.
@@ -363,7 +365,7 @@ func (e *Engine) promotedMtime(p *promotion) int64 {
 // enterPromoted makes a loaded block, whose file has the time mtime, one of memory, with one reference by the
 // caller, and returns who is to be called. It fails with errAgain if the entry has another time by now, and
 // with ErrStale if the name means something else.
-func (e *Engine) enterPromoted(s *secondary, p *promotion, o *Outcome, mtime int64) ([]laterOpen, error) {
+func (e *Engine) enterPromoted(s *secondary, p *promotion, o *driver.Outcome, mtime int64) ([]laterOpen, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	en := e.promotedEntryLocked(p)
@@ -414,12 +416,12 @@ const maxAsked = 16
 // retryPromotion decides what follows when a tier did not give a block: the same
 // tier again under the name of now, if a rename was on its way; the next one; or
 // the end.
-func (e *Engine) retryPromotion(s *secondary, p *promotion, o *Outcome) {
+func (e *Engine) retryPromotion(s *secondary, p *promotion, o *driver.Outcome) {
 	var g gone
 	e.mu.Lock()
 	en := e.promotedEntryLocked(p)
-	bad := o.Status == Absent || errors.Is(o.Err, block.ErrCorrupt)
-	later := o.Status == Absent || errors.Is(o.Err, block.ErrPending)
+	bad := o.Status == driver.Absent || errors.Is(o.Err, block.ErrCorrupt)
+	later := o.Status == driver.Absent || errors.Is(o.Err, block.ErrPending)
 	switch {
 	case later && en != nil && s != e.remote && !e.mu.closed && (p.asked == 1 || p.asked < maxAsked && p.key != e.keyLocked(p.id)):
 		s.again = append(s.again, p)
@@ -430,8 +432,8 @@ func (e *Engine) retryPromotion(s *secondary, p *promotion, o *Outcome) {
 		e.mu.Unlock()
 		e.wg.Go(func() { e.loadAgain(p) }) // ends with the engine's context at the latest
 		return
-	case o.Status == Absent && en == nil: // no wonder
-	case o.Status == Absent:
+	case o.Status == driver.Absent && en == nil: // no wonder
+	case o.Status == driver.Absent:
 		s.stats.PromoteAbsent++
 	case errors.Is(o.Err, block.ErrCorrupt):
 		s.stats.PromoteCorrupt++
@@ -467,7 +469,7 @@ func (e *Engine) retryPromotion(s *secondary, p *promotion, o *Outcome) {
 // nextTierLocked follows that a tier did not give a block. bad: nor will it. again: there
 // is another one to ask; stale: the name is to be looked up again, because others have
 // another version by now.
-func (e *Engine) nextTierLocked(s *secondary, p *promotion, en *index.Entry, o *Outcome, bad bool, g *gone) (again, stale bool) {
+func (e *Engine) nextTierLocked(s *secondary, p *promotion, en *index.Entry, o *driver.Outcome, bad bool, g *gone) (again, stale bool) {
 	p.tried |= s.bit
 	again = e.chooseLocked(p, en)
 	other := !again && s == e.remote && (bad || errors.Is(o.Err, block.ErrPending)) && e.otherElsewhereLocked(p.id, en)
@@ -477,7 +479,7 @@ func (e *Engine) nextTierLocked(s *secondary, p *promotion, en *index.Entry, o *
 	}
 	switch reason := ReasonAbsent; {
 	case bad && en.Tiers&s.bit != 0:
-		if o.Status != Absent {
+		if o.Status != driver.Absent {
 			reason = ReasonCorrupt
 		}
 		e.forgetCopyLocked(s, p.id, en, reason, g)

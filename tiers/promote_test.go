@@ -15,6 +15,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
@@ -57,7 +58,7 @@ func TestPromote(t *testing.T) {
 	w.hollow("content", "g/a")
 	before := resolve(t, w.world, "g/a")
 	w.wantWhere("g/a", "[disk]")
-	if p := w.e.PresenceOf(before.ID); p != tiers.Hit {
+	if p := w.e.PresenceOf(before.ID); p != driver.Hit {
 		t.Errorf("hollow block: %v", p)
 	}
 	release := disk.Hold(tiertest.OpLoad)
@@ -71,7 +72,7 @@ func TestPromote(t *testing.T) {
 	}
 	eventually(t, "20 readers wait", func() bool { _, n := w.e.Waiting(); return n == 20 })
 	must(t, disk.AwaitSubmitted(until(t), tiertest.OpLoad, 1)) // by the first of them
-	if p := w.e.PresenceOf(before.ID); p != tiers.Pending {
+	if p := w.e.PresenceOf(before.ID); p != driver.Pending {
 		t.Errorf("while it is promoted: %v (A15)", p)
 	}
 	if used := w.e.Stats().UsedBytes; used != page {
@@ -116,7 +117,7 @@ func TestPromoteBatch(t *testing.T) {
 			var mu sync.Mutex
 			var jobs []int
 			row.o.CapacityBytes = 64 * page
-			w, disk := openLowerOne(t, row.o, tiertest.ReferenceOptions{OnJob: func(op tiertest.Op, j *tiers.Job) {
+			w, disk := openLowerOne(t, row.o, tiertest.ReferenceOptions{OnJob: func(op tiertest.Op, j *driver.Job) {
 				if op != tiertest.OpLoad {
 					return
 				}
@@ -462,7 +463,7 @@ func TestOpenLater(t *testing.T) {
 func TestPromoteTooLarge(t *testing.T) {
 	dir := shmDir(t)
 	disk := tiertest.NewReference(t, tiertest.ReferenceOptions{})
-	plant(t, disk, "large", string(fill("5p", "x")), tiers.Attrs{Seq: 1, Mode: 0o644})
+	plant(t, disk, "large", string(fill("5p", "x")), driver.Attrs{Seq: 1, Mode: 0o644})
 	w := openLower(t, dir, tiers.Options{CapacityBytes: 4 * page, WriteTimeout: patience}, disk)
 	if got := w.content("large"); got != "ErrNotFound" {
 		t.Errorf("read %.20q", got)
@@ -557,15 +558,15 @@ type lateWriter struct {
 	err  error
 }
 
-// Load implements tiers.Tier.
-func (l *lateWriter) Load(job *tiers.Job) {
-	res := &tiers.Result{Job: job.ID}
+// Load implements driver.Tier.
+func (l *lateWriter) Load(job *driver.Job) {
+	res := &driver.Result{Job: job.ID}
 	for _, b := range job.Blocks {
 		fd, err := unix.Dup(int(b.File.Fd()))
 		if err == nil {
 			l.late <- os.NewFile(uintptr(fd), "late")
 		}
-		res.Outcomes = append(res.Outcomes, tiers.Outcome{Key: b.Key, Status: tiers.Failed, Err: l.err})
+		res.Outcomes = append(res.Outcomes, driver.Outcome{Key: b.Key, Status: driver.Failed, Err: l.err})
 	}
 	go job.Done(res) // ends with it
 }
@@ -598,12 +599,12 @@ func TestPromoteLateWrite(t *testing.T) {
 
 // touchCounter notes how many blocks a tier is told at a time to have been read.
 type touchCounter struct {
-	tiers.Tier
+	driver.Tier
 	mu        sync.Mutex
 	most, sum int
 }
 
-// Touch implements tiers.Tier.
+// Touch implements driver.Tier.
 func (c *touchCounter) Touch(keys []block.Key) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

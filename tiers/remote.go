@@ -1,62 +1,13 @@
 package tiers
 
 import (
-	"context"
 	"os"
+
+	"github.com/kvfs/kvfs/tiers/driver"
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/index"
 )
-
-// Remote is the ability of a tier to hold blocks that this engine never gave it: those
-// of other nodes. The engine has no entries for them until somebody asks for their
-// names; at most one secondary tier has it.
-//
-// None of its methods blocks, but List. Locate, Buried, Watch, Unwatch and Bury are also called
-// with Engine.mu held, so that no method of the engine or its Host may be called from
-// within, nor any that waits for somebody who does. Bury is called before the lock is
-// released under which a name went, so that no look-up finds its old versions elsewhere;
-// what follows from it for watched keys the tier tells later.
-type Remote interface {
-	Tier
-
-	// Locate tells what a path below the mount means elsewhere. It answers from memory.
-	Locate(path string) (Located, bool)
-
-	// Watch has Host.Lost called once with ErrUnavailable when nobody elsewhere holds the
-	// block or directory, or when that is so already. Unwatch ends that; it does nothing
-	// for what is not watched.
-	Watch(key block.Key)
-	Unwatch(key block.Key)
-
-	// Bury makes void, everywhere, all versions of some names below a number each.
-	Bury(graves []Grave)
-
-	// Buried returns the number below which the versions of a path are void; 0 if none are.
-	Buried(path string) uint64
-
-	// List calls fn for each name that others hold in a directory, in any order, possibly
-	// several times for one, until it returns false. It blocks on the network, at most as
-	// long as ctx, and reports what could not be reached only if nothing could.
-	List(ctx context.Context, dir string, fn func(name string, l *Located) bool) error
-}
-
-// Located is what a path means elsewhere: the attributes of its latest version.
-type Located struct {
-	Seq   uint64
-	Size  int64  // bytes
-	Mode  uint32 // type and permission bits, as st_mode
-	UID   uint32
-	GID   uint32
-	Mtime int64 // nanoseconds since the epoch
-}
-
-// Grave says that the versions of a name below Seq are void.
-type Grave struct {
-	Path string
-	Dir  bool
-	Seq  uint64
-}
 
 // Holding is what this node itself has of a name: in memory, or in a secondary tier
 // that is not Remote.
@@ -72,7 +23,7 @@ type Holding struct {
 	Expires int64
 	Pinned  bool
 	Memory  bool
-	Dirs    []DirAttrs // of a file: the directories above it, outermost first
+	Dirs    []driver.DirAttrs // of a file: the directories above it, outermost first
 
 	tiers uint16 // of this node that have it, but memory
 }
@@ -90,7 +41,7 @@ type Lent struct {
 	close   func()
 
 	id   index.ID // of what is in memory: the entry that is held, and its bytes
-	blob BlobID
+	blob driver.BlobID
 }
 
 // Close ends the loan.

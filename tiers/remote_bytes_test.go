@@ -9,6 +9,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
@@ -30,12 +31,12 @@ func TestRemoteNewer(t *testing.T) {
 	c := newCrowd(t, 2, tiers.Options{})
 	defer c.close()
 	b := c.nodes[1]
-	b.hear(0, "g", tiers.Located{Seq: 5, Mode: 0o40755}, true)
-	b.hear(0, "g/x", tiers.Located{Seq: 10, Mode: 0o100644, Size: 3}, true)
+	b.hear(0, "g", driver.Located{Seq: 5, Mode: 0o40755}, true)
+	b.hear(0, "g/x", driver.Located{Seq: 10, Mode: 0o100644, Size: 3}, true)
 	old, err := b.lookup(10, "g/x")
 	must(t, err)
-	b.hear(0, "g/x", tiers.Located{Seq: 20, Mode: 0o100644, Size: 7}, true)
-	b.hear(0, "g", tiers.Located{Seq: 21, Mode: 0o40700}, true)
+	b.hear(0, "g/x", driver.Located{Seq: 20, Mode: 0o100644, Size: 7}, true)
+	b.hear(0, "g", driver.Located{Seq: 21, Mode: 0o40700}, true)
 	at, err := b.lookup(10, "g/x")
 	must(t, err)
 	if at.Size != 7 || at.ID == old.ID {
@@ -55,11 +56,11 @@ func TestRemoteBusy(t *testing.T) {
 	defer c.close()
 	b := c.nodes[1]
 	b.busy = true
-	b.hear(0, "g", tiers.Located{Seq: 5, Mode: 0o40755}, true)
-	b.hear(0, "g/x", tiers.Located{Seq: 10, Mode: 0o100644, Size: 3}, true)
+	b.hear(0, "g", driver.Located{Seq: 5, Mode: 0o40755}, true)
+	b.hear(0, "g/x", driver.Located{Seq: 10, Mode: 0o100644, Size: 3}, true)
 	at, err := b.lookup(10, "g/x")
 	must(t, err)
-	b.hear(0, "g/x", tiers.Located{Seq: 20, Mode: 0o100644, Size: 7}, true)
+	b.hear(0, "g/x", driver.Located{Seq: 20, Mode: 0o100644, Size: 7}, true)
 	if _, err := b.e.OpenRead(context.Background(), at.ID, by(10), false); !errors.Is(err, tiers.ErrStale) {
 		t.Errorf("what was looked up before: %v", err)
 	}
@@ -326,7 +327,7 @@ func TestTakeRemoved(t *testing.T) {
 		h, _ := a.e.Holding("g/x")
 		b.hear(0, "g/x", located(&h), true)
 		remove := func() {
-			grave := tiers.Grave{Path: "g/x", Seq: h.Seq + 1}
+			grave := driver.Grave{Path: "g/x", Seq: h.Seq + 1}
 			b.bury(grave)
 			b.e.Supersede(grave.Path, grave.Dir, grave.Seq)
 		}

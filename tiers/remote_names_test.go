@@ -12,6 +12,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
@@ -346,9 +347,9 @@ func TestRemoteFuture(t *testing.T) {
 	far, near := uint64(clock.now().Add(25*time.Hour).UnixNano()), uint64(clock.now().Add(time.Hour).UnixNano())
 	a.e.Observe(math.MaxUint64)
 	a.e.Supersede("g/x", false, far)
-	a.hear(1, "g/far", tiers.Located{Seq: far, Mode: 0o100644, Size: 3}, true)
-	a.hear(1, "g/odd", tiers.Located{Seq: 5, Mode: 0o120777, Size: 3}, true)
-	a.hear(1, "g/less", tiers.Located{Seq: 5, Mode: 0o100644, Size: -1}, true)
+	a.hear(1, "g/far", driver.Located{Seq: far, Mode: 0o100644, Size: 3}, true)
+	a.hear(1, "g/odd", driver.Located{Seq: 5, Mode: 0o120777, Size: 3}, true)
+	a.hear(1, "g/less", driver.Located{Seq: 5, Mode: 0o100644, Size: -1}, true)
 	for _, name := range []string{"g/far", "g/odd", "g/less"} {
 		if _, err := a.lookup(10, name); !errors.Is(err, block.ErrNotFound) {
 			t.Errorf("%s: %v", name, err)

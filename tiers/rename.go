@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kvfs/kvfs/tiers/driver"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tiers/block"
@@ -397,7 +399,7 @@ func (e *Engine) kindOfLocked(k nameKey) draft.Kind {
 func (e *Engine) leaveBlocksLocked(id index.ID, en *index.Entry, by actor) {
 	e.eventLocked(BlockRemoved, id, cause{ReasonRenamed, by})
 	if e.remote != nil {
-		e.far.Bury([]Grave{{Path: e.mu.ix.Path(id), Seq: e.nextSeqLocked()}})
+		e.far.Bury([]driver.Grave{{Path: e.mu.ix.Path(id), Seq: e.nextSeqLocked()}})
 	}
 	e.voidStoresLocked(id, en)
 	e.removeCopiesLocked(id, en)
@@ -442,7 +444,7 @@ func (e *Engine) renamedLocked(kind EventKind, id index.ID, en *index.Entry, old
 	}
 	if kind == BlockRenamed {
 		en.Flags &^= flagFetched // another version
-		e.far.Bury([]Grave{{Path: old, Seq: en.Seq}})
+		e.far.Bury([]driver.Grave{{Path: old, Seq: en.Seq}})
 		e.publishedLocked(id, en, math.MaxUint64, true, g)
 	}
 	e.ownDirsLocked(id)
@@ -462,7 +464,7 @@ func (e *Engine) renumberLocked(id index.ID, moved []index.ID, from, to string, 
 		if c != id {
 			e.renumberOneLocked(c, en)
 		}
-		g.graves = append(g.graves, Grave{
+		g.graves = append(g.graves, driver.Grave{
 			Path: from + e.mu.ix.Path(c)[len(to):], Dir: en.Mode&modeType == modeDir, Seq: en.Seq,
 		})
 	}

@@ -6,6 +6,8 @@ import (
 	"os"
 	"time"
 
+	"github.com/kvfs/kvfs/tiers/driver"
+
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
@@ -115,7 +117,7 @@ func (e *Engine) withRoom(ctx context.Context, w Waiter, op func() error) error 
 }
 
 // createFile is Primary.Create with room made for it.
-func (e *Engine) createFile(ctx context.Context, w Waiter) (blob BlobID, file *os.File, err error) {
+func (e *Engine) createFile(ctx context.Context, w Waiter) (blob driver.BlobID, file *os.File, err error) {
 	err = e.withRoom(ctx, w, func() (err error) {
 		blob, file, err = e.primary.Create()
 		return err

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/kvfs/kvfs/tiers/driver"
+
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/index"
 )
@@ -22,8 +24,8 @@ const (
 
 // SecondaryOptions describes one secondary tier.
 type SecondaryOptions struct {
-	Name    string // required; "memory" is taken
-	Tier    Tier   // required; closed by Engine.Close
+	Name    string      // required; "memory" is taken
+	Tier    driver.Tier // required; closed by Engine.Close
 	Cascade CascadeMode
 
 	// QueueBytes bounds the blocks that wait for this tier and cannot be evicted
@@ -61,12 +63,12 @@ const (
 // tier sees the operations on one key in the order of what happened to the name.
 type secondary struct {
 	opts     SecondaryOptions // constant
-	tier     Tier
+	tier     driver.Tier
 	n        int
 	bit      uint16
-	syncer   Syncer        // nil without the ability
-	recorder Recorder      // likewise
-	wake     chan struct{} // capacity 1: there may be something to dispatch
+	syncer   driver.Syncer   // nil without the ability
+	recorder driver.Recorder // likewise
+	wake     chan struct{}   // capacity 1: there may be something to dispatch
 
 	// Guarded by Engine.mu.
 	keyed    fifo[keyedOp]
@@ -82,8 +84,8 @@ type secondary struct {
 
 	pendingBytes int64 // of pending
 	loadingBytes int64 // of the load jobs under way
-	jobs         map[JobID]*LoadJob
-	storeJobs    map[JobID]StoreJob
+	jobs         map[driver.JobID]*LoadJob
+	storeJobs    map[driver.JobID]StoreJob
 	predict      predictor
 	busySince    time.Time // when loads were under way for the first time since none was
 
@@ -97,7 +99,7 @@ type secondary struct {
 // keyedOp is a removal, or, with attrs, an update.
 type keyedOp struct {
 	key, to block.Key
-	attrs   *Attrs
+	attrs   *driver.Attrs
 	id      index.ID // update: the entry, to be stored anew if the tier cannot rename
 	barrier func()   // neither, but to be called when all before it is done
 
@@ -198,7 +200,7 @@ func (o *Options) checkSecondaries() []error {
 			errs = append(errs, fmt.Errorf("secondary tier %q: queue of %d bytes", s.Name, s.QueueBytes))
 		}
 		names[s.Name] = true
-		if _, ok := s.Tier.(Remote); ok {
+		if _, ok := s.Tier.(driver.Remote); ok {
 			remotes++
 		}
 	}
@@ -212,10 +214,10 @@ func (o *Options) checkSecondaries() []error {
 func (e *Engine) addSecondaries() {
 	for i, o := range e.opts.Secondaries {
 		s := &secondary{opts: o, tier: o.Tier, n: i, bit: 1 << i, wake: make(chan struct{}, 1), busy: map[block.Key]struct{}{},
-			naming: map[block.Key]int{}, jobs: map[JobID]*LoadJob{}, storeJobs: map[JobID]StoreJob{}}
-		s.syncer, _ = o.Tier.(Syncer)
-		s.recorder, _ = o.Tier.(Recorder)
-		if far, ok := o.Tier.(Remote); ok {
+			naming: map[block.Key]int{}, jobs: map[driver.JobID]*LoadJob{}, storeJobs: map[driver.JobID]StoreJob{}}
+		s.syncer, _ = o.Tier.(driver.Syncer)
+		s.recorder, _ = o.Tier.(driver.Recorder)
+		if far, ok := o.Tier.(driver.Remote); ok {
 			e.remote, e.far = s, far
 		}
 		s.stats.Name, s.stats.QueueLimitBytes = o.Name, o.QueueBytes
@@ -225,7 +227,7 @@ func (e *Engine) addSecondaries() {
 		if o.Cascade == CascadeOnEvict {
 			e.lazy |= s.bit
 		}
-		if h, ok := o.Tier.(Hosted); ok {
+		if h, ok := o.Tier.(driver.Hosted); ok {
 			h.SetHost(&host{e, s})
 		}
 		e.tiers = append(e.tiers, s)
@@ -245,7 +247,7 @@ type host struct {
 	s *secondary
 }
 
-var _ Host = (*host)(nil)
+var _ driver.Host = (*host)(nil)
 
 // MayEvict implements Host.
 func (h *host) MayEvict(key block.Key) bool {
@@ -355,8 +357,8 @@ func (e *Engine) farLocked(id index.ID, en *index.Entry) bool {
 }
 
 // attrsLocked is what a tier is to keep with a block.
-func (e *Engine) attrsLocked(id index.ID, en *index.Entry) Attrs {
-	a := Attrs{
+func (e *Engine) attrsLocked(id index.ID, en *index.Entry) driver.Attrs {
+	a := driver.Attrs{
 		Seq: en.Seq, Mode: en.Mode & 0o7777, UID: en.UID, GID: en.GID,
 		Mtime: en.Mtime, Expires: en.Expires, Pinned: en.Flags&flagPinned != 0,
 	}
@@ -364,11 +366,11 @@ func (e *Engine) attrsLocked(id index.ID, en *index.Entry) Attrs {
 	for p := e.mu.ix.Parent(id); p != index.Root && p != 0; p = e.mu.ix.Parent(p) {
 		depth++
 	}
-	a.Dirs = make([]DirAttrs, depth)
+	a.Dirs = make([]driver.DirAttrs, depth)
 	for p := e.mu.ix.Parent(id); p != index.Root && p != 0; p = e.mu.ix.Parent(p) {
 		depth--
 		de := e.mu.ix.At(p)
-		a.Dirs[depth] = DirAttrs{de.Mode & 0o7777, de.UID, de.GID}
+		a.Dirs[depth] = driver.DirAttrs{Mode: de.Mode & 0o7777, UID: de.UID, GID: de.GID}
 	}
 	return a
 }
@@ -496,15 +498,15 @@ func (e *Engine) tierNamesLocked(id index.ID) []string {
 
 // PresenceOf returns where a file stands: Hit if some tier has it, Pending while
 // it is being written or promoted.
-func (e *Engine) PresenceOf(id index.ID) Presence {
+func (e *Engine) PresenceOf(id index.ID) driver.Presence {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	en := e.mu.ix.At(id)
 	switch {
 	case en.Flags&flagUncommitted != 0, e.mu.promotions[id] != nil:
-		return Pending
+		return driver.Pending
 	case en.Blob != 0, en.Tiers != 0, e.mu.files[id] != nil:
-		return Hit
+		return driver.Hit
 	}
-	return Miss
+	return driver.Miss
 }

@@ -15,17 +15,18 @@ import (
 
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
 // guest is a reference tier that shows the Host it was given.
 type guest struct {
 	*tiertest.Reference
-	host tiers.Host
+	host driver.Host
 }
 
-// SetHost implements tiers.Hosted.
-func (g *guest) SetHost(h tiers.Host) {
+// SetHost implements driver.Hosted.
+func (g *guest) SetHost(h driver.Host) {
 	g.host = h
 	g.Reference.SetHost(h)
 }
@@ -243,18 +244,18 @@ func TestRestart(t *testing.T) {
 }
 
 // plant stores a block in a tier without an engine.
-func plant(t *testing.T, r *tiertest.Reference, path, data string, a tiers.Attrs) {
+func plant(t *testing.T, r *tiertest.Reference, path, data string, a driver.Attrs) {
 	t.Helper()
 	file, err := os.CreateTemp(t.TempDir(), "")
 	must(t, err)
 	defer file.Close()
 	_, err = file.WriteString(data)
 	must(t, err)
-	done := make(chan *tiers.Result, 1)
-	r.Store(&tiers.Job{ID: 1, Done: func(res *tiers.Result) { done <- res }, Blocks: []tiers.Transfer{
+	done := make(chan *driver.Result, 1)
+	r.Store(&driver.Job{ID: 1, Done: func(res *driver.Result) { done <- res }, Blocks: []driver.Transfer{
 		{Key: mustKey(t, path), Size: int64(len(data)), Attrs: a, File: file},
 	}})
-	if o := (<-done).Outcomes[0]; o.Status != tiers.Stored {
+	if o := (<-done).Outcomes[0]; o.Status != driver.Stored {
 		t.Fatalf("%s: %+v", path, o)
 	}
 }
@@ -268,16 +269,16 @@ func TestRestartConflicts(t *testing.T) {
 	w.close(true)
 	disk, peer := tiertest.NewReference(t, tiertest.ReferenceOptions{}), tiertest.NewReference(t, tiertest.ReferenceOptions{})
 	high := uint64(time.Now().Add(time.Hour).UnixNano())
-	plant(t, disk, "newer in memory", "disk", tiers.Attrs{Seq: 1})
-	plant(t, disk, "older in memory", "disk", tiers.Attrs{Seq: high, Mode: 0o600})
-	plant(t, disk, "d", "disk", tiers.Attrs{Seq: high})
-	plant(t, disk, "only memory/below", "disk", tiers.Attrs{Seq: high})
-	plant(t, disk, "expired", "disk", tiers.Attrs{Seq: 5, Expires: 1})
-	plant(t, disk, "newer on peer", "disk", tiers.Attrs{Seq: 5})
-	plant(t, peer, "newer on peer", "peer", tiers.Attrs{Seq: 6})
-	plant(t, disk, "newer on disk", "disk", tiers.Attrs{Seq: 7})
-	plant(t, peer, "newer on disk", "peer", tiers.Attrs{Seq: 6})
-	plant(t, disk, "x/y/z", "disk", tiers.Attrs{Seq: 5, Dirs: []tiers.DirAttrs{{Mode: 0o700, UID: 3}, {Mode: 0o711}}})
+	plant(t, disk, "newer in memory", "disk", driver.Attrs{Seq: 1})
+	plant(t, disk, "older in memory", "disk", driver.Attrs{Seq: high, Mode: 0o600})
+	plant(t, disk, "d", "disk", driver.Attrs{Seq: high})
+	plant(t, disk, "only memory/below", "disk", driver.Attrs{Seq: high})
+	plant(t, disk, "expired", "disk", driver.Attrs{Seq: 5, Expires: 1})
+	plant(t, disk, "newer on peer", "disk", driver.Attrs{Seq: 5})
+	plant(t, peer, "newer on peer", "peer", driver.Attrs{Seq: 6})
+	plant(t, disk, "newer on disk", "disk", driver.Attrs{Seq: 7})
+	plant(t, peer, "newer on disk", "peer", driver.Attrs{Seq: 6})
+	plant(t, disk, "x/y/z", "disk", driver.Attrs{Seq: 5, Dirs: []driver.DirAttrs{{Mode: 0o700, UID: 3}, {Mode: 0o711}}})
 	n := openLower(t, dir, tiers.Options{CapacityBytes: 64 * page}, disk, peer)
 	n.quiesce()
 	for name, want := range map[string]string{
@@ -462,7 +463,7 @@ type touched struct {
 	n atomic.Int64
 }
 
-// Touch implements tiers.Tier.
+// Touch implements driver.Tier.
 func (c *touched) Touch(keys []block.Key) {
 	c.Reference.Touch(keys)
 	c.n.Add(int64(len(keys)))

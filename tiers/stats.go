@@ -3,6 +3,8 @@ package tiers
 import (
 	"time"
 
+	"github.com/kvfs/kvfs/tiers/driver"
+
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
@@ -28,7 +30,7 @@ type Stats struct {
 // with it. The counters are totals since Open.
 type SecondaryStats struct {
 	Name string
-	TierStats
+	driver.Stats
 
 	QueuedBlocks, QueuedBytes, QueueLimitBytes int64 // waiting to be stored, or being stored
 
@@ -63,9 +65,9 @@ type Summary struct {
 func (e *Engine) Stats() Stats {
 	st := e.stats()
 	for i, s := range e.tiers {
-		st.Secondaries[i].TierStats.State = "online"
-		if r, ok := s.tier.(Statser); ok {
-			st.Secondaries[i].TierStats = r.Stats()
+		st.Secondaries[i].Stats.State = "online"
+		if r, ok := s.tier.(driver.Statser); ok {
+			st.Secondaries[i].Stats = r.Stats()
 		}
 	}
 	return st

@@ -18,6 +18,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
@@ -328,7 +329,7 @@ func stormSetups() []stormSetup {
 }
 
 // checkJob panics at a job that makes no sense (A5, C18).
-func checkJob(_ tiertest.Op, j *tiers.Job) {
+func checkJob(_ tiertest.Op, j *driver.Job) {
 	seen := map[block.Key]bool{}
 	for _, b := range j.Blocks {
 		if seen[b.Key] || b.Key == (block.Key{}) || b.File == nil {
@@ -375,7 +376,7 @@ func TestStorm(t *testing.T) {
 			st := s.e.Stats()
 			t.Logf("%d reads, %d versions, %+v", s.reads.Load(), s.version.Load(), st.Counters)
 			for _, l := range st.Secondaries {
-				t.Logf("%s: %d cascaded, %d promoted, %d absent, %d skipped, %d dropped, tier %+v", l.Name, l.Cascaded, l.Promoted, l.PromoteAbsent, l.CascadeSkipped, l.CascadeDropped, l.TierStats)
+				t.Logf("%s: %d cascaded, %d promoted, %d absent, %d skipped, %d dropped, tier %+v", l.Name, l.Cascaded, l.Promoted, l.PromoteAbsent, l.CascadeSkipped, l.CascadeDropped, l.Stats)
 			}
 			s.quiesce()
 			s.replay()

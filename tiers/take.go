@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvfs/kvfs/tiers/driver"
+
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/index"
 )
@@ -27,7 +29,7 @@ func (e *Engine) Take(ctx context.Context, h *Holding) error {
 		return &block.Error{Op: "take", Err: block.ErrInvalid}
 	}
 	var p *promotion
-	var o *Outcome
+	var o *driver.Outcome
 	if e.hasOlder(h) {
 		var err error
 		if p, o, err = e.fetchAside(ctx, h); err != nil {
@@ -111,7 +113,7 @@ func (e *Engine) outdoneLocked(en *index.Entry, h *Holding) bool {
 // fetchAside fetches a block into memory that has no name yet, because that has another
 // version. The caller carries the promotion on: with landLocked and finishPromotion, or
 // failPromotion.
-func (e *Engine) fetchAside(ctx context.Context, h *Holding) (*promotion, *Outcome, error) {
+func (e *Engine) fetchAside(ctx context.Context, h *Holding) (*promotion, *driver.Outcome, error) {
 	p := &promotion{size: h.Size, seq: h.Seq, sum: h.Sum, tier: e.remote, taken: true, away: make(chan struct{}), done: make(chan struct{})}
 	close(p.away)
 	p.key, _ = block.ParseKey(h.Path)
@@ -135,9 +137,9 @@ func (e *Engine) fetchAside(ctx context.Context, h *Holding) (*promotion, *Outco
 		e.noRoom(p, err)
 		return nil, nil, err
 	}
-	done := make(chan *Outcome, 1)
+	done := make(chan *driver.Outcome, 1)
 	var settled atomic.Bool // by who comes first: the tier, or the caller who waits no longer
-	p.aside = func(o *Outcome) {
+	p.aside = func(o *driver.Outcome) {
 		if !settled.CompareAndSwap(false, true) {
 			e.failPromotion(p, block.ErrNotFound) // now that nothing writes to its file
 			return
@@ -163,8 +165,8 @@ func (e *Engine) fetchAside(ctx context.Context, h *Holding) (*promotion, *Outco
 	return nil, nil, err
 }
 
-func (e *Engine) fetchedAside(p *promotion, o *Outcome) (*promotion, *Outcome, error) {
-	if o.Status == Loaded {
+func (e *Engine) fetchedAside(p *promotion, o *driver.Outcome) (*promotion, *driver.Outcome, error) {
+	if o.Status == driver.Loaded {
 		return p, o, nil
 	}
 	err := errors.Join(block.ErrNotFound, o.Err)
@@ -200,7 +202,7 @@ func (e *Engine) takeLocked(h *Holding, over bool, g *gone) (index.ID, error) {
 			return e.takeFileLocked(parent, name, id, h, over, g)
 		}
 		if id == 0 {
-			l := Located{Seq: h.Seq, Mode: modeDir | 0o755, Mtime: h.Mtime}
+			l := driver.Located{Seq: h.Seq, Mode: modeDir | 0o755, Mtime: h.Mtime}
 			if depth < len(h.Dirs) {
 				l.Mode, l.UID, l.GID = modeDir|h.Dirs[depth].Mode&0o7777, h.Dirs[depth].UID, h.Dirs[depth].GID
 			}
@@ -229,7 +231,7 @@ func (e *Engine) takeFileLocked(parent index.ID, name string, id index.ID, h *Ho
 			return 0, &block.Error{Op: "take", Err: block.ErrExist}
 		}
 	}
-	return e.enterLocked(parent, name, &Located{
+	return e.enterLocked(parent, name, &driver.Located{
 		Seq: h.Seq, Size: h.Size, Mode: h.Mode, UID: h.UID, GID: h.GID, Mtime: h.Mtime,
 	}), nil
 }

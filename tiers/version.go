@@ -3,6 +3,8 @@ package tiers
 import (
 	"slices"
 
+	"github.com/kvfs/kvfs/tiers/driver"
+
 	"github.com/kvfs/kvfs/tiers/draft"
 	"github.com/kvfs/kvfs/tiers/index"
 )
@@ -16,7 +18,7 @@ const promiseGrace = 10e9 // nanoseconds
 
 // versionLocked makes a version of the name k, with the mode, owner and pin of base, and the empty
 // file blob.
-func (e *Engine) versionLocked(k nameKey, base *index.Entry, by *Caller, blob BlobID) *File {
+func (e *Engine) versionLocked(k nameKey, base *index.Entry, by *Caller, blob driver.BlobID) *File {
 	mode, uid, gid, pinned, expires := base.Mode, base.UID, base.GID, base.Flags&flagPinned, base.Expires
 	id := e.mu.ix.Alloc()
 	en := e.mu.ix.At(id)

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kvfs/kvfs/tiers/driver"
+
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
@@ -53,7 +55,7 @@ func (e *Engine) showsLocked(v *Viewer, dir, id index.ID) bool {
 
 // showsFarLocked reports whether v may read what others have at a path: the directories above it may
 // be theirs as well.
-func (e *Engine) showsFarLocked(v *Viewer, path string, l *Located) bool {
+func (e *Engine) showsFarLocked(v *Viewer, path string, l *driver.Located) bool {
 	if v == nil {
 		return true
 	}
@@ -66,7 +68,7 @@ func (e *Engine) showsFarLocked(v *Viewer, path string, l *Located) bool {
 		if id := e.mu.ix.Walk(path); id != 0 {
 			return e.reachesLocked(v, id)
 		}
-		var above Located
+		var above driver.Located
 		above, ok = e.locate(path)
 		l, want = &above, maySearch
 	}
@@ -74,11 +76,11 @@ func (e *Engine) showsFarLocked(v *Viewer, path string, l *Located) bool {
 
 // guardLocked appends what keeps users from knowing of an entry by its name: of it and the directories
 // above it those that not all may read. It appends nothing for most.
-func (e *Engine) guardLocked(guard []DirAttrs, id index.ID) []DirAttrs {
+func (e *Engine) guardLocked(guard []driver.DirAttrs, id index.ID) []driver.DirAttrs {
 	for ; id != 0; id = e.mu.ix.Parent(id) {
 		en := e.mu.ix.At(id)
 		if all := wanted(en.Mode) * 0o111; en.Mode&all != all {
-			guard = append(guard, DirAttrs{en.Mode, en.UID, en.GID})
+			guard = append(guard, driver.DirAttrs{Mode: en.Mode, UID: en.UID, GID: en.GID})
 		}
 	}
 	return guard
@@ -96,5 +98,5 @@ func wanted(mode uint32) uint32 {
 // Shows reports whether v may know of the event: he may read the block, and search and list the
 // directories above it, as all of them were when it happened.
 func (ev *Event) Shows(v *Viewer) bool {
-	return v == nil || !slices.ContainsFunc(ev.guard, func(a DirAttrs) bool { return !v.may(wanted(a.Mode), a.Mode, a.UID, a.GID) })
+	return v == nil || !slices.ContainsFunc(ev.guard, func(a driver.DirAttrs) bool { return !v.may(wanted(a.Mode), a.Mode, a.UID, a.GID) })
 }

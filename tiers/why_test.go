@@ -10,6 +10,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
@@ -407,7 +408,7 @@ func TestWhyRemote(t *testing.T) {
 	b.wantVerdict("g/y", "present tier=peer")
 	c.tell()
 	for _, name := range []string{"g/x", "g/y"} { // the other node drops them
-		b.hear(0, name, tiers.Located{}, false)
+		b.hear(0, name, driver.Located{}, false)
 	}
 	c.tell()
 	for _, name := range []string{"g/x", "g/y"} { // with or without a rule: by what has noticed it
@@ -468,7 +469,7 @@ func TestWhyTooLarge(t *testing.T) {
 	c := newCrowd(t, 2, tiers.Options{})
 	defer c.close()
 	b := c.nodes[1]
-	b.hear(0, "g/large", tiers.Located{Seq: 5, Size: 1 << 40, Mode: 0o100644}, true)
+	b.hear(0, "g/large", driver.Located{Seq: 5, Size: 1 << 40, Mode: 0o100644}, true)
 	for _, tried := range []bool{false, true} {
 		if v := b.e.Why("g/large"); v.Kind != tiers.VerdictNoRoom || v.Rule != "size" || !strings.Contains(v.Text, "larger than the memory") {
 			t.Errorf("tried %v: %+v", tried, v)

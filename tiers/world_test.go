@@ -14,6 +14,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/mem"
 )
@@ -93,13 +94,13 @@ func open(t testing.TB, dir string, o tiers.Options) *world {
 // makes one, to let something else happen at that moment. With free set that is what is free, and with most set there is
 // room for no more files than that.
 type hooked struct {
-	tiers.Primary
+	driver.Primary
 	remove, create func()
 	free           func() int64
 	most           func() bool
 }
 
-// FreeBytes implements tiers.Primary.
+// FreeBytes implements driver.Primary.
 func (h *hooked) FreeBytes() (int64, error) {
 	if h.free != nil {
 		return h.free(), nil
@@ -107,8 +108,8 @@ func (h *hooked) FreeBytes() (int64, error) {
 	return h.Primary.FreeBytes()
 }
 
-// Create implements tiers.Primary.
-func (h *hooked) Create() (tiers.BlobID, *os.File, error) {
+// Create implements driver.Primary.
+func (h *hooked) Create() (driver.BlobID, *os.File, error) {
 	if fn := h.create; fn != nil {
 		h.create = nil
 		fn()
@@ -119,8 +120,8 @@ func (h *hooked) Create() (tiers.BlobID, *os.File, error) {
 	return h.Primary.Create()
 }
 
-// Remove implements tiers.Primary.
-func (h *hooked) Remove(id tiers.BlobID) error {
+// Remove implements driver.Primary.
+func (h *hooked) Remove(id driver.BlobID) error {
 	if fn := h.remove; fn != nil {
 		h.remove = nil
 		fn()

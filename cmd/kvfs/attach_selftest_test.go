@@ -16,12 +16,13 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/store"
 	"github.com/kvfs/kvfs/fs"
 	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/mem"
 )
 
 // wrongMemory is a memory tier of which the first files that are opened are others, and empty.
 type wrongMemory struct {
-	tiers.Primary
+	driver.Primary
 	wrong atomic.Int64
 }
 

@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/kvfs/kvfs/directio"
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // TestFsckUnchecked shows what is refused: code 8, one line, nothing printed.
@@ -147,13 +147,13 @@ func storeOn(t *testing.T, tier *disk.Tier, key block.Key, data []byte) {
 	if _, err := f.Write(data); err != nil {
 		t.Fatal(err)
 	}
-	done := make(chan *tiers.Result, 1)
-	tier.Store(&tiers.Job{
+	done := make(chan *driver.Result, 1)
+	tier.Store(&driver.Job{
 		ID:     1,
-		Blocks: []tiers.Transfer{{Key: key, Size: int64(len(data)), File: f, Attrs: tiers.Attrs{Seq: 1, Mode: 0o644}}},
-		Done:   func(r *tiers.Result) { done <- r },
+		Blocks: []driver.Transfer{{Key: key, Size: int64(len(data)), File: f, Attrs: driver.Attrs{Seq: 1, Mode: 0o644}}},
+		Done:   func(r *driver.Result) { done <- r },
 	})
-	if r := <-done; r.Outcomes[0].Status != tiers.Stored {
+	if r := <-done; r.Outcomes[0].Status != driver.Stored {
 		t.Fatalf("store: %+v", r.Outcomes[0])
 	}
 }

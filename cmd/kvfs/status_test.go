@@ -197,7 +197,7 @@ func TestStatusReadable(t *testing.T) {
 				}
 			}
 		case reflect.Interface:
-			if path != ".Secondaries[].TierStats.Detail" { // of any form, so it is read as that
+			if path != ".Secondaries[].Stats.Detail" { // of any form, so it is read as that
 				t.Errorf("%s is a %v", path, typ)
 			}
 		case reflect.Func, reflect.Chan, reflect.UnsafePointer, reflect.Complex64, reflect.Complex128:

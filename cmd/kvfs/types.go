@@ -4,12 +4,12 @@ import (
 	"errors"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // tierTypes are the types of tiers that this program has. One more is one more line here.
-func tierTypes() (*tiers.Registry, error) {
-	r := &tiers.Registry{}
+func tierTypes() (*driver.Registry, error) {
+	r := &driver.Registry{}
 	return r, errors.Join(
 		r.Register(config.TierMemory, nil),
 		r.Register(config.TierDisk, nil),

@@ -22,6 +22,7 @@ import (
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/mem"
 )
 
@@ -123,8 +124,8 @@ func diskOptions(cfg *config.Config, log *zap.Logger) (disk.Options, error) {
 // ssd is the disk as a type of tier, whose options are sections of their own.
 type ssd struct{ cfg *config.Config }
 
-// Open implements tiers.Opener.
-func (s ssd) Open(ctx context.Context, name string, log *zap.Logger) (tiers.Tier, error) {
+// Open implements driver.Opener.
+func (s ssd) Open(ctx context.Context, name string, log *zap.Logger) (driver.Tier, error) {
 	o, err := diskOptions(s.cfg, log)
 	if err != nil {
 		return nil, err
@@ -140,11 +141,11 @@ func (s ssd) Open(ctx context.Context, name string, log *zap.Logger) (tiers.Tier
 // openSecondaries opens the tiers of this machine below memory, fastest first. The engine closes them.
 func openSecondaries(ctx context.Context, cfg *config.Config, log *zap.Logger) (list []tiers.SecondaryOptions, err error) {
 	for _, t := range cfg.Below() {
-		opener := tiers.Opener(ssd{cfg})
+		opener := driver.Opener(ssd{cfg})
 		if t.Type != config.TierDisk {
-			opener = t.Options.(tiers.Opener) // of tierTypes
+			opener = t.Options.(driver.Opener) // of tierTypes
 		}
-		tier, err := onceFree(ctx, log, func() (tiers.Tier, error) { return opener.Open(ctx, t.Name, log) })
+		tier, err := onceFree(ctx, log, func() (driver.Tier, error) { return opener.Open(ctx, t.Name, log) })
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("%s tier: %w", t.Name, err), closeSecondaries(list))
 		}
@@ -156,7 +157,7 @@ func openSecondaries(ctx context.Context, cfg *config.Config, log *zap.Logger) (
 	return list, nil
 }
 
-func engineOptions(cfg *config.Config, memory tiers.Primary, hooks callbacks, log *zap.Logger) tiers.Options {
+func engineOptions(cfg *config.Config, memory driver.Primary, hooks callbacks, log *zap.Logger) tiers.Options {
 	// Zero means "none" in the configuration and "default" in the library.
 	never := time.Duration(math.MaxInt64)
 	o := tiers.Options{

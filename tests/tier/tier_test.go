@@ -28,8 +28,8 @@ func TestMain(m *testing.M) {
 const typesFile = "cmd/kvfs/types.go"
 
 var added = []struct{ before, more string }{
-	{"\t\"github.com/kvfs/kvfs/tiers\"\n", "\t\"github.com/kvfs/kvfs/tests/tier/files\"\n"},
-	{"\t)\n}\n", "\t\tr.Register(\"files\", func() tiers.Opener { return &files.Options{} }),\n"},
+	{"\t\"github.com/kvfs/kvfs/tiers/driver\"\n", "\t\"github.com/kvfs/kvfs/tests/tier/files\"\n"},
+	{"\t)\n}\n", "\t\tr.Register(\"files\", func() driver.Opener { return &files.Options{} }),\n"},
 }
 
 // program builds kvfs with the type files, as somebody would who has a tier of his own.

@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // benchSizes are those that make bench compares with fio.
@@ -70,13 +70,13 @@ func newBench(b *testing.B, size int) *bench {
 }
 
 // run does op(worker, n) for each n from 0 to count, benchJobs at a time.
-func (x *bench) run(b *testing.B, count int, op func(tr *tiers.Transfer, n int, done func(tiers.Outcome))) {
+func (x *bench) run(b *testing.B, count int, op func(tr *driver.Transfer, n int, done func(driver.Outcome))) {
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	next := 0
 	for _, f := range x.files {
 		wg.Go(func() {
-			c := make(chan tiers.Outcome, 1)
+			c := make(chan driver.Outcome, 1)
 			for {
 				mu.Lock()
 				n := next
@@ -85,7 +85,7 @@ func (x *bench) run(b *testing.B, count int, op func(tr *tiers.Transfer, n int, 
 				if n >= count {
 					return
 				}
-				op(&tiers.Transfer{Size: x.size, File: f}, n, func(o tiers.Outcome) { c <- o })
+				op(&driver.Transfer{Size: x.size, File: f}, n, func(o driver.Outcome) { c <- o })
 				if o := <-c; o.Err != nil {
 					b.Errorf("block %d: %v", n, o.Err)
 					return
@@ -97,11 +97,11 @@ func (x *bench) run(b *testing.B, count int, op func(tr *tiers.Transfer, n int, 
 }
 
 // store stores block n, in the place of those that were held benchBytes before.
-func (x *bench) store(tr *tiers.Transfer, n int, done func(tiers.Outcome)) {
+func (x *bench) store(tr *driver.Transfer, n int, done func(driver.Outcome)) {
 	tr.Key = block.Key{Group: "bench", Hash: block.Hash(fmt.Sprint(int64(n) % (benchBytes / x.size)))}
 	tr.Attrs.Seq = uint64(n) + 1
 	tr.Sum = benchSum(x.size)
-	x.tier.Store(&tiers.Job{Blocks: []tiers.Transfer{*tr}, Done: func(r *tiers.Result) { done(r.Outcomes[0]) }})
+	x.tier.Store(&driver.Job{Blocks: []driver.Transfer{*tr}, Done: func(r *driver.Result) { done(r.Outcomes[0]) }})
 }
 
 var benchSums sync.Map
@@ -169,7 +169,7 @@ func BenchmarkStore(b *testing.B) {
 			b.SetBytes(x.size)
 			cpu := cpuSeconds()
 			b.ResetTimer()
-			x.run(b, b.N, func(tr *tiers.Transfer, n int, done func(tiers.Outcome)) {
+			x.run(b, b.N, func(tr *driver.Transfer, n int, done func(driver.Outcome)) {
 				x.store(tr, n+int(benchBytes/x.size), done)
 			})
 			x.report(b, "randwrite", cpu)
@@ -187,9 +187,9 @@ func BenchmarkLoad(b *testing.B) {
 			b.SetBytes(x.size)
 			cpu := cpuSeconds()
 			b.ResetTimer()
-			x.run(b, b.N, func(tr *tiers.Transfer, n int, done func(tiers.Outcome)) {
+			x.run(b, b.N, func(tr *driver.Transfer, n int, done func(driver.Outcome)) {
 				tr.Key = block.Key{Group: "bench", Hash: block.Hash(fmt.Sprint(n * 7919 % blocks))}
-				x.tier.Load(&tiers.Job{Blocks: []tiers.Transfer{*tr}, Done: func(r *tiers.Result) { done(r.Outcomes[0]) }})
+				x.tier.Load(&driver.Job{Blocks: []driver.Transfer{*tr}, Done: func(r *driver.Result) { done(r.Outcomes[0]) }})
 			})
 			x.report(b, "randread", cpu)
 		})
@@ -206,7 +206,7 @@ func BenchmarkLookup(b *testing.B) {
 		id := t.mu.table.alloc(appendPath(nil, keys[i]))
 		t.mu.table.link(id)
 	}
-	out := make([]tiers.Presence, 512)
+	out := make([]driver.Presence, 512)
 	i := 0
 	b.ReportAllocs()
 	for b.Loop() {

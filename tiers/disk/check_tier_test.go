@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // TestCheckOfTier: what a tier leaves is without errors, closed or not, after stores of
@@ -22,13 +22,13 @@ func TestCheckOfTier(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	r := newRig(t, 1, 8<<20, nil)
 	for round := range 6 {
-		var batch []tiers.Transfer
+		var batch []driver.Transfer
 		for i := range 60 {
 			size := []int64{1, 4096, 60000, 65536, 300000}[(round+rng.IntN(3))%5]
 			batch = append(batch, transferOf(t, block.Key{Group: "g", Hash: block.Hash(fmt.Sprintf("%d/%d", round%3, i))}, size, uint64(round*100+i+1)))
 		}
-		done := make(chan *tiers.Result, 1)
-		r.Store(&tiers.Job{ID: tiers.JobID(round + 1), Blocks: batch, Done: func(res *tiers.Result) { done <- res }})
+		done := make(chan *driver.Result, 1)
+		r.Store(&driver.Job{ID: driver.JobID(round + 1), Blocks: batch, Done: func(res *driver.Result) { done <- res }})
 		<-done
 		for _, b := range batch[:10] {
 			r.Update(b.Key, block.Key{Group: "moved", Hash: b.Key.Hash}, &b.Attrs)
@@ -61,7 +61,7 @@ func TestCheckOfTier(t *testing.T) {
 }
 
 // transferOf is a block with a file of its own.
-func transferOf(t *testing.T, key block.Key, size int64, seq uint64) tiers.Transfer {
+func transferOf(t *testing.T, key block.Key, size int64, seq uint64) driver.Transfer {
 	t.Helper()
 	data := make([]byte, size)
 	for i := range data {
@@ -75,5 +75,5 @@ func transferOf(t *testing.T, key block.Key, size int64, seq uint64) tiers.Trans
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { f.Close() })
-	return tiers.Transfer{Key: key, Size: size, Sum: block.Sum(data), File: f, Attrs: tiers.Attrs{Seq: seq, Mode: 0o644, Mtime: 1}}
+	return driver.Transfer{Key: key, Size: size, Sum: block.Sum(data), File: f, Attrs: driver.Attrs{Seq: seq, Mode: 0o644, Mtime: 1}}
 }

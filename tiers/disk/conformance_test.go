@@ -10,8 +10,8 @@ import (
 
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/directio/faultio"
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
@@ -45,15 +45,15 @@ func TestConformance(t *testing.T) {
 }
 
 func conform(t *testing.T, devices int, engine string) {
-	rigs := make(map[tiers.Tier]*rig)
+	rigs := make(map[driver.Tier]*rig)
 	var mu sync.Mutex
-	keep := func(r *rig) tiers.Tier {
+	keep := func(r *rig) driver.Tier {
 		mu.Lock()
 		defer mu.Unlock()
 		rigs[r] = r
 		return r
 	}
-	find := func(tier tiers.Tier) *rig {
+	find := func(tier driver.Tier) *rig {
 		mu.Lock()
 		defer mu.Unlock()
 		return rigs[tier]
@@ -66,14 +66,14 @@ func conform(t *testing.T, devices int, engine string) {
 	}
 	opts := tiertest.Options{
 		MaxKeyBytes: maxKeyBytes,
-		Budgeted: func(t *testing.T) tiers.Tier {
+		Budgeted: func(t *testing.T) driver.Tier {
 			return keep(newRig(t, devices, 4<<20, func(o *Options) {
 				direct(o)
 				o.DailyWriteBudgetBytes = 32 * 2 * pageBytes
 				o.Now = func() time.Time { return time.Unix(1e9, 0) } // no midnight in between
 			}))
 		},
-		Reopen: func(t *testing.T, tier tiers.Tier) tiers.Tier {
+		Reopen: func(t *testing.T, tier driver.Tier) driver.Tier {
 			r := find(tier)
 			if err := r.Close(context.Background()); err != nil {
 				t.Errorf("Close: %v", err)
@@ -82,20 +82,20 @@ func conform(t *testing.T, devices int, engine string) {
 			next.open(t)
 			return keep(next)
 		},
-		Crash: func(t *testing.T, tier tiers.Tier) tiers.Tier { return keep(find(tier).crash(t)) },
-		Corrupt: func(t *testing.T, tier tiers.Tier, key block.Key) {
+		Crash: func(t *testing.T, tier driver.Tier) driver.Tier { return keep(find(tier).crash(t)) },
+		Corrupt: func(t *testing.T, tier driver.Tier, key block.Key) {
 			path, data, _ := find(tier).slotOf(t, key)
 			flip(t, path, data)
 		},
 	}
 	if devices == 1 {
 		// One slab of 8 to 15 slots; with two devices the blocks may all hash to one.
-		opts.Small = func(t *testing.T) tiers.Tier {
+		opts.Small = func(t *testing.T) driver.Tier {
 			return keep(newRig(t, 1, 12*minSlabBytes, direct))
 		}
 		opts.LRU = true
 	}
-	tiertest.Run(t, func(t *testing.T) tiers.Tier { return keep(newRig(t, devices, 64<<20, direct)) }, opts)
+	tiertest.Run(t, func(t *testing.T) driver.Tier { return keep(newRig(t, devices, 64<<20, direct)) }, opts)
 }
 
 // TestConformanceFaulty runs the suite over devices that fail one operation in
@@ -103,7 +103,7 @@ func conform(t *testing.T, devices int, engine string) {
 func TestConformanceFaulty(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	faults := func(t *testing.T, r *rig) tiers.Tier {
+	faults := func(t *testing.T, r *rig) driver.Tier {
 		var mu sync.Mutex
 		rng := rand.New(rand.NewPCG(seed, 1))
 		r.rule(func(c faultio.Call) faultio.Fault {
@@ -123,9 +123,9 @@ func TestConformanceFaulty(t *testing.T) {
 		})
 		return r
 	}
-	tiertest.Run(t, func(t *testing.T) tiers.Tier { return faults(t, newRig(t, 2, 64<<20, nil)) }, tiertest.Options{
+	tiertest.Run(t, func(t *testing.T) driver.Tier { return faults(t, newRig(t, 2, 64<<20, nil)) }, tiertest.Options{
 		Faulty:      true,
 		MaxKeyBytes: maxKeyBytes,
-		Small:       func(t *testing.T) tiers.Tier { return faults(t, newRig(t, 1, 12*minSlabBytes, nil)) },
+		Small:       func(t *testing.T) driver.Tier { return faults(t, newRig(t, 1, 12*minSlabBytes, nil)) },
 	})
 }

@@ -11,8 +11,8 @@ import (
 
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/directio/faultio"
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // powerCut is a rule after which nothing reaches the device from its nth write on;
@@ -148,7 +148,7 @@ func (c *crashRun) storeSome() {
 		blocks = append(blocks, b)
 	}
 	for i, o := range c.store(c.t, blocks...) {
-		if o.Status == tiers.Stored {
+		if o.Status == driver.Stored {
 			c.now[o.Key] = block.Sum(blocks[i].data).Sum
 		}
 	}
@@ -182,7 +182,7 @@ func (c *crashRun) rename() {
 	for sum := range c.ever[from] {
 		c.add(to, sum)
 	}
-	if c.Update(from, to, &tiers.Attrs{Seq: c.seq, Mode: 0o600}) { // so it was there still
+	if c.Update(from, to, &driver.Attrs{Seq: c.seq, Mode: 0o600}) { // so it was there still
 		c.now[from] = 0
 		c.now[to] = old
 	}
@@ -205,8 +205,8 @@ func (c *crashRun) confirm() {
 // check compares what the next tier has with what it may and must have.
 func (c *crashRun) check(next *rig) {
 	t := c.t
-	have := map[block.Key]tiers.Held{}
-	_ = next.Blocks(func(h *tiers.Held) bool {
+	have := map[block.Key]driver.Held{}
+	_ = next.Blocks(func(h *driver.Held) bool {
 		have[h.Key] = *h
 		return true
 	})
@@ -218,9 +218,9 @@ func (c *crashRun) check(next *rig) {
 		want := c.content[h.Sum.Sum]
 		o, data := next.load(t, key, h.Size)
 		switch {
-		case o.Status == tiers.Loaded && string(data) != string(want):
+		case o.Status == driver.Loaded && string(data) != string(want):
 			t.Errorf("%v: wrong bytes", key)
-		case o.Status != tiers.Loaded && c.synced[key] == h.Sum.Sum && !c.touched[key]:
+		case o.Status != driver.Loaded && c.synced[key] == h.Sum.Sum && !c.touched[key]:
 			t.Errorf("%v was synced and does not load: %v (%v)", key, o.Status, o.Err)
 		}
 	}
@@ -246,14 +246,14 @@ func TestReopenKeeps(t *testing.T) {
 	for _, index := range []bool{true, false} {
 		r := newRig(t, 2, 16<<20, nil)
 		var blocks []stored
-		attrs := map[block.Key]tiers.Attrs{}
+		attrs := map[block.Key]driver.Attrs{}
 		for i := range 200 {
 			b := stored{keyOf(fmt.Sprintf("d%d/%d", i%5, i)), uint64(i + 1), bytesOf(uint64(i), 1+i*97)}
 			r.mustStore(t, b)
-			a := tiers.Attrs{
+			a := driver.Attrs{
 				Seq: uint64(1000 + i), Mode: uint32(0o600 + i%8), UID: uint32(i % 3), GID: uint32(i % 4),
 				Mtime: int64(i) * 1e12, Expires: int64(i%2) * 5e18, Pinned: i%9 == 0,
-				Dirs: []tiers.DirAttrs{{Mode: 0o755, UID: uint32(i % 2)}, {Mode: 0o700, GID: uint32(i % 5)}},
+				Dirs: []driver.DirAttrs{{Mode: 0o755, UID: uint32(i % 2)}, {Mode: 0o700, GID: uint32(i % 5)}},
 			}
 			to := b.key
 			if i%10 == 0 {
@@ -276,7 +276,7 @@ func TestReopenKeeps(t *testing.T) {
 			}
 			r.open(t)
 			n := 0
-			_ = r.Blocks(func(h *tiers.Held) bool {
+			_ = r.Blocks(func(h *driver.Held) bool {
 				n++
 				if want := attrs[h.Key]; fmt.Sprint(h.Attrs) != fmt.Sprint(want) {
 					t.Errorf("%v: got %+v, want %+v", h.Key, h.Attrs, want)

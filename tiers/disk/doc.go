@@ -1,7 +1,7 @@
 // Package disk is the SSD tier: blocks in the slots of preallocated slab files,
 // written and read past the page cache.
 //
-//	Tier      tiers.Tier over one or more directories, one a device
+//	Tier      driver.Tier over one or more directories, one a device
 //	Check     fsck: what is wrong with a directory, and repair
 //	slab      one file, cut into equal slots of one size class
 //	superblock, slabHeader, slotHeader, indexHeader   what is on disk, below

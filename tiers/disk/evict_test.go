@@ -9,8 +9,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // slabFiles returns the sum of the sizes of the slab files of a directory.
@@ -56,9 +56,9 @@ func TestTinyCapacity(t *testing.T) {
 				}
 				o := r.store(t, b)[0]
 				switch o.Status {
-				case tiers.Stored:
+				case driver.Stored:
 					held[b.key] = b
-				case tiers.Skipped:
+				case driver.Skipped:
 					skipped++
 				default:
 					t.Fatalf("store of %d bytes: %v (%v)", size, o.Status, o.Err)
@@ -94,13 +94,13 @@ func checkHeld(t *testing.T, r *rig, host *accountHost, held map[block.Key]store
 		evicted := host.evicted[key] > 0
 		host.Unlock()
 		switch {
-		case o.Status == tiers.Loaded && evicted: // the Host was asked meanwhile
+		case o.Status == driver.Loaded && evicted: // the Host was asked meanwhile
 			eventually(t, fmt.Sprintf("the end of %v, of which the Host was told", key), func() bool {
-				return r.presence(t, key) == tiers.Miss
+				return r.presence(t, key) == driver.Miss
 			})
 			delete(held, key)
-		case o.Status == tiers.Loaded && bytes.Equal(data, b.data):
-		case o.Status == tiers.Absent && evicted:
+		case o.Status == driver.Loaded && bytes.Equal(data, b.data):
+		case o.Status == driver.Absent && evicted:
 			delete(held, key)
 		default:
 			t.Errorf("%v: %v (%v), evicted by leave: %v", key, o.Status, o.Err, evicted)
@@ -126,7 +126,7 @@ func TestStealing(t *testing.T) {
 	r.mustStore(t, stored{keyOf("large"), 1, bytesOf(1, 3*4096)})
 	for _, b := range small {
 		p := r.presence(t, b.key)
-		if cold := b.key == small[8].key || b.key == small[9].key || b.key == small[10].key || b.key == small[11].key; cold == (p == tiers.Hit) {
+		if cold := b.key == small[8].key || b.key == small[9].key || b.key == small[10].key || b.key == small[11].key; cold == (p == driver.Hit) {
 			t.Errorf("%v: %v, in the coldest slab: %v", b.key, p, cold)
 		}
 	}
@@ -152,7 +152,7 @@ func TestShrunk(t *testing.T) {
 	if s.Blocks == 0 || s.Blocks > 100 {
 		t.Errorf("%d blocks", s.Blocks)
 	}
-	_ = r.Blocks(func(h *tiers.Held) bool {
+	_ = r.Blocks(func(h *driver.Held) bool {
 		var i uint64
 		fmt.Sscan(string(h.Key.Hash), &i)
 		r.mustLoad(t, stored{h.Key, 1, bytesOf(i, 9000)})
@@ -182,13 +182,13 @@ func TestStorm(t *testing.T) {
 					r.store(t, stored{key, uint64(1 + n*1000 + i), bytesOf(rng.Uint64N(50), 20_000)})
 				case 3, 4:
 					o, data := r.load(t, key, 20_000)
-					if o.Status == tiers.Loaded && block.Sum(data) != o.Sum {
+					if o.Status == driver.Loaded && block.Sum(data) != o.Sum {
 						t.Errorf("%v: bytes do not match the checksum of the outcome", key)
 					}
 				case 5:
 					r.Remove([]block.Key{key})
 				case 6:
-					r.Update(key, keyOf(fmt.Sprint(rng.IntN(12))), &tiers.Attrs{Seq: uint64(1 + n*1000 + i)})
+					r.Update(key, keyOf(fmt.Sprint(rng.IntN(12))), &driver.Attrs{Seq: uint64(1 + n*1000 + i)})
 				case 7:
 					if err := r.sync(t); err != nil {
 						t.Errorf("Sync: %v", err)
@@ -203,9 +203,9 @@ func TestStorm(t *testing.T) {
 	}
 	r.reopen(t)
 	n := int64(0)
-	_ = r.Blocks(func(h *tiers.Held) bool {
+	_ = r.Blocks(func(h *driver.Held) bool {
 		n++
-		if o, data := r.load(t, h.Key, h.Size); o.Status != tiers.Loaded || block.Sum(data) != h.Sum {
+		if o, data := r.load(t, h.Key, h.Size); o.Status != driver.Loaded || block.Sum(data) != h.Sum {
 			t.Errorf("%v after a restart: %v (%v)", h.Key, o.Status, o.Err)
 		}
 		return true

@@ -14,8 +14,8 @@ import (
 
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/directio/faultio"
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // TestCloseAbandoned shows that a device which is given up while its index is written does
@@ -139,7 +139,7 @@ func TestLateLoad(t *testing.T) {
 		return faultio.Fault{Stuck: c.Kind == directio.Read, Err: syscall.EIO}
 	})
 	t.Cleanup(r.engine(0).Release)
-	c := begin(r.Load, false, tiers.Transfer{Key: old.key, Size: size, File: memFile(t, make([]byte, size))})
+	c := begin(r.Load, false, driver.Transfer{Key: old.key, Size: size, File: memFile(t, make([]byte, size))})
 	eventually(t, "the read", func() bool { return r.engine(0).StuckOps() > 0 })
 	d := r.devices[0]
 	d.port.fail("given up")
@@ -175,14 +175,14 @@ func TestLateHeader(t *testing.T) {
 		return faultio.Fault{Stuck: c.Kind == directio.Write, Err: syscall.EIO}
 	})
 	t.Cleanup(r.engine(0).Release)
-	r.Update(old.key, old.key, &tiers.Attrs{Seq: 2, Mode: 0o600})
+	r.Update(old.key, old.key, &driver.Attrs{Seq: 2, Mode: 0o600})
 	eventually(t, "the header", func() bool { return r.engine(0).StuckOps() > 0 })
 	d := r.devices[0]
 	d.port.fail("given up")
 	young := r.storeOn(t, 1, id, "young", 6000)
 	r.engine(0).Release()
 	wait(t, "the keeper's end", d.keeperGone)
-	if !r.Update(young.key, young.key, &tiers.Attrs{Seq: 7, Mode: 0o612}) {
+	if !r.Update(young.key, young.key, &driver.Attrs{Seq: 7, Mode: 0o612}) {
 		t.Fatal("Update: not held")
 	}
 	if err := r.sync(t); err != nil {
@@ -192,7 +192,7 @@ func TestLateHeader(t *testing.T) {
 	copyDir(t, r.dirs[1], next.dirs[0])
 	next.opts.Devices = []DeviceOptions{{Dir: next.dirs[0], CapacityBytes: 64 << 20}}
 	next.open(t)
-	_ = next.Blocks(func(h *tiers.Held) bool {
+	_ = next.Blocks(func(h *driver.Held) bool {
 		if h.Key == young.key && (h.Attrs.Seq != 7 || h.Attrs.Mode != 0o612) {
 			t.Errorf("after a crash: %+v, want what was written before Sync", h.Attrs)
 		}
@@ -240,7 +240,7 @@ func TestRefusedHeader(t *testing.T) {
 	}
 	next := r.crash(t)
 	for i, b := range blocks {
-		if p := next.presence(t, b.key); (p == tiers.Hit) != (i >= 10) {
+		if p := next.presence(t, b.key); (p == driver.Hit) != (i >= 10) {
 			t.Errorf("block %d: %v", i, p)
 		}
 	}
@@ -316,7 +316,7 @@ func TestErrorsCounted(t *testing.T) {
 		r.mustStore(t, b)
 		if scrub == 0 {
 			o, _ := r.load(t, b.key, 5000)
-			if o.Status != tiers.Failed {
+			if o.Status != driver.Failed {
 				t.Errorf("got %v, want failed", o.Status)
 			}
 		}

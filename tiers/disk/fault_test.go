@@ -16,8 +16,8 @@ import (
 
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/directio/faultio"
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // sizes cover what takes other paths: nothing, less than a page, a page, around the
@@ -44,7 +44,7 @@ func TestBlockSizes(t *testing.T) {
 				tr := b.transfer(t)
 				tr.Sum = block.Sum(b.data)
 				o := wait(t, "store", begin(r.Store, false, tr))[0]
-				if o.Status != tiers.Stored || o.Sum != tr.Sum || o.Bytes != int64(size) {
+				if o.Status != driver.Stored || o.Sum != tr.Sum || o.Bytes != int64(size) {
 					t.Fatalf("store of %d bytes: %+v", size, o)
 				}
 				all = append(all, b)
@@ -74,7 +74,7 @@ func TestUnmappable(t *testing.T) {
 		blocks = append(blocks, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), size)})
 	}
 	r.mustStore(t, blocks...)
-	var transfers []tiers.Transfer
+	var transfers []driver.Transfer
 	var files []*os.File
 	for _, b := range blocks {
 		f, err := os.CreateTemp(t.TempDir(), "")
@@ -91,11 +91,11 @@ func TestUnmappable(t *testing.T) {
 			t.Fatal(err)
 		}
 		files = append(files, f)
-		transfers = append(transfers, tiers.Transfer{Key: b.key, Size: int64(len(b.data)), File: w})
+		transfers = append(transfers, driver.Transfer{Key: b.key, Size: int64(len(b.data)), File: w})
 	}
 	for i, o := range wait(t, "load", begin(r.Load, false, transfers...)) {
 		got, err := os.ReadFile(files[i].Name())
-		if err != nil || o.Status != tiers.Loaded || !bytes.Equal(got, blocks[i].data) {
+		if err != nil || o.Status != driver.Loaded || !bytes.Equal(got, blocks[i].data) {
 			t.Errorf("block %d: %v (%v), right bytes: %v (%v)", i, o.Status, o.Err, bytes.Equal(got, blocks[i].data), err)
 		}
 	}
@@ -106,8 +106,8 @@ func TestStoreFromStaging(t *testing.T) {
 	r := newRig(t, 1, 32<<20, nil)
 	b := stored{keyOf("pieces"), 1, bytesOf(1, 3<<20+77)}
 	tr := b.transfer(t)
-	c := make(chan []tiers.Outcome, 1)
-	in := &tiers.Job{ID: 1, Blocks: []tiers.Transfer{tr}, Done: func(res *tiers.Result) { c <- res.Outcomes }}
+	c := make(chan []driver.Outcome, 1)
+	in := &driver.Job{ID: 1, Blocks: []driver.Transfer{tr}, Done: func(res *driver.Result) { c <- res.Outcomes }}
 	j := r.newJob(in, "store")
 	k := r.planStores(j, in)[0]
 	if n, err := r.devices[0].allocate(k.flights); n != 1 || err != nil {
@@ -115,7 +115,7 @@ func TestStoreFromStaging(t *testing.T) {
 	}
 	r.devices[0].storePieces(k.flights[0])
 	j.submit(nil)
-	if o := wait(t, "store", c)[0]; o.Status != tiers.Stored || o.Sum != block.Sum(b.data) {
+	if o := wait(t, "store", c)[0]; o.Status != driver.Stored || o.Sum != block.Sum(b.data) {
 		t.Fatalf("got %+v", o)
 	}
 	r.mustLoad(t, b)
@@ -133,14 +133,14 @@ func TestSourceShort(t *testing.T) {
 			t.Fatal(err)
 		}
 		out := wait(t, "store", begin(r.Store, false, tr, good.transfer(t)))
-		if out[0].Status != tiers.Failed || !errors.Is(out[0].Err, block.ErrInvalid) {
+		if out[0].Status != driver.Failed || !errors.Is(out[0].Err, block.ErrInvalid) {
 			t.Errorf("%d bytes: got %v (%v), want failed with %v", size, out[0].Status, out[0].Err, block.ErrInvalid)
 		}
-		if out[1].Status != tiers.Stored {
+		if out[1].Status != driver.Stored {
 			t.Errorf("neighbour: %v (%v)", out[1].Status, out[1].Err)
 		}
 		r.mustLoad(t, good)
-		if p := r.presence(t, short.key); p != tiers.Miss {
+		if p := r.presence(t, short.key); p != driver.Miss {
 			t.Errorf("short block: %v", p)
 		}
 	}
@@ -164,13 +164,13 @@ func TestFlippedData(t *testing.T) {
 		path, data, _ := r.slotOf(t, b.key)
 		flip(t, path, data+int64(size)-1)
 		o, _ := r.load(t, b.key, int64(size))
-		if o.Status != tiers.Failed || !errors.Is(o.Err, block.ErrCorrupt) {
+		if o.Status != driver.Failed || !errors.Is(o.Err, block.ErrCorrupt) {
 			t.Errorf("got %v (%v), want %v", o.Status, o.Err, block.ErrCorrupt)
 		}
 		if err := host.lossOf(b.key); !errors.Is(err, block.ErrCorrupt) {
 			t.Errorf("Host was told %v, want %v", err, block.ErrCorrupt)
 		}
-		if p := r.presence(t, b.key); p != tiers.Miss {
+		if p := r.presence(t, b.key); p != driver.Miss {
 			t.Errorf("got %v, want miss", p)
 		}
 		if n := r.Stats().Corrupt; n != 1 {
@@ -232,7 +232,7 @@ func TestFlippedHeaders(t *testing.T) {
 			r.open(t)
 			gone := 0
 			for _, b := range blocks {
-				if r.presence(t, b.key) == tiers.Miss {
+				if r.presence(t, b.key) == driver.Miss {
 					gone++
 					continue
 				}
@@ -281,7 +281,7 @@ func TestDeviceFails(t *testing.T) {
 	}
 	r.engine(0).SetRule(func(faultio.Call) faultio.Fault { return faultio.Fault{Err: syscall.EIO} })
 	for _, b := range first {
-		if o, _ := r.load(t, b.key, 9000); o.Status == tiers.Loaded {
+		if o, _ := r.load(t, b.key, 9000); o.Status == driver.Loaded {
 			t.Fatalf("loaded from a device that fails")
 		}
 	}
@@ -312,7 +312,7 @@ func TestDeviceFails(t *testing.T) {
 		r.load(t, b.key, 9000)
 	}
 	eventually(t, "tier offline", func() bool { return r.Stats().State == "offline" })
-	if err := r.Lookup(context.Background(), []block.Key{keyOf("x")}, make([]tiers.Presence, 1)); !errors.Is(err, block.ErrUnavailable) {
+	if err := r.Lookup(context.Background(), []block.Key{keyOf("x")}, make([]driver.Presence, 1)); !errors.Is(err, block.ErrUnavailable) {
 		t.Errorf("Lookup: got %v, want %v", err, block.ErrUnavailable)
 	}
 	if o := r.store(t, stored{keyOf("new"), 1, bytesOf(1, 10)})[0]; !errors.Is(o.Err, block.ErrUnavailable) {
@@ -335,7 +335,7 @@ func TestReadError(t *testing.T) {
 		}
 		return faultio.Fault{}
 	})
-	if o, _ := r.load(t, a.key, 5000); o.Status != tiers.Failed || !errors.Is(o.Err, block.ErrUnavailable) {
+	if o, _ := r.load(t, a.key, 5000); o.Status != driver.Failed || !errors.Is(o.Err, block.ErrUnavailable) {
 		t.Errorf("got %v (%v), want %v", o.Status, o.Err, block.ErrUnavailable)
 	}
 	if err := host.lossOf(a.key); !errors.Is(err, block.ErrUnavailable) {
@@ -399,17 +399,17 @@ func TestStuck(t *testing.T) {
 			r.mustStore(t, blocks...)
 			r.engine(0).SetRule(func(c faultio.Call) faultio.Fault { return faultio.Fault{Stuck: c.Kind == kind} })
 			t.Cleanup(r.engine(0).Release)
-			var pending []<-chan []tiers.Outcome
+			var pending []<-chan []driver.Outcome
 			for i, b := range blocks {
 				f := memFile(t, make([]byte, 6000))
-				pending = append(pending, begin(r.Load, false, tiers.Transfer{Key: b.key, Size: 6000, File: f}))
+				pending = append(pending, begin(r.Load, false, driver.Transfer{Key: b.key, Size: 6000, File: f}))
 				n := stored{keyOf(fmt.Sprint("new", i)), 1, bytesOf(uint64(i), 6000)}
 				pending = append(pending, begin(r.Store, false, n.transfer(t)))
 			}
 			failed := 0
 			for _, c := range pending {
 				o := wait(t, "job on a stuck device", c)[0]
-				if o.Status == tiers.Failed {
+				if o.Status == driver.Failed {
 					failed++
 					if !errors.Is(o.Err, block.ErrUnavailable) {
 						t.Errorf("got %v, want %v", o.Err, block.ErrUnavailable)

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // flight is one block on its way into the tier. Tier.mu guards the fields below the line.
@@ -32,7 +32,7 @@ type flight struct {
 	headerOutdated  bool // the syncer knows that the kernel's header is outdated
 }
 
-// transfer is what the worker needs of a tiers.Transfer. The Transfer itself is the caller's again
+// transfer is what the worker needs of a driver.Transfer. The Transfer itself is the caller's again
 // after Done.
 type transfer struct {
 	file *os.File
@@ -74,7 +74,7 @@ func (f *flight) settledLocked() {
 }
 
 // updateFlightLocked gives a flight another name and other attributes. It needs t.mu.
-func (t *Tier) updateFlightLocked(f *flight, from, to block.Key, a *tiers.Attrs) {
+func (t *Tier) updateFlightLocked(f *flight, from, to block.Key, a *driver.Attrs) {
 	if from != to {
 		t.cancelLocked(f.older)
 		f.older = nil
@@ -148,9 +148,9 @@ func (t *Tier) outLocked(f *flight) []waiter {
 }
 
 // share gives the outcome of a flight to its waiters.
-func share(waiters []waiter, o tiers.Outcome) {
-	if o.Status == tiers.Stored {
-		o = tiers.Outcome{Status: tiers.Skipped}
+func share(waiters []waiter, o driver.Outcome) {
+	if o.Status == driver.Stored {
+		o = driver.Outcome{Status: driver.Skipped}
 	}
 	for _, w := range waiters {
 		if o.Err != nil {
@@ -161,14 +161,14 @@ func share(waiters []waiter, o tiers.Outcome) {
 }
 
 // end finishes a flight that the caller has entered.
-func (f *flight) end(o tiers.Outcome, waiters []waiter) {
+func (f *flight) end(o driver.Outcome, waiters []waiter) {
 	share(waiters, o)
 	f.job.finish(f.index, o)
 }
 
 // unbind ends a flight that is not published. dirty says that its header may have been written.
 // abandon may have ended the flight before.
-func (t *Tier) unbind(f *flight, o tiers.Outcome, dirty bool) {
+func (t *Tier) unbind(f *flight, o driver.Outcome, dirty bool) {
 	entered := f.job.enter(f.index)
 	t.mu.Lock()
 	waiters := t.outLocked(f)
@@ -186,7 +186,7 @@ func (t *Tier) unbind(f *flight, o tiers.Outcome, dirty bool) {
 }
 
 // outcome is that of a flight that err keeps from being published.
-func (f *flight) outcome(err error) tiers.Outcome {
+func (f *flight) outcome(err error) driver.Outcome {
 	switch {
 	case errors.Is(err, block.ErrNotFound): // removed or superseded
 		return f.job.skipped(f.index, err)
@@ -262,7 +262,7 @@ func (t *Tier) publish(f *flight, sum block.Checksum) {
 	f.settledLocked()
 	f.job.pinLocked(f.id)
 	t.mu.Unlock()
-	f.end(tiers.Outcome{Status: tiers.Stored, Bytes: f.source.size, Sum: sum}, waiters)
+	f.end(driver.Outcome{Status: driver.Stored, Bytes: f.source.size, Sum: sum}, waiters)
 }
 
 // errAbandoned: another goroutine completed the job of the block.

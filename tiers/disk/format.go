@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"unsafe"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // The sizes and names of the format. The package comment draws it.
@@ -247,7 +247,7 @@ type slotHeader struct {
 	epoch uint64 // of the slab
 	size  int64
 	sum   uint64 // CRC-64/NVME of the bytes
-	attrs tiers.Attrs
+	attrs driver.Attrs
 	// key is the path below the mount. After a decode it shares the memory of the decoded page, and
 	// the next decode into this slotHeader overwrites attrs.Dirs.
 	key []byte
@@ -263,7 +263,7 @@ func checkKey(path string) error {
 }
 
 // keepDirs cuts directories from the end until the rest fits behind the key.
-func keepDirs(dirs []tiers.DirAttrs, keyBytes int) []tiers.DirAttrs {
+func keepDirs(dirs []driver.DirAttrs, keyBytes int) []driver.DirAttrs {
 	return dirs[:min(len(dirs), (maxKeyBytes-keyBytes)/dirBytes)]
 }
 
@@ -320,7 +320,7 @@ func (h *slotHeader) decodeChecked(page []byte) error {
 	h.sum = le.Uint64(page[40:])
 	h.slot = le.Uint32(page[76:])
 	h.key = page[slotFixedBytes : slotFixedBytes+keyBytes : slotFixedBytes+keyBytes]
-	h.attrs = tiers.Attrs{
+	h.attrs = driver.Attrs{
 		Seq:     le.Uint64(page[24:]),
 		Mode:    le.Uint32(page[64:]),
 		UID:     le.Uint32(page[68:]),
@@ -357,16 +357,16 @@ func (h *slotHeader) check(what string) error {
 	return nil
 }
 
-func putDir(b []byte, d tiers.DirAttrs) {
+func putDir(b []byte, d driver.DirAttrs) {
 	le.PutUint32(b, d.Mode)
 	le.PutUint32(b[4:], d.UID)
 	le.PutUint32(b[8:], d.GID)
 }
 
 // readDirs appends n directories from b to dirs.
-func readDirs(dirs []tiers.DirAttrs, b []byte, n int) []tiers.DirAttrs {
+func readDirs(dirs []driver.DirAttrs, b []byte, n int) []driver.DirAttrs {
 	for ; n > 0; n-- {
-		dirs = append(dirs, tiers.DirAttrs{Mode: le.Uint32(b), UID: le.Uint32(b[4:]), GID: le.Uint32(b[8:])})
+		dirs = append(dirs, driver.DirAttrs{Mode: le.Uint32(b), UID: le.Uint32(b[4:]), GID: le.Uint32(b[8:])})
 		b = b[dirBytes:]
 	}
 	return dirs

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 var sampleUUID = uuid{0: 0xa0, 15: 0xaf}
@@ -24,8 +24,8 @@ func sampleSlab() slabHeader {
 func sampleSlot() slotHeader {
 	return slotHeader{
 		slot: 3, epoch: 0x1112131415161718, size: 65000, sum: 0x2122232425262728, key: []byte("group/ab\xff"),
-		attrs: tiers.Attrs{Seq: 5, Mode: 0o640, UID: 1000, GID: 1001, Mtime: -1, Expires: 1 << 60, Pinned: true,
-			Dirs: []tiers.DirAttrs{{Mode: 0o755, UID: 1, GID: 2}}},
+		attrs: driver.Attrs{Seq: 5, Mode: 0o640, UID: 1000, GID: 1001, Mtime: -1, Expires: 1 << 60, Pinned: true,
+			Dirs: []driver.DirAttrs{{Mode: 0o755, UID: 1, GID: 2}}},
 	}
 }
 
@@ -151,7 +151,7 @@ func sameSlot(a, b *slotHeader) bool {
 // from the end.
 func TestSlotLimits(t *testing.T) {
 	var page [pageBytes]byte
-	dirs := make([]tiers.DirAttrs, 400)
+	dirs := make([]driver.DirAttrs, 400)
 	for i := range dirs {
 		dirs[i].UID = uint32(i)
 	}

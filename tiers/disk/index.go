@@ -7,8 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // The parts of kvfs-index. The package comment draws them.
@@ -130,12 +130,12 @@ func decodeRun(b []byte) (r run, rest []byte, err error) {
 }
 
 // entryBytes returns the size of h's entry. dirs are the directories that are kept.
-func entryBytes(h *slotHeader, dirs []tiers.DirAttrs) int {
+func entryBytes(h *slotHeader, dirs []driver.DirAttrs) int {
 	return entryFixedBytes + len(h.key) + dirBytes*len(dirs)
 }
 
 // encodeEntry writes an entry to b, which has entryBytes bytes.
-func (h *slotHeader) encodeEntry(b []byte, dirs []tiers.DirAttrs) {
+func (h *slotHeader) encodeEntry(b []byte, dirs []driver.DirAttrs) {
 	le.PutUint32(b, h.slot)
 	le.PutUint32(b[4:], h.flags())
 	le.PutUint16(b[8:], uint16(len(h.key)))
@@ -172,7 +172,7 @@ func (h *slotHeader) decodeEntry(b []byte) (rest []byte, err error) {
 	h.size = int64(le.Uint64(b[32:]))
 	h.sum = le.Uint64(b[40:])
 	h.key = b[entryFixedBytes:n:n]
-	h.attrs = tiers.Attrs{
+	h.attrs = driver.Attrs{
 		Seq:     le.Uint64(b[24:]),
 		Mode:    le.Uint32(b[12:]),
 		UID:     le.Uint32(b[16:]),

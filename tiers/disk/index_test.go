@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // TestIndexDamage: an index that is lost, torn, stale or damaged anywhere changes
@@ -182,7 +182,7 @@ func TestSaveIndexInterrupted(t *testing.T) {
 func TestIndexWriterOrder(t *testing.T) {
 	slab := func(n uint32) *slabHeader { return &slabHeader{number: n, epoch: 1, slotBytes: 4096, slots: 4} }
 	slot := func(n uint32) *slotHeader {
-		return &slotHeader{slot: n, epoch: 1, key: []byte("k"), attrs: tiers.Attrs{Seq: 1}}
+		return &slotHeader{slot: n, epoch: 1, key: []byte("k"), attrs: driver.Attrs{Seq: 1}}
 	}
 	failed := errors.New("failed")
 	for name, tc := range map[string]struct {

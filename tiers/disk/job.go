@@ -4,8 +4,8 @@ import (
 	"errors"
 	"sync/atomic"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // The states of a block of a job.
@@ -15,7 +15,7 @@ const (
 	blockDone
 )
 
-// job is a tiers.Job under way.
+// job is a driver.Job under way.
 //
 // A device can keep an operation for ever. So the goroutine that fails the jobs of a failed device
 // must not wait for one that waits for the kernel. The first of the two finishes each block. A
@@ -24,11 +24,11 @@ const (
 // the worker, not to the job.
 type job struct {
 	t     *Tier
-	id    tiers.JobID
+	id    driver.JobID
 	op    string
-	done  func(*tiers.Result)
+	done  func(*driver.Result)
 	keys  []block.Key
-	out   []tiers.Outcome // each owned by the goroutine that has entered the block
+	out   []driver.Outcome // each owned by the goroutine that has entered the block
 	state []atomic.Uint32
 	left  atomic.Int64 // blocks not done, plus one for the submission
 
@@ -37,10 +37,10 @@ type job struct {
 }
 
 // newJob accepts a job. The caller must then call its submit.
-func (t *Tier) newJob(in *tiers.Job, op string) *job {
+func (t *Tier) newJob(in *driver.Job, op string) *job {
 	j := &job{t: t, id: in.ID, op: op, done: in.Done}
 	j.keys = make([]block.Key, len(in.Blocks))
-	j.out = make([]tiers.Outcome, len(in.Blocks))
+	j.out = make([]driver.Outcome, len(in.Blocks))
 	j.state = make([]atomic.Uint32, len(in.Blocks))
 	j.left.Store(int64(len(in.Blocks)) + 1)
 	for i := range in.Blocks {
@@ -67,7 +67,7 @@ func (j *job) enter(i int) bool { return j.state[i].CompareAndSwap(blockOpen, bl
 func (j *job) leave(i int) { j.state[i].Store(blockOpen) }
 
 // finish ends block i, which the caller has entered.
-func (j *job) finish(i int, o tiers.Outcome) {
+func (j *job) finish(i int, o driver.Outcome) {
 	o.Key = j.keys[i]
 	j.out[i] = o
 	j.state[i].Store(blockDone)
@@ -78,34 +78,34 @@ func (j *job) finish(i int, o tiers.Outcome) {
 }
 
 // abandon ends block i, unless another goroutine has entered or ended it.
-func (j *job) abandon(i int, o tiers.Outcome) {
+func (j *job) abandon(i int, o driver.Outcome) {
 	if j.enter(i) {
 		j.finish(i, o)
 	}
 }
 
 // failed is the outcome for an error. It wraps the error in a kind.
-func (j *job) failed(i int, err error) tiers.Outcome {
-	return tiers.Outcome{Status: tiers.Failed, Err: j.t.fail(j.op, j.keys[i], kindOf(err))}
+func (j *job) failed(i int, err error) driver.Outcome {
+	return driver.Outcome{Status: driver.Failed, Err: j.t.fail(j.op, j.keys[i], kindOf(err))}
 }
 
 // skipped is the outcome for a block without room. kind is ErrNoSpace or ErrBudget.
-func (j *job) skipped(i int, kind error) tiers.Outcome {
-	return tiers.Outcome{Status: tiers.Skipped, Err: j.t.fail(j.op, j.keys[i], kind)}
+func (j *job) skipped(i int, kind error) driver.Outcome {
+	return driver.Outcome{Status: driver.Skipped, Err: j.t.fail(j.op, j.keys[i], kind)}
 }
 
-func (j *job) count(o tiers.Outcome) {
+func (j *job) count(o driver.Outcome) {
 	c := &j.t.counters
 	switch {
-	case o.Status == tiers.Stored:
+	case o.Status == driver.Stored:
 		c.stored.Add(1)
 		c.storedBytes.Add(uint64(o.Bytes))
-	case o.Status == tiers.Loaded:
+	case o.Status == driver.Loaded:
 		c.loaded.Add(1)
 		c.loadedBytes.Add(uint64(o.Bytes))
-	case o.Status == tiers.Skipped && errors.Is(o.Err, block.ErrBudget):
+	case o.Status == driver.Skipped && errors.Is(o.Err, block.ErrBudget):
 		c.budget.Add(1)
-	case o.Status == tiers.Skipped && errors.Is(o.Err, block.ErrNoSpace):
+	case o.Status == driver.Skipped && errors.Is(o.Err, block.ErrNoSpace):
 		c.noSpace.Add(1)
 	}
 }
@@ -116,7 +116,7 @@ func (j *job) complete() {
 	t.mu.Lock()
 	t.mu.ending++
 	t.mu.Unlock()
-	j.done(&tiers.Result{Job: j.id, Outcomes: j.out})
+	j.done(&driver.Result{Job: j.id, Outcomes: j.out})
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.mu.ending--
@@ -152,7 +152,7 @@ func (j *job) acceptLocked() bool {
 }
 
 // settle ends block i before the job is submitted.
-func (j *job) settle(i int, o tiers.Outcome) {
+func (j *job) settle(i int, o driver.Outcome) {
 	if !j.enter(i) {
 		panic("disk: block of a new job is in use")
 	}

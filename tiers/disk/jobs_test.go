@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // patience is how long a test waits for what must happen.
@@ -54,26 +54,26 @@ type stored struct {
 }
 
 // transfer is one for storing b.
-func (b *stored) transfer(t testing.TB) tiers.Transfer {
-	return tiers.Transfer{
+func (b *stored) transfer(t testing.TB) driver.Transfer {
+	return driver.Transfer{
 		Key: b.key, Size: int64(len(b.data)), File: memFile(t, b.data),
-		Attrs: tiers.Attrs{Seq: b.seq, Mode: 0o640, Dirs: []tiers.DirAttrs{{Mode: 0o750, UID: 7, GID: 8}}},
+		Attrs: driver.Attrs{Seq: b.seq, Mode: 0o640, Dirs: []driver.DirAttrs{{Mode: 0o750, UID: 7, GID: 8}}},
 	}
 }
 
 var jobIDs struct {
 	sync.Mutex
-	last tiers.JobID
+	last driver.JobID
 }
 
 // begin submits a job and returns where its outcomes will be.
-func begin(submit func(*tiers.Job), force bool, transfers ...tiers.Transfer) <-chan []tiers.Outcome {
-	c := make(chan []tiers.Outcome, 1)
+func begin(submit func(*driver.Job), force bool, transfers ...driver.Transfer) <-chan []driver.Outcome {
+	c := make(chan []driver.Outcome, 1)
 	jobIDs.Lock()
 	jobIDs.last++
 	id := jobIDs.last
 	jobIDs.Unlock()
-	submit(&tiers.Job{ID: id, Force: force, Blocks: transfers, Done: func(res *tiers.Result) { c <- res.Outcomes }})
+	submit(&driver.Job{ID: id, Force: force, Blocks: transfers, Done: func(res *driver.Result) { c <- res.Outcomes }})
 	return c
 }
 
@@ -90,9 +90,9 @@ func wait[T any](t testing.TB, what string, c <-chan T) T {
 }
 
 // store stores blocks in one job.
-func (r *rig) store(t testing.TB, blocks ...stored) []tiers.Outcome {
+func (r *rig) store(t testing.TB, blocks ...stored) []driver.Outcome {
 	t.Helper()
-	var transfers []tiers.Transfer
+	var transfers []driver.Transfer
 	for i := range blocks {
 		transfers = append(transfers, blocks[i].transfer(t))
 	}
@@ -107,18 +107,18 @@ func (r *rig) store(t testing.TB, blocks ...stored) []tiers.Outcome {
 func (r *rig) mustStore(t testing.TB, blocks ...stored) {
 	t.Helper()
 	for _, o := range r.store(t, blocks...) {
-		if o.Status != tiers.Stored {
+		if o.Status != driver.Stored {
 			t.Fatalf("store %v: got %v (%v), want stored", o.Key, o.Status, o.Err)
 		}
 	}
 }
 
 // load loads one block of size bytes. data is what the file holds then.
-func (r *rig) load(t testing.TB, key block.Key, size int64) (o tiers.Outcome, data []byte) {
+func (r *rig) load(t testing.TB, key block.Key, size int64) (o driver.Outcome, data []byte) {
 	t.Helper()
 	f := memFile(t, bytes.Repeat([]byte{0xa5}, int(size)))
 	defer f.Close()
-	o = wait(t, "load", begin(r.Load, false, tiers.Transfer{Key: key, Size: size, File: f}))[0]
+	o = wait(t, "load", begin(r.Load, false, driver.Transfer{Key: key, Size: size, File: f}))[0]
 	data = make([]byte, size)
 	if _, err := f.ReadAt(data, 0); err != nil && size > 0 {
 		t.Fatal(err)
@@ -130,7 +130,7 @@ func (r *rig) load(t testing.TB, key block.Key, size int64) (o tiers.Outcome, da
 func (r *rig) mustLoad(t testing.TB, b stored) {
 	t.Helper()
 	o, data := r.load(t, b.key, int64(len(b.data)))
-	if o.Status != tiers.Loaded || !bytes.Equal(data, b.data) {
+	if o.Status != driver.Loaded || !bytes.Equal(data, b.data) {
 		t.Fatalf("load %v: got %v (%v), right bytes: %v", b.key, o.Status, o.Err, bytes.Equal(data, b.data))
 	}
 }
@@ -144,9 +144,9 @@ func (r *rig) sync(t testing.TB) error {
 }
 
 // presence looks up one key.
-func (r *rig) presence(t testing.TB, key block.Key) tiers.Presence {
+func (r *rig) presence(t testing.TB, key block.Key) driver.Presence {
 	t.Helper()
-	var out [1]tiers.Presence
+	var out [1]driver.Presence
 	if err := r.Lookup(context.Background(), []block.Key{key}, out[:]); err != nil {
 		t.Fatal(err)
 	}

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/directio"
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // fetch is one block on its way up. Its slot is pinned until its job is complete.
@@ -26,15 +26,15 @@ type fetch struct {
 	at    place
 }
 
-// Load copies the blocks of in up into their files; see tiers.Tier. A block that is still being
+// Load copies the blocks of in up into their files; see driver.Tier. A block that is still being
 // stored fails with ErrPending.
-func (t *Tier) Load(in *tiers.Job) {
+func (t *Tier) Load(in *driver.Job) {
 	j := t.newJob(in, "load")
 	j.submit(t.planLoads(j, in))
 }
 
 // planLoads pins the slots to load and cuts the work into tasks.
-func (t *Tier) planLoads(j *job, in *tiers.Job) []*task {
+func (t *Tier) planLoads(j *job, in *driver.Job) []*task {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !j.acceptLocked() {
@@ -58,19 +58,19 @@ func (t *Tier) planLoads(j *job, in *tiers.Job) []*task {
 }
 
 // planLoadLocked pins the slot of one block. It needs t.mu.
-func (t *Tier) planLoadLocked(j *job, i int, tr *tiers.Transfer) (f fetch, ok bool) {
+func (t *Tier) planLoadLocked(j *job, i int, tr *driver.Transfer) (f fetch, ok bool) {
 	id := t.mu.table.findKey(tr.Key)
 	if id == 0 {
 		if t.mu.flights[tr.Key] != nil {
 			j.settle(i, j.failed(i, block.ErrPending))
 		} else {
-			j.settle(i, tiers.Outcome{Status: tiers.Absent})
+			j.settle(i, driver.Outcome{Status: driver.Absent})
 		}
 		return f, false
 	}
 	e := t.mu.table.at(id)
 	if e.size != tr.Size || tr.Sum.Valid && tr.Sum.Sum != e.sum {
-		j.settle(i, tiers.Outcome{Status: tiers.Absent})
+		j.settle(i, driver.Outcome{Status: driver.Absent})
 		return f, false
 	}
 	t.touchLocked(id)
@@ -173,7 +173,7 @@ func (d *device) endLoad(f *fetch, err error) {
 
 // loaded ends a block that the caller has entered.
 func (f *fetch) loaded() {
-	f.job.finish(f.index, tiers.Outcome{Status: tiers.Loaded, Bytes: f.dest.size, Sum: f.dest.sum})
+	f.job.finish(f.index, driver.Outcome{Status: driver.Loaded, Bytes: f.dest.size, Sum: f.dest.sum})
 }
 
 // lossOf returns why a copy that could not be read is lost. It is nil if the copy is not lost.

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // BenchmarkRecover opens a directory with so many blocks of 64 KiB in slabs of 256 MiB:
@@ -63,7 +63,7 @@ func plantMany(b *testing.B, d *directory, blocks int) {
 		b.Fatal(err)
 	}
 	defer unix.Munmap(mem)
-	h := slotHeader{size: slotBytes, attrs: tiers.Attrs{Mode: 0o644, Dirs: make([]tiers.DirAttrs, 2)}}
+	h := slotHeader{size: slotBytes, attrs: driver.Attrs{Mode: 0o644, Dirs: make([]driver.DirAttrs, 2)}}
 	for number, n := uint32(0), 0; n < blocks; number++ {
 		s := slabHeader{number: number, uuid: d.superblock().uuid, epoch: 1, slotBytes: slotBytes, slots: perSlab}
 		clear(mem)

@@ -14,8 +14,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // openTest opens a directory below the test's own, and closes it.
@@ -39,8 +39,8 @@ func plantBlock(t testing.TB, f *os.File, s *slabHeader, slot uint32, key string
 	}
 	h := slotHeader{
 		slot: slot, epoch: s.epoch, size: int64(size), sum: block.Sum(data).Sum, key: []byte(key),
-		attrs: tiers.Attrs{Seq: seq, Mode: 0o644, UID: 1, GID: 2, Mtime: int64(seq) * 1e9, Pinned: slot%2 == 1,
-			Dirs: make([]tiers.DirAttrs, strings.Count(key, "/"))},
+		attrs: driver.Attrs{Seq: seq, Mode: 0o644, UID: 1, GID: 2, Mtime: int64(seq) * 1e9, Pinned: slot%2 == 1,
+			Dirs: make([]driver.DirAttrs, strings.Count(key, "/"))},
 	}
 	page := make([]byte, pageBytes)
 	err := h.encode(page)

@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // TestBorrow shows that a store without a slot of its size takes a free one that is up to
@@ -103,7 +103,7 @@ func TestStealVetoed(t *testing.T) {
 	host := newHost()
 	host.veto = func(key block.Key) bool { return firsts[key] }
 	r.SetHost(host)
-	if o := r.store(t, stored{keyOf("large"), 1, bytesOf(1, 3*pageBytes)})[0]; o.Status != tiers.Skipped {
+	if o := r.store(t, stored{keyOf("large"), 1, bytesOf(1, 3*pageBytes)})[0]; o.Status != driver.Skipped {
 		t.Errorf("got %v (%v), want skipped", o.Status, o.Err)
 	}
 	if n := r.Stats().Evicted; n != 0 {
@@ -151,7 +151,7 @@ func TestShrunkPinned(t *testing.T) {
 		p, _, _ := r.slotOf(t, b.key)
 		switch {
 		case b.key == pinned.key:
-			r.Update(b.key, b.key, &tiers.Attrs{Seq: 2, Pinned: true})
+			r.Update(b.key, b.key, &driver.Attrs{Seq: 2, Pinned: true})
 		case p == path: // so that it is the emptiest
 			r.Remove([]block.Key{b.key})
 		}
@@ -168,13 +168,13 @@ func TestShrunkPinned(t *testing.T) {
 // all of its blocks, though the class that they were one batch for is gone by then.
 func TestRoomForAll(t *testing.T) {
 	r := newRig(t, 1, 16<<20, nil)
-	var transfers []tiers.Transfer
+	var transfers []driver.Transfer
 	for i, pages := range []int{8, 9} {
 		b := stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), pages*pageBytes)}
 		transfers = append(transfers, b.transfer(t))
 	}
-	c := make(chan []tiers.Outcome, 1)
-	in := &tiers.Job{ID: 1, Blocks: transfers, Done: func(res *tiers.Result) { c <- res.Outcomes }}
+	c := make(chan []driver.Outcome, 1)
+	in := &driver.Job{ID: 1, Blocks: transfers, Done: func(res *driver.Result) { c <- res.Outcomes }}
 	j := r.newJob(in, "store")
 	flights := r.planStores(j, in)[0].flights
 	d := r.devices[0]
@@ -190,7 +190,7 @@ func TestRoomForAll(t *testing.T) {
 	d.storeStaged(flights)
 	j.submit(nil)
 	for _, o := range wait(t, "store", c) {
-		if o.Status != tiers.Stored {
+		if o.Status != driver.Stored {
 			t.Errorf("got %v (%v), want stored", o.Status, o.Err)
 		}
 	}

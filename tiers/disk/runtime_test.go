@@ -13,8 +13,8 @@ import (
 
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/directio/faultio"
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // TestWriteBudget shows that stores beyond the daily budget are skipped and counted, that
@@ -36,9 +36,9 @@ func TestWriteBudget(t *testing.T) {
 	fill := func() (n int) {
 		for range 50 {
 			switch o := r.store(t, block1())[0]; {
-			case o.Status == tiers.Stored:
+			case o.Status == driver.Stored:
 				n++
-			case o.Status == tiers.Skipped && errors.Is(o.Err, block.ErrBudget):
+			case o.Status == driver.Skipped && errors.Is(o.Err, block.ErrBudget):
 				return n
 			default:
 				t.Fatalf("got %v (%v)", o.Status, o.Err)
@@ -55,7 +55,7 @@ func TestWriteBudget(t *testing.T) {
 		t.Errorf("%d skipped, %d of %d bytes written", s.SkippedBudget, d.WrittenTodayBytes, d.BudgetBytes)
 	}
 	forced := block1()
-	if o := wait(t, "store", begin(r.Store, true, forced.transfer(t)))[0]; o.Status != tiers.Stored {
+	if o := wait(t, "store", begin(r.Store, true, forced.transfer(t)))[0]; o.Status != driver.Stored {
 		t.Errorf("forced store: %v (%v)", o.Status, o.Err)
 	}
 	if err := r.sync(t); err != nil {
@@ -109,12 +109,12 @@ func TestSameVersionTwice(t *testing.T) {
 		name   string
 		fault  faultio.Fault
 		remove bool
-		first  tiers.Status
-		second tiers.Status
+		first  driver.Status
+		second driver.Status
 	}{
-		{"stored", faultio.Fault{}, false, tiers.Stored, tiers.Skipped},
-		{"failed", faultio.Fault{Err: errors.New("broken")}, false, tiers.Failed, tiers.Failed},
-		{"removed", faultio.Fault{}, true, tiers.Skipped, tiers.Skipped},
+		{"stored", faultio.Fault{}, false, driver.Stored, driver.Skipped},
+		{"failed", faultio.Fault{Err: errors.New("broken")}, false, driver.Failed, driver.Failed},
+		{"removed", faultio.Fault{}, true, driver.Skipped, driver.Skipped},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t, 1, 16<<20, nil)
@@ -131,7 +131,7 @@ func TestSameVersionTwice(t *testing.T) {
 			second := begin(r.Store, false, b.transfer(t))
 			if c.fault.Err == nil {
 				eventually(t, "the write", func() bool { return r.engine(0).StuckOps() > 0 })
-				if p := r.presence(t, b.key); p != tiers.Pending {
+				if p := r.presence(t, b.key); p != driver.Pending {
 					t.Errorf("while it is stored: %v, want pending", p)
 				}
 				if c.remove {
@@ -147,9 +147,9 @@ func TestSameVersionTwice(t *testing.T) {
 			if o := wait(t, "second", second)[0]; c.fault.Err == nil && o.Status != c.second {
 				t.Errorf("second: %v (%v), want %v", o.Status, o.Err, c.second)
 			}
-			if c.first == tiers.Stored {
+			if c.first == driver.Stored {
 				r.mustLoad(t, b)
-			} else if p := r.presence(t, b.key); p != tiers.Miss && c.remove {
+			} else if p := r.presence(t, b.key); p != driver.Miss && c.remove {
 				t.Errorf("got %v, want miss", p)
 			}
 		})
@@ -169,18 +169,18 @@ func TestUpdateWhileStoring(t *testing.T) {
 		c := begin(r.Store, false, b.transfer(t))
 		eventually(t, "the write", func() bool { return r.engine(0).StuckOps() > 0 })
 		to := keyOf("to/a/longer/name")
-		if !r.Update(b.key, to, &tiers.Attrs{Seq: 5, Mode: 0o611}) {
+		if !r.Update(b.key, to, &driver.Attrs{Seq: 5, Mode: 0o611}) {
 			t.Fatal("Update of a block that is being stored: got false")
 		}
 		r.engine(0).Release()
-		if o := wait(t, "store", c)[0]; o.Status != tiers.Stored || o.Key != b.key {
+		if o := wait(t, "store", c)[0]; o.Status != driver.Stored || o.Key != b.key {
 			t.Errorf("got %v of %v (%v)", o.Status, o.Key, o.Err)
 		}
 		if err := r.sync(t); err != nil {
 			t.Fatal(err)
 		}
 		next := r.crash(t)
-		if p := next.presence(t, b.key); p != tiers.Miss {
+		if p := next.presence(t, b.key); p != driver.Miss {
 			t.Errorf("old name: %v", p)
 		}
 		next.mustLoad(t, stored{to, 5, b.data})
@@ -241,12 +241,12 @@ func TestLookupMany(t *testing.T) {
 		blocks = append(blocks, stored{keys[i], 1, bytesOf(1, 10)})
 	}
 	r.mustStore(t, blocks...)
-	out := make([]tiers.Presence, len(keys))
+	out := make([]driver.Presence, len(keys))
 	if err := r.Lookup(context.Background(), keys, out); err != nil {
 		t.Fatal(err)
 	}
 	for i, p := range out {
-		if (p == tiers.Hit) != (i%100 == 0) {
+		if (p == driver.Hit) != (i%100 == 0) {
 			t.Errorf("key %d: %v", i, p)
 		}
 	}

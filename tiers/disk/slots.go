@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"hash/maphash"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // slotID names a used slot in memory. The ids are dense and below 2^32; 0 is none.
@@ -225,7 +225,7 @@ func (t *slotTable) unlink(id slotID) {
 }
 
 // setAttrs stores what a slot keeps of a. keyBytes are taken from the slot.
-func (t *slotTable) setAttrs(e *slotInfo, a *tiers.Attrs) {
+func (t *slotTable) setAttrs(e *slotInfo, a *driver.Attrs) {
 	e.seq, e.mtime, e.expires = a.Seq, a.Mtime, a.Expires
 	e.flags &^= flagPinned
 	if a.Pinned {
@@ -237,8 +237,8 @@ func (t *slotTable) setAttrs(e *slotInfo, a *tiers.Attrs) {
 }
 
 // attrs is the inverse of setAttrs. Dirs must not be changed.
-func (t *slotTable) attrs(e *slotInfo) tiers.Attrs {
-	a := tiers.Attrs{Seq: e.seq, Mtime: e.mtime, Expires: e.expires, Pinned: e.flags&flagPinned != 0}
+func (t *slotTable) attrs(e *slotInfo) driver.Attrs {
+	a := driver.Attrs{Seq: e.seq, Mtime: e.mtime, Expires: e.expires, Pinned: e.flags&flagPinned != 0}
 	t.owners.get(e.owner, &a)
 	return a
 }
@@ -262,7 +262,7 @@ type ownerTable struct {
 type ownerRow struct {
 	text           string
 	mode, uid, gid uint32
-	dirs           []tiers.DirAttrs
+	dirs           []driver.DirAttrs
 	refs           uint32
 }
 
@@ -272,7 +272,7 @@ func (o *ownerTable) init() {
 }
 
 // put returns the number of a combination and adds a reference to it.
-func (o *ownerTable) put(a *tiers.Attrs, dirs []tiers.DirAttrs) uint32 {
+func (o *ownerTable) put(a *driver.Attrs, dirs []driver.DirAttrs) uint32 {
 	b := o.buf[:0]
 	for _, v := range [...]uint32{a.Mode, a.UID, a.GID} {
 		b = le.AppendUint32(b, v)
@@ -289,7 +289,7 @@ func (o *ownerTable) put(a *tiers.Attrs, dirs []tiers.DirAttrs) uint32 {
 			n = uint32(len(o.rows))
 			o.rows = append(o.rows, ownerRow{})
 		}
-		o.rows[n] = ownerRow{text: string(b), mode: a.Mode, uid: a.UID, gid: a.GID, dirs: append([]tiers.DirAttrs(nil), dirs...)}
+		o.rows[n] = ownerRow{text: string(b), mode: a.Mode, uid: a.UID, gid: a.GID, dirs: append([]driver.DirAttrs(nil), dirs...)}
 		o.byText[o.rows[n].text] = n
 	}
 	o.rows[n].refs++
@@ -310,7 +310,7 @@ func (o *ownerTable) drop(n uint32) {
 }
 
 // get fills in mode, owner and directories.
-func (o *ownerTable) get(n uint32, a *tiers.Attrs) {
+func (o *ownerTable) get(n uint32, a *driver.Attrs) {
 	if n == 0 {
 		return
 	}

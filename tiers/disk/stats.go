@@ -5,10 +5,10 @@ import (
 	"time"
 
 	"github.com/kvfs/kvfs/directio"
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
-// Detail is the TierStats.Detail of this tier.
+// Detail is driver.Stats.Detail of this tier.
 type Detail struct {
 	BudgetBytes       int64 `json:"budget_bytes,omitempty"` // per day; 0: no limit
 	WrittenTodayBytes int64 `json:"written_today_bytes"`
@@ -52,9 +52,9 @@ type ClassDetail struct {
 }
 
 // Stats returns totals, with a Detail as Detail.
-func (t *Tier) Stats() tiers.TierStats {
+func (t *Tier) Stats() driver.Stats {
 	c := &t.counters
-	s := tiers.TierStats{
+	s := driver.Stats{
 		State:       "online",
 		StoredBytes: c.storedBytes.Load(), LoadedBytes: c.loadedBytes.Load(),
 		Stored: c.stored.Load(), Loaded: c.loaded.Load(),

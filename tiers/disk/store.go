@@ -8,8 +8,8 @@ import (
 	"slices"
 
 	"github.com/kvfs/kvfs/directio"
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 const (
@@ -20,14 +20,14 @@ const (
 	stagingBytes = 1 << 20
 )
 
-// Store copies the blocks of in down to their devices; see tiers.Tier.
-func (t *Tier) Store(in *tiers.Job) {
+// Store copies the blocks of in down to their devices; see driver.Tier.
+func (t *Tier) Store(in *driver.Job) {
 	j := t.newJob(in, "store")
 	j.submit(t.planStores(j, in))
 }
 
 // planStores decides which blocks to store and where.
-func (t *Tier) planStores(j *job, in *tiers.Job) []*task {
+func (t *Tier) planStores(j *job, in *driver.Job) []*task {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !j.acceptLocked() {
@@ -69,7 +69,7 @@ func (p *planner) add(d *device, j *job, size int64, add func(*task)) {
 
 // planStoreLocked returns the flight for a block. It returns nil if the outcome is known, or is
 // that of another flight. It needs t.mu.
-func (t *Tier) planStoreLocked(j *job, i int, tr *tiers.Transfer, force bool) *flight {
+func (t *Tier) planStoreLocked(j *job, i int, tr *driver.Transfer, force bool) *flight {
 	if err := checkTransfer(tr); err != nil {
 		j.settle(i, j.failed(i, err))
 		return nil
@@ -77,7 +77,7 @@ func (t *Tier) planStoreLocked(j *job, i int, tr *tiers.Transfer, force bool) *f
 	if id := t.mu.table.findKey(tr.Key); id != 0 && t.mu.table.at(id).same(tr) && !t.leavingLocked(id) {
 		t.touchLocked(id)
 		j.pinLocked(id)
-		j.settle(i, tiers.Outcome{Status: tiers.Skipped})
+		j.settle(i, driver.Outcome{Status: driver.Skipped})
 		return nil
 	}
 	if f := t.mu.flights[tr.Key]; f != nil && f.seq == tr.Attrs.Seq {
@@ -106,7 +106,7 @@ func (t *Tier) planStoreLocked(j *job, i int, tr *tiers.Transfer, force bool) *f
 }
 
 // checkTransfer returns an error for a block that no tier could store.
-func checkTransfer(tr *tiers.Transfer) error {
+func checkTransfer(tr *driver.Transfer) error {
 	switch {
 	case tr.Size < 0:
 		return fmt.Errorf("size %d: %w", tr.Size, block.ErrInvalid)
@@ -119,7 +119,7 @@ func checkTransfer(tr *tiers.Transfer) error {
 }
 
 // same reports whether the slot holds the version that tr would store.
-func (e *slotInfo) same(tr *tiers.Transfer) bool {
+func (e *slotInfo) same(tr *driver.Transfer) bool {
 	return e.seq == tr.Attrs.Seq && e.size == tr.Size && (!tr.Sum.Valid || tr.Sum.Sum == e.sum)
 }
 
@@ -152,7 +152,7 @@ func (d *device) store(flights []*flight) {
 }
 
 // noRoom returns the outcome of a flight that got no slot.
-func (d *device) noRoom(f *flight, err error) tiers.Outcome {
+func (d *device) noRoom(f *flight, err error) driver.Outcome {
 	if errors.Is(err, block.ErrNoSpace) {
 		return f.job.skipped(f.index, err)
 	}

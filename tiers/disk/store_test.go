@@ -13,8 +13,8 @@ import (
 
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/directio/faultio"
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // TestStoreVolatile shows that of a file which changes while it is stored one reading is
@@ -64,11 +64,11 @@ func TestStoreVolatile(t *testing.T) {
 			close(stop)
 			wg.Wait()
 			r.rule(nil)
-			if o.Status != tiers.Stored {
+			if o.Status != driver.Stored {
 				t.Fatalf("%d bytes: %v (%v)", size, o.Status, o.Err)
 			}
 			loaded, data := r.load(t, b.key, int64(size))
-			if loaded.Status != tiers.Loaded || block.Sum(data) != o.Sum || !slices.Equal(data[:50], b.data[:50]) && size > 100 {
+			if loaded.Status != driver.Loaded || block.Sum(data) != o.Sum || !slices.Equal(data[:50], b.data[:50]) && size > 100 {
 				t.Errorf("%d bytes: loaded as %v (%v), checksum %v, stored with %v", size, loaded.Status, loaded.Err, block.Sum(data), o.Sum)
 			}
 		}
@@ -88,7 +88,7 @@ func TestStorePiecesShare(t *testing.T) {
 		b := stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), 500_001)}
 		tr := b.transfer(t)
 		tr.Volatile = true
-		if o := wait(t, "store", begin(r.Store, false, tr))[0]; o.Status != tiers.Stored {
+		if o := wait(t, "store", begin(r.Store, false, tr))[0]; o.Status != driver.Stored {
 			t.Fatalf("got %v (%v), want stored", o.Status, o.Err)
 		}
 		r.mustLoad(t, b)
@@ -103,10 +103,10 @@ func TestStoreWrongSum(t *testing.T) {
 		b := stored{keyOf(fmt.Sprint(size)), 1, bytesOf(1, size)}
 		tr := b.transfer(t)
 		tr.Sum = block.Sum(b.data[1:])
-		if o := wait(t, "store", begin(r.Store, false, tr))[0]; o.Status != tiers.Failed || !errors.Is(o.Err, block.ErrCorrupt) {
+		if o := wait(t, "store", begin(r.Store, false, tr))[0]; o.Status != driver.Failed || !errors.Is(o.Err, block.ErrCorrupt) {
 			t.Errorf("%d bytes: got %v (%v), want failed with %v", size, o.Status, o.Err, block.ErrCorrupt)
 		}
-		if p := r.presence(t, b.key); p != tiers.Miss {
+		if p := r.presence(t, b.key); p != driver.Miss {
 			t.Errorf("%d bytes: %v, want miss", size, p)
 		}
 	}
@@ -125,7 +125,7 @@ func TestStoreFull(t *testing.T) {
 				return faultio.Fault{}
 			})
 			b := stored{keyOf("full"), 1, bytesOf(1, size)}
-			if o := r.store(t, b)[0]; o.Status != tiers.Skipped || !errors.Is(o.Err, block.ErrNoSpace) {
+			if o := r.store(t, b)[0]; o.Status != driver.Skipped || !errors.Is(o.Err, block.ErrNoSpace) {
 				t.Errorf("%d bytes, %v: got %v (%v), want skipped with %v", size, errno, o.Status, o.Err, block.ErrNoSpace)
 			}
 			r.rule(nil)
@@ -148,8 +148,8 @@ func TestSourceUnreadable(t *testing.T) {
 	}
 	defer dir.Close()
 	for _, size := range []int64{5000, 1 << 20} {
-		tr := tiers.Transfer{Key: keyOf("unreadable"), Size: size, File: dir, Attrs: tiers.Attrs{Seq: 1}}
-		if o := wait(t, "store", begin(r.Store, false, tr))[0]; o.Status != tiers.Failed || o.Err == nil {
+		tr := driver.Transfer{Key: keyOf("unreadable"), Size: size, File: dir, Attrs: driver.Attrs{Seq: 1}}
+		if o := wait(t, "store", begin(r.Store, false, tr))[0]; o.Status != driver.Failed || o.Err == nil {
 			t.Errorf("%d bytes: got %v (%v), want failed", size, o.Status, o.Err)
 		}
 	}
@@ -172,8 +172,8 @@ func TestDestinationFails(t *testing.T) {
 		t.Skip(err)
 	}
 	defer mem.Close()
-	tr := tiers.Transfer{Key: b.key, Size: 1 << 20, File: mem}
-	if o := wait(t, "load", begin(r.Load, false, tr))[0]; o.Status != tiers.Failed || !errors.Is(o.Err, syscall.EIO) {
+	tr := driver.Transfer{Key: b.key, Size: 1 << 20, File: mem}
+	if o := wait(t, "load", begin(r.Load, false, tr))[0]; o.Status != driver.Failed || !errors.Is(o.Err, syscall.EIO) {
 		t.Errorf("got %v (%v), want failed with %v", o.Status, o.Err, syscall.EIO)
 	}
 	if err := host.lossOf(b.key); err != nil {
@@ -188,7 +188,7 @@ func TestStoreWhileAsked(t *testing.T) {
 	r := newRig(t, 1, 12*minSlabBytes, nil)
 	host := newHost()
 	var asked atomic.Pointer[block.Key]
-	again := make(chan (<-chan []tiers.Outcome), 1)
+	again := make(chan (<-chan []driver.Outcome), 1)
 	var blocks []stored
 	for i := range 40 {
 		blocks = append(blocks, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), 4096)})
@@ -208,10 +208,10 @@ func TestStoreWhileAsked(t *testing.T) {
 		}
 	}
 	o := wait(t, "the store", wait(t, "a victim", again))[0]
-	if o.Status != tiers.Stored {
+	if o.Status != driver.Stored {
 		t.Errorf("got %v (%v), want stored", o.Status, o.Err)
 	}
-	if p := r.presence(t, *asked.Load()); p != tiers.Hit {
+	if p := r.presence(t, *asked.Load()); p != driver.Hit {
 		t.Errorf("the block that was stored while the Host was asked: %v, want hit", p)
 	}
 }
@@ -242,7 +242,7 @@ func TestRemoveBeforeHeader(t *testing.T) {
 		eventually(t, "the write", func() bool { return r.engine(0).StuckOps() > 0 })
 		r.Remove([]block.Key{b.key})
 		r.engine(0).Release()
-		if o := wait(t, "store", c)[0]; o.Status != tiers.Skipped || !errors.Is(o.Err, block.ErrNotFound) {
+		if o := wait(t, "store", c)[0]; o.Status != driver.Skipped || !errors.Is(o.Err, block.ErrNotFound) {
 			t.Errorf("got %v (%v), want skipped with %v", o.Status, o.Err, block.ErrNotFound)
 		}
 		if err := r.sync(t); err != nil {
@@ -271,7 +271,7 @@ func TestSyncAwaitsHeader(t *testing.T) {
 		c := begin(r.Store, false, b.transfer(t))
 		eventually(t, "the header", func() bool { return r.engine(0).StuckOps() > 0 })
 		if rename {
-			r.Update(b.key, to, &tiers.Attrs{Seq: 5, Mode: 0o600})
+			r.Update(b.key, to, &driver.Attrs{Seq: 5, Mode: 0o600})
 		} else {
 			r.Remove([]block.Key{b.key})
 		}
@@ -296,7 +296,7 @@ func TestSyncAwaitsHeader(t *testing.T) {
 		}
 		next := r.crash(t)
 		wait(t, "store", c)
-		if p := next.presence(t, b.key); p != tiers.Miss {
+		if p := next.presence(t, b.key); p != driver.Miss {
 			t.Errorf("after a crash: %v, want miss", p)
 		}
 		if rename {
@@ -315,8 +315,8 @@ func TestSharedAbandoned(t *testing.T) {
 		r := newRig(t, 1, 16<<20, nil)
 		d := r.devices[0]
 		b := stored{keyOf("shared"), 1, bytesOf(1, 1<<20)}
-		first := make(chan []tiers.Outcome, 1)
-		in := &tiers.Job{ID: 1, Blocks: []tiers.Transfer{b.transfer(t)}, Done: func(res *tiers.Result) { first <- res.Outcomes }}
+		first := make(chan []driver.Outcome, 1)
+		in := &driver.Job{ID: 1, Blocks: []driver.Transfer{b.transfer(t)}, Done: func(res *driver.Result) { first <- res.Outcomes }}
 		j := r.newJob(in, "store")
 		f := r.planStores(j, in)[0].flights[0]
 		second := begin(r.Store, false, b.transfer(t))
@@ -327,7 +327,7 @@ func TestSharedAbandoned(t *testing.T) {
 			t.Fatal("the block is in use")
 		}
 		c.store(d, f)
-		if o := wait(t, "second", second)[0]; o.Status != tiers.Failed || !errors.Is(o.Err, block.ErrUnavailable) {
+		if o := wait(t, "second", second)[0]; o.Status != driver.Failed || !errors.Is(o.Err, block.ErrUnavailable) {
 			t.Errorf("%s: got %v (%v), want failed with %v", c.name, o.Status, o.Err, block.ErrUnavailable)
 		}
 		j.finish(0, j.failed(0, block.ErrUnavailable))

@@ -31,7 +31,7 @@ func (r *syncRequest) end(err error) {
 	r.done(nil)
 }
 
-// Sync makes earlier changes durable; see tiers.Syncer. It leaves out a failed device once the Host
+// Sync makes earlier changes durable; see driver.Syncer. It leaves out a failed device once the Host
 // has been told which blocks went with it.
 func (t *Tier) Sync(done func(error)) {
 	r := &syncRequest{t: t, done: done}

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/policy"
 )
 
@@ -20,8 +20,8 @@ func TestSlotTable(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	table := newSlotTable()
 	want := map[string]slotID{}
-	attrs := func(n int) *tiers.Attrs {
-		return &tiers.Attrs{Seq: uint64(n) + 1, Mode: uint32(n % 5), Mtime: int64(n), Dirs: make([]tiers.DirAttrs, n%3)}
+	attrs := func(n int) *driver.Attrs {
+		return &driver.Attrs{Seq: uint64(n) + 1, Mode: uint32(n % 5), Mtime: int64(n), Dirs: make([]driver.DirAttrs, n%3)}
 	}
 	drop := func(path string) {
 		table.unlink(want[path])

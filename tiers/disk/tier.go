@@ -14,8 +14,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/directio"
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/invariant"
 )
 
@@ -65,7 +65,7 @@ type Tier struct {
 		table   *slotTable
 		slabs   []*slab // by slotInfo.slab; nil if gone
 		flights map[block.Key]*flight
-		host    tiers.Host
+		host    driver.Host
 		clock   uint32 // counts uses
 		jobs    int    // accepted and not completed
 		closing bool
@@ -81,12 +81,12 @@ type Tier struct {
 }
 
 var (
-	_ tiers.Tier       = (*Tier)(nil)
-	_ tiers.Statser    = (*Tier)(nil)
-	_ tiers.Enumerator = (*Tier)(nil)
-	_ tiers.Hosted     = (*Tier)(nil)
-	_ tiers.Recorder   = (*Tier)(nil)
-	_ tiers.Syncer     = (*Tier)(nil)
+	_ driver.Tier       = (*Tier)(nil)
+	_ driver.Statser    = (*Tier)(nil)
+	_ driver.Enumerator = (*Tier)(nil)
+	_ driver.Hosted     = (*Tier)(nil)
+	_ driver.Recorder   = (*Tier)(nil)
+	_ driver.Syncer     = (*Tier)(nil)
 )
 
 // counters are totals since Open.
@@ -147,13 +147,13 @@ func Open(ctx context.Context, opts Options) (*Tier, error) {
 
 // SetHost sets the Host, which is asked before evictions and told of losses. Call it before any
 // job.
-func (t *Tier) SetHost(h tiers.Host) {
+func (t *Tier) SetHost(h driver.Host) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.mu.host = h
 }
 
-func (t *Tier) host() tiers.Host {
+func (t *Tier) host() driver.Host {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.mu.host
@@ -174,8 +174,8 @@ func (t *Tier) online() bool {
 	return false
 }
 
-// Lookup answers from memory; see tiers.Tier.
-func (t *Tier) Lookup(_ context.Context, keys []block.Key, out []tiers.Presence) error {
+// Lookup answers from memory; see driver.Tier.
+func (t *Tier) Lookup(_ context.Context, keys []block.Key, out []driver.Presence) error {
 	clear(out)
 	if len(keys) != len(out) {
 		return t.fail("lookup", block.Key{}, fmt.Errorf("%d keys, room for %d: %w", len(keys), len(out), block.ErrInvalid))
@@ -197,7 +197,7 @@ func (t *Tier) Lookup(_ context.Context, keys []block.Key, out []tiers.Presence)
 const lockedKeys = 512
 
 // lookup fills out for the keys, under one hold of the lock.
-func (t *Tier) lookup(keys []block.Key, out []tiers.Presence) error {
+func (t *Tier) lookup(keys []block.Key, out []driver.Presence) error {
 	online := t.online()
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -209,9 +209,9 @@ func (t *Tier) lookup(keys []block.Key, out []tiers.Presence) error {
 	}
 	for i := range keys {
 		if t.mu.table.findKey(keys[i]) != 0 {
-			out[i] = tiers.Hit
+			out[i] = driver.Hit
 		} else if t.mu.flights[keys[i]] != nil {
-			out[i] = tiers.Pending
+			out[i] = driver.Pending
 		}
 	}
 	return nil
@@ -282,9 +282,9 @@ func (t *Tier) touchLocked(id slotID) {
 	s.class.pol.Touch(s.policyID(e.slot))
 }
 
-// Update renames a block and gives it new attributes; see tiers.Recorder. It also applies to a
+// Update renames a block and gives it new attributes; see driver.Recorder. It also applies to a
 // store of the block that is under way.
-func (t *Tier) Update(from, to block.Key, a *tiers.Attrs) bool {
+func (t *Tier) Update(from, to block.Key, a *driver.Attrs) bool {
 	path := appendPath(nil, to)
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -316,7 +316,7 @@ func (t *Tier) Update(from, to block.Key, a *tiers.Attrs) bool {
 }
 
 // updateSlotLocked changes a live slot. It needs t.mu.
-func (t *Tier) updateSlotLocked(id slotID, path []byte, a *tiers.Attrs) {
+func (t *Tier) updateSlotLocked(id slotID, path []byte, a *driver.Attrs) {
 	e := t.mu.table.at(id)
 	if string(t.mu.table.path(e)) != string(path) {
 		t.mu.table.unlink(id)
@@ -332,10 +332,10 @@ func (t *Tier) updateSlotLocked(id slotID, path []byte, a *tiers.Attrs) {
 	t.dirtyLocked(id)
 }
 
-// Blocks calls fn for each block held; see tiers.Enumerator. It may miss or see changes made
+// Blocks calls fn for each block held; see driver.Enumerator. It may miss or see changes made
 // meanwhile.
-func (t *Tier) Blocks(fn func(h *tiers.Held) bool) error {
-	lists, stop := make(chan []tiers.Held, 2), make(chan struct{})
+func (t *Tier) Blocks(fn func(h *driver.Held) bool) error {
+	lists, stop := make(chan []driver.Held, 2), make(chan struct{})
 	defer close(stop)
 	go func() { // prepares the next chunk while fn uses the last; ends no later than Blocks
 		defer close(lists)
@@ -362,15 +362,15 @@ func (t *Tier) Blocks(fn func(h *tiers.Held) bool) error {
 }
 
 // heldOf returns the blocks in chunk i of the table of slots.
-func (t *Tier) heldOf(i int) (list []tiers.Held, more bool) {
+func (t *Tier) heldOf(i int) (list []driver.Held, more bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	table := t.mu.table
-	var dirs []tiers.DirAttrs // of all in list: the caller keeps what it gets
+	var dirs []driver.DirAttrs // of all in list: the caller keeps what it gets
 	if i >= len(table.slots) {
 		return nil, false
 	}
-	list = make([]tiers.Held, 0, min(len(table.slots[i]), int(table.linked)))
+	list = make([]driver.Held, 0, min(len(table.slots[i]), int(table.linked)))
 	for j := range table.slots[i] {
 		e := &table.slots[i][j]
 		if e.state != slotLive {
@@ -380,7 +380,7 @@ func (t *Tier) heldOf(i int) (list []tiers.Held, more bool) {
 		first := len(dirs)
 		dirs = append(dirs, a.Dirs...)
 		a.Dirs = dirs[first:len(dirs):len(dirs)]
-		list = append(list, tiers.Held{
+		list = append(list, driver.Held{
 			Key:   parsePath(table.path(e)),
 			Size:  e.size,
 			Sum:   block.Checksum{Sum: e.sum, Valid: true},

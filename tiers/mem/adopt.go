@@ -11,18 +11,18 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // found is a committed file.
 type found struct {
-	id       tiers.BlobID
-	record   *tiers.Record
+	id       driver.BlobID
+	record   *driver.Record
 	modified bool
 }
 
-// Adopt implements tiers.Primary. fn gets the present Size and Mtime of a file. Sum is that of the
+// Adopt implements driver.Primary. fn gets the present Size and Mtime of a file. Sum is that of the
 // commit, so it is void if the file was modified. A directory counts as modified only if its file
 // has bytes, since its Mtime is not that of the file.
 //
@@ -33,7 +33,7 @@ type found struct {
 //
 // Up to GOMAXPROCS goroutines read the 256 buckets. They have ended when Adopt returns. fn is
 // called under no lock. A second call fails with ErrInvalid.
-func (s *Store) Adopt(fn func(id tiers.BlobID, r *tiers.Record, modified bool) bool) error {
+func (s *Store) Adopt(fn func(id driver.BlobID, r *driver.Record, modified bool) bool) error {
 	if s.adopted.Swap(true) {
 		return kindOf("adopt", fmt.Errorf("a second time: %w", block.ErrInvalid))
 	}
@@ -138,9 +138,9 @@ func (s *Store) bucketNames(i int) ([]string, error) {
 	}
 	fd, err := unix.Openat(s.bucket[i], ".", dirFlags, 0)
 	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: s.dir + "/" + bucketName(tiers.BlobID(i)), Err: err}
+		return nil, &os.PathError{Op: "open", Path: s.dir + "/" + bucketName(driver.BlobID(i)), Err: err}
 	}
-	f := os.NewFile(uintptr(fd), s.dir+"/"+bucketName(tiers.BlobID(i)))
+	f := os.NewFile(uintptr(fd), s.dir+"/"+bucketName(driver.BlobID(i)))
 	defer f.Close()
 	return f.Readdirnames(-1)
 }
@@ -166,10 +166,10 @@ func (s *Store) readBatch(i int, names []string, buf []byte) ([]found, error) {
 				level = zap.DebugLevel
 			}
 			s.log.Log(level, "file in the memory tier removed",
-				zap.String("file", bucketName(tiers.BlobID(i))+"/"+name), zap.Error(err))
+				zap.String("file", bucketName(driver.BlobID(i))+"/"+name), zap.Error(err))
 		}
 		if err := unlinkAny(s.bucket[i], name); err != nil {
-			return batch, &os.PathError{Op: "unlink", Path: s.dir + "/" + bucketName(tiers.BlobID(i)) + "/" + name, Err: err}
+			return batch, &os.PathError{Op: "unlink", Path: s.dir + "/" + bucketName(driver.BlobID(i)) + "/" + name, Err: err}
 		}
 	}
 	return batch, nil

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // BenchmarkBlock is the life of an empty block, by the number of goroutines'
@@ -18,7 +18,7 @@ func BenchmarkBlock(b *testing.B) {
 		if err != nil {
 			return err
 		}
-		r := tiers.Record{Path: "group/0123456789abcdef0123456789abcdef", Seq: 1, Mode: 0o644}
+		r := driver.Record{Path: "group/0123456789abcdef0123456789abcdef", Seq: 1, Mode: 0o644}
 		if err := s.Commit(id, f, &r); err != nil {
 			return err
 		}
@@ -53,7 +53,7 @@ func BenchmarkCalls(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer f.Close()
-	r := tiers.Record{Path: "group/0123456789abcdef0123456789abcdef", Seq: 1, Mode: 0o644}
+	r := driver.Record{Path: "group/0123456789abcdef0123456789abcdef", Seq: 1, Mode: 0o644}
 	b.Run("commit", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
@@ -105,7 +105,7 @@ func BenchmarkAdopt(b *testing.B) {
 			b.Fatal(err)
 		}
 		got := 0
-		err = s.Adopt(func(tiers.BlobID, *tiers.Record, bool) bool { got++; return true })
+		err = s.Adopt(func(driver.BlobID, *driver.Record, bool) bool { got++; return true })
 		if err != nil || got != n {
 			b.Fatalf("got %d, %v", got, err)
 		}

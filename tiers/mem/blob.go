@@ -9,15 +9,15 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 const tierName = "mem"
 
-// Create implements tiers.Primary. Ids ascend. A failed call may skip one. It fails with EIO if
+// Create implements driver.Primary. Ids ascend. A failed call may skip one. It fails with EIO if
 // another program has removed the store's directories.
-func (s *Store) Create() (tiers.BlobID, *os.File, error) {
+func (s *Store) Create() (driver.BlobID, *os.File, error) {
 	s.gate.RLock()
 	defer s.gate.RUnlock()
 	if s.gate.closed {
@@ -47,8 +47,8 @@ func (s *Store) createErr(err error) error {
 	return kindOf("create", &os.PathError{Op: "create a file in a directory that was removed", Path: s.dir, Err: unix.EIO})
 }
 
-// Open implements tiers.Primary.
-func (s *Store) Open(id tiers.BlobID) (*os.File, error) {
+// Open implements driver.Primary.
+func (s *Store) Open(id driver.BlobID) (*os.File, error) {
 	s.gate.RLock()
 	defer s.gate.RUnlock()
 	if s.gate.closed {
@@ -61,10 +61,10 @@ func (s *Store) Open(id tiers.BlobID) (*os.File, error) {
 	return f, nil
 }
 
-// Commit implements tiers.Primary with one system call. It fails with ErrInvalid, ErrNameTooLong or
+// Commit implements driver.Primary with one system call. It fails with ErrInvalid, ErrNameTooLong or
 // ErrReserved for a record that Adopt would not believe. r.Mtime must be the file's st_mtime, see
 // the package comment. Commit does not check that.
-func (s *Store) Commit(id tiers.BlobID, f *os.File, r *tiers.Record) error {
+func (s *Store) Commit(id driver.BlobID, f *os.File, r *driver.Record) error {
 	if err := checkRecord(r); err != nil {
 		return kindOf("commit", err)
 	}
@@ -87,8 +87,8 @@ func (s *Store) Commit(id tiers.BlobID, f *os.File, r *tiers.Record) error {
 	return nil
 }
 
-// Uncommit implements tiers.Primary. It succeeds if there is no record.
-func (s *Store) Uncommit(id tiers.BlobID, f *os.File) error {
+// Uncommit implements driver.Primary. It succeeds if there is no record.
+func (s *Store) Uncommit(id driver.BlobID, f *os.File) error {
 	s.gate.RLock()
 	defer s.gate.RUnlock()
 	switch {
@@ -105,8 +105,8 @@ func (s *Store) Uncommit(id tiers.BlobID, f *os.File) error {
 	return nil
 }
 
-// Remove implements tiers.Primary. It fails with ErrNotFound if the file does not exist.
-func (s *Store) Remove(id tiers.BlobID) error {
+// Remove implements driver.Primary. It fails with ErrNotFound if the file does not exist.
+func (s *Store) Remove(id driver.BlobID) error {
 	s.gate.RLock()
 	defer s.gate.RUnlock()
 	if s.gate.closed {
@@ -115,7 +115,7 @@ func (s *Store) Remove(id tiers.BlobID) error {
 	return kindOf("remove", s.unlink(id))
 }
 
-// FreeBytes implements tiers.Primary. It returns the free bytes of the tmpfs, including the
+// FreeBytes implements driver.Primary. It returns the free bytes of the tmpfs, including the
 // headroom.
 func (s *Store) FreeBytes() (int64, error) {
 	s.gate.RLock()
@@ -132,7 +132,7 @@ func (s *Store) FreeBytes() (int64, error) {
 
 // openFile opens a blob's file. os.NewFile costs one fcntl. os.OpenFile costs fstat and epoll_ctl,
 // since it offers regular files to the poller, which refuses them. The caller holds the gate.
-func (s *Store) openFile(id tiers.BlobID, flags int) (*os.File, error) {
+func (s *Store) openFile(id driver.BlobID, flags int) (*os.File, error) {
 	path := s.path(id)
 	flags |= unix.O_CLOEXEC | unix.O_NOFOLLOW
 	for {
@@ -148,7 +148,7 @@ func (s *Store) openFile(id tiers.BlobID, flags int) (*os.File, error) {
 }
 
 // unlink removes a blob's file. The caller holds the gate.
-func (s *Store) unlink(id tiers.BlobID) error {
+func (s *Store) unlink(id driver.BlobID) error {
 	path := s.path(id)
 	if err := unix.Unlinkat(s.bucket[byte(id)], path[len(path)-16:], 0); err != nil {
 		return &os.PathError{Op: "unlink", Path: path, Err: err}
@@ -159,7 +159,7 @@ func (s *Store) unlink(id tiers.BlobID) error {
 const hexDigits = "0123456789abcdef"
 
 // path returns the path of a blob's file. Its last 16 bytes are the name.
-func (s *Store) path(id tiers.BlobID) string {
+func (s *Store) path(id driver.BlobID) string {
 	b := make([]byte, 0, len(s.dir)+len("/b/xx/0123456789abcdef"))
 	b = append(b, s.dir...)
 	b = append(b, '/')
@@ -172,23 +172,23 @@ func (s *Store) path(id tiers.BlobID) string {
 }
 
 // bucketName returns "b/<xx>".
-func bucketName(id tiers.BlobID) string {
+func bucketName(id driver.BlobID) string {
 	return string([]byte{'b', '/', hexDigits[id>>4&15], hexDigits[id&15]})
 }
 
 // parseName is the inverse of the last component of path. It returns 0 if no blob has that name, or
 // if the name is in the wrong bucket.
-func parseName(name string, bucket int) tiers.BlobID {
+func parseName(name string, bucket int) driver.BlobID {
 	if len(name) != 16 {
 		return 0
 	}
-	var id tiers.BlobID
+	var id driver.BlobID
 	for _, c := range []byte(name) {
 		switch {
 		case c >= '0' && c <= '9':
-			id = id<<4 | tiers.BlobID(c-'0')
+			id = id<<4 | driver.BlobID(c-'0')
 		case c >= 'a' && c <= 'f':
-			id = id<<4 | tiers.BlobID(c-'a'+10)
+			id = id<<4 | driver.BlobID(c-'a'+10)
 		default:
 			return 0
 		}

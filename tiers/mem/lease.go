@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // leaseIDs is how many BlobIDs one write to kvfs-memory reserves.
@@ -21,9 +21,9 @@ const leaseIDs = 1 << 32
 // too, once in leaseIDs calls. Nothing is locked under it.
 type lease struct {
 	// Constant after open.
-	root  *os.File     // directory of kvfs-memory; stays open while take may be called
-	dir   string       // its path
-	first tiers.BlobID // take returns ids from here
+	root  *os.File      // directory of kvfs-memory; stays open while take may be called
+	dir   string        // its path
+	first driver.BlobID // take returns ids from here
 
 	next  atomic.Uint64 // next result of take
 	limit atomic.Uint64 // as in kvfs-memory; INVARIANT: above every result of take
@@ -35,7 +35,7 @@ type lease struct {
 
 // open continues after the ids that f says were given out, and writes kvfs-memory.
 func (l *lease) open(root *os.File, dir string, f format) error {
-	l.root, l.dir, l.first = root, dir, tiers.BlobID(max(f.next, 1))
+	l.root, l.dir, l.first = root, dir, driver.BlobID(max(f.next, 1))
 	l.next.Store(uint64(l.first))
 	l.limit.Store(uint64(l.first))
 	l.mu.format = f
@@ -43,14 +43,14 @@ func (l *lease) open(root *os.File, dir string, f format) error {
 }
 
 // take returns an id that was never given out. If it fails, it skips one.
-func (l *lease) take() (tiers.BlobID, error) {
+func (l *lease) take() (driver.BlobID, error) {
 	id := l.next.Add(1) - 1
 	if id >= l.limit.Load() {
 		if err := l.extend(id); err != nil {
 			return 0, err
 		}
 	}
-	return tiers.BlobID(id), nil
+	return driver.BlobID(id), nil
 }
 
 // extend makes the limit exceed id.

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // TestLeaseOnce shows that ids which are taken at the same time, across the end of a lease, are
@@ -23,7 +23,7 @@ func TestLeaseOnce(t *testing.T) {
 	}
 	const takers, each = 8, 100
 	l.next.Store(l.limit.Load() - takers*each/2)
-	got := make([]tiers.BlobID, takers*each)
+	got := make([]driver.BlobID, takers*each)
 	var wg sync.WaitGroup
 	for i := range takers {
 		wg.Go(func() {
@@ -41,7 +41,7 @@ func TestLeaseOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	seen := make(map[tiers.BlobID]bool)
+	seen := make(map[driver.BlobID]bool)
 	for _, id := range got {
 		if seen[id] || id < l.first || uint64(id) >= f.next {
 			t.Errorf("id %d: twice, or not within %d to %d", id, l.first, f.next)

@@ -15,8 +15,8 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // requireMount skips unless tmpfs can be mounted.
@@ -56,7 +56,7 @@ func TestNoSpace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Commit(id, f, &tiers.Record{Path: "g/a", Size: fi.Size(), Mtime: fi.ModTime()}); err != nil {
+	if err := s.Commit(id, f, &driver.Record{Path: "g/a", Size: fi.Size(), Mtime: fi.ModTime()}); err != nil {
 		t.Fatal(err)
 	}
 	if free, err := s.FreeBytes(); err != nil || free != 0 {
@@ -68,7 +68,7 @@ func TestNoSpace(t *testing.T) {
 		t.Errorf("adopted %v of a full store", got)
 	}
 	// Use up the inodes.
-	var last tiers.BlobID
+	var last driver.BlobID
 	n := 0
 	for ; ; n++ {
 		id, g, err := s.Create()
@@ -94,7 +94,7 @@ func TestNoSpace(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer g.Close()
-	if err := s.Commit(last, g, &tiers.Record{Path: strings.Repeat("g/", 2000) + "b"}); !errors.Is(err, block.ErrNoSpace) {
+	if err := s.Commit(last, g, &driver.Record{Path: strings.Repeat("g/", 2000) + "b"}); !errors.Is(err, block.ErrNoSpace) {
 		t.Errorf("Commit: got %v, want %v", err, block.ErrNoSpace)
 	}
 	if err := s.Remove(id); err != nil {
@@ -135,7 +135,7 @@ func TestRemount(t *testing.T) {
 		if got := total(s); got != step.want {
 			t.Errorf("size %d: got %d, want %d", step.size, got, step.want)
 		}
-		if err := s.Adopt(func(tiers.BlobID, *tiers.Record, bool) bool { return step.keep }); err != nil {
+		if err := s.Adopt(func(driver.BlobID, *driver.Record, bool) bool { return step.keep }); err != nil {
 			t.Fatal(err)
 		}
 		if got := total(s); got != step.then {

@@ -6,8 +6,8 @@ import (
 	"hash/crc32"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // The record format. The package comment draws it.
@@ -28,7 +28,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // checkRecord reports why r can be neither written nor believed: ErrInvalid, ErrNameTooLong or
 // ErrReserved. Only a directory may have the empty path, which names the mount itself.
-func checkRecord(r *tiers.Record) error {
+func checkRecord(r *driver.Record) error {
 	if r.Size < 0 || r.Mode > 0o7777 {
 		return fmt.Errorf("record of size %d and mode %#o: %w", r.Size, r.Mode, block.ErrInvalid)
 	}
@@ -39,7 +39,7 @@ func checkRecord(r *tiers.Record) error {
 }
 
 // appendRecord appends the encoding of r, which checkRecord accepts.
-func appendRecord(b []byte, id tiers.BlobID, r *tiers.Record) []byte {
+func appendRecord(b []byte, id driver.BlobID, r *driver.Record) []byte {
 	le := binary.LittleEndian
 	start := len(b)
 	var flags byte
@@ -76,9 +76,9 @@ func appendRecord(b []byte, id tiers.BlobID, r *tiers.Record) []byte {
 
 // decodeRecord is the inverse of appendRecord. It accepts only the encoding of a record that
 // checkRecord accepts. Else it fails with ErrCorrupt.
-func decodeRecord(b []byte) (tiers.BlobID, *tiers.Record, error) {
+func decodeRecord(b []byte) (driver.BlobID, *driver.Record, error) {
 	le := binary.LittleEndian
-	corrupt := func(what string) (tiers.BlobID, *tiers.Record, error) {
+	corrupt := func(what string) (driver.BlobID, *driver.Record, error) {
 		return 0, nil, fmt.Errorf("record of %d bytes: %s: %w", len(b), what, block.ErrCorrupt)
 	}
 	switch {
@@ -102,7 +102,7 @@ func decodeRecord(b []byte) (tiers.BlobID, *tiers.Record, error) {
 	at := func(sec, nsec int) time.Time {
 		return time.Unix(int64(le.Uint64(b[sec:])), int64(le.Uint32(b[nsec:])))
 	}
-	r := &tiers.Record{
+	r := &driver.Record{
 		Path:    string(b[recordHeader : len(b)-4]),
 		Dir:     b[5]&flagDir != 0,
 		Seq:     le.Uint64(b[16:]),
@@ -119,5 +119,5 @@ func decodeRecord(b []byte) (tiers.BlobID, *tiers.Record, error) {
 	if err := checkRecord(r); err != nil {
 		return corrupt(err.Error())
 	}
-	return tiers.BlobID(le.Uint64(b[8:])), r, nil
+	return driver.BlobID(le.Uint64(b[8:])), r, nil
 }

@@ -10,18 +10,18 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // putID makes an encoded record that of another blob.
-func putID(b []byte, id tiers.BlobID) {
+func putID(b []byte, id driver.BlobID) {
 	binary.LittleEndian.PutUint64(b[8:], uint64(id))
 	binary.LittleEndian.PutUint32(b[len(b)-4:], crc32.Checksum(b[:len(b)-4], castagnoli))
 }
 
-func sample() *tiers.Record {
-	return &tiers.Record{
+func sample() *driver.Record {
+	return &driver.Record{
 		Path: "group/ab\xff", Seq: 7, Size: 1 << 40, Mode: 0o640, UID: 1000, GID: 1001,
 		Mtime: time.Unix(1700000000, 123456789), Atime: time.Unix(1700000001, 1), Pinned: true,
 		Sum: block.Checksum{Sum: 0x1122334455667788, Valid: true}, Expires: time.Unix(1800000000, 2),
@@ -69,14 +69,14 @@ func TestRecordDamage(t *testing.T) {
 // checksum is mended, so that the fields behind it are reached.
 func FuzzRecord(f *testing.F) {
 	f.Add(appendRecord(nil, 5, sample()))
-	f.Add(appendRecord(nil, 1, &tiers.Record{Path: "g", Dir: true}))
-	f.Add(appendRecord(nil, 1<<63, &tiers.Record{Dir: true}))
-	f.Add(appendRecord(nil, 2, &tiers.Record{Path: strings.Repeat("abc/", 1000) + "z"}))
+	f.Add(appendRecord(nil, 1, &driver.Record{Path: "g", Dir: true}))
+	f.Add(appendRecord(nil, 1<<63, &driver.Record{Dir: true}))
+	f.Add(appendRecord(nil, 2, &driver.Record{Path: strings.Repeat("abc/", 1000) + "z"}))
 	f.Add([]byte("KVFR\x01"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if _, _, err := decodeRecord(b); err != nil && len(b) >= recordHeader+4 {
 			b = bytes.Clone(b)
-			putID(b, tiers.BlobID(binary.LittleEndian.Uint64(b[8:])))
+			putID(b, driver.BlobID(binary.LittleEndian.Uint64(b[8:])))
 		}
 		id, r, err := decodeRecord(b)
 		if err != nil {

@@ -14,8 +14,8 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 const (
@@ -57,7 +57,7 @@ type Store struct {
 	lease lease // its lock is below gate
 }
 
-var _ tiers.Primary = (*Store)(nil)
+var _ driver.Primary = (*Store)(nil)
 
 // Status describes a store.
 type Status struct {
@@ -267,7 +267,7 @@ func (s *Store) openBuckets() error {
 	for i := -1; i < buckets; i++ {
 		name := bucketsName
 		if i >= 0 {
-			name = bucketName(tiers.BlobID(i))
+			name = bucketName(driver.BlobID(i))
 		}
 		err := unix.Mkdirat(int(s.root.Fd()), name, 0o700)
 		if err != nil && err != unix.EEXIST {

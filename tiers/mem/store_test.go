@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
@@ -66,7 +66,7 @@ func open(t testing.TB, o Options) *Store {
 }
 
 // put commits a file of those bytes.
-func put(t testing.TB, s *Store, path, data string) tiers.BlobID {
+func put(t testing.TB, s *Store, path, data string) driver.BlobID {
 	t.Helper()
 	id, f, err := s.Create()
 	if err != nil {
@@ -80,17 +80,17 @@ func put(t testing.TB, s *Store, path, data string) tiers.BlobID {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Commit(id, f, &tiers.Record{Path: path, Size: fi.Size(), Mtime: fi.ModTime()}); err != nil {
+	if err := s.Commit(id, f, &driver.Record{Path: path, Size: fi.Size(), Mtime: fi.ModTime()}); err != nil {
 		t.Fatal(err)
 	}
 	return id
 }
 
 // paths adopts everything and returns the paths.
-func paths(t testing.TB, s *Store) map[string]tiers.BlobID {
+func paths(t testing.TB, s *Store) map[string]driver.BlobID {
 	t.Helper()
-	got := map[string]tiers.BlobID{}
-	err := s.Adopt(func(id tiers.BlobID, r *tiers.Record, modified bool) bool {
+	got := map[string]driver.BlobID{}
+	err := s.Adopt(func(id driver.BlobID, r *driver.Record, modified bool) bool {
 		if modified {
 			t.Errorf("%s: modified", r.Path)
 		}
@@ -114,19 +114,19 @@ func modes(t *testing.T, run func(t *testing.T, o Options)) {
 	})
 }
 
-// TestConformance: the store keeps the promises of tiers.Primary, A9 and A11
+// TestConformance: the store keeps the promises of driver.Primary, A9 and A11
 // among them, mounted and not (A7).
 func TestConformance(t *testing.T) {
 	modes(t, func(t *testing.T, o Options) {
 		base := filepath.Dir(o.Dir)
 		tiertest.RunPrimary(t, tiertest.PrimaryHarness{
-			Open: func(t *testing.T, name string) tiers.Primary {
+			Open: func(t *testing.T, name string) driver.Primary {
 				o := o
 				o.ID, o.Dir = name, filepath.Join(base, name)
 				return open(t, o)
 			},
 			// All that the death of a process does is to close its descriptors.
-			Crash: func(_ *testing.T, p tiers.Primary) {
+			Crash: func(_ *testing.T, p driver.Primary) {
 				s := p.(*Store)
 				s.gate.closed = true
 				s.release()
@@ -143,14 +143,14 @@ func TestConformance(t *testing.T) {
 func victim(dir string, noMount bool) {
 	s, err := Open(context.Background(), Options{Dir: dir, SizeBytes: 64 << 20, NoMount: noMount})
 	for i := 0; err == nil && i < 100; i++ {
-		var id tiers.BlobID
+		var id driver.BlobID
 		var f *os.File
 		if id, f, err = s.Create(); err != nil {
 			break
 		}
 		fmt.Fprintf(f, "data %d", i)
 		fi, _ := f.Stat()
-		err = s.Commit(id, f, &tiers.Record{Path: fmt.Sprint("g/", i), Size: fi.Size(), Mtime: fi.ModTime()})
+		err = s.Commit(id, f, &driver.Record{Path: fmt.Sprint("g/", i), Size: fi.Size(), Mtime: fi.ModTime()})
 	}
 	if err == nil {
 		_, _, err = s.Create()
@@ -283,22 +283,22 @@ func TestBadRecord(t *testing.T) {
 	}
 	defer f.Close()
 	for _, tc := range []struct {
-		r    tiers.Record
+		r    driver.Record
 		kind error
 	}{
-		{tiers.Record{}, block.ErrInvalid},
-		{tiers.Record{Path: "a/../b"}, block.ErrInvalid},
-		{tiers.Record{Path: "a\x00"}, block.ErrInvalid},
-		{tiers.Record{Path: "a", Size: -1}, block.ErrInvalid},
-		{tiers.Record{Path: "a", Mode: 0o10000}, block.ErrInvalid},
-		{tiers.Record{Path: ".kvfs/x"}, block.ErrReserved},
-		{tiers.Record{Path: strings.Repeat("a/", 3000) + "a"}, block.ErrNameTooLong},
+		{driver.Record{}, block.ErrInvalid},
+		{driver.Record{Path: "a/../b"}, block.ErrInvalid},
+		{driver.Record{Path: "a\x00"}, block.ErrInvalid},
+		{driver.Record{Path: "a", Size: -1}, block.ErrInvalid},
+		{driver.Record{Path: "a", Mode: 0o10000}, block.ErrInvalid},
+		{driver.Record{Path: ".kvfs/x"}, block.ErrReserved},
+		{driver.Record{Path: strings.Repeat("a/", 3000) + "a"}, block.ErrNameTooLong},
 	} {
 		if err := s.Commit(id, f, &tc.r); !errors.Is(err, tc.kind) {
 			t.Errorf("%.20q: got %v, want %v", tc.r.Path, err, tc.kind)
 		}
 	}
-	if err := s.Commit(id, f, &tiers.Record{Dir: true}); err != nil {
+	if err := s.Commit(id, f, &driver.Record{Dir: true}); err != nil {
 		t.Errorf("the mount's own directory: %v", err)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 const (
@@ -81,7 +82,7 @@ func (b *backend) Lend(ctx context.Context, ref *cluster.BlockRef) (cluster.Bloc
 // worldReadable reports whether the modes let every user read a block.
 func worldReadable(h *tiers.Holding) bool {
 	const read, search = 0o004, 0o001
-	return h.Mode&read != 0 && !slices.ContainsFunc(h.Dirs, func(d tiers.DirAttrs) bool { return d.Mode&search == 0 })
+	return h.Mode&read != 0 && !slices.ContainsFunc(h.Dirs, func(d driver.DirAttrs) bool { return d.Mode&search == 0 })
 }
 
 // tellPrivate logs, once, that there are blocks that peers do not get.
@@ -191,7 +192,7 @@ func (t *Tier) takeOne(ctx context.Context, from member, info *cluster.BlockInfo
 		Mtime: info.Mtime, Expires: info.Expires, Pinned: info.Pinned,
 	}
 	for _, d := range info.Dirs {
-		h.Dirs = append(h.Dirs, tiers.DirAttrs(d))
+		h.Dirs = append(h.Dirs, driver.DirAttrs(d))
 	}
 	err = t.engine.Take(ctx, &h)
 	if err == nil {

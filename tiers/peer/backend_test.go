@@ -14,6 +14,7 @@ import (
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 type feedRecord = feed.Record
@@ -40,7 +41,7 @@ func TestTake(t *testing.T) {
 		{"later here", func(c *cell, p *farPeer, o *cluster.BlockInfo) {
 			c.engine.put(tiers.Holding{Path: "g/x", Seq: 10}, payload(100, 1))
 		}, cluster.StoreRefused, block.ErrExist},
-		{"buried", func(c *cell, p *farPeer, o *cluster.BlockInfo) { c.Bury([]tiers.Grave{{Path: "g/x", Seq: 10}}) },
+		{"buried", func(c *cell, p *farPeer, o *cluster.BlockInfo) { c.Bury([]driver.Grave{{Path: "g/x", Seq: 10}}) },
 			cluster.StoreRefused, block.ErrExist},
 		{"no room", func(c *cell, p *farPeer, o *cluster.BlockInfo) { c.engine.takeErr = block.ErrNoSpace },
 			cluster.StoreRefused, block.ErrNoSpace},
@@ -142,7 +143,7 @@ func TestTakeBounded(t *testing.T) {
 func TestLend(t *testing.T) {
 	c := newCell(t, 0, nil)
 	b := &backend{c.Tier}
-	c.engine.put(tiers.Holding{Path: "g/x", Seq: 4, UID: 9, Dirs: []tiers.DirAttrs{{Mode: 0o711}}}, payload(50, 1))
+	c.engine.put(tiers.Holding{Path: "g/x", Seq: 4, UID: 9, Dirs: []driver.DirAttrs{{Mode: 0o711}}}, payload(50, 1))
 	info, l, err := b.Lend(context.Background(), &cluster.BlockRef{Path: "g/x", Seq: 4})
 	if err != nil || l.Size != 50 || info.Seq != 4 || info.UID != 9 || info.Sum != block.Sum(payload(50, 1)) || len(info.Dirs) != 1 {
 		t.Fatalf("%+v %+v %v", info, l, err)
@@ -229,7 +230,7 @@ func TestWorldReadable(t *testing.T) {
 			{"p/below", 0o644, 0o700, false}, {"p/group", 0o644, 0o750, false}, {"g/odd", 0o604, 0o711, true},
 		} {
 			c.engine.put(tiers.Holding{
-				Path: tc.path, Seq: 5, Mode: modeRegular | tc.mode, Dirs: []tiers.DirAttrs{{Mode: tc.dir}},
+				Path: tc.path, Seq: 5, Mode: modeRegular | tc.mode, Dirs: []driver.DirAttrs{{Mode: tc.dir}},
 			}, payload(10, 1))
 			_, loan, err := b.Lend(t.Context(), &cluster.BlockRef{Path: tc.path})
 			if err == nil {

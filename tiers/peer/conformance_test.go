@@ -7,6 +7,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
@@ -21,9 +22,9 @@ type conformTier struct {
 	copies int64 // of each block
 }
 
-var _ tiers.Remote = (*conformTier)(nil)
+var _ driver.Remote = (*conformTier)(nil)
 
-func (c *conformTier) Store(job *tiers.Job) {
+func (c *conformTier) Store(job *driver.Job) {
 	for i := range job.Blocks {
 		tr := &job.Blocks[i]
 		c.mu.Lock()
@@ -37,7 +38,7 @@ func (c *conformTier) Store(job *tiers.Job) {
 }
 
 // Stats counts each block once, not each copy.
-func (c *conformTier) Stats() tiers.TierStats {
+func (c *conformTier) Stats() driver.Stats {
 	s := c.Tier.Stats()
 	s.Blocks /= c.copies
 	return s
@@ -63,8 +64,8 @@ func TestConformance(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			var mu sync.Mutex
-			far := map[tiers.Tier][]*farPeer{}
-			open := func(t *testing.T) tiers.Tier {
+			far := map[driver.Tier][]*farPeer{}
+			open := func(t *testing.T) driver.Tier {
 				n := newStubNode()
 				o := testOptions(n)
 				o.Replicas, o.HedgeQuantile = c.replicas, c.hedge
@@ -84,7 +85,7 @@ func TestConformance(t *testing.T) {
 				far[ct] = list
 				return ct
 			}
-			opts := tiertest.Options{Corrupt: func(t *testing.T, tier tiers.Tier, key block.Key) {
+			opts := tiertest.Options{Corrupt: func(t *testing.T, tier driver.Tier, key block.Key) {
 				mu.Lock()
 				defer mu.Unlock()
 				for _, p := range far[tier] {

@@ -2,7 +2,7 @@
 // opened here, has peers take copies of this node's, and serves and announces what this
 // node has.
 //
-//	Tier       tiers.Tier and tiers.Remote over a cluster.Node
+//	Tier       driver.Tier and driver.Remote over a cluster.Node
 //	backend    cluster.Backend over a tiers.Engine: what peers ask of this node
 //	publisher  the engine's events, turned into records of this node's feed
 //	Lost       what the location index tells of watched blocks, on its way to the engine

@@ -13,6 +13,7 @@ import (
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // movable is a time that the test moves. Its timers are those of timers.
@@ -59,7 +60,7 @@ func TestGone(t *testing.T) {
 	a := n.addPeer("a")
 	tier := openStub(t, n, testOptions(n), at.clock())
 	n.put(a, entryOf("g/x", 7))
-	if out, _ := load(t, tier, want{path: "g/x", size: 10, seq: 7}); out[0].Status != tiers.Absent {
+	if out, _ := load(t, tier, want{path: "g/x", size: 10, seq: 7}); out[0].Status != driver.Absent {
 		t.Fatalf("%v (%v)", out[0].Status, out[0].Err)
 	}
 	if _, ok := tier.Locate("g/x"); ok {
@@ -78,7 +79,7 @@ func TestGone(t *testing.T) {
 	if _, ok := tier.Locate("g/x"); ok {
 		t.Error("found again though it is gone")
 	}
-	tr := &tiers.Transfer{Key: keyOf("g/x"), Attrs: tiers.Attrs{Seq: 7}}
+	tr := &driver.Transfer{Key: keyOf("g/x"), Attrs: driver.Attrs{Seq: 7}}
 	tier.hintStored(&copying{tr: tr, path: "g/x", hash: entryOf("g/x", 7).Hash}, a)
 	if _, ok := tier.Locate("g/x"); !ok {
 		t.Error("not found though it took a copy")
@@ -127,7 +128,7 @@ func TestLoadRoom(t *testing.T) {
 		t.Errorf("%v (%v), %d requests", out[0].Status, out[0].Err, a.fetchCalls.Load())
 	}
 	tier.room.release(tier.room.limit)
-	if out, _ := load(t, tier, want{path: "g/x", size: 10, seq: 7}); out[0].Status != tiers.Loaded {
+	if out, _ := load(t, tier, want{path: "g/x", size: 10, seq: 7}); out[0].Status != driver.Loaded {
 		t.Errorf("with room: %v (%v)", out[0].Status, out[0].Err)
 	}
 }
@@ -156,7 +157,7 @@ func TestStoreBusy(t *testing.T) {
 	for range 3 {
 		clock.fire(t, busyTimer)
 	}
-	if o := within(t, "store", done); o.Status != tiers.Stored || calls != 4 {
+	if o := within(t, "store", done); o.Status != driver.Stored || calls != 4 {
 		t.Errorf("%v (%v) after %d offers", o.Status, o.Err, calls)
 	}
 }

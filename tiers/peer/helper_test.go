@@ -21,6 +21,7 @@ import (
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // patience is how long tests wait for what has to happen.
@@ -697,13 +698,13 @@ func (e *stubEngine) Take(ctx context.Context, h *tiers.Holding) error {
 	if err != nil {
 		return err
 	}
-	done := make(chan tiers.Outcome, 1)
-	e.tier.Load(&tiers.Job{
-		Blocks: []tiers.Transfer{{Key: key, Size: h.Size, Sum: h.Sum, Attrs: tiers.Attrs{Seq: h.Seq}, File: f}},
-		Done:   func(r *tiers.Result) { done <- r.Outcomes[0] },
+	done := make(chan driver.Outcome, 1)
+	e.tier.Load(&driver.Job{
+		Blocks: []driver.Transfer{{Key: key, Size: h.Size, Sum: h.Sum, Attrs: driver.Attrs{Seq: h.Seq}, File: f}},
+		Done:   func(r *driver.Result) { done <- r.Outcomes[0] },
 	})
 	o := <-done
-	if o.Status != tiers.Loaded {
+	if o.Status != driver.Loaded {
 		return &block.Error{Op: "take", Err: errors.Join(block.ErrNotFound, o.Err)}
 	}
 	e.put(*h, content(f))

@@ -8,8 +8,8 @@ import (
 
 	"github.com/kvfs/kvfs/cluster"
 	"github.com/kvfs/kvfs/cluster/location"
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 const (
@@ -18,8 +18,8 @@ const (
 	namesBatch  = 128    // that are handed over together
 )
 
-// List implements tiers.Remote.
-func (t *Tier) List(ctx context.Context, dir string, fn func(name string, l *tiers.Located) bool) error {
+// List implements driver.Remote.
+func (t *Tier) List(ctx context.Context, dir string, fn func(name string, l *driver.Located) bool) error {
 	if t.isClosed() {
 		return t.fail("list", block.Key{}, block.ErrClosed)
 	}
@@ -108,7 +108,7 @@ func (t *Tier) listOne(ctx context.Context, p member, dir string, names chan<- [
 }
 
 // tellName tells of one name that a peer has, unless it is no name or void.
-func (t *Tier) tellName(dir string, n *cluster.Name, fn func(name string, l *tiers.Located) bool) bool {
+func (t *Tier) tellName(dir string, n *cluster.Name, fn func(name string, l *driver.Located) bool) bool {
 	if block.CheckName(n.Name) != nil || dir == "" && n.Name == block.Reserved {
 		return true
 	}
@@ -119,5 +119,5 @@ func (t *Tier) tellName(dir string, n *cluster.Name, fn func(name string, l *tie
 	if n.Seq == 0 || n.Seq > cluster.LatestVersion(t.now()) || n.Seq < t.node.buried(location.HashPath(path)) {
 		return true
 	}
-	return fn(n.Name, &tiers.Located{Seq: n.Seq, Size: n.Size, Mode: n.Mode, UID: n.UID, GID: n.GID, Mtime: n.Mtime})
+	return fn(n.Name, &driver.Located{Seq: n.Seq, Size: n.Size, Mode: n.Mode, UID: n.UID, GID: n.GID, Mtime: n.Mtime})
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/kvfs/kvfs/cluster"
 	"github.com/kvfs/kvfs/cluster/location"
 	"github.com/kvfs/kvfs/rdma"
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 const (
@@ -33,8 +33,8 @@ var (
 
 // piece is one block of a load. It is owned by one goroutine at a time.
 type piece struct {
-	tr      *tiers.Transfer
-	out     *tiers.Outcome
+	tr      *driver.Transfer
+	out     *driver.Outcome
 	path    string
 	pending bool          // it was being stored here when the load began
 	holders []holder      // not tried yet, best first; during an attempt the first is being tried
@@ -44,14 +44,14 @@ type piece struct {
 	unavailable bool // a holder could not be asked, or did not answer
 }
 
-// Load implements tiers.Tier.
-func (t *Tier) Load(job *tiers.Job) {
+// Load implements driver.Tier.
+func (t *Tier) Load(job *driver.Job) {
 	if !t.begin(func() { t.runLoad(job) }) {
 		t.refuse("load", job)
 	}
 }
 
-func (t *Tier) runLoad(job *tiers.Job) {
+func (t *Tier) runLoad(job *driver.Job) {
 	res := newResult(job)
 	pieces := make([]*piece, 0, len(job.Blocks))
 	for i := range job.Blocks {
@@ -117,7 +117,7 @@ func (t *Tier) giveUp(ctx context.Context, p *piece) {
 	case p.pending:
 		p.out.Err = t.fail("load", key, block.ErrPending)
 	default:
-		p.out.Status = tiers.Absent
+		p.out.Status = driver.Absent
 	}
 }
 
@@ -127,7 +127,7 @@ func (t *Tier) settle(p *piece, f *fetched) {
 		p.out.Err = t.fail("load", p.tr.Key, errors.Join(block.ErrUnavailable, err))
 		return
 	}
-	p.out.Status, p.out.Bytes, p.out.Sum, p.out.Attrs = tiers.Loaded, p.tr.Size, f.info.Sum, attrsOf(&f.info)
+	p.out.Status, p.out.Bytes, p.out.Sum, p.out.Attrs = driver.Loaded, p.tr.Size, f.info.Sum, attrsOf(&f.info)
 	t.counters.loaded.Add(1)
 	t.counters.loadedBytes.Add(uint64(p.tr.Size))
 }
@@ -142,13 +142,13 @@ func trim(file *os.File, size int64) error {
 }
 
 // attrsOf is what a holder told of a block.
-func attrsOf(info *cluster.BlockInfo) *tiers.Attrs {
-	a := &tiers.Attrs{
+func attrsOf(info *cluster.BlockInfo) *driver.Attrs {
+	a := &driver.Attrs{
 		Seq: info.Seq, Mode: info.Mode & 0o7777, UID: info.UID, GID: info.GID,
 		Mtime: info.Mtime, Expires: info.Expires, Pinned: info.Pinned,
 	}
 	for _, d := range info.Dirs {
-		a.Dirs = append(a.Dirs, tiers.DirAttrs(d))
+		a.Dirs = append(a.Dirs, driver.DirAttrs(d))
 	}
 	return a
 }

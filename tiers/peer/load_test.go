@@ -13,8 +13,8 @@ import (
 	"github.com/kvfs/kvfs/cluster"
 	"github.com/kvfs/kvfs/cluster/location"
 	"github.com/kvfs/kvfs/rdma"
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // payload returns bytes of a block.
@@ -35,7 +35,7 @@ type want struct {
 }
 
 // load runs a load, and returns the outcomes and what is in the files.
-func load(t testing.TB, tier *Tier, blocks ...want) ([]tiers.Outcome, [][]byte) {
+func load(t testing.TB, tier *Tier, blocks ...want) ([]driver.Outcome, [][]byte) {
 	t.Helper()
 	outcomes, files := begin(t, tier, blocks...)
 	out := within(t, "load", outcomes)
@@ -47,15 +47,15 @@ func load(t testing.TB, tier *Tier, blocks ...want) ([]tiers.Outcome, [][]byte) 
 }
 
 // begin begins a load.
-func begin(t testing.TB, tier *Tier, blocks ...want) (<-chan []tiers.Outcome, []*os.File) {
+func begin(t testing.TB, tier *Tier, blocks ...want) (<-chan []driver.Outcome, []*os.File) {
 	t.Helper()
-	done := make(chan []tiers.Outcome, 1)
-	job := &tiers.Job{Done: func(r *tiers.Result) { done <- r.Outcomes }}
+	done := make(chan []driver.Outcome, 1)
+	job := &driver.Job{Done: func(r *driver.Result) { done <- r.Outcomes }}
 	var files []*os.File
 	for _, w := range blocks {
 		f := memFile(t, bytes.Repeat([]byte{0xee}, int(w.size)+100)) // longer than the block
 		files = append(files, f)
-		job.Blocks = append(job.Blocks, tiers.Transfer{Key: keyOf(w.path), Size: w.size, Sum: w.sum, Attrs: tiers.Attrs{Seq: w.seq}, File: f})
+		job.Blocks = append(job.Blocks, driver.Transfer{Key: keyOf(w.path), Size: w.size, Sum: w.sum, Attrs: driver.Attrs{Seq: w.seq}, File: f})
 	}
 	tier.Load(job)
 	return done, files
@@ -86,25 +86,25 @@ func TestLoadHolders(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		answer func(b *cluster.Fetch)
-		status tiers.Status
+		status driver.Status
 		err    error
 	}{
-		{"gone", func(b *cluster.Fetch) { b.Done(nil, rdma.ErrGone) }, tiers.Absent, nil},
-		{"busy", func(b *cluster.Fetch) { b.Done(nil, rdma.ErrBusy) }, tiers.Failed, block.ErrUnavailable},
-		{"dead", func(b *cluster.Fetch) { b.Done(nil, rdma.ErrUnavailable) }, tiers.Failed, block.ErrUnavailable},
+		{"gone", func(b *cluster.Fetch) { b.Done(nil, rdma.ErrGone) }, driver.Absent, nil},
+		{"busy", func(b *cluster.Fetch) { b.Done(nil, rdma.ErrBusy) }, driver.Failed, block.ErrUnavailable},
+		{"dead", func(b *cluster.Fetch) { b.Done(nil, rdma.ErrUnavailable) }, driver.Failed, block.ErrUnavailable},
 		{"fewer bytes", func(b *cluster.Fetch) {
 			info := good
 			dst, _ := b.Dest(&info)
 			_, _ = dst.File.WriteAt(data[:100], 0)
 			b.Done(&info, rdma.ErrProtocol)
-		}, tiers.Failed, block.ErrUnavailable},
-		{"wrong bytes", func(b *cluster.Fetch) { info := good; give(b, &info, payload(5000, 2)) }, tiers.Failed, block.ErrCorrupt},
-		{"says nothing", func(b *cluster.Fetch) { b.Done(nil, nil) }, tiers.Failed, block.ErrUnavailable},
-		{"other version", other(func(i *cluster.BlockInfo) { i.Seq = 8 }), tiers.Absent, nil},
-		{"other size", other(func(i *cluster.BlockInfo) { i.Size = 4999; i.Sum = block.Sum(data[:4999]) }), tiers.Absent, nil},
-		{"larger", other(func(i *cluster.BlockInfo) { i.Size = 1 << 30 }), tiers.Absent, nil},
-		{"a directory", other(func(i *cluster.BlockInfo) { i.Mode = modeDir | 0o755 }), tiers.Absent, nil},
-		{"no checksum", other(func(i *cluster.BlockInfo) { i.Sum = block.Checksum{} }), tiers.Failed, block.ErrUnavailable},
+		}, driver.Failed, block.ErrUnavailable},
+		{"wrong bytes", func(b *cluster.Fetch) { info := good; give(b, &info, payload(5000, 2)) }, driver.Failed, block.ErrCorrupt},
+		{"says nothing", func(b *cluster.Fetch) { b.Done(nil, nil) }, driver.Failed, block.ErrUnavailable},
+		{"other version", other(func(i *cluster.BlockInfo) { i.Seq = 8 }), driver.Absent, nil},
+		{"other size", other(func(i *cluster.BlockInfo) { i.Size = 4999; i.Sum = block.Sum(data[:4999]) }), driver.Absent, nil},
+		{"larger", other(func(i *cluster.BlockInfo) { i.Size = 1 << 30 }), driver.Absent, nil},
+		{"a directory", other(func(i *cluster.BlockInfo) { i.Mode = modeDir | 0o755 }), driver.Absent, nil},
+		{"no checksum", other(func(i *cluster.BlockInfo) { i.Sum = block.Checksum{} }), driver.Failed, block.ErrUnavailable},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			for _, second := range []bool{true, false} {
@@ -119,7 +119,7 @@ func TestLoadHolders(t *testing.T) {
 				tier := openStub(t, n, testOptions(n), stillClock())
 				out, got := load(t, tier, want{"g/x", 5000, block.Checksum{}, 7})
 				if second {
-					if o := out[0]; o.Status != tiers.Loaded || o.Sum != good.Sum || o.Bytes != 5000 || !bytes.Equal(got[0], data) {
+					if o := out[0]; o.Status != driver.Loaded || o.Sum != good.Sum || o.Bytes != 5000 || !bytes.Equal(got[0], data) {
 						t.Errorf("with a second holder: got %v (%v) of %d bytes", o.Status, o.Err, len(got[0]))
 					} else if a := o.Attrs; a == nil || a.Seq != 7 || a.Mode != 0o640 || a.UID != 3 || a.Mtime != 11 || len(a.Dirs) != 1 {
 						t.Errorf("with a second holder: attributes %+v", a)
@@ -145,7 +145,7 @@ func TestLoadCorruptAvoided(t *testing.T) {
 	tier.SetHost(host)
 	a.add(cluster.BlockInfo{Path: "g/x", Seq: 7}, payload(100, 1))
 	a.corrupt("g/x")
-	for i, status := range []tiers.Status{tiers.Failed, tiers.Absent} {
+	for i, status := range []driver.Status{driver.Failed, driver.Absent} {
 		if out, _ := load(t, tier, want{path: "g/x", size: 100, seq: 7}); out[0].Status != status {
 			t.Errorf("load %d: got %v (%v), want %v", i, out[0].Status, out[0].Err, status)
 		}
@@ -157,7 +157,7 @@ func TestLoadCorruptAvoided(t *testing.T) {
 		t.Error("Locate finds the bad copy")
 	}
 	a.add(cluster.BlockInfo{Path: "g/x", Seq: 8}, payload(100, 1))
-	if out, _ := load(t, tier, want{path: "g/x", size: 100, seq: 8}); out[0].Status != tiers.Loaded {
+	if out, _ := load(t, tier, want{path: "g/x", size: 100, seq: 8}); out[0].Status != driver.Loaded {
 		t.Errorf("the next version: got %v (%v)", out[0].Status, out[0].Err)
 	}
 	if c := a.fetchCalls.Load(); c != 2 {
@@ -183,11 +183,11 @@ func TestLoadCoalesced(t *testing.T) {
 	blocks = append(blocks, want{path: "g/absent", size: 10, seq: 1})
 	out, data := load(t, tier, blocks...)
 	for i := range 40 {
-		if out[i].Status != tiers.Loaded || !bytes.Equal(data[i], payload(300+i, byte(i))) {
+		if out[i].Status != driver.Loaded || !bytes.Equal(data[i], payload(300+i, byte(i))) {
 			t.Errorf("block %d: %v (%v)", i, out[i].Status, out[i].Err)
 		}
 	}
-	if out[40].Status != tiers.Absent {
+	if out[40].Status != driver.Absent {
 		t.Errorf("absent block: %v (%v)", out[40].Status, out[40].Err)
 	}
 	if a.fetchCalls.Load() != 1 || b.fetchCalls.Load() != 1 {
@@ -209,10 +209,10 @@ func TestLoadSeq(t *testing.T) {
 	b.add(cluster.BlockInfo{Path: "x", Seq: 6}, payload(10, 6))
 	for _, c := range []struct {
 		seq    uint64
-		status tiers.Status
-	}{{0, tiers.Loaded}, {6, tiers.Loaded}, {5, tiers.Absent}, {7, tiers.Absent}} {
+		status driver.Status
+	}{{0, driver.Loaded}, {6, driver.Loaded}, {5, driver.Absent}, {7, driver.Absent}} {
 		out, data := load(t, tier, want{path: "x", size: 10, seq: c.seq})
-		if out[0].Status != c.status || c.status == tiers.Loaded && !bytes.Equal(data[0], payload(10, 6)) {
+		if out[0].Status != c.status || c.status == driver.Loaded && !bytes.Equal(data[0], payload(10, 6)) {
 			t.Errorf("version %d: got %v (%v), want %v", c.seq, out[0].Status, out[0].Err, c.status)
 		}
 	}
@@ -265,10 +265,10 @@ func TestLoadTimeout(t *testing.T) {
 			t.Errorf("the request ended with %v", err)
 		}
 		o := within(t, "load", done)[0]
-		if second && (o.Status != tiers.Loaded || !bytes.Equal(content(files[0]), payload(10, 6))) {
+		if second && (o.Status != driver.Loaded || !bytes.Equal(content(files[0]), payload(10, 6))) {
 			t.Errorf("with a second holder: %v (%v)", o.Status, o.Err)
 		}
-		if !second && (o.Status != tiers.Failed || !errors.Is(o.Err, block.ErrUnavailable)) {
+		if !second && (o.Status != driver.Failed || !errors.Is(o.Err, block.ErrUnavailable)) {
 			t.Errorf("alone: %v (%v)", o.Status, o.Err)
 		}
 		if d := tier.Stats().Detail.(*Detail); d.Timeouts != 1 {
@@ -312,7 +312,7 @@ func TestLoadSlow(t *testing.T) {
 		eventually(t, "it is waited for again", func() bool { c.mu.Lock(); defer c.mu.Unlock(); return len(c.set[limitTimer]) == 1 })
 		more <- struct{}{}
 	}
-	if o := within(t, "load", done)[0]; o.Status != tiers.Loaded {
+	if o := within(t, "load", done)[0]; o.Status != driver.Loaded {
 		t.Errorf("%v (%v)", o.Status, o.Err)
 	}
 	for range minSamples {
@@ -366,7 +366,7 @@ func TestHedge(t *testing.T) {
 			t.Errorf("the slow request ended with %v", err)
 		}
 		for i, o := range within(t, "load", done) {
-			if o.Status != tiers.Loaded || o.Sum != block.Sum(data) || !bytes.Equal(content(files[i]), data) {
+			if o.Status != driver.Loaded || o.Sum != block.Sum(data) || !bytes.Equal(content(files[i]), data) {
 				t.Errorf("block %d: %v (%v)", i, o.Status, o.Err)
 			}
 		}
@@ -395,7 +395,7 @@ func TestHedge(t *testing.T) {
 		c.fire(t, hedgeTimer)
 		within(t, "hedge", started)
 		close(asked)
-		if o := within(t, "load", done)[0]; o.Status != tiers.Loaded || !bytes.Equal(content(files[0]), data) {
+		if o := within(t, "load", done)[0]; o.Status != driver.Loaded || !bytes.Equal(content(files[0]), data) {
 			t.Errorf("%v (%v)", o.Status, o.Err)
 		}
 		if err := within(t, "end of the hedge", ended); !errors.Is(err, context.Canceled) {
@@ -426,7 +426,7 @@ func TestHedge(t *testing.T) {
 		c.fire(t, hedgeTimer)
 		within(t, "hedge", started)
 		close(fail)
-		if o := within(t, "load", done)[0]; o.Status != tiers.Loaded || !bytes.Equal(content(files[0]), data) {
+		if o := within(t, "load", done)[0]; o.Status != driver.Loaded || !bytes.Equal(content(files[0]), data) {
 			t.Errorf("%v (%v)", o.Status, o.Err)
 		}
 	})
@@ -445,7 +445,7 @@ func TestHedge(t *testing.T) {
 		c.fire(t, hedgeTimer)
 		within(t, "hedge", started)
 		close(fail)
-		if o := within(t, "load", done)[0]; o.Status != tiers.Failed || !errors.Is(o.Err, block.ErrCorrupt) {
+		if o := within(t, "load", done)[0]; o.Status != driver.Failed || !errors.Is(o.Err, block.ErrCorrupt) {
 			t.Errorf("%v (%v)", o.Status, o.Err)
 		}
 	})

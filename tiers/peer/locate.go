@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"github.com/kvfs/kvfs/cluster/location"
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // locate appends to buf, which is empty, who has a version of a path, best first. With
@@ -48,18 +48,18 @@ func (t *Tier) withHints(path string, hash uint64, buf []holder) []holder {
 	return buf
 }
 
-// Locate implements tiers.Remote.
-func (t *Tier) Locate(path string) (tiers.Located, bool) {
+// Locate implements driver.Remote.
+func (t *Tier) Locate(path string) (driver.Located, bool) {
 	var buf [8]holder
 	found := t.locate(path, 0, buf[:0])
 	if len(found) == 0 {
-		return tiers.Located{}, false
+		return driver.Located{}, false
 	}
 	e := &found[0].Entry
-	return tiers.Located{
+	return driver.Located{
 		Seq: e.Seq, Size: e.Size, Mode: e.Mode, UID: e.UID, GID: e.GID, Mtime: int64(e.Seq),
 	}, true
 }
 
-// Buried implements tiers.Remote.
+// Buried implements driver.Remote.
 func (t *Tier) Buried(path string) uint64 { return t.node.buried(location.HashPath(path)) }

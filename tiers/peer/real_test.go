@@ -12,8 +12,8 @@ import (
 	"github.com/kvfs/kvfs/cluster/location"
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/rdma/tcp"
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
@@ -112,15 +112,15 @@ func openReal(t testing.TB, engine *stubEngine, peers int, edit func(o *Options)
 // TestConformanceCluster runs the suite of all tiers over real nodes: gossip, control and
 // bulk channels on loopback.
 func TestConformanceCluster(t *testing.T) {
-	far := map[tiers.Tier][]*farNode{}
-	open := func(t *testing.T) tiers.Tier {
+	far := map[driver.Tier][]*farNode{}
+	open := func(t *testing.T) driver.Tier {
 		engine := newStubEngine()
 		tier, list := openReal(t, engine, 2, nil)
 		ct := &conformTier{Tier: tier, engine: engine, raised: map[block.Key]uint64{}, copies: 1}
 		far[ct] = list
 		return ct
 	}
-	tiertest.Run(t, open, tiertest.Options{Corrupt: func(t *testing.T, tier tiers.Tier, key block.Key) {
+	tiertest.Run(t, open, tiertest.Options{Corrupt: func(t *testing.T, tier driver.Tier, key block.Key) {
 		for _, f := range far[tier] {
 			f.corrupt(key.Path())
 		}
@@ -145,7 +145,7 @@ func TestClusterLife(t *testing.T) {
 	})
 	out, files := load(t, tier, want{path: "g/x", size: 100000, seq: 5}, want{path: "g/y", size: 100000, seq: 6})
 	for i, o := range out {
-		if o.Status != tiers.Loaded || !bytes.Equal(files[i], data) {
+		if o.Status != driver.Loaded || !bytes.Equal(files[i], data) {
 			t.Errorf("block %d: %v (%v)", i, o.Status, o.Err)
 		}
 	}
@@ -159,7 +159,7 @@ func TestClusterLife(t *testing.T) {
 	if key := within(t, "loss of the block of a node that left", host.lost); key != keyOf("g/y") {
 		t.Errorf("lost %v", key)
 	}
-	tier.Bury([]tiers.Grave{{Path: "g/x", Seq: 6}})
+	tier.Bury([]driver.Grave{{Path: "g/x", Seq: 6}})
 	if _, ok := tier.Locate("g/x"); ok {
 		t.Error("found after its removal")
 	}

@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
-// Detail is TierStats.Detail of this tier. The counters are totals since it was opened.
+// Detail is driver.Stats.Detail of this tier. The counters are totals since it was opened.
 type Detail struct {
 	Members int `json:"members"` // that are alive, without this one
 	Failed  int `json:"failed"`  // that are not, without having said so, or do not answer
@@ -39,11 +39,11 @@ type Detail struct {
 	PeerFailures map[string]uint64 `json:"peer_failures,omitempty"`
 }
 
-// Stats implements tiers.Statser. Blocks counts a block once for each holder; the
+// Stats implements driver.Statser. Blocks counts a block once for each holder; the
 // capacity is that of others and stands in their own statistics. Detail is a Detail.
-func (t *Tier) Stats() tiers.TierStats {
+func (t *Tier) Stats() driver.Stats {
 	c := &t.counters
-	s := tiers.TierStats{
+	s := driver.Stats{
 		State:       "online",
 		StoredBytes: c.storedBytes.Load(), LoadedBytes: c.loadedBytes.Load(),
 		Stored: c.stored.Load(), Loaded: c.loaded.Load(),

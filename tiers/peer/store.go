@@ -13,8 +13,8 @@ import (
 	"github.com/kvfs/kvfs/cluster"
 	"github.com/kvfs/kvfs/cluster/location"
 	"github.com/kvfs/kvfs/rdma"
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 const (
@@ -31,8 +31,8 @@ const (
 
 // copying is one block of a store. It is owned by the goroutine of its job.
 type copying struct {
-	tr      *tiers.Transfer
-	out     *tiers.Outcome
+	tr      *driver.Transfer
+	out     *driver.Outcome
 	path    string
 	hash    uint64
 	storing *storingBlock // nil: it has its outcome
@@ -47,9 +47,9 @@ type copying struct {
 	err         error // why another failed
 }
 
-// Store implements tiers.Tier. The peers that are to take copies fetch them from this
+// Store implements driver.Tier. The peers that are to take copies fetch them from this
 // node, so the files of the job are read only where the checksum is not known.
-func (t *Tier) Store(job *tiers.Job) {
+func (t *Tier) Store(job *driver.Job) {
 	res := newResult(job)
 	list := make([]*copying, len(job.Blocks))
 	for i := range job.Blocks {
@@ -72,7 +72,7 @@ func (t *Tier) Store(job *tiers.Job) {
 	}
 }
 
-func (t *Tier) runStore(job *tiers.Job, res *tiers.Result, list []*copying) {
+func (t *Tier) runStore(job *driver.Job, res *driver.Result, list []*copying) {
 	select {
 	case t.offers <- struct{}{}:
 		t.storeAll(list)
@@ -169,7 +169,7 @@ func (t *Tier) prepare(c *copying, all []candidate) bool {
 
 // sumOf returns the checksum of a block, reading it where that is not known. It fails
 // with ErrInvalid if the file is too short.
-func sumOf(tr *tiers.Transfer) (block.Checksum, error) {
+func sumOf(tr *driver.Transfer) (block.Checksum, error) {
 	fi, err := tr.File.Stat()
 	if err != nil {
 		return block.Checksum{}, fmt.Errorf("%w: %w", block.ErrUnavailable, err)
@@ -316,9 +316,9 @@ func (t *Tier) concludeStore(c *copying) {
 	key := c.tr.Key
 	switch {
 	case c.new > 0:
-		c.out.Status, c.out.Bytes, c.out.Sum = tiers.Stored, c.tr.Size, c.sum
+		c.out.Status, c.out.Bytes, c.out.Sum = driver.Stored, c.tr.Size, c.sum
 	case c.had > 0:
-		c.out.Status = tiers.Skipped
+		c.out.Status = driver.Skipped
 	case t.ctx.Err() != nil:
 		c.out.Err = t.fail("store", key, block.ErrClosed)
 	case c.superseded, errors.Is(c.err, block.ErrNotFound):
@@ -336,20 +336,20 @@ func (t *Tier) concludeStore(c *copying) {
 func (t *Tier) endStore(c *copying) {
 	if t.storing.end(c.path, c.storing) {
 		t.hints.bury(c.path, c.tr.Attrs.Seq+1)
-		*c.out = tiers.Outcome{Key: c.tr.Key}
+		*c.out = driver.Outcome{Key: c.tr.Key}
 		t.skip(c, block.ErrNotFound)
 	}
 	switch {
-	case c.out.Status == tiers.Stored:
+	case c.out.Status == driver.Stored:
 		t.counters.stored.Add(1)
 		t.counters.storedBytes.Add(uint64(c.out.Bytes))
-	case c.out.Status == tiers.Skipped && errors.Is(c.out.Err, block.ErrNoSpace):
+	case c.out.Status == driver.Skipped && errors.Is(c.out.Err, block.ErrNoSpace):
 		t.counters.skippedNoSpace.Add(1)
 	}
 }
 
 func (t *Tier) skip(c *copying, why error) {
-	c.out.Status, c.out.Err = tiers.Skipped, t.fail("store", c.tr.Key, why)
+	c.out.Status, c.out.Err = driver.Skipped, t.fail("store", c.tr.Key, why)
 }
 
 // kinds are the errors that a peer may answer with.

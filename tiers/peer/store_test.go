@@ -17,6 +17,7 @@ import (
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // cell is a small cluster: a tier under test with an engine, and peers.
@@ -53,17 +54,17 @@ func newCell(t testing.TB, peers int, edit func(o *Options)) *cell {
 }
 
 // store stores one block, which the engine holds, and returns its outcome.
-func (c *cell) store(t testing.TB, path string, seq uint64, data []byte) tiers.Outcome {
+func (c *cell) store(t testing.TB, path string, seq uint64, data []byte) driver.Outcome {
 	t.Helper()
 	c.engine.put(tiers.Holding{Path: path, Seq: seq}, data)
 	return within(t, "store", c.beginStore(t, path, seq, data))
 }
 
-func (c *cell) beginStore(t testing.TB, path string, seq uint64, data []byte) <-chan tiers.Outcome {
-	done := make(chan tiers.Outcome, 1)
-	c.Store(&tiers.Job{
-		Blocks: []tiers.Transfer{{Key: keyOf(path), Size: int64(len(data)), Attrs: tiers.Attrs{Seq: seq, Mode: 0o644}, File: memFile(t, data)}},
-		Done:   func(r *tiers.Result) { done <- r.Outcomes[0] },
+func (c *cell) beginStore(t testing.TB, path string, seq uint64, data []byte) <-chan driver.Outcome {
+	done := make(chan driver.Outcome, 1)
+	c.Store(&driver.Job{
+		Blocks: []driver.Transfer{{Key: keyOf(path), Size: int64(len(data)), Attrs: driver.Attrs{Seq: seq, Mode: 0o644}, File: memFile(t, data)}},
+		Done:   func(r *driver.Result) { done <- r.Outcomes[0] },
 	})
 	return done
 }
@@ -92,55 +93,55 @@ func TestStoreReplicas(t *testing.T) {
 		peers    int
 		replicas int
 		setup    func(c *cell)
-		status   tiers.Status
+		status   driver.Status
 		err      error
 		holders  int
 	}{
-		{"one", 3, 1, nil, tiers.Stored, nil, 1},
-		{"two", 3, 2, nil, tiers.Stored, nil, 2},
-		{"more than there are", 3, 5, nil, tiers.Stored, nil, 3},
-		{"read only", 3, 0, nil, tiers.Skipped, block.ErrNoSpace, 0},
-		{"alone", 0, 1, nil, tiers.Skipped, block.ErrNoSpace, 0},
+		{"one", 3, 1, nil, driver.Stored, nil, 1},
+		{"two", 3, 2, nil, driver.Stored, nil, 2},
+		{"more than there are", 3, 5, nil, driver.Stored, nil, 3},
+		{"read only", 3, 0, nil, driver.Skipped, block.ErrNoSpace, 0},
+		{"alone", 0, 1, nil, driver.Skipped, block.ErrNoSpace, 0},
 		{"all full", 3, 1, func(c *cell) {
 			for _, p := range c.peers {
 				p.info.FreeBytes = 0
 			}
-		}, tiers.Skipped, block.ErrNoSpace, 0},
+		}, driver.Skipped, block.ErrNoSpace, 0},
 		{"all refuse", 3, 1, func(c *cell) {
 			for _, p := range c.peers {
 				p.refuse = block.ErrNoSpace
 			}
-		}, tiers.Skipped, block.ErrNoSpace, 0},
+		}, driver.Skipped, block.ErrNoSpace, 0},
 		{"all fail", 2, 1, func(c *cell) {
 			for _, p := range c.peers {
 				p.memBackend, p.store = newMemBackend(), fail(block.ErrUnavailable)
 			}
-		}, tiers.Failed, block.ErrUnavailable, 0},
+		}, driver.Failed, block.ErrUnavailable, 0},
 		{"all busy", 2, 1, func(c *cell) {
 			for _, p := range c.peers {
 				p.memBackend, p.store = newMemBackend(), fail(fmt.Errorf("%w: %w", block.ErrUnavailable, rdma.ErrBusy))
 			}
 			c.opts.Timeout = 10 * time.Millisecond // what a store has of it is over soon
-		}, tiers.Failed, block.ErrUnavailable, 0},
+		}, driver.Failed, block.ErrUnavailable, 0},
 		{"none takes copies", 2, 1, func(c *cell) {
 			for _, p := range c.peers {
 				p.features &^= cluster.FeatureStore
 			}
-		}, tiers.Skipped, block.ErrNoSpace, 0},
-		{"one refuses", 3, 2, func(c *cell) { c.peers[0].refuse = block.ErrNoSpace }, tiers.Stored, nil, 2},
-		{"one fails", 3, 2, func(c *cell) { c.peers[1].store = fail(block.ErrUnavailable) }, tiers.Stored, nil, 2},
-		{"one cannot be used", 3, 3, func(c *cell) { c.peers[1].unusable.Store(true) }, tiers.Stored, nil, 2},
-		{"one has it", 3, 2, func(c *cell) { c.peers[2].add(cluster.BlockInfo{Path: "g/x", Seq: 7}, data) }, tiers.Stored, nil, 2},
+		}, driver.Skipped, block.ErrNoSpace, 0},
+		{"one refuses", 3, 2, func(c *cell) { c.peers[0].refuse = block.ErrNoSpace }, driver.Stored, nil, 2},
+		{"one fails", 3, 2, func(c *cell) { c.peers[1].store = fail(block.ErrUnavailable) }, driver.Stored, nil, 2},
+		{"one cannot be used", 3, 3, func(c *cell) { c.peers[1].unusable.Store(true) }, driver.Stored, nil, 2},
+		{"one has it", 3, 2, func(c *cell) { c.peers[2].add(cluster.BlockInfo{Path: "g/x", Seq: 7}, data) }, driver.Stored, nil, 2},
 		{"one has it unannounced", 1, 1, func(c *cell) {
 			c.peers[0].blocks["g/x"] = &memBlock{cluster.BlockInfo{Path: "g/x", Seq: 7, Size: 500, Sum: block.Sum(data)}, data}
-		}, tiers.Skipped, nil, 1},
+		}, driver.Skipped, nil, 1},
 		{"two have it", 3, 2, func(c *cell) {
 			c.peers[0].add(cluster.BlockInfo{Path: "g/x", Seq: 7}, data)
 			c.peers[2].add(cluster.BlockInfo{Path: "g/x", Seq: 7}, data)
-		}, tiers.Skipped, nil, 2},
+		}, driver.Skipped, nil, 2},
 		{"a later version", 1, 1, func(c *cell) { c.peers[0].add(cluster.BlockInfo{Path: "g/x", Seq: 8}, data) },
-			tiers.Skipped, block.ErrNotFound, 1},
-		{"buried", 1, 1, func(c *cell) { c.Bury([]tiers.Grave{{Path: "g/x", Seq: 8}}) }, tiers.Skipped, block.ErrNotFound, 0},
+			driver.Skipped, block.ErrNotFound, 1},
+		{"buried", 1, 1, func(c *cell) { c.Bury([]driver.Grave{{Path: "g/x", Seq: 8}}) }, driver.Skipped, block.ErrNotFound, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			k := newCell(t, c.peers, func(o *Options) { o.Replicas = c.replicas })
@@ -151,7 +152,7 @@ func TestStoreReplicas(t *testing.T) {
 			if o.Status != c.status || !errors.Is(o.Err, c.err) {
 				t.Errorf("got %v (%v), want %v (%v)", o.Status, o.Err, c.status, c.err)
 			}
-			if o.Status == tiers.Stored && (o.Bytes != 500 || o.Sum != block.Sum(data)) {
+			if o.Status == driver.Stored && (o.Bytes != 500 || o.Sum != block.Sum(data)) {
 				t.Errorf("%d bytes, %v", o.Bytes, o.Sum)
 			}
 			if h := k.holders("g/x"); len(h) != c.holders {
@@ -164,18 +165,18 @@ func TestStoreReplicas(t *testing.T) {
 // TestStoreOneCall shows that each peer is asked once for all blocks of a job.
 func TestStoreOneCall(t *testing.T) {
 	c := newCell(t, 3, nil)
-	job := &tiers.Job{}
-	done := make(chan *tiers.Result, 1)
+	job := &driver.Job{}
+	done := make(chan *driver.Result, 1)
 	for i := range 60 {
 		path, data := fmt.Sprintf("g/%d", i), payload(100+i, byte(i))
 		c.engine.put(tiers.Holding{Path: path, Seq: 3}, data)
-		job.Blocks = append(job.Blocks, tiers.Transfer{Key: keyOf(path), Size: int64(len(data)), Sum: block.Sum(data),
-			Attrs: tiers.Attrs{Seq: 3}, File: memFile(t, data)})
+		job.Blocks = append(job.Blocks, driver.Transfer{Key: keyOf(path), Size: int64(len(data)), Sum: block.Sum(data),
+			Attrs: driver.Attrs{Seq: 3}, File: memFile(t, data)})
 	}
-	job.Done = func(r *tiers.Result) { done <- r }
+	job.Done = func(r *driver.Result) { done <- r }
 	c.Store(job)
 	for i, o := range within(t, "store", done).Outcomes {
-		if o.Status != tiers.Stored {
+		if o.Status != driver.Stored {
 			t.Errorf("block %d: %v (%v)", i, o.Status, o.Err)
 		}
 	}
@@ -194,7 +195,7 @@ func TestStoreDeadline(t *testing.T) {
 			<-ctx.Done()
 			return []cluster.StoreOutcome{{Err: ctx.Err()}}
 		}
-		if o := c.store(t, "x", 1, payload(10, 1)); o.Status != tiers.Failed || !errors.Is(o.Err, block.ErrUnavailable) {
+		if o := c.store(t, "x", 1, payload(10, 1)); o.Status != driver.Failed || !errors.Is(o.Err, block.ErrUnavailable) {
 			t.Errorf("%v: %v (%v)", timeout, o.Status, o.Err)
 		}
 	}
@@ -206,7 +207,7 @@ func TestStoreHint(t *testing.T) {
 	quiet := func(t *testing.T) *cell {
 		c := newCell(t, 1, nil)
 		c.peers[0].announce = func(...feedRecord) {}
-		if o := c.store(t, "x", 5, payload(10, 1)); o.Status != tiers.Stored {
+		if o := c.store(t, "x", 5, payload(10, 1)); o.Status != driver.Stored {
 			t.Fatal(o.Status, o.Err)
 		}
 		if l, ok := c.Locate("x"); !ok || l.Seq != 5 || l.Size != 10 {
@@ -224,7 +225,7 @@ func TestStoreHint(t *testing.T) {
 	t.Run("gone", func(t *testing.T) {
 		c := quiet(t)
 		c.peers[0].memBackend.blocks = map[string]*memBlock{}
-		if out, _ := load(t, c.Tier, want{path: "x", size: 10, seq: 5}); out[0].Status != tiers.Absent {
+		if out, _ := load(t, c.Tier, want{path: "x", size: 10, seq: 5}); out[0].Status != driver.Absent {
 			t.Error(out[0].Status, out[0].Err)
 		}
 		if _, ok := c.Locate("x"); ok {
@@ -311,7 +312,7 @@ func TestZoneFirst(t *testing.T) {
 	}
 	for i := range 20 {
 		path := fmt.Sprint("g/", i)
-		if o := c.store(t, path, 1, payload(10, 1)); o.Status != tiers.Stored {
+		if o := c.store(t, path, 1, payload(10, 1)); o.Status != driver.Stored {
 			t.Fatal(o.Status, o.Err)
 		}
 		if h := c.holders(path); !slices.Equal(h, []string{"b", "d"}) {
@@ -330,7 +331,7 @@ func TestPreferredSegment(t *testing.T) {
 		c.peers[1].info.FreeBytes = 1
 		for i := range 10 {
 			path := fmt.Sprint("g/", i)
-			if o := c.store(t, path, 1, payload(10, 1)); o.Status != tiers.Stored {
+			if o := c.store(t, path, 1, payload(10, 1)); o.Status != driver.Stored {
 				t.Fatal(o.Status, o.Err)
 			}
 			if h := c.holders(path); !slices.Equal(h, []string{"b"}) {
@@ -356,7 +357,7 @@ func TestPreferredSegment(t *testing.T) {
 			k.spoil(c, c.peers[1])
 			for i := range 5 {
 				path := fmt.Sprint("g/", i)
-				if o := c.store(t, path, 1, payload(10, 1)); o.Status != tiers.Stored || len(c.holders(path)) != 1 {
+				if o := c.store(t, path, 1, payload(10, 1)); o.Status != driver.Stored || len(c.holders(path)) != 1 {
 					t.Errorf("%v (%v), held by %v", o.Status, o.Err, c.holders(path))
 				}
 			}
@@ -381,7 +382,7 @@ func TestPreferredSegment(t *testing.T) {
 	})
 	for _, self := range []string{"self", "127.0.0.1:1000"} {
 		c := newCell(t, 2, func(o *Options) { o.PreferredSegment = self })
-		if o := c.store(t, "x", 1, payload(10, 1)); o.Status != tiers.Stored || c.logs.Len() != 0 {
+		if o := c.store(t, "x", 1, payload(10, 1)); o.Status != driver.Stored || c.logs.Len() != 0 {
 			t.Errorf("%s: %v (%v), warnings %v", self, o.Status, o.Err, c.logs.All())
 		}
 	}

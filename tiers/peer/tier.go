@@ -13,8 +13,8 @@ import (
 
 	"github.com/kvfs/kvfs/cluster/feed"
 	"github.com/kvfs/kvfs/cluster/location"
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // Tier is the blocks of other nodes. Its methods may be called in parallel.
@@ -24,8 +24,8 @@ type Tier struct {
 	log  *zap.Logger
 	clock
 
-	host   tiers.Host // nil, or constant once a job was given; see SetHost
-	engine engine     // set by start
+	host   driver.Host // nil, or constant once a job was given; see SetHost
+	engine engine      // set by start
 
 	hints    *hintTable
 	bad      *badTable // copies whose bytes were wrong
@@ -57,9 +57,9 @@ type Tier struct {
 }
 
 var (
-	_ tiers.Remote  = (*Tier)(nil)
-	_ tiers.Hosted  = (*Tier)(nil)
-	_ tiers.Statser = (*Tier)(nil)
+	_ driver.Remote  = (*Tier)(nil)
+	_ driver.Hosted  = (*Tier)(nil)
+	_ driver.Statser = (*Tier)(nil)
 )
 
 // counters are totals since the tier was opened.
@@ -149,8 +149,8 @@ func (t *Tier) start(e engine, log events) error {
 	return t.node.Start(&backend{t})
 }
 
-// SetHost implements tiers.Hosted.
-func (t *Tier) SetHost(h tiers.Host) { t.host = h }
+// SetHost implements driver.Hosted.
+func (t *Tier) SetHost(h driver.Host) { t.host = h }
 
 // lost tells the Host, if there is one.
 func (t *Tier) lost(key block.Key, err error) {
@@ -170,8 +170,8 @@ func (t *Tier) isClosed() bool {
 	return t.mu.closed
 }
 
-// Lookup implements tiers.Tier: it answers from the location index.
-func (t *Tier) Lookup(ctx context.Context, keys []block.Key, out []tiers.Presence) error {
+// Lookup implements driver.Tier: it answers from the location index.
+func (t *Tier) Lookup(ctx context.Context, keys []block.Key, out []driver.Presence) error {
 	clear(out)
 	if len(keys) != len(out) {
 		return t.fail("lookup", block.Key{}, block.ErrInvalid)
@@ -184,18 +184,18 @@ func (t *Tier) Lookup(ctx context.Context, keys []block.Key, out []tiers.Presenc
 		path := key.Path()
 		pending := t.storing.has(path) // first: when a store ends there is a hint
 		if len(t.locate(path, 0, buf[:0])) > 0 {
-			out[i] = tiers.Hit
+			out[i] = driver.Hit
 		} else if pending {
-			out[i] = tiers.Pending
+			out[i] = driver.Pending
 		}
 	}
 	return nil
 }
 
-// Touch implements tiers.Tier. What peers use is theirs to know: it does nothing.
+// Touch implements driver.Tier. What peers use is theirs to know: it does nothing.
 func (t *Tier) Touch([]block.Key) {}
 
-// Remove implements tiers.Tier: it makes void, everywhere, all versions of the blocks
+// Remove implements driver.Tier: it makes void, everywhere, all versions of the blocks
 // that are known of.
 func (t *Tier) Remove(keys []block.Key) int {
 	if t.isClosed() {
@@ -212,14 +212,14 @@ func (t *Tier) Remove(keys []block.Key) int {
 			seq = max(seq, holders[0].Seq)
 		}
 		if seq > 0 {
-			t.Bury([]tiers.Grave{{Path: path, Seq: max(seq, seq+1)}}) // the last number has none above it
+			t.Bury([]driver.Grave{{Path: path, Seq: max(seq, seq+1)}}) // the last number has none above it
 		}
 	}
 	return found
 }
 
-// Bury implements tiers.Remote.
-func (t *Tier) Bury(graves []tiers.Grave) {
+// Bury implements driver.Remote.
+func (t *Tier) Bury(graves []driver.Grave) {
 	if len(graves) == 0 || t.isClosed() {
 		return
 	}
@@ -273,7 +273,7 @@ func (t *Tier) background(run func()) bool {
 }
 
 // refuse completes a job that came after Close.
-func (t *Tier) refuse(op string, job *tiers.Job) {
+func (t *Tier) refuse(op string, job *driver.Job) {
 	res := newResult(job)
 	for i := range res.Outcomes {
 		res.Outcomes[i].Err = t.fail(op, res.Outcomes[i].Key, block.ErrClosed)
@@ -282,15 +282,15 @@ func (t *Tier) refuse(op string, job *tiers.Job) {
 }
 
 // newResult returns a result of blocks that have failed so far.
-func newResult(job *tiers.Job) *tiers.Result {
-	res := &tiers.Result{Job: job.ID, Outcomes: make([]tiers.Outcome, len(job.Blocks))}
+func newResult(job *driver.Job) *driver.Result {
+	res := &driver.Result{Job: job.ID, Outcomes: make([]driver.Outcome, len(job.Blocks))}
 	for i := range job.Blocks {
 		res.Outcomes[i].Key = job.Blocks[i].Key
 	}
 	return res
 }
 
-// Close implements tiers.Tier, and leaves the cluster. Peers are served until the jobs
+// Close implements driver.Tier, and leaves the cluster. Peers are served until the jobs
 // are done, because they may be taking copies.
 func (t *Tier) Close(ctx context.Context) error {
 	var err error

@@ -59,7 +59,7 @@ func (w *watchTable) tell(hash uint64) {
 	}
 }
 
-// Watch implements tiers.Remote.
+// Watch implements driver.Remote.
 func (t *Tier) Watch(key block.Key) {
 	w, hash := &t.watches, location.HashPath(key.Path())
 	w.mu.Lock()
@@ -72,7 +72,7 @@ func (t *Tier) Watch(key block.Key) {
 	t.node.watch(hash)
 }
 
-// Unwatch implements tiers.Remote.
+// Unwatch implements driver.Remote.
 func (t *Tier) Unwatch(key block.Key) {
 	w, hash := &t.watches, location.HashPath(key.Path())
 	w.mu.Lock()

@@ -11,8 +11,8 @@ import (
 	"github.com/kvfs/kvfs/cluster"
 	"github.com/kvfs/kvfs/cluster/location"
 	"github.com/kvfs/kvfs/rdma"
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // TestWatch shows that the Host hears once of a watched block that nobody has any more,
@@ -106,7 +106,7 @@ func TestWatchCollision(t *testing.T) {
 // it ends when told.
 func TestList(t *testing.T) {
 	list := func(c *cell, stopAt int) (names []string, err error) {
-		err = c.List(context.Background(), "g", func(name string, l *tiers.Located) bool {
+		err = c.List(context.Background(), "g", func(name string, l *driver.Located) bool {
 			names = append(names, fmt.Sprint(name, "@", l.Seq))
 			return len(names) != stopAt
 		})

@@ -4,8 +4,8 @@ import (
 	"context"
 	"sync"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // Faulty is a tier around a tier that goes wrong as a Plan says: it holds back
@@ -16,7 +16,7 @@ import (
 // A block whose Store was failed by the plan may be in the tier all the same, as
 // after a lost acknowledgement.
 type Faulty struct {
-	tier    tiers.Tier
+	tier    driver.Tier
 	plan    *Plan
 	aborted chan struct{} // closed when the context of Close is done
 	abort   func()        // closes aborted; may be called again
@@ -25,32 +25,32 @@ type Faulty struct {
 	mu      struct {
 		sync.Mutex
 		closed bool // no completion is held back any more
-		host   tiers.Host
+		host   driver.Host
 	}
 }
 
 var (
-	_ tiers.Tier       = (*Faulty)(nil)
-	_ tiers.Statser    = (*Faulty)(nil)
-	_ tiers.Enumerator = (*Faulty)(nil)
-	_ tiers.Hosted     = (*Faulty)(nil)
-	_ tiers.Recorder   = (*Faulty)(nil)
-	_ tiers.Syncer     = (*Faulty)(nil)
+	_ driver.Tier       = (*Faulty)(nil)
+	_ driver.Statser    = (*Faulty)(nil)
+	_ driver.Enumerator = (*Faulty)(nil)
+	_ driver.Hosted     = (*Faulty)(nil)
+	_ driver.Recorder   = (*Faulty)(nil)
+	_ driver.Syncer     = (*Faulty)(nil)
 )
 
 // NewFaulty returns t with the faults of plan; a nil plan injects none. Closing it
 // closes t.
-func NewFaulty(t tiers.Tier, plan *Plan) *Faulty {
+func NewFaulty(t driver.Tier, plan *Plan) *Faulty {
 	f := &Faulty{tier: t, plan: plan, aborted: make(chan struct{})}
 	f.abort = sync.OnceFunc(func() { close(f.aborted) })
 	return f
 }
 
 // Unwrap returns the tier below.
-func (f *Faulty) Unwrap() tiers.Tier { return f.tier }
+func (f *Faulty) Unwrap() driver.Tier { return f.tier }
 
 // Lookup asks the tier below, then hides blocks or fails as the plan says.
-func (f *Faulty) Lookup(ctx context.Context, keys []block.Key, out []tiers.Presence) error {
+func (f *Faulty) Lookup(ctx context.Context, keys []block.Key, out []driver.Presence) error {
 	if err := f.tier.Lookup(ctx, keys, out); err != nil {
 		return err
 	}
@@ -61,20 +61,20 @@ func (f *Faulty) Lookup(ctx context.Context, keys []block.Key, out []tiers.Prese
 }
 
 // Store passes job to the tier below and faults its outcomes.
-func (f *Faulty) Store(job *tiers.Job) { f.tier.Store(f.wrap(OpStore, job)) }
+func (f *Faulty) Store(job *driver.Job) { f.tier.Store(f.wrap(OpStore, job)) }
 
 // Load passes job to the tier below and faults its outcomes.
-func (f *Faulty) Load(job *tiers.Job) { f.tier.Load(f.wrap(OpLoad, job)) }
+func (f *Faulty) Load(job *driver.Job) { f.tier.Load(f.wrap(OpLoad, job)) }
 
 // wrap returns job itself if it meets no fault, else a job whose Done applies the
 // faults. They are drawn now, so that the n-th operation is the n-th submitted.
-func (f *Faulty) wrap(op Op, job *tiers.Job) *tiers.Job {
+func (f *Faulty) wrap(op Op, job *driver.Job) *driver.Job {
 	faults := f.plan.nextAll(op, job.Blocks)
 	if faults == nil {
 		return job
 	}
 	inner := *job
-	inner.Done = func(res *tiers.Result) {
+	inner.Done = func(res *driver.Result) {
 		f.deliver(faults, func() { job.Done(f.apply(op, job, faults, res)) })
 	}
 	return &inner
@@ -118,28 +118,28 @@ func (f *Faulty) hold(faults []Fault, done func()) bool {
 
 // apply returns a copy of res with the faults in it. A copy that it calls corrupt
 // is removed from the tier below, and the file that was loaded is damaged.
-func (f *Faulty) apply(op Op, job *tiers.Job, faults []Fault, res *tiers.Result) *tiers.Result {
-	out := &tiers.Result{Job: res.Job, Outcomes: append([]tiers.Outcome(nil), res.Outcomes...)}
+func (f *Faulty) apply(op Op, job *driver.Job, faults []Fault, res *driver.Result) *driver.Result {
+	out := &driver.Result{Job: res.Job, Outcomes: append([]driver.Outcome(nil), res.Outcomes...)}
 	for i := range out.Outcomes {
 		o, fault := &out.Outcomes[i], faults[i]
 		err := fault.Err
 		if err == nil && (fault.Corrupt || fault.Short) && o.Bytes > 0 {
 			err = block.ErrCorrupt
 			f.tier.Remove([]block.Key{o.Key})
-			if o.Status == tiers.Loaded {
+			if o.Status == driver.Loaded {
 				f.lost(o.Key)
 			}
 		}
 		if err == nil {
 			continue
 		}
-		if tr := &job.Blocks[i]; o.Status == tiers.Loaded && tr.Size > 0 {
+		if tr := &job.Blocks[i]; o.Status == driver.Loaded && tr.Size > 0 {
 			// An error leaves the right bytes: undefined content includes those.
 			_, _ = tr.File.WriteAt([]byte("fault")[:min(tr.Size, 5)], 0)
 		}
-		*o = tiers.Outcome{
+		*o = driver.Outcome{
 			Key:    o.Key,
-			Status: tiers.Failed,
+			Status: driver.Failed,
 			Err:    &block.Error{Op: op.String(), Tier: "faulty", Key: o.Key, Err: err},
 		}
 	}
@@ -166,27 +166,27 @@ func (f *Faulty) Close(ctx context.Context) error {
 }
 
 // Stats passes through; a tier without them is online with zeros.
-func (f *Faulty) Stats() tiers.TierStats {
-	if s, ok := f.tier.(tiers.Statser); ok {
+func (f *Faulty) Stats() driver.Stats {
+	if s, ok := f.tier.(driver.Statser); ok {
 		return s.Stats()
 	}
-	return tiers.TierStats{State: "online"}
+	return driver.Stats{State: "online"}
 }
 
 // Blocks passes through; a tier that cannot list its blocks lists none.
-func (f *Faulty) Blocks(fn func(h *tiers.Held) bool) error {
-	if e, ok := f.tier.(tiers.Enumerator); ok {
+func (f *Faulty) Blocks(fn func(h *driver.Held) bool) error {
+	if e, ok := f.tier.(driver.Enumerator); ok {
 		return e.Blocks(fn)
 	}
 	return nil
 }
 
 // SetHost passes through; a tier that gives up no block by itself needs no Host.
-func (f *Faulty) SetHost(host tiers.Host) {
+func (f *Faulty) SetHost(host driver.Host) {
 	f.mu.Lock()
 	f.mu.host = host
 	f.mu.Unlock()
-	if h, ok := f.tier.(tiers.Hosted); ok {
+	if h, ok := f.tier.(driver.Hosted); ok {
 		h.SetHost(host)
 	}
 }
@@ -203,8 +203,8 @@ func (f *Faulty) lost(key block.Key) {
 
 // Update passes through. A tier that cannot rename drops both blocks, so that none
 // is left under a wrong name or with old attributes, and returns false.
-func (f *Faulty) Update(from, to block.Key, a *tiers.Attrs) bool {
-	if r, ok := f.tier.(tiers.Recorder); ok {
+func (f *Faulty) Update(from, to block.Key, a *driver.Attrs) bool {
+	if r, ok := f.tier.(driver.Recorder); ok {
 		return r.Update(from, to, a)
 	}
 	f.tier.Remove([]block.Key{from, to})
@@ -221,7 +221,7 @@ func (f *Faulty) Sync(done func(error)) {
 		}
 		f.deliver([]Fault{fault}, func() { done(err) })
 	}
-	if s, ok := f.tier.(tiers.Syncer); ok {
+	if s, ok := f.tier.(driver.Syncer); ok {
 		s.Sync(faulted)
 		return
 	}

@@ -5,25 +5,25 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // TestFaultyWithoutFaults shows that the decorator changes nothing by itself, with
 // an empty plan and with none.
 func TestFaultyWithoutFaults(t *testing.T) {
 	t.Parallel()
-	Run(t, func(t *testing.T) tiers.Tier {
+	Run(t, func(t *testing.T) driver.Tier {
 		return NewFaulty(openReference(t, ReferenceOptions{}), NewPlan())
 	}, Options{
-		Small: func(t *testing.T) tiers.Tier {
+		Small: func(t *testing.T) driver.Tier {
 			return NewFaulty(openReference(t, smallReferences[0]), nil)
 		},
 		LRU: true,
-		Reopen: func(t *testing.T, old tiers.Tier) tiers.Tier {
+		Reopen: func(t *testing.T, old driver.Tier) driver.Tier {
 			return NewFaulty(reopenReference(t, old.(*Faulty).Unwrap()), nil)
 		},
-		Corrupt: func(t *testing.T, tier tiers.Tier, key block.Key) {
+		Corrupt: func(t *testing.T, tier driver.Tier, key block.Key) {
 			corruptReference(t, tier.(*Faulty).Unwrap(), key)
 		},
 	})
@@ -34,10 +34,10 @@ func TestFaultyWithoutFaults(t *testing.T) {
 func TestFaultyWithFaults(t *testing.T) {
 	t.Parallel()
 	plan := everyNth()
-	Run(t, func(t *testing.T) tiers.Tier {
+	Run(t, func(t *testing.T) driver.Tier {
 		return NewFaulty(openReference(t, ReferenceOptions{}), plan)
 	}, Options{
-		Small: func(t *testing.T) tiers.Tier {
+		Small: func(t *testing.T) driver.Tier {
 			return NewFaulty(openReference(t, smallReferences[0]), plan)
 		},
 		Faulty: true,
@@ -54,24 +54,24 @@ func TestFaultyOutcomes(t *testing.T) {
 	plan := NewPlan()
 	h := newTestHarness(t, NewFaulty(openReference(t, ReferenceOptions{}), plan))
 	blocks := []payload{h.payload(numberedKey("good", 0), 0, 3000), h.payload(bad, 0, 3000)}
-	want := func(what string, o tiers.Outcome, err error) {
+	want := func(what string, o driver.Outcome, err error) {
 		t.Helper()
-		if o.Status != tiers.Failed || !errors.Is(o.Err, err) {
+		if o.Status != driver.Failed || !errors.Is(o.Err, err) {
 			t.Errorf("%s: got %v (%v), want %v", what, o.Status, o.Err, err)
 		}
 	}
 
 	plan.Set(Rule{Op: OpStore, Match: match, Fault: Fault{Err: block.ErrUnavailable}})
 	outcomes := h.store(blocks...)
-	h.wantStatus(outcomes, 0, tiers.Stored)
+	h.wantStatus(outcomes, 0, driver.Stored)
 	want("Store, acknowledgement lost", outcomes[1], block.ErrUnavailable)
 	plan.Set()
-	h.wantAll(h.load(blocks...), tiers.Loaded)
+	h.wantAll(h.load(blocks...), driver.Loaded)
 
 	plan.Set(Rule{Op: OpLookup, Match: match, Fault: Fault{Hide: true}})
-	h.wantPresence(tiers.Miss, bad)
+	h.wantPresence(driver.Miss, bad)
 	plan.Set(Rule{Op: OpLookup, Nth: 1, Fault: Fault{Err: block.ErrUnavailable}})
-	out := []tiers.Presence{tiers.Hit, tiers.Hit}
+	out := []driver.Presence{driver.Hit, driver.Hit}
 	if err := h.tier.Lookup(t.Context(), keysOf(blocks), out); !errors.Is(err, block.ErrUnavailable) {
 		t.Errorf("Lookup: got %v, want %v", err, block.ErrUnavailable)
 	}
@@ -79,9 +79,9 @@ func TestFaultyOutcomes(t *testing.T) {
 
 	plan.Set(Rule{Op: OpLoad, Match: match, Fault: Fault{Corrupt: true}})
 	outcomes = h.load(blocks...)
-	h.wantStatus(outcomes, 0, tiers.Loaded)
+	h.wantStatus(outcomes, 0, driver.Loaded)
 	want("Load, corrupt", outcomes[1], block.ErrCorrupt)
-	h.wantPresence(tiers.Miss, bad)
+	h.wantPresence(driver.Miss, bad)
 }
 
 // TestFaultyStall shows that a completion is held back until it is released, while
@@ -91,7 +91,7 @@ func TestFaultyStall(t *testing.T) {
 		rule, release := stallStore(numberedKey("slow", 0))
 		h := newTestHarness(t, NewFaulty(openReference(t, ReferenceOptions{Workers: 1}), NewPlan(rule)))
 		slow := h.submit(jobSpec{op: OpStore, blocks: h.payloads("slow", 2, 100)})
-		h.wantAll(h.store(h.payloads("quick", 2, 100)...), tiers.Stored)
+		h.wantAll(h.store(h.payloads("quick", 2, 100)...), driver.Stored)
 		if n := slow.calls.Load(); n != 0 {
 			t.Errorf("Done was called %d times before the release", n)
 		}
@@ -103,12 +103,12 @@ func TestFaultyStall(t *testing.T) {
 			cancel()
 		}
 		h.close(ctx)
-		h.wantAll(h.settle(slow), tiers.Stored)
+		h.wantAll(h.settle(slow), driver.Stored)
 	}
 }
 
 // plain is a tier without any optional ability.
-type plain struct{ tiers.Tier }
+type plain struct{ driver.Tier }
 
 // TestFaultyAbilities shows that the decorator passes on what the tier below is able
 // to do, and what it does in place of a tier that is not.
@@ -121,7 +121,7 @@ func TestFaultyAbilities(t *testing.T) {
 	f.SetHost(host)
 	blocks := h.payloads("able", 3, 100)
 	for _, p := range blocks {
-		h.wantAll(h.store(p), tiers.Stored)
+		h.wantAll(h.store(p), driver.Stored)
 	}
 	if leave, _ := host.told(blocks[0].key); leave != 1 {
 		t.Errorf("the Host was asked %d times, want once", leave)
@@ -137,7 +137,7 @@ func TestFaultyAbilities(t *testing.T) {
 		t.Errorf("Stats: got %+v, want %+v of 2 blocks", got, want)
 	}
 	sync.Set(Rule{Op: OpLoad, Fault: Fault{Corrupt: true}})
-	h.never(h.load(moved), tiers.Loaded, "the plan calls it corrupt")
+	h.never(h.load(moved), driver.Loaded, "the plan calls it corrupt")
 	if _, lost := host.told(moved.key); len(lost) != 1 || !errors.Is(lost[0], block.ErrCorrupt) {
 		t.Errorf("lost %v, want %v", lost, block.ErrCorrupt)
 	}
@@ -145,19 +145,19 @@ func TestFaultyAbilities(t *testing.T) {
 	f = NewFaulty(plain{openReference(t, ReferenceOptions{})}, nil)
 	h = newTestHarness(t, f)
 	f.SetHost(host)
-	h.wantAll(h.store(blocks...), tiers.Stored)
+	h.wantAll(h.store(blocks...), driver.Stored)
 	if f.Update(blocks[0].key, blocks[1].key, &blocks[0].attrs) {
 		t.Error("Update without a Recorder: got true, want false")
 	}
-	h.wantPresence(tiers.Miss, keysOf(blocks[:2])...)
-	h.wantPresence(tiers.Hit, blocks[2].key)
+	h.wantPresence(driver.Miss, keysOf(blocks[:2])...)
+	h.wantPresence(driver.Hit, blocks[2].key)
 	if err := h.settleSync(h.submitSync(f, nil)); !errors.Is(err, block.ErrUnavailable) {
 		t.Errorf("Sync without a Syncer: got %v, want %v", err, block.ErrUnavailable)
 	}
-	if got := f.Stats(); got != (tiers.TierStats{State: "online"}) {
+	if got := f.Stats(); got != (driver.Stats{State: "online"}) {
 		t.Errorf("Stats without a Statser: got %+v, want zeros", got)
 	}
-	if err := f.Blocks(func(*tiers.Held) bool { t.Error("a block is listed"); return true }); err != nil {
+	if err := f.Blocks(func(*driver.Held) bool { t.Error("a block is listed"); return true }); err != nil {
 		t.Errorf("Blocks without an Enumerator: got %v, want none", err)
 	}
 }
@@ -185,5 +185,5 @@ func TestFaultySyncStall(t *testing.T) {
 // ability.
 func TestSuiteWithoutAbilities(t *testing.T) {
 	t.Parallel()
-	Run(t, func(t *testing.T) tiers.Tier { return plain{openReference(t, ReferenceOptions{})} }, Options{})
+	Run(t, func(t *testing.T) driver.Tier { return plain{openReference(t, ReferenceOptions{})} }, Options{})
 }

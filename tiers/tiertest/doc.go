@@ -1,5 +1,5 @@
 // Package tiertest holds what the tests of every tier share: the conformance
-// suites, the reference implementation of tiers.Tier, and a decorator that
+// suites, the reference implementation of driver.Tier, and a decorator that
 // injects faults around any tier.
 //
 //	Run         the suite; a tier's own test calls it with a function that opens the tier
@@ -12,9 +12,9 @@
 // A test of a tier reads:
 //
 //	func TestConformance(t *testing.T) {
-//		open := func(t *testing.T) tiers.Tier { return openDisk(t, 64<<20) }
+//		open := func(t *testing.T) driver.Tier { return openDisk(t, 64<<20) }
 //		tiertest.Run(t, open, tiertest.Options{
-//			Small:       func(t *testing.T) tiers.Tier { return openDisk(t, 8*4096) },
+//			Small:       func(t *testing.T) driver.Tier { return openDisk(t, 8*4096) },
 //			SmallBlocks: 8,
 //			SmallBytes:  4096,
 //			LRU:         true,
@@ -23,7 +23,7 @@
 //		})
 //	}
 //
-// What a tier can do beyond tiers.Tier (tiers.Enumerator, Hosted, Recorder, Statser and
+// What a tier can do beyond driver.Tier (driver.Enumerator, Hosted, Recorder, Statser and
 // Syncer) the suite finds by type assertion; what it cannot know, such as how to make
 // a copy bad, it is told by Options, and leaves out if it is not.
 //

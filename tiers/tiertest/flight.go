@@ -10,32 +10,32 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // jobSpec says what job to submit.
 type jobSpec struct {
 	op     Op
 	blocks []payload
-	edit   func(tr *tiers.Transfer) // changes each Transfer first, to make it wrong; may be nil
-	job    func(job *tiers.Job)     // changes the Job; may be nil
-	then   func()                   // runs inside Done; may be nil
+	edit   func(tr *driver.Transfer) // changes each Transfer first, to make it wrong; may be nil
+	job    func(job *driver.Job)     // changes the Job; may be nil
+	then   func()                    // runs inside Done; may be nil
 }
 
 // flight is a job that was submitted, and what the suite needs to check it.
 type flight struct {
 	spec      jobSpec
-	id        tiers.JobID
-	transfers []tiers.Transfer // the suite's copy: the tier owns that in the job
-	offsets   []int64          // of the files, before
+	id        driver.JobID
+	transfers []driver.Transfer // the suite's copy: the tier owns that in the job
+	offsets   []int64           // of the files, before
 
 	returned chan struct{} // closed when Store or Load has returned
 	done     chan struct{} // closed by the first call of Done
 	calls    atomic.Int32  // of Done
 	within   atomic.Bool   // Done was called before Store or Load returned, and waited for
-	outcomes []tiers.Outcome
-	resultID tiers.JobID
+	outcomes []driver.Outcome
+	resultID driver.JobID
 	closing  sync.Once
 }
 
@@ -49,7 +49,7 @@ func (h *harness) submit(spec jobSpec) *flight {
 	h.t.Helper()
 	f := &flight{
 		spec:     spec,
-		id:       tiers.JobID(h.jobs.lastID.Add(1)),
+		id:       driver.JobID(h.jobs.lastID.Add(1)),
 		returned: make(chan struct{}),
 		done:     make(chan struct{}),
 	}
@@ -65,7 +65,7 @@ func (h *harness) submit(spec jobSpec) *flight {
 	h.jobs.mu.flights = append(h.jobs.mu.flights, f)
 	h.jobs.mu.Unlock()
 
-	job := &tiers.Job{
+	job := &driver.Job{
 		ID:        f.id,
 		Request:   fmt.Sprintf("request-%d", f.id%3),
 		Promotion: spec.op == OpLoad && f.id%2 == 0,
@@ -74,7 +74,7 @@ func (h *harness) submit(spec jobSpec) *flight {
 	if spec.job != nil {
 		spec.job(job)
 	}
-	job.Done = func(res *tiers.Result) { h.done(f, job, res) }
+	job.Done = func(res *driver.Result) { h.done(f, job, res) }
 	if spec.op == OpStore {
 		h.tier.Store(job)
 	} else {
@@ -87,7 +87,7 @@ func (h *harness) submit(spec jobSpec) *flight {
 // transfer makes the file of one block, and seeks it to an odd place that the tier
 // has to leave as it is. A source is longer than the block, and a destination is
 // full of other bytes.
-func (h *harness) transfer(op Op, p payload) (tiers.Transfer, int64) {
+func (h *harness) transfer(op Op, p payload) (driver.Transfer, int64) {
 	h.t.Helper()
 	size := int64(len(p.data))
 	content := bytes.Repeat([]byte{0xa5}, len(p.data))
@@ -105,7 +105,7 @@ func (h *harness) transfer(op Op, p payload) (tiers.Transfer, int64) {
 	if err != nil {
 		h.fatalf("seek: %v", err)
 	}
-	tr := tiers.Transfer{Key: p.key, Size: size, Sum: block.Sum(p.data), File: file}
+	tr := driver.Transfer{Key: p.key, Size: size, Sum: block.Sum(p.data), File: file}
 	if op == OpStore {
 		tr.Attrs = cloneAttrs(&p.attrs)
 	}
@@ -115,7 +115,7 @@ func (h *harness) transfer(op Op, p payload) (tiers.Transfer, int64) {
 // done is the Done of a job. It first waits until Store or Load has returned, as
 // an engine does that holds a lock there which Done takes: a tier that calls
 // Done from within can then never return.
-func (h *harness) done(f *flight, job *tiers.Job, res *tiers.Result) {
+func (h *harness) done(f *flight, job *driver.Job, res *driver.Result) {
 	if !h.await(f.returned) {
 		f.within.Store(true)
 	}
@@ -126,7 +126,7 @@ func (h *harness) done(f *flight, job *tiers.Job, res *tiers.Result) {
 	f.outcomes = slices.Clone(res.Outcomes)
 	for i := range job.Blocks { // ours again: a tier that still reads it races
 		clear(job.Blocks[i].Attrs.Dirs)
-		job.Blocks[i] = tiers.Transfer{}
+		job.Blocks[i] = driver.Transfer{}
 	}
 	if f.spec.then != nil {
 		f.spec.then()
@@ -136,7 +136,7 @@ func (h *harness) done(f *flight, job *tiers.Job, res *tiers.Result) {
 
 // settle waits for a job, checks everything that holds for any job, and returns
 // its outcomes.
-func (h *harness) settle(f *flight) []tiers.Outcome {
+func (h *harness) settle(f *flight) []driver.Outcome {
 	h.t.Helper()
 	if !h.await(f.done) {
 		h.fatalf("%v: no Result within %v", f, h.opts.Timeout)
@@ -165,33 +165,33 @@ func (h *harness) settle(f *flight) []tiers.Outcome {
 func (h *harness) checkOutcome(f *flight, i int) {
 	h.t.Helper()
 	o, tr := f.outcomes[i], f.transfers[i]
-	allowed := []tiers.Status{tiers.Failed, tiers.Stored, tiers.Skipped}
+	allowed := []driver.Status{driver.Failed, driver.Stored, driver.Skipped}
 	if f.spec.op == OpLoad {
-		allowed = []tiers.Status{tiers.Failed, tiers.Loaded, tiers.Absent}
+		allowed = []driver.Status{driver.Failed, driver.Loaded, driver.Absent}
 	}
 	if !slices.Contains(allowed, o.Status) {
 		h.fatalf("%v: outcome %d: got status %d, want one of %v", f, i, o.Status, allowed)
 	}
 	switch {
-	case o.Status == tiers.Failed:
+	case o.Status == driver.Failed:
 		h.checkKind(fmt.Sprintf("%v: outcome %d", f, i), o.Err, errorKinds)
-	case o.Status == tiers.Skipped && o.Err != nil:
+	case o.Status == driver.Skipped && o.Err != nil:
 		h.checkKind(fmt.Sprintf("%v: skipped outcome %d", f, i), o.Err, skipKinds)
 	case o.Err != nil:
 		h.errorf("%v: outcome %d is %v with error %v", f, i, o.Status, o.Err)
 	}
 	var wantBytes int64
-	if o.Status == tiers.Stored || o.Status == tiers.Loaded {
+	if o.Status == driver.Stored || o.Status == driver.Loaded {
 		wantBytes = tr.Size
 	}
 	if o.Bytes != wantBytes {
 		h.errorf("%v: outcome %d is %v with %d bytes, want %d", f, i, o.Status, o.Bytes, wantBytes)
 	}
 	want := block.Sum(f.spec.blocks[i].data)
-	if o.Status == tiers.Stored && tr.Sum.Valid {
+	if o.Status == driver.Stored && tr.Sum.Valid {
 		want = tr.Sum // a tier may take the engine's word until the Load
 	}
-	if (o.Status == tiers.Loaded || o.Status == tiers.Stored) && o.Sum != want {
+	if (o.Status == driver.Loaded || o.Status == driver.Stored) && o.Sum != want {
 		h.errorf("%v: outcome %d is %v with checksum %v, want %v", f, i, o.Status, o.Sum, want)
 	}
 }
@@ -229,7 +229,7 @@ func (h *harness) checkFile(f *flight, i int) {
 			f, i, f.offsets[i], offset)
 	}
 	switch {
-	case f.spec.op == OpLoad && f.outcomes[i].Status != tiers.Loaded:
+	case f.spec.op == OpLoad && f.outcomes[i].Status != driver.Loaded:
 		return // undefined
 	case f.spec.op == OpStore && f.spec.edit != nil, f.transfers[i].Size != int64(len(want)):
 		return // the case has made it wrong, and looks for itself

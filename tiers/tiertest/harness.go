@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // harness is what a case works with: a tier, a source of random numbers, and
@@ -20,8 +20,8 @@ import (
 type harness struct {
 	t    *testing.T
 	opts Options
-	open func(t *testing.T) tiers.Tier
-	tier tiers.Tier
+	open func(t *testing.T) driver.Tier
+	tier driver.Tier
 	rng  *rand.Rand
 	stop func() // ends the calling goroutine: t.FailNow, or Goexit in a worker
 	jobs *jobLog
@@ -39,7 +39,7 @@ type jobLog struct {
 
 // newHarness opens a tier for one case. When the case has ended it closes the tier
 // and checks that each job has been completed once.
-func newHarness(t *testing.T, open func(t *testing.T) tiers.Tier, opts Options) *harness {
+func newHarness(t *testing.T, open func(t *testing.T) driver.Tier, opts Options) *harness {
 	h := &harness{t: t, opts: opts, open: open, jobs: &jobLog{}, stop: t.FailNow}
 	h.rng = rand.New(rand.NewPCG(opts.Seed, 0))
 	h.tier = open(t)
@@ -137,11 +137,11 @@ func (h *harness) checkCalls() {
 }
 
 // lookup returns the presence of the keys. ok is false if a faulty tier failed.
-func (h *harness) lookup(keys ...block.Key) (out []tiers.Presence, ok bool) {
+func (h *harness) lookup(keys ...block.Key) (out []driver.Presence, ok bool) {
 	h.t.Helper()
-	out = make([]tiers.Presence, len(keys))
+	out = make([]driver.Presence, len(keys))
 	for i := range out {
-		out[i] = tiers.Pending // must be overwritten
+		out[i] = driver.Pending // must be overwritten
 	}
 	err := h.tier.Lookup(context.Background(), keys, out)
 	if err == nil {
@@ -156,10 +156,10 @@ func (h *harness) lookup(keys ...block.Key) (out []tiers.Presence, ok bool) {
 }
 
 // checkAllMiss checks what a failed look-up has to leave behind.
-func (h *harness) checkAllMiss(out []tiers.Presence) {
+func (h *harness) checkAllMiss(out []driver.Presence) {
 	h.t.Helper()
 	for i, p := range out {
-		if p != tiers.Miss {
+		if p != driver.Miss {
 			h.errorf("out[%d] after a failed Lookup: got %v, want miss", i, p)
 		}
 	}
@@ -167,14 +167,14 @@ func (h *harness) checkAllMiss(out []tiers.Presence) {
 
 // wantPresence checks that all keys have one presence. A faulty tier may miss
 // blocks that it has; one that was removed stays missing there, too.
-func (h *harness) wantPresence(want tiers.Presence, keys ...block.Key) {
+func (h *harness) wantPresence(want driver.Presence, keys ...block.Key) {
 	h.t.Helper()
 	out, ok := h.lookup(keys...)
 	if !ok {
 		return
 	}
 	for i, got := range out {
-		if got != want && (!h.opts.Faulty || want == tiers.Miss) {
+		if got != want && (!h.opts.Faulty || want == driver.Miss) {
 			h.errorf("Lookup %.80q: got %v, want %v", keys[i].Path(), got, want)
 		}
 	}
@@ -182,7 +182,7 @@ func (h *harness) wantPresence(want tiers.Presence, keys ...block.Key) {
 
 // wantStatus reports whether outcome i is one of want, and checks that it is,
 // unless the tier is faulty.
-func (h *harness) wantStatus(outcomes []tiers.Outcome, i int, want ...tiers.Status) bool {
+func (h *harness) wantStatus(outcomes []driver.Outcome, i int, want ...driver.Status) bool {
 	h.t.Helper()
 	got := outcomes[i]
 	if slices.Contains(want, got.Status) {
@@ -197,7 +197,7 @@ func (h *harness) wantStatus(outcomes []tiers.Outcome, i int, want ...tiers.Stat
 
 // wantAll checks that every outcome has status want, unless the tier is faulty.
 // It reports whether they have.
-func (h *harness) wantAll(outcomes []tiers.Outcome, want tiers.Status) bool {
+func (h *harness) wantAll(outcomes []driver.Outcome, want driver.Status) bool {
 	h.t.Helper()
 	all := true
 	for i := range outcomes {
@@ -208,10 +208,10 @@ func (h *harness) wantAll(outcomes []tiers.Outcome, want tiers.Status) bool {
 
 // wantHeld checks that the outcomes at those places say that the tier holds the
 // version already: Skipped without an error.
-func (h *harness) wantHeld(outcomes []tiers.Outcome, places ...int) {
+func (h *harness) wantHeld(outcomes []driver.Outcome, places ...int) {
 	h.t.Helper()
 	for _, i := range places {
-		if h.wantStatus(outcomes, i, tiers.Skipped) && outcomes[i].Err != nil && !h.opts.Faulty {
+		if h.wantStatus(outcomes, i, driver.Skipped) && outcomes[i].Err != nil && !h.opts.Faulty {
 			h.errorf("block %d %.80q: skipped with error %v, want none: the tier holds it",
 				i, outcomes[i].Key.Path(), outcomes[i].Err)
 		}
@@ -219,9 +219,9 @@ func (h *harness) wantHeld(outcomes []tiers.Outcome, places ...int) {
 }
 
 // wantSkipped checks that outcome i is Skipped for that reason.
-func (h *harness) wantSkipped(outcomes []tiers.Outcome, i int, reason error) {
+func (h *harness) wantSkipped(outcomes []driver.Outcome, i int, reason error) {
 	h.t.Helper()
-	if h.wantStatus(outcomes, i, tiers.Skipped) && !errors.Is(outcomes[i].Err, reason) && !h.opts.Faulty {
+	if h.wantStatus(outcomes, i, driver.Skipped) && !errors.Is(outcomes[i].Err, reason) && !h.opts.Faulty {
 		h.errorf("block %d %.80q: skipped with error %v, want %v",
 			i, outcomes[i].Key.Path(), outcomes[i].Err, reason)
 	}
@@ -244,7 +244,7 @@ func (h *harness) eventually(what string, check func() bool) {
 }
 
 // never checks that no outcome has status bad, faulty tier or not.
-func (h *harness) never(outcomes []tiers.Outcome, bad tiers.Status, why string) {
+func (h *harness) never(outcomes []driver.Outcome, bad driver.Status, why string) {
 	h.t.Helper()
 	for i, o := range outcomes {
 		if o.Status == bad {
@@ -254,13 +254,13 @@ func (h *harness) never(outcomes []tiers.Outcome, bad tiers.Status, why string) 
 }
 
 // store stores the blocks in one job and returns its outcomes, checked.
-func (h *harness) store(blocks ...payload) []tiers.Outcome {
+func (h *harness) store(blocks ...payload) []driver.Outcome {
 	h.t.Helper()
 	return h.settle(h.submit(jobSpec{op: OpStore, blocks: blocks}))
 }
 
 // load loads the blocks in one job and returns its outcomes, checked.
-func (h *harness) load(blocks ...payload) []tiers.Outcome {
+func (h *harness) load(blocks ...payload) []driver.Outcome {
 	h.t.Helper()
 	return h.settle(h.submit(jobSpec{op: OpLoad, blocks: blocks}))
 }

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 const (
@@ -31,19 +31,19 @@ type mutant struct {
 
 // mutantBug replaces methods of a Reference.
 type mutantBug struct {
-	store  func(r *Reference, job *tiers.Job)
-	load   func(r *Reference, job *tiers.Job)
-	lookup func(r *Reference, keys []block.Key, out []tiers.Presence) error
+	store  func(r *Reference, job *driver.Job)
+	load   func(r *Reference, job *driver.Job)
+	lookup func(r *Reference, keys []block.Key, out []driver.Presence) error
 	remove func(r *Reference, keys []block.Key) int
 	touch  func(r *Reference, keys []block.Key)
 	close  func(r *Reference, ctx context.Context) error
-	blocks func(r *Reference, fn func(*tiers.Held) bool) error
-	host   func(r *Reference, host tiers.Host) tiers.Host // may return nil: it is not set
-	update func(r *Reference, from, to block.Key, a *tiers.Attrs) bool
+	blocks func(r *Reference, fn func(*driver.Held) bool) error
+	host   func(r *Reference, host driver.Host) driver.Host // may return nil: it is not set
+	update func(r *Reference, from, to block.Key, a *driver.Attrs) bool
 	sync   func(r *Reference, done func(error))
 }
 
-func (m mutant) Store(job *tiers.Job) {
+func (m mutant) Store(job *driver.Job) {
 	if m.bug.store != nil {
 		m.bug.store(m.Reference, job)
 		return
@@ -51,7 +51,7 @@ func (m mutant) Store(job *tiers.Job) {
 	m.Reference.Store(job)
 }
 
-func (m mutant) Load(job *tiers.Job) {
+func (m mutant) Load(job *driver.Job) {
 	if m.bug.load != nil {
 		m.bug.load(m.Reference, job)
 		return
@@ -59,7 +59,7 @@ func (m mutant) Load(job *tiers.Job) {
 	m.Reference.Load(job)
 }
 
-func (m mutant) Lookup(ctx context.Context, keys []block.Key, out []tiers.Presence) error {
+func (m mutant) Lookup(ctx context.Context, keys []block.Key, out []driver.Presence) error {
 	if m.bug.lookup != nil {
 		return m.bug.lookup(m.Reference, keys, out)
 	}
@@ -88,14 +88,14 @@ func (m mutant) Close(ctx context.Context) error {
 	return m.Reference.Close(ctx)
 }
 
-func (m mutant) SetHost(host tiers.Host) {
+func (m mutant) SetHost(host driver.Host) {
 	if m.bug.host != nil {
 		host = m.bug.host(m.Reference, host)
 	}
 	m.Reference.SetHost(host)
 }
 
-func (m mutant) Update(from, to block.Key, a *tiers.Attrs) bool {
+func (m mutant) Update(from, to block.Key, a *driver.Attrs) bool {
 	if m.bug.update != nil {
 		return m.bug.update(m.Reference, from, to, a)
 	}
@@ -110,7 +110,7 @@ func (m mutant) Sync(done func(error)) {
 	m.Reference.Sync(done)
 }
 
-func (m mutant) Blocks(fn func(*tiers.Held) bool) error {
+func (m mutant) Blocks(fn func(*driver.Held) bool) error {
 	if m.bug.blocks != nil {
 		return m.bug.blocks(m.Reference, fn)
 	}
@@ -140,28 +140,28 @@ func TestMutant(t *testing.T) {
 		"remove overtaken by a store", "update overtaken by a store", "removed store says it is held"}, name) {
 		latency = hangTimeout(t) / 60 // so that jobs are under way when it matters, on a slow machine, too
 	}
-	opts.Corrupt = func(t *testing.T, tier tiers.Tier, key block.Key) {
+	opts.Corrupt = func(t *testing.T, tier driver.Tier, key block.Key) {
 		corruptReference(t, tier.(mutant).Reference, key)
 	}
-	opts.Offline = func(_ *testing.T, tier tiers.Tier) {
+	opts.Offline = func(_ *testing.T, tier driver.Tier) {
 		tier.(mutant).Fail(errors.New("device pulled"))
 	}
-	opts.Reopen = func(t *testing.T, old tiers.Tier) tiers.Tier {
+	opts.Reopen = func(t *testing.T, old driver.Tier) driver.Tier {
 		if err := old.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
 		return mutant{crashReference(t, old.(mutant).Reference).(*Reference), bug}
 	}
-	opts.Crash = func(t *testing.T, old tiers.Tier) tiers.Tier {
+	opts.Crash = func(t *testing.T, old driver.Tier) driver.Tier {
 		return mutant{crashReference(t, old.(mutant).Reference).(*Reference), bug}
 	}
-	opts.Budgeted = func(t *testing.T) tiers.Tier {
+	opts.Budgeted = func(t *testing.T) driver.Tier {
 		return mutant{openReference(t, ReferenceOptions{BudgetBytes: 20000, Latency: latency}), bug}
 	}
-	opts.Small = func(t *testing.T) tiers.Tier {
+	opts.Small = func(t *testing.T) driver.Tier {
 		return mutant{openReference(t, ReferenceOptions{CapacityBytes: 8 * 4096, Latency: latency}), bug}
 	}
-	Run(t, func(t *testing.T) tiers.Tier {
+	Run(t, func(t *testing.T) driver.Tier {
 		return mutant{openReference(t, ReferenceOptions{Latency: latency}), bug}
 	}, opts)
 }

@@ -8,36 +8,36 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // ruleMutants are mutants of what a tier keeps, tells and makes durable.
 var ruleMutants = []mutantRow{
 	// Attributes and versions.
 	{"attributes forgotten", "Attributes", "with attributes", func() mutantBug {
-		return listing(func(held *tiers.Held) { held.Attrs = tiers.Attrs{Seq: held.Attrs.Seq, Dirs: held.Attrs.Dirs} })
+		return listing(func(held *driver.Held) { held.Attrs = driver.Attrs{Seq: held.Attrs.Seq, Dirs: held.Attrs.Dirs} })
 	}},
 	{"version forgotten", "Enumerate", "with attributes", func() mutantBug {
-		return listing(func(held *tiers.Held) { held.Attrs.Seq = 1 << 20 })
+		return listing(func(held *driver.Held) { held.Attrs.Seq = 1 << 20 })
 	}},
 	{"pin forgotten", "Attributes", "with attributes", func() mutantBug {
-		return listing(func(held *tiers.Held) { held.Attrs.Pinned = false })
+		return listing(func(held *driver.Held) { held.Attrs.Pinned = false })
 	}},
 	{"directories forgotten", "Attributes", "want all", func() mutantBug {
-		return listing(func(held *tiers.Held) { held.Attrs.Dirs = nil })
+		return listing(func(held *driver.Held) { held.Attrs.Dirs = nil })
 	}},
 	{"directories in reverse", "Attributes", "want the first of", func() mutantBug {
-		return listing(func(held *tiers.Held) { slices.Reverse(held.Attrs.Dirs) })
+		return listing(func(held *driver.Held) { slices.Reverse(held.Attrs.Dirs) })
 	}},
 	{"directories not copied", "Attributes", "want the first of", func() mutantBug {
 		var dirs sync.Map
-		bug := listing(func(held *tiers.Held) {
+		bug := listing(func(held *driver.Held) {
 			if kept, ok := dirs.Load(held.Key); ok {
-				held.Attrs.Dirs = kept.([]tiers.DirAttrs)
+				held.Attrs.Dirs = kept.([]driver.DirAttrs)
 			}
 		})
-		bug.store = func(r *Reference, job *tiers.Job) {
+		bug.store = func(r *Reference, job *driver.Job) {
 			for _, tr := range job.Blocks {
 				dirs.Store(tr.Key, tr.Attrs.Dirs)
 			}
@@ -47,28 +47,28 @@ var ruleMutants = []mutantRow{
 	}},
 	{"directories lent out", "AttributesOwned", "want the first of", func() mutantBug {
 		var dirs sync.Map
-		return listing(func(held *tiers.Held) {
+		return listing(func(held *driver.Held) {
 			kept, _ := dirs.LoadOrStore(held.Key, held.Attrs.Dirs)
-			held.Attrs.Dirs = kept.([]tiers.DirAttrs)
+			held.Attrs.Dirs = kept.([]driver.DirAttrs)
 		})
 	}},
 	{"held version replaced", "Attributes", "want [skipped]", func() mutantBug {
-		return mutantBug{store: func(r *Reference, job *tiers.Job) {
-			r.Store(withBlocks(job, func(tr *tiers.Transfer) { tr.Attrs.Seq += uint64(tr.Attrs.Mode) << 20 }))
+		return mutantBug{store: func(r *Reference, job *driver.Job) {
+			r.Store(withBlocks(job, func(tr *driver.Transfer) { tr.Attrs.Seq += uint64(tr.Attrs.Mode) << 20 }))
 		}}
 	}},
 	{"other version skipped", "Versions", "want [stored]", func() mutantBug {
-		return mutantBug{store: func(r *Reference, job *tiers.Job) {
-			r.Store(withBlocks(job, func(tr *tiers.Transfer) { tr.Attrs.Seq = 1 }))
+		return mutantBug{store: func(r *Reference, job *driver.Job) {
+			r.Store(withBlocks(job, func(tr *driver.Transfer) { tr.Attrs.Seq = 1 }))
 		}}
 	}},
 	{"version told by its bytes", "VersionsSameBytes", "want [stored]", func() mutantBug {
-		return mutantBug{store: func(r *Reference, job *tiers.Job) {
-			r.Store(withBlocks(job, func(tr *tiers.Transfer) { tr.Attrs.Seq = tr.Sum.Sum }))
+		return mutantBug{store: func(r *Reference, job *driver.Job) {
+			r.Store(withBlocks(job, func(tr *driver.Transfer) { tr.Attrs.Seq = tr.Sum.Sum }))
 		}}
 	}},
 	{"earlier store ends later", "VersionsUnderWay", "want [loaded]", func() mutantBug {
-		return mutantBug{store: func(r *Reference, job *tiers.Job) {
+		return mutantBug{store: func(r *Reference, job *driver.Job) {
 			if job.Blocks[0].Size < 1000 {
 				r.Store(job)
 				return
@@ -83,10 +83,10 @@ var ruleMutants = []mutantRow{
 		}}
 	}},
 	{"pending loads as absent", "LoadWhileStoring", "want loaded or", func() mutantBug {
-		return mutantBug{load: editResult((*Reference).Load, func(res *tiers.Result) {
+		return mutantBug{load: editResult((*Reference).Load, func(res *driver.Result) {
 			for i, o := range res.Outcomes {
 				if errors.Is(o.Err, block.ErrPending) {
-					res.Outcomes[i] = tiers.Outcome{Key: o.Key, Status: tiers.Absent}
+					res.Outcomes[i] = driver.Outcome{Key: o.Key, Status: driver.Absent}
 				}
 			}
 		})}
@@ -109,8 +109,8 @@ var ruleMutants = []mutantRow{
 		return mutantBug{store: editResult((*Reference).Store, forgetReason)}
 	}},
 	{"checksum not computed", "StoreUnknownSum", "stored with checksum", func() mutantBug {
-		return mutantBug{store: func(r *Reference, job *tiers.Job) {
-			editResult((*Reference).Store, func(res *tiers.Result) {
+		return mutantBug{store: func(r *Reference, job *driver.Job) {
+			editResult((*Reference).Store, func(res *driver.Result) {
 				for i := range res.Outcomes {
 					if !job.Blocks[i].Sum.Valid {
 						res.Outcomes[i].Sum = block.Checksum{}
@@ -122,10 +122,10 @@ var ruleMutants = []mutantRow{
 	{"other version is corrupt", "LoadWrongSum", "want [absent]", mismatchIsCorrupt},
 	{"other size is corrupt", "LoadWrongSize", "want [absent]", mismatchIsCorrupt},
 	{"other version is dropped", "LoadWrongSum", "want [loaded]", func() mutantBug {
-		return mutantBug{load: func(r *Reference, job *tiers.Job) {
-			r.Load(withDone(job, func(res *tiers.Result) {
+		return mutantBug{load: func(r *Reference, job *driver.Job) {
+			r.Load(withDone(job, func(res *driver.Result) {
 				for _, o := range res.Outcomes {
-					if o.Status == tiers.Absent {
+					if o.Status == driver.Absent {
 						r.Remove([]block.Key{o.Key})
 					}
 				}
@@ -136,12 +136,12 @@ var ruleMutants = []mutantRow{
 
 	// Recorder.
 	{"update does nothing", "UpdateAttributes", "with attributes", func() mutantBug {
-		return mutantBug{update: func(r *Reference, from, _ block.Key, _ *tiers.Attrs) bool {
+		return mutantBug{update: func(r *Reference, from, _ block.Key, _ *driver.Attrs) bool {
 			return r.attrsOf(from) != nil
 		}}
 	}},
 	{"update keeps what it is given", "UpdateAttributes", "want the first of", func() mutantBug {
-		return mutantBug{update: func(r *Reference, from, to block.Key, a *tiers.Attrs) bool {
+		return mutantBug{update: func(r *Reference, from, to block.Key, a *driver.Attrs) bool {
 			ok := r.Update(from, to, a)
 			if kept := r.attrsOf(to); kept != nil {
 				kept.Dirs = a.Dirs
@@ -150,7 +150,7 @@ var ruleMutants = []mutantRow{
 		}}
 	}},
 	{"update forgets attributes", "UpdateName", "with attributes", func() mutantBug {
-		return mutantBug{update: func(r *Reference, from, to block.Key, a *tiers.Attrs) bool {
+		return mutantBug{update: func(r *Reference, from, to block.Key, a *driver.Attrs) bool {
 			if kept := r.attrsOf(from); from != to && kept != nil {
 				a = kept
 			}
@@ -158,7 +158,7 @@ var ruleMutants = []mutantRow{
 		}}
 	}},
 	{"update leaves the old name", "UpdateName", "want miss", func() mutantBug {
-		return mutantBug{update: func(r *Reference, from, to block.Key, a *tiers.Attrs) bool {
+		return mutantBug{update: func(r *Reference, from, to block.Key, a *driver.Attrs) bool {
 			h := r.copyOf(from)
 			ok := r.Update(from, to, a)
 			if ok && from != to {
@@ -170,7 +170,7 @@ var ruleMutants = []mutantRow{
 		}}
 	}},
 	{"update does not replace", "UpdateReplaces", "want hit", func() mutantBug {
-		return mutantBug{update: func(r *Reference, from, to block.Key, a *tiers.Attrs) bool {
+		return mutantBug{update: func(r *Reference, from, to block.Key, a *driver.Attrs) bool {
 			if from != to && r.copyOf(to) != nil {
 				r.Remove([]block.Key{from, to})
 				return true
@@ -179,7 +179,7 @@ var ruleMutants = []mutantRow{
 		}}
 	}},
 	{"update overtaken by a store", "UpdateWhileStoring", "renamed to its name", func() mutantBug {
-		return mutantBug{update: func(r *Reference, from, to block.Key, a *tiers.Attrs) bool {
+		return mutantBug{update: func(r *Reference, from, to block.Key, a *driver.Attrs) bool {
 			r.mu.Lock()
 			c := r.mu.storing[to]
 			delete(r.mu.storing, to)
@@ -194,18 +194,18 @@ var ruleMutants = []mutantRow{
 		}}
 	}},
 	{"update of nothing succeeds", "UpdateUnknown", "got true, want false", func() mutantBug {
-		return mutantBug{update: func(r *Reference, from, to block.Key, a *tiers.Attrs) bool {
+		return mutantBug{update: func(r *Reference, from, to block.Key, a *driver.Attrs) bool {
 			r.Update(from, to, a)
 			return true
 		}}
 	}},
 	{"update stays under the old name", "UpdateLongName", "want miss", func() mutantBug {
-		return mutantBug{update: func(r *Reference, from, to block.Key, a *tiers.Attrs) bool {
+		return mutantBug{update: func(r *Reference, from, to block.Key, a *driver.Attrs) bool {
 			return len(to.Path()) < 1000 && r.Update(from, to, a)
 		}}
 	}},
 	{"wrong bytes under a new name", "UpdateWhileLoading", "wrong bytes", func() mutantBug {
-		return mutantBug{load: loadedEach(func(tr tiers.Transfer) {
+		return mutantBug{load: loadedEach(func(tr driver.Transfer) {
 			if tr.Key.Group == "" {
 				_, _ = tr.File.WriteAt([]byte("xyz"), 0)
 			}
@@ -214,15 +214,15 @@ var ruleMutants = []mutantRow{
 
 	// Host.
 	{"leave not asked", "HostAsked", "want hit", func() mutantBug {
-		return mutantBug{host: func(*Reference, tiers.Host) tiers.Host { return nil }}
+		return mutantBug{host: func(*Reference, driver.Host) driver.Host { return nil }}
 	}},
 	{"veto ignored", "HostVeto", "want hit", func() mutantBug {
-		return mutantBug{host: func(_ *Reference, host tiers.Host) tiers.Host {
+		return mutantBug{host: func(_ *Reference, host driver.Host) driver.Host {
 			return mutantHost{Host: host, mayEvict: func(key block.Key) bool { return host.MayEvict(key) || true }}
 		}}
 	}},
 	{"leave not used", "HostAsked", notGone, func() mutantBug {
-		return mutantBug{host: func(_ *Reference, host tiers.Host) tiers.Host {
+		return mutantBug{host: func(_ *Reference, host driver.Host) driver.Host {
 			var mu sync.Mutex
 			n := 0
 			return mutantHost{Host: host, mayEvict: func(key block.Key) bool {
@@ -234,16 +234,16 @@ var ruleMutants = []mutantRow{
 		}}
 	}},
 	{"veto fails the store", "HostVetoAll", "want [stored skipped]", func() mutantBug {
-		return mutantBug{store: editResult((*Reference).Store, func(res *tiers.Result) {
+		return mutantBug{store: editResult((*Reference).Store, func(res *driver.Result) {
 			for i := range res.Outcomes {
 				if errors.Is(res.Outcomes[i].Err, block.ErrNoSpace) {
-					res.Outcomes[i].Status = tiers.Failed
+					res.Outcomes[i].Status = driver.Failed
 				}
 			}
 		})}
 	}},
 	{"copy that goes relied on", "HostStore", "want hit", func() mutantBug {
-		return mutantBug{store: func(r *Reference, job *tiers.Job) {
+		return mutantBug{store: func(r *Reference, job *driver.Job) {
 			r.mu.Lock()
 			e := r.mu.held[job.Blocks[0].Key]
 			leaving := e != nil && e.Value.(*heldBlock).leaving && len(job.Blocks) == 1
@@ -252,14 +252,14 @@ var ruleMutants = []mutantRow{
 				r.Store(job)
 				return
 			}
-			out := []tiers.Outcome{{Key: job.Blocks[0].Key, Status: tiers.Skipped}}
-			go job.Done(&tiers.Result{Job: job.ID, Outcomes: out}) // not from within Store
+			out := []driver.Outcome{{Key: job.Blocks[0].Key, Status: driver.Skipped}}
+			go job.Done(&driver.Result{Job: job.ID, Outcomes: out}) // not from within Store
 		}}
 	}},
 	{"lock held at the host", "HostCalls", noResult, func() mutantBug {
 		var mu sync.Mutex
 		return mutantBug{
-			host: func(_ *Reference, host tiers.Host) tiers.Host {
+			host: func(_ *Reference, host driver.Host) driver.Host {
 				return mutantHost{Host: host, mayEvict: func(key block.Key) bool {
 					mu.Lock()
 					defer mu.Unlock()
@@ -276,14 +276,14 @@ var ruleMutants = []mutantRow{
 	{"removal reported as loss", "HostQuiet", "want neither", func() mutantBug {
 		var hosts sync.Map
 		return mutantBug{
-			host: func(r *Reference, host tiers.Host) tiers.Host {
+			host: func(r *Reference, host driver.Host) driver.Host {
 				hosts.Store(r, host)
 				return host
 			},
 			remove: func(r *Reference, keys []block.Key) int {
 				if host, ok := hosts.Load(r); ok {
 					for _, key := range keys {
-						host.(tiers.Host).Lost(key, block.ErrUnavailable)
+						host.(driver.Host).Lost(key, block.ErrUnavailable)
 					}
 				}
 				return r.Remove(keys)
@@ -291,7 +291,7 @@ var ruleMutants = []mutantRow{
 		}
 	}},
 	{"evicted unasked, rarely", "HostParallel", "gave no leave", func() mutantBug {
-		return mutantBug{store: func(r *Reference, job *tiers.Job) {
+		return mutantBug{store: func(r *Reference, job *driver.Job) {
 			if all := r.oldestFirst(); len(all) >= 8 {
 				r.Remove([]block.Key{all[0].key})
 			}
@@ -299,7 +299,7 @@ var ruleMutants = []mutantRow{
 		}}
 	}},
 	{"offline is a miss", "Offline", "Lookup while offline", func() mutantBug {
-		return mutantBug{lookup: func(r *Reference, keys []block.Key, out []tiers.Presence) error {
+		return mutantBug{lookup: func(r *Reference, keys []block.Key, out []driver.Presence) error {
 			err := r.Lookup(context.Background(), keys, out)
 			if errors.Is(err, block.ErrUnavailable) {
 				return nil
@@ -308,30 +308,30 @@ var ruleMutants = []mutantRow{
 		}}
 	}},
 	{"offline loads as absent", "Offline", "while offline, block", func() mutantBug {
-		return mutantBug{load: editResult((*Reference).Load, func(res *tiers.Result) {
+		return mutantBug{load: editResult((*Reference).Load, func(res *driver.Result) {
 			for i, o := range res.Outcomes {
-				if o.Status == tiers.Failed {
-					res.Outcomes[i] = tiers.Outcome{Key: o.Key, Status: tiers.Absent}
+				if o.Status == driver.Failed {
+					res.Outcomes[i] = driver.Outcome{Key: o.Key, Status: driver.Absent}
 				}
 			}
 		})}
 	}},
 	{"offline not told", "Offline", notOffline, func() mutantBug {
-		return mutantBug{host: func(_ *Reference, host tiers.Host) tiers.Host {
+		return mutantBug{host: func(_ *Reference, host driver.Host) driver.Host {
 			return mutantHost{Host: host, lost: func(block.Key, error) {}}
 		}}
 	}},
 	{"lock held at lost", "Corrupt", noResult, func() mutantBug {
 		var mu sync.Mutex
 		return mutantBug{
-			host: func(_ *Reference, host tiers.Host) tiers.Host {
+			host: func(_ *Reference, host driver.Host) driver.Host {
 				return mutantHost{Host: host, lost: func(key block.Key, err error) {
 					mu.Lock()
 					defer mu.Unlock()
 					host.Lost(key, err)
 				}}
 			},
-			lookup: func(r *Reference, keys []block.Key, out []tiers.Presence) error {
+			lookup: func(r *Reference, keys []block.Key, out []driver.Presence) error {
 				mu.Lock()
 				defer mu.Unlock()
 				return r.Lookup(context.Background(), keys, out)
@@ -339,18 +339,18 @@ var ruleMutants = []mutantRow{
 		}
 	}},
 	{"loss not told", "Corrupt", notLost, func() mutantBug {
-		return mutantBug{host: func(_ *Reference, host tiers.Host) tiers.Host {
+		return mutantBug{host: func(_ *Reference, host driver.Host) driver.Host {
 			return mutantHost{Host: host, lost: func(block.Key, error) {}}
 		}}
 	}},
 	{"loss of another kind", "Corrupt", notLost, func() mutantBug {
-		return mutantBug{host: func(_ *Reference, host tiers.Host) tiers.Host {
+		return mutantBug{host: func(_ *Reference, host driver.Host) driver.Host {
 			return mutantHost{Host: host, lost: func(key block.Key, _ error) { host.Lost(key, block.ErrUnavailable) }}
 		}}
 	}},
 	{"corrupt copy kept", "Corrupt", "want miss", func() mutantBug {
-		return mutantBug{load: func(r *Reference, job *tiers.Job) {
-			r.Load(withDone(job, func(res *tiers.Result) {
+		return mutantBug{load: func(r *Reference, job *driver.Job) {
+			r.Load(withDone(job, func(res *driver.Result) {
 				for _, o := range res.Outcomes {
 					if errors.Is(o.Err, block.ErrCorrupt) {
 						r.mu.Lock()
@@ -363,10 +363,10 @@ var ruleMutants = []mutantRow{
 		}}
 	}},
 	{"corrupt copy loaded", "Corrupt", "got loaded", func() mutantBug {
-		return mutantBug{load: editResult((*Reference).Load, func(res *tiers.Result) {
+		return mutantBug{load: editResult((*Reference).Load, func(res *driver.Result) {
 			for i, o := range res.Outcomes {
 				if errors.Is(o.Err, block.ErrCorrupt) {
-					res.Outcomes[i] = tiers.Outcome{Key: o.Key, Status: tiers.Loaded}
+					res.Outcomes[i] = driver.Outcome{Key: o.Key, Status: driver.Loaded}
 				}
 			}
 		})}
@@ -441,7 +441,7 @@ var ruleMutants = []mutantRow{
 		return mutantBug{store: editResult((*Reference).Store, forgetReason)}
 	}},
 	{"force ignored", "Budget", "want [stored]", func() mutantBug {
-		return mutantBug{store: func(r *Reference, job *tiers.Job) {
+		return mutantBug{store: func(r *Reference, job *driver.Job) {
 			job.Force = false
 			r.Store(job)
 		}}
@@ -449,9 +449,9 @@ var ruleMutants = []mutantRow{
 }
 
 // listing returns a bug that changes what is listed.
-func listing(edit func(held *tiers.Held)) mutantBug {
-	return mutantBug{blocks: func(r *Reference, fn func(*tiers.Held) bool) error {
-		return r.Blocks(func(held *tiers.Held) bool {
+func listing(edit func(held *driver.Held)) mutantBug {
+	return mutantBug{blocks: func(r *Reference, fn func(*driver.Held) bool) error {
+		return r.Blocks(func(held *driver.Held) bool {
 			edit(held)
 			return fn(held)
 		})
@@ -460,11 +460,11 @@ func listing(edit func(held *tiers.Held)) mutantBug {
 
 // mismatchIsCorrupt reports another version of a block as a bad copy of it.
 func mismatchIsCorrupt() mutantBug {
-	return mutantBug{load: editResult((*Reference).Load, func(res *tiers.Result) {
+	return mutantBug{load: editResult((*Reference).Load, func(res *driver.Result) {
 		for i, o := range res.Outcomes {
-			if o.Status == tiers.Absent {
+			if o.Status == driver.Absent {
 				err := &block.Error{Op: "load", Key: o.Key, Err: block.ErrCorrupt}
-				res.Outcomes[i] = tiers.Outcome{Key: o.Key, Err: err}
+				res.Outcomes[i] = driver.Outcome{Key: o.Key, Err: err}
 			}
 		}
 	})}
@@ -472,7 +472,7 @@ func mismatchIsCorrupt() mutantBug {
 
 // mutantHost is a Host with a bug. A nil function leaves the method as it is.
 type mutantHost struct {
-	tiers.Host
+	driver.Host
 	mayEvict func(key block.Key) bool
 	lost     func(key block.Key, err error)
 }
@@ -515,7 +515,7 @@ func (r *Reference) copyOf(key block.Key) *heldBlock {
 }
 
 // attrsOf returns the tier's own attributes of a block, or nil.
-func (r *Reference) attrsOf(key block.Key) *tiers.Attrs {
+func (r *Reference) attrsOf(key block.Key) *driver.Attrs {
 	if h := r.copyOf(key); h != nil {
 		return &h.attrs
 	}

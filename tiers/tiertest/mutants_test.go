@@ -8,15 +8,15 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // jobMethod is Store or Load of a mutant.
-type jobMethod func(*Reference, *tiers.Job)
+type jobMethod func(*Reference, *driver.Job)
 
 // withDone returns a copy of job with another Done.
-func withDone(job *tiers.Job, done func(*tiers.Result)) *tiers.Job {
+func withDone(job *driver.Job, done func(*driver.Result)) *driver.Job {
 	inner := *job
 	inner.Done = done
 	return &inner
@@ -24,8 +24,8 @@ func withDone(job *tiers.Job, done func(*tiers.Result)) *tiers.Job {
 
 // withBlocks returns a copy of job whose blocks edit has changed, and whose
 // outcomes have the right keys all the same.
-func withBlocks(job *tiers.Job, edit func(tr *tiers.Transfer)) *tiers.Job {
-	inner := withDone(job, func(res *tiers.Result) {
+func withBlocks(job *driver.Job, edit func(tr *driver.Transfer)) *driver.Job {
+	inner := withDone(job, func(res *driver.Result) {
 		for i := range res.Outcomes {
 			res.Outcomes[i].Key = job.Blocks[i].Key
 		}
@@ -39,11 +39,11 @@ func withBlocks(job *tiers.Job, edit func(tr *tiers.Transfer)) *tiers.Job {
 }
 
 // loadedEach returns a Load that calls fn on the file of each block loaded.
-func loadedEach(fn func(tr tiers.Transfer)) jobMethod {
-	return func(r *Reference, job *tiers.Job) {
-		r.Load(withDone(job, func(res *tiers.Result) {
+func loadedEach(fn func(tr driver.Transfer)) jobMethod {
+	return func(r *Reference, job *driver.Job) {
+		r.Load(withDone(job, func(res *driver.Result) {
 			for i, o := range res.Outcomes {
-				if o.Status == tiers.Loaded {
+				if o.Status == driver.Loaded {
 					fn(job.Blocks[i])
 				}
 			}
@@ -53,9 +53,9 @@ func loadedEach(fn func(tr tiers.Transfer)) jobMethod {
 }
 
 // editResult returns a method that changes each Result.
-func editResult(method jobMethod, edit func(res *tiers.Result)) jobMethod {
-	return func(r *Reference, job *tiers.Job) {
-		method(r, withDone(job, func(res *tiers.Result) {
+func editResult(method jobMethod, edit func(res *driver.Result)) jobMethod {
+	return func(r *Reference, job *driver.Job) {
+		method(r, withDone(job, func(res *driver.Result) {
 			edit(res)
 			job.Done(res)
 		}))
@@ -64,9 +64,9 @@ func editResult(method jobMethod, edit func(res *tiers.Result)) jobMethod {
 
 // waiting returns a method that returns only when its job is done.
 func waiting(method jobMethod) jobMethod {
-	return func(r *Reference, job *tiers.Job) {
-		results := make(chan *tiers.Result, 1)
-		method(r, withDone(job, func(res *tiers.Result) { results <- res }))
+	return func(r *Reference, job *driver.Job) {
+		results := make(chan *driver.Result, 1)
+		method(r, withDone(job, func(res *driver.Result) { results <- res }))
 		job.Done(<-results)
 	}
 }
@@ -80,13 +80,13 @@ func rekeyed(fn func(block.Key) block.Key) mutantBug {
 		}
 		return keys
 	}
-	edit := func(tr *tiers.Transfer) {
+	edit := func(tr *driver.Transfer) {
 		tr.Key = fn(tr.Key)
 	}
 	return mutantBug{
-		store: func(r *Reference, job *tiers.Job) { r.Store(withBlocks(job, edit)) },
-		load:  func(r *Reference, job *tiers.Job) { r.Load(withBlocks(job, edit)) },
-		lookup: func(r *Reference, keys []block.Key, out []tiers.Presence) error {
+		store: func(r *Reference, job *driver.Job) { r.Store(withBlocks(job, edit)) },
+		load:  func(r *Reference, job *driver.Job) { r.Load(withBlocks(job, edit)) },
+		lookup: func(r *Reference, keys []block.Key, out []driver.Presence) error {
 			return r.Lookup(context.Background(), all(keys), out)
 		},
 		remove: func(r *Reference, keys []block.Key) int { return r.Remove(all(keys)) },
@@ -116,10 +116,10 @@ type mutantRow struct {
 var mutants = []mutantRow{
 	// Completion.
 	{"no result if all are skipped", "StorePresent", noResult, func() mutantBug { // A32
-		return mutantBug{store: func(r *Reference, job *tiers.Job) {
-			r.Store(withDone(job, func(res *tiers.Result) {
+		return mutantBug{store: func(r *Reference, job *driver.Job) {
+			r.Store(withDone(job, func(res *driver.Result) {
 				for _, o := range res.Outcomes {
-					if o.Status != tiers.Skipped {
+					if o.Status != driver.Skipped {
 						job.Done(res)
 						return
 					}
@@ -128,14 +128,14 @@ var mutants = []mutantRow{
 		}}
 	}},
 	{"no result for an empty job", "Empty", noResult, func() mutantBug { // C18
-		return mutantBug{store: func(r *Reference, job *tiers.Job) {
+		return mutantBug{store: func(r *Reference, job *driver.Job) {
 			if len(job.Blocks) > 0 {
 				r.Store(job)
 			}
 		}}
 	}},
 	{"no result after close", "AfterClose", noResult, func() mutantBug {
-		return mutantBug{load: func(r *Reference, job *tiers.Job) {
+		return mutantBug{load: func(r *Reference, job *driver.Job) {
 			if r.Stats().State == "online" {
 				r.Load(job)
 			}
@@ -144,8 +144,8 @@ var mutants = []mutantRow{
 	{"close loses the queue", "CloseCancelled", noResult, func() mutantBug {
 		var lost sync.Map
 		return mutantBug{
-			store: func(r *Reference, job *tiers.Job) {
-				r.Store(withDone(job, func(res *tiers.Result) {
+			store: func(r *Reference, job *driver.Job) {
+				r.Store(withDone(job, func(res *driver.Result) {
 					if _, ok := lost.Load(r); !ok {
 						job.Done(res)
 					}
@@ -158,8 +158,8 @@ var mutants = []mutantRow{
 		}
 	}},
 	{"done twice", "RoundTrip", "called 2 times", func() mutantBug {
-		return mutantBug{load: func(r *Reference, job *tiers.Job) {
-			r.Load(withDone(job, func(res *tiers.Result) {
+		return mutantBug{load: func(r *Reference, job *driver.Job) {
+			r.Load(withDone(job, func(res *driver.Result) {
 				job.Done(res)
 				job.Done(res)
 			}))
@@ -169,32 +169,32 @@ var mutants = []mutantRow{
 		return mutantBug{store: waiting((*Reference).Store)}
 	}},
 	{"done inside load of nothing", "Empty", fromWithin, func() mutantBug {
-		return mutantBug{load: func(r *Reference, job *tiers.Job) {
+		return mutantBug{load: func(r *Reference, job *driver.Job) {
 			if len(job.Blocks) == 0 {
-				job.Done(&tiers.Result{Job: job.ID})
+				job.Done(&driver.Result{Job: job.ID})
 				return
 			}
 			r.Load(job)
 		}}
 	}},
 	{"result of another job", "RoundTrip", "the Result is for job", func() mutantBug {
-		return mutantBug{store: editResult((*Reference).Store, func(res *tiers.Result) { res.Job++ })}
+		return mutantBug{store: editResult((*Reference).Store, func(res *driver.Result) { res.Job++ })}
 	}},
 	{"skipped blocks left out", "StorePresent", "want one a block", func() mutantBug {
-		return mutantBug{store: editResult((*Reference).Store, func(res *tiers.Result) {
-			res.Outcomes = slices.DeleteFunc(res.Outcomes, func(o tiers.Outcome) bool {
-				return o.Status == tiers.Skipped
+		return mutantBug{store: editResult((*Reference).Store, func(res *driver.Result) {
+			res.Outcomes = slices.DeleteFunc(res.Outcomes, func(o driver.Outcome) bool {
+				return o.Status == driver.Skipped
 			})
 		})}
 	}},
 	{"outcomes in reverse", "MixedBatch", "outcome 0 is for", func() mutantBug {
-		return mutantBug{load: editResult((*Reference).Load, func(res *tiers.Result) {
+		return mutantBug{load: editResult((*Reference).Load, func(res *driver.Result) {
 			slices.Reverse(res.Outcomes)
 		})}
 	}},
 	{"statuses in wrong order", "MixedBatch", "want [loaded]", func() mutantBug {
-		return mutantBug{load: editResult((*Reference).Load, func(res *tiers.Result) {
-			slices.SortFunc(res.Outcomes, func(a, b tiers.Outcome) int {
+		return mutantBug{load: editResult((*Reference).Load, func(res *driver.Result) {
+			slices.SortFunc(res.Outcomes, func(a, b driver.Outcome) int {
 				return strings.Compare(string(a.Key.Hash), string(b.Key.Hash))
 			})
 			slices.Reverse(res.Outcomes)
@@ -204,7 +204,7 @@ var mutants = []mutantRow{
 		})}
 	}},
 	{"error without a kind", "StoreShortSource", "known kind", func() mutantBug {
-		return mutantBug{store: editResult((*Reference).Store, func(res *tiers.Result) {
+		return mutantBug{store: editResult((*Reference).Store, func(res *driver.Result) {
 			for i := range res.Outcomes {
 				if res.Outcomes[i].Err != nil {
 					res.Outcomes[i].Err = errors.New("short read")
@@ -213,14 +213,14 @@ var mutants = []mutantRow{
 		})}
 	}},
 	{"bytes not counted", "RoundTrip", "with 0 bytes", func() mutantBug {
-		return mutantBug{store: editResult((*Reference).Store, func(res *tiers.Result) {
+		return mutantBug{store: editResult((*Reference).Store, func(res *driver.Result) {
 			for i := range res.Outcomes {
 				res.Outcomes[i].Bytes = 0
 			}
 		})}
 	}},
 	{"checksum not reported", "LoadUnknownSum", "checksum", func() mutantBug {
-		return mutantBug{load: editResult((*Reference).Load, func(res *tiers.Result) {
+		return mutantBug{load: editResult((*Reference).Load, func(res *driver.Result) {
 			for i := range res.Outcomes {
 				res.Outcomes[i].Sum = block.Checksum{}
 			}
@@ -229,14 +229,14 @@ var mutants = []mutantRow{
 	{"lock held during done", "CallsFromDone", noResult, func() mutantBug {
 		var mu sync.Mutex
 		return mutantBug{
-			store: func(r *Reference, job *tiers.Job) {
-				r.Store(withDone(job, func(res *tiers.Result) {
+			store: func(r *Reference, job *driver.Job) {
+				r.Store(withDone(job, func(res *driver.Result) {
 					mu.Lock()
 					defer mu.Unlock()
 					job.Done(res)
 				}))
 			},
-			lookup: func(r *Reference, keys []block.Key, out []tiers.Presence) error {
+			lookup: func(r *Reference, keys []block.Key, out []driver.Presence) error {
 				mu.Lock()
 				defer mu.Unlock()
 				return r.Lookup(context.Background(), keys, out)
@@ -246,14 +246,14 @@ var mutants = []mutantRow{
 
 	// Bytes and files.
 	{"wrong byte", "RoundTrip", "wrong bytes", func() mutantBug {
-		return mutantBug{load: loadedEach(func(tr tiers.Transfer) {
+		return mutantBug{load: loadedEach(func(tr driver.Transfer) {
 			_, _ = tr.File.WriteAt([]byte("xyz"), tr.Size/2)
 		})}
 	}},
 	{"wrong byte, rarely", "ParallelRandom", "wrong bytes", func() mutantBug {
 		var mu sync.Mutex
 		n := 0
-		return mutantBug{load: loadedEach(func(tr tiers.Transfer) {
+		return mutantBug{load: loadedEach(func(tr driver.Transfer) {
 			mu.Lock()
 			defer mu.Unlock()
 			if n++; n%100 == 0 {
@@ -262,15 +262,15 @@ var mutants = []mutantRow{
 		})}
 	}},
 	{"file longer than the block", "RoundTrip", "wrong bytes", func() mutantBug {
-		return mutantBug{load: loadedEach(func(tr tiers.Transfer) {
+		return mutantBug{load: loadedEach(func(tr driver.Transfer) {
 			_ = tr.File.Truncate((tr.Size + 4095) &^ 4095)
 		})}
 	}},
 	{"file closed", "RoundTrip", "only the engine closes it", func() mutantBug {
-		return mutantBug{load: loadedEach(func(tr tiers.Transfer) { _ = tr.File.Close() })}
+		return mutantBug{load: loadedEach(func(tr driver.Transfer) { _ = tr.File.Close() })}
 	}},
 	{"offset moved", "RoundTrip", "want positional", func() mutantBug {
-		return mutantBug{store: func(r *Reference, job *tiers.Job) {
+		return mutantBug{store: func(r *Reference, job *driver.Job) {
 			for _, tr := range job.Blocks {
 				_, _ = tr.File.Seek(0, 0)
 			}
@@ -280,22 +280,22 @@ var mutants = []mutantRow{
 	{"file kept", "SourceReused", "want [loaded]", func() mutantBug {
 		var files sync.Map // reads the source only when a Load asks for it
 		return mutantBug{
-			store: func(r *Reference, job *tiers.Job) {
+			store: func(r *Reference, job *driver.Job) {
 				for _, tr := range job.Blocks {
 					files.Store(tr.Key, tr.File)
 				}
 				r.Store(job)
 			},
-			load: func(r *Reference, job *tiers.Job) {
-				r.Load(withDone(job, func(res *tiers.Result) {
+			load: func(r *Reference, job *driver.Job) {
+				r.Load(withDone(job, func(res *driver.Result) {
 					for i, o := range res.Outcomes {
 						f, _ := files.Load(o.Key)
-						if f == nil || o.Status != tiers.Loaded {
+						if f == nil || o.Status != driver.Loaded {
 							continue
 						}
 						if _, err := f.(*os.File).ReadAt(make([]byte, job.Blocks[i].Size), 0); err != nil {
 							err = &block.Error{Op: "load", Key: o.Key, Err: block.ErrUnavailable}
-							res.Outcomes[i] = tiers.Outcome{Key: o.Key, Err: err}
+							res.Outcomes[i] = driver.Outcome{Key: o.Key, Err: err}
 						}
 					}
 					job.Done(res)
@@ -304,34 +304,34 @@ var mutants = []mutantRow{
 		}
 	}},
 	{"checksum of the store ignored", "StoreWrongSum", "disagree with the checksum", func() mutantBug {
-		forget := func(tr *tiers.Transfer) { tr.Sum = block.Checksum{} }
+		forget := func(tr *driver.Transfer) { tr.Sum = block.Checksum{} }
 		return mutantBug{
-			store: func(r *Reference, job *tiers.Job) { r.Store(withBlocks(job, forget)) },
-			load:  func(r *Reference, job *tiers.Job) { r.Load(withBlocks(job, forget)) },
+			store: func(r *Reference, job *driver.Job) { r.Store(withBlocks(job, forget)) },
+			load:  func(r *Reference, job *driver.Job) { r.Load(withBlocks(job, forget)) },
 		}
 	}},
 	{"wrong byte, if the checksum is unknown", "LoadUnknownSum", "wrong bytes", func() mutantBug {
-		return mutantBug{load: loadedEach(func(tr tiers.Transfer) {
+		return mutantBug{load: loadedEach(func(tr driver.Transfer) {
 			if !tr.Sum.Valid {
 				_, _ = tr.File.WriteAt([]byte("xyz"), tr.Size/2)
 			}
 		})}
 	}},
 	{"checksum of the load ignored", "LoadWrongSum", "another checksum", func() mutantBug {
-		forget := func(tr *tiers.Transfer) { tr.Sum = block.Checksum{} }
-		return mutantBug{load: func(r *Reference, job *tiers.Job) { r.Load(withBlocks(job, forget)) }}
+		forget := func(tr *driver.Transfer) { tr.Sum = block.Checksum{} }
+		return mutantBug{load: func(r *Reference, job *driver.Job) { r.Load(withBlocks(job, forget)) }}
 	}},
 	{"size of the load ignored", "LoadWrongSize", "asks for", func() mutantBug {
 		var sizes sync.Map
 		return mutantBug{
-			store: func(r *Reference, job *tiers.Job) {
+			store: func(r *Reference, job *driver.Job) {
 				for _, tr := range job.Blocks {
 					sizes.Store(tr.Key, tr.Size)
 				}
 				r.Store(job)
 			},
-			load: func(r *Reference, job *tiers.Job) {
-				r.Load(withBlocks(job, func(tr *tiers.Transfer) {
+			load: func(r *Reference, job *driver.Job) {
+				r.Load(withBlocks(job, func(tr *driver.Transfer) {
 					if size, ok := sizes.Load(tr.Key); ok {
 						tr.Size = size.(int64)
 					}
@@ -340,8 +340,8 @@ var mutants = []mutantRow{
 		}
 	}},
 	{"short source padded", "StoreShortSource", "ends half way", func() mutantBug {
-		return mutantBug{store: func(r *Reference, job *tiers.Job) {
-			r.Store(withBlocks(job, func(tr *tiers.Transfer) {
+		return mutantBug{store: func(r *Reference, job *driver.Job) {
+			r.Store(withBlocks(job, func(tr *driver.Transfer) {
 				if info, err := tr.File.Stat(); err == nil && info.Size() < tr.Size {
 					_ = tr.File.Truncate(tr.Size)
 					tr.Sum = block.Checksum{}
@@ -351,7 +351,7 @@ var mutants = []mutantRow{
 	}},
 	{"old bytes after remove", "RemoveThenStore", "wrong bytes", func() mutantBug {
 		var cache sync.Map // of loaded bytes, which Remove forgets to clear
-		return mutantBug{load: loadedEach(func(tr tiers.Transfer) {
+		return mutantBug{load: loadedEach(func(tr driver.Transfer) {
 			data := make([]byte, tr.Size)
 			_, _ = tr.File.ReadAt(data, 0)
 			old, _ := cache.LoadOrStore(tr.Key, data)
@@ -364,8 +364,8 @@ var mutants = []mutantRow{
 		// Without the checksum, which would notice by itself.
 		bug := rekeyed(func(k block.Key) block.Key { return block.Key{Hash: k.Hash} })
 		load := bug.load
-		bug.load = func(r *Reference, job *tiers.Job) {
-			load(r, withBlocks(job, func(tr *tiers.Transfer) { tr.Sum = block.Checksum{} }))
+		bug.load = func(r *Reference, job *driver.Job) {
+			load(r, withBlocks(job, func(tr *driver.Transfer) { tr.Sum = block.Checksum{} }))
 		}
 		return bug
 	}},
@@ -393,13 +393,13 @@ var mutants = []mutantRow{
 
 	// Presence.
 	{"lengths not compared", "LookupLength", "want invalid argument", func() mutantBug { // A5
-		return mutantBug{lookup: func(r *Reference, keys []block.Key, out []tiers.Presence) error {
+		return mutantBug{lookup: func(r *Reference, keys []block.Key, out []driver.Presence) error {
 			n := min(len(keys), len(out))
 			return r.Lookup(context.Background(), keys[:n], out[:n])
 		}}
 	}},
 	{"answers left over", "LookupLength", "want miss", func() mutantBug {
-		return mutantBug{lookup: func(r *Reference, keys []block.Key, out []tiers.Presence) error {
+		return mutantBug{lookup: func(r *Reference, keys []block.Key, out []driver.Presence) error {
 			if len(keys) != len(out) {
 				return &block.Error{Op: "lookup", Err: block.ErrInvalid}
 			}
@@ -407,11 +407,11 @@ var mutants = []mutantRow{
 		}}
 	}},
 	{"misses not written", "Absent", "want miss", func() mutantBug {
-		return mutantBug{lookup: func(r *Reference, keys []block.Key, out []tiers.Presence) error {
+		return mutantBug{lookup: func(r *Reference, keys []block.Key, out []driver.Presence) error {
 			before := slices.Clone(out)
 			err := r.Lookup(context.Background(), keys, out)
 			for i := range out {
-				if err == nil && out[i] == tiers.Miss {
+				if err == nil && out[i] == driver.Miss {
 					out[i] = before[i]
 				}
 			}
@@ -419,7 +419,7 @@ var mutants = []mutantRow{
 		}}
 	}},
 	{"look-up after close", "AfterClose", "want closed", func() mutantBug {
-		return mutantBug{lookup: func(r *Reference, keys []block.Key, out []tiers.Presence) error {
+		return mutantBug{lookup: func(r *Reference, keys []block.Key, out []driver.Presence) error {
 			if err := r.Lookup(context.Background(), keys, out); !errors.Is(err, block.ErrClosed) {
 				return err
 			}
@@ -427,40 +427,40 @@ var mutants = []mutantRow{
 		}}
 	}},
 	{"pending is a miss", "PendingWhileStoring", "want pending or hit", func() mutantBug { // A15
-		return mutantBug{lookup: func(r *Reference, keys []block.Key, out []tiers.Presence) error {
+		return mutantBug{lookup: func(r *Reference, keys []block.Key, out []driver.Presence) error {
 			err := r.Lookup(context.Background(), keys, out)
 			for i := range out {
-				if out[i] == tiers.Pending {
-					out[i] = tiers.Miss
+				if out[i] == driver.Pending {
+					out[i] = driver.Miss
 				}
 			}
 			return err
 		}}
 	}},
 	{"absent block fails", "Absent", "want [absent]", func() mutantBug {
-		return mutantBug{load: editResult((*Reference).Load, func(res *tiers.Result) {
+		return mutantBug{load: editResult((*Reference).Load, func(res *driver.Result) {
 			for i, o := range res.Outcomes {
-				if o.Status == tiers.Absent {
+				if o.Status == driver.Absent {
 					err := &block.Error{Op: "load", Key: o.Key, Err: block.ErrNotFound}
-					res.Outcomes[i] = tiers.Outcome{Key: o.Key, Err: err}
+					res.Outcomes[i] = driver.Outcome{Key: o.Key, Err: err}
 				}
 			}
 		})}
 	}},
 	{"batch ends at the first absent block", "MixedBatch", "want [loaded]", func() mutantBug {
-		return mutantBug{load: editResult((*Reference).Load, func(res *tiers.Result) {
-			first := slices.IndexFunc(res.Outcomes, func(o tiers.Outcome) bool {
-				return o.Status == tiers.Absent
+		return mutantBug{load: editResult((*Reference).Load, func(res *driver.Result) {
+			first := slices.IndexFunc(res.Outcomes, func(o driver.Outcome) bool {
+				return o.Status == driver.Absent
 			})
 			for i, o := range res.Outcomes {
 				if first >= 0 && i > first {
-					res.Outcomes[i] = tiers.Outcome{Key: o.Key, Status: tiers.Absent}
+					res.Outcomes[i] = driver.Outcome{Key: o.Key, Status: driver.Absent}
 				}
 			}
 		})}
 	}},
 	{"present block stored again", "StorePresent", "want [skipped]", func() mutantBug { // A30
-		return mutantBug{store: func(r *Reference, job *tiers.Job) {
+		return mutantBug{store: func(r *Reference, job *driver.Job) {
 			for _, tr := range job.Blocks {
 				r.Remove([]block.Key{tr.Key})
 			}
@@ -477,9 +477,9 @@ var mutants = []mutantRow{
 		}}
 	}},
 	{"enumerator leaves one out", "Enumerate", "did not list", func() mutantBug {
-		return mutantBug{blocks: func(r *Reference, fn func(*tiers.Held) bool) error {
+		return mutantBug{blocks: func(r *Reference, fn func(*driver.Held) bool) error {
 			first := true
-			return r.Blocks(func(held *tiers.Held) bool {
+			return r.Blocks(func(held *driver.Held) bool {
 				skip := first
 				first = false
 				return skip || fn(held)
@@ -487,8 +487,8 @@ var mutants = []mutantRow{
 		}}
 	}},
 	{"enumerator does not stop", "Enumerate", "stopped at the third", func() mutantBug {
-		return mutantBug{blocks: func(r *Reference, fn func(*tiers.Held) bool) error {
-			return r.Blocks(func(held *tiers.Held) bool {
+		return mutantBug{blocks: func(r *Reference, fn func(*driver.Held) bool) error {
+			return r.Blocks(func(held *driver.Held) bool {
 				fn(held)
 				return true
 			})
@@ -506,25 +506,25 @@ var mutants = []mutantRow{
 		return mutantBug{store: editResult((*Reference).Store, forgetReason)}
 	}},
 	{"held block skipped with a reason", "StorePresent", "want none: the tier holds it", func() mutantBug {
-		return mutantBug{store: editResult((*Reference).Store, func(res *tiers.Result) {
+		return mutantBug{store: editResult((*Reference).Store, func(res *driver.Result) {
 			for i, o := range res.Outcomes {
-				if o.Status == tiers.Skipped {
+				if o.Status == driver.Skipped {
 					res.Outcomes[i].Err = &block.Error{Op: "store", Key: o.Key, Err: block.ErrNoSpace}
 				}
 			}
 		})}
 	}},
 	{"no room is an error", "BatchOverCapacity", "want [stored skipped]", func() mutantBug {
-		return mutantBug{store: editResult((*Reference).Store, func(res *tiers.Result) {
+		return mutantBug{store: editResult((*Reference).Store, func(res *driver.Result) {
 			for i, o := range res.Outcomes {
-				if o.Status == tiers.Skipped && o.Err != nil {
-					res.Outcomes[i].Status = tiers.Failed
+				if o.Status == driver.Skipped && o.Err != nil {
+					res.Outcomes[i].Status = driver.Failed
 				}
 			}
 		})}
 	}},
 	{"nothing evicted", "Turnover", "want [stored]", func() mutantBug {
-		return mutantBug{store: func(r *Reference, job *tiers.Job) {
+		return mutantBug{store: func(r *Reference, job *driver.Job) {
 			if s := r.Stats(); s.UsedBytes == s.CapacityBytes {
 				go job.Done(skipAll(job, block.ErrNoSpace))
 				return
@@ -549,19 +549,19 @@ var mutants = []mutantRow{
 }
 
 // skipAll returns a Result that has no block stored.
-func skipAll(job *tiers.Job, reason error) *tiers.Result {
-	res := &tiers.Result{Job: job.ID}
+func skipAll(job *driver.Job, reason error) *driver.Result {
+	res := &driver.Result{Job: job.ID}
 	for _, tr := range job.Blocks {
 		err := &block.Error{Op: "store", Key: tr.Key, Err: reason}
-		res.Outcomes = append(res.Outcomes, tiers.Outcome{Key: tr.Key, Status: tiers.Skipped, Err: err})
+		res.Outcomes = append(res.Outcomes, driver.Outcome{Key: tr.Key, Status: driver.Skipped, Err: err})
 	}
 	return res
 }
 
 // forgetReason makes every block that is skipped one that is held.
-func forgetReason(res *tiers.Result) {
+func forgetReason(res *driver.Result) {
 	for i, o := range res.Outcomes {
-		if o.Status == tiers.Skipped {
+		if o.Status == driver.Skipped {
 			res.Outcomes[i].Err = nil
 		}
 	}
@@ -569,12 +569,12 @@ func forgetReason(res *tiers.Result) {
 
 // oneByOne stores each block of a job in a job of its own, which protects nothing
 // of the batch.
-func oneByOne(r *Reference, job *tiers.Job) {
+func oneByOne(r *Reference, job *driver.Job) {
 	go func() {
-		res := &tiers.Result{Job: job.ID}
+		res := &driver.Result{Job: job.ID}
 		for i := range job.Blocks {
-			one := make(chan tiers.Outcome, 1)
-			r.Store(&tiers.Job{Blocks: job.Blocks[i : i+1], Done: func(res *tiers.Result) {
+			one := make(chan driver.Outcome, 1)
+			r.Store(&driver.Job{Blocks: job.Blocks[i : i+1], Done: func(res *driver.Result) {
 				one <- res.Outcomes[0]
 			}})
 			res.Outcomes = append(res.Outcomes, <-one)

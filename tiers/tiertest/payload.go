@@ -8,8 +8,8 @@ import (
 	"os"
 	"strings"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // payload is one block as the suite knows it: its key, the only bytes that a Load
@@ -17,7 +17,7 @@ import (
 type payload struct {
 	key   block.Key
 	data  []byte
-	attrs tiers.Attrs
+	attrs driver.Attrs
 }
 
 // newPayload returns generation gen of a block. Its bytes and attributes are random,
@@ -28,7 +28,7 @@ func newPayload(seed uint64, key block.Key, gen int, size int64) payload {
 	source := rand.NewChaCha8(sha256.Sum256([]byte(name)))
 	source.Read(data)
 	rng := rand.New(source)
-	p := payload{key: key, data: data, attrs: tiers.Attrs{
+	p := payload{key: key, data: data, attrs: driver.Attrs{
 		Seq:   uint64(gen) + 1,
 		Mode:  rng.Uint32N(0o1000),
 		UID:   rng.Uint32(),
@@ -39,7 +39,7 @@ func newPayload(seed uint64, key block.Key, gen int, size int64) payload {
 		p.attrs.Expires = 1<<62 + rng.Int64N(1<<62) // after 2116
 	}
 	for range strings.Count(key.Path(), "/") {
-		p.attrs.Dirs = append(p.attrs.Dirs, tiers.DirAttrs{
+		p.attrs.Dirs = append(p.attrs.Dirs, driver.DirAttrs{
 			Mode: rng.Uint32N(0o1000), UID: rng.Uint32(), GID: rng.Uint32(),
 		})
 	}

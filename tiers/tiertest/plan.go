@@ -3,8 +3,8 @@ package tiertest
 import (
 	"sync/atomic"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // Op is a kind of block operation. A job of n blocks is n operations.
@@ -109,7 +109,7 @@ func (p *Plan) next(op Op, key block.Key) (Fault, bool) {
 }
 
 // nextAll returns the faults of a job's blocks, nil if it meets none.
-func (p *Plan) nextAll(op Op, blocks []tiers.Transfer) []Fault {
+func (p *Plan) nextAll(op Op, blocks []driver.Transfer) []Fault {
 	var faults []Fault
 	for i := range blocks {
 		f, ok := p.next(op, blocks[i].Key)
@@ -125,7 +125,7 @@ func (p *Plan) nextAll(op Op, blocks []tiers.Transfer) []Fault {
 
 // lookup applies the faults of look-ups to the answer out of a tier. The error
 // is that of a Fault; out is then all Miss.
-func (p *Plan) lookup(keys []block.Key, out []tiers.Presence) error {
+func (p *Plan) lookup(keys []block.Key, out []driver.Presence) error {
 	for i, key := range keys {
 		f, ok := p.next(OpLookup, key)
 		switch {
@@ -134,7 +134,7 @@ func (p *Plan) lookup(keys []block.Key, out []tiers.Presence) error {
 			clear(out)
 			return f.Err
 		case f.Hide:
-			out[i] = tiers.Miss
+			out[i] = driver.Miss
 		}
 	}
 	return nil

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // PrimaryHarness tells RunPrimary how to open the implementation under test.
@@ -17,14 +17,14 @@ type PrimaryHarness struct {
 	// same name is the same store, so that what Close(true) kept can be
 	// adopted; a name not seen before is an empty store. Open registers the
 	// clean-up of whatever the store may leave behind; Close twice is fine.
-	Open func(t *testing.T, name string) tiers.Primary
+	Open func(t *testing.T, name string) driver.Primary
 
 	// Crash does to p what the death of its process does: it lets go of
 	// everything without a call of Close. Nil skips the tests that need it.
-	Crash func(t *testing.T, p tiers.Primary)
+	Crash func(t *testing.T, p driver.Primary)
 }
 
-// RunPrimary checks that an implementation keeps the promises of tiers.Primary.
+// RunPrimary checks that an implementation keeps the promises of driver.Primary.
 // Each property is a subtest with a store of its own.
 func RunPrimary(t *testing.T, h PrimaryHarness) {
 	for _, tc := range []struct {
@@ -51,16 +51,16 @@ func RunPrimary(t *testing.T, h PrimaryHarness) {
 
 // primaryAdopted is what Adopt said about one blob.
 type primaryAdopted struct {
-	record   *tiers.Record
+	record   *driver.Record
 	modified bool
 }
 
 // openPrimary opens a store and adopts everything in it, by blob.
-func openPrimary(t *testing.T, h PrimaryHarness, name string) (tiers.Primary, map[tiers.BlobID]primaryAdopted) {
+func openPrimary(t *testing.T, h PrimaryHarness, name string) (driver.Primary, map[driver.BlobID]primaryAdopted) {
 	t.Helper()
 	p := h.Open(t, name)
-	got := map[tiers.BlobID]primaryAdopted{}
-	err := p.Adopt(func(id tiers.BlobID, r *tiers.Record, modified bool) bool {
+	got := map[driver.BlobID]primaryAdopted{}
+	err := p.Adopt(func(id driver.BlobID, r *driver.Record, modified bool) bool {
 		if _, ok := got[id]; ok || id == 0 {
 			t.Errorf("Adopt offers blob %d twice, or 0", id)
 		}
@@ -75,7 +75,7 @@ func openPrimary(t *testing.T, h PrimaryHarness, name string) (tiers.Primary, ma
 
 // createPrimary makes a file with data in it, last modified long ago, so that any
 // later write shows.
-func createPrimary(t *testing.T, p tiers.Primary, data string) (tiers.BlobID, *os.File) {
+func createPrimary(t *testing.T, p driver.Primary, data string) (driver.BlobID, *os.File) {
 	t.Helper()
 	id, f, err := p.Create()
 	if err != nil {
@@ -93,16 +93,16 @@ func createPrimary(t *testing.T, p tiers.Primary, data string) (tiers.BlobID, *o
 }
 
 // recordOf returns a record that fits the file.
-func recordOf(t *testing.T, path string, f *os.File) *tiers.Record {
+func recordOf(t *testing.T, path string, f *os.File) *driver.Record {
 	t.Helper()
 	fi, err := f.Stat()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &tiers.Record{Path: path, Seq: 1, Size: fi.Size(), Mode: 0o644, Mtime: fi.ModTime()}
+	return &driver.Record{Path: path, Seq: 1, Size: fi.Size(), Mode: 0o644, Mtime: fi.ModTime()}
 }
 
-func commitPrimary(t *testing.T, p tiers.Primary, id tiers.BlobID, f *os.File, r *tiers.Record) {
+func commitPrimary(t *testing.T, p driver.Primary, id driver.BlobID, f *os.File, r *driver.Record) {
 	t.Helper()
 	if err := p.Commit(id, f, r); err != nil {
 		t.Fatalf("Commit %q: %v", r.Path, err)
@@ -110,7 +110,7 @@ func commitPrimary(t *testing.T, p tiers.Primary, id tiers.BlobID, f *os.File, r
 }
 
 // readPrimary returns the bytes of a blob through a new handle.
-func readPrimary(t *testing.T, p tiers.Primary, id tiers.BlobID) string {
+func readPrimary(t *testing.T, p driver.Primary, id driver.BlobID) string {
 	t.Helper()
 	f, err := p.Open(id)
 	if err != nil {
@@ -125,7 +125,7 @@ func readPrimary(t *testing.T, p tiers.Primary, id tiers.BlobID) string {
 }
 
 // closePrimary ends a store's first life.
-func closePrimary(t *testing.T, p tiers.Primary, keep bool) {
+func closePrimary(t *testing.T, p driver.Primary, keep bool) {
 	t.Helper()
 	for range 2 { // the second call does nothing
 		if err := p.Close(keep); err != nil {
@@ -142,7 +142,7 @@ func wantKind(t *testing.T, what string, err, kind error) {
 }
 
 // sameRecord reports whether two records say the same; times as instants.
-func sameRecord(a, b *tiers.Record) bool {
+func sameRecord(a, b *driver.Record) bool {
 	times := a.Mtime.Equal(b.Mtime) && a.Atime.Equal(b.Atime) && a.Expires.Equal(b.Expires) &&
 		a.Expires.IsZero() == b.Expires.IsZero()
 	x, y := *a, *b

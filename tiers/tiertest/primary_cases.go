@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // primaryCreate: files are empty, private and open for both, ids ascend from
@@ -23,7 +23,7 @@ func primaryCreate(t *testing.T, h PrimaryHarness) {
 	if free, err := p.FreeBytes(); err != nil || free <= 0 {
 		t.Errorf("FreeBytes: got %d, %v", free, err)
 	}
-	var last tiers.BlobID
+	var last driver.BlobID
 	for i := range 300 {
 		id, f, err := p.Create()
 		if err != nil {
@@ -50,7 +50,7 @@ func primaryCreate(t *testing.T, h PrimaryHarness) {
 
 // primaryRecords are records with every field at its edges; path and mtime are
 // set for the file.
-func primaryRecords() []*tiers.Record {
+func primaryRecords() []*driver.Record {
 	component := strings.Repeat("x", block.MaxName)
 	long := strings.TrimSuffix(strings.Repeat(component+"/", block.MaxPath/256), "/") // 4095
 	var every []byte
@@ -59,7 +59,7 @@ func primaryRecords() []*tiers.Record {
 			every = append(every, byte(c))
 		}
 	}
-	return []*tiers.Record{
+	return []*driver.Record{
 		{Path: "a"},
 		{Path: "group/" + string(every), Mode: 0o7777, UID: 1<<32 - 1, GID: 1<<32 - 2, Seq: 1<<64 - 1},
 		{Path: "x" + long[:block.MaxName-1] + long[block.MaxName:], Pinned: true},
@@ -72,9 +72,9 @@ func primaryRecords() []*tiers.Record {
 }
 
 // fillPrimary commits a file for each of the records and closes it.
-func fillPrimary(t *testing.T, p tiers.Primary) map[tiers.BlobID]*tiers.Record {
+func fillPrimary(t *testing.T, p driver.Primary) map[driver.BlobID]*driver.Record {
 	t.Helper()
-	want := map[tiers.BlobID]*tiers.Record{}
+	want := map[driver.BlobID]*driver.Record{}
 	for i, r := range primaryRecords() {
 		data := strings.Repeat("0123456789abcdef", i*1000)
 		if r.Dir {
@@ -94,7 +94,7 @@ func fillPrimary(t *testing.T, p tiers.Primary) map[tiers.BlobID]*tiers.Record {
 
 // checkFilled checks that all of want was adopted, every field and byte.
 func checkFilled(
-	t *testing.T, p tiers.Primary, got map[tiers.BlobID]primaryAdopted, want map[tiers.BlobID]*tiers.Record,
+	t *testing.T, p driver.Primary, got map[driver.BlobID]primaryAdopted, want map[driver.BlobID]*driver.Record,
 ) {
 	t.Helper()
 	if len(got) != len(want) {
@@ -120,7 +120,7 @@ func primaryAdopt(t *testing.T, h PrimaryHarness) {
 	want := fillPrimary(t, p)
 	for range 3 {
 		closePrimary(t, p, true)
-		var got map[tiers.BlobID]primaryAdopted
+		var got map[driver.BlobID]primaryAdopted
 		p, got = openPrimary(t, h, "adopt")
 		checkFilled(t, p, got, want)
 	}
@@ -148,7 +148,7 @@ func primaryCrash(t *testing.T, h PrimaryHarness) {
 func primaryReplace(t *testing.T, h PrimaryHarness) {
 	p, _ := openPrimary(t, h, "replace")
 	id, f := createPrimary(t, p, "data")
-	var r *tiers.Record
+	var r *driver.Record
 	for seq, path := range []string{"g/long name of a block", "g/b", "g/another name"} {
 		r = recordOf(t, path, f)
 		r.Seq = uint64(seq)
@@ -185,7 +185,7 @@ func primaryUncommitted(t *testing.T, h PrimaryHarness) {
 	if _, ok := got[again]; !ok || len(got) != 1 {
 		t.Errorf("adopted %v, want blob %d only", got, again)
 	}
-	for _, id := range []tiers.BlobID{never, dropped} {
+	for _, id := range []driver.BlobID{never, dropped} {
 		_, err := p.Open(id)
 		wantKind(t, "Open of an uncommitted file", err, block.ErrNotFound)
 	}
@@ -195,7 +195,7 @@ func primaryUncommitted(t *testing.T, h PrimaryHarness) {
 // primaryRefused: what fn refuses is removed, there and then.
 func primaryRefused(t *testing.T, h PrimaryHarness) {
 	p, _ := openPrimary(t, h, "refused")
-	keep := map[tiers.BlobID]bool{}
+	keep := map[driver.BlobID]bool{}
 	for i := range 100 {
 		id, f := createPrimary(t, p, "x")
 		commitPrimary(t, p, id, f, recordOf(t, fmt.Sprint("g/", i), f))
@@ -204,7 +204,7 @@ func primaryRefused(t *testing.T, h PrimaryHarness) {
 	}
 	closePrimary(t, p, true)
 	p = h.Open(t, "refused")
-	if err := p.Adopt(func(id tiers.BlobID, _ *tiers.Record, _ bool) bool { return keep[id] }); err != nil {
+	if err := p.Adopt(func(id driver.BlobID, _ *driver.Record, _ bool) bool { return keep[id] }); err != nil {
 		t.Fatal(err)
 	}
 	for id, k := range keep {
@@ -230,7 +230,7 @@ func primaryModified(t *testing.T, h PrimaryHarness) {
 		modified bool
 		size     int64
 	}
-	wants := map[tiers.BlobID]want{}
+	wants := map[driver.BlobID]want{}
 	for name, change := range map[string]func(*os.File) error{
 		"same":      func(*os.File) error { return nil },
 		"overwrite": func(f *os.File) error { _, err := f.WriteAt([]byte("DATA"), 0); return err },
@@ -311,7 +311,7 @@ func primaryRemove(t *testing.T, h PrimaryHarness) {
 // primaryIDs: ids ascend over the whole life of a store, also if all the blobs
 // that an earlier process made are gone.
 func primaryIDs(t *testing.T, h PrimaryHarness) {
-	var last tiers.BlobID
+	var last driver.BlobID
 	for life := range 4 {
 		p, _ := openPrimary(t, h, "ids")
 		for range 10 {
@@ -362,7 +362,7 @@ func primaryClosed(t *testing.T, h PrimaryHarness) {
 		wantKind(t, "Commit", p.Commit(id, f, r), block.ErrClosed)
 		wantKind(t, "Uncommit", p.Uncommit(id, f), block.ErrClosed)
 		wantKind(t, "Remove", p.Remove(id), block.ErrClosed)
-		err = p.Adopt(func(tiers.BlobID, *tiers.Record, bool) bool { return true })
+		err = p.Adopt(func(driver.BlobID, *driver.Record, bool) bool { return true })
 		wantKind(t, "Adopt", err, block.ErrClosed)
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // primaryParallel: calls for different blobs in parallel lose and mix up nothing.
@@ -15,7 +15,7 @@ func primaryParallel(t *testing.T, h PrimaryHarness) {
 	const workers, each = 8, 100
 	p, _ := openPrimary(t, h, "parallel")
 	var mu sync.Mutex
-	want := map[tiers.BlobID]string{}
+	want := map[driver.BlobID]string{}
 	var wg sync.WaitGroup
 	for w := range workers {
 		wg.Go(func() {
@@ -30,7 +30,7 @@ func primaryParallel(t *testing.T, h PrimaryHarness) {
 				fi, errStat := f.Stat()
 				err = errors.Join(err, errStat)
 				if err == nil {
-					err = p.Commit(id, f, &tiers.Record{Path: path, Size: fi.Size(), Mtime: fi.ModTime()})
+					err = p.Commit(id, f, &driver.Record{Path: path, Size: fi.Size(), Mtime: fi.ModTime()})
 				}
 				_, errFree := p.FreeBytes()
 				err = errors.Join(err, errFree, f.Close())

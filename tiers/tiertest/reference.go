@@ -7,12 +7,12 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/invariant"
 )
 
-// Reference is the reference implementation of tiers.Tier: a secondary tier in
+// Reference is the reference implementation of driver.Tier: a secondary tier in
 // memory, with injected latency and faults (A33, A34). It does no more than the
 // contract asks, and where the contract leaves a choice it chooses so:
 //
@@ -58,8 +58,8 @@ type Reference struct {
 		storing map[block.Key]*claim // the store under way of each key
 		durable []*heldBlock         // what the last Sync or Close has made durable, oldest first
 		written int64                // counts against BudgetBytes
-		host    tiers.Host           // nil: nobody to ask
-		stats   tiers.TierStats      // counters only
+		host    driver.Host          // nil: nobody to ask
+		stats   driver.Stats         // counters only
 
 		refused []*refJob // beyond QueueJobs; only to be completed
 		syncs   []*refJob
@@ -74,12 +74,12 @@ type Reference struct {
 }
 
 var (
-	_ tiers.Tier       = (*Reference)(nil)
-	_ tiers.Statser    = (*Reference)(nil)
-	_ tiers.Enumerator = (*Reference)(nil)
-	_ tiers.Hosted     = (*Reference)(nil)
-	_ tiers.Recorder   = (*Reference)(nil)
-	_ tiers.Syncer     = (*Reference)(nil)
+	_ driver.Tier       = (*Reference)(nil)
+	_ driver.Statser    = (*Reference)(nil)
+	_ driver.Enumerator = (*Reference)(nil)
+	_ driver.Hosted     = (*Reference)(nil)
+	_ driver.Recorder   = (*Reference)(nil)
+	_ driver.Syncer     = (*Reference)(nil)
 )
 
 // heldBlock is one copy; constant once in the tables, but for leaving.
@@ -88,7 +88,7 @@ type heldBlock struct {
 	data  []byte
 	size  int64 // of the block; data differs if it was damaged
 	sum   block.Checksum
-	attrs tiers.Attrs
+	attrs driver.Attrs
 
 	// leaving: the Host is being asked to let the copy go, so that a Store may not
 	// rely on it any more. Guarded by Reference.mu.
@@ -104,10 +104,10 @@ type claim struct {
 
 // refJob is a job in a queue, or a Sync.
 type refJob struct {
-	*tiers.Job          // nil: a Sync
-	op         Op       // OpStore, OpLoad or OpSync
-	claims     []*claim // stores: one a block; nil where another job is storing it
-	synced     func(error)
+	*driver.Job          // nil: a Sync
+	op          Op       // OpStore, OpLoad or OpSync
+	claims      []*claim // stores: one a block; nil where another job is storing it
+	synced      func(error)
 }
 
 // blocks returns how many operations the job is.
@@ -157,9 +157,9 @@ func (r *Reference) checkLocked() {
 	invariant.Check(sum == m.used, "used %d, sum of sizes %d", m.used, sum)
 }
 
-// Lookup sets out[i] to the presence of keys[i]; see tiers.Tier. It does not
+// Lookup sets out[i] to the presence of keys[i]; see driver.Tier. It does not
 // wait, so it takes no notice of its context.
-func (r *Reference) Lookup(_ context.Context, keys []block.Key, out []tiers.Presence) error {
+func (r *Reference) Lookup(_ context.Context, keys []block.Key, out []driver.Presence) error {
 	clear(out)
 	if len(keys) != len(out) {
 		err := fmt.Errorf("%d keys, room for %d: %w", len(keys), len(out), block.ErrInvalid)
@@ -175,7 +175,7 @@ func (r *Reference) Lookup(_ context.Context, keys []block.Key, out []tiers.Pres
 }
 
 // lookup fills out from the tables. It fails if the tier is closed or offline.
-func (r *Reference) lookup(keys []block.Key, out []tiers.Presence) error {
+func (r *Reference) lookup(keys []block.Key, out []driver.Presence) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.downLocked(); err != nil {
@@ -184,9 +184,9 @@ func (r *Reference) lookup(keys []block.Key, out []tiers.Presence) error {
 	for i, key := range keys {
 		switch {
 		case r.mu.held[key] != nil:
-			out[i] = tiers.Hit
+			out[i] = driver.Hit
 		case r.mu.storing[key] != nil:
-			out[i] = tiers.Pending
+			out[i] = driver.Pending
 		}
 	}
 	return nil
@@ -203,11 +203,11 @@ func (r *Reference) downLocked() error {
 	return nil
 }
 
-// Store copies the blocks of job into memory; see tiers.Tier.
-func (r *Reference) Store(job *tiers.Job) { r.submit(&refJob{Job: job, op: OpStore}) }
+// Store copies the blocks of job into memory; see driver.Tier.
+func (r *Reference) Store(job *driver.Job) { r.submit(&refJob{Job: job, op: OpStore}) }
 
-// Load copies the blocks of job up into their files; see tiers.Tier.
-func (r *Reference) Load(job *tiers.Job) { r.submit(&refJob{Job: job, op: OpLoad}) }
+// Load copies the blocks of job up into their files; see driver.Tier.
+func (r *Reference) Load(job *driver.Job) { r.submit(&refJob{Job: job, op: OpLoad}) }
 
 // submit queues a job, or completes it from a goroutine of its own if the tier is
 // closed: Done must not run within Store or Load.
@@ -332,7 +332,7 @@ func (r *Reference) clearLocked() {
 }
 
 // Stats reports the capacity, what is held and what was done.
-func (r *Reference) Stats() tiers.TierStats {
+func (r *Reference) Stats() driver.Stats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.mu.stats
@@ -356,9 +356,9 @@ func (r *Reference) Stats() tiers.TierStats {
 
 // Blocks calls fn for each block held when it was called, the most recently used
 // first, without a lock.
-func (r *Reference) Blocks(fn func(h *tiers.Held) bool) error {
+func (r *Reference) Blocks(fn func(h *driver.Held) bool) error {
 	for _, h := range slices.Backward(r.oldestFirst()) {
-		held := tiers.Held{Key: h.key, Size: h.size, Sum: h.sum, Attrs: cloneAttrs(&h.attrs)}
+		held := driver.Held{Key: h.key, Size: h.size, Sum: h.sum, Attrs: cloneAttrs(&h.attrs)}
 		if !fn(&held) {
 			break
 		}
@@ -367,7 +367,7 @@ func (r *Reference) Blocks(fn func(h *tiers.Held) bool) error {
 }
 
 // cloneAttrs returns a copy of a that shares nothing with it.
-func cloneAttrs(a *tiers.Attrs) tiers.Attrs {
+func cloneAttrs(a *driver.Attrs) driver.Attrs {
 	c := *a
 	c.Dirs = slices.Clone(a.Dirs)
 	return c

@@ -5,8 +5,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // NewReference opens a Reference for a test, and closes it when the test has ended,
@@ -132,7 +132,7 @@ func (r *Reference) Fail(err error) {
 }
 
 // fail goes offline and returns the blocks lost by that.
-func (r *Reference) fail(err error) ([]*heldBlock, tiers.Host) {
+func (r *Reference) fail(err error) ([]*heldBlock, driver.Host) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	lost := r.oldestFirstLocked()

@@ -7,8 +7,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // TestReferenceHold shows that jobs wait while their kind is on hold, others do not,
@@ -19,14 +19,14 @@ func TestReferenceHold(t *testing.T) {
 		r := openReference(t, opts)
 		h := newTestHarness(t, r)
 		present, next := h.payloads("present", 2, 100), h.payloads("next", 3, 100)
-		h.wantAll(h.store(present...), tiers.Stored)
+		h.wantAll(h.store(present...), driver.Stored)
 		release := r.Hold(OpStore)
 		held := h.submit(jobSpec{op: OpStore, blocks: next})
 		if err := r.AwaitSubmitted(t.Context(), OpStore, 5); err != nil {
 			t.Fatal(err)
 		}
-		h.wantPresence(tiers.Pending, keysOf(next)...)
-		h.wantAll(h.load(present...), tiers.Loaded)
+		h.wantPresence(driver.Pending, keysOf(next)...)
+		h.wantAll(h.load(present...), driver.Loaded)
 		if err := h.settleSync(h.submitSync(r, nil)); err != nil {
 			t.Errorf("Sync beside a held store: got %v, want success", err)
 		}
@@ -51,12 +51,12 @@ func TestReferenceHold(t *testing.T) {
 			t.Errorf("Done was called %d times while all was on hold", n)
 		}
 		again()
-		h.wantAll(h.settle(held), tiers.Stored)
+		h.wantAll(h.settle(held), driver.Stored)
 
 		r.Hold(OpAny)
 		last := h.submit(jobSpec{op: OpLoad, blocks: present})
 		h.close(t.Context())
-		h.wantAll(h.settle(last), tiers.Loaded)
+		h.wantAll(h.settle(last), driver.Loaded)
 	}
 }
 
@@ -64,7 +64,7 @@ func TestReferenceHold(t *testing.T) {
 func TestReferenceOnJob(t *testing.T) {
 	var mu sync.Mutex
 	var got []string
-	r := NewReference(t, ReferenceOptions{OnJob: func(op Op, job *tiers.Job) {
+	r := NewReference(t, ReferenceOptions{OnJob: func(op Op, job *driver.Job) {
 		mu.Lock()
 		defer mu.Unlock()
 		got = append(got, op.String()+" "+job.Blocks[0].Key.Path())
@@ -86,7 +86,7 @@ func TestReferenceFail(t *testing.T) {
 	host := newTestHost()
 	r.SetHost(host)
 	blocks := h.payloads("fail", 4, 1000)
-	h.wantAll(h.store(blocks[:3]...), tiers.Stored)
+	h.wantAll(h.store(blocks[:3]...), driver.Stored)
 	r.Hold(OpAny)
 	flights := []*flight{
 		h.submit(jobSpec{op: OpStore, blocks: blocks[3:]}),
@@ -110,7 +110,7 @@ func TestReferenceFail(t *testing.T) {
 			}
 		}
 	}
-	out := []tiers.Presence{tiers.Hit}
+	out := []driver.Presence{driver.Hit}
 	if err := r.Lookup(t.Context(), keysOf(blocks[:1]), out); !errors.Is(err, block.ErrUnavailable) {
 		t.Errorf("Lookup: got %v, want %v", err, block.ErrUnavailable)
 	}
@@ -125,9 +125,9 @@ func TestReferenceFail(t *testing.T) {
 		t.Errorf("Stats: got %+v", s)
 	}
 	r.Recover()
-	h.wantPresence(tiers.Miss, keysOf(blocks)...)
+	h.wantPresence(driver.Miss, keysOf(blocks)...)
 	r.hold(OpAny, -1)
-	h.wantAll(h.store(blocks...), tiers.Stored)
+	h.wantAll(h.store(blocks...), driver.Stored)
 }
 
 // TestReferenceFailUnderWay shows that a Store that is being served when the tier fails
@@ -159,11 +159,11 @@ func TestReferenceScrub(t *testing.T) {
 	host := newTestHost()
 	r.SetHost(host)
 	blocks := h.payloads("scrub", 4, 1000)
-	h.wantAll(h.store(blocks...), tiers.Stored)
+	h.wantAll(h.store(blocks...), driver.Stored)
 	if n := r.Corrupt(blocks[2].key, numberedKey("nobody", 0)); n != 1 {
 		t.Errorf("Corrupt: got %d, want 1", n)
 	}
-	h.wantPresence(tiers.Hit, keysOf(blocks)...)
+	h.wantPresence(driver.Hit, keysOf(blocks)...)
 	if first, second := r.Scrub(), r.Scrub(); first != 1 || second != 0 {
 		t.Errorf("Scrub twice: got %d and %d, want 1 and 0", first, second)
 	}
@@ -173,7 +173,7 @@ func TestReferenceScrub(t *testing.T) {
 			t.Errorf("block %d: lost %v", i, lost)
 		}
 	}
-	h.wantPresence(tiers.Miss, blocks[2].key)
+	h.wantPresence(driver.Miss, blocks[2].key)
 	if n := r.Stats().Corrupt; n != 1 {
 		t.Errorf("Stats: %d corrupt, want 1", n)
 	}
@@ -187,21 +187,21 @@ func TestReferenceVersions(t *testing.T) {
 	h := newTestHarness(t, r)
 	key := numberedKey("v", 0)
 	v1, v2, v3 := h.payload(key, 0, 100), h.payload(key, 1, 200), h.payload(key, 2, 300)
-	h.wantAll(h.store(v1), tiers.Stored)
+	h.wantAll(h.store(v1), driver.Stored)
 	release := r.Hold(OpStore)
 	second := h.submit(jobSpec{op: OpStore, blocks: []payload{v2}})
 	third := h.submit(jobSpec{op: OpStore, blocks: []payload{v3}})
-	h.wantPresence(tiers.Hit, key)
-	h.wantAll(h.load(v1), tiers.Loaded)
-	h.wantAll(h.load(v3), tiers.Absent)
+	h.wantPresence(driver.Hit, key)
+	h.wantAll(h.load(v1), driver.Loaded)
+	h.wantAll(h.load(v3), driver.Absent)
 	release()
 	h.wantSkipped(h.settle(second), 0, block.ErrNotFound)
-	h.wantAll(h.settle(third), tiers.Stored)
-	h.wantAll(h.load(v3), tiers.Loaded)
+	h.wantAll(h.settle(third), driver.Stored)
+	h.wantAll(h.load(v3), driver.Loaded)
 
-	short := func(tr *tiers.Transfer) { tr.Size += 1 << 20 }
-	h.wantAll(h.edited(OpStore, short, v2), tiers.Failed)
-	h.wantPresence(tiers.Miss, key)
+	short := func(tr *driver.Transfer) { tr.Size += 1 << 20 }
+	h.wantAll(h.edited(OpStore, short, v2), driver.Failed)
+	h.wantPresence(driver.Miss, key)
 }
 
 // TestReferencePinned shows that what the user has pinned is neither evicted nor asked
@@ -214,9 +214,9 @@ func TestReferencePinned(t *testing.T) {
 	blocks := h.payloads("pin", 4, 100)
 	blocks[0].attrs.Pinned = true
 	for _, p := range blocks {
-		h.wantAll(h.store(p), tiers.Stored)
+		h.wantAll(h.store(p), driver.Stored)
 	}
-	h.wantPresence(tiers.Hit, blocks[0].key, blocks[3].key)
+	h.wantPresence(driver.Hit, blocks[0].key, blocks[3].key)
 	if leave, _ := host.told(blocks[0].key); leave != 0 {
 		t.Errorf("asked %d times for leave to evict a pinned block", leave)
 	}
@@ -231,7 +231,7 @@ func TestReferenceLeaving(t *testing.T) {
 	r := openReference(t, ReferenceOptions{MaxBlocks: 2, Workers: 2})
 	h := newTestHarness(t, r)
 	blocks := h.payloads("leaving", 3, 100)
-	h.wantAll(h.store(blocks[:2]...), tiers.Stored)
+	h.wantAll(h.store(blocks[:2]...), driver.Stored)
 	host := newTestHost()
 	asked, answer := make(chan struct{}), make(chan struct{})
 	once := sync.OnceFunc(func() {
@@ -247,9 +247,9 @@ func TestReferenceLeaving(t *testing.T) {
 	newcomer := h.submit(jobSpec{op: OpStore, blocks: blocks[2:]})
 	<-asked
 	outcomes := h.store(blocks[0])
-	h.wantAll(outcomes, tiers.Stored) // in place of the copy that is leaving
+	h.wantAll(outcomes, driver.Stored) // in place of the copy that is leaving
 	close(answer)
-	h.wantAll(h.settle(newcomer), tiers.Stored)
+	h.wantAll(h.settle(newcomer), driver.Stored)
 	if leave, _ := host.told(blocks[0].key); leave < 1 {
 		t.Errorf("got leave %d times, want at least once", leave)
 	}
@@ -260,12 +260,12 @@ func TestReferenceReopen(t *testing.T) {
 	r := openReference(t, ReferenceOptions{})
 	h := newTestHarness(t, r)
 	blocks := h.payloads("reopen", 3, 100)
-	h.wantAll(h.store(blocks[:2]...), tiers.Stored)
+	h.wantAll(h.store(blocks[:2]...), driver.Stored)
 	if err := h.settleSync(h.submitSync(r, nil)); err != nil {
 		t.Fatal(err)
 	}
 	r.Remove(keysOf(blocks[:1]))
-	h.wantAll(h.store(blocks[2]), tiers.Stored)
+	h.wantAll(h.store(blocks[2]), driver.Stored)
 	for _, row := range []struct {
 		closed bool
 		want   []payload

@@ -8,8 +8,8 @@ import (
 	"os"
 	"syscall"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // serve is one worker: it runs jobs until the tier is closed and none is left.
@@ -73,12 +73,12 @@ func pop(queue *[]*refJob) (*refJob, bool) {
 
 // complete calls Done, without a lock. Nothing of the job is used after it. A Sync
 // has one outcome, whose error it is told.
-func (r *Reference) complete(j *refJob, outcomes []tiers.Outcome) {
+func (r *Reference) complete(j *refJob, outcomes []driver.Outcome) {
 	blocks := j.blocks()
 	if j.op == OpSync {
 		j.synced(outcomes[0].Err)
 	} else {
-		j.Done(&tiers.Result{Job: j.ID, Outcomes: outcomes})
+		j.Done(&driver.Result{Job: j.ID, Outcomes: outcomes})
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -88,7 +88,7 @@ func (r *Reference) complete(j *refJob, outcomes []tiers.Outcome) {
 }
 
 // run serves a job, block by block.
-func (r *Reference) run(j *refJob) []tiers.Outcome {
+func (r *Reference) run(j *refJob) []driver.Outcome {
 	err := r.pause()
 	if err == nil {
 		err = r.unavailable()
@@ -100,7 +100,7 @@ func (r *Reference) run(j *refJob) []tiers.Outcome {
 	if j.op == OpSync {
 		return r.sync(j)
 	}
-	outcomes := make([]tiers.Outcome, len(j.Blocks))
+	outcomes := make([]driver.Outcome, len(j.Blocks))
 	if j.op == OpLoad {
 		for i := range j.Blocks {
 			outcomes[i] = r.load(&j.Blocks[i])
@@ -166,7 +166,7 @@ func (r *Reference) fault(f Fault) error {
 
 // store copies block i of a job down, and drops another version of it that is not
 // replaced. batch has the keys of the whole job.
-func (r *Reference) store(j *refJob, i int, batch map[block.Key]bool) tiers.Outcome {
+func (r *Reference) store(j *refJob, i int, batch map[block.Key]bool) driver.Outcome {
 	tr, c := &j.Blocks[i], j.claims[i]
 	f, _ := r.opts.Faults.next(OpStore, tr.Key)
 	err := r.fault(f)
@@ -185,7 +185,7 @@ func (r *Reference) store(j *refJob, i int, batch map[block.Key]bool) tiers.Outc
 		err = r.insert(h, c, batch, j.Force)
 	}
 	if err == nil {
-		return tiers.Outcome{Key: tr.Key, Status: tiers.Stored, Bytes: tr.Size, Sum: h.sum}
+		return driver.Outcome{Key: tr.Key, Status: driver.Stored, Bytes: tr.Size, Sum: h.sum}
 	}
 	r.dropOther(tr.Key, c, err)
 	for _, kind := range []error{block.ErrNoSpace, block.ErrBudget, block.ErrNotFound} {
@@ -197,7 +197,7 @@ func (r *Reference) store(j *refJob, i int, batch map[block.Key]bool) tiers.Outc
 }
 
 // read makes a copy of the source.
-func (r *Reference) read(tr *tiers.Transfer, f Fault) (*heldBlock, error) {
+func (r *Reference) read(tr *driver.Transfer, f Fault) (*heldBlock, error) {
 	switch {
 	case tr.Size < 0:
 		return nil, fmt.Errorf("size %d: %w", tr.Size, block.ErrInvalid)
@@ -222,7 +222,7 @@ func (r *Reference) read(tr *tiers.Transfer, f Fault) (*heldBlock, error) {
 }
 
 // load copies one block up: found, verified, then written.
-func (r *Reference) load(tr *tiers.Transfer) tiers.Outcome {
+func (r *Reference) load(tr *driver.Transfer) driver.Outcome {
 	f, _ := r.opts.Faults.next(OpLoad, tr.Key)
 	if err := r.fault(f); err != nil {
 		return r.failed(OpLoad, tr.Key, err)
@@ -232,7 +232,7 @@ func (r *Reference) load(tr *tiers.Transfer) tiers.Outcome {
 	case h == nil && storing:
 		return r.failed(OpLoad, tr.Key, block.ErrPending)
 	case h == nil, tr.Size != h.size, tr.Sum.Valid && tr.Sum != h.sum:
-		return tiers.Outcome{Key: tr.Key, Status: tiers.Absent}
+		return driver.Outcome{Key: tr.Key, Status: driver.Absent}
 	}
 	data := h.data
 	if f.Corrupt {
@@ -252,7 +252,7 @@ func (r *Reference) load(tr *tiers.Transfer) tiers.Outcome {
 	defer r.mu.Unlock()
 	r.mu.stats.Loaded++
 	r.mu.stats.LoadedBytes += uint64(h.size)
-	return tiers.Outcome{Key: tr.Key, Status: tiers.Loaded, Bytes: tr.Size, Sum: h.sum}
+	return driver.Outcome{Key: tr.Key, Status: driver.Loaded, Bytes: tr.Size, Sum: h.sum}
 }
 
 // readSource reads exactly size bytes from the start of f; short pretends that f
@@ -327,22 +327,22 @@ func (r *Reference) releaseAll(j *refJob) {
 }
 
 // refuse returns the outcomes of a job that the queue had no room for.
-func (r *Reference) refuse(j *refJob) []tiers.Outcome {
+func (r *Reference) refuse(j *refJob) []driver.Outcome {
 	if j.op == OpLoad {
 		return r.failAll(j, fmt.Errorf("queue full: %w", block.ErrUnavailable))
 	}
-	outcomes := make([]tiers.Outcome, len(j.Blocks))
+	outcomes := make([]driver.Outcome, len(j.Blocks))
 	for i := range j.Blocks {
 		outcomes[i] = r.skipped(j.Blocks[i].Key, fmt.Errorf("queue full: %w", block.ErrNoSpace))
 	}
 	return outcomes
 }
 
-func (r *Reference) failAll(j *refJob, err error) []tiers.Outcome {
+func (r *Reference) failAll(j *refJob, err error) []driver.Outcome {
 	if j.op == OpSync {
-		return []tiers.Outcome{r.failed(OpSync, block.Key{}, err)}
+		return []driver.Outcome{r.failed(OpSync, block.Key{}, err)}
 	}
-	outcomes := make([]tiers.Outcome, len(j.Blocks))
+	outcomes := make([]driver.Outcome, len(j.Blocks))
 	for i := range j.Blocks {
 		outcomes[i] = r.failed(j.op, j.Blocks[i].Key, err)
 	}
@@ -350,20 +350,20 @@ func (r *Reference) failAll(j *refJob, err error) []tiers.Outcome {
 }
 
 // failed returns the outcome of a block that was not moved, and counts it.
-func (r *Reference) failed(op Op, key block.Key, err error) tiers.Outcome {
+func (r *Reference) failed(op Op, key block.Key, err error) driver.Outcome {
 	if errors.Is(err, block.ErrUnavailable) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.mu.stats.IOErrors++
 	}
 	err = &block.Error{Op: op.String(), Tier: r.opts.Name, Key: key, Err: err}
-	return tiers.Outcome{Key: key, Status: tiers.Failed, Err: err}
+	return driver.Outcome{Key: key, Status: driver.Failed, Err: err}
 }
 
 // skipped returns the outcome of a block that is not stored, nil saying that the
 // tier holds it already, and counts it.
-func (r *Reference) skipped(key block.Key, err error) tiers.Outcome {
-	o := tiers.Outcome{Key: key, Status: tiers.Skipped}
+func (r *Reference) skipped(key block.Key, err error) driver.Outcome {
+	o := driver.Outcome{Key: key, Status: driver.Skipped}
 	if err == nil {
 		return o
 	}

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // ReferenceOptions configures a Reference. The zero value works.
@@ -41,7 +41,7 @@ type ReferenceOptions struct {
 	Faults *Plan
 	// OnJob is told of each job from within Store and Load. It must neither block nor
 	// keep the job. Nil means nobody is.
-	OnJob func(op Op, job *tiers.Job)
+	OnJob func(op Op, job *driver.Job)
 }
 
 // withDefaults returns o with its zero fields filled, or every violation.

@@ -1,28 +1,28 @@
 package tiertest
 
 import (
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // SetHost names whom to ask before a block is evicted, and to tell of those that
 // are lost.
-func (r *Reference) SetHost(host tiers.Host) {
+func (r *Reference) SetHost(host driver.Host) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mu.host = host
 }
 
 // tell reports a lost block to the Host, if there is one.
-func (r *Reference) tell(host tiers.Host, key block.Key, err error) {
+func (r *Reference) tell(host driver.Host, key block.Key, err error) {
 	if host != nil {
 		host.Lost(key, &block.Error{Op: "keep", Tier: r.opts.Name, Key: key, Err: err})
 	}
 }
 
-// Update gives a block another name and other attributes; see tiers.Recorder. A
+// Update gives a block another name and other attributes; see driver.Recorder. A
 // name that is too long loses the block.
-func (r *Reference) Update(from, to block.Key, a *tiers.Attrs) bool {
+func (r *Reference) Update(from, to block.Key, a *driver.Attrs) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e := r.mu.held[from]
@@ -47,19 +47,19 @@ func (r *Reference) Update(from, to block.Key, a *tiers.Attrs) bool {
 	return true
 }
 
-// Sync calls done from a worker; see tiers.Syncer and Reopen.
+// Sync calls done from a worker; see driver.Syncer and Reopen.
 func (r *Reference) Sync(done func(error)) { r.submit(&refJob{op: OpSync, synced: done}) }
 
 // sync makes durable what is held.
-func (r *Reference) sync(*refJob) []tiers.Outcome {
+func (r *Reference) sync(*refJob) []driver.Outcome {
 	f, _ := r.opts.Faults.next(OpSync, block.Key{})
 	if err := r.fault(f); err != nil {
-		return []tiers.Outcome{r.failed(OpSync, block.Key{}, err)}
+		return []driver.Outcome{r.failed(OpSync, block.Key{}, err)}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mu.durable = r.oldestFirstLocked()
-	return []tiers.Outcome{{Status: tiers.Stored}}
+	return []driver.Outcome{{Status: driver.Stored}}
 }
 
 // Reopen opens a tier with the same options and with what outlived this one: all

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 func openReference(t *testing.T, opts ReferenceOptions) *Reference {
@@ -29,7 +29,7 @@ var smallReferences = []ReferenceOptions{
 }
 
 // reopenReference closes old and opens what outlived it.
-func reopenReference(t *testing.T, old tiers.Tier) tiers.Tier {
+func reopenReference(t *testing.T, old driver.Tier) driver.Tier {
 	t.Helper()
 	if err := old.Close(t.Context()); err != nil {
 		t.Error(err)
@@ -38,7 +38,7 @@ func reopenReference(t *testing.T, old tiers.Tier) tiers.Tier {
 }
 
 // crashReference opens what outlives a power cut of old, if that is not closed.
-func crashReference(t *testing.T, old tiers.Tier) tiers.Tier {
+func crashReference(t *testing.T, old driver.Tier) driver.Tier {
 	t.Helper()
 	r, err := old.(*Reference).Reopen()
 	if err != nil {
@@ -51,7 +51,7 @@ func crashReference(t *testing.T, old tiers.Tier) tiers.Tier {
 }
 
 // corruptReference damages the copy of a block.
-func corruptReference(t *testing.T, tier tiers.Tier, key block.Key) {
+func corruptReference(t *testing.T, tier driver.Tier, key block.Key) {
 	t.Helper()
 	if n := tier.(*Reference).Corrupt(key); n != 1 {
 		t.Errorf("Corrupt %v: got %d, want 1", key, n)
@@ -70,9 +70,9 @@ func TestReference(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			small := smallReferences[opts.Workers%2]
-			Run(t, func(t *testing.T) tiers.Tier { return openReference(t, opts) }, Options{
-				Small: func(t *testing.T) tiers.Tier { return openReference(t, small) },
-				Budgeted: func(t *testing.T) tiers.Tier {
+			Run(t, func(t *testing.T) driver.Tier { return openReference(t, opts) }, Options{
+				Small: func(t *testing.T) driver.Tier { return openReference(t, small) },
+				Budgeted: func(t *testing.T) driver.Tier {
 					return openReference(t, ReferenceOptions{BudgetBytes: 20000})
 				},
 				LRU:         true,
@@ -80,7 +80,7 @@ func TestReference(t *testing.T) {
 				Reopen:      reopenReference,
 				Crash:       crashReference,
 				Corrupt:     corruptReference,
-				Offline: func(_ *testing.T, tier tiers.Tier) {
+				Offline: func(_ *testing.T, tier driver.Tier) {
 					tier.(*Reference).Fail(errors.New("device pulled"))
 				},
 			})
@@ -111,10 +111,10 @@ func everyNth() *Plan {
 func TestReferenceFaults(t *testing.T) {
 	t.Parallel()
 	plan := everyNth()
-	Run(t, func(t *testing.T) tiers.Tier {
+	Run(t, func(t *testing.T) driver.Tier {
 		return openReference(t, ReferenceOptions{Faults: plan})
 	}, Options{
-		Small: func(t *testing.T) tiers.Tier {
+		Small: func(t *testing.T) driver.Tier {
 			return openReference(t, ReferenceOptions{CapacityBytes: 8 * 4096, Faults: plan})
 		},
 		Faulty: true,
@@ -125,8 +125,8 @@ func TestReferenceFaults(t *testing.T) {
 }
 
 // newTestHarness returns a harness around r for tests beyond the suite.
-func newTestHarness(t *testing.T, r tiers.Tier) *harness {
-	open := func(*testing.T) tiers.Tier { return r }
+func newTestHarness(t *testing.T, r driver.Tier) *harness {
+	open := func(*testing.T) driver.Tier { return r }
 	return newHarness(t, open, Options{}.withDefaults(t))
 }
 
@@ -142,10 +142,10 @@ func TestReferencePendingAndLatency(t *testing.T) {
 		t.Fatal(err)
 	}
 	clock.Advance(time.Hour - 1)
-	h.wantPresence(tiers.Pending, p.key)
+	h.wantPresence(driver.Pending, p.key)
 	clock.Advance(1)
-	h.wantAll(h.settle(store), tiers.Stored)
-	h.wantPresence(tiers.Hit, p.key)
+	h.wantAll(h.settle(store), driver.Stored)
+	h.wantPresence(driver.Hit, p.key)
 }
 
 // stallStore returns rules that hold the stores of key until release is called.
@@ -170,12 +170,12 @@ func TestReferenceWhileStoring(t *testing.T) {
 	if n := h.tier.Remove([]block.Key{key}); n != 0 {
 		t.Errorf("Remove while storing: got %d, want 0", n)
 	}
-	h.wantPresence(tiers.Miss, key)
+	h.wantPresence(driver.Miss, key)
 	release()
 	h.wantSkipped(h.settle(first), 0, block.ErrNotFound)
 	h.wantSkipped(h.settle(second), 0, block.ErrPending)
-	h.wantPresence(tiers.Miss, key)
-	h.wantAll(h.store(p), tiers.Stored)
+	h.wantPresence(driver.Miss, key)
+	h.wantAll(h.store(p), driver.Stored)
 }
 
 // TestReferenceOrder shows that loads are served before stores that were submitted
@@ -185,7 +185,7 @@ func TestReferenceOrder(t *testing.T) {
 	rule, release := stallStore(key)
 	h := newTestHarness(t, openReference(t, ReferenceOptions{Workers: 1, Faults: NewPlan(rule)}))
 	present := h.payloads("present", 1, 100)
-	h.wantAll(h.store(present...), tiers.Stored)
+	h.wantAll(h.store(present...), driver.Stored)
 	var mu sync.Mutex
 	var order []string
 	submit := func(name string, op Op, blocks ...payload) *flight {
@@ -225,9 +225,9 @@ func TestReferenceQueueFull(t *testing.T) {
 	queued := h.submit(jobSpec{op: OpStore, blocks: blocks[1:2]})
 	store := h.submit(jobSpec{op: OpStore, blocks: blocks[2:]})
 	load := h.submit(jobSpec{op: OpLoad, blocks: blocks[2:]})
-	h.wantPresence(tiers.Miss, blocks[2].key)
+	h.wantPresence(driver.Miss, blocks[2].key)
 	clock.Advance(1)
-	h.wantAll(h.settle(served), tiers.Stored)
+	h.wantAll(h.settle(served), driver.Stored)
 	h.wantSkipped(h.settle(store), 0, block.ErrNoSpace)
 	if o := h.settle(load)[0]; !errors.Is(o.Err, block.ErrUnavailable) {
 		t.Errorf("Load into a full queue: got %v (%v), want %v", o.Status, o.Err, block.ErrUnavailable)
@@ -236,7 +236,7 @@ func TestReferenceQueueFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	clock.Advance(1)
-	h.wantAll(h.settle(queued), tiers.Stored)
+	h.wantAll(h.settle(queued), driver.Stored)
 }
 
 // TestReferenceFaultKinds shows what each kind of fault does to one block, and
@@ -248,16 +248,16 @@ func TestReferenceFaultKinds(t *testing.T) {
 		rule       Rule
 		storeErr   error
 		loadErr    error
-		thenLookup tiers.Presence
+		thenLookup driver.Presence
 	}{
-		{"store error", Rule{Op: OpStore, Fault: Fault{Err: unavailable}}, unavailable, nil, tiers.Miss},
-		{"store short", Rule{Op: OpStore, Fault: Fault{Short: true}}, block.ErrInvalid, nil, tiers.Miss},
-		{"store corrupt", Rule{Op: OpStore, Fault: Fault{Corrupt: true}}, nil, block.ErrCorrupt, tiers.Miss},
-		{"load error", Rule{Op: OpLoad, Fault: Fault{Err: unavailable}}, nil, unavailable, tiers.Hit},
-		{"load corrupt", Rule{Op: OpLoad, Fault: Fault{Corrupt: true}}, nil, block.ErrCorrupt, tiers.Miss},
-		{"load short", Rule{Op: OpLoad, Fault: Fault{Short: true}}, nil, block.ErrCorrupt, tiers.Miss},
-		{"second load", Rule{Op: OpLoad, Nth: 2, Fault: Fault{Corrupt: true}}, nil, nil, tiers.Hit},
-		{"look-up hidden", Rule{Op: OpLookup, Fault: Fault{Hide: true}}, nil, nil, tiers.Miss},
+		{"store error", Rule{Op: OpStore, Fault: Fault{Err: unavailable}}, unavailable, nil, driver.Miss},
+		{"store short", Rule{Op: OpStore, Fault: Fault{Short: true}}, block.ErrInvalid, nil, driver.Miss},
+		{"store corrupt", Rule{Op: OpStore, Fault: Fault{Corrupt: true}}, nil, block.ErrCorrupt, driver.Miss},
+		{"load error", Rule{Op: OpLoad, Fault: Fault{Err: unavailable}}, nil, unavailable, driver.Hit},
+		{"load corrupt", Rule{Op: OpLoad, Fault: Fault{Corrupt: true}}, nil, block.ErrCorrupt, driver.Miss},
+		{"load short", Rule{Op: OpLoad, Fault: Fault{Short: true}}, nil, block.ErrCorrupt, driver.Miss},
+		{"second load", Rule{Op: OpLoad, Nth: 2, Fault: Fault{Corrupt: true}}, nil, nil, driver.Hit},
+		{"look-up hidden", Rule{Op: OpLookup, Fault: Fault{Hide: true}}, nil, nil, driver.Miss},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			bad := numberedKey("bad", 0)
@@ -266,16 +266,16 @@ func TestReferenceFaultKinds(t *testing.T) {
 			h := newTestHarness(t, openReference(t, ReferenceOptions{Faults: plan}))
 			blocks := []payload{h.payload(numberedKey("good", 0), 0, 5000), h.payload(bad, 0, 5000)}
 			stored := h.store(blocks...)
-			h.wantStatus(stored, 0, tiers.Stored)
+			h.wantStatus(stored, 0, driver.Stored)
 			if !errors.Is(stored[1].Err, row.storeErr) {
 				t.Errorf("Store: got %v (%v), want error %v", stored[1].Status, stored[1].Err, row.storeErr)
 			}
 			loaded := h.load(blocks...)
-			h.wantStatus(loaded, 0, tiers.Loaded)
+			h.wantStatus(loaded, 0, driver.Loaded)
 			if !errors.Is(loaded[1].Err, row.loadErr) {
 				t.Errorf("Load: got %v (%v), want error %v", loaded[1].Status, loaded[1].Err, row.loadErr)
 			}
-			h.wantPresence(tiers.Hit, blocks[0].key)
+			h.wantPresence(driver.Hit, blocks[0].key)
 			h.wantPresence(row.thenLookup, bad)
 			if n := plan.Injected(); (n == 0) != (row.rule.Nth == 2) {
 				t.Errorf("injected %d faults", n)
@@ -309,12 +309,12 @@ func TestReferenceCloseCancelled(t *testing.T) {
 func TestReferenceTooLarge(t *testing.T) {
 	h := newTestHarness(t, openReference(t, smallReferences[0]))
 	blocks := h.payloads("small", 8, 4096)
-	h.wantAll(h.store(blocks...), tiers.Stored)
+	h.wantAll(h.store(blocks...), driver.Stored)
 	o := h.store(h.payload(numberedKey("large", 0), 0, 8*4096+1))[0]
 	if !errors.Is(o.Err, block.ErrTooLarge) {
 		t.Errorf("got %v (%v), want %v", o.Status, o.Err, block.ErrTooLarge)
 	}
-	h.wantPresence(tiers.Hit, keysOf(blocks)...)
+	h.wantPresence(driver.Hit, keysOf(blocks)...)
 }
 
 // TestReferenceOptions shows that all violations are reported at once.

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // Options says what the suite may expect of the tier. The zero value works for a
@@ -19,7 +19,7 @@ type Options struct {
 	// Small opens an empty tier with room for at least SmallBlocks blocks of
 	// SmallBytes bytes each and for fewer than twice as many. Nil leaves out
 	// what needs a full tier.
-	Small func(t *testing.T) tiers.Tier
+	Small func(t *testing.T) driver.Tier
 	// SmallBlocks is the room of Small in blocks. Zero means 8; at least 2.
 	SmallBlocks int
 	// SmallBytes is the size of a block for Small. Zero means 4096; at least 1.
@@ -45,24 +45,24 @@ type Options struct {
 	// Budgeted opens an empty tier with room for 128 blocks of SmallBytes bytes and
 	// a write budget for at least one and fewer than 64 of them. Nil leaves out
 	// what needs a budget.
-	Budgeted func(t *testing.T) tiers.Tier
+	Budgeted func(t *testing.T) driver.Tier
 
 	// Reopen closes the tier and opens it again on the same storage. Nil
 	// leaves out what needs blocks that outlive Close.
-	Reopen func(t *testing.T, tier tiers.Tier) tiers.Tier
+	Reopen func(t *testing.T, tier driver.Tier) driver.Tier
 
 	// Crash opens a tier with what of the old one, which is not closed, would
 	// survive a power cut, and then sees to the end of the old one. Nil leaves out
 	// what needs that.
-	Crash func(t *testing.T, tier tiers.Tier) tiers.Tier
+	Crash func(t *testing.T, tier driver.Tier) driver.Tier
 
 	// Corrupt flips a bit in the bytes of the tier's copy of a block, behind the
 	// tier's back. Nil leaves out what needs a bad copy.
-	Corrupt func(t *testing.T, tier tiers.Tier, key block.Key)
+	Corrupt func(t *testing.T, tier driver.Tier, key block.Key)
 
 	// Offline breaks the device of the tier, so that all its blocks are gone. Nil
 	// leaves out what needs that.
-	Offline func(t *testing.T, tier tiers.Tier)
+	Offline func(t *testing.T, tier driver.Tier)
 
 	// NewFile makes the empty files that blocks move from and to, open for
 	// reading and writing; the suite closes them. Nil means memfd_create,
@@ -124,8 +124,8 @@ type suiteCase struct {
 
 // ability returns an optional interface of the tier. A decorator has it if the tier
 // below has it.
-func ability[T any](tier tiers.Tier) (T, bool) {
-	if d, ok := tier.(interface{ Unwrap() tiers.Tier }); ok {
+func ability[T any](tier driver.Tier) (T, bool) {
+	if d, ok := tier.(interface{ Unwrap() driver.Tier }); ok {
 		if none, ok := ability[T](d.Unwrap()); !ok {
 			return none, false
 		}
@@ -162,7 +162,7 @@ func suiteCases() []suiteCase {
 		hostCases(), parallelCases(), syncCases(), closeCases())
 }
 
-// Run checks that a tier keeps the contract of tiers.Tier, as subtests of t that
+// Run checks that a tier keeps the contract of driver.Tier, as subtests of t that
 // are named after what they check. open returns an empty tier with room for at
 // least 32 MiB; Run closes it. Each case opens its own.
 //
@@ -170,7 +170,7 @@ func suiteCases() []suiteCase {
 // once, not from within Store or Load, with the outcomes in the order of the
 // blocks; errors of a known kind; sizes, checksums and bytes right to the last;
 // files neither closed nor read past their end, nor kept.
-func Run(t *testing.T, open func(t *testing.T) tiers.Tier, opts Options) {
+func Run(t *testing.T, open func(t *testing.T) driver.Tier, opts Options) {
 	opts = opts.withDefaults(t)
 	t.Logf("%s=%d repeats this run", seedVariable, opts.Seed)
 	for _, c := range suiteCases() {

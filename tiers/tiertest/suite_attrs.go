@@ -3,12 +3,12 @@ package tiertest
 import (
 	"slices"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // checkHeld checks what an Enumerator says of a block.
-func (h *harness) checkHeld(held *tiers.Held, p payload) {
+func (h *harness) checkHeld(held *driver.Held, p payload) {
 	h.t.Helper()
 	if held.Size != int64(len(p.data)) || held.Sum != block.Sum(p.data) {
 		h.errorf("Blocks: %.80q with %d bytes and %v, want %d and %v",
@@ -35,7 +35,7 @@ func (h *harness) checkHeld(held *tiers.Held, p payload) {
 const plainKeyBytes = 1024
 
 // sameAttrs reports whether a and b are equal.
-func sameAttrs(a, b tiers.Attrs) bool {
+func sameAttrs(a, b driver.Attrs) bool {
 	dirs := slices.Equal(a.Dirs, b.Dirs)
 	a.Dirs, b.Dirs = nil, nil
 	return dirs && a.Seq == b.Seq && a.Mode == b.Mode && a.UID == b.UID && a.GID == b.GID &&

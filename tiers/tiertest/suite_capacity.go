@@ -5,8 +5,8 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // capacityCases check what a tier does when it is full.
@@ -39,11 +39,11 @@ func checkBatchOverCapacity(h *harness) {
 		var stored []payload
 		skipped := 0
 		for i, o := range outcomes {
-			h.wantStatus(outcomes, i, tiers.Stored, tiers.Skipped)
+			h.wantStatus(outcomes, i, driver.Stored, driver.Skipped)
 			switch o.Status {
-			case tiers.Stored:
+			case driver.Stored:
 				stored = append(stored, blocks[i])
-			case tiers.Skipped:
+			case driver.Skipped:
 				skipped++
 				h.wantSkipped(outcomes, i, block.ErrNoSpace)
 			}
@@ -54,13 +54,13 @@ func checkBatchOverCapacity(h *harness) {
 				prefix, 3*n, n, len(stored), skipped)
 		}
 		for i, o := range h.load(stored...) {
-			if o.Status != tiers.Loaded && !h.opts.Faulty {
+			if o.Status != driver.Loaded && !h.opts.Faulty {
 				h.fatalf("%s: block %d of those stored: got %v (%v), want loaded: "+
 					"it was evicted by its own batch", prefix, i, o.Status, o.Err)
 			}
 		}
 	}
-	if s, ok := ability[tiers.Statser](h.tier); ok && !h.opts.Faulty && s.Stats().SkippedNoSpace != uint64(allSkipped) {
+	if s, ok := ability[driver.Statser](h.tier); ok && !h.opts.Faulty && s.Stats().SkippedNoSpace != uint64(allSkipped) {
 		h.errorf("Stats: %d blocks skipped for want of room, want %d", s.Stats().SkippedNoSpace, allSkipped)
 	}
 }
@@ -73,7 +73,7 @@ func checkBatchProtectsHeld(h *harness) {
 	n := h.opts.SmallBlocks
 	old := h.smallPayloads("old", n)
 	for _, p := range old {
-		if !h.wantAll(h.store(p), tiers.Stored) {
+		if !h.wantAll(h.store(p), driver.Stored) {
 			return
 		}
 	}
@@ -81,7 +81,7 @@ func checkBatchProtectsHeld(h *harness) {
 	batch := append(h.smallPayloads("new", 2*n), held)
 	outcomes := h.store(batch...)
 	h.wantHeld(outcomes, len(batch)-1)
-	if loaded := h.load(held); loaded[0].Status != tiers.Loaded && !h.opts.Faulty {
+	if loaded := h.load(held); loaded[0].Status != driver.Loaded && !h.opts.Faulty {
 		h.errorf("the oldest block, stored again with %d others: got %v (%v), want loaded: "+
 			"it was evicted by its own batch", 2*n, loaded[0].Status, loaded[0].Err)
 	}
@@ -98,15 +98,15 @@ func checkTooLarge(h *harness) {
 	large := h.payload(numberedKey("large", 0), 0, size)
 	o, loaded := h.store(large)[0], h.load(large)
 	switch {
-	case o.Status == tiers.Stored:
-		h.wantAll(loaded, tiers.Loaded)
+	case o.Status == driver.Stored:
+		h.wantAll(loaded, driver.Loaded)
 	case h.opts.Faulty:
-	case o.Status == tiers.Failed && !errors.Is(o.Err, block.ErrTooLarge):
+	case o.Status == driver.Failed && !errors.Is(o.Err, block.ErrTooLarge):
 		h.errorf("a block of %d bytes: got %v, want skipped or %v", size, o.Err, block.ErrTooLarge)
 	default:
-		h.never(loaded, tiers.Loaded, "it was not stored")
+		h.never(loaded, driver.Loaded, "it was not stored")
 	}
-	h.wantAll(h.store(h.smallPayloads("small", 1)...), tiers.Stored)
+	h.wantAll(h.store(h.smallPayloads("small", 1)...), driver.Stored)
 }
 
 // checkTurnover: a tier that is full takes new blocks in place of old ones, one
@@ -114,8 +114,8 @@ func checkTooLarge(h *harness) {
 func checkTurnover(h *harness) {
 	h.useSmall()
 	for _, p := range h.smallPayloads("turn", 5*h.opts.SmallBlocks) {
-		h.wantAll(h.store(p), tiers.Stored)
-		h.wantAll(h.load(p), tiers.Loaded)
+		h.wantAll(h.store(p), driver.Stored)
+		h.wantAll(h.load(p), driver.Loaded)
 	}
 }
 
@@ -128,11 +128,11 @@ func checkBudget(h *harness) {
 	stored := 0
 	for i, p := range blocks {
 		outcomes := h.store(p)
-		if outcomes[0].Status == tiers.Skipped {
+		if outcomes[0].Status == driver.Skipped {
 			h.wantSkipped(outcomes, 0, block.ErrBudget)
 			break
 		}
-		h.wantAll(outcomes, tiers.Stored)
+		h.wantAll(outcomes, driver.Stored)
 		stored = i + 1
 	}
 	if h.opts.Faulty {
@@ -143,18 +143,18 @@ func checkBudget(h *harness) {
 	}
 	held, next := blocks[:stored], blocks[stored]
 	h.wantHeld(h.store(held[0]), 0)
-	h.wantPresence(tiers.Miss, next.key)
-	h.wantAll(h.load(held...), tiers.Loaded)
-	force := func(job *tiers.Job) { job.Force = true }
-	h.wantAll(h.settle(h.submit(jobSpec{op: OpStore, blocks: []payload{next}, job: force})), tiers.Stored)
-	h.wantAll(h.load(next), tiers.Loaded)
-	if s, ok := ability[tiers.Statser](h.tier); ok && s.Stats().SkippedBudget != 1 {
+	h.wantPresence(driver.Miss, next.key)
+	h.wantAll(h.load(held...), driver.Loaded)
+	force := func(job *driver.Job) { job.Force = true }
+	h.wantAll(h.settle(h.submit(jobSpec{op: OpStore, blocks: []payload{next}, job: force})), driver.Stored)
+	h.wantAll(h.load(next), driver.Loaded)
+	if s, ok := ability[driver.Statser](h.tier); ok && s.Stats().SkippedBudget != 1 {
 		h.errorf("Stats: %d blocks skipped for the budget, want 1", s.Stats().SkippedBudget)
 	}
 }
 
 func byTouch(h *harness, blocks []payload) { h.tier.Touch(keysOf(blocks)) }
-func byLoad(h *harness, blocks []payload)  { h.wantAll(h.load(blocks...), tiers.Loaded) }
+func byLoad(h *harness, blocks []payload)  { h.wantAll(h.load(blocks...), driver.Loaded) }
 
 // checkLRU: the block used last goes last (A28). It fills the tier, uses the block
 // that would go first, and adds blocks one by one. Whenever some are gone, those
@@ -164,17 +164,17 @@ func checkLRU(h *harness, use func(*harness, []payload)) {
 	n := h.opts.SmallBlocks
 	blocks := h.smallPayloads("lru", n)
 	for _, p := range blocks {
-		h.wantAll(h.store(p), tiers.Stored)
+		h.wantAll(h.store(p), driver.Stored)
 	}
-	h.wantPresence(tiers.Hit, keysOf(blocks)...)
+	h.wantPresence(driver.Hit, keysOf(blocks)...)
 	use(h, blocks[:1])
 	order := append(slices.Clone(blocks[1:]), blocks[0])
 	gone := 0
 	for i, p := range h.smallPayloads("lru-next", 3*n) {
-		h.wantAll(h.store(p), tiers.Stored)
+		h.wantAll(h.store(p), driver.Stored)
 		out, _ := h.lookup(keysOf(order)...)
 		gone = n - countHits(out)
-		if first := slices.Index(out, tiers.Hit); first >= 0 && first != gone {
+		if first := slices.Index(out, driver.Hit); first >= 0 && first != gone {
 			h.fatalf("after %d more blocks, by order of last use: %v: "+
 				"want the least recently used to go first", i+1, out)
 		}
@@ -185,10 +185,10 @@ func checkLRU(h *harness, use func(*harness, []payload)) {
 	h.errorf("after %d more blocks %d of %d are gone, want all", 3*n, gone, n)
 }
 
-func countHits(out []tiers.Presence) int {
+func countHits(out []driver.Presence) int {
 	count := 0
 	for _, p := range out {
-		if p == tiers.Hit {
+		if p == driver.Hit {
 			count++
 		}
 	}

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"sync"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // closeCases check how a tier ends, and what outlives it.
@@ -37,7 +37,7 @@ func (h *harness) backlog(present []payload) []*flight {
 // time enough, each was finished rather than failed.
 func checkCloseCompletes(h *harness) {
 	present := h.payloads("present", 4, 8<<10)
-	h.wantAll(h.store(present...), tiers.Stored)
+	h.wantAll(h.store(present...), driver.Stored)
 	flights := h.backlog(present)
 	h.close(context.Background())
 	for _, f := range flights {
@@ -46,9 +46,9 @@ func checkCloseCompletes(h *harness) {
 		}
 		outcomes := h.settle(f)
 		if f.spec.op == OpStore {
-			h.wantAll(outcomes, tiers.Stored)
+			h.wantAll(outcomes, driver.Stored)
 		} else {
-			h.wantAll(outcomes, tiers.Loaded)
+			h.wantAll(outcomes, driver.Loaded)
 		}
 	}
 }
@@ -57,7 +57,7 @@ func checkCloseCompletes(h *harness) {
 // those not finished fail with ErrClosed.
 func checkCloseCancelled(h *harness) {
 	present := h.payloads("present", 4, 8<<10)
-	h.wantAll(h.store(present...), tiers.Stored)
+	h.wantAll(h.store(present...), driver.Stored)
 	flights := h.backlog(present)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -77,7 +77,7 @@ func checkCloseCancelled(h *harness) {
 func (h *harness) wantFinishedOrClosed(f *flight) {
 	h.t.Helper()
 	for i, o := range h.settle(f) {
-		if o.Status == tiers.Failed && !h.opts.Faulty && !errors.Is(o.Err, block.ErrClosed) {
+		if o.Status == driver.Failed && !h.opts.Faulty && !errors.Is(o.Err, block.ErrClosed) {
 			h.errorf("%v: outcome %d: got %v, want success or %v", f, i, o.Err, block.ErrClosed)
 		}
 	}
@@ -85,7 +85,7 @@ func (h *harness) wantFinishedOrClosed(f *flight) {
 
 // checkCloseTwice: a second Close does nothing, also at the same time.
 func checkCloseTwice(h *harness) {
-	h.wantAll(h.store(h.payloads("twice", 2, 100)...), tiers.Stored)
+	h.wantAll(h.store(h.payloads("twice", 2, 100)...), driver.Stored)
 	tier := h.tier
 	h.tier = nil
 	h.within("Close, three times", func() {
@@ -98,7 +98,7 @@ func checkCloseTwice(h *harness) {
 	})
 }
 
-func (h *harness) checkClose(tier tiers.Tier) {
+func (h *harness) checkClose(tier driver.Tier) {
 	if err := tier.Close(context.Background()); err != nil && !h.opts.Faulty {
 		h.errorf("Close: got %v, want success", err)
 	}
@@ -108,13 +108,13 @@ func (h *harness) checkClose(tier tiers.Tier) {
 // ErrClosed, a job has its one Result, with each block failed by ErrClosed (A32).
 func checkAfterClose(h *harness) {
 	blocks := h.payloads("after", 3, 1000)
-	h.wantAll(h.store(blocks...), tiers.Stored)
+	h.wantAll(h.store(blocks...), driver.Stored)
 	tier := h.tier
 	h.close(context.Background())
 	h.tier = tier
 	defer func() { h.tier = nil }()
 
-	out := []tiers.Presence{tiers.Hit, tiers.Pending, tiers.Hit}
+	out := []driver.Presence{driver.Hit, driver.Pending, driver.Hit}
 	err := tier.Lookup(context.Background(), keysOf(blocks), out)
 	if !errors.Is(err, block.ErrClosed) {
 		h.errorf("Lookup after Close: got %v, want %v", err, block.ErrClosed)
@@ -135,8 +135,8 @@ func checkAfterClose(h *harness) {
 		h.errorf("Remove after Close: got %d, want 0", n)
 	}
 	tier.Touch(keysOf(blocks))
-	r, ok := ability[tiers.Recorder](tier)
-	if ok && r.Update(blocks[0].key, blocks[1].key, &tiers.Attrs{Seq: 9}) {
+	r, ok := ability[driver.Recorder](tier)
+	if ok && r.Update(blocks[0].key, blocks[1].key, &driver.Attrs{Seq: 9}) {
 		h.errorf("Update after Close: got true, want false")
 	}
 }
@@ -145,7 +145,7 @@ func checkAfterClose(h *harness) {
 func checkCloseRace(h *harness) {
 	const workers, rounds = 4, 12
 	present := h.payloads("present", 2, 4096)
-	h.wantAll(h.store(present...), tiers.Stored)
+	h.wantAll(h.store(present...), driver.Stored)
 	flights := make([][]*flight, workers)
 	started := make(chan struct{}, workers)
 	var wg sync.WaitGroup

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // contractCases check the contract of each method, one job at a time.
@@ -49,10 +49,10 @@ func checkEmpty(h *harness) {
 // ErrInvalid, and the answers are all Miss (A5).
 func checkLookupLength(h *harness) {
 	blocks := h.payloads("length", 3, 100)
-	h.wantAll(h.store(blocks...), tiers.Stored)
+	h.wantAll(h.store(blocks...), driver.Stored)
 	keys := keysOf(blocks)
 	for _, row := range []struct{ keys, out int }{{3, 2}, {2, 3}, {0, 1}, {1, 0}, {3, 0}} {
-		out := slices.Repeat([]tiers.Presence{tiers.Hit}, row.out)
+		out := slices.Repeat([]driver.Presence{driver.Hit}, row.out)
 		err := h.tier.Lookup(context.Background(), keys[:row.keys], out)
 		if !errors.Is(err, block.ErrInvalid) {
 			h.errorf("Lookup of %d keys into %d answers: got %v, want %v",
@@ -67,35 +67,35 @@ func checkLookupLength(h *harness) {
 func checkAbsent(h *harness) {
 	blocks := h.payloads("absent", 5, 100)
 	keys := keysOf(blocks)
-	h.wantPresence(tiers.Miss, keys...)
+	h.wantPresence(driver.Miss, keys...)
 	outcomes := h.load(blocks...)
-	h.wantAll(outcomes, tiers.Absent)
-	h.never(outcomes, tiers.Loaded, "it was never stored")
+	h.wantAll(outcomes, driver.Absent)
+	h.never(outcomes, driver.Loaded, "it was never stored")
 	h.tier.Touch(keys)
 	if n := h.tier.Remove(keys); n != 0 {
 		h.errorf("Remove of absent blocks: got %d, want 0", n)
 	}
-	h.wantPresence(tiers.Miss, keys...)
+	h.wantPresence(driver.Miss, keys...)
 }
 
 // checkStoreThenLookup: a block is a hit as soon as its job is done, and it stays
 // one, for one key and for many.
 func checkStoreThenLookup(h *harness) {
 	blocks := h.payloads("lookup", 32, 512)
-	if !h.wantAll(h.store(blocks...), tiers.Stored) {
+	if !h.wantAll(h.store(blocks...), driver.Stored) {
 		return
 	}
-	h.wantPresence(tiers.Hit, keysOf(blocks)...)
+	h.wantPresence(driver.Hit, keysOf(blocks)...)
 	for _, p := range blocks[:4] {
-		h.wantPresence(tiers.Hit, p.key)
+		h.wantPresence(driver.Hit, p.key)
 	}
 	other := h.payloads("other", 1, 512)[0]
 	out, ok := h.lookup(blocks[0].key, other.key, blocks[1].key, blocks[0].key)
-	want := []tiers.Presence{tiers.Hit, tiers.Miss, tiers.Hit, tiers.Hit}
+	want := []driver.Presence{driver.Hit, driver.Miss, driver.Hit, driver.Hit}
 	if ok && !h.opts.Faulty && !slices.Equal(out, want) {
 		h.errorf("Lookup of present, absent, present, present: got %v, want %v", out, want)
 	}
-	h.wantAll(h.load(blocks...), tiers.Loaded)
+	h.wantAll(h.load(blocks...), driver.Loaded)
 }
 
 // checkStorePresent: a block that the tier holds is Skipped, not an error and not
@@ -103,14 +103,14 @@ func checkStoreThenLookup(h *harness) {
 // Result (A32).
 func checkStorePresent(h *harness) {
 	blocks := h.payloads("present", 4, 1000)
-	h.wantAll(h.store(blocks[:2]...), tiers.Stored)
+	h.wantAll(h.store(blocks[:2]...), driver.Stored)
 	h.wantHeld(h.store(blocks[:2]...), 0, 1)
 	outcomes := h.store(blocks[0], blocks[2], blocks[1], blocks[3])
-	for i, want := range []tiers.Status{tiers.Skipped, tiers.Stored, tiers.Skipped, tiers.Stored} {
+	for i, want := range []driver.Status{driver.Skipped, driver.Stored, driver.Skipped, driver.Stored} {
 		h.wantStatus(outcomes, i, want)
 	}
 	h.wantHeld(outcomes, 0, 2)
-	h.wantAll(h.load(blocks...), tiers.Loaded)
+	h.wantAll(h.load(blocks...), driver.Loaded)
 }
 
 // checkMixedBatch: present and absent blocks in one Load have an outcome each, in
@@ -123,13 +123,13 @@ func checkMixedBatch(h *harness) {
 			present = append(present, p)
 		}
 	}
-	h.wantAll(h.store(present...), tiers.Stored)
+	h.wantAll(h.store(present...), driver.Stored)
 	outcomes := h.load(blocks...)
 	for i := range blocks {
 		if i%3 == 1 {
-			h.wantStatus(outcomes, i, tiers.Loaded)
+			h.wantStatus(outcomes, i, driver.Loaded)
 		} else {
-			h.wantStatus(outcomes, i, tiers.Absent)
+			h.wantStatus(outcomes, i, driver.Absent)
 		}
 	}
 }
@@ -138,21 +138,21 @@ func checkMixedBatch(h *harness) {
 // later, the others stay, and the count is of blocks held.
 func checkRemove(h *harness) {
 	blocks := h.payloads("remove", 6, 2000)
-	stored := h.wantAll(h.store(blocks...), tiers.Stored)
+	stored := h.wantAll(h.store(blocks...), driver.Stored)
 	gone := blocks[:3]
 	absent := h.payloads("remove-absent", 2, 100)
 	keys := append(keysOf(gone), keysOf(absent)...)
 	if n := h.tier.Remove(keys); stored && n != 3 {
 		h.errorf("Remove of 3 present and 2 absent blocks: got %d, want 3", n)
 	}
-	h.wantPresence(tiers.Miss, keys...)
+	h.wantPresence(driver.Miss, keys...)
 	outcomes := h.load(gone...)
-	h.wantAll(outcomes, tiers.Absent)
-	h.never(outcomes, tiers.Loaded, "it was removed before")
+	h.wantAll(outcomes, driver.Absent)
+	h.never(outcomes, driver.Loaded, "it was removed before")
 	if n := h.tier.Remove(keys); n != 0 {
 		h.errorf("second Remove: got %d, want 0", n)
 	}
-	h.wantAll(h.load(blocks[3:]...), tiers.Loaded)
+	h.wantAll(h.load(blocks[3:]...), driver.Loaded)
 }
 
 // checkRemoveThenStore: a key that comes back with other bytes and another size
@@ -161,9 +161,9 @@ func checkRemoveThenStore(h *harness) {
 	key := numberedKey("again", 1)
 	for gen, size := range []int64{5000, 100, 9000, 9000, 4096} {
 		p := h.payload(key, gen, size)
-		h.wantAll(h.store(p), tiers.Stored)
-		h.wantAll(h.load(p), tiers.Loaded)
-		h.wantAll(h.load(p), tiers.Loaded)
+		h.wantAll(h.store(p), driver.Stored)
+		h.wantAll(h.load(p), driver.Loaded)
+		h.wantAll(h.load(p), driver.Loaded)
 		h.tier.Remove([]block.Key{key})
 	}
 }
@@ -172,10 +172,10 @@ func checkRemoveThenStore(h *harness) {
 // are absent.
 func checkTouch(h *harness) {
 	blocks := h.payloads("touch", 4, 100)
-	h.wantAll(h.store(blocks[:2]...), tiers.Stored)
+	h.wantAll(h.store(blocks[:2]...), driver.Stored)
 	h.tier.Touch(keysOf(blocks))
-	h.wantPresence(tiers.Miss, keysOf(blocks[2:])...)
-	h.wantAll(h.load(blocks[:2]...), tiers.Loaded)
+	h.wantPresence(driver.Miss, keysOf(blocks[2:])...)
+	h.wantAll(h.load(blocks[:2]...), driver.Loaded)
 }
 
 // checkPendingWhileStoring: from the return of Store until Done, a block that will
@@ -188,7 +188,7 @@ func checkPendingWhileStoring(h *harness) {
 		out, ok := h.lookup(keysOf(blocks)...)
 		outcomes := h.settle(f)
 		for i, o := range outcomes {
-			if ok && o.Status == tiers.Stored && out[i] == tiers.Miss && !h.opts.Faulty {
+			if ok && o.Status == driver.Stored && out[i] == driver.Miss && !h.opts.Faulty {
 				h.fatalf("round %d, block %d: Lookup between Store and Done: got miss, want pending or hit",
 					round, i)
 			}
@@ -201,10 +201,10 @@ func checkPendingWhileStoring(h *harness) {
 // and what it submits there is completed.
 func checkCallsFromDone(h *harness) {
 	blocks := h.payloads("from-done", 6, 700)
-	h.wantAll(h.store(blocks[:3]...), tiers.Stored)
+	h.wantAll(h.store(blocks[:3]...), driver.Stored)
 	var store, load *flight
 	f := h.submit(jobSpec{op: OpStore, blocks: blocks[3:5], then: func() {
-		out := make([]tiers.Presence, 3)
+		out := make([]driver.Presence, 3)
 		err := h.tier.Lookup(context.Background(), keysOf(blocks[:3]), out)
 		if err != nil && !h.opts.Faulty {
 			h.errorf("Lookup from Done: got %v, want success", err)
@@ -214,27 +214,27 @@ func checkCallsFromDone(h *harness) {
 		store = h.submit(jobSpec{op: OpStore, blocks: blocks[5:]})
 		load = h.submit(jobSpec{op: OpLoad, blocks: blocks[:2]})
 	}})
-	h.wantAll(h.settle(f), tiers.Stored)
-	h.wantAll(h.settle(store), tiers.Stored)
-	h.wantAll(h.settle(load), tiers.Loaded)
-	h.wantPresence(tiers.Miss, blocks[2].key)
-	h.wantAll(h.load(blocks[3:]...), tiers.Loaded)
+	h.wantAll(h.settle(f), driver.Stored)
+	h.wantAll(h.settle(store), driver.Stored)
+	h.wantAll(h.settle(load), driver.Loaded)
+	h.wantPresence(driver.Miss, blocks[2].key)
+	h.wantAll(h.load(blocks[3:]...), driver.Loaded)
 }
 
 // wantListed checks that the tier lists the blocks, with their sizes and checksums,
 // and nothing else. A faulty tier may have lost some, and keep some whose Store
 // it has failed.
-func (h *harness) wantListed(e tiers.Enumerator, blocks []payload) {
+func (h *harness) wantListed(e driver.Enumerator, blocks []payload) {
 	h.t.Helper()
 	want := make(map[block.Key]payload)
 	for _, p := range blocks {
 		want[p.key] = p
 	}
 	h.within("Blocks", func() {
-		err := e.Blocks(func(held *tiers.Held) bool {
+		err := e.Blocks(func(held *driver.Held) bool {
 			p, ok := want[held.Key]
 			delete(want, held.Key)
-			out := make([]tiers.Presence, 1) // fn may call the tier
+			out := make([]driver.Presence, 1) // fn may call the tier
 			_ = h.tier.Lookup(context.Background(), []block.Key{held.Key}, out)
 			if !ok {
 				h.errorf("Blocks: listed %.80q, which is not there or was listed before", held.Key.Path())
@@ -257,15 +257,15 @@ func (h *harness) wantListed(e tiers.Enumerator, blocks []payload) {
 // checkEnumerate: an Enumerator lists exactly what was stored and not removed, and
 // stops when told.
 func checkEnumerate(h *harness) {
-	e := mustHave[tiers.Enumerator](h)
+	e := mustHave[driver.Enumerator](h)
 	h.wantListed(e, nil)
 	blocks := h.payloads("list", 20, 3000)
-	h.wantAll(h.store(blocks...), tiers.Stored)
+	h.wantAll(h.store(blocks...), driver.Stored)
 	h.wantListed(e, blocks)
 	h.tier.Remove(keysOf(blocks[:5]))
 	h.wantListed(e, blocks[5:])
 	calls := 0
-	err := e.Blocks(func(*tiers.Held) bool {
+	err := e.Blocks(func(*driver.Held) bool {
 		calls++
 		return calls < 3
 	})
@@ -277,12 +277,12 @@ func checkEnumerate(h *harness) {
 // checkStats: the state is one of the three, no more is in use than there is, and
 // the counters count what was done.
 func checkStats(h *harness) {
-	s := mustHave[tiers.Statser](h)
+	s := mustHave[driver.Statser](h)
 	blocks := h.payloads("stats", 4, 5000)
 	bytes := uint64(4 * h.size(5000))
-	h.wantAll(h.store(blocks...), tiers.Stored)
+	h.wantAll(h.store(blocks...), driver.Stored)
 	h.store(blocks[0]) // skipped, but not for want of room
-	h.wantAll(h.load(blocks[:2]...), tiers.Loaded)
+	h.wantAll(h.load(blocks[:2]...), driver.Loaded)
 	stats := s.Stats()
 	if !slices.Contains([]string{"online", "degraded", "offline"}, stats.State) {
 		h.errorf("Stats: got state %q, want online, degraded or offline", stats.State)

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // dataCases check that bytes and names come back as they went in.
@@ -41,15 +41,15 @@ func checkRoundTrip(h *harness) {
 			continue
 		}
 		p := h.payload(numberedKey("size", i), 0, size)
-		h.wantAll(h.store(p), tiers.Stored)
-		h.wantAll(h.load(p), tiers.Loaded)
+		h.wantAll(h.store(p), driver.Stored)
+		h.wantAll(h.load(p), driver.Loaded)
 		blocks = append(blocks, p)
 	}
-	h.wantAll(h.load(blocks...), tiers.Loaded)
+	h.wantAll(h.load(blocks...), driver.Loaded)
 	h.tier.Remove(keysOf(blocks))
-	h.wantAll(h.store(blocks...), tiers.Stored)
+	h.wantAll(h.store(blocks...), driver.Stored)
 	slices.Reverse(blocks)
-	h.wantAll(h.load(blocks...), tiers.Loaded)
+	h.wantAll(h.load(blocks...), driver.Loaded)
 }
 
 // checkSizeZero: an empty block is stored and loaded, or refused, as the tier
@@ -59,16 +59,16 @@ func checkSizeZero(h *harness) {
 	outcomes := h.store(p)
 	loaded := h.load(p)
 	switch {
-	case outcomes[0].Status == tiers.Stored:
-		h.wantAll(loaded, tiers.Loaded)
+	case outcomes[0].Status == driver.Stored:
+		h.wantAll(loaded, driver.Loaded)
 	case !h.opts.Faulty: // a fault may fail the Store of a block that is then there
-		h.never(loaded, tiers.Loaded, "its Store was refused")
+		h.never(loaded, driver.Loaded, "its Store was refused")
 	}
 
 	p = newPayload(h.opts.Seed, numberedKey("zero", 1), 0, 0)
-	outcomes = h.edited(OpStore, func(tr *tiers.Transfer) { tr.Size = -1 }, p)
-	h.wantAll(outcomes, tiers.Failed)
-	h.never(outcomes, tiers.Stored, "its size is negative")
+	outcomes = h.edited(OpStore, func(tr *driver.Transfer) { tr.Size = -1 }, p)
+	h.wantAll(outcomes, driver.Failed)
+	h.never(outcomes, driver.Stored, "its size is negative")
 }
 
 // strangeHashes are valid names that a tier could confuse, escape wrongly, or take
@@ -101,10 +101,10 @@ func checkKeys(h *harness) {
 			h.fatalf("block %d: %v", i, err)
 		}
 	}
-	h.wantAll(h.store(blocks...), tiers.Stored)
-	h.wantPresence(tiers.Hit, keysOf(blocks)...)
+	h.wantAll(h.store(blocks...), driver.Stored)
+	h.wantPresence(driver.Hit, keysOf(blocks)...)
 	h.rng.Shuffle(len(blocks), func(i, j int) { blocks[i], blocks[j] = blocks[j], blocks[i] })
-	h.wantAll(h.load(blocks...), tiers.Loaded)
+	h.wantAll(h.load(blocks...), driver.Loaded)
 	for _, p := range blocks {
 		if n := h.tier.Remove([]block.Key{p.key}); n != 1 && !h.opts.Faulty {
 			h.errorf("Remove %.80q: got %d, want 1", p.key.Path(), n)
@@ -142,14 +142,14 @@ func checkLongKeys(h *harness) {
 		for i, o := range h.store(blocks...) {
 			loaded := h.load(blocks[i])
 			switch {
-			case o.Status == tiers.Stored && !mustNot:
-				h.wantAll(loaded, tiers.Loaded)
+			case o.Status == driver.Stored && !mustNot:
+				h.wantAll(loaded, driver.Loaded)
 			case !h.opts.Faulty && (must || !errors.Is(o.Err, block.ErrNameTooLong)):
 				h.errorf("Store of a key of %d bytes: got %v (%v), want stored or ErrNameTooLong, by the limit",
 					n, o.Status, o.Err)
 			}
 		}
-		if e, ok := ability[tiers.Enumerator](h.tier); ok && must {
+		if e, ok := ability[driver.Enumerator](h.tier); ok && must {
 			h.wantListed(e, blocks)
 		}
 		h.tier.Remove(keysOf(blocks))
@@ -166,18 +166,18 @@ func checkGroups(h *harness) {
 	}
 	for stored := range keys {
 		p := h.payload(keys[stored], 1, 999)
-		h.wantAll(h.store(p), tiers.Stored)
+		h.wantAll(h.store(p), driver.Stored)
 		for i, key := range keys {
 			if i == stored {
 				continue
 			}
-			h.wantPresence(tiers.Miss, key)
+			h.wantPresence(driver.Miss, key)
 			// Of the same size as the one stored, so that a mix-up loads.
 			outcomes := h.load(h.payload(key, 2, 999))
-			h.wantAll(outcomes, tiers.Absent)
-			h.never(outcomes, tiers.Loaded, fmt.Sprintf("only %q is stored", keys[stored].Path()))
+			h.wantAll(outcomes, driver.Absent)
+			h.never(outcomes, driver.Loaded, fmt.Sprintf("only %q is stored", keys[stored].Path()))
 		}
-		h.wantAll(h.load(p), tiers.Loaded)
+		h.wantAll(h.load(p), driver.Loaded)
 		h.tier.Remove([]block.Key{keys[stored]})
 	}
 
@@ -185,28 +185,28 @@ func checkGroups(h *harness) {
 	for i, key := range keys {
 		blocks[i] = h.payload(key, 3, 999)
 	}
-	h.wantAll(h.store(blocks...), tiers.Stored)
-	h.wantAll(h.load(blocks...), tiers.Loaded)
+	h.wantAll(h.store(blocks...), driver.Stored)
+	h.wantAll(h.load(blocks...), driver.Loaded)
 	if n := h.tier.Remove(keys[:1]); n != 1 && !h.opts.Faulty {
 		h.errorf("Remove %q: got %d, want 1", keys[0].Path(), n)
 	}
-	h.wantAll(h.load(blocks[1:]...), tiers.Loaded)
+	h.wantAll(h.load(blocks[1:]...), driver.Loaded)
 }
 
 // checkSourceReused: once Done has returned the engine may overwrite and close the
 // file, here with other bytes under the same name; the block stays what it was.
 func checkSourceReused(h *harness) {
 	blocks := h.payloads("reused", 3, 128<<10)
-	if !h.wantAll(h.store(blocks...), tiers.Stored) { // settle overwrites and closes
+	if !h.wantAll(h.store(blocks...), driver.Stored) { // settle overwrites and closes
 		return
 	}
-	h.wantAll(h.load(blocks...), tiers.Loaded)
-	h.wantAll(h.load(blocks...), tiers.Loaded)
+	h.wantAll(h.load(blocks...), driver.Loaded)
+	h.wantAll(h.load(blocks...), driver.Loaded)
 }
 
 // edited runs a job whose transfers edit has made wrong. What is in the files is
 // then for the case to check.
-func (h *harness) edited(op Op, edit func(tr *tiers.Transfer), blocks ...payload) []tiers.Outcome {
+func (h *harness) edited(op Op, edit func(tr *driver.Transfer), blocks ...payload) []driver.Outcome {
 	h.t.Helper()
 	return h.settle(h.submit(jobSpec{op: op, blocks: blocks, edit: edit}))
 }
@@ -215,24 +215,24 @@ func (h *harness) edited(op Op, edit func(tr *tiers.Transfer), blocks ...payload
 // never loaded with it, whether the tier notices at the Store or at the Load.
 func checkStoreWrongSum(h *harness) {
 	good, bad := h.payload(numberedKey("sum", 0), 0, 5000), h.payload(numberedKey("sum", 1), 0, 5000)
-	h.edited(OpStore, func(tr *tiers.Transfer) {
+	h.edited(OpStore, func(tr *driver.Transfer) {
 		if tr.Key == bad.key {
 			tr.Sum.Sum ^= 1
 		}
 	}, good, bad)
-	h.wantAll(h.load(good), tiers.Loaded)
-	outcomes := h.edited(OpLoad, func(tr *tiers.Transfer) { tr.Sum.Sum ^= 1 }, bad)
-	h.never(outcomes, tiers.Loaded, "its bytes disagree with the checksum that it was stored with")
+	h.wantAll(h.load(good), driver.Loaded)
+	outcomes := h.edited(OpLoad, func(tr *driver.Transfer) { tr.Sum.Sum ^= 1 }, bad)
+	h.never(outcomes, driver.Loaded, "its bytes disagree with the checksum that it was stored with")
 	h.checkCorruptIsGone(outcomes)
 }
 
 // checkCorruptIsGone: a tier that answers ErrCorrupt to a Load has dropped the
 // block already.
-func (h *harness) checkCorruptIsGone(outcomes []tiers.Outcome) {
+func (h *harness) checkCorruptIsGone(outcomes []driver.Outcome) {
 	h.t.Helper()
 	for _, o := range outcomes {
 		if errors.Is(o.Err, block.ErrCorrupt) {
-			h.wantPresence(tiers.Miss, o.Key)
+			h.wantPresence(driver.Miss, o.Key)
 		}
 	}
 }
@@ -240,35 +240,35 @@ func (h *harness) checkCorruptIsGone(outcomes []tiers.Outcome) {
 // checkStoreShortSource: a file that ends early is not stored as if it were whole.
 func checkStoreShortSource(h *harness) {
 	p := h.payload(numberedKey("short", 0), 0, 10000)
-	outcomes := h.edited(OpStore, func(tr *tiers.Transfer) {
+	outcomes := h.edited(OpStore, func(tr *driver.Transfer) {
 		if err := tr.File.Truncate(tr.Size / 2); err != nil {
 			h.fatalf("truncate: %v", err)
 		}
 	}, p)
-	h.never(outcomes, tiers.Stored, "its file ends half way")
-	h.wantAll(outcomes, tiers.Failed)
-	h.never(h.load(p), tiers.Loaded, "its Store failed")
+	h.never(outcomes, driver.Stored, "its file ends half way")
+	h.wantAll(outcomes, driver.Failed)
+	h.never(h.load(p), driver.Loaded, "its Store failed")
 	outcomes = h.store(p) // a failed Store leaves nothing in the way
-	h.wantAll(outcomes, tiers.Stored)
-	h.wantAll(h.load(p), tiers.Loaded)
+	h.wantAll(outcomes, driver.Stored)
+	h.wantAll(h.load(p), driver.Loaded)
 }
 
 // checkLoadWrongSum: a Load that expects other bytes than the tier has recorded asks
 // for another version: Absent. The copy stays.
 func checkLoadWrongSum(h *harness) {
 	blocks := h.payloads("expect", 3, 5000)
-	h.wantAll(h.store(blocks...), tiers.Stored)
-	outcomes := h.edited(OpLoad, func(tr *tiers.Transfer) {
+	h.wantAll(h.store(blocks...), driver.Stored)
+	outcomes := h.edited(OpLoad, func(tr *driver.Transfer) {
 		if tr.Key == blocks[1].key {
 			tr.Sum.Sum ^= 1 << 63
 		}
 	}, blocks...)
-	h.wantStatus(outcomes, 0, tiers.Loaded)
-	h.never(outcomes[1:2], tiers.Loaded, "it has another checksum than the job expects")
-	h.wantStatus(outcomes, 1, tiers.Absent)
-	h.wantStatus(outcomes, 2, tiers.Loaded)
+	h.wantStatus(outcomes, 0, driver.Loaded)
+	h.never(outcomes[1:2], driver.Loaded, "it has another checksum than the job expects")
+	h.wantStatus(outcomes, 1, driver.Absent)
+	h.wantStatus(outcomes, 2, driver.Loaded)
 	h.checkCorruptIsGone(outcomes)
-	h.wantAll(h.load(blocks...), tiers.Loaded)
+	h.wantAll(h.load(blocks...), driver.Loaded)
 }
 
 // checkLoadWrongSize: Loaded means exactly Size bytes, so a block of another size is
@@ -279,18 +279,18 @@ func checkLoadWrongSize(h *harness) {
 		if int64(len(p.data))+delta < 1 {
 			continue
 		}
-		h.wantAll(h.store(p), tiers.Stored)
-		outcomes := h.edited(OpLoad, func(tr *tiers.Transfer) {
+		h.wantAll(h.store(p), driver.Stored)
+		outcomes := h.edited(OpLoad, func(tr *driver.Transfer) {
 			tr.Size += delta
 			tr.Sum = block.Checksum{}
 			if err := tr.File.Truncate(tr.Size); err != nil {
 				h.fatalf("truncate: %v", err)
 			}
 		}, p)
-		h.never(outcomes, tiers.Loaded, fmt.Sprintf("the job asks for %+d bytes", delta))
-		h.wantAll(outcomes, tiers.Absent)
+		h.never(outcomes, driver.Loaded, fmt.Sprintf("the job asks for %+d bytes", delta))
+		h.wantAll(outcomes, driver.Absent)
 		h.checkCorruptIsGone(outcomes)
-		h.wantAll(h.load(p), tiers.Loaded)
+		h.wantAll(h.load(p), driver.Loaded)
 	}
 }
 
@@ -298,24 +298,24 @@ func checkLoadWrongSize(h *harness) {
 // and the checksum that the tier has verified.
 func checkLoadUnknownSum(h *harness) {
 	blocks := h.payloads("unknown-sum", 4, 5000)
-	h.wantAll(h.store(blocks...), tiers.Stored)
-	forget := func(tr *tiers.Transfer) { tr.Sum = block.Checksum{} }
-	h.wantAll(h.edited(OpLoad, forget, blocks...), tiers.Loaded)
+	h.wantAll(h.store(blocks...), driver.Stored)
+	forget := func(tr *driver.Transfer) { tr.Sum = block.Checksum{} }
+	h.wantAll(h.edited(OpLoad, forget, blocks...), driver.Loaded)
 }
 
 // checkStoreUnknownSum: a Store whose checksum is not known computes it; settle has
 // checked that the outcome reports it. Later it is the recorded one.
 func checkStoreUnknownSum(h *harness) {
 	blocks := h.payloads("compute-sum", 4, 5000)
-	forget := func(tr *tiers.Transfer) { tr.Sum = block.Checksum{} }
-	if !h.wantAll(h.edited(OpStore, forget, blocks...), tiers.Stored) {
+	forget := func(tr *driver.Transfer) { tr.Sum = block.Checksum{} }
+	if !h.wantAll(h.edited(OpStore, forget, blocks...), driver.Stored) {
 		return
 	}
-	h.wantAll(h.load(blocks...), tiers.Loaded)
-	h.wantAll(h.edited(OpLoad, forget, blocks...), tiers.Loaded)
-	wrong := func(tr *tiers.Transfer) { tr.Sum.Sum ^= 1 }
-	h.wantAll(h.edited(OpLoad, wrong, blocks...), tiers.Absent)
-	if e, ok := ability[tiers.Enumerator](h.tier); ok {
+	h.wantAll(h.load(blocks...), driver.Loaded)
+	h.wantAll(h.edited(OpLoad, forget, blocks...), driver.Loaded)
+	wrong := func(tr *driver.Transfer) { tr.Sum.Sum ^= 1 }
+	h.wantAll(h.edited(OpLoad, wrong, blocks...), driver.Absent)
+	if e, ok := ability[driver.Enumerator](h.tier); ok {
 		h.wantListed(e, blocks)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // hostCases check what a tier asks and tells its Host.
@@ -92,14 +92,14 @@ func (host *testHost) told(key block.Key) (leave int, lost []error) {
 func (h *harness) useHost(host *testHost) {
 	h.t.Helper()
 	h.useSmall()
-	mustHave[tiers.Hosted](h).SetHost(host)
+	mustHave[driver.Hosted](h).SetHost(host)
 }
 
 // fill stores the blocks one by one, which have to fit.
 func (h *harness) fill(blocks []payload) {
 	h.t.Helper()
 	for _, p := range blocks {
-		h.wantAll(h.store(p), tiers.Stored)
+		h.wantAll(h.store(p), driver.Stored)
 	}
 }
 
@@ -119,21 +119,21 @@ func checkHostAsked(h *harness) {
 			h.errorf("MayEvict %v: asked %d times, want once: it had leave", p.key, leave)
 		}
 		if leave == 0 {
-			h.wantPresence(tiers.Hit, p.key)
-			h.wantAll(h.load(p), tiers.Loaded)
+			h.wantPresence(driver.Hit, p.key)
+			h.wantAll(h.load(p), driver.Loaded)
 			continue
 		}
 		given++
 		h.eventually("eviction of a block with leave", func() bool {
 			out, ok := h.lookup(p.key)
-			return ok && out[0] == tiers.Miss
+			return ok && out[0] == driver.Miss
 		})
-		h.never(h.load(p), tiers.Loaded, "MayEvict has answered true")
+		h.never(h.load(p), driver.Loaded, "MayEvict has answered true")
 	}
 	if want := len(blocks) - 2*h.opts.SmallBlocks; given < want {
 		h.errorf("%d blocks evicted with leave, want at least %d", given, want)
 	}
-	if s, ok := ability[tiers.Statser](h.tier); ok && s.Stats().Evicted != uint64(given) {
+	if s, ok := ability[driver.Statser](h.tier); ok && s.Stats().Evicted != uint64(given) {
 		h.errorf("Stats: %d blocks evicted, want %d", s.Stats().Evicted, given)
 	}
 }
@@ -148,14 +148,14 @@ func checkHostVeto(h *harness) {
 	kept := blocks[:h.opts.SmallBlocks/2] // the ones to go first
 	host.veto(keysOf(kept))
 	for _, p := range h.smallPayloads("veto-next", 3*h.opts.SmallBlocks) {
-		h.wantAll(h.store(p), tiers.Stored)
-		h.wantAll(h.load(p), tiers.Loaded)
-		h.wantPresence(tiers.Hit, keysOf(kept)...)
+		h.wantAll(h.store(p), driver.Stored)
+		h.wantAll(h.load(p), driver.Loaded)
+		h.wantPresence(driver.Hit, keysOf(kept)...)
 	}
-	h.wantAll(h.load(kept...), tiers.Loaded)
+	h.wantAll(h.load(kept...), driver.Loaded)
 	host.veto(nil)
 	for _, p := range h.smallPayloads("veto-after", 3*h.opts.SmallBlocks) {
-		h.wantAll(h.store(p), tiers.Stored)
+		h.wantAll(h.store(p), driver.Stored)
 	}
 	h.eventually("eviction of blocks no longer kept", func() bool {
 		out, _ := h.lookup(keysOf(kept)...)
@@ -173,8 +173,8 @@ func checkHostVetoAll(h *harness) {
 	var held []payload
 	for _, p := range blocks {
 		outcomes := h.store(p)
-		h.wantStatus(outcomes, 0, tiers.Stored, tiers.Skipped)
-		if outcomes[0].Status == tiers.Stored {
+		h.wantStatus(outcomes, 0, driver.Stored, driver.Skipped)
+		if outcomes[0].Status == driver.Stored {
 			held = append(held, p)
 			continue
 		}
@@ -205,7 +205,7 @@ func checkHostStore(h *harness) {
 	h.useHost(host)
 	w = h.worker(0)
 	for _, p := range blocks {
-		if h.wantAll(h.store(p), tiers.Stored); again.Load() != nil {
+		if h.wantAll(h.store(p), driver.Stored); again.Load() != nil {
 			break
 		}
 	}
@@ -214,13 +214,13 @@ func checkHostStore(h *harness) {
 		h.fatalf("the Host was not asked for %d blocks into room for %d", len(blocks), h.opts.SmallBlocks)
 	}
 	outcomes := h.settle(f)
-	h.wantStatus(outcomes, 0, tiers.Stored, tiers.Skipped)
-	if o := outcomes[0]; o.Status == tiers.Skipped && o.Err != nil {
+	h.wantStatus(outcomes, 0, driver.Stored, driver.Skipped)
+	if o := outcomes[0]; o.Status == driver.Skipped && o.Err != nil {
 		return
 	}
 	if leave, _ := host.told(f.spec.blocks[0].key); leave <= 1 {
-		h.wantPresence(tiers.Hit, f.spec.blocks[0].key)
-		h.wantAll(h.load(f.spec.blocks[0]), tiers.Loaded)
+		h.wantPresence(driver.Hit, f.spec.blocks[0].key)
+		h.wantAll(h.load(f.spec.blocks[0]), driver.Loaded)
 	}
 }
 
@@ -244,13 +244,13 @@ func checkHostCalls(h *harness) {
 // callBack calls the tier from its Host, which fails or hangs if the tier holds a lock.
 func (h *harness) callBack(key block.Key) {
 	h.t.Helper()
-	err := h.tier.Lookup(context.Background(), []block.Key{key}, make([]tiers.Presence, 1))
+	err := h.tier.Lookup(context.Background(), []block.Key{key}, make([]driver.Presence, 1))
 	if err != nil && !h.opts.Faulty && !errors.Is(err, block.ErrUnavailable) {
 		h.errorf("Lookup from the Host: got %v, want success", err)
 	}
 	h.tier.Touch([]block.Key{key})
 	h.tier.Remove([]block.Key{numberedKey("nobody", 0)})
-	if s, ok := ability[tiers.Statser](h.tier); ok {
+	if s, ok := ability[driver.Statser](h.tier); ok {
 		s.Stats()
 	}
 }
@@ -259,14 +259,14 @@ func (h *harness) callBack(key block.Key) {
 // blocks are neither asked for nor lost.
 func checkHostQuiet(h *harness) {
 	host := newTestHost()
-	mustHave[tiers.Hosted](h).SetHost(host)
+	mustHave[driver.Hosted](h).SetHost(host)
 	blocks := h.payloads("quiet", 4, 3000)
-	h.wantAll(h.store(blocks...), tiers.Stored)
-	h.wantAll(h.store(h.payload(blocks[0].key, 1, 2000)), tiers.Stored)
-	h.wantAll(h.load(blocks...)[:1], tiers.Absent)
+	h.wantAll(h.store(blocks...), driver.Stored)
+	h.wantAll(h.store(h.payload(blocks[0].key, 1, 2000)), driver.Stored)
+	h.wantAll(h.load(blocks...)[:1], driver.Absent)
 	h.tier.Remove(keysOf(blocks[1:2]))
-	if r, ok := ability[tiers.Recorder](h.tier); ok {
-		r.Update(blocks[2].key, blocks[3].key, &tiers.Attrs{Seq: 3})
+	if r, ok := ability[driver.Recorder](h.tier); ok {
+		r.Update(blocks[2].key, blocks[3].key, &driver.Attrs{Seq: 3})
 	}
 	h.close(context.Background())
 	for _, p := range blocks {
@@ -294,10 +294,10 @@ func checkHostParallel(h *harness) {
 					continue
 				}
 				outcomes := w.store(p)
-				if w.wantStatus(outcomes, 0, tiers.Stored, tiers.Skipped) && outcomes[0].Status == tiers.Stored {
+				if w.wantStatus(outcomes, 0, driver.Stored, driver.Skipped) && outcomes[0].Status == driver.Stored {
 					stored[at] = append(stored[at], p)
 				}
-				w.wantStatus(w.load(p), 0, tiers.Loaded, tiers.Absent)
+				w.wantStatus(w.load(p), 0, driver.Loaded, driver.Absent)
 			}
 		})
 	}
@@ -305,7 +305,7 @@ func checkHostParallel(h *harness) {
 	for _, p := range slices.Concat(stored...) {
 		leave, _ := host.told(p.key)
 		out, ok := h.lookup(p.key)
-		if ok && leave == 0 && out[0] != tiers.Hit {
+		if ok && leave == 0 && out[0] != driver.Hit {
 			h.errorf("%v: stored and now a %v, though the Host gave no leave", p.key, out[0])
 		}
 	}
@@ -317,24 +317,24 @@ func checkHostParallel(h *harness) {
 func checkCorrupt(h *harness) {
 	host := newTestHost()
 	host.inside = h.callBack
-	hosted, ok := ability[tiers.Hosted](h.tier)
+	hosted, ok := ability[driver.Hosted](h.tier)
 	if ok {
 		hosted.SetHost(host)
 	}
 	blocks := h.payloads("rot", 5, 5000)
-	h.wantAll(h.store(blocks...), tiers.Stored)
+	h.wantAll(h.store(blocks...), driver.Stored)
 	bad, good := blocks[1], append(slices.Clone(blocks[:1]), blocks[2:]...)
 	h.opts.Corrupt(h.t, h.tier, bad.key)
 	outcomes := h.load(blocks...)
-	h.never(outcomes[1:2], tiers.Loaded, "its copy is corrupt")
+	h.never(outcomes[1:2], driver.Loaded, "its copy is corrupt")
 	// The tier may have found it by itself before.
-	h.wantStatus(outcomes, 1, tiers.Failed, tiers.Absent)
-	if o := outcomes[1]; o.Status == tiers.Failed && !errors.Is(o.Err, block.ErrCorrupt) && !h.opts.Faulty {
+	h.wantStatus(outcomes, 1, driver.Failed, driver.Absent)
+	if o := outcomes[1]; o.Status == driver.Failed && !errors.Is(o.Err, block.ErrCorrupt) && !h.opts.Faulty {
 		h.errorf("Load of a corrupt copy: got %v, want %v", o.Err, block.ErrCorrupt)
 	}
-	h.wantPresence(tiers.Miss, bad.key)
-	h.wantAll(h.load(bad), tiers.Absent)
-	if s, able := ability[tiers.Statser](h.tier); able && s.Stats().Corrupt != 1 && !h.opts.Faulty {
+	h.wantPresence(driver.Miss, bad.key)
+	h.wantAll(h.load(bad), driver.Absent)
+	if s, able := ability[driver.Statser](h.tier); able && s.Stats().Corrupt != 1 && !h.opts.Faulty {
 		h.errorf("Stats: %d corrupt, want 1", s.Stats().Corrupt)
 	}
 	if ok && !h.opts.Faulty {
@@ -343,8 +343,8 @@ func checkCorrupt(h *harness) {
 			return len(lost) == 1 && errors.Is(lost[0], block.ErrCorrupt)
 		})
 	}
-	h.wantAll(h.store(bad), tiers.Stored)
-	h.wantAll(h.load(append(good, bad)...), tiers.Loaded)
+	h.wantAll(h.store(bad), driver.Stored)
+	h.wantAll(h.load(append(good, bad)...), driver.Loaded)
 }
 
 // checkOffline: a tier whose device is gone says so: look-ups and jobs fail with
@@ -352,35 +352,35 @@ func checkCorrupt(h *harness) {
 func checkOffline(h *harness) {
 	host := newTestHost()
 	host.inside = h.callBack
-	hosted, ok := ability[tiers.Hosted](h.tier)
+	hosted, ok := ability[driver.Hosted](h.tier)
 	if ok {
 		hosted.SetHost(host)
 	}
 	blocks := h.payloads("offline", 5, 5000)
-	h.wantAll(h.store(blocks...), tiers.Stored)
+	h.wantAll(h.store(blocks...), driver.Stored)
 	h.opts.Offline(h.t, h.tier)
 	for _, op := range []Op{OpLoad, OpStore} { // the Load lets the tier notice
 		for i, o := range h.settle(h.submit(jobSpec{op: op, blocks: blocks})) {
-			if o.Status != tiers.Failed || !errors.Is(o.Err, block.ErrUnavailable) {
+			if o.Status != driver.Failed || !errors.Is(o.Err, block.ErrUnavailable) {
 				h.errorf("%v while offline, block %d: got %v (%v), want %v",
 					op, i, o.Status, o.Err, block.ErrUnavailable)
 			}
 		}
 	}
-	out := []tiers.Presence{tiers.Hit, tiers.Pending, tiers.Hit, tiers.Hit, tiers.Hit}
+	out := []driver.Presence{driver.Hit, driver.Pending, driver.Hit, driver.Hit, driver.Hit}
 	if err := h.tier.Lookup(context.Background(), keysOf(blocks), out); !errors.Is(err, block.ErrUnavailable) {
 		h.errorf("Lookup while offline: got %v, want %v", err, block.ErrUnavailable)
 	}
 	h.checkAllMiss(out)
-	if s, ok := ability[tiers.Syncer](h.tier); ok {
+	if s, ok := ability[driver.Syncer](h.tier); ok {
 		if err := h.settleSync(h.submitSync(s, nil)); !errors.Is(err, block.ErrUnavailable) {
 			h.errorf("Sync while offline: got %v, want %v", err, block.ErrUnavailable)
 		}
 	}
-	if r, ok := ability[tiers.Recorder](h.tier); ok && r.Update(blocks[0].key, blocks[1].key, &blocks[0].attrs) {
+	if r, ok := ability[driver.Recorder](h.tier); ok && r.Update(blocks[0].key, blocks[1].key, &blocks[0].attrs) {
 		h.errorf("Update while offline: got true, want false")
 	}
-	if s, ok := ability[tiers.Statser](h.tier); ok && s.Stats().State != "offline" {
+	if s, ok := ability[driver.Statser](h.tier); ok && s.Stats().State != "offline" {
 		h.errorf("Stats: got state %q, want offline", s.Stats().State)
 	}
 	for _, p := range blocks {

@@ -5,8 +5,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // parallelCases run many operations at once, for the race detector and the model.
@@ -22,13 +22,13 @@ func parallelCases() []suiteCase {
 // checkParallelLoads: several jobs load the same blocks at the same time.
 func checkParallelLoads(h *harness) {
 	blocks := h.payloads("loads", 4, 64<<10)
-	h.wantAll(h.store(blocks...), tiers.Stored)
+	h.wantAll(h.store(blocks...), driver.Stored)
 	var flights []*flight
 	for range 16 {
 		flights = append(flights, h.submit(jobSpec{op: OpLoad, blocks: blocks}))
 	}
 	for _, f := range flights {
-		h.wantAll(h.settle(f), tiers.Loaded)
+		h.wantAll(h.settle(f), driver.Loaded)
 	}
 }
 
@@ -46,8 +46,8 @@ func checkParallelStores(h *harness) {
 	for _, f := range flights {
 		outcomes := h.settle(f)
 		for i, o := range outcomes {
-			h.wantStatus(outcomes, i, tiers.Stored, tiers.Skipped)
-			stored[o.Key] = stored[o.Key] || o.Status == tiers.Stored
+			h.wantStatus(outcomes, i, driver.Stored, driver.Skipped)
+			stored[o.Key] = stored[o.Key] || o.Status == driver.Stored
 		}
 	}
 	for key, ok := range stored {
@@ -55,7 +55,7 @@ func checkParallelStores(h *harness) {
 			h.errorf("%.80q: stored by none of %d jobs", key.Path(), len(flights))
 		}
 	}
-	h.wantAll(h.load(blocks...), tiers.Loaded)
+	h.wantAll(h.load(blocks...), driver.Loaded)
 }
 
 // checkParallelRandomSmall: as checkParallelRandom, with eviction all the time.
@@ -164,19 +164,19 @@ func (m *model) stepStore() {
 		got := outcomes[at].Status
 		switch {
 		case m.lossy:
-			m.wantStatus(outcomes, at, tiers.Stored, tiers.Skipped)
+			m.wantStatus(outcomes, at, driver.Stored, driver.Skipped)
 		case m.state[i] == isPresent:
 			m.wantHeld(outcomes, at)
 		default:
-			m.wantStatus(outcomes, at, tiers.Stored)
+			m.wantStatus(outcomes, at, driver.Stored)
 		}
 		if m.lossy {
 			m.state[i] = isUnknown
-		} else if got == tiers.Stored || got == tiers.Skipped && outcomes[at].Err == nil {
+		} else if got == driver.Stored || got == driver.Skipped && outcomes[at].Err == nil {
 			m.state[i] = isPresent
 		}
 	}
-	m.wantStatus(outcomes, len(picked), tiers.Stored, tiers.Skipped)
+	m.wantStatus(outcomes, len(picked), driver.Stored, driver.Skipped)
 	m.settleBeside(beside)
 }
 
@@ -187,12 +187,12 @@ func (m *model) stepLoad() {
 	for at, i := range picked {
 		switch m.state[i] {
 		case isAbsent:
-			m.wantStatus(outcomes, at, tiers.Absent)
-			m.never(outcomes[at:at+1], tiers.Loaded, "it was removed before")
+			m.wantStatus(outcomes, at, driver.Absent)
+			m.never(outcomes[at:at+1], driver.Loaded, "it was removed before")
 		case isPresent:
-			m.wantStatus(outcomes, at, tiers.Loaded)
+			m.wantStatus(outcomes, at, driver.Loaded)
 		case isUnknown:
-			m.wantStatus(outcomes, at, tiers.Loaded, tiers.Absent)
+			m.wantStatus(outcomes, at, driver.Loaded, driver.Absent)
 		}
 	}
 	m.settleBeside(beside)
@@ -223,7 +223,7 @@ func (m *model) stepRemove() {
 	if n := m.tier.Remove(keys); !m.lossy && n != held {
 		m.errorf("Remove of %d blocks: got %d, want %d", len(keys), n, held)
 	}
-	m.wantPresence(tiers.Miss, keys...)
+	m.wantPresence(driver.Miss, keys...)
 }
 
 func (m *model) stepLookup() {
@@ -233,9 +233,9 @@ func (m *model) stepLookup() {
 	}
 	for i, got := range out {
 		switch {
-		case m.state[i] == isAbsent && got != tiers.Miss:
+		case m.state[i] == isAbsent && got != driver.Miss:
 			m.errorf("Lookup %v: got %v, want miss", m.own[i].key, got)
-		case m.state[i] == isPresent && got != tiers.Hit:
+		case m.state[i] == isPresent && got != driver.Hit:
 			m.errorf("Lookup %v: got %v, want hit", m.own[i].key, got)
 		}
 	}

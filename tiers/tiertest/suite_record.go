@@ -5,11 +5,11 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
-// recordCases check tiers.Recorder.
+// recordCases check driver.Recorder.
 func recordCases() []suiteCase {
 	return []suiteCase{
 		{name: "UpdateAttributes", run: checkUpdateAttributes},
@@ -27,23 +27,23 @@ func isKind(err, kind error) bool { return errors.Is(err, kind) }
 
 // update calls Update, overwrites what it was given, and returns the block as it has
 // to be then.
-func (h *harness) update(p payload, to block.Key, attrs tiers.Attrs) payload {
+func (h *harness) update(p payload, to block.Key, attrs driver.Attrs) payload {
 	h.t.Helper()
 	given := cloneAttrs(&attrs)
-	if !mustHave[tiers.Recorder](h).Update(p.key, to, &given) && !h.opts.Faulty {
+	if !mustHave[driver.Recorder](h).Update(p.key, to, &given) && !h.opts.Faulty {
 		h.errorf("Update %.80q to %.80q: got false, want true", p.key.Path(), to.Path())
 	}
 	clear(given.Dirs) // ours again
-	given = tiers.Attrs{}
+	given = driver.Attrs{}
 	return payload{key: to, data: p.data, attrs: attrs}
 }
 
 // wantThere checks that exactly those blocks are there, as far as the tier can say.
 func (h *harness) wantThere(blocks ...payload) {
 	h.t.Helper()
-	h.wantPresence(tiers.Hit, keysOf(blocks)...)
-	h.wantAll(h.load(blocks...), tiers.Loaded)
-	if e, ok := ability[tiers.Enumerator](h.tier); ok && !h.opts.Faulty {
+	h.wantPresence(driver.Hit, keysOf(blocks)...)
+	h.wantAll(h.load(blocks...), driver.Loaded)
+	if e, ok := ability[driver.Enumerator](h.tier); ok && !h.opts.Faulty {
 		h.wantListed(e, blocks)
 	}
 }
@@ -51,9 +51,9 @@ func (h *harness) wantThere(blocks ...payload) {
 // checkUpdateAttributes: an Update to the same name changes what is kept with the
 // block, at once, and leaves its bytes. Its Seq is the version from then on.
 func checkUpdateAttributes(h *harness) {
-	mustHave[tiers.Recorder](h)
+	mustHave[driver.Recorder](h)
 	blocks := h.attrPayloads("update")
-	h.wantAll(h.store(blocks...), tiers.Stored)
+	h.wantAll(h.store(blocks...), driver.Stored)
 	fresh := h.attrPayloads("update")
 	for i, p := range blocks {
 		attrs := h.payload(p.key, 50+i, 1).attrs
@@ -65,7 +65,7 @@ func checkUpdateAttributes(h *harness) {
 	for i := range outcomes {
 		h.wantHeld(outcomes, i)
 	}
-	h.wantAll(h.store(blocks[0]), tiers.Stored) // its Seq is another version now
+	h.wantAll(h.store(blocks[0]), driver.Stored) // its Seq is another version now
 	fresh[0] = blocks[0]
 	h.wantThere(fresh...)
 }
@@ -73,9 +73,9 @@ func checkUpdateAttributes(h *harness) {
 // checkUpdateName: a block has its new name, and its new attributes, as soon as Update
 // returns, and the old name no longer; in another group, and down and up the tree.
 func checkUpdateName(h *harness) {
-	mustHave[tiers.Recorder](h)
+	mustHave[driver.Recorder](h)
 	blocks := h.payloads("rename", 3, 5000)
-	h.wantAll(h.store(blocks...), tiers.Stored)
+	h.wantAll(h.store(blocks...), driver.Stored)
 	p := blocks[0]
 	for i, path := range []string{"rename/other", "elsewhere/a/b/c/d", "top", "elsewhere/a/b/c/e"} {
 		to, err := block.ParseKey(path)
@@ -84,17 +84,17 @@ func checkUpdateName(h *harness) {
 		}
 		from := p
 		p = h.update(p, to, h.payload(to, i+1, 1).attrs)
-		h.wantPresence(tiers.Hit, p.key)
-		h.wantPresence(tiers.Miss, from.key)
+		h.wantPresence(driver.Hit, p.key)
+		h.wantPresence(driver.Miss, from.key)
 		outcomes := h.load(from)
-		h.wantAll(outcomes, tiers.Absent)
-		h.never(outcomes, tiers.Loaded, "it was renamed")
+		h.wantAll(outcomes, driver.Absent)
+		h.never(outcomes, driver.Loaded, "it was renamed")
 		if n := h.tier.Remove([]block.Key{from.key}); n != 0 {
 			h.errorf("Remove of the old name: got %d, want 0", n)
 		}
 		h.wantThere(append(slices.Clone(blocks[1:]), p)...)
 	}
-	h.wantAll(h.store(blocks[0]), tiers.Stored) // the old name is free
+	h.wantAll(h.store(blocks[0]), driver.Stored) // the old name is free
 	h.wantThere(append(slices.Clone(blocks), p)...)
 	if n := h.tier.Remove([]block.Key{p.key}); n != 1 && !h.opts.Faulty {
 		h.errorf("Remove of the new name: got %d, want 1", n)
@@ -104,34 +104,34 @@ func checkUpdateName(h *harness) {
 
 // checkUpdateReplaces: what the tier held under the new name is dropped.
 func checkUpdateReplaces(h *harness) {
-	mustHave[tiers.Recorder](h)
+	mustHave[driver.Recorder](h)
 	blocks := h.payloads("replace", 3, 5000)
 	blocks[1] = h.payload(blocks[1].key, 0, 800)
-	if !h.wantAll(h.store(blocks...), tiers.Stored) {
+	if !h.wantAll(h.store(blocks...), driver.Stored) {
 		return
 	}
 	moved := h.update(blocks[0], blocks[1].key, h.payload(blocks[1].key, 5, 1).attrs)
-	h.never(h.load(blocks[1]), tiers.Loaded, "it was replaced by a rename")
-	h.wantPresence(tiers.Miss, blocks[0].key)
+	h.never(h.load(blocks[1]), driver.Loaded, "it was replaced by a rename")
+	h.wantPresence(driver.Miss, blocks[0].key)
 	h.wantThere(moved, blocks[2])
 	if n := h.tier.Remove(keysOf(blocks[:2])); n != 1 && !h.opts.Faulty {
 		h.errorf("Remove of old and new name: got %d, want 1", n)
 	}
-	h.never(h.load(blocks[1]), tiers.Loaded, "it was replaced by a rename")
+	h.never(h.load(blocks[1]), driver.Loaded, "it was replaced by a rename")
 }
 
 // checkUpdateUnknown: Update says that the tier lacks the block, and makes none.
 func checkUpdateUnknown(h *harness) {
-	r := mustHave[tiers.Recorder](h)
+	r := mustHave[driver.Recorder](h)
 	blocks := h.payloads("unknown", 2, 100)
-	h.wantAll(h.store(blocks[0]), tiers.Stored)
+	h.wantAll(h.store(blocks[0]), driver.Stored)
 	h.tier.Remove(keysOf(blocks[:1]))
 	for _, p := range blocks {
 		for _, to := range []block.Key{p.key, numberedKey("unknown-to", 0)} {
-			if r.Update(p.key, to, &tiers.Attrs{Seq: 9}) {
+			if r.Update(p.key, to, &driver.Attrs{Seq: 9}) {
 				h.errorf("Update of %.80q, which is not there: got true, want false", p.key.Path())
 			}
-			h.wantPresence(tiers.Miss, p.key, to)
+			h.wantPresence(driver.Miss, p.key, to)
 		}
 	}
 }
@@ -139,32 +139,32 @@ func checkUpdateUnknown(h *harness) {
 // checkUpdateLongName: a block whose new name the tier cannot keep it does not hold any
 // more, under either name.
 func checkUpdateLongName(h *harness) {
-	r := mustHave[tiers.Recorder](h)
+	r := mustHave[driver.Recorder](h)
 	p := h.payload(numberedKey("long", 0), 0, 100)
-	h.wantAll(h.store(p), tiers.Stored)
+	h.wantAll(h.store(p), driver.Stored)
 	to := h.longKey(block.MaxPath, "z")
-	if r.Update(p.key, to, &tiers.Attrs{Seq: 2}) {
-		h.wantAll(h.load(payload{key: to, data: p.data}), tiers.Loaded)
+	if r.Update(p.key, to, &driver.Attrs{Seq: 2}) {
+		h.wantAll(h.load(payload{key: to, data: p.data}), driver.Loaded)
 	} else {
-		h.wantPresence(tiers.Miss, to)
+		h.wantPresence(driver.Miss, to)
 	}
-	h.wantPresence(tiers.Miss, p.key)
-	h.never(h.load(p), tiers.Loaded, "it was renamed")
+	h.wantPresence(driver.Miss, p.key)
+	h.never(h.load(p), driver.Loaded, "it was renamed")
 }
 
 // checkUpdateWhileStoring: Update also undoes a Store of the new name that was accepted
 // before it.
 func checkUpdateWhileStoring(h *harness) {
-	mustHave[tiers.Recorder](h)
+	mustHave[driver.Recorder](h)
 	for round := range 10 {
 		blocks := h.payloads("over", 2, 64<<10)
-		if !h.wantAll(h.store(blocks[0]), tiers.Stored) {
+		if !h.wantAll(h.store(blocks[0]), driver.Stored) {
 			return
 		}
 		store := h.submit(jobSpec{op: OpStore, blocks: blocks[1:]})
 		moved := h.update(blocks[0], blocks[1].key, h.payload(blocks[1].key, 10+round, 1).attrs)
-		h.wantStatus(h.settle(store), 0, tiers.Stored, tiers.Skipped)
-		h.never(h.load(blocks[1]), tiers.Loaded, "another block was renamed to its name")
+		h.wantStatus(h.settle(store), 0, driver.Stored, driver.Skipped)
+		h.never(h.load(blocks[1]), driver.Loaded, "another block was renamed to its name")
 		h.wantThere(moved)
 		h.tier.Remove(keysOf(blocks))
 	}
@@ -173,10 +173,10 @@ func checkUpdateWhileStoring(h *harness) {
 // checkUpdateWhileLoading: blocks that swap names while they are loaded yield right
 // bytes or none. What is asked for by its checksum says which are right.
 func checkUpdateWhileLoading(h *harness) {
-	mustHave[tiers.Recorder](h)
+	mustHave[driver.Recorder](h)
 	const rounds = 30
 	p := h.payload(numberedKey("moving", 0), 0, 16<<10)
-	h.wantAll(h.store(p), tiers.Stored)
+	h.wantAll(h.store(p), driver.Stored)
 	data := p.data // p changes below
 	names := []block.Key{p.key, numberedKey("moving", 1), {Hash: "moving-top"}}
 	var wg sync.WaitGroup
@@ -186,7 +186,7 @@ func checkUpdateWhileLoading(h *harness) {
 			for range rounds {
 				asked := payload{key: names[w.rng.IntN(len(names))], data: data}
 				outcomes := w.load(asked)
-				w.wantStatus(outcomes, 0, tiers.Loaded, tiers.Absent)
+				w.wantStatus(outcomes, 0, driver.Loaded, driver.Absent)
 			}
 		})
 	}
@@ -194,10 +194,10 @@ func checkUpdateWhileLoading(h *harness) {
 		to := names[(i+1)%len(names)]
 		p = h.update(p, to, h.payload(to, i+1, 1).attrs)
 		out, ok := h.lookup(to)
-		if ok && out[0] != tiers.Hit && !h.opts.Faulty {
+		if ok && out[0] != driver.Hit && !h.opts.Faulty {
 			h.errorf("round %d: Lookup of the new name: got %v, want hit", i, out[0])
 		}
-		h.wantAll(h.load(p), tiers.Loaded)
+		h.wantAll(h.load(p), driver.Loaded)
 	}
 	wg.Wait()
 	h.wantThere(p)

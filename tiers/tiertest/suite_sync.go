@@ -7,11 +7,11 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
-// syncCases check tiers.Syncer, and what outlives the process.
+// syncCases check driver.Syncer, and what outlives the process.
 func syncCases() []suiteCase {
 	return []suiteCase{
 		{name: "Sync", run: checkSync},
@@ -35,7 +35,7 @@ type syncFlight struct {
 
 // submitSync calls Sync and returns without waiting for it. then runs inside done;
 // it may be nil.
-func (h *harness) submitSync(s tiers.Syncer, then func()) *syncFlight {
+func (h *harness) submitSync(s driver.Syncer, then func()) *syncFlight {
 	f := &syncFlight{returned: make(chan struct{}), done: make(chan struct{})}
 	h.jobs.mu.Lock()
 	h.jobs.mu.syncs = append(h.jobs.mu.syncs, f)
@@ -75,7 +75,7 @@ func (h *harness) settleSync(f *syncFlight) error {
 // sync waits for a Sync, which has to succeed. A tier that is no Syncer needs none.
 func (h *harness) sync() {
 	h.t.Helper()
-	s, ok := ability[tiers.Syncer](h.tier)
+	s, ok := ability[driver.Syncer](h.tier)
 	if !ok {
 		return
 	}
@@ -87,23 +87,23 @@ func (h *harness) sync() {
 // checkSync: done is called once, not from within Sync, whether there is something to
 // make durable or not.
 func checkSync(h *harness) {
-	mustHave[tiers.Syncer](h)
+	mustHave[driver.Syncer](h)
 	h.sync()
 	blocks := h.payloads("sync", 5, 5000)
 	for _, p := range blocks {
-		h.wantAll(h.store(p), tiers.Stored)
+		h.wantAll(h.store(p), driver.Stored)
 		h.sync()
 		h.sync()
 	}
 	h.tier.Remove(keysOf(blocks[:2]))
 	h.sync()
-	h.wantAll(h.load(blocks[2:]...), tiers.Loaded)
+	h.wantAll(h.load(blocks[2:]...), driver.Loaded)
 }
 
 // checkSyncParallel: each of many concurrent syncs is done once, also while blocks are
 // stored and removed.
 func checkSyncParallel(h *harness) {
-	s := mustHave[tiers.Syncer](h)
+	s := mustHave[driver.Syncer](h)
 	const workers, rounds = 4, 10
 	var wg sync.WaitGroup
 	for n := range workers {
@@ -113,7 +113,7 @@ func checkSyncParallel(h *harness) {
 				p := w.payloads("sync", workers*rounds, 9000)[n*rounds+i]
 				store := w.submit(jobSpec{op: OpStore, blocks: []payload{p}})
 				early := w.submitSync(s, nil)
-				w.wantAll(w.settle(store), tiers.Stored)
+				w.wantAll(w.settle(store), driver.Stored)
 				late := w.submitSync(s, nil)
 				for _, f := range []*syncFlight{late, early} {
 					if err := w.settleSync(f); err != nil && !w.opts.Faulty {
@@ -131,13 +131,13 @@ func checkSyncParallel(h *harness) {
 
 // checkSyncCalls: done may call the tier, so the tier holds no lock meanwhile.
 func checkSyncCalls(h *harness) {
-	s := mustHave[tiers.Syncer](h)
+	s := mustHave[driver.Syncer](h)
 	blocks := h.payloads("sync-calls", 3, 3000)
-	h.wantAll(h.store(blocks[:1]...), tiers.Stored)
+	h.wantAll(h.store(blocks[:1]...), driver.Stored)
 	var store *flight
 	var again *syncFlight
 	f := h.submitSync(s, func() {
-		out := make([]tiers.Presence, 1)
+		out := make([]driver.Presence, 1)
 		if err := h.tier.Lookup(context.Background(), keysOf(blocks[:1]), out); err != nil && !h.opts.Faulty {
 			h.errorf("Lookup from done: got %v, want success", err)
 		}
@@ -146,15 +146,15 @@ func checkSyncCalls(h *harness) {
 		again = h.submitSync(s, nil)
 	})
 	_ = h.settleSync(f) // checked; a fault may fail it
-	h.wantAll(h.settle(store), tiers.Stored)
+	h.wantAll(h.settle(store), driver.Stored)
 	_ = h.settleSync(again)
 }
 
 // checkSyncClose: a Sync that meets Close is done when Close returns; one that comes
 // later fails with ErrClosed.
 func checkSyncClose(h *harness) {
-	s := mustHave[tiers.Syncer](h)
-	h.wantAll(h.store(h.payloads("sync-close", 4, 9000)...), tiers.Stored)
+	s := mustHave[driver.Syncer](h)
+	h.wantAll(h.store(h.payloads("sync-close", 4, 9000)...), driver.Stored)
 	var flights []*syncFlight
 	for range 8 {
 		flights = append(flights, h.submitSync(s, nil))
@@ -176,18 +176,18 @@ func checkSyncClose(h *harness) {
 // or replaced stays away (A11).
 func checkReopen(h *harness) {
 	blocks := slices.Concat(h.payloads("reopen", 20, 10000), h.attrPayloads("reopen-attrs"))
-	h.wantAll(h.store(blocks...), tiers.Stored)
+	h.wantAll(h.store(blocks...), driver.Stored)
 	h.sync()
 	gone, kept := blocks[:5], blocks[5:]
 	h.tier.Remove(keysOf(gone))
 	old := kept[0]
 	kept[0] = h.payload(old.key, 1, 2000)
-	h.wantAll(h.store(kept[0]), tiers.Stored) // not synced: Close does
+	h.wantAll(h.store(kept[0]), driver.Stored) // not synced: Close does
 	for range 2 {
 		h.tier = h.opts.Reopen(h.t, h.tier)
-		h.wantPresence(tiers.Miss, keysOf(gone)...)
-		h.never(h.load(gone...), tiers.Loaded, "it was removed before")
-		h.never(h.load(old), tiers.Loaded, "it was replaced before")
+		h.wantPresence(driver.Miss, keysOf(gone)...)
+		h.never(h.load(gone...), driver.Loaded, "it was removed before")
+		h.never(h.load(old), driver.Loaded, "it was replaced before")
 		h.wantThere(kept...)
 		outcomes := h.store(kept...)
 		for i := range outcomes {
@@ -198,18 +198,18 @@ func checkReopen(h *harness) {
 
 // checkReopenUpdated: names and attributes that were changed are so after Reopen.
 func checkReopenUpdated(h *harness) {
-	mustHave[tiers.Recorder](h)
+	mustHave[driver.Recorder](h)
 	blocks := h.payloads("updated", 6, 10000)
-	h.wantAll(h.store(blocks...), tiers.Stored)
+	h.wantAll(h.store(blocks...), driver.Stored)
 	h.sync()
-	attrs := func(i int) tiers.Attrs { return h.payload(blocks[i].key, 20+i, 1).attrs }
+	attrs := func(i int) driver.Attrs { return h.payload(blocks[i].key, 20+i, 1).attrs }
 	renamed := h.update(blocks[0], block.Key{Group: "updated", Hash: "new/name"}, attrs(0))
 	changed := h.update(blocks[1], blocks[1].key, attrs(1))
 	over := h.update(blocks[2], blocks[3].key, attrs(2))
 	back := h.update(h.update(blocks[4], numberedKey("updated", 99), attrs(4)), blocks[4].key, attrs(5))
 	for range 2 {
 		h.tier = h.opts.Reopen(h.t, h.tier)
-		h.wantPresence(tiers.Miss, blocks[0].key, blocks[2].key, numberedKey("updated", 99))
+		h.wantPresence(driver.Miss, blocks[0].key, blocks[2].key, numberedKey("updated", 99))
 		h.wantThere(renamed, changed, over, back, blocks[5])
 	}
 }
@@ -218,25 +218,25 @@ func checkReopenUpdated(h *harness) {
 // a power cut; what came after it is there as a whole or not at all.
 func checkCrash(h *harness) {
 	blocks := h.payloads("crash", 12, 10000)
-	h.wantAll(h.store(blocks[:6]...), tiers.Stored)
+	h.wantAll(h.store(blocks[:6]...), driver.Stored)
 	h.tier.Remove(keysOf(blocks[:1]))
 	kept := slices.Clone(blocks[1:6])
-	if _, ok := ability[tiers.Recorder](h.tier); ok {
+	if _, ok := ability[driver.Recorder](h.tier); ok {
 		kept[0] = h.update(kept[0], block.Key{Hash: "crash-renamed"}, h.payload(kept[0].key, 7, 1).attrs)
 	}
 	kept[1] = h.payload(kept[1].key, 3, 5000)
-	h.wantAll(h.store(kept[1]), tiers.Stored)
+	h.wantAll(h.store(kept[1]), driver.Stored)
 	h.sync()
 	late := blocks[6:]
-	h.wantAll(h.store(late...), tiers.Stored)
+	h.wantAll(h.store(late...), driver.Stored)
 	h.tier = h.opts.Crash(h.t, h.tier)
-	h.wantPresence(tiers.Hit, keysOf(kept)...)
-	h.wantAll(h.load(kept...), tiers.Loaded)
-	h.wantPresence(tiers.Miss, blocks[0].key, blocks[1].key)
-	h.never(h.load(blocks[:3]...), tiers.Loaded, "it was removed, renamed or replaced before the Sync")
+	h.wantPresence(driver.Hit, keysOf(kept)...)
+	h.wantAll(h.load(kept...), driver.Loaded)
+	h.wantPresence(driver.Miss, blocks[0].key, blocks[1].key)
+	h.never(h.load(blocks[:3]...), driver.Loaded, "it was removed, renamed or replaced before the Sync")
 	there := slices.Clone(kept)
 	for i, o := range h.load(late...) {
-		if o.Status == tiers.Loaded {
+		if o.Status == driver.Loaded {
 			there = append(there, late[i])
 		}
 	}

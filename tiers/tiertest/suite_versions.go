@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // versionCases check what is kept with blocks, and what happens to versions.
@@ -33,9 +33,9 @@ func (h *harness) attrPayloads(prefix string) []payload {
 		dirs += "d/"
 	}
 	low := h.payload(block.Key{Hash: block.Hash(prefix + "-low")}, 0, 100)
-	low.attrs = tiers.Attrs{Seq: 1}
+	low.attrs = driver.Attrs{Seq: 1}
 	high := h.payload(block.Key{Hash: block.Hash(prefix + "-high")}, 0, 100)
-	high.attrs = tiers.Attrs{
+	high.attrs = driver.Attrs{
 		Seq: 1<<64 - 1, Mode: 0o7777, UID: 1<<32 - 1, GID: 1<<32 - 1, Mtime: -1, Expires: 1<<63 - 1, Pinned: true,
 	}
 	return append(blocks, low, high)
@@ -44,9 +44,9 @@ func (h *harness) attrPayloads(prefix string) []payload {
 // checkAttributes: what a Store gives with a block is listed with it, to the last
 // bit. A Store of the version that is held changes nothing of it.
 func checkAttributes(h *harness) {
-	e := mustHave[tiers.Enumerator](h)
+	e := mustHave[driver.Enumerator](h)
 	blocks := h.attrPayloads("attrs")
-	h.wantAll(h.store(blocks...), tiers.Stored)
+	h.wantAll(h.store(blocks...), driver.Stored)
 	h.wantListed(e, blocks)
 	other := slices.Clone(blocks)
 	for i := range other {
@@ -66,12 +66,12 @@ func checkAttributes(h *harness) {
 // checkAttributesOwned: a Held is the caller's until fn returns; what fn does to it
 // does not reach the tier.
 func checkAttributesOwned(h *harness) {
-	e := mustHave[tiers.Enumerator](h)
+	e := mustHave[driver.Enumerator](h)
 	blocks := h.attrPayloads("owned")
-	h.wantAll(h.store(blocks...), tiers.Stored)
-	err := e.Blocks(func(held *tiers.Held) bool {
+	h.wantAll(h.store(blocks...), driver.Stored)
+	err := e.Blocks(func(held *driver.Held) bool {
 		clear(held.Attrs.Dirs)
-		*held = tiers.Held{}
+		*held = driver.Held{}
 		return true
 	})
 	if err != nil && !h.opts.Faulty {
@@ -86,21 +86,21 @@ func checkVersions(h *harness) {
 	key := numberedKey("version", 1)
 	beside := h.payloads("beside", 2, 3000)
 	old := h.payload(key, 0, 5000)
-	h.wantAll(h.store(old, beside[0]), tiers.Stored)
+	h.wantAll(h.store(old, beside[0]), driver.Stored)
 	for gen, size := range []int64{100, 9000, 9000, 4096, 64 << 10} {
 		p := h.payload(key, gen+1, size)
 		outcomes := h.store(beside[0], p)
 		h.wantHeld(outcomes, 0)
-		if !h.wantStatus(outcomes, 1, tiers.Stored) {
+		if !h.wantStatus(outcomes, 1, driver.Stored) {
 			return
 		}
-		h.wantAll(h.load(p), tiers.Loaded)
+		h.wantAll(h.load(p), driver.Loaded)
 		loaded := h.load(old)
-		h.wantAll(loaded, tiers.Absent)
-		h.never(loaded, tiers.Loaded, "it was replaced by another version")
-		h.wantAll(h.load(p, beside[0]), tiers.Loaded) // it was not dropped by the last
+		h.wantAll(loaded, driver.Absent)
+		h.never(loaded, driver.Loaded, "it was replaced by another version")
+		h.wantAll(h.load(p, beside[0]), driver.Loaded) // it was not dropped by the last
 		h.wantHeld(h.store(p), 0)
-		if e, ok := ability[tiers.Enumerator](h.tier); ok && !h.opts.Faulty {
+		if e, ok := ability[driver.Enumerator](h.tier); ok && !h.opts.Faulty {
 			h.wantListed(e, []payload{p, beside[0]})
 		}
 		old = p
@@ -108,23 +108,23 @@ func checkVersions(h *harness) {
 	if n := h.tier.Remove([]block.Key{key}); n != 1 && !h.opts.Faulty {
 		h.errorf("Remove of a block of several versions: got %d, want 1", n)
 	}
-	h.wantPresence(tiers.Miss, key)
-	h.never(h.load(old), tiers.Loaded, "it was removed before")
+	h.wantPresence(driver.Miss, key)
+	h.never(h.load(old), driver.Loaded, "it was removed before")
 }
 
 // checkVersionsSameBytes: another Attrs.Seq is another version though the bytes are
 // the same; its attributes count.
 func checkVersionsSameBytes(h *harness) {
 	blocks := h.payloads("same-bytes", 3, 5000)
-	h.wantAll(h.store(blocks...), tiers.Stored)
+	h.wantAll(h.store(blocks...), driver.Stored)
 	for i := range blocks {
 		blocks[i].attrs.Seq += 1 << 40
 		blocks[i].attrs.Mode ^= 0o777
 	}
-	h.wantAll(h.store(blocks[:2]...), tiers.Stored)
-	h.wantAll(h.load(blocks...), tiers.Loaded)
+	h.wantAll(h.store(blocks[:2]...), driver.Stored)
+	h.wantAll(h.load(blocks...), driver.Loaded)
 	blocks[2].attrs = h.payloads("same-bytes", 3, 5000)[2].attrs
-	if e, ok := ability[tiers.Enumerator](h.tier); ok && !h.opts.Faulty {
+	if e, ok := ability[driver.Enumerator](h.tier); ok && !h.opts.Faulty {
 		h.wantListed(e, blocks)
 	}
 }
@@ -137,12 +137,12 @@ func checkVersionsUnderWay(h *harness) {
 		old, late := h.payload(key, 0, 128<<10), h.payload(key, 1, 100)
 		first := h.submit(jobSpec{op: OpStore, blocks: []payload{old}})
 		second := h.submit(jobSpec{op: OpStore, blocks: []payload{late}})
-		h.wantStatus(h.settle(first), 0, tiers.Stored, tiers.Skipped)
+		h.wantStatus(h.settle(first), 0, driver.Stored, driver.Skipped)
 		outcomes := h.settle(second)
-		h.wantStatus(outcomes, 0, tiers.Stored, tiers.Skipped)
-		if outcomes[0].Status == tiers.Stored {
-			h.wantAll(h.load(late), tiers.Loaded)
-			h.never(h.load(old), tiers.Loaded, "it was replaced by another version")
+		h.wantStatus(outcomes, 0, driver.Stored, driver.Skipped)
+		if outcomes[0].Status == driver.Stored {
+			h.wantAll(h.load(late), driver.Loaded)
+			h.never(h.load(old), driver.Loaded, "it was replaced by another version")
 		}
 	}
 }
@@ -154,10 +154,10 @@ func checkLoadWhileStoring(h *harness) {
 		blocks := h.payloads(fmt.Sprintf("while-%d", round), 4, 64<<10)
 		store := h.submit(jobSpec{op: OpStore, blocks: blocks})
 		load := h.submit(jobSpec{op: OpLoad, blocks: blocks})
-		stored := h.wantAll(h.settle(store), tiers.Stored)
+		stored := h.wantAll(h.settle(store), driver.Stored)
 		for i, o := range h.settle(load) {
-			pending := o.Status == tiers.Failed && isKind(o.Err, block.ErrPending)
-			if stored && o.Status != tiers.Loaded && !pending && !h.opts.Faulty {
+			pending := o.Status == driver.Failed && isKind(o.Err, block.ErrPending)
+			if stored && o.Status != driver.Loaded && !pending && !h.opts.Faulty {
 				h.errorf("round %d, block %d, loaded while it was stored: got %v (%v), want loaded or %v",
 					round, i, o.Status, o.Err, block.ErrPending)
 			}
@@ -172,15 +172,15 @@ func checkRemoveWhileStoring(h *harness) {
 		blocks := h.payloads(fmt.Sprintf("undone-%d", round), 4, 64<<10)
 		store := h.submit(jobSpec{op: OpStore, blocks: blocks})
 		h.tier.Remove(keysOf(blocks))
-		h.wantPresence(tiers.Miss, keysOf(blocks)...)
+		h.wantPresence(driver.Miss, keysOf(blocks)...)
 		outcomes := h.settle(store)
 		for i, o := range outcomes {
-			h.wantStatus(outcomes, i, tiers.Stored, tiers.Skipped)
-			if o.Status == tiers.Skipped {
+			h.wantStatus(outcomes, i, driver.Stored, driver.Skipped)
+			if o.Status == driver.Skipped {
 				h.wantSkipped(outcomes, i, block.ErrNotFound)
 			}
 		}
-		h.wantPresence(tiers.Miss, keysOf(blocks)...)
-		h.never(h.load(blocks...), tiers.Loaded, "it was removed while it was stored")
+		h.wantPresence(driver.Miss, keysOf(blocks)...)
+		h.never(h.load(blocks...), driver.Loaded, "it was removed while it was stored")
 	}
 }

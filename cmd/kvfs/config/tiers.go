@@ -29,7 +29,7 @@ type Tier struct {
 	Options any
 }
 
-// TierTypes are the types that an entry of the list may have. A tiers.Registry is one.
+// TierTypes are the types that an entry of the list may have. A driver.Registry is one.
 type TierTypes interface {
 	// Types lists their names.
 	Types() []string

@@ -14,8 +14,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // Options are the keys of an entry of tiers with this type.
@@ -24,10 +24,10 @@ type Options struct {
 	MaxBlock config.Size `kvfs:"max_block" default:"1GiB" help:"Largest block that is taken."`
 }
 
-var _ tiers.Opener = (*Options)(nil)
+var _ driver.Opener = (*Options)(nil)
 
-// Open implements tiers.Opener.
-func (o *Options) Open(_ context.Context, name string, log *zap.Logger) (tiers.Tier, error) {
+// Open implements driver.Opener.
+func (o *Options) Open(_ context.Context, name string, log *zap.Logger) (driver.Tier, error) {
 	if err := os.MkdirAll(o.Root, 0o755); err != nil {
 		return nil, err
 	}
@@ -65,8 +65,8 @@ type stored struct {
 	sum  block.Checksum
 }
 
-// Lookup implements tiers.Tier.
-func (t *files) Lookup(_ context.Context, keys []block.Key, out []tiers.Presence) error {
+// Lookup implements driver.Tier.
+func (t *files) Lookup(_ context.Context, keys []block.Key, out []driver.Presence) error {
 	clear(out)
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -78,33 +78,33 @@ func (t *files) Lookup(_ context.Context, keys []block.Key, out []tiers.Presence
 	}
 	for i, key := range keys {
 		if t.held[key] != nil {
-			out[i] = tiers.Hit
+			out[i] = driver.Hit
 		} else if t.storing[key] != nil {
-			out[i] = tiers.Pending
+			out[i] = driver.Pending
 		}
 	}
 	return nil
 }
 
-// Store implements tiers.Tier.
-func (t *files) Store(job *tiers.Job) {
+// Store implements driver.Tier.
+func (t *files) Store(job *driver.Job) {
 	claims := make([]*stored, len(job.Blocks))
-	t.begin("store", job, func(i int, b *tiers.Transfer) {
+	t.begin("store", job, func(i int, b *driver.Transfer) {
 		if s := t.storing[b.Key]; s == nil || s.seq != b.Attrs.Seq {
 			path := filepath.Join(t.dir, strconv.FormatUint(t.made.Add(1), 10))
 			claims[i] = &stored{path: path, seq: b.Attrs.Seq, size: b.Size}
 			t.storing[b.Key] = claims[i]
 		}
-	}, func(i int, b *tiers.Transfer) (tiers.Status, block.Checksum, error) {
+	}, func(i int, b *driver.Transfer) (driver.Status, block.Checksum, error) {
 		if claims[i] == nil {
-			return tiers.Skipped, block.Checksum{}, block.ErrPending
+			return driver.Skipped, block.Checksum{}, block.ErrPending
 		}
 		return t.settle(b, claims[i], t.write(b, claims[i]))
 	})
 }
 
 // write copies a block into its file, unless it is held.
-func (t *files) write(b *tiers.Transfer, s *stored) error {
+func (t *files) write(b *driver.Transfer, s *stored) error {
 	t.mu.Lock()
 	h := t.held[b.Key]
 	t.mu.Unlock()
@@ -132,7 +132,7 @@ func (t *files) write(b *tiers.Transfer, s *stored) error {
 }
 
 // settle has a block that was written take the place of what is held, if its Store still counts.
-func (t *files) settle(b *tiers.Transfer, s *stored, err error) (tiers.Status, block.Checksum, error) {
+func (t *files) settle(b *driver.Transfer, s *stored, err error) (driver.Status, block.Checksum, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	h := t.held[b.Key]
@@ -142,55 +142,55 @@ func (t *files) settle(b *tiers.Transfer, s *stored, err error) (tiers.Status, b
 	}
 	switch {
 	case counts && err == nil && h != nil && h.seq == s.seq:
-		return tiers.Skipped, block.Checksum{}, nil
+		return driver.Skipped, block.Checksum{}, nil
 	case counts && h != nil: // another version, which is void
 		os.Remove(h.path)
 		delete(t.held, b.Key)
 	}
 	if err == nil && counts {
 		t.held[b.Key] = s
-		return tiers.Stored, s.sum, nil
+		return driver.Stored, s.sum, nil
 	}
 	os.Remove(s.path) // if it is there
 	if err == nil {
-		return tiers.Skipped, block.Checksum{}, block.ErrNotFound
+		return driver.Skipped, block.Checksum{}, block.ErrNotFound
 	}
-	return tiers.Failed, block.Checksum{}, err
+	return driver.Failed, block.Checksum{}, err
 }
 
-// Load implements tiers.Tier.
-func (t *files) Load(job *tiers.Job) {
-	t.begin("load", job, func(int, *tiers.Transfer) {}, func(_ int, b *tiers.Transfer) (tiers.Status, block.Checksum, error) {
+// Load implements driver.Tier.
+func (t *files) Load(job *driver.Job) {
+	t.begin("load", job, func(int, *driver.Transfer) {}, func(_ int, b *driver.Transfer) (driver.Status, block.Checksum, error) {
 		t.mu.Lock()
 		h, storing := t.held[b.Key], t.storing[b.Key]
 		t.mu.Unlock()
 		switch {
 		case t.late.Err() != nil:
-			return tiers.Failed, block.Checksum{}, block.ErrClosed
+			return driver.Failed, block.Checksum{}, block.ErrClosed
 		case h == nil && storing != nil:
-			return tiers.Failed, block.Checksum{}, block.ErrPending
+			return driver.Failed, block.Checksum{}, block.ErrPending
 		case h == nil || h.size != b.Size || b.Sum.Valid && b.Sum != h.sum:
-			return tiers.Absent, block.Checksum{}, nil
+			return driver.Absent, block.Checksum{}, nil
 		}
 		data, err := os.ReadFile(h.path)
 		switch {
 		case errors.Is(err, os.ErrNotExist): // removed meanwhile
-			return tiers.Absent, block.Checksum{}, nil
+			return driver.Absent, block.Checksum{}, nil
 		case err != nil:
-			return tiers.Failed, block.Checksum{}, errors.Join(block.ErrUnavailable, err)
+			return driver.Failed, block.Checksum{}, errors.Join(block.ErrUnavailable, err)
 		case block.Sum(data) != h.sum:
 			t.drop(b.Key, h)
-			return tiers.Failed, block.Checksum{}, block.ErrCorrupt
+			return driver.Failed, block.Checksum{}, block.ErrCorrupt
 		}
 		if _, err := b.File.WriteAt(data, 0); err != nil {
-			return tiers.Failed, block.Checksum{}, errors.Join(block.ErrInvalid, err)
+			return driver.Failed, block.Checksum{}, errors.Join(block.ErrInvalid, err)
 		}
-		return tiers.Loaded, h.sum, nil
+		return driver.Loaded, h.sum, nil
 	})
 }
 
 // begin calls claim for each block, with the lock held, and then runs the job.
-func (t *files) begin(op string, job *tiers.Job, claim func(int, *tiers.Transfer), move func(int, *tiers.Transfer) (tiers.Status, block.Checksum, error)) {
+func (t *files) begin(op string, job *driver.Job, claim func(int, *driver.Transfer), move func(int, *driver.Transfer) (driver.Status, block.Checksum, error)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	closed, start := t.closed, t.jobs.Go
@@ -202,7 +202,7 @@ func (t *files) begin(op string, job *tiers.Job, claim func(int, *tiers.Transfer
 		}
 	}
 	start(func() { // ends with the job
-		outcomes := make([]tiers.Outcome, len(job.Blocks))
+		outcomes := make([]driver.Outcome, len(job.Blocks))
 		for i := range job.Blocks {
 			b, o := &job.Blocks[i], &outcomes[i]
 			o.Key = b.Key
@@ -213,11 +213,11 @@ func (t *files) begin(op string, job *tiers.Job, claim func(int, *tiers.Transfer
 			if err != nil {
 				o.Err = t.fail(op, b.Key, err)
 			}
-			if o.Status == tiers.Stored || o.Status == tiers.Loaded {
+			if o.Status == driver.Stored || o.Status == driver.Loaded {
 				o.Bytes = b.Size
 			}
 		}
-		job.Done(&tiers.Result{Job: job.ID, Outcomes: outcomes})
+		job.Done(&driver.Result{Job: job.ID, Outcomes: outcomes})
 	})
 }
 
@@ -231,7 +231,7 @@ func (t *files) drop(key block.Key, h *stored) {
 	}
 }
 
-// Remove implements tiers.Tier.
+// Remove implements driver.Tier.
 func (t *files) Remove(keys []block.Key) (held int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -246,10 +246,10 @@ func (t *files) Remove(keys []block.Key) (held int) {
 	return held
 }
 
-// Touch implements tiers.Tier.
+// Touch implements driver.Tier.
 func (t *files) Touch([]block.Key) {}
 
-// Close implements tiers.Tier.
+// Close implements driver.Tier.
 func (t *files) Close(ctx context.Context) error {
 	t.mu.Lock()
 	t.closed = true

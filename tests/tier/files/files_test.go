@@ -7,13 +7,13 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
 // TestConformance runs the suite of all tiers over this one (A35).
 func TestConformance(t *testing.T) {
-	tiertest.Run(t, func(t *testing.T) tiers.Tier {
+	tiertest.Run(t, func(t *testing.T) driver.Tier {
 		o := Options{Root: t.TempDir(), MaxBlock: 64 * config.MiB}
 		tier, err := o.Open(context.Background(), "files", zap.NewNop())
 		if err != nil {

@@ -1,4 +1,4 @@
-package tiers_test
+package driver_test
 
 import (
 	"context"
@@ -7,25 +7,25 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
 // opener opens a tier of tests.
 type opener struct{ t *testing.T }
 
-func (o *opener) Open(context.Context, string, *zap.Logger) (tiers.Tier, error) {
+func (o *opener) Open(context.Context, string, *zap.Logger) (driver.Tier, error) {
 	return tiertest.NewReference(o.t, tiertest.ReferenceOptions{}), nil
 }
 
 // TestRegistry shows that a type is registered once, under a name, and that each of its entries has
 // options of its own (A35).
 func TestRegistry(t *testing.T) {
-	var r tiers.Registry
+	var r driver.Registry
 	if got := r.Types(); len(got) != 0 || r.Options("new") != nil {
 		t.Errorf("an empty registry has %v", got)
 	}
-	fresh := func() tiers.Opener { return &opener{t} }
+	fresh := func() driver.Opener { return &opener{t} }
 	for _, name := range []string{"new", "disk"} {
 		if err := r.Register(name, fresh); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -46,7 +46,7 @@ func TestRegistry(t *testing.T) {
 	if a == b || a == nil || r.Options("other") != nil {
 		t.Errorf("options %p and %p", a, b)
 	}
-	tier, err := a.(tiers.Opener).Open(t.Context(), "new", zap.NewNop())
+	tier, err := a.(driver.Opener).Open(t.Context(), "new", zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}

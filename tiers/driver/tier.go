@@ -1,4 +1,4 @@
-package tiers
+package driver
 
 import (
 	"context"
@@ -177,9 +177,9 @@ type Result struct {
 	Outcomes []Outcome // one for each block of the job, in its order
 }
 
-// TierStats is what a tier says about itself for status and metrics. The counters
+// Stats is what a tier says about itself for status and metrics. The counters
 // are totals since it was opened.
-type TierStats struct {
+type Stats struct {
 	CapacityBytes int64
 	UsedBytes     int64
 	PinnedBytes   int64
@@ -197,10 +197,10 @@ type TierStats struct {
 	Detail any // what else the tier has to say, ready for encoding/json; nil if nothing
 }
 
-// Statser is the ability to report TierStats. A tier without it shows as
+// Statser is the ability to report Stats. A tier without it shows as
 // online with zeros.
 type Statser interface {
-	Stats() TierStats
+	Stats() Stats
 }
 
 // Held is one block that a tier holds.
