@@ -225,6 +225,7 @@ func (s *Server) Detach() {
 		d.halt()
 		<-s.served
 		s.wg.Wait()
+		s.control.dir.Wait()
 		if s.backings != nil {
 			s.backings.dropIdle() // from here on, handles end that clients have
 		}

@@ -181,7 +181,11 @@ func (s *Server) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse
 	case h == nil:
 		return nil, fuse.EBADF
 	case h.control != nil:
-		return h.control.read(cancel, in, buf)
+		n, err := h.control.Read(cancel, buf, int64(in.Offset))
+		if err != nil {
+			return nil, status(err)
+		}
+		return fuse.ReadResultData(buf[:n]), fuse.OK
 	case h.write != nil:
 		n, err := h.write.ReadAt(buf, int64(in.Offset))
 		if err != nil {
@@ -234,7 +238,8 @@ func (s *Server) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32
 	case h == nil:
 		return 0, fuse.EBADF
 	case h.control != nil:
-		return h.control.write(in, data)
+		n, err := h.control.Write(data)
+		return uint32(n), status(err)
 	case h.write == nil:
 		return 0, fuse.EBADF
 	}
@@ -282,7 +287,7 @@ func (s *Server) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
 // closeHandle ends a handle that has left the table. abandon: commit nothing.
 func (s *Server) closeHandle(h *handle, abandon bool) {
 	if h.control != nil {
-		h.control.close()
+		h.control.Close()
 		return
 	}
 	if h.passthrough {

@@ -186,7 +186,7 @@ func (s *Server) readDir(in *fuse.ReadIn, out *fuse.DirEntryList, add func(fuse.
 		return fuse.EBADF
 	}
 	if h.control != nil {
-		return s.control.readdir(in, out, add)
+		return s.control.readdir(in, add)
 	}
 	d := h.dir
 	d.mu.Lock()

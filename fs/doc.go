@@ -156,5 +156,5 @@
 //	dirHandle.mu      one open directory; held while the engine is asked
 //	refs.later        held for reading while an OPEN is answered that had to wait
 //	engine locks      see package tiers; never held during callbacks
-//	handleTable.mu, backings.mu, notifier.mu, controlRequest.mu, refs.mu, Mounts.mu    leaves
+//	handleTable.mu, backings.mu, notifier.mu, refs.mu, Mounts.mu    leaves
 package fs

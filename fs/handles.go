@@ -4,6 +4,7 @@ import (
 	"os"
 	"sync"
 
+	"github.com/kvfs/kvfs/fs/control"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/index"
 )
@@ -30,7 +31,7 @@ type handle struct {
 
 	done    func() // of the probe: removes its file
 	dir     *dirHandle
-	control *controlHandle
+	control *control.Handle
 }
 
 // handleTable maps numbers to handles.

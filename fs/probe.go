@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/kvfs/kvfs/fs/control"
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
@@ -26,7 +27,7 @@ const (
 	probeIno  = controlBase + 1<<20
 )
 
-var probeFile = &ControlFile{Name: probeName}
+var probeFile = &control.File{Name: probeName}
 
 // probeTime bounds the self-test: a mount that answers does so in a millisecond.
 const probeTime = 10 * time.Second

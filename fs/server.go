@@ -12,6 +12,7 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"go.uber.org/zap"
 
+	"github.com/kvfs/kvfs/fs/control"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/index"
 )
@@ -34,7 +35,7 @@ type Options struct {
 	Status func() []byte
 
 	// Control are further files of the control directory.
-	Control []ControlFile
+	Control []control.File
 
 	// ListElsewhere has listings of directories show the names that only other nodes
 	// have, after asking them, for which ListTimeout is the longest wait. Zero means 5 s.
@@ -42,8 +43,6 @@ type Options struct {
 	ListTimeout   time.Duration
 
 	Logger *zap.Logger // nil means none
-
-	evictor evictor // of .kvfs/evict. nil means the engine; tests have others
 }
 
 // Switch is auto, on or off.
@@ -78,7 +77,7 @@ type Server struct {
 	notices  *notifier
 	wg       sync.WaitGroup
 	telling  sync.WaitGroup // the goroutine of notices
-	control  controlFiles
+	control  reserved
 
 	stale staleThreads
 
@@ -357,6 +356,7 @@ func (s *Server) Wait() {
 	s.cancel()
 	s.notices.close()
 	s.wg.Wait()
+	s.control.dir.Wait()
 	s.telling.Wait()
 	s.channel.close()
 	s.closeOwn()

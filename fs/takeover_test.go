@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kvfs/kvfs/fs/control"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/mem"
 )
@@ -41,7 +42,7 @@ func owner() {
 		return
 	}
 	o := attachOptions()
-	o.Control = []ControlFile{{Name: "stuck", Text: func() []byte {
+	o.Control = []control.File{{Name: "stuck", Text: func() []byte {
 		fmt.Println("stuck")
 		select {}
 	}}}
@@ -225,7 +226,7 @@ func TestTakeover(t *testing.T) {
 	mounts := &Mounts{}
 	engine := sharedEngine(t, mounts, mem.Options{ID: "takeover", Dir: store})
 	o := attachOptions()
-	o.Control = []ControlFile{{Name: "stuck", Text: o.Status}}
+	o.Control = []control.File{{Name: "stuck", Text: o.Status}}
 	x.Epoch, x.Init = 2, first.init
 	s, err := Attach(engine, mounts, x, o)
 	if err != nil {

@@ -61,7 +61,9 @@ var table = map[string]row{
 	"tiers/publish": {3, []string{"tiers", "tiers/block", "tiers/template"}},
 	"fs/query":      {3, []string{"tiers", "tiers/block", "tiers/hybrid", "tiers/template"}},
 
-	"fs": {4, []string{"tiers", "tiers/driver", "tiers/block", "tiers/hybrid", "tiers/index"}},
+	"fs/control": {3, []string{"tiers", "tiers/block"}},
+
+	"fs": {4, []string{"fs/control", "tiers", "tiers/block", "tiers/hybrid", "tiers/index"}},
 
 	"cmd/kvfs/config": {5, []string{"tiers/block", "tiers/hybrid", "tiers/template"}},
 	"cmd/kvfs/plan":   {4, []string{"tiers/hybrid", "directio"}},

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/kvfs/kvfs/fs"
+	"github.com/kvfs/kvfs/fs/control"
 	"github.com/kvfs/kvfs/tiers"
 )
 
@@ -97,11 +97,11 @@ func (f evictFlags) printNone() func(io.Writer) error {
 	if !f.json {
 		return nil
 	}
-	return func(w io.Writer) error { return printEvict(w, f, &fs.EvictAnswer{Kept: []fs.EvictKept{}}) }
+	return func(w io.Writer) error { return printEvict(w, f, &control.EvictAnswer{Kept: []control.EvictKept{}}) }
 }
 
 // absent is the error about paths that are not there.
-func absent(answer *fs.EvictAnswer) error {
+func absent(answer *control.EvictAnswer) error {
 	var names []string
 	for _, kept := range answer.Kept {
 		if kept.Reason == tiers.ReasonNotFound.String() {
@@ -119,17 +119,17 @@ func absent(answer *fs.EvictAnswer) error {
 
 // askEvict sends the paths to the daemon, in as many requests as it takes, and
 // returns the sum of its answers. No paths means all.
-func askEvict(ctx context.Context, c *controls, mount string, flags evictFlags, paths []string) (*fs.EvictAnswer, error) {
+func askEvict(ctx context.Context, c *controls, mount string, flags evictFlags, paths []string) (*control.EvictAnswer, error) {
 	d, err := c.dial(mount, "evict")
 	if err != nil {
 		return nil, err
 	}
 	defer d.Close()
-	sum := &fs.EvictAnswer{Kept: []fs.EvictKept{}}
-	ask := fs.EvictRequest{Tier: flags.tier, Force: flags.force, All: len(paths) == 0}
+	sum := &control.EvictAnswer{Kept: []control.EvictKept{}}
+	ask := control.EvictRequest{Tier: flags.tier, Force: flags.force, All: len(paths) == 0}
 	for {
 		ask.Paths, paths = cutBatch(paths)
-		var answer fs.EvictAnswer
+		var answer control.EvictAnswer
 		if err := d.askInto(ctx, ask, &answer); err != nil {
 			return nil, fmt.Errorf("evict from %s: %w", mount, err)
 		}
@@ -144,11 +144,11 @@ func askEvict(ctx context.Context, c *controls, mount string, flags evictFlags, 
 }
 
 // printEvict writes the answer.
-func printEvict(w io.Writer, flags evictFlags, answer *fs.EvictAnswer) error {
+func printEvict(w io.Writer, flags evictFlags, answer *control.EvictAnswer) error {
 	if flags.json {
 		return printJSON(w, struct {
 			Tier string `json:"tier"`
-			*fs.EvictAnswer
+			*control.EvictAnswer
 		}{flags.tier, answer})
 	}
 	fmt.Fprintf(w, "evicted %s (%s) from %s\n", countBlocks(answer.Blocks), humanBytes(answer.Bytes), flags.tier)

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kvfs/kvfs/fs"
+	"github.com/kvfs/kvfs/fs/control"
 )
 
 // runEvictOn runs kvfs evict against a daemon, with a mount at dir.
@@ -22,10 +22,10 @@ func runEvictOn(t *testing.T, f *fakeDaemon, stdin string, args ...string) (out 
 }
 
 // evictAsked returns the requests that a daemon got.
-func evictAsked(t *testing.T, f *fakeDaemon) (asked []fs.EvictRequest) {
+func evictAsked(t *testing.T, f *fakeDaemon) (asked []control.EvictRequest) {
 	t.Helper()
 	for _, text := range f.asked() {
-		var q fs.EvictRequest
+		var q control.EvictRequest
 		if err := json.Unmarshal([]byte(text), &q); err != nil {
 			t.Fatal(err)
 		}
@@ -43,28 +43,28 @@ func TestEvict(t *testing.T) {
 		args   string
 		stdin  string
 		answer string
-		want   fs.EvictRequest
+		want   control.EvictRequest
 		out    string
 		err    string // begins so
 		code   int
 	}{
-		{args: "--tier memory --all /m", answer: some, want: fs.EvictRequest{Tier: "memory", All: true},
+		{args: "--tier memory --all /m", answer: some, want: control.EvictRequest{Tier: "memory", All: true},
 			out: "evicted 96 blocks (1.5 GiB) from memory\nkept 3 blocks:\n  only copy  g/a\n  open       g/b\n  and 1 more\n"},
-		{args: "--tier disk --force /m/g/a /m/h/", answer: `{"blocks":1,"bytes":10}`, want: fs.EvictRequest{Tier: "disk", Paths: []string{"g/a", "h"}, Force: true},
+		{args: "--tier disk --force /m/g/a /m/h/", answer: `{"blocks":1,"bytes":10}`, want: control.EvictRequest{Tier: "disk", Paths: []string{"g/a", "h"}, Force: true},
 			out: "evicted 1 block (10 B) from disk\n"},
-		{args: "--tier memory /m/", answer: `{}`, want: fs.EvictRequest{Tier: "memory", All: true}, out: "evicted 0 blocks (0 B) from memory\n"},
+		{args: "--tier memory /m/", answer: `{}`, want: control.EvictRequest{Tier: "memory", All: true}, out: "evicted 0 blocks (0 B) from memory\n"},
 		{args: "--tier memory /m/a - /m/c", stdin: "/m/b b\n\n/m/d/../e", answer: `{}`,
-			want: fs.EvictRequest{Tier: "memory", Paths: []string{"a", "b b", "e", "c"}}, out: "evicted 0 blocks (0 B) from memory\n"},
+			want: control.EvictRequest{Tier: "memory", Paths: []string{"a", "b b", "e", "c"}}, out: "evicted 0 blocks (0 B) from memory\n"},
 		{args: "--tier memory -0 -", stdin: "/m/a\nb\x00/m/c\x00", answer: `{}`,
-			want: fs.EvictRequest{Tier: "memory", Paths: []string{"a\nb", "c"}}, out: "evicted 0 blocks (0 B) from memory\n"},
-		{args: "--tier memory --json /m/g", answer: some, want: fs.EvictRequest{Tier: "memory", Paths: []string{"g"}},
+			want: control.EvictRequest{Tier: "memory", Paths: []string{"a\nb", "c"}}, out: "evicted 0 blocks (0 B) from memory\n"},
+		{args: "--tier memory --json /m/g", answer: some, want: control.EvictRequest{Tier: "memory", Paths: []string{"g"}},
 			out: "{\n  \"tier\": \"memory\",\n  \"blocks\": 96,\n  \"bytes\": 1610612736,\n  \"kept_total\": 3,\n  \"kept\": [\n" +
 				"    {\n      \"path\": \"g/a\",\n      \"reason\": \"only copy\"\n    },\n    {\n      \"path\": \"g/b\",\n      \"reason\": \"open\"\n    }\n  ]\n}\n"},
-		{args: "--tier memory /m/x /m/y", answer: none, want: fs.EvictRequest{Tier: "memory", Paths: []string{"x", "y"}},
+		{args: "--tier memory /m/x /m/y", answer: none, want: control.EvictRequest{Tier: "memory", Paths: []string{"x", "y"}},
 			out: "evicted 0 blocks (0 B) from memory\nkept 2 blocks:\n  not found  x\n  not found  y\n", err: "x and 1 more: not found", code: exitRuntime},
-		{args: "--tier tape --all /m", answer: `{"error":"no tier \"tape\""}`, want: fs.EvictRequest{Tier: "tape", All: true},
+		{args: "--tier tape --all /m", answer: `{"error":"no tier \"tape\""}`, want: control.EvictRequest{Tier: "tape", All: true},
 			err: `evict from /m: no tier "tape"`, code: exitRuntime},
-		{args: "--tier memory --all /m", answer: "?", want: fs.EvictRequest{Tier: "memory", All: true},
+		{args: "--tier memory --all /m", answer: "?", want: control.EvictRequest{Tier: "memory", All: true},
 			err: "evict from /m: answer of the daemon: ", code: exitRuntime},
 		{args: "--tier memory --all /m/g", err: "/m/g is not a kvfs mount: it is in the one at /m", code: exitNotMount},
 		{args: "--tier memory /m/a /proc/b", err: "/proc/b is not in a kvfs mount", code: exitNotMount},
@@ -83,7 +83,7 @@ func TestEvict(t *testing.T) {
 			case err != nil && !strings.HasPrefix(fmt.Sprint(err), tc.err):
 				t.Errorf("got error %q, want %q", err, tc.err)
 			}
-			if asks := !reflect.DeepEqual(tc.want, fs.EvictRequest{}); asks != (len(asked) == 1) || asks && !reflect.DeepEqual(asked[0], tc.want) {
+			if asks := !reflect.DeepEqual(tc.want, control.EvictRequest{}); asks != (len(asked) == 1) || asks && !reflect.DeepEqual(asked[0], tc.want) {
 				t.Errorf("asked %+v, want %+v", asked, tc.want)
 			}
 		})
@@ -102,7 +102,7 @@ func TestEvictManyNames(t *testing.T) {
 		stdin.WriteString("/m/" + name + "\n")
 	}
 	f := newFakeDaemon("/m", "evict", func(request string) string {
-		var q fs.EvictRequest
+		var q control.EvictRequest
 		if err := json.Unmarshal([]byte(request), &q); err != nil {
 			t.Error(err)
 		}

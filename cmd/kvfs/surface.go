@@ -12,7 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
-	"github.com/kvfs/kvfs/fs"
+	"github.com/kvfs/kvfs/fs/control"
 	"github.com/kvfs/kvfs/fs/query"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/publish"
@@ -57,17 +57,17 @@ func openSurface(ctx context.Context, cfg *config.Config, engine *tiers.Engine, 
 }
 
 // files are the control files of the surface.
-func (s *surface) files() []fs.ControlFile {
+func (s *surface) files() []control.File {
 	if s == nil {
 		return nil
 	}
-	return []fs.ControlFile{
-		{Name: "query", Ask: asking(s.queries.Query), Users: s.users, Groups: s.gids},
-		{Name: "prefetch", Ask: asking(s.queries.Prefetch), Users: s.users, Groups: s.gids},
-		{Name: "specs", Ask: func(*tiers.Viewer) fs.Dialogue { return s.queries.SpecsFile }, Users: s.users, Groups: s.gids},
-		{Name: "events", Follow: s.followEvents, Users: s.users, Groups: s.gids},
+	return []control.File{
+		{Name: "query", Open: asking(s.queries.Query), Users: s.users, Groups: s.gids},
+		{Name: "prefetch", Open: asking(s.queries.Prefetch), Users: s.users, Groups: s.gids},
+		{Name: "specs", Open: func(*tiers.Viewer) control.Dialogue { return s.queries.SpecsFile }, Users: s.users, Groups: s.gids},
+		{Name: "events", Open: s.followEvents, Stream: true, Users: s.users, Groups: s.gids},
 		{Name: "jobs", Text: s.jobs},
-		{Name: "drain", Do: fs.StreamJSON(s.drain)},
+		{Name: "drain", Open: control.Same(control.StreamJSON(s.drain))},
 	}
 }
 
@@ -81,8 +81,8 @@ func (s *surface) drain(ctx context.Context, _ struct{}, answer io.Writer) error
 }
 
 // asking is what a control file needs whose answers depend on who asks.
-func asking(do func(context.Context, *tiers.Viewer, []byte, io.Writer)) func(*tiers.Viewer) fs.Dialogue {
-	return func(as *tiers.Viewer) fs.Dialogue {
+func asking(do func(context.Context, *tiers.Viewer, []byte, io.Writer)) func(*tiers.Viewer) control.Dialogue {
+	return func(as *tiers.Viewer) control.Dialogue {
 		return func(ctx context.Context, request []byte, answer io.Writer) { do(ctx, as, request, answer) }
 	}
 }
@@ -139,9 +139,9 @@ type eventsFilter struct {
 const eventsBuffer = 256 << 10
 
 // followEvents begins at the present number, so that nothing that happens after the open is left out.
-func (s *surface) followEvents(as *tiers.Viewer) fs.Dialogue {
+func (s *surface) followEvents(as *tiers.Viewer) control.Dialogue {
 	next := s.engine.Events().Next()
-	return fs.StreamJSON(func(ctx context.Context, q eventsFilter, answer io.Writer) error {
+	return control.StreamJSON(func(ctx context.Context, q eventsFilter, answer io.Writer) error {
 		if q.Since == 0 {
 			q.Since = next
 		}

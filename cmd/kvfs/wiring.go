@@ -19,6 +19,7 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/fs"
+	"github.com/kvfs/kvfs/fs/control"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk"
@@ -212,7 +213,7 @@ func serverOptions(cfg *config.Config, d *daemon, log *zap.Logger) fs.Options {
 		ListTimeout: time.Duration(cfg.Peer.Timeout), Logger: log.Named("fs"),
 	}
 	if d.peers != nil {
-		o.Control = append(o.Control, fs.ControlFile{Name: "members", Text: d.peers.membersText})
+		o.Control = append(o.Control, control.File{Name: "members", Text: d.peers.membersText})
 	}
 	return o
 }

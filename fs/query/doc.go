@@ -1,7 +1,7 @@
 // Package query answers the requests of the control directory about many blocks at once:
 // .kvfs/query, .kvfs/prefetch, .kvfs/specs. docs/control.md has the requests and answers.
 //
-//	Service      the answers; its methods are handlers of dialogues, see package fs
+//	Service      the answers; its methods are handlers of dialogues, see package fs/control
 //	Engine       the part of tiers.Engine that it needs
 //	VerdictText  what became of a block, in a sentence
 //

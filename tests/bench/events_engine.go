@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/kvfs/kvfs/fs"
+	"github.com/kvfs/kvfs/fs/control"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/mem"
@@ -114,9 +115,9 @@ func playEngine(r role) (err error) {
 	server, err := fs.Mount(p.engine, hooks, fs.Options{
 		Dir: r.Mount, EntryTimeout: time.Minute, AttrTimeout: time.Minute,
 		Status: func() []byte { return []byte("{}\n") },
-		Control: []fs.ControlFile{
-			{Name: "events", Follow: p.follow},
-			{Name: "bench", Do: fs.StreamJSON(p.control)},
+		Control: []control.File{
+			{Name: "events", Open: p.follow, Stream: true},
+			{Name: "bench", Open: control.Same(control.StreamJSON(p.control))},
 		},
 	})
 	if err != nil {
@@ -135,9 +136,9 @@ func playEngine(r role) (err error) {
 }
 
 // follow answers .kvfs/events from the open on, as the daemon does.
-func (p *engineProcess) follow(*tiers.Viewer) fs.Dialogue {
+func (p *engineProcess) follow(*tiers.Viewer) control.Dialogue {
 	next := p.engine.Events().Next()
-	return fs.StreamJSON(func(ctx context.Context, _ struct{}, answer io.Writer) error {
+	return control.StreamJSON(func(ctx context.Context, _ struct{}, answer io.Writer) error {
 		f, err := p.lines.Follow(publish.Filter{Since: next})
 		if err != nil {
 			return err

@@ -1,4 +1,4 @@
-package fs
+package control
 
 import (
 	"bytes"
@@ -7,16 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
-	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tiers"
@@ -31,7 +27,7 @@ type fakeEvictor struct {
 	}
 }
 
-// EvictFrom implements evictor.
+// EvictFrom implements Evictor.
 func (f *fakeEvictor) EvictFrom(ctx context.Context, r tiers.EvictRequest) (tiers.EvictReply, error) {
 	f.mu.Lock()
 	f.mu.got = append(f.mu.got, r)
@@ -50,32 +46,32 @@ func (f *fakeEvictor) requests() []tiers.EvictRequest {
 }
 
 // newEvictRequest opens a dialogue with the evictor.
-func newEvictRequest(t *testing.T, f *fakeEvictor) *controlRequest {
+func newEvictRequest(t *testing.T, f *fakeEvictor) *conversation {
 	t.Helper()
 	var wg sync.WaitGroup
-	r := newControlRequest(t.Context(), &wg, new(requestMemory), controlJSON(evictWith(f, func(context.Context) {})))
+	r := newConversation(t.Context(), &wg, new(requestMemory), Evict(f, func(context.Context) {}).Open(nil))
 	t.Cleanup(func() { r.close(); wg.Wait() })
 	return r
 }
 
 // mustWrite writes a request in pieces of n bytes.
-func mustWrite(t *testing.T, r *controlRequest, request string, n int) {
+func mustWrite(t *testing.T, r *conversation, request string, n int) {
 	t.Helper()
 	for piece := range slices.Chunk([]byte(request), n) {
-		if got, st := r.write(piece); st != fuse.OK || got != uint32(len(piece)) {
+		if got, st := r.write(piece); st != nil || got != len(piece) {
 			t.Fatalf("write: got %d, %v", got, st)
 		}
 	}
 }
 
 // readAll reads to the end in pieces of n bytes.
-func readAll(t *testing.T, r *controlRequest, n int) string {
+func readAll(t *testing.T, r *conversation, n int) string {
 	t.Helper()
 	var all []byte
 	for {
 		buf := make([]byte, n)
 		got, st := r.read(nil, false, buf)
-		if st != fuse.OK {
+		if st != nil {
 			t.Fatalf("read: %v", st)
 		}
 		if got == 0 {
@@ -118,7 +114,7 @@ func TestRequestAnswer(t *testing.T) {
 	}
 	// What is not read to its end makes way for the next.
 	mustWrite(t, r, `{"tier":"memory"}`, 100)
-	if n, st := r.read(nil, false, make([]byte, 3)); n != 3 || st != fuse.OK {
+	if n, st := r.read(nil, false, make([]byte, 3)); n != 3 || st != nil {
 		t.Fatalf("got %d, %v", n, st)
 	}
 	mustWrite(t, r, `{"tier":"none"}`, 100)
@@ -161,7 +157,7 @@ func TestRequestErrors(t *testing.T) {
 	} {
 		mustWrite(t, r, c.request, 1<<20)
 		answer := readAll(t, r, 4096)
-		var e controlError
+		var e failure
 		if err := json.Unmarshal([]byte(answer), &e); err != nil || !strings.HasPrefix(e.Error, c.want) || e.Field != c.field {
 			t.Errorf("%.40q: got %q, want %q at %q", c.request, answer, c.want, c.field)
 		}
@@ -228,13 +224,13 @@ func TestStreamRequest(t *testing.T) {
 		if !reflect.DeepEqual(asked, c.asked) {
 			t.Errorf("%.60s: asked %+v, want %+v", c.request, asked, c.asked)
 		}
-		var got controlError
+		var got failure
 		if answer.Len() > 0 {
 			if err := json.Unmarshal(answer.Bytes(), &got); err != nil {
 				t.Errorf("%.60s: %v in %.200q", c.request, err, answer.String())
 			}
 		}
-		if got != (controlError{c.error, c.path}) {
+		if got != (failure{c.error, c.path}) {
 			t.Errorf("%.60s: got %.200q at %.200q, want %.200q at %.200q", c.request, got.Error, got.Field, c.error, c.path)
 		}
 	}
@@ -258,7 +254,7 @@ func TestRequestWaits(t *testing.T) {
 	interrupt := make(chan struct{})
 	type result struct {
 		text string
-		st   fuse.Status
+		st   error
 	}
 	results := make(chan result)
 	reader := func(cancel chan struct{}) { // ends with its read
@@ -269,17 +265,17 @@ func TestRequestWaits(t *testing.T) {
 	go reader(interrupt)
 	<-began
 	close(interrupt)
-	if got := <-results; got.st != fuse.EINTR {
+	if got := <-results; got.st != unix.EINTR {
 		t.Errorf("interrupted: got %v", got)
 	}
-	if n, st := r.write([]byte("{}")); n != 0 || st != fuse.EBUSY {
+	if n, st := r.write([]byte("{}")); n != 0 || st != unix.EBUSY {
 		t.Errorf("write: got %d, %v", n, st)
 	}
 	go reader(nil)
 	go reader(nil)
 	close(release)
 	const want = `{"blocks":5,"bytes":0,"kept_total":0,"kept":[]}` + "\n"
-	if a, b := <-results, <-results; a.text+b.text != want || a.st != fuse.OK || b.st != fuse.OK {
+	if a, b := <-results, <-results; a.text+b.text != want || a.st != nil || b.st != nil {
 		t.Errorf("two readers got %v and %v", a, b)
 	}
 	if n := len(f.requests()); n != 1 {
@@ -290,9 +286,9 @@ func TestRequestWaits(t *testing.T) {
 // TestRequestClose shows that the close of the descriptor, and the end of the
 // mount, cancel what runs, and let waiting readers go.
 func TestRequestClose(t *testing.T) {
-	for name, end := range map[string]func(r *controlRequest, mount context.CancelFunc){
-		"close":   func(r *controlRequest, _ context.CancelFunc) { r.close() },
-		"unmount": func(_ *controlRequest, mount context.CancelFunc) { mount() },
+	for name, end := range map[string]func(r *conversation, mount context.CancelFunc){
+		"close":   func(r *conversation, _ context.CancelFunc) { r.close() },
+		"unmount": func(_ *conversation, mount context.CancelFunc) { mount() },
 	} {
 		ctx, mount := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
@@ -302,126 +298,19 @@ func TestRequestClose(t *testing.T) {
 			<-ctx.Done()
 			return tiers.EvictReply{}, ctx.Err()
 		}}
-		r := newControlRequest(ctx, &wg, new(requestMemory), controlJSON(evictWith(f, func(context.Context) {})))
+		r := newConversation(ctx, &wg, new(requestMemory), Evict(f, func(context.Context) {}).Open(nil))
 		mustWrite(t, r, `{"tier":"memory"}`, 100)
-		done := make(chan fuse.Status)
+		done := make(chan error)
 		go func() { // ends with its read
 			_, st := r.read(nil, false, make([]byte, 100))
 			done <- st
 		}()
 		<-began
 		end(r, mount)
-		if st := <-done; st != fuse.EIO && st != fuse.OK { // OK: the answer, an error, was faster
+		if st := <-done; st != unix.EIO && st != nil { // OK: the answer, an error, was faster
 			t.Errorf("%s: the reader got %v", name, st)
 		}
 		wg.Wait()
 		mount()
-	}
-}
-
-// TestRequestThroughMount shows the dialogue through the kernel: another process
-// asks twice on one descriptor, a large request included, while a request that
-// runs keeps nobody else from the mount; a reader that is killed ends it.
-func TestRequestThroughMount(t *testing.T) {
-	for name, passthrough := range map[string]Switch{"own device": Auto, "go-fuse's server": Off} {
-		t.Run(name, func(t *testing.T) { requestThroughMount(t, passthrough) })
-	}
-}
-
-func requestThroughMount(t *testing.T, passthrough Switch) {
-	ended := make(chan error, 1)
-	f := &fakeEvictor{}
-	f.do = func(ctx context.Context, r tiers.EvictRequest) (tiers.EvictReply, error) {
-		if r.Tier != "slow" {
-			return tiers.EvictReply{Blocks: int64(len(r.Paths)), Bytes: int64(len(fmt.Sprint(r.Paths)))}, nil
-		}
-		<-ctx.Done()
-		ended <- ctx.Err()
-		return tiers.EvictReply{}, ctx.Err()
-	}
-	s, dir := mountHereWith(t, Options{evictor: f, Passthrough: passthrough})
-	path := filepath.Join(dir, ".kvfs", "evict")
-	startClient(t).do("evict", path)
-
-	victim := startClient(t)
-	fmt.Fprintln(victim.in, "evict-slow", path)
-	waitFor(t, "a slow request", func() bool {
-		return slices.ContainsFunc(f.requests(), func(r tiers.EvictRequest) bool { return r.Tier == "slow" })
-	})
-	other := startClient(t)
-	other.do("write", filepath.Join(dir, "g", "block"))
-	other.do("read", filepath.Join(dir, "g", "block"))
-	victim.kill()
-	select {
-	case err := <-ended:
-		if !errors.Is(err, context.Canceled) {
-			t.Errorf("the request ended with %v", err)
-		}
-	case <-time.After(time.Minute):
-		t.Error("the request goes on without anybody to hear the answer")
-	}
-	released(t, s)
-}
-
-// clientEvict is what the client does for TestRequestThroughMount.
-func clientEvict(path string) error {
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	st, err := f.Stat()
-	if err != nil || st.Mode() != 0o600 {
-		return fmt.Errorf("mode %v, %w", st.Mode(), err)
-	}
-	for _, n := range []int{1, 100_000, 2} {
-		request, err := json.Marshal(EvictRequest{Tier: "memory", Paths: slices.Repeat([]string{"group/block"}, n)})
-		if err != nil {
-			return err
-		}
-		if _, err := f.Write(append(request, '\n')); err != nil {
-			return err
-		}
-		var answer bytes.Buffer
-		if _, err := answer.ReadFrom(f); err != nil {
-			return err
-		}
-		want := fmt.Sprintf(`{"blocks":%d,"bytes":%d,"kept_total":0,"kept":[]}`+"\n", n, 12*n+1)
-		if answer.String() != want {
-			return fmt.Errorf("%d paths: got %q, want %q", n, answer.String(), want)
-		}
-	}
-	if _, err := f.Seek(0, 0); !errors.Is(err, unix.ESPIPE) {
-		return fmt.Errorf("seek: %w", err)
-	}
-	return nil
-}
-
-// clientEvictSlow asks for what never ends.
-func clientEvictSlow(path string) error {
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if _, err := f.WriteString(`{"tier":"slow"}`); err != nil {
-		return err
-	}
-	_, err = f.Read(make([]byte, 100))
-	return err
-}
-
-// waitFor waits until cond holds.
-func waitFor(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(time.Minute)
-	for !cond() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("still not: %s", what)
-		}
 	}
 }

@@ -1,4 +1,4 @@
-package fs
+package control
 
 import (
 	"bytes"
@@ -7,10 +7,9 @@ import (
 	"io"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 
-	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
 )
 
 // countingDialogue answers with the length of the request, once it may.
@@ -25,11 +24,11 @@ func countingDialogue(may <-chan struct{}) Dialogue {
 var always = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
 // writeMany writes n bytes of a request in pieces as the kernel does.
-func writeMany(t *testing.T, r *controlRequest, n int) {
+func writeMany(t *testing.T, r *conversation, n int) {
 	t.Helper()
 	for piece := make([]byte, 1<<20); n > 0; n -= min(n, len(piece)) {
 		data := piece[:min(n, len(piece))]
-		if got, st := r.write(data); st != fuse.OK || int(got) != len(data) {
+		if got, st := r.write(data); st != nil || got != len(data) {
 			t.Errorf("write: got %d, %v", got, st)
 			return
 		}
@@ -37,7 +36,7 @@ func writeMany(t *testing.T, r *controlRequest, n int) {
 }
 
 // refusedFor is the answer to a request that was refused.
-func refusedFor(why string) string { return string(encodeAnswer(controlError{Error: why})) }
+func refusedFor(why string) string { return string(encodeAnswer(failure{Error: why})) }
 
 // TestRequestMemoryBound shows that half-written requests on many descriptors have no more memory
 // than a mount has for them: each write returns at once, those for which there is none are told to
@@ -47,9 +46,9 @@ func TestRequestMemoryBound(t *testing.T) {
 	const n, each = 60, 15 << 20
 	var memory requestMemory
 	var wg sync.WaitGroup
-	requests := make([]*controlRequest, n)
+	requests := make([]*conversation, n)
 	for i := range requests {
-		requests[i] = newControlRequest(t.Context(), &wg, &memory, countingDialogue(always))
+		requests[i] = newConversation(t.Context(), &wg, &memory, countingDialogue(always))
 	}
 	var writers sync.WaitGroup
 	for _, r := range requests {
@@ -61,7 +60,7 @@ func TestRequestMemoryBound(t *testing.T) {
 		})
 	}
 	writers.Wait()
-	var refused, held []*controlRequest
+	var refused, held []*conversation
 	total := 0
 	for _, r := range requests {
 		if r.mu.refused != "" {
@@ -74,7 +73,7 @@ func TestRequestMemoryBound(t *testing.T) {
 	if len(refused) == 0 || total > maxHeld+n*freeHeld {
 		t.Errorf("%d of %d are refused, and %d bytes held", len(refused), n, total)
 	}
-	small := newControlRequest(t.Context(), &wg, &memory, countingDialogue(always))
+	small := newConversation(t.Context(), &wg, &memory, countingDialogue(always))
 	writeMany(t, small, freeHeld)
 	if got := readAll(t, small, 100); got != fmt.Sprintln(freeHeld) {
 		t.Errorf("a small request: got %q", got)
@@ -112,14 +111,14 @@ func TestRequestMemoryClose(t *testing.T) {
 	const large = 3 << 20
 	for name, c := range map[string]struct {
 		hold bool // the handler waits for the close
-		do   func(t *testing.T, r *controlRequest)
+		do   func(t *testing.T, r *conversation)
 		held bool // there is memory before the close
 	}{
-		"new":          {do: func(*testing.T, *controlRequest) {}},
-		"half-written": {held: true, do: func(t *testing.T, r *controlRequest) { writeMany(t, r, large) }},
-		"small":        {do: func(t *testing.T, r *controlRequest) { writeMany(t, r, freeHeld) }},
-		"too large":    {do: func(t *testing.T, r *controlRequest) { writeMany(t, r, maxRequest+1) }},
-		"no memory": {held: true, do: func(t *testing.T, r *controlRequest) {
+		"new":          {do: func(*testing.T, *conversation) {}},
+		"half-written": {held: true, do: func(t *testing.T, r *conversation) { writeMany(t, r, large) }},
+		"small":        {do: func(t *testing.T, r *conversation) { writeMany(t, r, freeHeld) }},
+		"too large":    {do: func(t *testing.T, r *conversation) { writeMany(t, r, maxRequest+1) }},
+		"no memory": {held: true, do: func(t *testing.T, r *conversation) {
 			if !r.mu.request.memory.take(maxHeld) {
 				t.Error("there is no memory at all")
 			}
@@ -129,27 +128,27 @@ func TestRequestMemoryClose(t *testing.T) {
 			}
 			r.mu.request.memory.give(maxHeld - 1) // that which is left is for held
 		}},
-		"running": {hold: true, held: true, do: func(t *testing.T, r *controlRequest) {
+		"running": {hold: true, held: true, do: func(t *testing.T, r *conversation) {
 			writeMany(t, r, large)
-			if _, st := r.read(nil, true, make([]byte, 10)); st != fuse.EAGAIN {
+			if _, st := r.read(nil, true, make([]byte, 10)); st != unix.EAGAIN {
 				t.Errorf("read: %v", st)
 			}
 		}},
-		"answer not read": {held: true, do: func(t *testing.T, r *controlRequest) {
+		"answer not read": {held: true, do: func(t *testing.T, r *conversation) {
 			writeMany(t, r, large)
-			if n, st := r.read(nil, false, make([]byte, 1)); n != 1 || st != fuse.OK {
+			if n, st := r.read(nil, false, make([]byte, 1)); n != 1 || st != nil {
 				t.Errorf("read: %d, %v", n, st)
 			}
 		}},
-		"answered": {held: true, do: func(t *testing.T, r *controlRequest) {
+		"answered": {held: true, do: func(t *testing.T, r *conversation) {
 			writeMany(t, r, large)
 			readAll(t, r, 100)
 		}},
-		"answered, much": {do: func(t *testing.T, r *controlRequest) {
+		"answered, much": {do: func(t *testing.T, r *conversation) {
 			writeMany(t, r, maxRequest)
 			readAll(t, r, 100)
 		}},
-		"half of the next": {held: true, do: func(t *testing.T, r *controlRequest) {
+		"half of the next": {held: true, do: func(t *testing.T, r *conversation) {
 			writeMany(t, r, large)
 			readAll(t, r, 100)
 			writeMany(t, r, 100)
@@ -162,7 +161,7 @@ func TestRequestMemoryClose(t *testing.T) {
 			if c.hold {
 				may = make(chan struct{})
 			}
-			r := newControlRequest(t.Context(), &wg, &memory, countingDialogue(may))
+			r := newConversation(t.Context(), &wg, &memory, countingDialogue(may))
 			c.do(t, r)
 			if held := memory.used.Load(); held > 0 != c.held {
 				t.Errorf("%d bytes are held", held)
@@ -175,7 +174,7 @@ func TestRequestMemoryClose(t *testing.T) {
 				close(may)
 			}
 			wg.Wait()
-			if _, st := r.write(make([]byte, 1<<20)); st != fuse.EBADF {
+			if _, st := r.write(make([]byte, 1<<20)); st != unix.EBADF {
 				t.Errorf("write after the close: %v", st)
 			}
 			r.close()
@@ -191,7 +190,7 @@ func TestRequestMemorySpares(t *testing.T) {
 	var memory requestMemory
 	var wg sync.WaitGroup
 	for range 40 {
-		r := newControlRequest(t.Context(), &wg, &memory, countingDialogue(always))
+		r := newConversation(t.Context(), &wg, &memory, countingDialogue(always))
 		defer r.close()
 		writeMany(t, r, maxSpare)
 		if got := readAll(t, r, 100); got != fmt.Sprintln(maxSpare) {
@@ -202,7 +201,7 @@ func TestRequestMemorySpares(t *testing.T) {
 			t.Fatalf("%d bytes are held by the idle", used)
 		}
 	}
-	r := newControlRequest(t.Context(), &wg, &memory, countingDialogue(always))
+	r := newConversation(t.Context(), &wg, &memory, countingDialogue(always))
 	defer r.close()
 	writeMany(t, r, maxRequest)
 	if got := readAll(t, r, 100); got != fmt.Sprintln(maxRequest) {
@@ -213,41 +212,38 @@ func TestRequestMemorySpares(t *testing.T) {
 // TestRequestMemoryOfMount shows that all files of a mount share the memory, and that a refused
 // descriptor asks again with success.
 func TestRequestMemoryOfMount(t *testing.T) {
-	s := newControlServer("{}")
-	s.control.files = append(s.control.files, ControlFile{Name: "query", Do: countingDialogue(always)})
-	open := func(node uint64) *controlHandle {
-		var out fuse.OpenOut
-		in := &fuse.OpenIn{InHeader: fuse.InHeader{NodeId: node}, Flags: syscall.O_RDWR}
-		if st := s.control.open(in, &out); st != fuse.OK {
-			t.Fatal(st)
+	d := New(t.Context(), []File{{Open: Same(countingDialogue(always))}, {Open: Same(countingDialogue(always))}})
+	open := func(f *File) *Handle {
+		h, err := d.Open(f, unix.O_RDWR, Opener{})
+		if err != nil {
+			t.Fatal(err)
 		}
-		return s.handles.get(out.Fh).control
+		return h
 	}
-	const evict, query = controlDir + 2, controlDir + 3
 	request := bytes.Repeat([]byte{' '}, 15<<20)
-	var all []*controlHandle
+	var all []*Handle
 	for range 6 {
-		other := open(evict)
-		other.write(nil, request)
+		other := open(&d.Files[0])
+		other.Write(request)
 		all = append(all, other)
 	}
-	h := open(query)
-	if n, st := h.write(nil, request); st != fuse.OK || int(n) != len(request) {
-		t.Fatalf("write: %d, %v", n, st)
+	h := open(&d.Files[1])
+	if n, err := h.Write(request); err != nil || n != len(request) {
+		t.Fatalf("write: %d, %v", n, err)
 	}
 	if got := readAll(t, h.request, 4096); !strings.Contains(got, "try again") {
 		t.Errorf("got %q", got)
 	}
 	for _, other := range all {
-		other.close()
+		other.Close()
 	}
-	h.write(nil, request)
+	h.Write(request)
 	if got := readAll(t, h.request, 4096); got != fmt.Sprintln(len(request)) {
 		t.Errorf("then: got %q", got)
 	}
-	h.close()
-	s.wg.Wait()
-	if used := s.control.memory.used.Load(); used != 0 {
+	h.Close()
+	d.Wait()
+	if used := d.memory.used.Load(); used != 0 {
 		t.Errorf("%d bytes are held", used)
 	}
 }

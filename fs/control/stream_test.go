@@ -1,4 +1,4 @@
-package fs
+package control
 
 import (
 	"bytes"
@@ -7,7 +7,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
 )
 
 // TestRequestStreams shows an answer that is read while it is being made: what has been written
@@ -15,7 +15,7 @@ import (
 func TestRequestStreams(t *testing.T) {
 	lines := make(chan string)
 	var wg sync.WaitGroup
-	r := newControlRequest(t.Context(), &wg, new(requestMemory), func(_ context.Context, request []byte, answer io.Writer) {
+	r := newConversation(t.Context(), &wg, new(requestMemory), func(_ context.Context, request []byte, answer io.Writer) {
 		for line := range lines {
 			answer.Write(append(request, line...))
 		}
@@ -23,20 +23,20 @@ func TestRequestStreams(t *testing.T) {
 	t.Cleanup(func() { r.close(); wg.Wait() })
 	mustWrite(t, r, "asked: ", 3)
 	buf := make([]byte, 100)
-	if n, st := r.read(nil, true, buf); n != 0 || st != fuse.EAGAIN {
+	if n, st := r.read(nil, true, buf); n != 0 || st != unix.EAGAIN {
 		t.Errorf("nothing there yet: got %d, %v", n, st)
 	}
-	if _, st := r.write([]byte("more")); st != fuse.EBUSY {
+	if _, st := r.write([]byte("more")); st != unix.EBUSY {
 		t.Errorf("write while it runs: got %v", st)
 	}
 	for _, line := range []string{"one\n", "two\n"} {
 		lines <- line
-		if n, st := r.read(nil, false, buf); st != fuse.OK || string(buf[:n]) != "asked: "+line {
+		if n, st := r.read(nil, false, buf); st != nil || string(buf[:n]) != "asked: "+line {
 			t.Errorf("got %q, %v", buf[:n], st)
 		}
 	}
 	close(lines)
-	if n, st := r.read(nil, false, buf); n != 0 || st != fuse.OK {
+	if n, st := r.read(nil, false, buf); n != 0 || st != nil {
 		t.Errorf("at the end: got %d, %v", n, st)
 	}
 }
@@ -49,7 +49,7 @@ func TestRequestSlowReader(t *testing.T) {
 	var mu sync.Mutex
 	written, failed := 0, error(nil)
 	var wg sync.WaitGroup
-	r := newControlRequest(t.Context(), &wg, new(requestMemory), func(_ context.Context, _ []byte, answer io.Writer) {
+	r := newConversation(t.Context(), &wg, new(requestMemory), func(_ context.Context, _ []byte, answer io.Writer) {
 		for i := 0; ; i++ {
 			_, err := answer.Write(piece)
 			mu.Lock()
@@ -65,7 +65,7 @@ func TestRequestSlowReader(t *testing.T) {
 	buf := make([]byte, 100_003)
 	for len(got) < pieces*len(piece) {
 		n, st := r.read(nil, false, buf)
-		if n == 0 || st != fuse.OK {
+		if n == 0 || st != nil {
 			t.Fatalf("after %d bytes: got %d, %v", len(got), n, st)
 		}
 		got = append(got, buf[:n]...)

@@ -1,0 +1,52 @@
+package control
+
+import (
+	"context"
+
+	"github.com/kvfs/kvfs/tiers"
+)
+
+// EvictRequest is what is written to .kvfs/evict, as JSON.
+type EvictRequest struct {
+	Tier  string   `json:"tier"`            // "memory", or a tier below it: "disk"
+	All   bool     `json:"all,omitempty"`   // every block of the tier, without Paths
+	Paths []string `json:"paths,omitempty"` // below the mount; a directory means all below it
+	Force bool     `json:"force,omitempty"` // also what no other tier holds: such a block is lost
+}
+
+// EvictAnswer is what is then read from it. If the request failed it is
+// {"error": "why"} instead.
+type EvictAnswer struct {
+	Blocks    int64       `json:"blocks"` // evicted
+	Bytes     int64       `json:"bytes"`
+	KeptTotal int64       `json:"kept_total"` // how many were not
+	Kept      []EvictKept `json:"kept"`       // the first of them
+}
+
+// EvictKept is a block that was not evicted, or a path at which there is none.
+type EvictKept struct {
+	Path   string `json:"path"`
+	Reason string `json:"reason"`
+}
+
+// Evictor is the part of the engine that .kvfs/evict needs.
+type Evictor interface {
+	EvictFrom(context.Context, tiers.EvictRequest) (tiers.EvictReply, error)
+}
+
+// Evict returns the file .kvfs/evict. Before it answers, flush waits until the kernel has forgotten the names
+// that went with their blocks.
+func Evict(engine Evictor, flush func(context.Context)) File {
+	return File{Name: "evict", Open: Same(requestJSON(func(ctx context.Context, q EvictRequest) (EvictAnswer, error) {
+		reply, err := engine.EvictFrom(ctx, tiers.EvictRequest(q))
+		flush(ctx)
+		if err != nil {
+			return EvictAnswer{}, err
+		}
+		a := EvictAnswer{Blocks: reply.Blocks, Bytes: reply.Bytes, KeptTotal: reply.KeptN, Kept: []EvictKept{}}
+		for _, kept := range reply.Kept {
+			a.Kept = append(a.Kept, EvictKept{kept.Path, kept.Reason.String()})
+		}
+		return a, nil
+	}))}
+}
