@@ -5,29 +5,20 @@ import (
 	"fmt"
 	"os"
 	"sync"
-	"sync/atomic"
 
-	"github.com/hanwen/go-fuse/v2/fuse"
-	"golang.org/x/sys/unix"
-
+	"github.com/kvfs/kvfs/fs/device"
 	"github.com/kvfs/kvfs/tiers"
 )
 
 // shared is what a Server has of a session. It is zero without one: of a mount that fusermount3
 // made, or that splices.
 type shared struct {
-	own    *Session // of Mount and Resume, which keep it; nil with Attach
-	refs   *refs    // what the kernel holds of the engine; nil if the engine has no other kernel
-	mounts *Mounts  // nil likewise
-	mount  uint32   // number among mounts; 0 if there are no others
-	epoch  uint64   // part of each node's number, see epoch.go
-
-	kept         kept
-	firstBacking int32       // where the numbers of our backing files begin
-	lowest       int32       // of those that were left to the next owner
-	dropped      atomic.Bool // those of earlier owners are not registered any more
-	proc         int         // /proc of the mount; -1 if it is ours
-	device       uint64      // of the mount in our mount table; 0: unknown
+	own    *device.Session // of Mount and Resume, which keep it; nil with Attach
+	refs   *refs           // what the kernel holds of the engine; nil if the engine has no other kernel
+	mounts *Mounts         // nil likewise
+	mount  uint32          // number among mounts; 0 if there are no others
+	epoch  device.Epoch    // part of each node's number
+	proc   *os.File        // /proc of the mount; nil if it is ours
 
 	detach sync.Once
 }
@@ -40,7 +31,7 @@ type shared struct {
 // If an earlier owner answered the mount, requests that it left unanswered are answered now;
 // see doc.go for what becomes of open files. That owner must have ended, or returned from
 // Detach: two never answer one mount.
-func Attach(engine *tiers.Engine, mounts *Mounts, x *Session, opts Options) (*Server, error) {
+func Attach(engine *tiers.Engine, mounts *Mounts, x *device.Session, opts Options) (*Server, error) {
 	opts.Dir = x.Dir
 	s := newServer(engine, opts)
 	s.shared.refs, s.shared.mounts = newRefs(), mounts
@@ -55,7 +46,7 @@ func Attach(engine *tiers.Engine, mounts *Mounts, x *Session, opts Options) (*Se
 		return nil, fmt.Errorf("attach %s: %w", x.Dir, err)
 	}
 	mounts.add(s)
-	s.start()
+	s.conn.Start()
 	return s, nil
 }
 
@@ -63,17 +54,17 @@ func Attach(engine *tiers.Engine, mounts *Mounts, x *Session, opts Options) (*Se
 // it over (HandOver). What that one left unanswered is answered now; see doc.go for what becomes
 // of open files. The session is the server's from now on; if Resume fails, for example in SelfTest, it
 // is not. Of opts, Dir is not used.
-func Resume(engine *tiers.Engine, hooks *Hooks, x *Session, opts Options) (*Server, error) {
+func Resume(engine *tiers.Engine, hooks *Hooks, x *device.Session, opts Options) (*Server, error) {
 	opts.Dir = x.Dir
 	s := newServer(engine, opts)
 	if err := s.attach(x); err != nil {
 		s.cancel()
 		return nil, fmt.Errorf("resume %s: %w", x.Dir, err)
 	}
-	s.own, s.device = x, x.device
+	s.own = x
 	s.stale.resume(x.Stale)
 	hooks.server.Store(s)
-	s.start()
+	s.conn.Start()
 	if err := s.selfTest(); err != nil {
 		s.Detach()
 		return nil, err
@@ -82,123 +73,54 @@ func Resume(engine *tiers.Engine, hooks *Hooks, x *Session, opts Options) (*Serv
 }
 
 // attach makes all that is needed to answer a session, and leaves nothing behind if it fails.
-func (s *Server) attach(x *Session) error {
-	if x.Epoch == 0 || x.Epoch > maxEpoch {
-		return fmt.Errorf("owner number %d of the mount: want 1 to %d", x.Epoch, maxEpoch)
-	}
-	s.shared.epoch = uint64(x.Epoch) << epochShift
+func (s *Server) attach(x *device.Session) error {
 	err := s.attachProcesses(x)
-	if err == nil {
-		err = s.attachDevice(x)
+	if err != nil {
+		return err
 	}
-	if err == nil {
-		if err = s.choosePath(); err != nil {
-			s.channel.(*device).closeFiles()
-		}
-	}
+	c, err := device.Answer(x, s, s.connection())
 	if err != nil {
 		s.closeProc()
 		return err
 	}
-	if from := s.kept.firstBacking; from > 0 && s.direct.Load() {
-		s.wg.Go(func() { s.dropLater(from) }) // ends by itself, or with the mount
+	s.conn, s.kernel, s.epoch = c, c, c.Epoch()
+	if err := s.choosePath(); err != nil {
+		c.Discard()
+		s.closeProc()
+		return err
+	}
+	if s.backings == nil {
+		return nil
+	}
+	if from := c.FirstBacking(); from > 0 {
+		s.wg.Go(func() { s.backings.dropLater(s.ctx, from) }) // ends by itself, or with the mount
 	} else {
-		s.dropped.Store(true)
+		s.backings.alone.Store(true)
 	}
 	return nil
 }
 
 // attachProcesses finds out where the processes that use the mount can be seen.
-func (s *Server) attachProcesses(x *Session) (err error) {
-	if s.proc, err = duplicate(x.Proc); err != nil {
-		return err
+func (s *Server) attachProcesses(x *device.Session) (err error) {
+	if s.proc, err = x.OpenProc(); s.proc != nil {
+		// Not of /proc/self: its first thread may be that of notices, see package device.
+		s.procs = &procfs{root: fmt.Sprintf("/proc/thread-self/fd/%d", s.proc.Fd())}
 	}
-	if s.proc >= 0 {
-		// Not of /proc/self: its first thread may be that of notices, see isolate.go.
-		s.procs = &procfs{root: fmt.Sprintf("/proc/thread-self/fd/%d", s.proc)}
-	}
-	return nil
+	return err
 }
 
 func (s *Server) closeProc() {
-	if s.proc >= 0 {
-		unix.Close(s.proc)
+	if s.proc != nil {
+		s.proc.Close()
 	}
-}
-
-// attachDevice begins, or goes on with, the protocol.
-func (s *Server) attachDevice(x *Session) error {
-	o := s.mountOptions()
-	if x.Init != nil {
-		var err error
-		if s.kept, err = decodeKept(x.Init); err != nil {
-			return err
-		}
-		o.MaxWrite = int(s.kept.settings().MaxWrite) // requests may be that long
-	}
-	d, err := sessionDevice(s, x, o)
-	if err != nil {
-		return err
-	}
-	if x.Init != nil || x.Epoch > 1 {
-		err = d.takeOver()
-	}
-	switch {
-	case err != nil:
-	case x.Init == nil:
-		s.kept, err = hello(d.poll, d.size, d.ps)
-	default:
-		// The protocol layer learns what the kernel can; its answer was given long ago.
-		out := make([]byte, d.size)
-		if _, st := d.ps.HandleRequest([][]byte{s.kept.request}, [][]byte{out}); st != fuse.OK {
-			err = errors.New("the kept INIT cannot be read")
-		}
-	}
-	if err != nil {
-		d.closeFiles()
-		return err
-	}
-	d.init = s.kept.flags()
-	s.channel = d
-	return nil
-}
-
-// sessionDevice makes a device with descriptors of its own of a session.
-func sessionDevice(s *Server, x *Session, o *fuse.MountOptions) (*device, error) {
-	d := newDevice(s, o)
-	reads := x.Spin
-	if reads == nil {
-		reads = x.Dev
-	}
-	var err1, err2, err3 error
-	d.fd, err1 = duplicate(x.Dev)
-	d.poll, err2 = duplicate(reads)
-	if err1 == nil && err2 == nil && (d.fd < 0 || d.poll < 0) {
-		err1 = errors.New("a session without files")
-	}
-	d.wake, err3 = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	err := errors.Join(err1, err2, os.NewSyscallError("eventfd", err3))
-	if err == nil {
-		err = os.NewSyscallError("set non-blocking", unix.SetNonblock(d.poll, true))
-	}
-	if err != nil {
-		d.closeFiles()
-		return nil, err
-	}
-	d.ps = fuse.NewProtocolServer(s, o)
-	return d, nil
 }
 
 // SessionInit returns what the mount process has to keep for the next owner: Session.Init.
 func (s *Server) SessionInit() []byte {
-	k := s.kept
-	if s.direct.Load() && s.dropped.Load() {
-		k.firstBacking = s.firstBacking
-		if s.backings != nil && s.backings.left.Load() {
-			k.firstBacking = s.lowest
-		}
+	if !s.direct.Load() {
+		return s.conn.Keep(0)
 	}
-	return k.encode()
+	return s.conn.Keep(s.backings.inherited())
 }
 
 // Detach ends the answers, because the mount process has gone, or is to have another
@@ -208,7 +130,6 @@ func (s *Server) SessionInit() []byte {
 // others are answered. It may be called more than once.
 func (s *Server) Detach() {
 	s.detach.Do(func() {
-		d := s.channel.(*device)
 		s.listings.drain()
 		if s.backings != nil && s.own != nil {
 			s.backings.dropIdle()       // most of them, while requests are still answered
@@ -217,13 +138,7 @@ func (s *Server) Detach() {
 		if s.mounts != nil {
 			s.mounts.silence(s)
 		}
-		// A notice may wait in the kernel for a client who waits for us, so it comes first.
-		s.notices.close()
-		s.telling.Wait()
-		d.leaving.Store(true)
-		s.cancel()
-		d.halt()
-		<-s.served
+		s.conn.Leave(s.cancel)
 		s.wg.Wait()
 		s.control.dir.Wait()
 		if s.backings != nil {
@@ -237,9 +152,9 @@ func (s *Server) Detach() {
 			s.mounts.remove(s)
 		}
 		if s.backings != nil {
-			s.lowest = s.backings.dropAll(s.firstBacking)
+			s.backings.dropAll()
 		}
-		d.close()
+		s.conn.Close()
 		s.closeProc()
 	})
 }
@@ -254,7 +169,7 @@ func (s *Server) Lasting() error {
 		return fmt.Errorf("%w: it splices: it was made without root, or with passthrough off", ErrNoHandOver)
 	case s.own == nil:
 		return fmt.Errorf("%w: another process made it", ErrNoHandOver)
-	case !s.kept.resends():
+	case !s.conn.Resends():
 		return fmt.Errorf("%w: the kernel cannot send requests again (Linux before 6.9)", ErrNoHandOver)
 	}
 	return nil
@@ -264,7 +179,7 @@ func (s *Server) Lasting() error {
 // to go on with them (Resume). What the kernel holds of the engine is not given back one by one,
 // but files that were being written are not committed; else it is as Detach. The engine is to be
 // closed next, before anybody resumes. It is called once.
-func (s *Server) HandOver() (*Session, error) {
+func (s *Server) HandOver() (*device.Session, error) {
 	if err := s.Lasting(); err != nil {
 		return nil, err
 	}

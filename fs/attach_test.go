@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kvfs/kvfs/fs/device"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/mem"
 )
@@ -61,12 +62,12 @@ func abortSessions() {
 }
 
 // openSession mounts in this process. It skips the test where that is not possible.
-func openSession(t testing.TB) *Session {
+func openSession(t testing.TB) *device.Session {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("mount(2) needs root")
 	}
-	x, err := OpenSession(MountOptions{Dir: t.TempDir()})
+	x, err := device.OpenSession(device.MountOptions{Dir: t.TempDir()})
 	if err != nil {
 		t.Skipf("mounting is not allowed here: %v", err)
 	}
@@ -86,7 +87,7 @@ func attachOptions() Options {
 }
 
 // attachHere answers a session in this process.
-func attachHere(t testing.TB, engine *tiers.Engine, mounts *Mounts, x *Session) *Server {
+func attachHere(t testing.TB, engine *tiers.Engine, mounts *Mounts, x *device.Session) *Server {
 	t.Helper()
 	s, err := Attach(engine, mounts, x, attachOptions())
 	if err != nil {
@@ -110,7 +111,7 @@ func TestSharedMounts(t *testing.T) {
 	c1, c2 := startClient(t), startClient(t)
 	at1 := func(name string) string { return filepath.Join(x1.Dir, "group", name) }
 	at2 := func(name string) string { return filepath.Join(x2.Dir, "group", name) }
-	told := func() { s2.notices.flush(t.Context()) }
+	told := func() { s2.kernel.Flush(t.Context()) }
 
 	c2.do("fails", at2("block")) // absence is not kept
 	c1.do("write", at1("block"))
@@ -133,7 +134,7 @@ func TestSharedMounts(t *testing.T) {
 	}
 
 	c1.do("rename", at1("block")+" "+at1("moved"))
-	s1.notices.flush(t.Context())
+	s1.kernel.Flush(t.Context())
 	before = s1.Ops()
 	c1.do("read", at1("moved"))
 	if got := since(s1, before); got["LOOKUP"] != 0 {
@@ -198,7 +199,7 @@ func TestDetach(t *testing.T) {
 	if err != nil || reply.KeptN != 0 || reply.Blocks != 3 {
 		t.Errorf("evicted %+v, %v; want all 3 blocks", reply, err)
 	}
-	s2.notices.flush(t.Context())
+	s2.kernel.Flush(t.Context())
 	other.do("fails", filepath.Join(dir2, "a"))
 	other.do("write", filepath.Join(dir2, "d"))
 	if err := x2.Unmount(); err != nil {
@@ -260,9 +261,9 @@ func TestAttachRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer null.Close()
-	for name, bad := range map[string]*Session{
+	for name, bad := range map[string]*device.Session{
 		"epoch 0":   {Dir: x.Dir, Dev: x.Dev},
-		"epoch":     {Dir: x.Dir, Dev: x.Dev, Epoch: maxEpoch + 1},
+		"epoch":     {Dir: x.Dir, Dev: x.Dev, Epoch: device.MaxEpoch + 1},
 		"no files":  {Dir: x.Dir, Epoch: 1},
 		"no mount":  {Dir: x.Dir, Dev: null, Epoch: 1},
 		"bad state": {Dir: x.Dir, Dev: x.Dev, Epoch: 2, Init: []byte("x")},

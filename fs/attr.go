@@ -25,7 +25,7 @@ func (s *Server) fillEntry(out *fuse.EntryOut, a *tiers.Attr) {
 	if s.refs != nil {
 		s.refs.looked(a.ID)
 	}
-	out.NodeId = s.node(uint64(a.ID))
+	out.NodeId = s.epoch.Node(uint64(a.ID))
 	out.Generation = 1
 	s.fillAttr(&out.Attr, a)
 	out.SetAttrTimeout(s.attrTimeout(a))
@@ -44,7 +44,7 @@ func (s *Server) attrTimeout(a *tiers.Attr) time.Duration {
 }
 
 func (s *Server) fillAttr(out *fuse.Attr, a *tiers.Attr) {
-	out.Ino = s.ino(uint64(a.ID))
+	out.Ino = s.epoch.Ino(uint64(a.ID))
 	out.Mode, out.Nlink = a.Mode, a.Nlink
 	out.Uid, out.Gid = a.UID, a.GID
 	out.Size = uint64(a.Size)
@@ -89,7 +89,7 @@ func (s *Server) SetAttr(_ <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOu
 		}
 		if size == 0 { // others must come to the engine for it, from now on
 			ctx, cancel := context.WithTimeout(context.Background(), noticeTime)
-			s.notices.flush(ctx)
+			s.kernel.Flush(ctx)
 			cancel()
 		}
 	}

@@ -19,8 +19,8 @@ const maxIdleBackings = 1 << 16
 
 // registrar registers backing files with the kernel.
 type registrar interface {
-	register(fd int) (id int32, errno syscall.Errno)
-	unregister(id int32) syscall.Errno
+	Register(fd int) (id int32, errno syscall.Errno)
+	Unregister(id int32) syscall.Errno
 }
 
 // backing is one primary file that the kernel may read and write by itself.
@@ -40,7 +40,11 @@ type backings struct {
 	reg  registrar
 	open func(tiers.BlobID) (*os.File, error)
 	log  *zap.Logger
-	left atomic.Bool // to the next owner: nothing but dropIdle unregisters any more
+
+	first  int32       // where the numbers of our files begin
+	lowest int32       // of those that were left to the next owner
+	alone  atomic.Bool // those of earlier owners are not registered any more
+	left   atomic.Bool // to the next owner: nothing but dropIdle unregisters any more
 
 	unknown chan struct{} // a blob was dropped that we have not registered; an earlier owner may have
 
@@ -52,8 +56,8 @@ type backings struct {
 	}
 }
 
-func newBackings(reg registrar, open func(tiers.BlobID) (*os.File, error), log *zap.Logger) *backings {
-	b := &backings{reg: reg, open: open, log: log, unknown: make(chan struct{}, 1)}
+func newBackings(reg registrar, first int32, open func(tiers.BlobID) (*os.File, error), log *zap.Logger) *backings {
+	b := &backings{reg: reg, first: first, open: open, log: log, unknown: make(chan struct{}, 1)}
 	b.mu.table = map[tiers.BlobID]*backing{}
 	return b
 }
@@ -76,7 +80,7 @@ func (b *backings) acquire(blob tiers.BlobID, file *os.File) (int32, error) {
 		defer opened.Close()
 		file = opened
 	}
-	id, errno := b.reg.register(int(file.Fd()))
+	id, errno := b.reg.Register(int(file.Fd()))
 	if errno != 0 {
 		return 0, os.NewSyscallError("register backing file", errno)
 	}
@@ -163,53 +167,9 @@ func (b *backings) unregister(id int32) {
 		b.mu.Unlock()
 		return
 	}
-	if errno := b.reg.unregister(id); errno != 0 && errno != syscall.EBADF {
+	if errno := b.reg.Unregister(id); errno != 0 && errno != syscall.EBADF {
 		b.log.Warn("unregister backing file", zap.Error(errno))
 	}
-}
-
-// dropIdle unregisters the files that no handle uses: each open of them that was answered has been
-// closed, so nobody is to come to use them any more, and the next owner need not keep their memory for it.
-func (b *backings) dropIdle() {
-	b.mu.Lock()
-	gone := make([]int32, 0, b.mu.idle.Len())
-	for el := b.mu.idle.Front(); el != nil; el = el.Next() {
-		blob := el.Value.(tiers.BlobID)
-		gone = append(gone, b.mu.table[blob].id)
-		delete(b.mu.table, blob)
-	}
-	b.mu.idle.Init()
-	b.mu.Unlock()
-	for _, id := range gone {
-		if errno := b.reg.unregister(id); errno != 0 && errno != syscall.EBADF {
-			b.log.Warn("unregister backing file", zap.Error(errno))
-		}
-	}
-}
-
-// dropAll forgets all registrations; what clients have open stays open in the kernel. It returns the
-// lowest number of those that are left to the next owner, in the order in which the kernel has counted
-// from first, for it may have begun anew; first if none is left.
-func (b *backings) dropAll(first int32) (lowest int32) {
-	b.mu.Lock()
-	table := b.mu.table
-	b.mu.table = map[tiers.BlobID]*backing{}
-	b.mu.idle.Init()
-	b.mu.Unlock()
-	for _, e := range table {
-		b.unregister(e.id)
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	after := func(id int32) uint32 { return uint32(id-first) & (1<<31 - 1) }
-	lowest = first
-	for i, id := range b.mu.heirs {
-		if i == 0 || after(id) < after(lowest) {
-			lowest = id
-		}
-	}
-	b.mu.heirs = nil
-	return lowest
 }
 
 // len returns how many files are registered.

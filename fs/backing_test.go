@@ -35,7 +35,7 @@ func newFakeRegistrar(t *testing.T) *fakeRegistrar {
 	return r
 }
 
-func (r *fakeRegistrar) register(fd int) (int32, syscall.Errno) {
+func (r *fakeRegistrar) Register(fd int) (int32, syscall.Errno) {
 	if r.fail != 0 {
 		return 0, r.fail
 	}
@@ -50,7 +50,7 @@ func (r *fakeRegistrar) register(fd int) (int32, syscall.Errno) {
 	return r.mu.next, 0
 }
 
-func (r *fakeRegistrar) unregister(id int32) syscall.Errno {
+func (r *fakeRegistrar) Unregister(id int32) syscall.Errno {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.mu.registered[id] {
@@ -86,7 +86,7 @@ func newTestBackings(t *testing.T) (*backings, *fakeRegistrar, *os.File) {
 	t.Cleanup(func() { file.Close() })
 	reg := newFakeRegistrar(t)
 	open := func(tiers.BlobID) (*os.File, error) { return os.Open(name) }
-	return newBackings(reg, open, zap.NewNop()), reg, file
+	return newBackings(reg, 1, open, zap.NewNop()), reg, file
 }
 
 // acquireID acquires a blob or fails the test.

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/kvfs/kvfs/fs/device"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/index"
@@ -26,7 +27,7 @@ type waiter struct {
 }
 
 // MayWait implements tiers.Waiter.
-func (w waiter) MayWait() { w.s.channel.mayBlock(w.unique) }
+func (w waiter) MayWait() { w.s.kernel.MayBlock(w.unique) }
 
 // Open implements OPEN.
 func (s *Server) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
@@ -60,9 +61,9 @@ func (s *Server) openRead(id index.ID, in *fuse.OpenIn, out *fuse.OpenOut) fuse.
 	return s.openedRead(o, nil, err, by, out)
 }
 
-// openReadLater is openRead for a request whose answer may be given later, by
-// another goroutine: then hollow is true, and reply is sent once.
-func (s *Server) openReadLater(in *fuse.OpenIn, out *fuse.OpenOut, reply openReply) (st fuse.Status, hollow bool) {
+// OpenLater implements device.Files: it is openRead for a request whose answer may be given later, by
+// another goroutine.
+func (s *Server) OpenLater(in *fuse.OpenIn, out *fuse.OpenOut, reply device.Reply) (st fuse.Status, later bool) {
 	s.ops.add(opOpen)
 	id := index.ID(in.NodeId)
 	by := s.reader(in.Pid)
@@ -81,7 +82,7 @@ func (s *Server) openReadLater(in *fuse.OpenIn, out *fuse.OpenOut, reply openRep
 		}
 		var out fuse.OpenOut
 		st := s.openedRead(o, file, err, by, &out)
-		reply.send(st, &out)
+		reply.Send(st, &out)
 	})
 	return fuse.OK, true
 }

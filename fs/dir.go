@@ -9,6 +9,7 @@ import (
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 
+	"github.com/kvfs/kvfs/fs/device"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/index"
 )
@@ -54,8 +55,8 @@ func (d *dirHandle) give(set *map[uint64]struct{}, name string) {
 }
 
 // farBase is the position before the first name that only other nodes have. Cookies of
-// the engine are below it.
-const farBase = 1 << 62
+// the engine are below it, and so are the numbers of inodes.
+const farBase = device.NodesEnd
 
 // listedTimeout is how long the kernel keeps the name of a file that it saw in a
 // listing: enough for the stat that follows, short because listing a directory
@@ -72,7 +73,7 @@ func (s *Server) OpenDir(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) 
 		return s.control.opendir(in, out)
 	}
 	if !s.listings.begin() {
-		return fuse.EINTR // see worker.leaves
+		return fuse.EINTR // upon which it is left to the next owner
 	}
 	d := &dirHandle{id: index.ID(in.NodeId), by: s.caller(in.Pid)}
 	if s.opts.ListElsewhere {
@@ -193,9 +194,9 @@ func (s *Server) readDir(in *fuse.ReadIn, out *fuse.DirEntryList, add func(fuse.
 	defer d.mu.Unlock()
 	pos := in.Offset
 	for ; pos < dots; pos++ {
-		e := fuse.DirEntry{Mode: syscall.S_IFDIR, Name: ".", Ino: s.ino(uint64(d.id)), Off: pos + 1}
+		e := fuse.DirEntry{Mode: syscall.S_IFDIR, Name: ".", Ino: s.epoch.Ino(uint64(d.id)), Off: pos + 1}
 		if pos == 1 {
-			e.Name, e.Ino = "..", s.ino(uint64(s.engine.Parent(d.id)))
+			e.Name, e.Ino = "..", s.epoch.Ino(uint64(s.engine.Parent(d.id)))
 		}
 		if !add(e, d.id) {
 			return fuse.OK
@@ -233,7 +234,7 @@ func (s *Server) readDir(in *fuse.ReadIn, out *fuse.DirEntryList, add func(fuse.
 			d.next++
 			continue
 		}
-		if !add(fuse.DirEntry{Mode: e.Mode & syscall.S_IFMT, Name: e.Name, Ino: s.ino(uint64(e.ID)), Off: e.Cookie + dots}, e.ID) {
+		if !add(fuse.DirEntry{Mode: e.Mode & syscall.S_IFMT, Name: e.Name, Ino: s.epoch.Ino(uint64(e.ID)), Off: e.Cookie + dots}, e.ID) {
 			return fuse.OK
 		}
 		if s.opts.ListElsewhere {

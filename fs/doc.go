@@ -1,6 +1,9 @@
 // Package fs is the FUSE front: it turns what the kernel asks about names and
 // handles into calls of the engine, and the engine's errors into errnos.
 //
+// Two packages below it have what needs neither names nor blocks: fs/device reads the requests, has
+// them answered here, and writes the answers; fs/control has the files of the directory .kvfs.
+//
 // # What a client gets
 //
 // Directories, regular files, and the operations of POSIX on them, except links
@@ -79,7 +82,7 @@
 //
 // Mount is a mount of the process that has the engine, and that keeps its descriptors. With Attach the process that mounts is
 // another one, which may live in a container: it opens /dev/fuse, calls mount(2)
-// (OpenSession) and passes the descriptors to the owner of the engine. From then on the owner reads
+// (device.OpenSession) and passes the descriptors to the owner of the engine. From then on the owner reads
 // the requests from the kernel and registers its tmpfs files with it, just as a process
 // with a mount of its own does. There is no hop in between: neither are requests
 // forwarded nor bytes copied from one process to the other, and the kernel reads a block
@@ -95,13 +98,13 @@
 //     long as a notice does. Who opens a block by a name that has not been taken back yet gets
 //     ESTALE underneath, and the right answer after a second look-up.
 //   - The processes of two mounts may be of two pid name spaces, so the number of the mount is
-//     part of a tiers.Process, and /proc is the one that the mount process sees (Session.Proc).
+//     part of a tiers.Process, and /proc is the one that the mount process sees (device.Session.Proc).
 //
 // # When the owner ends
 //
 // The mount process keeps its descriptors, so the kernel keeps the mount. Blocks that are
 // open go on being read. Requests wait, until the next owner attaches to the same descriptors or
-// the mount process itself answers them with errors (FailAll). A request belongs to the
+// the mount process itself answers them with errors (device.FailAll). A request belongs to the
 // file of /dev/fuse by which it was read, and is lost when that is closed: so it is read
 // only by files that the mount process has, too, and never by a read that sleeps, which would
 // outlive the decision to stop.
@@ -125,8 +128,8 @@
 // registered the next one unregisters, so that what it evicts leaves memory.
 //
 // An owner that is killed at the moment at which it sends a notice stays, without files, until
-// the client whose directory the notice is about has got an answer (isolate.go): from the next
-// owner, who so must not wait for the process to be gone, or from FailAll.
+// the client whose directory the notice is about has got an answer (fs/device/isolate.go): from the
+// next owner, who so must not wait for the process to be gone, or from device.FailAll.
 //
 // An owner that ends in an orderly way calls Detach first, which answers what does not wait, and waits
 // a moment for open directories to be closed (listings); the rest is as above.
@@ -142,19 +145,19 @@
 //   - A client whose open was answered may not have come to use the backing file. So those of earlier
 //     owners are unregistered a while later (dropLater).
 //   - The kernel repeats what is told ESTALE only once. A client that the earlier owner has sent to
-//     another inode has used that up, so it is told EINTR instead (Session.Stale).
+//     another inode has used that up, so it is told EINTR instead (device.Session.Stale).
 //
 // # Deadlocks
 //
 // The daemon touches its own mount only before it is ready, by bare system calls with a time limit
 // (RefusePoll, SelfTest). Notices to the kernel (FUSE_NOTIFY_INVAL_ENTRY)
 // take the kernel's lock on the directory, which the request being answered may
-// hold, so they are sent from a goroutine of their own.
+// hold, so a device.Conn sends them from a goroutine of its own.
 //
 // # Lock order
 //
 //	dirHandle.mu      one open directory; held while the engine is asked
 //	refs.later        held for reading while an OPEN is answered that had to wait
 //	engine locks      see package tiers; never held during callbacks
-//	handleTable.mu, backings.mu, notifier.mu, refs.mu, Mounts.mu    leaves
+//	handleTable.mu, backings.mu, refs.mu, Mounts.mu    leaves
 package fs

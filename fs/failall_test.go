@@ -4,6 +4,8 @@ import (
 	"context"
 	"path/filepath"
 	"testing"
+
+	"github.com/kvfs/kvfs/fs/device"
 )
 
 // TestFailAll: without an owner a mount answers that nothing is there, to requests that
@@ -49,11 +51,11 @@ func TestFailAll(t *testing.T) {
 }
 
 // failing runs do while FailAll answers.
-func failing(t *testing.T, x *Session, do func()) {
+func failing(t *testing.T, x *device.Session, do func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
-	go func() { ended <- FailAll(ctx, x) }() // ends with cancel
+	go func() { ended <- device.FailAll(ctx, x) }() // ends with cancel
 	defer func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -67,7 +69,7 @@ func failing(t *testing.T, x *Session, do func()) {
 func TestFailAllUnmount(t *testing.T) {
 	x := openSession(t)
 	ended := make(chan error)
-	go func() { ended <- FailAll(t.Context(), x) }() // ends with the mount
+	go func() { ended <- device.FailAll(t.Context(), x) }() // ends with the mount
 	startClient(t).do("fails", filepath.Join(x.Dir, "block"))
 	if err := x.Unmount(); err != nil {
 		t.Error(err)

@@ -34,12 +34,12 @@ type Mounts struct {
 // the lock on the directory, which its clients need next.
 func (m *Mounts) Invalidate(by tiers.Process, parent, id index.ID, name string) {
 	for _, s := range m.list() {
-		switch child := s.node(uint64(id)); {
-		case s.mount == by.Kernel:
-		case parent == 0 && s.refs.knows(id):
-			s.notices.add(notice{child: child})
-		case parent != 0 && s.refs.knows(parent): // else its kernel has no name in that directory
-			s.notices.add(notice{parent: s.node(uint64(parent)), child: child, name: name})
+		about := parent // a kernel that does not know the directory has no name in it
+		if parent == 0 {
+			about = id
+		}
+		if s.mount != by.Kernel && s.refs.knows(about) {
+			s.forget(parent, id, name)
 		}
 	}
 }
@@ -68,7 +68,7 @@ func (m *Mounts) Closed(p tiers.Process, id index.ID) bool {
 		return true
 	}
 	s := m.servers[p.Kernel].Load()
-	return s == nil || s.procs.closed(p.PID, s.ino(uint64(id)))
+	return s == nil || s.procs.closed(p.PID, s.epoch.Ino(uint64(id)))
 }
 
 func (m *Mounts) list() []*Server {

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kvfs/kvfs/fs/device"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/mem"
@@ -113,8 +114,8 @@ func testSelfTest(t *testing.T, m *faultyMemory, o Options, path string, want er
 	if err != nil {
 		text := err.Error()
 		dir, _, _ := strings.Cut(strings.TrimPrefix(text, "mount "), ": ")
-		if at, err := deviceAt(dir); at != 0 || err != nil || !filepath.IsAbs(dir) {
-			t.Errorf("%s: device %d is mounted there, %v", text, at, err)
+		if at, err := device.TopMount(dir); at != nil || err != nil || !filepath.IsAbs(dir) {
+			t.Errorf("%s: %v is mounted there, %v", text, at, err)
 		}
 		return
 	}

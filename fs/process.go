@@ -245,4 +245,6 @@ func (c closer) Killed() bool { return c.s.procs.killed(c.tid) }
 
 // StillOpen implements tiers.Closer. The descriptor being closed has left the
 // table already.
-func (c closer) StillOpen(id index.ID) bool { return c.s.procs.stillOpen(c.tid, c.s.ino(uint64(id))) }
+func (c closer) StillOpen(id index.ID) bool {
+	return c.s.procs.stillOpen(c.tid, c.s.epoch.Ino(uint64(id)))
+}

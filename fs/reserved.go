@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"context"
 	"os"
 	"syscall"
 	"time"
@@ -8,13 +9,14 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 
 	"github.com/kvfs/kvfs/fs/control"
+	"github.com/kvfs/kvfs/fs/device"
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
 // The control directory has inode numbers that no entry of the index can have.
 const (
-	controlBase uint64 = 1 << 40
-	controlDir         = controlBase
+	controlBase = device.ServiceNodes
+	controlDir  = controlBase
 )
 
 func isControl(nodeid uint64) bool { return nodeid >= controlBase }
@@ -30,7 +32,7 @@ func (c *reserved) init(s *Server) {
 	c.s, c.born = s, time.Now()
 	c.dir = control.New(s.ctx, append([]control.File{
 		{Name: "status", Text: s.opts.Status},
-		control.Evict(s.engine, s.notices.flush),
+		control.Evict(s.engine, func(ctx context.Context) { s.kernel.Flush(ctx) }),
 	}, s.opts.Control...))
 }
 
@@ -50,7 +52,7 @@ func (c *reserved) lookup(parent uint64, name string, out *fuse.EntryOut) fuse.S
 	if ino == 0 {
 		return fuse.ENOENT
 	}
-	out.NodeId, out.Generation = c.s.node(ino), 1
+	out.NodeId, out.Generation = c.s.epoch.Node(ino), 1
 	c.fill(ino, &out.Attr)
 	out.SetEntryTimeout(c.s.opts.EntryTimeout)
 	out.SetAttrTimeout(c.s.opts.AttrTimeout)
@@ -71,7 +73,7 @@ func (c *reserved) file(ino uint64) *control.File {
 
 // fill describes an inode. Control files belong to the owner of the daemon.
 func (c *reserved) fill(ino uint64, out *fuse.Attr) {
-	out.Ino, out.Nlink, out.Blksize = c.s.node(ino), 1, 4096
+	out.Ino, out.Nlink, out.Blksize = c.s.epoch.Node(ino), 1, 4096
 	out.Uid, out.Gid = uint32(os.Geteuid()), uint32(os.Getegid())
 	if f := c.file(ino); f != nil {
 		out.Mode = f.Mode()
@@ -130,11 +132,11 @@ func (c *reserved) opendir(in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
 
 func (c *reserved) readdir(in *fuse.ReadIn, add func(fuse.DirEntry, index.ID) bool) fuse.Status {
 	list := []fuse.DirEntry{
-		{Name: ".", Ino: c.s.node(controlDir), Mode: syscall.S_IFDIR},
+		{Name: ".", Ino: c.s.epoch.Node(controlDir), Mode: syscall.S_IFDIR},
 		{Name: "..", Ino: fuse.FUSE_ROOT_ID, Mode: syscall.S_IFDIR},
 	}
 	for i := range c.dir.Files {
-		list = append(list, fuse.DirEntry{Name: c.dir.Files[i].Name, Ino: c.s.node(controlBase + 1 + uint64(i)), Mode: syscall.S_IFREG})
+		list = append(list, fuse.DirEntry{Name: c.dir.Files[i].Name, Ino: c.s.epoch.Node(controlBase + 1 + uint64(i)), Mode: syscall.S_IFREG})
 	}
 	for pos := in.Offset; pos < uint64(len(list)); pos++ {
 		e := list[pos]

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/fs/control"
+	"github.com/kvfs/kvfs/fs/device"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/index"
 )
@@ -62,8 +63,8 @@ type Server struct {
 	opts     Options
 	log      *zap.Logger
 	engine   *tiers.Engine
-	channel  channel
-	served   chan struct{}   // closed when the channel has ended
+	conn     *device.Conn
+	kernel   kernel          // the same, or what tests have in place of it
 	ctx      context.Context // lives as long as the mount
 	cancel   context.CancelFunc
 	direct   atomic.Bool // passthrough is in effect
@@ -74,15 +75,22 @@ type Server struct {
 	handles  handleTable
 	listings listings
 	ops      opCounters
-	notices  *notifier
 	wg       sync.WaitGroup
-	telling  sync.WaitGroup // the goroutine of notices
 	control  reserved
 
 	stale staleThreads
 
 	procs  processes // what is known about callers
 	shared           // of a mount that Attach made
+}
+
+// kernel is what answers to requests need of the kernel: see device.Conn.
+type kernel interface {
+	registrar
+	MayBlock(unique uint64)
+	ForgetName(parent uint64, name string)
+	ForgetAttributes(node uint64)
+	Flush(ctx context.Context)
 }
 
 // Hooks carries the callbacks by which an engine, which is opened first, reaches
@@ -93,7 +101,16 @@ type Hooks struct{ server atomic.Pointer[Server] }
 // Invalidate is for tiers.Options.Invalidate.
 func (h *Hooks) Invalidate(_ tiers.Process, parent, id index.ID, name string) {
 	if s := h.server.Load(); s != nil {
-		s.notices.add(notice{parent: s.node(uint64(parent)), child: s.node(uint64(id)), name: name})
+		s.forget(parent, id, name)
+	}
+}
+
+// forget has the kernel forget a name in a directory; without one, the attributes of a file.
+func (s *Server) forget(parent, id index.ID, name string) {
+	if parent == 0 {
+		s.kernel.ForgetAttributes(s.epoch.Node(uint64(id)))
+	} else {
+		s.kernel.ForgetName(s.epoch.Node(uint64(parent)), name)
 	}
 }
 
@@ -113,7 +130,7 @@ func (h *Hooks) Alive(p tiers.Process) bool {
 // Closed is for tiers.Options.Closed.
 func (h *Hooks) Closed(p tiers.Process, id index.ID) bool {
 	s := h.server.Load()
-	return s != nil && s.procs.closed(p.PID, s.ino(uint64(id)))
+	return s != nil && s.procs.closed(p.PID, s.epoch.Ino(uint64(id)))
 }
 
 // ErrPassthrough: passthrough was asked for and cannot be had.
@@ -126,7 +143,7 @@ func Mount(engine *tiers.Engine, hooks *Hooks, opts Options) (*Server, error) {
 	if os.Geteuid() != 0 || opts.Passthrough == Off {
 		return mountSpliced(engine, hooks, opts)
 	}
-	x, err := OpenSession(MountOptions{Dir: opts.Dir, FSName: opts.FSName, AllowOther: opts.AllowOther, MaxWrite: opts.MaxWrite})
+	x, err := device.OpenSession(device.MountOptions{Dir: opts.Dir, FSName: opts.FSName, AllowOther: opts.AllowOther, MaxWrite: opts.MaxWrite})
 	if err != nil {
 		return nil, err
 	}
@@ -146,22 +163,20 @@ func Mount(engine *tiers.Engine, hooks *Hooks, opts Options) (*Server, error) {
 func mountSpliced(engine *tiers.Engine, hooks *Hooks, opts Options) (*Server, error) {
 	s := newServer(engine, opts)
 	s.splice = true
-	srv, err := fuse.NewServer(s, s.opts.Dir, s.mountOptions())
+	c, err := device.MountHelper(opts.Dir, s, s.connection())
 	if err != nil {
 		s.cancel()
 		return nil, fmt.Errorf("mount %s: %w", opts.Dir, err)
 	}
-	s.channel = helperChannel{srv}
-	s.device, _ = deviceAt(opts.Dir) // without, Unmount trusts the path
+	s.conn, s.kernel = c, c
 	if err := s.choosePath(); err != nil {
 		s.cancel()
-		err = errors.Join(err, detach(opts.Dir, s.device))
-		s.channel.serve() // ends at once, for the mount is gone
-		s.channel.close()
+		err = errors.Join(err, c.Unmount())
+		c.Discard()
 		return nil, err
 	}
 	hooks.server.Store(s)
-	s.start()
+	c.Start()
 	RefusePoll(opts.Dir)
 	if err := s.selfTest(); err != nil {
 		err = errors.Join(err, s.Unmount())
@@ -179,77 +194,20 @@ func newServer(engine *tiers.Engine, opts Options) *Server {
 	if opts.ListTimeout == 0 {
 		opts.ListTimeout = 5 * time.Second
 	}
-	if opts.MaxWrite == 0 {
-		opts.MaxWrite = defaultMaxWrite
-	}
-	if opts.FSName == "" {
-		opts.FSName = defaultFSName
-	}
 	s := &Server{
 		RawFileSystem: fuse.NewDefaultRawFileSystem(), opts: opts, log: opts.Logger, engine: engine,
-		procs: ourProc(), served: make(chan struct{}),
+		procs: ourProc(),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.handles.init()
-	s.notices = newNotifier()
 	s.control.init(s)
 	return s
 }
 
-// start begins to answer.
-func (s *Server) start() {
-	s.wg.Go(func() { s.channel.serve(); close(s.served) }) // ends with the mount, or Detach
-	s.telling.Go(func() { s.notices.run(s.channel) })      // ends when Wait or Detach closes it
-	<-s.notices.begun                                      // its thread is not to be one that has done something else since
-}
-
-const (
-	defaultMaxWrite = 1 << 20
-	defaultFSName   = "kvfs"
-)
-
-// capHandleKillprivV2 is FUSE_HANDLE_KILLPRIV_V2, which go-fuse has no name for:
-// it spares a GETXATTR of security.capability before the first write of each
-// open file.
-const capHandleKillprivV2 = 1 << 28
-
-func (s *Server) mountOptions() *fuse.MountOptions {
-	maxWrite := s.opts.MaxWrite
-	if s.splice {
-		// A reply is spliced through a pipe of at most 1 MiB, with its header and
-		// one page to spare.
-		maxWrite = min(maxWrite, 1<<20-2*os.Getpagesize())
-	}
-	o := &fuse.MountOptions{
-		DisableSplice:  !s.splice,
-		AllowOther:     s.opts.AllowOther,
-		FsName:         s.opts.FSName,
-		Name:           "kvfs",
-		MaxWrite:       maxWrite,
-		MaxReadAhead:   maxWrite,
-		MaxBackground:  256,
-		DirectMount:    os.Geteuid() == 0,
-		PanicHandler:   s.panicked,
-		Logger:         zap.NewStdLog(s.log),
-		Options:        []string{"default_permissions"},
-		DisableXAttrs:  false,
-		EnableLocks:    false, // the kernel's own locks do on one machine
-		MaxStackDepth:  1,
-		RememberInodes: false,
-		ExtraCapabilities: fuse.CAP_ATOMIC_O_TRUNC | fuse.CAP_ASYNC_DIO | fuse.CAP_READDIRPLUS_AUTO |
-			fuse.CAP_DIRECT_IO_ALLOW_MMAP | capHandleKillprivV2,
-		IgnoreSecurityLabels: true,
-	}
-	return o
-}
-
-// panicked ends the process upon a bug of ours. To go on could mean to go on with
-// a lock held, and every client would hang; a dead daemon is an error at once, and
-// the next one adopts all committed blocks.
-func (s *Server) panicked(v any) fuse.Status {
-	s.log.Error("panic in a request", zap.Any("panic", v), zap.Stack("stack"))
-	go panic(v) // outside of go-fuse, which would recover it
-	return fuse.EIO
+// connection returns what a connection needs to know of the options.
+func (s *Server) connection() device.Options {
+	o := &s.opts
+	return device.Options{FSName: o.FSName, AllowOther: o.AllowOther, MaxWrite: o.MaxWrite, Own: s.mounts == nil, Logger: s.log}
 }
 
 // choosePath finds out by trying whether passthrough works here: it needs Linux
@@ -259,10 +217,10 @@ func (s *Server) choosePath() error {
 		s.reason = "switched off"
 		return nil
 	}
-	err := s.tryPassthrough()
+	first, err := s.tryPassthrough()
 	if err == nil {
 		s.direct.Store(true)
-		s.backings = newBackings(s.channel, s.engine.OpenBlob, s.log)
+		s.backings = newBackings(s.kernel, first, s.engine.OpenBlob, s.log)
 		return nil
 	}
 	s.reason = err.Error()
@@ -273,24 +231,24 @@ func (s *Server) choosePath() error {
 	return nil
 }
 
-func (s *Server) tryPassthrough() error {
-	if s.channel.kernelFlags()&fuse.CAP_PASSTHROUGH == 0 {
-		return errors.New("the kernel does not offer it")
+// tryPassthrough returns the number that the kernel gave a file for a moment.
+func (s *Server) tryPassthrough() (id int32, err error) {
+	if !s.conn.Passthrough() {
+		return 0, errors.New("the kernel does not offer it")
 	}
 	_, file, done, err := s.engine.Probe()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer done()
-	id, errno := s.channel.register(int(file.Fd()))
+	id, errno := s.kernel.Register(int(file.Fd()))
 	if errno != 0 {
-		return os.NewSyscallError("register backing file", errno)
+		return 0, os.NewSyscallError("register backing file", errno)
 	}
-	s.firstBacking = id
-	if errno := s.channel.unregister(id); errno != 0 {
-		return os.NewSyscallError("unregister backing file", errno)
+	if errno := s.kernel.Unregister(id); errno != 0 {
+		return 0, os.NewSyscallError("unregister backing file", errno)
 	}
-	return nil
+	return id, nil
 }
 
 // ReadPath names how the bytes of hot reads travel: "passthrough", "splice", or
@@ -319,7 +277,7 @@ func (s *Server) PathReason() string { return s.reason }
 
 // Epoch returns the number of this process among those that have answered the mount, from 1 on;
 // 0 if no other can.
-func (s *Server) Epoch() uint32 { return uint32(s.shared.epoch >> epochShift) }
+func (s *Server) Epoch() uint32 { return s.epoch.Number() }
 
 // Ops returns how often the kernel sent each FUSE operation.
 func (s *Server) Ops() map[string]uint64 { return s.ops.snapshot() }
@@ -341,29 +299,28 @@ func (s *Server) Unmount() error {
 		s.Detach()
 		return nil
 	}
-	err := detach(s.opts.Dir, s.device)
+	err := s.conn.Unmount()
 	s.cancel()
 	return err
 }
 
 // Wait returns when the mount is gone and all requests are answered.
 func (s *Server) Wait() {
-	<-s.served
+	<-s.conn.Served()
 	if s.mounts != nil {
 		s.Detach()
 		return
 	}
 	s.cancel()
-	s.notices.close()
+	s.conn.Wait()
 	s.wg.Wait()
 	s.control.dir.Wait()
-	s.telling.Wait()
-	s.channel.close()
+	s.conn.Close()
 	s.closeOwn()
 }
 
 // Served is closed when the mount is gone, or Detach has ended the answers.
-func (s *Server) Served() <-chan struct{} { return s.served }
+func (s *Server) Served() <-chan struct{} { return s.conn.Served() }
 
 // Close gives up on a mount that was detached but that clients keep alive by
 // open files: what the kernel serves by itself goes on, all else fails.
@@ -372,8 +329,7 @@ func (s *Server) Close() {
 		s.Detach()
 		return
 	}
-	s.notices.close()
-	s.channel.close()
+	s.conn.Close()
 	s.closeOwn()
 }
 

@@ -141,6 +141,9 @@ func (t *staleThreads) path(tid uint32) fuse.Status {
 	return fuse.Status(syscall.ESTALE)
 }
 
+// Earlier implements device.Files.
+func (s *Server) Earlier(tid uint32) fuse.Status { return s.stale.path(tid) }
+
 // underway returns the threads that were told ESTALE in place of what they open, and have not come
 // back: for the next owner.
 func (t *staleThreads) underway() (tids []uint32) {

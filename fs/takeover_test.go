@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/fs/control"
+	"github.com/kvfs/kvfs/fs/device"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/mem"
 )
@@ -46,7 +47,7 @@ func owner() {
 		fmt.Println("stuck")
 		select {}
 	}}}
-	x := &Session{Dir: "test", Dev: os.NewFile(3, "dev"), Spin: os.NewFile(4, "spin"), Proc: os.NewFile(5, "proc")}
+	x := &device.Session{Dir: "test", Dev: os.NewFile(3, "dev"), Spin: os.NewFile(4, "spin"), Proc: os.NewFile(5, "proc")}
 	if _, err := fmt.Sscan(os.Getenv(epochEnv), &x.Epoch); err != nil {
 		fmt.Println(err)
 		return
@@ -78,7 +79,7 @@ type testOwner struct {
 	gone *os.File // at its end when the owner has closed all files
 }
 
-func startOwner(t *testing.T, x *Session, store string) *testOwner {
+func startOwner(t *testing.T, x *device.Session, store string) *testOwner {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), ownerEnv+"="+store, fmt.Sprint(epochEnv, "=", x.Epoch), initEnv+"="+hex.EncodeToString(x.Init))
@@ -160,7 +161,7 @@ func waiting(t *testing.T, dir string, want int) {
 		t.Skipf("nobody tells how many requests wait: %v", err)
 	}
 	defer unix.Unmount(connections, unix.MNT_DETACH)
-	m, err := TopMount(dir)
+	m, err := device.TopMount(dir)
 	if m == nil {
 		t.Fatalf("nothing is mounted at %s, %v", dir, err)
 	}
@@ -328,7 +329,7 @@ func freed(t *testing.T, engine *tiers.Engine, store string, s *Server) {
 		}
 		used := int64(fs.Blocks-fs.Bfree) * fs.Bsize
 		if used < int64(len(clientBytes)) && engine.Stats().PinnedBytes == 0 {
-			s.notices.flush(t.Context())
+			s.kernel.Flush(t.Context())
 			return
 		}
 		select {

@@ -36,7 +36,6 @@ var largePackages = map[string]int{
 	"tiers":          12200,
 	"cmd/kvfs":       9500,
 	"tiers/disk":     8600,
-	"fs":             4900,
 	"tiers/tiertest": 5600,
 	"cluster":        5600,
 }

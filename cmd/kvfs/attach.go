@@ -13,6 +13,7 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/store"
 	"github.com/kvfs/kvfs/fs"
+	"github.com/kvfs/kvfs/fs/device"
 )
 
 // attachment is a mount that the owner of the machine answers. This process has nothing of
@@ -21,7 +22,7 @@ type attachment struct {
 	dir     string
 	cfg     *config.Config
 	log     *zap.Logger
-	session *fs.Session
+	session *device.Session
 	line    *store.Line // to the present owner; nil while there is none
 	guard   guard
 }
@@ -86,9 +87,9 @@ func (a *attachment) begin(ctx context.Context) error {
 
 // mount mounts and hands over to the owner at conn.
 func (a *attachment) mount(ctx context.Context, conn *store.Conn) (err error) {
-	var session *fs.Session
+	var session *device.Session
 	err = mountOnce(ctx, a.dir, func() (err error) {
-		session, err = fs.OpenSession(fs.MountOptions{
+		session, err = device.OpenSession(device.MountOptions{
 			Dir: a.dir, FSName: a.cfg.Mount.FSName, AllowOther: allowOther(a.cfg), MaxWrite: int(a.cfg.Mount.MaxWrite),
 		})
 		return err
@@ -217,7 +218,7 @@ func (a *attachment) await(ctx context.Context, gone time.Time, tick *pace) (*st
 		zap.Duration("owner_timeout", time.Duration(a.cfg.Store.OwnerTimeout)))
 	failing, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
-	go func() { ended <- fs.FailAll(failing, a.session) }() // ends with failing
+	go func() { ended <- device.FailAll(failing, a.session) }() // ends with failing
 	conn, err = a.dial(ctx, tick)
 	stop()
 	if failed := <-ended; failed != nil {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/fs"
+	"github.com/kvfs/kvfs/fs/device"
 )
 
 // newMountCommand returns the command that mounts.
@@ -104,7 +105,7 @@ type embedded struct {
 	with  *launcher
 	guard guard
 
-	session *fs.Session // a mount that is there and that nobody answers; nil: it is to be made, or is answered
+	session *device.Session // a mount that is there and that nobody answers; nil: it is to be made, or is answered
 }
 
 // start opens the tiers and answers the mount, which it makes if there is none. That comes last: if

@@ -7,7 +7,7 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 
-	"github.com/kvfs/kvfs/fs"
+	"github.com/kvfs/kvfs/fs/device"
 )
 
 // fsType is the type of our mounts in mount tables.
@@ -24,7 +24,7 @@ func findMount(dir string) (m *mountinfo.Info, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if m, err = fs.TopMount(abs); m != nil || err != nil {
+	if m, err = device.TopMount(abs); m != nil || err != nil {
 		return m, err
 	}
 	parent, err := filepath.EvalSymlinks(filepath.Dir(abs))
@@ -32,7 +32,7 @@ func findMount(dir string) (m *mountinfo.Info, err error) {
 		return nil, err
 	}
 	resolved := filepath.Join(parent, filepath.Base(abs))
-	if m, err = fs.TopMount(resolved); m != nil || err != nil {
+	if m, err = device.TopMount(resolved); m != nil || err != nil {
 		return m, err
 	}
 	if resolved, err = filepath.EvalSymlinks(resolved); err != nil {
@@ -41,5 +41,5 @@ func findMount(dir string) (m *mountinfo.Info, err error) {
 		}
 		return nil, err
 	}
-	return fs.TopMount(resolved)
+	return device.TopMount(resolved)
 }

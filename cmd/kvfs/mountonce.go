@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kvfs/kvfs/fs"
+	"github.com/kvfs/kvfs/fs/device"
 )
 
 // lockWait bounds how long mountOnce waits for another process that mounts there, which takes
@@ -80,7 +80,7 @@ func tryLock(ctx context.Context, fd int) {
 // notMounted fails if a mount of ours is at dir, an absolute path without links. It looks at the mount table alone:
 // a mount may come at any moment, and nobody answer it yet.
 func notMounted(dir string) error {
-	m, err := fs.TopMount(dir)
+	m, err := device.TopMount(dir)
 	switch {
 	case err != nil:
 		return fmt.Errorf("mount point: %w", err)

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kvfs/kvfs/fs"
+	"github.com/kvfs/kvfs/fs/device"
 )
 
 // TestMountOnce shows that of several processes that come to mount at one place at the same
@@ -18,11 +18,11 @@ func TestMountOnce(t *testing.T) {
 	needMount(t)
 	dir := t.TempDir()
 	var wg sync.WaitGroup
-	sessions := make(chan *fs.Session, 8)
+	sessions := make(chan *device.Session, 8)
 	for range cap(sessions) {
 		wg.Go(func() {
 			err := mountOnce(t.Context(), dir, func() error {
-				session, err := fs.OpenSession(fs.MountOptions{Dir: dir, FSName: "kvfs", MaxWrite: 1 << 20})
+				session, err := device.OpenSession(device.MountOptions{Dir: dir, FSName: "kvfs", MaxWrite: 1 << 20})
 				if err == nil {
 					sessions <- session
 				}

@@ -20,6 +20,7 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/store"
 	"github.com/kvfs/kvfs/fs"
+	"github.com/kvfs/kvfs/fs/device"
 )
 
 // newServeCommand returns the command that owns memory and disk for the mounts of others.
@@ -146,7 +147,7 @@ func (o *owner) Attach(ctx context.Context, r *store.Request) (store.Mount, erro
 		}
 	}
 	g := &guest{o: o, dir: r.Dir, pid: r.PID, epoch: r.Epoch}
-	session := &fs.Session{Dir: r.Dir, Dev: r.Dev, Spin: r.Spin, Proc: r.Proc, Init: r.Init, Epoch: r.Epoch}
+	session := &device.Session{Dir: r.Dir, Dev: r.Dev, Spin: r.Spin, Proc: r.Proc, Init: r.Init, Epoch: r.Epoch}
 	var err error
 	g.server, err = fs.Attach(o.d.engine, o.mounts, session, guestOptions(o.d, g, r))
 	if err != nil {

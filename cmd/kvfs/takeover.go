@@ -17,6 +17,7 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/store"
 	"github.com/kvfs/kvfs/fs"
+	"github.com/kvfs/kvfs/fs/device"
 	"github.com/kvfs/kvfs/tiers/mem"
 )
 
@@ -65,7 +66,7 @@ func (d *daemon) offerPath() (string, error) {
 	if !d.memory.Status().Adoptable {
 		return "", fmt.Errorf("%w: blocks in %s do not outlive this process", fs.ErrNoHandOver, d.memory.Dir())
 	}
-	m, err := fs.TopMount(d.dir)
+	m, err := device.TopMount(d.dir)
 	switch {
 	case err != nil:
 		return "", err
@@ -215,7 +216,7 @@ func takeOver(ctx context.Context, cfg *config.Config, dir string, ready *readin
 		return withCode(exitMount, fmt.Errorf("takeover of %s: %w", dir, err))
 	}
 	defer from.Close()
-	m.session = &fs.Session{Dir: o.Dir, Dev: handed.Dev, Spin: handed.Spin, Init: handed.Init, Epoch: handed.Epoch, Stale: handed.Stale}
+	m.session = &device.Session{Dir: o.Dir, Dev: handed.Dev, Spin: handed.Spin, Init: handed.Init, Epoch: handed.Epoch, Stale: handed.Stale}
 	d, err := m.startHanded(ctx)
 	if err != nil {
 		err = errors.Join(err, m.giveUp(from, err))

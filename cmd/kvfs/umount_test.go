@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kvfs/kvfs/fs"
+	"github.com/kvfs/kvfs/fs/device"
 )
 
 // mountDead mounts a FUSE file system of the given type without a daemon and
@@ -59,7 +59,7 @@ func TestUmountStale(t *testing.T) {
 	if code, out, errs := runCLI("umount", filepath.Join(link, filepath.Base(dir))); code != exitOK || out != "" || errs != "" {
 		t.Fatalf("exit code %d, stdout %q, stderr %q", code, out, errs)
 	}
-	if m, err := fs.TopMount(dir); m != nil || err != nil {
+	if m, err := device.TopMount(dir); m != nil || err != nil {
 		t.Errorf("still there: %+v, %v", m, err)
 	}
 	if code, _, _ := runCLI("umount", dir); code != exitNotMount {
@@ -90,14 +90,14 @@ func TestUmountForeign(t *testing.T) {
 	if code != exitNotMount || !strings.HasSuffix(errs, "is not a kvfs mount: its type is fuse.other\n") {
 		t.Errorf("exit code %d, stderr %q", code, errs)
 	}
-	if m, err := fs.TopMount(dir); m == nil || err != nil {
+	if m, err := device.TopMount(dir); m == nil || err != nil {
 		t.Errorf("it is gone: %v", err)
 	}
 }
 
 // TestWaitGone shows that waiting for a mount that stays ends with the context.
 func TestWaitGone(t *testing.T) {
-	m, err := fs.TopMount("/proc")
+	m, err := device.TopMount("/proc")
 	if m == nil || err != nil {
 		t.Skipf("no /proc in the mount table: %v", err)
 	}

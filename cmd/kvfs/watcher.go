@@ -17,11 +17,11 @@ import (
 	"github.com/moby/sys/mountinfo"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/store"
-	"github.com/kvfs/kvfs/fs"
+	"github.com/kvfs/kvfs/fs/device"
 )
 
 // A daemon that is killed while it notifies the kernel may not end: its notifying thread waits for a
-// directory that a client holds, whose request nobody reads any more (fs/isolate.go). So each process
+// directory that a client holds, whose request nobody reads any more (fs/device/isolate.go). So each process
 // with a mount has a watcher, a small child, which has the kernel give up the connection
 // when the daemon has ended, however that was, and no other one holds the mark of the mount. In a takeover two
 // do: each has the mark, and a watcher, from before it gets the mount until the other one answers it. Then
@@ -92,7 +92,7 @@ type guard struct {
 // watch has the mount at dir guarded. Without, it is as good as any other while this process lives.
 func (g *guard) watch(dir string, log *zap.Logger) {
 	g.log = log
-	m, err := fs.TopMount(dir)
+	m, err := device.TopMount(dir)
 	if err != nil || !isOurs(m) {
 		log.Warn("the mount is not in the mount table: should this process be killed, its clients may hang", zap.Error(err))
 		return
@@ -120,7 +120,7 @@ func (g *guard) aborted() bool {
 
 // start starts the watcher of the connection of the FUSE device with that minor number.
 func (g *guard) start(minor int) error {
-	abort, err := fs.OpenAbort(minor)
+	abort, err := device.OpenAbort(minor)
 	if err != nil {
 		return err
 	}
@@ -207,7 +207,7 @@ func abandoned(m *mountinfo.Info) bool { return store.Abandoned(markPath(m), m.I
 // giveUp has the kernel fail all that waits for the process of m, which is dead, and takes the mount away.
 func giveUp(ctx context.Context, m *mountinfo.Info) error {
 	defer os.Remove(markPath(m)) // nobody holds it
-	abort, err := fs.OpenAbort(m.Minor)
+	abort, err := device.OpenAbort(m.Minor)
 	if err != nil {
 		if unix.Unmount(m.Mountpoint, unix.MNT_FORCE|unix.MNT_DETACH) == nil {
 			return nil

@@ -1,4 +1,4 @@
-package fs
+package device
 
 import (
 	"errors"
@@ -12,59 +12,73 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A mount that Attach made outlives its owner. The numbers of nodes and handles that an
+// A session outlives its owner. The numbers of nodes and handles that an
 // owner gave out mean nothing to the next one, so they carry the number of the owner, the
 // epoch, from epochShift on; only the root has no epoch. A request about a node of another
 // epoch is answered ESTALE, upon which the kernel looks the whole path up again.
 const (
-	epochShift = 42 // above the numbers of control files
+	// ServiceNodes is where the numbers of nodes begin that are no blocks: to open one may take long, and
+	// to close one commits nothing.
+	ServiceNodes uint64 = 1 << 40
+	// MaxEpoch is the largest number of an owner.
+	MaxEpoch = 1<<20 - 1
+	// NodesEnd is above the numbers of all nodes and inodes.
+	NodesEnd = (MaxEpoch + 1) << epochShift
+
+	epochShift = 42
 	nodeMask   = 1<<epochShift - 1
-	maxEpoch   = 1<<20 - 1 // then no number is as large as those that listings make up
 )
 
-// node returns the number by which the kernel knows a node.
-func (s *Server) node(id uint64) uint64 {
+// Epoch is the number of an owner among those that have answered a mount, as it is part of each node's. Zero: no other
+// can answer the mount.
+type Epoch uint64
+
+// Number returns which owner it is, from 1 on; 0 if there can be no other.
+func (e Epoch) Number() uint32 { return uint32(e >> epochShift) }
+
+// Node returns the number by which the kernel knows a node.
+func (e Epoch) Node(id uint64) uint64 {
 	if id == fuse.FUSE_ROOT_ID {
 		return id
 	}
-	return id | s.epoch
+	return id | uint64(e)
 }
 
-// ino returns the inode number of a node. No file of another file system has it: stillOpen tells files apart
+// Ino returns the inode number of a node. No file of another file system has it, so that files can be told apart
 // by it.
-func (s *Server) ino(id uint64) uint64 { return id | max(s.epoch, 1<<epochShift) }
+func (e Epoch) Ino(id uint64) uint64 { return id | max(uint64(e), 1<<epochShift) }
 
-// ours turns the number of a node in a request into that of this epoch's engine. It
+// ours turns the number of a node in a request into that of this epoch's Files. It
 // reports whether the node is of this epoch.
-func (s *Server) ours(node *uint64) bool {
+func (e Epoch) ours(node *uint64) bool {
 	if *node <= fuse.FUSE_ROOT_ID { // 0: the request is about none
 		return true
 	}
-	if *node&^nodeMask != s.epoch {
+	if *node&^nodeMask != uint64(e) {
 		return false
 	}
 	*node &= nodeMask
 	return true
 }
 
-// admit turns the numbers in the request of n bytes in w.in into those that the engine
-// knows. It returns false if it has answered the request itself, to fd, because that is
+// admit turns the numbers in the request of n bytes in w.in into those that Files
+// know. It returns false if it has answered the request itself, to fd, because that is
 // about an earlier owner's node.
 func (w *worker) admit(fd, n int) bool {
-	s := w.d.s
+	epoch := w.d.epoch
 	h := (*fuse.InHeader)(unsafe.Pointer(&w.in[0]))
 	if h.Opcode == opcodeBatchForget {
 		w.admitForgets(n)
 		return true
 	}
-	control := isControl(h.NodeId & nodeMask)
-	known := s.ours(&h.NodeId)
+	service := h.NodeId&nodeMask >= ServiceNodes
+	known := epoch.ours(&h.NodeId)
 	type rename struct { // of RENAME; RENAME2 begins with the same
 		fuse.InHeader
 		newDir uint64
 	}
 	if (h.Opcode == opcodeRename || h.Opcode == opcodeRename2) && n >= int(unsafe.Sizeof(rename{})) {
-		known = s.ours(&(*rename)(unsafe.Pointer(h)).newDir) && known
+		known = epoch.ours(&(*rename)(unsafe.Pointer(h)).newDir) && known
 	}
 	if known {
 		return true
@@ -78,15 +92,15 @@ func (w *worker) admit(fd, n int) bool {
 		st = fuse.OK
 	case opcodeFlush:
 		// Only files that commit at their close are flushed: what was written is lost.
-		if st = fuse.EIO; control {
+		if st = fuse.EIO; service {
 			st = fuse.OK
 		}
 	case opcodeGetattr:
 		if n >= int(unsafe.Sizeof(fuse.GetAttrIn{})) && (*fuse.GetAttrIn)(unsafe.Pointer(h)).Flags()&fuse.FUSE_GETATTR_FH == 0 {
-			st = s.stale.path(h.Pid)
+			st = w.d.files.Earlier(h.Pid)
 		}
 	case opcodeLookup, opcodeAccess, opcodeCreate, opcodeOpen:
-		st = s.stale.path(h.Pid)
+		st = w.d.files.Earlier(h.Pid)
 	}
 	w.reply(fd, w.head(h.Unique, st, 0))
 	w.spin.from = time.Now()
@@ -107,7 +121,7 @@ func (w *worker) admitForgets(n int) {
 	}
 	list := unsafe.Slice((*one)(unsafe.Pointer(&w.in[head])), (n-head)/size)
 	for i := range list {
-		if f := &list[i]; !w.d.s.ours(&f.node) {
+		if f := &list[i]; !w.d.epoch.ours(&f.node) {
 			*f = one{node: fuse.FUSE_ROOT_ID}
 		}
 	}
@@ -130,7 +144,7 @@ func notifyBare(fd int, code int32) error {
 // takeOver has the kernel send again what an earlier owner read and did not answer, and
 // look up again all names that it gave out. No request has been read yet by us, or it would
 // come twice.
-func (d *device) takeOver() error {
+func (d *loop) takeOver() error {
 	if err := resend(d.fd); err != nil {
 		return err
 	}
@@ -148,55 +162,4 @@ func resend(fd int) error {
 		return errors.New("the kernel cannot send requests again that another process has read (Linux before 6.9)")
 	}
 	return os.NewSyscallError("ask for requests again", err)
-}
-
-// answerTime is how long a client may take to go on after its open was answered: until it does, the
-// file has to be registered by which it was answered. Nothing tells when it has.
-// To wait longer costs the memory of what is evicted meanwhile, so that memory which is full takes
-// nothing more than the headroom. Then shortAnswerTime has to do.
-var answerTime = 30 * time.Second // a variable for tests
-
-// shortAnswerTime is answerTime once blocks are evicted that an earlier owner may have registered.
-const shortAnswerTime = 2 * time.Second
-
-// dropLater is dropBackings after answerTime.
-func (s *Server) dropLater(first int32) {
-	began := time.Now()
-	t := time.NewTimer(answerTime)
-	defer t.Stop()
-	unknown := s.backings.unknown
-	for {
-		select {
-		case <-unknown:
-			unknown = nil
-			t.Reset(min(answerTime, shortAnswerTime) - time.Since(began))
-		case <-t.C:
-			s.dropBackings(first)
-			s.dropped.Store(s.ctx.Err() == nil)
-			return
-		case <-s.ctx.Done():
-			return
-		}
-	}
-}
-
-// dropBackings unregisters the files with numbers from first up to and without the first of
-// ours. They were an earlier owner's; while they are registered, their memory is not freed
-// when they are evicted. The kernel counts upwards. What clients have open stays open.
-func (s *Server) dropBackings(first int32) {
-	const end = 1<<31 - 1
-	if first > s.firstBacking { // it began anew
-		s.dropRange(first, end)
-		first = 1
-	}
-	s.dropRange(first, s.firstBacking)
-}
-
-func (s *Server) dropRange(from, to int32) {
-	for id := from; id < to && s.ctx.Err() == nil; id++ {
-		if errno := s.channel.unregister(id); errno != 0 && errno != unix.ENOENT {
-			s.log.Warn("unregister an earlier owner's backing file", zap.Error(errno))
-			return
-		}
-	}
 }

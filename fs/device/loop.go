@@ -1,4 +1,4 @@
-package fs
+package device
 
 import (
 	"fmt"
@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// device is a channel that reads /dev/fuse itself and leaves the protocol to
+// loop is a channel that reads /dev/fuse itself and leaves the protocol to
 // go-fuse. go-fuse's own loop wakes a second thread for each request, so that
 // somebody listens while the first works; on a machine where a wake-up costs more
 // than the work, that is most of an OPEN. Here one thread, the leader, takes
@@ -30,12 +30,14 @@ import (
 // Measured with 64 KiB blocks, open-read-close by one thread on two cores:
 // go-fuse's loop 72 us, one thread without spinning 66 us, with spinning 25 us;
 // tmpfs itself 6 us.
-type device struct {
-	s    *Server
-	ps   *fuse.ProtocolServer
-	fd   int // notices, ioctls
-	poll int // requests, without waiting; a clone of fd if the kernel has clones
-	size int // of request and reply buffers
+type loop struct {
+	files Files
+	epoch Epoch
+	own   bool // Options.Own
+	ps    *fuse.ProtocolServer
+	fd    int // notices, ioctls
+	poll  int // requests, without waiting; a clone of fd if the kernel has clones
+	size  int // of request and reply buffers
 
 	wake    int // readable when the leader is to end
 	notices int // a clone of fd in the notifying thread's own table of descriptors; -1 if it uses fd
@@ -71,9 +73,9 @@ const (
 	devIOCBackingClose = 0x4004e502
 )
 
-func newDevice(s *Server, o *fuse.MountOptions) *device {
-	return &device{
-		s: s, fd: -1, poll: -1, wake: -1, notices: -1, size: o.MaxWrite + 64<<10, log: s.log,
+func newLoop(files Files, o *fuse.MountOptions, log *zap.Logger) *loop {
+	return &loop{
+		files: files, fd: -1, poll: -1, wake: -1, notices: -1, size: o.MaxWrite + 64<<10, log: log,
 		spare: make(chan struct{}), quit: make(chan struct{}),
 	}
 }
@@ -92,7 +94,7 @@ func mountAt(dir string, fd int, o *fuse.MountOptions) error {
 }
 
 // another opens one more descriptor of the mount.
-func (d *device) another(flags int) (int, error) {
+func (d *loop) another(flags int) (int, error) {
 	return cloneDevice(d.fd, flags)
 }
 
@@ -109,10 +111,10 @@ func cloneDevice(of, flags int) (int, error) {
 	return fd, nil
 }
 
-func (d *device) kernelFlags() uint64 { return d.init }
+func (d *loop) kernelFlags() uint64 { return d.init }
 
 // serve implements channel.
-func (d *device) serve() {
+func (d *loop) serve() {
 	d.wg.Add(1)
 	go d.work(true) // ends with the mount
 	<-d.quit
@@ -127,7 +129,7 @@ func (d *device) serve() {
 
 // close implements channel. The kernel then forgets all backing files, unless another process
 // has the files, too. Where workers still answer, they use them until they end.
-func (d *device) close() {
+func (d *loop) close() {
 	d.open.Lock()
 	defer d.open.Unlock()
 	if d.open.closed {
@@ -142,7 +144,7 @@ func (d *device) close() {
 }
 
 // halt ends the leader, once it has answered what it has read.
-func (d *device) halt() {
+func (d *loop) halt() {
 	d.closing.Store(true)
 	one := uint64(1)
 	buf := unsafe.Slice((*byte)(unsafe.Pointer(&one)), unsafe.Sizeof(one))
@@ -153,7 +155,7 @@ func (d *device) halt() {
 
 // await sleeps until there is a request, and reads it. It returns 0 when the leader is to
 // end: a read that sleeps could not be ended, and would take a request from the next owner.
-func (d *device) await(in []byte) (int, error) {
+func (d *loop) await(in []byte) (int, error) {
 	fds := [2]unix.PollFd{{Fd: int32(d.poll), Events: unix.POLLIN}, {Fd: int32(d.wake), Events: unix.POLLIN}}
 	if _, err := unix.Poll(fds[:], -1); err != nil {
 		return 0, err
@@ -164,7 +166,7 @@ func (d *device) await(in []byte) (int, error) {
 	return unix.Read(d.poll, in)
 }
 
-func (d *device) closeFiles() {
+func (d *loop) closeFiles() {
 	for _, fd := range []int{d.poll, d.wake, d.fd} {
 		if fd >= 0 {
 			unix.Close(fd)
@@ -172,12 +174,22 @@ func (d *device) closeFiles() {
 	}
 }
 
+// leave implements channel.
+func (d *loop) leave(cancel func()) {
+	d.leaving.Store(true)
+	cancel()
+	d.halt()
+}
+
+// discard implements channel.
+func (d *loop) discard() { d.closeFiles() }
+
 // stop ends all workers.
-func (d *device) stop() { d.once.Do(func() { close(d.quit) }) }
+func (d *loop) stop() { d.once.Do(func() { close(d.quit) }) }
 
 // work is the life of one worker: it leads, hands over for a long request,
 // answers it, and waits to lead again.
-func (d *device) work(lead bool) {
+func (d *loop) work(lead bool) {
 	defer d.wg.Done()
 	runtime.LockOSThread() // a thread that spins is no place for other goroutines
 	defer runtime.UnlockOSThread()
@@ -204,7 +216,7 @@ func (d *device) work(lead bool) {
 }
 
 // handOver makes another worker lead.
-func (d *device) handOver() {
+func (d *loop) handOver() {
 	select {
 	case d.spare <- struct{}{}:
 	default:
@@ -214,7 +226,7 @@ func (d *device) handOver() {
 }
 
 // mayBlock implements channel.
-func (d *device) mayBlock(unique uint64) {
+func (d *loop) mayBlock(unique uint64) {
 	if d.unique.CompareAndSwap(unique, 0) {
 		d.handOver()
 	}
@@ -222,7 +234,7 @@ func (d *device) mayBlock(unique uint64) {
 
 // invalEntry implements channel: FUSE_NOTIFY_INVAL_ENTRY. It is called between
 // beginNotices and endNotices, by the same goroutine.
-func (d *device) invalEntry(parent uint64, name string) {
+func (d *loop) invalEntry(parent uint64, name string) {
 	const code = 3
 	head := int(unsafe.Sizeof(fuse.OutHeader{}))
 	body := int(unsafe.Sizeof(fuse.NotifyInvalEntryOut{}))
@@ -235,7 +247,7 @@ func (d *device) invalEntry(parent uint64, name string) {
 
 // invalInode implements channel: FUSE_NOTIFY_INVAL_INODE of the attributes alone. It is
 // called as invalEntry is.
-func (d *device) invalInode(node uint64) {
+func (d *loop) invalInode(node uint64) {
 	const code = 2
 	var buf [headBytes + int(unsafe.Sizeof(fuse.NotifyInvalInodeOut{}))]byte
 	*(*fuse.OutHeader)(unsafe.Pointer(&buf[0])) = fuse.OutHeader{Length: uint32(len(buf)), Status: code}
@@ -243,7 +255,7 @@ func (d *device) invalInode(node uint64) {
 	d.notify(buf[:])
 }
 
-func (d *device) notify(buf []byte) {
+func (d *loop) notify(buf []byte) {
 	if d.notices >= 0 {
 		d.write(d.notices, buf)
 		return
@@ -255,13 +267,13 @@ func (d *device) notify(buf []byte) {
 	}
 }
 
-func (d *device) write(fd int, notice []byte) {
+func (d *loop) write(fd int, notice []byte) {
 	if _, err := unix.Write(fd, notice); err != nil && err != unix.ENOENT && err != unix.ENOTDIR {
 		d.log.Debug("notice to the kernel", zap.Error(err))
 	}
 }
 
-func (d *device) register(fd int) (int32, syscall.Errno) {
+func (d *loop) register(fd int) (int32, syscall.Errno) {
 	d.open.RLock()
 	defer d.open.RUnlock()
 	if d.open.closed {
@@ -272,7 +284,7 @@ func (d *device) register(fd int) (int32, syscall.Errno) {
 	return int32(id), errno
 }
 
-func (d *device) unregister(id int32) syscall.Errno {
+func (d *loop) unregister(id int32) syscall.Errno {
 	d.open.RLock()
 	defer d.open.RUnlock()
 	if d.open.closed {

@@ -1,6 +1,6 @@
 //go:build race
 
-package fs
+package device
 
 import (
 	"errors"

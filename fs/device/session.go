@@ -1,4 +1,4 @@
-package fs
+package device
 
 import (
 	"encoding/binary"
@@ -13,17 +13,17 @@ import (
 )
 
 // Session is a FUSE connection that a mount process made and hands over to an owner, who
-// answers its requests: Attach. The mount process keeps the files open, so that the mount
+// answers its requests: Answer. The mount process keeps the files open, so that the mount
 // outlives the owner, and hands them to the next one.
 //
 // A file that Go's runtime polls would wake it at each request. So the mount process does not
-// make them non-blocking, and an owner closes its copies after Attach.
+// make them non-blocking, and an owner closes its copies after Answer.
 type Session struct {
 	Dir  string   // the mount point, as the mount process sees it: for names and logs only
 	Dev  *os.File // /dev/fuse after mount(2)
-	Spin *os.File // a clone of Dev, from which requests are read; nil: from Dev. Attach makes it non-blocking.
+	Spin *os.File // a clone of Dev, from which requests are read; nil: from Dev. Answer makes it non-blocking.
 
-	// Init is what Server.SessionInit returned to the mount process from an earlier owner; nil: the
+	// Init is what Conn.Keep returned to the mount process from an earlier owner; nil: the
 	// kernel's first request is still to be answered.
 	Init []byte
 	// Epoch is the number of this owner among those of the session, from 1 on. What the kernel
@@ -98,6 +98,15 @@ func (s *Session) Close() error {
 	return errors.Join(errs...)
 }
 
+// OpenProc opens /proc as the mount process sees it once more; nil: it is that of this process.
+func (s *Session) OpenProc() (*os.File, error) {
+	fd, err := duplicate(s.Proc)
+	if fd < 0 || err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), "/proc"), nil
+}
+
 // duplicate returns another descriptor of what f has open, without changing the flags of
 // that; -1 if f is nil.
 func duplicate(f *os.File) (fd int, err error) {
@@ -115,7 +124,7 @@ func duplicate(f *os.File) (fd int, err error) {
 	return fd, nil
 }
 
-// kept is what Server.SessionInit encodes: the request by which the kernel began, the answer that
+// kept is what Conn.Keep encodes: the request by which the kernel began, the answer that
 // it got, and from which number on the owner registered backing files.
 type kept struct {
 	request, reply []byte

@@ -1,4 +1,4 @@
-package fs
+package device
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
+	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 )
 
@@ -17,9 +18,8 @@ import (
 // It returns nil when ctx has ended or the mount is gone. If no owner has answered the kernel's
 // first request, it does so itself, and sets x.Init.
 func FailAll(ctx context.Context, x *Session) error {
-	s := newServer(nil, Options{MaxWrite: x.maxWrite}) // only for the options of the protocol
-	defer s.cancel()
-	o := s.mountOptions()
+	log := zap.NewNop()
+	o := (&Options{MaxWrite: x.maxWrite, Logger: log}).protocol(false)
 	if x.Init != nil {
 		k, err := decodeKept(x.Init)
 		if err != nil {
@@ -27,7 +27,7 @@ func FailAll(ctx context.Context, x *Session) error {
 		}
 		o.MaxWrite = int(k.settings().MaxWrite)
 	}
-	d, err := sessionDevice(s, x, o)
+	d, err := sessionLoop(x, nothing{fuse.NewDefaultRawFileSystem()}, o, log)
 	if err != nil {
 		return err
 	}
@@ -52,8 +52,19 @@ func FailAll(ctx context.Context, x *Session) error {
 	return d.failAll()
 }
 
+// nothing are the Files of a mount without an owner: only INIT is answered with them.
+type nothing struct{ fuse.RawFileSystem }
+
+// OpenLater implements Files.
+func (nothing) OpenLater(*fuse.OpenIn, *fuse.OpenOut, Reply) (fuse.Status, bool) {
+	return fuse.ENOSYS, false
+}
+
+// Earlier implements Files.
+func (nothing) Earlier(uint32) fuse.Status { return fuse.ENOSYS }
+
 // failAll answers until it is halted or the mount is gone.
-func (d *device) failAll() error {
+func (d *loop) failAll() error {
 	w := d.newWorker()
 	for {
 		n, err := d.await(w.in)

@@ -1,16 +1,17 @@
-package fs
+package device
 
 import (
 	"context"
 	"sync"
 )
 
-// notice is one name that the kernel should forget; without a parent, the attributes of
-// child; or, with done, a point in the queue that somebody waits for.
+// notice is one name in the directory of node that the kernel should forget, or the attributes of node; or, with
+// done, a point in the queue that somebody waits for.
 type notice struct {
-	parent, child uint64
-	name          string
-	done          chan struct{}
+	node       uint64
+	name       string
+	attributes bool
+	done       chan struct{}
 }
 
 // maxNotices bounds the queue of notices. Beyond it they are dropped: the kernel
@@ -55,8 +56,7 @@ func (q *notifier) wake() {
 	}
 }
 
-// flush waits until the kernel has got the notices so far. It must not be called on
-// behalf of a request that holds a directory's lock in the kernel.
+// flush is Conn.Flush.
 func (q *notifier) flush(ctx context.Context) {
 	done := make(chan struct{})
 	q.add(notice{done: done})
@@ -87,10 +87,10 @@ func (q *notifier) run(c channel) {
 			switch {
 			case n.done != nil:
 				close(n.done)
-			case n.parent == 0:
-				c.invalInode(n.child)
+			case n.attributes:
+				c.invalInode(n.node)
 			default:
-				c.invalEntry(n.parent, n.name)
+				c.invalEntry(n.node, n.name)
 			}
 		}
 	}

@@ -1,4 +1,4 @@
-package fs
+package device
 
 import (
 	"syscall"
@@ -6,17 +6,20 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// channel carries requests between the kernel and a Server.
+// channel carries requests between the kernel and Files.
 type channel interface {
-	registrar
-	serve()                                // until the mount is gone
+	serve()                                // until the mount is gone, or leave
 	kernelFlags() uint64                   // what the kernel offered in INIT
 	beginNotices()                         // before the first notice, by the goroutine that calls it
 	invalEntry(parent uint64, name string) // asks the kernel to forget a name
 	invalInode(node uint64)                // asks it to forget the attributes of a node
 	endNotices()                           // after the last
 	mayBlock(unique uint64)                // the request of that number is about to wait
-	close()                                // after serve, or to give up
+	register(fd int) (int32, syscall.Errno)
+	unregister(id int32) syscall.Errno
+	leave(cancel func()) // has serve end, see Conn.Leave
+	close()              // after serve, or to give up
+	discard()            // in place of serve and close
 }
 
 // helperChannel is go-fuse's own server. It mounts through fusermount3, for users
@@ -25,8 +28,10 @@ type helperChannel struct{ srv *fuse.Server }
 
 func (c helperChannel) serve()              { c.srv.Serve() }
 func (c helperChannel) kernelFlags() uint64 { return c.srv.KernelSettings().Flags64() }
-func (c helperChannel) mayBlock(uint64)     {} // it always has a reader to spare
-func (c helperChannel) close()              {} // serve did
+func (c helperChannel) mayBlock(uint64)     {}            // it always has a reader to spare
+func (c helperChannel) leave(cancel func()) { cancel() }  // no other owner can follow
+func (c helperChannel) close()              {}            // serve did
+func (c helperChannel) discard()            { c.serve() } // ends at once if the mount is gone
 func (c helperChannel) beginNotices()       {}
 func (c helperChannel) endNotices()         {}
 

@@ -1,4 +1,4 @@
-package fs
+package device
 
 import (
 	"time"
@@ -9,14 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// worker is one thread of a device, with its buffers.
+// worker is one thread of a loop, with its buffers.
 type worker struct {
-	d       *device
+	d       *loop
 	in, out []byte
 	spin    spinner
 }
 
-func (d *device) newWorker() *worker {
+func (d *loop) newWorker() *worker {
 	return &worker{d: d, in: make([]byte, d.size), out: make([]byte, d.size)}
 }
 
@@ -61,7 +61,7 @@ func short(h *fuse.InHeader) bool {
 		return true
 	case opcodeOpen:
 		in := (*fuse.OpenIn)(unsafe.Pointer(h))
-		return in.Flags&(unix.O_ACCMODE|unix.O_TRUNC) == unix.O_RDONLY && !isControl(h.NodeId)
+		return in.Flags&(unix.O_ACCMODE|unix.O_TRUNC) == unix.O_RDONLY && h.NodeId < ServiceNodes
 	}
 	return false
 }
@@ -194,16 +194,16 @@ func (w *worker) head(unique uint64, st fuse.Status, body uintptr) int {
 	return size
 }
 
-// openReply is an OPEN that is answered when its block is in memory: no thread waits
+// Reply is an OPEN that is answered when its block is in memory: no thread waits
 // for that.
-type openReply struct {
-	d      *device
+type Reply struct {
+	d      *loop
 	fd     int
 	unique uint64
 }
 
-// send answers with st and out.
-func (r openReply) send(st fuse.Status, out *fuse.OpenOut) {
+// Send answers with st and out.
+func (r Reply) Send(st fuse.Status, out *fuse.OpenOut) {
 	var buf [headBytes + int(unsafe.Sizeof(*out))]byte
 	r.d.opening.Add(-1)
 	size := len(buf)
@@ -244,11 +244,11 @@ func (w *worker) hot(fd, n int) (size int, ok bool) {
 		*out = fuse.OpenOut{}
 		in := (*fuse.OpenIn)(unsafe.Pointer(h))
 		if !short(h) || in.Flags&unix.O_NONBLOCK != 0 {
-			return w.head(h.Unique, w.d.s.Open(nil, in, out), unsafe.Sizeof(*out)), true
+			return w.head(h.Unique, w.d.files.Open(nil, in, out), unsafe.Sizeof(*out)), true
 		}
 		w.d.opening.Add(1)
-		st, hollow := w.d.s.openReadLater(in, out, openReply{w.d, fd, h.Unique})
-		if hollow {
+		st, later := w.d.files.OpenLater(in, out, Reply{w.d, fd, h.Unique})
+		if later {
 			return 0, true
 		}
 		w.d.opening.Add(-1)
@@ -257,28 +257,28 @@ func (w *worker) hot(fd, n int) (size int, ok bool) {
 		if n < int(unsafe.Sizeof(fuse.ReleaseIn{})) {
 			return 0, false
 		}
-		w.d.s.Release(nil, (*fuse.ReleaseIn)(unsafe.Pointer(h)))
+		w.d.files.Release(nil, (*fuse.ReleaseIn)(unsafe.Pointer(h)))
 		return w.head(h.Unique, fuse.OK, 0), true
 	case opcodeLookup:
 		// The name stands in the buffer for as long as the look-up takes.
 		name := w.in[unsafe.Sizeof(fuse.InHeader{}):max(n-1, int(unsafe.Sizeof(fuse.InHeader{})))]
 		out := (*fuse.EntryOut)(body)
 		*out = fuse.EntryOut{}
-		st := w.d.s.Lookup(nil, h, unsafe.String(unsafe.SliceData(name), len(name)), out)
+		st := w.d.files.Lookup(nil, h, unsafe.String(unsafe.SliceData(name), len(name)), out)
 		return w.head(h.Unique, st, unsafe.Sizeof(*out)), true
 	case opcodeGetxattr:
 		if !w.asksCapability(n) {
 			return 0, false
 		}
-		w.d.s.ops.add(opGetxattr)
-		return w.head(h.Unique, fuse.ENOATTR, 0), true
+		_, st := w.d.files.GetXAttr(nil, h, capability[:len(capability)-1], nil)
+		return w.head(h.Unique, st, 0), true
 	case opcodeGetattr:
 		if n < int(unsafe.Sizeof(fuse.GetAttrIn{})) {
 			return 0, false
 		}
 		out := (*fuse.AttrOut)(body)
 		*out = fuse.AttrOut{}
-		st := w.d.s.GetAttr(nil, (*fuse.GetAttrIn)(unsafe.Pointer(h)), out)
+		st := w.d.files.GetAttr(nil, (*fuse.GetAttrIn)(unsafe.Pointer(h)), out)
 		return w.head(h.Unique, st, unsafe.Sizeof(*out)), true
 	}
 	return 0, false

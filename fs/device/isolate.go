@@ -1,4 +1,4 @@
-package fs
+package device
 
 import (
 	"os"
@@ -25,7 +25,7 @@ import (
 
 // beginNotices implements channel. The goroutine stays on its thread until it ends, and
 // the thread ends with it.
-func (d *device) beginNotices() {
+func (d *loop) beginNotices() {
 	runtime.LockOSThread() // never unlocked: nobody else may use this thread
 	d.open.RLock()
 	defer d.open.RUnlock()
@@ -33,7 +33,7 @@ func (d *device) beginNotices() {
 		return
 	}
 	fd, err := d.another(0)
-	if err != nil && d.s.own == nil {
+	if err != nil && !d.own {
 		// The mount is of another user name space. Its process has all descriptors, so that this
 		// one does not keep more alive than a clone would.
 		fd, err = unix.FcntlInt(uintptr(d.fd), unix.F_DUPFD_CLOEXEC, 0)
@@ -60,7 +60,7 @@ func (d *device) beginNotices() {
 }
 
 // endNotices implements channel.
-func (d *device) endNotices() {
+func (d *loop) endNotices() {
 	if d.notices >= 0 {
 		unix.Close(d.notices)
 	}

@@ -1,0 +1,122 @@
+package fs
+
+import (
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/kvfs/kvfs/fs/device"
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/index"
+)
+
+// TestHooksBeforeMount shows that the callbacks do nothing before there is a
+// mount.
+func TestHooksBeforeMount(t *testing.T) {
+	var h Hooks
+	h.Invalidate(tiers.Process{}, 1, 2, "x")
+	h.Dropped(3)
+	if !h.Alive(tiers.Process{PID: 4}) {
+		t.Error("a process is taken for dead though nobody knows")
+	}
+}
+
+// namesForgotten is a kernel that keeps what it is to forget.
+type namesForgotten struct {
+	kernel
+	names []string
+}
+
+func (k *namesForgotten) ForgetName(_ uint64, name string) { k.names = append(k.names, name) }
+
+// TestMountsInvalidate: all mounts but the one whose kernel has asked are told of a name.
+func TestMountsInvalidate(t *testing.T) {
+	m := &Mounts{}
+	var all []*Server
+	for range 3 {
+		s := &Server{kernel: &namesForgotten{}, shared: shared{refs: newRefs()}}
+		if err := m.number(s); err != nil {
+			t.Fatal(err)
+		}
+		m.add(s)
+		all = append(all, s)
+	}
+	m.Invalidate(tiers.Process{Kernel: all[1].mount, PID: 7}, index.Root, 2, "by one")
+	m.Invalidate(tiers.Process{}, index.Root, 2, "by none")
+	for i, want := range [][]string{{"by one", "by none"}, {"by none"}, {"by one", "by none"}} {
+		if got := all[i].kernel.(*namesForgotten).names; !slices.Equal(got, want) {
+			t.Errorf("mount %d is told %q, want %q", i, got, want)
+		}
+	}
+}
+
+// TestMountsAlive: a process is looked for in the pid name space of its mount; one of a mount that is
+// gone is not alive.
+func TestMountsAlive(t *testing.T) {
+	proc, err := os.Open("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer proc.Close()
+	empty, err := os.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer empty.Close()
+	m := &Mounts{}
+	var at [3]uint32
+	for i, x := range []*device.Session{{Proc: proc}, {}, {Proc: empty}} {
+		s := &Server{procs: ourProc(), shared: shared{refs: newRefs()}}
+		if err := s.attachProcesses(x); err != nil {
+			t.Fatal(err)
+		}
+		defer s.closeProc()
+		if err := m.number(s); err != nil {
+			t.Fatal(err)
+		}
+		if by := s.caller(uint32(os.Getpid())); by.Kernel != s.mount || by.Process != uint32(os.Getpid()) != (i == 2) {
+			t.Errorf("mount %d: we are %+v", i, by)
+		}
+		at[i] = s.mount
+	}
+	self := uint32(os.Getpid())
+	for _, c := range []struct {
+		p    tiers.Process
+		want bool
+	}{
+		{tiers.Process{Kernel: at[0], PID: self}, true}, {tiers.Process{Kernel: at[1], PID: self}, true},
+		{tiers.Process{Kernel: at[2], PID: self}, false}, {tiers.Process{Kernel: at[2]}, true},
+		{tiers.Process{Kernel: at[0], PID: 1<<32 - 1}, false}, {tiers.Process{Kernel: 9, PID: self}, false},
+		{tiers.Process{PID: self}, false}, {tiers.Process{Kernel: maxMounts + 1, PID: self}, false},
+	} {
+		if got := m.Alive(c.p); got != c.want {
+			t.Errorf("%+v: %v, want %v", c.p, got, c.want)
+		}
+	}
+}
+
+// TestMountNumbers: there is a number for each of 1,023 mounts, and one that is free again is given
+// out last.
+func TestMountNumbers(t *testing.T) {
+	m := &Mounts{}
+	all := make([]*Server, maxMounts)
+	for i := range all {
+		all[i] = &Server{}
+		if err := m.number(all[i]); err != nil || all[i].mount != uint32(i+1) {
+			t.Fatalf("mount %d: number %d, %v", i, all[i].mount, err)
+		}
+	}
+	if err := m.number(&Server{}); err != ErrTooManyMounts {
+		t.Errorf("one more: %v", err)
+	}
+	m.remove(all[9])
+	m.remove(all[4])
+	s := &Server{}
+	if err := m.number(s); err != nil || s.mount != 5 {
+		t.Errorf("number %d, %v; want 5", s.mount, err)
+	}
+	m.remove(s)
+	if err := m.number(s); err != nil || s.mount != 10 {
+		t.Errorf("number %d, %v; want 10, which was free for longer", s.mount, err)
+	}
+}
