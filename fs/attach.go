@@ -3,25 +3,10 @@ package fs
 import (
 	"errors"
 	"fmt"
-	"os"
-	"sync"
 
 	"github.com/kvfs/kvfs/fs/device"
 	"github.com/kvfs/kvfs/tiers"
 )
-
-// shared is what a Server has of a session. It is zero without one: of a mount that fusermount3
-// made, or that splices.
-type shared struct {
-	own    *device.Session // of Mount and Resume, which keep it; nil with Attach
-	refs   *refs           // what the kernel holds of the engine; nil if the engine has no other kernel
-	mounts *Mounts         // nil likewise
-	mount  uint32          // number among mounts; 0 if there are no others
-	epoch  device.Epoch    // part of each node's number
-	proc   *os.File        // /proc of the mount; nil if it is ours
-
-	detach sync.Once
-}
 
 // Attach answers the requests of a mount that another process made, as Mount does with its
 // own: what is in memory is read and written by the kernel itself. Several mounts may share an
@@ -34,18 +19,18 @@ type shared struct {
 func Attach(engine *tiers.Engine, mounts *Mounts, x *device.Session, opts Options) (*Server, error) {
 	opts.Dir = x.Dir
 	s := newServer(engine, opts)
-	s.shared.refs, s.shared.mounts = newRefs(), mounts
-	err := mounts.number(s)
+	s.files.refs, s.mounts = newRefs(), mounts
+	err := mounts.number(s.files)
 	if err == nil {
 		if err = s.attach(x); err != nil {
-			mounts.remove(s)
+			mounts.remove(s.files)
 		}
 	}
 	if err != nil {
 		s.cancel()
 		return nil, fmt.Errorf("attach %s: %w", x.Dir, err)
 	}
-	mounts.add(s)
+	mounts.add(s.files)
 	s.conn.Start()
 	return s, nil
 }
@@ -62,8 +47,8 @@ func Resume(engine *tiers.Engine, hooks *Hooks, x *device.Session, opts Options)
 		return nil, fmt.Errorf("resume %s: %w", x.Dir, err)
 	}
 	s.own = x
-	s.stale.resume(x.Stale)
-	hooks.server.Store(s)
+	s.files.stale.resume(x.Stale)
+	hooks.files.Store(s.files)
 	s.conn.Start()
 	if err := s.selfTest(); err != nil {
 		s.Detach()
@@ -78,24 +63,25 @@ func (s *Server) attach(x *device.Session) error {
 	if err != nil {
 		return err
 	}
-	c, err := device.Answer(x, s, s.connection())
+	c, err := device.Answer(x, s.files, s.connection())
 	if err != nil {
 		s.closeProc()
 		return err
 	}
-	s.conn, s.kernel, s.epoch = c, c, c.Epoch()
+	s.conn, s.files.kernel, s.files.epoch = c, c, c.Epoch()
 	if err := s.choosePath(); err != nil {
 		c.Discard()
 		s.closeProc()
 		return err
 	}
-	if s.backings == nil {
+	b := s.files.backings
+	if b == nil {
 		return nil
 	}
 	if from := c.FirstBacking(); from > 0 {
-		s.wg.Go(func() { s.backings.dropLater(s.ctx, from) }) // ends by itself, or with the mount
+		s.wg.Go(func() { b.dropLater(s.files.ctx, from) }) // ends by itself, or with the mount
 	} else {
-		s.backings.alone.Store(true)
+		b.alone.Store(true)
 	}
 	return nil
 }
@@ -104,7 +90,7 @@ func (s *Server) attach(x *device.Session) error {
 func (s *Server) attachProcesses(x *device.Session) (err error) {
 	if s.proc, err = x.OpenProc(); s.proc != nil {
 		// Not of /proc/self: its first thread may be that of notices, see package device.
-		s.procs = &procfs{root: fmt.Sprintf("/proc/thread-self/fd/%d", s.proc.Fd())}
+		s.files.procs = &procfs{root: fmt.Sprintf("/proc/thread-self/fd/%d", s.proc.Fd())}
 	}
 	return err
 }
@@ -117,10 +103,10 @@ func (s *Server) closeProc() {
 
 // SessionInit returns what the mount process has to keep for the next owner: Session.Init.
 func (s *Server) SessionInit() []byte {
-	if !s.direct.Load() {
+	if !s.files.direct.Load() {
 		return s.conn.Keep(0)
 	}
-	return s.conn.Keep(s.backings.inherited())
+	return s.conn.Keep(s.files.backings.inherited())
 }
 
 // Detach ends the answers, because the mount process has gone, or is to have another
@@ -130,29 +116,24 @@ func (s *Server) SessionInit() []byte {
 // others are answered. It may be called more than once.
 func (s *Server) Detach() {
 	s.detach.Do(func() {
-		s.listings.drain()
-		if s.backings != nil && s.own != nil {
-			s.backings.dropIdle()       // most of them, while requests are still answered
-			s.backings.left.Store(true) // see dropLater
+		f := s.files
+		f.listings.drain()
+		if f.backings != nil && s.own != nil {
+			f.backings.dropIdle()       // most of them, while requests are still answered
+			f.backings.left.Store(true) // see dropLater
 		}
 		if s.mounts != nil {
-			s.mounts.silence(s)
+			s.mounts.silence(f)
 		}
 		s.conn.Leave(s.cancel)
 		s.wg.Wait()
-		s.control.dir.Wait()
-		if s.backings != nil {
-			s.backings.dropIdle() // from here on, handles end that clients have
-		}
-		if s.refs != nil {
-			s.refs.end()
-		}
-		s.giveBack()
+		f.control.dir.Wait()
+		f.giveBack()
 		if s.mounts != nil {
-			s.mounts.remove(s)
+			s.mounts.remove(f)
 		}
-		if s.backings != nil {
-			s.backings.dropAll()
+		if f.backings != nil {
+			f.backings.dropAll()
 		}
 		s.conn.Close()
 		s.closeProc()
@@ -165,7 +146,7 @@ var ErrNoHandOver = errors.New("this mount cannot be handed over")
 // Lasting returns nil if HandOver is possible, and else an ErrNoHandOver with the reason.
 func (s *Server) Lasting() error {
 	switch {
-	case s.own == nil && s.splice:
+	case s.own == nil && s.files.splice:
 		return fmt.Errorf("%w: it splices: it was made without root, or with passthrough off", ErrNoHandOver)
 	case s.own == nil:
 		return fmt.Errorf("%w: another process made it", ErrNoHandOver)
@@ -186,6 +167,6 @@ func (s *Server) HandOver() (*device.Session, error) {
 	x := *s.own
 	s.Detach()
 	x.Init, x.Epoch = s.SessionInit(), x.Epoch+1
-	x.Stale = s.stale.underway()
+	x.Stale = s.files.stale.underway()
 	return &x, nil
 }

@@ -111,7 +111,7 @@ func TestSharedMounts(t *testing.T) {
 	c1, c2 := startClient(t), startClient(t)
 	at1 := func(name string) string { return filepath.Join(x1.Dir, "group", name) }
 	at2 := func(name string) string { return filepath.Join(x2.Dir, "group", name) }
-	told := func() { s2.kernel.Flush(t.Context()) }
+	told := func() { s2.files.kernel.Flush(t.Context()) }
 
 	c2.do("fails", at2("block")) // absence is not kept
 	c1.do("write", at1("block"))
@@ -134,7 +134,7 @@ func TestSharedMounts(t *testing.T) {
 	}
 
 	c1.do("rename", at1("block")+" "+at1("moved"))
-	s1.kernel.Flush(t.Context())
+	s1.files.kernel.Flush(t.Context())
 	before = s1.Ops()
 	c1.do("read", at1("moved"))
 	if got := since(s1, before); got["LOOKUP"] != 0 {
@@ -199,7 +199,7 @@ func TestDetach(t *testing.T) {
 	if err != nil || reply.KeptN != 0 || reply.Blocks != 3 {
 		t.Errorf("evicted %+v, %v; want all 3 blocks", reply, err)
 	}
-	s2.kernel.Flush(t.Context())
+	s2.files.kernel.Flush(t.Context())
 	other.do("fails", filepath.Join(dir2, "a"))
 	other.do("write", filepath.Join(dir2, "d"))
 	if err := x2.Unmount(); err != nil {

@@ -21,30 +21,30 @@ const noticeTime = 50 * time.Millisecond
 // fillEntry answers a look-up. The kernel may keep what is committed. What is
 // being written it may not: the first look-up after the commit then comes to the
 // engine, and gets the lease that a positive answer promises.
-func (s *Server) fillEntry(out *fuse.EntryOut, a *tiers.Attr) {
-	if s.refs != nil {
-		s.refs.looked(a.ID)
+func (f *files) fillEntry(out *fuse.EntryOut, a *tiers.Attr) {
+	if f.refs != nil {
+		f.refs.looked(a.ID)
 	}
-	out.NodeId = s.epoch.Node(uint64(a.ID))
+	out.NodeId = f.epoch.Node(uint64(a.ID))
 	out.Generation = 1
-	s.fillAttr(&out.Attr, a)
-	out.SetAttrTimeout(s.attrTimeout(a))
+	f.fillAttr(&out.Attr, a)
+	out.SetAttrTimeout(f.attrTimeout(a))
 	if a.Stable {
-		out.SetEntryTimeout(s.opts.EntryTimeout)
+		out.SetEntryTimeout(f.opts.EntryTimeout)
 	}
 }
 
 // attrTimeout is how long a kernel may keep attributes. They belong to the inode, and it sees each change
 // of them, but what another kernel writes.
-func (s *Server) attrTimeout(a *tiers.Attr) time.Duration {
-	if a.Changing && s.mounts != nil {
+func (f *files) attrTimeout(a *tiers.Attr) time.Duration {
+	if a.Changing && f.refs != nil {
 		return 0
 	}
-	return s.opts.AttrTimeout
+	return f.opts.AttrTimeout
 }
 
-func (s *Server) fillAttr(out *fuse.Attr, a *tiers.Attr) {
-	out.Ino = s.epoch.Ino(uint64(a.ID))
+func (f *files) fillAttr(out *fuse.Attr, a *tiers.Attr) {
+	out.Ino = f.epoch.Ino(uint64(a.ID))
 	out.Mode, out.Nlink = a.Mode, a.Nlink
 	out.Uid, out.Gid = a.UID, a.GID
 	out.Size = uint64(a.Size)
@@ -61,35 +61,35 @@ func splitTime(ns int64) (sec uint64, nsec uint32) {
 }
 
 // GetAttr implements GETATTR.
-func (s *Server) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut) fuse.Status {
-	s.ops.add(opGetattr)
+func (f *files) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut) fuse.Status {
+	f.ops.add(opGetattr)
 	if isControl(in.NodeId) {
-		return s.control.getattr(in.NodeId, out)
+		return f.control.getattr(in.NodeId, out)
 	}
-	a := s.engine.Attr(index.ID(in.NodeId))
-	if a.Gone && !s.stale.told(in.Pid) { // else the open that follows decides: it may not be told a second time
-		s.stale.note(in.Pid, stalePath)
+	a := f.engine.Attr(index.ID(in.NodeId))
+	if a.Gone && !f.stale.told(in.Pid) { // else the open that follows decides: it may not be told a second time
+		f.stale.note(in.Pid, stalePath)
 		return fuse.Status(syscall.ESTALE) // upon which the kernel looks the name up
 	}
-	s.fillAttr(&out.Attr, &a)
-	out.SetTimeout(s.attrTimeout(&a))
+	f.fillAttr(&out.Attr, &a)
+	out.SetTimeout(f.attrTimeout(&a))
 	return fuse.OK
 }
 
 // SetAttr implements SETATTR: chmod, chown, utimens, truncate.
-func (s *Server) SetAttr(_ <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOut) fuse.Status {
-	s.ops.add(opSetattr)
+func (f *files) SetAttr(_ <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOut) fuse.Status {
+	f.ops.add(opSetattr)
 	if isControl(in.NodeId) {
-		return s.control.setattr(in, out)
+		return f.control.setattr(in, out)
 	}
 	id := index.ID(in.NodeId)
 	if size, ok := in.GetSize(); ok {
-		if err := s.truncate(in, id, int64(size)); err != nil {
+		if err := f.truncate(in, id, int64(size)); err != nil {
 			return status(err)
 		}
 		if size == 0 { // others must come to the engine for it, from now on
 			ctx, cancel := context.WithTimeout(context.Background(), noticeTime)
-			s.kernel.Flush(ctx)
+			f.kernel.Flush(ctx)
 			cancel()
 		}
 	}
@@ -111,25 +111,25 @@ func (s *Server) SetAttr(_ <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOu
 		ns := t.UnixNano()
 		c.Mtime = &ns
 	}
-	a := s.engine.Attr(id)
+	a := f.engine.Attr(id)
 	if c != (tiers.Change{}) {
 		var err error
-		if a, err = s.engine.SetAttr(id, c); err != nil {
+		if a, err = f.engine.SetAttr(id, c); err != nil {
 			return status(err)
 		}
 	}
-	s.fillAttr(&out.Attr, &a)
-	out.SetTimeout(s.attrTimeout(&a))
+	f.fillAttr(&out.Attr, &a)
+	out.SetTimeout(f.attrTimeout(&a))
 	return fuse.OK
 }
 
-func (s *Server) truncate(in *fuse.SetAttrIn, id index.ID, size int64) error {
+func (f *files) truncate(in *fuse.SetAttrIn, id index.ID, size int64) error {
 	if fh, ok := in.GetFh(); ok {
-		h := s.handles.get(fh)
+		h := f.handles.get(fh)
 		if h == nil || h.write == nil {
 			return syscall.EBADF
 		}
-		return h.write.Truncate(s.ctx, size)
+		return h.write.Truncate(f.ctx, size)
 	}
-	return s.engine.TruncateName(s.ctx, id, s.caller(in.Pid), size)
+	return f.engine.TruncateName(f.ctx, id, f.caller(in.Pid), size)
 }

@@ -15,24 +15,24 @@ import (
 func TestGone(t *testing.T) {
 	s, _ := mountHere(t)
 	by := tiers.Caller{Thread: 1, Process: 1}
-	a, h, err := s.engine.Create(t.Context(), tiers.CreateOptions{Parent: index.Root, Name: "block", Mode: 0o600, By: by, Exclusive: true})
+	a, h, err := s.files.engine.Create(t.Context(), tiers.CreateOptions{Parent: index.Root, Name: "block", Mode: 0o600, By: by, Exclusive: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	in := &fuse.GetAttrIn{InHeader: fuse.InHeader{NodeId: uint64(a.ID), Caller: fuse.Caller{Pid: 1}}}
 	var out fuse.AttrOut
-	if err := s.engine.Unlink(index.Root, "block", by); err != nil {
+	if err := s.files.engine.Unlink(index.Root, "block", by); err != nil {
 		t.Fatal(err)
 	}
-	if st := s.GetAttr(nil, in, &out); st != fuse.OK || out.Nlink != 0 {
+	if st := s.files.GetAttr(nil, in, &out); st != fuse.OK || out.Nlink != 0 {
 		t.Errorf("open, without a name: got %v, %d names", st, out.Nlink)
 	}
-	s.engine.Release(h)
-	if st := s.GetAttr(nil, in, &out); st != fuse.Status(syscall.ESTALE) {
+	s.files.engine.Release(h)
+	if st := s.files.GetAttr(nil, in, &out); st != fuse.Status(syscall.ESTALE) {
 		t.Errorf("given up: got %v, want ESTALE", st)
 	}
-	if st := s.GetAttr(nil, in, &out); st != fuse.OK || out.Nlink != 0 {
+	if st := s.files.GetAttr(nil, in, &out); st != fuse.OK || out.Nlink != 0 {
 		t.Errorf("given up, asked again: got %v, %d names", st, out.Nlink)
 	}
-	s.engine.Forget(a.ID, 1)
+	s.files.engine.Forget(a.ID, 1)
 }

@@ -22,106 +22,106 @@ import (
 // space. Such waits are bounded by WriteTimeout, so interrupts need no goroutine to watch for them,
 // which would cost a thread's wake-up for each CREATE.
 type waiter struct {
-	s      *Server
+	f      *files
 	unique uint64
 }
 
 // MayWait implements tiers.Waiter.
-func (w waiter) MayWait() { w.s.kernel.MayBlock(w.unique) }
+func (w waiter) MayWait() { w.f.kernel.MayBlock(w.unique) }
 
 // Open implements OPEN.
-func (s *Server) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
-	s.ops.add(opOpen)
+func (f *files) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
+	f.ops.add(opOpen)
 	if isControl(in.NodeId) {
-		return s.control.open(in, out)
+		return f.control.open(in, out)
 	}
 	id := index.ID(in.NodeId)
 	if in.Flags&syscall.O_ACCMODE == syscall.O_RDONLY && in.Flags&syscall.O_TRUNC == 0 {
-		return s.openRead(id, in, out)
+		return f.openRead(id, in, out)
 	}
-	by := s.caller(in.Pid)
-	h, err := s.engine.OpenWrite(s.ctx, id, by, tiers.WriteOptions{
+	by := f.caller(in.Pid)
+	h, err := f.engine.OpenWrite(f.ctx, id, by, tiers.WriteOptions{
 		Truncate: in.Flags&syscall.O_TRUNC != 0, Append: in.Flags&syscall.O_APPEND != 0,
 	})
 	if err == nil {
-		s.openWrite(h, out)
+		f.openWrite(h, out)
 	}
-	return s.stale.answer(&by, err, fuse.EINTR)
+	return f.stale.answer(&by, err, fuse.EINTR)
 }
 
 // openRead opens a block for reading. A hot one takes one pass through the
 // engine's lock and one through that of the backings, and no allocation.
-func (s *Server) openRead(id index.ID, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
-	by := s.reader(in.Pid)
-	o, err := s.engine.OpenHot(id, by)
+func (f *files) openRead(id index.ID, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
+	by := f.reader(in.Pid)
+	o, err := f.engine.OpenHot(id, by)
 	if err == tiers.ErrHollow {
-		by.Waits = waiter{s, in.Unique}
-		o, err = s.engine.OpenRead(s.ctx, id, by, in.Flags&syscall.O_NONBLOCK != 0)
+		by.Waits = waiter{f, in.Unique}
+		o, err = f.engine.OpenRead(f.ctx, id, by, in.Flags&syscall.O_NONBLOCK != 0)
 	}
-	return s.openedRead(o, nil, err, by, out)
+	return f.openedRead(o, nil, err, by, out)
 }
 
 // OpenLater implements device.Files: it is openRead for a request whose answer may be given later, by
 // another goroutine.
-func (s *Server) OpenLater(in *fuse.OpenIn, out *fuse.OpenOut, reply device.Reply) (st fuse.Status, later bool) {
-	s.ops.add(opOpen)
+func (f *files) OpenLater(in *fuse.OpenIn, out *fuse.OpenOut, reply device.Reply) (st fuse.Status, later bool) {
+	f.ops.add(opOpen)
 	id := index.ID(in.NodeId)
-	by := s.reader(in.Pid)
-	o, err := s.engine.OpenHot(id, by)
+	by := f.reader(in.Pid)
+	o, err := f.engine.OpenHot(id, by)
 	if err != tiers.ErrHollow {
-		return s.openedRead(o, nil, err, by, out), false
+		return f.openedRead(o, nil, err, by, out), false
 	}
-	s.engine.OpenLater(id, by, func(o tiers.Opened, file *os.File, err error) {
-		if s.refs != nil {
-			s.refs.later.RLock()
-			defer s.refs.later.RUnlock()
-			if s.refs.ended {
-				s.giveBackOpen(o, err)
+	f.engine.OpenLater(id, by, func(o tiers.Opened, file *os.File, err error) {
+		if f.refs != nil {
+			f.refs.later.RLock()
+			defer f.refs.later.RUnlock()
+			if f.refs.ended {
+				f.giveBackOpen(o, err)
 				return
 			}
 		}
 		var out fuse.OpenOut
-		st := s.openedRead(o, file, err, by, &out)
+		st := f.openedRead(o, file, err, by, &out)
 		reply.Send(st, &out)
 	})
 	return fuse.OK, true
 }
 
 // giveBackOpen ends an open that nobody waits for any more.
-func (s *Server) giveBackOpen(o tiers.Opened, err error) {
+func (f *files) giveBackOpen(o tiers.Opened, err error) {
 	if err == nil {
-		s.engine.CloseRead(o.ID)
+		f.engine.CloseRead(o.ID)
 	}
 }
 
 // openedRead answers the open of a block. file is its primary file if the
 // caller has it open, else nil.
-func (s *Server) openedRead(o tiers.Opened, file *os.File, err error, by tiers.Caller, out *fuse.OpenOut) fuse.Status {
-	if st := s.stale.answer(&by, err, fuse.ENOENT); st != fuse.OK {
+func (f *files) openedRead(o tiers.Opened, file *os.File, err error, by tiers.Caller, out *fuse.OpenOut) fuse.Status {
+	if st := f.stale.answer(&by, err, fuse.ENOENT); st != fuse.OK {
 		return st
 	}
 	id := o.ID
-	if s.direct.Load() {
-		backing, err := s.backings.acquire(o.Blob, file)
+	if f.direct.Load() {
+		backing, err := f.backings.acquire(o.Blob, file)
 		if err == nil {
-			if s.refs != nil {
-				s.refs.opened(id, o.Blob)
+			if f.refs != nil {
+				f.refs.opened(id, o.Blob)
 			}
 			out.Fh = uint64(o.Blob)<<fhBits | fhBlob
 			out.OpenFlags = fuse.FOPEN_PASSTHROUGH | fuse.FOPEN_NOFLUSH
 			out.BackingID = backing
 			return fuse.OK
 		}
-		s.log.Warn("open without passthrough", zap.Uint64("blob", uint64(o.Blob)), zap.Error(err))
+		f.log.Warn("open without passthrough", zap.Uint64("blob", uint64(o.Blob)), zap.Error(err))
 	}
 	h := &handle{id: id}
-	h.file, err = s.engine.OpenBlob(o.Blob)
+	h.file, err = f.engine.OpenBlob(o.Blob)
 	if err != nil {
-		s.engine.CloseRead(id)
+		f.engine.CloseRead(id)
 		return status(err)
 	}
 	out.OpenFlags = fuse.FOPEN_DIRECT_IO | fuse.FOPEN_NOFLUSH
-	out.Fh = s.handles.add(h, fhHandle)
+	out.Fh = f.handles.add(h, fhHandle)
 	return fuse.OK
 }
 
@@ -129,13 +129,13 @@ func (s *Server) openedRead(o tiers.Opened, file *os.File, err error, by tiers.C
 // reserved, else through the daemon, which reserves as it grows. In either case all handles of an inode
 // have the same backing file, as the kernel wants it: it takes FOPEN_DIRECT_IO to mean that this one
 // does not use it, but for mmap.
-func (s *Server) openWrite(w *tiers.Handle, out *fuse.OpenOut) {
+func (f *files) openWrite(w *tiers.Handle, out *fuse.OpenOut) {
 	h := &handle{id: w.ID(), write: w}
 	out.OpenFlags = fuse.FOPEN_DIRECT_IO
-	if s.direct.Load() {
+	if f.direct.Load() {
 		blob := w.Blob()
 		err := w.WithFile(func(file *os.File) (err error) {
-			out.BackingID, err = s.backings.acquire(blob, file)
+			out.BackingID, err = f.backings.acquire(blob, file)
 			return err
 		})
 		if err == nil {
@@ -145,39 +145,39 @@ func (s *Server) openWrite(w *tiers.Handle, out *fuse.OpenOut) {
 				out.OpenFlags = fuse.FOPEN_PASSTHROUGH
 			}
 		} else {
-			s.log.Warn("open without passthrough", zap.Uint64("blob", uint64(blob)), zap.Error(err))
+			f.log.Warn("open without passthrough", zap.Uint64("blob", uint64(blob)), zap.Error(err))
 		}
 	}
-	out.Fh = s.handles.add(h, fhHandle)
+	out.Fh = f.handles.add(h, fhHandle)
 }
 
 // Create implements CREATE.
-func (s *Server) Create(_ <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
-	s.ops.add(opCreate)
+func (f *files) Create(_ <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
+	f.ops.add(opCreate)
 	if isControl(in.NodeId) {
 		return fuse.EPERM
 	}
-	by := s.caller(in.Pid)
-	by.Waits = waiter{s, in.Unique}
-	a, h, err := s.engine.Create(s.ctx, tiers.CreateOptions{
+	by := f.caller(in.Pid)
+	by.Waits = waiter{f, in.Unique}
+	a, h, err := f.engine.Create(f.ctx, tiers.CreateOptions{
 		Parent: index.ID(in.NodeId), Name: name, Mode: in.Mode, UID: in.Uid, GID: in.Gid, By: by,
 		Exclusive: in.Flags&syscall.O_EXCL != 0, Truncate: in.Flags&syscall.O_TRUNC != 0,
 	})
-	if st := s.stale.answer(&by, err, fuse.EINTR); st != fuse.OK {
+	if st := f.stale.answer(&by, err, fuse.EINTR); st != fuse.OK {
 		return st
 	}
-	s.fillEntry(&out.EntryOut, &a)
-	s.openWrite(h, &out.OpenOut)
-	if h.Silent() && s.direct.Load() { // else closes may be answered in another order than they came
+	f.fillEntry(&out.EntryOut, &a)
+	f.openWrite(h, &out.OpenOut)
+	if h.Silent() && f.direct.Load() { // else closes may be answered in another order than they came
 		out.OpenFlags |= fuse.FOPEN_NOFLUSH // its name is temporary: the rename commits it
 	}
 	return fuse.OK
 }
 
 // Read implements READ, for what the kernel does not read by itself.
-func (s *Server) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.ReadResult, fuse.Status) {
-	s.ops.add(opRead)
-	h := s.handles.get(in.Fh)
+func (f *files) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.ReadResult, fuse.Status) {
+	f.ops.add(opRead)
+	h := f.handles.get(in.Fh)
 	switch {
 	case h == nil:
 		return nil, fuse.EBADF
@@ -196,12 +196,12 @@ func (s *Server) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse
 	case h.file == nil:
 		return nil, fuse.EBADF
 	}
-	return s.readFile(h.file, int64(in.Offset), buf)
+	return f.readFile(h.file, int64(in.Offset), buf)
 }
 
 // readFile answers with the bytes of file from off on, spliced if the channel splices.
-func (s *Server) readFile(file *os.File, off int64, buf []byte) (fuse.ReadResult, fuse.Status) {
-	if !s.splice {
+func (f *files) readFile(file *os.File, off int64, buf []byte) (fuse.ReadResult, fuse.Status) {
+	if !f.splice {
 		return fuse.ReadResultFd(file.Fd(), off, len(buf)), fuse.OK
 	}
 	var st unix.Stat_t
@@ -232,9 +232,9 @@ func fitsPipe(off int64, n, page int) bool {
 }
 
 // Write implements WRITE, for what the kernel does not write by itself.
-func (s *Server) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fuse.Status) {
-	s.ops.add(opWrite)
-	h := s.handles.get(in.Fh)
+func (f *files) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fuse.Status) {
+	f.ops.add(opWrite)
+	h := f.handles.get(in.Fh)
 	switch {
 	case h == nil:
 		return 0, fuse.EBADF
@@ -248,7 +248,7 @@ func (s *Server) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32
 	if in.Flags&syscall.O_APPEND != 0 {
 		off = tiers.AtEnd // as the daemon knows it: another kernel may have moved it
 	}
-	n, err := h.write.WriteAt(s.ctx, data, off)
+	n, err := h.write.WriteAt(f.ctx, data, off)
 	if err != nil {
 		return 0, status(err)
 	}
@@ -256,43 +256,43 @@ func (s *Server) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32
 }
 
 // Flush implements FLUSH, which follows each close(2) of a descriptor.
-func (s *Server) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
-	s.ops.add(opFlush)
-	h := s.handles.get(in.Fh)
+func (f *files) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
+	f.ops.add(opFlush)
+	h := f.handles.get(in.Fh)
 	if h == nil || h.write == nil {
 		return fuse.OK
 	}
-	by := s.caller(in.Pid)
-	by.Waits = waiter{s, in.Unique}
-	return syncStatus(s.engine.Flush(s.ctx, h.write, by, closer{s, in.Pid}))
+	by := f.caller(in.Pid)
+	by.Waits = waiter{f, in.Unique}
+	return syncStatus(f.engine.Flush(f.ctx, h.write, by, closer{f, in.Pid}))
 }
 
 // Release implements RELEASE, which the kernel sends some time after the last
 // close.
-func (s *Server) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
-	defer s.ops.add(opRelease) // last: nobody waits for the answer, so that the count tells that it is done
+func (f *files) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
+	defer f.ops.add(opRelease) // last: nobody waits for the answer, so that the count tells that it is done
 	if in.Fh&fhMask == fhBlob {
 		id, blob := index.ID(in.NodeId), tiers.BlobID(in.Fh>>fhBits)
-		if s.refs != nil && !s.refs.closed(id, blob) {
+		if f.refs != nil && !f.refs.closed(id, blob) {
 			return
 		}
-		s.backings.release(blob)
-		s.engine.CloseRead(id)
+		f.backings.release(blob)
+		f.engine.CloseRead(id)
 		return
 	}
-	if h := s.handles.take(in.Fh); h != nil {
-		s.closeHandle(h, false)
+	if h := f.handles.take(in.Fh); h != nil {
+		f.closeHandle(h, false)
 	}
 }
 
 // closeHandle ends a handle that has left the table. abandon: commit nothing.
-func (s *Server) closeHandle(h *handle, abandon bool) {
+func (f *files) closeHandle(h *handle, abandon bool) {
 	if h.control != nil {
 		h.control.Close()
 		return
 	}
 	if h.passthrough {
-		s.backings.release(h.blob)
+		f.backings.release(h.blob)
 	}
 	if h.file != nil {
 		h.file.Close()
@@ -302,35 +302,35 @@ func (s *Server) closeHandle(h *handle, abandon bool) {
 	case h.done != nil:
 		h.done()
 		if h.passthrough {
-			s.backings.drop(h.blob)
+			f.backings.drop(h.blob)
 		}
 	case h.write == nil:
-		s.engine.CloseRead(h.id)
+		f.engine.CloseRead(h.id)
 	case abandon:
-		s.engine.Abandon(h.write)
+		f.engine.Abandon(h.write)
 	default:
-		s.engine.Release(h.write)
+		f.engine.Release(h.write)
 	}
 }
 
 // Fsync implements FSYNC: it returns when the file is durable on SSD. Without such
 // a tier memory is as durable as it gets, and nothing waits.
-func (s *Server) Fsync(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
-	s.ops.add(opFsync)
+func (f *files) Fsync(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
+	f.ops.add(opFsync)
 	if isControl(in.NodeId) {
 		return fuse.OK
 	}
-	return syncStatus(s.engine.Fsync(s.ctx, index.ID(in.NodeId)))
+	return syncStatus(f.engine.Fsync(f.ctx, index.ID(in.NodeId)))
 }
 
 // FsyncDir implements FSYNCDIR: what was renamed into place below the directory before
 // is durable.
-func (s *Server) FsyncDir(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
-	s.ops.add(opFsyncdir)
+func (f *files) FsyncDir(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
+	f.ops.add(opFsyncdir)
 	if isControl(in.NodeId) {
 		return fuse.OK
 	}
-	return syncStatus(s.engine.FsyncDir(s.ctx, index.ID(in.NodeId)))
+	return syncStatus(f.engine.FsyncDir(f.ctx, index.ID(in.NodeId)))
 }
 
 // syncStatus is status for fsync(2), which must not say that a file is absent when
@@ -343,39 +343,39 @@ func syncStatus(err error) fuse.Status {
 }
 
 // Fallocate implements fallocate(2): mode 0, KEEP_SIZE and PUNCH_HOLE.
-func (s *Server) Fallocate(_ <-chan struct{}, in *fuse.FallocateIn) fuse.Status {
-	s.ops.add(opFallocate)
-	h := s.handles.get(in.Fh)
+func (f *files) Fallocate(_ <-chan struct{}, in *fuse.FallocateIn) fuse.Status {
+	f.ops.add(opFallocate)
+	h := f.handles.get(in.Fh)
 	if h == nil || h.write == nil {
 		return fuse.EBADF
 	}
 	off, n := int64(in.Offset), int64(in.Length)
 	switch in.Mode {
 	case 0, unix.FALLOC_FL_KEEP_SIZE:
-		return status(h.write.Allocate(s.ctx, off, n, in.Mode != 0))
+		return status(h.write.Allocate(f.ctx, off, n, in.Mode != 0))
 	case unix.FALLOC_FL_KEEP_SIZE | unix.FALLOC_FL_PUNCH_HOLE:
-		return status(h.write.PunchHole(s.ctx, off, n))
+		return status(h.write.PunchHole(f.ctx, off, n))
 	}
 	return fuse.Status(syscall.EOPNOTSUPP)
 }
 
 // Lseek implements SEEK_DATA and SEEK_HOLE.
-func (s *Server) Lseek(_ <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekOut) fuse.Status {
-	s.ops.add(opLseek)
+func (f *files) Lseek(_ <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekOut) fuse.Status {
+	f.ops.add(opLseek)
 	seek := func(file *os.File) error {
 		n, err := unix.Seek(int(file.Fd()), int64(in.Offset), int(in.Whence))
 		out.Offset = uint64(n)
 		return err
 	}
 	if in.Fh&fhMask == fhBlob {
-		file, err := s.engine.OpenBlob(tiers.BlobID(in.Fh >> fhBits))
+		file, err := f.engine.OpenBlob(tiers.BlobID(in.Fh >> fhBits))
 		if err != nil {
 			return status(err)
 		}
 		defer file.Close()
 		return status(seek(file))
 	}
-	h := s.handles.get(in.Fh)
+	h := f.handles.get(in.Fh)
 	switch {
 	case h == nil, h.control != nil:
 		return fuse.EBADF

@@ -26,11 +26,11 @@ func TestOpenFlags(t *testing.T) {
 	released(t, s)
 	by := tiers.Caller{Thread: 1, Process: 1}
 	lookup := func(parent index.ID, name string) index.ID {
-		a, err := s.engine.Lookup(parent, name, by)
+		a, err := s.files.engine.Lookup(parent, name, by)
 		if err != nil {
 			t.Fatal(name, err)
 		}
-		t.Cleanup(func() { s.engine.Forget(a.ID, 1) })
+		t.Cleanup(func() { s.files.engine.Forget(a.ID, 1) })
 		return a.ID
 	}
 	group := lookup(index.Root, "group")
@@ -55,10 +55,10 @@ func TestOpenFlags(t *testing.T) {
 		in := &fuse.OpenIn{Flags: open.flags}
 		in.NodeId = uint64(lookup(group, open.name))
 		var out fuse.OpenOut
-		if st := s.Open(nil, in, &out); st != fuse.OK || out.OpenFlags != open.want {
+		if st := s.files.Open(nil, in, &out); st != fuse.OK || out.OpenFlags != open.want {
 			t.Errorf("%s, flags %#x: %v, answer %#x; want %#x", open.name, open.flags, st, out.OpenFlags, open.want)
 		}
-		defer s.Release(nil, &fuse.ReleaseIn{InHeader: in.InHeader, Fh: out.Fh})
+		defer s.files.Release(nil, &fuse.ReleaseIn{InHeader: in.InHeader, Fh: out.Fh})
 		if first, ok := backings[open.name]; ok && out.BackingID != first {
 			t.Errorf("%s, flags %#x: backing file %d, want that of the others, %d", open.name, open.flags, out.BackingID, first)
 		}
@@ -67,11 +67,11 @@ func TestOpenFlags(t *testing.T) {
 	in := &fuse.CreateIn{Flags: syscall.O_WRONLY | unix.O_CREAT, Mode: 0o600}
 	in.NodeId = uint64(group)
 	var out fuse.CreateOut
-	if st := s.Create(nil, in, "new", &out); st != fuse.OK || out.OpenFlags != kernel {
+	if st := s.files.Create(nil, in, "new", &out); st != fuse.OK || out.OpenFlags != kernel {
 		t.Errorf("a new file of a group of which blocks have one size: %v, answer %#x", st, out.OpenFlags)
 	}
-	s.Release(nil, &fuse.ReleaseIn{InHeader: in.InHeader, Fh: out.Fh})
-	s.engine.Forget(index.ID(out.NodeId), 1)
+	s.files.Release(nil, &fuse.ReleaseIn{InHeader: in.InHeader, Fh: out.Fh})
+	s.files.engine.Forget(index.ID(out.NodeId), 1)
 }
 
 // TestInPlace: readers and writers of one inode are open at one time, whoever writes, and see the same;
@@ -97,7 +97,7 @@ func TestInPlace(t *testing.T) {
 	b.do("read", empty)
 	b.do("close-held", "")
 	released(t, s)
-	if got := s.engine.Stats(); got.PinnedBytes != 0 || got.Writing != 0 {
+	if got := s.files.engine.Stats(); got.PinnedBytes != 0 || got.Writing != 0 {
 		t.Errorf("%d bytes pinned, %d files being written", got.PinnedBytes, got.Writing)
 	}
 }

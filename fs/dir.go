@@ -18,6 +18,7 @@ import (
 // engine, which stay valid while names come and go; the handle only remembers
 // what was read ahead. Positions 1 and 2 follow "." and "..".
 type dirHandle struct {
+	f  *files
 	id index.ID
 	by tiers.Caller
 
@@ -67,27 +68,27 @@ const listedTimeout = time.Second
 const dots = 2
 
 // OpenDir implements OPENDIR.
-func (s *Server) OpenDir(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
-	s.ops.add(opOpendir)
+func (f *files) OpenDir(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
+	f.ops.add(opOpendir)
 	if isControl(in.NodeId) {
-		return s.control.opendir(in, out)
+		return f.control.opendir(in, out)
 	}
-	if !s.listings.begin() {
+	if !f.listings.begin() {
 		return fuse.EINTR // upon which it is left to the next owner
 	}
-	d := &dirHandle{id: index.ID(in.NodeId), by: s.caller(in.Pid)}
-	if s.opts.ListElsewhere {
+	d := &dirHandle{f: f, id: index.ID(in.NodeId), by: f.caller(in.Pid)}
+	if f.opts.ListElsewhere {
 		d.seed = maphash.MakeSeed()
 	}
-	out.Fh = s.handles.add(&handle{dir: d}, fhHandle)
+	out.Fh = f.handles.add(&handle{dir: d}, fhHandle)
 	return fuse.OK
 }
 
 // ReleaseDir implements RELEASEDIR.
-func (s *Server) ReleaseDir(in *fuse.ReleaseIn) {
-	s.ops.add(opReleasedir)
-	if h := s.handles.take(in.Fh); h != nil && h.dir != nil && h.control == nil {
-		s.listings.end()
+func (f *files) ReleaseDir(in *fuse.ReleaseIn) {
+	f.ops.add(opReleasedir)
+	if h := f.handles.take(in.Fh); h != nil && h.dir != nil && h.control == nil {
+		f.listings.end()
 	}
 }
 
@@ -142,24 +143,24 @@ func (l *listings) drain() {
 }
 
 // ReadDir implements READDIR: names and types, without a look-up each.
-func (s *Server) ReadDir(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
-	s.ops.add(opReaddir)
-	return s.readDir(in, out, func(e fuse.DirEntry, _ index.ID) bool { return out.AddDirEntry(e) })
+func (f *files) ReadDir(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
+	f.ops.add(opReaddir)
+	return f.readDir(in, func(e fuse.DirEntry, _ index.ID) bool { return out.AddDirEntry(e) })
 }
 
 // refDirent counts the kernel's reference to what a listing names.
-func (s *Server) refDirent(dir, id index.ID, e *fuse.DirEntry) (tiers.Attr, bool) {
+func (f *files) refDirent(dir, id index.ID, e *fuse.DirEntry) (tiers.Attr, bool) {
 	if e.Off > farBase {
-		return s.engine.RefElsewhere(dir, e.Name)
+		return f.engine.RefElsewhere(dir, e.Name)
 	}
-	return s.engine.RefNamed(dir, id, e.Name)
+	return f.engine.RefNamed(dir, id, e.Name)
 }
 
 // ReadDirPlus implements READDIRPLUS: names with attributes, which count as
 // look-ups for the kernel's references but grant no lease.
-func (s *Server) ReadDirPlus(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
-	s.ops.add(opReaddirplus)
-	return s.readDir(in, out, func(e fuse.DirEntry, id index.ID) bool {
+func (f *files) ReadDirPlus(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
+	f.ops.add(opReaddirplus)
+	return f.readDir(in, func(e fuse.DirEntry, id index.ID) bool {
 		entry := out.AddDirLookupEntry(e)
 		if entry == nil {
 			return false
@@ -167,41 +168,61 @@ func (s *Server) ReadDirPlus(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEn
 		if id == 0 && e.Off <= farBase || e.Name == "." || e.Name == ".." {
 			return true // a control file, or one of the dots
 		}
-		a, ok := s.refDirent(index.ID(in.NodeId), id, &e)
+		a, ok := f.refDirent(index.ID(in.NodeId), id, &e)
 		if !ok {
 			entry.NodeId = 0 // went meanwhile: the kernel looks it up itself
 			return true
 		}
-		s.fillEntry(entry, &a)
+		f.fillEntry(entry, &a)
 		if a.Stable && a.Mode&syscall.S_IFMT != syscall.S_IFDIR {
-			entry.SetEntryTimeout(min(s.opts.EntryTimeout, listedTimeout))
+			entry.SetEntryTimeout(min(f.opts.EntryTimeout, listedTimeout))
 		}
 		return true
 	})
 }
 
+// addEntry takes the next entry of a listing, with the number of its node, and reports whether there was room; 0: a
+// control file, or a name that only other nodes have.
+type addEntry = func(fuse.DirEntry, index.ID) bool
+
 // readDir sends entries from in.Offset on until add has no room.
-func (s *Server) readDir(in *fuse.ReadIn, out *fuse.DirEntryList, add func(fuse.DirEntry, index.ID) bool) fuse.Status {
-	h := s.handles.get(in.Fh)
+func (f *files) readDir(in *fuse.ReadIn, add addEntry) fuse.Status {
+	h := f.handles.get(in.Fh)
 	if h == nil || h.dir == nil {
 		return fuse.EBADF
 	}
 	if h.control != nil {
-		return s.control.readdir(in, add)
+		return f.control.readdir(in, add)
 	}
 	d := h.dir
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	pos := in.Offset
 	for ; pos < dots; pos++ {
-		e := fuse.DirEntry{Mode: syscall.S_IFDIR, Name: ".", Ino: s.epoch.Ino(uint64(d.id)), Off: pos + 1}
-		if pos == 1 {
-			e.Name, e.Ino = "..", s.epoch.Ino(uint64(s.engine.Parent(d.id)))
-		}
-		if !add(e, d.id) {
+		if !add(d.dot(pos), d.id) {
 			return fuse.OK
 		}
 	}
+	d.seek(pos)
+	if pos >= farBase && d.readFar(pos-farBase, add) {
+		return fuse.OK
+	}
+	for d.readAhead(add) && d.addNear(add) {
+	}
+	return fuse.OK
+}
+
+// dot returns the entry at pos: "." or "..".
+func (d *dirHandle) dot(pos uint64) fuse.DirEntry {
+	e := fuse.DirEntry{Mode: syscall.S_IFDIR, Name: ".", Ino: d.f.epoch.Ino(uint64(d.id)), Off: pos + 1}
+	if pos == 1 {
+		e.Name, e.Ino = "..", d.f.epoch.Ino(uint64(d.f.engine.Parent(d.id)))
+	}
+	return e
+}
+
+// seek goes to a position behind the dots. At the first the listing begins anew.
+func (d *dirHandle) seek(pos uint64) {
 	if pos == dots {
 		d.far, d.asked, d.near, d.farGiven = nil, false, nil, nil
 	}
@@ -209,61 +230,59 @@ func (s *Server) readDir(in *fuse.ReadIn, out *fuse.DirEntryList, add func(fuse.
 		d.pos, d.last, d.next, d.ahead = pos-dots, 0, 0, d.ahead[:0]
 		d.farDone = false
 	}
-	if pos >= farBase {
-		if full := s.readFar(d, pos-farBase, add); full {
-			return fuse.OK
+}
+
+// readAhead sees to it that there is an entry ahead, after what other nodes have if this one has no more. It reports
+// false if there is none, or add had no room.
+func (d *dirHandle) readAhead(add addEntry) bool {
+	for d.next == len(d.ahead) {
+		d.ahead = d.f.engine.ReadDir(d.id, d.pos, d.last, d.by, d.ahead[:0])
+		d.next = 0
+		if len(d.ahead) > 0 {
+			break
+		}
+		if d.farDone || !d.f.opts.ListElsewhere || d.readFar(0, add) {
+			return false
 		}
 	}
-	for {
-		if d.next == len(d.ahead) {
-			d.ahead = s.engine.ReadDir(d.id, d.pos, d.last, d.by, d.ahead[:0])
-			d.next = 0
-			if len(d.ahead) == 0 && !d.farDone && s.opts.ListElsewhere {
-				if full := s.readFar(d, 0, add); full {
-					return fuse.OK
-				}
-				continue
-			}
-			if len(d.ahead) == 0 {
-				return fuse.OK
-			}
+	return true
+}
+
+// addNear sends the entry ahead, unless it was sent as another node's, and reports whether add had room.
+func (d *dirHandle) addNear(add addEntry) bool {
+	e := &d.ahead[d.next]
+	if !d.given(d.farGiven, e.Name) {
+		if !add(fuse.DirEntry{Mode: e.Mode & syscall.S_IFMT, Name: e.Name, Ino: d.f.epoch.Ino(uint64(e.ID)), Off: e.Cookie + dots}, e.ID) {
+			return false
 		}
-		e := &d.ahead[d.next]
-		if d.given(d.farGiven, e.Name) {
-			d.pos, d.last = e.Cookie, e.ID
-			d.next++
-			continue
-		}
-		if !add(fuse.DirEntry{Mode: e.Mode & syscall.S_IFMT, Name: e.Name, Ino: s.epoch.Ino(uint64(e.ID)), Off: e.Cookie + dots}, e.ID) {
-			return fuse.OK
-		}
-		if s.opts.ListElsewhere {
+		if d.f.opts.ListElsewhere {
 			d.give(&d.near, e.Name)
 		}
-		d.pos, d.last = e.Cookie, e.ID
-		d.next++
 	}
+	d.pos, d.last = e.Cookie, e.ID
+	d.next++
+	return true
 }
 
 // listFar asks what other nodes have in a directory.
-func (s *Server) listFar(d *dirHandle) []tiers.Dirent {
-	ctx, cancel := context.WithTimeout(s.ctx, s.opts.ListTimeout)
+func (d *dirHandle) listFar() []tiers.Dirent {
+	ctx, cancel := context.WithTimeout(d.f.ctx, d.f.opts.ListTimeout)
 	defer cancel()
-	return s.engine.Elsewhere(ctx, d.id)
+	return d.f.engine.Elsewhere(ctx, d.id)
 }
 
 // readFar sends the names from number n on that other nodes have and that were not sent
 // as this node's, and reports whether add had no room.
-func (s *Server) readFar(d *dirHandle, n uint64, add func(fuse.DirEntry, index.ID) bool) (full bool) {
+func (d *dirHandle) readFar(n uint64, add addEntry) (full bool) {
 	if !d.asked {
-		d.asked, d.far = true, s.listFar(d)
+		d.asked, d.far = true, d.listFar()
 	}
 	for ; n < uint64(len(d.far)); n++ {
 		e := &d.far[n]
 		if d.given(d.near, e.Name) {
 			continue
 		}
-		// The inode number shows at the look-up. This one is no other name's.
+		// The inode number shows at the look-up. This one is no other name'f.
 		ino := farBase | maphash.String(farSeed, e.Name)>>3 ^ uint64(d.id)
 		if !add(fuse.DirEntry{Mode: e.Mode & syscall.S_IFMT, Name: e.Name, Ino: ino, Off: farBase + n + 1}, 0) {
 			return true

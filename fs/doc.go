@@ -4,6 +4,12 @@
 // Two packages below it have what needs neither names nor blocks: fs/device reads the requests, has
 // them answered here, and writes the answers; fs/control has the files of the directory .kvfs.
 //
+//	Server           one mount, from Mount, Attach or Resume to its end
+//	files            answers its requests: the device.Files of a Server; an operation of FUSE is a method
+//	reserved         answers those about .kvfs, with a control.Dir
+//	backings         which files the kernel reads and writes by itself
+//	Hooks, Mounts    carry what the engine tells to the files of one mount, or of several
+//
 // # What a client gets
 //
 // Directories, regular files, and the operations of POSIX on them, except links

@@ -67,7 +67,7 @@ func benchmarkAnswers(b *testing.B, s *Server, dir string) {
 	if err := unix.Stat(path, &st); err != nil {
 		b.Fatal(err)
 	}
-	var files device.Files = s
+	var files device.Files = s.files
 	head := fuse.InHeader{Unique: 2, NodeId: uint64(index.ID(st.Ino)), Caller: fuse.Caller{Pid: uint32(os.Getpid())}}
 	open, release := &fuse.OpenIn{InHeader: head}, &fuse.ReleaseIn{InHeader: head}
 	out := &fuse.OpenOut{}

@@ -11,12 +11,12 @@ import (
 // is there once and nothing else of ours is; the others have the mount's other descriptors.
 func TestNoticesIsolated(t *testing.T) {
 	s, dir := mountHere(t)
-	if s.splice {
+	if s.files.splice {
 		t.Skip("go-fuse reads the requests")
 	}
 	c := startClient(t)
 	c.do("write", filepath.Join(dir, "group", "block"))
-	s.kernel.Flush(t.Context())
+	s.files.kernel.Flush(t.Context())
 	tables := map[string]int{} // what a thread has open, and how many threads have that
 	tasks, err := os.ReadDir("/proc/self/task")
 	if err != nil {

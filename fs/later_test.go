@@ -100,8 +100,8 @@ func TestDetachListing(t *testing.T) {
 		s.Detach()
 		close(detached)
 	}()
-	for s.listings.begin() { // until it waits
-		s.listings.end()
+	for s.files.listings.begin() { // until it waits
+		s.files.listings.end()
 		select {
 		case <-detached:
 			t.Fatal("it did not wait")

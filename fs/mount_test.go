@@ -315,7 +315,7 @@ func released(t testing.TB, s *Server) {
 // requests of the mount may go through them, and the client gets an error.
 func TestGiveUp(t *testing.T) {
 	s, dir := mountHere(t)
-	if s.splice {
+	if s.files.splice {
 		t.Skip("go-fuse reads the requests")
 	}
 	c := startClient(t)

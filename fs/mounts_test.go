@@ -32,9 +32,9 @@ func (k *namesForgotten) ForgetName(_ uint64, name string) { k.names = append(k.
 // TestMountsInvalidate: all mounts but the one whose kernel has asked are told of a name.
 func TestMountsInvalidate(t *testing.T) {
 	m := &Mounts{}
-	var all []*Server
+	var all []*files
 	for range 3 {
-		s := &Server{kernel: &namesForgotten{}, shared: shared{refs: newRefs()}}
+		s := &files{kernel: &namesForgotten{}, refs: newRefs()}
 		if err := m.number(s); err != nil {
 			t.Fatal(err)
 		}
@@ -66,18 +66,18 @@ func TestMountsAlive(t *testing.T) {
 	m := &Mounts{}
 	var at [3]uint32
 	for i, x := range []*device.Session{{Proc: proc}, {}, {Proc: empty}} {
-		s := &Server{procs: ourProc(), shared: shared{refs: newRefs()}}
+		s := &Server{files: &files{procs: ourProc(), refs: newRefs()}}
 		if err := s.attachProcesses(x); err != nil {
 			t.Fatal(err)
 		}
 		defer s.closeProc()
-		if err := m.number(s); err != nil {
+		if err := m.number(s.files); err != nil {
 			t.Fatal(err)
 		}
-		if by := s.caller(uint32(os.Getpid())); by.Kernel != s.mount || by.Process != uint32(os.Getpid()) != (i == 2) {
+		if by := s.files.caller(uint32(os.Getpid())); by.Kernel != s.files.mount || by.Process != uint32(os.Getpid()) != (i == 2) {
 			t.Errorf("mount %d: we are %+v", i, by)
 		}
-		at[i] = s.mount
+		at[i] = s.files.mount
 	}
 	self := uint32(os.Getpid())
 	for _, c := range []struct {
@@ -99,19 +99,19 @@ func TestMountsAlive(t *testing.T) {
 // out last.
 func TestMountNumbers(t *testing.T) {
 	m := &Mounts{}
-	all := make([]*Server, maxMounts)
+	all := make([]*files, maxMounts)
 	for i := range all {
-		all[i] = &Server{}
+		all[i] = &files{}
 		if err := m.number(all[i]); err != nil || all[i].mount != uint32(i+1) {
 			t.Fatalf("mount %d: number %d, %v", i, all[i].mount, err)
 		}
 	}
-	if err := m.number(&Server{}); err != ErrTooManyMounts {
+	if err := m.number(&files{}); err != ErrTooManyMounts {
 		t.Errorf("one more: %v", err)
 	}
 	m.remove(all[9])
 	m.remove(all[4])
-	s := &Server{}
+	s := &files{}
 	if err := m.number(s); err != nil || s.mount != 5 {
 		t.Errorf("number %d, %v; want 5", s.mount, err)
 	}

@@ -13,99 +13,99 @@ import (
 )
 
 // Lookup implements LOOKUP.
-func (s *Server) Lookup(_ <-chan struct{}, in *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
-	s.ops.add(opLookup)
+func (f *files) Lookup(_ <-chan struct{}, in *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
+	f.ops.add(opLookup)
 	if isControl(in.NodeId) || in.NodeId == fuse.FUSE_ROOT_ID && name == block.Reserved {
-		return s.control.lookup(in.NodeId, name, out)
+		return f.control.lookup(in.NodeId, name, out)
 	}
 	if len(name) > block.MaxName {
 		return fuse.Status(syscall.ENAMETOOLONG)
 	}
-	a, err := s.engine.Lookup(index.ID(in.NodeId), name, s.reader(in.Pid))
+	a, err := f.engine.Lookup(index.ID(in.NodeId), name, f.reader(in.Pid))
 	if err == nil {
-		s.fillEntry(out, &a)
+		f.fillEntry(out, &a)
 		return fuse.OK
 	}
 	if errors.Is(err, tiers.ErrStale) {
-		s.stale.note(in.Pid, stalePath)
+		f.stale.note(in.Pid, stalePath)
 	}
 	if a.Stable {
 		// An absence may be kept as long as a presence: only this mount makes
 		// names, and the kernel sees each of them being made.
-		out.SetEntryTimeout(s.opts.EntryTimeout)
+		out.SetEntryTimeout(f.opts.EntryTimeout)
 		return fuse.OK
 	}
 	return status(err)
 }
 
 // Forget implements FORGET and BATCH_FORGET.
-func (s *Server) Forget(nodeid, nlookup uint64) {
-	s.ops.add(opForget)
+func (f *files) Forget(nodeid, nlookup uint64) {
+	f.ops.add(opForget)
 	if isControl(nodeid) {
 		return
 	}
-	if s.refs != nil {
-		nlookup = s.refs.forgot(index.ID(nodeid), nlookup)
+	if f.refs != nil {
+		nlookup = f.refs.forgot(index.ID(nodeid), nlookup)
 	}
 	if nlookup > 0 {
-		s.engine.Forget(index.ID(nodeid), nlookup)
+		f.engine.Forget(index.ID(nodeid), nlookup)
 	}
 }
 
 // Mkdir implements MKDIR.
-func (s *Server) Mkdir(_ <-chan struct{}, in *fuse.MkdirIn, name string, out *fuse.EntryOut) fuse.Status {
-	s.ops.add(opMkdir)
+func (f *files) Mkdir(_ <-chan struct{}, in *fuse.MkdirIn, name string, out *fuse.EntryOut) fuse.Status {
+	f.ops.add(opMkdir)
 	if isControl(in.NodeId) {
 		return fuse.EPERM
 	}
-	a, err := s.engine.Mkdir(index.ID(in.NodeId), name, in.Mode, in.Uid, in.Gid)
+	a, err := f.engine.Mkdir(index.ID(in.NodeId), name, in.Mode, in.Uid, in.Gid)
 	if err != nil {
 		return status(err)
 	}
-	s.fillEntry(out, &a)
+	f.fillEntry(out, &a)
 	return fuse.OK
 }
 
 // Mknod implements MKNOD for regular files; devices, pipes and sockets are not
 // blocks.
-func (s *Server) Mknod(_ <-chan struct{}, in *fuse.MknodIn, name string, out *fuse.EntryOut) fuse.Status {
-	s.ops.add(opMknod)
+func (f *files) Mknod(_ <-chan struct{}, in *fuse.MknodIn, name string, out *fuse.EntryOut) fuse.Status {
+	f.ops.add(opMknod)
 	if isControl(in.NodeId) || in.Mode&syscall.S_IFMT != syscall.S_IFREG {
 		return fuse.EPERM
 	}
-	a, h, err := s.engine.Create(s.ctx, tiers.CreateOptions{
-		Parent: index.ID(in.NodeId), Name: name, Mode: in.Mode, UID: in.Uid, GID: in.Gid, By: s.caller(in.Pid), Exclusive: true,
+	a, h, err := f.engine.Create(f.ctx, tiers.CreateOptions{
+		Parent: index.ID(in.NodeId), Name: name, Mode: in.Mode, UID: in.Uid, GID: in.Gid, By: f.caller(in.Pid), Exclusive: true,
 	})
 	if err != nil {
 		return status(err)
 	}
-	s.engine.Release(h)
-	a = s.engine.Attr(a.ID)
-	s.fillEntry(out, &a)
+	f.engine.Release(h)
+	a = f.engine.Attr(a.ID)
+	f.fillEntry(out, &a)
 	return fuse.OK
 }
 
 // Unlink implements UNLINK.
-func (s *Server) Unlink(_ <-chan struct{}, in *fuse.InHeader, name string) fuse.Status {
-	s.ops.add(opUnlink)
+func (f *files) Unlink(_ <-chan struct{}, in *fuse.InHeader, name string) fuse.Status {
+	f.ops.add(opUnlink)
 	if isControl(in.NodeId) || in.NodeId == fuse.FUSE_ROOT_ID && name == block.Reserved {
 		return fuse.EPERM
 	}
-	return status(s.engine.Unlink(index.ID(in.NodeId), name, s.caller(in.Pid)))
+	return status(f.engine.Unlink(index.ID(in.NodeId), name, f.caller(in.Pid)))
 }
 
 // Rmdir implements RMDIR.
-func (s *Server) Rmdir(_ <-chan struct{}, in *fuse.InHeader, name string) fuse.Status {
-	s.ops.add(opRmdir)
+func (f *files) Rmdir(_ <-chan struct{}, in *fuse.InHeader, name string) fuse.Status {
+	f.ops.add(opRmdir)
 	if isControl(in.NodeId) || in.NodeId == fuse.FUSE_ROOT_ID && name == block.Reserved {
 		return fuse.EPERM
 	}
-	return status(s.engine.Rmdir(s.ctx, index.ID(in.NodeId), name, s.caller(in.Pid)))
+	return status(f.engine.Rmdir(f.ctx, index.ID(in.NodeId), name, f.caller(in.Pid)))
 }
 
 // Rename implements RENAME and RENAME2 with RENAME_NOREPLACE.
-func (s *Server) Rename(_ <-chan struct{}, in *fuse.RenameIn, oldName, newName string) fuse.Status {
-	s.ops.add(opRename)
+func (f *files) Rename(_ <-chan struct{}, in *fuse.RenameIn, oldName, newName string) fuse.Status {
+	f.ops.add(opRename)
 	root := func(dir uint64, name string) bool {
 		return isControl(dir) || dir == fuse.FUSE_ROOT_ID && name == block.Reserved
 	}
@@ -115,45 +115,45 @@ func (s *Server) Rename(_ <-chan struct{}, in *fuse.RenameIn, oldName, newName s
 	case in.Flags&^unix.RENAME_NOREPLACE != 0:
 		return fuse.EINVAL
 	}
-	by := s.caller(in.Pid)
-	by.Waits = waiter{s, in.Unique}
-	return syncStatus(s.engine.Rename(s.ctx, tiers.RenameOptions{
+	by := f.caller(in.Pid)
+	by.Waits = waiter{f, in.Unique}
+	return syncStatus(f.engine.Rename(f.ctx, tiers.RenameOptions{
 		Parent: index.ID(in.NodeId), Name: oldName, NewParent: index.ID(in.Newdir), NewName: newName,
 		By: by, NoReplace: in.Flags&unix.RENAME_NOREPLACE != 0,
 	}))
 }
 
 // Symlink implements SYMLINK: there are none, because a block has one name.
-func (s *Server) Symlink(<-chan struct{}, *fuse.InHeader, string, string, *fuse.EntryOut) fuse.Status {
-	s.ops.add(opOther)
+func (f *files) Symlink(<-chan struct{}, *fuse.InHeader, string, string, *fuse.EntryOut) fuse.Status {
+	f.ops.add(opOther)
 	return fuse.Status(syscall.EOPNOTSUPP)
 }
 
 // Link implements LINK: see Symlink.
-func (s *Server) Link(<-chan struct{}, *fuse.LinkIn, string, *fuse.EntryOut) fuse.Status {
-	s.ops.add(opOther)
+func (f *files) Link(<-chan struct{}, *fuse.LinkIn, string, *fuse.EntryOut) fuse.Status {
+	f.ops.add(opOther)
 	return fuse.Status(syscall.EOPNOTSUPP)
 }
 
 // Tmpfile implements O_TMPFILE: a file that never has a name is no block.
-func (s *Server) Tmpfile(<-chan struct{}, *fuse.CreateIn, *fuse.CreateOut) fuse.Status {
-	s.ops.add(opOther)
+func (f *files) Tmpfile(<-chan struct{}, *fuse.CreateIn, *fuse.CreateOut) fuse.Status {
+	f.ops.add(opOther)
 	return fuse.Status(syscall.EOPNOTSUPP)
 }
 
 // Access implements ACCESS, which the kernel sends only where it does not check
 // modes and owners by itself.
-func (s *Server) Access(_ <-chan struct{}, _ *fuse.AccessIn) fuse.Status {
-	s.ops.add(opAccess)
+func (f *files) Access(_ <-chan struct{}, _ *fuse.AccessIn) fuse.Status {
+	f.ops.add(opAccess)
 	return fuse.OK
 }
 
 // StatFs implements statfs(2): what can be evicted counts as free, because
 // clients that see a full disk begin to delete.
-func (s *Server) StatFs(_ <-chan struct{}, _ *fuse.InHeader, out *fuse.StatfsOut) fuse.Status {
-	s.ops.add(opStatfs)
+func (f *files) StatFs(_ <-chan struct{}, _ *fuse.InHeader, out *fuse.StatfsOut) fuse.Status {
+	f.ops.add(opStatfs)
 	const blockBytes = 4096
-	st := s.engine.Stats()
+	st := f.engine.Stats()
 	capacity := st.CapacityBytes
 	for _, s := range st.Secondaries {
 		capacity += s.CapacityBytes

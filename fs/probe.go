@@ -41,8 +41,8 @@ func probeContent() []byte {
 }
 
 // openProbe opens the probe for reading.
-func (s *Server) openProbe(out *fuse.OpenOut) fuse.Status {
-	blob, file, done, err := s.engine.Probe()
+func (f *files) openProbe(out *fuse.OpenOut) fuse.Status {
+	blob, file, done, err := f.engine.Probe()
 	if err != nil {
 		return fuse.Status(syscall.ENOSPC)
 	}
@@ -51,20 +51,20 @@ func (s *Server) openProbe(out *fuse.OpenOut) fuse.Status {
 		return fuse.Status(syscall.ENOSPC)
 	}
 	h := &handle{done: done}
-	if s.direct.Load() {
+	if f.direct.Load() {
 		h.passthrough, h.blob, out.OpenFlags = true, blob, fuse.FOPEN_PASSTHROUGH
-		out.BackingID, err = s.backings.acquire(blob, nil)
+		out.BackingID, err = f.backings.acquire(blob, nil)
 	} else {
 		out.OpenFlags = fuse.FOPEN_DIRECT_IO
-		h.file, err = s.engine.OpenBlob(blob)
+		h.file, err = f.engine.OpenBlob(blob)
 	}
 	if err != nil {
-		s.log.Error("open the probe", zap.Error(err))
+		f.log.Error("open the probe", zap.Error(err))
 		done()
 		return fuse.EIO
 	}
 	out.OpenFlags |= fuse.FOPEN_NOFLUSH
-	out.Fh = s.handles.add(h, fhHandle)
+	out.Fh = f.handles.add(h, fhHandle)
 	return fuse.OK
 }
 
@@ -101,8 +101,8 @@ func SelfTest(dir string, passthrough, auto bool, log *zap.Logger, fall func(why
 // selfTest is SelfTest of a mount of this process. Without passthrough the kernel refuses (EIO) to open
 // what a client has had open with it, until that is closed.
 func (s *Server) selfTest() (err error) {
-	s.tested, err = SelfTest(s.opts.Dir, s.direct.Load(), s.opts.Passthrough != On, s.log, func(why error) error {
-		s.direct.Store(false)
+	s.tested, err = SelfTest(s.opts.Dir, s.files.direct.Load(), s.opts.Passthrough != On, s.log, func(why error) error {
+		s.files.direct.Store(false)
 		s.reason = why.Error()
 		return nil
 	})

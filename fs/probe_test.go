@@ -126,7 +126,7 @@ func testSelfTest(t *testing.T, m *faultyMemory, o Options, path string, want er
 		t.Errorf("writes: %s; reason: %q", s.WritePath(), s.PathReason())
 	}
 	waitFor(t, "the file of the test is gone", func() bool { return m.files.Load() == 0 && s.Backings() == 0 })
-	if st := s.engine.Stats(); st.Names != 0 || st.Counters != (tiers.Counters{}) {
+	if st := s.files.engine.Stats(); st.Names != 0 || st.Counters != (tiers.Counters{}) {
 		t.Errorf("%d names, %+v", st.Names, st.Counters)
 	}
 	c := startClient(t)

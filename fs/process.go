@@ -31,16 +31,16 @@ type processes interface {
 }
 
 // caller finds out who makes a request of thread tid.
-func (s *Server) caller(tid uint32) tiers.Caller {
-	return tiers.Caller{Kernel: s.mount, Thread: tid, Process: s.procs.of(tid), Told: s.stale.told(tid)}
+func (f *files) caller(tid uint32) tiers.Caller {
+	return tiers.Caller{Kernel: f.mount, Thread: tid, Process: f.procs.of(tid), Told: f.stale.told(tid)}
 }
 
 // reader is caller for a request that needs to know the process only if files are being written.
-func (s *Server) reader(tid uint32) tiers.Caller {
-	if s.engine.Writing() {
-		return s.caller(tid)
+func (f *files) reader(tid uint32) tiers.Caller {
+	if f.engine.Writing() {
+		return f.caller(tid)
 	}
-	return tiers.Caller{Kernel: s.mount, Thread: tid, Told: s.stale.told(tid)}
+	return tiers.Caller{Kernel: f.mount, Thread: tid, Told: f.stale.told(tid)}
 }
 
 // procfs is /proc of some pid name space.
@@ -236,15 +236,15 @@ func writes(info []byte) bool {
 
 // closer answers tiers.Closer for the thread that closes.
 type closer struct {
-	s   *Server
+	f   *files
 	tid uint32
 }
 
 // Killed implements tiers.Closer.
-func (c closer) Killed() bool { return c.s.procs.killed(c.tid) }
+func (c closer) Killed() bool { return c.f.procs.killed(c.tid) }
 
 // StillOpen implements tiers.Closer. The descriptor being closed has left the
 // table already.
 func (c closer) StillOpen(id index.ID) bool {
-	return c.s.procs.stillOpen(c.tid, c.s.epoch.Ino(uint64(id)))
+	return c.f.procs.stillOpen(c.tid, c.f.epoch.Ino(uint64(id)))
 }

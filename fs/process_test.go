@@ -308,8 +308,8 @@ func TestCloser(t *testing.T) {
 	}
 	tid, stop := thread(t)
 	defer stop()
-	s := &Server{procs: ourProc()}
-	for _, c := range []closer{{s, uint32(os.Getpid())}, {s, tid}} {
+	of := &files{procs: ourProc()}
+	for _, c := range []closer{{of, uint32(os.Getpid())}, {of, tid}} {
 		if !c.StillOpen(id) {
 			t.Skip("fdinfo does not tell the inode: Linux before 5.14")
 		}
@@ -317,7 +317,7 @@ func TestCloser(t *testing.T) {
 			t.Error("a live process is killed")
 		}
 	}
-	c := closer{s, tid}
+	c := closer{of, tid}
 	dup, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -343,10 +343,10 @@ func TestCloser(t *testing.T) {
 	if c.StillOpen(id) {
 		t.Error("all but one to read are closed: still found")
 	}
-	if child := (closer{s, uint32(sleeper(t).Process.Pid)}); child.StillOpen(id) {
+	if child := (closer{of, uint32(sleeper(t).Process.Pid)}); child.StillOpen(id) {
 		t.Error("a process that never had it open has it")
 	}
-	if (closer{s, 0}).StillOpen(id) {
+	if (closer{of, 0}).StillOpen(id) {
 		t.Error("no process has it open")
 	}
 }

@@ -106,20 +106,26 @@ func (r *refs) takeAll() (names map[index.ID]uint64, reads map[readRef]uint32) {
 
 // giveBack gives the engine back all that the kernel holds. What was being written is not
 // committed: nobody knows whether it is whole. Nothing is answered any more.
-func (s *Server) giveBack() {
-	for _, h := range s.handles.takeAll() {
-		s.closeHandle(h, true)
+func (f *files) giveBack() {
+	if f.backings != nil {
+		f.backings.dropIdle() // from here on, handles end that clients have
 	}
-	if s.refs == nil {
+	if f.refs != nil {
+		f.refs.end()
+	}
+	for _, h := range f.handles.takeAll() {
+		f.closeHandle(h, true)
+	}
+	if f.refs == nil {
 		return // the engine ends with the mount
 	}
-	names, reads := s.refs.takeAll()
+	names, reads := f.refs.takeAll()
 	for ref, n := range reads {
 		for range n {
-			s.engine.CloseRead(ref.id)
+			f.engine.CloseRead(ref.id)
 		}
 	}
 	for id, n := range names {
-		s.engine.Forget(id, n)
+		f.engine.Forget(id, n)
 	}
 }

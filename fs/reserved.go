@@ -10,7 +10,6 @@ import (
 
 	"github.com/kvfs/kvfs/fs/control"
 	"github.com/kvfs/kvfs/fs/device"
-	"github.com/kvfs/kvfs/tiers/index"
 )
 
 // The control directory has inode numbers that no entry of the index can have.
@@ -23,17 +22,17 @@ func isControl(nodeid uint64) bool { return nodeid >= controlBase }
 
 // reserved is the directory .kvfs as the kernel sees it: it resolves, but is not listed.
 type reserved struct {
-	s    *Server
+	f    *files
 	dir  *control.Dir // inode controlBase + 1 + position
 	born time.Time
 }
 
-func (c *reserved) init(s *Server) {
-	c.s, c.born = s, time.Now()
-	c.dir = control.New(s.ctx, append([]control.File{
-		{Name: "status", Text: s.opts.Status},
-		control.Evict(s.engine, func(ctx context.Context) { s.kernel.Flush(ctx) }),
-	}, s.opts.Control...))
+func (c *reserved) init(f *files) {
+	c.f, c.born = f, time.Now()
+	c.dir = control.New(f.ctx, append([]control.File{
+		{Name: "status", Text: f.opts.Status},
+		control.Evict(f.engine, func(ctx context.Context) { f.kernel.Flush(ctx) }),
+	}, f.opts.Control...))
 }
 
 func (c *reserved) lookup(parent uint64, name string, out *fuse.EntryOut) fuse.Status {
@@ -52,10 +51,10 @@ func (c *reserved) lookup(parent uint64, name string, out *fuse.EntryOut) fuse.S
 	if ino == 0 {
 		return fuse.ENOENT
 	}
-	out.NodeId, out.Generation = c.s.epoch.Node(ino), 1
+	out.NodeId, out.Generation = c.f.epoch.Node(ino), 1
 	c.fill(ino, &out.Attr)
-	out.SetEntryTimeout(c.s.opts.EntryTimeout)
-	out.SetAttrTimeout(c.s.opts.AttrTimeout)
+	out.SetEntryTimeout(c.f.opts.EntryTimeout)
+	out.SetAttrTimeout(c.f.opts.AttrTimeout)
 	return fuse.OK
 }
 
@@ -73,7 +72,7 @@ func (c *reserved) file(ino uint64) *control.File {
 
 // fill describes an inode. Control files belong to the owner of the daemon.
 func (c *reserved) fill(ino uint64, out *fuse.Attr) {
-	out.Ino, out.Nlink, out.Blksize = c.s.epoch.Node(ino), 1, 4096
+	out.Ino, out.Nlink, out.Blksize = c.f.epoch.Node(ino), 1, 4096
 	out.Uid, out.Gid = uint32(os.Geteuid()), uint32(os.Getegid())
 	if f := c.file(ino); f != nil {
 		out.Mode = f.Mode()
@@ -87,7 +86,7 @@ func (c *reserved) fill(ino uint64, out *fuse.Attr) {
 
 func (c *reserved) getattr(ino uint64, out *fuse.AttrOut) fuse.Status {
 	c.fill(ino, &out.Attr)
-	out.SetTimeout(c.s.opts.AttrTimeout)
+	out.SetTimeout(c.f.opts.AttrTimeout)
 	return fuse.OK
 }
 
@@ -103,12 +102,12 @@ func (c *reserved) open(in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
 	if f == nil {
 		return fuse.EINVAL
 	}
-	by := control.Opener{UID: in.Uid, GID: in.Gid, Groups: func() []uint32 { return c.s.procs.groups(in.Pid) }}
+	by := control.Opener{UID: in.Uid, GID: in.Gid, Groups: func() []uint32 { return c.f.procs.groups(in.Pid) }}
 	if f == probeFile {
 		if _, may := f.Admit(by); !may || in.Flags&syscall.O_ACCMODE != syscall.O_RDONLY {
 			return fuse.EACCES
 		}
-		return c.s.openProbe(out)
+		return c.f.openProbe(out)
 	}
 	h, err := c.dir.Open(f, in.Flags, by)
 	if err != nil {
@@ -118,7 +117,7 @@ func (c *reserved) open(in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
 	if h.Dialogue() {
 		out.OpenFlags |= fuse.FOPEN_NONSEEKABLE | fuse.FOPEN_STREAM
 	}
-	out.Fh = c.s.handles.add(&handle{control: h}, fhControl)
+	out.Fh = c.f.handles.add(&handle{control: h}, fhControl)
 	return fuse.OK
 }
 
@@ -126,17 +125,17 @@ func (c *reserved) opendir(in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
 	if in.NodeId != controlDir {
 		return fuse.ENOTDIR
 	}
-	out.Fh = c.s.handles.add(&handle{dir: &dirHandle{}, control: &control.Handle{}}, fhControl)
+	out.Fh = c.f.handles.add(&handle{dir: &dirHandle{}, control: &control.Handle{}}, fhControl)
 	return fuse.OK
 }
 
-func (c *reserved) readdir(in *fuse.ReadIn, add func(fuse.DirEntry, index.ID) bool) fuse.Status {
+func (c *reserved) readdir(in *fuse.ReadIn, add addEntry) fuse.Status {
 	list := []fuse.DirEntry{
-		{Name: ".", Ino: c.s.epoch.Node(controlDir), Mode: syscall.S_IFDIR},
+		{Name: ".", Ino: c.f.epoch.Node(controlDir), Mode: syscall.S_IFDIR},
 		{Name: "..", Ino: fuse.FUSE_ROOT_ID, Mode: syscall.S_IFDIR},
 	}
 	for i := range c.dir.Files {
-		list = append(list, fuse.DirEntry{Name: c.dir.Files[i].Name, Ino: c.s.epoch.Node(controlBase + 1 + uint64(i)), Mode: syscall.S_IFREG})
+		list = append(list, fuse.DirEntry{Name: c.dir.Files[i].Name, Ino: c.f.epoch.Node(controlBase + 1 + uint64(i)), Mode: syscall.S_IFREG})
 	}
 	for pos := in.Offset; pos < uint64(len(list)); pos++ {
 		e := list[pos]

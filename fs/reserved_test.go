@@ -13,18 +13,15 @@ import (
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
-// newControlServer returns a Server with a control directory and nothing else.
-func newControlServer(text string) *Server {
-	s := &Server{ctx: context.Background(), opts: Options{EntryTimeout: time.Minute, AttrTimeout: time.Hour, Status: func() []byte { return []byte(text) }}}
-	s.handles.init()
-	s.control.init(s)
-	return s
+// newControlFiles returns files of a control directory and nothing else.
+func newControlFiles(text string) *files {
+	return newFiles(context.Background(), nil, &Options{EntryTimeout: time.Minute, AttrTimeout: time.Hour, Status: func() []byte { return []byte(text) }})
 }
 
 // TestControlAttributes shows what stat says of the control directory and its
 // files: of the daemon's user, for others at most to read, and of a type each.
 func TestControlAttributes(t *testing.T) {
-	s := newControlServer("{}")
+	f := newControlFiles("{}")
 	for _, c := range []struct {
 		parent uint64
 		name   string
@@ -36,7 +33,7 @@ func TestControlAttributes(t *testing.T) {
 		{controlDir, "evict", syscall.S_IFREG | 0o600, 1},
 	} {
 		var entry fuse.EntryOut
-		if st := s.control.lookup(c.parent, c.name, &entry); st != fuse.OK {
+		if st := f.control.lookup(c.parent, c.name, &entry); st != fuse.OK {
 			t.Fatalf("look up %s: %v", c.name, st)
 		}
 		if !isControl(entry.NodeId) || entry.Ino != entry.NodeId || entry.Generation == 0 {
@@ -52,16 +49,16 @@ func TestControlAttributes(t *testing.T) {
 			t.Errorf("%s: timeouts %v, %v", c.name, entry.EntryTimeout(), entry.AttrTimeout())
 		}
 		var attr fuse.AttrOut
-		if st := s.control.getattr(entry.NodeId, &attr); st != fuse.OK || attr.Attr != entry.Attr {
+		if st := f.control.getattr(entry.NodeId, &attr); st != fuse.OK || attr.Attr != entry.Attr {
 			t.Errorf("%s: getattr says %v, %+v", c.name, st, attr.Attr)
 		}
-		if mtime := time.Unix(int64(attr.Mtime), int64(attr.Mtimensec)); !mtime.Equal(s.control.born) {
-			t.Errorf("%s: mtime %v, want %v", c.name, mtime, s.control.born)
+		if mtime := time.Unix(int64(attr.Mtime), int64(attr.Mtimensec)); !mtime.Equal(f.control.born) {
+			t.Errorf("%s: mtime %v, want %v", c.name, mtime, f.control.born)
 		}
 	}
 	var entry fuse.EntryOut
 	for parent, name := range map[uint64]string{controlDir: "absent", controlDir + 1: "status"} {
-		if st := s.control.lookup(parent, name, &entry); st != fuse.ENOENT {
+		if st := f.control.lookup(parent, name, &entry); st != fuse.ENOENT {
 			t.Errorf("%s in %d: got %v", name, parent, st)
 		}
 	}
@@ -70,7 +67,7 @@ func TestControlAttributes(t *testing.T) {
 // TestControlRefuses shows that nobody changes the control files: no chmod,
 // chown, truncate or open for writing, while a touch changes nothing.
 func TestControlRefuses(t *testing.T) {
-	s := newControlServer("{}")
+	f := newControlFiles("{}")
 	for name, c := range map[string]struct {
 		valid uint32
 		want  fuse.Status
@@ -81,7 +78,7 @@ func TestControlRefuses(t *testing.T) {
 		"touch":    {fuse.FATTR_MTIME, fuse.OK},
 	} {
 		in := &fuse.SetAttrIn{SetAttrInCommon: fuse.SetAttrInCommon{InHeader: fuse.InHeader{NodeId: controlDir + 1}, Valid: c.valid}}
-		if got := s.control.setattr(in, &fuse.AttrOut{}); got != c.want {
+		if got := f.control.setattr(in, &fuse.AttrOut{}); got != c.want {
 			t.Errorf("%s: got %v, want %v", name, got, c.want)
 		}
 	}
@@ -102,7 +99,7 @@ func TestControlRefuses(t *testing.T) {
 		in := &fuse.OpenIn{InHeader: fuse.InHeader{NodeId: c.node}, Flags: uint32(c.flags)}
 		in.Uid = c.uid
 		var out fuse.OpenOut
-		if got := s.control.open(in, &out); got != c.want {
+		if got := f.control.open(in, &out); got != c.want {
 			t.Errorf("open %s: got %v, want %v", name, got, c.want)
 		} else if got == fuse.OK && out.OpenFlags&fuse.FOPEN_DIRECT_IO == 0 {
 			t.Errorf("%s: the kernel may keep it", name)
@@ -113,13 +110,13 @@ func TestControlRefuses(t *testing.T) {
 // TestControlReadDir shows that a listing is complete from any position on, and
 // stops where the buffer is full.
 func TestControlReadDir(t *testing.T) {
-	s := newControlServer("{}")
+	f := newControlFiles("{}")
 	want := []string{".", "..", "status", "evict"}
 	for room := 1; room <= len(want); room++ {
 		var got []string
 		for off := uint64(0); ; {
 			var page []fuse.DirEntry
-			s.control.readdir(&fuse.ReadIn{Offset: off}, func(e fuse.DirEntry, _ index.ID) bool {
+			f.control.readdir(&fuse.ReadIn{Offset: off}, func(e fuse.DirEntry, _ index.ID) bool {
 				if len(page) == room {
 					return false
 				}

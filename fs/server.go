@@ -6,16 +6,13 @@ import (
 	"fmt"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/hanwen/go-fuse/v2/fuse"
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/fs/control"
 	"github.com/kvfs/kvfs/fs/device"
 	"github.com/kvfs/kvfs/tiers"
-	"github.com/kvfs/kvfs/tiers/index"
 )
 
 // Options configures a Server.
@@ -58,79 +55,19 @@ const (
 
 // Server is one mount. See doc.go for what it promises.
 type Server struct {
-	fuse.RawFileSystem // answers ENOSYS to what the rest does not implement
+	opts   Options
+	log    *zap.Logger
+	files  *files
+	conn   *device.Conn
+	cancel context.CancelFunc // of what files do
+	wg     sync.WaitGroup
+	reason string // why there is no passthrough, if there is none
+	tested bool   // selfTest has compared
 
-	opts     Options
-	log      *zap.Logger
-	engine   *tiers.Engine
-	conn     *device.Conn
-	kernel   kernel          // the same, or what tests have in place of it
-	ctx      context.Context // lives as long as the mount
-	cancel   context.CancelFunc
-	direct   atomic.Bool // passthrough is in effect
-	splice   bool        // reads that are not passthrough are spliced; constant after Mount
-	reason   string      // why not, if not
-	tested   bool        // selfTest has compared
-	backings *backings
-	handles  handleTable
-	listings listings
-	ops      opCounters
-	wg       sync.WaitGroup
-	control  reserved
-
-	stale staleThreads
-
-	procs  processes // what is known about callers
-	shared           // of a mount that Attach made
-}
-
-// kernel is what answers to requests need of the kernel: see device.Conn.
-type kernel interface {
-	registrar
-	MayBlock(unique uint64)
-	ForgetName(parent uint64, name string)
-	ForgetAttributes(node uint64)
-	Flush(ctx context.Context)
-}
-
-// Hooks carries the callbacks by which an engine, which is opened first, reaches
-// the mount, which is opened later. The zero value is ready; before Mount the
-// callbacks do nothing.
-type Hooks struct{ server atomic.Pointer[Server] }
-
-// Invalidate is for tiers.Options.Invalidate.
-func (h *Hooks) Invalidate(_ tiers.Process, parent, id index.ID, name string) {
-	if s := h.server.Load(); s != nil {
-		s.forget(parent, id, name)
-	}
-}
-
-// forget has the kernel forget a name in a directory; without one, the attributes of a file.
-func (s *Server) forget(parent, id index.ID, name string) {
-	if parent == 0 {
-		s.kernel.ForgetAttributes(s.epoch.Node(uint64(id)))
-	} else {
-		s.kernel.ForgetName(s.epoch.Node(uint64(parent)), name)
-	}
-}
-
-// Dropped is for tiers.Options.Dropped.
-func (h *Hooks) Dropped(blob tiers.BlobID) {
-	if s := h.server.Load(); s != nil && s.backings != nil {
-		s.backings.drop(blob)
-	}
-}
-
-// Alive is for tiers.Options.Alive.
-func (h *Hooks) Alive(p tiers.Process) bool {
-	s := h.server.Load()
-	return s == nil || s.procs.alive(p.PID)
-}
-
-// Closed is for tiers.Options.Closed.
-func (h *Hooks) Closed(p tiers.Process, id index.ID) bool {
-	s := h.server.Load()
-	return s != nil && s.procs.closed(p.PID, s.epoch.Ino(uint64(id)))
+	own    *device.Session // of Mount and Resume, which keep it; nil with Attach, and if fusermount3 made the mount
+	mounts *Mounts         // of Attach; else nil
+	proc   *os.File        // /proc of the mount; nil if it is ours
+	detach sync.Once
 }
 
 // ErrPassthrough: passthrough was asked for and cannot be had.
@@ -162,20 +99,20 @@ func Mount(engine *tiers.Engine, hooks *Hooks, opts Options) (*Server, error) {
 // mountSpliced is Mount by go-fuse, which splices.
 func mountSpliced(engine *tiers.Engine, hooks *Hooks, opts Options) (*Server, error) {
 	s := newServer(engine, opts)
-	s.splice = true
-	c, err := device.MountHelper(opts.Dir, s, s.connection())
+	s.files.splice = true
+	c, err := device.MountHelper(opts.Dir, s.files, s.connection())
 	if err != nil {
 		s.cancel()
 		return nil, fmt.Errorf("mount %s: %w", opts.Dir, err)
 	}
-	s.conn, s.kernel = c, c
+	s.conn, s.files.kernel = c, c
 	if err := s.choosePath(); err != nil {
 		s.cancel()
 		err = errors.Join(err, c.Unmount())
 		c.Discard()
 		return nil, err
 	}
-	hooks.server.Store(s)
+	hooks.files.Store(s.files)
 	c.Start()
 	RefusePoll(opts.Dir)
 	if err := s.selfTest(); err != nil {
@@ -186,7 +123,7 @@ func mountSpliced(engine *tiers.Engine, hooks *Hooks, opts Options) (*Server, er
 	return s, nil
 }
 
-// newServer makes a Server without a channel.
+// newServer makes a Server without a connection.
 func newServer(engine *tiers.Engine, opts Options) *Server {
 	if opts.Logger == nil {
 		opts.Logger = zap.NewNop()
@@ -194,13 +131,9 @@ func newServer(engine *tiers.Engine, opts Options) *Server {
 	if opts.ListTimeout == 0 {
 		opts.ListTimeout = 5 * time.Second
 	}
-	s := &Server{
-		RawFileSystem: fuse.NewDefaultRawFileSystem(), opts: opts, log: opts.Logger, engine: engine,
-		procs: ourProc(),
-	}
-	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.handles.init()
-	s.control.init(s)
+	s := &Server{opts: opts, log: opts.Logger}
+	ctx, cancel := context.WithCancel(context.Background())
+	s.cancel, s.files = cancel, newFiles(ctx, engine, &s.opts)
 	return s
 }
 
@@ -219,8 +152,8 @@ func (s *Server) choosePath() error {
 	}
 	first, err := s.tryPassthrough()
 	if err == nil {
-		s.direct.Store(true)
-		s.backings = newBackings(s.kernel, first, s.engine.OpenBlob, s.log)
+		s.files.backings = newBackings(s.conn, first, s.files.engine.OpenBlob, s.log)
+		s.files.direct.Store(true)
 		return nil
 	}
 	s.reason = err.Error()
@@ -236,16 +169,16 @@ func (s *Server) tryPassthrough() (id int32, err error) {
 	if !s.conn.Passthrough() {
 		return 0, errors.New("the kernel does not offer it")
 	}
-	_, file, done, err := s.engine.Probe()
+	_, file, done, err := s.files.engine.Probe()
 	if err != nil {
 		return 0, err
 	}
 	defer done()
-	id, errno := s.kernel.Register(int(file.Fd()))
+	id, errno := s.conn.Register(int(file.Fd()))
 	if errno != 0 {
 		return 0, os.NewSyscallError("register backing file", errno)
 	}
-	if errno := s.kernel.Unregister(id); errno != 0 {
+	if errno := s.conn.Unregister(id); errno != 0 {
 		return 0, os.NewSyscallError("unregister backing file", errno)
 	}
 	return id, nil
@@ -255,9 +188,9 @@ func (s *Server) tryPassthrough() (id int32, err error) {
 // "copy" where passthrough was expected and could not be had.
 func (s *Server) ReadPath() string {
 	switch {
-	case s.direct.Load():
+	case s.files.direct.Load():
 		return "passthrough"
-	case s.splice:
+	case s.files.splice:
 		return "splice"
 	}
 	return "copy"
@@ -266,7 +199,7 @@ func (s *Server) ReadPath() string {
 // WritePath names how the bytes of writes travel once a group's block size is
 // known: "passthrough" or "daemon".
 func (s *Server) WritePath() string {
-	if s.direct.Load() {
+	if s.files.direct.Load() {
 		return "passthrough"
 	}
 	return "daemon"
@@ -277,17 +210,17 @@ func (s *Server) PathReason() string { return s.reason }
 
 // Epoch returns the number of this process among those that have answered the mount, from 1 on;
 // 0 if no other can.
-func (s *Server) Epoch() uint32 { return s.epoch.Number() }
+func (s *Server) Epoch() uint32 { return s.conn.Epoch().Number() }
 
 // Ops returns how often the kernel sent each FUSE operation.
-func (s *Server) Ops() map[string]uint64 { return s.ops.snapshot() }
+func (s *Server) Ops() map[string]uint64 { return s.files.ops.snapshot() }
 
 // Backings returns how many primary files are registered with the kernel.
 func (s *Server) Backings() int {
-	if s.backings == nil {
+	if s.files.backings == nil {
 		return 0
 	}
-	return s.backings.len()
+	return s.files.backings.len()
 }
 
 // Unmount takes the mount away, lazily if it is busy: handles that are open go on
@@ -314,7 +247,7 @@ func (s *Server) Wait() {
 	s.cancel()
 	s.conn.Wait()
 	s.wg.Wait()
-	s.control.dir.Wait()
+	s.files.control.dir.Wait()
 	s.conn.Close()
 	s.closeOwn()
 }
@@ -342,6 +275,3 @@ func (s *Server) closeOwn() {
 		s.log.Warn("close the mount", zap.Error(err))
 	}
 }
-
-// String names the file system in go-fuse's logs.
-func (s *Server) String() string { return "kvfs" }

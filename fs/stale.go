@@ -142,7 +142,7 @@ func (t *staleThreads) path(tid uint32) fuse.Status {
 }
 
 // Earlier implements device.Files.
-func (s *Server) Earlier(tid uint32) fuse.Status { return s.stale.path(tid) }
+func (f *files) Earlier(tid uint32) fuse.Status { return f.stale.path(tid) }
 
 // underway returns the threads that were told ESTALE in place of what they open, and have not come
 // back: for the next owner.

@@ -329,7 +329,7 @@ func freed(t *testing.T, engine *tiers.Engine, store string, s *Server) {
 		}
 		used := int64(fs.Blocks-fs.Bfree) * fs.Bsize
 		if used < int64(len(clientBytes)) && engine.Stats().PinnedBytes == 0 {
-			s.kernel.Flush(t.Context())
+			s.files.kernel.Flush(t.Context())
 			return
 		}
 		select {

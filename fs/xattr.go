@@ -24,12 +24,12 @@ const (
 var xattrNames = []string{xattrTier, xattrChecksum, xattrPinned, xattrTTL, xattrState, xattrWhy}
 
 // GetXAttr implements GETXATTR.
-func (s *Server) GetXAttr(_ <-chan struct{}, in *fuse.InHeader, attr string, dest []byte) (uint32, fuse.Status) {
-	s.ops.add(opGetxattr)
+func (f *files) GetXAttr(_ <-chan struct{}, in *fuse.InHeader, attr string, dest []byte) (uint32, fuse.Status) {
+	f.ops.add(opGetxattr)
 	if isControl(in.NodeId) || !strings.HasPrefix(attr, "user.kvfs.") {
 		return 0, fuse.ENOATTR
 	}
-	value, st := s.xattr(index.ID(in.NodeId), attr)
+	value, st := f.xattr(index.ID(in.NodeId), attr)
 	if st != fuse.OK {
 		return 0, st
 	}
@@ -39,32 +39,32 @@ func (s *Server) GetXAttr(_ <-chan struct{}, in *fuse.InHeader, attr string, des
 	return uint32(copy(dest, value)), fuse.OK
 }
 
-func (s *Server) xattr(id index.ID, attr string) (string, fuse.Status) {
-	a := s.engine.Attr(id)
+func (f *files) xattr(id index.ID, attr string) (string, fuse.Status) {
+	a := f.engine.Attr(id)
 	if a.Mode&syscall.S_IFMT != syscall.S_IFREG {
 		return "", fuse.ENOATTR
 	}
 	switch attr {
 	case xattrTier:
-		return strings.Join(s.engine.TierNames(id), ","), fuse.OK
+		return strings.Join(f.engine.TierNames(id), ","), fuse.OK
 	case xattrState:
-		return s.engine.PresenceOf(id).String(), fuse.OK
+		return f.engine.PresenceOf(id).String(), fuse.OK
 	case xattrWhy:
-		v := s.engine.WhyOf(id)
+		v := f.engine.WhyOf(id)
 		return string(v.Kind) + ": " + v.Text, fuse.OK
 	case xattrChecksum:
-		sum, err := s.engine.Checksum(id)
+		sum, err := f.engine.Checksum(id)
 		if err != nil {
 			return "", status(err)
 		}
 		return sum.String(), fuse.OK
 	case xattrPinned:
-		if s.engine.Pinned(id) {
+		if f.engine.Pinned(id) {
 			return "1", fuse.OK
 		}
 		return "0", fuse.OK
 	case xattrTTL:
-		ttl := s.engine.TTL(id)
+		ttl := f.engine.TTL(id)
 		if ttl == 0 {
 			return "0", fuse.OK
 		}
@@ -74,9 +74,9 @@ func (s *Server) xattr(id index.ID, attr string) (string, fuse.Status) {
 }
 
 // ListXAttr implements LISTXATTR.
-func (s *Server) ListXAttr(_ <-chan struct{}, in *fuse.InHeader, dest []byte) (uint32, fuse.Status) {
-	s.ops.add(opListxattr)
-	if isControl(in.NodeId) || s.engine.Attr(index.ID(in.NodeId)).Mode&syscall.S_IFMT != syscall.S_IFREG {
+func (f *files) ListXAttr(_ <-chan struct{}, in *fuse.InHeader, dest []byte) (uint32, fuse.Status) {
+	f.ops.add(opListxattr)
+	if isControl(in.NodeId) || f.engine.Attr(index.ID(in.NodeId)).Mode&syscall.S_IFMT != syscall.S_IFREG {
 		return 0, fuse.OK
 	}
 	list := strings.Join(xattrNames, "\x00") + "\x00"
@@ -87,8 +87,8 @@ func (s *Server) ListXAttr(_ <-chan struct{}, in *fuse.InHeader, dest []byte) (u
 }
 
 // SetXAttr implements SETXATTR for .pinned and .ttl.
-func (s *Server) SetXAttr(_ <-chan struct{}, in *fuse.SetXAttrIn, attr string, data []byte) fuse.Status {
-	s.ops.add(opSetxattr)
+func (f *files) SetXAttr(_ <-chan struct{}, in *fuse.SetXAttrIn, attr string, data []byte) fuse.Status {
+	f.ops.add(opSetxattr)
 	if isControl(in.NodeId) {
 		return fuse.EPERM
 	}
@@ -97,9 +97,9 @@ func (s *Server) SetXAttr(_ <-chan struct{}, in *fuse.SetXAttrIn, attr string, d
 	case xattrPinned:
 		switch value {
 		case "1", "true":
-			return status(s.engine.SetPinned(id, true))
+			return status(f.engine.SetPinned(id, true))
 		case "0", "false":
-			return status(s.engine.SetPinned(id, false))
+			return status(f.engine.SetPinned(id, false))
 		}
 		return fuse.EINVAL
 	case xattrTTL:
@@ -107,7 +107,7 @@ func (s *Server) SetXAttr(_ <-chan struct{}, in *fuse.SetXAttrIn, attr string, d
 		if !ok {
 			return fuse.EINVAL
 		}
-		return status(s.engine.SetTTL(id, ttl))
+		return status(f.engine.SetTTL(id, ttl))
 	case xattrTier, xattrChecksum, xattrState, xattrWhy:
 		return fuse.EPERM
 	}
@@ -124,16 +124,16 @@ func parseTTL(s string) (time.Duration, bool) {
 }
 
 // RemoveXAttr implements REMOVEXATTR for .pinned and .ttl: it sets them back.
-func (s *Server) RemoveXAttr(_ <-chan struct{}, in *fuse.InHeader, attr string) fuse.Status {
-	s.ops.add(opRemovexattr)
+func (f *files) RemoveXAttr(_ <-chan struct{}, in *fuse.InHeader, attr string) fuse.Status {
+	f.ops.add(opRemovexattr)
 	if isControl(in.NodeId) {
 		return fuse.EPERM
 	}
 	switch attr {
 	case xattrPinned:
-		return status(s.engine.SetPinned(index.ID(in.NodeId), false))
+		return status(f.engine.SetPinned(index.ID(in.NodeId), false))
 	case xattrTTL:
-		return status(s.engine.SetTTL(index.ID(in.NodeId), 0))
+		return status(f.engine.SetTTL(index.ID(in.NodeId), 0))
 	}
 	return fuse.ENOATTR
 }

@@ -23,7 +23,6 @@ const (
 // largeTypes are the types of more than maxMethods methods.
 var largeTypes = map[string]int{
 	"tiers.Engine":             420,
-	"fs.Server":                90,
 	"tiers/disk.Tier":          70,
 	"tiers/peer.Tier":          70,
 	"cluster.Peer":             70,
@@ -49,7 +48,6 @@ var complexFuncs = map[string]int{
 	"tiers.Engine.storeSome":               25,
 	"tiers.Engine.Flush":                   24,
 	"cmd/kvfs/launch.walker.options":       23,
-	"fs.Server.readDir":                    23,
 	"tiers.Options.fill":                   23,
 	"tiers.verdict.explain":                23,
 	"cluster.Options.withDefaults":         22,
