@@ -42,6 +42,7 @@ var table = map[string]row{
 	"tiers/index":      {1, nil},
 	"tiers/policy":     {1, []string{"tiers/block"}},
 	"tiers/driver":     {1, []string{"tiers/block"}},
+	"tiers/fate":       {1, []string{"tiers/block"}},
 	"tiers/hybrid":     {1, []string{"tiers/block"}},
 	"tiers/template":   {1, []string{"tiers/block"}},
 	"cluster":          {2, []string{"tiers/block", "tiers/invariant", "rdma", "cluster/location", "cluster/feed", "cluster/gossip", "cluster/pki", "cluster/wire"}},
@@ -51,7 +52,7 @@ var table = map[string]row{
 	"cluster/pki":      {1, nil},
 	"cluster/wire":     {1, nil},
 
-	"tiers": {2, []string{"tiers/block", "tiers/draft", "tiers/driver", "tiers/index", "tiers/invariant", "tiers/policy"}},
+	"tiers": {2, []string{"tiers/block", "tiers/draft", "tiers/driver", "tiers/fate", "tiers/index", "tiers/invariant", "tiers/policy"}},
 
 	"tiers/mem":      {3, []string{"tiers/block", "tiers/driver", "tiers/invariant"}},
 	"tiers/disk":     {3, []string{"tiers/block", "tiers/driver", "tiers/index", "tiers/invariant", "tiers/policy", "directio"}},
@@ -59,7 +60,7 @@ var table = map[string]row{
 	"tiers/tiertest": {3, []string{"tiers/block", "tiers/driver", "tiers/invariant"}},
 
 	"tiers/publish": {3, []string{"tiers", "tiers/block", "tiers/template"}},
-	"fs/query":      {3, []string{"tiers", "tiers/block", "tiers/hybrid", "tiers/template"}},
+	"fs/query":      {3, []string{"tiers", "tiers/block", "tiers/fate", "tiers/hybrid", "tiers/template"}},
 
 	"fs/device":  {0, nil},
 	"fs/control": {3, []string{"tiers", "tiers/block"}},

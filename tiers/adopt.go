@@ -13,6 +13,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/draft"
+	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
@@ -304,7 +305,7 @@ func (n *enumeration) meet(id index.ID, h *driver.Held) {
 		n.stale = append(n.stale, h.Key)
 		return
 	case en.Seq < h.Attrs.Seq:
-		e.dropNameLocked(id, en, BlockRemoved, cause{reason: ReasonSuperseded}, n.g)
+		e.dropNameLocked(id, en, BlockRemoved, fate.Cause{Reason: fate.ReasonSuperseded}, n.g)
 		n.add(h)
 		return
 	}

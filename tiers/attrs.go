@@ -13,6 +13,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/draft"
+	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
@@ -325,7 +326,7 @@ func (e *Engine) recordCopies(id index.ID) {
 	if en := e.mu.ix.At(id); e.mu.ix.Linked(id) && en.Mode&modeType == modeDir {
 		e.dirEventLocked(DirCreated, id)
 	} else if e.remote != nil && e.mu.ix.Linked(id) && en.Flags&flagUncommitted == 0 {
-		e.tierEventLocked(BlockChanged, "", id, cause{})
+		e.tierEventLocked(BlockChanged, "", id, fate.Cause{})
 	}
 	if en := e.mu.ix.At(id); e.mu.ix.Linked(id) && en.Mode&modeType == modeRegular && en.Tiers|en.Storing != 0 {
 		e.updateCopiesLocked(id, en, e.keyLocked(id))

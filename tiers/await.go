@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/fate"
 )
 
 // expirePromotions turns away who has waited for longer than PromoteTimeout.
@@ -51,10 +52,11 @@ func (e *Engine) turnAway(list []*promotion, now int64) {
 func (e *Engine) waitedLocked(p *promotion, deadline bool) {
 	if deadline {
 		e.mu.counters.DeadlineExceeded++
+		e.judgeLocked(p, fate.Deadline, fate.ReasonExceeded)
 	} else {
 		p.tier.stats.PromoteTimeouts++
+		e.judgeLocked(p, fate.Unreachable, fate.ReasonTimeout)
 	}
-	e.judgeLocked(p, VerdictDeadline, deadline)
 }
 
 // awaitPromotion waits for the end of a promotion, at most PromoteTimeout, or until away

@@ -1,5 +1,7 @@
 package tiers
 
+import "github.com/kvfs/kvfs/tiers/fate"
+
 // Caller says who asks. The front finds it out before it calls the engine.
 type Caller struct {
 	Kernel uint32 // number of the mount; 0 if the engine has only one
@@ -38,10 +40,5 @@ type Process struct{ Kernel, PID uint32 }
 
 func (c Caller) process() Process { return Process{c.Kernel, c.Process} }
 
-// actor is the number by which verdicts name a thread of a kernel; 0: nobody of this node.
-type actor uint32
-
-func (c Caller) actor() actor { return actor(c.Thread | c.Kernel<<threadBits) }
-
-// threadBits is how many bits of a thread id are the kernel's own: its pid_max is at most 2^22.
-const threadBits = 22
+// actor names the caller's thread in verdicts.
+func (c Caller) actor() fate.Actor { return fate.ActorOf(c.Kernel, c.Thread) }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/draft"
+	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
@@ -238,7 +239,7 @@ func (e *Engine) storeAnew(s *secondary, op keyedOp) {
 	e.mu.Lock()
 	if e.mu.ix.Valid(id) {
 		if en := e.mu.ix.At(id); en.Tiers&s.bit != 0 && en.Seq == op.attrs.Seq {
-			e.forgetCopyLocked(s, id, en, ReasonRenamed, &g)
+			e.forgetCopyLocked(s, id, en, fate.ReasonRenamed, &g)
 			if e.mu.ix.Valid(id) && en.Blob != 0 {
 				e.cascadeToLocked(s, id, en)
 			}
@@ -483,7 +484,7 @@ func (e *Engine) storedOneLocked(s *secondary, op *storeOp, o *driver.Outcome) e
 		if o.Sum.Valid && en.Flags&flagSum == 0 {
 			en.Sum, en.Flags = o.Sum.Sum, en.Flags|flagSum
 		}
-		e.tierEventLocked(BlockStored, s.opts.Name, op.id, cause{})
+		e.tierEventLocked(BlockStored, s.opts.Name, op.id, fate.Cause{})
 		if e.mu.usedBytes > e.opts.CapacityBytes {
 			e.wakeEvictor() // it can go now: see shrinkLocked
 		}

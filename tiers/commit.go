@@ -13,6 +13,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/draft"
+	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
@@ -215,7 +216,7 @@ func (e *Engine) endedLocked(f *File, en *index.Entry, died bool, g *gone) {
 	case f.poisoned != nil && (en.Flags&flagUncommitted != 0 || errors.Is(f.poisoned, errBlockSize)):
 		e.mu.counters.Poisoned++
 		k := nameKey{e.mu.ix.Parent(f.id), e.mu.ix.Name(f.id)}
-		e.dropNameLocked(f.id, en, BlockRemoved, cause{reason: ReasonWriteFailed}, g)
+		e.dropNameLocked(f.id, en, BlockRemoved, fate.Cause{Reason: fate.ReasonWriteFailed}, g)
 		e.seatNextLocked(k, g)
 		return
 	case temp && f.waits && !f.asked && !f.left:
@@ -344,9 +345,9 @@ func (e *Engine) displaceLocked(holder, heir index.ID, k nameKey, by *Caller, g 
 	}
 	e.mu.counters.Removed++
 	if by == nil {
-		e.unlinkLocked(holder, cause{ReasonReplaced, f.actorLocked()}, Process{}, g)
+		e.unlinkLocked(holder, fate.Cause{Reason: fate.ReasonReplaced, By: f.actorLocked()}, Process{}, g)
 	} else {
-		e.unlinkLocked(holder, cause{ReasonReplaced, by.actor()}, by.process(), g)
+		e.unlinkLocked(holder, fate.Cause{Reason: fate.ReasonReplaced, By: by.actor()}, by.process(), g)
 	}
 }
 
@@ -380,7 +381,7 @@ func (e *Engine) publishLocked(f *File, en *index.Entry, size, mtime int64, g *g
 		e.mu.expiries.add(en.Expires, f.id)
 	}
 	e.classifyLocked(f.id, en)
-	e.eventLocked(BlockStored, f.id, cause{})
+	e.eventLocked(BlockStored, f.id, fate.Cause{})
 	e.shrinkLocked(gr, g)
 	if e.highLocked() {
 		e.wakeEvictor()
@@ -388,7 +389,7 @@ func (e *Engine) publishLocked(f *File, en *index.Entry, size, mtime int64, g *g
 }
 
 // eventLocked logs an event about a block that has a name.
-func (e *Engine) eventLocked(kind EventKind, id index.ID, why cause) {
+func (e *Engine) eventLocked(kind EventKind, id index.ID, why fate.Cause) {
 	tier := "memory"
 	if kind == BlockRemoved && len(e.tiers) > 0 {
 		tier = ""
@@ -396,10 +397,10 @@ func (e *Engine) eventLocked(kind EventKind, id index.ID, why cause) {
 	e.tierEventLocked(kind, tier, id, why)
 }
 
-func (e *Engine) tierEventLocked(kind EventKind, tier string, id index.ID, why cause) {
+func (e *Engine) tierEventLocked(kind EventKind, tier string, id index.ID, why fate.Cause) {
 	e.noteLocked(kind, tier, id, why)
 	e.events.add(Event{
-		Time: e.opts.Now(), Kind: kind, Tier: tier, Key: e.keyLocked(id), Size: e.mu.ix.At(id).Size, Reason: why.reason,
+		Time: e.opts.Now(), Kind: kind, Tier: tier, Key: e.keyLocked(id), Size: e.mu.ix.At(id).Size, Reason: why.Reason,
 		guard: e.guardLocked(nil, id),
 	})
 }

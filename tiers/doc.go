@@ -50,7 +50,7 @@
 // a time; in the queues of the tiers they come after those that somebody waits for (prefetch.go).
 // Jobs lists the loads under way. An open that would come after its deadline is a miss: at once
 // if that is predicted from what the tier has given lately, else when the time is up (predict.go).
-// Why remembers what became of names (why.go).
+// Why remembers what became of names (package fate).
 //
 // # What the tiers hold
 //

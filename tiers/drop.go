@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
@@ -29,7 +30,7 @@ type EvictReply struct {
 // EvictKept is a block that was not evicted.
 type EvictKept struct {
 	Path   string
-	Reason Reason // ReasonOnlyCopy or one after it
+	Reason fate.Reason // ReasonOnlyCopy or one after it
 }
 
 const (
@@ -83,7 +84,7 @@ func (e *Engine) EvictFrom(ctx context.Context, r EvictRequest) (EvictReply, err
 			e.mu.Lock()
 			for _, id := range open {
 				if e.mu.ix.Valid(id) && e.mu.ix.Linked(id) {
-					reply.keep(e.mu.ix.Path(id), ReasonOpen)
+					reply.keep(e.mu.ix.Path(id), fate.ReasonOpen)
 				}
 			}
 			e.mu.Unlock()
@@ -139,7 +140,7 @@ func (e *Engine) evictTargets(r *EvictRequest, reply *EvictReply) []index.ID {
 	for _, path := range r.Paths {
 		id := e.mu.ix.Walk(strings.Trim(path, "/"))
 		if id == 0 {
-			reply.keep(path, ReasonNotFound)
+			reply.keep(path, fate.ReasonNotFound)
 			continue
 		}
 		en := e.mu.ix.At(id)
@@ -151,7 +152,7 @@ func (e *Engine) evictTargets(r *EvictRequest, reply *EvictReply) []index.ID {
 	return ids
 }
 
-func (r *EvictReply) keep(path string, reason Reason) {
+func (r *EvictReply) keep(path string, reason fate.Reason) {
 	r.KeptN++
 	if len(r.Kept) < maxKept {
 		r.Kept = append(r.Kept, EvictKept{path, reason})
@@ -169,9 +170,9 @@ func (e *Engine) dropSome(from *secondary, r *EvictRequest, ids []index.ID, repl
 		}
 		en := e.mu.ix.At(id)
 		switch reason := e.whyKeptLocked(from, r, id, en); {
-		case reason == ReasonOpen:
+		case reason == fate.ReasonOpen:
 			open = append(open, id)
-		case reason == ReasonNotHere && r.All:
+		case reason == fate.ReasonNotHere && r.All:
 		case reason != 0:
 			reply.keep(e.mu.ix.Path(id), reason)
 		default:
@@ -186,7 +187,7 @@ func (e *Engine) dropSome(from *secondary, r *EvictRequest, ids []index.ID, repl
 }
 
 // whyKeptLocked returns why a block must stay in the tier, 0 if it may go.
-func (e *Engine) whyKeptLocked(from *secondary, r *EvictRequest, id index.ID, en *index.Entry) Reason {
+func (e *Engine) whyKeptLocked(from *secondary, r *EvictRequest, id index.ID, en *index.Entry) fate.Reason {
 	var here, elsewhere bool
 	if from == nil {
 		here, elsewhere = en.Blob != 0, en.Tiers != 0
@@ -200,17 +201,17 @@ func (e *Engine) whyKeptLocked(from *secondary, r *EvictRequest, id index.ID, en
 	pinned := en.Flags&flagPinned != 0 || e.mu.groups[en.Group].opts.Pinned
 	switch {
 	case en.Flags&(flagUncommitted|flagTemp) != 0:
-		return ReasonBeingWritten
+		return fate.ReasonBeingWritten
 	case en.Flags&flagPlain != 0:
-		return ReasonPinned
+		return fate.ReasonPinned
 	case !here:
-		return ReasonNotHere
+		return fate.ReasonNotHere
 	case from == nil && (en.Opens > 0 || e.mu.files[id] != nil), e.mu.promotions[id] != nil:
-		return ReasonOpen
+		return fate.ReasonOpen
 	case pinned && (from == nil || !safe):
-		return ReasonPinned
+		return fate.ReasonPinned
 	case !elsewhere && !r.Force:
-		return ReasonOnlyCopy
+		return fate.ReasonOnlyCopy
 	}
 	return 0
 }
@@ -224,10 +225,10 @@ func (e *Engine) dropCopyLocked(from *secondary, id index.ID, en *index.Entry, g
 		}
 		e.mu.counters.Evicted++
 		e.mu.counters.EvictedBytes += uint64(en.Size)
-		e.evictOneLocked(id, en, ReasonRequest, g)
+		e.evictOneLocked(id, en, fate.ReasonRequest, g)
 		return
 	}
 	from.queueKeyedLocked(keyedOp{key: e.keyLocked(id)})
 	en.Flags |= flagRefused // the next write of it, not the next eviction, copies it down again
-	e.forgetCopyLocked(from, id, en, ReasonRequest, g)
+	e.forgetCopyLocked(from, id, en, fate.ReasonRequest, g)
 }

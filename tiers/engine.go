@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/invariant"
 	"github.com/kvfs/kvfs/tiers/policy"
@@ -185,7 +186,7 @@ type Engine struct {
 		expiries    expiryHeap
 		leases      leases
 		outdated    []goneName // found by a look-up to mean another entry, and not yet told
-		verdicts    verdicts
+		fates       *fate.Memory
 		strays      []index.ID    // entries made for what others have, which nobody may refer to
 		space       chan struct{} // closed and replaced whenever room may have appeared
 		counters    Counters
@@ -274,7 +275,7 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 	e.mu.formerly = map[index.ID]nameKey{}
 	e.mu.promotions = map[index.ID]*promotion{}
 	e.mu.orphans = map[*promotion]struct{}{}
-	e.mu.verdicts = verdicts{at: map[uint64]uint32{}, since: e.now()}
+	e.mu.fates = fate.New(e.seed, opts.Kernels, e.now())
 	e.mu.underWay = map[*storeOp]struct{}{}
 	e.mu.space = make(chan struct{})
 	now := e.now()

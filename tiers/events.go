@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/fate"
 
 	"github.com/kvfs/kvfs/tiers/block"
 )
@@ -35,11 +36,11 @@ type Event struct {
 	Seq    uint64
 	Time   time.Time
 	Kind   EventKind
-	Tier   string    // "memory" and so on; empty where all tiers are meant
-	Key    block.Key // of a directory: its path, as of a file
-	From   block.Key // BlockRenamed and DirRenamed only
-	Size   int64     // bytes
-	Reason Reason    // why it went, or came
+	Tier   string      // "memory" and so on; empty where all tiers are meant
+	Key    block.Key   // of a directory: its path, as of a file
+	From   block.Key   // BlockRenamed and DirRenamed only
+	Size   int64       // bytes
+	Reason fate.Reason // why it went, or came
 
 	guard []driver.DirAttrs // see guardLocked
 }

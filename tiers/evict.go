@@ -12,6 +12,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/draft"
+	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/policy"
 )
@@ -129,10 +130,10 @@ func (e *Engine) classifyLocked(id index.ID, en *index.Entry) {
 // nothing more may go, and returns how many bytes went. until is the earliest
 // time at which a lease that stood in the way ends, 0 if none did; force evicts
 // within leases too.
-func (e *Engine) evictLocked(pol policy.Policy, need int64, reason Reason, force bool, g *gone) (freed, until int64) {
+func (e *Engine) evictLocked(pol policy.Policy, need int64, reason fate.Reason, force bool, g *gone) (freed, until int64) {
 	now := e.now()
 	idle := int64(0)
-	if reason == ReasonWatermark {
+	if reason == fate.ReasonWatermark {
 		idle = int64(watermarkIdle)
 	}
 	var victims []index.ID
@@ -220,12 +221,12 @@ func (e *Engine) leftLocked(op *storeOp, g *gone) {
 	}
 	e.mu.counters.Evicted++
 	e.mu.counters.EvictedBytes += uint64(en.Size)
-	e.evictOneLocked(op.id, en, ReasonCapacity, g)
+	e.evictOneLocked(op.id, en, fate.ReasonCapacity, g)
 }
 
 // evictOneLocked takes a block out of memory. If no other tier has it, it is lost,
 // and its name goes.
-func (e *Engine) evictOneLocked(id index.ID, en *index.Entry, reason Reason, g *gone) {
+func (e *Engine) evictOneLocked(id index.ID, en *index.Entry, reason fate.Reason, g *gone) {
 	if en.Tiers == 0 {
 		if len(e.tiers) > 0 {
 			e.mu.counters.Lost++
@@ -235,7 +236,7 @@ func (e *Engine) evictOneLocked(id index.ID, en *index.Entry, reason Reason, g *
 				}
 			}
 		}
-		e.dropNameLocked(id, en, BlockEvicted, cause{reason: reason}, g)
+		e.dropNameLocked(id, en, BlockEvicted, fate.Cause{Reason: reason}, g)
 		return
 	}
 	e.addUsedLocked(en, -chargeOf(en.Size))
@@ -244,20 +245,20 @@ func (e *Engine) evictOneLocked(id index.ID, en *index.Entry, reason Reason, g *
 	en.Blob = 0
 	e.mu.blocks--
 	e.mu.hollow++
-	e.eventLocked(BlockEvicted, id, cause{reason: reason})
+	e.eventLocked(BlockEvicted, id, fate.Cause{Reason: reason})
 	e.classifyLocked(id, en)
 	e.settleRemoteLocked(id, en, g)
 }
 
 // dropNameLocked takes the name of a file away and gives up its bytes as soon as
 // nobody uses them.
-func (e *Engine) dropNameLocked(id index.ID, en *index.Entry, kind EventKind, why cause, g *gone) {
+func (e *Engine) dropNameLocked(id index.ID, en *index.Entry, kind EventKind, why fate.Cause, g *gone) {
 	ix := e.mu.ix
 	limbo := false
 	if ix.Linked(id) {
 		parent, name := ix.Parent(id), ix.Name(id)
 		k := nameKey{parent, name}
-		if why.reason == ReasonReplaced {
+		if why.Reason == fate.ReasonReplaced {
 			limbo = e.limboLocked(id, en, k, g)
 			if en.Lookups > 0 {
 				e.mu.formerly[id] = k
@@ -274,11 +275,11 @@ func (e *Engine) dropNameLocked(id index.ID, en *index.Entry, kind EventKind, wh
 			if e.kindLocked(en) == draft.Block {
 				e.eventLocked(kind, id, why)
 				if kind == BlockRemoved {
-					e.buryLocked(id, why.reason)
+					e.buryLocked(id, why.Reason)
 				}
 			}
-		} else if why.reason == ReasonUnlink && en.Flags&flagTemp == 0 && en.Mode&modeType != modeDir {
-			e.buryLocked(id, why.reason) // it may have been committed empty before
+		} else if why.Reason == fate.ReasonUnlink && en.Flags&flagTemp == 0 && en.Mode&modeType != modeDir {
+			e.buryLocked(id, why.Reason) // it may have been committed empty before
 		}
 		e.voidStoresLocked(id, en)
 		e.removeCopiesLocked(id, en)
@@ -367,13 +368,13 @@ func (e *Engine) roomLocked(gr *group, n int64, force bool, g *gone) (ok bool, u
 // evictAnyLocked is evictLocked for the blocks of all groups: up to most bytes, and of those with an order of their own
 // no more than are needed.
 func (e *Engine) evictAnyLocked(need, most int64, force bool, g *gone) (until int64) {
-	freed, until := e.evictLocked(e.mu.shared, most, ReasonCapacity, force, g)
+	freed, until := e.evictLocked(e.mu.shared, most, fate.ReasonCapacity, force, g)
 	for _, other := range e.mu.groups {
 		if freed >= need {
 			break
 		}
 		if other.order != nil {
-			n, u := e.evictLocked(other.order, need-freed, ReasonCapacity, force, g)
+			n, u := e.evictLocked(other.order, need-freed, fate.ReasonCapacity, force, g)
 			freed += n
 			if until == 0 || u != 0 && u < until {
 				until = u
@@ -394,7 +395,7 @@ func (e *Engine) quotaLocked(gr *group, n int64, force bool, g *gone) (ok bool, 
 		return true, 0
 	}
 	if gr.order != nil && n <= q {
-		_, until = e.evictLocked(gr.order, gr.usedBytes+n-q, ReasonQuota, force, g)
+		_, until = e.evictLocked(gr.order, gr.usedBytes+n-q, fate.ReasonQuota, force, g)
 	}
 	return gr.usedBytes+n <= q, until
 }
@@ -550,9 +551,9 @@ func (e *Engine) runEvictor(ctx context.Context) {
 			need := e.mu.usedBytes - low
 			freed = 0
 			if over := e.mu.usedBytes - e.opts.CapacityBytes; over > 0 { // into the headroom
-				freed, _ = e.evictLocked(e.mu.shared, min(over, evictBatch), ReasonCapacity, false, &g)
+				freed, _ = e.evictLocked(e.mu.shared, min(over, evictBatch), fate.ReasonCapacity, false, &g)
 			} else if need > 0 {
-				freed, _ = e.evictLocked(e.mu.shared, min(need, evictBatch), ReasonWatermark, false, &g)
+				freed, _ = e.evictLocked(e.mu.shared, min(need, evictBatch), fate.ReasonWatermark, false, &g)
 			}
 			e.mu.Unlock()
 			e.finish(&g)

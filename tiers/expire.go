@@ -5,6 +5,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
@@ -77,6 +78,6 @@ func (e *Engine) expireLocked(g *gone) {
 			continue
 		}
 		e.mu.counters.Expired++
-		e.dropNameLocked(x.id, en, BlockRemoved, cause{reason: ReasonExpired}, g)
+		e.dropNameLocked(x.id, en, BlockRemoved, fate.Cause{Reason: fate.ReasonExpired}, g)
 	}
 }

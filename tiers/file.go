@@ -14,6 +14,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/draft"
+	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
@@ -185,7 +186,7 @@ func (f *File) ownerWritesLocked(h *Handle) bool {
 }
 
 // actorLocked is a thread of the owner, nobody if it has f not open.
-func (f *File) actorLocked() actor {
+func (f *File) actorLocked() fate.Actor {
 	for _, h := range f.handles {
 		if h.by.process() == f.owner {
 			return h.by.actor()
@@ -500,7 +501,7 @@ func (e *Engine) startLocked(f *File, by Process, g *gone) {
 		e.mu.blocks--
 		en.Flags |= flagUncommitted
 		e.classifyLocked(f.id, en)
-		e.tierEventLocked(BlockChanged, "", f.id, cause{reason: ReasonRewritten})
+		e.tierEventLocked(BlockChanged, "", f.id, fate.Cause{Reason: fate.ReasonRewritten})
 	}
 	f.started = true
 }

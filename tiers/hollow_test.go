@@ -12,6 +12,7 @@ import (
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
@@ -136,13 +137,13 @@ var hollowOps = []struct {
 	{"fsync", func(w *lower) { must(w.t, w.e.Fsync(until(w.t), resolve(w.t, w.world, "g/a").ID)) }, "g/a=content", "[disk]"},
 	{"evict from memory", func(w *lower) {
 		r, err := w.e.EvictFrom(until(w.t), tiers.EvictRequest{Tier: "memory", Paths: []string{"g/a"}})
-		if err != nil || r.KeptN != 1 || r.Kept[0].Reason != tiers.ReasonNotHere {
+		if err != nil || r.KeptN != 1 || r.Kept[0].Reason != fate.ReasonNotHere {
 			w.t.Errorf("%+v, %v", r, err)
 		}
 	}, "g/a=content", "[disk]"},
 	{"evict from disk", func(w *lower) {
 		r, err := w.e.EvictFrom(until(w.t), tiers.EvictRequest{Tier: "disk", Paths: []string{"g"}})
-		if err != nil || r.KeptN != 1 || r.Kept[0] != (tiers.EvictKept{Path: "g/a", Reason: tiers.ReasonOnlyCopy}) {
+		if err != nil || r.KeptN != 1 || r.Kept[0] != (tiers.EvictKept{Path: "g/a", Reason: fate.ReasonOnlyCopy}) {
 			w.t.Errorf("%+v, %v", r, err)
 		}
 	}, "g/a=content", "[disk]"},

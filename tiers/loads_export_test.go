@@ -3,23 +3,20 @@ package tiers
 import (
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"strconv"
 	"time"
 
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/fate"
 
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
-// MaxVerdicts is how many names the engine remembers something of.
-const MaxVerdicts = maxVerdicts
-
 // Remembered is what the engine remembers of a path, whatever is there now.
-func (e *Engine) Remembered(path string) Verdict {
+func (e *Engine) Remembered(path string) fate.Verdict {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.mu.verdicts.of(maphash.String(e.seed, path)).explain(e.opts.Kernels)
+	return e.mu.fates.Of(e.mu.fates.Hash(path)).Explain(e.opts.Kernels)
 }
 
 // Limits of prefetches.

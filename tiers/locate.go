@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
@@ -335,15 +336,15 @@ func (e *Engine) dirEventLocked(kind EventKind, id index.ID) {
 // buryLocked has the versions elsewhere of a name void, if it went because somebody
 // wanted it to go. It is done before the lock is released, so that no look-up finds there
 // what is gone here.
-func (e *Engine) buryLocked(id index.ID, reason Reason) {
+func (e *Engine) buryLocked(id index.ID, reason fate.Reason) {
 	if e.remote == nil {
 		return
 	}
 	path := e.mu.ix.Path(id)
 	switch reason {
-	case ReasonUnlink:
+	case fate.ReasonUnlink:
 		e.far.Bury([]driver.Grave{{Path: path, Seq: e.nextSeqLocked()}})
-	case ReasonExpired: // not what somebody may have stored anew meanwhile
+	case fate.ReasonExpired: // not what somebody may have stored anew meanwhile
 		e.far.Bury([]driver.Grave{{Path: path, Seq: e.mu.ix.At(id).Seq + 1}})
 	}
 	// Of what is replaced publishedLocked decides; what is lost stays elsewhere; what was

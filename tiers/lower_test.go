@@ -13,6 +13,7 @@ import (
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
@@ -174,7 +175,7 @@ func (w *lower) evict(tier string, names ...string) {
 		}
 		names = nil
 		for _, k := range r.Kept {
-			if names = append(names, k.Path); k.Reason != tiers.ReasonOpen {
+			if names = append(names, k.Path); k.Reason != fate.ReasonOpen {
 				w.t.Fatalf("evict from %s: %+v", tier, r)
 			}
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/draft"
+	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
@@ -322,7 +323,7 @@ func (e *Engine) dropExpiredLocked(parent index.ID, name string, g *gone) {
 		return
 	}
 	e.mu.counters.Expired++
-	e.dropNameLocked(id, e.mu.ix.At(id), BlockRemoved, cause{reason: ReasonExpired}, g)
+	e.dropNameLocked(id, e.mu.ix.At(id), BlockRemoved, fate.Cause{Reason: fate.ReasonExpired}, g)
 }
 
 // markDirLocked notes whether a directory makes what is below it temporary.
@@ -417,7 +418,7 @@ func (e *Engine) removeLocked(parent index.ID, name string, by *Caller, g *gone)
 	takes := id == holder || !shares && e.mu.ix.At(holder).Flags&flagUncommitted == 0
 	if holder != 0 && (takes || shares && e.replacedLocked(holder, draft.Temp)) {
 		e.mu.counters.Removed++
-		e.unlinkLocked(holder, cause{ReasonUnlink, by.actor()}, by.process(), g)
+		e.unlinkLocked(holder, fate.Cause{Reason: fate.ReasonUnlink, By: by.actor()}, by.process(), g)
 	}
 	if !shares {
 		e.overtakeLocked(k, false, g)
@@ -429,7 +430,7 @@ func (e *Engine) removeLocked(parent index.ID, name string, by *Caller, g *gone)
 
 // unlinkLocked drops a name on the kernel's request, so that only other kernels need
 // to be told. by is as in Options.Invalidate.
-func (e *Engine) unlinkLocked(id index.ID, why cause, by Process, g *gone) {
+func (e *Engine) unlinkLocked(id index.ID, why fate.Cause, by Process, g *gone) {
 	en := e.mu.ix.At(id)
 	e.nameLeftLocked(id, en, by, g)
 	n := len(g.names)

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/fate"
 
 	"github.com/kvfs/kvfs/tiers/index"
 )
@@ -108,7 +109,7 @@ func (e *Engine) openDeadline(id index.ID) (deadline time.Duration, late bool) {
 	idle := s.loading == 0 && len(s.pending) == 0
 	if late = e.lateLocked(s, en.Size, deadline); late {
 		e.mu.counters.DeadlinePredicted++
-		e.verdictLocked(id, VerdictDeadline, s.opts.Name, cause{reason: ReasonPredicted})
+		e.verdictLocked(id, fate.Deadline, s.opts.Name, fate.Cause{Reason: fate.ReasonPredicted})
 	}
 	e.mu.Unlock()
 	if late && idle {

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
@@ -261,9 +262,9 @@ func (f *prefetch) failed(i int, err error) PrefetchResult {
 		// It went because of what was found when it was loaded.
 		key, _ := block.ParseKey(string(f.r.Paths[i]))
 		switch e.Why(key.Path()).Kind {
-		case VerdictCorrupt:
+		case fate.Corrupt:
 			return PrefetchResult{Err: &block.Error{Op: "prefetch", Key: key, Err: block.ErrCorrupt}}
-		case VerdictUnreachable, VerdictPeerGone:
+		case fate.Unreachable, fate.PeerGone:
 			return PrefetchResult{Err: &block.Error{Op: "prefetch", Key: key, Err: block.ErrUnavailable}}
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
@@ -389,7 +390,7 @@ func (e *Engine) enterPromoted(s *secondary, p *promotion, o *driver.Outcome, mt
 	en.Opens += uint32(p.waiters)
 	en.Lookups++ // until the record is written, so that the entry stays
 	e.classifyLocked(p.id, en)
-	e.tierEventLocked(BlockStored, "memory", p.id, cause{reason: ReasonPromoted})
+	e.tierEventLocked(BlockStored, "memory", p.id, fate.Cause{Reason: fate.ReasonPromoted})
 	e.ownDirsLocked(p.id)
 	delete(e.mu.promotions, p.id)
 	p.finished = true
@@ -477,10 +478,10 @@ func (e *Engine) nextTierLocked(s *secondary, p *promotion, en *index.Entry, o *
 		delete(e.mu.promotions, p.id) // who looks it up again starts anew
 		e.mu.orphans[p] = struct{}{}
 	}
-	switch reason := ReasonAbsent; {
+	switch reason := fate.ReasonAbsent; {
 	case bad && en.Tiers&s.bit != 0:
 		if o.Status != driver.Absent {
-			reason = ReasonCorrupt
+			reason = fate.ReasonCorrupt
 		}
 		e.forgetCopyLocked(s, p.id, en, reason, g)
 	case other && e.remoteOnlyLocked(p.id, en):

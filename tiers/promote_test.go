@@ -16,6 +16,7 @@ import (
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
@@ -346,7 +347,7 @@ func TestPromoteMeets(t *testing.T) {
 		}, []string{"1"}, "g/a=1"},
 		{"evict", func(w *lower) {
 			r, err := w.e.EvictFrom(context.Background(), tiers.EvictRequest{Tier: "disk", All: true, Force: true})
-			if must(w.t, err); r.KeptN != 1 || r.Kept[0].Reason != tiers.ReasonOpen {
+			if must(w.t, err); r.KeptN != 1 || r.Kept[0].Reason != fate.ReasonOpen {
 				w.t.Errorf("evict: %+v", r)
 			}
 		}, []string{"1"}, "g/a=1"},

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/draft"
+	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
@@ -396,8 +397,8 @@ func (e *Engine) kindOfLocked(k nameKey) draft.Kind {
 }
 
 // leaveBlocksLocked follows that a block is about to get a name of which other tiers and nodes know nothing.
-func (e *Engine) leaveBlocksLocked(id index.ID, en *index.Entry, by actor) {
-	e.eventLocked(BlockRemoved, id, cause{ReasonRenamed, by})
+func (e *Engine) leaveBlocksLocked(id index.ID, en *index.Entry, by fate.Actor) {
+	e.eventLocked(BlockRemoved, id, fate.Cause{Reason: fate.ReasonRenamed, By: by})
 	if e.remote != nil {
 		e.far.Bury([]driver.Grave{{Path: e.mu.ix.Path(id), Seq: e.nextSeqLocked()}})
 	}
@@ -500,7 +501,7 @@ func (e *Engine) moveNameLocked(id index.ID, f *File, o *RenameOptions, was draf
 		e.unawaitLocked(f)
 		if holder := ix.Lookup(from.parent, from.name); holder != 0 && e.replacedLocked(holder, was) {
 			e.mu.counters.Removed++
-			e.unlinkLocked(holder, cause{ReasonReplaced, o.By.actor()}, o.By.process(), g)
+			e.unlinkLocked(holder, fate.Cause{Reason: fate.ReasonReplaced, By: o.By.actor()}, o.By.process(), g)
 			e.leaveLimboNamedLocked(from, g) // nothing takes the name
 		}
 	case ix.Linked(id):

@@ -8,6 +8,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
@@ -277,18 +278,18 @@ func (e *Engine) mayEvictLocked(s *secondary, key block.Key, g *gone) bool {
 			return false
 		}
 	}
-	e.forgetCopyLocked(s, id, en, ReasonCapacity, g)
+	e.forgetCopyLocked(s, id, en, fate.ReasonCapacity, g)
 	return true
 }
 
 // forgetCopyLocked takes note that a tier no longer has its copy of a block. If it
 // was the last one, the name goes.
-func (e *Engine) forgetCopyLocked(s *secondary, id index.ID, en *index.Entry, reason Reason, g *gone) {
+func (e *Engine) forgetCopyLocked(s *secondary, id index.ID, en *index.Entry, reason fate.Reason, g *gone) {
 	hollow := e.hollowLocked(id, en)
 	e.clearTiersLocked(id, en, s.bit)
-	e.tierEventLocked(BlockEvicted, s.opts.Name, id, cause{reason: reason})
+	e.tierEventLocked(BlockEvicted, s.opts.Name, id, fate.Cause{Reason: reason})
 	if hollow && en.Tiers == 0 {
-		e.dropNameLocked(id, en, BlockRemoved, cause{reason: reason}, g)
+		e.dropNameLocked(id, en, BlockRemoved, fate.Cause{Reason: reason}, g)
 	} else if hollow {
 		e.settleRemoteLocked(id, en, g)
 	}
@@ -316,12 +317,12 @@ func (h *host) Lost(key block.Key, err error) {
 			attrs := e.attrsLocked(id, en)
 			h.s.queueKeyedLocked(keyedOp{key: key, to: key, attrs: &attrs, id: id})
 		} else if en.Tiers&h.s.bit != 0 {
-			reason := ReasonUnavailable
+			reason := fate.ReasonUnavailable
 			if errors.Is(err, block.ErrCorrupt) {
-				reason = ReasonCorrupt
+				reason = fate.ReasonCorrupt
 			}
 			e.forgetCopyLocked(h.s, id, en, reason, &g)
-			if e.mu.ix.Valid(id) && e.mu.ix.Linked(id) && reason == ReasonCorrupt {
+			if e.mu.ix.Valid(id) && e.mu.ix.Linked(id) && reason == fate.ReasonCorrupt {
 				e.cascadeToLocked(h.s, id, en) // memory still has it
 			}
 		}

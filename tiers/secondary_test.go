@@ -16,6 +16,7 @@ import (
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
@@ -508,7 +509,7 @@ func TestNoSecondaries(t *testing.T) {
 		t.Errorf("evict: %v", err)
 	}
 	r, err := w.e.EvictFrom(until(t), tiers.EvictRequest{Tier: "memory", All: true})
-	if err != nil || r.Blocks != 0 || r.KeptN != 4 || r.Kept[0].Reason != tiers.ReasonOnlyCopy {
+	if err != nil || r.Blocks != 0 || r.KeptN != 4 || r.Kept[0].Reason != fate.ReasonOnlyCopy {
 		t.Errorf("evict: %+v, %v", r, err)
 	}
 	w.end()

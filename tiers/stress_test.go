@@ -19,6 +19,7 @@ import (
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
@@ -426,7 +427,7 @@ func (s *storm) replay() {
 		s.t.Fatalf("events: missed %d, %v", missed, err)
 	}
 	for _, ev := range buf[:n] {
-		if follow(told, ev); ev.Reason == tiers.ReasonAbsent {
+		if follow(told, ev); ev.Reason == fate.ReasonAbsent {
 			s.absent++
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
@@ -226,7 +227,7 @@ func (e *Engine) takeFileLocked(parent index.ID, name string, id index.ID, h *Ho
 			return id, nil
 		case over && e.outdoneLocked(en, h), e.farLocked(id, en) && en.Seq < h.Seq:
 			e.mu.counters.Superseded++
-			e.dropNameLocked(id, en, BlockRemoved, cause{reason: ReasonReplaced}, g)
+			e.dropNameLocked(id, en, BlockRemoved, fate.Cause{Reason: fate.ReasonReplaced}, g)
 		default:
 			return 0, &block.Error{Op: "take", Err: block.ErrExist}
 		}
@@ -259,13 +260,13 @@ func (e *Engine) supersedeLocked(id index.ID, dir bool, seq uint64, g *gone) {
 	case isDir != dir, en.Seq >= seq, en.Flags&flagUncommitted != 0, !isDir && e.mu.groups[en.Group].opts.Pinned:
 	case !isDir:
 		e.mu.counters.Superseded++
-		parent, reason := e.mu.ix.Parent(id), ReasonSuperseded
+		parent, reason := e.mu.ix.Parent(id), fate.ReasonSuperseded
 		if e.remote != nil {
 			if l, ok := e.locate(e.mu.ix.Path(id)); ok && l.Seq > en.Seq {
-				reason = ReasonReplaced
+				reason = fate.ReasonReplaced
 			}
 		}
-		e.dropNameLocked(id, en, BlockRemoved, cause{reason: reason}, g)
+		e.dropNameLocked(id, en, BlockRemoved, fate.Cause{Reason: reason}, g)
 		e.settleParentLocked(parent, g)
 	case e.mu.ix.Children(id) == 0 && !e.waitsBelowLocked(id):
 		if en.Lookups > 0 {

@@ -6,6 +6,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 
 	"github.com/kvfs/kvfs/tiers/draft"
+	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
@@ -85,7 +86,7 @@ func (e *Engine) dropVersionLocked(f *File, g *gone) {
 	if dir := f.name.parent; e.mu.ix.Valid(dir) {
 		e.strayLocked(dir, e.mu.ix.At(dir))
 	}
-	e.dropNameLocked(f.id, e.mu.ix.At(f.id), BlockRemoved, cause{}, g)
+	e.dropNameLocked(f.id, e.mu.ix.At(f.id), BlockRemoved, fate.Cause{}, g)
 }
 
 // overtakeLocked follows that the name k was taken or removed: the versions that wait for it are
@@ -110,7 +111,7 @@ func (e *Engine) dropVersionsOfLocked(p Process, k nameKey, g *gone) {
 	}
 	id := e.mu.ix.Lookup(k.parent, k.name)
 	if f := e.mu.files[id]; f != nil && f.owner == p && e.mu.ix.At(id).Flags&flagUncommitted != 0 {
-		e.dropNameLocked(id, e.mu.ix.At(id), BlockRemoved, cause{}, g)
+		e.dropNameLocked(id, e.mu.ix.At(id), BlockRemoved, fate.Cause{}, g)
 	}
 }
 
@@ -129,7 +130,7 @@ func (e *Engine) takeTempLocked(f *File, g *gone) {
 	}
 	e.nameLeftLocked(holder, en, Process{}, g)
 	if hf == nil || hf.left { // nobody's
-		e.dropNameLocked(holder, en, BlockRemoved, cause{}, g)
+		e.dropNameLocked(holder, en, BlockRemoved, fate.Cause{}, g)
 	} else {
 		e.mu.ix.Unlink(holder)
 		e.mu.blocks--
@@ -299,7 +300,7 @@ func (e *Engine) emptyLocked(dir index.ID, by *Caller, g *gone) bool {
 		if f.waits {
 			e.dropVersionLocked(f, g)
 		} else {
-			e.dropNameLocked(f.id, e.mu.ix.At(f.id), BlockRemoved, cause{}, g)
+			e.dropNameLocked(f.id, e.mu.ix.At(f.id), BlockRemoved, fate.Cause{}, g)
 		}
 	}
 	return true
@@ -346,7 +347,7 @@ func (e *Engine) expireVersionsLocked(g *gone) (closed map[Process][]index.ID) {
 			e.dropVersionLocked(f, g)
 		default:
 			e.mu.counters.Expired++
-			e.dropNameLocked(id, en, BlockRemoved, cause{reason: ReasonAbandoned}, g)
+			e.dropNameLocked(id, en, BlockRemoved, fate.Cause{Reason: fate.ReasonAbandoned}, g)
 		}
 	}
 	return closed

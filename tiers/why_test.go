@@ -11,6 +11,7 @@ import (
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
@@ -320,11 +321,11 @@ func TestWhyOf(t *testing.T) {
 	must(t, err)
 	_, err = next.h.WriteAt(context.Background(), []byte("y"), 0)
 	must(t, err)
-	if v := w.e.WhyOf(next.id); v.Kind != tiers.VerdictPending {
+	if v := w.e.WhyOf(next.id); v.Kind != fate.Pending {
 		t.Errorf("a new version: %+v", v)
 	}
 	must(t, next.close(), w.unlink(10, "a"))
-	if v := w.e.WhyOf(f.id); v.Kind != tiers.VerdictRemoved || v.Text == "" {
+	if v := w.e.WhyOf(f.id); v.Kind != fate.Removed || v.Text == "" {
 		t.Errorf("without a name: %+v", v)
 	}
 	must(t, f.close())
@@ -359,7 +360,7 @@ func TestWhyForgets(t *testing.T) {
 	start := clock.now()
 	remove("again")
 	remove("once")
-	for i := range tiers.MaxVerdicts - 2 {
+	for i := range fate.MaxNames - 2 {
 		remove(fmt.Sprint(i))
 	}
 	w.wantVerdict("once", "removed tier=memory rule=unlink by=thread 17")
@@ -456,7 +457,7 @@ func TestWhyReplaced(t *testing.T) {
 	} {
 		w := open(t, shmDir(t), tiers.Options{})
 		must(t, w.put(10, "a", []byte("x")), w.put(10, "b", []byte("y")), row.replace(w))
-		if v := w.e.Remembered("a"); v.Kind != tiers.VerdictReplaced || v.By != "thread 18" || !strings.Contains(v.Text, "thread 18") {
+		if v := w.e.Remembered("a"); v.Kind != fate.Replaced || v.By != "thread 18" || !strings.Contains(v.Text, "thread 18") {
 			t.Errorf("%s: %+v", row.what, v)
 		}
 		w.close(false)
@@ -471,7 +472,7 @@ func TestWhyTooLarge(t *testing.T) {
 	b := c.nodes[1]
 	b.hear(0, "g/large", driver.Located{Seq: 5, Size: 1 << 40, Mode: 0o100644}, true)
 	for _, tried := range []bool{false, true} {
-		if v := b.e.Why("g/large"); v.Kind != tiers.VerdictNoRoom || v.Rule != "size" || !strings.Contains(v.Text, "larger than the memory") {
+		if v := b.e.Why("g/large"); v.Kind != fate.NoRoom || v.Rule != "size" || !strings.Contains(v.Text, "larger than the memory") {
 			t.Errorf("tried %v: %+v", tried, v)
 		}
 		if _, err := b.openRead(10, "g/large"); err == nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvfs/kvfs/fs/control"
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/fate"
 )
 
 // evictFlags are the flags of kvfs evict.
@@ -104,7 +104,7 @@ func (f evictFlags) printNone() func(io.Writer) error {
 func absent(answer *control.EvictAnswer) error {
 	var names []string
 	for _, kept := range answer.Kept {
-		if kept.Reason == tiers.ReasonNotFound.String() {
+		if kept.Reason == fate.ReasonNotFound.String() {
 			names = append(names, kept.Path)
 		}
 	}

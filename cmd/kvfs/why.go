@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/fate"
 )
 
 // whyRequest is what is asked of .kvfs/query.
@@ -100,14 +100,14 @@ func why(ctx context.Context, d *dialogue, out *bufio.Writer, blocks *namedBlock
 func printVerdicts(w *bufio.Writer, blocks *namedBlocks, first int, verdicts []json.RawMessage, raw bool) (dirs []int, err error) {
 	for i, verdict := range verdicts {
 		var v struct {
-			Verdict tiers.VerdictKind `json:"verdict"`
-			Tier    string            `json:"tier"`
-			Text    string            `json:"text"`
+			Verdict fate.Kind `json:"verdict"`
+			Tier    string    `json:"tier"`
+			Text    string    `json:"text"`
 		}
 		if err := json.Unmarshal(verdict, &v); err != nil {
 			return nil, fmt.Errorf("answer of the daemon: %w", err)
 		}
-		if v.Verdict == tiers.VerdictPresent && v.Tier == "" && blocks.isDir(first+i) {
+		if v.Verdict == fate.Present && v.Tier == "" && blocks.isDir(first+i) {
 			dirs = append(dirs, first+i)
 			continue
 		}

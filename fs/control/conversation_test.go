@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/fate"
 )
 
 // fakeEvictor answers requests to evict by do, and keeps them.
@@ -88,7 +89,7 @@ func TestRequestAnswer(t *testing.T) {
 		if r.Tier == "none" {
 			return tiers.EvictReply{}, errors.New("no such tier")
 		}
-		return tiers.EvictReply{Blocks: 2, Bytes: 4096, KeptN: 7, Kept: []tiers.EvictKept{{Path: "g/\u00e4", Reason: tiers.ReasonOnlyCopy}}}, nil
+		return tiers.EvictReply{Blocks: 2, Bytes: 4096, KeptN: 7, Kept: []tiers.EvictKept{{Path: "g/\u00e4", Reason: fate.ReasonOnlyCopy}}}, nil
 	}}
 	r := newEvictRequest(t, f)
 	const yes = `{"blocks":2,"bytes":4096,"kept_total":7,"kept":[{"path":"g/ä","reason":"only copy"}]}` + "\n"

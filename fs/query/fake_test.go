@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/hybrid"
 )
 
@@ -17,7 +18,7 @@ import (
 // once, and keeps no path.
 type fakeEngine struct {
 	blocks   map[string]tiers.Place
-	verdicts map[string]tiers.Verdict
+	verdicts map[string]fate.Verdict
 	failing  map[string]error              // what Prefetch fails with
 	before   func(path string)             // called before Prefetch decides on a path
 	asked    func(o tiers.PresenceOptions) // called by Presences
@@ -92,11 +93,11 @@ func (e *fakeEngine) Hint(_ *tiers.Viewer, request string, paths [][]byte) {
 	}
 }
 
-func (e *fakeEngine) Why(path string) tiers.Verdict {
+func (e *fakeEngine) Why(path string) fate.Verdict {
 	if v, ok := e.verdicts[path]; ok {
 		return v
 	}
-	return tiers.Verdict{Kind: tiers.VerdictNeverStored, Text: "nothing is known of it"}
+	return fate.Verdict{Kind: fate.NeverStored, Text: "nothing is known of it"}
 }
 
 var (

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/hybrid"
 )
 
@@ -23,7 +24,7 @@ type Engine interface {
 	Prefetch(ctx context.Context, r tiers.PrefetchRequest)
 	Hint(as *tiers.Viewer, request string, paths [][]byte)
 	ReleaseRequest(as *tiers.Viewer, request string) (ended int)
-	Why(path string) tiers.Verdict
+	Why(path string) fate.Verdict
 }
 
 // Options configures a Service.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/fate"
 )
 
 // flushAt is how many bytes of a long answer are gathered before a write.
@@ -58,7 +58,7 @@ func (s *Service) why(ctx context.Context, sc *scratch, answer io.Writer) *reque
 	return nil
 }
 
-func appendVerdict(out []byte, path string, v tiers.Verdict, now time.Time) []byte {
+func appendVerdict(out []byte, path string, v fate.Verdict, now time.Time) []byte {
 	out = appendText(append(out, `{"path": `...), path)
 	out = appendMember(out, "verdict", string(v.Kind))
 	out = appendMember(out, "tier", v.Tier)
@@ -86,19 +86,19 @@ func appendVerdict(out []byte, path string, v tiers.Verdict, now time.Time) []by
 
 // VerdictText returns the text of a verdict with its age put in, as of now:
 // "evicted from memory 12.5 s ago: memory was full, and no other tier had it".
-func VerdictText(v tiers.Verdict, now time.Time) string {
+func VerdictText(v fate.Verdict, now time.Time) string {
 	if v.Time.IsZero() {
 		return v.Text
 	}
 	age := ageText(ageOf(v, now))
 	switch v.Kind {
-	case tiers.VerdictPresent, tiers.VerdictPending:
+	case fate.Present, fate.Pending:
 		return v.Text
-	case tiers.VerdictNeverStored:
+	case fate.NeverStored:
 		return v.Text + " (things are remembered for " + age + ")"
 	}
 	end := clauseEnd(v.Text)
-	if v.Kind == tiers.VerdictRenamed {
+	if v.Kind == fate.Renamed {
 		end = len(v.Text) // the text contains a path, with any characters
 	}
 	return v.Text[:end] + " " + age + " ago" + v.Text[end:]
@@ -115,7 +115,7 @@ func clauseEnd(text string) int {
 }
 
 // ageOf returns how long ago something happened. The clock may have been set back since then.
-func ageOf(v tiers.Verdict, now time.Time) time.Duration { return max(0, now.Sub(v.Time)) }
+func ageOf(v fate.Verdict, now time.Time) time.Duration { return max(0, now.Sub(v.Time)) }
 
 func ageText(age time.Duration) string {
 	switch {

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/fate"
 )
 
 // TestWhy shows how verdicts are written.
@@ -13,13 +13,13 @@ func TestWhy(t *testing.T) {
 	now := time.Date(2026, 11, 20, 10, 0, 13, 0, time.UTC)
 	s.now = func() time.Time { return now }
 	at := now.Add(-12500 * time.Millisecond)
-	e.verdicts = map[string]tiers.Verdict{
-		"g0/a": {Kind: tiers.VerdictEvicted, Tier: "memory", Rule: "capacity", Time: at.In(time.FixedZone("x", 3600)), Text: "evicted from memory: memory was full, and no other tier had it"},
-		"g0/b": {Kind: tiers.VerdictPresent, Tier: "memory,disk", Time: at, Text: "in memory and on disk"},
-		"g0/c": {Kind: tiers.VerdictRemoved, By: "thread 12", Time: at.Add(-time.Hour), Text: "unlinked by thread 12"},
-		"g0/d": {Kind: tiers.VerdictRenamed, To: "g0/\xff", Time: now.Add(time.Hour), Text: "renamed"},
-		"g0/e": {Kind: tiers.VerdictElsewhere, Groups: []string{"g1", "g2"}, Text: "other groups have it"},
-		"g0/f": {Kind: tiers.VerdictNeverStored, Time: now.Add(-50 * time.Hour), Text: "nothing is known of it"},
+	e.verdicts = map[string]fate.Verdict{
+		"g0/a": {Kind: fate.Evicted, Tier: "memory", Rule: "capacity", Time: at.In(time.FixedZone("x", 3600)), Text: "evicted from memory: memory was full, and no other tier had it"},
+		"g0/b": {Kind: fate.Present, Tier: "memory,disk", Time: at, Text: "in memory and on disk"},
+		"g0/c": {Kind: fate.Removed, By: "thread 12", Time: at.Add(-time.Hour), Text: "unlinked by thread 12"},
+		"g0/d": {Kind: fate.Renamed, To: "g0/\xff", Time: now.Add(time.Hour), Text: "renamed"},
+		"g0/e": {Kind: fate.Elsewhere, Groups: []string{"g1", "g2"}, Text: "other groups have it"},
+		"g0/f": {Kind: fate.NeverStored, Time: now.Add(-50 * time.Hour), Text: "nothing is known of it"},
 	}
 	want := `{"op": "why", "verdicts": [` +
 		`{"path": "g0/a", "verdict": "evicted", "tier": "memory", "rule": "capacity", "time": "2026-11-20T10:00:00.5Z", "age_seconds": 12.5, "text": "evicted from memory 12.5 s ago: memory was full, and no other tier had it"}, ` +
@@ -43,17 +43,17 @@ func TestWhy(t *testing.T) {
 func TestVerdictText(t *testing.T) {
 	now := time.Now()
 	for _, c := range []struct {
-		kind       tiers.VerdictKind
+		kind       fate.Kind
 		text, want string
 	}{
-		{tiers.VerdictEvicted, "evicted from disk: it was full, and no other tier had it", "evicted from disk 2.0 s ago: it was full, and no other tier had it"},
-		{tiers.VerdictReplaced, "replaced by another version, which is gone", "replaced by another version 2.0 s ago, which is gone"},
-		{tiers.VerdictNoRoom, "memory had no room; it is still on disk", "memory had no room 2.0 s ago; it is still on disk"},
-		{tiers.VerdictRenamed, "renamed to a: b, c", "renamed to a: b, c 2.0 s ago"},
-		{tiers.VerdictExpired, "its time to live had passed", "its time to live had passed 2.0 s ago"},
-		{tiers.VerdictCorrupt, "", " 2.0 s ago"},
+		{fate.Evicted, "evicted from disk: it was full, and no other tier had it", "evicted from disk 2.0 s ago: it was full, and no other tier had it"},
+		{fate.Replaced, "replaced by another version, which is gone", "replaced by another version 2.0 s ago, which is gone"},
+		{fate.NoRoom, "memory had no room; it is still on disk", "memory had no room 2.0 s ago; it is still on disk"},
+		{fate.Renamed, "renamed to a: b, c", "renamed to a: b, c 2.0 s ago"},
+		{fate.Expired, "its time to live had passed", "its time to live had passed 2.0 s ago"},
+		{fate.Corrupt, "", " 2.0 s ago"},
 	} {
-		if got := VerdictText(tiers.Verdict{Kind: c.kind, Time: now.Add(-2 * time.Second), Text: c.text}, now); got != c.want {
+		if got := VerdictText(fate.Verdict{Kind: c.kind, Time: now.Add(-2 * time.Second), Text: c.text}, now); got != c.want {
 			t.Errorf("got %q, want %q", got, c.want)
 		}
 	}

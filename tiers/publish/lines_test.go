@@ -19,6 +19,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/fate"
 )
 
 // TestLineFormat shows that lines are as documented, to the byte (A39).
@@ -26,7 +27,7 @@ func TestLineFormat(t *testing.T) {
 	renamed := event(tiers.BlockRenamed, "", "g0/new")
 	renamed.From = key("g0/old")
 	evicted := event(tiers.BlockEvicted, "memory", "g0/77aa")
-	evicted.Reason, evicted.Time = tiers.ReasonCapacity, time.Unix(1795084801, 1000)
+	evicted.Reason, evicted.Time = fate.ReasonCapacity, time.Unix(1795084801, 1000)
 	moved := event(tiers.DirRenamed, "", "g1/new")
 	moved.From, moved.Size = key("g0"), 0
 	cases := []struct {

@@ -1,4 +1,4 @@
-package tiers
+package fate
 
 // Reason says why something happened to a block, or why not. The zero value is none.
 type Reason uint8
@@ -8,10 +8,10 @@ const (
 	ReasonCapacity  Reason = iota + 1 // the tier was full
 	ReasonQuota                       // the quota of the group was used up
 	ReasonWatermark                   // memory was nearly full
-	ReasonRequest                     // EvictFrom
+	ReasonRequest                     // somebody asked for it
 
 	ReasonExpired   // its time to live had passed
-	ReasonAbandoned // nobody had the temporary file open for TempExpiry
+	ReasonAbandoned // nobody had the temporary file open for a time
 
 	ReasonUnlink
 	ReasonRenamed     // to a name that is no block's; or its tier cannot rename
@@ -26,12 +26,12 @@ const (
 	ReasonPromoted  // stored by a promotion
 	ReasonRewritten // changed by its first byte
 
-	ReasonTimeout   // of PromoteTimeout
+	ReasonTimeout   // of all opens
 	ReasonExceeded  // the open deadline was
 	ReasonPredicted // to come after the open deadline
 	ReasonSize      // larger than memory
 
-	ReasonOnlyCopy // from here on: why EvictFrom has kept it
+	ReasonOnlyCopy // from here on: why a block is kept
 	ReasonOpen
 	ReasonPinned
 	ReasonBeingWritten
@@ -42,26 +42,26 @@ const (
 // reasons has what is told of each reason.
 var reasons = [...]struct {
 	word string
-	kind VerdictKind // on a block that went for it; none: VerdictRemoved
-	text string      // of VerdictEvicted
+	kind Kind   // of the verdict on a block that went for it; empty: Removed
+	text string // of Evicted
 }{
-	ReasonCapacity:  {"capacity", VerdictEvicted, "it was full"},
-	ReasonQuota:     {"quota", VerdictEvicted, "the quota of the group was used up"},
-	ReasonWatermark: {"watermark", VerdictEvicted, "it was nearly full"},
-	ReasonRequest:   {"request", VerdictEvicted, "on request"},
+	ReasonCapacity:  {"capacity", Evicted, "it was full"},
+	ReasonQuota:     {"quota", Evicted, "the quota of the group was used up"},
+	ReasonWatermark: {"watermark", Evicted, "it was nearly full"},
+	ReasonRequest:   {"request", Evicted, "on request"},
 
-	ReasonExpired:   {word: "expired", kind: VerdictExpired},
-	ReasonAbandoned: {word: "abandoned", kind: VerdictExpired},
+	ReasonExpired:   {word: "expired", kind: Expired},
+	ReasonAbandoned: {word: "abandoned", kind: Expired},
 
 	ReasonUnlink:      {word: "unlink"},
 	ReasonRenamed:     {word: "renamed"},
-	ReasonReplaced:    {word: "replaced", kind: VerdictReplaced},
+	ReasonReplaced:    {word: "replaced", kind: Replaced},
 	ReasonSuperseded:  {word: "superseded"},
 	ReasonWriteFailed: {word: "write failed"},
 
-	ReasonCorrupt:     {word: "corrupt", kind: VerdictCorrupt},
-	ReasonUnavailable: {word: "unavailable", kind: VerdictUnreachable},
-	ReasonAbsent:      {word: "absent", kind: VerdictUnreachable},
+	ReasonCorrupt:     {word: "corrupt", kind: Corrupt},
+	ReasonUnavailable: {word: "unavailable", kind: Unreachable},
+	ReasonAbsent:      {word: "absent", kind: Unreachable},
 
 	ReasonPromoted:  {word: "promoted"},
 	ReasonRewritten: {word: "rewritten"},
@@ -82,8 +82,10 @@ var reasons = [...]struct {
 // String returns the reason as events and verdicts tell it: "capacity", "unlink"; empty for none.
 func (r Reason) String() string { return reasons[r].word }
 
-// cause is why something happened to a block, and who has asked for that.
-type cause struct {
-	reason Reason
-	by     actor
+// Kind returns the kind of the verdict on a block that went for this reason.
+func (r Reason) Kind() Kind {
+	if k := reasons[r].kind; k != "" {
+		return k
+	}
+	return Removed
 }
