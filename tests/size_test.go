@@ -22,7 +22,7 @@ const (
 
 // largeTypes are the types of more than maxMethods methods.
 var largeTypes = map[string]int{
-	"tiers.Engine":             420,
+	"tiers.Engine":             410,
 	"tiers/disk.Tier":          70,
 	"tiers/peer.Tier":          70,
 	"cluster.Peer":             70,
@@ -32,7 +32,7 @@ var largeTypes = map[string]int{
 
 // largePackages are the packages of more than maxPackageLines lines.
 var largePackages = map[string]int{
-	"tiers":          11900,
+	"tiers":          11600,
 	"cmd/kvfs":       9500,
 	"tiers/disk":     8600,
 	"tiers/tiertest": 5600,

@@ -133,7 +133,7 @@ func (e *Engine) adoptOne(blob driver.BlobID, r *driver.Record, g *gone) {
 	e.classifyLocked(id, en)
 	switch e.kindLocked(en) {
 	case draft.Block:
-		e.mu.groups[en.Group].learn(en.Size)
+		e.mu.room.Group(en.Group).Learn(en.Size)
 	case draft.Temp:
 		e.newFileLocked(id, en) // waits for its rename
 	}
@@ -194,7 +194,7 @@ func (e *Engine) raiseDirs(dir index.ID, seq uint64) {
 // shrinkAdopted evicts what an earlier process had more memory for.
 func (e *Engine) shrinkAdopted() {
 	var g gone
-	for _, gr := range e.mu.groups {
+	for gr := range e.mu.room.Groups() {
 		e.shrinkLocked(gr, &g)
 	}
 	e.finish(&g)
@@ -289,7 +289,7 @@ func (n *enumeration) add(h *driver.Held) {
 	en.Tiers = n.s.bit
 	e.enterGroupLocked(en, e.groupOfLocked(n.parent))
 	e.mu.ix.Link(id, n.parent, name)
-	e.mu.groups[en.Group].learn(h.Size)
+	e.mu.room.Group(en.Group).Learn(h.Size)
 	e.mu.hollow++
 	e.mu.seq = max(e.mu.seq, a.Seq)
 	n.blocks++

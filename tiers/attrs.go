@@ -140,7 +140,7 @@ func (e *Engine) SetAttr(id index.ID, c Change) (Attr, error) {
 	if c.Atime != nil {
 		en.Atime = *c.Atime
 		if en.Flags&flagPolicy != 0 {
-			e.orderLocked(e.mu.groups[en.Group]).Touch(uint32(id))
+			e.mu.room.Order(en.Group).Touch(uint32(id))
 		}
 	}
 	en.Ctime = e.now()
@@ -262,7 +262,7 @@ func (e *Engine) Pinned(id index.ID) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	en := e.mu.ix.At(id)
-	return en.Flags&flagPinned != 0 || en.Mode&modeType != modeDir && e.mu.groups[en.Group].opts.Pinned
+	return en.Flags&flagPinned != 0 || en.Mode&modeType != modeDir && e.mu.room.Group(en.Group).Pinned()
 }
 
 // SetTTL sets the time that a file has still to live; 0 means for ever. It fails

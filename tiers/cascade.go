@@ -424,7 +424,7 @@ func (e *Engine) stored(s *secondary, job *driver.Job, ops []*storeOp, r *driver
 		errs[i] = e.storedOneLocked(s, op, &r.Outcomes[i])
 		e.leftLocked(op, &g)
 	}
-	e.signalSpaceLocked()
+	e.mu.room.Signal()
 	e.mu.Unlock()
 	e.finish(&g)
 	for i, op := range ops {
@@ -485,7 +485,7 @@ func (e *Engine) storedOneLocked(s *secondary, op *storeOp, o *driver.Outcome) e
 			en.Sum, en.Flags = o.Sum.Sum, en.Flags|flagSum
 		}
 		e.tierEventLocked(BlockStored, s.opts.Name, op.id, fate.Cause{})
-		if e.mu.usedBytes > e.opts.CapacityBytes {
+		if e.mu.room.Used() > e.opts.CapacityBytes {
 			e.wakeEvictor() // it can go now: see shrinkLocked
 		}
 		return nil

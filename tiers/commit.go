@@ -15,6 +15,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/draft"
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/room"
 )
 
 // Closer is what Flush asks about the process that closes a descriptor. No lock
@@ -173,7 +174,7 @@ func (e *Engine) end(f *File, c *draft.Close) error {
 		e.mu.Unlock()
 	}
 	_, err := e.commit(f)
-	if errors.Is(err, errBlockSize) {
+	if errors.Is(err, room.ErrBlockSize) {
 		f.fail(err) // nobody goes on with it
 	}
 	return err
@@ -213,7 +214,7 @@ func (e *Engine) endedLocked(f *File, en *index.Entry, died bool, g *gone) {
 		e.mu.counters.Poisoned++
 		e.dropVersionLocked(f, g)
 		return
-	case f.poisoned != nil && (en.Flags&flagUncommitted != 0 || errors.Is(f.poisoned, errBlockSize)):
+	case f.poisoned != nil && (en.Flags&flagUncommitted != 0 || errors.Is(f.poisoned, room.ErrBlockSize)):
 		e.mu.counters.Poisoned++
 		k := nameKey{e.mu.ix.Parent(f.id), e.mu.ix.Name(f.id)}
 		e.dropNameLocked(f.id, en, BlockRemoved, fate.Cause{Reason: fate.ReasonWriteFailed}, g)
@@ -233,7 +234,7 @@ func (e *Engine) endedLocked(f *File, en *index.Entry, died bool, g *gone) {
 	g.files = append(g.files, f)
 	e.cascadeLocked(f.id, en)
 	e.classifyLocked(f.id, en)
-	e.signalSpaceLocked() // it can be evicted now
+	e.mu.room.Signal() // it can be evicted now
 }
 
 // commit brings the entry of f in line with its bytes, if they changed: a version becomes the block of
@@ -271,7 +272,7 @@ func (e *Engine) commit(f *File) (sync bool, err error) {
 		e.finish(&g)
 		return false, nil // its record is there already, and size and time are the file's
 	}
-	if err := e.mu.groups[en.Group].checkSize(size); err != nil {
+	if err := e.mu.room.Group(en.Group).CheckSize(size); err != nil {
 		e.mu.Unlock()
 		return false, err
 	}
@@ -294,7 +295,7 @@ func (e *Engine) resizedLocked(f *File, en *index.Entry, size, mtime int64, g *g
 		e.mu.counters.Overruns++
 		f.charge += over
 		e.addUsedLocked(en, over)
-		e.shrinkLocked(e.mu.groups[en.Group], g)
+		e.shrinkLocked(e.mu.room.Group(en.Group), g)
 	}
 	en.Size, en.Mtime, en.Ctime = size, mtime, max(mtime, en.Ctime)
 	en.Flags &^= flagSum
@@ -318,7 +319,7 @@ func (e *Engine) takeNameLocked(f *File, k nameKey, g *gone) {
 // to be committed stay there until this one, which somebody has called fsync on, takes
 // its place: after a power cut there is one or the other.
 func (e *Engine) keepSyncedLocked(en *index.Entry) {
-	if !e.mu.groups[en.Group].opts.Pinned {
+	if !e.mu.room.Group(en.Group).Pinned() {
 		en.Flags |= flagSynced
 	}
 }
@@ -358,7 +359,7 @@ func (e *Engine) publishLocked(f *File, en *index.Entry, size, mtime int64, g *g
 		e.addUsedLocked(en, c-f.charge)
 		f.charge = c
 	}
-	gr := e.mu.groups[en.Group]
+	gr := e.mu.room.Group(en.Group)
 	if en.Flags&flagUncommitted != 0 {
 		e.mu.blocks++
 	} else {
@@ -366,7 +367,7 @@ func (e *Engine) publishLocked(f *File, en *index.Entry, size, mtime int64, g *g
 	}
 	if en.Flags&flagPolicy != 0 {
 		en.Flags &^= flagPolicy // its size changed: enter it anew
-		e.orderLocked(gr).Remove(uint32(f.id))
+		e.mu.room.Order(en.Group).Remove(uint32(f.id))
 	}
 	e.staleCopiesLocked(f.id, en)
 	en.Flags &^= flagUncommitted | flagSum | flagRefused | flagOnceSeen | flagFetched
@@ -374,7 +375,7 @@ func (e *Engine) publishLocked(f *File, en *index.Entry, size, mtime int64, g *g
 	en.Seq = e.nextSeqLocked()
 	e.publishedLocked(f.id, en, f.begun, f.replaces, g)
 	f.begun, f.replaces, f.wasEmpty, f.started = en.Seq, true, false, size > 0
-	gr.learn(size)
+	gr.Learn(size)
 	e.mu.counters.Stored++
 	e.mu.counters.StoredBytes += uint64(size)
 	if en.Expires != 0 {
@@ -383,7 +384,7 @@ func (e *Engine) publishLocked(f *File, en *index.Entry, size, mtime int64, g *g
 	e.classifyLocked(f.id, en)
 	e.eventLocked(BlockStored, f.id, fate.Cause{})
 	e.shrinkLocked(gr, g)
-	if e.highLocked() {
+	if e.mu.room.High(0) {
 		e.wakeEvictor()
 	}
 }
@@ -412,9 +413,8 @@ func (e *Engine) tierEventLocked(kind EventKind, tier string, id index.ID, why f
 func (e *Engine) checkOverrun(f *File, size int64) error {
 	e.mu.Lock()
 	over := chargeOf(size) - f.charge
-	gr := e.mu.groups[e.mu.ix.At(f.id).Group]
-	quota := gr.opts.QuotaBytes
-	tooLarge := over > 0 && (chargeOf(size) > e.opts.CapacityBytes || quota > 0 && gr.opts.Pinned && gr.usedBytes+over > quota)
+	gr := e.mu.room.Group(e.mu.ix.At(f.id).Group)
+	tooLarge := over > 0 && (chargeOf(size) > e.opts.CapacityBytes || gr.Pinned() && gr.Over(over))
 	direct := f.directLocked()
 	e.mu.Unlock()
 	if !direct {
@@ -438,12 +438,11 @@ func (e *Engine) checkOverrun(f *File, size int64) error {
 // shrinkLocked evicts what is held beyond the capacity, or beyond the quota of the
 // group, within leases if it must. What is just a part of the headroom stays for as long as
 // nothing can go that is not leased, or in no other tier yet: the next write waits for that.
-func (e *Engine) shrinkLocked(gr *group, g *gone) {
+func (e *Engine) shrinkLocked(gr *room.Group, g *gone) {
 	if ok, _ := e.roomLocked(gr, 0, false, g); ok {
 		return
 	}
-	q := gr.opts.QuotaBytes
-	if (q == 0 || gr.usedBytes <= q) && e.mu.usedBytes <= e.opts.CapacityBytes+e.opts.HeadroomBytes/2 {
+	if !gr.Over(0) && e.mu.room.Used() <= e.opts.CapacityBytes+e.opts.HeadroomBytes/2 {
 		return
 	}
 	e.roomLocked(gr, 0, true, g)

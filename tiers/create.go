@@ -55,10 +55,10 @@ func (e *Engine) create(ctx context.Context, o *CreateOptions) (a Attr, h *Handl
 	e.hearNameLocked(o.Parent, o.Name, &o.By)
 	e.dropExpiredLocked(o.Parent, o.Name, &g)
 	existing, err = e.findExistingLocked(o, &g)
-	gr := e.mu.groups[e.groupOfLocked(o.Parent)]
+	gr := e.mu.room.Group(e.groupOfLocked(o.Parent))
 	switch {
 	case err != nil || existing != 0:
-	case gr.opts.Pinned && !e.hasQuotaLocked(gr, pageBytes, &g):
+	case gr.Pinned() && !e.quotaLocked(gr, pageBytes, false, &g):
 		err = block.ErrQuota
 	default:
 		a, h, expect = e.createLocked(o, blob)
@@ -82,11 +82,6 @@ func (e *Engine) create(ctx context.Context, o *CreateOptions) (a Attr, h *Handl
 	}
 	e.expect(h, expect)
 	return a, h, false, e.recordPlain(h.File)
-}
-
-func (e *Engine) hasQuotaLocked(gr *group, n int64, g *gone) bool {
-	ok, _ := e.quotaLocked(gr, n, false, g)
-	return ok
 }
 
 // findExistingLocked finds the file that a CREATE opens, 0 if it is to make one, and counts a
@@ -155,7 +150,7 @@ func (e *Engine) createLocked(o *CreateOptions, blob driver.BlobID) (Attr, *Hand
 	}
 	e.changedLocked(o.Parent)
 	e.classifyLocked(id, en)
-	return e.attrLocked(id, en), h, chargeOf(e.mu.groups[en.Group].expectBytes())
+	return e.attrLocked(id, en), h, chargeOf(e.mu.room.Group(en.Group).BlockBytes())
 }
 
 // expect reserves what blocks of the group need. If room cannot be made at once, the daemon sees the

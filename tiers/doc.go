@@ -5,7 +5,8 @@
 //	Engine    all of it; methods may be called in parallel
 //	EventLog  what happened to blocks, for any number of slow or fast readers
 //
-// It uses the tiers by the interfaces of package driver.
+// It uses the tiers by the interfaces of package driver. Parts of it with rules of their own are packages: draft
+// (writing), room (accounts of memory), fate (why a block is not there).
 //
 // # A store, step by step
 //
@@ -113,15 +114,15 @@
 //
 // # Accounts
 //
-// usedBytes is the sum of what each file costs: whole pages of its size, or what is
-// reserved for it, whichever is more. It never exceeds the capacity, except by
+// Package room has the accounts. What is used is the sum of what each file costs: whole pages of its size, or
+// what is reserved for it, whichever is more. It never exceeds the capacity, except by
 // writes that the engine did not see and that went past their reservation; those
 // come out of the headroom and are settled when the file is closed or committed.
 // If the headroom is nearly used up, what is being committed is refused, because
 // a write may have ended short, unless all bytes of a block like its group's are there.
 //
 // The file system may have less left than the accounts say. Who needs room looks at it first
-// (gauge): limitBytes, which usedBytes is to stay below, leaves an eighth of the headroom free.
+// (gauge): the limit of what may be used leaves an eighth of the headroom free.
 //
 // # Eviction
 //

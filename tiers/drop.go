@@ -91,7 +91,7 @@ func (e *Engine) EvictFrom(ctx context.Context, r EvictRequest) (EvictReply, err
 			return reply, nil
 		}
 		e.mu.Lock()
-		space := e.mu.space
+		space := e.mu.room.Space()
 		e.mu.Unlock()
 		if err := waitSpace(ctx, space, min(left, 50*time.Millisecond)); err != nil {
 			return reply, err
@@ -198,7 +198,7 @@ func (e *Engine) whyKeptLocked(from *secondary, r *EvictRequest, id index.ID, en
 	if from != nil {
 		safe = en.Blob != 0 || e.ownTiers(en)&^from.bit != 0
 	}
-	pinned := en.Flags&flagPinned != 0 || e.mu.groups[en.Group].opts.Pinned
+	pinned := en.Flags&flagPinned != 0 || e.mu.room.Group(en.Group).Pinned()
 	switch {
 	case en.Flags&(flagUncommitted|flagTemp) != 0:
 		return fate.ReasonBeingWritten
@@ -221,7 +221,7 @@ func (e *Engine) dropCopyLocked(from *secondary, id index.ID, en *index.Entry, g
 	if from == nil {
 		if en.Flags&flagPolicy != 0 {
 			en.Flags &^= flagPolicy
-			e.orderLocked(e.mu.groups[en.Group]).Remove(uint32(id))
+			e.mu.room.Order(en.Group).Remove(uint32(id))
 		}
 		e.mu.counters.Evicted++
 		e.mu.counters.EvictedBytes += uint64(en.Size)

@@ -17,7 +17,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/invariant"
-	"github.com/kvfs/kvfs/tiers/policy"
+	"github.com/kvfs/kvfs/tiers/room"
 )
 
 // Options configures an Engine. The zero value of each field is usable except
@@ -135,11 +135,12 @@ type Engine struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	tiers  []*secondary  // constant after Open
-	remote *secondary    // the one of them whose tier is a Remote, or nil
-	far    driver.Remote // that tier, or nil
-	lazy   uint16        // bits of the tiers with CascadeOnEvict
-	jobs   atomic.Uint64
+	tiers     []*secondary                  // constant after Open
+	remote    *secondary                    // the one of them whose tier is a Remote, or nil
+	far       driver.Remote                 // that tier, or nil
+	lazy      uint16                        // bits of the tiers with CascadeOnEvict
+	deadlines map[*room.Group]time.Duration // GroupOptions.OpenDeadline, of groups with one
+	jobs      atomic.Uint64
 
 	writing atomic.Int64 // len(mu.files)
 
@@ -157,11 +158,8 @@ type Engine struct {
 		invariant.Mutex
 		closed bool
 		ix     *index.Index
-		shared policy.Policy // of all groups without a policy of their own
-
-		groups     []*group // by ordinal
-		byGroup    map[block.GroupID]uint32
-		freeGroups []uint32 // ordinals of those that were forgotten
+		room   *room.Room  // the accounts
+		leases room.Leases // of requests
 
 		files    map[index.ID]*File     // write sides
 		waiting  map[nameKey][]index.ID // versions that wait to take a name
@@ -175,26 +173,17 @@ type Engine struct {
 		leaving    int64                   // bytes of the stores with storeOp.leaving
 		touched    []index.ID              // read since the tiers were told
 
-		// INVARIANT: usedBytes is the sum of the charges of all entries and
-		// promotions.
-		usedBytes   int64
-		limitBytes  int64 // what it may come to: the capacity, or less while the file system has less; see gauge
-		pinnedBytes int64 // of it, what cannot be evicted: open, pinned, being written
-		blocks      int64 // committed files in memory
-		hollow      int64 // committed files in secondary tiers only
-		seq         uint64
-		expiries    expiryHeap
-		leases      leases
-		outdated    []goneName // found by a look-up to mean another entry, and not yet told
-		fates       *fate.Memory
-		strays      []index.ID    // entries made for what others have, which nobody may refer to
-		space       chan struct{} // closed and replaced whenever room may have appeared
-		counters    Counters
-		tally       tally
-		fullness    fullness
-		futile      int64  // gauge evicts nothing before
-		dirFiles    int64  // directories with a file of their own
-		scratch     []byte // for paths
+		blocks   int64 // committed files in memory
+		hollow   int64 // committed files in secondary tiers only
+		seq      uint64
+		expiries expiryHeap
+		outdated []goneName // found by a look-up to mean another entry, and not yet told
+		fates    *fate.Memory
+		strays   []index.ID // entries made for what others have, which nobody may refer to
+		counters Counters
+		tally    tally
+		dirFiles int64  // directories with a file of their own
+		scratch  []byte // for paths
 	}
 }
 
@@ -236,7 +225,7 @@ const (
 	flagPinned                         // by the user, through user.kvfs.pinned
 	flagSum                            // Sum is valid
 	flagPolicy                         // is in its group's policy
-	flagCounted                        // its charge is part of pinnedBytes
+	flagCounted                        // its charge counts as pinned
 	flagLimbo                          // replaced, but still there for who just looked it up
 	flagRefused                        // a secondary tier did not take it: not to be tried again
 	flagOnceSeen                       // not copied down because it was seen only once
@@ -262,14 +251,10 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 	}
 	e := &Engine{opts: opts, log: opts.Logger, primary: opts.Primary, events: newEventLog(), wake: make(chan struct{}, 1), seed: maphash.MakeSeed()}
 	e.temp, e.plain = newNameMatcher(opts.TempPatterns), newNameMatcher(opts.PlainPatterns)
-	pol, err := policy.New(opts.Policy, opts.CapacityBytes)
-	if err != nil {
+	if err := e.openRoom(); err != nil {
 		return nil, err
 	}
 	e.mu.ix = index.New()
-	e.mu.shared = pol
-	e.mu.limitBytes = opts.CapacityBytes
-	e.mu.byGroup = map[block.GroupID]uint32{}
 	e.mu.files = map[index.ID]*File{}
 	e.mu.waiting = map[nameKey][]index.ID{}
 	e.mu.formerly = map[index.ID]nameKey{}
@@ -277,14 +262,10 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 	e.mu.orphans = map[*promotion]struct{}{}
 	e.mu.fates = fate.New(e.seed, opts.Kernels, e.now())
 	e.mu.underWay = map[*storeOp]struct{}{}
-	e.mu.space = make(chan struct{})
 	now := e.now()
 	root := e.mu.ix.At(index.Root)
 	root.Mode, root.Mtime, root.Atime, root.Ctime = modeDir|opts.RootMode, now, now, now
 	root.UID, root.GID = opts.RootUID, opts.RootGID
-	if err := e.addGroups(); err != nil {
-		return nil, err
-	}
 	e.addSecondaries()
 	if err := e.adopt(); err != nil {
 		return nil, err
@@ -426,7 +407,6 @@ func chargeOf(size int64) int64 { return (size + pageBytes - 1) &^ (pageBytes - 
 // every Lock and Unlock.
 func (e *Engine) checkLocked() {
 	m := &e.mu
-	invariant.Check(m.usedBytes >= 0, "usedBytes %d < 0", m.usedBytes)
-	invariant.Check(m.pinnedBytes >= 0 && m.pinnedBytes <= m.usedBytes, "pinnedBytes %d of usedBytes %d", m.pinnedBytes, m.usedBytes)
+	m.room.Check()
 	invariant.Check(m.blocks >= 0, "blocks %d < 0", m.blocks)
 }

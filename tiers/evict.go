@@ -6,15 +6,15 @@ import (
 	"os"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers/driver"
-
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/draft"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/policy"
+	"github.com/kvfs/kvfs/tiers/room"
 )
 
 // gone is what must be done outside the lock after entries left the primary
@@ -81,47 +81,36 @@ func (e *Engine) chargeLocked(id index.ID, en *index.Entry) int64 {
 
 // addUsedLocked changes the bytes charged to an entry by delta.
 func (e *Engine) addUsedLocked(en *index.Entry, delta int64) {
-	e.mu.usedBytes += delta
-	e.mu.groups[en.Group].usedBytes += delta
-	if en.Flags&flagCounted != 0 {
-		e.mu.pinnedBytes += delta
-	}
+	e.mu.room.Charge(e.mu.room.Group(en.Group), delta, en.Flags&flagCounted != 0)
 	if delta < 0 {
-		e.signalSpaceLocked()
+		e.mu.room.Signal()
 	}
-}
-
-// signalSpaceLocked wakes all that wait for room.
-func (e *Engine) signalSpaceLocked() {
-	close(e.mu.space)
-	e.mu.space = make(chan struct{})
 }
 
 // classifyLocked brings an entry's place in the accounts and in its policy in
 // line with its flags: counted as pinned while it is open, being written or
 // pinned; in the policy while it is a committed block that may be evicted.
 func (e *Engine) classifyLocked(id index.ID, en *index.Entry) {
-	g := e.mu.groups[en.Group]
 	linked := e.mu.ix.Linked(id)
 	resident := en.Blob != 0 || e.mu.files[id] != nil
-	hold := en.Flags&(flagUncommitted|flagPinned|flagTemp|flagPlain) != 0 || g.opts.Pinned || !linked || !resident
+	hold := en.Flags&(flagUncommitted|flagPinned|flagTemp|flagPlain) != 0 || e.mu.room.Group(en.Group).Pinned() || !linked || !resident
 	if counted := resident && (hold || en.Opens > 0); counted != (en.Flags&flagCounted != 0) {
 		if counted {
 			en.Flags |= flagCounted
-			e.mu.pinnedBytes += e.chargeLocked(id, en)
+			e.mu.room.Pin(e.chargeLocked(id, en))
 		} else {
 			en.Flags &^= flagCounted
-			e.mu.pinnedBytes -= e.chargeLocked(id, en)
-			e.signalSpaceLocked()
+			e.mu.room.Pin(-e.chargeLocked(id, en))
+			e.mu.room.Signal()
 		}
 	}
 	if evictable := !hold; evictable != (en.Flags&flagPolicy != 0) {
 		if evictable {
 			en.Flags |= flagPolicy
-			e.orderLocked(g).Add(uint32(id), e.pathHashLocked(id), max(chargeOf(en.Size), 1))
+			e.mu.room.Order(en.Group).Add(uint32(id), e.pathHashLocked(id), max(chargeOf(en.Size), 1))
 		} else {
 			en.Flags &^= flagPolicy
-			e.orderLocked(g).Remove(uint32(id))
+			e.mu.room.Order(en.Group).Remove(uint32(id))
 		}
 	}
 }
@@ -336,68 +325,38 @@ func (e *Engine) reapLocked(id index.ID, en *index.Entry, g *gone) {
 			en.Flags &^= flagCounted // its charge is 0
 		}
 		if en.Mode&modeType != modeDir {
-			e.mu.groups[en.Group].entries--
+			e.mu.room.Leave(en.Group)
 		}
 		e.mu.ix.Free(id)
 	}
 }
 
-// roomLocked evicts until the group may take n bytes more, and says whether it
-// may. force is for a writer that has waited as long as it may: then even leased
-// blocks go, and a good many at once, so that not every writer waits.
-func (e *Engine) roomLocked(gr *group, n int64, force bool, g *gone) (ok bool, until int64) {
-	limit := e.mu.limitBytes
-	if ok, until = e.quotaLocked(gr, n, force, g); !ok {
-		return false, until
+// victims has the engine's blocks go for room. force: within leases, too.
+func (e *Engine) victims(force bool, g *gone) room.Victims {
+	return room.Victims{
+		Spare: func() { e.clearLimboLocked(g) },
+		Evict: func(order policy.Policy, need int64, quota bool) (freed, until int64) {
+			reason := fate.ReasonCapacity
+			if quota {
+				reason = fate.ReasonQuota
+			}
+			return e.evictLocked(order, need, reason, force, g)
+		},
 	}
-	if e.mu.usedBytes+n > limit {
-		e.clearLimboLocked(g)
-	}
-	if e.mu.usedBytes+n <= limit || limit < e.opts.CapacityBytes { // gauge has evicted, and seen what that brought
-		return e.mu.usedBytes+n <= limit, 0
-	}
-	need := e.mu.usedBytes + n - limit
-	most := need
-	if force && n > 0 {
-		most = max(need, limit/8)
-	}
-	until = e.evictAnyLocked(need, most, force, g)
-	return e.mu.usedBytes+n <= limit, until
 }
 
-// evictAnyLocked is evictLocked for the blocks of all groups: up to most bytes, and of those with an order of their own
-// no more than are needed.
-func (e *Engine) evictAnyLocked(need, most int64, force bool, g *gone) (until int64) {
-	freed, until := e.evictLocked(e.mu.shared, most, fate.ReasonCapacity, force, g)
-	for _, other := range e.mu.groups {
-		if freed >= need {
-			break
-		}
-		if other.order != nil {
-			n, u := e.evictLocked(other.order, need-freed, fate.ReasonCapacity, force, g)
-			freed += n
-			if until == 0 || u != 0 && u < until {
-				until = u
-			}
-		}
-	}
-	return until
+// roomLocked evicts until the group may take n bytes more, and says whether it may. until is when the first lease
+// ends that stood in the way; 0: none did. force is for a writer that has waited as long as it may: then even leased
+// blocks go.
+func (e *Engine) roomLocked(gr *room.Group, n int64, force bool, g *gone) (ok bool, until int64) {
+	return e.mu.room.Make(gr, n, force, e.victims(force, g))
 }
 
 // quotaLocked evicts blocks of the group until its quota leaves n bytes, and says
 // whether it does.
-func (e *Engine) quotaLocked(gr *group, n int64, force bool, g *gone) (ok bool, until int64) {
-	q := gr.opts.QuotaBytes
-	if q > 0 && gr.usedBytes+n > q {
-		e.clearLimboLocked(g)
-	}
-	if q == 0 || gr.usedBytes+n <= q {
-		return true, 0
-	}
-	if gr.order != nil && n <= q {
-		_, until = e.evictLocked(gr.order, gr.usedBytes+n-q, fate.ReasonQuota, force, g)
-	}
-	return gr.usedBytes+n <= q, until
+func (e *Engine) quotaLocked(gr *room.Group, n int64, force bool, g *gone) bool {
+	ok, _ := e.mu.room.MakeInGroup(gr, n, e.victims(force, g))
+	return ok
 }
 
 // tryReserve charges n more bytes to f if room can be made without waiting.
@@ -406,12 +365,12 @@ func (e *Engine) tryReserve(f *File, n int64) bool {
 	e.gauge(n, false)
 	e.mu.Lock()
 	en := e.mu.ix.At(f.id)
-	ok, _ := e.roomLocked(e.mu.groups[en.Group], n, false, &g)
+	ok, _ := e.roomLocked(e.mu.room.Group(en.Group), n, false, &g)
 	if ok {
 		f.charge += n
 		e.addUsedLocked(en, n)
 	}
-	high := e.highLocked()
+	high := e.mu.room.High(0)
 	e.mu.Unlock()
 	e.finish(&g)
 	if high {
@@ -440,11 +399,6 @@ func (e *Engine) speculate(f *File, n int64) bool {
 	return ok
 }
 
-// highLocked reports whether use is above the high watermark.
-func (e *Engine) highLocked() bool {
-	return float64(e.mu.usedBytes) > e.opts.HighWatermark*float64(e.opts.CapacityBytes)
-}
-
 // reserve charges n more bytes to the entry, evicting what it must, and waits up
 // to WriteTimeout for pins to go. started says that bytes of this file were
 // accepted already, so that it may use the headroom rather than fail. It fails
@@ -460,13 +414,15 @@ func (e *Engine) reserve(ctx context.Context, id index.ID, f *File, n int64, sta
 		left := deadline.Sub(e.opts.Now())
 		e.gauge(n, left <= 0)
 		e.mu.Lock()
-		gr := e.mu.groups[e.mu.ix.At(id).Group]
+		gr := e.mu.room.Group(e.mu.ix.At(id).Group)
 		ok, until := e.grantLocked(gr, f, n, started, left <= 0, &g)
 		if !ok {
-			err = e.refusalLocked(gr, f.charge, n, left)
+			if err = e.mu.room.Refusal(gr, f.charge, n, left); err != nil {
+				e.mu.counters.NoSpace++
+			}
 		}
-		high, overQuota := e.highLocked(), gr.overQuota(n)
-		space, wait := e.mu.space, e.lookAgainLocked(left)
+		high, overQuota := e.mu.room.High(0), gr.Over(n)
+		space, wait := e.mu.room.Space(), e.mu.room.Wait(left)
 		e.mu.Unlock()
 		e.finish(&g)
 		switch {
@@ -491,12 +447,12 @@ func (e *Engine) reserve(ctx context.Context, id index.ID, f *File, n int64, sta
 }
 
 // grantLocked charges n more bytes to f if there is room, or can be made; see reserve.
-func (e *Engine) grantLocked(gr *group, f *File, n int64, started, force bool, g *gone) (ok bool, until int64) {
-	if e.hopelessLocked(gr, f.charge, n) != nil {
+func (e *Engine) grantLocked(gr *room.Group, f *File, n int64, started, force bool, g *gone) (ok bool, until int64) {
+	if e.mu.room.Hopeless(gr, f.charge, n) != nil {
 		return false, 0 // nobody else is to go for it
 	}
 	ok, until = e.roomLocked(gr, n, force, g)
-	if !ok && started && !gr.overQuota(n) && e.overrunsLocked(n) {
+	if !ok && started && !gr.Over(n) && e.mu.room.Overruns(n) {
 		ok = true
 		e.mu.counters.Overruns++
 	}
@@ -538,7 +494,6 @@ const watermarkIdle = time.Second
 // runEvictor brings use down to the low watermark each time it is woken, so that
 // writers seldom evict inline.
 func (e *Engine) runEvictor(ctx context.Context) {
-	low := int64(e.opts.LowWatermark * float64(e.opts.CapacityBytes))
 	for {
 		select {
 		case <-ctx.Done():
@@ -548,12 +503,14 @@ func (e *Engine) runEvictor(ctx context.Context) {
 		for freed := int64(1); freed > 0 && ctx.Err() == nil; {
 			var g gone
 			e.mu.Lock()
-			need := e.mu.usedBytes - low
 			freed = 0
-			if over := e.mu.usedBytes - e.opts.CapacityBytes; over > 0 { // into the headroom
-				freed, _ = e.evictLocked(e.mu.shared, min(over, evictBatch), fate.ReasonCapacity, false, &g)
-			} else if need > 0 {
-				freed, _ = e.evictLocked(e.mu.shared, min(need, evictBatch), fate.ReasonWatermark, false, &g)
+			reason := fate.ReasonWatermark
+			excess, over := e.mu.room.Excess()
+			if over { // into the headroom
+				reason = fate.ReasonCapacity
+			}
+			if excess > 0 {
+				freed, _ = e.evictLocked(e.mu.room.Shared(), min(excess, evictBatch), reason, false, &g)
 			}
 			e.mu.Unlock()
 			e.finish(&g)

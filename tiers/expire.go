@@ -54,7 +54,7 @@ func (e *Engine) runExpiry(ctx context.Context) {
 		var g gone
 		e.mu.Lock()
 		e.expireLocked(&g)
-		e.forgetGroupsLocked()
+		e.mu.room.Forget()
 		line := e.summarizeLocked(&batchSummary{})
 		e.mu.Unlock()
 		e.finish(&g)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/room"
 )
 
 // EventRing is how many events the log keeps.
@@ -118,8 +119,8 @@ type audit struct {
 	errs []error
 
 	used, pinned, limbo, guessed, blocks, hollow, dirs int64
-	groups                                             []int64
-	entries                                            []int
+	groups                                             map[*room.Group]int64
+	files                                              map[*room.Group]int
 	leaving                                            map[index.ID]bool
 }
 
@@ -133,7 +134,7 @@ func (a *audit) bad(format string, args ...any) {
 func (e *Engine) Audit() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	a := &audit{e: e, groups: make([]int64, len(e.mu.groups)), entries: make([]int, len(e.mu.groups)), leaving: map[index.ID]bool{}}
+	a := &audit{e: e, groups: map[*room.Group]int64{}, files: map[*room.Group]int{}, leaving: map[index.ID]bool{}}
 	a.leavingLocked()
 	for id, invalid := index.Root, 0; invalid < 5000; id++ {
 		if !e.mu.ix.Valid(id) {
@@ -156,16 +157,16 @@ func (e *Engine) Audit() error {
 			a.bad("%s: account says %d, entries say %d", what, got, want)
 		}
 	}
-	check("usedBytes", e.mu.usedBytes, a.used)
-	check("pinnedBytes", e.mu.pinnedBytes, a.pinned)
+	check("usedBytes", e.mu.room.Used(), a.used)
+	check("pinnedBytes", e.mu.room.Pinned(), a.pinned)
 	check("limboBytes", e.mu.limbo.bytes, a.limbo)
 	check("guessedBytes", e.guessed.taken.Load(), a.guessed)
 	check("blocks", e.mu.blocks, a.blocks)
 	check("hollow", e.mu.hollow, a.hollow)
 	check("dirFiles", e.mu.dirFiles, a.dirs)
-	for i, g := range e.mu.groups {
-		check(fmt.Sprintf("group %q", g.name), g.usedBytes, a.groups[i])
-		check(fmt.Sprintf("files of group %q", g.name), int64(g.entries), int64(a.entries[i]))
+	for g := range e.mu.room.Groups() {
+		check(fmt.Sprintf("group %q", g.Name()), g.Used(), a.groups[g])
+		check(fmt.Sprintf("files of group %q", g.Name()), int64(g.Files()), int64(a.files[g]))
 	}
 	return errors.Join(a.errs...)
 }
@@ -195,11 +196,7 @@ func (a *audit) leavingLocked() {
 func (a *audit) promotion(p *promotion) {
 	a.used += p.charge
 	a.pinned += p.charge
-	for i, g := range a.e.mu.groups {
-		if g == p.group {
-			a.groups[i] += p.charge
-		}
-	}
+	a.groups[p.group] += p.charge
 }
 
 func (a *audit) entryLocked(id index.ID) {
@@ -217,8 +214,11 @@ func (a *audit) entryLocked(id index.ID) {
 	}
 	charge := e.chargeLocked(id, en)
 	a.used += charge
-	a.groups[en.Group] += charge
-	a.entries[en.Group]++
+	gr := e.mu.room.Group(en.Group)
+	a.groups[gr] += charge
+	if a.files[gr]++; e.mu.room.Find(gr.Name()) != gr {
+		a.bad("entry %d: its group was forgotten", id)
+	}
 	if en.Flags&flagCounted != 0 {
 		a.pinned += charge
 	}
@@ -239,13 +239,13 @@ func (a *audit) entryLocked(id index.ID) {
 			a.bad("%s: in no tier", e.mu.ix.Path(id))
 		}
 		if e.groupOfLocked(e.mu.ix.Parent(id)) != en.Group {
-			a.bad("%s: charged to group %q", e.mu.ix.Path(id), e.mu.groups[en.Group].name)
+			a.bad("%s: charged to group %q", e.mu.ix.Path(id), e.mu.room.Group(en.Group).Name())
 		}
 	}
 	if !linked && en.Tiers|en.Storing != 0 {
 		a.bad("entry %d: has no name, but copies in tiers %b, underway to %b", id, en.Tiers, en.Storing)
 	}
-	hold := en.Flags&(flagUncommitted|flagPinned|flagTemp|flagPlain) != 0 || e.mu.groups[en.Group].opts.Pinned || !linked || !resident
+	hold := en.Flags&(flagUncommitted|flagPinned|flagTemp|flagPlain) != 0 || e.mu.room.Group(en.Group).Pinned() || !linked || !resident
 	if got, want := en.Flags&flagCounted != 0, hold || en.Opens > 0; got != want && charge > 0 {
 		a.bad("entry %d: counted as pinned %v, want %v", id, got, want)
 	}
@@ -331,5 +331,5 @@ func (e *Engine) Ref(id index.ID) {
 func (e *Engine) Leased() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.mu.leases.n
+	return e.mu.leases.Len()
 }

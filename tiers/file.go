@@ -141,7 +141,7 @@ func (e *Engine) kindLocked(en *index.Entry) draft.Kind {
 	switch {
 	case en.Mode&modeType == modeDir:
 		return draft.Block
-	case en.Flags&flagPlain != 0 || e.mu.groups[en.Group].opts.Pinned:
+	case en.Flags&flagPlain != 0 || e.mu.room.Group(en.Group).Pinned():
 		return draft.Plain
 	case en.Flags&flagTemp != 0:
 		return draft.Temp
@@ -450,7 +450,7 @@ func (f *File) prepare(ctx context.Context, h *Handle, end int64, more bool) err
 	e.mu.Lock()
 	started := f.started
 	if !started && more {
-		end = max(end, e.mu.groups[e.mu.ix.At(f.id).Group].expectBytes())
+		end = max(end, e.mu.room.Group(e.mu.ix.At(f.id).Group).BlockBytes())
 	}
 	charge := f.charge
 	e.mu.Unlock()

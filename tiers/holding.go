@@ -26,7 +26,7 @@ func (e *Engine) holdsLocked(id index.ID, en *index.Entry) bool {
 		return en.Tiers&far == 0
 	}
 	local := en.Blob != 0 || en.Tiers&^far != 0
-	return local && !e.mu.groups[en.Group].opts.Pinned && !e.expiredLocked(id)
+	return local && !e.mu.room.Group(en.Group).Pinned() && !e.expiredLocked(id)
 }
 
 func (e *Engine) holdingLocked(en *index.Entry, path string, h *Holding) {

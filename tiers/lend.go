@@ -68,7 +68,7 @@ func (e *Engine) lendHot(o *LendOptions) (*Lent, index.ID, <-chan struct{}, erro
 		return nil, 0, nil, block.ErrNotFound
 	}
 	if f := e.mu.files[id]; f != nil && len(f.handles) > 0 {
-		space := e.mu.space
+		space := e.mu.room.Space()
 		e.mu.Unlock()
 		return nil, id, space, block.ErrPending
 	}
@@ -85,7 +85,7 @@ func (e *Engine) lendHot(o *LendOptions) (*Lent, index.ID, <-chan struct{}, erro
 		e.classifyLocked(id, en)
 	}
 	if en.Flags&flagPolicy != 0 {
-		e.orderLocked(e.mu.groups[en.Group]).Touch(uint32(id))
+		e.mu.room.Order(en.Group).Touch(uint32(id))
 	}
 	e.mu.Unlock()
 	file, err := e.primary.Open(blob)
@@ -141,7 +141,7 @@ func (e *Engine) lendHollow(ctx context.Context, o *LendOptions, id index.ID) (*
 	}
 	en := e.mu.ix.At(id)
 	en.Lookups++ // so that the entry stays
-	roomy := float64(e.mu.usedBytes+chargeOf(en.Size)) <= e.opts.HighWatermark*float64(e.opts.CapacityBytes)
+	roomy := !e.mu.room.High(chargeOf(en.Size))
 	e.mu.Unlock()
 	defer e.Forget(id, 1)
 	if !roomy {

@@ -375,7 +375,7 @@ func (e *Engine) publishedLocked(id index.ID, en *index.Entry, begun uint64, rep
 	if ok && e.observeLocked(l.Seq) && en.Seq <= l.Seq {
 		en.Seq = e.nextSeqLocked()
 	}
-	if replaces && !e.mu.groups[en.Group].opts.Pinned || ok && l.Seq <= begun { // raw files are not told of
+	if replaces && !e.mu.room.Group(en.Group).Pinned() || ok && l.Seq <= begun { // raw files are not told of
 		g.graves = append(g.graves, driver.Grave{Path: path, Seq: min(begun, en.Seq-1) + 1})
 	}
 }

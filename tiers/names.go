@@ -231,14 +231,14 @@ func (e *Engine) checkNewLocked(parent index.ID, name string) error {
 // groupOfLocked returns the group that the names in parent belong to.
 func (e *Engine) groupOfLocked(parent index.ID) uint32 {
 	if parent == index.Root {
-		return e.groupLocked("")
+		return e.mu.room.Number("")
 	}
 	ix := e.mu.ix
 	top := parent
 	for ix.Parent(top) != index.Root {
 		top = ix.Parent(top)
 	}
-	return e.groupLocked(block.GroupID(ix.Name(top)))
+	return e.mu.room.Number(block.GroupID(ix.Name(top)))
 }
 
 // changedLocked notes that the names in a directory changed.

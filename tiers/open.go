@@ -142,7 +142,7 @@ func (e *Engine) openRead(id index.ID, by Caller, hit bool) (o Opened, hollow bo
 		e.classifyLocked(id, en)
 	}
 	if en.Flags&flagPolicy != 0 {
-		e.orderLocked(e.mu.groups[en.Group]).Touch(uint32(id))
+		e.mu.room.Order(en.Group).Touch(uint32(id))
 	}
 	e.readLocked(id, en, hit)
 	return Opened{ID: id, Blob: driver.BlobID(en.Blob), Size: en.Size}, false, nil
@@ -509,7 +509,7 @@ func (e *Engine) beginWrite(ctx context.Context, o *writeOpen, h *Handle) error 
 	}
 	e.mu.Lock()
 	en := e.mu.ix.At(h.ID())
-	bytes := chargeOf(e.mu.groups[en.Group].expectBytes()) - h.File.charge
+	bytes := chargeOf(e.mu.room.Group(en.Group).BlockBytes()) - h.File.charge
 	seen := e.kindLocked(en) == draft.Plain || en.Flags&flagUncommitted == 0 && en.Flags&flagTemp == 0
 	e.mu.Unlock()
 	if !seen { // else its first byte hides it, or nobody knows its size

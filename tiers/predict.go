@@ -100,7 +100,7 @@ func (s *secondary) endLoadLocked(id driver.JobID, now time.Time, brought int64)
 func (e *Engine) openDeadline(id index.ID) (deadline time.Duration, late bool) {
 	e.mu.Lock()
 	en := e.mu.ix.At(id)
-	deadline = e.deadlineOfLocked(e.mu.groups[en.Group], 0)
+	deadline = e.deadlineOfLocked(e.mu.room.Group(en.Group), 0)
 	if deadline == noDeadline || !e.hollowLocked(id, en) || e.mu.promotions[id] != nil {
 		e.mu.Unlock()
 		return deadline, false

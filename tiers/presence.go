@@ -12,6 +12,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/room"
 )
 
 // Place is where a block is found by Presences.
@@ -126,7 +127,7 @@ func (e *Engine) placeLocked(id index.ID, now int64, o *PresenceOptions) Place {
 			p = Place{Presence: driver.Pending}
 		} else {
 			s := e.firstTier(en)
-			if e.lateLocked(s, en.Size, e.deadlineOfLocked(e.mu.groups[en.Group], o.Deadline)) {
+			if e.lateLocked(s, en.Size, e.deadlineOfLocked(e.mu.room.Group(en.Group), o.Deadline)) {
 				return Place{Late: true}
 			}
 			p.Tier = uint8(s.n + 1)
@@ -176,16 +177,12 @@ func (e *Engine) writingLocked(v *Viewer, dir index.ID, name string) bool {
 }
 
 // pathGroupLocked is the group of a path, nil if nothing is known of it.
-func (e *Engine) pathGroupLocked(path []byte) *group {
+func (e *Engine) pathGroupLocked(path []byte) *room.Group {
 	name, _, below := bytes.Cut(path, []byte("/"))
 	if !below {
 		name = nil
 	}
-	n, ok := e.mu.byGroup[block.GroupID(name)]
-	if !ok {
-		return nil
-	}
-	return e.mu.groups[n]
+	return e.mu.room.Find(block.GroupID(name))
 }
 
 // noDeadline stands for none.
@@ -193,9 +190,9 @@ const noDeadline = time.Duration(math.MaxInt64)
 
 // deadlineOfLocked is how long an open of a block of a group, nil if it has none, may take; want
 // is as in PresenceOptions.
-func (e *Engine) deadlineOfLocked(gr *group, want time.Duration) time.Duration {
-	if want == 0 && gr != nil {
-		want = gr.opts.OpenDeadline
+func (e *Engine) deadlineOfLocked(gr *room.Group, want time.Duration) time.Duration {
+	if want == 0 {
+		want = e.deadlines[gr]
 	}
 	if want == 0 {
 		want = e.opts.OpenDeadline

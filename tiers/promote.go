@@ -16,6 +16,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/room"
 )
 
 // promotion brings one hollow block into memory. There is at most one for an
@@ -43,7 +44,7 @@ type promotion struct {
 	aside func(o *driver.Outcome) // constant; not nil: it is for no entry yet, and this carries it on when it is loaded
 
 	// Owned by who carries it along.
-	group  *group // that charge is accounted to
+	group  *room.Group // that charge is accounted to
 	charge int64
 	blob   driver.BlobID
 	file   *os.File
@@ -141,7 +142,7 @@ func (e *Engine) promotionLocked(id index.ID, own bool) (p *promotion, first boo
 	}
 	p = &promotion{
 		id: id, seq: en.Seq, size: en.Size, own: own && e.ownTiers(en) != 0, away: make(chan struct{}), done: make(chan struct{}),
-		sum: block.Checksum{Sum: en.Sum, Valid: en.Flags&flagSum != 0}, group: e.mu.groups[en.Group],
+		sum: block.Checksum{Sum: en.Sum, Valid: en.Flags&flagSum != 0}, group: e.mu.room.Group(en.Group),
 	}
 	e.mu.promotions[id] = p
 	e.chooseLocked(p, en)
@@ -298,7 +299,7 @@ func (e *Engine) tryRoomForPromotion(p *promotion) *shortage {
 	var g gone
 	e.gauge(n, false)
 	e.mu.Lock()
-	short := &shortage{space: e.mu.space, left: e.lookAgainLocked(e.opts.WriteTimeout), hopeless: e.hopelessLocked(p.group, 0, n)}
+	short := &shortage{space: e.mu.room.Space(), left: e.mu.room.Wait(e.opts.WriteTimeout), hopeless: e.mu.room.Hopeless(p.group, 0, n)}
 	ok := false
 	if short.hopeless == nil {
 		ok, short.until = e.roomLocked(p.group, n, false, &g)
@@ -307,7 +308,7 @@ func (e *Engine) tryRoomForPromotion(p *promotion) *shortage {
 		p.charge = n
 		e.chargePromotionLocked(p, n)
 	}
-	high := ok && e.highLocked()
+	high := ok && e.mu.room.High(0)
 	e.mu.Unlock()
 	e.finish(&g)
 	if high {
@@ -321,9 +322,7 @@ func (e *Engine) tryRoomForPromotion(p *promotion) *shortage {
 
 // chargePromotionLocked accounts for the memory of a promotion under way.
 func (e *Engine) chargePromotionLocked(p *promotion, n int64) {
-	e.mu.usedBytes += n
-	e.mu.pinnedBytes += n
-	p.group.usedBytes += n
+	e.mu.room.Charge(p.group, n, true)
 }
 
 // finishPromotion makes a loaded block one of memory, unless the name means
@@ -521,7 +520,7 @@ func (e *Engine) failPromotion(p *promotion, err error) {
 	e.mu.Lock()
 	if p.charge > 0 {
 		e.chargePromotionLocked(p, -p.charge)
-		e.signalSpaceLocked()
+		e.mu.room.Signal()
 	}
 	if e.mu.promotions[p.id] == p {
 		delete(e.mu.promotions, p.id)

@@ -313,7 +313,7 @@ func (e *Engine) renameLocked(id index.ID, f *File, o *RenameOptions, size, mtim
 	en.Ctime, en.Seq = e.now(), e.nextSeqLocked()
 	e.renamedDirLocked(id, en)
 	e.renamedLocked(DirRenamed, id, en, old, g)
-	e.shrinkLocked(e.mu.groups[e.groupOfLocked(id)], g)
+	e.shrinkLocked(e.mu.room.Group(e.groupOfLocked(id)), g)
 	return nil
 }
 
@@ -388,7 +388,7 @@ func (e *Engine) renameFileLocked(id index.ID, f *File, o *RenameOptions, size, 
 // kindOfLocked is what a file of the name k would be.
 func (e *Engine) kindOfLocked(k nameKey) draft.Kind {
 	switch flags := e.nameFlagsLocked(k.parent, k.name); {
-	case flags&flagPlain != 0 || e.mu.groups[e.groupOfLocked(k.parent)].opts.Pinned:
+	case flags&flagPlain != 0 || e.mu.room.Group(e.groupOfLocked(k.parent)).Pinned():
 		return draft.Plain
 	case flags&flagTemp != 0:
 		return draft.Temp

@@ -79,8 +79,8 @@ func (e *Engine) stats() Stats {
 	defer e.mu.Unlock()
 	st := Stats{
 		CapacityBytes: e.opts.CapacityBytes,
-		UsedBytes:     e.mu.usedBytes,
-		PinnedBytes:   e.mu.pinnedBytes,
+		UsedBytes:     e.mu.room.Used(),
+		PinnedBytes:   e.mu.room.Pinned(),
 		Blocks:        e.mu.blocks,
 		Names:         int64(e.mu.ix.Len()),
 		Writing:       int64(len(e.mu.files)),
@@ -89,8 +89,8 @@ func (e *Engine) stats() Stats {
 		Hollow:        e.mu.hollow,
 		Summary:       e.mu.tally.snapshot(),
 	}
-	if full := &e.mu.fullness; full.at != 0 {
-		st.FullAt, st.FullOf = time.Unix(0, full.at), full.of
+	if of, at := e.mu.room.LastFull(); at != 0 {
+		st.FullAt, st.FullOf = time.Unix(0, at), of
 	}
 	st.Counters.Implausible = e.implausible.Load()
 	for _, s := range e.tiers {
@@ -112,12 +112,9 @@ type GroupStats struct {
 func (e *Engine) Groups() []GroupStats {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	out := make([]GroupStats, 0, len(e.mu.groups))
-	for _, g := range e.mu.groups {
-		if g.forgotten {
-			continue
-		}
-		out = append(out, GroupStats{g.name, g.opts.Pinned, g.opts.QuotaBytes, g.usedBytes, g.expectBytes()})
+	out := []GroupStats{}
+	for g := range e.mu.room.Groups() {
+		out = append(out, GroupStats{g.Name(), g.Pinned(), g.Options().QuotaBytes, g.Used(), g.BlockBytes()})
 	}
 	return out
 }

@@ -108,7 +108,7 @@ func (e *Engine) hasOlder(h *Holding) bool {
 // outdoneLocked reports whether an entry gives way to what is offered.
 func (e *Engine) outdoneLocked(en *index.Entry, h *Holding) bool {
 	return en.Mode&modeType == modeRegular && en.Seq < h.Seq && en.Flags&flagUncommitted == 0 &&
-		!e.mu.groups[en.Group].opts.Pinned && (en.Blob != 0 || e.ownTiers(en) != 0)
+		!e.mu.room.Group(en.Group).Pinned() && (en.Blob != 0 || e.ownTiers(en) != 0)
 }
 
 // fetchAside fetches a block into memory that has no name yet, because that has another
@@ -127,7 +127,7 @@ func (e *Engine) fetchAside(ctx context.Context, h *Holding) (*promotion, *drive
 	if !below {
 		dir = ""
 	}
-	p.group = e.mu.groups[e.groupLocked(block.GroupID(dir))]
+	p.group = e.mu.room.Group(e.mu.room.Number(block.GroupID(dir)))
 	e.mu.orphans[p] = struct{}{}
 	e.mu.Unlock()
 	err := e.roomForPromotion(ctx, p)
@@ -257,7 +257,7 @@ func (e *Engine) supersedeLocked(id index.ID, dir bool, seq uint64, g *gone) {
 	en := e.mu.ix.At(id)
 	isDir := en.Mode&modeType == modeDir
 	switch {
-	case isDir != dir, en.Seq >= seq, en.Flags&flagUncommitted != 0, !isDir && e.mu.groups[en.Group].opts.Pinned:
+	case isDir != dir, en.Seq >= seq, en.Flags&flagUncommitted != 0, !isDir && e.mu.room.Group(en.Group).Pinned():
 	case !isDir:
 		e.mu.counters.Superseded++
 		parent, reason := e.mu.ix.Parent(id), fate.ReasonSuperseded
