@@ -53,29 +53,30 @@ var table = map[string]row{
 	"cluster/pki":      {1, nil},
 	"cluster/wire":     {1, nil},
 
-	"tiers": {2, []string{"tiers/block", "tiers/draft", "tiers/driver", "tiers/fate", "tiers/index", "tiers/invariant", "tiers/policy", "tiers/room"}},
+	"tiers/lane": {2, []string{"tiers/block", "tiers/driver", "tiers/index", "tiers/invariant"}},
+	"tiers":      {3, []string{"tiers/block", "tiers/draft", "tiers/driver", "tiers/fate", "tiers/index", "tiers/invariant", "tiers/lane", "tiers/policy", "tiers/room"}},
 
 	"tiers/mem":      {3, []string{"tiers/block", "tiers/driver", "tiers/invariant"}},
 	"tiers/disk":     {3, []string{"tiers/block", "tiers/driver", "tiers/index", "tiers/invariant", "tiers/policy", "directio"}},
-	"tiers/peer":     {3, []string{"tiers", "tiers/block", "tiers/driver", "tiers/index", "tiers/invariant", "tiers/policy", "cluster", "cluster/feed", "cluster/location", "rdma"}},
+	"tiers/peer":     {4, []string{"tiers", "tiers/block", "tiers/driver", "tiers/index", "tiers/invariant", "tiers/policy", "cluster", "cluster/feed", "cluster/location", "rdma"}},
 	"tiers/tiertest": {3, []string{"tiers/block", "tiers/driver", "tiers/invariant"}},
 
-	"tiers/publish": {3, []string{"tiers", "tiers/block", "tiers/template"}},
-	"fs/query":      {3, []string{"tiers", "tiers/block", "tiers/fate", "tiers/hybrid", "tiers/template"}},
+	"tiers/publish": {4, []string{"tiers", "tiers/block", "tiers/template"}},
+	"fs/query":      {4, []string{"tiers", "tiers/block", "tiers/fate", "tiers/hybrid", "tiers/template"}},
 
 	"fs/device":  {0, nil},
-	"fs/control": {3, []string{"tiers", "tiers/block"}},
+	"fs/control": {4, []string{"tiers", "tiers/block"}},
 
-	"fs": {4, []string{"fs/control", "fs/device", "tiers", "tiers/block", "tiers/hybrid", "tiers/index"}},
+	"fs": {5, []string{"fs/control", "fs/device", "tiers", "tiers/block", "tiers/hybrid", "tiers/index"}},
 
 	"cmd/kvfs/config": {5, []string{"tiers/block", "tiers/hybrid", "tiers/template"}},
 	"cmd/kvfs/plan":   {4, []string{"tiers/hybrid", "directio"}},
 	"cmd/kvfs/launch": {4, nil},
 	"cmd/kvfs/store":  {4, nil},
-	"cmd/kvfs":        {5, []string{"*", "cmd/kvfs/config"}},
+	"cmd/kvfs":        {6, []string{"*", "cmd/kvfs/config"}},
 }
 
-const testsLevel = 6 // everything below tests/, which only tests/ may import
+const testsLevel = 7 // everything below tests/, which only tests/ may import
 
 // homes lists the third-party modules and the only packages that may import
 // each of them. An empty list means any package.

@@ -7,12 +7,11 @@ import (
 	"sort"
 	"strings"
 
-	"github.com/kvfs/kvfs/tiers/driver"
-
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/draft"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 )

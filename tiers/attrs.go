@@ -7,12 +7,11 @@ import (
 	"os"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers/driver"
-
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/draft"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 )

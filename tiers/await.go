@@ -54,7 +54,7 @@ func (e *Engine) waitedLocked(p *promotion, deadline bool) {
 		e.mu.counters.DeadlineExceeded++
 		e.judgeLocked(p, fate.Deadline, fate.ReasonExceeded)
 	} else {
-		p.tier.stats.PromoteTimeouts++
+		p.tier.StatsLocked().PromoteTimeouts++
 		e.judgeLocked(p, fate.Unreachable, fate.ReasonTimeout)
 	}
 }
@@ -80,7 +80,7 @@ func (e *Engine) awaitPromotion(ctx context.Context, p *promotion, away <-chan s
 		return p.err
 	}
 	p.waiters--
-	err, key := ctx.Err(), p.key
+	err, key := ctx.Err(), p.Key
 	if err == nil && late {
 		e.waitedLocked(p, deadline < e.opts.PromoteTimeout)
 	}

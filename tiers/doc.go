@@ -62,7 +62,7 @@
 // bits are right at all times, and no look-up has to ask a tier.
 //
 // All that changes what a tier holds under one key reaches it in the order in which
-// it happened to the name; see secondary.
+// it happened to the name; see package lane.
 //
 // # Other nodes
 //

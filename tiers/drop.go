@@ -228,7 +228,7 @@ func (e *Engine) dropCopyLocked(from *secondary, id index.ID, en *index.Entry, g
 		e.evictOneLocked(id, en, fate.ReasonRequest, g)
 		return
 	}
-	from.queueKeyedLocked(keyedOp{key: e.keyLocked(id)})
+	from.RemoveLocked(e.keyLocked(id))
 	en.Flags |= flagRefused // the next write of it, not the next eviction, copies it down again
 	e.forgetCopyLocked(from, id, en, fate.ReasonRequest, g)
 }

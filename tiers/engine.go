@@ -9,11 +9,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers/driver"
-
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/invariant"
@@ -169,8 +168,6 @@ type Engine struct {
 
 		promotions map[index.ID]*promotion // under way
 		orphans    map[*promotion]struct{} // likewise, but their names are gone
-		underWay   map[*storeOp]struct{}   // stores that a tier is doing
-		leaving    int64                   // bytes of the stores with storeOp.leaving
 		touched    []index.ID              // read since the tiers were told
 
 		blocks   int64 // committed files in memory
@@ -261,7 +258,6 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 	e.mu.promotions = map[index.ID]*promotion{}
 	e.mu.orphans = map[*promotion]struct{}{}
 	e.mu.fates = fate.New(e.seed, opts.Kernels, e.now())
-	e.mu.underWay = map[*storeOp]struct{}{}
 	now := e.now()
 	root := e.mu.ix.At(index.Root)
 	root.Mode, root.Mtime, root.Atime, root.Ctime = modeDir|opts.RootMode, now, now, now
@@ -281,7 +277,7 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 	ctx, e.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	e.ctx = ctx
 	for _, s := range e.tiers {
-		e.wg.Go(func() { e.runCascade(ctx, s) }) // likewise
+		e.wg.Go(func() { s.Run(ctx) }) // likewise
 	}
 	e.wg.Go(func() { e.runEvictor(ctx) }) // ends when Close cancels ctx
 	e.wg.Go(func() { e.runExpiry(ctx) })  // likewise
@@ -369,6 +365,9 @@ func (e *Engine) Close(ctx context.Context, keep bool) error {
 		return nil
 	}
 	e.mu.closed = true
+	for _, s := range e.tiers {
+		s.StopLocked()
+	}
 	files := make([]*File, 0, len(e.mu.files))
 	for _, f := range e.mu.files {
 		files = append(files, f)

@@ -5,10 +5,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/fate"
-
-	"github.com/kvfs/kvfs/tiers/block"
 )
 
 // EventKind says what happened to a block.

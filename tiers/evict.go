@@ -13,6 +13,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/lane"
 	"github.com/kvfs/kvfs/tiers/policy"
 	"github.com/kvfs/kvfs/tiers/room"
 )
@@ -183,7 +184,7 @@ const (
 // need is how much has to go yet: no more is copied than that, or what one job of a tier may be. False: it is not
 // for such a tier.
 func (e *Engine) leaveLocked(id index.ID, en *index.Entry, need int64) (v policy.Verdict, ok bool) {
-	if e.mu.leaving >= max(need, min(storeJobBytes, e.opts.CapacityBytes/64)) {
+	if e.leavingLocked() >= max(need, min(lane.StoreJobBytes, e.opts.CapacityBytes/64)) {
 		return policy.Stop, true
 	}
 	switch {
@@ -198,19 +199,27 @@ func (e *Engine) leaveLocked(id index.ID, en *index.Entry, need int64) (v policy
 	return policy.Evict, true
 }
 
+// leavingLocked returns the bytes of the blocks that are copied because they leave memory.
+func (e *Engine) leavingLocked() (bytes int64) {
+	for _, s := range e.tiers {
+		bytes += s.LeavingLocked()
+	}
+	return bytes
+}
+
 // leftLocked evicts a block that leaveLocked had copied, unless it was used meanwhile.
-func (e *Engine) leftLocked(op *storeOp, g *gone) {
-	if !op.leaving || !e.mu.ix.Valid(op.id) {
+func (e *Engine) leftLocked(s *secondary, op *lane.Store, g *gone) {
+	if !op.Leaving || !e.mu.ix.Valid(op.ID) {
 		return
 	}
-	en := e.mu.ix.At(op.id)
-	if en.Seq != op.seq || en.Tiers&op.tier.bit == 0 || en.Blob == 0 || en.Flags&(flagPolicy|flagPinned) != 0 ||
-		en.Opens > 0 || e.mu.files[op.id] != nil || !e.mu.ix.Linked(op.id) {
+	en := e.mu.ix.At(op.ID)
+	if en.Seq != op.Seq || en.Tiers&s.bit == 0 || en.Blob == 0 || en.Flags&(flagPolicy|flagPinned) != 0 ||
+		en.Opens > 0 || e.mu.files[op.ID] != nil || !e.mu.ix.Linked(op.ID) {
 		return
 	}
 	e.mu.counters.Evicted++
 	e.mu.counters.EvictedBytes += uint64(en.Size)
-	e.evictOneLocked(op.id, en, fate.ReasonCapacity, g)
+	e.evictOneLocked(op.ID, en, fate.ReasonCapacity, g)
 }
 
 // evictOneLocked takes a block out of memory. If no other tier has it, it is lost,
@@ -221,7 +230,7 @@ func (e *Engine) evictOneLocked(id index.ID, en *index.Entry, reason fate.Reason
 			e.mu.counters.Lost++
 			for _, s := range e.tiers {
 				if s.opts.Cascade != CascadeOff && en.Flags&(flagRefused|flagOnceSeen) == 0 {
-					s.stats.CascadeDropped++
+					s.StatsLocked().CascadeDropped++
 				}
 			}
 		}

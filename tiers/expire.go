@@ -7,6 +7,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/lane"
 )
 
 // expiry is one time to live. Entries that were changed or freed since leave
@@ -55,7 +56,7 @@ func (e *Engine) runExpiry(ctx context.Context) {
 		e.mu.Lock()
 		e.expireLocked(&g)
 		e.mu.room.Forget()
-		line := e.summarizeLocked(&batchSummary{})
+		line := e.summarizeLocked(&lane.Batch{})
 		e.mu.Unlock()
 		e.finish(&g)
 		e.expireVersions()

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers/driver"
-
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/lane"
 	"github.com/kvfs/kvfs/tiers/room"
 )
 
@@ -70,11 +70,21 @@ func (e *Engine) Quiesce(ctx context.Context) error {
 			done = p.done
 		}
 		was := idle
-		idle = len(e.mu.underWay) == 0
+		idle = true
+		told := make(chan struct{}, len(e.tiers))
 		for _, s := range e.tiers {
-			idle = idle && s.stores.len()+s.deferred.len()+len(s.naming)+s.moving == 0
+			jobs, queued := s.StoreJobsLocked(nil)
+			idle = idle && len(jobs)+queued == 0 && !s.KeyedLocked()
+			s.AfterKeyedLocked(func() { told <- struct{}{} })
 		}
 		e.mu.Unlock()
+		for range e.tiers {
+			select {
+			case <-told:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
 		if done == nil && idle && was {
 			return nil
 		}
@@ -173,23 +183,22 @@ func (e *Engine) Audit() error {
 
 // leavingLocked notes the blocks that have been evicted by their policy and are being copied.
 func (a *audit) leavingLocked() {
-	var bytes int64
-	count := func(op *storeOp) {
-		if op.leaving {
-			a.leaving[op.id] = true
-			bytes += op.bytes
+	a.e.eachStoreLocked(func(_ *secondary, op *lane.Store) {
+		if op.Leaving {
+			a.leaving[op.ID] = true
 		}
-	}
-	for _, s := range a.e.tiers {
-		for _, op := range s.stores.items[s.stores.head:] {
-			count(op)
+	})
+}
+
+// eachStoreLocked calls fn for the stores that are queued or under way.
+func (e *Engine) eachStoreLocked(fn func(s *secondary, op *lane.Store)) {
+	for _, s := range e.tiers {
+		for op := range s.QueuedLocked() {
+			fn(s, op)
 		}
-	}
-	for op := range a.e.mu.underWay {
-		count(op)
-	}
-	if bytes != a.e.mu.leaving {
-		a.bad("leaving: account says %d, stores say %d", a.e.mu.leaving, bytes)
+		for op := range s.BegunLocked() {
+			fn(s, op)
+		}
 	}
 }
 
@@ -258,29 +267,15 @@ func (a *audit) entryLocked(id index.ID) {
 // if and only if a store of it is queued or under way.
 func (a *audit) tierLocked(s *secondary) {
 	e := a.e
-	var blocks, bytes int64
+	if err := s.AuditLocked(); err != nil {
+		a.errs = append(a.errs, err)
+	}
 	storing := map[index.ID]bool{}
-	count := func(op *storeOp) {
-		if op.barrier != nil {
-			return
+	e.eachStoreLocked(func(of *secondary, op *lane.Store) {
+		if of == s && e.mu.ix.Valid(op.ID) && e.mu.ix.At(op.ID).Seq == op.Seq {
+			storing[op.ID] = true
 		}
-		blocks++
-		bytes += op.bytes
-		if e.mu.ix.Valid(op.id) && e.mu.ix.At(op.id).Seq == op.seq {
-			storing[op.id] = true
-		}
-	}
-	for _, op := range s.stores.items[s.stores.head:] {
-		count(op)
-	}
-	for op := range e.mu.underWay {
-		if op.tier == s {
-			count(op)
-		}
-	}
-	if blocks != s.stats.QueuedBlocks || bytes != s.stats.QueuedBytes {
-		a.bad("queue of %q: account says %d blocks, %d bytes; there are %d, %d", s.opts.Name, s.stats.QueuedBlocks, s.stats.QueuedBytes, blocks, bytes)
-	}
+	})
 	e.mu.ix.Descend(index.Root, func(id index.ID, en *index.Entry) bool {
 		if en.Storing&s.bit != 0 && !storing[id] {
 			a.bad("%s: marked as on its way to %q, but no store is queued", e.mu.ix.Path(id), s.opts.Name)
@@ -296,12 +291,13 @@ func (a *audit) tierLocked(s *secondary) {
 func (e *Engine) Leaving(id index.ID) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for op := range e.mu.underWay {
-		if op.id == id && op.leaving {
-			return true
+	leaving := false
+	for _, s := range e.tiers {
+		for op := range s.BegunLocked() {
+			leaving = leaving || op.ID == id && op.Leaving
 		}
 	}
-	return false
+	return leaving
 }
 
 // StoreWaiters returns how many wait for stores that are queued or under way.
@@ -309,14 +305,7 @@ func (e *Engine) StoreWaiters() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	n := 0
-	for _, s := range e.tiers {
-		for _, op := range s.stores.items[s.stores.head:] {
-			n += len(op.waiters)
-		}
-	}
-	for op := range e.mu.underWay {
-		n += len(op.waiters)
-	}
+	e.eachStoreLocked(func(_ *secondary, op *lane.Store) { n += op.Waiters() })
 	return n
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/draft"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/lane"
 )
 
 // Fsync commits a file that is being written, with its present bytes, and waits until it is durable in a
@@ -88,22 +89,18 @@ func (e *Engine) FsyncDir(ctx context.Context, dir index.ID) error {
 func (e *Engine) storeSome(ctx context.Context, s *secondary, ids []index.ID) (n int, err error) {
 	var bytes int64
 	done := make(chan error, recordBatch)
-	queued := map[index.ID]*storeOp{}
+	queued := map[index.ID]*lane.Store{}
 	waits := 0
 	e.mu.Lock()
 	if e.mu.closed {
 		e.mu.Unlock()
 		return 0, block.ErrClosed
 	}
-	for _, op := range s.stores.items[s.stores.head:] {
-		if op.barrier == nil {
-			queued[op.id] = op
-		}
+	for op := range s.QueuedLocked() {
+		queued[op.ID] = op
 	}
-	for op := range e.mu.underWay {
-		if op.tier == s {
-			queued[op.id] = op
-		}
+	for op := range s.BegunLocked() {
+		queued[op.ID] = op
 	}
 	for n < len(ids) && n < recordBatch && (bytes < s.opts.QueueBytes || n == 0) {
 		id := ids[n]
@@ -117,11 +114,12 @@ func (e *Engine) storeSome(ctx context.Context, s *secondary, ids []index.ID) (n
 		}
 		bytes += en.Size
 		waits++
-		if op := queued[id]; op != nil && en.Storing&s.bit != 0 && op.seq == en.Seq {
-			op.waiters, op.force = append(op.waiters, done), true
+		if op := queued[id]; op != nil && en.Storing&s.bit != 0 && op.Seq == en.Seq {
+			op.Wait(done)
+			op.Force = true
 			continue
 		}
-		e.queueStoreLocked(s, id, en, false, done).force = true
+		s.copyLocked(id, en, lane.Store{Force: true}, false, done)
 	}
 	e.mu.Unlock()
 	for range waits {
@@ -177,31 +175,17 @@ func (e *Engine) Drain(ctx context.Context) error {
 
 // drainTier waits until one tier has been given what was to be cascaded to it.
 func (e *Engine) drainTier(ctx context.Context, s *secondary) error {
-	e.mu.Lock()
-	renames := s.keyedIn
-	e.mu.Unlock()
-	var deferred uint64 // wait until so many have left s.deferred
-	for renaming := true; ; {
+	for so := (lane.Progress{}); ; {
 		done := make(chan error, 1)
 		e.mu.Lock()
 		if e.mu.closed {
 			e.mu.Unlock()
 			return block.ErrClosed
 		}
-		if renaming {
-			deferred = s.deferred.popped + uint64(s.deferred.len())
-			renaming = s.recorder == nil && s.keyedOut < renames // a rename has it stored anew
-		}
-		e.undeferLocked(s)
-		more := renaming || s.deferred.popped < deferred
-		s.stores.push(&storeOp{barrier: func(err error) { done <- err }})
+		more := s.BarrierLocked(&so, func(err error) { done <- err })
 		e.mu.Unlock()
-		s.wakeUp()
-		if err := waitStored(ctx, nil, done); err != nil {
+		if err := waitStored(ctx, nil, done); err != nil || !more {
 			return err
-		}
-		if !more {
-			return nil
 		}
 	}
 }

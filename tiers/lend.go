@@ -8,12 +8,11 @@ import (
 	"os"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers/driver"
-
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/index"
 )
 

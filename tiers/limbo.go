@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	"github.com/kvfs/kvfs/tiers/driver"
-
 	"github.com/kvfs/kvfs/tiers/index"
 )
 

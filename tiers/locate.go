@@ -5,11 +5,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers/driver"
-
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 )

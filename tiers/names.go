@@ -5,10 +5,9 @@ import (
 	"errors"
 	"os"
 
-	"github.com/kvfs/kvfs/tiers/driver"
-
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/draft"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 )

@@ -6,13 +6,13 @@ import (
 	"os"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers/driver"
-
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/draft"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/lane"
 )
 
 // Opened is a file open for reading.
@@ -553,19 +553,14 @@ func (e *Engine) settleCopies(ctx context.Context, w Waiter, id index.ID) error 
 	deadline := time.Now().Add(tornWait)
 	for {
 		e.mu.Lock()
-		var busy *storeOp
-		for op := range e.mu.underWay {
-			if op.id == id && !op.torn {
-				busy = op
-			}
-		}
+		busy := e.copyingLocked(id)
 		left := time.Until(deadline)
 		done := make(chan error, 1)
 		switch {
 		case busy != nil && left <= 0:
-			busy.torn = true
+			busy.Torn = true
 		case busy != nil:
-			busy.waiters = append(busy.waiters, done)
+			busy.Wait(done)
 		}
 		e.mu.Unlock()
 		if busy == nil {
@@ -586,6 +581,19 @@ func (e *Engine) settleCopies(ctx context.Context, w Waiter, id index.ID) error 
 			return err
 		}
 	}
+}
+
+// copyingLocked returns a store of a file that a tier does, and that has not been found to be torn; nil if there is
+// none.
+func (e *Engine) copyingLocked(id index.ID) *lane.Store {
+	for _, s := range e.tiers {
+		for op := range s.BegunLocked() {
+			if op.ID == id && !op.Torn {
+				return op
+			}
+		}
+	}
+	return nil
 }
 
 // OpenBlob opens the primary file of a blob. It fails with ErrNotFound.

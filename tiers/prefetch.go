@@ -125,7 +125,7 @@ func (f *prefetch) begin(n int) int {
 			break
 		}
 		if x.p != nil {
-			keys, bytes = keys+1, bytes+x.p.size
+			keys, bytes = keys+1, bytes+x.p.Size
 			e.awaitPrefetchLocked(f, n+count, x)
 		}
 	}
@@ -188,14 +188,14 @@ func (e *Engine) prefetchFindLocked(r *PrefetchRequest, i int, more bool) (x pre
 func (e *Engine) awaitPrefetchLocked(f *prefetch, i int, x *prefetchFound) {
 	p := x.p
 	if x.first {
-		p.ahead, p.request = true, f.r.Request
+		p.Ahead, p.Request = true, f.r.Request
 	}
 	p.waiters++
 	p.later = append(p.later, laterOpen{until: e.now() + int64(e.opts.PromoteTimeout), then: func(_ *os.File, err error) {
 		if err == nil {
 			e.leaseFetched(p.id, &f.r)
 		}
-		f.ended(i, p.size, err)
+		f.ended(i, p.Size, err)
 	}})
 }
 

@@ -8,9 +8,8 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/kvfs/kvfs/tiers/driver"
-
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/room"
 )
@@ -127,7 +126,7 @@ func (e *Engine) placeLocked(id index.ID, now int64, o *PresenceOptions) Place {
 			p = Place{Presence: driver.Pending}
 		} else {
 			s := e.firstTier(en)
-			if e.lateLocked(s, en.Size, e.deadlineOfLocked(e.mu.room.Group(en.Group), o.Deadline)) {
+			if lateLocked(s, en.Size, e.deadlineOfLocked(e.mu.room.Group(en.Group), o.Deadline)) {
 				return Place{Late: true}
 			}
 			p.Tier = uint8(s.n + 1)
@@ -163,7 +162,7 @@ func (e *Engine) absentLocked(dir index.ID, name string, path []byte, o *Presenc
 	if l.Mode&modeType != modeRegular {
 		return Place{Dir: true}
 	}
-	if e.lateLocked(e.remote, l.Size, e.deadlineOfLocked(e.pathGroupLocked(path), o.Deadline)) {
+	if lateLocked(e.remote, l.Size, e.deadlineOfLocked(e.pathGroupLocked(path), o.Deadline)) {
 		return Place{Late: true}
 	}
 	return Place{Presence: driver.Hit, Tier: uint8(e.remote.n + 1)}

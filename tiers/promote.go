@@ -6,16 +6,17 @@ import (
 	"fmt"
 	"math/bits"
 	"os"
+	"slices"
 	"time"
-
-	"github.com/kvfs/kvfs/tiers/driver"
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/lane"
 	"github.com/kvfs/kvfs/tiers/room"
 )
 
@@ -23,20 +24,17 @@ import (
 // entry, however many wait for it; it belongs to the engine and goes on when
 // those who wait leave.
 type promotion struct {
-	id      index.ID
-	size    int64
-	request string
+	lane.Load // Key: as the tier was asked; Copy: asked for by Take
+
+	e  *Engine
+	id index.ID
 
 	// Guarded by Engine.mu.
-	ahead   bool       // asked for ahead of use: nobody waits for it in an open
-	seq     uint64     // changes with a rename
-	tier    *secondary // that is asked
-	tried   uint16     // tiers that have failed
-	asked   int        // times that tier was asked
-	key     block.Key  // as that tier was asked
-	sum     block.Checksum
+	seq     uint64        // changes with a rename
+	tier    *secondary    // that is asked
+	tried   uint16        // tiers that have failed
+	asked   int           // times that tier was asked
 	waiters int           // each gets one of the block's Opens if it succeeds
-	taken   bool          // asked for by Take: nobody reads it. Set before it is loaded
 	own     bool          // nobody waits for it who would have it from other nodes, too
 	away    chan struct{} // closed when other nodes are asked
 	later   []laterOpen   // those of the waiters that are called rather than woken
@@ -87,7 +85,7 @@ func (e *Engine) promoteWithin(ctx context.Context, w Waiter, id index.ID, hint 
 	}
 	if !hint {
 		p.waiters++
-		e.hastenLocked(p)
+		p.tier.HastenLocked(&p.Load)
 	}
 	e.mu.Unlock()
 	if hint {
@@ -141,9 +139,10 @@ func (e *Engine) promotionLocked(id index.ID, own bool) (p *promotion, first boo
 		return p, false
 	}
 	p = &promotion{
-		id: id, seq: en.Seq, size: en.Size, own: own && e.ownTiers(en) != 0, away: make(chan struct{}), done: make(chan struct{}),
-		sum: block.Checksum{Sum: en.Sum, Valid: en.Flags&flagSum != 0}, group: e.mu.room.Group(en.Group),
+		e: e, id: id, seq: en.Seq, own: own && e.ownTiers(en) != 0, away: make(chan struct{}), done: make(chan struct{}),
+		group: e.mu.room.Group(en.Group),
 	}
+	p.Load = lane.Load{Size: en.Size, Sum: block.Checksum{Sum: en.Sum, Valid: en.Flags&flagSum != 0}, For: p}
 	e.mu.promotions[id] = p
 	e.chooseLocked(p, en)
 	return p, true
@@ -161,7 +160,7 @@ func (e *Engine) promoteLater(id index.ID, deadline time.Duration, then func(fil
 		return
 	}
 	p.waiters++
-	e.hastenLocked(p)
+	p.tier.HastenLocked(&p.Load)
 	until := e.now() + int64(min(deadline, e.opts.PromoteTimeout))
 	p.later = append(p.later, laterOpen{then, until, deadline < e.opts.PromoteTimeout})
 	e.mu.Unlock()
@@ -195,7 +194,7 @@ func (e *Engine) startPromotions(list []*promotion) {
 		}
 	}
 	for _, s := range e.queueLoads(ready) {
-		e.flushLoads(s)
+		s.Flush()
 	}
 }
 
@@ -215,7 +214,7 @@ func (e *Engine) chooseLocked(p *promotion, en *index.Entry) bool {
 	if p.tier == e.remote {
 		close(p.away) // once: no tier is left then
 	}
-	p.key = e.keyLocked(p.id)
+	p.Key = e.keyLocked(p.id)
 	p.asked = 0
 	return true
 }
@@ -246,7 +245,7 @@ func (e *Engine) fillPromotion(p *promotion) {
 // makeFile makes the file of a promotion that has room. False: the promotion has failed.
 func (e *Engine) makeFile(p *promotion) bool {
 	err := e.atOnce(func() (err error) {
-		p.blob, p.file, err = e.primary.Create()
+		p.blob, p.File, err = e.primary.Create()
 		return err
 	})
 	if err != nil {
@@ -267,12 +266,12 @@ func (e *Engine) roomForPromotion(ctx context.Context, p *promotion) error {
 		case short == nil:
 			return nil
 		case short.hopeless != nil:
-			return &block.Error{Op: "promote", Tier: "memory", Key: p.key, Err: short.hopeless}
+			return &block.Error{Op: "promote", Tier: "memory", Key: p.Key, Err: short.hopeless}
 		case left <= 0:
-			return &block.Error{Op: "promote", Tier: "memory", Key: p.key, Err: block.ErrNoSpace}
+			return &block.Error{Op: "promote", Tier: "memory", Key: p.Key, Err: block.ErrNoSpace}
 		}
 		if !waited {
-			e.full(chargeOf(p.size), short.until)
+			e.full(chargeOf(p.Size), short.until)
 		}
 		left = min(left, short.left)
 		if short.until > 0 {
@@ -295,7 +294,7 @@ type shortage struct {
 // tryRoomForPromotion reserves memory for the block if that takes no waiting, and
 // returns nil then.
 func (e *Engine) tryRoomForPromotion(p *promotion) *shortage {
-	n := chargeOf(p.size)
+	n := chargeOf(p.Size)
 	var g gone
 	e.gauge(n, false)
 	e.mu.Lock()
@@ -333,7 +332,7 @@ func (e *Engine) finishPromotion(s *secondary, p *promotion, o *driver.Outcome) 
 		// Adopt compares the file's time with the record's.
 		mtime := e.promotedMtime(p)
 		ts := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, unix.NsecToTimespec(mtime)}
-		if err = os.NewSyscallError("futimens", futimens(int(p.file.Fd()), ts)); err == nil {
+		if err = os.NewSyscallError("futimens", futimens(int(p.File.Fd()), ts)); err == nil {
 			later, err = e.enterPromoted(s, p, o, mtime)
 		}
 	}
@@ -343,13 +342,13 @@ func (e *Engine) finishPromotion(s *secondary, p *promotion, o *driver.Outcome) 
 	}
 	close(p.done)
 	for _, l := range later {
-		l.then(p.file, nil)
+		l.then(p.File, nil)
 	}
-	if err := e.writeRecord(p.id, p.file); err != nil {
-		e.log.Warn("record of a promoted block", zap.Stringer("key", p.key), zap.Error(err))
+	if err := e.writeRecord(p.id, p.File); err != nil {
+		e.log.Warn("record of a promoted block", zap.Stringer("key", p.Key), zap.Error(err))
 	}
 	e.Forget(p.id, 1)
-	p.file.Close()
+	p.File.Close()
 }
 
 // promotedMtime returns the time that the entry of a promotion has now.
@@ -372,8 +371,8 @@ func (e *Engine) enterPromoted(s *secondary, p *promotion, o *driver.Outcome, mt
 	if en != nil && en.Mtime != mtime {
 		return nil, errAgain
 	}
-	s.stats.Promoted++
-	s.stats.PromotedBytes += uint64(p.size)
+	s.StatsLocked().Promoted++
+	s.StatsLocked().PromotedBytes += uint64(p.Size)
 	if en == nil {
 		return nil, ErrStale
 	}
@@ -423,10 +422,9 @@ func (e *Engine) retryPromotion(s *secondary, p *promotion, o *driver.Outcome) {
 	bad := o.Status == driver.Absent || errors.Is(o.Err, block.ErrCorrupt)
 	later := o.Status == driver.Absent || errors.Is(o.Err, block.ErrPending)
 	switch {
-	case later && en != nil && s != e.remote && !e.mu.closed && (p.asked == 1 || p.asked < maxAsked && p.key != e.keyLocked(p.id)):
-		s.again = append(s.again, p)
+	case later && en != nil && s != e.remote && !e.mu.closed && (p.asked == 1 || p.asked < maxAsked && p.Key != e.keyLocked(p.id)):
+		s.AgainLocked(&p.Load)
 		e.mu.Unlock()
-		s.wakeUp()
 		return
 	case en != nil && s != e.remote && errors.Is(o.Err, block.ErrNoSpace) && !e.mu.closed && p.asked < maxAsked: // for its file
 		e.mu.Unlock()
@@ -434,11 +432,11 @@ func (e *Engine) retryPromotion(s *secondary, p *promotion, o *driver.Outcome) {
 		return
 	case o.Status == driver.Absent && en == nil: // no wonder
 	case o.Status == driver.Absent:
-		s.stats.PromoteAbsent++
+		s.StatsLocked().PromoteAbsent++
 	case errors.Is(o.Err, block.ErrCorrupt):
-		s.stats.PromoteCorrupt++
+		s.StatsLocked().PromoteCorrupt++
 	default:
-		s.stats.PromoteFailed++
+		s.StatsLocked().PromoteFailed++
 	}
 	again, stale := false, en == nil
 	if en != nil {
@@ -447,8 +445,8 @@ func (e *Engine) retryPromotion(s *secondary, p *promotion, o *driver.Outcome) {
 	e.mu.Unlock()
 	e.finish(&g)
 	if again && (errors.Is(o.Err, block.ErrUnavailable) || errors.Is(o.Err, block.ErrClosed)) {
-		e.discard(p.blob, p.file) // its device may still write to it
-		p.blob, p.file = 0, nil
+		e.discard(p.blob, p.File) // its device may still write to it
+		p.blob, p.File = 0, nil
 		e.fillPromotion(p)
 		return
 	}
@@ -461,7 +459,7 @@ func (e *Engine) retryPromotion(s *secondary, p *promotion, o *driver.Outcome) {
 	case stale:
 		err = ErrStale
 	case err == nil || bad || later:
-		err = &block.Error{Op: "promote", Tier: s.opts.Name, Key: p.key, Err: block.ErrNotFound}
+		err = &block.Error{Op: "promote", Tier: s.opts.Name, Key: p.Key, Err: block.ErrNotFound}
 	}
 	e.failPromotion(p, err)
 }
@@ -489,18 +487,19 @@ func (e *Engine) nextTierLocked(s *secondary, p *promotion, en *index.Entry, o *
 	return again, other && !(e.mu.ix.Valid(p.id) && e.mu.ix.Linked(p.id))
 }
 
-// askAgain asks the same tier once more, now that the renames that were queued have
+// Again implements lane.Loader: it asks the same tier once more, now that the renames that were queued have
 // been done.
-func (e *Engine) askAgain(p *promotion) {
+func (p *promotion) Again() {
+	e := p.e
 	e.mu.Lock()
 	en := e.promotedEntryLocked(p)
-	if en != nil && p.tier.keyed.len() > 0 { // another rename meanwhile
-		p.tier.again = append(p.tier.again, p)
+	if en != nil && p.tier.KeyedLocked() { // another rename meanwhile
+		p.tier.AgainLocked(&p.Load)
 		e.mu.Unlock()
 		return
 	}
 	if en != nil {
-		p.key = e.keyLocked(p.id)
+		p.Key = e.keyLocked(p.id)
 	}
 	e.mu.Unlock()
 	if en == nil {
@@ -510,11 +509,59 @@ func (e *Engine) askAgain(p *promotion) {
 	e.requestLoad(p)
 }
 
+// Closed implements lane.Loader.
+func (p *promotion) Closed() { p.e.failPromotion(p, block.ErrClosed) }
+
+// Loaded implements lane.Loader.
+func (p *promotion) Loaded(o *driver.Outcome) {
+	switch {
+	case p.aside != nil:
+		p.aside(o)
+	case o.Status == driver.Loaded:
+		p.e.learnAttrs(p, o.Attrs)
+		p.e.finishPromotion(p.tier, p, o)
+	default:
+		p.e.retryPromotion(p.tier, p, o)
+	}
+}
+
+// requestLoad asks the tier of a promotion for its block, with what else is wanted of it.
+func (e *Engine) requestLoad(p *promotion) {
+	for _, s := range e.queueLoads([]*promotion{p}) {
+		s.Ask()
+	}
+}
+
+// queueLoads puts promotions into the queues of their tiers, and returns these.
+func (e *Engine) queueLoads(list []*promotion) (queued []*secondary) {
+	e.mu.Lock()
+	closed := e.mu.closed
+	if !closed {
+		for _, p := range list {
+			p.asked++
+			if p.Seq = 0; p.tier == e.remote {
+				p.Seq = p.seq
+			}
+			p.tier.QueueLoadLocked(&p.Load)
+			if !slices.Contains(queued, p.tier) {
+				queued = append(queued, p.tier)
+			}
+		}
+	}
+	e.mu.Unlock()
+	if closed {
+		for _, p := range list {
+			e.failPromotion(p, block.ErrClosed)
+		}
+	}
+	return queued
+}
+
 // failPromotion ends a promotion that brought nothing.
 func (e *Engine) failPromotion(p *promotion, err error) {
 	var g gone
-	if p.file != nil {
-		p.file.Close()
+	if p.File != nil {
+		p.File.Close()
 		g.blobs = append(g.blobs, p.blob)
 	}
 	e.mu.Lock()
@@ -540,7 +587,7 @@ func (e *Engine) failPromotion(p *promotion, err error) {
 		l.then(nil, err)
 	}
 	if !errors.Is(err, ErrStale) {
-		e.log.Debug("promotion", zap.Stringer("key", p.key), zap.Error(err))
+		e.log.Debug("promotion", zap.Stringer("key", p.Key), zap.Error(err))
 	}
 }
 

@@ -3,9 +3,8 @@ package tiers
 import (
 	"os"
 
-	"github.com/kvfs/kvfs/tiers/driver"
-
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/index"
 )
 

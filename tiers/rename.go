@@ -8,14 +8,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers/driver"
-
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/draft"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/lane"
 )
 
 // RenameOptions names what moves where.
@@ -216,7 +216,7 @@ func (e *Engine) moveLocked(id index.ID, f *File, o *RenameOptions, size, mtime 
 	if e.remote != nil && from != to && e.mu.ix.At(id).Mode&modeType == modeDir {
 		e.renumberLocked(id, moved, from, to, g)
 	}
-	tree := movedTree{from: from, to: to}
+	tree := lane.Tree{From: from, To: to}
 	for _, c := range moved {
 		en := e.mu.ix.At(c)
 		en.Lookups++
@@ -227,7 +227,7 @@ func (e *Engine) moveLocked(id index.ID, f *File, o *RenameOptions, size, mtime 
 			continue
 		}
 		if c != id && en.Storing == 0 && en.Flags&flagSynced == 0 {
-			tree.addLocked(e, c, en)
+			tree.Add(e.mu.ix, c, en.Tiers, fileAttrs(en))
 			continue
 		}
 		old, _ := block.ParseKey(from + e.mu.ix.Path(c)[len(to):])
@@ -236,8 +236,15 @@ func (e *Engine) moveLocked(id index.ID, f *File, o *RenameOptions, size, mtime 
 		}
 		e.updateCopiesLocked(c, en, old)
 	}
-	e.queueMovedLocked(&tree)
+	followLocked(e.tiers, &tree)
 	return moved, nil
+}
+
+// followLocked has tiers follow the rename of a directory.
+func followLocked(tiers []*secondary, t *lane.Tree) {
+	for _, s := range tiers {
+		s.TreeLocked(t)
+	}
 }
 
 // leaveSyncedLocked has a tier drop what fsync left under the name that a block had
@@ -245,7 +252,7 @@ func (e *Engine) moveLocked(id index.ID, f *File, o *RenameOptions, size, mtime 
 func (e *Engine) leaveSyncedLocked(id index.ID, en *index.Entry, old block.Key) {
 	s := e.keeper()
 	if en.Tiers&s.bit == 0 && e.begunLocked(id, en)&s.bit == 0 {
-		s.queueKeyedLocked(keyedOp{key: old})
+		s.RemoveLocked(old)
 		en.Flags &^= flagSynced
 	}
 }

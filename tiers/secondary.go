@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers/driver"
-
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/lane"
 )
 
 // CascadeMode says when committed blocks are copied down to a secondary tier.
@@ -42,134 +42,16 @@ type SecondaryOptions struct {
 // maxSecondaries is how many bits index.Entry.Tiers has.
 const maxSecondaries = 16
 
-// Limits of the traffic with one tier.
-const (
-	maxStoreJobs  = 4       // under way at a time
-	storeJobKeys  = 32      // a job
-	storeJobBytes = 8 << 20 // likewise, but at least one block
-	maxLoadJobs   = 64
-
-	// maxDeferred bounds the blocks that found the queue full, at 16 bytes each. What
-	// exceeds it is copied when it is to be evicted, or fsynced.
-	maxDeferred = 1 << 20
-)
-
-// secondary is the engine's side of one secondary tier.
-//
-// Everything that changes what the tier holds goes through its two queues: keyed
-// for removals and updates, stores for copies. keyed has priority, and nothing
-// is begun while its head waits for a store of the same key to end. A store takes
-// its key from the entry when it is begun, so that a rename before counts; one
-// whose entry is gone by then, or has another version, is not begun. Hence the
-// tier sees the operations on one key in the order of what happened to the name.
+// secondary is the engine's side of one secondary tier, and the Owner of its lane (lanes.go).
 type secondary struct {
-	opts     SecondaryOptions // constant
-	tier     driver.Tier
-	n        int
-	bit      uint16
-	syncer   driver.Syncer   // nil without the ability
-	recorder driver.Recorder // likewise
-	wake     chan struct{}   // capacity 1: there may be something to dispatch
-
-	// Guarded by Engine.mu.
-	keyed    fifo[keyedOp]
-	stores   fifo[*storeOp]
-	deferred fifo[deferredStore]
-	busy     map[block.Key]struct{} // keys of stores under way
-	storing  int                    // jobs under way
-	pending  []*promotion           // loads not yet under way, oldest first
-	again    []*promotion           // to be asked for again when keyed is empty
-	loading  int                    // jobs under way
-	seen     *seenFilter            // nil unless SecondHit
-	stats    SecondaryStats
-
-	pendingBytes int64 // of pending
-	loadingBytes int64 // of the load jobs under way
-	jobs         map[driver.JobID]*LoadJob
-	storeJobs    map[driver.JobID]StoreJob
-	predict      predictor
-	busySince    time.Time // when loads were under way for the first time since none was
-
-	// naming counts, by key, the removals and updates that are queued or being done:
-	// until they are, the tier and the index may mean different blocks by one name.
-	naming            map[block.Key]int
-	moving            int    // movedTrees in keyed: likewise, of names that are not in naming yet
-	keyedIn, keyedOut uint64 // removals and updates that were queued, and that are done
-}
-
-// keyedOp is a removal, or, with attrs, an update.
-type keyedOp struct {
-	key, to block.Key
-	attrs   *driver.Attrs
-	id      index.ID // update: the entry, to be stored anew if the tier cannot rename
-	barrier func()   // neither, but to be called when all before it is done
-
-	moved *movedTree // neither, but updates of all that is below a directory
-	next  int        // in moved
-}
-
-// storeOp is one block to be copied down, or, with barrier set, a point in the
-// queue that somebody waits for.
-type storeOp struct {
-	tier    *secondary
-	id      index.ID
-	seq     uint64
-	bytes   int64
-	key     block.Key // while under way
-	force   bool
-	torn    bool // its block was opened for writing meanwhile
-	leaving bool // its block has been evicted by its policy, and goes when it is stored
-	barrier func(error)
-	waiters []chan<- error // capacity 1
-}
-
-// deferredStore is a block that found the queue full.
-type deferredStore struct {
-	id  index.ID
-	seq uint64
-}
-
-// fifo is a queue in a slice.
-type fifo[T any] struct {
-	items  []T
-	head   int
-	popped uint64 // in all
-}
-
-func (q *fifo[T]) len() int { return len(q.items) - q.head }
-
-func (q *fifo[T]) push(x T) { q.items = append(q.items, x) }
-
-func (q *fifo[T]) pushFront(x T) {
-	if q.head == 0 {
-		q.items = append([]T{x}, q.items...)
-		return
-	}
-	q.head--
-	q.items[q.head] = x
-}
-
-// pushAllFront puts xs, which it may keep, before all else.
-func (q *fifo[T]) pushAllFront(xs []T) {
-	q.items, q.head = append(xs, q.items[q.head:]...), 0
-}
-
-func (q *fifo[T]) front() T { return q.items[q.head] }
-
-func (q *fifo[T]) pop() T {
-	var zero T
-	x := q.items[q.head]
-	q.items[q.head] = zero
-	q.head++
-	q.popped++
-	if q.head == len(q.items) {
-		q.items, q.head = q.items[:0], 0
-	} else if q.head > 1024 && q.head > len(q.items)/2 {
-		n := copy(q.items, q.items[q.head:])
-		clear(q.items[n:])
-		q.items, q.head = q.items[:n], 0
-	}
-	return x
+	*lane.Lane // guarded by Engine.mu
+	e          *Engine
+	opts       SecondaryOptions // constant
+	tier       driver.Tier
+	n          int
+	bit        uint16
+	syncer     driver.Syncer // nil without the ability
+	predict    lane.Predictor
 }
 
 // checkSecondaries reports what is wrong with o.Secondaries, after filling in
@@ -214,16 +96,15 @@ func (o *Options) checkSecondaries() []error {
 // addSecondaries makes the engine's side of the tiers.
 func (e *Engine) addSecondaries() {
 	for i, o := range e.opts.Secondaries {
-		s := &secondary{opts: o, tier: o.Tier, n: i, bit: 1 << i, wake: make(chan struct{}, 1), busy: map[block.Key]struct{}{},
-			naming: map[block.Key]int{}, jobs: map[driver.JobID]*LoadJob{}, storeJobs: map[driver.JobID]StoreJob{}}
+		s := &secondary{e: e, opts: o, tier: o.Tier, n: i, bit: 1 << i}
+		s.Lane = lane.New(lane.Options{
+			Name: o.Name, Tier: o.Tier, Bit: s.bit, QueueBytes: o.QueueBytes, SecondHit: o.SecondHit,
+			BatchKeys: e.opts.PromoteBatchKeys, BatchBytes: e.opts.PromoteBatchBytes, Window: e.opts.PromoteWindow, Predict: &s.predict,
+			Lock: &e.mu, Owner: s, NextJob: e.nextJob, Now: func() time.Time { return e.opts.Now() }, Logger: e.log,
+		})
 		s.syncer, _ = o.Tier.(driver.Syncer)
-		s.recorder, _ = o.Tier.(driver.Recorder)
 		if far, ok := o.Tier.(driver.Remote); ok {
 			e.remote, e.far = s, far
-		}
-		s.stats.Name, s.stats.QueueLimitBytes = o.Name, o.QueueBytes
-		if o.SecondHit {
-			s.seen = newSeenFilter()
 		}
 		if o.Cascade == CascadeOnEvict {
 			e.lazy |= s.bit
@@ -235,12 +116,7 @@ func (e *Engine) addSecondaries() {
 	}
 }
 
-func (s *secondary) wakeUp() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
-}
+func (e *Engine) nextJob() driver.JobID { return driver.JobID(e.jobs.Add(1)) }
 
 // host is the engine as one tier sees it.
 type host struct {
@@ -262,7 +138,7 @@ func (h *host) MayEvict(key block.Key) bool {
 }
 
 func (e *Engine) mayEvictLocked(s *secondary, key block.Key, g *gone) bool {
-	if s.naming[key] > 0 || s.moving > 0 {
+	if s.NamingLocked(key) {
 		return false // it is not yet called that, or no more, and whether it was promised is not known
 	}
 	id := e.mu.ix.Walk(key.Path())
@@ -312,10 +188,10 @@ func (h *host) Lost(key block.Key, err error) {
 		parent := e.mu.ix.Parent(id)
 		if en := e.mu.ix.At(id); en.Mode&modeType == modeDir {
 			e.lostDirLocked(id, en, &g)
-		} else if en.Tiers&h.s.bit != 0 && (h.s.naming[key] > 0 || h.s.moving > 0) {
+		} else if en.Tiers&h.s.bit != 0 && h.s.NamingLocked(key) {
 			// Which block it was shows when the tier is told of the present one.
 			attrs := e.attrsLocked(id, en)
-			h.s.queueKeyedLocked(keyedOp{key: key, to: key, attrs: &attrs, id: id})
+			h.s.UpdateLocked(lane.Update{From: key, To: key, Attrs: &attrs, ID: id})
 		} else if en.Tiers&h.s.bit != 0 {
 			reason := fate.ReasonUnavailable
 			if errors.Is(err, block.ErrCorrupt) {
@@ -357,12 +233,17 @@ func (e *Engine) farLocked(id index.ID, en *index.Entry) bool {
 	return e.hollowLocked(id, en) && e.ownTiers(en) == 0
 }
 
-// attrsLocked is what a tier is to keep with a block.
-func (e *Engine) attrsLocked(id index.ID, en *index.Entry) driver.Attrs {
-	a := driver.Attrs{
+// fileAttrs is attrsLocked without the directories above.
+func fileAttrs(en *index.Entry) driver.Attrs {
+	return driver.Attrs{
 		Seq: en.Seq, Mode: en.Mode & 0o7777, UID: en.UID, GID: en.GID,
 		Mtime: en.Mtime, Expires: en.Expires, Pinned: en.Flags&flagPinned != 0,
 	}
+}
+
+// attrsLocked is what a tier is to keep with a block.
+func (e *Engine) attrsLocked(id index.ID, en *index.Entry) driver.Attrs {
+	a := fileAttrs(en)
 	depth := 0
 	for p := e.mu.ix.Parent(id); p != index.Root && p != 0; p = e.mu.ix.Parent(p) {
 		depth++
@@ -382,31 +263,6 @@ func (e *Engine) keyLocked(id index.ID) block.Key {
 	return key
 }
 
-// queueKeyedLocked queues a removal or an update.
-func (s *secondary) queueKeyedLocked(op keyedOp) {
-	s.keyed.push(op)
-	s.keyedIn++
-	s.naming[op.key]++
-	if op.attrs != nil {
-		s.naming[op.to]++
-	}
-	s.wakeUp()
-}
-
-// doneKeyedLocked follows the end of a removal or an update.
-func (s *secondary) doneKeyedLocked(op keyedOp) {
-	s.keyedOut++
-	keys := []block.Key{op.key, op.to}
-	if op.attrs == nil {
-		keys = keys[:1]
-	}
-	for _, key := range keys {
-		if s.naming[key]--; s.naming[key] == 0 {
-			delete(s.naming, key)
-		}
-	}
-}
-
 // removeCopiesLocked tells the tiers that a block is gone for good.
 func (e *Engine) removeCopiesLocked(id index.ID, en *index.Entry) {
 	bits := en.Tiers | en.Storing
@@ -419,7 +275,7 @@ func (e *Engine) removeCopiesLocked(id index.ID, en *index.Entry) {
 	key := e.keyLocked(id)
 	for _, s := range e.tiers {
 		if bits&s.bit != 0 && s != e.remote { // a grave does that
-			s.queueKeyedLocked(keyedOp{key: key})
+			s.RemoveLocked(key)
 		}
 	}
 	e.clearTiersLocked(id, en, en.Tiers)
@@ -461,16 +317,18 @@ func (e *Engine) updateCopiesLocked(id index.ID, en *index.Entry, from block.Key
 				e.leaveRemoteLocked(en, from.Path())
 			}
 		} else if bits&s.bit != 0 {
-			s.queueKeyedLocked(keyedOp{key: from, to: to, attrs: &attrs, id: id})
+			s.UpdateLocked(lane.Update{From: from, To: to, Attrs: &attrs, ID: id})
 		}
 	}
 }
 
 // begunLocked returns the tiers that are being given a block.
 func (e *Engine) begunLocked(id index.ID, en *index.Entry) (bits uint16) {
-	for op := range e.mu.underWay {
-		if op.id == id && op.seq == en.Seq {
-			bits |= op.tier.bit & en.Storing
+	for _, s := range e.tiers {
+		for op := range s.BegunLocked() {
+			if op.ID == id && op.Seq == en.Seq {
+				bits |= s.bit & en.Storing
+			}
 		}
 	}
 	return bits

@@ -3,9 +3,8 @@ package tiers
 import (
 	"time"
 
-	"github.com/kvfs/kvfs/tiers/driver"
-
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // Stats is a snapshot of the engine. Sizes are in bytes.
@@ -24,29 +23,6 @@ type Stats struct {
 	Hollow      int64            // committed files that only secondary tiers hold
 	Secondaries []SecondaryStats // in order
 	Summary     Summary
-}
-
-// SecondaryStats is a snapshot of one secondary tier and of what the engine does
-// with it. The counters are totals since Open.
-type SecondaryStats struct {
-	Name string
-	driver.Stats
-
-	QueuedBlocks, QueuedBytes, QueueLimitBytes int64 // waiting to be stored, or being stored
-
-	Cascaded, CascadedBytes uint64
-	CascadeDropped          uint64 // blocks not stored because the queue was full
-	CascadeSkipped          uint64 // because the tier had no room or may not write
-	CascadeFailed           uint64
-	AdmissionRejected       uint64 // because they had been seen only once
-
-	Promoted, PromotedBytes uint64
-	PromoteAbsent           uint64 // the tier had the block no longer
-	PromoteCorrupt          uint64
-	PromoteFailed           uint64 // for another reason
-	PromoteTimeouts         uint64 // the reader got a miss because it took too long
-	Batches                 uint64 // load jobs
-	BadAnswers              uint64 // jobs that the tier did not answer block by block, and answers after the first
 }
 
 // Summary counts keys by where a reader found them, over all batches. Source:
@@ -94,7 +70,7 @@ func (e *Engine) stats() Stats {
 	}
 	st.Counters.Implausible = e.implausible.Load()
 	for _, s := range e.tiers {
-		st.Secondaries = append(st.Secondaries, s.stats)
+		st.Secondaries = append(st.Secondaries, *s.StatsLocked())
 	}
 	return st
 }

@@ -7,18 +7,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/lane"
 )
-
-// batchSummary is what one load job did.
-type batchSummary struct {
-	tier            string
-	request         string // that the batch was loaded for; may be empty
-	keys            int
-	success, failed int
-	bytes           int64
-	took            time.Duration
-	groups          map[block.GroupID]int // keys of each; nil if nobody is told
-}
 
 // summaryLine is one line of the tier log: a batch, and what was opened in memory or
 // missed since the line before.
@@ -44,20 +34,20 @@ func (t *tally) hit(size int64) {
 }
 
 // add counts a batch. One of no keys counts nothing.
-func (t *tally) add(b *batchSummary) {
-	if b.keys == 0 {
+func (t *tally) add(b *lane.Batch) {
+	if b.Keys == 0 {
 		return
 	}
-	if b.tier == "peer" {
-		t.sum.PeerKeys += uint64(b.keys)
+	if b.Tier == "peer" {
+		t.sum.PeerKeys += uint64(b.Keys)
 	} else {
-		t.sum.DiskKeys += uint64(b.keys)
+		t.sum.DiskKeys += uint64(b.Keys)
 	}
-	t.sum.SuccessKeys += uint64(b.success)
+	t.sum.SuccessKeys += uint64(b.Success)
 	if t.sum.BytesByTier == nil {
 		t.sum.BytesByTier = map[string]uint64{}
 	}
-	t.sum.BytesByTier[b.tier] += uint64(b.bytes)
+	t.sum.BytesByTier[b.Tier] += uint64(b.Bytes)
 }
 
 // snapshot returns the totals.
@@ -69,10 +59,10 @@ func (t *tally) snapshot() Summary {
 }
 
 // line returns what happened since the line before it; nil if nothing did.
-func (t *tally) line(b *batchSummary) *summaryLine {
+func (t *tally) line(b *lane.Batch) *summaryLine {
 	was, now := t.logged, t.snapshot()
 	t.logged = now
-	line := &summaryLine{request: b.request, took: b.took, groups: b.groups, Summary: Summary{
+	line := &summaryLine{request: b.Request, took: b.Took, groups: b.Groups, Summary: Summary{
 		MemoryKeys: now.MemoryKeys - was.MemoryKeys, DiskKeys: now.DiskKeys - was.DiskKeys, PeerKeys: now.PeerKeys - was.PeerKeys,
 		UnknownKeys: now.UnknownKeys - was.UnknownKeys, SuccessKeys: now.SuccessKeys - was.SuccessKeys,
 		FailedKeys: now.FailedKeys - was.FailedKeys, BytesByTier: map[string]uint64{},
@@ -90,7 +80,7 @@ func (t *tally) line(b *batchSummary) *summaryLine {
 
 // summarizeLocked adds a batch to the totals and returns the line that is to be
 // logged about it, nil if that is off. A batch of none tells of memory alone.
-func (e *Engine) summarizeLocked(b *batchSummary) *summaryLine {
+func (e *Engine) summarizeLocked(b *lane.Batch) *summaryLine {
 	e.mu.tally.add(b)
 	if !e.opts.TierSummary {
 		return nil

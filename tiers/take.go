@@ -7,11 +7,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers/driver"
-
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/lane"
 )
 
 // Take makes a copy of a block that the Remote tier holds one of this node's own, as its
@@ -86,9 +86,9 @@ func (e *Engine) promoteTaken(ctx context.Context, id index.ID) error {
 		e.mu.Unlock()
 		return ErrStale
 	}
-	p.taken = p.taken || first
+	p.Copy = p.Copy || first
 	p.waiters++
-	e.hastenLocked(p)
+	p.tier.HastenLocked(&p.Load)
 	e.mu.Unlock()
 	if first {
 		e.startPromotion(p)
@@ -115,9 +115,10 @@ func (e *Engine) outdoneLocked(en *index.Entry, h *Holding) bool {
 // version. The caller carries the promotion on: with landLocked and finishPromotion, or
 // failPromotion.
 func (e *Engine) fetchAside(ctx context.Context, h *Holding) (*promotion, *driver.Outcome, error) {
-	p := &promotion{size: h.Size, seq: h.Seq, sum: h.Sum, tier: e.remote, taken: true, away: make(chan struct{}), done: make(chan struct{})}
+	p := &promotion{e: e, seq: h.Seq, tier: e.remote, away: make(chan struct{}), done: make(chan struct{})}
+	p.Load = lane.Load{Size: h.Size, Sum: h.Sum, Copy: true, For: p}
 	close(p.away)
-	p.key, _ = block.ParseKey(h.Path)
+	p.Key, _ = block.ParseKey(h.Path)
 	e.mu.Lock()
 	if e.mu.closed {
 		e.mu.Unlock()
@@ -132,7 +133,7 @@ func (e *Engine) fetchAside(ctx context.Context, h *Holding) (*promotion, *drive
 	e.mu.Unlock()
 	err := e.roomForPromotion(ctx, p)
 	if err == nil {
-		p.blob, p.file, err = e.createFile(ctx, nil)
+		p.blob, p.File, err = e.createFile(ctx, nil)
 	}
 	if err != nil {
 		e.noRoom(p, err)
@@ -179,7 +180,7 @@ func (e *Engine) fetchedAside(p *promotion, o *driver.Outcome) (*promotion, *dri
 // for it. False: there is one already.
 func (e *Engine) landLocked(p *promotion, id index.ID) bool {
 	en := e.mu.ix.At(id)
-	if e.mu.promotions[id] != nil || en.Seq != p.seq || en.Size != p.size || !e.hollowLocked(id, en) {
+	if e.mu.promotions[id] != nil || en.Seq != p.seq || en.Size != p.Size || !e.hollowLocked(id, en) {
 		return false
 	}
 	delete(e.mu.orphans, p)

@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	"github.com/kvfs/kvfs/tiers/driver"
-
 	"github.com/kvfs/kvfs/tiers/index"
 )
 

@@ -51,7 +51,7 @@ func (e *Engine) renamedVerdictLocked(from string, id index.ID, by fate.Actor) {
 
 // judgeLocked remembers that a promotion brought nothing, in time or at all.
 func (e *Engine) judgeLocked(p *promotion, kind fate.Kind, rule fate.Reason) {
-	e.mu.fates.Add(e.mu.fates.Hash(p.key.Path()), fate.Fate{Time: e.now(), Kind: kind, Tier: p.tier.opts.Name, Reason: rule})
+	e.mu.fates.Add(e.mu.fates.Hash(p.Key.Path()), fate.Fate{Time: e.now(), Kind: kind, Tier: p.tier.opts.Name, Reason: rule})
 }
 
 // failedVerdictLocked remembers why a promotion failed, where nothing more precise is known.

@@ -1,11 +1,11 @@
-package tiers_test
+package lane_test
 
 import (
 	"cmp"
 	"slices"
 	"testing"
 
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/lane"
 )
 
 // FuzzCutLoads: what waits to be loaded is cut into jobs of one request each, which are as long as they may be and
@@ -26,7 +26,7 @@ func FuzzCutLoads(f *testing.F) {
 		for i, b := range raw {
 			sizes[i], requests[i] = int64(b&127), []string{"a", "b"}[b>>7]
 		}
-		jobs := tiers.CutLoads(sizes, requests, keys, budget)
+		jobs := lane.CutLoads(sizes, requests, keys, budget)
 		next := map[string]int{} // jobs of each request are as long as they may be: the first of its next one does not fit
 		var all []int
 		for n, job := range jobs {

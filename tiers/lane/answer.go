@@ -1,32 +1,31 @@
-package tiers
+package lane
 
 import (
 	"errors"
 	"sync/atomic"
 
-	"github.com/kvfs/kvfs/tiers/driver"
-
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
-// errAnswer: a tier did not say of each block of a job what became of it.
-var errAnswer = errors.New("tier did not answer for each block of the job")
+// ErrAnswer: a tier did not say of each block of a job what became of it.
+var ErrAnswer = errors.New("tier did not answer for each block of the job")
 
-// answered returns what a tier is to call when job is done: it calls fn, once, with an outcome for each block. An
+// answered returns what the tier is to call when job is done: it calls fn, once, with an outcome for each block. An
 // answer that is none to this job counts as the failure of all of it; what a tier says after its first answer counts
 // for nothing. Both are counted.
-func (e *Engine) answered(s *secondary, job *driver.Job, fn func(*driver.Result)) func(*driver.Result) {
+func (l *Lane) answered(job *driver.Job, fn func(*driver.Result)) func(*driver.Result) {
 	var done atomic.Bool
 	return func(r *driver.Result) {
 		again := done.Swap(true)
 		if again || !answers(job, r) {
-			e.mu.Lock()
-			s.stats.BadAnswers++
-			e.mu.Unlock()
-			e.log.Error("wrong answer of a tier", zap.String("tier", s.opts.Name), zap.Uint64("job", uint64(job.ID)), zap.Bool("again", again))
-			r = unanswered(s, job)
+			l.o.Lock.Lock()
+			l.stats.BadAnswers++
+			l.o.Lock.Unlock()
+			l.o.Logger.Error("wrong answer of a tier", zap.String("tier", l.o.Name), zap.Uint64("job", uint64(job.ID)), zap.Bool("again", again))
+			r = l.unanswered(job)
 		}
 		if !again {
 			fn(r)
@@ -48,11 +47,11 @@ func answers(job *driver.Job, r *driver.Result) bool {
 }
 
 // unanswered is the result of a job of which nobody knows what became: what it was to load may still be written to.
-func unanswered(s *secondary, job *driver.Job) *driver.Result {
+func (l *Lane) unanswered(job *driver.Job) *driver.Result {
 	r := &driver.Result{Job: job.ID, Outcomes: make([]driver.Outcome, len(job.Blocks))}
 	for i := range r.Outcomes {
 		key := job.Blocks[i].Key
-		r.Outcomes[i] = driver.Outcome{Key: key, Err: &block.Error{Op: "answer", Tier: s.opts.Name, Key: key, Err: errors.Join(block.ErrUnavailable, errAnswer)}}
+		r.Outcomes[i] = driver.Outcome{Key: key, Err: &block.Error{Op: "answer", Tier: l.o.Name, Key: key, Err: errors.Join(block.ErrUnavailable, ErrAnswer)}}
 	}
 	return r
 }
