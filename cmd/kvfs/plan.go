@@ -72,6 +72,15 @@ func newPlanCommand() *cobra.Command {
 
 // makePlan reads the config of a model and computes its plan.
 func makePlan(file string, stdin io.Reader, o plan.Options) (*plan.Plan, error) {
+	m, err := readModel(file, stdin)
+	if err != nil {
+		return nil, err
+	}
+	return plan.Make(m, o)
+}
+
+// readModel reads the config of a model.
+func readModel(file string, stdin io.Reader) (*plan.Model, error) {
 	text, shown, err := readModelConfig(file, stdin)
 	if err != nil {
 		return nil, err
@@ -80,7 +89,7 @@ func makePlan(file string, stdin io.Reader, o plan.Options) (*plan.Plan, error) 
 	if err != nil {
 		return nil, eachOf(shown, err)
 	}
-	return plan.Make(m, o)
+	return m, nil
 }
 
 // readModelConfig reads a file, or stdin for "-", and returns what to call it in errors.

@@ -267,6 +267,9 @@ func (r *runner) print(w io.Writer) error {
 	for _, v := range plan.Variables {
 		fmt.Fprintf(&b, "variable: %s=%s  # %s\n", v.Name, launch.Quote(v.Value), v.Why)
 	}
+	if spec, err := specOf(plan); err == nil {
+		fmt.Fprintf(&b, "spec: %s: %d groups  # unless the mount has one of this name\n", launch.Quote(plan.Model.Name), len(spec.Groups))
+	}
 	for _, s := range plan.Skipped {
 		fmt.Fprintf(&b, "skipped: %s: %s\n", s.What, s.Why)
 	}

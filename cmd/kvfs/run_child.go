@@ -153,6 +153,7 @@ func (r *runner) startCommand(path string, m *runMount) (*command, error) {
 		return nil, err
 	}
 	r.tell(plan)
+	r.setSpec(m.dir, plan)
 	g := newGroups(m.pid())
 	cmd := &exec.Cmd{
 		Path: path, Args: plan.Command, Env: plan.Environ(r.environ), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,

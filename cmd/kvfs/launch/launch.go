@@ -73,6 +73,8 @@ type Plan struct {
 	Skipped   []Skip
 	Notes     []string // advice
 	Dirs      []string // below the mount, to be there before the command starts
+	Model     *Model   // whose blocks vLLM's file tier will keep; nil if that is not known
+	NoModel   string   // why not; empty if Model is set, or vLLM keeps no blocks in the mount
 }
 
 // Environ returns environ with the variables of the plan.
@@ -270,25 +272,32 @@ func (b *builder) seed() {
 // configured reports that a configuration file of the command sets one of the
 // options, or cannot be read, and says so.
 func (b *builder) configured(what string, names ...string) bool {
+	why := b.fileSets(names...)
+	if why != "" {
+		b.skip(what, "%s", why)
+	}
+	return why != ""
+}
+
+// fileSets says that a configuration file of the command sets one of the options, or cannot be read. It is empty if
+// none does.
+func (b *builder) fileSets(names ...string) string {
 	for _, o := range b.options {
 		if o.name != "config" || o.value == "" {
 			continue
 		}
 		if b.in.ReadFile == nil {
-			b.skip(what, "%s may set it", o.value)
-			return true
+			return o.value + " may set it"
 		}
 		text, err := b.in.ReadFile(o.value)
 		if err != nil {
-			b.skip(what, "%s may set it, and cannot be read: %v", o.value, err)
-			return true
+			return fmt.Sprintf("%s may set it, and cannot be read: %v", o.value, err)
 		}
 		for _, name := range names {
 			if mentions(text, name) {
-				b.skip(what, "%s sets %s", o.value, name)
-				return true
+				return fmt.Sprintf("%s sets %s", o.value, name)
 			}
 		}
 	}
-	return false
+	return ""
 }
