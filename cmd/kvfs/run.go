@@ -223,26 +223,9 @@ func (r *runner) plan(dir string) (*launch.Plan, error) {
 		m.Socket, m.Segment = r.cfg.Store.Socket, segment(dir)
 	}
 	return launch.Make(launch.Input{
-		Command: r.command, Environ: r.environ, Engine: r.engine, EngineMemoryBytes: r.memory, ReadFile: readConfigOf,
+		Command: r.command, Environ: r.environ, Engine: r.engine, EngineMemoryBytes: r.memory, ReadFile: launch.ReadFile,
 		Mount: m,
 	})
-}
-
-// maxEngineConfig bounds the configuration file of an engine, in bytes.
-const maxEngineConfig = 16 << 20
-
-// readConfigOf reads the configuration file of an engine.
-func readConfigOf(name string) ([]byte, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, reason(err)
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxEngineConfig+1))
-	if err == nil && len(text) > maxEngineConfig {
-		err = errors.New("too large")
-	}
-	return text, reason(err)
 }
 
 // print writes what run would do.
@@ -263,20 +246,10 @@ func (r *runner) print(w io.Writer) error {
 		}
 		fmt.Fprintf(&b, "mount: %s\n", launch.Quote(append([]string{"kvfs"}, r.mountArgs(r.shownDir())...)...))
 	}
-	fmt.Fprintf(&b, "engine: %s\n", plan.Engine)
-	for _, v := range plan.Variables {
-		fmt.Fprintf(&b, "variable: %s=%s  # %s\n", v.Name, launch.Quote(v.Value), v.Why)
-	}
 	if spec, err := specOf(plan); err == nil {
 		fmt.Fprintf(&b, "spec: %s: %d groups  # unless the mount has one of this name\n", launch.Quote(plan.Model.Name), len(spec.Groups))
 	}
-	for _, s := range plan.Skipped {
-		fmt.Fprintf(&b, "skipped: %s: %s\n", s.What, s.Why)
-	}
-	for _, note := range plan.Notes {
-		fmt.Fprintf(&b, "note: %s\n", note)
-	}
-	fmt.Fprintf(&b, "command: %s\n", launch.Quote(plan.Command...))
+	b.WriteString(plan.String())
 	_, err = io.WriteString(w, b.String())
 	return err
 }

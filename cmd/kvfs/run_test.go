@@ -1,9 +1,7 @@
 package main
 
 import (
-	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -69,26 +67,6 @@ func TestEngineMemory(t *testing.T) {
 		if n, err := engineMemory(bad); err == nil {
 			t.Errorf("%s: got %d, want an error", bad, n)
 		}
-	}
-}
-
-// TestReadConfigOf shows that the file of an engine is read up to a limit.
-func TestReadConfigOf(t *testing.T) {
-	name := filepath.Join(t.TempDir(), "c.yaml")
-	if err := os.WriteFile(name, []byte("a: 1\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if text, err := readConfigOf(name); err != nil || string(text) != "a: 1\n" {
-		t.Errorf("got %q, %v", text, err)
-	}
-	if err := os.Truncate(name, maxEngineConfig+1); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := readConfigOf(name); err == nil {
-		t.Error("a file beyond the limit is read")
-	}
-	if _, err := readConfigOf(name + "x"); err == nil {
-		t.Error("a file that is not there is read")
 	}
 }
 

@@ -89,6 +89,23 @@ func (p *Plan) Environ(environ []string) []string {
 	return out
 }
 
+// String says what is to be started, a line each.
+func (p *Plan) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "engine: %s\n", p.Engine)
+	for _, v := range p.Variables {
+		fmt.Fprintf(&b, "variable: %s=%s  # %s\n", v.Name, Quote(v.Value), v.Why)
+	}
+	for _, s := range p.Skipped {
+		fmt.Fprintf(&b, "skipped: %s: %s\n", s.What, s.Why)
+	}
+	for _, note := range p.Notes {
+		fmt.Fprintf(&b, "note: %s\n", note)
+	}
+	fmt.Fprintf(&b, "command: %s\n", Quote(p.Command...))
+	return b.String()
+}
+
 // Make plans how to start a command. It fails for an input that makes no sense:
 // no command, an unknown engine, a mount that is not absolute, or an engine that
 // is not the one of the command.
