@@ -23,7 +23,7 @@ import (
 // newMountCommand returns the command that mounts.
 func newMountCommand() *cobra.Command {
 	readyFD := -1
-	takeover, background := false, false
+	takeover, background, quiet := false, false, false
 	endsWith := 0
 	cmd := &cobra.Command{
 		Use:   "mount [flags] DIR",
@@ -33,6 +33,7 @@ func newMountCommand() *cobra.Command {
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ready := newReadiness(readyFD)
+			ready.quiet = quiet
 			defer ready.close()
 			cfg, err := load(config.Sources{Environ: os.Environ(), Flags: cmd.Flags()})
 			if err != nil {
@@ -51,7 +52,9 @@ func newMountCommand() *cobra.Command {
 	}
 	cmd.Flags().IntVar(&readyFD, "ready-fd", -1, "descriptor to write one line to, and close, when the mount answers")
 	cmd.Flags().BoolVar(&takeover, "takeover", false, "replace the daemon that serves DIR; what is in memory stays, and so does the mount")
-	cmd.Flags().BoolVarP(&background, "background", "d", false, "return when the mount answers, or has failed; the daemon goes on, and logs to the same standard error")
+	cmd.Flags().BoolVarP(&background, "background", "d", false, "return when the mount answers, or has failed; the daemon goes on, and logs to the same standard error unless that is a pipe")
+	cmd.Flags().BoolVar(&quiet, quietFlag, false, "have standard error go nowhere when the mount answers")
+	_ = cmd.Flags().MarkHidden(quietFlag) // it is there
 	cmd.MarkFlagsMutuallyExclusive("background", "ready-fd")
 	cmd.Flags().IntVar(&endsWith, endsWithFlag, 0, "process, the kvfs run, that this one was started by to end with")
 	_ = cmd.Flags().MarkHidden(endsWithFlag) // it is there

@@ -14,7 +14,10 @@ import (
 // readiness tells who waits for it that the mount, or the owner of mounts, answers: the reader of
 // --ready-fd gets one line, systemd (NOTIFY_SOCKET) gets READY=1. On failure the
 // descriptor is closed without a line.
-type readiness struct{ file *os.File }
+type readiness struct {
+	file  *os.File
+	quiet bool // nobody reads the log from then on
+}
 
 func newReadiness(fd int) *readiness {
 	if fd < 0 {
@@ -35,6 +38,9 @@ func (r *readiness) tookOver(dir string) {
 func (r *readiness) serving(socket string) { r.say(socket, "serving at "+socket) }
 
 func (r *readiness) say(where, status string) {
+	if r.quiet {
+		_ = dropLog() // else its reader waits, as it would have done
+	}
 	if r.file != nil {
 		_, _ = r.file.WriteString("ready " + where + "\n") // nobody may be reading any more
 		r.close()
