@@ -62,11 +62,11 @@ var table = map[string]row{
 
 	"fs": {4, []string{"tiers", "tiers/block", "tiers/hybrid", "tiers/index"}},
 
-	"cmd/kvfs/config": {5, []string{"tiers/block", "tiers/hybrid", "tiers/template"}},
-	"cmd/kvfs/plan":   {4, []string{"tiers/hybrid", "directio"}},
-	"cmd/kvfs/launch": {4, nil},
-	"cmd/kvfs/store":  {4, nil},
-	"cmd/kvfs":        {5, []string{"*", "cmd/kvfs/config"}},
+	"cmd/kvfs/config":  {5, []string{"tiers/block", "tiers/hybrid", "tiers/template"}},
+	"cmd/kvfs/plan":    {4, []string{"tiers/hybrid", "directio"}},
+	"cmd/kvfs/launch":  {4, nil},
+	"cmd/kvfs/handoff": {4, nil},
+	"cmd/kvfs":         {5, []string{"*", "cmd/kvfs/config"}},
 }
 
 const testsLevel = 6 // everything below tests/, which only tests/ may import

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
-	"github.com/kvfs/kvfs/cmd/kvfs/store"
+	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
 	"github.com/kvfs/kvfs/fs"
 )
 
@@ -22,7 +22,7 @@ type attachment struct {
 	cfg     *config.Config
 	log     *zap.Logger
 	session *fs.Session
-	line    *store.Line // to the present owner; nil while there is none
+	line    *handoff.Line // to the present owner; nil while there is none
 	guard   guard
 }
 
@@ -64,13 +64,13 @@ func (a *attachment) begin(ctx context.Context) error {
 	greeted, stop := context.WithTimeout(ctx, max(time.Duration(a.cfg.Store.OwnerTimeout), greetingTime))
 	defer stop()
 	for tick := (&pace{}); ; {
-		conn, err := store.Dial(greeted, a.cfg.Store.Socket)
+		conn, err := handoff.Dial(greeted, a.cfg.Store.Socket)
 		if err == nil {
 			if err = a.mount(ctx, conn); err == nil {
 				return nil
 			}
 		}
-		again := errors.Is(err, store.ErrNoOwner) || errors.Is(err, store.ErrEnded) || greeted.Err() != nil
+		again := errors.Is(err, handoff.ErrNoOwner) || errors.Is(err, handoff.ErrEnded) || greeted.Err() != nil
 		if !again || a.cfg.Store.OwnerTimeout == 0 || ctx.Err() != nil {
 			return err
 		}
@@ -79,13 +79,13 @@ func (a *attachment) begin(ctx context.Context) error {
 			if errors.Is(err, context.DeadlineExceeded) {
 				return err // there is one, and it does not answer: another one would be refused
 			}
-			return fmt.Errorf("%w at %s within %v; kvfs serve starts one", store.ErrNoOwner, a.cfg.Store.Socket, a.cfg.Store.OwnerTimeout)
+			return fmt.Errorf("%w at %s within %v; kvfs serve starts one", handoff.ErrNoOwner, a.cfg.Store.Socket, a.cfg.Store.OwnerTimeout)
 		}
 	}
 }
 
 // mount mounts and hands over to the owner at conn.
-func (a *attachment) mount(ctx context.Context, conn *store.Conn) (err error) {
+func (a *attachment) mount(ctx context.Context, conn *handoff.Conn) (err error) {
 	var session *fs.Session
 	err = mountOnce(ctx, a.dir, func() (err error) {
 		session, err = fs.OpenSession(fs.MountOptions{
@@ -141,7 +141,7 @@ func (a *attachment) selfTest(ctx context.Context) error {
 // useOwnProc has the owner look at processes in a procfs that has their numbers as this
 // process sees them.
 func (a *attachment) useOwnProc() error {
-	proc, err := store.OpenProc()
+	proc, err := handoff.OpenProc()
 	if err != nil {
 		return fmt.Errorf("procfs for the owner: %w", err)
 	}
@@ -153,10 +153,10 @@ func (a *attachment) useOwnProc() error {
 }
 
 // handOver attaches the mount to the owner at conn.
-func (a *attachment) handOver(ctx context.Context, conn *store.Conn) error {
+func (a *attachment) handOver(ctx context.Context, conn *handoff.Conn) error {
 	m := a.cfg.Mount
 	owner := conn.Greeting()
-	line, err := conn.Attach(ctx, &store.Request{
+	line, err := conn.Attach(ctx, &handoff.Request{
 		Dir: a.dir, FSName: m.FSName, Epoch: a.session.Epoch, Init: a.session.Init, AllowOther: allowOther(a.cfg),
 		EntryTimeout: time.Duration(m.EntryTimeout), AttrTimeout: time.Duration(m.AttrTimeout), MaxWrite: int(m.MaxWrite),
 		Passthrough: a.cfg.Memory.Passthrough, Release: version,
@@ -206,7 +206,7 @@ func (a *attachment) watch(ctx context.Context) error {
 
 // await waits for an owner. Operations wait, too, until owner_timeout has passed; then they
 // fail.
-func (a *attachment) await(ctx context.Context, gone time.Time, tick *pace) (*store.Conn, error) {
+func (a *attachment) await(ctx context.Context, gone time.Time, tick *pace) (*handoff.Conn, error) {
 	patient, cancel := context.WithDeadline(ctx, gone.Add(time.Duration(a.cfg.Store.OwnerTimeout)))
 	defer cancel()
 	conn, err := a.dial(patient, tick)
@@ -227,7 +227,7 @@ func (a *attachment) await(ctx context.Context, gone time.Time, tick *pace) (*st
 }
 
 // dial tries until an owner greets, the mount is gone, or ctx ends.
-func (a *attachment) dial(ctx context.Context, tick *pace) (*store.Conn, error) {
+func (a *attachment) dial(ctx context.Context, tick *pace) (*handoff.Conn, error) {
 	for {
 		if a.unmounted() {
 			return nil, errUnmounted
@@ -238,7 +238,7 @@ func (a *attachment) dial(ctx context.Context, tick *pace) (*store.Conn, error) 
 		// Not for longer, because the mount may go meanwhile. An owner that has only begun to
 		// open its tiers greets when it has.
 		short, cancel := context.WithTimeout(ctx, greetingTime)
-		conn, err := store.Dial(short, a.cfg.Store.Socket)
+		conn, err := handoff.Dial(short, a.cfg.Store.Socket)
 		cancel()
 		if err == nil {
 			return conn, nil

@@ -13,7 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
-	"github.com/kvfs/kvfs/cmd/kvfs/store"
+	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
 	"github.com/kvfs/kvfs/fs"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/mem"
@@ -53,7 +53,7 @@ func startWrongOwner(t *testing.T, cfg *config.Config, wrong int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := store.Listen(store.Options{Path: cfg.Store.Socket, Release: version, Logger: zap.NewNop()})
+	l, err := handoff.Listen(handoff.Options{Path: cfg.Store.Socket, Release: version, Logger: zap.NewNop()})
 	if err != nil {
 		t.Fatal(errors.Join(err, engine.Close(context.Background(), false)))
 	}

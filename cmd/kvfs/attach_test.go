@@ -17,7 +17,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
-	"github.com/kvfs/kvfs/cmd/kvfs/store"
+	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
 )
 
 // guestConfig is the configuration of a mount that attaches to the owner of cfg.
@@ -113,7 +113,7 @@ func TestAttachWithoutOwner(t *testing.T) {
 		cfg := guestConfig(t, ownerConfig(t), timeout)
 		dir := t.TempDir()
 		err := mount(t.Context(), cfg, dir, 0, &readiness{})
-		if !errors.Is(err, store.ErrNoOwner) || exitCode(err) != exitMount {
+		if !errors.Is(err, handoff.ErrNoOwner) || exitCode(err) != exitMount {
 			t.Errorf("timeout %v: %v, exit code %d", timeout, err, exitCode(err))
 		}
 		if m, err := findMount(dir); m != nil || err != nil {
@@ -142,7 +142,7 @@ func TestAttachToStopped(t *testing.T) {
 	defer l.Close()
 	dir := t.TempDir()
 	err = mount(t.Context(), guestConfig(t, owner, time.Millisecond), dir, 0, &readiness{})
-	if err == nil || errors.Is(err, store.ErrNoOwner) || !strings.Contains(err.Error(), fmt.Sprintf("no answer from process %d", os.Getpid())) {
+	if err == nil || errors.Is(err, handoff.ErrNoOwner) || !strings.Contains(err.Error(), fmt.Sprintf("no answer from process %d", os.Getpid())) {
 		t.Errorf("got %v", err)
 	}
 	if exitCode(err) != exitMount {
@@ -161,7 +161,7 @@ func TestAttachRefused(t *testing.T) {
 	cfg := guestConfig(t, owner, time.Hour)
 	cfg.Mount.EntryTimeout = -1
 	dir := t.TempDir()
-	if err := mount(t.Context(), cfg, dir, 0, &readiness{}); !errors.Is(err, store.ErrRefused) {
+	if err := mount(t.Context(), cfg, dir, 0, &readiness{}); !errors.Is(err, handoff.ErrRefused) {
 		t.Errorf("got %v", err)
 	}
 	if m, err := findMount(dir); m != nil || err != nil {
@@ -174,7 +174,7 @@ func TestPace(t *testing.T) {
 	core, logs := observer.New(zapcore.InfoLevel)
 	log := zap.New(core)
 	var p pace
-	for _, err := range []error{store.ErrNoOwner, store.ErrNoOwner, store.ErrVersion, store.ErrVersion, store.ErrNoOwner} {
+	for _, err := range []error{handoff.ErrNoOwner, handoff.ErrNoOwner, handoff.ErrVersion, handoff.ErrVersion, handoff.ErrNoOwner} {
 		p.note(log, forOwner, err)
 	}
 	if logs.Len() != 3 {
@@ -200,7 +200,7 @@ func TestShortOwnerTimeout(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	err := attach(ctx, cfg, t.TempDir(), &readiness{}, zap.NewNop())
-	if !errors.Is(err, store.ErrNoOwner) || !strings.Contains(err.Error(), "within 1ms") {
+	if !errors.Is(err, handoff.ErrNoOwner) || !strings.Contains(err.Error(), "within 1ms") {
 		t.Errorf("got %v", err)
 	}
 }

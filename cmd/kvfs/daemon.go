@@ -13,7 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
-	"github.com/kvfs/kvfs/cmd/kvfs/store"
+	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
 	"github.com/kvfs/kvfs/fs"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/mem"
@@ -35,9 +35,9 @@ type daemon struct {
 
 	endsWith int // process, the kvfs run, with which the mount is to end; 0: none
 	stopHTTP func() error
-	asleep   context.CancelFunc          // ends keepAlive; nil before it
-	offer    atomic.Pointer[store.Offer] // to the process that takes the mount over; nil if none can
-	noOffer  atomic.Pointer[string]      // why not; nil: not known yet
+	asleep   context.CancelFunc            // ends keepAlive; nil before it
+	offer    atomic.Pointer[handoff.Offer] // to the process that takes the mount over; nil if none can
+	noOffer  atomic.Pointer[string]        // why not; nil: not known yet
 }
 
 // keepAlive has systemd know that the engine works, until closeTiers.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/kvfs/kvfs/cluster"
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
-	"github.com/kvfs/kvfs/cmd/kvfs/store"
+	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
 )
 
 // ownerArgs are the arguments of the kvfs serve that a run starts. What the environment says of the mode is
@@ -66,11 +66,11 @@ func (r *runner) openOwner(ctx context.Context) (*child, error) {
 func (r *runner) served(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, r.flags.readyTimeout)
 	defer cancel()
-	conn, err := store.Dial(ctx, r.cfg.Store.Socket)
+	conn, err := handoff.Dial(ctx, r.cfg.Store.Socket)
 	if err == nil {
 		conn.Close()
 	}
-	return !errors.Is(err, store.ErrNoOwner)
+	return !errors.Is(err, handoff.ErrNoOwner)
 }
 
 // segment returns the name of the node that owns the memory of the mount at dir: what the command should

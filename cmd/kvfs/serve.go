@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
-	"github.com/kvfs/kvfs/cmd/kvfs/store"
+	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
 	"github.com/kvfs/kvfs/fs"
 )
 
@@ -62,7 +62,7 @@ func serve(ctx context.Context, cfg *config.Config, ready *readiness) error {
 	warn(cfg, log)
 	// First, so that a second owner ends before it looks at the tiers of the first. Who
 	// connects meanwhile waits.
-	l, err := store.Listen(store.Options{Path: cfg.Store.Socket, Release: version, Logger: log.Named("store")})
+	l, err := handoff.Listen(handoff.Options{Path: cfg.Store.Socket, Release: version, Logger: log.Named("store")})
 	if err != nil {
 		return err
 	}
@@ -98,7 +98,7 @@ func serve(ctx context.Context, cfg *config.Config, ready *readiness) error {
 }
 
 // ownerPlace is where the owner at l is found. The root directory of its mounts is its own.
-func ownerPlace(l *store.Listener) place {
+func ownerPlace(l *handoff.Listener) place {
 	root := rootDir{0o755, uint32(os.Geteuid()), uint32(os.Getegid())}
 	return place{path: l.Path(), root: root, shared: true}
 }
@@ -129,8 +129,8 @@ type guest struct {
 	serving atomic.Pointer[fs.Server] // server, for requests that come meanwhile
 }
 
-// Attach implements store.Handler.
-func (o *owner) Attach(ctx context.Context, r *store.Request) (store.Mount, error) {
+// Attach implements handoff.Handler.
+func (o *owner) Attach(ctx context.Context, r *handoff.Request) (handoff.Mount, error) {
 	defer r.Close() // fs has its own copies by then
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("this owner stops: %w", err)
@@ -141,7 +141,7 @@ func (o *owner) Attach(ctx context.Context, r *store.Request) (store.Mount, erro
 		}
 	}
 	if r.Proc != nil {
-		if err := store.CheckProc(r.Proc); err != nil {
+		if err := handoff.CheckProc(r.Proc); err != nil {
 			return nil, err
 		}
 	}
@@ -177,7 +177,7 @@ func checkFuse(f *os.File) error {
 }
 
 // guestOptions are those of this owner, as far as the mount does not want less.
-func guestOptions(d *daemon, g *guest, r *store.Request) fs.Options {
+func guestOptions(d *daemon, g *guest, r *handoff.Request) fs.Options {
 	o := serverOptions(d.cfg, d, d.log)
 	o.Dir, o.FSName, o.AllowOther, o.Status = r.Dir, r.FSName, r.AllowOther, g.status
 	// A name that the kernel keeps for longer than the engine thinks would outlive its lease.
@@ -192,7 +192,7 @@ func guestOptions(d *daemon, g *guest, r *store.Request) fs.Options {
 	return o
 }
 
-// Status implements store.Handler.
+// Status implements handoff.Handler.
 func (o *owner) Status() []byte {
 	doc := o.d.document()
 	doc.Store = &statusStore{Socket: o.d.dir, Mounts: []statusMount{}}
@@ -230,17 +230,17 @@ func (g *guest) mount() statusMount {
 	return m
 }
 
-// Attached implements store.Mount.
-func (g *guest) Attached() store.Attached {
-	return store.Attached{
+// Attached implements handoff.Mount.
+func (g *guest) Attached() handoff.Attached {
+	return handoff.Attached{
 		Init: g.server.SessionInit(), ReadPath: g.server.ReadPath(), WritePath: g.server.WritePath(), MemoryDir: g.o.d.memory.Dir(),
 	}
 }
 
-// Done implements store.Mount.
+// Done implements handoff.Mount.
 func (g *guest) Done() <-chan struct{} { return g.server.Served() }
 
-// Detach implements store.Mount.
+// Detach implements handoff.Mount.
 func (g *guest) Detach() {
 	g.server.Detach()
 	g.o.mu.Lock()
@@ -258,9 +258,9 @@ type statusStore struct {
 func storeStatus(ctx context.Context, socket string, timeout time.Duration) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	c, err := store.Dial(ctx, socket)
+	c, err := handoff.Dial(ctx, socket)
 	if err != nil {
-		if errors.Is(err, store.ErrNoOwner) {
+		if errors.Is(err, handoff.ErrNoOwner) {
 			err = withCode(exitNotMount, err)
 		}
 		return nil, err

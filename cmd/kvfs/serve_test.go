@@ -14,7 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
-	"github.com/kvfs/kvfs/cmd/kvfs/store"
+	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
 	"github.com/kvfs/kvfs/fs"
 )
 
@@ -82,7 +82,7 @@ func TestServe(t *testing.T) {
 	if doc.Store == nil || doc.Store.Socket != cfg.Store.Socket || len(doc.Store.Mounts) != 0 || doc.PID != os.Getpid() {
 		t.Errorf("status %s", out)
 	}
-	if err := serve(t.Context(), cfg, &readiness{}); !errors.Is(err, store.ErrServing) {
+	if err := serve(t.Context(), cfg, &readiness{}); !errors.Is(err, handoff.ErrServing) {
 		t.Errorf("a second owner: %v", err)
 	}
 }
@@ -108,7 +108,7 @@ func TestServeFails(t *testing.T) {
 			if _, err := os.Lstat(cfg.Store.Socket); !errors.Is(err, os.ErrNotExist) {
 				t.Errorf("the socket: %v", err)
 			}
-			if _, err := store.Dial(t.Context(), cfg.Store.Socket); !errors.Is(err, store.ErrNoOwner) {
+			if _, err := handoff.Dial(t.Context(), cfg.Store.Socket); !errors.Is(err, handoff.ErrNoOwner) {
 				t.Errorf("dial: %v", err)
 			}
 		})
@@ -133,7 +133,7 @@ func TestOwnerRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.Close()
-	for name, r := range map[string]*store.Request{
+	for name, r := range map[string]*handoff.Request{
 		"a pipe":          {Dir: "/m", Epoch: 1, Dev: pipe},
 		"/dev/null":       {Dir: "/m", Epoch: 1, Dev: open("/dev/null")},
 		"a file":          {Dir: "/m", Epoch: 1, Dev: open("/proc/self/exe")},
@@ -170,22 +170,22 @@ func fuseDevice(t *testing.T) *os.File {
 
 // TestGuestOptions shows what of a mount's settings counts, and what of the owner's.
 func TestGuestOptions(t *testing.T) {
-	options := func(text string, r *store.Request) fs.Options {
+	options := func(text string, r *handoff.Request) fs.Options {
 		return guestOptions(&daemon{cfg: loadConfig(t, text), log: zap.NewNop()}, &guest{}, r)
 	}
-	r := &store.Request{Dir: "/m", FSName: "cache", AllowOther: true, EntryTimeout: time.Hour, AttrTimeout: time.Second, MaxWrite: 65536, Passthrough: "auto"}
+	r := &handoff.Request{Dir: "/m", FSName: "cache", AllowOther: true, EntryTimeout: time.Hour, AttrTimeout: time.Second, MaxWrite: 65536, Passthrough: "auto"}
 	o := options(`{}`, r)
 	if o.Dir != "/m" || o.FSName != "cache" || !o.AllowOther || o.EntryTimeout != time.Minute || o.AttrTimeout != time.Second || o.MaxWrite != 65536 {
 		t.Errorf("got %+v", o)
 	}
-	if o = options(`{}`, &store.Request{}); o.AllowOther {
+	if o = options(`{}`, &handoff.Request{}); o.AllowOther {
 		t.Error("others are let in against the mount's will")
 	}
 	for _, c := range []struct{ owner, mount, want string }{
 		{"auto", "auto", "auto"}, {"auto", "on", "on"}, {"auto", "off", "off"}, {"on", "auto", "on"},
 		{"on", "off", "off"}, {"off", "on", "off"}, {"off", "auto", "off"}, {"auto", "", "auto"},
 	} {
-		o := options(`{"memory": {"passthrough": "`+c.owner+`"}}`, &store.Request{Passthrough: c.mount})
+		o := options(`{"memory": {"passthrough": "`+c.owner+`"}}`, &handoff.Request{Passthrough: c.mount})
 		if string(o.Passthrough) != c.want {
 			t.Errorf("owner %s, mount %s: got %s, want %s", c.owner, c.mount, o.Passthrough, c.want)
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
-	"github.com/kvfs/kvfs/cmd/kvfs/store"
+	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
 	"github.com/kvfs/kvfs/fs"
 	"github.com/kvfs/kvfs/tiers/mem"
 )
@@ -37,13 +37,13 @@ const serveTime = 2 * time.Minute
 // as any other.
 func (d *daemon) makeOffer(root rootDir) {
 	path, err := d.offerPath()
-	var offer *store.Offer
+	var offer *handoff.Offer
 	var dir string
 	if err == nil {
 		dir, err = memoryDir(d.cfg)
 	}
 	if err == nil {
-		offer, err = store.NewOffer(path, version, store.Offered{
+		offer, err = handoff.NewOffer(path, version, handoff.Offered{
 			Dir: d.dir, FSName: d.cfg.Mount.FSName, AllowOther: allowOther(d.cfg), MaxWrite: int(d.cfg.Mount.MaxWrite),
 			MemoryDir: dir, MemoryAt: d.memory.Dir(), RootMode: root.mode, RootUID: root.uid, RootGID: root.gid,
 			Epoch: d.server.Epoch(), EndsWith: d.endsWith, Patience: letGoTime + time.Duration(d.cfg.Mount.WriteTimeout),
@@ -77,7 +77,7 @@ func (d *daemon) offerPath() (string, error) {
 
 // takeoverPath is where the daemon of m offers it.
 func takeoverPath(m *mountinfo.Info) string {
-	return store.TakeoverPath(store.DefaultPath(os.Getenv("XDG_RUNTIME_DIR")), strconv.Itoa(m.Minor))
+	return handoff.TakeoverPath(handoff.DefaultPath(os.Getenv("XDG_RUNTIME_DIR")), strconv.Itoa(m.Minor))
 }
 
 // takeover says where the mount is offered, or why it is not.
@@ -93,7 +93,7 @@ func (d *daemon) takeover() (path, reason string) {
 
 // handOver gives the mount to heir. It returns a daemon if that fails, so that this process goes on,
 // and an error if it cannot.
-func (m *embedded) handOver(ctx context.Context, d *daemon, heir *store.Heir) (*daemon, error) {
+func (m *embedded) handOver(ctx context.Context, d *daemon, heir *handoff.Heir) (*daemon, error) {
 	m.log.Info("handing the mount over", zap.Int("pid", heir.PID), zap.String("version", heir.Release))
 	offered := d.offer.Load().Close()
 	var err error
@@ -107,7 +107,7 @@ func (m *embedded) handOver(ctx context.Context, d *daemon, heir *store.Heir) (*
 	}
 	x := m.session
 	m.at.memory = d.memory.Dir()
-	err = heir.HandOver(&store.Handed{Init: x.Init, Epoch: x.Epoch, Stale: x.Stale, Dev: x.Dev, Spin: x.Spin})
+	err = heir.HandOver(&handoff.Handed{Init: x.Init, Epoch: x.Epoch, Stale: x.Stale, Dev: x.Dev, Spin: x.Spin})
 	if err == nil {
 		err = m.outcome(ctx, heir)
 	}
@@ -123,7 +123,7 @@ func (m *embedded) handOver(ctx context.Context, d *daemon, heir *store.Heir) (*
 // outcome waits until heir answers the mount. One that does not within serveTime is ended: clients
 // wait. If this process is asked to stop meanwhile it has to know, too, for somebody has to take the
 // mount away.
-func (m *embedded) outcome(ctx context.Context, heir *store.Heir) error {
+func (m *embedded) outcome(ctx context.Context, heir *handoff.Heir) error {
 	wait, cancel := context.WithTimeout(context.WithoutCancel(ctx), serveTime)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { // ends with wait
@@ -145,7 +145,7 @@ func (m *embedded) outcome(ctx context.Context, heir *store.Heir) error {
 
 // takeBack opens all again and answers the mount, because heir has failed. That is so, too, if this
 // process is to stop: then it stops as ever.
-func (m *embedded) takeBack(ctx context.Context, heir *store.Heir, why error) (*daemon, error) {
+func (m *embedded) takeBack(ctx context.Context, heir *handoff.Heir, why error) (*daemon, error) {
 	m.log.Error("the takeover failed: taking the mount back", zap.Error(why))
 	m.session.Epoch++ // the other one may have used it
 	d, err := m.restart(context.WithoutCancel(ctx))
@@ -244,7 +244,7 @@ func (m *embedded) startHanded(ctx context.Context) (*daemon, error) {
 
 // giveUp has the old process take the mount back. If that has ended without the mount is taken away,
 // so that nobody waits for answers. One that lives does that itself.
-func (m *embedded) giveUp(from *store.Predecessor, why error) error {
+func (m *embedded) giveUp(from *handoff.Predecessor, why error) error {
 	err := m.session.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), letGoTime)
 	defer cancel()
@@ -253,7 +253,7 @@ func (m *embedded) giveUp(from *store.Predecessor, why error) error {
 	case failed == nil:
 		m.log.Warn("the process that had the mount answers it again")
 		return err
-	case errors.Is(failed, store.ErrRefused):
+	case errors.Is(failed, handoff.ErrRefused):
 		return errors.Join(err, fmt.Errorf("the process that had the mount could not take it back: %w", failed))
 	case ctx.Err() != nil || !from.Ended():
 		return errors.Join(err, fmt.Errorf("the process that had the mount does not say that it answers it again: %w", failed))
@@ -264,7 +264,7 @@ func (m *embedded) giveUp(from *store.Predecessor, why error) error {
 
 // findDaemon returns a connection to the daemon of the mount at dir, which offers to be replaced,
 // and is content with cfg.
-func findDaemon(ctx context.Context, cfg *config.Config, dir string) (*store.Conn, error) {
+func findDaemon(ctx context.Context, cfg *config.Config, dir string) (*handoff.Conn, error) {
 	if cfg.Mode != config.ModeEmbedded {
 		return nil, withCode(exitConfig, fmt.Errorf("takeover: mode %s has no memory to take over; its owner, kvfs serve, is restarted instead", cfg.Mode))
 	}
@@ -287,7 +287,7 @@ func findDaemon(ctx context.Context, cfg *config.Config, dir string) (*store.Con
 	}
 	short, cancel := context.WithTimeout(ctx, greetingTime)
 	defer cancel()
-	conn, err := store.Dial(short, takeoverPath(m))
+	conn, err := handoff.Dial(short, takeoverPath(m))
 	if err != nil {
 		return nil, withCode(exitMount, fmt.Errorf("takeover of %s: %w", dir, whyNoDaemon(m, err)))
 	}
@@ -299,7 +299,7 @@ func findDaemon(ctx context.Context, cfg *config.Config, dir string) (*store.Con
 
 // whyNoDaemon says more about a mount whose daemon does not greet.
 func whyNoDaemon(m *mountinfo.Info, err error) error {
-	if !errors.Is(err, store.ErrNoOwner) {
+	if !errors.Is(err, handoff.ErrNoOwner) {
 		return fmt.Errorf("its daemon does not answer: %w", err)
 	}
 	if abandoned(m) || dead(answers(m.Mountpoint)) {
@@ -317,7 +317,7 @@ func whyNoDaemon(m *mountinfo.Info, err error) error {
 }
 
 // suits fails if this process cannot be what the one at the other end is.
-func suits(c *store.Conn, cfg *config.Config, m *mountinfo.Info) error {
+func suits(c *handoff.Conn, cfg *config.Config, m *mountinfo.Info) error {
 	old, o := c.Greeting(), c.Greeting().Mount
 	if o == nil {
 		return withCode(exitMount, errors.New("takeover: who answers offers no mount"))

@@ -16,7 +16,7 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 
-	"github.com/kvfs/kvfs/cmd/kvfs/store"
+	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
 	"github.com/kvfs/kvfs/fs"
 )
 
@@ -58,7 +58,7 @@ func watchMount(said, abort, mark *os.File) int {
 	if heard(said, 0) {
 		return exitOK
 	}
-	for !store.Free(mark) { // there is no event for the end of a process with a stuck thread
+	for !handoff.Free(mark) { // there is no event for the end of a process with a stuck thread
 		time.Sleep(freeEvery)
 	}
 	if _, err := abort.WriteString("1"); err != nil {
@@ -84,7 +84,7 @@ func heard(said *os.File, wait int) bool {
 type guard struct {
 	log   *zap.Logger
 	mount *mountinfo.Info
-	mark  *store.Mark
+	mark  *handoff.Mark
 	tell  *os.File      // to the watcher; nil: there is none
 	ended chan struct{} // closed when the watcher has ended
 }
@@ -98,7 +98,7 @@ func (g *guard) watch(dir string, log *zap.Logger) {
 		return
 	}
 	g.mount = m
-	if g.mark, err = store.NewMark(markPath(m), m.ID, m.Mountpoint); err != nil {
+	if g.mark, err = handoff.NewMark(markPath(m), m.ID, m.Mountpoint); err != nil {
 		log.Info("no mark of this mount: should it be left hanging, umount -f ends it", zap.Error(err))
 	}
 	if err := g.start(m.Minor); err != nil {
@@ -198,11 +198,11 @@ func (g *guard) close() {
 
 // markPath is where m has its mark.
 func markPath(m *mountinfo.Info) string {
-	return store.MarkPath(store.DefaultPath(os.Getenv("XDG_RUNTIME_DIR")), strconv.Itoa(m.Minor))
+	return handoff.MarkPath(handoff.DefaultPath(os.Getenv("XDG_RUNTIME_DIR")), strconv.Itoa(m.Minor))
 }
 
 // abandoned reports whether the process that served m is dead. It asks the mount nothing.
-func abandoned(m *mountinfo.Info) bool { return store.Abandoned(markPath(m), m.ID, m.Mountpoint) }
+func abandoned(m *mountinfo.Info) bool { return handoff.Abandoned(markPath(m), m.ID, m.Mountpoint) }
 
 // giveUp has the kernel fail all that waits for the process of m, which is dead, and takes the mount away.
 func giveUp(ctx context.Context, m *mountinfo.Info) error {

@@ -1,4 +1,4 @@
-// Package store is how a mount and the owner of the memory find and keep each other: the
+// Package handoff is how a mount and the owner of the memory find and keep each other: the
 // unix socket of kvfs serve, what is said over it, and the descriptors that travel with it.
 // It knows nothing of FUSE; a descriptor is a descriptor.
 //
@@ -49,4 +49,4 @@
 // Version 1 is the only one. Sides of different versions refuse each other. What may be there
 // or not within a version is a feature: each side lists what it knows, and what both know is
 // in effect (Greeting.Features, Request.Features).
-package store
+package handoff
