@@ -62,14 +62,16 @@ var table = map[string]row{
 
 	"fs": {4, []string{"tiers", "tiers/block", "tiers/hybrid", "tiers/index"}},
 
-	"cmd/kvfs/config":  {5, []string{"tiers/block", "tiers/hybrid", "tiers/template"}},
+	"cmd/kvfs/config":  {2, []string{"tiers/block", "tiers/hybrid", "tiers/template"}},
+	"cmd/kvfs/exit":    {3, []string{"cmd/kvfs/config"}},
+	"cmd/kvfs/show":    {4, []string{"fs/query"}},
 	"cmd/kvfs/plan":    {4, []string{"tiers/hybrid", "directio"}},
 	"cmd/kvfs/launch":  {4, nil},
 	"cmd/kvfs/handoff": {4, nil},
-	"cmd/kvfs":         {5, []string{"*", "cmd/kvfs/config"}},
+	"cmd/kvfs":         {9, []string{"*"}},
 }
 
-const testsLevel = 6 // everything below tests/, which only tests/ may import
+const testsLevel = 10 // everything below tests/, which only tests/ may import
 
 // homes lists the third-party modules and the only packages that may import
 // each of them. An empty list means any package.

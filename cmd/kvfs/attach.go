@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
 	"github.com/kvfs/kvfs/fs"
 )
@@ -35,7 +36,7 @@ func attach(ctx context.Context, cfg *config.Config, dir string, ready *readines
 	a := &attachment{dir: dir, cfg: cfg, log: log}
 	defer a.guard.close()
 	if err := a.begin(ctx); err != nil {
-		return withCode(exitMount, err)
+		return exit.With(exit.Mount, err)
 	}
 	a.guard.watch(dir, log)
 	ready.ready(dir)

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
 	"github.com/kvfs/kvfs/fs"
 	"github.com/kvfs/kvfs/tiers"
@@ -91,8 +92,8 @@ func TestAttachSelfTest(t *testing.T) {
 			cfg.Memory.Passthrough = c.passthrough
 			if c.err != nil {
 				dir := t.TempDir()
-				if err := mount(t.Context(), cfg, dir, 0, &readiness{}); !errors.Is(err, c.err) || exitCode(err) != exitMount {
-					t.Errorf("got %v, exit code %d", err, exitCode(err))
+				if err := mount(t.Context(), cfg, dir, 0, &readiness{}); !errors.Is(err, c.err) || exit.Code(err) != exit.Mount {
+					t.Errorf("got %v, exit code %d", err, exit.Code(err))
 				}
 				if m, err := findMount(dir); m != nil || err != nil {
 					t.Errorf("mounted, %v", err)
@@ -101,7 +102,7 @@ func TestAttachSelfTest(t *testing.T) {
 			}
 			dir, _ := startGuest(t, cfg)
 			code, out, errs := runCLI("status", dir)
-			if code != exitOK || !strings.Contains(out, "read path   "+c.path) {
+			if code != exit.OK || !strings.Contains(out, "read path   "+c.path) {
 				t.Errorf("exit code %d, %s%s; want %s", code, out, errs, c.path)
 			}
 			block := filepath.Join(dir, "block")

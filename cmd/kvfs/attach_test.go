@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
 )
 
@@ -97,10 +98,10 @@ func TestAttach(t *testing.T) {
 		t.Errorf("%d bytes, %v", len(got), err)
 	}
 	code, out, errs := runCLI("status", b)
-	if code != exitOK || !strings.Contains(out, "mode        standalone-store") {
+	if code != exit.OK || !strings.Contains(out, "mode        standalone-store") {
 		t.Errorf("exit code %d, %s%s", code, out, errs)
 	}
-	if code, _, errs := runCLI("umount", "--timeout=1m", b); code != exitOK {
+	if code, _, errs := runCLI("umount", "--timeout=1m", b); code != exit.OK {
 		t.Errorf("exit code %d, %s", code, errs)
 	}
 }
@@ -113,8 +114,8 @@ func TestAttachWithoutOwner(t *testing.T) {
 		cfg := guestConfig(t, ownerConfig(t), timeout)
 		dir := t.TempDir()
 		err := mount(t.Context(), cfg, dir, 0, &readiness{})
-		if !errors.Is(err, handoff.ErrNoOwner) || exitCode(err) != exitMount {
-			t.Errorf("timeout %v: %v, exit code %d", timeout, err, exitCode(err))
+		if !errors.Is(err, handoff.ErrNoOwner) || exit.Code(err) != exit.Mount {
+			t.Errorf("timeout %v: %v, exit code %d", timeout, err, exit.Code(err))
 		}
 		if m, err := findMount(dir); m != nil || err != nil {
 			t.Errorf("timeout %v: mounted, %v", timeout, err)
@@ -145,8 +146,8 @@ func TestAttachToStopped(t *testing.T) {
 	if err == nil || errors.Is(err, handoff.ErrNoOwner) || !strings.Contains(err.Error(), fmt.Sprintf("no answer from process %d", os.Getpid())) {
 		t.Errorf("got %v", err)
 	}
-	if exitCode(err) != exitMount {
-		t.Errorf("exit code %d", exitCode(err))
+	if exit.Code(err) != exit.Mount {
+		t.Errorf("exit code %d", exit.Code(err))
 	}
 	if m, err := findMount(dir); m != nil || err != nil {
 		t.Errorf("mounted, %v", err)

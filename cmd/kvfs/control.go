@@ -19,6 +19,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/show"
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
@@ -85,14 +87,14 @@ func (c *controls) locate(names []string) (mount string, paths []string, err err
 			return "", nil, explainStatus(mount, err)
 		}
 	}
-	return mount, paths, withCode(exitNotMount, err)
+	return mount, paths, exit.With(exit.NotMount, err)
 }
 
 // root returns the mount at dir, as the mount table has it.
 func (c *controls) root(dir string) (string, error) {
 	mount, paths, err := c.locate([]string{dir})
 	if err == nil && paths[0] != "." {
-		err = withCode(exitNotMount, fmt.Errorf("%s is not a kvfs mount: it is in the one at %s", dir, mount))
+		err = exit.With(exit.NotMount, fmt.Errorf("%s is not a kvfs mount: it is in the one at %s", dir, mount))
 	}
 	return mount, err
 }
@@ -392,24 +394,6 @@ func mountOf(mounts []*mountinfo.Info, path string) (mount, below string, err er
 	return in.Mountpoint, below, err
 }
 
-// reason is an error without the path that it is about.
-func reason(err error) error {
-	if p, ok := errors.AsType[*os.PathError](err); ok {
-		return p.Err
-	}
-	return err
-}
-
-// printJSON writes v, indented.
-func printJSON(w io.Writer, v any) error {
-	text, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return err
-	}
-	_, err = w.Write(append(text, '\n'))
-	return err
-}
-
 // readDocument reads a file, or stdin for "-", that has to be one JSON object.
 func readDocument(name string, stdin io.Reader) (json.RawMessage, error) {
 	in, shown := stdin, "standard input"
@@ -423,7 +407,7 @@ func readDocument(name string, stdin io.Reader) (json.RawMessage, error) {
 	}
 	text, err := io.ReadAll(io.LimitReader(in, maxDocument/2+1))
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", shown, reason(err))
+		return nil, fmt.Errorf("%s: %w", shown, show.Reason(err))
 	}
 	if len(text) > maxDocument/2 {
 		return nil, fmt.Errorf("%s: more than %d bytes", shown, maxDocument/2)

@@ -18,6 +18,8 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 )
 
 // fakeDaemon is the daemon of a mount at dir, with one control file. It answers each
@@ -172,7 +174,7 @@ func checkCLI(t *testing.T, command func(connector) *cobra.Command, file string,
 				t.Errorf("asked\n%s\nwant\n%s", strings.Join(asked, "\n"), strings.Join(tc.asked, "\n"))
 			}
 			switch {
-			case (err == nil) != (tc.code == 0), err != nil && exitCode(err) != tc.code:
+			case (err == nil) != (tc.code == 0), err != nil && exit.Code(err) != tc.code:
 				t.Errorf("got error %v, want %q with code %d", err, tc.err, tc.code)
 			case err != nil && !strings.HasPrefix(fmt.Sprint(err), tc.err):
 				t.Errorf("got error %q, want %q", err, tc.err)
@@ -322,17 +324,17 @@ func TestDial(t *testing.T) {
 		code int
 		text string
 	}{
-		{"/m", unix.EACCES, exitRuntime, "only root and the user of the daemon may ask it, and some of it whom control.users and control.group name"},
-		{"/m", unix.ENOTCONN, exitNotMount, "the daemon of /m is dead; clean up with kvfs umount /m"},
-		{"/m", unix.ENOENT, exitNotMount, "/m is not a kvfs mount: no such file or directory"},
-		{old, unix.ENOENT, exitRuntime, "has no .kvfs/query: it is of an older version"},
+		{"/m", unix.EACCES, exit.Runtime, "only root and the user of the daemon may ask it, and some of it whom control.users and control.group name"},
+		{"/m", unix.ENOTCONN, exit.NotMount, "the daemon of /m is dead; clean up with kvfs umount /m"},
+		{"/m", unix.ENOENT, exit.NotMount, "/m is not a kvfs mount: no such file or directory"},
+		{old, unix.ENOENT, exit.Runtime, "has no .kvfs/query: it is of an older version"},
 	} {
 		f := newFakeDaemon(tc.dir, "query", nil)
 		f.openErr = tc.err
 		c, _ := f.connect()
 		_, err := c.dial(tc.dir, "query")
-		if exitCode(err) != tc.code || !strings.HasSuffix(fmt.Sprint(err), tc.text) {
-			t.Errorf("%v at %s: got %v with code %d, want %q with %d", tc.err, tc.dir, err, exitCode(err), tc.text, tc.code)
+		if exit.Code(err) != tc.code || !strings.HasSuffix(fmt.Sprint(err), tc.text) {
+			t.Errorf("%v at %s: got %v with code %d, want %q with %d", tc.err, tc.dir, err, exit.Code(err), tc.text, tc.code)
 		}
 	}
 }
@@ -378,43 +380,43 @@ func TestControlUsage(t *testing.T) {
 		code int
 		err  string
 	}{
-		{"lookup", exitUsage, "which blocks? Name them, or give - to read names from standard input (see kvfs lookup --help)"},
-		{"lookup --group g a", exitUsage, "--group is about hashes, which need --mount (see kvfs lookup --help)"},
-		{"lookup --ranks 2 a", exitUsage, "--ranks is about hashes, which need --mount (see kvfs lookup --help)"},
-		{"lookup --mount m --ranks 0 a", exitUsage, "--ranks: 0 is less than 1 (see kvfs lookup --help)"},
-		{"lookup --spec s a", exitUsage, "--spec is about hashes, which need --mount (see kvfs lookup --help)"},
-		{"lookup --mount m --spec @ a", exitUsage, "--spec wants a name, or @ and a file (see kvfs lookup --help)"},
-		{"lookup --mount m --spec s --group g a", exitUsage, "--group and --spec exclude each other: a spec has the names of its groups (see kvfs lookup --help)"},
-		{"lookup --mount m --cached 1 a", exitUsage, "--num-tokens and --cached want --spec (see kvfs lookup --help)"},
-		{"lookup --mount m --spec s --num-tokens -1 a", exitUsage, "a number of tokens cannot be negative (see kvfs lookup --help)"},
-		{"lookup --deadline -1s a", exitUsage, "--deadline: -1s is negative (see kvfs lookup --help)"},
-		{"lookup --request \xff a", exitUsage, "--request: \"\\xff\" is not UTF-8 (see kvfs lookup --help)"},
-		{"prefetch", exitUsage, "which blocks? Name them, or give - to read names from standard input (see kvfs prefetch --help)"},
-		{"prefetch --template t a", exitUsage, "--template is about hashes, which need --mount (see kvfs prefetch --help)"},
-		{"pin", exitUsage, "which blocks? Name them, or give - to read names from standard input (see kvfs pin --help)"},
-		{"unpin -0", exitUsage, "which blocks? Name them, or give - to read names from standard input (see kvfs unpin --help)"},
-		{"ttl", exitUsage, "how long? Give a DURATION and the blocks (see kvfs ttl --help)"},
-		{"ttl 10m", exitUsage, "which blocks? Name them, or give - to read names from standard input (see kvfs ttl --help)"},
-		{"ttl soon a", exitUsage, "\"soon\" is no duration: want for example 10m, 1h30m, or a number of seconds (see kvfs ttl --help)"},
-		{"ttl -- -1s a", exitUsage, "-1s: a time to live cannot be negative (see kvfs ttl --help)"},
-		{"why", exitUsage, "which blocks? Name them, or give - to read names from standard input (see kvfs why --help)"},
-		{"events", exitUsage, "accepts 1 arg(s), received 0 (see kvfs events --help)"},
-		{"events --since -1 m", exitUsage, "invalid argument \"-1\" for \"--since\" flag: strconv.ParseUint: parsing \"-1\": invalid syntax (see kvfs events --help)"},
-		{"events --group \xff m", exitUsage, "--group: \"\\xff\" is not UTF-8: the daemon cannot be asked for it (see kvfs events --help)"},
-		{"specs", exitUsage, "which mount? Or check FILE (see kvfs specs --help)"},
-		{"specs check", exitUsage, "check wants one FILE, 0 given (see kvfs specs --help)"},
-		{"specs m set a", exitUsage, "set wants NAME and FILE, 1 given (see kvfs specs --help)"},
-		{"specs m remove", exitUsage, "remove wants one NAME, 0 given (see kvfs specs --help)"},
-		{"specs m remove \xff", exitUsage, "the name \"\\xff\" is not UTF-8 (see kvfs specs --help)"},
-		{"specs m get", exitUsage, "\"get\": want set or remove (see kvfs specs --help)"},
+		{"lookup", exit.Usage, "which blocks? Name them, or give - to read names from standard input (see kvfs lookup --help)"},
+		{"lookup --group g a", exit.Usage, "--group is about hashes, which need --mount (see kvfs lookup --help)"},
+		{"lookup --ranks 2 a", exit.Usage, "--ranks is about hashes, which need --mount (see kvfs lookup --help)"},
+		{"lookup --mount m --ranks 0 a", exit.Usage, "--ranks: 0 is less than 1 (see kvfs lookup --help)"},
+		{"lookup --spec s a", exit.Usage, "--spec is about hashes, which need --mount (see kvfs lookup --help)"},
+		{"lookup --mount m --spec @ a", exit.Usage, "--spec wants a name, or @ and a file (see kvfs lookup --help)"},
+		{"lookup --mount m --spec s --group g a", exit.Usage, "--group and --spec exclude each other: a spec has the names of its groups (see kvfs lookup --help)"},
+		{"lookup --mount m --cached 1 a", exit.Usage, "--num-tokens and --cached want --spec (see kvfs lookup --help)"},
+		{"lookup --mount m --spec s --num-tokens -1 a", exit.Usage, "a number of tokens cannot be negative (see kvfs lookup --help)"},
+		{"lookup --deadline -1s a", exit.Usage, "--deadline: -1s is negative (see kvfs lookup --help)"},
+		{"lookup --request \xff a", exit.Usage, "--request: \"\\xff\" is not UTF-8 (see kvfs lookup --help)"},
+		{"prefetch", exit.Usage, "which blocks? Name them, or give - to read names from standard input (see kvfs prefetch --help)"},
+		{"prefetch --template t a", exit.Usage, "--template is about hashes, which need --mount (see kvfs prefetch --help)"},
+		{"pin", exit.Usage, "which blocks? Name them, or give - to read names from standard input (see kvfs pin --help)"},
+		{"unpin -0", exit.Usage, "which blocks? Name them, or give - to read names from standard input (see kvfs unpin --help)"},
+		{"ttl", exit.Usage, "how long? Give a DURATION and the blocks (see kvfs ttl --help)"},
+		{"ttl 10m", exit.Usage, "which blocks? Name them, or give - to read names from standard input (see kvfs ttl --help)"},
+		{"ttl soon a", exit.Usage, "\"soon\" is no duration: want for example 10m, 1h30m, or a number of seconds (see kvfs ttl --help)"},
+		{"ttl -- -1s a", exit.Usage, "-1s: a time to live cannot be negative (see kvfs ttl --help)"},
+		{"why", exit.Usage, "which blocks? Name them, or give - to read names from standard input (see kvfs why --help)"},
+		{"events", exit.Usage, "accepts 1 arg(s), received 0 (see kvfs events --help)"},
+		{"events --since -1 m", exit.Usage, "invalid argument \"-1\" for \"--since\" flag: strconv.ParseUint: parsing \"-1\": invalid syntax (see kvfs events --help)"},
+		{"events --group \xff m", exit.Usage, "--group: \"\\xff\" is not UTF-8: the daemon cannot be asked for it (see kvfs events --help)"},
+		{"specs", exit.Usage, "which mount? Or check FILE (see kvfs specs --help)"},
+		{"specs check", exit.Usage, "check wants one FILE, 0 given (see kvfs specs --help)"},
+		{"specs m set a", exit.Usage, "set wants NAME and FILE, 1 given (see kvfs specs --help)"},
+		{"specs m remove", exit.Usage, "remove wants one NAME, 0 given (see kvfs specs --help)"},
+		{"specs m remove \xff", exit.Usage, "the name \"\\xff\" is not UTF-8 (see kvfs specs --help)"},
+		{"specs m get", exit.Usage, "\"get\": want set or remove (see kvfs specs --help)"},
 
-		{"lookup " + plain + "/a", exitNotMount, plain + "/a is not in a kvfs mount"},
-		{"lookup --mount " + plain + " a", exitNotMount, plain + " is not in a kvfs mount"},
-		{"prefetch " + plain, exitNotMount, plain + " is not in a kvfs mount"},
-		{"pin " + plain, exitNotMount, plain + " is not in a kvfs mount"},
-		{"why " + plain + "/absent/a", exitNotMount, plain + "/absent/a is not in a kvfs mount"},
-		{"events " + plain, exitNotMount, plain + " is not in a kvfs mount"},
-		{"specs " + plain, exitNotMount, plain + " is not in a kvfs mount"},
+		{"lookup " + plain + "/a", exit.NotMount, plain + "/a is not in a kvfs mount"},
+		{"lookup --mount " + plain + " a", exit.NotMount, plain + " is not in a kvfs mount"},
+		{"prefetch " + plain, exit.NotMount, plain + " is not in a kvfs mount"},
+		{"pin " + plain, exit.NotMount, plain + " is not in a kvfs mount"},
+		{"why " + plain + "/absent/a", exit.NotMount, plain + "/absent/a is not in a kvfs mount"},
+		{"events " + plain, exit.NotMount, plain + " is not in a kvfs mount"},
+		{"specs " + plain, exit.NotMount, plain + " is not in a kvfs mount"},
 	} {
 		code, stdout, stderr := runCLI(strings.Fields(tc.args)...)
 		if code != tc.code || stderr != "kvfs: "+tc.err+"\n" || stdout != "" {

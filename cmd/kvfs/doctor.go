@@ -9,6 +9,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/show"
 )
 
 // newDoctorCommand returns the commands that look at the machine for what is missing.
@@ -44,7 +46,7 @@ func newDoctorRDMACommand(m *machine) *cobra.Command {
 				return err
 			}
 			if raw {
-				err = printJSON(cmd.OutOrStdout(), r)
+				err = show.JSON(cmd.OutOrStdout(), r)
 			} else {
 				err = r.print(cmd.OutOrStdout())
 			}
@@ -71,7 +73,7 @@ func reportMachine(cmd *cobra.Command, m *machine) (*rdmaReport, error) {
 		}
 	}
 	if err != nil {
-		return nil, withCode(exitConfig, err)
+		return nil, exit.With(exit.Config, err)
 	}
 	return m.examine(cmd.Context(), cfg, zap.NewNop()), nil
 }
@@ -81,5 +83,5 @@ func (r *rdmaReport) verdict() error {
 	if r.Usable {
 		return nil
 	}
-	return withCode(exitRuntime, fmt.Errorf("RDMA %s: %s", map[bool]string{false: "cannot be used", true: "is not used with all peers"}[len(r.Peers) > 0], r.Error))
+	return exit.With(exit.Runtime, fmt.Errorf("RDMA %s: %s", map[bool]string{false: "cannot be used", true: "is not used with all peers"}[len(r.Peers) > 0], r.Error))
 }

@@ -17,6 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/show"
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/rdma/fabric"
 	"github.com/kvfs/kvfs/rdma/nic"
@@ -242,9 +244,9 @@ func reportMount(m *machine, dir string) (*rdmaReport, error) {
 	}
 	switch {
 	case s.Cluster == nil:
-		return nil, withCode(exitRuntime, fmt.Errorf("the mount at %s has no peers: it was started without --bind", dir))
+		return nil, exit.With(exit.Runtime, fmt.Errorf("the mount at %s has no peers: it was started without --bind", dir))
 	case s.Cluster.RDMA == nil:
-		return nil, withCode(exitRuntime, fmt.Errorf("the daemon of %s, version %s, knows no RDMA: restart it with this version", dir, s.Version))
+		return nil, exit.With(exit.Runtime, fmt.Errorf("the daemon of %s, version %s, knows no RDMA: restart it with this version", dir, s.Version))
 	}
 	d := s.Cluster.RDMA
 	r := &rdmaReport{Transport: d.Transport, Provider: d.Provider, Plan: d.Plan, Error: d.Error}
@@ -275,14 +277,14 @@ func reportMount(m *machine, dir string) (*rdmaReport, error) {
 // print writes the report for people.
 func (r *rdmaReport) print(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "transport\t%s\n", orDash(r.Transport))
+	fmt.Fprintf(t, "transport\t%s\n", show.OrDash(r.Transport))
 	if r.Library != "" {
 		fmt.Fprintf(t, "library\t%s\n", r.Library)
 	}
-	fmt.Fprintf(t, "provider\t%s\n", orDash(r.Provider))
+	fmt.Fprintf(t, "provider\t%s\n", show.OrDash(r.Provider))
 	memlock := "no limit"
 	if r.Memlock >= 0 {
-		memlock = humanBytes(r.Memlock)
+		memlock = show.Bytes(r.Memlock)
 	}
 	fmt.Fprintf(t, "locked memory\t%s\n", memlock)
 	fmt.Fprintf(t, "devices\t%d\n", len(r.Devices))
@@ -317,22 +319,22 @@ func (r *rdmaReport) printInventory(w io.Writer) {
 		if d.GIDIndex >= 0 {
 			gid = strings.TrimSpace(fmt.Sprintf("%d %s", d.GIDIndex, d.GID))
 		}
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", d.Name, d.Port, orDash(d.Driver), orDash(d.State), orDash(d.LinkLayer),
-			orDash(d.Rate), orDash(d.PCI), d.NUMA, orDash(d.Netdev), gid)
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", d.Name, d.Port, show.OrDash(d.Driver), show.OrDash(d.State), show.OrDash(d.LinkLayer),
+			show.OrDash(d.Rate), show.OrDash(d.PCI), d.NUMA, show.OrDash(d.Netdev), gid)
 	}
 	if len(r.GPUs) > 0 {
 		fmt.Fprintf(w, "\nGPU\tNAME\tPCI\tNUMA\tVISIBLE\n")
 	}
 	for i := range r.GPUs {
 		g := &r.GPUs[i]
-		fmt.Fprintf(w, "%d\t%s\t%s\t%d\t%v\n", g.Index, orDash(g.Name), orDash(g.PCI), g.NUMA, g.Visible)
+		fmt.Fprintf(w, "%d\t%s\t%s\t%d\t%v\n", g.Index, show.OrDash(g.Name), show.OrDash(g.PCI), g.NUMA, g.Visible)
 	}
 }
 
 // printPlan writes the planned cards with how reads over them went, and the peers.
 func (r *rdmaReport) printPlan(w io.Writer) {
 	if r.Plan != nil {
-		fmt.Fprintf(w, "\nPOLICY\tSTRIPED\tRAILS\n%s\t%v\t%s\n", r.Plan.Policy, r.Plan.Striped, orDash(strings.Join((&rails{plan: r.Plan}).describe(), "; ")))
+		fmt.Fprintf(w, "\nPOLICY\tSTRIPED\tRAILS\n%s\t%v\t%s\n", r.Plan.Policy, r.Plan.Striped, show.OrDash(strings.Join((&rails{plan: r.Plan}).describe(), "; ")))
 	}
 	if len(r.Rails) > 0 {
 		fmt.Fprintf(w, "\nRAIL\tREAD FROM ITSELF\n")
@@ -340,7 +342,7 @@ func (r *rdmaReport) printPlan(w io.Writer) {
 	for _, rail := range r.Rails {
 		text := rail.Error
 		if text == "" {
-			text = fmt.Sprintf("%s in %.2f ms, %.1f GB/s", humanBytes(rail.Bytes), rail.Seconds*1e3, float64(rail.Bytes)/rail.Seconds/1e9)
+			text = fmt.Sprintf("%s in %.2f ms, %.1f GB/s", show.Bytes(rail.Bytes), rail.Seconds*1e3, float64(rail.Bytes)/rail.Seconds/1e9)
 		}
 		fmt.Fprintf(w, "%s\t%s\n", cmp.Or(rail.Device, "(any)"), text)
 	}
@@ -348,6 +350,6 @@ func (r *rdmaReport) printPlan(w io.Writer) {
 		fmt.Fprintf(w, "\nPEER\tSTATE\tPATH\tREASON\n")
 	}
 	for _, p := range r.Peers {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", shown(p.Name), orDash(p.State), orDash(p.Path), shown(orDash(p.Reason)))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", show.Text(p.Name), show.OrDash(p.State), show.OrDash(p.Path), show.Text(show.OrDash(p.Reason)))
 	}
 }

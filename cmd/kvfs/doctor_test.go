@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/kvfs/kvfs/cluster"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/rdma/fabric"
 )
 
@@ -20,9 +21,9 @@ func runDoctor(m *fakeMachine, args ...string) (code int, stdout, stderr string)
 	cmd.SetErr(&errs)
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
 	if err := cmd.Execute(); err != nil {
-		return exitCode(err), out.String(), err.Error()
+		return exit.Code(err), out.String(), err.Error()
 	}
-	return exitOK, out.String(), errs.String()
+	return exit.OK, out.String(), errs.String()
 }
 
 // report decodes what --json printed.
@@ -41,7 +42,7 @@ func TestDoctorRDMA(t *testing.T) {
 	m := newMachine(t, twoGPUs, card{"mlx5_0", "mlx5_core", "ACTIVE"}, card{"mlx5_1", "mlx5_core", "ACTIVE"}, card{"mlx5_2", "mlx5_core", "DOWN"})
 	code, out, errs := runDoctor(m, "--json", "--rdma-policy", "all")
 	r := report(t, out)
-	if code != exitOK || !r.Usable || r.Error != "" || len(r.Devices) != 3 || len(r.GPUs) != 2 || r.Memlock != -1 || r.Provider != "libfabric 2.1 verbs" || r.Library != "libfabric 2.1 (/lib/x.so)" {
+	if code != exit.OK || !r.Usable || r.Error != "" || len(r.Devices) != 3 || len(r.GPUs) != 2 || r.Memlock != -1 || r.Provider != "libfabric 2.1 verbs" || r.Library != "libfabric 2.1 (/lib/x.so)" {
 		t.Errorf("exit code %d, %s, got %+v", code, errs, r)
 	}
 	if len(r.Rails) != 2 || r.Rails[0].Device != "mlx5_0" || r.Rails[1].Device != "mlx5_1" || r.Rails[1].Bytes != trialBytes || r.Rails[1].Error != "" {
@@ -53,7 +54,7 @@ func TestDoctorRDMA(t *testing.T) {
 		}
 	}
 	code, out, _ = runDoctor(m)
-	if code != exitOK {
+	if code != exit.OK {
 		t.Errorf("exit code %d\n%s", code, out)
 	}
 	for _, want := range []string{
@@ -79,16 +80,16 @@ func TestDoctorRDMAFails(t *testing.T) {
 		code   int
 		want   []string
 	}{
-		{"no card", nil, nil, nil, exitRuntime, []string{"RDMA cannot be used: this machine has no RDMA device"}},
-		{"turned off", []card{one}, []string{"--bind=127.0.0.1", "--peer-transport=tcp"}, nil, exitRuntime, []string{"turned off by peer.transport tcp"}},
-		{"exposed", []card{one}, []string{"--bind=127.0.0.1"}, nil, exitRuntime, []string{"problem: other machines could read the memory of this node", "insecure: true does without"}},
-		{"empty entry", []card{one}, []string{"--rdma-devices=mlx5_0,,mlx5_1"}, nil, exitConfig, []string{"contains an empty RDMA device entry"}},
-		{"absent", []card{one}, []string{"--rdma-devices=mlx5_9"}, nil, exitRuntime, []string{"no such RDMA device"}},
-		{"no library", []card{one}, nil, func(m *fakeMachine) { m.fails = fabric.ErrUnavailable }, exitRuntime, []string{"mlx5_0: RDMA is not available", "library        none: RDMA is not available"}},
+		{"no card", nil, nil, nil, exit.Runtime, []string{"RDMA cannot be used: this machine has no RDMA device"}},
+		{"turned off", []card{one}, []string{"--bind=127.0.0.1", "--peer-transport=tcp"}, nil, exit.Runtime, []string{"turned off by peer.transport tcp"}},
+		{"exposed", []card{one}, []string{"--bind=127.0.0.1"}, nil, exit.Runtime, []string{"problem: other machines could read the memory of this node", "insecure: true does without"}},
+		{"empty entry", []card{one}, []string{"--rdma-devices=mlx5_0,,mlx5_1"}, nil, exit.Config, []string{"contains an empty RDMA device entry"}},
+		{"absent", []card{one}, []string{"--rdma-devices=mlx5_9"}, nil, exit.Runtime, []string{"no such RDMA device"}},
+		{"no library", []card{one}, nil, func(m *fakeMachine) { m.fails = fabric.ErrUnavailable }, exit.Runtime, []string{"mlx5_0: RDMA is not available", "library        none: RDMA is not available"}},
 		{"several", []card{one}, nil, func(m *fakeMachine) {
 			m.devices += "-not"
 			m.memlock = func() (int64, bool) { return 65536, false }
-		}, exitRuntime, []string{"problem: ", "infiniband-not is not there", "problem: the limit of locked memory is 64.0 KiB"}},
+		}, exit.Runtime, []string{"problem: ", "infiniband-not is not there", "problem: the limit of locked memory is 64.0 KiB"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			m := newMachine(t, nil, tc.cards...)
@@ -121,18 +122,18 @@ func TestDoctorRDMAOfMount(t *testing.T) {
 		code    int
 		want    []string
 	}{
-		{"all", uses, []cluster.Member{self, {Name: "b", State: "alive", Path: "rdma"}, {Name: "c", State: "left"}}, exitOK, []string{"b     alive  rdma", "RDMA works."}},
-		{"alone", uses, []cluster.Member{self}, exitOK, []string{"RDMA works."}},
-		{"one by TCP", uses, []cluster.Member{self, {Name: "b", State: "alive", Path: "tcp", PathReason: "probe failed: timeout"}}, exitRuntime,
+		{"all", uses, []cluster.Member{self, {Name: "b", State: "alive", Path: "rdma"}, {Name: "c", State: "left"}}, exit.OK, []string{"b     alive  rdma", "RDMA works."}},
+		{"alone", uses, []cluster.Member{self}, exit.OK, []string{"RDMA works."}},
+		{"one by TCP", uses, []cluster.Member{self, {Name: "b", State: "alive", Path: "tcp", PathReason: "probe failed: timeout"}}, exit.Runtime,
 			[]string{"b     alive  tcp   probe failed: timeout", "RDMA is not used with all peers: peer b: probe failed: timeout"}},
-		{"one over some cards", uses, []cluster.Member{self, {Name: "b", State: "alive", Path: "rdma", PathReason: "rail 1 does not reach it"}}, exitRuntime,
+		{"one over some cards", uses, []cluster.Member{self, {Name: "b", State: "alive", Path: "rdma", PathReason: "rail 1 does not reach it"}}, exit.Runtime,
 			[]string{"b     alive  rdma  rail 1 does not reach it", "peer b: rail 1 does not reach it"}},
-		{"not reached", uses, []cluster.Member{self, {Name: "b", State: "alive"}}, exitRuntime, []string{"peer b: not reached yet"}},
-		{"none", &statusRDMA{Transport: "auto", Error: "no such RDMA device"}, []cluster.Member{self, {Name: "b", State: "alive", Path: "tcp"}}, exitRuntime, []string{"no such RDMA device"}},
-		{"off", &statusRDMA{Transport: "tcp"}, nil, exitRuntime, []string{"turned off by peer.transport tcp"}},
-		{"nothing registered", &statusRDMA{Transport: "auto", Error: "memory cannot be registered for it: memlock"}, []cluster.Member{self}, exitRuntime, []string{"memory cannot be registered for it: memlock"}},
-		{"not open", &statusRDMA{Transport: "auto"}, []cluster.Member{self}, exitRuntime, []string{"has not opened it"}},
-		{"old daemon", nil, nil, exitRuntime, []string{"knows no RDMA"}},
+		{"not reached", uses, []cluster.Member{self, {Name: "b", State: "alive"}}, exit.Runtime, []string{"peer b: not reached yet"}},
+		{"none", &statusRDMA{Transport: "auto", Error: "no such RDMA device"}, []cluster.Member{self, {Name: "b", State: "alive", Path: "tcp"}}, exit.Runtime, []string{"no such RDMA device"}},
+		{"off", &statusRDMA{Transport: "tcp"}, nil, exit.Runtime, []string{"turned off by peer.transport tcp"}},
+		{"nothing registered", &statusRDMA{Transport: "auto", Error: "memory cannot be registered for it: memlock"}, []cluster.Member{self}, exit.Runtime, []string{"memory cannot be registered for it: memlock"}},
+		{"not open", &statusRDMA{Transport: "auto"}, []cluster.Member{self}, exit.Runtime, []string{"has not opened it"}},
+		{"old daemon", nil, nil, exit.Runtime, []string{"knows no RDMA"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			text, err := json.Marshal(map[string]any{"version": "v1", "cluster": map[string]any{"members": tc.members, "rdma": tc.rdma}})
@@ -140,7 +141,7 @@ func TestDoctorRDMAOfMount(t *testing.T) {
 				t.Fatal(err)
 			}
 			code, out, errs := runDoctor(newMachine(t, nil), statusDir(t, string(text)))
-			if code != tc.code || strings.Contains(out, "RDMA works") != (code == exitOK) {
+			if code != tc.code || strings.Contains(out, "RDMA works") != (code == exit.OK) {
 				t.Errorf("exit code %d, want %d\n%s", code, tc.code, out)
 			}
 			for _, want := range tc.want {
@@ -150,16 +151,16 @@ func TestDoctorRDMAOfMount(t *testing.T) {
 			}
 		})
 	}
-	if code, _, errs := runDoctor(newMachine(t, nil), statusDir(t, `{"version": "v1"}`)); code != exitRuntime || !strings.Contains(errs, "has no peers") {
+	if code, _, errs := runDoctor(newMachine(t, nil), statusDir(t, `{"version": "v1"}`)); code != exit.Runtime || !strings.Contains(errs, "has no peers") {
 		t.Errorf("without peers: exit code %d, %s", code, errs)
 	}
-	if code, _, errs := runDoctor(newMachine(t, nil), t.TempDir()); code != exitNotMount {
+	if code, _, errs := runDoctor(newMachine(t, nil), t.TempDir()); code != exit.NotMount {
 		t.Errorf("no mount: exit code %d, %s", code, errs)
 	}
-	if code, _, errs := runCLI("doctor", "rdma", "--json", t.TempDir()+"/nothing"); code != exitNotMount || !strings.Contains(errs, "is not a kvfs mount") {
+	if code, _, errs := runCLI("doctor", "rdma", "--json", t.TempDir()+"/nothing"); code != exit.NotMount || !strings.Contains(errs, "is not a kvfs mount") {
 		t.Errorf("no directory: exit code %d, %s", code, errs)
 	}
-	if code, _, errs := runCLI("doctor"); code != exitUsage || !strings.Contains(errs, "which command? One of rdma") {
+	if code, _, errs := runCLI("doctor"); code != exit.Usage || !strings.Contains(errs, "which command? One of rdma") {
 		t.Errorf("alone: exit code %d, %s", code, errs)
 	}
 }

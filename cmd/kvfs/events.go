@@ -16,6 +16,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/show"
 )
 
 // eventsFlags are the flags of kvfs events.
@@ -215,6 +217,6 @@ func (e *eventLine) String() string {
 	case e.From != "":
 		name = e.From + " -> " + name
 	}
-	line := fmt.Sprintf("%s  %-7s  %-6s  %10s  %s  %s", when, e.Event, orDash(e.Tier), humanBytes(e.Size), orDash(name), e.Reason)
-	return shown(strings.TrimRight(line, " "))
+	line := fmt.Sprintf("%s  %-7s  %-6s  %10s  %s  %s", when, e.Event, show.OrDash(e.Tier), show.Bytes(e.Size), show.OrDash(name), e.Reason)
+	return show.Text(strings.TrimRight(line, " "))
 }

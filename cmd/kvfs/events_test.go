@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 )
 
 // eventsText is what a daemon says, and eventsShown how it is printed.
@@ -36,11 +38,11 @@ func TestEvents(t *testing.T) {
 		{args: "-n 6 /m", answers: []string{eventsText + hold}, asked: []string{"{}"}, out: eventsShown},
 		{args: "-n 1 --json --since 41 --group g0 --group g,1 --event stored /m", answers: []string{eventsText + hold},
 			asked: []string{`{"since":41,"groups":["g0","g,1"],"events":["stored"]}`}, out: first + "\n"},
-		{args: "/m", answers: []string{eventsText}, asked: []string{"{}"}, out: eventsShown, err: "events of /m: the daemon has stopped", code: exitRuntime},
+		{args: "/m", answers: []string{eventsText}, asked: []string{"{}"}, out: eventsShown, err: "events of /m: the daemon has stopped", code: exit.Runtime},
 		{args: "--event x /m", answers: []string{`{"error":"no such event","field":"/events/0"}`}, asked: []string{`{"events":["x"]}`},
-			err: "events of /m: no such event (field /events/0)", code: exitRuntime},
-		{args: "/m", answers: []string{"?\n" + hold}, asked: []string{"{}"}, err: "events of /m: event of the daemon: ", code: exitRuntime},
-		{args: "/m/g", err: "/m/g is not a kvfs mount: it is in the one at /m", code: exitNotMount},
+			err: "events of /m: no such event (field /events/0)", code: exit.Runtime},
+		{args: "/m", answers: []string{"?\n" + hold}, asked: []string{"{}"}, err: "events of /m: event of the daemon: ", code: exit.Runtime},
+		{args: "/m/g", err: "/m/g is not a kvfs mount: it is in the one at /m", code: exit.NotMount},
 	})
 }
 

@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/show"
 	"github.com/kvfs/kvfs/fs"
 	"github.com/kvfs/kvfs/tiers"
 )
@@ -77,7 +79,7 @@ func runEvict(cmd *cobra.Command, connect connector, flags evictFlags, args []st
 	// The root of the mount stands for all.
 	root := slices.Contains(paths, ".")
 	if flags.all && !root {
-		return withCode(exitNotMount, fmt.Errorf("%s is not a kvfs mount: it is in the one at %s", args[0], mount))
+		return exit.With(exit.NotMount, fmt.Errorf("%s is not a kvfs mount: it is in the one at %s", args[0], mount))
 	}
 	if root {
 		paths = nil
@@ -146,30 +148,22 @@ func askEvict(ctx context.Context, c *controls, mount string, flags evictFlags, 
 // printEvict writes the answer.
 func printEvict(w io.Writer, flags evictFlags, answer *fs.EvictAnswer) error {
 	if flags.json {
-		return printJSON(w, struct {
+		return show.JSON(w, struct {
 			Tier string `json:"tier"`
 			*fs.EvictAnswer
 		}{flags.tier, answer})
 	}
-	fmt.Fprintf(w, "evicted %s (%s) from %s\n", countBlocks(answer.Blocks), humanBytes(answer.Bytes), flags.tier)
+	fmt.Fprintf(w, "evicted %s (%s) from %s\n", show.Blocks(answer.Blocks), show.Bytes(answer.Bytes), flags.tier)
 	if answer.KeptTotal == 0 {
 		return nil
 	}
-	fmt.Fprintf(w, "kept %s:\n", countBlocks(answer.KeptTotal))
+	fmt.Fprintf(w, "kept %s:\n", show.Blocks(answer.KeptTotal))
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, kept := range answer.Kept {
-		fmt.Fprintf(t, "  %s\t%s\n", shown(kept.Reason), shown(kept.Path))
+		fmt.Fprintf(t, "  %s\t%s\n", show.Text(kept.Reason), show.Text(kept.Path))
 	}
 	if more := answer.KeptTotal - int64(len(answer.Kept)); more > 0 {
 		fmt.Fprintf(t, "  and %d more\n", more)
 	}
 	return t.Flush()
-}
-
-// countBlocks returns a number of blocks in words.
-func countBlocks(n int64) string {
-	if n == 1 {
-		return "1 block"
-	}
-	return fmt.Sprintf("%d blocks", n)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kvfs/kvfs/cluster"
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/show"
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/rdma/fabric"
 	"github.com/kvfs/kvfs/rdma/nic"
@@ -354,7 +355,7 @@ func (s *statusRDMA) print(w io.Writer, members []cluster.Member) {
 		return
 	}
 	if s.Stats == nil {
-		fmt.Fprintf(w, "  rdma\tnone: %s\n", orDash(s.Error))
+		fmt.Fprintf(w, "  rdma\tnone: %s\n", show.OrDash(s.Error))
 		return
 	}
 	reached, alive := 0, 0
@@ -364,8 +365,8 @@ func (s *statusRDMA) print(w io.Writer, members []cluster.Member) {
 			reached += one(m.Path == pathRDMA)
 		}
 	}
-	fmt.Fprintf(w, "  rdma\t%s, %d of %d peers, %s read%s\n", orDash(s.Provider), reached, alive, humanBytes(s.Stats.ReadBytes), counts(
-		count{"failed", uint64(s.Stats.Failed)}, count{"stalls", uint64(s.Stats.Stalls)}))
+	fmt.Fprintf(w, "  rdma\t%s, %d of %d peers, %s read%s\n", show.OrDash(s.Provider), reached, alive, show.Bytes(s.Stats.ReadBytes), show.Counts(
+		show.Count("failed", uint64(s.Stats.Failed)), show.Count("stalls", uint64(s.Stats.Stalls))))
 	if s.Plan != nil && len(s.Plan.Rails) > 0 {
 		fmt.Fprintf(w, "  rails\t%s\n", strings.Join((&rails{plan: s.Plan}).describe(), "; "))
 	}
@@ -373,9 +374,9 @@ func (s *statusRDMA) print(w io.Writer, members []cluster.Member) {
 		switch m := &members[i]; {
 		case m.State != "alive" || m.PathReason == "":
 		case m.Path == pathRDMA: // over some of the cards
-			fmt.Fprintf(w, "  in part\tpeer %s: %s\n", shown(m.Name), shown(m.PathReason))
+			fmt.Fprintf(w, "  in part\tpeer %s: %s\n", show.Text(m.Name), show.Text(m.PathReason))
 		default:
-			fmt.Fprintf(w, "  not rdma\tpeer %s: %s\n", shown(m.Name), shown(m.PathReason))
+			fmt.Fprintf(w, "  not rdma\tpeer %s: %s\n", show.Text(m.Name), show.Text(m.PathReason))
 		}
 	}
 }

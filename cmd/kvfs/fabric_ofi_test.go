@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/rdma/fabric"
 )
 
@@ -30,7 +31,7 @@ func TestDoctorOverSockets(t *testing.T) {
 		t.Error(err)
 	}
 	code, out, errs := runCLI("doctor", "rdma", "--rdma-provider=tcp")
-	if code != exitOK || !strings.Contains(out, "16.0 MiB in ") || !strings.Contains(out, "RDMA works.") {
+	if code != exit.OK || !strings.Contains(out, "16.0 MiB in ") || !strings.Contains(out, "RDMA works.") {
 		t.Errorf("exit code %d, %s\n%s", code, errs, out)
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/show"
 )
 
 func newFlushCommand(connect connector) *cobra.Command {
@@ -36,7 +38,7 @@ func newFlushCommand(connect connector) *cobra.Command {
 					f.Close()
 				}
 				if err != nil {
-					return fmt.Errorf("flush %s: %w", args[i], reason(err))
+					return fmt.Errorf("flush %s: %w", args[i], show.Reason(err))
 				}
 			}
 			return nil

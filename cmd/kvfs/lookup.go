@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/show"
 	"github.com/kvfs/kvfs/fs/query"
 )
 
@@ -455,7 +456,7 @@ func printStates(w *bufio.Writer, states string, names []string) {
 		if !known { // of a newer daemon
 			words = [2]string{states[i : i+1], "-"}
 		}
-		fmt.Fprintf(w, "%-7s  %-6s  %s\n", words[0], words[1], shown(names[i]))
+		fmt.Fprintf(w, "%-7s  %-6s  %s\n", words[0], words[1], show.Text(names[i]))
 	}
 }
 
@@ -474,7 +475,7 @@ func (l *lookup) summary(total int) string {
 	add(l.sum.Pending, "pending")
 	add(l.sum.Late, "late")
 	add(l.sum.Misses, "missing")
-	return countBlocks(int64(total)) + ": " + strings.Join(parts, ", ")
+	return show.Blocks(int64(total)) + ": " + strings.Join(parts, ", ")
 }
 
 // longestRequest and longestAnswer are what is asked of .kvfs/query, and answered.
@@ -549,7 +550,7 @@ func printLongest(w io.Writer, raw json.RawMessage) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "GROUP\tBLOCKS\tTO READ\n")
 	for _, g := range a.Groups {
-		fmt.Fprintf(t, "%s\t%d\t%d\n", shown(orDash(g.Name)), len(g.Load), len(g.Fetch))
+		fmt.Fprintf(t, "%s\t%d\t%d\n", show.Text(show.OrDash(g.Name)), len(g.Load), len(g.Fetch))
 	}
 	return t.Flush()
 }

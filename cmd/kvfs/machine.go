@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/show"
 	"github.com/kvfs/kvfs/rdma/fabric"
 	"github.com/kvfs/kvfs/rdma/nic"
 )
@@ -112,7 +113,7 @@ func (m *machine) checkMemlock(cfg *config.Config) error {
 		return nil
 	}
 	return fmt.Errorf("the limit of locked memory is %s, and RDMA needs %s (rdma.cache and %s): ulimit -l unlimited, LimitMEMLOCK=infinity in a unit of systemd, "+
-		"or --ulimit memlock=-1 of a container", humanBytes(limit), humanBytes(need), humanBytes(int64(pinned)))
+		"or --ulimit memlock=-1 of a container", show.Bytes(limit), show.Bytes(need), show.Bytes(int64(pinned)))
 }
 
 // leaseBytes returns how much may be registered for peers at a time: half of memory.size, and

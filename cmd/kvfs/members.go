@@ -14,6 +14,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvfs/kvfs/cluster"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/show"
 )
 
 func newMembersCommand() *cobra.Command {
@@ -26,7 +28,7 @@ func newMembersCommand() *cobra.Command {
 			text, err := readControl(args[0], "members", statusTimeout)
 			if errors.Is(err, fs.ErrNotExist) {
 				if _, other := readStatus(args[0], statusTimeout); other == nil {
-					return withCode(exitRuntime, fmt.Errorf("the mount at %s has no peers: it was started without --bind", args[0]))
+					return exit.With(exit.Runtime, fmt.Errorf("the mount at %s has no peers: it was started without --bind", args[0]))
 				}
 			}
 			if err != nil {
@@ -53,9 +55,9 @@ func printMembers(w io.Writer, text []byte) error {
 	fmt.Fprintf(t, "NAME\tSTATE\tADDRESS\tZONE\tVERSION\tFREE\tCAPACITY\tBLOCKS\tFEED\tFETCHED\tNOTE\n")
 	for i := range list {
 		m := &list[i]
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", shown(orDash(m.Name)), shown(stateText(m.State, m.Reason)), shown(orDash(m.GossipAddr)),
-			shown(orDash(m.Zone)), shown(orDash(m.Version)), humanBytes(m.FreeBytes), humanBytes(m.TotalBytes), m.Blocks, orDash(m.Feed),
-			humanBytes(int64(m.FetchedSize)), shown(orDash(memberNote(m))))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", show.Text(show.OrDash(m.Name)), show.Text(show.State(m.State, m.Reason)), show.Text(show.OrDash(m.GossipAddr)),
+			show.Text(show.OrDash(m.Zone)), show.Text(show.OrDash(m.Version)), show.Bytes(m.FreeBytes), show.Bytes(m.TotalBytes), m.Blocks, show.OrDash(m.Feed),
+			show.Bytes(int64(m.FetchedSize)), show.Text(show.OrDash(memberNote(m))))
 	}
 	return t.Flush()
 }
@@ -98,17 +100,17 @@ func (c *statusCluster) print(w io.Writer) {
 		states[c.Members[i].State]++
 	}
 	fmt.Fprintf(w, "\ncluster\n")
-	fmt.Fprintf(w, "  members\t%d alive%s\n", states["alive"], counts(
-		count{"left", uint64(states["left"])}, count{"failed", uint64(states["failed"])}, count{"refused", uint64(states["refused"])}))
-	fmt.Fprintf(w, "  index\t%d entries, %s; %d graves\n", c.Index.Entries, humanBytes(c.Index.Bytes), c.Index.Graves)
-	fmt.Fprintf(w, "  features\t%s", shown(orDash(strings.Join(c.Requested, ", "))))
+	fmt.Fprintf(w, "  members\t%d alive%s\n", states["alive"], show.Counts(
+		show.Count("left", uint64(states["left"])), show.Count("failed", uint64(states["failed"])), show.Count("refused", uint64(states["refused"]))))
+	fmt.Fprintf(w, "  index\t%d entries, %s; %d graves\n", c.Index.Entries, show.Bytes(c.Index.Bytes), c.Index.Graves)
+	fmt.Fprintf(w, "  features\t%s", show.Text(show.OrDash(strings.Join(c.Requested, ", "))))
 	if len(c.Required) > 0 {
-		fmt.Fprintf(w, " (required: %s)", shown(strings.Join(c.Required, ", ")))
+		fmt.Fprintf(w, " (required: %s)", show.Text(strings.Join(c.Required, ", ")))
 	}
 	fmt.Fprintln(w)
 	for i := range c.Members {
 		if m := &c.Members[i]; m.State == "alive" && len(m.Missing) > 0 {
-			fmt.Fprintf(w, "  without\t%s: peer %s, version %s\n", shown(strings.Join(m.Missing, ", ")), shown(m.Name), shown(m.Version))
+			fmt.Fprintf(w, "  without\t%s: peer %s, version %s\n", show.Text(strings.Join(m.Missing, ", ")), show.Text(m.Name), show.Text(m.Version))
 		}
 	}
 	c.RDMA.print(w, c.Members)
@@ -118,6 +120,6 @@ func (c *statusCluster) print(w io.Writer) {
 	}
 	fmt.Fprintf(w, "  rejected\t%d from strangers\n", rejected)
 	if c.Warning != "" {
-		fmt.Fprintf(w, "  warning\t%s\n", shown(c.Warning))
+		fmt.Fprintf(w, "  warning\t%s\n", show.Text(c.Warning))
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/fs"
 )
 
@@ -35,7 +36,7 @@ func newMountCommand() *cobra.Command {
 			defer ready.close()
 			cfg, err := load(config.Sources{Environ: os.Environ(), Flags: cmd.Flags()})
 			if err != nil {
-				return withCode(exitConfig, err)
+				return exit.With(exit.Config, err)
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
 			defer stop()
@@ -68,14 +69,14 @@ func mount(ctx context.Context, cfg *config.Config, dir string, endsWith int, re
 	defer hearHangup(log)()
 	warn(cfg, log)
 	if dir == "" {
-		return withCode(exitConfig, errors.New("mount point: the name is empty"))
+		return exit.With(exit.Config, errors.New("mount point: the name is empty"))
 	}
 	dir, err = mountPoint(dir, log)
 	if err != nil {
-		return withCode(exitMount, err)
+		return exit.With(exit.Mount, err)
 	}
 	if err := checkApart(cfg, dir); err != nil {
-		return withCode(exitConfig, err)
+		return exit.With(exit.Config, err)
 	}
 	if cfg.Mode == config.ModeStandaloneStore {
 		return attach(ctx, cfg, dir, ready, log)
@@ -127,8 +128,8 @@ func (m *embedded) start(ctx context.Context) (*daemon, error) {
 		err = fmt.Errorf("peers: %w", err)
 	} else if m.session != nil {
 		d.server, err = fs.Resume(d.engine, hooks, m.session, serverOptions(m.cfg, d, m.log))
-		err = withCode(exitMount, err)
-	} else if err = withCode(exitMount, mountOnce(ctx, m.at.path, func() (err error) {
+		err = exit.With(exit.Mount, err)
+	} else if err = exit.With(exit.Mount, mountOnce(ctx, m.at.path, func() (err error) {
 		d.server, err = fs.Mount(d.engine, hooks, serverOptions(m.cfg, d, m.log))
 		return err
 	})); err == nil {

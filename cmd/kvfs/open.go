@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk"
@@ -44,7 +45,7 @@ func openDaemon(ctx context.Context, cfg *config.Config, at place, hooks callbac
 		return nil, err
 	}
 	if err := checkDescriptors(cfg); err != nil {
-		return nil, withCode(exitConfig, err)
+		return nil, exit.With(exit.Config, err)
 	}
 	d = &daemon{dir: at.path, cfg: cfg, log: log, started: time.Now()}
 	d.memory, err = onceFree(ctx, log, func() (*mem.Store, error) { return openMemory(ctx, cfg, at, log) })
@@ -101,7 +102,7 @@ func onceFree[T any](ctx context.Context, log *zap.Logger, open func() (T, error
 		}
 		tick.note(log, "waiting for another process to end", err)
 		if !tick.wait(ctx) {
-			return t, withCode(exitMount, err)
+			return t, exit.With(exit.Mount, err)
 		}
 	}
 }
@@ -116,7 +117,7 @@ func openMemory(ctx context.Context, cfg *config.Config, at place, log *zap.Logg
 	}
 	m, err := mem.Open(ctx, o)
 	if errors.Is(err, block.ErrInvalid) {
-		return nil, withCode(exitConfig, err)
+		return nil, exit.With(exit.Config, err)
 	}
 	if err != nil {
 		return nil, err
@@ -167,7 +168,7 @@ func fitMemory(cfg *config.Config, m *mem.Store, log *zap.Logger) (*config.Confi
 		return cfg, nil
 	}
 	if room < int64(minRoom) {
-		return nil, withCode(exitConfig, fmt.Errorf("memory.size %v: the file system of %s has room for %v, want %v at least", cfg.Memory.Size, m.Dir(), config.Size(room), minRoom))
+		return nil, exit.With(exit.Config, fmt.Errorf("memory.size %v: the file system of %s has room for %v, want %v at least", cfg.Memory.Size, m.Dir(), config.Size(room), minRoom))
 	}
 	fit := *cfg
 	fit.Memory.Headroom = config.Size(min(headroom(cfg), room/8))
@@ -180,13 +181,13 @@ func fitMemory(cfg *config.Config, m *mem.Store, log *zap.Logger) (*config.Confi
 // checkMemory fails if the machine, or the control group of this process, has less memory than is asked for.
 func checkMemory(cfg *config.Config, log *zap.Logger) error {
 	if total := totalMemory(); int64(cfg.Memory.Size) > total {
-		return withCode(exitConfig, fmt.Errorf("memory.size %v exceeds the memory of this machine, %v", cfg.Memory.Size, config.Size(total)))
+		return exit.With(exit.Config, fmt.Errorf("memory.size %v exceeds the memory of this machine, %v", cfg.Memory.Size, config.Size(total)))
 	}
 	limit, ok := config.MemoryLimit()
 	switch all := cfg.Memory.Size + config.Size(headroom(cfg)); {
 	case !ok:
 	case cfg.Memory.Size > limit:
-		return withCode(exitConfig, fmt.Errorf("memory.size %v exceeds the memory limit of the control group of this process, %v", cfg.Memory.Size, limit))
+		return exit.With(exit.Config, fmt.Errorf("memory.size %v exceeds the memory limit of the control group of this process, %v", cfg.Memory.Size, limit))
 	case all > limit:
 		log.Warn("memory.size and its headroom exceed the memory limit of the control group, against which the blocks count: this process may be killed",
 			zap.Stringer("memory", cfg.Memory.Size), zap.Stringer("with_headroom", all), zap.Stringer("limit", limit))

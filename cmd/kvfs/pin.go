@@ -13,6 +13,8 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/show"
 )
 
 // The attributes that may be set.
@@ -135,19 +137,19 @@ func runAttr(cmd *cobra.Command, connect connector, flags attrFlags, what attrCh
 	if err := flags.print(cmd.OutOrStdout(), what, done, &failed); err != nil {
 		return err
 	}
-	return failed.err("%d of %s could not be changed", failed.Total, countBlocks(failed.Total+done))
+	return failed.err("%d of %s could not be changed", failed.Total, show.Blocks(failed.Total+done))
 }
 
 // print writes what was done.
 func (f attrFlags) print(w io.Writer, what attrChange, done int64, failed *failures) error {
 	if f.json {
-		return printJSON(w, struct {
+		return show.JSON(w, struct {
 			Changed int64       `json:"changed"`
 			Failed  int64       `json:"failed"`
 			Errors  []pathError `json:"errors,omitempty"`
 		}{done, failed.Total, failed.First})
 	}
-	_, err := fmt.Fprintf(w, what.done+"\n", countBlocks(done))
+	_, err := fmt.Fprintf(w, what.done+"\n", show.Blocks(done))
 	return err
 }
 
@@ -215,7 +217,7 @@ func (c *controls) walkBlocks(dir string, each func(path string) error, failed f
 func (c *controls) readBlocks(dir string, each func(path string) error, failed func(dir string, err error)) (subs []string, err error) {
 	f, err := os.Open(dir)
 	if err != nil {
-		failed(dir, reason(err))
+		failed(dir, show.Reason(err))
 		return nil, nil
 	}
 	defer f.Close()
@@ -236,7 +238,7 @@ func (c *controls) readBlocks(dir string, each func(path string) error, failed f
 			return subs, nil
 		}
 		if readErr != nil {
-			failed(dir, reason(readErr))
+			failed(dir, show.Reason(readErr))
 			return subs, nil
 		}
 	}
@@ -273,7 +275,7 @@ func (f *failures) err(format string, args ...any) error {
 	}
 	var all []error
 	for _, e := range f.First {
-		all = append(all, fmt.Errorf("%s: %s", shown(e.Path), shown(e.Error)))
+		all = append(all, fmt.Errorf("%s: %s", show.Text(e.Path), show.Text(e.Error)))
 	}
 	if f.Total == 1 && len(all) == 1 {
 		return all[0]

@@ -12,6 +12,8 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 )
 
 // TestAttributes shows which attribute is set on what by which command, that a
@@ -35,14 +37,14 @@ func TestAttributes(t *testing.T) {
 		{newTTLCommand, "90 M/a", "", []string{"a user.kvfs.ttl=1m30s"}, "1 block will expire in 1m30s\n", "", 0},
 		{newTTLCommand, "0 M/a", "", []string{"a user.kvfs.ttl=0"}, "1 block will not expire\n", "", 0},
 		{newTTLCommand, "0s M/a", "", []string{"a user.kvfs.ttl=0"}, "1 block will not expire\n", "", 0},
-		{newPinCommand, "M/absent M/a", "", []string{"a user.kvfs.pinned=1"}, "pinned 1 block\n", "M/absent: no such file or directory", exitRuntime},
+		{newPinCommand, "M/absent M/a", "", []string{"a user.kvfs.pinned=1"}, "pinned 1 block\n", "M/absent: no such file or directory", exit.Runtime},
 		{newPinCommand, "--json M/x M/a M/y", "", []string{"a user.kvfs.pinned=1"},
 			"{\n  \"changed\": 1,\n  \"failed\": 2,\n  \"errors\": [\n    {\n      \"path\": \"M/x\",\n      \"error\": \"no such file or directory\"\n    },\n" +
 				"    {\n      \"path\": \"M/y\",\n      \"error\": \"no such file or directory\"\n    }\n  ]\n}\n",
-			"M/x: no such file or directory\nM/y: no such file or directory\n2 of 3 blocks could not be changed", exitRuntime},
+			"M/x: no such file or directory\nM/y: no such file or directory\n2 of 3 blocks could not be changed", exit.Runtime},
 		{newPinCommand, "M/1 M/2 M/3 M/4 M/5 M/6 M/7", "", nil, "pinned 0 blocks\n",
-			"M/1: E\nM/2: E\nM/3: E\nM/4: E\nM/5: E\n7 of 7 blocks could not be changed", exitRuntime},
-		{newPinCommand, "M/a M/dead M/g/b", "", []string{"a user.kvfs.pinned=1"}, "", "the daemon of M is dead; clean up with kvfs umount M", exitNotMount},
+			"M/1: E\nM/2: E\nM/3: E\nM/4: E\nM/5: E\n7 of 7 blocks could not be changed", exit.Runtime},
+		{newPinCommand, "M/a M/dead M/g/b", "", []string{"a user.kvfs.pinned=1"}, "", "the daemon of M is dead; clean up with kvfs umount M", exit.NotMount},
 	} {
 		t.Run(tc.args, func(t *testing.T) {
 			dir := t.TempDir()
@@ -76,7 +78,7 @@ func TestAttributes(t *testing.T) {
 			if out != text(tc.out) {
 				t.Errorf("got %q, want %q", out, text(tc.out))
 			}
-			if (err == nil) != (tc.code == 0) || err != nil && (exitCode(err) != tc.code || fmt.Sprint(err) != text(tc.err)) {
+			if (err == nil) != (tc.code == 0) || err != nil && (exit.Code(err) != tc.code || fmt.Sprint(err) != text(tc.err)) {
 				t.Errorf("got error %v, want %q with code %d", err, text(tc.err), tc.code)
 			}
 		})

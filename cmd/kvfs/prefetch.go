@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/show"
 	"github.com/kvfs/kvfs/fs/query"
 )
 
@@ -111,11 +112,11 @@ func runPrefetch(cmd *cobra.Command, connect connector, flags *prefetchFlags, ar
 			return err
 		}
 	}
-	wrong := p.failed.err("%d of %s: not there, or could not be loaded", p.failed.Total, countBlocks(p.sum.Total))
+	wrong := p.failed.err("%d of %s: not there, or could not be loaded", p.failed.Total, show.Blocks(p.sum.Total))
 	if interrupted {
 		// The daemon says ten times a second how far it is.
 		return errors.Join(fmt.Errorf("interrupted: at least %d of %s are done, and %s loaded",
-			p.sum.Done, countBlocks(p.sum.Total), humanBytes(p.sum.Bytes)), wrong)
+			p.sum.Done, show.Blocks(p.sum.Total), show.Bytes(p.sum.Bytes)), wrong)
 	}
 	return wrong
 }
@@ -247,12 +248,12 @@ func (p *prefetch) print(w io.Writer, asJSON bool) error {
 		for i := 0; p.blocks.shared.Escaped && i < len(s.Errors); i++ {
 			s.Errors[i].Path = query.Escape(s.Errors[i].Path)
 		}
-		return printJSON(w, s)
+		return show.JSON(w, s)
 	}
 	took := time.Since(p.bar.start)
-	_, err := fmt.Fprintf(w, "loaded %s (%s) in %v%s\n", countBlocks(s.Loaded), humanBytes(s.Bytes), roughly(took), counts(
-		count{"in memory before", uint64(s.InMemory)}, count{"being written", uint64(s.Pending)},
-		count{"not there", uint64(s.Absent)}, count{"failed", uint64(s.Failed)}))
+	_, err := fmt.Fprintf(w, "loaded %s (%s) in %v%s\n", show.Blocks(s.Loaded), show.Bytes(s.Bytes), roughly(took), show.Counts(
+		show.Count("in memory before", uint64(s.InMemory)), show.Count("being written", uint64(s.Pending)),
+		show.Count("not there", uint64(s.Absent)), show.Count("failed", uint64(s.Failed))))
 	return err
 }
 
@@ -304,13 +305,13 @@ func prefetchLine(done, total, bytes int64, took time.Duration) string {
 	if total > 0 {
 		percent = 100 * float64(done) / float64(total)
 	}
-	line := fmt.Sprintf("%d/%d blocks  %.1f %%  %s", done, total, percent, humanBytes(bytes))
+	line := fmt.Sprintf("%d/%d blocks  %.1f %%  %s", done, total, percent, show.Bytes(bytes))
 	if took <= 0 || done <= 0 {
 		return line
 	}
 	rate := float64(bytes) / took.Seconds()
 	left := time.Duration(float64(took) / float64(done) * float64(max(total-done, 0))).Round(time.Second)
-	return fmt.Sprintf("%s  %s/s  %v left", line, humanBytes(int64(rate)), left)
+	return fmt.Sprintf("%s  %s/s  %v left", line, show.Bytes(int64(rate)), left)
 }
 
 // isTerminal reports whether w is a terminal.

@@ -11,6 +11,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/show"
 )
 
 // withoutTime puts T in the place of the time in a summary.
@@ -46,9 +49,9 @@ func TestPrefetch(t *testing.T) {
 		{"--json /m/a /m/b /m/c", "", progress + all, `{"keys":["a","b","c"],"progress":true}`,
 			"{\n  \"results\": \"mlw\",\n  \"done\": 3,\n  \"total\": 3,\n  \"bytes\": 1048576,\n  \"in_memory\": 1,\n  \"loaded\": 1,\n  \"absent\": 0,\n  \"pending\": 1,\n  \"failed\": 0,\n  \"errors\": []\n}\n", "", 0},
 		{"/m/a /m/b /m/c", "", some, `{"keys":["a","b","c"],"progress":true}`, "loaded 0 blocks (0 B) in T (not there 1, failed 2)\n",
-			"b: timed out\n/m/a: there is no such block\n3 of 3 blocks: not there, or could not be loaded", exitRuntime},
-		{"/m/a /m/b", "", all, `{"keys":["a","b"],"progress":true}`, "", "prefetch in /m: answer of the daemon: results of 3 blocks, 2 were asked for", exitRuntime},
-		{"/m/a", "", `{"error":"no","field":"/keys/0"}`, `{"keys":["a"],"progress":true}`, "", `prefetch in /m: "/m/a": no (field /keys/0)`, exitRuntime},
+			"b: timed out\n/m/a: there is no such block\n3 of 3 blocks: not there, or could not be loaded", exit.Runtime},
+		{"/m/a /m/b", "", all, `{"keys":["a","b"],"progress":true}`, "", "prefetch in /m: answer of the daemon: results of 3 blocks, 2 were asked for", exit.Runtime},
+		{"/m/a", "", `{"error":"no","field":"/keys/0"}`, `{"keys":["a"],"progress":true}`, "", `prefetch in /m: "/m/a": no (field /keys/0)`, exit.Runtime},
 	} {
 		t.Run(tc.args, func(t *testing.T) {
 			f := newFakeDaemon("/m", "prefetch", func(string) string { return tc.answer })
@@ -59,7 +62,7 @@ func TestPrefetch(t *testing.T) {
 			if asked := strings.TrimSpace(strings.Join(f.asked(), "")); asked != tc.asked {
 				t.Errorf("asked %s, want %s", asked, tc.asked)
 			}
-			if (err == nil) != (tc.code == 0) || err != nil && (exitCode(err) != tc.code || fmt.Sprint(err) != tc.err) {
+			if (err == nil) != (tc.code == 0) || err != nil && (exit.Code(err) != tc.code || fmt.Sprint(err) != tc.err) {
 				t.Errorf("got error %v, want %q with code %d", err, tc.err, tc.code)
 			}
 		})
@@ -89,7 +92,7 @@ func TestPrefetchDirectories(t *testing.T) {
 			t.Errorf("no %s in %s", part, out)
 		}
 	}
-	if text := fmt.Sprint(err); exitCode(err) != exitRuntime || !strings.HasPrefix(text, dir+"/a: there is no such block\ng/\\xff: timed out\n") || !strings.HasSuffix(text, "\n2 of 4 blocks: not there, or could not be loaded") {
+	if text := fmt.Sprint(err); exit.Code(err) != exit.Runtime || !strings.HasPrefix(text, dir+"/a: there is no such block\ng/\\xff: timed out\n") || !strings.HasSuffix(text, "\n2 of 4 blocks: not there, or could not be loaded") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -107,7 +110,7 @@ func TestPrefetchMany(t *testing.T) {
 		return fmt.Sprintf(`{"results":%q,"done":%d,"total":%d,"bytes":%d,"loaded":%d}`, strings.Repeat("l", count), count, count, count, count)
 	})
 	out, _, err := f.run(t, newPrefetchCommand, stdin.String(), "-")
-	if want := fmt.Sprintf("loaded %d blocks (%s) in T\n", n, humanBytes(n)); err != nil || withoutTime(out) != want || len(f.asked()) != 2 {
+	if want := fmt.Sprintf("loaded %d blocks (%s) in T\n", n, show.Bytes(n)); err != nil || withoutTime(out) != want || len(f.asked()) != 2 {
 		t.Errorf("%d requests, got %q, %v; want %q", len(f.asked()), out, err, want)
 	}
 }
@@ -147,7 +150,7 @@ func TestPrefetchInterrupted(t *testing.T) {
 	f = newFakeDaemon("/m", "prefetch", func(string) string { return hold })
 	f.ctx = cancelled
 	out, _, err := f.run(t, newPrefetchCommand, "", "/m/a", "/m/b")
-	if fmt.Sprint(err) != "interrupted: at least 0 of 2 blocks are done, and 0 B loaded" || exitCode(err) != exitRuntime || out != "" {
+	if fmt.Sprint(err) != "interrupted: at least 0 of 2 blocks are done, and 0 B loaded" || exit.Code(err) != exit.Runtime || out != "" {
 		t.Errorf("got %q, %v", out, err)
 	}
 	f = newFakeDaemon("/m", "prefetch", func(string) string { return hold })

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -55,7 +56,7 @@ func newRootCommand() *cobra.Command {
 }
 
 // checkUsage makes wrong usage of cmd and the commands below it end with
-// exitUsage and one line.
+// exit.Usage and one line.
 func checkUsage(cmd *cobra.Command) {
 	if cmd.HasSubCommands() && !cmd.Runnable() {
 		cmd.Args = cobra.ArbitraryArgs // RunE knows better what is wrong
@@ -100,7 +101,7 @@ func commandNames(cmd *cobra.Command) []string {
 // help.
 func usageError(cmd *cobra.Command, format string, args ...any) error {
 	err := fmt.Errorf(format, args...)
-	return withCode(exitUsage, fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath()))
+	return exit.With(exit.Usage, fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath()))
 }
 
 // flagHint suggests a flag where err is about one that does not exist.

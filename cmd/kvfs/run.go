@@ -16,7 +16,9 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/launch"
+	"github.com/kvfs/kvfs/cmd/kvfs/show"
 )
 
 // Exit codes of kvfs run for a command that cannot be started, as env(1) has
@@ -73,7 +75,7 @@ func newRunCommand() *cobra.Command {
 			}
 			code, err := r.run()
 			if err != nil {
-				return withCode(code, err)
+				return exit.With(code, err)
 			}
 			os.Exit(code) // the command's own: there is nothing to say about it
 			return nil
@@ -133,7 +135,7 @@ func (r *runner) prepare(cmd *cobra.Command) (err error) {
 		return usageError(cmd, "--engine-memory: %w", err)
 	}
 	if r.cfg, err = load(config.Sources{Environ: r.environ, Flags: cmd.Flags()}); err != nil {
-		return withCode(exitConfig, err)
+		return exit.With(exit.Config, err)
 	}
 	if r.log, err = newLogger(r.cfg); err != nil {
 		return err
@@ -143,10 +145,10 @@ func (r *runner) prepare(cmd *cobra.Command) (err error) {
 		return err
 	}
 	if err := r.locate(); err != nil {
-		return withCode(exitMount, err)
+		return exit.With(exit.Mount, err)
 	}
 	if r.dir == "" && r.cfg.Memory.Keep {
-		return withCode(exitConfig, errors.New("memory.keep needs --mount: in a directory made for one run, nobody finds the blocks again"))
+		return exit.With(exit.Config, errors.New("memory.keep needs --mount: in a directory made for one run, nobody finds the blocks again"))
 	}
 	if r.attached || r.flags.print { // else the mount process says it
 		warn(r.cfg, r.log)
@@ -235,14 +237,14 @@ const maxEngineConfig = 16 << 20
 func readConfigOf(name string) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {
-		return nil, reason(err)
+		return nil, show.Reason(err)
 	}
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, maxEngineConfig+1))
 	if err == nil && len(text) > maxEngineConfig {
 		err = errors.New("too large")
 	}
-	return text, reason(err)
+	return text, show.Reason(err)
 }
 
 // print writes what run would do.

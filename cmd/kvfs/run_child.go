@@ -13,6 +13,8 @@ import (
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 )
 
 // forwarded are the signals that the command gets when kvfs run does.
@@ -64,7 +66,7 @@ func (r *runner) run() (code int, err error) {
 		return 128 + int(sig.sig), sig
 	}
 	if err != nil {
-		return exitCode(err), err
+		return exit.Code(err), err
 	}
 	if sig != nil { // it was ready at that moment
 		m.close(nil)
@@ -74,7 +76,7 @@ func (r *runner) run() (code int, err error) {
 	c, err := r.startCommand(path, m)
 	if err != nil {
 		m.close(nil)
-		return exitCode(err), err
+		return exit.Code(err), err
 	}
 	r.log.Debug("command is started", zap.Int("pid", c.process.Pid), zap.Duration("added", time.Since(began)))
 	status := c.supervise(signals, m)
@@ -163,7 +165,7 @@ func (r *runner) startCommand(path string, m *runMount) (*command, error) {
 		if errors.Is(err, os.ErrNotExist) {
 			code = exitNotFound
 		}
-		return nil, withCode(code, err)
+		return nil, exit.With(code, err)
 	}
 	c := &command{process: cmd.Process, log: r.log, group: g, state: make(chan syscall.WaitStatus)}
 	g.command = c.process
@@ -182,7 +184,7 @@ func (c *command) wait() {
 		}
 		if err != nil { // nobody else waits for it
 			c.log.Error("wait for the command", zap.Int("pid", c.process.Pid), zap.Error(err))
-			status = exitRuntime << 8
+			status = exit.Runtime << 8
 		}
 		c.state <- status
 		if !status.Stopped() {

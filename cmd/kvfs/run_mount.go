@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/tiers/mem"
 )
 
@@ -79,7 +80,7 @@ func (m *runMount) makeDir() (err error) {
 		return nil
 	}
 	if err != nil {
-		return withCode(exitMount, fmt.Errorf("mount point: %w", err))
+		return exit.With(exit.Mount, fmt.Errorf("mount point: %w", err))
 	}
 	m.made = true
 	return nil

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kvfs/kvfs/cluster"
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
 )
 
@@ -37,7 +38,7 @@ func (r *runner) prepareOwner(cmd *cobra.Command) error {
 	}
 	cfg, err := load(config.Sources{Environ: r.environ, Flags: flags})
 	if err != nil {
-		return withCode(exitConfig, fmt.Errorf("--owner-config: %w", err))
+		return exit.With(exit.Config, fmt.Errorf("--owner-config: %w", err))
 	}
 	r.ownerDrain = time.Duration(cfg.DrainTimeout)
 	return nil

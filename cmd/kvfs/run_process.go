@@ -13,6 +13,8 @@ import (
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 )
 
 // child is a daemon that kvfs run has started: of a mount, or the owner of its memory.
@@ -68,7 +70,7 @@ func (c *child) waitReady(ctx context.Context, ready *os.File, what string, time
 			return nil
 		}
 	case <-t.C:
-		return withCode(exitMount, fmt.Errorf("kvfs %s: not ready after %v", what, timeout))
+		return exit.With(exit.Mount, fmt.Errorf("kvfs %s: not ready after %v", what, timeout))
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -76,9 +78,9 @@ func (c *child) waitReady(ctx context.Context, ready *os.File, what string, time
 	<-c.exited
 	code := c.cmd.ProcessState.ExitCode()
 	if code <= 0 {
-		code = exitMount
+		code = exit.Mount
 	}
-	return withCode(code, fmt.Errorf("kvfs %s: %v before it was ready", what, c.cmd.ProcessState))
+	return exit.With(code, fmt.Errorf("kvfs %s: %v before it was ready", what, c.cmd.ProcessState))
 }
 
 // stop ends the daemon: with patience until grace has passed or hurry is closed, then by force.

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
 	"github.com/kvfs/kvfs/fs"
 )
@@ -36,10 +37,10 @@ func newServeCommand() *cobra.Command {
 			defer ready.close()
 			cfg, err := load(config.Sources{Environ: os.Environ(), Flags: cmd.Flags()})
 			if err != nil {
-				return withCode(exitConfig, err)
+				return exit.With(exit.Config, err)
 			}
 			if cfg.Mode != config.ModeEmbedded {
-				return withCode(exitConfig, fmt.Errorf("mode %s contributes no memory; the owner's is %s, the default", cfg.Mode, config.ModeEmbedded))
+				return exit.With(exit.Config, fmt.Errorf("mode %s contributes no memory; the owner's is %s, the default", cfg.Mode, config.ModeEmbedded))
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
 			defer stop()
@@ -261,7 +262,7 @@ func storeStatus(ctx context.Context, socket string, timeout time.Duration) ([]b
 	c, err := handoff.Dial(ctx, socket)
 	if err != nil {
 		if errors.Is(err, handoff.ErrNoOwner) {
-			err = withCode(exitNotMount, err)
+			err = exit.With(exit.NotMount, err)
 		}
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
 	"github.com/kvfs/kvfs/fs"
 )
@@ -69,14 +70,14 @@ func TestServe(t *testing.T) {
 	startOwner(t, cfg)
 
 	code, out, errs := runCLI("status", "--store", cfg.Store.Socket)
-	if code != exitOK || !strings.Contains(out, "socket   "+cfg.Store.Socket) || !strings.Contains(out, "MOUNT  PID  STATE  READ PATH  WRITE PATH") ||
+	if code != exit.OK || !strings.Contains(out, "socket   "+cfg.Store.Socket) || !strings.Contains(out, "MOUNT  PID  STATE  READ PATH  WRITE PATH") ||
 		!strings.Contains(out, "64.0 MiB") {
 		t.Errorf("exit code %d, %s%s", code, out, errs)
 	}
 	t.Setenv("KVFS_STORE_SOCKET", cfg.Store.Socket)
 	code, out, errs = runCLI("status", "--store", "--json")
 	var doc statusDocument
-	if err := json.Unmarshal([]byte(out), &doc); code != exitOK || err != nil {
+	if err := json.Unmarshal([]byte(out), &doc); code != exit.OK || err != nil {
 		t.Fatalf("exit code %d, %v, %s%s", code, err, out, errs)
 	}
 	if doc.Store == nil || doc.Store.Socket != cfg.Store.Socket || len(doc.Store.Mounts) != 0 || doc.PID != os.Getpid() {
@@ -197,10 +198,10 @@ func TestStatusOfNobody(t *testing.T) {
 	cleanEnv(t)
 	path := filepath.Join(t.TempDir(), "s")
 	code, _, errs := runCLI("status", "--store", path)
-	if code != exitNotMount || errs != "kvfs: no owner is serving at "+path+"\n" {
+	if code != exit.NotMount || errs != "kvfs: no owner is serving at "+path+"\n" {
 		t.Errorf("exit code %d, %q", code, errs)
 	}
-	if code, _, _ := runCLI("status", "--store", "a", "b"); code != exitUsage {
+	if code, _, _ := runCLI("status", "--store", "a", "b"); code != exit.Usage {
 		t.Errorf("two sockets: exit code %d", code)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/show"
 	"github.com/kvfs/kvfs/fs/query"
 	"github.com/kvfs/kvfs/tiers/hybrid"
 )
@@ -123,7 +124,7 @@ func checkSpecFile(cmd *cobra.Command, name string, raw bool) error {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	if raw {
-		return printJSON(cmd.OutOrStdout(), c.Spec())
+		return show.JSON(cmd.OutOrStdout(), c.Spec())
 	}
 	return printSpecs(cmd.OutOrStdout(), map[string]hybrid.Spec{name: *c.Spec()}, "good")
 }
@@ -153,7 +154,7 @@ func printSpecs(w io.Writer, specs map[string]hybrid.Spec, done string) error {
 		fmt.Fprintf(t, "  GROUP\tKIND\tBLOCK\tNOTE\n")
 		for j := range s.Groups {
 			g := &s.Groups[j]
-			fmt.Fprintf(t, "  %s\t%s\t%d\t%s\n", orDash(g.Name), g.Kind, g.BlockSize, orDash(groupNote(g)))
+			fmt.Fprintf(t, "  %s\t%s\t%d\t%s\n", show.OrDash(g.Name), g.Kind, g.BlockSize, show.OrDash(groupNote(g)))
 		}
 		if err := t.Flush(); err != nil {
 			return err

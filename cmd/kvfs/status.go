@@ -10,11 +10,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/show"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk"
@@ -63,7 +64,7 @@ func statusOf(ctx context.Context, args []string, owner bool) ([]byte, error) {
 	}
 	cfg, err := load(config.Sources{Environ: os.Environ()})
 	if err != nil {
-		return nil, withCode(exitConfig, err)
+		return nil, exit.With(exit.Config, err)
 	}
 	return storeStatus(ctx, cfg.Store.Socket, statusTimeout)
 }
@@ -109,12 +110,12 @@ func explainStatus(dir string, err error) error {
 	case err == nil:
 		return nil
 	case dead(err):
-		return withCode(exitNotMount, fmt.Errorf("the daemon of %s is dead; clean up with kvfs umount %s", dir, dir))
+		return exit.With(exit.NotMount, fmt.Errorf("the daemon of %s is dead; clean up with kvfs umount %s", dir, dir))
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
 		if _, statErr := os.Stat(dir); statErr != nil {
-			return withCode(exitNotMount, fmt.Errorf("%s is not a kvfs mount: %w", dir, errors.Unwrap(statErr)))
+			return exit.With(exit.NotMount, fmt.Errorf("%s is not a kvfs mount: %w", dir, errors.Unwrap(statErr)))
 		}
-		return withCode(exitNotMount, fmt.Errorf("%s is not a kvfs mount", dir))
+		return exit.With(exit.NotMount, fmt.Errorf("%s is not a kvfs mount", dir))
 	}
 	return err
 }
@@ -139,11 +140,11 @@ func printStatus(w io.Writer, text []byte) error {
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	uptime := time.Duration(s.UptimeSeconds * float64(time.Second)).Round(time.Second)
-	fmt.Fprintf(t, "version\t%s\n", orDash(s.Version))
+	fmt.Fprintf(t, "version\t%s\n", show.OrDash(s.Version))
 	if s.Store == nil {
 		s.Mount.print(t)
 	} else {
-		fmt.Fprintf(t, "socket\t%s\n", orDash(s.Store.Socket))
+		fmt.Fprintf(t, "socket\t%s\n", show.OrDash(s.Store.Socket))
 	}
 	fmt.Fprintf(t, "pid\t%d\n", s.PID)
 	fmt.Fprintf(t, "uptime\t%v\n", uptime)
@@ -158,8 +159,8 @@ func printStatus(w io.Writer, text []byte) error {
 	}
 	fmt.Fprintf(t, "\nTIER\tTYPE\tSTATE\tUSED\tCAPACITY\tPINNED\tBLOCKS\n")
 	for _, tier := range s.Tiers {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d\n", orDash(tier.Name), orDash(tier.Type), stateText(tier.State, tier.Reason),
-			humanBytes(tier.UsedBytes), humanBytes(tier.CapacityBytes), humanBytes(tier.PinnedBytes), tier.Blocks)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d\n", show.OrDash(tier.Name), show.OrDash(tier.Type), show.State(tier.State, tier.Reason),
+			show.Bytes(tier.UsedBytes), show.Bytes(tier.CapacityBytes), show.Bytes(tier.PinnedBytes), tier.Blocks)
 	}
 	for i := range s.Secondaries {
 		if err := t.Flush(); err != nil {
@@ -178,43 +179,35 @@ func printStatus(w io.Writer, text []byte) error {
 
 // print writes the lines of the mount that was asked.
 func (m *statusMount) print(w io.Writer) {
-	fmt.Fprintf(w, "mount\t%s\n", orDash(m.Dir))
+	fmt.Fprintf(w, "mount\t%s\n", show.OrDash(m.Dir))
 	if m.Mode == config.ModeStandaloneStore { // else there is one process
 		fmt.Fprintf(w, "mode\t%s\n", m.Mode)
 		fmt.Fprintf(w, "mount pid\t%d\n", m.PID)
-		fmt.Fprintf(w, "state\t%s\n", orDash(m.State))
+		fmt.Fprintf(w, "state\t%s\n", show.OrDash(m.State))
 	}
-	fmt.Fprintf(w, "read path\t%s\n", orDash(m.ReadPath))
-	fmt.Fprintf(w, "write path\t%s\n", orDash(m.WritePath))
+	fmt.Fprintf(w, "read path\t%s\n", show.OrDash(m.ReadPath))
+	fmt.Fprintf(w, "write path\t%s\n", show.OrDash(m.WritePath))
 }
 
 // print writes one line for each mount of an owner.
 func (s *statusStore) print(w io.Writer) {
 	fmt.Fprintf(w, "\nMOUNT\tPID\tSTATE\tREAD PATH\tWRITE PATH\n")
 	for _, m := range s.Mounts {
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\n", orDash(m.Dir), m.PID, orDash(m.State), orDash(m.ReadPath), orDash(m.WritePath))
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\n", show.OrDash(m.Dir), m.PID, show.OrDash(m.State), show.OrDash(m.ReadPath), show.OrDash(m.WritePath))
 	}
-}
-
-// stateText returns a state and the reason for it.
-func stateText(state, reason string) string {
-	if reason == "" {
-		return orDash(state)
-	}
-	return orDash(state) + " (" + reason + ")"
 }
 
 // printSecondary writes the lines of one tier below memory: its way down and up, then what the
 // tier "disk" says of itself.
 func printSecondary(w io.Writer, s *tiers.SecondaryStats) {
-	fmt.Fprintf(w, "\n%s\n", orDash(s.Name))
-	fmt.Fprintf(w, "  cascade queue\t%s, %s of %s\n", countBlocks(s.QueuedBlocks), humanBytes(s.QueuedBytes), humanBytes(s.QueueLimitBytes))
-	fmt.Fprintf(w, "  cascaded\t%s%s\n", moved(s.Cascaded, s.CascadedBytes), counts(
-		count{"queue full", s.CascadeDropped}, count{"no room or budget", s.CascadeSkipped},
-		count{"failed", s.CascadeFailed}, count{"not admitted", s.AdmissionRejected}))
-	fmt.Fprintf(w, "  promoted\t%s%s\n", moved(s.Promoted, s.PromotedBytes), counts(
-		count{"absent", s.PromoteAbsent}, count{"corrupt", s.PromoteCorrupt},
-		count{"failed", s.PromoteFailed}, count{"timed out", s.PromoteTimeouts}))
+	fmt.Fprintf(w, "\n%s\n", show.OrDash(s.Name))
+	fmt.Fprintf(w, "  cascade queue\t%s, %s of %s\n", show.Blocks(s.QueuedBlocks), show.Bytes(s.QueuedBytes), show.Bytes(s.QueueLimitBytes))
+	fmt.Fprintf(w, "  cascaded\t%s%s\n", show.Moved(s.Cascaded, s.CascadedBytes), show.Counts(
+		show.Count("queue full", s.CascadeDropped), show.Count("no room or budget", s.CascadeSkipped),
+		show.Count("failed", s.CascadeFailed), show.Count("not admitted", s.AdmissionRejected)))
+	fmt.Fprintf(w, "  promoted\t%s%s\n", show.Moved(s.Promoted, s.PromotedBytes), show.Counts(
+		show.Count("absent", s.PromoteAbsent), show.Count("corrupt", s.PromoteCorrupt),
+		show.Count("failed", s.PromoteFailed), show.Count("timed out", s.PromoteTimeouts)))
 	var d disk.Detail
 	text, err := json.Marshal(s.Detail)
 	if err != nil || json.Unmarshal(text, &d) != nil || len(d.Devices) == 0 {
@@ -227,61 +220,14 @@ func printSecondary(w io.Writer, s *tiers.SecondaryStats) {
 func printDisk(w io.Writer, d *disk.Detail) {
 	budget := ""
 	if d.BudgetBytes > 0 {
-		budget = " of " + humanBytes(d.BudgetBytes)
+		budget = " of " + show.Bytes(d.BudgetBytes)
 	}
-	fmt.Fprintf(w, "  written today\t%s%s\n", humanBytes(d.WrittenTodayBytes), budget)
-	fmt.Fprintf(w, "  scrubbed\t%s%s\n", moved(d.ScrubbedBlocks, d.ScrubbedBytes), counts(count{"bad", d.ScrubbedBad}))
+	fmt.Fprintf(w, "  written today\t%s%s\n", show.Bytes(d.WrittenTodayBytes), budget)
+	fmt.Fprintf(w, "  scrubbed\t%s%s\n", show.Moved(d.ScrubbedBlocks, d.ScrubbedBytes), show.Counts(show.Count("bad", d.ScrubbedBad)))
 	fmt.Fprintf(w, "\n  DEVICE\tSTATE\tUSED\tCAPACITY\tBLOCKS\tENGINE\n")
 	for i := range d.Devices {
 		v := &d.Devices[i]
-		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%d\t%s\n", orDash(v.Dir), stateText(v.State, v.Reason),
-			humanBytes(v.UsedBytes), humanBytes(v.CapacityBytes), v.Blocks, orDash(v.Engine))
+		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%d\t%s\n", show.OrDash(v.Dir), show.State(v.State, v.Reason),
+			show.Bytes(v.UsedBytes), show.Bytes(v.CapacityBytes), v.Blocks, show.OrDash(v.Engine))
 	}
-}
-
-// moved says how much has moved between tiers.
-func moved(blocks, bytes uint64) string {
-	return fmt.Sprintf("%s, %s", countBlocks(int64(blocks)), humanBytes(int64(bytes)))
-}
-
-// count is how often something happened.
-type count struct {
-	what string
-	n    uint64
-}
-
-// counts lists what happened at all, in parentheses; "" if nothing did.
-func counts(all ...count) string {
-	var parts []string
-	for _, c := range all {
-		if c.n > 0 {
-			parts = append(parts, fmt.Sprintf("%s %d", c.what, c.n))
-		}
-	}
-	if len(parts) == 0 {
-		return ""
-	}
-	return " (" + strings.Join(parts, ", ") + ")"
-}
-
-// orDash returns s, or "-" if it is empty.
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
-}
-
-// humanBytes returns n in the largest binary unit that leaves at least 1, with
-// one decimal.
-func humanBytes(n int64) string {
-	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"}
-	value, unit := float64(n), 0
-	for value >= 1024 && unit < len(units)-1 {
-		value, unit = value/1024, unit+1
-	}
-	if unit == 0 {
-		return fmt.Sprintf("%d B", n)
-	}
-	return fmt.Sprintf("%.1f %s", value, units[unit])
 }

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/disk"
 )
@@ -49,16 +50,16 @@ TIER    TYPE  STATE                      USED     CAPACITY  PINNED   BLOCKS
 memory  mem   online                     1.5 GiB  4.0 GiB   1.0 KiB  96
 ssd     -     offline (too many errors)  0 B      0 B       0 B      0
 `
-	if code, out, errs := runCLI("status", dir); code != exitOK || out != want {
+	if code, out, errs := runCLI("status", dir); code != exit.OK || out != want {
 		t.Errorf("exit code %d, %s\ngot\n%s\nwant\n%s", code, errs, out, want)
 	}
-	if code, out, _ := runCLI("status", "--json", dir); code != exitOK || out != statusExample+"\n" {
+	if code, out, _ := runCLI("status", "--json", dir); code != exit.OK || out != statusExample+"\n" {
 		t.Errorf("exit code %d, got\n%s", code, out)
 	}
-	if code, out, _ := runCLI("status", statusDir(t, "{}")); code != exitOK || !strings.Contains(out, "version     -\n") {
+	if code, out, _ := runCLI("status", statusDir(t, "{}")); code != exit.OK || !strings.Contains(out, "version     -\n") {
 		t.Errorf("empty document: exit code %d, got\n%s", code, out)
 	}
-	if code, _, errs := runCLI("status", statusDir(t, "no json")); code != exitRuntime || !strings.HasPrefix(errs, "kvfs: status of the daemon: ") {
+	if code, _, errs := runCLI("status", statusDir(t, "no json")); code != exit.Runtime || !strings.HasPrefix(errs, "kvfs: status of the daemon: ") {
 		t.Errorf("exit code %d, stderr %q", code, errs)
 	}
 }
@@ -123,7 +124,7 @@ peer
   promoted       0 blocks, 0 B
 `
 	code, out, errs := runCLI("status", statusDir(t, string(text)))
-	if code != exitOK || !strings.HasSuffix(out, want) {
+	if code != exit.OK || !strings.HasSuffix(out, want) {
 		t.Errorf("exit code %d, %s\ngot\n%s\nwant at the end\n%s", code, errs, out, want)
 	}
 }
@@ -140,7 +141,7 @@ func TestStatusOfSilentDaemon(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := readStatus(dir, time.Millisecond)
-	if err == nil || !strings.Contains(err.Error(), "has not answered for 1ms") || exitCode(err) != exitRuntime {
+	if err == nil || !strings.Contains(err.Error(), "has not answered for 1ms") || exit.Code(err) != exit.Runtime {
 		t.Errorf("got %v", err)
 	}
 	w, err := os.OpenFile(fifo, os.O_WRONLY, 0) // lets the reader go
@@ -153,20 +154,11 @@ func TestStatusOfSilentDaemon(t *testing.T) {
 // TestStatusOfDeadDaemon shows what the errors of a dead mount become.
 func TestStatusOfDeadDaemon(t *testing.T) {
 	err := explainStatus("/m", &os.PathError{Op: "open", Path: "/m/.kvfs/status", Err: unix.ENOTCONN})
-	if exitCode(err) != exitNotMount || err.Error() != "the daemon of /m is dead; clean up with kvfs umount /m" {
-		t.Errorf("got %v, code %d", err, exitCode(err))
+	if exit.Code(err) != exit.NotMount || err.Error() != "the daemon of /m is dead; clean up with kvfs umount /m" {
+		t.Errorf("got %v, code %d", err, exit.Code(err))
 	}
-	if err := explainStatus("/m", unix.EACCES); !errors.Is(err, unix.EACCES) || exitCode(err) != exitRuntime {
-		t.Errorf("got %v, code %d", err, exitCode(err))
-	}
-}
-
-// TestHumanBytes pins the units.
-func TestHumanBytes(t *testing.T) {
-	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1 << 40: "1.0 TiB", 3 << 59: "1536.0 PiB"} {
-		if got := humanBytes(n); got != want {
-			t.Errorf("%d: got %q, want %q", n, got, want)
-		}
+	if err := explainStatus("/m", unix.EACCES); !errors.Is(err, unix.EACCES) || exit.Code(err) != exit.Runtime {
+		t.Errorf("got %v, code %d", err, exit.Code(err))
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/fs"
 	"github.com/kvfs/kvfs/fs/query"
 	"github.com/kvfs/kvfs/tiers"
@@ -38,10 +39,10 @@ func openSurface(ctx context.Context, cfg *config.Config, engine *tiers.Engine, 
 	}
 	var err error
 	if s.users, s.gids, err = controlUsers(&cfg.Control); err != nil {
-		return nil, withCode(exitConfig, err)
+		return nil, exit.With(exit.Config, err)
 	}
 	if s.queries, err = query.New(o); err != nil {
-		return nil, withCode(exitConfig, err)
+		return nil, exit.With(exit.Config, err)
 	}
 	if z := cfg.Events.ZMQ; z.Bind != "" || len(z.Connect) > 0 {
 		s.publisher, err = publish.Open(ctx, publish.Options{

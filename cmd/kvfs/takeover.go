@@ -15,6 +15,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
 	"github.com/kvfs/kvfs/fs"
 	"github.com/kvfs/kvfs/tiers/mem"
@@ -197,7 +198,7 @@ func takeOver(ctx context.Context, cfg *config.Config, dir string, ready *readin
 	log.Info("taking the mount over", zap.String("dir", old.Mount.Dir), zap.Int("pid", old.PID), zap.String("version", old.Release))
 	with, err := watchLauncher(old.Mount.EndsWith, log)
 	if err != nil {
-		return withCode(exitMount, errors.Join(fmt.Errorf("takeover of %s: %w", dir, err), conn.Close()))
+		return exit.With(exit.Mount, errors.Join(fmt.Errorf("takeover of %s: %w", dir, err), conn.Close()))
 	}
 	defer with.close()
 	o := old.Mount
@@ -207,12 +208,12 @@ func takeOver(ctx context.Context, cfg *config.Config, dir string, ready *readin
 	m.guard.watch(o.Dir, log) // before the old one, or its watcher, can leave
 	defer m.guard.close()
 	if m.guard.mark == nil {
-		return withCode(exitMount, errors.Join(fmt.Errorf("takeover of %s: the mount cannot be marked", dir), conn.Close()))
+		return exit.With(exit.Mount, errors.Join(fmt.Errorf("takeover of %s: the mount cannot be marked", dir), conn.Close()))
 	}
 	from, handed, err := conn.TakeOver(ctx, version)
 	if err != nil {
 		m.guard.leave()
-		return withCode(exitMount, fmt.Errorf("takeover of %s: %w", dir, err))
+		return exit.With(exit.Mount, fmt.Errorf("takeover of %s: %w", dir, err))
 	}
 	defer from.Close()
 	m.session = &fs.Session{Dir: o.Dir, Dev: handed.Dev, Spin: handed.Spin, Init: handed.Init, Epoch: handed.Epoch, Stale: handed.Stale}
@@ -266,7 +267,7 @@ func (m *embedded) giveUp(from *handoff.Predecessor, why error) error {
 // and is content with cfg.
 func findDaemon(ctx context.Context, cfg *config.Config, dir string) (*handoff.Conn, error) {
 	if cfg.Mode != config.ModeEmbedded {
-		return nil, withCode(exitConfig, fmt.Errorf("takeover: mode %s has no memory to take over; its owner, kvfs serve, is restarted instead", cfg.Mode))
+		return nil, exit.With(exit.Config, fmt.Errorf("takeover: mode %s has no memory to take over; its owner, kvfs serve, is restarted instead", cfg.Mode))
 	}
 	if err := checkMemory(cfg, zap.NewNop()); err != nil {
 		return nil, err
@@ -283,13 +284,13 @@ func findDaemon(ctx context.Context, cfg *config.Config, dir string) (*handoff.C
 		err = fmt.Errorf("takeover of %s: only root can take a mount over", dir)
 	}
 	if err != nil {
-		return nil, withCode(exitMount, err)
+		return nil, exit.With(exit.Mount, err)
 	}
 	short, cancel := context.WithTimeout(ctx, greetingTime)
 	defer cancel()
 	conn, err := handoff.Dial(short, takeoverPath(m))
 	if err != nil {
-		return nil, withCode(exitMount, fmt.Errorf("takeover of %s: %w", dir, whyNoDaemon(m, err)))
+		return nil, exit.With(exit.Mount, fmt.Errorf("takeover of %s: %w", dir, whyNoDaemon(m, err)))
 	}
 	if err := suits(conn, cfg, m); err != nil {
 		return nil, errors.Join(err, conn.Close())
@@ -320,16 +321,16 @@ func whyNoDaemon(m *mountinfo.Info, err error) error {
 func suits(c *handoff.Conn, cfg *config.Config, m *mountinfo.Info) error {
 	old, o := c.Greeting(), c.Greeting().Mount
 	if o == nil {
-		return withCode(exitMount, errors.New("takeover: who answers offers no mount"))
+		return exit.With(exit.Mount, errors.New("takeover: who answers offers no mount"))
 	}
 	if old.PID != c.PID() || !sameNamespace(old.PID, "mnt") {
-		return withCode(exitMount, fmt.Errorf("takeover: the daemon of %s runs in another pid or mount name space", m.Mountpoint))
+		return exit.With(exit.Mount, fmt.Errorf("takeover: the daemon of %s runs in another pid or mount name space", m.Mountpoint))
 	}
 	if o.Dir != m.Mountpoint {
-		return withCode(exitMount, fmt.Errorf("takeover: %s is the mount that its daemon has at %s", m.Mountpoint, o.Dir))
+		return exit.With(exit.Mount, fmt.Errorf("takeover: %s is the mount that its daemon has at %s", m.Mountpoint, o.Dir))
 	}
 	if isOlder(version, old.Release) {
-		return withCode(exitMount, fmt.Errorf("takeover: this is %s, older than the daemon's %s", version, old.Release))
+		return exit.With(exit.Mount, fmt.Errorf("takeover: this is %s, older than the daemon's %s", version, old.Release))
 	}
 	var errs []error
 	differ := func(name string, now, was any) {
@@ -339,7 +340,7 @@ func suits(c *handoff.Conn, cfg *config.Config, m *mountinfo.Info) error {
 	}
 	dir, err := memoryDir(cfg)
 	if err != nil {
-		return withCode(exitConfig, fmt.Errorf("memory.dir: %w", err))
+		return exit.With(exit.Config, fmt.Errorf("memory.dir: %w", err))
 	}
 	differ("memory.dir", cmp.Or(dir, "none"), cmp.Or(o.MemoryDir, "none"))
 	differ("mount.fs_name", cfg.Mount.FSName, o.FSName)
@@ -348,7 +349,7 @@ func suits(c *handoff.Conn, cfg *config.Config, m *mountinfo.Info) error {
 	if cfg.Memory.Passthrough == config.Off {
 		errs = append(errs, fmt.Errorf("memory.passthrough: got %s, and a takeover cannot change it to that", config.Off))
 	}
-	return withCode(exitConfig, errors.Join(errs...))
+	return exit.With(exit.Config, errors.Join(errs...))
 }
 
 func onOff(on bool) string {

@@ -12,6 +12,8 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 )
 
 // umountWait is the default of umount --timeout.
@@ -42,13 +44,13 @@ func newUmountCommand() *cobra.Command {
 func umount(ctx context.Context, dir string, lazy bool) error {
 	m, err := findMount(dir)
 	if err != nil {
-		return withCode(exitNotMount, err)
+		return exit.With(exit.NotMount, err)
 	}
 	if m == nil {
-		return withCode(exitNotMount, fmt.Errorf("%s is not a kvfs mount: nothing is mounted there", dir))
+		return exit.With(exit.NotMount, fmt.Errorf("%s is not a kvfs mount: nothing is mounted there", dir))
 	}
 	if m.FSType != fsType {
-		return withCode(exitNotMount, fmt.Errorf("%s is not a kvfs mount: its type is %s", dir, m.FSType))
+		return exit.With(exit.NotMount, fmt.Errorf("%s is not a kvfs mount: its type is %s", dir, m.FSType))
 	}
 	if abandoned(m) {
 		err = giveUp(ctx, m)

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/fs"
 )
 
@@ -53,16 +54,16 @@ func TestUmountStale(t *testing.T) {
 	if err := os.Symlink(filepath.Dir(dir), link); err != nil {
 		t.Fatal(err)
 	}
-	if code, _, errs := runCLI("status", dir); code != exitNotMount || !strings.Contains(errs, "is dead; clean up with kvfs umount") {
+	if code, _, errs := runCLI("status", dir); code != exit.NotMount || !strings.Contains(errs, "is dead; clean up with kvfs umount") {
 		t.Errorf("status: exit code %d, stderr %q", code, errs)
 	}
-	if code, out, errs := runCLI("umount", filepath.Join(link, filepath.Base(dir))); code != exitOK || out != "" || errs != "" {
+	if code, out, errs := runCLI("umount", filepath.Join(link, filepath.Base(dir))); code != exit.OK || out != "" || errs != "" {
 		t.Fatalf("exit code %d, stdout %q, stderr %q", code, out, errs)
 	}
 	if m, err := fs.TopMount(dir); m != nil || err != nil {
 		t.Errorf("still there: %+v, %v", m, err)
 	}
-	if code, _, _ := runCLI("umount", dir); code != exitNotMount {
+	if code, _, _ := runCLI("umount", dir); code != exit.NotMount {
 		t.Errorf("second umount: exit code %d", code)
 	}
 }
@@ -77,7 +78,7 @@ func TestUmountBusyStale(t *testing.T) {
 	}
 	defer unix.Close(fd)
 	dev.Close()
-	if code, _, errs := runCLI("umount", dir); code != exitOK {
+	if code, _, errs := runCLI("umount", dir); code != exit.OK {
 		t.Errorf("exit code %d, stderr %q", code, errs)
 	}
 }
@@ -87,7 +88,7 @@ func TestUmountForeign(t *testing.T) {
 	dir := mountDir(t)
 	mountDead(t, dir, "fuse.other").Close()
 	code, _, errs := runCLI("umount", dir)
-	if code != exitNotMount || !strings.HasSuffix(errs, "is not a kvfs mount: its type is fuse.other\n") {
+	if code != exit.NotMount || !strings.HasSuffix(errs, "is not a kvfs mount: its type is fuse.other\n") {
 		t.Errorf("exit code %d, stderr %q", code, errs)
 	}
 	if m, err := fs.TopMount(dir); m == nil || err != nil {

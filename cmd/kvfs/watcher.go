@@ -16,6 +16,7 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
 	"github.com/kvfs/kvfs/fs"
 )
@@ -56,15 +57,15 @@ func watchMount(said, abort, mark *os.File) int {
 	case <-died: // what it said before is in the pipe
 	}
 	if heard(said, 0) {
-		return exitOK
+		return exit.OK
 	}
 	for !handoff.Free(mark) { // there is no event for the end of a process with a stuck thread
 		time.Sleep(freeEvery)
 	}
 	if _, err := abort.WriteString("1"); err != nil {
-		return exitRuntime
+		return exit.Runtime
 	}
-	return exitOK
+	return exit.OK
 }
 
 // heard waits up to that many milliseconds, for ever with -1, until something is in the pipe, or nobody

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/show"
 	"github.com/kvfs/kvfs/tiers"
 )
 
@@ -118,7 +119,7 @@ func printVerdicts(w *bufio.Writer, blocks *namedBlocks, first int, verdicts []j
 		if v.Text == "" {
 			v.Text = string(v.Verdict)
 		}
-		fmt.Fprintf(w, "%s: %s\n", shown(blocks.names[first+i]), shown(v.Text))
+		fmt.Fprintf(w, "%s: %s\n", show.Text(blocks.names[first+i]), show.Text(v.Text))
 	}
 	return dirs, nil
 }

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/fs"
 	"github.com/kvfs/kvfs/tiers"
 )
@@ -250,12 +251,12 @@ func TestMountRefuses(t *testing.T) {
 	}
 	dir := t.TempDir()
 	err := mount(context.Background(), loadConfig(t, `{"memory": {"size": "1000TiB"}}`), dir, 0, newReadiness(-1))
-	if exitCode(err) != exitConfig || !strings.Contains(err.Error(), "memory.size") {
-		t.Errorf("more than the machine has: code %d, %v", exitCode(err), err)
+	if exit.Code(err) != exit.Config || !strings.Contains(err.Error(), "memory.size") {
+		t.Errorf("more than the machine has: code %d, %v", exit.Code(err), err)
 	}
 	err = mount(context.Background(), loadConfig(t, `{"memory": {"size": "64MiB"}}`), filepath.Join(dir, "absent"), 0, newReadiness(-1))
-	if exitCode(err) != exitMount || !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("no directory: code %d, %v", exitCode(err), err)
+	if exit.Code(err) != exit.Mount || !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("no directory: code %d, %v", exit.Code(err), err)
 	}
 	if total := totalMemory(); total < 1<<20 || total > 1<<60 {
 		t.Errorf("memory of the machine: %d bytes", total)
