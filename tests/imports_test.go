@@ -68,6 +68,7 @@ var table = map[string]row{
 	"cmd/kvfs/plan":    {4, []string{"tiers/hybrid", "directio"}},
 	"cmd/kvfs/launch":  {4, nil},
 	"cmd/kvfs/handoff": {4, nil},
+	"cmd/kvfs/rails":   {5, []string{"rdma", "rdma/fabric", "rdma/nic", "cmd/kvfs/config", "cmd/kvfs/exit", "cmd/kvfs/show"}},
 	"cmd/kvfs":         {9, []string{"*"}},
 }
 

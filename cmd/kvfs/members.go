@@ -89,9 +89,6 @@ func memberNote(m *cluster.Member) string {
 	return strings.Join(notes, "; ")
 }
 
-// pathRDMA is Member.Path of a peer whose memory is read by RDMA.
-const pathRDMA = "rdma"
-
 // print writes the lines of the cluster: who is there, and what each lacks of what this
 // node would use.
 func (c *statusCluster) print(w io.Writer) {
@@ -113,7 +110,7 @@ func (c *statusCluster) print(w io.Writer) {
 			fmt.Fprintf(w, "  without\t%s: peer %s, version %s\n", show.Text(strings.Join(m.Missing, ", ")), show.Text(m.Name), show.Text(m.Version))
 		}
 	}
-	c.RDMA.print(w, c.Members)
+	printRDMA(w, c.RDMA, c.Members)
 	var rejected uint64
 	for _, n := range c.Rejected {
 		rejected += n

@@ -23,6 +23,7 @@ import (
 	"github.com/kvfs/kvfs/cluster/location"
 	"github.com/kvfs/kvfs/cluster/pki"
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/rails"
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/rdma/tcp"
 	"github.com/kvfs/kvfs/tiers"
@@ -34,7 +35,7 @@ type peers struct {
 	node      *cluster.Node
 	tier      *peer.Tier // closes node
 	transport *tcp.Transport
-	memory    *remoteMemory                // RDMA; node closes its transport
+	memory    *rails.Remote                // RDMA; node closes its transport
 	engine    atomic.Pointer[tiers.Engine] // set by start
 	stop      context.CancelFunc           // ends the watching of files
 	required  []string                     // features of every peer
@@ -67,7 +68,7 @@ func openPeers(ctx context.Context, cfg *config.Config, graves string, log *zap.
 	if p.transport, err = openTransport(cfg, certificates, names, log); err != nil {
 		return nil, err
 	}
-	if p.memory, err = thisMachine().openFabric(cfg, log.Named("rdma")); err != nil {
+	if p.memory, err = rails.ThisMachine().OpenFabric(cfg, log.Named("rdma")); err != nil {
 		return nil, errors.Join(err, p.transport.Close())
 	}
 	lost := peer.NewLost()
@@ -77,7 +78,7 @@ func openPeers(ctx context.Context, cfg *config.Config, graves string, log *zap.
 			Profile: cfg.Peer.GossipProfile, Logger: log.Named("gossip"),
 		},
 		ControlBind: cfg.Peer.Control, TLS: certificates, Insecure: cfg.Insecure, Transport: p.transport,
-		Fabric: p.memory.fabric(), FabricLocal: p.memory.local, FabricBytes: p.memory.bytes, Path: paths[cfg.Peer.Transport],
+		Fabric: p.memory.Fabric(), FabricLocal: p.memory.Local, FabricBytes: p.memory.Bytes, Path: paths[cfg.Peer.Transport],
 		Zone: cfg.Zone, Capacity: p.capacity, Version: version, Require: cfg.Peer.Require,
 		NoCopies:    cfg.Peer.Accept != config.On,
 		Location:    location.Options{Horizon: time.Duration(cfg.Peer.Horizon), Lost: lost.Tell, Now: clock()},
@@ -85,9 +86,9 @@ func openPeers(ctx context.Context, cfg *config.Config, graves string, log *zap.
 		CallTimeout: time.Duration(cfg.Peer.Timeout), Logger: log.Named("cluster"),
 	}
 	if p.node, err = cluster.Open(ctx, o); err != nil {
-		return nil, errors.Join(err, p.transport.Close(), p.memory.close())
+		return nil, errors.Join(err, p.transport.Close(), p.memory.Close())
 	}
-	p.memory.refuse(p.node.FabricErr())
+	p.memory.Refuse(p.node.FabricErr())
 	p.transport.SetSource(p.node)
 	p.tier, err = peer.Open(peer.Options{
 		Node: p.node, Lost: lost, Replicas: cfg.Replicas, PreferredSegment: preferredSegment(cfg, log), Zone: cfg.Zone,
@@ -118,10 +119,10 @@ var paths = map[string]cluster.Path{
 // freed returns what the engine is to call when the file of a block goes; nil: nobody needs
 // to know.
 func (p *peers) freed() func(dev, ino uint64) {
-	if p == nil || p.memory.transport == nil {
+	if p == nil {
 		return nil
 	}
-	return p.memory.transport.Forget
+	return p.memory.Freed()
 }
 
 // loadCertificates reads the certificates and follows their changes; nil without any.
@@ -290,7 +291,7 @@ type statusCluster struct {
 	Requested []string `json:"requested"`          // features that this node would use with each peer; see Member.Missing
 	Required  []string `json:"required,omitempty"` // those without which a peer is refused
 
-	RDMA *statusRDMA   `json:"rdma"`
+	RDMA *rails.State  `json:"rdma"`
 	Node cluster.Stats `json:"node"`
 	Bulk tcp.Stats     `json:"bulk"`
 }
@@ -309,7 +310,7 @@ func (p *peers) status(s *tiers.Summary) *statusCluster {
 	members := p.members()
 	c := &statusCluster{
 		LocalReadRatio: localReadRatio(s), Members: members, Warning: p.node.Warning(), Node: node, Bulk: bulk, Required: p.required,
-		RDMA: p.memory.status(), Index: statusIndex{node.Index.Entries, node.Index.Bytes, node.Index.Graves},
+		RDMA: p.memory.Status(), Index: statusIndex{node.Index.Entries, node.Index.Bytes, node.Index.Graves},
 		Rejected: map[string]uint64{
 			"gossip": node.Gossip.Rejected, "connections": node.Strangers, "unknown": node.Unknown,
 			"malformed": node.Malformed, "denied": node.Denied, "bulk": uint64(bulk.Refused + bulk.Strangers),

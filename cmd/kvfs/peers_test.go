@@ -5,6 +5,9 @@ import (
 	"crypto/x509"
 	"errors"
 	"testing"
+
+	"github.com/kvfs/kvfs/cluster"
+	"github.com/kvfs/kvfs/cmd/kvfs/config"
 )
 
 // TestNodeCertificate shows whose certificate the bulk channel takes: of who connects
@@ -37,5 +40,21 @@ func TestNodeCertificate(t *testing.T) {
 		if err := conf.VerifyConnection(state); !errors.Is(err, want) {
 			t.Errorf("got %v, want %v", err, want)
 		}
+	}
+}
+
+// TestPaths shows what the values of peer.transport mean to the cluster.
+func TestPaths(t *testing.T) {
+	for text, want := range map[string]cluster.Path{config.Auto: cluster.PathAuto, config.TransportTCP: cluster.PathTCP, config.TransportRDMA: cluster.PathRDMA} {
+		if paths[text] != want {
+			t.Errorf("%s: got %v", text, paths[text])
+		}
+	}
+}
+
+// TestNoPeers shows that without peers nobody needs to know which blocks go.
+func TestNoPeers(t *testing.T) {
+	if got := (*peers)(nil).freed(); got != nil {
+		t.Error("the engine tells of blocks that nobody has registered")
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/rails"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -42,7 +43,7 @@ func newRootCommand() *cobra.Command {
 		newSpecsCommand(systemControls),
 		newPlanCommand(),
 		newFsckCommand(),
-		newDoctorCommand(thisMachine()),
+		newDoctorCommand(rails.ThisMachine()),
 		newCertsCommand(),
 		newKeysCommand(),
 		newConfigCommand(),

@@ -1,4 +1,4 @@
-package main
+package rails
 
 import (
 	"errors"
@@ -15,22 +15,22 @@ import (
 	"github.com/kvfs/kvfs/rdma/nic"
 )
 
-// machine is where RDMA is looked for.
-type machine struct {
+// Machine is where RDMA is looked for.
+type Machine struct {
 	nic     nic.Options
 	devices string                         // directory of the character devices
 	memlock func() (limit int64, all bool) // how much may be pinned; all: as much as one likes
-	open    func(fabric.Options) (oneSided, error)
+	open    func(fabric.Options) (transport, error)
 	library func() (fabric.Library, error)
 }
 
-// thisMachine returns the machine that the program runs on.
-func thisMachine() *machine {
-	return &machine{devices: "/dev/infiniband", memlock: memlock, open: openTransportOf, library: fabric.Probe}
+// ThisMachine returns the machine that the program runs on.
+func ThisMachine() *Machine {
+	return &Machine{devices: "/dev/infiniband", memlock: memlock, open: openTransportOf, library: fabric.Probe}
 }
 
 // openTransportOf is fabric.Open, without the trap of a nil pointer in an interface.
-func openTransportOf(o fabric.Options) (oneSided, error) {
+func openTransportOf(o fabric.Options) (transport, error) {
 	t, err := fabric.Open(o)
 	if err != nil {
 		return nil, err
@@ -43,7 +43,7 @@ func openTransportOf(o fabric.Options) (oneSided, error) {
 const pinned = 64 * config.MiB
 
 // obstacles lists what keeps this process from using the cards, each with what to do.
-func (m *machine) obstacles(r *rails, cfg *config.Config) []error {
+func (m *Machine) obstacles(r *set, cfg *config.Config) []error {
 	if r.provider == fabric.TCP {
 		return nil // sockets need no permission
 	}
@@ -51,7 +51,7 @@ func (m *machine) obstacles(r *rails, cfg *config.Config) []error {
 }
 
 // closedDevices lists the character devices that cannot be opened.
-func (m *machine) closedDevices(r *rails) []error {
+func (m *Machine) closedDevices(r *set) []error {
 	var errs []error
 	if _, err := os.Stat(m.devices); errors.Is(err, os.ErrNotExist) {
 		return []error{fmt.Errorf("%s is not there: load the modules ib_uverbs and rdma_ucm; into a container it comes by --device=%[1]s", m.devices)}
@@ -74,7 +74,7 @@ func (m *machine) closedDevices(r *rails) []error {
 }
 
 // characterDevice returns the path of the device through which programs talk to a card.
-func (m *machine) characterDevice(device string) (string, error) {
+func (m *Machine) characterDevice(device string) (string, error) {
 	root := m.nic.Sysfs
 	if root == "" {
 		root = "/sys"
@@ -106,7 +106,7 @@ func tryOpen(path string) error {
 }
 
 // checkMemlock fails if less may be pinned than is needed.
-func (m *machine) checkMemlock(cfg *config.Config) error {
+func (m *Machine) checkMemlock(cfg *config.Config) error {
 	limit, all := m.memlock()
 	need := int64(cfg.RDMA.Cache + pinned)
 	if all || limit >= need {
@@ -118,7 +118,7 @@ func (m *machine) checkMemlock(cfg *config.Config) error {
 
 // leaseBytes returns how much may be registered for peers at a time: half of memory.size, and
 // half of what may be pinned beside the cache, for what this node reads itself is pinned, too.
-func (m *machine) leaseBytes(r *rails, cfg *config.Config) int64 {
+func (m *Machine) leaseBytes(r *set, cfg *config.Config) int64 {
 	n := int64(cfg.Memory.Size / 2)
 	if limit, all := m.memlock(); !all && r.provider != fabric.TCP {
 		n = min(n, (limit-int64(cfg.RDMA.Cache))/2)

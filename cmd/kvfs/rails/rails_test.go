@@ -1,4 +1,4 @@
-package main
+package rails
 
 import (
 	"encoding/json"
@@ -14,7 +14,6 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/kvfs/kvfs/cluster"
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/rdma/fabric"
@@ -27,7 +26,7 @@ type card struct{ name, driver, state string }
 
 // fakeMachine is a machine with made-up cards and GPUs, whose fabrics are within the process.
 type fakeMachine struct {
-	*machine
+	*Machine
 	opened []fabric.Options
 	forgot [][2]uint64
 	fails  error // of open
@@ -52,10 +51,10 @@ type fakeFabric struct {
 	o fabric.Options
 }
 
-// Forget implements oneSided.
+// Forget implements transport.
 func (f *fakeFabric) Forget(dev, ino uint64) { f.m.forgot = append(f.m.forgot, [2]uint64{dev, ino}) }
 
-// Stats implements oneSided.
+// Stats implements transport.
 func (f *fakeFabric) Stats() fabric.Stats { return fabric.Stats{Reads: 3, ReadBytes: 3 << 20} }
 
 // Caps is as a fabric of verbs would have it.
@@ -68,7 +67,7 @@ func newMachine(t *testing.T, g gpus, cards ...card) *fakeMachine {
 	t.Helper()
 	m := &fakeMachine{net: inproc.NewNetwork()}
 	all := "0,1"
-	m.machine = &machine{
+	m.Machine = &Machine{
 		nic:     nic.Options{Sysfs: t.TempDir(), GPUs: g, Visible: &all},
 		devices: filepath.Join(t.TempDir(), "infiniband"),
 		memlock: func() (int64, bool) { return 0, true },
@@ -121,7 +120,7 @@ func (m *fakeMachine) link(t *testing.T, name, target string) {
 	}
 }
 
-func (m *fakeMachine) openFake(o fabric.Options) (oneSided, error) {
+func (m *fakeMachine) openFake(o fabric.Options) (transport, error) {
 	m.opened = append(m.opened, o)
 	if m.fails != nil {
 		return nil, m.fails
@@ -139,7 +138,27 @@ var twoGPUs = gpus{
 // rdmaConfig is a configuration with peers.
 func rdmaConfig(t *testing.T, text string) *config.Config {
 	t.Helper()
-	return loadConfig(t, `{"bind": "127.0.0.1:0", "insecure": true, "node_name": "a", "memory": {"size": "64MiB"}`+text+`}`)
+	return settings(t, `{"bind": "127.0.0.1:0", "insecure": true, "node_name": "a", "memory": {"size": "64MiB"}`+text+`}`)
+}
+
+// settings is the configuration that the JSON text describes.
+func settings(t *testing.T, text string) *config.Config {
+	t.Helper()
+	cfg, err := config.Load(config.Sources{Environ: []string{"KVFS_CONFIG_JSON=" + text}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+// withoutSettings removes our variables for the time of a test.
+func withoutSettings(t *testing.T) {
+	t.Helper()
+	for _, entry := range os.Environ() {
+		if name, _, _ := strings.Cut(entry, "="); strings.HasPrefix(name, "KVFS_") {
+			t.Setenv(name, "") // empty means not set
+		}
+	}
 }
 
 // logged returns what was logged from Info on, each line with its fields.
@@ -208,7 +227,7 @@ func TestOpenFabric(t *testing.T) {
 				tc.change(m)
 			}
 			core, logs := observer.New(zapcore.DebugLevel)
-			f, err := m.openFabric(rdmaConfig(t, tc.text), zap.New(core))
+			f, err := m.OpenFabric(rdmaConfig(t, tc.text), zap.New(core))
 			if err != nil {
 				t.Fatalf("auto: %v", err)
 			}
@@ -221,14 +240,14 @@ func TestOpenFabric(t *testing.T) {
 				t.Errorf("opened %q, want %q; logged at %v, want %v once:\n%s", opened, tc.opened, level, tc.level, strings.Join(lines, "\n"))
 			}
 			works := tc.level == zapcore.InfoLevel
-			if works != (f.transport != nil) || works != (f.fabric() != nil) || works != (f.status().Error == "") {
-				t.Errorf("got %+v", f.status())
+			if works != (f.transport != nil) || works != (f.Fabric() != nil) || works != (f.Status().Error == "") {
+				t.Errorf("got %+v", f.Status())
 			}
-			if unquoted := strings.ReplaceAll(strings.Join(lines, "\n"), `\"`, `"`); len(lines) > 0 && !strings.Contains(unquoted, tc.why) || !works && !strings.Contains(f.status().Error, tc.why) {
-				t.Errorf("got %q and log\n%s\nwant %s", f.status().Error, unquoted, tc.why)
+			if unquoted := strings.ReplaceAll(strings.Join(lines, "\n"), `\"`, `"`); len(lines) > 0 && !strings.Contains(unquoted, tc.why) || !works && !strings.Contains(f.Status().Error, tc.why) {
+				t.Errorf("got %q and log\n%s\nwant %s", f.Status().Error, unquoted, tc.why)
 			}
 			text := strings.TrimSuffix(tc.text, "}") // rdma instead of auto
-			_, err = m.openFabric(rdmaConfig(t, tc.text+`, "peer": {"transport": "rdma"}`), zap.NewNop())
+			_, err = m.OpenFabric(rdmaConfig(t, tc.text+`, "peer": {"transport": "rdma"}`), zap.NewNop())
 			if works != (err == nil) || err != nil && (!strings.HasPrefix(err.Error(), "peer.transport rdma: ") || !strings.Contains(err.Error(), tc.why) || strings.Contains(err.Error(), "\n")) {
 				t.Errorf("rdma: got %v for %s", err, text)
 			}
@@ -240,20 +259,12 @@ func TestOpenFabric(t *testing.T) {
 func TestFabricOff(t *testing.T) {
 	m := newMachine(t, nil, card{"mlx5_0", "mlx5_core", "ACTIVE"})
 	core, logs := observer.New(zapcore.DebugLevel)
-	f, err := m.openFabric(rdmaConfig(t, `, "peer": {"transport": "tcp"}`), zap.New(core))
-	if err != nil || f.transport != nil || len(m.opened) != 0 || logs.Len() != 0 || f.status().Error != "" || f.close() != nil {
+	f, err := m.OpenFabric(rdmaConfig(t, `, "peer": {"transport": "tcp"}`), zap.New(core))
+	if err != nil || f.transport != nil || len(m.opened) != 0 || logs.Len() != 0 || f.Status().Error != "" || f.Close() != nil {
 		t.Errorf("got %+v, %v, %v", f, err, logs.All())
 	}
-	if p := (&peers{memory: f}); p.freed() != nil {
+	if f.Freed() != nil {
 		t.Error("the engine tells of blocks that nobody has registered")
-	}
-	if got := (*peers)(nil).freed(); got != nil {
-		t.Error("without peers, too")
-	}
-	for text, want := range map[string]cluster.Path{config.Auto: cluster.PathAuto, config.TransportTCP: cluster.PathTCP, config.TransportRDMA: cluster.PathRDMA} {
-		if paths[text] != want {
-			t.Errorf("%s: got %v", text, paths[text])
-		}
 	}
 }
 
@@ -263,7 +274,7 @@ func TestFabricOptions(t *testing.T) {
 	m := newMachine(t, nil, card{"mlx5_0", "mlx5_core", "ACTIVE"}, card{"mlx5_1", "mlx5_core", "ACTIVE"})
 	core, logs := observer.New(zapcore.InfoLevel)
 	cfg := rdmaConfig(t, `, "rdma": {"policy": "all", "cache": "512MiB"}, "peer": {"timeout": "3s"}, "tls": {"ca": "a", "cert": "b", "key": "c"}`)
-	f, err := m.openFabric(cfg, zap.New(core))
+	f, err := m.OpenFabric(cfg, zap.New(core))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -275,15 +286,15 @@ func TestFabricOptions(t *testing.T) {
 	if len(lines) != 2 || !strings.Contains(lines[0], `"striped":true`) || !strings.Contains(lines[1], "without encryption") {
 		t.Errorf("logged %q", lines)
 	}
-	(&peers{memory: f}).freed()(7, 8)
+	f.Freed()(7, 8)
 	if !slices.Equal(m.forgot, [][2]uint64{{7, 8}}) {
 		t.Errorf("forgot %v", m.forgot)
 	}
-	s := f.status()
+	s := f.Status()
 	if s.Transport != "auto" || s.Provider != "libfabric 2.1 verbs" || s.Stats == nil || s.Stats.Reads != 3 || len(s.Plan.Rails) != 2 || !s.Plan.Striped {
 		t.Errorf("got %+v", s)
 	}
-	if err := f.close(); err != nil {
+	if err := f.Close(); err != nil {
 		t.Error(err)
 	}
 }
@@ -294,48 +305,11 @@ func TestFabricHost(t *testing.T) {
 		{"127.0.0.1:0", "", "127.0.0.1"}, {"127.0.0.1", `"lo"`, "127.0.0.1"}, {"[::1]:0", "", "::1"}, {"localhost", "", "127.0.0.1"},
 		{"127.0.0.1", `"no-such-interface"`, ""}, {"127.0.0.1", `"lo", "eth0"`, ""}, {"0.0.0.0", "", ""},
 	} {
-		cfg := loadConfig(t, fmt.Sprintf(`{"bind": %q, "insecure": true, "rdma": {"provider": "tcp", "devices": [%s]}}`, tc.bind, tc.devices))
+		cfg := settings(t, fmt.Sprintf(`{"bind": %q, "insecure": true, "rdma": {"provider": "tcp", "devices": [%s]}}`, tc.bind, tc.devices))
 		m := newMachine(t, nil)
 		r, err := m.findRails(cfg)
 		if got := r.host(cfg); err != nil || got != tc.want {
 			t.Errorf("%+v: got %q, %v", tc, got, err)
-		}
-	}
-}
-
-// TestStatusOfRDMA pins the lines of RDMA, and that a daemon that knows none has none.
-func TestStatusOfRDMA(t *testing.T) {
-	members := []cluster.Member{
-		{Name: "a", Self: true, State: "alive"}, {Name: "b", State: "alive", Path: "rdma"},
-		{Name: "c", State: "alive", Path: "tcp", PathReason: "no RDMA there"}, {Name: "d", State: "left"},
-		{Name: "e", State: "alive", Path: "rdma", PathReason: "rail 1"},
-	}
-	plan := &nic.Plan{Rails: []nic.Rail{{Device: nic.Device{Name: "mlx5_1"}, GPUs: []int{0, 3}, Path: "PIX"}, {Device: nic.Device{Name: "mlx5_0"}}}}
-	for _, tc := range []struct {
-		rdma *statusRDMA
-		want string // without the other lines
-	}{
-		{nil, ""},
-		{&statusRDMA{Transport: "tcp"}, ""},
-		{&statusRDMA{Transport: "auto", Error: "no such RDMA device"}, "  rdma      none: no such RDMA device\n"},
-		{&statusRDMA{Transport: "auto", Provider: "libfabric 2.1 verbs", Plan: plan, Stats: &fabric.Stats{ReadBytes: 3 << 20, Stalls: 1}},
-			"  rdma      libfabric 2.1 verbs, 2 of 3 peers, 3.0 MiB read (stalls 1)\n  rails     mlx5_1 for GPU 0, 3 (PIX); mlx5_0\n  not rdma  peer c: no RDMA there\n  in part   peer e: rail 1\n"},
-	} {
-		text, err := json.Marshal(map[string]any{"cluster": map[string]any{"members": members, "rdma": tc.rdma}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, out, _ := runCLI("status", statusDir(t, string(text)))
-		var got string
-		for line := range strings.Lines(out) {
-			for _, begin := range []string{"  rdma ", "  rails ", "  not rdma ", "  in part "} {
-				if strings.HasPrefix(line, begin) {
-					got += line
-				}
-			}
-		}
-		if got != tc.want {
-			t.Errorf("got\n%swant\n%s", got, tc.want)
 		}
 	}
 }
@@ -367,17 +341,17 @@ func TestFabricExposed(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			m := newMachine(t, nil, mlx...)
 			core, logs := observer.New(zapcore.DebugLevel)
-			f, err := m.openFabric(loadConfig(t, `{"node_name": "a", "memory": {"size": "64MiB"}, `+tc.text+`}`), zap.New(core))
-			if err != nil || len(m.opened) > 0 != tc.opened || (f.fabric() != nil) != tc.opened || f.local != tc.local {
-				t.Fatalf("auto: %v, opened %+v, local %v", err, m.opened, f.local)
+			f, err := m.OpenFabric(settings(t, `{"node_name": "a", "memory": {"size": "64MiB"}, `+tc.text+`}`), zap.New(core))
+			if err != nil || len(m.opened) > 0 != tc.opened || (f.Fabric() != nil) != tc.opened || f.Local != tc.local {
+				t.Fatalf("auto: %v, opened %+v, local %v", err, m.opened, f.Local)
 			}
 			if tc.opened && m.opened[0].Host != tc.host {
 				t.Errorf("opened with the host %q, want %q", m.opened[0].Host, tc.host)
 			}
-			if !tc.opened && (logs.Len() != 1 || !strings.Contains(f.status().Error, "insecure: true does without")) {
-				t.Errorf("logged %v, status %+v", logs.All(), f.status())
+			if !tc.opened && (logs.Len() != 1 || !strings.Contains(f.Status().Error, "insecure: true does without")) {
+				t.Errorf("logged %v, status %+v", logs.All(), f.Status())
 			}
-			_, err = m.openFabric(loadConfig(t, `{"node_name": "a", "memory": {"size": "64MiB"}, "peer": {"transport": "rdma"}, `+tc.text+`}`), zap.NewNop())
+			_, err = m.OpenFabric(settings(t, `{"node_name": "a", "memory": {"size": "64MiB"}, "peer": {"transport": "rdma"}, `+tc.text+`}`), zap.NewNop())
 			if (err == nil) != tc.opened || err != nil && !errors.Is(err, errExposed) {
 				t.Errorf("rdma: %v", err)
 			}
@@ -410,15 +384,15 @@ func TestLeaseBytes(t *testing.T) {
 // that nobody is told of blocks for it.
 func TestFabricRefused(t *testing.T) {
 	m := newMachine(t, nil, card{"mlx5_0", "mlx5_core", "ACTIVE"})
-	f, err := m.openFabric(rdmaConfig(t, ""), zap.NewNop())
+	f, err := m.OpenFabric(rdmaConfig(t, ""), zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if f.refuse(nil); f.transport == nil || f.status().Error != "" {
-		t.Fatalf("it is used: %+v", f.status())
+	if f.Refuse(nil); f.transport == nil || f.Status().Error != "" {
+		t.Fatalf("it is used: %+v", f.Status())
 	}
-	f.refuse(errors.New("memory cannot be registered"))
-	if s := f.status(); s.Error != "memory cannot be registered" || s.Stats != nil || f.fabric() != nil || (&peers{memory: f}).freed() != nil {
+	f.Refuse(errors.New("memory cannot be registered"))
+	if s := f.Status(); s.Error != "memory cannot be registered" || s.Stats != nil || f.Fabric() != nil || f.Freed() != nil {
 		t.Errorf("got %+v", s)
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package rails
 
 import (
 	"cmp"
@@ -24,8 +24,8 @@ import (
 	"github.com/kvfs/kvfs/rdma/nic"
 )
 
-// rdmaReport is what kvfs doctor rdma finds. Its fields may become more.
-type rdmaReport struct {
+// Report is what kvfs doctor rdma finds. Its fields may become more.
+type Report struct {
 	Usable    bool   `json:"usable"`
 	Error     string `json:"error,omitempty"`    // why not
 	Transport string `json:"transport"`          // peer.transport
@@ -37,22 +37,22 @@ type rdmaReport struct {
 	GPUs     []nic.GPU    `json:"gpus"`
 	GPUError string       `json:"gpu_error,omitempty"`
 
-	Plan     *nic.Plan    `json:"plan,omitempty"`
-	Problems []string     `json:"problems,omitempty"` // each with what to do
-	Rails    []railReport `json:"rails,omitempty"`    // without a mount
-	Peers    []peerReport `json:"peers,omitempty"`    // of a mount
+	Plan     *nic.Plan `json:"plan,omitempty"`
+	Problems []string  `json:"problems,omitempty"` // each with what to do
+	Rails    []Rail    `json:"rails,omitempty"`    // without a mount
+	Peers    []Peer    `json:"peers,omitempty"`    // of a mount
 }
 
-// railReport is the outcome of a read over one card, from this machine to itself.
-type railReport struct {
+// Rail is the outcome of a read over one card, from this machine to itself.
+type Rail struct {
 	Device  string  `json:"device"` // empty: whatever the library takes
 	Bytes   int64   `json:"bytes,omitempty"`
 	Seconds float64 `json:"seconds,omitempty"`
 	Error   string  `json:"error,omitempty"`
 }
 
-// peerReport says how blocks come from a peer.
-type peerReport struct {
+// Peer says how blocks come from a peer.
+type Peer struct {
 	Name   string `json:"name"`
 	State  string `json:"state"`
 	Path   string `json:"path"`
@@ -65,8 +65,17 @@ const (
 	trialTimeout = 20 * time.Second
 )
 
+// Look notes in a report of something else what the machine has.
+func (m *Machine) Look(r *Report) {
+	inventory, err := nic.Discover(m.nic)
+	if err != nil {
+		r.Problems = append(r.Problems, err.Error())
+	}
+	r.see(m, inventory)
+}
+
 // see notes what the machine has.
-func (r *rdmaReport) see(m *machine, inventory *nic.Inventory) {
+func (r *Report) see(m *Machine, inventory *nic.Inventory) {
 	limit, all := m.memlock()
 	if r.Memlock = limit; all {
 		r.Memlock = -1
@@ -77,8 +86,8 @@ func (r *rdmaReport) see(m *machine, inventory *nic.Inventory) {
 }
 
 // examine plans, and reads over each card of the plan.
-func (m *machine) examine(ctx context.Context, cfg *config.Config, log *zap.Logger) *rdmaReport {
-	r := &rdmaReport{Transport: cfg.Peer.Transport}
+func (m *Machine) examine(ctx context.Context, cfg *config.Config, log *zap.Logger) *Report {
+	r := &Report{Transport: cfg.Peer.Transport}
 	found, err := m.findRails(cfg)
 	inventory := found.inventory
 	if inventory == nil { // told in any case
@@ -111,7 +120,7 @@ func (m *machine) examine(ctx context.Context, cfg *config.Config, log *zap.Logg
 }
 
 // describeLibrary tells which libfabric there is.
-func (m *machine) describeLibrary() string {
+func (m *Machine) describeLibrary() string {
 	l, err := m.library()
 	if err != nil {
 		return "none: " + oneLine(err).Error()
@@ -120,7 +129,7 @@ func (m *machine) describeLibrary() string {
 }
 
 // tryRails reads over each card alone.
-func (r *rdmaReport) tryRails(ctx context.Context, m *machine, o fabric.Options) {
+func (r *Report) tryRails(ctx context.Context, m *Machine, o fabric.Options) {
 	devices := o.Devices
 	if len(devices) == 0 {
 		devices = []string{""} // whichever the library takes
@@ -144,7 +153,7 @@ func (r *rdmaReport) tryRails(ctx context.Context, m *machine, o fabric.Options)
 }
 
 // tryRail opens two transports on a card and reads from one to the other.
-func (m *machine) tryRail(ctx context.Context, o fabric.Options) (rail railReport, caps rdma.Caps, err error) {
+func (m *Machine) tryRail(ctx context.Context, o fabric.Options) (rail Rail, caps rdma.Caps, err error) {
 	holder, err := m.open(o)
 	if err != nil {
 		return rail, caps, err
@@ -232,50 +241,8 @@ func readTrial(ctx context.Context, reader rdma.Transport, addr string, remote r
 	return seconds, nil
 }
 
-// reportMount tells what the daemon of a mount says.
-func reportMount(m *machine, dir string) (*rdmaReport, error) {
-	text, err := readStatus(dir, statusTimeout)
-	if err != nil {
-		return nil, err
-	}
-	s, err := parseStatus(text)
-	if err != nil {
-		return nil, err
-	}
-	switch {
-	case s.Cluster == nil:
-		return nil, exit.With(exit.Runtime, fmt.Errorf("the mount at %s has no peers: it was started without --bind", dir))
-	case s.Cluster.RDMA == nil:
-		return nil, exit.With(exit.Runtime, fmt.Errorf("the daemon of %s, version %s, knows no RDMA: restart it with this version", dir, s.Version))
-	}
-	d := s.Cluster.RDMA
-	r := &rdmaReport{Transport: d.Transport, Provider: d.Provider, Plan: d.Plan, Error: d.Error}
-	inventory, err := nic.Discover(m.nic)
-	if err != nil {
-		r.Problems = append(r.Problems, err.Error())
-	}
-	r.see(m, inventory)
-	if d.Transport == config.TransportTCP {
-		r.Error = "it is turned off by peer.transport " + config.TransportTCP
-	} else if d.Stats == nil && r.Error == "" {
-		r.Error = "the daemon has not opened it"
-	}
-	for i := range s.Cluster.Members {
-		p := &s.Cluster.Members[i]
-		if p.Self {
-			continue
-		}
-		r.Peers = append(r.Peers, peerReport{p.Name, p.State, p.Path, p.PathReason})
-		if p.State == "alive" && (p.Path != pathRDMA || p.PathReason != "") && r.Error == "" {
-			r.Error = fmt.Sprintf("peer %s: %s", p.Name, cmp.Or(p.PathReason, "not reached yet"))
-		}
-	}
-	r.Usable = r.Error == ""
-	return r, nil
-}
-
-// print writes the report for people.
-func (r *rdmaReport) print(w io.Writer) error {
+// Print writes the report for people.
+func (r *Report) Print(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "transport\t%s\n", show.OrDash(r.Transport))
 	if r.Library != "" {
@@ -309,7 +276,7 @@ func (r *rdmaReport) print(w io.Writer) error {
 }
 
 // printInventory writes the cards and the GPUs.
-func (r *rdmaReport) printInventory(w io.Writer) {
+func (r *Report) printInventory(w io.Writer) {
 	if len(r.Devices) > 0 {
 		fmt.Fprintf(w, "\nDEVICE\tPORT\tDRIVER\tSTATE\tLINK\tRATE\tPCI\tNUMA\tNETDEV\tGID\n")
 	}
@@ -332,9 +299,9 @@ func (r *rdmaReport) printInventory(w io.Writer) {
 }
 
 // printPlan writes the planned cards with how reads over them went, and the peers.
-func (r *rdmaReport) printPlan(w io.Writer) {
+func (r *Report) printPlan(w io.Writer) {
 	if r.Plan != nil {
-		fmt.Fprintf(w, "\nPOLICY\tSTRIPED\tRAILS\n%s\t%v\t%s\n", r.Plan.Policy, r.Plan.Striped, show.OrDash(strings.Join((&rails{plan: r.Plan}).describe(), "; ")))
+		fmt.Fprintf(w, "\nPOLICY\tSTRIPED\tRAILS\n%s\t%v\t%s\n", r.Plan.Policy, r.Plan.Striped, show.OrDash(strings.Join(Describe(r.Plan), "; ")))
 	}
 	if len(r.Rails) > 0 {
 		fmt.Fprintf(w, "\nRAIL\tREAD FROM ITSELF\n")
@@ -352,4 +319,31 @@ func (r *rdmaReport) printPlan(w io.Writer) {
 	for _, p := range r.Peers {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", show.Text(p.Name), show.OrDash(p.State), show.OrDash(p.Path), show.Text(show.OrDash(p.Reason)))
 	}
+}
+
+// doctorBind is the address of a configuration that has none: settings of RDMA need one.
+const doctorBind = "KVFS_BIND=127.0.0.1:0"
+
+// Report tries out what a daemon with the settings of src would do, which load reads.
+func (m *Machine) Report(ctx context.Context, load func(config.Sources) (*config.Config, error), src config.Sources) (*Report, error) {
+	cfg, err := load(src)
+	if err != nil || cfg.Bind == "" {
+		src.Environ = append(src.Environ, doctorBind)
+		if again, other := load(src); other == nil {
+			cfg, err = again, nil
+			cfg.Insecure = true // the trial reads bytes without worth
+		}
+	}
+	if err != nil {
+		return nil, exit.With(exit.Config, err)
+	}
+	return m.examine(ctx, cfg, zap.NewNop()), nil
+}
+
+// Verdict is the error that the command ends with; nil if all is well.
+func (r *Report) Verdict() error {
+	if r.Usable {
+		return nil
+	}
+	return exit.With(exit.Runtime, fmt.Errorf("RDMA %s: %s", map[bool]string{false: "cannot be used", true: "is not used with all peers"}[len(r.Peers) > 0], r.Error))
 }

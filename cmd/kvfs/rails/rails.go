@@ -1,9 +1,11 @@
-package main
+// Package rails is the RDMA of this machine: over which cards a daemon would read the memory of peers,
+// what keeps it from that, and what it uses in the end. The rails are the cards of the plan of package
+// nic. Machine finds and opens them for a daemon, or tries them out for kvfs doctor.
+package rails
 
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"slices"
@@ -12,22 +14,20 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/kvfs/kvfs/cluster"
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
-	"github.com/kvfs/kvfs/cmd/kvfs/show"
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/rdma/fabric"
 	"github.com/kvfs/kvfs/rdma/nic"
 )
 
-// oneSided is what this program asks of a fabric.
-type oneSided interface {
+// transport is what this program asks of a fabric.
+type transport interface {
 	rdma.Transport
 	Forget(dev, ino uint64)
 	Stats() fabric.Stats
 }
 
-var _ oneSided = (*fabric.Transport)(nil)
+var _ transport = (*fabric.Transport)(nil)
 
 // stripe is how long a piece of a read is where all cards share each.
 const stripe = 1 << 20
@@ -42,8 +42,8 @@ var errExposed = errors.New("other machines could read the memory of this node, 
 // errNoCard: this machine has nothing to do RDMA with.
 var errNoCard = errors.New("this machine has no RDMA device")
 
-// rails is what RDMA would be done with.
-type rails struct {
+// set is what RDMA would be done with.
+type set struct {
 	provider  string
 	inventory *nic.Inventory // nil for provider tcp
 	plan      *nic.Plan
@@ -51,11 +51,11 @@ type rails struct {
 
 // findRails applies the settings to what the machine has. It returns what it found out before
 // it failed, too.
-func (m *machine) findRails(cfg *config.Config) (*rails, error) {
+func (m *Machine) findRails(cfg *config.Config) (*set, error) {
 	if cfg.RDMA.Provider == config.TransportTCP {
-		return &rails{provider: fabric.TCP, plan: planSockets(cfg)}, nil
+		return &set{provider: fabric.TCP, plan: planSockets(cfg)}, nil
 	}
-	r := &rails{}
+	r := &set{}
 	inventory, err := nic.Discover(m.nic)
 	if err != nil {
 		return r, err
@@ -125,7 +125,7 @@ func planSockets(cfg *config.Config) *nic.Plan {
 }
 
 // devices lists the cards of the plan, none twice: several GPUs may share one.
-func (r *rails) devices() []string {
+func (r *set) devices() []string {
 	var names []string
 	if r.plan == nil {
 		return nil
@@ -139,7 +139,7 @@ func (r *rails) devices() []string {
 }
 
 // options returns what a transport over the rails is opened with.
-func (r *rails) options(cfg *config.Config, log *zap.Logger) fabric.Options {
+func (r *set) options(cfg *config.Config, log *zap.Logger) fabric.Options {
 	o := fabric.Options{
 		Provider: r.provider, Devices: r.devices(), Host: r.host(cfg),
 		CacheBytes: int64(cfg.RDMA.Cache), StallTimeout: time.Duration(cfg.Peer.Timeout), Logger: log,
@@ -151,7 +151,7 @@ func (r *rails) options(cfg *config.Config, log *zap.Logger) fabric.Options {
 }
 
 // host returns the address of bind, if it can be that of the one rail there is.
-func (r *rails) host(cfg *config.Config) string {
+func (r *set) host(cfg *config.Config) string {
 	host, _, err := config.HostPort(cfg.Bind)
 	if err != nil {
 		return ""
@@ -175,7 +175,7 @@ func (r *rails) host(cfg *config.Config) string {
 }
 
 // local reports whether only this machine reaches the rails.
-func (r *rails) local(cfg *config.Config) bool {
+func (r *set) local(cfg *config.Config) bool {
 	ip, err := netip.ParseAddr(r.host(cfg))
 	return r.provider == fabric.TCP && err == nil && ip.Unmap().IsLoopback()
 }
@@ -183,7 +183,7 @@ func (r *rails) local(cfg *config.Config) bool {
 // exposure fails if others than peers could read the memory of this node. Who connects to a
 // rail is not asked who he is; with certificates only peers get keys of the memory, and
 // without, kvfs is to be reached by this machine alone.
-func (r *rails) exposure(cfg *config.Config) error {
+func (r *set) exposure(cfg *config.Config) error {
 	if cfg.TLS.On() || cfg.Insecure || r.local(cfg) {
 		return nil
 	}
@@ -209,14 +209,14 @@ func addrsOf(name string) []netip.Addr {
 	return addrs
 }
 
-// describe lists the rails in words: "mlx5_0 for GPU 0 (PIX)".
-func (r *rails) describe() []string {
+// Describe lists the rails of a plan in words: "mlx5_0 for GPU 0 (PIX)". Without a plan there are none.
+func Describe(plan *nic.Plan) []string {
 	var lines []string
-	if r.plan == nil {
+	if plan == nil {
 		return nil
 	}
-	for i := range r.plan.Rails {
-		lines = append(lines, describeRail(&r.plan.Rails[i]))
+	for i := range plan.Rails {
+		lines = append(lines, describeRail(&plan.Rails[i]))
 	}
 	return lines
 }
@@ -233,20 +233,20 @@ func describeRail(rail *nic.Rail) string {
 	return text
 }
 
-// remoteMemory is this node's RDMA, or why there is none.
-type remoteMemory struct {
-	transport oneSided // nil: none
-	rails     *rails   // nil if nobody looked
-	err       error    // why there is none; nil if it is turned off
-	wanted    string   // peer.transport
-	local     bool     // only this machine reaches it
-	bytes     int64    // that may be registered for peers at a time
+// Remote is this node's RDMA, or why there is none.
+type Remote struct {
+	transport transport // nil: none
+	rails     *set      // nil if nobody looked
+	err       error     // why there is none; nil if it is turned off
+	wanted    string    // peer.transport
+	Local     bool      // only this machine reaches it
+	Bytes     int64     // that may be registered for peers at a time
 }
 
-// openFabric opens RDMA as the settings want it. It fails only if there must be RDMA; else it
+// OpenFabric opens RDMA as the settings want it. It fails only if there must be RDMA; else it
 // says once in the log why there is none.
-func (m *machine) openFabric(cfg *config.Config, log *zap.Logger) (*remoteMemory, error) {
-	f := &remoteMemory{wanted: cfg.Peer.Transport}
+func (m *Machine) OpenFabric(cfg *config.Config, log *zap.Logger) (*Remote, error) {
+	f := &Remote{wanted: cfg.Peer.Transport}
 	if f.wanted == config.TransportTCP {
 		return f, nil
 	}
@@ -259,14 +259,14 @@ func (m *machine) openFabric(cfg *config.Config, log *zap.Logger) (*remoteMemory
 	}
 	switch {
 	case f.err == nil:
-		f.local, f.bytes = f.rails.local(cfg), m.leaseBytes(f.rails, cfg)
+		f.Local, f.Bytes = f.rails.local(cfg), m.leaseBytes(f.rails, cfg)
 		f.logPlan(cfg, log)
 	case f.wanted == config.TransportRDMA:
 		return nil, fmt.Errorf("peer.transport %s: %w", f.wanted, oneLine(f.err))
 	case errors.Is(f.err, errNoCard) && len(cfg.RDMA.Devices) == 0 && cfg.RDMA.Provider == config.Auto:
 		log.Debug("no RDMA: peers are reached by TCP", zap.Error(f.err))
 	default:
-		log.Warn("RDMA cannot be used: peers are reached by TCP", zap.Error(oneLine(f.err)), zap.Strings("rails", f.rails.describe()))
+		log.Warn("RDMA cannot be used: peers are reached by TCP", zap.Error(oneLine(f.err)), zap.Strings("rails", Describe(f.rails.plan)))
 	}
 	return f, nil
 }
@@ -284,11 +284,11 @@ func (e *lineError) Error() string { return strings.ReplaceAll(e.err.Error(), "\
 func (e *lineError) Unwrap() error { return e.err }
 
 // logPlan tells which cards are used, for which GPUs, and what an operator should know.
-func (f *remoteMemory) logPlan(cfg *config.Config, log *zap.Logger) {
+func (f *Remote) logPlan(cfg *config.Config, log *zap.Logger) {
 	caps := f.transport.Caps()
 	about := []zap.Field{
 		zap.String("provider", caps.Provider), zap.String("policy", string(f.rails.plan.Policy)),
-		zap.Strings("rails", f.rails.describe()), zap.Bool("striped", f.rails.plan.Striped),
+		zap.Strings("rails", Describe(f.rails.plan)), zap.Bool("striped", f.rails.plan.Striped),
 	}
 	if len(f.rails.plan.Rails) == 0 {
 		about = append(about, zap.Strings("devices", caps.Rails))
@@ -302,31 +302,39 @@ func (f *remoteMemory) logPlan(cfg *config.Config, log *zap.Logger) {
 	}
 }
 
-// fabric returns the transport for the cluster; nil if there is none.
-func (f *remoteMemory) fabric() rdma.Transport {
+// Freed returns what is to be called when the file of a block goes; nil: nobody needs to know.
+func (f *Remote) Freed() func(dev, ino uint64) {
+	if f.transport == nil {
+		return nil
+	}
+	return f.transport.Forget
+}
+
+// Fabric returns the transport for the cluster; nil if there is none.
+func (f *Remote) Fabric() rdma.Transport {
 	if f.transport == nil {
 		return nil
 	}
 	return f.transport
 }
 
-// refuse notes why the node could not use the transport, and has closed it; nil: it uses it.
-func (f *remoteMemory) refuse(err error) {
+// Refuse notes why the node could not use the transport, and has closed it; nil: it uses it.
+func (f *Remote) Refuse(err error) {
 	if err != nil {
 		f.transport, f.err = nil, err
 	}
 }
 
-// close ends the transport, where no node does so.
-func (f *remoteMemory) close() error {
+// Close ends the transport, where no node does so.
+func (f *Remote) Close() error {
 	if f.transport == nil {
 		return nil
 	}
 	return f.transport.Close()
 }
 
-// statusRDMA is what status says of RDMA.
-type statusRDMA struct {
+// State is what the status document says of RDMA.
+type State struct {
 	Transport string        `json:"transport"`          // peer.transport
 	Provider  string        `json:"provider,omitempty"` // with the version of the library; empty: none
 	Plan      *nic.Plan     `json:"plan,omitempty"`
@@ -334,8 +342,9 @@ type statusRDMA struct {
 	Error     string        `json:"error,omitempty"` // why it is not
 }
 
-func (f *remoteMemory) status() *statusRDMA {
-	s := &statusRDMA{Transport: f.wanted}
+// Status returns what the status document says of it.
+func (f *Remote) Status() *State {
+	s := &State{Transport: f.wanted}
 	if f.rails != nil {
 		s.Plan = f.rails.plan
 	}
@@ -347,44 +356,4 @@ func (f *remoteMemory) status() *statusRDMA {
 		s.Provider, s.Stats = f.transport.Caps().Provider, &stats
 	}
 	return s
-}
-
-// print writes the lines of RDMA: what it is done with, and from whom.
-func (s *statusRDMA) print(w io.Writer, members []cluster.Member) {
-	if s == nil || s.Transport == config.TransportTCP {
-		return
-	}
-	if s.Stats == nil {
-		fmt.Fprintf(w, "  rdma\tnone: %s\n", show.OrDash(s.Error))
-		return
-	}
-	reached, alive := 0, 0
-	for i := range members {
-		if m := &members[i]; !m.Self && m.State == "alive" {
-			alive++
-			reached += one(m.Path == pathRDMA)
-		}
-	}
-	fmt.Fprintf(w, "  rdma\t%s, %d of %d peers, %s read%s\n", show.OrDash(s.Provider), reached, alive, show.Bytes(s.Stats.ReadBytes), show.Counts(
-		show.Count("failed", uint64(s.Stats.Failed)), show.Count("stalls", uint64(s.Stats.Stalls))))
-	if s.Plan != nil && len(s.Plan.Rails) > 0 {
-		fmt.Fprintf(w, "  rails\t%s\n", strings.Join((&rails{plan: s.Plan}).describe(), "; "))
-	}
-	for i := range members {
-		switch m := &members[i]; {
-		case m.State != "alive" || m.PathReason == "":
-		case m.Path == pathRDMA: // over some of the cards
-			fmt.Fprintf(w, "  in part\tpeer %s: %s\n", show.Text(m.Name), show.Text(m.PathReason))
-		default:
-			fmt.Fprintf(w, "  not rdma\tpeer %s: %s\n", show.Text(m.Name), show.Text(m.PathReason))
-		}
-	}
-}
-
-// one is 1 for true.
-func one(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }

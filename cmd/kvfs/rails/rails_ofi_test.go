@@ -1,6 +1,6 @@
 //go:build ofi && cgo
 
-package main
+package rails
 
 import (
 	"errors"
@@ -15,8 +15,8 @@ import (
 
 // TestDoctorOverSockets shows the command with the library that is here, if there is one.
 func TestDoctorOverSockets(t *testing.T) {
-	cleanEnv(t)
-	f, err := thisMachine().openFabric(rdmaConfig(t, `, "rdma": {"provider": "tcp"}`), zap.NewNop())
+	withoutSettings(t)
+	f, err := ThisMachine().OpenFabric(rdmaConfig(t, `, "rdma": {"provider": "tcp"}`), zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -24,13 +24,13 @@ func TestDoctorOverSockets(t *testing.T) {
 		t.Skip(f.err)
 	}
 	if f.err != nil || len(f.transport.Caps().Rails) != 1 {
-		t.Fatalf("got %+v", f.status())
+		t.Fatalf("got %+v", f.Status())
 	}
 	f.transport.Forget(1, 2)
-	if err := f.close(); err != nil {
+	if err := f.Close(); err != nil {
 		t.Error(err)
 	}
-	code, out, errs := runCLI("doctor", "rdma", "--rdma-provider=tcp")
+	code, out, errs := runDoctor(&fakeMachine{Machine: ThisMachine()}, "--rdma-provider=tcp")
 	if code != exit.OK || !strings.Contains(out, "16.0 MiB in ") || !strings.Contains(out, "RDMA works.") {
 		t.Errorf("exit code %d, %s\n%s", code, errs, out)
 	}
