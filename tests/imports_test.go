@@ -69,6 +69,7 @@ var table = map[string]row{
 	"cmd/kvfs/launch":  {4, nil},
 	"cmd/kvfs/handoff": {4, nil},
 	"cmd/kvfs/rails":   {5, []string{"rdma", "rdma/fabric", "rdma/nic", "cmd/kvfs/config", "cmd/kvfs/exit", "cmd/kvfs/show"}},
+	"cmd/kvfs/mounts":  {5, []string{"fs", "cmd/kvfs/exit", "cmd/kvfs/handoff"}},
 	"cmd/kvfs":         {9, []string{"*"}},
 }
 
@@ -86,7 +87,7 @@ var homes = map[string][]string{
 	"github.com/vmihailenco/msgpack/v5":  {"tiers/publish"},
 	"github.com/hashicorp/memberlist":    {"cluster/gossip"},
 	"github.com/minio/crc64nvme":         {"tiers/block"},
-	"github.com/moby/sys/mountinfo":      {"fs", "cmd/kvfs", "tiers/mem", "tests/harness"},
+	"github.com/moby/sys/mountinfo":      {"fs", "cmd/kvfs", "cmd/kvfs/mounts", "tiers/mem", "tests/harness"},
 	"github.com/pawelgaczynski/giouring": {"directio"},
 	"github.com/spf13/cobra":             {"cmd/kvfs", "cmd/kvfs/config"},
 	"github.com/spf13/pflag":             {"cmd/kvfs", "cmd/kvfs/config"},

@@ -15,6 +15,7 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
+	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 	"github.com/kvfs/kvfs/fs"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/mem"
@@ -95,7 +96,7 @@ func TestAttachSelfTest(t *testing.T) {
 				if err := mount(t.Context(), cfg, dir, 0, &readiness{}); !errors.Is(err, c.err) || exit.Code(err) != exit.Mount {
 					t.Errorf("got %v, exit code %d", err, exit.Code(err))
 				}
-				if m, err := findMount(dir); m != nil || err != nil {
+				if m, err := mounts.Find(dir); m != nil || err != nil {
 					t.Errorf("mounted, %v", err)
 				}
 				return

@@ -19,6 +19,7 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
+	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 )
 
 // guestConfig is the configuration of a mount that attaches to the owner of cfg.
@@ -117,7 +118,7 @@ func TestAttachWithoutOwner(t *testing.T) {
 		if !errors.Is(err, handoff.ErrNoOwner) || exit.Code(err) != exit.Mount {
 			t.Errorf("timeout %v: %v, exit code %d", timeout, err, exit.Code(err))
 		}
-		if m, err := findMount(dir); m != nil || err != nil {
+		if m, err := mounts.Find(dir); m != nil || err != nil {
 			t.Errorf("timeout %v: mounted, %v", timeout, err)
 		}
 	}
@@ -149,7 +150,7 @@ func TestAttachToStopped(t *testing.T) {
 	if exit.Code(err) != exit.Mount {
 		t.Errorf("exit code %d", exit.Code(err))
 	}
-	if m, err := findMount(dir); m != nil || err != nil {
+	if m, err := mounts.Find(dir); m != nil || err != nil {
 		t.Errorf("mounted, %v", err)
 	}
 }
@@ -165,7 +166,7 @@ func TestAttachRefused(t *testing.T) {
 	if err := mount(t.Context(), cfg, dir, 0, &readiness{}); !errors.Is(err, handoff.ErrRefused) {
 		t.Errorf("got %v", err)
 	}
-	if m, err := findMount(dir); m != nil || err != nil {
+	if m, err := mounts.Find(dir); m != nil || err != nil {
 		t.Errorf("mounted, %v", err)
 	}
 }

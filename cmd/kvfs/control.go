@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
 	"github.com/kvfs/kvfs/tiers/block"
 )
@@ -46,11 +47,11 @@ type connector func() (*controls, error)
 
 // systemControls are those of the mounts of this system.
 func systemControls() (*controls, error) {
-	mounts, err := mountinfo.GetMounts(nil)
+	table, err := mountinfo.GetMounts(nil)
 	if err != nil {
 		return nil, err
 	}
-	return &controls{mounts: mounts, open: openControl, setxattr: setxattr, answers: answers}, nil
+	return &controls{mounts: table, open: openControl, setxattr: setxattr, answers: mounts.Answers}, nil
 }
 
 // openControl opens a control file. Unlike those of os.Open, its descriptor can be
@@ -334,7 +335,7 @@ func cutBatch(names []string) (batch, rest []string) {
 // belowMount returns the one mount that all names are in, and their paths below
 // it. It does not look at what is in the mount: a look-up is a promise that the
 // block stays for a while, and would keep it from being evicted.
-func belowMount(mounts []*mountinfo.Info, names []string) (mount string, paths []string, err error) {
+func belowMount(table []*mountinfo.Info, names []string) (mount string, paths []string, err error) {
 	dirs := map[string]string{} // by directory as it was named
 	for _, name := range names {
 		abs, err := filepath.Abs(name)
@@ -344,10 +345,10 @@ func belowMount(mounts []*mountinfo.Info, names []string) (mount string, paths [
 		dir, base := filepath.Split(abs)
 		resolved, known := dirs[dir]
 		if !known {
-			resolved = resolveOutside(mounts, dir)
+			resolved = resolveOutside(table, dir)
 			dirs[dir] = resolved
 		}
-		m, path, err := mountOf(mounts, resolveOutside(mounts, filepath.Join(resolved, base)))
+		m, path, err := mountOf(table, resolveOutside(table, filepath.Join(resolved, base)))
 		switch {
 		case err != nil:
 			return "", nil, fmt.Errorf("%s %w", name, err)
@@ -363,11 +364,11 @@ func belowMount(mounts []*mountinfo.Info, names []string) (mount string, paths [
 
 // resolveOutside follows the symbolic links in an absolute path, up to where a
 // kvfs mount begins. What cannot be resolved stays as it is.
-func resolveOutside(mounts []*mountinfo.Info, path string) string {
+func resolveOutside(table []*mountinfo.Info, path string) string {
 	done := "/"
 	for rest := range strings.SplitSeq(strings.Trim(filepath.Clean(path), "/"), "/") {
 		next := filepath.Join(done, rest)
-		if _, _, err := mountOf(mounts, next); err != nil {
+		if _, _, err := mountOf(table, next); err != nil {
 			if resolved, err := filepath.EvalSymlinks(next); err == nil {
 				next = resolved
 			}
@@ -379,15 +380,15 @@ func resolveOutside(mounts []*mountinfo.Info, path string) string {
 
 // mountOf returns the kvfs mount that the absolute path is in, and the path below
 // it, "." for the mount itself.
-func mountOf(mounts []*mountinfo.Info, path string) (mount, below string, err error) {
+func mountOf(table []*mountinfo.Info, path string) (mount, below string, err error) {
 	in := &mountinfo.Info{}
-	for _, m := range mounts {
+	for _, m := range table {
 		inside := m.Mountpoint == path || m.Mountpoint == "/" || strings.HasPrefix(path, m.Mountpoint+"/")
 		if inside && len(m.Mountpoint) >= len(in.Mountpoint) { // later ones lie on top
 			in = m
 		}
 	}
-	if in.FSType != fsType {
+	if in.FSType != mounts.Type {
 		return "", "", errors.New("is not in a kvfs mount")
 	}
 	below, err = filepath.Rel(in.Mountpoint, path)

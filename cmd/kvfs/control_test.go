@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 )
 
 // fakeDaemon is the daemon of a mount at dir, with one control file. It answers each
@@ -98,7 +99,7 @@ func (f *fakeDaemon) asked() []string {
 // connect is a connector.
 func (f *fakeDaemon) connect() (*controls, error) {
 	return &controls{
-		mounts: []*mountinfo.Info{{ID: 1, Mountpoint: "/", FSType: "ext4"}, {ID: 2, Mountpoint: f.dir, FSType: fsType}},
+		mounts: []*mountinfo.Info{{ID: 1, Mountpoint: "/", FSType: "ext4"}, {ID: 2, Mountpoint: f.dir, FSType: mounts.Type}},
 		open: func(path string) (io.ReadWriteCloser, error) {
 			switch {
 			case f.openErr != nil:
@@ -441,8 +442,8 @@ func TestBelowMount(t *testing.T) {
 	}
 	t.Chdir(mount)
 	mounts := []*mountinfo.Info{
-		{ID: 1, Mountpoint: "/", FSType: "ext4"}, {ID: 2, Mountpoint: mount, FSType: "ext4"}, {ID: 3, Mountpoint: mount, FSType: fsType},
-		{ID: 4, Mountpoint: mount + "/other", FSType: "tmpfs"}, {ID: 5, Mountpoint: "/second", FSType: fsType},
+		{ID: 1, Mountpoint: "/", FSType: "ext4"}, {ID: 2, Mountpoint: mount, FSType: "ext4"}, {ID: 3, Mountpoint: mount, FSType: mounts.Type},
+		{ID: 4, Mountpoint: mount + "/other", FSType: "tmpfs"}, {ID: 5, Mountpoint: "/second", FSType: mounts.Type},
 	}
 	for _, tc := range []struct {
 		names []string

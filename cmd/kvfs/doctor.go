@@ -10,6 +10,7 @@ import (
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 	"github.com/kvfs/kvfs/cmd/kvfs/rails"
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
 )
@@ -61,7 +62,7 @@ func newDoctorRDMACommand(m *rails.Machine) *cobra.Command {
 
 // reportMount tells what the daemon of a mount says.
 func reportMount(m *rails.Machine, dir string) (*rails.Report, error) {
-	text, err := readStatus(dir, statusTimeout)
+	text, err := readStatus(dir, mounts.Timeout)
 	if err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kvfs/kvfs/cluster"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
 )
 
@@ -25,9 +26,9 @@ func newMembersCommand() *cobra.Command {
 		Short: "List the nodes of the cluster that the mount at DIR is part of",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			text, err := readControl(args[0], "members", statusTimeout)
+			text, err := readControl(args[0], "members", mounts.Timeout)
 			if errors.Is(err, fs.ErrNotExist) {
-				if _, other := readStatus(args[0], statusTimeout); other == nil {
+				if _, other := readStatus(args[0], mounts.Timeout); other == nil {
 					return exit.With(exit.Runtime, fmt.Errorf("the mount at %s has no peers: it was started without --bind", args[0]))
 				}
 			}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 	"github.com/kvfs/kvfs/fs"
 )
 
@@ -209,23 +210,23 @@ func (d *daemon) stop(keep bool) error {
 // directory or has a live mount.
 func mountPoint(dir string, log *zap.Logger) (string, error) {
 	for {
-		m, err := findMount(dir)
+		m, err := mounts.Find(dir)
 		if err != nil {
 			return "", fmt.Errorf("mount point: %w", err)
 		}
-		if !isOurs(m) {
+		if !mounts.IsOurs(m) {
 			break
 		}
-		if !abandoned(m) {
-			switch err := answers(m.Mountpoint); {
+		if !mounts.Abandoned(m) {
+			switch err := mounts.Answers(m.Mountpoint); {
 			case err == nil:
 				return "", fmt.Errorf("mount point %s: a kvfs daemon serves it already", dir)
-			case errors.Is(err, errSilent):
+			case errors.Is(err, mounts.ErrSilent):
 				return "", fmt.Errorf("mount point %w", err)
 			}
 		}
 		log.Warn("taking away the mount of a daemon that died", zap.String("dir", m.Mountpoint))
-		if err := giveUp(context.Background(), m); err != nil {
+		if err := mounts.GiveUp(context.Background(), m); err != nil {
 			return "", fmt.Errorf("mount point %s: stale mount: %w", dir, err)
 		}
 	}
@@ -267,34 +268,3 @@ func checkApart(cfg *config.Config, dir string) error {
 	}
 	return nil
 }
-
-// errSilent: a daemon lives, as far as one can see, and has not answered in time.
-var errSilent = errors.New("its daemon has not answered")
-
-// answers returns nil if somebody answers the mount at point, if only with an error; ENOTCONN or
-// ECONNABORTED if its daemon is dead; and errSilent if nothing has come for statusTimeout, as from one
-// that is stopped.
-func answers(point string) error { return answersWithin(context.Background(), point) }
-
-// answersWithin is answers for no longer than ctx.
-func answersWithin(ctx context.Context, point string) error {
-	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
-	defer cancel()
-	done := make(chan error, 1)
-	go func() { // ends when the daemon answers or dies; else with the process
-		var st unix.Statfs_t
-		done <- unix.Statfs(point, &st)
-	}()
-	select {
-	case err := <-done:
-		if dead(err) {
-			return err
-		}
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("%s: %w", point, errSilent)
-	}
-}
-
-// dead reports whether an error of an operation on a mount says that its daemon is dead.
-func dead(err error) bool { return errors.Is(err, unix.ENOTCONN) || errors.Is(err, unix.ECONNABORTED) }

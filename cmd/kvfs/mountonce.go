@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 	"github.com/kvfs/kvfs/fs"
 )
 
@@ -84,7 +85,7 @@ func notMounted(dir string) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("mount point: %w", err)
-	case isOurs(m):
+	case mounts.IsOurs(m):
 		return fmt.Errorf("mount point %s: a kvfs daemon serves it already", dir)
 	}
 	return nil

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 )
 
 // TestAttributes shows which attribute is set on what by which command, that a
@@ -102,7 +103,7 @@ func TestWalkBlocks(t *testing.T) {
 	if err := os.Symlink("a", filepath.Join(dir, "link")); err != nil {
 		t.Fatal(err)
 	}
-	c := &controls{mounts: []*mountinfo.Info{{ID: 1, Mountpoint: dir, FSType: fsType}, {ID: 2, Mountpoint: dir + "/other", FSType: "tmpfs"}}}
+	c := &controls{mounts: []*mountinfo.Info{{ID: 1, Mountpoint: dir, FSType: mounts.Type}, {ID: 2, Mountpoint: dir + "/other", FSType: "tmpfs"}}}
 	var got, bad []string
 	each := func(path string) error { got = append(got, strings.TrimPrefix(path, dir)); return nil }
 	failed := func(path string, err error) { bad = append(bad, fmt.Sprint(path, " ", err)) }

@@ -18,6 +18,7 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/launch"
+	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
 )
 
@@ -188,20 +189,20 @@ func (r *runner) locate() error {
 		return fmt.Errorf("mount point: %w", err)
 	}
 	r.dir = abs
-	m, err := findMount(abs)
+	m, err := mounts.Find(abs)
 	switch {
 	case errors.Is(err, iofs.ErrNotExist):
 		return nil // to be made
 	case err != nil:
 		return fmt.Errorf("mount point: %w", err)
-	case !isOurs(m):
+	case !mounts.IsOurs(m):
 		return nil
 	}
-	if abandoned(m) {
+	if mounts.Abandoned(m) {
 		return nil // likewise
 	}
 	switch _, err := readControl(m.Mountpoint, "status", r.flags.readyTimeout); {
-	case dead(err):
+	case mounts.Dead(err):
 		return nil // of a daemon that is dead: kvfs mount takes it away
 	case err != nil:
 		return fmt.Errorf("mount point %s: %w", dir, explainStatus(m.Mountpoint, err))

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 )
 
 // heir is a daemon that has taken the mount of a run over. It is no child of kvfs run, which still
@@ -20,15 +22,15 @@ type heir struct {
 
 // findHeir returns the daemon that answers the mount by now, if that ends with this run; else nil.
 func (m *runMount) findHeir() *heir {
-	now, err := findMount(m.dir)
-	if err != nil || !isOurs(now) {
+	now, err := mounts.Find(m.dir)
+	if err != nil || !mounts.IsOurs(now) {
 		return nil
 	}
 	var s *statusDocument
-	ctx, cancel := context.WithTimeout(context.Background(), statusTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), mounts.Timeout)
 	defer cancel()
 	for again := true; again; again = s.Mount.PID == 0 && (&pace{}).wait(ctx) { // 0: it tests the mount first
-		text, err := readControl(now.Mountpoint, "status", statusTimeout)
+		text, err := readControl(now.Mountpoint, "status", mounts.Timeout)
 		if err == nil {
 			s, err = parseStatus(text)
 		}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 	"github.com/kvfs/kvfs/tiers/mem"
 )
 
@@ -157,13 +158,13 @@ func (m *runMount) freeMemory() {
 
 // detach takes away the mount if the daemon has not, because it was killed.
 func (m *runMount) detach() {
-	now, err := findMount(m.dir)
-	if err != nil || !isOurs(now) || !abandoned(now) && !dead(answers(now.Mountpoint)) {
+	now, err := mounts.Find(m.dir)
+	if err != nil || !mounts.IsOurs(now) || !mounts.Abandoned(now) && !mounts.Dead(mounts.Answers(now.Mountpoint)) {
 		return // gone, or another one is there by now
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), umountWait)
 	defer cancel()
-	if err := giveUp(ctx, now); err != nil {
+	if err := mounts.GiveUp(ctx, now); err != nil {
 		m.log.Error("the mount stays", zap.String("dir", now.Mountpoint), zap.Error(err))
 	}
 }

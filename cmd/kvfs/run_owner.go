@@ -15,6 +15,7 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
+	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 )
 
 // ownerArgs are the arguments of the kvfs serve that a run starts. What the environment says of the mode is
@@ -81,7 +82,7 @@ func segment(dir string) string {
 		return ""
 	}
 	var members []cluster.Member
-	text, err := readControl(dir, "members", statusTimeout)
+	text, err := readControl(dir, "members", mounts.Timeout)
 	if err != nil || json.Unmarshal(text, &members) != nil || len(members) == 0 || !members[0].Self {
 		return ""
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
@@ -22,9 +23,6 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 )
-
-// statusTimeout bounds the wait for a daemon that does not answer.
-const statusTimeout = 10 * time.Second
 
 func newStatusCommand() *cobra.Command {
 	var raw, owner bool
@@ -58,15 +56,15 @@ func newStatusCommand() *cobra.Command {
 func statusOf(ctx context.Context, args []string, owner bool) ([]byte, error) {
 	switch {
 	case !owner:
-		return readStatus(args[0], statusTimeout)
+		return readStatus(args[0], mounts.Timeout)
 	case len(args) > 0:
-		return storeStatus(ctx, args[0], statusTimeout)
+		return storeStatus(ctx, args[0], mounts.Timeout)
 	}
 	cfg, err := load(config.Sources{Environ: os.Environ()})
 	if err != nil {
 		return nil, exit.With(exit.Config, err)
 	}
-	return storeStatus(ctx, cfg.Store.Socket, statusTimeout)
+	return storeStatus(ctx, cfg.Store.Socket, mounts.Timeout)
 }
 
 // readStatus reads the status file of the mount at dir.
@@ -100,7 +98,7 @@ func readControl(dir, name string, timeout time.Duration) ([]byte, error) {
 	case r := <-done:
 		return r.text, r.err
 	case <-time.After(timeout):
-		return nil, fmt.Errorf("%s: %w for %v", dir, errSilent, timeout)
+		return nil, fmt.Errorf("%s: %w for %v", dir, mounts.ErrSilent, timeout)
 	}
 }
 
@@ -109,7 +107,7 @@ func explainStatus(dir string, err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case dead(err):
+	case mounts.Dead(err):
 		return exit.With(exit.NotMount, fmt.Errorf("the daemon of %s is dead; clean up with kvfs umount %s", dir, dir))
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
 		if _, statErr := os.Stat(dir); statErr != nil {

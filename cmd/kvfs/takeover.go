@@ -17,6 +17,7 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
+	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 	"github.com/kvfs/kvfs/fs"
 	"github.com/kvfs/kvfs/tiers/mem"
 )
@@ -70,7 +71,7 @@ func (d *daemon) offerPath() (string, error) {
 	switch {
 	case err != nil:
 		return "", err
-	case !isOurs(m):
+	case !mounts.IsOurs(m):
 		return "", fmt.Errorf("%w: it is not in the mount table", fs.ErrNoHandOver)
 	}
 	return takeoverPath(m), nil
@@ -243,7 +244,7 @@ func (m *embedded) startHanded(ctx context.Context) (*daemon, error) {
 	return m.start(ctx)
 }
 
-// giveUp has the old process take the mount back. If that has ended without the mount is taken away,
+// mounts.GiveUp has the old process take the mount back. If that has ended without the mount is taken away,
 // so that nobody waits for answers. One that lives does that itself.
 func (m *embedded) giveUp(from *handoff.Predecessor, why error) error {
 	err := m.session.Close()
@@ -272,13 +273,13 @@ func findDaemon(ctx context.Context, cfg *config.Config, dir string) (*handoff.C
 	if err := checkMemory(cfg, zap.NewNop()); err != nil {
 		return nil, err
 	}
-	m, err := findMount(dir)
+	m, err := mounts.Find(dir)
 	switch {
 	case err != nil:
 		err = fmt.Errorf("takeover: %w", err)
 	case m == nil:
 		err = fmt.Errorf("takeover: nothing is mounted at %s; without --takeover it is", dir)
-	case m.FSType != fsType:
+	case m.FSType != mounts.Type:
 		err = fmt.Errorf("takeover: %s is not a kvfs mount: its type is %s", dir, m.FSType)
 	case os.Geteuid() != 0:
 		err = fmt.Errorf("takeover of %s: only root can take a mount over", dir)
@@ -303,10 +304,10 @@ func whyNoDaemon(m *mountinfo.Info, err error) error {
 	if !errors.Is(err, handoff.ErrNoOwner) {
 		return fmt.Errorf("its daemon does not answer: %w", err)
 	}
-	if abandoned(m) || dead(answers(m.Mountpoint)) {
+	if mounts.Abandoned(m) || mounts.Dead(mounts.Answers(m.Mountpoint)) {
 		return errors.New("its daemon is dead; without --takeover the next one adopts what is in memory")
 	}
-	text, _ := readStatus(m.Mountpoint, statusTimeout)
+	text, _ := readStatus(m.Mountpoint, mounts.Timeout)
 	now, _ := parseStatus(text) // if it says nothing, no reason is known
 	switch {
 	case now.Mount.Mode == config.ModeStandaloneStore:

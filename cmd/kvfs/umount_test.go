@@ -1,18 +1,16 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 	"github.com/kvfs/kvfs/fs"
 )
 
@@ -49,7 +47,7 @@ func mountDir(t *testing.T) string {
 // umount says that there is nothing.
 func TestUmountStale(t *testing.T) {
 	dir := mountDir(t)
-	mountDead(t, dir, fsType).Close()
+	mountDead(t, dir, mounts.Type).Close()
 	link := filepath.Join(t.TempDir(), "link")
 	if err := os.Symlink(filepath.Dir(dir), link); err != nil {
 		t.Fatal(err)
@@ -71,7 +69,7 @@ func TestUmountStale(t *testing.T) {
 // TestUmountBusyStale shows that a stale mount goes although it is busy.
 func TestUmountBusyStale(t *testing.T) {
 	dir := mountDir(t)
-	dev := mountDead(t, dir, fsType)
+	dev := mountDead(t, dir, mounts.Type)
 	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY, 0) // asks no daemon, and keeps the mount busy
 	if err != nil {
 		t.Fatal(err)
@@ -93,22 +91,5 @@ func TestUmountForeign(t *testing.T) {
 	}
 	if m, err := fs.TopMount(dir); m == nil || err != nil {
 		t.Errorf("it is gone: %v", err)
-	}
-}
-
-// TestWaitGone shows that waiting for a mount that stays ends with the context.
-func TestWaitGone(t *testing.T) {
-	m, err := fs.TopMount("/proc")
-	if m == nil || err != nil {
-		t.Skipf("no /proc in the mount table: %v", err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-	defer cancel()
-	if err := waitGone(ctx, m); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("got %v", err)
-	}
-	m.ID = -1
-	if err := waitGone(t.Context(), m); err != nil {
-		t.Errorf("a mount that is gone: %v", err)
 	}
 }

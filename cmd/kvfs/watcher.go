@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"runtime"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -18,6 +17,7 @@ import (
 
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
+	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 	"github.com/kvfs/kvfs/fs"
 )
 
@@ -94,12 +94,12 @@ type guard struct {
 func (g *guard) watch(dir string, log *zap.Logger) {
 	g.log = log
 	m, err := fs.TopMount(dir)
-	if err != nil || !isOurs(m) {
+	if err != nil || !mounts.IsOurs(m) {
 		log.Warn("the mount is not in the mount table: should this process be killed, its clients may hang", zap.Error(err))
 		return
 	}
 	g.mount = m
-	if g.mark, err = handoff.NewMark(markPath(m), m.ID, m.Mountpoint); err != nil {
+	if g.mark, err = handoff.NewMark(mounts.MarkPath(m), m.ID, m.Mountpoint); err != nil {
 		log.Info("no mark of this mount: should it be left hanging, umount -f ends it", zap.Error(err))
 	}
 	if err := g.start(m.Minor); err != nil {
@@ -116,7 +116,7 @@ func (g *guard) aborted() bool {
 	// umount -f gives the connection up first.
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	return g.mount != nil && errors.Is(waitGone(ctx, g.mount), context.DeadlineExceeded)
+	return g.mount != nil && errors.Is(mounts.WaitGone(ctx, g.mount), context.DeadlineExceeded)
 }
 
 // start starts the watcher of the connection of the FUSE device with that minor number.
@@ -195,26 +195,4 @@ func (g *guard) close() {
 	if g.tell != nil {
 		g.tell.Close()
 	}
-}
-
-// markPath is where m has its mark.
-func markPath(m *mountinfo.Info) string {
-	return handoff.MarkPath(handoff.DefaultPath(os.Getenv("XDG_RUNTIME_DIR")), strconv.Itoa(m.Minor))
-}
-
-// abandoned reports whether the process that served m is dead. It asks the mount nothing.
-func abandoned(m *mountinfo.Info) bool { return handoff.Abandoned(markPath(m), m.ID, m.Mountpoint) }
-
-// giveUp has the kernel fail all that waits for the process of m, which is dead, and takes the mount away.
-func giveUp(ctx context.Context, m *mountinfo.Info) error {
-	defer os.Remove(markPath(m)) // nobody holds it
-	abort, err := fs.OpenAbort(m.Minor)
-	if err != nil {
-		if unix.Unmount(m.Mountpoint, unix.MNT_FORCE|unix.MNT_DETACH) == nil {
-			return nil
-		}
-		return detach(ctx, m.Mountpoint, true)
-	}
-	_, err = abort.WriteString("1") // it may be given up already, which is no error
-	return errors.Join(err, abort.Close(), detach(ctx, m.Mountpoint, true))
 }
