@@ -70,6 +70,7 @@ var table = map[string]row{
 	"cmd/kvfs/handoff": {4, nil},
 	"cmd/kvfs/rails":   {5, []string{"rdma", "rdma/fabric", "rdma/nic", "cmd/kvfs/config", "cmd/kvfs/exit", "cmd/kvfs/show"}},
 	"cmd/kvfs/mounts":  {5, []string{"fs", "cmd/kvfs/exit", "cmd/kvfs/handoff"}},
+	"cmd/kvfs/status":  {6, []string{"tiers", "tiers/disk", "tiers/mem", "tiers/publish", "cluster", "rdma/tcp", "fs", "cmd/kvfs/config", "cmd/kvfs/rails", "cmd/kvfs/show"}},
 	"cmd/kvfs":         {9, []string{"*"}},
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/status"
 	"github.com/kvfs/kvfs/fs"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/mem"
@@ -83,7 +84,7 @@ func TestStatusDocument(t *testing.T) {
 	if len(groups) != 1 || groups[0].(map[string]any)["name"] != "pool" || groups[0].(map[string]any)["quota_bytes"] != float64(1<<20) {
 		t.Errorf("groups: got %v", doc["groups"])
 	}
-	if reply, err := parseStatus(text); err != nil || reply.Version != version || len(reply.Tiers) != 1 {
+	if reply, err := status.Parse(text); err != nil || reply.Version != version || len(reply.Tiers) != 1 {
 		t.Errorf("kvfs status reads %+v, %v", reply, err)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 	"github.com/kvfs/kvfs/cmd/kvfs/rails"
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
+	"github.com/kvfs/kvfs/cmd/kvfs/status"
 )
 
 // newDoctorCommand returns the commands that look at the machine for what is missing.
@@ -66,7 +67,7 @@ func reportMount(m *rails.Machine, dir string) (*rails.Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := parseStatus(text)
+	s, err := status.Parse(text)
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +91,7 @@ func reportMount(m *rails.Machine, dir string) (*rails.Report, error) {
 			continue
 		}
 		r.Peers = append(r.Peers, rails.Peer{Name: p.Name, State: p.State, Path: p.Path, Reason: p.PathReason})
-		if p.State == "alive" && (p.Path != pathRDMA || p.PathReason != "") && r.Error == "" {
+		if p.State == "alive" && (p.Path != status.PathRDMA || p.PathReason != "") && r.Error == "" {
 			r.Error = fmt.Sprintf("peer %s: %s", p.Name, cmp.Or(p.PathReason, "not reached yet"))
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
+	"github.com/kvfs/kvfs/cmd/kvfs/status"
 )
 
 func newMembersCommand() *cobra.Command {
@@ -72,11 +73,11 @@ func memberNote(m *cluster.Member) string {
 	if len(m.Missing) > 0 {
 		notes = append(notes, "served without "+strings.Join(m.Missing, ", "))
 	}
-	if m.Path == pathRDMA {
+	if m.Path == status.PathRDMA {
 		notes = append(notes, "by RDMA")
 	}
 	if m.PathReason != "" {
-		notes = append(notes, map[bool]string{true: "in part: ", false: "not by RDMA: "}[m.Path == pathRDMA]+m.PathReason)
+		notes = append(notes, map[bool]string{true: "in part: ", false: "not by RDMA: "}[m.Path == status.PathRDMA]+m.PathReason)
 	}
 	if m.Breaker != "" && m.Breaker != "closed" {
 		notes = append(notes, "breaker "+m.Breaker)
@@ -88,36 +89,4 @@ func memberNote(m *cluster.Member) string {
 		notes = append(notes, "since "+m.Since.Format(time.RFC3339))
 	}
 	return strings.Join(notes, "; ")
-}
-
-// print writes the lines of the cluster: who is there, and what each lacks of what this
-// node would use.
-func (c *statusCluster) print(w io.Writer) {
-	states := map[string]int{}
-	for i := range c.Members {
-		states[c.Members[i].State]++
-	}
-	fmt.Fprintf(w, "\ncluster\n")
-	fmt.Fprintf(w, "  members\t%d alive%s\n", states["alive"], show.Counts(
-		show.Count("left", uint64(states["left"])), show.Count("failed", uint64(states["failed"])), show.Count("refused", uint64(states["refused"]))))
-	fmt.Fprintf(w, "  index\t%d entries, %s; %d graves\n", c.Index.Entries, show.Bytes(c.Index.Bytes), c.Index.Graves)
-	fmt.Fprintf(w, "  features\t%s", show.Text(show.OrDash(strings.Join(c.Requested, ", "))))
-	if len(c.Required) > 0 {
-		fmt.Fprintf(w, " (required: %s)", show.Text(strings.Join(c.Required, ", ")))
-	}
-	fmt.Fprintln(w)
-	for i := range c.Members {
-		if m := &c.Members[i]; m.State == "alive" && len(m.Missing) > 0 {
-			fmt.Fprintf(w, "  without\t%s: peer %s, version %s\n", show.Text(strings.Join(m.Missing, ", ")), show.Text(m.Name), show.Text(m.Version))
-		}
-	}
-	printRDMA(w, c.RDMA, c.Members)
-	var rejected uint64
-	for _, n := range c.Rejected {
-		rejected += n
-	}
-	fmt.Fprintf(w, "  rejected\t%d from strangers\n", rejected)
-	if c.Warning != "" {
-		fmt.Fprintf(w, "  warning\t%s\n", show.Text(c.Warning))
-	}
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/kvfs/kvfs/cluster/pki"
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/rails"
+	"github.com/kvfs/kvfs/cmd/kvfs/status"
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/rdma/tcp"
 	"github.com/kvfs/kvfs/tiers"
@@ -276,41 +277,15 @@ func (p *peers) secondary(cfg *config.Config) tiers.SecondaryOptions {
 	return o
 }
 
-// statusCluster is what status says of the cluster.
-type statusCluster struct {
-	Members []cluster.Member `json:"members"` // this node first
-	Index   statusIndex      `json:"index"`
-	// Rejected counts what came from strangers, by what was wrong with it.
-	Rejected map[string]uint64 `json:"rejected"`
-	Warning  string            `json:"warning,omitempty"` // about the address that peers are told
-
-	// LocalReadRatio is the share of the blocks read here that were in this node's own
-	// memory or SSD; 1 while there were none.
-	LocalReadRatio float64 `json:"local_read_ratio"`
-
-	Requested []string `json:"requested"`          // features that this node would use with each peer; see Member.Missing
-	Required  []string `json:"required,omitempty"` // those without which a peer is refused
-
-	RDMA *rails.State  `json:"rdma"`
-	Node cluster.Stats `json:"node"`
-	Bulk tcp.Stats     `json:"bulk"`
-}
-
-type statusIndex struct {
-	Entries int64 `json:"entries"`
-	Bytes   int64 `json:"bytes"`
-	Graves  int64 `json:"graves"`
-}
-
-func (p *peers) status(s *tiers.Summary) *statusCluster {
+func (p *peers) status(s *tiers.Summary) *status.Cluster {
 	if p == nil {
 		return nil
 	}
 	node, bulk := p.node.Stats(), p.transport.Stats()
 	members := p.members()
-	c := &statusCluster{
-		LocalReadRatio: localReadRatio(s), Members: members, Warning: p.node.Warning(), Node: node, Bulk: bulk, Required: p.required,
-		RDMA: p.memory.Status(), Index: statusIndex{node.Index.Entries, node.Index.Bytes, node.Index.Graves},
+	c := &status.Cluster{
+		LocalReadRatio: status.LocalReadRatio(s), Members: members, Warning: p.node.Warning(), Node: node, Bulk: bulk, Required: p.required,
+		RDMA: p.memory.Status(), Index: status.Index{Entries: node.Index.Entries, Bytes: node.Index.Bytes, Graves: node.Index.Graves},
 		Rejected: map[string]uint64{
 			"gossip": node.Gossip.Rejected, "connections": node.Strangers, "unknown": node.Unknown,
 			"malformed": node.Malformed, "denied": node.Denied, "bulk": uint64(bulk.Refused + bulk.Strangers),
@@ -320,16 +295,6 @@ func (p *peers) status(s *tiers.Summary) *statusCluster {
 		c.Requested = members[0].Features
 	}
 	return c
-}
-
-// localReadRatio is the share of the blocks read that no peer had to send. A block that
-// came from a peer counts as that when it was fetched, and as local whenever it is read again.
-func localReadRatio(s *tiers.Summary) float64 {
-	local, far := s.MemoryKeys+s.DiskKeys, s.PeerKeys
-	if local+far == 0 {
-		return 1
-	}
-	return float64(local) / float64(local+far)
 }
 
 // members lists the nodes of the cluster, with what this one holds itself.

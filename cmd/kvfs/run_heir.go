@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
+	"github.com/kvfs/kvfs/cmd/kvfs/status"
 )
 
 // heir is a daemon that has taken the mount of a run over. It is no child of kvfs run, which still
@@ -26,13 +27,13 @@ func (m *runMount) findHeir() *heir {
 	if err != nil || !mounts.IsOurs(now) {
 		return nil
 	}
-	var s *statusDocument
+	var s *status.Document
 	ctx, cancel := context.WithTimeout(context.Background(), mounts.Timeout)
 	defer cancel()
 	for again := true; again; again = s.Mount.PID == 0 && (&pace{}).wait(ctx) { // 0: it tests the mount first
 		text, err := readControl(now.Mountpoint, "status", mounts.Timeout)
 		if err == nil {
-			s, err = parseStatus(text)
+			s, err = status.Parse(text)
 		}
 		if err != nil {
 			return nil // it is dead

@@ -20,6 +20,7 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
+	"github.com/kvfs/kvfs/cmd/kvfs/status"
 	"github.com/kvfs/kvfs/fs"
 )
 
@@ -196,11 +197,11 @@ func guestOptions(d *daemon, g *guest, r *handoff.Request) fs.Options {
 // Status implements handoff.Handler.
 func (o *owner) Status() []byte {
 	doc := o.d.document()
-	doc.Store = &statusStore{Socket: o.d.dir, Mounts: []statusMount{}}
+	doc.Store = &status.Store{Socket: o.d.dir, Mounts: []status.Mount{}}
 	for _, g := range o.list() {
 		doc.Store.Mounts = append(doc.Store.Mounts, g.mount())
 	}
-	return doc.text()
+	return doc.Text()
 }
 
 // list returns the guests by directory.
@@ -219,13 +220,13 @@ func (o *owner) list() []*guest {
 func (g *guest) status() []byte {
 	doc := g.o.d.document()
 	doc.Mount = g.mount()
-	return doc.text()
+	return doc.Text()
 }
 
-func (g *guest) mount() statusMount {
-	m := statusMount{State: "attaching", OwnerPID: os.Getpid()}
+func (g *guest) mount() status.Mount {
+	m := status.Mount{State: "attaching", OwnerPID: os.Getpid()}
 	if s := g.serving.Load(); s != nil {
-		m = mountedStatus(s)
+		m = status.Mounted(s)
 	}
 	m.Dir, m.Mode, m.PID, m.Epoch = g.dir, config.ModeStandaloneStore, g.pid, g.epoch
 	return m
@@ -247,12 +248,6 @@ func (g *guest) Detach() {
 	g.o.mu.Lock()
 	defer g.o.mu.Unlock()
 	delete(g.o.mu.guests, g)
-}
-
-// statusStore is what an owner's status says of its mounts.
-type statusStore struct {
-	Socket string        `json:"socket"`
-	Mounts []statusMount `json:"mounts"`
 }
 
 // storeStatus asks the owner at a socket for its status document.

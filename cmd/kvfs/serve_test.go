@@ -16,6 +16,7 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
+	"github.com/kvfs/kvfs/cmd/kvfs/status"
 	"github.com/kvfs/kvfs/fs"
 )
 
@@ -76,7 +77,7 @@ func TestServe(t *testing.T) {
 	}
 	t.Setenv("KVFS_STORE_SOCKET", cfg.Store.Socket)
 	code, out, errs = runCLI("status", "--store", "--json")
-	var doc statusDocument
+	var doc status.Document
 	if err := json.Unmarshal([]byte(out), &doc); code != exit.OK || err != nil {
 		t.Fatalf("exit code %d, %v, %s%s", code, err, out, errs)
 	}
@@ -152,7 +153,7 @@ func TestOwnerRefuses(t *testing.T) {
 			t.Errorf("%s: the descriptor was open: %v", name, err)
 		}
 	}
-	var doc statusDocument
+	var doc status.Document
 	d.owner = o
 	if err := json.Unmarshal(d.status(), &doc); err != nil || doc.Store == nil || len(doc.Store.Mounts) != 0 {
 		t.Errorf("status: %v, %+v", err, doc.Store)
@@ -203,29 +204,5 @@ func TestStatusOfNobody(t *testing.T) {
 	}
 	if code, _, _ := runCLI("status", "--store", "a", "b"); code != exit.Usage {
 		t.Errorf("two sockets: exit code %d", code)
-	}
-}
-
-// TestPrintStoreStatus pins the text for people.
-func TestPrintStoreStatus(t *testing.T) {
-	var out strings.Builder
-	text := `{"version":"v1","pid":7,"store":{"socket":"/s","mounts":[{"dir":"/mnt/a","pid":8,"state":"serving","read_path":"passthrough","write_path":"daemon"}]},
-		"tiers":[{"name":"memory","type":"memory","state":"online"}]}`
-	if err := printStatus(&out, []byte(text)); err != nil {
-		t.Fatal(err)
-	}
-	want := `version  v1
-socket   /s
-pid      7
-uptime   0s
-
-MOUNT    PID  STATE    READ PATH    WRITE PATH
-/mnt/a   8    serving  passthrough  daemon
-
-TIER    TYPE    STATE   USED  CAPACITY  PINNED  BLOCKS
-memory  memory  online  0 B   0 B       0 B     0
-`
-	if strings.ReplaceAll(out.String(), " ", "") != strings.ReplaceAll(want, " ", "") {
-		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"unicode"
 
 	"github.com/kvfs/kvfs/cluster"
+	"github.com/kvfs/kvfs/cmd/kvfs/status"
 )
 
 // hostile is a name that would clear a terminal, set its title, and forge a line.
@@ -38,8 +39,12 @@ func TestShown(t *testing.T) {
 		"pin":     func(w *bufio.Writer) { w.WriteString(failed.err("%d", 1).Error()) },
 		"members": func(w *bufio.Writer) { printMembers(w, members) },
 		"status": func(w *bufio.Writer) {
-			c := statusCluster{Warning: hostile, Requested: []string{hostile}, Members: []cluster.Member{{Name: hostile, State: "alive", Version: hostile, Missing: []string{hostile}}}}
-			c.print(w)
+			c := status.Cluster{Warning: hostile, Requested: []string{hostile}, Members: []cluster.Member{{Name: hostile, State: "alive", Version: hostile, Missing: []string{hostile}}}}
+			text, err := json.Marshal(map[string]any{"cluster": &c})
+			if err != nil {
+				t.Error(err)
+			}
+			status.Print(w, text)
 		},
 	} {
 		var out bytes.Buffer

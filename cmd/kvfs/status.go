@@ -3,23 +3,18 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"text/tabwriter"
 	"time"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
-	"github.com/kvfs/kvfs/cmd/kvfs/show"
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/cmd/kvfs/status"
 	"github.com/kvfs/kvfs/tiers/block"
-	"github.com/kvfs/kvfs/tiers/disk"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 )
@@ -44,7 +39,7 @@ func newStatusCommand() *cobra.Command {
 				_, err := cmd.OutOrStdout().Write(append(bytes.TrimRight(text, "\n"), '\n'))
 				return err
 			}
-			return printStatus(cmd.OutOrStdout(), text)
+			return status.Print(cmd.OutOrStdout(), text)
 		},
 	}
 	cmd.Flags().BoolVar(&raw, "json", false, "print the JSON document as the daemon wrote it")
@@ -116,116 +111,4 @@ func explainStatus(dir string, err error) error {
 		return exit.With(exit.NotMount, fmt.Errorf("%s is not a kvfs mount", dir))
 	}
 	return err
-}
-
-// parseStatus reads what a daemon says. Newer daemons may say more; what an older one leaves
-// out is zero, as all is with an error.
-func parseStatus(text []byte) (*statusDocument, error) {
-	in := json.NewDecoder(bytes.NewReader(text))
-	in.UseNumber() // in details of tiers
-	doc := &statusDocument{}
-	if err := in.Decode(doc); err != nil {
-		return doc, fmt.Errorf("status of the daemon: %w", err)
-	}
-	return doc, nil
-}
-
-// printStatus writes the status for people.
-func printStatus(w io.Writer, text []byte) error {
-	s, err := parseStatus(text)
-	if err != nil {
-		return err
-	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	uptime := time.Duration(s.UptimeSeconds * float64(time.Second)).Round(time.Second)
-	fmt.Fprintf(t, "version\t%s\n", show.OrDash(s.Version))
-	if s.Store == nil {
-		s.Mount.print(t)
-	} else {
-		fmt.Fprintf(t, "socket\t%s\n", show.OrDash(s.Store.Socket))
-	}
-	fmt.Fprintf(t, "pid\t%d\n", s.PID)
-	fmt.Fprintf(t, "uptime\t%v\n", uptime)
-	if err := t.Flush(); err != nil {
-		return err
-	}
-	if s.Store != nil {
-		s.Store.print(t)
-		if err := t.Flush(); err != nil {
-			return err
-		}
-	}
-	fmt.Fprintf(t, "\nTIER\tTYPE\tSTATE\tUSED\tCAPACITY\tPINNED\tBLOCKS\n")
-	for _, tier := range s.Tiers {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d\n", show.OrDash(tier.Name), show.OrDash(tier.Type), show.State(tier.State, tier.Reason),
-			show.Bytes(tier.UsedBytes), show.Bytes(tier.CapacityBytes), show.Bytes(tier.PinnedBytes), tier.Blocks)
-	}
-	for i := range s.Secondaries {
-		if err := t.Flush(); err != nil {
-			return err
-		}
-		printSecondary(t, &s.Secondaries[i])
-	}
-	if s.Cluster != nil {
-		if err := t.Flush(); err != nil {
-			return err
-		}
-		s.Cluster.print(t)
-	}
-	return t.Flush()
-}
-
-// print writes the lines of the mount that was asked.
-func (m *statusMount) print(w io.Writer) {
-	fmt.Fprintf(w, "mount\t%s\n", show.OrDash(m.Dir))
-	if m.Mode == config.ModeStandaloneStore { // else there is one process
-		fmt.Fprintf(w, "mode\t%s\n", m.Mode)
-		fmt.Fprintf(w, "mount pid\t%d\n", m.PID)
-		fmt.Fprintf(w, "state\t%s\n", show.OrDash(m.State))
-	}
-	fmt.Fprintf(w, "read path\t%s\n", show.OrDash(m.ReadPath))
-	fmt.Fprintf(w, "write path\t%s\n", show.OrDash(m.WritePath))
-}
-
-// print writes one line for each mount of an owner.
-func (s *statusStore) print(w io.Writer) {
-	fmt.Fprintf(w, "\nMOUNT\tPID\tSTATE\tREAD PATH\tWRITE PATH\n")
-	for _, m := range s.Mounts {
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\n", show.OrDash(m.Dir), m.PID, show.OrDash(m.State), show.OrDash(m.ReadPath), show.OrDash(m.WritePath))
-	}
-}
-
-// printSecondary writes the lines of one tier below memory: its way down and up, then what the
-// tier "disk" says of itself.
-func printSecondary(w io.Writer, s *tiers.SecondaryStats) {
-	fmt.Fprintf(w, "\n%s\n", show.OrDash(s.Name))
-	fmt.Fprintf(w, "  cascade queue\t%s, %s of %s\n", show.Blocks(s.QueuedBlocks), show.Bytes(s.QueuedBytes), show.Bytes(s.QueueLimitBytes))
-	fmt.Fprintf(w, "  cascaded\t%s%s\n", show.Moved(s.Cascaded, s.CascadedBytes), show.Counts(
-		show.Count("queue full", s.CascadeDropped), show.Count("no room or budget", s.CascadeSkipped),
-		show.Count("failed", s.CascadeFailed), show.Count("not admitted", s.AdmissionRejected)))
-	fmt.Fprintf(w, "  promoted\t%s%s\n", show.Moved(s.Promoted, s.PromotedBytes), show.Counts(
-		show.Count("absent", s.PromoteAbsent), show.Count("corrupt", s.PromoteCorrupt),
-		show.Count("failed", s.PromoteFailed), show.Count("timed out", s.PromoteTimeouts)))
-	var d disk.Detail
-	text, err := json.Marshal(s.Detail)
-	if err != nil || json.Unmarshal(text, &d) != nil || len(d.Devices) == 0 {
-		return // another kind of tier
-	}
-	printDisk(w, &d)
-}
-
-// printDisk writes what the tier "disk" says of itself and of its devices.
-func printDisk(w io.Writer, d *disk.Detail) {
-	budget := ""
-	if d.BudgetBytes > 0 {
-		budget = " of " + show.Bytes(d.BudgetBytes)
-	}
-	fmt.Fprintf(w, "  written today\t%s%s\n", show.Bytes(d.WrittenTodayBytes), budget)
-	fmt.Fprintf(w, "  scrubbed\t%s%s\n", show.Moved(d.ScrubbedBlocks, d.ScrubbedBytes), show.Counts(show.Count("bad", d.ScrubbedBad)))
-	fmt.Fprintf(w, "\n  DEVICE\tSTATE\tUSED\tCAPACITY\tBLOCKS\tENGINE\n")
-	for i := range d.Devices {
-		v := &d.Devices[i]
-		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%d\t%s\n", show.OrDash(v.Dir), show.State(v.State, v.Reason),
-			show.Bytes(v.UsedBytes), show.Bytes(v.CapacityBytes), v.Blocks, show.OrDash(v.Engine))
-	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/status"
 	"github.com/kvfs/kvfs/fs"
 	"github.com/kvfs/kvfs/fs/query"
 	"github.com/kvfs/kvfs/tiers"
@@ -217,17 +218,11 @@ func (s *surface) jobs() []byte {
 	return append(text, '\n')
 }
 
-// statusEvents is what status says of the event log and its publisher.
-type statusEvents struct {
-	Next uint64         `json:"next"` // number of the next event
-	ZMQ  *publish.Stats `json:"zmq,omitempty"`
-}
-
-func (s *surface) status() *statusEvents {
+func (s *surface) status() *status.Events {
 	if s == nil {
 		return nil
 	}
-	st := &statusEvents{Next: s.engine.Events().Next()}
+	st := &status.Events{Next: s.engine.Events().Next()}
 	if s.publisher != nil {
 		z := s.publisher.Stats()
 		st.ZMQ = &z

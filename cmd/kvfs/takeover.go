@@ -18,6 +18,7 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
 	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
+	"github.com/kvfs/kvfs/cmd/kvfs/status"
 	"github.com/kvfs/kvfs/fs"
 	"github.com/kvfs/kvfs/tiers/mem"
 )
@@ -308,7 +309,7 @@ func whyNoDaemon(m *mountinfo.Info, err error) error {
 		return errors.New("its daemon is dead; without --takeover the next one adopts what is in memory")
 	}
 	text, _ := readStatus(m.Mountpoint, mounts.Timeout)
-	now, _ := parseStatus(text) // if it says nothing, no reason is known
+	now, _ := status.Parse(text) // if it says nothing, no reason is known
 	switch {
 	case now.Mount.Mode == config.ModeStandaloneStore:
 		return fmt.Errorf("its mode is %s; its owner, kvfs serve, is restarted instead", now.Mount.Mode)
