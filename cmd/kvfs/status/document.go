@@ -165,3 +165,6 @@ func Parse(text []byte) (*Document, error) {
 	}
 	return doc, nil
 }
+
+// PathRDMA is Member.Path of a peer whose memory is read by RDMA.
+const PathRDMA = "rdma"
