@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
@@ -63,7 +64,7 @@ func newDoctorRDMACommand(m *rails.Machine) *cobra.Command {
 
 // reportMount tells what the daemon of a mount says.
 func reportMount(m *rails.Machine, dir string) (*rails.Report, error) {
-	text, err := readStatus(dir, mounts.Timeout)
+	text, err := client.Status(dir, mounts.Timeout)
 	if err != nil {
 		return nil, err
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
 )
 
@@ -28,7 +29,7 @@ type eventsFlags struct {
 	json           bool
 }
 
-func newEventsCommand(connect connector) *cobra.Command {
+func newEventsCommand(connect client.Connector) *cobra.Command {
 	var flags eventsFlags
 	cmd := &cobra.Command{
 		Use:   "events [--since N] [--group G]... [--event E]... [-n COUNT] [--json] DIR",
@@ -75,9 +76,9 @@ type eventLine struct {
 	Directory bool `json:"directory"` // it is one, and all below it
 }
 
-func runEvents(cmd *cobra.Command, connect connector, flags *eventsFlags, dir string) error {
+func runEvents(cmd *cobra.Command, connect client.Connector, flags *eventsFlags, dir string) error {
 	for flag, values := range map[string][]string{"group": flags.groups, "event": flags.events} {
-		if err := checkText(values, "the daemon cannot be asked for it"); err != nil {
+		if err := client.CheckText(values, "the daemon cannot be asked for it"); err != nil {
 			return usageError(cmd, "--%s: %w", flag, err)
 		}
 	}
@@ -85,11 +86,11 @@ func runEvents(cmd *cobra.Command, connect connector, flags *eventsFlags, dir st
 	if err != nil {
 		return err
 	}
-	mount, err := c.root(dir)
+	mount, err := c.Root(dir)
 	if err != nil {
 		return err
 	}
-	d, err := c.dial(mount, "events")
+	d, err := c.Dial(mount, "events")
 	if err != nil {
 		return err
 	}
@@ -106,10 +107,10 @@ func runEvents(cmd *cobra.Command, connect connector, flags *eventsFlags, dir st
 		}
 		defer unwatch()
 	}
-	if err := d.send(eventsRequest{flags.since, flags.groups, flags.events}); err != nil {
+	if err := d.Send(eventsRequest{flags.since, flags.groups, flags.events}); err != nil {
 		return fmt.Errorf("events of %s: %w", mount, err)
 	}
-	err = followEvents(ctx, d.lines(ctx), cmd.OutOrStdout(), flags)
+	err = followEvents(ctx, d.Lines(ctx), cmd.OutOrStdout(), flags)
 	switch {
 	case ctx.Err() != nil, errors.Is(err, unix.EPIPE):
 		return nil
@@ -151,7 +152,7 @@ func watchReader(out *os.File, gone func()) (stop func(), err error) {
 
 // followEvents prints the lines until ctx is done, count of them are printed, or there
 // are no more. What has come is written before it waits for more.
-func followEvents(ctx context.Context, lines <-chan answerLine, w io.Writer, flags *eventsFlags) error {
+func followEvents(ctx context.Context, lines <-chan client.Line, w io.Writer, flags *eventsFlags) error {
 	out := bufio.NewWriterSize(w, 64<<10)
 	for n := uint64(0); flags.count == 0 || n < flags.count; n++ {
 		if len(lines) == 0 {
@@ -159,20 +160,20 @@ func followEvents(ctx context.Context, lines <-chan answerLine, w io.Writer, fla
 				return err
 			}
 		}
-		var line answerLine
+		var line client.Line
 		var more bool
 		select {
 		case <-ctx.Done():
 			return out.Flush()
 		case line, more = <-lines:
 		}
-		err := line.err
+		err := line.Err
 		switch {
 		case err != nil:
 		case !more:
 			err = errors.New("the daemon has stopped")
 		default:
-			err = printEvent(out, line.text, flags.json)
+			err = printEvent(out, line.Text, flags.json)
 		}
 		if err != nil {
 			return errors.Join(err, out.Flush())
@@ -188,7 +189,7 @@ func printEvent(w *bufio.Writer, text []byte, raw bool) error {
 		return fmt.Errorf("event of the daemon: %w", err)
 	}
 	if e.Event == "" {
-		if err := refused(text); err != nil {
+		if err := client.Refused(text); err != nil {
 			return err
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 )
 
@@ -100,15 +101,15 @@ func TestEventsEnd(t *testing.T) {
 
 // TestFollowEventsBrokenPipe shows that an error of writing ends it.
 func TestFollowEventsBrokenPipe(t *testing.T) {
-	lines := make(chan answerLine, 10)
+	lines := make(chan client.Line, 10)
 	for line := range strings.Lines(eventsText) {
-		lines <- answerLine{text: []byte(line)}
+		lines <- client.Line{Text: []byte(line)}
 	}
 	err := followEvents(t.Context(), lines, brokenPipe{}, &eventsFlags{})
 	if fmt.Sprint(err) != "broken pipe" {
 		t.Errorf("got %v", err)
 	}
-	lines <- answerLine{err: io.ErrUnexpectedEOF}
+	lines <- client.Line{Err: io.ErrUnexpectedEOF}
 	if err := followEvents(t.Context(), lines, io.Discard, &eventsFlags{}); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("got %v", err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
 	"github.com/kvfs/kvfs/fs"
@@ -22,7 +23,7 @@ type evictFlags struct {
 	nul              bool
 }
 
-func newEvictCommand(connect connector) *cobra.Command {
+func newEvictCommand(connect client.Connector) *cobra.Command {
 	var flags evictFlags
 	cmd := &cobra.Command{
 		Use:   "evict --tier TIER [--force] [--json] (--all DIR | PATH...)",
@@ -50,7 +51,7 @@ func newEvictCommand(connect connector) *cobra.Command {
 }
 
 // runEvict finds the mount, asks its daemon and prints what it says.
-func runEvict(cmd *cobra.Command, connect connector, flags evictFlags, args []string) error {
+func runEvict(cmd *cobra.Command, connect client.Connector, flags evictFlags, args []string) error {
 	switch {
 	case flags.tier == "":
 		return usageError(cmd, "--tier is missing: memory or disk")
@@ -65,14 +66,14 @@ func runEvict(cmd *cobra.Command, connect connector, flags evictFlags, args []st
 	}
 	names := args
 	if !flags.all {
-		if names, err = readNames(args, cmd.InOrStdin(), flags.nul); err != nil {
+		if names, err = client.ReadNames(args, cmd.InOrStdin(), flags.nul); err != nil {
 			return doneNothing(cmd, err, flags.printNone())
 		}
-		if err := checkText(names, "evict the directory instead"); err != nil {
+		if err := client.CheckText(names, "evict the directory instead"); err != nil {
 			return err
 		}
 	}
-	mount, paths, err := c.locate(names)
+	mount, paths, err := c.Locate(names)
 	if err != nil {
 		return err
 	}
@@ -121,8 +122,8 @@ func absent(answer *fs.EvictAnswer) error {
 
 // askEvict sends the paths to the daemon, in as many requests as it takes, and
 // returns the sum of its answers. No paths means all.
-func askEvict(ctx context.Context, c *controls, mount string, flags evictFlags, paths []string) (*fs.EvictAnswer, error) {
-	d, err := c.dial(mount, "evict")
+func askEvict(ctx context.Context, c *client.Controls, mount string, flags evictFlags, paths []string) (*fs.EvictAnswer, error) {
+	d, err := c.Dial(mount, "evict")
 	if err != nil {
 		return nil, err
 	}
@@ -130,9 +131,9 @@ func askEvict(ctx context.Context, c *controls, mount string, flags evictFlags, 
 	sum := &fs.EvictAnswer{Kept: []fs.EvictKept{}}
 	ask := fs.EvictRequest{Tier: flags.tier, Force: flags.force, All: len(paths) == 0}
 	for {
-		ask.Paths, paths = cutBatch(paths)
+		ask.Paths, paths = client.CutBatch(paths)
 		var answer fs.EvictAnswer
-		if err := d.askInto(ctx, ask, &answer); err != nil {
+		if err := d.AskInto(ctx, ask, &answer); err != nil {
 			return nil, fmt.Errorf("evict from %s: %w", mount, err)
 		}
 		sum.Blocks += answer.Blocks

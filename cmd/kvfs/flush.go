@@ -10,10 +10,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
 )
 
-func newFlushCommand(connect connector) *cobra.Command {
+func newFlushCommand(connect client.Connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "flush PATH...",
 		Short: "Make blocks durable on SSD",
@@ -27,7 +28,7 @@ func newFlushCommand(connect connector) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			mount, paths, err := c.locate(args)
+			mount, paths, err := c.Locate(args)
 			if err != nil {
 				return err
 			}
@@ -46,7 +47,7 @@ func newFlushCommand(connect connector) *cobra.Command {
 	}
 }
 
-func newDrainCommand(connect connector) *cobra.Command {
+func newDrainCommand(connect client.Connector) *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "drain [--timeout 1m] DIR",
@@ -63,11 +64,11 @@ func newDrainCommand(connect connector) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			mount, err := c.root(args[0])
+			mount, err := c.Root(args[0])
 			if err != nil {
 				return err
 			}
-			d, err := c.dial(mount, "drain")
+			d, err := c.Dial(mount, "drain")
 			if err != nil {
 				return err
 			}
@@ -78,7 +79,7 @@ func newDrainCommand(connect connector) *cobra.Command {
 				defer cancel()
 				ctx = limited
 			}
-			err = d.askInto(ctx, struct{}{}, &struct{}{})
+			err = d.AskInto(ctx, struct{}{}, &struct{}{})
 			if errors.Is(err, context.DeadlineExceeded) {
 				err = fmt.Errorf("not done after %v", timeout)
 			}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 )
 
@@ -50,7 +51,7 @@ func TestLookup(t *testing.T) {
 // TestLookupMany shows that a long list becomes several requests with one sum, whose
 // prefix goes on as long as all are hits.
 func TestLookupMany(t *testing.T) {
-	const n = 2*requestNames + 10
+	const n = 2*client.RequestNames + 10
 	var stdin strings.Builder
 	for i := range n {
 		fmt.Fprintf(&stdin, "%d\n", i)
@@ -86,7 +87,7 @@ func TestLookupMany(t *testing.T) {
 	if bad := json.Unmarshal([]byte(out), &a); bad != nil || exit.Code(err) != exit.Runtime {
 		t.Fatalf("%v, %v", err, bad)
 	}
-	if len(a.States) != n || a.Hits != n-2 || a.Misses != 2 || a.Prefix != requestNames+2 || len(f.asked()) != 3 {
+	if len(a.States) != n || a.Hits != n-2 || a.Misses != 2 || a.Prefix != client.RequestNames+2 || len(f.asked()) != 3 {
 		t.Errorf("%d requests, %d states, %d hits, %d misses, prefix %d", len(f.asked()), len(a.States), a.Hits, a.Misses, a.Prefix)
 	}
 }
@@ -112,25 +113,4 @@ func TestLongestHit(t *testing.T) {
 		{args: "--mount /m --spec x a", answers: []string{"[]"}, asked: []string{`{"op":"longest_hit","spec":"x","hashes":["a"],"fetch":true}`},
 			err: "answer of the daemon: json: cannot unmarshal array", code: exit.Runtime},
 	})
-}
-
-// TestReadDocument shows which files can become part of a request.
-func TestReadDocument(t *testing.T) {
-	for _, tc := range []struct{ text, want, err string }{
-		{" {\"a\": 1}\n", `{"a": 1}`, ""},
-		{"", "", "byte 0: unexpected end of JSON input"},
-		{"{\"a\": 1,}", "", "byte 9: invalid character '}' looking for beginning of object key string"},
-		{"{} {}", "", "byte 4: invalid character '{' after top-level value"},
-		{"[]", "", "not a JSON object"},
-		{"null", "", "not a JSON object"},
-		{strings.Repeat(" ", maxDocument), "", "more than 8388608 bytes"},
-	} {
-		file := writeTemp(t, "doc.json", tc.text)
-		for name, shown := range map[string]string{file: file, "-": "standard input"} {
-			got, err := readDocument(name, strings.NewReader(tc.text))
-			if string(got) != tc.want || tc.err == "" && err != nil || tc.err != "" && fmt.Sprint(err) != shown+": "+tc.err {
-				t.Errorf("%.20q in %s: got %s, %v; want %s, %s", tc.text, name, got, err, tc.want, tc.err)
-			}
-		}
-	}
 }

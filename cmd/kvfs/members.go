@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvfs/kvfs/cluster"
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
@@ -27,14 +28,14 @@ func newMembersCommand() *cobra.Command {
 		Short: "List the nodes of the cluster that the mount at DIR is part of",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			text, err := readControl(args[0], "members", mounts.Timeout)
+			text, err := client.Read(args[0], "members", mounts.Timeout)
 			if errors.Is(err, fs.ErrNotExist) {
-				if _, other := readStatus(args[0], mounts.Timeout); other == nil {
+				if _, other := client.Status(args[0], mounts.Timeout); other == nil {
 					return exit.With(exit.Runtime, fmt.Errorf("the mount at %s has no peers: it was started without --bind", args[0]))
 				}
 			}
 			if err != nil {
-				return explainStatus(args[0], err)
+				return client.Explain(args[0], err)
 			}
 			if raw {
 				_, err := cmd.OutOrStdout().Write(append(bytes.TrimRight(text, "\n"), '\n'))

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,12 +8,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/moby/sys/mountinfo"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
-	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 )
 
 // TestAttributes shows which attribute is set on what by which command, that a
@@ -22,7 +20,7 @@ import (
 // done.
 func TestAttributes(t *testing.T) {
 	for _, tc := range []struct {
-		command func(connector) *cobra.Command
+		command func(client.Connector) *cobra.Command
 		args    string // M is the mount
 		stdin   string
 		set     []string // sorted
@@ -83,43 +81,6 @@ func TestAttributes(t *testing.T) {
 				t.Errorf("got error %v, want %q with code %d", err, text(tc.err), tc.code)
 			}
 		})
-	}
-}
-
-// TestSetxattr shows that a failed system call gives its error number.
-func TestSetxattr(t *testing.T) {
-	if err := setxattr(filepath.Join(t.TempDir(), "absent"), attrPinned, "1"); !errors.Is(err, unix.ENOENT) {
-		t.Errorf("got %v", err)
-	}
-}
-
-// TestWalkBlocks shows that files are found by the types in directories, that mounts
-// inside are left out, and that what cannot be read is told.
-func TestWalkBlocks(t *testing.T) {
-	dir := t.TempDir()
-	for _, name := range []string{"a", "g/b", "g/h/c", "other/no"} {
-		writeBelow(t, dir, name)
-	}
-	if err := os.Symlink("a", filepath.Join(dir, "link")); err != nil {
-		t.Fatal(err)
-	}
-	c := &controls{mounts: []*mountinfo.Info{{ID: 1, Mountpoint: dir, FSType: mounts.Type}, {ID: 2, Mountpoint: dir + "/other", FSType: "tmpfs"}}}
-	var got, bad []string
-	each := func(path string) error { got = append(got, strings.TrimPrefix(path, dir)); return nil }
-	failed := func(path string, err error) { bad = append(bad, fmt.Sprint(path, " ", err)) }
-	if err := c.walkBlocks(dir, each, failed); err != nil {
-		t.Fatal(err)
-	}
-	slices.Sort(got)
-	if want := []string{"/a", "/g/b", "/g/h/c"}; !slices.Equal(got, want) || bad != nil {
-		t.Errorf("got %q and %q, want %q", got, bad, want)
-	}
-	if err := c.walkBlocks("/absent", each, failed); err != nil || !slices.Equal(bad, []string{"/absent no such file or directory"}) {
-		t.Errorf("got %v and %q", err, bad)
-	}
-	stop := errors.New("stop")
-	if err := c.walkBlocks(dir, func(string) error { return stop }, failed); !errors.Is(err, stop) {
-		t.Errorf("got %v", err)
 	}
 }
 

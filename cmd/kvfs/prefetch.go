@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
 	"github.com/kvfs/kvfs/fs/query"
 )
@@ -24,7 +25,7 @@ type prefetchFlags struct {
 	json, quiet bool
 }
 
-func newPrefetchCommand(connect connector) *cobra.Command {
+func newPrefetchCommand(connect client.Connector) *cobra.Command {
 	var flags prefetchFlags
 	cmd := &cobra.Command{
 		Use:   "prefetch [flags] PATH...\n  kvfs prefetch --mount DIR [flags] HASH...",
@@ -53,46 +54,46 @@ func newPrefetchCommand(connect connector) *cobra.Command {
 
 // prefetchRequest is what is asked of .kvfs/prefetch.
 type prefetchRequest struct {
-	blockRequest
+	client.BlockRequest
 	Progress bool `json:"progress"`
 }
 
 // prefetchAnswer is what is answered: how far it is, and at the end, which Results
 // tell, everything.
 type prefetchAnswer struct {
-	Results  string      `json:"results"`
-	Done     int64       `json:"done"`
-	Total    int64       `json:"total"`
-	Bytes    int64       `json:"bytes"`
-	InMemory int64       `json:"in_memory"`
-	Loaded   int64       `json:"loaded"`
-	Absent   int64       `json:"absent"`
-	Pending  int64       `json:"pending"`
-	Failed   int64       `json:"failed"`
-	Errors   []pathError `json:"errors"`
+	Results  string             `json:"results"`
+	Done     int64              `json:"done"`
+	Total    int64              `json:"total"`
+	Bytes    int64              `json:"bytes"`
+	InMemory int64              `json:"in_memory"`
+	Loaded   int64              `json:"loaded"`
+	Absent   int64              `json:"absent"`
+	Pending  int64              `json:"pending"`
+	Failed   int64              `json:"failed"`
+	Errors   []client.PathError `json:"errors"`
 }
 
 // prefetch is one run of the command.
 type prefetch struct {
-	c      *controls
-	d      *dialogue
-	blocks *namedBlocks
+	c      *client.Controls
+	d      *client.Dialogue
+	blocks *client.Blocks
 	bar    *progressBar
 
 	sum     prefetchAnswer // of the requests that are answered
 	results []byte         // for each name
 	dirs    []int          // positions of names that are directories
-	failed  failures
+	failed  client.Failures
 }
 
-func runPrefetch(cmd *cobra.Command, connect connector, flags *prefetchFlags, args []string) error {
+func runPrefetch(cmd *cobra.Command, connect client.Connector, flags *prefetchFlags, args []string) error {
 	if err := needNames(cmd, args); err != nil {
 		return err
 	}
 	if err := flags.check(cmd); err != nil {
 		return err
 	}
-	c, blocks, d, err := flags.open(connect, cmd.InOrStdin(), args, "prefetch")
+	c, blocks, d, err := flags.Open(connect, cmd.InOrStdin(), args, "prefetch")
 	if err != nil {
 		return doneNothing(cmd, err, flags.printNone())
 	}
@@ -105,14 +106,14 @@ func runPrefetch(cmd *cobra.Command, connect connector, flags *prefetchFlags, ar
 	p.bar.clear()
 	interrupted := errors.Is(err, context.Canceled)
 	if err != nil && !interrupted {
-		return fmt.Errorf("prefetch in %s: %w", blocks.mount, err)
+		return fmt.Errorf("prefetch in %s: %w", blocks.Mount, err)
 	}
 	if flags.json || !interrupted {
 		if err := p.print(cmd.OutOrStdout(), flags.json); err != nil {
 			return err
 		}
 	}
-	wrong := p.failed.err("%d of %s: not there, or could not be loaded", p.failed.Total, show.Blocks(p.sum.Total))
+	wrong := p.failed.Err("%d of %s: not there, or could not be loaded", p.failed.Total, show.Blocks(p.sum.Total))
 	if interrupted {
 		// The daemon says ten times a second how far it is.
 		return errors.Join(fmt.Errorf("interrupted: at least %d of %s are done, and %s loaded",
@@ -123,31 +124,31 @@ func runPrefetch(cmd *cobra.Command, connect connector, flags *prefetchFlags, ar
 
 // run asks for all names, and then for what is below those that are directories.
 func (p *prefetch) run(ctx context.Context) error {
-	names := p.blocks.asked()
+	names := p.blocks.Asked()
 	p.results = []byte(strings.Repeat("?", len(names)))
 	p.sum.Total = int64(len(names))
 	if err := p.ask(ctx, p.blocks, p.named); err != nil {
 		return err
 	}
-	below, err := p.blocks.below(ctx, p.c, p.dirs, p.unlisted)
+	below, err := p.blocks.Below(ctx, p.c, p.dirs, p.unlisted)
 	if err != nil {
 		return err
 	}
-	p.sum.Total += int64(len(below.names))
+	p.sum.Total += int64(len(below.Names))
 	return p.ask(ctx, below, p.counted)
 }
 
 // ask asks for blocks, in as many requests as it takes. each gets the answers, with the position
 // of their first block.
-func (p *prefetch) ask(ctx context.Context, blocks *namedBlocks, each func(names []string, first int, a *prefetchAnswer)) error {
+func (p *prefetch) ask(ctx context.Context, blocks *client.Blocks, each func(names []string, first int, a *prefetchAnswer)) error {
 	first := 0
-	for rest := blocks.asked(); len(rest) > 0; {
+	for rest := blocks.Asked(); len(rest) > 0; {
 		var batch []string
-		batch, rest = cutBatch(rest)
-		now := blocks.names[first : first+len(batch)]
+		batch, rest = client.CutBatch(rest)
+		now := blocks.Names[first : first+len(batch)]
 		var a prefetchAnswer
-		q := blocks.request(batch)
-		err := p.d.ask(ctx, prefetchRequest{q, true}, func(line []byte) error {
+		q := blocks.Request(batch)
+		err := p.d.Ask(ctx, prefetchRequest{q, true}, func(line []byte) error {
 			a = prefetchAnswer{}
 			if err := json.Unmarshal(line, &a); err != nil {
 				return err
@@ -158,7 +159,7 @@ func (p *prefetch) ask(ctx context.Context, blocks *namedBlocks, each func(names
 		p.sum.Bytes += a.Bytes
 		if err != nil {
 			p.sum.Done += a.Done // as far as it is known
-			return blame(err, now)
+			return client.Blame(err, now)
 		}
 		if len(a.Results) != len(batch) {
 			return fmt.Errorf("answer of the daemon: results of %d blocks, %d were asked for", len(a.Results), len(batch))
@@ -180,7 +181,7 @@ func (p *prefetch) ask(ctx context.Context, blocks *namedBlocks, each func(names
 func (p *prefetch) named(names []string, first int, a *prefetchAnswer) {
 	copy(p.results[first:], a.Results)
 	for i := range names {
-		if a.Results[i] == '.' && p.blocks.isDir(first+i) {
+		if a.Results[i] == '.' && p.blocks.IsDir(first+i) {
 			p.results[first+i] = '/'
 			p.dirs = append(p.dirs, first+i)
 			p.sum.Total--
@@ -200,12 +201,12 @@ func (p *prefetch) counted(names []string, _ int, a *prefetchAnswer) {
 	p.sum.Pending += a.Pending
 	p.sum.Failed += a.Failed
 	for _, e := range a.Errors {
-		p.failed.add(e.Path, e.Error)
+		p.failed.Add(e.Path, e.Error)
 	}
 	p.failed.Total += max(a.Failed-int64(len(a.Errors)), 0) // of which the daemon does not say more
 	for i, name := range names {
 		if a.Results[i] == '.' {
-			p.failed.add(name, "there is no such block")
+			p.failed.Add(name, "there is no such block")
 		}
 	}
 	p.keep(a.Errors...)
@@ -215,7 +216,7 @@ func (p *prefetch) counted(names []string, _ int, a *prefetchAnswer) {
 const maxPrefetchErrors = 100
 
 // keep adds to the errors of the answer, while there is room.
-func (p *prefetch) keep(errs ...pathError) {
+func (p *prefetch) keep(errs ...client.PathError) {
 	room := maxPrefetchErrors - len(p.sum.Errors)
 	p.sum.Errors = append(p.sum.Errors, errs[:min(room, len(errs))]...)
 }
@@ -225,8 +226,8 @@ func (p *prefetch) unlisted(name string, err error) {
 	p.sum.Total++
 	p.sum.Done++
 	p.sum.Failed++
-	p.keep(pathError{name, err.Error()})
-	p.failed.add(name, err.Error())
+	p.keep(client.PathError{Path: name, Error: err.Error()})
+	p.failed.Add(name, err.Error())
 }
 
 // printNone returns what writes the answer about no blocks; nil where that is nothing.
@@ -234,7 +235,7 @@ func (f *prefetchFlags) printNone() func(io.Writer) error {
 	if !f.json {
 		return nil
 	}
-	return func(w io.Writer) error { return (&prefetch{blocks: &namedBlocks{}}).print(w, true) }
+	return func(w io.Writer) error { return (&prefetch{blocks: &client.Blocks{}}).print(w, true) }
 }
 
 // print writes what was done.
@@ -243,9 +244,9 @@ func (p *prefetch) print(w io.Writer, asJSON bool) error {
 	if asJSON {
 		s.Results = string(p.results)
 		if s.Errors == nil {
-			s.Errors = []pathError{}
+			s.Errors = []client.PathError{}
 		}
-		for i := 0; p.blocks.shared.Escaped && i < len(s.Errors); i++ {
+		for i := 0; p.blocks.Shared.Escaped && i < len(s.Errors); i++ {
 			s.Errors[i].Path = query.Escape(s.Errors[i].Path)
 		}
 		return show.JSON(w, s)

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
 )
@@ -100,7 +101,7 @@ func TestPrefetchDirectories(t *testing.T) {
 // TestPrefetchMany shows that a long list becomes several requests, in order, and that
 // an error in one of them names the block.
 func TestPrefetchMany(t *testing.T) {
-	const n = requestNames + 3
+	const n = client.RequestNames + 3
 	var stdin strings.Builder
 	for i := range n {
 		fmt.Fprintf(&stdin, "/m/%d\n", i)
@@ -130,12 +131,12 @@ func TestPrefetchInterrupted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := c.dial("/m", "prefetch")
+	d, err := c.Dial("/m", "prefetch")
 	if err != nil {
 		t.Fatal(err)
 	}
 	bar := &progressBar{w: cancelWriter{cancel}, start: time.Now()}
-	p := &prefetch{c: c, d: d, blocks: &namedBlocks{mount: "/m", names: []string{"x", "y", "z"}}, bar: bar}
+	p := &prefetch{c: c, d: d, blocks: &client.Blocks{Mount: "/m", Names: []string{"x", "y", "z"}}, bar: bar}
 	if err := p.run(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
@@ -203,7 +204,7 @@ func TestProgressBar(t *testing.T) {
 
 // TestIsTerminal shows that a pseudo terminal is one, and a pipe is not.
 func TestIsTerminal(t *testing.T) {
-	tty, err := openControl("/dev/ptmx")
+	tty, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
 		t.Skip("no pseudo terminals: ", err)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/rails"
@@ -30,17 +31,17 @@ func newRootCommand() *cobra.Command {
 		newUmountCommand(),
 		newStatusCommand(),
 		newMembersCommand(),
-		newLookupCommand(systemControls),
-		newPrefetchCommand(systemControls),
-		newPinCommand(systemControls),
-		newUnpinCommand(systemControls),
-		newTTLCommand(systemControls),
-		newEvictCommand(systemControls),
-		newFlushCommand(systemControls),
-		newDrainCommand(systemControls),
-		newWhyCommand(systemControls),
-		newEventsCommand(systemControls),
-		newSpecsCommand(systemControls),
+		newLookupCommand(client.System),
+		newPrefetchCommand(client.System),
+		newPinCommand(client.System),
+		newUnpinCommand(client.System),
+		newTTLCommand(client.System),
+		newEvictCommand(client.System),
+		newFlushCommand(client.System),
+		newDrainCommand(client.System),
+		newWhyCommand(client.System),
+		newEventsCommand(client.System),
+		newSpecsCommand(client.System),
 		newPlanCommand(),
 		newFsckCommand(),
 		newDoctorCommand(rails.ThisMachine()),

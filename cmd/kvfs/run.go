@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/launch"
@@ -201,11 +202,11 @@ func (r *runner) locate() error {
 	if mounts.Abandoned(m) {
 		return nil // likewise
 	}
-	switch _, err := readControl(m.Mountpoint, "status", r.flags.readyTimeout); {
+	switch _, err := client.Read(m.Mountpoint, "status", r.flags.readyTimeout); {
 	case mounts.Dead(err):
 		return nil // of a daemon that is dead: kvfs mount takes it away
 	case err != nil:
-		return fmt.Errorf("mount point %s: %w", dir, explainStatus(m.Mountpoint, err))
+		return fmt.Errorf("mount point %s: %w", dir, client.Explain(m.Mountpoint, err))
 	}
 	r.dir, r.attached = m.Mountpoint, true
 	return nil

@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 	"github.com/kvfs/kvfs/cmd/kvfs/status"
 )
@@ -31,7 +32,7 @@ func (m *runMount) findHeir() *heir {
 	ctx, cancel := context.WithTimeout(context.Background(), mounts.Timeout)
 	defer cancel()
 	for again := true; again; again = s.Mount.PID == 0 && (&pace{}).wait(ctx) { // 0: it tests the mount first
-		text, err := readControl(now.Mountpoint, "status", mounts.Timeout)
+		text, err := client.Read(now.Mountpoint, "status", mounts.Timeout)
 		if err == nil {
 			s, err = status.Parse(text)
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/kvfs/kvfs/cluster"
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
@@ -82,7 +83,7 @@ func segment(dir string) string {
 		return ""
 	}
 	var members []cluster.Member
-	text, err := readControl(dir, "members", mounts.Timeout)
+	text, err := client.Read(dir, "members", mounts.Timeout)
 	if err != nil || json.Unmarshal(text, &members) != nil || len(members) == 0 || !members[0].Self {
 		return ""
 	}

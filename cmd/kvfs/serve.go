@@ -11,7 +11,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
-	"time"
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
@@ -248,18 +247,4 @@ func (g *guest) Detach() {
 	g.o.mu.Lock()
 	defer g.o.mu.Unlock()
 	delete(g.o.mu.guests, g)
-}
-
-// storeStatus asks the owner at a socket for its status document.
-func storeStatus(ctx context.Context, socket string, timeout time.Duration) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	c, err := handoff.Dial(ctx, socket)
-	if err != nil {
-		if errors.Is(err, handoff.ErrNoOwner) {
-			err = exit.With(exit.NotMount, err)
-		}
-		return nil, err
-	}
-	return c.Status(ctx)
 }

@@ -9,6 +9,7 @@ import (
 	"unicode"
 
 	"github.com/kvfs/kvfs/cluster"
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/status"
 )
 
@@ -17,8 +18,8 @@ const hostile = "g/\x1b[2J\u009b31m\x1b]0;x\x07\rline\n\x7f\xff"
 
 // TestShown shows that nothing that peers or other users name reaches a terminal as it is.
 func TestShown(t *testing.T) {
-	var failed failures
-	failed.add(hostile, hostile)
+	var failed client.Failures
+	failed.Add(hostile, hostile)
 	members, err := json.Marshal([]cluster.Member{{
 		Name: hostile, State: "refused", Reason: hostile, Zone: hostile, Version: hostile, GossipAddr: hostile, LastError: hostile, Failures: 1,
 		PathReason: hostile, Missing: []string{hostile},
@@ -34,9 +35,9 @@ func TestShown(t *testing.T) {
 		},
 		"lookup": func(w *bufio.Writer) { printStates(w, "0", []string{hostile}) },
 		"why": func(w *bufio.Writer) {
-			printVerdicts(w, &namedBlocks{names: []string{hostile}}, 0, []json.RawMessage{[]byte(`{"text":` + string(text) + `}`)}, false)
+			printVerdicts(w, &client.Blocks{Names: []string{hostile}}, 0, []json.RawMessage{[]byte(`{"text":` + string(text) + `}`)}, false)
 		},
-		"pin":     func(w *bufio.Writer) { w.WriteString(failed.err("%d", 1).Error()) },
+		"pin":     func(w *bufio.Writer) { w.WriteString(failed.Err("%d", 1).Error()) },
 		"members": func(w *bufio.Writer) { printMembers(w, members) },
 		"status": func(w *bufio.Writer) {
 			c := status.Cluster{Warning: hostile, Requested: []string{hostile}, Members: []cluster.Member{{Name: hostile, State: "alive", Version: hostile, Missing: []string{hostile}}}}

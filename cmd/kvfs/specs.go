@@ -12,12 +12,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
 	"github.com/kvfs/kvfs/fs/query"
 	"github.com/kvfs/kvfs/tiers/hybrid"
 )
 
-func newSpecsCommand(connect connector) *cobra.Command {
+func newSpecsCommand(connect client.Connector) *cobra.Command {
 	var raw bool
 	cmd := &cobra.Command{
 		Use: "specs [--json] DIR\n  kvfs specs [--json] DIR set NAME FILE|-\n  kvfs specs [--json] DIR remove NAME\n" +
@@ -45,7 +46,7 @@ type specsRequest struct {
 }
 
 // runSpecs tells the forms of the command apart.
-func runSpecs(cmd *cobra.Command, connect connector, args []string, raw bool) error {
+func runSpecs(cmd *cobra.Command, connect client.Connector, args []string, raw bool) error {
 	var q specsRequest
 	done := ""
 	switch {
@@ -61,7 +62,7 @@ func runSpecs(cmd *cobra.Command, connect connector, args []string, raw bool) er
 		if len(args) != 4 {
 			return usageError(cmd, "set wants NAME and FILE, %d given", len(args)-2)
 		}
-		text, err := readDocument(args[3], cmd.InOrStdin())
+		text, err := client.ReadDocument(args[3], cmd.InOrStdin())
 		if err != nil {
 			return err
 		}
@@ -81,22 +82,22 @@ func runSpecs(cmd *cobra.Command, connect connector, args []string, raw bool) er
 }
 
 // askSpecs asks the daemon, and prints the specs that it answers.
-func askSpecs(cmd *cobra.Command, connect connector, dir string, q specsRequest, done string, raw bool) error {
+func askSpecs(cmd *cobra.Command, connect client.Connector, dir string, q specsRequest, done string, raw bool) error {
 	c, err := connect()
 	if err != nil {
 		return err
 	}
-	mount, err := c.root(dir)
+	mount, err := c.Root(dir)
 	if err != nil {
 		return err
 	}
-	d, err := c.dial(mount, "specs")
+	d, err := c.Dial(mount, "specs")
 	if err != nil {
 		return err
 	}
 	defer d.Close()
 	var answer json.RawMessage
-	if err := d.askInto(cmd.Context(), q, &answer); err != nil {
+	if err := d.AskInto(cmd.Context(), q, &answer); err != nil {
 		return fmt.Errorf("specs of %s: %w", mount, err)
 	}
 	if raw {
@@ -115,7 +116,7 @@ func askSpecs(cmd *cobra.Command, connect connector, dir string, q specsRequest,
 // checkSpecFile says what is wrong with the spec in a file, else prints it with its
 // defaults.
 func checkSpecFile(cmd *cobra.Command, name string, raw bool) error {
-	text, err := readDocument(name, cmd.InOrStdin())
+	text, err := client.ReadDocument(name, cmd.InOrStdin())
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/plan"
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
@@ -94,7 +95,7 @@ func askQueries(t *testing.T, file, request string) string {
 	} else {
 		s.Query(t.Context(), nil, []byte(request), &out)
 	}
-	if err := refused(out.Bytes()); err != nil {
+	if err := client.Refused(out.Bytes()); err != nil {
 		return err.Error()
 	}
 	return ""

@@ -14,6 +14,7 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
@@ -308,7 +309,7 @@ func whyNoDaemon(m *mountinfo.Info, err error) error {
 	if mounts.Abandoned(m) || mounts.Dead(mounts.Answers(m.Mountpoint)) {
 		return errors.New("its daemon is dead; without --takeover the next one adopts what is in memory")
 	}
-	text, _ := readStatus(m.Mountpoint, mounts.Timeout)
+	text, _ := client.Status(m.Mountpoint, mounts.Timeout)
 	now, _ := status.Parse(text) // if it says nothing, no reason is known
 	switch {
 	case now.Mount.Mode == config.ModeStandaloneStore:

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
 	"github.com/kvfs/kvfs/tiers"
 )
@@ -16,7 +17,7 @@ import (
 // whyRequest is what is asked of .kvfs/query.
 type whyRequest struct {
 	Op string `json:"op"`
-	blockRequest
+	client.BlockRequest
 }
 
 // whyAnswer is what is answered: a verdict for each key, of which more is said
@@ -25,7 +26,7 @@ type whyAnswer struct {
 	Verdicts []json.RawMessage `json:"verdicts"`
 }
 
-func newWhyCommand(connect connector) *cobra.Command {
+func newWhyCommand(connect client.Connector) *cobra.Command {
 	var raw bool
 	var flags blockFlags
 	cmd := &cobra.Command{
@@ -47,11 +48,11 @@ func newWhyCommand(connect connector) *cobra.Command {
 	return cmd
 }
 
-func runWhy(cmd *cobra.Command, connect connector, flags *blockFlags, args []string, raw bool) error {
+func runWhy(cmd *cobra.Command, connect client.Connector, flags *blockFlags, args []string, raw bool) error {
 	if err := needNames(cmd, args); err != nil {
 		return err
 	}
-	c, blocks, d, err := flags.open(connect, cmd.InOrStdin(), args, "query")
+	c, blocks, d, err := flags.Open(connect, cmd.InOrStdin(), args, "query")
 	if err != nil {
 		return doneNothing(cmd, err, nil)
 	}
@@ -61,25 +62,25 @@ func runWhy(cmd *cobra.Command, connect connector, flags *blockFlags, args []str
 	if err != nil {
 		return err
 	}
-	var failed failures
-	below, err := blocks.below(cmd.Context(), c, dirs, func(name string, err error) { failed.add(name, err.Error()) })
+	var failed client.Failures
+	below, err := blocks.Below(cmd.Context(), c, dirs, func(name string, err error) { failed.Add(name, err.Error()) })
 	if err != nil {
 		return err
 	}
 	if _, err := why(cmd.Context(), d, out, below, raw); err != nil {
 		return err
 	}
-	return errors.Join(out.Flush(), failed.err("%d directories could not be listed", failed.Total))
+	return errors.Join(out.Flush(), failed.Err("%d directories could not be listed", failed.Total))
 }
 
 // why prints the verdicts on blocks, and returns the positions of those that are none but directories.
-func why(ctx context.Context, d *dialogue, out *bufio.Writer, blocks *namedBlocks, raw bool) (dirs []int, err error) {
+func why(ctx context.Context, d *client.Dialogue, out *bufio.Writer, blocks *client.Blocks, raw bool) (dirs []int, err error) {
 	first := 0
-	for rest := blocks.paths; len(rest) > 0; {
+	for rest := blocks.Paths; len(rest) > 0; {
 		var batch []string
-		batch, rest = cutBatch(rest)
+		batch, rest = client.CutBatch(rest)
 		var a whyAnswer
-		err := d.askInto(ctx, whyRequest{"why", blocks.request(batch)}, &a)
+		err := d.AskInto(ctx, whyRequest{"why", blocks.Request(batch)}, &a)
 		if err == nil && len(a.Verdicts) != len(batch) {
 			err = fmt.Errorf("answer of the daemon: verdicts on %d blocks, %d were asked for", len(a.Verdicts), len(batch))
 		}
@@ -88,7 +89,7 @@ func why(ctx context.Context, d *dialogue, out *bufio.Writer, blocks *namedBlock
 			found, err = printVerdicts(out, blocks, first, a.Verdicts, raw)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("why in %s: %w", d.mount, blame(err, blocks.names[first:first+len(batch)]))
+			return nil, fmt.Errorf("why in %s: %w", d.Mount, client.Blame(err, blocks.Names[first:first+len(batch)]))
 		}
 		dirs = append(dirs, found...)
 		first += len(batch)
@@ -98,7 +99,7 @@ func why(ctx context.Context, d *dialogue, out *bufio.Writer, blocks *namedBlock
 
 // printVerdicts writes a line for each verdict on a block, from a position on, and returns the positions of
 // directories. Errors of writing are kept by w.
-func printVerdicts(w *bufio.Writer, blocks *namedBlocks, first int, verdicts []json.RawMessage, raw bool) (dirs []int, err error) {
+func printVerdicts(w *bufio.Writer, blocks *client.Blocks, first int, verdicts []json.RawMessage, raw bool) (dirs []int, err error) {
 	for i, verdict := range verdicts {
 		var v struct {
 			Verdict tiers.VerdictKind `json:"verdict"`
@@ -108,7 +109,7 @@ func printVerdicts(w *bufio.Writer, blocks *namedBlocks, first int, verdicts []j
 		if err := json.Unmarshal(verdict, &v); err != nil {
 			return nil, fmt.Errorf("answer of the daemon: %w", err)
 		}
-		if v.Verdict == tiers.VerdictPresent && v.Tier == "" && blocks.isDir(first+i) {
+		if v.Verdict == tiers.VerdictPresent && v.Tier == "" && blocks.IsDir(first+i) {
 			dirs = append(dirs, first+i)
 			continue
 		}
@@ -119,7 +120,7 @@ func printVerdicts(w *bufio.Writer, blocks *namedBlocks, first int, verdicts []j
 		if v.Text == "" {
 			v.Text = string(v.Verdict)
 		}
-		fmt.Fprintf(w, "%s: %s\n", show.Text(blocks.names[first+i]), show.Text(v.Text))
+		fmt.Fprintf(w, "%s: %s\n", show.Text(blocks.Names[first+i]), show.Text(v.Text))
 	}
 	return dirs, nil
 }
