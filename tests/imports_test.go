@@ -72,6 +72,7 @@ var table = map[string]row{
 	"cmd/kvfs/mounts":  {5, []string{"fs", "cmd/kvfs/exit", "cmd/kvfs/handoff"}},
 	"cmd/kvfs/status":  {6, []string{"tiers", "tiers/disk", "tiers/mem", "tiers/publish", "cluster", "rdma/tcp", "fs", "cmd/kvfs/config", "cmd/kvfs/rails", "cmd/kvfs/show"}},
 	"cmd/kvfs/client":  {7, []string{"tiers/block", "fs/query", "cmd/kvfs/exit", "cmd/kvfs/handoff", "cmd/kvfs/mounts", "cmd/kvfs/show"}},
+	"cmd/kvfs/daemon":  {8, []string{"*"}},
 	"cmd/kvfs":         {9, []string{"*"}},
 }
 
@@ -89,7 +90,7 @@ var homes = map[string][]string{
 	"github.com/vmihailenco/msgpack/v5":  {"tiers/publish"},
 	"github.com/hashicorp/memberlist":    {"cluster/gossip"},
 	"github.com/minio/crc64nvme":         {"tiers/block"},
-	"github.com/moby/sys/mountinfo":      {"fs", "cmd/kvfs", "cmd/kvfs/client", "cmd/kvfs/mounts", "tiers/mem", "tests/harness"},
+	"github.com/moby/sys/mountinfo":      {"fs", "cmd/kvfs/client", "cmd/kvfs/daemon", "cmd/kvfs/mounts", "tiers/mem", "tests/harness"},
 	"github.com/pawelgaczynski/giouring": {"directio"},
 	"github.com/spf13/cobra":             {"cmd/kvfs", "cmd/kvfs/config"},
 	"github.com/spf13/pflag":             {"cmd/kvfs", "cmd/kvfs/config"},

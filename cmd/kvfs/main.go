@@ -17,17 +17,19 @@ import (
 	"os"
 	"runtime"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/daemon"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
 )
 
 // The main thread stays with the main goroutine, which only waits: the kernel gives signals to that
-// thread first, and one that is stuck in a device's read would keep SIGTERM for as long.
+// thread first, and one that is stuck in a device's read would keep SIGTERM for as long. And /proc/self shows the descriptors
+// of that thread, which must not be one that fs sets apart (fs/isolate.go).
 func init() { runtime.LockOSThread() }
 
 func main() {
-	if len(os.Args) == 2 && os.Args[1] == watchCommand {
-		os.Exit(watchMount(os.NewFile(3, "goodbye"), os.NewFile(4, "abort"), os.NewFile(5, "mark")))
+	if code, is := daemon.Watcher(os.Args); is {
+		os.Exit(code)
 	}
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }

@@ -11,14 +11,6 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 )
 
-// TestMain makes this program the watcher that mounts of the tests start.
-func TestMain(m *testing.M) {
-	if len(os.Args) == 2 && os.Args[1] == watchCommand {
-		main()
-	}
-	os.Exit(m.Run())
-}
-
 // runCLI runs a command line as main would.
 func runCLI(args ...string) (code int, stdout, stderr string) {
 	var out, errs bytes.Buffer

@@ -17,6 +17,7 @@ import (
 
 	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/daemon"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/launch"
 	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
@@ -139,7 +140,7 @@ func (r *runner) prepare(cmd *cobra.Command) (err error) {
 	if r.cfg, err = load(config.Sources{Environ: r.environ, Flags: cmd.Flags()}); err != nil {
 		return exit.With(exit.Config, err)
 	}
-	if r.log, err = newLogger(r.cfg); err != nil {
+	if r.log, err = daemon.NewLogger(r.cfg); err != nil {
 		return err
 	}
 	r.log = r.log.Named("run")
@@ -153,7 +154,7 @@ func (r *runner) prepare(cmd *cobra.Command) (err error) {
 		return exit.With(exit.Config, errors.New("memory.keep needs --mount: in a directory made for one run, nobody finds the blocks again"))
 	}
 	if r.attached || r.flags.print { // else the mount process says it
-		warn(r.cfg, r.log)
+		daemon.Warn(r.cfg, r.log)
 	}
 	// A command line that makes no sense is to fail before anything is mounted.
 	if _, err := r.plan(r.shownDir()); err != nil {
@@ -166,7 +167,7 @@ func (r *runner) prepare(cmd *cobra.Command) (err error) {
 // long prompt, but leaves the memory of the machine to the mount.
 func engineMemory(flag string) (int64, error) {
 	if flag == "" {
-		return min(max(totalMemory()/16, 1<<30), 10<<30), nil
+		return min(max(daemon.TotalMemory()/16, 1<<30), 10<<30), nil
 	}
 	size, err := config.ParseSize(flag)
 	if err == nil && size <= 0 {

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/client"
+	"github.com/kvfs/kvfs/cmd/kvfs/daemon"
 	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 	"github.com/kvfs/kvfs/cmd/kvfs/status"
 )
@@ -31,7 +32,7 @@ func (m *runMount) findHeir() *heir {
 	var s *status.Document
 	ctx, cancel := context.WithTimeout(context.Background(), mounts.Timeout)
 	defer cancel()
-	for again := true; again; again = s.Mount.PID == 0 && (&pace{}).wait(ctx) { // 0: it tests the mount first
+	for again := true; again; again = s.Mount.PID == 0 && (&daemon.Pace{}).Wait(ctx) { // 0: it tests the mount first
 		text, err := client.Read(now.Mountpoint, "status", mounts.Timeout)
 		if err == nil {
 			s, err = status.Parse(text)
@@ -43,7 +44,7 @@ func (m *runMount) findHeir() *heir {
 	if s.Mount.EndsWith != os.Getpid() {
 		return nil // it is somebody else's
 	}
-	pidfd, ended, err := watchProcess(s.Mount.PID)
+	pidfd, ended, err := daemon.WatchProcess(s.Mount.PID)
 	if err != nil {
 		return nil // it has ended since
 	}

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/daemon"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 	"github.com/kvfs/kvfs/tiers/mem"
@@ -21,8 +22,8 @@ import (
 
 // stopGrace is how long a daemon may take to stop, beyond its drain_timeout, until it is
 // killed: the engine and the tiers close one after the other, each within
-// closeGrace.
-const stopGrace = 3 * closeGrace
+// daemon.CloseGrace.
+const stopGrace = 3 * daemon.CloseGrace
 
 // runMount is the mount of a run: one that it made, with its daemon, or one that
 // it found.

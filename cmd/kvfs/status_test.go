@@ -52,3 +52,20 @@ ssd     -     offline (too many errors)  0 B      0 B       0 B      0
 		t.Errorf("exit code %d, stderr %q", code, errs)
 	}
 }
+
+// TestStatusOfNobody shows what kvfs status says where no owner serves.
+func TestStatusOfNobody(t *testing.T) {
+	cleanEnv(t)
+	path := filepath.Join(t.TempDir(), "s")
+	code, _, errs := runCLI("status", "--store", path)
+	if code != exit.NotMount || errs != "kvfs: no owner is serving at "+path+"\n" {
+		t.Errorf("exit code %d, %q", code, errs)
+	}
+	t.Setenv("KVFS_STORE_SOCKET", path)
+	if code, _, errs := runCLI("status", "--store"); code != exit.NotMount || errs != "kvfs: no owner is serving at "+path+"\n" {
+		t.Errorf("the default: exit code %d, %q", code, errs)
+	}
+	if code, _, _ := runCLI("status", "--store", "a", "b"); code != exit.Usage {
+		t.Errorf("two sockets: exit code %d", code)
+	}
+}

@@ -1,11 +1,8 @@
-package main
+package daemon
 
 import (
-	"context"
-	"errors"
 	"math"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -13,24 +10,10 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
-	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/kvfs/kvfs/cmd/kvfs/config"
-	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/fs"
 	"github.com/kvfs/kvfs/tiers"
 )
-
-// loadConfig returns the configuration that the JSON text describes.
-func loadConfig(t *testing.T, text string) *config.Config {
-	t.Helper()
-	cfg, err := config.Load(config.Sources{Environ: []string{"KVFS_CONFIG_JSON=" + text}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cfg
-}
 
 // TestStoreID shows that the name of a mount's memory is readable, fits the
 // memory tier, stays the same for one directory and differs between two.
@@ -160,105 +143,5 @@ func TestMemoryOptions(t *testing.T) {
 	o := memoryOptions(loadConfig(t, `{"memory": {"size": "1GiB", "dir": "/dev/shm/x", "huge": "never"}}`), "/mnt/kv", zap.NewNop())
 	if o.ID != "m"+storeID("/mnt/kv") || o.Label != "/mnt/kv" || o.Dir != "/dev/shm/x" || o.SizeBytes != 1<<30 || o.Huge != "never" || o.Logger == nil {
 		t.Errorf("got %+v", o)
-	}
-}
-
-// TestRootOf shows that the root takes mode and owner from the mount point.
-func TestRootOf(t *testing.T) {
-	dir := t.TempDir()
-	uid, gid := os.Getuid(), os.Getgid()
-	if uid == 0 {
-		uid, gid = 1234, 5678
-		if err := os.Chown(dir, uid, gid); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.Chmod(dir, os.ModeSticky|0o750); err != nil {
-		t.Fatal(err)
-	}
-	got, err := rootOf(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got.mode != 0o1750 || int(got.uid) != uid || int(got.gid) != gid {
-		t.Errorf("got mode %#o, owner %d:%d", got.mode, got.uid, got.gid)
-	}
-	if _, err := rootOf(filepath.Join(dir, "absent")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("absent: got %v", err)
-	}
-}
-
-// TestLogger shows that the level counts and both formats work.
-func TestLogger(t *testing.T) {
-	for _, format := range []string{"console", "json"} {
-		log, err := newLogger(loadConfig(t, `{"log": {"level": "warn", "format": "`+format+`"}}`))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if log.Core().Enabled(zapcore.InfoLevel) || !log.Core().Enabled(zapcore.WarnLevel) {
-			t.Errorf("%s: level is %v, want warn", format, log.Level())
-		}
-	}
-}
-
-// TestWarn shows that each warning of the configuration is a line in the log.
-func TestWarn(t *testing.T) {
-	core, logs := observer.New(zapcore.InfoLevel)
-	cfg := loadConfig(t, `{"mode": "standalone-store", "memory": {"keep": true}}`)
-	warn(cfg, zap.New(core))
-	all := logs.All()
-	if len(all) != 1 || all[0].Level != zapcore.WarnLevel || !strings.HasSuffix(all[0].Message, "only kvfs serve heeds memory.keep") {
-		t.Errorf("got %v", all)
-	}
-}
-
-// TestMountPoint shows which directories can be mounted on.
-func TestMountPoint(t *testing.T) {
-	if _, err := os.Stat("/dev/fuse"); err != nil {
-		t.Skipf("no FUSE here: %v", err)
-	}
-	empty := t.TempDir()
-	link := filepath.Join(t.TempDir(), "link")
-	if err := os.Symlink(empty, link); err != nil {
-		t.Fatal(err)
-	}
-	want, err := filepath.EvalSymlinks(empty)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, dir := range []string{empty, empty + "/", filepath.Join(empty, "..", filepath.Base(empty)), link} {
-		if got, err := mountPoint(dir, zap.NewNop()); got != want || err != nil {
-			t.Errorf("%s: got %q, %v, want %q", dir, got, err, want)
-		}
-	}
-	file := writeTemp(t, "file", "x")
-	for dir, text := range map[string]string{
-		file:                       "not a directory",
-		filepath.Dir(file):         "not empty (file)",
-		filepath.Join(empty, "no"): "file does not exist",
-	} {
-		if _, err := mountPoint(dir, zap.NewNop()); err == nil || !strings.Contains(err.Error(), text) || !strings.HasPrefix(err.Error(), "mount point") {
-			t.Errorf("%s: got %v, want %q", dir, err, text)
-		}
-	}
-}
-
-// TestMountRefuses shows that a mount that cannot be right fails before anything
-// is made, with the code for it.
-func TestMountRefuses(t *testing.T) {
-	if _, err := os.Stat("/dev/fuse"); err != nil {
-		t.Skipf("no FUSE here: %v", err)
-	}
-	dir := t.TempDir()
-	err := mount(context.Background(), loadConfig(t, `{"memory": {"size": "1000TiB"}}`), dir, 0, newReadiness(-1))
-	if exit.Code(err) != exit.Config || !strings.Contains(err.Error(), "memory.size") {
-		t.Errorf("more than the machine has: code %d, %v", exit.Code(err), err)
-	}
-	err = mount(context.Background(), loadConfig(t, `{"memory": {"size": "64MiB"}}`), filepath.Join(dir, "absent"), 0, newReadiness(-1))
-	if exit.Code(err) != exit.Mount || !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("no directory: code %d, %v", exit.Code(err), err)
-	}
-	if total := totalMemory(); total < 1<<20 || total > 1<<60 {
-		t.Errorf("memory of the machine: %d bytes", total)
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"context"
@@ -11,40 +11,42 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readiness tells who waits for it that the mount, or the owner of mounts, answers: the reader of
+// Readiness tells who waits for it that the mount, or the owner of mounts, answers: the reader of
 // --ready-fd gets one line, systemd (NOTIFY_SOCKET) gets READY=1. On failure the
 // descriptor is closed without a line.
-type readiness struct{ file *os.File }
+type Readiness struct{ file *os.File }
 
-func newReadiness(fd int) *readiness {
+// NewReadiness returns one for a descriptor, which it takes over; -1: there is none.
+func NewReadiness(fd int) *Readiness {
 	if fd < 0 {
-		return &readiness{}
+		return &Readiness{}
 	}
 	unix.CloseOnExec(fd)
-	return &readiness{file: os.NewFile(uintptr(fd), "ready-fd")}
+	return &Readiness{file: os.NewFile(uintptr(fd), "ready-fd")}
 }
 
-func (r *readiness) ready(dir string) { r.say(dir, "mounted on "+dir) }
+func (r *Readiness) ready(dir string) { r.say(dir, "mounted on "+dir) }
 
 // tookOver is ready, for a mount of which another process was systemd's until now.
-func (r *readiness) tookOver(dir string) {
+func (r *Readiness) tookOver(dir string) {
 	r.say(dir, "mounted on "+dir+"\nMAINPID="+strconv.Itoa(os.Getpid()))
 }
 
 // serving is ready, for the owner at a socket.
-func (r *readiness) serving(socket string) { r.say(socket, "serving at "+socket) }
+func (r *Readiness) serving(socket string) { r.say(socket, "serving at "+socket) }
 
-func (r *readiness) say(where, status string) {
+func (r *Readiness) say(where, status string) {
 	if r.file != nil {
 		_, _ = r.file.WriteString("ready " + where + "\n") // nobody may be reading any more
-		r.close()
+		r.Close()
 	}
 	notifySystemd("READY=1\nSTATUS=" + status)
 }
 
-func (r *readiness) stopping() { notifySystemd("STOPPING=1") }
+func (r *Readiness) stopping() { notifySystemd("STOPPING=1") }
 
-func (r *readiness) close() {
+// Close says that it will not be ready, where nothing was said yet.
+func (r *Readiness) Close() {
 	if r.file != nil {
 		r.file.Close()
 		r.file = nil

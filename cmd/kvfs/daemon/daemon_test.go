@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"context"
@@ -26,7 +26,7 @@ import (
 func newTestDaemon(t *testing.T) *daemon {
 	t.Helper()
 	cfg := loadConfig(t, `{"memory": {"size": "64MiB"}, "groups": {"pool": {"pinned": true, "quota": "1MiB"}}}`)
-	d := &daemon{dir: "/mnt/kv", cfg: cfg, started: time.Now()}
+	d := &daemon{program: Program{Version: "v0.0.1"}, dir: "/mnt/kv", cfg: cfg, started: time.Now()}
 	o := memoryOptions(cfg, d.dir, zap.NewNop())
 	o.Dir, o.NoMount = filepath.Join(t.TempDir(), "memory"), true
 	var err error
@@ -84,7 +84,7 @@ func TestStatusDocument(t *testing.T) {
 	if len(groups) != 1 || groups[0].(map[string]any)["name"] != "pool" || groups[0].(map[string]any)["quota_bytes"] != float64(1<<20) {
 		t.Errorf("groups: got %v", doc["groups"])
 	}
-	if reply, err := status.Parse(text); err != nil || reply.Version != version || len(reply.Tiers) != 1 {
+	if reply, err := status.Parse(text); err != nil || reply.Version != "v0.0.1" || len(reply.Tiers) != 1 {
 		t.Errorf("kvfs status reads %+v, %v", reply, err)
 	}
 }

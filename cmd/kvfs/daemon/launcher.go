@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"errors"
@@ -8,9 +8,6 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 )
-
-// endsWithFlag is the flag of kvfs mount by which kvfs run says who it is.
-const endsWithFlag = "ends-with"
 
 // launcher is the kvfs run that a mount is to end with. The daemon that it has started hears of its
 // end by a signal, and asks for no more than its number. Those that take the mount over are not its
@@ -26,7 +23,7 @@ func watchLauncher(pid int, log *zap.Logger) (*launcher, error) {
 	if pid == 0 {
 		return &launcher{}, nil
 	}
-	file, ended, err := watchProcess(pid)
+	file, ended, err := WatchProcess(pid)
 	if err != nil {
 		return nil, fmt.Errorf("the kvfs run that made it, and with which it ends: %w", err)
 	}
@@ -41,9 +38,9 @@ func (l *launcher) close() {
 	}
 }
 
-// watchProcess returns a pidfd of process pid, which need not be a child, and a channel that is closed
+// WatchProcess returns a pidfd of process pid, which need not be a child, and a channel that is closed
 // when the process has ended. Who closes the file ends the watch.
-func watchProcess(pid int) (*os.File, chan struct{}, error) {
+func WatchProcess(pid int) (*os.File, chan struct{}, error) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
 		return nil, nil, fmt.Errorf("process %d: %w", pid, os.NewSyscallError("pidfd_open", err))

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"context"
@@ -55,7 +55,7 @@ func startWrongOwner(t *testing.T, cfg *config.Config, wrong int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := handoff.Listen(handoff.Options{Path: cfg.Store.Socket, Release: version, Logger: zap.NewNop()})
+	l, err := handoff.Listen(handoff.Options{Path: cfg.Store.Socket, Release: "v0.0.0", Logger: zap.NewNop()})
 	if err != nil {
 		t.Fatal(errors.Join(err, engine.Close(context.Background(), false)))
 	}
@@ -93,7 +93,7 @@ func TestAttachSelfTest(t *testing.T) {
 			cfg.Memory.Passthrough = c.passthrough
 			if c.err != nil {
 				dir := t.TempDir()
-				if err := mount(t.Context(), cfg, dir, 0, &readiness{}); !errors.Is(err, c.err) || exit.Code(err) != exit.Mount {
+				if err := (Program{}).Mount(t.Context(), cfg, dir, 0, &Readiness{}); !errors.Is(err, c.err) || exit.Code(err) != exit.Mount {
 					t.Errorf("got %v, exit code %d", err, exit.Code(err))
 				}
 				if m, err := mounts.Find(dir); m != nil || err != nil {
@@ -102,9 +102,8 @@ func TestAttachSelfTest(t *testing.T) {
 				return
 			}
 			dir, _ := startGuest(t, cfg)
-			code, out, errs := runCLI("status", dir)
-			if code != exit.OK || !strings.Contains(out, "read path   "+c.path) {
-				t.Errorf("exit code %d, %s%s; want %s", code, out, errs, c.path)
+			if out, err := shownStatus(dir); err != nil || !strings.Contains(out, "read path   "+c.path) {
+				t.Errorf("%v, %s; want %s", err, out, c.path)
 			}
 			block := filepath.Join(dir, "block")
 			if err := os.WriteFile(block, []byte("block"), 0o644); err != nil {

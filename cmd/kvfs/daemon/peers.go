@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"context"
@@ -45,7 +45,7 @@ type peers struct {
 
 // openPeers listens for peers and returns the tier of their blocks, nil without bind.
 // The removals that it knows of are kept in the file graves.
-func openPeers(ctx context.Context, cfg *config.Config, graves string, log *zap.Logger) (p *peers, err error) {
+func openPeers(ctx context.Context, program Program, cfg *config.Config, graves string, log *zap.Logger) (p *peers, err error) {
 	if cfg.Bind == "" {
 		return nil, nil
 	}
@@ -80,9 +80,9 @@ func openPeers(ctx context.Context, cfg *config.Config, graves string, log *zap.
 		},
 		ControlBind: cfg.Peer.Control, TLS: certificates, Insecure: cfg.Insecure, Transport: p.transport,
 		Fabric: p.memory.Fabric(), FabricLocal: p.memory.Local, FabricBytes: p.memory.Bytes, Path: paths[cfg.Peer.Transport],
-		Zone: cfg.Zone, Capacity: p.capacity, Version: version, Require: cfg.Peer.Require,
+		Zone: cfg.Zone, Capacity: p.capacity, Version: program.Version, Require: cfg.Peer.Require,
 		NoCopies:    cfg.Peer.Accept != config.On,
-		Location:    location.Options{Horizon: time.Duration(cfg.Peer.Horizon), Lost: lost.Tell, Now: clock()},
+		Location:    location.Options{Horizon: time.Duration(cfg.Peer.Horizon), Lost: lost.Tell, Now: program.Clock},
 		GraveFile:   graves,
 		CallTimeout: time.Duration(cfg.Peer.Timeout), Logger: log.Named("cluster"),
 	}
@@ -340,17 +340,4 @@ func (p *peers) membersText() []byte {
 		return []byte(fmt.Sprintf("%q\n", err.Error()))
 	}
 	return append(text, '\n')
-}
-
-// clockOffset shifts the clock of the daemon, a duration such as 1h. Tests set it at link
-// time, to see what a wrong clock does.
-var clockOffset string
-
-// clock returns the clock of the engine and of what it tells others; nil: the machine's.
-func clock() func() time.Time {
-	d, err := time.ParseDuration(clockOffset)
-	if err != nil {
-		return nil
-	}
-	return func() time.Time { return time.Now().Add(d) }
 }

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"context"
@@ -21,25 +21,25 @@ func TestReadyFD(t *testing.T) {
 		if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
 			t.Fatal(err)
 		}
-		r := newReadiness(fds[1])
+		r := NewReadiness(fds[1])
 		want := ""
 		if ready {
 			want = "ready /mnt/kv\n"
 			r.ready("/mnt/kv")
 			r.ready("/mnt/kv") // is told once
 		}
-		r.close()
-		r.close()
+		r.Close()
+		r.Close()
 		f := os.NewFile(uintptr(fds[0]), "pipe")
 		if got, err := io.ReadAll(f); err != nil || string(got) != want {
 			t.Errorf("ready %v: got %q, %v, want %q", ready, got, err, want)
 		}
 		f.Close()
 	}
-	none := newReadiness(-1)
+	none := NewReadiness(-1)
 	none.ready("/mnt/kv")
 	none.stopping()
-	none.close()
+	none.Close()
 }
 
 // TestNotifySystemd shows the datagrams that systemd gets, at a path and at an
@@ -53,7 +53,7 @@ func TestNotifySystemd(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Setenv("NOTIFY_SOCKET", env)
-		r := newReadiness(-1)
+		r := NewReadiness(-1)
 		r.ready("/mnt/kv")
 		r.stopping()
 		for _, want := range []string{"READY=1\nSTATUS=mounted on /mnt/kv", "STOPPING=1"} {

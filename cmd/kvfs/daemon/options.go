@@ -1,20 +1,13 @@
-package main
+package daemon
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
-	"fmt"
 	"math"
-	"os"
-	"os/signal"
 	"path/filepath"
 	"time"
 
 	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
-	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/directio"
@@ -24,57 +17,6 @@ import (
 	"github.com/kvfs/kvfs/tiers/disk"
 	"github.com/kvfs/kvfs/tiers/mem"
 )
-
-// newLogger logs to standard error.
-func newLogger(cfg *config.Config) (*zap.Logger, error) {
-	c := zap.NewProductionConfig()
-	if cfg.Log.Format == "console" {
-		c = zap.NewDevelopmentConfig()
-		c.Development = false
-	}
-	c.DisableStacktrace, c.DisableCaller, c.Sampling = true, true, nil
-	level, err := zapcore.ParseLevel(cfg.Log.Level)
-	if err != nil {
-		return nil, err
-	}
-	c.Level = zap.NewAtomicLevelAt(level)
-	return c.Build()
-}
-
-// warn logs what is odd about the configuration.
-func warn(cfg *config.Config, log *zap.Logger) {
-	for _, line := range cfg.Warnings {
-		log.Warn(line)
-	}
-}
-
-// hearHangup has SIGHUP, of which a process dies that does not know it, say how settings are changed. The
-// function that it returns ends that.
-func hearHangup(log *zap.Logger) (stop func()) {
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, unix.SIGHUP)
-	go func() { // ends with stop
-		for range signals {
-			log.Info("SIGHUP: settings are not read again; with kvfs mount --takeover another daemon takes them, certificates and keys are read when their files change")
-		}
-	}()
-	return func() {
-		signal.Stop(signals)
-		close(signals)
-	}
-}
-
-// minHeadroom is the least by which the primary tier's file system exceeds its
-// capacity: room for the blocks that writers make longer than the group's blocks
-// so far, and for removed ones that are still open.
-const minHeadroom = 64 << 20
-
-func headroom(cfg *config.Config) int64 {
-	if h := int64(cfg.Memory.Headroom); h > 0 {
-		return h
-	}
-	return max(int64(cfg.Memory.Size)/8, minHeadroom)
-}
 
 // storeID names the memory of the mount at dir: readable, and different for
 // different directories.
@@ -120,42 +62,6 @@ func diskOptions(cfg *config.Config, log *zap.Logger) (disk.Options, error) {
 	return o, nil
 }
 
-// ssd is the disk as a type of tier, whose options are sections of their own.
-type ssd struct{ cfg *config.Config }
-
-// Open implements tiers.Opener.
-func (s ssd) Open(ctx context.Context, name string, log *zap.Logger) (tiers.Tier, error) {
-	o, err := diskOptions(s.cfg, log)
-	if err != nil {
-		return nil, err
-	}
-	o.Name = name
-	o.Pool, err = directio.NewPool(directio.PoolOptions{SizeBytes: int64(s.cfg.Staging.Size), UsableRatio: s.cfg.Staging.UsableRatio})
-	if err != nil {
-		return nil, err
-	}
-	return disk.Open(ctx, o)
-}
-
-// openSecondaries opens the tiers of this machine below memory, fastest first. The engine closes them.
-func openSecondaries(ctx context.Context, cfg *config.Config, log *zap.Logger) (list []tiers.SecondaryOptions, err error) {
-	for _, t := range cfg.Below() {
-		opener := tiers.Opener(ssd{cfg})
-		if t.Type != config.TierDisk {
-			opener = t.Options.(tiers.Opener) // of tierTypes
-		}
-		tier, err := onceFree(ctx, log, func() (tiers.Tier, error) { return opener.Open(ctx, t.Name, log) })
-		if err != nil {
-			return nil, errors.Join(fmt.Errorf("%s tier: %w", t.Name, err), closeSecondaries(list))
-		}
-		list = append(list, tiers.SecondaryOptions{
-			Name: t.Name, Tier: tier, Cascade: tiers.CascadeMode(t.Cascade), QueueBytes: int64(t.CascadeQueue),
-			SecondHit: t.Admission == config.AdmitSecondHit,
-		})
-	}
-	return list, nil
-}
-
 func engineOptions(cfg *config.Config, memory tiers.Primary, hooks callbacks, log *zap.Logger) tiers.Options {
 	// Zero means "none" in the configuration and "default" in the library.
 	never := time.Duration(math.MaxInt64)
@@ -177,7 +83,7 @@ func engineOptions(cfg *config.Config, memory tiers.Primary, hooks callbacks, lo
 
 		HideElsewhere: cfg.Readdir.Remote == config.Off,
 
-		Now: clock(), Alive: hooks.Alive, Closed: hooks.Closed, Invalidate: hooks.Invalidate, Dropped: hooks.Dropped,
+		Alive: hooks.Alive, Closed: hooks.Closed, Invalidate: hooks.Invalidate, Dropped: hooks.Dropped,
 		Logger: log.Named("engine"),
 	}
 	if cfg.Mount.LookupLease == 0 {
@@ -214,25 +120,4 @@ func serverOptions(cfg *config.Config, d *daemon, log *zap.Logger) fs.Options {
 		o.Control = append(o.Control, fs.ControlFile{Name: "members", Text: d.peers.membersText})
 	}
 	return o
-}
-
-// totalMemory returns the RAM of the machine in bytes.
-func totalMemory() int64 {
-	var si unix.Sysinfo_t
-	if err := unix.Sysinfo(&si); err != nil {
-		return math.MaxInt64
-	}
-	return int64(si.Totalram) * int64(si.Unit)
-}
-
-// rootDir is the mode and owner of the root directory.
-type rootDir struct{ mode, uid, gid uint32 }
-
-// rootOf returns those that the administrator gave the mount point.
-func rootOf(dir string) (rootDir, error) {
-	var st unix.Stat_t
-	if err := unix.Stat(dir, &st); err != nil {
-		return rootDir{}, &os.PathError{Op: "stat", Path: dir, Err: err}
-	}
-	return rootDir{st.Mode & 0o7777, st.Uid, st.Gid}, nil
 }

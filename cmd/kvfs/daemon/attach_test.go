@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"bytes"
@@ -42,9 +42,9 @@ func startGuest(t *testing.T, cfg *config.Config) (dir string, stop func() error
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { // ends with ctx, or when it is unmounted
-		ready := &readiness{file: w}
-		defer ready.close()
-		done <- mount(ctx, cfg, dir, 0, ready)
+		ready := &Readiness{file: w}
+		defer ready.Close()
+		done <- Program{}.Mount(ctx, cfg, dir, 0, ready)
 	}()
 	stopped := false
 	stop = func() error {
@@ -98,12 +98,13 @@ func TestAttach(t *testing.T) {
 	if got, err := os.ReadFile(filepath.Join(b, "g", "x")); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("%d bytes, %v", len(got), err)
 	}
-	code, out, errs := runCLI("status", b)
-	if code != exit.OK || !strings.Contains(out, "mode        standalone-store") {
-		t.Errorf("exit code %d, %s%s", code, out, errs)
+	if out, err := shownStatus(b); err != nil || !strings.Contains(out, "mode        standalone-store") {
+		t.Errorf("%v, %s", err, out)
 	}
-	if code, _, errs := runCLI("umount", "--timeout=1m", b); code != exit.OK {
-		t.Errorf("exit code %d, %s", code, errs)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := mounts.Unmount(ctx, b, false); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -114,7 +115,7 @@ func TestAttachWithoutOwner(t *testing.T) {
 	for _, timeout := range []time.Duration{0, time.Millisecond} {
 		cfg := guestConfig(t, ownerConfig(t), timeout)
 		dir := t.TempDir()
-		err := mount(t.Context(), cfg, dir, 0, &readiness{})
+		err := (Program{}).Mount(t.Context(), cfg, dir, 0, &Readiness{})
 		if !errors.Is(err, handoff.ErrNoOwner) || exit.Code(err) != exit.Mount {
 			t.Errorf("timeout %v: %v, exit code %d", timeout, err, exit.Code(err))
 		}
@@ -124,7 +125,7 @@ func TestAttachWithoutOwner(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := mount(ctx, guestConfig(t, ownerConfig(t), time.Hour), t.TempDir(), 0, &readiness{}); !errors.Is(err, context.Canceled) {
+	if err := (Program{}).Mount(ctx, guestConfig(t, ownerConfig(t), time.Hour), t.TempDir(), 0, &Readiness{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("stopped while it waits: %v", err)
 	}
 }
@@ -143,7 +144,7 @@ func TestAttachToStopped(t *testing.T) {
 	}
 	defer l.Close()
 	dir := t.TempDir()
-	err = mount(t.Context(), guestConfig(t, owner, time.Millisecond), dir, 0, &readiness{})
+	err = (Program{}).Mount(t.Context(), guestConfig(t, owner, time.Millisecond), dir, 0, &Readiness{})
 	if err == nil || errors.Is(err, handoff.ErrNoOwner) || !strings.Contains(err.Error(), fmt.Sprintf("no answer from process %d", os.Getpid())) {
 		t.Errorf("got %v", err)
 	}
@@ -163,7 +164,7 @@ func TestAttachRefused(t *testing.T) {
 	cfg := guestConfig(t, owner, time.Hour)
 	cfg.Mount.EntryTimeout = -1
 	dir := t.TempDir()
-	if err := mount(t.Context(), cfg, dir, 0, &readiness{}); !errors.Is(err, handoff.ErrRefused) {
+	if err := (Program{}).Mount(t.Context(), cfg, dir, 0, &Readiness{}); !errors.Is(err, handoff.ErrRefused) {
 		t.Errorf("got %v", err)
 	}
 	if m, err := mounts.Find(dir); m != nil || err != nil {
@@ -175,7 +176,7 @@ func TestAttachRefused(t *testing.T) {
 func TestPace(t *testing.T) {
 	core, logs := observer.New(zapcore.InfoLevel)
 	log := zap.New(core)
-	var p pace
+	var p Pace
 	for _, err := range []error{handoff.ErrNoOwner, handoff.ErrNoOwner, handoff.ErrVersion, handoff.ErrVersion, handoff.ErrNoOwner} {
 		p.note(log, forOwner, err)
 	}
@@ -183,11 +184,11 @@ func TestPace(t *testing.T) {
 		t.Errorf("%d lines, want 3", logs.Len())
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	if !p.wait(ctx) {
+	if !p.Wait(ctx) {
 		t.Error("the wait ended early")
 	}
 	cancel()
-	if p.wait(ctx) {
+	if p.Wait(ctx) {
 		t.Error("it waits for nobody")
 	}
 }
@@ -201,7 +202,7 @@ func TestShortOwnerTimeout(t *testing.T) {
 	cfg := guestConfig(t, loadConfig(t, `{"store": {"socket": "`+filepath.Join(t.TempDir(), "s")+`"}}`), time.Millisecond)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	err := attach(ctx, cfg, t.TempDir(), &readiness{}, zap.NewNop())
+	err := Program{}.attach(ctx, cfg, t.TempDir(), &Readiness{}, zap.NewNop())
 	if !errors.Is(err, handoff.ErrNoOwner) || !strings.Contains(err.Error(), "within 1ms") {
 		t.Errorf("got %v", err)
 	}

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk"
@@ -40,14 +41,14 @@ type place struct {
 
 // openDaemon opens the tiers from the bottom up, the engine over them, and what can be asked
 // of it. Peers are not served yet, and nothing is mounted.
-func openDaemon(ctx context.Context, cfg *config.Config, at place, hooks callbacks, log *zap.Logger) (d *daemon, err error) {
+func (p Program) openDaemon(ctx context.Context, cfg *config.Config, at place, hooks callbacks, log *zap.Logger) (d *daemon, err error) {
 	if err := checkMemory(cfg, log); err != nil {
 		return nil, err
 	}
 	if err := checkDescriptors(cfg); err != nil {
 		return nil, exit.With(exit.Config, err)
 	}
-	d = &daemon{dir: at.path, cfg: cfg, log: log, started: time.Now()}
+	d = &daemon{program: p, dir: at.path, cfg: cfg, log: log, started: time.Now()}
 	d.memory, err = onceFree(ctx, log, func() (*mem.Store, error) { return openMemory(ctx, cfg, at, log) })
 	if err != nil {
 		return nil, fmt.Errorf("memory tier: %w", err)
@@ -57,6 +58,7 @@ func openDaemon(ctx context.Context, cfg *config.Config, at place, hooks callbac
 	}
 	d.cfg = cfg
 	options := engineOptions(cfg, d.memory, hooks, log)
+	options.Now = p.Clock
 	options.RootMode, options.RootUID, options.RootGID = at.root.mode, at.root.uid, at.root.gid
 	options.Kernels = at.shared
 	options.Secondaries, err = openSecondaries(ctx, cfg, log)
@@ -65,7 +67,7 @@ func openDaemon(ctx context.Context, cfg *config.Config, at place, hooks callbac
 	}
 	graves, err := gravePath(cfg, d.memory.Dir())
 	if err == nil {
-		d.peers, err = openPeers(ctx, cfg, graves, log)
+		d.peers, err = openPeers(ctx, p, cfg, graves, log)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("peers: %w", err), closeSecondaries(options.Secondaries), d.closeMemory())
@@ -90,18 +92,18 @@ func openDaemon(ctx context.Context, cfg *config.Config, at place, hooks callbac
 // process has left stays for the next start.
 func (d *daemon) closeMemory() error { return d.memory.Close(!d.memory.Fresh()) }
 
-// onceFree opens what a daemon that still ends may have in use: it waits for that as long as closeGrace,
+// onceFree opens what a daemon that still ends may have in use: it waits for that as long as CloseGrace,
 // as there is no event for the end of another's lock.
 func onceFree[T any](ctx context.Context, log *zap.Logger, open func() (T, error)) (T, error) {
-	ctx, cancel := context.WithTimeout(ctx, closeGrace)
+	ctx, cancel := context.WithTimeout(ctx, CloseGrace)
 	defer cancel()
-	for tick := (&pace{}); ; {
+	for tick := (&Pace{}); ; {
 		t, err := open()
 		if !errors.Is(err, mem.ErrBusy) && !errors.Is(err, disk.ErrBusy) {
 			return t, err
 		}
 		tick.note(log, "waiting for another process to end", err)
-		if !tick.wait(ctx) {
+		if !tick.Wait(ctx) {
 			return t, exit.With(exit.Mount, err)
 		}
 	}
@@ -128,76 +130,9 @@ func openMemory(ctx context.Context, cfg *config.Config, at place, log *zap.Logg
 	return m, nil
 }
 
-// spareDescriptors are for the directories of the memory tier, the mount, ports, and some hundred blocks that are
-// open or in flight at a time.
-const spareDescriptors = 1024
-
-// checkDescriptors fails if this process may open fewer files than it needs at least: the slabs of the SSD tier, which
-// stay open, and spareDescriptors. Go has raised the limit as far as it may.
-func checkDescriptors(cfg *config.Config) error {
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return os.NewSyscallError("getrlimit", err)
-	}
-	need := uint64(spareDescriptors)
-	for _, d := range cfg.Disk.Dirs {
-		size := int64(d.Size)
-		var st unix.Statfs_t
-		if unix.Statfs(d.Path, &st) == nil || unix.Statfs(filepath.Dir(d.Path), &st) == nil { // it may be to be made
-			size = min(size, int64(st.Blocks)*st.Bsize)
-		}
-		need += uint64(size/max(int64(cfg.Disk.SlabSize), 1)) + 16 // of small directories
-	}
-	if limit.Cur < need {
-		return fmt.Errorf("this process may open %d files (RLIMIT_NOFILE), and needs %d with these settings: raise ulimit -n, LimitNOFILE= or --ulimit nofile=", limit.Cur, need)
-	}
-	return nil
-}
-
-// minRoom is the least memory that a file system has to have room for.
-const minRoom = 16 * config.MiB
-
-// fitMemory returns cfg, or a copy with a memory.size and a headroom for which there is room where the memory is in a
-// file system that it shares, as /dev/shm, which is 64 MiB in containers of Docker.
-func fitMemory(cfg *config.Config, m *mem.Store, log *zap.Logger) (*config.Config, error) {
-	room, err := m.RoomBytes()
-	if err != nil {
-		return nil, fmt.Errorf("memory tier: %w", err)
-	}
-	if int64(cfg.Memory.Size)+headroom(cfg) <= room {
-		return cfg, nil
-	}
-	if room < int64(minRoom) {
-		return nil, exit.With(exit.Config, fmt.Errorf("memory.size %v: the file system of %s has room for %v, want %v at least", cfg.Memory.Size, m.Dir(), config.Size(room), minRoom))
-	}
-	fit := *cfg
-	fit.Memory.Headroom = config.Size(min(headroom(cfg), room/8))
-	fit.Memory.Size = min(cfg.Memory.Size, config.Size(room)-fit.Memory.Headroom)
-	log.Warn("memory.size is more than the file system has room for: using less", zap.String("dir", m.Dir()), zap.Stringer("configured", cfg.Memory.Size),
-		zap.Stringer("memory", fit.Memory.Size), zap.Stringer("headroom", fit.Memory.Headroom))
-	return &fit, nil
-}
-
-// checkMemory fails if the machine, or the control group of this process, has less memory than is asked for.
-func checkMemory(cfg *config.Config, log *zap.Logger) error {
-	if total := totalMemory(); int64(cfg.Memory.Size) > total {
-		return exit.With(exit.Config, fmt.Errorf("memory.size %v exceeds the memory of this machine, %v", cfg.Memory.Size, config.Size(total)))
-	}
-	limit, ok := config.MemoryLimit()
-	switch all := cfg.Memory.Size + config.Size(headroom(cfg)); {
-	case !ok:
-	case cfg.Memory.Size > limit:
-		return exit.With(exit.Config, fmt.Errorf("memory.size %v exceeds the memory limit of the control group of this process, %v", cfg.Memory.Size, limit))
-	case all > limit:
-		log.Warn("memory.size and its headroom exceed the memory limit of the control group, against which the blocks count: this process may be killed",
-			zap.Stringer("memory", cfg.Memory.Size), zap.Stringer("with_headroom", all), zap.Stringer("limit", limit))
-	}
-	return nil
-}
-
-// closeGrace is how long the tiers may take, beyond drain_timeout, to finish what
+// CloseGrace is how long the tiers may take, beyond drain_timeout, to finish what
 // they have begun.
-const closeGrace = 10 * time.Second
+const CloseGrace = 10 * time.Second
 
 // close has what is still on its way to the SSD get there, for as long as
 // drain_timeout, and closes the tiers.
@@ -234,7 +169,7 @@ func (d *daemon) closeTiers(keep bool) error {
 	if d.asleep != nil {
 		d.asleep()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), closeGrace)
+	ctx, cancel := context.WithTimeout(context.Background(), CloseGrace)
 	defer cancel()
 	err := d.engine.Close(ctx, keep)
 	d.peers.close()
@@ -243,11 +178,59 @@ func (d *daemon) closeTiers(keep bool) error {
 
 // closeSecondaries closes tiers that no engine has taken over.
 func closeSecondaries(list []tiers.SecondaryOptions) error {
-	ctx, cancel := context.WithTimeout(context.Background(), closeGrace)
+	ctx, cancel := context.WithTimeout(context.Background(), CloseGrace)
 	defer cancel()
 	var errs []error
 	for _, s := range list {
 		errs = append(errs, s.Tier.Close(ctx))
 	}
 	return errors.Join(errs...)
+}
+
+// ssd is the disk as a type of tier, whose options are sections of their own.
+type ssd struct{ cfg *config.Config }
+
+// Open implements tiers.Opener.
+func (s ssd) Open(ctx context.Context, name string, log *zap.Logger) (tiers.Tier, error) {
+	o, err := diskOptions(s.cfg, log)
+	if err != nil {
+		return nil, err
+	}
+	o.Name = name
+	o.Pool, err = directio.NewPool(directio.PoolOptions{SizeBytes: int64(s.cfg.Staging.Size), UsableRatio: s.cfg.Staging.UsableRatio})
+	if err != nil {
+		return nil, err
+	}
+	return disk.Open(ctx, o)
+}
+
+// openSecondaries opens the tiers of this machine below memory, fastest first. The engine closes them.
+func openSecondaries(ctx context.Context, cfg *config.Config, log *zap.Logger) (list []tiers.SecondaryOptions, err error) {
+	for _, t := range cfg.Below() {
+		opener := tiers.Opener(ssd{cfg})
+		if t.Type != config.TierDisk {
+			opener = t.Options.(tiers.Opener) // of tierTypes
+		}
+		tier, err := onceFree(ctx, log, func() (tiers.Tier, error) { return opener.Open(ctx, t.Name, log) })
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("%s tier: %w", t.Name, err), closeSecondaries(list))
+		}
+		list = append(list, tiers.SecondaryOptions{
+			Name: t.Name, Tier: tier, Cascade: tiers.CascadeMode(t.Cascade), QueueBytes: int64(t.CascadeQueue),
+			SecondHit: t.Admission == config.AdmitSecondHit,
+		})
+	}
+	return list, nil
+}
+
+// rootDir is the mode and owner of the root directory.
+type rootDir struct{ mode, uid, gid uint32 }
+
+// rootOf returns those that the administrator gave the mount point.
+func rootOf(dir string) (rootDir, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		return rootDir{}, &os.PathError{Op: "stat", Path: dir, Err: err}
+	}
+	return rootDir{st.Mode & 0o7777, st.Uid, st.Gid}, nil
 }

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"context"
@@ -18,6 +18,7 @@ import (
 
 // daemon is what runs behind one mount, or, as the owner of a store, behind many.
 type daemon struct {
+	program Program
 	dir     string // mount point; of an owner, its socket
 	cfg     *config.Config
 	log     *zap.Logger
@@ -65,7 +66,7 @@ func (d *daemon) status() []byte {
 
 // document says all but which mount it is about.
 func (d *daemon) document() *status.Document {
-	from := status.Source{Version: version, Started: d.started, Config: d.cfg, Memory: d.memory, Engine: d.engine}
+	from := status.Source{Version: d.program.Version, Started: d.started, Config: d.cfg, Memory: d.memory, Engine: d.engine}
 	doc := from.Collect()
 	doc.Cluster, doc.Events = d.peers.status(&doc.Summary), d.surface.status()
 	return doc

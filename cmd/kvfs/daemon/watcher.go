@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"context"
@@ -42,7 +42,17 @@ const parentDied = unix.SIGUSR1
 // freeEvery is how often a watcher looks whether anybody has the mark still.
 const freeEvery = 100 * time.Millisecond
 
-// watchMount is the life of a watcher.
+// Watcher is the life of a process that a process with a mount has started to watch it, with the given
+// arguments (os.Args), and returns its exit code. It returns at once, with false, in every other process.
+// A program that mounts calls it first of all.
+func Watcher(args []string) (code int, is bool) {
+	if len(args) != 2 || args[1] != watchCommand {
+		return 0, false
+	}
+	return watchMount(os.NewFile(3, "goodbye"), os.NewFile(4, "abort"), os.NewFile(5, "mark")), true
+}
+
+// watchMount is Watcher with the descriptors that it was given.
 func watchMount(said, abort, mark *os.File) int {
 	signal.Ignore(unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM) // it ends with the daemon
 	died := make(chan os.Signal, 1)

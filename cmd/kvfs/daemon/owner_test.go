@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"context"
@@ -6,16 +6,16 @@ import (
 	"errors"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
-	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
+	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 	"github.com/kvfs/kvfs/cmd/kvfs/status"
 	"github.com/kvfs/kvfs/fs"
 )
@@ -39,9 +39,9 @@ func startOwner(t *testing.T, cfg *config.Config) {
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { // ends with ctx
-		ready := &readiness{file: w}
-		defer ready.close()
-		done <- serve(ctx, cfg, ready)
+		ready := &Readiness{file: w}
+		defer ready.Close()
+		done <- Program{}.Serve(ctx, cfg, ready)
 	}()
 	t.Cleanup(func() {
 		stop()
@@ -66,25 +66,26 @@ func TestServe(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, as the memory tier of an owner that passes through")
 	}
-	cleanEnv(t)
 	cfg := ownerConfig(t)
 	startOwner(t, cfg)
 
-	code, out, errs := runCLI("status", "--store", cfg.Store.Socket)
-	if code != exit.OK || !strings.Contains(out, "socket   "+cfg.Store.Socket) || !strings.Contains(out, "MOUNT  PID  STATE  READ PATH  WRITE PATH") ||
-		!strings.Contains(out, "64.0 MiB") {
-		t.Errorf("exit code %d, %s%s", code, out, errs)
+	text, err := client.OwnerStatus(t.Context(), cfg.Store.Socket, mounts.Timeout)
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Setenv("KVFS_STORE_SOCKET", cfg.Store.Socket)
-	code, out, errs = runCLI("status", "--store", "--json")
-	var doc status.Document
-	if err := json.Unmarshal([]byte(out), &doc); code != exit.OK || err != nil {
-		t.Fatalf("exit code %d, %v, %s%s", code, err, out, errs)
+	var out strings.Builder
+	if err := status.Print(&out, text); err != nil || !strings.Contains(out.String(), "socket   "+cfg.Store.Socket) ||
+		!strings.Contains(out.String(), "MOUNT  PID  STATE  READ PATH  WRITE PATH") || !strings.Contains(out.String(), "64.0 MiB") {
+		t.Errorf("%v, %s", err, out.String())
+	}
+	doc, err := status.Parse(text)
+	if err != nil {
+		t.Fatal(err)
 	}
 	if doc.Store == nil || doc.Store.Socket != cfg.Store.Socket || len(doc.Store.Mounts) != 0 || doc.PID != os.Getpid() {
-		t.Errorf("status %s", out)
+		t.Errorf("status %s", text)
 	}
-	if err := serve(t.Context(), cfg, &readiness{}); !errors.Is(err, handoff.ErrServing) {
+	if err := (Program{}).Serve(t.Context(), cfg, &Readiness{}); !errors.Is(err, handoff.ErrServing) {
 		t.Errorf("a second owner: %v", err)
 	}
 }
@@ -104,7 +105,7 @@ func TestServeFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg := ownerConfig(t)
 			change(cfg)
-			if err := serve(t.Context(), cfg, &readiness{}); err == nil {
+			if err := (Program{}).Serve(t.Context(), cfg, &Readiness{}); err == nil {
 				t.Error("it served")
 			}
 			if _, err := os.Lstat(cfg.Store.Socket); !errors.Is(err, os.ErrNotExist) {
@@ -191,18 +192,5 @@ func TestGuestOptions(t *testing.T) {
 		if string(o.Passthrough) != c.want {
 			t.Errorf("owner %s, mount %s: got %s, want %s", c.owner, c.mount, o.Passthrough, c.want)
 		}
-	}
-}
-
-// TestStatusOfNobody shows what kvfs status says where no owner serves.
-func TestStatusOfNobody(t *testing.T) {
-	cleanEnv(t)
-	path := filepath.Join(t.TempDir(), "s")
-	code, _, errs := runCLI("status", "--store", path)
-	if code != exit.NotMount || errs != "kvfs: no owner is serving at "+path+"\n" {
-		t.Errorf("exit code %d, %q", code, errs)
-	}
-	if code, _, _ := runCLI("status", "--store", "a", "b"); code != exit.Usage {
-		t.Errorf("two sockets: exit code %d", code)
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"cmp"
@@ -32,7 +32,7 @@ import (
 // letGoTime is the longest time that a process takes to let go of its mount, beyond the answers to
 // writes that wait for room. Only an operation of a tier that hangs takes longer: then the other one
 // gives up.
-const letGoTime = 3 * closeGrace
+const letGoTime = 3 * CloseGrace
 
 // serveTime is the longest time that the next process may take to answer the mount.
 const serveTime = 2 * time.Minute
@@ -47,7 +47,7 @@ func (d *daemon) makeOffer(root rootDir) {
 		dir, err = memoryDir(d.cfg)
 	}
 	if err == nil {
-		offer, err = handoff.NewOffer(path, version, handoff.Offered{
+		offer, err = handoff.NewOffer(path, d.program.Version, handoff.Offered{
 			Dir: d.dir, FSName: d.cfg.Mount.FSName, AllowOther: allowOther(d.cfg), MaxWrite: int(d.cfg.Mount.MaxWrite),
 			MemoryDir: dir, MemoryAt: d.memory.Dir(), RootMode: root.mode, RootUID: root.uid, RootGID: root.gid,
 			Epoch: d.server.Epoch(), EndsWith: d.endsWith, Patience: letGoTime + time.Duration(d.cfg.Mount.WriteTimeout),
@@ -171,8 +171,8 @@ func (m *embedded) takeBack(ctx context.Context, heir *handoff.Heir, why error) 
 // restart is start for a mount that another process has tried to answer. What that one had locked
 // may be so for a moment longer; there is no event for its end.
 func (m *embedded) restart(ctx context.Context) (*daemon, error) {
-	until := time.Now().Add(closeGrace)
-	for tick := (&pace{}); ; {
+	until := time.Now().Add(CloseGrace)
+	for tick := (&Pace{}); ; {
 		d, err := m.start(ctx)
 		if err == nil || ctx.Err() != nil || time.Now().After(until) {
 			return d, err
@@ -181,19 +181,19 @@ func (m *embedded) restart(ctx context.Context) (*daemon, error) {
 			tick.said = why
 			m.log.Warn("take the mount back", zap.Error(err))
 		}
-		tick.wait(ctx)
+		tick.Wait(ctx)
 	}
 }
 
-// takeOver is mount for a mount that a daemon serves: it is replaced.
-func takeOver(ctx context.Context, cfg *config.Config, dir string, ready *readiness) error {
-	log, err := newLogger(cfg)
+// TakeOver is Mount for a mount that a daemon serves: that is replaced.
+func (p Program) TakeOver(ctx context.Context, cfg *config.Config, dir string, ready *Readiness) error {
+	log, err := NewLogger(cfg)
 	if err != nil {
 		return err
 	}
 	defer hearHangup(log)()
-	warn(cfg, log)
-	conn, err := findDaemon(ctx, cfg, dir)
+	Warn(cfg, log)
+	conn, err := p.findDaemon(ctx, cfg, dir)
 	if err != nil {
 		return err
 	}
@@ -206,14 +206,14 @@ func takeOver(ctx context.Context, cfg *config.Config, dir string, ready *readin
 	defer with.close()
 	o := old.Mount
 	m := &embedded{
-		cfg: cfg, at: place{path: o.Dir, root: rootDir{o.RootMode, o.RootUID, o.RootGID}, memory: o.MemoryAt}, ready: ready, log: log, with: with,
+		program: p, cfg: cfg, at: place{path: o.Dir, root: rootDir{o.RootMode, o.RootUID, o.RootGID}, memory: o.MemoryAt}, ready: ready, log: log, with: with,
 	}
 	m.guard.watch(o.Dir, log) // before the old one, or its watcher, can leave
 	defer m.guard.close()
 	if m.guard.mark == nil {
 		return exit.With(exit.Mount, errors.Join(fmt.Errorf("takeover of %s: the mount cannot be marked", dir), conn.Close()))
 	}
-	from, handed, err := conn.TakeOver(ctx, version)
+	from, handed, err := conn.TakeOver(ctx, p.Version)
 	if err != nil {
 		m.guard.leave()
 		return exit.With(exit.Mount, fmt.Errorf("takeover of %s: %w", dir, err))
@@ -268,7 +268,7 @@ func (m *embedded) giveUp(from *handoff.Predecessor, why error) error {
 
 // findDaemon returns a connection to the daemon of the mount at dir, which offers to be replaced,
 // and is content with cfg.
-func findDaemon(ctx context.Context, cfg *config.Config, dir string) (*handoff.Conn, error) {
+func (p Program) findDaemon(ctx context.Context, cfg *config.Config, dir string) (*handoff.Conn, error) {
 	if cfg.Mode != config.ModeEmbedded {
 		return nil, exit.With(exit.Config, fmt.Errorf("takeover: mode %s has no memory to take over; its owner, kvfs serve, is restarted instead", cfg.Mode))
 	}
@@ -295,7 +295,7 @@ func findDaemon(ctx context.Context, cfg *config.Config, dir string) (*handoff.C
 	if err != nil {
 		return nil, exit.With(exit.Mount, fmt.Errorf("takeover of %s: %w", dir, whyNoDaemon(m, err)))
 	}
-	if err := suits(conn, cfg, m); err != nil {
+	if err := p.suits(conn, cfg, m); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return conn, nil
@@ -321,7 +321,7 @@ func whyNoDaemon(m *mountinfo.Info, err error) error {
 }
 
 // suits fails if this process cannot be what the one at the other end is.
-func suits(c *handoff.Conn, cfg *config.Config, m *mountinfo.Info) error {
+func (p Program) suits(c *handoff.Conn, cfg *config.Config, m *mountinfo.Info) error {
 	old, o := c.Greeting(), c.Greeting().Mount
 	if o == nil {
 		return exit.With(exit.Mount, errors.New("takeover: who answers offers no mount"))
@@ -332,8 +332,8 @@ func suits(c *handoff.Conn, cfg *config.Config, m *mountinfo.Info) error {
 	if o.Dir != m.Mountpoint {
 		return exit.With(exit.Mount, fmt.Errorf("takeover: %s is the mount that its daemon has at %s", m.Mountpoint, o.Dir))
 	}
-	if isOlder(version, old.Release) {
-		return exit.With(exit.Mount, fmt.Errorf("takeover: this is %s, older than the daemon's %s", version, old.Release))
+	if isOlder(p.Version, old.Release) {
+		return exit.With(exit.Mount, fmt.Errorf("takeover: this is %s, older than the daemon's %s", p.Version, old.Release))
 	}
 	var errs []error
 	differ := func(name string, now, was any) {

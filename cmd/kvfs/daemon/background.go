@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"bufio"
@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mountInBackground starts the command line args, of kvfs mount, as a process of its own session, and returns
+// Background starts the command line args, of kvfs mount, as a process of its own session, and returns
 // when its mount answers. If it ends before, so does this process, with its code: it has said why.
-func mountInBackground(ctx context.Context, args []string) error {
+func Background(ctx context.Context, args []string) error {
 	ready, theirs, err := os.Pipe()
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"context"
@@ -19,6 +19,7 @@ import (
 // attachment is a mount that the owner of the machine answers. This process has nothing of
 // it but the descriptors, by which the mount outlives owners.
 type attachment struct {
+	program Program
 	dir     string
 	cfg     *config.Config
 	log     *zap.Logger
@@ -32,8 +33,8 @@ var errUnmounted = errors.New("unmounted")
 
 // attach is the life of a mount process in mode standalone-store: it mounts, hands the mount
 // over to the owner, finds it another owner when that one goes, and unmounts.
-func attach(ctx context.Context, cfg *config.Config, dir string, ready *readiness, log *zap.Logger) error {
-	a := &attachment{dir: dir, cfg: cfg, log: log}
+func (p Program) attach(ctx context.Context, cfg *config.Config, dir string, ready *Readiness, log *zap.Logger) error {
+	a := &attachment{program: p, dir: dir, cfg: cfg, log: log}
 	defer a.guard.close()
 	if err := a.begin(ctx); err != nil {
 		return exit.With(exit.Mount, err)
@@ -64,7 +65,7 @@ func (a *attachment) begin(ctx context.Context) error {
 	defer cancel()
 	greeted, stop := context.WithTimeout(ctx, max(time.Duration(a.cfg.Store.OwnerTimeout), greetingTime))
 	defer stop()
-	for tick := (&pace{}); ; {
+	for tick := (&Pace{}); ; {
 		conn, err := handoff.Dial(greeted, a.cfg.Store.Socket)
 		if err == nil {
 			if err = a.mount(ctx, conn); err == nil {
@@ -76,7 +77,7 @@ func (a *attachment) begin(ctx context.Context) error {
 			return err
 		}
 		tick.note(a.log, forOwner, err)
-		if !tick.wait(wait) {
+		if !tick.Wait(wait) {
 			if errors.Is(err, context.DeadlineExceeded) {
 				return err // there is one, and it does not answer: another one would be refused
 			}
@@ -120,14 +121,14 @@ func (a *attachment) selfTest(ctx context.Context) error {
 		without := *a.cfg
 		without.Memory.Passthrough = config.Off
 		a.cfg = &without
-		ctx, cancel := context.WithTimeout(ctx, closeGrace)
+		ctx, cancel := context.WithTimeout(ctx, CloseGrace)
 		defer cancel()
 		err := errors.Join(a.line.Detach(ctx), a.line.Close())
 		a.line = nil
 		if err != nil {
 			return err
 		}
-		conn, err := a.dial(ctx, &pace{})
+		conn, err := a.dial(ctx, &Pace{})
 		if err != nil {
 			return err
 		}
@@ -160,7 +161,7 @@ func (a *attachment) handOver(ctx context.Context, conn *handoff.Conn) error {
 	line, err := conn.Attach(ctx, &handoff.Request{
 		Dir: a.dir, FSName: m.FSName, Epoch: a.session.Epoch, Init: a.session.Init, AllowOther: allowOther(a.cfg),
 		EntryTimeout: time.Duration(m.EntryTimeout), AttrTimeout: time.Duration(m.AttrTimeout), MaxWrite: int(m.MaxWrite),
-		Passthrough: a.cfg.Memory.Passthrough, Release: version,
+		Passthrough: a.cfg.Memory.Passthrough, Release: a.program.Version,
 		Dev: a.session.Dev, Spin: a.session.Spin, Proc: a.session.Proc,
 	})
 	a.session.Epoch++ // the owner may have used it, also if it failed
@@ -186,7 +187,7 @@ func (a *attachment) watch(ctx context.Context) error {
 		gone := time.Now()
 		_ = a.line.Close() // it has ended
 		a.line = nil
-		for tick := (&pace{}); a.line == nil; {
+		for tick := (&Pace{}); a.line == nil; {
 			conn, err := a.await(ctx, gone, tick)
 			if err == nil {
 				err = a.handOver(ctx, conn)
@@ -199,7 +200,7 @@ func (a *attachment) watch(ctx context.Context) error {
 				return err
 			case err != nil:
 				tick.note(a.log, forOwner, err)
-				tick.wait(ctx)
+				tick.Wait(ctx)
 			}
 		}
 	}
@@ -207,7 +208,7 @@ func (a *attachment) watch(ctx context.Context) error {
 
 // await waits for an owner. Operations wait, too, until owner_timeout has passed; then they
 // fail.
-func (a *attachment) await(ctx context.Context, gone time.Time, tick *pace) (*handoff.Conn, error) {
+func (a *attachment) await(ctx context.Context, gone time.Time, tick *Pace) (*handoff.Conn, error) {
 	patient, cancel := context.WithDeadline(ctx, gone.Add(time.Duration(a.cfg.Store.OwnerTimeout)))
 	defer cancel()
 	conn, err := a.dial(patient, tick)
@@ -228,7 +229,7 @@ func (a *attachment) await(ctx context.Context, gone time.Time, tick *pace) (*ha
 }
 
 // dial tries until an owner greets, the mount is gone, or ctx ends.
-func (a *attachment) dial(ctx context.Context, tick *pace) (*handoff.Conn, error) {
+func (a *attachment) dial(ctx context.Context, tick *Pace) (*handoff.Conn, error) {
 	for {
 		if a.unmounted() {
 			return nil, errUnmounted
@@ -246,7 +247,7 @@ func (a *attachment) dial(ctx context.Context, tick *pace) (*handoff.Conn, error
 		}
 		if ctx.Err() == nil {
 			tick.note(a.log, forOwner, err)
-			tick.wait(ctx)
+			tick.Wait(ctx)
 		}
 	}
 }
@@ -290,7 +291,7 @@ func (a *attachment) release() {
 		return
 	case <-t.C:
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), closeGrace)
+	ctx, cancel := context.WithTimeout(context.Background(), CloseGrace)
 	defer cancel()
 	if err := a.line.Detach(ctx); err != nil {
 		a.log.Warn("leave the owner", zap.Error(err))
@@ -302,34 +303,8 @@ func allowOther(cfg *config.Config) bool {
 	return cfg.Mount.AllowOther == config.On || cfg.Mount.AllowOther == config.Auto && os.Geteuid() == 0
 }
 
-const retryEvery = 100 * time.Millisecond
-
 // greetingTime is how long an owner may take to greet; one that serves does so at once.
 var greetingTime = 5 * time.Second // a variable for tests
 
 // forOwner is what a mount waits for.
 const forOwner = "waiting for an owner"
-
-// pace is how often an owner is looked for, and what was said about it. There is no event to
-// wait for: the directory of the socket may be absent, or bound from another mount name space.
-// The zero value is ready.
-type pace struct{ said string }
-
-// note logs what is waited for and why, unless that was said already.
-func (p *pace) note(log *zap.Logger, what string, err error) {
-	if why := fmt.Sprint(err); why != p.said {
-		p.said = why
-		log.Info(what, zap.Error(err))
-	}
-}
-
-// wait waits for a while and reports whether ctx lasts.
-func (p *pace) wait(ctx context.Context) bool {
-	t := time.NewTimer(retryEvery)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
-	return ctx.Err() == nil // both may have happened
-}
