@@ -34,7 +34,6 @@ var largeTypes = map[string]int{
 // largePackages are the packages of more than maxPackageLines lines.
 var largePackages = map[string]int{
 	"tiers":          12600,
-	"cmd/kvfs":       4400,
 	"tiers/disk":     8600,
 	"fs":             5600,
 	"tiers/tiertest": 5600,

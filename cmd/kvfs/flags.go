@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/blocks"
 	"github.com/kvfs/kvfs/cmd/kvfs/client"
 )
 
@@ -77,4 +78,9 @@ func needNames(cmd *cobra.Command, args []string) error {
 // nulFlag adds -0.
 func nulFlag(cmd *cobra.Command, nul *bool) {
 	cmd.Flags().BoolVarP(nul, "null", "0", false, "names from standard input end with a NUL byte, not with a line")
+}
+
+// streams returns those of cmd.
+func streams(cmd *cobra.Command) blocks.Streams {
+	return blocks.Streams{In: cmd.InOrStdin(), Out: cmd.OutOrStdout(), Err: cmd.ErrOrStderr()}
 }

@@ -51,6 +51,12 @@ func TestLookup(t *testing.T) {
 // TestLookupMany shows that a long list becomes several requests with one sum, whose
 // prefix goes on as long as all are hits.
 func TestLookupMany(t *testing.T) {
+	type existsAnswer struct {
+		States string `json:"states"`
+		Hits   int    `json:"hits"`
+		Misses int    `json:"misses"`
+		Prefix int    `json:"prefix"`
+	}
 	const n = 2*client.RequestNames + 10
 	var stdin strings.Builder
 	for i := range n {
@@ -58,7 +64,7 @@ func TestLookupMany(t *testing.T) {
 	}
 	asked := 0
 	f := newFakeDaemon("/m", "query", func(request string) string {
-		var q existsRequest
+		var q client.BlockRequest
 		if err := json.Unmarshal([]byte(request), &q); err != nil {
 			t.Error(err)
 		}

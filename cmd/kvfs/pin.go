@@ -1,38 +1,22 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"io"
-	"path/filepath"
 	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/blocks"
 	"github.com/kvfs/kvfs/cmd/kvfs/client"
-	"github.com/kvfs/kvfs/cmd/kvfs/show"
 )
-
-// The attributes that may be set.
-const (
-	attrPinned = "user.kvfs.pinned"
-	attrTTL    = "user.kvfs.ttl"
-)
-
-// attrChange is one attribute to be set on many blocks.
-type attrChange struct {
-	attr, value string
-	done        string // what then is said of the blocks
-}
 
 // attrFlags are the flags of the commands that set attributes.
 type attrFlags struct{ json, nul bool }
 
 // attrCommand fills in what these commands have in common. change makes of the
 // arguments what to do, and leaves the names.
-func attrCommand(cmd *cobra.Command, connect client.Connector, change func(cmd *cobra.Command, args []string) (attrChange, []string, error)) *cobra.Command {
+func attrCommand(cmd *cobra.Command, connect client.Connector, change func(cmd *cobra.Command, args []string) (blocks.AttrChange, []string, error)) *cobra.Command {
 	var flags attrFlags
 	cmd.Long += "\n\nPATH is a block, or a directory for all blocks below it at this time; - reads names from standard\n" +
 		"input, one a line, or each ended by a NUL byte with -0. All must be of one mount. Where a block\n" +
@@ -48,7 +32,8 @@ func attrCommand(cmd *cobra.Command, connect client.Connector, change func(cmd *
 		if err := needNames(cmd, names); err != nil {
 			return err
 		}
-		return runAttr(cmd, connect, flags, what, names)
+		what.JSON = flags.json
+		return runAttr(cmd, connect, flags.nul, what, names)
 	}
 	cmd.Flags().BoolVar(&flags.json, "json", false, "print how many were changed, and the first errors, as JSON")
 	nulFlag(cmd, &flags.nul)
@@ -60,8 +45,8 @@ func newPinCommand(connect client.Connector) *cobra.Command {
 		Use:   "pin [--json] PATH...",
 		Short: "Keep blocks from being evicted",
 		Long:  "Keep blocks from being evicted, until kvfs unpin. The room that they take is then not free for others.",
-	}, connect, func(_ *cobra.Command, args []string) (attrChange, []string, error) {
-		return attrChange{attrPinned, "1", "pinned %s"}, args, nil
+	}, connect, func(_ *cobra.Command, args []string) (blocks.AttrChange, []string, error) {
+		return blocks.AttrChange{Attr: blocks.AttrPinned, Value: "1", Done: "pinned %s"}, args, nil
 	})
 }
 
@@ -70,8 +55,8 @@ func newUnpinCommand(connect client.Connector) *cobra.Command {
 		Use:   "unpin [--json] PATH...",
 		Short: "Let blocks be evicted again",
 		Long:  "Let blocks that were pinned be evicted again. Those of a pinned group stay pinned.",
-	}, connect, func(_ *cobra.Command, args []string) (attrChange, []string, error) {
-		return attrChange{attrPinned, "0", "unpinned %s"}, args, nil
+	}, connect, func(_ *cobra.Command, args []string) (blocks.AttrChange, []string, error) {
+		return blocks.AttrChange{Attr: blocks.AttrPinned, Value: "0", Done: "unpinned %s"}, args, nil
 	})
 }
 
@@ -81,18 +66,18 @@ func newTTLCommand(connect client.Connector) *cobra.Command {
 		Short: "Let blocks expire after a time",
 		Long: "Let blocks expire when DURATION has passed from now: 10m, 1h30m, or whole seconds. 0 means never.\n" +
 			"What was said before of their time to live is replaced.",
-	}, connect, func(cmd *cobra.Command, args []string) (attrChange, []string, error) {
+	}, connect, func(cmd *cobra.Command, args []string) (blocks.AttrChange, []string, error) {
 		if len(args) == 0 {
-			return attrChange{}, nil, usageError(cmd, "how long? Give a DURATION and the blocks")
+			return blocks.AttrChange{}, nil, usageError(cmd, "how long? Give a DURATION and the blocks")
 		}
 		ttl, err := parseTTL(args[0])
 		if err != nil {
-			return attrChange{}, nil, usageError(cmd, "%w", err)
+			return blocks.AttrChange{}, nil, usageError(cmd, "%w", err)
 		}
 		if ttl == 0 {
-			return attrChange{attrTTL, "0", "%s will not expire"}, args[1:], nil
+			return blocks.AttrChange{Attr: blocks.AttrTTL, Value: "0", Done: "%s will not expire"}, args[1:], nil
 		}
-		return attrChange{attrTTL, ttl.String(), "%s will expire in " + ttl.String()}, args[1:], nil
+		return blocks.AttrChange{Attr: blocks.AttrTTL, Value: ttl.String(), Done: "%s will expire in " + ttl.String()}, args[1:], nil
 	})
 }
 
@@ -112,80 +97,18 @@ func parseTTL(text string) (time.Duration, error) {
 }
 
 // runAttr sets the attribute on all blocks, and says what could not be done.
-func runAttr(cmd *cobra.Command, connect client.Connector, flags attrFlags, what attrChange, args []string) error {
+func runAttr(cmd *cobra.Command, connect client.Connector, nul bool, what blocks.AttrChange, args []string) error {
 	c, err := connect()
 	if err != nil {
 		return err
 	}
-	names, err := client.ReadNames(args, cmd.InOrStdin(), flags.nul)
+	names, err := client.ReadNames(args, cmd.InOrStdin(), nul)
 	if err != nil {
-		return doneNothing(cmd, err, flags.printNone(what))
+		return doneNothing(cmd, err, what.PrintNone())
 	}
 	mount, paths, err := c.Locate(names)
 	if err != nil {
 		return err
 	}
-	var done int64
-	var failed client.Failures
-	for i, name := range names {
-		if err := changeAll(c, filepath.Join(mount, paths[i]), name, what, &done, &failed); err != nil {
-			return client.Explain(mount, err)
-		}
-	}
-	if err := flags.print(cmd.OutOrStdout(), what, done, &failed); err != nil {
-		return err
-	}
-	return failed.Err("%d of %s could not be changed", failed.Total, show.Blocks(failed.Total+done))
-}
-
-// print writes what was done.
-func (f attrFlags) print(w io.Writer, what attrChange, done int64, failed *client.Failures) error {
-	if f.json {
-		return show.JSON(w, struct {
-			Changed int64              `json:"changed"`
-			Failed  int64              `json:"failed"`
-			Errors  []client.PathError `json:"errors,omitempty"`
-		}{done, failed.Total, failed.First})
-	}
-	_, err := fmt.Fprintf(w, what.done+"\n", show.Blocks(done))
-	return err
-}
-
-// printNone returns what writes the answer about no blocks; nil where that is nothing.
-func (f attrFlags) printNone(what attrChange) func(io.Writer) error {
-	if !f.json {
-		return nil
-	}
-	return func(w io.Writer) error { return f.print(w, what, 0, &client.Failures{}) }
-}
-
-// changeAll sets the attribute on a block, or on all below a directory, which name
-// stands for in errors. Its error is that of a mount whose daemon is gone.
-func changeAll(c *client.Controls, path, name string, what attrChange, done *int64, failed *client.Failures) error {
-	set := func(path, name string) error {
-		err := c.Setxattr(path, what.attr, what.value)
-		switch {
-		case err == nil:
-			*done++
-		case errors.Is(err, unix.ENOTCONN), errors.Is(err, unix.ECONNABORTED), errors.Is(err, unix.EISDIR):
-			return err
-		default:
-			failed.Add(name, err.Error())
-		}
-		return nil
-	}
-	err := set(path, name)
-	if !errors.Is(err, unix.EISDIR) {
-		return err
-	}
-	// Names below are shown as if they had been given.
-	shown := func(below string) string { return filepath.Join(name, below[len(path):]) }
-	return c.WalkBlocks(path, func(block string) error {
-		err := set(block, shown(block))
-		if errors.Is(err, unix.EISDIR) { // it was replaced by a directory
-			failed.Add(shown(block), err.Error())
-			return nil
-		}
-		return err
-	}, func(dir string, err error) { failed.Add(shown(dir), err.Error()) })
+	return what.Run(streams(cmd), c, mount, paths, names)
 }

@@ -1,16 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
@@ -116,39 +110,12 @@ func TestPrefetchMany(t *testing.T) {
 	}
 }
 
-// TestPrefetchInterrupted shows that a cancelled run closes the descriptor while the
+// TestPrefetchInterrupted shows that a command that is cancelled closes the descriptor while the
 // daemon is silent, and says how far it was.
 func TestPrefetchInterrupted(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	shown := make(chan struct{})
-	f := newFakeDaemon("/m", "prefetch", func(string) string {
-		close(shown)
-		return `{"done":2,"total":3,"bytes":2048}` + "\n" + hold
-	})
-	f.ctx = ctx
-	c, err := f.connect()
-	if err != nil {
-		t.Fatal(err)
-	}
-	d, err := c.Dial("/m", "prefetch")
-	if err != nil {
-		t.Fatal(err)
-	}
-	bar := &progressBar{w: cancelWriter{cancel}, start: time.Now()}
-	p := &prefetch{c: c, d: d, blocks: &client.Blocks{Mount: "/m", Names: []string{"x", "y", "z"}}, bar: bar}
-	if err := p.run(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
-	d.Close()
-	<-shown
-	if p.sum.Done != 2 || p.sum.Bytes != 2048 || string(p.results) != "???" {
-		t.Errorf("%d done, %d bytes, results %s", p.sum.Done, p.sum.Bytes, p.results)
-	}
-
 	cancelled, stop := context.WithCancel(t.Context())
 	stop()
-	f = newFakeDaemon("/m", "prefetch", func(string) string { return hold })
+	f := newFakeDaemon("/m", "prefetch", func(string) string { return hold })
 	f.ctx = cancelled
 	out, _, err := f.run(t, newPrefetchCommand, "", "/m/a", "/m/b")
 	if fmt.Sprint(err) != "interrupted: at least 0 of 2 blocks are done, and 0 B loaded" || exit.Code(err) != exit.Runtime || out != "" {
@@ -158,68 +125,5 @@ func TestPrefetchInterrupted(t *testing.T) {
 	f.ctx = cancelled
 	if out, _, _ := f.run(t, newPrefetchCommand, "", "--json", "/m/a", "/m/b"); !strings.Contains(out, `"results": "??"`) {
 		t.Errorf("got %q", out)
-	}
-}
-
-// cancelWriter cancels when something is shown.
-type cancelWriter struct{ cancel context.CancelFunc }
-
-// Write implements io.Writer.
-func (w cancelWriter) Write(p []byte) (int, error) { w.cancel(); return len(p), nil }
-
-// TestProgressBar shows the line and how it is written over and taken away, without
-// escape codes, and that nothing is written where it is off.
-func TestProgressBar(t *testing.T) {
-	for _, tc := range []struct {
-		done, total, bytes int64
-		took               time.Duration
-		want               string
-	}{
-		{0, 1000, 0, time.Second, "0/1000 blocks  0.0 %  0 B"},
-		{128, 1000, 128 << 20, 2 * time.Second, "128/1000 blocks  12.8 %  128.0 MiB  64.0 MiB/s  14s left"},
-		{1000, 1000, 1 << 30, 4 * time.Second, "1000/1000 blocks  100.0 %  1.0 GiB  256.0 MiB/s  0s left"},
-		{0, 0, 0, 0, "0/0 blocks  100.0 %  0 B"},
-	} {
-		if got := prefetchLine(tc.done, tc.total, tc.bytes, tc.took); got != tc.want {
-			t.Errorf("got %q, want %q", got, tc.want)
-		}
-	}
-	var w bytes.Buffer
-	bar := newProgressBar(&w, true)
-	bar.show(0, 100000, 0)
-	bar.show(0, 1, 0)
-	bar.clear()
-	bar.clear()
-	if got, want := w.String(), "\r0/100000 blocks  0.0 %  0 B\r0/1 blocks  0.0 %  0 B     \r"+strings.Repeat(" ", 22)+"\r"; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-	w.Reset()
-	bar = newProgressBar(&w, false)
-	bar.show(1, 2, 3)
-	bar.clear()
-	if w.Len() > 0 || isTerminal(&w) {
-		t.Errorf("got %q", w.String())
-	}
-}
-
-// TestIsTerminal shows that a pseudo terminal is one, and a pipe is not.
-func TestIsTerminal(t *testing.T) {
-	tty, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Skip("no pseudo terminals: ", err)
-	}
-	defer tty.Close()
-	if !isTerminal(tty) {
-		t.Error("a terminal is none")
-	}
-	var fds [2]int
-	if err := unix.Pipe(fds[:]); err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(fds[0])
-	pipe := os.NewFile(uintptr(fds[1]), "pipe")
-	defer pipe.Close()
-	if isTerminal(pipe) {
-		t.Error("a pipe is a terminal")
 	}
 }

@@ -33,9 +33,15 @@ func TestShown(t *testing.T) {
 			e := eventLine{Event: "stored", Group: "g", Hash: hostile, From: hostile, Reason: hostile}
 			w.WriteString(e.String())
 		},
-		"lookup": func(w *bufio.Writer) { printStates(w, "0", []string{hostile}) },
+		"lookup": func(w *bufio.Writer) {
+			f := newFakeDaemon("/m", "query", func(string) string { return `{"states":"0"}` })
+			out, _, _ := f.run(t, newLookupCommand, "", "/m/"+hostile)
+			w.WriteString(out)
+		},
 		"why": func(w *bufio.Writer) {
-			printVerdicts(w, &client.Blocks{Names: []string{hostile}}, 0, []json.RawMessage{[]byte(`{"text":` + string(text) + `}`)}, false)
+			f := newFakeDaemon("/m", "query", func(string) string { return `{"verdicts":[{"text":` + string(text) + `}]}` })
+			out, _, _ := f.run(t, newWhyCommand, "", "/m/"+hostile)
+			w.WriteString(out)
 		},
 		"pin":     func(w *bufio.Writer) { w.WriteString(failed.Err("%d", 1).Error()) },
 		"members": func(w *bufio.Writer) { printMembers(w, members) },
