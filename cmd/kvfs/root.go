@@ -5,12 +5,13 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
 	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/rails"
-	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 )
 
 // newRootCommand returns the whole command tree. Each call makes a new one.

@@ -6,9 +6,10 @@ import (
 	"io"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
-	"golang.org/x/sys/unix"
 )
 
 // The attributes that may be set.

@@ -9,9 +9,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/moby/sys/mountinfo"
+
 	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
-	"github.com/moby/sys/mountinfo"
 )
 
 // belowMount returns the one mount that all names are in, and their paths below

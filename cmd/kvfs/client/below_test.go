@@ -9,8 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 	"github.com/moby/sys/mountinfo"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 )
 
 // TestBelowMount shows how names are told apart: by the topmost mount, through

@@ -11,8 +11,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 )
 
 // TestSetxattr shows that a failed system call gives its error number.

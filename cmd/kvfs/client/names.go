@@ -10,8 +10,9 @@ import (
 	"os"
 	"unicode/utf8"
 
-	"github.com/kvfs/kvfs/cmd/kvfs/show"
 	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/show"
 )
 
 // ErrNoNames is that of ReadNames about an empty list, which is nothing to do, successfully.

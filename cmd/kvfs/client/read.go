@@ -9,11 +9,12 @@ import (
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
 	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 	"github.com/kvfs/kvfs/tiers/block"
-	"golang.org/x/sys/unix"
 )
 
 // Status reads the status document of the mount at dir. It waits for the daemon no longer than timeout, and has

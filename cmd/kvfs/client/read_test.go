@@ -8,8 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 )
 
 // TestStatusOfSilentDaemon shows that a daemon that never answers costs no more

@@ -6,11 +6,12 @@ import (
 	"os"
 	"path/filepath"
 
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/tiers/mem"
-	"go.uber.org/zap"
-	"golang.org/x/sys/unix"
 )
 
 // spareDescriptors are for the directories of the memory tier, the mount, ports, and some hundred blocks that are

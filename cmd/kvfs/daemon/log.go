@@ -4,10 +4,11 @@ import (
 	"os"
 	"os/signal"
 
-	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/config"
 )
 
 // NewLogger logs to standard error.

@@ -6,10 +6,11 @@ import (
 	"fmt"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/fs"
-	"go.uber.org/zap"
 )
 
 // Mount is the life of a mount process: it mounts at dir and returns when ctx ends, the mount is gone, or

@@ -11,12 +11,13 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
 	"github.com/kvfs/kvfs/cmd/kvfs/status"
 	"github.com/kvfs/kvfs/fs"
-	"go.uber.org/zap"
-	"golang.org/x/sys/unix"
 )
 
 // Serve is the life of an owner: its place, the engine, the mounts of others, then all of it down again. It

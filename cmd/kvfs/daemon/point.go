@@ -9,10 +9,11 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/kvfs/kvfs/cmd/kvfs/config"
-	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 )
 
 // mountPoint returns dir as a clean absolute path, after taking away what a

@@ -8,8 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"go.uber.org/zap"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 )
 
 // TestRootOf shows that the root takes mode and owner from the mount point.

@@ -9,11 +9,12 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
 	"github.com/kvfs/kvfs/fs"
-	"github.com/moby/sys/mountinfo"
-	"golang.org/x/sys/unix"
 )
 
 // detach unmounts point: by system call if we may, else by the set-uid helper of

@@ -10,11 +10,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/pflag"
+
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
 	"github.com/kvfs/kvfs/rdma/fabric"
-	"github.com/spf13/pflag"
 )
 
 // runDoctor does on a made-up machine what kvfs doctor rdma does.
