@@ -72,7 +72,7 @@ var table = map[string]row{
 	"cmd/kvfs/mounts":  {5, []string{"fs", "cmd/kvfs/exit", "cmd/kvfs/handoff"}},
 	"cmd/kvfs/status":  {6, []string{"tiers", "tiers/disk", "tiers/mem", "tiers/publish", "cluster", "rdma/tcp", "fs", "cmd/kvfs/config", "cmd/kvfs/rails", "cmd/kvfs/show"}},
 	"cmd/kvfs/client":  {7, []string{"tiers/block", "fs/query", "cmd/kvfs/exit", "cmd/kvfs/handoff", "cmd/kvfs/mounts", "cmd/kvfs/show"}},
-	"cmd/kvfs/blocks":  {8, []string{"fs", "fs/query", "tiers", "cmd/kvfs/client", "cmd/kvfs/show"}},
+	"cmd/kvfs/blocks":  {8, []string{"fs", "fs/query", "tiers", "tiers/hybrid", "cmd/kvfs/client", "cmd/kvfs/show"}},
 	"cmd/kvfs/daemon":  {8, []string{"*"}},
 	"cmd/kvfs":         {9, []string{"*"}},
 }

@@ -3,17 +3,11 @@ package main
 import (
 	"bufio"
 	"context"
-	"errors"
-	"fmt"
-	"io"
 	"os"
 	"strings"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 )
 
@@ -98,25 +92,3 @@ func TestEventsEnd(t *testing.T) {
 		})
 	}
 }
-
-// TestFollowEventsBrokenPipe shows that an error of writing ends it.
-func TestFollowEventsBrokenPipe(t *testing.T) {
-	lines := make(chan client.Line, 10)
-	for line := range strings.Lines(eventsText) {
-		lines <- client.Line{Text: []byte(line)}
-	}
-	err := followEvents(t.Context(), lines, brokenPipe{}, &eventsFlags{})
-	if fmt.Sprint(err) != "broken pipe" {
-		t.Errorf("got %v", err)
-	}
-	lines <- client.Line{Err: io.ErrUnexpectedEOF}
-	if err := followEvents(t.Context(), lines, io.Discard, &eventsFlags{}); !errors.Is(err, io.ErrUnexpectedEOF) {
-		t.Errorf("got %v", err)
-	}
-}
-
-// brokenPipe is a writer that nobody reads.
-type brokenPipe struct{}
-
-// Write implements io.Writer.
-func (brokenPipe) Write([]byte) (int, error) { return 0, unix.EPIPE }

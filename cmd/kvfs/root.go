@@ -26,12 +26,15 @@ func newRootCommand() *cobra.Command {
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.AddCommand(
+		// Mounts and daemons: packages daemon, launch, mounts, status.
 		newMountCommand(),
 		newRunCommand(),
 		newServeCommand(),
 		newUmountCommand(),
 		newStatusCommand(),
 		newMembersCommand(),
+
+		// Blocks: packages client and blocks.
 		newLookupCommand(client.System),
 		newPrefetchCommand(client.System),
 		newPinCommand(client.System),
@@ -43,6 +46,8 @@ func newRootCommand() *cobra.Command {
 		newWhyCommand(client.System),
 		newEventsCommand(client.System),
 		newSpecsCommand(client.System),
+
+		// Machines, clusters and settings: packages plan, rails, config, and what they are about.
 		newPlanCommand(),
 		newFsckCommand(),
 		newDoctorCommand(rails.ThisMachine()),

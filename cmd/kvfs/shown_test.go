@@ -30,8 +30,11 @@ func TestShown(t *testing.T) {
 	text, _ := json.Marshal(hostile)
 	for what, print := range map[string]func(w *bufio.Writer){
 		"event": func(w *bufio.Writer) {
-			e := eventLine{Event: "stored", Group: "g", Hash: hostile, From: hostile, Reason: hostile}
-			w.WriteString(e.String())
+			f := newFakeDaemon("/m", "events", func(string) string {
+				return `{"event":"stored","group":"g","hash":` + string(text) + `,"from":` + string(text) + `,"reason":` + string(text) + "}\n" + hold
+			})
+			out, _, _ := f.run(t, newEventsCommand, "", "-n", "1", "/m")
+			w.WriteString(out)
 		},
 		"lookup": func(w *bufio.Writer) {
 			f := newFakeDaemon("/m", "query", func(string) string { return `{"states":"0"}` })
