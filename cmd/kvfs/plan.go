@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/plan"
+	"github.com/kvfs/kvfs/cmd/kvfs/show"
 )
 
 // maxModelConfig bounds the config.json of a model, in bytes. Lists of layers that are not
@@ -46,7 +47,7 @@ func newPlanCommand() *cobra.Command {
 				return err
 			}
 			if raw {
-				return printJSON(cmd.OutOrStdout(), p)
+				return show.JSON(cmd.OutOrStdout(), p)
 			}
 			return p.Write(cmd.OutOrStdout())
 		},
@@ -105,7 +106,7 @@ func readModelConfig(file string, stdin io.Reader) (text []byte, shown string, e
 	}
 	text, err = io.ReadAll(io.LimitReader(in, maxModelConfig+1))
 	if err != nil {
-		return nil, "", fmt.Errorf("%s: %w", shown, reason(err))
+		return nil, "", fmt.Errorf("%s: %w", shown, show.Reason(err))
 	}
 	if len(text) > maxModelConfig {
 		return nil, "", fmt.Errorf("%s: more than %d bytes", shown, maxModelConfig)

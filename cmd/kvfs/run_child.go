@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/launch"
 )
 
@@ -74,7 +75,7 @@ func (r *runner) run() (code int, err error) {
 		return 128 + int(sig.sig), sig
 	}
 	if err != nil {
-		return exitCode(err), err
+		return exit.Code(err), err
 	}
 	if sig != nil { // it was ready at that moment
 		m.close(nil)
@@ -84,7 +85,7 @@ func (r *runner) run() (code int, err error) {
 	c, err := r.startCommand(path, m)
 	if err != nil {
 		m.close(nil)
-		return exitCode(err), err
+		return exit.Code(err), err
 	}
 	r.log.Debug("command is started", zap.Int("pid", c.process.Pid), zap.Duration("added", time.Since(began)))
 	status := c.supervise(signals, m)
@@ -165,7 +166,7 @@ func (r *runner) become(path string) (code int, err error) {
 	}
 	plan, err := r.ready(r.dir)
 	if err != nil {
-		return exitCode(err), err
+		return exit.Code(err), err
 	}
 	err = &os.PathError{Op: "exec", Path: path, Err: syscall.Exec(path, plan.Command, plan.Environ(r.environ))}
 	return startCode(err), err
@@ -200,7 +201,7 @@ func (r *runner) startCommand(path string, m *runMount) (*command, error) {
 		SysProcAttr: g.attributes(),
 	}
 	if err := cmd.Start(); err != nil {
-		return nil, withCode(startCode(err), err)
+		return nil, exit.With(startCode(err), err)
 	}
 	c := &command{process: cmd.Process, log: r.log, group: g, state: make(chan syscall.WaitStatus)}
 	g.command = c.process
@@ -219,7 +220,7 @@ func (c *command) wait() {
 		}
 		if err != nil { // nobody else waits for it
 			c.log.Error("wait for the command", zap.Int("pid", c.process.Pid), zap.Error(err))
-			status = exitRuntime << 8
+			status = exit.Runtime << 8
 		}
 		c.state <- status
 		if !status.Stopped() {

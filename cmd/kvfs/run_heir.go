@@ -3,21 +3,26 @@ package main
 import (
 	"context"
 	"os"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
+	"github.com/kvfs/kvfs/cmd/kvfs/daemon"
+	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
+	"github.com/kvfs/kvfs/cmd/kvfs/status"
 )
 
 // findHeir returns the daemon that answers the mount by now, if that ends with this run; else nil.
 func (m *runMount) findHeir() *child {
-	now, err := findMount(m.dir)
-	if err != nil || !isOurs(now) {
+	now, err := mounts.Find(m.dir)
+	if err != nil || !mounts.IsOurs(now) {
 		return nil
 	}
-	var s *statusDocument
-	ctx, cancel := context.WithTimeout(context.Background(), statusTimeout)
+	var s *status.Document
+	ctx, cancel := context.WithTimeout(context.Background(), mounts.Timeout)
 	defer cancel()
-	for again := true; again; again = s.Mount.PID == 0 && (&pace{}).wait(ctx) { // 0: it tests the mount first
-		text, err := readControl(now.Mountpoint, "status", statusTimeout)
+	for again := true; again; again = s.Mount.PID == 0 && (&daemon.Pace{}).Wait(ctx) { // 0: it tests the mount first
+		text, err := client.Read(now.Mountpoint, "status", mounts.Timeout)
 		if err == nil {
-			s, err = parseStatus(text)
+			s, err = status.Parse(text)
 		}
 		if err != nil {
 			return nil // it is dead
@@ -26,7 +31,7 @@ func (m *runMount) findHeir() *child {
 	if s.Mount.EndsWith != os.Getpid() {
 		return nil // it is somebody else's
 	}
-	pidfd, ended, err := watchProcess(s.Mount.PID)
+	pidfd, ended, err := daemon.WatchProcess(s.Mount.PID)
 	if err != nil {
 		return nil // it has ended since
 	}

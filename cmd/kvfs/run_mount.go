@@ -14,13 +14,16 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/daemon"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 	"github.com/kvfs/kvfs/tiers/mem"
 )
 
 // stopGrace is how long a daemon may take to stop, beyond its drain_timeout, until it is
 // killed: the engine and the tiers close one after the other, each within
-// closeGrace.
-const stopGrace = 3 * closeGrace
+// daemon.CloseGrace.
+const stopGrace = 3 * daemon.CloseGrace
 
 // runMount is a mount that a run has made.
 type runMount struct {
@@ -63,7 +66,7 @@ func (m *runMount) makeDir() (err error) {
 		return nil
 	}
 	if err != nil {
-		return withCode(exitMount, fmt.Errorf("mount point: %w", err))
+		return exit.With(exit.Mount, fmt.Errorf("mount point: %w", err))
 	}
 	m.made = true
 	return nil
@@ -137,13 +140,13 @@ func (m *runMount) freeMemory() {
 
 // detach takes away the mount if the daemon has not, because it was killed.
 func (m *runMount) detach() {
-	now, err := findMount(m.dir)
-	if err != nil || !isOurs(now) || !abandoned(now) && !dead(answers(now.Mountpoint)) {
+	now, err := mounts.Find(m.dir)
+	if err != nil || !mounts.IsOurs(now) || !mounts.Abandoned(now) && !mounts.Dead(mounts.Answers(now.Mountpoint)) {
 		return // gone, or another one is there by now
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), umountWait)
 	defer cancel()
-	if err := giveUp(ctx, now); err != nil {
+	if err := mounts.GiveUp(ctx, now); err != nil {
 		m.log.Error("the mount stays", zap.String("dir", now.Mountpoint), zap.Error(err))
 	}
 }

@@ -14,6 +14,8 @@ import (
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 )
 
 // child is a daemon that kvfs run answers for: one that it has started, of a mount or the owner of its memory, or one
@@ -81,7 +83,7 @@ func (c *child) waitReady(ctx context.Context, ready *os.File, what string, time
 			return nil
 		}
 	case <-t.C:
-		return withCode(exitMount, fmt.Errorf("kvfs %s: not ready after %v", what, timeout))
+		return exit.With(exit.Mount, fmt.Errorf("kvfs %s: not ready after %v", what, timeout))
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -89,9 +91,9 @@ func (c *child) waitReady(ctx context.Context, ready *os.File, what string, time
 	<-c.ended
 	code := c.state.ExitCode()
 	if code <= 0 {
-		code = exitMount
+		code = exit.Mount
 	}
-	return withCode(code, fmt.Errorf("kvfs %s: %v before it was ready", what, c.state))
+	return exit.With(code, fmt.Errorf("kvfs %s: %v before it was ready", what, c.state))
 }
 
 // stop ends the daemon: with patience until grace has passed or hurry is closed, then by force.

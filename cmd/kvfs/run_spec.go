@@ -10,7 +10,9 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/launch"
+	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 	"github.com/kvfs/kvfs/cmd/kvfs/plan"
 	"github.com/kvfs/kvfs/tiers/hybrid"
 )
@@ -56,13 +58,13 @@ func specOf(p *launch.Plan) (*hybrid.Spec, error) {
 
 // addSpec sets a spec of the mount at dir, unless there is one of that name: that is returned, and stays.
 func addSpec(dir, name string, spec *hybrid.Spec) (before *hybrid.Spec, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), statusTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), mounts.Timeout)
 	defer cancel()
-	c, err := systemControls()
+	c, err := client.System()
 	if err != nil {
 		return nil, err
 	}
-	d, err := c.dial(dir, "specs")
+	d, err := c.Dial(dir, "specs")
 	if err != nil {
 		return nil, err
 	}
@@ -70,8 +72,8 @@ func addSpec(dir, name string, spec *hybrid.Spec) (before *hybrid.Spec, err erro
 	var all struct {
 		Specs map[string]*hybrid.Spec `json:"specs"`
 	}
-	if err := d.askInto(ctx, struct{}{}, &all); err != nil || all.Specs[name] != nil {
+	if err := d.AskInto(ctx, struct{}{}, &all); err != nil || all.Specs[name] != nil {
 		return all.Specs[name], err
 	}
-	return nil, d.askInto(ctx, map[string]any{"set": map[string]*hybrid.Spec{name: spec}}, &struct{}{})
+	return nil, d.AskInto(ctx, map[string]any{"set": map[string]*hybrid.Spec{name: spec}}, &struct{}{})
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 )
 
 // TestParseRunFlags shows which flags are handed on to kvfs mount, as they were
@@ -39,12 +41,12 @@ func TestRunUsage(t *testing.T) {
 		code int
 		text string
 	}{
-		{[]string{"run", "--help"}, exitOK, "kvfs run [flags] -- CMD"},
-		{[]string{"run", "-h", "x"}, exitOK, "kvfs run [flags] -- CMD"},
-		{[]string{"run"}, exitUsage, "which command?"},
-		{[]string{"run", "--"}, exitUsage, "which command?"},
-		{[]string{"run", "--readytimeout", "1s", "--", "x"}, exitUsage, "--ready-timeout"},
-		{[]string{"run", "--print", "--engine", "sglang", "--", "vllm", "serve"}, exitUsage, "the command is vllm, not sglang"},
+		{[]string{"run", "--help"}, exit.OK, "kvfs run [flags] -- CMD"},
+		{[]string{"run", "-h", "x"}, exit.OK, "kvfs run [flags] -- CMD"},
+		{[]string{"run"}, exit.Usage, "which command?"},
+		{[]string{"run", "--"}, exit.Usage, "which command?"},
+		{[]string{"run", "--readytimeout", "1s", "--", "x"}, exit.Usage, "--ready-timeout"},
+		{[]string{"run", "--print", "--engine", "sglang", "--", "vllm", "serve"}, exit.Usage, "the command is vllm, not sglang"},
 	} {
 		var stdout, stderr strings.Builder
 		code := run(c.args, &stdout, &stderr)
