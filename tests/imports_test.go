@@ -69,14 +69,22 @@ var table = map[string]row{
 
 	"fs": {5, []string{"fs/control", "fs/device", "tiers", "tiers/block", "tiers/hybrid", "tiers/index"}},
 
-	"cmd/kvfs/config": {5, []string{"tiers/block", "tiers/hybrid", "tiers/template"}},
-	"cmd/kvfs/plan":   {4, []string{"tiers/hybrid", "directio"}},
-	"cmd/kvfs/launch": {4, nil},
-	"cmd/kvfs/store":  {4, nil},
-	"cmd/kvfs":        {6, []string{"*", "cmd/kvfs/config"}},
+	"cmd/kvfs/config":  {2, []string{"tiers/block", "tiers/hybrid", "tiers/template"}},
+	"cmd/kvfs/exit":    {3, []string{"cmd/kvfs/config"}},
+	"cmd/kvfs/show":    {5, []string{"fs/query"}},
+	"cmd/kvfs/plan":    {4, []string{"tiers/hybrid", "directio"}},
+	"cmd/kvfs/launch":  {4, nil},
+	"cmd/kvfs/handoff": {4, nil},
+	"cmd/kvfs/rails":   {6, []string{"rdma", "rdma/fabric", "rdma/nic", "cmd/kvfs/config", "cmd/kvfs/exit", "cmd/kvfs/show"}},
+	"cmd/kvfs/mounts":  {5, []string{"fs/device", "cmd/kvfs/exit", "cmd/kvfs/handoff"}},
+	"cmd/kvfs/status":  {7, []string{"tiers", "tiers/disk", "tiers/mem", "tiers/publish", "cluster", "rdma/tcp", "fs", "cmd/kvfs/config", "cmd/kvfs/rails", "cmd/kvfs/show"}},
+	"cmd/kvfs/client":  {8, []string{"tiers/block", "fs/query", "cmd/kvfs/exit", "cmd/kvfs/handoff", "cmd/kvfs/mounts", "cmd/kvfs/show"}},
+	"cmd/kvfs/blocks":  {9, []string{"fs/control", "fs/query", "tiers/fate", "tiers/hybrid", "cmd/kvfs/client", "cmd/kvfs/show"}},
+	"cmd/kvfs/daemon":  {9, []string{"*"}},
+	"cmd/kvfs":         {10, []string{"*"}},
 }
 
-const testsLevel = 7 // everything below tests/, which only tests/ may import
+const testsLevel = 11 // everything below tests/, which only tests/ may import
 
 // homes lists the third-party modules and the only packages that may import
 // each of them. An empty list means any package.
@@ -90,7 +98,7 @@ var homes = map[string][]string{
 	"github.com/vmihailenco/msgpack/v5":  {"tiers/publish"},
 	"github.com/hashicorp/memberlist":    {"cluster/gossip"},
 	"github.com/minio/crc64nvme":         {"tiers/block"},
-	"github.com/moby/sys/mountinfo":      {"fs/device", "cmd/kvfs", "tiers/mem", "tests/harness"},
+	"github.com/moby/sys/mountinfo":      {"fs/device", "cmd/kvfs/client", "cmd/kvfs/daemon", "cmd/kvfs/mounts", "tiers/mem", "tests/harness"},
 	"github.com/pawelgaczynski/giouring": {"directio"},
 	"github.com/spf13/cobra":             {"cmd/kvfs", "cmd/kvfs/config"},
 	"github.com/spf13/pflag":             {"cmd/kvfs", "cmd/kvfs/config"},

@@ -33,7 +33,6 @@ var largeTypes = map[string]int{
 // largePackages are the packages of more than maxPackageLines lines.
 var largePackages = map[string]int{
 	"tiers":          10700,
-	"cmd/kvfs":       9500,
 	"tiers/disk":     8600,
 	"tiers/tiertest": 5600,
 	"cluster":        5600,

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kvfs/kvfs/cluster/pki"
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 )
 
 // TestCertsInit shows that one command makes all that two nodes need to know each
@@ -20,7 +21,7 @@ func TestCertsInit(t *testing.T) {
 	cleanEnv(t)
 	dir := filepath.Join(t.TempDir(), "pki")
 	code, out, errs := runCLI("certs", "init", "--dir", dir, "--node", "gpu-1, 10.0.0.1,gpu-1.example", "--node=gpu-2,[fd00::2]")
-	if code != exitOK || errs != "" {
+	if code != exit.OK || errs != "" {
 		t.Fatalf("exit code %d, stderr %q", code, errs)
 	}
 	for _, want := range []string{
@@ -59,11 +60,11 @@ func TestCertsInit(t *testing.T) {
 	}
 
 	code, out, errs = runCLI("certs", "issue", "--dir", dir, "gpu-3", "10.0.0.3")
-	if code != exitOK || errs != "" || !strings.HasPrefix(out, "Node gpu-3, valid until 20") {
+	if code != exit.OK || errs != "" || !strings.HasPrefix(out, "Node gpu-3, valid until 20") {
 		t.Errorf("issue: exit code %d, stdout %q, stderr %q", code, out, errs)
 	}
 	code, out, errs = runCLI("certs", "show", filepath.Join(dir, "gpu-1.pem"), "/absent.pem", filepath.Join(dir, "ca.pem"))
-	if code != exitRuntime || errs != "kvfs: pki: open /absent.pem: no such file or directory\n" {
+	if code != exit.Runtime || errs != "kvfs: pki: open /absent.pem: no such file or directory\n" {
 		t.Errorf("show: exit code %d, stderr %q", code, errs)
 	}
 	for _, want := range []string{
@@ -80,7 +81,7 @@ func TestCertsInit(t *testing.T) {
 // overwritten or half made.
 func TestCertsRefuses(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "pki")
-	if code, out, errs := runCLI("certs", "init", "--dir", dir); code != exitOK || !strings.Contains(out, "kvfs certs issue --dir "+dir+" NAME") {
+	if code, out, errs := runCLI("certs", "init", "--dir", dir); code != exit.OK || !strings.Contains(out, "kvfs certs issue --dir "+dir+" NAME") {
 		t.Fatalf("exit code %d, stdout %q, stderr %q", code, out, errs)
 	}
 	before := readAll(t, dir)
@@ -89,18 +90,18 @@ func TestCertsRefuses(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{"certs"}, exitUsage, "kvfs: which command? One of init, issue, show (see kvfs certs --help)\n"},
-		{[]string{"certs", "isue"}, exitUsage, "kvfs: unknown command \"isue\"; did you mean \"issue\"?"},
-		{[]string{"certs", "init", "x"}, exitUsage, "kvfs: unknown command \"x\" for \"kvfs certs init\""},
-		{[]string{"certs", "issue"}, exitUsage, "kvfs: requires at least 1 arg(s)"},
-		{[]string{"certs", "show"}, exitUsage, "kvfs: requires at least 1 arg(s)"},
-		{[]string{"certs", "issue", "--dir", dir, "a/b"}, exitUsage, `kvfs: pki: "a/b" cannot name a node`},
-		{[]string{"certs", "issue", "--dir", dir, "a", "b c"}, exitUsage, `kvfs: pki: "b c" is not a host name`},
-		{[]string{"certs", "init", "--dir", dir + "2", "--node", "a", "--node", "a,b"}, exitUsage, "kvfs: --node a,b: a is given twice"},
-		{[]string{"certs", "init", "--dir", dir + "2", "--node", ""}, exitUsage, `kvfs: --node : pki: "" cannot name a node`},
-		{[]string{"certs", "init", "--dir", dir}, exitRuntime, "kvfs: pki: create " + dir + "/ca-key.pem: file already exists\n"},
-		{[]string{"certs", "issue", "--dir", dir + "2", "a"}, exitRuntime, "kvfs: pki: open " + dir + "2/ca.pem: no such file"},
-		{[]string{"certs", "show", dir + "/ca-key.pem"}, exitRuntime, "kvfs: pki: " + dir + "/ca-key.pem: no certificate in it"},
+		{[]string{"certs"}, exit.Usage, "kvfs: which command? One of init, issue, show (see kvfs certs --help)\n"},
+		{[]string{"certs", "isue"}, exit.Usage, "kvfs: unknown command \"isue\"; did you mean \"issue\"?"},
+		{[]string{"certs", "init", "x"}, exit.Usage, "kvfs: unknown command \"x\" for \"kvfs certs init\""},
+		{[]string{"certs", "issue"}, exit.Usage, "kvfs: requires at least 1 arg(s)"},
+		{[]string{"certs", "show"}, exit.Usage, "kvfs: requires at least 1 arg(s)"},
+		{[]string{"certs", "issue", "--dir", dir, "a/b"}, exit.Usage, `kvfs: pki: "a/b" cannot name a node`},
+		{[]string{"certs", "issue", "--dir", dir, "a", "b c"}, exit.Usage, `kvfs: pki: "b c" is not a host name`},
+		{[]string{"certs", "init", "--dir", dir + "2", "--node", "a", "--node", "a,b"}, exit.Usage, "kvfs: --node a,b: a is given twice"},
+		{[]string{"certs", "init", "--dir", dir + "2", "--node", ""}, exit.Usage, `kvfs: --node : pki: "" cannot name a node`},
+		{[]string{"certs", "init", "--dir", dir}, exit.Runtime, "kvfs: pki: create " + dir + "/ca-key.pem: file already exists\n"},
+		{[]string{"certs", "issue", "--dir", dir + "2", "a"}, exit.Runtime, "kvfs: pki: open " + dir + "2/ca.pem: no such file"},
+		{[]string{"certs", "show", dir + "/ca-key.pem"}, exit.Runtime, "kvfs: pki: " + dir + "/ca-key.pem: no certificate in it"},
 	} {
 		code, _, errs := runCLI(tc.args...)
 		if code != tc.code || !strings.HasPrefix(errs, tc.want) {

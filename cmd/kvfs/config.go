@@ -4,8 +4,9 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/spf13/cobra"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/config"
 )
 
 func newConfigCommand() *cobra.Command {

@@ -4,10 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	iofs "io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,6 +16,10 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 )
 
 // fakeDaemon is the daemon of a mount at dir, with one control file. It answers each
@@ -94,10 +96,10 @@ func (f *fakeDaemon) asked() []string {
 }
 
 // connect is a connector.
-func (f *fakeDaemon) connect() (*controls, error) {
-	return &controls{
-		mounts: []*mountinfo.Info{{ID: 1, Mountpoint: "/", FSType: "ext4"}, {ID: 2, Mountpoint: f.dir, FSType: fsType}},
-		open: func(path string) (io.ReadWriteCloser, error) {
+func (f *fakeDaemon) connect() (*client.Controls, error) {
+	return &client.Controls{
+		Mounts: []*mountinfo.Info{{ID: 1, Mountpoint: "/", FSType: "ext4"}, {ID: 2, Mountpoint: f.dir, FSType: mounts.Type}},
+		Open: func(path string) (io.ReadWriteCloser, error) {
 			switch {
 			case f.openErr != nil:
 				return nil, &os.PathError{Op: "open", Path: path, Err: f.openErr}
@@ -107,12 +109,12 @@ func (f *fakeDaemon) connect() (*controls, error) {
 			f.opened = true
 			return f, nil
 		},
-		setxattr: f.attrs,
+		Setxattr: f.attrs,
 	}, nil
 }
 
 // run runs a command against the daemon.
-func (f *fakeDaemon) run(t *testing.T, command func(connector) *cobra.Command, stdin string, args ...string) (stdout, stderr string, err error) {
+func (f *fakeDaemon) run(t *testing.T, command func(client.Connector) *cobra.Command, stdin string, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	cmd := command(f.connect)
 	var out, errs bytes.Buffer
@@ -147,7 +149,7 @@ type cliCase struct {
 }
 
 // checkCLI runs the cases, with a mount at /m.
-func checkCLI(t *testing.T, command func(connector) *cobra.Command, file string, cases []cliCase) {
+func checkCLI(t *testing.T, command func(client.Connector) *cobra.Command, file string, cases []cliCase) {
 	t.Helper()
 	for _, tc := range cases {
 		t.Run(tc.args, func(t *testing.T) {
@@ -172,7 +174,7 @@ func checkCLI(t *testing.T, command func(connector) *cobra.Command, file string,
 				t.Errorf("asked\n%s\nwant\n%s", strings.Join(asked, "\n"), strings.Join(tc.asked, "\n"))
 			}
 			switch {
-			case (err == nil) != (tc.code == 0), err != nil && exitCode(err) != tc.code:
+			case (err == nil) != (tc.code == 0), err != nil && exit.Code(err) != tc.code:
 				t.Errorf("got error %v, want %q with code %d", err, tc.err, tc.code)
 			case err != nil && !strings.HasPrefix(fmt.Sprint(err), tc.err):
 				t.Errorf("got error %q, want %q", err, tc.err)
@@ -181,37 +183,12 @@ func checkCLI(t *testing.T, command func(connector) *cobra.Command, file string,
 	}
 }
 
-// TestReadNames shows the forms of names in standard input.
-func TestReadNames(t *testing.T) {
-	for _, tc := range []struct {
-		args  string
-		stdin string
-		nul   bool
-		want  []string
-		err   string
-	}{
-		{"a b", "c\n", false, []string{"a", "b"}, ""},
-		{"a - b", "c d\n\ne", false, []string{"a", "c d", "e", "b"}, ""},
-		{"-", "a\nb\x00c\x00\x00d", true, []string{"a\nb", "c", "d"}, ""},
-		{"-", "\xff\n", false, []string{"\xff"}, ""},
-		{"-", "", false, nil, "standard input has no names: nothing to do"},
-		{"-", "\x00\x00", true, nil, "standard input has no names: nothing to do"},
-		{"-", "a\n" + strings.Repeat("x", 10_000), false, nil,
-			"standard input: the name after 1 others is too long: names are one a line, or with -0 end with a NUL byte"},
-	} {
-		got, err := readNames(strings.Fields(tc.args), strings.NewReader(tc.stdin), tc.nul)
-		if !slices.Equal(got, tc.want) || (err == nil) != (tc.err == "") || err != nil && fmt.Sprint(err) != tc.err {
-			t.Errorf("%q with %.20q: got %q, %v; want %q, %q", tc.args, tc.stdin, got, err, tc.want, tc.err)
-		}
-	}
-}
-
 // TestNoNames shows that an empty list is nothing to do, successfully, which each command says in
 // one line, and that the daemon is not asked; with --json there is an answer all the same (C18).
 func TestNoNames(t *testing.T) {
 	const said = "standard input has no names: nothing to do\n"
 	for _, tc := range []struct {
-		command     func(connector) *cobra.Command
+		command     func(client.Connector) *cobra.Command
 		args        string
 		json        string // the answer
 		wrong, want string // arguments that are refused all the same, and why
@@ -252,123 +229,6 @@ func TestNoNames(t *testing.T) {
 	}
 }
 
-// TestCutBatch shows that a list is cut by the number of names and by their bytes as
-// JSON, and that a name alone always passes.
-func TestCutBatch(t *testing.T) {
-	names := func(n, size int) []string { return slices.Repeat([]string{strings.Repeat("x", size)}, n) }
-	for _, tc := range []struct {
-		names []string
-		want  int
-	}{
-		{nil, 0}, {names(3, 1), 3}, {names(requestNames+2, 1), requestNames},
-		{names(10, 1<<20), 7}, {names(2, requestBytes*2), 1}, {[]string{strings.Repeat("\x01", 2<<20), "a"}, 1},
-	} {
-		batch, rest := cutBatch(tc.names)
-		if len(batch) != tc.want || len(batch)+len(rest) != len(tc.names) {
-			t.Errorf("%d names: a batch of %d, want %d; %d are left", len(tc.names), len(batch), tc.want, len(rest))
-		}
-	}
-}
-
-// TestDialogue shows the answers that are none: refusals with and without a field,
-// nothing, no JSON, and one too many.
-func TestDialogue(t *testing.T) {
-	answer := ""
-	f := newFakeDaemon("/m", "query", func(string) string { return answer })
-	c, _ := f.connect()
-	d, err := c.dial("/m", "query")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
-	for _, tc := range []struct{ answer, err string }{
-		{`{"error":"got number","field":"/hashes/1"}`, `"b": got number (field /hashes/1)`},
-		{`{"error":"no","field":"/hashes/7"}`, "no (field /hashes/7)"},
-		{`{"error":"no","field":"/spec"}`, "no (field /spec)"},
-		{`{"error":"no"}`, "no"},
-		{"", "the daemon has given no answer"},
-		{"?", "answer of the daemon: invalid character '?' looking for beginning of value"},
-		{`{"hits": "x"}`, "answer of the daemon: json: cannot unmarshal string into Go struct field existsAnswer.hits of type int"},
-		{`{"hits": 3}`, "<nil>"},
-	} {
-		answer = tc.answer
-		var a existsAnswer
-		err := blame(d.askInto(t.Context(), struct{}{}, &a), []string{"a", "b"})
-		if fmt.Sprint(err) != tc.err {
-			t.Errorf("%s: got %v, want %s", tc.answer, err, tc.err)
-		}
-	}
-	// A reader that is cancelled while the daemon is silent.
-	answer = hold
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := d.ask(ctx, struct{}{}, func([]byte) error { return nil }); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
-}
-
-// TestDial shows the errors of a control file that cannot be opened.
-func TestDial(t *testing.T) {
-	old := t.TempDir()
-	if err := os.Mkdir(filepath.Join(old, ".kvfs"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(old, ".kvfs", "status"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	for _, tc := range []struct {
-		dir  string
-		err  error
-		code int
-		text string
-	}{
-		{"/m", unix.EACCES, exitRuntime, "only root and the user of the daemon may ask it, and some of it whom control.users and control.group name"},
-		{"/m", unix.ENOTCONN, exitNotMount, "the daemon of /m is dead; clean up with kvfs umount /m"},
-		{"/m", unix.ENOENT, exitNotMount, "/m is not a kvfs mount: no such file or directory"},
-		{old, unix.ENOENT, exitRuntime, "has no .kvfs/query: it is of an older version"},
-	} {
-		f := newFakeDaemon(tc.dir, "query", nil)
-		f.openErr = tc.err
-		c, _ := f.connect()
-		_, err := c.dial(tc.dir, "query")
-		if exitCode(err) != tc.code || !strings.HasSuffix(fmt.Sprint(err), tc.text) {
-			t.Errorf("%v at %s: got %v with code %d, want %q with %d", tc.err, tc.dir, err, exitCode(err), tc.text, tc.code)
-		}
-	}
-}
-
-// TestOpenControl shows that a descriptor can be closed while a read waits, and that
-// errors have their path.
-func TestOpenControl(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "fifo")
-	if _, err := openControl(path); !errors.Is(err, iofs.ErrNotExist) || !strings.Contains(fmt.Sprint(err), path) {
-		t.Errorf("got %v", err)
-	}
-	if err := unix.Mkfifo(path, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	f, err := openControl(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	other, err := openControl(path) // to end the read at last
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer other.Close()
-	read := make(chan struct{})
-	go func() { // ends with the write below
-		defer close(read)
-		_, _ = f.Read(make([]byte, 1))
-	}()
-	if err := f.Close(); err != nil {
-		t.Error(err)
-	}
-	_, _ = other.Write([]byte("x"))
-	_, _ = other.Write([]byte("y"))
-	<-read
-}
-
 // TestControlUsage pins what is wrong usage of the commands that talk to a daemon,
 // and what is not a mount.
 func TestControlUsage(t *testing.T) {
@@ -378,90 +238,47 @@ func TestControlUsage(t *testing.T) {
 		code int
 		err  string
 	}{
-		{"lookup", exitUsage, "which blocks? Name them, or give - to read names from standard input (see kvfs lookup --help)"},
-		{"lookup --group g a", exitUsage, "--group is about hashes, which need --mount (see kvfs lookup --help)"},
-		{"lookup --ranks 2 a", exitUsage, "--ranks is about hashes, which need --mount (see kvfs lookup --help)"},
-		{"lookup --mount m --ranks 0 a", exitUsage, "--ranks: 0 is less than 1 (see kvfs lookup --help)"},
-		{"lookup --spec s a", exitUsage, "--spec is about hashes, which need --mount (see kvfs lookup --help)"},
-		{"lookup --mount m --spec @ a", exitUsage, "--spec wants a name, or @ and a file (see kvfs lookup --help)"},
-		{"lookup --mount m --spec s --group g a", exitUsage, "--group and --spec exclude each other: a spec has the names of its groups (see kvfs lookup --help)"},
-		{"lookup --mount m --cached 1 a", exitUsage, "--num-tokens and --cached want --spec (see kvfs lookup --help)"},
-		{"lookup --mount m --spec s --num-tokens -1 a", exitUsage, "a number of tokens cannot be negative (see kvfs lookup --help)"},
-		{"lookup --deadline -1s a", exitUsage, "--deadline: -1s is negative (see kvfs lookup --help)"},
-		{"lookup --request \xff a", exitUsage, "--request: \"\\xff\" is not UTF-8 (see kvfs lookup --help)"},
-		{"prefetch", exitUsage, "which blocks? Name them, or give - to read names from standard input (see kvfs prefetch --help)"},
-		{"prefetch --template t a", exitUsage, "--template is about hashes, which need --mount (see kvfs prefetch --help)"},
-		{"pin", exitUsage, "which blocks? Name them, or give - to read names from standard input (see kvfs pin --help)"},
-		{"unpin -0", exitUsage, "which blocks? Name them, or give - to read names from standard input (see kvfs unpin --help)"},
-		{"ttl", exitUsage, "how long? Give a DURATION and the blocks (see kvfs ttl --help)"},
-		{"ttl 10m", exitUsage, "which blocks? Name them, or give - to read names from standard input (see kvfs ttl --help)"},
-		{"ttl soon a", exitUsage, "\"soon\" is no duration: want for example 10m, 1h30m, or a number of seconds (see kvfs ttl --help)"},
-		{"ttl -- -1s a", exitUsage, "-1s: a time to live cannot be negative (see kvfs ttl --help)"},
-		{"why", exitUsage, "which blocks? Name them, or give - to read names from standard input (see kvfs why --help)"},
-		{"events", exitUsage, "accepts 1 arg(s), received 0 (see kvfs events --help)"},
-		{"events --since -1 m", exitUsage, "invalid argument \"-1\" for \"--since\" flag: strconv.ParseUint: parsing \"-1\": invalid syntax (see kvfs events --help)"},
-		{"events --group \xff m", exitUsage, "--group: \"\\xff\" is not UTF-8: the daemon cannot be asked for it (see kvfs events --help)"},
-		{"specs", exitUsage, "which mount? Or check FILE (see kvfs specs --help)"},
-		{"specs check", exitUsage, "check wants one FILE, 0 given (see kvfs specs --help)"},
-		{"specs m set a", exitUsage, "set wants NAME and FILE, 1 given (see kvfs specs --help)"},
-		{"specs m remove", exitUsage, "remove wants one NAME, 0 given (see kvfs specs --help)"},
-		{"specs m remove \xff", exitUsage, "the name \"\\xff\" is not UTF-8 (see kvfs specs --help)"},
-		{"specs m get", exitUsage, "\"get\": want set or remove (see kvfs specs --help)"},
+		{"lookup", exit.Usage, "which blocks? Name them, or give - to read names from standard input (see kvfs lookup --help)"},
+		{"lookup --group g a", exit.Usage, "--group is about hashes, which need --mount (see kvfs lookup --help)"},
+		{"lookup --ranks 2 a", exit.Usage, "--ranks is about hashes, which need --mount (see kvfs lookup --help)"},
+		{"lookup --mount m --ranks 0 a", exit.Usage, "--ranks: 0 is less than 1 (see kvfs lookup --help)"},
+		{"lookup --spec s a", exit.Usage, "--spec is about hashes, which need --mount (see kvfs lookup --help)"},
+		{"lookup --mount m --spec @ a", exit.Usage, "--spec wants a name, or @ and a file (see kvfs lookup --help)"},
+		{"lookup --mount m --spec s --group g a", exit.Usage, "--group and --spec exclude each other: a spec has the names of its groups (see kvfs lookup --help)"},
+		{"lookup --mount m --cached 1 a", exit.Usage, "--num-tokens and --cached want --spec (see kvfs lookup --help)"},
+		{"lookup --mount m --spec s --num-tokens -1 a", exit.Usage, "a number of tokens cannot be negative (see kvfs lookup --help)"},
+		{"lookup --deadline -1s a", exit.Usage, "--deadline: -1s is negative (see kvfs lookup --help)"},
+		{"lookup --request \xff a", exit.Usage, "--request: \"\\xff\" is not UTF-8 (see kvfs lookup --help)"},
+		{"prefetch", exit.Usage, "which blocks? Name them, or give - to read names from standard input (see kvfs prefetch --help)"},
+		{"prefetch --template t a", exit.Usage, "--template is about hashes, which need --mount (see kvfs prefetch --help)"},
+		{"pin", exit.Usage, "which blocks? Name them, or give - to read names from standard input (see kvfs pin --help)"},
+		{"unpin -0", exit.Usage, "which blocks? Name them, or give - to read names from standard input (see kvfs unpin --help)"},
+		{"ttl", exit.Usage, "how long? Give a DURATION and the blocks (see kvfs ttl --help)"},
+		{"ttl 10m", exit.Usage, "which blocks? Name them, or give - to read names from standard input (see kvfs ttl --help)"},
+		{"ttl soon a", exit.Usage, "\"soon\" is no duration: want for example 10m, 1h30m, or a number of seconds (see kvfs ttl --help)"},
+		{"ttl -- -1s a", exit.Usage, "-1s: a time to live cannot be negative (see kvfs ttl --help)"},
+		{"why", exit.Usage, "which blocks? Name them, or give - to read names from standard input (see kvfs why --help)"},
+		{"events", exit.Usage, "accepts 1 arg(s), received 0 (see kvfs events --help)"},
+		{"events --since -1 m", exit.Usage, "invalid argument \"-1\" for \"--since\" flag: strconv.ParseUint: parsing \"-1\": invalid syntax (see kvfs events --help)"},
+		{"events --group \xff m", exit.Usage, "--group: \"\\xff\" is not UTF-8: the daemon cannot be asked for it (see kvfs events --help)"},
+		{"specs", exit.Usage, "which mount? Or check FILE (see kvfs specs --help)"},
+		{"specs check", exit.Usage, "check wants one FILE, 0 given (see kvfs specs --help)"},
+		{"specs m set a", exit.Usage, "set wants NAME and FILE, 1 given (see kvfs specs --help)"},
+		{"specs m remove", exit.Usage, "remove wants one NAME, 0 given (see kvfs specs --help)"},
+		{"specs m remove \xff", exit.Usage, "the name \"\\xff\" is not UTF-8 (see kvfs specs --help)"},
+		{"specs m get", exit.Usage, "\"get\": want set or remove (see kvfs specs --help)"},
 
-		{"lookup " + plain + "/a", exitNotMount, plain + "/a is not in a kvfs mount"},
-		{"lookup --mount " + plain + " a", exitNotMount, plain + " is not in a kvfs mount"},
-		{"prefetch " + plain, exitNotMount, plain + " is not in a kvfs mount"},
-		{"pin " + plain, exitNotMount, plain + " is not in a kvfs mount"},
-		{"why " + plain + "/absent/a", exitNotMount, plain + "/absent/a is not in a kvfs mount"},
-		{"events " + plain, exitNotMount, plain + " is not in a kvfs mount"},
-		{"specs " + plain, exitNotMount, plain + " is not in a kvfs mount"},
+		{"lookup " + plain + "/a", exit.NotMount, plain + "/a is not in a kvfs mount"},
+		{"lookup --mount " + plain + " a", exit.NotMount, plain + " is not in a kvfs mount"},
+		{"prefetch " + plain, exit.NotMount, plain + " is not in a kvfs mount"},
+		{"pin " + plain, exit.NotMount, plain + " is not in a kvfs mount"},
+		{"why " + plain + "/absent/a", exit.NotMount, plain + "/absent/a is not in a kvfs mount"},
+		{"events " + plain, exit.NotMount, plain + " is not in a kvfs mount"},
+		{"specs " + plain, exit.NotMount, plain + " is not in a kvfs mount"},
 	} {
 		code, stdout, stderr := runCLI(strings.Fields(tc.args)...)
 		if code != tc.code || stderr != "kvfs: "+tc.err+"\n" || stdout != "" {
 			t.Errorf("%s: got code %d, %q and %q; want %d, %q", tc.args, code, stderr, stdout, tc.code, tc.err)
-		}
-	}
-}
-
-// TestBelowMount shows how names are told apart: by the topmost mount, through
-// symbolic links that lead to it, and never by a look into it.
-func TestBelowMount(t *testing.T) {
-	dir := t.TempDir()
-	mount := filepath.Join(dir, "kv")
-	if err := os.Mkdir(mount, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	// A link in the mount would be followed by whoever looks.
-	for name, target := range map[string]string{"link": mount, "kv/inner": "/", "twice": "link"} {
-		if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Chdir(mount)
-	mounts := []*mountinfo.Info{
-		{ID: 1, Mountpoint: "/", FSType: "ext4"}, {ID: 2, Mountpoint: mount, FSType: "ext4"}, {ID: 3, Mountpoint: mount, FSType: fsType},
-		{ID: 4, Mountpoint: mount + "/other", FSType: "tmpfs"}, {ID: 5, Mountpoint: "/second", FSType: fsType},
-	}
-	for _, tc := range []struct {
-		names []string
-		paths []string
-		err   string
-	}{
-		{[]string{mount + "/g/a", mount}, []string{"g/a", "."}, ""},
-		{[]string{dir + "/link/g/a", dir + "/twice/./b", dir + "/link", dir + "/kv//c/"}, []string{"g/a", "b", ".", "c"}, ""},
-		{[]string{"a", "./b/c", ".", "../kv/d"}, []string{"a", "b/c", ".", "d"}, ""},
-		{[]string{mount + "/inner/etc"}, []string{"inner/etc"}, ""},
-		{[]string{mount + "/other/a"}, nil, mount + "/other/a is not in a kvfs mount"},
-		{[]string{mount + "x/a"}, nil, "is not in a kvfs mount"},
-		{[]string{dir}, nil, "is not in a kvfs mount"},
-		{[]string{mount + "/a", "/second/b"}, nil, "/second/b is in the mount /second, others are in " + mount},
-	} {
-		m, paths, err := belowMount(mounts, tc.names)
-		switch {
-		case tc.err == "" && (err != nil || m != mount || !slices.Equal(paths, tc.paths)):
-			t.Errorf("%q: got %q in %s, %v; want %q", tc.names, paths, m, err, tc.paths)
-		case tc.err != "" && (err == nil || !strings.HasSuffix(fmt.Sprint(err), tc.err)):
-			t.Errorf("%q: got %v, want %q", tc.names, err, tc.err)
 		}
 	}
 }

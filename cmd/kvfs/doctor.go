@@ -1,18 +1,24 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
 
 	"github.com/spf13/cobra"
-	"go.uber.org/zap"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
+	"github.com/kvfs/kvfs/cmd/kvfs/rails"
+	"github.com/kvfs/kvfs/cmd/kvfs/show"
+	"github.com/kvfs/kvfs/cmd/kvfs/status"
 )
 
 // newDoctorCommand returns the commands that look at the machine for what is missing.
-func newDoctorCommand(m *machine) *cobra.Command {
+func newDoctorCommand(m *rails.Machine) *cobra.Command {
 	doctor := &cobra.Command{
 		Use:   "doctor",
 		Short: "Find out what this machine can do, and what it lacks",
@@ -21,7 +27,7 @@ func newDoctorCommand(m *machine) *cobra.Command {
 	return doctor
 }
 
-func newDoctorRDMACommand(m *machine) *cobra.Command {
+func newDoctorRDMACommand(m *rails.Machine) *cobra.Command {
 	var raw bool
 	cmd := &cobra.Command{
 		Use:   "rdma [--json] [flags] [DIR]",
@@ -33,22 +39,22 @@ func newDoctorRDMACommand(m *machine) *cobra.Command {
 			"refused; 5 if DIR is not a mount.",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var r *rdmaReport
+			var r *rails.Report
 			var err error
 			if len(args) == 1 {
 				r, err = reportMount(m, args[0])
 			} else {
-				r, err = reportMachine(cmd, m)
+				r, err = m.Report(cmd.Context(), load, config.Sources{Environ: os.Environ(), Flags: cmd.Flags()})
 			}
 			if err != nil {
 				return err
 			}
 			if raw {
-				err = printJSON(cmd.OutOrStdout(), r)
+				err = show.JSON(cmd.OutOrStdout(), r)
 			} else {
-				err = r.print(cmd.OutOrStdout())
+				err = r.Print(cmd.OutOrStdout())
 			}
-			return errors.Join(err, r.verdict())
+			return errors.Join(err, r.Verdict())
 		},
 	}
 	config.AddFlags(cmd.Flags())
@@ -56,30 +62,40 @@ func newDoctorRDMACommand(m *machine) *cobra.Command {
 	return cmd
 }
 
-// doctorBind is the address of a configuration that has none: settings of RDMA need one.
-const doctorBind = "KVFS_BIND=127.0.0.1:0"
-
-// reportMachine tries out what a daemon with these settings would do.
-func reportMachine(cmd *cobra.Command, m *machine) (*rdmaReport, error) {
-	src := config.Sources{Environ: os.Environ(), Flags: cmd.Flags()}
-	cfg, err := load(src)
-	if err != nil || cfg.Bind == "" {
-		src.Environ = append(src.Environ, doctorBind)
-		if again, other := load(src); other == nil {
-			cfg, err = again, nil
-			cfg.Insecure = true // the trial reads bytes without worth
+// reportMount tells what the daemon of a mount says.
+func reportMount(m *rails.Machine, dir string) (*rails.Report, error) {
+	text, err := client.Status(dir, mounts.Timeout)
+	if err != nil {
+		return nil, err
+	}
+	s, err := status.Parse(text)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case s.Cluster == nil:
+		return nil, exit.With(exit.Runtime, fmt.Errorf("the mount at %s has no peers: it was started without --bind", dir))
+	case s.Cluster.RDMA == nil:
+		return nil, exit.With(exit.Runtime, fmt.Errorf("the daemon of %s, version %s, knows no RDMA: restart it with this version", dir, s.Version))
+	}
+	d := s.Cluster.RDMA
+	r := &rails.Report{Transport: d.Transport, Provider: d.Provider, Plan: d.Plan, Error: d.Error}
+	m.Look(r)
+	if d.Transport == config.TransportTCP {
+		r.Error = "it is turned off by peer.transport " + config.TransportTCP
+	} else if d.Stats == nil && r.Error == "" {
+		r.Error = "the daemon has not opened it"
+	}
+	for i := range s.Cluster.Members {
+		p := &s.Cluster.Members[i]
+		if p.Self {
+			continue
+		}
+		r.Peers = append(r.Peers, rails.Peer{Name: p.Name, State: p.State, Path: p.Path, Reason: p.PathReason})
+		if p.State == "alive" && (p.Path != status.PathRDMA || p.PathReason != "") && r.Error == "" {
+			r.Error = fmt.Sprintf("peer %s: %s", p.Name, cmp.Or(p.PathReason, "not reached yet"))
 		}
 	}
-	if err != nil {
-		return nil, withCode(exitConfig, err)
-	}
-	return m.examine(cmd.Context(), cfg, zap.NewNop()), nil
-}
-
-// verdict is the error that the command ends with; nil if all is well.
-func (r *rdmaReport) verdict() error {
-	if r.Usable {
-		return nil
-	}
-	return withCode(exitRuntime, fmt.Errorf("RDMA %s: %s", map[bool]string{false: "cannot be used", true: "is not used with all peers"}[len(r.Peers) > 0], r.Error))
+	r.Usable = r.Error == ""
+	return r, nil
 }

@@ -1,33 +1,14 @@
 package main
 
 import (
-	"bufio"
-	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
-	"math"
-	"os"
-	"os/signal"
-	"path"
-	"strings"
-	"time"
-
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/blocks"
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
 )
 
-// eventsFlags are the flags of kvfs events.
-type eventsFlags struct {
-	since          uint64
-	groups, events []string
-	count          uint64
-	json           bool
-}
-
-func newEventsCommand(connect connector) *cobra.Command {
-	var flags eventsFlags
+func newEventsCommand(connect client.Connector) *cobra.Command {
+	var flags blocks.Events
 	cmd := &cobra.Command{
 		Use:   "events [--since N] [--group G]... [--event E]... [-n COUNT] [--json] DIR",
 		Short: "Show what happens to the blocks of the mount at DIR, as it happens",
@@ -42,179 +23,19 @@ func newEventsCommand(connect connector) *cobra.Command {
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return runEvents(cmd, connect, &flags, args[0]) },
 	}
-	cmd.Flags().Uint64Var(&flags.since, "since", 0, "begin with the event of this number, or a gap if it is not known any more; 1: all that are known")
-	cmd.Flags().StringArrayVar(&flags.groups, "group", nil, "only this group; may be repeated")
-	cmd.Flags().StringArrayVar(&flags.events, "event", nil, "only events of this name; may be repeated")
-	cmd.Flags().Uint64VarP(&flags.count, "count", "n", 0, "end after so many lines; 0: never")
-	cmd.Flags().BoolVar(&flags.json, "json", false, "print the lines as the daemon wrote them")
+	cmd.Flags().Uint64Var(&flags.Since, "since", 0, "begin with the event of this number, or a gap if it is not known any more; 1: all that are known")
+	cmd.Flags().StringArrayVar(&flags.Groups, "group", nil, "only this group; may be repeated")
+	cmd.Flags().StringArrayVar(&flags.Names, "event", nil, "only events of this name; may be repeated")
+	cmd.Flags().Uint64VarP(&flags.Count, "count", "n", 0, "end after so many lines; 0: never")
+	cmd.Flags().BoolVar(&flags.JSON, "json", false, "print the lines as the daemon wrote them")
 	return cmd
 }
 
-// eventsRequest is what is asked of .kvfs/events.
-type eventsRequest struct {
-	Since  uint64   `json:"since,omitempty"`
-	Groups []string `json:"groups,omitempty"`
-	Events []string `json:"events,omitempty"`
-}
-
-// eventLine is one line of the answer.
-type eventLine struct {
-	Seq    uint64  `json:"seq"`
-	Time   float64 `json:"time"` // seconds since 1970
-	Event  string  `json:"event"`
-	Tier   string  `json:"tier"`
-	Group  string  `json:"group"`
-	Hash   string  `json:"hash"`
-	Size   int64   `json:"size"`
-	Reason string  `json:"reason"`
-	From   string  `json:"from"`   // of renamed
-	Missed uint64  `json:"missed"` // of gap
-
-	Directory bool `json:"directory"` // it is one, and all below it
-}
-
-func runEvents(cmd *cobra.Command, connect connector, flags *eventsFlags, dir string) error {
-	for flag, values := range map[string][]string{"group": flags.groups, "event": flags.events} {
-		if err := checkText(values, "the daemon cannot be asked for it"); err != nil {
+func runEvents(cmd *cobra.Command, connect client.Connector, flags *blocks.Events, dir string) error {
+	for flag, values := range map[string][]string{"group": flags.Groups, "event": flags.Names} {
+		if err := client.CheckText(values, "the daemon cannot be asked for it"); err != nil {
 			return usageError(cmd, "--%s: %w", flag, err)
 		}
 	}
-	c, err := connect()
-	if err != nil {
-		return err
-	}
-	mount, err := c.root(dir)
-	if err != nil {
-		return err
-	}
-	d, err := c.dial(mount, "events")
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	// SIGPIPE would end us with an exit code of its own.
-	ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGINT, unix.SIGTERM, unix.SIGPIPE)
-	defer stop()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	if out, ok := cmd.OutOrStdout().(*os.File); ok {
-		unwatch, err := watchReader(out, cancel)
-		if err != nil {
-			return err
-		}
-		defer unwatch()
-	}
-	if err := d.send(eventsRequest{flags.since, flags.groups, flags.events}); err != nil {
-		return fmt.Errorf("events of %s: %w", mount, err)
-	}
-	err = followEvents(ctx, d.lines(ctx), cmd.OutOrStdout(), flags)
-	switch {
-	case ctx.Err() != nil, errors.Is(err, unix.EPIPE):
-		return nil
-	case err != nil:
-		return fmt.Errorf("events of %s: %w", mount, err)
-	}
-	return nil
-}
-
-// watchReader calls gone when out is a pipe or a terminal that nobody reads any more,
-// which else would be seen at the next event only. stop ends it.
-func watchReader(out *os.File, gone func()) (stop func(), err error) {
-	wake, end, err := os.Pipe()
-	if err != nil {
-		return nil, err
-	}
-	fds := []unix.PollFd{{Fd: int32(out.Fd())}, {Fd: int32(wake.Fd())}} // errors and hang-ups alone
-	done := make(chan struct{})
-	// Ends when nobody reads any more, or with stop, which closes the other end of wake.
-	go func() {
-		defer close(done)
-		for {
-			_, err := unix.Poll(fds, -1)
-			if errors.Is(err, unix.EINTR) {
-				continue
-			}
-			if err == nil && fds[0].Revents != 0 {
-				gone()
-			}
-			return
-		}
-	}()
-	return func() {
-		end.Close()
-		<-done
-		wake.Close()
-	}, nil
-}
-
-// followEvents prints the lines until ctx is done, count of them are printed, or there
-// are no more. What has come is written before it waits for more.
-func followEvents(ctx context.Context, lines <-chan answerLine, w io.Writer, flags *eventsFlags) error {
-	out := bufio.NewWriterSize(w, 64<<10)
-	for n := uint64(0); flags.count == 0 || n < flags.count; n++ {
-		if len(lines) == 0 {
-			if err := out.Flush(); err != nil {
-				return err
-			}
-		}
-		var line answerLine
-		var more bool
-		select {
-		case <-ctx.Done():
-			return out.Flush()
-		case line, more = <-lines:
-		}
-		err := line.err
-		switch {
-		case err != nil:
-		case !more:
-			err = errors.New("the daemon has stopped")
-		default:
-			err = printEvent(out, line.text, flags.json)
-		}
-		if err != nil {
-			return errors.Join(err, out.Flush())
-		}
-	}
-	return out.Flush()
-}
-
-// printEvent writes one event. Errors of writing are kept by w.
-func printEvent(w *bufio.Writer, text []byte, raw bool) error {
-	var e eventLine
-	if err := json.Unmarshal(text, &e); err != nil {
-		return fmt.Errorf("event of the daemon: %w", err)
-	}
-	if e.Event == "" {
-		if err := refused(text); err != nil {
-			return err
-		}
-	}
-	if raw {
-		fmt.Fprintf(w, "%s\n", text)
-		return nil
-	}
-	fmt.Fprintln(w, e.String())
-	return nil
-}
-
-// String returns the event as a line for people.
-func (e *eventLine) String() string {
-	whole, part := math.Modf(e.Time)
-	when := time.Unix(int64(whole), int64(math.Round(part*1e6))*1000).UTC().Format("2006-01-02T15:04:05.000000Z")
-	switch { // gaps have no time
-	case e.Event == "gap" && e.Missed == 0:
-		return fmt.Sprintf("%-27s  gap: what happened before is not known; the next is %d", "-", e.Seq)
-	case e.Event == "gap":
-		return fmt.Sprintf("%-27s  gap: %d events are lost; the next is %d", "-", e.Missed, e.Seq)
-	}
-	name := path.Join(e.Group, e.Hash)
-	switch {
-	case e.Directory:
-		name = e.From + "/ -> " + name + "/"
-	case e.From != "":
-		name = e.From + " -> " + name
-	}
-	line := fmt.Sprintf("%s  %-7s  %-6s  %10s  %s  %s", when, e.Event, orDash(e.Tier), humanBytes(e.Size), orDash(name), e.Reason)
-	return shown(strings.TrimRight(line, " "))
+	return flags.Run(cmd.Context(), cmd.OutOrStdout(), connect, dir)
 }

@@ -3,15 +3,12 @@ package main
 import (
 	"bufio"
 	"context"
-	"errors"
-	"fmt"
-	"io"
 	"os"
 	"strings"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 )
 
 // eventsText is what a daemon says, and eventsShown how it is printed.
@@ -36,11 +33,11 @@ func TestEvents(t *testing.T) {
 		{args: "-n 6 /m", answers: []string{eventsText + hold}, asked: []string{"{}"}, out: eventsShown},
 		{args: "-n 1 --json --since 41 --group g0 --group g,1 --event stored /m", answers: []string{eventsText + hold},
 			asked: []string{`{"since":41,"groups":["g0","g,1"],"events":["stored"]}`}, out: first + "\n"},
-		{args: "/m", answers: []string{eventsText}, asked: []string{"{}"}, out: eventsShown, err: "events of /m: the daemon has stopped", code: exitRuntime},
+		{args: "/m", answers: []string{eventsText}, asked: []string{"{}"}, out: eventsShown, err: "events of /m: the daemon has stopped", code: exit.Runtime},
 		{args: "--event x /m", answers: []string{`{"error":"no such event","field":"/events/0"}`}, asked: []string{`{"events":["x"]}`},
-			err: "events of /m: no such event (field /events/0)", code: exitRuntime},
-		{args: "/m", answers: []string{"?\n" + hold}, asked: []string{"{}"}, err: "events of /m: event of the daemon: ", code: exitRuntime},
-		{args: "/m/g", err: "/m/g is not a kvfs mount: it is in the one at /m", code: exitNotMount},
+			err: "events of /m: no such event (field /events/0)", code: exit.Runtime},
+		{args: "/m", answers: []string{"?\n" + hold}, asked: []string{"{}"}, err: "events of /m: event of the daemon: ", code: exit.Runtime},
+		{args: "/m/g", err: "/m/g is not a kvfs mount: it is in the one at /m", code: exit.NotMount},
 	})
 }
 
@@ -95,25 +92,3 @@ func TestEventsEnd(t *testing.T) {
 		})
 	}
 }
-
-// TestFollowEventsBrokenPipe shows that an error of writing ends it.
-func TestFollowEventsBrokenPipe(t *testing.T) {
-	lines := make(chan answerLine, 10)
-	for line := range strings.Lines(eventsText) {
-		lines <- answerLine{text: []byte(line)}
-	}
-	err := followEvents(t.Context(), lines, brokenPipe{}, &eventsFlags{})
-	if fmt.Sprint(err) != "broken pipe" {
-		t.Errorf("got %v", err)
-	}
-	lines <- answerLine{err: io.ErrUnexpectedEOF}
-	if err := followEvents(t.Context(), lines, io.Discard, &eventsFlags{}); !errors.Is(err, io.ErrUnexpectedEOF) {
-		t.Errorf("got %v", err)
-	}
-}
-
-// brokenPipe is a writer that nobody reads.
-type brokenPipe struct{}
-
-// Write implements io.Writer.
-func (brokenPipe) Write([]byte) (int, error) { return 0, unix.EPIPE }

@@ -1,26 +1,23 @@
 package main
 
 import (
-	"context"
 	"fmt"
-	"io"
 	"slices"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
-	"github.com/kvfs/kvfs/fs/control"
-	"github.com/kvfs/kvfs/tiers/fate"
+	"github.com/kvfs/kvfs/cmd/kvfs/blocks"
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 )
 
 // evictFlags are the flags of kvfs evict.
 type evictFlags struct {
-	tier             string
-	all, force, json bool
-	nul              bool
+	blocks.Eviction
+	all, nul bool
 }
 
-func newEvictCommand(connect connector) *cobra.Command {
+func newEvictCommand(connect client.Connector) *cobra.Command {
 	var flags evictFlags
 	cmd := &cobra.Command{
 		Use:   "evict --tier TIER [--force] [--json] (--all DIR | PATH...)",
@@ -39,18 +36,18 @@ func newEvictCommand(connect connector) *cobra.Command {
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error { return runEvict(cmd, connect, flags, args) },
 	}
-	cmd.Flags().StringVar(&flags.tier, "tier", "", "the tier: memory or disk (required)")
+	cmd.Flags().StringVar(&flags.Tier, "tier", "", "the tier: memory or disk (required)")
 	cmd.Flags().BoolVar(&flags.all, "all", false, "every block of the tier")
-	cmd.Flags().BoolVar(&flags.force, "force", false, "also blocks that no other tier holds: they are lost")
-	cmd.Flags().BoolVar(&flags.json, "json", false, "print the answer as JSON")
+	cmd.Flags().BoolVar(&flags.Force, "force", false, "also blocks that no other tier holds: they are lost")
+	cmd.Flags().BoolVar(&flags.JSON, "json", false, "print the answer as JSON")
 	nulFlag(cmd, &flags.nul)
 	return cmd
 }
 
 // runEvict finds the mount, asks its daemon and prints what it says.
-func runEvict(cmd *cobra.Command, connect connector, flags evictFlags, args []string) error {
+func runEvict(cmd *cobra.Command, connect client.Connector, flags evictFlags, args []string) error {
 	switch {
-	case flags.tier == "":
+	case flags.Tier == "":
 		return usageError(cmd, "--tier is missing: memory or disk")
 	case flags.all && len(args) != 1:
 		return usageError(cmd, "--all wants one mount, %d given", len(args))
@@ -63,113 +60,24 @@ func runEvict(cmd *cobra.Command, connect connector, flags evictFlags, args []st
 	}
 	names := args
 	if !flags.all {
-		if names, err = readNames(args, cmd.InOrStdin(), flags.nul); err != nil {
-			return doneNothing(cmd, err, flags.printNone())
+		if names, err = client.ReadNames(args, cmd.InOrStdin(), flags.nul); err != nil {
+			return doneNothing(cmd, err, flags.PrintNone())
 		}
-		if err := checkText(names, "evict the directory instead"); err != nil {
+		if err := client.CheckText(names, "evict the directory instead"); err != nil {
 			return err
 		}
 	}
-	mount, paths, err := c.locate(names)
+	mount, paths, err := c.Locate(names)
 	if err != nil {
 		return err
 	}
 	// The root of the mount stands for all.
 	root := slices.Contains(paths, ".")
 	if flags.all && !root {
-		return withCode(exitNotMount, fmt.Errorf("%s is not a kvfs mount: it is in the one at %s", args[0], mount))
+		return exit.With(exit.NotMount, fmt.Errorf("%s is not a kvfs mount: it is in the one at %s", args[0], mount))
 	}
 	if root {
 		paths = nil
 	}
-	answer, err := askEvict(cmd.Context(), c, mount, flags, paths)
-	if err != nil {
-		return err
-	}
-	if err := printEvict(cmd.OutOrStdout(), flags, answer); err != nil {
-		return err
-	}
-	return absent(answer)
-}
-
-// printNone returns what writes the answer about no blocks; nil where that is nothing.
-func (f evictFlags) printNone() func(io.Writer) error {
-	if !f.json {
-		return nil
-	}
-	return func(w io.Writer) error { return printEvict(w, f, &control.EvictAnswer{Kept: []control.EvictKept{}}) }
-}
-
-// absent is the error about paths that are not there.
-func absent(answer *control.EvictAnswer) error {
-	var names []string
-	for _, kept := range answer.Kept {
-		if kept.Reason == fate.ReasonNotFound.String() {
-			names = append(names, kept.Path)
-		}
-	}
-	switch len(names) {
-	case 0:
-		return nil
-	case 1:
-		return fmt.Errorf("%s: not found", names[0])
-	}
-	return fmt.Errorf("%s and %d more: not found", names[0], len(names)-1)
-}
-
-// askEvict sends the paths to the daemon, in as many requests as it takes, and
-// returns the sum of its answers. No paths means all.
-func askEvict(ctx context.Context, c *controls, mount string, flags evictFlags, paths []string) (*control.EvictAnswer, error) {
-	d, err := c.dial(mount, "evict")
-	if err != nil {
-		return nil, err
-	}
-	defer d.Close()
-	sum := &control.EvictAnswer{Kept: []control.EvictKept{}}
-	ask := control.EvictRequest{Tier: flags.tier, Force: flags.force, All: len(paths) == 0}
-	for {
-		ask.Paths, paths = cutBatch(paths)
-		var answer control.EvictAnswer
-		if err := d.askInto(ctx, ask, &answer); err != nil {
-			return nil, fmt.Errorf("evict from %s: %w", mount, err)
-		}
-		sum.Blocks += answer.Blocks
-		sum.Bytes += answer.Bytes
-		sum.KeptTotal += answer.KeptTotal
-		sum.Kept = append(sum.Kept, answer.Kept...)
-		if len(paths) == 0 {
-			return sum, nil
-		}
-	}
-}
-
-// printEvict writes the answer.
-func printEvict(w io.Writer, flags evictFlags, answer *control.EvictAnswer) error {
-	if flags.json {
-		return printJSON(w, struct {
-			Tier string `json:"tier"`
-			*control.EvictAnswer
-		}{flags.tier, answer})
-	}
-	fmt.Fprintf(w, "evicted %s (%s) from %s\n", countBlocks(answer.Blocks), humanBytes(answer.Bytes), flags.tier)
-	if answer.KeptTotal == 0 {
-		return nil
-	}
-	fmt.Fprintf(w, "kept %s:\n", countBlocks(answer.KeptTotal))
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for _, kept := range answer.Kept {
-		fmt.Fprintf(t, "  %s\t%s\n", shown(kept.Reason), shown(kept.Path))
-	}
-	if more := answer.KeptTotal - int64(len(answer.Kept)); more > 0 {
-		fmt.Fprintf(t, "  and %d more\n", more)
-	}
-	return t.Flush()
-}
-
-// countBlocks returns a number of blocks in words.
-func countBlocks(n int64) string {
-	if n == 1 {
-		return "1 block"
-	}
-	return fmt.Sprintf("%d blocks", n)
+	return flags.Run(cmd.Context(), streams(cmd), c, mount, paths)
 }

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/fs/control"
 )
 
@@ -61,14 +62,14 @@ func TestEvict(t *testing.T) {
 			out: "{\n  \"tier\": \"memory\",\n  \"blocks\": 96,\n  \"bytes\": 1610612736,\n  \"kept_total\": 3,\n  \"kept\": [\n" +
 				"    {\n      \"path\": \"g/a\",\n      \"reason\": \"only copy\"\n    },\n    {\n      \"path\": \"g/b\",\n      \"reason\": \"open\"\n    }\n  ]\n}\n"},
 		{args: "--tier memory /m/x /m/y", answer: none, want: control.EvictRequest{Tier: "memory", Paths: []string{"x", "y"}},
-			out: "evicted 0 blocks (0 B) from memory\nkept 2 blocks:\n  not found  x\n  not found  y\n", err: "x and 1 more: not found", code: exitRuntime},
+			out: "evicted 0 blocks (0 B) from memory\nkept 2 blocks:\n  not found  x\n  not found  y\n", err: "x and 1 more: not found", code: exit.Runtime},
 		{args: "--tier tape --all /m", answer: `{"error":"no tier \"tape\""}`, want: control.EvictRequest{Tier: "tape", All: true},
-			err: `evict from /m: no tier "tape"`, code: exitRuntime},
+			err: `evict from /m: no tier "tape"`, code: exit.Runtime},
 		{args: "--tier memory --all /m", answer: "?", want: control.EvictRequest{Tier: "memory", All: true},
-			err: "evict from /m: answer of the daemon: ", code: exitRuntime},
-		{args: "--tier memory --all /m/g", err: "/m/g is not a kvfs mount: it is in the one at /m", code: exitNotMount},
-		{args: "--tier memory /m/a /proc/b", err: "/proc/b is not in a kvfs mount", code: exitNotMount},
-		{args: "--tier memory -", stdin: "/m/\xff\n", err: `"/m/\xff" is not UTF-8`, code: exitRuntime},
+			err: "evict from /m: answer of the daemon: ", code: exit.Runtime},
+		{args: "--tier memory --all /m/g", err: "/m/g is not a kvfs mount: it is in the one at /m", code: exit.NotMount},
+		{args: "--tier memory /m/a /proc/b", err: "/proc/b is not in a kvfs mount", code: exit.NotMount},
+		{args: "--tier memory -", stdin: "/m/\xff\n", err: `"/m/\xff" is not UTF-8`, code: exit.Runtime},
 	} {
 		t.Run(tc.args, func(t *testing.T) {
 			f := newFakeDaemon("/m", "evict", func(string) string { return tc.answer })
@@ -78,7 +79,7 @@ func TestEvict(t *testing.T) {
 				t.Errorf("got\n%s\nwant\n%s", out, tc.out)
 			}
 			switch {
-			case tc.err == "" && err != nil, tc.err != "" && (err == nil || exitCode(err) != tc.code):
+			case tc.err == "" && err != nil, tc.err != "" && (err == nil || exit.Code(err) != tc.code):
 				t.Errorf("got error %v, want %q with code %d", err, tc.err, tc.code)
 			case err != nil && !strings.HasPrefix(fmt.Sprint(err), tc.err):
 				t.Errorf("got error %q, want %q", err, tc.err)
@@ -134,12 +135,12 @@ func TestEvictDeadDaemon(t *testing.T) {
 	for _, tc := range []struct {
 		err  error
 		code int
-	}{{unix.ENOTCONN, exitNotMount}, {os.ErrPermission, exitRuntime}, {os.ErrNotExist, exitNotMount}} {
+	}{{unix.ENOTCONN, exit.NotMount}, {os.ErrPermission, exit.Runtime}, {os.ErrNotExist, exit.NotMount}} {
 		f := newFakeDaemon("/m", "evict", nil)
 		f.openErr = tc.err
 		_, err := runEvictOn(t, f, "", "--tier=memory", "--all", "/m")
-		if err == nil || exitCode(err) != tc.code {
-			t.Errorf("%v: got %v, code %d", tc.err, err, exitCode(err))
+		if err == nil || exit.Code(err) != tc.code {
+			t.Errorf("%v: got %v, code %d", tc.err, err, exit.Code(err))
 		}
 	}
 }

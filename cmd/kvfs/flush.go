@@ -9,9 +9,12 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
+	"github.com/kvfs/kvfs/cmd/kvfs/show"
 )
 
-func newFlushCommand(connect connector) *cobra.Command {
+func newFlushCommand(connect client.Connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "flush PATH...",
 		Short: "Make blocks durable on SSD",
@@ -25,7 +28,7 @@ func newFlushCommand(connect connector) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			mount, paths, err := c.locate(args)
+			mount, paths, err := c.Locate(args)
 			if err != nil {
 				return err
 			}
@@ -36,7 +39,7 @@ func newFlushCommand(connect connector) *cobra.Command {
 					f.Close()
 				}
 				if err != nil {
-					return fmt.Errorf("flush %s: %w", args[i], reason(err))
+					return fmt.Errorf("flush %s: %w", args[i], show.Reason(err))
 				}
 			}
 			return nil
@@ -44,7 +47,7 @@ func newFlushCommand(connect connector) *cobra.Command {
 	}
 }
 
-func newDrainCommand(connect connector) *cobra.Command {
+func newDrainCommand(connect client.Connector) *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "drain [--timeout 1m] DIR",
@@ -61,11 +64,11 @@ func newDrainCommand(connect connector) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			mount, err := c.root(args[0])
+			mount, err := c.Root(args[0])
 			if err != nil {
 				return err
 			}
-			d, err := c.dial(mount, "drain")
+			d, err := c.Dial(mount, "drain")
 			if err != nil {
 				return err
 			}
@@ -76,7 +79,7 @@ func newDrainCommand(connect connector) *cobra.Command {
 				defer cancel()
 				ctx = limited
 			}
-			err = d.askInto(ctx, struct{}{}, &struct{}{})
+			err = d.AskInto(ctx, struct{}{}, &struct{}{})
 			if errors.Is(err, context.DeadlineExceeded) {
 				err = fmt.Errorf("not done after %v", timeout)
 			}

@@ -14,6 +14,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/show"
 	"github.com/kvfs/kvfs/tiers/disk"
 )
 
@@ -63,9 +65,9 @@ func fsck(ctx context.Context, w io.Writer, dir string, o disk.CheckOptions, raw
 	}
 	switch {
 	case errors.Is(err, context.Canceled):
-		return withCode(fsckUnchecked, fmt.Errorf("fsck: %s: stopped before the end", dir))
+		return exit.With(fsckUnchecked, fmt.Errorf("fsck: %s: stopped before the end", dir))
 	case err != nil:
-		return withCode(fsckUnchecked, fmt.Errorf("fsck: %w", err))
+		return exit.With(fsckUnchecked, fmt.Errorf("fsck: %w", err))
 	}
 	return fsckError(dir, report.ExitCode(), o.Repair)
 }
@@ -112,7 +114,7 @@ func progressLine(w io.Writer, now func() time.Time) func(done, total int64) {
 		last, shown = at, !end
 		fmt.Fprintf(w, "\r\033[K") // to the start of the line, and clear it
 		if !end {
-			fmt.Fprintf(w, "%s of %s read", humanBytes(done), humanBytes(total))
+			fmt.Fprintf(w, "%s of %s read", show.Bytes(done), show.Bytes(total))
 		}
 	}
 }
@@ -120,12 +122,12 @@ func progressLine(w io.Writer, now func() time.Time) func(done, total int64) {
 // fsckError is what a code of the report means, nil if it is clean.
 func fsckError(dir string, code int, repair bool) error {
 	switch {
-	case code == exitOK:
+	case code == exit.OK:
 		return nil
 	case code == fsckRepaired:
-		return withCode(code, fmt.Errorf("fsck: %s was damaged and is repaired", dir))
+		return exit.With(code, fmt.Errorf("fsck: %s was damaged and is repaired", dir))
 	case repair:
-		return withCode(code, fmt.Errorf("fsck: %s is damaged, and not all of it could be repaired", dir))
+		return exit.With(code, fmt.Errorf("fsck: %s is damaged, and not all of it could be repaired", dir))
 	}
-	return withCode(code, fmt.Errorf("fsck: %s is damaged; --repair drops what is bad", dir))
+	return exit.With(code, fmt.Errorf("fsck: %s is damaged; --repair drops what is bad", dir))
 }

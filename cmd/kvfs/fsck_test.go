@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk"
@@ -52,18 +53,18 @@ func TestFsckCodes(t *testing.T) {
 		code   int
 		says   string
 	}{
-		{disk.Report{}, false, exitOK, ""},
-		{disk.Report{Notes: 2}, true, exitOK, ""},
+		{disk.Report{}, false, exit.OK, ""},
+		{disk.Report{Notes: 2}, true, exit.OK, ""},
 		{disk.Report{Errors: 2, Repaired: 2}, true, fsckRepaired, "fsck: /d was damaged and is repaired"},
 		{disk.Report{Errors: 2, Repaired: 1}, true, fsckFindings, "fsck: /d is damaged, and not all of it could be repaired"},
 		{disk.Report{Errors: 2}, false, fsckFindings, "fsck: /d is damaged; --repair drops what is bad"},
 	} {
 		err := fsckError("/d", tc.report.ExitCode(), tc.repair)
 		switch {
-		case tc.code == exitOK && err != nil:
+		case tc.code == exit.OK && err != nil:
 			t.Errorf("%+v: got %v", tc.report, err)
-		case tc.code != exitOK && (exitCode(err) != tc.code || fmt.Sprint(err) != tc.says):
-			t.Errorf("%+v: got %v, code %d, want %q, code %d", tc.report, err, exitCode(err), tc.says, tc.code)
+		case tc.code != exit.OK && (exit.Code(err) != tc.code || fmt.Sprint(err) != tc.says):
+			t.Errorf("%+v: got %v, code %d, want %q, code %d", tc.report, err, exit.Code(err), tc.says, tc.code)
 		}
 	}
 }
@@ -181,17 +182,17 @@ func TestFsck(t *testing.T) {
 	}
 	fails("in use", fsckUnchecked, "", fmt.Sprintf("kvfs: fsck: %s: directory in use by process %d\n", dir, os.Getpid()))
 	closeDisk(t, tier)
-	fails("clean", exitOK, "no errors", "")
-	if err := fsckStopped(dir); exitCode(err) != fsckUnchecked || !strings.Contains(fmt.Sprint(err), "stopped before the end") {
-		t.Errorf("Ctrl-C: got %v, code %d", err, exitCode(err))
+	fails("clean", exit.OK, "no errors", "")
+	if err := fsckStopped(dir); exit.Code(err) != fsckUnchecked || !strings.Contains(fmt.Sprint(err), "stopped before the end") {
+		t.Errorf("Ctrl-C: got %v, code %d", err, exit.Code(err))
 	}
 
 	flipByte(t, dir, data)
-	fails("damaged, not looked at", exitOK, "data not read", "", "--no-data")
+	fails("damaged, not looked at", exit.OK, "data not read", "", "--no-data")
 	fails("damaged", fsckFindings, `block "g/a"`, "kvfs: fsck: "+dir+" is damaged; --repair drops what is bad\n")
 	fails("as JSON", fsckFindings, `"key": "g/a"`, "kvfs: fsck: "+dir+" is damaged", "--json")
 	fails("repaired", fsckRepaired, "1 errors, all repaired", "kvfs: fsck: "+dir+" was damaged and is repaired\n", "--repair")
-	fails("clean again", exitOK, "0 blocks", "", "--repair")
+	fails("clean again", exit.OK, "0 blocks", "", "--repair")
 }
 
 // flipByte damages the block that consists of data.

@@ -5,13 +5,15 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 )
 
 // fingerprints returns what keys list shows, the first first, without the roles.
 func fingerprints(t *testing.T, file string) []string {
 	t.Helper()
 	code, out, errs := runCLI("keys", "list", file)
-	if code != exitOK || errs != "" {
+	if code != exit.OK || errs != "" {
 		t.Fatalf("list: exit code %d, stderr %q", code, errs)
 	}
 	var all []string
@@ -30,7 +32,7 @@ func TestKeysRotation(t *testing.T) {
 	dir := t.TempDir()
 	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
 	code, out, errs := runCLI("keys", "create", a)
-	if code != exitOK || errs != "" || !strings.Contains(out, "gossip_keys: \""+a+"\"\n") {
+	if code != exit.OK || errs != "" || !strings.Contains(out, "gossip_keys: \""+a+"\"\n") {
 		t.Fatalf("create: exit code %d, stdout %q, stderr %q", code, out, errs)
 	}
 	if info, err := os.Stat(a); err != nil || info.Mode().Perm() != 0o600 {
@@ -46,11 +48,11 @@ func TestKeysRotation(t *testing.T) {
 	old := fingerprints(t, a)[0]
 
 	code, key, errs := runCLI("keys", "add", a)
-	if code != exitOK || errs != "" || len(strings.Fields(key)) != 1 {
+	if code != exit.OK || errs != "" || len(strings.Fields(key)) != 1 {
 		t.Fatalf("add: exit code %d, stdout %q, stderr %q", code, key, errs)
 	}
 	key = strings.TrimSpace(key)
-	if code, out, errs := runCLI("keys", "add", b, key); code != exitOK || strings.Contains(out, key) {
+	if code, out, errs := runCLI("keys", "add", b, key); code != exit.OK || strings.Contains(out, key) {
 		t.Fatalf("add: exit code %d, stdout %q, stderr %q", code, out, errs)
 	}
 	both := fingerprints(t, a)
@@ -58,16 +60,16 @@ func TestKeysRotation(t *testing.T) {
 		t.Fatalf("added: %q and %q, want %s first", both, fingerprints(t, b), old)
 	}
 	for file, name := range map[string]string{a: key, b: both[1]} { // by its text, and by its fingerprint
-		if code, _, errs := runCLI("keys", "use", file, name); code != exitOK {
+		if code, _, errs := runCLI("keys", "use", file, name); code != exit.OK {
 			t.Fatalf("use: exit code %d, stderr %q", code, errs)
 		}
 		if got := fingerprints(t, file); len(got) != 2 || got[0] != both[1] || got[1] != old {
 			t.Errorf("used: %q, want %q first", got, both[1])
 		}
-		if code, _, errs := runCLI("keys", "remove", file, both[1]); code != exitRuntime || strings.Count(errs, "\n") != 1 {
+		if code, _, errs := runCLI("keys", "remove", file, both[1]); code != exit.Runtime || strings.Count(errs, "\n") != 1 {
 			t.Errorf("remove the first: exit code %d, stderr %q", code, errs)
 		}
-		if code, _, errs := runCLI("keys", "remove", file, old); code != exitOK {
+		if code, _, errs := runCLI("keys", "remove", file, old); code != exit.OK {
 			t.Fatalf("remove: exit code %d, stderr %q", code, errs)
 		}
 		if got := fingerprints(t, file); len(got) != 1 || got[0] != both[1] {
@@ -81,11 +83,11 @@ func TestKeysRotation(t *testing.T) {
 func TestKeysRefuses(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "keys")
-	if code, _, errs := runCLI("keys", "create", file); code != exitOK {
+	if code, _, errs := runCLI("keys", "create", file); code != exit.OK {
 		t.Fatalf("exit code %d, stderr %q", code, errs)
 	}
 	code, key, _ := runCLI("keys", "generate")
-	if code != exitOK || strings.Count(key, "\n") != 1 {
+	if code != exit.OK || strings.Count(key, "\n") != 1 {
 		t.Fatalf("generate: exit code %d, stdout %q", code, key)
 	}
 	before := readAll(t, dir)
@@ -94,19 +96,19 @@ func TestKeysRefuses(t *testing.T) {
 		code int
 		want string // of stderr
 	}{
-		{[]string{"keys"}, exitUsage, "kvfs: which command? One of add, create, generate, list, remove, use (see kvfs keys --help)\n"},
-		{[]string{"keys", "rotate"}, exitUsage, "kvfs: unknown command \"rotate\""},
-		{[]string{"keys", "create"}, exitUsage, "kvfs: accepts 1 arg(s)"},
-		{[]string{"keys", "list"}, exitUsage, "kvfs: accepts 1 arg(s)"},
-		{[]string{"keys", "add"}, exitUsage, "kvfs: accepts between 1 and 2 arg(s)"},
-		{[]string{"keys", "use", file}, exitUsage, "kvfs: accepts 2 arg(s)"},
-		{[]string{"keys", "remove", file}, exitUsage, "kvfs: accepts 2 arg(s)"},
-		{[]string{"keys", "create", file}, exitRuntime, "kvfs: "},
-		{[]string{"keys", "list", file + "2"}, exitRuntime, "kvfs: "},
-		{[]string{"keys", "add", file, "short"}, exitRuntime, "kvfs: "},
-		{[]string{"keys", "add", file + "2", strings.TrimSpace(key)}, exitRuntime, "kvfs: "},
-		{[]string{"keys", "use", file, strings.TrimSpace(key)}, exitRuntime, "kvfs: "},
-		{[]string{"keys", "remove", file, "0123"}, exitRuntime, "kvfs: "},
+		{[]string{"keys"}, exit.Usage, "kvfs: which command? One of add, create, generate, list, remove, use (see kvfs keys --help)\n"},
+		{[]string{"keys", "rotate"}, exit.Usage, "kvfs: unknown command \"rotate\""},
+		{[]string{"keys", "create"}, exit.Usage, "kvfs: accepts 1 arg(s)"},
+		{[]string{"keys", "list"}, exit.Usage, "kvfs: accepts 1 arg(s)"},
+		{[]string{"keys", "add"}, exit.Usage, "kvfs: accepts between 1 and 2 arg(s)"},
+		{[]string{"keys", "use", file}, exit.Usage, "kvfs: accepts 2 arg(s)"},
+		{[]string{"keys", "remove", file}, exit.Usage, "kvfs: accepts 2 arg(s)"},
+		{[]string{"keys", "create", file}, exit.Runtime, "kvfs: "},
+		{[]string{"keys", "list", file + "2"}, exit.Runtime, "kvfs: "},
+		{[]string{"keys", "add", file, "short"}, exit.Runtime, "kvfs: "},
+		{[]string{"keys", "add", file + "2", strings.TrimSpace(key)}, exit.Runtime, "kvfs: "},
+		{[]string{"keys", "use", file, strings.TrimSpace(key)}, exit.Runtime, "kvfs: "},
+		{[]string{"keys", "remove", file, "0123"}, exit.Runtime, "kvfs: "},
 	} {
 		code, out, errs := runCLI(tc.args...)
 		if code != tc.code || !strings.HasPrefix(errs, tc.want) || strings.Count(errs, "\n") != 1 || out != "" {

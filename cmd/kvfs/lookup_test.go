@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 )
 
 // TestLookup shows what is asked and printed for paths and for hashes, and that all
@@ -17,7 +20,7 @@ func TestLookup(t *testing.T) {
 			out: "hit      memory  /m/g/a\nhit      memory  /m/./b\n", stderr: "2 blocks: 2 in memory\n"},
 		{args: "-", stdin: "/m/a\n/m/b\n/m/c\n/m/d\n/m/e\n/m/f\n", answers: []string{some}, asked: []string{`{"op":"exists","keys":["a","b","c","d","e","f"]}`},
 			out: "hit      memory  /m/a\nhit      disk    /m/b\nhit      peer    /m/c\npending  -       /m/d\nlate     -       /m/e\nmiss     -       /m/f\n",
-			err: "6 blocks: 1 in memory, 1 on disk, 1 at a peer, 1 pending, 1 late, 1 missing", code: exitRuntime},
+			err: "6 blocks: 1 in memory, 1 on disk, 1 at a peer, 1 pending, 1 late, 1 missing", code: exit.Runtime},
 		{args: "-0 -", stdin: "/m/a\x00/m/b", answers: []string{two}, asked: []string{`{"op":"exists","keys":["a","b"]}`},
 			out: "hit      memory  /m/a\nhit      memory  /m/b\n", stderr: "2 blocks: 2 in memory\n"},
 		{args: "--mount /m --group g0 --template {group}/{rank}/{hash} --ranks 2 --request r-1 9f 77", answers: []string{two},
@@ -25,37 +28,43 @@ func TestLookup(t *testing.T) {
 			out:   "hit      memory  9f\nhit      memory  77\n", stderr: "2 blocks: 2 in memory\n"},
 		{args: "--promote --no-lease --deadline 1500us /m/a", answers: []string{`{"states":"x","hits":0}`},
 			asked: []string{`{"op":"exists","keys":["a"],"lease":false,"promote":true,"deadline_ms":2}`},
-			out:   "x        -       /m/a\n", err: "1 block: ", code: exitRuntime},
+			out:   "x        -       /m/a\n", err: "1 block: ", code: exit.Runtime},
 		{args: "--deadline 0 --json /m/a /m/b", answers: []string{two}, asked: []string{`{"op":"exists","keys":["a","b"],"deadline_ms":0}`},
 			out: `{"op":"exists","states":"mm","hits":2,"pending":0,"late":0,"misses":0,"prefix":2}` + "\n"},
 		{args: "--json /m/a", answers: []string{`{"states":".","misses":1}`}, asked: []string{`{"op":"exists","keys":["a"]}`},
 			out: `{"op":"exists","states":".","hits":0,"pending":0,"late":0,"misses":1,"prefix":0}` + "\n",
-			err: "1 block: 1 missing", code: exitRuntime},
+			err: "1 block: 1 missing", code: exit.Runtime},
 		{args: "/m/a /m/b", answers: []string{`{"error":"keys[1]: too long","field":"/keys/1"}`}, asked: []string{`{"op":"exists","keys":["a","b"]}`},
-			err: `look up in /m: "/m/b": keys[1]: too long (field /keys/1)`, code: exitRuntime},
+			err: `look up in /m: "/m/b": keys[1]: too long (field /keys/1)`, code: exit.Runtime},
 		{args: "/m/a", answers: []string{two}, asked: []string{`{"op":"exists","keys":["a"]}`},
-			err: "look up in /m: answer of the daemon: states of 2 blocks, 1 were asked for", code: exitRuntime},
+			err: "look up in /m: answer of the daemon: states of 2 blocks, 1 were asked for", code: exit.Runtime},
 		{args: "-0 -", stdin: "/m/\xff\x00/m/a\\\n", answers: []string{two}, asked: []string{`{"op":"exists","keys":["\\xff","a\\\\\\n"],"escaped":true}`},
 			out: "hit      memory  /m/\\xff\nhit      memory  /m/a\\\\\\n\n", stderr: "2 blocks: 2 in memory\n"},
 		{args: "-e -", stdin: "/m/\\xff\n/m/a\\\\\\n\n", answers: []string{two}, asked: []string{`{"op":"exists","keys":["\\xff","a\\\\\\n"],"escaped":true}`},
 			out: "hit      memory  /m/\\xff\nhit      memory  /m/a\\\\\\n\n", stderr: "2 blocks: 2 in memory\n"},
-		{args: `-e /m/\q`, err: `"/m/\\q": a backslash begins none of the escapes of Go`, code: exitRuntime},
-		{args: "/m/a /proc/b", err: "/proc/b is not in a kvfs mount", code: exitNotMount},
-		{args: "--mount /m/g a", err: "/m/g is not a kvfs mount: it is in the one at /m", code: exitNotMount},
+		{args: `-e /m/\q`, err: `"/m/\\q": a backslash begins none of the escapes of Go`, code: exit.Runtime},
+		{args: "/m/a /proc/b", err: "/proc/b is not in a kvfs mount", code: exit.NotMount},
+		{args: "--mount /m/g a", err: "/m/g is not a kvfs mount: it is in the one at /m", code: exit.NotMount},
 	})
 }
 
 // TestLookupMany shows that a long list becomes several requests with one sum, whose
 // prefix goes on as long as all are hits.
 func TestLookupMany(t *testing.T) {
-	const n = 2*requestNames + 10
+	type existsAnswer struct {
+		States string `json:"states"`
+		Hits   int    `json:"hits"`
+		Misses int    `json:"misses"`
+		Prefix int    `json:"prefix"`
+	}
+	const n = 2*client.RequestNames + 10
 	var stdin strings.Builder
 	for i := range n {
 		fmt.Fprintf(&stdin, "%d\n", i)
 	}
 	asked := 0
 	f := newFakeDaemon("/m", "query", func(request string) string {
-		var q existsRequest
+		var q client.BlockRequest
 		if err := json.Unmarshal([]byte(request), &q); err != nil {
 			t.Error(err)
 		}
@@ -81,10 +90,10 @@ func TestLookupMany(t *testing.T) {
 	})
 	out, _, err := f.run(t, newLookupCommand, stdin.String(), "--mount", "/m", "--json", "-")
 	var a existsAnswer
-	if bad := json.Unmarshal([]byte(out), &a); bad != nil || exitCode(err) != exitRuntime {
+	if bad := json.Unmarshal([]byte(out), &a); bad != nil || exit.Code(err) != exit.Runtime {
 		t.Fatalf("%v, %v", err, bad)
 	}
-	if len(a.States) != n || a.Hits != n-2 || a.Misses != 2 || a.Prefix != requestNames+2 || len(f.asked()) != 3 {
+	if len(a.States) != n || a.Hits != n-2 || a.Misses != 2 || a.Prefix != client.RequestNames+2 || len(f.asked()) != 3 {
 		t.Errorf("%d requests, %d states, %d hits, %d misses, prefix %d", len(f.asked()), len(a.States), a.Hits, a.Misses, a.Prefix)
 	}
 }
@@ -105,30 +114,9 @@ func TestLongestHit(t *testing.T) {
 			asked: []string{`{"op":"longest_hit","spec":{"hash_block_size":16},"hashes":["a"],"fetch":true}`}},
 		{args: "--mount /m --spec x a", answers: []string{`{"error":"there is no spec \"x\"","field":"/spec"}`},
 			asked: []string{`{"op":"longest_hit","spec":"x","hashes":["a"],"fetch":true}`},
-			err:   `look up in /m: there is no spec "x" (field /spec)`, code: exitRuntime},
-		{args: "--mount /m --spec @/absent a", err: "open /absent: no such file or directory", code: exitRuntime},
+			err:   `look up in /m: there is no spec "x" (field /spec)`, code: exit.Runtime},
+		{args: "--mount /m --spec @/absent a", err: "open /absent: no such file or directory", code: exit.Runtime},
 		{args: "--mount /m --spec x a", answers: []string{"[]"}, asked: []string{`{"op":"longest_hit","spec":"x","hashes":["a"],"fetch":true}`},
-			err: "answer of the daemon: json: cannot unmarshal array", code: exitRuntime},
+			err: "answer of the daemon: json: cannot unmarshal array", code: exit.Runtime},
 	})
-}
-
-// TestReadDocument shows which files can become part of a request.
-func TestReadDocument(t *testing.T) {
-	for _, tc := range []struct{ text, want, err string }{
-		{" {\"a\": 1}\n", `{"a": 1}`, ""},
-		{"", "", "byte 0: unexpected end of JSON input"},
-		{"{\"a\": 1,}", "", "byte 9: invalid character '}' looking for beginning of object key string"},
-		{"{} {}", "", "byte 4: invalid character '{' after top-level value"},
-		{"[]", "", "not a JSON object"},
-		{"null", "", "not a JSON object"},
-		{strings.Repeat(" ", maxDocument), "", "more than 8388608 bytes"},
-	} {
-		file := writeTemp(t, "doc.json", tc.text)
-		for name, shown := range map[string]string{file: file, "-": "standard input"} {
-			got, err := readDocument(name, strings.NewReader(tc.text))
-			if string(got) != tc.want || tc.err == "" && err != nil || tc.err != "" && fmt.Sprint(err) != shown+": "+tc.err {
-				t.Errorf("%.20q in %s: got %s, %v; want %s, %s", tc.text, name, got, err, tc.want, tc.err)
-			}
-		}
-	}
 }

@@ -12,32 +12,24 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"runtime"
 
-	"github.com/kvfs/kvfs/cmd/kvfs/config"
-)
-
-// The exit codes, as documented above.
-const (
-	exitOK       = 0
-	exitRuntime  = 1
-	exitUsage    = 2
-	exitConfig   = 3
-	exitMount    = 4
-	exitNotMount = 5
+	"github.com/kvfs/kvfs/cmd/kvfs/daemon"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/show"
 )
 
 // The main thread stays with the main goroutine, which only waits: the kernel gives signals to that
-// thread first, and one that is stuck in a device's read would keep SIGTERM for as long.
+// thread first, and one that is stuck in a device's read would keep SIGTERM for as long. And /proc/self shows the descriptors
+// of that thread, which must not be one that fs sets apart (fs/device/isolate.go).
 func init() { runtime.LockOSThread() }
 
 func main() {
-	if len(os.Args) == 2 && os.Args[1] == watchCommand {
-		os.Exit(watchMount(os.NewFile(3, "goodbye"), os.NewFile(4, "abort"), os.NewFile(5, "mark")))
+	if code, is := daemon.Watcher(os.Args); is {
+		os.Exit(code)
 	}
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
@@ -51,55 +43,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root.SetErr(stderr)
 	err := root.Execute()
 	if err == nil {
-		return exitOK
+		return exit.OK
 	}
-	for _, e := range flatten(err) {
-		fmt.Fprintf(stderr, "kvfs: %v\n", shownLines(e.Error()))
+	for _, e := range exit.Each(err) {
+		fmt.Fprintf(stderr, "kvfs: %v\n", show.Lines(e.Error()))
 	}
-	return exitCode(err)
-}
-
-// codedError is an error with the exit code of the process.
-type codedError struct {
-	code int
-	err  error
-}
-
-// withCode gives err an exit code. It returns nil for nil.
-func withCode(code int, err error) error {
-	if err == nil {
-		return nil
-	}
-	return &codedError{code: code, err: err}
-}
-
-// Error returns the text of the error.
-func (e *codedError) Error() string { return e.err.Error() }
-
-// Unwrap returns the error without its code.
-func (e *codedError) Unwrap() error { return e.err }
-
-// exitCode returns the code that err was given, else that of its kind.
-func exitCode(err error) int {
-	if coded, ok := errors.AsType[*codedError](err); ok {
-		return coded.code
-	}
-	if _, ok := errors.AsType[*config.Error](err); ok {
-		return exitConfig
-	}
-	return exitRuntime
-}
-
-// flatten returns the errors that were joined in err, or err alone.
-func flatten(err error) []error {
-	inner := err
-	if coded, ok := err.(*codedError); ok {
-		inner = coded.err
-	}
-	if joined, ok := inner.(interface{ Unwrap() []error }); ok && len(joined.Unwrap()) > 0 {
-		if _, whole := inner.(*config.Error); !whole {
-			return joined.Unwrap()
-		}
-	}
-	return []error{err}
+	return exit.Code(err)
 }

@@ -2,22 +2,14 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 )
-
-// TestMain makes this program the watcher that mounts of the tests start.
-func TestMain(m *testing.M) {
-	if len(os.Args) == 2 && os.Args[1] == watchCommand {
-		main()
-	}
-	os.Exit(m.Run())
-}
 
 // runCLI runs a command line as main would.
 func runCLI(args ...string) (code int, stdout, stderr string) {
@@ -60,63 +52,63 @@ func TestExitCodes(t *testing.T) {
 		code   int
 		stderr string // all of it, "" for none; a trailing ... leaves the rest open
 	}{
-		{"version", exitOK, ""},
-		{"--version", exitOK, ""},
-		{"--help", exitOK, ""},
-		{"mount --help", exitOK, ""},
-		{"config check", exitOK, ""},
-		{"config check " + good, exitOK, ""},
-		{"config check --config " + good, exitOK, ""},
-		{"config print --memory-policy=arc", exitOK, ""},
-		{"config check --mode=standalone-store", exitOK, ""},
-		{"config check --mode=standalone-store --memory-policy=arc", exitOK,
+		{"version", exit.OK, ""},
+		{"--version", exit.OK, ""},
+		{"--help", exit.OK, ""},
+		{"mount --help", exit.OK, ""},
+		{"config check", exit.OK, ""},
+		{"config check " + good, exit.OK, ""},
+		{"config check --config " + good, exit.OK, ""},
+		{"config print --memory-policy=arc", exit.OK, ""},
+		{"config check --mode=standalone-store", exit.OK, ""},
+		{"config check --mode=standalone-store --memory-policy=arc", exit.OK,
 			"kvfs: warning: mode standalone-store (flag --mode): only kvfs serve heeds memory.policy\n"},
-		{"config example", exitOK, ""},
-		{"config reference", exitOK, ""},
+		{"config example", exit.OK, ""},
+		{"config reference", exit.OK, ""},
 
-		{"", exitUsage, "kvfs: which command? One of ..."},
-		{"confg", exitUsage, "kvfs: unknown command \"confg\"; did you mean \"config\"? (see kvfs --help)\n"},
-		{"nonsense", exitUsage, "kvfs: unknown command \"nonsense\" (see kvfs --help)\n"},
-		{"config", exitUsage, "kvfs: which command? One of check, example, print, reference (see kvfs config --help)\n"},
-		{"config chek", exitUsage, "kvfs: unknown command \"chek\"; did you mean \"check\"? (see kvfs config --help)\n"},
-		{"--nope", exitUsage, "kvfs: unknown flag: --nope (see kvfs --help)\n"},
-		{"config check --memory-sise 1GiB", exitUsage, "kvfs: unknown flag: --memory-sise; did you mean --memory-size? (see kvfs config check --help)\n"},
-		{"config check --size 1GiB", exitUsage, "kvfs: unknown flag: --size; did you mean --memory-size? (see kvfs config check --help)\n"},
-		{"mount --size 1GiB x", exitUsage, "kvfs: unknown flag: --size; did you mean --memory-size? (see kvfs mount --help)\n"},
-		{"mount --policy arc x", exitUsage, "kvfs: unknown flag: --policy; did you mean --memory-policy? (see kvfs mount --help)\n"},
-		{"mount --ratio 1 x", exitUsage, "kvfs: unknown flag: --ratio; did you mean --staging-usable-ratio? (see kvfs mount --help)\n"},
-		{"config check -z", exitUsage, "kvfs: unknown shorthand flag: 'z' in -z (see kvfs config check --help)\n"},
-		{"config check --memory-size", exitUsage, "kvfs: flag needs an argument: --memory-size (see kvfs config check --help)\n"},
-		{"config check a b", exitUsage, "kvfs: accepts at most 1 arg(s), received 2 (see kvfs config check --help)\n"},
-		{"config check --config a b", exitUsage, "kvfs: FILE and --config exclude each other (see kvfs config check --help)\n"},
-		{"version now", exitUsage, "kvfs: unknown command \"now\" for \"kvfs version\" (see kvfs version --help)\n"},
-		{"mount", exitUsage, "kvfs: ..."},
-		{"umount", exitUsage, "kvfs: accepts 1 arg(s), received 0 (see kvfs umount --help)\n"},
-		{"umount --timeout soon x", exitUsage, "kvfs: ..."},
-		{"status", exitUsage, "kvfs: accepts 1 arg(s), received 0 (see kvfs status --help)\n"},
-		{"fsck", exitUsage, "kvfs: accepts 1 arg(s), received 0 (see kvfs fsck --help)\n"},
-		{"fsck --repiar x", exitUsage, "kvfs: unknown flag: --repiar; did you mean --repair? (see kvfs fsck --help)\n"},
-		{"evict " + plain, exitUsage, "kvfs: --tier is missing: memory or disk (see kvfs evict --help)\n"},
-		{"evict --tier memory", exitUsage, "kvfs: which blocks? Name them, or give --all DIR (see kvfs evict --help)\n"},
-		{"evict --tier memory --all", exitUsage, "kvfs: --all wants one mount, 0 given (see kvfs evict --help)\n"},
-		{"evict --tier memory --all a b", exitUsage, "kvfs: --all wants one mount, 2 given (see kvfs evict --help)\n"},
+		{"", exit.Usage, "kvfs: which command? One of ..."},
+		{"confg", exit.Usage, "kvfs: unknown command \"confg\"; did you mean \"config\"? (see kvfs --help)\n"},
+		{"nonsense", exit.Usage, "kvfs: unknown command \"nonsense\" (see kvfs --help)\n"},
+		{"config", exit.Usage, "kvfs: which command? One of check, example, print, reference (see kvfs config --help)\n"},
+		{"config chek", exit.Usage, "kvfs: unknown command \"chek\"; did you mean \"check\"? (see kvfs config --help)\n"},
+		{"--nope", exit.Usage, "kvfs: unknown flag: --nope (see kvfs --help)\n"},
+		{"config check --memory-sise 1GiB", exit.Usage, "kvfs: unknown flag: --memory-sise; did you mean --memory-size? (see kvfs config check --help)\n"},
+		{"config check --size 1GiB", exit.Usage, "kvfs: unknown flag: --size; did you mean --memory-size? (see kvfs config check --help)\n"},
+		{"mount --size 1GiB x", exit.Usage, "kvfs: unknown flag: --size; did you mean --memory-size? (see kvfs mount --help)\n"},
+		{"mount --policy arc x", exit.Usage, "kvfs: unknown flag: --policy; did you mean --memory-policy? (see kvfs mount --help)\n"},
+		{"mount --ratio 1 x", exit.Usage, "kvfs: unknown flag: --ratio; did you mean --staging-usable-ratio? (see kvfs mount --help)\n"},
+		{"config check -z", exit.Usage, "kvfs: unknown shorthand flag: 'z' in -z (see kvfs config check --help)\n"},
+		{"config check --memory-size", exit.Usage, "kvfs: flag needs an argument: --memory-size (see kvfs config check --help)\n"},
+		{"config check a b", exit.Usage, "kvfs: accepts at most 1 arg(s), received 2 (see kvfs config check --help)\n"},
+		{"config check --config a b", exit.Usage, "kvfs: FILE and --config exclude each other (see kvfs config check --help)\n"},
+		{"version now", exit.Usage, "kvfs: unknown command \"now\" for \"kvfs version\" (see kvfs version --help)\n"},
+		{"mount", exit.Usage, "kvfs: ..."},
+		{"umount", exit.Usage, "kvfs: accepts 1 arg(s), received 0 (see kvfs umount --help)\n"},
+		{"umount --timeout soon x", exit.Usage, "kvfs: ..."},
+		{"status", exit.Usage, "kvfs: accepts 1 arg(s), received 0 (see kvfs status --help)\n"},
+		{"fsck", exit.Usage, "kvfs: accepts 1 arg(s), received 0 (see kvfs fsck --help)\n"},
+		{"fsck --repiar x", exit.Usage, "kvfs: unknown flag: --repiar; did you mean --repair? (see kvfs fsck --help)\n"},
+		{"evict " + plain, exit.Usage, "kvfs: --tier is missing: memory or disk (see kvfs evict --help)\n"},
+		{"evict --tier memory", exit.Usage, "kvfs: which blocks? Name them, or give --all DIR (see kvfs evict --help)\n"},
+		{"evict --tier memory --all", exit.Usage, "kvfs: --all wants one mount, 0 given (see kvfs evict --help)\n"},
+		{"evict --tier memory --all a b", exit.Usage, "kvfs: --all wants one mount, 2 given (see kvfs evict --help)\n"},
 
-		{"config check /absent/c.yaml", exitConfig, "kvfs: /absent/c.yaml: no such file or directory\n"},
-		{"config check --memory-size=7", exitConfig, "kvfs: flag --memory-size: memory.size: \"7\" needs a unit..."},
-		{"config print --mode=standalone-store --memory-size=1GiB", exitConfig,
+		{"config check /absent/c.yaml", exit.Config, "kvfs: /absent/c.yaml: no such file or directory\n"},
+		{"config check --memory-size=7", exit.Config, "kvfs: flag --memory-size: memory.size: \"7\" needs a unit..."},
+		{"config print --mode=standalone-store --memory-size=1GiB", exit.Config,
 			"kvfs: flag --memory-size: memory.size: 1GiB excludes mode standalone-store (flag --mode), which contributes no memory: leave it out or set 0\n"},
 
-		{"umount " + plain, exitNotMount, "kvfs: " + plain + " is not a kvfs mount: nothing is mounted there\n"},
-		{"umount /proc", exitNotMount, "kvfs: /proc is not a kvfs mount: its type is proc\n"},
-		{"umount /absent/dir", exitNotMount, "kvfs: ..."},
-		{"status " + plain, exitNotMount, "kvfs: " + plain + " is not a kvfs mount\n"},
-		{"status /absent", exitNotMount, "kvfs: /absent is not a kvfs mount: no such file or directory\n"},
-		{"evict --tier memory " + plain, exitNotMount, "kvfs: " + plain + " is not in a kvfs mount\n"},
-		{"evict --tier memory --all /proc", exitNotMount, "kvfs: /proc is not in a kvfs mount\n"},
+		{"umount " + plain, exit.NotMount, "kvfs: " + plain + " is not a kvfs mount: nothing is mounted there\n"},
+		{"umount /proc", exit.NotMount, "kvfs: /proc is not a kvfs mount: its type is proc\n"},
+		{"umount /absent/dir", exit.NotMount, "kvfs: ..."},
+		{"status " + plain, exit.NotMount, "kvfs: " + plain + " is not a kvfs mount\n"},
+		{"status /absent", exit.NotMount, "kvfs: /absent is not a kvfs mount: no such file or directory\n"},
+		{"evict --tier memory " + plain, exit.NotMount, "kvfs: " + plain + " is not in a kvfs mount\n"},
+		{"evict --tier memory --all /proc", exit.NotMount, "kvfs: /proc is not in a kvfs mount\n"},
 		{"fsck " + plain + "/absent", fsckUnchecked, "kvfs: fsck: " + plain + "/absent: ..."},
 		{"fsck " + plain, fsckUnchecked, "kvfs: fsck: " + plain + ": ..."},
 		{"fsck " + good, fsckUnchecked, "kvfs: fsck: " + good + ": ..."},
-		{"status " + good, exitNotMount, "kvfs: " + good + " is not a kvfs mount\n"},
+		{"status " + good, exit.NotMount, "kvfs: " + good + " is not a kvfs mount\n"},
 	} {
 		t.Run(tc.args, func(t *testing.T) {
 			code, stdout, stderr := runCLI(strings.Fields(tc.args)...)
@@ -127,10 +119,10 @@ func TestExitCodes(t *testing.T) {
 			if !strings.HasPrefix(stderr, want) || !open && stderr != want {
 				t.Errorf("stderr %q, want %q", stderr, tc.stderr)
 			}
-			if code != exitOK && strings.Count(stderr, "\n") != 1 {
+			if code != exit.OK && strings.Count(stderr, "\n") != 1 {
 				t.Errorf("stderr is not one line: %q", stderr)
 			}
-			if (code == exitOK) != (stdout != "") {
+			if (code == exit.OK) != (stdout != "") {
 				t.Errorf("stdout %q", stdout)
 			}
 		})
@@ -145,7 +137,7 @@ func TestConfigCommands(t *testing.T) {
 	t.Setenv("KVFS_HTTP", "127.0.0.1:9100")
 	code, out, _ := runCLI("config", "print", "--config", file, "--memory-policy", "s3fifo", "--memory-keep")
 	for _, want := range []string{"size: 1GiB ", "# " + file + ":2\n", "# env KVFS_HTTP\n", "# flag --memory-policy\n", "keep: true "} {
-		if code != exitOK || !strings.Contains(out, want) {
+		if code != exit.OK || !strings.Contains(out, want) {
 			t.Errorf("exit code %d, no %q in\n%s", code, want, out)
 		}
 	}
@@ -164,37 +156,13 @@ func TestConfigCommands(t *testing.T) {
 		`kvfs: env KVFS_HTPP: unknown variable "KVFS_HTPP"; did you mean "KVFS_HTTP"?`, "kvfs: flag --replicas: replicas: it needs bind",
 	}
 	lines := strings.Split(strings.TrimSpace(errs), "\n")
-	if code != exitConfig || out != "" || len(lines) != len(want) {
+	if code != exit.Config || out != "" || len(lines) != len(want) {
 		t.Fatalf("exit code %d, stdout %q, stderr\n%s", code, out, errs)
 	}
 	for i := range want {
 		if !strings.HasPrefix(lines[i], want[i]) {
 			t.Errorf("line %d: got %q, want %q", i, lines[i], want[i])
 		}
-	}
-}
-
-// TestErrorCodes shows how errors get their exit codes and lines.
-func TestErrorCodes(t *testing.T) {
-	plain := errors.New("boom")
-	both := errors.Join(plain, errors.New("bang"))
-	for _, tc := range []struct {
-		err   error
-		code  int
-		lines int
-	}{
-		{plain, exitRuntime, 1},
-		{both, exitRuntime, 2},
-		{withCode(exitMount, plain), exitMount, 1},
-		{withCode(exitMount, both), exitMount, 2},
-		{&config.Error{Err: plain}, exitConfig, 1},
-	} {
-		if code, lines := exitCode(tc.err), flatten(tc.err); code != tc.code || len(lines) != tc.lines {
-			t.Errorf("%v: code %d, %d lines; want %d, %d", tc.err, code, len(lines), tc.code, tc.lines)
-		}
-	}
-	if withCode(exitMount, nil) != nil {
-		t.Error("withCode(nil) is not nil")
 	}
 }
 

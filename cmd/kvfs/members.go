@@ -14,6 +14,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvfs/kvfs/cluster"
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
+	"github.com/kvfs/kvfs/cmd/kvfs/show"
+	"github.com/kvfs/kvfs/cmd/kvfs/status"
 )
 
 func newMembersCommand() *cobra.Command {
@@ -23,14 +28,14 @@ func newMembersCommand() *cobra.Command {
 		Short: "List the nodes of the cluster that the mount at DIR is part of",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			text, err := readControl(args[0], "members", statusTimeout)
+			text, err := client.Read(args[0], "members", mounts.Timeout)
 			if errors.Is(err, fs.ErrNotExist) {
-				if _, other := readStatus(args[0], statusTimeout); other == nil {
-					return withCode(exitRuntime, fmt.Errorf("the mount at %s has no peers: it was started without --bind", args[0]))
+				if _, other := client.Status(args[0], mounts.Timeout); other == nil {
+					return exit.With(exit.Runtime, fmt.Errorf("the mount at %s has no peers: it was started without --bind", args[0]))
 				}
 			}
 			if err != nil {
-				return explainStatus(args[0], err)
+				return client.Explain(args[0], err)
 			}
 			if raw {
 				_, err := cmd.OutOrStdout().Write(append(bytes.TrimRight(text, "\n"), '\n'))
@@ -53,9 +58,9 @@ func printMembers(w io.Writer, text []byte) error {
 	fmt.Fprintf(t, "NAME\tSTATE\tADDRESS\tZONE\tVERSION\tFREE\tCAPACITY\tBLOCKS\tFEED\tFETCHED\tNOTE\n")
 	for i := range list {
 		m := &list[i]
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", shown(orDash(m.Name)), shown(stateText(m.State, m.Reason)), shown(orDash(m.GossipAddr)),
-			shown(orDash(m.Zone)), shown(orDash(m.Version)), humanBytes(m.FreeBytes), humanBytes(m.TotalBytes), m.Blocks, orDash(m.Feed),
-			humanBytes(int64(m.FetchedSize)), shown(orDash(memberNote(m))))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", show.Text(show.OrDash(m.Name)), show.Text(show.State(m.State, m.Reason)), show.Text(show.OrDash(m.GossipAddr)),
+			show.Text(show.OrDash(m.Zone)), show.Text(show.OrDash(m.Version)), show.Bytes(m.FreeBytes), show.Bytes(m.TotalBytes), m.Blocks, show.OrDash(m.Feed),
+			show.Bytes(int64(m.FetchedSize)), show.Text(show.OrDash(memberNote(m))))
 	}
 	return t.Flush()
 }
@@ -69,11 +74,11 @@ func memberNote(m *cluster.Member) string {
 	if len(m.Missing) > 0 {
 		notes = append(notes, "served without "+strings.Join(m.Missing, ", "))
 	}
-	if m.Path == pathRDMA {
+	if m.Path == status.PathRDMA {
 		notes = append(notes, "by RDMA")
 	}
 	if m.PathReason != "" {
-		notes = append(notes, map[bool]string{true: "in part: ", false: "not by RDMA: "}[m.Path == pathRDMA]+m.PathReason)
+		notes = append(notes, map[bool]string{true: "in part: ", false: "not by RDMA: "}[m.Path == status.PathRDMA]+m.PathReason)
 	}
 	if m.Breaker != "" && m.Breaker != "closed" {
 		notes = append(notes, "breaker "+m.Breaker)
@@ -85,39 +90,4 @@ func memberNote(m *cluster.Member) string {
 		notes = append(notes, "since "+m.Since.Format(time.RFC3339))
 	}
 	return strings.Join(notes, "; ")
-}
-
-// pathRDMA is Member.Path of a peer whose memory is read by RDMA.
-const pathRDMA = "rdma"
-
-// print writes the lines of the cluster: who is there, and what each lacks of what this
-// node would use.
-func (c *statusCluster) print(w io.Writer) {
-	states := map[string]int{}
-	for i := range c.Members {
-		states[c.Members[i].State]++
-	}
-	fmt.Fprintf(w, "\ncluster\n")
-	fmt.Fprintf(w, "  members\t%d alive%s\n", states["alive"], counts(
-		count{"left", uint64(states["left"])}, count{"failed", uint64(states["failed"])}, count{"refused", uint64(states["refused"])}))
-	fmt.Fprintf(w, "  index\t%d entries, %s; %d graves\n", c.Index.Entries, humanBytes(c.Index.Bytes), c.Index.Graves)
-	fmt.Fprintf(w, "  features\t%s", shown(orDash(strings.Join(c.Requested, ", "))))
-	if len(c.Required) > 0 {
-		fmt.Fprintf(w, " (required: %s)", shown(strings.Join(c.Required, ", ")))
-	}
-	fmt.Fprintln(w)
-	for i := range c.Members {
-		if m := &c.Members[i]; m.State == "alive" && len(m.Missing) > 0 {
-			fmt.Fprintf(w, "  without\t%s: peer %s, version %s\n", shown(strings.Join(m.Missing, ", ")), shown(m.Name), shown(m.Version))
-		}
-	}
-	c.RDMA.print(w, c.Members)
-	var rejected uint64
-	for _, n := range c.Rejected {
-		rejected += n
-	}
-	fmt.Fprintf(w, "  rejected\t%d from strangers\n", rejected)
-	if c.Warning != "" {
-		fmt.Fprintf(w, "  warning\t%s\n", shown(c.Warning))
-	}
 }

@@ -4,6 +4,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 )
 
 const membersExample = `[
@@ -21,17 +23,17 @@ a     alive                  10.0.0.1:7946  -     v2       1.0 GiB  2.0 GiB   7 
 b     alive                  10.0.0.2:7946  r1    v1       0 B      0 B       0       following  4.0 KiB  served without store; breaker open; 3 failures, the last: peer unavailable
 c     refused (lacks store)  10.0.0.3:7946  -     -        0 B      0 B       0       -          0 B      since 2026-01-02T03:04:05Z
 `
-	if code, out, errs := runCLI("members", dir); code != exitOK || out != want {
+	if code, out, errs := runCLI("members", dir); code != exit.OK || out != want {
 		t.Errorf("exit code %d, %s\ngot\n%s\nwant\n%s", code, errs, out, want)
 	}
-	if code, out, _ := runCLI("members", "--json", dir); code != exitOK || out != membersExample+"\n" {
+	if code, out, _ := runCLI("members", "--json", dir); code != exit.OK || out != membersExample+"\n" {
 		t.Errorf("--json: exit code %d, got\n%s", code, out)
 	}
 	alone := statusDir(t, statusExample)
-	if code, _, errs := runCLI("members", alone); code != exitRuntime || !strings.Contains(errs, "without --bind") {
+	if code, _, errs := runCLI("members", alone); code != exit.Runtime || !strings.Contains(errs, "without --bind") {
 		t.Errorf("no peers: exit code %d, %q", code, errs)
 	}
-	if code, _, errs := runCLI("members", t.TempDir()); code != exitNotMount || !strings.Contains(errs, "is not a kvfs mount") {
+	if code, _, errs := runCLI("members", t.TempDir()); code != exit.NotMount || !strings.Contains(errs, "is not a kvfs mount") {
 		t.Errorf("no mount: exit code %d, %q", code, errs)
 	}
 	status := statusDir(t, `{"cluster": {"members": `+membersExample+`, "index": {"entries": 12, "bytes": 384, "graves": 2},
@@ -45,7 +47,7 @@ cluster
   rejected  7 from strangers
   warning   several addresses
 `
-	if code, out, errs := runCLI("status", status); code != exitOK || !strings.HasSuffix(out, wantStatus) {
+	if code, out, errs := runCLI("status", status); code != exit.OK || !strings.HasSuffix(out, wantStatus) {
 		t.Errorf("exit code %d, %s\ngot\n%s\nwant at the end\n%s", code, errs, out, wantStatus)
 	}
 }

@@ -1,29 +1,21 @@
 package main
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
-	"strings"
 	"syscall"
-	"time"
 
 	"github.com/spf13/cobra"
-	"go.uber.org/zap"
-	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
-	"github.com/kvfs/kvfs/fs"
-	"github.com/kvfs/kvfs/fs/device"
+	"github.com/kvfs/kvfs/cmd/kvfs/daemon"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 )
 
 // newMountCommand returns the command that mounts.
 func newMountCommand() *cobra.Command {
 	readyFD := -1
-	takeover, background := false, false
+	takeover, background, quiet := false, false, false
 	endsWith := 0
 	cmd := &cobra.Command{
 		Use:   "mount [flags] DIR",
@@ -32,26 +24,29 @@ func newMountCommand() *cobra.Command {
 			"already: its daemon hands it over, with what is in memory, and ends. Clients wait for as long as that takes.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ready := newReadiness(readyFD)
-			defer ready.close()
+			ready := daemon.NewReadiness(readyFD)
+			ready.Quiet = quiet
+			defer ready.Close()
 			cfg, err := load(config.Sources{Environ: os.Environ(), Flags: cmd.Flags()})
 			if err != nil {
-				return withCode(exitConfig, err)
+				return exit.With(exit.Config, err)
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
 			defer stop()
 			if background {
-				return mountInBackground(ctx, os.Args[1:])
+				return daemon.Background(ctx, os.Args[1:])
 			}
 			if takeover {
-				return takeOver(ctx, cfg, args[0], ready)
+				return thisProgram().TakeOver(ctx, cfg, args[0], ready)
 			}
-			return mount(ctx, cfg, args[0], endsWith, ready)
+			return thisProgram().Mount(ctx, cfg, args[0], endsWith, ready)
 		},
 	}
 	cmd.Flags().IntVar(&readyFD, "ready-fd", -1, "descriptor to write one line to, and close, when the mount answers")
 	cmd.Flags().BoolVar(&takeover, "takeover", false, "replace the daemon that serves DIR; what is in memory stays, and so does the mount")
-	cmd.Flags().BoolVarP(&background, "background", "d", false, "return when the mount answers, or has failed; the daemon goes on, and logs to the same standard error")
+	cmd.Flags().BoolVarP(&background, "background", "d", false, "return when the mount answers, or has failed; the daemon goes on, and logs to the same standard error unless that is a pipe")
+	cmd.Flags().BoolVar(&quiet, daemon.QuietFlag, false, "have standard error go nowhere when the mount answers")
+	_ = cmd.Flags().MarkHidden(daemon.QuietFlag) // it is there
 	cmd.MarkFlagsMutuallyExclusive("background", "ready-fd")
 	cmd.Flags().IntVar(&endsWith, endsWithFlag, 0, "process, the kvfs run, that this one was started by to end with")
 	_ = cmd.Flags().MarkHidden(endsWithFlag) // it is there
@@ -59,242 +54,5 @@ func newMountCommand() *cobra.Command {
 	return cmd
 }
 
-// mount is the life of a mount process. In mode embedded that is a daemon, whose mount is to end with
-// process endsWith, if that is not 0.
-func mount(ctx context.Context, cfg *config.Config, dir string, endsWith int, ready *readiness) (err error) {
-	log, err := newLogger(cfg)
-	if err != nil {
-		return err
-	}
-	defer hearHangup(log)()
-	warn(cfg, log)
-	if dir == "" {
-		return withCode(exitConfig, errors.New("mount point: the name is empty"))
-	}
-	dir, err = mountPoint(dir, log)
-	if err != nil {
-		return withCode(exitMount, err)
-	}
-	if err := checkApart(cfg, dir); err != nil {
-		return withCode(exitConfig, err)
-	}
-	if cfg.Mode == config.ModeStandaloneStore {
-		return attach(ctx, cfg, dir, ready, log)
-	}
-	root, err := rootOf(dir)
-	if err != nil {
-		return err
-	}
-	m := &embedded{cfg: cfg, at: place{path: dir, root: root}, ready: ready, log: log, with: &launcher{pid: endsWith}}
-	defer m.guard.close()
-	d, err := m.start(ctx)
-	if err != nil {
-		return err
-	}
-	ready.ready(dir)
-	return m.run(ctx, d)
-}
-
-// embedded is a process with a mount of its own: the engine, the mount over it, then all of it down
-// again. The mount may go over to another process, and may have come from one.
-type embedded struct {
-	cfg   *config.Config
-	at    place
-	ready *readiness
-	log   *zap.Logger
-	with  *launcher
-	guard guard
-
-	session *device.Session // a mount that is there and that nobody answers; nil: it is to be made, or is answered
-}
-
-// start opens the tiers and answers the mount, which it makes if there is none. That comes last: if
-// start fails, a mount that was there has been told nothing, and what is in memory stays with it.
-func (m *embedded) start(ctx context.Context) (*daemon, error) {
-	web, err := listenHTTP(m.cfg.HTTP) // first: it fails the most often, and costs nothing then
-	if err != nil {
-		return nil, err
-	}
-	hooks := &fs.Hooks{}
-	d, err := openDaemon(ctx, m.cfg, m.at, hooks, m.log)
-	if err != nil {
-		if web != nil {
-			err = errors.Join(err, web.Close())
-		}
-		return nil, err
-	}
-	d.endsWith = m.with.pid
-	if err = d.peers.start(d.engine); err != nil {
-		err = fmt.Errorf("peers: %w", err)
-	} else if m.session != nil {
-		d.server, err = fs.Resume(d.engine, hooks, m.session, serverOptions(m.cfg, d, m.log))
-		err = withCode(exitMount, err)
-	} else if err = withCode(exitMount, mountOnce(ctx, m.at.path, func() (err error) {
-		d.server, err = fs.Mount(d.engine, hooks, serverOptions(m.cfg, d, m.log))
-		return err
-	})); err == nil {
-		m.guard.watch(m.at.path, m.log)
-	}
-	if err != nil {
-		if web != nil {
-			err = errors.Join(err, web.Close())
-		}
-		return nil, errors.Join(err, d.closeUnused(m.session != nil))
-	}
-	m.session, m.at.memory = nil, "" // the server's
-	d.serving.Store(d.server)
-	d.keepAlive()
-	d.stopHTTP = serveHTTP(web, d, m.log)
-	d.makeOffer(m.at.root)
-	m.log.Info("mounted", zap.String("dir", m.at.path), zap.String("read_path", d.server.ReadPath()), zap.Uint32("epoch", d.server.Epoch()),
-		zap.String("memory", d.cfg.Memory.Size.String()), zap.String("memory_dir", d.memory.Dir()))
-	return d, nil
-}
-
-// run serves until it is asked to stop, the mount is gone, or another process answers it.
-func (m *embedded) run(ctx context.Context, d *daemon) error {
-	for {
-		var err error
-		keep := m.cfg.Memory.Keep
-		select {
-		case <-ctx.Done():
-			m.log.Info("stopping")
-		case <-d.server.Served():
-			if !m.guard.aborted() {
-				m.log.Info("unmounted")
-				break
-			}
-			err, keep = errAborted, true // for the next start, which systemd makes
-			m.log.Error("the connection was aborted and the mount is still there: stopping, what is in memory stays", zap.String("dir", m.at.path))
-		case <-m.with.ended:
-			m.log.Info("the kvfs run that made this mount has ended: stopping", zap.Int("pid", m.with.pid))
-		case err = <-d.peers.fatal():
-			m.log.Error("this node cannot be part of its cluster", zap.Error(err))
-		case heir := <-d.offer.Load().Heir():
-			if d, err = m.handOver(ctx, d, heir); d != nil {
-				continue
-			}
-			return err
-		}
-		m.ready.stopping()
-		return errors.Join(err, d.offer.Load().Close(), d.stopHTTP(), d.stop(keep))
-	}
-}
-
-// stop takes the mount away, waits until all requests are answered, and closes the
-// tiers. Handles that are still open keep their bytes until they are closed.
-func (d *daemon) stop(keep bool) error {
-	var err error
-	select {
-	case <-d.server.Served(): // it is gone; what is at the directory now is somebody else's
-	default:
-		err = d.server.Unmount()
-	}
-	gone := make(chan struct{})
-	go func() { d.server.Wait(); close(gone) }() // ends with the mount
-	// A client that keeps files open keeps the detached mount alive, but not
-	// this process.
-	t := time.NewTimer(min(time.Duration(d.cfg.DrainTimeout), time.Second))
-	defer t.Stop()
-	select {
-	case <-gone:
-	case <-t.C:
-		d.server.Close()
-	}
-	return errors.Join(err, d.close(keep))
-}
-
-// mountPoint returns dir as a clean absolute path, after taking away what a
-// daemon that was killed left mounted there. It fails if dir is not an empty
-// directory or has a live mount.
-func mountPoint(dir string, log *zap.Logger) (string, error) {
-	for {
-		m, err := findMount(dir)
-		if err != nil {
-			return "", fmt.Errorf("mount point: %w", err)
-		}
-		if !isOurs(m) {
-			break
-		}
-		if !abandoned(m) {
-			switch err := answers(m.Mountpoint); {
-			case err == nil:
-				return "", fmt.Errorf("mount point %s: a kvfs daemon serves it already", dir)
-			case errors.Is(err, errSilent):
-				return "", fmt.Errorf("mount point %w", err)
-			}
-		}
-		log.Warn("taking away the mount of a daemon that died", zap.String("dir", m.Mountpoint))
-		if err := giveUp(context.Background(), m); err != nil {
-			return "", fmt.Errorf("mount point %s: stale mount: %w", dir, err)
-		}
-	}
-	abs, err := filepath.Abs(dir)
-	if err == nil {
-		abs, err = filepath.EvalSymlinks(abs)
-	}
-	if err != nil {
-		return "", fmt.Errorf("mount point: %w", err)
-	}
-	entries, err := os.ReadDir(abs)
-	switch {
-	case errors.Is(err, syscall.ENOTDIR):
-		return "", fmt.Errorf("mount point %s: not a directory", dir)
-	case err != nil:
-		return "", fmt.Errorf("mount point: %w", err)
-	case len(entries) > 0:
-		return "", fmt.Errorf("mount point %s: not empty (%s)", dir, entries[0].Name())
-	}
-	if err := unix.Access("/dev/fuse", unix.F_OK); err != nil {
-		return "", &os.PathError{Op: "mount: open", Path: "/dev/fuse", Err: err}
-	}
-	return abs, nil
-}
-
-// checkApart fails if the mount point is a directory of the SSD tier, or in one: the mount would hide what the tier
-// has there, and the tier refuses directories with the files of others.
-func checkApart(cfg *config.Config, dir string) error {
-	for _, d := range cfg.Disk.Dirs {
-		ssd, err := filepath.Abs(d.Path)
-		if err == nil {
-			if real, err := filepath.EvalSymlinks(ssd); err == nil { // else it is to be made
-				ssd = real
-			}
-		}
-		if err == nil && (dir == ssd || strings.HasPrefix(dir, ssd+"/")) {
-			return fmt.Errorf("mount point %s: it is in the directory of the SSD tier, %s (disk.dirs)", dir, d.Path)
-		}
-	}
-	return nil
-}
-
-// errSilent: a daemon lives, as far as one can see, and has not answered in time.
-var errSilent = errors.New("its daemon has not answered")
-
-// answers returns nil if somebody answers the mount at point, if only with an error; ENOTCONN or
-// ECONNABORTED if its daemon is dead; and errSilent if nothing has come for statusTimeout, as from one
-// that is stopped.
-func answers(point string) error { return answersWithin(context.Background(), point) }
-
-// answersWithin is answers for no longer than ctx.
-func answersWithin(ctx context.Context, point string) error {
-	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
-	defer cancel()
-	done := make(chan error, 1)
-	go func() { // ends when the daemon answers or dies; else with the process
-		var st unix.Statfs_t
-		done <- unix.Statfs(point, &st)
-	}()
-	select {
-	case err := <-done:
-		if dead(err) {
-			return err
-		}
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("%s: %w", point, errSilent)
-	}
-}
-
-// dead reports whether an error of an operation on a mount says that its daemon is dead.
-func dead(err error) bool { return errors.Is(err, unix.ENOTCONN) || errors.Is(err, unix.ECONNABORTED) }
+// endsWithFlag is the flag of kvfs mount by which kvfs run says who it is.
+const endsWithFlag = "ends-with"

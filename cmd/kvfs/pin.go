@@ -1,38 +1,22 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"io"
-	"os"
-	"path/filepath"
-	"slices"
 	"strconv"
 	"time"
 
-	"github.com/moby/sys/mountinfo"
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
-)
 
-// The attributes that may be set.
-const (
-	attrPinned = "user.kvfs.pinned"
-	attrTTL    = "user.kvfs.ttl"
+	"github.com/kvfs/kvfs/cmd/kvfs/blocks"
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
 )
-
-// attrChange is one attribute to be set on many blocks.
-type attrChange struct {
-	attr, value string
-	done        string // what then is said of the blocks
-}
 
 // attrFlags are the flags of the commands that set attributes.
 type attrFlags struct{ json, nul bool }
 
 // attrCommand fills in what these commands have in common. change makes of the
 // arguments what to do, and leaves the names.
-func attrCommand(cmd *cobra.Command, connect connector, change func(cmd *cobra.Command, args []string) (attrChange, []string, error)) *cobra.Command {
+func attrCommand(cmd *cobra.Command, connect client.Connector, change func(cmd *cobra.Command, args []string) (blocks.AttrChange, []string, error)) *cobra.Command {
 	var flags attrFlags
 	cmd.Long += "\n\nPATH is a block, or a directory for all blocks below it at this time; - reads names from standard\n" +
 		"input, one a line, or each ended by a NUL byte with -0. All must be of one mount. Where a block\n" +
@@ -48,51 +32,52 @@ func attrCommand(cmd *cobra.Command, connect connector, change func(cmd *cobra.C
 		if err := needNames(cmd, names); err != nil {
 			return err
 		}
-		return runAttr(cmd, connect, flags, what, names)
+		what.JSON = flags.json
+		return runAttr(cmd, connect, flags.nul, what, names)
 	}
 	cmd.Flags().BoolVar(&flags.json, "json", false, "print how many were changed, and the first errors, as JSON")
 	nulFlag(cmd, &flags.nul)
 	return cmd
 }
 
-func newPinCommand(connect connector) *cobra.Command {
+func newPinCommand(connect client.Connector) *cobra.Command {
 	return attrCommand(&cobra.Command{
 		Use:   "pin [--json] PATH...",
 		Short: "Keep blocks from being evicted",
 		Long:  "Keep blocks from being evicted, until kvfs unpin. The room that they take is then not free for others.",
-	}, connect, func(_ *cobra.Command, args []string) (attrChange, []string, error) {
-		return attrChange{attrPinned, "1", "pinned %s"}, args, nil
+	}, connect, func(_ *cobra.Command, args []string) (blocks.AttrChange, []string, error) {
+		return blocks.AttrChange{Attr: blocks.AttrPinned, Value: "1", Done: "pinned %s"}, args, nil
 	})
 }
 
-func newUnpinCommand(connect connector) *cobra.Command {
+func newUnpinCommand(connect client.Connector) *cobra.Command {
 	return attrCommand(&cobra.Command{
 		Use:   "unpin [--json] PATH...",
 		Short: "Let blocks be evicted again",
 		Long:  "Let blocks that were pinned be evicted again. Those of a pinned group stay pinned.",
-	}, connect, func(_ *cobra.Command, args []string) (attrChange, []string, error) {
-		return attrChange{attrPinned, "0", "unpinned %s"}, args, nil
+	}, connect, func(_ *cobra.Command, args []string) (blocks.AttrChange, []string, error) {
+		return blocks.AttrChange{Attr: blocks.AttrPinned, Value: "0", Done: "unpinned %s"}, args, nil
 	})
 }
 
-func newTTLCommand(connect connector) *cobra.Command {
+func newTTLCommand(connect client.Connector) *cobra.Command {
 	return attrCommand(&cobra.Command{
 		Use:   "ttl [--json] DURATION PATH...",
 		Short: "Let blocks expire after a time",
 		Long: "Let blocks expire when DURATION has passed from now: 10m, 1h30m, or whole seconds. 0 means never.\n" +
 			"What was said before of their time to live is replaced.",
-	}, connect, func(cmd *cobra.Command, args []string) (attrChange, []string, error) {
+	}, connect, func(cmd *cobra.Command, args []string) (blocks.AttrChange, []string, error) {
 		if len(args) == 0 {
-			return attrChange{}, nil, usageError(cmd, "how long? Give a DURATION and the blocks")
+			return blocks.AttrChange{}, nil, usageError(cmd, "how long? Give a DURATION and the blocks")
 		}
 		ttl, err := parseTTL(args[0])
 		if err != nil {
-			return attrChange{}, nil, usageError(cmd, "%w", err)
+			return blocks.AttrChange{}, nil, usageError(cmd, "%w", err)
 		}
 		if ttl == 0 {
-			return attrChange{attrTTL, "0", "%s will not expire"}, args[1:], nil
+			return blocks.AttrChange{Attr: blocks.AttrTTL, Value: "0", Done: "%s will not expire"}, args[1:], nil
 		}
-		return attrChange{attrTTL, ttl.String(), "%s will expire in " + ttl.String()}, args[1:], nil
+		return blocks.AttrChange{Attr: blocks.AttrTTL, Value: ttl.String(), Done: "%s will expire in " + ttl.String()}, args[1:], nil
 	})
 }
 
@@ -112,171 +97,18 @@ func parseTTL(text string) (time.Duration, error) {
 }
 
 // runAttr sets the attribute on all blocks, and says what could not be done.
-func runAttr(cmd *cobra.Command, connect connector, flags attrFlags, what attrChange, args []string) error {
+func runAttr(cmd *cobra.Command, connect client.Connector, nul bool, what blocks.AttrChange, args []string) error {
 	c, err := connect()
 	if err != nil {
 		return err
 	}
-	names, err := readNames(args, cmd.InOrStdin(), flags.nul)
+	names, err := client.ReadNames(args, cmd.InOrStdin(), nul)
 	if err != nil {
-		return doneNothing(cmd, err, flags.printNone(what))
+		return doneNothing(cmd, err, what.PrintNone())
 	}
-	mount, paths, err := c.locate(names)
-	if err != nil {
-		return err
-	}
-	var done int64
-	var failed failures
-	for i, name := range names {
-		if err := c.changeAll(filepath.Join(mount, paths[i]), name, what, &done, &failed); err != nil {
-			return explainStatus(mount, err)
-		}
-	}
-	if err := flags.print(cmd.OutOrStdout(), what, done, &failed); err != nil {
-		return err
-	}
-	return failed.err("%d of %s could not be changed", failed.Total, countBlocks(failed.Total+done))
-}
-
-// print writes what was done.
-func (f attrFlags) print(w io.Writer, what attrChange, done int64, failed *failures) error {
-	if f.json {
-		return printJSON(w, struct {
-			Changed int64       `json:"changed"`
-			Failed  int64       `json:"failed"`
-			Errors  []pathError `json:"errors,omitempty"`
-		}{done, failed.Total, failed.First})
-	}
-	_, err := fmt.Fprintf(w, what.done+"\n", countBlocks(done))
-	return err
-}
-
-// printNone returns what writes the answer about no blocks; nil where that is nothing.
-func (f attrFlags) printNone(what attrChange) func(io.Writer) error {
-	if !f.json {
-		return nil
-	}
-	return func(w io.Writer) error { return f.print(w, what, 0, &failures{}) }
-}
-
-// changeAll sets the attribute on a block, or on all below a directory, which name
-// stands for in errors. Its error is that of a mount whose daemon is gone.
-func (c *controls) changeAll(path, name string, what attrChange, done *int64, failed *failures) error {
-	set := func(path, name string) error {
-		err := c.setxattr(path, what.attr, what.value)
-		switch {
-		case err == nil:
-			*done++
-		case errors.Is(err, unix.ENOTCONN), errors.Is(err, unix.ECONNABORTED), errors.Is(err, unix.EISDIR):
-			return err
-		default:
-			failed.add(name, err.Error())
-		}
-		return nil
-	}
-	err := set(path, name)
-	if !errors.Is(err, unix.EISDIR) {
-		return err
-	}
-	// Names below are shown as if they had been given.
-	shown := func(below string) string { return filepath.Join(name, below[len(path):]) }
-	return c.walkBlocks(path, func(block string) error {
-		err := set(block, shown(block))
-		if errors.Is(err, unix.EISDIR) { // it was replaced by a directory
-			failed.add(shown(block), err.Error())
-			return nil
-		}
-		return err
-	}, func(dir string, err error) { failed.add(shown(dir), err.Error()) })
-}
-
-// walkBlocks calls each with the path of every file below a directory. It goes by
-// what the directory says of their types, and does not look at the files. What is
-// mounted inside is left out. A directory that cannot be read goes to failed, and
-// the walk goes on.
-func (c *controls) walkBlocks(dir string, each func(path string) error, failed func(dir string, err error)) error {
-	subs, err := c.readBlocks(dir, each, failed)
+	mount, paths, err := c.Locate(names)
 	if err != nil {
 		return err
 	}
-	for _, sub := range subs {
-		if slices.ContainsFunc(c.mounts, func(m *mountinfo.Info) bool { return m.Mountpoint == sub }) {
-			continue
-		}
-		if err := c.walkBlocks(sub, each, failed); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// readBlocks is walkBlocks for one directory. It returns those below it. The error is
-// that of each.
-func (c *controls) readBlocks(dir string, each func(path string) error, failed func(dir string, err error)) (subs []string, err error) {
-	f, err := os.Open(dir)
-	if err != nil {
-		failed(dir, reason(err))
-		return nil, nil
-	}
-	defer f.Close()
-	for {
-		entries, readErr := f.ReadDir(4096)
-		for _, e := range entries {
-			path := filepath.Join(dir, e.Name())
-			switch {
-			case e.IsDir():
-				subs = append(subs, path)
-			case e.Type().IsRegular():
-				if err := each(path); err != nil {
-					return nil, err
-				}
-			}
-		}
-		if errors.Is(readErr, io.EOF) {
-			return subs, nil
-		}
-		if readErr != nil {
-			failed(dir, reason(readErr))
-			return subs, nil
-		}
-	}
-}
-
-// shownFailures is how many failures a command names.
-const shownFailures = 5
-
-// failures are what a command could not do: the first of them, and how many.
-type failures struct {
-	First []pathError
-	Total int64
-}
-
-// pathError is a path, and what is wrong with it.
-type pathError struct {
-	Path  string `json:"path"`
-	Error string `json:"error"`
-}
-
-// add counts one, and keeps it if it is among the first.
-func (f *failures) add(path, why string) {
-	f.Total++
-	if len(f.First) < shownFailures {
-		f.First = append(f.First, pathError{path, why})
-	}
-}
-
-// err names the first failures, one a line, and then says how many there are. It is
-// nil if there are none.
-func (f *failures) err(format string, args ...any) error {
-	if f.Total == 0 {
-		return nil
-	}
-	var all []error
-	for _, e := range f.First {
-		all = append(all, fmt.Errorf("%s: %s", shown(e.Path), shown(e.Error)))
-	}
-	if f.Total == 1 && len(all) == 1 {
-		return all[0]
-	}
-	return errors.Join(append(all, fmt.Errorf(format, args...))...)
+	return what.Run(streams(cmd), c, mount, paths, names)
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,9 +8,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/moby/sys/mountinfo"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 )
 
 // TestAttributes shows which attribute is set on what by which command, that a
@@ -19,7 +20,7 @@ import (
 // done.
 func TestAttributes(t *testing.T) {
 	for _, tc := range []struct {
-		command func(connector) *cobra.Command
+		command func(client.Connector) *cobra.Command
 		args    string // M is the mount
 		stdin   string
 		set     []string // sorted
@@ -35,14 +36,14 @@ func TestAttributes(t *testing.T) {
 		{newTTLCommand, "90 M/a", "", []string{"a user.kvfs.ttl=1m30s"}, "1 block will expire in 1m30s\n", "", 0},
 		{newTTLCommand, "0 M/a", "", []string{"a user.kvfs.ttl=0"}, "1 block will not expire\n", "", 0},
 		{newTTLCommand, "0s M/a", "", []string{"a user.kvfs.ttl=0"}, "1 block will not expire\n", "", 0},
-		{newPinCommand, "M/absent M/a", "", []string{"a user.kvfs.pinned=1"}, "pinned 1 block\n", "M/absent: no such file or directory", exitRuntime},
+		{newPinCommand, "M/absent M/a", "", []string{"a user.kvfs.pinned=1"}, "pinned 1 block\n", "M/absent: no such file or directory", exit.Runtime},
 		{newPinCommand, "--json M/x M/a M/y", "", []string{"a user.kvfs.pinned=1"},
 			"{\n  \"changed\": 1,\n  \"failed\": 2,\n  \"errors\": [\n    {\n      \"path\": \"M/x\",\n      \"error\": \"no such file or directory\"\n    },\n" +
 				"    {\n      \"path\": \"M/y\",\n      \"error\": \"no such file or directory\"\n    }\n  ]\n}\n",
-			"M/x: no such file or directory\nM/y: no such file or directory\n2 of 3 blocks could not be changed", exitRuntime},
+			"M/x: no such file or directory\nM/y: no such file or directory\n2 of 3 blocks could not be changed", exit.Runtime},
 		{newPinCommand, "M/1 M/2 M/3 M/4 M/5 M/6 M/7", "", nil, "pinned 0 blocks\n",
-			"M/1: E\nM/2: E\nM/3: E\nM/4: E\nM/5: E\n7 of 7 blocks could not be changed", exitRuntime},
-		{newPinCommand, "M/a M/dead M/g/b", "", []string{"a user.kvfs.pinned=1"}, "", "the daemon of M is dead; clean up with kvfs umount M", exitNotMount},
+			"M/1: E\nM/2: E\nM/3: E\nM/4: E\nM/5: E\n7 of 7 blocks could not be changed", exit.Runtime},
+		{newPinCommand, "M/a M/dead M/g/b", "", []string{"a user.kvfs.pinned=1"}, "", "the daemon of M is dead; clean up with kvfs umount M", exit.NotMount},
 	} {
 		t.Run(tc.args, func(t *testing.T) {
 			dir := t.TempDir()
@@ -76,47 +77,10 @@ func TestAttributes(t *testing.T) {
 			if out != text(tc.out) {
 				t.Errorf("got %q, want %q", out, text(tc.out))
 			}
-			if (err == nil) != (tc.code == 0) || err != nil && (exitCode(err) != tc.code || fmt.Sprint(err) != text(tc.err)) {
+			if (err == nil) != (tc.code == 0) || err != nil && (exit.Code(err) != tc.code || fmt.Sprint(err) != text(tc.err)) {
 				t.Errorf("got error %v, want %q with code %d", err, text(tc.err), tc.code)
 			}
 		})
-	}
-}
-
-// TestSetxattr shows that a failed system call gives its error number.
-func TestSetxattr(t *testing.T) {
-	if err := setxattr(filepath.Join(t.TempDir(), "absent"), attrPinned, "1"); !errors.Is(err, unix.ENOENT) {
-		t.Errorf("got %v", err)
-	}
-}
-
-// TestWalkBlocks shows that files are found by the types in directories, that mounts
-// inside are left out, and that what cannot be read is told.
-func TestWalkBlocks(t *testing.T) {
-	dir := t.TempDir()
-	for _, name := range []string{"a", "g/b", "g/h/c", "other/no"} {
-		writeBelow(t, dir, name)
-	}
-	if err := os.Symlink("a", filepath.Join(dir, "link")); err != nil {
-		t.Fatal(err)
-	}
-	c := &controls{mounts: []*mountinfo.Info{{ID: 1, Mountpoint: dir, FSType: fsType}, {ID: 2, Mountpoint: dir + "/other", FSType: "tmpfs"}}}
-	var got, bad []string
-	each := func(path string) error { got = append(got, strings.TrimPrefix(path, dir)); return nil }
-	failed := func(path string, err error) { bad = append(bad, fmt.Sprint(path, " ", err)) }
-	if err := c.walkBlocks(dir, each, failed); err != nil {
-		t.Fatal(err)
-	}
-	slices.Sort(got)
-	if want := []string{"/a", "/g/b", "/g/h/c"}; !slices.Equal(got, want) || bad != nil {
-		t.Errorf("got %q and %q, want %q", got, bad, want)
-	}
-	if err := c.walkBlocks("/absent", each, failed); err != nil || !slices.Equal(bad, []string{"/absent no such file or directory"}) {
-		t.Errorf("got %v and %q", err, bad)
-	}
-	stop := errors.New("stop")
-	if err := c.walkBlocks(dir, func(string) error { return stop }, failed); !errors.Is(err, stop) {
-		t.Errorf("got %v", err)
 	}
 }
 

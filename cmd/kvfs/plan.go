@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/plan"
+	"github.com/kvfs/kvfs/cmd/kvfs/show"
 )
 
 // maxModelConfig bounds the config.json of a model, in bytes. Lists of layers that are not
@@ -46,7 +47,7 @@ func newPlanCommand() *cobra.Command {
 				return err
 			}
 			if raw {
-				return printJSON(cmd.OutOrStdout(), p)
+				return show.JSON(cmd.OutOrStdout(), p)
 			}
 			return p.Write(cmd.OutOrStdout())
 		},
@@ -72,6 +73,15 @@ func newPlanCommand() *cobra.Command {
 
 // makePlan reads the config of a model and computes its plan.
 func makePlan(file string, stdin io.Reader, o plan.Options) (*plan.Plan, error) {
+	m, err := readModel(file, stdin)
+	if err != nil {
+		return nil, err
+	}
+	return plan.Make(m, o)
+}
+
+// readModel reads the config of a model.
+func readModel(file string, stdin io.Reader) (*plan.Model, error) {
 	text, shown, err := readModelConfig(file, stdin)
 	if err != nil {
 		return nil, err
@@ -80,7 +90,7 @@ func makePlan(file string, stdin io.Reader, o plan.Options) (*plan.Plan, error) 
 	if err != nil {
 		return nil, eachOf(shown, err)
 	}
-	return plan.Make(m, o)
+	return m, nil
 }
 
 // readModelConfig reads a file, or stdin for "-", and returns what to call it in errors.
@@ -96,7 +106,7 @@ func readModelConfig(file string, stdin io.Reader) (text []byte, shown string, e
 	}
 	text, err = io.ReadAll(io.LimitReader(in, maxModelConfig+1))
 	if err != nil {
-		return nil, "", fmt.Errorf("%s: %w", shown, reason(err))
+		return nil, "", fmt.Errorf("%s: %w", shown, show.Reason(err))
 	}
 	if len(text) > maxModelConfig {
 		return nil, "", fmt.Errorf("%s: more than %d bytes", shown, maxModelConfig)

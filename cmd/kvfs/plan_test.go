@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 )
 
 // planArgs is the worked example of docs/sizing.md, without the name of the file.
@@ -20,7 +22,7 @@ func modelConfig(name string) string {
 // TestPlan shows the forms of the command (A40).
 func TestPlan(t *testing.T) {
 	code, out, errs := runCLI("plan", "--model-config", modelConfig("llama-3.1-8b"))
-	if code != exitOK || errs != "" || !strings.Contains(out, "  a token                     131072") {
+	if code != exit.OK || errs != "" || !strings.Contains(out, "  a token                     131072") {
 		t.Errorf("exit code %d, stderr %q, stdout %s", code, errs, out)
 	}
 	code, out, errs = runCLI(append([]string{"plan", "--json", "--model-config", modelConfig("gpt-oss-20b")}, planArgs...)...)
@@ -30,14 +32,14 @@ func TestPlan(t *testing.T) {
 		Settings map[string]any
 		Spec     json.RawMessage
 	}
-	if err := json.Unmarshal([]byte(out), &p); err != nil || code != exitOK || errs != "" {
+	if err := json.Unmarshal([]byte(out), &p); err != nil || code != exit.OK || errs != "" {
 		t.Fatalf("exit code %d, stderr %q, %v in %s", code, errs, err, out)
 	}
 	if p.Token.Whole != 49152 || p.Token.Rank != 24576 || len(p.Groups) != 2 || p.Settings["groups.block_size"] != "384KiB" {
 		t.Errorf("got %+v", p)
 	}
 	spec := writeTemp(t, "spec.json", string(p.Spec))
-	if code, out, errs := runCLI("specs", "check", spec); code != exitOK || !strings.Contains(out, "swa   16     window 128") {
+	if code, out, errs := runCLI("specs", "check", spec); code != exit.OK || !strings.Contains(out, "swa   16     window 128") {
 		t.Errorf("specs check: exit code %d, %s%s", code, out, errs)
 	}
 }
@@ -49,15 +51,15 @@ func TestPlanErrors(t *testing.T) {
 		code int
 		want string
 	}{
-		{nil, exitUsage, "kvfs: which model? --model-config FILE (see kvfs plan --help)\n"},
-		{[]string{"x"}, exitUsage, "kvfs: unknown command \"x\" for \"kvfs plan\""},
-		{[]string{"--tp", "x"}, exitUsage, "kvfs: invalid argument \"x\" for \"--tp\" flag"},
-		{[]string{"--model-config", "/absent"}, exitRuntime, "kvfs: open /absent: no such file or directory\n"},
-		{[]string{"--model-config", "plan"}, exitRuntime, "kvfs: plan: is a directory\n"},
-		{[]string{"--model-config", writeTemp(t, "a.json", "{")}, exitRuntime, "a.json: byte 1: unexpected end of JSON input\n"},
-		{[]string{"--model-config", writeTemp(t, "b.json", `{"model_type": "llama", "num_attention_heads": "8"}`)}, exitRuntime, "b.json: num_hidden_layers: is missing, and model_type llama needs it\n"},
-		{[]string{"--model-config", writeTemp(t, "c.json", strings.Repeat(" ", maxModelConfig+1))}, exitRuntime, "c.json: more than 8388608 bytes\n"},
-		{[]string{"--model-config", modelConfig("llama-3.1-8b"), "--tp", "0", "--pp", "0"}, exitRuntime, "kvfs: --tp: got 0, want 1 to 1024\nkvfs: --pp: got 0, want 1 to 1024\n"},
+		{nil, exit.Usage, "kvfs: which model? --model-config FILE (see kvfs plan --help)\n"},
+		{[]string{"x"}, exit.Usage, "kvfs: unknown command \"x\" for \"kvfs plan\""},
+		{[]string{"--tp", "x"}, exit.Usage, "kvfs: invalid argument \"x\" for \"--tp\" flag"},
+		{[]string{"--model-config", "/absent"}, exit.Runtime, "kvfs: open /absent: no such file or directory\n"},
+		{[]string{"--model-config", "plan"}, exit.Runtime, "kvfs: plan: is a directory\n"},
+		{[]string{"--model-config", writeTemp(t, "a.json", "{")}, exit.Runtime, "a.json: byte 1: unexpected end of JSON input\n"},
+		{[]string{"--model-config", writeTemp(t, "b.json", `{"model_type": "llama", "num_attention_heads": "8"}`)}, exit.Runtime, "b.json: num_hidden_layers: is missing, and model_type llama needs it\n"},
+		{[]string{"--model-config", writeTemp(t, "c.json", strings.Repeat(" ", maxModelConfig+1))}, exit.Runtime, "c.json: more than 8388608 bytes\n"},
+		{[]string{"--model-config", modelConfig("llama-3.1-8b"), "--tp", "0", "--pp", "0"}, exit.Runtime, "kvfs: --tp: got 0, want 1 to 1024\nkvfs: --pp: got 0, want 1 to 1024\n"},
 	} {
 		code, out, errs := runCLI(append([]string{"plan"}, tc.args...)...)
 		if code != tc.code || out != "" || !strings.Contains(errs, tc.want) {
@@ -82,7 +84,7 @@ func TestPlanSettings(t *testing.T) {
 			}
 			_, settings, found := strings.Cut(out, "\nSettings\n")
 			settings, _, _ = strings.Cut(settings, "Without an SSD tier")
-			if code != exitOK || !found {
+			if code != exit.OK || !found {
 				t.Errorf("%s for %q: exit code %d, %s", file, engine, code, errs)
 				continue
 			}
@@ -94,7 +96,7 @@ func TestPlanSettings(t *testing.T) {
 			lines[1] = "    size: 64MiB\n"
 			settings = strings.ReplaceAll(strings.Join(lines, ""), "/mnt/nvme0/kvfs", filepath.Join(t.TempDir(), "kvfs"))
 			config := writeTemp(t, "kvfs.yaml", settings)
-			if code, out, errs := runCLI("config", "check", "--config", config); code != exitOK {
+			if code, out, errs := runCLI("config", "check", "--config", config); code != exit.OK {
 				t.Errorf("%s for %q: exit code %d, %s%s of\n%s", file, engine, code, out, errs, settings)
 			}
 		}
@@ -114,7 +116,7 @@ func TestPlanDocs(t *testing.T) {
 		t.Fatal("docs/sizing.md has no example that begins with the command")
 	}
 	code, out, errs := runCLI(append([]string{"plan", "--model-config", modelConfig("gpt-oss-20b")}, planArgs...)...)
-	if code != exitOK || out != example {
+	if code != exit.OK || out != example {
 		t.Errorf("exit code %d, %s\ngot:\n%s\nthe page has:\n%s", code, errs, out, example)
 	}
 }

@@ -1,16 +1,14 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
-	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/show"
 )
 
 // withoutTime puts T in the place of the time in a summary.
@@ -46,9 +44,9 @@ func TestPrefetch(t *testing.T) {
 		{"--json /m/a /m/b /m/c", "", progress + all, `{"keys":["a","b","c"],"progress":true}`,
 			"{\n  \"results\": \"mlw\",\n  \"done\": 3,\n  \"total\": 3,\n  \"bytes\": 1048576,\n  \"in_memory\": 1,\n  \"loaded\": 1,\n  \"absent\": 0,\n  \"pending\": 1,\n  \"failed\": 0,\n  \"errors\": []\n}\n", "", 0},
 		{"/m/a /m/b /m/c", "", some, `{"keys":["a","b","c"],"progress":true}`, "loaded 0 blocks (0 B) in T (not there 1, failed 2)\n",
-			"b: timed out\n/m/a: there is no such block\n3 of 3 blocks: not there, or could not be loaded", exitRuntime},
-		{"/m/a /m/b", "", all, `{"keys":["a","b"],"progress":true}`, "", "prefetch in /m: answer of the daemon: results of 3 blocks, 2 were asked for", exitRuntime},
-		{"/m/a", "", `{"error":"no","field":"/keys/0"}`, `{"keys":["a"],"progress":true}`, "", `prefetch in /m: "/m/a": no (field /keys/0)`, exitRuntime},
+			"b: timed out\n/m/a: there is no such block\n3 of 3 blocks: not there, or could not be loaded", exit.Runtime},
+		{"/m/a /m/b", "", all, `{"keys":["a","b"],"progress":true}`, "", "prefetch in /m: answer of the daemon: results of 3 blocks, 2 were asked for", exit.Runtime},
+		{"/m/a", "", `{"error":"no","field":"/keys/0"}`, `{"keys":["a"],"progress":true}`, "", `prefetch in /m: "/m/a": no (field /keys/0)`, exit.Runtime},
 	} {
 		t.Run(tc.args, func(t *testing.T) {
 			f := newFakeDaemon("/m", "prefetch", func(string) string { return tc.answer })
@@ -59,7 +57,7 @@ func TestPrefetch(t *testing.T) {
 			if asked := strings.TrimSpace(strings.Join(f.asked(), "")); asked != tc.asked {
 				t.Errorf("asked %s, want %s", asked, tc.asked)
 			}
-			if (err == nil) != (tc.code == 0) || err != nil && (exitCode(err) != tc.code || fmt.Sprint(err) != tc.err) {
+			if (err == nil) != (tc.code == 0) || err != nil && (exit.Code(err) != tc.code || fmt.Sprint(err) != tc.err) {
 				t.Errorf("got error %v, want %q with code %d", err, tc.err, tc.code)
 			}
 		})
@@ -89,7 +87,7 @@ func TestPrefetchDirectories(t *testing.T) {
 			t.Errorf("no %s in %s", part, out)
 		}
 	}
-	if text := fmt.Sprint(err); exitCode(err) != exitRuntime || !strings.HasPrefix(text, dir+"/a: there is no such block\ng/\\xff: timed out\n") || !strings.HasSuffix(text, "\n2 of 4 blocks: not there, or could not be loaded") {
+	if text := fmt.Sprint(err); exit.Code(err) != exit.Runtime || !strings.HasPrefix(text, dir+"/a: there is no such block\ng/\\xff: timed out\n") || !strings.HasSuffix(text, "\n2 of 4 blocks: not there, or could not be loaded") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -97,7 +95,7 @@ func TestPrefetchDirectories(t *testing.T) {
 // TestPrefetchMany shows that a long list becomes several requests, in order, and that
 // an error in one of them names the block.
 func TestPrefetchMany(t *testing.T) {
-	const n = requestNames + 3
+	const n = client.RequestNames + 3
 	var stdin strings.Builder
 	for i := range n {
 		fmt.Fprintf(&stdin, "/m/%d\n", i)
@@ -107,115 +105,25 @@ func TestPrefetchMany(t *testing.T) {
 		return fmt.Sprintf(`{"results":%q,"done":%d,"total":%d,"bytes":%d,"loaded":%d}`, strings.Repeat("l", count), count, count, count, count)
 	})
 	out, _, err := f.run(t, newPrefetchCommand, stdin.String(), "-")
-	if want := fmt.Sprintf("loaded %d blocks (%s) in T\n", n, humanBytes(n)); err != nil || withoutTime(out) != want || len(f.asked()) != 2 {
+	if want := fmt.Sprintf("loaded %d blocks (%s) in T\n", n, show.Bytes(n)); err != nil || withoutTime(out) != want || len(f.asked()) != 2 {
 		t.Errorf("%d requests, got %q, %v; want %q", len(f.asked()), out, err, want)
 	}
 }
 
-// TestPrefetchInterrupted shows that a cancelled run closes the descriptor while the
+// TestPrefetchInterrupted shows that a command that is cancelled closes the descriptor while the
 // daemon is silent, and says how far it was.
 func TestPrefetchInterrupted(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	shown := make(chan struct{})
-	f := newFakeDaemon("/m", "prefetch", func(string) string {
-		close(shown)
-		return `{"done":2,"total":3,"bytes":2048}` + "\n" + hold
-	})
-	f.ctx = ctx
-	c, err := f.connect()
-	if err != nil {
-		t.Fatal(err)
-	}
-	d, err := c.dial("/m", "prefetch")
-	if err != nil {
-		t.Fatal(err)
-	}
-	bar := &progressBar{w: cancelWriter{cancel}, start: time.Now()}
-	p := &prefetch{c: c, d: d, blocks: &namedBlocks{mount: "/m", names: []string{"x", "y", "z"}}, bar: bar}
-	if err := p.run(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
-	d.Close()
-	<-shown
-	if p.sum.Done != 2 || p.sum.Bytes != 2048 || string(p.results) != "???" {
-		t.Errorf("%d done, %d bytes, results %s", p.sum.Done, p.sum.Bytes, p.results)
-	}
-
 	cancelled, stop := context.WithCancel(t.Context())
 	stop()
-	f = newFakeDaemon("/m", "prefetch", func(string) string { return hold })
+	f := newFakeDaemon("/m", "prefetch", func(string) string { return hold })
 	f.ctx = cancelled
 	out, _, err := f.run(t, newPrefetchCommand, "", "/m/a", "/m/b")
-	if fmt.Sprint(err) != "interrupted: at least 0 of 2 blocks are done, and 0 B loaded" || exitCode(err) != exitRuntime || out != "" {
+	if fmt.Sprint(err) != "interrupted: at least 0 of 2 blocks are done, and 0 B loaded" || exit.Code(err) != exit.Runtime || out != "" {
 		t.Errorf("got %q, %v", out, err)
 	}
 	f = newFakeDaemon("/m", "prefetch", func(string) string { return hold })
 	f.ctx = cancelled
 	if out, _, _ := f.run(t, newPrefetchCommand, "", "--json", "/m/a", "/m/b"); !strings.Contains(out, `"results": "??"`) {
 		t.Errorf("got %q", out)
-	}
-}
-
-// cancelWriter cancels when something is shown.
-type cancelWriter struct{ cancel context.CancelFunc }
-
-// Write implements io.Writer.
-func (w cancelWriter) Write(p []byte) (int, error) { w.cancel(); return len(p), nil }
-
-// TestProgressBar shows the line and how it is written over and taken away, without
-// escape codes, and that nothing is written where it is off.
-func TestProgressBar(t *testing.T) {
-	for _, tc := range []struct {
-		done, total, bytes int64
-		took               time.Duration
-		want               string
-	}{
-		{0, 1000, 0, time.Second, "0/1000 blocks  0.0 %  0 B"},
-		{128, 1000, 128 << 20, 2 * time.Second, "128/1000 blocks  12.8 %  128.0 MiB  64.0 MiB/s  14s left"},
-		{1000, 1000, 1 << 30, 4 * time.Second, "1000/1000 blocks  100.0 %  1.0 GiB  256.0 MiB/s  0s left"},
-		{0, 0, 0, 0, "0/0 blocks  100.0 %  0 B"},
-	} {
-		if got := prefetchLine(tc.done, tc.total, tc.bytes, tc.took); got != tc.want {
-			t.Errorf("got %q, want %q", got, tc.want)
-		}
-	}
-	var w bytes.Buffer
-	bar := newProgressBar(&w, true)
-	bar.show(0, 100000, 0)
-	bar.show(0, 1, 0)
-	bar.clear()
-	bar.clear()
-	if got, want := w.String(), "\r0/100000 blocks  0.0 %  0 B\r0/1 blocks  0.0 %  0 B     \r"+strings.Repeat(" ", 22)+"\r"; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-	w.Reset()
-	bar = newProgressBar(&w, false)
-	bar.show(1, 2, 3)
-	bar.clear()
-	if w.Len() > 0 || isTerminal(&w) {
-		t.Errorf("got %q", w.String())
-	}
-}
-
-// TestIsTerminal shows that a pseudo terminal is one, and a pipe is not.
-func TestIsTerminal(t *testing.T) {
-	tty, err := openControl("/dev/ptmx")
-	if err != nil {
-		t.Skip("no pseudo terminals: ", err)
-	}
-	defer tty.Close()
-	if !isTerminal(tty) {
-		t.Error("a terminal is none")
-	}
-	var fds [2]int
-	if err := unix.Pipe(fds[:]); err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(fds[0])
-	pipe := os.NewFile(uintptr(fds[1]), "pipe")
-	defer pipe.Close()
-	if isTerminal(pipe) {
-		t.Error("a pipe is a terminal")
 	}
 }

@@ -5,9 +5,13 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
+	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/rails"
 )
 
 // newRootCommand returns the whole command tree. Each call makes a new one.
@@ -22,26 +26,31 @@ func newRootCommand() *cobra.Command {
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.AddCommand(
+		// Mounts and daemons: packages daemon, launch, mounts, status.
 		newMountCommand(),
 		newRunCommand(),
 		newServeCommand(),
 		newUmountCommand(),
 		newStatusCommand(),
 		newMembersCommand(),
-		newLookupCommand(systemControls),
-		newPrefetchCommand(systemControls),
-		newPinCommand(systemControls),
-		newUnpinCommand(systemControls),
-		newTTLCommand(systemControls),
-		newEvictCommand(systemControls),
-		newFlushCommand(systemControls),
-		newDrainCommand(systemControls),
-		newWhyCommand(systemControls),
-		newEventsCommand(systemControls),
-		newSpecsCommand(systemControls),
+
+		// Blocks: packages client and blocks.
+		newLookupCommand(client.System),
+		newPrefetchCommand(client.System),
+		newPinCommand(client.System),
+		newUnpinCommand(client.System),
+		newTTLCommand(client.System),
+		newEvictCommand(client.System),
+		newFlushCommand(client.System),
+		newDrainCommand(client.System),
+		newWhyCommand(client.System),
+		newEventsCommand(client.System),
+		newSpecsCommand(client.System),
+
+		// Machines, clusters and settings: packages plan, rails, config, and what they are about.
 		newPlanCommand(),
 		newFsckCommand(),
-		newDoctorCommand(thisMachine()),
+		newDoctorCommand(rails.ThisMachine()),
 		newCertsCommand(),
 		newKeysCommand(),
 		newConfigCommand(),
@@ -55,7 +64,7 @@ func newRootCommand() *cobra.Command {
 }
 
 // checkUsage makes wrong usage of cmd and the commands below it end with
-// exitUsage and one line.
+// exit.Usage and one line.
 func checkUsage(cmd *cobra.Command) {
 	if cmd.HasSubCommands() && !cmd.Runnable() {
 		cmd.Args = cobra.ArbitraryArgs // RunE knows better what is wrong
@@ -100,7 +109,7 @@ func commandNames(cmd *cobra.Command) []string {
 // help.
 func usageError(cmd *cobra.Command, format string, args ...any) error {
 	err := fmt.Errorf(format, args...)
-	return withCode(exitUsage, fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath()))
+	return exit.With(exit.Usage, fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath()))
 }
 
 // flagHint suggests a flag where err is about one that does not exist.

@@ -15,8 +15,12 @@ import (
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/daemon"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/launch"
+	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 )
 
 // Exit codes of kvfs run for a command that cannot be started, as env(1) has
@@ -73,7 +77,7 @@ func newRunCommand() *cobra.Command {
 			}
 			code, err := r.run()
 			if err != nil {
-				return withCode(code, err)
+				return exit.With(code, err)
 			}
 			os.Exit(code) // the command's own: there is nothing to say about it
 			return nil
@@ -133,9 +137,9 @@ func (r *runner) prepare(cmd *cobra.Command) (err error) {
 		return usageError(cmd, "--engine-memory: %w", err)
 	}
 	if r.cfg, err = load(config.Sources{Environ: r.environ, Flags: cmd.Flags()}); err != nil {
-		return withCode(exitConfig, err)
+		return exit.With(exit.Config, err)
 	}
-	if r.log, err = newLogger(r.cfg); err != nil {
+	if r.log, err = daemon.NewLogger(r.cfg); err != nil {
 		return err
 	}
 	r.log = r.log.Named("run")
@@ -143,13 +147,13 @@ func (r *runner) prepare(cmd *cobra.Command) (err error) {
 		return err
 	}
 	if err := r.locate(); err != nil {
-		return withCode(exitMount, err)
+		return exit.With(exit.Mount, err)
 	}
 	if r.dir == "" && r.cfg.Memory.Keep {
-		return withCode(exitConfig, errors.New("memory.keep needs --mount: in a directory made for one run, nobody finds the blocks again"))
+		return exit.With(exit.Config, errors.New("memory.keep needs --mount: in a directory made for one run, nobody finds the blocks again"))
 	}
 	if r.attached || r.flags.print { // else the mount process says it
-		warn(r.cfg, r.log)
+		daemon.Warn(r.cfg, r.log)
 	}
 	// A command line that makes no sense is to fail before anything is mounted.
 	if _, err := r.plan(r.shownDir()); err != nil {
@@ -162,7 +166,7 @@ func (r *runner) prepare(cmd *cobra.Command) (err error) {
 // long prompt, but leaves the memory of the machine to the mount.
 func engineMemory(flag string) (int64, error) {
 	if flag == "" {
-		return min(max(totalMemory()/16, 1<<30), 10<<30), nil
+		return min(max(daemon.TotalMemory()/16, 1<<30), 10<<30), nil
 	}
 	size, err := config.ParseSize(flag)
 	if err == nil && size <= 0 {
@@ -186,23 +190,23 @@ func (r *runner) locate() error {
 		return fmt.Errorf("mount point: %w", err)
 	}
 	r.dir = abs
-	m, err := findMount(abs)
+	m, err := mounts.Find(abs)
 	switch {
 	case errors.Is(err, iofs.ErrNotExist):
 		return nil // to be made
 	case err != nil:
 		return fmt.Errorf("mount point: %w", err)
-	case !isOurs(m):
+	case !mounts.IsOurs(m):
 		return nil
 	}
-	if abandoned(m) {
+	if mounts.Abandoned(m) {
 		return nil // likewise
 	}
-	switch _, err := readControl(m.Mountpoint, "status", r.flags.readyTimeout); {
-	case dead(err):
+	switch _, err := client.Read(m.Mountpoint, "status", r.flags.readyTimeout); {
+	case mounts.Dead(err):
 		return nil // of a daemon that is dead: kvfs mount takes it away
 	case err != nil:
-		return fmt.Errorf("mount point %s: %w", dir, explainStatus(m.Mountpoint, err))
+		return fmt.Errorf("mount point %s: %w", dir, client.Explain(m.Mountpoint, err))
 	}
 	r.dir, r.attached = m.Mountpoint, true
 	return nil
@@ -223,26 +227,9 @@ func (r *runner) plan(dir string) (*launch.Plan, error) {
 		m.Socket, m.Segment = r.cfg.Store.Socket, segment(dir)
 	}
 	return launch.Make(launch.Input{
-		Command: r.command, Environ: r.environ, Engine: r.engine, EngineMemoryBytes: r.memory, ReadFile: readConfigOf,
+		Command: r.command, Environ: r.environ, Engine: r.engine, EngineMemoryBytes: r.memory, ReadFile: launch.ReadFile,
 		Mount: m,
 	})
-}
-
-// maxEngineConfig bounds the configuration file of an engine, in bytes.
-const maxEngineConfig = 16 << 20
-
-// readConfigOf reads the configuration file of an engine.
-func readConfigOf(name string) ([]byte, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, reason(err)
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxEngineConfig+1))
-	if err == nil && len(text) > maxEngineConfig {
-		err = errors.New("too large")
-	}
-	return text, reason(err)
 }
 
 // print writes what run would do.
@@ -263,17 +250,10 @@ func (r *runner) print(w io.Writer) error {
 		}
 		fmt.Fprintf(&b, "mount: %s\n", launch.Quote(append([]string{"kvfs"}, r.mountArgs(r.shownDir())...)...))
 	}
-	fmt.Fprintf(&b, "engine: %s\n", plan.Engine)
-	for _, v := range plan.Variables {
-		fmt.Fprintf(&b, "variable: %s=%s  # %s\n", v.Name, launch.Quote(v.Value), v.Why)
+	if spec, err := specOf(plan); err == nil {
+		fmt.Fprintf(&b, "spec: %s: %d groups  # unless the mount has one of this name\n", launch.Quote(plan.Model.Name), len(spec.Groups))
 	}
-	for _, s := range plan.Skipped {
-		fmt.Fprintf(&b, "skipped: %s: %s\n", s.What, s.Why)
-	}
-	for _, note := range plan.Notes {
-		fmt.Fprintf(&b, "note: %s\n", note)
-	}
-	fmt.Fprintf(&b, "command: %s\n", launch.Quote(plan.Command...))
+	b.WriteString(plan.String())
 	_, err = io.WriteString(w, b.String())
 	return err
 }

@@ -13,6 +13,9 @@ import (
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/launch"
 )
 
 // forwarded are the signals that the command gets when kvfs run does.
@@ -37,17 +40,25 @@ func (s *signalled) Error() string { return "ended by " + unix.SignalName(s.sig)
 
 // run mounts, runs the command to its end, and unmounts. It returns the exit code
 // of the command, or an error, with its code, if there was no command to run.
+//
+// Beside a mount that is there nothing has to be done at the end, so this process
+// becomes the command. Beside one that was made here it waits for the command, and
+// for its daemons after that: who waits for kvfs run, a shell or systemd or the end
+// of a container, is to find the blocks on the SSD, and the mount gone.
 func (r *runner) run() (code int, err error) {
+	path, code, err := lookPath(r.command[0])
+	if err != nil {
+		return code, err
+	}
+	if r.attached {
+		return r.become(path)
+	}
 	began := time.Now()
 	// The children that are to end with this process end with the thread that
 	// started them.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 
-	path, code, err := lookPath(r.command[0])
-	if err != nil {
-		return code, err
-	}
 	signals := listen() // to the end of the process: a late signal must not replace the exit code
 	ctx, stopping := endOnSignal(signals)
 	var hurry chan struct{} // closed by a signal once the command has ended
@@ -64,17 +75,17 @@ func (r *runner) run() (code int, err error) {
 		return 128 + int(sig.sig), sig
 	}
 	if err != nil {
-		return exitCode(err), err
+		return exit.Code(err), err
 	}
 	if sig != nil { // it was ready at that moment
 		m.close(nil)
 		return 128 + int(sig.sig), sig
 	}
-	r.log.Debug("mount is ready", zap.String("dir", m.dir), zap.Bool("attached", r.attached), zap.Duration("took", time.Since(began)))
+	r.log.Debug("mount is ready", zap.String("dir", m.dir), zap.Duration("took", time.Since(began)))
 	c, err := r.startCommand(path, m)
 	if err != nil {
 		m.close(nil)
-		return exitCode(err), err
+		return exit.Code(err), err
 	}
 	r.log.Debug("command is started", zap.Int("pid", c.process.Pid), zap.Duration("added", time.Since(began)))
 	status := c.supervise(signals, m)
@@ -134,6 +145,41 @@ func endOnSignal(signals <-chan os.Signal) (ctx context.Context, stop func() *si
 	}
 }
 
+// ready prepares the mount at dir for the command, and returns how that is started.
+func (r *runner) ready(dir string) (*launch.Plan, error) {
+	plan, err := r.plan(dir)
+	if err == nil {
+		err = makeDirs(dir, plan.Dirs)
+	}
+	if err != nil {
+		return nil, err
+	}
+	r.tell(plan)
+	r.setSpec(dir, plan)
+	return plan, nil
+}
+
+// become replaces this process by the command, which has the mount that is there. It returns only if that fails.
+func (r *runner) become(path string) (code int, err error) {
+	if len(r.passed) > 0 {
+		r.log.Warn("the mount is there already; these flags have no effect", zap.Strings("flags", r.passed))
+	}
+	plan, err := r.ready(r.dir)
+	if err != nil {
+		return exit.Code(err), err
+	}
+	err = &os.PathError{Op: "exec", Path: path, Err: syscall.Exec(path, plan.Command, plan.Environ(r.environ))}
+	return startCode(err), err
+}
+
+// startCode is the exit code of a command that could not be started.
+func startCode(err error) int {
+	if errors.Is(err, os.ErrNotExist) {
+		return exitNotFound
+	}
+	return exitNotRun
+}
+
 // command is the running command.
 type command struct {
 	process *os.Process
@@ -145,25 +191,17 @@ type command struct {
 // startCommand starts the command as if this process had become it: with its
 // standard files, its other descriptors, its process group and its terminal.
 func (r *runner) startCommand(path string, m *runMount) (*command, error) {
-	plan, err := r.plan(m.dir)
-	if err == nil {
-		err = m.makeDirs(plan.Dirs)
-	}
+	plan, err := r.ready(m.dir)
 	if err != nil {
 		return nil, err
 	}
-	r.tell(plan)
-	g := newGroups(m.pid())
+	g := newGroups(m.daemon.process.Pid)
 	cmd := &exec.Cmd{
 		Path: path, Args: plan.Command, Env: plan.Environ(r.environ), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 		SysProcAttr: g.attributes(),
 	}
 	if err := cmd.Start(); err != nil {
-		code := exitNotRun
-		if errors.Is(err, os.ErrNotExist) {
-			code = exitNotFound
-		}
-		return nil, withCode(code, err)
+		return nil, exit.With(startCode(err), err)
 	}
 	c := &command{process: cmd.Process, log: r.log, group: g, state: make(chan syscall.WaitStatus)}
 	g.command = c.process
@@ -182,7 +220,7 @@ func (c *command) wait() {
 		}
 		if err != nil { // nobody else waits for it
 			c.log.Error("wait for the command", zap.Int("pid", c.process.Pid), zap.Error(err))
-			status = exitRuntime << 8
+			status = exit.Runtime << 8
 		}
 		c.state <- status
 		if !status.Stopped() {
@@ -193,27 +231,20 @@ func (c *command) wait() {
 
 // daemonEnded looks for the daemon that answers the mount after the end of the one before, and says
 // what that means for the command. It returns nil if there is none.
-func (c *command) daemonEnded(m *runMount) *heir {
+func (c *command) daemonEnded(m *runMount) *child {
 	if h := m.findHeir(); h != nil {
 		c.log.Info("another daemon has taken the mount over, and is stopped when the command has ended",
 			zap.String("dir", m.dir), zap.Int("pid", h.process.Pid))
 		return h
 	}
-	fields := []zap.Field{zap.String("dir", m.dir)}
-	if m.heir == nil {
-		fields = append(fields, zap.Stringer("daemon", m.daemon.cmd.ProcessState))
-	}
-	c.log.Warn("the daemon of the mount has ended; the command goes on without its cache", fields...)
+	c.log.Warn("the daemon of the mount has ended; the command goes on without its cache", zap.String("dir", m.dir), zap.Stringer("daemon", m.daemon))
 	return nil
 }
 
 // supervise passes signals on until the command has ended, and returns how.
 func (c *command) supervise(signals <-chan os.Signal, m *runMount) syscall.WaitStatus {
-	var daemon chan struct{} // nil if it is not ours: never ready
-	if m.daemon != nil {
-		daemon = m.daemon.exited
-	}
-	heirs := make(chan *heir, 1) // gets one, or nil, for each daemon that has ended
+	daemon := m.daemon.ended      // nil while nobody is known: never ready
+	heirs := make(chan *child, 1) // gets one, or nil, for each daemon that has ended
 	for {
 		select {
 		case sig := <-signals:
@@ -222,8 +253,8 @@ func (c *command) supervise(signals <-chan os.Signal, m *runMount) syscall.WaitS
 			daemon = nil
 			go func() { heirs <- c.daemonEnded(m) }() // ends when the mount has answered, or has not for long
 		case h := <-heirs:
-			if m.heir = h; h != nil {
-				daemon = h.ended
+			if h != nil {
+				m.daemon, daemon = h, h.ended
 			}
 		case status := <-c.state:
 			if !status.Stopped() {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"syscall"
 
@@ -21,9 +20,7 @@ import (
 // forwarded. What is sent to kvfs run alone is forwarded.
 //
 // It cannot make a group of its own if it leads the one that it leaves, as the jobs
-// of shells do. Then it goes into the group of its daemon, or, if it attaches to a
-// mount, into that of a process that has ended and is not waited for before kvfs
-// run ends.
+// of shells do. Then it goes into the group of its daemon.
 //
 // When the command is stopped from the terminal, kvfs run comes back into the
 // group and stops too, which is what the shell waits for; the shell continues the
@@ -40,16 +37,13 @@ type groups struct {
 	command *os.Process // once it is started
 }
 
-// newGroups looks at the process as it is. daemon is the process of the daemon, 0
-// if it is not ours.
+// newGroups looks at the process as it is. daemon is the process of the daemon.
 func newGroups(daemon int) *groups {
 	g := &groups{home: unix.Getpgrp(), tty: -1}
 	session, err := unix.Getsid(0)
 	g.leader = err == nil && session == os.Getpid()
 	if !g.leader && g.home == os.Getpid() {
-		if g.away = daemon; daemon == 0 {
-			g.away = placeholder()
-		}
+		g.away = daemon
 	}
 	for fd := 0; g.leader && fd <= 2; fd++ {
 		if front, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP); err == nil && front == g.home {
@@ -58,20 +52,6 @@ func newGroups(daemon int) *groups {
 		}
 	}
 	return g
-}
-
-// placeholder makes a process group in this session that stays for as long as this
-// process, and returns it, or 0. It is that of a child that ends at once: the
-// number of a process is its own until it is waited for.
-func placeholder() int {
-	cmd := exec.Command("/proc/self/exe", "--version")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	restore := hideInherited()
-	defer restore()
-	if cmd.Start() != nil {
-		return 0
-	}
-	return cmd.Process.Pid
 }
 
 // attributes are those of the command.

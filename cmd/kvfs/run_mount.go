@@ -14,16 +14,18 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/daemon"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 	"github.com/kvfs/kvfs/tiers/mem"
 )
 
 // stopGrace is how long a daemon may take to stop, beyond its drain_timeout, until it is
 // killed: the engine and the tiers close one after the other, each within
-// closeGrace.
-const stopGrace = 3 * closeGrace
+// daemon.CloseGrace.
+const stopGrace = 3 * daemon.CloseGrace
 
-// runMount is the mount of a run: one that it made, with its daemon, or one that
-// it found.
+// runMount is a mount that a run has made.
 type runMount struct {
 	dir   string
 	made  bool // dir was made here
@@ -31,16 +33,7 @@ type runMount struct {
 	log   *zap.Logger
 	drain time.Duration // how long the daemon may wait for blocks on their way to the SSD
 
-	daemon *child // nil if the mount was found
-	heir   *heir  // that has taken the mount over, as far as known; nil: none
-}
-
-// pid returns the process of the daemon, 0 if it is not ours.
-func (m *runMount) pid() int {
-	if m.daemon == nil {
-		return 0
-	}
-	return m.daemon.cmd.Process.Pid
+	daemon *child // that was started for it, or has taken it over, as far as known; nil: none yet
 }
 
 // mountArgs are the arguments of kvfs mount for a mount at dir.
@@ -48,16 +41,10 @@ func (r *runner) mountArgs(dir string) []string {
 	return append(append([]string{"mount", "--ready-fd", "3"}, r.passed...), "--", dir)
 }
 
-// openMount mounts and waits until the mount answers, or attaches to the one that is
-// there. ctx ends the wait, and what was begun is undone then.
+// openMount mounts and waits until the mount answers. ctx ends the wait, and what was
+// begun is undone then.
 func (r *runner) openMount(ctx context.Context) (*runMount, error) {
 	m := &runMount{dir: r.dir, log: r.log, drain: time.Duration(r.cfg.DrainTimeout)}
-	if r.attached {
-		if len(r.passed) > 0 {
-			r.log.Warn("the mount is there already; these flags have no effect", zap.Strings("flags", r.passed))
-		}
-		return m, nil
-	}
 	if err := m.makeDir(); err != nil {
 		return nil, err
 	}
@@ -79,7 +66,7 @@ func (m *runMount) makeDir() (err error) {
 		return nil
 	}
 	if err != nil {
-		return withCode(exitMount, fmt.Errorf("mount point: %w", err))
+		return exit.With(exit.Mount, fmt.Errorf("mount point: %w", err))
 	}
 	m.made = true
 	return nil
@@ -107,10 +94,10 @@ func temporaryDir() (string, error) {
 	return filepath.EvalSymlinks(dir)
 }
 
-// makeDirs makes directories below the mount.
-func (m *runMount) makeDirs(dirs []string) error {
+// makeDirs makes directories below a mount.
+func makeDirs(mount string, dirs []string) error {
 	for _, dir := range dirs {
-		if err := os.Mkdir(m.dir+"/"+dir, 0o777); err != nil && !errors.Is(err, os.ErrExist) {
+		if err := os.Mkdir(mount+"/"+dir, 0o777); err != nil && !errors.Is(err, os.ErrExist) {
 			return fmt.Errorf("directory of the engine: %w", err)
 		}
 	}
@@ -126,11 +113,8 @@ func (m *runMount) close(hurry <-chan struct{}) {
 		return
 	}
 	m.daemon.stop(m.drain+stopGrace, hurry, m.log)
-	if m.heir != nil {
-		m.heir.stop(m, hurry)
-	}
-	for h := m.findHeir(); h != nil; h = m.findHeir() { // it may have handed the mount over in its turn
-		h.stop(m, hurry)
+	for h := m.findHeir(); h != nil; h = m.findHeir() { // it may have handed the mount over, as may each after it
+		h.stop(m.drain+stopGrace, hurry, m.log)
 	}
 	m.detach()
 	if m.temp {
@@ -156,13 +140,13 @@ func (m *runMount) freeMemory() {
 
 // detach takes away the mount if the daemon has not, because it was killed.
 func (m *runMount) detach() {
-	now, err := findMount(m.dir)
-	if err != nil || !isOurs(now) || !abandoned(now) && !dead(answers(now.Mountpoint)) {
+	now, err := mounts.Find(m.dir)
+	if err != nil || !mounts.IsOurs(now) || !mounts.Abandoned(now) && !mounts.Dead(mounts.Answers(now.Mountpoint)) {
 		return // gone, or another one is there by now
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), umountWait)
 	defer cancel()
-	if err := giveUp(ctx, now); err != nil {
+	if err := mounts.GiveUp(ctx, now); err != nil {
 		m.log.Error("the mount stays", zap.String("dir", now.Mountpoint), zap.Error(err))
 	}
 }

@@ -12,8 +12,11 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/kvfs/kvfs/cluster"
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
-	"github.com/kvfs/kvfs/cmd/kvfs/store"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
+	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 )
 
 // ownerArgs are the arguments of the kvfs serve that a run starts. What the environment says of the mode is
@@ -37,7 +40,7 @@ func (r *runner) prepareOwner(cmd *cobra.Command) error {
 	}
 	cfg, err := load(config.Sources{Environ: r.environ, Flags: flags})
 	if err != nil {
-		return withCode(exitConfig, fmt.Errorf("--owner-config: %w", err))
+		return exit.With(exit.Config, fmt.Errorf("--owner-config: %w", err))
 	}
 	r.ownerDrain = time.Duration(cfg.DrainTimeout)
 	return nil
@@ -66,11 +69,11 @@ func (r *runner) openOwner(ctx context.Context) (*child, error) {
 func (r *runner) served(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, r.flags.readyTimeout)
 	defer cancel()
-	conn, err := store.Dial(ctx, r.cfg.Store.Socket)
+	conn, err := handoff.Dial(ctx, r.cfg.Store.Socket)
 	if err == nil {
 		conn.Close()
 	}
-	return !errors.Is(err, store.ErrNoOwner)
+	return !errors.Is(err, handoff.ErrNoOwner)
 }
 
 // segment returns the name of the node that owns the memory of the mount at dir: what the command should
@@ -80,7 +83,7 @@ func segment(dir string) string {
 		return ""
 	}
 	var members []cluster.Member
-	text, err := readControl(dir, "members", statusTimeout)
+	text, err := client.Read(dir, "members", mounts.Timeout)
 	if err != nil || json.Unmarshal(text, &members) != nil || len(members) == 0 || !members[0].Self {
 		return ""
 	}

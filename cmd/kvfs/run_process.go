@@ -7,18 +7,32 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 )
 
-// child is a daemon that kvfs run has started: of a mount, or the owner of its memory.
+// child is a daemon that kvfs run answers for: one that it has started, of a mount or the owner of its memory, or one
+// that has taken the mount over. That is no child of kvfs run, and stops by itself if kvfs run is killed (launcher).
 type child struct {
-	cmd    *exec.Cmd
-	exited chan struct{} // closed when it has been waited for
+	process *os.Process
+	ended   chan struct{}    // closed when it has
+	state   *os.ProcessState // how, once it has; nil if that cannot be known
+	pidfd   *os.File         // nil for one that was started here
+}
+
+// String says how it has ended.
+func (c *child) String() string {
+	if c.state == nil {
+		return "process " + strconv.Itoa(c.process.Pid)
+	}
+	return c.state.String()
 }
 
 // startChild starts kvfs with args, which have --ready-fd 3, and waits until it is ready at where, for as long
@@ -45,10 +59,11 @@ func startChild(ctx context.Context, args []string, where string, timeout time.D
 	if err != nil {
 		return nil, err
 	}
-	c := &child{cmd, make(chan struct{})}
+	c := &child{process: cmd.Process, ended: make(chan struct{})}
 	go func() { // ends with the daemon
-		_ = cmd.Wait() // ProcessState says it
-		close(c.exited)
+		_ = cmd.Wait() // the state says it
+		c.state = cmd.ProcessState
+		close(c.ended)
 	}()
 	return c, c.waitReady(ctx, ready, args[0]+" "+where, timeout)
 }
@@ -68,33 +83,38 @@ func (c *child) waitReady(ctx context.Context, ready *os.File, what string, time
 			return nil
 		}
 	case <-t.C:
-		return withCode(exitMount, fmt.Errorf("kvfs %s: not ready after %v", what, timeout))
+		return exit.With(exit.Mount, fmt.Errorf("kvfs %s: not ready after %v", what, timeout))
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 	// The descriptor was closed without a line: the daemon has failed, and said why.
-	<-c.exited
-	code := c.cmd.ProcessState.ExitCode()
+	<-c.ended
+	code := c.state.ExitCode()
 	if code <= 0 {
-		code = exitMount
+		code = exit.Mount
 	}
-	return withCode(code, fmt.Errorf("kvfs %s: %v before it was ready", what, c.cmd.ProcessState))
+	return exit.With(code, fmt.Errorf("kvfs %s: %v before it was ready", what, c.state))
 }
 
 // stop ends the daemon: with patience until grace has passed or hurry is closed, then by force.
 func (c *child) stop(grace time.Duration, hurry <-chan struct{}, log *zap.Logger) {
-	_ = c.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	_ = c.process.Signal(syscall.SIGTERM) // it may have ended
 	t := time.NewTimer(grace)
 	defer t.Stop()
+	pid := zap.Int("pid", c.process.Pid)
 	select {
-	case <-c.exited:
+	case <-c.ended:
 	case <-hurry:
-		log.Warn("not waiting for the daemon; blocks on their way to the SSD are lost")
+		log.Warn("not waiting for the daemon; blocks on their way to the SSD are lost", pid)
 	case <-t.C:
-		log.Warn("the daemon does not stop; killing it", zap.Duration("after", grace))
+		log.Warn("the daemon does not stop; killing it", pid, zap.Duration("after", grace))
 	}
-	_ = c.cmd.Process.Kill() // it may have ended
-	<-c.exited
+	_ = c.process.Kill() // it may have ended
+	<-c.ended
+	if c.pidfd != nil {
+		c.pidfd.Close()
+		_ = c.process.Release() // nobody else does, as it is not waited for
+	}
 }
 
 // hideInherited keeps descriptors that this process was given, beyond the standard

@@ -1,15 +1,15 @@
 package main
 
 import (
-	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 )
 
 // TestParseRunFlags shows which flags are handed on to kvfs mount, as they were
@@ -41,12 +41,12 @@ func TestRunUsage(t *testing.T) {
 		code int
 		text string
 	}{
-		{[]string{"run", "--help"}, exitOK, "kvfs run [flags] -- CMD"},
-		{[]string{"run", "-h", "x"}, exitOK, "kvfs run [flags] -- CMD"},
-		{[]string{"run"}, exitUsage, "which command?"},
-		{[]string{"run", "--"}, exitUsage, "which command?"},
-		{[]string{"run", "--readytimeout", "1s", "--", "x"}, exitUsage, "--ready-timeout"},
-		{[]string{"run", "--print", "--engine", "sglang", "--", "vllm", "serve"}, exitUsage, "the command is vllm, not sglang"},
+		{[]string{"run", "--help"}, exit.OK, "kvfs run [flags] -- CMD"},
+		{[]string{"run", "-h", "x"}, exit.OK, "kvfs run [flags] -- CMD"},
+		{[]string{"run"}, exit.Usage, "which command?"},
+		{[]string{"run", "--"}, exit.Usage, "which command?"},
+		{[]string{"run", "--readytimeout", "1s", "--", "x"}, exit.Usage, "--ready-timeout"},
+		{[]string{"run", "--print", "--engine", "sglang", "--", "vllm", "serve"}, exit.Usage, "the command is vllm, not sglang"},
 	} {
 		var stdout, stderr strings.Builder
 		code := run(c.args, &stdout, &stderr)
@@ -69,26 +69,6 @@ func TestEngineMemory(t *testing.T) {
 		if n, err := engineMemory(bad); err == nil {
 			t.Errorf("%s: got %d, want an error", bad, n)
 		}
-	}
-}
-
-// TestReadConfigOf shows that the file of an engine is read up to a limit.
-func TestReadConfigOf(t *testing.T) {
-	name := filepath.Join(t.TempDir(), "c.yaml")
-	if err := os.WriteFile(name, []byte("a: 1\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if text, err := readConfigOf(name); err != nil || string(text) != "a: 1\n" {
-		t.Errorf("got %q, %v", text, err)
-	}
-	if err := os.Truncate(name, maxEngineConfig+1); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := readConfigOf(name); err == nil {
-		t.Error("a file beyond the limit is read")
-	}
-	if _, err := readConfigOf(name + "x"); err == nil {
-		t.Error("a file that is not there is read")
 	}
 }
 

@@ -1,26 +1,16 @@
 package main
 
 import (
-	"cmp"
-	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/signal"
-	"slices"
-	"sync"
-	"sync/atomic"
 	"syscall"
-	"time"
 
 	"github.com/spf13/cobra"
-	"go.uber.org/zap"
-	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
-	"github.com/kvfs/kvfs/cmd/kvfs/store"
-	"github.com/kvfs/kvfs/fs"
-	"github.com/kvfs/kvfs/fs/device"
+	"github.com/kvfs/kvfs/cmd/kvfs/daemon"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 )
 
 // newServeCommand returns the command that owns memory and disk for the mounts of others.
@@ -33,238 +23,21 @@ func newServeCommand() *cobra.Command {
 			"Mounts outlive it: their operations wait for the next owner, as long as store.owner_timeout.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ready := newReadiness(readyFD)
-			defer ready.close()
+			ready := daemon.NewReadiness(readyFD)
+			defer ready.Close()
 			cfg, err := load(config.Sources{Environ: os.Environ(), Flags: cmd.Flags()})
 			if err != nil {
-				return withCode(exitConfig, err)
+				return exit.With(exit.Config, err)
 			}
 			if cfg.Mode != config.ModeEmbedded {
-				return withCode(exitConfig, fmt.Errorf("mode %s contributes no memory; the owner's is %s, the default", cfg.Mode, config.ModeEmbedded))
+				return exit.With(exit.Config, fmt.Errorf("mode %s contributes no memory; the owner's is %s, the default", cfg.Mode, config.ModeEmbedded))
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
 			defer stop()
-			return serve(ctx, cfg, ready)
+			return thisProgram().Serve(ctx, cfg, ready)
 		},
 	}
 	cmd.Flags().IntVar(&readyFD, "ready-fd", -1, "descriptor to write one line to, and close, when mounts can attach")
 	config.AddFlags(cmd.Flags())
 	return cmd
-}
-
-// serve is the life of an owner: its place, the engine, the mounts of others, then all of it
-// down again.
-func serve(ctx context.Context, cfg *config.Config, ready *readiness) error {
-	log, err := newLogger(cfg)
-	if err != nil {
-		return err
-	}
-	defer hearHangup(log)()
-	warn(cfg, log)
-	// First, so that a second owner ends before it looks at the tiers of the first. Who
-	// connects meanwhile waits.
-	l, err := store.Listen(store.Options{Path: cfg.Store.Socket, Release: version, Logger: log.Named("store")})
-	if err != nil {
-		return err
-	}
-	mounts := &fs.Mounts{}
-	d, err := openDaemon(ctx, cfg, ownerPlace(l), mounts, log)
-	if err != nil {
-		return errors.Join(err, l.Close())
-	}
-	d.owner = newOwner(d, mounts)
-	if err := d.peers.start(d.engine); err != nil {
-		return errors.Join(fmt.Errorf("peers: %w", err), l.Close(), d.close(d.adopted()))
-	}
-	web, err := listenHTTP(cfg.HTTP)
-	if err != nil {
-		return errors.Join(err, l.Close(), d.close(d.adopted()))
-	}
-	stopHTTP := serveHTTP(web, d, log)
-	failed := make(chan error, 1)
-	go func() { failed <- l.Serve(d.owner) }() // ends with l
-	log.Info("serving", zap.String("socket", l.Path()), zap.String("memory", d.cfg.Memory.Size.String()), zap.String("memory_dir", d.memory.Dir()))
-	ready.serving(l.Path())
-	d.keepAlive()
-
-	select {
-	case <-ctx.Done():
-		log.Info("stopping")
-	case err = <-failed:
-	case err = <-d.peers.fatal():
-		log.Error("this node cannot be part of its cluster", zap.Error(err))
-	}
-	ready.stopping()
-	return errors.Join(err, l.Close(), stopHTTP(), d.close(cfg.Memory.Keep))
-}
-
-// ownerPlace is where the owner at l is found. The root directory of its mounts is its own.
-func ownerPlace(l *store.Listener) place {
-	root := rootDir{0o755, uint32(os.Geteuid()), uint32(os.Getegid())}
-	return place{path: l.Path(), root: root, shared: true}
-}
-
-// owner answers the mounts of others.
-type owner struct {
-	d      *daemon
-	mounts *fs.Mounts
-	mu     struct {
-		sync.Mutex
-		guests map[*guest]struct{}
-	}
-}
-
-func newOwner(d *daemon, mounts *fs.Mounts) *owner {
-	o := &owner{d: d, mounts: mounts}
-	o.mu.guests = map[*guest]struct{}{}
-	return o
-}
-
-// guest is a mount that another process made, answered by this one.
-type guest struct {
-	o       *owner
-	dir     string
-	pid     int
-	epoch   uint32
-	server  *fs.Server
-	serving atomic.Pointer[fs.Server] // server, for requests that come meanwhile
-}
-
-// Attach implements store.Handler.
-func (o *owner) Attach(ctx context.Context, r *store.Request) (store.Mount, error) {
-	defer r.Close() // fs has its own copies by then
-	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("this owner stops: %w", err)
-	}
-	for _, f := range []*os.File{r.Dev, r.Spin} {
-		if err := checkFuse(f); err != nil {
-			return nil, err
-		}
-	}
-	if r.Proc != nil {
-		if err := store.CheckProc(r.Proc); err != nil {
-			return nil, err
-		}
-	}
-	g := &guest{o: o, dir: r.Dir, pid: r.PID, epoch: r.Epoch}
-	session := &device.Session{Dir: r.Dir, Dev: r.Dev, Spin: r.Spin, Proc: r.Proc, Init: r.Init, Epoch: r.Epoch}
-	var err error
-	g.server, err = fs.Attach(o.d.engine, o.mounts, session, guestOptions(o.d, g, r))
-	if err != nil {
-		return nil, err
-	}
-	g.serving.Store(g.server)
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.mu.guests[g] = struct{}{}
-	return g, nil
-}
-
-// checkFuse fails for what is no descriptor of /dev/fuse: to read another could take forever.
-func checkFuse(f *os.File) error {
-	if f == nil {
-		return nil
-	}
-	st, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	const major, minor = 10, 229 // of Documentation/admin-guide/devices.txt
-	sys, ok := st.Sys().(*syscall.Stat_t)
-	if !ok || st.Mode()&os.ModeCharDevice == 0 || sys.Rdev != unix.Mkdev(major, minor) {
-		return errors.New("a descriptor is not of /dev/fuse")
-	}
-	return nil
-}
-
-// guestOptions are those of this owner, as far as the mount does not want less.
-func guestOptions(d *daemon, g *guest, r *store.Request) fs.Options {
-	o := serverOptions(d.cfg, d, d.log)
-	o.Dir, o.FSName, o.AllowOther, o.Status = r.Dir, r.FSName, r.AllowOther, g.status
-	// A name that the kernel keeps for longer than the engine thinks would outlive its lease.
-	o.EntryTimeout, o.AttrTimeout = min(o.EntryTimeout, r.EntryTimeout), min(o.AttrTimeout, r.AttrTimeout)
-	o.MaxWrite = r.MaxWrite // which the mount process told the kernel, too
-	switch {
-	case o.Passthrough == fs.Off || r.Passthrough == config.Off:
-		o.Passthrough = fs.Off
-	case r.Passthrough == config.On:
-		o.Passthrough = fs.On
-	}
-	return o
-}
-
-// Status implements store.Handler.
-func (o *owner) Status() []byte {
-	doc := o.d.document()
-	doc.Store = &statusStore{Socket: o.d.dir, Mounts: []statusMount{}}
-	for _, g := range o.list() {
-		doc.Store.Mounts = append(doc.Store.Mounts, g.mount())
-	}
-	return doc.text()
-}
-
-// list returns the guests by directory.
-func (o *owner) list() []*guest {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	var all []*guest
-	for g := range o.mu.guests {
-		all = append(all, g)
-	}
-	slices.SortFunc(all, func(a, b *guest) int { return cmp.Or(cmp.Compare(a.dir, b.dir), a.pid-b.pid) })
-	return all
-}
-
-// status makes the text of the mount's .kvfs/status.
-func (g *guest) status() []byte {
-	doc := g.o.d.document()
-	doc.Mount = g.mount()
-	return doc.text()
-}
-
-func (g *guest) mount() statusMount {
-	m := statusMount{State: "attaching", OwnerPID: os.Getpid()}
-	if s := g.serving.Load(); s != nil {
-		m = mountedStatus(s)
-	}
-	m.Dir, m.Mode, m.PID, m.Epoch = g.dir, config.ModeStandaloneStore, g.pid, g.epoch
-	return m
-}
-
-// Attached implements store.Mount.
-func (g *guest) Attached() store.Attached {
-	return store.Attached{
-		Init: g.server.SessionInit(), ReadPath: g.server.ReadPath(), WritePath: g.server.WritePath(), MemoryDir: g.o.d.memory.Dir(),
-	}
-}
-
-// Done implements store.Mount.
-func (g *guest) Done() <-chan struct{} { return g.server.Served() }
-
-// Detach implements store.Mount.
-func (g *guest) Detach() {
-	g.server.Detach()
-	g.o.mu.Lock()
-	defer g.o.mu.Unlock()
-	delete(g.o.mu.guests, g)
-}
-
-// statusStore is what an owner's status says of its mounts.
-type statusStore struct {
-	Socket string        `json:"socket"`
-	Mounts []statusMount `json:"mounts"`
-}
-
-// storeStatus asks the owner at a socket for its status document.
-func storeStatus(ctx context.Context, socket string, timeout time.Duration) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	c, err := store.Dial(ctx, socket)
-	if err != nil {
-		if errors.Is(err, store.ErrNoOwner) {
-			err = withCode(exitNotMount, err)
-		}
-		return nil, err
-	}
-	return c.Status(ctx)
 }

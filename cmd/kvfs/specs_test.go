@@ -7,7 +7,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/plan"
+	"github.com/kvfs/kvfs/cmd/kvfs/show"
 	"github.com/kvfs/kvfs/fs/query"
 	"github.com/kvfs/kvfs/tiers/hybrid"
 )
@@ -26,10 +29,10 @@ func TestSpecs(t *testing.T) {
 		{args: "/m set gemma " + file, answers: []string{`{"specs":{` + gemma + `}}`}, asked: []string{`{"set":{"gemma":{"hash_block_size":16}}}`},
 			out: "gemma: set\n" + shown},
 		{args: "/m set gemma -", stdin: "{}\n", answers: []string{`{"error":"a; b","field":"/set/gemma"}`}, asked: []string{`{"set":{"gemma":{}}}`},
-			err: "specs of /m: a; b (field /set/gemma)", code: exitRuntime},
+			err: "specs of /m: a; b (field /set/gemma)", code: exit.Runtime},
 		{args: "/m remove gemma", answers: []string{`{"specs":{"gemma":{}}}`}, asked: []string{`{"remove":["gemma"]}`}, out: "gemma: removed\n"},
-		{args: "/m set gemma /absent", err: "open /absent: no such file or directory", code: exitRuntime},
-		{args: "/m/g", err: "/m/g is not a kvfs mount: it is in the one at /m", code: exitNotMount},
+		{args: "/m set gemma /absent", err: "open /absent: no such file or directory", code: exit.Runtime},
+		{args: "/m/g", err: "/m/g is not a kvfs mount: it is in the one at /m", code: exit.NotMount},
 	})
 }
 
@@ -41,10 +44,10 @@ func TestSpecsCheck(t *testing.T) {
 	code, out, stderr := runCLI("specs", "check", good)
 	want := good + ": good\n  hash blocks of 16 tokens, scheduler blocks of 32, cache blocks of 16, stored every 64 tokens\n" +
 		"  GROUP  KIND   BLOCK  NOTE\n  0      full   16     -\n  1      swa    32     window 1024\n  2      mamba  16     align\n"
-	if code != exitOK || out != want || stderr != "" {
+	if code != exit.OK || out != want || stderr != "" {
 		t.Errorf("got code %d, %q, %q; want %q", code, out, stderr, want)
 	}
-	if code, out, _ := runCLI("specs", "check", "--json", good); code != exitOK || !strings.Contains(out, `"scheduler_block_size": 32`) || !strings.Contains(out, `"mode": "align"`) {
+	if code, out, _ := runCLI("specs", "check", "--json", good); code != exit.OK || !strings.Contains(out, `"scheduler_block_size": 32`) || !strings.Contains(out, `"mode": "align"`) {
 		t.Errorf("got code %d, %s", code, out)
 	}
 	for _, tc := range []struct {
@@ -60,7 +63,7 @@ func TestSpecsCheck(t *testing.T) {
 	} {
 		file := writeTemp(t, "bad.json", tc.text)
 		code, out, stderr := runCLI("specs", "check", file)
-		if code != exitRuntime || out != "" || !strings.HasPrefix(stderr, "kvfs: "+file+": ") {
+		if code != exit.Runtime || out != "" || !strings.HasPrefix(stderr, "kvfs: "+file+": ") {
 			t.Errorf("%s: got code %d, %q, %q", tc.text, code, out, stderr)
 		}
 		for _, part := range tc.want {
@@ -92,7 +95,7 @@ func askQueries(t *testing.T, file, request string) string {
 	} else {
 		s.Query(t.Context(), nil, []byte(request), &out)
 	}
-	if err := refused(out.Bytes()); err != nil {
+	if err := client.Refused(out.Bytes()); err != nil {
 		return err.Error()
 	}
 	return ""
@@ -224,7 +227,7 @@ func TestPlannedSpecs(t *testing.T) {
 		}
 		planned++
 		var printed bytes.Buffer
-		if err := printJSON(&printed, p.Spec); err != nil {
+		if err := show.JSON(&printed, p.Spec); err != nil {
 			t.Fatal(err)
 		}
 		for _, e := range specEntrances {

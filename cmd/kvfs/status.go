@@ -3,27 +3,16 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
-	"io/fs"
 	"os"
-	"path/filepath"
-	"strings"
-	"text/tabwriter"
-	"time"
 
-	"github.com/kvfs/kvfs/cmd/kvfs/config"
-	"github.com/kvfs/kvfs/tiers"
-	"github.com/kvfs/kvfs/tiers/block"
-	"github.com/kvfs/kvfs/tiers/disk"
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
-)
 
-// statusTimeout bounds the wait for a daemon that does not answer.
-const statusTimeout = 10 * time.Second
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
+	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
+	"github.com/kvfs/kvfs/cmd/kvfs/status"
+)
 
 func newStatusCommand() *cobra.Command {
 	var raw, owner bool
@@ -45,7 +34,7 @@ func newStatusCommand() *cobra.Command {
 				_, err := cmd.OutOrStdout().Write(append(bytes.TrimRight(text, "\n"), '\n'))
 				return err
 			}
-			return printStatus(cmd.OutOrStdout(), text)
+			return status.Print(cmd.OutOrStdout(), text)
 		},
 	}
 	cmd.Flags().BoolVar(&raw, "json", false, "print the JSON document as the daemon wrote it")
@@ -57,231 +46,13 @@ func newStatusCommand() *cobra.Command {
 func statusOf(ctx context.Context, args []string, owner bool) ([]byte, error) {
 	switch {
 	case !owner:
-		return readStatus(args[0], statusTimeout)
+		return client.Status(args[0], mounts.Timeout)
 	case len(args) > 0:
-		return storeStatus(ctx, args[0], statusTimeout)
+		return client.OwnerStatus(ctx, args[0], mounts.Timeout)
 	}
 	cfg, err := load(config.Sources{Environ: os.Environ()})
 	if err != nil {
-		return nil, withCode(exitConfig, err)
+		return nil, exit.With(exit.Config, err)
 	}
-	return storeStatus(ctx, cfg.Store.Socket, statusTimeout)
-}
-
-// readStatus reads the status file of the mount at dir.
-func readStatus(dir string, timeout time.Duration) ([]byte, error) {
-	text, err := readControl(dir, "status", timeout)
-	return text, explainStatus(dir, err)
-}
-
-// staleTries is how often a control file is opened that another daemon has taken over meanwhile.
-const staleTries = 5
-
-// readControl reads a control file of the mount at dir.
-func readControl(dir, name string, timeout time.Duration) ([]byte, error) {
-	type result struct {
-		text []byte
-		err  error
-	}
-	done := make(chan result, 1)
-	// Ends with the read; if the daemon never answers, with the process.
-	go func() {
-		var r result
-		for range staleTries {
-			r.text, r.err = os.ReadFile(filepath.Join(dir, block.Reserved, name))
-			if !errors.Is(r.err, unix.ESTALE) {
-				break
-			}
-		}
-		done <- r
-	}()
-	select {
-	case r := <-done:
-		return r.text, r.err
-	case <-time.After(timeout):
-		return nil, fmt.Errorf("%s: %w for %v", dir, errSilent, timeout)
-	}
-}
-
-// explainStatus turns the error of reading the status file into one about dir.
-func explainStatus(dir string, err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case dead(err):
-		return withCode(exitNotMount, fmt.Errorf("the daemon of %s is dead; clean up with kvfs umount %s", dir, dir))
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
-		if _, statErr := os.Stat(dir); statErr != nil {
-			return withCode(exitNotMount, fmt.Errorf("%s is not a kvfs mount: %w", dir, errors.Unwrap(statErr)))
-		}
-		return withCode(exitNotMount, fmt.Errorf("%s is not a kvfs mount", dir))
-	}
-	return err
-}
-
-// parseStatus reads what a daemon says. Newer daemons may say more; what an older one leaves
-// out is zero, as all is with an error.
-func parseStatus(text []byte) (*statusDocument, error) {
-	in := json.NewDecoder(bytes.NewReader(text))
-	in.UseNumber() // in details of tiers
-	doc := &statusDocument{}
-	if err := in.Decode(doc); err != nil {
-		return doc, fmt.Errorf("status of the daemon: %w", err)
-	}
-	return doc, nil
-}
-
-// printStatus writes the status for people.
-func printStatus(w io.Writer, text []byte) error {
-	s, err := parseStatus(text)
-	if err != nil {
-		return err
-	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	uptime := time.Duration(s.UptimeSeconds * float64(time.Second)).Round(time.Second)
-	fmt.Fprintf(t, "version\t%s\n", orDash(s.Version))
-	if s.Store == nil {
-		s.Mount.print(t)
-	} else {
-		fmt.Fprintf(t, "socket\t%s\n", orDash(s.Store.Socket))
-	}
-	fmt.Fprintf(t, "pid\t%d\n", s.PID)
-	fmt.Fprintf(t, "uptime\t%v\n", uptime)
-	if err := t.Flush(); err != nil {
-		return err
-	}
-	if s.Store != nil {
-		s.Store.print(t)
-		if err := t.Flush(); err != nil {
-			return err
-		}
-	}
-	fmt.Fprintf(t, "\nTIER\tTYPE\tSTATE\tUSED\tCAPACITY\tPINNED\tBLOCKS\n")
-	for _, tier := range s.Tiers {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d\n", orDash(tier.Name), orDash(tier.Type), stateText(tier.State, tier.Reason),
-			humanBytes(tier.UsedBytes), humanBytes(tier.CapacityBytes), humanBytes(tier.PinnedBytes), tier.Blocks)
-	}
-	for i := range s.Secondaries {
-		if err := t.Flush(); err != nil {
-			return err
-		}
-		printSecondary(t, &s.Secondaries[i])
-	}
-	if s.Cluster != nil {
-		if err := t.Flush(); err != nil {
-			return err
-		}
-		s.Cluster.print(t)
-	}
-	return t.Flush()
-}
-
-// print writes the lines of the mount that was asked.
-func (m *statusMount) print(w io.Writer) {
-	fmt.Fprintf(w, "mount\t%s\n", orDash(m.Dir))
-	if m.Mode == config.ModeStandaloneStore { // else there is one process
-		fmt.Fprintf(w, "mode\t%s\n", m.Mode)
-		fmt.Fprintf(w, "mount pid\t%d\n", m.PID)
-		fmt.Fprintf(w, "state\t%s\n", orDash(m.State))
-	}
-	fmt.Fprintf(w, "read path\t%s\n", orDash(m.ReadPath))
-	fmt.Fprintf(w, "write path\t%s\n", orDash(m.WritePath))
-}
-
-// print writes one line for each mount of an owner.
-func (s *statusStore) print(w io.Writer) {
-	fmt.Fprintf(w, "\nMOUNT\tPID\tSTATE\tREAD PATH\tWRITE PATH\n")
-	for _, m := range s.Mounts {
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\n", orDash(m.Dir), m.PID, orDash(m.State), orDash(m.ReadPath), orDash(m.WritePath))
-	}
-}
-
-// stateText returns a state and the reason for it.
-func stateText(state, reason string) string {
-	if reason == "" {
-		return orDash(state)
-	}
-	return orDash(state) + " (" + reason + ")"
-}
-
-// printSecondary writes the lines of one tier below memory: its way down and up, then what the
-// tier "disk" says of itself.
-func printSecondary(w io.Writer, s *tiers.SecondaryStats) {
-	fmt.Fprintf(w, "\n%s\n", orDash(s.Name))
-	fmt.Fprintf(w, "  cascade queue\t%s, %s of %s\n", countBlocks(s.QueuedBlocks), humanBytes(s.QueuedBytes), humanBytes(s.QueueLimitBytes))
-	fmt.Fprintf(w, "  cascaded\t%s%s\n", moved(s.Cascaded, s.CascadedBytes), counts(
-		count{"queue full", s.CascadeDropped}, count{"no room or budget", s.CascadeSkipped},
-		count{"failed", s.CascadeFailed}, count{"not admitted", s.AdmissionRejected}))
-	fmt.Fprintf(w, "  promoted\t%s%s\n", moved(s.Promoted, s.PromotedBytes), counts(
-		count{"absent", s.PromoteAbsent}, count{"corrupt", s.PromoteCorrupt},
-		count{"failed", s.PromoteFailed}, count{"timed out", s.PromoteTimeouts}))
-	var d disk.Detail
-	text, err := json.Marshal(s.Detail)
-	if err != nil || json.Unmarshal(text, &d) != nil || len(d.Devices) == 0 {
-		return // another kind of tier
-	}
-	printDisk(w, &d)
-}
-
-// printDisk writes what the tier "disk" says of itself and of its devices.
-func printDisk(w io.Writer, d *disk.Detail) {
-	budget := ""
-	if d.BudgetBytes > 0 {
-		budget = " of " + humanBytes(d.BudgetBytes)
-	}
-	fmt.Fprintf(w, "  written today\t%s%s\n", humanBytes(d.WrittenTodayBytes), budget)
-	fmt.Fprintf(w, "  scrubbed\t%s%s\n", moved(d.ScrubbedBlocks, d.ScrubbedBytes), counts(count{"bad", d.ScrubbedBad}))
-	fmt.Fprintf(w, "\n  DEVICE\tSTATE\tUSED\tCAPACITY\tBLOCKS\tENGINE\n")
-	for i := range d.Devices {
-		v := &d.Devices[i]
-		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%d\t%s\n", orDash(v.Dir), stateText(v.State, v.Reason),
-			humanBytes(v.UsedBytes), humanBytes(v.CapacityBytes), v.Blocks, orDash(v.Engine))
-	}
-}
-
-// moved says how much has moved between tiers.
-func moved(blocks, bytes uint64) string {
-	return fmt.Sprintf("%s, %s", countBlocks(int64(blocks)), humanBytes(int64(bytes)))
-}
-
-// count is how often something happened.
-type count struct {
-	what string
-	n    uint64
-}
-
-// counts lists what happened at all, in parentheses; "" if nothing did.
-func counts(all ...count) string {
-	var parts []string
-	for _, c := range all {
-		if c.n > 0 {
-			parts = append(parts, fmt.Sprintf("%s %d", c.what, c.n))
-		}
-	}
-	if len(parts) == 0 {
-		return ""
-	}
-	return " (" + strings.Join(parts, ", ") + ")"
-}
-
-// orDash returns s, or "-" if it is empty.
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
-}
-
-// humanBytes returns n in the largest binary unit that leaves at least 1, with
-// one decimal.
-func humanBytes(n int64) string {
-	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"}
-	value, unit := float64(n), 0
-	for value >= 1024 && unit < len(units)-1 {
-		value, unit = value/1024, unit+1
-	}
-	if unit == 0 {
-		return fmt.Sprintf("%d B", n)
-	}
-	return fmt.Sprintf("%.1f %s", value, units[unit])
+	return client.OwnerStatus(ctx, cfg.Store.Socket, mounts.Timeout)
 }

@@ -1,17 +1,16 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 	"github.com/kvfs/kvfs/fs/device"
 )
 
@@ -48,21 +47,21 @@ func mountDir(t *testing.T) string {
 // umount says that there is nothing.
 func TestUmountStale(t *testing.T) {
 	dir := mountDir(t)
-	mountDead(t, dir, fsType).Close()
+	mountDead(t, dir, mounts.Type).Close()
 	link := filepath.Join(t.TempDir(), "link")
 	if err := os.Symlink(filepath.Dir(dir), link); err != nil {
 		t.Fatal(err)
 	}
-	if code, _, errs := runCLI("status", dir); code != exitNotMount || !strings.Contains(errs, "is dead; clean up with kvfs umount") {
+	if code, _, errs := runCLI("status", dir); code != exit.NotMount || !strings.Contains(errs, "is dead; clean up with kvfs umount") {
 		t.Errorf("status: exit code %d, stderr %q", code, errs)
 	}
-	if code, out, errs := runCLI("umount", filepath.Join(link, filepath.Base(dir))); code != exitOK || out != "" || errs != "" {
+	if code, out, errs := runCLI("umount", filepath.Join(link, filepath.Base(dir))); code != exit.OK || out != "" || errs != "" {
 		t.Fatalf("exit code %d, stdout %q, stderr %q", code, out, errs)
 	}
 	if m, err := device.TopMount(dir); m != nil || err != nil {
 		t.Errorf("still there: %+v, %v", m, err)
 	}
-	if code, _, _ := runCLI("umount", dir); code != exitNotMount {
+	if code, _, _ := runCLI("umount", dir); code != exit.NotMount {
 		t.Errorf("second umount: exit code %d", code)
 	}
 }
@@ -70,14 +69,14 @@ func TestUmountStale(t *testing.T) {
 // TestUmountBusyStale shows that a stale mount goes although it is busy.
 func TestUmountBusyStale(t *testing.T) {
 	dir := mountDir(t)
-	dev := mountDead(t, dir, fsType)
+	dev := mountDead(t, dir, mounts.Type)
 	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY, 0) // asks no daemon, and keeps the mount busy
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer unix.Close(fd)
 	dev.Close()
-	if code, _, errs := runCLI("umount", dir); code != exitOK {
+	if code, _, errs := runCLI("umount", dir); code != exit.OK {
 		t.Errorf("exit code %d, stderr %q", code, errs)
 	}
 }
@@ -87,27 +86,10 @@ func TestUmountForeign(t *testing.T) {
 	dir := mountDir(t)
 	mountDead(t, dir, "fuse.other").Close()
 	code, _, errs := runCLI("umount", dir)
-	if code != exitNotMount || !strings.HasSuffix(errs, "is not a kvfs mount: its type is fuse.other\n") {
+	if code != exit.NotMount || !strings.HasSuffix(errs, "is not a kvfs mount: its type is fuse.other\n") {
 		t.Errorf("exit code %d, stderr %q", code, errs)
 	}
 	if m, err := device.TopMount(dir); m == nil || err != nil {
 		t.Errorf("it is gone: %v", err)
-	}
-}
-
-// TestWaitGone shows that waiting for a mount that stays ends with the context.
-func TestWaitGone(t *testing.T) {
-	m, err := device.TopMount("/proc")
-	if m == nil || err != nil {
-		t.Skipf("no /proc in the mount table: %v", err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-	defer cancel()
-	if err := waitGone(ctx, m); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("got %v", err)
-	}
-	m.ID = -1
-	if err := waitGone(t.Context(), m); err != nil {
-		t.Errorf("a mount that is gone: %v", err)
 	}
 }

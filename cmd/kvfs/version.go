@@ -4,8 +4,11 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/daemon"
 )
 
 // version is the newest section of CHANGELOG.md; the tests compare the two. The
@@ -49,3 +52,19 @@ func newVersionCommand() *cobra.Command {
 		},
 	}
 }
+
+// clockOffset shifts the clock of the daemon, a duration such as 1h. Tests set it at link
+// time, to see what a wrong clock does.
+var clockOffset string
+
+// clock returns the clock of the engine and of what it tells others; nil: the machine's.
+func clock() func() time.Time {
+	d, err := time.ParseDuration(clockOffset)
+	if err != nil {
+		return nil
+	}
+	return func() time.Time { return time.Now().Add(d) }
+}
+
+// thisProgram is what daemons say of this program.
+func thisProgram() daemon.Program { return daemon.Program{Version: version, Clock: clock()} }

@@ -1,30 +1,13 @@
 package main
 
 import (
-	"bufio"
-	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-
 	"github.com/spf13/cobra"
 
-	"github.com/kvfs/kvfs/tiers/fate"
+	"github.com/kvfs/kvfs/cmd/kvfs/blocks"
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
 )
 
-// whyRequest is what is asked of .kvfs/query.
-type whyRequest struct {
-	Op string `json:"op"`
-	blockRequest
-}
-
-// whyAnswer is what is answered: a verdict for each key, of which more is said
-// than kvfs why prints.
-type whyAnswer struct {
-	Verdicts []json.RawMessage `json:"verdicts"`
-}
-
-func newWhyCommand(connect connector) *cobra.Command {
+func newWhyCommand(connect client.Connector) *cobra.Command {
 	var raw bool
 	var flags blockFlags
 	cmd := &cobra.Command{
@@ -46,79 +29,14 @@ func newWhyCommand(connect connector) *cobra.Command {
 	return cmd
 }
 
-func runWhy(cmd *cobra.Command, connect connector, flags *blockFlags, args []string, raw bool) error {
+func runWhy(cmd *cobra.Command, connect client.Connector, flags *blockFlags, args []string, raw bool) error {
 	if err := needNames(cmd, args); err != nil {
 		return err
 	}
-	c, blocks, d, err := flags.open(connect, cmd.InOrStdin(), args, "query")
+	c, named, d, err := flags.Open(connect, cmd.InOrStdin(), args, "query")
 	if err != nil {
 		return doneNothing(cmd, err, nil)
 	}
 	defer d.Close()
-	out := bufio.NewWriter(cmd.OutOrStdout())
-	dirs, err := why(cmd.Context(), d, out, blocks, raw)
-	if err != nil {
-		return err
-	}
-	var failed failures
-	below, err := blocks.below(cmd.Context(), c, dirs, func(name string, err error) { failed.add(name, err.Error()) })
-	if err != nil {
-		return err
-	}
-	if _, err := why(cmd.Context(), d, out, below, raw); err != nil {
-		return err
-	}
-	return errors.Join(out.Flush(), failed.err("%d directories could not be listed", failed.Total))
-}
-
-// why prints the verdicts on blocks, and returns the positions of those that are none but directories.
-func why(ctx context.Context, d *dialogue, out *bufio.Writer, blocks *namedBlocks, raw bool) (dirs []int, err error) {
-	first := 0
-	for rest := blocks.paths; len(rest) > 0; {
-		var batch []string
-		batch, rest = cutBatch(rest)
-		var a whyAnswer
-		err := d.askInto(ctx, whyRequest{"why", blocks.request(batch)}, &a)
-		if err == nil && len(a.Verdicts) != len(batch) {
-			err = fmt.Errorf("answer of the daemon: verdicts on %d blocks, %d were asked for", len(a.Verdicts), len(batch))
-		}
-		var found []int
-		if err == nil {
-			found, err = printVerdicts(out, blocks, first, a.Verdicts, raw)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("why in %s: %w", d.mount, blame(err, blocks.names[first:first+len(batch)]))
-		}
-		dirs = append(dirs, found...)
-		first += len(batch)
-	}
-	return dirs, nil
-}
-
-// printVerdicts writes a line for each verdict on a block, from a position on, and returns the positions of
-// directories. Errors of writing are kept by w.
-func printVerdicts(w *bufio.Writer, blocks *namedBlocks, first int, verdicts []json.RawMessage, raw bool) (dirs []int, err error) {
-	for i, verdict := range verdicts {
-		var v struct {
-			Verdict fate.Kind `json:"verdict"`
-			Tier    string    `json:"tier"`
-			Text    string    `json:"text"`
-		}
-		if err := json.Unmarshal(verdict, &v); err != nil {
-			return nil, fmt.Errorf("answer of the daemon: %w", err)
-		}
-		if v.Verdict == fate.Present && v.Tier == "" && blocks.isDir(first+i) {
-			dirs = append(dirs, first+i)
-			continue
-		}
-		if raw {
-			fmt.Fprintf(w, "%s\n", verdict)
-			continue
-		}
-		if v.Text == "" {
-			v.Text = string(v.Verdict)
-		}
-		fmt.Fprintf(w, "%s: %s\n", shown(blocks.names[first+i]), shown(v.Text))
-	}
-	return dirs, nil
+	return blocks.Why(cmd.Context(), cmd.OutOrStdout(), c, d, named, raw)
 }

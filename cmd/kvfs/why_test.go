@@ -1,6 +1,10 @@
 package main
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+)
 
 // TestWhy shows what is asked and printed, for names that are there and such as are not.
 func TestWhy(t *testing.T) {
@@ -12,9 +16,9 @@ func TestWhy(t *testing.T) {
 		{args: "--json -0 -", stdin: "/m/g/a\x00/m/b\x00", answers: []string{answer}, asked: []string{`{"op":"why","keys":["g/a","b"]}`},
 			out: verdict + "\n" + `{"path":"b","verdict":"present"}` + "\n"},
 		{args: "/m/a", answers: []string{answer}, asked: []string{`{"op":"why","keys":["a"]}`},
-			err: "why in /m: answer of the daemon: verdicts on 2 blocks, 1 were asked for", code: exitRuntime},
+			err: "why in /m: answer of the daemon: verdicts on 2 blocks, 1 were asked for", code: exit.Runtime},
 		{args: "/m/a", answers: []string{`{"error":"bad","field":"/keys/0"}`}, asked: []string{`{"op":"why","keys":["a"]}`},
-			err: `why in /m: "/m/a": bad (field /keys/0)`, code: exitRuntime},
+			err: `why in /m: "/m/a": bad (field /keys/0)`, code: exit.Runtime},
 		{args: "--json -", stdin: "/m/\xff", answers: []string{`{"verdicts":[` + verdict + `]}`}, asked: []string{`{"op":"why","keys":["\\xff"],"escaped":true}`},
 			out: verdict + "\n"},
 	})

@@ -3,6 +3,7 @@
 package fabric
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -175,7 +176,7 @@ func (p *Peer) others(failed, tried []*peerRail) []*peerRail {
 }
 
 // choose returns the rails for a read of n bytes: all that are good if it is to be striped,
-// else the next.
+// else the one that has the fewest bytes under way, in turn where several have as few.
 func (p *Peer) choose(n int64) []*peerRail {
 	var good []*peerRail
 	for _, pr := range p.rails {
@@ -190,8 +191,15 @@ func (p *Peer) choose(n int64) []*peerRail {
 	if stripe > 0 && n > stripe {
 		return good
 	}
-	i := int((p.turn.Add(1) - 1) % uint32(len(good)))
-	return good[i : i+1]
+	next := int((p.turn.Add(1) - 1) % uint32(len(good)))
+	good = slices.Concat(good[next:], good[:next])
+	return []*peerRail{slices.MinFunc(good, func(a, b *peerRail) int { return cmp.Compare(a.rail.reading.Load(), b.rail.reading.Load()) })}
+}
+
+// reads counts n bytes that are to come by the rail, until over is called.
+func (pr *peerRail) reads(n int64) (over func()) {
+	pr.rail.reading.Add(n)
+	return func() { pr.rail.reading.Add(-n) }
 }
 
 // read reads by some rails. If it fails, the first got bytes are in the file, and hashed.
@@ -205,6 +213,9 @@ func (p *Peer) read(ctx context.Context, r rdma.RemoteRegion, off, n int64, dst 
 	defer p.t.calls.Done()
 	if err := ctx.Err(); err != nil {
 		return 0, err
+	}
+	for _, pr := range rails {
+		defer pr.reads(n / int64(len(rails)))()
 	}
 	key, err := parseKey(r.Key, len(p.addr.rails))
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -33,6 +34,8 @@ type rail struct {
 	serve  queue
 	addr   []byte // of serve
 	open   struct{ domain, serve bool }
+
+	reading atomic.Int64 // bytes that reads by this rail have under way, of all peers
 
 	stop   chan struct{} // closed to end the serving
 	served chan struct{} // closed when it has ended

@@ -1,6 +1,7 @@
 package mount
 
 import (
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -8,6 +9,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kvfs/kvfs/tests/harness"
 )
@@ -88,6 +90,34 @@ func TestBackground(t *testing.T) {
 		if stdout, stderr, code := harness.Kvfs(t, args...); code != want || stdout != "" || strings.Count(stderr, "\n") != 1 {
 			t.Errorf("kvfs %q: exit code %d, %q, %q; want %d and one line", args, code, stdout, stderr, want)
 		}
+	}
+}
+
+// TestBackgroundPipe: who reads the standard error of kvfs mount -d through a pipe, as a shell with | or ssh does, reads
+// its end when the mount answers, after one line about the log. The daemon goes on.
+func TestBackgroundPipe(t *testing.T) {
+	harness.KvfsOnly(t, "a daemon")
+	harness.NeedFuse(t)
+	dir := t.TempDir()
+	r, w, err := os.Pipe()
+	must(t, "pipe", err)
+	defer r.Close()
+	cmd := exec.Command(harness.Binary(t), "mount", "-d", "--memory-size=64MiB", dir)
+	cmd.Stderr = w
+	must(t, "kvfs mount -d", cmd.Run())
+	w.Close()
+	defer func() {
+		if stdout, stderr, code := harness.Kvfs(t, "umount", dir); code != 0 {
+			t.Errorf("umount: exit code %d: %s%s", code, stdout, stderr)
+		}
+	}()
+	must(t, "deadline", r.SetReadDeadline(time.Now().Add(harness.Deadline)))
+	text, err := io.ReadAll(r)
+	if err != nil || strings.Count(string(text), "redirect it to a file") != 1 {
+		t.Errorf("standard error: %v, %q; want its end, and one line about the log", err, text)
+	}
+	if _, err := os.Stat(filepath.Join(dir, ".kvfs/status")); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -181,7 +181,8 @@ func TestRefused(t *testing.T) {
 }
 
 // TestAttach shows that a mount that is there is used, and stays, with its daemon,
-// and that no flag of the mount is needed (E5).
+// that no flag of the mount is needed, and that a shell sees the exit codes of other
+// runs (E5).
 func TestAttach(t *testing.T) {
 	d := harness.Mount(t, harness.Options{})
 	for range 2 {
@@ -194,6 +195,17 @@ func TestAttach(t *testing.T) {
 	l.wantCode(0)
 	if !strings.Contains(l.stderr.String(), "no effect") {
 		t.Errorf("nothing said of a flag without effect: %q", l.stderr.String())
+	}
+	for _, c := range []struct {
+		command []string
+		want    int
+	}{
+		{[]string{"sh", "-c", "kill -TERM $$"}, 143},
+		{[]string{script(t, "garbage", "\x00\x01\x02")}, 126},
+		{[]string{script(t, "lost", "#!/no/such/interpreter\n")}, 127},
+		{[]string{"no-such-command-of-kvfs"}, 127},
+	} {
+		start(t, options{flags: []string{"--mount", d.Dir}, under: []string{"sh", "-c", `"$@"; exit $?`, "sh"}}, c.command...).wantCode(c.want)
 	}
 	if !d.Running() || len(harness.MountPoints(d.Dir)) != 1 {
 		t.Errorf("the mount or its daemon has gone")

@@ -58,6 +58,7 @@ func (b *builder) vllm() {
 		},
 	}))
 	b.seed()
+	b.model()
 }
 
 // vllmCanOffload reports whether --kv-transfer-config may be added to a command

@@ -73,6 +73,8 @@ type Plan struct {
 	Skipped   []Skip
 	Notes     []string // advice
 	Dirs      []string // below the mount, to be there before the command starts
+	Model     *Model   // whose blocks vLLM's file tier will keep; nil if that is not known
+	NoModel   string   // why not; empty if Model is set, or vLLM keeps no blocks in the mount
 }
 
 // Environ returns environ with the variables of the plan.
@@ -85,6 +87,23 @@ func (p *Plan) Environ(environ []string) []string {
 		out = append(out, v.Name+"="+v.Value)
 	}
 	return out
+}
+
+// String says what is to be started, a line each.
+func (p *Plan) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "engine: %s\n", p.Engine)
+	for _, v := range p.Variables {
+		fmt.Fprintf(&b, "variable: %s=%s  # %s\n", v.Name, Quote(v.Value), v.Why)
+	}
+	for _, s := range p.Skipped {
+		fmt.Fprintf(&b, "skipped: %s: %s\n", s.What, s.Why)
+	}
+	for _, note := range p.Notes {
+		fmt.Fprintf(&b, "note: %s\n", note)
+	}
+	fmt.Fprintf(&b, "command: %s\n", Quote(p.Command...))
+	return b.String()
 }
 
 // Make plans how to start a command. It fails for an input that makes no sense:
@@ -270,25 +289,32 @@ func (b *builder) seed() {
 // configured reports that a configuration file of the command sets one of the
 // options, or cannot be read, and says so.
 func (b *builder) configured(what string, names ...string) bool {
+	why := b.fileSets(names...)
+	if why != "" {
+		b.skip(what, "%s", why)
+	}
+	return why != ""
+}
+
+// fileSets says that a configuration file of the command sets one of the options, or cannot be read. It is empty if
+// none does.
+func (b *builder) fileSets(names ...string) string {
 	for _, o := range b.options {
 		if o.name != "config" || o.value == "" {
 			continue
 		}
 		if b.in.ReadFile == nil {
-			b.skip(what, "%s may set it", o.value)
-			return true
+			return o.value + " may set it"
 		}
 		text, err := b.in.ReadFile(o.value)
 		if err != nil {
-			b.skip(what, "%s may set it, and cannot be read: %v", o.value, err)
-			return true
+			return fmt.Sprintf("%s may set it, and cannot be read: %v", o.value, err)
 		}
 		for _, name := range names {
 			if mentions(text, name) {
-				b.skip(what, "%s sets %s", o.value, name)
-				return true
+				return fmt.Sprintf("%s sets %s", o.value, name)
 			}
 		}
 	}
-	return false
+	return ""
 }

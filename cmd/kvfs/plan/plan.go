@@ -75,6 +75,7 @@ type Plan struct {
 	Settings Settings     `json:"settings"`
 	Spec     *hybrid.Spec `json:"spec,omitempty"`
 	Notes    []string     `json:"assumptions"`
+	noSpec   error        // why there is none, where one was tried
 }
 
 // tooMuch is the limit of all figures, so that sums of them stay within 63 bits.

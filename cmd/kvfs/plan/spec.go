@@ -1,10 +1,30 @@
 package plan
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/kvfs/kvfs/tiers/hybrid"
 )
+
+// SpecOf returns the Spec of the files that vLLM writes of a model, served as o says. The name of a group is the number
+// that vLLM gives it in the names of its files. It fails if there is no spec.
+func SpecOf(m *Model, o Options) (*hybrid.Spec, error) {
+	o.Engine, o.Context = VLLM, 1 // a spec is for prompts of any length
+	if !slices.ContainsFunc(m.Classes, func(c Class) bool { return !c.Shape.grows() }) {
+		o.KVDtype = "bf16" // of any type if no block is to be as large as a state
+	}
+	p, err := Make(m, o)
+	if err == nil && p.Spec == nil {
+		err = cmp.Or(p.noSpec, errors.New("its layers are one group, which looks at everything before"))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("spec of the groups: %w", err)
+	}
+	return p.Spec, nil
+}
 
 // spec returns the Spec of a hybrid model, nil where there is none: of models all of whose
 // layers look at everything before, and of engines that keep groups to themselves.
@@ -27,6 +47,7 @@ func (p *Plan) spec() *hybrid.Spec {
 		c, err = hybrid.New(s)
 	}
 	if err != nil {
+		p.noSpec = err
 		p.Notes = append(p.Notes, fmt.Sprintf("there is no spec of the groups: %v", err))
 		return nil
 	}

@@ -1,0 +1,196 @@
+package blocks
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"os/signal"
+	"path"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
+	"github.com/kvfs/kvfs/cmd/kvfs/show"
+)
+
+// Events is what kvfs events is to do.
+type Events struct {
+	Since  uint64   // number of the first event; 0: from now on
+	Groups []string // only of these; empty: of all
+	Names  []string // only events of these names; empty: all
+	Count  uint64   // of lines, after which it ends; 0: it never does
+	JSON   bool     // lines are printed as the daemon wrote them
+}
+
+// Run prints the events of the mount at dir, as they happen, until ctx or a signal ends it, Count lines are
+// printed, or nobody reads w any more. That is no error; the end of the daemon is.
+func (e *Events) Run(ctx context.Context, w io.Writer, connect client.Connector, dir string) error {
+	c, err := connect()
+	if err != nil {
+		return err
+	}
+	mount, err := c.Root(dir)
+	if err != nil {
+		return err
+	}
+	d, err := c.Dial(mount, "events")
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	// SIGPIPE would end us with an exit code of its own.
+	ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM, unix.SIGPIPE)
+	defer stop()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if out, ok := w.(*os.File); ok {
+		unwatch, err := watchReader(out, cancel)
+		if err != nil {
+			return err
+		}
+		defer unwatch()
+	}
+	if err := d.Send(eventsRequest{e.Since, e.Groups, e.Names}); err != nil {
+		return fmt.Errorf("events of %s: %w", mount, err)
+	}
+	err = e.follow(ctx, d.Lines(ctx), w)
+	switch {
+	case ctx.Err() != nil, errors.Is(err, unix.EPIPE):
+		return nil
+	case err != nil:
+		return fmt.Errorf("events of %s: %w", mount, err)
+	}
+	return nil
+}
+
+// eventsRequest is what is asked of .kvfs/events.
+type eventsRequest struct {
+	Since  uint64   `json:"since,omitempty"`
+	Groups []string `json:"groups,omitempty"`
+	Events []string `json:"events,omitempty"`
+}
+
+// eventLine is one line of the answer.
+type eventLine struct {
+	Seq    uint64  `json:"seq"`
+	Time   float64 `json:"time"` // seconds since 1970
+	Event  string  `json:"event"`
+	Tier   string  `json:"tier"`
+	Group  string  `json:"group"`
+	Hash   string  `json:"hash"`
+	Size   int64   `json:"size"`
+	Reason string  `json:"reason"`
+	From   string  `json:"from"`   // of renamed
+	Missed uint64  `json:"missed"` // of gap
+
+	Directory bool `json:"directory"` // it is one, and all below it
+}
+
+// watchReader calls gone when out is a pipe or a terminal that nobody reads any more,
+// which else would be seen at the next event only. stop ends it.
+func watchReader(out *os.File, gone func()) (stop func(), err error) {
+	wake, end, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	fds := []unix.PollFd{{Fd: int32(out.Fd())}, {Fd: int32(wake.Fd())}} // errors and hang-ups alone
+	done := make(chan struct{})
+	// Ends when nobody reads any more, or with stop, which closes the other end of wake.
+	go func() {
+		defer close(done)
+		for {
+			_, err := unix.Poll(fds, -1)
+			if errors.Is(err, unix.EINTR) {
+				continue
+			}
+			if err == nil && fds[0].Revents != 0 {
+				gone()
+			}
+			return
+		}
+	}()
+	return func() {
+		end.Close()
+		<-done
+		wake.Close()
+	}, nil
+}
+
+// follow prints the lines until ctx is done, count of them are printed, or there
+// are no more. What has come is written before it waits for more.
+func (e *Events) follow(ctx context.Context, lines <-chan client.Line, w io.Writer) error {
+	out := bufio.NewWriterSize(w, 64<<10)
+	for n := uint64(0); e.Count == 0 || n < e.Count; n++ {
+		if len(lines) == 0 {
+			if err := out.Flush(); err != nil {
+				return err
+			}
+		}
+		var line client.Line
+		var more bool
+		select {
+		case <-ctx.Done():
+			return out.Flush()
+		case line, more = <-lines:
+		}
+		err := line.Err
+		switch {
+		case err != nil:
+		case !more:
+			err = errors.New("the daemon has stopped")
+		default:
+			err = printEvent(out, line.Text, e.JSON)
+		}
+		if err != nil {
+			return errors.Join(err, out.Flush())
+		}
+	}
+	return out.Flush()
+}
+
+// printEvent writes one event. Errors of writing are kept by w.
+func printEvent(w *bufio.Writer, text []byte, raw bool) error {
+	var e eventLine
+	if err := json.Unmarshal(text, &e); err != nil {
+		return fmt.Errorf("event of the daemon: %w", err)
+	}
+	if e.Event == "" {
+		if err := client.Refused(text); err != nil {
+			return err
+		}
+	}
+	if raw {
+		fmt.Fprintf(w, "%s\n", text)
+		return nil
+	}
+	fmt.Fprintln(w, e.String())
+	return nil
+}
+
+// String returns the event as a line for people.
+func (e *eventLine) String() string {
+	whole, part := math.Modf(e.Time)
+	when := time.Unix(int64(whole), int64(math.Round(part*1e6))*1000).UTC().Format("2006-01-02T15:04:05.000000Z")
+	switch { // gaps have no time
+	case e.Event == "gap" && e.Missed == 0:
+		return fmt.Sprintf("%-27s  gap: what happened before is not known; the next is %d", "-", e.Seq)
+	case e.Event == "gap":
+		return fmt.Sprintf("%-27s  gap: %d events are lost; the next is %d", "-", e.Missed, e.Seq)
+	}
+	name := path.Join(e.Group, e.Hash)
+	switch {
+	case e.Directory:
+		name = e.From + "/ -> " + name + "/"
+	case e.From != "":
+		name = e.From + " -> " + name
+	}
+	line := fmt.Sprintf("%s  %-7s  %-6s  %10s  %s  %s", when, e.Event, show.OrDash(e.Tier), show.Bytes(e.Size), show.OrDash(name), e.Reason)
+	return show.Text(strings.TrimRight(line, " "))
+}

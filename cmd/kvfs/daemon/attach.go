@@ -1,0 +1,311 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
+	"github.com/kvfs/kvfs/fs"
+	"github.com/kvfs/kvfs/fs/device"
+)
+
+// attachment is a mount that the owner of the machine answers. This process has nothing of
+// it but the descriptors, by which the mount outlives owners.
+type attachment struct {
+	program Program
+	dir     string
+	cfg     *config.Config
+	log     *zap.Logger
+	session *device.Session
+	line    *handoff.Line // to the present owner; nil while there is none
+	guard   guard
+}
+
+// errUnmounted: somebody took the mount away.
+var errUnmounted = errors.New("unmounted")
+
+// attach is the life of a mount process in mode standalone-store: it mounts, hands the mount
+// over to the owner, finds it another owner when that one goes, and unmounts.
+func (p Program) attach(ctx context.Context, cfg *config.Config, dir string, ready *Readiness, log *zap.Logger) error {
+	a := &attachment{program: p, dir: dir, cfg: cfg, log: log}
+	defer a.guard.close()
+	if err := a.begin(ctx); err != nil {
+		return exit.With(exit.Mount, err)
+	}
+	a.guard.watch(dir, log)
+	ready.ready(dir)
+	alive, stop := context.WithCancel(ctx)
+	defer stop()
+	keepAlive(alive, func() {})
+	err := a.watch(ctx)
+	switch {
+	case errors.Is(err, errUnmounted) && a.guard.aborted():
+		err = errAborted
+	case errors.Is(err, errUnmounted):
+		log.Info("unmounted")
+		err = nil
+	}
+	ready.stopping()
+	return errors.Join(err, a.end())
+}
+
+// begin mounts and finds the first owner, waiting for one as long as owner_timeout; one that
+// is there has greetingTime to greet, however short that is. A mount whose owner ends before
+// it has answered is taken away, and all begins anew: what the kernel said at first may be
+// lost with that owner.
+func (a *attachment) begin(ctx context.Context) error {
+	wait, cancel := context.WithTimeout(ctx, time.Duration(a.cfg.Store.OwnerTimeout))
+	defer cancel()
+	greeted, stop := context.WithTimeout(ctx, max(time.Duration(a.cfg.Store.OwnerTimeout), greetingTime))
+	defer stop()
+	for tick := (&Pace{}); ; {
+		conn, err := handoff.Dial(greeted, a.cfg.Store.Socket)
+		if err == nil {
+			if err = a.mount(ctx, conn); err == nil {
+				return nil
+			}
+		}
+		again := errors.Is(err, handoff.ErrNoOwner) || errors.Is(err, handoff.ErrEnded) || greeted.Err() != nil
+		if !again || a.cfg.Store.OwnerTimeout == 0 || ctx.Err() != nil {
+			return err
+		}
+		tick.note(a.log, forOwner, err)
+		if !tick.Wait(wait) {
+			if errors.Is(err, context.DeadlineExceeded) {
+				return err // there is one, and it does not answer: another one would be refused
+			}
+			return fmt.Errorf("%w at %s within %v; kvfs serve starts one", handoff.ErrNoOwner, a.cfg.Store.Socket, a.cfg.Store.OwnerTimeout)
+		}
+	}
+}
+
+// mount mounts and hands over to the owner at conn.
+func (a *attachment) mount(ctx context.Context, conn *handoff.Conn) (err error) {
+	var session *device.Session
+	err = mountOnce(ctx, a.dir, func() (err error) {
+		session, err = device.OpenSession(device.MountOptions{
+			Dir: a.dir, FSName: a.cfg.Mount.FSName, AllowOther: allowOther(a.cfg), MaxWrite: int(a.cfg.Mount.MaxWrite),
+		})
+		return err
+	})
+	if err != nil {
+		return errors.Join(err, conn.Close())
+	}
+	a.session = session
+	if err = a.useOwnProc(); err == nil {
+		if err = a.handOver(ctx, conn); err == nil {
+			fs.RefusePoll(a.dir)
+			if err = a.selfTest(ctx); err == nil {
+				return nil
+			}
+			return errors.Join(err, a.end())
+		}
+	} else {
+		err = errors.Join(err, conn.Close())
+	}
+	return errors.Join(err, session.Unmount(), session.Close())
+}
+
+// selfTest compares what the mount gives with what the memory of the owner holds. If it fails with
+// passthrough, this owner, and those to come, are asked to answer without.
+func (a *attachment) selfTest(ctx context.Context) error {
+	direct, auto := a.line.Attached().ReadPath == "passthrough", a.cfg.Memory.Passthrough != config.On
+	_, err := fs.SelfTest(a.dir, direct, auto, a.log, func(error) error {
+		without := *a.cfg
+		without.Memory.Passthrough = config.Off
+		a.cfg = &without
+		ctx, cancel := context.WithTimeout(ctx, CloseGrace)
+		defer cancel()
+		err := errors.Join(a.line.Detach(ctx), a.line.Close())
+		a.line = nil
+		if err != nil {
+			return err
+		}
+		conn, err := a.dial(ctx, &Pace{})
+		if err != nil {
+			return err
+		}
+		return a.handOver(ctx, conn)
+	})
+	if err != nil {
+		return fmt.Errorf("mount %s: %w", a.dir, err)
+	}
+	return nil
+}
+
+// useOwnProc has the owner look at processes in a procfs that has their numbers as this
+// process sees them.
+func (a *attachment) useOwnProc() error {
+	proc, err := handoff.OpenProc()
+	if err != nil {
+		return fmt.Errorf("procfs for the owner: %w", err)
+	}
+	if a.session.Proc != nil {
+		a.session.Proc.Close()
+	}
+	a.session.Proc = proc
+	return nil
+}
+
+// handOver attaches the mount to the owner at conn.
+func (a *attachment) handOver(ctx context.Context, conn *handoff.Conn) error {
+	m := a.cfg.Mount
+	owner := conn.Greeting()
+	line, err := conn.Attach(ctx, &handoff.Request{
+		Dir: a.dir, FSName: m.FSName, Epoch: a.session.Epoch, Init: a.session.Init, AllowOther: allowOther(a.cfg),
+		EntryTimeout: time.Duration(m.EntryTimeout), AttrTimeout: time.Duration(m.AttrTimeout), MaxWrite: int(m.MaxWrite),
+		Passthrough: a.cfg.Memory.Passthrough, Release: a.program.Version,
+		Dev: a.session.Dev, Spin: a.session.Spin, Proc: a.session.Proc,
+	})
+	a.session.Epoch++ // the owner may have used it, also if it failed
+	if err != nil {
+		return err
+	}
+	a.line, a.session.Init = line, line.Attached().Init
+	a.log.Info("mounted", zap.String("dir", a.dir), zap.String("read_path", line.Attached().ReadPath), zap.Int("owner", owner.PID),
+		zap.String("owner_version", owner.Release), zap.Uint32("epoch", a.session.Epoch-1), zap.String("memory_dir", line.Attached().MemoryDir))
+	return nil
+}
+
+// watch finds the mount another owner whenever one has gone. It returns nil when ctx ends, and
+// errUnmounted.
+func (a *attachment) watch(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			a.log.Info("stopping")
+			return nil
+		case <-a.line.Ended():
+		}
+		gone := time.Now()
+		_ = a.line.Close() // it has ended
+		a.line = nil
+		for tick := (&Pace{}); a.line == nil; {
+			conn, err := a.await(ctx, gone, tick)
+			if err == nil {
+				err = a.handOver(ctx, conn)
+			}
+			switch {
+			case ctx.Err() != nil:
+				a.log.Info("stopping")
+				return nil
+			case errors.Is(err, errUnmounted):
+				return err
+			case err != nil:
+				tick.note(a.log, forOwner, err)
+				tick.Wait(ctx)
+			}
+		}
+	}
+}
+
+// await waits for an owner. Operations wait, too, until owner_timeout has passed; then they
+// fail.
+func (a *attachment) await(ctx context.Context, gone time.Time, tick *Pace) (*handoff.Conn, error) {
+	patient, cancel := context.WithDeadline(ctx, gone.Add(time.Duration(a.cfg.Store.OwnerTimeout)))
+	defer cancel()
+	conn, err := a.dial(patient, tick)
+	if err == nil || errors.Is(err, errUnmounted) || ctx.Err() != nil {
+		return conn, err
+	}
+	a.log.Warn("no owner: operations fail until there is one", zap.String("dir", a.dir),
+		zap.Duration("owner_timeout", time.Duration(a.cfg.Store.OwnerTimeout)))
+	failing, stop := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- device.FailAll(failing, a.session) }() // ends with failing
+	conn, err = a.dial(ctx, tick)
+	stop()
+	if failed := <-ended; failed != nil {
+		a.log.Warn("fail operations", zap.Error(failed))
+	}
+	return conn, err
+}
+
+// dial tries until an owner greets, the mount is gone, or ctx ends.
+func (a *attachment) dial(ctx context.Context, tick *Pace) (*handoff.Conn, error) {
+	for {
+		if a.unmounted() {
+			return nil, errUnmounted
+		}
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		// Not for longer, because the mount may go meanwhile. An owner that has only begun to
+		// open its tiers greets when it has.
+		short, cancel := context.WithTimeout(ctx, greetingTime)
+		conn, err := handoff.Dial(short, a.cfg.Store.Socket)
+		cancel()
+		if err == nil {
+			return conn, nil
+		}
+		if ctx.Err() == nil {
+			tick.note(a.log, forOwner, err)
+			tick.Wait(ctx)
+		}
+	}
+}
+
+// unmounted reports whether the kernel has given up the connection: it was unmounted, and
+// nobody has files open.
+func (a *attachment) unmounted() bool {
+	raw, err := a.session.Dev.SyscallConn()
+	if err != nil {
+		return true
+	}
+	p := make([]unix.PollFd, 1)
+	err = raw.Control(func(fd uintptr) {
+		p[0].Fd = int32(fd)
+		_, _ = unix.Poll(p, 0) // which does not wait; the next call asks again if it fails
+	})
+	return err != nil || p[0].Revents&unix.POLLERR != 0
+}
+
+// end takes the mount away, if it is there, has the owner let go of it, and closes the
+// descriptors. Handles that are still open keep what the kernel serves by itself.
+func (a *attachment) end() error {
+	var err error
+	if !a.unmounted() {
+		err = a.session.Unmount()
+	}
+	if a.line != nil {
+		a.release()
+		err = errors.Join(err, a.line.Close())
+	}
+	return errors.Join(err, a.session.Close())
+}
+
+// release returns when the owner has let go: by itself, because the mount is gone, else
+// because it is told.
+func (a *attachment) release() {
+	t := time.NewTimer(min(time.Duration(a.cfg.DrainTimeout), time.Second))
+	defer t.Stop()
+	select {
+	case <-a.line.Ended():
+		return
+	case <-t.C:
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), CloseGrace)
+	defer cancel()
+	if err := a.line.Detach(ctx); err != nil {
+		a.log.Warn("leave the owner", zap.Error(err))
+	}
+}
+
+// allowOther reports whether other users may use the mount.
+func allowOther(cfg *config.Config) bool {
+	return cfg.Mount.AllowOther == config.On || cfg.Mount.AllowOther == config.Auto && os.Geteuid() == 0
+}
+
+// greetingTime is how long an owner may take to greet; one that serves does so at once.
+var greetingTime = 5 * time.Second // a variable for tests
+
+// forOwner is what a mount waits for.
+const forOwner = "waiting for an owner"

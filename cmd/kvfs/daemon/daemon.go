@@ -1,0 +1,73 @@
+package daemon
+
+import (
+	"context"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
+	"github.com/kvfs/kvfs/cmd/kvfs/status"
+	"github.com/kvfs/kvfs/fs"
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/mem"
+)
+
+// daemon is what runs behind one mount, or, as the owner of a store, behind many.
+type daemon struct {
+	program Program
+	dir     string // mount point; of an owner, its socket
+	cfg     *config.Config
+	log     *zap.Logger
+	started time.Time
+	memory  *mem.Store
+	peers   *peers // nil without a cluster
+	engine  *tiers.Engine
+	surface *surface
+	server  *fs.Server                // set when mounted; an owner has its own
+	serving atomic.Pointer[fs.Server] // server, for requests that come meanwhile
+	owner   *owner                    // nil unless it serves the mounts of others
+
+	endsWith int // process, the kvfs run, with which the mount is to end; 0: none
+	stopHTTP func() error
+	asleep   context.CancelFunc            // ends keepAlive; nil before it
+	offer    atomic.Pointer[handoff.Offer] // to the process that takes the mount over; nil if none can
+	noOffer  atomic.Pointer[string]        // why not; nil: not known yet
+}
+
+// keepAlive has systemd know that the engine works, until closeTiers.
+func (d *daemon) keepAlive() {
+	var ctx context.Context
+	ctx, d.asleep = context.WithCancel(context.Background())
+	keepAlive(ctx, func() { d.engine.Stats() })
+}
+
+// adopted reports whether blocks of an earlier process are in memory, so that a
+// start that fails must not lose them.
+func (d *daemon) adopted() bool { return d.engine.Stats().Counters.Adopted > 0 }
+
+// status makes the text of .kvfs/status, and of an owner that of its socket.
+func (d *daemon) status() []byte {
+	if d.owner != nil {
+		return d.owner.Status()
+	}
+	doc := d.document()
+	if s := d.serving.Load(); s != nil {
+		doc.Mount = status.Mounted(s)
+		doc.Mount.Dir, doc.Mount.Mode, doc.Mount.PID, doc.Mount.Epoch = d.dir, config.ModeEmbedded, os.Getpid(), s.Epoch()
+		doc.Mount.Takeover, doc.Mount.TakeoverReason = d.takeover()
+		doc.Mount.EndsWith = d.endsWith
+	}
+	return doc.Text()
+}
+
+// document says all but which mount it is about.
+func (d *daemon) document() *status.Document {
+	from := status.Source{Version: d.program.Version, Started: d.started, Config: d.cfg, Memory: d.memory, Engine: d.engine}
+	doc := from.Collect()
+	doc.Cluster, doc.Events = d.peers.status(&doc.Summary), d.surface.status()
+	return doc
+}

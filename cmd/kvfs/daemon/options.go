@@ -1,0 +1,125 @@
+package daemon
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"math"
+	"path/filepath"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/directio"
+	"github.com/kvfs/kvfs/fs"
+	"github.com/kvfs/kvfs/fs/control"
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/disk"
+	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/mem"
+)
+
+// storeID names the memory of the mount at dir: readable, and different for
+// different directories.
+func storeID(dir string) string {
+	sum := sha256.Sum256([]byte(dir))
+	name := []byte(filepath.Base(dir))
+	for i, c := range name {
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') {
+			name[i] = '_'
+		}
+	}
+	return string(name[:min(len(name), 32)]) + "-" + hex.EncodeToString(sum[:6])
+}
+
+func memoryOptions(cfg *config.Config, dir string, log *zap.Logger) mem.Options {
+	return mem.Options{
+		ID: "m" + storeID(dir), Label: dir, Dir: cfg.Memory.Dir,
+		SizeBytes: int64(cfg.Memory.Size), HeadroomBytes: headroom(cfg), Huge: cfg.Memory.Huge, NUMA: cfg.Memory.NUMA,
+		Logger: log.Named("memory"),
+	}
+}
+
+// diskOptions describes the SSD tier. Its directories are absolute.
+func diskOptions(cfg *config.Config, log *zap.Logger) (disk.Options, error) {
+	o := disk.Options{
+		Policy: cfg.Disk.Policy, SlabBytes: int64(cfg.Disk.SlabSize),
+		SyncBytes: int64(cfg.Disk.SyncBytes), SyncInterval: time.Duration(cfg.Disk.SyncInterval),
+		ScrubBytesPerSecond: int64(cfg.Disk.ScrubRate), DailyWriteBudgetBytes: int64(cfg.Disk.DailyWriteBudget),
+		StuckTimeout: time.Duration(cfg.Disk.StuckTimeout),
+		DirectIO: directio.Options{
+			Engine: cfg.DirectIO.Engine, InFlightBytes: int64(cfg.DirectIO.InFlight), ChunkBytes: int(cfg.DirectIO.Chunk),
+			Logger: log.Named("directio"),
+		},
+		Logger: log.Named("disk"),
+	}
+	for _, d := range cfg.Disk.Dirs {
+		dir, err := filepath.Abs(d.Path)
+		if err != nil {
+			return o, err
+		}
+		o.Devices = append(o.Devices, disk.DeviceOptions{Dir: dir, CapacityBytes: int64(d.Size)})
+	}
+	return o, nil
+}
+
+func engineOptions(cfg *config.Config, memory driver.Primary, hooks callbacks, log *zap.Logger) tiers.Options {
+	// Zero means "none" in the configuration and "default" in the library.
+	never := time.Duration(math.MaxInt64)
+	o := tiers.Options{
+		Primary: memory, CapacityBytes: int64(cfg.Memory.Size), HeadroomBytes: headroom(cfg),
+		Policy:        cfg.Memory.Policy,
+		HighWatermark: cfg.Memory.HighWatermark, LowWatermark: cfg.Memory.LowWatermark,
+		Groups:       map[block.GroupID]tiers.GroupOptions{},
+		WriteTimeout: max(time.Duration(cfg.Mount.WriteTimeout), 1),
+		// A look-up may be answered by the kernel for as long as it keeps the
+		// name; the promise holds from the last such answer.
+		LookupLease:  time.Duration(cfg.Mount.LookupLease) + time.Duration(cfg.Mount.EntryTimeout),
+		TempPatterns: cfg.Mount.TempPatterns, PlainPatterns: cfg.Mount.PlainPatterns,
+		TempExpiry: time.Duration(cfg.Mount.TempExpiry),
+
+		PromoteOnLookup: cfg.Promotion.On == config.PromoteOnLookup, PromoteTimeout: max(time.Duration(cfg.Promotion.Timeout), 1),
+		PromoteBatchKeys: cfg.Promotion.BatchKeys, PromoteBatchBytes: int64(cfg.Promotion.BatchBytes),
+		OpenDeadline: time.Duration(cfg.Promotion.OpenDeadline), PromoteWindow: time.Duration(cfg.Promotion.Window), TierSummary: cfg.Log.TierSummary,
+
+		HideElsewhere: cfg.Readdir.Remote == config.Off,
+
+		Alive: hooks.Alive, Closed: hooks.Closed, Invalidate: hooks.Invalidate, Dropped: hooks.Dropped,
+		Logger: log.Named("engine"),
+	}
+	if cfg.Mount.LookupLease == 0 {
+		o.LookupLease = -1
+	}
+	if o.TempExpiry == 0 {
+		o.TempExpiry = never
+	}
+	if o.PlainPatterns == nil {
+		o.PlainPatterns = []string{}
+	}
+	if o.TempPatterns == nil {
+		o.TempPatterns = []string{}
+	}
+	for name, g := range cfg.Groups {
+		o.Groups[block.GroupID(name)] = tiers.GroupOptions{
+			Pinned: g.Pinned, QuotaBytes: int64(g.Quota), BlockBytes: int64(g.BlockSize), Strict: g.Strict,
+			OpenDeadline: time.Duration(g.OpenDeadline),
+		}
+	}
+	return o
+}
+
+func serverOptions(cfg *config.Config, d *daemon, log *zap.Logger) fs.Options {
+	o := fs.Options{
+		Dir: d.dir, FSName: cfg.Mount.FSName,
+		AllowOther:   allowOther(cfg),
+		EntryTimeout: time.Duration(cfg.Mount.EntryTimeout), AttrTimeout: time.Duration(cfg.Mount.AttrTimeout),
+		MaxWrite: int(cfg.Mount.MaxWrite), Passthrough: fs.Switch(cfg.Memory.Passthrough),
+		Status: d.status, Control: d.surface.files(), ListElsewhere: cfg.Bind != "" && cfg.Readdir.Remote == config.On,
+		ListTimeout: time.Duration(cfg.Peer.Timeout), Logger: log.Named("fs"),
+	}
+	if d.peers != nil {
+		o.Control = append(o.Control, control.File{Name: "members", Text: d.peers.membersText})
+	}
+	return o
+}

@@ -1,0 +1,81 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
+)
+
+// mountPoint returns dir as a clean absolute path, after taking away what a
+// daemon that was killed left mounted there. It fails if dir is not an empty
+// directory or has a live mount.
+func mountPoint(dir string, log *zap.Logger) (string, error) {
+	for {
+		m, err := mounts.Find(dir)
+		if err != nil {
+			return "", fmt.Errorf("mount point: %w", err)
+		}
+		if !mounts.IsOurs(m) {
+			break
+		}
+		if !mounts.Abandoned(m) {
+			switch err := mounts.Answers(m.Mountpoint); {
+			case err == nil:
+				return "", fmt.Errorf("mount point %s: a kvfs daemon serves it already", dir)
+			case errors.Is(err, mounts.ErrSilent):
+				return "", fmt.Errorf("mount point %w", err)
+			}
+		}
+		log.Warn("taking away the mount of a daemon that died", zap.String("dir", m.Mountpoint))
+		if err := mounts.GiveUp(context.Background(), m); err != nil {
+			return "", fmt.Errorf("mount point %s: stale mount: %w", dir, err)
+		}
+	}
+	abs, err := filepath.Abs(dir)
+	if err == nil {
+		abs, err = filepath.EvalSymlinks(abs)
+	}
+	if err != nil {
+		return "", fmt.Errorf("mount point: %w", err)
+	}
+	entries, err := os.ReadDir(abs)
+	switch {
+	case errors.Is(err, syscall.ENOTDIR):
+		return "", fmt.Errorf("mount point %s: not a directory", dir)
+	case err != nil:
+		return "", fmt.Errorf("mount point: %w", err)
+	case len(entries) > 0:
+		return "", fmt.Errorf("mount point %s: not empty (%s)", dir, entries[0].Name())
+	}
+	if err := unix.Access("/dev/fuse", unix.F_OK); err != nil {
+		return "", &os.PathError{Op: "mount: open", Path: "/dev/fuse", Err: err}
+	}
+	return abs, nil
+}
+
+// checkApart fails if the mount point is a directory of the SSD tier, or in one: the mount would hide what the tier
+// has there, and the tier refuses directories with the files of others.
+func checkApart(cfg *config.Config, dir string) error {
+	for _, d := range cfg.Disk.Dirs {
+		ssd, err := filepath.Abs(d.Path)
+		if err == nil {
+			if real, err := filepath.EvalSymlinks(ssd); err == nil { // else it is to be made
+				ssd = real
+			}
+		}
+		if err == nil && (dir == ssd || strings.HasPrefix(dir, ssd+"/")) {
+			return fmt.Errorf("mount point %s: it is in the directory of the SSD tier, %s (disk.dirs)", dir, d.Path)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,231 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os/user"
+	"strconv"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/status"
+	"github.com/kvfs/kvfs/fs/control"
+	"github.com/kvfs/kvfs/fs/query"
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/publish"
+)
+
+// surface is what engines, routers and operators ask the daemon besides reading and
+// writing files: the files of the control directory, and the events for routers.
+type surface struct {
+	engine    *tiers.Engine
+	queries   *query.Service
+	lines     *publish.Lines
+	publisher *publish.Publisher // nil unless it is configured
+
+	users, gids []uint32 // who may ask, beside root and the user of the daemon
+}
+
+// openSurface opens it over an engine that has the given secondary tiers.
+func openSurface(ctx context.Context, cfg *config.Config, engine *tiers.Engine, below []tiers.SecondaryOptions, log *zap.Logger) (*surface, error) {
+	s := &surface{engine: engine}
+	o := query.Options{Engine: engine, Tiers: []string{"memory"}, Specs: cfg.Specs}
+	for _, b := range below {
+		o.Tiers = append(o.Tiers, b.Name)
+	}
+	var err error
+	if s.users, s.gids, err = controlUsers(&cfg.Control); err != nil {
+		return nil, exit.With(exit.Config, err)
+	}
+	if s.queries, err = query.New(o); err != nil {
+		return nil, exit.With(exit.Config, err)
+	}
+	if z := cfg.Events.ZMQ; z.Bind != "" || len(z.Connect) > 0 {
+		s.publisher, err = publish.Open(ctx, publish.Options{
+			Log: engine.Events(), Bind: z.Bind, Connect: z.Connect, Replay: z.Replay, ReplayBare: z.ReplayBare, Topic: z.Topic, Buffer: z.Buffer, Hash: z.Hash, Encoding: z.Encoding,
+			Templates: z.Templates, BlockSize: z.BlockSize, Media: map[string]string{"disk": z.DiskMedium}, Snapshot: engine.Blocks, Tiers: engine.TiersOf, Logger: log.Named("zmq"),
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	s.lines = publish.NewLines(engine.Events())
+	return s, nil
+}
+
+// files are the control files of the surface.
+func (s *surface) files() []control.File {
+	if s == nil {
+		return nil
+	}
+	return []control.File{
+		{Name: "query", Open: asking(s.queries.Query), Users: s.users, Groups: s.gids},
+		{Name: "prefetch", Open: asking(s.queries.Prefetch), Users: s.users, Groups: s.gids},
+		{Name: "specs", Open: func(*tiers.Viewer) control.Dialogue { return s.queries.SpecsFile }, Users: s.users, Groups: s.gids},
+		{Name: "events", Open: s.followEvents, Stream: true, Users: s.users, Groups: s.gids},
+		{Name: "jobs", Text: s.jobs},
+		{Name: "drain", Open: control.Same(control.StreamJSON(s.drain))},
+	}
+}
+
+// drain answers .kvfs/drain.
+func (s *surface) drain(ctx context.Context, _ struct{}, answer io.Writer) error {
+	err := s.engine.Drain(ctx)
+	if err == nil {
+		_, err = answer.Write([]byte("{}\n"))
+	}
+	return err
+}
+
+// asking is what a control file needs whose answers depend on who asks.
+func asking(do func(context.Context, *tiers.Viewer, []byte, io.Writer)) func(*tiers.Viewer) control.Dialogue {
+	return func(as *tiers.Viewer) control.Dialogue {
+		return func(ctx context.Context, request []byte, answer io.Writer) { do(ctx, as, request, answer) }
+	}
+}
+
+// controlUsers returns the numbers of the users and of the group that may use control files. It fails
+// with the first that this machine does not know.
+func controlUsers(c *config.Control) (users, gids []uint32, err error) {
+	for _, name := range c.Users {
+		id := name
+		if u, err := user.Lookup(name); err == nil {
+			id = u.Uid
+		}
+		n, err := strconv.ParseUint(id, 10, 32)
+		if err != nil {
+			return nil, nil, fmt.Errorf("control.users: there is no user %q", name)
+		}
+		users = append(users, uint32(n))
+	}
+	if c.Group != "" {
+		id := c.Group
+		if g, err := user.LookupGroup(id); err == nil {
+			id = g.Gid
+		}
+		n, err := strconv.ParseUint(id, 10, 32)
+		if err != nil {
+			return nil, nil, fmt.Errorf("control.group: there is no group %q", c.Group)
+		}
+		gids = []uint32{uint32(n)}
+	}
+	return users, gids, nil
+}
+
+// close ends what follows the engine's events. It is to be called when the engine has nothing
+// more to tell.
+func (s *surface) close(ctx context.Context) error {
+	if s == nil {
+		return nil
+	}
+	s.lines.Close()
+	if s.publisher == nil {
+		return nil
+	}
+	return s.publisher.Close(ctx)
+}
+
+// eventsFilter is what may be written to .kvfs/events.
+type eventsFilter struct {
+	Since  uint64   `json:"since"`
+	Groups []string `json:"groups"`
+	Events []string `json:"events"`
+}
+
+// eventsBuffer is how much is passed on at a time, in bytes.
+const eventsBuffer = 256 << 10
+
+// followEvents begins at the present number, so that nothing that happens after the open is left out.
+func (s *surface) followEvents(as *tiers.Viewer) control.Dialogue {
+	next := s.engine.Events().Next()
+	return control.StreamJSON(func(ctx context.Context, q eventsFilter, answer io.Writer) error {
+		if q.Since == 0 {
+			q.Since = next
+		}
+		return s.events(ctx, publish.Filter{Since: q.Since, Groups: q.Groups, Events: q.Events, As: as}, answer)
+	})
+}
+
+// events answers .kvfs/events with lines, until nobody reads them any more.
+func (s *surface) events(ctx context.Context, q publish.Filter, answer io.Writer) error {
+	f, err := s.lines.Follow(q)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	buf := make([]byte, eventsBuffer)
+	for {
+		n, err := f.Read(ctx, buf)
+		if err != nil {
+			return nil // the daemon stops, or the reader has gone
+		}
+		if _, err := answer.Write(buf[:n]); err != nil {
+			return nil // the reader has gone
+		}
+	}
+}
+
+// jobsDocument is what .kvfs/jobs holds.
+type jobsDocument struct {
+	Loads   []jobsLoad     `json:"loads"`
+	Waiting map[string]int `json:"waiting"` // blocks to be loaded that are in no job yet, by tier
+	Stores  []jobsStore    `json:"stores"`
+	Queued  map[string]int `json:"queued"` // blocks to be stored that are in no job yet, by tier
+}
+
+type jobsStore struct {
+	ID         uint64  `json:"id"`
+	Tier       string  `json:"tier"`
+	Keys       int     `json:"keys"`
+	Bytes      int64   `json:"bytes"`
+	AgeSeconds float64 `json:"age_seconds"`
+}
+
+type jobsLoad struct {
+	ID         uint64  `json:"id"`
+	Kind       string  `json:"kind"` // "promotion": somebody waits in an open; "prefetch"
+	Tier       string  `json:"tier"`
+	Request    string  `json:"request,omitempty"`
+	Keys       int     `json:"keys"`
+	Bytes      int64   `json:"bytes"`
+	AgeSeconds float64 `json:"age_seconds"`
+}
+
+// jobs makes the text of .kvfs/jobs.
+func (s *surface) jobs() []byte {
+	jobs, waiting := s.engine.Jobs()
+	stores, queued := s.engine.StoreJobs()
+	doc := jobsDocument{Loads: []jobsLoad{}, Waiting: waiting, Stores: []jobsStore{}, Queued: queued}
+	for _, j := range jobs {
+		kind := "prefetch"
+		if j.Promotion {
+			kind = "promotion"
+		}
+		doc.Loads = append(doc.Loads, jobsLoad{uint64(j.ID), kind, j.Tier, j.Request, j.Keys, j.Bytes, time.Since(j.Started).Seconds()})
+	}
+	for _, j := range stores {
+		doc.Stores = append(doc.Stores, jobsStore{uint64(j.ID), j.Tier, j.Keys, j.Bytes, time.Since(j.Started).Seconds()})
+	}
+	text, err := json.MarshalIndent(doc, "", "  ")
+	if err != nil {
+		return []byte("{}\n") // a name that is no UTF-8 is replaced, so this cannot be
+	}
+	return append(text, '\n')
+}
+
+func (s *surface) status() *status.Events {
+	if s == nil {
+		return nil
+	}
+	st := &status.Events{Next: s.engine.Events().Next()}
+	if s.publisher != nil {
+		z := s.publisher.Stats()
+		st.ZMQ = &z
+	}
+	return st
+}

@@ -1,0 +1,394 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/moby/sys/mountinfo"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
+	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
+	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
+	"github.com/kvfs/kvfs/cmd/kvfs/status"
+	"github.com/kvfs/kvfs/fs"
+	"github.com/kvfs/kvfs/fs/device"
+	"github.com/kvfs/kvfs/tiers/mem"
+)
+
+// A takeover: the old process lets go of the mount, closes all it has, keeping the memory, and hands
+// the descriptors over. The new one opens all of it, and answers. The old one waits for that without
+// anything of the mount, and opens all again if the new one fails: it ends when that says that
+// it serves.
+
+// letGoTime is the longest time that a process takes to let go of its mount, beyond the answers to
+// writes that wait for room. Only an operation of a tier that hangs takes longer: then the other one
+// gives up.
+const letGoTime = 3 * CloseGrace
+
+// serveTime is the longest time that the next process may take to answer the mount.
+const serveTime = 2 * time.Minute
+
+// makeOffer offers the mount to the next process, if that is possible. A mount without is as good
+// as any other.
+func (d *daemon) makeOffer(root rootDir) {
+	path, err := d.offerPath()
+	var offer *handoff.Offer
+	var dir string
+	if err == nil {
+		dir, err = memoryDir(d.cfg)
+	}
+	if err == nil {
+		offer, err = handoff.NewOffer(path, d.program.Version, handoff.Offered{
+			Dir: d.dir, FSName: d.cfg.Mount.FSName, AllowOther: allowOther(d.cfg), MaxWrite: int(d.cfg.Mount.MaxWrite),
+			MemoryDir: dir, MemoryAt: d.memory.Dir(), RootMode: root.mode, RootUID: root.uid, RootGID: root.gid,
+			Epoch: d.server.Epoch(), EndsWith: d.endsWith, Patience: letGoTime + time.Duration(d.cfg.Mount.WriteTimeout),
+		}, d.log.Named("takeover"))
+	}
+	d.offer.Store(offer)
+	if err != nil {
+		reason := err.Error()
+		d.noOffer.Store(&reason)
+		d.log.Info("no other process can take this mount over", zap.Error(err))
+	}
+}
+
+// offerPath is where the mount is offered.
+func (d *daemon) offerPath() (string, error) {
+	if err := d.server.Lasting(); err != nil {
+		return "", err
+	}
+	if !d.memory.Status().Adoptable {
+		return "", fmt.Errorf("%w: blocks in %s do not outlive this process", fs.ErrNoHandOver, d.memory.Dir())
+	}
+	m, err := device.TopMount(d.dir)
+	switch {
+	case err != nil:
+		return "", err
+	case !mounts.IsOurs(m):
+		return "", fmt.Errorf("%w: it is not in the mount table", fs.ErrNoHandOver)
+	}
+	return takeoverPath(m), nil
+}
+
+// takeoverPath is where the daemon of m offers it.
+func takeoverPath(m *mountinfo.Info) string {
+	return handoff.TakeoverPath(handoff.DefaultPath(os.Getenv("XDG_RUNTIME_DIR")), strconv.Itoa(m.Minor))
+}
+
+// takeover says where the mount is offered, or why it is not.
+func (d *daemon) takeover() (path, reason string) {
+	if offer := d.offer.Load(); offer != nil {
+		return offer.Path(), ""
+	}
+	if why := d.noOffer.Load(); why != nil {
+		reason = *why
+	}
+	return "", reason
+}
+
+// handOver gives the mount to heir. It returns a daemon if that fails, so that this process goes on,
+// and an error if it cannot.
+func (m *embedded) handOver(ctx context.Context, d *daemon, heir *handoff.Heir) (*daemon, error) {
+	m.log.Info("handing the mount over", zap.Int("pid", heir.PID), zap.String("version", heir.Release))
+	offered := d.offer.Load().Close()
+	var err error
+	m.session, err = d.server.HandOver()
+	if err != nil { // it was possible when it was offered
+		heir.Refuse(err)
+		return nil, errors.Join(err, offered, d.stopHTTP(), d.stop(true))
+	}
+	if err := errors.Join(offered, d.stopHTTP(), d.closeTiers(true)); err != nil {
+		m.log.Warn("stop for a takeover", zap.Error(err))
+	}
+	x := m.session
+	m.at.memory = d.memory.Dir()
+	err = heir.HandOver(&handoff.Handed{Init: x.Init, Epoch: x.Epoch, Stale: x.Stale, Dev: x.Dev, Spin: x.Spin})
+	if err == nil {
+		err = m.outcome(ctx, heir)
+	}
+	if err == nil {
+		m.log.Info("another process has the mount", zap.Int("pid", heir.PID))
+		heir.Close()
+		m.guard.leave()
+		return nil, x.Close()
+	}
+	return m.takeBack(ctx, heir, err)
+}
+
+// outcome waits until heir answers the mount. One that does not within serveTime is ended: clients
+// wait. If this process is asked to stop meanwhile it has to know, too, for somebody has to take the
+// mount away.
+func (m *embedded) outcome(ctx context.Context, heir *handoff.Heir) error {
+	wait, cancel := context.WithTimeout(context.WithoutCancel(ctx), serveTime)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { // ends with wait
+		t := time.NewTimer(letGoTime)
+		defer t.Stop()
+		select {
+		case <-t.C:
+			cancel()
+		case <-wait.Done():
+		}
+	})()
+	err := heir.Outcome(wait)
+	if err == nil || wait.Err() == nil {
+		return err
+	}
+	m.log.Error("the process that takes the mount over does not answer: ending it", zap.Int("pid", heir.PID))
+	return errors.Join(errors.New("it did not answer in time"), heir.Kill())
+}
+
+// takeBack opens all again and answers the mount, because heir has failed. That is so, too, if this
+// process is to stop: then it stops as ever.
+func (m *embedded) takeBack(ctx context.Context, heir *handoff.Heir, why error) (*daemon, error) {
+	m.log.Error("the takeover failed: taking the mount back", zap.Error(why))
+	m.session.Epoch++ // the other one may have used it
+	d, err := m.restart(context.WithoutCancel(ctx))
+	if err == nil {
+		heir.TakenBack()
+		return d, nil
+	}
+	err = fmt.Errorf("take the mount back: %w", err)
+	if busy := (*mem.BusyError)(nil); errors.As(err, &busy) && busy.PID == heir.PID {
+		// It lives, whatever it has said, and may answer the mount.
+		heir.Close()
+		return nil, errors.Join(err, m.session.Close())
+	}
+	err = errors.Join(err, m.session.Unmount(), m.session.Close())
+	heir.Refuse(err)
+	return nil, err
+}
+
+// restart is start for a mount that another process has tried to answer. What that one had locked
+// may be so for a moment longer; there is no event for its end.
+func (m *embedded) restart(ctx context.Context) (*daemon, error) {
+	until := time.Now().Add(CloseGrace)
+	for tick := (&Pace{}); ; {
+		d, err := m.start(ctx)
+		if err == nil || ctx.Err() != nil || time.Now().After(until) {
+			return d, err
+		}
+		if why := fmt.Sprint(err); why != tick.said {
+			tick.said = why
+			m.log.Warn("take the mount back", zap.Error(err))
+		}
+		tick.Wait(ctx)
+	}
+}
+
+// TakeOver is Mount for a mount that a daemon serves: that is replaced.
+func (p Program) TakeOver(ctx context.Context, cfg *config.Config, dir string, ready *Readiness) error {
+	log, err := NewLogger(cfg)
+	if err != nil {
+		return err
+	}
+	defer hearHangup(log)()
+	Warn(cfg, log)
+	conn, err := p.findDaemon(ctx, cfg, dir)
+	if err != nil {
+		return err
+	}
+	old := conn.Greeting()
+	log.Info("taking the mount over", zap.String("dir", old.Mount.Dir), zap.Int("pid", old.PID), zap.String("version", old.Release))
+	with, err := watchLauncher(old.Mount.EndsWith, log)
+	if err != nil {
+		return exit.With(exit.Mount, errors.Join(fmt.Errorf("takeover of %s: %w", dir, err), conn.Close()))
+	}
+	defer with.close()
+	o := old.Mount
+	m := &embedded{
+		program: p, cfg: cfg, at: place{path: o.Dir, root: rootDir{o.RootMode, o.RootUID, o.RootGID}, memory: o.MemoryAt}, ready: ready, log: log, with: with,
+	}
+	m.guard.watch(o.Dir, log) // before the old one, or its watcher, can leave
+	defer m.guard.close()
+	if m.guard.mark == nil {
+		return exit.With(exit.Mount, errors.Join(fmt.Errorf("takeover of %s: the mount cannot be marked", dir), conn.Close()))
+	}
+	from, handed, err := conn.TakeOver(ctx, p.Version)
+	if err != nil {
+		m.guard.leave()
+		return exit.With(exit.Mount, fmt.Errorf("takeover of %s: %w", dir, err))
+	}
+	defer from.Close()
+	m.session = &device.Session{Dir: o.Dir, Dev: handed.Dev, Spin: handed.Spin, Init: handed.Init, Epoch: handed.Epoch, Stale: handed.Stale}
+	d, err := m.startHanded(ctx)
+	if err != nil {
+		err = errors.Join(err, m.giveUp(from, err))
+		m.guard.leave()
+		return err
+	}
+	ready.tookOver(o.Dir) // first, so that systemd does not take the end of the old one for the end of all
+	if err := from.Serving(); err != nil {
+		log.Warn("the process that had the mount", zap.Int("pid", old.PID), zap.Error(err))
+	}
+	return m.run(ctx, d)
+}
+
+// startHanded is start for what another process has sent.
+func (m *embedded) startHanded(ctx context.Context) (*daemon, error) {
+	if err := m.session.Find(); err != nil {
+		return nil, err
+	}
+	for _, f := range []*os.File{m.session.Dev, m.session.Spin} {
+		if err := checkFuse(f); err != nil {
+			return nil, err
+		}
+	}
+	return m.start(ctx)
+}
+
+// mounts.GiveUp has the old process take the mount back. If that has ended without the mount is taken away,
+// so that nobody waits for answers. One that lives does that itself.
+func (m *embedded) giveUp(from *handoff.Predecessor, why error) error {
+	err := m.session.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), letGoTime)
+	defer cancel()
+	failed := from.Failed(ctx, why)
+	switch {
+	case failed == nil:
+		m.log.Warn("the process that had the mount answers it again")
+		return err
+	case errors.Is(failed, handoff.ErrRefused):
+		return errors.Join(err, fmt.Errorf("the process that had the mount could not take it back: %w", failed))
+	case ctx.Err() != nil || !from.Ended():
+		return errors.Join(err, fmt.Errorf("the process that had the mount does not say that it answers it again: %w", failed))
+	}
+	return errors.Join(err, fmt.Errorf("the process that had the mount has ended, so it is unmounted: %w", failed),
+		m.session.Unmount())
+}
+
+// findDaemon returns a connection to the daemon of the mount at dir, which offers to be replaced,
+// and is content with cfg.
+func (p Program) findDaemon(ctx context.Context, cfg *config.Config, dir string) (*handoff.Conn, error) {
+	if cfg.Mode != config.ModeEmbedded {
+		return nil, exit.With(exit.Config, fmt.Errorf("takeover: mode %s has no memory to take over; its owner, kvfs serve, is restarted instead", cfg.Mode))
+	}
+	if err := checkMemory(cfg, zap.NewNop()); err != nil {
+		return nil, err
+	}
+	m, err := mounts.Find(dir)
+	switch {
+	case err != nil:
+		err = fmt.Errorf("takeover: %w", err)
+	case m == nil:
+		err = fmt.Errorf("takeover: nothing is mounted at %s; without --takeover it is", dir)
+	case m.FSType != mounts.Type:
+		err = fmt.Errorf("takeover: %s is not a kvfs mount: its type is %s", dir, m.FSType)
+	case os.Geteuid() != 0:
+		err = fmt.Errorf("takeover of %s: only root can take a mount over", dir)
+	}
+	if err != nil {
+		return nil, exit.With(exit.Mount, err)
+	}
+	short, cancel := context.WithTimeout(ctx, greetingTime)
+	defer cancel()
+	conn, err := handoff.Dial(short, takeoverPath(m))
+	if err != nil {
+		return nil, exit.With(exit.Mount, fmt.Errorf("takeover of %s: %w", dir, whyNoDaemon(m, err)))
+	}
+	if err := p.suits(conn, cfg, m); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return conn, nil
+}
+
+// whyNoDaemon says more about a mount whose daemon does not greet.
+func whyNoDaemon(m *mountinfo.Info, err error) error {
+	if !errors.Is(err, handoff.ErrNoOwner) {
+		return fmt.Errorf("its daemon does not answer: %w", err)
+	}
+	if mounts.Abandoned(m) || mounts.Dead(mounts.Answers(m.Mountpoint)) {
+		return errors.New("its daemon is dead; without --takeover the next one adopts what is in memory")
+	}
+	text, _ := client.Status(m.Mountpoint, mounts.Timeout)
+	now, _ := status.Parse(text) // if it says nothing, no reason is known
+	switch {
+	case now.Mount.Mode == config.ModeStandaloneStore:
+		return fmt.Errorf("its mode is %s; its owner, kvfs serve, is restarted instead", now.Mount.Mode)
+	case now.Mount.TakeoverReason != "":
+		return errors.New(now.Mount.TakeoverReason)
+	}
+	return fmt.Errorf("its daemon does not offer that: %w", err)
+}
+
+// suits fails if this process cannot be what the one at the other end is.
+func (p Program) suits(c *handoff.Conn, cfg *config.Config, m *mountinfo.Info) error {
+	old, o := c.Greeting(), c.Greeting().Mount
+	if o == nil {
+		return exit.With(exit.Mount, errors.New("takeover: who answers offers no mount"))
+	}
+	if old.PID != c.PID() || !sameNamespace(old.PID, "mnt") {
+		return exit.With(exit.Mount, fmt.Errorf("takeover: the daemon of %s runs in another pid or mount name space", m.Mountpoint))
+	}
+	if o.Dir != m.Mountpoint {
+		return exit.With(exit.Mount, fmt.Errorf("takeover: %s is the mount that its daemon has at %s", m.Mountpoint, o.Dir))
+	}
+	if isOlder(p.Version, old.Release) {
+		return exit.With(exit.Mount, fmt.Errorf("takeover: this is %s, older than the daemon's %s", p.Version, old.Release))
+	}
+	var errs []error
+	differ := func(name string, now, was any) {
+		if now != was {
+			errs = append(errs, fmt.Errorf("%s: got %v, the daemon has %v, and a takeover cannot change it", name, now, was))
+		}
+	}
+	dir, err := memoryDir(cfg)
+	if err != nil {
+		return exit.With(exit.Config, fmt.Errorf("memory.dir: %w", err))
+	}
+	differ("memory.dir", cmp.Or(dir, "none"), cmp.Or(o.MemoryDir, "none"))
+	differ("mount.fs_name", cfg.Mount.FSName, o.FSName)
+	differ("mount.allow_other", onOff(allowOther(cfg)), onOff(o.AllowOther))
+	differ("mount.max_write", cfg.Mount.MaxWrite, config.Size(o.MaxWrite))
+	if cfg.Memory.Passthrough == config.Off {
+		errs = append(errs, fmt.Errorf("memory.passthrough: got %s, and a takeover cannot change it to that", config.Off))
+	}
+	return exit.With(exit.Config, errors.Join(errs...))
+}
+
+func onOff(on bool) string {
+	if on {
+		return config.On
+	}
+	return config.Off
+}
+
+// sameNamespace reports whether a process is in our name space of that kind, as far as can be seen.
+func sameNamespace(pid int, kind string) bool {
+	ours, err := os.Readlink("/proc/self/ns/" + kind)
+	if err != nil {
+		return true
+	}
+	theirs, err := os.Readlink(filepath.Join("/proc", fmt.Sprint(pid), "ns", kind))
+	return err != nil || ours == theirs
+}
+
+// isOlder reports whether version a is before b. What is no version that was released is neither
+// before nor after any.
+func isOlder(a, b string) bool {
+	var x, y [3]int
+	for _, v := range []struct {
+		text string
+		to   *[3]int
+	}{{a, &x}, {b, &y}} {
+		if n, _ := fmt.Sscanf(v.text, "v%d.%d.%d", &v.to[0], &v.to[1], &v.to[2]); n != 3 {
+			return false
+		}
+	}
+	for i := range x {
+		if x[i] != y[i] {
+			return x[i] < y[i]
+		}
+	}
+	return false
+}

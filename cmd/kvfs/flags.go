@@ -1,0 +1,86 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/blocks"
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
+)
+
+// blockFlags are the flags of commands that name blocks by path or by hash.
+type blockFlags struct{ client.Naming }
+
+// add adds the flags to cmd.
+func (b *blockFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&b.Mount, "mount", "", "the arguments are hashes, of blocks of the mount at this directory")
+	cmd.Flags().StringVar(&b.Group, "group", "", "{group} of the template (with --mount)")
+	cmd.Flags().StringVar(&b.Template, "template", "", "how a hash becomes a path below the mount; {group}/{hash} unless given (with --mount)")
+	cmd.Flags().IntVar(&b.Ranks, "ranks", 1, "a block is a file for each {rank} of the template below this (with --mount)")
+	cmd.Flags().StringVar(&b.Request, "request", "", "name the work that follows, in logs and .kvfs/jobs")
+	b.addForm(cmd)
+}
+
+// addForm adds the flags that say how names are given.
+func (b *blockFlags) addForm(cmd *cobra.Command) {
+	nulFlag(cmd, &b.NUL)
+	cmd.Flags().BoolVarP(&b.Escaped, "escaped", "e", false, "names are escaped as kvfs prints them (\\n, \\xff, \\\\); so are those in --json")
+}
+
+// check finds wrong usage.
+func (b *blockFlags) check(cmd *cobra.Command) error {
+	for _, flag := range []string{"group", "template", "ranks"} {
+		if cmd.Flags().Changed(flag) && b.Mount == "" {
+			return usageError(cmd, "--%s is about hashes, which need --mount", flag)
+		}
+	}
+	if b.Ranks < 1 {
+		return usageError(cmd, "--ranks: %d is less than 1", b.Ranks)
+	}
+	return checkUTF8(cmd, "group", "template", "request")
+}
+
+// checkUTF8 finds flags of text that cannot stand in a request.
+func checkUTF8(cmd *cobra.Command, flags ...string) error {
+	for _, flag := range flags {
+		if value := cmd.Flag(flag).Value.String(); !utf8.ValidString(value) {
+			return usageError(cmd, "--%s: %q is not UTF-8", flag, value)
+		}
+	}
+	return nil
+}
+
+// doneNothing ends a command with what its names could not be read for: if there are none
+// it says so, and succeeds. print, which may be nil, then writes the answer for --json.
+func doneNothing(cmd *cobra.Command, err error, print func(w io.Writer) error) error {
+	if !errors.Is(err, client.ErrNoNames) {
+		return err
+	}
+	fmt.Fprintln(cmd.ErrOrStderr(), err)
+	if print == nil {
+		return nil
+	}
+	return print(cmd.OutOrStdout())
+}
+
+// needNames is the check of arguments of commands that want names of blocks.
+func needNames(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return usageError(cmd, "which blocks? Name them, or give - to read names from standard input")
+	}
+	return nil
+}
+
+// nulFlag adds -0.
+func nulFlag(cmd *cobra.Command, nul *bool) {
+	cmd.Flags().BoolVarP(nul, "null", "0", false, "names from standard input end with a NUL byte, not with a line")
+}
+
+// streams returns those of cmd.
+func streams(cmd *cobra.Command) blocks.Streams {
+	return blocks.Streams{In: cmd.InOrStdin(), Out: cmd.OutOrStdout(), Err: cmd.ErrOrStderr()}
+}

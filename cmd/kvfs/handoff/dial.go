@@ -1,0 +1,205 @@
+package handoff
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Conn is a connection to an owner that has greeted. It serves for one Attach, Status or TakeOver.
+type Conn struct {
+	w        wire
+	greeting Greeting
+	pid      int
+}
+
+// Dial connects to the owner at a socket and waits for its greeting. Where nobody serves the
+// error is ErrNoOwner.
+func Dial(ctx context.Context, path string) (*Conn, error) {
+	c, err := connect(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	conn := &Conn{w: wire{c}}
+	if err := conn.greet(ctx); err != nil {
+		c.Close()
+		return nil, fmt.Errorf("owner at %s: %w", path, err)
+	}
+	return conn, nil
+}
+
+// maxAddress is the longest path that fits the address of a unix socket.
+const maxAddress = 107
+
+func connect(ctx context.Context, path string) (*net.UnixConn, error) {
+	address := path
+	if len(path) > maxAddress {
+		dir, err := unix.Open(filepath.Dir(path), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return nil, fmt.Errorf("%w at %s: %w", ErrNoOwner, path, err)
+		}
+		defer unix.Close(dir)
+		address = filepath.Join("/proc/self/fd", strconv.Itoa(dir), filepath.Base(path))
+	}
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "unix", address)
+	switch {
+	case err == nil:
+		return c.(*net.UnixConn), nil
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ECONNREFUSED), errors.Is(err, unix.EAGAIN):
+		// EAGAIN: more wait to be accepted than the kernel keeps
+		return nil, fmt.Errorf("%w at %s", ErrNoOwner, path)
+	}
+	return nil, err
+}
+
+// greet reads the greeting and looks at who sent it.
+func (c *Conn) greet(ctx context.Context) error {
+	who, err := admit(c.w.c)
+	if err != nil {
+		return err
+	}
+	c.pid = int(who.Pid)
+	err = c.until(ctx, func() error {
+		fds, err := c.w.receive(&c.greeting, time.Time{})
+		closeAll(fds)
+		return err
+	})
+	switch {
+	case err == io.EOF || errors.Is(err, ErrEnded):
+		return fmt.Errorf("%w: it ended before it could", ErrNoOwner)
+	case errors.Is(err, context.DeadlineExceeded): // it may be stopped, which it does not say itself
+		return fmt.Errorf("no answer from process %d: %w", c.pid, err)
+	case err != nil:
+		return err
+	case c.greeting.Error != "":
+		return fmt.Errorf("%w: %s", ErrRefused, c.greeting.Error)
+	}
+	c.greeting.Features, err = agree(c.greeting.Version, c.greeting.Features)
+	return err
+}
+
+// until calls fn, which reads from the connection, and has it fail when ctx ends.
+func (c *Conn) until(ctx context.Context, fn func() error) error {
+	stop := context.AfterFunc(ctx, func() { _ = c.w.c.CloseRead() }) // one that has ended needs no waking
+	defer stop()
+	err := fn()
+	if err != nil && ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+// Greeting is what the owner said of itself.
+func (c *Conn) Greeting() Greeting { return c.greeting }
+
+// PID is the process at the other end as this one sees it. What it calls itself (Greeting) is
+// another number if it is in another pid name space.
+func (c *Conn) PID() int { return c.pid }
+
+// Close ends the connection.
+func (c *Conn) Close() error { return c.w.c.Close() }
+
+// Attach hands a mount over; copies of its descriptors travel. It waits for the answer as long
+// as ctx and the connection last: the owner may use the descriptors until the connection has
+// ended, and to end it from this side does not stop the owner at once. An ErrRefused leaves
+// them unused. The connection is the line's from now on, or closed.
+func (c *Conn) Attach(ctx context.Context, r *Request) (*Line, error) {
+	files, names := r.descriptors()
+	q := question{Version: version, Features: knownFeatures, Do: doAttach, Descriptors: names, Attach: r}
+	var a answer
+	err := c.w.send(q, time.Now().Add(patience), files...)
+	if err == nil || errors.Is(err, ErrEnded) { // it may have said why it ended
+		err = c.until(ctx, func() error {
+			fds, err := c.w.receive(&a, time.Time{})
+			closeAll(fds)
+			return err
+		})
+	}
+	switch {
+	case err == io.EOF:
+		err = fmt.Errorf("%w before the owner answered", ErrEnded)
+	case err != nil:
+	case a.Error != "":
+		err = fmt.Errorf("%w: %s", ErrRefused, a.Error)
+	case a.Attached == nil || len(a.Attached.Init) > maxInit:
+		err = fmt.Errorf("%w: the owner's answer", ErrMalformed)
+	}
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	l := &Line{w: c.w, attached: *a.Attached, ended: make(chan struct{})}
+	go l.watch() // ends with the connection
+	return l, nil
+}
+
+// Status returns the owner's status document and closes the connection.
+func (c *Conn) Status(ctx context.Context) (text []byte, err error) {
+	defer c.Close()
+	if err := c.w.send(question{Version: version, Features: knownFeatures, Do: doStatus}, time.Now().Add(patience)); err != nil {
+		return nil, err
+	}
+	err = c.until(ctx, func() error {
+		var fds []int
+		text, fds, err = c.w.receiveBytes(maxStatus, time.Time{})
+		closeAll(fds)
+		return err
+	})
+	return text, err
+}
+
+// Line is the life line of a mount that an owner serves.
+type Line struct {
+	w        wire
+	attached Attached
+	ended    chan struct{}
+}
+
+// Attached is what the owner said.
+func (l *Line) Attached() Attached { return l.attached }
+
+// Ended is closed when the owner has gone or has let go of the mount.
+func (l *Line) Ended() <-chan struct{} { return l.ended }
+
+// watch waits for the end. What an owner may say before it, "detached", is only for people
+// who look on.
+func (l *Line) watch() {
+	defer close(l.ended)
+	buf := make([]byte, 512)
+	for {
+		n, err := l.w.c.Read(buf) // which drops descriptors: the kernel closes them
+		if err != nil || n == 0 {
+			return
+		}
+	}
+}
+
+// Detach asks the owner to let go of the mount and waits until it has.
+func (l *Line) Detach(ctx context.Context) error {
+	err := l.w.send(question{Version: version, Do: doDetach}, time.Now().Add(patience))
+	if err != nil && !errors.Is(err, ErrEnded) {
+		return err
+	}
+	select {
+	case <-l.ended:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("the owner has not let go of the mount: %w", ctx.Err())
+	}
+}
+
+// Close ends the connection from this side, and the line with it.
+func (l *Line) Close() error {
+	err := l.w.c.Close()
+	<-l.ended
+	return err
+}

@@ -1,0 +1,411 @@
+package handoff
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"golang.org/x/sys/unix"
+)
+
+// Limits of the owner's side.
+const (
+	maxConnections = 1100 // all together; MaxMounts of them may be mounts
+	patience       = 10 * time.Second
+)
+
+// MaxMounts is the most mounts that one owner serves at a time.
+const MaxMounts = 1023
+
+// Handler is what the owner does for those who connect. Its methods are called from many
+// goroutines.
+type Handler interface {
+	// Attach begins to answer a mount. The request's descriptors are the handler's from the
+	// call on, also if it fails; the text of the error is told to the mount. It is given up when
+	// ctx ends.
+	Attach(ctx context.Context, r *Request) (Mount, error)
+
+	// Status returns the owner's status document.
+	Status() []byte
+}
+
+// Mount is a mount that the handler answers.
+type Mount interface {
+	// Attached is what to tell the mount process.
+	Attached() Attached
+
+	// Done is closed when the mount has gone, and there is nothing to answer any more.
+	Done() <-chan struct{}
+
+	// Detach stops answering, and returns when nothing of the mount is in use any more. It is
+	// called exactly once.
+	Detach()
+}
+
+// Options configures a Listener.
+type Options struct {
+	Path    string // of the socket. Required.
+	Release string // version of the program, for the other side's log
+	Logger  *zap.Logger
+
+	patience time.Duration // for a message that is due; zero means patience. Tests set it
+	lockTime time.Duration // for an owner that ends; zero means lockTime. Tests set it
+}
+
+// Listener is the owner's end.
+type Listener struct {
+	o      Options
+	log    *zap.Logger
+	rarely *zap.Logger     // for what others can cause as often as they like
+	path   string          // of the socket
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	wg     sync.WaitGroup // connections
+
+	mu struct {
+		sync.Mutex
+		place  *place // nil while the socket, which was removed, cannot be made again
+		l      *net.UnixListener
+		conns  map[*net.UnixConn]struct{}
+		mounts int
+		closed bool
+	}
+}
+
+// Listen makes the socket, in a directory that is made if it is absent and has to be ours
+// alone. What a dead owner has left is replaced; it fails with ErrServing where one lives.
+// Who connects waits until Serve is called.
+func Listen(o Options) (*Listener, error) {
+	if o.Logger == nil {
+		o.Logger = zap.NewNop()
+	}
+	if o.patience == 0 {
+		o.patience = patience
+	}
+	if o.lockTime == 0 {
+		o.lockTime = lockTime
+	}
+	p, err := openPlace(o.Path)
+	if err != nil {
+		return nil, fmt.Errorf("socket: %w", err)
+	}
+	if err := p.claim(o.lockTime); err != nil {
+		return nil, errors.Join(err, p.close())
+	}
+	l := &Listener{o: o, log: o.Logger, rarely: rarely(o.Logger), path: p.path}
+	l.mu.place = p
+	if l.mu.l, err = p.listen(); err != nil {
+		return nil, errors.Join(err, p.close())
+	}
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	l.mu.conns = map[*net.UnixConn]struct{}{}
+	return l, nil
+}
+
+// rarely returns a logger of which equal lines come a few times in a while, not more: those that
+// others cause by what they send.
+func rarely(log *zap.Logger) *zap.Logger {
+	const while, times = 10 * time.Second, 3
+	return log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
+		return zapcore.NewSamplerWithOptions(c, while, times, 0)
+	}))
+}
+
+// Path is where the socket is.
+func (l *Listener) Path() string { return l.path }
+
+// lookEvery is how often the owner looks whether its socket is still there.
+const lookEvery = time.Second
+
+// look makes the socket again when somebody has removed it, as those do who tidy directories up: mounts
+// would wait for an owner, and another owner would be told that there is one.
+func (l *Listener) look() {
+	for said := ""; l.wait(lookEvery); {
+		l.mu.Lock()
+		gone := l.mu.place == nil || !l.mu.place.intact()
+		l.mu.Unlock()
+		if !gone {
+			continue
+		}
+		if err := l.remake(); err == nil {
+			said = ""
+			l.log.Warn("the socket was removed: made it again", zap.String("socket", l.path))
+		} else if why := fmt.Sprint(err); why != said {
+			said = why
+			l.log.Error("the socket was removed, and cannot be made again: no mount can attach", zap.Error(err))
+		}
+	}
+}
+
+// remake makes the socket again, and its directory and its lock where these are gone as well.
+func (l *Listener) remake() error {
+	p, err := openPlace(l.path)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.closed {
+		return p.close()
+	}
+	if l.mu.place != nil {
+		_ = l.mu.place.close() // its lock is in the way
+		l.mu.place = nil
+	}
+	if err := p.claim(0); err != nil {
+		return errors.Join(err, p.close())
+	}
+	next, err := p.listen()
+	if err != nil {
+		return errors.Join(err, p.close())
+	}
+	old := l.mu.l
+	l.mu.l, l.mu.place = next, p
+	return old.Close() // Serve goes on with the next
+}
+
+// listener returns where to accept; nil after Close.
+func (l *Listener) listener() *net.UnixListener {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.closed {
+		return nil
+	}
+	return l.mu.l
+}
+
+// Serve answers those who connect, until Close.
+func (l *Listener) Serve(h Handler) error {
+	l.wg.Go(l.look) // ends with Close
+	for {
+		from := l.listener()
+		if from == nil {
+			return nil
+		}
+		c, err := from.AcceptUnix()
+		switch {
+		case errors.Is(err, net.ErrClosed): // by Close, or there is another one
+		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM):
+			l.log.Error("accept", zap.Error(err))
+			if !l.wait(time.Second) { // until somebody leaves
+				return nil
+			}
+		case err != nil:
+			return fmt.Errorf("accept at %s: %w", l.path, err)
+		case !l.add(c):
+			l.rarely.Warn("refused a connection: there are too many", zap.Int("limit", maxConnections))
+			c.Close()
+		default:
+			l.wg.Go(func() { // ends with the connection, at the latest upon Close
+				defer l.drop(c)
+				l.serve(wire{c}, h)
+			})
+		}
+	}
+}
+
+// wait waits, and reports whether the listener is still open.
+func (l *Listener) wait(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-l.ctx.Done():
+	}
+	return l.ctx.Err() == nil // both may have happened
+}
+
+// Close detaches all mounts, which wait for the next owner then, and removes the socket.
+func (l *Listener) Close() error {
+	l.mu.Lock()
+	if l.mu.closed {
+		l.mu.Unlock()
+		return nil
+	}
+	l.mu.closed = true
+	l.cancel()
+	for c := range l.mu.conns {
+		_ = c.CloseRead() // wakes the reader; one that has ended needs none
+	}
+	err := l.mu.l.Close()
+	l.mu.Unlock()
+	l.wg.Wait()
+	if p := l.mu.place; p != nil { // nobody changes it any more
+		err = errors.Join(err, p.remove(), p.close())
+	}
+	return err
+}
+
+// add notes a connection, unless there are too many, or none are wanted any more.
+func (l *Listener) add(c *net.UnixConn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.closed || len(l.mu.conns) >= maxConnections {
+		return false
+	}
+	l.mu.conns[c] = struct{}{}
+	return true
+}
+
+// drop ends a connection.
+func (l *Listener) drop(c *net.UnixConn) {
+	l.mu.Lock()
+	delete(l.mu.conns, c)
+	l.mu.Unlock()
+	c.Close()
+}
+
+// enter counts a mount, unless there are too many.
+func (l *Listener) enter() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.mounts >= MaxMounts {
+		return false
+	}
+	l.mu.mounts++
+	return true
+}
+
+func (l *Listener) leave() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.mounts--
+}
+
+func (l *Listener) due() time.Time { return time.Now().Add(l.o.patience) }
+
+// serve is the life of a connection.
+func (l *Listener) serve(w wire, h Handler) {
+	who, err := admit(w.c)
+	if err != nil {
+		l.rarely.Warn("refused a connection", zap.Error(err))
+		_ = w.send(Greeting{Version: version, Error: err.Error()}, l.due()) // it may have gone
+		return
+	}
+	hello := Greeting{Version: version, Features: knownFeatures, PID: os.Getpid(), Release: l.o.Release}
+	if err := w.send(hello, l.due()); err != nil {
+		return // gone already
+	}
+	q, fds, err := l.ask(w)
+	switch {
+	case err == io.EOF:
+		return // it only wanted to know whether we are here
+	case err != nil:
+	case q.Do == doAttach:
+		l.attach(w, h, who, q, fds)
+		return
+	case q.Do == doStatus && len(fds) == 0:
+		if err = w.sendBytes(h.Status(), maxStatus, l.due()); err == nil {
+			return
+		}
+	default:
+		closeAll(fds)
+		err = fmt.Errorf("%w: %.64q is nothing to ask for, with %d descriptors", ErrMalformed, q.Do, len(fds))
+	}
+	l.rarely.Warn("refused a request", zap.Int32("pid", who.Pid), zap.Error(err))
+	_ = w.send(answer{Error: err.Error()}, l.due()) // it may have gone
+}
+
+// ask reads what the other side wants.
+func (l *Listener) ask(w wire) (q *question, fds []int, err error) {
+	q = &question{}
+	if fds, err = w.receive(q, l.due()); err != nil {
+		return nil, nil, err
+	}
+	if q.Features, err = agree(q.Version, q.Features); err != nil {
+		closeAll(fds)
+		return nil, nil, err
+	}
+	return q, fds, nil
+}
+
+// attach serves a mount until one side ends it.
+func (l *Listener) attach(w wire, h Handler, who *unix.Ucred, q *question, fds []int) {
+	log := l.log.With(zap.Int32("pid", who.Pid))
+	m, err := l.begin(h, who, q, fds)
+	if err != nil {
+		l.rarely.Warn("refused a mount", zap.Int32("pid", who.Pid), zap.Error(err))
+		_ = w.send(answer{Error: err.Error()}, l.due()) // it may have gone
+		return
+	}
+	defer l.leave()
+	told := m.Attached()
+	log = log.With(zap.String("dir", q.Attach.Dir))
+	log.Info("mount attached", zap.Uint32("epoch", q.Attach.Epoch), zap.String("read_path", told.ReadPath))
+	err = w.send(answer{Attached: &told}, l.due())
+	if err == nil {
+		err = l.follow(w, m)
+	}
+	m.Detach()
+	log.Info("mount detached", zap.Error(err))
+	if err == nil {
+		_ = w.send(answer{Do: doDetached}, l.due()) // it may not wait for that
+	}
+}
+
+// begin checks a request and has the handler attach it.
+func (l *Listener) begin(h Handler, who *unix.Ucred, q *question, fds []int) (Mount, error) {
+	r := q.Attach
+	if r == nil {
+		closeAll(fds)
+		return nil, fmt.Errorf("%w: nothing to attach", ErrMalformed)
+	}
+	if err := r.take(fds, q.Descriptors); err != nil {
+		return nil, err
+	}
+	r.PID, r.UID, r.Features = int(who.Pid), who.Uid, q.Features
+	if err := r.check(); err != nil {
+		r.Close()
+		return nil, err
+	}
+	if !l.enter() {
+		r.Close()
+		return nil, fmt.Errorf("there are %d mounts already", MaxMounts)
+	}
+	m, err := h.Attach(l.ctx, r)
+	if err != nil {
+		l.leave()
+	}
+	return m, err
+}
+
+// follow waits until the mount process asks to be detached, which is no error, goes, or has
+// no mount any more.
+func (l *Listener) follow(w wire, m Mount) error {
+	ended := make(chan struct{})
+	defer close(ended)
+	go func() { // ends with follow
+		select {
+		case <-m.Done():
+			_ = w.c.CloseRead() // wakes the reader, if it is not gone
+		case <-ended:
+		}
+	}()
+	var q question
+	fds, err := w.receive(&q, time.Time{})
+	closeAll(fds)
+	switch {
+	case err == nil && q.Do == doDetach && len(fds) == 0:
+		return nil
+	case err == nil:
+		return fmt.Errorf("%w: %.64q on a life line", ErrMalformed, q.Do)
+	case err != io.EOF:
+		return err
+	}
+	select {
+	case <-m.Done():
+		return errors.New("it is mounted no more")
+	default:
+	}
+	if l.ctx.Err() != nil {
+		return errors.New("this owner stops")
+	}
+	return fmt.Errorf("%w: the mount process has gone", ErrEnded)
+}

@@ -1,0 +1,215 @@
+package handoff
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+// version of the protocol that this package speaks.
+const version = 1
+
+// knownFeatures are the features of this side; there are none yet.
+var knownFeatures = []string{}
+
+// maxFeatures and maxFeature bound what the other side may list.
+const maxFeatures, maxFeature = 64, 64
+
+// What a mount may ask for.
+const (
+	doAttach   = "attach"
+	doStatus   = "status"
+	doDetach   = "detach"
+	doDetached = "detached"
+
+	doTakeover  = "takeover"
+	doServing   = "serving"
+	doFailed    = "failed"
+	doTakenBack = "taken back"
+)
+
+// MaxEpoch is the largest number that an owner may have among those of a mount.
+const MaxEpoch = 1<<22 - 1
+
+// Greeting is what an owner says of itself.
+type Greeting struct {
+	Version  int      `json:"version"`
+	Features []string `json:"features"` // once received: those that both sides know
+	PID      int      `json:"pid"`
+	Release  string   `json:"release"` // version of the program
+
+	Mount *Offered `json:"mount,omitempty"` // of a daemon that would hand its mount over
+
+	Error string `json:"error,omitempty"` // why it does not listen to us
+}
+
+// Request is what a mount says of itself, and hands over.
+type Request struct {
+	Dir          string        `json:"dir"`     // mount point, as the mount process sees it
+	FSName       string        `json:"fs_name"` // first column of its mount table
+	Epoch        uint32        `json:"epoch"`   // number of this owner among those that the mount has had, from 1
+	Init         []byte        `json:"init,omitempty"`
+	AllowOther   bool          `json:"allow_other,omitempty"`
+	EntryTimeout time.Duration `json:"entry_timeout_ns,omitempty"`
+	AttrTimeout  time.Duration `json:"attr_timeout_ns,omitempty"`
+	MaxWrite     int           `json:"max_write,omitempty"`
+	Passthrough  string        `json:"passthrough,omitempty"`
+	Release      string        `json:"release,omitempty"` // version of the program
+
+	Dev  *os.File `json:"-"` // required
+	Spin *os.File `json:"-"` // a second way to the same; nil: none
+	Proc *os.File `json:"-"` // the root of a procfs that knows the mount's processes; nil: none
+
+	// Once received:
+	Features []string `json:"-"` // those that both sides know
+	PID      int      `json:"-"` // of the mount process, as the owner sees it
+	UID      uint32   `json:"-"`
+}
+
+// Close closes the descriptors.
+func (r *Request) Close() {
+	for _, f := range []*os.File{r.Dev, r.Spin, r.Proc} {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// Attached is what an owner answers to a mount that it serves from now on.
+type Attached struct {
+	Init      []byte `json:"init,omitempty"` // to be kept for the next owner
+	ReadPath  string `json:"read_path"`
+	WritePath string `json:"write_path"`
+	MemoryDir string `json:"memory_dir"`
+}
+
+// question is a frame from a mount.
+type question struct {
+	Version     int      `json:"version"`
+	Features    []string `json:"features"`
+	Do          string   `json:"do"`
+	Descriptors []string `json:"descriptors,omitempty"` // what each of those is that came along
+	Attach      *Request `json:"attach,omitempty"`
+
+	Release string `json:"release,omitempty"` // with doTakeover: version of the program
+	Error   string `json:"error,omitempty"`   // with doFailed
+}
+
+// answer is a frame from an owner, after the greeting.
+type answer struct {
+	Do       string    `json:"do,omitempty"`
+	Attached *Attached `json:"attached,omitempty"`
+	Error    string    `json:"error,omitempty"`
+
+	Handed      *Handed  `json:"handed,omitempty"`
+	Descriptors []string `json:"descriptors,omitempty"` // what each of those is that came along
+}
+
+// Names of descriptors.
+const (
+	nameDev  = "dev"
+	nameSpin = "spin"
+	nameProc = "proc"
+)
+
+// descriptors lists what r hands over, and its names.
+func (r *Request) descriptors() (files []*os.File, names []string) {
+	for _, d := range []struct {
+		file *os.File
+		name string
+	}{{r.Dev, nameDev}, {r.Spin, nameSpin}, {r.Proc, nameProc}} {
+		if d.file != nil {
+			files, names = append(files, d.file), append(names, d.name)
+		}
+	}
+	return files, names
+}
+
+// take gives r the descriptors that came with it. They are r's then, or closed.
+func (r *Request) take(fds []int, names []string) (err error) {
+	defer func() {
+		if err != nil {
+			closeAll(fds)
+			r.Close()
+		}
+	}()
+	if len(fds) != len(names) {
+		return fmt.Errorf("%w: %d descriptors, %d names for them", ErrMalformed, len(fds), len(names))
+	}
+	for _, name := range names {
+		place, err := r.place(name)
+		if err != nil {
+			return err
+		}
+		if *place, err = newFile(fds[0], name); err != nil {
+			return err
+		}
+		fds = fds[1:]
+	}
+	if r.Dev == nil {
+		return fmt.Errorf("%w: no descriptor %q", ErrMalformed, nameDev)
+	}
+	return nil
+}
+
+// place returns where the descriptor of a name belongs.
+func (r *Request) place(name string) (**os.File, error) {
+	place, ok := map[string]**os.File{nameDev: &r.Dev, nameSpin: &r.Spin, nameProc: &r.Proc}[name]
+	switch {
+	case !ok:
+		return nil, fmt.Errorf("%w: a descriptor %.64q", ErrMalformed, name)
+	case *place != nil:
+		return nil, fmt.Errorf("%w: two descriptors %q", ErrMalformed, name)
+	}
+	return place, nil
+}
+
+// Limits of the fields of a request.
+const (
+	maxPath = 4096
+	maxName = 255
+	maxInit = 4096
+)
+
+// check fails for a request that no mount would make.
+func (r *Request) check() error {
+	var bad error
+	switch {
+	case !filepath.IsAbs(r.Dir) || len(r.Dir) > maxPath:
+		bad = errors.New("dir is no absolute path")
+	case len(r.FSName) > maxName:
+		bad = fmt.Errorf("fs_name is longer than %d", maxName)
+	case r.Epoch == 0 || r.Epoch > MaxEpoch:
+		bad = fmt.Errorf("epoch %d is out of range", r.Epoch)
+	case len(r.Init) > maxInit:
+		bad = fmt.Errorf("init is longer than %d", maxInit)
+	case r.EntryTimeout < 0 || r.AttrTimeout < 0 || r.MaxWrite < 0 || r.MaxWrite > 1<<30:
+		bad = errors.New("a time or size is out of range")
+	case len(r.Passthrough) > maxName || len(r.Release) > maxName:
+		bad = fmt.Errorf("a word is longer than %d", maxName)
+	}
+	if bad != nil {
+		return fmt.Errorf("%w: %w", ErrMalformed, bad)
+	}
+	return nil
+}
+
+// agree returns the features that both sides know.
+func agree(theirVersion int, theirs []string) ([]string, error) {
+	if theirVersion != version {
+		return nil, fmt.Errorf("%w: %d here, %d there", ErrVersion, version, theirVersion)
+	}
+	if len(theirs) > maxFeatures || slices.ContainsFunc(theirs, func(f string) bool { return len(f) > maxFeature }) {
+		return nil, fmt.Errorf("%w: too many features", ErrMalformed)
+	}
+	both := []string{}
+	for _, f := range knownFeatures {
+		if slices.Contains(theirs, f) {
+			both = append(both, f)
+		}
+	}
+	return both, nil
+}

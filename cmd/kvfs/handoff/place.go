@@ -1,0 +1,201 @@
+package handoff
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// DefaultPath is the socket of the user of this process: in /run/kvfs as root, else below
+// XDG_RUNTIME_DIR, whose value is given. It is empty where that is needed and empty.
+func DefaultPath(runtimeDir string) string {
+	switch {
+	case os.Geteuid() == 0:
+		return "/run/kvfs/0/store.sock"
+	case runtimeDir != "":
+		return filepath.Join(runtimeDir, "kvfs", "store.sock")
+	}
+	return ""
+}
+
+// place is the directory of a socket, held open: all is done by way of it, so that nobody can
+// put another in its place.
+type place struct {
+	dir  int    // descriptor
+	lock int    // descriptor of the locked file; -1: not locked
+	path string // of the socket, for messages
+	name string // of the socket in dir
+	made uint64 // inode of the socket that listen has made; 0: none yet
+}
+
+// openPlace opens the directory of the socket at path, and makes it, and the one above it,
+// where they are absent.
+func openPlace(path string) (*place, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, err
+	}
+	dir := filepath.Dir(path)
+	for _, d := range []struct {
+		path string
+		mode os.FileMode
+	}{{filepath.Dir(dir), 0o755}, {dir, 0o700}} {
+		if err := os.Mkdir(d.path, d.mode); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, err
+		}
+	}
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
+			return nil, fmt.Errorf("%w: %s is no directory, or a symbolic link", ErrPlace, dir)
+		}
+		return nil, &os.PathError{Op: "open", Path: dir, Err: err}
+	}
+	p := &place{dir: fd, lock: -1, path: path, name: filepath.Base(path)}
+	if err := p.check(dir); err != nil {
+		return nil, errors.Join(err, p.close())
+	}
+	return p, nil
+}
+
+// check fails unless the directory is ours alone, and nobody else can rename it away.
+func (p *place) check(dir string) error {
+	var st, above unix.Stat_t
+	if err := unix.Fstat(p.dir, &st); err != nil {
+		return &os.PathError{Op: "stat", Path: dir, Err: err}
+	}
+	uid := uint32(os.Geteuid())
+	if st.Uid != uid {
+		return fmt.Errorf("%w: %s belongs to uid %d, want %d", ErrPlace, dir, st.Uid, uid)
+	}
+	if st.Mode&0o077 != 0 {
+		return fmt.Errorf("%w: %s has mode %#o, want 0700", ErrPlace, dir, st.Mode&0o7777)
+	}
+	if err := unix.Fstatat(p.dir, "..", &above, 0); err != nil {
+		return &os.PathError{Op: "stat", Path: filepath.Dir(dir), Err: err}
+	}
+	if above.Uid != uid && above.Uid != 0 {
+		return fmt.Errorf("%w: %s belongs to uid %d", ErrPlace, filepath.Dir(dir), above.Uid)
+	}
+	if above.Mode&0o022 != 0 && above.Mode&unix.S_ISVTX == 0 {
+		return fmt.Errorf("%w: others may write to %s", ErrPlace, filepath.Dir(dir))
+	}
+	return nil
+}
+
+// claim takes the lock, for which it waits that long, and removes what a dead owner has left.
+func (p *place) claim(wait time.Duration) error {
+	name := p.name + ".lock"
+	fd, err := unix.Openat(p.dir, name, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: filepath.Join(filepath.Dir(p.path), name), Err: err}
+	}
+	p.lock = fd
+	if err := lock(fd, wait); errors.Is(err, unix.EWOULDBLOCK) {
+		return fmt.Errorf("%w at %s", ErrServing, p.path)
+	} else if err != nil {
+		return os.NewSyscallError("flock", err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstatat(p.dir, p.name, &st, unix.AT_SYMLINK_NOFOLLOW); errors.Is(err, unix.ENOENT) {
+		return nil
+	} else if err != nil {
+		return &os.PathError{Op: "stat", Path: p.path, Err: err}
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFSOCK {
+		return fmt.Errorf("%w: %s is there and is no socket", ErrPlace, p.path)
+	}
+	// Whoever locks nothing may still listen.
+	c, err := net.Dial("unix", p.address())
+	if err == nil {
+		c.Close()
+		return fmt.Errorf("%w at %s", ErrServing, p.path)
+	}
+	if !errors.Is(err, unix.ECONNREFUSED) {
+		return fmt.Errorf("%s: %w", p.path, err)
+	}
+	return p.remove()
+}
+
+// lockTime is how long a second owner waits for the first to end: one that was killed takes a
+// moment, in which the kernel closes its files.
+const lockTime = 2 * time.Second
+
+// lock locks a file. There is no event for a lock that becomes free, other than a call that
+// cannot be ended.
+func lock(fd int, wait time.Duration) error {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	late := time.After(wait)
+	for {
+		err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-late:
+			return err
+		}
+	}
+}
+
+// address names the socket by way of the directory's descriptor. That is short, too: the
+// kernel takes 107 bytes.
+func (p *place) address() string {
+	return filepath.Join("/proc/self/fd", strconv.Itoa(p.dir), p.name)
+}
+
+// listen makes the socket.
+func (p *place) listen() (*net.UnixListener, error) {
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: p.address(), Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("listen at %s: %w", p.path, err)
+	}
+	l.SetUnlinkOnClose(false) // remove does it
+	// Nobody else gets this far before: the directory is ours alone.
+	if err := unix.Fchmodat(p.dir, p.name, 0o600, 0); err != nil {
+		return nil, errors.Join(&os.PathError{Op: "chmod", Path: p.path, Err: err}, l.Close(), p.remove())
+	}
+	var st unix.Stat_t
+	if err := unix.Fstatat(p.dir, p.name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return nil, errors.Join(&os.PathError{Op: "stat", Path: p.path, Err: err}, l.Close())
+	}
+	p.made = st.Ino
+	return l, nil
+}
+
+// intact reports whether who goes by the path finds the socket that listen has made.
+func (p *place) intact() bool {
+	var st unix.Stat_t
+	return unix.Lstat(p.path, &st) == nil && st.Ino == p.made
+}
+
+// remove removes the socket: once there is one of ours, no other, which another process may have put
+// in its place.
+func (p *place) remove() error {
+	var st unix.Stat_t
+	if p.made != 0 && (unix.Fstatat(p.dir, p.name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil || st.Ino != p.made) {
+		return nil
+	}
+	if err := unix.Unlinkat(p.dir, p.name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+		return &os.PathError{Op: "remove", Path: p.path, Err: err}
+	}
+	return nil
+}
+
+// close gives up the lock, and the descriptors.
+func (p *place) close() error {
+	var err error
+	if p.lock >= 0 {
+		err = unix.Close(p.lock)
+	}
+	return errors.Join(err, unix.Close(p.dir))
+}

@@ -1,0 +1,238 @@
+package handoff
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestPlace shows where a socket may lie: in a directory that is the owner's alone (B30).
+func TestPlace(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		make func(t *testing.T, base string) (path string)
+		want string // "" for a place that is fine
+	}{
+		{"nothing there", func(t *testing.T, base string) string { return base + "/kvfs/0/s" }, ""},
+		{"already there", func(t *testing.T, base string) string {
+			return mkdir(t, base+"/d", 0o700) + "/s"
+		}, ""},
+		{"long path", func(t *testing.T, base string) string {
+			return mkdir(t, base+"/"+strings.Repeat("d", 200), 0o700) + "/s"
+		}, ""},
+		{"sticky above", func(t *testing.T, base string) string {
+			return mkdir(t, mkdir(t, base+"/tmp", 0o777|os.ModeSticky)+"/d", 0o700) + "/s"
+		}, ""},
+		{"two levels missing", func(t *testing.T, base string) string { return base + "/a/b/c/s" }, "no such file or directory"},
+		{"others may read", func(t *testing.T, base string) string {
+			return mkdir(t, base+"/d", 0o750) + "/s"
+		}, "has mode 0750, want 0700"},
+		{"all may write above", func(t *testing.T, base string) string {
+			return mkdir(t, mkdir(t, base+"/open", 0o777)+"/d", 0o700) + "/s"
+		}, "others may write to "},
+		{"a symbolic link", func(t *testing.T, base string) string {
+			mkdir(t, base+"/d", 0o700)
+			if err := os.Symlink("d", base+"/link"); err != nil {
+				t.Fatal(err)
+			}
+			return base + "/link/s"
+		}, "is no directory, or a symbolic link"},
+		{"a file", func(t *testing.T, base string) string {
+			if err := os.WriteFile(base+"/d", nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			return base + "/d/s"
+		}, "is no directory, or a symbolic link"},
+		{"another user's", func(t *testing.T, base string) string {
+			return chown(t, mkdir(t, base+"/d", 0o700)) + "/s"
+		}, "belongs to uid 65534, want 0"},
+		{"another user's above", func(t *testing.T, base string) string {
+			dir := mkdir(t, mkdir(t, base+"/u", 0o755)+"/d", 0o700)
+			chown(t, base+"/u")
+			return dir + "/s"
+		}, "belongs to uid 65534"},
+		{"a file for a socket", func(t *testing.T, base string) string {
+			path := mkdir(t, base+"/d", 0o700) + "/s"
+			if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			return path
+		}, "is there and is no socket"},
+		{"a link for a lock", func(t *testing.T, base string) string {
+			path := mkdir(t, base+"/d", 0o700) + "/s"
+			if err := os.Symlink("/etc/passwd", path+".lock"); err != nil {
+				t.Fatal(err)
+			}
+			return path
+		}, "too many levels of symbolic links"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			path := c.make(t, t.TempDir())
+			steady(t, func() {
+				l, err := Listen(Options{Path: path})
+				if c.want != "" {
+					if err == nil || !strings.Contains(fmt.Sprint(err), c.want) {
+						t.Errorf("got %v, want %q", err, c.want)
+					}
+					return
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				for name, want := range map[string]os.FileMode{path: 0o600 | os.ModeSocket, filepath.Dir(path): 0o700 | os.ModeDir} {
+					if st, err := os.Lstat(name); err != nil || st.Mode() != want {
+						t.Errorf("%s: %v, %v, want %v", name, st.Mode(), err, want)
+					}
+				}
+				if err := l.Close(); err != nil {
+					t.Error(err)
+				}
+				if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+					t.Errorf("the socket after Close: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// mkdir makes a directory whatever the umask is.
+func mkdir(t *testing.T, dir string, mode os.FileMode) string {
+	t.Helper()
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, mode); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func chown(t *testing.T, name string) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	if err := os.Chown(name, 65534, 65534); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// TestSecondOwner shows that an owner that lives keeps its place, however the second one
+// comes.
+func TestSecondOwner(t *testing.T) {
+	_, path := serve(t, &owner{}, Options{})
+	steady(t, func() {
+		if _, err := Listen(Options{Path: path}); !errors.Is(err, ErrServing) {
+			t.Errorf("got %v", err)
+		}
+	})
+	attach(t, path, "/mnt/a").Close()
+
+	// One that ends meanwhile.
+	first, err := Listen(Options{Path: mkdir(t, t.TempDir()+"/d", 0o700) + "/s"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := make(chan error, 1)
+	go func() { // ends when the first has ended
+		l, err := Listen(Options{Path: first.Path(), lockTime: limit})
+		if err == nil {
+			err = l.Close()
+		}
+		second <- err
+	}()
+	if err := first.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-second; err != nil {
+		t.Errorf("the second owner: %v", err)
+	}
+
+	// One that holds no lock.
+	other := mkdir(t, t.TempDir()+"/d", 0o700) + "/s"
+	l, err := net.Listen("unix", other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if _, err := Listen(Options{Path: other}); !errors.Is(err, ErrServing) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestStaleSocket shows that the socket of an owner that was killed is replaced.
+func TestStaleSocket(t *testing.T) {
+	path := mkdir(t, t.TempDir()+"/d", 0o700) + "/s"
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: path}); err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(fd)
+	if _, err := Dial(t.Context(), path); !errors.Is(err, ErrNoOwner) {
+		t.Errorf("dial: %v", err)
+	}
+	serve(t, &owner{}, Options{Path: path})
+	attach(t, path, "/mnt/a").Close()
+}
+
+// TestLongPath shows that a mount reaches a socket whose path is longer than the kernel takes.
+func TestLongPath(t *testing.T) {
+	path := filepath.Join(mkdir(t, filepath.Join(t.TempDir(), strings.Repeat("d", 150)), 0o700), "s")
+	serve(t, &owner{}, Options{Path: path})
+	attach(t, path, "/mnt/a").Close()
+}
+
+// TestDefaultPath shows that every user has a place of their own (B30).
+func TestDefaultPath(t *testing.T) {
+	if os.Geteuid() == 0 {
+		if got := DefaultPath("/run/user/0"); got != "/run/kvfs/0/store.sock" {
+			t.Errorf("got %q", got)
+		}
+		return
+	}
+	if got := DefaultPath("/run/user/7"); got != "/run/user/7/kvfs/store.sock" {
+		t.Errorf("got %q", got)
+	}
+	if got := DefaultPath(""); got != "" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// TestOpenProc shows that the procfs that is handed over knows processes by the numbers that
+// they have in the mount's pid name space, also where /proc is another one's.
+func TestOpenProc(t *testing.T) {
+	if os.Getenv("KVFS_STORE_TEST_PROC") != "" {
+		proc, err := OpenProc()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := CheckProc(proc); err != nil {
+			t.Error(err)
+		}
+		name := fmt.Sprintf("/proc/self/fd/%d/1/task/%d", proc.Fd(), unix.Gettid())
+		if _, err := os.Stat(name); err != nil || os.Getpid() != 1 {
+			t.Errorf("pid %d is not known by its number: %v", os.Getpid(), err)
+		}
+		return
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, for a pid name space")
+	}
+	cmd := exec.Command("/proc/self/exe", "-test.run=^TestOpenProc$", "-test.v")
+	cmd.Env = append(os.Environ(), "KVFS_STORE_TEST_PROC=1")
+	cmd.SysProcAttr = &unix.SysProcAttr{Cloneflags: unix.CLONE_NEWPID}
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "PASS") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}

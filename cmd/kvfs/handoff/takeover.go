@@ -1,0 +1,241 @@
+package handoff
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Offered is what a daemon says of the mount that it would hand over: what the next one cannot
+// change.
+type Offered struct {
+	Dir        string `json:"dir"`
+	FSName     string `json:"fs_name"`
+	AllowOther bool   `json:"allow_other,omitempty"`
+	MaxWrite   int    `json:"max_write"`
+	MemoryDir  string `json:"memory_dir,omitempty"` // as it was configured, but absolute
+	MemoryAt   string `json:"memory_at,omitempty"`  // where that has put it
+	RootMode   uint32 `json:"root_mode"`            // of the directory that is mounted over
+	RootUID    uint32 `json:"root_uid"`
+	RootGID    uint32 `json:"root_gid"`
+	Epoch      uint32 `json:"epoch"`               // of the daemon that offers
+	EndsWith   int    `json:"ends_with,omitempty"` // process, the kvfs run, with which the mount is to end; 0: none
+
+	Patience time.Duration `json:"patience_ns"` // the longest time that it takes to let go
+}
+
+// Handed is a mount that goes over from one daemon to the next.
+type Handed struct {
+	Init  []byte   `json:"init"`
+	Epoch uint32   `json:"epoch"`           // of the next daemon
+	Stale []uint32 `json:"stale,omitempty"` // threads that are about to open something else than they asked for
+
+	Dev  *os.File `json:"-"` // required
+	Spin *os.File `json:"-"` // a second way to the same; nil: none
+}
+
+// TakeoverPath is the socket at which the daemon of a mount offers it, by the minor number of the
+// mount's device; DefaultPath says where.
+func TakeoverPath(defaultPath, minor string) string {
+	return filepath.Join(filepath.Dir(defaultPath), "mount-"+minor+".sock")
+}
+
+// Predecessor is the daemon that has handed its mount over. It stays, without the mount, until it
+// hears how that went.
+type Predecessor struct {
+	w     wire
+	pidfd int // tells when it has ended
+}
+
+// TakeOver asks the daemon at the other end for its mount. It waits for as long as that says that it
+// takes, and until ctx ends. If it fails the daemon goes on, or takes up again what it had begun to
+// let go of. The connection is the predecessor's from now on, or closed.
+func (c *Conn) TakeOver(ctx context.Context, release string) (*Predecessor, *Handed, error) {
+	if c.greeting.Mount == nil {
+		return nil, nil, errors.Join(fmt.Errorf("%w: it offers no mount", ErrRefused), c.Close())
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.greeting.Mount.Patience+patience)
+	defer cancel()
+	pidfd, err := process(c.w.c)
+	if err != nil {
+		return nil, nil, errors.Join(err, c.Close())
+	}
+	var a answer
+	var fds []int
+	err = c.w.send(question{Version: version, Features: knownFeatures, Do: doTakeover, Release: release}, time.Now().Add(patience))
+	if err == nil || errors.Is(err, ErrEnded) { // it may have said why it ended
+		err = c.until(ctx, func() (err error) {
+			fds, err = c.w.receive(&a, time.Time{})
+			return err
+		})
+	}
+	switch {
+	case err == io.EOF:
+		err = fmt.Errorf("%w before the daemon answered", ErrEnded)
+	case err != nil:
+	case a.Error != "":
+		closeAll(fds)
+		err = fmt.Errorf("%w: %s", ErrRefused, a.Error)
+	case a.Handed == nil:
+		closeAll(fds)
+		err = fmt.Errorf("%w: the daemon's answer", ErrMalformed)
+	default:
+		if err = a.Handed.take(fds, a.Descriptors); err == nil && ctx.Err() != nil { // nothing can be heard any more
+			a.Handed.close()
+			err = ctx.Err()
+		}
+	}
+	if err != nil {
+		unix.Close(pidfd)
+		return nil, nil, errors.Join(err, c.Close())
+	}
+	return &Predecessor{c.w, pidfd}, a.Handed, nil
+}
+
+// take gives h the descriptors that came with it. They are h's then, or closed.
+func (h *Handed) take(fds []int, names []string) error {
+	var r Request
+	if err := r.take(fds, names); err != nil {
+		return err
+	}
+	if r.Proc != nil || h.Epoch == 0 || h.Epoch > MaxEpoch || len(h.Init) == 0 || len(h.Init) > maxInit {
+		r.Close()
+		return fmt.Errorf("%w: what was handed over", ErrMalformed)
+	}
+	h.Dev, h.Spin = r.Dev, r.Spin
+	return nil
+}
+
+func (h *Handed) close() {
+	for _, f := range []*os.File{h.Dev, h.Spin} {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// Serving says that all is well, upon which the predecessor ends.
+func (p *Predecessor) Serving() error {
+	err := p.w.send(question{Version: version, Do: doServing}, time.Now().Add(patience))
+	return errors.Join(err, p.Close())
+}
+
+// Failed says why the mount is not answered here, when nothing of it is in use any more. It
+// returns nil if the predecessor answers it again, and ErrRefused if it has taken the mount away
+// itself. With any other error it may still do one or the other, unless it has ended (Ended).
+func (p *Predecessor) Failed(ctx context.Context, why error) error {
+	text := why.Error()
+	if err := p.w.send(question{Version: version, Do: doFailed, Error: text[:min(len(text), maxReason)]}, time.Now().Add(patience)); err != nil {
+		return err
+	}
+	var a answer
+	c := Conn{w: p.w}
+	err := c.until(ctx, func() error {
+		fds, err := c.w.receive(&a, time.Time{})
+		closeAll(fds)
+		return err
+	})
+	switch {
+	case err != nil:
+		return err
+	case a.Do != doTakenBack:
+		return fmt.Errorf("%w: %s", ErrRefused, a.Error)
+	}
+	return nil
+}
+
+// Ended reports whether the predecessor's process has ended. It waits a moment for that.
+func (p *Predecessor) Ended() bool { return awaitEnd(p.pidfd) }
+
+// Close ends the connection, if Serving has not.
+func (p *Predecessor) Close() error {
+	if p.pidfd < 0 {
+		return nil
+	}
+	err := errors.Join(p.w.c.Close(), unix.Close(p.pidfd))
+	p.pidfd = -1
+	return err
+}
+
+// maxReason bounds what is said of a failure, in bytes.
+const maxReason = 4 << 10
+
+// Heir is a process that asks for the mount.
+type Heir struct {
+	PID     int    // as this process sees it
+	Release string // version of its program
+
+	w     wire
+	pidfd int // tells when it has ended
+}
+
+// HandOver gives it the mount. Copies of the descriptors travel. It is called when nothing of the
+// mount is in use any more.
+func (h *Heir) HandOver(m *Handed) error {
+	r := Request{Dev: m.Dev, Spin: m.Spin}
+	files, names := r.descriptors()
+	return h.w.send(answer{Handed: m, Descriptors: names}, time.Now().Add(patience), files...)
+}
+
+// Outcome waits until the heir answers the mount, and returns nil then. With any other error than
+// that of ctx it uses nothing of the mount any more, or has taken more than a moment to end after its
+// connection has.
+func (h *Heir) Outcome(ctx context.Context) error {
+	var q question
+	c := Conn{w: h.w}
+	err := c.until(ctx, func() error {
+		fds, err := c.w.receive(&q, time.Time{})
+		closeAll(fds)
+		return err
+	})
+	switch {
+	case err == nil && q.Do == doServing:
+		return nil
+	case err == nil && q.Do == doFailed:
+		return fmt.Errorf("it failed: %s", q.Error)
+	case err == nil:
+		err = fmt.Errorf("%w: %.64q from the next daemon", ErrMalformed, q.Do)
+	case ctx.Err() != nil:
+		return ctx.Err()
+	}
+	awaitEnd(h.pidfd)
+	return fmt.Errorf("the next daemon ended before it answered: %w", err)
+}
+
+// Kill ends the heir, which has had its time, and waits until it has ended.
+func (h *Heir) Kill() error {
+	if err := unix.PidfdSendSignal(h.pidfd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return os.NewSyscallError("kill the next daemon", err)
+	}
+	if !awaitEnd(h.pidfd) {
+		return fmt.Errorf("the next daemon has not ended %v after it was killed", endTime)
+	}
+	return nil
+}
+
+// Refuse says why the heir does not get the mount.
+func (h *Heir) Refuse(why error) {
+	_ = h.w.send(answer{Error: why.Error()}, time.Now().Add(patience)) // it may have gone
+	h.Close()
+}
+
+// TakenBack says that the mount is answered here again.
+func (h *Heir) TakenBack() {
+	_ = h.w.send(answer{Do: doTakenBack}, time.Now().Add(patience)) // it may have gone
+	h.Close()
+}
+
+// Close ends the connection.
+func (h *Heir) Close() {
+	h.w.c.Close()
+	if h.pidfd >= 0 {
+		unix.Close(h.pidfd)
+		h.pidfd = -1
+	}
+}

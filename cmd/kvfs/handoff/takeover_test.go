@@ -1,0 +1,273 @@
+package handoff
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func offer(t *testing.T) (*Offer, string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "run", "mount-7.sock")
+	o, err := NewOffer(path, "v1", Offered{Dir: "/m", FSName: "kvfs", MaxWrite: 1 << 20, Epoch: 3, Patience: time.Minute}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := o.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return o, path
+}
+
+func dialOffer(t *testing.T, path string) *Conn {
+	t.Helper()
+	c, err := Dial(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// TestTakeOver shows both ends of a takeover: what is offered, that the descriptors and the rest
+// arrive, and that the old one hears how it went.
+func TestTakeOver(t *testing.T) {
+	for _, fails := range []bool{false, true} {
+		o, path := offer(t)
+		c := dialOffer(t, path)
+		if g := c.Greeting(); g.Mount == nil || g.Mount.Dir != "/m" || g.Mount.Epoch != 3 || g.Release != "v1" || c.PID() != os.Getpid() {
+			t.Fatalf("greeting %+v", g)
+		}
+		outcome := make(chan error, 1)
+		go func() { // ends with the takeover
+			h := <-o.Heir()
+			defer h.Close()
+			null, err := os.Open("/dev/null")
+			if err == nil {
+				defer null.Close()
+				err = h.HandOver(&Handed{Init: []byte("init"), Epoch: 4, Stale: []uint32{5}, Dev: null})
+			}
+			if err == nil {
+				err = h.Outcome(t.Context())
+			}
+			outcome <- err
+			if fails {
+				h.TakenBack()
+			}
+		}()
+		p, m, err := c.TakeOver(t.Context(), "v2")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(m.Init) != "init" || m.Epoch != 4 || len(m.Stale) != 1 || m.Dev == nil || m.Spin != nil {
+			t.Errorf("handed over: %+v", m)
+		}
+		m.Dev.Close()
+		if other, err := Dial(t.Context(), path); err != nil {
+			t.Errorf("the offer is there until it is closed: %v", err)
+		} else {
+			other.Close()
+		}
+		if fails {
+			if err := errors.Join(p.Failed(t.Context(), errors.New("no room")), p.Close()); err != nil {
+				t.Error(err)
+			}
+			if err := <-outcome; err == nil || !strings.Contains(err.Error(), "no room") {
+				t.Errorf("outcome %v", err)
+			}
+			continue
+		}
+		if err := p.Serving(); err != nil {
+			t.Error(err)
+		}
+		if err := <-outcome; err != nil {
+			t.Errorf("outcome %v", err)
+		}
+	}
+}
+
+// TestTakeOverOfferClosed shows that the end of an offer does not end the line of the heir that was
+// taken from it, and leaves the socket alone that another process has put in the place of its own.
+func TestTakeOverOfferClosed(t *testing.T) {
+	for i := range 50 {
+		o, path := offer(t)
+		c := dialOffer(t, path)
+		ended := make(chan error, 1)
+		go func() { // ends with the takeover
+			h := <-o.Heir()
+			var err error
+			if i%2 == 1 { // else at once
+				err = errors.Join(os.Rename(path, path+".old"), os.WriteFile(path, nil, 0o600))
+			}
+			if err := errors.Join(err, o.Close()); err != nil {
+				t.Error(err)
+			}
+			null, err := os.Open("/dev/null")
+			if err == nil {
+				err = errors.Join(h.HandOver(&Handed{Init: []byte("init"), Epoch: 4, Dev: null}), null.Close())
+			}
+			if err == nil {
+				err = h.Outcome(t.Context())
+			}
+			h.Close()
+			ended <- err
+		}()
+		p, m, err := c.TakeOver(t.Context(), "v2")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(m.Dev.Close(), p.Serving(), <-ended); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(path); (err == nil) != (i%2 == 1) {
+			t.Fatalf("the socket of another process: %v, turn %d", err, i)
+		}
+	}
+}
+
+// TestOfferCloseSparesHeir is the same for the moment at which the heir is there, and the offer has
+// not come to put its connection aside.
+func TestOfferCloseSparesHeir(t *testing.T) {
+	o, _ := offer(t)
+	name := filepath.Join(t.TempDir(), "line.sock")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	theirs, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: name, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, err := l.AcceptUnix()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pidfd, err := process(ours)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !o.add(ours) {
+		t.Fatal("the offer takes no connection")
+	}
+	if err := o.accept(&Heir{w: wire{ours}, pidfd: pidfd}); err != nil {
+		t.Fatal(err)
+	}
+	h := <-o.Heir()
+	defer h.Close()
+	if err := o.Close(); err != nil {
+		t.Fatal(err)
+	}
+	pidfd, err = process(theirs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join((&Predecessor{wire{theirs}, pidfd}).Serving(), h.Outcome(t.Context())); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestOfferAfterFailedAccept shows that an offer outlives a connection that could not be accepted for
+// want of descriptors.
+func TestOfferAfterFailedAccept(t *testing.T) {
+	_, path := offer(t)
+	var old unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(s)
+	few := old
+	few.Cur = uint64(s) // none is left above it
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &few); err != nil {
+		t.Fatal(err)
+	}
+	var held []int
+	for {
+		fd, err := unix.Dup(s)
+		if err != nil {
+			break
+		}
+		held = append(held, fd)
+	}
+	err = unix.Connect(s, &unix.SockaddrUnix{Name: path})
+	answered := make([]byte, 1)
+	if err == nil {
+		err = unix.SetsockoptTimeval(s, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 300_000})
+	}
+	if err == nil {
+		if n, _ := unix.Read(s, answered); n > 0 {
+			t.Error("accepted without a descriptor")
+		}
+	}
+	for _, fd := range held {
+		unix.Close(fd)
+	}
+	if err := errors.Join(err, unix.Setrlimit(unix.RLIMIT_NOFILE, &old)); err != nil {
+		t.Fatal(err)
+	}
+	dialOffer(t, path)
+}
+
+// TestTakeOverRefused shows who does not get a mount: one who asks for something else, the second
+// of two, and one who comes when the daemon stops.
+func TestTakeOverRefused(t *testing.T) {
+	o, path := offer(t)
+	if text, err := dialOffer(t, path).Status(t.Context()); err != nil || !strings.Contains(string(text), "nothing to ask for here") {
+		t.Errorf("status: %s, %v", text, err)
+	}
+	first, second := dialOffer(t, path), dialOffer(t, path)
+	ctx, cancel := context.WithCancel(t.Context())
+	got := make(chan error, 1)
+	go func() { // ends with ctx
+		_, _, err := first.TakeOver(ctx, "")
+		got <- err
+	}()
+	h := <-o.Heir()
+	if _, _, err := second.TakeOver(t.Context(), ""); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "already") {
+		t.Errorf("the second: %v", err)
+	}
+	cancel()
+	if err := <-got; !errors.Is(err, context.Canceled) {
+		t.Errorf("given up: %v", err)
+	}
+	if err := h.Outcome(t.Context()); err == nil {
+		t.Error("one who has gone serves")
+	}
+	h.Close()
+	if err := o.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := Dial(t.Context(), path); !errors.Is(err, ErrNoOwner) {
+		t.Errorf("after the end: %v", err)
+	}
+}
+
+// TestNotTakeOver: the socket of an owner of many mounts offers none.
+func TestNotTakeOver(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run", "store.sock")
+	l, err := Listen(Options{Path: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- l.Serve(nil) }() // ends with l
+	if _, _, err := dialOffer(t, path).TakeOver(t.Context(), ""); !errors.Is(err, ErrRefused) {
+		t.Errorf("got %v", err)
+	}
+	if err := errors.Join(l.Close(), <-ended); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,409 @@
+package handoff
+
+import (
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+	"golang.org/x/sys/unix"
+)
+
+// frame is the bytes of a frame with the given body.
+func frame(body string) []byte {
+	return append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...)
+}
+
+// raw connects and reads the greeting.
+func raw(t *testing.T, path string) wire {
+	t.Helper()
+	c, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := wire{c.(*net.UnixConn)}
+	var g Greeting
+	if _, err := w.receive(&g, time.Now().Add(limit)); err != nil || g.Version != version {
+		t.Fatalf("greeting %+v, %v", g, err)
+	}
+	return w
+}
+
+// nulls opens n descriptors.
+func nulls(t *testing.T, n int) (fds []int) {
+	t.Helper()
+	for range n {
+		fd, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fds = append(fds, fd)
+	}
+	return fds
+}
+
+// TestMalformed sends what no mount sends. The owner says what is wrong, ends the connection,
+// keeps no descriptor, and serves the next one.
+func TestMalformed(t *testing.T) {
+	const request = `"attach":{"dir":"/mnt/a","epoch":1}`
+	for _, c := range []struct {
+		name string
+		sent []byte
+		fds  int
+		want string // in the owner's answer; "" for none
+	}{
+		{"empty frame", frame(""), 0, "malformed message: a frame of 0 bytes"},
+		{"long frame", []byte{0, 1, 0, 1}, 0, "malformed message: a frame of 65537 bytes"},
+		{"longest frame", []byte{255, 255, 255, 255}, 0, "malformed message: a frame of 4294967295 bytes"},
+		{"long frame with descriptors", []byte{255, 255, 255, 255}, 2, "malformed message: a frame"},
+		{"half a head", []byte{0, 0}, 1, "the connection ended in a frame"},
+		{"half a body", frame(`{"version":1}`)[:8], 1, "the connection ended in a frame"},
+		{"no JSON", frame("\x00\xff"), 1, "malformed message: invalid character"},
+		{"two values", frame(`{"version":1} {}`), 1, "malformed message: invalid character"},
+		{"deep", frame(strings.Repeat("[", 20000)), 0, "malformed message: "},
+		{"wrong type", frame(`{"version":"1"}`), 1, "malformed message: json"},
+		{"no version", frame(`{"do":"attach"}`), 1, "different version of the protocol: 1 here, 0 there"},
+		{"later version", frame(`{"version":2,"do":"attach","new":[1]}`), 1, "different version of the protocol: 1 here, 2 there"},
+		{"many features", frame(`{"version":1,"features":["x"` + strings.Repeat(`,"x"`, maxFeatures) + `]}`), 1, "too many features"},
+		{"nothing to do", frame(`{"version":1}`), 1, `"" is nothing to ask for`},
+		{"unknown", frame(`{"version":1,"do":"` + strings.Repeat("x", 100) + `"}`), 1, `xxx" is nothing to ask for`},
+		{"detach first", frame(`{"version":1,"do":"detach"}`), 0, `"detach" is nothing to ask for`},
+		{"status with a descriptor", frame(`{"version":1,"do":"status"}`), 1, `"status" is nothing to ask for, with 1 descriptors`},
+		{"no request", frame(`{"version":1,"do":"attach","descriptors":["dev"]}`), 1, "nothing to attach"},
+		{"no descriptor", frame(`{"version":1,"do":"attach","descriptors":["dev"],` + request + `}`), 0, "0 descriptors, 1 names"},
+		{"one too many", frame(`{"version":1,"do":"attach","descriptors":["dev"],` + request + `}`), 2, "2 descriptors, 1 names"},
+		{"twice the same", frame(`{"version":1,"do":"attach","descriptors":["dev","dev"],` + request + `}`), 2, `two descriptors "dev"`},
+		{"another thing", frame(`{"version":1,"do":"attach","descriptors":["dev","tape"],` + request + `}`), 2, `a descriptor "tape"`},
+		{"not the main one", frame(`{"version":1,"do":"attach","descriptors":["spin"],` + request + `}`), 1, `no descriptor "dev"`},
+		{"far too many", frame(`{"version":1,"do":"attach","descriptors":["dev"],` + request + `}`), 40, "more than 8 descriptors"},
+		{"nothing", nil, 0, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o := &owner{}
+			_, path := serve(t, o, Options{})
+			fds := nulls(t, c.fds)
+			steady(t, func() {
+				w := raw(t, path)
+				defer w.c.Close()
+				if len(c.sent) > 0 {
+					if _, _, err := w.c.WriteMsgUnix(c.sent, unix.UnixRights(fds...), nil); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := w.c.CloseWrite(); err != nil {
+					t.Fatal(err)
+				}
+				var a answer
+				_, err := w.receive(&a, time.Now().Add(limit))
+				if c.want == "" && err == nil || !strings.Contains(a.Error, c.want) {
+					t.Errorf("answer %q, %v, want %q", a.Error, err, c.want)
+				}
+			})
+			closeAll(fds)
+			if n := o.count(); n > 0 {
+				t.Error("it was attached")
+			}
+			attach(t, path, "/mnt/next").Close()
+		})
+	}
+}
+
+// TestUnknownFields shows that fields and features of later releases are passed over, and that
+// descriptors may come apart from the first byte.
+func TestUnknownFields(t *testing.T) {
+	o := &owner{}
+	_, path := serve(t, o, Options{})
+	w := raw(t, path)
+	defer w.c.Close()
+	sent := frame(`{"later":{"x":[1]},"version":1,"features":["later"],"do":"attach","descriptors":["dev"],"attach":{"dir":"/mnt/a","epoch":1,"later":true}}`)
+	for i := range sent {
+		fds := nulls(t, map[bool]int{true: 1, false: 0}[i == 20])
+		if _, _, err := w.c.WriteMsgUnix(sent[i:i+1], unix.UnixRights(fds...), nil); err != nil {
+			t.Fatal(err)
+		}
+		closeAll(fds)
+	}
+	var a answer
+	if _, err := w.receive(&a, time.Now().Add(limit)); err != nil || a.Attached == nil {
+		t.Errorf("answer %+v, %v", a, err)
+	}
+}
+
+// TestLifeLineEnds shows how a mount is let go of whatever its process says or does.
+func TestLifeLineEnds(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		end  func(*testing.T, *Line)
+	}{
+		{"closes", func(t *testing.T, l *Line) { l.Close() }},
+		{"half", func(t *testing.T, l *Line) { l.w.c.CloseWrite() }},
+		{"rubbish", func(t *testing.T, l *Line) { l.w.c.Write([]byte{255, 255, 255, 255}) }},
+		{"another request", func(t *testing.T, l *Line) { l.w.c.Write(frame(`{"version":1,"do":"attach"}`)) }},
+		{"descriptors", func(t *testing.T, l *Line) {
+			fds := nulls(t, 3)
+			defer closeAll(fds)
+			l.w.c.WriteMsgUnix(frame(`{"do":"detach"}`), unix.UnixRights(fds...), nil)
+		}},
+		{"half a frame", func(t *testing.T, l *Line) { l.w.c.Write(frame(`{"do":"detach"}`)[:7]); l.w.c.CloseWrite() }},
+		{"detach", func(t *testing.T, l *Line) {
+			if err := l.Detach(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o := &owner{}
+			_, path := serve(t, o, Options{})
+			steady(t, func() {
+				line := attach(t, path, "/mnt/a")
+				c.end(t, line)
+				wait(t, "let go", o.mount(0).ended)
+				if c.name != "closes" {
+					wait(t, "the line has ended", line.Ended())
+					line.Close()
+				}
+			})
+		})
+	}
+}
+
+// TestGoesWhileAttaching shows that a mount that goes before it was answered is let go of, too.
+func TestGoesWhileAttaching(t *testing.T) {
+	o := &owner{block: make(chan struct{}), entered: make(chan struct{}, 1)}
+	_, path := serve(t, o, Options{})
+	steady(t, func() {
+		c := dial(t, path)
+		r := request(t, "/mnt/a")
+		defer r.Close()
+		gone := make(chan struct{})
+		go func() { // ends with the connection
+			defer close(gone)
+			if _, err := c.Attach(t.Context(), r); err == nil {
+				t.Error("attached to an owner that did not answer")
+			}
+		}()
+		wait(t, "the request arrives", o.entered)
+		c.w.c.CloseRead()
+		c.w.c.CloseWrite()
+		wait(t, "the mount has gone", gone)
+		close(o.block)
+		poll(t, "let go of the mount", func() bool { return o.detached.Load() == 1 })
+	})
+}
+
+// TestStopsWhileAttaching shows that an owner that stops does not wait for an attach, and that
+// the mount learns of it.
+func TestStopsWhileAttaching(t *testing.T) {
+	o := &owner{block: make(chan struct{}), entered: make(chan struct{}, 1)}
+	l, path := serve(t, o, Options{})
+	r := request(t, "/mnt/a")
+	defer r.Close()
+	c := dial(t, path)
+	got := make(chan error, 1)
+	go func() { // ends with the owner
+		_, err := c.Attach(t.Context(), r)
+		got <- err
+	}()
+	wait(t, "the request arrives", o.entered)
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-got; err == nil {
+		t.Error("attached to an owner that has stopped")
+	}
+}
+
+// hang connects peers that say nothing, or half of something, or do not read.
+func hang(t *testing.T, path string) (hanging []net.Conn) {
+	t.Helper()
+	for i := range 32 {
+		c, err := net.Dial("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		hanging = append(hanging, c)
+		switch i % 4 {
+		case 1:
+			c.Write([]byte{0})
+		case 2:
+			c.Write(frame(`{"version":1,"do":"attach"}`)[:9])
+		case 3:
+			c.Write(frame(`{"version":1,"do":"status"}`))
+		}
+	}
+	return hanging
+}
+
+// TestHangingPeers shows that those who connect and say nothing, or half of something, or do
+// not read, keep nobody else waiting, and are sent away when their time is up.
+func TestHangingPeers(t *testing.T) {
+	o := &owner{status: []byte(strings.Repeat("s", 8<<20))} // more than a socket holds
+	_, path := serve(t, o, Options{})
+	steady(t, func() {
+		for _, c := range hang(t, path) {
+			defer c.Close()
+		}
+		for range 4 {
+			attach(t, path, "/mnt/a").Close()
+		}
+	})
+	_, path = serve(t, o, Options{patience: 300 * time.Millisecond})
+	steady(t, func() {
+		for i, c := range hang(t, path) {
+			defer c.Close()
+			c.SetReadDeadline(time.Now().Add(limit))
+			buf := make([]byte, 1<<20)
+			for {
+				n, err := c.Read(buf)
+				if errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Fatalf("connection %d was not ended", i)
+				}
+				if err != nil || n == 0 {
+					break
+				}
+			}
+		}
+	})
+}
+
+// TestTooManyConnections shows that those beyond the limit are sent away, and that the place
+// is free again later.
+func TestTooManyConnections(t *testing.T) {
+	l, path := serve(t, &owner{}, Options{})
+	l.mu.Lock()
+	for range maxConnections {
+		l.mu.conns[new(net.UnixConn)] = struct{}{}
+	}
+	l.mu.Unlock()
+	if _, err := Dial(t.Context(), path); !errors.Is(err, ErrNoOwner) {
+		t.Errorf("got %v", err)
+	}
+	l.mu.Lock()
+	clear(l.mu.conns)
+	l.mu.Unlock()
+	attach(t, path, "/mnt/a").Close()
+}
+
+// TestWrongOwner shows what a mount makes of an owner that does not speak the protocol.
+func TestWrongOwner(t *testing.T) {
+	for _, c := range []struct {
+		name, greeting, answer string
+		want                   error
+	}{
+		{"later version", `{"version":2}`, "", ErrVersion},
+		{"refuses", `{"version":1,"error":"not you"}`, "", ErrRefused},
+		{"rubbish", `[`, "", ErrMalformed},
+		{"ends", "", "", ErrNoOwner},
+		{"answers rubbish", `{"version":1}`, `[]`, ErrMalformed},
+		{"answers nothing", `{"version":1}`, `{}`, ErrMalformed},
+		{"answers no", `{"version":1}`, `{"error":"no"}`, ErrRefused},
+		{"long init", `{"version":1}`, `{"attached":{"init":"` + strings.Repeat("AAAA", maxInit) + `"}}`, ErrMalformed},
+		{"ends instead of an answer", `{"version":1}`, "", ErrEnded},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "s")
+			l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			go func() { // ends with the listener
+				conn, err := l.AcceptUnix()
+				if err != nil {
+					return
+				}
+				defer conn.Close()
+				if c.greeting == "" {
+					return
+				}
+				w := wire{conn}
+				w.sendBytes([]byte(c.greeting), maxFrame, time.Now().Add(limit))
+				if fds, err := w.receive(new(question), time.Now().Add(limit)); err == nil && c.answer != "" {
+					closeAll(fds)
+					w.sendBytes([]byte(c.answer), maxFrame, time.Now().Add(limit))
+				} else {
+					closeAll(fds)
+				}
+			}()
+			steady(t, func() {
+				conn, err := Dial(t.Context(), path)
+				if err == nil {
+					r := request(t, "/mnt/a")
+					defer r.Close()
+					_, err = conn.Attach(t.Context(), r)
+				}
+				if !errors.Is(err, c.want) {
+					t.Errorf("got %v, want %v", err, c.want)
+				}
+			})
+		})
+	}
+}
+
+// TestRubbish sends random bytes and descriptors; the owner goes on and keeps nothing.
+func TestRubbish(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	valid := frame(`{"version":1,"features":["x"],"do":"attach","descriptors":["dev","spin"],"attach":{"dir":"/mnt/a","epoch":1,"init":"AAAA"}}`)
+	_, path := serve(t, &owner{}, Options{})
+	steady(t, func() {
+		for range 300 {
+			sent := append([]byte{}, valid...)
+			for range rnd.IntN(4) {
+				sent[rnd.IntN(len(sent))] = byte(rnd.Uint32())
+			}
+			sent = sent[:1+rnd.IntN(len(sent))]
+			fds := nulls(t, rnd.IntN(12))
+			w := raw(t, path)
+			if _, _, err := w.c.WriteMsgUnix(sent, unix.UnixRights(fds...), nil); err != nil {
+				t.Error(err)
+			}
+			closeAll(fds)
+			w.c.Close()
+		}
+	})
+	attach(t, path, "/mnt/next").Close()
+}
+
+// TestCheckProc shows that only a procfs passes for one.
+func TestCheckProc(t *testing.T) {
+	r := request(t, "/mnt/a")
+	defer r.Close()
+	if err := CheckProc(r.Dev); !errors.Is(err, ErrMalformed) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestMalformedLog shows that the log tells of those who send nonsense, but not of each.
+func TestMalformedLog(t *testing.T) {
+	core, logs := observer.New(zapcore.WarnLevel)
+	_, path := serve(t, &owner{}, Options{Logger: zap.New(core)})
+	const many = 200
+	for i := range many {
+		w := raw(t, path)
+		sent := frame("\x00")
+		if i%2 == 0 {
+			sent = frame(`{"version":1,"do":"attach"}`)
+		}
+		if _, err := w.c.Write(sent); err != nil {
+			t.Fatal(err)
+		}
+		var a answer
+		if _, err := w.receive(&a, time.Now().Add(limit)); err != nil || a.Error == "" {
+			t.Fatalf("answer %+v, %v", a, err)
+		}
+		w.c.Close()
+	}
+	if n := logs.Len(); n == 0 || n > many/4 {
+		t.Errorf("%d lines in the log of %d malformed frames", n, many)
+	}
+}

@@ -1,0 +1,86 @@
+// Package mounts is about the kvfs mounts of this machine, as the mount table has them: to find one, to see
+// whether its daemon lives, to take it away. It asks no daemon for more than a sign of life, and never waits
+// for long, since a dead or stuck one answers nothing.
+package mounts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	iofs "io/fs"
+	"path/filepath"
+	"time"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/fs/device"
+)
+
+// Type is the type of our mounts in mount tables.
+const Type = "fuse.kvfs"
+
+// IsOurs reports whether m is there and of our type.
+func IsOurs(m *mountinfo.Info) bool { return m != nil && m.FSType == Type }
+
+// Find returns the mount at dir, with dir as the mount table has it; nil if there is none. It
+// looks into the table before it touches dir, because a dead or stuck mount
+// answers nothing.
+func Find(dir string) (m *mountinfo.Info, err error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	if m, err = device.TopMount(abs); m != nil || err != nil {
+		return m, err
+	}
+	parent, err := filepath.EvalSymlinks(filepath.Dir(abs))
+	if err != nil {
+		return nil, err
+	}
+	resolved := filepath.Join(parent, filepath.Base(abs))
+	if m, err = device.TopMount(resolved); m != nil || err != nil {
+		return m, err
+	}
+	if resolved, err = filepath.EvalSymlinks(resolved); err != nil {
+		if errors.Is(err, iofs.ErrNotExist) {
+			err = &iofs.PathError{Op: "stat", Path: dir, Err: iofs.ErrNotExist}
+		}
+		return nil, err
+	}
+	return device.TopMount(resolved)
+}
+
+// ErrSilent: a daemon lives, as far as one can see, and has not answered in time.
+var ErrSilent = errors.New("its daemon has not answered")
+
+// Answers returns nil if somebody answers the mount at point, if only with an error; ENOTCONN or
+// ECONNABORTED if its daemon is dead; and ErrSilent if nothing has come for Timeout, as from one
+// that is stopped.
+func Answers(point string) error { return answersWithin(context.Background(), point) }
+
+// answersWithin is Answers for no longer than ctx.
+func answersWithin(ctx context.Context, point string) error {
+	ctx, cancel := context.WithTimeout(ctx, Timeout)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { // ends when the daemon answers or dies; else with the process
+		var st unix.Statfs_t
+		done <- unix.Statfs(point, &st)
+	}()
+	select {
+	case err := <-done:
+		if Dead(err) {
+			return err
+		}
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%s: %w", point, ErrSilent)
+	}
+}
+
+// Dead reports whether an error of an operation on a mount says that its daemon is dead.
+func Dead(err error) bool { return errors.Is(err, unix.ENOTCONN) || errors.Is(err, unix.ECONNABORTED) }
+
+// Timeout bounds the wait for a daemon that does not answer.
+const Timeout = 10 * time.Second

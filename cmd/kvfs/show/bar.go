@@ -1,0 +1,74 @@
+package show
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Bar shows how far a work is in one line that is written again and again.
+type Bar struct {
+	w     io.Writer // nil: nothing is shown
+	start time.Time
+	width int // of what stands there
+}
+
+// NewBar begins a work. It is shown on w if on.
+func NewBar(w io.Writer, on bool) *Bar {
+	b := &Bar{start: time.Now()}
+	if on {
+		b.w = w
+	}
+	return b
+}
+
+// Took returns how long the work has taken.
+func (b *Bar) Took() time.Duration { return time.Since(b.start) }
+
+// Show writes the line. Errors are not worth anything here.
+func (b *Bar) Show(done, total, bytes int64) {
+	if b.w == nil {
+		return
+	}
+	line := line(done, total, bytes, time.Since(b.start))
+	fmt.Fprintf(b.w, "\r%-*s", b.width, line)
+	b.width = len(line)
+}
+
+// Clear takes the line away.
+func (b *Bar) Clear() {
+	if b.w != nil && b.width > 0 {
+		fmt.Fprintf(b.w, "\r%s\r", strings.Repeat(" ", b.width))
+		b.width = 0
+	}
+}
+
+// line says how far the work is: blocks, share, bytes, rate, and the time left if
+// the rest goes as what is done.
+func line(done, total, bytes int64, took time.Duration) string {
+	percent := 100.0
+	if total > 0 {
+		percent = 100 * float64(done) / float64(total)
+	}
+	line := fmt.Sprintf("%d/%d blocks  %.1f %%  %s", done, total, percent, Bytes(bytes))
+	if took <= 0 || done <= 0 {
+		return line
+	}
+	rate := float64(bytes) / took.Seconds()
+	left := time.Duration(float64(took) / float64(done) * float64(max(total-done, 0))).Round(time.Second)
+	return fmt.Sprintf("%s  %s/s  %v left", line, Bytes(int64(rate)), left)
+}
+
+// IsTerminal reports whether w is a terminal.
+func IsTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
+}

@@ -1,0 +1,170 @@
+// Package status is the one status document: what .kvfs/status of a mount, the socket of an owner, and
+// /status of HTTP hold. It has the types, collects them in a daemon (Source), reads what a daemon of any
+// version wrote (Parse), and writes them for people (Print).
+//
+// Sizes are in bytes. Fields may be added; none changes its meaning.
+package status
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+
+	"github.com/kvfs/kvfs/cluster"
+	"github.com/kvfs/kvfs/cmd/kvfs/rails"
+	"github.com/kvfs/kvfs/rdma/tcp"
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/publish"
+)
+
+// Document is what .kvfs/status holds. Sizes are in bytes. Fields may be
+// added; none changes its meaning.
+type Document struct {
+	Version       string         `json:"version"`
+	PID           int            `json:"pid"`
+	UptimeSeconds float64        `json:"uptime_seconds"`
+	Mount         Mount          `json:"mount"`           // that the status was read from; empty for one that came over a socket
+	Store         *Store         `json:"store,omitempty"` // of an owner of many mounts
+	Tiers         []Tier         `json:"tiers"`
+	Groups        []Group        `json:"groups"`
+	Counters      tiers.Counters `json:"counters"`
+	Summary       tiers.Summary  `json:"summary"` // keys by where readers found them
+
+	Secondaries []tiers.SecondaryStats `json:"secondaries"`       // the tiers below memory
+	Cluster     *Cluster               `json:"cluster,omitempty"` // absent without bind
+	Events      *Events                `json:"events,omitempty"`
+
+	Memory  MemoryDir `json:"memory"`
+	Process Process   `json:"process"`
+}
+
+// Mount is what is said of a mount.
+type Mount struct {
+	Dir          string            `json:"dir"`
+	Mode         string            `json:"mode"`            // as in the configuration
+	State        string            `json:"state"`           // "attaching", then "serving"
+	PID          int               `json:"pid"`             // of the process that mounted
+	OwnerPID     int               `json:"owner_pid"`       // of the one that answers
+	Epoch        uint32            `json:"epoch,omitempty"` // number of this owner among those of the mount, from 1; 0 where there can be no other
+	ReadPath     string            `json:"read_path"`
+	WritePath    string            `json:"write_path"`
+	PathReason   string            `json:"path_reason,omitempty"` // why not passthrough
+	Tested       bool              `json:"tested,omitempty"`      // the read path, at the start. In mode embedded
+	Ops          map[string]uint64 `json:"ops"`                   // requests of the kernel, by FUSE operation
+	BackingFiles int               `json:"backing_files"`         // registered with the kernel
+
+	Takeover       string `json:"takeover,omitempty"`        // socket at which a takeover begins, in mode embedded
+	TakeoverReason string `json:"takeover_reason,omitempty"` // why there can be none
+	EndsWith       int    `json:"ends_with,omitempty"`       // the kvfs run that made the mount, and with which it ends
+}
+
+// Tier is what is said of a tier, memory too.
+type Tier struct {
+	Name          string `json:"name"`
+	Type          string `json:"type"`
+	State         string `json:"state"`
+	Reason        string `json:"reason,omitempty"`
+	CapacityBytes int64  `json:"capacity_bytes"`
+	UsedBytes     int64  `json:"used_bytes"`
+	PinnedBytes   int64  `json:"pinned_bytes"`
+	Blocks        int64  `json:"blocks"`
+	Policy        string `json:"policy,omitempty"`
+}
+
+// Group is a group of the configuration, or one that was seen.
+type Group struct {
+	Name       string `json:"name"`
+	Pinned     bool   `json:"pinned"`
+	QuotaBytes int64  `json:"quota_bytes"`
+	UsedBytes  int64  `json:"used_bytes"`
+	BlockBytes int64  `json:"block_bytes"` // configured or learned; 0: not known yet
+}
+
+// MemoryDir is where the blocks in memory are.
+type MemoryDir struct {
+	Dir       string `json:"dir"`
+	Adoptable bool   `json:"adoptable"`           // a crash of the daemon loses no committed block
+	Discarded string `json:"discarded,omitempty"` // why this start could not adopt what it found
+}
+
+// Process is what the daemon needs itself.
+type Process struct {
+	HeapBytes  uint64 `json:"heap_bytes"` // live objects, after a collection made for this answer
+	IndexBytes int64  `json:"index_bytes"`
+	Goroutines int    `json:"goroutines"`
+	Names      int64  `json:"names"`
+	Writing    int64  `json:"writing"`
+}
+
+// Text returns the document as JSON.
+func (doc *Document) Text() []byte {
+	text, err := json.MarshalIndent(doc, "", "  ")
+	if err != nil {
+		return []byte("{}\n") // a name that is no UTF-8 is replaced, so this cannot be
+	}
+	return append(text, '\n')
+}
+
+// Store is what an owner's status says of its mounts.
+type Store struct {
+	Socket string  `json:"socket"`
+	Mounts []Mount `json:"mounts"`
+}
+
+// Cluster is what status says of the cluster.
+type Cluster struct {
+	Members []cluster.Member `json:"members"` // this node first
+	Index   Index            `json:"index"`
+	// Rejected counts what came from strangers, by what was wrong with it.
+	Rejected map[string]uint64 `json:"rejected"`
+	Warning  string            `json:"warning,omitempty"` // about the address that peers are told
+
+	// LocalReadRatio is the share of the blocks read here that were in this node's own
+	// memory or SSD; 1 while there were none.
+	LocalReadRatio float64 `json:"local_read_ratio"`
+
+	Requested []string `json:"requested"`          // features that this node would use with each peer; see Member.Missing
+	Required  []string `json:"required,omitempty"` // those without which a peer is refused
+
+	RDMA *rails.State  `json:"rdma"`
+	Node cluster.Stats `json:"node"`
+	Bulk tcp.Stats     `json:"bulk"`
+}
+
+// Index is what this node knows of the blocks of others.
+type Index struct {
+	Entries int64 `json:"entries"`
+	Bytes   int64 `json:"bytes"`
+	Graves  int64 `json:"graves"`
+}
+
+// LocalReadRatio is the share of the blocks read that no peer had to send. A block that
+// came from a peer counts as that when it was fetched, and as local whenever it is read again.
+func LocalReadRatio(s *tiers.Summary) float64 {
+	local, far := s.MemoryKeys+s.DiskKeys, s.PeerKeys
+	if local+far == 0 {
+		return 1
+	}
+	return float64(local) / float64(local+far)
+}
+
+// Events is what status says of the event log and its publisher.
+type Events struct {
+	Next uint64         `json:"next"` // number of the next event
+	ZMQ  *publish.Stats `json:"zmq,omitempty"`
+}
+
+// Parse reads what a daemon says. Newer daemons may say more; what an older one leaves
+// out is zero, as all is with an error.
+func Parse(text []byte) (*Document, error) {
+	in := json.NewDecoder(bytes.NewReader(text))
+	in.UseNumber() // in details of tiers
+	doc := &Document{}
+	if err := in.Decode(doc); err != nil {
+		return doc, fmt.Errorf("status of the daemon: %w", err)
+	}
+	return doc, nil
+}
+
+// PathRDMA is Member.Path of a peer whose memory is read by RDMA.
+const PathRDMA = "rdma"
