@@ -100,13 +100,13 @@ func (l *Loader) reload() {
 	}
 	if l.failing = err != nil; l.failing {
 		if changed {
-			l.log.Warn("changed certificates are not taken over, those before stay in use", zap.Error(err))
+			l.log.Warn("the changed certificate files are not used: correct them; the old ones stay in use", zap.Error(err))
 		}
 		return
 	}
 	l.current.Store(id)
 	l.noticeAt = time.Time{}
-	l.log.Info("took over changed certificates", zap.String("cert", l.files.Cert),
+	l.log.Info("using the changed certificates", zap.String("cert", l.files.Cert),
 		zap.Stringer("serial", id.leaf.SerialNumber), zap.Time("not_after", id.leaf.NotAfter))
 }
 
@@ -117,7 +117,7 @@ func (l *Loader) notice() {
 		return
 	}
 	l.noticeAt = now.Add(noticeEvery)
-	l.log.Warn("the certificate expires soon: peers will refuse this node then", zap.String("cert", l.files.Cert), zap.Time("not_after", end))
+	l.log.Warn("the certificate expires soon: replace it, or peers will refuse this node", zap.String("cert", l.files.Cert), zap.Time("not_after", end))
 }
 
 // Server returns the configuration of a listener: TLS 1.3, client certificate of the CA required.

@@ -126,7 +126,7 @@ func TestReload(t *testing.T) {
 	if got := mustConnect(t, server, client); got != first {
 		t.Errorf("with both CAs: serial %s, want %s", got, first)
 	}
-	if logs.FilterMessageSnippet("took over").Len() != 1 {
+	if logs.FilterMessageSnippet("using the changed").Len() != 1 {
 		t.Errorf("logged %v", logs.All())
 	}
 
@@ -134,7 +134,7 @@ func TestReload(t *testing.T) {
 	copyFile(t, replacement.Cert, f.Cert)
 	l.reload()
 	l.reload()
-	if got := mustConnect(t, server, client); got != first || logs.FilterMessageSnippet("not taken over").Len() != 1 {
+	if got := mustConnect(t, server, client); got != first || logs.FilterMessageSnippet("are not used").Len() != 1 {
 		t.Errorf("half replaced: serial %s, want %s; logged %v", got, first, logs.All())
 	}
 	copyFile(t, replacement.Key, f.Key)
@@ -164,10 +164,10 @@ func TestReload(t *testing.T) {
 		if err := spoil(); err != nil {
 			t.Fatal(err)
 		}
-		before := logs.FilterMessageSnippet("not taken over").Len()
+		before := logs.FilterMessageSnippet("are not used").Len()
 		l.reload()
 		l.reload()
-		if got := logs.FilterMessageSnippet("not taken over").Len(); got != before+1 || mustConnect(t, server, client) != second {
+		if got := logs.FilterMessageSnippet("are not used").Len(); got != before+1 || mustConnect(t, server, client) != second {
 			t.Errorf("%s: %d warnings, want one", name, got-before)
 		}
 	}

@@ -38,7 +38,7 @@ var (
 	errStalled = errors.New("nothing moved")
 
 	// errOwn is the failure of a read whose bytes could not be written on this node.
-	errOwn = errors.New("write what was read")
+	errOwn = errors.New("write the read bytes")
 
 	// errUnclosed is the failure of a read whose endpoint did not close: its destination stays
 	// mapped and registered.
@@ -427,7 +427,7 @@ func (e *endpoint) poll() error {
 func (e *endpoint) settleLocked(d done) {
 	p := e.mu.under[d.slot]
 	if p == nil {
-		e.log.Warn("an operation was reported over twice", zap.Int("slot", d.slot), zap.Error(d.err))
+		e.log.Warn("libfabric reported an operation as complete twice: ignored", zap.Int("slot", d.slot), zap.Error(d.err))
 		return
 	}
 	e.mu.under[d.slot] = nil

@@ -77,7 +77,7 @@ const charDevices = "/dev/infiniband"
 // whyNoMemory explains the failure of what, which needs locked memory.
 func whyNoMemory(what string, err error) error {
 	if errors.Is(err, syscall.ENOMEM) || errors.Is(err, syscall.EPERM) {
-		return fmt.Errorf("%s: %w; may too little memory be locked? %s", what, err, memlockHint)
+		return fmt.Errorf("%s: %w; the limit of locked memory may be too low: %s", what, err, memlockHint)
 	}
 	return fmt.Errorf("%s: %w", what, err)
 }

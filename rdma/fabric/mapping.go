@@ -83,12 +83,12 @@ type target struct {
 // newTarget makes room for n bytes in dst.
 func newTarget(t *Transport, dst rdma.Dest, n int64, rails []*peerRail) (*target, error) {
 	if err := reserve(dst.File, dst.Off, n); err != nil {
-		return nil, fmt.Errorf("room for what is read: %w", err)
+		return nil, fmt.Errorf("make room for the read: %w", err)
 	}
 	from := dst.Off &^ int64(os.Getpagesize()-1)
 	mapped, err := mapFile(dst.File, from, dst.Off-from+n, unix.PROT_READ|unix.PROT_WRITE)
 	if err != nil {
-		return nil, fmt.Errorf("map what is read to: %w", err)
+		return nil, fmt.Errorf("map the destination of the read: %w", err)
 	}
 	d := &target{t: t, mapped: mapped, p: mapped[dst.Off-from:], mems: make([]memory, len(t.rails))}
 	if !t.rails[0].info.local { // registering populates, too
@@ -100,7 +100,7 @@ func newTarget(t *Transport, dst rdma.Dest, n int64, rails []*peerRail) (*target
 		}
 		if d.mems[pr.rail.index], err = pr.rail.domain.register(mapped, false, t.newKey(pr.rail)); err != nil {
 			d.close()
-			return nil, fmt.Errorf("%s: %w: %w", pr.rail.name, rdma.ErrUnavailable, whyNoMemory("register what is read to", err))
+			return nil, fmt.Errorf("%s: %w: %w", pr.rail.name, rdma.ErrUnavailable, whyNoMemory("register the destination of the read", err))
 		}
 		t.count.registered.Add(1)
 	}
@@ -156,7 +156,7 @@ func faultOf(p any) error {
 		runtime.Error
 		Addr() uintptr
 	}); ok {
-		return fmt.Errorf("what was read is gone: the file was made shorter: %w", f)
+		return fmt.Errorf("the read bytes are gone: the file became shorter during the read: %w", f)
 	}
 	panic(p)
 }

@@ -71,7 +71,7 @@ func Open(o Options) (*Transport, error) {
 	}
 	lib := l.Library
 	if l.overridden != "" {
-		o.Logger.Warn("the environment turns on libfabric's cache of registrations, which may serve wrong bytes: it is off",
+		o.Logger.Warn("ignoring a variable of the environment: it turns on libfabric's cache of registrations, which may serve wrong bytes",
 			zap.String("was", l.overridden))
 	}
 	if err := checkMachine(o, lib); err != nil {
@@ -206,7 +206,7 @@ func (p *Peer) try(ctx context.Context, remote rdma.RemoteRegion, want []byte, r
 		return err
 	}
 	if !bytes.Equal(got, want) {
-		return errors.New("what was read is not what was written")
+		return errors.New("other bytes were read than were written")
 	}
 	return nil
 }
@@ -246,7 +246,7 @@ func (t *Transport) unmapRegion(p []byte) error {
 }
 
 func (t *Transport) logClose(what string, err error) {
-	t.opts.Logger.Error("registration does not end", zap.String("of", what), zap.Error(err))
+	t.opts.Logger.Error("cannot end a registration", zap.String("of", what), zap.Error(err))
 }
 
 // proto is Caps.Proto.

@@ -201,7 +201,7 @@ func (c *call) move(ctx context.Context, src *os.File, off, n int64, dst rdma.De
 			dst.Hash.Write(b)
 		}
 		if _, err := dst.File.WriteAt(b, dst.Off+done); err != nil {
-			return fmt.Errorf("inproc: write what was received: %w", err), nil
+			return fmt.Errorf("inproc: write the received bytes: %w", err), nil
 		}
 		done += int64(len(b))
 	}

@@ -80,7 +80,7 @@ func (c *conn) receive(dst rdma.Dest, size int64) (left int64, refused, err erro
 			dst.Hash.Write(b)
 		}
 		if _, err := dst.File.WriteAt(b, at); err != nil {
-			return left, fmt.Errorf("tcp: write what was received: %w", err), nil
+			return left, fmt.Errorf("tcp: write the received bytes: %w", err), nil
 		}
 		c.in.use(n)
 		at += int64(n)

@@ -28,7 +28,7 @@ const (
 var (
 	errOtherVersion = errors.New("the holder has another version")
 	errBadBytes     = errors.New("the bytes disagree with their checksum")
-	errNoChecksum   = errors.New("the holder told no checksum")
+	errNoChecksum   = errors.New("the holder sent no checksum")
 )
 
 // piece is one block of a load. It is owned by one goroutine at a time.

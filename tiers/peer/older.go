@@ -90,7 +90,7 @@ func (t *Tier) dropOlder(found []tiers.Holding) {
 				continue
 			}
 		}
-		t.log.Info("older version than a peer's dropped", peerField(later.peer), pathField(h.Path),
+		t.log.Info("dropped an older version than that of a peer", peerField(later.peer), pathField(h.Path),
 			zap.Uint64("version", h.Seq), zap.Uint64("later", later.Seq))
 		t.engine.Supersede(h.Path, false, later.Seq)
 	}

@@ -67,7 +67,7 @@ func (t *Tier) publish(log events, next uint64) {
 func (p *publisher) resync(why string, fields ...zap.Field) {
 	p.moves = nil
 	p.t.counters.resyncs.Add(1)
-	p.t.log.Info("announcing all blocks anew: "+why, fields...)
+	p.t.log.Info("announcing all blocks again: "+why, fields...)
 	p.t.node.Resync()
 }
 

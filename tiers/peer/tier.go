@@ -319,6 +319,6 @@ func (t *Tier) leave(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, t.opts.Timeout)
 	defer cancel()
 	if err := t.node.Leave(ctx); err != nil {
-		t.log.Warn("goodbye to the cluster did not get through", zap.Error(err))
+		t.log.Warn("cannot tell the cluster that this node leaves", zap.Error(err))
 	}
 }

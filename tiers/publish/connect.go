@@ -46,11 +46,11 @@ func (s *server) connect(endpoint string) {
 		}
 		switch {
 		case err == nil:
-			s.log.Info("a subscriber went away, connecting again", zap.String("endpoint", endpoint))
+			s.log.Info("a subscriber disconnected: connecting again", zap.String("endpoint", endpoint))
 			warned = false
 		case !warned: // once, not each time
 			warned = true
-			s.log.Warn("connecting to a subscriber failed, trying on", zap.String("endpoint", endpoint), zap.Error(err))
+			s.log.Warn("cannot connect to a subscriber: trying again", zap.String("endpoint", endpoint), zap.Error(err))
 		}
 		t := time.NewTimer(pause)
 		select {

@@ -22,7 +22,7 @@ func (p *Publisher) greet(ctx context.Context) {
 	}
 	p.greeted = time.Now()
 	if p.unheard && p.opts.Snapshot != nil {
-		p.log.Info("the first subscriber has come, announcing all blocks anew")
+		p.log.Info("the first subscriber has connected: announcing all blocks again")
 		p.next = p.opts.Log.Next()
 		p.tellAll(ctx)
 		return

@@ -195,7 +195,7 @@ func (p *Publisher) read(ctx, wait context.Context) (int, error) {
 		return 0, err
 	case missed > 0:
 		p.stats.gaps.Add(1)
-		p.log.Warn("events were lost, announcing all blocks anew", zap.Uint64("missed", missed))
+		p.log.Warn("events were lost: announcing all blocks again", zap.Uint64("missed", missed))
 		p.next = p.opts.Log.Next()
 		p.tellAll(ctx)
 		return n, nil
@@ -206,7 +206,7 @@ func (p *Publisher) read(ctx, wait context.Context) (int, error) {
 	p.next += uint64(n)
 	p.send()
 	if p.stale && time.Since(p.snapshot) >= renamePause {
-		p.log.Info("a directory was renamed, announcing all blocks anew")
+		p.log.Info("a directory was renamed: announcing all blocks again")
 		p.next = p.opts.Log.Next()
 		p.tellAll(ctx)
 	}

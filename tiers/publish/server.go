@@ -144,7 +144,7 @@ func (s *server) add(nc net.Conn, to string) *conn {
 		return c
 	}
 	if !stopped { // it is counted when it sees its end
-		s.rarely.Warn("connection refused: there are too many", zap.String("socket", s.typ), zap.String("from", c.from),
+		s.rarely.Warn("connection refused: too many connections", zap.String("socket", s.typ), zap.String("from", c.from),
 			zap.Int("max", maxConns), zap.Int("max_of_one_address", maxAddrConns), zap.Uint64("refused", s.refused.Add(1)))
 	}
 	nc.Close()
