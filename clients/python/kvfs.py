@@ -1,19 +1,19 @@
 """Client of kvfs: look-ups of many blocks, prefetch, events, specs and eviction.
 
-It talks to the files in ``<mount>/.kvfs/``; docs/control.md has the protocol. It needs Python
-3.8 and nothing else, and is one file, so that an engine can simply copy it.
+It uses the files in ``<mount>/.kvfs/``; docs/control.md has the protocol. It needs only Python
+3.8. It is one file, so an engine can copy it.
 
     with Kvfs("/mnt/kv") as kv:
         found = kv.exists(hashes, group="g0")      # one call for thousands of blocks
         kv.prefetch(hashes[: found.prefix], group="g0")
 
-A ``Kvfs`` may be used from several threads: their calls run in parallel, each on a descriptor of
-its own, and descriptors are used again. It may also be used after a fork.
+Several threads may use one ``Kvfs``: their calls run in parallel, each on its own descriptor, and
+descriptors are reused. It may also be used after a fork.
 
 Errors: ``KvfsError`` when the daemon refuses a request, ``OSError`` for the rest, such as
 ``PermissionError`` (the control files are for root and the user of the daemon) and ENOTCONN (the
-daemon is gone). A daemon that was started again is found by itself: a call that meets the end of
-the old one is made once more. ``ValueError`` for names that are not UTF-8, as requests are.
+daemon is gone). The client finds a restarted daemon by itself: it repeats a call that fails because
+the old daemon ended. ``ValueError`` for names that are not UTF-8, because requests are UTF-8.
 """
 
 import errno
@@ -36,24 +36,24 @@ Hashes = Iterable[Union[bytes, str]]
 Path = Union[str, bytes, "os.PathLike[str]"]
 Spec = Union[str, Mapping[str, Any]]
 
-# What a read of a FUSE file brings at most, unless its daemon asks for more.
+# The largest read of a FUSE file, unless its daemon asks for more.
 _READ_BYTES = 128 << 10
 
-# Descriptors of a control file that wait for the next call. More are closed after theirs.
+# The most idle descriptors of a control file. Others are closed after their call.
 _MAX_IDLE = 32
 
 # Errors of a descriptor whose daemon has ended.
 _GONE = frozenset((errno.ENOTCONN, errno.ENODEV, errno.ESTALE, errno.ECONNABORTED, errno.EIO))
 
-# Pauses between looks at a stream that has nothing new, in seconds. See _Stream.
+# Pauses between checks of a stream without news, in seconds. See _Stream.
 _PAUSE_MIN, _PAUSE_MAX = 0.001, 0.02
 
 
 class KvfsError(Exception):
     """The daemon refuses a request.
 
-    ``message`` says why. ``field`` is a JSON Pointer (RFC 6901) to the part of the request that
-    is to blame, such as ``/hashes/17``; None if it is no single part, or the request was binary.
+    ``message`` says why. ``field`` is a JSON Pointer (RFC 6901) to the wrong part of the request,
+    such as ``/hashes/17``; None if it is no single part, or the request was binary.
     """
 
     def __init__(self, message: str, field: Optional[str] = None) -> None:
@@ -73,11 +73,11 @@ class Cancelled(Exception):
 
 
 class Exists(Sequence):
-    """Which of the blocks that were asked for are there; as a sequence, a bool for each.
+    """Which of the requested blocks are there; as a sequence, a bool for each.
 
     states   a character a block, in order: "m" in memory, "d" on the SSD, "p" at a peer, "w"
-             pending (being written, or on its way into memory), "l" late (there, but not in time
-             for the deadline), "." miss, "/" a directory, which is one
+             pending (being written, or on its way into memory), "l" late (there, but later than
+             the deadline), "." miss, "/" a directory, which is a miss
     hits     how many are m, d or p
     pending  how many are w
     late     how many are l
@@ -104,7 +104,7 @@ class Exists(Sequence):
         return self.states[i] in "mdp"
 
     def bools(self) -> List[bool]:
-        """Return for each block whether it is a hit, as LMCache and others want it."""
+        """Return for each block whether it is a hit, in the form of LMCache and others."""
         return [s in "mdp" for s in self.states]
 
     def __repr__(self) -> str:
@@ -115,10 +115,10 @@ class Exists(Sequence):
 class GroupLoad(NamedTuple):
     """What to read of one group of layers, for a hit.
 
-    name   of the group; None after longest_hit by the name of a spec without fetch, which is
-           asked in binary: there groups are known by their position
+    name   of the group; None after longest_hit by the name of a spec without fetch: the request
+           is binary, where groups have only positions
     load   a character for each block up to the hit: "1" read it, "0" it is not needed
-    fetch  positions in the hashes of the blocks to be read beyond ``cached``; None if not asked for
+    fetch  positions in the hashes of the blocks to be read beyond ``cached``; None if not requested
     """
 
     name: Optional[str]
@@ -135,8 +135,8 @@ class LongestHit(NamedTuple):
 
     hit_tokens  tokens from the beginning
     capped      all of the prompt was there, and the last token is left out to be computed
-    pending     blocks met on the way that were being written or loaded, and taken for absent
-    late        those that would have come too late
+    pending     blocks on the way that were being written or loaded, and taken for absent
+    late        blocks that would have come too late
     groups      what to read, in the order of the spec
     """
 
@@ -157,8 +157,8 @@ class LoadMask(NamedTuple):
 class GroupStore(NamedTuple):
     """What is worth writing of one group of layers.
 
-    start, end  the first block and the one after the last that are considered
-    store       a character for each of these: "1" write it, "0" nobody will need it; None: all
+    start, end  the first considered block, and the one after the last
+    store       a character for each of these: "1" write it, "0" not needed; None: write all
     """
 
     name: str
@@ -176,7 +176,7 @@ class GroupStore(NamedTuple):
 class Verdict(NamedTuple):
     """Why a block is not there, or that it is. docs/control.md lists the verdicts.
 
-    time is RFC 3339, age_seconds how long ago that was; both None if nothing happened.
+    time is RFC 3339, age_seconds its age; both None if nothing happened.
     """
 
     path: str
@@ -192,7 +192,7 @@ class Verdict(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far a prefetch is: blocks done, of how many, and bytes loaded."""
+    """The progress of a prefetch: blocks done, all blocks, and bytes loaded."""
 
     done: int
     total: int
@@ -200,12 +200,12 @@ class Progress(NamedTuple):
 
 
 class Prefetched(NamedTuple):
-    """What became of the blocks of a prefetch.
+    """The results of a prefetch.
 
     results  a character a block, in order: "m" it was in memory, "l" it was loaded, "." there is
              none, "w" it is being written, "!" it could not be loaded
     bytes    loaded
-    errors   why, for the first 100 that failed: {"path": ..., "error": ...}
+    errors   the reason, for the first 100 failures: {"path": ..., "error": ...}
     """
 
     results: str
@@ -221,11 +221,11 @@ class Prefetched(NamedTuple):
 
 
 class Evicted(NamedTuple):
-    """What an eviction did.
+    """The result of an eviction.
 
     blocks, bytes  evicted
-    kept_total     blocks that were not, and paths at which there is none
-    kept           the first of them: {"path": ..., "reason": ...}
+    kept_total     blocks that were kept, and paths without a block
+    kept           the first of these: {"path": ..., "reason": ...}
     """
 
     blocks: int
@@ -235,10 +235,10 @@ class Evicted(NamedTuple):
 
 
 class Event(NamedTuple):
-    """One thing that happened to a block.
+    """One event of a block.
 
     event is "stored", "evicted", "removed", "renamed", or "gap": the reader was too slow, and
-    ``missed`` events are lost, 0 if it is not known how many. seq ascends by one for each event
+    ``missed`` events are lost, 0 if the number is not known. seq grows by one for each event
     of the daemon. time is in seconds since 1970, size in bytes.
     """
 
@@ -252,7 +252,7 @@ class Event(NamedTuple):
     reason: str = ""
     from_path: str = ""
     missed: int = 0
-    directory: bool = False  # renamed: it is one, and all below it has another path now
+    directory: bool = False  # renamed: a directory; all blocks below it have another path now
 
     @property
     def path(self) -> str:
@@ -269,7 +269,7 @@ class _File:
     def __init__(self, path: str, flags: int) -> None:
         self.fd = -1
         self.fd = os.open(path, flags)
-        self._buffer = bytearray(_READ_BYTES)  # used again: new memory costs more than the read
+        self._buffer = bytearray(_READ_BYTES)  # reused: new memory costs more than the read
 
     def write(self, data: bytes) -> None:
         """Write all of data."""
@@ -278,12 +278,12 @@ class _File:
             view = view[os.write(self.fd, view):]
 
     def read(self) -> bytes:
-        """Return what comes next; b"" at the end."""
+        """Return the next bytes; b"" at the end."""
         n = os.readv(self.fd, (self._buffer,))
         return bytes(memoryview(self._buffer)[:n])
 
     def close(self) -> None:
-        """Close the file, which cancels what it has asked for."""
+        """Close the file, which cancels its request."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
@@ -306,9 +306,9 @@ def _ask(file: _File, request: bytes) -> bytes:
 class _Stream:
     """Lines of an open control file as they come, until the end, or until close.
 
-    It reads without waiting (O_NONBLOCK), and waits in between by itself, for close, at most
-    20 ms: a thread that waits in a read of a FUSE file could not be woken by another thread, as
-    close(2) does not do that, and poll(2) always calls such a file readable.
+    It reads without waiting (O_NONBLOCK), and pauses in between, at most 20 ms or until close.
+    No thread could wake another one that waits in a read of a FUSE file: close(2) does not do
+    that, and poll(2) always calls such a file readable.
     """
 
     def __init__(self, file: _File, stop: Optional[threading.Event] = None) -> None:
@@ -327,7 +327,7 @@ class _Stream:
         return self._closed.is_set() or (self._stop is not None and self._stop.is_set())
 
     def begin(self) -> None:
-        """Look for the first bytes without waiting: a request is not run before the first read."""
+        """Read the first bytes without waiting: the daemon runs a request at its first read."""
         try:
             self._take(self._file.read())
         except BlockingIOError:
@@ -356,7 +356,7 @@ class _Stream:
             raise
 
     def close(self) -> None:
-        """End the stream, from any thread. Whoever reads closes the file when he is back."""
+        """End the stream, from any thread. A thread that is reading closes the file after its read."""
         self._closed.set()
         with self._lock:
             if not self._reading:
@@ -393,7 +393,7 @@ class _Stream:
         return b""
 
     def _take(self, data: bytes) -> bool:
-        """Cut data into lines; False if it is the end."""
+        """Split data into lines; False at the end."""
         if not data:
             if self._rest and not self.stopped:
                 raise OSError(errno.EPROTO, "the answer ends within a line")
@@ -407,9 +407,9 @@ class _Stream:
 class Events:
     """Events as they happen: an iterator that waits for the next one, and a context manager.
 
-    It ends when close is called, from this thread or another, or when the stop event is set; then
-    within 20 ms. The end of the daemon is an OSError. Its successor counts from 1 again: ask for
-    everything again after that, as after a gap.
+    It ends when close is called, from any thread, or within 20 ms after the stop event is set.
+    The end of the daemon is an OSError. The next daemon counts from 1 again: ask for everything
+    again after that, as after a gap.
     """
 
     def __init__(self, stream: _Stream) -> None:
@@ -431,7 +431,7 @@ class Events:
             fields.get("directory", False))
 
     def close(self) -> None:
-        """End the iteration; from any thread, and as often as one likes."""
+        """End the iteration, from any thread. It may be called again."""
         self._stream.close()
 
     def __enter__(self) -> "Events":
@@ -444,7 +444,7 @@ class Events:
 class Prefetch:
     """A prefetch under way: an iterator over its Progress, and a context manager.
 
-    Leaving the context, and close from this thread or another, cancel what has not begun.
+    Leaving the context, and close from any thread, cancel the loads that have not begun.
     """
 
     def __init__(self, stream: _Stream) -> None:
@@ -470,7 +470,7 @@ class Prefetch:
         raise StopIteration
 
     def result(self) -> Prefetched:
-        """Wait for the end. Fails with Cancelled if the prefetch was cancelled before it."""
+        """Wait for the end. Fail with Cancelled if the prefetch was cancelled before."""
         for _ in self:
             pass
         if self._result is None:
@@ -480,7 +480,7 @@ class Prefetch:
         return self._result
 
     def close(self) -> None:
-        """Cancel what has not begun; from any thread. Nothing after the end."""
+        """Cancel the loads that have not begun, from any thread. After the end it does nothing."""
         self._stream.close()
 
     def __enter__(self) -> "Prefetch":
@@ -502,7 +502,7 @@ def _encode(request: Mapping[str, Any]) -> bytes:
 
 
 class _Fields(Dict[str, Any]):
-    """An object of an answer. It is an error that a field which is asked for is not there."""
+    """An object of an answer. Reading a missing field is an error."""
 
     def __missing__(self, name: str) -> Any:
         raise _broken("no %s in %s" % (name, str(dict(self))[:200]))
@@ -538,7 +538,7 @@ _NO_LEASE, _PROMOTE, _TEXT = 1, 2, 4
 
 
 class _Options(NamedTuple):
-    """What exists and longest_hit have in common."""
+    """The common part of exists and longest_hit."""
 
     template: str
     ranks: int
@@ -548,14 +548,14 @@ class _Options(NamedTuple):
     request: str
 
     def json(self) -> Dict[str, Any]:
-        """Return what differs from the defaults."""
+        """Return the fields that differ from the defaults."""
         return _given(
             template=self.template or None, ranks=None if self.ranks == 1 else self.ranks,
             lease=None if self.lease else False, promote=self.promote or None, deadline_ms=self.deadline_ms,
             request=self.request or None)
 
     def pack(self, op: int, name: str, hashes: "_Packed", num_tokens: int = 0) -> Optional[bytes]:
-        """Return the request in binary, or None where that form has no room for it."""
+        """Return the request in binary, or None if it does not fit that form."""
         first, template, request = name.encode("utf-8"), self.template.encode("utf-8"), self.request.encode("utf-8")
         if self.deadline_ms == 0:  # binary: that of the group
             return None
@@ -668,9 +668,9 @@ def _mounts(mountinfo: str) -> List[Tuple[str, str]]:
 
 
 def find_mount(path: Optional[Path] = None, mountinfo: str = "/proc/self/mountinfo") -> str:
-    """Return the mount point of the kvfs that path is in; without a path, of the only one here.
+    """Return the mount point of the kvfs that contains path; without a path, of the only kvfs.
 
-    Fails with FileNotFoundError if there is none, or, without a path, if there are several.
+    Fail with FileNotFoundError if there is none, or, without a path, if there are several.
     """
     mounts = _mounts(mountinfo)
     if path is None:
@@ -714,17 +714,16 @@ os.register_at_fork(after_in_child=_after_fork)
 class Kvfs:
     """A mount of kvfs.
 
-    mount is the mount point: without it that in the environment variable KVFS_MOUNT, which
-    ``kvfs run`` sets, or else the only kvfs mount there is. Nothing is opened before the first call.
+    mount is the mount point. Default: the environment variable KVFS_MOUNT, which ``kvfs run``
+    sets, or else the only kvfs mount. Nothing is opened before the first call.
 
-    Blocks are named by their hashes or by their paths. Hashes are bytes, which stand in names in
-    lower-case hexadecimal, or str, which stand there as they are. Thousands of hashes of one
-    length, all bytes or all ASCII, are fastest: they go to the daemon in binary. ``template`` says
-    how a path below the mount is made of a hash: ``{group}/{hash}`` unless it is given; also
-    ``{hash:0:3}`` for parts and ``{rank}``, which runs from 0 to ``ranks``. Paths are below the
-    mount, with or without it in front.
+    Hashes or paths name blocks. Hashes are bytes, which names have in lower-case hexadecimal, or
+    str, which names have unchanged. Thousands of hashes of one length, all bytes or all ASCII, are
+    fastest: they go to the daemon in binary. ``template`` makes a path below the mount from a
+    hash. The default is ``{group}/{hash}``. It may have ``{hash:0:3}`` for parts, and ``{rank}``,
+    which runs from 0 to ``ranks`` - 1. Paths are below the mount, with or without it in front.
 
-    ``request`` is a name of at most 128 bytes for the work that follows, for logs and .kvfs/jobs.
+    ``request`` is a name for the request, at most 128 bytes, for logs and .kvfs/jobs.
     """
 
     def __init__(self, mount: Optional[Path] = None) -> None:
@@ -763,10 +762,10 @@ class Kvfs:
         """Return which of at most 1,000,000 blocks are there.
 
         ranks     a block is there if its files of all ranks are
-        lease     what is there stays readable for mount.lookup_lease, as after stat
-        promote   begin to bring what is not in memory there, in order
-        deadline  seconds, rounded up to milliseconds: what would probably take longer to come into memory
-                  counts as late; 0 means none, None that of the group
+        lease     blocks that are there stay readable for mount.lookup_lease, as after stat
+        promote   begin to load hits that are not in memory, in order
+        deadline  seconds, rounded up to milliseconds: a block that would probably take longer to come into
+                  memory counts as late; 0 means no deadline, None that of the group
         """
         listed = _listed(hashes, "hashes")
         options = _options(template, ranks, lease, promote, deadline, request)
@@ -785,7 +784,7 @@ class Kvfs:
 
     def exists_keys(self, paths: Iterable[Path], *, lease: bool = True, promote: bool = False,
                     deadline: Optional[float] = None, request: Optional[str] = None) -> Exists:
-        """Return which of the blocks at paths are there. Otherwise like exists."""
+        """Return which of the blocks at paths are there. Everything else is as in exists."""
         keys = self._keys(paths)
         fields: Dict[str, Any] = {"op": "exists", "keys": keys}
         fields.update(_options(None, 1, lease, promote, deadline, request).json())
@@ -804,13 +803,13 @@ class Kvfs:
                     request: Optional[str] = None) -> LongestHit:
         """Return how many tokens from the beginning of a prompt need not be computed.
 
-        spec        name of a spec, or one itself: see set_specs
+        spec        name of a spec, or the spec itself: see set_specs
         hashes      hashes[u] names the prompt up to the end of its hash block u
         num_tokens  length of the prompt; None: of all hashes
         cached      tokens at the beginning that the engine has already, for fetch and promote
         fetch       list the hashes to be read
-        promote     begin to bring the blocks to be read into memory
-        Otherwise like exists.
+        promote     begin to load the blocks to be read into memory
+        Everything else is as in exists.
         """
         listed = _listed(hashes, "hashes")
         options = _options(template, ranks, lease, promote, deadline, request)
@@ -829,7 +828,7 @@ class Kvfs:
         return LongestHit(got["hit_tokens"], got["capped"], got["pending"], got["late"], _loads(got))
 
     def load_mask(self, spec: Spec, hit_tokens: int, *, cached: int = 0, num_hashes: int) -> LoadMask:
-        """Return what to read for a hit of given length, in tokens, without looking for blocks.
+        """Return what to read for a hit of a given length in tokens. It looks for no blocks.
 
         num_hashes is the number of hashes of the prompt; cached as for longest_hit.
         """
@@ -848,7 +847,7 @@ class Kvfs:
         return [GroupStore(g["name"], g["start"], g["end"], g["store"]) for g in map(_Fields, got["groups"])]
 
     def why(self, paths: Iterable[Path]) -> List[Verdict]:
-        """Return for each path why no block is there, or that one is. In the order of paths."""
+        """Return for each path, in order, why no block is there, or that one is."""
         got = self._json("query", _encode({"op": "why", "keys": self._keys(paths)}))
         return [
             Verdict(v["path"], v["verdict"], v["text"], v.get("tier"), v.get("rule"), v.get("by"), v.get("to"),
@@ -860,9 +859,9 @@ class Kvfs:
     def start_prefetch(self, hashes: Optional[Hashes] = None, *, keys: Optional[Iterable[Path]] = None,
                        group: str = "", template: Optional[str] = None, ranks: int = 1,
                        request: Optional[str] = None, cancel: Optional[threading.Event] = None) -> Prefetch:
-        """Begin to bring blocks into memory, in order; return at once.
+        """Begin to load blocks into memory, in order; return at once.
 
-        Give either hashes, or the paths of blocks as keys. The blocks then stay readable for
+        Give either hashes, or paths of blocks as keys. The blocks then stay readable for
         mount.lookup_lease. Setting cancel, from another thread, cancels like Prefetch.close.
         """
         if (hashes is None) == (keys is None):
@@ -879,10 +878,10 @@ class Kvfs:
                  template: Optional[str] = None, ranks: int = 1, request: Optional[str] = None,
                  progress: Optional[Callable[[Progress], Any]] = None,
                  cancel: Optional[threading.Event] = None) -> Prefetched:
-        """Bring blocks into memory, in order, and wait until they are there.
+        """Load blocks into memory, in order, and wait until they are there.
 
-        progress is called at most ten times a second. An exception of it cancels, and so does setting
-        cancel from another thread, which is then the exception Cancelled. Otherwise like start_prefetch.
+        progress is called at most ten times a second. If it raises an exception, that cancels. Setting
+        cancel from another thread cancels too, and raises Cancelled. See start_prefetch for the rest.
         """
         with self.start_prefetch(hashes, keys=keys, group=group, template=template, ranks=ranks,
                                  request=request, cancel=cancel) as running:
@@ -893,10 +892,10 @@ class Kvfs:
 
     def evict(self, tier: str, paths: Optional[Iterable[Path]] = None, *, all: bool = False,
               force: bool = False) -> Evicted:
-        """Drop blocks from a tier, "memory" or "disk"; what is open or pinned stays.
+        """Drop blocks from a tier, "memory" or "disk"; open and pinned blocks stay.
 
-        paths of directories mean all below. all, without paths, means every block. force also
-        drops what no other tier has: such a block is lost.
+        A directory in paths means all blocks below it. all, without paths, means every block. force
+        also drops blocks that no other tier has: these are lost.
         """
         fields = _given(tier=tier, paths=None if paths is None else self._keys(paths), all=all or None,
                         force=force or None)
@@ -918,17 +917,17 @@ class Kvfs:
         return self._attribute(path, "pinned") == "1"
 
     def set_ttl(self, path: Path, seconds: float) -> None:
-        """Let the block expire this much later, rounded up to milliseconds; 0: never."""
+        """Let the block expire after this time, rounded up to milliseconds; 0: never."""
         if not 0 <= seconds < math.inf:
             raise ValueError("ttl: got %r seconds" % seconds)
         os.setxattr(self._path(path), "user.kvfs.ttl", b"%dms" % math.ceil(seconds * 1000))
 
     def ttl(self, path: Path) -> Optional[float]:
-        """Return the seconds that the block has to live; None: for ever."""
+        """Return the seconds until the block expires; None: never."""
         return _seconds(self._attribute(path, "ttl")) or None
 
     def checksum(self, path: Path) -> str:
-        """Return "crc64nvme:" and 16 hexadecimal digits, computed if nobody has yet."""
+        """Return "crc64nvme:" and 16 hexadecimal digits, computed at the first request."""
         return self._attribute(path, "checksum")
 
     def state(self, path: Path) -> str:
@@ -952,13 +951,13 @@ class Kvfs:
     def set_specs(self, specs: Mapping[str, Mapping[str, Any]]) -> Dict[str, Dict[str, Any]]:
         """Set specs until the daemon stops, all or none; return them with all defaults filled in.
 
-        A spec says what the attention groups of a model are: docs/control.md has its fields.
-        KvfsError has all that is wrong with them.
+        A spec describes the attention groups of a model: docs/control.md has its fields.
+        KvfsError has all errors in the specs.
         """
         return self._specs({"set": specs})
 
     def remove_specs(self, names: Iterable[str]) -> Dict[str, Dict[str, Any]]:
-        """Remove specs; return those that were removed."""
+        """Remove specs; return the removed ones."""
         return self._specs({"remove": _listed(names, "names")})
 
     def _specs(self, request: Mapping[str, Any]) -> Dict[str, Dict[str, Any]]:
@@ -969,12 +968,12 @@ class Kvfs:
 
     def events(self, since: Optional[int] = None, groups: Optional[Iterable[str]] = None,
                events: Optional[Iterable[str]] = None, stop: Optional[threading.Event] = None) -> Events:
-        """Return an iterator over what happens to blocks, from this call on.
+        """Return an iterator over the events of blocks, from this call on.
 
-        since   begin with the event of this number, if the daemon still has it (it keeps 16,384),
-                else with a gap, also if it is one of an earlier daemon and still to come
-        groups  only events of these
-        events  only these kinds: "stored", "evicted", "removed", "renamed"; gaps come in any case
+        since   begin with the event of this number if the daemon still has it (it keeps 16,384);
+                otherwise, and for a number of an earlier daemon, begin with a gap
+        groups  only events of these groups
+        events  only these kinds: "stored", "evicted", "removed", "renamed"; gaps always come
         stop    ends the iteration when it is set; so does Events.close
         """
         self._check()
@@ -986,7 +985,7 @@ class Kvfs:
         return Events(self._follow("events", _encode(fields), stop))
 
     def status(self) -> Dict[str, Any]:
-        """Return .kvfs/status: the state of the daemon, counters and sizes. Anybody may."""
+        """Return .kvfs/status: the state of the daemon, counters and sizes. Every user may read it."""
         self._check()
         file = self._open("status", os.O_RDONLY)
         try:
@@ -1000,7 +999,7 @@ class Kvfs:
         return os.path.join(self.mount, os.fsdecode(path))
 
     def _key(self, path: Path) -> str:
-        """Return a path below the mount as requests have it."""
+        """Return a path below the mount in the form of requests."""
         name = os.fsdecode(path)
         if not name.startswith("/"):
             return name
@@ -1025,7 +1024,7 @@ class Kvfs:
         return _decode(self._ask(name, request))
 
     def _ask(self, name: str, request: bytes) -> bytes:
-        """Return the answer to a request, of a daemon that may have been started again."""
+        """Return the answer to a request. The daemon may have been restarted."""
         try:
             return self._try(name, request)
         except OSError as e:
@@ -1059,7 +1058,7 @@ class Kvfs:
         return answer
 
     def _follow(self, name: str, request: bytes, stop: Optional[threading.Event]) -> _Stream:
-        """Ask for an answer that comes bit by bit."""
+        """Request an answer that comes in parts."""
         self._check()
         file = self._open(name, os.O_RDWR | os.O_NONBLOCK)
         stream = _Stream(file, stop)

@@ -11,8 +11,8 @@ import (
 const (
 	opBits     = 0x03 // the Op
 	markBit    = 0x04 // Hold: in memory. Bury: a directory
-	firstBit   = 0x08 // first record of one Encode: nothing before it counts
-	attrsBit   = 0x10 // Hold: Mode, UID and GID follow, else they are those of the Hold before
+	firstBit   = 0x08 // first record of one Encode: earlier values do not count
+	attrsBit   = 0x10 // Hold: Mode, UID and GID follow; else those of the previous Hold
 	sizeUnits  = 0x20 // Hold: Size follows, in units of sizeUnit
 	sizeBytes  = 0x40 // Hold: Size follows, in bytes
 	knownBits  = 0x7f
@@ -25,10 +25,10 @@ const (
 	maxVarints = 6 // of a record, none of them longer than binary.MaxVarintLen64
 )
 
-// known is what both sides remember of the records before.
+// known is what both sides remember of earlier records.
 type known struct {
 	seq            uint64 // of the latest Hold or Bury
-	size           uint64 // of the latest Hold, as are the others
+	size           uint64 // of the latest Hold; so are the next fields
 	mode, uid, gid uint32
 }
 
@@ -98,20 +98,19 @@ func (e *encoder) appendHold(buf []byte, head byte, r *Record) []byte {
 	return buf
 }
 
-// appendSeq adds the way from the Seq before, which may go around the end of the
-// numbers: then it comes back there on the other side.
+// appendSeq appends the difference to the previous Seq. It may wrap around; the other side then
+// wraps back.
 func (e *encoder) appendSeq(buf []byte, seq uint64) []byte {
 	buf = binary.AppendVarint(buf, int64(seq-e.seq))
 	e.seq = seq
 	return buf
 }
 
-// Decode calls fn for each record in buf, until fn fails, and returns its error. The
-// record is valid until fn returns, its Path for ever.
+// Decode calls fn for each record in buf, until fn fails, and returns its error. The record is
+// valid until fn returns, its Path for ever.
 //
-// Decode fails with ErrMalformed on anything that the encoder does not make, but has called
-// fn for what came before it. It never reads past buf or allocates by what a length in
-// it claims.
+// Decode fails with ErrMalformed on anything that the encoder does not make; it has called fn for
+// the records before that. It never reads past buf, and a length in buf never makes it allocate.
 func Decode(buf []byte, fn func(r *Record) error) error {
 	d := decoder{buf: buf}
 	for len(d.buf) > 0 {
@@ -132,7 +131,7 @@ type decoder struct {
 	known
 	buf   []byte
 	begun bool
-	bad   string // what is wrong; once set, nothing that was read means anything
+	bad   string // what is wrong; once set, all values read are void
 }
 
 func (d *decoder) fail(what string) {

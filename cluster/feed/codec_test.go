@@ -23,7 +23,7 @@ func decodeAll(buf []byte) ([]Record, error) {
 	return list, err
 }
 
-// normal returns r without what is not sent.
+// normal returns r without the fields that are not sent.
 func normal(r Record) Record {
 	switch r.Op {
 	case Hold:
@@ -40,8 +40,8 @@ func normal(r Record) Record {
 	return r
 }
 
-// randomRecord returns a record like those of a working node, or, now and then, with
-// values at the edges of what fits.
+// randomRecord returns a record like those of a working node, or now and then one with extreme
+// values.
 func randomRecord(rnd *rand.Rand) Record {
 	pick := func(values ...uint64) uint64 {
 		if rnd.IntN(4) == 0 {
@@ -95,7 +95,7 @@ func TestCodecRoundTrip(t *testing.T) {
 	}
 }
 
-// TestDecodeCutOff shows that no true part of a buffer passes for one with as many records.
+// TestDecodeCutOff shows that no proper prefix of a buffer decodes to as many records.
 func TestDecodeCutOff(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for range 100 {
@@ -147,8 +147,8 @@ func TestEncodeWithoutOperation(t *testing.T) {
 	Encode(nil, Record{Op: 4})
 }
 
-// TestRecordSize bounds the bytes of records as a working node makes them. The figures
-// stand in the package comment.
+// TestRecordSize bounds the bytes of records as a working node makes them. The package comment has
+// the figures.
 func TestRecordSize(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 1))
 	const count = 10000
@@ -231,8 +231,8 @@ func BenchmarkDecode(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/1000, "ns/record")
 }
 
-// FuzzDecode shows that what Decode takes is what Encode makes: of one call, byte for
-// byte; of several, the same records.
+// FuzzDecode shows that Decode accepts only what Encode makes: for one call byte for byte, for
+// several calls the same records.
 func FuzzDecode(f *testing.F) {
 	rnd := rand.New(rand.NewPCG(1, 1))
 	for range 20 {
@@ -263,8 +263,8 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// Encode appends the wire form of records to buf. What several calls appended to one
-// buf can be decoded at once. A record must have one of the operations.
+// Encode appends the wire form of records to buf. The results of several calls on one buf can be
+// decoded at once. A record must have one of the operations.
 func Encode(buf []byte, records ...Record) []byte {
 	var e encoder
 	for i := range records {

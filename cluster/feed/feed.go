@@ -2,8 +2,8 @@ package feed
 
 import "errors"
 
-// The kinds of errors, for errors.Is. Besides them come those of a context, of a
-// Snapshotter, and of who sends.
+// The kinds of errors, for errors.Is. Other errors come from a context, a Snapshotter, or the send
+// function.
 var (
 	ErrClosed    = errors.New("feed is closed")        // from Serve, after Log.Close
 	ErrMalformed = errors.New("malformed records")     // from Decode and Apply: bytes that no Encode made
@@ -11,7 +11,7 @@ var (
 	ErrNoSlot    = errors.New("no free slot in index") // from Apply: a snapshot had to be refused
 )
 
-// Op is what a record tells.
+// Op is the operation of a record.
 type Op uint8
 
 // The operations.
@@ -21,33 +21,33 @@ const (
 	Bury                  // all versions of the key below Seq are void, everywhere
 )
 
-// Record is one entry of a feed. Fields that its operation does not name are not sent.
+// Record is one entry of a feed. Only the fields of its operation are sent.
 type Record struct {
 	Op     Op
-	Hash   uint64 // of the path; see location.HashPath. Bury: not sent, but made from Path
+	Hash   uint64 // of the path; see location.HashPath. Bury: not sent, computed from Path
 	Seq    uint64 // Hold: the version; Bury: all below it; Release: unused
 	Size   int64  // Hold: bytes
 	Mode   uint32 // Hold: type and permission bits, as st_mode. Bury: only whether it is a directory
 	UID    uint32 // Hold
 	GID    uint32 // Hold
 	Memory bool   // Hold: in memory, not only on SSD
-	Path   string // Bury: the key's path, because who holds it must find it
-	Time   int64  // Bury: when it was made, nanoseconds since the epoch by its maker's clock
+	Path   string // Bury: the key's path, which a holder needs to find the key
+	Time   int64  // Bury: when it was made, nanoseconds since the epoch by the clock of its maker
 }
 
-// Position is a place in the log of one incarnation of a node.
+// Position is a position in the log of one incarnation of a node.
 type Position struct {
 	Epoch uint64 // incarnation: differs between any two processes of a node; never 0
 	Next  uint64 // number of the first record that has not been seen, from 1
 }
 
-// Batch is what travels at once.
+// Batch is the unit of sending.
 type Batch struct {
-	// Position is the place after this batch. Within a snapshot, but in its last
-	// batch, Next is 0: there is no place to go on from.
+	// Position is the position after this batch. Within a snapshot, except in its last batch, Next
+	// is 0: the stream cannot be resumed there.
 	Position Position
-	// Begin: what follows, up to End, is a snapshot: when it ends, what the node was
-	// known to hold before Begin, and was not told since, it does not hold.
+	// Begin and End mark the first and the last batch of a snapshot. At End, the node holds nothing
+	// more of what it held before Begin and did not report since.
 	Begin, End bool
 	Records    []byte // by Encode
 	Count      int    // records in it

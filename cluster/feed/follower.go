@@ -13,19 +13,18 @@ const (
 	maxEntries = 1 << 24 // of one node: 0.5 to 0.9 GB of index, 16 TiB in blocks of 1 MiB
 )
 
-// Graveyard is told of graves, besides the index. r is valid until it returns.
+// Graveyard receives graves, besides the index. r is valid until it returns.
 type Graveyard func(r *Record)
 
 // Slots gives numbers to holders.
 type Slots interface {
-	// TakeSlot returns one that is free; false: none is.
+	// TakeSlot returns a free slot, or false if none is free.
 	TakeSlot() (location.Slot, bool)
 	GiveSlot(location.Slot) // after Index.Drop
 }
 
-// Follower keeps the index in step with one node's feed, over as many connections and
-// incarnations of it as there are. Its methods must not be called in parallel, but for
-// Stats.
+// Follower keeps the index up to date with one node's feed, over any number of connections and
+// incarnations. Its methods must not be called in parallel, except Stats.
 //
 // Its state is one of four:
 //
@@ -35,53 +34,53 @@ type Slots interface {
 //	P         a slot -        deltas from P on, or Begin
 //	P         a slot a slot   the rest of a later snapshot, or Begin, or deltas from P on
 //
-// Where a stream breaks in the midst of a snapshot, the half of it stays hidden until
-// a Begin or deltas show how it goes on. Any error of Apply forgets it at once.
+// If a stream breaks during a snapshot, the half that came stays hidden until a Begin or deltas
+// show how the stream goes on. Any error of Apply forgets it at once.
 type Follower struct {
 	index   *location.Index
 	slots   Slots
 	buried  Graveyard
 	observe func(seq uint64)
-	latest  func() uint64 // the highest version that is believed
-	far     func()        // told of one above
+	latest  func() uint64 // the highest version that is accepted
+	far     func()        // called for each version above it
 
 	most     int64 // entries of the node
 	live     bool
 	position Position
 	shown    slot
 	hidden   slot   // of the snapshot under way
-	epoch    uint64 // likewise
+	epoch    uint64 // of the snapshot under way
 
 	counters followerCounters
 }
 
-// slot is one that was taken, or none.
+// slot is a taken slot, or none.
 type slot struct {
 	number location.Slot
 	taken  bool
 }
 
-// followerCounters is FollowerStats while it is counted.
+// followerCounters is the atomic form of FollowerStats.
 type followerCounters struct {
 	records, bytes, batches, begun, ended, resumed, refused, skipped, news atomic.Uint64
 }
 
 // FollowerStats describes a Follower.
 type FollowerStats struct {
-	Records   uint64 `json:"records"`   // received, those of snapshots included
+	Records   uint64 `json:"records"`   // received, with those of snapshots
 	Bytes     uint64 `json:"bytes"`     // of them, as encoded
 	Batches   uint64 `json:"batches"`   // received
 	Begun     uint64 `json:"begun"`     // snapshots
-	Snapshots uint64 `json:"snapshots"` // that came to their end
-	Resumes   uint64 `json:"resumes"`   // how often deltas came though a snapshot had been broken off
-	Refused   uint64 `json:"refused"`   // batches that made no sense
-	Skipped   uint64 `json:"skipped"`   // records that made no sense
-	Buried    uint64 `json:"buried"`    // graves that were news
+	Snapshots uint64 `json:"snapshots"` // snapshots that were completed
+	Resumes   uint64 `json:"resumes"`   // deltas that came after a broken snapshot
+	Refused   uint64 `json:"refused"`   // malformed batches
+	Skipped   uint64 `json:"skipped"`   // malformed records
+	Buried    uint64 `json:"buried"`    // graves that were new
 }
 
-// NewFollower returns one that knows nothing, and shows what it will. buried is called
-// for each grave that was news to the index, observe for the highest Seq of each batch,
-// both by Apply's goroutine; nil: they are not.
+// NewFollower returns a Follower that knows nothing and will show its entries. It calls buried for
+// each grave that was new to the index, and observe for the highest Seq of each batch, both in
+// Apply's goroutine. Either may be nil.
 func NewFollower(index *location.Index, slots Slots, buried Graveyard, observe func(seq uint64)) *Follower {
 	if buried == nil {
 		buried = func(*Record) {}
@@ -95,17 +94,17 @@ func NewFollower(index *location.Index, slots Slots, buried Graveyard, observe f
 	}
 }
 
-// Limit has records of versions above latest skipped, and far called for each. latest is
-// asked once for each batch. It is called before the first Apply.
+// Limit makes records of versions above latest be skipped, and far be called for each. latest is
+// called once for each batch. Limit must be called before the first Apply.
 func (f *Follower) Limit(latest func() uint64, far func()) { f.latest, f.far = latest, far }
 
-// Position is where to go on, for Serve; zero if with a snapshot. While a snapshot comes
-// in it is that of before.
+// Position is where Serve resumes; zero means with a snapshot. During a snapshot it is the position
+// from before.
 func (f *Follower) Position() Position { return f.position }
 
-// Apply takes a batch. An error means that the stream makes no sense and is to be begun
-// anew from Position: ErrMalformed, ErrOutOfStep, or ErrNoSlot. While a snapshot comes
-// in, what was known before stays visible. Apply does not keep the batch.
+// Apply takes a batch. An error means that the stream is invalid and must begin again from
+// Position: ErrMalformed, ErrOutOfStep, or ErrNoSlot. During a snapshot the earlier entries stay
+// visible. Apply does not keep the batch.
 func (f *Follower) Apply(b *Batch) error {
 	f.counters.batches.Add(1)
 	f.counters.bytes.Add(uint64(len(b.Records)))
@@ -133,8 +132,8 @@ func (f *Follower) apply(b *Batch) error {
 	return nil
 }
 
-// applyDeltas takes a batch that is of no snapshot. If records of it were entered before
-// it fails, then they come again: the position stays.
+// applyDeltas takes a batch of deltas. If it fails after some records were entered, they come
+// again: the position stays.
 func (f *Follower) applyDeltas(b *Batch) error {
 	p := f.position
 	if p.Next == 0 {
@@ -157,7 +156,7 @@ func (f *Follower) applyDeltas(b *Batch) error {
 	return nil
 }
 
-// enterSnapshot makes ready for a batch of a snapshot.
+// enterSnapshot prepares for a batch of a snapshot.
 func (f *Follower) enterSnapshot(b *Batch) error {
 	if (b.Position.Next != 0) != b.End || b.Position.Epoch == 0 {
 		return fmt.Errorf("%w: position %+v in a snapshot", ErrOutOfStep, b.Position)
@@ -168,7 +167,7 @@ func (f *Follower) enterSnapshot(b *Batch) error {
 		}
 		return nil
 	}
-	f.release(&f.hidden) // of a snapshot that was broken off
+	f.release(&f.hidden) // of a broken snapshot
 	number, ok := f.slots.TakeSlot()
 	if !ok {
 		return ErrNoSlot
@@ -180,8 +179,8 @@ func (f *Follower) enterSnapshot(b *Batch) error {
 	return nil
 }
 
-// endSnapshot shows the new before it hides the old, so that nothing that is in both is
-// lost in between.
+// endSnapshot shows the new entries before it hides the old ones, so that no entry in both is ever
+// missing.
 func (f *Follower) endSnapshot(b *Batch) {
 	f.index.SetLive(f.hidden.number, f.live)
 	f.release(&f.shown)
@@ -190,7 +189,7 @@ func (f *Follower) endSnapshot(b *Batch) {
 	f.counters.ended.Add(1)
 }
 
-// release forgets what a slot holds and gives it back.
+// release forgets the entries of a slot and gives it back.
 func (f *Follower) release(s *slot) {
 	if s.taken {
 		f.index.Drop(s.number)
@@ -221,7 +220,7 @@ func (f *Follower) enter(b *Batch, into location.Slot) error {
 	return err
 }
 
-// enterRecord puts one record into the index, and reports whether it made sense.
+// enterRecord puts one record into the index, and reports whether it was valid.
 func (f *Follower) enterRecord(r *Record, into location.Slot, latest uint64) bool {
 	tooFar := r.Op != Release && r.Seq > latest
 	if tooFar {
@@ -230,7 +229,7 @@ func (f *Follower) enterRecord(r *Record, into location.Slot, latest uint64) boo
 	switch r.Op {
 	case Hold:
 		if tooFar || !sound(r) || f.index.Count(into) >= f.most {
-			// What was known of the key is not so any more, that much is sure.
+			// What was known of the key certainly no longer holds.
 			f.index.Delete(into, r.Hash)
 			return false
 		}
@@ -252,7 +251,7 @@ func (f *Follower) enterRecord(r *Record, into location.Slot, latest uint64) boo
 	return true
 }
 
-// sound reports whether a Hold tells what can be. The size of a directory means nothing.
+// sound reports whether a Hold is possible. The size of a directory has no meaning.
 func sound(r *Record) bool {
 	switch r.Mode &^ 0o7777 {
 	case typeDir:
@@ -264,7 +263,7 @@ func sound(r *Record) bool {
 	return false
 }
 
-// SetLive shows or hides what the node holds. It goes on being followed.
+// SetLive shows or hides what the node holds. The Follower keeps following it.
 func (f *Follower) SetLive(live bool) {
 	f.live = live
 	if f.shown.taken {
@@ -272,16 +271,15 @@ func (f *Follower) SetLive(live bool) {
 	}
 }
 
-// Drop forgets all that the node holds and gives the slots back; the Follower can begin
-// anew, with a snapshot.
+// Drop forgets all that the node holds and gives the slots back. The Follower can then begin with a
+// snapshot.
 func (f *Follower) Drop() {
 	f.release(&f.hidden)
 	f.release(&f.shown)
 	f.position = Position{}
 }
 
-// Stats returns what has been counted. It may be called in parallel with the other
-// methods.
+// Stats returns the counts. It may be called in parallel with the other methods.
 func (f *Follower) Stats() FollowerStats {
 	c := &f.counters
 	return FollowerStats{

@@ -13,7 +13,7 @@ import (
 	"github.com/kvfs/kvfs/cluster/location"
 )
 
-// slotPool gives out slots, and demands that those which come back are empty.
+// slotPool gives out slots, and requires that they come back empty.
 type slotPool struct {
 	t     testing.TB
 	index *location.Index
@@ -57,14 +57,14 @@ func (p *slotPool) GiveSlot(s location.Slot) {
 	p.mu.free = append(p.mu.free, s)
 }
 
-// taken returns how many are out.
+// taken returns how many slots are given out.
 func (p *slotPool) taken() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.count - len(p.mu.free)
 }
 
-// fixture is a Follower and what is around it.
+// fixture is a Follower with its surroundings.
 type fixture struct {
 	*Follower
 	t        *testing.T
@@ -83,13 +83,13 @@ func newFixture(t *testing.T, slots int) *fixture {
 	return x
 }
 
-// batch returns one with its count.
+// batch returns a batch with its count.
 func batch(epoch, next uint64, begin, end bool, records ...Record) *Batch {
 	return &Batch{Position: Position{epoch, next}, Begin: begin, End: end,
 		Records: Encode(nil, records...), Count: len(records)}
 }
 
-// must applies batches that must be taken.
+// must applies batches that must be accepted.
 func (x *fixture) must(batches ...*Batch) {
 	x.t.Helper()
 	for i, b := range batches {
@@ -99,8 +99,8 @@ func (x *fixture) must(batches ...*Batch) {
 	}
 }
 
-// sees demands that just these of the hashes 1 to 99 are found, each once, and where to
-// go on.
+// sees requires that exactly these of the hashes 1 to 99 are found, each once, and that the stream
+// continues at next.
 func (x *fixture) sees(next uint64, hashes ...uint64) {
 	x.t.Helper()
 	var got []uint64
@@ -119,7 +119,7 @@ func (x *fixture) sees(next uint64, hashes ...uint64) {
 
 func release(hash uint64) Record { return Record{Op: Release, Hash: hash} }
 
-// TestFollowerSnapshot shows what is visible when, over two incarnations.
+// TestFollowerSnapshot shows which entries are visible when, over two incarnations.
 func TestFollowerSnapshot(t *testing.T) {
 	x := newFixture(t, 2)
 	x.sees(0)
@@ -159,8 +159,8 @@ func TestFollowerSnapshot(t *testing.T) {
 	}
 }
 
-// TestFollowerBrokenSnapshot shows that a snapshot which is broken off is no harm, if it
-// is followed by another, or the old position is resumed.
+// TestFollowerBrokenSnapshot shows that a broken snapshot does no harm if another one follows, or
+// if the old position is resumed.
 func TestFollowerBrokenSnapshot(t *testing.T) {
 	half := batch(8, 0, true, false, numbered(20, 22)...)
 	for _, c := range []struct {
@@ -198,8 +198,8 @@ func TestFollowerBrokenSnapshot(t *testing.T) {
 	}
 }
 
-// TestFollowerRefuses shows which batches make no sense, and that they change neither the
-// position nor what was seen, and leave no slot taken.
+// TestFollowerRefuses shows which batches are invalid, and that they change neither the position
+// nor the entries, and leave no slot taken.
 func TestFollowerRefuses(t *testing.T) {
 	less, more := batch(7, 12, false, false, numbered(2, 3)...), batch(7, 12, false, false, numbered(2, 3)...)
 	less.Count, less.Position.Next = 1, 11
@@ -213,8 +213,8 @@ func TestFollowerRefuses(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		bad   *Batch
-		half  bool // in the midst of a snapshot
-		fresh bool // before any
+		half  bool // during a snapshot
+		fresh bool // before any snapshot
 		want  error
 	}{
 		{"deltas before any snapshot", batch(7, 2, false, false, numbered(1, 1)...), false, true, ErrOutOfStep},
@@ -279,8 +279,8 @@ func TestFollowerNoSlot(t *testing.T) {
 	x.sees(11, 1, 2)
 }
 
-// TestFollowerSkips shows that a holder which lies about a block is not believed about
-// it, and about the others it is.
+// TestFollowerSkips shows that a false record is skipped, and that the other records of its holder
+// count.
 func TestFollowerSkips(t *testing.T) {
 	good := Record{Op: Hold, Hash: 2, Seq: 5, Size: 4096, Mode: 0o100644}
 	long := Record{Op: Bury, Seq: 5, Mode: typeFile, Path: string(make([]byte, location.MaxPath+1))}
@@ -302,7 +302,7 @@ func TestFollowerSkips(t *testing.T) {
 			x.must(batch(7, 1, true, true, good))
 			x.must(batch(7, 4, false, false, numbered(1, 1)[0], r, numbered(3, 3)[0]))
 			if r.Op == Hold {
-				x.sees(4, 1, 3) // 2 is not what it was, nobody knows what it is
+				x.sees(4, 1, 3) // the earlier entry of 2 no longer holds
 			} else {
 				x.sees(4, 1, 2, 3)
 			}
@@ -321,8 +321,8 @@ func TestFollowerSkips(t *testing.T) {
 	}
 }
 
-// TestFollowerLimit shows that versions above the limit are skipped, and told of, and that
-// the limit may change.
+// TestFollowerLimit shows that versions above the limit are skipped and reported, and that the
+// limit may change.
 func TestFollowerLimit(t *testing.T) {
 	x := newFixture(t, 1)
 	latest, far := uint64(10), 0
@@ -355,8 +355,8 @@ func TestFollowerEntries(t *testing.T) {
 	}
 }
 
-// TestFollowerGraves shows that a grave is told of once, with its path, voids what is
-// older, and forbids it to come back.
+// TestFollowerGraves shows that a grave is reported once, with its path, voids older entries, and
+// keeps them from coming back.
 func TestFollowerGraves(t *testing.T) {
 	hold := func(seq uint64) Record {
 		return Record{Op: Hold, Hash: location.HashPath("g/a"), Seq: seq, Mode: 0o100644}
@@ -394,8 +394,8 @@ func TestFollowerGraves(t *testing.T) {
 	}
 }
 
-// TestFollowerLive shows that a node which is away is hidden, goes on being followed, and
-// is shown again, also if a snapshot ends meanwhile.
+// TestFollowerLive shows that an absent node is hidden, is still followed, and is shown again, also
+// if a snapshot ends meanwhile.
 func TestFollowerLive(t *testing.T) {
 	x := newFixture(t, 2)
 	x.must(batch(7, 10, true, true, numbered(1, 2)...))
@@ -417,8 +417,7 @@ func TestFollowerLive(t *testing.T) {
 	x.sees(1, 6)
 }
 
-// FuzzFollower shows that no stream of batches, however it is made, brings a Follower
-// out of its states.
+// FuzzFollower shows that no stream of batches brings a Follower out of its states.
 func FuzzFollower(f *testing.F) {
 	for _, list := range [][]Record{numbered(1, 3), {release(1)}, {{Op: Bury, Seq: 4, Path: "g/a"}}} {
 		f.Add([]byte{3, 1, 9, 0, 9, 2}, Encode(nil, list...))
@@ -512,8 +511,8 @@ func BenchmarkFollowerDeltas(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/5, "ns/record")
 }
 
-// TestFollowerBounded: of a node that tells of more than may be, only so much is entered; the rest is
-// counted as skipped, and all is freed when the node is dropped.
+// TestFollowerBounded: the entries of a node are bounded. The others are counted as skipped, and
+// all memory is freed when the node is dropped.
 func TestFollowerBounded(t *testing.T) {
 	index := location.New(location.Options{})
 	f := NewFollower(index, newSlotPool(t, index, 2), nil, nil)
@@ -535,8 +534,8 @@ func TestFollowerBounded(t *testing.T) {
 	}
 }
 
-// Slots returns the slots that hold its entries now: none before the first snapshot,
-// one, or two during a snapshot.
+// Slots returns the slots with its entries now: none before the first snapshot, then one, or two
+// during a snapshot.
 func (f *Follower) Slots() []location.Slot {
 	var numbers []location.Slot
 	for _, s := range []slot{f.shown, f.hidden} {

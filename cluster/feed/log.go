@@ -14,29 +14,29 @@ const (
 	defaultPathBytes  = 16 << 20
 	defaultInterval   = 10 * time.Millisecond
 
-	// perSubscriber lengthens the default Interval where there are many: a node then
-	// sends 10,000 batches a second at most, however many nodes follow it, and gets as
-	// many if all are alike. See "Scale" in the package comment.
+	// perSubscriber lengthens the default Interval for many subscribers. A node then sends 10,000
+	// batches a second at most, however many nodes follow it, and receives as many if all nodes are
+	// alike. See "Scale" in the package comment.
 	perSubscriber = 100 * time.Microsecond
 )
 
 // LogOptions configures a Log.
 type LogOptions struct {
-	Epoch   uint64 // required: not 0, differs from any earlier incarnation's
+	Epoch   uint64 // required: not 0, and different from that of any earlier incarnation
 	Records int    // most records kept. Zero means 1<<16.
 	// PathBytes is the most bytes of paths in the records kept. Zero means 16 MiB.
 	PathBytes int
-	// Interval is the least time between two batches to one subscriber, unless the first
-	// was full: the first record after a rest goes at once, those that follow are
-	// gathered. Zero means 10 ms, or 0.1 ms for each subscriber if that is more.
+	// Interval is the least time between two batches to one subscriber, unless the first was full.
+	// The first record after a rest goes at once; the next ones are gathered. Zero means 10 ms, or
+	// 0.1 ms for each subscriber if that is more.
 	Interval time.Duration
 	// BatchBytes is the most bytes of Records in a batch; a larger record goes alone.
 	// Zero means 256 KiB.
 	BatchBytes int
 }
 
-// Log is the feed of one node: its latest records in a ring, which never blocks who
-// appends. Its methods may be called in parallel.
+// Log is the feed of one node: its latest records in a ring. It never blocks Append. Its methods
+// may be called in parallel.
 type Log struct {
 	o        LogOptions
 	closed   chan struct{} // closed by Close
@@ -46,20 +46,20 @@ type Log struct {
 		sync.Mutex
 		ring   []Record      // record n is at (n-1) % o.Records; grows to o.Records
 		next   uint64        // number of the next record, from 1
-		floor  uint64        // records before it have left the ring for their paths
+		floor  uint64        // earlier records have left the ring because of their paths
 		paths  int           // bytes of those in the ring
-		wake   chan struct{} // closed at the next Append; nil if nobody waits
+		wake   chan struct{} // closed at the next Append; nil if there is no waiter
 		closed bool
 	}
 }
 
-// logCounters counts the Serves that run now, and what all of them sent.
+// logCounters counts the running Serves, and what all of them sent.
 type logCounters struct {
 	subscribers                                          atomic.Int64
 	records, bytes, batches, snapshots, resumed, overran atomic.Uint64
 }
 
-// NewLog returns an empty log. It panics if there is no epoch.
+// NewLog returns an empty log. It panics if Epoch is 0.
 func NewLog(o LogOptions) *Log {
 	if o.Epoch == 0 {
 		panic("feed: log without an epoch")
@@ -78,9 +78,9 @@ func NewLog(o LogOptions) *Log {
 	return l
 }
 
-// Append adds records. What a record tells must be so already, or a snapshot that
-// begins now might miss it; and records of one key must come in the order of what
-// happened to it. After Close, Append does nothing.
+// Append adds records. The state in a record must be reached already, or a snapshot that begins now
+// might miss it. Records of one key must come in the order of their events. After Close, Append
+// does nothing.
 func (l *Log) Append(records ...Record) {
 	for i := range records {
 		if records[i].Op < Hold || records[i].Op > Bury {
@@ -113,8 +113,8 @@ func (l *Log) Append(records ...Record) {
 	}
 }
 
-// boundLocked has the oldest records leave the ring, as if it were smaller, until the paths
-// of the others are few enough.
+// boundLocked removes the oldest records from the ring until the paths of the others are small
+// enough.
 func (l *Log) boundLocked() {
 	for l.mu.paths > l.o.PathBytes && l.mu.next > 1 {
 		l.mu.floor = max(l.mu.floor, l.mu.next-uint64(len(l.mu.ring)))
@@ -125,8 +125,8 @@ func (l *Log) boundLocked() {
 	}
 }
 
-// Resync has every subscriber take a new snapshot, as if the ring had overtaken it: for
-// when records may have been missed.
+// Resync makes every subscriber take a new snapshot, as if the ring had overtaken it. Call it when
+// records may have been missed.
 func (l *Log) Resync() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -141,14 +141,14 @@ func (l *Log) Resync() {
 	}
 }
 
-// Position returns the place after the latest record.
+// Position returns the position after the latest record.
 func (l *Log) Position() Position {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return Position{l.o.Epoch, l.mu.next}
 }
 
-// Close ends all Serves: they return ErrClosed, but not before a send that they are in.
+// Close ends all Serves: they return ErrClosed, after a send that is under way.
 func (l *Log) Close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -159,10 +159,9 @@ func (l *Log) Close() {
 	}
 }
 
-// Snapshotter calls fn for what a node holds now, and all graves that it knows, until fn
-// fails, and returns its error. What changes meanwhile may be missing, or in an old
-// state: Append has told or will tell of it. fn sends, and so may block: no lock may be
-// held that Append needs.
+// Snapshotter calls fn for what a node holds now, and for all graves that it knows, until fn fails,
+// and returns its error. What changes meanwhile may be missing or old, because Append reports it.
+// fn sends, so it may block: the Snapshotter must not hold a lock that Append needs.
 type Snapshotter func(ctx context.Context, fn func(r *Record) error) error
 
 // interval returns the least time between two batches to one subscriber.
@@ -173,9 +172,9 @@ func (l *Log) interval() time.Duration {
 	return max(defaultInterval, time.Duration(l.counters.subscribers.Load())*perSubscriber)
 }
 
-// read copies records from number next on to the front of buf, and returns how many
-// there were. ok is false if next is not in the ring any more, or never was. If there are
-// none yet, wake is closed when there are.
+// read copies records from number next on to the front of buf, and returns their number. ok is
+// false if next is no longer in the ring, or never was. If there are no records yet, wake is closed
+// when there are.
 func (l *Log) read(next uint64, buf []Record) (n int, wake <-chan struct{}, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

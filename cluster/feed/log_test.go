@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// arrival is one batch and when it came, since the test began.
+// arrival is one batch and its time since the test began.
 type arrival struct {
 	at      time.Duration
 	batch   Batch
@@ -48,7 +48,7 @@ func noSnapshot(t *testing.T) Snapshotter {
 	}
 }
 
-// holding returns the Snapshotter of a node that holds these.
+// holding returns the Snapshotter of a node that holds these records.
 func holding(list ...Record) Snapshotter {
 	return func(_ context.Context, fn func(*Record) error) error {
 		for i := range list {
@@ -60,8 +60,7 @@ func holding(list ...Record) Snapshotter {
 	}
 }
 
-// serving runs Serve in a bubble until the function that it returns is called, which
-// returns Serve's error.
+// serving runs Serve in a bubble until stop is called. stop returns Serve's error.
 func serving(t *testing.T, l *Log, from Position, s Snapshotter, send func(*Batch) error) (stop func() error) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -75,12 +74,12 @@ func serving(t *testing.T, l *Log, from Position, s Snapshotter, send func(*Batc
 
 // until waits for a time after begun.
 func until(begun time.Time, d time.Duration) {
-	time.Sleep(time.Until(begun.Add(d))) // reason: the clock of a bubble goes on only so
+	time.Sleep(time.Until(begun.Add(d))) // reason: the clock of a bubble advances only so
 	synctest.Wait()
 }
 
-// TestServeGathers shows when batches go: the first record after a rest at once, those
-// that follow when the interval is over.
+// TestServeGathers shows when batches go: the first record after a rest at once, the next ones when
+// the interval is over.
 func TestServeGathers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewLog(LogOptions{Epoch: 7})
@@ -134,7 +133,7 @@ func TestIntervalGrows(t *testing.T) {
 	}
 }
 
-// TestServeFullBatches shows that a batch keeps its limit, that a full one is followed at
+// TestServeFullBatches shows that a batch keeps its limit, that the next one follows a full one at
 // once, and that a record above the limit goes alone.
 func TestServeFullBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -239,8 +238,8 @@ func TestServeFrom(t *testing.T) {
 	}
 }
 
-// TestServeOvertaken shows that a subscriber whom the ring overtakes, between batches or
-// in the midst of a snapshot, gets a new snapshot, one an interval.
+// TestServeOvertaken shows that a subscriber that the ring overtakes, between batches or during a
+// snapshot, gets a new snapshot, one an interval.
 func TestServeOvertaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewLog(LogOptions{Epoch: 7, Records: 8, Interval: time.Second})
@@ -248,7 +247,7 @@ func TestServeOvertaken(t *testing.T) {
 		snapshot := func(_ context.Context, fn func(*Record) error) error {
 			snapshots++
 			if snapshots < 3 {
-				l.Append(numbered(1, 9)...) // the place where it began is gone
+				l.Append(numbered(1, 9)...) // its first position is gone
 			}
 			return fn(&numbered(1000, 1000)[0])
 		}
@@ -290,7 +289,7 @@ func TestServeOvertaken(t *testing.T) {
 	})
 }
 
-// TestServeEnds shows what ends a Serve, wherever it waits, and with which error.
+// TestServeEnds shows what ends a Serve in each of its waits, and with which error.
 func TestServeEnds(t *testing.T) {
 	broken := errors.New("broken")
 	for _, c := range []struct {
@@ -347,8 +346,8 @@ func TestServeEnds(t *testing.T) {
 	}
 }
 
-// TestLogParallel is for the race detector: all methods at once. Every subscriber must
-// see the records of each appender in order, however it is overtaken and begins anew.
+// TestLogParallel is for the race detector: all methods at once. Every subscriber must see the
+// records of each appender in order, however often it is overtaken and begins again.
 func TestLogParallel(t *testing.T) {
 	const appenders, each = 4, 3000
 	l := NewLog(LogOptions{Epoch: 7, Records: 256, Interval: time.Microsecond, BatchBytes: 1024})
@@ -380,13 +379,13 @@ func TestLogParallel(t *testing.T) {
 		})
 	}
 	for range 4 {
-		serving.Go(func() { // ends when it has seen the last of all
+		serving.Go(func() { // ends when it has seen the last record
 			var last [appenders]uint64
 			done := errors.New("done")
 			err := l.Serve(t.Context(), Position{}, snapshot, func(b *Batch) error {
 				list, err := decodeAll(b.Records)
 				for _, r := range list {
-					// The past of what a snapshot told may follow, but never a gap.
+					// Records from before the snapshot may follow, but never a gap.
 					if !b.Begin && r.Seq > last[r.Hash]+1 {
 						t.Errorf("appender %d: %d after %d", r.Hash, r.Seq, last[r.Hash])
 					}
@@ -409,8 +408,8 @@ func TestLogParallel(t *testing.T) {
 	l.Close()
 }
 
-// TestResync: a subscriber that has seen everything takes a new snapshot all the same, and
-// follows what comes after it; so does one that resumes from before.
+// TestResync: a subscriber that has seen everything still takes a new snapshot, and follows the
+// records after it. So does a subscriber that resumes from before.
 func TestResync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, before := range []uint64{0, 1, 7, 8, 9} { // of a ring of 8
@@ -428,7 +427,7 @@ func TestResync(t *testing.T) {
 			synctest.Wait()
 			l.Resync()
 			synctest.Wait()
-			time.Sleep(time.Second) // reason: virtual time, in which the rest after a batch passes
+			time.Sleep(time.Second) // reason: virtual time, for the rest after a batch
 			l.Append(numbered(50, 54)...)
 			synctest.Wait()
 			cancel()
@@ -453,8 +452,8 @@ func TestResync(t *testing.T) {
 	})
 }
 
-// TestPathsBounded: records leave the ring early if their paths are long; who has not read
-// them begins anew, who has goes on.
+// TestPathsBounded: records leave the ring early if their paths are long. A subscriber that has not
+// read them begins again; one that has goes on.
 func TestPathsBounded(t *testing.T) {
 	l := NewLog(LogOptions{Epoch: 1, Records: 100, PathBytes: 1000})
 	defer l.Close()
@@ -479,20 +478,20 @@ func TestPathsBounded(t *testing.T) {
 	}
 }
 
-// LogStats describes a Log. What counts batches counts those that were sent.
+// LogStats describes a Log. Counts of batches are of batches that were sent.
 type LogStats struct {
-	Appended    uint64 `json:"appended"`    // records, and those that a Resync skipped
+	Appended    uint64 `json:"appended"`    // records, and numbers that a Resync skipped
 	Kept        int    `json:"kept"`        // records in the ring
-	Subscribers int64  `json:"subscribers"` // Serves that run now
-	Records     uint64 `json:"records"`     // sent, those of snapshots included
+	Subscribers int64  `json:"subscribers"` // running Serves
+	Records     uint64 `json:"records"`     // sent, with those of snapshots
 	Bytes       uint64 `json:"bytes"`       // of them, as encoded
 	Batches     uint64 `json:"batches"`     // sent
 	Snapshots   uint64 `json:"snapshots"`   // begun
 	Resumes     uint64 `json:"resumes"`     // Serves that needed no snapshot at first
-	Overtaken   uint64 `json:"overtaken"`   // how often a subscriber was too slow for the ring
+	Overtaken   uint64 `json:"overtaken"`   // times that a subscriber was too slow for the ring
 }
 
-// Stats returns what has been counted.
+// Stats returns the counts.
 func (l *Log) Stats() LogStats {
 	l.mu.Lock()
 	appended, kept := l.mu.next-1, len(l.mu.ring)

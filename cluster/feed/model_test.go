@@ -14,8 +14,8 @@ import (
 	"github.com/kvfs/kvfs/cluster/location"
 )
 
-// modelNode is a node with a fake store: it makes, replaces, evicts and removes blocks,
-// and honours the removals of others.
+// modelNode is a node with fake blocks: it makes, replaces, evicts and removes blocks, and obeys
+// the removals of other nodes.
 type modelNode struct {
 	t     *testing.T
 	name  int
@@ -51,7 +51,7 @@ func (n *modelNode) start(epoch uint64) {
 	n.ctx, n.broken = context.WithCancel(n.t.Context())
 }
 
-// incarnation returns what serves now.
+// incarnation returns the present context and log.
 func (n *modelNode) incarnation() (context.Context, *Log) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -72,7 +72,7 @@ func (n *modelNode) restart(epoch uint64) {
 	n.start(epoch)
 }
 
-// nextSeqLocked returns the version of what is made now. n.mu is held.
+// nextSeqLocked returns the version of a new block. n.mu is held.
 func (n *modelNode) nextSeqLocked() uint64 {
 	n.mu.last = max(n.mu.last+1, uint64(time.Now().Add(n.skew).UnixNano()))
 	return n.mu.last
@@ -84,7 +84,7 @@ func (n *modelNode) observe(seq uint64) {
 	n.mu.last = max(n.mu.last, seq)
 }
 
-// act does something to one of the paths.
+// act makes a random change to one of the paths.
 func (n *modelNode) act() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -109,7 +109,7 @@ func (n *modelNode) act() {
 	}
 }
 
-// bury is told of the graves of others.
+// bury takes a grave of another node.
 func (n *modelNode) bury(r *Record) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -123,8 +123,7 @@ func (n *modelNode) supersedeLocked(grave *Record) {
 	}
 }
 
-// snapshot tells of each path either as it was when it began or as it is when its turn
-// comes.
+// snapshot reports each path either as it was at its begin or as it is at its turn.
 func (n *modelNode) snapshot(_ context.Context, fn func(*Record) error) error {
 	var list []Record
 	n.index.Graves(0, func(g location.Grave) bool {
@@ -159,12 +158,12 @@ func (n *modelNode) snapshot(_ context.Context, fn func(*Record) error) error {
 	return nil
 }
 
-// modelLink is a node's following of another, over pipes that break.
+// modelLink makes a node follow another one, over pipes that break.
 type modelLink struct {
 	*Follower
 	to, from *modelNode
 	rnd      *rand.Rand
-	quiet    *atomic.Bool // no breaks any more
+	quiet    *atomic.Bool // no more breaks
 }
 
 // run follows until ctx ends.
@@ -190,7 +189,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// connect follows over one pipe until that breaks. What is in the pipe then is lost.
+// connect follows over one pipe until it breaks. The batches in the pipe are then lost.
 func (k *modelLink) connect(parent context.Context) {
 	serving, log := k.from.incarnation()
 	ctx, cancel := context.WithCancel(parent)
@@ -231,8 +230,8 @@ func (k *modelLink) connect(parent context.Context) {
 	}
 }
 
-// spoil sometimes damages a batch in a way that is always found out, but for what came
-// before it.
+// spoil sometimes damages a batch in a way that is always detected, except for the records before
+// the damage.
 func (k *modelLink) spoil(b *Batch) *Batch {
 	if k.quiet.Load() || k.rnd.IntN(40) > 0 {
 		return b
@@ -253,9 +252,9 @@ func (k *modelLink) spoil(b *Batch) *Batch {
 	return &bad
 }
 
-// TestModel runs nodes that follow each other, over pipes that break anywhere, with rings
-// so small that they are overtaken, while they make, evict and remove blocks, and restart.
-// After quiet each must know what each other holds, and all graves.
+// TestModel runs nodes that follow each other over pipes that break anywhere. Their rings are so
+// small that they overtake subscribers. The nodes make, evict and remove blocks, and restart. Once
+// quiet, each node must know what each other holds, and all graves.
 func TestModel(t *testing.T) {
 	runs := 12
 	if testing.Short() {
@@ -351,7 +350,7 @@ func runModel(t *testing.T, seed uint64, total *modelTotals) {
 	}
 }
 
-// checkModel demands that each node knows what each other holds, and all graves.
+// checkModel requires that each node knows what each other holds, and all graves.
 func checkModel(t *testing.T, nodes []*modelNode, links []*modelLink) {
 	for _, k := range links {
 		slots := k.Slots()

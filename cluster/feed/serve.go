@@ -6,17 +6,16 @@ import (
 	"time"
 )
 
-// readRecords is how many records are copied out of the ring with its lock held: some
-// microseconds. They are encoded without it.
+// readRecords is how many records are copied from the ring with its lock held, which takes some
+// microseconds. They are encoded without the lock.
 const readRecords = 128
 
-// Serve sends the log to one subscriber, from the given position on if it is still
-// there, else a snapshot first, until ctx ends, send fails, the snapshot fails, or the
-// Log is closed, and returns that error. A subscriber so slow that the ring overtakes it
-// gets a new snapshot.
+// Serve sends the log to one subscriber: from the given position if it is still there, else a
+// snapshot first. It runs until ctx ends, send fails, the snapshot fails, or the Log is closed, and
+// returns that error. A subscriber that the ring overtakes gets a new snapshot.
 //
-// send is called from this goroutine; it may block, and may keep the batch. Memory is
-// bounded by one batch, of those that send does not keep.
+// send is called from this goroutine. It may block, and may keep the batch. Besides the batches
+// that send keeps, Serve uses the memory of one batch.
 func (l *Log) Serve(ctx context.Context, from Position, snapshot Snapshotter, send func(*Batch) error) error {
 	l.counters.subscribers.Add(1)
 	defer l.counters.subscribers.Add(-1)
@@ -39,18 +38,17 @@ func (l *Log) Serve(ctx context.Context, from Position, snapshot Snapshotter, se
 		if err := s.sendDeltas(); err != errOvertaken {
 			return err
 		}
-		// However fast the ring goes round, each snapshot that ends makes the subscriber
-		// know all that was so when it began; so it is not broken off, and as there is a
-		// rest after each, they are not without a pause.
+		// However fast the ring goes round, each completed snapshot brings the subscriber to the
+		// state at its begin. So a snapshot is not broken off, and a rest follows each one.
 		l.counters.overran.Add(1)
 		resume = false
 	}
 }
 
-// errOvertaken says that records which were not sent yet have left the ring.
+// errOvertaken says that unsent records have left the ring.
 var errOvertaken = fmt.Errorf("%w: overtaken", ErrOutOfStep)
 
-// has reports whether a subscriber that saw all before next can go on.
+// has reports whether a subscriber that saw all records before next can go on.
 func (l *Log) has(next uint64) bool {
 	_, _, ok := l.read(next, nil)
 	return ok
@@ -65,7 +63,7 @@ type server struct {
 	timer    *time.Timer
 	next     uint64 // number of the first record that was not sent, once no snapshot is under way
 
-	scratch [readRecords]Record // what was read but does not fit the batch before
+	scratch [readRecords]Record // read records that do not fit the previous batch
 	unsent  []Record            // of scratch
 	batch   Batch
 	enc     encoder
@@ -99,7 +97,7 @@ func (s *server) flush() error {
 	return nil
 }
 
-// err returns why Serve is to end.
+// err returns why Serve must end, or nil.
 func (s *server) err() error {
 	select {
 	case <-s.closed:
@@ -109,8 +107,8 @@ func (s *server) err() error {
 	}
 }
 
-// sendSnapshot sends what the node holds. The place to go on from is taken before it
-// begins, so that what changes meanwhile is told again.
+// sendSnapshot sends what the node holds. It takes the position to resume from before it begins, so
+// that changes meanwhile are sent again.
 func (s *server) sendSnapshot() error {
 	s.counters.snapshots.Add(1)
 	after := s.Position()
@@ -121,7 +119,7 @@ func (s *server) sendSnapshot() error {
 				return err
 			}
 			s.batch.Position.Epoch = s.o.Epoch
-			s.batch.Records = make([]byte, 0, s.o.BatchBytes) // the next is likely as full
+			s.batch.Records = make([]byte, 0, s.o.BatchBytes) // the next batch is probably as full
 		}
 		s.add(r)
 		return nil
@@ -160,7 +158,7 @@ func (s *server) sendDeltas() error {
 			return err
 		}
 		if len(s.unsent) > 0 {
-			continue // that one was full: more is waiting
+			continue // that batch was full: more records wait
 		}
 		if err := s.rest(); err != nil {
 			return err
@@ -168,8 +166,8 @@ func (s *server) sendDeltas() error {
 	}
 }
 
-// gather fills the batch with records from next on. It returns when the batch is full or
-// there are no more, when wake is closed at the next.
+// gather fills the batch with records from next on. It returns when the batch is full or there are
+// no more records; then wake is closed at the next record.
 func (s *server) gather() (wake <-chan struct{}, err error) {
 	for {
 		for len(s.unsent) > 0 {

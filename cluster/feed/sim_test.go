@@ -16,8 +16,8 @@ import (
 	"github.com/kvfs/kvfs/cluster/location"
 )
 
-// The network of the simulation: each node has a link of 10 Gbit/s to a switch that is
-// never the bottleneck.
+// The network of the simulation: each node has a link of 10 Gbit/s to a switch that is never the
+// bottleneck.
 const (
 	simLatency      = 200 * time.Microsecond // one way
 	simBitsPerNano  = 10
@@ -30,16 +30,16 @@ const (
 // simScale is one row of the table.
 type simScale struct {
 	nodes, blocks int // blocks of each node
-	subscribers   int // nodes that have a whole index; the last joins when the others are done
+	subscribers   int // nodes with a whole index; the last joins when the others are done
 }
 
-// simResult is what one run measured. Times are of the bubble's clock but for CPU.
+// simResult is the measurement of one run. Times are of the bubble's clock, except CPU.
 type simResult struct {
 	simScale
 	entries                  int64
 	join                     time.Duration // until the last subscriber has all snapshots
-	joinBytes                uint64        // of records, for it
-	joinCPU                  time.Duration // of both sides, and of making the blocks up
+	joinBytes                uint64        // of records, for the last subscriber
+	joinCPU                  time.Duration // of both sides, and of making up the blocks
 	hideCPU, dropCPU         time.Duration // of one lost node
 	indexBytes               int64
 	feedBytes, wire, batches uint64 // a second and subscriber
@@ -51,8 +51,8 @@ func TestSimulation(t *testing.T) {
 	simulate(t, simScale{nodes: 10, blocks: 2000, subscribers: 10})
 }
 
-// TestSimulationTable makes the table of the package comment, with KVFS_SIM=1. It takes
-// some minutes and 8 GB of memory.
+// TestSimulationTable makes the table of the package comment, with KVFS_SIM=1. It takes some
+// minutes and 8 GB of memory.
 func TestSimulationTable(t *testing.T) {
 	if os.Getenv("KVFS_SIM") != "1" {
 		t.Skip("KVFS_SIM=1 is not set")
@@ -87,8 +87,8 @@ type simulation struct {
 	rnd        *rand.Rand
 }
 
-// simPublisher is a node that holds blocks number low to high of its own: it makes the
-// next and evicts the oldest.
+// simPublisher is a node that holds its blocks number low to high: it makes the next one and evicts
+// the oldest.
 type simPublisher struct {
 	node, blocks uint64
 	log          *Log
@@ -99,7 +99,7 @@ type simPublisher struct {
 	}
 }
 
-// simLink is one direction of a node's link, which is free again at some time.
+// simLink is one direction of a node's link, with the time when it is free again.
 type simLink struct {
 	mu struct {
 		sync.Mutex
@@ -107,7 +107,7 @@ type simLink struct {
 	}
 }
 
-// pass returns when bytes that come at a time are through.
+// pass returns when bytes that come at time at have passed.
 func (l *simLink) pass(at time.Time, bytes int) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -118,20 +118,20 @@ func (l *simLink) pass(at time.Time, bytes int) time.Time {
 	return l.mu.free
 }
 
-// simSubscriber is a node that has a whole index.
+// simSubscriber is a node with a whole index.
 type simSubscriber struct {
 	index     *location.Index
 	slots     *slotPool
 	in        simLink
 	followers []*Follower // one a publisher
 	left      atomic.Int64
-	complete  chan time.Time // gets when the last snapshot was there
+	complete  chan time.Time // receives the time of the last snapshot
 	bytes     atomic.Uint64
 }
 
 func newSimulation(t *testing.T, s simScale) *simulation {
 	m := &simulation{simScale: s, t: t, rnd: rand.New(rand.NewPCG(1, 2))}
-	// As many subscribers as nodes would have.
+	// The interval of as many subscribers as nodes.
 	m.interval = max(defaultInterval, time.Duration(s.nodes)*perSubscriber)
 	for i := range s.nodes {
 		p := &simPublisher{node: uint64(i), blocks: uint64(s.blocks)}
@@ -142,8 +142,8 @@ func newSimulation(t *testing.T, s simScale) *simulation {
 	return m
 }
 
-// block returns the record of block number j. The first ones are of the last day, in any
-// order; those that are made meanwhile come one after the other.
+// block returns the record of block number j. The first blocks are of the last day, in random
+// order; new ones come in sequence.
 func (p *simPublisher) block(j uint64) Record {
 	hash := (p.node<<32 + j + 1) * 0x9e3779b97f4a7c15
 	hash = (hash ^ hash>>32) * 0xd6e8feb86659fd93
@@ -249,7 +249,7 @@ func (s *simSubscriber) receive(ctx context.Context, f *Follower, pipe <-chan in
 	}
 }
 
-// traffic has things happen on all nodes for some time, or until ctx ends.
+// traffic makes random changes on all nodes for some time, or until ctx ends.
 func (m *simulation) traffic(ctx context.Context, long time.Duration) {
 	const step = time.Millisecond
 	for begun := time.Now(); time.Since(begun) < long && ctx.Err() == nil; {
@@ -275,7 +275,7 @@ func (m *simulation) totals() (sum LogStats) {
 	return sum
 }
 
-// cpuTime returns what this process has used.
+// cpuTime returns the CPU time of this process.
 func cpuTime() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
@@ -304,7 +304,7 @@ func (m *simulation) run() simResult {
 	return r
 }
 
-// measureJoin has the last subscriber join while things happen.
+// measureJoin makes the last subscriber join while changes happen.
 func (m *simulation) measureJoin(ctx context.Context, wait *sync.WaitGroup, r *simResult) *simSubscriber {
 	busy, rest := context.WithCancel(ctx)
 	defer rest()
@@ -318,9 +318,9 @@ func (m *simulation) measureJoin(ctx context.Context, wait *sync.WaitGroup, r *s
 	return s
 }
 
-// measureTraffic counts what the feeds cost when all subscribers are there.
+// measureTraffic measures the cost of the feeds when all subscribers are there.
 func (m *simulation) measureTraffic(ctx context.Context, r *simResult) {
-	pause(ctx, time.Second) // until all that is under way is there
+	pause(ctx, time.Second) // until all batches under way have arrived
 	before, cpu := m.totals(), cpuTime()
 	m.traffic(ctx, simSteady)
 	pause(ctx, time.Second)
@@ -338,7 +338,7 @@ func (m *simulation) measureTraffic(ctx context.Context, r *simResult) {
 	}
 }
 
-// check demands that each subscriber knows what each publisher holds.
+// check requires that each subscriber knows what each publisher holds.
 func (m *simulation) check() {
 	synctest.Wait()
 	for n, s := range m.readers {

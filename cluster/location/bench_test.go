@@ -46,8 +46,8 @@ func heapBytes() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// BenchmarkMemory reports what an entry costs, by our own count and by the heap's, and
-// how long the garbage collector takes with it, and stops others.
+// BenchmarkMemory reports the cost of an entry, by our own count and by the heap's. It also reports
+// how long the garbage collector takes with it and stops others.
 func BenchmarkMemory(b *testing.B) {
 	for _, n := range []int{100_000, 1_000_000, 10_000_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -69,7 +69,7 @@ func BenchmarkMemory(b *testing.B) {
 	}
 }
 
-// Benchmark measures single operations, each time on another hash.
+// Benchmark measures single operations, each on another hash.
 func Benchmark(b *testing.B) {
 	for _, n := range []int{100_000, 1_000_000, 10_000_000} {
 		x := filled(n)
@@ -121,8 +121,7 @@ func BenchmarkFill(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/1e6, "ns/entry")
 }
 
-// BenchmarkNeighbour measures look-ups of hashes that share a shard with one that has
-// thousands of holders.
+// BenchmarkNeighbour measures look-ups of hashes in the shard of a hash with thousands of holders.
 func BenchmarkNeighbour(b *testing.B) {
 	const n = 100_000
 	x := filled(n)

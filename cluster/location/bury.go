@@ -1,10 +1,10 @@
 package location
 
-// Bury makes a grave, or raises the one that is there, and drops the entries that
-// it voids: those of all slots with a Seq below seq. at is when it was made, by its
-// maker's clock. It reports whether it was news; if not, it did nothing. It is not if
-// there is a grave as high, if it is past the horizon, if it is older than all of a
-// graveyard that is full, if seq is 0, or if path is longer than MaxPath.
+// Bury makes a grave, or raises the one that is there, and drops the entries that it voids: those
+// of all slots with a Seq below seq. at is when the grave was made, by its maker's clock. Bury
+// reports whether the grave was new; otherwise it did nothing. A grave is not new if there is one
+// as high, if it is past the horizon, if it is older than all of a full graveyard, if seq is 0, or
+// if path is longer than MaxPath.
 func (x *Index) Bury(hash uint64, seq uint64, dir bool, path string, at int64) bool {
 	g := Grave{Hash: hash, Seq: seq, Dir: dir, Path: path, At: at}
 	if !x.graves.add(g, x.clock().UnixNano()) {
@@ -31,7 +31,7 @@ func (x *Index) Bury(hash uint64, seq uint64, dir bool, path string, at int64) b
 	return true
 }
 
-// fewVoid is up to how many entries are removed one by one.
+// fewVoid is the largest number of entries that are removed one by one.
 const fewVoid = 16
 
 // voidLocked removes the n entries of a hash below seq. s.write is held.
@@ -49,7 +49,7 @@ func (x *Index) voidLocked(s *shard, n int, mixed, seq uint64) {
 			continue
 		}
 		x.forgetLocked(s, e)
-		s.table.remove(place) // the next one is at place now
+		s.table.remove(place) // place has the next entry now
 		n--
 	}
 	s.mu.Unlock()
@@ -66,9 +66,8 @@ func (x *Index) Buried(hash uint64) uint64 {
 	return x.graves.seq(hash, x.clock().UnixNano())
 }
 
-// Graves calls fn for each grave learned at or after since, in the order in which they
-// were learned, until it returns false. No lock is held meanwhile; what is learned
-// meanwhile is left out.
+// Graves calls fn for each grave learned at or after since, in the order of learning, until fn
+// returns false. No lock is held meanwhile. Graves learned meanwhile are left out.
 func (x *Index) Graves(since int64, fn func(g Grave) bool) {
 	x.graves.each(since, x.clock().UnixNano(), fn)
 }

@@ -5,16 +5,15 @@ import (
 	"sync/atomic"
 )
 
-// attrs are what entries have in common: a cluster has few of them.
+// attrs are attributes that many entries have in common: a cluster has few different ones.
 type attrs struct {
 	mode, uid, gid uint32
 }
 
-// otherClass is the class of entries whose attributes found no room in the table of
-// classes. They are in shard.others.
+// otherClass is the class of entries whose attributes have no number. They are in shard.others.
 const otherClass = classMask
 
-// classes numbers attributes, from 1 to otherClass-1. A number is for ever.
+// classes gives attributes numbers from 1 to otherClass-1. A number never changes.
 type classes struct {
 	mu  sync.Mutex // makes numbers
 	now atomic.Pointer[classTable]
@@ -26,8 +25,7 @@ type classTable struct {
 	list    []attrs // by number; the first is unused
 }
 
-// number returns the class of a, a new one if need be; otherClass if there is no
-// more room.
+// number returns the class of a, a new one if there is none; otherClass if no number is left.
 func (c *classes) number(a attrs) uint16 {
 	if t := c.now.Load(); t != nil {
 		if n, ok := t.numbers[a]; ok {
@@ -53,7 +51,7 @@ func (c *classes) add(a attrs) uint16 {
 	if len(old.list) == otherClass {
 		return otherClass
 	}
-	// A copy each time: it is done at most otherClass times.
+	// A new copy each time: this happens at most otherClass times.
 	t := &classTable{numbers: make(map[attrs]uint16, len(old.list))}
 	for k, n := range old.numbers {
 		t.numbers[k] = n
@@ -65,8 +63,8 @@ func (c *classes) add(a attrs) uint16 {
 	return n
 }
 
-// attrs returns what n stands for, which must be a number that was given out. Who has
-// it from an entry sees the table that it was entered in, or a later one.
+// attrs returns the attributes of n, a number that was given out. A caller that has n from an entry
+// sees the table of that entry, or a later one.
 func (c *classes) attrs(n uint16) attrs { return c.now.Load().list[n] }
 
 func (c *classes) bytes() int64 {

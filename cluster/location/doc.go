@@ -3,27 +3,24 @@
 //
 // # Entries
 //
-// A key is known by the 64-bit hash of its path. Two keys with one hash are told
-// apart by the holder, who is asked by path: a collision costs a miss, never wrong
-// bytes.
+// The 64-bit hash of its path identifies a key. If two keys have one hash, the holder tells them
+// apart, because it is asked by path: a collision costs a miss, never wrong bytes.
 //
-// An entry says that one holder, a Slot, has one version of a key. A key has as many
-// entries as holders, up to MaxSlots. Look-ups show those of live slots, of the highest
-// version only: where some hold a directory and others a file of one name, the later
-// one counts.
+// An entry says that one holder, a Slot, has one version of a key. A key has as many entries as
+// holders, up to MaxSlots. Look-ups return only entries of live slots and of the highest version.
+// If some hold a directory and others a file of one name, the later one counts.
 //
 // # Graves
 //
-// A grave (hash, seq) says that all versions below seq are void: they were removed or
-// replaced somewhere. Entries below it are neither kept nor taken, so that a node
-// that comes back with an old copy cannot bring it back to life. The version seq itself
-// is not void: it may be what replaced the others.
+// A grave (hash, seq) says that all versions below seq are void: they were removed or replaced on
+// some node. Entries below it are neither kept nor accepted, so a node that comes back with an old
+// copy cannot revive it. The version seq itself is not void: it may be the replacement.
 //
-// Graves go after Options.Horizon or when there are more than Options.MaxGraves, the
-// oldest first. Their age counts from when they were made: if it counted from when they
-// were learned, nodes that tell each other theirs would keep them for ever. A wrong clock
-// of their maker is corrected by the clock in seq, which follows that of the peers, and
-// cannot make a grave last longer than Horizon after it was learned.
+// Graves go after Options.Horizon or when there are more than Options.MaxGraves, the oldest first.
+// Their age counts from when they were made. If it counted from when they were learned, nodes that
+// exchange graves would keep them for ever. The clock in seq, which follows that of the peers,
+// corrects a wrong clock of the maker. A wrong clock cannot make a grave last longer than Horizon
+// after it was learned.
 //
 // # Memory
 //
@@ -34,16 +31,15 @@
 //	| hash  | seq   | size 40  | slot 12 | class 11 | memory 1 (bits)
 //	+-------+-------+----------+---------+----------+--------+
 //
-// hash is the key's hash, mixed with a seed of this index. A class is a number for a mode,
-// a uid and a gid: a cluster has few of them. There are 2046 numbers, which are never
-// taken back; entries whose attributes got none have the class 2047 and keep them in a
-// map of their shard, at about 60 bytes each.
+// hash is the key's hash, mixed with a seed of this index. A class is a number for a mode, a uid
+// and a gid: a cluster has few of them. There are 2046 numbers, which are never reused. Entries
+// whose attributes have no number have the class 2047 and keep them in a map of their shard, at
+// about 60 bytes each.
 //
-// Entries lie in 256 shards, by the top 8 bits of the mixed hash. Each is a table with
-// linear probing, in order of hash and slot (Robin Hood hashing), so that a miss ends as
-// soon as a hit, all holders of a key lie side by side, and a search may leap over the
-// thousands of holders of its neighbour. Tables are made of blocks and grow and shrink by
-// a sixteenth, at loads of 0.82 to 0.9:
+// The entries are in 256 shards, by the top 8 bits of the mixed hash. Each shard is a table with
+// linear probing, in order of hash and slot (Robin Hood hashing). So a miss ends as soon as a hit,
+// all holders of a key are side by side, and a search may skip the thousands of holders of a
+// neighbour. Tables consist of blocks and grow and shrink by a sixteenth, at loads of 0.82 to 0.9:
 //
 //	shard  blocks     entries of one block, the home of a hash rises with it
 //	      +------+   +----+----+----+----+-   -+----+
@@ -52,11 +48,11 @@
 //	      | ...  |
 //	      +------+   a to k: hashes; 1 to 8: slots
 //
-// A new table is built from the old one, whose blocks go to a small pool for the next:
-// at any time one shard in 256 takes twice its memory.
+// A new table is built from the old one, and the old blocks go to a small pool for the next table.
+// So at any time one shard in 256 takes twice its memory.
 //
-// Measured (Go 1.26, Xeon, two cores that others kept busy; times are medians of short
-// runs) with TestMemory and the benchmarks. The heap's count of bytes agrees with Stats to 0.2 of a byte:
+// Measured (Go 1.26, Xeon, two cores with other work; times are medians of short runs) with
+// TestMemory and the benchmarks. The heap's count of bytes agrees with Stats to 0.2 of a byte:
 //
 //	entries                        100,000   1,000,000  10,000,000
 //	bytes an entry, filled            29.4        28.6        27.2
@@ -67,24 +63,23 @@
 //	Put of a new one, ns               265         515         683
 //	full garbage collection, ms          5           8          22
 //
-// A look-up thus costs 60 to 80 ns of work and one access to memory. It does not
-// allocate. Look-ups in the shard of a key with 4096 holders take 190 ns at 100,000
-// entries. The loss of a slot with 100,000 of 10 million entries takes 0.5 s, of which
-// look-ups notice the swap of two tables in each shard. An empty index takes 64 KiB.
+// So a look-up costs 60 to 80 ns of work and one access to memory. It does not allocate. Look-ups
+// in the shard of a key with 4096 holders take 190 ns at 100,000 entries. The loss of a slot with
+// 100,000 of 10 million entries takes 0.5 s. Look-ups wait only for the swap of two tables in each
+// shard. An empty index takes 64 KiB.
 //
-// One table that doubles when it is full would be simpler, but takes up to twice as much
+// One table that doubles when it is full would be simpler. It would take up to twice as much memory
 // just after that, and three times while it is copied.
 //
 // # Concurrency
 //
-// All methods may run in parallel. Each shard has two locks: write, held by who changes
-// it, and mu, a RWMutex for the moment in which the change is visible to look-ups. New
-// tables are built under write only, so look-ups never wait for one.
+// All methods may run in parallel. Each shard has two locks. A goroutine that changes the shard
+// holds write. It holds mu, a RWMutex, for the moment in which the change becomes visible to
+// look-ups. New tables are built under write only, so look-ups never wait for one.
 //
-// Bury makes its grave first and then clears the shard; Put looks at the graves while it
-// holds the shard. So one of the two sees the other. SetLive hides the slot first and
-// then looks at the watches of each shard, and Watch looks at the slots while it holds
-// the shard, likewise.
+// Bury makes its grave first and then clears the shard; Put looks at the graves while it holds the
+// shard. So one of the two sees the other. In the same way SetLive hides the slot first and then
+// looks at the watches of each shard, and Watch looks at the slots while it holds the shard.
 //
 // # Lock order
 //
@@ -92,6 +87,6 @@
 //   - shard.write before graves.mu (Put asks for a grave), classes.mu and pool.mu;
 //   - teller.mu and the last three are leaves.
 //
-// No two shards are locked at once, and nothing is while Options.Lost, Options.Now or the
-// function given to Graves runs.
+// No two shards are locked at once. No lock is held while Options.Lost, Options.Now or the function
+// given to Graves runs.
 package location

@@ -19,39 +19,39 @@ type Grave struct {
 	Hash, Seq uint64
 	Dir       bool
 	Path      string
-	At        int64 // nanoseconds since the epoch, by the clock of who made it
-	Learned   int64 // likewise, by ours, when we were told
+	At        int64 // nanoseconds since the epoch, by the clock of its maker
+	Learned   int64 // the same by our clock: when we learned it
 }
 
-// grave is one as it is kept.
+// grave is a stored grave.
 type grave struct {
 	Grave
-	since  int64  // from when its age counts; see age
-	number uint64 // of its place in the log; 0 when it is gone
+	since  int64  // start of its age; see age
+	number uint64 // its number in the log; 0 when it is gone
 	index  int    // in byAge
 }
 
-// graves is the graveyard. The age of a grave counts from when it was made, not from
-// when it was learned: else nodes that tell each other theirs would keep them for ever.
+// graves is the graveyard. The age of a grave counts from when it was made, not from when it was
+// learned: otherwise nodes that exchange graves would keep them for ever.
 type graves struct {
 	horizon  time.Duration
 	max      int
 	maxBytes int64 // of all paths
 
-	count atomic.Int64 // so that Put need not look at the clock if there are none
+	count atomic.Int64 // lets Put skip the clock if there are none
 
 	mu struct {
 		sync.RWMutex
 		byHash  sparse[uint64, *grave]
 		byAge   ageHeap  // the same graves, the oldest at the top
-		log     []logged // in order of number and of learned; may name what is gone
-		number  uint64   // the last that was given
+		log     []logged // in order of number and of learned; may have graves that are gone
+		number  uint64   // the last number
 		learned int64    // of the last: never goes back, even if the clock does
 		paths   int64    // bytes of all paths
 	}
 }
 
-// logged is the telling of a grave.
+// logged is the log entry of a grave.
 type logged struct {
 	number  uint64
 	learned int64
@@ -59,15 +59,15 @@ type logged struct {
 }
 
 const (
-	// sweepStep is how many expired graves one Bury clears away: more than it makes.
+	// sweepStep is how many expired graves one Bury removes: more than it makes.
 	sweepStep = 8
 	// graveChunk is how many graves are handled without a break in the lock.
 	graveChunk = 1024
 )
 
-// age returns from when the age of g counts: when it was made, by the later of its
-// maker's clock and the clock in Seq, which peers correct; but no later than when it was
-// learned. A time of making of 0 or below is taken as not known.
+// age returns the start of the age of g: when g was made, by the later of its maker's clock and the
+// clock in Seq, which peers correct; but no later than when it was learned. A time of 0 or below
+// counts as unknown.
 func age(g *Grave) int64 {
 	if g.At <= 0 {
 		return g.Learned
@@ -80,7 +80,7 @@ func (y *graves) expired(g *grave, now int64) bool {
 	return now-g.since >= int64(y.horizon)
 }
 
-// seq returns below what versions of hash are void; 0 if none are.
+// seq returns the version below which versions of hash are void; 0 if none are.
 func (y *graves) seq(hash uint64, now int64) uint64 {
 	y.mu.RLock()
 	defer y.mu.RUnlock()
@@ -91,8 +91,8 @@ func (y *graves) seq(hash uint64, now int64) uint64 {
 	return g.Seq
 }
 
-// add enters a grave that is learned now, and reports whether it is news. It is not if
-// it is past the horizon, or older than all of a graveyard that is full.
+// add enters a grave that is learned now, and reports whether it is new. It is not new if it is
+// past the horizon, or older than all of a full graveyard.
 func (y *graves) add(told Grave, now int64) bool {
 	if told.Seq == 0 || len(told.Path) > MaxPath {
 		return false
@@ -120,7 +120,7 @@ func (y *graves) add(told Grave, now int64) bool {
 		}
 		y.removeLocked(y.mu.byAge[0])
 	}
-	// The path may be part of a message, which is not to be kept with it.
+	// The path may be part of a message, which must not stay in memory with it.
 	g.Path = strings.Clone(told.Path)
 	y.enterLocked(g)
 	return true
@@ -144,12 +144,12 @@ func (y *graves) removeLocked(g *grave) {
 	y.mu.byHash.remove(g.Hash)
 	heap.Remove(&y.mu.byAge, g.index)
 	y.mu.paths -= int64(len(g.Path))
-	// The log may name it for a while: that must not keep the path.
+	// The log may refer to it for a while: that must not keep the path.
 	g.number, g.Path = 0, ""
 	y.count.Store(int64(len(y.mu.byAge)))
 }
 
-// compactLocked forgets the tellings of what is gone, and its memory.
+// compactLocked removes log entries of graves that are gone, and frees their memory.
 func (y *graves) compactLocked() {
 	live := make([]logged, 0, len(y.mu.byAge)+sparseMin)
 	for _, l := range y.mu.log {
@@ -161,8 +161,7 @@ func (y *graves) compactLocked() {
 	y.mu.byAge = slices.Clone(y.mu.byAge)
 }
 
-// sweepLocked clears away at most most expired graves; it reports whether there may
-// be more.
+// sweepLocked removes at most most expired graves. It reports whether there may be more.
 func (y *graves) sweepLocked(now int64, most int) bool {
 	for range most {
 		if len(y.mu.byAge) == 0 || !y.expired(y.mu.byAge[0], now) {
@@ -173,7 +172,7 @@ func (y *graves) sweepLocked(now int64, most int) bool {
 	return true
 }
 
-// sweep clears away all expired graves.
+// sweep removes all expired graves.
 func (y *graves) sweep(now int64) {
 	for more := true; more; {
 		y.mu.Lock()
@@ -230,7 +229,7 @@ func (y *graves) bytes() int64 {
 		int64(cap(y.mu.byAge))*8 + int64(cap(y.mu.log))*int64(unsafe.Sizeof(logged{}))
 }
 
-// ageHeap has the grave that is to go first at its top; see container/heap.
+// ageHeap has the oldest grave at its top; see container/heap.
 type ageHeap []*grave
 
 func (h ageHeap) Len() int { return len(h) }

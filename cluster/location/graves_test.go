@@ -9,13 +9,13 @@ import (
 
 const start = int64(1e18) // a time
 
-// clock is a fake one.
+// clock is a fake clock.
 type clock struct{ now int64 }
 
 func (c *clock) time() time.Time { return time.Unix(0, c.now) }
 
-// TestHorizon has nodes tell each other their graves, as they do, past the horizon: none
-// of them keeps one for longer by learning it again.
+// TestHorizon makes nodes exchange their graves past the horizon: no node keeps a grave longer by
+// learning it again.
 func TestHorizon(t *testing.T) {
 	c := &clock{now: start}
 	o := Options{Horizon: time.Hour, Now: c.time}
@@ -78,8 +78,8 @@ func TestClocks(t *testing.T) {
 	}
 }
 
-// TestManyGraves makes more than there may be, and has them end: memory stays bounded
-// and is given back.
+// TestManyGraves makes more graves than the limit, and lets them expire: memory stays bounded and
+// is freed.
 func TestManyGraves(t *testing.T) {
 	const most, n = 5000, 20000
 	c := &clock{now: start}
@@ -113,7 +113,7 @@ func TestManyGraves(t *testing.T) {
 	if calls != 3 {
 		t.Errorf("called %d times, want 3", calls)
 	}
-	// Made while they are told: not told, and no deadlock.
+	// Made during Graves: not returned, and no deadlock.
 	calls = 0
 	x.Graves(0, func(g Grave) bool {
 		c.now++
@@ -129,7 +129,7 @@ func TestManyGraves(t *testing.T) {
 	}
 }
 
-// TestGraveBytes: long paths of graves have a bound of their own; the oldest go.
+// TestGraveBytes: the paths of graves have their own limit; the oldest graves go.
 func TestGraveBytes(t *testing.T) {
 	c := &clock{now: start}
 	x := New(Options{MaxGraveBytes: 10 * MaxPath, Now: c.time})

@@ -8,17 +8,17 @@ import (
 	"unsafe"
 )
 
-// The table is cut by the top bits of the mixed hash, so that growing, and forgetting a
-// holder, are short work for each piece and writers seldom meet.
+// The top bits of the mixed hash divide the table. So growing, and forgetting a holder, are short
+// work for each shard, and writers seldom meet.
 const (
 	shardBits = 8
 	shards    = 1 << shardBits
 )
 
-// Index is the table. Its methods may be called in parallel; none blocks. A slot that
-// there is not, MaxSlots or above, holds nothing and is never live.
+// Index is the table. Its methods may be called in parallel; none blocks. A slot of MaxSlots or
+// above holds nothing and is never live.
 type Index struct {
-	// Each guards itself. The shards come first, so that they lie on lines of the cache.
+	// Each guards itself. The shards come first, so that they start at cache lines.
 	shards  [shards]shard
 	pool    pool
 	classes classes
@@ -40,8 +40,8 @@ type Index struct {
 // Lock order: write before mu. mu is held only for a change of few entries, so that
 // look-ups go on while a new table is built from the old one.
 type shard struct {
-	write sync.Mutex   // held by who changes anything here
-	mu    sync.RWMutex // held besides for a change that look-ups see, or by a look-up
+	write sync.Mutex   // held by a goroutine that changes anything here
+	mu    sync.RWMutex // held in addition for a visible change, or by a look-up
 
 	table   table                      // write and mu; either is enough to read
 	others  sparse[otherKey, attrs]    // likewise; of entries of class otherClass
@@ -78,8 +78,8 @@ func New(o Options) *Index {
 	return x
 }
 
-// mix spreads hashes evenly, also those that are not, in a way that differs from index to
-// index: peers say what hashes are. No two become one: both steps can be undone.
+// mix spreads hashes evenly, also uneven ones, in a way that differs from index to index, because
+// peers choose the hashes. Both steps can be undone, so no two hashes become one.
 func (x *Index) mix(hash uint64) uint64 {
 	hash = (hash ^ x.seed) * x.factor
 	hash ^= hash >> 32
@@ -92,9 +92,9 @@ func (x *Index) isLive(slot Slot) bool {
 	return x.live[slot/64].Load()>>(slot%64)&1 != 0
 }
 
-// Put enters that slot holds e, in place of what it held under e.Hash, and reports
-// whether it did. It does not if a grave forbids it, if the size is below 0 or beyond
-// MaxSize, or if there is no such slot: what the slot held of it is then gone, too.
+// Put enters that slot holds e, instead of what it held under e.Hash, and reports whether it did.
+// It does not if a grave forbids it, if the size is below 0 or beyond MaxSize, or if there is no
+// such slot. The slot's earlier entry of the hash is gone then, too.
 func (x *Index) Put(slot Slot, e Entry) bool {
 	if slot >= MaxSlots {
 		return false
@@ -105,7 +105,7 @@ func (x *Index) Put(slot Slot, e Entry) bool {
 	s := x.shard(p.hash)
 	s.write.Lock()
 	refused := e.Size < 0 || e.Size > MaxSize
-	// Under the lock: Bury makes the grave first and comes here then.
+	// Under the lock: Bury makes the grave first and then takes this lock.
 	if x.graves.count.Load() > 0 && x.graves.seq(e.Hash, now) > e.Seq {
 		x.refused.Add(1)
 		refused = true
@@ -125,8 +125,8 @@ func (x *Index) Put(slot Slot, e Entry) bool {
 	return true
 }
 
-// graveClock returns the time for graves, which no lock may be held for. If there are
-// none, one that is made before it is looked at is new: any early time does.
+// graveClock returns the time for graves. No lock may be held for it. Without graves any early time
+// will do, because a grave that is made now is new.
 func (x *Index) graveClock() int64 {
 	if x.graves.count.Load() == 0 {
 		return 0
@@ -159,8 +159,7 @@ func (x *Index) putLocked(s *shard, p packed, a attrs) {
 	*e = p
 }
 
-// rebuildLocked gives s a table of another size. s.write is held; look-ups go on
-// meanwhile.
+// rebuildLocked gives s a table of another size. s.write is held; look-ups go on meanwhile.
 func (x *Index) rebuildLocked(s *shard, places uint64) {
 	old := s.table
 	t := old.rebuilt(&x.pool, places, nil)
@@ -185,8 +184,7 @@ func (x *Index) Delete(slot Slot, hash uint64) {
 	}
 }
 
-// deleteLocked removes an entry, and reports whether lose is to be called. s.write is
-// held.
+// deleteLocked removes an entry, and reports whether the caller must call lose. s.write is held.
 func (x *Index) deleteLocked(s *shard, slot Slot, hash, mixed uint64) bool {
 	place, found := s.table.find(mixed, slot)
 	if !found {
@@ -202,7 +200,7 @@ func (x *Index) deleteLocked(s *shard, slot Slot, hash, mixed uint64) bool {
 	return x.lostLocked(s, hash, mixed)
 }
 
-// forgetLocked does what removing e entails besides. s.write and s.mu are held.
+// forgetLocked updates everything else after e was removed. s.write and s.mu are held.
 func (x *Index) forgetLocked(s *shard, e *packed) {
 	x.counts[e.slot()].Add(-1)
 	if e.class() == otherClass {
@@ -210,7 +208,7 @@ func (x *Index) forgetLocked(s *shard, e *packed) {
 	}
 }
 
-// removeLocked removes what gone says, and n is how many that are. s.write is held.
+// removeLocked removes the n entries for which gone returns true. s.write is held.
 func (x *Index) removeLocked(s *shard, n int, gone func(e *packed) bool) {
 	var others []*packed // in the old blocks
 	old := s.table
@@ -255,8 +253,8 @@ func (x *Index) SetLive(slot Slot, live bool) {
 	}
 }
 
-// Drop forgets all of slot, which is not live after that and may be given to another
-// holder. Until Drop returns nobody may put anything there.
+// Drop forgets all entries of slot. The slot is not live after that and may be given to another
+// holder. Until Drop returns nothing may be put there.
 func (x *Index) Drop(slot Slot) {
 	if slot >= MaxSlots {
 		return
@@ -284,8 +282,8 @@ func (x *Index) Drop(slot Slot) {
 	}
 }
 
-// Lookup appends the live holders of hash to buf: of the highest Seq that any of them
-// has, and only those; those with it in memory first, else in any order. It does not allocate but for buf.
+// Lookup appends the live holders of the highest Seq of hash to buf: first those with the block in
+// memory, otherwise in any order. It allocates only to extend buf.
 func (x *Index) Lookup(hash uint64, buf []Holder) []Holder {
 	mixed := x.mix(hash)
 	s := x.shard(mixed)
@@ -293,7 +291,7 @@ func (x *Index) Lookup(hash uint64, buf []Holder) []Holder {
 	defer s.mu.RUnlock()
 	t := &s.table
 	start := len(buf)
-	inMemory := start // up to here are those with it in memory
+	inMemory := start // up to here the holders in memory
 	place, _ := t.find(mixed, 0)
 	for range t.used {
 		e := t.at(place)
@@ -337,7 +335,7 @@ type Stats struct {
 	Refused                  uint64 // entries that a grave forbade
 }
 
-// Stats returns them, and clears away graves past the horizon.
+// Stats returns the present counts, and removes graves past the horizon.
 func (x *Index) Stats() Stats {
 	x.graves.sweep(x.clock().UnixNano())
 	st := Stats{

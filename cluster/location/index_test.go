@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// TestInput gives an index what a peer may send and should not: nothing of it is
-// kept, and nothing breaks.
+// TestInput gives an index invalid input of a peer: none of it is kept, and nothing breaks.
 func TestInput(t *testing.T) {
 	x := New(Options{})
 	x.SetLive(1, true)
@@ -36,7 +35,7 @@ func TestInput(t *testing.T) {
 		if got := x.Put(tc.slot, e); got != tc.want {
 			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
 		}
-		want := tc.want || tc.slot != 1 // what was there before is gone with a bad size
+		want := tc.want || tc.slot != 1 // a bad size also removes the earlier entry
 		if got := len(x.Lookup(5, nil)) == 1; got != want {
 			t.Errorf("%s: held %v, want %v", tc.name, got, want)
 		}
@@ -58,7 +57,7 @@ func TestInput(t *testing.T) {
 	}
 }
 
-// TestVersions looks at which of several holders a look-up returns.
+// TestVersions shows which of several holders a look-up returns.
 func TestVersions(t *testing.T) {
 	x := New(Options{})
 	e := Entry{Hash: 5, Seq: 10, Size: 1, Mode: 0o100644}
@@ -70,7 +69,7 @@ func TestVersions(t *testing.T) {
 		case 0:
 			h.Seq = 9
 		case 4:
-			h = Entry{Hash: 5, Seq: 8, Mode: 0o040755} // a directory of before
+			h = Entry{Hash: 5, Seq: 8, Mode: 0o040755} // an earlier directory
 		case 5:
 			h.Seq = 99 // not live
 		}
@@ -81,7 +80,7 @@ func TestVersions(t *testing.T) {
 			got = append(got, h.Slot)
 		}
 		if len(got) > 1 {
-			slices.Sort(got[1:]) // but for memory first, in any order
+			slices.Sort(got[1:]) // memory first, otherwise in any order
 		}
 		return got
 	}
@@ -112,8 +111,8 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// TestManyHolders has all slots hold one hash, next to others, and takes it from all at
-// once in each of the ways there are.
+// TestManyHolders makes all slots hold one hash, next to others, and removes it from all at once in
+// each possible way.
 func TestManyHolders(t *testing.T) {
 	for name, clear := range map[string]func(x *Index){
 		"Bury": func(x *Index) { x.Bury(1, 2, true, "g", 0) },
@@ -154,8 +153,8 @@ func TestManyHolders(t *testing.T) {
 	}
 }
 
-// TestManyAttributes has more kinds of attributes than there are classes: each entry
-// keeps its own, and what does not fit is given back with its entries.
+// TestManyAttributes has more kinds of attributes than classes: each entry keeps its own, and the
+// attributes without a class are freed with their entries.
 func TestManyAttributes(t *testing.T) {
 	x := New(Options{})
 	x.SetLive(1, true)
@@ -197,8 +196,8 @@ func TestManyAttributes(t *testing.T) {
 	}
 }
 
-// TestParallel does everything at once. Look-ups must see only what was put, and
-// when all is gone, every watch has been told exactly once.
+// TestParallel runs all methods at once. Look-ups must see only what was put. When all entries are
+// gone, every watch has been called exactly once.
 func TestParallel(t *testing.T) {
 	const hashes, writers, rounds = 500, 6, 40
 	var told [hashes]atomic.Int32
@@ -284,8 +283,8 @@ func TestParallel(t *testing.T) {
 	}
 }
 
-// TestWatchLosing makes watches while the only holder goes: each is told once, whichever
-// is first.
+// TestWatchLosing makes watches while the only holder goes: Lost is called once for each, whichever
+// comes first.
 func TestWatchLosing(t *testing.T) {
 	for range 50 {
 		const hashes = 64

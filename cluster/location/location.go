@@ -10,10 +10,10 @@ import (
 // and in every version.
 func HashPath(path string) uint64 { return xxhash.Sum64String(path) }
 
-// Slot numbers a holder in this process: a node's feed, as long as it is followed.
+// Slot is the number of a holder in this process: a node's feed, as long as it is followed.
 type Slot uint16
 
-// MaxSlots is how many holders an Index can tell apart; slots are below it.
+// MaxSlots is how many holders an Index can distinguish; slots are below it.
 const MaxSlots = 4096
 
 // MaxSize is the largest size in bytes that an entry can have.
@@ -22,12 +22,12 @@ const MaxSize = 1<<40 - 1
 // Entry is one block or directory as its holder describes it.
 type Entry struct {
 	Hash   uint64
-	Seq    uint64 // version: of two of one key the higher is the later
+	Seq    uint64 // version: of two of one key the higher one is later
 	Size   int64  // bytes; 0 for directories
 	Mode   uint32 // type and permission bits, as st_mode
 	UID    uint32
 	GID    uint32
-	Memory bool // in the holder's memory, so that it need not read its SSD
+	Memory bool // in the holder's memory: no read from its SSD needed
 }
 
 // Dir reports whether the entry is a directory.
@@ -43,12 +43,12 @@ type Holder struct {
 type Options struct {
 	// Horizon is how long a grave is kept after it was made. Zero means 24 hours.
 	Horizon time.Duration
-	// MaxGraves bounds them, and MaxGraveBytes their paths together; the oldest go first.
+	// MaxGraves bounds the graves, and MaxGraveBytes their paths together; the oldest go first.
 	// Zero means 1<<20, and 128 MiB.
 	MaxGraves     int
 	MaxGraveBytes int64
-	// Lost is called when a watched hash has no live holder left (see Index.Watch),
-	// without a lock held, by whoever caused it. It may call the index. Nil: not called.
+	// Lost is called when a watched hash has no live holder left (see Index.Watch), by the
+	// goroutine that caused it, without a lock held. It may call the index. Nil: not called.
 	Lost func(hash uint64)
 	// Buried is called when a grave was made or raised, without a lock held. It must not block.
 	// Nil: not called.

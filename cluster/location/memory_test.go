@@ -8,9 +8,9 @@ import (
 // mostBytes is what an entry may cost, all included.
 const mostBytes = 32
 
-// TestMemory fills an index and takes most of it away again (90 % of a million), by deleting and by dropping
-// holders. At every size from 100,000 on, and not just at those where it is full, an
-// entry costs at most 32 bytes, by our count and by the heap's.
+// TestMemory fills an index and removes most of it (90 % of a million), by deleting and by dropping
+// holders. At every size from 100,000 on, not only when it is full, an entry costs at most 32
+// bytes, by our count and by the heap's.
 func TestMemory(t *testing.T) {
 	const least, most = 100_000, mostEntries
 	base := heapBytes()

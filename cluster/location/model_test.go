@@ -42,7 +42,7 @@ func (m *model) sweep() {
 	m.graves = slices.DeleteFunc(m.graves, func(g modelGrave) bool { return m.now-g.since >= int64(m.horizon) })
 }
 
-// check finds the watches that came to an end.
+// check finds the watches that have ended.
 func (m *model) check() {
 	for hash := range m.watched {
 		if len(m.lookup(hash)) == 0 {
@@ -122,8 +122,7 @@ func (m *model) lookup(hash uint64) []Holder {
 	return all
 }
 
-// sortHolders sorts by slot within those in memory, and within the others, wherever
-// these are.
+// sortHolders sorts by slot, separately the holders in memory and the others.
 func sortHolders(all []Holder) {
 	slices.SortFunc(all, func(a, b Holder) int {
 		if a.Memory != b.Memory {
@@ -148,8 +147,8 @@ func memoryFirst(all []Holder) bool {
 	})
 }
 
-// TestModel does random work on an index and on a model of maps, under a fake clock, and
-// compares all that they say.
+// TestModel does random work on an index and on a model of maps, under a fake clock, and compares
+// all their answers.
 func TestModel(t *testing.T) {
 	for range 4 {
 		seed := rand.Uint64()
@@ -242,7 +241,7 @@ func (w *world) step() {
 		case 0:
 			g.At = 0
 		case 1:
-			g.Seq = uint64(r.IntN(2)) // by At alone
+			g.Seq = uint64(r.IntN(2)) // new only by At
 		}
 		if got, want := w.x.Bury(g.Hash, g.Seq, g.Dir, g.Path, g.At), w.bury(g); got != want {
 			w.t.Fatalf("bury %v: %v, want %v", g, got, want)

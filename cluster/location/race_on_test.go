@@ -2,5 +2,5 @@
 
 package location
 
-// The race detector makes everything several times slower: fewer entries then.
+// The race detector makes everything several times slower, so there are fewer entries.
 const mostEntries = 200_000

@@ -2,13 +2,13 @@ package location
 
 import "unsafe"
 
-// sparse is a map that gives memory back: Go's never do.
+// sparse is a map that frees memory; Go's maps never do.
 type sparse[K comparable, V any] struct {
 	m    map[K]V
 	peak int // entries since m was made
 }
 
-// sparseMin is the size below which that is not worth it.
+// sparseMin is the size below which freeing is not worth it.
 const sparseMin = 64
 
 func (s *sparse[K, V]) get(k K) (V, bool) {
@@ -38,8 +38,8 @@ func (s *sparse[K, V]) remove(k K) {
 	}
 }
 
-// bytes returns about what the map takes: Go's have room for up to twice their entries,
-// and a byte more for each.
+// bytes returns about the memory of the map. Go's maps have room for up to twice their entries, and
+// a byte more for each.
 func (s *sparse[K, V]) bytes() int64 {
 	var k K
 	var v V

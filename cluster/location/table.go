@@ -11,7 +11,7 @@ import (
 //	seq   64 bits
 //	rest  size 40 | slot 12 | class 11 | memory 1, from the highest bit down
 //
-// A class of 0 says that there is none.
+// A class of 0 says that the place is empty.
 type packed struct {
 	hash, seq, rest uint64
 }
@@ -42,11 +42,11 @@ func (e *packed) slot() Slot    { return Slot(e.rest >> slotShift & slotMask) }
 func (e *packed) size() int64   { return int64(e.rest >> sizeShift) }
 func (e *packed) memory() bool  { return e.rest&1 != 0 }
 
-// Tables are made of blocks, so that they grow and shrink in small steps whatever
-// their size, and what one gives back fits the next. A block has 32 entries in a small
-// table and a larger power of two in a larger one, so that a table has less than
-// mostBlocks: the headers of all tables then stay in the processor's cache, and a
-// look-up costs one access to memory. Go has size classes for just these sizes.
+// Tables consist of blocks. So they grow and shrink in small steps at any size, and the blocks of
+// one table fit the next. A block has 32 entries in a small table and a larger power of two in a
+// larger one, so a table has less than mostBlocks blocks. The headers of all tables then stay in
+// the processor's cache, and a look-up costs one access to memory. Go has size classes for these
+// sizes.
 type block []packed
 
 const (
@@ -57,8 +57,8 @@ const (
 	headerBytes = 24 // of a block
 )
 
-// layout says how many blocks of how many entries (log2) a table of at least so many
-// places has.
+// layout returns how many blocks of how many entries (log2) a table of at least this many places
+// has.
 func layout(places uint64) (unit uint8, blocks int) {
 	unit = leastUnit
 	for places>>unit >= mostBlocks {
@@ -67,10 +67,9 @@ func layout(places uint64) (unit uint8, blocks int) {
 	return unit, int((places + 1<<unit - 1) >> unit)
 }
 
-// A table is full at fullTenths of ten. It grows and shrinks by 1/stepPart: a smaller
-// step would save little and copy more often. It shrinks if it is at most at
-// shrinkPercent after that, so that it does not grow again at once. Between them lie
-// 0.82 and 0.9, or 27 to 30 bytes an entry.
+// A table is full at fullTenths of ten. It grows and shrinks by 1/stepPart: a smaller step would
+// save little and copy more often. It shrinks if its load is at most shrinkPercent after that, so
+// it does not grow again at once. The load is between 0.82 and 0.9, or 27 to 30 bytes an entry.
 const (
 	fullTenths    = 9
 	stepPart      = 16
@@ -78,13 +77,13 @@ const (
 	freshPercent  = 88 // after a removal of many
 )
 
-// nearEntries is how far find looks step by step before it leaps.
+// nearEntries is how many entries find compares one by one before it leaps.
 const nearEntries = 16
 
-// table is a hash table with linear probing whose entries are in order: of mixed hash,
-// then of slot. It is a ring: what does not fit at its end goes on at its start.
+// table is a hash table with linear probing whose entries are in order of mixed hash, then of slot.
+// It is a ring: entries that do not fit at its end continue at its start.
 //
-// INVARIANT: no place from an entry's home up to where it is is empty.
+// INVARIANT: no place from an entry's home up to the entry is empty.
 // INVARIANT: along the ring, homes never go down within a run of taken places, and
 // entries of one home are in order.
 // INVARIANT: at least one place is empty, unless there are no blocks.
@@ -99,14 +98,14 @@ func (t *table) at(p uint64) *packed {
 	return &t.blocks[p>>(t.unit&63)][p&(1<<(t.unit&63)-1)]
 }
 
-// home returns the place where an entry of that hash is if others do not push it on.
-// It rises with the hash. The top bits chose the shard and are the same for all.
+// home returns the place of an entry of that hash if no other pushes it on. It rises with the hash.
+// The top bits chose the shard and are the same for all.
 func (t *table) home(hash uint64) uint64 {
 	p, _ := bits.Mul64(hash<<shardBits, t.places)
 	return p
 }
 
-// wrap brings a place that may be beyond the end back into the ring.
+// wrap maps a place beyond the end back into the ring.
 func (t *table) wrap(p uint64) uint64 {
 	if p >= t.places {
 		p -= t.places
@@ -131,12 +130,12 @@ func (t *table) before(p, steps, hash uint64, slot Slot) bool {
 	return pushed > steps || pushed == steps && e.hash < hash
 }
 
-// find returns the first place from the home of (hash, slot) on whose entry does not
-// come before it: where it is, or where it would have to go.
+// find returns the first place, from the home of (hash, slot) on, whose entry does not come before
+// it: its place, or the place for it.
 //
-// If the entry at some place comes before it, then so do all from the home up to there,
-// and none is empty, for else that entry would stand further to the front. So find may
-// leap: a hash with thousands of holders does not make its neighbours slow.
+// If the entry at some place comes before it, so do all from the home up to there, and none is
+// empty, because otherwise that entry would stand further to the front. So find may leap: a hash
+// with thousands of holders does not make its neighbours slow.
 func (t *table) find(hash uint64, slot Slot) (place uint64, found bool) {
 	if t.places == 0 {
 		return 0, false
@@ -168,8 +167,8 @@ func (t *table) find(hash uint64, slot Slot) (place uint64, found bool) {
 // full reports whether there is no room for one more.
 func (t *table) full() bool { return (uint64(t.used)+1)*10 > t.places*fullTenths }
 
-// insert puts e at place, which find returned, and pushes on what stands there. The
-// table must not be full.
+// insert puts e at place, which find returned, and pushes on the entries there. The table must not
+// be full.
 func (t *table) insert(place uint64, e packed) {
 	t.used++
 	b, i := place>>t.unit, place&(1<<t.unit-1)
@@ -192,7 +191,7 @@ func (t *table) insert(place uint64, e packed) {
 	}
 }
 
-// remove empties place and draws up those that were pushed on.
+// remove empties place and moves the pushed entries back.
 func (t *table) remove(place uint64) {
 	t.used--
 	for {
@@ -220,7 +219,7 @@ func (t *table) run(hash uint64, fn func(e *packed)) {
 	}
 }
 
-// larger and smaller return how many places there are after one step.
+// larger and smaller return the number of places after one step.
 func (t *table) larger() uint64 { return t.places + max(1<<leastUnit, t.places/stepPart) }
 
 func (t *table) smaller() uint64 {
@@ -231,16 +230,16 @@ func (t *table) smaller() uint64 {
 	return uint64(blocks) << unit
 }
 
-// loose reports whether the table should be one step smaller.
+// loose reports whether the table should shrink by one step.
 func (t *table) loose() bool {
 	return t.places > 0 && uint64(t.used)*100 <= t.smaller()*shrinkPercent
 }
 
-// placesFor returns how many places suit n entries.
+// placesFor returns the number of places for n entries.
 func placesFor(n int) uint64 { return (uint64(n)*100 + freshPercent - 1) / freshPercent }
 
-// rebuilt returns a table of at least so many places with the entries of t that keep
-// wants, which must leave room; nil keeps all. t is as it was.
+// rebuilt returns a table of at least this many places with the entries of t that keep accepts,
+// which must leave room; nil keeps all. It does not change t.
 func (t *table) rebuilt(p *pool, places uint64, keep func(e *packed) bool) table {
 	n := p.table(places)
 	first := uint64(0) // in the order: behind those that go on from the end of the ring
@@ -275,7 +274,7 @@ func (t *table) rebuilt(p *pool, places uint64, keep func(e *packed) bool) table
 	return n
 }
 
-// bytes returns the memory of the table, but for the struct.
+// bytes returns the memory of the table without the struct.
 func (t *table) bytes() int64 {
 	return int64(t.places)*entryBytes + int64(len(t.blocks))*headerBytes
 }
@@ -295,7 +294,7 @@ const (
 	poolMin  = 256
 )
 
-// table returns an empty table of at least so many places.
+// table returns an empty table of at least this many places.
 func (p *pool) table(places uint64) table {
 	if places == 0 {
 		return table{}
@@ -321,13 +320,13 @@ func (p *pool) table(places uint64) table {
 	return t
 }
 
-// give takes back the blocks of t. Nobody may use them any more.
+// give takes back the blocks of t. No goroutine may use them any more.
 func (p *pool) give(t table) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.used -= t.places
 	most := p.used/poolPart + poolMin
-	for unit := range p.free { // those of other sizes go first: their time is over
+	for unit := range p.free { // blocks of other sizes go first: no table needs them now
 		if uint8(unit) != t.unit && p.kept+t.places > most {
 			p.kept -= uint64(len(p.free[unit])) << unit
 			p.free[unit] = nil
@@ -347,7 +346,7 @@ func (p *pool) give(t table) {
 	}
 }
 
-// bytes returns what is kept.
+// bytes returns the memory of the pool.
 func (p *pool) bytes() int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// checkTable looks at the invariants of t.
+// checkTable checks the invariants of t.
 func checkTable(tb testing.TB, t *table) {
 	tb.Helper()
 	used := uint32(0)
@@ -52,8 +52,8 @@ func comparePacked(a, b packed) int {
 	return cmp.Or(cmp.Compare(a.hash, b.hash), cmp.Compare(a.slot(), b.slot()))
 }
 
-// TestTable does random work on a table whose hashes crowd at its start, at its end, and
-// in the middle, many holders each, and compares with a sorted list.
+// TestTable does random work on a table whose hashes crowd at its start, at its end, and in the
+// middle, with many holders each, and compares with a sorted list.
 func TestTable(t *testing.T) {
 	for range 8 {
 		seed := rand.Uint64()

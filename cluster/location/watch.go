@@ -2,28 +2,28 @@ package location
 
 import "sync"
 
-// watchState says how far a watch has come.
+// watchState is the state of a watch.
 type watchState uint8
 
 const (
-	watchOn  watchState = iota // there was a live holder when it was last looked at
-	watchDue                   // there was none when it was made: queued for the teller
+	watchOn  watchState = iota // there was a live holder at the last check
+	watchDue                   // there was none when the watch was made: queued for the teller
 )
 
-// teller calls Options.Lost for watches that found no live holder when they were made.
-// One goroutine at a time does it, which ends when none is left.
+// teller calls Options.Lost for watches that found no live holder when they were made. One
+// goroutine at a time does that, and ends when none is left.
 type teller struct {
 	mu    sync.Mutex
-	due   []uint64 // bounded by the watches that were made and not yet told
+	due   []uint64 // bounded by the watches for which Lost was not called yet
 	works bool
 }
 
-// Watch has Options.Lost called once when hash has no live holder, which may be so
-// already (then by another goroutine). Unwatch ends it. Watching what is watched
-// changes nothing; after Lost, a hash may be watched again.
+// Watch makes Options.Lost be called once when hash has no live holder. That may be so already;
+// then another goroutine calls it. Unwatch ends the watch. A second Watch changes nothing. After
+// Lost, a hash may be watched again.
 //
-// Lost means that there was a moment without a live holder since Watch was called:
-// when Lost runs there may be one again.
+// Lost means that there was a moment without a live holder after the call of Watch: when Lost runs
+// there may be one again.
 func (x *Index) Watch(hash uint64) {
 	mixed := x.mix(hash)
 	s := x.shard(mixed)
@@ -49,7 +49,7 @@ func (x *Index) Watch(hash uint64) {
 	}
 }
 
-// Unwatch ends a watch. Lost may be on its way already.
+// Unwatch ends a watch. A call of Lost may be under way already.
 func (x *Index) Unwatch(hash uint64) {
 	s := x.shard(x.mix(hash))
 	s.write.Lock()
@@ -73,7 +73,7 @@ func (x *Index) tell() {
 			s := x.shard(x.mix(hash))
 			s.write.Lock()
 			state, is := s.watched.get(hash)
-			is = is && state == watchDue // else Unwatch was faster
+			is = is && state == watchDue // else Unwatch came first
 			if is {
 				s.watched.remove(hash)
 			}
@@ -95,8 +95,8 @@ func (x *Index) lose(hashes ...uint64) {
 	}
 }
 
-// lostLocked ends the watch of hash, if there is one, and reports true if there is no live
-// holder: then the caller calls lose. s.write is held.
+// lostLocked ends the watch of hash, if there is one without a live holder, and reports whether it
+// did: then the caller calls lose. s.write is held.
 func (x *Index) lostLocked(s *shard, hash, mixed uint64) bool {
 	if state, is := s.watched.get(hash); !is || state != watchOn || x.anyLive(s, mixed) {
 		return false
@@ -119,7 +119,7 @@ func (x *Index) allLostLocked(s *shard) []uint64 {
 	return lost
 }
 
-// anyLive reports whether a live slot holds it. s.write is held.
+// anyLive reports whether a live slot holds the hash. s.write is held.
 func (x *Index) anyLive(s *shard, mixed uint64) bool {
 	t := &s.table
 	place, _ := t.find(mixed, 0)

@@ -16,14 +16,14 @@ import (
 // maxFile bounds a file, in bytes: a bundle of hundreds of certificates.
 const maxFile = 1 << 20
 
-// contents is what the files hold, not parsed.
+// contents is the unparsed content of the files.
 type contents struct{ ca, cert, key []byte }
 
 func (c contents) equal(o contents) bool {
 	return bytes.Equal(c.ca, o.ca) && bytes.Equal(c.cert, o.cert) && bytes.Equal(c.key, o.key)
 }
 
-// readFiles reads what can be read, and joins the errors of the rest. It refuses a key
+// readFiles reads the files, and joins the errors of those that it cannot read. It refuses a key
 // that others may read.
 func readFiles(f Files) (contents, error) {
 	var c contents
@@ -99,7 +99,7 @@ func parseCertificates(name string, text []byte) ([]*x509.Certificate, error) {
 	return certs, nil
 }
 
-// parse makes an identity of what was read, if it makes sense now.
+// parse makes an identity of c, if c is valid now.
 func (l *Loader) parse(c contents) (*identity, error) {
 	now := l.now()
 	pool, err := l.parseCA(c.ca, now)
@@ -134,8 +134,8 @@ func (l *Loader) parse(c contents) (*identity, error) {
 	return &identity{cert: &cert, leaf: leaf, pool: pool}, nil
 }
 
-// parseCA returns the CAs in text. One of several may be expired or for later: it
-// merely counts for nothing meanwhile.
+// parseCA returns the CAs in text. One of several may be expired or not yet valid: it just does not
+// count meanwhile.
 func (l *Loader) parseCA(text []byte, now time.Time) (*x509.CertPool, error) {
 	cas, err := parseCertificates(l.files.CA, text)
 	if err != nil {
@@ -158,7 +158,7 @@ func (l *Loader) parseCA(text []byte, now time.Time) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// checkTime fails if now is not in the time of c, with both.
+// checkTime fails if now is outside the validity of c; the error has both.
 func checkTime(c *x509.Certificate, now time.Time) error {
 	wrong := x509.CertificateInvalidError{Cert: c, Reason: x509.Expired}
 	switch {
@@ -172,8 +172,8 @@ func checkTime(c *x509.Certificate, now time.Time) error {
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// timeError is the error of package x509, which does not tell too early from too late,
-// with a text that does.
+// timeError is the error of package x509 with a text that distinguishes too early from too late.
+// The error of x509 does not.
 type timeError struct {
 	text string
 	err  error

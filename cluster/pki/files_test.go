@@ -29,7 +29,7 @@ func bundle(t testing.TB, to string, from ...string) {
 	}
 }
 
-// newUsage makes a certificate of the CA in dir that is good for one usage only.
+// newUsage makes a certificate of the CA in dir for one usage only.
 func newUsage(t testing.TB, dir string, usage x509.ExtKeyUsage) Files {
 	t.Helper()
 	ca, caKey, err := readCA(dir, testTime)
@@ -77,7 +77,7 @@ func halfUsage(t testing.TB, dir string, usage x509.ExtKeyUsage) *Loader {
 	return l
 }
 
-// TestLoadRefuses shows every way in which files are refused, with the file.
+// TestLoadRefuses shows every way in which files are refused, with the name of the file.
 func TestLoadRefuses(t *testing.T) {
 	dir, foreign := newCA(t, testTime), newCA(t, testTime)
 	good, other := newNode(t, dir, "good", testTime), newNode(t, dir, "other", testTime)
@@ -151,7 +151,7 @@ func TestBundle(t *testing.T) {
 	bundle(t, f.CA, filepath.Join(old, CAFile), f.CA)
 	l := mustLoad(t, f, at(testTime))
 	mustConnect(t, l.Server(), l.Client("a"))
-	// Certificates can still be made: the CA is the one that the key is of.
+	// Certificates can still be made: the CA is the one that belongs to the key.
 	newNode(t, dir, "b", testTime)
 	bundle(t, f.CA, filepath.Join(old, CAFile))
 	if err := issue(dir, NodeOptions{Name: "c"}, testTime); err == nil || !strings.Contains(err.Error(), "ca-key.pem is not the key of") {

@@ -13,10 +13,10 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 )
 
-// testTime is when certificates are made in tests with a clock of their own.
+// testTime is when certificates are made in tests with their own clock.
 var testTime = time.Date(2030, 5, 1, 12, 0, 0, 0, time.UTC)
 
-// at is a clock that stands.
+// at is a clock that stands still.
 func at(t time.Time) func() time.Time { return func() time.Time { return t } }
 
 // newCA makes a CA in a new directory.
@@ -43,7 +43,7 @@ func filesOf(dir, name string) Files {
 	return Files{CA: filepath.Join(dir, CAFile), Cert: cert, Key: key}
 }
 
-// mustLoad loads files that must be right.
+// mustLoad loads files that must be valid.
 func mustLoad(t testing.TB, f Files, now func() time.Time) *Loader {
 	t.Helper()
 	l, err := load(f, nil, now)
@@ -53,14 +53,13 @@ func mustLoad(t testing.TB, f Files, now func() time.Time) *Loader {
 	return l
 }
 
-// observe returns a logger and what it logs.
+// observe returns a logger and its lines.
 func observe() (*zap.Logger, *observer.ObservedLogs) {
 	core, logs := observer.New(zap.InfoLevel)
 	return zap.New(core), logs
 }
 
-// copyFile replaces a file by another one, as a tool would that knows nothing of
-// atomic replacement, and keeps the mode for keys.
+// copyFile replaces a file by another one, not atomically, and keeps the mode for keys.
 func copyFile(t testing.TB, from, to string) {
 	t.Helper()
 	text, err := os.ReadFile(from)
@@ -72,9 +71,9 @@ func copyFile(t testing.TB, from, to string) {
 	}
 }
 
-// connect runs a handshake, and sends a byte from the server, so that a refusal by the
-// server reaches the client, who is done before the server looks at its certificate.
-// serial is that of the certificate that the server showed.
+// connect runs a handshake, and sends a byte from the server. The client is done before the server
+// checks its certificate; with the byte a refusal by the server reaches the client. serial is that
+// of the server's certificate.
 func connect(t testing.TB, server, client *tls.Config) (serial string, serverErr, clientErr error) {
 	t.Helper()
 	a, b := net.Pipe()
@@ -83,7 +82,7 @@ func connect(t testing.TB, server, client *tls.Config) (serial string, serverErr
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)
-	go func() { // ends with the handshake, waited for below
+	go func() { // ends with the handshake; the function waits for it
 		conn := tls.Server(a, server)
 		err := conn.Handshake()
 		if err == nil {
@@ -104,7 +103,7 @@ func connect(t testing.TB, server, client *tls.Config) (serial string, serverErr
 	return serial, <-done, clientErr
 }
 
-// mustConnect demands that a handshake succeeds.
+// mustConnect requires that a handshake succeeds.
 func mustConnect(t testing.TB, server, client *tls.Config) (serial string) {
 	t.Helper()
 	serial, serverErr, clientErr := connect(t, server, client)

@@ -28,12 +28,12 @@ const (
 const (
 	caYears   = 10
 	nodeYears = 1
-	// clockSkew is how far certificates reach back, because clocks differ.
+	// clockSkew is how far back certificates are valid, because clocks differ.
 	clockSkew = time.Hour
 )
 
-// CreateCA makes a cluster CA in dir: ca.pem and ca-key.pem (0600). It fails if there
-// is one. dir is made if it is absent, closed to others. Zero valid means 10 years.
+// CreateCA makes a cluster CA in dir: ca.pem and ca-key.pem (0600). It fails if there is one. It
+// makes dir if it is absent, closed to others. Zero valid means 10 years.
 func CreateCA(dir string, valid time.Duration) error { return createCA(dir, valid, time.Now()) }
 
 func createCA(dir string, valid time.Duration, now time.Time) error {
@@ -48,7 +48,7 @@ func createCA(dir string, valid time.Duration, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	// Part of the serial number tells an old CA from a new one.
+	// Part of the serial number distinguishes an old CA from a new one.
 	ca.Subject = pkix.Name{CommonName: fmt.Sprintf("kvfs CA %.8x", ca.SerialNumber.Bytes())}
 	ca.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
 	ca.IsCA, ca.BasicConstraintsValid, ca.MaxPathLenZero = true, true, true
@@ -60,12 +60,11 @@ type NodeOptions struct {
 	Name  string // required: 1 to 64 letters, digits, dots, dashes, underscores
 	Addrs []net.IP
 	Hosts []string
-	Valid time.Duration // zero means a year; the end of the CA is the end of it
+	Valid time.Duration // zero means a year; never beyond the end of the CA
 }
 
-// Issue makes <name>.pem and <name>-key.pem (0600) in dir, signed by the CA that is
-// there. It fails if one of them exists. The DNS names are "<name>.kvfs", the name, and
-// the hosts.
+// Issue makes <name>.pem and <name>-key.pem (0600) in dir, signed by the CA there. It fails if one
+// of them exists. The DNS names are "<name>.kvfs", the name, and the hosts.
 func Issue(dir string, o NodeOptions) error { return issue(dir, o, time.Now()) }
 
 func issue(dir string, o NodeOptions, now time.Time) error {
@@ -101,7 +100,7 @@ func issue(dir string, o NodeOptions, now time.Time) error {
 	return writePair(cert, keyFile, node, ca, key, caKey)
 }
 
-// NodeFiles returns the names that Issue gives to the files of a node.
+// NodeFiles returns the names of the files that Issue makes for a node.
 func NodeFiles(dir, name string) (cert, key string) {
 	return filepath.Join(dir, name+".pem"), filepath.Join(dir, name+"-key.pem")
 }
@@ -111,7 +110,7 @@ var (
 	hostName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9._-]{0,251}[A-Za-z0-9_])?$`)
 )
 
-// Check returns all that is wrong with o, without making anything.
+// Check returns all errors in o. It makes nothing.
 func (o NodeOptions) Check() error {
 	var errs []error
 	switch {
@@ -138,8 +137,7 @@ func (o NodeOptions) Check() error {
 	return errors.Join(errs...)
 }
 
-// template returns a certificate with a serial number and a time. Zero valid means so
-// many years.
+// template returns a certificate with a serial number and a time. Zero valid means this many years.
 func template(now time.Time, valid time.Duration, years int) (*x509.Certificate, error) {
 	if valid < 0 {
 		return nil, fmt.Errorf("pki: valid for %v", valid)
@@ -148,7 +146,7 @@ func template(now time.Time, valid time.Duration, years int) (*x509.Certificate,
 	if err != nil {
 		return nil, fmt.Errorf("pki: %w", err)
 	}
-	serial.SetBit(serial, 126, 1) // never zero, and of one length
+	serial.SetBit(serial, 126, 1) // never zero, and always of one length
 	end := now.AddDate(years, 0, 0)
 	if valid > 0 {
 		end = now.Add(valid)
@@ -156,8 +154,8 @@ func template(now time.Time, valid time.Duration, years int) (*x509.Certificate,
 	return &x509.Certificate{SerialNumber: serial, NotBefore: now.Add(-clockSkew), NotAfter: end}, nil
 }
 
-// readCA reads the CA in dir: of the certificates in its file the one that the key is
-// of, because a new CA's file also holds the old one for a while.
+// readCA reads the CA in dir. Of the certificates in its file it takes the one that belongs to the
+// key, because a new CA's file also holds the old one for a while.
 func readCA(dir string, now time.Time) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	certFile, keyFile := filepath.Join(dir, CAFile), filepath.Join(dir, CAKeyFile)
 	cas, err := ReadCertificates(certFile)
@@ -195,8 +193,8 @@ func readCA(dir string, now time.Time) (*x509.Certificate, *ecdsa.PrivateKey, er
 	return nil, nil, fmt.Errorf("pki: %s is not the key of %s", keyFile, certFile)
 }
 
-// writePair signs a certificate and writes it and its key. It fails, and leaves
-// nothing of its own, if one of the files exists.
+// writePair signs a certificate and writes it and its key. If one of the files exists, it fails and
+// leaves no file of its own.
 func writePair(certFile, keyFile string, cert, parent *x509.Certificate, key *ecdsa.PrivateKey, signer crypto.Signer) error {
 	der, err := x509.CreateCertificate(rand.Reader, cert, parent, &key.PublicKey, signer)
 	if err != nil {
@@ -215,8 +213,8 @@ func writePair(certFile, keyFile string, cert, parent *x509.Certificate, key *ec
 	return nil
 }
 
-// writeNew makes a file that is either whole or absent. It fails with os.ErrExist if
-// there is one.
+// writeNew makes a file that is either whole or absent. It fails with os.ErrExist if the file
+// exists.
 func writeNew(name string, text []byte, mode os.FileMode) (err error) {
 	defer func() {
 		if err != nil {

@@ -20,7 +20,7 @@ func keyPair(cert, key []byte) (*tls.Certificate, error) {
 	return &pair, err
 }
 
-// TestIssue shows what is in the certificates and who may read the files.
+// TestIssue shows the content of the certificates and the modes of the files.
 func TestIssue(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "pki")
 	if err := CreateCA(dir, 0); err != nil {
@@ -80,8 +80,8 @@ func TestIssue(t *testing.T) {
 	}
 }
 
-// TestNeverOverwritten shows that files that are there stay as they are, and that what
-// cannot be made leaves nothing.
+// TestNeverOverwritten shows that existing files stay as they are, and that a failed call leaves no
+// file.
 func TestNeverOverwritten(t *testing.T) {
 	dir := newCA(t, testTime)
 	f := newNode(t, dir, "a", testTime)

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// TestHandshake shows that two nodes of one CA get through, with TLS 1.3, under the
-// right name only, and that there is no session to resume.
+// TestHandshake shows that two nodes of one CA connect, with TLS 1.3, under the right name only,
+// and that there is no session to resume.
 func TestHandshake(t *testing.T) {
 	dir := newCA(t, time.Now())
 	a := mustLoad(t, newNode(t, dir, "gpu-1", time.Now()), time.Now)
@@ -40,14 +40,14 @@ func TestHandshake(t *testing.T) {
 		}
 		return nil
 	}
-	server := a.Server() // the same twice, because it has the keys of sessions
+	server := a.Server() // the same configuration twice, because it has the keys of sessions
 	for range 2 {
 		mustConnect(t, server, again)
 	}
 }
 
-// TestStrangers shows that neither side takes anybody without a certificate of the CA,
-// or with one that is expired, for later, or for the other usage.
+// TestStrangers shows that neither side accepts a peer without a certificate of the CA, or with one
+// that is expired, not yet valid, or for the other usage.
 func TestStrangers(t *testing.T) {
 	dir, foreign := newCA(t, testTime.AddDate(0, 0, -1)), newCA(t, testTime)
 	us := mustLoad(t, newNode(t, dir, "us", testTime), at(testTime))
@@ -57,7 +57,7 @@ func TestStrangers(t *testing.T) {
 	then := testTime.Add(-2 * time.Hour)
 	stranger := func(f Files, when time.Time) *Loader {
 		l := mustLoad(t, f, at(when))
-		l.current.Load().pool = us.current.Load().pool // it takes us
+		l.current.Load().pool = us.current.Load().pool // it accepts us
 		l.now = at(testTime)
 		return l
 	}
@@ -88,8 +88,8 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// TestClockSkew shows that nodes get through whose clocks differ by an hour from that
-// of the machine that made the certificates, in either direction.
+// TestClockSkew shows that nodes connect whose clocks differ by an hour from that of the machine
+// that made the certificates, in either direction.
 func TestClockSkew(t *testing.T) {
 	dir := newCA(t, testTime)
 	a, b := newNode(t, dir, "a", testTime), newNode(t, dir, "b", testTime)
@@ -102,9 +102,8 @@ func TestClockSkew(t *testing.T) {
 	}
 }
 
-// TestReload shows that files which are replaced one by one change nothing until they
-// make sense together, that handshakes under way all get through meanwhile, and that
-// configurations made before use what came after.
+// TestReload shows that files that are replaced one by one change nothing until they fit together,
+// that handshakes meanwhile all succeed, and that configurations made before use the new files.
 func TestReload(t *testing.T) {
 	dir, next := newCA(t, testTime), newCA(t, testTime)
 	f := newNode(t, dir, "a", testTime)
@@ -127,15 +126,15 @@ func TestReload(t *testing.T) {
 	if got := mustConnect(t, server, client); got != first {
 		t.Errorf("with both CAs: serial %s, want %s", got, first)
 	}
-	if logs.FilterMessageSnippet("took over").Len() != 1 {
+	if logs.FilterMessageSnippet("using the changed").Len() != 1 {
 		t.Errorf("logged %v", logs.All())
 	}
 
-	// Half replaced, twice looked at: one warning.
+	// Half replaced and read twice: one warning.
 	copyFile(t, replacement.Cert, f.Cert)
 	l.reload()
 	l.reload()
-	if got := mustConnect(t, server, client); got != first || logs.FilterMessageSnippet("not taken over").Len() != 1 {
+	if got := mustConnect(t, server, client); got != first || logs.FilterMessageSnippet("are not used").Len() != 1 {
 		t.Errorf("half replaced: serial %s, want %s; logged %v", got, first, logs.All())
 	}
 	copyFile(t, replacement.Key, f.Key)
@@ -145,7 +144,7 @@ func TestReload(t *testing.T) {
 		t.Error("the new certificate is not used")
 	}
 
-	// A peer that still has the old certificate is taken, until its CA goes.
+	// A peer that still has the old certificate is accepted until its CA goes.
 	late := mustLoad(t, newNode(t, dir, "late", testTime), at(testTime))
 	mustConnect(t, server, late.ClientAny())
 	copyFile(t, replacement.CA, f.CA)
@@ -165,17 +164,17 @@ func TestReload(t *testing.T) {
 		if err := spoil(); err != nil {
 			t.Fatal(err)
 		}
-		before := logs.FilterMessageSnippet("not taken over").Len()
+		before := logs.FilterMessageSnippet("are not used").Len()
 		l.reload()
 		l.reload()
-		if got := logs.FilterMessageSnippet("not taken over").Len(); got != before+1 || mustConnect(t, server, client) != second {
+		if got := logs.FilterMessageSnippet("are not used").Len(); got != before+1 || mustConnect(t, server, client) != second {
 			t.Errorf("%s: %d warnings, want one", name, got-before)
 		}
 	}
 }
 
-// TestReloadHeals shows that a certificate for later, which is refused, counts when its
-// time has come, without the file being touched again.
+// TestReloadHeals shows that a certificate that is not yet valid is refused, and counts when its
+// time has come, without a change of the file.
 func TestReloadHeals(t *testing.T) {
 	dir := newCA(t, testTime)
 	f := newNode(t, dir, "a", testTime)
@@ -196,8 +195,7 @@ func TestReloadHeals(t *testing.T) {
 	}
 }
 
-// TestWatch shows that Watch takes over a change by itself, while handshakes go on all
-// the time, and that it ends.
+// TestWatch shows that Watch uses a change by itself while handshakes go on, and that it ends.
 func TestWatch(t *testing.T) {
 	dir := newCA(t, time.Now())
 	f := newNode(t, dir, "a", time.Now())
@@ -252,7 +250,7 @@ func TestNotice(t *testing.T) {
 	}
 }
 
-// TestCheckName shows that a node finds out by itself that its certificate is another's.
+// TestCheckName shows that a node detects that its certificate belongs to another node.
 func TestCheckName(t *testing.T) {
 	dir := newCA(t, testTime)
 	l := mustLoad(t, newNode(t, dir, "gpu-1", testTime), at(testTime))

@@ -12,26 +12,26 @@ import (
 	"github.com/kvfs/kvfs/rdma"
 )
 
-// addrVersion is what an address begins with.
+// addrVersion is the beginning of an address.
 const addrVersion = "fabric1"
 
 const (
 	maxRailAddr = 128     // bytes of the address of one endpoint
-	maxAddr     = 8 << 10 // bytes of what Addr returns
+	maxAddr     = 8 << 10 // bytes of Addr's result
 )
 
-// spot is a place in a node's memory, by one rail.
+// spot is an address in a node's memory, with its key on one rail.
 type spot struct{ base, key uint64 }
 
-// railAddr is where one rail of a node is reached.
+// railAddr is the address of one rail of a node.
 type railAddr struct {
 	endpoint []byte
 	words    spot // its table of words
 }
 
-// address is what Addr returns.
+// address is the parsed form of Addr's result.
 type address struct {
-	provider string // as the library names it
+	provider string // the library's name for it
 	instance uint64 // the first word of the table
 	format   uint32 // of the rails' addresses
 	rails    []railAddr
@@ -47,7 +47,7 @@ func (a address) String() string {
 	return fmt.Sprintf("%s/%s/%x/%x/%s", addrVersion, a.provider, a.instance, a.format, strings.Join(rails, ","))
 }
 
-// parseAddress reads what String wrote. It comes from a peer.
+// parseAddress reads the result of String. It comes from a peer.
 func parseAddress(s string) (address, error) {
 	var a address
 	if len(s) > maxAddr {
@@ -98,7 +98,7 @@ func parseRail(s string) (railAddr, error) {
 	return r, err
 }
 
-// parseHex wants no more than digits.
+// parseHex accepts only digits.
 func parseHex(s string, bits int) (uint64, error) { return strconv.ParseUint(s, 16, bits) }
 
 // keyVersion is the first byte of a key.
@@ -107,11 +107,11 @@ const keyVersion = 1
 // keyHead is the length of a key without its spots.
 const keyHead = 2 + 4 + 8
 
-// regionKey is what the Key of an rdma.RemoteRegion holds.
+// regionKey is the content of RemoteRegion.Key.
 type regionKey struct {
 	slot  uint32 // of the holder's table of words,
-	token uint64 // which has this there while the region is open
-	spots []spot // where its bytes are, by rail of the holder's
+	token uint64 // the word in that slot while the region is open
+	spots []spot // addresses of its bytes, by rail of the holder
 }
 
 // encode returns version, number of rails, slot, token, and base and key by rail,
@@ -128,7 +128,7 @@ func (k regionKey) encode() []byte {
 	return b
 }
 
-// parseKey reads what encode wrote, of a peer that has so many rails.
+// parseKey reads the result of encode, from a peer with this many rails.
 func parseKey(b []byte, rails int) (regionKey, error) {
 	var k regionKey
 	if len(b) < keyHead || len(b) > rdma.MaxKey || b[0] != keyVersion || int(b[1]) != rails || len(b) != keyHead+16*rails {

@@ -56,7 +56,7 @@ func TestKey(t *testing.T) {
 	}
 }
 
-// FuzzAddress shows that what is parsed is what was meant, and the rest is refused.
+// FuzzAddress shows that parsed addresses are what was meant, and that others are refused.
 func FuzzAddress(f *testing.F) {
 	f.Add("fabric1/tcp/1/2/AAAA:0:1,AAAA:ff:fe")
 	f.Fuzz(func(t *testing.T, s string) {
@@ -71,7 +71,7 @@ func FuzzAddress(f *testing.F) {
 	})
 }
 
-// TestConnectErrors shows what is wrong with addresses that have the right form.
+// TestConnectErrors shows the errors for addresses of the right form.
 func TestConnectErrors(t *testing.T) {
 	tr := open(t, Options{})
 	change := func(f func(*address)) string {

@@ -25,7 +25,7 @@ import (
 //	go test -tags=ofi -run '^$' -bench . ./rdma/fabric -dir DIR
 var benchDir = flag.String("dir", "/dev/shm", "tmpfs for the benchmarks' files")
 
-// benchFile returns a file of that size in benchDir.
+// benchFile returns a file of this size in benchDir.
 func benchFile(b *testing.B, size int64) *os.File {
 	b.Helper()
 	f, err := os.CreateTemp(*benchDir, "fabric")
@@ -73,7 +73,7 @@ func BenchmarkRegister(b *testing.B) {
 	}
 }
 
-// BenchmarkPin maps a file, and locks its pages, which is what a card's driver does besides.
+// BenchmarkPin maps a file, and locks its pages, as a card's driver does besides.
 func BenchmarkPin(b *testing.B) {
 	for _, s := range benchSizes {
 		b.Run(s.name, func(b *testing.B) {
@@ -92,7 +92,7 @@ func BenchmarkPin(b *testing.B) {
 	}
 }
 
-// BenchmarkBounce copies a block into memory that would be registered already, in place of
+// BenchmarkBounce copies a block into memory that would be registered already, instead of
 // registering its file.
 func BenchmarkBounce(b *testing.B) {
 	f := benchFile(b, 1<<20)
@@ -107,8 +107,8 @@ func BenchmarkBounce(b *testing.B) {
 	}
 }
 
-// BenchmarkRead reads blocks of a region to new files, with so many readers at a time, and
-// hashes them; by this transport, with buffers and without, and by rdma/tcp.
+// BenchmarkRead reads blocks of a region to new files, with this many readers at a time, and hashes
+// them: by this transport, with buffers and without, and by rdma/tcp.
 func BenchmarkRead(b *testing.B) {
 	for _, kb := range []int64{64, 1024, 4096, 16384} {
 		for _, readers := range []int{1, 8} {
@@ -136,7 +136,7 @@ func BenchmarkRead(b *testing.B) {
 
 const benchTotal = 128 << 20
 
-// processorTime is what this process has used.
+// processorTime is the processor time of this process.
 func processorTime(b *testing.B) time.Duration {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {

@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	// pieceSize is what is read, hashed and written at a time by way of a buffer. It stays
-	// in the cache of a core until it is written.
+	// pieceSize is how many bytes are read, hashed and written at a time through a buffer. A piece
+	// stays in the cache of a core until it is written.
 	pieceSize = 512 << 10
-	// ringPieces is how many of them a read has: those that come while one is written.
+	// ringPieces is how many pieces a read has: the others come while one is written.
 	ringPieces = 4
 	ringSize   = ringPieces * pieceSize
 	// maxRings bounds the reads that have buffers; others read to the mapping.
@@ -25,11 +25,11 @@ const (
 	idleRings = 8
 )
 
-// rings has the buffers of reads over sockets: mapped, because the library keeps their
-// addresses, and those used last are used first, because the cache still has them.
+// rings has the buffers of reads over sockets. They are mapped, because the library keeps their
+// addresses. The buffers used last are used first, because the cache still has them.
 type rings struct {
-	// stuck: an endpoint did not close, and may write to a buffer at any time. None is used
-	// for another read any more.
+	// stuck: an endpoint did not close, and may write to a buffer at any time. No buffer is used
+	// again.
 	stuck atomic.Bool
 
 	mu struct {
@@ -39,7 +39,7 @@ type rings struct {
 	}
 }
 
-// take returns a buffer; nil if there is none.
+// take returns a buffer, or nil if all are in use.
 func (r *rings) take() []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -60,7 +60,7 @@ func (r *rings) take() []byte {
 	return unsafe.Slice((*byte)(p), ringSize)
 }
 
-// give takes back what take returned.
+// give takes back a buffer that take returned.
 func (r *rings) give(p []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -86,16 +86,16 @@ func (r *rings) close() {
 	r.mu.idle = nil
 }
 
-// sink is where the messages of a read go that has a buffer: each to its piece of the ring,
-// and from there to the file, in their order. All but what is said is the reader's.
+// sink takes the messages of a read with a buffer. Each message goes to its piece of the ring, and
+// from there to the file, in order. The reader owns all fields without another comment.
 type sink struct {
 	pieces []*message
 	taken  int // of pieces; the others are in the ring, or have no room in it yet
 	dst    rdma.Dest
-	at     int64 // where the next piece goes
+	at     int64 // offset of the next piece
 }
 
-// newSink makes the messages that read n bytes at a place of the peer's memory.
+// newSink makes the messages that read n bytes at an address of the peer's memory.
 func newSink(ring []byte, n int64, dst rdma.Dest, at, key uint64) *sink {
 	s := &sink{dst: dst, at: dst.Off}
 	for off := int64(0); off < n; off += pieceSize {
@@ -106,10 +106,10 @@ func newSink(ring []byte, n int64, dst rdma.Dest, at, key uint64) *sink {
 	return s
 }
 
-// hasRoom reports whether the piece of that number may be begun.
+// hasRoom reports whether the piece of that number may begin.
 func (s *sink) hasRoom(number int) bool { return number < s.taken+ringPieces }
 
-// write writes the next piece to the file. It is over.
+// write writes the next piece to the file. Its message is over.
 func (s *sink) write() error {
 	p := s.pieces[s.taken].p
 	if s.dst.Hash != nil {
@@ -123,8 +123,8 @@ func (s *sink) write() error {
 	return nil
 }
 
-// populate maps the pages of p, which the file has, all at once: one by one, as they are
-// written to, costs several times as much. Where the kernel cannot, they are.
+// populate maps the pages of p, which the file has, all at once. Mapping them one by one, at the
+// first write, costs several times as much; that happens if the kernel lacks the call.
 func populate(p []byte) {
 	unix.Madvise(p, unix.MADV_POPULATE_WRITE)
 }

@@ -11,8 +11,7 @@ import (
 	"github.com/kvfs/kvfs/rdma"
 )
 
-// TestRings takes all buffers: who comes then gets none, but reads all the same. Few are
-// kept afterwards.
+// TestRings takes all buffers: the next read gets none, but still works. Few are kept afterwards.
 func TestRings(t *testing.T) {
 	const size = 3*ringSize + 5
 	a, b := open(t, Options{}), open(t, Options{})
@@ -51,14 +50,14 @@ func TestStuck(t *testing.T) {
 	if r.take() != nil {
 		t.Error("a buffer that may be written to is used again")
 	}
-	ring[0] = 1 // it is there still
+	ring[0] = 1 // it is still there
 	if err := unmap(ring); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestRefusedDestination reads to a file that cannot be written: no fault of the connection,
-// which serves others as before.
+// TestRefusedDestination reads to a file that cannot be written: the connection is not at fault,
+// and serves others as before.
 func TestRefusedDestination(t *testing.T) {
 	const size = 4 * ringSize
 	a, b := open(t, Options{}), open(t, Options{})

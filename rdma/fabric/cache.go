@@ -16,42 +16,41 @@ import (
 	"github.com/kvfs/kvfs/rdma"
 )
 
-// fileID says which file something is of, as long as the file exists; and what is mapped
-// does.
+// fileID identifies a file, as long as the file exists. A mapped file exists.
 type fileID struct{ dev, ino uint64 }
 
 // entry is a file that is mapped and registered on all rails.
 type entry struct {
 	id      fileID
 	size    int64
-	pages   int64            // bytes of the pages that it takes
-	unnamed bool             // the file has no name: no block, and nobody will ask for it again
-	changed syscall.Timespec // ctime of the file: another one means other pages, maybe
+	pages   int64            // bytes of its pages
+	unnamed bool             // the file has no name: it is no block, and no reader asks for it again
+	changed syscall.Timespec // ctime of the file: if it differs, the pages may differ
 
-	ready chan struct{} // closed when what follows is set
+	ready chan struct{} // closed when the next fields are set
 	err   error
 	mem   []byte
 	mems  []memory
-	gone  chan struct{} // closed when it is unmapped again
+	gone  chan struct{} // closed when the file is unmapped again
 
 	// Guarded by the cache's mu.
 	refs     int
-	detached bool          // not to be found any more, and not kept after its last use
+	detached bool          // cannot be found any more, and not kept after its last use
 	idle     *list.Element // in cache.mu.idle
 	since    time.Time     // when it became idle
 }
 
-// maxIdle bounds how many files are idle, which may be short: each takes as many mappings of
-// the process as a long one, and that there are 65530 of is the kernel's default.
+// maxIdle bounds how many files are idle. Each takes as many mappings of the process as a long
+// file, and the kernel's default allows 65530.
 const maxIdle = 4096
 
-// cache keeps files registered that were used a short time ago. Files that are used are in
-// it too: several regions of a file share an entry.
+// cache keeps recently used files registered. It also has the files in use: several regions of a
+// file have one entry.
 type cache struct {
 	t     *Transport
-	bytes int64                        // bound of what is idle
-	age   time.Duration                // for how long
-	open  func(*entry, *os.File) error // entry.open, but in tests
+	bytes int64                        // limit of the idle bytes
+	age   time.Duration                // limit of the idle time
+	open  func(*entry, *os.File) error // entry.open, except in tests
 
 	mu struct {
 		sync.Mutex
@@ -72,8 +71,8 @@ func newCache(t *Transport) *cache {
 	return c
 }
 
-// acquire registers the first size bytes of f, which are some. release must be called unless
-// it fails.
+// acquire registers the first size bytes of f; size is above 0. The caller must call release unless
+// acquire fails.
 func (c *cache) acquire(f *os.File, size int64) (*entry, error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -109,7 +108,7 @@ func (c *cache) acquire(f *os.File, size int64) (*entry, error) {
 		c.end(old)
 		e.err = c.open(e, f)
 		if errors.Is(e.err, syscall.ENOMEM) || errors.Is(e.err, syscall.EAGAIN) {
-			c.dropIdle() // mappings, memory that may be locked, or what the card has room for
+			c.dropIdle() // frees mappings, locked memory, or room in the card
 			e.err = c.open(e, f)
 		}
 		close(e.ready)
@@ -126,7 +125,7 @@ func (c *cache) acquire(f *os.File, size int64) (*entry, error) {
 	return e, nil
 }
 
-// wholePages returns how many bytes the pages have that n bytes from the beginning of one take.
+// wholePages returns the bytes of the pages that n bytes take.
 func wholePages(n int64) int64 {
 	page := int64(os.Getpagesize())
 	return (n + page - 1) &^ (page - 1)
@@ -149,7 +148,7 @@ func (e *entry) open(t *Transport, f *os.File) error {
 	return nil
 }
 
-// undo is close of what was opened in part.
+// undo is close for an entry that was opened in part.
 func (e *entry) undo(t *Transport) error {
 	var errs []error
 	for _, m := range e.mems {
@@ -162,7 +161,7 @@ func (e *entry) undo(t *Transport) error {
 	return errors.Join(errs...)
 }
 
-// useLocked takes e for one more user.
+// useLocked adds a user to e.
 func (c *cache) useLocked(e *entry) {
 	e.refs++
 	c.unidleLocked(e)
@@ -176,8 +175,8 @@ func (c *cache) unidleLocked(e *entry) {
 	}
 }
 
-// detachLocked takes e out of what can be found. It returns it if nobody uses it: end then
-// has to be called, after unlocking.
+// detachLocked removes e from the entries that can be found. It returns e if it has no user: the
+// caller must call end after unlocking.
 func (c *cache) detachLocked(e *entry) []*entry {
 	if c.mu.entries[e.id] == e {
 		delete(c.mu.entries, e.id)
@@ -210,7 +209,7 @@ func (c *cache) end(entries []*entry) {
 	}
 }
 
-// release gives e back. Unless it is kept, it is closed before release returns.
+// release ends a use of e. Unless e is kept, it is closed before release returns.
 func (c *cache) release(e *entry) {
 	var old []*entry
 	c.mu.Lock()
@@ -235,7 +234,7 @@ func (c *cache) release(e *entry) {
 	c.end(old)
 }
 
-// dropIdle closes all that nobody uses.
+// dropIdle closes all entries without a user.
 func (c *cache) dropIdle() {
 	var old []*entry
 	c.mu.Lock()
@@ -246,7 +245,7 @@ func (c *cache) dropIdle() {
 	c.end(old)
 }
 
-// armLocked sees to it that expire runs when the oldest idle entry is old enough.
+// armLocked makes expire run when the oldest idle entry is old enough.
 func (c *cache) armLocked() {
 	if c.mu.timer != nil || c.mu.idle.Len() == 0 || c.mu.closed {
 		return
@@ -255,8 +254,8 @@ func (c *cache) armLocked() {
 	c.mu.timer = time.AfterFunc(time.Until(oldest.since.Add(c.age)), c.expire)
 }
 
-// expire closes what has been idle for long. It runs on the timer's goroutine; close waits
-// for what it closes.
+// expire closes entries that have been idle for long. It runs on the timer's goroutine. close waits
+// for the entries that expire closes.
 func (c *cache) expire() {
 	var old []*entry
 	c.mu.Lock()
@@ -273,7 +272,7 @@ func (c *cache) expire() {
 	c.end(old)
 }
 
-// forget closes what is idle of a file, and keeps nothing of it after its present users.
+// forget closes the idle entries of a file. Entries in use are not kept after their present users.
 func (c *cache) forget(id fileID) {
 	var old []*entry
 	var wait []chan struct{}
@@ -293,7 +292,7 @@ func (c *cache) forget(id fileID) {
 	}
 }
 
-// close closes all that nobody uses, and waits for who is about to.
+// close closes all entries without a user, and waits for goroutines that are closing one.
 func (c *cache) close() {
 	var old []*entry
 	var wait []chan struct{}
@@ -315,7 +314,7 @@ func (c *cache) close() {
 	}
 }
 
-// cachedBytes returns how much is registered that nobody uses.
+// cachedBytes returns how many registered bytes have no user.
 func (c *cache) cachedBytes() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()

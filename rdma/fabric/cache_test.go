@@ -44,7 +44,7 @@ func TestCache(t *testing.T) {
 		return st.Dev, st.Ino
 	}
 
-	tr.Forget(^uint64(0), 1) // of what nobody has
+	tr.Forget(^uint64(0), 1) // of a file that the cache does not have
 	tryFile := base.CachedBytes
 	if tryFile != mib {
 		t.Errorf("the self test left %d bytes registered", tryFile)
@@ -80,7 +80,7 @@ func TestCache(t *testing.T) {
 	check("another size", 5, 3, mib/2, mib/2)
 }
 
-// TestCacheAge shows that what nobody uses is given up after some time.
+// TestCacheAge shows that entries without users are closed after some time.
 func TestCacheAge(t *testing.T) {
 	tr := open(t, Options{CacheBytes: 8 * mib, CacheTime: 10 * time.Millisecond, KeepUnnamed: true})
 	f := file(t, pattern(1, mib))
@@ -106,8 +106,8 @@ func TestNoCache(t *testing.T) {
 	}
 }
 
-// TestCacheCount has more short files than may be idle: each takes a mapping, of which a process
-// has 65530. They count with the whole page that they take.
+// TestCacheCount has more short files than may be idle: each takes a mapping, and a process has
+// 65530. They count with their whole page.
 func TestCacheCount(t *testing.T) {
 	tr := open(t, Options{CacheBytes: 1 << 30, CacheTime: time.Hour, KeepUnnamed: true})
 	for range maxIdle + 100 {
@@ -127,7 +127,7 @@ func TestCacheCount(t *testing.T) {
 	}
 }
 
-// TestCacheScarce has no room for a registration until what is idle is given up.
+// TestCacheScarce has no room for a registration until the idle entries are closed.
 func TestCacheScarce(t *testing.T) {
 	tr := open(t, Options{CacheBytes: 8 * mib, CacheTime: time.Hour, KeepUnnamed: true})
 	f, other := file(t, pattern(1, mib)), file(t, pattern(2, mib))
@@ -158,7 +158,7 @@ func TestCacheScarce(t *testing.T) {
 	tr.cache.open = opens
 }
 
-// TestUnnamed shows that files without a name are not kept, which are no blocks.
+// TestUnnamed shows that files without a name, which are no blocks, are not kept.
 func TestUnnamed(t *testing.T) {
 	tr := open(t, Options{CacheBytes: 8 * mib, CacheTime: time.Hour})
 	register(t, tr, file(t, pattern(1, mib)), mib).Close()

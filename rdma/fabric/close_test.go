@@ -17,7 +17,7 @@ import (
 	"github.com/kvfs/kvfs/rdma"
 )
 
-// theEndpoint returns the one that a peer has after reads one by one.
+// theEndpoint returns the endpoint that a peer has after reads one by one.
 func theEndpoint(t *testing.T, p *Peer) *endpoint {
 	t.Helper()
 	pr := p.rails[0]
@@ -29,7 +29,8 @@ func theEndpoint(t *testing.T, p *Peer) *endpoint {
 	return pr.mu.shared[0]
 }
 
-// TestReportedTwice has the library say twice that an operation is over: its slot is free once.
+// TestReportedTwice lets the library report twice that an operation is over: its slot is freed
+// once.
 func TestReportedTwice(t *testing.T) {
 	const size = 1000
 	a, b := open(t, Options{}), open(t, Options{})
@@ -52,8 +53,8 @@ func TestReportedTwice(t *testing.T) {
 	}
 }
 
-// TestUnclosed reads by an endpoint that does not close: where the bytes were to go stays mapped,
-// because they may still come, and the read says so.
+// TestUnclosed reads by an endpoint that does not close: the destination stays mapped, because the
+// bytes may still come, and the read says so.
 func TestUnclosed(t *testing.T) {
 	const size = 8 * mib
 	n := &relays{tb: t, all: map[string]*relay{}}
@@ -70,7 +71,7 @@ func TestUnclosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := theEndpoint(t, p)
-	e.stall = 500 * time.Millisecond // from here on nothing is to move
+	e.stall = 500 * time.Millisecond // from here on nothing moves
 	e.close = func() error { return errors.Join(e.q.close(), syscall.EBUSY) }
 	fd, err := unix.MemfdCreate("kvfs-unclosed", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -94,8 +95,8 @@ func TestUnclosed(t *testing.T) {
 	}
 }
 
-// TestPeerCloseCounts shows that a transport knows of a peer until its endpoints are closed: its
-// own Close waits for them.
+// TestPeerCloseCounts shows that a transport knows a peer until its endpoints are closed: its own
+// Close waits for them.
 func TestPeerCloseCounts(t *testing.T) {
 	const size = 1000
 	a, b := open(t, Options{}), open(t, Options{})
@@ -127,8 +128,8 @@ func TestPeerCloseCounts(t *testing.T) {
 	}
 }
 
-// TestLimitTold shows that who does not answer to connections at all is said to have been waited
-// for as long as he was.
+// TestLimitTold shows the error for a peer that does not answer to connections: it names the time
+// of the wait.
 func TestLimitTold(t *testing.T) {
 	tr := open(t, Options{StallTimeout: time.Hour})
 	a, err := parseAddress(tr.Addr())

@@ -12,12 +12,12 @@ import (
 	"github.com/kvfs/kvfs/rdma/rdmatest"
 )
 
-// churn is the part of the suite that takes most of its time. It is about regions that are closed
-// while they are read, which wants a cache that keeps them registered, and buffers.
+// churn is the longest part of the suite. It closes regions while they are read, so it needs a
+// cache that keeps them registered, and buffers.
 const churn = "read_churn"
 
 // TestConformance runs the whole suite with a cache and with buffers. Without them it runs all but
-// churn; with polling what waits for messages, and gives up waiting.
+// churn. With polling it runs the parts that wait for messages and that give up waiting.
 func TestConformance(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -49,7 +49,7 @@ func TestConformance(t *testing.T) {
 func check(tb testing.TB) string { return tb.Name()[strings.LastIndexByte(tb.Name(), '/')+1:] }
 
 // TestConformanceFaults has relays between the transports, which can be cut and stalled. It runs
-// what needs that.
+// the checks that need them.
 func TestConformanceFaults(t *testing.T) {
 	faults := []string{"read_cut", "read_stalled", "read_stalled_close", "read_stall_given_up"}
 	rdmatest.Run(t, func(tb testing.TB) *rdmatest.Harness {
@@ -70,8 +70,8 @@ func TestConformanceFaults(t *testing.T) {
 	})
 }
 
-// open opens a transport over the loopback interface, whose peers have all the time they need if
-// the test does not say how long; the test is skipped where there is no library.
+// open opens a transport over the loopback interface. Its peers have all the time they need, unless
+// the test sets a limit. The test is skipped without a library.
 func open(tb testing.TB, o Options) *Transport {
 	tb.Helper()
 	needLibrary(tb)

@@ -15,37 +15,37 @@ import (
 	"github.com/kvfs/kvfs/rdma"
 )
 
-// message is one read of the library's: of bytes of a region to p, or of a word, which is
-// begun only when those before it are over, unless the provider keeps the order.
+// message is one read of the library: of bytes of a region to p, or of a word. The read of a word
+// begins only when those before it are over, unless the provider keeps the order.
 type message struct {
-	p       []byte // nil: a word, whose value is then in word
-	mem     memory // of p, if it has to be registered
-	at, key uint64 // where it is in the peer's memory
-	ordered bool   // a word that is read after what was begun before it
+	p       []byte // nil: a word, then word has its value
+	mem     memory // of p, if p must be registered
+	at, key uint64 // address in the peer's memory
+	ordered bool   // a word that is read after the messages begun before it
 
-	to     *sink // takes p when it is over; nil: p is where the bytes are to go
+	to     *sink // takes p when the message is over; nil: p is the destination
 	number int   // in to.pieces
 
 	over bool // it has been read
 	word uint64
 }
 
-// Why an endpoint was closed. errBroken and errCut are no fault of the reads
-// that end by them.
+// Reasons why an endpoint was closed. errBroken and errCut are no fault of the reads that end with
+// it.
 var (
 	errBroken  = errors.New("connection broke")
 	errCut     = errors.New("closed for a read that was given up")
 	errStalled = errors.New("nothing moved")
 
-	// errOwn is the failure of a read whose bytes could not be written here.
-	errOwn = errors.New("write what was read")
+	// errOwn is the failure of a read whose bytes could not be written on this node.
+	errOwn = errors.New("write the read bytes")
 
-	// errUnclosed is the failure of a read whose endpoint did not close: it stays mapped, and
-	// registered, where its bytes were to go.
+	// errUnclosed is the failure of a read whose endpoint did not close: its destination stays
+	// mapped and registered.
 	errUnclosed = fmt.Errorf("the connection cannot be closed: %w", rdma.ErrUnsafe)
 )
 
-// errFailed is the failure of a message itself, by what the card or the peer said.
+// errFailed is the failure of a message itself, as the card or the peer reported it.
 type errFailed struct {
 	err    error
 	detail int
@@ -63,28 +63,27 @@ func (e *errFailed) Error() string {
 func (e *errFailed) Unwrap() error { return e.err }
 
 const (
-	// window is how many messages of one read are under way at a time: enough to fill a
-	// link, and few enough that others get their turn, and that a read can be given up.
+	// window is how many messages of one read are under way at a time. That fills a link, lets
+	// other reads take turns, and allows a read to be given up.
 	window = 2
-	// pollTime is how long the endpoint sleeps at most before it looks whether it has stalled.
+	// pollTime is the longest sleep of the endpoint before it checks whether it has stalled.
 	pollTime = 50 * time.Millisecond
-	// absence is what counts at most of the time between two looks: beyond it this process did
-	// not get the processor, which says nothing of the peer.
+	// absence limits how much of the time between two polls counts as silence. If more time passed,
+	// this process did not get the processor; that says nothing of the peer.
 	absence = 2 * pollTime
-	// retryTime is for how long it sleeps while something could not be posted: the connection
-	// is being made, or a queue was full.
+	// retryTime is the sleep while something could not be posted: the connection is being made, or
+	// a queue was full.
 	retryTime = time.Millisecond
-	// connectTime is for how long a connection is tried to be made: the providers try again
-	// and again.
+	// connectTime limits the attempts to make a connection: the providers try again and again.
 	connectTime = 2 * time.Second
-	// cancelGrace is how long a read that is given up waits for what is under way, before the
-	// endpoint is closed, which would end the reads of others, too.
+	// cancelGrace is how long a read that is given up waits for its messages before the endpoint is
+	// closed. Closing would end the reads of others, too.
 	cancelGrace = 100 * time.Millisecond
 )
 
-// endpoint reads from one rail of a peer. It has no goroutine: of those who wait for their
-// messages one leads, which is to make progress for all; when its own are done, the next
-// takes over. One that nobody uses costs nothing but memory.
+// endpoint reads from one rail of a peer. It has no goroutine: one of those that wait for their
+// messages leads and makes progress for all. When its own messages are done, the next one leads. An
+// unused endpoint costs only memory.
 type endpoint struct {
 	q     queue
 	stall time.Duration
@@ -93,13 +92,13 @@ type endpoint struct {
 	rail  *atomic.Int64 // bytes by this rail
 	moved *atomic.Int64 // bytes from this peer
 	stuck *atomic.Bool  // an endpoint of the transport did not close
-	close func() error  // of q, but in tests
-	// lead has an element while somebody leads.
+	close func() error  // of q, except in tests
+	// lead has an element while a goroutine leads.
 	lead chan struct{}
-	// over is closed when the endpoint is: nothing is written by it any more.
+	// over is closed when the endpoint is closed: it writes nothing any more.
 	over chan struct{}
 
-	// calls is held shared in each function of q, and alone to close it.
+	// calls is held for reading in each function of q, and for writing to close it.
 	calls  sync.RWMutex
 	closed bool // guarded by calls
 
@@ -111,32 +110,32 @@ type endpoint struct {
 		under   [depth]*posted
 		n       int       // messages under way
 		users   int       // runs under way
-		moved   time.Time // when something last completed, or was begun after a pause
-		looked  time.Time // when somebody who leads last looked
-		reached bool      // something was begun at all
+		moved   time.Time // when a message last completed, or began after a pause
+		looked  time.Time // when a leader last polled
+		reached bool      // a message has begun at all
 		starved map[*run]struct{}
 	}
 }
 
-// posted is a message under way, and whose it is.
+// posted is a message under way, with its run.
 type posted struct {
 	m *message
 	r *run
 }
 
-// run is some messages that somebody waits for.
+// run is the messages that one caller waits for.
 type run struct {
 	ctx   context.Context
 	todo  []*message
-	to    *sink         // of the messages; nil: they have none
-	event chan struct{} // has an element when it is worth to look again
-	cutAt time.Time     // when the endpoint is closed for it; zero: it was not given up
-	own   error         // why to did not take a message
+	to    *sink         // takes the messages; nil: they have none
+	event chan struct{} // has an element when the caller should check again
+	cutAt time.Time     // when the endpoint is closed for this run; zero: the run was not given up
+	own   error         // why the sink did not take a message
 
 	// Guarded by the endpoint's mu.
-	posted  int   // messages of todo that were begun
-	under   int   // that are under way
-	stopped bool  // the others will not be begun
+	posted  int   // messages of todo that have begun
+	under   int   // messages under way
+	stopped bool  // no more messages will begin
 	err     error // the first failure of one of them
 }
 
@@ -153,14 +152,14 @@ func newEndpoint(q queue, p *Peer, rail int) *endpoint {
 	return e
 }
 
-// do reads messages that have not been read yet; enter has been called. Whatever it returns, none of them is under
-// way then. A failure of one of them is an errFailed; ctx's error and why the endpoint
-// was closed are returned as they are.
+// do reads the messages that have not been read yet. The caller has called enter. When do returns,
+// none of them is under way. If a message fails, the error is an errFailed. ctx's error and the
+// reason why the endpoint was closed are returned unchanged.
 func (e *endpoint) do(ctx context.Context, messages []*message) error {
 	r := &run{ctx: ctx, event: make(chan struct{}, 1)}
 	for _, m := range messages {
 		if m.p == nil && len(r.todo) > 0 {
-			m.over = false // what was read before it is read again
+			m.over = false // messages read before it are read again
 		}
 		if !m.over {
 			r.todo = append(r.todo, m)
@@ -170,7 +169,7 @@ func (e *endpoint) do(ctx context.Context, messages []*message) error {
 		}
 	}
 	defer e.leave(r)
-	defer context.AfterFunc(ctx, e.wake)() // the leader may be asleep, and is to see it
+	defer context.AfterFunc(ctx, e.wake)() // wakes the leader, which may be asleep
 
 	given := ctx.Done()
 	var cut <-chan time.Time
@@ -197,7 +196,7 @@ func (e *endpoint) do(ctx context.Context, messages []*message) error {
 	}
 }
 
-// enter is called before do, by who chose the endpoint for it.
+// enter counts a user of the endpoint. The caller that chose the endpoint calls it before do.
 func (e *endpoint) enter() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -214,7 +213,7 @@ func (e *endpoint) leave(r *run) {
 	delete(e.mu.starved, r)
 }
 
-// settled reports whether nothing of r is under way or will be.
+// settled reports whether no message of r is under way or will be.
 func (e *endpoint) settled(r *run) bool {
 	select {
 	case <-e.over:
@@ -231,7 +230,7 @@ func (e *endpoint) settled(r *run) bool {
 	return idle && all
 }
 
-// outcome is what do returns.
+// outcome returns the result of do.
 func (e *endpoint) outcome(r *run) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -254,11 +253,10 @@ func (e *endpoint) outcome(r *run) error {
 	return e.mu.err
 }
 
-// written reports whether all that is to go through a buffer has left it.
+// written reports whether all bytes that go through a buffer have left it.
 func (r *run) written() bool { return r.to == nil || r.to.taken == len(r.to.pieces) }
 
-// empty writes those messages of r to its file whose turn it is, and begins others in their
-// place.
+// empty writes to the file the messages of r that are next, and begins others in their place.
 func (e *endpoint) empty(r *run) {
 	for r.to != nil && e.next(r) {
 		if err := r.to.write(); err != nil {
@@ -269,8 +267,8 @@ func (e *endpoint) empty(r *run) {
 	}
 }
 
-// next reports whether the next message of r is there to be written. That one was
-// written before it counts as movement: who writes does not poll.
+// next reports whether the next message of r can be written. The write of the previous one counts
+// as movement, because a goroutine that writes does not poll.
 func (e *endpoint) next(r *run) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -285,7 +283,7 @@ func (e *endpoint) next(r *run) bool {
 	return true
 }
 
-// post begins what of r has not been begun, as far as it is possible now.
+// post begins the messages of r that have not begun, as far as possible now.
 func (e *endpoint) post(r *run) {
 	for {
 		m, slot := e.take(r)
@@ -315,7 +313,7 @@ func (e *endpoint) post(r *run) {
 	}
 }
 
-// take returns the next message of r with a slot that it has now; nil if there is none.
+// take returns the next message of r with a slot for it, or nil if there is none.
 func (e *endpoint) take(r *run) (*message, int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -395,7 +393,7 @@ func (e *endpoint) progress(r *run) {
 	}
 }
 
-// poll waits until messages are over, and notes it.
+// poll waits until messages are over, and records that.
 func (e *endpoint) poll() error {
 	e.mu.Lock()
 	e.lookLocked()
@@ -425,11 +423,11 @@ func (e *endpoint) poll() error {
 	return err
 }
 
-// settleLocked notes that a message is over and wakes whom it concerns.
+// settleLocked records that a message is over and wakes its run.
 func (e *endpoint) settleLocked(d done) {
 	p := e.mu.under[d.slot]
 	if p == nil {
-		e.log.Warn("an operation was reported over twice", zap.Int("slot", d.slot), zap.Error(d.err))
+		e.log.Warn("libfabric reported an operation as complete twice: ignored", zap.Int("slot", d.slot), zap.Error(d.err))
 		return
 	}
 	e.mu.under[d.slot] = nil
@@ -457,7 +455,7 @@ func (e *endpoint) settleLocked(d done) {
 	}
 }
 
-// look makes r look again.
+// look makes r check again.
 func (r *run) look() {
 	select {
 	case r.event <- struct{}{}:
@@ -465,8 +463,8 @@ func (r *run) look() {
 	}
 }
 
-// lookLocked notes that the leader looks. What time has passed unseen since it last did is taken
-// out of that in which nothing moved.
+// lookLocked records that the leader polls. Time that passed without a poll since the last one does
+// not count as time in which nothing moved.
 func (e *endpoint) lookLocked() {
 	now := time.Now()
 	if unseen := now.Sub(e.mu.looked) - absence; unseen > 0 {
@@ -478,7 +476,7 @@ func (e *endpoint) lookLocked() {
 	e.mu.looked = now
 }
 
-// stalled reports whether nothing has moved for as long as limit, which applies now.
+// stalled reports whether nothing has moved for the limit that applies now.
 func (e *endpoint) stalled() (limit time.Duration, stalled bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -490,14 +488,14 @@ func (e *endpoint) stalled() (limit time.Duration, stalled bool) {
 	return limit, time.Since(e.mu.moved) > limit
 }
 
-// doubtful reports whether nothing could be begun for some time: the peer is not reached, maybe.
+// doubtful reports whether nothing could begin for some time: the peer may be unreachable.
 func (e *endpoint) doubtful() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return !e.mu.reached && time.Since(e.mu.moved) > doubtTime
 }
 
-// wake makes the leader look up.
+// wake wakes the leader.
 func (e *endpoint) wake() {
 	e.calls.RLock()
 	defer e.calls.RUnlock()
@@ -506,15 +504,15 @@ func (e *endpoint) wake() {
 	}
 }
 
-// load returns how many use e, and why it can no longer be used.
+// load returns how many users e has, and why it can no longer be used.
 func (e *endpoint) load() (users int, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.mu.users, e.mu.err
 }
 
-// fail closes the endpoint, which ends what is under way at once, for a reason that counts
-// if it is the first. When it returns, nothing is written by it any more.
+// fail closes the endpoint, which ends its messages at once. The first reason counts. When fail
+// returns, the endpoint writes nothing any more.
 func (e *endpoint) fail(why error) {
 	e.mu.Lock()
 	first := e.mu.err == nil

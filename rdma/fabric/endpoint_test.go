@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestAbsence shows that time in which nobody here looked is not taken for silence of the peer.
+// TestAbsence shows that time without a poll on this node does not count as silence of the peer.
 func TestAbsence(t *testing.T) {
 	for _, c := range []struct {
 		name    string

@@ -20,8 +20,8 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
-// TestSignals shows that the handlers of the Go runtime are in place with the library loaded:
-// a bad pointer can be recovered from, and signals reach those who asked for them.
+// TestSignals shows that the handlers of the Go runtime are in place with the library loaded: a bad
+// pointer can be recovered from, and signals arrive where they were asked for.
 func TestSignals(t *testing.T) {
 	open(t, Options{})
 	func() {
@@ -46,7 +46,7 @@ func TestSignals(t *testing.T) {
 	}
 }
 
-// TestKilledHolder kills the peer's process while it is read from.
+// TestKilledHolder kills the peer's process during reads.
 func TestKilledHolder(t *testing.T) {
 	h := startHolder(t)
 	p := connect(t, open(t, Options{}), h.addr)
@@ -86,7 +86,7 @@ func TestKilledHolder(t *testing.T) {
 	}
 }
 
-// TestOtherRail cuts one of two rails while it is read by: the other goes on from there, and the
+// TestOtherRail cuts one of two rails during its read: the other continues from there, and the
 // bytes are hashed once.
 func TestOtherRail(t *testing.T) {
 	const size = 4 * ringSize
@@ -153,9 +153,9 @@ func TestStoppedHolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.freeze(t)
-	// While the holder ran it had the time that it wanted.
+	// While the holder ran it had all the time that it needed.
 	theEndpoint(t, p).stall = time.Second
-	for range 2 { // by a connection that there is, and by one that has to be made
+	for range 2 { // by an existing connection, and by a new one
 		if err := reads(t, p, h.region, 0, heldBytes, want); !errors.Is(err, rdma.ErrUnavailable) {
 			t.Errorf("read from a stopped holder: %v", err)
 		}
@@ -175,7 +175,7 @@ func TestStoppedHolder(t *testing.T) {
 	}
 }
 
-// TestWrongKeysBeside shows that reads with keys that were made up do no harm to others.
+// TestWrongKeysBeside shows that reads with made-up keys do no harm to others.
 func TestWrongKeysBeside(t *testing.T) {
 	a, b := open(t, Options{}), open(t, Options{})
 	want := pattern(1, 1<<20)
@@ -215,8 +215,8 @@ func TestWrongKeysBeside(t *testing.T) {
 	bad.Wait()
 }
 
-// TestReusedAddress maps another file where one was registered before: readers get the
-// bytes of the new one, and with the old key nothing.
+// TestReusedAddress maps another file where one was registered before: readers get the bytes of the
+// new one, and nothing with the old key.
 func TestReusedAddress(t *testing.T) {
 	const size = 1 << 20
 	a, b := open(t, Options{}), open(t, Options{})
@@ -289,7 +289,7 @@ func TestManyReaders(t *testing.T) {
 	}
 }
 
-// TestShrunkDestination shows that a file that somebody makes shorter is an error of the
+// TestShrunkDestination shows that a file that becomes shorter during a read is an error of the
 // read, not the end of the process.
 func TestShrunkDestination(t *testing.T) {
 	tr := open(t, Options{})
@@ -307,7 +307,7 @@ func TestShrunkDestination(t *testing.T) {
 	}
 }
 
-// countHash touches all bytes that it is written.
+// countHash touches all bytes that it gets.
 type countHash struct{ n uint64 }
 
 func (c *countHash) Write(p []byte) (int, error) {

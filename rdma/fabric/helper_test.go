@@ -23,10 +23,10 @@ import (
 	"github.com/kvfs/kvfs/rdma"
 )
 
-// patience is how long what must happen may take.
+// patience is how long an expected event may take.
 const patience = 2 * time.Minute
 
-// childVar tells a child process, which is this program again, what it is to do.
+// childVar tells a child process, which is this program again, what to do.
 const childVar = "KVFS_FABRIC_CHILD"
 
 func TestMain(m *testing.M) {
@@ -56,14 +56,14 @@ func exit(err error) {
 	os.Exit(0)
 }
 
-// child returns this program as a child that does what.
+// child returns this program as a child that runs what.
 func child(what string) *exec.Cmd {
 	c := exec.Command("/proc/self/exe")
 	c.Env = append(os.Environ(), childVar+"="+what)
 	return c
 }
 
-// heldBytes is how long the region of a holder in a process of its own is.
+// heldBytes is the length of the region of a holder in its own process.
 const heldBytes = 8 << 20
 
 // hold registers a region, tells about it, and serves until stdin ends.

@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// libraryVar names the library to open in place of those of libraryPaths.
+// libraryVar names the library to open instead of libraryPaths.
 const libraryVar = "KVFS_LIBFABRIC"
 
 // libraryPaths are tried in their order. The soname is the same for 1.x and 2.x.
@@ -20,18 +20,18 @@ func libraryPaths() []string {
 	return []string{"libfabric.so.1", "/opt/amazon/efa/lib64/libfabric.so.1", "/opt/amazon/efa/lib/libfabric.so.1"}
 }
 
-// cacheVar and cacheOff turn off the library's cache of registrations, whatever the user
-// has set. It does not see that Go unmaps memory: it would let peers read what was mapped there
-// before, and write what this node reads over a block of its.
+// cacheVar and cacheOff turn off the library's cache of registrations, whatever the user has set.
+// The cache does not see that Go unmaps memory. It would let peers read what was mapped there
+// before, and write what this node reads over one of its blocks.
 const (
 	cacheVar = "FI_MR_CACHE_MAX_COUNT"
 	cacheOff = "0"
 )
 
-// setup is what the library reads from the environment, unless the user has set it.
+// setup returns variables for the library that are used unless the user has set them.
 //
-// The look for GPUs takes memory of theirs. The queues are
-// sized for one peer each: with the defaults an endpoint of 1.17 takes 68 MiB and 70 ms.
+// The library's search for GPUs takes GPU memory. The queues are sized for one peer each: with the
+// defaults an endpoint of 1.17 takes 68 MiB and 70 ms.
 func setup() [][2]string {
 	return [][2]string{
 		{"FI_HMEM", "system"},
@@ -41,13 +41,13 @@ func setup() [][2]string {
 	}
 }
 
-// loaded is what load returns.
+// loaded is the result of load.
 type loaded struct {
 	Library
-	overridden string // what of the environment was not heeded; empty: nothing
+	overridden string // the variables of the environment that were overridden; empty: none
 }
 
-// load opens the library once per process; it stays. Without one it says so each time.
+// load opens the library once per process. It stays open. Without a library each call fails.
 var load = sync.OnceValues(func() (loaded, error) {
 	var l loaded
 	if was, set := os.LookupEnv(cacheVar); set && was != cacheOff {
@@ -76,7 +76,7 @@ var load = sync.OnceValues(func() (loaded, error) {
 	return loaded{}, fmt.Errorf("%w: libfabric cannot be opened: %s: %s", ErrUnavailable, strings.Join(tried, "; "), hint)
 })
 
-// Probe opens the library, if that has not been done, and says which one it is.
+// Probe opens the library, unless it is open, and returns which one it is.
 func Probe() (Library, error) {
 	l, err := load()
 	return l.Library, err

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// memlockFloor is the least that may be locked besides what the cache keeps: blocks that are
-// read and written at the moment, and the queues.
+// memlockFloor is the least that must be lockable besides the cache: blocks that are being read and
+// written, and the queues.
 const memlockFloor = 64 << 20
 
 // memlockHint says how to raise the limit.
@@ -47,8 +47,8 @@ func mayLock(status string) bool {
 	return false
 }
 
-// checkCharDevices fails if there are character devices of RDMA in dir that this process
-// may not open. That there are none is for the provider to say.
+// checkCharDevices fails if dir has character devices of RDMA that this process may not open. If it
+// has none, the provider says so.
 func checkCharDevices(dir string) error {
 	names, err := filepath.Glob(filepath.Join(dir, "*"))
 	if err != nil {
@@ -71,13 +71,13 @@ func checkCharDevices(dir string) error {
 		ErrUnavailable, strings.Join(refused, ", "))
 }
 
-// charDevices is where they are.
+// charDevices is the directory of the character devices.
 const charDevices = "/dev/infiniband"
 
-// whyNoMemory explains what needs memory that is locked, and failed.
+// whyNoMemory explains the failure of what, which needs locked memory.
 func whyNoMemory(what string, err error) error {
 	if errors.Is(err, syscall.ENOMEM) || errors.Is(err, syscall.EPERM) {
-		return fmt.Errorf("%s: %w; may too little memory be locked? %s", what, err, memlockHint)
+		return fmt.Errorf("%s: %w; the limit of locked memory may be too low: %s", what, err, memlockHint)
 	}
 	return fmt.Errorf("%s: %w", what, err)
 }

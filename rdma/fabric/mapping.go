@@ -33,11 +33,10 @@ func unmap(p []byte) error {
 // graveSize is how many addresses a graveyard holds.
 const graveSize = 1024
 
-// graveyard takes the mappings that a provider in software may still send from: one that has
-// begun a message does not notice that its region was closed. Their files are unmapped, but
-// the addresses keep empty memory behind them for a while, so that neither does the provider
-// meet a hole nor another's bytes. Readers learn from the region's word that what they
-// got is worth nothing.
+// graveyard takes the mappings that a provider in software may still send from: it does not notice
+// that the region of a message that has begun was closed. The files are unmapped, but their
+// addresses keep empty memory for a while. So the provider meets neither a hole nor another file's
+// bytes. Readers learn from the region's word that the bytes they got do not count.
 type graveyard struct {
 	mu     sync.Mutex
 	graves [][]byte // oldest first
@@ -73,26 +72,26 @@ func (g *graveyard) clear() {
 	g.graves = nil
 }
 
-// target is the part of a file that a read goes to.
+// target is the part of a file that is the destination of a read.
 type target struct {
 	t      *Transport
 	mapped []byte
-	p      []byte   // of mapped, the bytes that were asked for
-	mems   []memory // by rail, if they have to be registered
+	p      []byte   // of mapped, the requested bytes
+	mems   []memory // by rail, if they must be registered
 }
 
-// newTarget makes n bytes of room in dst.
+// newTarget makes room for n bytes in dst.
 func newTarget(t *Transport, dst rdma.Dest, n int64, rails []*peerRail) (*target, error) {
 	if err := reserve(dst.File, dst.Off, n); err != nil {
-		return nil, fmt.Errorf("room for what is read: %w", err)
+		return nil, fmt.Errorf("make room for the read: %w", err)
 	}
 	from := dst.Off &^ int64(os.Getpagesize()-1)
 	mapped, err := mapFile(dst.File, from, dst.Off-from+n, unix.PROT_READ|unix.PROT_WRITE)
 	if err != nil {
-		return nil, fmt.Errorf("map what is read to: %w", err)
+		return nil, fmt.Errorf("map the destination of the read: %w", err)
 	}
 	d := &target{t: t, mapped: mapped, p: mapped[dst.Off-from:], mems: make([]memory, len(t.rails))}
-	if !t.rails[0].info.local { // to register populates, too
+	if !t.rails[0].info.local { // registering populates, too
 		populate(mapped)
 	}
 	for _, pr := range rails {
@@ -101,14 +100,14 @@ func newTarget(t *Transport, dst rdma.Dest, n int64, rails []*peerRail) (*target
 		}
 		if d.mems[pr.rail.index], err = pr.rail.domain.register(mapped, false, t.newKey(pr.rail)); err != nil {
 			d.close()
-			return nil, fmt.Errorf("%s: %w: %w", pr.rail.name, rdma.ErrUnavailable, whyNoMemory("register what is read to", err))
+			return nil, fmt.Errorf("%s: %w: %w", pr.rail.name, rdma.ErrUnavailable, whyNoMemory("register the destination of the read", err))
 		}
 		t.count.registered.Add(1)
 	}
 	return d, nil
 }
 
-// reserve makes f have these bytes, so that touching them cannot fail.
+// reserve allocates these bytes of f, so that touching them cannot fail.
 func reserve(f *os.File, off, n int64) error {
 	err := unix.Fallocate(int(f.Fd()), 0, off, n)
 	for err == unix.EINTR {
@@ -124,7 +123,7 @@ func reserve(f *os.File, off, n int64) error {
 	return f.Truncate(off + n)
 }
 
-// close ends the registrations and unmaps; nothing may be under way to it any more.
+// close ends the registrations and unmaps. No read may be under way to it.
 func (d *target) close() {
 	for _, m := range d.mems {
 		if err := m.close(); err != nil {
@@ -136,7 +135,7 @@ func (d *target) close() {
 	}
 }
 
-// hash writes what was read to h. A file that somebody made shorter meanwhile is an error.
+// hash writes the read bytes to h. It fails if the file was made shorter meanwhile.
 func (d *target) hash(h hash.Hash64) (err error) {
 	if h == nil {
 		return nil
@@ -151,13 +150,13 @@ func (d *target) hash(h hash.Hash64) (err error) {
 	return nil
 }
 
-// faultOf makes an error of a panic by a bad address, and panics with any other.
+// faultOf makes an error of a panic by a bad address. It panics with any other.
 func faultOf(p any) error {
 	if f, ok := p.(interface {
 		runtime.Error
 		Addr() uintptr
 	}); ok {
-		return fmt.Errorf("what was read is gone: the file was made shorter: %w", f)
+		return fmt.Errorf("the read bytes are gone: the file became shorter during the read: %w", f)
 	}
 	panic(p)
 }

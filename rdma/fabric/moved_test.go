@@ -10,7 +10,7 @@ import (
 	"github.com/kvfs/kvfs/rdma"
 )
 
-// watched is a hash that asks, at each piece that it gets, how many bytes have come.
+// watched is a hash that asks at each piece how many bytes have come.
 type watched struct {
 	hash.Hash64
 	p     *Peer
@@ -23,7 +23,8 @@ func (w *watched) Write(p []byte) (int, error) {
 	return w.Hash64.Write(p)
 }
 
-// TestMoved shows that a peer tells how much has come before the read is over, and all of it then.
+// TestMoved shows that a peer reports how much has come before the read is over, and all of it
+// then.
 func TestMoved(t *testing.T) {
 	const size = 3*ringSize + 5
 	a, b := open(t, Options{}), open(t, Options{})

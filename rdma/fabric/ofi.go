@@ -14,7 +14,7 @@ import (
 	"unsafe"
 )
 
-// code is an error number of libfabric's: errno, and more beyond.
+// code is an error number of libfabric: errno, and more.
 type code int
 
 // Error implements error.
@@ -26,7 +26,7 @@ func (c code) Is(target error) bool {
 	return ok && int(e) == int(c)
 }
 
-// Of libfabric's numbers, those that matter here.
+// The numbers of libfabric that matter here.
 const (
 	codeAgain    = code(syscall.EAGAIN)
 	codeCanceled = code(syscall.ECANCELED)
@@ -34,7 +34,7 @@ const (
 	codeNoKey    = code(syscall.ENOKEY)
 )
 
-// errOf makes an error of what a function of the shim returned.
+// errOf makes an error of the result of a function of the shim.
 func errOf(rc C.int) error {
 	if rc == 0 {
 		return nil
@@ -52,7 +52,7 @@ func stepOf(rc C.int, what *C.char) error {
 	return nil
 }
 
-// cString returns s for C; nil if it is empty. free must be called.
+// cString returns s for C, or nil if s is empty. The caller must call free.
 func cString(s string) (c *C.char, free func()) {
 	if s == "" {
 		return nil, func() {}
@@ -78,7 +78,7 @@ func libraryVersion() (major, minor int) {
 	return int(v >> 16), int(v & 0xffff)
 }
 
-// info is what a provider offers on one device.
+// info is the offer of a provider on one device.
 type info struct {
 	c          *C.struct_fi_info
 	provider   string
@@ -86,13 +86,13 @@ type info struct {
 	maxMessage int64
 	keyMask    uint64 // of keys that we choose
 	format     uint32 // of addresses
-	virtual    bool   // regions are addressed as they are mapped
-	local      bool   // destinations have to be registered
+	virtual    bool   // addresses of regions are their mapped addresses
+	local      bool   // destinations must be registered
 	ordered    bool   // over one connection, the peer's memory is read in the order of the messages
 }
 
-// getInfo asks for the first endpoint of a provider; empty strings ask for any. With manual
-// it makes progress only when it is polled. domains are the names of all that fit.
+// getInfo asks for the first endpoint of a provider; empty strings mean any. With manual the
+// endpoint makes progress only when it is polled. domains are the names of all that fit.
 func getInfo(provider, domain, host string, manual bool) (i *info, domains string, err error) {
 	cp, free := cString(provider)
 	defer free()
@@ -118,11 +118,11 @@ func getInfo(provider, domain, host string, manual bool) (i *info, domains strin
 
 func (i *info) free() { C.kf_freeinfo(i.c) }
 
-// domain is a device that is open.
+// domain is an open device.
 type domain struct{ c *C.struct_kf_rail }
 
-// openDomain opens the device of i. With serial nothing is registered while peers are
-// served: the providers in software look for regions without a lock.
+// openDomain opens the device of i. With serial nothing is registered while peers are served: the
+// providers in software look for regions without a lock.
 func openDomain(i *info, serial bool) (*domain, error) {
 	d := &domain{c: (*C.struct_kf_rail)(C.calloc(1, C.sizeof_struct_kf_rail))}
 	var what *C.char
@@ -147,8 +147,8 @@ type memory struct {
 	key uint64
 }
 
-// register registers p, which is mapped, not of the Go heap. want is the key to use, if
-// that can be chosen.
+// register registers p, which is mapped and not of the Go heap. want is the key to use, if the
+// provider lets callers choose.
 func (d *domain) register(p []byte, remote bool, want uint64) (memory, error) {
 	m := memory{d: d}
 	var key C.uint64_t
@@ -165,17 +165,16 @@ func (m memory) close() error {
 }
 
 const (
-	depth = C.KF_DEPTH // operations that an endpoint has under way
-	batch = C.KF_BATCH // that are found to be over at a time
+	depth = C.KF_DEPTH // operations under way on an endpoint
+	batch = C.KF_BATCH // completed operations found at a time
 )
 
-// queue is an endpoint of the library with its completion queue. Functions may be called in
+// queue is an endpoint of the library with its completion queue. Its functions may be called in
 // parallel, but none with or after close.
 type queue struct{ c *C.struct_kf_ep }
 
-// openQueue opens an endpoint that reads from the peer at addr; without one, that peers
-// read from. poll is for one that the provider is not asked to wake, own for one with a
-// domain to itself.
+// openQueue opens an endpoint that reads from the peer at addr, or that peers read from if addr is
+// empty. poll: the provider is not asked to wake it. own: it has its own domain.
 func openQueue(d *domain, i *info, addr []byte, poll, own bool) (queue, error) {
 	var q queue
 	var what *C.char
@@ -189,7 +188,7 @@ func openQueue(d *domain, i *info, addr []byte, poll, own bool) (queue, error) {
 	return q, stepOf(rc, what)
 }
 
-// cInt returns f if it is set.
+// cInt returns f if set is true.
 func cInt(set bool, f C.int) C.int {
 	if set {
 		return f
@@ -199,7 +198,7 @@ func cInt(set bool, f C.int) C.int {
 
 func (q queue) close() error { return errOf(C.kf_ep_close(q.c)) }
 
-// name returns the address that peers reach q at.
+// name returns the address of q for peers.
 func (q queue) name() ([]byte, error) {
 	var room [maxRailAddr]byte
 	n := C.size_t(len(room))
@@ -209,7 +208,7 @@ func (q queue) name() ([]byte, error) {
 	return append([]byte{}, room[:n]...), nil
 }
 
-// wakes reports whether the provider can wake who waits for it.
+// wakes reports whether the provider can wake a waiting goroutine.
 func (q queue) wakes() bool { return C.kf_ep_wakes(q.c) != 0 }
 
 // read begins to read len(p) bytes at the peer's address at.
@@ -217,22 +216,22 @@ func (q queue) read(slot int, p []byte, m memory, at, key uint64) error {
 	return errOf(C.kf_ep_read(q.c, C.int(slot), unsafe.Pointer(unsafe.SliceData(p)), C.size_t(len(p)), m.c, C.uint64_t(at), C.uint64_t(key)))
 }
 
-// readWord begins to read 8 bytes to what word returns when they are there.
+// readWord begins to read 8 bytes. word returns them when they are there.
 func (q queue) readWord(slot int, at, key uint64) error {
 	return errOf(C.kf_ep_word(q.c, C.int(slot), C.uint64_t(at), C.uint64_t(key)))
 }
 
 func (q queue) word(slot int) uint64 { return uint64(C.kf_ep_word_of(q.c, C.int(slot))) }
 
-// done is an operation that is over.
+// done is a completed operation.
 type done struct {
-	slot   int   // -1: none of ours
+	slot   int   // -1: not an operation of this package
 	err    error // nil, or a code
 	detail int   // of the provider
 }
 
-// poll makes progress and appends to out what is over. If nothing is, it sleeps until
-// something may be, wake was called, or milliseconds have passed.
+// poll makes progress and appends completed operations to out. If there are none, it sleeps until
+// there may be one, wake is called, or milliseconds have passed.
 func (q queue) poll(out []done, milliseconds int) ([]done, error) {
 	var entries [batch]C.struct_kf_done
 	n := C.kf_ep_poll(q.c, &entries[0], C.int(milliseconds))

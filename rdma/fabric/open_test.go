@@ -20,7 +20,7 @@ import (
 	"github.com/kvfs/kvfs/rdma"
 )
 
-// fails checks an error of Open's.
+// fails checks an error of Open.
 func fails(t *testing.T, what string, err error, unavailable bool, words ...string) {
 	t.Helper()
 	if err == nil || errors.Is(err, ErrUnavailable) != unavailable {
@@ -64,8 +64,7 @@ func TestOpenErrors(t *testing.T) {
 	}
 }
 
-// TestNoLibrary opens a transport in a process that is led to a library that is not there, or
-// is another one.
+// TestNoLibrary opens a transport in a process whose library is missing or is another one.
 func TestNoLibrary(t *testing.T) {
 	for _, c := range []struct {
 		path  string
@@ -124,7 +123,7 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// environment is what TestEnvironment runs.
+// environment is the child of TestEnvironment.
 func environment() error {
 	core, logs := observer.New(zap.WarnLevel)
 	t, err := Open(Options{Provider: TCP, Devices: []string{"lo"}, Host: "127.0.0.1", Logger: zap.New(core)})
@@ -140,7 +139,7 @@ func environment() error {
 	return t.Close()
 }
 
-// TestOwnName shows what is said of a host whose name does not resolve.
+// TestOwnName shows the message for a host whose name does not resolve.
 func TestOwnName(t *testing.T) {
 	host := func() (string, error) { return "kvfs.invalid", nil }
 	if got := ownName(Options{Provider: Verbs}, host); !strings.Contains(got, "kvfs.invalid") {
@@ -176,7 +175,7 @@ func TestTwoRails(t *testing.T) {
 	}
 }
 
-// twoRails is what TestTwoRails runs.
+// twoRails is the child of TestTwoRails.
 func twoRails() error {
 	for _, args := range []string{
 		"link set lo up", "link add d0 type veth peer name d1", "addr add 10.9.0.1/24 dev d0",
@@ -229,8 +228,8 @@ func twoRails() error {
 	return nil
 }
 
-// deadRail reads from a peer one of whose rails nobody listens at: by the other, from the first
-// read on. The bad one is left alone until a Probe finds it well.
+// deadRail reads from a peer without a listener on one of two rails: by the other rail, from the
+// first read on. The bad rail is skipped until a Probe finds it well.
 func deadRail(reader, holder *Transport, bad int) error {
 	const n = 4 * mib
 	want := pattern(1, n)
@@ -283,7 +282,7 @@ func deadRail(reader, holder *Transport, bad int) error {
 	return nil
 }
 
-// oneRead reads n bytes and looks by which rails they came.
+// oneRead reads n bytes and checks by which rails they came.
 func oneRead(reader, holder *Transport, n, rails int) error {
 	want := pattern(1, n)
 	src, err := memFile()

@@ -10,9 +10,9 @@ import (
 	"go.uber.org/zap"
 )
 
-// ErrUnavailable: this program, or this machine, cannot do it: built without libfabric, no
-// library, too old, no such provider, no permission, memory that may not be locked. The
-// message names what is missing and what to install or set.
+// ErrUnavailable: this program or this machine lacks something for RDMA: built without libfabric,
+// no library or one too old, no such provider, no permission, memory that may not be locked. The
+// message says what is missing and what to install or set.
 var ErrUnavailable = errors.New("RDMA is not available")
 
 // Provider names as in Options.Provider.
@@ -26,46 +26,46 @@ const (
 type Options struct {
 	// Provider is Verbs, EFA or TCP.
 	Provider string
-	// Devices are the network cards, one rail each, in the order that peers pair them: the
-	// names of /sys/class/infiniband for Verbs and EFA, network interfaces for TCP. Empty: the
-	// one that the provider prefers. At most MaxRails, none twice.
+	// Devices are the network cards, one rail each, in the order in which peers pair them: names of
+	// /sys/class/infiniband for Verbs and EFA, network interfaces for TCP. Empty: the provider's
+	// preferred one. At most MaxRails, none twice.
 	Devices []string
-	// Host is the IP address of this node that peers reach it at, for providers that have
-	// one per endpoint and a device that has several. Empty: the device's first.
+	// Host is the IP address at which peers reach this node, for providers with one address per
+	// endpoint and devices with several. Empty: the device's first.
 	Host string
-	// Stripe is how long a piece of one read is that goes by a single rail: a read that is
-	// longer is spread over the rails. Zero: each read goes by one rail, in turn.
+	// Stripe is the length of the piece of a read that goes by a single rail. A longer read is
+	// spread over the rails. Zero: each read goes by one rail, in turn.
 	Stripe int64
 
-	// CacheBytes bounds the memory that stays registered after its last Region was closed, so
-	// that the next one is spared the registration, in whole pages; 4096 files at most, and
-	// none without a name. Zero: none stays.
+	// CacheBytes bounds the memory that stays registered after its last Region was closed, so that
+	// the next Region needs no registration. It counts whole pages, of at most 4096 files, none
+	// without a name. Zero: none stays.
 	CacheBytes int64
-	// KeepUnnamed: files that had no name when they were registered stay, too. Blocks have one;
-	// others are rarely asked for again, and what stays of them is not free when they are closed.
+	// KeepUnnamed: files that had no name at registration stay, too. Blocks have a name. Other
+	// files are rarely asked for again, and their memory is not free when they are closed.
 	KeepUnnamed bool
-	// CacheTime is for how long it stays. Zero means 5 s.
+	// CacheTime limits how long it stays. Zero means 5 s.
 	CacheTime time.Duration
 
-	// StallTimeout: a peer none of whose reads under way completes for so long has its
-	// endpoint closed, and they fail with rdma.ErrUnavailable. Zero means 5 s.
+	// StallTimeout: if no read of a peer completes for so long, its endpoint is closed, and the
+	// reads fail with rdma.ErrUnavailable. Zero means 5 s.
 	StallTimeout time.Duration
 
 	Logger *zap.Logger // nil: none
 
 	//lint:ignore U1000 without the tag ofi nobody asks for it
-	pollOnly bool // for tests: as if the provider could not wake anybody
+	pollOnly bool // for tests: as if the provider could not wake
 	//lint:ignore U1000 without the tag ofi nobody asks for it
-	direct bool // for tests: no buffers, as if the provider was a card's
+	direct bool // for tests: no buffers, as with a card
 }
 
-// MaxRails bounds Options.Devices: the keys of all have to fit rdma.MaxKey.
+// MaxRails bounds Options.Devices: the keys of all rails must fit rdma.MaxKey.
 const MaxRails = 32
 
-// minStripe keeps a piece from costing more in messages than it gains.
+// minStripe keeps a piece from costing more for messages than it gains.
 const minStripe = 64 << 10
 
-// withDefaults returns o with its zero values replaced, or what is wrong with it.
+// withDefaults returns o with its zero values replaced, or an error.
 func (o Options) withDefaults() (Options, error) {
 	switch o.Provider {
 	case Verbs, EFA, TCP:

@@ -17,14 +17,14 @@ import (
 )
 
 const (
-	// maxTries is how often a read is begun that ends by no fault of its own: with the
-	// endpoint, which failed or was closed for another read.
+	// maxTries is how often a read begins if it ends without a fault of its own: its endpoint
+	// failed or was closed for another read.
 	maxTries = 3
-	// doubtTime is after how long a rail by which nothing could be begun is passed over, though
-	// the read was given up before the provider did.
+	// doubtTime: if nothing could begin by a rail for so long, the rail is skipped, even if the
+	// read was given up before the provider did.
 	doubtTime = 500 * time.Millisecond
-	// socketEndpoints is how many endpoints there are over sockets for reads at a time. Each
-	// is a connection: their readers need not hand over the lead to each other.
+	// socketEndpoints is how many endpoints there are over sockets for concurrent reads. Each is a
+	// connection, so their readers need not pass the lead to each other.
 	socketEndpoints = 8
 )
 
@@ -33,33 +33,33 @@ type Peer struct {
 	t     *Transport
 	name  string
 	addr  address
-	rails []*peerRail // by rail of ours
+	rails []*peerRail // by rail of this node
 	turn  atomic.Uint32
 	moved atomic.Int64
 }
 
-// peerRail is the way from one rail to the peer: to its rail of the same number, modulo how
-// many it has. It has an endpoint, over sockets several, made when they are needed and again
-// after they failed.
+// peerRail is the path from one rail to the peer: to its rail of the same number, modulo the number
+// of its rails. It has an endpoint, over sockets several. They are made when they are needed, and
+// again after a failure.
 type peerRail struct {
 	p      *Peer
 	rail   *rail
 	theirs int
-	alone  chan struct{} // has an element while somebody has an endpoint to itself
-	opens  chan struct{} // has an element while somebody makes one that is shared
+	alone  chan struct{} // has an element while one read has an endpoint to itself
+	opens  chan struct{} // has an element while a goroutine makes a common endpoint
 
 	mu struct {
 		sync.Mutex
 		closed bool
 		shared []*endpoint
-		all    map[*endpoint]struct{} // that are open, and some that are not any more
-		bad    bool                   // it did not reach the peer when it was tried last
+		all    map[*endpoint]struct{} // open ones, and some that are closed already
+		bad    bool                   // it did not reach the peer at the last try
 	}
 }
 
 func newPeer(t *Transport, a address) *Peer {
 	p := &Peer{t: t, addr: a, name: fmt.Sprintf("%x", a.instance)}
-	p.turn.Store(rand.Uint32()) // who has little time is not to begin with the same bad rail each time
+	p.turn.Store(rand.Uint32()) // reads with little time do not begin with the same bad rail each time
 	for i, r := range t.rails {
 		p.rails = append(p.rails, newPeerRail(p, r, i%len(a.rails)))
 	}
@@ -72,8 +72,8 @@ func newPeerRail(p *Peer, r *rail, theirs int) *peerRail {
 	return pr
 }
 
-// Close implements rdma.Peer. The transport knows of the peer until all is closed, for its own
-// Close to wait for it.
+// Close implements rdma.Peer. The transport knows the peer until everything is closed, so that its
+// own Close can wait.
 func (p *Peer) Close() error {
 	for _, pr := range p.rails {
 		pr.mu.Lock()
@@ -93,13 +93,13 @@ func (p *Peer) Close() error {
 	return nil
 }
 
-// Moved returns how many bytes have been read of the peer's memory, also by reads that have not
+// Moved returns how many bytes have been read from the peer's memory, also by reads that have not
 // ended: it grows with each message.
 func (p *Peer) Moved() int64 { return p.moved.Load() }
 
-// Probe reads a word of the peer's over each rail, over all at a time. It returns what each that
-// fails says. Read leaves these out, as far as there are others, until a Probe finds that they
-// reach the peer again.
+// Probe reads a word of the peer over each rail, over all at a time. It returns the errors of the
+// failing rails. Read skips these rails while there are others, until a Probe finds that they reach
+// the peer again.
 func (p *Peer) Probe(ctx context.Context) error {
 	if err := p.t.enter(); err != nil {
 		return fmt.Errorf("fabric: peer %s: %w", p.name, err)
@@ -108,7 +108,7 @@ func (p *Peer) Probe(ctx context.Context) error {
 	errs := make([]error, len(p.rails))
 	var wg sync.WaitGroup
 	for i, pr := range p.rails {
-		wg.Go(func() { // ends with its word, and is waited for
+		wg.Go(func() { // ends with its word; the function waits for it
 			if err := pr.probe(ctx); err != nil {
 				errs[i] = fmt.Errorf("fabric: peer %s: rail %d, %s, to theirs %d: %w", p.name, i, pr.rail.name, pr.theirs, err)
 			}
@@ -118,7 +118,7 @@ func (p *Peer) Probe(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// probe reads a word of the peer's.
+// probe reads a word of the peer.
 func (pr *peerRail) probe(ctx context.Context) error {
 	m := pr.p.wordAt(pr, 0)
 	if err := pr.do(ctx, []*message{m}, nil); err != nil {
@@ -131,12 +131,11 @@ func (pr *peerRail) probe(ctx context.Context) error {
 	return nil
 }
 
-// Read implements rdma.Peer. What cannot be read by a rail is read by another, if there is one,
-// from where it came to.
+// Read implements rdma.Peer. If a rail fails, another rail, if there is one, continues from there.
 func (p *Peer) Read(ctx context.Context, r rdma.RemoteRegion, off, n int64, dst rdma.Dest) error {
 	rails := p.choose(n)
 	tried := slices.Clone(rails)
-	before := "" // what other rails said
+	before := "" // errors of other rails
 	for {
 		got, err := p.read(ctx, r, off, n, dst, rails)
 		if err == nil {
@@ -152,8 +151,8 @@ func (p *Peer) Read(ctx context.Context, r rdma.RemoteRegion, off, n int64, dst 
 	}
 }
 
-// others returns by which rails to try after some failed: if the read was striped, those of
-// them that are good; else one that was not tried, a good one first.
+// others returns the rails to try after some failed. If the read was striped, these are the good
+// ones of failed; else it is one rail that was not tried, a good one first.
 func (p *Peer) others(failed, tried []*peerRail) []*peerRail {
 	if len(failed) > 1 {
 		good := slices.DeleteFunc(slices.Clone(failed), func(pr *peerRail) bool { return !pr.good() })
@@ -175,8 +174,8 @@ func (p *Peer) others(failed, tried []*peerRail) []*peerRail {
 	return other
 }
 
-// choose returns the rails for a read of n bytes: all that are good if it is to be striped,
-// else the one that has the fewest bytes under way, in turn where several have as few.
+// choose returns the rails for a read of n bytes: all good ones if it is striped, else the one with the fewest
+// bytes under way, in turn if several have as few.
 func (p *Peer) choose(n int64) []*peerRail {
 	var good []*peerRail
 	for _, pr := range p.rails {
@@ -202,7 +201,7 @@ func (pr *peerRail) reads(n int64) (over func()) {
 	return func() { pr.rail.reading.Add(-n) }
 }
 
-// read reads by some rails. If it fails, the first got bytes are in the file, and hashed.
+// read reads by some rails. If it fails, the first got bytes are in the file and hashed.
 func (p *Peer) read(ctx context.Context, r rdma.RemoteRegion, off, n int64, dst rdma.Dest, rails []*peerRail) (got int64, err error) {
 	if off < 0 || n < 0 || off > r.Size || n > r.Size-off || dst.Off < 0 {
 		return 0, fmt.Errorf("read of %d bytes at %d of a region of %d, to %d", n, off, r.Size, dst.Off)
@@ -221,7 +220,7 @@ func (p *Peer) read(ctx context.Context, r rdma.RemoteRegion, off, n int64, dst 
 	if err != nil {
 		return 0, err
 	}
-	if n == 0 { // or all has come already, by another rail
+	if n == 0 { // or another rail has read all already
 		word := p.wordAt(rails[0], key.slot)
 		if err := rails[0].do(ctx, []*message{word}, &key); err != nil {
 			return 0, err
@@ -242,12 +241,11 @@ func (p *Peer) readTo(ctx context.Context, key regionKey, off, n int64, dst rdma
 		return err
 	}
 	defer func() {
-		if !errors.Is(err, errUnclosed) { // it may be written to at any time: it stays
+		if !errors.Is(err, errUnclosed) { // it may be written to at any time, so it stays
 			d.close()
 		}
 	}()
-	// The bytes are worth something only if the word of the region is read after them all,
-	// and is right.
+	// The bytes count only if the word of the region is read after all of them, and is right.
 	word := p.wordAt(rails[0], key.slot)
 	work := p.split(key, off, d, rails)
 	last := []*message{word}
@@ -265,8 +263,8 @@ func (p *Peer) readTo(ctx context.Context, key regionKey, off, n int64, dst rdma
 	return d.hash(dst.Hash)
 }
 
-// ring returns a buffer for a read, if it is to have one: over sockets, where the processor
-// copies the bytes in any case. A card writes to the file's own pages.
+// ring returns a buffer for a read over sockets, where the processor copies the bytes in any case.
+// A card writes to the file's own pages.
 func (p *Peer) ring(rails []*peerRail) []byte {
 	if len(rails) > 1 || p.t.opts.Provider != TCP || p.t.opts.direct {
 		return nil
@@ -274,7 +272,7 @@ func (p *Peer) ring(rails []*peerRail) []byte {
 	return p.t.rings.take()
 }
 
-// readThrough reads by way of a buffer.
+// readThrough reads through a buffer.
 func (p *Peer) readThrough(ctx context.Context, ring []byte, key regionKey, off, n int64, dst rdma.Dest, pr *peerRail) (got int64, err error) {
 	s := key.spots[pr.theirs]
 	to := newSink(ring, n, dst, s.base+uint64(off), s.key)
@@ -301,14 +299,14 @@ func move(ctx context.Context, key regionKey, work [][]*message, rails []*peerRa
 	errs := make([]error, len(rails))
 	var wg sync.WaitGroup
 	for i, pr := range rails {
-		wg.Go(func() { // ends with its part, and is waited for
+		wg.Go(func() { // ends with its part; the function waits for it
 			if errs[i] = pr.do(ctx, work[i], &key); errs[i] != nil {
 				cancel()
 			}
 		})
 	}
 	wg.Wait()
-	var first error // that is not of our own cancel
+	var first error // that is not from our own cancel
 	for _, err := range errs {
 		if errors.Is(err, errUnclosed) {
 			return err
@@ -346,7 +344,7 @@ func (p *Peer) wordAt(pr *peerRail, slot uint32) *message {
 	return &message{at: s.base + 8*uint64(slot), key: s.key}
 }
 
-// good reports whether the rail reached the peer when it was tried last.
+// good reports whether the rail reached the peer at the last try.
 func (pr *peerRail) good() bool {
 	pr.mu.Lock()
 	defer pr.mu.Unlock()
@@ -360,7 +358,7 @@ func (pr *peerRail) note(reached bool) {
 	pr.mu.bad = !reached
 }
 
-// do reads messages. They are of the region that key is of; nil: of none.
+// do reads messages of the region of key; nil: of no region.
 func (pr *peerRail) do(ctx context.Context, messages []*message, key *regionKey) error {
 	for try := 1; ; try++ {
 		e, err := pr.endpoint()
@@ -377,7 +375,7 @@ func (pr *peerRail) do(ctx context.Context, messages []*message, key *regionKey)
 			return fmt.Errorf("%w: %w", rdma.ErrUnavailable, err)
 		case errors.Is(err, rdma.ErrClosed), errors.Is(err, errOwn):
 			return err
-		case ctx.Err() != nil: // maybe later than err, of which nothing is to be told then
+		case ctx.Err() != nil: // maybe later than err, which does not count then
 			if e.doubtful() {
 				pr.note(false)
 			}
@@ -391,9 +389,8 @@ func (pr *peerRail) do(ctx context.Context, messages []*message, key *regionKey)
 	}
 }
 
-// examine finds out why messages failed, on an endpoint that nobody else uses: a wrong key
-// may end what others read by the same one. If the peer still has the region, the
-// messages are read once more.
+// examine finds out why messages failed, on an endpoint without other users: a wrong key may end
+// other reads on the same one. If the peer still has the region, the messages are read once more.
 func (pr *peerRail) examine(ctx context.Context, messages []*message, key *regionKey, cause error) error {
 	select {
 	case pr.alone <- struct{}{}:
@@ -441,8 +438,8 @@ func (pr *peerRail) doAlone(ctx context.Context, messages []*message) error {
 	return err
 }
 
-// endpoint enters the one of the shared that the fewest use, and makes one if all are in
-// use, as far as there may be more. To make one does not wait for the network.
+// endpoint enters the common endpoint with the fewest users. If all are in use, it makes one, up to
+// the limit. Making one does not wait for the network.
 func (pr *peerRail) endpoint() (*endpoint, error) {
 	e, err := pr.pick()
 	if e != nil || err != nil {
@@ -450,17 +447,17 @@ func (pr *peerRail) endpoint() (*endpoint, error) {
 	}
 	pr.opens <- struct{}{}
 	defer func() { <-pr.opens }()
-	if e, err = pr.pick(); e != nil || err != nil { // somebody else has made it
+	if e, err = pr.pick(); e != nil || err != nil { // another goroutine has made it
 		return e, err
 	}
 	return pr.open(true)
 }
 
-// pick is endpoint, but for making one: it returns nil then. It closes those that nobody uses,
-// and that may have died with another.
+// pick is endpoint without making one: it returns nil then. It closes endpoints without users that
+// may have died with another one.
 func (pr *peerRail) pick() (*endpoint, error) {
 	e, stale, err := pr.pickLive()
-	for _, old := range stale { // nobody can enter them any more
+	for _, old := range stale { // no read can enter them any more
 		old.fail(errCut)
 	}
 	return e, err
@@ -499,7 +496,7 @@ func (pr *peerRail) pickLive() (e *endpoint, stale []*endpoint, err error) {
 	return e, stale, nil
 }
 
-// dropIdleLocked takes out the shared endpoints that nobody uses.
+// dropIdleLocked removes the common endpoints without users.
 func (pr *peerRail) dropIdleLocked() []*endpoint {
 	var idle []*endpoint
 	pr.mu.shared = slices.DeleteFunc(pr.mu.shared, func(e *endpoint) bool {
@@ -512,8 +509,7 @@ func (pr *peerRail) dropIdleLocked() []*endpoint {
 	return idle
 }
 
-// forgetLocked forgets the endpoints that are closed, not only about to be: Close waits for
-// those.
+// forgetLocked forgets the closed endpoints, but not those about to close: Close waits for them.
 func (pr *peerRail) forgetLocked() {
 	for e := range pr.mu.all {
 		select {
@@ -527,8 +523,8 @@ func (pr *peerRail) forgetLocked() {
 // open makes an endpoint and enters it.
 func (pr *peerRail) open(shared bool) (*endpoint, error) {
 	t := pr.p.t
-	// Sockets get a domain of their own: if the endpoint is closed while bytes flow, the
-	// provider frees something twice in the domain's pool.
+	// Sockets get their own domain: if an endpoint is closed while bytes flow, the provider frees
+	// something twice in the pool of the domain.
 	own := t.opts.Provider == TCP
 	q, err := openQueue(pr.rail.domain, pr.rail.info, pr.p.addr.rails[pr.theirs].endpoint, t.opts.pollOnly, own)
 	if err != nil {

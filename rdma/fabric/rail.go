@@ -15,14 +15,14 @@ import (
 	"go.uber.org/zap"
 )
 
-// messageLimit is the longest message: what moves shows in those that are over.
+// messageLimit is the longest message. Progress shows when messages are over.
 const messageLimit = 4 << 20
 
-// servePoll is for how long the endpoint that peers read from sleeps at most, in
-// milliseconds. It is woken earlier when there is something to do.
+// servePoll is the longest sleep, in milliseconds, of the endpoint that peers read from. It wakes
+// earlier when there is something to do.
 const servePoll = 1000
 
-// lookupTime is how long the name of this host is looked for, to explain why there is no device.
+// lookupTime limits the look-up of this host's name that explains why there is no device.
 const lookupTime = 2 * time.Second
 
 // rail is one device, and the endpoint on it that peers read from.
@@ -73,7 +73,7 @@ func openRail(o Options, index int, device string) (*rail, error) {
 	return r, nil
 }
 
-// run lets the provider serve peers, as far as the card does not do it alone.
+// run lets the provider serve peers, as far as the card does not do that alone.
 func (r *rail) run(log *zap.Logger) {
 	defer close(r.served)
 	var room [batch]done
@@ -99,8 +99,7 @@ func (r *rail) run(log *zap.Logger) {
 	}
 }
 
-// close closes what is open. Everything that is registered has to be closed before
-// its domain.
+// close closes everything that is open. All registrations must be closed before their domain.
 func (r *rail) close() error {
 	errs := []error{r.closeServing()}
 	if r.open.domain {
@@ -110,7 +109,7 @@ func (r *rail) close() error {
 	return errors.Join(errs...)
 }
 
-// closeServing ends what peers read.
+// closeServing closes the endpoint that peers read from.
 func (r *rail) closeServing() error {
 	if !r.open.serve {
 		return nil
@@ -122,7 +121,7 @@ func (r *rail) closeServing() error {
 	return r.serve.close()
 }
 
-// spotOf returns where peers find what is mapped at p.
+// spotOf returns where peers find the memory mapped at p.
 func (r *rail) spotOf(p []byte, m memory) spot {
 	s := spot{key: m.key}
 	if r.info.virtual {
@@ -142,9 +141,9 @@ func findDevice(o Options, device string) (*info, error) {
 	return nil, fmt.Errorf("%w: libfabric has no device for the provider %s%s", ErrUnavailable, o.Provider, whatItNeeds(o))
 }
 
-// providerNames returns what the library may call a provider. Sockets are net in those
-// versions whose tcp crashes when an endpoint is closed into which bytes are flowing: there it
-// goes through the utility ofi_rxm, which stumbles over an operation that is reported twice.
+// providerNames returns the library's names for a provider. Sockets are net in the versions whose
+// tcp crashes when an endpoint is closed while bytes flow in. In those versions tcp goes through
+// the utility ofi_rxm, which fails when an operation is reported twice.
 func providerNames(provider string) []string {
 	major, minor := libraryVersion()
 	if provider == TCP && major == 1 && minor < 18 {
@@ -153,7 +152,7 @@ func providerNames(provider string) []string {
 	return []string{provider}
 }
 
-// errNoProvider: there is nothing of that name.
+// errNoProvider: there is no provider of that name.
 var errNoProvider = errors.New("no such provider")
 
 // find is findDevice for one name of the provider.
@@ -187,7 +186,7 @@ func find(o Options, provider, device string) (*info, error) {
 	return nil, fmt.Errorf("%w: the provider %s has no device %s: it has %s", ErrUnavailable, o.Provider, device, names)
 }
 
-// whatItNeeds says what makes a provider find its devices.
+// whatItNeeds says what a provider needs to find its devices.
 func whatItNeeds(o Options) string {
 	switch o.Provider {
 	case Verbs:
@@ -198,8 +197,8 @@ func whatItNeeds(o Options) string {
 	return ""
 }
 
-// ownName says that the name of this host does not resolve, which the provider verbs asks for
-// unless it is told an address. It is empty if that is not what is wrong.
+// ownName says that the name of this host does not resolve. The provider verbs asks for it unless
+// it is given an address. The result is empty if the name resolves.
 func ownName(o Options, hostname func() (string, error)) string {
 	name, err := hostname()
 	if o.Host != "" || err != nil {

@@ -17,13 +17,12 @@ import (
 	"github.com/kvfs/kvfs/rdma"
 )
 
-// tableSlots is how many words the table of a node has, and so bounds its open regions.
-// A process may have 65530 mappings by default, and each region takes one.
+// tableSlots is how many words the table of a node has. It bounds the open regions. A process may
+// have 65530 mappings by default, and each region takes one.
 const tableSlots = 1 << 15
 
-// table is what peers look into to learn whether a region is still open: each has a slot
-// with its token, which is random and never used again. Slot 0 has the number of the
-// instance of this node.
+// table tells peers whether a region is still open. Each region has a slot with its token, which is
+// random and never used again. Slot 0 has the number of the instance of this node.
 type table struct {
 	mem  []byte
 	mems []memory // by rail
@@ -46,7 +45,7 @@ func newTable() (*table, error) {
 	return b, nil
 }
 
-// randomWord returns a number that nobody can guess, not 0.
+// randomWord returns a number that cannot be guessed, not 0.
 func randomWord() uint64 {
 	for {
 		var b [8]byte
@@ -57,7 +56,7 @@ func randomWord() uint64 {
 	}
 }
 
-// word is the word of a slot, as peers read it: in the byte order of this machine.
+// word is the word of a slot as peers read it: in the byte order of this machine.
 func (b *table) word(slot uint32) *atomic.Uint64 {
 	return (*atomic.Uint64)(unsafe.Pointer(&b.mem[8*slot]))
 }
@@ -139,8 +138,8 @@ func (t *Transport) Register(file *os.File, size int64) (rdma.Region, error) {
 // Remote implements rdma.Region.
 func (r *region) Remote() rdma.RemoteRegion { return r.remote }
 
-// Close implements rdma.Region. The region's word is changed first: who reads its bytes after
-// that is told so by the word, however long they stay registered.
+// Close implements rdma.Region. It changes the region's word first: a peer that reads the bytes
+// after that learns it from the word, however long they stay registered.
 func (r *region) Close() error {
 	r.once.Do(func() {
 		r.t.table.drop(r.slot)

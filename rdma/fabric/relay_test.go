@@ -11,13 +11,13 @@ import (
 	"github.com/kvfs/kvfs/rdma"
 )
 
-// relays stand between transports over sockets: who connects is led to a relay in place of
-// the peer, which can be cut or stalled.
+// relays stand between transports over sockets. A client is led to a relay instead of the peer, and
+// the relay can be cut or stalled.
 type relays struct {
 	tb testing.TB
 
 	mu  sync.Mutex
-	all map[string]*relay // by the address of whom it leads to
+	all map[string]*relay // by the address of their target
 }
 
 // relayed is a Transport whose connections go through relays.
@@ -36,7 +36,7 @@ func (r *relayed) Connect(addr string) (rdma.Peer, error) {
 	return r.Transport.Connect(a.String())
 }
 
-// to returns the address of the relay to addr, which is at this socket address, IPv4.
+// to returns the address of the relay to addr, whose socket address is endpoint, IPv4.
 func (n *relays) to(addr string, endpoint []byte) []byte {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -79,7 +79,7 @@ func (n *relays) stall(a, b rdma.Transport) (resume func()) {
 	return func() { n.both(a, b, (*relay).resume) }
 }
 
-// relay moves bytes between those who connect to it and target.
+// relay moves bytes between its clients and target.
 type relay struct {
 	listener net.Listener
 	target   string

@@ -31,8 +31,8 @@ static struct {
 	uint32_t (*version)(void);
 } lib;
 
-// Some providers put handlers of their own in the place of those of the Go runtime. Signals
-// are kept around each call that loads or initialises one.
+// Some providers replace signal handlers of the Go runtime by their own. The handlers are saved and
+// restored around each call that loads or initialises a provider.
 #define SIGNALS 65
 
 static void keep_signals(struct sigaction *kept)
@@ -42,8 +42,8 @@ static void keep_signals(struct sigaction *kept)
 			memset(&kept[i], 0, sizeof kept[i]);
 }
 
-// What Go itself changes meanwhile stays: it has one handler for all signals, that of
-// SIGSEGV, and otherwise goes back to the default.
+// Changes by Go itself meanwhile stay: it has one handler for all signals, that of SIGSEGV, and
+// otherwise restores the default.
 static void restore_signals(const struct sigaction *kept)
 {
 	for (int i = 1; i < SIGNALS; i++) {
@@ -86,8 +86,8 @@ uint32_t kf_version(void) { return lib.version(); }
 
 const char *kf_strerror(int err) { return lib.strerror(err < 0 ? -err : err); }
 
-// api is the version that is asked for: below 1.18 the efa provider does without the
-// card's RDMA on some machines.
+// api is the requested version: below 1.18 the efa provider does not use the card's RDMA on some
+// machines.
 static uint32_t api(void)
 {
 	uint32_t want = FI_VERSION(1, 18);
@@ -133,7 +133,7 @@ int kf_getinfo(const char *provider, const char *domain, const char *host, int m
 	for (struct fi_info *i = list; i; i = i->next) {
 		append_name(names, size, i->domain_attr->name);
 		const char *name = i->domain_attr->name;
-		if (!first && (!domain || (name && !strcmp(domain, name)))) // some do not heed the hint
+		if (!first && (!domain || (name && !strcmp(domain, name)))) // some ignore the hint
 			first = i;
 	}
 	if (!first) {
@@ -203,7 +203,7 @@ int kf_rail_close(struct kf_rail *r)
 	return rc;
 }
 
-// op is what the provider knows an operation by; it may scribble in it until it is over.
+// op identifies an operation for the provider, which may write into it until the operation is over.
 struct op {
 	struct fi_context2 context;
 };
@@ -212,7 +212,7 @@ struct kf_ep {
 	struct kf_rail *serves; // peers read from it; null: it reads
 	struct fid_fabric *fabric;
 	struct fid_domain *domain;
-	int own; // domain is only ours
+	int own; // the domain is only for this endpoint
 	struct fid_ep *ep;
 	struct fid_cq *cq;
 	struct fid_av *av;
@@ -224,7 +224,7 @@ struct kf_ep {
 	struct op ops[KF_DEPTH];
 };
 
-// Structures that the library fills or reads grew between its versions; ours are larger.
+// Structures that the library fills or reads grew between its versions; these are larger.
 union cq_attr {
 	struct fi_cq_attr attr;
 	char room[256];
@@ -256,8 +256,8 @@ static int open_cq(struct kf_ep *e, int flags)
 	return fi_cq_open(e->domain, &a.attr, &e->cq, NULL);
 }
 
-// open_peer tells e whom it reads from. The address is copied, because its own first bytes
-// say how long the provider takes it to be.
+// open_peer sets the peer that e reads from. The address is copied, because its own first bytes say
+// how long the provider takes it to be.
 static int open_peer(struct kf_ep *e, const void *addr, size_t size)
 {
 	char room[512] = {0};
@@ -332,7 +332,7 @@ int kf_ep_open(struct kf_rail *r, const void *addr, size_t size, int flags, stru
 	return rc;
 }
 
-// kf_ep_close frees nothing that the endpoint may still write to if that does not close.
+// kf_ep_close frees nothing that the endpoint may still write to if the endpoint does not close.
 int kf_ep_close(struct kf_ep *e)
 {
 	int rc = 0;
@@ -393,7 +393,7 @@ static int read_error(struct kf_ep *e, struct kf_done *out)
 	return 1;
 }
 
-// read_cq takes what is over; waiting for it up to a millisecond if wait is set.
+// read_cq takes completed operations. If wait is set it waits for one up to a millisecond.
 static int read_cq(struct kf_ep *e, struct kf_done *out, int wait)
 {
 	struct fi_cq_entry entries[KF_BATCH];
@@ -420,10 +420,10 @@ static void drain(struct kf_ep *e)
 {
 	uint64_t n;
 	ssize_t got = read(e->wake, &n, sizeof n);
-	(void)got; // nothing there is fine
+	(void)got; // no data is fine
 }
 
-// sleep_ready lets the provider wake us, and reports whether it did.
+// sleep_ready lets the provider wake this thread, and reports whether it did.
 static int sleep_ready(struct kf_ep *e, int timeout_ms)
 {
 	struct fid *fids[] = {&e->cq->fid};
@@ -431,7 +431,7 @@ static int sleep_ready(struct kf_ep *e, int timeout_ms)
 	int rc = e->fabric->ops->trywait(e->fabric, fids, 1);
 	unlock(e->serves);
 	if (rc)
-		return 0; // there is something already
+		return 0; // something is there already
 	struct pollfd fds[] = {{.fd = e->wake, .events = POLLIN}, {.fd = e->ready, .events = POLLIN}};
 	poll(fds, 2, timeout_ms);
 	if (fds[0].revents)
@@ -439,7 +439,7 @@ static int sleep_ready(struct kf_ep *e, int timeout_ms)
 	return fds[1].revents != 0;
 }
 
-// Without anybody to wake us we look again after 10 us, and after twice as long each time,
+// If nothing can wake this thread, it checks again after 10 us, and after twice as long each time,
 // up to 1 ms.
 static int sleep_polling(struct kf_ep *e, struct kf_done *out, int timeout_ms)
 {
@@ -458,8 +458,8 @@ static int sleep_polling(struct kf_ep *e, struct kf_done *out, int timeout_ms)
 	return 0;
 }
 
-// A provider may leave its descriptor readable for what was taken long ago; to wait with a
-// function of its own puts that right.
+// A provider may leave its descriptor readable for operations taken long ago. Waiting with a
+// function of its own corrects that.
 int kf_ep_poll(struct kf_ep *e, struct kf_done *out, int timeout_ms)
 {
 	int n = read_cq(e, out, 0);
@@ -467,7 +467,7 @@ int kf_ep_poll(struct kf_ep *e, struct kf_done *out, int timeout_ms)
 		return n;
 	if (e->ready < 0)
 		return sleep_polling(e, out, timeout_ms);
-	// Who sends may want the processor: to let it, and look again, costs less than to be woken.
+	// The sender may need the processor: yielding and checking again costs less than a wake-up.
 	if (!e->serves) {
 		sched_yield();
 		n = read_cq(e, out, 0);
@@ -483,7 +483,7 @@ void kf_ep_wake(struct kf_ep *e)
 {
 	uint64_t one = 1;
 	ssize_t n = write(e->wake, &one, sizeof one);
-	(void)n; // it is readable already if that fails
+	(void)n; // if that fails, it is readable already
 }
 
 void kf_ep_pause(struct kf_ep *e, int timeout_ms)

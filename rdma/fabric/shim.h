@@ -16,14 +16,13 @@ struct fid_mr;
 struct fid_fabric;
 struct fid_domain;
 
-// Everything that can fail returns 0 or a negative error of libfabric's; what says which
-// step it was.
+// Functions that can fail return 0 or a negative error of libfabric; what names the failed step.
 
 int kf_load(const char *path, char *why, size_t size);
 uint32_t kf_version(void);
 const char *kf_strerror(int err);
 
-// kf_info is what of a struct fi_info is of interest. The strings live as long as info.
+// kf_info is the needed part of a struct fi_info. The strings live as long as info.
 struct kf_info {
 	struct fi_info *info;
 	const char *provider, *domain;
@@ -33,13 +32,13 @@ struct kf_info {
 	int virtual_address, local, read_order;
 };
 
-// kf_getinfo finds the first endpoint of a provider, on a domain and with a source address
-// unless they are null. With manual it makes progress only when it is polled, and needs no
-// thread of its own. names gets the domains of all that fit.
+// kf_getinfo finds the first endpoint of a provider, on a domain and with a source address unless
+// they are null. With manual it makes progress only when it is polled, and needs no thread of its
+// own. names gets the domains of all that fit.
 int kf_getinfo(const char *provider, const char *domain, const char *host, int manual, struct kf_info *out, char *names, size_t size);
 void kf_freeinfo(struct fi_info *info);
 
-// kf_rail is a device that is open.
+// kf_rail is an open device.
 struct kf_rail {
 	struct fi_info *info;
 	struct fid_fabric *fabric;
@@ -53,26 +52,26 @@ int kf_rail_close(struct kf_rail *r);
 
 struct kf_ep;
 
-// kf_done is one operation that is over.
+// kf_done is one completed operation.
 struct kf_done {
-	int slot; // -1: none of ours
+	int slot; // -1: not an operation of the caller
 	int err;  // positive, 0: done
 	int detail;
 };
 
-// KF_DEPTH is how many operations an endpoint has under way at most.
+// KF_DEPTH is the most operations under way on an endpoint.
 #define KF_DEPTH 64
-// KF_BATCH is how many kf_ep_poll returns at most.
+// KF_BATCH is the most operations that kf_ep_poll returns.
 #define KF_BATCH 16
 
-// kf_ep_open opens an endpoint that reads from the peer at addr, or, if that is null, one
-// that peers read from. flags are of KF_POLL: the provider is not asked to wake anybody;
-// KF_LOCAL: destinations have to be registered; KF_OWN: it gets a domain of its own.
+// kf_ep_open opens an endpoint that reads from the peer at addr, or that peers read from if addr is
+// null. flags: KF_POLL: the provider is not asked to wake; KF_LOCAL: destinations must be
+// registered; KF_OWN: it gets its own domain.
 #define KF_POLL 1
 #define KF_LOCAL 2
 #define KF_OWN 4
 int kf_ep_open(struct kf_rail *r, const void *addr, size_t size, int flags, struct kf_ep **out, const char **what);
-// kf_ep_close ends all operations; nobody else may be in a function of e's.
+// kf_ep_close ends all operations. No other thread may be in a function of e.
 int kf_ep_close(struct kf_ep *e);
 int kf_ep_name(struct kf_ep *e, void *addr, size_t *size);
 int kf_ep_wakes(struct kf_ep *e);
@@ -80,8 +79,8 @@ int kf_ep_wakes(struct kf_ep *e);
 int kf_ep_read(struct kf_ep *e, int slot, void *buf, size_t len, struct fid_mr *mr, uint64_t at, uint64_t key);
 int kf_ep_word(struct kf_ep *e, int slot, uint64_t at, uint64_t key);
 uint64_t kf_ep_word_of(struct kf_ep *e, int slot);
-// kf_ep_poll makes progress and returns how many operations were found to be over. If none
-// is, it sleeps until there may be one, kf_ep_wake was called, or the time has passed.
+// kf_ep_poll makes progress and returns how many operations are over. If none is, it sleeps until
+// there may be one, kf_ep_wake was called, or the time has passed.
 int kf_ep_poll(struct kf_ep *e, struct kf_done *out, int timeout_ms);
 void kf_ep_wake(struct kf_ep *e);
 // kf_ep_pause sleeps until kf_ep_wake was called or the time has passed.

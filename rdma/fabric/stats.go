@@ -1,6 +1,6 @@
 package fabric
 
-// Stats is what a Transport counts from its opening on.
+// Stats is what a Transport has counted since it was opened.
 type Stats struct {
 	Peers       int64 `json:"peers"`
 	Reads       int64 `json:"reads"`      // messages that completed; a striped read is several
@@ -10,13 +10,13 @@ type Stats struct {
 	Registered  int64 `json:"registered"` // registrations made; of regions and of destinations
 	CacheHits   int64 `json:"cache_hits"`
 	Regions     int64 `json:"regions"`      // open now
-	PinnedBytes int64 `json:"pinned_bytes"` // registered now, the cache's too
+	PinnedBytes int64 `json:"pinned_bytes"` // registered now, with the cache
 	CachedBytes int64 `json:"cached_bytes"`
 
 	RailBytes []int64 `json:"rail_bytes"` // of ReadBytes, by rail
 }
 
-// Library says what libfabric this process has opened.
+// Library is the libfabric that this process has opened.
 type Library struct {
 	Path    string `json:"path"`    // as it was opened: a soname or a path
 	Version string `json:"version"` // "2.1"

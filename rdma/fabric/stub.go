@@ -10,10 +10,10 @@ import (
 	"github.com/kvfs/kvfs/rdma"
 )
 
-// errNotBuilt is what everything fails with.
+// errNotBuilt is the error of all calls.
 var errNotBuilt = fmt.Errorf("%w: built without libfabric: build with cgo and -tags ofi", ErrUnavailable)
 
-// Probe opens the library, if that has not been done, and says which one it is.
+// Probe opens the library, unless it is open, and returns which one it is.
 func Probe() (Library, error) { return Library{}, errNotBuilt }
 
 // Open fails: the program was built without libfabric.
@@ -41,10 +41,10 @@ func (t *Transport) Register(*os.File, int64) (rdma.Region, error) { return nil,
 // Connect implements rdma.Transport.
 func (t *Transport) Connect(string) (rdma.Peer, error) { return nil, errNotBuilt }
 
-// Forget ends what the cache has registered of a file of these numbers.
+// Forget ends the cache's registrations of a file with these numbers.
 func (t *Transport) Forget(dev, ino uint64) {}
 
-// Stats returns what the transport counts.
+// Stats returns the counts of the transport.
 func (t *Transport) Stats() Stats { return Stats{} }
 
 // Close implements rdma.Transport.
@@ -53,5 +53,5 @@ func (t *Transport) Close() error { return nil }
 // Peer would implement rdma.Peer; Connect returns none.
 type Peer struct{}
 
-// Probe reads a word of the peer's over each rail.
+// Probe reads a word of the peer over each rail.
 func (p *Peer) Probe(context.Context) error { return errNotBuilt }

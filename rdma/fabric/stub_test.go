@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestStub shows that a program without the library builds and says what it lacks.
+// TestStub shows that a program without the library builds, and says what it lacks.
 func TestStub(t *testing.T) {
 	if _, err := Open(Options{Provider: TCP}); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("open: %v", err)

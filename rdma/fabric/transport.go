@@ -42,25 +42,24 @@ type Transport struct {
 		regions map[*region]struct{}
 	}
 	once   sync.Once // of Close
-	closed error     // what Close returns
+	closed error     // result of Close
 }
 
 var _ rdma.Transport = (*Transport)(nil)
 
-// counters is Stats while it is counted.
+// counters is the atomic form of Stats.
 type counters struct {
 	reads, readBytes, failed, stalls atomic.Int64
 	registered, hits, pinned         atomic.Int64
 	railBytes                        []atomic.Int64
 }
 
-// minMajor is the version of libfabric that verbs needs: that of 1.x sends old bytes of
-// regions, and an endpoint that met a wrong key is lost.
+// minMajor is the version of libfabric that verbs needs. 1.x sends old bytes of regions, and loses
+// an endpoint by a wrong key.
 const minMajor = 2
 
-// Open opens the library and an endpoint on each device, and checks each by reading a region
-// of its own. It blocks for some 100 ms. It fails with ErrUnavailable, or with what is wrong
-// with o.
+// Open opens the library and an endpoint on each device. It checks each by reading a region of its
+// own. It blocks for about 100 ms. It fails with ErrUnavailable, or if o is wrong.
 func Open(o Options) (*Transport, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -72,7 +71,7 @@ func Open(o Options) (*Transport, error) {
 	}
 	lib := l.Library
 	if l.overridden != "" {
-		o.Logger.Warn("the environment turns on libfabric's cache of registrations, which may serve wrong bytes: it is off",
+		o.Logger.Warn("ignoring a variable of the environment: it turns on libfabric's cache of registrations, which may serve wrong bytes",
 			zap.String("was", l.overridden))
 	}
 	if err := checkMachine(o, lib); err != nil {
@@ -91,7 +90,7 @@ func Open(o Options) (*Transport, error) {
 	return t, nil
 }
 
-// checkMachine looks for what the provider would only hint at by failing.
+// checkMachine finds problems that the provider would report only by failing.
 func checkMachine(o Options, lib Library) error {
 	if o.Provider == TCP {
 		return nil
@@ -104,7 +103,7 @@ func checkMachine(o Options, lib Library) error {
 	return checkMemlock(o.CacheBytes + memlockFloor)
 }
 
-// open opens the rails and tries them.
+// open opens the rails and tests them.
 func (t *Transport) open() error {
 	devices := t.opts.Devices
 	if len(devices) == 0 {
@@ -152,7 +151,7 @@ const (
 	tryTime  = 10 * time.Second
 )
 
-// tryRails reads a region of this transport's by each rail of its.
+// tryRails reads a region of this transport by each of its rails.
 func (t *Transport) tryRails() error {
 	src, err := memFile()
 	if err != nil {
@@ -186,7 +185,7 @@ func (t *Transport) tryRails() error {
 	return nil
 }
 
-// try reads a region by one rail; nil: by those that Read chooses.
+// try reads a region by one rail; nil: by the rails that Read chooses.
 func (p *Peer) try(ctx context.Context, remote rdma.RemoteRegion, want []byte, rail *peerRail) error {
 	dst, err := memFile()
 	if err != nil {
@@ -207,7 +206,7 @@ func (p *Peer) try(ctx context.Context, remote rdma.RemoteRegion, want []byte, r
 		return err
 	}
 	if !bytes.Equal(got, want) {
-		return errors.New("what was read is not what was written")
+		return errors.New("other bytes were read than were written")
 	}
 	return nil
 }
@@ -221,7 +220,7 @@ func memFile() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "memfd"), nil
 }
 
-// newKey proposes a key for a registration; providers that choose keys do not heed it.
+// newKey proposes a key for a registration; providers that choose keys ignore it.
 func (t *Transport) newKey(r *rail) uint64 { return randomWord() & r.info.keyMask }
 
 // registerOn lets peers read p by one rail.
@@ -238,7 +237,7 @@ func (t *Transport) registerOn(r *rail, p []byte) (memory, error) {
 	}
 }
 
-// unmapRegion unmaps what peers could read.
+// unmapRegion unmaps memory that peers could read.
 func (t *Transport) unmapRegion(p []byte) error {
 	if t.opts.Provider == TCP {
 		return t.grave.bury(p)
@@ -247,7 +246,7 @@ func (t *Transport) unmapRegion(p []byte) error {
 }
 
 func (t *Transport) logClose(what string, err error) {
-	t.opts.Logger.Error("registration does not end", zap.String("of", what), zap.Error(err))
+	t.opts.Logger.Error("cannot end a registration", zap.String("of", what), zap.Error(err))
 }
 
 // proto is Caps.Proto.
@@ -317,11 +316,11 @@ func (t *Transport) enter() error {
 	return nil
 }
 
-// Forget ends what the cache has registered of a file of these numbers, before it returns: its
-// pages are free for others then. Regions of it that are open are left alone.
+// Forget ends the cache's registrations of a file with these numbers before it returns: its pages
+// are then free. Open regions of the file stay.
 func (t *Transport) Forget(dev, ino uint64) { t.cache.forget(fileID{dev, ino}) }
 
-// Stats returns what the transport counts.
+// Stats returns the counts of the transport.
 func (t *Transport) Stats() Stats {
 	t.mu.Lock()
 	peers, regions := len(t.mu.peers), len(t.mu.regions)

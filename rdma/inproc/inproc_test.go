@@ -174,7 +174,7 @@ func TestDelay(t *testing.T) {
 	}
 }
 
-// TestStall shows that bytes wait, and then come as they are.
+// TestStall shows that bytes wait while the link is stalled, and then arrive unchanged.
 func TestStall(t *testing.T) {
 	content := bytes.Repeat([]byte("kvfs"), 1<<20)
 	n, p := pair(t, content)

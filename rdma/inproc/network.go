@@ -32,7 +32,7 @@ type link struct {
 	cut   context.CancelFunc
 	delay time.Duration
 	still chan struct{} // not nil: nothing moves until it is closed
-	// faults that the next blocks have, by the address of their holder
+	// faults of the next blocks, by the address of their holder
 	corrupt, truncate map[string]int
 }
 
@@ -41,8 +41,8 @@ func NewNetwork() *Network {
 	return &Network{nodes: map[string]*Transport{}, links: map[pair]*link{}}
 }
 
-// Transport adds a node at addr that serves source, which may be nil. It fails if
-// there is one; a closed one makes way.
+// Transport adds a node at addr that serves source, which may be nil. It fails if there is an open
+// node at addr. It replaces a closed one.
 func (n *Network) Transport(addr string, source rdma.Source) (*Transport, error) {
 	if addr == "" {
 		return nil, fmt.Errorf("inproc: no address")
@@ -57,8 +57,8 @@ func (n *Network) Transport(addr string, source rdma.Source) (*Transport, error)
 	return t, nil
 }
 
-// Cut breaks the connections between a and b. What is under way fails with
-// rdma.ErrUnavailable, and so does all else until Heal.
+// Cut breaks the connections between a and b. Calls under way fail with rdma.ErrUnavailable, and so
+// do all others until Heal.
 func (n *Network) Cut(a, b string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -66,7 +66,7 @@ func (n *Network) Cut(a, b string) {
 }
 
 // Heal undoes Cut, Delay, Corrupt and Truncate between a and b, and Stall for calls that begin
-// after it.
+// after Heal.
 func (n *Network) Heal(a, b string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -81,8 +81,8 @@ func (n *Network) Delay(a, b string, d time.Duration) {
 	n.linkLocked(a, b).delay = d
 }
 
-// Stall keeps the bytes between a and b where they are, without a word to either, until
-// resume is called. Calls under way end with their contexts, and with Close, only.
+// Stall stops the bytes between a and b without an error on either side, until resume is called.
+// Calls under way end only with their contexts and with Close.
 func (n *Network) Stall(a, b string) (resume func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -99,7 +99,7 @@ func (n *Network) Stall(a, b string) (resume func()) {
 	})
 }
 
-// Corrupt turns over one bit in the middle of each of the next count blocks that
+// Corrupt flips one bit in the middle of each of the next count blocks that
 // holder sends to reader. Empty blocks do not count.
 func (n *Network) Corrupt(holder, reader string, count int) {
 	n.mu.Lock()
@@ -133,7 +133,8 @@ func (n *Network) path(reader, holder string) (*Transport, context.Context, time
 	return n.nodes[holder], l.ctx, l.delay
 }
 
-// stalled returns what is closed when bytes move again between the two; nil: they do.
+// stalled returns the channel that is closed when bytes move again between the two, or nil if they
+// do.
 func (n *Network) stalled(reader, holder string) <-chan struct{} {
 	n.mu.Lock()
 	defer n.mu.Unlock()

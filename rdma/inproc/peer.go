@@ -10,7 +10,7 @@ import (
 	"github.com/kvfs/kvfs/rdma"
 )
 
-// chunkSize is what is moved between two looks at the contexts.
+// chunkSize is how many bytes are moved between two checks of the contexts.
 const chunkSize = 256 << 10
 
 // Peer implements rdma.Peer and rdma.Getter.
@@ -32,7 +32,7 @@ type call struct {
 	p      *Peer
 	holder *Transport
 	link   context.Context // ends when the link is cut
-	ctx    context.Context // ends when any that takes part does
+	ctx    context.Context // ends when any of the others ends
 	buf    []byte
 }
 
@@ -74,7 +74,7 @@ func (p *Peer) begin(ctx context.Context) (c *call, end func(), err error) {
 	return c, end, nil
 }
 
-// wait lets the delay of the link pass.
+// wait waits for the delay of the link.
 func (c *call) wait(ctx context.Context, delay time.Duration) error {
 	if delay > 0 {
 		timer := time.NewTimer(delay)
@@ -87,8 +87,8 @@ func (c *call) wait(ctx context.Context, delay time.Duration) error {
 	return c.broken(ctx)
 }
 
-// broken tells why the call cannot go on; nil if it can. The contexts themselves are
-// asked, because c.ctx follows them a moment later.
+// broken returns why the call cannot go on, or nil. It asks the contexts themselves, because c.ctx
+// follows them a moment later.
 func (c *call) broken(ctx context.Context) error {
 	switch {
 	case c.p.ctx.Err() != nil:
@@ -136,7 +136,7 @@ func (p *Peer) get(ctx context.Context, items []*rdma.Item, answered *int) error
 	return nil
 }
 
-// item gets one block. itemErr is that block's alone.
+// item gets one block. itemErr concerns that block alone.
 func (c *call) item(ctx context.Context, item *rdma.Item) (itemErr, err error) {
 	if err := c.broken(ctx); err != nil {
 		return nil, err
@@ -169,8 +169,7 @@ func (c *call) item(ctx context.Context, item *rdma.Item) (itemErr, err error) {
 	return c.move(ctx, loan.File, 0, loan.Size, dst, c.ctx)
 }
 
-// move copies n bytes at off of src to dst, as long as held lasts. An error in
-// writing is itemErr.
+// move copies n bytes at off of src to dst, as long as held lasts. An error in writing is itemErr.
 func (c *call) move(ctx context.Context, src *os.File, off, n int64, dst rdma.Dest, held context.Context) (itemErr, err error) {
 	var corrupt, truncate bool
 	middle := n / 2
@@ -202,14 +201,14 @@ func (c *call) move(ctx context.Context, src *os.File, off, n int64, dst rdma.De
 			dst.Hash.Write(b)
 		}
 		if _, err := dst.File.WriteAt(b, dst.Off+done); err != nil {
-			return fmt.Errorf("inproc: write what was received: %w", err), nil
+			return fmt.Errorf("inproc: write the received bytes: %w", err), nil
 		}
 		done += int64(len(b))
 	}
 	return nil, c.broken(ctx)
 }
 
-// flow waits while the link is stalled, for no longer than the call and held last.
+// flow waits while the link is stalled, but no longer than the call and held last.
 func (c *call) flow(held context.Context) {
 	still := c.p.t.net.stalled(c.p.t.addr, c.p.addr)
 	if still == nil {

@@ -23,7 +23,7 @@ type Transport struct {
 		closed  bool
 		regions map[string]*region
 	}
-	calls sync.WaitGroup // in which this node reads or holds
+	calls sync.WaitGroup // calls in which this node reads or holds
 }
 
 func newTransport(n *Network, addr string, source rdma.Source) *Transport {
@@ -34,7 +34,7 @@ func newTransport(n *Network, addr string, source rdma.Source) *Transport {
 	return t
 }
 
-// SetSource changes what is served by name; nil: nothing.
+// SetSource changes the source of blocks by name; nil: none.
 func (t *Transport) SetSource(s rdma.Source) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -104,8 +104,7 @@ func (t *Transport) enter() bool {
 	return true
 }
 
-// lookup returns the region with this key and counts a read of it; nil if there is
-// none.
+// lookup returns the region with this key and counts a read of it, or returns nil.
 func (t *Transport) lookup(key []byte) *region {
 	t.mu.Lock()
 	defer t.mu.Unlock()

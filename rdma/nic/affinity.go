@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Classes of nearness, nearest first. The last, of devices of which nothing is known, has no
-// name.
+// Classes of nearness, nearest first. The last class is for devices of which nothing is known. It
+// has no name.
 const (
 	classPIX = iota
 	classPXB
@@ -58,9 +58,8 @@ func (n nearness) compare(m nearness) int {
 		cmp.Compare(n.distance, m.distance))
 }
 
-// part returns how many elements two paths have in common from the start, and how many the
-// longer one has from there on: 1 for functions of one card, 2 if each has one bridge of its
-// own.
+// part returns how many elements two paths have in common from the start, and how many more the
+// longer one has: 1 for functions of one card, 2 if each has its own bridge.
 func part(a, b string) (common, rest int) {
 	if a == "" || b == "" {
 		return 0, 0
@@ -72,7 +71,7 @@ func part(a, b string) (common, rest int) {
 	return common, max(len(as), len(bs)) - common
 }
 
-// nearest returns those of devices that are nearest to g, and how near they are.
+// nearest returns the devices that are nearest to g, and how near they are.
 func (inv *Inventory) nearest(g *GPU, devices []*Device) (nearest []*Device, how nearness) {
 	for _, d := range devices {
 		n := inv.nearness(g, d)

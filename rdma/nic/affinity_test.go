@@ -2,7 +2,7 @@ package nic
 
 import "testing"
 
-// TestNearness shows the class of each pair of places, in the words of nvidia-smi topo.
+// TestNearness shows the class of each pair of devices, in the words of nvidia-smi topo.
 //
 // Source: its legend, as in https://github.com/NVIDIA/nccl/issues/1264.
 func TestNearness(t *testing.T) {
@@ -35,8 +35,7 @@ func TestNearness(t *testing.T) {
 	}
 }
 
-// TestNearest shows that of two devices of one class the one whose path is common for longer is
-// taken.
+// TestNearest shows that of two devices of one class the one with the longer common path is taken.
 func TestNearest(t *testing.T) {
 	const up = "p/r/u/"
 	inv := &Inventory{GPUs: []GPU{{path: up + "a/b/c/d/e/f", Visible: true}}}

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Discover looks at the machine. It fails only if sysfs cannot be read; what is missing, is not
-// there. It blocks for as long as the NVIDIA library takes.
+// Discover looks at the machine. It fails only if sysfs cannot be read; anything missing counts as
+// absent. It blocks for as long as the NVIDIA library takes.
 func Discover(o Options) (*Inventory, error) {
 	fs, err := openSysfs(o)
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"strconv"
 )
 
-// gid is an entry of the GID table of a RoCE port that speaks RoCE v2.
+// gid is a RoCE v2 entry of the GID table of a port.
 type gid struct {
 	index  int
 	addr   netip.Addr // as in the table: an IPv4 address is mapped
@@ -32,8 +32,8 @@ func (fs *sysfs) gids(port string) []gid {
 	return gids
 }
 
-// rank orders addresses by how far they reach: a link-local one not beyond the subnet, and IPv4
-// is what fabrics are most often routed for.
+// rank orders addresses by their reach. A link-local address stays in the subnet. Most fabrics
+// route IPv4.
 func rank(addr netip.Addr) int {
 	switch addr = addr.Unmap(); {
 	case addr.IsLinkLocalUnicast():
@@ -45,7 +45,7 @@ func rank(addr netip.Addr) int {
 }
 
 // bestGID returns the entry to send from: an IPv4 address, else a global IPv6 one, else a
-// link-local one, and of several the first. It is nil if there is none.
+// link-local one; of several the first. It returns nil if there is none.
 func bestGID(gids []gid) *gid {
 	var best *gid
 	for i := range gids {
@@ -56,7 +56,7 @@ func bestGID(gids []gid) *gid {
 	return best
 }
 
-// addrsOf returns the addresses that a GID table has of a network interface.
+// addrsOf returns the addresses of a network interface in a GID table.
 func addrsOf(gids []gid, netdev string) []netip.Addr {
 	var addrs []netip.Addr
 	for _, g := range gids {

@@ -7,12 +7,11 @@ import (
 	"testing"
 )
 
-// The layouts below follow public documents and threads, named with each. These tell the
-// addresses of the cards and how near they are to each other; the bridges in between are
-// filled in to match.
+// The layouts below follow public documents and threads, named with each. These give the addresses
+// of the cards and how near they are to each other. The bridges in between are made to match.
 
-// island returns a PCIe switch below a root port of its own, with devices at the buses that
-// follow one another on its downstream ports.
+// island returns a PCIe switch below its own root port, with devices at consecutive buses on its
+// downstream ports.
 func island(root string, bridge int) func(bus string) string {
 	return func(bus string) string {
 		return fmt.Sprintf("pci0000:%s/%s:01.0/%02x:00.0/%02x:%s.0/%s:00.0", root, root, bridge, bridge+1, bus, bus)
@@ -46,8 +45,8 @@ func dgxH100() machine {
 	return m
 }
 
-// hgxB300 is an HGX B300: the ConnectX-8 have the switches in them that the GPUs are on, and two
-// RDMA devices each.
+// hgxB300 is an HGX B300: the ConnectX-8 contain the switches of the GPUs, and have two RDMA
+// devices each.
 //
 // Source: https://github.com/vllm-project/vllm/pull/43799 (8 GPUs, 16 devices, half of them
 // idle when each GPU has one), https://github.com/vllm-project/vllm/pull/44919 (their names and
@@ -153,7 +152,7 @@ func oneFar() machine {
 		gpus: []gpuRow{{minor: 0, path: "pci0000:40/40:01.0/41:00.0", numa: 0}, {minor: 1, path: "pci0000:c0/c0:01.0/c1:00.0", numa: 1}}}
 }
 
-// TestMachines shows what affinity, all and single make of machines as they are sold (B27, B29,
+// TestMachines shows the plans of affinity, all and single for machines as they are sold (B27, B29,
 // E17).
 func TestMachines(t *testing.T) {
 	for _, c := range []struct {
@@ -213,8 +212,8 @@ func checkNotes(t *testing.T, got, want []string) {
 	}
 }
 
-// TestEFA shows that each GPU of an instance of AWS gets its four devices, in all as many as a
-// plan may have, though they have no GIDs and no addresses.
+// TestEFA shows that each GPU of an instance of AWS gets its four devices, in all the most of a
+// plan, though they have no GIDs and no addresses.
 func TestEFA(t *testing.T) {
 	inv := p5().discover(t, "unset")
 	plan, err := inv.Plan(ByAffinity, nil)
@@ -235,8 +234,8 @@ func TestEFA(t *testing.T) {
 	checkNotes(t, plan.Notes, nil)
 }
 
-// TestNothing shows that a machine without cards and GPUs is no error to look at, and has no
-// plan.
+// TestNothing shows that a machine without cards and GPUs can be discovered without error, and has
+// no plan.
 func TestNothing(t *testing.T) {
 	inv := machine{nodes: 1}.discover(t, "unset")
 	if len(inv.Devices) != 0 || len(inv.GPUs) != 0 || inv.GPUError != "" {

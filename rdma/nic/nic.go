@@ -12,7 +12,7 @@ type Device struct {
 	Driver    string `json:"driver"` // "mlx5_core", "efa", "rdma_rxe"
 	State     string `json:"state"`  // of the port: "ACTIVE", "DOWN"
 	LinkLayer string `json:"link_layer"`
-	Rate      string `json:"rate,omitempty"`   // as the kernel says it: "400 Gb/sec (4X NDR)"
+	Rate      string `json:"rate,omitempty"`   // in the kernel's words: "400 Gb/sec (4X NDR)"
 	PCI       string `json:"pci,omitempty"`    // "0000:18:00.0"; empty: virtual
 	NUMA      int    `json:"numa"`             // node; -1: unknown
 	Netdev    string `json:"netdev,omitempty"` // its network interface
@@ -22,10 +22,10 @@ type Device struct {
 	Addrs []netip.Addr `json:"addrs,omitempty"` // of Netdev; IPv4 first, link-local last
 
 	path  string // from the host bridge to the PCI device, as below /sys/devices; empty: not on PCI
-	iwarp bool   // reaches peers by IP addresses: needs no GID
+	iwarp bool   // reaches peers by IP addresses; needs no GID
 }
 
-// Active reports whether bytes can go through it.
+// Active reports whether the device can carry bytes.
 func (d *Device) Active() bool { return d.State == "ACTIVE" }
 
 // GPU is a graphics processor of NVIDIA.
@@ -41,48 +41,47 @@ type GPU struct {
 	mig  []string // UUIDs of its MIG devices
 }
 
-// Inventory is what a machine has.
+// Inventory is the devices and GPUs of a machine.
 type Inventory struct {
-	Devices  []Device `json:"devices"`             // in the order of their names, numbers as numbers: mlx5_2 before mlx5_10
+	Devices  []Device `json:"devices"`             // in the order of their names, with numbers as numbers: mlx5_2 before mlx5_10
 	GPUs     []GPU    `json:"gpus"`                // in the order of Index
 	GPUError string   `json:"gpu_error,omitempty"` // why there are no GPUs, or not all of them
 
 	notes     []string       // for each plan
 	distances map[[2]int]int // between NUMA nodes
-	addrs     bool           // Device.Addrs is complete, not what the GIDs tell
+	addrs     bool           // Device.Addrs is complete, and not taken from the GIDs
 }
 
 // Options says where to look. The zero value is this machine.
 type Options struct {
 	Sysfs   string   // root of sysfs. Empty means /sys.
-	Visible *string  // what CUDA_VISIBLE_DEVICES is taken to be; nil: of this process, and unset is all
+	Visible *string  // value of CUDA_VISIBLE_DEVICES; nil: that of this process, where unset means all
 	GPUs    Library  // nil means the NVIDIA library of this machine
 	_       struct{} // by names only
 
-	addrs func(netdev string) []netip.Addr // nil: of this machine, and of a Sysfs elsewhere what its GIDs tell
+	addrs func(netdev string) []netip.Addr // nil: those of this machine, or from the GIDs if Sysfs is set
 }
 
-// Library is what this package asks the NVIDIA library for.
+// Library is the part of the NVIDIA library that this package uses.
 type Library interface {
-	// List returns all GPUs that the driver shows, whatever CUDA_VISIBLE_DEVICES says.
-	// Index, UUID, PCI and Name are set. If it fails for some, it returns the others with the
-	// error.
+	// List returns all GPUs that the driver shows, whatever CUDA_VISIBLE_DEVICES says. It sets
+	// Index, UUID, PCI and Name. If it fails for some, it returns the others with the error.
 	List() ([]GPU, error)
 }
 
-// Policy is how network cards are chosen.
+// Policy says how network cards are chosen.
 type Policy string
 
 // The policies.
 const (
 	// ByGPUIndex takes the entry of the list at the physical index of each local GPU.
 	ByGPUIndex Policy = "gpu_index"
-	// ByAffinity takes for each local GPU the active devices that are nearest to it on PCIe, then
-	// by NUMA node.
+	// ByAffinity takes for each local GPU the active devices nearest to it on PCIe, then by NUMA
+	// node.
 	ByAffinity Policy = "affinity"
-	// All takes all active devices, of the list if there is one; reads are striped over them.
+	// All takes all active devices, or all active ones of the list. Reads are striped over them.
 	All Policy = "all"
-	// Single takes the first active device, of the list if there is one.
+	// Single takes the first active device, or the first active one of the list.
 	Single Policy = "single"
 )
 
@@ -91,7 +90,7 @@ var (
 	ErrEmptyEntry = errors.New("contains an empty RDMA device entry")
 	ErrNoGPU      = errors.New("could not determine local physical GPU index")
 	ErrNotCovered = errors.New("device list does not cover local GPU")
-	// ErrNoDevice: none that is active, or one of the list is not there.
+	// ErrNoDevice: no device is active, or a device of the list is not there.
 	ErrNoDevice = errors.New("no such RDMA device")
 	// ErrNoList: ByGPUIndex without a list.
 	ErrNoList = errors.New("policy gpu_index needs a device list, with an entry for each GPU")
@@ -99,22 +98,22 @@ var (
 	ErrPolicy = errors.New("no such policy")
 )
 
-// MaxRails bounds a plan. More would be virtual functions of the same cards, and the
-// addresses and keys of all rails have to fit the messages that tell peers of them.
+// MaxRails bounds a plan. More rails would be virtual functions of the same cards. The addresses
+// and keys of all rails must fit the messages to peers.
 const MaxRails = 32
 
-// Plan is the outcome of a policy.
+// Plan is the result of a policy.
 type Plan struct {
 	Policy  Policy   `json:"policy"`
 	Rails   []Rail   `json:"rails"`
 	Striped bool     `json:"striped"`         // each read goes by all rails, not by one
-	Notes   []string `json:"notes,omitempty"` // what an operator should know: ports that are down, GPUs far from any device
+	Notes   []string `json:"notes,omitempty"` // for an operator: ports that are down, GPUs far from any device
 }
 
-// Rail is one network card of a plan. An entry of a list may join several devices by
-// "+": each is a rail of its own.
+// Rail is one network card of a plan. An entry of a list may join several devices by "+"; each is a
+// rail of its own.
 type Rail struct {
 	Device Device `json:"device"`
-	GPUs   []int  `json:"gpus,omitempty"` // physical indexes of those that it was chosen for
-	Path   string `json:"path,omitempty"` // how near to the farthest of GPUs, as nvidia-smi topo says: "PIX", "PXB", "PHB", "NODE", "SYS"; empty: unknown
+	GPUs   []int  `json:"gpus,omitempty"` // physical indexes of the GPUs for which it was chosen
+	Path   string `json:"path,omitempty"` // how near to the farthest of GPUs, in the words of nvidia-smi topo: "PIX", "PXB", "PHB", "NODE", "SYS"; empty: unknown
 }

@@ -11,12 +11,12 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// installed is the NVIDIA library of this machine. All use one, for go-nvml keeps the symbols of
-// the library that was loaded last in variables of its own, which only the lock of one
-// Interface guards.
+// installed is the NVIDIA library of this machine. All callers use this one. go-nvml keeps the
+// symbols of the library loaded last in variables of its own, and only the lock of one Interface
+// guards them.
 var installed = nvml.New()
 
-// nvidia returns the NVIDIA library of this machine. It need not be there.
+// nvidia returns the NVIDIA library of this machine, which may be absent.
 func nvidia() Library { return nvmlLibrary{installed} }
 
 // nvmlLibrary asks the NVIDIA Management Library.
@@ -24,8 +24,8 @@ type nvmlLibrary struct {
 	nvml nvml.Interface
 }
 
-// List returns the GPUs that the driver shows. If it fails for some of them, it returns the
-// others, and the error.
+// List returns the GPUs that the driver shows. If it fails for some of them, it returns the others
+// with the error.
 func (l nvmlLibrary) List() ([]GPU, error) {
 	switch ret := l.nvml.Init(); ret {
 	case nvml.SUCCESS:
@@ -36,7 +36,7 @@ func (l nvmlLibrary) List() ([]GPU, error) {
 	default:
 		return nil, fmt.Errorf("NVIDIA library: %w", ret)
 	}
-	// Nobody could do anything about a library that does not want to be closed.
+	// An error on closing the library would not help any caller.
 	defer l.nvml.Shutdown()
 	count, ret := l.nvml.DeviceGetCount()
 	if ret != nvml.SUCCESS {
@@ -58,8 +58,8 @@ func (l nvmlLibrary) List() ([]GPU, error) {
 	return gpus, nil
 }
 
-// gpu returns the i-th GPU of the library. Its own numbers count only what a container was given;
-// the minor number is the same inside and outside.
+// gpu returns the i-th GPU of the library. The library's own numbers count only the GPUs that a
+// container was given. The minor number is the same inside and outside.
 func (l nvmlLibrary) gpu(i int) (g GPU, err error) {
 	device, ret := l.nvml.DeviceGetHandleByIndex(i)
 	if ret != nvml.SUCCESS {
@@ -92,7 +92,7 @@ func migUUIDs(device nvml.Device) []string {
 	}
 	var uuids []string
 	for i := range count {
-		// Places without a device are not found.
+		// Slots without a device are not found.
 		mig, ret := device.GetMigDeviceHandleByIndex(i)
 		if ret != nvml.SUCCESS {
 			continue

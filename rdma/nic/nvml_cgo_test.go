@@ -11,7 +11,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 )
 
-// mockLibrary is the NVIDIA library of a machine with those GPUs.
+// mockLibrary is the NVIDIA library of a machine with these GPUs.
 func mockLibrary(gpus []GPU) *mock.Interface {
 	return &mock.Interface{
 		InitFunc:           func() nvml.Return { return nvml.SUCCESS },
@@ -40,7 +40,7 @@ func mockDevice(g GPU) *mock.Device {
 			return 7, nvml.SUCCESS
 		},
 		GetMigDeviceHandleByIndexFunc: func(i int) (nvml.Device, nvml.Return) {
-			// The places in between are free.
+			// The slots in between are free.
 			if i%2 == 1 || i/2 >= len(g.mig) {
 				return nil, nvml.ERROR_NOT_FOUND
 			}
@@ -109,7 +109,7 @@ func TestNVMLContainer(t *testing.T) {
 	}
 }
 
-// TestNVMLMIG shows that a MIG device counts as the GPU that it is a part of.
+// TestNVMLMIG shows that a MIG device counts as the GPU that contains it.
 func TestNVMLMIG(t *testing.T) {
 	m := dgxH100()
 	gpus := m.library().gpus
@@ -122,7 +122,7 @@ func TestNVMLMIG(t *testing.T) {
 	}
 }
 
-// TestNVMLFails shows what is said when the library cannot be used, or a GPU does not answer.
+// TestNVMLFails shows the error when the library cannot be used, or a GPU does not answer.
 func TestNVMLFails(t *testing.T) {
 	m := dgxH100().built(t)
 	for ret, want := range map[nvml.Return]string{

@@ -4,7 +4,7 @@ package nic
 
 import "errors"
 
-// nvidia returns a library that knows no GPUs: the NVIDIA library is reached through cgo.
+// nvidia returns a library without GPUs: the NVIDIA library needs cgo.
 func nvidia() Library { return noLibrary{} }
 
 type noLibrary struct{}

@@ -17,13 +17,13 @@ func names(entry string) []string {
 	return names
 }
 
-// Plan applies a policy. list is rdma.devices: nil leaves the choice to the policy, which
-// ByGPUIndex refuses. A list of one entry needs no GPU. The error is one of this package,
-// with list, GPU and reason.
+// Plan applies a policy. list is rdma.devices: nil leaves the choice to the policy, but ByGPUIndex
+// needs a list. A list of one entry needs no GPU. The error is one of this package, with list, GPU
+// and reason.
 //
-// The plan has between 1 and MaxRails rails, and no device twice. With ByGPUIndex and
-// ByAffinity they are in the order of the GPUs, so that machines of one kind have like rails at
-// like places; else in the order of the list or of the names.
+// The plan has between 1 and MaxRails rails, and no device twice. With ByGPUIndex and ByAffinity
+// they are in the order of the GPUs, so machines of one kind have the same order. Otherwise they
+// are in the order of the list or of the names.
 func (inv *Inventory) Plan(p Policy, list []string) (*Plan, error) {
 	pl := &planner{inv: inv, gpus: inv.visible(), plan: &Plan{Policy: p, Notes: slices.Clone(inv.notes)}}
 	if inv.GPUError != "" && len(inv.GPUs) > 0 {
@@ -60,14 +60,14 @@ type planner struct {
 	inv  *Inventory
 	gpus []*GPU // local ones
 	plan *Plan
-	down []string // devices that are left out, with the state of their port
+	down []string // devices left out, with the state of their port
 }
 
 func (pl *planner) note(format string, args ...any) {
 	pl.plan.Notes = append(pl.plan.Notes, fmt.Sprintf(format, args...))
 }
 
-// resolve finds the devices that the entries of a list name. Those that are down are left out.
+// resolve finds the devices that the entries of a list name. It leaves out devices that are down.
 func (pl *planner) resolve(list []string) ([][]*Device, error) {
 	entries := make([][]*Device, len(list))
 	for i, entry := range list {
@@ -89,8 +89,8 @@ func (pl *planner) resolve(list []string) ([][]*Device, error) {
 	return entries, nil
 }
 
-// find returns the port that "name:port" or "name" names: of a device with several ports the
-// first that can be used. It is nil if there is none.
+// find returns the port that "name:port" or "name" names. For a device with several ports it is the
+// first usable one. It returns nil if there is none.
 func (pl *planner) find(name string) *Device {
 	name, port, exact := strings.Cut(name, ":")
 	var found *Device
@@ -109,21 +109,21 @@ func (pl *planner) find(name string) *Device {
 	return found
 }
 
-// usable reports whether d can be chosen without being named: it is active, and has an address
-// if it is on Ethernet.
+// usable reports whether d can be chosen without being named: it is active, and on Ethernet it has
+// an address.
 func (d *Device) usable() bool {
 	return d.Active() && (d.LinkLayer != "Ethernet" || d.iwarp || d.GIDIndex >= 0)
 }
 
-// leaveOut tells that d is not active.
+// leaveOut notes that d is not active.
 func (pl *planner) leaveOut(d *Device) {
 	if text := fmt.Sprintf("%s is %s", d, cmp.Or(d.State, "in no state")); !slices.Contains(pl.down, text) {
 		pl.down = append(pl.down, text)
 	}
 }
 
-// candidates returns the devices of a list that are active, or without a list all that are
-// usable, one port of each.
+// candidates returns the active devices of a list, or without a list all usable devices, one port
+// of each.
 func (pl *planner) candidates(entries [][]*Device) []*Device {
 	if len(entries) > 0 {
 		return slices.Concat(entries...)
@@ -174,8 +174,7 @@ func (pl *planner) byGPUIndex(list []string, entries [][]*Device) error {
 	return nil
 }
 
-// byAffinity takes for each local GPU the nearest of devices, and all of them if there is no
-// GPU.
+// byAffinity takes for each local GPU the nearest of devices, or all devices if there is no GPU.
 func (pl *planner) byAffinity(devices []*Device) {
 	if len(devices) > 0 && len(pl.gpus) == 0 {
 		pl.note("no GPU to be near to, all devices are used: %s", pl.inv.whyNoGPU())
@@ -194,7 +193,7 @@ func (pl *planner) byAffinity(devices []*Device) {
 	}
 }
 
-// add makes d a rail, chosen for g; nil: for no GPU in particular.
+// add makes d a rail for g; nil: for no particular GPU.
 func (pl *planner) add(d *Device, g *GPU) {
 	rails := pl.plan.Rails
 	i := slices.IndexFunc(rails, func(r Rail) bool { return r.Device.Name == d.Name })
@@ -222,7 +221,7 @@ func farther(a, b string) bool {
 	return slices.Index(classNames[:], a) > slices.Index(classNames[:], b)
 }
 
-// finish checks the rails and tells what is odd about them.
+// finish checks the rails and adds notes for the operator.
 func (pl *planner) finish() (*Plan, error) {
 	down := strings.Join(pl.down, ", ")
 	p := pl.plan
@@ -252,7 +251,7 @@ func (pl *planner) finish() (*Plan, error) {
 	return p, nil
 }
 
-// addressNotes tells if peers may not reach d by the addresses that it has. EFA needs none.
+// addressNotes adds a note if peers may not reach d by its addresses. EFA needs none.
 func (pl *planner) addressNotes(d *Device) {
 	netdev := cmp.Or(d.Netdev, "its network interface")
 	roce := d.LinkLayer == "Ethernet" && !d.iwarp

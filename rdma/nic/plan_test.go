@@ -22,7 +22,7 @@ func FuzzPlan(f *testing.F) {
 	})
 }
 
-// TestLists shows what the policies make of lists, and the errors of lists (B22 to B27, B33).
+// TestLists shows the plans of the policies for lists, and the errors of lists (B22 to B27, B33).
 func TestLists(t *testing.T) {
 	h100, b300, none, one := dgxH100().built(t), hgxB300().built(t), bonded().built(t), workstation().built(t)
 	const eight = "mlx5_0,mlx5_3,mlx5_4,mlx5_5,mlx5_6,mlx5_9,mlx5_10,mlx5_11"
@@ -158,7 +158,7 @@ func TestDistance(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Of GPU 1 nothing is known: all are equal to it.
+	// Nothing is known of GPU 1: all devices are equally near to it.
 	if want := "affinity: b (GPU 0+1), a (GPU 1)"; plan.String() != want {
 		t.Errorf("got %s, want %s", plan, want)
 	}

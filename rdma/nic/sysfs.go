@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// sysfs reads what the kernel tells of devices.
+// sysfs reads what the kernel reports about devices.
 //
 // Source: Documentation/ABI/stable/sysfs-class-infiniband of Linux.
 type sysfs struct {
@@ -47,8 +47,8 @@ func openSysfs(o Options) (*sysfs, error) {
 	return fs, nil
 }
 
-// read returns what file name says, trimmed; "" if it cannot be read: sysfs has files that fail
-// where there is nothing to tell, as those of an empty GID do.
+// read returns the content of file name, trimmed; "" if it cannot be read. Some files of sysfs fail
+// if there is nothing to report, such as those of an empty GID.
 func (fs *sysfs) read(name string) string {
 	text, err := os.ReadFile(filepath.Join(fs.root, name))
 	if err != nil {
@@ -57,7 +57,7 @@ func (fs *sysfs) read(name string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// list returns the names in directory name, in natural order; none if there is no such
+// list returns the names in directory name, in natural order, or none if there is no such
 // directory.
 func (fs *sysfs) list(name string) []string {
 	entries, err := os.ReadDir(filepath.Join(fs.root, name))
@@ -82,7 +82,7 @@ func (fs *sysfs) devices() ([]Device, error) {
 	for _, name := range fs.list(class) {
 		dir := class + "/" + name
 		for _, port := range fs.list(dir + "/ports") {
-			// Port 0 is the one by which a switch is managed.
+			// Port 0 manages a switch.
 			if n, err := strconv.Atoi(port); err == nil && n > 0 {
 				devices = append(devices, fs.device(dir, name, n))
 			}
@@ -127,9 +127,9 @@ func (fs *sysfs) device(dir, name string, n int) Device {
 	return d
 }
 
-// driver returns the name of the driver of the RDMA device in dir. The two that are all
-// software belong to no device with a driver: rxe tells its network interface in a file of its
-// own, and siw is the other.
+// driver returns the name of the driver of the RDMA device in dir. The two software drivers belong
+// to no device with a driver. rxe names its network interface in a file of its own; the other one
+// is siw.
 func (fs *sysfs) driver(dir string) string {
 	if fs.read(dir+"/parent") != "" {
 		return "rdma_rxe"
@@ -144,9 +144,9 @@ func (fs *sysfs) driver(dir string) string {
 	return ""
 }
 
-// netdev returns the network interface of port n of the RDMA device in dir: of the PCI function
-// the one that the driver numbers like the port. A function may have more, for virtual ones
-// or partitions; those are later in order.
+// netdev returns the network interface of port n of the RDMA device in dir. It is the interface of
+// the PCI function that the driver gives the number of the port. A function may have more, for
+// virtual ones or partitions; those are later in order.
 func (fs *sysfs) netdev(dir string, n int) string {
 	if parent := fs.read(dir + "/parent"); parent != "" {
 		return parent
@@ -163,13 +163,13 @@ func (fs *sysfs) netdev(dir string, n int) string {
 	return ""
 }
 
-// pci follows the link dir to a device and returns its path from the host bridge down to the
-// PCI function, "" if it is not on PCI, and its NUMA node, -1 if that is unknown. The device may
-// be a part of the function, as those of mlx5 sub-functions are.
+// pci follows the link dir to a device. It returns the path from the host bridge down to the PCI
+// function, "" if the device is not on PCI, and the NUMA node, -1 if unknown. The device may be a
+// part of the function, as those of mlx5 sub-functions are.
 func (fs *sysfs) pci(dir string) (path string, node int) {
 	node = -1
 	if len(fs.nodes) == 1 {
-		// A machine with one node does not always say so of each device.
+		// A machine with one node does not always report it for each device.
 		node = fs.nodes[0]
 	}
 	resolved, err := filepath.EvalSymlinks(filepath.Join(fs.root, dir))
@@ -238,8 +238,8 @@ func parseNodes(text string) []int {
 	return nodes
 }
 
-// normalPCI writes a PCI address as sysfs does: the NVIDIA library has eight digits of domain,
-// in capitals.
+// normalPCI writes a PCI address as sysfs does. The NVIDIA library uses eight digits of domain, and
+// capitals.
 func normalPCI(address string) string {
 	address = strings.ToLower(address)
 	domain, rest, ok := strings.Cut(address, ":")

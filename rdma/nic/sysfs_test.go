@@ -57,7 +57,7 @@ func join(addrs []netip.Addr) string {
 	return b.String()
 }
 
-// TestDevice shows what is read of a device of InfiniBand.
+// TestDevice shows what is read for an InfiniBand device.
 func TestDevice(t *testing.T) {
 	got := dgxH100().discover(t, "unset").device(t, "mlx5_9")
 	want := Device{Name: "mlx5_9", Port: 1, Driver: "mlx5_core", State: "ACTIVE", LinkLayer: "InfiniBand", Rate: "400 Gb/sec (4X NDR)",
@@ -72,8 +72,7 @@ func TestDevice(t *testing.T) {
 	}
 }
 
-// TestOrder shows that devices come in the order that people count in, and GPUs in that of
-// their minor numbers.
+// TestOrder shows that devices come in numeric order, and GPUs in the order of their minor numbers.
 func TestOrder(t *testing.T) {
 	m := dgxH100()
 	slices.Reverse(m.nics)
@@ -102,8 +101,8 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestPorts shows that a device with several ports is one rail, by the first port that is up
-// or by the one that is named.
+// TestPorts shows that a device with several ports is one rail, by the first port that is up or by
+// the named one.
 func TestPorts(t *testing.T) {
 	m := machine{nics: []nicRow{{name: "mlx4_0", path: "pci0000:00/00:01.0/01:00.0", link: "IB", driver: "mlx4_core", ports: 2}}}
 	root := m.build(t)
@@ -135,8 +134,7 @@ func TestPorts(t *testing.T) {
 	checkNotes(t, plan.Notes, []string{"mlx4_0:2 is left out: one port of each device"})
 }
 
-// TestUsablePort shows that a device is known by the port with an address if it has two that are
-// up.
+// TestUsablePort shows that a device with two ports that are up uses the one with an address.
 func TestUsablePort(t *testing.T) {
 	port := func(n, gid int) Device {
 		return Device{Name: "mlx4_0", Port: n, State: "ACTIVE", LinkLayer: "Ethernet", GIDIndex: gid}
@@ -156,8 +154,8 @@ func TestUsablePort(t *testing.T) {
 	}
 }
 
-// TestOddPlaces shows devices that are no plain PCI functions: all software, a part of a
-// function, and one of a virtual machine whose functions hang below its bus.
+// TestOddPlaces shows devices that are no plain PCI functions: in software, a part of a function,
+// and one of a virtual machine whose functions are below its bus.
 func TestOddPlaces(t *testing.T) {
 	m := machine{nodes: 2, nics: []nicRow{
 		{name: "rxe0", link: "RoCE", driver: "rdma_rxe", netdev: "eth0", gids: "1 ::ffff:10.0.0.1 v2 eth0"},
@@ -201,8 +199,8 @@ func TestOddPlaces(t *testing.T) {
 	}
 }
 
-// TestAddressNotes shows what an operator is told of devices that peers cannot reach, and that
-// a RoCE port without an address is not chosen unless it is named.
+// TestAddressNotes shows the notes for devices that peers cannot reach, and that a RoCE port
+// without an address is chosen only if it is named.
 func TestAddressNotes(t *testing.T) {
 	m := machine{nics: []nicRow{
 		{name: "mlx5_0", path: "pci0000:00/00:01.0/01:00.0", link: "IB", netdev: "ib0"},
@@ -242,8 +240,8 @@ func TestAddressNotes(t *testing.T) {
 	}
 }
 
-// TestLive shows that this machine can be looked at, whatever it is, and that the loopback
-// interface has the addresses that it has everywhere.
+// TestLive shows that this machine can be discovered, whatever it is, and that the loopback
+// interface has its usual addresses.
 func TestLive(t *testing.T) {
 	if _, err := Discover(Options{GPUs: fixed{}}); err != nil {
 		t.Error(err)

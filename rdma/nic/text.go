@@ -5,8 +5,7 @@ import (
 	"strings"
 )
 
-// String returns the name of the device, with the port unless it is the first: as lists have
-// it.
+// String returns the name of the device, and the port unless it is the first, as in lists.
 func (d *Device) String() string {
 	if d.Port == 1 {
 		return d.Name
@@ -14,7 +13,7 @@ func (d *Device) String() string {
 	return d.Name + ":" + strconv.Itoa(d.Port)
 }
 
-// String returns the device, and the GPUs that it was chosen for: "mlx5_0 (GPU 0, PIX)".
+// String returns the device and the GPUs for which it was chosen: "mlx5_0 (GPU 0, PIX)".
 func (r *Rail) String() string {
 	if len(r.GPUs) == 0 {
 		return r.Device.String()

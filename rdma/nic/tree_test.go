@@ -9,16 +9,16 @@ import (
 	"testing"
 )
 
-// machine is what a test has of a machine. PCI paths begin with the host bridge, as below
+// machine describes a machine for a test. PCI paths begin with the host bridge, as below
 // /sys/devices, and leave out the domain of the functions if it is 0000.
 type machine struct {
-	nodes int // NUMA nodes; 0: the kernel tells nothing of them
+	nodes int // NUMA nodes; 0: the kernel reports none
 	nics  []nicRow
 	gpus  []gpuRow
 	root  string // where built lays it out
 }
 
-// built returns m with a tree that all further discoveries share.
+// built returns m with a tree that all further discoveries use.
 func (m machine) built(t *testing.T) machine {
 	m.root = m.build(t)
 	return m
@@ -45,7 +45,7 @@ type gpuRow struct {
 // uuid returns the UUID of the GPU with minor number n.
 func uuid(n int) string { return fmt.Sprintf("GPU-%d%07d-aaaa-bbbb-cccc-000000000000", n, n) }
 
-// fixed is a Library that knows what it was given.
+// fixed is a Library with a fixed answer.
 type fixed struct {
 	gpus []GPU
 	err  error
@@ -53,7 +53,7 @@ type fixed struct {
 
 func (f fixed) List() ([]GPU, error) { return f.gpus, f.err }
 
-// library returns what the NVIDIA library says of m.
+// library returns the answer of the NVIDIA library for m.
 func (m machine) library() fixed {
 	var f fixed
 	for _, row := range m.gpus {

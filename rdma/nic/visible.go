@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// markVisible sets Visible of those gpus that CUDA would show under CUDA_VISIBLE_DEVICES=list;
-// set is false if the variable is not set. It returns a note if that is not certain.
+// markVisible sets Visible of those gpus that CUDA would show under CUDA_VISIBLE_DEVICES=list; set
+// is false if the variable is not set. It returns a note if that is not certain.
 //
-// Entries are numbers or the beginnings of UUIDs. The first that does not name a GPU, as -1 does
-// by custom, ends the list. A MIG device counts as the GPU that it is a part of.
+// Entries are numbers or beginnings of UUIDs. The first entry that names no GPU, usually -1, ends
+// the list. A MIG device counts as the GPU that contains it.
 //
 // Source: CUDA Programming Guide, CUDA Environment Variables,
 // https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html
@@ -44,8 +44,8 @@ func markVisible(gpus []GPU, list string, set bool, order string) (note string) 
 	return note
 }
 
-// cudaOrder returns gpus as CUDA numbers those of one model, and all with
-// CUDA_DEVICE_ORDER=PCI_BUS_ID.
+// cudaOrder returns gpus in the order in which CUDA numbers GPUs of one model. With
+// CUDA_DEVICE_ORDER=PCI_BUS_ID it is the order of all.
 func cudaOrder(gpus []GPU) []*GPU {
 	byBus := make([]*GPU, len(gpus))
 	for i := range gpus {
@@ -66,9 +66,9 @@ func models(gpus []GPU) int {
 	return len(names)
 }
 
-// byUUID returns the one GPU that entry names: "GPU-" and at least as much of its UUID as no
-// other shares, "MIG-" and that of a MIG device of it, or as older drivers have it
-// "MIG-GPU-uuid/instance/instance". It is nil if there is none or more than one.
+// byUUID returns the GPU that entry names, or nil if there is none or more than one. An entry is
+// "GPU-" and a unique beginning of its UUID, or "MIG-" and that of a MIG device of it, or as in
+// older drivers "MIG-GPU-uuid/instance/instance".
 func byUUID(gpus []GPU, entry string) *GPU {
 	if !hasPrefixFold(entry, "GPU-") && !hasPrefixFold(entry, "MIG-") {
 		return nil

@@ -8,8 +8,8 @@ import (
 )
 
 // TestVisible shows which GPUs are local under CUDA_VISIBLE_DEVICES, and that their numbers stay
-// the physical ones (B27). The minor numbers of this machine run against the order of the
-// bus, as they do on some.
+// the physical ones (B27). The minor numbers of this machine run against the order of the bus, as
+// on some machines.
 func TestVisible(t *testing.T) {
 	gpus := func() []GPU {
 		var gpus []GPU
@@ -66,8 +66,8 @@ func TestVisible(t *testing.T) {
 	}
 }
 
-// TestVisibleModels shows that numbers are said to be uncertain where CUDA sorts GPUs of
-// different models by speed, which only CUDA knows.
+// TestVisibleModels shows a note that numbers are uncertain where CUDA sorts GPUs of different
+// models by speed, which only CUDA knows.
 func TestVisibleModels(t *testing.T) {
 	for _, c := range []struct {
 		list, order string
@@ -86,8 +86,7 @@ func TestVisibleModels(t *testing.T) {
 	}
 }
 
-// TestVisibleEnvironment shows that the variable of this process is what counts if nothing else
-// is said.
+// TestVisibleEnvironment shows that the variable of this process counts by default.
 func TestVisibleEnvironment(t *testing.T) {
 	m := dgxH100()
 	o := Options{Sysfs: m.build(t), GPUs: m.library()}

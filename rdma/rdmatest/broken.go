@@ -15,9 +15,9 @@ import (
 // in the middle.
 const large int64 = 64 << 20
 
-// untouched shows that nothing writes to the file of w any more. It marks the file from
-// its end on, so that whoever still writes from the beginning on runs over a mark.
-// settle returns once nobody can.
+// untouched shows that nothing writes to the file of w any more. It marks the file from its end on,
+// so that a writer that still writes from the beginning on overwrites a mark. settle returns once
+// no writer is left.
 func (w *want) untouched(e *env, settle func()) {
 	e.Helper()
 	if w.file == nil {
@@ -44,8 +44,8 @@ func (e *env) allBack() bool {
 	return e.source.get(&e.source.mu.lent) == e.source.get(&e.source.mu.back)
 }
 
-// interrupted gets a small and a large block and one more, calls f when the large one
-// begins to come, and checks that what is left fails with kind.
+// interrupted gets a small and a large block and one more. It calls f when the large one begins to
+// come, and checks that the others fail with kind.
 func (e *env) interrupted(ctx context.Context, p rdma.Peer, f func(), kind error) {
 	e.Helper()
 	e.source.put("small", blockOf{content: pattern(1, 1000)})
@@ -95,7 +95,7 @@ func checkCancelDuringLend(e *env) {
 	e.source.put("slow", blockOf{content: pattern(1, 10), gate: make(chan struct{})})
 	ctx, cancel := context.WithCancel(e.ctx)
 	defer cancel()
-	go func() { // ends when the source has been asked, or the test
+	go func() { // ends when the source has been asked, or with the test
 		for e.source.get(&e.source.mu.waiting) == 0 && ctx.Err() == nil {
 			if e.ctx.Err() != nil {
 				return
@@ -112,7 +112,7 @@ func checkCancelDuringLend(e *env) {
 	e.works(e.peer)
 }
 
-// checkSlowSource shows that who waits for a device keeps nobody else waiting.
+// checkSlowSource shows that a Get that waits for a device delays no other.
 func checkSlowSource(e *env) {
 	gate := make(chan struct{})
 	e.source.put("slow", blockOf{content: pattern(1, 5000), gate: gate})
@@ -196,8 +196,8 @@ func checkTransportClosedDuringGet(e *env) {
 	wait()
 }
 
-// closing returns a function that begins to close t and another one that waits for
-// it: Close waits for the call that the first one may be called in.
+// closing returns a function that begins to close t, and one that waits for that: Close waits for
+// the call in which the first one may be called.
 func (e *env) closing(t rdma.Transport) (begin, wait func()) {
 	closed := make(chan struct{})
 	begin = func() {
@@ -281,7 +281,7 @@ func checkLoans(e *env) {
 	e.await("all loans to come back", e.allBack)
 }
 
-// checkParallel mixes all that may go on at a time.
+// checkParallel mixes all calls that may go on at a time.
 func checkParallel(e *env) {
 	const blocks, workers, rounds = 30, 10, 8
 	seed := rand.Uint64()

@@ -11,11 +11,10 @@ import (
 	"github.com/kvfs/kvfs/rdma"
 )
 
-// attempts is how often the suite tries to catch a read in its midst.
+// attempts is how often the suite tries to catch a read in the middle.
 const attempts = 10
 
-// visible returns n bytes none of which is 0: in a file that was empty before, they show
-// what has come.
+// visible returns n bytes none of which is 0: in an empty file they show which bytes have come.
 func visible(seed uint64, n int64) []byte {
 	part := pattern(seed, 1<<20-3) // no two pages of the whole are alike
 	for i := range part {
@@ -46,8 +45,8 @@ type disturbed struct {
 	closing sync.Once
 }
 
-// close closes the region, which has to return. Its error is of no interest: the transport
-// may be closed already.
+// close closes the region, which must return. Its error does not matter: the transport may be
+// closed already.
 func (d *disturbed) close() {
 	d.closing.Do(func() {
 		if err := d.e.within(func() error { d.region.Close(); return nil }); err != nil {
@@ -56,8 +55,8 @@ func (d *disturbed) close() {
 	})
 }
 
-// disturb begins two reads of a large region of holder's through p and returns when the
-// bytes of one have begun to come.
+// disturb begins two reads of a large region of holder through p. It returns when the first bytes
+// of one have come.
 func (e *env) disturb(ctx context.Context, holder rdma.Transport, p rdma.Peer) *disturbed {
 	d := &disturbed{e: e, content: visible(1, large), ended: make(chan struct{})}
 	region, err := holder.Register(newFile(e, d.content), large)
@@ -70,7 +69,7 @@ func (e *env) disturb(ctx context.Context, holder rdma.Transport, p rdma.Peer) *
 		d.wants = append(d.wants, w)
 		d.reads.Go(func() { e.readTo(ctx, p, region.Remote(), 0, large, w) })
 	}
-	go func() { // ends with the reads, which settle waits for
+	go func() { // ends with the reads; settle waits for it
 		d.reads.Wait()
 		close(d.ended)
 	}()
@@ -85,9 +84,9 @@ func (e *env) disturb(ctx context.Context, holder rdma.Transport, p rdma.Peer) *
 	return d
 }
 
-// settle waits for the reads. Those which came whole came right, the others failed with
-// one of kinds, and nothing writes to their files any more. It calls before, if not nil, when
-// the files have been marked, and tells whether any failed.
+// settle waits for the reads. Reads that succeeded have the right bytes; the others failed with one
+// of kinds, and nothing writes to their files any more. It calls before, if not nil, when the files
+// have been marked, and reports whether any failed.
 func (d *disturbed) settle(before func(), kinds ...error) (caught bool) {
 	e := d.e
 	e.Helper()
@@ -121,7 +120,7 @@ func (d *disturbed) settle(before func(), kinds ...error) (caught bool) {
 	return caught
 }
 
-// catch tries until a read was caught in its midst.
+// catch tries until a read was caught in the middle.
 func (e *env) catch(try func() (caught bool)) {
 	e.Helper()
 	for range attempts {
@@ -149,8 +148,8 @@ func checkReadCancelBefore(e *env) {
 	e.closeRegion(region)
 }
 
-// checkReadCancelDuring also shows that who reads beside what is cancelled meets an error
-// of its own at most.
+// checkReadCancelDuring also shows that a read beside a cancelled one fails at most with an error
+// of its own.
 func checkReadCancelDuring(e *env) {
 	content := visible(2, large)
 	beside, _ := e.register(content)
@@ -160,7 +159,7 @@ func checkReadCancelDuring(e *env) {
 		other := &want{name: "read beside a cancelled one", file: newFile(e, nil)}
 		d := e.disturb(ctx, e.holder, e.peer)
 		ended := make(chan struct{})
-		go func() { // ends with the read, which is waited for
+		go func() { // ends with the read; the function waits for it
 			defer close(ended)
 			e.readTo(e.ctx, e.peer, beside.Remote(), 0, large, other)
 		}()
@@ -205,8 +204,7 @@ func checkReadPeerClosed(e *env) {
 	e.closeRegion(region)
 }
 
-// checkReadPeerClosedDuring also shows that another Peer of the same transports is left
-// alone.
+// checkReadPeerClosedDuring also shows that another Peer of the same transports is not affected.
 func checkReadPeerClosedDuring(e *env) {
 	content := visible(2, large/4)
 	region, _ := e.register(content)
@@ -279,8 +277,8 @@ func checkReadTransportClosedDuring(e *env) {
 	})
 }
 
-// checkReadHolderDies closes the holder in the midst. What is registered may go before the
-// connection does.
+// checkReadHolderDies closes the holder during reads. Its registrations may end before the
+// connection.
 func checkReadHolderDies(e *env) {
 	e.catch(func() bool {
 		holder := e.open(nil)
@@ -305,7 +303,7 @@ func checkReadHolderAbsent(e *env) {
 	e.absent(e.connect(e.holder), region.Remote())
 }
 
-// absent shows that what p leads to is not there.
+// absent shows that the target of p is not there.
 func (e *env) absent(p rdma.Peer, r rdma.RemoteRegion) {
 	e.Helper()
 	w := &want{name: "read from an absent holder"}
@@ -314,7 +312,7 @@ func (e *env) absent(p rdma.Peer, r rdma.RemoteRegion) {
 	w.file.Close()
 }
 
-// checkReadRegionClosedDuring shows that nothing of a closed region goes on.
+// checkReadRegionClosedDuring shows that reads of a closed region end.
 func checkReadRegionClosedDuring(e *env) {
 	e.catch(func() bool {
 		d := e.disturb(e.ctx, e.holder, e.peer)
@@ -326,7 +324,7 @@ func checkReadRegionClosedDuring(e *env) {
 	e.closeRegion(region)
 }
 
-// checkReadCut breaks the link in the midst of reads.
+// checkReadCut breaks the link during reads.
 func checkReadCut(e *env) {
 	content := pattern(1, 10_000)
 	region, _ := e.register(content)
@@ -342,8 +340,8 @@ func checkReadCut(e *env) {
 	e.closeRegion(region)
 }
 
-// checkReadStalled lets the link go silent in the midst of reads: they end with their
-// context or their Peer, and what was on its way does not come when the link wakes up.
+// checkReadStalled lets the link go silent during reads. They end with their context or their Peer,
+// and bytes on their way do not arrive when the link wakes up.
 func checkReadStalled(e *env) {
 	content := pattern(1, 10_000)
 	region, _ := e.register(content)
@@ -371,8 +369,8 @@ func checkReadStalled(e *env) {
 	e.closeRegion(region)
 }
 
-// checkReadStalledClose closes, while the link is silent, the region and then both
-// transports: none waits for it.
+// checkReadStalledClose closes the region and then both transports while the link is silent: none
+// of the calls waits for it.
 func checkReadStalledClose(e *env) {
 	e.catch(func() bool {
 		holder, reader := e.open(nil), e.open(nil)
@@ -393,7 +391,7 @@ func checkReadStalledClose(e *env) {
 	})
 }
 
-// checkReadStallGivenUp shows that reads over a silent link end without any help.
+// checkReadStallGivenUp shows that reads over a silent link end by themselves.
 func checkReadStallGivenUp(e *env) {
 	content := pattern(1, 10_000)
 	region, _ := e.register(content)

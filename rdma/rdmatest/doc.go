@@ -4,8 +4,7 @@
 //		rdmatest.Run(t, func(testing.TB) *rdmatest.Harness { return &rdmatest.Harness{Open: open} })
 //	}
 //
-// Each check opens transports of its own. What a transport cannot do by its Caps, or a
-// Harness has no fault for, is not checked: those parts are skipped and say so. The
-// package's own tests run the suite over broken transports and show that it finds each
-// fault.
+// Each check opens its own transports. Parts that a transport cannot do by its Caps, or for which a
+// Harness has no fault, are skipped and say so. The package's own tests run the suite over broken
+// transports and show that it finds each fault.
 package rdmatest

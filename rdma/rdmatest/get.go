@@ -13,10 +13,10 @@ import (
 	"github.com/kvfs/kvfs/rdma"
 )
 
-// margin is what lies before and after the place that bytes go to.
+// margin is how many bytes lie before and after the destination.
 const margin = 5000
 
-// want is one item of a Get with what became of it.
+// want is one item of a Get with its result.
 type want struct {
 	name   string
 	refuse error // returned by Accept
@@ -92,7 +92,7 @@ func (w *want) dest(e *env) rdma.Dest {
 	return dst
 }
 
-// heldHash tells of its bytes.
+// heldHash reports its bytes.
 type heldHash struct {
 	hash.Hash64
 	arrived func()
@@ -103,7 +103,7 @@ func (h *heldHash) Write(b []byte) (int, error) {
 	return h.Hash64.Write(b)
 }
 
-// holds checks that w was answered with content and nothing beside it was written.
+// holds checks that w was answered with content and that no other bytes were written.
 func (w *want) holds(e *env, content []byte) {
 	e.Helper()
 	if w.err != nil {
@@ -228,7 +228,7 @@ func checkGetOrder(e *env) {
 	}
 }
 
-// checkGetMany gets as many items as there may be, with names as long as may be.
+// checkGetMany gets the most items allowed, with the longest names allowed.
 func checkGetMany(e *env) {
 	var wants []*want
 	for i := range rdma.MaxItems {
@@ -305,8 +305,7 @@ func checkGetRefusedLarge(e *env) {
 	c.holds(e, large)
 }
 
-// checkGetUnwritable gets into a file that cannot be written: that block fails and no
-// other.
+// checkGetUnwritable gets into a file that cannot be written: only that block fails.
 func checkGetUnwritable(e *env) {
 	content := pattern(3, 3<<20)
 	e.source.put("a", blockOf{content: content})
@@ -326,7 +325,7 @@ func checkGetUnwritable(e *env) {
 	b.holds(e, content)
 }
 
-// checkGetShortFile lends a file that has fewer bytes than is said.
+// checkGetShortFile lends a file that has fewer bytes than announced.
 func checkGetShortFile(e *env) {
 	for _, n := range []int{0, 100, 100_000, 5 << 20} {
 		name := fmt.Sprint(n)

@@ -37,7 +37,7 @@ func insteadOf(from, to error) func(error) error {
 	}
 }
 
-// after does f when a read has succeeded.
+// after calls f when a read has succeeded.
 func after(f func(n int64, dst rdma.Dest)) mutant {
 	return mutant{read: func(ctx context.Context, p rdma.Peer, r rdma.RemoteRegion, off, n int64, dst rdma.Dest) error {
 		err := p.Read(ctx, r, off, n, dst)
@@ -56,7 +56,7 @@ func withKey(change func(key []byte) []byte) readFunc {
 	}
 }
 
-// keys are those given out.
+// keys are the keys given out.
 type keys struct {
 	mu   sync.Mutex
 	list [][]byte
@@ -82,7 +82,7 @@ func (k *keys) like(key []byte, like func(have, key []byte) bool) []byte {
 	return key
 }
 
-// loose takes a key for another one that is like it.
+// loose takes a key for another similar one.
 func loose(like func(have, key []byte) bool) mutant {
 	k := &keys{}
 	return mutant{region: k.note, read: withKey(func(key []byte) []byte { return k.like(key, like) })}
@@ -108,7 +108,7 @@ func (s sameKey) Remote() rdma.RemoteRegion {
 	return rdma.RemoteRegion{Key: []byte("key"), Size: s.Region.Remote().Size}
 }
 
-// closesByFile ends all regions of a file with one.
+// closesByFile ends all regions of a file when one is closed.
 func closesByFile() mutant {
 	var mu sync.Mutex
 	of := map[uint64][]rdma.Region{}
@@ -181,8 +181,8 @@ func orphaned(ctx context.Context, p rdma.Peer, r rdma.RemoteRegion, off, n int6
 	}
 }
 
-// lateReader writes to the destination of a read that failed when the suite has begun to
-// put its marks there, from the end on, and the region is not closed until then.
+// lateReader writes to the destination of a failed read, from the end on, after the suite has begun
+// to put its marks there. The region is not closed until then.
 func lateReader() mutant {
 	late := &lateWrites{}
 	return mutant{
@@ -208,7 +208,7 @@ func lateReader() mutant {
 	}
 }
 
-// lateWrites are those under way. Another read may fail, and begin one, while somebody waits.
+// lateWrites are the late writes under way. Another read may fail, and begin one, during a wait.
 type lateWrites struct {
 	mu    sync.Mutex
 	under []chan struct{}
@@ -223,7 +223,7 @@ func (l *lateWrites) begin() (end func()) {
 	return func() { close(over) }
 }
 
-// wait waits for those that have begun.
+// wait waits for the writes that have begun.
 func (l *lateWrites) wait() {
 	l.mu.Lock()
 	under := l.under
@@ -244,7 +244,7 @@ func (l lateRegion) Close() error {
 	return l.Region.Close()
 }
 
-// cancelsAll ends all reads with the first one whose context does.
+// cancelsAll ends all reads when the context of one ends.
 func cancelsAll() mutant {
 	var mu sync.Mutex
 	under := map[context.Context]context.CancelFunc{}
@@ -267,7 +267,7 @@ func cancelsAll() mutant {
 	}}
 }
 
-// closesPeers closes all peers of an address with one.
+// closesPeers closes all peers of an address when one is closed.
 func closesPeers() mutant {
 	var mu sync.Mutex
 	var peers []rdma.Peer
@@ -292,7 +292,7 @@ func closesPeers() mutant {
 	}
 }
 
-// TestReadMutants shows that the suite finds each fault of what needs no Get.
+// TestReadMutants shows that the suite finds each fault of the parts without Get.
 func TestReadMutants(t *testing.T) {
 	always := func(_, _ []byte) bool { return true }
 	notClosed := mutant{close: func(rdma.Peer) error { return nil }}
@@ -369,7 +369,7 @@ func TestReadMutants(t *testing.T) {
 	})
 }
 
-// nearly opens another region with a key that differs in one byte from that of one.
+// nearly opens another region with a key that differs in one byte.
 func nearly() mutant {
 	k := &keys{}
 	differ := func(a, b []byte) int {
@@ -390,12 +390,12 @@ func nearly() mutant {
 	})}
 }
 
-// stuckRegion is not closed as long as anybody waits for it.
+// stuckRegion does not close while a call waits for it.
 type stuckRegion struct{ rdma.Region }
 
 func (stuckRegion) Close() error { select {} }
 
-// TestStallMutant shows that the suite finds who waits on a silent link for ever.
+// TestStallMutant shows that the suite finds a call that waits on a silent link for ever.
 func TestStallMutant(t *testing.T) {
 	const check = "read stall given up"
 	right := mutant{givesUp: true, read: func(ctx context.Context, p rdma.Peer, r rdma.RemoteRegion, off, n int64, dst rdma.Dest) error {

@@ -16,11 +16,11 @@ import (
 	"github.com/kvfs/kvfs/rdma/rdmatest"
 )
 
-// mutant is a right transport with one fault. Each field that is not nil stands
-// between the suite and what it wraps.
+// mutant is a correct transport with one fault. Each field that is not nil stands between the suite
+// and the real call.
 type mutant struct {
 	patience time.Duration // of the suite
-	givesUp  bool          // as the harness says
+	givesUp  bool          // of the harness
 	get      func(ctx context.Context, g rdma.Getter, items []*rdma.Item) error
 	item     func(*rdma.Item) *rdma.Item
 	read     func(ctx context.Context, p rdma.Peer, r rdma.RemoteRegion, off, n int64, dst rdma.Dest) error
@@ -34,7 +34,7 @@ type mutant struct {
 	caps     func(rdma.Caps) rdma.Caps
 }
 
-// harness opens transports of an own network with the fault.
+// harness opens transports of its own network with the fault.
 func (m mutant) harness(testing.TB) *rdmatest.Harness {
 	n := inproc.NewNetwork()
 	var nodes atomic.Int64
@@ -48,7 +48,7 @@ func (m mutant) harness(testing.TB) *rdmatest.Harness {
 			if err != nil {
 				tb.Fatal(err)
 			}
-			tb.Cleanup(func() { t.Close() }) // whatever the mutant makes of its own Close
+			tb.Cleanup(func() { t.Close() }) // whatever the mutant does in its own Close
 			return transport{t, m}
 		},
 		Cut: func(a, b rdma.Transport) (heal func()) {
@@ -157,7 +157,7 @@ type noClose struct{ rdma.Region }
 
 func (noClose) Close() error { return nil }
 
-// withDest changes where the bytes of an item go.
+// withDest changes the destination of an item.
 func withDest(change func(d rdma.Dest, size int64) rdma.Dest) func(*rdma.Item) *rdma.Item {
 	return func(item *rdma.Item) *rdma.Item {
 		c := *item
@@ -181,8 +181,8 @@ func withDone(change func(done func(error), err error)) func(*rdma.Item) *rdma.I
 	}
 }
 
-// lateWriter writes to the destination of a broken item when the suite has begun to put its
-// marks there, from the end on, and keeps the loan until then.
+// lateWriter writes to the destination of a broken item, from the end on, after the suite has begun
+// to put its marks there. It keeps the loan until then.
 func lateWriter() mutant {
 	written := make(chan struct{})
 	var once sync.Once
@@ -304,7 +304,7 @@ type planted struct {
 // findTries is how often a check is run: some faults show only if two things meet.
 const findTries = 10
 
-// find shows that the checks find the faults, and nothing without them.
+// find shows that the checks find the faults, and find nothing without them.
 func find(t *testing.T, faults []planted) {
 	sound := map[string]bool{} // checks that pass without a fault
 	for _, c := range faults {
@@ -313,7 +313,7 @@ func find(t *testing.T, faults []planted) {
 				t.Errorf("%q fails without the fault", c.check)
 			}
 			sound[c.check] = true
-			c.m.patience = 2 * time.Second // some faults show by nothing happening
+			c.m.patience = 2 * time.Second // some faults show only because nothing happens
 			for range findTries {
 				if rdmatest.Check(t, c.m.harness, c.check) {
 					return

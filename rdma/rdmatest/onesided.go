@@ -15,7 +15,7 @@ import (
 	"github.com/kvfs/kvfs/rdma"
 )
 
-// readTo reads n bytes at off of r to the place of w, which learns of the result.
+// readTo reads n bytes at off of r to the destination of w, and stores the result in w.
 func (e *env) readTo(ctx context.Context, p rdma.Peer, r rdma.RemoteRegion, off, n int64, w *want) {
 	w.size = n
 	if w.name == "" {
@@ -40,7 +40,7 @@ func refused(err error) bool {
 	return errors.Is(err, rdma.ErrGone) || errors.Is(err, rdma.ErrProtocol) || errors.Is(err, rdma.ErrUnavailable)
 }
 
-// recovers shows that p can read r, after what may have cost it its connection.
+// recovers shows that p can read r after an event that may have cost its connection.
 func (e *env) recovers(p rdma.Peer, r rdma.RemoteRegion, content []byte) {
 	e.Helper()
 	var w *want
@@ -55,7 +55,7 @@ func (e *env) recovers(p rdma.Peer, r rdma.RemoteRegion, content []byte) {
 	w.holds(e, content)
 }
 
-// closeRegion closes r, which has to return.
+// closeRegion closes r, which must return.
 func (e *env) closeRegion(r rdma.Region) {
 	e.Helper()
 	if err := e.within(r.Close); err != nil {
@@ -63,7 +63,7 @@ func (e *env) closeRegion(r rdma.Region) {
 	}
 }
 
-// checkReadSizes reads to places in files, and looks at the bytes around them.
+// checkReadSizes reads into the middle of files, and checks the bytes around.
 func checkReadSizes(e *env) {
 	sizes := []int{0, 1, 4095, 4096, 4097, 64 << 10, 256<<10 - 1, 1 << 20, 16<<20 + 1}
 	if m := e.holder.Caps().MaxMessage; m > 1 && m <= large {
@@ -82,7 +82,7 @@ func checkReadSizes(e *env) {
 	}
 }
 
-// checkReadPieces reads pieces, which share pages, of one region to one file at a time.
+// checkReadPieces reads pieces of one region, with common pages, to one file at a time.
 func checkReadPieces(e *env) {
 	const pieces, length = 64, 50_001
 	content := pattern(3, pieces*length)
@@ -143,7 +143,7 @@ func checkReadMany(e *env) {
 	}
 }
 
-// checkRegionsOfOneFile registers a file twice: each registration is one of its own.
+// checkRegionsOfOneFile registers a file twice: the registrations are independent.
 func checkRegionsOfOneFile(e *env) {
 	content := pattern(1, 300_000)
 	a, f := e.register(content)
@@ -168,7 +168,7 @@ func checkRegionsOfOneFile(e *env) {
 	e.closeRegion(beside)
 }
 
-// checkReadBadKeys reads with keys that nobody gave out.
+// checkReadBadKeys reads with keys that were never given out.
 func checkReadBadKeys(e *env) {
 	content := pattern(1, 50_000)
 	region, _ := e.register(content)
@@ -197,8 +197,8 @@ func checkReadBadKeys(e *env) {
 	e.closeRegion(other)
 }
 
-// nearlyRight reads with keys that differ in one bit from a good one. Where a part of a key is
-// an address, that may get other bytes of the region, but nothing else.
+// nearlyRight reads with keys that differ in one bit from a good one. If a part of a key is an
+// address, that may get other bytes of the region, but nothing else.
 func (e *env) nearlyRight(good rdma.RemoteRegion, content []byte) {
 	const most = 16
 	for i := 0; i < len(good.Key); i += max(1, len(good.Key)/most) {
@@ -302,8 +302,7 @@ func (e *env) sealed() *os.File {
 	return f
 }
 
-// onFullDisk returns a file on a tmpfs of 1 MiB that is not to be found any more, or nil
-// where one may not mount.
+// onFullDisk returns a file without a name on a tmpfs of 1 MiB, or nil if mounting is not allowed.
 func (e *env) onFullDisk() *os.File {
 	dir, err := os.MkdirTemp("", "rdmatest")
 	if err != nil {
@@ -321,9 +320,8 @@ func (e *env) onFullDisk() *os.File {
 	return f
 }
 
-// checkReadChurn reads regions while they are closed and their files written anew and
-// registered again, as memory is used again: a read that succeeds has got what the
-// region of its key had.
+// checkReadChurn reads regions while they are closed and their files are written anew and
+// registered again, as memory is reused. A successful read has the bytes of the region of its key.
 func checkReadChurn(e *env) {
 	const files, readers, rounds, size = 4, 6, 40, 200_000
 	seed := rand.Uint64()
@@ -381,8 +379,8 @@ func checkReadChurn(e *env) {
 	churn.Wait()
 }
 
-// checkReadHeldUp holds a reader up after its first bytes until the region is closed and its
-// file is written anew: the read fails, or has got what the region had.
+// checkReadHeldUp delays a reader after its first bytes until the region is closed and its file is
+// written anew. The read fails, or has the bytes of the region.
 func checkReadHeldUp(e *env) {
 	for _, size := range []int{20_000, 300_000, 2 << 20} {
 		v, f := e.newVersion(1, size)
@@ -409,7 +407,7 @@ func checkReadHeldUp(e *env) {
 		w := &want{name: fmt.Sprintf("read of %d bytes, held up", size)}
 		w.arrived = sync.OnceFunc(func() { close(arrived); <-renewed })
 		e.readTo(e.ctx, e.peer, v.region.Remote(), 0, int64(size), w)
-		w.arrived() // if there was none
+		w.arrived() // if no byte has arrived
 		<-closed
 		switch {
 		case w.err == nil:
@@ -424,7 +422,7 @@ func checkReadHeldUp(e *env) {
 	}
 }
 
-// version is what a file holds for a while.
+// version is the content of a file for a while.
 type version struct {
 	region  rdma.Region
 	content []byte

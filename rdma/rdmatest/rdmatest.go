@@ -12,27 +12,27 @@ import (
 	"github.com/kvfs/kvfs/rdma"
 )
 
-// Harness makes the transports to be checked.
+// Harness makes the transports for the checks.
 type Harness struct {
-	// Open returns a transport that serves source, which may be nil, on an address of
-	// its own. All that a Harness opens reach each other. The suite closes them.
+	// Open returns a transport that serves source, which may be nil, on its own address. All
+	// transports of a Harness reach each other. The suite closes them.
 	Open func(tb testing.TB, source rdma.Source) rdma.Transport
 
-	// Cut breaks the connections between two of them, and lets none be made until heal is
-	// called. Nil: what needs it is not checked.
+	// Cut breaks the connections between two transports. None can be made until heal is called.
+	// Nil: checks that need it are skipped.
 	Cut func(a, b rdma.Transport) (heal func())
-	// Stall keeps bytes between two of them from moving, without a word to either, until
-	// resume is called, which may be after they were closed. Nil: what needs it is not checked.
+	// Stall stops the bytes between two transports, without an error on either side, until resume
+	// is called, maybe after they were closed. Nil: checks that need it are skipped.
 	Stall func(a, b rdma.Transport) (resume func())
-	// GivesUp: a read over a link that is silent fails with rdma.ErrUnavailable by itself, well
-	// within Patience.
+	// GivesUp: a read over a silent link fails with rdma.ErrUnavailable by itself, well within
+	// Patience.
 	GivesUp bool
 
-	// Patience is how long the suite waits for what must happen, and a check may take; 0: 4 min.
+	// Patience is how long the suite waits for an event, and the limit of a check; 0: 4 min.
 	Patience time.Duration
 }
 
-// need is what a check needs.
+// need is a requirement of a check.
 type need int
 
 const (
@@ -82,7 +82,7 @@ func byName() []check {
 	}
 }
 
-// byKey are the checks of Register and Read, and of what both ways share.
+// byKey are the checks of Register and Read, and of what both ways have in common.
 func byKey() []check {
 	return []check{
 		{"caps", nothing, checkCaps},
@@ -133,7 +133,7 @@ func (c check) on(tb testing.TB, h *Harness) {
 	e.close()
 }
 
-// lacks tells what the check needs and does not have; "" if it can be run.
+// lacks returns what the check needs and lacks; "" if it can run.
 func (c check) lacks(e *env) string {
 	switch {
 	case c.needs == get && !e.holder.Caps().Get:
@@ -148,8 +148,8 @@ func (c check) lacks(e *env) string {
 	return ""
 }
 
-// Check runs one part of the suite, as Run names it, and reports whether it failed,
-// without tb failing. It is for those who test the suite.
+// Check runs one part of the suite, by its name in Run, and reports whether it failed, without tb
+// failing. It is for tests of the suite.
 func Check(tb testing.TB, harness func(testing.TB) *Harness, name string) (failed bool) {
 	for _, c := range all() {
 		if c.name != name {
@@ -157,7 +157,7 @@ func Check(tb testing.TB, harness func(testing.TB) *Harness, name string) (faile
 		}
 		r := &recorder{TB: tb}
 		done := make(chan struct{})
-		go func() { // ends with the check, which is waited for
+		go func() { // ends with the check; the function waits for it
 			defer close(done)
 			defer r.cleanup()
 			c.on(r, harness(r))
@@ -244,7 +244,7 @@ func (e *env) open(s rdma.Source) rdma.Transport {
 	return t
 }
 
-// connect returns a connection of the reader's to t.
+// connect returns a connection from the reader to t.
 func (e *env) connect(t rdma.Transport) rdma.Peer {
 	p, err := e.reader.Connect(t.Addr())
 	if err != nil {
@@ -253,7 +253,7 @@ func (e *env) connect(t rdma.Transport) rdma.Peer {
 	return p
 }
 
-// close ends a check: nothing may be held any more, and all was held rightly.
+// close ends a check: nothing may be held any more, and everything was held correctly.
 func (e *env) close() {
 	for _, t := range []rdma.Transport{e.reader, e.holder} {
 		if err := e.within(func() error { return t.Close() }); err != nil {
@@ -266,7 +266,7 @@ func (e *env) close() {
 	e.source.settle(e)
 }
 
-// within returns what f returns, or an error if it does not.
+// within returns the result of f, or an error if f does not return.
 func (e *env) within(f func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- f() }() // ends with f; if f hangs, the test has failed anyway

@@ -97,8 +97,8 @@ func checkReadGone(e *env) {
 	}
 }
 
-// checkRegionClose shows that what was read whole is not undone by Close, and that
-// the key of one region does not open another one later.
+// checkRegionClose shows that Close does not change what was read whole, and that the key of one
+// region does not open another one later.
 func checkRegionClose(e *env) {
 	var keys [][]byte
 	for i := range 20 {
@@ -121,8 +121,8 @@ func checkRegionClose(e *env) {
 	}
 }
 
-// checkRegionCloseDuringRead closes a region under its readers and overwrites the
-// file at once: nobody may have got a byte of the new content without an error.
+// checkRegionCloseDuringRead closes a region during reads and overwrites the file at once: no
+// reader may get a byte of the new content without an error.
 func checkRegionCloseDuringRead(e *env) {
 	const size, readers = 24 << 20, 4
 	content := pattern(1, size)

@@ -49,7 +49,7 @@ func readFile(tb testing.TB, f *os.File, off int64, n int) []byte {
 	return b
 }
 
-// seed is that of newHash. A hash of maphash costs little also with the race detector.
+// seed is the seed of newHash. A hash of maphash is cheap also with the race detector.
 var seed = maphash.MakeSeed()
 
 func newHash() *maphash.Hash {
@@ -60,13 +60,13 @@ func newHash() *maphash.Hash {
 
 func checksum(b []byte) uint64 { return maphash.Bytes(seed, b) }
 
-// blockOf is what a source has under a name.
+// blockOf is the block of a source under a name.
 type blockOf struct {
 	header  []byte
 	content []byte
 	size    int64 // if not that of content
 	err     error
-	// gate, if not nil, is waited for by Lend, as long as its context allows.
+	// gate, if not nil, makes Lend wait for it, as long as its context allows.
 	gate chan struct{}
 }
 
@@ -79,7 +79,7 @@ type source struct {
 		files   map[string]*os.File
 		lent    int
 		back    int
-		twice   int // Closes of what was back already
+		twice   int // Closes of a block that was back already
 		ended   int // Lends whose context ended while they waited
 		waiting int // Lends at a gate
 	}
@@ -92,7 +92,7 @@ func newSource(tb testing.TB) *source {
 	return s
 }
 
-// put makes a block known.
+// put adds a block.
 func (s *source) put(name string, b blockOf) {
 	f := newFile(s.tb, b.content)
 	s.mu.Lock()
@@ -152,7 +152,7 @@ func (s *source) get(n *int) int {
 	return *n
 }
 
-// settle checks that all that was lent is back, once each.
+// settle checks that all loans are back, once each.
 func (s *source) settle(tb testing.TB) {
 	tb.Helper()
 	s.mu.Lock()

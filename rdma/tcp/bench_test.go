@@ -34,11 +34,11 @@ var (
 	benchDir   = flag.String("dir", "/dev/shm", "tmpfs for the benchmark's files")
 )
 
-// benchSource lends one of a few files of the size that the name gives.
+// benchSource lends one of a few files of the size in the name.
 type benchSource struct {
 	dir string
 	mu  sync.Mutex
-	// files by size: several, so that what is sent is not in a cache.
+	// files by size: several, so that the sent bytes are not in a cache.
 	files map[int64][]*os.File
 	next  int
 }
@@ -154,8 +154,8 @@ func benchGet(b *testing.B, p rdma.Getter, size int64, readers int) {
 	b.ReportMetric(float64(size)*float64(b.N)/time.Since(start).Seconds()/1e9, "GB/s")
 }
 
-// BenchmarkBare is what BenchmarkGet with one reader is to be compared with: a byte
-// asks for a block, sendfile sends it, and it is received into a buffer.
+// BenchmarkBare is the baseline of BenchmarkGet with one reader: a byte asks for a block, sendfile
+// sends it, and it is received into a buffer.
 func BenchmarkBare(b *testing.B) {
 	for _, size := range []int64{64 << 10, 1 << 20, 4 << 20} {
 		b.Run(fmt.Sprintf("size=%dK", size>>10), func(b *testing.B) { benchBare(b, size) })

@@ -81,8 +81,8 @@ func faulty(o Options) *rdmatest.Harness {
 	}
 }
 
-// ownHost returns a loopback address that is as good as surely nobody else's: a port that a
-// test closes and opens again must not be another program's in between.
+// ownHost returns a loopback address that almost surely no other program uses: a test closes a port
+// and opens it again, and no other program may take it in between.
 func ownHost() string {
 	octet := func() int { return 1 + mathrand.IntN(254) }
 	return fmt.Sprintf("127.%d.%d.%d", octet(), octet(), octet())
@@ -99,8 +99,7 @@ func open(tb testing.TB, o Options) *Transport {
 	return t
 }
 
-// testTLS returns configurations by which both sides prove that they are of the same
-// cluster.
+// testTLS returns configurations with which both sides prove that they are of the same cluster.
 func testTLS(tb testing.TB) (*tls.Config, func(string) *tls.Config) {
 	tb.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

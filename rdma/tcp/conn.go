@@ -13,8 +13,7 @@ import (
 	"github.com/kvfs/kvfs/rdma"
 )
 
-// dial opens a connection. The caller has leave for it, which dial gives back if it
-// fails.
+// dial opens a connection. The caller has a permit for it; dial returns the permit if it fails.
 func (p *Peer) dial(ctx context.Context) (*conn, error) {
 	c, err := p.tryDial(ctx)
 	if err == nil {
@@ -61,8 +60,8 @@ func (p *Peer) tryDial(ctx context.Context) (*conn, error) {
 	return c, nil
 }
 
-// greet does the TLS handshake and sends this side's versions. The peer's come before
-// its first answer: no round trip is spent on them.
+// greet does the TLS handshake and sends this side's versions. The peer's versions come before its
+// first answer, so they cost no round trip.
 func (c *conn) greet(ctx context.Context) error {
 	if err := c.tcp.SetNoDelay(true); err != nil {
 		return err
@@ -82,8 +81,8 @@ func (c *conn) greet(ctx context.Context) error {
 	return nil
 }
 
-// conn is a connection on which this side is the reader. Who has it from acquire
-// owns all fields.
+// conn is a connection on which this side is the reader. The caller that got it from acquire owns
+// all fields.
 type conn struct {
 	*link
 	peer  *Peer
@@ -94,10 +93,10 @@ type conn struct {
 	greeted bool // the peer's versions are known
 
 	out       []byte // frames to send
-	in        inbox  // what came
+	in        inbox  // bytes that came
 	asked     uint32 // requests sent
-	received  uint32 // answers used up
-	confirmed uint32 // answers that the peer knows to be used up
+	received  uint32 // answers consumed
+	confirmed uint32 // answers that the peer knows to be consumed
 }
 
 // usable reports whether an idle connection is still open and silent.
@@ -115,7 +114,7 @@ func (c *conn) usable() bool {
 	return ctl == nil && (err == unix.EAGAIN || err == nil && n > 0)
 }
 
-// rest starts the timer of c, which is idle from now on.
+// rest starts the timer of c, which is now idle.
 func (c *conn) rest() {
 	if c.confirmed != c.received {
 		c.timer.Reset(confirmDelay)
@@ -161,8 +160,8 @@ type ask struct {
 	done   func(error)
 }
 
-// errUnwanted: the connection was closed because so many bytes were coming that
-// nobody wanted. What is not answered is asked for on another one.
+// errUnwanted: the connection was closed because too many unwanted bytes were coming. Unanswered
+// requests are repeated on another connection.
 var errUnwanted = errors.New("unwanted bytes")
 
 // exchange gets asks answered in their order and returns how many were.
@@ -180,7 +179,7 @@ func (c *conn) exchange(ctx context.Context, asks []ask) (answered int, err erro
 	c.in = inbox{buf: chunk}
 	sent, names := 0, 0
 	for answered < len(asks) {
-		// Ask ahead, so that the holder always has something to do.
+		// Ask ahead, so the holder always has something to do.
 		frames := c.out
 		for sent < len(asks) && (sent == answered || sent-answered < windowItems && names+len(asks[sent].name) <= windowNames) {
 			a := asks[sent]
@@ -209,9 +208,8 @@ func (c *conn) exchange(ctx context.Context, asks []ask) (answered int, err erro
 	return answered, nil
 }
 
-// answer receives the answer to a and calls its done, unless ended is false: then
-// err is what a is to be told. An error says that the connection is of no use any
-// more.
+// answer receives the answer to a and calls its done, unless ended is false: then err is the error
+// for a. A returned error means that the connection is unusable.
 func (c *conn) answer(a ask) (ended bool, err error) {
 	h, header, err := c.head()
 	if err != nil {
@@ -252,8 +250,8 @@ func (c *conn) answer(a ask) (ended bool, err error) {
 	return true, nil
 }
 
-// whole fails if the holder has ended the connection: what was received since the last
-// confirmation may be pages of the holder's that were written anew before they were looked at.
+// whole fails if the holder has ended the connection. The bytes received since the last
+// confirmation may then come from pages that the holder has reused before they were read.
 func (c *conn) whole() error {
 	var ended bool
 	if err := c.raw.Control(func(fd uintptr) { ended = hungUp(int(fd)) }); err != nil || !ended {

@@ -105,8 +105,8 @@ func rawDial(t *testing.T, tr *Transport, b []byte) net.Conn {
 	return c
 }
 
-// TestStrangers shows that whoever does not speak the protocol is cut off and
-// counted, and that others are served meanwhile.
+// TestStrangers shows that clients that do not speak the protocol are cut off and counted, and that
+// other clients are served meanwhile.
 func TestStrangers(t *testing.T) {
 	server, client := testTLS(t)
 	for _, secure := range []bool{false, true} {
@@ -116,8 +116,8 @@ func TestStrangers(t *testing.T) {
 		}
 		tr := open(t, o)
 		p := connect(t, tr, tr.Addr())
-		// From then on it has its connection. On a busy machine the first try may take longer
-		// than strangers are given.
+		// From then on it has its connection. On a busy machine the first try may take longer than
+		// the limit for strangers.
 		await(t, "the first get", func() bool { _, err := getAll(t.Context(), p, 1, memfd(t, nil), 0); return err == nil })
 		await(t, "connections that were given up to be gone", func() bool { return tr.Stats().OpenIn == 1 })
 		before := tr.Stats().Strangers
@@ -188,8 +188,8 @@ func TestBadRequests(t *testing.T) {
 	await(t, "loans to come back", func() bool { s := tr.Stats(); return s.Loans == 0 && s.OpenIn == 0 })
 }
 
-// holder is a listener whose connections get script after they have asked for
-// something. They are closed after it unless silent.
+// holder is a listener whose connections get script after their first request. They are closed
+// after it unless silent.
 func holder(t *testing.T, script func(c net.Conn)) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -214,8 +214,8 @@ func holder(t *testing.T, script func(c net.Conn)) string {
 	return l.Addr().String()
 }
 
-// TestBadHolders shows what a reader makes of a holder that breaks the protocol, and
-// that nothing is written beyond the bytes that were announced.
+// TestBadHolders shows how a reader treats a holder that breaks the protocol, and that nothing is
+// written beyond the announced bytes.
 func TestBadHolders(t *testing.T) {
 	hello := string(appendHello(nil, oldestVersion, newestVersion))
 	frame := func(a answer) string { return string(appendAnswer(nil, a)) }
@@ -288,8 +288,8 @@ func TestBadHolders(t *testing.T) {
 	}
 }
 
-// TestStalledReader shows that a reader who does not read loses its connection, and
-// the holder has its block back.
+// TestStalledReader shows that a reader that does not read loses its connection, and that the
+// holder has its block back.
 func TestStalledReader(t *testing.T) {
 	const size = 64 << 20
 	f := memfd(t, nil)
@@ -302,8 +302,8 @@ func TestStalledReader(t *testing.T) {
 	await(t, "the connection to be cut", func() bool { s := tr.Stats(); return s.Broken == 1 && s.OpenIn == 0 && s.Loans == 0 })
 }
 
-// TestUnconfirmed shows that a reader who takes a block and never confirms it does
-// not keep it for long.
+// TestUnconfirmed shows that a reader that takes a block and never confirms it does not keep it for
+// long.
 func TestUnconfirmed(t *testing.T) {
 	tr := open(t, Options{Bind: "127.0.0.1:0", StallTimeout: time.Second, Source: lender{memfd(t, make([]byte, 100)), 100, nil}})
 	b := appendHello(nil, oldestVersion, newestVersion)
@@ -314,8 +314,8 @@ func TestUnconfirmed(t *testing.T) {
 	await(t, "the loan to come back", func() bool { s := tr.Stats(); return s.Loans == 0 && s.OpenIn == 0 })
 }
 
-// TestSilentCrowd shows that any number of those who connect and say nothing keeps out nobody
-// who greets, and that the log tells of them now and then only.
+// TestSilentCrowd shows that any number of silent connections keeps out no client that greets, and
+// that the log reports them only now and then.
 func TestSilentCrowd(t *testing.T) {
 	server, client := testTLS(t)
 	core, logs := observer.New(zap.WarnLevel)

@@ -9,12 +9,12 @@ import (
 	"github.com/kvfs/kvfs/rdma"
 )
 
-// lendPatience is how long a Lend may take before somebody watches the connection:
-// nearly all find their block in memory and are done in microseconds.
+// lendPatience is how long a Lend may take before a goroutine watches the connection. Nearly all
+// Lends find their block in memory and end in microseconds.
 const lendPatience = 2 * time.Millisecond
 
-// lend asks the source for a block. While a slow source works, the reader is told
-// that this side is alive, and the source's context ends if the reader goes away.
+// lend asks the source for a block. While a slow source works, lend tells the reader that this side
+// is alive. If the reader goes away, the source's context ends.
 func (s *session) lend(name []byte) (rdma.Loan, error) {
 	source := *s.t.source.Load()
 	if source == nil {
@@ -39,8 +39,8 @@ type vigil struct {
 	stopped bool
 }
 
-// run tells the reader to wait until stop, or until the reader is gone; then it ends
-// the source's context.
+// run sends wait frames to the reader until stop, or until the reader is gone. Then it ends the
+// source's context.
 func (v *vigil) run() {
 	defer close(v.done)
 	if v.watch() != nil {
@@ -51,7 +51,7 @@ func (v *vigil) run() {
 	}
 }
 
-// watch returns nil after stop, or why the connection is of no use any more.
+// watch returns nil after stop, or why the connection is unusable.
 func (v *vigil) watch() error {
 	beat := v.stall / 3
 	wait := appendAnswer(nil, answer{kind: kindWait, seq: v.seq - 1})

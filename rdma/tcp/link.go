@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errCut is what a link's owner meets after cut.
+// errCut is the error of a link's owner after cut.
 var errCut = errors.New("connection cut")
 
-// link is a connection on which bytes must keep moving. One goroutine at a time
-// owns it: reads, writes and closes it. Everybody else may only cut it.
+// link is a connection on which bytes must keep moving. One goroutine at a time owns it: that one
+// reads, writes and closes. Other goroutines may only cut it.
 type link struct {
-	net.Conn // what frames go through: tcp, or TLS over it
+	net.Conn // carries the frames: tcp, or TLS over it
 	tcp      *net.TCPConn
 	raw      syscall.RawConn // of tcp
 	stall    time.Duration
@@ -38,8 +38,8 @@ func newLink(c *net.TCPConn, stall time.Duration) (*link, error) {
 	return &link{Conn: c, tcp: c, raw: raw, stall: stall}, nil
 }
 
-// cut makes the owner's reads and writes fail, those under way too. The owner then
-// closes. It may be called by anybody, at any time.
+// cut makes the owner's reads and writes fail, also those under way. The owner then closes. Any
+// goroutine may call it at any time.
 func (l *link) cut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -54,8 +54,8 @@ func (l *link) wasCut() bool {
 	return l.isCut
 }
 
-// armRead gives the next reads until d from now. A deadline that is nearly as late
-// already is left alone: setting one costs as much as a small read.
+// armRead gives the next reads until d from now. It keeps a deadline that is nearly as late
+// already, because setting one costs as much as a small read.
 func (l *link) armRead(d time.Duration) error {
 	return l.arm(&l.readBy, d, l.Conn.SetReadDeadline)
 }
@@ -79,8 +79,8 @@ func (l *link) arm(by *time.Time, d time.Duration, set func(time.Time) error) er
 	return set(t)
 }
 
-// sendMore sends b with the promise that more follows at once, so that the kernel
-// puts both into one packet. For links without TLS.
+// sendMore sends b and announces that more follows at once, so the kernel puts both into one
+// packet. For links without TLS.
 func (l *link) sendMore(b []byte) error {
 	if err := l.armWrite(l.stall); err != nil {
 		return err
@@ -103,8 +103,8 @@ func (l *link) sendMore(b []byte) error {
 // maxSendfile bounds one system call.
 const maxSendfile = 1 << 30
 
-// sendFile sends n bytes of f at off. The kernel sends the pages themselves, so
-// they must stay as they are until the peer has them. For links without TLS.
+// sendFile sends n bytes of f at off. The kernel sends the pages themselves, so they must stay
+// unchanged until the peer has them. For links without TLS.
 func (l *link) sendFile(f *os.File, off, n int64) error {
 	src := int(f.Fd())
 	for n > 0 {
@@ -136,13 +136,13 @@ func hungUp(fd int) bool {
 	return err == nil && n > 0 && fds[0].Revents&(unix.POLLRDHUP|unix.POLLHUP|unix.POLLERR) != 0
 }
 
-// States of a connection whose end the peer's kernel has, as in enum tcp_state.
+// States of a connection in which the peer's kernel knows its end, as in enum tcp_state.
 const (
 	tcpFinWait2 = 5 // then TIME_WAIT
 	tcpClose    = 7
 )
 
-// finish ends what is sent, and returns when the peer's kernel knows, after limit at the latest.
+// finish ends sending. It returns when the peer's kernel knows that, or after limit.
 func (l *link) finish(limit time.Duration) {
 	if l.tcp.CloseWrite() != nil {
 		return
@@ -157,14 +157,13 @@ func (l *link) finish(limit time.Duration) {
 	}
 }
 
-// abort closes the connection and throws away what is queued to be sent.
+// abort closes the connection and drops bytes that are queued to be sent.
 func (l *link) abort() {
 	l.tcp.SetLinger(0)
 	l.tcp.Close()
 }
 
-// wakeReader makes a read that is under way fail; armRead makes the link whole
-// again.
+// wakeReader makes a read under way fail. armRead makes the link usable again.
 func (l *link) wakeReader() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -172,7 +171,7 @@ func (l *link) wakeReader() {
 	l.Conn.SetReadDeadline(time.Unix(1, 0))
 }
 
-// secure puts the frames into TLS.
+// secure sends the frames through TLS.
 func (l *link) secure(c net.Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

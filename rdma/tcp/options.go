@@ -14,16 +14,16 @@ import (
 // Options configure a Transport. The zero value of each field but Bind is usable.
 type Options struct {
 	Bind      string      // host:port to listen on; port 0: a free one
-	Advertise string      // what Addr returns; "": the address that is listened on
-	Source    rdma.Source // what is served by name; nil: nothing until SetSource
+	Advertise string      // value of Addr; "": the address of the listener
+	Source    rdma.Source // serves blocks by name; nil: none until SetSource
 
-	// ServerTLS secures accepted connections and ClientTLS, given the address, those
-	// that are dialled. Both or neither; nil: plain TCP.
+	// ServerTLS secures accepted connections. ClientTLS, given the address, secures dialled ones.
+	// Both or neither; nil: plain TCP.
 	ServerTLS *tls.Config
 	ClientTLS func(addr string) *tls.Config
 
 	Connections int    // most to a peer; 0: 4
-	MaxConns    int    // most that are served at a time, and a quarter more before they greet; 0: 4096
+	MaxConns    int    // most served at a time; a quarter more may be greeting; 0: 4096
 	Congestion  string // congestion control of all connections; "": the host's default
 
 	DialTimeout  time.Duration // for connecting and greeting; 0: 5 s
@@ -33,7 +33,7 @@ type Options struct {
 	Logger *zap.Logger // nil: none
 }
 
-// withDefaults returns o with its zero values replaced, or what is wrong with it.
+// withDefaults returns o with its zero values replaced, or an error.
 func (o Options) withDefaults() (Options, error) {
 	if (o.ServerTLS == nil) != (o.ClientTLS == nil) {
 		return o, fmt.Errorf("tcp: TLS on one side only")
@@ -62,7 +62,8 @@ func (o Options) withDefaults() (Options, error) {
 	return o, checkCongestion(o.Congestion)
 }
 
-// maxGreeting bounds the connections that have not greeted: with TLS, shown no certificate.
+// maxGreeting bounds the connections that have not greeted yet: with TLS, that have shown no
+// certificate.
 func (o *Options) maxGreeting() int { return max(1, o.MaxConns/4) }
 
 func setDefault[T comparable](v *T, def T) {
@@ -72,8 +73,8 @@ func setDefault[T comparable](v *T, def T) {
 	}
 }
 
-// largeRecords returns c with records of full size from the start: small first ones
-// help a browser to render, not a reader of blocks.
+// largeRecords returns c with records of full size from the start. Small first records help
+// browsers to render, but not readers of blocks.
 func largeRecords(c *tls.Config) *tls.Config {
 	c = c.Clone()
 	c.DynamicRecordSizingDisabled = true

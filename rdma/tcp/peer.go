@@ -10,17 +10,17 @@ import (
 	"github.com/kvfs/kvfs/rdma"
 )
 
-// confirmDelay is how long a connection may be unused before its last blocks are
-// confirmed by a frame of their own. Until then the next request does it for free.
+// confirmDelay is how long a connection may be unused before a frame of its own confirms its last
+// blocks. Until then the next request confirms them for free.
 const confirmDelay = time.Millisecond
 
-// Peer implements rdma.Peer and rdma.Getter. Each call has a connection to itself;
-// when as many as are allowed are in use, calls wait for one in their order.
+// Peer implements rdma.Peer and rdma.Getter. Each call has its own connection. When all allowed
+// connections are in use, calls wait for one in their order.
 type Peer struct {
 	t    *Transport
 	addr string
 
-	// ctx ends with Close: parent of what is dialled.
+	// ctx ends with Close. It is the parent of dials.
 	ctx    context.Context
 	cancel context.CancelFunc
 
@@ -34,7 +34,7 @@ type Peer struct {
 	}
 }
 
-// grant is a connection, or without one leave to dial.
+// grant is a connection, or a permit to dial one.
 type grant struct{ conn *conn }
 
 func newPeer(t *Transport, addr string) *Peer {
@@ -89,15 +89,14 @@ func (p *Peer) Read(ctx context.Context, r rdma.RemoteRegion, off, n int64, dst 
 	return result
 }
 
-// ask gets asks answered in their order and returns how many were. The error is that
-// of the others.
+// ask gets asks answered in their order and returns how many were. The error concerns the others.
 func (p *Peer) ask(ctx context.Context, asks []ask) (int, error) {
 	if err := p.t.enter(); err != nil {
 		return 0, fmt.Errorf("peer %s: %w", p.addr, err)
 	}
 	defer p.t.wg.Done()
 	answered := 0
-	fresh := false // whether only a new connection will do
+	fresh := false // only a new connection will do
 	for answered < len(asks) {
 		c, err := p.acquire(ctx, fresh)
 		if err != nil {
@@ -105,8 +104,8 @@ func (p *Peer) ask(ctx context.Context, asks []ask) (int, error) {
 		}
 		n, err := c.exchange(ctx, asks[answered:])
 		answered += n
-		// A connection that was used before may have been dead all along, for instance
-		// if the peer has started anew: that is no reason to fail.
+		// A reused connection may have been dead all along, for instance because the peer has
+		// restarted: that is no reason to fail.
 		stale := err != nil && c.reused && !c.heard && !errors.Is(err, rdma.ErrProtocol)
 		p.release(c, err)
 		switch {
@@ -120,7 +119,7 @@ func (p *Peer) ask(ctx context.Context, asks []ask) (int, error) {
 	return answered, nil
 }
 
-// explain gives err, why a connection failed, its kind.
+// explain returns err, the reason why a connection failed, with its kind.
 func (p *Peer) explain(ctx context.Context, err error) error {
 	switch {
 	case p.ctx.Err() != nil:
@@ -154,7 +153,7 @@ func (p *Peer) acquire(ctx context.Context, fresh bool) (*conn, error) {
 	}
 }
 
-// claim waits for a connection or leave to dial one.
+// claim waits for a connection or a permit to dial one.
 func (p *Peer) claim(ctx context.Context, fresh bool) (grant, error) {
 	p.mu.Lock()
 	if p.mu.closed {
@@ -195,7 +194,7 @@ func (p *Peer) claim(ctx context.Context, fresh bool) (grant, error) {
 	}
 	p.mu.Unlock()
 	select {
-	case g := <-wait: // granted meanwhile: to the next
+	case g := <-wait: // granted meanwhile: pass it to the next
 		p.giveBack(g)
 	default:
 	}
@@ -205,7 +204,7 @@ func (p *Peer) claim(ctx context.Context, fresh bool) (grant, error) {
 	return grant{}, rdma.ErrClosed
 }
 
-// giveBack returns a grant that nobody used.
+// giveBack returns an unused grant.
 func (p *Peer) giveBack(g grant) {
 	if g.conn != nil {
 		p.release(g.conn, nil)
@@ -222,7 +221,7 @@ func (p *Peer) takeLocked(c *conn) {
 	c.timer.Stop()
 }
 
-// freeLocked gives up a place for a connection.
+// freeLocked frees the slot of a connection.
 func (p *Peer) freeLocked() {
 	if len(p.mu.waiting) > 0 && !p.mu.closed {
 		p.mu.waiting[0] <- grant{}
@@ -253,7 +252,7 @@ func (p *Peer) release(c *conn, err error) {
 	c.close()
 }
 
-// dropIdleLocked closes the connections that nobody uses.
+// dropIdleLocked closes the idle connections.
 func (p *Peer) dropIdleLocked() {
 	for _, c := range p.mu.idle {
 		c.timer.Stop()
@@ -263,8 +262,8 @@ func (p *Peer) dropIdleLocked() {
 	p.mu.idle = nil
 }
 
-// nudge is what the timer of an idle connection does: confirm what was received,
-// and at the end of the idle time close. It does nothing if c is in use again.
+// nudge is called by the timer of an idle connection. It confirms the received blocks, and at the
+// end of the idle time closes. It does nothing if c is in use again.
 func (p *Peer) nudge(c *conn) {
 	p.mu.Lock()
 	at := -1
@@ -283,7 +282,7 @@ func (p *Peer) nudge(c *conn) {
 	p.release(c, c.tend())
 }
 
-// Close implements rdma.Peer. Calls that are under way fail soon after it.
+// Close implements rdma.Peer. Calls under way fail soon after it.
 func (p *Peer) Close() error {
 	p.t.mu.Lock()
 	delete(p.t.mu.peers, p)

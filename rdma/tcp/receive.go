@@ -7,12 +7,11 @@ import (
 	"github.com/kvfs/kvfs/rdma"
 )
 
-// chunkSize is what is received, hashed and written at a time. It fits the cache of
-// a core, and as a multiple of the page it leaves the kernel nothing to zero.
+// chunkSize is how many bytes are received, hashed and written at a time. A chunk fits the cache of
+// a core. It is a multiple of the page, so the kernel has nothing to zero.
 const chunkSize = 256 << 10
 
-// maxDiscard bounds what is received to be thrown away. Beyond it a new connection
-// is cheaper.
+// maxDiscard bounds the bytes that are received and dropped. Beyond it a new connection is cheaper.
 const maxDiscard = 1 << 20
 
 // chunks keeps the buffers of calls and answers that have ended.
@@ -27,7 +26,7 @@ func (c *chunks) get() []byte {
 
 func (c *chunks) put(b []byte) { c.pool.Put(&b) }
 
-// inbox is a buffer of bytes that came and are not used up.
+// inbox is a buffer of received bytes that are not consumed yet.
 type inbox struct {
 	buf  []byte
 	r, w int // buf[r:w] is filled
@@ -37,8 +36,8 @@ func (i *inbox) len() int      { return i.w - i.r }
 func (i *inbox) bytes() []byte { return i.buf[i.r:i.w] }
 func (i *inbox) use(n int)     { i.r += n }
 
-// room makes place for n bytes in all, at most the whole buffer, by moving those
-// that are there to the front if it must.
+// room makes room for n bytes in all, at most the whole buffer. It moves the bytes to the front if
+// it must.
 func (i *inbox) room(n int) {
 	if i.r == i.w || i.r+n > len(i.buf) {
 		i.w = copy(i.buf, i.bytes())
@@ -46,7 +45,7 @@ func (i *inbox) room(n int) {
 	}
 }
 
-// need receives until there are n bytes or more, n at most a chunk.
+// need receives until there are n bytes or more; n is at most a chunk.
 func (c *conn) need(n int) error {
 	if c.in.len() >= n {
 		return nil
@@ -66,7 +65,7 @@ func (c *conn) need(n int) error {
 	return nil
 }
 
-// receive moves size bytes to dst. refused: dst did not take them, left are still to
+// receive moves size bytes to dst. refused: dst did not take them, and left bytes are still to
 // come. err: the connection broke.
 func (c *conn) receive(dst rdma.Dest, size int64) (left int64, refused, err error) {
 	left = size
@@ -81,7 +80,7 @@ func (c *conn) receive(dst rdma.Dest, size int64) (left int64, refused, err erro
 			dst.Hash.Write(b)
 		}
 		if _, err := dst.File.WriteAt(b, at); err != nil {
-			return left, fmt.Errorf("tcp: write what was received: %w", err), nil
+			return left, fmt.Errorf("tcp: write the received bytes: %w", err), nil
 		}
 		c.in.use(n)
 		at += int64(n)
@@ -90,7 +89,7 @@ func (c *conn) receive(dst rdma.Dest, size int64) (left int64, refused, err erro
 	return 0, nil, nil
 }
 
-// discard receives n bytes and throws them away.
+// discard receives n bytes and drops them.
 func (c *conn) discard(n int64) error {
 	for n > 0 {
 		if err := c.need(1); err != nil {

@@ -10,11 +10,11 @@ import (
 	"github.com/kvfs/kvfs/rdma"
 )
 
-// regionKey is a random token: who has it may read the region.
+// regionKey is a random token. A peer that has it may read the region.
 type regionKey [16]byte
 
-// confirmGrace is how long Close of a region waits for the confirmation of readers
-// that have been sent everything, before it cuts them off too.
+// confirmGrace is how long Close of a region waits for the confirmation of readers to which
+// everything was sent. Then it cuts them off too.
 const confirmGrace = 50 * time.Millisecond
 
 // region implements rdma.Region.
@@ -27,8 +27,8 @@ type region struct {
 	mu struct {
 		sync.Mutex
 		closed bool
-		// readers counts the reads per session that are not confirmed; sending is that
-		// of those which are still being sent, 0 or 1.
+		// readers counts the unconfirmed reads per session. Of these, sending counts those still
+		// being sent, 0 or 1.
 		readers map[*session]*readerCount
 		empty   chan struct{} // closed when closed is set and readers is empty
 	}

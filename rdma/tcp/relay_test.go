@@ -8,7 +8,7 @@ import (
 	"github.com/kvfs/kvfs/rdma"
 )
 
-// relays are those in front of the transports of a test, by address.
+// relays are the relays in front of the transports of a test, by address.
 type relays struct {
 	mu sync.Mutex
 	of map[string]*relay
@@ -111,7 +111,7 @@ func (r *relay) pass(from, to net.Conn) {
 	}
 }
 
-// flows waits until the relay is not stalled; false: it is closed.
+// flows waits until the relay is not stalled. It returns false if the relay is closed.
 func (r *relay) flows() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -19,15 +19,14 @@ import (
 
 // Sizes of the holder's side.
 const (
-	requestBuffer = 16 << 10 // what of the requests is read at a time
+	requestBuffer = 16 << 10 // bytes of requests read at a time
 	smallBody     = 16 << 10 // up to this a block is copied and sent in one call with its frame
 )
 
-// acceptPause is how long the acceptor waits after an error such as too many open
-// files.
+// acceptPause is how long the acceptor waits after an error such as too many open files.
 const acceptPause = 100 * time.Millisecond
 
-// errTooMany ends a connection for which there is no place.
+// errTooMany ends a connection beyond the limit.
 var errTooMany = errors.New("too many connections")
 
 // accept takes connections until the listener is closed.
@@ -56,8 +55,8 @@ func (t *Transport) accept() {
 	}
 }
 
-// admit begins to serve l. If there are too many that have not greeted, the one that had the
-// most time for it makes room: who connects and stays silent keeps no peer out.
+// admit begins to serve l. If too many connections have not greeted, it drops the oldest of them,
+// so a client that connects and stays silent keeps no peer out.
 func (t *Transport) admit(l *link) {
 	s := &session{t: t, link: l, peer: l.RemoteAddr().String()}
 	var oldest *session
@@ -85,13 +84,13 @@ func (t *Transport) admit(l *link) {
 	go s.run() // ends with the connection, which Close cuts
 }
 
-// refused counts and logs a connection for which there is no place.
+// refused counts and logs a connection beyond a limit.
 func (t *Transport) refused(s *session, why string, limit int) {
 	total := t.counters.refused.Add(1)
 	t.rarely.Warn("bulk connection refused: "+why, zap.String("peer", s.peer), zap.Int("max", limit), zap.Int64("refused", total))
 }
 
-// place takes a place among those that have greeted. False: there is none.
+// place counts s among the connections that have greeted, or returns false if there are too many.
 func (s *session) place() bool {
 	t := s.t
 	t.mu.Lock()
@@ -120,11 +119,11 @@ type session struct {
 	out    []byte // frame under construction, reused
 
 	seq   uint32 // of the next request
-	freed uint32 // requests that are confirmed
+	freed uint32 // requests that the reader has confirmed
 	held  []hold // in the order of their numbers
 }
 
-// hold is a block whose pages may still be on their way.
+// hold is a block whose pages may still be in transit.
 type hold struct {
 	seq     uint32
 	release func()
@@ -164,13 +163,13 @@ func (s *session) note(err error) {
 	}
 }
 
-// finishLimit bounds how long the end of a connection waits for a reader that takes nothing:
-// such a one is told by a reset, and what is queued for it is thrown away.
+// finishLimit bounds how long the end of a connection waits for a reader that takes nothing. Such a
+// reader gets a reset, and the bytes queued for it are dropped.
 const finishLimit = 100 * time.Millisecond
 
-// end closes the connection and then lets go of what is held. The reader may have bytes of it
-// that it has not looked at yet, in pages that are used for something else soon: it knows by
-// the end of the connection that they do not count (see conn.whole).
+// end closes the connection and then releases the held blocks. The reader may have bytes that it
+// has not looked at yet, in pages that are reused soon. It knows from the end of the connection
+// that they do not count (see conn.whole).
 func (s *session) end(orderly bool) {
 	s.cancel()
 	if orderly && len(s.held) == 0 {
@@ -256,8 +255,8 @@ func (s *session) serveOne() error {
 // next reads a request. Its name is valid until the next call.
 func (s *session) next() (request, error) {
 	var r request
-	// Longer than the reader's own limit: the reader closes first, and never finds a
-	// connection dead that it thought idle.
+	// Longer than the reader's own limit: the reader closes first, and never finds that a
+	// connection it took for idle is dead.
 	limit := 2 * s.t.opts.IdleTimeout
 	if len(s.held) > 0 {
 		limit = s.stall
@@ -299,7 +298,7 @@ func (s *session) next() (request, error) {
 	return r, err
 }
 
-// noEOF turns an end in the middle of something into an error.
+// noEOF turns an end in the middle of a frame into an error.
 func noEOF(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF
@@ -307,7 +306,7 @@ func noEOF(err error) error {
 	return err
 }
 
-// confirm lets go of what the reader has received.
+// confirm releases the blocks that the reader has received.
 func (s *session) confirm(upTo uint32) error {
 	if upTo-s.freed > s.seq-s.freed {
 		return fmt.Errorf("%w: %d requests confirmed of %d", rdma.ErrProtocol, upTo, s.seq)
@@ -326,8 +325,7 @@ func (s *session) letGo(h hold) {
 	s.t.counters.loans.Add(-1)
 }
 
-// keep holds a block until the reader confirms request s.seq-1 or the connection
-// ends.
+// keep holds a block until the reader confirms request s.seq-1 or the connection ends.
 func (s *session) keep(release func()) {
 	s.t.counters.loans.Add(1)
 	s.held = append(s.held, hold{s.seq - 1, release})

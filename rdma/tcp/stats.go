@@ -2,20 +2,20 @@ package tcp
 
 import "sync/atomic"
 
-// Stats counts what a Transport has done since Open, but for the gauges.
+// Stats counts what a Transport has done since Open; the gauges show the present state.
 type Stats struct {
-	Accepted  int64 `json:"accepted"`  // connections that were accepted and greeted rightly
-	Refused   int64 `json:"refused"`   // connections for which there was no place
-	Strangers int64 `json:"strangers"` // connections of those who do not speak the protocol, or may not
+	Accepted  int64 `json:"accepted"`  // connections that were accepted and greeted correctly
+	Refused   int64 `json:"refused"`   // connections beyond a limit
+	Strangers int64 `json:"strangers"` // connections of clients that do not speak the protocol, or may not
 	Dialled   int64 `json:"dialled"`   // connections that were opened
-	Broken    int64 `json:"broken"`    // connections that ended otherwise than by being closed
+	Broken    int64 `json:"broken"`    // connections that ended without being closed
 
-	ProtocolErrors int64 `json:"protocol_errors"` // frames that made no sense, both sides
+	ProtocolErrors int64 `json:"protocol_errors"` // frames without sense, both sides
 
 	ItemsOut int64 `json:"items_out"` // blocks sent
 	BytesOut int64 `json:"bytes_out"` // their bytes
 	ItemsIn  int64 `json:"items_in"`  // blocks received
-	BytesIn  int64 `json:"bytes_in"`  // bytes of blocks received, also of such that broke off
+	BytesIn  int64 `json:"bytes_in"`  // bytes of blocks received, also of incomplete ones
 
 	OpenIn  int64 `json:"open_in"`  // gauge: accepted connections
 	OpenOut int64 `json:"open_out"` // gauge: dialled connections
@@ -23,7 +23,7 @@ type Stats struct {
 	Loans   int64 `json:"loans"`    // gauge: blocks and regions held for a reader
 }
 
-// counters is Stats while it is counted.
+// counters is the atomic form of Stats.
 type counters struct {
 	accepted, refused, strangers, dialled, broken atomic.Int64
 	protocolErrors                                atomic.Int64
@@ -31,7 +31,7 @@ type counters struct {
 	openIn, openOut, regions, loans               atomic.Int64
 }
 
-// Stats returns the counts of now.
+// Stats returns the present counts.
 func (t *Transport) Stats() Stats {
 	c := &t.counters
 	return Stats{

@@ -55,8 +55,7 @@ func congestionOf(t *testing.T, c syscall.RawConn) (name string) {
 	return name
 }
 
-// TestCongestion shows that both ends of a connection have the congestion control
-// that was asked for.
+// TestCongestion shows that both ends of a connection have the requested congestion control.
 func TestCongestion(t *testing.T) {
 	for _, name := range []string{"reno", "cubic"} {
 		if err := checkCongestion(name); err != nil {
@@ -80,8 +79,8 @@ func TestCongestion(t *testing.T) {
 	}
 }
 
-// onlyConn returns the connection of a peer that has one. It is idle, but for the moment in
-// which it confirms what came.
+// onlyConn returns the only connection of a peer. It is idle, except while it confirms the bytes
+// that came.
 func onlyConn(t *testing.T, p *Peer) *conn {
 	t.Helper()
 	p.mu.Lock()
@@ -111,8 +110,8 @@ func TestMaxConns(t *testing.T) {
 	works(t, c)
 }
 
-// TestConnections shows that a peer has no more connections than it may, that they
-// are used again, and that idle ones are closed.
+// TestConnections shows that a peer has no more connections than allowed, that it reuses them, and
+// that idle ones are closed.
 func TestConnections(t *testing.T) {
 	gate := make(chan struct{})
 	source := lender{memfd(t, []byte("kvfs")), 4, func(context.Context) error { <-gate; return nil }}
@@ -192,9 +191,9 @@ func TestRestart(t *testing.T) {
 	works(t, p)
 }
 
-// TestSlowLend shows that a source may take longer than the stall timeouts, with and
-// without TLS. That of the reader is many times the holder's, by which that one tells that
-// it is alive: a busy machine has the time between.
+// TestSlowLend shows that a source may take longer than the stall timeouts, with and without TLS.
+// The reader's timeout is many times the holder's, which sets how often the holder reports that it
+// is alive: a busy machine has the time between.
 func TestSlowLend(t *testing.T) {
 	const holderStall, readerStall, slow = time.Second, 4 * time.Second, 6 * time.Second
 	server, client := testTLS(t)
@@ -242,8 +241,8 @@ func TestSetSource(t *testing.T) {
 	}
 }
 
-// FuzzRequest shows that no bytes make the decoder of requests fail otherwise than
-// with an error, and that what it takes comes out as it went in.
+// FuzzRequest shows that any bytes either decode or give an error, and that decoded requests encode
+// to the same bytes.
 func FuzzRequest(f *testing.F) {
 	f.Add(appendRequest(nil, request{kind: kindGet, seq: 1, confirmed: 2, name: []byte("name")}))
 	f.Add(appendRequest(nil, request{kind: kindRead, name: []byte("key"), off: 3, n: 4}))

@@ -18,10 +18,10 @@ import (
 	"github.com/kvfs/kvfs/rdma"
 )
 
-// rarePeriod is the time between two equal lines that strangers cause.
+// rarePeriod is the time between two equal log lines that strangers cause.
 const rarePeriod = 10 * time.Second
 
-// proto is Caps.Proto. Versions within it are settled by the greeting.
+// proto is Caps.Proto. The greeting settles versions within it.
 const proto = "tcp"
 
 // Transport implements rdma.Transport over TCP. Every Peer of it is an rdma.Getter.
@@ -31,10 +31,10 @@ type Transport struct {
 	addr     string
 	counters counters
 	chunks   chunks
-	rarely   *zap.Logger // for what strangers can cause as often as they like
+	rarely   *zap.Logger // for messages that strangers can cause as often as they like
 	source   atomic.Pointer[rdma.Source]
 
-	// ctx ends when Close begins: parent of all that is lent and dialled.
+	// ctx ends when Close begins. It is the parent of Lends and dials.
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup // the acceptor, the served connections, calls of peers
@@ -43,7 +43,8 @@ type Transport struct {
 		sync.Mutex
 		closed  bool
 		serving map[*session]struct{}
-		// Of those: who has not greeted yet, the earliest first, and how many have.
+		// The sessions that have not greeted yet, the earliest first, and the number of those that
+		// have.
 		greeting []*session
 		greeted  int
 		peers    map[*Peer]struct{}
@@ -81,8 +82,8 @@ func Open(opts Options) (*Transport, error) {
 	return t, nil
 }
 
-// SetSource changes what is served by name; nil: nothing, each Get is told that
-// this node is busy. It affects the Lends that begin after it.
+// SetSource changes the source of blocks by name; nil: none, and each Get is told that this node is
+// busy. It affects Lends that begin after it.
 func (t *Transport) SetSource(s rdma.Source) { t.source.Store(&s) }
 
 // Caps implements rdma.Transport.
@@ -165,8 +166,7 @@ func (t *Transport) enter() error {
 	return nil
 }
 
-// control sets up a socket before it connects or listens; what is accepted
-// inherits it.
+// control sets up a socket before it connects or listens. Accepted sockets inherit it.
 func (t *Transport) control(_, _ string, c syscall.RawConn) error {
 	if t.opts.Congestion == "" {
 		return nil
@@ -181,7 +181,7 @@ func (t *Transport) control(_, _ string, c syscall.RawConn) error {
 	return nil
 }
 
-// noteProtocol counts and logs what a peer sent that makes no sense.
+// noteProtocol counts and logs a violation of the protocol by a peer.
 func (t *Transport) noteProtocol(addr string, err error) {
 	t.counters.protocolErrors.Add(1)
 	t.opts.Logger.Warn("bulk connection cut", zap.String("peer", addr), zap.Error(err))

@@ -16,7 +16,7 @@ const (
 // magic opens each direction of a connection.
 const magic = "kvfsbulk"
 
-// Sizes of the frames, without what follows them.
+// Sizes of the frames, without variable parts.
 const (
 	helloSize   = 16
 	requestSize = 16
@@ -25,8 +25,8 @@ const (
 	maxKey      = 255
 )
 
-// window bounds what a reader has asked for and not confirmed, so that neither
-// side ever has to wait for the other to read: a holder sends without reading.
+// window bounds the requests of a reader that are not confirmed. So neither side ever has to wait
+// for the other to read: a holder sends without reading.
 const (
 	windowItems = 16
 	windowNames = 32 << 10 // bytes of names, beyond the first
@@ -35,7 +35,7 @@ const (
 // kind is the first byte of a frame.
 type kind byte
 
-// Kinds of frame. Those of the holder have the high bit.
+// Kinds of frame. The holder's kinds have the high bit.
 const (
 	kindGet     kind = 1 // name
 	kindRead    kind = 2 // key, offset and count
@@ -44,10 +44,10 @@ const (
 	kindWait    kind = 0x82 // the holder is still looking for the block
 )
 
-// status is what an answer says.
+// status is the result in an answer.
 type status byte
 
-// Statuses of an answer. Only that of statusOK has a header and bytes.
+// Statuses of an answer. Only an answer with statusOK has a header and bytes.
 const (
 	statusOK status = iota
 	statusGone
@@ -56,7 +56,7 @@ const (
 	statusEnd // not a status: the first free value
 )
 
-// err is the error that s means to the reader.
+// err is the reader's error for s.
 func (s status) err() error {
 	switch s {
 	case statusOK:
@@ -76,7 +76,7 @@ func (s status) err() error {
 type request struct {
 	kind      kind
 	seq       uint32 // counts the gets and reads of the connection
-	confirmed uint32 // answers that the reader has used up
+	confirmed uint32 // answers that the reader has consumed
 	name      []byte // or key
 	off, n    int64
 }
@@ -96,8 +96,8 @@ func appendRequest(b []byte, r request) []byte {
 	return b
 }
 
-// parseRequest reads the fixed part of a request, requestSize bytes, and returns
-// how many bytes follow it: never more than a name may have.
+// parseRequest reads the fixed part of a request, requestSize bytes. It returns how many bytes
+// follow: never more than a name may have.
 func parseRequest(b []byte) (request, int, error) {
 	r := request{
 		kind:      kind(b[0]),
@@ -119,7 +119,7 @@ func parseRequest(b []byte) (request, int, error) {
 	return r, 0, fmt.Errorf("%w: request of kind %d with %d bytes", rdma.ErrProtocol, r.kind, n)
 }
 
-// parseRest reads what follows the fixed part. The name refers to b.
+// parseRest reads the variable part. The name refers to b.
 func (r *request) parseRest(b []byte) error {
 	r.name = b
 	if r.kind != kindRead {
@@ -175,8 +175,7 @@ func parseAnswer(b []byte, seq uint32) (answer, error) {
 	return a, nil
 }
 
-// appendHello appends the greeting: magic, oldest and newest version, 4 bytes that
-// mean nothing yet.
+// appendHello appends the greeting: magic, oldest and newest version, 4 bytes without meaning yet.
 func appendHello(b []byte, oldest, newest uint16) []byte {
 	b = append(b, magic...)
 	b = binary.LittleEndian.AppendUint16(b, oldest)
@@ -184,7 +183,7 @@ func appendHello(b []byte, oldest, newest uint16) []byte {
 	return append(b, 0, 0, 0, 0)
 }
 
-// errStranger: whoever is there does not speak this protocol.
+// errStranger: the other side does not speak this protocol.
 var errStranger = fmt.Errorf("%w: not a bulk connection", rdma.ErrProtocol)
 
 // parseHello reads a greeting of helloSize bytes and agrees on a version.

@@ -54,8 +54,8 @@ func TestThroughputGoals(t *testing.T) {
 	}
 }
 
-// Each index is done once by once, however many threads share them, and a pass
-// that is out of time goes on where the last one stopped.
+// A pass with once does each index once, on any number of threads. A pass without more time
+// continues where the last one stopped.
 func TestPassesCoverAllIndexes(t *testing.T) {
 	p, err := newPool(3, kib)
 	if err != nil {

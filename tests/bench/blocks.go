@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// paths are file names as the kernel takes them, in one allocation without
-// pointers: a million of them neither slow nor wake the garbage collector.
+// paths are file names in the form of the kernel, in one allocation without pointers: a million of
+// them neither slow nor wake the garbage collector.
 type paths struct {
 	flat   []byte
 	stride int
 }
 
-// newPaths makes count paths of one and the same length.
+// newPaths makes count paths of equal length.
 func newPaths(count int, name func(i int) string) paths {
 	p := paths{stride: len(name(0)) + 1}
 	p.flat = make([]byte, 0, count*p.stride)
@@ -31,7 +31,7 @@ func newPaths(count int, name func(i int) string) paths {
 // at returns path i as a C string, valid as long as p.
 func (p paths) at(i int) *byte { return &p.flat[i*p.stride] }
 
-// blockName is a name as engines give it: 64 hexadecimal digits.
+// blockName is a name as engines use it: 64 hexadecimal digits.
 func blockName(i int) string {
 	var index [8]byte
 	binary.LittleEndian.PutUint64(index[:], uint64(i))
@@ -62,7 +62,7 @@ func newBlockSet(t *target, group string, size, first, count int) (*blockSet, er
 	return s, nil
 }
 
-// store writes block i, stamped, over the one that is there or not.
+// store writes block i, stamped, over an existing one or not.
 func (s *blockSet) store(c *client, i int) error {
 	c.stamp(i, s.size)
 	return c.store(s.temp.at(i), s.final.at(i), s.size)
@@ -81,8 +81,8 @@ func (s *blockSet) openClose(c *client, i int) error { return c.openClose(s.fina
 
 func (s *blockSet) stat(c *client, i int) error { return c.stat(s.final.at(i), s.size) }
 
-// fill stores all blocks twice and reads them back: the first time touches fresh
-// memory, the second finds the state in which the timed passes run.
+// fill stores all blocks twice and reads them back. The first time touches fresh memory; the second
+// leaves the state for the timed passes.
 func (s *blockSet) fill(ctx context.Context, p *pool) error {
 	for _, op := range []func(*client, int) error{s.store, s.store, s.readVerified} {
 		if err := p.once(ctx, newWork(1, s.count, op)); err != nil {

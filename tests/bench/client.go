@@ -9,12 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// client is one thread's view of a file system: bare system calls on one
-// page-aligned buffer, which stays mapped and warm over all passes.
+// client is one thread's access to a file system: bare system calls on one page-aligned buffer,
+// which stays mapped and warm over all passes.
 //
-// It calls RawSyscall, so that the Go scheduler neither adds its own time to a
-// call of a few microseconds nor takes the processor away during a long one.
-// The methods do not allocate. A client is used by one thread at a time.
+// It calls RawSyscall. So the Go scheduler neither adds its own time to a call of a few
+// microseconds nor takes the processor away during a long one. The methods do not allocate. One
+// thread at a time uses a client.
 type client struct {
 	buf []byte
 }
@@ -29,13 +29,13 @@ func newClient(size int) (*client, error) {
 	return &client{buf: buf}, nil
 }
 
-// fillPattern fills buf with what real blocks look like: they do not compress, nor
-// do they share pages. Every call writes the same bytes.
+// fillPattern fills buf with bytes like those of real blocks: they do not compress, and no two
+// pages are equal. Every call writes the same bytes.
 func fillPattern(buf []byte) { rand.NewChaCha8([32]byte{}).Read(buf) }
 
 func (c *client) close() error { return unix.Munmap(c.buf) }
 
-// read is a hot read as an engine does it: open, one read of the block, close.
+// read is a hot read as in an engine: open, one read of the block, close.
 func (c *client) read(path *byte, size int) error {
 	fd, err := open(path, unix.O_RDONLY)
 	if err != nil {
@@ -95,8 +95,7 @@ func (c *client) stat(path *byte, size int) error {
 	return nil
 }
 
-// readDir counts the entries of a directory, "." and ".." left out, in reads of
-// 32 KiB as glibc makes them.
+// readDir counts the entries of a directory without "." and "..", in reads of 32 KiB as in glibc.
 func (c *client) readDir(path *byte) (int, error) {
 	fd, err := open(path, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {

@@ -19,8 +19,7 @@ import (
 
 const pageBytes = 4 * kib
 
-// coldGoal is the share of fio's read bandwidth that cold reads want to reach; 0:
-// no goal is set.
+// coldGoal is the goal for cold reads as a share of fio's read bandwidth; 0: no goal.
 func coldGoal(size int) float64 {
 	switch size {
 	case 64 * kib:
@@ -31,7 +30,7 @@ func coldGoal(size int) float64 {
 	return 0
 }
 
-// coldDiskGoal is the same against plain files on the disk.
+// coldDiskGoal is the same compared with plain files on the disk.
 func coldDiskGoal(size int) float64 {
 	if size == 4*mib {
 		return 1.5
@@ -39,7 +38,7 @@ func coldDiskGoal(size int) float64 {
 	return 0
 }
 
-// cold measures reads of blocks that the disk tier alone has.
+// cold measures reads of blocks that only the disk tier has.
 func (d *diskBench) cold(ctx context.Context) error {
 	total, note, err := d.fit(d.config.diskBytes, 4, 2.5, diskSlack)
 	if err != nil {
@@ -112,8 +111,8 @@ type coldSets struct {
 	promotedMiBs float64
 }
 
-// store writes the blocks, waits until the disk tier has them and reads each of
-// them back cold once, untimed, comparing all bytes.
+// store writes the blocks, waits until the disk tier has them and reads each of them back cold
+// once, untimed, and compares all bytes.
 func (s *coldSets) store(ctx context.Context) error {
 	var err error
 	if s.inKVFS, err = newBlockSet(&s.kvfs.target, "cold", s.size, 0, s.count); err != nil {
@@ -160,7 +159,7 @@ func (s *coldSets) store(ctx context.Context) error {
 // pass reads all blocks in random order with an empty page cache.
 func (s *coldSets) pass(ctx context.Context, set *blockSet, op func(*client, int) error, round int) (float64, error) {
 	var files []string
-	if set == s.onDisk { // In kvfs the cached pages are the blocks in memory.
+	if set == s.onDisk { // in kvfs the cached pages are the blocks in memory
 		for i := range set.count {
 			files = append(files, unix.BytePtrToString(set.final.at(i)))
 		}
@@ -182,8 +181,8 @@ func (s *coldSets) pass(ctx context.Context, set *blockSet, op func(*client, int
 	return float64(total) / result.elapsed.Seconds(), nil
 }
 
-// bytesFromDisk returns what this process made the kernel read from disks so far;
-// false if the kernel does not count it.
+// bytesFromDisk returns how many bytes this process made the kernel read from disks so far; false
+// if the kernel does not count them.
 func bytesFromDisk() (int, bool) {
 	text, err := os.ReadFile("/proc/self/io")
 	if err != nil {
@@ -219,8 +218,8 @@ func (s *coldSets) kvfsPass(ctx context.Context, round int) (float64, error) {
 	})
 }
 
-// promoting empties the memory tier, then runs a pass and fails if its reads did
-// not come from the disk tier.
+// promoting empties the memory tier, then runs a pass. It fails if the reads did not come from the
+// disk tier.
 func (s *coldSets) promoting(ctx context.Context, pass func() (float64, error)) (float64, error) {
 	before, err := s.kvfs.tier()
 	if err == nil {
@@ -295,7 +294,7 @@ func (s *blockSet) open(_ *client, i int) error {
 	return closeFd(fd)
 }
 
-// readMarked reads block i and checks its first page, which costs nothing.
+// readMarked reads block i and checks only its first page, which costs nothing.
 func (s *blockSet) readMarked(c *client, i int) error {
 	if err := s.read(c, i); err != nil {
 		return err
@@ -303,8 +302,8 @@ func (s *blockSet) readMarked(c *client, i int) error {
 	return verifyPage(c.buf[:min(pageBytes, s.size)], i, 0)
 }
 
-// stampPages marks each page of block i, so that pages that are swapped, missing
-// or of another block show. The rest of buf is the pattern.
+// stampPages marks each page of block i, so that swapped, missing or foreign pages show. The rest
+// of buf is the pattern.
 func stampPages(buf []byte, i int) {
 	for at := 0; at < len(buf); at += pageBytes {
 		page := buf[at:min(at+pageBytes, len(buf))]
@@ -316,7 +315,7 @@ func stampPages(buf []byte, i int) {
 
 func pageMark(i, page int) uint64 { return uint64(i)<<32 | uint64(page) }
 
-// verifyPages compares all bytes of block i with what was written.
+// verifyPages compares all bytes of block i with the written ones.
 func verifyPages(buf, pattern []byte, i int) error {
 	for at := 0; at < len(buf); at += pageBytes {
 		end := min(at+pageBytes, len(buf))

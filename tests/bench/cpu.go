@@ -6,12 +6,11 @@ import (
 	"time"
 )
 
-// cpuGoal is how this program reads "near zero", in processor seconds of the
-// daemon for each GB read hot.
+// cpuGoal is the goal "near zero" in processor seconds of the daemon for each GB read hot.
 const cpuGoal = 0.05
 
-// daemonCPU measures what the daemons themselves use for hot reads. Their clock
-// ticks every 10 ms, so this runs for all rounds without a break.
+// daemonCPU measures the processor time of the daemons for hot reads. Their clock ticks every 10
+// ms, so this runs for all rounds without a break.
 func (b *bench) daemonCPU(ctx context.Context, size int, sets blockSets) error {
 	head := []string{"block"}
 	cells := []string{sizeText(size)}

@@ -20,31 +20,30 @@ import (
 
 const (
 	coldReaders = 8 // threads, as many as fio has requests in flight
-	// diskSlack is what a disk tier takes on top of its blocks: slabs that are not
-	// full, headers.
+	// diskSlack is the room of a disk tier besides its blocks: partly filled slabs, headers.
 	diskSlack = 1 * gib
 	// stallLimit is how long a cascade may make no progress.
 	stallLimit = time.Minute
 	pollEvery  = 10 * time.Millisecond
-	// timedPollEvery bounds the error of a drain's end, where that counts. To answer
-	// takes the daemon a fifth of a millisecond.
+	// timedPollEvery bounds the error of a drain's end, if it counts. The daemon takes a fifth of a
+	// millisecond to answer.
 	timedPollEvery = 5 * time.Millisecond
 )
 
-// diskBench is what the topics of the disk tier share.
+// diskBench is the common state of the topics of the disk tier.
 type diskBench struct {
 	*bench
 	readers *pool
 	writer  *pool
 	fio     *fio
-	pattern []byte // what newClient fills buffers with
+	pattern []byte // content of the buffers of newClient
 	kvfsDir string // ours, for the directories of disk tiers
 	rawDir  string // ours, for fio
 	blocks  string // ours, for plain files
 }
 
-// measureDiskTier measures the topics of the disk tier. One that fails does not
-// keep the others from being measured.
+// measureDiskTier measures the topics of the disk tier. If one fails, the others are still
+// measured.
 func (b *bench) measureDiskTier(ctx context.Context) error {
 	if !b.config.wants(diskTopics()...) || !slices.Contains(b.config.targets, kvfsName) {
 		return nil
@@ -83,7 +82,7 @@ func (b *bench) measureDiskTier(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// newDiskBench returns what it has made also after an error, to be closed.
+// newDiskBench returns its result also after an error. The caller must close it.
 func (b *bench) newDiskBench(ctx context.Context) (*diskBench, error) {
 	d := &diskBench{bench: b}
 	var err error
@@ -115,7 +114,7 @@ func (b *bench) newDiskBench(ctx context.Context) (*diskBench, error) {
 func (d *diskBench) describe() string {
 	line := "disk tier: " + fsType(d.config.diskDir)
 	if kib := readAhead(d.tierDir); kib != "" {
-		line += ", read-ahead " + kib + " KiB" // It decides what plain files do.
+		line += ", read-ahead " + kib + " KiB" // it determines the speed of plain files
 	}
 	if os.Getuid() != 0 {
 		line += "; not root: page cache dropped file by file, inodes stay in memory"
@@ -129,8 +128,7 @@ func (d *diskBench) describe() string {
 	return line + "; " + d.fio.version
 }
 
-// readAhead returns the read-ahead of the disk that dir is on in KiB; empty: not
-// known.
+// readAhead returns the read-ahead in KiB of the disk of dir; empty: unknown.
 func readAhead(dir string) string {
 	var st unix.Stat_t
 	if err := unix.Stat(dir, &st); err != nil {
@@ -157,9 +155,9 @@ func (d *diskBench) close() {
 	os.RemoveAll(d.blocks)
 }
 
-// fit returns how many of the wanted bytes of blocks can be used when each takes
-// so many on the disk and in memory, beside slack for one or more disk tiers, and
-// a note if that is less than all.
+// fit returns how many of the wanted bytes of blocks can be used if a byte takes onDisk bytes on
+// the disk and inMemory bytes in memory, besides slack for disk tiers. It also returns a note if
+// that is less than all.
 func (d *diskBench) fit(want int, onDisk, inMemory float64, slack int) (int, string, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(d.tierDir, &st); err != nil {
@@ -177,7 +175,7 @@ func (d *diskBench) fit(want int, onDisk, inMemory float64, slack int) (int, str
 	return got, "", nil
 }
 
-// fitBytes leaves a tenth of the disk and a third of the memory alone.
+// fitBytes leaves a tenth of the disk and a third of the memory free.
 func fitBytes(want, free, available int, onDisk, inMemory float64) int {
 	byDisk := 0.9 * float64(free) / onDisk
 	byMemory := 0.66 * float64(available) / inMemory
@@ -185,7 +183,7 @@ func fitBytes(want, free, available int, onDisk, inMemory float64) int {
 	return max(0, min(want, got/mib*mib))
 }
 
-// tierStatus is what status tells about a secondary tier; totals since the start.
+// tierStatus is the status of a secondary tier; totals since the start.
 type tierStatus struct {
 	Name                             string
 	State, Reason                    string
@@ -205,7 +203,7 @@ func (s *tierStatus) lost() uint64 {
 	return s.CascadeDropped + s.CascadeSkipped + s.CascadeFailed + s.AdmissionRejected
 }
 
-// tierMount is a kvfs with a disk tier, or without one to compare it with.
+// tierMount is a kvfs with a disk tier, or without one for comparison.
 type tierMount struct {
 	target
 	bench   *diskBench
@@ -261,9 +259,8 @@ func (m *tierMount) tier() (*tierStatus, error) {
 	return nil, errors.New(`no entry "disk" in "secondaries" of .kvfs/status`)
 }
 
-// drained waits until the tier has taken count blocks more than at base and its
-// queue is empty. It shows see each status on the way, if see is not nil, and
-// fails if a block was lost.
+// drained waits until the tier has taken count blocks more than at base and its queue is empty. It
+// calls see, if not nil, with each status on the way, and fails if a block was lost.
 func (m *tierMount) drained(ctx context.Context, base *tierStatus, count int, see func(time.Time, *tierStatus)) error {
 	var progress uint64
 	every := pollEvery
@@ -300,12 +297,11 @@ func (m *tierMount) drained(ctx context.Context, base *tierStatus, count int, se
 	}
 }
 
-// emptyLimit bounds how often empty tries: what the kernel does not let go of for so long is
-// in use.
+// emptyLimit bounds the attempts of empty: a file that the kernel keeps open for longer is in use.
 const emptyLimit = 10 * time.Second
 
-// empty evicts until nothing is in the memory tier. A file that is still open stays, and so
-// does one that the kernel has not released yet, on a machine that is busy.
+// empty evicts until the memory tier is empty. A file that is still open stays. On a busy machine
+// so does a file that the kernel has not released yet.
 func (m *tierMount) empty(ctx context.Context) error {
 	for begin := time.Now(); ; {
 		if err := m.evict(ctx); err != nil {
@@ -331,8 +327,8 @@ func (m *tierMount) evict(ctx context.Context) error {
 	return nil
 }
 
-// dropPageCache writes back what is dirty on the disk and makes the kernel forget
-// what it has cached of the files, but, as root, no directory entries or inodes.
+// dropPageCache writes back dirty pages and drops cached ones: as root those of all files, otherwise
+// those of the given files. It drops no directory entries or inodes.
 func (d *diskBench) dropPageCache(files ...string) error {
 	if err := d.syncDisk(); err != nil {
 		return err
@@ -371,8 +367,8 @@ type contender struct {
 	pass func(ctx context.Context, round int) (bytesPerSec float64, err error)
 }
 
-// rotate runs the passes of all contenders in turn, round after round. Another
-// one begins each round.
+// rotate runs the passes of all contenders in turn, round after round. Each round begins with
+// another contender.
 func (d *diskBench) rotate(ctx context.Context, contenders []contender) (series, error) {
 	out := series{}
 	for round := range d.config.rounds {
@@ -395,8 +391,8 @@ func sequence(threads int, order []int, op func(c *client, i int) error) *work {
 	return w
 }
 
-// versus returns the cells for the ratio to another, the goal and the verdict; a
-// goal of 0 is none. It notes them in r.
+// versus returns the cells for the ratio to another, the goal and the verdict; a goal of 0 is none.
+// It also enters them into r.
 func (b *bench) versus(r *row, perSec series, other string, goal float64) []string {
 	ratio := median(perSec[r.Target]) / median(perSec[other])
 	if r.RatioTo == nil {

@@ -25,8 +25,7 @@ func runFake(t *testing.T, topic string, flags ...string) (*bench, string) {
 	return b, out.String()
 }
 
-// tryFake returns the error of the measuring. Whether it fails or not, nothing may
-// be left behind.
+// tryFake returns the error of the measurement. In any case nothing may be left behind.
 func tryFake(t *testing.T, topic string, flags ...string) (*bench, error) {
 	t.Helper()
 	dir := t.TempDir()
@@ -82,9 +81,9 @@ func rowsOf(t *testing.T, b *bench, topic, target string) []row {
 	return rows
 }
 
-// The topics of the disk tier run from start to end against a daemon that speaks
-// the interface: files are stored, drained, evicted, read and recovered, and all
-// that was made is removed. (Features A13, A14, B35.)
+// The topics of the disk tier run from start to end against a daemon with the right interface:
+// files are stored, drained, evicted, read and recovered, and everything made is removed. (Features
+// A13, A14, B35.)
 func TestDiskTopics(t *testing.T) {
 	withFio := exec.Command(fioName, "--version").Run() == nil
 	t.Run("cold", func(t *testing.T) {
@@ -147,7 +146,7 @@ func mustContain(t *testing.T, text string, wanted ...string) {
 	}
 }
 
-// Without fio the rest is measured, and the report says what is missing.
+// Without fio the other figures are measured, and the report says what is missing.
 func TestNoFio(t *testing.T) {
 	bin := t.TempDir() // A PATH without fio.
 	t.Setenv("PATH", bin)
@@ -160,7 +159,7 @@ func TestNoFio(t *testing.T) {
 			}
 		}
 	}
-	// One that fails is no fio either.
+	// A fio that fails counts as missing.
 	script := "#!/bin/sh\n[ \"$1\" = --version ] && echo fio-0.0 && exit\necho 'io_uring denied' >&2\nexit 1\n"
 	if err := os.WriteFile(filepath.Join(bin, fioName), []byte(script), 0o755); err != nil {
 		t.Fatal(err)
@@ -363,8 +362,8 @@ func fakeMount(t *testing.T, status string) *tierMount {
 	return m
 }
 
-// What status tells is read under the names that the daemon uses; a tier that is
-// not fit to be measured, and blocks that it did not take, are errors.
+// Status is read under the names that the daemon uses. A tier that is not fit for a measurement,
+// and blocks that it did not take, are errors.
 func TestTierStatus(t *testing.T) {
 	m := fakeMount(t, `{"secondaries": [{"Name": "peer"}, {"Name": "disk", "State": "online", "QueuedBlocks": 0,
 		"Cascaded": 7, "CascadedBytes": 700, "CascadeDropped": 1, "Promoted": 3, "Detail": {"x": 1}}]}`)

@@ -11,11 +11,10 @@ import (
 )
 
 const (
-	// drainGoal is the share of fio's write bandwidth that the cascade wants to
-	// reach.
+	// drainGoal is the goal for the cascade as a share of fio's write bandwidth.
 	drainGoal = 0.90
-	// backlogShare is how much of the blocks must be left when status answers
-	// first, for the rest to tell a rate.
+	// backlogShare is how much of the blocks must be left at the first answer of status, so that
+	// the rest gives a rate.
 	backlogShare = 0.5
 	drainWriters = 2
 	// drainMount is the mount point whose blocks one daemon leaves to the next.
@@ -74,9 +73,9 @@ func (d *diskBench) drainSize(ctx context.Context, table *table, size, count int
 	return nil
 }
 
-// drainPass has one daemon leave blocks in memory and times how the next one takes
-// them to a fresh tier: slots that were used before are faster to write than fresh
-// ones, and fio has none.
+// drainPass has one daemon leave blocks in memory and times how the next one takes them to a fresh
+// tier. The tier is fresh because used slots are faster to write than fresh ones, and fio has no
+// used ones.
 func (d *diskBench) drainPass(ctx context.Context, size, count int) (rate drainRate, err error) {
 	total := size * count
 	if err := d.leaveBlocks(ctx, size, count); err != nil {
@@ -87,7 +86,7 @@ func (d *diskBench) drainPass(ctx context.Context, size, count int) (rate drainR
 	if err != nil {
 		return drainRate{}, errors.Join(err, d.freeLeft(total))
 	}
-	defer func() { err = errors.Join(err, m.close(), d.syncDisk()) }() // It frees the memory as well.
+	defer func() { err = errors.Join(err, m.close(), d.syncDisk()) }() // this frees the memory as well
 	points, err := m.drainPoints(ctx, begin, &tierStatus{}, count)
 	if err != nil {
 		return drainRate{}, err
@@ -116,8 +115,8 @@ func (d *diskBench) leaveBlocks(ctx context.Context, size, count int) (err error
 	return d.readers.once(ctx, newWork(drainWriters, count, set.store))
 }
 
-// freeLeft ends in order a daemon that found what leaveBlocks may have left. It
-// works after ctx is done.
+// freeLeft frees what leaveBlocks may have left: it starts a daemon and stops it cleanly. It also
+// works when ctx is done.
 func (d *diskBench) freeLeft(total int) error {
 	s, err := d.kvfs(drainMount, mebibytes(drainMemory(total)))
 	if err == nil {
@@ -161,7 +160,7 @@ func (d *diskBench) writingPass(ctx context.Context, size, count int) (rate writ
 	return rate, nil
 }
 
-// drainPoint is what status told at a time since the start or the first write.
+// drainPoint is the status at a time since the start or the first write.
 type drainPoint struct {
 	at    time.Duration
 	bytes uint64 // stored since then
@@ -176,23 +175,23 @@ func (m *tierMount) drainPoints(ctx context.Context, begin time.Time, base *tier
 	return points, err
 }
 
-// lastChange returns when the queue ran empty; what is polled later tells nothing.
+// lastChange returns when the queue became empty; later points have no meaning.
 func lastChange(points []drainPoint) drainPoint {
 	last := points[len(points)-1]
 	return points[slices.IndexFunc(points, func(p drainPoint) bool { return p.bytes == last.bytes })]
 }
 
-// writingRate is the outcome of a writingPass, in bytes a second.
+// writingRate is the result of a writingPass, in bytes a second.
 type writingRate struct {
 	writers float64
 	inAll   float64 // from the first write until the queue was empty
 }
 
-// drainRate is the outcome of a drainPass, in bytes a second.
+// drainRate is the result of a drainPass, in bytes a second.
 type drainRate struct {
 	started float64 // from the start of the daemon
-	alone   float64 // from the first change that status told; 0: too little was left
-	left    float64 // share of the bytes that were left when status first answered
+	alone   float64 // from the first change in status; 0: too little was left
+	left    float64 // share of the bytes left at the first answer of status
 }
 
 // judged is never too much: started is a lower bound.
@@ -203,9 +202,9 @@ func (r drainRate) judged() float64 {
 	return r.started
 }
 
-// drainRates computes the rates from the points since the start of the daemon, of
-// which the last one saw the queue empty. The rate alone counts from the first
-// change, as at the first point a store was half done.
+// drainRates computes the rates from the points since the start of the daemon. At the last point
+// the queue is empty. The rate alone counts from the first change, because at the first point a
+// store was half done.
 func drainRates(points []drainPoint) drainRate {
 	first, to := points[0], lastChange(points)
 	if to.bytes == 0 || to.at <= 0 {

@@ -39,8 +39,8 @@ func TestDrainRates(t *testing.T) {
 	}
 }
 
-// Blocks that were left in memory for the next daemon are freed also when that
-// does not start, or does not store them. (Feature A13.)
+// Blocks left in memory for the next daemon are freed also if that daemon does not start, or does
+// not store them. (Feature A13.)
 func TestDrainFreesWhatItLeft(t *testing.T) {
 	for _, c := range []struct{ env, want string }{
 		{failDiskEnv, "no disk tier today"},

@@ -13,7 +13,7 @@ import (
 
 const (
 	eventsRate      = 100_000 // a second
-	eventsGoal      = 0.95    // of the blocks that are written without an audience
+	eventsGoal      = 0.95    // of the blocks written without an audience
 	eventsAudience  = 3
 	eventsWriters   = 2
 	eventsBlockSize = 64 * kib
@@ -23,8 +23,7 @@ const (
 	subscribers = "3 subscribers of ZeroMQ"
 )
 
-// eventsBench is an engine with a mount, in a process of its own, to which a source adds
-// events.
+// eventsBench is an engine with a mount in its own process, to which a source adds events.
 type eventsBench struct {
 	*bench
 	engine *target
@@ -34,17 +33,17 @@ type eventsBench struct {
 
 	perSec  series // blocks written
 	made    series // events a second while blocks are written
-	got     series // the same, that each of the audience got
-	cpu     series // ns of the engine's process for each event while nothing is written
+	got     series // the same, received by each of the audience
+	cpu     series // ns of the engine's process for each event, without writes
 	readers series // the same of the audience, each
 	gaps    map[string]int64
 }
 
-// events measures what it costs those who write blocks that others follow the events.
+// events measures how much followers of the events slow down writers of blocks.
 //
-// No daemon makes 100,000 events a second of files on a few processors. So the engine and the
-// mount run in a child of this program (events_engine.go), where a source adds them to the log, at
-// the same pace with and without an audience. The audience is another process
+// No daemon makes 100,000 events a second from files on a few processors. So the engine and the
+// mount run in a child of this program (events_engine.go). There a source adds events to the log,
+// at the same rate with and without an audience. The audience is another process
 // (events_audience.go).
 func (b *bench) events(ctx context.Context) (err error) {
 	e := &eventsBench{bench: b, engine: &target{name: kvfsName}, gaps: map[string]int64{},
@@ -64,7 +63,7 @@ func (b *bench) events(ctx context.Context) (err error) {
 		return err
 	}
 	cases := []string{nobody, followers, subscribers}
-	// Differences of a few percent take more and longer passes than other topics need.
+	// Differences of a few percent need more and longer passes than other topics.
 	for round := range 2 * b.config.rounds {
 		for i := range cases {
 			name := cases[(round+i)%len(cases)]
@@ -104,8 +103,7 @@ func (e *eventsBench) stop() error {
 	return err
 }
 
-// pass measures with an audience, or without: for a while nothing but events, then
-// blocks being written.
+// pass measures with an audience, or without: first only events, then blocks being written.
 func (e *eventsBench) pass(ctx context.Context, name string) (err error) {
 	publish := name == subscribers
 	control, err := e.ask(ctx, engineQuestion{Publish: &publish})
@@ -143,7 +141,7 @@ func (e *eventsBench) pass(ctx context.Context, name string) (err error) {
 	return nil
 }
 
-// gather starts the audience and waits until all of it gets events.
+// gather starts the audience and waits until every member gets events.
 func (e *eventsBench) gather(ctx context.Context, name, endpoint string) (*audience, error) {
 	switch name {
 	case followers:
@@ -182,13 +180,13 @@ func (e *eventsBench) ask(ctx context.Context, q engineQuestion) (counts engineC
 	return counts, err
 }
 
-// span is what happened in a stretch of time.
+// span is the difference over a period of time.
 type span struct {
 	made         float64 // events a second by the source
-	got          float64 // the same, by the one of the audience who got least
+	got          float64 // the same, received by the slowest of the audience
 	gaps         int64
 	engineTime   float64 // ns of processor time for each event
-	audienceTime float64 // ns for each event that one of them got
+	audienceTime float64 // ns for each event that one member received
 }
 
 // reading is the state at one moment.
@@ -211,8 +209,8 @@ func (e *eventsBench) read(ctx context.Context, a *audience) (r reading, err err
 	return r, err
 }
 
-// span takes the difference of what was before run and after it: as soon as there are events
-// in between, and each of the audience has got some.
+// span takes the difference before and after run. It waits until there are events in between, and
+// each of the audience has got some.
 func (e *eventsBench) span(ctx context.Context, a *audience, run func() error) (span, error) {
 	before, err := e.read(ctx, a)
 	if err != nil {
@@ -238,7 +236,7 @@ func (e *eventsBench) span(ctx context.Context, a *audience, run func() error) (
 	}
 }
 
-// beyond reports whether events were made since then, and each of the audience got some.
+// beyond reports whether events were made since before, and each of the audience got some.
 func (r *reading) beyond(before reading) bool {
 	for i, one := range r.audience.Each {
 		if one.Units == before.audience.Each[i].Units {
@@ -266,7 +264,7 @@ func spanOf(before, after reading) span {
 	if len(after.audience.Each) == 0 {
 		return s
 	}
-	// A message of ZeroMQ has several events. What is counted are messages.
+	// A message of ZeroMQ has several events. The counts are of messages.
 	each := 1.0
 	if n := after.engine.Messages - before.engine.Messages; n > 0 {
 		each = float64(after.engine.Published-before.engine.Published) / float64(n)

@@ -23,10 +23,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// audienceLimit is how long it may take until each has got something.
+// audienceLimit is how long it may take until each member has got something.
 const audienceLimit = 30 * time.Second
 
-// audience is a process of those who get events; without a process it is nobody.
+// audience is a process of followers; without a process there are none.
 type audience struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
@@ -44,8 +44,8 @@ type listenerCounts struct {
 	Gaps  int64
 }
 
-// startAudience returns when each of them gets events. Like start of server it is called from the
-// main goroutine.
+// startAudience returns when each member gets events. Like start of server it must be called from
+// the main goroutine.
 func startAudience(ctx context.Context, r role) (*audience, error) {
 	argv, err := childArgs(r)
 	if err != nil {
@@ -92,7 +92,7 @@ func (c *audienceCounts) allServed() bool {
 	return len(c.Each) > 0
 }
 
-// ask returns what they have got so far.
+// ask returns the counts so far.
 func (a *audience) ask() (counts audienceCounts, err error) {
 	if a.cmd == nil {
 		return counts, nil
@@ -122,11 +122,11 @@ func (a *audience) close() error {
 // listener counts what one of the audience gets.
 type listener struct{ units, gaps atomic.Int64 }
 
-// playAudience listens until in ends, and tells for each of its lines what was got so far.
+// playAudience listens until in ends. For each line of in it writes the counts so far.
 func playAudience(r role, in io.Reader, out io.Writer) error {
-	// A processor for each in a system call, and some for the rest.
+	// A processor for each listener in a system call, and some for the rest.
 	runtime.GOMAXPROCS(runtime.NumCPU() + r.Count)
-	// And no collection, which would wait for those in a system call; there is next to nothing
+	// No collection, because it would wait for listeners in a system call; there is almost nothing
 	// to collect.
 	debug.SetGCPercent(-1)
 	list := make([]listener, r.Count)
@@ -158,7 +158,7 @@ func playAudience(r role, in io.Reader, out io.Writer) error {
 	return nil
 }
 
-// open returns what listens until there is an error.
+// open returns the function that listens until an error.
 func (l *listener) open(r role) (hear func() error, err error) {
 	if r.Name == followRole {
 		fd, err := unix.Open(r.Path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -175,7 +175,7 @@ func (l *listener) open(r role) (hear func() error, err error) {
 }
 
 // bareFile reads with bare system calls, as client does, so that the Go scheduler adds nothing to
-// what the audience costs.
+// the cost of the audience.
 type bareFile int
 
 // Read implements io.Reader.
@@ -194,7 +194,7 @@ func (f bareFile) Read(p []byte) (int, error) {
 	}
 }
 
-// gapLine is how a line of lost events begins.
+// gapLine is the beginning of a line of lost events.
 const gapLine = `{"event": "gap"`
 
 // follow counts lines.
@@ -215,7 +215,7 @@ func (l *listener) follow(from io.Reader) error {
 	}
 }
 
-// subscribe counts the messages of a ZeroMQ socket, and jumps of their numbers.
+// subscribe counts the messages of a ZeroMQ socket, and gaps in their numbers.
 func (l *listener) subscribe(r *bufio.Reader) error {
 	var last uint64
 	for frames := 0; ; {
@@ -244,7 +244,7 @@ func (l *listener) subscribe(r *bufio.Reader) error {
 	}
 }
 
-// What is needed of ZMTP 3.0 (https://rfc.zeromq.org/spec/23) to subscribe.
+// The part of ZMTP 3.0 (https://rfc.zeromq.org/spec/23) for subscribing.
 const (
 	zmqGreetingBytes = 64
 	zmqMore          = 1
@@ -302,8 +302,8 @@ func blockingCopy(c net.Conn) (bareFile, error) {
 	return bareFile(fd), unix.SetNonblock(fd, false)
 }
 
-// readZMQ reads the head of a frame: whether another one of the same message follows, and how
-// long it is.
+// readZMQ reads the head of a frame. It returns whether another frame of the same message follows,
+// and the length of the body.
 func readZMQ(r *bufio.Reader) (more bool, body int, err error) {
 	flags, err := r.ReadByte()
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/publish"
 )
 
-// roleEnv makes this program a child of itself, with the role that it holds as JSON.
+// roleEnv makes this program a child of itself. It has the role as JSON.
 const roleEnv = "BENCH_ROLE"
 
 const eventsTopic = "kv-events"
@@ -34,7 +34,7 @@ const (
 	subscribeRole = "subscribe"
 )
 
-// role is what a child does.
+// role is the task of a child.
 type role struct {
 	Name        string
 	Mount       string // of the engine: the mount point
@@ -52,11 +52,11 @@ func childArgs(r role) ([]string, error) {
 		return nil, err
 	}
 	text, err := json.Marshal(r)
-	// The environment of a server is that of this program; env(1) adds to it and becomes the child.
+	// A server has the environment of this program; env(1) adds to it and becomes the child.
 	return []string{"env", roleEnv + "=" + string(text), self, "-test.run=^TestRole$"}, err
 }
 
-// play is the life of a child.
+// play runs a child.
 func play(text string) error {
 	var r role
 	if err := json.Unmarshal([]byte(text), &r); err != nil {
@@ -86,7 +86,7 @@ type engineProcess struct {
 	}
 }
 
-// playEngine serves until SIGTERM. It tells on descriptor 3 that it is ready.
+// playEngine serves until SIGTERM. It reports on descriptor 3 that it is ready.
 func playEngine(r role) (err error) {
 	runtime.UnlockOSThread() // See init: it starts no children.
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
@@ -135,7 +135,7 @@ func playEngine(r role) (err error) {
 	return err
 }
 
-// follow answers .kvfs/events from the open on, as the daemon does.
+// follow answers .kvfs/events from the open on, like the daemon.
 func (p *engineProcess) follow(*tiers.Viewer) control.Dialogue {
 	next := p.engine.Events().Next()
 	return control.StreamJSON(func(ctx context.Context, _ struct{}, answer io.Writer) error {
@@ -163,17 +163,17 @@ type engineCounts struct {
 	Made      int64  // events by the source
 	Messages  int64  // of ZeroMQ
 	Published int64  // events in them
-	Dropped   int64  // messages that a subscriber did not get, and gaps of the publisher
+	Dropped   int64  // messages that a subscriber missed, and gaps of the publisher
 }
 
-// engineQuestion is what is written to .kvfs/bench.
+// engineQuestion is a request to .kvfs/bench.
 type engineQuestion struct {
 	Publish *bool // begin or end to publish; absent: leave it as it is
 }
 
-// control obeys a question and answers with counts.
+// control carries out a request and answers with counts.
 func (p *engineProcess) control(ctx context.Context, q engineQuestion, answer io.Writer) error {
-	p.mu.Lock() // For as long as it takes to open and close sockets: nobody else asks.
+	p.mu.Lock() // also while sockets open and close: there is no other caller
 	defer p.mu.Unlock()
 	if q.Publish != nil {
 		p.endPublisherLocked()
@@ -203,13 +203,13 @@ func (p *engineProcess) endPublisherLocked() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_ = p.mu.publisher.Close(ctx) // Subscribers that did not get the end have counted already.
+	_ = p.mu.publisher.Close(ctx) // subscribers that missed the end have counted already
 	p.mu.publisher = nil
 }
 
-// source adds rate events a second to the log, as evenly as a tick of a millisecond
-// allows, until ctx ends. After a stall it makes up for a few milliseconds, not for all of it: a
-// burst larger than the log would be a gap for everybody.
+// source adds rate events a second to the log, as evenly as a tick of a millisecond allows, until
+// ctx ends. After a stall it makes up for a few milliseconds only: a burst larger than the log
+// would be a gap for every reader.
 func (p *engineProcess) source(ctx context.Context, rate int) {
 	const tick, most = time.Millisecond, 20 // ticks
 	keys := make([]block.Key, 0, 4096)

@@ -20,8 +20,8 @@ import (
 // fakeKVFSEnv makes the test binary play kvfs: see fakeKVFS.
 const fakeKVFSEnv = "BENCH_TEST_FAKE_KVFS"
 
-// failDiskEnv makes it fail to start with a disk tier, failDrain to cascade what
-// it finds in memory.
+// failDiskEnv makes it fail to start with a disk tier; failDrain makes it fail to cascade what it
+// finds in memory.
 const (
 	failDiskEnv  = "BENCH_TEST_FAIL_DISK"
 	failDrainEnv = "BENCH_TEST_FAIL_DRAIN"
@@ -37,11 +37,10 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// fakeKVFS has the command line of kvfs, as far as this program uses it. What it
-// mounts is the plain directory itself, and what the disk tier "has" is every
-// file in it, a scan after it was written; between a clean stop and the next start
-// the files lie in the tier's directory, or in one beside the mount point if they
-// are to be kept in "memory". The bench fails to remove that if nobody takes them.
+// fakeKVFS has the command line of kvfs, as far as this program uses it. Its mount is the plain
+// directory itself. Its disk tier "has" every file in it, one scan after the write. Between a clean
+// stop and the next start the files are in the tier's directory, or in one beside the mount point
+// if they are kept in "memory". If no daemon takes these, the bench cannot remove the directory.
 func fakeKVFS(args []string) error {
 	f := flag.NewFlagSet("fake kvfs", flag.ContinueOnError)
 	disk := f.String("disk", "", "")
@@ -73,7 +72,7 @@ func fakeKVFS(args []string) error {
 	return fmt.Errorf("unknown command %q", args[0])
 }
 
-// fakeEvict tells the daemon and returns when status tells of it.
+// fakeEvict asks the daemon to evict and returns when status shows it.
 func fakeEvict(mark string) error {
 	if err := os.WriteFile(mark, nil, 0o644); err != nil {
 		return err
@@ -84,15 +83,15 @@ func fakeEvict(mark string) error {
 		} else if err != nil {
 			return err
 		}
-		time.Sleep(time.Millisecond) // reason: a file tells nobody that it was removed
+		time.Sleep(time.Millisecond) // reason: the removal of a file has no event
 	}
 }
 
 type fakeDaemon struct {
 	dir, diskDir string
 	keep         bool
-	perScan      int64 // bytes at which a scan cascades no more
-	readers      int   // an inotify that tells of reads of status; 0: somebody has read it, or need not
+	perScan      int64 // bytes at which a scan stops cascading
+	readers      int   // inotify for reads of status; 0: status was read, or need not be
 	seen         map[string]bool
 	status       tierStatus
 }
@@ -100,8 +99,8 @@ type fakeDaemon struct {
 // memoryDir is where kept files are between two daemons.
 func (k *fakeDaemon) memoryDir() string { return k.dir + ".memory" }
 
-// adopt takes over what an earlier daemon kept. It then cascades slowly, and not before
-// somebody has read status, so that the bench sees a drain.
+// adopt takes the files that an earlier daemon kept. It then cascades slowly, after the first read
+// of status, so that the bench sees a drain.
 func (k *fakeDaemon) adopt() error {
 	err := moveFiles(k.memoryDir(), k.dir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -128,7 +127,7 @@ func (k *fakeDaemon) watchReaders() error {
 	return os.NewSyscallError("inotify_add_watch", err)
 }
 
-// unread reports whether nobody has read status yet, though somebody is to.
+// unread reports whether status must still be read for the first time.
 func (k *fakeDaemon) unread() bool {
 	if k.readers == 0 {
 		return false
@@ -181,7 +180,7 @@ func (k *fakeDaemon) serve(readyFD uint) error {
 	}
 }
 
-// moveFiles moves all entries; to "" it removes them, from "" there are none.
+// moveFiles moves all entries. With to "" it removes them; with from "" there are none.
 func moveFiles(from, to string) error {
 	if from == "" {
 		return nil
@@ -202,11 +201,11 @@ func moveFiles(from, to string) error {
 func (k *fakeDaemon) scan() error {
 	blocks, cascaded := 0, int64(0)
 	if k.unread() {
-		cascaded = k.perScan // It takes nothing.
+		cascaded = k.perScan // it takes nothing
 	}
 	err := filepath.WalkDir(k.dir, func(path string, e os.DirEntry, err error) error {
 		if err == nil && e.IsDir() && e.Name() == ".kvfs" {
-			return filepath.SkipDir // Nobody but the bench opens what is in there.
+			return filepath.SkipDir // only the bench opens files in there
 		}
 		if err != nil || e.IsDir() || !strings.HasSuffix(path, ".bin") {
 			return nil // Removed meanwhile, or no block.
@@ -216,7 +215,7 @@ func (k *fakeDaemon) scan() error {
 			return nil
 		}
 		blocks++
-		// Inodes are used again: the time tells their files apart.
+		// Inodes are reused: the time distinguishes their files.
 		version := fmt.Sprint(path, info.Sys().(*syscall.Stat_t).Ino, info.ModTime())
 		if !k.seen[version] && cascaded < k.perScan {
 			k.seen[version] = true

@@ -14,11 +14,11 @@ import (
 
 const fioName = "fio"
 
-// fio runs the program of that name, the base line of the disk tier.
+// fio runs the program fio, the baseline of the disk tier.
 type fio struct {
 	path    string
 	version string
-	missing string // why there are no figures of it; empty: there are
+	missing string // why there are no figures of fio; empty: there are
 }
 
 // fioJob is one run over one file.
@@ -30,8 +30,7 @@ type fioJob struct {
 	flags      []string
 }
 
-// findFio looks for fio and tries it in dir, as io_uring or O_DIRECT may be
-// denied.
+// findFio looks for fio and tests it in dir, because io_uring or O_DIRECT may be denied.
 func findFio(ctx context.Context, dir string) *fio {
 	path, err := exec.LookPath(fioName)
 	if err != nil {
@@ -98,7 +97,7 @@ func (f *fio) layOut(ctx context.Context, file string, bytes int) error {
 	return err
 }
 
-// parseFio returns the bandwidth that the output tells, if it moved all bytes.
+// parseFio returns the bandwidth in the output, if fio moved all bytes.
 func parseFio(output []byte, totalBytes int) (float64, error) {
 	// Notes may stand before the document.
 	start := bytes.IndexByte(output, '{')

@@ -29,7 +29,7 @@ func hotTopics() []string {
 // diskTopics are about the disk tier.
 func diskTopics() []string { return []string{"cold", "drain", "hotcascade", "recovery", "prefetch"} }
 
-// config is what the flags say.
+// config is the parsed flags.
 type config struct {
 	kvfs       string
 	kvfsArgs   []string
@@ -88,7 +88,7 @@ func parseFlags(args []string) (*config, error) {
 	return c, c.finish(*sizes, *threads, *memory, *diskBytes)
 }
 
-// quicken sets what was not given to values for a smoke test.
+// quicken sets values that were not given to those of a smoke test.
 func quicken(f *flag.FlagSet, c *config, memory, diskBytes *string) {
 	given := map[string]bool{}
 	f.Visit(func(f *flag.Flag) { given[f.Name] = true })
@@ -150,16 +150,15 @@ func (c *config) finish(sizes, threads, memory, diskBytes string) error {
 	return nil
 }
 
-// wants tells whether any of the topics shall be measured.
+// wants reports whether any of the topics is to be measured.
 func (c *config) wants(names ...string) bool {
 	return len(c.only) == 0 || slices.ContainsFunc(names, func(n string) bool {
 		return slices.Contains(c.only, n)
 	})
 }
 
-// count is how many blocks of a size are read and rewritten in turn: 256 MiB or
-// more, so that they do not stay in a processor's cache of level 2, but not more
-// than 2,048.
+// count is how many blocks of a size are read and rewritten in turn: 256 MiB or more, so that they
+// do not stay in a processor's level 2 cache, but at most 2,048.
 func (c *config) count(size int) int {
 	if c.quick {
 		return max(2, min(64, 16*mib/size))

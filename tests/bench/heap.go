@@ -15,8 +15,8 @@ const (
 	heapGoalBytes  = 400 // of the daemon's heap for each block
 )
 
-// heap stores many small blocks in a fresh kvfs, asks what each costs, then kills
-// the daemon and measures how the next one adopts them.
+// heap stores many small blocks in a fresh kvfs and measures the heap for each. Then it kills the
+// daemon and measures how the next one adopts the blocks.
 func (b *bench) heap(ctx context.Context) error {
 	t := b.target(kvfsName)
 	if err := t.server.stop(); err != nil {
@@ -44,16 +44,15 @@ func (b *bench) heap(ctx context.Context) error {
 		return err
 	}
 	b.heapRow(table, empty, b.heapBytes(t), count)
-	if count >= 100_000 { // Fewer are lost in what else comes and goes.
+	if count >= 100_000 { // fewer are lost in other changes of the heap
 		add("memory of the machine for each block",
 			float64(available-memInfo("MemAvailable"))/float64(count), "bytes")
 	}
 	return b.adoption(ctx, t, names, count, add)
 }
 
-// affordable is how many of the wanted blocks there is memory for: 4 KiB for the
-// bytes and about 3 KiB for the kernel's inodes and names, of kvfs and of its
-// tmpfs.
+// affordable is how many of the wanted blocks fit into memory: 4 KiB for the bytes and about 3 KiB
+// for the kernel's inodes and names, of kvfs and of its tmpfs.
 func affordable(wanted int) int {
 	const reserve, each = 1 * gib, 7 * kib
 	return min(wanted, max(1000, (memInfo("MemAvailable")-reserve)/each))
@@ -90,10 +89,10 @@ func (b *bench) storeSmall(ctx context.Context, t *target, count int,
 	return names, err
 }
 
-// groupDir has two digits, as all paths have the same length.
+// groupDir has two digits, because all paths have the same length.
 func groupDir(t *target, g int) string { return fmt.Sprintf("%s/heap%02d", t.dir, g) }
 
-// heapBytes returns the daemon's live heap, or 0 if it does not tell.
+// heapBytes returns the daemon's live heap, or 0 if status does not have it.
 func (b *bench) heapBytes(t *target) float64 {
 	s, err := readStatus(t)
 	if err != nil {
@@ -120,8 +119,8 @@ func (b *bench) heapRow(table *table, empty, full float64, count int) {
 	table.add("heap without blocks, part of the above", fmt.Sprintf("%.1f MiB", empty/mib), "", "")
 }
 
-// adoption kills the daemon and times the next one until it is ready, and until
-// it lists all blocks.
+// adoption kills the daemon and times the next one until it is ready, and until it lists all
+// blocks.
 func (b *bench) adoption(ctx context.Context, t *target, names paths, count int,
 	add func(string, float64, string)) error {
 	b.say("heap: kill kvfs and start it again")
@@ -140,7 +139,7 @@ func (b *bench) adoption(ctx context.Context, t *target, names paths, count int,
 	add("all listed after", time.Since(begin).Seconds(), "s")
 	add("share of the blocks adopted", 100*float64(found)/float64(count), "%")
 	if found < count {
-		return nil // Which ones is not for a benchmark to tell.
+		return nil // a benchmark does not check which ones
 	}
 	const checked = 1000
 	check := newWork(1, min(checked, count), func(c *client, i int) error {

@@ -10,37 +10,35 @@ import (
 )
 
 const (
-	// hotCascadeGoal is how much of their speed hot reads keep while a cascade
-	// runs.
+	// hotCascadeGoal is the share of their speed that hot reads keep during a cascade.
 	hotCascadeGoal = 0.90
 	// cascadeBlockBytes is the size of the blocks that keep the cascade busy.
 	cascadeBlockBytes = 4 * mib
 )
 
-// The states that hot reads are measured in, as names of a series.
+// The states in which hot reads are measured, as names of a series.
 const (
-	quietState   = "alone"         // nobody writes
+	quietState   = "alone"         // no writer
 	writerState  = "with a writer" // into a mount without a disk tier
 	cascadeState = "with a writer and its cascade"
 )
 
-// cascadeBench is a mount with and a mount without a disk tier, and in each of
-// them a ring of blocks that a writer overwrites.
+// cascadeBench is a mount with and a mount without a disk tier. Each has a ring of blocks that a
+// writer overwrites.
 type cascadeBench struct {
 	*diskBench
 	tier, plain         *tierMount
 	tierRing, plainRing *blockSet
-	bytesPerSec         float64   // what the writer is held to; 0: not at all
+	bytesPerSec         float64   // rate limit of the writer; 0: none
 	cascaded            []float64 // bytes a second, in each pass of cascadeState
 	written             series    // bytes a second, by state
 }
 
-// hotCascade measures what a cascade costs those who read blocks in memory. The
-// writer costs them something too, so the base line has the same writer, held to
-// the same rate, without a disk tier.
+// hotCascade measures how much a cascade slows down reads of blocks in memory. The writer slows
+// them down, too. So the baseline has the same writer, at the same rate, without a disk tier.
 func (d *diskBench) hotCascade(ctx context.Context) (err error) {
-	// The ring is larger than the queue, so that no block is replaced while it
-	// waits, and what is written is what is cascaded.
+	// The ring is larger than the queue. So no block is replaced while it waits, and every written
+	// block is cascaded.
 	ring, note, err := d.fit(d.config.diskBytes*3/2, 2, 3, diskSlack)
 	if err != nil {
 		return err
@@ -79,8 +77,7 @@ func (d *diskBench) hotCascade(ctx context.Context) (err error) {
 	return nil
 }
 
-// prepare fills the rings and measures how fast the cascade can take blocks from
-// the writer.
+// prepare fills the rings and measures how fast the cascade can take blocks from the writer.
 func (c *cascadeBench) prepare(ctx context.Context, blocks int) error {
 	var err error
 	if c.tierRing, err = newBlockSet(&c.tier.target, "ring", cascadeBlockBytes, 0, blocks); err != nil {
@@ -115,7 +112,7 @@ func (c *cascadeBench) cascadeRate(ctx context.Context, f func() error) (float64
 	return rate, errors.Join(err, writeErr)
 }
 
-// busy waits until the cascade is under way, then measures its rate during f.
+// busy waits until the cascade runs, then measures its rate during f.
 func (c *cascadeBench) busy(ctx context.Context, f func() error) (float64, error) {
 	if err := pause(ctx, c.passTime()/2); err != nil {
 		return 0, err
@@ -135,8 +132,8 @@ func (c *cascadeBench) busy(ctx context.Context, f func() error) (float64, error
 	return float64(after.CascadedBytes-before.CascadedBytes) / time.Since(begin).Seconds(), nil
 }
 
-// settle waits until both daemons have nothing left to do. The cascade may have
-// dropped blocks when its queue was full: it was to be busy.
+// settle waits until both daemons are idle. The cascade may have dropped blocks when its queue was
+// full, because it had to be busy.
 func (c *cascadeBench) settle(ctx context.Context) error {
 	if err := errors.Join(c.plain.settle(ctx), c.tier.settle(ctx)); err != nil {
 		return err
@@ -192,7 +189,7 @@ func (c *cascadeBench) size(ctx context.Context, table *table, size int) error {
 	return err
 }
 
-// contenders are the states. Each pass reads blocks for a while, in bytes a second.
+// contenders are the states. Each pass reads blocks for a while and returns bytes a second.
 func (c *cascadeBench) contenders(sets map[*tierMount]*blockSet) []contender {
 	read := func(ctx context.Context, m *tierMount) (float64, error) {
 		set := sets[m]
@@ -238,7 +235,7 @@ func (c *cascadeBench) row(table *table, size int, perSec series) {
 	cascade.Value = median(cascade.Samples)
 	c.report.add(cascade)
 	if slices.Min(cascade.Samples) == 0 {
-		verdict[2] = "no cascade ran" // Then the figures mean nothing.
+		verdict[2] = "no cascade ran" // then the figures have no meaning
 	}
 	written := func(state string) string { return fmt.Sprintf("%.2f", median(gigabytes(c.written[state]))) }
 	text := func(state string) string { return fmt.Sprintf("%.2f", median(gigabytes(perSec[state]))) }
@@ -260,7 +257,7 @@ type backgroundWriter struct {
 	done   chan error
 }
 
-// startWriter starts a thread of its own. It has to be stopped.
+// startWriter starts a thread. The caller must stop it.
 func (c *cascadeBench) startWriter(ctx context.Context, ring *blockSet) *backgroundWriter {
 	ctx, cancel := context.WithCancelCause(ctx)
 	w := &backgroundWriter{cancel: cancel, begin: time.Now(), done: make(chan error, 1)}

@@ -16,14 +16,14 @@ import (
 
 const iperfName = "iperf3"
 
-// iperfLimit is how long its server may take until it has served a client.
+// iperfLimit is how long the server may take until it has served a client.
 const iperfLimit = 30 * time.Second
 
-// iperf runs the program of that name, the base line of what goes over the network.
+// iperf runs the program iperf3, the baseline of the network.
 type iperf struct {
 	path    string
 	version string
-	missing string // why there are no figures of it; empty: there are
+	missing string // why there are no figures of iperf3; empty: there are
 }
 
 func findIperf(ctx context.Context) *iperf {
@@ -38,8 +38,8 @@ func findIperf(ctx context.Context) *iperf {
 	return &iperf{path: path, version: firstLine(string(version))}
 }
 
-// run returns the bytes a second that node 1 receives from node 0. Congestion may be
-// empty: as the host has it.
+// run returns the bytes a second that node 1 receives from node 0. An empty congestion means the
+// host's.
 func (f *iperf) run(ctx context.Context, n *netns.Net, streams, seconds int, congestion string) (rate float64, err error) {
 	inside := func(i int, args ...string) *exec.Cmd {
 		cmd := exec.CommandContext(ctx, "nsenter", append([]string{"--net=" + n.Path(i), f.path}, args...)...)
@@ -50,7 +50,7 @@ func (f *iperf) run(ctx context.Context, n *netns.Net, streams, seconds int, con
 	if err := server.Start(); err != nil {
 		return 0, err
 	}
-	defer func() { // It goes on until it is told.
+	defer func() { // it goes on until it is stopped
 		server.Process.Kill()
 		server.Wait()
 	}()

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// machine describes what the figures depend on.
+// machine describes the machine, on which the figures depend.
 func (b *bench) machine() []string {
 	cores := runtime.NumCPU()
 	lines := []string{fmt.Sprintf("Linux %s, %s, %d cores, %.1f GiB of memory, %s",
@@ -70,7 +70,7 @@ func memInfo(field string) int {
 	return 0
 }
 
-// chosen returns the word in brackets, as the kernel marks the setting in force.
+// chosen returns the word in brackets, which is the active setting of the kernel.
 func chosen(setting string) string {
 	_, rest, _ := strings.Cut(setting, "[")
 	word, _, ok := strings.Cut(rest, "]")

@@ -1,12 +1,11 @@
-// Bench measures kvfs against a plain tmpfs, and prints what users would pick
-// instead beside it: go-fuse's loopback file system over tmpfs and a directory
-// on the disk with its page cache hot.
+// Bench measures kvfs against a plain tmpfs. It prints the alternatives beside it: go-fuse's
+// loopback file system over tmpfs, and a directory on the disk with its page cache hot.
 //
-// All targets are measured in the same run, in turns, by the same client: bare
-// system calls from threads of their own (client.go). A figure is the median of
-// the rounds; a ratio is one of medians. Memory is warmed before it is timed,
-// because the first touch of fresh memory measures the machine, not the file
-// system. Blocks carry marks that are checked before and after the timed passes.
+// All targets are measured in the same run, in turns, by the same client: bare system calls from
+// separate threads (client.go). A figure is the median of the rounds; a ratio is a ratio of
+// medians. Memory is warmed before the timing, because the first touch of fresh memory measures the
+// machine, not the file system. Blocks have marks that are checked before and after the timed
+// passes.
 //
 //	go run ./tests/bench            # everything, some minutes, about 8 GiB of memory
 //	go run ./tests/bench -quick     # smoke test, seconds
@@ -17,34 +16,32 @@
 // (of the daemon, for each GB read), readdir, heap (a million small blocks: heap
 // for each, and adoption after a crash).
 //
-// Those of the disk tier, in a directory of their own under -disk and with
-// daemons of their own: cold (reads of blocks that only the disk tier has, beside
-// fio and a plain directory), drain (the rate at which the cascade empties its
-// queue, beside fio), hotcascade (what a cascade costs hot reads), recovery (start
-// with and without the index). Fio runs io_uring with O_DIRECT, 8 requests deep,
-// in the same directory and the same rounds. Without fio the rest is measured and
+// Those of the disk tier, in a separate directory under -disk and with separate daemons: cold
+// (reads of blocks that only the disk tier has, beside fio and a plain directory), drain (the rate
+// at which the cascade empties its queue, beside fio), hotcascade (how much a cascade slows hot
+// reads), recovery (start with and without the index). Fio runs io_uring with O_DIRECT, 8 requests
+// deep, in the same directory and the same rounds. Without fio the other figures are measured and
 // the tables say what is missing.
 //
-// Those of peers, with daemons in network namespaces (as root): peer (promotion from
-// another node's memory, beside iperf3), peerlatency (of one cold block, beside a bare
-// loop of sendfile), lookup (in three nodes, counting packets), replica (the rate of
-// copies), rdma (bare transports: libfabric over its provider tcp, beside our TCP transport and
-// iperf3) and registration (of files with libfabric). The last two need a build with cgo and
-// -tags ofi, and the library; else the tables say what is missing.
+// Those of peers, with daemons in network namespaces (as root): peer (promotion from another node's
+// memory, beside iperf3), peerlatency (of one cold block, beside a bare loop of sendfile), lookup
+// (in three nodes, counting packets), replica (the rate of copies), rdma (bare transports:
+// libfabric over its provider tcp, beside our TCP transport and iperf3) and registration (of files
+// with libfabric). The last two need a build with cgo and -tags ofi, and the library; otherwise the
+// tables say what is missing.
 //
-// Those of the control directory, with daemons of their own: query (exists and longest_hit
-// through .kvfs/query, beside os.path.exists and access(2)), prefetch (from the SSD, beside
-// reads; it belongs to the disk tier), events (what followers and ZeroMQ subscribers cost those who
-// write, with 100,000 events a second).
+// Those of the control directory, with separate daemons: query (exists and longest_hit through
+// .kvfs/query, beside os.path.exists and access(2)), prefetch (from the SSD, beside reads; it
+// belongs to the disk tier), events (how much followers and ZeroMQ subscribers slow writers, with
+// 100,000 events a second).
 //
 // That of modes: store (hot reads and writes through a mount of a standalone store, beside an
 // embedded mount; and what kvfs run adds to the time of a command).
 //
-// kvfs is started as 'kvfs mount --memory-size SIZE --ready-fd 3 DIR', with a disk
-// tier also '--disk path=DIR,size=SIZE --disk-cascade async --disk-cascade-queue
-// SIZE'. Of its .kvfs/status it reads "mount": {"ops": {name: count}} and
-// "process": {"heap_bytes": n}; a topic that lacks its figure prints n/a. Of the
-// disk tier it needs the entry "disk" of "secondaries".
+// kvfs is started as 'kvfs mount --memory-size SIZE --ready-fd 3 DIR', with a disk tier also
+// '--disk path=DIR,size=SIZE --disk-cascade async --disk-cascade-queue SIZE'. From .kvfs/status the
+// bench reads "mount": {"ops": {name: count}} and "process": {"heap_bytes": n}; a topic without its
+// figure prints n/a. For the disk tier it needs the entry "disk" of "secondaries".
 package main
 
 import (
@@ -78,7 +75,7 @@ type bench struct {
 	}
 }
 
-// The children's death signal hangs on the thread that starts them: see server.
+// The death signal of a child depends on the thread that starts it: see server.
 func init() { runtime.LockOSThread() }
 
 func main() {
@@ -104,7 +101,7 @@ func main() {
 
 func run(c *config) error {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, cancel) // The second ^C ends the program at once.
+	context.AfterFunc(ctx, cancel) // the second ^C ends the program at once
 	defer cancel()
 	ctx, cancelLimit := context.WithTimeoutCause(ctx, c.limit,
 		fmt.Errorf("not done after -timeout %v", c.limit))
@@ -164,8 +161,8 @@ func (b *bench) target(name string) *target {
 	return nil
 }
 
-// killHanging runs when the run is interrupted or out of time. Clients that
-// hang in a daemon that does not answer come back when it is dead.
+// killHanging runs when the run is interrupted or out of time. Clients that hang in a daemon
+// without an answer return when the daemon is dead.
 func (b *bench) killHanging() {
 	const grace = 10 * time.Second
 	select {
@@ -180,7 +177,7 @@ func (b *bench) killHanging() {
 	}
 }
 
-// say tells the person who waits what is going on; figures go to the report.
+// say reports progress to the user; figures go to the report.
 func (b *bench) say(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "bench: "+format+"\n", args...)
 }

@@ -14,19 +14,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// work is an operation on the indexes 0 to count-1, which threads share out:
-// thread t takes t, t+threads, t+2*threads and so on.
+// work is an operation on the indexes 0 to count-1. The threads divide them: thread t takes t,
+// t+threads, t+2*threads and so on.
 type work struct {
 	threads int
 	count   int
 	op      func(c *client, i int) error
 	// once ends a pass after each index was done once, even if time is left.
 	once bool
-	// queue, if not nil, is where all threads take their next index, so that none
-	// of them ends a pass long before the others; set once, too.
+	// queue, if not nil, gives all threads their next index, so that no thread ends a pass long
+	// before the others. Set once, too.
 	queue *atomic.Int64
-	// next is where each thread goes on in the next pass, so that short passes
-	// still walk over all indexes.
+	// next is where each thread continues in the next pass, so that short passes still cover all
+	// indexes.
 	next []int
 }
 
@@ -39,7 +39,7 @@ func newWork(threads, count int, op func(c *client, i int) error) *work {
 	return w
 }
 
-// tally is the outcome of a pass.
+// tally is the result of a pass.
 type tally struct {
 	ops     int
 	perSec  float64 // sum of the threads' own rates, operations per second
@@ -71,7 +71,7 @@ func (p *pool) close() error {
 	return errors.Join(errs...)
 }
 
-// once does every index of w a single time and untimed: preparation and warm-up.
+// once does every index of w one time and untimed: preparation and warm-up.
 func (p *pool) once(ctx context.Context, w *work) error {
 	before := w.once
 	w.once = true
@@ -120,7 +120,7 @@ func (p *pool) loop(ctx context.Context, w *work, t int, d time.Duration) (tally
 	c := p.clients[t]
 	share := (w.count - t + w.threads - 1) / w.threads
 	if w.queue != nil {
-		share = w.count // The queue's end ends the pass.
+		share = w.count // the end of the queue ends the pass
 	}
 	var out tally
 	begin := time.Now()
@@ -138,7 +138,7 @@ func (p *pool) loop(ctx context.Context, w *work, t int, d time.Duration) (tally
 		out.ops++
 		out.elapsed = time.Since(begin)
 	}
-	if out.ops > 0 { // A queue may leave a thread without any.
+	if out.ops > 0 { // a queue may leave a thread without work
 		out.perSec = float64(out.ops) / out.elapsed.Seconds()
 	}
 	return out, nil
@@ -156,9 +156,8 @@ func (w *work) take(t int) int {
 	return i
 }
 
-// blockPreemption masks SIGURG on the calling thread. The Go runtime sends it
-// every 10 ms to a busy thread, and FUSE would turn each into an INTERRUPT
-// request, which no engine causes.
+// blockPreemption masks SIGURG on the calling thread. The Go runtime sends it every 10 ms to a busy
+// thread. FUSE would turn each into an INTERRUPT request, which no engine causes.
 func blockPreemption() error {
 	var set unix.Sigset_t
 	const bit = uint(unix.SIGURG) - 1

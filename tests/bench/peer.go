@@ -22,7 +22,7 @@ import (
 const (
 	peerReaders  = 8 // threads
 	gossipPort   = "7946"
-	clusterLimit = time.Minute // for anything that the nodes have to agree on
+	clusterLimit = time.Minute // for anything on which the nodes must agree
 )
 
 // peerTopics are about blocks of other nodes.
@@ -30,19 +30,18 @@ func peerTopics() []string {
 	return []string{"peer", "peerlatency", "lookup", "replica", "rdma", "registration"}
 }
 
-// peerBench is what the topics of peers share.
+// peerBench is the common state of the topics of peers.
 type peerBench struct {
 	*bench
 	readers *pool
 	writer  *pool
-	pattern []byte // what newClient fills buffers with
+	pattern []byte // content of the buffers of newClient
 	iperf   *iperf
 	keys    string // directory with keys and certificates; empty: not made yet
 	hostCC  string // the congestion control that sockets have by default
 }
 
-// measurePeers measures the topics of peers. One that fails does not keep the others
-// from being measured.
+// measurePeers measures the topics of peers. If one fails, the others are still measured.
 func (b *bench) measurePeers(ctx context.Context) error {
 	if !b.config.wants(peerTopics()...) || !slices.Contains(b.config.targets, kvfsName) {
 		return nil
@@ -78,7 +77,7 @@ func (b *bench) measurePeers(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// newPeerBench returns what it has made also after an error, to be closed.
+// newPeerBench returns its result also after an error. The caller must close it.
 func (b *bench) newPeerBench(ctx context.Context) (*peerBench, error) {
 	p := &peerBench{bench: b}
 	var err error
@@ -121,17 +120,17 @@ type peers struct {
 	nodes []*target
 }
 
-// peerOptions say how to start them.
+// peerOptions say how to start peers.
 type peerOptions struct {
 	nodes       int
 	memoryBytes int // of each
 	secure      bool
-	congestion  string // empty: as the host has it
+	congestion  string // empty: that of the host
 	flags       []string
 }
 
-// join makes a network and daemons in it, and waits until they follow each other. They
-// are to be closed also after an error.
+// join makes a network and daemons in it, and waits until they follow each other. The caller must
+// close them also after an error.
 func (p *peerBench) join(ctx context.Context, o peerOptions) (*peers, error) {
 	c := &peers{peerBench: p}
 	if available := memInfo("MemAvailable"); o.nodes*o.memoryBytes > available/3*2 {
@@ -172,11 +171,11 @@ func (p *peerBench) join(ctx context.Context, o peerOptions) (*peers, error) {
 	})
 }
 
-// flags are those of node i. It is called before the daemon of that node runs, and
-// after those before it do.
+// flags are the flags of node i. It is called before the daemon of that node runs, and after the
+// daemons before it run.
 func (c *peers) flags(ctx context.Context, i int, o peerOptions) ([]string, error) {
 	name := fmt.Sprintf("node%d", i)
-	// A peer that this machine has no time for just now is waited for: what it does not give
+	// The reader waits for a peer that gets no time on this machine: a block that it does not give
 	// would be a miss.
 	flags := append([]string{"--bind", net.JoinHostPort(c.net.Addr(i), gossipPort), "--node-name", name,
 		"--peer-timeout", clusterLimit.String()}, o.flags...)
@@ -214,7 +213,7 @@ func (c *peers) flags(ctx context.Context, i int, o peerOptions) ([]string, erro
 // run runs a kvfs command.
 func (p *peerBench) run(ctx context.Context, args ...string) error {
 	if p.kvfsPath == "" {
-		// Any server makes it known.
+		// Any server sets kvfsPath.
 		if _, err := p.kvfs("peer0", 64); err != nil {
 			return err
 		}
@@ -239,7 +238,7 @@ func (c *peers) close() error {
 	return errors.Join(errs...)
 }
 
-// member is what status tells of one.
+// member is the status of a member.
 type member struct {
 	Name        string `json:"name"`
 	Self        bool   `json:"self"`
@@ -295,8 +294,8 @@ func (c *peers) known(ctx context.Context, set *blockSet) error {
 	})
 }
 
-// drop empties the memory of a node, whose blocks others have as well: again, if the kernel
-// had not let go of a file yet.
+// drop empties the memory of a node; other nodes have its blocks as well. It tries again if the
+// kernel still had a file open.
 func (c *peers) drop(ctx context.Context, n *target) error {
 	if err := n.settle(ctx); err != nil { // A file that is still open cannot be evicted.
 		return err

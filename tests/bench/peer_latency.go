@@ -48,7 +48,7 @@ func (p *peerBench) latency(ctx context.Context) (err error) {
 	}
 	for round := range p.config.rounds {
 		_, err := c.promote(ctx, set, 1, round, func(cl *client, i int) error {
-			// Another one first each time, so that neither always finds what the other left.
+			// Each round begins with another one, so that neither always finds what the other left.
 			steps := []func() error{
 				func() error {
 					begin := time.Now()
@@ -87,8 +87,8 @@ func (p *peerBench) latency(ctx context.Context) (err error) {
 	return nil
 }
 
-// bareLoop is the least that a block over TCP costs: a connection from node 1 to node 0,
-// where each byte that arrives is answered by a file.
+// bareLoop is the least cost of a block over TCP: a connection from node 1 to node 0 that answers
+// each byte with a file.
 type bareLoop struct {
 	file   *os.File
 	client int
@@ -112,7 +112,7 @@ func (c *peers) startBare(size int) (*bareLoop, error) {
 	return b, nil
 }
 
-// connect returns the server's end, and keeps the client's.
+// connect returns the server's end, and stores the client's.
 func (b *bareLoop) connect(c *peers) (int, error) {
 	addr := &unix.SockaddrInet4{}
 	if _, err := fmt.Sscanf(c.net.Addr(0), "%d.%d.%d.%d", &addr.Addr[0], &addr.Addr[1], &addr.Addr[2], &addr.Addr[3]); err != nil {
@@ -149,8 +149,8 @@ func (b *bareLoop) connect(c *peers) (int, error) {
 	return server, unix.SetsockoptInt(server, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 }
 
-// tcpSocket makes one with the congestion control of the comparison, which what is
-// accepted inherits.
+// tcpSocket makes a socket with the congestion control of the comparison. Accepted sockets inherit
+// it.
 func tcpSocket() (int, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

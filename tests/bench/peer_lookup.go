@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lookups measures stat on one of three nodes of names that the others have, and of
-// names that nobody has, and counts packets.
+// lookups measures stat on one of three nodes of names that the others have, and of names that no
+// node has, and counts packets.
 func (p *peerBench) lookups(ctx context.Context) (err error) {
 	const size = 4 * kib
 	count := 10_000
@@ -39,7 +39,7 @@ func (p *peerBench) lookups(ctx context.Context) (err error) {
 		}
 		present = append(present, to)
 	}
-	// The last of each, so that the others are not in the kernel's cache of names.
+	// The last one of each, so that the others are not in the kernel's cache of names.
 	for _, set := range present {
 		last := *set
 		last.count, last.final.flat = 1, set.final.flat[(set.count-1)*set.final.stride:]
@@ -72,7 +72,7 @@ func (p *peerBench) lookups(ctx context.Context) (err error) {
 	}))
 }
 
-// countPorts has a node count the packets of control and bulk of all nodes.
+// countPorts makes a node count the packets of control and bulk of all nodes.
 func (c *peers) countPorts(node int) error {
 	members, err := clusterMembers(c.nodes[node])
 	if err != nil {
@@ -92,8 +92,8 @@ func (c *peers) countPorts(node int) error {
 	return nil
 }
 
-// lookupRow does all of the work once. The nodes talk about other things now and then,
-// so that a few packets are no failure; one for a hundred names would be.
+// lookupRow does all of the work once. The nodes sometimes exchange other packets, so a few packets
+// are no failure; one for a hundred names would be.
 func (c *peers) lookupRow(ctx context.Context, table *table, what string, w *work) error {
 	tcp, udp, err := c.net.Counted(2)
 	if err != nil {

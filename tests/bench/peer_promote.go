@@ -14,7 +14,7 @@ import (
 
 const (
 	peerMaxBytes = 16 * mib
-	// peerGoal is the share of iperf3's rate that 8 readers of 4 MiB want to reach.
+	// peerGoal is the goal for 8 readers of 4 MiB as a share of iperf3's rate.
 	peerGoal = 0.90
 )
 
@@ -27,7 +27,7 @@ type peerCell struct {
 
 func (c peerCell) name() string { return fmt.Sprintf("%s by %d", sizeText(c.size), c.readers) }
 
-// withRead names the rounds in which the blocks are read, too.
+// withRead names the rounds in which the blocks are also read.
 func (c peerCell) withRead() string { return c.name() + ", and read" }
 
 func peerCells() []peerCell {
@@ -44,8 +44,7 @@ type peerMode struct {
 	secure           bool
 }
 
-// modes are those that are measured: cubic, what the host has if that is another one,
-// and TLS.
+// modes are the measured modes: cubic, the host's default if it is another one, and TLS.
 func (p *peerBench) modes() []peerMode {
 	modes := []peerMode{{"cubic", "cubic", false}}
 	if p.hostCC != "" && p.hostCC != "cubic" && !p.config.quick {
@@ -54,10 +53,10 @@ func (p *peerBench) modes() []peerMode {
 	return append(modes, peerMode{"cubic, TLS", "cubic", true})
 }
 
-// iperfStreams are the numbers of streams of the base line, of which the better counts.
+// iperfStreams are the numbers of streams of the baseline; the better one counts.
 func iperfStreams() []int { return []int{1, 4} }
 
-// promotions measures reads on one node of blocks that only the memory of another has.
+// promotions measures reads on one node of blocks that only another node has in memory.
 func (p *peerBench) promotions(ctx context.Context) error {
 	table := p.report.table("peer", "Promotion from another node's memory",
 		"(open and close on one node, whose memory was emptied before, of blocks in the memory of the other one, each once, "+
@@ -114,8 +113,8 @@ func (p *peerBench) promotionMode(ctx context.Context, table *table, mode peerMo
 	return nil
 }
 
-// lay writes blocks on node 0 and returns them as node 1 sees them, after each was read
-// there once, untimed, and compared byte by byte.
+// lay writes blocks on node 0 and returns them as node 1 sees them. Node 1 has read each once,
+// untimed, and compared it byte by byte.
 func (c *peers) lay(ctx context.Context, size, count int) (*blockSet, error) {
 	group := fmt.Sprintf("p%d", size)
 	from, err := newBlockSet(c.nodes[0], group, size, 0, count)
@@ -146,8 +145,8 @@ func (c *peers) lay(ctx context.Context, size, count int) (*blockSet, error) {
 	return to, err
 }
 
-// promote empties the memory of node 1 and reads all blocks there, and fails if they
-// were not all fetched.
+// promote empties the memory of node 1 and reads all blocks there. It fails if they were not all
+// fetched.
 func (c *peers) promote(ctx context.Context, set *blockSet, readers, round int, op func(*client, int) error) (float64, error) {
 	if err := errors.Join(c.drop(ctx, c.nodes[1]), c.nodes[0].settle(ctx)); err != nil {
 		return 0, err
@@ -170,15 +169,14 @@ func (c *peers) promote(ctx context.Context, set *blockSet, readers, round int, 
 	return float64(set.count*set.size) / result.elapsed.Seconds(), nil
 }
 
-// pretouch makes sure that the next so many bytes of memory are this machine's: what a
-// virtual machine frees goes back to its host after a moment (free page reporting), and
-// the first use after that takes ten times as long as a later one.
+// pretouch touches the next so many bytes of memory. A virtual machine returns freed memory to its
+// host after a moment (free page reporting), and the first use after that takes ten times as long.
 func pretouch(bytes int) error {
 	p, err := unix.Mmap(-1, 0, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return os.NewSyscallError("mmap", err)
 	}
-	unix.Madvise(p, unix.MADV_HUGEPAGE) // If it can be had.
+	unix.Madvise(p, unix.MADV_HUGEPAGE) // if possible
 	for at := 0; at < len(p); at += pageBytes {
 		p[at] = 1
 	}
@@ -187,7 +185,7 @@ func pretouch(bytes int) error {
 
 func iperfTitle(streams int) string { return fmt.Sprintf("%s %d", iperfName, streams) }
 
-// iperfRound measures the base line once.
+// iperfRound measures the baseline once.
 func (c *peers) iperfRound(ctx context.Context, perSec series, mode peerMode) error {
 	if c.iperf.missing != "" {
 		return nil
@@ -206,7 +204,7 @@ func (c *peers) iperfRound(ctx context.Context, perSec series, mode peerMode) er
 	return nil
 }
 
-// baseLine returns the name of the better base line.
+// baseLine returns the name of the better baseline.
 func baseLine(perSec series) string {
 	var titles []string
 	for _, streams := range iperfStreams() {
@@ -232,7 +230,7 @@ func (p *peerBench) promotionRow(table *table, mode peerMode, cell peerCell, per
 	table.add(append(cells, verdict...)...)
 }
 
-// versusIperf returns the cells for the base line, and for ratio, goal and verdict.
+// versusIperf returns the cells for the baseline, and for ratio, goal and verdict.
 func (p *peerBench) versusIperf(r *row, perSec series, mode peerMode, cell peerCell) (string, []string) {
 	goal := 0.0
 	if cell.readers == peerReaders && cell.size == 4*mib && !mode.secure {

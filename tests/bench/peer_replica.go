@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// replicas measures how fast the blocks that are written on one node get their copy on
-// the other one.
+// replicas measures how fast blocks written on one node get their copy on the other.
 func (p *peerBench) replicas(ctx context.Context) (err error) {
 	table := p.report.table("replica", "Copies on another node",
 		"(replicas: 1; 2 threads write on one node, \"writers\" is their speed meanwhile; \"copies\" counts from the first write until "+

@@ -44,8 +44,8 @@ func TestIperfRate(t *testing.T) {
 	}
 }
 
-// TestIperfRound shows that the base line runs in both numbers of streams, and the
-// better one is taken.
+// TestIperfRound shows that the baseline runs with both numbers of streams, and that the better one
+// counts.
 func TestIperfRound(t *testing.T) {
 	c := newPair(t)
 	if c.iperf.missing != "" {
@@ -64,7 +64,7 @@ func TestIperfRound(t *testing.T) {
 	}
 }
 
-// TestBareLoop shows that the loop to which a promotion is compared moves the bytes.
+// TestBareLoop shows that the loop for comparison moves the bytes.
 func TestBareLoop(t *testing.T) {
 	c := newPair(t)
 	const size = mib

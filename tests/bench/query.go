@@ -19,7 +19,7 @@ const (
 	queryGroup      = "exists"
 	hitGroups       = 4
 
-	// The goals, in keys a second, as a multiple of what the mount itself can do, and in
+	// The goals, in keys a second, as a multiple of the speed of the mount itself, and in
 	// milliseconds.
 	existsJSONGoal   = 2e6
 	existsBinaryGoal = 5e6
@@ -30,8 +30,7 @@ const (
 // controlTopics are about the files of the control directory.
 func controlTopics() []string { return []string{"query", "events"} }
 
-// measureControl measures these topics. One that fails does not keep the others from being
-// measured.
+// measureControl measures these topics. If one fails, the others are still measured.
 func (b *bench) measureControl(ctx context.Context) error {
 	if !slices.Contains(b.config.targets, kvfsName) {
 		return nil
@@ -50,24 +49,24 @@ func (b *bench) measureControl(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// queryBench is a mount with blocks to ask for.
+// queryBench is a mount with blocks to query.
 type queryBench struct {
 	*bench
 	kvfs   *target
 	names  int // in a request; half of them exist
 	sets   [][]string
-	prompt []string // hashes of the prompt of longest_hit, which all groups of it have
+	prompt []string // hashes of the prompt of longest_hit; all groups have them
 	table  *table
 }
 
-// query measures what .kvfs/query answers, beside the system calls that answer the same.
+// query measures the answers of .kvfs/query, beside system calls with the same answers.
 func (b *bench) query(ctx context.Context) (err error) {
 	q := &queryBench{bench: b, kvfs: &target{name: kvfsName}, names: 10_000}
 	blocks, prompt := 100_000, 4000
 	if b.config.quick {
 		q.names, blocks, prompt = 400, 2000, 100
 	}
-	// Two contenders of each round want names that the kernel has not seen.
+	// Two contenders of each round need names that the kernel has not seen.
 	q.makeSets(max(blocks, 2*b.config.rounds*q.names/2))
 	q.prompt = queryNames(0, prompt)
 	total := len(q.sets)*q.names/2 + hitGroups*prompt
@@ -86,7 +85,7 @@ func (b *bench) query(ctx context.Context) (err error) {
 	if err := q.store(ctx); err != nil {
 		return err
 	}
-	// The next daemon adopts the blocks, and for its mount the kernel knows no names.
+	// The next daemon adopts the blocks, and the kernel knows no names of its mount.
 	q.kvfs.server.crash()
 	if err := q.kvfs.server.start(ctx); err != nil {
 		return err
@@ -101,7 +100,7 @@ func (b *bench) query(ctx context.Context) (err error) {
 	return q.longestHits(ctx)
 }
 
-// makeSets makes sets of names of which half are those of so many blocks, mixed.
+// makeSets makes sets of names; half of them, mixed, are those of blocks.
 func (q *queryBench) makeSets(blocks int) {
 	half := q.names / 2
 	const absent = 1 << 32
@@ -154,8 +153,7 @@ func (q *queryBench) storeGroup(ctx context.Context, group string, names []strin
 	}))
 }
 
-// await polls until the first set is answered as it was stored: adoption may go on when
-// the mount is ready.
+// await polls until the first set has the right answer: adoption may go on when the mount is ready.
 func (q *queryBench) await(ctx context.Context, asks []*asking) error {
 	var err error
 	for begin := time.Now(); time.Since(begin) < clusterLimit; {
@@ -174,12 +172,12 @@ func (q *queryBench) await(ctx context.Context, asks []*asking) error {
 	return err
 }
 
-// asking is one way to ask: requests that are made in turn on one descriptor.
+// asking is one kind of request, repeated on one descriptor.
 type asking struct {
 	name     string
 	keys     int // of one request
 	requests [][]byte
-	check    func(answer []byte) error // decodes it, too
+	check    func(answer []byte) error // also decodes it
 	talk     *dialogue
 
 	next    int
@@ -233,7 +231,7 @@ func (a *asking) cpuPerKey() float64 {
 	return float64(a.working.Nanoseconds()) / float64(a.asked*a.keys)
 }
 
-// cpuTime returns the processor time of the daemon, exact to nanoseconds, as opposed to cpu.
+// cpuTime returns the processor time of the daemon in nanoseconds; cpu is less exact.
 func (s *server) cpuTime() (time.Duration, error) {
 	process := s.process.Load()
 	if process == nil {

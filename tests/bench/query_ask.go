@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dialogue is an open control file, asked with bare system calls as client makes them.
+// dialogue is an open control file, used with bare system calls as in client.
 type dialogue struct {
 	fd  int
 	buf []byte // of answers
 }
 
-// openDialogue opens a file of the control directory. Close it.
+// openDialogue opens a file of the control directory. The caller must close it.
 func openDialogue(t *target, file string) (*dialogue, error) {
 	name, err := unix.BytePtrFromString(t.dir + "/.kvfs/" + file)
 	if err != nil {
@@ -32,7 +32,7 @@ func openDialogue(t *target, file string) (*dialogue, error) {
 
 func (d *dialogue) close() error { return closeFd(d.fd) }
 
-// ask writes a request and returns the answer, which is good until the next call.
+// ask writes a request and returns the answer, which is valid until the next call.
 func (d *dialogue) ask(request []byte) ([]byte, error) {
 	for len(request) > 0 {
 		n, _, errno := unix.RawSyscall(unix.SYS_WRITE, uintptr(d.fd),
@@ -82,8 +82,8 @@ const (
 	binaryAnswerHeader  = 24
 )
 
-// binaryQuery makes a request in binary: of exists with a group, or of longest_hit with
-// the name of a spec. The hashes are written as bytes.
+// binaryQuery makes a binary request: of exists with a group, or of longest_hit with the name of a
+// spec. The hashes are written as bytes.
 func binaryQuery(op byte, subject string, hashes []string, tokens int) ([]byte, error) {
 	out := make([]byte, binaryRequestHeader, binaryRequestHeader+len(subject)+len(hashes)*binaryHashBytes)
 	copy(out, "KVQ1")
@@ -102,8 +102,7 @@ func binaryQuery(op byte, subject string, hashes []string, tokens int) ([]byte, 
 	return out, nil
 }
 
-// decodeBinary checks the head of an answer in binary and returns its numbers and what
-// follows.
+// decodeBinary checks the head of a binary answer. It returns its numbers and the rest.
 func decodeBinary(answer []byte) (numbers [5]int, rest []byte, err error) {
 	if len(answer) >= 8 && string(answer[:4]) == "KVE1" {
 		return numbers, nil, fmt.Errorf("refused: %s", answer[8:])
@@ -117,7 +116,7 @@ func decodeBinary(answer []byte) (numbers [5]int, rest []byte, err error) {
 	return numbers, answer[binaryAnswerHeader:], nil
 }
 
-// wantStates is what is checked of an answer to exists.
+// wantStates checks an answer to exists.
 func wantStates(states string, hits, names, want int) error {
 	if len(states) != names || hits != want {
 		return fmt.Errorf("%d states and %d hits, want %d and %d", len(states), hits, names, want)
@@ -152,8 +151,8 @@ func checkExistsBinary(answer []byte, names, want int) error {
 	return wantStates(string(states), numbers[0], names, want)
 }
 
-// wantHit is what is checked of an answer to longest_hit: the tokens, and how many blocks
-// each group is to read.
+// wantHit checks an answer to longest_hit: the tokens, and how many blocks of each group are to be
+// read.
 func wantHit(tokens, want int, loads []string, blocks []int) error {
 	if tokens != want || len(loads) != len(blocks) {
 		return fmt.Errorf("a hit of %d tokens in %d groups, want %d in %d", tokens, len(loads), want, len(blocks))

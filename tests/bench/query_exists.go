@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pythonLook is what an engine does without .kvfs/query. It looks twice for all names, then
-// for those that there are, which are what the kernel remembers for sure.
+// pythonLook is what an engine does without .kvfs/query. It checks all names twice, then the
+// existing ones, which the kernel certainly remembers.
 const pythonLook = `
 import json, os.path, sys, time
 def look(names):
@@ -43,7 +43,7 @@ func looks() []string {
 	return []string{"names new to the kernel", "the same names again", "again, those that exist only"}
 }
 
-// exists measures exists, and what asks for one name after another.
+// exists measures exists, and programs that ask for one name after another.
 func (q *queryBench) exists(ctx context.Context) (err error) {
 	asks, err := q.existsAskings()
 	for _, a := range asks {
@@ -59,7 +59,7 @@ func (q *queryBench) exists(ctx context.Context) (err error) {
 	if err != nil {
 		q.say("no os.path.exists: %v", err)
 	}
-	one := series{} // keys a second of what asks for one name at a time
+	one := series{} // keys a second of asking for one name at a time
 	single := func(name string, set int, run func(context.Context, []string) ([]look, error)) func(context.Context, int) error {
 		return func(ctx context.Context, round int) error {
 			passes, err := run(ctx, q.sets[2*round+set])
@@ -93,9 +93,9 @@ func (q *queryBench) exists(ctx context.Context) (err error) {
 	return nil
 }
 
-// existsAskings are those in JSON and in binary.
+// existsAskings are the requests in JSON and in binary.
 func (q *queryBench) existsAskings() ([]*asking, error) {
-	const different = 10 // requests, so that they do not find what they need in the processor's cache
+	const different = 10 // requests, so that their data are not in the processor's cache
 	asks := []*asking{{name: "exists, JSON"}, {name: "exists, binary"}}
 	for _, set := range q.sets[:min(different, len(q.sets))] {
 		text, err := json.Marshal(jsonQuery{Op: "exists", Group: queryGroup, Hashes: set})
@@ -114,7 +114,7 @@ func (q *queryBench) existsAskings() ([]*asking, error) {
 	return q.open(asks, q.names)
 }
 
-// open gives each its descriptor. What it returns is to be closed also after an error.
+// open gives each its descriptor. The caller must close the result also after an error.
 func (q *queryBench) open(asks []*asking, keys int) ([]*asking, error) {
 	for i, a := range asks {
 		var err error
@@ -200,7 +200,7 @@ func (q *queryBench) checkLooks(passes []look) error {
 	return nil
 }
 
-// existsRows reports the rates, the ratios to os.path.exists, and what JSON costs.
+// existsRows reports the rates, the ratios to os.path.exists, and the cost of JSON.
 func (q *queryBench) existsRows(asks []*asking, one series, python bool) {
 	rate := func(name string, samples []float64, goal float64, more ...string) {
 		r := row{Topic: "query", Target: name, Threads: 1, Value: median(samples), Unit: "keys/s", Samples: samples}
@@ -247,7 +247,7 @@ func (q *queryBench) ratioRow(a *asking, other string, one series, judged bool) 
 	q.table.add(a.name+" : "+other, fmt.Sprintf("%.1f times", r.Value), "", verdict[0], verdict[1], "", "")
 }
 
-// jsonRow tells the share of time that JSON takes.
+// jsonRow reports the share of time that JSON takes.
 func (q *queryBench) jsonRow(what string, text, packed *asking) {
 	share := 100 * (1 - median(text.perSec)/median(packed.perSec))
 	q.report.add(row{Topic: "query", Target: what, Value: share, Unit: "% of the time in JSON that the binary form does not take"})

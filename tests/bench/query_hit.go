@@ -12,9 +12,9 @@ const (
 	hitWindow = 1024
 )
 
-// longestHits measures longest_hit for a prompt of which all blocks are there: with four
-// groups of full attention, which all have to be looked for to the last block, and as models are
-// in practice, with one of full attention and three of sliding windows.
+// longestHits measures longest_hit for a prompt with all blocks present: with four groups of full
+// attention, which must be checked to the last block, and as in real models, with one group of full
+// attention and three of sliding windows.
 func (q *queryBench) longestHits(ctx context.Context) error {
 	if err := q.setSpecs(ctx); err != nil {
 		return err
@@ -43,7 +43,7 @@ type specGroup struct {
 	Window    int    `json:"window,omitempty"`
 }
 
-// setSpecs tells the daemon what the models are.
+// setSpecs gives the specs of the models to the daemon.
 func (q *queryBench) setSpecs(ctx context.Context) (err error) {
 	specs := map[string]any{}
 	for _, name := range []string{"full", "mixed"} {
@@ -84,7 +84,7 @@ func (q *queryBench) setSpecs(ctx context.Context) (err error) {
 
 // longestHit measures one spec in JSON and in binary.
 func (q *queryBench) longestHit(ctx context.Context, spec, title string, load []int) (err error) {
-	// One token more than the blocks: the last one has to be computed in any case.
+	// One token more than the blocks: the last one must be computed in any case.
 	want := len(q.prompt) * hitTokens
 	text, err := json.Marshal(jsonQuery{Op: "longest_hit", Spec: spec, Hashes: q.prompt, NumTokens: want + 1})
 	if err != nil {

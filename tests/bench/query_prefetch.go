@@ -16,15 +16,15 @@ const (
 	prefetchAndOne = "prefetch, then 1 reader"
 )
 
-// prefetchBench are blocks that the disk tier has, to be brought into memory.
+// prefetchBench are blocks of the disk tier that are brought into memory.
 type prefetchBench struct {
 	*coldSets
 	names []string
 	talk  *dialogue
 }
 
-// prefetch measures how fast .kvfs/prefetch brings blocks into memory, beside opening and
-// reading them.
+// prefetch measures how fast .kvfs/prefetch brings blocks into memory, beside opening and reading
+// them.
 func (d *diskBench) prefetch(ctx context.Context) (err error) {
 	const size = mib
 	total, note, err := d.fit(d.config.diskBytes, 4, 2.5, diskSlack)
@@ -100,8 +100,8 @@ func (p *prefetchBench) storeAll(ctx context.Context) error {
 	return p.kvfs.drained(ctx, base, p.count, nil)
 }
 
-// timed evicts all blocks, then times what brings them back, in random order. It returns
-// bytes a second.
+// timed evicts all blocks, then times bring, which loads them in random order. It returns bytes a
+// second.
 func (p *prefetchBench) timed(ctx context.Context, bring func(order []int) error, round int) (float64, error) {
 	order := rand.New(rand.NewPCG(uint64(round), uint64(p.size))).Perm(p.count)
 	return p.promoting(ctx, func() (float64, error) {
@@ -113,7 +113,7 @@ func (p *prefetchBench) timed(ctx context.Context, bring func(order []int) error
 			return 0, err
 		}
 		elapsed := time.Since(begin)
-		// What was brought counts when it is there, so that this is outside of the time.
+		// A block counts when it is there, so this is outside of the time.
 		return float64(p.count*p.size) / elapsed.Seconds(), p.kvfs.settle(ctx)
 	})
 }

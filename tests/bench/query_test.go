@@ -49,8 +49,8 @@ func runTopic(t *testing.T, topic string) (*bench, string) {
 	return b, out.String()
 }
 
-// The topic runs from start to end against a daemon: blocks are stored, adopted, asked for
-// in both forms and looked for with system calls, and all find the same.
+// The topic runs from start to end against a daemon: blocks are stored, adopted, queried in both
+// forms and looked up with system calls, and all give the same result.
 func TestQueryTopic(t *testing.T) {
 	b, out := runTopic(t, "query")
 	for _, name := range []string{"exists, JSON", "exists, binary", "access(2), " + looks()[0],
@@ -124,7 +124,7 @@ func binaryAnswer(numbers [5]uint32, rest string) []byte {
 	return append(out, rest...)
 }
 
-// A wrong answer is an error, so that no figure is one of wrong answers.
+// A wrong answer is an error, so no figure comes from wrong answers.
 func TestCheckAnswers(t *testing.T) {
 	exists := func(answer []byte) error {
 		if bytes.HasPrefix(answer, []byte("{")) {

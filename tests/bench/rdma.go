@@ -19,9 +19,8 @@ import (
 )
 
 const (
-	// rdmaGoal is the share of the speed of our own TCP transport that the fabric over its
-	// provider tcp, which is the same wire with no network card to help, wants to keep from
-	// 1 MiB on.
+	// rdmaGoal is the goal from 1 MiB on as a share of the speed of our own TCP transport. The
+	// fabric over its provider tcp uses the same wire, without a network card to help.
 	rdmaGoal      = 0.90
 	rdmaGoalBytes = mib
 )
@@ -64,7 +63,7 @@ type rdmaProcess struct {
 	out *bufio.Reader
 }
 
-// startRDMA is called from the main goroutine, like start of server.
+// startRDMA must be called from the main goroutine, like start of server.
 func startRDMA(ctx context.Context, n *netns.Net, i int) (*rdmaProcess, error) {
 	argv, err := childArgs(role{Name: rdmaRole, Path: n.Addr(i)})
 	if err != nil {
@@ -85,7 +84,7 @@ func startRDMA(ctx context.Context, n *netns.Net, i int) (*rdmaProcess, error) {
 	return p, p.cmd.Start()
 }
 
-// do has the node obey an order.
+// do makes the node carry out an order.
 func (p *rdmaProcess) do(o rdmaOrder) (rdmaAnswer, error) {
 	var a rdmaAnswer
 	if err := json.NewEncoder(p.in).Encode(o); err != nil {
@@ -106,7 +105,7 @@ func (p *rdmaProcess) do(o rdmaOrder) (rdmaAnswer, error) {
 
 func (p *rdmaProcess) close() error { return errors.Join(p.in.Close(), p.cmd.Wait()) }
 
-// rdmaLacks tells why there are no figures of the fabric; "" if there are.
+// rdmaLacks returns why there are no figures of the fabric; "" if there are.
 func rdmaLacks() string {
 	if _, err := fabric.Probe(); err != nil {
 		return fmt.Sprintf("%v (go run -tags=giouring,ofi -ldflags=-checklinkname=0 ./tests/bench -only rdma)", err)
@@ -122,9 +121,8 @@ type rdmaPair struct {
 	congestion     string // control of all connections
 }
 
-// setCongestion makes one kind of congestion control the default in both namespaces: libfabric
-// has no setting for it, and bbr holds back what does not leave the machine. Reno is always
-// there and allowed.
+// setCongestion makes one congestion control the default in both namespaces: libfabric has no
+// setting for it, and bbr slows traffic within the machine. Reno is always there and allowed.
 func (p *rdmaPair) setCongestion() error {
 	set := func(name string) error {
 		var errs []error
@@ -143,7 +141,7 @@ func (p *rdmaPair) setCongestion() error {
 	return set(p.congestion)
 }
 
-// newRDMAPair is to be closed also after an error.
+// newRDMAPair returns a pair that the caller must close also after an error.
 func (p *peerBench) newRDMAPair(ctx context.Context) (*rdmaPair, error) {
 	pair := &rdmaPair{peerBench: p}
 	var err error
@@ -163,7 +161,7 @@ func (p *peerBench) newRDMAPair(ctx context.Context) (*rdmaPair, error) {
 	return pair, err
 }
 
-// awaitLinks waits until the new links carry: libfabric leaves out those that do not yet.
+// awaitLinks waits until the new links have a carrier: libfabric leaves out links without one.
 func (p *rdmaPair) awaitLinks(ctx context.Context) error {
 	return p.await(ctx, "the links are up", func() (bool, error) {
 		up := true
@@ -198,8 +196,8 @@ func (p *rdmaPair) close() error {
 	return errors.Join(errs...)
 }
 
-// fabrics measures the fabric beside our TCP transport and iperf3, as bare transports: no
-// mount, no cluster.
+// fabrics measures the fabric beside our TCP transport and iperf3, as bare transports, without
+// mount and cluster.
 func (p *peerBench) fabrics(ctx context.Context) (err error) {
 	if why := rdmaLacks(); why != "" {
 		p.report.skip("rdma", why)
@@ -244,7 +242,7 @@ func (p *peerBench) fabrics(ctx context.Context) (err error) {
 	return nil
 }
 
-// round measures everything once. Another cell and another way is first each time.
+// round measures everything once. Each round begins with another cell and another way.
 func (p *rdmaPair) round(ctx context.Context, round int, perSec series, costs map[string]*rdmaCost) error {
 	c := &peers{peerBench: p.peerBench, net: p.net}
 	if err := c.iperfRound(ctx, perSec, peerMode{congestion: p.congestion}); err != nil {
@@ -272,7 +270,7 @@ func (p *rdmaPair) round(ctx context.Context, round int, perSec series, costs ma
 	return nil
 }
 
-// rdmaCost is what moving bytes took of the processors, on both sides.
+// rdmaCost is the processor time for moving bytes, on both sides.
 type rdmaCost struct {
 	cpu   time.Duration
 	bytes int
@@ -299,7 +297,7 @@ func (p *rdmaPair) pass(cell rdmaCell, way string, cost *rdmaCost) (perSec float
 	return a.Rate, err
 }
 
-// cpu is what both nodes have used.
+// cpu is the processor time of both nodes.
 func (p *rdmaPair) cpu() (time.Duration, error) {
 	h, err1 := cpuTimeOf(p.holder.cmd.Process.Pid)
 	r, err2 := cpuTimeOf(p.reader.cmd.Process.Pid)
@@ -339,7 +337,7 @@ func (p *peerBench) rdmaRow(table *table, cell rdmaCell, perSec series, costs ma
 		fmt.Sprintf("%.2f", r.Value), spread(r.Samples), toIperf}, verdict)...)
 }
 
-// registrations measures what it costs to make a file readable for peers.
+// registrations measures the cost of making a file readable for peers.
 func (p *peerBench) registrations(ctx context.Context) (err error) {
 	if why := rdmaLacks(); why != "" {
 		p.report.skip("registration", why)

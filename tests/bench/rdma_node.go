@@ -22,7 +22,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
-// rdmaRole is a node with bare transports and nothing around them.
+// rdmaRole is a node with bare transports only.
 const rdmaRole = "rdma"
 
 // The ways in which it moves bytes.
@@ -40,27 +40,27 @@ type rdmaOrder struct {
 	Register *rdmaRegister `json:",omitempty"`
 }
 
-// rdmaBlocks has a node hold blocks: so many of each size.
+// rdmaBlocks makes a node hold blocks: this many of each size.
 type rdmaBlocks struct{ Sizes, Counts []int }
 
-// rdmaOffer tells where the blocks are. It is what a holder answers, and what a reader is told.
+// rdmaOffer says where the blocks are. A holder answers with it, and a reader gets it.
 type rdmaOffer struct {
 	TCP, Fabric string // addresses
 	Sizes       []int
 	Regions     [][]rdma.RemoteRegion // of each size, for the fabric
 }
 
-// rdmaPass has a node read blocks for a while.
+// rdmaPass makes a node read blocks for a while.
 type rdmaPass struct {
 	Way         string
 	Size, Depth int // reads at a time
 	Time        time.Duration
-	// Bare: to the same file again and again, without a checksum. Else each block goes to a
-	// file of its own and is summed up, as the peer tier does it.
+	// Bare: to the same file again and again, without a checksum. Otherwise each block goes to its
+	// own file and is summed up, as in the peer tier.
 	Bare bool
 }
 
-// rdmaRegister has a node register a file and close the region so many times.
+// rdmaRegister makes a node register a file and close the region this many times.
 type rdmaRegister struct {
 	Size, Count int
 	Cached      bool // by a transport with a cache
@@ -74,7 +74,7 @@ type rdmaAnswer struct {
 	Rate   float64    `json:",omitempty"` // bytes a second
 	Bytes  int        `json:",omitempty"` // of the pass
 	Micros []float64  `json:",omitempty"` // each registration
-	Shape  string     `json:",omitempty"` // what is below the fabric
+	Shape  string     `json:",omitempty"` // the layer below the fabric
 }
 
 // rdmaNode is the state of a node.
@@ -86,10 +86,10 @@ type rdmaNode struct {
 
 	files map[string]*os.File // by the name for Get
 	peers map[string]rdma.Peer
-	offer rdmaOffer // of the holder that this node is connected to
+	offer rdmaOffer // of the holder to which this node is connected
 }
 
-// playRDMA obeys the lines of in until it ends, and answers each.
+// playRDMA carries out the lines of in until it ends, and answers each.
 func playRDMA(r role, in io.Reader, out io.Writer) (err error) {
 	n := &rdmaNode{host: r.Path, files: map[string]*os.File{}, peers: map[string]rdma.Peer{}}
 	defer func() { err = errors.Join(err, n.close()) }()
@@ -217,7 +217,7 @@ func (n *rdmaNode) hold(b rdmaBlocks) (*rdmaOffer, error) {
 	return o, nil
 }
 
-// memoryFile makes one that nobody else sees.
+// memoryFile makes a private file in memory.
 func memoryFile() (*os.File, error) {
 	fd, err := unix.MemfdCreate("bench", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -228,7 +228,7 @@ func memoryFile() (*os.File, error) {
 
 // Lend implements rdma.Source.
 func (n *rdmaNode) Lend(_ context.Context, name []byte) (rdma.Loan, error) {
-	f := n.files[string(name)] // All were made before anybody connects.
+	f := n.files[string(name)] // all were made before any connection
 	size, err := strconv.Atoi(string(name[:max(0, slices.Index(name, ' '))]))
 	if f == nil || err != nil {
 		return rdma.Loan{}, rdma.ErrGone
@@ -289,11 +289,11 @@ func (n *rdmaNode) verify() error {
 					err = verifyPages(got[:size], pattern, i)
 				}
 				want := block.NewChecksum()
-				want.Write(got[:size]) // a hash takes everything
+				want.Write(got[:size]) // a hash accepts everything
 				if err == nil && sum.Sum64() != want.Sum64() {
 					err = fmt.Errorf("checksum %x, want %x", sum.Sum64(), want.Sum64())
 				}
-				f.Close() // Memory: nothing is lost.
+				f.Close() // memory: nothing is lost
 				if err != nil {
 					return fmt.Errorf("%s, block %d of %s: %w", way, i, sizeText(size), err)
 				}
@@ -349,7 +349,7 @@ func (n *rdmaNode) fetchAsBlock(way string, k, i int) error {
 	return errors.Join(n.fetch(way, k, i, f, block.NewChecksum()), f.Close())
 }
 
-// register returns what each registration took with its close, in microseconds.
+// register returns the time of each registration with its close, in microseconds.
 func (n *rdmaNode) register(r rdmaRegister) ([]float64, error) {
 	t := n.fabric
 	if r.Cached {
@@ -395,7 +395,7 @@ func (n *rdmaNode) register(r rdmaRegister) ([]float64, error) {
 	return micros, nil
 }
 
-// discard gives the pages of f back.
+// discard frees the pages of f.
 func (n *rdmaNode) discard(f *os.File) {
 	if f == nil {
 		return
@@ -404,10 +404,10 @@ func (n *rdmaNode) discard(f *os.File) {
 	if n.cached != nil && unix.Fstat(int(f.Fd()), &st) == nil {
 		n.cached.Forget(st.Dev, st.Ino)
 	}
-	f.Close() // Memory: nothing is lost.
+	f.Close() // memory: nothing is lost
 }
 
-// filledFile makes a file whose pages are there.
+// filledFile makes a file with allocated pages.
 func filledFile(size int) (*os.File, error) {
 	f, err := memoryFile()
 	if err != nil {

@@ -32,7 +32,7 @@ func newNodeUnderTest(t *testing.T) *nodeUnderTest {
 	return &nodeUnderTest{t, json.NewEncoder(in), json.NewDecoder(out)}
 }
 
-// ask returns the answer to an order, whose error is the caller's to look at.
+// ask returns the answer to an order. The caller checks its error.
 func (n *nodeUnderTest) ask(o rdmaOrder) rdmaAnswer {
 	n.Helper()
 	var a rdmaAnswer
@@ -54,8 +54,8 @@ func (n *nodeUnderTest) do(o rdmaOrder) rdmaAnswer {
 	return a
 }
 
-// TestRDMANode shows that two nodes move blocks in both ways, that bytes are compared, and
-// that registrations meet the cache as they should.
+// TestRDMANode shows that two nodes move blocks in both ways, that bytes are compared, and that
+// registrations use the cache correctly.
 func TestRDMANode(t *testing.T) {
 	if why := rdmaLacks(); why != "" {
 		t.Skip(why)
@@ -81,7 +81,7 @@ func TestRDMANode(t *testing.T) {
 			t.Errorf("%+v: %d figures", r, len(a.Micros))
 		}
 	}
-	// What the blocks are told to be by mistake must not pass for them.
+	// Blocks with a wrong description must not pass for the right ones.
 	swapped := *offer
 	swapped.Regions = append(swapped.Regions[:0:0], offer.Regions...)
 	swapped.Regions[0] = append(swapped.Regions[0][:0:0], offer.Regions[0]...)

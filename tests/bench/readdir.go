@@ -45,8 +45,8 @@ func (b *bench) readdir(ctx context.Context) error {
 	return nil
 }
 
-// listings returns milliseconds; the first of each target is a listing more than
-// there are rounds, before the kernel has seen the directory's end.
+// listings returns milliseconds. Each target has one listing more than there are rounds: the first
+// one, before the kernel has seen the end of the directory.
 func (b *bench) listings(ctx context.Context, sets blockSets) (series, error) {
 	out := series{}
 	for range b.config.rounds + 1 {

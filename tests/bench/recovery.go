@@ -19,8 +19,8 @@ const (
 	noIndexGoal = 5
 )
 
-// recovery measures how long a daemon needs to be ready over a disk tier full of
-// small blocks, after a clean stop, which leaves an index, and after SIGKILL.
+// recovery measures how long a daemon needs to be ready with a disk tier full of small blocks,
+// after a clean stop, which leaves an index, and after SIGKILL.
 func (d *diskBench) recovery(ctx context.Context) (err error) {
 	wanted := d.config.recover * recoveryBlockBytes
 	// A page of header each; 3 KiB for the kernel's inodes and names.
@@ -55,7 +55,7 @@ func (d *diskBench) recovery(ctx context.Context) (err error) {
 	for _, kind := range []struct {
 		name string
 		goal float64
-		end  func() error // of the daemon before
+		end  func() error // of the previous daemon
 	}{
 		{"with the index, after a clean stop", indexGoal, m.server.stop},
 		{"without it, after SIGKILL", noIndexGoal, func() error { m.server.crash(); return nil }},
@@ -133,8 +133,8 @@ func memoryUsed(s *status) int64 {
 	return 0
 }
 
-// recoveryTold picks what status and log say about the recovery of the disk tier;
-// "nothing" if they are silent.
+// recoveryTold returns what status and log say about the recovery of the disk tier; "nothing" if
+// they say nothing.
 func recoveryTold(s *status, log string) string {
 	var out []string
 	for _, t := range s.Secondaries {
@@ -155,8 +155,7 @@ func recoveryTold(s *status, log string) string {
 	return strings.Join(out, "; ")
 }
 
-// recoveryFields returns "name value" of the fields, at any depth, whose names
-// speak of recovery.
+// recoveryFields returns "name value" of the fields, at any depth, whose names mention recovery.
 func recoveryFields(name string, value any) []string {
 	var out []string
 	switch v := value.(type) {

@@ -37,7 +37,7 @@ func newReport(quick bool) *report {
 	return &report{quick: quick, tables: map[string]*table{}}
 }
 
-// table returns the one of a topic, made with head and note at the first call.
+// table returns the table of a topic. The first call makes it, with head and note.
 func (r *report) table(topic, title, note string, head ...string) *table {
 	if r.tables[topic] == nil {
 		r.tables[topic] = &table{title: title, note: note, head: head}
@@ -45,7 +45,7 @@ func (r *report) table(topic, title, note string, head ...string) *table {
 	return r.tables[topic]
 }
 
-// skip says in place of a topic's table why it was not measured.
+// skip says why a topic was not measured, instead of its table.
 func (r *report) skip(topic, why string) {
 	r.table(topic, "Not measured: "+topic, "", "why").add("skipped: " + why)
 }

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// status is what the benchmark reads of .kvfs/status. Absent fields are nil.
+// status is the part of .kvfs/status that the benchmark reads. Absent fields are nil.
 type status struct {
 	Mount struct {
 		Ops map[string]float64 `json:"ops"` // FUSE requests since the start, by name
@@ -118,7 +118,7 @@ func (b *bench) requests(ctx context.Context, size int, sets blockSets) error {
 		verdict := ""
 		if c.met != nil {
 			verdict = b.report.judge(&r, 0, c.met(ops))
-			r.Goal = nil // It is in words.
+			r.Goal = nil // in words
 		}
 		b.report.add(r)
 		table.add(c.name, sizeText(size), opsText(ops), fmt.Sprintf("%.2f", r.Value), c.goal, verdict)
@@ -126,8 +126,8 @@ func (b *bench) requests(ctx context.Context, size int, sets blockSets) error {
 	return nil
 }
 
-// countRequests returns the requests for each operation, nil if the status does
-// not count them. Less than one in 100 operations is left out.
+// countRequests returns the requests for each operation, or nil if the status does not count them.
+// It leaves out less than one in 100 operations.
 func (b *bench) countRequests(ctx context.Context, t *target, w *work) (map[string]float64, error) {
 	if err := b.pool.once(ctx, w); err != nil { // Warm-up.
 		return nil, err
@@ -136,7 +136,7 @@ func (b *bench) countRequests(ctx context.Context, t *target, w *work) (map[stri
 	if err != nil || before == nil {
 		return nil, err
 	}
-	// Reading the status makes requests as well: one more reading shows which.
+	// Reading the status makes requests as well: one more reading shows which ones.
 	between, err := b.countersAtRest(ctx, t)
 	if err != nil {
 		return nil, err
@@ -162,8 +162,8 @@ func (b *bench) countRequests(ctx context.Context, t *target, w *work) (map[stri
 	return each, nil
 }
 
-// countersAtRest reads the counters after asynchronous requests (RELEASE, FORGET)
-// had time to arrive. It returns nil if kvfs does not tell them.
+// countersAtRest reads the counters after a pause for asynchronous requests (RELEASE, FORGET). It
+// returns nil if kvfs does not have them.
 func (b *bench) countersAtRest(ctx context.Context, t *target) (map[string]float64, error) {
 	const rest = 200 * time.Millisecond
 	if err := pause(ctx, rest); err != nil {

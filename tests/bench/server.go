@@ -19,24 +19,23 @@ import (
 )
 
 const (
-	// startLimit holds for adopting a million blocks too; stopLimit for freeing
-	// them.
+	// startLimit also allows for adopting a million blocks, stopLimit for freeing them.
 	startLimit = 5 * time.Minute
 	stopLimit  = 2 * time.Minute
 )
 
 // server is a FUSE daemon in a child process: kvfs or the loopback.
 //
-// It tells that it is ready by a line on descriptor 3, ends at SIGTERM, and gets
-// SIGTERM too when this program dies. Start, stop and crash are called from the
-// main goroutine, which is locked to the main thread: the kernel sends that last
-// SIGTERM when the thread that started the child ends.
+// The server reports that it is ready by a line on descriptor 3. It ends at SIGTERM, and gets
+// SIGTERM too when this program dies. Start, stop and crash must be called from the main goroutine,
+// which is locked to the main thread: the kernel sends that last SIGTERM when the thread that
+// started the child ends.
 type server struct {
 	argv    []string
 	mount   string
 	verbose bool
-	// adopts: a start after a crash finds the blocks of the one before, so their
-	// memory is only free after such a start and a clean stop.
+	// adopts: a start after a crash finds the blocks of the previous daemon, so their memory is
+	// free only after such a start and a clean stop.
 	adopts bool
 
 	process  atomic.Pointer[os.Process] // nil while not started
@@ -46,7 +45,7 @@ type server struct {
 	wasReady bool
 }
 
-// start returns when the daemon is ready; on an error it is not running.
+// start returns when the daemon is ready. After an error it is not running.
 func (s *server) start(ctx context.Context) error {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -58,7 +57,7 @@ func (s *server) start(ctx context.Context) error {
 	cmd.ExtraFiles = []*os.File{w}
 	cmd.Stdout, cmd.Stderr = s.stderr, s.stderr
 	cmd.Env = plainEnv()
-	// Its own process group: ^C is ours to handle, then we stop the daemon.
+	// Its own process group: this program handles ^C, then stops the daemon.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	err = cmd.Start()
 	w.Close()
@@ -101,13 +100,13 @@ func (s *server) waitReady(ctx context.Context, r *os.File) error {
 	}
 }
 
-// stop ends the daemon and leaves neither a mount nor, as far as it can, memory
-// behind. It may be called again.
+// stop ends the daemon and leaves no mount and, if possible, no memory behind. It may be called
+// again.
 func (s *server) stop() error {
 	if !s.wasReady {
 		return nil // Never started, or stopped before.
 	}
-	clean := false // After crash, if nothing was started since.
+	clean := false // after crash, if nothing was started since
 	var err error
 	if s.process.Load() != nil {
 		clean, err = s.end()
@@ -121,7 +120,7 @@ func (s *server) stop() error {
 	return err
 }
 
-// end asks, then kills. It is clean if the daemon obeyed.
+// end asks, then kills. It is clean if the daemon ended at the request.
 func (s *server) end() (clean bool, err error) {
 	s.signal(syscall.SIGTERM)
 	select {
@@ -137,8 +136,8 @@ func (s *server) end() (clean bool, err error) {
 	return true, nil
 }
 
-// reclaim starts the daemon once more and stops it in order, which frees what
-// its killed predecessor left in memory.
+// reclaim starts the daemon once more and stops it cleanly, which frees the memory that its killed
+// predecessor left.
 func (s *server) reclaim() error {
 	if err := s.start(context.Background()); err != nil {
 		return fmt.Errorf("blocks of a killed daemon may still be in memory, "+
@@ -160,7 +159,7 @@ func (s *server) crash() {
 // signal may be called from any goroutine while the daemon is started.
 func (s *server) signal(sig syscall.Signal) {
 	if p := s.process.Load(); p != nil {
-		p.Signal(sig) // Fails if it has ended, which s.exited tells.
+		p.Signal(sig) // fails if it has ended, which s.exited shows
 	}
 }
 
@@ -174,8 +173,8 @@ func (s *server) cpu() (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	// The command in parentheses may hold spaces; utime and stime are the 12th
-	// and 13th fields after it, in ticks of 1/100 s (proc(5)).
+	// The command in parentheses may have spaces; utime and stime are the 12th and 13th fields
+	// after it, in ticks of 1/100 s (proc(5)).
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	if len(fields) < 13 {
 		return 0, fmt.Errorf("/proc/PID/stat: %d fields", len(fields))
@@ -185,8 +184,7 @@ func (s *server) cpu() (time.Duration, error) {
 	return time.Duration(user+system) * 10 * time.Millisecond, errors.Join(err1, err2)
 }
 
-// awaitIdle waits until the daemon has used no processor time for a while, or
-// until it is clear that it never rests.
+// awaitIdle waits until the daemon has used no processor time for a while, or until the limit.
 func (s *server) awaitIdle(ctx context.Context) error {
 	const rest, limit = 50 * time.Millisecond, 5 * time.Second
 	last, err := s.cpu()

@@ -9,12 +9,11 @@ import (
 )
 
 const (
-	// storeGoal is the share of the speed of an embedded mount that hot reads keep
-	// through a standalone store.
+	// storeGoal is the share of an embedded mount's speed that hot reads keep through a standalone
+	// store.
 	storeGoal = 0.95
-	// storeFiner is how many times as many passes there are as in other topics, each
-	// as much shorter: a few percent show only where both mounts meet the same moods of
-	// the machine.
+	// storeFiner is the factor by which there are more, and shorter, passes than in other topics. A
+	// few percent show only if the machine treats both mounts equally.
 	storeFiner = 6
 
 	embeddedName   = "embedded"
@@ -28,14 +27,14 @@ func storeTopics() []string { return []string{"store"} }
 // sizes and settings.
 type storeBench struct {
 	*bench
-	pair   *bench // measures these two targets alone
+	pair   *bench // measures only these two targets
 	socket string // of the standalone store
 	mount  *server
 	table  *table
 }
 
-// measureStore measures what it costs that another process than the one that made
-// the mount owns the memory, and how long kvfs run takes to start a command.
+// measureStore measures the cost of memory that belongs to another process than the one that made
+// the mount, and how long kvfs run takes to start a command.
 func (b *bench) measureStore(ctx context.Context) (err error) {
 	if !b.config.wants(storeTopics()...) || !slices.Contains(b.config.targets, kvfsName) || ctx.Err() != nil {
 		return nil
@@ -69,8 +68,8 @@ func (b *bench) measureStore(ctx context.Context) (err error) {
 	return s.starts(ctx)
 }
 
-// start starts both mounts. The standalone store is its target's server: it does
-// the work, and is waited for after each pass.
+// start starts both mounts. The standalone store is the server of its target: it does the work, and
+// each pass waits for it afterwards.
 func (s *storeBench) start(ctx context.Context) error {
 	embedded, err := s.kvfs("kvfs-embedded", s.config.memoryMiB)
 	if err != nil {

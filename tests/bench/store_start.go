@@ -11,7 +11,7 @@ import (
 const (
 	// startGoal is how long kvfs run may take besides the command, in milliseconds.
 	startGoal = 300
-	// startCommand is what it starts.
+	// startCommand is the command.
 	startCommand = "/bin/true"
 
 	aloneName         = "alone"
@@ -19,8 +19,8 @@ const (
 	runStandaloneName = "kvfs run --mode standalone-store"
 )
 
-// starts measures how long a command takes alone and by kvfs run, which mounts for
-// it. Memory has its default size, as users have it.
+// starts measures how long a command takes alone and with kvfs run, which mounts for it. Memory has
+// its default size, as for users.
 func (s *storeBench) starts(ctx context.Context) error {
 	run := append([]string{s.kvfsPath, "run"}, s.config.kvfsArgs...)
 	cases := []struct {
@@ -57,7 +57,7 @@ func (s *storeBench) timed(ctx context.Context, argv []string) (float64, error) 
 	printed := &tail{echo: s.config.verbose}
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Stdout, cmd.Stderr, cmd.Env = printed, printed, plainEnv()
-	// As a server is started: kvfs run unmounts when it is asked to end.
+	// As for a server: kvfs run unmounts when it is asked to end.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = stopLimit
@@ -70,7 +70,7 @@ func (s *storeBench) timed(ctx context.Context, argv []string) (float64, error) 
 	return took.Seconds() * 1000, nil
 }
 
-// startRow reports what one way to start the command adds to it.
+// startRow reports how much one way to start the command adds to it.
 func (s *storeBench) startRow(name string, took series) {
 	alone := median(took[aloneName])
 	r := row{Topic: "store", Target: name, Value: median(took[name]) - alone, Unit: "ms added to " + startCommand}

@@ -49,7 +49,7 @@ func TestStoreFlags(t *testing.T) {
 	}
 }
 
-// A start is held to its goal by what it adds to the command.
+// The goal of a start is for the time that it adds to the command.
 func TestStartRow(t *testing.T) {
 	for _, c := range []struct {
 		run  float64

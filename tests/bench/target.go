@@ -23,7 +23,7 @@ const (
 type target struct {
 	name   string
 	dir    string  // absolute; blocks live in directories below it
-	server *server // who serves dir; nil: the kernel alone
+	server *server // serves dir; nil: the kernel alone
 }
 
 // title is the target's column heading.
@@ -34,9 +34,8 @@ func (t *target) title() string {
 	return t.name
 }
 
-// settle lets the target finish what a pass left behind, outside of the timing:
-// write-back to the disk, or checksums and clean-up in a daemon, would otherwise
-// run while the next target is measured.
+// settle lets the target finish the work of a pass, untimed. Otherwise write-back to the disk, or
+// checksums and clean-up in a daemon, would run while the next target is measured.
 func (t *target) settle(ctx context.Context) error {
 	if t.server != nil {
 		return t.server.awaitIdle(ctx)
@@ -51,8 +50,7 @@ func (t *target) settle(ctx context.Context) error {
 	return errors.Join(unix.Syncfs(fd), unix.Close(fd))
 }
 
-// setup makes the directories and starts the daemons. What it made is in b, to
-// be removed by b.close, also after an error.
+// setup makes the directories and starts the daemons. b.close removes them, also after an error.
 func (b *bench) setup(ctx context.Context) error {
 	var err error
 	if b.workDir, err = os.MkdirTemp("", "kvfs-bench-"); err != nil {
@@ -67,7 +65,7 @@ func (b *bench) setup(ctx context.Context) error {
 		}
 		t, err := b.newTarget(ctx, name)
 		if name == loopbackName && err != nil {
-			// Only a comparison: kvfs can be measured without it.
+			// Only for comparison: kvfs can be measured without it.
 			b.say("no loopback: %v", err)
 			continue
 		}
@@ -104,7 +102,7 @@ func (b *bench) newTarget(ctx context.Context, name string) (*target, error) {
 	return t, err
 }
 
-// start starts s and leaves it to b.close to stop it.
+// start starts s. b.close stops it.
 func (b *bench) start(ctx context.Context, s *server) error {
 	b.mu.Lock()
 	b.mu.servers = append(b.mu.servers, s)
@@ -186,8 +184,8 @@ func (b *bench) close() error {
 	return errors.Join(errs...)
 }
 
-// removeWorkDir removes binaries and mount points. It uses rmdir for the latter,
-// so a mount that would not go away is never emptied.
+// removeWorkDir removes binaries and mount points. It uses rmdir for mount points, so a remaining
+// mount is never emptied.
 func removeWorkDir(dir string) error {
 	entries, err := os.ReadDir(dir)
 	errs := []error{err}

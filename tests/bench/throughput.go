@@ -11,7 +11,7 @@ import (
 // series holds one figure a round for each target, by its name.
 type series map[string][]float64
 
-// ratio is that of the medians of a target and of the base line.
+// ratio is the ratio of the medians of a target and of the baseline.
 func (s series) ratio(name string) float64 { return median(s[name]) / median(s[shmName]) }
 
 // contest measures one operation on all targets in turn, as rates a second.
@@ -29,7 +29,7 @@ func (b *bench) contest(ctx context.Context, prepare func(*target) *work,
 	}
 	for _, t := range b.targets {
 		works[t.name] = prepare(t)
-		// Warm-up: all blocks once, for a short pass does not reach them all.
+		// Warm-up: all blocks once, because a short pass does not reach them all.
 		err := errors.Join(b.pool.once(ctx, works[t.name]), settle(t))
 		if err == nil {
 			_, err = pass(t)
@@ -40,8 +40,8 @@ func (b *bench) contest(ctx context.Context, prepare func(*target) *work,
 	}
 	for round := range b.config.rounds {
 		for i := range b.targets {
-			// Another one begins each round, so that no target always follows
-			// the same neighbour.
+			// Each round begins with another target, so that no target always follows the same
+			// neighbour.
 			t := b.targets[(round+i)%len(b.targets)]
 			rate, err := pass(t)
 			if err != nil {
@@ -58,7 +58,7 @@ func nothingToSettle(*target) error { return nil }
 // blockSets are the blocks of one size on each target, by its name.
 type blockSets map[string]*blockSet
 
-// measureSize measures all that is measured for every block size.
+// measureSize measures everything for one block size.
 func (b *bench) measureSize(ctx context.Context, size int) error {
 	count := b.config.count(size)
 	b.say("%d blocks of %s on each target", count, sizeText(size))
@@ -76,7 +76,7 @@ func (b *bench) measureSize(ctx context.Context, size int) error {
 	steps := []struct {
 		topic   string
 		step    func(context.Context, int, blockSets) error
-		anySize bool // The size does not matter: once is enough.
+		anySize bool // the size does not matter: once is enough
 	}{
 		{"read", b.reads, false},
 		{"write", b.writes, false},
@@ -195,7 +195,7 @@ func (b *bench) throughputRow(table *table, topic string, size, threads int, per
 		}
 		r.Value = median(r.Samples)
 		cells = append(cells, fmt.Sprintf("%.2f", r.Value))
-		if t.name == shmName { // How calm the machine was: the base line's spread.
+		if t.name == shmName { // the spread of the baseline shows how calm the machine was
 			cells = append(cells, fmt.Sprintf("%.2f", slices.Max(r.Samples)/slices.Min(r.Samples)))
 		} else {
 			cells = append(cells, fmt.Sprintf("%.2f", r.Ratio))
@@ -217,8 +217,8 @@ func (b *bench) throughputVerdict(r *row) []string {
 	return []string{fmt.Sprintf("%.2f", want), b.report.judge(r, want, r.Ratio >= want)}
 }
 
-// throughputGoal is the share of the speed of a plain tmpfs with 4 KiB pages
-// that kvfs wants to reach; 0: no goal is set. Above 1 it takes huge pages.
+// throughputGoal is the goal as a share of the speed of a plain tmpfs with 4 KiB pages; 0: no goal.
+// Above 1 it needs huge pages.
 func throughputGoal(topic string, threads, size int) float64 {
 	switch fmt.Sprintf("%s %d %s", topic, threads, sizeText(size)) {
 	case "read 1 16 MiB":

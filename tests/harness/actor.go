@@ -75,7 +75,7 @@ func NewActor(tb testing.TB, user *User) *Actor {
 	return a
 }
 
-// actorMain serves requests until its standard input ends, on its main thread but for those of
+// actorMain serves requests until its standard input ends, on its main thread except those of
 // OtherThread.
 func actorMain([]string) int {
 	runtime.LockOSThread()
@@ -92,8 +92,8 @@ func actorMain([]string) int {
 	}
 }
 
-// OtherThread returns an Actor that is the same process, and works on a thread that is not its
-// main one. Only one of both may be called at a time.
+// OtherThread returns an Actor of the same process that works on another thread than the main one.
+// Only one of the two may be called at a time.
 func (a *Actor) OtherThread() *Actor {
 	return &Actor{Pid: a.Pid, kill: a.kill, call: func(req request) response {
 		req.Thread = true
@@ -101,8 +101,7 @@ func (a *Actor) OtherThread() *Actor {
 	}}
 }
 
-// Kill kills the process with SIGKILL and waits until it is gone. It does
-// nothing to Self.
+// Kill kills the process with SIGKILL and waits until it is gone. On Self it does nothing.
 func (a *Actor) Kill() { a.kill() }
 
 // Open opens path and returns the descriptor. O_CLOEXEC is added.
@@ -164,8 +163,8 @@ func (a *Actor) Store(mapping int, p []byte, off int64) error {
 // Munmap ends a mapping.
 func (a *Actor) Munmap(mapping int) error { return a.call(request{Op: "munmap", FD: mapping}).err() }
 
-// Append opens path with O_APPEND, creates it if need be, writes p with one write(2) and closes
-// it, n times.
+// Append does this n times: it opens path with O_APPEND, creates it if it is missing, writes p with
+// one write(2) and closes it.
 func (a *Actor) Append(path string, p []byte, n int) error {
 	return a.call(request{Op: "append", Path: path, Data: p, N: int64(n)}).err()
 }

@@ -37,9 +37,8 @@ var binary struct {
 	err  error
 }
 
-// Binary returns the path of the kvfs binary. It is built once in a test
-// process, with the race detector if the test has it, unless KVFS_BIN names
-// one.
+// Binary returns the path of the kvfs binary: KVFS_BIN if it is set. Otherwise a test process
+// builds the binary once, with the race detector if the test has it.
 func Binary(tb testing.TB) string {
 	tb.Helper()
 	root := Root(tb)
@@ -55,10 +54,10 @@ func Binary(tb testing.TB) string {
 	return binary.path
 }
 
-// fabricHeader is what tag ofi, RDMA, needs to be built.
+// fabricHeader is the header that a build with the tag ofi, RDMA, needs.
 const fabricHeader = "/usr/include/rdma/fabric.h"
 
-// Tags returns the flag with the build tags of kvfs, as those of the Makefile.
+// Tags returns the flag with the build tags of kvfs, as in the Makefile.
 func Tags() string {
 	if _, err := os.Stat(fabricHeader); err != nil {
 		return "-tags=giouring"
@@ -87,7 +86,7 @@ func build(root string) (string, error) {
 	return path, nil
 }
 
-// Build builds a kvfs with more arguments for go build, and returns its path. It goes with the test.
+// Build builds a kvfs with more arguments for go build, and returns its path. The test removes it.
 func Build(tb testing.TB, more ...string) string {
 	tb.Helper()
 	path := filepath.Join(newDir(tb, processDir(), "build"), "kvfs")
@@ -100,12 +99,11 @@ func Build(tb testing.TB, more ...string) string {
 	return path
 }
 
-// Deadline is how long the harness waits for anything that ought to happen. It
-// is generous: reaching it fails the test.
+// Deadline is how long the harness waits for an expected event. It is generous: reaching it fails
+// the test.
 const Deadline = 60 * time.Second
 
-// Kvfs runs a kvfs command to its end and returns what it printed and its exit
-// code.
+// Kvfs runs a kvfs command to its end and returns its output and its exit code.
 func Kvfs(tb testing.TB, args ...string) (stdout, stderr string, code int) {
 	tb.Helper()
 	return KvfsAs(tb, nil, args...)
@@ -131,9 +129,8 @@ func KvfsAs(tb testing.TB, user *User, args ...string) (stdout, stderr string, c
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
 
-// Poll calls cond again and again until it returns true, and fails the test if
-// that takes longer than Deadline. It is for state of another process of which
-// no event can be had.
+// Poll calls cond again and again until it returns true, and fails the test if that takes longer
+// than Deadline. It is for state of another process that has no event.
 func Poll(tb testing.TB, what string, cond func() bool) {
 	tb.Helper()
 	deadline := time.After(Deadline)

@@ -12,19 +12,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What the cluster's tests know of the daemon's names, all here.
+// The names of the daemon that the cluster's tests know are all here.
 
 // GossipPort is the port of the gossip of every node.
 const GossipPort = "7946"
 
-// ClockVariable is what sets a daemon's clock off by a duration, at link time.
+// ClockVariable is the variable that sets a daemon's clock off by a duration, at link time.
 const ClockVariable = "main.clockOffset"
 
 // ClusterOptions say how to start daemons in namespaces. The zero value is three nodes
 // without keys.
 type ClusterOptions struct {
 	Nodes       int           // zero means 3
-	Spare       int           // namespaces more than nodes, for others
+	Spare       int           // additional namespaces without a node
 	Secure      bool          // gossip key and certificates; else --insecure
 	PeerTimeout time.Duration // zero means 2 s
 	Options     Options       // of every daemon
@@ -51,7 +51,7 @@ type Node struct {
 	cluster *Cluster
 }
 
-// NodeName returns the name of the node of that index.
+// NodeName returns the name of the node with that index.
 func NodeName(index int) string { return "node" + string(rune('a'+index)) }
 
 // NewCluster starts daemons and waits until they follow each other.
@@ -84,7 +84,7 @@ func (c *Cluster) start(i int) *Node {
 	return n
 }
 
-// Options returns what the daemon of a node is started with.
+// Options returns the options of the daemon of a node.
 func (c *Cluster) Options(i int) Options {
 	c.tb.Helper()
 	o := c.opts.Options
@@ -154,8 +154,8 @@ func (n *Node) in(fn func()) {
 	c.Net.In(n.Index, fn)
 }
 
-// Abort ends the kernel's connection to the node's daemon, whatever state that is in:
-// all that hangs in the mount fails.
+// Abort ends the kernel's connection to the node's daemon, in whatever state it is: all calls that
+// hang in the mount fail.
 func (n *Node) Abort() {
 	err := unix.Unmount(n.Dir, unix.MNT_FORCE|unix.UMOUNT_NOFOLLOW)
 	if err != nil && !errors.Is(err, unix.EBUSY) { // Busy, but aborted.
@@ -177,7 +177,7 @@ type ClusterKeys struct {
 	tb testing.TB
 }
 
-// NewClusterKeys makes a gossip key and a CA that go with the test.
+// NewClusterKeys makes a gossip key and a CA that the test removes.
 func NewClusterKeys(tb testing.TB) *ClusterKeys {
 	tb.Helper()
 	dir := newDir(tb, processDir(), "keys")
@@ -194,7 +194,7 @@ func (k *ClusterKeys) kvfs(args ...string) {
 	}
 }
 
-// Flags returns the flags of a node, whose certificate is made if there is none.
+// Flags returns the flags of a node. It makes the node's certificate if there is none.
 func (k *ClusterKeys) Flags(name string) []string {
 	k.tb.Helper()
 	cert, key := k.Files(name)

@@ -8,17 +8,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Directories of disk tiers. They must be on a file system that reads and writes
-// past the page cache, which tmpfs only pretends to do.
+// Directories of disk tiers. They must be on a file system that reads and writes past the page
+// cache. tmpfs only pretends to do that.
 
-// DiskEnv names the environment variable with the directory below which disk
-// tiers are made.
+// DiskEnv names the environment variable with the parent directory of disk tiers.
 const DiskEnv = "KVFS_TEST_DISK"
 
 const varTmp = "/var/tmp" // on a disk where TMPDIR is in memory
 
-// tempParents returns the directories in which test processes make theirs: the
-// one for mount points and logs, the one for memory tiers, those for disk tiers.
+// tempParents returns the parents of the directories of test processes: the one for mount points
+// and logs, the one for memory tiers, those for disk tiers.
 func tempParents() []string {
 	parents := []string{os.TempDir(), "/dev/shm", varTmp}
 	if dir := os.Getenv(DiskEnv); dir != "" {
@@ -47,9 +46,8 @@ func inMemory(dir string) bool {
 	return err != nil || vfs.Type == unix.TMPFS_MAGIC || vfs.Type == unix.RAMFS_MAGIC
 }
 
-// NewDiskDir returns a new empty directory that a disk tier can be in, owned by
-// user unless that is nil. It is removed when the test ends. The test is skipped
-// where all of them are in memory.
+// NewDiskDir returns a new empty directory for a disk tier, owned by user unless that is nil. It is
+// removed when the test ends. The test is skipped if all possible directories are in memory.
 func NewDiskDir(tb testing.TB, user *User) string {
 	tb.Helper()
 	parent := diskParent()
@@ -65,8 +63,7 @@ func NewDiskDir(tb testing.TB, user *User) string {
 	return dir
 }
 
-// newDir makes a directory in parent that is removed, with what is mounted in
-// it, when the test ends.
+// newDir makes a directory in parent. It is removed, with all mounts in it, when the test ends.
 func newDir(tb testing.TB, parent, pattern string) string {
 	tb.Helper()
 	dir, err := os.MkdirTemp(parent, pattern)
@@ -140,14 +137,14 @@ func copySparse(from, to string) error {
 	}
 }
 
-// DropMemory throws away what the memory tier of a daemon that has ended left,
-// as a restart of the machine would.
+// DropMemory removes what the memory tier of an ended daemon left, as a restart of the machine
+// would.
 func (d *Daemon) DropMemory() {
 	d.tb.Helper()
 	if d.Running() {
 		d.tb.Fatal("DropMemory: the daemon is running")
 	}
-	// The mount of a dead daemon holds on to files of the memory tier.
+	// The mount of a dead daemon keeps files of the memory tier open.
 	for range MountPoints(d.Dir) {
 		unmount(d.Dir)
 	}

@@ -36,8 +36,8 @@ type ProcessOptions struct {
 	Env     []string
 }
 
-// StartHelper starts the helper of that name in a process of its own, which
-// ends with the test at the latest.
+// StartHelper starts the helper of that name in its own process. The process ends with the test at
+// the latest.
 func StartHelper(tb testing.TB, opts ProcessOptions, name string, args ...string) *Process {
 	tb.Helper()
 	if helpers[name] == nil {
@@ -77,8 +77,7 @@ func (p *Process) Kill() {
 	p.cmd.Wait()
 }
 
-// Wait waits for the process to end by itself and returns its exit code. Read
-// all of Stdout before.
+// Wait waits for the process to end by itself and returns its exit code. Read all of Stdout before.
 func (p *Process) Wait() int {
 	p.tb.Helper()
 	p.Stdin.Close()
@@ -94,7 +93,7 @@ func (p *Process) Wait() int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// Stderr returns what the process has printed there, once it has ended.
+// Stderr returns the error output of the process, once the process has ended.
 func (p *Process) Stderr() string { return p.stderr.String() }
 
 // RunHelper runs a helper to its end.
@@ -115,7 +114,7 @@ func RunHelperAs(tb testing.TB, opts ProcessOptions, name string, args ...string
 	return string(out), p.Stderr(), code
 }
 
-// StartCommand starts a program of the machine as a helper is started.
+// StartCommand starts a program of the machine in the same way as a helper.
 func StartCommand(tb testing.TB, opts ProcessOptions, argv ...string) *Process {
 	tb.Helper()
 	return StartHelper(tb, opts, commandHelper, argv...)
@@ -134,7 +133,7 @@ func commandMain(args []string) int {
 	return 127
 }
 
-// withoutHelper is the environment of a process that is no helper any more.
+// withoutHelper is the environment without the variable of helpers.
 func withoutHelper() []string {
 	return slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, helperEnv+"=") })
 }

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Launchers: helpers that change something about their process and then become
-// the daemon. Options.Launch names one, with an argument.
+// Launchers: helpers that change something about their process and then become the daemon.
+// Options.Launch names one, with an argument.
 
 // Launch says how to start a daemon in a restricted process. The zero value
 // changes nothing.
@@ -32,7 +32,7 @@ func (l Launch) command(args []string) []string {
 // launchMain applies args[0] and args[1], the fields of a Launch, and becomes the
 // command in the rest.
 func launchMain(args []string) int {
-	runtime.LockOSThread() // a filter is the thread's, and exec keeps it
+	runtime.LockOSThread() // a filter belongs to the thread, and exec keeps it
 	err := restrict(args[0], args[1] == "true")
 	if err == nil {
 		err = unix.Exec(args[2], args[2:], withoutHelper())
@@ -57,9 +57,8 @@ func restrict(maxFileBytes string, noIOUring bool) error {
 	return nil
 }
 
-// denyIOUring installs a filter that fails the three system calls of io_uring
-// with EPERM. It needs root: otherwise the filter would also take away the
-// setuid bit of fusermount3.
+// denyIOUring installs a filter that fails the three system calls of io_uring with EPERM. It needs
+// root: otherwise the filter would also remove the setuid bit of fusermount3.
 func denyIOUring() error {
 	const (
 		load  = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS

@@ -23,9 +23,8 @@ type LoopOptions struct {
 	User        *User  // owner of the root directory. nil means the test's own.
 }
 
-// LoopFS is a mounted file system on a loop device over a sparse file. The
-// device detaches itself when the file system is unmounted for the last time,
-// so that what removes a mount removes all of it.
+// LoopFS is a mounted file system on a loop device over a sparse file. The device detaches itself
+// at the last unmount, so unmounting removes everything.
 type LoopFS struct {
 	Dir     string // mount point
 	Backing string // path of the backing file
@@ -35,9 +34,8 @@ type LoopFS struct {
 	opts LoopOptions
 }
 
-// MountLoop makes a file system and mounts it. It is gone when the test ends.
-// The test is skipped where that cannot be done: not root, no mkfs, no loop
-// devices, or a file system that the kernel lacks.
+// MountLoop makes a file system and mounts it. It is gone when the test ends. The test is skipped
+// without root, mkfs, loop devices, or the file system in the kernel.
 func MountLoop(tb testing.TB, opts LoopOptions) *LoopFS {
 	tb.Helper()
 	if opts.Type == "" {
@@ -63,8 +61,7 @@ func MountLoop(tb testing.TB, opts LoopOptions) *LoopFS {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	// Cleanups run in reverse, so a daemon that was started after this has
-	// ended by then.
+	// Cleanups run in reverse order, so daemons started after this have ended by then.
 	tb.Cleanup(func() {
 		for range MountPoints(l.Dir) {
 			unmount(l.Dir)
@@ -87,8 +84,7 @@ func needLoop(tb testing.TB, fstype string) {
 	}
 }
 
-// LacksLoop returns why MountLoop would skip a test, "" if it would not for what
-// can be told beforehand.
+// LacksLoop returns why MountLoop would skip a test; "" if no reason is known beforehand.
 func LacksLoop(fstype string) string {
 	if os.Getuid() != 0 {
 		return "loop devices need root"
@@ -113,8 +109,8 @@ var mkfs = map[string][]string{
 	"btrfs": {"-q", "-f", "-K"},
 }
 
-// attach gives the backing file to a free loop device, makes the file system if
-// so asked, and mounts it.
+// attach gives the backing file to a free loop device, makes the file system if format is set, and
+// mounts it.
 func (l *LoopFS) attach(format bool) {
 	l.tb.Helper()
 	dev, err := l.device()
@@ -137,8 +133,8 @@ func (l *LoopFS) attach(format bool) {
 	}
 }
 
-// device opens a free loop device that has been given the backing file.
-// Others may be after the same device, so it tries again.
+// device opens a free loop device and gives it the backing file. Another process may take the same
+// device, so it tries again.
 func (l *LoopFS) device() (*os.File, error) {
 	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
 	if err != nil {
@@ -185,11 +181,11 @@ func openLoop(n int) (*os.File, error) {
 	return os.OpenFile(path, os.O_RDWR, 0)
 }
 
-// Truncate cuts the backing file to n bytes: what was beyond is an I/O error
-// when it is read, until it is written again.
+// Truncate cuts the backing file to n bytes. Reading beyond that is an I/O error until it is
+// written again.
 func (l *LoopFS) Truncate(n int64) {
 	l.tb.Helper()
-	l.sync() // nothing that is still dirty shall extend the file again
+	l.sync() // dirty data must not extend the file again
 	if err := os.Truncate(l.Backing, n); err != nil {
 		l.tb.Fatal(err)
 	}
@@ -259,9 +255,9 @@ func (l *LoopFS) ReadOnly(on bool) {
 	l.unused(func() error { return unix.Mount("", l.Dir, "", flags, "") })
 }
 
-// unused calls fn, which needs a file system whose files are closed, until it is not
-// told that they are in use. Those of a process that has just ended may be for a moment:
-// the kernel takes io_uring rings apart in the background.
+// unused calls fn, which needs closed files in the file system, until fn no longer fails because
+// files are in use. Files of an ended process may stay open for a moment, because the kernel
+// removes io_uring rings in the background.
 func (l *LoopFS) unused(fn func() error) {
 	l.tb.Helper()
 	var err error
@@ -274,8 +270,8 @@ func (l *LoopFS) unused(fn func() error) {
 	}
 }
 
-// Freeze makes writes to the file system wait, as on a device that does not
-// answer, until thaw is called or the test ends. Reads go on.
+// Freeze makes writes to the file system wait, as on a device without an answer, until thaw is
+// called or the test ends. Reads go on.
 func (l *LoopFS) Freeze() (thaw func()) {
 	l.tb.Helper()
 	f, err := os.Open(l.Dir)
@@ -302,8 +298,8 @@ const (
 	fiThaw   = 0xc0045878
 )
 
-// Remount unmounts the file system, as a machine that is shut down would, and
-// mounts it again. Nothing may use it.
+// Remount unmounts the file system, as at a shutdown of the machine, and mounts it again. No
+// process may use it.
 func (l *LoopFS) Remount() {
 	l.tb.Helper()
 	l.unused(func() error { return unix.Unmount(l.Dir, 0) })

@@ -14,9 +14,9 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(Main(m)) }
 
-// TestMountLoop shows of each file system that it has the sector size asked for,
-// can be filled, made read-only, unmounted and mounted again, and fails reads
-// beyond the end of a truncated backing file; and that nothing is left of it.
+// TestMountLoop shows for each file system that it has the requested sector size, that it can be
+// filled, made read-only, unmounted and mounted again, that reads beyond the end of a truncated
+// backing file fail, and that nothing is left of it.
 func TestMountLoop(t *testing.T) {
 	for _, c := range []struct {
 		name, fstype string
@@ -106,7 +106,7 @@ func useLoop(t *testing.T, l *LoopFS, sector int) {
 		t.Errorf("write after the thaw: %v", err)
 	}
 
-	// All data of the file is beyond 64 KiB: the superblocks are before.
+	// All data of the file is beyond 64 KiB; the superblocks are before.
 	l.Truncate(64 << 10)
 	if err := evictFile(path); err != nil {
 		t.Fatal(err)
@@ -120,14 +120,13 @@ func useLoop(t *testing.T, l *LoopFS, sector int) {
 func evictFile(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil // not even that can be read any more
+		return nil // even that can no longer be read
 	}
 	defer f.Close()
 	return unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED)
 }
 
-// TestLaunch shows that what a Launch restricts holds in the program that it
-// becomes.
+// TestLaunch shows that the restrictions of a Launch hold in the program that it becomes.
 func TestLaunch(t *testing.T) {
 	if os.Getuid() != 0 {
 		Skip(t, "a seccomp filter needs root")

@@ -26,8 +26,7 @@ var helpers = map[string]func(args []string) int{actorHelper: actorMain, launchH
 // its result is their exit code. Call it in TestMain, before Main.
 func Helper(name string, fn func(args []string) int) { helpers[name] = fn }
 
-// Main runs the tests, or the helper as which this process was started, and
-// returns the exit code.
+// Main runs the tests, or the helper for which this process was started, and returns the exit code.
 func Main(m *testing.M) int {
 	if name := os.Getenv(helperEnv); name != "" {
 		fn := helpers[name]
@@ -45,9 +44,8 @@ func Main(m *testing.M) int {
 	return code
 }
 
-// Temporary directories. Everything of one test process is below a few
-// directories whose names carry its process id, so that a later process can
-// clean up after one that died.
+// Temporary directories. All files of a test process are below a few directories whose names have
+// its process id, so that a later process can clean up after a dead one.
 
 const dirPrefix = "kvfs-test-"
 
@@ -65,8 +63,8 @@ func dirIn(parent string) string {
 	return dir
 }
 
-// spaceFile is where a directory of a test process tells in which name space its process id
-// counts: a test in another one must not take it for that of a dead process.
+// spaceFile is the file in a directory of a test process that names the name space of its process
+// id. A test in another name space must not take that id for a dead process.
 const spaceFile = ".pid-namespace"
 
 func pidSpace() string {
@@ -95,18 +93,19 @@ func removeProcessDirs() {
 	}
 }
 
-// removeOnSignal has SIGTERM and SIGINT end this process after everything that it started or made is gone.
+// removeOnSignal makes SIGTERM and SIGINT end this process after removing everything that it
+// started or made.
 func removeOnSignal() {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, unix.SIGTERM, unix.SIGINT)
 	go func() { // ends with the process
 		sig := (<-signals).(syscall.Signal)
-		files, _ := filepath.Glob("/proc/self/task/*/children") // the pattern is right
+		files, _ := filepath.Glob("/proc/self/task/*/children") // the pattern is valid
 		for _, name := range files {
 			pids, _ := os.ReadFile(name) // the thread may have ended
 			for _, text := range strings.Fields(string(pids)) {
 				if pid, err := strconv.Atoi(text); err == nil {
-					unix.Kill(pid, unix.SIGKILL) // what those have started dies with them
+					unix.Kill(pid, unix.SIGKILL) // their children die with them
 				}
 			}
 		}
@@ -118,7 +117,7 @@ func removeOnSignal() {
 	}()
 }
 
-// sweep removes what dead test processes left.
+// sweep removes the files of dead test processes.
 func sweep() {
 	for _, p := range parents {
 		dirs, _ := filepath.Glob(filepath.Join(p, dirPrefix+"*"))
@@ -180,8 +179,7 @@ func printSkips() {
 // Reference reports whether Mount gives plain directories instead of kvfs.
 func Reference() bool { return os.Getenv("KVFS_TEST_REFERENCE") == "1" }
 
-// KvfsOnly skips the test in reference mode: what it shows is a promise of kvfs
-// beyond POSIX.
+// KvfsOnly skips the test in reference mode: the test shows a promise of kvfs beyond POSIX.
 func KvfsOnly(tb testing.TB, promise string) {
 	tb.Helper()
 	if Reference() {

@@ -27,7 +27,7 @@ type ClusterStatus struct {
 	} `json:"node"`
 }
 
-// RDMAStatus is what a node says of its RDMA.
+// RDMAStatus is the state of a node's RDMA.
 type RDMAStatus struct {
 	Transport string `json:"transport"`
 	Provider  string `json:"provider"`
@@ -64,7 +64,7 @@ type Member struct {
 	FetchedSize uint64   `json:"fetched_bytes"`
 }
 
-// Cluster reads what the node's status says of the cluster.
+// Cluster reads the entry of the cluster in the node's status.
 func (n *Node) Cluster() ClusterStatus {
 	n.tb.Helper()
 	b, err := os.ReadFile(n.Path(".kvfs", "status"))
@@ -80,7 +80,7 @@ func (n *Node) Cluster() ClusterStatus {
 	return doc.Cluster
 }
 
-// Rejected returns how much from strangers the node has refused since it started.
+// Rejected returns how many messages of strangers the node has refused since it started.
 func (n *Node) Rejected() uint64 {
 	n.tb.Helper()
 	raw := n.Cluster().Rejected
@@ -131,8 +131,7 @@ func parseMembers(b []byte) ([]Member, error) {
 	}
 }
 
-// Member returns what the node knows of the one with that name; the zero Member if
-// nothing.
+// Member returns what the node knows of the member with that name, or the zero Member.
 func (n *Node) Member(name string) Member {
 	n.tb.Helper()
 	for _, m := range n.Members() {
@@ -159,21 +158,20 @@ func (c *Cluster) Running() []*Node {
 	return slices.DeleteFunc(slices.Clone(c.Nodes), func(n *Node) bool { return !n.Daemon.Running() })
 }
 
-// WaitJoined waits until all nodes that run have each other as alive and follow each
-// other's feeds.
+// WaitJoined waits until all running nodes see each other as alive and follow each other's feeds.
 func (c *Cluster) WaitJoined() {
 	c.tb.Helper()
 	c.poll(func() string { return c.disagreement(false) })
 }
 
-// WaitQuiet waits until, besides, each has in its index as many blocks and directories
-// of each other one as that one holds.
+// WaitQuiet also waits until each node has in its index as many blocks and directories of each
+// other node as that node holds.
 func (c *Cluster) WaitQuiet() {
 	c.tb.Helper()
 	c.poll(func() string { return c.disagreement(true) })
 }
 
-// disagreement returns in what the running nodes do not agree yet; "" if they do.
+// disagreement returns what the running nodes do not agree on yet, or "".
 func (c *Cluster) disagreement(blocks bool) string {
 	nodes := c.Running()
 	views := map[string]map[string]Member{}
@@ -200,8 +198,8 @@ func (c *Cluster) disagreement(blocks bool) string {
 	return ""
 }
 
-// poll calls check until it returns "", and fails the test with what it returned last
-// if that takes longer than Deadline.
+// poll calls check until it returns "". If that takes longer than Deadline it fails the test with
+// the last result.
 func (c *Cluster) poll(check func() string) {
 	c.tb.Helper()
 	deadline := time.After(Deadline)

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// User is whom a process runs as.
+// User is the user of a process.
 type User struct {
 	UID, GID uint32
 	Groups   []uint32 // supplementary ones
@@ -32,10 +32,10 @@ type Options struct {
 	Dir        string   // mount point; made and removed unless it exists. Empty means a new one.
 	User       *User    // nil means the test's own
 	ExpectFail bool     // the daemon should exit by itself before it is ready
-	MayFail    bool     // it may do either; see Running
+	MayFail    bool     // the daemon may be ready or exit; see Running
 	Disk       string   // size of a disk tier in DiskDir; empty means none
 	DiskDir    string   // its directory. Empty means a new one, removed with the test.
-	Launch     Launch   // what to restrict
+	Launch     Launch   // restrictions of the process
 	Binary     string   // kvfs to run. Empty means that of Binary.
 }
 
@@ -43,7 +43,7 @@ type Options struct {
 type Daemon struct {
 	Dir       string // mount point
 	Socket    string // of an owner; see Serve
-	MemoryDir string // what --memory-dir said
+	MemoryDir string // value of --memory-dir
 	DiskDir   string // directory of the disk tier, if there is one
 	Pid       int    // of the daemon; changes with Restart
 	ExitCode  int    // once the daemon has ended; -1 if by a signal
@@ -54,15 +54,14 @@ type Daemon struct {
 	base    string
 	cmd     *exec.Cmd
 	exited  chan struct{} // closed when cmd has been waited for
-	logs    string        // path
+	logs    string        // start of this start's log
 	logFrom int           // where the log of this start begins
 
 	trying bool // this start may end with a refusal
 }
 
-// Mount starts a daemon and waits until its mount is ready, or, with
-// ExpectFail, until it has exited. The test fails if the other happens. All of
-// it is gone when the test ends.
+// Mount starts a daemon and waits until its mount is ready, or with ExpectFail until the daemon has
+// exited. If the other happens, the test fails. Everything is gone when the test ends.
 func Mount(tb testing.TB, opts Options) *Daemon {
 	tb.Helper()
 	d := &Daemon{tb: tb, opts: opts, Reference: Reference()}
@@ -77,7 +76,7 @@ func Mount(tb testing.TB, opts Options) *Daemon {
 	return d
 }
 
-// NeedFuse skips the test where there is no /dev/fuse.
+// NeedFuse skips the test if there is no /dev/fuse.
 func NeedFuse(tb testing.TB) {
 	tb.Helper()
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
@@ -126,8 +125,7 @@ func (d *Daemon) makeDirs() {
 	}
 }
 
-// startReference mounts a tmpfs, or, without the right to, uses the plain
-// directory.
+// startReference mounts a tmpfs, or without the permission uses the plain directory.
 func (d *Daemon) startReference() {
 	d.tb.Helper()
 	if d.opts.ExpectFail {
@@ -208,7 +206,7 @@ func (d *Daemon) start() {
 		d.tb.Fatalf("start %v: %v", cmd.Args, err)
 	}
 	d.cmd, d.Pid, d.exited = cmd, cmd.Process.Pid, make(chan struct{})
-	go func() { // ends with the daemon, which cleanup ends
+	go func() { // ends with the daemon; cleanup ends the daemon
 		cmd.Wait()
 		d.ExitCode = cmd.ProcessState.ExitCode()
 		close(d.exited)
@@ -247,8 +245,7 @@ func (d *Daemon) waitReady(r *os.File) {
 
 func (d *Daemon) mayFail() bool { return d.trying || d.opts.MayFail }
 
-// waitExit waits for the daemon to end, and kills it and complains with fail if
-// it does not.
+// waitExit waits for the daemon to end. If it does not, waitExit kills it and calls fail.
 func (d *Daemon) waitExit(fail func(string, ...any)) bool {
 	d.tb.Helper()
 	select {
@@ -278,7 +275,7 @@ func (d *Daemon) Running() bool {
 // Exited is closed when the daemon has ended.
 func (d *Daemon) Exited() <-chan struct{} { return d.exited }
 
-// Kill kills the daemon, as a crash would. Its dead mount stays.
+// Kill kills the daemon, as in a crash. Its dead mount stays.
 func (d *Daemon) Kill() {
 	d.tb.Helper()
 	KvfsOnly(d.tb, "no daemon to kill")
@@ -295,8 +292,7 @@ func (d *Daemon) Stop() int {
 	return d.ExitCode
 }
 
-// Restart starts the daemon again with the same arguments, after Kill, or after
-// a Stop, which it does itself if need be.
+// Restart starts the daemon again with the same arguments. It stops the daemon first if it runs.
 func (d *Daemon) Restart() {
 	d.tb.Helper()
 	KvfsOnly(d.tb, "no daemon to restart")
@@ -306,8 +302,8 @@ func (d *Daemon) Restart() {
 	d.start()
 }
 
-// TryRestart is Restart where the daemon may also end by itself, having refused;
-// it reports whether it serves. LastLog has what it printed.
+// TryRestart is Restart, but the daemon may also refuse and end by itself. It reports whether the
+// daemon serves. LastLog has the output.
 func (d *Daemon) TryRestart() bool {
 	d.tb.Helper()
 	d.trying = true
@@ -316,8 +312,7 @@ func (d *Daemon) TryRestart() bool {
 	return d.Running()
 }
 
-// RestartWith is Restart with other options. Those that name directories or
-// the user have no effect.
+// RestartWith is Restart with other options. Options for directories or the user have no effect.
 func (d *Daemon) RestartWith(opts Options) {
 	d.tb.Helper()
 	opts.Dir, opts.User, opts.DiskDir = d.opts.Dir, d.opts.User, d.opts.DiskDir
@@ -325,13 +320,13 @@ func (d *Daemon) RestartWith(opts Options) {
 	d.Restart()
 }
 
-// Log returns what the daemon has printed so far, all starts together.
+// Log returns the output of the daemon so far, of all starts together.
 func (d *Daemon) Log() string {
 	b, _ := os.ReadFile(d.logs)
 	return string(b)
 }
 
-// LastLog returns what the daemon has printed since it was last started.
+// LastLog returns the output of the daemon since its last start.
 func (d *Daemon) LastLog() string { return d.Log()[d.logFrom:] }
 
 // Path joins elems to the mount point.

@@ -18,8 +18,7 @@ func MountPoints(dir string) []string {
 	return points
 }
 
-// FSType returns the type of the file system that is mounted at dir, or "" if
-// none is.
+// FSType returns the type of the file system mounted at dir, or "".
 func FSType(dir string) string {
 	var fstype string
 	for _, m := range mounts(dir) {

@@ -15,8 +15,8 @@ type Net struct {
 	tb testing.TB
 }
 
-// NewNet makes a network of nodes that is gone when the test ends; those of dead test
-// processes are removed first. The test is skipped where it cannot be made.
+// NewNet makes a network of nodes that is gone when the test ends. It first removes networks of
+// dead test processes. The test is skipped if a network cannot be made.
 func NewNet(tb testing.TB, nodes int) *Net {
 	tb.Helper()
 	if why := netns.Lacks(); why != "" {
@@ -41,8 +41,8 @@ func NewNet(tb testing.TB, nodes int) *Net {
 	return all
 }
 
-// running reports whether the kernel has noticed that a node's link has a carrier. Until then
-// there are programs that do not use it, though bytes pass.
+// running reports whether the kernel has seen the carrier of a node's link. Until then some
+// programs do not use the link, though bytes pass.
 func (n *Net) running(i int) (running bool) {
 	n.tb.Helper()
 	n.In(i, func() {
@@ -61,7 +61,7 @@ func (n *Net) In(i int, fn func()) {
 	n.check(n.Do(i, func() error { fn(); return nil }))
 }
 
-// Run runs a command in a node's namespace and returns what it printed.
+// Run runs a command in a node's namespace and returns its output.
 func (n *Net) Run(i int, name string, args ...string) string {
 	n.tb.Helper()
 	out, err := n.Net.Run(i, name, args...)

@@ -43,8 +43,7 @@ func performOp(q request, r *response) error {
 	case "statfs":
 		return unix.Statfs(q.Path, &r.VFS)
 	case "access":
-		// Not unix.Access: its faccessat2 with the effective ids is what
-		// the engines do not call.
+		// Not unix.Access: its faccessat2 with the effective ids is not what the engines call.
 		return access(q.Path, q.Mode)
 	case "rename":
 		return unix.Rename(q.Path, q.Path2)
@@ -77,7 +76,8 @@ func performOp(q request, r *response) error {
 	return performFD(q, r)
 }
 
-// appendTo repeats each call that EINTR ended by itself: the request as a whole would append twice.
+// appendTo repeats each single call that EINTR ended: repeating the whole request would append
+// twice.
 func appendTo(q request) error {
 	for range q.N {
 		open := perform(request{Op: "open", Path: q.Path, Flags: unix.O_WRONLY | unix.O_CREAT | unix.O_APPEND, Mode: 0o644})
@@ -106,7 +106,7 @@ func performFD(q request, r *response) error {
 	case "open":
 		n, err = unix.Open(q.Path, q.Flags|unix.O_CLOEXEC, q.Mode)
 	case "close":
-		// Not repeated: the descriptor is gone whatever close says.
+		// Not repeated: the descriptor is gone whatever close returns.
 		if err = unix.Close(q.FD); errors.Is(err, unix.EINTR) {
 			err = nil
 		}
@@ -140,7 +140,7 @@ func performFD(q request, r *response) error {
 	return err
 }
 
-// mappings are those of this process; a number stays as long as the process.
+// mappings are the mappings of this process. Their numbers never change.
 var mappings [][]byte
 
 func performMapping(q request, r *response) (err error) {

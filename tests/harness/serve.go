@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Serve starts an owner, kvfs serve, and waits until mounts can attach to it. It is a
+// Serve starts an owner, kvfs serve, and waits until mounts can attach to it. The result is a
 // Daemon without a mount: its Dir stays empty, and Status asks the mounts.
 func Serve(tb testing.TB, opts Options) *Daemon {
 	tb.Helper()
@@ -23,13 +23,13 @@ func Serve(tb testing.TB, opts Options) *Daemon {
 	return d
 }
 
-// Attach mounts with the owner's blocks.
+// Attach mounts the owner's blocks.
 func (d *Daemon) Attach(flags ...string) *Daemon {
 	d.tb.Helper()
 	return Mount(d.tb, Options{MemorySize: "-", Flags: append(d.AttachFlags(), flags...)})
 }
 
-// AttachFlags are those of a mount that attaches to the owner.
+// AttachFlags are the flags of a mount that attaches to the owner.
 func (d *Daemon) AttachFlags() []string {
 	return []string{"--mode", "standalone-store", "--store-socket", d.Socket}
 }

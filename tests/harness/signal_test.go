@@ -15,8 +15,8 @@ import (
 
 const signalledEnv = "KVFS_TEST_SIGNALLED"
 
-// TestSignalled shows that SIGTERM leaves nothing of a test process: no mount, no directory, no name space,
-// no daemon.
+// TestSignalled shows that after SIGTERM nothing of a test process is left: no mount, no directory,
+// no name space, no daemon.
 func TestSignalled(t *testing.T) {
 	NeedFuse(t)
 	cmd := exec.Command(os.Args[0], "-test.run=^TestSignalledInside$")
@@ -55,11 +55,11 @@ func TestSignalled(t *testing.T) {
 	}
 	Poll(t, "the daemon has ended", func() bool {
 		words, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", daemon))
-		return len(words) == 0 // gone, or nobody has waited for it yet
+		return len(words) == 0 // gone, or not waited for yet
 	})
 }
 
-// TestSignalledInside makes all kinds of things and waits for its end.
+// TestSignalledInside makes everything and waits for its end.
 func TestSignalledInside(t *testing.T) {
 	if os.Getenv(signalledEnv) == "" {
 		t.Skip("run by its outer test")

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Status is what .kvfs/status says.
+// Status is the content of .kvfs/status.
 type Status struct {
 	Version string      `json:"version"`
 	PID     int         `json:"pid"`
@@ -25,19 +25,18 @@ type Status struct {
 	Raw map[string]any `json:"-"` // all of it
 }
 
-// StatusCounters are those of the engine.
+// StatusCounters are the counters of the engine.
 type StatusCounters struct {
 	Evicted, Lost, NoSpace, Poisoned, Adopted int64
 }
 
-// StatusSummary is what a daemon says about the opens that it has served, by the tier that had
-// the block.
+// StatusSummary counts the opens that a daemon has served, by the tier that had the block.
 type StatusSummary struct {
 	MemoryKeys, DiskKeys, FailedKeys int64
 	BytesByTier                      map[string]int64
 }
 
-// MountStatus says who answers a mount, and how the kernel serves open files.
+// MountStatus says which process answers a mount, and how the kernel serves open files.
 type MountStatus struct {
 	Dir       string `json:"dir"`
 	Mode      string `json:"mode"`
@@ -45,7 +44,7 @@ type MountStatus struct {
 	PID       int    `json:"pid"`
 	OwnerPID  int    `json:"owner_pid"`
 	Epoch     int    `json:"epoch"`
-	Takeover  string `json:"takeover"`   // the socket at which one begins
+	Takeover  string `json:"takeover"`   // the socket for a takeover
 	ReadPath  string `json:"read_path"`  // "passthrough", "splice", ...
 	WritePath string `json:"write_path"` // "passthrough", "daemon", ...
 	Tested    bool   `json:"tested"`     // the read path, at the start
@@ -119,7 +118,7 @@ func (d *Daemon) Status() Status {
 	return parseStatus(d.tb, b)
 }
 
-// StatusOf returns what kvfs status says with these arguments.
+// StatusOf returns the output of kvfs status with these arguments.
 func StatusOf(tb testing.TB, args ...string) Status {
 	tb.Helper()
 	out, stderr, code := Kvfs(tb, append([]string{"status", "--json"}, args...)...)

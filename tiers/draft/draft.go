@@ -1,21 +1,21 @@
 // Package draft holds the rules of writing: what an open, a first byte, a close, a rename and a
-// removal mean for a file, given how the file stands to its name. It has no state and takes no
-// lock. Package tiers asks it and does what it says; docs/semantics.md tells users the same.
+// removal mean for a file, given the relation of the file to its name. It has no state and takes no
+// lock. Package tiers follows its decisions; docs/semantics.md has the same rules for users.
 //
 // The rules:
 //
 //  1. In place. An open for writing without O_TRUNC opens the file that is there.
-//  2. Anew. O_TRUNC on a block with bytes, or a new name, makes a version of its own. Only its
-//     own process finds it until the commit. The first byte in an empty file hides the file in
-//     the same way.
-//  3. Plain names. Temporary names, plain names and pinned groups are POSIX from the first byte.
-//     A temporary file that another process has open for writing is not emptied under it: who
-//     truncates it gets a version of its own.
-//  4. Rename and unlink act on what the name means to the caller. A version whose name they
-//     took is an unlinked file.
+//  2. Anew. O_TRUNC on a block with bytes, or a new name, makes a version of its own. Only its own
+//     process finds it until the commit. The first byte in an empty file hides the file in the
+//     same way.
+//  3. Plain names. Temporary names, plain names and pinned groups are POSIX from the first byte. A
+//     temporary file that another process has open for writing is not emptied under that process:
+//     the process that truncates it gets a version of its own.
+//  4. Rename and unlink act on what the name means to the caller. A version whose name they took
+//     is an unlinked file.
 //  5. fsync commits.
 //
-// States of a file and what leads from one to the next (K: the kind of its name):
+// States of a file and the events between them (K: the kind of its name):
 //
 //	from     event                                       to
 //	-        create, K block                             Hidden, or Waits if another file has the name
@@ -33,7 +33,7 @@
 //	Gone     last close                                  -
 package draft
 
-// Kind is what the name of a file looks like.
+// Kind is the kind of a file's name.
 type Kind uint8
 
 const (
@@ -42,39 +42,39 @@ const (
 	Plain             // rule 3
 )
 
-// Place is how a file stands to its name.
+// Place is the relation of a file to its name.
 type Place uint8
 
 const (
 	Seen   Place = iota // it has the name, and every process finds it there
 	Hidden              // it has the name, and only its own process finds it there
 	Waits               // it has no name yet, and only its own process finds it there
-	Gone                // it has no name any more
+	Gone                // it no longer has a name
 )
 
-// File is a file as one process asks about it.
+// File is a file as one process sees it.
 type File struct {
 	Kind  Kind
 	Place Place
 	Empty bool // it has no bytes
-	Mine  bool // it belongs to the process that asks, or that process has it open for writing
+	Mine  bool // it belongs to the asking process, or that process has it open for writing
 	Busy  bool // another process has it open for writing
 }
 
-// Action is what an open does.
+// Action is the effect of an open.
 type Action uint8
 
 const (
 	InPlace   Action = iota // open this file; if asked to truncate, empty it
 	Anew                    // make a version that waits for the name
-	LookAgain               // the name means another file to this process: have it looked up again
+	LookAgain               // the name means another file to this process: repeat the look-up
 	Fresh                   // the name is free: make the file
 	Exists                  // fail, because there is a file
 )
 
-// Access decides about an open of f, be it by its name or by a descriptor that was passed on: the
-// kernel does not say which. told: the kernel has been told LookAgain in this call already, so it is
-// a descriptor, or a name that changes all the time.
+// Access decides about an open of f, by its name or by a descriptor that was passed on: the kernel
+// does not say which. told: the kernel got LookAgain in this call already, so it is a descriptor,
+// or a name that changes all the time.
 func Access(f File, truncate, told bool) Action {
 	switch {
 	case f.Place == Gone && !told, f.hides() && !f.Mine && !told:
@@ -87,9 +87,9 @@ func Access(f File, truncate, told bool) Action {
 	return InPlace
 }
 
-// Create decides about an open with O_CREAT of a name that the kernel knows no file of. f is what the
-// name means to the caller or, if nothing, the file that another process hides there; nil: there is
-// none.
+// Create decides about an open with O_CREAT of a name for which the kernel knows no file. f is the
+// file that the name means to the caller or, without one, the file that another process hides
+// there; nil: there is none.
 func Create(f *File, exclusive, truncate bool) Action {
 	switch {
 	case f == nil:
@@ -118,14 +118,14 @@ type Close struct {
 	Failed bool // a write has failed
 }
 
-// Outcome is what a close does.
+// Outcome is the effect of a close.
 type Outcome uint8
 
 const (
 	Nothing Outcome = iota
-	Commit          // the bytes are the block: for all to see
+	Commit          // the bytes become the block, visible to all
 	Settle          // the same if the bytes changed; size and times follow them
-	Take            // take the name, if nobody writes what has it
+	Take            // take the name, if the file that has it is not being written
 	Drop            // give the file up
 )
 
@@ -155,11 +155,12 @@ func when(yes bool, o Outcome) Outcome {
 	return Nothing
 }
 
-// Survives reports whether a version that waits for a name stays when another process takes or removes
-// what has the name. replaced: by another version that was closed; then the last close wins. Else it is an
-// unlinked file.
+// Survives reports whether a version that waits for a name stays when another process takes or
+// removes the file that has the name. replaced: by another version that was closed; then the last
+// close wins. Otherwise the version is an unlinked file.
 func Survives(replaced bool) bool { return replaced }
 
-// Publishes reports whether the rename of a temporary file to the name of a block commits it at once.
-// Where its owner, another process than the one that renames, still writes it, the owner's close does.
+// Publishes reports whether the rename of a temporary file to the name of a block commits it at
+// once. If its owner is another process than the renaming one and still writes it, the owner's
+// close commits it.
 func Publishes(mine, ownerWrites bool) bool { return mine || !ownerWrites }

@@ -15,7 +15,7 @@ const (
 // bit reports bit n of x.
 func bit(x, n int) bool { return x>>n&1 == 1 }
 
-// eachFile calls fn with every file that there can be.
+// eachFile calls fn with every possible file.
 func eachFile(fn func(f draft.File)) {
 	for _, kind := range []draft.Kind{block, temp, plain} {
 		for _, place := range []draft.Place{seen, hidden, waits, gone} {
@@ -26,8 +26,8 @@ func eachFile(fn func(f draft.File)) {
 	}
 }
 
-// eachClose calls fn with every close that there can be. Where no handle of any process is left, none
-// of the owner is.
+// eachClose calls fn with every possible close. If no handle of any process is left, none of the
+// owner is.
 func eachClose(fn func(c draft.Close)) {
 	for _, kind := range []draft.Kind{block, temp, plain} {
 		for _, place := range []draft.Place{seen, hidden, waits, gone} {
@@ -59,7 +59,7 @@ func (c claims) check(t *testing.T, of string, got any) {
 	}
 }
 
-// implies reports whether b is true where a is.
+// implies reports whether b is true if a is.
 func implies(a, b bool) bool { return !a || b }
 
 // TestAccess: what must hold of every open, whatever the file (rules 1 to 3).
@@ -115,7 +115,7 @@ func TestCreate(t *testing.T) {
 	})
 }
 
-// TestHides: the first byte hides an empty block that all see, and nothing else.
+// TestHides: the first byte hides an empty block that all see, and no other file.
 func TestHides(t *testing.T) {
 	eachFile(func(f draft.File) {
 		if got, want := draft.Hides(f), f.Kind == block && f.Place == seen && f.Empty; got != want {
@@ -165,7 +165,7 @@ func TestRenames(t *testing.T) {
 	}
 }
 
-// TestStates walks the table of the package comment, and what users do most.
+// TestStates walks through the table of the package comment, and through the most common uses.
 func TestStates(t *testing.T) {
 	access := func(f draft.File, truncate bool) any { return draft.Access(f, truncate, false) }
 	for _, row := range []struct {

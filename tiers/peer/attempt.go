@@ -22,21 +22,21 @@ const (
 	cutHedge             // a second holder was faster
 )
 
-// attempt is one request to one holder for a group of pieces, and the hedge that may
-// run beside it. One goroutine runs it.
+// attempt is one request to one holder for a group of pieces, and the hedge that may run beside it.
+// One goroutine runs it.
 //
-// The clock of both timers starts anew with each block that comes, so that a large
-// request has the time that it needs, and one that stands still has not. The limit timer is
-// short: it asks whether any byte came since. How short depends on how quick others were.
+// Both timers start again with each block that comes. So a large request has the time that it
+// needs, and a stalled one has not. The limit timer is short: it checks whether any byte came
+// since. Its length depends on how fast others were.
 //
-//	for as long as pieces are open, or a hedge is under way:
-//		a piece came or failed      settle it, or leave it to the hedge or the next holder
-//		the hedge timer ran out     fetch the first open piece from its second holder
-//		the hedge came              cut off the request, unless the piece has come meanwhile
-//		the limit timer ran out     cut off the request, unless bytes came and there is time left
+//	while pieces are open, or a hedge is under way:
+//	  a piece came or failed      settle it, or leave it to the hedge or the next holder
+//	  the hedge timer ran out     fetch the first open piece from its second holder
+//	  the hedge came              cut off the request, unless the piece has come meanwhile
+//	  the limit timer ran out     cut off the request, unless bytes came and time is left
 //
-// A request that is cut off still answers for each piece, by the contract of Fetch; only
-// then is the destination of a piece free to be written by somebody else.
+// A request that is cut off still answers for each piece, by the contract of Fetch. Only then may
+// another writer use the destination of the piece.
 type attempt struct {
 	t      *Tier
 	ctx    context.Context
@@ -51,21 +51,21 @@ type attempt struct {
 	limit, hedgeTime       <-chan time.Time
 	stopLimit, stopHedging func()
 	limitTime              time.Duration // for one piece
-	silence                time.Duration // in which something of it has to come
-	progress               atomic.Int64  // grows with all that comes
-	seen                   int64         // of it, when the limit timer was set
+	silence                time.Duration // time in which some bytes of it must come
+	progress               atomic.Int64  // grows with all bytes that come
+	seen                   int64         // its value when the limit timer was set
 	hedge                  *hedge        // nil: none is under way
 }
 
-// results is what an attempt has of its pieces, by their places.
+// results is the state of the pieces of an attempt, by index.
 type results struct {
-	open    []bool // the request has not answered for it
-	count   int    // of those
-	settled []bool // has its outcome
+	open    []bool // the request has not answered for the piece
+	count   int    // of open pieces
+	settled []bool // the piece has its outcome
 }
 
-// fetchGroup asks the first holder of the pieces, which is the same, for all of them,
-// and returns those that have no outcome yet, without that holder in their lists.
+// fetchGroup asks the first holder of the pieces, which they have in common, for all of them. It
+// returns the pieces without an outcome, with that holder removed from their lists.
 func (t *Tier) fetchGroup(ctx context.Context, pieces []*piece) (rest []*piece) {
 	var bytes int64
 	for _, p := range pieces {
@@ -95,10 +95,10 @@ func (t *Tier) fetchGroup(ctx context.Context, pieces []*piece) (rest []*piece) 
 
 func (a *attempt) run() {
 	t := a.t
-	// The limit timer is what bounds it; the deadline is for who looks for one.
+	// The limit timer bounds the request; the deadline is for callees that look for one.
 	a.request = newCutContext(a.ctx, time.Now().Add(t.opts.Timeout*time.Duration(len(a.pieces)+1)))
 	defer a.request.cut(context.Canceled)
-	events := make(chan fetched, len(a.pieces)) // room for all: Done does not block
+	events := make(chan fetched, len(a.pieces)) // room for all, so Done does not block
 	fetches := make([]*cluster.Fetch, len(a.pieces))
 	for i, p := range a.pieces {
 		fetches[i] = t.newFetch(p, i, p.tr.File, &a.progress, events)
@@ -110,7 +110,7 @@ func (a *attempt) run() {
 	a.restart()
 	defer func() { a.stopLimit(); a.stopHedging() }()
 	returned := make(chan struct{})
-	go func() { // ends with the request, which is awaited below
+	go func() { // ends with the request; the function waits for it below
 		defer close(returned)
 		a.peer.Fetch(a.request, fetches)
 	}()
@@ -133,8 +133,8 @@ func (a *attempt) run() {
 	<-returned
 }
 
-// timeLimit is how long the request may stand still: half of the time that is left for
-// a piece that somebody else has as well.
+// timeLimit is how long the request may stand still: half of the remaining time if another node has
+// the piece too.
 func (a *attempt) timeLimit() time.Duration {
 	limit := a.t.opts.Timeout
 	for _, p := range a.pieces {
@@ -147,8 +147,8 @@ func (a *attempt) timeLimit() time.Duration {
 	return limit
 }
 
-// silenceLimit is how long nothing at all may come: half of it if somebody else has the first
-// piece as well.
+// silenceLimit is how long the peer may send nothing: half of it if another node has the first
+// piece too.
 func (a *attempt) silenceLimit() time.Duration {
 	d := a.t.silence(a.peer.Name(), a.pieces[0].tr.Size)
 	if len(a.pieces[0].holders) > 1 {
@@ -157,7 +157,7 @@ func (a *attempt) silenceLimit() time.Duration {
 	return d
 }
 
-// outOfTime follows the limit timer.
+// outOfTime handles the limit timer.
 func (a *attempt) outOfTime() {
 	t, progress := a.t, a.progress.Load()
 	left := a.limitTime - t.now().Sub(a.last)
@@ -173,7 +173,7 @@ func (a *attempt) outOfTime() {
 	a.limit, a.stopLimit = t.after(limitTimer, min(a.silence, left))
 }
 
-// restart starts both timers anew, now that something has come.
+// restart starts both timers again, after something has come.
 func (a *attempt) restart() {
 	t := a.t
 	a.last = t.now()
@@ -199,7 +199,7 @@ func (a *attempt) planHedge() {
 	}
 }
 
-// first is the piece that is expected next.
+// first is the next expected piece.
 func (a *attempt) first() int {
 	for i, open := range a.open {
 		if open {
@@ -209,7 +209,7 @@ func (a *attempt) first() int {
 	return -1
 }
 
-// answered follows the answer of the request for one piece.
+// answered handles the answer of the request for one piece.
 func (a *attempt) answered(f *fetched) {
 	t, p := a.t, a.pieces[f.at]
 	a.open[f.at] = false
@@ -226,13 +226,13 @@ func (a *attempt) answered(f *fetched) {
 			a.closeHedge()
 		}
 	case a.cut == cutHedge && len(p.holders) == 1:
-		// It was not its turn, and nobody else has it: once more.
+		// It was not its turn, and no other node has it: try once more.
 	default:
 		p.left -= a.waited()
 		if a.cut != cutHedge {
 			t.failed(p, p.holders[0], f.err, a.cut)
 		} else {
-			p.holders = p.holders[1:] // too slow is all that it was
+			p.holders = p.holders[1:] // it was only too slow
 		}
 	}
 	if a.hedge != nil && a.hedge.came != nil && a.hedge.at == f.at {
@@ -319,7 +319,7 @@ func memoryFile() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "kvfs-hedge"), nil
 }
 
-// hedgeAnswered follows the answer of the second holder.
+// hedgeAnswered handles the answer of the second holder.
 func (a *attempt) hedgeAnswered(f *fetched) {
 	h := a.hedge
 	p := a.pieces[h.at]
@@ -336,10 +336,10 @@ func (a *attempt) hedgeAnswered(f *fetched) {
 		a.takeHedge()
 		return
 	}
-	a.cutOff(cutHedge) // answered goes on
+	a.cutOff(cutHedge) // answered continues
 }
 
-// takeHedge copies what the second holder gave to where it belongs.
+// takeHedge copies the bytes of the second holder to the destination.
 func (a *attempt) takeHedge() {
 	h := a.hedge
 	p := a.pieces[h.at]

@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	// maxTakes is how many offers of peers are taken at a time.
+	// maxTakes is how many offers of peers are handled at a time.
 	maxTakes = 8
-	// maxListed is how many names are told at a time.
+	// maxListed is how many names are sent at a time.
 	maxListed = 4096
 )
 
@@ -29,7 +29,7 @@ type backend struct{ t *Tier }
 
 var _ cluster.Backend = (*backend)(nil)
 
-// holdRecord is the record that tells of a holding.
+// holdRecord is the record of a holding.
 func holdRecord(h *tiers.Holding) feed.Record {
 	return feed.Record{
 		Op: feed.Hold, Hash: location.HashPath(h.Path), Seq: h.Seq, Size: h.Size,
@@ -66,7 +66,7 @@ func (b *backend) Lend(ctx context.Context, ref *cluster.BlockRef) (cluster.Bloc
 		errors.Is(err, block.ErrIsDir), errors.Is(err, block.ErrNotDir), errors.Is(err, block.ErrInvalid),
 		errors.Is(err, block.ErrNameTooLong), errors.Is(err, block.ErrReserved):
 		return cluster.BlockInfo{}, rdma.Loan{}, rdma.ErrGone
-	default: // no room, a device that does not answer, the end of ctx
+	default: // no room, a device without an answer, the end of ctx
 		return cluster.BlockInfo{}, rdma.Loan{}, rdma.ErrBusy
 	}
 	if b.t.opts.WorldReadable && !worldReadable(&l.Holding) {
@@ -85,7 +85,7 @@ func worldReadable(h *tiers.Holding) bool {
 	return h.Mode&read != 0 && !slices.ContainsFunc(h.Dirs, func(d driver.DirAttrs) bool { return d.Mode&search == 0 })
 }
 
-// tellPrivate logs, once, that there are blocks that peers do not get.
+// tellPrivate logs once that peers do not get some blocks.
 func (t *Tier) tellPrivate(path string) {
 	if t.private.CompareAndSwap(false, true) {
 		t.log.Warn("a block that not every user may read is not given to peers: set keys and certificates, or insecure", pathField(path))
@@ -130,7 +130,7 @@ func (b *backend) Stat(paths []string) []*cluster.BlockInfo {
 // Bury implements cluster.Backend.
 func (b *backend) Bury(path string, dir bool, seq uint64) {
 	if block.CheckPath(path) != nil {
-		return // no name of ours
+		return // not a valid name
 	}
 	b.t.superseded(path, seq)
 	b.t.engine.Supersede(path, dir, seq)
@@ -144,7 +144,7 @@ func (b *backend) Store(ctx context.Context, from *cluster.Peer, offers []cluste
 	return b.t.take(ctx, from, offers)
 }
 
-// take has the engine take copies of blocks that a peer offers.
+// take makes the engine take copies of blocks that a peer offers.
 func (t *Tier) take(ctx context.Context, from member, offers []cluster.BlockInfo) []cluster.StoreOutcome {
 	out := make([]cluster.StoreOutcome, len(offers))
 	var wg sync.WaitGroup
@@ -169,9 +169,9 @@ func (t *Tier) take(ctx context.Context, from member, offers []cluster.BlockInfo
 	return out
 }
 
-// takeOne takes one copy. The engine fetches it through this tier like any block of
-// others; so that it finds the holder even if that one's feed has not told of the block
-// yet, the offer is kept meanwhile.
+// takeOne takes one copy. The engine fetches it through this tier like any block of another node.
+// The offer is kept meanwhile, so the engine finds the holder even if the holder's feed has not
+// announced the block yet.
 func (t *Tier) takeOne(ctx context.Context, from member, info *cluster.BlockInfo) cluster.StoreOutcome {
 	err := block.CheckPath(info.Path)
 	if err != nil || info.Size < 0 || info.Size > location.MaxSize || info.Seq == 0 || info.Mode&modeType != modeRegular ||

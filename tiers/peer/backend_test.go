@@ -21,11 +21,12 @@ type feedRecord = feed.Record
 
 func hashOf(s string) uint64 { return location.HashPath(s) }
 
-// offerOf is a block of a peer as it offers it.
+// offerOf is a peer's offer of a block.
 func offerOf(p *farPeer, path string) cluster.BlockInfo { return *p.Stat([]string{path})[0] }
 
-// TestTake shows that offers are fetched from who offers them, though no feed has told of
-// him, and what is answered for those that are not taken. Afterwards no hint is left.
+// TestTake shows that offered blocks are fetched from the offering peer, though no feed has
+// announced it as a holder, and the answers for offers that are not taken. Afterwards no hint is
+// left.
 func TestTake(t *testing.T) {
 	ctx := context.Background()
 	for _, c := range []struct {
@@ -86,7 +87,7 @@ func TestTake(t *testing.T) {
 	}
 }
 
-// TestTakeBounded shows that a few offers at a time are taken, however many come.
+// TestTakeBounded shows that few offers are taken at a time, however many come.
 func TestTakeBounded(t *testing.T) {
 	c := newCell(t, 1, nil)
 	p := c.peers[0]
@@ -139,7 +140,7 @@ func TestTakeBounded(t *testing.T) {
 	}
 }
 
-// TestLend shows what peers get, and which error, for what the engine says.
+// TestLend shows what peers get, and which error, for each answer of the engine.
 func TestLend(t *testing.T) {
 	c := newCell(t, 0, nil)
 	b := &backend{c.Tier}
@@ -164,7 +165,7 @@ func TestLend(t *testing.T) {
 	}
 }
 
-// TestServe shows the rest of what peers get.
+// TestServe shows the other answers to peers.
 func TestServe(t *testing.T) {
 	c := newCell(t, 0, nil)
 	b := &backend{c.Tier}
@@ -215,8 +216,8 @@ func TestServe(t *testing.T) {
 	}
 }
 
-// TestWorldReadable shows that where any user of the machine can be a peer, blocks that not all of
-// them may read are not given, and that the log tells once.
+// TestWorldReadable shows that where any user of the machine can be a peer, blocks that not all
+// users may read are not given, and that the log says so once.
 func TestWorldReadable(t *testing.T) {
 	for _, only := range []bool{true, false} {
 		c := newCell(t, 0, func(o *Options) { o.WorldReadable = only })

@@ -11,9 +11,8 @@ import (
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
-// conformTier stands in for the engine above a Tier. The engine holds what it stores, so
-// that peers can fetch it; and it gives a version that is made after a removal a higher
-// number, where the suite uses one again.
+// conformTier stands in for the engine above a Tier. It holds the stored blocks, so that peers can
+// fetch them. If the suite reuses a version number after a removal, it takes a higher one.
 type conformTier struct {
 	*Tier
 	engine *stubEngine
@@ -53,8 +52,8 @@ func (c *conformTier) Remove(keys []block.Key) int {
 	return c.Tier.Remove(keys)
 }
 
-// TestConformance runs the suite of all tiers over two and three peers, whose copies come
-// and go with the jobs (A31 to A34).
+// TestConformance runs the suite of all tiers over two and three peers, whose copies come and go
+// with the jobs (A31 to A34).
 func TestConformance(t *testing.T) {
 	for _, c := range []struct {
 		name            string
@@ -100,8 +99,8 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// TestCloseLeaves shows that Close leaves the cluster and closes the node, if it was
-// started or not.
+// TestCloseLeaves shows that Close leaves the cluster and closes the node, whether it was started
+// or not.
 func TestCloseLeaves(t *testing.T) {
 	for _, started := range []bool{false, true} {
 		n := newStubNode()

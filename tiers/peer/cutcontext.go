@@ -6,19 +6,18 @@ import (
 	"time"
 )
 
-// cutContext is a context that ends with its parent, or when it is cut off with an error
-// of the caller's choice: a request that stood still for too long ends with
-// DeadlineExceeded, of which the peer's breaker takes note, and one that is not wanted any
-// more with Canceled.
+// cutContext is a context that ends with its parent, or when it is cut off with an error that the
+// caller chooses. A stalled request ends with DeadlineExceeded, which the peer's breaker notes. An
+// unwanted request ends with Canceled.
 type cutContext struct {
 	context.Context
-	deadline time.Time // that it has at the latest
+	deadline time.Time // its latest end
 	done     chan struct{}
-	stop     func() bool // of following the parent
+	stop     func() bool // ends following the parent
 	mu       struct {
 		sync.Mutex
 		err   error
-		after map[*func()]struct{} // to be called at the end
+		after map[*func()]struct{} // functions to call at the end
 	}
 }
 
@@ -41,14 +40,14 @@ func (c *cutContext) Err() error {
 	return c.mu.err
 }
 
-// AfterFunc has f called on a goroutine of its own when the context ends, unless stop
-// comes before; stop returns whether it did. Package context looks for it: without it,
-// everything that follows this context would have a goroutine that waits.
+// AfterFunc calls f in its own goroutine when the context ends, unless stop is called before; stop
+// returns whether it was. Package context looks for this method: without it, every context that
+// follows this one would have a waiting goroutine.
 func (c *cutContext) AfterFunc(f func()) (stop func() bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.mu.err != nil {
-		go f() // the caller's to end, as in package context
+		go f() // the caller ends it, as in package context
 		return func() bool { return false }
 	}
 	if c.mu.after == nil {
@@ -64,7 +63,7 @@ func (c *cutContext) AfterFunc(f func()) (stop func() bool) {
 	}
 }
 
-// cut ends it. Only the first end counts.
+// cut ends the context. Only the first end counts.
 func (c *cutContext) cut(err error) {
 	c.stop()
 	c.end(err)

@@ -15,7 +15,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/mem"
 )
 
-// fullNode is a node as the program wires it, but for the mount.
+// fullNode is a node as the program builds it, without the mount.
 type fullNode struct {
 	t      *testing.T
 	engine *tiers.Engine
@@ -29,7 +29,7 @@ func startFull(t *testing.T, name string, edit func(o *Options), join ...*cluste
 	return startFullWith(t, name, edit, nil, nil, join...)
 }
 
-// startFullWith starts one that has a fabric, and tells freed what its engine has freed.
+// startFullWith starts a node with a fabric. freed is called for files that its engine has freed.
 func startFullWith(
 	t *testing.T, name string, edit func(o *Options), fabric rdma.Transport, freed func(dev, ino uint64), join ...*cluster.Node,
 ) *fullNode {
@@ -77,7 +77,7 @@ func startFullWith(
 	return f
 }
 
-// self is the process that writes and reads.
+// self is the writing and reading process.
 var self = tiers.Caller{Thread: 1, Process: 1}
 
 type closer struct{}
@@ -123,9 +123,8 @@ func (f *fullNode) read(name string) ([]byte, error) {
 	return content(file), nil
 }
 
-// TestEngines shows the life of blocks between three engines: what one writes the others
-// read, what one removes is gone everywhere, what is written anew is read anew, and the
-// copies that one has to have made are made.
+// TestEngines shows the life of blocks between three engines: the others read what one writes, a
+// removal reaches all, a new version is read anew, and required copies are made.
 func TestEngines(t *testing.T) {
 	a := startFull(t, "a", func(o *Options) { o.Replicas = 1; o.PreferredSegment = "c" })
 	b := startFull(t, "b", nil, a.node)

@@ -36,7 +36,7 @@ func (p hookedPeer) Read(ctx context.Context, r rdma.RemoteRegion, off, n int64,
 	return p.Peer.Read(ctx, r, off, n, dst)
 }
 
-// freedFiles keeps what an engine has freed.
+// freedFiles records the files that an engine has freed.
 type freedFiles struct {
 	mu   sync.Mutex
 	seen map[[2]uint64]bool
@@ -70,19 +70,19 @@ func (f *fullNode) file(name string) os.FileInfo {
 	return fi
 }
 
-// evict takes a block out of the memory of f, and reports whether it went while the engine
-// tried for a moment.
+// evict evicts a block from the memory of f. It reports whether the block left within a short
+// attempt.
 func (f *fullNode) evict(name string) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
-	// Whether it went counts, and not whether the moment was over by then.
+	// Only the eviction counts, not whether the time was over by then.
 	r, _ := f.engine.EvictFrom(ctx, tiers.EvictRequest{Tier: "memory", Paths: []string{name}, Force: true})
 	return r.Blocks == 1
 }
 
-// TestEnginesByFabric shows that engines read each other's blocks one-sided, and only so;
-// that a holder keeps a block in memory while it is being read, and not after; and that it
-// tells of the file when it goes, before another file can have its number.
+// TestEnginesByFabric shows that engines read each other's blocks one-sided, and only so, that a
+// holder keeps a block in memory during a read, and not after, and that it reports the file when it
+// goes, before another file can have its number.
 func TestEnginesByFabric(t *testing.T) {
 	network := inproc.NewNetwork()
 	fabric := func(name string) *hookedFabric {

@@ -39,8 +39,8 @@ func (m *movable) move(d time.Duration) {
 	m.at = m.at.Add(d)
 }
 
-// TestTakeFar shows that an offer of a version from the far future is refused, so that the
-// versions made here do not follow it.
+// TestTakeFar shows that an offer of a version from the far future is refused, so that new versions
+// here do not follow it.
 func TestTakeFar(t *testing.T) {
 	c := newCell(t, 1, nil)
 	p := c.peers[0]
@@ -53,8 +53,8 @@ func TestTakeFar(t *testing.T) {
 	}
 }
 
-// TestGone shows that a holder which says that it has a version no more does not count as
-// one for a while, whatever the index says, unless it takes a copy of it.
+// TestGone shows that a holder that says it no longer has a version does not count as a holder for
+// a while, whatever the index says, unless it takes a copy of it.
 func TestGone(t *testing.T) {
 	n, at := newStubNode(), newMovable()
 	a := n.addPeer("a")
@@ -86,8 +86,8 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// TestLoadTimeInAll shows that holders which fail late share the time of a block: when it
-// is used up no more are asked.
+// TestLoadTimeInAll shows that holders that fail late use up the time of a block together: then no
+// more are asked.
 func TestLoadTimeInAll(t *testing.T) {
 	n, at := newStubNode(), newMovable()
 	tier := openStub(t, n, testOptions(n), at.clock())
@@ -108,12 +108,12 @@ func TestLoadTimeInAll(t *testing.T) {
 	for _, p := range all {
 		asked += p.fetchCalls.Load()
 	}
-	if asked != 4 { // three of a little less than a third leave a little
+	if asked != 4 { // three times a little less than a third leaves a little
 		t.Errorf("%d holders were asked, want 4", asked)
 	}
 }
 
-// TestLoadRoom shows that a load which waits too long for others to make room fails.
+// TestLoadRoom shows that a load that waits too long for room fails.
 func TestLoadRoom(t *testing.T) {
 	n, clock := newStubNode(), newTimers()
 	a := n.addPeer("a")
@@ -133,8 +133,7 @@ func TestLoadRoom(t *testing.T) {
 	}
 }
 
-// TestStoreBusy shows that a peer that is busy is asked again after a rest, and takes the
-// copy then.
+// TestStoreBusy shows that a busy peer is asked again after a rest, and then takes the copy.
 func TestStoreBusy(t *testing.T) {
 	n, clock := newStubNode(), newTimers()
 	p := n.addPeer("a")
@@ -162,8 +161,8 @@ func TestStoreBusy(t *testing.T) {
 	}
 }
 
-// TestDeclined shows that a peer which takes no copies is not offered any for a while, so
-// that those who do get all.
+// TestDeclined shows that a peer that takes no copies is not offered any for a while, so that the
+// others get all.
 func TestDeclined(t *testing.T) {
 	c := newCell(t, 6, nil)
 	for _, p := range c.peers[:5] {
@@ -171,7 +170,7 @@ func TestDeclined(t *testing.T) {
 	}
 	for i := range 50 {
 		path := fmt.Sprint("g/", i)
-		c.store(t, path, 1, payload(10, 1)) // the first ones find out
+		c.store(t, path, 1, payload(10, 1)) // the first ones detect it
 		if h := c.holders(path); i >= 5 && !slices.Equal(h, []string{"f"}) {
 			t.Errorf("%s held by %v", path, h)
 		}
@@ -183,8 +182,8 @@ func TestDeclined(t *testing.T) {
 	}
 }
 
-// TestSegmentHost shows that a preferred segment may be given by a host's name: it is
-// resolved in the background and kept.
+// TestSegmentHost shows that a preferred segment may be a host name: it is resolved in the
+// background and kept.
 func TestSegmentHost(t *testing.T) {
 	at := newMovable()
 	n := newStubNode()
@@ -220,8 +219,8 @@ func TestSegmentHost(t *testing.T) {
 	}
 }
 
-// TestCutContextFunc shows that what follows a cutContext hears of its end once, and not
-// after it stopped.
+// TestCutContextFunc shows that a function on a cutContext is called once at its end, and not after
+// stop.
 func TestCutContextFunc(t *testing.T) {
 	c := newCutContext(t.Context(), time.Now().Add(time.Hour))
 	called := make(chan int, 4)

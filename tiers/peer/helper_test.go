@@ -24,10 +24,10 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
-// patience is how long tests wait for what has to happen.
+// patience is how long tests wait for an expected event.
 const patience = time.Minute
 
-// within returns what comes, and fails if nothing does.
+// within returns the next element of c, and fails if none comes.
 func within[T any](t testing.TB, what string, c <-chan T) T {
 	t.Helper()
 	timer := time.NewTimer(patience)
@@ -91,8 +91,7 @@ func content(f *os.File) []byte {
 	return data
 }
 
-// stubNode is the cluster as one node sees it: what its index says is put there by the
-// test or by the peers themselves.
+// stubNode is the cluster as one node sees it. The test or the peers put entries into its index.
 type stubNode struct {
 	mu      sync.Mutex
 	view    map[uint64][]holder
@@ -155,7 +154,7 @@ func (n *stubNode) appended() []feed.Record {
 	return slices.Clone(n.records)
 }
 
-// put enters what a peer has.
+// put enters an entry of a peer.
 func (n *stubNode) put(p member, e location.Entry) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -170,7 +169,7 @@ func (n *stubNode) removeLocked(p member, hash uint64) {
 	}
 }
 
-// drop enters that a peer has a path no more.
+// drop enters that a peer no longer has a path.
 func (n *stubNode) drop(p member, path string) {
 	hash := location.HashPath(path)
 	n.mu.Lock()
@@ -275,13 +274,13 @@ func (n *stubNode) Close() error {
 	return nil
 }
 
-// farPeer is a peer that has a memBackend. A test may script what it does instead.
+// farPeer is a peer with a memBackend. A test may script its actions instead.
 type farPeer struct {
 	*memBackend
 	info     cluster.Member
 	features cluster.Feature
 	unusable atomic.Bool
-	near     cluster.Backend // of who asks it to take copies
+	near     cluster.Backend // of the node that asks it to take copies
 
 	fetch func(ctx context.Context, blocks []*cluster.Fetch)
 	store func(ctx context.Context, blocks []cluster.BlockInfo) []cluster.StoreOutcome
@@ -292,7 +291,7 @@ type farPeer struct {
 
 const allFeatures = cluster.FeatureGet | cluster.FeatureStore | cluster.FeatureBury | cluster.FeatureList
 
-// addPeer adds a peer that announces at once what it has.
+// addPeer adds a peer that announces its blocks at once.
 func (n *stubNode) addPeer(name string) *farPeer {
 	p := &farPeer{memBackend: newMemBackend(), features: allFeatures}
 	p.info = cluster.Member{
@@ -407,7 +406,7 @@ func newMemBackend() *memBackend {
 	return &memBackend{announce: func(...feed.Record) {}, blocks: map[string]*memBlock{}, graves: map[string]uint64{}}
 }
 
-// add puts a block there and announces it.
+// add adds a block and announces it.
 func (b *memBackend) add(info cluster.BlockInfo, data []byte) {
 	info.Size, info.Sum, info.Mode = int64(len(data)), block.Sum(data), modeRegular|info.Mode&0o7777
 	b.mu.Lock()
@@ -630,7 +629,7 @@ func (e *stubEngine) Holdings(ctx context.Context, fn func(h *tiers.Holding) err
 	return ctx.Err()
 }
 
-// sorted returns what is below a prefix, and after a path.
+// sorted returns the holdings below a prefix and after a path.
 func (e *stubEngine) sorted(prefix, after string) []tiers.Holding {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -730,7 +729,7 @@ type stubEvents struct {
 	mu   sync.Mutex
 	list []tiers.Event
 	from uint64 // number of the first in list
-	read uint64 // the highest number that was asked for
+	read uint64 // the highest number requested
 	news chan struct{}
 }
 
@@ -759,7 +758,7 @@ func (l *stubEvents) Next() uint64 {
 	return l.from + uint64(len(l.list))
 }
 
-// reached reports whether all events have been read and dealt with.
+// reached reports whether all events have been read and handled.
 func (l *stubEvents) reached() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -792,7 +791,7 @@ func (l *stubEvents) Read(ctx context.Context, seq uint64, buf []tiers.Event) (i
 	}
 }
 
-// timers is a clock whose timers run out when the test says so.
+// timers is a clock whose timers run out on command of the test.
 type timers struct {
 	mu   sync.Mutex
 	set  map[timerKind][]chan time.Time
@@ -821,7 +820,7 @@ func (c *timers) after(what timerKind, d time.Duration) (<-chan time.Time, func(
 	}
 }
 
-// fire waits until a timer of that kind is set, and has it run out.
+// fire waits until a timer of that kind is set, and makes it run out.
 func (c *timers) fire(t testing.TB, what timerKind) {
 	t.Helper()
 	for {
@@ -838,8 +837,7 @@ func (c *timers) fire(t testing.TB, what timerKind) {
 	}
 }
 
-// testOptions are options of a tier over a stub. Its time-out is one that a busy machine does not
-// use up.
+// testOptions are options of a tier over a stub. A busy machine does not use up its timeout.
 func testOptions(n *stubNode) Options {
 	o, err := Options{Lost: n.lost, Replicas: 1, Accept: true, Timeout: patience}.withDefaults()
 	if err != nil {
@@ -859,14 +857,13 @@ func openStub(t testing.TB, n *stubNode, o Options, c clock) *Tier {
 
 var realClock = clock{time.Now, after}
 
-// stillClock has timers that run out and a time that stands still: nothing lapses because a test
-// is held up.
+// stillClock has real timers and a time that stands still: nothing lapses on a slow machine.
 func stillClock() clock {
 	at := time.Now()
 	return clock{func() time.Time { return at }, after}
 }
 
-// testHost notes what it is told.
+// testHost records the calls of the tier.
 type testHost struct{ lost chan block.Key }
 
 func (h *testHost) MayEvict(block.Key) bool       { return true }

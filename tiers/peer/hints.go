@@ -8,19 +8,18 @@ import (
 )
 
 const (
-	// hintTime is how long a peer that has taken a copy counts as a holder without having
-	// announced it.
+	// hintTime is how long a peer that has taken a copy counts as a holder without an announcement.
 	hintTime = 10 * time.Second
-	// maxHints bounds them; beyond it an arbitrary one goes.
+	// maxHints bounds the hints; beyond it an arbitrary one goes.
 	maxHints = 8192
 )
 
-// hint is a holder that the index does not tell of yet: a peer that has just taken a
-// copy, or one that offers its own.
+// hint is a holder that the index does not have yet: a peer that has just taken a copy, or one that
+// offers its own.
 type hint struct {
 	holder
 	offer bool      // stays until it is dropped
-	until time.Time // of others
+	until time.Time // end of other hints
 }
 
 // hintTable has the hints by path. Its lock is a leaf.
@@ -29,7 +28,7 @@ type hintTable struct {
 	mu    struct {
 		sync.Mutex
 		byPath map[string][]hint
-		swept  time.Time // when those that had lapsed were taken out last
+		swept  time.Time // when lapsed hints were last removed
 	}
 }
 
@@ -41,7 +40,7 @@ func newHintTable() *hintTable {
 
 func (x *hintTable) any() bool { return x.count.Load() > 0 }
 
-// add enters a hint in place of an older one of that peer.
+// add enters a hint and replaces an older one of that peer.
 func (x *hintTable) add(path string, h hint, now time.Time) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -56,7 +55,7 @@ func (x *hintTable) add(path string, h hint, now time.Time) {
 	}
 }
 
-// sweepLocked takes out what has lapsed, now and then, and makes room for one more.
+// sweepLocked removes lapsed hints now and then, and makes room for one more.
 func (x *hintTable) sweepLocked(now time.Time) {
 	if now.Sub(x.mu.swept) > hintTime {
 		x.mu.swept = now
@@ -95,17 +94,17 @@ func (x *hintTable) get(path string, now time.Time) []hint {
 	return slices.Clone(x.mu.byPath[path])
 }
 
-// drop takes out the hint, but not an offer, that a peer has that version.
+// drop removes the hint, but not an offer, that a peer has that version.
 func (x *hintTable) drop(path, peer string, seq uint64) {
 	x.remove(path, func(h *hint) bool { return !h.offer && h.Seq == seq && h.peer.Name() == peer })
 }
 
-// endOffer takes out an offer.
+// endOffer removes an offer.
 func (x *hintTable) endOffer(path, peer string, seq uint64) {
 	x.remove(path, func(h *hint) bool { return h.offer && h.Seq == seq && h.peer.Name() == peer })
 }
 
-// bury takes out what a grave makes void.
+// bury removes hints that a grave makes void.
 func (x *hintTable) bury(path string, seq uint64) {
 	x.remove(path, func(h *hint) bool { return h.Seq < seq })
 }
@@ -136,8 +135,8 @@ func (x *hintTable) all(now time.Time) map[string][]hint {
 const (
 	// badTime is how long a peer that sent bad bytes of a version is not asked for it.
 	badTime = time.Minute
-	// goneTime is how long a holder that answered that it has a version no more does not
-	// count as one, though the index says so: by then its feed has told, as a rule.
+	// goneTime is how long a holder that said it no longer has a version does not count as a
+	// holder, though the index has it. Usually its feed has announced it by then.
 	goneTime = 10 * time.Second
 	// declinedTime is how long a peer that takes no copies is not offered any.
 	declinedTime = time.Minute
@@ -150,7 +149,7 @@ type badKey struct {
 	peer      string
 }
 
-// badTable has copies, or peers, that proved bad for a while. Its lock is a leaf.
+// badTable has copies, or peers, that are bad for a while. Its lock is a leaf.
 type badTable struct {
 	count atomic.Int64
 	mu    struct {
@@ -219,7 +218,7 @@ type storingBlock struct {
 	void bool // a grave has come
 }
 
-// begin enters a version; nil if it is being stored already.
+// begin enters a version. It returns nil if the version is being stored already.
 func (x *storingTable) begin(path string, seq uint64) *storingBlock {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -236,7 +235,7 @@ func (x *storingTable) begin(path string, seq uint64) *storingBlock {
 	return b
 }
 
-// end takes it out, and reports whether a grave has come meanwhile.
+// end removes it, and reports whether a grave has come meanwhile.
 func (x *storingTable) end(path string, b *storingBlock) (void bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -249,10 +248,10 @@ func (x *storingTable) end(path string, b *storingBlock) (void bool) {
 	return b.void
 }
 
-// has reports whether a version of a path is being stored that is not void.
+// has reports whether a version of a path that is not void is being stored.
 func (x *storingTable) has(path string) bool { return x.latest(path) > 0 }
 
-// latest returns the highest of them; 0 if there is none.
+// latest returns the highest such version, or 0.
 func (x *storingTable) latest(path string) (seq uint64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

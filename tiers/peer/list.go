@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	maxNames    = 100000 // that one peer is listened to for
+	maxNames    = 100000 // that are read from one peer
 	maxListings = 8      // peers that are asked at a time
-	namesBatch  = 128    // that are handed over together
+	namesBatch  = 128    // that are passed on together
 )
 
 // List implements driver.Remote.
@@ -31,7 +31,7 @@ func (t *Tier) List(ctx context.Context, dir string, fn func(name string, l *dri
 	var lastErr atomic.Pointer[error]
 	var wg sync.WaitGroup
 	for range maxListings {
-		wg.Go(func() { // ends when peers is closed, which ctx brings about; awaited below
+		wg.Go(func() { // ends when peers is closed, because of ctx; the function waits for it below
 			for p := range peers {
 				asked.Add(1)
 				if err := t.listOne(ctx, p, dir, names); err != nil {
@@ -41,7 +41,7 @@ func (t *Tier) List(ctx context.Context, dir string, fn func(name string, l *dri
 			}
 		})
 	}
-	go func() { // ends with the workers; awaited below, through names
+	go func() { // ends with the workers; the function waits for it below, through names
 		t.feedPeers(ctx, peers)
 		wg.Wait()
 		close(names)
@@ -62,7 +62,7 @@ func (t *Tier) List(ctx context.Context, dir string, fn func(name string, l *dri
 	return nil
 }
 
-// feedPeers hands out the peers that can be asked.
+// feedPeers passes on the peers that can be asked.
 func (t *Tier) feedPeers(ctx context.Context, peers chan<- member) {
 	defer close(peers)
 	for _, p := range t.node.peers() {
@@ -77,7 +77,7 @@ func (t *Tier) feedPeers(ctx context.Context, peers chan<- member) {
 	}
 }
 
-// listOne asks one peer, and hands its names over.
+// listOne asks one peer, and passes its names on.
 func (t *Tier) listOne(ctx context.Context, p member, dir string, names chan<- []cluster.Name) error {
 	ctx, cancel := context.WithTimeout(ctx, t.opts.Timeout)
 	defer cancel()
@@ -107,7 +107,7 @@ func (t *Tier) listOne(ctx context.Context, p member, dir string, names chan<- [
 	return err
 }
 
-// tellName tells of one name that a peer has, unless it is no name or void.
+// tellName reports one name of a peer, unless the name is invalid or void.
 func (t *Tier) tellName(dir string, n *cluster.Name, fn func(name string, l *driver.Located) bool) bool {
 	if block.CheckName(n.Name) != nil || dir == "" && n.Name == block.Reserved {
 		return true

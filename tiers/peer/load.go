@@ -24,11 +24,11 @@ const (
 	maxFetch = 256
 )
 
-// What became of one block at one holder, besides rdma's errors.
+// Results for one block at one holder, besides rdma's errors.
 var (
 	errOtherVersion = errors.New("the holder has another version")
 	errBadBytes     = errors.New("the bytes disagree with their checksum")
-	errNoChecksum   = errors.New("the holder told no checksum")
+	errNoChecksum   = errors.New("the holder sent no checksum")
 )
 
 // piece is one block of a load. It is owned by one goroutine at a time.
@@ -38,7 +38,7 @@ type piece struct {
 	path    string
 	pending bool          // it was being stored here when the load began
 	holders []holder      // not tried yet, best first; during an attempt the first is being tried
-	left    time.Duration // that may be waited for it
+	left    time.Duration // that the block may still wait
 
 	corrupt     bool // a holder sent bad bytes
 	unavailable bool // a holder could not be asked, or did not answer
@@ -70,12 +70,11 @@ func (t *Tier) runLoad(job *driver.Job) {
 	job.Done(res)
 }
 
-// fetchAll gets the pieces from their holders: those with the same first holder in one
-// request, and what that one did not give from the next ones. It returns when each
-// piece has its outcome.
+// fetchAll gets the pieces from their holders: those with the same first holder in one request, and
+// the ones that it did not give from the next holders. It returns when each piece has its outcome.
 func (t *Tier) fetchAll(ctx context.Context, pieces []*piece) {
 	var groups [][]*piece
-	byPeer := make(map[string]int) // place in groups
+	byPeer := make(map[string]int) // index in groups
 	for _, p := range pieces {
 		p.unavailable = p.unavailable || p.left <= 0
 		if len(p.holders) == 0 || p.left <= 0 || ctx.Err() != nil {
@@ -98,7 +97,7 @@ func (t *Tier) fetchAll(ctx context.Context, pieces []*piece) {
 			fetch()
 			break
 		}
-		wg.Go(fetch) // awaited below
+		wg.Go(fetch) // the function waits for it below
 	}
 	wg.Wait()
 }
@@ -121,7 +120,7 @@ func (t *Tier) giveUp(ctx context.Context, p *piece) {
 	}
 }
 
-// settle notes that the file of a piece holds the block.
+// settle records that the file of a piece holds the block.
 func (t *Tier) settle(p *piece, f *fetched) {
 	if err := trim(p.tr.File, p.tr.Size); err != nil {
 		p.out.Err = t.fail("load", p.tr.Key, errors.Join(block.ErrUnavailable, err))
@@ -132,7 +131,7 @@ func (t *Tier) settle(p *piece, f *fetched) {
 	t.counters.loadedBytes.Add(uint64(p.tr.Size))
 }
 
-// trim cuts off what is beyond size.
+// trim cuts off bytes beyond size.
 func trim(file *os.File, size int64) error {
 	fi, err := file.Stat()
 	if err != nil || fi.Size() <= size {
@@ -141,7 +140,7 @@ func trim(file *os.File, size int64) error {
 	return file.Truncate(size)
 }
 
-// attrsOf is what a holder told of a block.
+// attrsOf is a holder's description of a block.
 func attrsOf(info *cluster.BlockInfo) *driver.Attrs {
 	a := &driver.Attrs{
 		Seq: info.Seq, Mode: info.Mode & 0o7777, UID: info.UID, GID: info.GID,
@@ -153,15 +152,15 @@ func attrsOf(info *cluster.BlockInfo) *driver.Attrs {
 	return a
 }
 
-// fetched is what one holder did about one piece.
+// fetched is the result of one holder for one piece.
 type fetched struct {
 	at   int // of the piece in its group
 	info cluster.BlockInfo
-	err  error // nil: all bytes are there, and right
+	err  error // nil: all bytes are there and correct
 }
 
-// newFetch returns the fetch of a piece into a file, which sends what came of it to
-// done. It does not block if done has room. progress, if there is one, grows with what comes.
+// newFetch returns the fetch of a piece into a file. The fetch sends its result to done, and does
+// not block if done has room. progress, if not nil, grows with the bytes that come.
 func (t *Tier) newFetch(p *piece, at int, file *os.File, progress *atomic.Int64, done chan<- fetched) *cluster.Fetch {
 	if progress == nil {
 		progress = new(atomic.Int64)
@@ -200,7 +199,7 @@ func (t *Tier) newFetch(p *piece, at int, file *os.File, progress *atomic.Int64,
 	}
 }
 
-// countedHash is a checksum that tells how many bytes came.
+// countedHash is a checksum that counts the bytes that came.
 type countedHash struct {
 	hash.Hash64
 	progress *atomic.Int64
@@ -212,7 +211,7 @@ func (h countedHash) Write(b []byte) (int, error) {
 	return h.Hash64.Write(b)
 }
 
-// failed notes why a holder did not give a piece, and takes it out of the list.
+// failed records why a holder did not give a piece, and removes the holder from the list.
 func (t *Tier) failed(p *piece, h holder, err error, cut cutReason) {
 	p.holders = slices.DeleteFunc(p.holders, func(k holder) bool { return k.peer.Name() == h.peer.Name() })
 	c := &t.counters

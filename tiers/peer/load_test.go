@@ -34,7 +34,7 @@ type want struct {
 	seq  uint64
 }
 
-// load runs a load, and returns the outcomes and what is in the files.
+// load runs a load, and returns the outcomes and the contents of the files.
 func load(t testing.TB, tier *Tier, blocks ...want) ([]driver.Outcome, [][]byte) {
 	t.Helper()
 	outcomes, files := begin(t, tier, blocks...)
@@ -70,8 +70,8 @@ func answers(fn func(b *cluster.Fetch)) func(context.Context, []*cluster.Fetch) 
 	}
 }
 
-// TestLoadHolders shows what becomes of a block by what its first holder does: the second
-// one gives it, and without a second one the outcome says why.
+// TestLoadHolders shows the outcome of a block for each failure of its first holder: the second one
+// gives it, and without a second one the outcome says why.
 func TestLoadHolders(t *testing.T) {
 	data := payload(5000, 1)
 	good := cluster.BlockInfo{Path: "g/x", Seq: 7, Size: 5000, Sum: block.Sum(data), Mode: modeRegular | 0o640, UID: 3, Mtime: 11,
@@ -134,9 +134,9 @@ func TestLoadHolders(t *testing.T) {
 	}
 }
 
-// TestLoadCorruptAvoided shows that a holder that sent wrong bytes counts as a holder of
-// that version no longer, that the Host hears of it when it was the only one, and that
-// another version of it is still welcome.
+// TestLoadCorruptAvoided shows that a holder that sent wrong bytes no longer counts as a holder of
+// that version, that the Host learns of it when it was the only one, and that another version of
+// the block is still accepted.
 func TestLoadCorruptAvoided(t *testing.T) {
 	n := newStubNode()
 	a := n.addPeer("a")
@@ -165,8 +165,8 @@ func TestLoadCorruptAvoided(t *testing.T) {
 	}
 }
 
-// TestLoadCoalesced shows that the blocks of one holder come in one request, and the
-// others in one for each holder.
+// TestLoadCoalesced shows that the blocks of one holder come in one request, and other blocks in
+// one request for each holder.
 func TestLoadCoalesced(t *testing.T) {
 	n := newStubNode()
 	a, b := n.addPeer("a"), n.addPeer("b")
@@ -199,8 +199,8 @@ func TestLoadCoalesced(t *testing.T) {
 	}
 }
 
-// TestLoadSeq shows that a load of a version gets that one only, and a load of any the
-// latest.
+// TestLoadSeq shows that a load of a version gets only that one, and that a load of any version
+// gets the latest.
 func TestLoadSeq(t *testing.T) {
 	n := newStubNode()
 	a, b := n.addPeer("a"), n.addPeer("b")
@@ -221,8 +221,8 @@ func TestLoadSeq(t *testing.T) {
 	}
 }
 
-// silent makes a peer take a request and answer only when it is cut off. asked gets one
-// element for each request, with the error of its context when that has ended.
+// silent makes a peer take a request and answer only when it is cut off. asked gets one element for
+// each request; ended gets the error of its context at its end.
 func silent(p *farPeer) (asked chan struct{}, ended chan error) {
 	asked, ended = make(chan struct{}, 8), make(chan error, 8)
 	p.fetch = func(ctx context.Context, blocks []*cluster.Fetch) {
@@ -244,9 +244,9 @@ func silent(p *farPeer) (asked chan struct{}, ended chan error) {
 	return asked, ended
 }
 
-// TestLoadTimeout shows that a holder that does not answer, or falls silent after it began,
-// costs the time in which something has to come and not more, and half of it if there is
-// another: its request ends with DeadlineExceeded, and the second holder gives the block.
+// TestLoadTimeout shows that a holder that does not answer, or falls silent later, costs only the
+// time in which something must come, or half of it if there is another holder. Its request ends
+// with DeadlineExceeded, and the second holder gives the block.
 func TestLoadTimeout(t *testing.T) {
 	for _, second := range []bool{true, false} {
 		n, c := newStubNode(), newTimers()
@@ -258,7 +258,7 @@ func TestLoadTimeout(t *testing.T) {
 		}
 		tier := openStub(t, n, testOptions(n), c.clock())
 		done, files := begin(t, tier, want{path: "x", size: 10, seq: 1})
-		within(t, "request", asked) // it has told of the block by then
+		within(t, "request", asked) // it has sent the description of the block by then
 		c.fire(t, limitTimer)
 		c.fire(t, limitTimer)
 		if err := within(t, "end of the request", ended); !errors.Is(err, context.DeadlineExceeded) {
@@ -284,8 +284,8 @@ func TestLoadTimeout(t *testing.T) {
 	}
 }
 
-// TestLoadSlow shows that a holder that sends slowly is not cut off for as long as something
-// comes, and that the time in which something has to come follows what was observed.
+// TestLoadSlow shows that a slow holder is not cut off while something comes, and that the time in
+// which something must come follows the observed times.
 func TestLoadSlow(t *testing.T) {
 	n, c := newStubNode(), newTimers()
 	a := n.addPeer("a")
@@ -337,8 +337,8 @@ func TestLoadSlow(t *testing.T) {
 	}
 }
 
-// TestHedge shows that a fetch that takes too long is begun at a second holder, that the
-// first to finish wins, and that the other is ended before the destination is touched.
+// TestHedge shows that a slow fetch is begun at a second holder too, that the first to finish wins,
+// and that the other is ended before the destination is touched.
 func TestHedge(t *testing.T) {
 	data := payload(3000, 9)
 	setup := func(t *testing.T) (*stubNode, *timers, *Tier, *farPeer, *farPeer) {
@@ -451,8 +451,7 @@ func TestHedge(t *testing.T) {
 	})
 }
 
-// TestHedgeNeeds shows what has to be there for a hedge: enough samples, a second holder
-// that can be used, and room.
+// TestHedgeNeeds shows what a hedge needs: enough samples, a usable second holder, and room.
 func TestHedgeNeeds(t *testing.T) {
 	var s speeds
 	for i := range minSamples - 1 {
@@ -486,8 +485,8 @@ func TestHedgeNeeds(t *testing.T) {
 // never is a timer that does not run out.
 func never() (<-chan time.Time, func()) { return nil, func() {} }
 
-// TestByteRoom shows that what waits for room is let in order, that a waiter can leave,
-// and that what exceeds the limit goes alone.
+// TestByteRoom shows that waiters for room are admitted in order, that a waiter can leave, and that
+// a request beyond the limit goes alone.
 func TestByteRoom(t *testing.T) {
 	r := newByteRoom(100)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -521,8 +520,7 @@ func TestByteRoom(t *testing.T) {
 	}
 }
 
-// TestLoadClosed shows that Close with a context that is done ends a load that stands
-// still with ErrClosed.
+// TestLoadClosed shows that Close with a context that is done ends a stalled load with ErrClosed.
 func TestLoadClosed(t *testing.T) {
 	n := newStubNode()
 	a := n.addPeer("a")
@@ -539,7 +537,7 @@ func TestLoadClosed(t *testing.T) {
 	}
 }
 
-// TestLocateDir shows that a directory elsewhere is found.
+// TestLocateDir shows that a directory of another node is found.
 func TestLocateDir(t *testing.T) {
 	n := newStubNode()
 	a := n.addPeer("a")

@@ -7,8 +7,8 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
-// locate appends to buf, which is empty, who has a version of a path, best first. With
-// seq 0 that is the latest version that anybody has. It answers from memory.
+// locate appends to buf, which is empty, the holders of a version of a path, best first. With seq 0
+// that is the latest version of any node. It needs only memory.
 func (t *Tier) locate(path string, seq uint64, buf []holder) []holder {
 	hash := location.HashPath(path)
 	buf = t.node.locate(path, buf)
@@ -30,7 +30,7 @@ func (t *Tier) locate(path string, seq uint64, buf []holder) []holder {
 	return slices.DeleteFunc(buf, func(h holder) bool { return h.Seq != seq })
 }
 
-// withHints puts those that the index does not tell of yet before those that it does.
+// withHints puts holders that the index does not have yet before those of the index.
 func (t *Tier) withHints(path string, hash uint64, buf []holder) []holder {
 	grave := t.node.buried(hash)
 	for _, h := range t.hints.get(path, t.now()) {

@@ -10,7 +10,7 @@ import (
 	"github.com/kvfs/kvfs/tiers"
 )
 
-// node is what this package needs of *cluster.Node.
+// node is the part of *cluster.Node that this package needs.
 type node interface {
 	Start(b cluster.Backend) error
 	Append(records ...feed.Record)
@@ -27,13 +27,13 @@ type node interface {
 	Close() error
 }
 
-// member is what this package needs of *cluster.Peer.
+// member is the part of *cluster.Peer that this package needs.
 type member interface {
 	Name() string
 	Member() cluster.Member
 	Can(f cluster.Feature) bool
 	Usable() bool   // for fetches
-	Callable() bool // for the rest
+	Callable() bool // for all other calls
 	Fetch(ctx context.Context, blocks []*cluster.Fetch)
 	Store(ctx context.Context, blocks []cluster.BlockInfo) []cluster.StoreOutcome
 	List(ctx context.Context, dir string, fn func(cluster.Name) bool) error
@@ -80,7 +80,7 @@ func (n realNode) peerBy(nameOrAddr string) member {
 	return nil
 }
 
-// Engine is what this package needs of *tiers.Engine.
+// Engine is the part of *tiers.Engine that this package needs.
 type Engine interface {
 	Holding(path string) (tiers.Holding, bool)
 	Holdings(ctx context.Context, fn func(h *tiers.Holding) error) error
@@ -94,7 +94,7 @@ type Engine interface {
 
 var _ Engine = (*tiers.Engine)(nil)
 
-// engine is Engine with loans and events that a test can make.
+// engine is Engine with loans and events that tests can make.
 type engine interface {
 	Holding(path string) (tiers.Holding, bool)
 	Holdings(ctx context.Context, fn func(h *tiers.Holding) error) error
@@ -112,7 +112,7 @@ type loan struct {
 	close func()
 }
 
-// events is what this package needs of *tiers.EventLog.
+// events is the part of *tiers.EventLog that this package needs.
 type events interface {
 	Next() uint64
 	Read(ctx context.Context, seq uint64, buf []tiers.Event) (n int, missed uint64, err error)

@@ -18,16 +18,16 @@ const maxSame = 1 << 16
 // version names one version of a block.
 type version struct{ hash, seq uint64 }
 
-// older drops what this node has of a name of which a peer has a later version, also if nobody
-// knows of a grave any more: whoever replaced it may have forgotten that, in a crash or because
-// it had too many. Two versions with the same bytes are left alone: two nodes that computed
-// one block at the same time do not take each other's copy away.
+// older drops this node's version of a name if a peer has a later one, also if no node knows a
+// grave any more. The node that replaced it may have forgotten that, in a crash or because it had
+// too many graves. Two versions with the same bytes stay: two nodes that computed one block at the
+// same time do not remove each other's copy.
 type older struct {
-	wake chan struct{} // capacity 1: a peer has told anew of all that it holds
+	wake chan struct{} // capacity 1: a peer has announced again all that it holds
 	same map[version]uint64
 }
 
-// runOlder looks for older versions whenever a peer has told anew of all that it holds.
+// runOlder looks for older versions whenever a peer has announced again all that it holds.
 func (t *Tier) runOlder() {
 	for {
 		select {
@@ -54,7 +54,7 @@ func (t *Tier) runOlder() {
 	}
 }
 
-// laterThan appends to buf, which is empty, who has a later version than h.
+// laterThan appends to buf, which is empty, the holders of a later version than h.
 func (t *Tier) laterThan(h *tiers.Holding, buf []holder) []holder {
 	buf = t.locate(h.Path, 0, buf)
 	if len(buf) == 0 || buf[0].Seq <= h.Seq || buf[0].Dir() {
@@ -63,7 +63,7 @@ func (t *Tier) laterThan(h *tiers.Holding, buf []holder) []holder {
 	return buf
 }
 
-// dropOlder drops those of which a peer has a later version with other bytes.
+// dropOlder drops those of found of which a peer has a later version with other bytes.
 func (t *Tier) dropOlder(found []tiers.Holding) {
 	var buf [8]holder
 	for i := range found {
@@ -80,7 +80,7 @@ func (t *Tier) dropOlder(found []tiers.Holding) {
 			}
 			same, err := t.sameBytes(h, later)
 			if err != nil {
-				continue // one of them is gone, or cannot be asked: the next time
+				continue // one of them is gone, or cannot be asked: try the next time
 			}
 			if same {
 				if len(t.older.same) >= maxSame {
@@ -90,13 +90,13 @@ func (t *Tier) dropOlder(found []tiers.Holding) {
 				continue
 			}
 		}
-		t.log.Info("older version than a peer's dropped", peerField(later.peer), pathField(h.Path),
+		t.log.Info("dropped an older version than that of a peer", peerField(later.peer), pathField(h.Path),
 			zap.Uint64("version", h.Seq), zap.Uint64("later", later.Seq))
 		t.engine.Supersede(h.Path, false, later.Seq)
 	}
 }
 
-// errOnlySum refuses the bytes of a block of which only the checksum is wanted.
+// errOnlySum refuses the bytes of a block if only the checksum is wanted.
 var errOnlySum = errors.New("only its checksum is wanted")
 
 // sameBytes compares the checksums of this node's version and of a peer's.
@@ -107,7 +107,7 @@ func (t *Tier) sameBytes(h *tiers.Holding, later *holder) (bool, error) {
 	ref := cluster.BlockRef{Path: h.Path, Seq: later.Seq}
 	var failed error
 	later.peer.Fetch(ctx, []*cluster.Fetch{{
-		BlockRef: ref, Size: 1, // of it nothing comes
+		BlockRef: ref, Size: 1, // none of its bytes come
 		Dest: func(info *cluster.BlockInfo) (rdma.Dest, error) {
 			theirs = info.Sum
 			return rdma.Dest{}, errOnlySum

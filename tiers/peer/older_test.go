@@ -9,9 +9,9 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
-// TestOlder shows that what a peer has a later version of is dropped here when the peer has told
-// of all that it holds, without any grave; unless the two have the same bytes, or the peer's
-// cannot be compared.
+// TestOlder shows that this node drops a block of which a peer has a later version, after the peer
+// has announced all that it holds, without any grave. Blocks with the same bytes, or that cannot be
+// compared, stay.
 func TestOlder(t *testing.T) {
 	c := newCell(t, 1, nil)
 	p := c.peers[0]
@@ -27,7 +27,7 @@ func TestOlder(t *testing.T) {
 		{"g/other bytes", 6, payload(100, 2)},
 		{"g/other size", 6, payload(50, 2)},
 		{"g/gone", 6, nil},
-		{"g/z", 6, payload(50, 2)}, // the last to be looked at
+		{"g/z", 6, payload(50, 2)}, // the last one to be checked
 	} {
 		c.engine.put(tiers.Holding{Path: b.path, Seq: 5}, own)
 		if b.theirs != nil {

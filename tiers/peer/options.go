@@ -25,42 +25,41 @@ const (
 type Options struct {
 	// Name stands in errors and logs. Empty means "peer".
 	Name string
-	// Node is this node's part in the cluster: open, not started. The Tier starts and
-	// closes it. Required.
+	// Node is this node's part in the cluster: open, not started. The Tier starts and closes it.
+	// Required.
 	Node *cluster.Node
-	// Lost is what the location index of Node tells of watched blocks: its Tell has to be
-	// in cluster.Options.Location.Lost. Required.
+	// Lost brings losses of watched blocks from the location index of Node: its Tell must be in
+	// cluster.Options.Location.Lost. Required.
 	Lost *Lost
 
-	// Replicas is how many peers are to hold a copy of what is stored. 0: the tier only
-	// reads. At most 16.
+	// Replicas is how many peers get a copy of a stored block. 0: the tier only reads. At most 16.
 	Replicas int
-	// PreferredSegment is the peer that is asked first to take copies: the name of a
-	// member, or the host:port of its gossip, control or bulk address. While it is not
-	// there the others are asked. Empty: no preference.
+	// PreferredSegment is the peer that is asked first to take copies: the name of a member, or the
+	// host:port of its gossip, control or bulk address. While it is absent the others are asked.
+	// Empty: no preference.
 	PreferredSegment string
-	// Zone is this node's. Peers of the same zone are asked to take copies before others.
+	// Zone is this node's zone. Peers of the same zone are asked to take copies before others.
 	// Empty: zones do not count.
 	Zone string
 	// Accept says whether this node takes copies of others' blocks.
 	Accept bool
 
-	// WorldReadable says that peers are given only what every user of this machine may read,
-	// because any of them can say that it is a peer: the mode of the block, and of the
-	// directories above it.
+	// WorldReadable says that peers get only blocks that every user of this machine may read, by
+	// the mode of the block and of the directories above it, because any user can say that it is a
+	// peer.
 	WorldReadable bool
 
-	// Timeout bounds the time in which a block has to come, counted from when the one
-	// before it in the same request came. Zero means 5 s.
+	// Timeout bounds the time of a block, from when the previous block in the same request came.
+	// Zero means 5 s.
 	Timeout time.Duration
-	// Silence is the least time in which a holder has to send something: one that does not is
+	// Silence is the least time in which a holder must send something. A holder that does not is
 	// given up. Zero means 300 ms.
 	Silence time.Duration
-	// HedgeQuantile: a fetch that takes longer than this part of the recent ones of its
-	// size is begun at a second holder as well. From 0 to below 1; 0: never.
+	// HedgeQuantile: a fetch that takes longer than this part of the recent ones of its size is
+	// begun at a second holder as well. From 0 to below 1; 0: never.
 	HedgeQuantile float64
-	// MaxInFlightBytes bounds what is being fetched at a time; a request above it goes
-	// alone. Zero means 256 MiB.
+	// MaxInFlightBytes bounds the bytes being fetched at a time. A larger request goes alone. Zero
+	// means 256 MiB.
 	MaxInFlightBytes int64
 
 	Logger *zap.Logger // nil means none
@@ -112,9 +111,8 @@ func (o Options) withDefaults() (Options, error) {
 	return o, errors.Join(errs...)
 }
 
-// CheckSegment reports why s cannot name a preferred segment: it is neither empty, nor
-// the name of a member, nor host:port with an IPv6 address in brackets. The error is an
-// ErrInvalid.
+// CheckSegment fails with an ErrInvalid if s cannot name a preferred segment: it is neither empty,
+// nor the name of a member, nor host:port with an IPv6 address in brackets.
 func CheckSegment(s string) error {
 	bare := true // no character of an address
 	for _, c := range s {

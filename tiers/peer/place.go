@@ -46,7 +46,7 @@ func (t *Tier) candidates() []candidate {
 			reason = why
 		}
 		if m.TotalBytes == 0 {
-			c.weight = 1 // it does not tell: after all who do
+			c.weight = 1 // it does not announce it: last
 		}
 		if why == "" && (c.weight > 0 || c.preferred) {
 			list = append(list, c)
@@ -63,10 +63,10 @@ func isNamed(m *cluster.Member, names []string) bool {
 	})
 }
 
-// rank orders candidates for one block, best first: the preferred segment, then the
-// peers of this zone, then the others; each group by weighted rendezvous hashing. A block
-// comes to a peer with a probability in proportion to the peer's weight, and a peer that
-// comes or goes moves only blocks that it gets or had.
+// rank orders candidates for one block, best first: the preferred segment, then the peers of this
+// zone, then the others; each group by weighted rendezvous hashing. The probability that a block
+// comes to a peer is proportional to the peer's weight. A peer that comes or goes moves only blocks
+// that it gets or had.
 func rank(hash uint64, list []candidate) []candidate {
 	type scored struct {
 		candidate
@@ -111,23 +111,23 @@ func uniform(block, peer uint64) float64 {
 	return (float64(x>>11) + 0.5) / (1 << 53)
 }
 
-// resolveEvery is how long the addresses of the preferred segment's host are good for.
+// resolveEvery is how long the addresses of the preferred segment's host are valid.
 const resolveEvery = 30 * time.Second
 
-// segmentState is what is known of the preferred segment. Its lock is a leaf.
+// segmentState is the state of the preferred segment. Its lock is a leaf.
 type segmentState struct {
 	mu struct {
 		sync.Mutex
-		missing   bool     // when it was last asked for, and a warning told of it
-		addrs     []string // host:port, where its host is a name of the network
+		missing   bool     // at the last request, and a warning was logged
+		addrs     []string // host:port, if its host is a network name
 		resolving bool
-		resolved  time.Time // when that was last tried
+		resolved  time.Time // time of the last attempt
 	}
 }
 
-// segmentNames returns the names and addresses that mean the preferred segment; none if
-// none is set. A host is resolved in the background: until that is done, and while it
-// fails, its addresses are those of before.
+// segmentNames returns the names and addresses of the preferred segment; none if none is set. A
+// host is resolved in the background. Until that is done, and while it fails, the earlier addresses
+// count.
 func (t *Tier) segmentNames(now time.Time) []string {
 	want := t.opts.PreferredSegment
 	if want == "" {
@@ -171,8 +171,8 @@ func (t *Tier) resolveSegment(host, port string) {
 	}
 }
 
-// warnSegment has one warning tell that the preferred segment cannot take copies, until
-// it can. reason is "" if it can.
+// warnSegment logs one warning that the preferred segment cannot take copies, until it can. reason
+// is "" if it can.
 func (t *Tier) warnSegment(wanted []string, reason string) {
 	if len(wanted) == 0 || reason != "" && t.isSelf(wanted) {
 		return // this node has its blocks anyway
@@ -181,7 +181,7 @@ func (t *Tier) warnSegment(wanted []string, reason string) {
 	s.mu.Lock()
 	if s.mu.resolved.IsZero() && s.mu.resolving {
 		s.mu.Unlock()
-		return // too early to tell
+		return // too early to know
 	}
 	warn := reason != "" && !s.mu.missing
 	s.mu.missing = reason != ""

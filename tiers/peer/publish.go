@@ -13,19 +13,18 @@ import (
 )
 
 const (
-	eventBatch = 256 // events that are looked at together
+	eventBatch = 256 // events that are handled together
 	dirBatch   = 512 // names of a directory that are announced together
 
 	// maxMoves bounds the directories whose rename is being followed.
 	maxMoves = 64
 )
 
-// publisher turns the events of the engine into records of this node's feed. It keeps
-// nothing of a block: an event only says of which name the state has changed, and the
-// record tells the state of now.
+// publisher turns the events of the engine into records of this node's feed. It keeps nothing of a
+// block: an event only says which name has changed, and the record has the present state.
 type publisher struct {
 	t      *Tier
-	next   uint64 // number of the event that is read next
+	next   uint64 // number of the next event
 	log    events
 	batch  map[string]struct{} // paths of the events read together
 	order  []string            // the same, in order
@@ -33,16 +32,14 @@ type publisher struct {
 	record []feed.Record
 }
 
-// move is the rename of a directory. What is below it has other names now. For as long
-// as there are events from before all of it was announced, they are about the old names,
-// too.
+// move is the rename of a directory. Everything below it has other names now. Events from before
+// all of it was announced are about the old names, too.
 type move struct {
 	from, to string
-	until    uint64 // number of the first event that came after that
+	until    uint64 // number of the first event after that
 }
 
-// publish announces changes until t.ctx ends or the log is closed, from the event with
-// the number next on.
+// publish announces changes until t.ctx ends or the log is closed, from event next on.
 func (t *Tier) publish(log events, next uint64) {
 	p := &publisher{t: t, next: next, log: log, batch: make(map[string]struct{})}
 	buf := make([]tiers.Event, eventBatch)
@@ -57,21 +54,21 @@ func (t *Tier) publish(log events, next uint64) {
 		p.next += missed + uint64(n)
 		if missed > 0 {
 			p.resync("events were missed", zap.Uint64("events", missed))
-			continue // the snapshot is of later than all of these
+			continue // the snapshot is later than all of these
 		}
 		p.announce(buf[:n])
 	}
 }
 
-// resync has all subscribers take a new snapshot.
+// resync makes all subscribers take a new snapshot.
 func (p *publisher) resync(why string, fields ...zap.Field) {
 	p.moves = nil
 	p.t.counters.resyncs.Add(1)
-	p.t.log.Info("announcing all blocks anew: "+why, fields...)
+	p.t.log.Info("announcing all blocks again: "+why, fields...)
 	p.t.node.Resync()
 }
 
-// announce tells the present state of all that the events are about.
+// announce announces the present state of all names in the events.
 func (p *publisher) announce(list []tiers.Event) {
 	clear(p.batch)
 	p.order = p.order[:0]
@@ -80,7 +77,7 @@ func (p *publisher) announce(list []tiers.Event) {
 		ev := &list[i]
 		p.expireMoves(first + uint64(i))
 		if ev.Tier == p.t.opts.Name {
-			continue // of a copy elsewhere: this node has what it had
+			continue // of a copy on another node: this node has what it had
 		}
 		p.touch(ev.Key.Path())
 		if ev.From != (block.Key{}) {
@@ -88,7 +85,7 @@ func (p *publisher) announce(list []tiers.Event) {
 		}
 		if ev.Kind == tiers.DirRenamed && !p.follow(ev.From.Path(), ev.Key.Path()) {
 			p.resync("directories were renamed over one another")
-			return // it covers the rest, too
+			return // it covers the other events, too
 		}
 	}
 	p.record = p.record[:0]
@@ -98,8 +95,7 @@ func (p *publisher) announce(list []tiers.Event) {
 	p.send()
 }
 
-// touch notes that a path has changed, and what it was called before a rename that is
-// being followed.
+// touch records that a path has changed, and its name before a rename that is being followed.
 func (p *publisher) touch(path string) {
 	p.note(path)
 	for i := range p.moves {
@@ -116,7 +112,7 @@ func (p *publisher) note(path string) {
 	}
 }
 
-// below returns what follows dir in path, with its slash. False: path is not below it.
+// below returns the rest of path after dir, with its slash. False: path is not below it.
 func below(path, dir string) (string, bool) {
 	if rest, ok := strings.CutPrefix(path, dir); ok && strings.HasPrefix(rest, "/") {
 		return rest, true
@@ -124,7 +120,7 @@ func below(path, dir string) (string, bool) {
 	return "", false
 }
 
-// state is the record that tells what this node has of a path now.
+// state is the record of what this node has of a path now.
 func (p *publisher) state(path string) feed.Record {
 	if h, ok := p.t.engine.Holding(path); ok {
 		return holdRecord(&h)
@@ -140,12 +136,11 @@ func (p *publisher) send() {
 	p.t.counters.published.Add(uint64(len(p.record)))
 }
 
-// follow announces what is below a directory that was renamed, under both names. False:
-// it has to do with a rename that is still being followed, and nobody can tell which
-// names there were.
+// follow announces everything below a renamed directory, under both names. It returns false if the
+// rename overlaps with one that is still being followed: then the earlier names cannot be known.
 //
-// What leaves the directory while it is being gone through is not found there; but the
-// event that tells of it comes before until, and touch does the rest.
+// What leaves the directory during the walk is not found there. But the event of that comes before
+// until, and touch does the rest.
 func (p *publisher) follow(from, to string) bool {
 	for i := range p.moves {
 		m := &p.moves[i]
@@ -167,7 +162,7 @@ func (p *publisher) follow(from, to string) bool {
 	return true
 }
 
-// announceBelow announces what is in a directory below to, which was called from.
+// announceBelow announces the entries of a directory below to, which was called from.
 func (p *publisher) announceBelow(from, to, rest string) {
 	var dirs []string
 	after := ""
@@ -192,7 +187,7 @@ func (p *publisher) announceBelow(from, to, rest string) {
 	}
 }
 
-// expireMoves ends those that the event with that number comes after.
+// expireMoves ends the moves that event number comes after.
 func (p *publisher) expireMoves(number uint64) {
 	kept := p.moves[:0]
 	for _, m := range p.moves {

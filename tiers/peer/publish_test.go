@@ -30,8 +30,8 @@ func (a *announcer) begin(t *testing.T) {
 	}
 }
 
-// settled waits until all events have been dealt with, and returns what the records say
-// together, by hash: the version, 0 for released.
+// settled waits until all events have been handled, and returns the state in the records, by hash:
+// the version, 0 for released.
 func (a *announcer) settled(t *testing.T) (records []feed.Record, state map[uint64]uint64) {
 	t.Helper()
 	eventually(t, "all events announced", a.log.reached)
@@ -50,9 +50,9 @@ func event(kind tiers.EventKind, path, from string) tiers.Event {
 	return ev
 }
 
-// TestPublish shows that events become records of the present state of their names: those
-// from before the start do not, nor those of copies elsewhere, one name is told of once however many events there were,
-// and a rename is told under both names.
+// TestPublish shows that events become records of the present state of their names. Events from
+// before the start do not, nor those of copies on other nodes. A name is announced once however
+// many events there were, and a rename under both names.
 func TestPublish(t *testing.T) {
 	a := newAnnouncer(t)
 	a.log.add(event(tiers.BlockStored, "early", ""))
@@ -63,7 +63,7 @@ func TestPublish(t *testing.T) {
 	a.begin(t)
 	a.log.add(
 		event(tiers.DirCreated, "g", ""), event(tiers.BlockStored, "g/x", ""), event(tiers.BlockEvicted, "g/x", ""),
-		tiers.Event{Kind: tiers.BlockStored, Key: keyOf("copied"), Tier: "peer"}, // a copy elsewhere
+		tiers.Event{Kind: tiers.BlockStored, Key: keyOf("copied"), Tier: "peer"}, // a copy on another node
 		event(tiers.BlockStored, "g/x", ""), event(tiers.BlockRemoved, "g/y", ""), event(tiers.BlockRenamed, "new", "old"))
 	records, state := a.settled(t)
 	want := map[uint64]uint64{hashOf("g"): 3, hashOf("g/x"): 7, hashOf("g/y"): 0, hashOf("new"): 8, hashOf("old"): 0}
@@ -88,8 +88,8 @@ func TestPublish(t *testing.T) {
 	}
 }
 
-// TestPublishGap shows that a gap in the log has all announced anew, and that it goes on
-// after it.
+// TestPublishGap shows that after a gap in the log everything is announced again, and that the
+// publisher continues after it.
 func TestPublishGap(t *testing.T) {
 	a := newAnnouncer(t)
 	a.begin(t)
@@ -110,8 +110,8 @@ func TestPublishGap(t *testing.T) {
 	}
 }
 
-// TestPublishDirRenamed shows that what is below a directory that was renamed is
-// announced under both names, at any depth and in any number.
+// TestPublishDirRenamed shows that everything below a renamed directory is announced under both
+// names, at any depth and in any number.
 func TestPublishDirRenamed(t *testing.T) {
 	a := newAnnouncer(t)
 	var names []string
@@ -125,7 +125,7 @@ func TestPublishDirRenamed(t *testing.T) {
 	for _, name := range names {
 		a.engine.put(tiers.Holding{Path: "to" + name, Seq: 7}, nil)
 	}
-	a.engine.put(tiers.Holding{Path: "from/sub/g", Seq: 9}, nil) // made anew since
+	a.engine.put(tiers.Holding{Path: "from/sub/g", Seq: 9}, nil) // made since then
 	a.begin(t)
 	a.log.add(event(tiers.DirRenamed, "to", "from"))
 	_, state := a.settled(t)
@@ -140,9 +140,9 @@ func TestPublishDirRenamed(t *testing.T) {
 	}
 }
 
-// TestPublishDirRenamedThenRemoved shows that a file which goes from a renamed directory
-// before the publisher has looked into it is released under its old name, too; and that
-// renames which cross lead to a snapshot.
+// TestPublishDirRenamedThenRemoved shows that a file that leaves a renamed directory before the
+// publisher has looked into it is released under its old name, too, and that overlapping renames
+// lead to a snapshot.
 func TestPublishDirRenamedThenRemoved(t *testing.T) {
 	a := newAnnouncer(t)
 	a.engine.put(tiers.Holding{Path: "to", Seq: 2, Mode: modeDir | 0o755}, nil)

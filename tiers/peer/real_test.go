@@ -23,7 +23,7 @@ func openNode(t testing.TB, name string, lost *Lost, join ...*cluster.Node) *clu
 	return openNodeWith(t, name, lost, nil, join...)
 }
 
-// openNodeWith opens one that reads its peers only by the fabric, unless that is nil.
+// openNodeWith opens a node that reads its peers only by the fabric, unless that is nil.
 func openNodeWith(t testing.TB, name string, lost *Lost, fabric rdma.Transport, join ...*cluster.Node) *cluster.Node {
 	t.Helper()
 	tr, err := tcp.Open(tcp.Options{Bind: "127.0.0.1:0", DialTimeout: patience, StallTimeout: patience})
@@ -68,7 +68,7 @@ func startFar(t testing.TB, name string, join ...*cluster.Node) *farNode {
 	return f
 }
 
-// openReal opens a tier on a node of a real cluster with other nodes, and waits until all
+// openReal opens a tier on a node of a real cluster with other nodes, and waits until all nodes
 // know each other.
 func openReal(t testing.TB, engine *stubEngine, peers int, edit func(o *Options)) (*Tier, []*farNode) {
 	t.Helper()
@@ -127,9 +127,9 @@ func TestConformanceCluster(t *testing.T) {
 	}})
 }
 
-// TestClusterLife shows the life of a block over a real cluster: it is found and read
-// where others have it, its loss is told, a removal reaches its holder, and copies are
-// taken from who offers them.
+// TestClusterLife shows the life of a block over a real cluster: it is found and read on other
+// nodes, its loss is reported, a removal reaches its holder, and copies are taken from offering
+// peers.
 func TestClusterLife(t *testing.T) {
 	engine := newStubEngine()
 	tier, far := openReal(t, engine, 2, nil)

@@ -11,12 +11,12 @@ import (
 
 const (
 	speedSamples = 64                   // kept for each size class
-	minSamples   = 20                   // fewer say nothing
+	minSamples   = 20                   // fewer are not enough
 	minHedge     = 5 * time.Millisecond // a second fetch costs more than waiting for less
 )
 
-// speeds keeps how long the recent fetches took, by size class: a class is one power of
-// two. Its lock is a leaf.
+// speeds has the times of recent fetches, by size class: a class is one power of two. Its lock is a
+// leaf.
 type speeds struct {
 	mu struct {
 		sync.Mutex
@@ -29,7 +29,7 @@ type speedClass struct {
 	n    int // samples ever
 }
 
-// add notes that a block of that size took d to come.
+// add records that a block of that size took d to come.
 func (s *speeds) add(size int64, d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -42,8 +42,8 @@ func (s *speeds) add(size int64, d time.Duration) {
 	c.n++
 }
 
-// quantile returns the time within which the part q of the recent fetches of that size
-// ended. False: there were too few.
+// quantile returns the time in which the part q of the recent fetches of that size ended. False:
+// there were too few.
 func (s *speeds) quantile(size int64, q float64) (time.Duration, bool) {
 	s.mu.Lock()
 	c := s.mu.classes[bits.Len64(uint64(size))]
@@ -58,16 +58,17 @@ func (s *speeds) quantile(size int64, q float64) (time.Duration, bool) {
 }
 
 const (
-	// minSilence is the default of Options.Silence, and
-	// silenceFactor how often as long as half of the recent fetches of that size took.
+	// minSilence is the default of Options.Silence. silenceFactor multiplies the median of the
+	// recent fetches of that size.
 	minSilence    = 300 * time.Millisecond
 	silenceFactor = 4
 	maxSilences   = 8                // that count
-	silenceLife   = 10 * time.Second // for which one counts
+	silenceLife   = 10 * time.Second // of one silence
 )
 
-// silence returns in what time a holder has to send something of a block. It doubles with each
-// time that this one did not, although it answers probes: it may be slow rather than gone.
+// silence returns the time in which a holder must send something of a block. It doubles with each
+// time that this holder did not, although it answers probes: the holder may be slow rather than
+// gone.
 func (t *Tier) silence(peer string, size int64) time.Duration {
 	d := t.opts.Silence
 	if slow, ok := t.speed.quantile(size, 0.5); ok {
@@ -76,8 +77,8 @@ func (t *Tier) silence(peer string, size int64) time.Duration {
 	return min(d<<t.silent.count(peer, t.now()), t.opts.Timeout)
 }
 
-// silences counts in how many fetches in a row nothing came from a peer. Fetches that were under
-// way together count as one. Its lock is a leaf.
+// silences counts in how many fetches in a row nothing came from a peer. Fetches under way at the
+// same time count as one. Its lock is a leaf.
 type silences struct {
 	mu struct {
 		sync.Mutex
@@ -123,8 +124,7 @@ func (s *silences) count(peer string, now time.Time) int {
 	return last.count
 }
 
-// byteRoom bounds bytes in use. Who waits is served in order, so that the large do not
-// starve.
+// byteRoom bounds bytes in use. Waiters are served in order, so large ones do not starve.
 type byteRoom struct {
 	limit int64
 	mu    struct {
@@ -144,8 +144,8 @@ func newByteRoom(limit int64) *byteRoom { return &byteRoom{limit: limit} }
 // errNoRoom says that there was no room for too long.
 var errNoRoom = errors.New("too much is being fetched")
 
-// acquire waits for room and returns how much it took, for release: what is larger than
-// the limit takes all of it. limit, if it has to wait, makes the timer that bounds that.
+// acquire waits for room and returns how much it took, for release: a request larger than the limit
+// takes all of it. limit makes the timer that bounds the wait.
 func (r *byteRoom) acquire(ctx context.Context, n int64, limit func() (<-chan time.Time, func())) (int64, error) {
 	n = min(n, r.limit)
 	r.mu.Lock()
@@ -171,7 +171,7 @@ func (r *byteRoom) acquire(ctx context.Context, n int64, limit func() (<-chan ti
 	at := slices.Index(r.mu.waiting, w)
 	if at >= 0 {
 		r.mu.waiting = slices.Delete(r.mu.waiting, at, at+1)
-		r.admitLocked() // those behind may be smaller
+		r.admitLocked() // the next ones may be smaller
 	}
 	r.mu.Unlock()
 	if at < 0 {

@@ -9,27 +9,27 @@ import (
 
 // Detail is driver.Stats.Detail of this tier. The counters are totals since it was opened.
 type Detail struct {
-	Members int `json:"members"` // that are alive, without this one
-	Failed  int `json:"failed"`  // that are not, without having said so, or do not answer
+	Members int `json:"members"` // alive, without this one
+	Failed  int `json:"failed"`  // gone without a goodbye, or not answering
 
 	Requests     uint64 `json:"requests"`      // to holders; each for one or more blocks
 	Fetches      uint64 `json:"fetches"`       // of blocks
-	FetchedBytes uint64 `json:"fetched_bytes"` // that came, hedges included
-	Gone         uint64 `json:"gone"`          // the holder had it no more
+	FetchedBytes uint64 `json:"fetched_bytes"` // bytes that came, with hedges
+	Gone         uint64 `json:"gone"`          // the holder no longer had the block
 	Corrupt      uint64 `json:"corrupt"`       // the bytes were wrong
 	Timeouts     uint64 `json:"timeouts"`
 	Failures     uint64 `json:"failures"` // of other kinds, of fetches and of stores
 	Hedges       uint64 `json:"hedges"`   // fetches begun at a second holder
 	HedgeWins    uint64 `json:"hedge_wins"`
 
-	Taken      uint64 `json:"taken"` // copies of others' blocks
+	Taken      uint64 `json:"taken"` // copies of blocks of other nodes
 	TakenBytes uint64 `json:"taken_bytes"`
 	Refused    uint64 `json:"refused"` // offers not taken
 	Lent       uint64 `json:"lent"`    // blocks served to peers
 	LentBytes  uint64 `json:"lent_bytes"`
 
 	Published  uint64 `json:"published"` // records
-	Resyncs    uint64 `json:"resyncs"`   // all blocks announced anew
+	Resyncs    uint64 `json:"resyncs"`   // times that all blocks were announced again
 	Graves     int64  `json:"graves"`
 	Watched    int64  `json:"watched"`
 	IndexBytes int64  `json:"index_bytes"`
@@ -39,8 +39,8 @@ type Detail struct {
 	PeerFailures map[string]uint64 `json:"peer_failures,omitempty"`
 }
 
-// Stats implements driver.Statser. Blocks counts a block once for each holder; the
-// capacity is that of others and stands in their own statistics. Detail is a Detail.
+// Stats implements driver.Statser. Blocks counts a block once for each holder. The capacity belongs
+// to other nodes and is in their statistics. Detail is a Detail.
 func (t *Tier) Stats() driver.Stats {
 	c := &t.counters
 	s := driver.Stats{
@@ -89,7 +89,7 @@ func (t *Tier) Stats() driver.Stats {
 	return s
 }
 
-// reasonFor names some of those that do not answer.
+// reasonFor names some of the members that do not answer.
 func reasonFor(failed []string) string {
 	const most = 4
 	if n := len(failed) - most; n > 0 {
@@ -98,7 +98,7 @@ func reasonFor(failed []string) string {
 	return "no answer from " + strings.Join(failed, ", ")
 }
 
-// countBlocks counts what the index has and the hints that it has not.
+// countBlocks counts the entries of the index and the hints that it lacks.
 func (t *Tier) countBlocks() int64 {
 	for try := 0; ; try++ {
 		before := t.node.indexStats().Entries

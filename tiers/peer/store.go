@@ -18,13 +18,13 @@ import (
 )
 
 const (
-	// maxExtra is how many peers beyond Replicas are asked to take a copy of a block, in
-	// place of those that did not.
+	// maxExtra is how many peers beyond Replicas are asked to take a copy of a block, instead of
+	// those that did not.
 	maxExtra = 3
-	// maxStores is how many stores are under way at a time; a peer serves a few more.
+	// maxStores is how many stores are under way at a time; a peer handles a few more.
 	maxStores = 4
-	// minBusy is how long a store rests before it offers again to peers that were busy,
-	// maxBusy after several times.
+	// minBusy is how long a store rests before it offers again to busy peers, maxBusy after several
+	// times.
 	minBusy = 50 * time.Millisecond
 	maxBusy = time.Second
 )
@@ -35,20 +35,20 @@ type copying struct {
 	out     *driver.Outcome
 	path    string
 	hash    uint64
-	storing *storingBlock // nil: it has its outcome
+	storing *storingBlock // nil: the block has its outcome
 	sum     block.Checksum
-	need    int         // copies that are still wanted
-	order   []candidate // to be asked next
-	busy    []candidate // to be asked again, after the others and a rest
+	need    int         // missing copies
+	order   []candidate // peers to ask next
+	busy    []candidate // peers to ask again, after the others and a rest
 
 	new, had    int   // peers that took it, that had it before
 	superseded  bool  // a peer has a later version
 	unavailable bool  // a peer could not be asked
-	err         error // why another failed
+	err         error // why another peer failed
 }
 
-// Store implements driver.Tier. The peers that are to take copies fetch them from this
-// node, so the files of the job are read only where the checksum is not known.
+// Store implements driver.Tier. The peers that take copies fetch them from this node, so the files
+// of the job are read only if the checksum is not known.
 func (t *Tier) Store(job *driver.Job) {
 	res := newResult(job)
 	list := make([]*copying, len(job.Blocks))
@@ -123,19 +123,19 @@ func (t *Tier) storeAll(list []*copying) {
 	}
 	for _, c := range open {
 		if ctx.Err() != nil && len(c.order)+len(c.busy) > 0 && c.new < c.need {
-			c.unavailable = true // there was no time to ask the others
+			c.unavailable = true // no time to ask the others
 		}
 		t.concludeStore(c)
 	}
 }
 
-// storeTime bounds a store of n blocks. Those who take them fetch several at a time, each
-// within the time of a fetch.
+// storeTime bounds a store of n blocks. Peers fetch several at a time, each within the time of a
+// fetch.
 func (t *Tier) storeTime(n int) time.Duration {
 	return t.opts.Timeout * time.Duration(2+n/maxTakes)
 }
 
-// prepare looks at one block before anybody is asked. False: it has its outcome.
+// prepare checks one block before any peer is asked. False: it has its outcome.
 func (t *Tier) prepare(c *copying, all []candidate) bool {
 	tr := c.tr
 	err := block.CheckPath(c.path)
@@ -167,8 +167,8 @@ func (t *Tier) prepare(c *copying, all []candidate) bool {
 	return true
 }
 
-// sumOf returns the checksum of a block, reading it where that is not known. It fails
-// with ErrInvalid if the file is too short.
+// sumOf returns the checksum of a block, and reads the block if it is not known. It fails with
+// ErrInvalid if the file is too short.
 func sumOf(tr *driver.Transfer) (block.Checksum, error) {
 	fi, err := tr.File.Stat()
 	if err != nil {
@@ -192,7 +192,7 @@ func sumOf(tr *driver.Transfer) (block.Checksum, error) {
 	return block.Checksum{Sum: sum.Sum64(), Valid: true}, nil
 }
 
-// order returns who is to be asked to take a block, best first.
+// order returns the peers to ask to take a block, best first.
 func (t *Tier) order(c *copying, held []holder, all []candidate) []candidate {
 	now := t.now()
 	can := slices.DeleteFunc(slices.Clone(all), func(k candidate) bool {
@@ -221,8 +221,7 @@ func nextRound(open []*copying) map[member][]*copying {
 	return groups
 }
 
-// askAgain puts the peers that were busy in line again, for the blocks that still lack
-// copies. False: there are none.
+// askAgain puts busy peers in line again, for blocks that still lack copies. False: there are none.
 func askAgain(open []*copying) (some bool) {
 	for _, c := range open {
 		if c.new < c.need && !c.superseded && len(c.busy) > 0 {
@@ -232,7 +231,7 @@ func askAgain(open []*copying) (some bool) {
 	return some
 }
 
-// offer asks each peer, all at once, to take its blocks, and notes their answers.
+// offer asks each peer, all at once, to take its blocks, and records their answers.
 func (t *Tier) offer(ctx context.Context, groups map[member][]*copying) {
 	type answer struct {
 		peer member
@@ -246,7 +245,7 @@ func (t *Tier) offer(ctx context.Context, groups map[member][]*copying) {
 		for i, c := range list {
 			offers[i] = infoOf(c)
 		}
-		wg.Go(func() { answers <- answer{p, list, p.Store(ctx, offers)} }) // awaited below
+		wg.Go(func() { answers <- answer{p, list, p.Store(ctx, offers)} }) // the function waits for it below
 	}
 	wg.Wait()
 	close(answers)
@@ -274,7 +273,7 @@ func infoOf(c *copying) cluster.BlockInfo {
 	return info
 }
 
-// noteAnswer notes what a peer did about an offer.
+// noteAnswer records a peer's answer to an offer.
 func (t *Tier) noteAnswer(c *copying, p member, o cluster.StoreOutcome) {
 	switch {
 	case o.Status == cluster.StoreDone, o.Status == cluster.StoreHad:
@@ -327,12 +326,12 @@ func (t *Tier) concludeStore(c *copying) {
 		c.out.Err = t.fail("store", key, block.ErrUnavailable)
 	case c.err != nil:
 		c.out.Err = t.fail("store", key, kindOf(c.err))
-	default: // there is nobody to take it, or nobody who would
+	default: // no peer to take it, or none that would
 		t.skip(c, block.ErrNoSpace)
 	}
 }
 
-// endStore makes a block pending no longer.
+// endStore ends the pending state of a block.
 func (t *Tier) endStore(c *copying) {
 	if t.storing.end(c.path, c.storing) {
 		t.hints.bury(c.path, c.tr.Attrs.Seq+1)
@@ -359,7 +358,7 @@ var kinds = []error{
 	block.ErrReserved, block.ErrReadOnly, block.ErrClosed, block.ErrExist, block.ErrNotDir, block.ErrIsDir,
 }
 
-// kindOf returns the kind of an error; what has none counts as ErrUnavailable.
+// kindOf returns the kind of an error; an error without one counts as ErrUnavailable.
 func kindOf(err error) error {
 	for _, kind := range kinds {
 		if errors.Is(err, kind) {

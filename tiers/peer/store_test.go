@@ -69,7 +69,7 @@ func (c *cell) beginStore(t testing.TB, path string, seq uint64, data []byte) <-
 	return done
 }
 
-// holders returns who has a block.
+// holders returns the peers that have a block.
 func (c *cell) holders(path string) (names []string) {
 	for _, p := range c.peers {
 		if p.Stat([]string{path})[0] != nil {
@@ -79,8 +79,8 @@ func (c *cell) holders(path string) (names []string) {
 	return names
 }
 
-// TestStoreReplicas shows that a block goes to as many peers as wanted, that those which
-// have it count, and that one which refuses or fails is replaced by another.
+// TestStoreReplicas shows that a block goes to as many peers as wanted, that peers that have it
+// count, and that another peer replaces one that refuses or fails.
 func TestStoreReplicas(t *testing.T) {
 	data := payload(500, 1)
 	fail := func(err error) func(context.Context, []cluster.BlockInfo) []cluster.StoreOutcome {
@@ -121,7 +121,7 @@ func TestStoreReplicas(t *testing.T) {
 			for _, p := range c.peers {
 				p.memBackend, p.store = newMemBackend(), fail(fmt.Errorf("%w: %w", block.ErrUnavailable, rdma.ErrBusy))
 			}
-			c.opts.Timeout = 10 * time.Millisecond // what a store has of it is over soon
+			c.opts.Timeout = 10 * time.Millisecond // the part of a store is over soon
 		}, driver.Failed, block.ErrUnavailable, 0},
 		{"none takes copies", 2, 1, func(c *cell) {
 			for _, p := range c.peers {
@@ -189,7 +189,7 @@ func TestStoreOneCall(t *testing.T) {
 
 // TestStoreDeadline shows that a store ends when its peers do not answer.
 func TestStoreDeadline(t *testing.T) {
-	for _, timeout := range []time.Duration{1, 10 * time.Millisecond} { // over before, and while it asks
+	for _, timeout := range []time.Duration{1, 10 * time.Millisecond} { // over before, and during the question
 		c := newCell(t, 1, func(o *Options) { o.Timeout = timeout })
 		c.peers[0].store = func(ctx context.Context, l []cluster.BlockInfo) []cluster.StoreOutcome {
 			<-ctx.Done()
@@ -201,8 +201,8 @@ func TestStoreDeadline(t *testing.T) {
 	}
 }
 
-// TestStoreHint shows that a peer that has taken a copy is a holder at once, until the
-// index tells so, the peer turns out not to have it, is gone, or the name is removed.
+// TestStoreHint shows that a peer that has taken a copy is a holder at once, until the index has
+// it, the peer turns out not to have it or is gone, or the name is removed.
 func TestStoreHint(t *testing.T) {
 	quiet := func(t *testing.T) *cell {
 		c := newCell(t, 1, nil)
@@ -272,8 +272,8 @@ func TestHintBound(t *testing.T) {
 	}
 }
 
-// TestRendezvous shows that blocks spread over peers in proportion to their weights
-// within a few percent, and that a peer that goes or comes moves only its own.
+// TestRendezvous shows that blocks spread over peers in proportion to their weights within a few
+// percent, and that a peer that goes or comes moves only its own.
 func TestRendezvous(t *testing.T) {
 	const blocks = 40000
 	peer := func(name string, weight float64) candidate {
@@ -321,10 +321,10 @@ func TestZoneFirst(t *testing.T) {
 	}
 }
 
-// TestPreferredSegment shows whom copies go to: the preferred segment by name or by any
-// of its addresses, before any other whatever the weights (E1, E21), and the others while
-// it cannot be used, with one warning for each time that it is missing (E10). A segment
-// that is this node itself is no preference.
+// TestPreferredSegment shows where copies go: to the preferred segment, by name or by any of its
+// addresses, before any other whatever the weights (E1, E21), and to the others while it cannot be
+// used, with one warning for each time that it is absent (E10). A segment that is this node itself
+// is no preference.
 func TestPreferredSegment(t *testing.T) {
 	for _, segment := range []string{"b", "b.test:7946", "b.test:7947", "b.test:7948"} {
 		c := newCell(t, 4, func(o *Options) { o.PreferredSegment = segment })
@@ -388,7 +388,7 @@ func TestPreferredSegment(t *testing.T) {
 	}
 }
 
-// TestCheckSegment shows what can be a preferred segment (E2): a regular expression would
+// TestCheckSegment shows which texts can be a preferred segment (E2): a regular expression would
 // get half of these wrong (E8).
 func TestCheckSegment(t *testing.T) {
 	for _, c := range []struct {
@@ -412,7 +412,7 @@ func TestCheckSegment(t *testing.T) {
 	}
 }
 
-// TestOptions shows that all that is wrong is told at once.
+// TestOptions shows that all errors come at once.
 func TestOptions(t *testing.T) {
 	_, err := Open(Options{Replicas: -1, HedgeQuantile: 1, Timeout: -1, MaxInFlightBytes: -1, PreferredSegment: ":"})
 	if !errors.Is(err, block.ErrInvalid) {

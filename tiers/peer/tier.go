@@ -17,19 +17,19 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
-// Tier is the blocks of other nodes. Its methods may be called in parallel.
+// Tier has the blocks of other nodes. Its methods may be called in parallel.
 type Tier struct {
 	opts Options
 	node node
 	log  *zap.Logger
 	clock
 
-	host   driver.Host // nil, or constant once a job was given; see SetHost
+	host   driver.Host // nil, or constant after the first job; see SetHost
 	engine engine      // set by start
 
 	hints    *hintTable
 	bad      *badTable // copies whose bytes were wrong
-	gone     *badTable // copies that were not there
+	gone     *badTable // copies that were absent
 	declined *badTable // peers that take no copies
 	storing  storingTable
 	watches  watchTable
@@ -42,9 +42,9 @@ type Tier struct {
 	takes    chan struct{}                                            // capacity: how many offers are taken at a time
 	offers   chan struct{}                                            // capacity: how many stores are under way at a time
 	counters counters
-	private  atomic.Bool // a block was not given for its mode
+	private  atomic.Bool // a block was withheld for its mode
 
-	ctx    context.Context // ends when jobs are to be cut off
+	ctx    context.Context // ends when jobs must be cut off
 	cancel context.CancelFunc
 	wg     sync.WaitGroup // publisher, notifier, background
 	jobs   sync.WaitGroup // jobs under way
@@ -74,8 +74,8 @@ type counters struct {
 	published, resyncs                       atomic.Uint64
 }
 
-// Open returns a tier over a node that is open and not started. It fails with all that
-// is wrong with the options.
+// Open returns a tier over a node that is open and not started. It fails with all errors in the
+// options.
 func Open(o Options) (*Tier, error) {
 	o, err := o.withDefaults()
 	if o.Node == nil {
@@ -87,7 +87,7 @@ func Open(o Options) (*Tier, error) {
 	return open(o, realNode{o.Node}, clock{time.Now, after}), nil
 }
 
-// open is Open with options that are in order.
+// open is Open with valid options.
 func open(o Options, n node, c clock) *Tier {
 	t := &Tier{
 		opts: o, node: n, log: o.Logger, clock: c,
@@ -106,11 +106,11 @@ func open(o Options, n node, c clock) *Tier {
 // clock is the time.
 type clock struct {
 	now func() time.Time
-	// after returns a channel that gets something after d, and what ends that.
+	// after returns a channel that gets an element after d, and a function that ends that.
 	after func(what timerKind, d time.Duration) (<-chan time.Time, func())
 }
 
-// timerKind tells tests which timer is set.
+// timerKind is the kind of a timer, for tests.
 type timerKind uint8
 
 const (
@@ -118,7 +118,7 @@ const (
 	hedgeTimer                  // it is time to ask a second holder
 	roomTimer                   // a fetch has waited too long for room
 	busyTimer                   // it is time to offer again to peers that were busy
-	hintTimer                   // a hint that holds up a loss has lapsed
+	hintTimer                   // a hint that delays a loss has lapsed
 )
 
 func after(_ timerKind, d time.Duration) (<-chan time.Time, func()) {
@@ -126,8 +126,8 @@ func after(_ timerKind, d time.Duration) (<-chan time.Time, func()) {
 	return timer.C, func() { timer.Stop() }
 }
 
-// Start gives the tier the engine whose blocks it serves to peers, joins the cluster and
-// begins to announce. It is called once, after the engine has been opened with the tier.
+// Start gives the tier the engine whose blocks it serves to peers, joins the cluster and begins to
+// announce. Call it once, after the engine has been opened with the tier.
 func (t *Tier) Start(e Engine) error { return t.start(realEngine{e}, e.Events()) }
 
 func (t *Tier) start(e engine, log events) error {
@@ -142,7 +142,7 @@ func (t *Tier) start(e engine, log events) error {
 	}
 	t.mu.started = true
 	t.engine = e
-	from := log.Next() // what happened before is in every snapshot
+	from := log.Next() // earlier changes are in every snapshot
 	t.wg.Go(func() { t.publish(log, from) })
 	t.wg.Go(t.runOlder)
 	t.mu.Unlock()
@@ -152,7 +152,7 @@ func (t *Tier) start(e engine, log events) error {
 // SetHost implements driver.Hosted.
 func (t *Tier) SetHost(h driver.Host) { t.host = h }
 
-// lost tells the Host, if there is one.
+// lost reports a loss to the Host, if there is one.
 func (t *Tier) lost(key block.Key, err error) {
 	if t.host != nil {
 		t.host.Lost(key, err)
@@ -192,11 +192,10 @@ func (t *Tier) Lookup(ctx context.Context, keys []block.Key, out []driver.Presen
 	return nil
 }
 
-// Touch implements driver.Tier. What peers use is theirs to know: it does nothing.
+// Touch implements driver.Tier. It does nothing: peers track the use of their blocks themselves.
 func (t *Tier) Touch([]block.Key) {}
 
-// Remove implements driver.Tier: it makes void, everywhere, all versions of the blocks
-// that are known of.
+// Remove implements driver.Tier: it makes all known versions of the blocks void, on all nodes.
 func (t *Tier) Remove(keys []block.Key) int {
 	if t.isClosed() {
 		return 0
@@ -238,7 +237,7 @@ func (t *Tier) Bury(graves []driver.Grave) {
 	}
 }
 
-// superseded follows a grave in what this tier itself knows.
+// superseded applies a grave to the state of this tier.
 func (t *Tier) superseded(path string, seq uint64) {
 	t.storing.bury(path, seq)
 	t.hints.bury(path, seq)
@@ -251,7 +250,7 @@ const (
 	modeRegular = 0o100000
 )
 
-// begin runs a job on a goroutine of its own. False: the tier is closed.
+// begin runs a job on its own goroutine. False: the tier is closed.
 func (t *Tier) begin(run func()) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -262,7 +261,7 @@ func (t *Tier) begin(run func()) bool {
 	return true
 }
 
-// background runs what Close cuts off and waits for. False: the tier is closed.
+// background runs a function that Close cuts off and waits for. False: the tier is closed.
 func (t *Tier) background(run func()) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -290,8 +289,8 @@ func newResult(job *driver.Job) *driver.Result {
 	return res
 }
 
-// Close implements driver.Tier, and leaves the cluster. Peers are served until the jobs
-// are done, because they may be taking copies.
+// Close implements driver.Tier, and leaves the cluster. It serves peers until the jobs are done,
+// because they may be taking copies.
 func (t *Tier) Close(ctx context.Context) error {
 	var err error
 	t.closeOnce.Do(func() { err = t.close(ctx) })
@@ -314,11 +313,12 @@ func (t *Tier) close(ctx context.Context) error {
 	return t.node.Close()
 }
 
-// leave says goodbye. Where that does not get through the others find out by themselves.
+// leave tells the cluster that this node leaves. If that fails, the other nodes detect it by
+// themselves.
 func (t *Tier) leave(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, t.opts.Timeout)
 	defer cancel()
 	if err := t.node.Leave(ctx); err != nil {
-		t.log.Warn("goodbye to the cluster did not get through", zap.Error(err))
+		t.log.Warn("cannot tell the cluster that this node leaves", zap.Error(err))
 	}
 }

@@ -10,17 +10,17 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
-// Lost carries what the location index of a node tells to the Tier that is opened over
-// that node later: Tell goes into the options of the index, the Lost into those of the
-// Tier.
+// Lost brings reports from the location index of a node to the Tier that is opened over that node
+// later: Tell goes into the options of the index, the Lost into those of the Tier.
 type Lost struct {
 	tier atomic.Pointer[Tier]
 }
 
-// NewLost returns one that belongs to no tier yet.
+// NewLost returns a Lost without a tier.
 func NewLost() *Lost { return &Lost{} }
 
-// Tell tells that a watched hash has no live holder. It does not block and calls nobody.
+// Tell reports that a watched hash has no live holder. It does not block, and it calls no other
+// function.
 func (l *Lost) Tell(hash uint64) {
 	if t := l.tier.Load(); t != nil {
 		t.watches.tell(hash)
@@ -29,14 +29,14 @@ func (l *Lost) Tell(hash uint64) {
 
 // watchTable has the keys that the engine watches, by the hash of their path.
 //
-// Its lock is held across calls of the index, so that the two do not come apart; the
-// index calls Lost.Tell only, which takes the lock of told, a leaf.
+// Its lock is held across calls of the index, so that the two stay consistent. The index calls only
+// Lost.Tell, which takes the lock of told, a leaf.
 type watchTable struct {
 	mu struct {
 		sync.Mutex
 		keys map[uint64][]block.Key
 	}
-	wake chan struct{} // capacity 1: there is something in told
+	wake chan struct{} // capacity 1: told has elements
 	told struct {
 		sync.Mutex
 		hashes map[uint64]struct{} // watched ones: no more than keys has
@@ -93,11 +93,11 @@ func (t *Tier) Unwatch(key block.Key) {
 	w.told.Unlock()
 }
 
-// runNotifier tells the Host of losses, until t.ctx ends. It is a goroutine of its own
-// because the index tells of them in the middle of calls that the engine makes.
+// runNotifier reports losses to the Host, until t.ctx ends. It is a goroutine of its own because
+// the index reports them during calls of the engine.
 //
-// A key for which there is a hint is not lost: the index will hear of its holder soon.
-// It is asked again when the hint has lapsed.
+// A key with a hint is not lost: the index will have its holder soon. The index is asked again when
+// the hint has lapsed.
 func (t *Tier) runNotifier() {
 	var held map[uint64]struct{} // with hints
 	var lapse <-chan time.Time
@@ -127,7 +127,7 @@ func (t *Tier) runNotifier() {
 	}
 }
 
-// take returns what was told since the last call.
+// take returns the hashes reported since the last call.
 func (w *watchTable) take() []uint64 {
 	w.told.Lock()
 	defer w.told.Unlock()
@@ -139,7 +139,7 @@ func (w *watchTable) take() []uint64 {
 	return hashes
 }
 
-// settleLost tells the Host of the keys of a hash. False: hints hold some up.
+// settleLost reports the keys of a hash to the Host. False: hints delay some.
 func (t *Tier) settleLost(hash uint64) bool {
 	w := &t.watches
 	var gone []block.Key

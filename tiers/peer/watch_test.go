@@ -15,8 +15,8 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
-// TestWatch shows that the Host hears once of a watched block that nobody has any more,
-// or that nobody had to begin with, and not after Unwatch.
+// TestWatch shows that the Host hears once of a watched block that no node has any more, or that
+// none had to begin with, and not after Unwatch.
 func TestWatch(t *testing.T) {
 	n, c := newStubNode(), newTimers()
 	a := n.addPeer("a")
@@ -51,8 +51,8 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// TestWatchHint shows that a block which a peer has just taken, and not announced, is not
-// lost; and that it is when the hint has lapsed without an announcement.
+// TestWatchHint shows that a block that a peer has just taken, and not announced, is not lost, and
+// that it is lost when the hint has lapsed without an announcement.
 func TestWatchHint(t *testing.T) {
 	for _, announced := range []bool{true, false} {
 		n, c := newStubNode(), newTimers()
@@ -80,8 +80,8 @@ func TestWatchHint(t *testing.T) {
 	}
 }
 
-// TestWatchCollision shows that keys with one hash are told apart: both are lost together,
-// and one that is not watched any more is not.
+// TestWatchCollision shows that keys with one hash are distinguished: both are lost together, and a
+// key that is no longer watched is not reported.
 func TestWatchCollision(t *testing.T) {
 	n := newStubNode()
 	tier := openStub(t, n, testOptions(n), stillClock())
@@ -98,12 +98,11 @@ func TestWatchCollision(t *testing.T) {
 	if !slices.Equal(got, []string{"other", "third"}) || len(tier.watches.mu.keys) != 0 {
 		t.Errorf("lost %v", got)
 	}
-	NewLost().Tell(hash) // one of no tier
+	NewLost().Tell(hash) // without a tier
 }
 
-// TestList shows that the names of all peers are merged, without those that are void, no
-// names, or more than are listened to; that who fails is left out unless all do; and that
-// it ends when told.
+// TestList shows that the names of all peers are merged, without names that are void, invalid, or
+// beyond the limit, that a failing peer is left out unless all fail, and that it ends when told.
 func TestList(t *testing.T) {
 	list := func(c *cell, stopAt int) (names []string, err error) {
 		err = c.List(context.Background(), "g", func(name string, l *driver.Located) bool {
@@ -169,7 +168,7 @@ func TestList(t *testing.T) {
 	}
 }
 
-// TestStats shows the states, and where the figures come from.
+// TestStats shows the states, and the sources of the figures.
 func TestStats(t *testing.T) {
 	c := newCell(t, 0, nil)
 	if s := c.Stats(); s.State != "online" || s.Reason != "" {

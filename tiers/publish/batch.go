@@ -15,12 +15,12 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
-// hashForm is how hashes are told.
+// hashForm is the form of hashes in messages.
 type hashForm uint8
 
 const (
 	hashInt   hashForm = iota // the lower 64 bits of the hexadecimal number
-	hashBytes                 // what the hexadecimal digits stand for
+	hashBytes                 // the bytes that the hexadecimal digits stand for
 	hashText                  // as in the name
 )
 
@@ -36,34 +36,34 @@ func parseHashForm(name string) (hashForm, error) {
 	return 0, fmt.Errorf("hash %q: want int, bytes or text: %w", name, block.ErrInvalid)
 }
 
-// run is an event of a message in the making: hashes of one medium and group.
+// run is an event of a message that is being made: hashes of one medium and group.
 type run struct {
 	medium string
 	group  []byte // as in the paths
 	ints   []uint64
-	raw    []byte // hashes in the other forms, in a row
-	ends   []int  // where each of them ends
+	raw    []byte // hashes in the other forms, one after the other
+	ends   []int  // end of each of them
 	seen   map[uint64]struct{}
 }
 
 func (r *run) len() int { return len(r.ints) + len(r.ends) }
 
-// batch gathers the events of a message. Those of one kind in a row share an event for each medium
-// and group, which changes nothing: the order only matters between storing and removing. It is not
-// for use in parallel.
+// batch gathers the events of a message. Consecutive events of one kind become one event for each
+// medium and group. That changes nothing: the order matters only between storing and removing. It
+// is not for use in parallel.
 type batch struct {
 	form      hashForm
 	arrays    bool // events are arrays, as vLLM sent them until June 2026
 	blockSize int
 	seed      maphash.Seed
 
-	empty    bool // the message is made even if it tells of nothing
+	empty    bool // the message is made even without events
 	removing bool
 	runs     []run  // reused beyond its length
 	hash     []byte // reused, as is digits
 	digits   []byte
 	events   int // in body
-	hashes   int // in all, those in runs included
+	hashes   int // in all, with those in runs
 	body     bytes.Buffer
 	head     bytes.Buffer
 	enc      *msgpack.Encoder
@@ -75,8 +75,8 @@ func newBatch(form hashForm, arrays bool, blockSize int) *batch {
 	return b
 }
 
-// add adds that a block was stored in a medium or removed from it. It reports false if its hash
-// cannot be told in the form that was asked for.
+// add adds that a block was stored in a medium or removed from it. It returns false if its hash
+// does not fit the requested form.
 func (b *batch) add(removing bool, medium string, m match) bool {
 	var number uint64
 	switch b.form {
@@ -108,7 +108,7 @@ func (b *batch) add(removing bool, medium string, m match) bool {
 		id = maphash.Bytes(b.seed, b.hash)
 	}
 	if _, dup := r.seen[id]; dup {
-		return true // the file of another rank, say; consumers refuse events that repeat a hash
+		return true // for example the file of another rank; consumers refuse events that repeat a hash
 	}
 	r.seen[id] = struct{}{}
 	b.hashes++
@@ -217,8 +217,8 @@ func (b *batch) storedMap(r *run) {
 	b.locality(r)
 }
 
-// locality tells that what is on storage is on this machine, as vLLM does where its operator says so. Of
-// other media it tells nothing.
+// locality says that blocks on storage are on this machine, as vLLM does where its operator says
+// so. It says nothing of other media.
 func (b *batch) locality(r *run) {
 	if r.medium == mediumStorage {
 		b.field("locality")
@@ -277,7 +277,7 @@ func one(ok bool) int {
 	return 0
 }
 
-// groupIndex returns the number that a group is called by, if it is one.
+// groupIndex returns the number of a group whose name is a number.
 func groupIndex(group []byte) (uint64, bool) {
 	n, err := strconv.ParseUint(string(group), 10, 31)
 	return n, err == nil
@@ -307,15 +307,15 @@ func (b *batch) null()             { must(b.enc.EncodeNil()) }
 func (b *batch) arrayLen(n int)    { must(b.enc.EncodeArrayLen(n)) }
 func (b *batch) mapLen(n int)      { must(b.enc.EncodeMapLen(n)) }
 
-// must panics if encoding into memory failed, which cannot be.
+// must panics if encoding into memory failed, which is impossible.
 func must(err error) {
 	if err != nil {
 		panic("publish: " + err.Error())
 	}
 }
 
-// take returns the message as it goes over the wire, all but its number, and begins the next
-// one. It returns nil if there is nothing to tell.
+// take returns the message in wire form without its number, and begins the next one. It returns nil
+// if there is nothing to send.
 func (b *batch) take(topic string) *message {
 	b.flush()
 	if b.events == 0 && !b.empty {
@@ -348,12 +348,12 @@ func (b *batch) take(topic string) *message {
 // message is a message to subscribers. It does not change once it has its number.
 type message struct {
 	wire   []byte // its three frames
-	bare   int    // where the second one begins
-	number int    // where its number lies in wire
+	bare   int    // start of the second frame
+	number int    // position of its number in wire
 	hashes int
 }
 
-// frames returns the message as it goes over the wire, or all of it but the topic.
+// frames returns the message in wire form, or without its topic if bare.
 func (m *message) frames(bare bool) []byte {
 	if bare {
 		return m.wire[m.bare:]

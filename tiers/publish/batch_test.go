@@ -28,8 +28,8 @@ func decode(t testing.TB, payload []byte) []any {
 // found makes a match as a template would.
 func found(group, hash string) match { return match{group: []byte(group), hash: []byte(hash)} }
 
-// TestBatchMaps shows the events of a message as maps, with the fields of vLLM: those without a
-// default always, group_idx where the group is a number, locality on storage (A39, G1).
+// TestBatchMaps shows the events of a message as maps, with the fields of vLLM: fields without a
+// default always, group_idx if the group is a number, locality on storage (A39, G1).
 func TestBatchMaps(t *testing.T) {
 	b := newBatch(hashInt, false, 16)
 	b.cleared()
@@ -77,7 +77,7 @@ func TestBatchMaps(t *testing.T) {
 	}
 }
 
-// TestBatchArrays shows the events as arrays, as vLLM sent them before: trailing defaults are left out.
+// TestBatchArrays shows the events as arrays, as older vLLM sent them, without trailing defaults.
 func TestBatchArrays(t *testing.T) {
 	b := newBatch(hashText, true, 0)
 	b.cleared()
@@ -103,7 +103,7 @@ func TestBatchHashes(t *testing.T) {
 	cases := []struct {
 		form hashForm
 		name string
-		want any // nil: cannot be told
+		want any // nil: does not fit
 	}{
 		{hashInt, "FFeeddccbbaa99887766554433221100", uint64(0x7766554433221100)},
 		{hashInt, "block", nil},

@@ -12,7 +12,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
-// Limits of connecting to subscribers that are bound.
+// Limits of connecting to bound subscribers.
 const (
 	maxConnect   = 64                     // endpoints
 	dialTimeout  = 10 * time.Second       // for one attempt
@@ -20,12 +20,13 @@ const (
 	connectLimit = 5 * time.Second        // at most
 )
 
-// connect keeps a connection to an endpoint until the server is stopped, however long nobody is there.
+// connect keeps a connection to an endpoint until the server is stopped, however long the endpoint
+// is absent.
 func (s *server) connect(endpoint string) {
 	defer s.wg.Done()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	go func() { // ends with this function, or before
+	go func() { // ends with this function, or earlier
 		select {
 		case <-s.done:
 			cancel()
@@ -41,16 +42,16 @@ func (s *server) connect(endpoint string) {
 			return
 		default:
 		}
-		if err == nil && time.Since(began) > connectLimit { // else it may be one that always hangs up
+		if err == nil && time.Since(began) > connectLimit { // else the peer may always hang up
 			pause = connectPause
 		}
 		switch {
 		case err == nil:
-			s.log.Info("a subscriber went away, connecting again", zap.String("endpoint", endpoint))
+			s.log.Info("a subscriber disconnected: connecting again", zap.String("endpoint", endpoint))
 			warned = false
 		case !warned: // once, not each time
 			warned = true
-			s.log.Warn("connecting to a subscriber failed, trying on", zap.String("endpoint", endpoint), zap.Error(err))
+			s.log.Warn("cannot connect to a subscriber: trying again", zap.String("endpoint", endpoint), zap.Error(err))
 		}
 		t := time.NewTimer(pause)
 		select {
@@ -63,13 +64,14 @@ func (s *server) connect(endpoint string) {
 	}
 }
 
-// connectOnce connects and serves the connection until it ends. It fails if there was none, or the handshake failed.
+// connectOnce connects and serves the connection until it ends. It fails without a connection or a
+// handshake.
 func (s *server) connectOnce(ctx context.Context, endpoint string) error {
 	network, address, err := parseEndpoint(endpoint)
 	if err != nil {
 		return err
 	}
-	d := net.Dialer{Timeout: dialTimeout} // and keep-alive: who vanished without a word is noticed
+	d := net.Dialer{Timeout: dialTimeout} // and keep-alive, which detects a peer that vanished
 	nc, err := d.DialContext(ctx, network, address)
 	if err != nil {
 		return err
@@ -80,7 +82,7 @@ func (s *server) connectOnce(ctx context.Context, endpoint string) error {
 	return nil
 }
 
-// checkConnect wants an endpoint that can be connected to.
+// checkConnect fails if kvfs cannot connect to the endpoint.
 func checkConnect(endpoint string) error {
 	network, address, err := parseEndpoint(endpoint)
 	if err != nil || network == "unix" {

@@ -43,7 +43,7 @@ func newWireSub(t testing.TB, conn net.Conn) *wireSub {
 	return s
 }
 
-// next returns the number of the next message and what it tells.
+// next returns the number of the next message and its events.
 func (s *wireSub) next() (int64, []string) {
 	s.t.Helper()
 	var frames [][]byte
@@ -57,7 +57,7 @@ func (s *wireSub) next() (int64, []string) {
 	return int64(binary.BigEndian.Uint64(frames[1])), changes(s.t, frames[2])
 }
 
-// bindWire binds a place for publishers to connect to.
+// bindWire binds an endpoint for publishers to connect to.
 func bindWire(t testing.TB, endpoint string) net.Listener {
 	t.Helper()
 	ln, err := listen(testContext(t), endpoint)
@@ -103,8 +103,9 @@ func openConnected(t testing.TB, o Options) *Publisher {
 	return p
 }
 
-// TestConnect shows that subscribers of another implementation that are bound are connected to, over TCP and a Unix
-// socket, count as subscribers, and get all: the start, which they come too late for, and what happens then (A39).
+// TestConnect shows that the publisher connects to bound subscribers of another implementation,
+// over TCP and a Unix socket. They count as subscribers, and get everything: the start, for which
+// they come too late, and what happens then (A39).
 func TestConnect(t *testing.T) {
 	for _, endpoint := range []string{"tcp://" + ownHost() + ":0", "ipc://" + filepath.Join(t.TempDir(), "s")} {
 		if strings.HasPrefix(endpoint, "tcp") {
@@ -138,13 +139,14 @@ func TestConnect(t *testing.T) {
 	}
 }
 
-// TestConnectAgain shows that a subscriber is connected to that comes late, hangs up, talks nonsense, or goes away and comes back,
-// and that one that is bound and one that connects get the same.
+// TestConnectAgain shows that the publisher connects to a subscriber that comes late, hangs up,
+// talks nonsense, or goes away and comes back. A bound subscriber and a connecting one get the
+// same.
 func TestConnectAgain(t *testing.T) {
 	before := runtime.NumGoroutine()
 	ln := bindWire(t, "tcp://"+ownHost()+":0")
 	endpoint := "tcp://" + ln.Addr().String()
-	ln.Close() // nobody is there yet
+	ln.Close() // no subscriber is there yet
 	evlog := newTestLog(1000)
 	p := open(t, Options{Log: evlog, Connect: []string{endpoint}, Snapshot: blocksOf("0/5")})
 	eventually(t, "the start is told to nobody", func() bool { return p.Stats().Messages == 2 })
@@ -191,8 +193,8 @@ func TestConnectAgain(t *testing.T) {
 	eventually(t, "no goroutines", func() bool { return runtime.NumGoroutine() <= before })
 }
 
-// TestConnectBeside shows that strangers who hold all connections that may come do not keep out one that is connected to,
-// nor that one a stranger.
+// TestConnectBeside shows that strangers that hold all incoming connections do not keep out a
+// subscriber to which kvfs connects, and that such a subscriber does not keep out a stranger.
 func TestConnectBeside(t *testing.T) {
 	for _, first := range []bool{false, true} {
 		endpoint := "ipc://" + filepath.Join(t.TempDir(), "s")
@@ -218,7 +220,7 @@ func TestConnectBeside(t *testing.T) {
 	}
 }
 
-// TestConnectOptions shows which places cannot be connected to.
+// TestConnectOptions shows which endpoints kvfs cannot connect to.
 func TestConnectOptions(t *testing.T) {
 	many := make([]string, maxConnect+1)
 	for i := range many {
@@ -240,9 +242,9 @@ func TestConnectOptions(t *testing.T) {
 	}
 }
 
-// TestGreetAfterRestart shows what subscribers get that come back to another daemon while nothing happens: to
-// forget everything, and what there is, once for all of them; and that one that comes later gets a number, so that it sees
-// that it has missed something.
+// TestGreetAfterRestart shows what subscribers get that come back to another daemon while nothing
+// happens: one message for all of them to forget everything, and then all blocks. A later
+// subscriber gets a number, from which it sees that it has missed something.
 func TestGreetAfterRestart(t *testing.T) {
 	p := open(t, Options{Log: newTestLog(10), Bind: "tcp://" + ownHost() + ":0", Snapshot: blocksOf("0/5")})
 	endpoint := p.Stats().Endpoint
@@ -279,7 +281,8 @@ func TestGreetAfterRestart(t *testing.T) {
 	}
 }
 
-// TestGreetPause shows that many who come cause few messages, and that each of them gets one.
+// TestGreetPause shows that many new subscribers cause few messages, and that each of them gets
+// one.
 func TestGreetPause(t *testing.T) {
 	start := time.Now()
 	p := open(t, Options{Log: newTestLog(10)})

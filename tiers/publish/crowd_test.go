@@ -13,8 +13,8 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 )
 
-// TestCrowd shows that those who connect from one address leave room for those of others, that
-// the refused are counted and logged now and then, and that who subscribes to nothing is cut.
+// TestCrowd shows that connections from one address leave room for those of others, that refused
+// ones are counted and sometimes logged, and that a client that subscribes to nothing is cut.
 func TestCrowd(t *testing.T) {
 	core, logs := observer.New(zap.WarnLevel)
 	p := open(t, Options{Log: newTestLog(10), Logger: zap.New(core)})
@@ -56,11 +56,11 @@ func TestCrowd(t *testing.T) {
 	if _, err := io.ReadAll(idle); errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Error("who subscribes to nothing is not cut off")
 	}
-	newWireSub(t, from()) // one that does stays
+	newWireSub(t, from()) // a connection that subscribes stays
 	eventually(t, "all but the idle", func() bool { return p.Stats().Subscribers == maxAddrConns+2 })
 }
 
-// closing is a connection whose close is told.
+// closing is a connection that reports its close.
 type closing struct {
 	net.Conn
 	told func()
@@ -71,8 +71,8 @@ func (c closing) Close() error {
 	return c.Conn.Close()
 }
 
-// TestRefusedCounted shows that a connection that is refused is counted before its client sees
-// the end of it.
+// TestRefusedCounted shows that a refused connection is counted before its client sees the end of
+// it.
 func TestRefusedCounted(t *testing.T) {
 	s := newServer(nil, "PUB", nil, zap.NewNop())
 	s.mu.total = maxConns

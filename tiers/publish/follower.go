@@ -10,16 +10,16 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
-// Follower is one who follows. It is not for use in parallel.
+// Follower reads the lines. It is not for use in parallel.
 type Follower struct {
 	shared *sharedReader // without a filter, as long as it keeps up
-	own    *ownReader    // else
+	own    *ownReader    // otherwise
 	rest   []byte        // of a line that was longer than the buffer
 	closed bool
 }
 
-// Read fills buf with whole lines, as many as there are and fit, and waits until there is one. A
-// line longer than buf is given in parts. It fails with ctx's error, or block.ErrClosed.
+// Read fills buf with as many whole lines as there are and fit, and waits for the first one. A line
+// longer than buf comes in parts. Read fails with ctx's error, or block.ErrClosed.
 func (f *Follower) Read(ctx context.Context, buf []byte) (int, error) {
 	switch {
 	case f.closed:
@@ -50,8 +50,8 @@ func (f *Follower) Read(ctx context.Context, buf []byte) (int, error) {
 	return copy(buf, text), nil
 }
 
-// text waits for lines and returns those that lie in a row. They are not taken yet. Whoever falls out
-// of the shared text goes on from the log, which reaches further back.
+// text waits for lines and returns consecutive ones. They are not taken yet. A follower that falls
+// out of the common text continues from the log, which reaches further back.
 func (f *Follower) text(ctx context.Context) ([]byte, error) {
 	if f.shared != nil {
 		text, err := f.shared.text(ctx)
@@ -65,7 +65,7 @@ func (f *Follower) text(ctx context.Context) ([]byte, error) {
 	return f.own.text(ctx)
 }
 
-// took takes lines, the first ones of what text returned.
+// took takes the first lines of text's result.
 func (f *Follower) took(lines []byte) {
 	if f.shared != nil {
 		f.shared.took(lines)
@@ -82,15 +82,15 @@ func (f *Follower) Close() {
 	f.closed = true
 }
 
-// sharedReader reads the shared text.
+// sharedReader reads the text that followers have in common.
 type sharedReader struct {
 	lines *Lines
 	at    uint64 // number of the chunk
-	off   int    // bytes of it that were taken
+	off   int    // bytes of it that are taken
 	next  uint64 // number of the next event
 }
 
-// errBehind tells that the shared text has lost what is next for its reader.
+// errBehind says that the common text has lost the reader's next lines.
 var errBehind = errors.New("behind the shared text")
 
 func (s *sharedReader) text(ctx context.Context) ([]byte, error) {
@@ -115,12 +115,12 @@ func (s *sharedReader) text(ctx context.Context) ([]byte, error) {
 	}
 }
 
-// look returns what there is at the reader's place, or else a channel that is closed when there is more.
+// look returns the lines at the reader's position, or a channel that is closed when there are more.
 func (s *sharedReader) look() ([]byte, <-chan struct{}, error) {
 	l := s.lines
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.ctx.Err() != nil { // under the lock: what Close does to the encoder comes after this
+	if l.ctx.Err() != nil { // under the lock: Close changes the encoder after this
 		return nil, nil, block.ErrClosed
 	}
 	if s.at < l.mu.base {
@@ -140,7 +140,7 @@ func (s *sharedReader) look() ([]byte, <-chan struct{}, error) {
 	return nil, l.mu.news, l.mu.err
 }
 
-// skip leaves out lines of events from before the reader came.
+// skip leaves out lines of events from before the reader began.
 func (s *sharedReader) skip(text []byte) []byte {
 	for len(text) > 0 && following(text) <= s.next {
 		n := bytes.IndexByte(text, '\n') + 1
@@ -156,7 +156,7 @@ func (s *sharedReader) took(lines []byte) {
 	s.off += len(lines)
 }
 
-// ownReader encodes by itself what its filter lets through, all if it has none.
+// ownReader encodes the events that pass its filter, or all if it has none.
 type ownReader struct {
 	lines  *Lines
 	next   uint64
@@ -166,7 +166,7 @@ type ownReader struct {
 	events []tiers.Event
 	pace   pacer
 	buf    []byte // reused
-	ready  []byte // the part of buf that was not taken yet
+	ready  []byte // the part of buf that is not taken yet
 }
 
 // newOwnReader returns a reader without a filter, from event next on.
@@ -212,8 +212,8 @@ func (o *ownReader) wants(ev *tiers.Event) bool {
 		(len(o.groups) == 0 || o.of(ev, ev.Key) || o.of(ev, ev.From))
 }
 
-// of reports whether a name in an event, the old one of a rename or the other one, is of one of
-// the groups. A directory at the root is a group.
+// of reports whether a name in an event, for a rename the old or the new one, belongs to one of the
+// groups. A directory at the root is a group.
 func (o *ownReader) of(ev *tiers.Event, key block.Key) bool {
 	group := string(key.Group)
 	if group == "" && ev.Kind == tiers.DirRenamed {

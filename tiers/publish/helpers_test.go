@@ -14,7 +14,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
-// testLog is an event log with a ring of a size of its choice.
+// testLog is an event log with a ring of any size.
 type testLog struct {
 	mu     sync.Mutex
 	closed bool
@@ -88,8 +88,8 @@ func key(path string) block.Key {
 	return k
 }
 
-// ownHost returns a loopback address that is as good as surely nobody else's: a port that a
-// test closes and opens again must not be another program's in between.
+// ownHost returns a loopback address that almost surely no other program uses: a test closes a port
+// and opens it again, and no other program may take it in between.
 func ownHost() string {
 	octet := func() int { return 1 + rand.IntN(254) }
 	return fmt.Sprintf("127.%d.%d.%d", octet(), octet(), octet())
@@ -100,7 +100,7 @@ func event(kind tiers.EventKind, tier, path string) tiers.Event {
 	return tiers.Event{Kind: kind, Tier: tier, Key: key(path), Size: 4096, Time: time.Unix(1795084800, 123456789)}
 }
 
-// testContext ends with the test, or after a time that only a hanging test needs.
+// testContext ends with the test, or after a time that only a hanging test reaches.
 func testContext(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)

@@ -15,8 +15,8 @@ const (
 	gapPrefix  = `{"event": "gap", "seq": `
 )
 
-// shown reports whether events of this kind have lines. Others of directories than that all below
-// one has another name now, and changes of attributes, only matter to other nodes.
+// shown reports whether events of this kind have lines. Changes of attributes, and events of
+// directories except a rename, matter only to other nodes.
 func shown(k tiers.EventKind) bool {
 	switch k {
 	case tiers.BlockStored, tiers.BlockEvicted, tiers.BlockRemoved, tiers.BlockRenamed, tiers.DirRenamed:
@@ -25,8 +25,8 @@ func shown(k tiers.EventKind) bool {
 	return false
 }
 
-// lineBound is at least the length of ev's line: six bytes for each byte of a name, and
-// the rest.
+// lineBound is at least the length of ev's line: six bytes for each byte of a name, and the other
+// parts.
 func lineBound(ev *tiers.Event) int {
 	names := len(ev.Tier) + len(ev.Reason.String()) + len(ev.Key.Group) + len(ev.Key.Hash) + len(ev.From.Group) + len(ev.From.Hash)
 	return 256 + 6*names
@@ -75,7 +75,7 @@ func appendLine(dst []byte, ev *tiers.Event) []byte {
 	return append(dst, "}\n"...)
 }
 
-// appendGap appends the line that tells of lost events.
+// appendGap appends the line for lost events.
 func appendGap(dst []byte, next, missed uint64) []byte {
 	dst = append(dst, gapPrefix...)
 	dst = strconv.AppendUint(dst, next, 10)
@@ -125,8 +125,8 @@ func appendEscaped(dst []byte, s string) []byte {
 	return append(dst, s[start:]...)
 }
 
-// following returns the number that follows the one of a line: of the event after it, or, for
-// a gap, of the event that the line announces.
+// following returns the number after that of a line: of the next event, or, for a gap, of the event
+// that the gap names.
 func following(line []byte) uint64 {
 	if rest, ok := bytes.CutPrefix(line, []byte(gapPrefix)); ok {
 		return leadingUint(rest)

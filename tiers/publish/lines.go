@@ -10,20 +10,20 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
-// Sizes of what followers share.
+// Sizes of the text that followers have in common.
 const (
 	chunkSize  = 64 << 10
 	chunkCount = 64
 )
 
-// chunk is a piece of the shared text: whole lines. Its bytes never change once they are
-// there, and its array never moves, so that they are read without a lock.
+// chunk is a piece of that text: whole lines. Its bytes never change once they are there, and its
+// array never moves, so readers need no lock.
 type chunk struct {
-	first uint64 // number of the first event that it could tell of
+	first uint64 // number of the first event that it could have
 	buf   []byte // only its header changes, under the lock of Lines
 }
 
-// Lines makes lines of JSON of a log. Its methods may be called in parallel.
+// Lines makes lines of JSON from a log. Its methods may be called in parallel.
 type Lines struct {
 	log    Log
 	ctx    context.Context // ends at Close
@@ -32,9 +32,9 @@ type Lines struct {
 
 	mu struct {
 		sync.Mutex
-		shared int      // followers that read the shared text
+		shared int      // followers that read the common text
 		stop   func()   // ends the encoder; nil: there is none
-		gen    uint64   // counts encoders: an old one may still be about to end
+		gen    uint64   // counts encoders: an old one may still be ending
 		base   uint64   // number of chunks[0], counted from the first ever
 		chunks []*chunk // the newest ones
 		next   uint64   // events before this one are in the text
@@ -43,7 +43,7 @@ type Lines struct {
 	}
 }
 
-// NewLines makes Lines. Close it.
+// NewLines makes Lines. The caller must close it.
 func NewLines(log Log) *Lines {
 	l := &Lines{log: log}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
@@ -53,13 +53,13 @@ func NewLines(log Log) *Lines {
 
 // Filter says which events a Follower gets.
 type Filter struct {
-	Since  uint64        // from this number on; 0: from now on; one that is still to come: a gap first
+	Since  uint64        // from this number on; 0: from now on; a future number: a gap first
 	Groups []string      // only these; empty: all
 	Events []string      // only these, and gaps; empty: all
-	As     *tiers.Viewer // only what he may know of, and gaps; nil: all
+	As     *tiers.Viewer // only events that this user may see, and gaps; nil: all
 }
 
-// kinds returns the kinds that f lets through; nil: all.
+// kinds returns the kinds that pass f; nil: all.
 func (f *Filter) kinds() ([]tiers.EventKind, error) {
 	var list []tiers.EventKind
 	for i, name := range f.Events {
@@ -95,10 +95,10 @@ func (e *FilterError) Error() string { return e.err.Error() }
 // Unwrap returns the kind of error.
 func (e *FilterError) Unwrap() error { return e.err }
 
-// Field returns the part of the Filter that is to blame, as a JSON Pointer: "/events/1".
+// Field returns the wrong part of the Filter, as a JSON Pointer: "/events/1".
 func (e *FilterError) Field() string { return e.field }
 
-// Follow begins to follow. It fails with a *FilterError if a filter names events that there are not.
+// Follow begins to follow. It fails with a *FilterError if a filter names unknown events.
 func (l *Lines) Follow(f Filter) (*Follower, error) {
 	kinds, err := f.kinds()
 	if err != nil {
@@ -108,7 +108,7 @@ func (l *Lines) Follow(f Filter) (*Follower, error) {
 	var lost []byte
 	if next == 0 {
 		next = present
-	} else if next > present { // a number of an earlier daemon: what happened since is not known
+	} else if next > present { // a number of an earlier daemon: the events since are not known
 		next, lost = present, appendGap(nil, present, 0)
 	}
 	if len(f.Groups) == 0 && len(kinds) == 0 && f.As == nil && lost == nil {
@@ -125,8 +125,8 @@ func (l *Lines) Follow(f Filter) (*Follower, error) {
 	return &Follower{own: own}, nil
 }
 
-// join adds a reader of the shared text, from event next on, and starts the encoder if this is the
-// first. It returns nil if the shared text does not reach back so far.
+// join adds a reader of the common text, from event next on, and starts the encoder for the first
+// reader. It returns nil if the common text does not reach back so far.
 func (l *Lines) join(next uint64) (*sharedReader, error) {
 	present := l.log.Next()
 	l.mu.Lock()
@@ -150,7 +150,7 @@ func (l *Lines) join(next uint64) (*sharedReader, error) {
 	}
 	last := len(l.mu.chunks) - 1
 	r := &sharedReader{lines: l, at: l.mu.base + uint64(last), off: len(l.mu.chunks[last].buf), next: next}
-	for ; next < l.mu.next && last >= 0; last-- { // what happened meanwhile is there already
+	for ; next < l.mu.next && last >= 0; last-- { // skip what happened meanwhile
 		r.at, r.off = l.mu.base+uint64(last), 0
 		if l.mu.chunks[last].first <= next {
 			break
@@ -159,7 +159,7 @@ func (l *Lines) join(next uint64) (*sharedReader, error) {
 	return r, nil
 }
 
-// leave removes a reader of the shared text, and ends the encoder with the last one.
+// leave removes a reader of the common text. With the last reader it ends the encoder.
 func (l *Lines) leave() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -191,7 +191,7 @@ func (l *Lines) growLocked(size int) *chunk {
 	return c
 }
 
-// encode reads the log from seq on and appends its lines to the shared text.
+// encode reads the log from seq on and appends its lines to the common text.
 func (l *Lines) encode(ctx context.Context, gen, seq uint64) {
 	defer l.wg.Done()
 	events := make([]tiers.Event, readSize)
@@ -207,8 +207,7 @@ func (l *Lines) encode(ctx context.Context, gen, seq uint64) {
 	}
 }
 
-// add appends the lines of events, and wakes the readers. It reports false if the encoder
-// shall end.
+// add appends the lines of events, and wakes the readers. It returns false if the encoder must end.
 func (l *Lines) add(gen, seq uint64, events []tiers.Event, missed uint64, err error) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -56,8 +56,8 @@ func TestLineFormat(t *testing.T) {
 	}
 }
 
-// TestLineNames shows with random bytes that any name gives valid JSON that decodes to the name with
-// U+FFFD for what is not UTF-8, within the bound that chunks rely on.
+// TestLineNames shows with random bytes that any name gives valid JSON. It decodes to the name,
+// with U+FFFD for bytes that are not UTF-8, within the bound that chunks rely on.
 func TestLineNames(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -101,7 +101,7 @@ func valid(s string) string {
 	return b.String()
 }
 
-// line is what the tests look at in a line.
+// line is the part of a line that the tests check.
 type line struct {
 	Seq    uint64
 	Event  string
@@ -147,7 +147,7 @@ func follow(t testing.TB, l *Lines, f Filter) *Follower {
 }
 
 // TestFollow shows what followers with and without filters get: events from then on, or from a
-// number on, without those of directories, whose numbers count.
+// number on. Events of directories are left out, but their numbers count.
 func TestFollow(t *testing.T) {
 	log := newTestLog(1000)
 	l := NewLines(log)
@@ -194,8 +194,8 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// TestFollowLeavesGroup shows that who follows a group is told of what is renamed out of it, be it a
-// block, a directory, or all of the group.
+// TestFollowLeavesGroup shows that a follower of a group sees what is renamed out of it: a block, a
+// directory, or the whole group.
 func TestFollowLeavesGroup(t *testing.T) {
 	log := newTestLog(100)
 	l := NewLines(log)
@@ -219,8 +219,8 @@ func TestFollowLeavesGroup(t *testing.T) {
 	}
 }
 
-// TestFollowAhead shows that a number that is still to come, which is one of an earlier daemon, gives
-// a gap first, and then everything from now on.
+// TestFollowAhead shows that a future number, which is one of an earlier daemon, gives a gap first,
+// and then everything from now on.
 func TestFollowAhead(t *testing.T) {
 	log := newTestLog(100)
 	l := NewLines(log)
@@ -245,8 +245,7 @@ func TestFollowAhead(t *testing.T) {
 	}
 }
 
-// TestFollowSmallBuffer shows that lines stay whole where they fit, and come in parts where
-// they do not.
+// TestFollowSmallBuffer shows that lines that fit stay whole, and that others come in parts.
 func TestFollowSmallBuffer(t *testing.T) {
 	log := newTestLog(1000)
 	l := NewLines(log)
@@ -272,8 +271,8 @@ func TestFollowSmallBuffer(t *testing.T) {
 	}
 }
 
-// TestFollowGaps shows that whoever is too slow, be it the encoder, a follower of the shared text, or
-// one with a filter, is told how many events it missed, so that the numbers add up.
+// TestFollowGaps shows that a slow encoder, follower of the common text, or follower with a filter
+// learns how many events it missed, so the numbers add up.
 func TestFollowGaps(t *testing.T) {
 	for _, filter := range []Filter{{}, {Events: []string{"stored"}}} {
 		log := newTestLog(100)
@@ -332,8 +331,8 @@ func TestFollowGaps(t *testing.T) {
 	}
 }
 
-// TestFollowBehind shows that a follower that leaves the shared text too long goes on from the log: it
-// gets all that the log still has, and a gap for what the log has lost only.
+// TestFollowBehind shows that a follower that leaves the common text too long continues from the
+// log: it gets all that the log still has, and a gap only for what the log has lost.
 func TestFollowBehind(t *testing.T) {
 	const total = 1 << 14 // about 10 MiB of text
 	for _, kept := range []int{1 << 15, 1 << 13} {
@@ -368,7 +367,7 @@ func TestFollowBehind(t *testing.T) {
 	}
 }
 
-// wantRest reads the events from first to last, of which those before oldest are lost.
+// wantRest reads the events from first to last; those before oldest are lost.
 func wantRest(t *testing.T, f *Follower, first, last, oldest uint64) {
 	t.Helper()
 	if first < oldest {
@@ -393,8 +392,8 @@ func wantRest(t *testing.T, f *Follower, first, last, oldest uint64) {
 	}
 }
 
-// TestLinesEnds shows that the encoder runs only while somebody follows, and that waiting followers
-// end with their context, with the log, and with Close.
+// TestLinesEnds shows that the encoder runs only while there is a follower, and that waiting
+// followers end with their context, with the log, and with Close.
 func TestLinesEnds(t *testing.T) {
 	log := newTestLog(100)
 	l := NewLines(log)
@@ -500,8 +499,8 @@ func TestFollowConcurrently(t *testing.T) {
 	writer.Wait()
 }
 
-// BenchmarkLines3Followers measures all that three followers cost for an event: the target is
-// below 300 ns, of which the encoding is a part that does not depend on their number.
+// BenchmarkLines3Followers measures the whole cost of an event for three followers: the target is
+// below 300 ns. The encoding is a part that does not depend on their number.
 func BenchmarkLines3Followers(b *testing.B) {
 	log := newTestLog(1 << 14)
 	l := NewLines(log)

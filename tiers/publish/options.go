@@ -20,49 +20,49 @@ const defaultBuffer = 10_000
 type Options struct {
 	Log  Log
 	Bind string // where subscribers connect, tcp://host:port or ipc://path; empty: nowhere
-	// Connect are subscribers that are bound themselves, in the same form. They are connected to, again and
-	// again while they are away. Bind may be empty if there are any.
+	// Connect are addresses of bound subscribers, in the same form. kvfs connects to them, and
+	// tries again while they are absent. Bind may be empty if there are any.
 	Connect []string
-	Replay  string // where lost messages are asked for again; empty: nowhere
-	// ReplayBare leaves the topic out of messages that are asked for again, as vLLM did before 0.26, and
-	// SGLang does.
+	Replay  string // where subscribers ask for lost messages; empty: nowhere
+	// ReplayBare leaves the topic out of repeated messages, as vLLM did before 0.26, and SGLang
+	// does.
 	ReplayBare bool
 	Topic      string // first frame of each message
 	Buffer     int    // messages kept for replays, at most 64 MiB of them. Zero means 10,000.
 	Hash       string // form of block hashes: "int" (the lower 64 bits, vLLM's default), "bytes", or "text" (as in the name)
-	// Encoding is that of events: "map" (as in vLLM since June 2026; also if empty), or "array" (as
-	// before, for consumers that know nothing else).
+	// Encoding is the form of events: "map" (as in vLLM since June 2026; also if empty), or "array"
+	// (as before, for older consumers).
 	Encoding string
-	// Templates say where in a path the hash and the group are; the first that fits counts.
+	// Templates say where in a path the hash and the group are; the first one that fits counts.
 	// Paths that fit none are left out and counted. Empty: {group}/{hash}.
 	Templates []string
 	BlockSize int               // tokens of a block; 0 where it is not known
 	Media     map[string]string // names of tiers in the messages; memory is CPU, disk STORAGE, peer is left out, unless given
-	// Snapshot calls fn for each block that this node has, with the names of its tiers. It is called at the start,
-	// again when the first subscriber comes after that, and after a gap, when all subscribers are told to forget
-	// everything first. It ends soon after ctx does. It may be nil.
+	// Snapshot calls fn for each block of this node, with the names of its tiers. It is called at
+	// the start, again when the first subscriber comes after that, and after a gap; all subscribers
+	// are then told to forget everything first. It ends soon after ctx does. It may be nil.
 	Snapshot func(ctx context.Context, fn func(path string, size int64, tiers []string) error) error
-	// Tiers returns the names of the tiers that have a block, for one that was renamed: the event does
-	// not tell. If it is nil, "memory" is assumed.
+	// Tiers returns the names of the tiers of a renamed block, which the event does not have. If it
+	// is nil, "memory" is assumed.
 	Tiers func(path string) []string
 
 	Logger *zap.Logger // nil: none
 }
 
-// mediumStorage is vLLM's name of a file or object tier since 0.27 (Medium in vllm/v1/kv_offload/base.py), the only
-// one that has a locality.
+// mediumStorage is vLLM's name of a file or object tier since 0.27 (Medium in
+// vllm/v1/kv_offload/base.py). Only this medium has a locality.
 const mediumStorage = "STORAGE"
 
-// settings is what Options come to.
+// settings is the parsed form of Options.
 type settings struct {
 	form      hashForm
 	arrays    bool
 	templates []template.Template
-	media     map[string]string // by tier; tiers that are left out are not there
+	media     map[string]string // by tier; without tiers that are left out
 	all       []string          // the different media, in order
 }
 
-// check returns what o comes to, or all that is wrong with it.
+// check returns the settings of o, or all errors in it.
 func (o *Options) check() (settings, error) {
 	var s settings
 	var errs []error
@@ -106,7 +106,7 @@ func (o *Options) check() (settings, error) {
 	return s, errors.Join(errs...)
 }
 
-// checkEndpoints checks where the sockets are bound and connected.
+// checkEndpoints checks the addresses of the sockets.
 func (o *Options) checkEndpoints(fail func(format string, args ...any)) {
 	if o.Bind != "" || len(o.Connect) == 0 {
 		if _, _, err := parseEndpoint(o.Bind); err != nil {

@@ -13,18 +13,18 @@ type Log interface {
 	Read(ctx context.Context, seq uint64, buf []tiers.Event) (n int, missed uint64, err error)
 }
 
-// pause is the least time between two reads of the log, unless the first one filled its
-// buffer: under load events come in hundreds instead of waking a reader for each, and
-// after silence the first one is not delayed. Most of what followers cost is waking them: at
-// 100,000 events a second three of them take 2.1 us an event with 1 ms, 1.1 us with 5 ms, and
-// 1.0 us with 10 ms, by when a fifteenth of the log's ring has gone by.
+// pause is the least time between two reads of the log, unless the first one filled its buffer.
+// Under load events then come in hundreds instead of waking a reader for each. After silence the
+// first event is not delayed. Waking is most of the cost of followers: at 100,000 events a second
+// three of them take 2.1 us an event with 1 ms, 1.1 us with 5 ms, and 1.0 us with 10 ms. In 10 ms a
+// fifteenth of the log's ring goes by.
 const pause = 10 * time.Millisecond
 
 // readSize is how many events are read at a time.
 const readSize = 2048
 
-// snapshotSize is how many blocks of a snapshot make a message; in between the log is read, whose
-// ring must not turn over meanwhile.
+// snapshotSize is how many blocks of a snapshot make a message. In between the log is read, so that
+// its ring does not turn over meanwhile.
 const snapshotSize = 512
 
 // pacer keeps reads of the log apart. It is not for use in parallel.
@@ -50,7 +50,7 @@ func (p *pacer) wait(ctx context.Context) {
 	}
 }
 
-// done notes that n events were read.
+// done records that n events were read.
 func (p *pacer) done(n int) {
 	p.last, p.full = time.Now(), n == readSize
 }

@@ -11,14 +11,14 @@ import (
 	"go.uber.org/zap"
 )
 
-// Limits of what waits for one subscriber.
+// Limits of the queue of one subscriber.
 const (
 	queueMessages = 4096
 	queueBytes    = 8 << 20
 )
 
-// pub is the PUB socket: one queue and one writer for each subscriber, so that none of them
-// sees how fast the others are.
+// pub is the PUB socket: one queue and one writer for each subscriber, so subscribers do not affect
+// each other.
 type pub struct {
 	*server
 	topic   string
@@ -28,20 +28,20 @@ type pub struct {
 		sync.Mutex
 		finished bool
 		subs     map[*subscriber]struct{}
-		wake     func() // called when there is a new one; may be nil
+		wake     func() // called when there is a new subscriber; may be nil
 	}
 }
 
 // subscriber is a peer of the PUB socket.
 type subscriber struct {
-	queue  chan []byte // messages and answers to pings, as they go over the wire
+	queue  chan []byte // messages and answers to pings, in wire form
 	bytes  atomic.Int64
 	counts []int        // subscriptions by the length of the prefix of the topic; of the reader
 	wants  atomic.Int64 // their sum
-	told   bool         // it was sent a message since it began to subscribe; guarded by pub.mu
+	told   bool         // it got a message since it began to subscribe; guarded by pub.mu
 }
 
-// newPub makes a socket that is bound to ln, unless that is nil, and connects to endpoints.
+// newPub makes a socket on ln, which may be nil, that also connects to endpoints.
 func newPub(ln net.Listener, endpoints []string, topic string, log *zap.Logger) *pub {
 	p := &pub{topic: topic, server: newServer(ln, "PUB", []string{"SUB", "XSUB"}, log)}
 	p.mu.subs = make(map[*subscriber]struct{})
@@ -49,7 +49,7 @@ func newPub(ln net.Listener, endpoints []string, topic string, log *zap.Logger) 
 	return p
 }
 
-// send gives m to all who subscribe to the topic, without waiting, and returns how many these are.
+// send gives m to all subscribers of the topic, without waiting, and returns their number.
 func (p *pub) send(m *message) (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -66,8 +66,8 @@ func (p *pub) send(m *message) (n int) {
 	return n
 }
 
-// expectant returns how many subscribers there are that were sent nothing yet. From now on wake is called
-// when there is one more.
+// expectant returns how many subscribers have got nothing yet. From now on wake is called when
+// there is one more.
 func (p *pub) expectant(wake func()) (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -80,7 +80,7 @@ func (p *pub) expectant(wake func()) (n int) {
 	return n
 }
 
-// push queues what shall be written. It reports false if the queue is full.
+// push queues wire for writing. It returns false if the queue is full.
 func (s *subscriber) push(wire []byte) bool {
 	if s.bytes.Load()+int64(len(wire)) > queueBytes {
 		return false
@@ -94,7 +94,7 @@ func (s *subscriber) push(wire []byte) bool {
 	}
 }
 
-// subscribers returns how many there are.
+// subscribers returns the number of subscribers.
 func (p *pub) subscribers() (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -106,7 +106,7 @@ func (p *pub) subscribers() (n int) {
 	return n
 }
 
-// behind reports whether much waits for some subscriber.
+// behind reports whether the queue of some subscriber is long.
 func (p *pub) behind() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -145,7 +145,8 @@ func (p *pub) run(c *conn) {
 	<-written
 }
 
-// read obeys what the subscriber sends, until it hangs up, or came and subscribes to nothing for too long.
+// read follows the commands of the subscriber, until it hangs up, or subscribes to nothing for too
+// long.
 func (p *pub) read(c *conn, s *subscriber) error {
 	idle := false
 	for {
@@ -180,7 +181,7 @@ func (p *pub) read(c *conn, s *subscriber) error {
 	}
 }
 
-// subscribe counts a subscription, or the end of one. Those to other topics need not be kept.
+// subscribe counts a subscription, or the end of one. Subscriptions to other topics are not kept.
 func (p *pub) subscribe(s *subscriber, prefix []byte, by int) {
 	if !bytes.HasPrefix([]byte(p.topic), prefix) || s.counts[len(prefix)]+by < 0 {
 		return
@@ -196,7 +197,7 @@ func (p *pub) subscribe(s *subscriber, prefix []byte, by int) {
 	}
 }
 
-// pong answers a ping, whose data are a time and a context.
+// pong answers a ping. The data of a ping are a time and a context.
 func (p *pub) pong(s *subscriber, data []byte) {
 	if len(data) < 2 {
 		return
@@ -209,7 +210,7 @@ func (p *pub) pong(s *subscriber, data []byte) {
 	}
 }
 
-// write writes what is queued until the queue is closed, the peer is gone, or it takes nothing.
+// write writes the queue until it is closed, the peer is gone, or the peer takes nothing.
 func (s *subscriber) write(c *conn, gone <-chan struct{}) {
 	defer c.Close() // ends read
 	for {
@@ -232,8 +233,8 @@ func (s *subscriber) write(c *conn, gone <-chan struct{}) {
 	}
 }
 
-// hangUp writes what is left and waits for the peer to hang up as well: closing at once could
-// cost it the last messages.
+// hangUp writes the remaining bytes and waits for the peer to hang up as well: closing at once
+// could cost the peer its last messages.
 func (s *subscriber) hangUp(c *conn, gone <-chan struct{}) {
 	if c.w.Flush() != nil {
 		return
@@ -245,7 +246,7 @@ func (s *subscriber) hangUp(c *conn, gone <-chan struct{}) {
 	<-gone // read sees the peer's end, or the deadline
 }
 
-// finish writes all that is queued, within ctx, and closes the socket.
+// finish writes all queues, within ctx, and closes the socket.
 func (p *pub) finish(ctx context.Context) {
 	p.refuse()
 	p.mu.Lock()

@@ -14,17 +14,18 @@ import (
 )
 
 const (
-	// heldBytes bounds the messages about events that came during a snapshot. If there are
-	// more, the log may run away, and another snapshot follows.
+	// heldBytes bounds the messages about events during a snapshot. If there are more, the log may
+	// overtake the publisher, and another snapshot follows.
 	heldBytes = 64 << 20
 	// renamePause is the least time between a snapshot and one because of a renamed directory.
 	renamePause = 5 * time.Second
-	// greetPause is the least time between two greetings, and between the start and the first one: sockets that were
-	// connected to an earlier daemon come back in a tenth of a second, and are greeted together.
+	// greetPause is the least time between two greetings, and between the start and the first one.
+	// Sockets of subscribers of an earlier daemon come back in a tenth of a second, and get one
+	// greeting together.
 	greetPause = time.Second
 )
 
-// Publisher publishes.
+// Publisher publishes events over ZeroMQ.
 type Publisher struct {
 	opts Options
 	settings
@@ -43,9 +44,9 @@ type Publisher struct {
 	path     []byte    // reused, as is one
 	one      [1]string // a medium
 	snapshot time.Time
-	stale    bool // a directory was renamed: what is below it has names that were not told
+	stale    bool // a directory was renamed: the new names below it were not published
 	greeted  time.Time
-	unheard  bool // nobody was there when all were told to forget everything
+	unheard  bool // there was no subscriber when all were told to forget everything
 	held     []*message
 	holding  bool
 	heldSize int
@@ -55,8 +56,8 @@ type Publisher struct {
 	}
 }
 
-// Open binds the sockets and begins to connect and to publish. It fails with all that is wrong with o, or
-// where it cannot bind. That nobody can be connected to is no failure.
+// Open binds the sockets and begins to connect and to publish. It fails with all errors in o, or if
+// it cannot bind. An absent subscriber of Connect is no failure.
 func Open(ctx context.Context, o Options) (*Publisher, error) {
 	s, err := o.check()
 	if err != nil {
@@ -89,7 +90,7 @@ func Open(ctx context.Context, o Options) (*Publisher, error) {
 		p.replay = newReplay(rl, p.history, o.ReplayBare, p.log)
 	}
 	p.pub = newPub(ln, o.Connect, o.Topic, p.log)
-	p.next = o.Log.Next() // now: what happens from here on is told, whenever run begins
+	p.next = o.Log.Next() // now: later events are published, whenever run begins
 	runCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	p.cancel = cancel
 	go p.run(runCtx) // ends at Close, or with the log
@@ -98,20 +99,20 @@ func Open(ctx context.Context, o Options) (*Publisher, error) {
 
 // Stats are totals since Open.
 type Stats struct {
-	Endpoint       string `json:"endpoint"` // where it is bound, with the port that was chosen for port 0; empty if it is not
+	Endpoint       string `json:"endpoint"` // its address, with the port chosen for port 0; empty if it is not bound
 	ReplayEndpoint string `json:"replay_endpoint,omitempty"`
-	Subscribers    int    `json:"subscribers"` // now, those that were connected to included
-	Refused        uint64 `json:"refused"`     // connections for which there was no place, on both sockets
+	Subscribers    int    `json:"subscribers"` // now, with those to which kvfs connected
+	Refused        uint64 `json:"refused"`     // connections beyond the limits, on both sockets
 	Messages       uint64 `json:"messages"`
 	Events         uint64 `json:"events"`    // hashes in these messages
 	Unmatched      uint64 `json:"unmatched"` // names that fit no template, or whose hash is not hexadecimal
-	Dropped        uint64 `json:"dropped"`   // messages that a subscriber was too slow for
-	Gaps           uint64 `json:"gaps"`      // times that the log ran away, and a snapshot was sent
+	Dropped        uint64 `json:"dropped"`   // messages for which a subscriber was too slow
+	Gaps           uint64 `json:"gaps"`      // times that the log overtook the publisher, and a snapshot was sent
 	Snapshots      uint64 `json:"snapshots"` // in all: at the start, for the first subscriber, after gaps and renamed directories
 	Replays        uint64 `json:"replays"`
 }
 
-// Stats returns what was published.
+// Stats returns the counts.
 func (p *Publisher) Stats() Stats {
 	s := Stats{
 		Endpoint:    p.pub.endpoint(),
@@ -130,8 +131,8 @@ func (p *Publisher) Stats() Stats {
 	return s
 }
 
-// Close publishes what the log has, within ctx, and closes the sockets. It fails with ctx's
-// error if subscribers did not get all of it in time.
+// Close publishes the remaining events of the log, within ctx, and closes the sockets. It fails
+// with ctx's error if subscribers did not get all of it in time.
 func (p *Publisher) Close(ctx context.Context) error {
 	p.cancel()
 	<-p.done
@@ -167,7 +168,7 @@ func (p *Publisher) run(ctx context.Context) {
 	}
 }
 
-// untilDue returns a context of ctx that ends when there is something to do that is no event.
+// untilDue returns a context of ctx that ends when there is work other than an event.
 func (p *Publisher) untilDue(ctx context.Context) (context.Context, context.CancelFunc) {
 	wait, cancel := context.WithCancel(ctx)
 	var due time.Time
@@ -186,8 +187,8 @@ func (p *Publisher) untilDue(ctx context.Context) (context.Context, context.Canc
 	return wait, func() { stop(); cancel() }
 }
 
-// read publishes the next events, or all blocks if events were lost, and returns how many. It waits for one
-// until wait ends, which is ctx or part of it.
+// read publishes the next events, or all blocks if events were lost, and returns their number. It
+// waits for one until wait ends, which is ctx or part of it.
 func (p *Publisher) read(ctx, wait context.Context) (int, error) {
 	n, missed, err := p.opts.Log.Read(wait, p.next, p.events)
 	switch {
@@ -195,7 +196,7 @@ func (p *Publisher) read(ctx, wait context.Context) (int, error) {
 		return 0, err
 	case missed > 0:
 		p.stats.gaps.Add(1)
-		p.log.Warn("events were lost, announcing all blocks anew", zap.Uint64("missed", missed))
+		p.log.Warn("events were lost: announcing all blocks again", zap.Uint64("missed", missed))
 		p.next = p.opts.Log.Next()
 		p.tellAll(ctx)
 		return n, nil
@@ -206,7 +207,7 @@ func (p *Publisher) read(ctx, wait context.Context) (int, error) {
 	p.next += uint64(n)
 	p.send()
 	if p.stale && time.Since(p.snapshot) >= renamePause {
-		p.log.Info("a directory was renamed, announcing all blocks anew")
+		p.log.Info("a directory was renamed: announcing all blocks again")
 		p.next = p.opts.Log.Next()
 		p.tellAll(ctx)
 	}
@@ -232,7 +233,7 @@ func (p *Publisher) tell(ev *tiers.Event) {
 	}
 }
 
-// store adds that a block is in tiers.
+// store adds that tiers have a block.
 func (p *Publisher) store(group block.GroupID, hash block.Hash, names ...string) {
 	m, known := match{}, false
 	for _, name := range names {
@@ -252,7 +253,7 @@ func (p *Publisher) store(group block.GroupID, hash block.Hash, names ...string)
 	}
 }
 
-// remove adds that a block is gone from a tier, or from all if it is "".
+// remove adds that a block is gone from a tier, or from all if tier is "".
 func (p *Publisher) remove(k block.Key, tier string) {
 	media := p.all
 	if tier != "" {
@@ -275,7 +276,7 @@ func (p *Publisher) remove(k block.Key, tier string) {
 	}
 }
 
-// find returns the group and hash that a path stands for. They are good until the next call.
+// find returns the group and hash in a path. They are valid until the next call.
 func (p *Publisher) find(group block.GroupID, hash block.Hash) (match, bool) {
 	p.path = p.path[:0]
 	if group != "" {
@@ -291,7 +292,7 @@ func (p *Publisher) find(group block.GroupID, hash block.Hash) (match, bool) {
 	return match{}, false
 }
 
-// send sends the message, if it tells of anything.
+// send sends the message, if it is not empty.
 func (p *Publisher) send() {
 	m := p.batch.take(p.opts.Topic)
 	switch {
@@ -304,8 +305,8 @@ func (p *Publisher) send() {
 	}
 }
 
-// post sends m and returns how many subscribers there were.
+// post sends m and returns the number of subscribers.
 func (p *Publisher) post(m *message) int {
-	p.history.add(m) // first: whoever has the message finds it counted
+	p.history.add(m) // first, so that a subscriber that has the message finds it counted
 	return p.pub.send(m)
 }

@@ -39,7 +39,7 @@ func open(t testing.TB, o Options) *Publisher {
 	return p
 }
 
-// subscribe connects a client of another implementation, and waits until the publisher knows of it.
+// subscribe connects a client of another implementation, and waits until the publisher knows it.
 func subscribe(t testing.TB, p *Publisher, topic string) zmq4.Socket {
 	t.Helper()
 	before := p.Stats().Subscribers
@@ -55,7 +55,7 @@ func subscribe(t testing.TB, p *Publisher, topic string) zmq4.Socket {
 	return sub
 }
 
-// receiver reads what messages tell as short texts, such as "+CPU g:1" and "-STORAGE g:2".
+// receiver reads the events of messages as short texts, such as "+CPU g:1" and "-STORAGE g:2".
 type receiver struct {
 	t     testing.TB
 	sub   zmq4.Socket
@@ -86,7 +86,7 @@ func (r *receiver) next(n int) []string {
 			r.seq = seq
 			told := changes(r.t, m.Frames[2])
 			if seq == 0 && len(told) > 0 && told[0] == "clear" {
-				told = told[1:] // of the start: who subscribes later does not get it
+				told = told[1:] // of the start: a later subscriber does not get it
 			}
 			r.queue = append(r.queue, told...)
 		case <-testContext(r.t).Done():
@@ -98,7 +98,7 @@ func (r *receiver) next(n int) []string {
 	return list
 }
 
-// changes returns what a payload tells.
+// changes returns the events of a payload.
 func changes(t testing.TB, payload []byte) (list []string) {
 	for _, e := range decode(t, payload) {
 		ev := e.(map[string]any)
@@ -121,7 +121,7 @@ func want(t testing.TB, got []string, want ...string) {
 	}
 }
 
-// TestPublish shows what each event of the engine becomes, over TCP and a Unix socket (A39).
+// TestPublish shows the message for each event of the engine, over TCP and a Unix socket (A39).
 func TestPublish(t *testing.T) {
 	for _, bind := range []string{"tcp://127.0.0.1:0", "ipc://" + filepath.Join(t.TempDir(), "s")} {
 		evlog := newTestLog(1000)
@@ -154,7 +154,7 @@ func TestPublish(t *testing.T) {
 		if s := p.Stats(); s.Unmatched != 2 || s.Events != 10 || s.Subscribers != 1 || s.Dropped != 0 || s.Gaps != 0 {
 			t.Errorf("%+v", s) // unmatched: the path of three parts, and the name that is not hexadecimal
 		}
-		// What the log has is published at Close, to the end of a stream that the client sees.
+		// Close publishes the remaining log, to the end of a stream that the client sees.
 		evlog.add(event(tiers.BlockStored, "memory", "0/20"))
 		if err := p.Close(testContext(t)); err != nil {
 			t.Error(err)
@@ -166,7 +166,8 @@ func TestPublish(t *testing.T) {
 	}
 }
 
-// TestPublishTopics shows that only subscribers to a prefix of the topic get messages, and no longer than they subscribe.
+// TestPublishTopics shows that only subscribers to a prefix of the topic get messages, and only
+// while they subscribe.
 func TestPublishTopics(t *testing.T) {
 	evlog := newTestLog(1000)
 	p := open(t, Options{Log: evlog, Topic: "kv@pod@model"})
@@ -183,8 +184,9 @@ func TestPublishTopics(t *testing.T) {
 	want(t, all.next(1), "+CPU 0:1")
 }
 
-// TestPublishSnapshot shows that at the start, after a gap and after a directory was renamed, subscribers
-// are told to forget everything and then of all blocks, and that events that come during a snapshot follow it.
+// TestPublishSnapshot shows that at the start, after a gap and after a renamed directory,
+// subscribers are told to forget everything and then get all blocks, and that events during a
+// snapshot follow it.
 func TestPublishSnapshot(t *testing.T) {
 	evlog := newTestLog(64)
 	subscribed := make(chan struct{})
@@ -192,8 +194,8 @@ func TestPublishSnapshot(t *testing.T) {
 	snapshot := func(ctx context.Context, fn func(string, int64, []string) error) error {
 		if rounds++; rounds == 1 {
 			<-subscribed
-			// One that is evicted after it was visited, while the log turns over: the events of it are
-			// read meanwhile, and told after it.
+			// A block is evicted after its visit, while the log turns over: its events are read
+			// meanwhile, and published after the snapshot.
 			if err := fn("0/1", 1, []string{"memory", "disk"}); err != nil {
 				return err
 			}
@@ -226,7 +228,7 @@ func TestPublishSnapshot(t *testing.T) {
 		}
 	}
 	want(t, r.next(2), "-CPU 0:1", "+CPU 0:2")
-	want(t, r.next(2), "clear", "+STORAGE 0:5") // again, as nobody was there when all began
+	want(t, r.next(2), "clear", "+STORAGE 0:5") // again, as there was no subscriber at the start
 
 	burst := make([]tiers.Event, 200)
 	for i := range burst {
@@ -239,15 +241,15 @@ func TestPublishSnapshot(t *testing.T) {
 	}
 }
 
-// TestPublishLargeSnapshot shows that a subscriber that reads as fast as others do gets all of a snapshot that is
-// larger than its queue.
+// TestPublishLargeSnapshot shows that a subscriber that reads as fast as others gets a whole
+// snapshot that is larger than its queue.
 func TestPublishLargeSnapshot(t *testing.T) {
 	const blocks = 1_200_000
 	subscribed := make(chan struct{})
 	var told atomic.Bool
 	p := open(t, Options{Log: newTestLog(10), Snapshot: func(_ context.Context, fn func(string, int64, []string) error) error {
 		if told.Swap(true) {
-			return nil // again, as nobody was there when all began
+			return nil // again, as there was no subscriber at the start
 		}
 		<-subscribed
 		for i := range blocks {
@@ -267,7 +269,7 @@ func TestPublishLargeSnapshot(t *testing.T) {
 	for want := int64(1); want <= blocks/snapshotSize; want++ {
 		seq, err := readSeq(br)
 		if err == nil && seq == 0 {
-			seq, err = readSeq(br) // that one is of the start: who subscribes later does not get it
+			seq, err = readSeq(br) // the first is of the start: a later subscriber does not get it
 		}
 		if err != nil || seq != want {
 			t.Fatalf("message %d, %v; want %d", seq, err, want)
@@ -278,7 +280,8 @@ func TestPublishLargeSnapshot(t *testing.T) {
 	}
 }
 
-// TestPublishRenamedDirectory shows that a renamed directory leads to a snapshot, as what is below it has no events.
+// TestPublishRenamedDirectory shows that a renamed directory leads to a snapshot, because blocks
+// below it have no events.
 func TestPublishRenamedDirectory(t *testing.T) {
 	evlog := newTestLog(64)
 	var rounds int
@@ -295,7 +298,7 @@ func TestPublishRenamedDirectory(t *testing.T) {
 	want(t, r.next(3), "+CPU 0:6", "clear", "+STORAGE 0:5")
 }
 
-// TestPublishOptions shows that all that is wrong is told at once, and that a port in use is an error.
+// TestPublishOptions shows that all errors come at once, and that a port in use is an error.
 func TestPublishOptions(t *testing.T) {
 	_, err := Open(context.Background(), Options{
 		Bind: "udp://x:1", Replay: "tcp://x", Buffer: -1, BlockSize: -1, Hash: "sha", Encoding: "xml", Templates: []string{"{hash}", "x"},
@@ -317,7 +320,8 @@ func TestPublishOptions(t *testing.T) {
 	}
 }
 
-// TestPublishStaleSocket shows that a Unix socket that a killed process left is bound again, and one in use is not.
+// TestPublishStaleSocket shows that a Unix socket of a killed process is bound again, and that one
+// in use is not.
 func TestPublishStaleSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	ln, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
@@ -332,9 +336,9 @@ func TestPublishStaleSocket(t *testing.T) {
 	}
 }
 
-// TestReplay shows that lost messages are had again, from those that are kept, by REQ-like and DEALER clients,
-// that malformed requests are ignored, and that the frames are those of vLLM: the topic, which llm-d's router insists
-// on, and of SGLang: no topic.
+// TestReplay shows that REQ-like and DEALER clients get lost messages that are still kept, that
+// malformed requests are ignored, and that the frames are those of vLLM, with the topic that
+// llm-d's router insists on, or of SGLang, without a topic.
 func TestReplay(t *testing.T) {
 	for _, bare := range []bool{false, true} {
 		t.Run(fmt.Sprint("bare ", bare), func(t *testing.T) { testReplay(t, bare) })
@@ -344,7 +348,7 @@ func TestReplay(t *testing.T) {
 func testReplay(t *testing.T, bare bool) {
 	evlog := newTestLog(1000)
 	p := open(t, Options{Log: evlog, Replay: "tcp://127.0.0.1:0", Buffer: 4, Topic: "kv@pod@model", ReplayBare: bare})
-	messages := uint64(1) // that of the start
+	messages := uint64(1) // the message of the start
 	eventually(t, "the start", func() bool { return p.Stats().Messages == messages })
 	for i := range 6 {
 		evlog.add(event(tiers.BlockStored, "memory", fmt.Sprintf("0/%d", i)))
@@ -433,7 +437,7 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// sourceLog gives events as fast as they are read, up to a number of them.
+// sourceLog gives events as fast as they are read, up to a limit.
 type sourceLog struct {
 	list  []tiers.Event
 	limit uint64
@@ -452,8 +456,8 @@ func (l *sourceLog) Read(ctx context.Context, seq uint64, buf []tiers.Event) (in
 	return n, 0, nil
 }
 
-// BenchmarkPublish measures what an event costs the publisher, with three subscribers: to match its path, encode it,
-// and queue it. The writing is part of it as far as there are cores.
+// BenchmarkPublish measures the cost of an event with three subscribers: matching its path,
+// encoding and queueing it. Writing counts as far as there are cores.
 func BenchmarkPublish(b *testing.B) {
 	for _, hash := range []string{"int", "bytes"} {
 		b.Run(hash, func(b *testing.B) {

@@ -9,7 +9,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// historyBytes bounds the messages that are kept for replays.
+// historyBytes bounds the messages kept for replays.
 const historyBytes = 64 << 20
 
 // history holds the latest messages and counts all. Its methods may be called in parallel.
@@ -17,7 +17,7 @@ type history struct {
 	mu struct {
 		sync.Mutex
 		ring   []*message // message n is at n modulo its length
-		first  uint64     // of the messages that are there
+		first  uint64     // of the kept messages
 		next   uint64     // number of the next message
 		hashes uint64     // in all messages ever
 		bytes  int
@@ -48,7 +48,7 @@ func (h *history) add(m *message) {
 	h.mu.next++
 }
 
-// get returns the first message from number n on and before end, and its number; nil if there is none.
+// get returns the first message from number n on and before end, and its number, or nil.
 func (h *history) get(n, end uint64) (*message, uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -58,7 +58,7 @@ func (h *history) get(n, end uint64) (*message, uint64) {
 	return h.mu.ring[n%uint64(len(h.mu.ring))], n
 }
 
-// totals returns how many messages there were, and hashes in them.
+// totals returns the number of messages so far, and of the hashes in them.
 func (h *history) totals() (messages, hashes uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -72,8 +72,8 @@ func (h *history) end() uint64 {
 	return h.mu.next
 }
 
-// replay is the ROUTER socket where messages are asked for again. Each connection is answered by
-// its own goroutine, so that no identities are needed.
+// replay is the ROUTER socket for lost messages. Each connection has its own goroutine, so no
+// identities are needed.
 type replay struct {
 	*server
 	history *history
@@ -113,8 +113,9 @@ func (r *replay) run(c *conn) {
 	}
 }
 
-// answer writes all messages from number n on, and the end: number -1 and nothing. Each is as it was
-// sent to subscribers, behind the empty frame that ends the addresses. The topic of the end is empty.
+// answer writes all messages from number n on, and the end: number -1 and nothing. Each message is
+// as subscribers got it, behind the empty frame that ends the addresses. The topic of the end is
+// empty.
 func (r *replay) answer(c *conn, n uint64) error {
 	r.served.Add(1)
 	delimiter := appendFrame(nil, frameMore, nil)

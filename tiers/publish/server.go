@@ -22,25 +22,25 @@ import (
 // Limits of a socket.
 const (
 	maxConns         = 256
-	maxAddrConns     = maxConns / 2     // of one address
+	maxAddrConns     = maxConns / 2     // from one address
 	idleTimeout      = 30 * time.Second // for a subscriber to subscribe
-	rarePeriod       = 10 * time.Second // between two equal lines that others cause
+	rarePeriod       = 10 * time.Second // between two equal log lines that others cause
 	handshakeTimeout = 10 * time.Second
-	writeTimeout     = 30 * time.Second // for a peer to take something
+	writeTimeout     = 30 * time.Second // for a peer to take some bytes
 	closeTimeout     = time.Second      // for a peer to hang up after the last message
 	acceptRetry      = 100 * time.Millisecond
 )
 
-// server is a socket of ZeroMQ that is bound, or connects to others, or both.
+// server is a ZeroMQ socket that is bound, or connects to others, or both.
 type server struct {
 	ln       net.Listener // nil: not bound
 	typ      string       // of this socket
 	accepted []string     // types of sockets that may connect
 	serve    func(c *conn)
 	log      *zap.Logger
-	rarely   *zap.Logger   // for what others can cause as often as they like
-	refused  atomic.Uint64 // connections for which there was no place
-	idle     atomic.Int64  // idleTimeout but in tests
+	rarely   *zap.Logger   // for messages that others can cause as often as they like
+	refused  atomic.Uint64 // connections beyond the limits
+	idle     atomic.Int64  // idleTimeout, except in tests
 	done     chan struct{} // closed by stop
 	wg       sync.WaitGroup
 
@@ -48,8 +48,8 @@ type server struct {
 		sync.Mutex
 		stopped bool
 		conns   map[*conn]struct{}
-		came    map[string]int // of them, those that others made, by their address
-		total   int            // of these
+		came    map[string]int // incoming connections by address
+		total   int            // of the incoming connections
 	}
 }
 
@@ -59,12 +59,12 @@ type conn struct {
 	r *bufio.Reader
 	w *bufio.Writer // of writes with a deadline
 
-	to      string // where it was connected to; empty: the peer came
-	from    string // where it came from
+	to      string // the endpoint that this server connected to; empty: incoming
+	from    string // the address that it came from
 	greeted bool   // the handshake is done; guarded by server.mu
 }
 
-// deadlineWriter fails writes of which the peer takes nothing for writeTimeout.
+// deadlineWriter fails writes if the peer takes nothing for writeTimeout.
 type deadlineWriter struct{ net.Conn }
 
 func (w deadlineWriter) Write(p []byte) (int, error) {
@@ -74,7 +74,7 @@ func (w deadlineWriter) Write(p []byte) (int, error) {
 	return w.Conn.Write(p)
 }
 
-// newServer makes a socket on ln, which may be nil. Start it.
+// newServer makes a socket on ln, which may be nil. The caller must start it.
 func newServer(ln net.Listener, typ string, accepted []string, log *zap.Logger) *server {
 	s := &server{ln: ln, typ: typ, accepted: accepted, log: log, done: make(chan struct{})}
 	s.rarely = log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core { return zapcore.NewSamplerWithOptions(c, rarePeriod, 1, 0) }))
@@ -83,8 +83,8 @@ func newServer(ln net.Listener, typ string, accepted []string, log *zap.Logger) 
 	return s
 }
 
-// start accepts connections and connects to endpoints. Connections run serve once the handshake is done.
-// serve's connection is closed when it returns, and fails once the server is stopped.
+// start accepts connections and connects to endpoints. Connections run serve once the handshake is
+// done. The connection is closed when serve returns, and fails once the server is stopped.
 func (s *server) start(serve func(c *conn), endpoints ...string) {
 	s.serve = serve
 	if s.ln != nil {
@@ -121,12 +121,12 @@ func (s *server) accept() {
 	}
 }
 
-// add makes a connection that came, or was made to an endpoint. It returns nil if there are too many of
-// those that came, or the server is stopped. Else it is to be run.
+// add makes a connection, incoming or to an endpoint. It returns nil if there are too many incoming
+// ones, or the server is stopped. Otherwise the caller must run it.
 func (s *server) add(nc net.Conn, to string) *conn {
 	c := &conn{Conn: nc, to: to, r: bufio.NewReaderSize(nc, 1<<10), w: bufio.NewWriterSize(deadlineWriter{nc}, 16<<10)}
 	if to == "" {
-		c.from = nc.RemoteAddr().String() // of a Unix socket nothing: they have no share
+		c.from = nc.RemoteAddr().String() // "" or "@" for a Unix socket: no limit by address
 		if host, _, err := net.SplitHostPort(c.from); err == nil {
 			c.from = host
 		}
@@ -143,15 +143,15 @@ func (s *server) add(nc net.Conn, to string) *conn {
 	if !stopped && !full {
 		return c
 	}
-	if !stopped { // it is counted when it sees its end
-		s.rarely.Warn("connection refused: there are too many", zap.String("socket", s.typ), zap.String("from", c.from),
+	if !stopped { // counted before the client sees its end
+		s.rarely.Warn("connection refused: too many connections", zap.String("socket", s.typ), zap.String("from", c.from),
 			zap.Int("max", maxConns), zap.Int("max_of_one_address", maxAddrConns), zap.Uint64("refused", s.refused.Add(1)))
 	}
 	nc.Close()
 	return nil
 }
 
-// countLocked counts a connection that others made, or its end.
+// countLocked counts an incoming connection, or its end.
 func (s *server) countLocked(c *conn, by int) {
 	if c.to != "" {
 		return
@@ -162,7 +162,7 @@ func (s *server) countLocked(c *conn, by int) {
 	}
 }
 
-// run serves a connection until it ends. It fails if the handshake did.
+// run serves a connection until it ends. It fails if the handshake failed.
 func (s *server) run(c *conn) error {
 	defer s.wg.Done()
 	defer func() {
@@ -195,7 +195,7 @@ func (s *server) run(c *conn) error {
 	return nil
 }
 
-// refuse closes the listener, and connections whose handshake is not done yet.
+// refuse closes the listener, and connections without a complete handshake.
 func (s *server) refuse() {
 	s.mu.Lock()
 	stopped := s.mu.stopped
@@ -225,7 +225,7 @@ func (s *server) stop() {
 	s.wg.Wait()
 }
 
-// endpoint returns where the socket is bound; "" if it is not.
+// endpoint returns the address of the socket; "" if it is not bound.
 func (s *server) endpoint() string {
 	if s.ln == nil {
 		return ""
@@ -237,7 +237,7 @@ func (s *server) endpoint() string {
 	return a.Network() + "://" + a.String()
 }
 
-// listen binds an endpoint, tcp://host:port, where the host may be *, or ipc://path.
+// listen binds an endpoint, tcp://host:port, with any host or *, or ipc://path.
 func listen(ctx context.Context, endpoint string) (net.Listener, error) {
 	network, address, err := parseEndpoint(endpoint)
 	if err != nil {

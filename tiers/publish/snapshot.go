@@ -9,13 +9,13 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
-// tellAll has everybody forget everything, and tells of all blocks. Events that come meanwhile are
-// read from the log, so that it does not run away, but are sent after the snapshot: it may tell
-// of a block what was so before them. To apply an event to a later state changes nothing in the
-// end, as the log goes on to the latest one. What came before p.next is in the snapshot.
+// tellAll tells all subscribers to forget everything, and publishes all blocks. It reads events
+// meanwhile, so that the log does not overtake it, but sends them after the snapshot, which may
+// have older states of their blocks. Applying an event to a later state changes nothing in the end,
+// because the log goes on to the latest one. Events before p.next are in the snapshot.
 func (p *Publisher) tellAll(ctx context.Context) {
 	p.stale = false
-	p.stats.snapshots.Add(1) // before subscribers can know of it
+	p.stats.snapshots.Add(1) // before subscribers can see it
 	p.batch.cleared()
 	p.unheard = p.post(p.batch.take(p.opts.Topic)) == 0
 	if p.opts.Snapshot != nil {
@@ -23,7 +23,7 @@ func (p *Publisher) tellAll(ctx context.Context) {
 			if p.batch.hashes >= snapshotSize {
 				p.send()
 				p.hold(ctx)
-				if p.pub.behind() { // a little slower, or they lose part of what is large
+				if p.pub.behind() { // slow down, or they lose part of a large snapshot
 					(&pacer{last: time.Now()}).wait(ctx)
 				}
 			}
@@ -46,7 +46,7 @@ func (p *Publisher) tellAll(ctx context.Context) {
 	p.snapshot = time.Now()
 }
 
-// hold makes messages of the events that there are by now, to be sent later.
+// hold makes messages of the present events, to be sent later.
 func (p *Publisher) hold(ctx context.Context) {
 	p.holding = true
 	defer func() { p.holding = false }()

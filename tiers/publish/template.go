@@ -7,10 +7,10 @@ import (
 	"github.com/kvfs/kvfs/tiers/template"
 )
 
-// defaultTemplate is the native layout.
+// defaultTemplate is the default layout.
 const defaultTemplate = "{group}/{hash}"
 
-// parseTemplate parses a template by which paths can be read.
+// parseTemplate parses a template that can read paths.
 func parseTemplate(text string) (template.Template, error) {
 	t, err := template.Parse([]byte(text))
 	if err == nil {
@@ -28,9 +28,9 @@ type match struct {
 	group, hash, rank []byte
 }
 
-// matchPath reports whether path fits t, and what its fields stand for. Fields never span a slash,
-// are never empty, and stand for the same wherever they occur. Of several ways to fit, that with
-// the shortest first fields is taken.
+// matchPath reports whether path fits t, and the values of its fields. Fields never span a slash,
+// are never empty, and have the same value wherever they occur. If path fits in several ways, the
+// shortest first fields are taken.
 func matchPath(t template.Template, path []byte) (match, bool) {
 	m := match{path: path}
 	ok := m.fit(t, path)
@@ -60,7 +60,7 @@ func (m *match) fit(pieces template.Template, rest []byte) bool {
 	return m.fitField(&part, false, pieces, rest)
 }
 
-// fitField tries all lengths for a field that does not have a value yet.
+// fitField tries all lengths of a field without a value yet.
 func (m *match) fitField(field *[]byte, digits bool, pieces template.Template, rest []byte) bool {
 	if *field != nil {
 		return bytes.HasPrefix(rest, *field) && m.fit(pieces, rest[len(*field):])
@@ -87,8 +87,8 @@ func (m *match) fitField(field *[]byte, digits bool, pieces template.Template, r
 	return false
 }
 
-// skip returns how much of rest must go by before pieces can fit, as far as is easily told; more than
-// there is if they cannot.
+// skip returns a lower bound of the bytes of rest before pieces can fit; more than len(rest) if
+// they cannot.
 func skip(pieces template.Template, rest []byte) int {
 	switch {
 	case len(pieces) == 0:
@@ -102,8 +102,8 @@ func skip(pieces template.Template, rest []byte) int {
 	return len(rest) + 1
 }
 
-// agrees reports whether the fields, put into the template, give the path: the parts of the
-// hash are those of the whole.
+// agrees reports whether the fields, put into the template, give the path: the parts of the hash
+// must agree with the whole.
 func (m *match) agrees(pieces template.Template) bool {
 	rest := m.path
 	for _, p := range pieces {

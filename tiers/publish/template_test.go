@@ -8,7 +8,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
-// TestTemplates shows how paths of engines are read backwards.
+// TestTemplates shows how paths of engines are read.
 func TestTemplates(t *testing.T) {
 	const vllm = "meta-llama_Llama_c78c9e79d404_r{rank}/{hash:0:3}/{hash:3:5}_g{group}/{hash}.bin"
 	const lmcache = "m@0x{rank}@{group}@{hash}.data"
@@ -32,12 +32,13 @@ func TestTemplates(t *testing.T) {
 		{"{hash:3:}-{hash}", "d-abccd", "", "", ""},
 		{"{hash::2}/{hash}", "ab/abcd", "", "abcd", ""},
 		{"{group}_{hash}", "a_b_c", "a", "b_c", ""},
-		{"{group}-{hash}-{hash}", "a-b-c-c", "a-b", "c", ""}, // the shortest group does not do
+		{"{group}-{hash}-{hash}", "a-b-c-c", "a-b", "c", ""}, // the shortest group does not fit
 		{"{group}/{group}_{hash}", "g0/g0_ab", "g0", "ab", ""},
 		{"{group}/{group}_{hash}", "g0/g1_ab", "", "", ""},
 		{"m@{rank}@{hash}@bf16.pt", "m@0@9f08@bf16.pt", "", "9f08", "0"},
 		{"{hash}_m_{rank}_8.bin", "9f08_m_7_8.bin", "", "9f08", "7"},
-		// LMCache's multi-process mode: of June 2026, of before, salted (whose hash no form but text tells).
+		// LMCache's multi-process mode: since June 2026, before, with a salt (only the form text
+		// has its hash).
 		{lmcache, "m@0x02010201@0@9f08.data", "0", "9f08", "02010201"},
 		{lmcache, "m@0x02010201@a@9f08.data", "a", "9f08", "02010201"},
 		{lmcache, "m@0x02010201@9f08.data", "", "", ""},
@@ -61,7 +62,7 @@ func TestTemplates(t *testing.T) {
 	}
 }
 
-// TestTemplateErrors shows that a template by which nothing can be read is refused.
+// TestTemplateErrors shows that a template that cannot read paths is refused.
 func TestTemplateErrors(t *testing.T) {
 	for text, want := range map[string]string{
 		"{name}/{hash}": `template "{name}/{hash}": "{name}" at byte 0 is none of`,
@@ -74,7 +75,7 @@ func TestTemplateErrors(t *testing.T) {
 	}
 }
 
-// FuzzMatch shows that nothing panics, and that what fits gives the path again.
+// FuzzMatch shows that nothing panics, and that a match gives the path again.
 func FuzzMatch(f *testing.F) {
 	f.Add("r{rank}/{hash:0:3}/{hash:3:5}_g{group}/{hash}.bin", "r1/abc/de_g0/abcdef.bin")
 	f.Add("{hash:1:}.{group}-{hash}", "b.x-ab")

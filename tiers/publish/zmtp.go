@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// This file is what is needed of ZMTP 3.0 (https://rfc.zeromq.org/spec/23) for sockets
-// that send or answer: the greeting, the NULL mechanism, which is the same for both sides, and frames.
+// This file is the part of ZMTP 3.0 (https://rfc.zeromq.org/spec/23) for sockets that send or
+// answer: the greeting, the NULL mechanism, which is the same for both sides, and frames.
 
 // Flags of a frame.
 const (
@@ -27,7 +27,7 @@ const (
 	maxInputParts = 16      // frames of a message
 )
 
-// errProtocol means that the peer does not speak ZMTP 3, or too much of it.
+// errProtocol means that the peer does not speak ZMTP 3, or breaks its limits.
 var errProtocol = errors.New("not what ZMTP 3 with NULL allows here")
 
 // appendHeader appends the header of a frame of n bytes.
@@ -58,7 +58,7 @@ type received struct {
 	data    []byte   // of the command
 }
 
-// receive reads the next message or command. It allocates no more than what a peer may send.
+// receive reads the next message or command. It allocates at most maxInput bytes.
 func receive(r *bufio.Reader) (received, error) {
 	var in received
 	for total := 0; ; {
@@ -110,7 +110,7 @@ func readFrame(r *bufio.Reader, limit int) (flags byte, body []byte, err error) 
 
 const greetingSize = 64
 
-// greeting returns what both sides begin with.
+// greeting returns the greeting of both sides.
 func greeting() []byte {
 	g := make([]byte, greetingSize)
 	g[0], g[9] = 0xff, 0x7f
@@ -164,7 +164,7 @@ func appendProperty(dst []byte, name, value string) []byte {
 	return append(dst, value...)
 }
 
-// property returns a property of READY; "" if it is not there.
+// property returns a property of READY, or "".
 func property(data []byte, name string) (value string, err error) {
 	for len(data) > 0 {
 		n := int(data[0])

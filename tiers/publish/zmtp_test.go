@@ -28,7 +28,7 @@ func dial(t testing.TB, endpoint string) net.Conn {
 	return c
 }
 
-// hello is what a client of a type begins with.
+// hello is the greeting of a client of a type.
 func hello(typ string) []byte {
 	return append(greeting(), appendCommand(nil, "READY", appendProperty(nil, "Socket-Type", typ))...)
 }
@@ -43,8 +43,8 @@ func dialSub(t testing.TB, endpoint, topic string) net.Conn {
 	return c
 }
 
-// TestGarbage shows that whatever bytes a client sends, nothing panics, nothing is allocated for what it only claims, the
-// connection ends, and others go on.
+// TestGarbage shows that for any bytes of a client nothing panics, nothing is allocated for claimed
+// lengths, the connection ends, and others go on.
 func TestGarbage(t *testing.T) {
 	evlog := newTestLog(1000)
 	p := open(t, Options{Log: evlog, Replay: "tcp://127.0.0.1:0"})
@@ -99,7 +99,7 @@ func TestGarbage(t *testing.T) {
 	want(t, r.next(1), "+CPU 0:1")
 }
 
-// TestMuteClients shows that clients that connect and say nothing keep nobody out.
+// TestMuteClients shows that silent clients keep no client out.
 func TestMuteClients(t *testing.T) {
 	evlog := newTestLog(1000)
 	p := open(t, Options{Log: evlog})
@@ -114,8 +114,8 @@ func TestMuteClients(t *testing.T) {
 	}
 }
 
-// TestSlowSubscriber shows that a subscriber that reads nothing costs the others nothing: its queue is bounded, what
-// does not fit is dropped and counted, and the rest get all.
+// TestSlowSubscriber shows that a subscriber that reads nothing does not affect the others: its
+// queue is bounded, other messages are dropped and counted, and the others get all.
 func TestSlowSubscriber(t *testing.T) {
 	evlog := newTestLog(1 << 14)
 	p := open(t, Options{Log: evlog, Hash: "text"})
@@ -187,8 +187,8 @@ func readSeq(r *bufio.Reader) (int64, error) {
 	return int64(binary.BigEndian.Uint64(seq)), nil
 }
 
-// TestSubscribersComeAndGo shows with many that connect, are reset and leave in the middle of frames, while messages go out, that
-// nothing is left of them.
+// TestSubscribersComeAndGo shows that nothing is left of many clients that connect, are reset and
+// leave in the middle of frames, while messages go out.
 func TestSubscribersComeAndGo(t *testing.T) {
 	before := runtime.NumGoroutine()
 	evlog := newTestLog(1 << 14)
@@ -263,7 +263,8 @@ func TestPing(t *testing.T) {
 	}
 }
 
-// FuzzReceive shows that no bytes make the reading of a handshake or messages panic or allocate what was only claimed.
+// FuzzReceive shows that no bytes make the reader of handshakes or messages panic or allocate
+// claimed lengths.
 func FuzzReceive(f *testing.F) {
 	f.Add(hello("SUB"))
 	f.Add(append(hello("DEALER"), frameMore, 0, 0, 1, 'x'))

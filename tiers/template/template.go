@@ -3,7 +3,7 @@
 // Events use templates to read the hash and the group from a path.
 //
 //	{hash}           the hash
-//	{hash:from:to}   a part of it, as in Python: numbers, of which either may be left out
+//	{hash:from:to}   a part of it, as in Python: numbers; either may be left out
 //	{group}          the group
 //	{rank}           the number of a worker
 //
@@ -18,7 +18,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
-// Kind says what a part of a template stands for.
+// Kind is the kind of a part of a template.
 type Kind uint8
 
 // The kinds of parts.
@@ -37,7 +37,7 @@ type Part struct {
 	From, To int    // of a slice, From below To; To is -1 if the slice goes to the end of the hash
 }
 
-// Fixed reports whether the length of what p stands for is known.
+// Fixed reports whether the length of p's text in a path is known.
 func (p Part) Fixed() bool { return p.Kind == Literal || p.Kind == Slice && p.To >= 0 }
 
 // Template is a text in its parts. At least one is a hash or a slice of it.
@@ -91,7 +91,7 @@ func Parse(text []byte) (Template, error) {
 	return t, nil
 }
 
-// parseField parses what is between braces.
+// parseField parses the text between braces.
 func parseField(text []byte) (Part, bool) {
 	switch string(text) {
 	case "group":
@@ -130,8 +130,8 @@ func (t Template) Has(kind Kind) bool {
 	return false
 }
 
-// Reversible returns nil if the group and the hash can be read out of a path by t, else the reason
-// as *Error. A field that is read from a path is part of one name.
+// Reversible returns nil if t can read the group and the hash from a path, else the reason as
+// *Error. A field that is read from a path is part of one name.
 func (t Template) Reversible() error {
 	for i, p := range t {
 		if i > 0 && !p.Fixed() && !t[i-1].Fixed() {

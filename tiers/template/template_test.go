@@ -10,8 +10,8 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
-// TestParse shows the grammar: what a template comes to, whether paths can be read by it, and what is
-// said of one that is wrong.
+// TestParse shows the grammar: the parts of a template, whether it can read paths, and the errors
+// of wrong ones.
 func TestParse(t *testing.T) {
 	const unknown = ` at byte 0 is none of {group}, {rank}, {hash}, {hash:from:to}`
 	for _, c := range []struct{ text, sample, reading, err string }{
@@ -93,8 +93,8 @@ func text(t Template) string {
 	return b.String()
 }
 
-// FuzzTemplate shows that nothing panics, that a template is refused as *Error, and that what is not
-// refused means the same when it is written out.
+// FuzzTemplate shows that nothing panics, that a template is refused as *Error, and that an
+// accepted one means the same when it is written out.
 func FuzzTemplate(f *testing.F) {
 	f.Add("r{rank}/{hash:0:3}/{hash:3:5}_g{group}/{hash}.bin")
 	f.Add("{hash:01:}.{hash::}{group}-{hash")

@@ -44,8 +44,8 @@ func NewManualClock() *ManualClock {
 	return c
 }
 
-// After returns a channel that receives when Advance has moved the clock by d or
-// more, at once if d is not positive.
+// After returns a channel that receives when Advance has moved the clock by d or more. If d is not
+// positive it receives at once.
 func (c *ManualClock) After(d time.Duration) <-chan time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -60,7 +60,7 @@ func (c *ManualClock) After(d time.Duration) <-chan time.Time {
 	return t.fire
 }
 
-// Advance moves the clock by d and fires what is due.
+// Advance moves the clock by d and fires the timers that are due.
 func (c *ManualClock) Advance(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -76,9 +76,9 @@ func (c *ManualClock) Advance(d time.Duration) {
 	c.mu.timers = waiting
 }
 
-// AwaitTimers returns once n timers or more have not fired yet, or with the error
-// of ctx. A test calls it before Advance, to know that the tier has got as far as
-// its latency. A timer whose owner has given up still counts.
+// AwaitTimers returns once n timers or more have not fired yet, or with the error of ctx. A test
+// calls it before Advance, to know that the tier has reached its latency. A timer whose owner has
+// given up still counts.
 func (c *ManualClock) AwaitTimers(ctx context.Context, n int) error {
 	for {
 		c.mu.Lock()

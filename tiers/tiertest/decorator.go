@@ -8,13 +8,11 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
-// Faulty is a tier around a tier that goes wrong as a Plan says: it holds back
-// completions, turns outcomes into failures, and hides blocks from look-ups.
-// Without faults it changes nothing. With faults a caller meets errors, and
-// misses of blocks that are there, but never wrong bytes.
+// Faulty is a tier around another tier. It fails as a Plan says: it delays completions, turns
+// outcomes into failures, and hides blocks from look-ups. Without faults it changes nothing. With
+// faults a caller gets errors, and misses of blocks that are there, but never wrong bytes.
 //
-// A block whose Store was failed by the plan may be in the tier all the same, as
-// after a lost acknowledgement.
+// A block whose Store the plan failed may still be in the tier, as after a lost acknowledgement.
 type Faulty struct {
 	tier    driver.Tier
 	plan    *Plan
@@ -24,7 +22,7 @@ type Faulty struct {
 	stalled sync.WaitGroup
 	mu      struct {
 		sync.Mutex
-		closed bool // no completion is held back any more
+		closed bool // no more completions are delayed
 		host   driver.Host
 	}
 }
@@ -80,7 +78,7 @@ func (f *Faulty) wrap(op Op, job *driver.Job) *driver.Job {
 	return &inner
 }
 
-// deliver calls done, on a goroutine of its own if a fault stalls the job: the
+// deliver calls done. If a fault stalls the job, it does so on a separate goroutine, because the
 // tier below must not be blocked.
 func (f *Faulty) deliver(faults []Fault, done func()) {
 	stalls := false
@@ -100,7 +98,7 @@ func (f *Faulty) hold(faults []Fault, done func()) bool {
 	if f.mu.closed {
 		return false
 	}
-	// Ends when the stalls are released or Close gives up; joined by Close.
+	// Ends when the stalls are released or Close gives up. Close waits for it.
 	f.stalled.Go(func() {
 		for _, fault := range faults {
 			if fault.Stall == nil {
@@ -116,8 +114,8 @@ func (f *Faulty) hold(faults []Fault, done func()) bool {
 	return true
 }
 
-// apply returns a copy of res with the faults in it. A copy that it calls corrupt
-// is removed from the tier below, and the file that was loaded is damaged.
+// apply returns a copy of res with the faults in it. If it makes a copy corrupt, it removes the
+// copy from the tier below and damages the loaded file.
 func (f *Faulty) apply(op Op, job *driver.Job, faults []Fault, res *driver.Result) *driver.Result {
 	out := &driver.Result{Job: res.Job, Outcomes: append([]driver.Outcome(nil), res.Outcomes...)}
 	for i := range out.Outcomes {
@@ -134,7 +132,7 @@ func (f *Faulty) apply(op Op, job *driver.Job, faults []Fault, res *driver.Resul
 			continue
 		}
 		if tr := &job.Blocks[i]; o.Status == driver.Loaded && tr.Size > 0 {
-			// An error leaves the right bytes: undefined content includes those.
+			// If this fails the file has the right bytes: undefined content includes those.
 			_, _ = tr.File.WriteAt([]byte("fault")[:min(tr.Size, 5)], 0)
 		}
 		*o = driver.Outcome{
@@ -152,8 +150,8 @@ func (f *Faulty) Remove(keys []block.Key) int { return f.tier.Remove(keys) }
 // Touch passes through.
 func (f *Faulty) Touch(keys []block.Key) { f.tier.Touch(keys) }
 
-// Close closes the tier below and waits for the completions held back; when ctx
-// is done they are let go.
+// Close closes the tier below and waits for the delayed completions. When ctx is done it releases
+// them.
 func (f *Faulty) Close(ctx context.Context) error {
 	f.mu.Lock()
 	f.mu.closed = true
@@ -165,7 +163,7 @@ func (f *Faulty) Close(ctx context.Context) error {
 	return err
 }
 
-// Stats passes through; a tier without them is online with zeros.
+// Stats passes through. A tier without stats is online with zeros.
 func (f *Faulty) Stats() driver.Stats {
 	if s, ok := f.tier.(driver.Statser); ok {
 		return s.Stats()
@@ -181,7 +179,7 @@ func (f *Faulty) Blocks(fn func(h *driver.Held) bool) error {
 	return nil
 }
 
-// SetHost passes through; a tier that gives up no block by itself needs no Host.
+// SetHost passes through. A tier that drops no block by itself needs no Host.
 func (f *Faulty) SetHost(host driver.Host) {
 	f.mu.Lock()
 	f.mu.host = host
@@ -191,7 +189,7 @@ func (f *Faulty) SetHost(host driver.Host) {
 	}
 }
 
-// lost tells the Host of a copy that the plan has called corrupt.
+// lost reports a copy that the plan has made corrupt to the Host.
 func (f *Faulty) lost(key block.Key) {
 	f.mu.Lock()
 	host := f.mu.host
@@ -201,8 +199,8 @@ func (f *Faulty) lost(key block.Key) {
 	}
 }
 
-// Update passes through. A tier that cannot rename drops both blocks, so that none
-// is left under a wrong name or with old attributes, and returns false.
+// Update passes through. If the tier cannot rename, Update drops both blocks, so that none stays
+// under a wrong name or with old attributes, and returns false.
 func (f *Faulty) Update(from, to block.Key, a *driver.Attrs) bool {
 	if r, ok := f.tier.(driver.Recorder); ok {
 		return r.Update(from, to, a)
@@ -211,8 +209,8 @@ func (f *Faulty) Update(from, to block.Key, a *driver.Attrs) bool {
 	return false
 }
 
-// Sync passes through, then stalls or fails as the plan says. On a tier that makes
-// nothing durable it fails with ErrUnavailable.
+// Sync passes through, then stalls or fails as the plan says. If the tier makes nothing durable,
+// Sync fails with ErrUnavailable.
 func (f *Faulty) Sync(done func(error)) {
 	fault, _ := f.plan.next(OpSync, block.Key{})
 	faulted := func(err error) {
@@ -225,6 +223,6 @@ func (f *Faulty) Sync(done func(error)) {
 		s.Sync(faulted)
 		return
 	}
-	// Ends with done, which waits for nothing but an injected stall.
+	// Ends with done, which waits only for an injected stall.
 	go faulted(&block.Error{Op: OpSync.String(), Tier: "faulty", Err: block.ErrUnavailable})
 }

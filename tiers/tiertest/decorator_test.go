@@ -47,7 +47,7 @@ func TestFaultyWithFaults(t *testing.T) {
 	}
 }
 
-// TestFaultyOutcomes shows the effect of each fault on a tier that is sound.
+// TestFaultyOutcomes shows the effect of each fault on a correct tier.
 func TestFaultyOutcomes(t *testing.T) {
 	bad := numberedKey("bad", 0)
 	match := func(k block.Key) bool { return k == bad }
@@ -84,8 +84,8 @@ func TestFaultyOutcomes(t *testing.T) {
 	h.wantPresence(driver.Miss, bad)
 }
 
-// TestFaultyStall shows that a completion is held back until it is released, while
-// others go through, and that Close lets go of it when its context is done.
+// TestFaultyStall shows that a completion is delayed until it is released, while others go through,
+// and that Close releases it when its context is done.
 func TestFaultyStall(t *testing.T) {
 	for _, released := range []bool{true, false} {
 		rule, release := stallStore(numberedKey("slow", 0))
@@ -110,8 +110,8 @@ func TestFaultyStall(t *testing.T) {
 // plain is a tier without any optional ability.
 type plain struct{ driver.Tier }
 
-// TestFaultyAbilities shows that the decorator passes on what the tier below is able
-// to do, and what it does in place of a tier that is not.
+// TestFaultyAbilities shows that the decorator passes on the abilities of the tier below, and what
+// it does for a tier without them.
 func TestFaultyAbilities(t *testing.T) {
 	sync := NewPlan(Rule{Op: OpSync, Nth: 2, Fault: Fault{Err: block.ErrUnavailable}})
 	r := openReference(t, ReferenceOptions{MaxBlocks: 2})

@@ -1,6 +1,5 @@
-// Package tiertest holds what the tests of every tier share: the conformance
-// suites, the reference implementation of driver.Tier, and a decorator that
-// injects faults around any tier.
+// Package tiertest holds the common parts of all tier tests: the conformance suites, the reference
+// implementation of driver.Tier, and a decorator that injects faults around any tier.
 //
 //	Run         the suite; a tier's own test calls it with a function that opens the tier
 //	RunPrimary  the same for the primary tier
@@ -23,9 +22,9 @@
 //		})
 //	}
 //
-// What a tier can do beyond driver.Tier (driver.Enumerator, Hosted, Recorder, Statser and
-// Syncer) the suite finds by type assertion; what it cannot know, such as how to make
-// a copy bad, it is told by Options, and leaves out if it is not.
+// The suite finds abilities beyond driver.Tier (driver.Enumerator, Hosted, Recorder, Statser and
+// Syncer) by type assertion. Options give the suite the rest, such as how to make a copy bad. The
+// suite leaves out cases for which an option is missing.
 //
 // A test of the engine orders events without a clock:
 //
@@ -37,8 +36,8 @@
 //	release()
 //	r.AwaitDone(ctx, tiertest.OpStore, 1) // Done has returned
 //
-// Corrupt, Scrub, Fail and Recover make it lose blocks, and Reopen stands in for
-// storage that outlives the process.
+// Corrupt, Scrub, Fail and Recover make the tier lose blocks, and Reopen replaces storage that
+// outlives the process.
 //
 // Numbers such as A31 in comments are those of the feature list.
 package tiertest

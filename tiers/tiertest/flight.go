@@ -14,7 +14,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
-// jobSpec says what job to submit.
+// jobSpec describes a job to submit.
 type jobSpec struct {
 	op     Op
 	blocks []payload
@@ -23,12 +23,12 @@ type jobSpec struct {
 	then   func()                    // runs inside Done; may be nil
 }
 
-// flight is a job that was submitted, and what the suite needs to check it.
+// flight is a submitted job, with the data to check it.
 type flight struct {
 	spec      jobSpec
 	id        driver.JobID
-	transfers []driver.Transfer // the suite's copy: the tier owns that in the job
-	offsets   []int64           // of the files, before
+	transfers []driver.Transfer // the suite's copy: the tier owns those in the job
+	offsets   []int64           // of the files, before the job
 
 	returned chan struct{} // closed when Store or Load has returned
 	done     chan struct{} // closed by the first call of Done
@@ -84,9 +84,8 @@ func (h *harness) submit(spec jobSpec) *flight {
 	return f
 }
 
-// transfer makes the file of one block, and seeks it to an odd place that the tier
-// has to leave as it is. A source is longer than the block, and a destination is
-// full of other bytes.
+// transfer makes the file of one block, and seeks it to an odd offset that the tier must not
+// change. A source is longer than the block, and a destination is full of other bytes.
 func (h *harness) transfer(op Op, p payload) (driver.Transfer, int64) {
 	h.t.Helper()
 	size := int64(len(p.data))
@@ -112,9 +111,9 @@ func (h *harness) transfer(op Op, p payload) (driver.Transfer, int64) {
 	return tr, offset
 }
 
-// done is the Done of a job. It first waits until Store or Load has returned, as
-// an engine does that holds a lock there which Done takes: a tier that calls
-// Done from within can then never return.
+// done is the Done of a job. It first waits until Store or Load has returned, like an engine that
+// holds a lock there which Done takes. If a tier calls Done within Store or Load, that call never
+// returns.
 func (h *harness) done(f *flight, job *driver.Job, res *driver.Result) {
 	if !h.await(f.returned) {
 		f.within.Store(true)
@@ -124,7 +123,7 @@ func (h *harness) done(f *flight, job *driver.Job, res *driver.Result) {
 	}
 	f.resultID = res.Job
 	f.outcomes = slices.Clone(res.Outcomes)
-	for i := range job.Blocks { // ours again: a tier that still reads it races
+	for i := range job.Blocks { // owned by the suite again: a tier that still reads it races
 		clear(job.Blocks[i].Attrs.Dirs)
 		job.Blocks[i] = driver.Transfer{}
 	}
@@ -189,17 +188,17 @@ func (h *harness) checkOutcome(f *flight, i int) {
 	}
 	want := block.Sum(f.spec.blocks[i].data)
 	if o.Status == driver.Stored && tr.Sum.Valid {
-		want = tr.Sum // a tier may take the engine's word until the Load
+		want = tr.Sum // a tier may trust the engine's checksum until the Load
 	}
 	if (o.Status == driver.Loaded || o.Status == driver.Stored) && o.Sum != want {
 		h.errorf("%v: outcome %d is %v with checksum %v, want %v", f, i, o.Status, o.Sum, want)
 	}
 }
 
-// skipKinds are the reasons for which a tier may skip a block that it does not hold.
+// skipKinds are the allowed reasons for skipping a block that the tier does not hold.
 var skipKinds = []error{block.ErrNoSpace, block.ErrBudget, block.ErrPending, block.ErrNotFound}
 
-// errorKinds are the kinds that a tier may fail with.
+// errorKinds are the allowed kinds of failure.
 var errorKinds = []error{
 	block.ErrNotFound, block.ErrPending, block.ErrCorrupt, block.ErrNoSpace, block.ErrQuota,
 	block.ErrTooLarge, block.ErrPinned, block.ErrUnavailable, block.ErrInvalid,
@@ -215,8 +214,8 @@ func (h *harness) checkKind(what string, err error, kinds []error) {
 	}
 }
 
-// checkFile checks the file of block i: open, its offset where it was, and its
-// content that of the block.
+// checkFile checks the file of block i: it is open, its offset is unchanged, and it has the content
+// of the block.
 func (h *harness) checkFile(f *flight, i int) {
 	h.t.Helper()
 	file, want := f.transfers[i].File, f.spec.blocks[i].data
@@ -232,7 +231,7 @@ func (h *harness) checkFile(f *flight, i int) {
 	case f.spec.op == OpLoad && f.outcomes[i].Status != driver.Loaded:
 		return // undefined
 	case f.spec.op == OpStore && f.spec.edit != nil, f.transfers[i].Size != int64(len(want)):
-		return // the case has made it wrong, and looks for itself
+		return // the case made it wrong, and checks it itself
 	}
 	got, err := contentOf(file)
 	if err != nil {
@@ -247,8 +246,8 @@ func (h *harness) checkFile(f *flight, i int) {
 	}
 }
 
-// release overwrites and closes the files, so that a tier which has kept one past
-// Done meets other bytes or an error.
+// release overwrites and closes the files, so that a tier that kept one beyond Done meets other
+// bytes or an error.
 func (f *flight) release() {
 	f.closing.Do(func() {
 		for i := range f.transfers {
@@ -257,8 +256,8 @@ func (f *flight) release() {
 	})
 }
 
-// spoil overwrites the first size bytes of a file and closes it. The file may be
-// closed already by a broken tier, which was reported before.
+// spoil overwrites the first size bytes of a file and closes it. A broken tier may have closed the
+// file already; that was reported before.
 func spoil(file *os.File, size int64) {
 	_, _ = file.WriteAt(bytes.Repeat([]byte{0x5a}, int(max(size, 0))), 0)
 	_ = file.Close()

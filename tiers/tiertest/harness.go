@@ -15,8 +15,8 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
-// harness is what a case works with: a tier, a source of random numbers, and
-// the jobs it has submitted, each of which it checks.
+// harness is the tool of a case: a tier, a source of random numbers, and the submitted jobs, each
+// of which it checks.
 type harness struct {
 	t    *testing.T
 	opts Options
@@ -27,7 +27,7 @@ type harness struct {
 	jobs *jobLog
 }
 
-// jobLog has every job of a case. A worker's harness shares it.
+// jobLog has every job of a case. All workers of a case use one jobLog.
 type jobLog struct {
 	lastID atomic.Uint64
 	mu     struct {
@@ -50,14 +50,13 @@ func newHarness(t *testing.T, open func(t *testing.T) driver.Tier, opts Options)
 	return h
 }
 
-// useSmall goes on with a small tier in place of the one that is open.
+// useSmall replaces the open tier by a small one.
 func (h *harness) useSmall() {
 	h.close(context.Background())
 	h.tier = h.opts.Small(h.t)
 }
 
-// worker returns a harness for one goroutine of a case, with random numbers of its
-// own.
+// worker returns a harness for one goroutine of a case, with its own random numbers.
 func (h *harness) worker(n int) *harness {
 	w := *h
 	w.rng = rand.New(rand.NewPCG(h.opts.Seed, uint64(n)+1))
@@ -90,11 +89,11 @@ func (h *harness) await(done <-chan struct{}) bool {
 	}
 }
 
-// within runs fn and fails if it hangs.
+// within runs fn and fails if fn hangs.
 func (h *harness) within(what string, fn func()) {
 	h.t.Helper()
 	done := make(chan struct{})
-	go func() { // ends with fn; a tier that hangs leaks it, and the case fails
+	go func() { // ends with fn; if the tier hangs, it leaks, and the case fails
 		defer close(done)
 		fn()
 	}()
@@ -103,7 +102,7 @@ func (h *harness) within(what string, fn func()) {
 	}
 }
 
-// close closes the tier, if it is not closed yet.
+// close closes the tier, unless it is closed already.
 func (h *harness) close(ctx context.Context) {
 	h.t.Helper()
 	if h.tier == nil {
@@ -155,7 +154,7 @@ func (h *harness) lookup(keys ...block.Key) (out []driver.Presence, ok bool) {
 	return out, false
 }
 
-// checkAllMiss checks what a failed look-up has to leave behind.
+// checkAllMiss checks the result of a failed look-up.
 func (h *harness) checkAllMiss(out []driver.Presence) {
 	h.t.Helper()
 	for i, p := range out {
@@ -165,8 +164,8 @@ func (h *harness) checkAllMiss(out []driver.Presence) {
 	}
 }
 
-// wantPresence checks that all keys have one presence. A faulty tier may miss
-// blocks that it has; one that was removed stays missing there, too.
+// wantPresence checks that all keys have one presence. A faulty tier may miss blocks that it has,
+// but a removed block stays missing there, too.
 func (h *harness) wantPresence(want driver.Presence, keys ...block.Key) {
 	h.t.Helper()
 	out, ok := h.lookup(keys...)
@@ -195,8 +194,8 @@ func (h *harness) wantStatus(outcomes []driver.Outcome, i int, want ...driver.St
 	return false
 }
 
-// wantAll checks that every outcome has status want, unless the tier is faulty.
-// It reports whether they have.
+// wantAll checks that every outcome has status want, unless the tier is faulty. It reports whether
+// all have.
 func (h *harness) wantAll(outcomes []driver.Outcome, want driver.Status) bool {
 	h.t.Helper()
 	all := true
@@ -206,8 +205,8 @@ func (h *harness) wantAll(outcomes []driver.Outcome, want driver.Status) bool {
 	return all
 }
 
-// wantHeld checks that the outcomes at those places say that the tier holds the
-// version already: Skipped without an error.
+// wantHeld checks that the outcomes at places say that the tier holds the version already: Skipped
+// without an error.
 func (h *harness) wantHeld(outcomes []driver.Outcome, places ...int) {
 	h.t.Helper()
 	for _, i := range places {
@@ -243,7 +242,7 @@ func (h *harness) eventually(what string, check func() bool) {
 	}
 }
 
-// never checks that no outcome has status bad, faulty tier or not.
+// never checks that no outcome has status bad, also for a faulty tier.
 func (h *harness) never(outcomes []driver.Outcome, bad driver.Status, why string) {
 	h.t.Helper()
 	for i, o := range outcomes {
@@ -279,8 +278,8 @@ func (h *harness) payloads(prefix string, n int, size int64) []payload {
 	return blocks
 }
 
-// payload returns the content of generation gen of a block; size is fitted to the
-// limits of the tier.
+// payload returns the content of generation gen of a block. size is fitted to the limits of the
+// tier.
 func (h *harness) payload(key block.Key, gen int, size int64) payload {
 	return newPayload(h.opts.Seed, key, gen, h.size(size))
 }

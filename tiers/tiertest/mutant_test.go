@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	// mutantVariable makes TestMutant run the suite on the mutant that it names.
+	// mutantVariable names the mutant on which TestMutant runs the suite.
 	mutantVariable = "KVFS_TEST_MUTANT"
-	// timeoutVariable is for how long a mutant may hang, as a duration.
+	// timeoutVariable is how long a mutant may hang, as a duration.
 	timeoutVariable = "KVFS_TEST_MUTANT_TIMEOUT"
 )
 
@@ -117,8 +117,8 @@ func (m mutant) Blocks(fn func(*driver.Held) bool) error {
 	return m.Reference.Blocks(fn)
 }
 
-// TestMutant runs the suite on the mutant that the environment names, "none" being
-// the Reference; TestSuiteCatches runs it in processes of their own.
+// TestMutant runs the suite on the mutant in the environment; "none" is the Reference.
+// TestSuiteCatches runs it in separate processes.
 func TestMutant(t *testing.T) {
 	name := os.Getenv(mutantVariable)
 	if name == "" {
@@ -138,7 +138,7 @@ func TestMutant(t *testing.T) {
 	}
 	if slices.Contains([]string{"pending is a miss", "close loses the queue", "pending loads as absent",
 		"remove overtaken by a store", "update overtaken by a store", "removed store says it is held"}, name) {
-		latency = hangTimeout(t) / 60 // so that jobs are under way when it matters, on a slow machine, too
+		latency = hangTimeout(t) / 60 // so that jobs are under way at the right time, also on a slow machine
 	}
 	opts.Corrupt = func(t *testing.T, tier driver.Tier, key block.Key) {
 		corruptReference(t, tier.(mutant).Reference, key)
@@ -166,8 +166,8 @@ func TestMutant(t *testing.T) {
 	}, opts)
 }
 
-// TestSuiteCatches shows that the suite notices each mutant, in the case that is
-// for it and for the right reason, and that it passes the tier they are made of (A34).
+// TestSuiteCatches shows that the suite detects each mutant in the right case and for the right
+// reason, and that the original tier passes (A34).
 func TestSuiteCatches(t *testing.T) {
 	if os.Getenv(mutantVariable) != "" {
 		t.Skip("a mutant is running")
@@ -192,8 +192,8 @@ func TestSuiteCatches(t *testing.T) {
 	}
 }
 
-// checkMutant runs a mutant, which may hang for as long as timeout, and says how the
-// suite failed to notice it.
+// checkMutant runs a mutant, which may hang for timeout, and says how the suite failed to detect
+// it.
 func checkMutant(t *testing.T, m mutantRow, timeout string) (complaint string) {
 	t.Helper()
 	out, err := runMutant(t, m.name, m.wantCase, timeout)

@@ -12,7 +12,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
-// ruleMutants are mutants of what a tier keeps, tells and makes durable.
+// ruleMutants are mutants of what a tier keeps, reports and makes durable.
 var ruleMutants = []mutantRow{
 	// Attributes and versions.
 	{"attributes forgotten", "Attributes", "with attributes", func() mutantBug {
@@ -448,7 +448,7 @@ var ruleMutants = []mutantRow{
 	}},
 }
 
-// listing returns a bug that changes what is listed.
+// listing returns a bug that changes the list of blocks.
 func listing(edit func(held *driver.Held)) mutantBug {
 	return mutantBug{blocks: func(r *Reference, fn func(*driver.Held) bool) error {
 		return r.Blocks(func(held *driver.Held) bool {
@@ -458,7 +458,7 @@ func listing(edit func(held *driver.Held)) mutantBug {
 	}}
 }
 
-// mismatchIsCorrupt reports another version of a block as a bad copy of it.
+// mismatchIsCorrupt reports another version of a block as a bad copy.
 func mismatchIsCorrupt() mutantBug {
 	return mutantBug{load: editResult((*Reference).Load, func(res *driver.Result) {
 		for i, o := range res.Outcomes {
@@ -492,7 +492,7 @@ func (m mutantHost) Lost(key block.Key, err error) {
 	m.Host.Lost(key, err)
 }
 
-// closeUnsynced leaves behind only what was synced.
+// closeUnsynced leaves behind only the synced blocks.
 func closeUnsynced(r *Reference, ctx context.Context) error {
 	r.mu.Lock()
 	synced := r.mu.durable

@@ -22,8 +22,8 @@ func withDone(job *driver.Job, done func(*driver.Result)) *driver.Job {
 	return &inner
 }
 
-// withBlocks returns a copy of job whose blocks edit has changed, and whose
-// outcomes have the right keys all the same.
+// withBlocks returns a copy of job whose blocks edit has changed. Its outcomes still have the right
+// keys.
 func withBlocks(job *driver.Job, edit func(tr *driver.Transfer)) *driver.Job {
 	inner := withDone(job, func(res *driver.Result) {
 		for i := range res.Outcomes {
@@ -71,7 +71,7 @@ func waiting(method jobMethod) jobMethod {
 	}
 }
 
-// rekeyed returns a bug that keeps blocks under the name that fn makes of theirs.
+// rekeyed returns a bug that keeps each block under the name fn(name).
 func rekeyed(fn func(block.Key) block.Key) mutantBug {
 	all := func(keys []block.Key) []block.Key {
 		keys = slices.Clone(keys)
@@ -94,7 +94,7 @@ func rekeyed(fn func(block.Key) block.Key) mutantBug {
 	}
 }
 
-// What the suite says of a mutant that hangs until the timeout.
+// Messages of the suite for a mutant that hangs until the timeout.
 const (
 	noResult   = "no Result"
 	fromWithin = "from within"
@@ -104,15 +104,14 @@ const (
 	notGone    = "eviction of a block with leave"
 )
 
-// mutantRow is one mutant, the case of the suite that has to notice, and a part of what
-// it says.
+// mutantRow is one mutant, the case of the suite that must detect it, and a part of the message.
 type mutantRow struct {
 	name, wantCase, wantText string
 	bug                      func() mutantBug
 }
 
-// mutants are tiers that each break one sentence of the contract, with the case
-// that has to notice and a part of what it says.
+// mutants are tiers that each break one sentence of the contract, with the case that must detect it
+// and a part of the message.
 var mutants = []mutantRow{
 	// Completion.
 	{"no result if all are skipped", "StorePresent", noResult, func() mutantBug { // A32
@@ -558,7 +557,7 @@ func skipAll(job *driver.Job, reason error) *driver.Result {
 	return res
 }
 
-// forgetReason makes every block that is skipped one that is held.
+// forgetReason makes every skipped block look held.
 func forgetReason(res *driver.Result) {
 	for i, o := range res.Outcomes {
 		if o.Status == driver.Skipped {
@@ -567,8 +566,7 @@ func forgetReason(res *driver.Result) {
 	}
 }
 
-// oneByOne stores each block of a job in a job of its own, which protects nothing
-// of the batch.
+// oneByOne stores each block of a job in a separate job, so that nothing of the batch is protected.
 func oneByOne(r *Reference, job *driver.Job) {
 	go func() {
 		res := &driver.Result{Job: job.ID}

@@ -12,8 +12,8 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
-// payload is one block as the suite knows it: its key, the only bytes that a Load
-// may yield, and what a tier has to keep with them.
+// payload is one block as the suite knows it: its key, the only bytes that a Load may give, and the
+// attributes that a tier must keep.
 type payload struct {
 	key   block.Key
 	data  []byte
@@ -72,7 +72,7 @@ func contentOf(f *os.File) ([]byte, error) {
 	return data, nil
 }
 
-// firstDifference says where got is not want, for messages.
+// firstDifference says where got differs from want, for messages.
 func firstDifference(got, want []byte) string {
 	if len(got) != len(want) {
 		return fmt.Sprintf("got %d bytes, want %d", len(got), len(want))

@@ -23,7 +23,7 @@ func (o Op) String() string {
 	return [...]string{"any", "store", "load", "lookup", "sync"}[o]
 }
 
-// Fault is what goes wrong with one block operation. The zero Fault is none.
+// Fault is a fault of one block operation. The zero Fault is none.
 type Fault struct {
 	// Stall holds the operation (Reference) or the completion of its job
 	// (Faulty) until the channel is closed, or until the context of Close is
@@ -34,20 +34,18 @@ type Fault struct {
 	// enough to fail a whole Lookup.
 	Err error
 
-	// Corrupt damages a byte of the tier's copy. A Load then fails with
-	// ErrCorrupt and the copy is dropped; after a Store, Reference notices
-	// at the next Load, while Faulty fails the Store itself.
+	// Corrupt damages a byte of the tier's copy. A Load then fails with ErrCorrupt and the copy is
+	// dropped. After a Store, Reference detects it at the next Load; Faulty fails the Store itself.
 	Corrupt bool
 
-	// Short ends the source of a Store, or the tier's copy at a Load, half
-	// way through.
+	// Short ends the source of a Store, or the tier's copy at a Load, half way.
 	Short bool
 
 	// Hide answers Miss to a Lookup, whatever the tier holds.
 	Hide bool
 }
 
-// Rule says which operations meet a Fault.
+// Rule says which operations get a Fault.
 type Rule struct {
 	Op    Op                   // OpAny matches each
 	Match func(block.Key) bool // nil matches each key; may run in parallel
@@ -56,9 +54,8 @@ type Rule struct {
 	Fault Fault
 }
 
-// Plan is the list of rules that a tier under fault injection follows: the first
-// rule that fits an operation applies. A nil Plan injects nothing. Its methods
-// may be called in parallel.
+// Plan is the list of rules for fault injection: the first rule that matches an operation applies.
+// A nil Plan injects nothing. Its methods may be called in parallel.
 type Plan struct {
 	rules    atomic.Pointer[[]*countedRule]
 	injected atomic.Int64
@@ -70,7 +67,7 @@ type countedRule struct {
 	matched atomic.Int64
 }
 
-// NewPlan returns a plan of those rules.
+// NewPlan returns a plan with these rules.
 func NewPlan(rules ...Rule) *Plan {
 	p := &Plan{}
 	p.Set(rules...)
@@ -86,7 +83,7 @@ func (p *Plan) Set(rules ...Rule) {
 	p.rules.Store(&counted)
 }
 
-// Injected returns how many operations have met a fault so far.
+// Injected returns how many operations have had a fault so far.
 func (p *Plan) Injected() int64 { return p.injected.Load() }
 
 // next counts one operation and returns its fault, if it has one.
@@ -108,7 +105,7 @@ func (p *Plan) next(op Op, key block.Key) (Fault, bool) {
 	return Fault{}, false
 }
 
-// nextAll returns the faults of a job's blocks, nil if it meets none.
+// nextAll returns the faults of a job's blocks, or nil if there are none.
 func (p *Plan) nextAll(op Op, blocks []driver.Transfer) []Fault {
 	var faults []Fault
 	for i := range blocks {
@@ -123,8 +120,8 @@ func (p *Plan) nextAll(op Op, blocks []driver.Transfer) []Fault {
 	return faults
 }
 
-// lookup applies the faults of look-ups to the answer out of a tier. The error
-// is that of a Fault; out is then all Miss.
+// lookup applies the faults of look-ups to the answer out of a tier. It returns the error of a
+// Fault; out is then all Miss.
 func (p *Plan) lookup(keys []block.Key, out []driver.Presence) error {
 	for i, key := range keys {
 		f, ok := p.next(OpLookup, key)

@@ -13,19 +13,18 @@ import (
 
 // PrimaryHarness tells RunPrimary how to open the implementation under test.
 type PrimaryHarness struct {
-	// Open opens the store of that name, a short word, or fails the test. The
-	// same name is the same store, so that what Close(true) kept can be
-	// adopted; a name not seen before is an empty store. Open registers the
-	// clean-up of whatever the store may leave behind; Close twice is fine.
+	// Open opens the store of that name, a short word, or fails the test. The same name is the same
+	// store, so that files kept by Close(true) can be adopted. A new name is an empty store. Open
+	// registers the clean-up of all that the store may leave behind. Close may be called twice.
 	Open func(t *testing.T, name string) driver.Primary
 
-	// Crash does to p what the death of its process does: it lets go of
-	// everything without a call of Close. Nil skips the tests that need it.
+	// Crash releases everything of p without a call of Close, as the death of its process does. Nil
+	// skips the tests that need it.
 	Crash func(t *testing.T, p driver.Primary)
 }
 
-// RunPrimary checks that an implementation keeps the promises of driver.Primary.
-// Each property is a subtest with a store of its own.
+// RunPrimary checks that an implementation keeps the promises of driver.Primary. Each property is a
+// subtest with its own store.
 func RunPrimary(t *testing.T, h PrimaryHarness) {
 	for _, tc := range []struct {
 		name string
@@ -49,7 +48,7 @@ func RunPrimary(t *testing.T, h PrimaryHarness) {
 	}
 }
 
-// primaryAdopted is what Adopt said about one blob.
+// primaryAdopted is the report of Adopt about one blob.
 type primaryAdopted struct {
 	record   *driver.Record
 	modified bool
@@ -73,8 +72,7 @@ func openPrimary(t *testing.T, h PrimaryHarness, name string) (driver.Primary, m
 	return p, got
 }
 
-// createPrimary makes a file with data in it, last modified long ago, so that any
-// later write shows.
+// createPrimary makes a file with data, last modified long ago, so that any later write is visible.
 func createPrimary(t *testing.T, p driver.Primary, data string) (driver.BlobID, *os.File) {
 	t.Helper()
 	id, f, err := p.Create()
@@ -124,7 +122,7 @@ func readPrimary(t *testing.T, p driver.Primary, id driver.BlobID) string {
 	return b.String()
 }
 
-// closePrimary ends a store's first life.
+// closePrimary ends the first life of a store.
 func closePrimary(t *testing.T, p driver.Primary, keep bool) {
 	t.Helper()
 	for range 2 { // the second call does nothing

@@ -13,8 +13,8 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
-// primaryCreate: files are empty, private and open for both, ids ascend from
-// above 0, and Open gives another handle on the same bytes.
+// primaryCreate: files are empty, private and open for reading and writing, ids ascend from above
+// 0, and Open gives another handle on the same bytes.
 func primaryCreate(t *testing.T, h PrimaryHarness) {
 	p, got := openPrimary(t, h, "create")
 	if len(got) != 0 {
@@ -48,8 +48,8 @@ func primaryCreate(t *testing.T, h PrimaryHarness) {
 	closePrimary(t, p, false)
 }
 
-// primaryRecords are records with every field at its edges; path and mtime are
-// set for the file.
+// primaryRecords are records with extreme values in every field; path and mtime are set for the
+// file.
 func primaryRecords() []*driver.Record {
 	component := strings.Repeat("x", block.MaxName)
 	long := strings.TrimSuffix(strings.Repeat(component+"/", block.MaxPath/256), "/") // 4095
@@ -127,7 +127,7 @@ func primaryAdopt(t *testing.T, h PrimaryHarness) {
 	closePrimary(t, p, false)
 }
 
-// primaryCrash: so does one whose process died (A11).
+// primaryCrash: a store whose process died comes back in the same way (A11).
 func primaryCrash(t *testing.T, h PrimaryHarness) {
 	if h.Crash == nil {
 		t.Skip("the harness cannot crash")
@@ -162,8 +162,8 @@ func primaryReplace(t *testing.T, h PrimaryHarness) {
 	closePrimary(t, p, false)
 }
 
-// primaryUncommitted: files without a record, or that lost it, are gone after
-// adoption; dropping a record twice is no error.
+// primaryUncommitted: files without a record, or whose record was dropped, are gone after adoption.
+// Dropping a record twice is no error.
 func primaryUncommitted(t *testing.T, h PrimaryHarness) {
 	p, _ := openPrimary(t, h, "uncommitted")
 	never, _ := createPrimary(t, p, "never")
@@ -192,7 +192,7 @@ func primaryUncommitted(t *testing.T, h PrimaryHarness) {
 	closePrimary(t, p, false)
 }
 
-// primaryRefused: what fn refuses is removed, there and then.
+// primaryRefused: files that fn refuses are removed at once.
 func primaryRefused(t *testing.T, h PrimaryHarness) {
 	p, _ := openPrimary(t, h, "refused")
 	keep := map[driver.BlobID]bool{}
@@ -222,8 +222,8 @@ func primaryRefused(t *testing.T, h PrimaryHarness) {
 	closePrimary(t, p, false)
 }
 
-// primaryModified: a write after the commit shows at adoption, whether it
-// changes the size or not, with the size of the file; a new commit heals it.
+// primaryModified: adoption detects a write after the commit, whether it changes the size or not,
+// and reports the size of the file. A new commit repairs it.
 func primaryModified(t *testing.T, h PrimaryHarness) {
 	p, _ := openPrimary(t, h, "modified")
 	type want struct {
@@ -308,8 +308,8 @@ func primaryRemove(t *testing.T, h PrimaryHarness) {
 	check("after Close")
 }
 
-// primaryIDs: ids ascend over the whole life of a store, also if all the blobs
-// that an earlier process made are gone.
+// primaryIDs: ids ascend over the whole life of a store, also if all blobs of an earlier process
+// are gone.
 func primaryIDs(t *testing.T, h PrimaryHarness) {
 	var last driver.BlobID
 	for life := range 4 {

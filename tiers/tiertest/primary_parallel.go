@@ -10,7 +10,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
-// primaryParallel: calls for different blobs in parallel lose and mix up nothing.
+// primaryParallel: parallel calls for different blobs lose nothing and mix up nothing.
 func primaryParallel(t *testing.T, h PrimaryHarness) {
 	const workers, each = 8, 100
 	p, _ := openPrimary(t, h, "parallel")
@@ -67,8 +67,8 @@ func primaryParallel(t *testing.T, h PrimaryHarness) {
 	closePrimary(t, p, false)
 }
 
-// primaryClosing: Close may come while calls are in progress; each of them works
-// or fails with ErrClosed, and nothing is left behind.
+// primaryClosing: Close may come during calls. Each call works or fails with ErrClosed, and nothing
+// is left behind.
 func primaryClosing(t *testing.T, h PrimaryHarness) {
 	p, _ := openPrimary(t, h, "closing")
 	started := make(chan struct{}, 4)

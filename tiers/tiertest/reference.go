@@ -12,30 +12,28 @@ import (
 	"github.com/kvfs/kvfs/tiers/invariant"
 )
 
-// Reference is the reference implementation of driver.Tier: a secondary tier in
-// memory, with injected latency and faults (A33, A34). It does no more than the
-// contract asks, and where the contract leaves a choice it chooses so:
+// Reference is the reference implementation of driver.Tier: a secondary tier in memory, with
+// injected latency and faults (A33, A34). It does only what the contract asks. Where the contract
+// leaves a choice:
 //
-//  1. Lookup answers Pending from the return of Store until the job has dealt
-//     with the block, and Hit before Done is called (A15). While another version
-//     of a held block is being stored it answers Hit, and a Load gets the old one.
-//  2. A Store of a version that another job is storing is Skipped with ErrPending.
-//     A Store of another version than that cancels the earlier one.
+//  1. Lookup answers Pending from the return of Store until the job has handled the block, and Hit
+//     before Done is called (A15). While another version of a held block is being stored it
+//     answers Hit, and a Load gets the old version.
+//  2. A Store of a version that another job is storing is Skipped with ErrPending. A Store of
+//     another version cancels the earlier one.
 //  3. A Load of a block that is being stored fails with ErrPending.
-//  4. Remove also cancels the stores under way of its keys; so does Update those
-//     of to. A cancelled store is Skipped with ErrNotFound, and does not count as held.
-//  5. Loads are served before stores. Load and a Store of a present block count
-//     as use, as Touch does; Update does not.
-//  6. A Store whose source is short fails with ErrInvalid, one whose bytes
-//     disagree with Sum with ErrCorrupt, one beyond the capacity with
-//     ErrTooLarge. Nothing is stored and nothing evicted then.
-//  7. When a Store that would replace another version does not come off, that
-//     version is dropped, unless the store was cancelled or the tier is closing.
-//  8. A pinned block is not evicted, and the Host not asked about it.
+//  4. Remove also cancels running stores of its keys; Update cancels those of to. A cancelled store
+//     is Skipped with ErrNotFound, and does not count as held.
+//  5. Loads are served before stores. Load and a Store of a present block count as use, as Touch
+//     does; Update does not.
+//  6. A Store with a short source fails with ErrInvalid. One whose bytes disagree with Sum fails
+//     with ErrCorrupt, one beyond the capacity with ErrTooLarge. Nothing is stored or evicted then.
+//  7. When a Store that would replace another version fails, that version is dropped, unless the
+//     store was cancelled or the tier is closing.
+//  8. A pinned block is not evicted, and the Host is not asked about it.
 //  9. A copy that proves bad is reported as Lost before the Done of the Load.
-//  10. A job that comes after Close fails with ErrClosed, through Done as usual.
-//     When the tier is offline, jobs in the queue and later ones fail with
-//     ErrUnavailable.
+//  10. A job after Close fails with ErrClosed, through Done as usual. When the tier is offline,
+//     jobs in the queue and later ones fail with ErrUnavailable.
 type Reference struct {
 	// Constant after OpenReference.
 	opts    ReferenceOptions
@@ -47,7 +45,7 @@ type Reference struct {
 
 	mu struct {
 		invariant.Mutex
-		work sync.Cond // a job was queued or let go, or closed was set
+		work sync.Cond // a job was queued or released, or closed was set
 
 		// INVARIANT: held and order have the same blocks.
 		held  map[block.Key]*list.Element // of *heldBlock
@@ -55,20 +53,20 @@ type Reference struct {
 		// INVARIANT: used is the sum of the sizes held, at most CapacityBytes.
 		used int64
 
-		storing map[block.Key]*claim // the store under way of each key
-		durable []*heldBlock         // what the last Sync or Close has made durable, oldest first
+		storing map[block.Key]*claim // the running store of each key
+		durable []*heldBlock         // blocks made durable by the last Sync or Close, oldest first
 		written int64                // counts against BudgetBytes
-		host    driver.Host          // nil: nobody to ask
+		host    driver.Host          // nil: there is no Host
 		stats   driver.Stats         // counters only
 
 		refused []*refJob // beyond QueueJobs; only to be completed
 		syncs   []*refJob
 		loads   []*refJob
 		stores  []*refJob
-		holds   [OpSync + 1]int // how many hold back each kind
+		holds   [OpSync + 1]int // number of holds of each kind
 		events  [OpSync + 1]opEvents
 		changed chan struct{} // closed and replaced whenever events changes
-		offline error         // set by Fail: why
+		offline error         // set by Fail: the cause
 		closed  bool
 	}
 }
@@ -82,7 +80,7 @@ var (
 	_ driver.Syncer     = (*Reference)(nil)
 )
 
-// heldBlock is one copy; constant once in the tables, but for leaving.
+// heldBlock is one copy. It is constant once in the tables, except leaving.
 type heldBlock struct {
 	key   block.Key
 	data  []byte
@@ -90,8 +88,8 @@ type heldBlock struct {
 	sum   block.Checksum
 	attrs driver.Attrs
 
-	// leaving: the Host is being asked to let the copy go, so that a Store may not
-	// rely on it any more. Guarded by Reference.mu.
+	// leaving: the Host is being asked about its eviction, so a Store may not rely on the copy any
+	// more. Guarded by Reference.mu.
 	leaving bool
 }
 
@@ -99,18 +97,18 @@ type heldBlock struct {
 type claim struct {
 	key     block.Key
 	seq     uint64
-	removed bool // Remove, Update or a later Store has taken it away; guarded by Reference.mu
+	removed bool // Remove, Update or a later Store has cancelled it; guarded by Reference.mu
 }
 
 // refJob is a job in a queue, or a Sync.
 type refJob struct {
 	*driver.Job          // nil: a Sync
 	op          Op       // OpStore, OpLoad or OpSync
-	claims      []*claim // stores: one a block; nil where another job is storing it
+	claims      []*claim // stores: one a block; nil if another job is storing it
 	synced      func(error)
 }
 
-// blocks returns how many operations the job is.
+// blocks returns the number of operations of the job.
 func (j *refJob) blocks() int {
 	if j.op == OpSync {
 		return 1
@@ -118,8 +116,8 @@ func (j *refJob) blocks() int {
 	return len(j.Blocks)
 }
 
-// OpenReference starts a Reference. It fails with ErrInvalid, naming each option
-// that is out of range. The caller closes it.
+// OpenReference starts a Reference. It fails with ErrInvalid, naming each option that is out of
+// range. The caller must close it.
 func OpenReference(opts ReferenceOptions) (*Reference, error) {
 	opts, err := opts.withDefaults()
 	if err != nil {
@@ -141,8 +139,8 @@ func OpenReference(opts ReferenceOptions) (*Reference, error) {
 	return r, nil
 }
 
-// checkLocked panics if an invariant of mu is broken. Beyond 256 blocks it leaves
-// out the sum, which would make each call linear. It needs r.mu.
+// checkLocked panics if an invariant of mu is broken. Beyond 256 blocks it does not check the sum,
+// which would make each call linear. It needs r.mu.
 func (r *Reference) checkLocked() {
 	m := &r.mu
 	invariant.Check(len(m.held) == m.order.Len(), "held %d, order %d", len(m.held), m.order.Len())
@@ -157,8 +155,8 @@ func (r *Reference) checkLocked() {
 	invariant.Check(sum == m.used, "used %d, sum of sizes %d", m.used, sum)
 }
 
-// Lookup sets out[i] to the presence of keys[i]; see driver.Tier. It does not
-// wait, so it takes no notice of its context.
+// Lookup sets out[i] to the presence of keys[i]; see driver.Tier. It does not wait, so it ignores
+// its context.
 func (r *Reference) Lookup(_ context.Context, keys []block.Key, out []driver.Presence) error {
 	clear(out)
 	if len(keys) != len(out) {
@@ -192,7 +190,7 @@ func (r *Reference) lookup(keys []block.Key, out []driver.Presence) error {
 	return nil
 }
 
-// downLocked returns why the tier serves nobody, or nil. It needs r.mu.
+// downLocked returns why the tier is down, or nil. It needs r.mu.
 func (r *Reference) downLocked() error {
 	switch {
 	case r.mu.closed:
@@ -209,8 +207,8 @@ func (r *Reference) Store(job *driver.Job) { r.submit(&refJob{Job: job, op: OpSt
 // Load copies the blocks of job up into their files; see driver.Tier.
 func (r *Reference) Load(job *driver.Job) { r.submit(&refJob{Job: job, op: OpLoad}) }
 
-// submit queues a job, or completes it from a goroutine of its own if the tier is
-// closed: Done must not run within Store or Load.
+// submit queues a job. If the tier is closed, it completes the job on a separate goroutine, because
+// Done must not run within Store or Load.
 func (r *Reference) submit(j *refJob) {
 	if r.opts.OnJob != nil && j.op != OpSync {
 		r.opts.OnJob(j.op, j.Job)
@@ -218,7 +216,7 @@ func (r *Reference) submit(j *refJob) {
 	if r.enqueue(j) {
 		return
 	}
-	// Ends with Done. Nobody is left to join it: the tier is closed.
+	// Ends with Done. Nothing waits for it: the tier is closed.
 	go r.complete(j, r.failAll(j, block.ErrClosed))
 }
 
@@ -250,8 +248,8 @@ func (r *Reference) enqueue(j *refJob) bool {
 	return true
 }
 
-// claimLocked claims the keys of a store, but for those whose same version another
-// job is storing. It needs r.mu.
+// claimLocked claims the keys of a store, except keys whose same version another job is storing. It
+// needs r.mu.
 func (r *Reference) claimLocked(j *refJob) {
 	j.claims = make([]*claim, len(j.Blocks))
 	for i := range j.Blocks {
@@ -265,7 +263,7 @@ func (r *Reference) claimLocked(j *refJob) {
 	}
 }
 
-// cancelLocked takes away the claim of the store of key under way. It needs r.mu.
+// cancelLocked cancels the claim of the running store of key. It needs r.mu.
 func (r *Reference) cancelLocked(key block.Key) {
 	if c := r.mu.storing[key]; c != nil {
 		c.removed = true
@@ -273,8 +271,7 @@ func (r *Reference) cancelLocked(key block.Key) {
 	}
 }
 
-// Remove drops the blocks, cancels their stores under way, and returns how many
-// were held.
+// Remove drops the blocks, cancels their running stores, and returns how many were held.
 func (r *Reference) Remove(keys []block.Key) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -300,9 +297,9 @@ func (r *Reference) Touch(keys []block.Key) {
 	}
 }
 
-// Close serves the jobs in the queue, failing with ErrClosed those that have not
-// ended when ctx is done, joins the workers and frees the blocks. It ends every
-// Hold. It must not be called from Done. A second call waits for the first.
+// Close serves the queued jobs. Jobs that have not ended when ctx is done fail with ErrClosed. Then
+// it waits for the workers and frees the blocks. It ends every Hold. It must not be called from
+// Done. A second call waits for the first.
 func (r *Reference) Close(ctx context.Context) error {
 	r.close.Do(func() {
 		r.mu.Lock()
@@ -331,7 +328,7 @@ func (r *Reference) clearLocked() {
 	r.mu.used = 0
 }
 
-// Stats reports the capacity, what is held and what was done.
+// Stats reports the capacity, the held blocks and the counters.
 func (r *Reference) Stats() driver.Stats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -354,8 +351,7 @@ func (r *Reference) Stats() driver.Stats {
 	return s
 }
 
-// Blocks calls fn for each block held when it was called, the most recently used
-// first, without a lock.
+// Blocks calls fn, without a lock, for each block held at the call, the most recently used first.
 func (r *Reference) Blocks(fn func(h *driver.Held) bool) error {
 	for _, h := range slices.Backward(r.oldestFirst()) {
 		held := driver.Held{Key: h.key, Size: h.size, Sum: h.sum, Attrs: cloneAttrs(&h.attrs)}
@@ -366,7 +362,7 @@ func (r *Reference) Blocks(fn func(h *driver.Held) bool) error {
 	return nil
 }
 
-// cloneAttrs returns a copy of a that shares nothing with it.
+// cloneAttrs returns a deep copy of a.
 func cloneAttrs(a *driver.Attrs) driver.Attrs {
 	c := *a
 	c.Dirs = slices.Clone(a.Dirs)

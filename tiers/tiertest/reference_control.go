@@ -9,8 +9,8 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
-// NewReference opens a Reference for a test, and closes it when the test has ended,
-// failing what is not done by then.
+// NewReference opens a Reference for a test. It closes it when the test has ended, and fails all
+// jobs that are not done by then.
 func NewReference(t testing.TB, opts ReferenceOptions) *Reference {
 	t.Helper()
 	r, err := OpenReference(opts)
@@ -28,15 +28,15 @@ func NewReference(t testing.TB, opts ReferenceOptions) *Reference {
 // opEvents counts one kind of operation.
 type opEvents struct{ begunJobs, begunBlocks, doneJobs, doneBlocks int }
 
-// changedLocked wakes those that await events. It needs r.mu.
+// changedLocked wakes the callers that await events. It needs r.mu.
 func (r *Reference) changedLocked() {
 	close(r.mu.changed)
 	r.mu.changed = make(chan struct{})
 }
 
-// Hold holds back all jobs of one kind, or of all with OpAny, that have not been
-// begun by a worker, until release is called, which may be repeated, or until Close
-// or Fail. Others are served meanwhile. Look-ups are never held.
+// Hold holds back all jobs of one kind, or of all kinds with OpAny, that no worker has begun. They
+// wait until release is called (it may be called again), or until Close or Fail. Other jobs are
+// served meanwhile. Look-ups are never held.
 func (r *Reference) Hold(op Op) (release func()) {
 	r.hold(op, 1)
 	return sync.OnceFunc(func() { r.hold(op, -1) })
@@ -53,16 +53,16 @@ func (r *Reference) hold(op Op, delta int) {
 	r.mu.work.Broadcast()
 }
 
-// Jobs returns how many jobs of a kind, OpStore, OpLoad or OpSync, were submitted and
-// how many are done, which means that their Done has returned.
+// Jobs returns how many jobs of a kind (OpStore, OpLoad or OpSync) were submitted, and how many are
+// done: their Done has returned.
 func (r *Reference) Jobs(op Op) (submitted, done int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.mu.events[op].begunJobs, r.mu.events[op].doneJobs
 }
 
-// AwaitSubmitted returns once n blocks or more, counted from the start, were
-// submitted in jobs of a kind, or with the error of ctx. A Sync is one block.
+// AwaitSubmitted returns once n blocks or more, counted from the start, were submitted in jobs of a
+// kind, or with the error of ctx. A Sync counts as one block.
 func (r *Reference) AwaitSubmitted(ctx context.Context, op Op, n int) error {
 	return r.await(ctx, func() bool { return r.mu.events[op].begunBlocks >= n })
 }
@@ -92,8 +92,8 @@ func (r *Reference) await(ctx context.Context, reached func() bool) error {
 	}
 }
 
-// Corrupt flips a bit in the copies of the keys, which nobody notices until a Load
-// or Scrub. It returns how many the tier held.
+// Corrupt flips a bit in the copies of the keys. Only a Load or Scrub detects that. It returns how
+// many the tier held.
 func (r *Reference) Corrupt(keys ...block.Key) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -109,8 +109,8 @@ func (r *Reference) Corrupt(keys ...block.Key) int {
 	return count
 }
 
-// Scrub verifies all copies, drops those that are bad, reports them as Lost with
-// ErrCorrupt, and returns how many.
+// Scrub verifies all copies, drops the bad ones, reports them as Lost with ErrCorrupt, and returns
+// their number.
 func (r *Reference) Scrub() int {
 	count := 0
 	for _, h := range r.oldestFirst() {
@@ -121,9 +121,9 @@ func (r *Reference) Scrub() int {
 	return count
 }
 
-// Fail takes the tier offline, as a device that breaks: all blocks are gone and
-// reported as Lost with ErrUnavailable before it returns, and what is in the queue
-// or comes later fails with ErrUnavailable, of which err is the cause.
+// Fail takes the tier offline, as a broken device does. All blocks are gone and reported as Lost
+// with ErrUnavailable before it returns. Queued and later jobs fail with ErrUnavailable; err is the
+// cause.
 func (r *Reference) Fail(err error) {
 	lost, host := r.fail(err)
 	for _, h := range lost {
@@ -131,7 +131,7 @@ func (r *Reference) Fail(err error) {
 	}
 }
 
-// fail goes offline and returns the blocks lost by that.
+// fail goes offline and returns the lost blocks.
 func (r *Reference) fail(err error) ([]*heldBlock, driver.Host) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -145,7 +145,7 @@ func (r *Reference) fail(err error) ([]*heldBlock, driver.Host) {
 	return lost, r.mu.host
 }
 
-// Recover brings a tier that has failed online again, empty.
+// Recover brings a failed tier online again, empty.
 func (r *Reference) Recover() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

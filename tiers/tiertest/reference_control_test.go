@@ -11,9 +11,8 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
-// TestReferenceHold shows that jobs wait while their kind is on hold, others do not,
-// that what was submitted and done can be awaited without a clock, and that Close
-// ends a hold.
+// TestReferenceHold shows that jobs wait while their kind is on hold and others do not, that tests
+// can await submitted and done jobs without a clock, and that Close ends a hold.
 func TestReferenceHold(t *testing.T) {
 	for _, opts := range []ReferenceOptions{{Workers: 1}, {Direct: true}} {
 		r := openReference(t, opts)
@@ -60,7 +59,7 @@ func TestReferenceHold(t *testing.T) {
 	}
 }
 
-// TestReferenceOnJob shows that each job is told of before it is served.
+// TestReferenceOnJob shows that OnJob is called for each job before the job is served.
 func TestReferenceOnJob(t *testing.T) {
 	var mu sync.Mutex
 	var got []string
@@ -78,8 +77,8 @@ func TestReferenceOnJob(t *testing.T) {
 	}
 }
 
-// TestReferenceFail shows what a broken device does: every block is Lost, jobs fail with
-// ErrUnavailable, those on hold too, and nothing is there after it recovers.
+// TestReferenceFail shows the effect of a broken device: every block is Lost, jobs fail with
+// ErrUnavailable, also those on hold, and the tier is empty after it recovers.
 func TestReferenceFail(t *testing.T) {
 	r := openReference(t, ReferenceOptions{})
 	h := newTestHarness(t, r)
@@ -130,8 +129,7 @@ func TestReferenceFail(t *testing.T) {
 	h.wantAll(h.store(blocks...), driver.Stored)
 }
 
-// TestReferenceFailUnderWay shows that a Store that is being served when the tier fails
-// is not Stored.
+// TestReferenceFailUnderWay shows that a running Store is not Stored when the tier fails.
 func TestReferenceFailUnderWay(t *testing.T) {
 	key := numberedKey("under-way", 0)
 	entered := make(chan struct{})
@@ -152,7 +150,7 @@ func TestReferenceFailUnderWay(t *testing.T) {
 	}
 }
 
-// TestReferenceScrub shows that damage is found without a Load, and reported once.
+// TestReferenceScrub shows that Scrub finds damage without a Load, and reports it once.
 func TestReferenceScrub(t *testing.T) {
 	r := openReference(t, ReferenceOptions{})
 	h := newTestHarness(t, r)
@@ -179,9 +177,8 @@ func TestReferenceScrub(t *testing.T) {
 	}
 }
 
-// TestReferenceVersions shows what becomes of the version that a Store would replace:
-// it answers until then, and is gone if the Store does not come off; and that of
-// two versions under way the one submitted later counts.
+// TestReferenceVersions shows the fate of the version that a Store would replace: it answers until
+// then, and is gone if the Store fails. Of two running versions the one submitted later counts.
 func TestReferenceVersions(t *testing.T) {
 	r := openReference(t, ReferenceOptions{MaxBlocks: 2})
 	h := newTestHarness(t, r)
@@ -204,8 +201,7 @@ func TestReferenceVersions(t *testing.T) {
 	h.wantPresence(driver.Miss, key)
 }
 
-// TestReferencePinned shows that what the user has pinned is neither evicted nor asked
-// for.
+// TestReferencePinned shows that a pinned block is not evicted, and the Host not asked about it.
 func TestReferencePinned(t *testing.T) {
 	r := openReference(t, ReferenceOptions{MaxBlocks: 2})
 	h := newTestHarness(t, r)
@@ -225,8 +221,8 @@ func TestReferencePinned(t *testing.T) {
 	}
 }
 
-// TestReferenceLeaving shows that a Store of a block that the Host is just giving leave
-// to evict does not rely on that copy.
+// TestReferenceLeaving shows that a Store of a block that the Host is just releasing for eviction
+// does not rely on that copy.
 func TestReferenceLeaving(t *testing.T) {
 	r := openReference(t, ReferenceOptions{MaxBlocks: 2, Workers: 2})
 	h := newTestHarness(t, r)
@@ -247,7 +243,7 @@ func TestReferenceLeaving(t *testing.T) {
 	newcomer := h.submit(jobSpec{op: OpStore, blocks: blocks[2:]})
 	<-asked
 	outcomes := h.store(blocks[0])
-	h.wantAll(outcomes, driver.Stored) // in place of the copy that is leaving
+	h.wantAll(outcomes, driver.Stored) // instead of the copy that is leaving
 	close(answer)
 	h.wantAll(h.settle(newcomer), driver.Stored)
 	if leave, _ := host.told(blocks[0].key); leave < 1 {
@@ -255,7 +251,7 @@ func TestReferenceLeaving(t *testing.T) {
 	}
 }
 
-// TestReferenceReopen shows what outlives a power cut, and what a clean close.
+// TestReferenceReopen shows what outlives a power cut, and what outlives a clean close.
 func TestReferenceReopen(t *testing.T) {
 	r := openReference(t, ReferenceOptions{})
 	h := newTestHarness(t, r)

@@ -32,9 +32,9 @@ func (r *Reference) serveOne() bool {
 	return true
 }
 
-// dequeue waits for the next job: the refused ones first, which cost nothing,
-// then syncs, then loads, then stores. What is on Hold waits, unless the tier is
-// closed or offline. ok is false when it is closed and none is left.
+// dequeue waits for the next job: first the refused ones, which cost nothing, then syncs, then
+// loads, then stores. Jobs on Hold wait, unless the tier is closed or offline. ok is false when the
+// tier is closed and no job is left.
 func (r *Reference) dequeue() (j *refJob, refused, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -71,8 +71,8 @@ func pop(queue *[]*refJob) (*refJob, bool) {
 	return j, true
 }
 
-// complete calls Done, without a lock. Nothing of the job is used after it. A Sync
-// has one outcome, whose error it is told.
+// complete calls Done, without a lock. Nothing of the job is used after it. A Sync has one outcome;
+// its done gets the error.
 func (r *Reference) complete(j *refJob, outcomes []driver.Outcome) {
 	blocks := j.blocks()
 	if j.op == OpSync {
@@ -128,8 +128,7 @@ func (r *Reference) unavailable() error {
 	return fmt.Errorf("%w: %w", block.ErrUnavailable, r.mu.offline)
 }
 
-// pause lets the injected latency pass. It fails with ErrClosed if Close gives up
-// first.
+// pause waits for the injected latency. It fails with ErrClosed if Close gives up first.
 func (r *Reference) pause() error {
 	select {
 	case <-r.aborted:
@@ -147,8 +146,8 @@ func (r *Reference) pause() error {
 	}
 }
 
-// fault waits out a stall and returns the fault's error. It fails with ErrClosed
-// if Close gives up first.
+// fault waits for the end of a stall and returns the fault's error. It fails with ErrClosed if
+// Close gives up first.
 func (r *Reference) fault(f Fault) error {
 	if f.Stall != nil {
 		select {
@@ -164,8 +163,8 @@ func (r *Reference) fault(f Fault) error {
 	}
 }
 
-// store copies block i of a job down, and drops another version of it that is not
-// replaced. batch has the keys of the whole job.
+// store copies block i of a job down. If another version of the block is not replaced, store drops
+// that version. batch has the keys of the whole job.
 func (r *Reference) store(j *refJob, i int, batch map[block.Key]bool) driver.Outcome {
 	tr, c := &j.Blocks[i], j.claims[i]
 	f, _ := r.opts.Faults.next(OpStore, tr.Key)
@@ -255,8 +254,7 @@ func (r *Reference) load(tr *driver.Transfer) driver.Outcome {
 	return driver.Outcome{Key: tr.Key, Status: driver.Loaded, Bytes: tr.Size, Sum: h.sum}
 }
 
-// readSource reads exactly size bytes from the start of f; short pretends that f
-// ends half way.
+// readSource reads exactly size bytes from the start of f. With short, f seems to end half way.
 func readSource(f *os.File, size int64, short bool) ([]byte, error) {
 	if short {
 		return nil, fmt.Errorf("source ends at %d of %d bytes: %w", size/2, size, block.ErrInvalid)
@@ -272,7 +270,7 @@ func readSource(f *os.File, size int64, short bool) ([]byte, error) {
 	return nil, kindOf(err)
 }
 
-// kindOf wraps an error of the file in the kind it belongs to.
+// kindOf wraps an error of the file in its kind.
 func kindOf(err error) error {
 	kind := block.ErrUnavailable
 	switch {
@@ -308,7 +306,7 @@ func (r *Reference) use(key block.Key) (h *heldBlock, storing bool) {
 	return e.Value.(*heldBlock), false
 }
 
-// release gives up a claim that Remove has not taken. A nil claim is ignored.
+// release gives up a claim, unless Remove has cancelled it. A nil claim is ignored.
 func (r *Reference) release(c *claim) {
 	if c == nil {
 		return
@@ -326,7 +324,7 @@ func (r *Reference) releaseAll(j *refJob) {
 	}
 }
 
-// refuse returns the outcomes of a job that the queue had no room for.
+// refuse returns the outcomes of a job beyond the limit of the queue.
 func (r *Reference) refuse(j *refJob) []driver.Outcome {
 	if j.op == OpLoad {
 		return r.failAll(j, fmt.Errorf("queue full: %w", block.ErrUnavailable))
@@ -360,8 +358,8 @@ func (r *Reference) failed(op Op, key block.Key, err error) driver.Outcome {
 	return driver.Outcome{Key: key, Status: driver.Failed, Err: err}
 }
 
-// skipped returns the outcome of a block that is not stored, nil saying that the
-// tier holds it already, and counts it.
+// skipped returns the outcome of a block that is not stored, and counts it. A nil err says that the
+// tier holds the block already.
 func (r *Reference) skipped(key block.Key, err error) driver.Outcome {
 	o := driver.Outcome{Key: key, Status: driver.Skipped}
 	if err == nil {

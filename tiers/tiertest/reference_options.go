@@ -11,7 +11,7 @@ import (
 
 // ReferenceOptions configures a Reference. The zero value works.
 type ReferenceOptions struct {
-	// Name stands in errors. Empty means "reference".
+	// Name is used in errors. Empty means "reference".
 	Name string
 	// CapacityBytes limits the bytes held. Zero means 1 GiB; not negative.
 	CapacityBytes int64
@@ -20,8 +20,8 @@ type ReferenceOptions struct {
 	MaxBlocks int
 	// MaxKeyBytes limits the path of a key. Zero means block.MaxPath; not negative.
 	MaxKeyBytes int
-	// BudgetBytes may be stored in all, not counting jobs with Force. Zero means no
-	// limit; not negative.
+	// BudgetBytes limits the bytes stored in all, without jobs with Force. Zero means no limit; not
+	// negative.
 	BudgetBytes int64
 	// QueueJobs limits the jobs that wait for a worker. Zero means 1024; not
 	// negative. A Store beyond it is Skipped with ErrNoSpace, a Load fails with
@@ -29,18 +29,18 @@ type ReferenceOptions struct {
 	QueueJobs int
 	// Workers is the number of jobs served at once. Zero means 2; not negative.
 	Workers int
-	// Direct serves each job at once, on a goroutine of its own, so that Done often
-	// comes before Store or Load has returned. Workers does not count then.
+	// Direct serves each job at once, on its own goroutine, so that Done often comes before Store
+	// or Load has returned. Workers has no effect then.
 	Direct bool
 	// Latency passes before each job is served. Zero means none (A33).
 	Latency time.Duration
-	// Clock measures Latency. Nil means that of the process.
+	// Clock measures Latency. Nil means the clock of the process.
 	Clock Clock
 	// Faults are injected into stores, loads, look-ups and syncs. Nil means none
 	// (A33).
 	Faults *Plan
-	// OnJob is told of each job from within Store and Load. It must neither block nor
-	// keep the job. Nil means nobody is.
+	// OnJob is called for each job from within Store and Load. It must neither block nor keep the
+	// job. Nil: not called.
 	OnJob func(op Op, job *driver.Job)
 }
 

@@ -5,8 +5,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
-// SetHost names whom to ask before a block is evicted, and to tell of those that
-// are lost.
+// SetHost sets the Host. The tier asks it before evictions, and reports lost blocks to it.
 func (r *Reference) SetHost(host driver.Host) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -50,7 +49,7 @@ func (r *Reference) Update(from, to block.Key, a *driver.Attrs) bool {
 // Sync calls done from a worker; see driver.Syncer and Reopen.
 func (r *Reference) Sync(done func(error)) { r.submit(&refJob{op: OpSync, synced: done}) }
 
-// sync makes durable what is held.
+// sync makes the held blocks durable.
 func (r *Reference) sync(*refJob) []driver.Outcome {
 	f, _ := r.opts.Faults.next(OpSync, block.Key{})
 	if err := r.fault(f); err != nil {
@@ -62,9 +61,9 @@ func (r *Reference) sync(*refJob) []driver.Outcome {
 	return []driver.Outcome{{Status: driver.Stored}}
 }
 
-// Reopen opens a tier with the same options and with what outlived this one: all
-// that it held, if it is closed; if it is not, what it held at its last Sync, as
-// after a power cut. The caller closes the new one.
+// Reopen opens a tier with the same options and with the blocks that outlived this one. If this
+// tier is closed, these are all that it held; otherwise those of its last Sync, as after a power
+// cut. The caller must close the new one.
 func (r *Reference) Reopen() (*Reference, error) {
 	r.mu.Lock()
 	durable := r.mu.durable

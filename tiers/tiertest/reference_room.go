@@ -7,11 +7,10 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
-// insert enters h, evicting blocks outside batch as needed, with the leave of the
-// Host. It fails with ErrNotFound if the claim was taken away, ErrBudget if too
-// much was written, ErrUnavailable if the tier is offline, and ErrNoSpace if there
-// is no room without evicting a block of batch (A31) or one that the Host
-// keeps.
+// insert enters h and evicts blocks outside batch as needed, if the Host allows it. It fails with
+// ErrNotFound if the claim was cancelled, ErrBudget if too much was written, and ErrUnavailable if
+// the tier is offline. It fails with ErrNoSpace if it would have to evict a block of batch (A31) or
+// one that the Host keeps.
 func (r *Reference) insert(h *heldBlock, c *claim, batch map[block.Key]bool, force bool) error {
 	kept := make(map[*heldBlock]bool)
 	for {
@@ -23,8 +22,8 @@ func (r *Reference) insert(h *heldBlock, c *claim, batch map[block.Key]bool, for
 	}
 }
 
-// tryInsert enters h if there is room, or returns which block to evict first.
-// Nothing is evicted unless there would be room after all of it.
+// tryInsert enters h if there is room, or returns the block to evict first. Nothing is evicted
+// unless evictions would make enough room.
 func (r *Reference) tryInsert(
 	h *heldBlock, c *claim, batch map[block.Key]bool, kept map[*heldBlock]bool, force bool,
 ) (victim *heldBlock, err error) {
@@ -77,8 +76,7 @@ func (r *Reference) tryInsert(
 	return nil, nil
 }
 
-// evict drops a block that is leaving, or notes in kept that the Host does not let
-// it go.
+// evict drops a block that is leaving, or records in kept that the Host keeps it.
 func (r *Reference) evict(h *heldBlock, kept map[*heldBlock]bool) {
 	r.mu.Lock()
 	host := r.mu.host
@@ -110,8 +108,8 @@ func (r *Reference) dropLocked(e *list.Element) {
 	r.mu.used -= h.size
 }
 
-// dropCopyLocked drops this copy, or returns false if it is gone already, perhaps
-// for a later one. It needs r.mu.
+// dropCopyLocked drops this copy, or returns false if it is gone already, maybe replaced by a later
+// one. It needs r.mu.
 func (r *Reference) dropCopyLocked(h *heldBlock) bool {
 	e := r.mu.held[h.key]
 	if e == nil || e.Value != h {
@@ -121,8 +119,7 @@ func (r *Reference) dropCopyLocked(h *heldBlock) bool {
 	return true
 }
 
-// dropOther drops what is held of a block whose store has failed with err: it is
-// another version.
+// dropOther drops another version of a block whose store has failed with err.
 func (r *Reference) dropOther(key block.Key, c *claim, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -134,7 +131,7 @@ func (r *Reference) dropOther(key block.Key, c *claim, err error) {
 	}
 }
 
-// lose drops this copy and tells the Host why.
+// lose drops this copy and reports why to the Host.
 func (r *Reference) lose(h *heldBlock, err error) bool {
 	r.mu.Lock()
 	dropped, host := r.dropCopyLocked(h), r.mu.host
@@ -148,8 +145,7 @@ func (r *Reference) lose(h *heldBlock, err error) bool {
 	return dropped
 }
 
-// holds reports whether that version of a block is held and stays, and marks it as
-// used.
+// holds reports whether this version of a block is held and stays, and marks it as used.
 func (r *Reference) holds(key block.Key, seq uint64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -28,7 +28,7 @@ var smallReferences = []ReferenceOptions{
 	{MaxBlocks: 8},
 }
 
-// reopenReference closes old and opens what outlived it.
+// reopenReference closes old and opens a tier with what outlived it.
 func reopenReference(t *testing.T, old driver.Tier) driver.Tier {
 	t.Helper()
 	if err := old.Close(t.Context()); err != nil {
@@ -37,7 +37,7 @@ func reopenReference(t *testing.T, old driver.Tier) driver.Tier {
 	return crashReference(t, old)
 }
 
-// crashReference opens what outlives a power cut of old, if that is not closed.
+// crashReference opens a tier with what outlives a power cut of old, if old is not closed.
 func crashReference(t *testing.T, old driver.Tier) driver.Tier {
 	t.Helper()
 	r, err := old.(*Reference).Reopen()
@@ -106,8 +106,8 @@ func everyNth() *Plan {
 	)
 }
 
-// TestReferenceFaults shows that the reference implementation, when things go
-// wrong, has errors, but never wrong bytes and never a job without its Result.
+// TestReferenceFaults shows that with faults the reference implementation has errors, but never
+// wrong bytes and never a job without its Result.
 func TestReferenceFaults(t *testing.T) {
 	t.Parallel()
 	plan := everyNth()
@@ -155,8 +155,8 @@ func stallStore(key block.Key) (rule Rule, release func()) {
 	return Rule{Op: OpStore, Match: match, Fault: Fault{Stall: stall}}, func() { close(stall) }
 }
 
-// TestReferenceWhileStoring shows what meets a Store under way: a Load fails with
-// ErrPending, a second Store is Skipped, and Remove cancels it.
+// TestReferenceWhileStoring shows calls during a Store: a Load fails with ErrPending, a second
+// Store is Skipped, and Remove cancels the Store.
 func TestReferenceWhileStoring(t *testing.T) {
 	key := numberedKey("p", 0)
 	rule, release := stallStore(key)
@@ -195,8 +195,8 @@ func TestReferenceOrder(t *testing.T) {
 			order = append(order, name)
 		}})
 	}
-	// The first store may still be in the queue when the load arrives, and be
-	// overtaken like the second: so the load is only held against the second.
+	// The first store may still be in the queue when the load arrives, and be overtaken like the
+	// second. So only the second must be after the load.
 	flights := []*flight{
 		submit("store 1", OpStore, h.payload(key, 0, 100)),
 		submit("store 2", OpStore, h.payloads("second", 1, 100)...),
@@ -211,15 +211,15 @@ func TestReferenceOrder(t *testing.T) {
 	}
 }
 
-// TestReferenceQueueFull shows that a full queue skips stores and fails loads,
-// through Done as ever.
+// TestReferenceQueueFull shows that a full queue skips stores and fails loads, through Done as
+// usual.
 func TestReferenceQueueFull(t *testing.T) {
 	clock := NewManualClock()
 	r := openReference(t, ReferenceOptions{Workers: 1, QueueJobs: 1, Latency: 1, Clock: clock})
 	h := newTestHarness(t, r)
 	blocks := h.payloads("queue", 3, 100)
 	served := h.submit(jobSpec{op: OpStore, blocks: blocks[:1]})
-	if err := clock.AwaitTimers(t.Context(), 1); err != nil { // it has left the queue
+	if err := clock.AwaitTimers(t.Context(), 1); err != nil { // the job has left the queue
 		t.Fatal(err)
 	}
 	queued := h.submit(jobSpec{op: OpStore, blocks: blocks[1:2]})
@@ -239,8 +239,8 @@ func TestReferenceQueueFull(t *testing.T) {
 	h.wantAll(h.settle(queued), driver.Stored)
 }
 
-// TestReferenceFaultKinds shows what each kind of fault does to one block, and
-// that the others of the job are not touched.
+// TestReferenceFaultKinds shows the effect of each kind of fault on one block, and that the other
+// blocks of the job are not affected.
 func TestReferenceFaultKinds(t *testing.T) {
 	unavailable := block.ErrUnavailable
 	for _, row := range []struct {
@@ -284,8 +284,8 @@ func TestReferenceFaultKinds(t *testing.T) {
 	}
 }
 
-// TestReferenceCloseCancelled shows that a stalled job is failed with ErrClosed
-// when the context of Close is done, and its successors with it.
+// TestReferenceCloseCancelled shows that a stalled job fails with ErrClosed when the context of
+// Close is done, and later jobs with it.
 func TestReferenceCloseCancelled(t *testing.T) {
 	key := numberedKey("stalled", 0)
 	rule, _ := stallStore(key)
@@ -297,15 +297,15 @@ func TestReferenceCloseCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	h.close(ctx)
-	// The second may have been served before the context took effect, but
-	// the first was not released.
+	// The second may have been served before the context took effect, but the first was not
+	// released.
 	if o := h.settle(flights[0])[0]; !errors.Is(o.Err, block.ErrClosed) {
 		t.Errorf("stalled store: got %v (%v), want %v", o.Status, o.Err, block.ErrClosed)
 	}
 	h.wantFinishedOrClosed(flights[1])
 }
 
-// TestReferenceTooLarge shows that what cannot fit evicts nothing.
+// TestReferenceTooLarge shows that a block that cannot fit evicts nothing.
 func TestReferenceTooLarge(t *testing.T) {
 	h := newTestHarness(t, openReference(t, smallReferences[0]))
 	blocks := h.payloads("small", 8, 4096)

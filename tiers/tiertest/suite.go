@@ -13,12 +13,10 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
-// Options says what the suite may expect of the tier. The zero value works for a
-// tier with room for 32 MiB.
+// Options describes the tier for the suite. The zero value works for a tier with room for 32 MiB.
 type Options struct {
-	// Small opens an empty tier with room for at least SmallBlocks blocks of
-	// SmallBytes bytes each and for fewer than twice as many. Nil leaves out
-	// what needs a full tier.
+	// Small opens an empty tier with room for at least SmallBlocks blocks of SmallBytes bytes each
+	// and for fewer than twice as many. Nil leaves out cases that need a full tier.
 	Small func(t *testing.T) driver.Tier
 	// SmallBlocks is the room of Small in blocks. Zero means 8; at least 2.
 	SmallBlocks int
@@ -28,45 +26,42 @@ type Options struct {
 	// LRU states that Small evicts the least recently used block first (A28).
 	LRU bool
 
-	// Faulty states that operations may fail, and blocks be missed, at any
-	// time. The suite then allows errors wherever it would want success, but
-	// still one Result a job, and never wrong bytes.
+	// Faulty states that operations may fail, and blocks be missed, at any time. The suite then
+	// allows errors wherever it would expect success, but still requires one Result a job and no
+	// wrong bytes.
 	Faulty bool
 
 	// MinBytes and MaxBytes bound the size of blocks that the tier takes.
 	// Zero means 1 and no limit.
 	MinBytes, MaxBytes int64
 
-	// MaxKeyBytes is the longest path that the tier takes, of any shape: a key of that
-	// length is stored, a longer one fails with ErrNameTooLong. Zero means
-	// not to be told: a key of block.MaxPath bytes may be stored or fail so.
+	// MaxKeyBytes is the longest path that the tier takes, of any form: a key of that length is
+	// stored, a longer one fails with ErrNameTooLong. Zero means unknown: a key of block.MaxPath
+	// bytes may be stored or fail in this way.
 	MaxKeyBytes int
 
-	// Budgeted opens an empty tier with room for 128 blocks of SmallBytes bytes and
-	// a write budget for at least one and fewer than 64 of them. Nil leaves out
-	// what needs a budget.
+	// Budgeted opens an empty tier with room for 128 blocks of SmallBytes bytes and a write budget
+	// for at least one and fewer than 64 of them. Nil leaves out cases that need a budget.
 	Budgeted func(t *testing.T) driver.Tier
 
-	// Reopen closes the tier and opens it again on the same storage. Nil
-	// leaves out what needs blocks that outlive Close.
+	// Reopen closes the tier and opens it again on the same storage. Nil leaves out cases with
+	// blocks that outlive Close.
 	Reopen func(t *testing.T, tier driver.Tier) driver.Tier
 
-	// Crash opens a tier with what of the old one, which is not closed, would
-	// survive a power cut, and then sees to the end of the old one. Nil leaves out
-	// what needs that.
+	// Crash opens a tier with what would survive a power cut of the old one, which is not closed,
+	// and then ends the old one. Nil leaves out the cases that need that.
 	Crash func(t *testing.T, tier driver.Tier) driver.Tier
 
-	// Corrupt flips a bit in the bytes of the tier's copy of a block, behind the
-	// tier's back. Nil leaves out what needs a bad copy.
+	// Corrupt flips a bit in the tier's copy of a block, without the tier. Nil leaves out the cases
+	// that need a bad copy.
 	Corrupt func(t *testing.T, tier driver.Tier, key block.Key)
 
-	// Offline breaks the device of the tier, so that all its blocks are gone. Nil
-	// leaves out what needs that.
+	// Offline breaks the device of the tier, so that all its blocks are gone. Nil leaves out the
+	// cases that need that.
 	Offline func(t *testing.T, tier driver.Tier)
 
-	// NewFile makes the empty files that blocks move from and to, open for
-	// reading and writing; the suite closes them. Nil means memfd_create,
-	// which is tmpfs, as the primary tier.
+	// NewFile makes the empty files that blocks move from and to, open for reading and writing. The
+	// suite closes them. Nil means memfd_create, which is tmpfs, as in the primary tier.
 	NewFile func(t *testing.T) *os.File
 
 	// Timeout is the longest that any one job or Close may take. Zero means
@@ -111,14 +106,14 @@ func (o Options) withDefaults(t *testing.T) Options {
 	return o
 }
 
-// seedVariable repeats a run: it holds the seed that the run logged.
+// seedVariable holds the logged seed of a run, to repeat that run.
 const seedVariable = "KVFS_TEST_SEED"
 
 // suiteCase is one test of the suite, named as its subtest.
 type suiteCase struct {
 	name string
 	run  func(h *harness)
-	// needs reports whether the options give the case what it needs; nil: yes.
+	// needs reports whether the options allow the case; nil: they do.
 	needs func(o Options) bool
 }
 
@@ -152,24 +147,23 @@ func needsBudget(o Options) bool  { return o.Budgeted != nil }
 func needsCorrupt(o Options) bool { return o.Corrupt != nil }
 func needsOffline(o Options) bool { return o.Offline != nil && !o.Faulty }
 
-// needsTrue are the needs of cases that prove nothing about a tier which goes wrong.
+// needsTrue are the needs of cases that prove nothing about a faulty tier.
 func needsTrue(o Options) bool      { return !o.Faulty }
 func needsTrueSmall(o Options) bool { return o.Small != nil && !o.Faulty }
 
-// suiteCases returns all cases, from the plainest on.
+// suiteCases returns all cases, the simplest first.
 func suiteCases() []suiteCase {
 	return slices.Concat(contractCases(), dataCases(), versionCases(), recordCases(), capacityCases(),
 		hostCases(), parallelCases(), syncCases(), closeCases())
 }
 
-// Run checks that a tier keeps the contract of driver.Tier, as subtests of t that
-// are named after what they check. open returns an empty tier with room for at
-// least 32 MiB; Run closes it. Each case opens its own.
+// Run checks that a tier keeps the contract of driver.Tier, as subtests of t named after what they
+// check. open returns an empty tier with room for at least 32 MiB; Run closes it. Each case opens
+// its own.
 //
-// Every job of every case is also held to what holds for all jobs: Done called
-// once, not from within Store or Load, with the outcomes in the order of the
-// blocks; errors of a known kind; sizes, checksums and bytes right to the last;
-// files neither closed nor read past their end, nor kept.
+// Run also checks the rules for all jobs on every job: Done is called once, not from within Store
+// or Load, with the outcomes in the order of the blocks; errors are of a known kind; sizes,
+// checksums and all bytes are right; files are neither closed nor read past their end, nor kept.
 func Run(t *testing.T, open func(t *testing.T) driver.Tier, opts Options) {
 	opts = opts.withDefaults(t)
 	t.Logf("%s=%d repeats this run", seedVariable, opts.Seed)

@@ -7,7 +7,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
-// checkHeld checks what an Enumerator says of a block.
+// checkHeld checks the entry of a block from an Enumerator.
 func (h *harness) checkHeld(held *driver.Held, p payload) {
 	h.t.Helper()
 	if held.Size != int64(len(p.data)) || held.Sum != block.Sum(p.data) {
@@ -30,8 +30,7 @@ func (h *harness) checkHeld(held *driver.Held, p payload) {
 	}
 }
 
-// plainKeyBytes is what any tier has to keep of a name and its directories, at 12
-// bytes each.
+// plainKeyBytes is how much any tier must keep of a name and its directories, at 12 bytes each.
 const plainKeyBytes = 1024
 
 // sameAttrs reports whether a and b are equal.

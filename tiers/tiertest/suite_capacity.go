@@ -9,7 +9,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
-// capacityCases check what a tier does when it is full.
+// capacityCases check a full tier.
 func capacityCases() []suiteCase {
 	return []suiteCase{
 		{name: "BatchOverCapacity", run: checkBatchOverCapacity, needs: needsSmall},
@@ -22,14 +22,13 @@ func capacityCases() []suiteCase {
 	}
 }
 
-// smallPayloads returns n blocks of the size that a small tier is made for.
+// smallPayloads returns n blocks of the size for a small tier.
 func (h *harness) smallPayloads(prefix string, n int) []payload {
 	return h.payloads(prefix, n, h.opts.SmallBytes)
 }
 
-// checkBatchOverCapacity: a job larger than the tier fills it with blocks of its
-// own, skips the rest, which is no error, and evicts none of its own; on an
-// empty tier and on a full one (A31).
+// checkBatchOverCapacity: a job larger than the tier fills it with its own blocks, skips the
+// others, which is no error, and evicts none of its own, on an empty tier and on a full one (A31).
 func checkBatchOverCapacity(h *harness) {
 	h.useSmall()
 	n, allSkipped := h.opts.SmallBlocks, 0
@@ -65,9 +64,8 @@ func checkBatchOverCapacity(h *harness) {
 	}
 }
 
-// checkBatchProtectsHeld: a block that is skipped because the tier holds it is part
-// of the batch as well: the blocks that come with it do not evict it, though it
-// is the oldest (A31).
+// checkBatchProtectsHeld: a block that is skipped because the tier holds it belongs to the batch as
+// well: the other blocks of the batch do not evict it, though it is the oldest (A31).
 func checkBatchProtectsHeld(h *harness) {
 	h.useSmall()
 	n := h.opts.SmallBlocks
@@ -109,8 +107,8 @@ func checkTooLarge(h *harness) {
 	h.wantAll(h.store(h.smallPayloads("small", 1)...), driver.Stored)
 }
 
-// checkTurnover: a tier that is full takes new blocks in place of old ones, one
-// after the other, and each can be loaded at once.
+// checkTurnover: a full tier replaces old blocks by new ones, one after the other, and each can be
+// loaded at once.
 func checkTurnover(h *harness) {
 	h.useSmall()
 	for _, p := range h.smallPayloads("turn", 5*h.opts.SmallBlocks) {
@@ -119,8 +117,8 @@ func checkTurnover(h *harness) {
 	}
 }
 
-// checkBudget: when the write budget is used up, a Store is Skipped with ErrBudget;
-// but not one with Force, nor is a block skipped so that the tier holds. Loads go on.
+// checkBudget: when the write budget is used up, a Store is Skipped with ErrBudget, except one with
+// Force and blocks that the tier holds. Loads go on.
 func checkBudget(h *harness) {
 	h.close(context.Background())
 	h.tier = h.opts.Budgeted(h.t)
@@ -156,9 +154,9 @@ func checkBudget(h *harness) {
 func byTouch(h *harness, blocks []payload) { h.tier.Touch(keysOf(blocks)) }
 func byLoad(h *harness, blocks []payload)  { h.wantAll(h.load(blocks...), driver.Loaded) }
 
-// checkLRU: the block used last goes last (A28). It fills the tier, uses the block
-// that would go first, and adds blocks one by one. Whenever some are gone, those
-// must be a prefix of the new order.
+// checkLRU: the block used last goes last (A28). It fills the tier, uses the block that would go
+// first, and adds blocks one by one. Whenever some are gone, they must be a prefix of the new
+// order.
 func checkLRU(h *harness, use func(*harness, []payload)) {
 	h.useSmall()
 	n := h.opts.SmallBlocks

@@ -9,7 +9,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
-// closeCases check how a tier ends, and what outlives it.
+// closeCases check the end of a tier, and what outlives it.
 func closeCases() []suiteCase {
 	return []suiteCase{
 		{name: "CloseCompletes", run: checkCloseCompletes},
@@ -33,8 +33,8 @@ func (h *harness) backlog(present []payload) []*flight {
 	return flights
 }
 
-// checkCloseCompletes: when Close returns every job has had its Result; and with
-// time enough, each was finished rather than failed.
+// checkCloseCompletes: when Close returns every job has had its Result. With enough time each was
+// finished rather than failed.
 func checkCloseCompletes(h *harness) {
 	present := h.payloads("present", 4, 8<<10)
 	h.wantAll(h.store(present...), driver.Stored)
@@ -72,8 +72,8 @@ func checkCloseCancelled(h *harness) {
 	}
 }
 
-// wantFinishedOrClosed checks that the blocks of a job that met Close were moved or
-// failed with ErrClosed.
+// wantFinishedOrClosed checks that the blocks of a job during Close were moved or failed with
+// ErrClosed.
 func (h *harness) wantFinishedOrClosed(f *flight) {
 	h.t.Helper()
 	for i, o := range h.settle(f) {
@@ -83,7 +83,7 @@ func (h *harness) wantFinishedOrClosed(f *flight) {
 	}
 }
 
-// checkCloseTwice: a second Close does nothing, also at the same time.
+// checkCloseTwice: a second Close does nothing, also in parallel.
 func checkCloseTwice(h *harness) {
 	h.wantAll(h.store(h.payloads("twice", 2, 100)...), driver.Stored)
 	tier := h.tier
@@ -104,8 +104,8 @@ func (h *harness) checkClose(tier driver.Tier) {
 	}
 }
 
-// checkAfterClose: a caller that comes too late is told so. A look-up fails with
-// ErrClosed, a job has its one Result, with each block failed by ErrClosed (A32).
+// checkAfterClose: late calls fail. A look-up fails with ErrClosed. A job has its one Result, with
+// each block failed by ErrClosed (A32).
 func checkAfterClose(h *harness) {
 	blocks := h.payloads("after", 3, 1000)
 	h.wantAll(h.store(blocks...), driver.Stored)

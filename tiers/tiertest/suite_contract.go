@@ -45,8 +45,8 @@ func checkEmpty(h *harness) {
 	h.load()
 }
 
-// checkLookupLength: keys and answers of different lengths are refused with
-// ErrInvalid, and the answers are all Miss (A5).
+// checkLookupLength: keys and answers of different lengths are refused with ErrInvalid, and all
+// answers are Miss (A5).
 func checkLookupLength(h *harness) {
 	blocks := h.payloads("length", 3, 100)
 	h.wantAll(h.store(blocks...), driver.Stored)
@@ -62,8 +62,8 @@ func checkLookupLength(h *harness) {
 	}
 }
 
-// checkAbsent: what was never stored is a miss, loads as Absent, and may be touched
-// and removed.
+// checkAbsent: a block that was never stored is a miss, loads as Absent, and may be touched and
+// removed.
 func checkAbsent(h *harness) {
 	blocks := h.payloads("absent", 5, 100)
 	keys := keysOf(blocks)
@@ -98,9 +98,8 @@ func checkStoreThenLookup(h *harness) {
 	h.wantAll(h.load(blocks...), driver.Loaded)
 }
 
-// checkStorePresent: a block that the tier holds is Skipped, not an error and not
-// stored again, alone or among others (A30). All blocks skipped still makes a
-// Result (A32).
+// checkStorePresent: a block that the tier holds is Skipped, not an error and not stored again,
+// alone or among others (A30). A job with only skipped blocks still has a Result (A32).
 func checkStorePresent(h *harness) {
 	blocks := h.payloads("present", 4, 1000)
 	h.wantAll(h.store(blocks[:2]...), driver.Stored)
@@ -113,8 +112,8 @@ func checkStorePresent(h *harness) {
 	h.wantAll(h.load(blocks...), driver.Loaded)
 }
 
-// checkMixedBatch: present and absent blocks in one Load have an outcome each, in
-// order; one that is absent does not hold up the others (A4, A26).
+// checkMixedBatch: present and absent blocks in one Load have an outcome each, in order. An absent
+// block does not delay the others (A4, A26).
 func checkMixedBatch(h *harness) {
 	blocks := h.payloads("mixed", 20, 300)
 	var present []payload
@@ -134,8 +133,8 @@ func checkMixedBatch(h *harness) {
 	}
 }
 
-// checkRemove: removed blocks are gone for a look-up and for a Load that begins
-// later, the others stay, and the count is of blocks held.
+// checkRemove: removed blocks are gone for a look-up and for a later Load, the others stay, and the
+// count is of held blocks.
 func checkRemove(h *harness) {
 	blocks := h.payloads("remove", 6, 2000)
 	stored := h.wantAll(h.store(blocks...), driver.Stored)
@@ -155,8 +154,8 @@ func checkRemove(h *harness) {
 	h.wantAll(h.load(blocks[3:]...), driver.Loaded)
 }
 
-// checkRemoveThenStore: a key that comes back with other bytes and another size
-// never yields the old ones.
+// checkRemoveThenStore: a key that is stored again with other bytes and another size never gives
+// the old ones.
 func checkRemoveThenStore(h *harness) {
 	key := numberedKey("again", 1)
 	for gen, size := range []int64{5000, 100, 9000, 9000, 4096} {
@@ -168,8 +167,7 @@ func checkRemoveThenStore(h *harness) {
 	}
 }
 
-// checkTouch: Touch neither brings a block nor drops one, and ignores those that
-// are absent.
+// checkTouch: Touch neither adds nor drops a block, and ignores absent ones.
 func checkTouch(h *harness) {
 	blocks := h.payloads("touch", 4, 100)
 	h.wantAll(h.store(blocks[:2]...), driver.Stored)
@@ -178,9 +176,9 @@ func checkTouch(h *harness) {
 	h.wantAll(h.load(blocks[:2]...), driver.Loaded)
 }
 
-// checkPendingWhileStoring: from the return of Store until Done, a block that will
-// be stored is Pending or a Hit, never a Miss (A15). Whether a look-up comes in
-// between is chance, so it tries several times.
+// checkPendingWhileStoring: from the return of Store until Done, a block that will be stored is
+// Pending or a Hit, never a Miss (A15). It tries several times, because a look-up in between is a
+// matter of chance.
 func checkPendingWhileStoring(h *harness) {
 	for round := range 20 {
 		blocks := h.payloads(fmt.Sprintf("pending-%d", round), 8, 64<<10)
@@ -197,8 +195,8 @@ func checkPendingWhileStoring(h *harness) {
 	}
 }
 
-// checkCallsFromDone: Done may call the tier, so the tier holds no lock meanwhile;
-// and what it submits there is completed.
+// checkCallsFromDone: Done may call the tier, so the tier holds no lock meanwhile. Jobs submitted
+// there are completed.
 func checkCallsFromDone(h *harness) {
 	blocks := h.payloads("from-done", 6, 700)
 	h.wantAll(h.store(blocks[:3]...), driver.Stored)
@@ -221,9 +219,8 @@ func checkCallsFromDone(h *harness) {
 	h.wantAll(h.load(blocks[3:]...), driver.Loaded)
 }
 
-// wantListed checks that the tier lists the blocks, with their sizes and checksums,
-// and nothing else. A faulty tier may have lost some, and keep some whose Store
-// it has failed.
+// wantListed checks that the tier lists the blocks, with their sizes and checksums, and nothing
+// else. A faulty tier may have lost some, and may keep some whose Store failed.
 func (h *harness) wantListed(e driver.Enumerator, blocks []payload) {
 	h.t.Helper()
 	want := make(map[block.Key]payload)
@@ -254,7 +251,7 @@ func (h *harness) wantListed(e driver.Enumerator, blocks []payload) {
 	}
 }
 
-// checkEnumerate: an Enumerator lists exactly what was stored and not removed, and
+// checkEnumerate: an Enumerator lists exactly the blocks that were stored and not removed, and
 // stops when told.
 func checkEnumerate(h *harness) {
 	e := mustHave[driver.Enumerator](h)
@@ -274,14 +271,14 @@ func checkEnumerate(h *harness) {
 	}
 }
 
-// checkStats: the state is one of the three, no more is in use than there is, and
-// the counters count what was done.
+// checkStats: the state is one of the three, not more is used than there is, and the counters are
+// right.
 func checkStats(h *harness) {
 	s := mustHave[driver.Statser](h)
 	blocks := h.payloads("stats", 4, 5000)
 	bytes := uint64(4 * h.size(5000))
 	h.wantAll(h.store(blocks...), driver.Stored)
-	h.store(blocks[0]) // skipped, but not for want of room
+	h.store(blocks[0]) // skipped, but not for lack of room
 	h.wantAll(h.load(blocks[:2]...), driver.Loaded)
 	stats := s.Stats()
 	if !slices.Contains([]string{"online", "degraded", "offline"}, stats.State) {

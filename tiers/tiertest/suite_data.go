@@ -10,7 +10,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
-// dataCases check that bytes and names come back as they went in.
+// dataCases check that bytes and names come back unchanged.
 func dataCases() []suiteCase {
 	return []suiteCase{
 		{name: "RoundTrip", run: checkRoundTrip},
@@ -28,8 +28,7 @@ func dataCases() []suiteCase {
 	}
 }
 
-// roundTripSizes has both sides of a page, engines' usual block sizes, and one
-// that is no multiple of anything.
+// roundTripSizes has both sides of a page, usual block sizes of engines, and an odd size.
 var roundTripSizes = []int64{1, 4095, 4096, 4097, 64 << 10, 1 << 20, 4<<20 + 1}
 
 // checkRoundTrip: random bytes of each size come back exactly, alone and all in one
@@ -52,8 +51,8 @@ func checkRoundTrip(h *harness) {
 	h.wantAll(h.load(blocks...), driver.Loaded)
 }
 
-// checkSizeZero: an empty block is stored and loaded, or refused, as the tier
-// likes, with an outcome in any case; a negative size is never stored.
+// checkSizeZero: an empty block is stored and loaded, or refused; it has an outcome in any case. A
+// negative size is never stored.
 func checkSizeZero(h *harness) {
 	p := newPayload(h.opts.Seed, numberedKey("zero", 0), 0, 0)
 	outcomes := h.store(p)
@@ -211,8 +210,8 @@ func (h *harness) edited(op Op, edit func(tr *driver.Transfer), blocks ...payloa
 	return h.settle(h.submit(jobSpec{op: op, blocks: blocks, edit: edit}))
 }
 
-// checkStoreWrongSum: bytes that disagree with the checksum of their Store are
-// never loaded with it, whether the tier notices at the Store or at the Load.
+// checkStoreWrongSum: bytes that disagree with the checksum of their Store are never loaded with
+// it, whether the tier detects it at the Store or at the Load.
 func checkStoreWrongSum(h *harness) {
 	good, bad := h.payload(numberedKey("sum", 0), 0, 5000), h.payload(numberedKey("sum", 1), 0, 5000)
 	h.edited(OpStore, func(tr *driver.Transfer) {
@@ -226,8 +225,7 @@ func checkStoreWrongSum(h *harness) {
 	h.checkCorruptIsGone(outcomes)
 }
 
-// checkCorruptIsGone: a tier that answers ErrCorrupt to a Load has dropped the
-// block already.
+// checkCorruptIsGone: a tier that fails a Load with ErrCorrupt has dropped the block already.
 func (h *harness) checkCorruptIsGone(outcomes []driver.Outcome) {
 	h.t.Helper()
 	for _, o := range outcomes {
@@ -237,7 +235,7 @@ func (h *harness) checkCorruptIsGone(outcomes []driver.Outcome) {
 	}
 }
 
-// checkStoreShortSource: a file that ends early is not stored as if it were whole.
+// checkStoreShortSource: a file that ends early is not stored as a whole block.
 func checkStoreShortSource(h *harness) {
 	p := h.payload(numberedKey("short", 0), 0, 10000)
 	outcomes := h.edited(OpStore, func(tr *driver.Transfer) {
@@ -248,13 +246,13 @@ func checkStoreShortSource(h *harness) {
 	h.never(outcomes, driver.Stored, "its file ends half way")
 	h.wantAll(outcomes, driver.Failed)
 	h.never(h.load(p), driver.Loaded, "its Store failed")
-	outcomes = h.store(p) // a failed Store leaves nothing in the way
+	outcomes = h.store(p) // a failed Store leaves nothing behind
 	h.wantAll(outcomes, driver.Stored)
 	h.wantAll(h.load(p), driver.Loaded)
 }
 
-// checkLoadWrongSum: a Load that expects other bytes than the tier has recorded asks
-// for another version: Absent. The copy stays.
+// checkLoadWrongSum: a Load with another checksum than the recorded one asks for another version:
+// Absent. The copy stays.
 func checkLoadWrongSum(h *harness) {
 	blocks := h.payloads("expect", 3, 5000)
 	h.wantAll(h.store(blocks...), driver.Stored)
@@ -271,8 +269,8 @@ func checkLoadWrongSum(h *harness) {
 	h.wantAll(h.load(blocks...), driver.Loaded)
 }
 
-// checkLoadWrongSize: Loaded means exactly Size bytes, so a block of another size is
-// another version: Absent. The copy stays.
+// checkLoadWrongSize: Loaded means exactly Size bytes, so another size means another version:
+// Absent. The copy stays.
 func checkLoadWrongSize(h *harness) {
 	for i, delta := range []int64{-1, 1, -4096, 4096} {
 		p := h.payload(numberedKey("wrong-size", i), 0, 12288)
@@ -294,8 +292,8 @@ func checkLoadWrongSize(h *harness) {
 	}
 }
 
-// checkLoadUnknownSum: an engine that does not know the checksum gets the bytes,
-// and the checksum that the tier has verified.
+// checkLoadUnknownSum: an engine that does not know the checksum gets the bytes and the verified
+// checksum.
 func checkLoadUnknownSum(h *harness) {
 	blocks := h.payloads("unknown-sum", 4, 5000)
 	h.wantAll(h.store(blocks...), driver.Stored)
@@ -303,8 +301,8 @@ func checkLoadUnknownSum(h *harness) {
 	h.wantAll(h.edited(OpLoad, forget, blocks...), driver.Loaded)
 }
 
-// checkStoreUnknownSum: a Store whose checksum is not known computes it; settle has
-// checked that the outcome reports it. Later it is the recorded one.
+// checkStoreUnknownSum: a Store without a checksum computes it. settle has checked that the outcome
+// reports it. Later it is the recorded one.
 func checkStoreUnknownSum(h *harness) {
 	blocks := h.payloads("compute-sum", 4, 5000)
 	forget := func(tr *driver.Transfer) { tr.Sum = block.Checksum{} }

@@ -11,7 +11,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
-// hostCases check what a tier asks and tells its Host.
+// hostCases check the calls of a tier to its Host.
 func hostCases() []suiteCase {
 	return []suiteCase{
 		{name: "HostAsked", run: checkHostAsked, needs: needsTrueSmall},
@@ -26,13 +26,13 @@ func hostCases() []suiteCase {
 	}
 }
 
-// testHost is a Host that keeps an account of its calls.
+// testHost is a Host that records its calls.
 type testHost struct {
 	inside func(key block.Key) // called by both methods, without a lock; may be nil
 	mu     struct {
 		sync.Mutex
 		vetoed map[block.Key]bool // MayEvict answers false
-		vetoes int                // how often it did
+		vetoes int                // how often
 		leave  map[block.Key]int  // MayEvict answered true
 		lost   map[block.Key][]error
 	}
@@ -61,7 +61,7 @@ func (host *testHost) MayEvict(key block.Key) bool {
 	return true
 }
 
-// Lost notes the error.
+// Lost records the error.
 func (host *testHost) Lost(key block.Key, err error) {
 	if host.inside != nil {
 		host.inside(key)
@@ -81,7 +81,7 @@ func (host *testHost) veto(keys []block.Key) {
 	}
 }
 
-// told returns how often leave was given for a key, and what was lost of it.
+// told returns how often a key was released, and the losses reported for it.
 func (host *testHost) told(key block.Key) (leave int, lost []error) {
 	host.mu.Lock()
 	defer host.mu.Unlock()
@@ -95,7 +95,7 @@ func (h *harness) useHost(host *testHost) {
 	mustHave[driver.Hosted](h).SetHost(host)
 }
 
-// fill stores the blocks one by one, which have to fit.
+// fill stores the blocks one by one. They must fit.
 func (h *harness) fill(blocks []payload) {
 	h.t.Helper()
 	for _, p := range blocks {
@@ -103,7 +103,7 @@ func (h *harness) fill(blocks []payload) {
 	}
 }
 
-// checkHostAsked: a block goes only with leave, and with leave it goes.
+// checkHostAsked: a block is evicted only if the Host allows it, and then it is.
 func checkHostAsked(h *harness) {
 	host := newTestHost()
 	h.useHost(host)
@@ -138,14 +138,13 @@ func checkHostAsked(h *harness) {
 	}
 }
 
-// checkHostVeto: blocks that the Host keeps stay, whatever comes; others go instead
-// (A22).
+// checkHostVeto: blocks that the Host keeps stay in any case; others go instead (A22).
 func checkHostVeto(h *harness) {
 	host := newTestHost()
 	h.useHost(host)
 	blocks := h.smallPayloads("kept", h.opts.SmallBlocks)
 	h.fill(blocks)
-	kept := blocks[:h.opts.SmallBlocks/2] // the ones to go first
+	kept := blocks[:h.opts.SmallBlocks/2] // the ones that would go first
 	host.veto(keysOf(kept))
 	for _, p := range h.smallPayloads("veto-next", 3*h.opts.SmallBlocks) {
 		h.wantAll(h.store(p), driver.Stored)
@@ -163,8 +162,8 @@ func checkHostVeto(h *harness) {
 	})
 }
 
-// checkHostVetoAll: when the Host keeps everything there is no room, and the tier does
-// not ask for ever; when it keeps no more there is.
+// checkHostVetoAll: when the Host keeps everything there is no room, and the tier does not ask for
+// ever. When the Host keeps nothing more there is room.
 func checkHostVetoAll(h *harness) {
 	host := newTestHost()
 	h.useHost(host)
@@ -188,8 +187,8 @@ func checkHostVetoAll(h *harness) {
 	h.fill(h.smallPayloads("all-after", 2))
 }
 
-// checkHostStore: a Store of a block that the Host is being asked about does not rely on
-// the copy that goes: if it says that the tier holds the block, the block is there.
+// checkHostStore: a Store of a block that the Host is being asked about does not rely on the
+// leaving copy: if the tier says that it holds the block, the block is there.
 func checkHostStore(h *harness) {
 	host := newTestHost()
 	blocks := h.smallPayloads("leaving", 3*h.opts.SmallBlocks)
@@ -224,7 +223,7 @@ func checkHostStore(h *harness) {
 	}
 }
 
-// checkHostCalls: the tier holds no lock of its own when it calls the Host, which may
+// checkHostCalls: the tier holds no lock of its own when it calls the Host, because the Host may
 // call it back.
 func checkHostCalls(h *harness) {
 	host := newTestHost()
@@ -241,7 +240,7 @@ func checkHostCalls(h *harness) {
 	}
 }
 
-// callBack calls the tier from its Host, which fails or hangs if the tier holds a lock.
+// callBack calls the tier from its Host. It fails or hangs if the tier holds a lock.
 func (h *harness) callBack(key block.Key) {
 	h.t.Helper()
 	err := h.tier.Lookup(context.Background(), []block.Key{key}, make([]driver.Presence, 1))
@@ -255,8 +254,8 @@ func (h *harness) callBack(key block.Key) {
 	}
 }
 
-// checkHostQuiet: what the engine does itself, it is not told of: replaced and removed
-// blocks are neither asked for nor lost.
+// checkHostQuiet: the tier does not report what the engine does itself: replaced and removed blocks
+// are neither asked for nor lost.
 func checkHostQuiet(h *harness) {
 	host := newTestHost()
 	mustHave[driver.Hosted](h).SetHost(host)
@@ -276,8 +275,8 @@ func checkHostQuiet(h *harness) {
 	}
 }
 
-// checkHostParallel: with stores, loads and removals all at once, a block that was
-// stored and is gone was given leave for or removed.
+// checkHostParallel: with stores, loads and removals all at once, a stored block that is gone was
+// released or removed.
 func checkHostParallel(h *harness) {
 	const workers = 4
 	host := newTestHost()
@@ -311,9 +310,8 @@ func checkHostParallel(h *harness) {
 	}
 }
 
-// checkCorrupt: a copy that has gone bad is never loaded. It is dropped before the
-// Load fails with ErrCorrupt, the Host hears of it, and the block can be stored
-// again (B36).
+// checkCorrupt: a bad copy is never loaded. It is dropped before the Load fails with ErrCorrupt,
+// the Host hears of it, and the block can be stored again (B36).
 func checkCorrupt(h *harness) {
 	host := newTestHost()
 	host.inside = h.callBack
@@ -347,8 +345,8 @@ func checkCorrupt(h *harness) {
 	h.wantAll(h.load(append(good, bad)...), driver.Loaded)
 }
 
-// checkOffline: a tier whose device is gone says so: look-ups and jobs fail with
-// ErrUnavailable, and the Host hears of each block.
+// checkOffline: a tier without its device says so: look-ups and jobs fail with ErrUnavailable, and
+// the Host hears of each block.
 func checkOffline(h *harness) {
 	host := newTestHost()
 	host.inside = h.callBack
@@ -359,7 +357,7 @@ func checkOffline(h *harness) {
 	blocks := h.payloads("offline", 5, 5000)
 	h.wantAll(h.store(blocks...), driver.Stored)
 	h.opts.Offline(h.t, h.tier)
-	for _, op := range []Op{OpLoad, OpStore} { // the Load lets the tier notice
+	for _, op := range []Op{OpLoad, OpStore} { // the Load lets the tier detect it
 		for i, o := range h.settle(h.submit(jobSpec{op: op, blocks: blocks})) {
 			if o.Status != driver.Failed || !errors.Is(o.Err, block.ErrUnavailable) {
 				h.errorf("%v while offline, block %d: got %v (%v), want %v",

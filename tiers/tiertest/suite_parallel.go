@@ -32,8 +32,8 @@ func checkParallelLoads(h *harness) {
 	}
 }
 
-// checkParallelStores: several jobs store the same blocks at the same time. None
-// fails, each block ends up stored by one of them at least, and is right.
+// checkParallelStores: several jobs store the same blocks at the same time. None fails. At least
+// one job stores each block, and the block is right.
 func checkParallelStores(h *harness) {
 	blocks := h.payloads("stores", 8, 16<<10)
 	var flights []*flight
@@ -58,16 +58,15 @@ func checkParallelStores(h *harness) {
 	h.wantAll(h.load(blocks...), driver.Loaded)
 }
 
-// checkParallelRandomSmall: as checkParallelRandom, with eviction all the time.
+// checkParallelRandomSmall: as checkParallelRandom, with constant eviction.
 func checkParallelRandomSmall(h *harness) {
 	h.useSmall()
 	checkParallelRandom(h, h.opts.SmallBytes, true)
 }
 
-// checkParallelRandom: several goroutines run random operations on blocks of their
-// own, which a model follows, and on blocks that they share. A block of one's own
-// is where the model says, unless the tier is lossy: faulty or too small. Its
-// bytes are those of its last Store in any case.
+// checkParallelRandom: several goroutines run random operations on their own blocks, which a model
+// follows, and on common blocks. An own block is where the model says, unless the tier is lossy:
+// faulty or too small. Its bytes are in any case those of its last Store.
 func checkParallelRandom(h *harness, maxBytes int64, lossy bool) {
 	const workers = 4
 	steps := 150
@@ -90,7 +89,7 @@ func checkParallelRandom(h *harness, maxBytes int64, lossy bool) {
 	wg.Wait()
 }
 
-// presenceModel says what a worker knows about a block of its own.
+// presenceModel is what a worker knows about one of its own blocks.
 type presenceModel uint8
 
 const (
@@ -121,7 +120,7 @@ func newModel(h *harness, worker int, maxBytes int64, lossy bool, shared []paylo
 	return m
 }
 
-// pick chooses some blocks of the worker's own, in random order, at least one.
+// pick chooses some of the worker's own blocks, in random order, at least one.
 func (m *model) pick() []int {
 	return m.rng.Perm(len(m.own))[:1+m.rng.IntN(len(m.own))]
 }
@@ -143,8 +142,8 @@ func (m *model) step() {
 	}
 }
 
-// batch returns the chosen blocks, followed by one shared block, and sometimes the
-// job to run beside it: a load of all shared blocks.
+// batch returns the chosen blocks, followed by one common block, and sometimes a parallel job: a
+// load of all common blocks.
 func (m *model) batch(picked []int) (blocks []payload, beside *flight) {
 	for _, i := range picked {
 		blocks = append(blocks, m.own[i])
@@ -198,16 +197,15 @@ func (m *model) stepLoad() {
 	m.settleBeside(beside)
 }
 
-// settleBeside checks a load of shared blocks, which may come to any end but wrong
-// bytes.
+// settleBeside checks a load of common blocks. Any result is allowed, except wrong bytes.
 func (m *model) settleBeside(f *flight) {
 	if f != nil {
 		m.settle(f)
 	}
 }
 
-// stepRemove removes blocks and goes on to their next generation, so that the old
-// bytes are wrong from now on.
+// stepRemove removes blocks and continues with their next generation, so the old bytes are wrong
+// from now on.
 func (m *model) stepRemove() {
 	var keys []block.Key
 	held := 0

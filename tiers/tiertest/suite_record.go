@@ -25,20 +25,19 @@ func recordCases() []suiteCase {
 // isKind reports whether err is of that kind.
 func isKind(err, kind error) bool { return errors.Is(err, kind) }
 
-// update calls Update, overwrites what it was given, and returns the block as it has
-// to be then.
+// update calls Update, overwrites the arguments, and returns the block as it must be then.
 func (h *harness) update(p payload, to block.Key, attrs driver.Attrs) payload {
 	h.t.Helper()
 	given := cloneAttrs(&attrs)
 	if !mustHave[driver.Recorder](h).Update(p.key, to, &given) && !h.opts.Faulty {
 		h.errorf("Update %.80q to %.80q: got false, want true", p.key.Path(), to.Path())
 	}
-	clear(given.Dirs) // ours again
+	clear(given.Dirs) // owned by the suite again
 	given = driver.Attrs{}
 	return payload{key: to, data: p.data, attrs: attrs}
 }
 
-// wantThere checks that exactly those blocks are there, as far as the tier can say.
+// wantThere checks that exactly these blocks are there, as far as the tier can tell.
 func (h *harness) wantThere(blocks ...payload) {
 	h.t.Helper()
 	h.wantPresence(driver.Hit, keysOf(blocks)...)
@@ -48,8 +47,8 @@ func (h *harness) wantThere(blocks ...payload) {
 	}
 }
 
-// checkUpdateAttributes: an Update to the same name changes what is kept with the
-// block, at once, and leaves its bytes. Its Seq is the version from then on.
+// checkUpdateAttributes: an Update to the same name changes the attributes of the block at once,
+// and leaves its bytes. Its Seq is the version from then on.
 func checkUpdateAttributes(h *harness) {
 	mustHave[driver.Recorder](h)
 	blocks := h.attrPayloads("update")
@@ -70,8 +69,8 @@ func checkUpdateAttributes(h *harness) {
 	h.wantThere(fresh...)
 }
 
-// checkUpdateName: a block has its new name, and its new attributes, as soon as Update
-// returns, and the old name no longer; in another group, and down and up the tree.
+// checkUpdateName: a block has its new name and its new attributes as soon as Update returns, and
+// no longer the old name; also in another group, and down and up the tree.
 func checkUpdateName(h *harness) {
 	mustHave[driver.Recorder](h)
 	blocks := h.payloads("rename", 3, 5000)
@@ -102,7 +101,7 @@ func checkUpdateName(h *harness) {
 	h.wantThere(blocks...)
 }
 
-// checkUpdateReplaces: what the tier held under the new name is dropped.
+// checkUpdateReplaces: the earlier block of the new name is dropped.
 func checkUpdateReplaces(h *harness) {
 	mustHave[driver.Recorder](h)
 	blocks := h.payloads("replace", 3, 5000)
@@ -136,8 +135,8 @@ func checkUpdateUnknown(h *harness) {
 	}
 }
 
-// checkUpdateLongName: a block whose new name the tier cannot keep it does not hold any
-// more, under either name.
+// checkUpdateLongName: if the tier cannot keep the new name of a block, it no longer holds the
+// block under either name.
 func checkUpdateLongName(h *harness) {
 	r := mustHave[driver.Recorder](h)
 	p := h.payload(numberedKey("long", 0), 0, 100)
@@ -152,8 +151,7 @@ func checkUpdateLongName(h *harness) {
 	h.never(h.load(p), driver.Loaded, "it was renamed")
 }
 
-// checkUpdateWhileStoring: Update also undoes a Store of the new name that was accepted
-// before it.
+// checkUpdateWhileStoring: Update also undoes an earlier accepted Store of the new name.
 func checkUpdateWhileStoring(h *harness) {
 	mustHave[driver.Recorder](h)
 	for round := range 10 {
@@ -170,8 +168,8 @@ func checkUpdateWhileStoring(h *harness) {
 	}
 }
 
-// checkUpdateWhileLoading: blocks that swap names while they are loaded yield right
-// bytes or none. What is asked for by its checksum says which are right.
+// checkUpdateWhileLoading: blocks that swap names during loads give right bytes or none. The
+// checksum of a request says which bytes are right.
 func checkUpdateWhileLoading(h *harness) {
 	mustHave[driver.Recorder](h)
 	const rounds = 30

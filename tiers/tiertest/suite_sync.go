@@ -11,7 +11,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
-// syncCases check driver.Syncer, and what outlives the process.
+// syncCases check driver.Syncer, and the blocks that outlive the process.
 func syncCases() []suiteCase {
 	return []suiteCase{
 		{name: "Sync", run: checkSync},
@@ -72,7 +72,7 @@ func (h *harness) settleSync(f *syncFlight) error {
 	return f.err
 }
 
-// sync waits for a Sync, which has to succeed. A tier that is no Syncer needs none.
+// sync waits for a Sync, which must succeed. A tier that is no Syncer needs none.
 func (h *harness) sync() {
 	h.t.Helper()
 	s, ok := ability[driver.Syncer](h.tier)
@@ -84,8 +84,7 @@ func (h *harness) sync() {
 	}
 }
 
-// checkSync: done is called once, not from within Sync, whether there is something to
-// make durable or not.
+// checkSync: done is called once, not from within Sync, with or without something to make durable.
 func checkSync(h *harness) {
 	mustHave[driver.Syncer](h)
 	h.sync()
@@ -150,8 +149,7 @@ func checkSyncCalls(h *harness) {
 	_ = h.settleSync(again)
 }
 
-// checkSyncClose: a Sync that meets Close is done when Close returns; one that comes
-// later fails with ErrClosed.
+// checkSyncClose: a Sync during Close is done when Close returns. A later one fails with ErrClosed.
 func checkSyncClose(h *harness) {
 	s := mustHave[driver.Syncer](h)
 	h.wantAll(h.store(h.payloads("sync-close", 4, 9000)...), driver.Stored)
@@ -171,9 +169,8 @@ func checkSyncClose(h *harness) {
 	}
 }
 
-// checkReopen: what a tier on durable storage held when it was closed it holds when
-// it is opened again, byte for byte and with its attributes, and what was removed
-// or replaced stays away (A11).
+// checkReopen: when a tier on durable storage is opened again, it holds what it held when it was
+// closed, byte for byte and with attributes. Removed and replaced blocks stay away (A11).
 func checkReopen(h *harness) {
 	blocks := slices.Concat(h.payloads("reopen", 20, 10000), h.attrPayloads("reopen-attrs"))
 	h.wantAll(h.store(blocks...), driver.Stored)
@@ -182,7 +179,7 @@ func checkReopen(h *harness) {
 	h.tier.Remove(keysOf(gone))
 	old := kept[0]
 	kept[0] = h.payload(old.key, 1, 2000)
-	h.wantAll(h.store(kept[0]), driver.Stored) // not synced: Close does
+	h.wantAll(h.store(kept[0]), driver.Stored) // not synced: Close syncs
 	for range 2 {
 		h.tier = h.opts.Reopen(h.t, h.tier)
 		h.wantPresence(driver.Miss, keysOf(gone)...)
@@ -196,7 +193,7 @@ func checkReopen(h *harness) {
 	}
 }
 
-// checkReopenUpdated: names and attributes that were changed are so after Reopen.
+// checkReopenUpdated: changed names and attributes are still there after Reopen.
 func checkReopenUpdated(h *harness) {
 	mustHave[driver.Recorder](h)
 	blocks := h.payloads("updated", 6, 10000)
@@ -214,8 +211,8 @@ func checkReopenUpdated(h *harness) {
 	}
 }
 
-// checkCrash: what was Stored, Removed or Updated before a Sync that succeeded survives
-// a power cut; what came after it is there as a whole or not at all.
+// checkCrash: blocks Stored, Removed or Updated before a successful Sync survive a power cut. Later
+// changes are there as a whole or not at all.
 func checkCrash(h *harness) {
 	blocks := h.payloads("crash", 12, 10000)
 	h.wantAll(h.store(blocks[:6]...), driver.Stored)

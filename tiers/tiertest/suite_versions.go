@@ -8,7 +8,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
-// versionCases check what is kept with blocks, and what happens to versions.
+// versionCases check attributes of blocks, and versions.
 func versionCases() []suiteCase {
 	return []suiteCase{
 		{name: "Attributes", run: checkAttributes},
@@ -41,8 +41,8 @@ func (h *harness) attrPayloads(prefix string) []payload {
 	return append(blocks, low, high)
 }
 
-// checkAttributes: what a Store gives with a block is listed with it, to the last
-// bit. A Store of the version that is held changes nothing of it.
+// checkAttributes: the attributes of a Store are listed with the block, to the last bit. A Store of
+// the held version changes none of them.
 func checkAttributes(h *harness) {
 	e := mustHave[driver.Enumerator](h)
 	blocks := h.attrPayloads("attrs")
@@ -58,13 +58,13 @@ func checkAttributes(h *harness) {
 	for i := range outcomes {
 		h.wantHeld(outcomes, i)
 	}
-	if !h.opts.Faulty { // there some were stored only now
+	if !h.opts.Faulty { // in that case some were stored only now
 		h.wantListed(e, blocks)
 	}
 }
 
-// checkAttributesOwned: a Held is the caller's until fn returns; what fn does to it
-// does not reach the tier.
+// checkAttributesOwned: a Held belongs to the caller until fn returns. Changes by fn do not reach
+// the tier.
 func checkAttributesOwned(h *harness) {
 	e := mustHave[driver.Enumerator](h)
 	blocks := h.attrPayloads("owned")
@@ -80,8 +80,8 @@ func checkAttributesOwned(h *harness) {
 	h.wantListed(e, blocks)
 }
 
-// checkVersions: a Store with another Attrs.Seq replaces the block, whatever the size;
-// from then on the old version is Absent, and there is one block, not two.
+// checkVersions: a Store with another Attrs.Seq replaces the block, for any size. From then on the
+// old version is Absent, and there is one block, not two.
 func checkVersions(h *harness) {
 	key := numberedKey("version", 1)
 	beside := h.payloads("beside", 2, 3000)
@@ -98,7 +98,7 @@ func checkVersions(h *harness) {
 		loaded := h.load(old)
 		h.wantAll(loaded, driver.Absent)
 		h.never(loaded, driver.Loaded, "it was replaced by another version")
-		h.wantAll(h.load(p, beside[0]), driver.Loaded) // it was not dropped by the last
+		h.wantAll(h.load(p, beside[0]), driver.Loaded) // the last one did not drop it
 		h.wantHeld(h.store(p), 0)
 		if e, ok := ability[driver.Enumerator](h.tier); ok && !h.opts.Faulty {
 			h.wantListed(e, []payload{p, beside[0]})
@@ -129,8 +129,8 @@ func checkVersionsSameBytes(h *harness) {
 	}
 }
 
-// checkVersionsUnderWay: of two versions submitted one after the other without waiting,
-// the earlier does not come out on top.
+// checkVersionsUnderWay: of two versions submitted one after the other without waiting, the earlier
+// one does not win.
 func checkVersionsUnderWay(h *harness) {
 	for round := range 10 {
 		key := numberedKey("under-way", round)

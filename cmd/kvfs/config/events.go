@@ -20,18 +20,18 @@ type Events struct {
 
 // ZMQ configures the publisher for routers.
 type ZMQ struct {
-	Bind       string   `kvfs:"bind" check:"endpoint" example:"tcp://127.0.0.1:5557" help:"Where subscribers connect, tcp://host:port or ipc:///path; port 0 is a free one. Empty means nowhere. One that is not loopback demands insecure, as these sockets have no keys."`
-	Connect    []string `kvfs:"connect" check:"endpoint" example:"tcp://router:5557" help:"Subscribers that are bound themselves, in the same form, as with vLLM when its endpoint has no wildcard. kvfs connects to them, and again when they were away. At most 64; may be given with bind or without."`
-	Replay     string   `kvfs:"replay" check:"endpoint" example:"tcp://127.0.0.1:5558" help:"Where subscribers ask again for messages that they missed, in the same form. Empty means nowhere."`
-	ReplayBare bool     `kvfs:"replay_bare" default:"false" help:"Leave the topic out of messages that were asked for again, as SGLang does, and vLLM before 0.26."`
+	Bind       string   `kvfs:"bind" check:"endpoint" example:"tcp://127.0.0.1:5557" help:"Where subscribers connect, tcp://host:port or ipc:///path; port 0 is a free one. Empty means nowhere. An address that is not loopback needs insecure, because these sockets have no keys."`
+	Connect    []string `kvfs:"connect" check:"endpoint" example:"tcp://router:5557" help:"Addresses of subscribers to which kvfs connects, in the same form, as vLLM does for an endpoint without a wildcard. kvfs connects again when they were away. At most 64; with or without bind."`
+	Replay     string   `kvfs:"replay" check:"endpoint" example:"tcp://127.0.0.1:5558" help:"Where subscribers ask for messages that they missed, in the same form. Empty means nowhere."`
+	ReplayBare bool     `kvfs:"replay_bare" default:"false" help:"Leave the topic out of repeated messages, as SGLang does, and vLLM before 0.26."`
 	Topic      string   `kvfs:"topic" check:"topic" default:"kv-events" help:"First frame of each message, at most 255 bytes."`
-	Buffer     int      `kvfs:"buffer" min:"1" max:"1000000" default:"10000" help:"Messages that are kept to be asked for again, at most 64MiB of them."`
-	Hash       string   `kvfs:"hash" enum:"int|bytes|text" default:"int" help:"Form of the hashes in messages. int: their lower 64 bits, as vLLM does unless told otherwise. bytes: all of them. text: as they stand in the names of blocks."`
-	Encoding   string   `kvfs:"encoding" enum:"map|array" default:"map" help:"Form of the events in messages. map: with field names, as vLLM since 0.24. array: by position, for what reads only that."`
-	DiskMedium string   `kvfs:"disk_medium" enum:"STORAGE|DISK" default:"STORAGE" help:"What the SSD tier is called in messages. STORAGE: as vLLM calls its file tier since 0.27, with locality LOCAL. DISK: for what does not know that, such as Dynamo before 1.5."`
-	Templates  []string `kvfs:"templates" check:"template" example:"{group}/{hash},llama_r{rank}/{hash:0:3}/{hash:3:5}_g{group}/{hash}.bin" help:"Where the hash and the group stand in the path of a block below the mount; the first that fits counts. Blocks that fit none are not announced. Empty means {group}/{hash}."`
+	Buffer     int      `kvfs:"buffer" min:"1" max:"1000000" default:"10000" help:"Messages that are kept for repetition, at most 64MiB of them."`
+	Hash       string   `kvfs:"hash" enum:"int|bytes|text" default:"int" help:"Form of the hashes in messages. int: their lower 64 bits, the default of vLLM. bytes: all of them. text: as they stand in the names of blocks."`
+	Encoding   string   `kvfs:"encoding" enum:"map|array" default:"map" help:"Form of the events in messages. map: with field names, as vLLM since 0.24. array: by position, for older readers."`
+	DiskMedium string   `kvfs:"disk_medium" enum:"STORAGE|DISK" default:"STORAGE" help:"Name of the SSD tier in messages. STORAGE: the name of vLLM's file tier since 0.27, with locality LOCAL. DISK: for readers without STORAGE, such as Dynamo before 1.5."`
+	Templates  []string `kvfs:"templates" check:"template" example:"{group}/{hash},llama_r{rank}/{hash:0:3}/{hash:3:5}_g{group}/{hash}.bin" help:"Where the hash and the group stand in the path of a block below the mount. The first template that fits counts. Blocks that fit none are not announced. Empty means {group}/{hash}."`
 	BlockSize  int      `kvfs:"block_size" min:"0" default:"0" help:"Tokens to a block, for the messages. Zero means that it is not known."`
-	Insecure   bool     `kvfs:"insecure" default:"false" help:"Allow addresses that are not loopback. Whoever reaches them can then see which blocks there are."`
+	Insecure   bool     `kvfs:"insecure" default:"false" help:"Allow addresses that are not loopback. Every machine that reaches them can then see which blocks there are."`
 }
 
 // validateEvents checks the sockets for routers against each other, and refuses those

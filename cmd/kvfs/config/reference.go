@@ -14,11 +14,11 @@ func Reference() []byte {
 	referenceSection(&b, schema(), "Top level")
 	referenceAliases(&b)
 	b.WriteString("\n## Other environment variables\n\n")
-	b.WriteString("Not settings, and never refused:\n\n| Variable | For |\n|---|---|\n")
+	b.WriteString("These are no settings, and kvfs never refuses them:\n\n| Variable | For |\n|---|---|\n")
 	for _, f := range foreign {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", f.name, f.help)
 	}
-	b.WriteString("| `KVFS_SERVICE_HOST`, `KVFS_PORT_...` and the like | what Kubernetes tells every pod about a service whose name begins with kvfs |\n")
+	b.WriteString("| `KVFS_SERVICE_HOST`, `KVFS_PORT_...` and the like | variables that Kubernetes sets in every pod for a service whose name begins with kvfs |\n")
 	b.WriteString("\nAny other variable that begins with `KVFS_` is an error.\n")
 	return b.Bytes()
 }
@@ -48,19 +48,19 @@ func referenceAliases(b *bytes.Buffer) {
 const aliasesIntro = `
 ## Aliases
 
-Variables of Mooncake and of engines that mean the same as a setting count as that setting's own variable: they win over files
-and inline JSON, and flags win over them. Beside the setting's own variable (` + "`KVFS_...`" + `) they are ignored, whatever they say,
-and so are all but the first of several for one setting, in the order of the table. Each one that is used or ignored is a
-warning in the log, with the name to use instead.
+Some variables of Mooncake and of engines mean the same as a setting. They count as that setting's own variable: they win over
+files and inline JSON, and flags win over them. kvfs ignores such a variable if the setting's own variable (` + "`KVFS_...`" + `) is set.
+If several are set for one setting, the first in the table counts. Each one that is used or ignored gives a warning in the log,
+with the name to use instead.
 
-Their forms are those of the other program, and only for names that do not begin with ` + "`KVFS_`" + `:
+They have the forms of the other program, except the names that begin with ` + "`KVFS_`" + `:
 
 - **size**: a bare number is bytes. Units are ` + "`b kb mb gb tb`" + ` in any case, with or without a space, and are powers of 1024 here:
   ` + "`4gb`, `4 GB` and `4294967296` are `4GiB`" + `. A fraction of a byte is cut off.
 - **bool**: the same words as elsewhere, in any case: ` + "`True`" + ` is fine, ` + "`2`" + ` is an error.
 
-An SSD tier is on only if one of its aliases says so, and has one directory then. It needs a path and a size: without them it is
-an error, unless ` + "`disk.dirs`" + ` comes from elsewhere. A path or a size alone is a warning.
+The SSD tier is on only if one of its aliases says so. It then has one directory and needs a path and a size. Without them it is an
+error, unless ` + "`disk.dirs`" + ` comes from another source. A path or a size alone is a warning.
 
 `
 
@@ -80,7 +80,7 @@ From the lowest precedence to the highest:
 4. environment: ` + "`KVFS_...`" + `
 5. flags
 
-Names map mechanically. These say the same:
+The names follow a fixed rule. Each row shows four ways to set the same:
 
 | File | Inline JSON | Environment | Flag |
 |---|---|---|---|
@@ -90,14 +90,14 @@ Names map mechanically. These say the same:
 | ` + "`mount: {temp_patterns: [\"*.tmp\", \"tmp/\"]}` | `{\"mount\": {\"temp_patterns\": [\"*.tmp\", \"tmp/\"]}}` | `KVFS_MOUNT_TEMP_PATTERNS='*.tmp,tmp/'` | `--mount-temp-patterns '*.tmp,tmp/'`" + ` |
 | ` + "`disk: {dirs: [{path: /mnt/a, size: 100GiB}]}` | `{\"disk\": {\"dirs\": [{\"path\": \"/mnt/a\", \"size\": \"100GiB\"}]}}` | `KVFS_DISK='path=/mnt/a,size=100GiB'` | `--disk path=/mnt/a,size=100GiB`" + ` |
 
-One name is shorter than its path: ` + "`disk.dirs` is `KVFS_DISK` and `--disk`" + `. Several directories are separated by ` + "`;`" + ` in the
-environment, and ` + "`--disk`" + ` is repeated.
+One name is shorter than its path: ` + "`disk.dirs` is `KVFS_DISK` and `--disk`" + `. For several directories, separate them by ` + "`;`" + ` in
+the environment, or repeat ` + "`--disk`" + `.
 
-Sections, groups and specs merge key by key; a list is replaced as a whole.
+Sections, groups and specs merge key by key. A list replaces the whole list of a lower source.
 
-A file or inline JSON may say of which version of this form it is: ` + "`version: 1`" + `. Without it it is of that, too. Any other is an error.
+A file or inline JSON may give the version of its form: ` + "`version: 1`" + `. This is also the default. Any other version is an error.
 
-` + "`kvfs config check`" + ` reads all sources and reports every error. ` + "`kvfs config print`" + ` shows what is in effect, and where
+` + "`kvfs config check`" + ` reads all sources and reports every error. ` + "`kvfs config print`" + ` shows the values in effect, and where
 each value comes from.
 
 ## Values
@@ -111,9 +111,9 @@ each value comes from.
 
 ## Errors
 
-Reading is strict, and nothing is mounted before all of it is right: unknown and duplicate keys, a second document, a value of
-another type, a missing unit, a value out of range, an unknown ` + "`KVFS_`" + ` variable. All errors are reported at once, each with
-file and line, variable or flag. The exit code is 3.
+Reading is strict. These are errors: unknown and duplicate keys, a second document, a value of another type, a missing unit, a value
+out of range, an unknown ` + "`KVFS_`" + ` variable. kvfs mounts nothing until all of them are corrected. It reports all errors at once, each
+with file and line, variable or flag. The exit code is 3.
 `
 
 // referenceSection writes the table of one section, then those of its sections.

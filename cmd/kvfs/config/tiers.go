@@ -19,7 +19,7 @@ const (
 
 // Tier is one entry of the list of tiers.
 type Tier struct {
-	Type         string `kvfs:"type" required:"true" example:"disk" help:"memory, disk, peer, or a further type that this program was built with. memory, disk and peer take no other key here: their settings are sections of their own. A further type has keys of its own beside these."`
+	Type         string `kvfs:"type" required:"true" example:"disk" help:"memory, disk, peer, or a further type that this program was built with. memory, disk and peer take no other key here; their settings are in sections of their own. A further type has its own keys besides these."`
 	Name         string `kvfs:"name" check:"name" example:"-" auto:"the type" help:"Name of the tier. No two tiers have the same."`
 	Cascade      string `kvfs:"cascade" example:"-" enum:"async|sync|on_evict|off" default:"async" help:"When a committed block is copied to it; see disk.cascade."`
 	CascadeQueue Size   `kvfs:"cascade_queue" example:"-" default:"0" help:"Most bytes that wait to be copied to it; see disk.cascade_queue."`

@@ -1,7 +1,7 @@
-// Loopback mounts a directory through go-fuse's loopback file system, with the
-// options of go-fuse's own example (v2.12.1, example/loopback/main.go): entries
-// and attributes cached for a second, passthrough where the kernel and the
-// user's capabilities allow it. It is what the benchmark compares kvfs with.
+// Loopback mounts a directory through go-fuse's loopback file system, with the options of go-fuse's
+// own example (v2.12.1, example/loopback/main.go): entries and attributes cached for a second,
+// passthrough if the kernel and the user's capabilities allow it. The benchmark compares kvfs with
+// it.
 //
 //	loopback MOUNTPOINT ORIGINAL
 //
@@ -41,7 +41,7 @@ func main() {
 		}
 	}()
 	ready := os.NewFile(3, "ready")
-	fmt.Fprintln(ready, "ready") // Fails, harmlessly, when nobody passed the descriptor.
+	fmt.Fprintln(ready, "ready") // fails, harmlessly, without the descriptor
 	ready.Close()
 	server.Wait()
 }

@@ -12,9 +12,9 @@ import (
 // table is the name of the nft table in each namespace.
 const table = "kvt"
 
-// rules makes the table of a node: what comes from the addresses in the set "from" is
-// dropped where it arrives, so that its sender gets no error; TCP packets of the ports
-// in the set "ports" are counted on their way in and out, and so are all of UDP.
+// rules makes the table of a node. Packets from the addresses in the set "from" are dropped on
+// arrival, so that the sender gets no error. TCP packets of the ports in the set "ports" are
+// counted in both directions, and so are all UDP packets.
 func (n *Net) rules(i int) error {
 	_, err := n.run(i, `table inet `+table+` {
 	set from { type ipv4_addr; }
@@ -39,18 +39,18 @@ func (n *Net) rules(i int) error {
 	return err
 }
 
-// PartitionOneWay drops what node from sends to node to.
+// PartitionOneWay drops packets of node from to node to.
 func (n *Net) PartitionOneWay(from, to int) error {
 	_, err := n.Run(to, "nft", "add", "element", "inet", table, "from", "{ "+n.Addr(from)+" }")
 	return err
 }
 
-// Partition drops what two nodes send to each other.
+// Partition drops packets between two nodes.
 func (n *Net) Partition(i, j int) error {
 	return errors.Join(n.PartitionOneWay(i, j), n.PartitionOneWay(j, i))
 }
 
-// Isolate drops what a node and all others send to each other.
+// Isolate drops packets between a node and all others.
 func (n *Net) Isolate(i int) error {
 	var errs []error
 	for j := range n.nodes {
@@ -106,7 +106,7 @@ func (n *Net) Counted(i int) (tcp, udp uint64, err error) {
 	return tcp, udp, nil
 }
 
-// Traffic is what went over a node's link.
+// Traffic is the traffic of a node's link.
 type Traffic struct {
 	ReceivedBytes, ReceivedPackets uint64
 	SentBytes, SentPackets         uint64

@@ -1,8 +1,8 @@
-// Package netns makes networks of Linux network namespaces, in which daemons and
-// their peers meet as if on machines of their own, and breaks them: partitions,
-// also in one direction, and links that are down.
+// Package netns makes networks of Linux network namespaces, in which daemons and their peers meet
+// as on separate machines. It also breaks them: partitions, also in one direction, and links that
+// are down.
 //
-// Nothing is made in the namespace of the caller. It needs root, ip and nft.
+// It changes nothing in the namespace of the caller. It needs root, ip and nft.
 package netns
 
 import (
@@ -26,20 +26,18 @@ const (
 	device = "eth0"       // of each node
 )
 
-// Net is a network of nodes, numbered from 0. Two are joined by a pair of veth, more
-// of them by a bridge in a namespace of its own. Methods may be called in parallel if
-// they are about different nodes.
+// Net is a network of nodes, numbered from 0. A pair of veth joins two nodes; a bridge in a
+// separate namespace joins more. Methods for different nodes may be called in parallel.
 type Net struct {
 	nodes  int
 	name   string // prefix of the names of its namespaces
 	subnet string // first three bytes of the addresses
 }
 
-// networks counts those of this process.
+// networks counts the networks of this process.
 var networks atomic.Int32
 
-// Lacks returns why New cannot work here; "" if it can, for what can be told
-// beforehand.
+// Lacks returns why New cannot work here; "" if no reason is known beforehand.
 func Lacks() string {
 	if os.Getuid() != 0 {
 		return "network namespaces need root"
@@ -55,14 +53,14 @@ func Lacks() string {
 	return ""
 }
 
-// New makes a network, to be closed.
+// New makes a network. The caller must close it.
 func New(nodes int) (*Net, error) {
 	if nodes < 2 || nodes > 200 {
 		return nil, fmt.Errorf("network of %d nodes: want 2 to 200", nodes)
 	}
 	pid, number := os.Getpid(), networks.Add(1)
 	n := &Net{nodes: nodes, name: fmt.Sprintf("%s%d-%d", prefix, pid, number)}
-	// Networks cannot see each other; that their addresses differ is for people.
+	// Networks cannot see each other; their addresses differ only for people.
 	n.subnet = fmt.Sprintf("10.97.%d", (pid+int(number))%256)
 	if err := n.build(); err != nil {
 		return nil, errors.Join(err, n.Close())
@@ -104,7 +102,7 @@ func (n *Net) add(name string) error {
 	return ip("-n", name, "link", "set", "lo", "up")
 }
 
-// bridge joins the nodes in a namespace of its own.
+// bridge joins the nodes in a separate namespace.
 func (n *Net) bridge() error {
 	hub := n.hub()
 	err := n.add(hub)
@@ -128,16 +126,16 @@ func (n *Net) hub() string { return n.name + "-hub" }
 
 func portName(i int) string { return "port" + strconv.Itoa(i) }
 
-// Name returns the name of a node's namespace, as ip knows it.
+// Name returns ip's name of a node's namespace.
 func (n *Net) Name(i int) string { return fmt.Sprintf("%s-%d", n.name, i) }
 
-// Path returns the file that stands for a node's namespace, as for nsenter.
+// Path returns the file of a node's namespace, as for nsenter.
 func (n *Net) Path(i int) string { return filepath.Join(dir, n.Name(i)) }
 
 // Addr returns the IPv4 address of a node.
 func (n *Net) Addr(i int) string { return fmt.Sprintf("%s.%d", n.subnet, i+1) }
 
-// Nodes returns how many there are.
+// Nodes returns the number of nodes.
 func (n *Net) Nodes() int { return n.nodes }
 
 // far returns the arguments of ip that name the other end of a node's link.
@@ -148,14 +146,13 @@ func (n *Net) far(i int) []string {
 	return []string{"-n", n.hub(), "link", "set", portName(i)}
 }
 
-// LinkDown takes away the carrier of a node's link.
+// LinkDown removes the carrier of a node's link.
 func (n *Net) LinkDown(i int) error { return ip(append(n.far(i), "down")...) }
 
-// LinkUp brings it back.
+// LinkUp undoes LinkDown.
 func (n *Net) LinkUp(i int) error { return ip(append(n.far(i), "up")...) }
 
-// Close removes the network. Processes that are still in it keep what is theirs until
-// they end.
+// Close removes the network. Processes still in it keep their namespace until they end.
 func (n *Net) Close() error {
 	names := []string{n.hub()}
 	for i := range n.nodes {
@@ -170,8 +167,7 @@ func (n *Net) Close() error {
 	return errors.Join(errs...)
 }
 
-// Sweep removes the networks of processes that have died. Several processes may do
-// so at once.
+// Sweep removes the networks of dead processes. Several processes may call it at once.
 func Sweep() error {
 	return sweep(func(pid int) bool { return unix.Kill(pid, 0) == unix.ESRCH })
 }
@@ -194,16 +190,16 @@ func sweep(of func(pid int) bool) error {
 		}
 		err = ip("netns", "delete", name)
 		if _, gone := os.Lstat(path); errors.Is(gone, os.ErrNotExist) {
-			err = nil // If not by this process, then by another.
+			err = nil // if not by this process, then by another
 		}
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
 
-// Do calls fn with the thread of the calling goroutine in a node's namespace: sockets
-// that it opens are there, and so are processes that it starts, for good. They share
-// the mounts of the caller. Goroutines that fn starts are not there.
+// Do calls fn with the thread of the calling goroutine in a node's namespace. Sockets and processes
+// that fn makes stay there. They use the mounts of the caller. Goroutines that fn starts are not
+// there.
 func (n *Net) Do(i int, fn func() error) (err error) {
 	runtime.LockOSThread()
 	home, err := os.Open("/proc/thread-self/ns/net")
@@ -216,9 +212,9 @@ func (n *Net) Do(i int, fn func() error) (err error) {
 		runtime.UnlockOSThread()
 		return err
 	}
-	defer func() { // Also when fn ends the goroutine, as a failing test does.
+	defer func() { // also when fn ends the goroutine, as a failing test does
 		if back := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET); back != nil {
-			panic(fmt.Sprintf("return from namespace %s: %v", n.Name(i), back)) // This thread must not go on.
+			panic(fmt.Sprintf("return from namespace %s: %v", n.Name(i), back)) // this thread must not go on
 		}
 		runtime.UnlockOSThread()
 	}()
@@ -237,7 +233,7 @@ func enter(path string) error {
 	return nil
 }
 
-// Run runs a command in a node's namespace and returns what it printed.
+// Run runs a command in a node's namespace and returns its output.
 func (n *Net) Run(i int, name string, args ...string) (string, error) {
 	return n.run(i, "", name, args...)
 }

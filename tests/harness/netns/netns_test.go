@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// patience is for packets that arrive; silence for those that must not: a test that
-// waits too short for them passes though it should fail, never the reverse.
+// patience is for packets that arrive; silence for those that must not. If a test waits too short
+// for the latter, it may pass although it should fail, never the reverse.
 const (
 	patience = 30 * time.Second
 	silence  = 100 * time.Millisecond
@@ -51,20 +51,18 @@ func listen(t *testing.T, n *Net, i int) *net.UDPConn {
 	return c
 }
 
-// datagrams numbers those that reaches sends, so that one which comes late is not
-// taken for a later one.
+// datagrams numbers the datagrams of reaches, so that a late one is not taken for a later one.
 var datagrams int
 
-// reaches sends datagrams, one and then one more for as long as none arrives, and
-// reports whether one does. A single one may get lost for good reasons: the kernel
-// sees to a link that is up again, and to addresses that it must ask for, some time
-// after the command that asked for them has ended.
+// reaches sends a datagram, and more while none arrives, and reports whether one arrives. A single
+// one may get lost: the kernel handles a link that is up again, and addresses that it must ask for,
+// some time after the command has ended.
 func reaches(t *testing.T, from, to *net.UDPConn, wait time.Duration) bool {
 	t.Helper()
 	first := datagrams + 1
 	for deadline := time.Now().Add(wait); time.Now().Before(deadline); {
 		datagrams++
-		from.WriteTo([]byte(strconv.Itoa(datagrams)), to.LocalAddr()) // Fails if the network is down, which is no arrival.
+		from.WriteTo([]byte(strconv.Itoa(datagrams)), to.LocalAddr()) // fails if the network is down: no arrival
 		if arrives(t, to, first, silence) {
 			return true
 		}
@@ -91,9 +89,9 @@ func arrives(t *testing.T, to *net.UDPConn, first int, wait time.Duration) bool 
 	}
 }
 
-// TestNetwork shows of a pair and of a bridge that packets pass, that partitions in
-// one and in both directions, isolation and a link that is down stop those that they
-// should and no others, and that all of it can be undone.
+// TestNetwork shows for a pair and for a bridge that packets pass, that partitions in one and in
+// both directions, isolation and a link that is down stop the right packets and no others, and that
+// all of it can be undone.
 func TestNetwork(t *testing.T) {
 	for _, nodes := range []int{2, 3} {
 		t.Run(strconv.Itoa(nodes)+" nodes", func(t *testing.T) {
@@ -136,8 +134,7 @@ func TestNetwork(t *testing.T) {
 	}
 }
 
-// TestCount shows that TCP packets are counted on the ports asked for only, and UDP
-// on all.
+// TestCount shows that TCP packets are counted only on the requested ports, and UDP on all.
 func TestCount(t *testing.T) {
 	n := newNet(t, 2)
 	var l [2]net.Listener
@@ -172,7 +169,7 @@ func TestCount(t *testing.T) {
 	if !reaches(t, b, a, patience) {
 		t.Fatal("no datagram")
 	}
-	// Who connects goes on while the last packets are still on their way.
+	// The client goes on while the last packets are still in transit.
 	for deadline := time.Now().Add(patience); ; {
 		tcp, udp, err = n.Counted(0)
 		check(t, err)
@@ -210,11 +207,11 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestSweep shows that the networks of a dead process are removed and those of living
-// ones stay.
+// TestSweep shows that the networks of a dead process are removed, and that those of living ones
+// stay.
 func TestSweep(t *testing.T) {
 	n := newNet(t, 2)
-	// No process has this number, nor will one have it a moment later.
+	// No process has this number, or will have it a moment later.
 	name := prefix + strconv.Itoa(1<<30+os.Getpid()) + "-1-0"
 	check(t, ip("netns", "add", name))
 	check(t, Sweep())
