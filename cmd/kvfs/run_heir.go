@@ -31,7 +31,7 @@ func (m *runMount) findHeir() *child {
 	if s.Mount.EndsWith != os.Getpid() {
 		return nil // it is somebody else's
 	}
-	pidfd, ended, err := daemon.WatchProcess(s.Mount.PID)
+	pidfd, ended, err := mounts.WatchProcess(s.Mount.PID)
 	if err != nil {
 		return nil // it has ended since
 	}

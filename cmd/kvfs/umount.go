@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,16 +19,20 @@ func newUmountCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "umount DIR",
 		Short: "Unmount, also what a dead daemon left behind",
-		Long: "Unmount DIR, which must be a kvfs mount, and wait until it is gone. " +
-			"The daemon stops by itself then. A mount whose daemon is dead is cleaned up too.",
+		Long: "Unmount DIR, which must be a kvfs mount, and wait until it is gone and its daemon has ended. " +
+			"With --lazy it does not wait for the daemon. A mount whose daemon is dead is cleaned up too.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			return mounts.Unmount(ctx, args[0], lazy)
+			ending, err := mounts.Unmount(ctx, args[0], lazy)
+			if ending != 0 {
+				fmt.Fprintf(cmd.ErrOrStderr(), "kvfs: %s is unmounted; its daemon (process %d) still ends\n", args[0], ending)
+			}
+			return err
 		},
 	}
 	cmd.Flags().BoolVar(&lazy, "lazy", false, "detach at once, even if files are open; they stay usable until they are closed")
-	cmd.Flags().DurationVar(&timeout, "timeout", umountWait, "how long to wait until the mount is gone")
+	cmd.Flags().DurationVar(&timeout, "timeout", umountWait, "how long to wait until the mount is gone and its daemon has ended")
 	return cmd
 }

@@ -3,13 +3,17 @@ package main
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/moby/sys/mountinfo"
+
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
 	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 	"github.com/kvfs/kvfs/fs/device"
 )
@@ -78,6 +82,62 @@ func TestUmountBusyStale(t *testing.T) {
 	dev.Close()
 	if code, _, errs := runCLI("umount", dir); code != exit.OK {
 		t.Errorf("exit code %d, stderr %q", code, errs)
+	}
+}
+
+// TestUmountWaits shows that umount returns when the process that served the mount has ended, too, or else says
+// that it still ends; and that it does not wait for it with --lazy.
+func TestUmountWaits(t *testing.T) {
+	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
+	for _, tc := range []struct{ flag, stderr string }{
+		{"--timeout=0", "kvfs: %s is unmounted; its daemon (process %d) still ends\n"},
+		{"--lazy", ""},
+		{"--timeout=1h", ""},
+	} {
+		t.Run(tc.flag, func(t *testing.T) {
+			dir := mountDir(t)
+			mountDead(t, dir, mounts.Type)
+			m, err := device.TopMount(dir)
+			if m == nil || err != nil {
+				t.Fatal(m, err)
+			}
+			server := exec.Command("cat") // ends with its input
+			input, err := server.StdinPipe()
+			if err == nil {
+				err = server.Start()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { input.Close(); _ = server.Wait() }()
+			markFor(t, m, server.Process.Pid)
+			if tc.flag == "--timeout=1h" {
+				go func() { // ends when the mount is gone, or with the test
+					_ = mounts.WaitGone(t.Context(), m)
+					input.Close()
+				}()
+			}
+			want := tc.stderr
+			if want != "" {
+				want = fmt.Sprintf(want, dir, server.Process.Pid)
+			}
+			if code, out, errs := runCLI("umount", tc.flag, dir); code != exit.OK || out != "" || errs != want {
+				t.Errorf("exit code %d, stdout %q, stderr %q, want %q", code, out, errs, want)
+			}
+		})
+	}
+}
+
+// markFor marks m as served by process pid, until the test ends.
+func markFor(t *testing.T, m *mountinfo.Info, pid int) {
+	t.Helper()
+	mark, err := handoff.NewMark(mounts.MarkPath(m), m.ID, m.Mountpoint) // by this process
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { mark.Close() })
+	if err := os.WriteFile(mounts.MarkPath(m), fmt.Appendf(nil, "%d %d %q\n", pid, m.ID, m.Mountpoint), 0o600); err != nil {
+		t.Fatal(err)
 	}
 }
 

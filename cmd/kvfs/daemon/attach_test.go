@@ -103,7 +103,7 @@ func TestAttach(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := mounts.Unmount(ctx, b, false); err != nil {
+	if _, err := mounts.Unmount(ctx, b, false); err != nil {
 		t.Error(err)
 	}
 }

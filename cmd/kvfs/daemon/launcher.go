@@ -1,12 +1,12 @@
 package daemon
 
 import (
-	"errors"
 	"fmt"
 	"os"
 
 	"go.uber.org/zap"
-	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 )
 
 // launcher is the kvfs run that a mount is to end with. The daemon that it has started hears of its
@@ -23,7 +23,7 @@ func watchLauncher(pid int, log *zap.Logger) (*launcher, error) {
 	if pid == 0 {
 		return &launcher{}, nil
 	}
-	file, ended, err := WatchProcess(pid)
+	file, ended, err := mounts.WatchProcess(pid)
 	if err != nil {
 		return nil, fmt.Errorf("the kvfs run that made it, and with which it ends: %w", err)
 	}
@@ -36,29 +36,4 @@ func (l *launcher) close() {
 	if l.file != nil {
 		l.file.Close()
 	}
-}
-
-// WatchProcess returns a pidfd of process pid, which need not be a child, and a channel that is closed
-// when the process has ended. Who closes the file ends the watch.
-func WatchProcess(pid int) (*os.File, chan struct{}, error) {
-	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
-	if err != nil {
-		return nil, nil, fmt.Errorf("process %d: %w", pid, os.NewSyscallError("pidfd_open", err))
-	}
-	file := os.NewFile(uintptr(fd), "pidfd")
-	raw, err := file.SyscallConn()
-	if err != nil {
-		return nil, nil, errors.Join(err, file.Close())
-	}
-	ended := make(chan struct{})
-	go func() { // ends with the process, or when the file is closed
-		err := raw.Read(func(fd uintptr) bool {
-			n, _ := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
-			return n > 0
-		})
-		if err == nil {
-			close(ended)
-		}
-	}()
-	return file, ended, nil
 }

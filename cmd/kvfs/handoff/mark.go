@@ -70,17 +70,33 @@ func (m *Mark) Close() error {
 // Abandoned reports whether the mount that the mount table has with that id at point was served by
 // a process that is dead. It is false where nothing is known.
 func Abandoned(path string, id int, point string) bool {
+	pid, free := readMark(path, id, point)
+	return pid != 0 && free
+}
+
+// Server returns the process that serves the mount that the mount table has with that id at point; 0 if nothing
+// is known, or the process is dead.
+func Server(path string, id int, point string) int {
+	pid, free := readMark(path, id, point)
+	if free {
+		return 0
+	}
+	return pid
+}
+
+// readMark returns the process that marked the mount, 0 if none has, and whether the mark is free.
+func readMark(path string, id int, point string) (pid int, free bool) {
 	f, err := os.Open(path)
 	if err != nil {
-		return false
+		return 0, false
 	}
 	defer f.Close()
-	var pid, markedID int
+	var markedID int
 	var marked string
 	if _, err := fmt.Fscanf(f, markText, &pid, &markedID, &marked); err != nil || markedID != id || marked != point {
-		return false
+		return 0, false
 	}
-	return Free(f)
+	return pid, Free(f)
 }
 
 // Free reports whether no living process has the mark that f has open. The lock of a process that was killed

@@ -19,6 +19,13 @@ func TestMark(t *testing.T) {
 		if got := Abandoned(path, 7, "/mnt/a b"); got != want {
 			t.Errorf("%s: abandoned %v, want %v", when, got, want)
 		}
+		served := 0
+		if _, err := os.Stat(path); err == nil && !want {
+			served = os.Getpid()
+		}
+		if got := Server(path, 7, "/mnt/a b"); got != served {
+			t.Errorf("%s: served by %d, want %d", when, got, served)
+		}
 	}
 	want("no mark", false)
 	old, err := NewMark(path, 7, "/mnt/a b")

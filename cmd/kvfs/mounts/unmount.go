@@ -113,18 +113,24 @@ func GiveUp(ctx context.Context, m *mountinfo.Info) error {
 	return errors.Join(err, abort.Close(), detach(ctx, m.Mountpoint, true))
 }
 
-// Unmount unmounts the kvfs mount at dir and waits until it has left the mount
-// table or ctx is done.
-func Unmount(ctx context.Context, dir string, lazy bool) error {
+// Unmount unmounts the kvfs mount at dir and waits, until ctx is done, for two things: that it has left the
+// mount table, and, unless lazy, that the process which served it has ended. If only that is missing at the
+// end, Unmount returns its number, else 0.
+func Unmount(ctx context.Context, dir string, lazy bool) (ending int, err error) {
 	m, err := Find(dir)
 	if err != nil {
-		return exit.With(exit.NotMount, err)
+		return 0, exit.With(exit.NotMount, err)
 	}
 	if m == nil {
-		return exit.With(exit.NotMount, fmt.Errorf("%s is not a kvfs mount: nothing is mounted there", dir))
+		return 0, exit.With(exit.NotMount, fmt.Errorf("%s is not a kvfs mount: nothing is mounted there", dir))
 	}
 	if m.FSType != Type {
-		return exit.With(exit.NotMount, fmt.Errorf("%s is not a kvfs mount: its type is %s", dir, m.FSType))
+		return 0, exit.With(exit.NotMount, fmt.Errorf("%s is not a kvfs mount: its type is %s", dir, m.FSType))
+	}
+	var by *server
+	if !lazy {
+		by = findServer(m)
+		defer by.close()
 	}
 	if Abandoned(m) {
 		err = GiveUp(ctx, m)
@@ -132,10 +138,10 @@ func Unmount(ctx context.Context, dir string, lazy bool) error {
 		err = detach(ctx, m.Mountpoint, lazy)
 	}
 	if err != nil {
-		return fmt.Errorf("umount %s: %w", dir, err)
+		return 0, fmt.Errorf("umount %s: %w", dir, err)
 	}
 	if err := WaitGone(ctx, m); err != nil {
-		return fmt.Errorf("umount %s: %w", dir, err)
+		return 0, fmt.Errorf("umount %s: %w", dir, err)
 	}
-	return nil
+	return by.wait(ctx), nil
 }
