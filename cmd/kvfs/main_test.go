@@ -56,6 +56,7 @@ func TestExitCodes(t *testing.T) {
 		{"--version", exit.OK, ""},
 		{"--help", exit.OK, ""},
 		{"mount --help", exit.OK, ""},
+		{"mount --help-all", exit.OK, ""},
 		{"config check", exit.OK, ""},
 		{"config check " + good, exit.OK, ""},
 		{"config check --config " + good, exit.OK, ""},
@@ -173,5 +174,30 @@ func TestVersion(t *testing.T) {
 	defer func() { version = old }()
 	if _, out, _ := runCLI("version"); !strings.HasPrefix(out, "kvfs v9.8.7 (go") {
 		t.Errorf("got %q", out)
+	}
+}
+
+// TestHelp shows that each command with settings has the short help and that of all settings, and needs no
+// arguments for either, and that other commands have their own.
+func TestHelp(t *testing.T) {
+	const hidden, heading = "--peer-timeout", "\nPeers:\n"
+	for _, command := range []string{"mount", "serve", "run", "doctor rdma", "config check", "config print"} {
+		for _, all := range []bool{false, true} {
+			flag := "--help"
+			if all {
+				flag += "-all"
+			}
+			code, out, errs := runCLI(append(strings.Fields(command), flag)...)
+			if code != exit.OK || errs != "" {
+				t.Errorf("%s %s: exit code %d, %s", command, flag, code, errs)
+			}
+			last := "\nRun kvfs " + command + " --help-all for the other "
+			if !strings.Contains(out, heading) || strings.Contains(out, hidden) != all || strings.Contains(out, last) == all {
+				t.Errorf("%s %s:\n%s", command, flag, out)
+			}
+		}
+	}
+	if _, out, _ := runCLI("status", "--help"); !strings.Contains(out, "--json") || strings.Contains(out, "help-all") {
+		t.Errorf("status --help:\n%s", out)
 	}
 }

@@ -59,8 +59,22 @@ func newRootCommand() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError(cmd, "%w%s", err, flagHint(cmd, err))
 	})
+	root.SetUsageFunc(usageOf(root.UsageFunc()))
 	checkUsage(root)
 	return root
+}
+
+// usageOf returns what prints the usage of a command: the settings as package config
+// arranges them where the command has them, else as others does.
+func usageOf(others func(*cobra.Command) error) func(*cobra.Command) error {
+	return func(cmd *cobra.Command) error {
+		flags, ok := config.FlagUsages(cmd.LocalFlags(), cmd.CommandPath())
+		if !ok {
+			return others(cmd)
+		}
+		_, err := fmt.Fprintf(cmd.OutOrStdout(), "Usage:\n  %s\n%s", cmd.UseLine(), flags)
+		return err
+	}
 }
 
 // checkUsage makes wrong usage of cmd and the commands below it end with

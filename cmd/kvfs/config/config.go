@@ -5,7 +5,7 @@ import "github.com/kvfs/kvfs/tiers/hybrid"
 // Config is the whole configuration. Load makes it; it is not changed after
 // that and may be read from any goroutine.
 type Config struct {
-	Mode         string                 `kvfs:"mode" enum:"embedded|standalone-store" default:"embedded" help:"Mode of the process. embedded: it has its own memory, and mounts. standalone-store: it has no memory of its own and uses the owner on its machine."`
+	Mode         string                 `kvfs:"mode" short:"Tiers" enum:"embedded|standalone-store" default:"embedded" help:"Mode of the process. embedded: it has its own memory, and mounts. standalone-store: it has no memory of its own and uses the owner on its machine."`
 	Memory       Memory                 `kvfs:"memory" help:"The primary tier: host memory."`
 	Groups       map[string]Group       `kvfs:"groups" names:"group" example:"g0" help:"Rules for single groups (first path component below the mount). Files and inline JSON only."`
 	Mount        Mount                  `kvfs:"mount" help:"The FUSE mount."`
@@ -20,20 +20,20 @@ type Config struct {
 	Control      Control                `kvfs:"control" help:"Users that may use the control files query, prefetch, specs and events, besides root and the user of the daemon. kvfs reads this when the daemon starts."`
 	Events       Events                 `kvfs:"events" help:"Events of blocks, for other programs."`
 
-	Bind             string   `kvfs:"bind" check:"listen" example:"0.0.0.0:7946" help:"Address on which to listen for peers, host or host:port. The default port is 7946. Empty means no peers. An address that is not loopback needs tls and peer.gossip_keys, or insecure."`
-	Join             []string `kvfs:"join" check:"address" example:"10.0.0.1:7946,10.0.0.2:7946" help:"Addresses of peers to join, host or host:port. A name stands for all of its addresses."`
+	Bind             string   `kvfs:"bind" short:"Peers" check:"listen" example:"0.0.0.0:7946" help:"Address on which to listen for peers, host or host:port. The default port is 7946. Empty means no peers. An address that is not loopback needs tls and peer.gossip_keys, or insecure."`
+	Join             []string `kvfs:"join" short:"Peers" check:"address" example:"10.0.0.1:7946,10.0.0.2:7946" help:"Addresses of peers to join, host or host:port. A name stands for all of its addresses."`
 	Advertise        string   `kvfs:"advertise" check:"address" example:"10.0.0.3:7946" help:"Address at which peers reach this one, host or host:port. Empty means that of bind, or that of the machine if bind is a wildcard."`
-	NodeName         string   `kvfs:"node_name" check:"name" auto:"the host name" example:"gpu-7" help:"Name of this peer, unique in the cluster. 1 to 64 letters, digits, dots, dashes and underscores."`
+	NodeName         string   `kvfs:"node_name" short:"Peers" check:"name" auto:"the host name" example:"gpu-7" help:"Name of this peer, unique in the cluster. 1 to 64 letters, digits, dots, dashes and underscores."`
 	Zone             string   `kvfs:"zone" check:"name" example:"rack-1" help:"Location of this peer, in a word. Peers of the same zone are asked first."`
-	Replicas         int      `kvfs:"replicas" default:"0" min:"0" max:"16" help:"Number of peers that receive a copy of each block that is written."`
+	Replicas         int      `kvfs:"replicas" short:"Peers" default:"0" min:"0" max:"16" help:"Number of peers that receive a copy of each block that is written."`
 	PreferredSegment string   `kvfs:"preferred_segment" env:"weak" example:"10.0.0.2:7946" help:"Peer that receives the first copy of each block if it can, as its node_name or host:port. A malformed or absent peer gives a warning and no preference. For this setting a file wins over the environment."`
-	Insecure         bool     `kvfs:"insecure" default:"false" help:"Allow peers without keys and certificates on an address that is not loopback. Every machine that reaches it can then read, write and remove blocks. The setting also allows events.zmq such an address."`
+	Insecure         bool     `kvfs:"insecure" short:"Peers" default:"false" help:"Allow peers without keys and certificates on an address that is not loopback. Every machine that reaches it can then read, write and remove blocks. The setting also allows events.zmq such an address."`
 	Peer             Peer     `kvfs:"peer" help:"The traffic with peers. Off without bind."`
 	RDMA             RDMA     `kvfs:"rdma" help:"RDMA between peers: network cards read the memory of peers directly. peer.transport turns it on and off."`
 	TLS              TLS      `kvfs:"tls" help:"Certificates with which peers identify themselves, in PEM: all three files or none. kvfs uses changed files without a restart. kvfs certs init makes them."`
 	Readdir          Readdir  `kvfs:"readdir" help:"What ls shows."`
 
-	HTTP string `kvfs:"http" example:"127.0.0.1:9100" check:"hostport" help:"Address for /readyz and /status over HTTP, host:port. Empty means off."`
+	HTTP string `kvfs:"http" short:"Logs and status" example:"127.0.0.1:9100" check:"hostport" help:"Address for /readyz and /status over HTTP, host:port. Empty means off."`
 	Log  Log    `kvfs:"log" help:"Logging, to standard error."`
 
 	// Warnings are lines for the log: about variables of other programs that were taken
@@ -45,21 +45,21 @@ type Config struct {
 
 // Store configures the way between the owner of a machine and its mounts.
 type Store struct {
-	Socket       string   `kvfs:"socket" check:"socket" example:"/run/kvfs/0/store.sock" auto:"/run/kvfs/UID/store.sock; of users other than root $XDG_RUNTIME_DIR/kvfs/store.sock where that is set" help:"Absolute path of the unix socket of the owner. Only the owner's user may open its directory."`
+	Socket       string   `kvfs:"socket" short:"Tiers" check:"socket" example:"/run/kvfs/0/store.sock" auto:"/run/kvfs/UID/store.sock; of users other than root $XDG_RUNTIME_DIR/kvfs/store.sock where that is set" help:"Absolute path of the unix socket of the owner. Only the owner's user may open its directory."`
 	OwnerTimeout Duration `kvfs:"owner_timeout" default:"30s" help:"How long operations wait for the next owner, as during a restart, before they fail. Zero does not wait."`
 }
 
 // Memory configures the primary tier.
 type Memory struct {
-	Size          Size    `kvfs:"size" example:"64GiB" auto:"a quarter of RAM" help:"Capacity for blocks. The default is rounded down to MiB, at least 64MiB. RAM is the memory limit of the control group (cgroup v1 or v2) if that is lower. Mode embedded needs more than 0; mode standalone-store excludes it."`
-	Policy        string  `kvfs:"policy" enum:"lru|arc|s3fifo" default:"lru" help:"Eviction order."`
+	Size          Size    `kvfs:"size" short:"Tiers" example:"64GiB" auto:"a quarter of RAM" help:"Capacity for blocks. The default is rounded down to MiB, at least 64MiB. RAM is the memory limit of the control group (cgroup v1 or v2) if that is lower. Mode embedded needs more than 0; mode standalone-store excludes it."`
+	Policy        string  `kvfs:"policy" short:"Tiers" enum:"lru|arc|s3fifo" default:"lru" help:"Eviction order."`
 	HighWatermark float64 `kvfs:"high_watermark" above:"0" max:"1" default:"0.98" help:"Eviction starts when this share of the size is used."`
 	LowWatermark  float64 `kvfs:"low_watermark" above:"0" max:"1" default:"0.95" help:"Eviction stops when this share of the size is used. Must be below high_watermark."`
 	Headroom      Size    `kvfs:"headroom" default:"0" help:"Memory beyond the size that the file system below may use, so that a write never ends short. Zero means automatic."`
 	Dir           string  `kvfs:"dir" example:"/dev/shm/kvfs" help:"Directory for the blocks, on a tmpfs. Empty means automatic: kvfs's own tmpfs as root, else a directory in /dev/shm."`
 	Huge          string  `kvfs:"huge" enum:"never|within_size|always|advise" default:"within_size" help:"Huge pages of kvfs's own tmpfs, as in mount -o huge."`
 	NUMA          string  `kvfs:"numa" check:"numa" example:"bind:0" help:"NUMA nodes for the blocks, as in mount -o mpol: bind:NODES, prefer:NODE, interleave, interleave:NODES or local. Needs kvfs's own tmpfs, so root. Empty means the policy of the process that writes."`
-	Keep          bool    `kvfs:"keep" default:"false" help:"Keep the blocks in memory after a clean stop. The next start adopts them."`
+	Keep          bool    `kvfs:"keep" short:"Tiers" default:"false" help:"Keep the blocks in memory after a clean stop. The next start adopts them."`
 	Passthrough   string  `kvfs:"passthrough" enum:"auto|on|off" default:"auto" help:"Let the kernel read and write open blocks by itself (FUSE passthrough). on: the mount fails if that is not possible."`
 }
 
@@ -88,9 +88,9 @@ type Mount struct {
 
 // Disk configures the SSD tier.
 type Disk struct {
-	Dirs             []DiskDir `kvfs:"dirs" name:"disk" sep:";" help:"Directories of the SSD tier, one a device. kvfs spreads blocks over them."`
+	Dirs             []DiskDir `kvfs:"dirs" short:"Tiers" name:"disk" sep:";" help:"Directories of the SSD tier, one a device. kvfs spreads blocks over them."`
 	Policy           string    `kvfs:"policy" enum:"lru|arc|s3fifo" default:"lru" help:"Eviction order."`
-	Cascade          string    `kvfs:"cascade" enum:"async|sync|on_evict|off" default:"async" help:"When a committed block is copied to the SSD. async: soon after the commit. sync: close or rename waits for the copy. on_evict: before it leaves memory. off: only by fsync."`
+	Cascade          string    `kvfs:"cascade" short:"Tiers" enum:"async|sync|on_evict|off" default:"async" help:"When a committed block is copied to the SSD. async: soon after the commit. sync: close or rename waits for the copy. on_evict: before it leaves memory. off: only by fsync."`
 	CascadeQueue     Size      `kvfs:"cascade_queue" default:"0" help:"Most bytes that wait to be copied to the SSD. Blocks beyond that stay in memory alone. Zero means automatic: a quarter of memory.size, at most 1GiB."`
 	Admission        string    `kvfs:"admission" enum:"all|second_hit" default:"all" help:"Which blocks are copied to the SSD. all: each block. second_hit: a block that is stored or read a second time."`
 	DailyWriteBudget Size      `kvfs:"daily_write_budget" default:"0" help:"Most bytes written to all directories together in a day (UTC), to limit the wear of the devices. fsync may exceed it. Zero means no limit."`
@@ -138,7 +138,7 @@ type DirectIO struct {
 
 // Log configures logging.
 type Log struct {
-	Level       string `kvfs:"level" enum:"debug|info|warn|error" default:"info" help:"Least severe level that is logged."`
+	Level       string `kvfs:"level" short:"Logs and status" enum:"debug|info|warn|error" default:"info" help:"Least severe level that is logged."`
 	Format      string `kvfs:"format" enum:"console|json" default:"console" help:"Form of the log lines."`
 	TierSummary bool   `kvfs:"tier_summary" default:"false" help:"Log one structured line for each batch of blocks, with its keys and bytes by the tier that had them."`
 }

@@ -19,6 +19,7 @@
 //	empty:"contains…" what is wrong with a list of which an element is empty; else in general words
 //	sep:";"           what separates the elements of a list in an environment variable; else ","
 //	names:"group"     a named check of the names in a table (see tableNames)
+//	short:"Peers"     the heading under which the short help shows its flag; absent means only --help-all does
 //	env:"weak"        the environment counts only where no file and no inline JSON says anything
 //	files:"only"      neither a variable nor a flag
 //	required:"true"   in a list of sections: the key must be given

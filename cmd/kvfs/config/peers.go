@@ -12,7 +12,7 @@ import (
 type Peer struct {
 	Timeout       Duration `kvfs:"timeout" above:"0" default:"5s" help:"How long a block may take to come from a peer. After that kvfs asks elsewhere; if no other holder has the block, it is a miss."`
 	Silence       Duration `kvfs:"silence" above:"0" default:"300ms" help:"If a peer sends nothing of a block for this time, kvfs asks another holder. This is the least value; it grows with the observed times."`
-	Transport     string   `kvfs:"transport" enum:"auto|tcp|rdma" default:"auto" help:"How blocks come from peers. auto: by RDMA if this node and the peer have it, else TCP. tcp: never by RDMA. rdma: only by RDMA; the start fails without RDMA, and a block that only a peer without RDMA has is a miss."`
+	Transport     string   `kvfs:"transport" short:"Peers" enum:"auto|tcp|rdma" default:"auto" help:"How blocks come from peers. auto: by RDMA if this node and the peer have it, else TCP. tcp: never by RDMA. rdma: only by RDMA; the start fails without RDMA, and a block that only a peer without RDMA has is a miss."`
 	Control       string   `kvfs:"control" check:"hostport" example:"10.0.0.3:7947" help:"Address of the control channel, host:port. Empty means a free port of the host of bind."`
 	Bulk          string   `kvfs:"bulk" check:"hostport" example:"10.0.0.3:7948" help:"Address on which blocks are served, host:port. Empty means a free port of the host of bind."`
 	Connections   int      `kvfs:"connections" min:"1" max:"64" default:"4" help:"Connections to each peer for blocks."`
@@ -21,7 +21,7 @@ type Peer struct {
 	Require       []string `kvfs:"require" enum:"get|store|bury|list|resume|memory|rdma" example:"store,bury" help:"Features that every peer must have. kvfs refuses a peer without one of them."`
 	Horizon       Duration `kvfs:"horizon" above:"0" default:"24h" help:"How long a removal is remembered, for peers that are away."`
 	GossipProfile string   `kvfs:"gossip_profile" enum:"lan|wan|local" default:"lan" help:"How long peers wait for each other before one counts as lost."`
-	GossipKeys    string   `kvfs:"gossip_keys" example:"/etc/kvfs/gossip.keys" help:"File with the keys that encrypt the gossip. kvfs uses a changed file without a restart. kvfs keys create makes one."`
+	GossipKeys    string   `kvfs:"gossip_keys" short:"Peers" example:"/etc/kvfs/gossip.keys" help:"File with the keys that encrypt the gossip. kvfs uses a changed file without a restart. kvfs keys create makes one."`
 	Accept        string   `kvfs:"accept" enum:"on|off" default:"on" help:"Whether this peer takes copies of blocks of other peers."`
 	Cascade       string   `kvfs:"cascade" enum:"async|sync|off" default:"async" help:"When a committed block is copied to the peers that replicas asks for. async: soon after the commit. sync: close or rename waits for the copies. off: never."`
 	Queue         Size     `kvfs:"queue" default:"0" help:"Most bytes that wait to be copied to peers. Blocks beyond that are not copied. Zero means automatic: a quarter of memory.size, at most 1GiB."`
@@ -29,9 +29,9 @@ type Peer struct {
 
 // TLS names the files of the certificates.
 type TLS struct {
-	CA   string `kvfs:"ca" example:"/etc/kvfs/ca.pem" help:"Certificates of the trusted authorities; several during a rotation."`
-	Cert string `kvfs:"cert" example:"/etc/kvfs/gpu-7.pem" help:"Certificate of this peer, for NODE_NAME.kvfs."`
-	Key  string `kvfs:"key" example:"/etc/kvfs/gpu-7-key.pem" help:"Private key of this peer. Others must not be able to read it: mode 0600, or 0640."`
+	CA   string `kvfs:"ca" short:"Peers" example:"/etc/kvfs/ca.pem" help:"Certificates of the trusted authorities; several during a rotation."`
+	Cert string `kvfs:"cert" short:"Peers" example:"/etc/kvfs/gpu-7.pem" help:"Certificate of this peer, for NODE_NAME.kvfs."`
+	Key  string `kvfs:"key" short:"Peers" example:"/etc/kvfs/gpu-7-key.pem" help:"Private key of this peer. Others must not be able to read it: mode 0600, or 0640."`
 }
 
 // On reports whether certificates are used.

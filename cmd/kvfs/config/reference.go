@@ -97,6 +97,9 @@ Sections, groups and specs merge key by key. A list replaces the whole list of a
 
 A file or inline JSON may give the version of its form: ` + "`version: 1`" + `. This is also the default. Any other version is an error.
 
+` + "`kvfs mount --help`" + ` shows the flags that people use, and ` + "`kvfs mount --help-all`" + ` the flags of all settings. So do the other commands
+that take settings.
+
 ` + "`kvfs config check`" + ` reads all sources and reports every error. ` + "`kvfs config print`" + ` shows the values in effect, and where
 each value comes from.
 

@@ -26,6 +26,7 @@ type setting struct {
 	settings []*setting // of a section, or of the sections in a table or list
 
 	help, def, auto, example string
+	short                    string // the heading in the short help; empty means only --help-all shows it
 	enum                     []string
 	min, max, above, below   string
 	multiple                 string
@@ -56,8 +57,8 @@ func settingsOf(typ reflect.Type, prefix string, nested bool) []*setting {
 		s := &setting{
 			key: key, path: prefix + key, typ: f.Type, index: f.Index[0],
 			help: f.Tag.Get("help"), def: f.Tag.Get("default"), auto: f.Tag.Get("auto"),
-			example: f.Tag.Get("example"),
-			min:     f.Tag.Get("min"), max: f.Tag.Get("max"), above: f.Tag.Get("above"),
+			example: f.Tag.Get("example"), short: f.Tag.Get("short"),
+			min: f.Tag.Get("min"), max: f.Tag.Get("max"), above: f.Tag.Get("above"),
 			below:    f.Tag.Get("below"),
 			multiple: f.Tag.Get("multiple"),
 			check:    f.Tag.Get("check"), sep: f.Tag.Get("sep"), name: f.Tag.Get("name"),

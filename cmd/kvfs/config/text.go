@@ -209,9 +209,9 @@ const (
 	flagInline = "config-json"
 )
 
-// AddFlags defines a flag for every setting that text can reach, and --config
-// and --config-json. The flags hold text: Load parses it, so that all
-// violations come at once.
+// AddFlags defines a flag for every setting that text can reach, and --config,
+// --config-json and --help-all. The flags hold text: Load parses it, so that all
+// violations come at once. FlagUsages shows them.
 func AddFlags(fs *pflag.FlagSet) {
 	fs.String(flagFile, "", "configuration `FILE`, YAML or JSON (env "+envFile+")")
 	fs.String(flagInline, "", "configuration as inline `JSON`, over the file (env "+envInline+")")
@@ -225,6 +225,7 @@ func AddFlags(fs *pflag.FlagSet) {
 			f.NoOptDefVal = "true"
 		}
 	}
+	fs.BoolFunc(flagHelpAll, "help with all settings", func(text string) error { return fs.Set("help", text) })
 }
 
 // firstSentence returns help up to its first full stop, without it.
