@@ -134,7 +134,11 @@ func flagHint(cmd *cobra.Command, err error) string {
 	}
 	name := unknown.GetSpecifiedName()
 	var names []string
-	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			names = append(names, f.Name)
+		}
+	})
 	near := config.Nearest(name, names)
 	if near == "" {
 		near = endingIn(names, name)

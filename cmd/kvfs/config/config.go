@@ -95,8 +95,6 @@ type Disk struct {
 	Admission        string    `kvfs:"admission" enum:"all|second_hit" default:"all" help:"Which blocks are copied to the SSD. all: each block. second_hit: a block that is stored or read a second time."`
 	DailyWriteBudget Size      `kvfs:"daily_write_budget" default:"0" help:"Most bytes written to all directories together in a day (UTC), to limit the wear of the devices. fsync may exceed it. Zero means no limit."`
 	SlabSize         Size      `kvfs:"slab_size" min:"1MiB" max:"1TiB" multiple:"4KiB" default:"256MiB" help:"Size of the files that hold the blocks, for files made from now on. A directory too small for 16 of them gets smaller ones."`
-	SyncBytes        Size      `kvfs:"sync_bytes" above:"0" default:"64MiB" help:"After this many bytes written to a directory, kvfs makes them durable together."`
-	SyncInterval     Duration  `kvfs:"sync_interval" above:"0" default:"1s" help:"After this time kvfs makes written bytes durable in any case."`
 	ScrubRate        Size      `kvfs:"scrub_rate" default:"16MiB" help:"Bytes a second that kvfs reads of each directory to find bad copies before a reader does. Zero means off."`
 	StuckTimeout     Duration  `kvfs:"stuck_timeout" above:"0" default:"30s" help:"A device without an answer for this time counts as failed, and its directory goes offline."`
 }
@@ -111,8 +109,6 @@ type DiskDir struct {
 type Promotion struct {
 	On           string   `kvfs:"on" enum:"open|lookup" default:"open" help:"What brings a block up: an open, or already a look-up that finds it (stat, access)."`
 	Timeout      Duration `kvfs:"timeout" default:"30s" help:"How long an open waits for its block. After that the open is a miss. Zero does not wait."`
-	BatchKeys    int      `kvfs:"batch_keys" default:"64" min:"1" help:"Most blocks of one request in one batch of loads."`
-	BatchBytes   Size     `kvfs:"batch_bytes" default:"8MiB" above:"0" help:"Most bytes of such a batch, unless one block alone is larger."`
 	Window       Duration `kvfs:"window" default:"0s" help:"How long a batch waits for more blocks of the same request. Zero means that it takes the blocks that are there."`
 	OpenDeadline Duration `kvfs:"open_deadline" default:"0s" help:"Limit for an open of a block that is not in memory. If the load would probably take longer, or takes longer, the open is a miss (ENOENT). Zero means no limit. groups.NAME.open_deadline is for one group."`
 }
@@ -131,9 +127,7 @@ type Staging struct {
 
 // DirectIO configures input and output past the page cache.
 type DirectIO struct {
-	Engine   string `kvfs:"engine" enum:"auto|io_uring|pread" default:"auto" help:"Kernel interface. auto: io_uring if it works, else pread. io_uring: fail if it does not work."`
-	InFlight Size   `kvfs:"in_flight" above:"0" default:"8MiB" help:"Most bytes requested from one device at a time."`
-	Chunk    Size   `kvfs:"chunk" min:"4KiB" max:"1GiB" multiple:"4KiB" default:"1MiB" help:"Largest single read or write. Must not exceed in_flight."`
+	Engine string `kvfs:"engine" enum:"auto|io_uring|pread" default:"auto" help:"Kernel interface. auto: io_uring if it works, else pread. io_uring: fail if it does not work."`
 }
 
 // Log configures logging.

@@ -25,6 +25,8 @@ type loader struct {
 
 	types TierTypes // may be nil
 
+	old []retiredUse // in the order in which they were read
+
 	sections int // decoded from files and inline JSON
 }
 
@@ -128,6 +130,8 @@ func (d document) fields(n *yaml.Node, s *setting, path string, field func(*sett
 		child := s.find(key.Value)
 		switch {
 		case path == "" && key.Value == versionKey:
+			return
+		case child == nil && d.noteRetired(join(path, key.Value), d.origin(key)):
 			return
 		case child == nil:
 			d.failKey(d.origin(key), path, unknownKey(key.Value, s, path))

@@ -25,7 +25,6 @@ type ZMQ struct {
 	Replay     string   `kvfs:"replay" check:"endpoint" example:"tcp://127.0.0.1:5558" help:"Where subscribers ask for messages that they missed, in the same form. Empty means nowhere."`
 	ReplayBare bool     `kvfs:"replay_bare" default:"false" help:"Leave the topic out of repeated messages, as SGLang does, and vLLM before 0.26."`
 	Topic      string   `kvfs:"topic" check:"topic" default:"kv-events" help:"First frame of each message, at most 255 bytes."`
-	Buffer     int      `kvfs:"buffer" min:"1" max:"1000000" default:"10000" help:"Messages that are kept for repetition, at most 64MiB of them."`
 	Hash       string   `kvfs:"hash" enum:"int|bytes|text" default:"int" help:"Form of the hashes in messages. int: their lower 64 bits, the default of vLLM. bytes: all of them. text: as they stand in the names of blocks."`
 	Encoding   string   `kvfs:"encoding" enum:"map|array" default:"map" help:"Form of the events in messages. map: with field names, as vLLM since 0.24. array: by position, for older readers."`
 	DiskMedium string   `kvfs:"disk_medium" enum:"STORAGE|DISK" default:"STORAGE" help:"Name of the SSD tier in messages. STORAGE: the name of vLLM's file tier since 0.27, with locality LOCAL. DISK: for readers without STORAGE, such as Dynamo before 1.5."`

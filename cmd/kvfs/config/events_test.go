@@ -14,15 +14,15 @@ import (
 func TestEvents(t *testing.T) {
 	want := mustLoad(t, Sources{})
 	want.Events.ZMQ = ZMQ{
-		Bind: "tcp://*:5557", Connect: []string{"tcp://router:5557", "ipc:///run/r"}, Replay: "ipc:///run/kvfs/replay.sock", Topic: "kv", Buffer: 1_000_000, Hash: "text", Encoding: "array", DiskMedium: "DISK",
+		Bind: "tcp://*:5557", Connect: []string{"tcp://router:5557", "ipc:///run/r"}, Replay: "ipc:///run/kvfs/replay.sock", Topic: "kv", Hash: "text", Encoding: "array", DiskMedium: "DISK",
 		Templates: []string{"{group}/{hash}", "m_r{rank}/{hash:0:3}/{hash:3:5}_g{group}/{hash}.bin"}, BlockSize: 16, Insecure: true,
 	}
 	const templates = "{group}/{hash},m_r{rank}/{hash:0:3}/{hash:3:5}_g{group}/{hash}.bin"
-	const zmq = `{"bind": "tcp://*:5557", "connect": ["tcp://router:5557", "ipc:///run/r"], "replay": "ipc:///run/kvfs/replay.sock", "topic": "kv", "buffer": 1000000, "hash": "text", "encoding": "array", "disk_medium": "DISK",
+	const zmq = `{"bind": "tcp://*:5557", "connect": ["tcp://router:5557", "ipc:///run/r"], "replay": "ipc:///run/kvfs/replay.sock", "topic": "kv", "hash": "text", "encoding": "array", "disk_medium": "DISK",
 		"templates": ["{group}/{hash}", "m_r{rank}/{hash:0:3}/{hash:3:5}_g{group}/{hash}.bin"], "block_size": 16, "insecure": true}`
 	var environ, flags []string
 	for name, value := range map[string]string{
-		"BIND": "tcp://*:5557", "CONNECT": "tcp://router:5557,ipc:///run/r", "REPLAY": "ipc:///run/kvfs/replay.sock", "TOPIC": "kv", "BUFFER": "1000000", "HASH": "text", "ENCODING": "array", "DISK_MEDIUM": "DISK",
+		"BIND": "tcp://*:5557", "CONNECT": "tcp://router:5557,ipc:///run/r", "REPLAY": "ipc:///run/kvfs/replay.sock", "TOPIC": "kv", "HASH": "text", "ENCODING": "array", "DISK_MEDIUM": "DISK",
 		"TEMPLATES": templates, "BLOCK_SIZE": "16", "INSECURE": "1",
 	} {
 		environ = append(environ, "KVFS_EVENTS_ZMQ_"+name+"="+value)
@@ -150,9 +150,6 @@ func TestRejectEvents(t *testing.T) {
 		{`"bind": "tcp://127.0.0.1:1", "replay": "ipc:///run/x", "connect": ["tcp://127.0.0.1:1", "ipc:///run/x"]`, ErrInvalid, []string{
 			`events.zmq.connect[0]: "tcp://127.0.0.1:1" is a socket of kvfs itself`, `events.zmq.connect[1]: "ipc:///run/x" is a socket of kvfs itself`}},
 		{`"connect": [` + strings.TrimSuffix(strings.Repeat(`"tcp://a:1", `, 65), ", ") + `]`, ErrRange, []string{`events.zmq.connect: 65 endpoints: want at most 64`}},
-		{`"buffer": 0`, ErrRange, []string{`events.zmq.buffer: 0 is out of range: want 1 to 1000000`}},
-		{`"buffer": 1000001`, ErrRange, []string{`events.zmq.buffer: 1000001 is out of range`}},
-		{`"buffer": "1000"`, ErrType, []string{`events.zmq.buffer: the string "1000" is not an integer`}},
 		{`"hash": "hex"`, ErrEnum, []string{`events.zmq.hash: unknown value "hex"; one of int, bytes, text`}},
 		{`"block_size": -1`, ErrRange, []string{`events.zmq.block_size: -1 is out of range: want at least 0`}},
 		{`"topic": "` + strings.Repeat("a", 256) + `"`, ErrRange, []string{`events.zmq.topic: a topic of 256 bytes: want at most 255`}},
@@ -171,7 +168,7 @@ func TestRejectEvents(t *testing.T) {
 		`"bind": "tcp://[::1]:1"`, `"bind": "tcp://localhost:1"`, `"bind": "ipc:///run/x", "replay": "ipc:///run/y"`, open + `, "insecure": true`,
 		`"connect": ["tcp://router:5557", "ipc:///run/x"]`, `"connect": ["tcp://10.0.0.1:5557"], "replay": "tcp://127.0.0.1:1"`,
 		`"bind": "tcp://127.0.0.1:1", "connect": ["tcp://127.0.0.1:2"]`, `"connect": []`,
-		`"bind": "ipc:///run/x", "replay": "tcp://127.0.0.1:1"`, `"topic": "` + strings.Repeat("a", 255) + `"`, `"buffer": 1`, `"templates": []`,
+		`"bind": "ipc:///run/x", "replay": "tcp://127.0.0.1:1"`, `"topic": "` + strings.Repeat("a", 255) + `"`, `"templates": []`,
 	} {
 		mustLoad(t, Sources{InlineJSON: `{"events": {"zmq": {` + good + `}}}`})
 	}
@@ -180,10 +177,10 @@ func TestRejectEvents(t *testing.T) {
 	_, err := Load(Sources{
 		InlineJSON: `{"events": {"zmq": {"replay": "tcp://127.0.0.1:1"}}}`,
 		Environ:    []string{"KVFS_EVENTS_ZMQ_BIND=tcp://127.0.0.1:1", "KVFS_EVENTS_ZMQ_TEMPLATES={hash},{group}"},
-		Flags:      parseFlags(t, "--events-zmq-buffer=many", "--events-zmq-hash=none"), MemTotal: testMem,
+		Flags:      parseFlags(t, "--events-zmq-block-size=many", "--events-zmq-hash=none"), MemTotal: testMem,
 	})
 	wantErrors(t, err, `env KVFS_EVENTS_ZMQ_TEMPLATES: events.zmq.templates: "{group}": has no {hash}: all blocks would have one name`,
-		`flag --events-zmq-buffer: events.zmq.buffer: "many" is not an integer`, `flag --events-zmq-hash: events.zmq.hash: unknown value "none"`,
+		`flag --events-zmq-hash: events.zmq.hash: unknown value "none"`, `flag --events-zmq-block-size: events.zmq.block_size: "many" is not an integer`,
 		`env KVFS_EVENTS_ZMQ_BIND: events.zmq.bind: replay "tcp://127.0.0.1:1" (config-json 1:31) must differ`)
 	if got := mustLoad(t, Sources{}).Events.ZMQ.Templates; !reflect.DeepEqual(got, []string(nil)) {
 		t.Errorf("default templates %q", got)

@@ -62,18 +62,18 @@ func TestDefaults(t *testing.T) {
 		DrainTimeout: 30e9,
 		Disk: Disk{
 			Policy: "lru", Cascade: "async", CascadeQueue: GiB, Admission: "all", SlabSize: 256 * MiB,
-			SyncBytes: 64 * MiB, SyncInterval: 1e9, ScrubRate: 16 * MiB, StuckTimeout: 30e9,
+			ScrubRate: 16 * MiB, StuckTimeout: 30e9,
 		},
-		Promotion: Promotion{On: "open", Timeout: 30e9, BatchKeys: 64, BatchBytes: 8 * MiB},
+		Promotion: Promotion{On: "open", Timeout: 30e9},
 		Staging:   Staging{Size: 64 * MiB, UsableRatio: 0.9},
-		DirectIO:  DirectIO{Engine: Auto, InFlight: 8 * MiB, Chunk: MiB},
+		DirectIO:  DirectIO{Engine: Auto},
 		Peer: Peer{
-			Timeout: 5e9, Silence: 3e8, Transport: Auto, Connections: 4, HedgeQuantile: 0.95, Horizon: 24 * 3600e9, GossipProfile: "lan",
+			Timeout: 5e9, Silence: 3e8, Transport: Auto, GossipProfile: "lan",
 			Accept: On, Cascade: "async",
 		},
 		RDMA:    RDMA{Provider: Auto, Policy: "affinity", Cache: 256 * MiB},
 		Readdir: Readdir{Remote: On},
-		Events:  Events{ZMQ: ZMQ{Topic: "kv-events", Buffer: 10_000, Hash: "int", Encoding: "map", DiskMedium: "STORAGE"}},
+		Events:  Events{ZMQ: ZMQ{Topic: "kv-events", Hash: "int", Encoding: "map", DiskMedium: "STORAGE"}},
 		Log:     Log{Level: "info", Format: "console"},
 	}
 	if !sameValues(got, want) {

@@ -15,11 +15,8 @@ type Peer struct {
 	Transport     string   `kvfs:"transport" short:"Peers" enum:"auto|tcp|rdma" default:"auto" help:"How blocks come from peers. auto: by RDMA if this node and the peer have it, else TCP. tcp: never by RDMA. rdma: only by RDMA; the start fails without RDMA, and a block that only a peer without RDMA has is a miss."`
 	Control       string   `kvfs:"control" check:"hostport" example:"10.0.0.3:7947" help:"Address of the control channel, host:port. Empty means a free port of the host of bind."`
 	Bulk          string   `kvfs:"bulk" check:"hostport" example:"10.0.0.3:7948" help:"Address on which blocks are served, host:port. Empty means a free port of the host of bind."`
-	Connections   int      `kvfs:"connections" min:"1" max:"64" default:"4" help:"Connections to each peer for blocks."`
 	Congestion    string   `kvfs:"congestion" check:"word" example:"cubic" help:"TCP congestion control of these connections, as in net.ipv4.tcp_allowed_congestion_control. Empty means the default of the machine."`
-	HedgeQuantile float64  `kvfs:"hedge_quantile" min:"0" below:"1" default:"0.95" help:"If a fetch takes longer than this share of recent fetches, kvfs also asks a second holder. Zero means off."`
 	Require       []string `kvfs:"require" enum:"get|store|bury|list|resume|memory|rdma" example:"store,bury" help:"Features that every peer must have. kvfs refuses a peer without one of them."`
-	Horizon       Duration `kvfs:"horizon" above:"0" default:"24h" help:"How long a removal is remembered, for peers that are away."`
 	GossipProfile string   `kvfs:"gossip_profile" enum:"lan|wan|local" default:"lan" help:"How long peers wait for each other before one counts as lost."`
 	GossipKeys    string   `kvfs:"gossip_keys" short:"Peers" example:"/etc/kvfs/gossip.keys" help:"File with the keys that encrypt the gossip. kvfs uses a changed file without a restart. kvfs keys create makes one."`
 	Accept        string   `kvfs:"accept" enum:"on|off" default:"on" help:"Whether this peer takes copies of blocks of other peers."`

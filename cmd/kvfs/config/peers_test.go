@@ -18,8 +18,8 @@ func TestPeers(t *testing.T) {
 	want.Bind, want.Join, want.Advertise = "0.0.0.0", []string{"10.0.0.1", "[fd00::1]:7946", "fd00::2", "kv.example:80"}, "10.0.0.3:7946"
 	want.NodeName, want.Zone, want.Replicas, want.PreferredSegment = "gpu-7", "rack_1", 2, "gpu-8"
 	want.Peer = Peer{
-		Timeout: 2e9, Silence: 1e9, Transport: TransportRDMA, Control: "10.0.0.3:1", Bulk: ":0", Connections: 8, Congestion: "cubic", HedgeQuantile: 0.5,
-		Require: []string{"store", "bury"}, Horizon: 3600e9, GossipProfile: "wan", GossipKeys: "/k", Accept: Off,
+		Timeout: 2e9, Silence: 1e9, Transport: TransportRDMA, Control: "10.0.0.3:1", Bulk: ":0", Congestion: "cubic",
+		Require: []string{"store", "bury"}, GossipProfile: "wan", GossipKeys: "/k", Accept: Off,
 		Cascade: "sync", Queue: 2 * GiB,
 	}
 	want.RDMA = RDMA{Provider: "verbs", Devices: []string{"mlx5_0", "mlx5_1+mlx5_2"}, Policy: PolicyGPUIndex, Cache: 512 * MiB}
@@ -37,12 +37,9 @@ peer:
   transport: rdma
   control: 10.0.0.3:1
   bulk: ":0"
-  connections: 8
   congestion: cubic
-  hedge_quantile: 0.5
   silence: 1s
   require: [store, bury]
-  horizon: 1h
   gossip_profile: wan
   gossip_keys: /k
   accept: off
@@ -53,8 +50,8 @@ tls: {ca: /ca, cert: /c, key: /c-key}
 readdir: {remote: off}
 `
 	names := strings.Fields(`BIND=0.0.0.0 JOIN=10.0.0.1,[fd00::1]:7946,fd00::2,kv.example:80 ADVERTISE=10.0.0.3:7946 NODE_NAME=gpu-7 ZONE=rack_1
-		REPLICAS=2 PREFERRED_SEGMENT=gpu-8 PEER_TIMEOUT=2s PEER_TRANSPORT=rdma PEER_CONTROL=10.0.0.3:1 PEER_BULK=:0 PEER_CONNECTIONS=8 PEER_CONGESTION=cubic
-		PEER_HEDGE_QUANTILE=0.5 PEER_SILENCE=1s PEER_REQUIRE=store,bury PEER_HORIZON=1h PEER_GOSSIP_PROFILE=wan PEER_GOSSIP_KEYS=/k PEER_ACCEPT=off
+		REPLICAS=2 PREFERRED_SEGMENT=gpu-8 PEER_TIMEOUT=2s PEER_TRANSPORT=rdma PEER_CONTROL=10.0.0.3:1 PEER_BULK=:0 PEER_CONGESTION=cubic
+		PEER_SILENCE=1s PEER_REQUIRE=store,bury PEER_GOSSIP_PROFILE=wan PEER_GOSSIP_KEYS=/k PEER_ACCEPT=off
 		PEER_CASCADE=sync PEER_QUEUE=2GiB RDMA_PROVIDER=verbs RDMA_DEVICES=mlx5_0,mlx5_1+mlx5_2 RDMA_POLICY=gpu_index RDMA_CACHE=512MiB TLS_CA=/ca TLS_CERT=/c TLS_KEY=/c-key READDIR_REMOTE=off`)
 	var environ, flags []string
 	for _, entry := range names {
@@ -66,8 +63,8 @@ readdir: {remote: off}
 		"file": {File: writeFile(t, "c.yaml", file)},
 		"inline": {InlineJSON: `{"bind": "0.0.0.0", "join": ["10.0.0.1", "[fd00::1]:7946", "fd00::2", "kv.example:80"], "advertise": "10.0.0.3:7946",
 			"node_name": "gpu-7", "zone": "rack_1", "replicas": 2, "preferred_segment": "gpu-8",
-			"peer": {"timeout": "2s", "transport": "rdma", "control": "10.0.0.3:1", "bulk": ":0", "connections": 8, "congestion": "cubic", "hedge_quantile": 0.5, "silence": "1s",
-			"require": ["store", "bury"], "horizon": "1h", "gossip_profile": "wan", "gossip_keys": "/k", "accept": "off", "cascade": "sync", "queue": "2GiB"},
+			"peer": {"timeout": "2s", "transport": "rdma", "control": "10.0.0.3:1", "bulk": ":0", "congestion": "cubic", "silence": "1s",
+			"require": ["store", "bury"], "gossip_profile": "wan", "gossip_keys": "/k", "accept": "off", "cascade": "sync", "queue": "2GiB"},
 			"rdma": {"provider": "verbs", "devices": ["mlx5_0", "mlx5_1+mlx5_2"], "policy": "gpu_index", "cache": "512MiB"},
 			"tls": {"ca": "/ca", "cert": "/c", "key": "/c-key"}, "readdir": {"remote": "off"}}`},
 		"env":   {Environ: environ},
@@ -146,14 +143,9 @@ func TestRejectPeers(t *testing.T) {
 		{`"peer": {"timeout": "0s"}`, ErrRange, []string{`peer.timeout: 0s is out of range: want above 0`}},
 		{`"peer": {"control": "a"}`, ErrInvalid, []string{`peer.control: "a" is not host:port`}},
 		{`"peer": {"bulk": "a:x"}`, ErrRange, []string{`peer.bulk: "a:x" has the port "x"`}},
-		{`"peer": {"connections": 0}`, ErrRange, []string{`peer.connections: 0 is out of range: want 1 to 64`}},
-		{`"peer": {"connections": 65}`, ErrRange, []string{`peer.connections: 65 is out of range`}},
 		{`"peer": {"congestion": "b-b-r"}`, ErrInvalid, []string{`peer.congestion: "b-b-r" is not a name: want 1 to 15`}},
-		{`"peer": {"hedge_quantile": 1}`, ErrRange, []string{`peer.hedge_quantile: 1 is out of range: want at least 0, below 1`}},
-		{`"peer": {"hedge_quantile": -0.1}`, ErrRange, []string{`peer.hedge_quantile: -0.1 is out of range`}},
 		{`"peer": {"require": ["get", "got"]}`, ErrEnum, []string{`peer.require[1]: unknown value "got"; one of get, store, bury, list, resume, memory, rdma`}},
 		{`"peer": {"require": "get"}`, ErrType, []string{`peer.require: the string "get" is not a sequence`}},
-		{`"peer": {"horizon": 0}`, ErrRange, []string{`peer.horizon: 0s is out of range`}},
 		{`"peer": {"gossip_profile": "man"}`, ErrEnum, []string{`peer.gossip_profile: unknown value "man"; one of lan, wan, local`}},
 		{`"peer": {"accept": true}`, ErrType, []string{`peer.accept: the boolean true is not one of on, off`}},
 		{`"peer": {"cascade": "later"}`, ErrEnum, []string{`peer.cascade: unknown value "later"; one of async, sync, off`}},

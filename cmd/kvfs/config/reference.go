@@ -12,6 +12,7 @@ func Reference() []byte {
 	b.WriteString(referenceIntro)
 	b.WriteString("\n## Settings\n")
 	referenceSection(&b, schema(), "Top level")
+	referenceRetired(&b)
 	referenceAliases(&b)
 	b.WriteString("\n## Other environment variables\n\n")
 	b.WriteString("These are no settings, and kvfs never refuses them:\n\n| Variable | For |\n|---|---|\n")
@@ -21,6 +22,15 @@ func Reference() []byte {
 	b.WriteString("| `KVFS_SERVICE_HOST`, `KVFS_PORT_...` and the like | variables that Kubernetes sets in every pod for a service whose name begins with kvfs |\n")
 	b.WriteString("\nAny other variable that begins with `KVFS_` is an error.\n")
 	return b.Bytes()
+}
+
+// referenceRetired writes the settings that became constants.
+func referenceRetired(b *bytes.Buffer) {
+	b.WriteString("\n## Constants\n\nThese were settings, and nobody had a case for another value. kvfs still accepts them, ignores them, and logs one warning for each:\n\n")
+	b.WriteString("| Key | Value | Meaning |\n|---|---|---|\n")
+	for _, s := range retired {
+		fmt.Fprintf(b, "| `%s` | `%s` | %s |\n", s.path, s.def, s.help)
+	}
 }
 
 // referenceAliases writes the variables of other programs.

@@ -139,22 +139,15 @@ func TestRejectFile(t *testing.T) {
 		{"admission", "disk: {admission: first}\n", ErrEnum, `disk.admission: unknown value "first"; one of all, second_hit`},
 		{"small slab", "disk: {slab_size: 512KiB}\n", ErrRange, `disk.slab_size: 512KiB is out of range: want 1MiB to 1TiB, a multiple of 4KiB`},
 		{"odd slab", "disk: {slab_size: 1MB}\n", ErrRange, `disk.slab_size: 1MB is out of range: want 1MiB to 1TiB, a multiple of 4KiB`},
-		{"no sync bytes", "disk: {sync_bytes: 0}\n", ErrRange, `disk.sync_bytes: 0 is out of range: want above 0`},
-		{"no sync interval", "disk: {sync_interval: 0s}\n", ErrRange, `disk.sync_interval: 0s is out of range: want above 0`},
 		{"no stuck timeout", "disk: {stuck_timeout: 0}\n", ErrRange, `disk.stuck_timeout: 0s is out of range`},
 		{"negative budget", "disk: {daily_write_budget: -1GiB}\n", ErrRange, `disk.daily_write_budget: "-1GiB" is negative`},
 		{"promotion", "promotion: {on: read}\n", ErrEnum, `promotion.on: unknown value "read"; one of open, lookup`},
-		{"no batch", "promotion: {batch_keys: 0}\n", ErrRange, `promotion.batch_keys: 0 is out of range: want at least 1`},
-		{"empty batch", "promotion: {batch_bytes: 0}\n", ErrRange, `promotion.batch_bytes: 0 is out of range`},
 		{"usable ratio 0", "staging: {usable_ratio: 0}\n", ErrRange, `staging.usable_ratio: 0 is out of range: want above 0, at most 1`},
 		{"usable ratio above 1", "staging: {usable_ratio: 1.1}\n", ErrRange, `staging.usable_ratio: 1.1 is out of range`},
 		{"usable ratio as a string", "staging: {usable_ratio: '0.9'}\n", ErrType, `staging.usable_ratio: the string "0.9" is not a number`},
 		{"small staging", "staging: {size: 1MB}\n", ErrRange, `staging.size: 1MB is out of range: want at least 1MiB`},
 		{"little of it usable", "staging:\n  size: 2MiB\n  usable_ratio: 0.25\ndisk: {dirs: [{path: /a, size: 1GiB}]}\n", ErrInvalid, `:2: staging.size: size 2MiB (`},
 		{"io engine", "directio: {engine: uring}\n", ErrEnum, `directio.engine: unknown value "uring"; one of auto, io_uring, pread`},
-		{"odd chunk", "directio: {chunk: 5000B}\n", ErrRange, `directio.chunk: 5KB is out of range: want 4KiB to 1GiB, a multiple of 4KiB`},
-		{"chunk too large", "directio:\n  chunk: 16MiB\n", ErrInvalid, `:2: directio.chunk: chunk 16MiB (`},
-		{"nothing in flight", "directio: {in_flight: 512KiB}\n", ErrInvalid, `directio.in_flight: chunk 1MiB (default) must not exceed in_flight 512KiB (`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			file := writeFile(t, "c.yaml", tc.text)

@@ -69,6 +69,7 @@ func (l *loader) overlayEnv() {
 			l.setEnv(t, o, strings.Split(l.env[name], t.sep))
 		case t != nil:
 			l.setEnv(t, o, []string{l.env[name]})
+		case slices.ContainsFunc(retired, func(s *setting) bool { return s.env() == name && l.noteRetired(s.path, o) }):
 		case strings.HasPrefix(name, envPrefix) && !isForeign(name):
 			l.fail(o, "", unknownName("variable", name, names))
 		}
@@ -225,6 +226,10 @@ func AddFlags(fs *pflag.FlagSet) {
 			f.NoOptDefVal = "true"
 		}
 	}
+	for _, s := range retired {
+		fs.String(s.flag(), s.def, s.help)
+		fs.Lookup(s.flag()).Hidden = true
+	}
 	fs.BoolFunc(flagHelpAll, "help with all settings", func(text string) error { return fs.Set("help", text) })
 }
 
@@ -277,6 +282,11 @@ func (l *loader) overlayFlags(fs *pflag.FlagSet) {
 		}
 		if text, ok := f.Value.(*flagText); ok {
 			l.setText(t, Origin{Source: Flag, Name: f.Name}, text.texts)
+		}
+	}
+	for _, s := range retired {
+		if f := fs.Lookup(s.flag()); f != nil && f.Changed {
+			l.noteRetired(s.path, Origin{Source: Flag, Name: f.Name})
 		}
 	}
 }

@@ -18,7 +18,6 @@ func (l *loader) validate() {
 	l.validateTiers()
 	l.validateStaging()
 	l.validateGroups()
-	l.validateDirectIO()
 	l.validatePeers()
 	l.validateRDMA()
 	l.validateSpecs()
@@ -179,17 +178,6 @@ func (l *loader) validateGroups() {
 			l.fail(l.cfg.Origin(strict), strict, violate(ErrInvalid, "strict needs block_size"))
 		}
 	}
-}
-
-// validateDirectIO checks that one operation fits into what may be in flight.
-func (l *loader) validateDirectIO() {
-	const chunk, inFlight = "directio.chunk", "directio.in_flight"
-	d := l.cfg.DirectIO
-	if d.Chunk <= d.InFlight || !l.good(chunk, inFlight) {
-		return
-	}
-	l.failLatest(chunk, inFlight, violate(ErrInvalid, "chunk %v (%v) must not exceed in_flight %v (%v)",
-		d.Chunk, l.cfg.Origin(chunk), d.InFlight, l.cfg.Origin(inFlight)))
 }
 
 // good reports whether none of the settings has a violation.

@@ -41,16 +41,21 @@ func memoryOptions(cfg *config.Config, dir string, log *zap.Logger) mem.Options 
 	}
 }
 
+// Bytes that are written to a directory of the SSD tier are durable after at most syncInterval, and sooner when there are syncBytes of them.
+const (
+	syncBytes    = 64 << 20
+	syncInterval = time.Second
+)
+
 // diskOptions describes the SSD tier. Its directories are absolute.
 func diskOptions(cfg *config.Config, log *zap.Logger) (disk.Options, error) {
 	o := disk.Options{
 		Policy: cfg.Disk.Policy, SlabBytes: int64(cfg.Disk.SlabSize),
-		SyncBytes: int64(cfg.Disk.SyncBytes), SyncInterval: time.Duration(cfg.Disk.SyncInterval),
+		SyncBytes: syncBytes, SyncInterval: syncInterval,
 		ScrubBytesPerSecond: int64(cfg.Disk.ScrubRate), DailyWriteBudgetBytes: int64(cfg.Disk.DailyWriteBudget),
 		StuckTimeout: time.Duration(cfg.Disk.StuckTimeout),
 		DirectIO: directio.Options{
-			Engine: cfg.DirectIO.Engine, InFlightBytes: int64(cfg.DirectIO.InFlight), ChunkBytes: int(cfg.DirectIO.Chunk),
-			Logger: log.Named("directio"),
+			Engine: cfg.DirectIO.Engine, Logger: log.Named("directio"),
 		},
 		Logger: log.Named("disk"),
 	}
@@ -80,7 +85,6 @@ func engineOptions(cfg *config.Config, memory driver.Primary, hooks callbacks, l
 		TempExpiry: time.Duration(cfg.Mount.TempExpiry),
 
 		PromoteOnLookup: cfg.Promotion.On == config.PromoteOnLookup, PromoteTimeout: max(time.Duration(cfg.Promotion.Timeout), 1),
-		PromoteBatchKeys: cfg.Promotion.BatchKeys, PromoteBatchBytes: int64(cfg.Promotion.BatchBytes),
 		OpenDeadline: time.Duration(cfg.Promotion.OpenDeadline), PromoteWindow: time.Duration(cfg.Promotion.Window), TierSummary: cfg.Log.TierSummary,
 
 		HideElsewhere: cfg.Readdir.Remote == config.Off,

@@ -82,7 +82,7 @@ func openPeers(ctx context.Context, program Program, cfg *config.Config, graves 
 		Fabric: p.memory.Fabric(), FabricLocal: p.memory.Local, FabricBytes: p.memory.Bytes, Path: paths[cfg.Peer.Transport],
 		Zone: cfg.Zone, Capacity: p.capacity, Version: program.Version, Require: cfg.Peer.Require,
 		NoCopies:    cfg.Peer.Accept != config.On,
-		Location:    location.Options{Horizon: time.Duration(cfg.Peer.Horizon), Lost: lost.Tell, Now: program.Clock},
+		Location:    location.Options{Lost: lost.Tell, Now: program.Clock},
 		GraveFile:   graves,
 		CallTimeout: time.Duration(cfg.Peer.Timeout), Logger: log.Named("cluster"),
 	}
@@ -95,7 +95,7 @@ func openPeers(ctx context.Context, program Program, cfg *config.Config, graves 
 		Node: p.node, Lost: lost, Replicas: cfg.Replicas, PreferredSegment: preferredSegment(cfg, log), Zone: cfg.Zone,
 		WorldReadable: !cfg.TLS.On() && !cfg.Insecure,
 		Accept:        cfg.Peer.Accept == config.On, Timeout: time.Duration(cfg.Peer.Timeout),
-		HedgeQuantile: cfg.Peer.HedgeQuantile, Silence: time.Duration(cfg.Peer.Silence), Logger: log.Named("peer"),
+		HedgeQuantile: hedgeQuantile, Silence: time.Duration(cfg.Peer.Silence), Logger: log.Named("peer"),
 	})
 	if err != nil {
 		return nil, errors.Join(err, p.node.Close())
@@ -155,6 +155,9 @@ func loadKeys(ctx context.Context, cfg *config.Config) (*gossip.Keyring, error) 
 	return k, nil
 }
 
+// hedgeQuantile is a share of recent fetches: one that takes longer than they did also asks a second holder.
+const hedgeQuantile = 0.95
+
 // openTransport listens for those who fetch blocks. names returns whose an address is.
 func openTransport(cfg *config.Config, certificates *pki.Loader, names func(addr string) []string, log *zap.Logger) (*tcp.Transport, error) {
 	host, _, err := config.HostPort(cfg.Bind)
@@ -162,7 +165,7 @@ func openTransport(cfg *config.Config, certificates *pki.Loader, names func(addr
 		return nil, err
 	}
 	o := tcp.Options{
-		Bind: net.JoinHostPort(host, "0"), Connections: cfg.Peer.Connections, Congestion: cfg.Peer.Congestion,
+		Bind: net.JoinHostPort(host, "0"), Congestion: cfg.Peer.Congestion,
 		StallTimeout: time.Duration(cfg.Peer.Timeout), Logger: log.Named("bulk"),
 	}
 	if cfg.Peer.Bulk != "" {

@@ -47,7 +47,7 @@ func openSurface(ctx context.Context, cfg *config.Config, engine *tiers.Engine, 
 	}
 	if z := cfg.Events.ZMQ; z.Bind != "" || len(z.Connect) > 0 {
 		s.publisher, err = publish.Open(ctx, publish.Options{
-			Log: engine.Events(), Bind: z.Bind, Connect: z.Connect, Replay: z.Replay, ReplayBare: z.ReplayBare, Topic: z.Topic, Buffer: z.Buffer, Hash: z.Hash, Encoding: z.Encoding,
+			Log: engine.Events(), Bind: z.Bind, Connect: z.Connect, Replay: z.Replay, ReplayBare: z.ReplayBare, Topic: z.Topic, Hash: z.Hash, Encoding: z.Encoding,
 			Templates: z.Templates, BlockSize: z.BlockSize, Media: map[string]string{"disk": z.DiskMedium}, Snapshot: engine.Blocks, Tiers: engine.TiersOf, Logger: log.Named("zmq"),
 		})
 		if err != nil {
