@@ -174,8 +174,8 @@ func (p *Peer) others(failed, tried []*peerRail) []*peerRail {
 	return other
 }
 
-// choose returns the rails for a read of n bytes: all good ones if it is striped, else the one with the fewest
-// bytes under way, in turn if several have as few.
+// choose returns the rails for a read of n bytes: all good ones if it is striped, else the one
+// with the fewest bytes under way. Rails with equally few bytes take turns.
 func (p *Peer) choose(n int64) []*peerRail {
 	var good []*peerRail
 	for _, pr := range p.rails {
@@ -195,7 +195,7 @@ func (p *Peer) choose(n int64) []*peerRail {
 	return []*peerRail{slices.MinFunc(good, func(a, b *peerRail) int { return cmp.Compare(a.rail.reading.Load(), b.rail.reading.Load()) })}
 }
 
-// reads counts n bytes that are to come by the rail, until over is called.
+// reads counts n bytes as under way on the rail until the caller calls over.
 func (pr *peerRail) reads(n int64) (over func()) {
 	pr.rail.reading.Add(n)
 	return func() { pr.rail.reading.Add(-n) }
