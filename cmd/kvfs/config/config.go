@@ -10,7 +10,7 @@ type Config struct {
 	Groups       map[string]Group       `kvfs:"groups" names:"group" example:"g0" help:"Rules for single groups (first path component below the mount). Files and inline JSON only."`
 	Mount        Mount                  `kvfs:"mount" help:"The FUSE mount."`
 	Store        Store                  `kvfs:"store" help:"The owner of memory and disk on a machine (kvfs serve), and how mounts of mode standalone-store reach it."`
-	DrainTimeout Duration               `kvfs:"drain_timeout" default:"30s" help:"How long a stop waits for blocks on their way to the SSD. At most 1s of it is for requests under way. Zero does not wait."`
+	DrainTimeout Duration               `kvfs:"drain_timeout" case:"tests/mount TestDiskStopDrains waits for a long queue" default:"30s" help:"How long a stop waits for blocks on their way to the SSD. At most 1s of it is for requests under way. Zero does not wait."`
 	Disk         Disk                   `kvfs:"disk" help:"The SSD tier, below memory. Off unless it has directories. Mode standalone-store excludes it."`
 	Tiers        []Tier                 `kvfs:"tiers" files:"only" help:"The tiers in their order, fastest first, and tiers of further types. Without a list the order is memory, disk, peers. In a list memory is first and peers are last; a disk that is not listed comes right after memory. Look-ups and counters report a tier of a further type as disk. Files and inline JSON only."`
 	Promotion    Promotion              `kvfs:"promotion" help:"How blocks come up into memory from the tiers below it."`
@@ -53,11 +53,11 @@ type Store struct {
 type Memory struct {
 	Size          Size    `kvfs:"size" short:"Tiers" example:"64GiB" auto:"a quarter of RAM" help:"Capacity for blocks. The default is rounded down to MiB, at least 64MiB. RAM is the memory limit of the control group (cgroup v1 or v2) if that is lower. Mode embedded needs more than 0; mode standalone-store excludes it."`
 	Policy        string  `kvfs:"policy" short:"Tiers" enum:"lru|arc|s3fifo" default:"lru" help:"Eviction order."`
-	HighWatermark float64 `kvfs:"high_watermark" above:"0" max:"1" default:"0.98" help:"Eviction starts when this share of the size is used."`
-	LowWatermark  float64 `kvfs:"low_watermark" above:"0" max:"1" default:"0.95" help:"Eviction stops when this share of the size is used. Must be below high_watermark."`
-	Headroom      Size    `kvfs:"headroom" default:"0" help:"Memory beyond the size that the file system below may use, so that a write never ends short. Zero means automatic."`
+	HighWatermark float64 `kvfs:"high_watermark" case:"tests/control TestWhyEvicted tells an eviction of a full memory from an early one" above:"0" max:"1" default:"0.98" help:"Eviction starts when this share of the size is used."`
+	LowWatermark  float64 `kvfs:"low_watermark" case:"tests/control TestWhyEvicted evicts much at a time" above:"0" max:"1" default:"0.95" help:"Eviction stops when this share of the size is used. Must be below high_watermark."`
+	Headroom      Size    `kvfs:"headroom" case:"tests/takeover TestTakeoverFull fills a small memory to its end" default:"0" help:"Memory beyond the size that the file system below may use, so that a write never ends short. Zero means automatic."`
 	Dir           string  `kvfs:"dir" example:"/dev/shm/kvfs" help:"Directory for the blocks, on a tmpfs. Empty means automatic: kvfs's own tmpfs as root, else a directory in /dev/shm."`
-	Huge          string  `kvfs:"huge" enum:"never|within_size|always|advise" default:"within_size" help:"Huge pages of kvfs's own tmpfs, as in mount -o huge."`
+	Huge          string  `kvfs:"huge" case:"tests/mount TestMatrix runs without huge pages" enum:"never|within_size|always|advise" default:"within_size" help:"Huge pages of kvfs's own tmpfs, as in mount -o huge."`
 	NUMA          string  `kvfs:"numa" check:"numa" example:"bind:0" help:"NUMA nodes for the blocks, as in mount -o mpol: bind:NODES, prefer:NODE, interleave, interleave:NODES or local. Needs kvfs's own tmpfs, so root. Empty means the policy of the process that writes."`
 	Keep          bool    `kvfs:"keep" short:"Tiers" default:"false" help:"Keep the blocks in memory after a clean stop. The next start adopts them."`
 	Passthrough   string  `kvfs:"passthrough" enum:"auto|on|off" default:"auto" help:"Let the kernel read and write open blocks by itself (FUSE passthrough). on: the mount fails if that is not possible."`
@@ -82,8 +82,8 @@ type Mount struct {
 	TempPatterns  []string `kvfs:"temp_patterns" check:"pattern" default:"*.tmp,*.tmp.*,.tmp*,tmp/" help:"Names that are temporary until they are renamed. A pattern that ends in a slash names a directory."`
 	PlainPatterns []string `kvfs:"plain_patterns" check:"filename" default:"*.lock,*.lck,*.pid" help:"Names of files that are POSIX from the first byte and stay in memory, such as lock files."`
 	TempExpiry    Duration `kvfs:"temp_expiry" default:"1h" help:"Age at which kvfs removes a temporary file that no process has open. Zero means never."`
-	MaxWrite      Size     `kvfs:"max_write" min:"4KiB" max:"1MiB" default:"1MiB" help:"Largest single write request of the kernel."`
-	FSName        string   `kvfs:"fs_name" check:"fsname" default:"kvfs" help:"Name of the file system in mount tables."`
+	MaxWrite      Size     `kvfs:"max_write" case:"tests/mount TestMatrix cuts writes into small requests" min:"4KiB" max:"1MiB" default:"1MiB" help:"Largest single write request of the kernel."`
+	FSName        string   `kvfs:"fs_name" case:"tests/takeover TestRefused refuses another name" check:"fsname" default:"kvfs" help:"Name of the file system in mount tables."`
 }
 
 // Disk configures the SSD tier.
@@ -91,12 +91,12 @@ type Disk struct {
 	Dirs             []DiskDir `kvfs:"dirs" short:"Tiers" name:"disk" sep:";" help:"Directories of the SSD tier, one a device. kvfs spreads blocks over them."`
 	Policy           string    `kvfs:"policy" enum:"lru|arc|s3fifo" default:"lru" help:"Eviction order."`
 	Cascade          string    `kvfs:"cascade" short:"Tiers" enum:"async|sync|on_evict|off" default:"async" help:"When a committed block is copied to the SSD. async: soon after the commit. sync: close or rename waits for the copy. on_evict: before it leaves memory. off: only by fsync."`
-	CascadeQueue     Size      `kvfs:"cascade_queue" default:"0" help:"Most bytes that wait to be copied to the SSD. Blocks beyond that stay in memory alone. Zero means automatic: a quarter of memory.size, at most 1GiB."`
+	CascadeQueue     Size      `kvfs:"cascade_queue" case:"tests/bench measures copies without losing one" default:"0" help:"Most bytes that wait to be copied to the SSD. Blocks beyond that stay in memory alone. Zero means automatic: a quarter of memory.size, at most 1GiB."`
 	Admission        string    `kvfs:"admission" enum:"all|second_hit" default:"all" help:"Which blocks are copied to the SSD. all: each block. second_hit: a block that is stored or read a second time."`
 	DailyWriteBudget Size      `kvfs:"daily_write_budget" default:"0" help:"Most bytes written to all directories together in a day (UTC), to limit the wear of the devices. fsync may exceed it. Zero means no limit."`
-	SlabSize         Size      `kvfs:"slab_size" min:"1MiB" max:"1TiB" multiple:"4KiB" default:"256MiB" help:"Size of the files that hold the blocks, for files made from now on. A directory too small for 16 of them gets smaller ones."`
-	ScrubRate        Size      `kvfs:"scrub_rate" default:"16MiB" help:"Bytes a second that kvfs reads of each directory to find bad copies before a reader does. Zero means off."`
-	StuckTimeout     Duration  `kvfs:"stuck_timeout" above:"0" default:"30s" help:"A device without an answer for this time counts as failed, and its directory goes offline."`
+	SlabSize         Size      `kvfs:"slab_size" case:"tests/mount TestDiskSecondDirectory has many slabs in small directories" min:"1MiB" max:"1TiB" multiple:"4KiB" default:"256MiB" help:"Size of the files that hold the blocks, for files made from now on. A directory too small for 16 of them gets smaller ones."`
+	ScrubRate        Size      `kvfs:"scrub_rate" case:"tests/mount TestDiskScrubber finds a bad copy at once" default:"16MiB" help:"Bytes a second that kvfs reads of each directory to find bad copies before a reader does. Zero means off."`
+	StuckTimeout     Duration  `kvfs:"stuck_timeout" case:"tests/mount TestDiskStuck does not wait long" above:"0" default:"30s" help:"A device without an answer for this time counts as failed, and its directory goes offline."`
 }
 
 // DiskDir is one directory of the SSD tier.
@@ -109,7 +109,7 @@ type DiskDir struct {
 type Promotion struct {
 	On           string   `kvfs:"on" enum:"open|lookup" default:"open" help:"What brings a block up: an open, or already a look-up that finds it (stat, access)."`
 	Timeout      Duration `kvfs:"timeout" default:"30s" help:"How long an open waits for its block. After that the open is a miss. Zero does not wait."`
-	Window       Duration `kvfs:"window" default:"0s" help:"How long a batch waits for more blocks of the same request. Zero means that it takes the blocks that are there."`
+	Window       Duration `kvfs:"window" case:"tests/mount TestDiskCoalesced makes batches of opens that come one by one" default:"0s" help:"How long a batch waits for more blocks of the same request. Zero means that it takes the blocks that are there."`
 	OpenDeadline Duration `kvfs:"open_deadline" default:"0s" help:"Limit for an open of a block that is not in memory. If the load would probably take longer, or takes longer, the open is a miss (ENOENT). Zero means no limit. groups.NAME.open_deadline is for one group."`
 }
 
@@ -121,7 +121,7 @@ type Control struct {
 
 // Staging configures the aligned buffers.
 type Staging struct {
-	Size        Size    `kvfs:"size" min:"1MiB" default:"64MiB" help:"Memory for the buffers."`
+	Size        Size    `kvfs:"size" case:"tests/mount TestDiskBiggerThanStaging has a block that does not fit" min:"1MiB" default:"64MiB" help:"Memory for the buffers."`
 	UsableRatio float64 `kvfs:"usable_ratio" above:"0" max:"1" default:"0.9" help:"Share of the size that blocks may use. With an SSD tier it must be at least 1MiB, and at least the largest groups.NAME.block_size with its padding."`
 }
 

@@ -20,6 +20,7 @@
 //	sep:";"           what separates the elements of a list in an environment variable; else ","
 //	names:"group"     a named check of the names in a table (see tableNames)
 //	short:"Peers"     the heading under which the short help shows its flag; absent means only --help-all does
+//	case:"tests/x …"  why it is a setting and no constant, for the reference, where nobody has measured it
 //	env:"weak"        the environment counts only where no file and no inline JSON says anything
 //	files:"only"      neither a variable nor a flag
 //	required:"true"   in a list of sections: the key must be given

@@ -1,6 +1,8 @@
 package config
 
 import (
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -65,5 +67,34 @@ func TestFlagUsages(t *testing.T) {
 	}
 	if _, ok := FlagUsages(pflag.NewFlagSet("test", pflag.ContinueOnError), "kvfs version"); ok {
 		t.Error("settings found where AddFlags defined none")
+	}
+}
+
+// TestCases shows that the tests that the reference names as cases are there.
+func TestCases(t *testing.T) {
+	named := 0
+	for _, s := range textSettings() {
+		dir, rest, _ := strings.Cut(s.reason, " ")
+		name := regexp.MustCompile(`^Test\w+`).FindString(rest)
+		if !strings.HasPrefix(dir, "tests/") {
+			continue
+		}
+		files, err := filepath.Glob("../../../" + dir + "/*.go")
+		if err != nil || len(files) == 0 {
+			t.Errorf("%s: %s: no files, %v", s.path, dir, err)
+		}
+		if name == "" {
+			continue
+		}
+		named++
+		if !slices.ContainsFunc(files, func(file string) bool {
+			text, err := os.ReadFile(file)
+			return err == nil && strings.Contains(string(text), "func "+name+"(") && strings.Contains(string(text), "--"+s.flag()+`"`)
+		}) {
+			t.Errorf("%s: no %s %s that sets it", s.path, dir, name)
+		}
+	}
+	if named < 10 {
+		t.Errorf("%d tests named", named)
 	}
 }

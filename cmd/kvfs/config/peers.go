@@ -11,17 +11,17 @@ import (
 // Peer configures the traffic with peers.
 type Peer struct {
 	Timeout       Duration `kvfs:"timeout" above:"0" default:"5s" help:"How long a block may take to come from a peer. After that kvfs asks elsewhere; if no other holder has the block, it is a miss."`
-	Silence       Duration `kvfs:"silence" above:"0" default:"300ms" help:"If a peer sends nothing of a block for this time, kvfs asks another holder. This is the least value; it grows with the observed times."`
+	Silence       Duration `kvfs:"silence" case:"tests/rdma/nodes has blocks that take seconds" above:"0" default:"300ms" help:"If a peer sends nothing of a block for this time, kvfs asks another holder. This is the least value; it grows with the observed times."`
 	Transport     string   `kvfs:"transport" short:"Peers" enum:"auto|tcp|rdma" default:"auto" help:"How blocks come from peers. auto: by RDMA if this node and the peer have it, else TCP. tcp: never by RDMA. rdma: only by RDMA; the start fails without RDMA, and a block that only a peer without RDMA has is a miss."`
 	Control       string   `kvfs:"control" check:"hostport" example:"10.0.0.3:7947" help:"Address of the control channel, host:port. Empty means a free port of the host of bind."`
 	Bulk          string   `kvfs:"bulk" check:"hostport" example:"10.0.0.3:7948" help:"Address on which blocks are served, host:port. Empty means a free port of the host of bind."`
-	Congestion    string   `kvfs:"congestion" check:"word" example:"cubic" help:"TCP congestion control of these connections, as in net.ipv4.tcp_allowed_congestion_control. Empty means the default of the machine."`
+	Congestion    string   `kvfs:"congestion" case:"in a data centre cubic can be several times as fast as the default, see cluster.md" check:"word" example:"cubic" help:"TCP congestion control of these connections, as in net.ipv4.tcp_allowed_congestion_control. Empty means the default of the machine."`
 	Require       []string `kvfs:"require" enum:"get|store|bury|list|resume|memory|rdma" example:"store,bury" help:"Features that every peer must have. kvfs refuses a peer without one of them."`
-	GossipProfile string   `kvfs:"gossip_profile" enum:"lan|wan|local" default:"lan" help:"How long peers wait for each other before one counts as lost."`
+	GossipProfile string   `kvfs:"gossip_profile" case:"tests/cluster sees sooner that a node is lost" enum:"lan|wan|local" default:"lan" help:"How long peers wait for each other before one counts as lost."`
 	GossipKeys    string   `kvfs:"gossip_keys" short:"Peers" example:"/etc/kvfs/gossip.keys" help:"File with the keys that encrypt the gossip. kvfs uses a changed file without a restart. kvfs keys create makes one."`
 	Accept        string   `kvfs:"accept" enum:"on|off" default:"on" help:"Whether this peer takes copies of blocks of other peers."`
 	Cascade       string   `kvfs:"cascade" enum:"async|sync|off" default:"async" help:"When a committed block is copied to the peers that replicas asks for. async: soon after the commit. sync: close or rename waits for the copies. off: never."`
-	Queue         Size     `kvfs:"queue" default:"0" help:"Most bytes that wait to be copied to peers. Blocks beyond that are not copied. Zero means automatic: a quarter of memory.size, at most 1GiB."`
+	Queue         Size     `kvfs:"queue" case:"tests/bench measures copies without losing one" default:"0" help:"Most bytes that wait to be copied to peers. Blocks beyond that are not copied. Zero means automatic: a quarter of memory.size, at most 1GiB."`
 }
 
 // TLS names the files of the certificates.

@@ -11,7 +11,7 @@ type RDMA struct {
 	Provider string   `kvfs:"provider" enum:"auto|verbs|efa|tcp" default:"auto" help:"Driver of the cards. auto: efa if an active card is an AWS card, else verbs (InfiniBand, RoCE) if a card is active, else none. tcp: the same code over sockets, for tests."`
 	Devices  []string `kvfs:"devices" short:"Peers" check:"device" empty:"contains an empty RDMA device entry" example:"mlx5_0,mlx5_1" help:"Cards to use, as in /sys/class/infiniband; + joins several for one GPU. For provider tcp: network interfaces. Empty means all; the policy chooses from them."`
 	Policy   string   `kvfs:"policy" enum:"affinity|all|single|gpu_index" default:"affinity" help:"Which cards are used. affinity: those nearest to each GPU, on PCIe, then by NUMA node. all: every card; each read is spread over them. single: the first. gpu_index: the entry of the devices at the number of each local GPU."`
-	Cache    Size     `kvfs:"cache" default:"256MiB" help:"Most memory that stays registered with the cards after a block was sent, so that sending the block again needs no registration. Zero means none."`
+	Cache    Size     `kvfs:"cache" case:"to register 1 MiB takes 4 us, and 1 us if it is still registered" default:"256MiB" help:"Most memory that stays registered with the cards after a block was sent, so that sending the block again needs no registration. Zero means none."`
 }
 
 // Values of Peer.Transport, with Auto. TransportTCP is one of RDMA.Provider, too.

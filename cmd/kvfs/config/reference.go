@@ -10,7 +10,7 @@ import (
 func Reference() []byte {
 	var b bytes.Buffer
 	b.WriteString(referenceIntro)
-	b.WriteString("\n## Settings\n")
+	b.WriteString("\n## Settings\n\nWhere a row names a case, that test, benchmark or figure is why it is a setting and no constant.\n")
 	referenceSection(&b, schema(), "Top level")
 	referenceRetired(&b)
 	referenceAliases(&b)
@@ -180,6 +180,9 @@ func referenceRow(b *bytes.Buffer, s *setting) {
 	help := s.help
 	if bounds := s.bounds(); bounds != "" {
 		help += " Range: " + bounds + "."
+	}
+	if s.reason != "" {
+		help += " Case: " + s.reason + "."
 	}
 	fmt.Fprintf(b, "| `%s` | %s | %s | %s | %s | %s |\n", s.path, typ, def, env, flag, help)
 }

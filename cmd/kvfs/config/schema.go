@@ -26,6 +26,7 @@ type setting struct {
 	settings []*setting // of a section, or of the sections in a table or list
 
 	help, def, auto, example string
+	reason                   string // a case in which another value than the default is needed; may be empty
 	short                    string // the heading in the short help; empty means only --help-all shows it
 	enum                     []string
 	min, max, above, below   string
@@ -57,7 +58,7 @@ func settingsOf(typ reflect.Type, prefix string, nested bool) []*setting {
 		s := &setting{
 			key: key, path: prefix + key, typ: f.Type, index: f.Index[0],
 			help: f.Tag.Get("help"), def: f.Tag.Get("default"), auto: f.Tag.Get("auto"),
-			example: f.Tag.Get("example"), short: f.Tag.Get("short"),
+			example: f.Tag.Get("example"), short: f.Tag.Get("short"), reason: f.Tag.Get("case"),
 			min: f.Tag.Get("min"), max: f.Tag.Get("max"), above: f.Tag.Get("above"),
 			below:    f.Tag.Get("below"),
 			multiple: f.Tag.Get("multiple"),
