@@ -19,8 +19,8 @@ type differModels struct {
 // differStatesLimit is how many states to follow.
 const differStatesLimit = 512
 
-func newDifferModels(disk bool) *differModels {
-	return &differModels{posix: newModel(false, false), states: []*model{newModel(true, disk)}}
+func newDifferModels(disk, direct bool) *differModels {
+	return &differModels{posix: newModel(false, false, false), states: []*model{newModel(true, disk, direct)}}
 }
 
 // reference checks the model of POSIX.
@@ -127,7 +127,7 @@ func TestDifferModel(t *testing.T) {
 		results, err := w.run(ops)
 		must(t, "run", err)
 		must(t, "end", w.end())
-		m := newDifferModels(false)
+		m := newDifferModels(false, false)
 		for at, op := range ops {
 			text := func() string { return differText([]differStep{ops[:at+1]}) }
 			if err := m.reference(op, results[at]); err != nil {

@@ -118,15 +118,16 @@ type slotKey struct{ p, slot int }
 
 // model is one state.
 type model struct {
-	rules bool
-	disk  bool // a synced file survives the daemon
-	files []modelFile
-	opens []modelOpen
-	slots map[slotKey]int // to opens
-	maps  map[slotKey]int // to files
-	names map[string]modelName
-	dirs  map[string]uint32     // their modes
-	why   map[string]differRule // why a name, or a slot, may differ
+	rules  bool
+	disk   bool // a synced file survives the daemon
+	direct bool // the kernel writes by itself: nobody knows who wrote the first byte
+	files  []modelFile
+	opens  []modelOpen
+	slots  map[slotKey]int // to opens
+	maps   map[slotKey]int // to files
+	names  map[string]modelName
+	dirs   map[string]uint32     // their modes
+	why    map[string]differRule // why a name, or a slot, may differ
 
 	picks    []int // what to pick, in order
 	picked   []int // of how many each was
@@ -137,9 +138,9 @@ type model struct {
 	involved []int      // files that it has to do with
 }
 
-func newModel(rules, disk bool) *model {
+func newModel(rules, disk, direct bool) *model {
 	return &model{
-		rules: rules, disk: disk,
+		rules: rules, disk: disk, direct: direct,
 		slots: map[slotKey]int{}, maps: map[slotKey]int{},
 		names: map[string]modelName{}, dirs: map[string]uint32{".": 0o755}, why: map[string]differRule{},
 	}

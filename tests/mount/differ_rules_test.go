@@ -274,8 +274,15 @@ func (m *model) setData(p, f int, data []byte) {
 	if !ok || m.plain(name) || e.own[p] != none {
 		return
 	}
-	e.file, e.own[p] = none, f
-	file.maker, file.ghost = p, true
+	maker := p
+	for q := range e.own {
+		if q != p && m.direct && m.opened(f, q) && e.own[q] == none &&
+			m.pick(2, "whose the first byte is, which the kernel wrote by itself, of those that have an empty file open") == 1 {
+			maker = q
+		}
+	}
+	e.file, e.own[maker] = none, f
+	file.maker, file.ghost = maker, true
 	for _, o := range m.slots {
 		if o := m.opens[o]; o.file == f && o.writes() {
 			file.joined[o.p] = true

@@ -40,7 +40,7 @@ var differConfigs = []struct {
 }
 
 // differFound are the seeds of mix free that have found faults.
-var differFound = []uint64{8, 9, 11, 71, 94, 139, 140, 206, 423, 450, 451, 508, 514, 589, 591, 651, 862, 1013, 1114, 1229, 1234, 1581, 3180, 4088, 4720, 10300, 11300, 11691}
+var differFound = []uint64{8, 9, 11, 71, 94, 139, 140, 206, 423, 450, 451, 508, 514, 589, 591, 651, 862, 1013, 1114, 1229, 1234, 1581, 3180, 4088, 4720, 10300, 11300, 11691, 20674}
 
 // TestDiffer shows that what two processes do to files comes out as on ext4: it
 // does random sequences of operations on kvfs and on a directory of the machine,
@@ -131,7 +131,7 @@ func newDifferKvfs(t testing.TB, opts harness.Options) *differWorld {
 	mkdir(t, dir)
 	w := newDifferWorld(t, dir)
 	if !d.Reference {
-		w.d, w.disk = d, opts.Disk != ""
+		w.d, w.disk, w.direct = d, opts.Disk != "", len(opts.Flags) == 0
 	}
 	return w
 }
@@ -208,7 +208,7 @@ func (d *differ) run(steps []differStep, crash bool) *differFailure {
 	d.kvfs.begin()
 	all := steps
 	if d.mix.model {
-		d.models = newDifferModels(d.kvfs.disk)
+		d.models = newDifferModels(d.kvfs.disk, d.kvfs.direct)
 		all = slices.Concat(all, differWalk(d.mix, 0), differWalk(d.mix, 1))
 	}
 	if !crash || !d.mix.model {
