@@ -45,7 +45,6 @@ type promotion struct {
 	group  *room.Group // that charge is accounted to
 	charge int64
 	blob   driver.BlobID
-	file   *os.File
 
 	finished bool          // guarded by Engine.mu: waiters have their Opens
 	done     chan struct{} // closed after err is set
