@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/kvfs/kvfs/tiers/block"
@@ -305,7 +306,7 @@ func (e *Engine) StoreWaiters() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	n := 0
-	e.eachStoreLocked(func(_ *secondary, op *lane.Store) { n += op.Waiters() })
+	e.eachStoreLocked(func(_ *secondary, op *lane.Store) { n += reflect.ValueOf(op).Elem().FieldByName("waiters").Len() })
 	return n
 }
 

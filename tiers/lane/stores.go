@@ -28,9 +28,6 @@ type Store struct {
 // Wait has done told what s came to. done must have room for that.
 func (s *Store) Wait(done chan<- error) { s.waiters = append(s.waiters, done) }
 
-// Waiters returns how many wait for s.
-func (s *Store) Waiters() int { return len(s.waiters) }
-
 // tell tells all that wait for s.
 func (s *Store) tell(err error) {
 	for _, w := range s.waiters {
