@@ -33,6 +33,7 @@ var table = map[string]row{
 	"tiers/draft":     {0, nil},
 	"tiers/index":     {0, nil},
 	"tiers/invariant": {0, nil},
+	"tiers/pattern":   {0, nil},
 	"tiers/policy":    {0, nil},
 
 	"directio/faultio": {1, []string{"directio"}},
@@ -54,7 +55,7 @@ var table = map[string]row{
 	"cluster/wire":     {1, nil},
 
 	"tiers/lane": {2, []string{"tiers/block", "tiers/driver", "tiers/index", "tiers/invariant"}},
-	"tiers":      {3, []string{"tiers/block", "tiers/draft", "tiers/driver", "tiers/fate", "tiers/index", "tiers/invariant", "tiers/lane", "tiers/policy", "tiers/room"}},
+	"tiers":      {3, []string{"tiers/block", "tiers/draft", "tiers/driver", "tiers/fate", "tiers/index", "tiers/invariant", "tiers/lane", "tiers/pattern", "tiers/policy", "tiers/room"}},
 
 	"tiers/mem":      {3, []string{"tiers/block", "tiers/driver", "tiers/invariant"}},
 	"tiers/disk":     {3, []string{"tiers/block", "tiers/driver", "tiers/index", "tiers/invariant", "tiers/policy", "directio"}},

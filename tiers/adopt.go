@@ -16,10 +16,13 @@ import (
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
+// adoption enters at Open what an earlier process left in the tiers. Nothing else runs meanwhile.
+type adoption struct{ *core }
+
 // adopt takes over what an earlier process left in the primary tier. Of several
 // files with one path the latest commit wins; a file that changed after its
 // commit is dropped, because nobody knows whether the change was whole, and so is what it replaced.
-func (e *Engine) adopt() error {
+func (e *adoption) adopt() error {
 	type found struct {
 		blob driver.BlobID
 		r    driver.Record
@@ -82,7 +85,7 @@ func (e *Engine) adopt() error {
 
 // adoptOne enters one record. It runs before the engine is shared, so it needs
 // no lock.
-func (e *Engine) adoptOne(blob driver.BlobID, r *driver.Record, g *gone) {
+func (e *adoption) adoptOne(blob driver.BlobID, r *driver.Record, g *gone) {
 	parent := e.adoptParents(path.Dir(r.Path))
 	if parent == 0 { // below what is a file
 		e.mu.counters.AdoptDropped++
@@ -99,7 +102,7 @@ func (e *Engine) adoptOne(blob driver.BlobID, r *driver.Record, g *gone) {
 			return
 		}
 		oe.Mode, oe.UID, oe.GID, oe.Blob, oe.Seq = modeDir|r.Mode, r.UID, r.GID, uint64(blob), r.Seq
-		e.mu.dirFiles++
+		e.names.dirFiles++
 		return
 	}
 	id := ix.Alloc()
@@ -110,8 +113,8 @@ func (e *Engine) adoptOne(blob driver.BlobID, r *driver.Record, g *gone) {
 	if r.Dir {
 		en.Mode = modeDir | r.Mode
 		ix.Link(id, parent, name)
-		e.renamedDirLocked(id, en)
-		e.mu.dirFiles++
+		e.renames.renamedDirLocked(id, en)
+		e.names.dirFiles++
 		return
 	}
 	en.Size = r.Size
@@ -123,18 +126,18 @@ func (e *Engine) adoptOne(blob driver.BlobID, r *driver.Record, g *gone) {
 	}
 	if !r.Expires.IsZero() {
 		en.Expires = r.Expires.UnixNano()
-		e.mu.expiries.add(en.Expires, id)
+		e.mu.expiries.Add(en.Expires, id)
 	}
-	e.enterGroupLocked(en, e.groupOfLocked(parent))
+	e.space.enterGroupLocked(en, e.groupOfLocked(parent))
 	en.Flags |= e.nameFlagsLocked(parent, name)
 	ix.Link(id, parent, name)
-	e.addUsedLocked(en, chargeOf(en.Size))
+	e.space.addUsedLocked(en, chargeOf(en.Size))
 	e.classifyLocked(id, en)
 	switch e.kindLocked(en) {
 	case draft.Block:
 		e.mu.room.Group(en.Group).Learn(en.Size)
 	case draft.Temp:
-		e.newFileLocked(id, en) // waits for its rename
+		e.drafts.newFileLocked(id, en) // waits for its rename
 	}
 	e.mu.blocks++
 	e.mu.counters.Adopted++
@@ -142,19 +145,19 @@ func (e *Engine) adoptOne(blob driver.BlobID, r *driver.Record, g *gone) {
 }
 
 // plainPath reports whether a file is never committed, so that it is adopted as it is.
-func (e *Engine) plainPath(p string) bool {
+func (e *adoption) plainPath(p string) bool {
 	parts := strings.Split(p, "/")
 	name := parts[len(parts)-1]
 	group := block.GroupID("")
 	if len(parts) > 1 {
 		group = block.GroupID(parts[0])
 	}
-	return e.opts.Groups[group].Pinned || e.plain.name(name) || e.temp.name(name) || slices.ContainsFunc(parts[:len(parts)-1], e.temp.dir)
+	return e.opts.Groups[group].Pinned || e.plain.Name(name) || e.temp.Name(name) || slices.ContainsFunc(parts[:len(parts)-1], e.temp.Dir)
 }
 
 // adoptParents makes the directories of a path whose own records are missing, with the owner of the one above and
 // its mode, at most 0755, and returns the last, or 0 if one of them is a file.
-func (e *Engine) adoptParents(dir string) index.ID {
+func (e *adoption) adoptParents(dir string) index.ID {
 	if dir == "." || dir == "/" {
 		return index.Root
 	}
@@ -174,13 +177,13 @@ func (e *Engine) adoptParents(dir string) index.ID {
 	en.Mode, en.UID, en.GID = above.Mode&(modeType|0o755), above.UID, above.GID
 	en.Mtime, en.Atime, en.Ctime = now, now, now
 	e.mu.ix.Link(id, parent, path.Base(dir))
-	e.markDirLocked(id, en)
+	e.names.markDirLocked(id, en)
 	return id
 }
 
 // raiseDirs gives directories that have no record, from dir upwards, the number of the
 // latest that is below them: no grave of before then is about them.
-func (e *Engine) raiseDirs(dir index.ID, seq uint64) {
+func (e *adoption) raiseDirs(dir index.ID, seq uint64) {
 	for ; dir != index.Root && dir != 0; dir = e.mu.ix.Parent(dir) {
 		en := e.mu.ix.At(dir)
 		if en.Blob != 0 || en.Seq >= seq {
@@ -191,10 +194,10 @@ func (e *Engine) raiseDirs(dir index.ID, seq uint64) {
 }
 
 // shrinkAdopted evicts what an earlier process had more memory for.
-func (e *Engine) shrinkAdopted() {
+func (e *adoption) shrinkAdopted() {
 	var g gone
 	for gr := range e.mu.room.Groups() {
-		e.shrinkLocked(gr, &g)
+		e.drafts.shrinkLocked(gr, &g)
 	}
 	e.finish(&g)
 }
@@ -202,7 +205,7 @@ func (e *Engine) shrinkAdopted() {
 // enumerate enters what the secondary tiers hold. Of two versions of a name the
 // higher commit number wins, wherever it is; the other goes. What only memory has is
 // copied down.
-func (e *Engine) enumerate() error {
+func (e *adoption) enumerate() error {
 	for _, s := range e.tiers {
 		list, ok := s.tier.(driver.Enumerator)
 		if !ok {
@@ -225,7 +228,7 @@ func (e *Engine) enumerate() error {
 	}
 	if len(e.tiers) > 0 && e.mu.blocks > 0 {
 		e.mu.ix.Descend(index.Root, func(id index.ID, en *index.Entry) bool {
-			e.cascadeLocked(id, en)
+			e.copies.cascadeLocked(id, en)
 			return true
 		})
 	}
@@ -235,7 +238,7 @@ func (e *Engine) enumerate() error {
 // enumeration enters the blocks of one tier, one by one. It runs before the engine
 // is shared, so it needs no lock.
 type enumeration struct {
-	e             *Engine
+	e             *adoption
 	s             *secondary
 	g             *gone
 	stale         []block.Key
@@ -283,10 +286,10 @@ func (n *enumeration) add(h *driver.Held) {
 	}
 	if a.Expires != 0 {
 		en.Expires = a.Expires
-		e.mu.expiries.add(a.Expires, id)
+		e.mu.expiries.Add(a.Expires, id)
 	}
 	en.Tiers = n.s.bit
-	e.enterGroupLocked(en, e.groupOfLocked(n.parent))
+	e.space.enterGroupLocked(en, e.groupOfLocked(n.parent))
 	e.mu.ix.Link(id, n.parent, name)
 	e.mu.room.Group(en.Group).Learn(h.Size)
 	e.mu.hollow++
@@ -304,7 +307,7 @@ func (n *enumeration) meet(id index.ID, h *driver.Held) {
 		n.stale = append(n.stale, h.Key)
 		return
 	case en.Seq < h.Attrs.Seq:
-		e.dropNameLocked(id, en, BlockRemoved, fate.Cause{Reason: fate.ReasonSuperseded}, n.g)
+		e.names.dropNameLocked(id, en, BlockRemoved, fate.Cause{Reason: fate.ReasonSuperseded}, n.g)
 		n.add(h)
 		return
 	}
@@ -319,7 +322,7 @@ func (n *enumeration) meet(id index.ID, h *driver.Held) {
 // adoptDirs makes the directories of a path that are missing, with the attributes
 // that were kept of them, outermost first, and returns the last; 0 if one of them is
 // a file.
-func (e *Engine) adoptDirs(dir string, kept []driver.DirAttrs) index.ID {
+func (e *adoption) adoptDirs(dir string, kept []driver.DirAttrs) index.ID {
 	parent := index.Root
 	for depth := 0; dir != ""; depth++ {
 		var name string
@@ -332,7 +335,7 @@ func (e *Engine) adoptDirs(dir string, kept []driver.DirAttrs) index.ID {
 			en.Mode, en.Mtime, en.Atime, en.Ctime = modeDir|0o755, now, now, now
 			en.UID, en.GID = uint32(os.Getuid()), uint32(os.Getgid())
 			e.mu.ix.Link(id, parent, name)
-			e.markDirLocked(id, en)
+			e.names.markDirLocked(id, en)
 		}
 		if en := e.mu.ix.At(id); depth < len(kept) && en.Mode&modeType == modeDir && en.Blob == 0 {
 			en.Mode, en.UID, en.GID = modeDir|kept[depth].Mode&0o7777, kept[depth].UID, kept[depth].GID

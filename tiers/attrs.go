@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -16,12 +17,19 @@ import (
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
+// attrs is the room of attributes: setting them, their records in the tiers, and telling kernels that they changed.
+type attrs struct {
+	*core
+
+	records [64]sync.Mutex // by id: orders writers of one record; taken before core.mu
+}
+
 // Truncate sets the size of the bytes of h, reserving room if they grow. It
 // fails with ErrNoSpace, ErrQuota or ErrTooLarge.
 func (h *Handle) Truncate(ctx context.Context, size int64) error {
 	err := h.truncate(ctx, size)
 	if err == nil {
-		h.File.e.tellSize(h.File.id, size)
+		h.File.e.attrs.tellSize(h.File.id, size)
 	}
 	return err
 }
@@ -51,7 +59,7 @@ func (f *File) emptied() {
 	f.e.mu.Lock()
 	f.started = false
 	ix := f.e.mu.ix
-	if en := ix.At(f.id); en.Lookups > 0 && draft.Hides(f.e.stateLocked(f.id, en, &Caller{}, true)) {
+	if en := ix.At(f.id); en.Lookups > 0 && draft.Hides(f.e.drafts.stateLocked(f.id, en, &Caller{}, true)) {
 		g.names = append(g.names, goneName{parent: ix.Parent(f.id), id: f.id, name: ix.Name(f.id)})
 	}
 	f.e.mu.Unlock()
@@ -75,7 +83,7 @@ func (h *Handle) Allocate(ctx context.Context, off, length int64, keep bool) err
 	if err := h.WithFile(func(file *os.File) error { return file.Truncate(off + length) }); err != nil {
 		return err
 	}
-	f.e.tellSize(f.id, off+length)
+	f.e.attrs.tellSize(f.id, off+length)
 	return nil
 }
 
@@ -90,13 +98,13 @@ func (h *Handle) PunchHole(_ context.Context, off, length int64) error {
 
 // TruncateName sets the size of a file that the caller does not have open for writing, as
 // truncate(2). It fails as OpenWrite and Truncate do.
-func (e *Engine) TruncateName(ctx context.Context, id index.ID, by Caller, size int64) error {
-	h, err := e.OpenWrite(ctx, id, by, WriteOptions{Append: true})
+func (e *attrs) TruncateName(ctx context.Context, id index.ID, by Caller, size int64) error {
+	h, err := e.opens.OpenWrite(ctx, id, by, WriteOptions{Append: true})
 	if err != nil {
 		return err
 	}
 	err = h.truncate(ctx, size) // the commit tells of it
-	e.Release(h)
+	e.drafts.Release(h)
 	return err
 }
 
@@ -110,7 +118,7 @@ type Change struct {
 // SetAttr changes attributes. Setting the time of last access marks the block as
 // recently used. Of what only others have, the rest makes this node a holder, because they
 // do not learn of it: it waits for a promotion, and fails as that does, or with ErrNoSpace.
-func (e *Engine) SetAttr(id index.ID, c Change) (Attr, error) {
+func (e *attrs) SetAttr(id index.ID, c Change) (Attr, error) {
 	record := c.Mode != nil || c.UID != nil || c.GID != nil || c.Mtime != nil
 	if record {
 		done, err := e.makeOwn("setattr", id)
@@ -168,28 +176,28 @@ func (e *Engine) SetAttr(id index.ID, c Change) (Attr, error) {
 			e.recordCopiesBelow(id)
 		}
 	}
-	return e.Attr(id), err
+	return e.names.Attr(id), err
 }
 
 // makeOwn has what only others have become this node's own, too, and kept in memory until
 // done is called. It waits for a promotion at most, that is up to PromoteTimeout.
-func (e *Engine) makeOwn(op string, id index.ID) (done func(), err error) {
+func (e *attrs) makeOwn(op string, id index.ID) (done func(), err error) {
 	done = func() {}
 	for tries := 0; e.remote != nil; tries++ {
 		e.mu.Lock()
 		en := e.mu.ix.At(id)
 		linked, far := e.mu.ix.Linked(id), e.farLocked(id, en)
 		if linked && en.Mode&modeType == modeDir && en.Tiers&e.remote.bit != 0 {
-			e.ownDirLocked(id, en)
-			e.ownDirsLocked(id)
+			e.elsewhere.ownDirLocked(id, en)
+			e.elsewhere.ownDirsLocked(id)
 		}
 		e.mu.Unlock()
 		if !far {
 			break
 		}
-		switch err := e.promote(e.ctx, nil, id, false); {
+		switch err := e.loads.promote(e.ctx, nil, id, false); {
 		case err == nil:
-			return func() { e.CloseRead(id) }, nil
+			return func() { e.opens.CloseRead(id) }, nil
 		case !errors.Is(err, ErrStale) || tries == renameTries: // else it is here, or gone, which shows
 			return done, bringError(op, err)
 		}
@@ -199,7 +207,7 @@ func (e *Engine) makeOwn(op string, id index.ID) (done func(), err error) {
 
 // setHollowMtime sets the time of a block that has left memory. False: it is gone, or
 // back.
-func (e *Engine) setHollowMtime(id index.ID, ns int64) bool {
+func (e *attrs) setHollowMtime(id index.ID, ns int64) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	en := e.mu.ix.At(id)
@@ -211,7 +219,7 @@ func (e *Engine) setHollowMtime(id index.ID, ns int64) bool {
 }
 
 // setMtime sets the time on the primary file too, because Adopt compares.
-func (e *Engine) setMtime(id index.ID, f *File, blob driver.BlobID, ns int64) error {
+func (e *attrs) setMtime(id index.ID, f *File, blob driver.BlobID, ns int64) error {
 	set := func(file *os.File) error {
 		ts := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, unix.NsecToTimespec(ns)}
 		return os.NewSyscallError("futimens", futimens(int(file.Fd()), ts))
@@ -247,7 +255,7 @@ func (e *Engine) setMtime(id index.ID, f *File, blob driver.BlobID, ns int64) er
 // SetPinned pins a file so that it is never evicted, or ends that. What only others have
 // is fetched first, as by SetAttr. It fails with ErrNotFound for what is not committed,
 // ErrIsDir for a directory.
-func (e *Engine) SetPinned(id index.ID, pinned bool) error {
+func (e *attrs) SetPinned(id index.ID, pinned bool) error {
 	return e.change(id, func(en *index.Entry) {
 		en.Flags &^= flagPinned
 		if pinned {
@@ -257,7 +265,7 @@ func (e *Engine) SetPinned(id index.ID, pinned bool) error {
 }
 
 // Pinned reports whether a file is pinned, by itself or by its group.
-func (e *Engine) Pinned(id index.ID) bool {
+func (e *report) Pinned(id index.ID) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	en := e.mu.ix.At(id)
@@ -266,7 +274,7 @@ func (e *Engine) Pinned(id index.ID) bool {
 
 // SetTTL sets the time that a file has still to live; 0 means for ever. It fails
 // as SetPinned does.
-func (e *Engine) SetTTL(id index.ID, ttl time.Duration) error {
+func (e *attrs) SetTTL(id index.ID, ttl time.Duration) error {
 	var at int64
 	if ttl > 0 {
 		at = e.now() + int64(ttl)
@@ -274,13 +282,13 @@ func (e *Engine) SetTTL(id index.ID, ttl time.Duration) error {
 	return e.change(id, func(en *index.Entry) {
 		en.Expires = at
 		if at != 0 {
-			e.mu.expiries.add(at, id)
+			e.mu.expiries.Add(at, id)
 		}
 	})
 }
 
 // TTL returns the time that a file has still to live, 0 if for ever.
-func (e *Engine) TTL(id index.ID) time.Duration {
+func (e *report) TTL(id index.ID) time.Duration {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if at := e.mu.ix.At(id).Expires; at != 0 {
@@ -290,7 +298,7 @@ func (e *Engine) TTL(id index.ID) time.Duration {
 }
 
 // change applies fn to a file under the lock and writes the record.
-func (e *Engine) change(id index.ID, fn func(en *index.Entry)) error {
+func (e *attrs) change(id index.ID, fn func(en *index.Entry)) error {
 	if e.isDir(id) {
 		return block.ErrIsDir
 	}
@@ -312,29 +320,29 @@ func (e *Engine) change(id index.ID, fn func(en *index.Entry)) error {
 	return e.writeRecord(id, nil)
 }
 
-func (e *Engine) isDir(id index.ID) bool {
+func (e *core) isDir(id index.ID) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.mu.ix.At(id).Mode&modeType == modeDir
 }
 
 // recordCopies has the tiers keep the present attributes of a file, and tells of them.
-func (e *Engine) recordCopies(id index.ID) {
+func (e *attrs) recordCopies(id index.ID) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if en := e.mu.ix.At(id); e.mu.ix.Linked(id) && en.Mode&modeType == modeDir {
-		e.dirEventLocked(DirCreated, id)
+		e.elsewhere.dirEventLocked(DirCreated, id)
 	} else if e.remote != nil && e.mu.ix.Linked(id) && en.Flags&flagUncommitted == 0 {
 		e.tierEventLocked(BlockChanged, "", id, fate.Cause{})
 	}
 	if en := e.mu.ix.At(id); e.mu.ix.Linked(id) && en.Mode&modeType == modeRegular && en.Tiers|en.Storing != 0 {
-		e.updateCopiesLocked(id, en, e.keyLocked(id))
+		e.copies.updateCopiesLocked(id, en, e.keyLocked(id))
 	}
 }
 
 // recordCopiesBelow has the tiers keep the present attributes of a directory, with
 // every block below it.
-func (e *Engine) recordCopiesBelow(dir index.ID) {
+func (e *attrs) recordCopiesBelow(dir index.ID) {
 	var ids []index.ID
 	e.mu.Lock()
 	if len(e.tiers) > 0 && e.mu.ix.Linked(dir) {
@@ -351,7 +359,7 @@ func (e *Engine) recordCopiesBelow(dir index.ID) {
 		e.mu.Lock()
 		for _, id := range ids[:n] {
 			if e.mu.ix.Valid(id) && e.mu.ix.Linked(id) {
-				e.updateCopiesLocked(id, e.mu.ix.At(id), e.keyLocked(id))
+				e.copies.updateCopiesLocked(id, e.mu.ix.At(id), e.keyLocked(id))
 			}
 		}
 		e.mu.Unlock()
@@ -364,7 +372,7 @@ const recordBatch = 1024
 
 // Checksum returns the checksum of a committed block, computing it if nobody
 // has yet. It fails with ErrNotFound or ErrPending (the block is being written).
-func (e *Engine) Checksum(id index.ID) (block.Checksum, error) {
+func (e *attrs) Checksum(id index.ID) (block.Checksum, error) {
 	e.mu.Lock()
 	en := e.mu.ix.At(id)
 	blob, seq, size := driver.BlobID(en.Blob), en.Seq, en.Size

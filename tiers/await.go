@@ -10,7 +10,7 @@ import (
 )
 
 // expirePromotions turns away who has waited for longer than PromoteTimeout.
-func (e *Engine) expirePromotions() {
+func (e *loads) expirePromotions() {
 	var all []*promotion
 	e.mu.Lock()
 	for _, p := range e.mu.promotions {
@@ -24,7 +24,7 @@ func (e *Engine) expirePromotions() {
 }
 
 // turnAway turns away who would wait for some promotions until now and no longer.
-func (e *Engine) turnAway(list []*promotion, now int64) {
+func (e *loads) turnAway(list []*promotion, now int64) {
 	var late []laterOpen
 	e.mu.Lock()
 	for _, p := range list {
@@ -49,19 +49,19 @@ func (e *Engine) turnAway(list []*promotion, now int64) {
 
 // waitedLocked counts somebody who waited for a promotion as long as it would. deadline: that
 // was an open deadline.
-func (e *Engine) waitedLocked(p *promotion, deadline bool) {
+func (e *loads) waitedLocked(p *promotion, deadline bool) {
 	if deadline {
 		e.mu.counters.DeadlineExceeded++
-		e.judgeLocked(p, fate.Deadline, fate.ReasonExceeded)
+		e.verdicts.judgeLocked(p, fate.Deadline, fate.ReasonExceeded)
 	} else {
 		p.tier.StatsLocked().PromoteTimeouts++
-		e.judgeLocked(p, fate.Unreachable, fate.ReasonTimeout)
+		e.verdicts.judgeLocked(p, fate.Unreachable, fate.ReasonTimeout)
 	}
 }
 
 // awaitPromotion waits for the end of a promotion, at most PromoteTimeout, or until away
 // is closed: then it is a miss, as it is after deadline.
-func (e *Engine) awaitPromotion(ctx context.Context, p *promotion, away <-chan struct{}, deadline time.Duration) error {
+func (e *loads) awaitPromotion(ctx context.Context, p *promotion, away <-chan struct{}, deadline time.Duration) error {
 	t := time.NewTimer(min(e.opts.PromoteTimeout, deadline))
 	defer t.Stop()
 	late := false

@@ -12,9 +12,12 @@ import (
 	"github.com/kvfs/kvfs/tiers/lane"
 )
 
+// copies is the room of copies in the tiers below memory: making, updating and removing them, and fsync.
+type copies struct{ *core }
+
 // cascadeLocked has a block copied to every tier that lacks it. It is called when a
 // block is committed and nobody has it open for writing.
-func (e *Engine) cascadeLocked(id index.ID, en *index.Entry) {
+func (e *copies) cascadeLocked(id index.ID, en *index.Entry) {
 	for _, s := range e.tiers {
 		e.cascadeToLocked(s, id, en)
 	}
@@ -23,12 +26,12 @@ func (e *Engine) cascadeLocked(id index.ID, en *index.Entry) {
 // cascadable reports whether blocks like this one go to secondary tiers at all:
 // not what is held under a temporary name, and not the raw files of pinned
 // groups and plain names, which change at any time.
-func (e *Engine) cascadableLocked(id index.ID, en *index.Entry) bool {
+func (e *copies) cascadableLocked(id index.ID, en *index.Entry) bool {
 	return en.Mode&modeType == modeRegular && en.Flags&flagUncommitted == 0 && en.Blob != 0 &&
 		e.mu.ix.Linked(id) && e.kindLocked(en) == draft.Block
 }
 
-func (e *Engine) cascadeToLocked(s *secondary, id index.ID, en *index.Entry) {
+func (e *copies) cascadeToLocked(s *secondary, id index.ID, en *index.Entry) {
 	synced := en.Flags&flagSynced != 0 && s == e.keeper()
 	if (en.Tiers|en.Storing)&s.bit != 0 || s.opts.Cascade == CascadeOff && !synced || !e.cascadableLocked(id, en) {
 		return
@@ -51,7 +54,7 @@ func (e *Engine) cascadeToLocked(s *secondary, id index.ID, en *index.Entry) {
 // all others.
 func (s *secondary) copyLocked(id index.ID, en *index.Entry, like lane.Store, urgent bool, waiters ...chan<- error) {
 	like.ID, like.Seq, like.Bytes = id, en.Seq, en.Size
-	like.Force = like.Force || en.Flags&flagSynced != 0 && s == s.e.keeper()
+	like.Force = like.Force || en.Flags&flagSynced != 0 && s == s.e.copies.keeper()
 	op := &like
 	for _, w := range waiters {
 		op.Wait(w)
@@ -62,7 +65,7 @@ func (s *secondary) copyLocked(id index.ID, en *index.Entry, like lane.Store, ur
 
 // voidStoresLocked follows that a block is gone of which stores are under way: its entry
 // may become that of another block.
-func (e *Engine) voidStoresLocked(id index.ID, en *index.Entry) {
+func (e *copies) voidStoresLocked(id index.ID, en *index.Entry) {
 	if en.Storing == 0 {
 		return
 	}
@@ -74,7 +77,7 @@ func (e *Engine) voidStoresLocked(id index.ID, en *index.Entry) {
 // retargetLocked follows a block whose name and bytes went from one entry to
 // another, or that got another commit number: stores that are queued or under way
 // are about the latter now.
-func (e *Engine) retargetLocked(from, to index.ID, seq, newSeq uint64) {
+func (e *copies) retargetLocked(from, to index.ID, seq, newSeq uint64) {
 	en := e.mu.ix.At(from)
 	if en.Storing == 0 {
 		return
@@ -90,7 +93,7 @@ func (e *Engine) retargetLocked(from, to index.ID, seq, newSeq uint64) {
 // cleanLocked has a block that is to be evicted copied down first, and reports
 // whether that is under way. What only others have besides goes to a device of this node
 // if there is one: they may evict it at any time. leaving: see leaveLocked.
-func (e *Engine) cleanLocked(id index.ID, en *index.Entry, leaving bool) bool {
+func (e *copies) cleanLocked(id index.ID, en *index.Entry, leaving bool) bool {
 	if en.Storing != 0 {
 		return true
 	}
@@ -111,7 +114,7 @@ func (e *Engine) cleanLocked(id index.ID, en *index.Entry, leaving bool) bool {
 
 // cleanSome is cleanLocked for some blocks, and waits until they are copied down, as far as the tiers take them.
 // Each is tried once: of one that is being written no copy is made.
-func (e *Engine) cleanSome(ctx context.Context, ids []index.ID) error {
+func (e *copies) cleanSome(ctx context.Context, ids []index.ID) error {
 	for len(ids) > 0 && e.lazy != 0 {
 		var later []index.ID
 		e.mu.Lock()
@@ -138,7 +141,7 @@ func (e *Engine) cleanSome(ctx context.Context, ids []index.ID) error {
 // storeNow copies a block down to a tier ahead of all others, and waits until it is
 // there. With force set the tier's write budget and admission do not count. False: it
 // is not for that tier.
-func (e *Engine) storeNow(ctx context.Context, w Waiter, s *secondary, id index.ID, force bool) (bool, error) {
+func (e *copies) storeNow(ctx context.Context, w Waiter, s *secondary, id index.ID, force bool) (bool, error) {
 	for {
 		done := make(chan error, 1)
 		joined := false
@@ -200,7 +203,7 @@ func storedError(err error) error {
 }
 
 // keeper returns the first tier that can make blocks durable, nil if there is none.
-func (e *Engine) keeper() *secondary {
+func (e *copies) keeper() *secondary {
 	for _, s := range e.tiers {
 		if s.syncer != nil {
 			return s
@@ -210,7 +213,7 @@ func (e *Engine) keeper() *secondary {
 }
 
 // makeDurable waits until a committed block is stored and synced.
-func (e *Engine) makeDurable(ctx context.Context, w Waiter, id index.ID) error {
+func (e *copies) makeDurable(ctx context.Context, w Waiter, id index.ID) error {
 	s := e.keeper()
 	if s == nil {
 		return nil
@@ -222,7 +225,7 @@ func (e *Engine) makeDurable(ctx context.Context, w Waiter, id index.ID) error {
 }
 
 // flushTier waits until all that a tier holds is durable.
-func (e *Engine) flushTier(ctx context.Context, w Waiter, s *secondary) error {
+func (e *copies) flushTier(ctx context.Context, w Waiter, s *secondary) error {
 	told := make(chan error, 1) // of the removals and renames so far
 	e.mu.Lock()
 	s.AfterKeyedLocked(func() { told <- nil })
@@ -237,7 +240,7 @@ func (e *Engine) flushTier(ctx context.Context, w Waiter, s *secondary) error {
 
 // afterCommit does what follows a commit at once: it waits for the copy, if the
 // cascade is synchronous or somebody called fsync before.
-func (e *Engine) afterCommit(ctx context.Context, w Waiter, id index.ID, sync bool) error {
+func (e *copies) afterCommit(ctx context.Context, w Waiter, id index.ID, sync bool) error {
 	if sync {
 		return e.makeDurable(ctx, w, id)
 	}
@@ -254,7 +257,7 @@ func (e *Engine) afterCommit(ctx context.Context, w Waiter, id index.ID, sync bo
 
 // closeTiers turns away who waits, and closes the secondary tiers, after the removals and updates that are left,
 // now that nothing else is begun.
-func (e *Engine) closeTiers(ctx context.Context) error {
+func (e *copies) closeTiers(ctx context.Context) error {
 	for _, s := range e.tiers {
 		s.TurnAway()
 	}

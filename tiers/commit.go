@@ -38,7 +38,7 @@ type Closer interface {
 //
 // It fails with ErrPoisoned joined with the error of the write that failed; with ErrInvalid if the group is strict
 // and this is not a block of its size; and, after an fsync, as Fsync does.
-func (e *Engine) Flush(ctx context.Context, h *Handle, by Caller, closer Closer) error {
+func (e *drafts) Flush(ctx context.Context, h *Handle, by Caller, closer Closer) error {
 	f := h.File
 	f.catchUp()
 	e.mu.Lock()
@@ -79,11 +79,11 @@ func (e *Engine) Flush(ctx context.Context, h *Handle, by Caller, closer Closer)
 	if err != nil {
 		return err
 	}
-	return e.afterCommit(ctx, by.Waits, f.id, sync)
+	return e.copies.afterCommit(ctx, by.Waits, f.id, sync)
 }
 
 // closeLocked tells package draft of the end of h.
-func (e *Engine) closeLocked(h *Handle) draft.Close {
+func (e *drafts) closeLocked(h *Handle) draft.Close {
 	f := h.File
 	s := e.stateLocked(f.id, e.mu.ix.At(f.id), &Caller{}, false)
 	return draft.Close{
@@ -95,14 +95,14 @@ func (e *Engine) closeLocked(h *Handle) draft.Close {
 // Release ends h. It commits what no Flush has, because not every client closes
 // on the thread that opened; the kernel calls it when the last descriptor is
 // gone. It waits for no copy, but has that queued which an earlier fsync asked for.
-func (e *Engine) Release(h *Handle) { e.release(h, false) }
+func (e *drafts) Release(h *Handle) { e.release(h, false) }
 
 // Abandon ends h as that of a killed writer, whose process or mount is gone, in place of
 // Release: nobody knows whether what it wrote is whole, so no version is committed by it. A
 // version that others are still writing goes on, and is theirs. What all have seen stays.
-func (e *Engine) Abandon(h *Handle) { e.release(h, true) }
+func (e *drafts) Abandon(h *Handle) { e.release(h, true) }
 
-func (e *Engine) release(h *Handle, abandoned bool) {
+func (e *drafts) release(h *Handle, abandoned bool) {
 	f := h.File
 	f.ends.Lock()
 	defer f.ends.Unlock()
@@ -136,13 +136,13 @@ func (e *Engine) release(h *Handle, abandoned bool) {
 	} else if c.Killed && c.Mine && c.Place != draft.Seen {
 		f.owner = f.handles[0].by.process()
 	}
-	e.closedLocked(f.id, e.mu.ix.At(f.id), &g)
+	e.opens.closedLocked(f.id, e.mu.ix.At(f.id), &g)
 	e.mu.Unlock()
 	e.finish(&g)
 }
 
 // end does what package draft says about the end of a handle of f, as far as that takes system calls.
-func (e *Engine) end(f *File, c *draft.Close) error {
+func (e *drafts) end(f *File, c *draft.Close) error {
 	switch draft.End(*c) {
 	case draft.Nothing:
 		if c.Place != draft.Gone || !c.Last {
@@ -193,8 +193,8 @@ func (f *File) cutToSynced() error {
 }
 
 // endedLocked follows the end of the last handle of f. died: its owner ends.
-func (e *Engine) endedLocked(f *File, en *index.Entry, died bool, g *gone) {
-	e.guessed.give(f.guessed)
+func (e *drafts) endedLocked(f *File, en *index.Entry, died bool, g *gone) {
+	e.space.guessed.give(f.guessed)
 	f.guessed = 0
 	named := f.waits || e.mu.ix.Linked(f.id)
 	temp := e.kindLocked(en) == draft.Temp
@@ -216,7 +216,7 @@ func (e *Engine) endedLocked(f *File, en *index.Entry, died bool, g *gone) {
 	case f.poisoned != nil && (en.Flags&flagUncommitted != 0 || errors.Is(f.poisoned, room.ErrBlockSize)):
 		e.mu.counters.Poisoned++
 		k := nameKey{e.mu.ix.Parent(f.id), e.mu.ix.Name(f.id)}
-		e.dropNameLocked(f.id, en, BlockRemoved, fate.Cause{Reason: fate.ReasonWriteFailed}, g)
+		e.names.dropNameLocked(f.id, en, BlockRemoved, fate.Cause{Reason: fate.ReasonWriteFailed}, g)
 		e.seatNextLocked(k, g)
 		return
 	case temp && f.waits && !f.asked && !f.left:
@@ -224,14 +224,14 @@ func (e *Engine) endedLocked(f *File, en *index.Entry, died bool, g *gone) {
 	case temp && died:
 		e.yieldLocked(f, g)
 	}
-	e.addUsedLocked(en, chargeOf(en.Size)-f.charge) // what was reserved beyond the size is free again
+	e.space.addUsedLocked(en, chargeOf(en.Size)-f.charge) // what was reserved beyond the size is free again
 	f.charge = chargeOf(en.Size)
 	if temp || f.waits {
 		return
 	}
 	e.dropFileLocked(f)
 	g.files = append(g.files, f)
-	e.cascadeLocked(f.id, en)
+	e.copies.cascadeLocked(f.id, en)
 	e.classifyLocked(f.id, en)
 	e.mu.room.Signal() // it can be evicted now
 }
@@ -239,7 +239,7 @@ func (e *Engine) endedLocked(f *File, en *index.Entry, died bool, g *gone) {
 // commit brings the entry of f in line with its bytes, if they changed: a version becomes the block of
 // its name, for all to see, and a block that was changed in place a new version for other tiers. sync:
 // somebody has called fsync on them.
-func (e *Engine) commit(f *File) (sync bool, err error) {
+func (e *drafts) commit(f *File) (sync bool, err error) {
 	f.commits.Lock()
 	defer f.commits.Unlock()
 	size, mtime, err := f.fstat()
@@ -283,27 +283,27 @@ func (e *Engine) commit(f *File) (sync bool, err error) {
 	}
 	e.publishLocked(f, en, size, mtime, &g)
 	e.mu.Unlock()
-	err = e.writeRecord(f.id, nil)
+	err = e.attrs.writeRecord(f.id, nil)
 	e.finish(&g)
 	return sync, err
 }
 
 // resizedLocked follows that a file which is never committed has got other bytes.
-func (e *Engine) resizedLocked(f *File, en *index.Entry, size, mtime int64, g *gone) {
+func (e *drafts) resizedLocked(f *File, en *index.Entry, size, mtime int64, g *gone) {
 	if over := chargeOf(size) - f.charge; over > 0 {
 		e.mu.counters.Overruns++
 		f.charge += over
-		e.addUsedLocked(en, over)
+		e.space.addUsedLocked(en, over)
 		e.shrinkLocked(e.mu.room.Group(en.Group), g)
 	}
 	en.Size, en.Mtime, en.Ctime = size, mtime, max(mtime, en.Ctime)
 	en.Flags &^= flagSum
-	e.attrsChangedLocked(f.id, en, g)
+	e.attrs.attrsChangedLocked(f.id, en, g)
 }
 
 // takeNameLocked gives f the name k. What has it now goes, or, if it is a version that is still
 // being written, waits in turn: the last close wins.
-func (e *Engine) takeNameLocked(f *File, k nameKey, g *gone) {
+func (e *drafts) takeNameLocked(f *File, k nameKey, g *gone) {
 	if f.waits {
 		e.unawaitLocked(f)
 	}
@@ -311,13 +311,13 @@ func (e *Engine) takeNameLocked(f *File, k nameKey, g *gone) {
 		e.displaceLocked(holder, f.id, k, nil, g)
 	}
 	e.mu.ix.Link(f.id, k.parent, k.name)
-	e.changedLocked(k.parent)
+	e.names.changedLocked(k.parent)
 }
 
 // keepSyncedLocked has what a tier holds under the name of a version that is about
 // to be committed stay there until this one, which somebody has called fsync on, takes
 // its place: after a power cut there is one or the other.
-func (e *Engine) keepSyncedLocked(en *index.Entry) {
+func (e *drafts) keepSyncedLocked(en *index.Entry) {
 	if !e.mu.room.Group(en.Group).Pinned() {
 		en.Flags |= flagSynced
 	}
@@ -325,15 +325,15 @@ func (e *Engine) keepSyncedLocked(en *index.Entry) {
 
 // displaceLocked takes the name k from its holder, for heir. by is who renames heir; nil: it takes the name
 // because it was closed.
-func (e *Engine) displaceLocked(holder, heir index.ID, k nameKey, by *Caller, g *gone) {
+func (e *drafts) displaceLocked(holder, heir index.ID, k nameKey, by *Caller, g *gone) {
 	en := e.mu.ix.At(holder)
-	if s := e.keeper(); s != nil && e.mu.ix.At(heir).Flags&flagSynced != 0 {
+	if s := e.copies.keeper(); s != nil && e.mu.ix.At(heir).Flags&flagSynced != 0 {
 		en.Tiers &^= s.bit // the copy goes over to the heir; s is not the Remote tier
 		en.Storing &^= s.bit
 		en.Flags &^= flagSynced
 	}
 	if hf := e.mu.files[holder]; by == nil && hf != nil && len(hf.handles) > 0 && en.Flags&flagUncommitted != 0 {
-		e.removeCopiesLocked(holder, en)
+		e.copies.removeCopiesLocked(holder, en)
 		hf.wasEmpty = false // it is not what the name would mean
 		e.mu.ix.Unlink(holder)
 		e.awaitLocked(hf, k)
@@ -345,51 +345,51 @@ func (e *Engine) displaceLocked(holder, heir index.ID, k nameKey, by *Caller, g 
 	}
 	e.mu.counters.Removed++
 	if by == nil {
-		e.unlinkLocked(holder, fate.Cause{Reason: fate.ReasonReplaced, By: f.actorLocked()}, Process{}, g)
+		e.names.unlinkLocked(holder, fate.Cause{Reason: fate.ReasonReplaced, By: f.actorLocked()}, Process{}, g)
 	} else {
-		e.unlinkLocked(holder, fate.Cause{Reason: fate.ReasonReplaced, By: by.actor()}, by.process(), g)
+		e.names.unlinkLocked(holder, fate.Cause{Reason: fate.ReasonReplaced, By: by.actor()}, by.process(), g)
 	}
 }
 
 // publishLocked marks f as committed with the given size and time.
-func (e *Engine) publishLocked(f *File, en *index.Entry, size, mtime int64, g *gone) {
+func (e *drafts) publishLocked(f *File, en *index.Entry, size, mtime int64, g *gone) {
 	if c := chargeOf(size); c > f.charge {
 		e.mu.counters.Overruns++
-		e.addUsedLocked(en, c-f.charge)
+		e.space.addUsedLocked(en, c-f.charge)
 		f.charge = c
 	}
 	gr := e.mu.room.Group(en.Group)
 	if en.Flags&flagUncommitted != 0 {
 		e.mu.blocks++
 	} else {
-		e.attrsChangedLocked(f.id, en, g) // in place
+		e.attrs.attrsChangedLocked(f.id, en, g) // in place
 	}
 	if en.Flags&flagPolicy != 0 {
 		en.Flags &^= flagPolicy // its size changed: enter it anew
 		e.mu.room.Order(en.Group).Remove(uint32(f.id))
 	}
-	e.staleCopiesLocked(f.id, en)
+	e.copies.staleCopiesLocked(f.id, en)
 	en.Flags &^= flagUncommitted | flagSum | flagRefused | flagOnceSeen | flagFetched
 	en.Size, en.Mtime, en.Ctime = size, mtime, max(mtime, en.Ctime)
 	en.Seq = e.nextSeqLocked()
-	e.publishedLocked(f.id, en, f.begun, f.replaces, g)
+	e.elsewhere.publishedLocked(f.id, en, f.begun, f.replaces, g)
 	f.begun, f.replaces, f.wasEmpty, f.started = en.Seq, true, false, size > 0
 	gr.Learn(size)
 	e.mu.counters.Stored++
 	e.mu.counters.StoredBytes += uint64(size)
 	if en.Expires != 0 {
-		e.mu.expiries.add(en.Expires, f.id)
+		e.mu.expiries.Add(en.Expires, f.id)
 	}
 	e.classifyLocked(f.id, en)
 	e.eventLocked(BlockStored, f.id, fate.Cause{})
 	e.shrinkLocked(gr, g)
 	if e.mu.room.High(0) {
-		e.wakeEvictor()
+		e.space.wakeEvictor()
 	}
 }
 
 // eventLocked logs an event about a block that has a name.
-func (e *Engine) eventLocked(kind EventKind, id index.ID, why fate.Cause) {
+func (e *core) eventLocked(kind EventKind, id index.ID, why fate.Cause) {
 	tier := "memory"
 	if kind == BlockRemoved && len(e.tiers) > 0 {
 		tier = ""
@@ -397,11 +397,11 @@ func (e *Engine) eventLocked(kind EventKind, id index.ID, why fate.Cause) {
 	e.tierEventLocked(kind, tier, id, why)
 }
 
-func (e *Engine) tierEventLocked(kind EventKind, tier string, id index.ID, why fate.Cause) {
-	e.noteLocked(kind, tier, id, why)
+func (e *core) tierEventLocked(kind EventKind, tier string, id index.ID, why fate.Cause) {
+	e.verdicts.noteLocked(kind, tier, id, why)
 	e.events.add(Event{
 		Time: e.opts.Now(), Kind: kind, Tier: tier, Key: e.keyLocked(id), Size: e.mu.ix.At(id).Size, Reason: why.Reason,
-		guard: e.guardLocked(nil, id),
+		guard: e.lookups.guardLocked(nil, id),
 	})
 }
 
@@ -409,7 +409,7 @@ func (e *Engine) tierEventLocked(kind EventKind, tier string, id index.ID, why f
 // went past its reservation came out of the headroom; if that is nearly used up,
 // by this file or another, a write may have ended short, and if the file is
 // larger than the tier or its quota, it cannot stay. Either poisons it.
-func (e *Engine) checkOverrun(f *File, size int64) error {
+func (e *drafts) checkOverrun(f *File, size int64) error {
 	e.mu.Lock()
 	over := chargeOf(size) - f.charge
 	gr := e.mu.room.Group(e.mu.ix.At(f.id).Group)
@@ -424,7 +424,7 @@ func (e *Engine) checkOverrun(f *File, size int64) error {
 		need = e.opts.HeadroomBytes / 8 // what gauge leaves
 	}
 	if !tooLarge {
-		free, err := e.gauge(0, false) // which evicts, so that others have room
+		free, err := e.space.gauge(0, false) // which evicts, so that others have room
 		if err == nil && (free >= need || f.whole(size)) {
 			return nil
 		}
@@ -437,14 +437,14 @@ func (e *Engine) checkOverrun(f *File, size int64) error {
 // shrinkLocked evicts what is held beyond the capacity, or beyond the quota of the
 // group, within leases if it must. What is just a part of the headroom stays for as long as
 // nothing can go that is not leased, or in no other tier yet: the next write waits for that.
-func (e *Engine) shrinkLocked(gr *room.Group, g *gone) {
-	if ok, _ := e.roomLocked(gr, 0, false, g); ok {
+func (e *drafts) shrinkLocked(gr *room.Group, g *gone) {
+	if ok, _ := e.space.roomLocked(gr, 0, false, g); ok {
 		return
 	}
 	if !gr.Over(0) && e.mu.room.Used() <= e.opts.CapacityBytes+e.opts.HeadroomBytes/2 {
 		return
 	}
-	e.roomLocked(gr, 0, true, g)
+	e.space.roomLocked(gr, 0, true, g)
 }
 
 // writeRecord brings the record of a committed entry up to date with its name
@@ -452,11 +452,11 @@ func (e *Engine) shrinkLocked(gr *room.Group, g *gone) {
 // (File.recorded). file is its primary file if the caller has it open, else nil.
 // Writers of one record are ordered, and each writes what is true when it has its
 // turn, so the last one leaves the truth.
-func (e *Engine) writeRecord(id index.ID, file *os.File) error {
-	return e.atOnce(func() error { return e.tryRecord(id, file) })
+func (e *attrs) writeRecord(id index.ID, file *os.File) error {
+	return e.space.atOnce(func() error { return e.tryRecord(id, file) })
 }
 
-func (e *Engine) tryRecord(id index.ID, file *os.File) error {
+func (e *attrs) tryRecord(id index.ID, file *os.File) error {
 	stripe := &e.records[uint32(id)%uint32(len(e.records))]
 	stripe.Lock()
 	defer stripe.Unlock()

@@ -32,7 +32,7 @@ type CreateOptions struct {
 //
 // It fails with ErrExist, ErrNotDir, ErrNotFound, ErrReserved, ErrInvalid,
 // ErrNameTooLong, ErrQuota (a pinned group is full), or ctx's error.
-func (e *Engine) Create(ctx context.Context, o CreateOptions) (Attr, *Handle, error) {
+func (e *opens) Create(ctx context.Context, o CreateOptions) (Attr, *Handle, error) {
 	for tries := 0; ; tries++ {
 		a, h, met, err := e.create(ctx, &o)
 		if !met || tries == renameTries || !errors.Is(err, block.ErrNotFound) && !errors.Is(err, ErrStale) {
@@ -42,8 +42,8 @@ func (e *Engine) Create(ctx context.Context, o CreateOptions) (Attr, *Handle, er
 }
 
 // create is one try of Create. met: there was a file.
-func (e *Engine) create(ctx context.Context, o *CreateOptions) (a Attr, h *Handle, met bool, err error) {
-	blob, file, err := e.createFile(ctx, o.By.Waits)
+func (e *opens) create(ctx context.Context, o *CreateOptions) (a Attr, h *Handle, met bool, err error) {
+	blob, file, err := e.space.createFile(ctx, o.By.Waits)
 	if err != nil {
 		return a, nil, false, err
 	}
@@ -51,19 +51,19 @@ func (e *Engine) create(ctx context.Context, o *CreateOptions) (a Attr, h *Handl
 	var expect int64
 	var g gone
 	e.mu.Lock()
-	e.hearNameLocked(o.Parent, o.Name, &o.By)
-	e.dropExpiredLocked(o.Parent, o.Name, &g)
+	e.drafts.hearNameLocked(o.Parent, o.Name, &o.By)
+	e.names.dropExpiredLocked(o.Parent, o.Name, &g)
 	existing, err = e.findExistingLocked(o, &g)
 	gr := e.mu.room.Group(e.groupOfLocked(o.Parent))
 	switch {
 	case err != nil || existing != 0:
-	case gr.Pinned() && !e.quotaLocked(gr, pageBytes, false, &g):
+	case gr.Pinned() && !e.space.quotaLocked(gr, pageBytes, false, &g):
 		err = block.ErrQuota
 	default:
 		a, h, expect = e.createLocked(o, blob)
 		h.File.file = file
 	}
-	e.tellOutdatedLocked(&g)
+	e.elsewhere.tellOutdatedLocked(&g)
 	e.mu.Unlock()
 	e.finish(&g)
 	if err != nil || existing != 0 {
@@ -76,7 +76,7 @@ func (e *Engine) create(ctx context.Context, o *CreateOptions) (a Attr, h *Handl
 		a, h, err = e.openExisting(ctx, existing, o)
 		return a, h, true, err
 	}
-	if e.plain.name(o.Name) {
+	if e.plain.Name(o.Name) {
 		expect = 0 // it is no block
 	}
 	e.expect(h, expect)
@@ -85,12 +85,12 @@ func (e *Engine) create(ctx context.Context, o *CreateOptions) (a Attr, h *Handl
 
 // findExistingLocked finds the file that a CREATE opens, 0 if it is to make one, and counts a
 // reference by the kernel to it.
-func (e *Engine) findExistingLocked(o *CreateOptions, g *gone) (index.ID, error) {
-	if err := e.checkNewLocked(o.Parent, o.Name); err != nil {
+func (e *opens) findExistingLocked(o *CreateOptions, g *gone) (index.ID, error) {
+	if err := e.names.checkNewLocked(o.Parent, o.Name); err != nil {
 		return 0, err
 	}
-	e.renounceLocked(nameKey{o.Parent, o.Name}, &o.By, g)
-	id, _ := e.resolveLocked(o.Parent, o.Name, &o.By)
+	e.drafts.renounceLocked(nameKey{o.Parent, o.Name}, &o.By, g)
+	id, _ := e.names.resolveLocked(o.Parent, o.Name, &o.By)
 	if id == 0 {
 		id = e.mu.ix.Lookup(o.Parent, o.Name) // what another process hides there
 	}
@@ -109,7 +109,7 @@ func (e *Engine) findExistingLocked(o *CreateOptions, g *gone) (index.ID, error)
 }
 
 // openExisting opens what a CREATE met: the kernel did not know of it.
-func (e *Engine) openExisting(ctx context.Context, id index.ID, o *CreateOptions) (Attr, *Handle, error) {
+func (e *opens) openExisting(ctx context.Context, id index.ID, o *CreateOptions) (Attr, *Handle, error) {
 	h, err := e.openWrite(ctx, &writeOpen{id: id, by: o.By, WriteOptions: WriteOptions{Truncate: o.Truncate}, creates: o})
 	if err == nil && h.ID() != id {
 		e.mu.Lock()
@@ -117,17 +117,17 @@ func (e *Engine) openExisting(ctx context.Context, id index.ID, o *CreateOptions
 		e.mu.Unlock()
 	}
 	if err != nil || h.ID() != id {
-		e.Forget(id, 1)
+		e.names.Forget(id, 1)
 	}
 	if err != nil {
 		return Attr{}, nil, err
 	}
-	return e.Attr(h.ID()), h, nil
+	return e.names.Attr(h.ID()), h, nil
 }
 
 // createLocked enters a new file under its name, or as a version that waits if another process hides
 // one there, and returns how much to reserve for it.
-func (e *Engine) createLocked(o *CreateOptions, blob driver.BlobID) (Attr, *Handle, int64) {
+func (e *opens) createLocked(o *CreateOptions, blob driver.BlobID) (Attr, *Handle, int64) {
 	ix := e.mu.ix
 	id := ix.Alloc()
 	en := ix.At(id)
@@ -135,9 +135,9 @@ func (e *Engine) createLocked(o *CreateOptions, blob driver.BlobID) (Attr, *Hand
 	en.Mode, en.UID, en.GID = modeRegular|o.Mode&0o7777, o.UID, o.GID
 	en.Mtime, en.Atime, en.Ctime = now, now, now
 	en.Blob, en.Lookups, en.Opens = uint64(blob), 1, 1
-	e.enterGroupLocked(en, e.groupOfLocked(o.Parent))
+	e.space.enterGroupLocked(en, e.groupOfLocked(o.Parent))
 	en.Flags = flagUncommitted | e.nameFlagsLocked(o.Parent, o.Name)
-	f := e.newFileLocked(id, en)
+	f := e.drafts.newFileLocked(id, en)
 	f.owner = o.By.process()
 	h := &Handle{File: f, by: o.By.after(), silent: e.kindLocked(en) == draft.Temp}
 	f.handles = []*Handle{h}
@@ -147,15 +147,15 @@ func (e *Engine) createLocked(o *CreateOptions, blob driver.BlobID) (Attr, *Hand
 		en.Seq = e.nextSeqLocked()
 		e.mu.blocks++
 	}
-	e.changedLocked(o.Parent)
+	e.names.changedLocked(o.Parent)
 	e.classifyLocked(id, en)
-	return e.attrLocked(id, en), h, chargeOf(e.mu.room.Group(en.Group).BlockBytes())
+	return e.names.attrLocked(id, en), h, chargeOf(e.mu.room.Group(en.Group).BlockBytes())
 }
 
 // expect reserves what blocks of the group need. If room cannot be made at once, the daemon sees the
 // first byte and waits there, for no more than the file turns out to need.
-func (e *Engine) expect(h *Handle, bytes int64) {
-	if bytes > 0 && e.speculate(h.File, bytes) {
+func (e *opens) expect(h *Handle, bytes int64) {
+	if bytes > 0 && e.space.speculate(h.File, bytes) {
 		e.mu.Lock()
 		h.direct, h.File.started = true, true
 		e.mu.Unlock()
@@ -163,27 +163,27 @@ func (e *Engine) expect(h *Handle, bytes int64) {
 }
 
 // recordPlain gives a file that is never committed a record, by which a later process adopts it.
-func (e *Engine) recordPlain(f *File) error {
+func (e *opens) recordPlain(f *File) error {
 	e.mu.Lock()
 	plain := e.kindLocked(e.mu.ix.At(f.id)) != draft.Block
 	e.mu.Unlock()
 	if !plain {
 		return nil
 	}
-	return f.withFile(func(file *os.File) error { return e.writeRecord(f.id, file) })
+	return f.withFile(func(file *os.File) error { return e.attrs.writeRecord(f.id, file) })
 }
 
-func (e *Engine) discard(blob driver.BlobID, file *os.File) {
+func (e *core) discard(blob driver.BlobID, file *os.File) {
 	file.Close()
 	e.finish(&gone{blobs: []driver.BlobID{blob}})
 }
 
 // nameFlagsLocked returns what the name of a file says about it.
-func (e *Engine) nameFlagsLocked(parent index.ID, name string) (flags uint16) {
-	if e.mu.ix.At(parent).Flags&flagTemp != 0 || e.temp.name(name) {
+func (e *core) nameFlagsLocked(parent index.ID, name string) (flags uint16) {
+	if e.mu.ix.At(parent).Flags&flagTemp != 0 || e.temp.Name(name) {
 		flags |= flagTemp
 	}
-	if e.plain.name(name) {
+	if e.plain.Name(name) {
 		flags |= flagPlain
 	}
 	return flags

@@ -5,6 +5,9 @@
 //	Engine    all of it; methods may be called in parallel
 //	EventLog  what happened to blocks, for any number of slow or fast readers
 //
+// Engine is made of rooms, types with the methods of one subject each; docs/architecture.md lists them. They share
+// core: the lock, the index, the accounts, the files being written, the promotions under way.
+//
 // It uses the tiers by the interfaces of package driver. Parts of it with rules of their own are packages: draft
 // (writing), room (accounts of memory), fate (why a block is not there).
 //
@@ -155,14 +158,14 @@
 //	File.ends         one handle of a file ends at a time; held as File.commits is
 //	File.commits      one file's bytes and its entry are brought in line; held across an fstat and one
 //	                  fsetxattr on tmpfs
-//	Engine.records    a stripe: orders the writers of one record; held across one
+//	attrs.records    a stripe: orders the writers of one record; held across one
 //	                  fsetxattr on tmpfs
-//	Engine.mu         all tables and accounts; short sections, no system call, no
+//	core.mu         all tables and accounts; short sections, no system call, no
 //	                  callback but those methods of Remote that do not block, no
 //	                  channel that may block
 //	EventLog.mu       leaf
 //
-// What must happen outside of Engine.mu (unlinking files, telling the kernel,
+// What must happen outside of core.mu (unlinking files, telling the kernel,
 // events) is collected in a gone and done by finish.
 //
 // # Decisions

@@ -49,13 +49,13 @@ const (
 // any case. Blocks that are on their way to another tier are waited for. It fails
 // with ErrInvalid for a tier that does not exist or a request that makes no sense,
 // and with ctx's error, having done part of the work.
-func (e *Engine) EvictFrom(ctx context.Context, r EvictRequest) (EvictReply, error) {
+func (e *space) EvictFrom(ctx context.Context, r EvictRequest) (EvictReply, error) {
 	from, err := e.evictSource(&r)
 	if err != nil {
 		return EvictReply{}, err
 	}
 	if from == nil && !r.Force {
-		if err := e.Drain(ctx); err != nil {
+		if err := e.copies.Drain(ctx); err != nil {
 			return EvictReply{}, err
 		}
 	}
@@ -67,7 +67,7 @@ func (e *Engine) EvictFrom(ctx context.Context, r EvictRequest) (EvictReply, err
 		for i := 0; i < len(ids) && ctx.Err() == nil; i += dropBatch {
 			some := ids[i:min(i+dropBatch, len(ids))]
 			if from == nil && !r.Force {
-				if err := e.cleanSome(ctx, some); err != nil {
+				if err := e.copies.cleanSome(ctx, some); err != nil {
 					return reply, err
 				}
 			}
@@ -102,7 +102,7 @@ func (e *Engine) EvictFrom(ctx context.Context, r EvictRequest) (EvictReply, err
 
 // evictSource checks a request and returns the secondary tier that it names, nil
 // for memory.
-func (e *Engine) evictSource(r *EvictRequest) (*secondary, error) {
+func (e *space) evictSource(r *EvictRequest) (*secondary, error) {
 	if r.All == (len(r.Paths) > 0) {
 		return nil, fmt.Errorf("evict: either all or paths: %w", block.ErrInvalid)
 	}
@@ -123,7 +123,7 @@ func (e *Engine) evictSource(r *EvictRequest) (*secondary, error) {
 }
 
 // evictTargets lists the files that a request names.
-func (e *Engine) evictTargets(r *EvictRequest, reply *EvictReply) []index.ID {
+func (e *space) evictTargets(r *EvictRequest, reply *EvictReply) []index.ID {
 	var ids []index.ID
 	below := func(id index.ID, en *index.Entry) bool {
 		if en.Mode&modeType == modeRegular {
@@ -161,7 +161,7 @@ func (r *EvictReply) keep(path string, reason fate.Reason) {
 
 // dropSome evicts some of the blocks that a request names and returns those that
 // are open.
-func (e *Engine) dropSome(from *secondary, r *EvictRequest, ids []index.ID, reply *EvictReply) (open []index.ID) {
+func (e *space) dropSome(from *secondary, r *EvictRequest, ids []index.ID, reply *EvictReply) (open []index.ID) {
 	var g gone
 	e.mu.Lock()
 	for _, id := range ids {
@@ -187,7 +187,7 @@ func (e *Engine) dropSome(from *secondary, r *EvictRequest, ids []index.ID, repl
 }
 
 // whyKeptLocked returns why a block must stay in the tier, 0 if it may go.
-func (e *Engine) whyKeptLocked(from *secondary, r *EvictRequest, id index.ID, en *index.Entry) fate.Reason {
+func (e *space) whyKeptLocked(from *secondary, r *EvictRequest, id index.ID, en *index.Entry) fate.Reason {
 	var here, elsewhere bool
 	if from == nil {
 		here, elsewhere = en.Blob != 0, en.Tiers != 0
@@ -217,7 +217,7 @@ func (e *Engine) whyKeptLocked(from *secondary, r *EvictRequest, id index.ID, en
 }
 
 // dropCopyLocked evicts a block from memory, or from a secondary tier.
-func (e *Engine) dropCopyLocked(from *secondary, id index.ID, en *index.Entry, g *gone) {
+func (e *space) dropCopyLocked(from *secondary, id index.ID, en *index.Entry, g *gone) {
 	if from == nil {
 		if en.Flags&flagPolicy != 0 {
 			en.Flags &^= flagPolicy
@@ -230,5 +230,5 @@ func (e *Engine) dropCopyLocked(from *secondary, id index.ID, en *index.Entry, g
 	}
 	from.RemoveLocked(e.keyLocked(id))
 	en.Flags |= flagRefused // the next write of it, not the next eviction, copies it down again
-	e.forgetCopyLocked(from, id, en, fate.ReasonRequest, g)
+	e.copies.forgetCopyLocked(from, id, en, fate.ReasonRequest, g)
 }

@@ -52,7 +52,7 @@ type listing struct {
 // others and waits for them, at most for Options.ListWait and as long as ctx. Of those who have not
 // answered by then it returns what they had at the listing before. A listing
 // is used again for a second. The caller must not change it.
-func (e *Engine) Elsewhere(ctx context.Context, dir index.ID) []Dirent {
+func (e *elsewhere) Elsewhere(ctx context.Context, dir index.ID) []Dirent {
 	if e.remote == nil {
 		return nil
 	}
@@ -127,7 +127,7 @@ func inOrder(names []Dirent) []Dirent {
 }
 
 // listedSoFar is soFar without what nobody has any more.
-func (e *Engine) listedSoFar(path string, l *listing) []Dirent {
+func (e *elsewhere) listedSoFar(path string, l *listing) []Dirent {
 	prefix := prefixOf(path)
 	return slices.DeleteFunc(slices.Clone(l.soFar()), func(d Dirent) bool {
 		_, ok := e.locate(prefix + d.Name)
@@ -145,7 +145,7 @@ func prefixOf(dir string) string {
 
 // listElsewhere makes a listing. What the location index does not know is left out: it
 // was removed, or its holder has only just told of it.
-func (e *Engine) listElsewhere(path string, made *listing) {
+func (e *elsewhere) listElsewhere(path string, made *listing) {
 	ctx, cancel := context.WithTimeout(e.ctx, listTime)
 	defer cancel()
 	prefix, told := prefixOf(path), 0
@@ -173,13 +173,13 @@ func (e *Engine) listElsewhere(path string, made *listing) {
 
 // RefElsewhere finds a name of a directory as Lookup does, counts one reference by the
 // kernel and grants no lease. False: there is no such name, or not for all callers alike.
-func (e *Engine) RefElsewhere(dir index.ID, name string) (Attr, bool) {
+func (e *elsewhere) RefElsewhere(dir index.ID, name string) (Attr, bool) {
 	var g gone
 	defer e.finish(&g)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	defer e.tellOutdatedLocked(&g)
-	if e.dirLocked(dir) != nil {
+	if e.names.dirLocked(dir) != nil {
 		return Attr{}, false
 	}
 	id := e.findLocked(dir, name)
@@ -191,5 +191,5 @@ func (e *Engine) RefElsewhere(dir index.ID, name string) (Attr, bool) {
 		return Attr{}, false
 	}
 	en.Lookups++
-	return e.attrLocked(id, en), true
+	return e.names.attrLocked(id, en), true
 }

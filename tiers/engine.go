@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -15,8 +12,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
-	"github.com/kvfs/kvfs/tiers/invariant"
-	"github.com/kvfs/kvfs/tiers/room"
+	"github.com/kvfs/kvfs/tiers/pattern"
 )
 
 // Options configures an Engine. The zero value of each field is usable except
@@ -52,7 +48,7 @@ type Options struct {
 
 	WriteTimeout time.Duration // longest wait for space before ErrNoSpace. Zero means 5 s.
 	LookupLease  time.Duration // no eviction for this long after a positive look-up. Zero means 30 s; negative none.
-	TempPatterns []string      // names held back until renamed, as a nameMatcher takes them. Nil means DefaultTempPatterns.
+	TempPatterns []string      // names held back until renamed, as a pattern.Set takes them. Nil means pattern.Temp.
 	TempExpiry   time.Duration // abandoned temporary files go after this. Zero means 1 h.
 
 	// RequestBytes is the size of the pieces in which a front cuts long writes: a
@@ -60,7 +56,7 @@ type Options struct {
 	RequestBytes int
 
 	// PlainPatterns are names of files that are POSIX from the first byte, and never
-	// cascaded, evicted or expired. Nil means DefaultPlainPatterns.
+	// cascaded, evicted or expired. Nil means pattern.Plain.
 	PlainPatterns []string
 
 	// Alive reports whether a process has not ended. Nil means that none has. It may read
@@ -120,68 +116,24 @@ type GroupOptions struct {
 // Engine is the store: names, blocks, their place in the tiers, and who may
 // evict what. All methods may be called in parallel. See doc.go for the lock
 // order and for a load and a store step by step.
+//
+// Each part of it is a room: a type with the methods of one subject. The rooms share core, and call each other by its
+// fields (e.drafts.commit). The methods that a room exports are those of Engine.
 type Engine struct {
-	opts    Options // constant after Open
-	log     *zap.Logger
-	primary driver.Primary
-	events  *EventLog
-	temp    nameMatcher
-	plain   nameMatcher
-	seed    maphash.Seed // of the hashes by which policies know a key again
-
-	wake   chan struct{}   // capacity 1: tells the evictor that the high watermark was passed
-	ctx    context.Context // the engine's life: of work that belongs to no one caller
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
-
-	tiers     []*secondary                  // constant after Open
-	remote    *secondary                    // the one of them whose tier is a Remote, or nil
-	far       driver.Remote                 // that tier, or nil
-	lazy      uint16                        // bits of the tiers with CascadeOnEvict
-	deadlines map[*room.Group]time.Duration // GroupOptions.OpenDeadline, of groups with one
-	jobs      atomic.Uint64
-
-	writing atomic.Int64 // len(mu.files)
-
-	implausible atomic.Uint64 // version numbers of others that cannot be
-
-	guessed allowance // bytes that speculate reserved
-	streams allowance // bytes lent from files of their own
-	hints   allowance // calls of Hint under way
-
-	listings listings // leaf lock of its own
-
-	records [64]sync.Mutex // by id: orders writers of one record; taken before mu
-
-	mu struct {
-		invariant.Mutex
-		closed bool
-		ix     *index.Index
-		room   *room.Room  // the accounts
-		leases room.Leases // of requests
-
-		files    map[index.ID]*File     // write sides
-		waiting  map[nameKey][]index.ID // versions that wait to take a name
-		formerly map[index.ID]nameKey   // names of replaced files to which kernels refer
-
-		limbo limbo // replaced blocks that can still be opened
-
-		promotions map[index.ID]*promotion // under way
-		orphans    map[*promotion]struct{} // likewise, but their names are gone
-		touched    []index.ID              // read since the tiers were told
-
-		blocks   int64 // committed files in memory
-		hollow   int64 // committed files in secondary tiers only
-		seq      uint64
-		expiries expiryHeap
-		outdated []goneName // found by a look-up to mean another entry, and not yet told
-		fates    *fate.Memory
-		strays   []index.ID // entries made for what others have, which nobody may refer to
-		counters Counters
-		tally    tally
-		dirFiles int64  // directories with a file of their own
-		scratch  []byte // for paths
-	}
+	*core
+	*names
+	*lookups
+	*verdicts
+	*report
+	*attrs
+	*opens
+	*drafts
+	*renames
+	*loads
+	*copies
+	*space
+	*elsewhere
+	*lending
 }
 
 // Counters are totals since Open.
@@ -209,36 +161,6 @@ type Counters struct {
 	DeadlineExceeded        uint64 // opens that were a miss because it had not come by then
 }
 
-// nameKey is one name in one directory.
-type nameKey struct {
-	parent index.ID
-	name   string
-}
-
-// Flags of an index entry.
-const (
-	flagUncommitted uint16 = 1 << iota // being written: not yet visible to others
-	flagTemp                           // its name looks temporary
-	flagPinned                         // by the user, through user.kvfs.pinned
-	flagSum                            // Sum is valid
-	flagPolicy                         // is in its group's policy
-	flagCounted                        // its charge counts as pinned
-	flagLimbo                          // replaced, but still there for who just looked it up
-	flagRefused                        // a secondary tier did not take it: not to be tried again
-	flagOnceSeen                       // not copied down because it was seen only once
-	flagSynced                         // fsync stored a version of it under its name
-	flagTouched                        // is in touched
-	flagFetched                        // others have made this version
-	flagPlain                          // its name is one of PlainPatterns
-)
-
-const (
-	pageBytes   = 4096
-	modeType    = 0o170000
-	modeDir     = 0o040000
-	modeRegular = 0o100000
-)
-
 // Open makes an engine over opts.Primary and adopts what an earlier process
 // left there. It fails with all violations of opts at once, or with the
 // primary's error.
@@ -246,31 +168,20 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 	if err := opts.fill(); err != nil {
 		return nil, err
 	}
-	e := &Engine{opts: opts, log: opts.Logger, primary: opts.Primary, events: newEventLog(), wake: make(chan struct{}, 1), seed: maphash.MakeSeed()}
-	e.temp, e.plain = newNameMatcher(opts.TempPatterns), newNameMatcher(opts.PlainPatterns)
-	if err := e.openRoom(); err != nil {
+	e := newEngine(opts)
+	if err := e.space.openRoom(); err != nil {
 		return nil, err
 	}
-	e.mu.ix = index.New()
-	e.mu.files = map[index.ID]*File{}
-	e.mu.waiting = map[nameKey][]index.ID{}
-	e.mu.formerly = map[index.ID]nameKey{}
-	e.mu.promotions = map[index.ID]*promotion{}
-	e.mu.orphans = map[*promotion]struct{}{}
-	e.mu.fates = fate.New(e.seed, opts.Kernels, e.now())
-	now := e.now()
-	root := e.mu.ix.At(index.Root)
-	root.Mode, root.Mtime, root.Atime, root.Ctime = modeDir|opts.RootMode, now, now, now
-	root.UID, root.GID = opts.RootUID, opts.RootGID
-	e.addSecondaries()
-	if err := e.adopt(); err != nil {
+	e.copies.addSecondaries()
+	a := &adoption{e.core}
+	if err := a.adopt(); err != nil {
 		return nil, err
 	}
-	if err := e.enumerate(); err != nil {
+	if err := a.enumerate(); err != nil {
 		return nil, err
 	}
-	e.shrinkAdopted()
-	if _, err := e.look(); err != nil {
+	a.shrinkAdopted()
+	if _, err := e.space.look(); err != nil {
 		return nil, err
 	}
 	e.mu.SetCheck(e.checkLocked)
@@ -279,9 +190,24 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 	for _, s := range e.tiers {
 		e.wg.Go(func() { s.Run(ctx) }) // likewise
 	}
-	e.wg.Go(func() { e.runEvictor(ctx) }) // ends when Close cancels ctx
-	e.wg.Go(func() { e.runExpiry(ctx) })  // likewise
+	e.wg.Go(func() { e.space.runEvictor(ctx) }) // ends when Close cancels ctx
+	e.wg.Go(func() { e.space.runExpiry(ctx) })  // likewise
 	return e, nil
+}
+
+// newEngine makes an engine with all its rooms, which knows of no tier and no name yet.
+func newEngine(opts Options) *Engine {
+	c := newCore(opts)
+	c.names, c.lookups, c.report, c.attrs = &names{core: c}, &lookups{core: c}, &report{c}, &attrs{core: c}
+	c.verdicts = &verdicts{core: c, fates: fate.New(c.seed, opts.Kernels, c.now())}
+	c.opens, c.drafts, c.renames = &opens{core: c}, &drafts{core: c}, &renames{c}
+	c.loads, c.copies, c.space = &loads{core: c}, &copies{c}, &space{core: c, wake: make(chan struct{}, 1)}
+	c.elsewhere, c.lending = &elsewhere{core: c}, &lending{core: c}
+	return &Engine{
+		core: c, names: c.names, lookups: c.lookups, verdicts: c.verdicts, report: c.report, attrs: c.attrs,
+		opens: c.opens, drafts: c.drafts, renames: c.renames, loads: c.loads, copies: c.copies, space: c.space,
+		elsewhere: c.elsewhere, lending: c.lending,
+	}
 }
 
 // fill sets defaults, then reports every violation.
@@ -318,10 +244,10 @@ func (o *Options) fill() error {
 		o.Policy = "lru"
 	}
 	if o.TempPatterns == nil {
-		o.TempPatterns = DefaultTempPatterns
+		o.TempPatterns = pattern.Temp
 	}
 	if o.PlainPatterns == nil {
-		o.PlainPatterns = DefaultPlainPatterns
+		o.PlainPatterns = pattern.Plain
 	}
 	if o.Alive == nil {
 		o.Alive = func(Process) bool { return true }
@@ -381,31 +307,4 @@ func (e *Engine) Close(ctx context.Context, keep bool) error {
 	}
 	e.events.close()
 	return errors.Join(err, e.primary.Close(keep))
-}
-
-// Events returns the log of what happened to blocks.
-func (e *Engine) Events() *EventLog { return e.events }
-
-func (e *Engine) now() int64 { return e.opts.Now().UnixNano() }
-
-// nextSeqLocked returns the next commit number. It follows the clock, so that a
-// process that finds nothing of an earlier one still numbers higher.
-func (e *Engine) nextSeqLocked() uint64 {
-	e.mu.seq = max(e.mu.seq+1, uint64(e.now()))
-	return e.mu.seq
-}
-
-// seqNowLocked is a number that no later commit here or elsewhere is below, nor any earlier
-// one that is known here above.
-func (e *Engine) seqNowLocked() uint64 { return max(e.mu.seq, uint64(e.now())) }
-
-// chargeOf is what a file of that size costs: whole pages, as tmpfs counts.
-func chargeOf(size int64) int64 { return (size + pageBytes - 1) &^ (pageBytes - 1) }
-
-// checkLocked verifies the invariants of e.mu that are cheap enough to check at
-// every Lock and Unlock.
-func (e *Engine) checkLocked() {
-	m := &e.mu
-	m.room.Check()
-	invariant.Check(m.blocks >= 0, "blocks %d < 0", m.blocks)
 }

@@ -18,6 +18,14 @@ import (
 	"github.com/kvfs/kvfs/tiers/room"
 )
 
+// space is the room of memory: reserving it, waiting for it, evicting and expiring blocks.
+type space struct {
+	*core
+
+	wake    chan struct{} // capacity 1: tells the evictor that the high watermark was passed
+	guessed allowance     // bytes that speculate reserved
+}
+
 // gone is what must be done outside the lock after entries left the primary
 // tier: their files removed, their names taken out of the kernel's cache.
 type gone struct {
@@ -38,7 +46,7 @@ type goneName struct {
 }
 
 // finish does what g lists. The log has told of it already. The caller holds no lock.
-func (e *Engine) finish(g *gone) {
+func (e *core) finish(g *gone) {
 	for _, f := range g.emptied {
 		if err := f.giveUp(); err != nil && !errors.Is(err, os.ErrClosed) {
 			e.log.Warn("give up a failed write", zap.Error(err))
@@ -48,7 +56,7 @@ func (e *Engine) finish(g *gone) {
 		f.closeIdle()
 	}
 	for _, id := range g.records {
-		if err := e.writeRecord(id, nil); err != nil {
+		if err := e.attrs.writeRecord(id, nil); err != nil {
 			e.log.Warn("record of a file", zap.Error(err))
 		}
 	}
@@ -70,7 +78,7 @@ func (e *Engine) finish(g *gone) {
 }
 
 // chargeLocked is what an entry costs now.
-func (e *Engine) chargeLocked(id index.ID, en *index.Entry) int64 {
+func (e *core) chargeLocked(id index.ID, en *index.Entry) int64 {
 	if f := e.mu.files[id]; f != nil {
 		return f.charge
 	}
@@ -81,7 +89,7 @@ func (e *Engine) chargeLocked(id index.ID, en *index.Entry) int64 {
 }
 
 // addUsedLocked changes the bytes charged to an entry by delta.
-func (e *Engine) addUsedLocked(en *index.Entry, delta int64) {
+func (e *space) addUsedLocked(en *index.Entry, delta int64) {
 	e.mu.room.Charge(e.mu.room.Group(en.Group), delta, en.Flags&flagCounted != 0)
 	if delta < 0 {
 		e.mu.room.Signal()
@@ -91,7 +99,7 @@ func (e *Engine) addUsedLocked(en *index.Entry, delta int64) {
 // classifyLocked brings an entry's place in the accounts and in its policy in
 // line with its flags: counted as pinned while it is open, being written or
 // pinned; in the policy while it is a committed block that may be evicted.
-func (e *Engine) classifyLocked(id index.ID, en *index.Entry) {
+func (e *core) classifyLocked(id index.ID, en *index.Entry) {
 	linked := e.mu.ix.Linked(id)
 	resident := en.Blob != 0 || e.mu.files[id] != nil
 	hold := en.Flags&(flagUncommitted|flagPinned|flagTemp|flagPlain) != 0 || e.mu.room.Group(en.Group).Pinned() || !linked || !resident
@@ -120,7 +128,7 @@ func (e *Engine) classifyLocked(id index.ID, en *index.Entry) {
 // nothing more may go, and returns how many bytes went. until is the earliest
 // time at which a lease that stood in the way ends, 0 if none did; force evicts
 // within leases too.
-func (e *Engine) evictLocked(pol policy.Policy, need int64, reason fate.Reason, force bool, g *gone) (freed, until int64) {
+func (e *space) evictLocked(pol policy.Policy, need int64, reason fate.Reason, force bool, g *gone) (freed, until int64) {
 	now := e.now()
 	idle := int64(0)
 	if reason == fate.ReasonWatermark {
@@ -146,7 +154,7 @@ func (e *Engine) evictLocked(pol policy.Policy, need int64, reason fate.Reason, 
 				return v
 			}
 		}
-		if en.Storing != 0 || own == 0 && len(e.tiers) > 0 && !force && (dirty > maxDirty || e.cleanLocked(id, en, false)) {
+		if en.Storing != 0 || own == 0 && len(e.tiers) > 0 && !force && (dirty > maxDirty || e.copies.cleanLocked(id, en, false)) {
 			if dirty++; dirty > maxSearch && !force {
 				return policy.Stop
 			}
@@ -183,12 +191,12 @@ const (
 // leaveLocked has a block copied to a tier that gets it only when it is evicted; leftLocked evicts it when it is there.
 // need is how much has to go yet: no more is copied than that, or what one job of a tier may be. False: it is not
 // for such a tier.
-func (e *Engine) leaveLocked(id index.ID, en *index.Entry, need int64) (v policy.Verdict, ok bool) {
+func (e *space) leaveLocked(id index.ID, en *index.Entry, need int64) (v policy.Verdict, ok bool) {
 	if e.leavingLocked() >= max(need, min(lane.StoreJobBytes, e.opts.CapacityBytes/64)) {
 		return policy.Stop, true
 	}
 	switch {
-	case !e.cleanLocked(id, en, true):
+	case !e.copies.cleanLocked(id, en, true):
 		return 0, false
 	case en.Storing == 0: // the queue is full
 		return policy.Stop, true
@@ -200,7 +208,7 @@ func (e *Engine) leaveLocked(id index.ID, en *index.Entry, need int64) (v policy
 }
 
 // leavingLocked returns the bytes of the blocks that are copied because they leave memory.
-func (e *Engine) leavingLocked() (bytes int64) {
+func (e *core) leavingLocked() (bytes int64) {
 	for _, s := range e.tiers {
 		bytes += s.LeavingLocked()
 	}
@@ -208,7 +216,7 @@ func (e *Engine) leavingLocked() (bytes int64) {
 }
 
 // leftLocked evicts a block that leaveLocked had copied, unless it was used meanwhile.
-func (e *Engine) leftLocked(s *secondary, op *lane.Store, g *gone) {
+func (e *copies) leftLocked(s *secondary, op *lane.Store, g *gone) {
 	if !op.Leaving || !e.mu.ix.Valid(op.ID) {
 		return
 	}
@@ -219,12 +227,12 @@ func (e *Engine) leftLocked(s *secondary, op *lane.Store, g *gone) {
 	}
 	e.mu.counters.Evicted++
 	e.mu.counters.EvictedBytes += uint64(en.Size)
-	e.evictOneLocked(op.ID, en, fate.ReasonCapacity, g)
+	e.space.evictOneLocked(op.ID, en, fate.ReasonCapacity, g)
 }
 
 // evictOneLocked takes a block out of memory. If no other tier has it, it is lost,
 // and its name goes.
-func (e *Engine) evictOneLocked(id index.ID, en *index.Entry, reason fate.Reason, g *gone) {
+func (e *space) evictOneLocked(id index.ID, en *index.Entry, reason fate.Reason, g *gone) {
 	if en.Tiers == 0 {
 		if len(e.tiers) > 0 {
 			e.mu.counters.Lost++
@@ -234,7 +242,7 @@ func (e *Engine) evictOneLocked(id index.ID, en *index.Entry, reason fate.Reason
 				}
 			}
 		}
-		e.dropNameLocked(id, en, BlockEvicted, fate.Cause{Reason: reason}, g)
+		e.names.dropNameLocked(id, en, BlockEvicted, fate.Cause{Reason: reason}, g)
 		return
 	}
 	e.addUsedLocked(en, -chargeOf(en.Size))
@@ -245,24 +253,24 @@ func (e *Engine) evictOneLocked(id index.ID, en *index.Entry, reason fate.Reason
 	e.mu.hollow++
 	e.eventLocked(BlockEvicted, id, fate.Cause{Reason: reason})
 	e.classifyLocked(id, en)
-	e.settleRemoteLocked(id, en, g)
+	e.elsewhere.settleRemoteLocked(id, en, g)
 }
 
 // dropNameLocked takes the name of a file away and gives up its bytes as soon as
 // nobody uses them.
-func (e *Engine) dropNameLocked(id index.ID, en *index.Entry, kind EventKind, why fate.Cause, g *gone) {
+func (e *names) dropNameLocked(id index.ID, en *index.Entry, kind EventKind, why fate.Cause, g *gone) {
 	ix := e.mu.ix
 	limbo := false
 	if ix.Linked(id) {
 		parent, name := ix.Parent(id), ix.Name(id)
 		k := nameKey{parent, name}
 		if why.Reason == fate.ReasonReplaced {
-			limbo = e.limboLocked(id, en, k, g)
+			limbo = e.drafts.limboLocked(id, en, k, g)
 			if en.Lookups > 0 {
 				e.mu.formerly[id] = k
 			}
 		} else {
-			e.leaveLimboNamedLocked(k, g)
+			e.drafts.leaveLimboNamedLocked(k, g)
 		}
 		if en.Flags&flagUncommitted == 0 && en.Mode&modeType != modeDir {
 			if en.Blob != 0 || e.mu.files[id] != nil {
@@ -273,19 +281,19 @@ func (e *Engine) dropNameLocked(id index.ID, en *index.Entry, kind EventKind, wh
 			if e.kindLocked(en) == draft.Block {
 				e.eventLocked(kind, id, why)
 				if kind == BlockRemoved {
-					e.buryLocked(id, why.Reason)
+					e.elsewhere.buryLocked(id, why.Reason)
 				}
 			}
 		} else if why.Reason == fate.ReasonUnlink && en.Flags&flagTemp == 0 && en.Mode&modeType != modeDir {
-			e.buryLocked(id, why.Reason) // it may have been committed empty before
+			e.elsewhere.buryLocked(id, why.Reason) // it may have been committed empty before
 		}
-		e.voidStoresLocked(id, en)
-		e.removeCopiesLocked(id, en)
+		e.copies.voidStoresLocked(id, en)
+		e.copies.removeCopiesLocked(id, en)
 		if en.Lookups > 0 {
 			g.names = append(g.names, goneName{parent: parent, id: id, name: name})
 		}
 		ix.Unlink(id)
-		e.strayLocked(parent, ix.At(parent))
+		e.elsewhere.strayLocked(parent, ix.At(parent))
 		if p := e.mu.promotions[id]; p != nil { // the number may go to another file
 			delete(e.mu.promotions, id)
 			e.mu.orphans[p] = struct{}{}
@@ -300,14 +308,14 @@ func (e *Engine) dropNameLocked(id index.ID, en *index.Entry, kind EventKind, wh
 
 // reapLocked frees what an entry without a name still holds, as far as its
 // handles and the kernel's references allow.
-func (e *Engine) reapLocked(id index.ID, en *index.Entry, g *gone) {
+func (e *core) reapLocked(id index.ID, en *index.Entry, g *gone) {
 	if e.mu.ix.Linked(id) || en.Opens > 0 || id == index.Root {
-		e.settleRemoteLocked(id, en, g)
+		e.elsewhere.settleRemoteLocked(id, en, g)
 		return
 	}
 	if en.Flags&flagLimbo != 0 {
 		if en.Lookups == 0 { // nobody can ask for it any more
-			e.leaveLimboLocked(id, g)
+			e.drafts.leaveLimboLocked(id, g)
 		}
 		return
 	}
@@ -316,7 +324,7 @@ func (e *Engine) reapLocked(id index.ID, en *index.Entry, g *gone) {
 		return
 	}
 	if charge := e.chargeLocked(id, en); charge > 0 {
-		e.addUsedLocked(en, -charge)
+		e.space.addUsedLocked(en, -charge)
 	}
 	en.Size = 0
 	if en.Blob != 0 {
@@ -325,7 +333,7 @@ func (e *Engine) reapLocked(id index.ID, en *index.Entry, g *gone) {
 	}
 	if f != nil {
 		f.charge = 0
-		e.dropFileLocked(f)
+		e.drafts.dropFileLocked(f)
 		g.files = append(g.files, f)
 	}
 	if en.Lookups == 0 {
@@ -341,9 +349,9 @@ func (e *Engine) reapLocked(id index.ID, en *index.Entry, g *gone) {
 }
 
 // victims has the engine's blocks go for room. force: within leases, too.
-func (e *Engine) victims(force bool, g *gone) room.Victims {
+func (e *space) victims(force bool, g *gone) room.Victims {
 	return room.Victims{
-		Spare: func() { e.clearLimboLocked(g) },
+		Spare: func() { e.drafts.clearLimboLocked(g) },
 		Evict: func(order policy.Policy, need int64, quota bool) (freed, until int64) {
 			reason := fate.ReasonCapacity
 			if quota {
@@ -357,19 +365,19 @@ func (e *Engine) victims(force bool, g *gone) room.Victims {
 // roomLocked evicts until the group may take n bytes more, and says whether it may. until is when the first lease
 // ends that stood in the way; 0: none did. force is for a writer that has waited as long as it may: then even leased
 // blocks go.
-func (e *Engine) roomLocked(gr *room.Group, n int64, force bool, g *gone) (ok bool, until int64) {
+func (e *space) roomLocked(gr *room.Group, n int64, force bool, g *gone) (ok bool, until int64) {
 	return e.mu.room.Make(gr, n, force, e.victims(force, g))
 }
 
 // quotaLocked evicts blocks of the group until its quota leaves n bytes, and says
 // whether it does.
-func (e *Engine) quotaLocked(gr *room.Group, n int64, force bool, g *gone) bool {
+func (e *space) quotaLocked(gr *room.Group, n int64, force bool, g *gone) bool {
 	ok, _ := e.mu.room.MakeInGroup(gr, n, e.victims(force, g))
 	return ok
 }
 
 // tryReserve charges n more bytes to f if room can be made without waiting.
-func (e *Engine) tryReserve(f *File, n int64) bool {
+func (e *space) tryReserve(f *File, n int64) bool {
 	var g gone
 	e.gauge(n, false)
 	e.mu.Lock()
@@ -391,7 +399,7 @@ func (e *Engine) tryReserve(f *File, n int64) bool {
 // speculate reserves what a file will need if it is like the others of its
 // group. Together such guesses may take half of the capacity, so that a few
 // thousand idle handles cannot keep out a write that is really coming.
-func (e *Engine) speculate(f *File, n int64) bool {
+func (e *space) speculate(f *File, n int64) bool {
 	e.mu.Lock()
 	ok := e.guessed.take(n, e.opts.CapacityBytes/2)
 	if ok {
@@ -412,7 +420,7 @@ func (e *Engine) speculate(f *File, n int64) bool {
 // to WriteTimeout for pins to go. started says that bytes of this file were
 // accepted already, so that it may use the headroom rather than fail. It fails
 // with ErrNoSpace, ErrQuota, ErrTooLarge, or ctx's error.
-func (e *Engine) reserve(ctx context.Context, id index.ID, f *File, n int64, started bool) error {
+func (e *space) reserve(ctx context.Context, id index.ID, f *File, n int64, started bool) error {
 	if n <= 0 {
 		return nil
 	}
@@ -456,7 +464,7 @@ func (e *Engine) reserve(ctx context.Context, id index.ID, f *File, n int64, sta
 }
 
 // grantLocked charges n more bytes to f if there is room, or can be made; see reserve.
-func (e *Engine) grantLocked(gr *room.Group, f *File, n int64, started, force bool, g *gone) (ok bool, until int64) {
+func (e *space) grantLocked(gr *room.Group, f *File, n int64, started, force bool, g *gone) (ok bool, until int64) {
 	if e.mu.room.Hopeless(gr, f.charge, n) != nil {
 		return false, 0 // nobody else is to go for it
 	}
@@ -485,7 +493,7 @@ func waitSpace(ctx context.Context, space <-chan struct{}, d time.Duration) erro
 	return nil
 }
 
-func (e *Engine) wakeEvictor() {
+func (e *space) wakeEvictor() {
 	select {
 	case e.wake <- struct{}{}:
 	default:
@@ -502,7 +510,7 @@ const watermarkIdle = time.Second
 
 // runEvictor brings use down to the low watermark each time it is woken, so that
 // writers seldom evict inline.
-func (e *Engine) runEvictor(ctx context.Context) {
+func (e *space) runEvictor(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():

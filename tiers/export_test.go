@@ -170,11 +170,11 @@ func (e *Engine) Audit() error {
 	}
 	check("usedBytes", e.mu.room.Used(), a.used)
 	check("pinnedBytes", e.mu.room.Pinned(), a.pinned)
-	check("limboBytes", e.mu.limbo.bytes, a.limbo)
-	check("guessedBytes", e.guessed.taken.Load(), a.guessed)
+	check("limboBytes", e.drafts.limbo.bytes, a.limbo)
+	check("guessedBytes", e.space.guessed.taken.Load(), a.guessed)
 	check("blocks", e.mu.blocks, a.blocks)
 	check("hollow", e.mu.hollow, a.hollow)
-	check("dirFiles", e.mu.dirFiles, a.dirs)
+	check("dirFiles", e.names.dirFiles, a.dirs)
 	for g := range e.mu.room.Groups() {
 		check(fmt.Sprintf("group %q", g.Name()), g.Used(), a.groups[g])
 		check(fmt.Sprintf("files of group %q", g.Name()), int64(g.Files()), int64(a.files[g]))
@@ -321,5 +321,5 @@ func (e *Engine) Ref(id index.ID) {
 func (e *Engine) Leased() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.mu.leases.Len()
+	return e.lookups.leases.Len()
 }

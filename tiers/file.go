@@ -17,6 +17,13 @@ import (
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
+// drafts is the room of files that are being written: versions, the names that they wait for, and commits.
+type drafts struct {
+	*core
+
+	limbo limbo // replaced blocks that can still be opened; guarded by core.mu
+}
+
 // ErrStale asks the caller to look the name up again: it means another file to its process. The
 // FUSE front answers ESTALE, upon which the kernel repeats the look-up by itself, once.
 var ErrStale = errors.New("name must be looked up again")
@@ -32,10 +39,10 @@ var ErrStale = errors.New("name must be looked up again")
 //
 // Its bytes are one file of the primary tier from its first day to its last.
 type File struct {
-	e  *Engine
+	e  *core
 	id index.ID // constant
 
-	// growth serialises what extends the reservation; it is taken before Engine.mu and may be
+	// growth serialises what extends the reservation; it is taken before core.mu and may be
 	// held while waiting for room.
 	growth sync.Mutex
 
@@ -43,10 +50,10 @@ type File struct {
 	ends sync.Mutex
 
 	// commits is held from the look at the bytes until the entry has them, so that no commit takes an
-	// older look. Before Engine.mu and the stripe of Engine.records.
+	// older look. Before core.mu and the stripe of attrs.records.
 	commits sync.Mutex
 
-	// Guarded by Engine.mu.
+	// Guarded by core.mu.
 	owner    Process   // whose version it is
 	handles  []*Handle // open
 	file     *os.File  // the bytes, open for reading and writing; nil: not opened yet, or closed
@@ -78,7 +85,7 @@ type Handle struct {
 	direct bool   // constant once the handle is given out
 	silent bool   // constant: its open made a temporary file, so that no Flush tells of its closes
 
-	// Guarded by Engine.mu.
+	// Guarded by core.mu.
 	closed bool // its process closed a descriptor and has not written since
 	killed bool // the last to close one was being ended by a signal, and may have been its process
 }
@@ -101,21 +108,21 @@ func (h *Handle) Blob() driver.BlobID {
 func (h *Handle) ID() index.ID { return h.File.id }
 
 // newFileLocked makes the write side of an entry that has none.
-func (e *Engine) newFileLocked(id index.ID, en *index.Entry) *File {
-	f := &File{e: e, id: id, charge: chargeOf(en.Size), born: e.now(), begun: e.seqNowLocked(), started: en.Size > 0}
+func (e *drafts) newFileLocked(id index.ID, en *index.Entry) *File {
+	f := &File{e: e.core, id: id, charge: chargeOf(en.Size), born: e.now(), begun: e.seqNowLocked(), started: en.Size > 0}
 	e.mu.files[id] = f
 	e.writing.Store(int64(len(e.mu.files)))
 	return f
 }
 
 // dropFileLocked ends the write side of an entry.
-func (e *Engine) dropFileLocked(f *File) {
+func (e *drafts) dropFileLocked(f *File) {
 	delete(e.mu.files, f.id)
 	e.writing.Store(int64(len(e.mu.files)))
 }
 
 // stateLocked tells package draft of an entry, as the caller's process sees it.
-func (e *Engine) stateLocked(id index.ID, en *index.Entry, by *Caller, empty bool) draft.File {
+func (e *drafts) stateLocked(id index.ID, en *index.Entry, by *Caller, empty bool) draft.File {
 	s := draft.File{Kind: e.kindLocked(en), Place: draft.Seen, Empty: empty}
 	f := e.mu.files[id]
 	switch {
@@ -136,7 +143,7 @@ func (e *Engine) stateLocked(id index.ID, en *index.Entry, by *Caller, empty boo
 }
 
 // kindLocked is what the name of a file looks like.
-func (e *Engine) kindLocked(en *index.Entry) draft.Kind {
+func (e *core) kindLocked(en *index.Entry) draft.Kind {
 	switch {
 	case en.Mode&modeType == modeDir:
 		return draft.Block
@@ -200,7 +207,7 @@ func (f *File) openLocked() bool {
 }
 
 // openForWritingLocked reports whether somebody has a descriptor to write an entry by.
-func (e *Engine) openForWritingLocked(id index.ID) bool {
+func (e *core) openForWritingLocked(id index.ID) bool {
 	f := e.mu.files[id]
 	return f != nil && f.openLocked()
 }
@@ -371,7 +378,7 @@ func (h *Handle) WriteAt(ctx context.Context, p []byte, off int64) (int, error) 
 		h.goesOn()
 		n := 0
 		err = h.WithFile(func(file *os.File) error {
-			return f.e.withRoom(ctx, nil, func() error { return writeAll(file, p, off, &n) })
+			return f.e.space.withRoom(ctx, nil, func() error { return writeAll(file, p, off, &n) })
 		})
 		f.begin(h) // it may have been emptied meanwhile
 	}
@@ -455,8 +462,8 @@ func (f *File) prepare(ctx context.Context, h *Handle, end int64, more bool) err
 	e.mu.Unlock()
 	if want := chargeOf(end) - charge; want > 0 {
 		step := min(growStep, e.opts.CapacityBytes/64) &^ (pageBytes - 1)
-		if want >= step || !started || !e.tryReserve(f, step) {
-			if err := e.reserve(ctx, f.id, f, want, started); err != nil {
+		if want >= step || !started || !e.space.tryReserve(f, step) {
+			if err := e.space.reserve(ctx, f.id, f, want, started); err != nil {
 				return err
 			}
 		}
@@ -475,7 +482,7 @@ func (f *File) beginBy(p Process) {
 	var g gone
 	f.e.mu.Lock()
 	if !f.started {
-		f.e.startLocked(f, p, &g)
+		f.e.drafts.startLocked(f, p, &g)
 	}
 	f.e.mu.Unlock()
 	f.e.finish(&g)
@@ -488,15 +495,15 @@ func (f *File) reserveTo(ctx context.Context, end int64) error {
 	f.e.mu.Lock()
 	want, started := chargeOf(end)-f.charge, f.started
 	f.e.mu.Unlock()
-	return f.e.reserve(ctx, f.id, f, want, started)
+	return f.e.space.reserve(ctx, f.id, f, want, started)
 }
 
 // startLocked follows that f gets its first byte from a process.
-func (e *Engine) startLocked(f *File, by Process, g *gone) {
+func (e *drafts) startLocked(f *File, by Process, g *gone) {
 	en := e.mu.ix.At(f.id)
 	if !f.started && draft.Hides(e.stateLocked(f.id, en, &Caller{}, true)) {
 		f.owner, f.wasEmpty = by, true
-		e.nameLeftLocked(f.id, en, Process{}, g) // for all but its writer
+		e.attrs.nameLeftLocked(f.id, en, Process{}, g) // for all but its writer
 		e.mu.blocks--
 		en.Flags |= flagUncommitted
 		e.classifyLocked(f.id, en)
@@ -538,7 +545,7 @@ func (f *File) writerLocked() (p Process) {
 }
 
 // catchUpLocked is catchUp for the file of an entry, if it is being written. It gives the lock up meanwhile.
-func (e *Engine) catchUpLocked(id index.ID) {
+func (e *drafts) catchUpLocked(id index.ID) {
 	if f := e.mu.files[id]; f != nil && !f.started && f.directLocked() {
 		e.mu.Unlock()
 		f.catchUp()

@@ -11,7 +11,7 @@ import (
 
 // removeBlob removes the file of a blob and tells Options.Freed of it, with the file held
 // open: until then its number is not given to another.
-func (e *Engine) removeBlob(b driver.BlobID) {
+func (e *core) removeBlob(b driver.BlobID) {
 	if e.opts.Freed != nil {
 		// What cannot be opened is told of no more: who has registered it lets go by himself,
 		// after a time.
@@ -26,7 +26,7 @@ func (e *Engine) removeBlob(b driver.BlobID) {
 }
 
 // tellFreed tells Options.Freed of a file.
-func (e *Engine) tellFreed(file *os.File) {
+func (e *core) tellFreed(file *os.File) {
 	if e.opts.Freed == nil {
 		return
 	}

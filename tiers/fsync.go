@@ -20,7 +20,7 @@ import (
 //
 // It fails with the tier's error (ErrUnavailable, ErrNoSpace), with ErrPoisoned if a
 // write to the file has failed, or with ctx's error.
-func (e *Engine) Fsync(ctx context.Context, id index.ID) error {
+func (e *copies) Fsync(ctx context.Context, id index.ID) error {
 	e.mu.Lock()
 	en, f := e.mu.ix.At(id), e.mu.files[id]
 	if en.Mode&modeType == modeDir {
@@ -41,7 +41,7 @@ func (e *Engine) Fsync(ctx context.Context, id index.ID) error {
 		return err
 	}
 	if open {
-		if _, err := e.commit(f); err != nil {
+		if _, err := e.drafts.commit(f); err != nil {
 			return err
 		}
 		e.mu.Lock()
@@ -58,7 +58,7 @@ func (e *Engine) Fsync(ctx context.Context, id index.ID) error {
 // writing, and every removal and rename, is durable. As with Fsync, write budgets and admission do
 // not count, nor that the cascade is off. It fails with the first error of the
 // tier that keeps a block from being durable (ErrNoSpace, ErrUnavailable), or ctx's.
-func (e *Engine) FsyncDir(ctx context.Context, dir index.ID) error {
+func (e *copies) FsyncDir(ctx context.Context, dir index.ID) error {
 	s := e.keeper()
 	if s == nil {
 		return nil
@@ -86,7 +86,7 @@ func (e *Engine) FsyncDir(ctx context.Context, dir index.ID) error {
 // storeSome has the first of some blocks copied down, as many as the queue may hold,
 // waits for them, and returns how many they were. It forces what the tier would
 // refuse.
-func (e *Engine) storeSome(ctx context.Context, s *secondary, ids []index.ID) (n int, err error) {
+func (e *copies) storeSome(ctx context.Context, s *secondary, ids []index.ID) (n int, err error) {
 	var bytes int64
 	done := make(chan error, recordBatch)
 	queued := map[index.ID]*lane.Store{}
@@ -142,7 +142,7 @@ func (e *Engine) storeSome(ctx context.Context, s *secondary, ids []index.ID) (n
 }
 
 // storeAgain is storeNow, forced, for a block that may be gone.
-func (e *Engine) storeAgain(ctx context.Context, s *secondary, id index.ID) error {
+func (e *copies) storeAgain(ctx context.Context, s *secondary, id index.ID) error {
 	e.mu.Lock()
 	gone := !e.mu.ix.Valid(id)
 	if !gone {
@@ -152,7 +152,7 @@ func (e *Engine) storeAgain(ctx context.Context, s *secondary, id index.ID) erro
 	if gone {
 		return nil
 	}
-	defer e.Forget(id, 1)
+	defer e.names.Forget(id, 1)
 	_, err := e.storeNow(ctx, nil, s, id, true)
 	return err
 }
@@ -160,7 +160,7 @@ func (e *Engine) storeAgain(ctx context.Context, s *secondary, id index.ID) erro
 // Drain waits until everything that was to be cascaded when it was called has been, as
 // far as the tiers take it, and is durable, or until ctx ends. What is committed
 // meanwhile is not waited for, so that it ends under any load.
-func (e *Engine) Drain(ctx context.Context) error {
+func (e *copies) Drain(ctx context.Context) error {
 	var errs []error
 	for _, s := range e.tiers {
 		if err := e.drainTier(ctx, s); err != nil {
@@ -174,7 +174,7 @@ func (e *Engine) Drain(ctx context.Context) error {
 }
 
 // drainTier waits until one tier has been given what was to be cascaded to it.
-func (e *Engine) drainTier(ctx context.Context, s *secondary) error {
+func (e *copies) drainTier(ctx context.Context, s *secondary) error {
 	for so := (lane.Progress{}); ; {
 		done := make(chan error, 1)
 		e.mu.Lock()

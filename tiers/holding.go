@@ -14,7 +14,7 @@ import (
 // which change in place, and not what is temporary.
 
 // holdsLocked reports whether an entry is to be told of.
-func (e *Engine) holdsLocked(id index.ID, en *index.Entry) bool {
+func (e *lending) holdsLocked(id index.ID, en *index.Entry) bool {
 	if id == index.Root || !e.mu.ix.Linked(id) || en.Flags&(flagUncommitted|flagTemp|flagPlain) != 0 {
 		return false
 	}
@@ -29,7 +29,7 @@ func (e *Engine) holdsLocked(id index.ID, en *index.Entry) bool {
 	return local && !e.mu.room.Group(en.Group).Pinned() && !e.expiredLocked(id)
 }
 
-func (e *Engine) holdingLocked(en *index.Entry, path string, h *Holding) {
+func (e *lending) holdingLocked(en *index.Entry, path string, h *Holding) {
 	*h = Holding{
 		Path: path, Seq: en.Seq, Size: en.Size, Mode: en.Mode, UID: en.UID, GID: en.GID,
 		Mtime: en.Mtime, Expires: en.Expires, Pinned: en.Flags&flagPinned != 0, Memory: en.Blob != 0,
@@ -44,7 +44,7 @@ func (e *Engine) holdingLocked(en *index.Entry, path string, h *Holding) {
 }
 
 // Holding returns what this node has of a path; false: nothing, or not complete.
-func (e *Engine) Holding(path string) (Holding, bool) {
+func (e *lending) Holding(path string) (Holding, bool) {
 	var h Holding
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -67,7 +67,7 @@ func (e *Engine) Holding(path string) (Holding, bool) {
 // until it fails, and returns its error. It holds no lock meanwhile; what changes
 // meanwhile may be told in its old state or left out, but what stays is told. Dirs is
 // not set. h is valid until fn returns.
-func (e *Engine) Holdings(ctx context.Context, fn func(h *Holding) error) error {
+func (e *lending) Holdings(ctx context.Context, fn func(h *Holding) error) error {
 	dirs := []index.ID{index.Root}
 	var batch []Holding
 	for len(dirs) > 0 {
@@ -96,7 +96,7 @@ func (e *Engine) Holdings(ctx context.Context, fn func(h *Holding) error) error 
 // Blocks calls fn for each block whose bytes this node has, with its size in bytes and the names
 // of its tiers, those of other nodes left out, as Holdings does. It fails with the error of fn
 // or ctx. tiers is not to be changed.
-func (e *Engine) Blocks(ctx context.Context, fn func(path string, size int64, tiers []string) error) error {
+func (e *lending) Blocks(ctx context.Context, fn func(path string, size int64, tiers []string) error) error {
 	names := map[uint32][]string{}
 	return e.Holdings(ctx, func(h *Holding) error {
 		if h.Mode&modeType == modeDir {
@@ -124,14 +124,14 @@ func (e *Engine) Blocks(ctx context.Context, fn func(path string, size int64, ti
 
 // TiersOf returns the names of the tiers of this node that have the block at a path; none if there
 // is no such block.
-func (e *Engine) TiersOf(path string) []string {
+func (e *lending) TiersOf(path string) []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	id := e.mu.ix.Walk(path)
 	if id == 0 || !e.holdsLocked(id, e.mu.ix.At(id)) || e.mu.ix.At(id).Mode&modeType == modeDir {
 		return nil
 	}
-	names := e.tierNamesLocked(id)
+	names := e.report.tierNamesLocked(id)
 	if e.remote != nil {
 		names = slices.DeleteFunc(names, func(name string) bool { return name == e.remote.opts.Name })
 	}
@@ -140,7 +140,7 @@ func (e *Engine) TiersOf(path string) []string {
 
 // holdingsOf appends to batch what this node has in a directory after a cookie, and to
 // dirs the directories there. The last is 0 if that was all.
-func (e *Engine) holdingsOf(dir index.ID, after uint64, hint index.ID, batch []Holding, dirs []index.ID) ([]Holding, []index.ID, uint64, index.ID) {
+func (e *lending) holdingsOf(dir index.ID, after uint64, hint index.ID, batch []Holding, dirs []index.ID) ([]Holding, []index.ID, uint64, index.ID) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	ix := e.mu.ix
@@ -179,7 +179,7 @@ const maxHoldings = 1 << 16
 // after the given one, in ascending order, and whether there are more. Dirs is not set.
 // A limit beyond 65536 counts as that. Each call goes through the whole directory: who
 // lists a large one asks for many names at a time.
-func (e *Engine) HoldingsIn(dir, after string, limit int) (list []Holding, more bool) {
+func (e *lending) HoldingsIn(dir, after string, limit int) (list []Holding, more bool) {
 	limit = max(0, min(limit, maxHoldings))
 	e.mu.Lock()
 	id := e.mu.ix.Walk(dir)
@@ -213,7 +213,7 @@ func (e *Engine) HoldingsIn(dir, after string, limit int) (list []Holding, more 
 
 // namesAfter collects names of a directory that this node has, from a cookie on. The
 // second result is 0 if those were all.
-func (e *Engine) namesAfter(dir index.ID, cookie uint64, hint index.ID, after string, names *nameHeap) (uint64, index.ID) {
+func (e *lending) namesAfter(dir index.ID, cookie uint64, hint index.ID, after string, names *nameHeap) (uint64, index.ID) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	ix := e.mu.ix

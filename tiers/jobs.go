@@ -7,7 +7,7 @@ import (
 
 // StoreJobs returns the copies under way, oldest first, and for each tier how many blocks wait to
 // become part of one.
-func (e *Engine) StoreJobs() (jobs []StoreJob, queued map[string]int) {
+func (e *report) StoreJobs() (jobs []StoreJob, queued map[string]int) {
 	queued = map[string]int{}
 	e.mu.Lock()
 	for _, s := range e.tiers {
@@ -20,7 +20,7 @@ func (e *Engine) StoreJobs() (jobs []StoreJob, queued map[string]int) {
 
 // Jobs returns the loads under way, oldest first, and for each tier how many blocks wait to
 // become part of one.
-func (e *Engine) Jobs() (jobs []LoadJob, waiting map[string]int) {
+func (e *report) Jobs() (jobs []LoadJob, waiting map[string]int) {
 	waiting = map[string]int{}
 	e.mu.Lock()
 	for _, s := range e.tiers {

@@ -11,14 +11,14 @@ import "github.com/kvfs/kvfs/tiers/index"
 
 // nameLeftLocked tells of a name that an entry is about to lose because a kernel asked for
 // that. It is called before the name is gone. by is as in Options.Invalidate.
-func (e *Engine) nameLeftLocked(id index.ID, en *index.Entry, by Process, g *gone) {
+func (e *attrs) nameLeftLocked(id index.ID, en *index.Entry, by Process, g *gone) {
 	if e.opts.Kernels && en.Lookups > 0 && en.Flags&(flagUncommitted|flagTemp) == 0 {
 		g.names = append(g.names, goneName{e.mu.ix.Parent(id), id, e.mu.ix.Name(id), by})
 	}
 }
 
 // tellAsker tells of names again after a call that changed them has failed: its kernel does not know.
-func (e *Engine) tellAsker(names []goneName) {
+func (e *attrs) tellAsker(names []goneName) {
 	for _, n := range names {
 		if n.by != (Process{}) {
 			e.opts.Invalidate(Process{}, n.parent, n.id, n.name)
@@ -28,14 +28,14 @@ func (e *Engine) tellAsker(names []goneName) {
 
 // attrsChangedLocked tells that the attributes of an entry have changed because a kernel
 // asked for that. Those of what is being written no kernel may rely on.
-func (e *Engine) attrsChangedLocked(id index.ID, en *index.Entry, g *gone) {
+func (e *attrs) attrsChangedLocked(id index.ID, en *index.Entry, g *gone) {
 	if e.opts.Kernels && en.Lookups > 0 && en.Flags&(flagUncommitted|flagTemp) == 0 {
 		g.names = append(g.names, goneName{id: id})
 	}
 }
 
 // tellAttrs is attrsChangedLocked for a caller that does not hold the lock.
-func (e *Engine) tellAttrs(id index.ID) {
+func (e *attrs) tellAttrs(id index.ID) {
 	if !e.opts.Kernels {
 		return
 	}
@@ -47,7 +47,7 @@ func (e *Engine) tellAttrs(id index.ID) {
 }
 
 // tellSize tells of a committed file that a handle gives another size in place.
-func (e *Engine) tellSize(id index.ID, size int64) {
+func (e *attrs) tellSize(id index.ID, size int64) {
 	if !e.opts.Kernels {
 		return
 	}

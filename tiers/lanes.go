@@ -39,7 +39,7 @@ func (s *secondary) DeferredLocked(id index.ID, seq uint64) (bytes int64, ok boo
 		return 0, false
 	}
 	en := s.e.mu.ix.At(id)
-	return en.Size, en.Seq == seq && (en.Tiers|en.Storing)&s.bit == 0 && s.e.cascadableLocked(id, en)
+	return en.Size, en.Seq == seq && (en.Tiers|en.Storing)&s.bit == 0 && s.e.copies.cascadableLocked(id, en)
 }
 
 // StoreLocked implements lane.Owner.
@@ -88,7 +88,7 @@ func (s *secondary) StoredLocked(ended []*lane.Store, outcomes []driver.Outcome)
 	errs = make([]error, len(ended))
 	for i, op := range ended {
 		errs[i] = s.storedOneLocked(op, &outcomes[i])
-		e.leftLocked(s, op, &g)
+		e.copies.leftLocked(s, op, &g)
 	}
 	e.mu.room.Signal()
 	return errs, func() {
@@ -113,7 +113,7 @@ func (s *secondary) storedEntryLocked(op *lane.Store) *index.Entry {
 		return nil
 	}
 	en.Storing &^= s.bit
-	s.e.strayLocked(op.ID, en)
+	s.e.elsewhere.strayLocked(op.ID, en)
 	if !ix.Linked(op.ID) || en.Flags&flagUncommitted != 0 {
 		return nil
 	}
@@ -126,7 +126,7 @@ func (s *secondary) storedOneLocked(op *lane.Store, o *driver.Outcome) error {
 	switch {
 	case op.Torn && o.Status == driver.Stored && en != nil: // it was written meanwhile
 		s.RemoveLocked(op.Key)
-		s.e.cascadeToLocked(s, op.ID, en)
+		s.e.copies.cascadeToLocked(s, op.ID, en)
 		return nil
 	case o.Status == driver.Stored, o.Status == driver.Skipped && o.Err == nil:
 		if o.Status == driver.Stored {
@@ -159,7 +159,7 @@ func (s *secondary) storedOneLocked(op *lane.Store, o *driver.Outcome) error {
 func (s *secondary) copiedLocked(op *lane.Store, en *index.Entry, o *driver.Outcome) {
 	e := s.e
 	if s == e.remote && op.Key != e.keyLocked(op.ID) { // the copy has the old name
-		e.cascadeToLocked(s, op.ID, en)
+		e.copies.cascadeToLocked(s, op.ID, en)
 		return
 	}
 	if s == e.remote && en.Tiers&s.bit == 0 {
@@ -167,7 +167,7 @@ func (s *secondary) copiedLocked(op *lane.Store, en *index.Entry, o *driver.Outc
 	}
 	en.Tiers |= s.bit
 	en.Flags &^= flagRefused | flagOnceSeen
-	if s == e.keeper() {
+	if s == e.copies.keeper() {
 		en.Flags &^= flagSynced // it has taken the place of what was there
 	}
 	if o.Sum.Valid && en.Flags&flagSum == 0 {
@@ -175,7 +175,7 @@ func (s *secondary) copiedLocked(op *lane.Store, en *index.Entry, o *driver.Outc
 	}
 	e.tierEventLocked(BlockStored, s.opts.Name, op.ID, fate.Cause{})
 	if e.mu.room.Used() > e.opts.CapacityBytes {
-		e.wakeEvictor() // it can go now: see shrinkLocked
+		e.space.wakeEvictor() // it can go now: see shrinkLocked
 	}
 }
 
@@ -189,7 +189,7 @@ func (s *secondary) refusedLocked(op *lane.Store, en *index.Entry) {
 	if en != nil && op.Leaving {
 		s.e.classifyLocked(op.ID, en) // it goes another time
 	}
-	if en != nil && en.Flags&flagSynced != 0 && s == s.e.keeper() {
+	if en != nil && en.Flags&flagSynced != 0 && s == s.e.copies.keeper() {
 		en.Flags &^= flagSynced
 		key := s.e.keyLocked(op.ID)
 		s.RemoveLocked(key)
@@ -215,9 +215,9 @@ func (s *secondary) Restore(u lane.Update) {
 	e.mu.Lock()
 	if e.mu.ix.Valid(u.ID) {
 		if en := e.mu.ix.At(u.ID); en.Tiers&s.bit != 0 && en.Seq == u.Attrs.Seq {
-			e.forgetCopyLocked(s, u.ID, en, fate.ReasonRenamed, &g)
+			e.copies.forgetCopyLocked(s, u.ID, en, fate.ReasonRenamed, &g)
 			if e.mu.ix.Valid(u.ID) && en.Blob != 0 {
-				e.cascadeToLocked(s, u.ID, en)
+				e.copies.cascadeToLocked(s, u.ID, en)
 			}
 		}
 	}
@@ -228,7 +228,7 @@ func (s *secondary) Restore(u lane.Update) {
 // Loaded implements lane.Owner.
 func (s *secondary) Loaded(b *lane.Batch) {
 	s.e.mu.Lock()
-	line := s.e.summarizeLocked(b)
+	line := s.e.report.summarizeLocked(b)
 	s.e.mu.Unlock()
-	s.e.logSummary(line)
+	s.e.report.logSummary(line)
 }

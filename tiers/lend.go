@@ -16,6 +16,13 @@ import (
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
+// lending is the room of what other nodes get from this one and give to it: holdings, loans, copies taken on request.
+type lending struct {
+	*core
+
+	streams allowance // bytes lent from files of their own
+}
+
 const (
 	// lendWait bounds the wait for the kernel to release the handles of a block that was
 	// committed a moment ago.
@@ -31,7 +38,7 @@ const (
 // with the loan, so that what others want does not drive out what this node needs. Lend
 // blocks on a device in either case. It fails with ErrNotFound, ErrPending if it is being
 // written or on its way, ErrNoSpace if there is no room for either, or ctx's error.
-func (e *Engine) Lend(ctx context.Context, o LendOptions) (*Lent, error) {
+func (e *lending) Lend(ctx context.Context, o LendOptions) (*Lent, error) {
 	deadline := e.opts.Now().Add(lendWait)
 	for {
 		l, id, space, err := e.lendHot(&o)
@@ -55,7 +62,7 @@ func (e *Engine) Lend(ctx context.Context, o LendOptions) (*Lent, error) {
 
 // lendHot lends a block that is in memory. It fails with ErrHollow if it is not, and
 // with a channel to wait on if the block may yet be changed through a handle.
-func (e *Engine) lendHot(o *LendOptions) (*Lent, index.ID, <-chan struct{}, error) {
+func (e *lending) lendHot(o *LendOptions) (*Lent, index.ID, <-chan struct{}, error) {
 	e.mu.Lock()
 	id := e.mu.ix.Walk(o.Path)
 	var en *index.Entry
@@ -89,20 +96,20 @@ func (e *Engine) lendHot(o *LendOptions) (*Lent, index.ID, <-chan struct{}, erro
 	e.mu.Unlock()
 	file, err := e.primary.Open(blob)
 	if err != nil {
-		e.CloseRead(id)
+		e.opens.CloseRead(id)
 		return nil, id, nil, err
 	}
 	l.File = file
 	l.close = func() {
 		file.Close()
-		e.CloseRead(id)
+		e.opens.CloseRead(id)
 	}
 	return l, id, nil, nil
 }
 
 // lendSummed sees to the checksum of what is lent. It reads the file that is lent: what
 // the entry has by now may be another version.
-func (e *Engine) lendSummed(l *Lent) (*Lent, error) {
+func (e *lending) lendSummed(l *Lent) (*Lent, error) {
 	if l.Sum.Valid {
 		return l, nil
 	}
@@ -124,7 +131,7 @@ func (e *Engine) lendSummed(l *Lent) (*Lent, error) {
 	}
 	e.mu.Unlock()
 	if same {
-		if err := e.writeRecord(l.id, nil); err != nil { // it costs the next process a computation
+		if err := e.attrs.writeRecord(l.id, nil); err != nil { // it costs the next process a computation
 			e.log.Warn("record of a block that is lent", zap.String("path", l.Path), zap.Error(err))
 		}
 	}
@@ -132,7 +139,7 @@ func (e *Engine) lendSummed(l *Lent) (*Lent, error) {
 }
 
 // lendHollow lends a block that only a device of this node has.
-func (e *Engine) lendHollow(ctx context.Context, o *LendOptions, id index.ID) (*Lent, error) {
+func (e *lending) lendHollow(ctx context.Context, o *LendOptions, id index.ID) (*Lent, error) {
 	e.mu.Lock()
 	if !e.mu.ix.Valid(id) || !e.hollowLocked(id, e.mu.ix.At(id)) {
 		e.mu.Unlock()
@@ -142,14 +149,14 @@ func (e *Engine) lendHollow(ctx context.Context, o *LendOptions, id index.ID) (*
 	en.Lookups++ // so that the entry stays
 	roomy := !e.mu.room.High(chargeOf(en.Size))
 	e.mu.Unlock()
-	defer e.Forget(id, 1)
+	defer e.names.Forget(id, 1)
 	if !roomy {
 		return e.lendStream(ctx, o)
 	}
-	if err := e.promoteOwn(ctx, id); err != nil {
+	if err := e.loads.promoteOwn(ctx, id); err != nil {
 		return nil, missError(err)
 	}
-	defer e.CloseRead(id) // what promoteOwn pinned it with
+	defer e.opens.CloseRead(id) // what promoteOwn pinned it with
 	l, _, _, err := e.lendHot(o)
 	if err != nil {
 		return nil, missError(err)
@@ -158,7 +165,7 @@ func (e *Engine) lendHollow(ctx context.Context, o *LendOptions, id index.ID) (*
 }
 
 // lendStream reads a block from a device into a file of its own.
-func (e *Engine) lendStream(ctx context.Context, o *LendOptions) (*Lent, error) {
+func (e *lending) lendStream(ctx context.Context, o *LendOptions) (*Lent, error) {
 	e.mu.Lock()
 	id := e.mu.ix.Walk(o.Path)
 	if id == 0 || !e.hollowLocked(id, e.mu.ix.At(id)) {
@@ -195,7 +202,7 @@ func (e *Engine) lendStream(ctx context.Context, o *LendOptions) (*Lent, error) 
 
 // streamFrom has a tier load what is lent. It closes l if it fails, when nothing writes to
 // the file any more.
-func (e *Engine) streamFrom(ctx context.Context, s *secondary, l *Lent) error {
+func (e *lending) streamFrom(ctx context.Context, s *secondary, l *Lent) error {
 	key, err := block.ParseKey(l.Path)
 	if err != nil {
 		l.Close()

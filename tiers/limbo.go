@@ -48,22 +48,22 @@ func (l *limbo) over(most int64) bool { return len(l.blocks) > limboBlocks || l.
 
 // limboLocked keeps the bytes of a block that was just replaced, if that is
 // cheap and the kernel may still ask for it. It reports whether it does.
-func (e *Engine) limboLocked(id index.ID, en *index.Entry, k nameKey, g *gone) bool {
+func (e *drafts) limboLocked(id index.ID, en *index.Entry, k nameKey, g *gone) bool {
 	charge, most := chargeOf(en.Size), e.opts.CapacityBytes/limboShare
 	if en.Lookups == 0 || en.Blob == 0 || e.mu.files[id] != nil || charge > most {
 		return false
 	}
 	en.Flags |= flagLimbo
-	e.mu.limbo.add(limboBlock{id, k, charge})
-	for e.mu.limbo.over(most) {
-		e.leaveLimboLocked(e.mu.limbo.blocks[0].id, g)
+	e.limbo.add(limboBlock{id, k, charge})
+	for e.limbo.over(most) {
+		e.leaveLimboLocked(e.limbo.blocks[0].id, g)
 	}
 	return true
 }
 
 // leaveLimboLocked gives up a replaced block, as soon as nobody has it open.
-func (e *Engine) leaveLimboLocked(id index.ID, g *gone) {
-	e.mu.limbo.remove(id)
+func (e *drafts) leaveLimboLocked(id index.ID, g *gone) {
+	e.limbo.remove(id)
 	en := e.mu.ix.At(id)
 	en.Flags &^= flagLimbo
 	g.blobs = append(g.blobs, driver.BlobID(en.Blob))
@@ -71,19 +71,19 @@ func (e *Engine) leaveLimboLocked(id index.ID, g *gone) {
 }
 
 // clearLimboLocked gives up all replaced blocks.
-func (e *Engine) clearLimboLocked(g *gone) {
-	for len(e.mu.limbo.blocks) > 0 {
-		e.leaveLimboLocked(e.mu.limbo.blocks[0].id, g)
+func (e *drafts) clearLimboLocked(g *gone) {
+	for len(e.limbo.blocks) > 0 {
+		e.leaveLimboLocked(e.limbo.blocks[0].id, g)
 	}
 }
 
 // leaveLimboNamedLocked gives up the earlier versions of a name that goes. Their
 // records are still there, so that without the later version a crash would bring
 // them back.
-func (e *Engine) leaveLimboNamedLocked(k nameKey, g *gone) {
-	for i := 0; i < len(e.mu.limbo.blocks); {
-		if e.mu.limbo.blocks[i].key == k {
-			e.leaveLimboLocked(e.mu.limbo.blocks[i].id, g)
+func (e *drafts) leaveLimboNamedLocked(k nameKey, g *gone) {
+	for i := 0; i < len(e.limbo.blocks); {
+		if e.limbo.blocks[i].key == k {
+			e.leaveLimboLocked(e.limbo.blocks[i].id, g)
 		} else {
 			i++
 		}

@@ -13,7 +13,7 @@ import (
 func (e *Engine) Remembered(path string) fate.Verdict {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.mu.fates.Of(e.mu.fates.Hash(path)).Explain(e.opts.Kernels)
+	return e.verdicts.fates.Of(e.verdicts.fates.Hash(path)).Explain(e.opts.Kernels)
 }
 
 // Limits of prefetches.
@@ -46,7 +46,7 @@ func (e *Engine) AtRest() bool {
 }
 
 // HintsUnderWay returns how many calls of Hint have not ended.
-func (e *Engine) HintsUnderWay() int { return int(e.hints.taken.Load()) }
+func (e *Engine) HintsUnderWay() int { return int(e.loads.hints.taken.Load()) }
 
 // Measure has a tier appear to have given bytes in took, just now.
 func (e *Engine) Measure(tier string, bytes int64, took time.Duration) {

@@ -3,6 +3,7 @@ package tiers
 import (
 	"context"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -12,6 +13,18 @@ import (
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 )
+
+// elsewhere is the room of what other nodes have: finding it, entering it in the index, and forgetting it.
+type elsewhere struct {
+	*core
+
+	listings    listings      // leaf lock of its own
+	implausible atomic.Uint64 // version numbers of others that cannot be
+
+	// Guarded by core.mu.
+	outdated []goneName // found by a look-up to mean another entry, and not yet told
+	strays   []index.ID // entries made for what others have, which nobody may refer to
+}
 
 // Names that only other nodes have are not in the index until somebody asks for them.
 // Then they get an entry whose only tier is the Remote: a file is hollow, a directory
@@ -23,7 +36,7 @@ import (
 
 // findLocked returns the child of parent called name, 0 if there is none, here or
 // elsewhere.
-func (e *Engine) findLocked(parent index.ID, name string) index.ID {
+func (e *elsewhere) findLocked(parent index.ID, name string) index.ID {
 	id := e.mu.ix.Lookup(parent, name)
 	if e.remote == nil {
 		return id
@@ -40,7 +53,7 @@ func (e *Engine) findLocked(parent index.ID, name string) index.ID {
 // renewLocked looks again what others have under the name of an entry that stands for
 // that only. If it is a later version, that gets an entry of its own, because the kernel
 // may have opened this one.
-func (e *Engine) renewLocked(id index.ID, en *index.Entry) index.ID {
+func (e *elsewhere) renewLocked(id index.ID, en *index.Entry) index.ID {
 	isDir := en.Mode&modeType == modeDir
 	if !isDir && !e.remoteOnlyLocked(id, en) {
 		return id
@@ -59,19 +72,19 @@ func (e *Engine) renewLocked(id index.ID, en *index.Entry) index.ID {
 	parent, name := e.mu.ix.Parent(id), e.mu.ix.Name(id)
 	var g gone
 	e.forgetRemoteLocked(id, en, &g)
-	e.mu.outdated = append(e.mu.outdated, g.names...)
+	e.outdated = append(e.outdated, g.names...)
 	return e.enterLocked(parent, name, &l)
 }
 
 // tellOutdatedLocked moves the names that look-ups found to mean other entries to g. All
 // who look up call it before they release the lock.
-func (e *Engine) tellOutdatedLocked(g *gone) {
-	g.names = append(g.names, e.mu.outdated...)
-	e.mu.outdated = nil
+func (e *elsewhere) tellOutdatedLocked(g *gone) {
+	g.names = append(g.names, e.outdated...)
+	e.outdated = nil
 }
 
 // walkLocked is findLocked for a path.
-func (e *Engine) walkLocked(path string) index.ID {
+func (e *elsewhere) walkLocked(path string) index.ID {
 	if e.remote == nil {
 		return e.mu.ix.Walk(path)
 	}
@@ -85,7 +98,7 @@ func (e *Engine) walkLocked(path string) index.ID {
 }
 
 // childPathLocked is the path of a name in a directory.
-func (e *Engine) childPathLocked(parent index.ID, name string) string {
+func (e *core) childPathLocked(parent index.ID, name string) string {
 	if parent == index.Root {
 		return name
 	}
@@ -99,7 +112,7 @@ const maxAhead = 24 * time.Hour
 
 // plausible reports whether a version number of others can be right. One that cannot is
 // counted, and ignored.
-func (e *Engine) plausible(seq uint64) bool {
+func (e *elsewhere) plausible(seq uint64) bool {
 	if seq <= uint64(e.opts.Now().Add(maxAhead).UnixNano()) {
 		return true
 	}
@@ -112,7 +125,7 @@ func (e *Engine) plausible(seq uint64) bool {
 
 // observeLocked raises the number that the next version gets above one of others. False:
 // that is out of the question.
-func (e *Engine) observeLocked(seq uint64) bool {
+func (e *elsewhere) observeLocked(seq uint64) bool {
 	if !e.plausible(seq) {
 		return false
 	}
@@ -121,7 +134,7 @@ func (e *Engine) observeLocked(seq uint64) bool {
 }
 
 // locate is Remote.Locate, but for what cannot be.
-func (e *Engine) locate(path string) (driver.Located, bool) {
+func (e *elsewhere) locate(path string) (driver.Located, bool) {
 	l, ok := e.far.Locate(path)
 	kind := l.Mode & modeType
 	if !ok || kind != modeDir && kind != modeRegular || l.Size < 0 || !e.plausible(l.Seq) {
@@ -131,8 +144,8 @@ func (e *Engine) locate(path string) (driver.Located, bool) {
 }
 
 // locateLocked enters what a name means elsewhere, if anything.
-func (e *Engine) locateLocked(parent index.ID, name string) index.ID {
-	if e.dirLocked(parent) != nil || len(name) > block.MaxName || parent == index.Root && name == block.Reserved {
+func (e *elsewhere) locateLocked(parent index.ID, name string) index.ID {
+	if e.names.dirLocked(parent) != nil || len(name) > block.MaxName || parent == index.Root && name == block.Reserved {
 		return 0
 	}
 	l, ok := e.locate(e.childPathLocked(parent, name))
@@ -143,7 +156,7 @@ func (e *Engine) locateLocked(parent index.ID, name string) index.ID {
 }
 
 // enterLocked makes an entry of what others have under a name.
-func (e *Engine) enterLocked(parent index.ID, name string, l *driver.Located) index.ID {
+func (e *elsewhere) enterLocked(parent index.ID, name string, l *driver.Located) index.ID {
 	ix := e.mu.ix
 	id := ix.Alloc()
 	en := ix.At(id)
@@ -155,24 +168,24 @@ func (e *Engine) enterLocked(parent index.ID, name string, l *driver.Located) in
 	if !isDir {
 		en.Size = l.Size
 		en.Flags |= flagFetched
-		e.enterGroupLocked(en, e.groupOfLocked(parent))
+		e.space.enterGroupLocked(en, e.groupOfLocked(parent))
 		e.mu.hollow++
 	}
 	ix.Link(id, parent, name)
 	if isDir {
-		e.markDirLocked(id, en)
+		e.names.markDirLocked(id, en)
 	} else {
 		e.classifyLocked(id, en)
 	}
 	e.far.Watch(e.keyLocked(id))
-	e.mu.strays = append(e.mu.strays, id)
+	e.strays = append(e.strays, id)
 	return id
 }
 
 // strayLocked notes an entry that may stand, from now on, for what only others have.
-func (e *Engine) strayLocked(id index.ID, en *index.Entry) {
+func (e *elsewhere) strayLocked(id index.ID, en *index.Entry) {
 	if e.remote != nil && en.Tiers == e.remote.bit && en.Blob == 0 {
-		e.mu.strays = append(e.mu.strays, id)
+		e.strays = append(e.strays, id)
 	}
 }
 
@@ -182,7 +195,7 @@ const strayBatch = 1024
 // settleStrays forgets those entries, of the ones that were noted before the last call,
 // to which nobody has come to refer, and directories that nobody has. It returns those
 // noted since.
-func (e *Engine) settleStrays(old []index.ID) (since []index.ID) {
+func (e *elsewhere) settleStrays(old []index.ID) (since []index.ID) {
 	for len(old) > 0 {
 		n := min(len(old), strayBatch)
 		var g gone
@@ -204,24 +217,24 @@ func (e *Engine) settleStrays(old []index.ID) (since []index.ID) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	since, e.mu.strays = e.mu.strays, nil
+	since, e.strays = e.strays, nil
 	return since
 }
 
 // remoteOnlyLocked reports whether an entry stands for what only others have.
-func (e *Engine) remoteOnlyLocked(id index.ID, en *index.Entry) bool {
+func (e *elsewhere) remoteOnlyLocked(id index.ID, en *index.Entry) bool {
 	if e.remote == nil || en.Tiers != e.remote.bit || !e.mu.ix.Linked(id) {
 		return false
 	}
 	if en.Mode&modeType == modeDir {
-		return e.mu.ix.Children(id) == 0 && !e.waitsBelowLocked(id)
+		return e.mu.ix.Children(id) == 0 && !e.drafts.waitsBelowLocked(id)
 	}
 	return e.hollowLocked(id, en) && en.Storing == 0 && e.mu.promotions[id] == nil
 }
 
 // elsewhereLocked reports whether this node itself has nothing of a file or directory that
 // others have. A directory is its own as soon as something below it is committed here.
-func (e *Engine) elsewhereLocked(id index.ID, en *index.Entry) bool {
+func (e *elsewhere) elsewhereLocked(id index.ID, en *index.Entry) bool {
 	if en.Mode&modeType == modeDir {
 		return en.Tiers&e.remoteBit() != 0
 	}
@@ -231,7 +244,7 @@ func (e *Engine) elsewhereLocked(id index.ID, en *index.Entry) bool {
 // settleRemoteLocked forgets an entry that stands for what only others have when
 // nobody refers to it any more, and then the directories above. One that is pinned stays,
 // because nobody else knows that it is.
-func (e *Engine) settleRemoteLocked(id index.ID, en *index.Entry, g *gone) {
+func (e *elsewhere) settleRemoteLocked(id index.ID, en *index.Entry, g *gone) {
 	for e.remote != nil && en.Lookups == 0 && en.Opens == 0 && en.Flags&flagPinned == 0 && id != index.Root && e.remoteOnlyLocked(id, en) {
 		parent := e.mu.ix.Parent(id)
 		e.forgetRemoteLocked(id, en, g)
@@ -241,9 +254,9 @@ func (e *Engine) settleRemoteLocked(id index.ID, en *index.Entry, g *gone) {
 
 // forgetRemoteLocked takes such an entry out of the index, and its name out of the
 // kernel's cache.
-func (e *Engine) forgetRemoteLocked(id index.ID, en *index.Entry, g *gone) {
+func (e *elsewhere) forgetRemoteLocked(id index.ID, en *index.Entry, g *gone) {
 	ix := e.mu.ix
-	e.clearTiersLocked(id, en, en.Tiers)
+	e.copies.clearTiersLocked(id, en, en.Tiers)
 	isDir := en.Mode&modeType == modeDir
 	if !isDir {
 		e.mu.hollow--
@@ -260,7 +273,7 @@ func (e *Engine) forgetRemoteLocked(id index.ID, en *index.Entry, g *gone) {
 
 // lostDirLocked follows that nobody elsewhere has a directory any more. It stays for as
 // long as something is in it.
-func (e *Engine) lostDirLocked(id index.ID, en *index.Entry, g *gone) {
+func (e *elsewhere) lostDirLocked(id index.ID, en *index.Entry, g *gone) {
 	if e.remoteOnlyLocked(id, en) && en.Opens == 0 {
 		parent := e.mu.ix.Parent(id)
 		e.forgetRemoteLocked(id, en, g)
@@ -270,7 +283,7 @@ func (e *Engine) lostDirLocked(id index.ID, en *index.Entry, g *gone) {
 
 // settleLostLocked takes away directories that nobody has, from id upwards, now that
 // something in them is gone.
-func (e *Engine) settleLostLocked(id index.ID, g *gone) {
+func (e *elsewhere) settleLostLocked(id index.ID, g *gone) {
 	for id != index.Root {
 		en := e.mu.ix.At(id)
 		if !e.remoteOnlyLocked(id, en) {
@@ -287,14 +300,14 @@ func (e *Engine) settleLostLocked(id index.ID, g *gone) {
 }
 
 // settleParentLocked is settleLostLocked for a directory that may have gone meanwhile.
-func (e *Engine) settleParentLocked(dir index.ID, g *gone) {
+func (e *elsewhere) settleParentLocked(dir index.ID, g *gone) {
 	if e.remote != nil && e.mu.ix.Valid(dir) && e.mu.ix.Linked(dir) {
 		e.settleLostLocked(dir, g)
 	}
 }
 
 // leaveRemoteLocked follows the rename of a block: what others have is called from.
-func (e *Engine) leaveRemoteLocked(en *index.Entry, from string) {
+func (e *elsewhere) leaveRemoteLocked(en *index.Entry, from string) {
 	if en.Tiers&e.remote.bit != 0 {
 		key, _ := block.ParseKey(from)
 		e.far.Unwatch(key)
@@ -303,7 +316,7 @@ func (e *Engine) leaveRemoteLocked(en *index.Entry, from string) {
 }
 
 // ownDirsLocked makes the directories above an entry this node's own.
-func (e *Engine) ownDirsLocked(id index.ID) {
+func (e *elsewhere) ownDirsLocked(id index.ID) {
 	if e.remote == nil {
 		return
 	}
@@ -318,14 +331,14 @@ func (e *Engine) ownDirsLocked(id index.ID) {
 
 // ownDirLocked makes a directory that others have this node's own: another version, for
 // theirs may have been removed while this one was being filled.
-func (e *Engine) ownDirLocked(id index.ID, en *index.Entry) {
-	e.clearTiersLocked(id, en, e.remote.bit)
+func (e *elsewhere) ownDirLocked(id index.ID, en *index.Entry) {
+	e.copies.clearTiersLocked(id, en, e.remote.bit)
 	en.Seq = e.nextSeqLocked()
 	e.dirEventLocked(DirCreated, id)
 }
 
 // dirEventLocked tells of a directory, if there is anybody to be told.
-func (e *Engine) dirEventLocked(kind EventKind, id index.ID) {
+func (e *elsewhere) dirEventLocked(kind EventKind, id index.ID) {
 	if e.remote == nil {
 		return
 	}
@@ -335,7 +348,7 @@ func (e *Engine) dirEventLocked(kind EventKind, id index.ID) {
 // buryLocked has the versions elsewhere of a name void, if it went because somebody
 // wanted it to go. It is done before the lock is released, so that no look-up finds there
 // what is gone here.
-func (e *Engine) buryLocked(id index.ID, reason fate.Reason) {
+func (e *elsewhere) buryLocked(id index.ID, reason fate.Reason) {
 	if e.remote == nil {
 		return
 	}
@@ -364,7 +377,7 @@ func (f *File) replacesLocked(holder *index.Entry) {
 // were there when this one was begun are replaced, whether they are known of yet or not if
 // replaces is set. One that came meanwhile stays: two nodes that compute the same block at
 // the same time do not take each other's away.
-func (e *Engine) publishedLocked(id index.ID, en *index.Entry, begun uint64, replaces bool, g *gone) {
+func (e *elsewhere) publishedLocked(id index.ID, en *index.Entry, begun uint64, replaces bool, g *gone) {
 	if e.remote == nil || !e.mu.ix.Linked(id) {
 		return
 	}
@@ -380,13 +393,13 @@ func (e *Engine) publishedLocked(id index.ID, en *index.Entry, begun uint64, rep
 }
 
 // learnAttrs takes over what the holder of a block has told of it.
-func (e *Engine) learnAttrs(p *promotion, a *driver.Attrs) {
+func (e *elsewhere) learnAttrs(p *promotion, a *driver.Attrs) {
 	if a == nil || e.remote == nil {
 		return
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	en := e.promotedEntryLocked(p)
+	en := e.loads.promotedEntryLocked(p)
 	if en == nil || en.Seq != a.Seq || en.Tiers != e.remote.bit {
 		return
 	}
@@ -394,20 +407,20 @@ func (e *Engine) learnAttrs(p *promotion, a *driver.Attrs) {
 	en.Mtime, en.Ctime = a.Mtime, max(a.Mtime, en.Ctime)
 	if a.Expires != 0 && en.Expires != a.Expires {
 		en.Expires = a.Expires
-		e.mu.expiries.add(a.Expires, p.id)
+		e.mu.expiries.Add(a.Expires, p.id)
 	}
 }
 
 // otherElsewhereLocked reports whether others have another version than an entry stands
 // for.
-func (e *Engine) otherElsewhereLocked(id index.ID, en *index.Entry) bool {
+func (e *elsewhere) otherElsewhereLocked(id index.ID, en *index.Entry) bool {
 	l, ok := e.locate(e.mu.ix.Path(id))
 	return ok && l.Seq != en.Seq
 }
 
 // emptyElsewhere fails with ErrNotEmpty if others have something in a directory that is
 // to be removed. It asks them, so it blocks, at most for removeWait.
-func (e *Engine) emptyElsewhere(ctx context.Context, parent index.ID, name string) error {
+func (e *elsewhere) emptyElsewhere(ctx context.Context, parent index.ID, name string) error {
 	if e.remote == nil {
 		return nil
 	}

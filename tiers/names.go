@@ -12,6 +12,13 @@ import (
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
+// names is the room of the tree of names: what a name means to a process, and how names come and go.
+type names struct {
+	*core
+
+	dirFiles int64 // directories with a file of their own; guarded by core.mu
+}
+
 // Attr is what stat shows of an entry.
 type Attr struct {
 	ID    index.ID
@@ -39,16 +46,16 @@ type Attr struct {
 
 // resolveLocked finds what a name means to a caller: a version that its own process is writing, else
 // what all see, 0 if neither. stable is false if other callers get, or will shortly get, another answer.
-func (e *Engine) resolveLocked(parent index.ID, name string, by *Caller) (id index.ID, stable bool) {
+func (e *names) resolveLocked(parent index.ID, name string, by *Caller) (id index.ID, stable bool) {
 	stable = true
 	if len(e.mu.waiting) > 0 {
 		k := nameKey{parent, name}
 		stable = len(e.mu.waiting[k]) == 0
-		if id = e.ownVersionLocked(k, by); id != 0 {
+		if id = e.drafts.ownVersionLocked(k, by); id != 0 {
 			return id, false
 		}
 	}
-	id = e.findLocked(parent, name)
+	id = e.elsewhere.findLocked(parent, name)
 	if id == 0 {
 		return 0, stable && e.remote == nil && !e.opts.Kernels // else others can make it at any time
 	}
@@ -62,13 +69,13 @@ func (e *Engine) resolveLocked(parent index.ID, name string, by *Caller) (id ind
 }
 
 // Writing reports whether any file is being written: else Lookup does not need to know who asks.
-func (e *Engine) Writing() bool { return e.writing.Load() > 0 }
+func (e *core) Writing() bool { return e.writing.Load() > 0 }
 
 // Lookup finds name in the directory parent as the caller's process sees
 // it, counts one reference by the kernel, and grants the lease. It fails with
 // ErrNotFound; Attr.Stable then says whether the absence may be cached. With
 // Options.Kernels it fails with ErrStale if the path to parent must be looked up again.
-func (e *Engine) Lookup(parent index.ID, name string, by Caller) (a Attr, err error) {
+func (e *names) Lookup(parent index.ID, name string, by Caller) (a Attr, err error) {
 	a, live, err := e.lookup(parent, name, &by)
 	if err != nil {
 		return a, err
@@ -83,12 +90,12 @@ func (e *Engine) Lookup(parent index.ID, name string, by Caller) (a Attr, err er
 		}
 	}
 	if a.hollow && e.opts.PromoteOnLookup {
-		e.promote(e.ctx, nil, a.ID, true)
+		e.loads.promote(e.ctx, nil, a.ID, true)
 	}
 	return a, nil
 }
 
-func (e *Engine) lookupAgain(parent index.ID, name string, by *Caller) (Attr, error) {
+func (e *names) lookupAgain(parent index.ID, name string, by *Caller) (Attr, error) {
 	a, live, err := e.lookup(parent, name, by)
 	if err == nil && live != nil {
 		live.refresh(&a)
@@ -96,13 +103,13 @@ func (e *Engine) lookupAgain(parent index.ID, name string, by *Caller) (Attr, er
 	return a, err
 }
 
-func (e *Engine) lookup(parent index.ID, name string, by *Caller) (Attr, *File, error) {
+func (e *names) lookup(parent index.ID, name string, by *Caller) (Attr, *File, error) {
 	var g gone
 	defer e.finish(&g)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	defer e.tellOutdatedLocked(&g)
-	e.hearNameLocked(parent, name, by)
+	defer e.elsewhere.tellOutdatedLocked(&g)
+	e.drafts.hearNameLocked(parent, name, by)
 	id, stable := e.resolveLocked(parent, name, by)
 	if id != 0 && e.expiredLocked(id) {
 		id, stable = 0, false
@@ -128,7 +135,7 @@ func (e *Engine) lookup(parent index.ID, name string, by *Caller) (Attr, *File, 
 }
 
 // liveLocked returns the write side of an entry that may have other bytes than it was settled with.
-func (e *Engine) liveLocked(id index.ID) *File {
+func (e *names) liveLocked(id index.ID) *File {
 	f := e.mu.files[id]
 	if f == nil || len(f.handles) == 0 {
 		return nil
@@ -137,13 +144,13 @@ func (e *Engine) liveLocked(id index.ID) *File {
 }
 
 // expiredLocked reports whether a file is past its time to live.
-func (e *Engine) expiredLocked(id index.ID) bool {
+func (e *core) expiredLocked(id index.ID) bool {
 	en := e.mu.ix.At(id)
 	return en.Expires != 0 && en.Expires <= e.now()
 }
 
 // Forget takes back n references by the kernel.
-func (e *Engine) Forget(id index.ID, n uint64) {
+func (e *names) Forget(id index.ID, n uint64) {
 	if id == index.Root {
 		return
 	}
@@ -156,7 +163,7 @@ func (e *Engine) Forget(id index.ID, n uint64) {
 	e.finish(&g)
 }
 
-func (e *Engine) attrLocked(id index.ID, en *index.Entry) Attr {
+func (e *names) attrLocked(id index.ID, en *index.Entry) Attr {
 	a := Attr{
 		ID: id, Mode: en.Mode, UID: en.UID, GID: en.GID, Nlink: 1,
 		Size: en.Size, Mtime: en.Mtime, Atime: en.Atime, Ctime: en.Ctime,
@@ -169,7 +176,7 @@ func (e *Engine) attrLocked(id index.ID, en *index.Entry) Attr {
 		return e.linkedAttrLocked(id, en, f, a)
 	}
 	a.Changing = f != nil && len(f.handles) > 0
-	if e.blankLocked(id, en) && en.Flags&flagPlain == 0 {
+	if e.opens.blankLocked(id, en) && en.Flags&flagPlain == 0 {
 		a.Size, a.Stable, a.hides = 0, false, en.Flags&flagUncommitted == 0 && e.kindLocked(en) == draft.Block
 	}
 	if e.remote != nil && e.farLocked(id, en) {
@@ -179,7 +186,7 @@ func (e *Engine) attrLocked(id index.ID, en *index.Entry) Attr {
 }
 
 // linkedAttrLocked is a, without the name if that is gone.
-func (e *Engine) linkedAttrLocked(id index.ID, en *index.Entry, f *File, a Attr) Attr {
+func (e *names) linkedAttrLocked(id index.ID, en *index.Entry, f *File, a Attr) Attr {
 	if !e.mu.ix.Linked(id) && id != index.Root && (f == nil || !f.waits) {
 		a.Nlink = 0
 		a.Gone = f == nil && en.Opens == 0 && en.Flags&flagLimbo == 0 && en.Mode&modeType != modeDir
@@ -188,7 +195,7 @@ func (e *Engine) linkedAttrLocked(id index.ID, en *index.Entry, f *File, a Attr)
 }
 
 // Attr returns the attributes of an entry that the kernel holds a reference to.
-func (e *Engine) Attr(id index.ID) Attr {
+func (e *names) Attr(id index.ID) Attr {
 	e.mu.Lock()
 	a, live := e.attrLocked(id, e.mu.ix.At(id)), e.liveLocked(id)
 	e.mu.Unlock()
@@ -199,7 +206,7 @@ func (e *Engine) Attr(id index.ID) Attr {
 }
 
 // dirLocked checks that id is a directory that still has a name.
-func (e *Engine) dirLocked(id index.ID) error {
+func (e *names) dirLocked(id index.ID) error {
 	switch {
 	case e.mu.ix.At(id).Mode&modeType != modeDir:
 		return block.ErrNotDir
@@ -210,7 +217,7 @@ func (e *Engine) dirLocked(id index.ID) error {
 }
 
 // checkNewLocked checks that name may be made in parent.
-func (e *Engine) checkNewLocked(parent index.ID, name string) error {
+func (e *names) checkNewLocked(parent index.ID, name string) error {
 	if err := block.CheckName(name); err != nil {
 		return err
 	}
@@ -228,7 +235,7 @@ func (e *Engine) checkNewLocked(parent index.ID, name string) error {
 }
 
 // groupOfLocked returns the group that the names in parent belong to.
-func (e *Engine) groupOfLocked(parent index.ID) uint32 {
+func (e *core) groupOfLocked(parent index.ID) uint32 {
 	if parent == index.Root {
 		return e.mu.room.Number("")
 	}
@@ -241,7 +248,7 @@ func (e *Engine) groupOfLocked(parent index.ID) uint32 {
 }
 
 // changedLocked notes that the names in a directory changed.
-func (e *Engine) changedLocked(dir index.ID) {
+func (e *names) changedLocked(dir index.ID) {
 	now := e.now()
 	en := e.mu.ix.At(dir)
 	en.Mtime, en.Ctime = now, now
@@ -255,9 +262,9 @@ const (
 )
 
 // dirFile makes the file of a directory; blob is 0 where that is to do without.
-func (e *Engine) dirFile() (blob driver.BlobID, file *os.File, err error) {
+func (e *names) dirFile() (blob driver.BlobID, file *os.File, err error) {
 	e.mu.Lock()
-	full := e.mu.dirFiles >= max(e.opts.CapacityBytes/dirShare, minDirFiles)
+	full := e.dirFiles >= max(e.opts.CapacityBytes/dirShare, minDirFiles)
 	e.mu.Unlock()
 	if full {
 		return 0, nil, nil
@@ -271,7 +278,7 @@ func (e *Engine) dirFile() (blob driver.BlobID, file *os.File, err error) {
 
 // Mkdir makes a directory and counts one reference by the kernel. It fails with
 // ErrExist, ErrNotDir, ErrNotFound, ErrReserved, ErrInvalid or ErrNameTooLong.
-func (e *Engine) Mkdir(parent index.ID, name string, mode, uid, gid uint32) (Attr, error) {
+func (e *names) Mkdir(parent index.ID, name string, mode, uid, gid uint32) (Attr, error) {
 	blob, file, err := e.dirFile()
 	if err != nil {
 		return Attr{}, err
@@ -281,10 +288,10 @@ func (e *Engine) Mkdir(parent index.ID, name string, mode, uid, gid uint32) (Att
 	e.mu.Lock()
 	e.dropExpiredLocked(parent, name, &g)
 	err = e.checkNewLocked(parent, name)
-	if err == nil && (e.findLocked(parent, name) != 0 || len(e.mu.waiting[nameKey{parent, name}]) > 0) {
+	if err == nil && (e.elsewhere.findLocked(parent, name) != 0 || len(e.mu.waiting[nameKey{parent, name}]) > 0) {
 		err = block.ErrExist
 	}
-	e.tellOutdatedLocked(&g)
+	e.elsewhere.tellOutdatedLocked(&g)
 	if err != nil {
 		e.mu.Unlock()
 		if blob != 0 {
@@ -300,23 +307,23 @@ func (e *Engine) Mkdir(parent index.ID, name string, mode, uid, gid uint32) (Att
 	en.Mtime, en.Atime, en.Ctime = now, now, now
 	en.Blob, en.Lookups = uint64(blob), 1
 	if blob != 0 {
-		e.mu.dirFiles++
+		e.dirFiles++
 	}
 	en.Seq = e.nextSeqLocked()
 	e.mu.ix.Link(id, parent, name)
 	e.markDirLocked(id, en)
 	e.changedLocked(parent)
-	e.ownDirsLocked(id)
-	e.dirEventLocked(DirCreated, id)
+	e.elsewhere.ownDirsLocked(id)
+	e.elsewhere.dirEventLocked(DirCreated, id)
 	a := e.attrLocked(id, en)
 	e.mu.Unlock()
 	e.finish(&g)
-	return a, e.writeRecord(id, file)
+	return a, e.attrs.writeRecord(id, file)
 }
 
 // dropExpiredLocked removes what has a name but is past its time to live, so that
 // the name can be made again.
-func (e *Engine) dropExpiredLocked(parent index.ID, name string, g *gone) {
+func (e *names) dropExpiredLocked(parent index.ID, name string, g *gone) {
 	id := e.mu.ix.Lookup(parent, name)
 	if id == 0 || !e.expiredLocked(id) || e.mu.ix.At(id).Flags&flagUncommitted != 0 {
 		return
@@ -326,30 +333,30 @@ func (e *Engine) dropExpiredLocked(parent index.ID, name string, g *gone) {
 }
 
 // markDirLocked notes whether a directory makes what is below it temporary.
-func (e *Engine) markDirLocked(id index.ID, en *index.Entry) {
+func (e *names) markDirLocked(id index.ID, en *index.Entry) {
 	en.Flags &^= flagTemp
-	if e.mu.ix.At(e.mu.ix.Parent(id)).Flags&flagTemp != 0 || e.temp.dir(e.mu.ix.Name(id)) {
+	if e.mu.ix.At(e.mu.ix.Parent(id)).Flags&flagTemp != 0 || e.temp.Dir(e.mu.ix.Name(id)) {
 		en.Flags |= flagTemp
 	}
 }
 
 // Rmdir removes an empty directory. It fails with ErrNotFound, ErrNotDir or
 // ErrNotEmpty.
-func (e *Engine) Rmdir(ctx context.Context, parent index.ID, name string, by Caller) error {
-	if err := e.emptyElsewhere(ctx, parent, name); err != nil {
+func (e *names) Rmdir(ctx context.Context, parent index.ID, name string, by Caller) error {
+	if err := e.elsewhere.emptyElsewhere(ctx, parent, name); err != nil {
 		return err
 	}
 	var g gone
 	e.mu.Lock()
 	err := e.rmdirLocked(parent, name, &by, &g)
-	e.tellOutdatedLocked(&g)
+	e.elsewhere.tellOutdatedLocked(&g)
 	e.mu.Unlock()
 	e.finish(&g)
 	return err
 }
 
-func (e *Engine) rmdirLocked(parent index.ID, name string, by *Caller, g *gone) error {
-	id := e.findLocked(parent, name)
+func (e *names) rmdirLocked(parent index.ID, name string, by *Caller, g *gone) error {
+	id := e.elsewhere.findLocked(parent, name)
 	if id == 0 {
 		return block.ErrNotFound
 	}
@@ -357,13 +364,13 @@ func (e *Engine) rmdirLocked(parent index.ID, name string, by *Caller, g *gone) 
 	if en.Mode&modeType != modeDir {
 		return block.ErrNotDir
 	}
-	if !e.emptyLocked(id, by, g) {
+	if !e.drafts.emptyLocked(id, by, g) {
 		return block.ErrNotEmpty
 	}
 	if e.remote != nil {
 		e.far.Bury([]driver.Grave{{Path: e.mu.ix.Path(id), Dir: true, Seq: e.nextSeqLocked()}})
 	}
-	e.nameLeftLocked(id, en, by.process(), g)
+	e.attrs.nameLeftLocked(id, en, by.process(), g)
 	e.dropDirLocked(id, en, g)
 	e.changedLocked(parent)
 	return nil
@@ -371,34 +378,34 @@ func (e *Engine) rmdirLocked(parent index.ID, name string, by *Caller, g *gone) 
 
 // dropDirLocked takes the name and the record of an empty directory away. The
 // kernel that asked for it knows.
-func (e *Engine) dropDirLocked(id index.ID, en *index.Entry, g *gone) {
-	e.dirEventLocked(DirRemoved, id)
-	e.clearTiersLocked(id, en, en.Tiers)
+func (e *names) dropDirLocked(id index.ID, en *index.Entry, g *gone) {
+	e.elsewhere.dirEventLocked(DirRemoved, id)
+	e.copies.clearTiersLocked(id, en, en.Tiers)
 	e.mu.ix.Unlink(id)
 	if en.Blob != 0 {
 		g.blobs = append(g.blobs, driver.BlobID(en.Blob))
 		en.Blob = 0
-		e.mu.dirFiles--
+		e.dirFiles--
 	}
 	e.reapLocked(id, en, g)
 }
 
 // Unlink removes what the name means to the caller: its name at once, its bytes when the last handle is
 // closed. It fails with ErrNotFound or ErrIsDir.
-func (e *Engine) Unlink(parent index.ID, name string, by Caller) error {
+func (e *names) Unlink(parent index.ID, name string, by Caller) error {
 	var g gone
 	e.mu.Lock()
-	e.hearNameLocked(parent, name, &by)
+	e.drafts.hearNameLocked(parent, name, &by)
 	err := e.removeLocked(parent, name, &by, &g)
-	e.tellOutdatedLocked(&g)
+	e.elsewhere.tellOutdatedLocked(&g)
 	e.mu.Unlock()
 	e.finish(&g)
 	return err
 }
 
-func (e *Engine) removeLocked(parent index.ID, name string, by *Caller, g *gone) error {
+func (e *names) removeLocked(parent index.ID, name string, by *Caller, g *gone) error {
 	k := nameKey{parent, name}
-	e.renounceLocked(k, by, g)
+	e.drafts.renounceLocked(k, by, g)
 	id, _ := e.resolveLocked(parent, name, by)
 	if id == 0 {
 		return block.ErrNotFound
@@ -412,26 +419,26 @@ func (e *Engine) removeLocked(parent index.ID, name string, by *Caller, g *gone)
 	// Of several versions of a temporary name each process removes its own. Who has none, removes all.
 	shares := e.kindLocked(en) == draft.Temp && own != nil && own.mineLocked(by)
 	if id != holder {
-		e.dropVersionLocked(own, g)
+		e.drafts.dropVersionLocked(own, g)
 	}
 	takes := id == holder || !shares && e.mu.ix.At(holder).Flags&flagUncommitted == 0
-	if holder != 0 && (takes || shares && e.replacedLocked(holder, draft.Temp)) {
+	if holder != 0 && (takes || shares && e.renames.replacedLocked(holder, draft.Temp)) {
 		e.mu.counters.Removed++
 		e.unlinkLocked(holder, fate.Cause{Reason: fate.ReasonUnlink, By: by.actor()}, by.process(), g)
 	}
 	if !shares {
-		e.overtakeLocked(k, false, g)
+		e.drafts.overtakeLocked(k, false, g)
 	}
-	e.seatNextLocked(k, g)
+	e.drafts.seatNextLocked(k, g)
 	e.changedLocked(parent)
 	return nil
 }
 
 // unlinkLocked drops a name on the kernel's request, so that only other kernels need
 // to be told. by is as in Options.Invalidate.
-func (e *Engine) unlinkLocked(id index.ID, why fate.Cause, by Process, g *gone) {
+func (e *names) unlinkLocked(id index.ID, why fate.Cause, by Process, g *gone) {
 	en := e.mu.ix.At(id)
-	e.nameLeftLocked(id, en, by, g)
+	e.attrs.nameLeftLocked(id, en, by, g)
 	n := len(g.names)
 	e.dropNameLocked(id, en, BlockRemoved, why, g)
 	g.names = g.names[:n]
@@ -453,7 +460,7 @@ const readdirBatch = 1024
 // hint is the ID of the entry whose cookie is after, or 0. Files that another
 // process is writing under their final name are left out, and with HideElsewhere
 // those that this node has nothing of.
-func (e *Engine) ReadDir(dir index.ID, after uint64, hint index.ID, by Caller, buf []Dirent) []Dirent {
+func (e *names) ReadDir(dir index.ID, after uint64, hint index.ID, by Caller, buf []Dirent) []Dirent {
 	start := len(buf)
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -461,12 +468,12 @@ func (e *Engine) ReadDir(dir index.ID, after uint64, hint index.ID, by Caller, b
 	e.mu.ix.ReadDir(dir, after, hint, func(id index.ID, en *index.Entry, cookie uint64) bool {
 		name := e.mu.ix.Name(id)
 		if en.Flags&flagUncommitted != 0 && !e.mu.files[id].mineLocked(&by) {
-			if id = e.ownVersionLocked(nameKey{dir, name}, &by); id == 0 {
+			if id = e.drafts.ownVersionLocked(nameKey{dir, name}, &by); id == 0 {
 				return true
 			}
 			en = e.mu.ix.At(id)
 		}
-		if en.Expires != 0 && en.Expires <= now || e.opts.HideElsewhere && e.elsewhereLocked(id, en) {
+		if en.Expires != 0 && en.Expires <= now || e.opts.HideElsewhere && e.elsewhere.elsewhereLocked(id, en) {
 			return true
 		}
 		buf = append(buf, Dirent{id, en.Mode, name, cookie})
@@ -476,7 +483,7 @@ func (e *Engine) ReadDir(dir index.ID, after uint64, hint index.ID, by Caller, b
 }
 
 // Parent returns the directory that holds id; the root is its own parent.
-func (e *Engine) Parent(id index.ID) index.ID {
+func (e *names) Parent(id index.ID) index.ID {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if p := e.mu.ix.Parent(id); p != 0 {
@@ -487,7 +494,7 @@ func (e *Engine) Parent(id index.ID) index.ID {
 
 // RefNamed counts one more reference by the kernel to id, as READDIRPLUS gives,
 // if it still is the child of dir called name; else it returns false.
-func (e *Engine) RefNamed(dir, id index.ID, name string) (Attr, bool) {
+func (e *names) RefNamed(dir, id index.ID, name string) (Attr, bool) {
 	e.mu.Lock()
 	if e.mu.ix.Lookup(dir, name) != id {
 		e.mu.Unlock()

@@ -15,6 +15,13 @@ import (
 	"github.com/kvfs/kvfs/tiers/lane"
 )
 
+// opens is the room of opens and creates: which file a process gets, in place or anew.
+type opens struct {
+	*core
+
+	touched []index.ID // read since the tiers were told; guarded by core.mu
+}
+
 // Opened is a file open for reading.
 type Opened struct {
 	ID   index.ID
@@ -31,7 +38,7 @@ type Opened struct {
 // It fails with ErrIsDir; with ErrStale if the name must be looked up again because
 // it means something else to the caller, which then fails with ErrNotFound if the block
 // is gone; with ErrNotFound if no tier can give it; with ctx's error.
-func (e *Engine) OpenRead(ctx context.Context, id index.ID, by Caller, nonblock bool) (Opened, error) {
+func (e *opens) OpenRead(ctx context.Context, id index.ID, by Caller, nonblock bool) (Opened, error) {
 	o, hollow, err := e.openRead(id, by, true)
 	if !hollow {
 		return o, err
@@ -44,7 +51,7 @@ var ErrHollow = errors.New("block is not in memory")
 
 // OpenHot is OpenRead for what is in memory. It does not wait; of other blocks it
 // says ErrHollow.
-func (e *Engine) OpenHot(id index.ID, by Caller) (Opened, error) {
+func (e *opens) OpenHot(id index.ID, by Caller) (Opened, error) {
 	o, hollow, err := e.openRead(id, by, true)
 	if hollow {
 		return o, ErrHollow
@@ -56,13 +63,13 @@ func (e *Engine) OpenHot(id index.ID, by Caller) (Opened, error) {
 // but calls then when the open can be answered, from any goroutine and possibly
 // before it returns; then must not block. Where it succeeds, file is the block's file,
 // open until then returns, or nil.
-func (e *Engine) OpenLater(id index.ID, by Caller, then func(o Opened, file *os.File, err error)) {
-	deadline, late := e.openDeadline(id)
+func (e *opens) OpenLater(id index.ID, by Caller, then func(o Opened, file *os.File, err error)) {
+	deadline, late := e.lookups.openDeadline(id)
 	if late {
 		then(Opened{}, nil, block.ErrNotFound)
 		return
 	}
-	e.promoteLater(id, deadline, func(file *os.File, err error) {
+	e.loads.promoteLater(id, deadline, func(file *os.File, err error) {
 		if errors.Is(err, ErrStale) {
 			o, hollow, err := e.openRead(id, by, true) // it may have come up in between
 			if hollow {
@@ -81,15 +88,15 @@ func (e *Engine) OpenLater(id index.ID, by Caller, then func(o Opened, file *os.
 	})
 }
 
-func (e *Engine) openHollow(ctx context.Context, id index.ID, by Caller, nonblock bool) (Opened, error) {
+func (e *opens) openHollow(ctx context.Context, id index.ID, by Caller, nonblock bool) (Opened, error) {
 	deadline, late := noDeadline, false
 	if !nonblock { // else nobody waits
-		deadline, late = e.openDeadline(id)
+		deadline, late = e.lookups.openDeadline(id)
 	}
 	if late {
 		return Opened{}, block.ErrNotFound
 	}
-	err := e.promoteWithin(ctx, by.Waits, id, nonblock, deadline)
+	err := e.loads.promoteWithin(ctx, by.Waits, id, nonblock, deadline)
 	if errors.Is(err, ErrStale) {
 		o, hollow, err := e.openRead(id, by, true) // it may have come up in between
 		if hollow {
@@ -107,15 +114,15 @@ func (e *Engine) openHollow(ctx context.Context, id index.ID, by Caller, nonbloc
 
 // openRead is OpenRead for what is in memory; else it reports that the block is
 // hollow. hit: it was there without a promotion.
-func (e *Engine) openRead(id index.ID, by Caller, hit bool) (o Opened, hollow bool, err error) {
+func (e *opens) openRead(id index.ID, by Caller, hit bool) (o Opened, hollow bool, err error) {
 	var g gone
 	defer e.finish(&g)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	en := e.mu.ix.At(id)
 	if en.Size == 0 {
-		e.catchUpLocked(id)
-		e.hearLocked(id, &by)
+		e.drafts.catchUpLocked(id)
+		e.drafts.hearLocked(id, &by)
 		en = e.mu.ix.At(id)
 	}
 	linked := e.mu.ix.Linked(id)
@@ -128,9 +135,9 @@ func (e *Engine) openRead(id index.ID, by Caller, hit bool) (o Opened, hollow bo
 	case e.hollowLocked(id, en):
 		return o, true, nil
 	case e.promisedLocked(id): // its thread has gone on to something else
-		e.dropVersionLocked(e.mu.files[id], &g)
+		e.drafts.dropVersionLocked(e.mu.files[id], &g)
 		return o, false, ErrStale
-	case draft.Access(e.stateLocked(id, en, &by, false), false, by.Told) == draft.LookAgain:
+	case draft.Access(e.drafts.stateLocked(id, en, &by, false), false, by.Told) == draft.LookAgain:
 		return o, false, ErrStale
 	case en.Blob == 0:
 		return o, false, block.ErrNotFound
@@ -149,7 +156,7 @@ func (e *Engine) openRead(id index.ID, by Caller, hit bool) (o Opened, hollow bo
 }
 
 // promisedLocked reports whether a version waits for an open for writing that has yet to come.
-func (e *Engine) promisedLocked(id index.ID) bool {
+func (e *opens) promisedLocked(id index.ID) bool {
 	f := e.mu.files[id]
 	return f != nil && f.promised != 0
 }
@@ -160,28 +167,28 @@ const maxTouched = 1 << 16
 
 // readLocked follows the open of a block that is in memory: it counts it, and tells the tiers
 // below.
-func (e *Engine) readLocked(id index.ID, en *index.Entry, hit bool) {
+func (e *opens) readLocked(id index.ID, en *index.Entry, hit bool) {
 	if hit {
 		e.mu.tally.hit(en.Size)
 	}
 	if len(e.tiers) == 0 {
 		return
 	}
-	if en.Tiers != 0 && en.Flags&flagTouched == 0 && len(e.mu.touched) < maxTouched {
+	if en.Tiers != 0 && en.Flags&flagTouched == 0 && len(e.touched) < maxTouched {
 		en.Flags |= flagTouched
-		e.mu.touched = append(e.mu.touched, id)
+		e.touched = append(e.touched, id)
 	}
 	if en.Flags&flagOnceSeen != 0 { // this is the second time
 		en.Flags &^= flagOnceSeen
-		e.cascadeLocked(id, en)
+		e.copies.cascadeLocked(id, en)
 	}
 }
 
 // tellTouched passes on to the tiers which blocks were read.
-func (e *Engine) tellTouched() {
+func (e *opens) tellTouched() {
 	e.mu.Lock()
-	touched := e.mu.touched
-	e.mu.touched = nil
+	touched := e.touched
+	e.touched = nil
 	e.mu.Unlock()
 	for len(touched) > 0 {
 		n := min(len(touched), recordBatch)
@@ -191,7 +198,7 @@ func (e *Engine) tellTouched() {
 }
 
 // tellSome passes on to the tiers that some blocks were read.
-func (e *Engine) tellSome(ids []index.ID) {
+func (e *opens) tellSome(ids []index.ID) {
 	keys := make([][]block.Key, len(e.tiers))
 	e.mu.Lock()
 	for _, id := range ids {
@@ -219,7 +226,7 @@ func (e *Engine) tellSome(ids []index.ID) {
 }
 
 // CloseRead ends what OpenRead began.
-func (e *Engine) CloseRead(id index.ID) {
+func (e *opens) CloseRead(id index.ID) {
 	var g gone
 	e.mu.Lock()
 	en := e.mu.ix.At(id)
@@ -230,7 +237,7 @@ func (e *Engine) CloseRead(id index.ID) {
 }
 
 // closedLocked follows the end of a handle.
-func (e *Engine) closedLocked(id index.ID, en *index.Entry, g *gone) {
+func (e *opens) closedLocked(id index.ID, en *index.Entry, g *gone) {
 	if en.Opens > 0 {
 		return
 	}
@@ -252,7 +259,7 @@ type WriteOptions struct {
 // A file that is being copied to another tier is waited for, a moment.
 //
 // Other errors: ErrIsDir, ErrNotFound, ErrNoSpace, ErrQuota, ctx's error.
-func (e *Engine) OpenWrite(ctx context.Context, id index.ID, by Caller, o WriteOptions) (*Handle, error) {
+func (e *opens) OpenWrite(ctx context.Context, id index.ID, by Caller, o WriteOptions) (*Handle, error) {
 	return e.openWrite(ctx, &writeOpen{id: id, by: by, WriteOptions: o})
 }
 
@@ -271,18 +278,18 @@ type writeOpen struct {
 }
 
 // openWrite is OpenWrite.
-func (e *Engine) openWrite(ctx context.Context, o *writeOpen) (*Handle, error) {
+func (e *opens) openWrite(ctx context.Context, o *writeOpen) (*Handle, error) {
 	for tries := 0; ; tries++ {
 		var g gone
 		e.mu.Lock()
-		e.catchUpLocked(o.id)
-		e.hearLocked(o.id, &o.by)
+		e.drafts.catchUpLocked(o.id)
+		e.drafts.hearLocked(o.id, &o.by)
 		h, hollow, err := e.openWriteLocked(o, &g)
 		e.mu.Unlock()
 		e.finish(&g)
 		switch {
 		case err == errNeedsFile:
-			if o.blob, o.file, err = e.createFile(ctx, o.by.Waits); err == nil {
+			if o.blob, o.file, err = e.space.createFile(ctx, o.by.Waits); err == nil {
 				continue
 			}
 		case o.file != nil && !o.used:
@@ -307,7 +314,7 @@ func (e *Engine) openWrite(ctx context.Context, o *writeOpen) (*Handle, error) {
 			}
 			return h, nil
 		}
-		switch err := e.promote(ctx, o.by.Waits, o.id, false); {
+		switch err := e.loads.promote(ctx, o.by.Waits, o.id, false); {
 		case err == nil:
 			defer e.CloseRead(o.id) // what promote pinned it with
 		case errors.Is(err, ErrStale) && tries < renameTries: // it may have come up in between
@@ -323,7 +330,7 @@ func (e *Engine) openWrite(ctx context.Context, o *writeOpen) (*Handle, error) {
 var errNeedsFile = errors.New("a version needs a file")
 
 // blankLocked reports whether a file has no bytes.
-func (e *Engine) blankLocked(id index.ID, en *index.Entry) bool {
+func (e *opens) blankLocked(id index.ID, en *index.Entry) bool {
 	if f := e.mu.files[id]; f != nil {
 		return !f.started
 	}
@@ -331,17 +338,17 @@ func (e *Engine) blankLocked(id index.ID, en *index.Entry) bool {
 }
 
 // openWriteLocked does what package draft says about an open.
-func (e *Engine) openWriteLocked(o *writeOpen, g *gone) (h *Handle, hollow bool, err error) {
+func (e *opens) openWriteLocked(o *writeOpen, g *gone) (h *Handle, hollow bool, err error) {
 	en := e.mu.ix.At(o.id)
 	if en.Mode&modeType == modeDir {
 		return nil, false, block.ErrIsDir
 	}
 	o.empty = e.blankLocked(o.id, en)
 	if !o.Truncate && e.promisedLocked(o.id) { // its thread has gone on to something else
-		e.dropVersionLocked(e.mu.files[o.id], g)
+		e.drafts.dropVersionLocked(e.mu.files[o.id], g)
 		return nil, false, ErrStale
 	}
-	s := e.stateLocked(o.id, en, &o.by, o.empty)
+	s := e.drafts.stateLocked(o.id, en, &o.by, o.empty)
 	action := o.action(&s, e.hollowLocked(o.id, en), e.remote != nil && e.farLocked(o.id, en))
 	switch {
 	case s.Place == draft.Seen && e.expiredLocked(o.id):
@@ -373,7 +380,7 @@ func (o *writeOpen) action(s *draft.File, hollow, far bool) draft.Action {
 
 // openAnewLocked makes a version of a file in state s. It fails with errNeedsFile if o has no file for it, and
 // with ErrStale if o cannot be answered with a version.
-func (e *Engine) openAnewLocked(o *writeOpen, en *index.Entry, s *draft.File) (*Handle, error) {
+func (e *opens) openAnewLocked(o *writeOpen, en *index.Entry, s *draft.File) (*Handle, error) {
 	switch {
 	case o.by.Told && o.creates == nil:
 		return nil, ErrStale // its kernel does not come back for a version
@@ -399,26 +406,26 @@ func (e *Engine) openAnewLocked(o *writeOpen, en *index.Entry, s *draft.File) (*
 }
 
 // openInPlaceLocked opens the file that is there.
-func (e *Engine) openInPlaceLocked(o *writeOpen, en *index.Entry, g *gone) *Handle {
+func (e *opens) openInPlaceLocked(o *writeOpen, en *index.Entry, g *gone) *Handle {
 	if en.Flags&flagLimbo != 0 {
 		en.Opens++ // so that it stays
-		e.leaveLimboLocked(o.id, g)
+		e.drafts.leaveLimboLocked(o.id, g)
 		en.Opens--
 	}
 	f := e.mu.files[o.id]
 	if f == nil {
-		f = e.newFileLocked(o.id, en)
+		f = e.drafts.newFileLocked(o.id, en)
 		f.replaces = true
-		e.attrsChangedLocked(o.id, en, g) // they change from now on
+		e.attrs.attrsChangedLocked(o.id, en, g) // they change from now on
 	}
 	return e.openedLocked(o, f)
 }
 
 // anewLocked makes a version of the name k, like base. It is open if o can be answered with it; else
 // it is promised to the caller, and the result is nil.
-func (e *Engine) anewLocked(o *writeOpen, base *index.Entry, k nameKey) *Handle {
+func (e *opens) anewLocked(o *writeOpen, base *index.Entry, k nameKey) *Handle {
 	o.used = true
-	f := e.versionLocked(k, base, &o.by, o.blob)
+	f := e.drafts.versionLocked(k, base, &o.by, o.blob)
 	if o.creates != nil {
 		f.file = o.file
 		return e.openedLocked(o, f)
@@ -430,14 +437,14 @@ func (e *Engine) anewLocked(o *writeOpen, base *index.Entry, k nameKey) *Handle 
 // promiseHeirLocked makes a version of what has replaced the file that is opened to be emptied: else the
 // kernel, which looks again only once, would be told to do so twice. Create looks again by itself. It
 // returns ErrStale.
-func (e *Engine) promiseHeirLocked(o *writeOpen) error {
+func (e *opens) promiseHeirLocked(o *writeOpen) error {
 	heir := e.heirLocked(o.id)
 	k := e.mu.formerly[o.id]
-	if o.creates != nil || !o.Truncate || o.by.Told || heir == 0 || e.ownVersionLocked(k, &o.by) != 0 {
+	if o.creates != nil || !o.Truncate || o.by.Told || heir == 0 || e.drafts.ownVersionLocked(k, &o.by) != 0 {
 		return ErrStale
 	}
 	en := e.mu.ix.At(heir)
-	if en.Mode&modeType != modeRegular || draft.Access(e.stateLocked(heir, en, &o.by, e.blankLocked(heir, en)), true, false) != draft.Anew {
+	if en.Mode&modeType != modeRegular || draft.Access(e.drafts.stateLocked(heir, en, &o.by, e.blankLocked(heir, en)), true, false) != draft.Anew {
 		return ErrStale
 	}
 	if o.file == nil {
@@ -448,7 +455,7 @@ func (e *Engine) promiseHeirLocked(o *writeOpen) error {
 }
 
 // heirLocked returns what has replaced a file, 0 if nothing has.
-func (e *Engine) heirLocked(id index.ID) index.ID {
+func (e *opens) heirLocked(id index.ID) index.ID {
 	k, ok := e.mu.formerly[id]
 	if !ok || !e.mu.ix.Valid(k.parent) {
 		return 0
@@ -457,7 +464,7 @@ func (e *Engine) heirLocked(id index.ID) index.ID {
 }
 
 // openedLocked counts o among the handles of f.
-func (e *Engine) openedLocked(o *writeOpen, f *File) *Handle {
+func (e *opens) openedLocked(o *writeOpen, f *File) *Handle {
 	en := e.mu.ix.At(f.id)
 	if o.Truncate {
 		f.poisoned = nil
@@ -483,7 +490,7 @@ var errAgain = errors.New("the file has changed")
 
 // beginWrite does what an open for writing does outside the lock. If it fails, h is released. It fails with
 // errAgain if the open has to be decided anew.
-func (e *Engine) beginWrite(ctx context.Context, o *writeOpen, h *Handle) error {
+func (e *opens) beginWrite(ctx context.Context, o *writeOpen, h *Handle) error {
 	err := h.WithFile(func(*os.File) error { return nil }) // opened now, it stays though its name goes
 	if errors.Is(err, block.ErrNotFound) {
 		err = errAgain
@@ -492,7 +499,7 @@ func (e *Engine) beginWrite(ctx context.Context, o *writeOpen, h *Handle) error 
 		err = e.settleCopies(ctx, o.by.Waits, h.ID())
 	}
 	if err != nil {
-		e.Release(h)
+		e.drafts.Release(h)
 		if err == errAgain {
 			return err
 		}
@@ -503,7 +510,7 @@ func (e *Engine) beginWrite(ctx context.Context, o *writeOpen, h *Handle) error 
 	}
 	if h.ID() == o.id {
 		if err := h.restart(ctx, o.empty); err != nil {
-			e.Release(h)
+			e.drafts.Release(h)
 			return err
 		}
 	}
@@ -531,7 +538,7 @@ func (h *Handle) restart(ctx context.Context, empty bool) error {
 	f.commits.Lock()
 	defer f.commits.Unlock()
 	f.e.mu.Lock()
-	s := f.e.stateLocked(f.id, f.e.mu.ix.At(f.id), &h.by, false)
+	s := f.e.drafts.stateLocked(f.id, f.e.mu.ix.At(f.id), &h.by, false)
 	f.e.mu.Unlock()
 	if s.Kind == draft.Block && s.Place == draft.Seen {
 		return errAgain
@@ -549,7 +556,7 @@ const tornWait = 100 * time.Millisecond
 
 // settleCopies waits until the copies of a file that other tiers are making are made: what its writer
 // changes would be half in them. No more are begun, because it is open.
-func (e *Engine) settleCopies(ctx context.Context, w Waiter, id index.ID) error {
+func (e *opens) settleCopies(ctx context.Context, w Waiter, id index.ID) error {
 	deadline := time.Now().Add(tornWait)
 	for {
 		e.mu.Lock()
@@ -585,7 +592,7 @@ func (e *Engine) settleCopies(ctx context.Context, w Waiter, id index.ID) error 
 
 // copyingLocked returns a store of a file that a tier does, and that has not been found to be torn; nil if there is
 // none.
-func (e *Engine) copyingLocked(id index.ID) *lane.Store {
+func (e *opens) copyingLocked(id index.ID) *lane.Store {
 	for _, s := range e.tiers {
 		for op := range s.BegunLocked() {
 			if op.ID == id && !op.Torn {
@@ -597,12 +604,12 @@ func (e *Engine) copyingLocked(id index.ID) *lane.Store {
 }
 
 // OpenBlob opens the primary file of a blob. It fails with ErrNotFound.
-func (e *Engine) OpenBlob(blob driver.BlobID) (*os.File, error) { return e.primary.Open(blob) }
+func (e *opens) OpenBlob(blob driver.BlobID) (*os.File, error) { return e.primary.Open(blob) }
 
 // Probe returns an empty file of the primary tier, to try on it what the kernel
 // can do with such files, and a function that closes and removes it.
-func (e *Engine) Probe() (driver.BlobID, *os.File, func(), error) {
-	blob, file, err := e.createFile(e.ctx, nil)
+func (e *opens) Probe() (driver.BlobID, *os.File, func(), error) {
+	blob, file, err := e.space.createFile(e.ctx, nil)
 	if err != nil {
 		return 0, nil, nil, err
 	}

@@ -16,7 +16,7 @@ func lateLocked(s *secondary, size int64, deadline time.Duration) bool {
 // openDeadline returns how long the open of a block that is not in memory may wait, and whether
 // the block would probably come too late. A tier that has nothing to do is asked for it all the
 // same, without anybody waiting: else it could never show that it has become faster.
-func (e *Engine) openDeadline(id index.ID) (deadline time.Duration, late bool) {
+func (e *lookups) openDeadline(id index.ID) (deadline time.Duration, late bool) {
 	e.mu.Lock()
 	en := e.mu.ix.At(id)
 	deadline = e.deadlineOfLocked(e.mu.room.Group(en.Group), 0)
@@ -28,11 +28,11 @@ func (e *Engine) openDeadline(id index.ID) (deadline time.Duration, late bool) {
 	idle := s.IdleLocked()
 	if late = lateLocked(s, en.Size, deadline); late {
 		e.mu.counters.DeadlinePredicted++
-		e.verdictLocked(id, fate.Deadline, s.opts.Name, fate.Cause{Reason: fate.ReasonPredicted})
+		e.verdicts.verdictLocked(id, fate.Deadline, s.opts.Name, fate.Cause{Reason: fate.ReasonPredicted})
 	}
 	e.mu.Unlock()
 	if late && idle {
-		e.promote(e.ctx, nil, id, true)
+		e.loads.promote(e.ctx, nil, id, true)
 	}
 	return deadline, late
 }

@@ -49,13 +49,13 @@ const (
 
 // prefetch is a Prefetch under way.
 type prefetch struct {
-	e    *Engine
+	e    *core
 	r    PrefetchRequest
 	max  int64         // bytes under way
 	room chan struct{} // capacity 1: something has ended
 
 	mu struct {
-		sync.Mutex // Done is called with it; never taken with Engine.mu held
+		sync.Mutex // Done is called with it; never taken with core.mu held
 		keys       int
 		bytes      int64
 		over       bool // nobody is told any more
@@ -65,8 +65,8 @@ type prefetch struct {
 // Prefetch brings blocks into memory, in order, a bounded number of bytes at a time, so that it
 // does not crowd out who waits for a single block. It returns when Done has been called for all
 // of them; when ctx is done it begins no more, and those fail with ctx's error.
-func (e *Engine) Prefetch(ctx context.Context, r PrefetchRequest) {
-	f := &prefetch{e: e, r: r, max: min(prefetchBytes, e.opts.CapacityBytes/8), room: make(chan struct{}, 1)}
+func (e *loads) Prefetch(ctx context.Context, r PrefetchRequest) {
+	f := &prefetch{e: e.core, r: r, max: min(prefetchBytes, e.opts.CapacityBytes/8), room: make(chan struct{}, 1)}
 	told := make([]bool, len(r.Paths))
 	f.r.Done = func(i int, res PrefetchResult) {
 		told[i] = true
@@ -120,16 +120,16 @@ func (f *prefetch) begin(n int) int {
 	e.mu.Lock()
 	for ; count < len(found) && n+count < len(f.r.Paths); count++ {
 		x := &found[count]
-		*x = e.prefetchFindLocked(&f.r, n+count, keys == 0 || keys < prefetchKeys && bytes < f.max)
+		*x = e.loads.prefetchFindLocked(&f.r, n+count, keys == 0 || keys < prefetchKeys && bytes < f.max)
 		if x.full {
 			break
 		}
 		if x.p != nil {
 			keys, bytes = keys+1, bytes+x.p.Size
-			e.awaitPrefetchLocked(f, n+count, x)
+			e.loads.awaitPrefetchLocked(f, n+count, x)
 		}
 	}
-	e.tellOutdatedLocked(&g)
+	e.elsewhere.tellOutdatedLocked(&g)
 	e.mu.Unlock()
 	e.finish(&g)
 	f.mu.Lock() // by now some may have ended
@@ -149,20 +149,20 @@ type prefetchFound struct {
 }
 
 // prefetchFindLocked finds what the i-th path means, and begins its promotion if more may begin.
-func (e *Engine) prefetchFindLocked(r *PrefetchRequest, i int, more bool) (x prefetchFound) {
+func (e *loads) prefetchFindLocked(r *PrefetchRequest, i int, more bool) (x prefetchFound) {
 	path := r.Paths[i]
 	id := index.ID(0)
 	if block.CheckPath(view(path)) == nil {
-		id = e.walkLocked(string(path))
+		id = e.elsewhere.walkLocked(string(path))
 	}
 	if id == 0 {
 		w := pathWalker{ix: e.mu.ix}
-		if dir, name := w.split(path); e.writingLocked(r.As, dir, name) {
+		if dir, name := w.split(path); e.lookups.writingLocked(r.As, dir, name) {
 			x.result.Outcome = PrefetchPending
 			return x
 		}
 	}
-	if id == 0 || e.expiredLocked(id) || !e.showsLocked(r.As, e.mu.ix.Parent(id), id) {
+	if id == 0 || e.expiredLocked(id) || !e.lookups.showsLocked(r.As, e.mu.ix.Parent(id), id) {
 		return prefetchFound{result: PrefetchResult{Outcome: PrefetchAbsent}}
 	}
 	en := e.mu.ix.At(id)
@@ -172,7 +172,7 @@ func (e *Engine) prefetchFindLocked(r *PrefetchRequest, i int, more bool) (x pre
 	case en.Flags&(flagUncommitted|flagTemp) != 0:
 		return prefetchFound{result: PrefetchResult{Outcome: PrefetchPending}}
 	case !e.hollowLocked(id, en):
-		e.leaseLocked(id, en, e.now(), r.As, r.Request)
+		e.lookups.leaseLocked(id, en, e.now(), r.As, r.Request)
 		return prefetchFound{result: PrefetchResult{Outcome: PrefetchInMemory}}
 	case !more:
 		return prefetchFound{full: true}
@@ -185,7 +185,7 @@ func (e *Engine) prefetchFindLocked(r *PrefetchRequest, i int, more bool) (x pre
 }
 
 // awaitPrefetchLocked has f told of the end of a promotion.
-func (e *Engine) awaitPrefetchLocked(f *prefetch, i int, x *prefetchFound) {
+func (e *loads) awaitPrefetchLocked(f *prefetch, i int, x *prefetchFound) {
 	p := x.p
 	if x.first {
 		p.Ahead, p.Request = true, f.r.Request
@@ -201,11 +201,11 @@ func (e *Engine) awaitPrefetchLocked(f *prefetch, i int, x *prefetchFound) {
 
 // leaseFetched keeps a block for who asked for it ahead of use, and ends the pin that came with
 // it.
-func (e *Engine) leaseFetched(id index.ID, r *PrefetchRequest) {
+func (e *loads) leaseFetched(id index.ID, r *PrefetchRequest) {
 	e.mu.Lock()
-	e.leaseLocked(id, e.mu.ix.At(id), e.now(), r.As, r.Request)
+	e.lookups.leaseLocked(id, e.mu.ix.At(id), e.now(), r.As, r.Request)
 	e.mu.Unlock()
-	e.CloseRead(id)
+	e.opens.CloseRead(id)
 }
 
 // start tells what is known already and starts the promotions, those of one tier as few jobs.
@@ -221,7 +221,7 @@ func (f *prefetch) start(n int, found []prefetchFound) {
 		}
 	}
 	f.mu.Unlock()
-	f.e.startPromotions(first)
+	f.e.loads.startPromotions(first)
 }
 
 // ended follows the end of a promotion.
@@ -251,8 +251,8 @@ func (f *prefetch) failed(i int, err error) PrefetchResult {
 	var g gone
 	e := f.e
 	e.mu.Lock()
-	x := e.prefetchFindLocked(&f.r, i, false)
-	e.tellOutdatedLocked(&g)
+	x := e.loads.prefetchFindLocked(&f.r, i, false)
+	e.elsewhere.tellOutdatedLocked(&g)
 	e.mu.Unlock()
 	e.finish(&g)
 	if x.full {
@@ -261,7 +261,7 @@ func (f *prefetch) failed(i int, err error) PrefetchResult {
 	if x.result.Outcome == PrefetchAbsent {
 		// It went because of what was found when it was loaded.
 		key, _ := block.ParseKey(string(f.r.Paths[i]))
-		switch e.Why(key.Path()).Kind {
+		switch e.verdicts.Why(key.Path()).Kind {
 		case fate.Corrupt:
 			return PrefetchResult{Err: &block.Error{Op: "prefetch", Key: key, Err: block.ErrCorrupt}}
 		case fate.Unreachable, fate.PeerGone:
@@ -276,7 +276,7 @@ const maxHintCalls = 16
 
 // Hint begins to bring blocks into memory that are not there, in order, and returns at once.
 // While too many such requests are under way, it does nothing.
-func (e *Engine) Hint(as *Viewer, request string, paths [][]byte) {
+func (e *loads) Hint(as *Viewer, request string, paths [][]byte) {
 	if len(paths) == 0 {
 		return
 	}

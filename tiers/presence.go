@@ -14,6 +14,14 @@ import (
 	"github.com/kvfs/kvfs/tiers/room"
 )
 
+// lookups is the room of questions about many names at a time: where blocks are, which of them a user may know of, and
+// the leases that a positive answer gives.
+type lookups struct {
+	*core
+
+	leases room.Leases // of requests; guarded by core.mu
+}
+
 // Place is where a block is found by Presences.
 type Place struct {
 	Presence driver.Presence
@@ -43,7 +51,7 @@ const presenceBatch = 128
 // same directory are found faster. len(out) must be at least len(paths).
 //
 // What only others have is found, but gets no entry and no lease.
-func (e *Engine) Presences(paths [][]byte, o PresenceOptions, out []Place) {
+func (e *lookups) Presences(paths [][]byte, o PresenceOptions, out []Place) {
 	out = out[:len(paths)]
 	for len(paths) > 0 {
 		n := min(len(paths), presenceBatch)
@@ -52,7 +60,7 @@ func (e *Engine) Presences(paths [][]byte, o PresenceOptions, out []Place) {
 	}
 }
 
-func (e *Engine) presences(paths [][]byte, o *PresenceOptions, out []Place) {
+func (e *lookups) presences(paths [][]byte, o *PresenceOptions, out []Place) {
 	w := pathWalker{ix: e.mu.ix}
 	var dirs, ids [presenceBatch]index.ID
 	var names [presenceBatch]string
@@ -110,7 +118,7 @@ func (w *pathWalker) split(path []byte) (dir index.ID, name string) {
 func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
 // placeLocked is where the block of an entry is.
-func (e *Engine) placeLocked(id index.ID, now int64, o *PresenceOptions) Place {
+func (e *lookups) placeLocked(id index.ID, now int64, o *PresenceOptions) Place {
 	en := e.mu.ix.At(id)
 	switch {
 	case en.Mode&modeType == modeDir:
@@ -139,7 +147,7 @@ func (e *Engine) placeLocked(id index.ID, now int64, o *PresenceOptions) Place {
 }
 
 // firstTier is the tier that a hollow block is asked of first.
-func (e *Engine) firstTier(en *index.Entry) *secondary {
+func (e *lookups) firstTier(en *index.Entry) *secondary {
 	if own := e.ownTiers(en); own != 0 {
 		return e.tiers[bits.TrailingZeros16(own)]
 	}
@@ -148,14 +156,14 @@ func (e *Engine) firstTier(en *index.Entry) *secondary {
 
 // absentLocked is the place of a name without an entry: a version may be on its way, or other
 // nodes may have it.
-func (e *Engine) absentLocked(dir index.ID, name string, path []byte, o *PresenceOptions) Place {
+func (e *lookups) absentLocked(dir index.ID, name string, path []byte, o *PresenceOptions) Place {
 	if e.writingLocked(o.As, dir, name) {
 		return Place{Presence: driver.Pending}
 	}
 	if e.remote == nil || dir != 0 && e.mu.ix.At(dir).Mode&modeType != modeDir || block.CheckPath(view(path)) != nil {
 		return Place{}
 	}
-	l, ok := e.locate(string(path))
+	l, ok := e.elsewhere.locate(string(path))
 	if !ok || !e.showsFarLocked(o.As, string(path), &l) {
 		return Place{}
 	}
@@ -170,13 +178,13 @@ func (e *Engine) absentLocked(dir index.ID, name string, path []byte, o *Presenc
 
 // writingLocked reports whether a version that v may read waits to take a name in a directory, which
 // is 0 if there is none.
-func (e *Engine) writingLocked(v *Viewer, dir index.ID, name string) bool {
+func (e *lookups) writingLocked(v *Viewer, dir index.ID, name string) bool {
 	return dir != 0 && len(e.mu.waiting) > 0 &&
 		slices.ContainsFunc(e.mu.waiting[nameKey{dir, name}], func(id index.ID) bool { return e.showsLocked(v, dir, id) })
 }
 
 // pathGroupLocked is the group of a path, nil if nothing is known of it.
-func (e *Engine) pathGroupLocked(path []byte) *room.Group {
+func (e *lookups) pathGroupLocked(path []byte) *room.Group {
 	name, _, below := bytes.Cut(path, []byte("/"))
 	if !below {
 		name = nil
@@ -189,7 +197,7 @@ const noDeadline = time.Duration(math.MaxInt64)
 
 // deadlineOfLocked is how long an open of a block of a group, nil if it has none, may take; want
 // is as in PresenceOptions.
-func (e *Engine) deadlineOfLocked(gr *room.Group, want time.Duration) time.Duration {
+func (e *lookups) deadlineOfLocked(gr *room.Group, want time.Duration) time.Duration {
 	if want == 0 {
 		want = e.deadlines[gr]
 	}

@@ -20,16 +20,23 @@ import (
 	"github.com/kvfs/kvfs/tiers/room"
 )
 
+// loads is the room of promotions: bringing blocks into memory from the tiers below.
+type loads struct {
+	*core
+
+	hints allowance // calls of Hint under way
+}
+
 // promotion brings one hollow block into memory. There is at most one for an
 // entry, however many wait for it; it belongs to the engine and goes on when
 // those who wait leave.
 type promotion struct {
 	lane.Load // Key: as the tier was asked; Copy: asked for by Take
 
-	e  *Engine
+	e  *core
 	id index.ID
 
-	// Guarded by Engine.mu.
+	// Guarded by core.mu.
 	seq     uint64        // changes with a rename
 	tier    *secondary    // that is asked
 	tried   uint16        // tiers that have failed
@@ -46,7 +53,7 @@ type promotion struct {
 	charge int64
 	blob   driver.BlobID
 
-	finished bool          // guarded by Engine.mu: waiters have their Opens
+	finished bool          // guarded by core.mu: waiters have their Opens
 	done     chan struct{} // closed after err is set
 	err      error
 }
@@ -65,12 +72,12 @@ type laterOpen struct {
 // It fails with ErrPending (hint), ErrNotFound (no tier could give it, in time or
 // at all, or memory is full of what cannot be evicted), ErrStale (the name is
 // gone), or ctx's error.
-func (e *Engine) promote(ctx context.Context, w Waiter, id index.ID, hint bool) error {
+func (e *loads) promote(ctx context.Context, w Waiter, id index.ID, hint bool) error {
 	return e.promoteWithin(ctx, w, id, hint, noDeadline)
 }
 
 // promoteWithin is promote that gives up after deadline, too.
-func (e *Engine) promoteWithin(ctx context.Context, w Waiter, id index.ID, hint bool, deadline time.Duration) error {
+func (e *loads) promoteWithin(ctx context.Context, w Waiter, id index.ID, hint bool, deadline time.Duration) error {
 	e.mu.Lock()
 	p, first := e.promotionLocked(id, false)
 	if p == nil {
@@ -103,7 +110,7 @@ func (e *Engine) promoteWithin(ctx context.Context, w Waiter, id index.ID, hint 
 // promoteOwn is promote for what a tier of this node has: on behalf of another node, so
 // that it must not have others asked, who may be waiting for this one. It fails with
 // ErrNotFound where only they could give the block.
-func (e *Engine) promoteOwn(ctx context.Context, id index.ID) error {
+func (e *loads) promoteOwn(ctx context.Context, id index.ID) error {
 	e.mu.Lock()
 	p, first := e.promotionLocked(id, true)
 	switch {
@@ -128,7 +135,7 @@ func (e *Engine) promoteOwn(ctx context.Context, id index.ID) error {
 // promotionLocked returns the promotion of a hollow block, beginning one if there is
 // none: then the caller sees to its start. own: for a caller who would not have it from
 // other nodes. Nil: the block is not hollow.
-func (e *Engine) promotionLocked(id index.ID, own bool) (p *promotion, first bool) {
+func (e *loads) promotionLocked(id index.ID, own bool) (p *promotion, first bool) {
 	en := e.mu.ix.At(id)
 	if !e.hollowLocked(id, en) || e.mu.closed {
 		return nil, false
@@ -138,7 +145,7 @@ func (e *Engine) promotionLocked(id index.ID, own bool) (p *promotion, first boo
 		return p, false
 	}
 	p = &promotion{
-		e: e, id: id, seq: en.Seq, own: own && e.ownTiers(en) != 0, away: make(chan struct{}), done: make(chan struct{}),
+		e: e.core, id: id, seq: en.Seq, own: own && e.ownTiers(en) != 0, away: make(chan struct{}), done: make(chan struct{}),
 		group: e.mu.room.Group(en.Group),
 	}
 	p.Load = lane.Load{Size: en.Size, Sum: block.Checksum{Sum: en.Sum, Valid: en.Flags&flagSum != 0}, For: p}
@@ -150,7 +157,7 @@ func (e *Engine) promotionLocked(id index.ID, own bool) (p *promotion, first boo
 // promoteLater is promote for a caller that does not wait: then is called when the
 // block is there or not to be had, by whichever goroutine finds that out, possibly
 // before promoteLater returns. It must not block. After deadline it gives up.
-func (e *Engine) promoteLater(id index.ID, deadline time.Duration, then func(file *os.File, err error)) {
+func (e *loads) promoteLater(id index.ID, deadline time.Duration, then func(file *os.File, err error)) {
 	e.mu.Lock()
 	p, first := e.promotionLocked(id, false)
 	if p == nil {
@@ -172,7 +179,7 @@ func (e *Engine) promoteLater(id index.ID, deadline time.Duration, then func(fil
 }
 
 // startPromotion begins a promotion without waiting for room.
-func (e *Engine) startPromotion(p *promotion) {
+func (e *loads) startPromotion(p *promotion) {
 	if e.tryRoomForPromotion(p) == nil {
 		e.fillPromotion(p)
 		return
@@ -181,7 +188,7 @@ func (e *Engine) startPromotion(p *promotion) {
 }
 
 // startPromotions is startPromotion for several at a time, so that a tier gets them in few jobs.
-func (e *Engine) startPromotions(list []*promotion) {
+func (e *loads) startPromotions(list []*promotion) {
 	ready := list[:0]
 	for _, p := range list {
 		if e.tryRoomForPromotion(p) != nil {
@@ -201,7 +208,7 @@ func (e *Engine) startPromotions(list []*promotion) {
 const maxHints = 256
 
 // chooseLocked picks the tier to ask next. False: none is left.
-func (e *Engine) chooseLocked(p *promotion, en *index.Entry) bool {
+func (e *loads) chooseLocked(p *promotion, en *index.Entry) bool {
 	left := en.Tiers &^ p.tried
 	if own := left &^ e.remoteBit(); own != 0 || p.own {
 		left = own // other nodes last
@@ -219,7 +226,7 @@ func (e *Engine) chooseLocked(p *promotion, en *index.Entry) bool {
 }
 
 // beginPromotion makes room and a file for the block, and asks the tier for it.
-func (e *Engine) beginPromotion(ctx context.Context, p *promotion) {
+func (e *loads) beginPromotion(ctx context.Context, p *promotion) {
 	if err := e.roomForPromotion(ctx, p); err != nil {
 		e.noRoom(p, err)
 		return
@@ -227,7 +234,7 @@ func (e *Engine) beginPromotion(ctx context.Context, p *promotion) {
 	e.fillPromotion(p)
 }
 
-func (e *Engine) noRoom(p *promotion, err error) {
+func (e *loads) noRoom(p *promotion, err error) {
 	e.mu.Lock()
 	e.mu.counters.PromoteNoRoom++
 	e.mu.Unlock()
@@ -235,15 +242,15 @@ func (e *Engine) noRoom(p *promotion, err error) {
 }
 
 // fillPromotion makes the file of a promotion that has room, and asks the tier.
-func (e *Engine) fillPromotion(p *promotion) {
+func (e *loads) fillPromotion(p *promotion) {
 	if e.makeFile(p) {
 		e.requestLoad(p)
 	}
 }
 
 // makeFile makes the file of a promotion that has room. False: the promotion has failed.
-func (e *Engine) makeFile(p *promotion) bool {
-	err := e.atOnce(func() (err error) {
+func (e *loads) makeFile(p *promotion) bool {
+	err := e.space.atOnce(func() (err error) {
 		p.blob, p.File, err = e.primary.Create()
 		return err
 	})
@@ -256,7 +263,7 @@ func (e *Engine) makeFile(p *promotion) bool {
 // roomForPromotion reserves memory for the block. Like a writer it waits for pins
 // to go, up to WriteTimeout, but no longer, and it takes nothing that is leased or has
 // no copy yet: a miss is better.
-func (e *Engine) roomForPromotion(ctx context.Context, p *promotion) error {
+func (e *loads) roomForPromotion(ctx context.Context, p *promotion) error {
 	deadline := e.opts.Now().Add(min(e.opts.WriteTimeout, e.opts.PromoteTimeout))
 	for waited := false; ; waited = true {
 		left := deadline.Sub(e.opts.Now())
@@ -270,7 +277,7 @@ func (e *Engine) roomForPromotion(ctx context.Context, p *promotion) error {
 			return &block.Error{Op: "promote", Tier: "memory", Key: p.Key, Err: block.ErrNoSpace}
 		}
 		if !waited {
-			e.full(chargeOf(p.Size), short.until)
+			e.space.full(chargeOf(p.Size), short.until)
 		}
 		left = min(left, short.left)
 		if short.until > 0 {
@@ -292,15 +299,15 @@ type shortage struct {
 
 // tryRoomForPromotion reserves memory for the block if that takes no waiting, and
 // returns nil then.
-func (e *Engine) tryRoomForPromotion(p *promotion) *shortage {
+func (e *loads) tryRoomForPromotion(p *promotion) *shortage {
 	n := chargeOf(p.Size)
 	var g gone
-	e.gauge(n, false)
+	e.space.gauge(n, false)
 	e.mu.Lock()
 	short := &shortage{space: e.mu.room.Space(), left: e.mu.room.Wait(e.opts.WriteTimeout), hopeless: e.mu.room.Hopeless(p.group, 0, n)}
 	ok := false
 	if short.hopeless == nil {
-		ok, short.until = e.roomLocked(p.group, n, false, &g)
+		ok, short.until = e.space.roomLocked(p.group, n, false, &g)
 	}
 	if ok {
 		p.charge = n
@@ -310,7 +317,7 @@ func (e *Engine) tryRoomForPromotion(p *promotion) *shortage {
 	e.mu.Unlock()
 	e.finish(&g)
 	if high {
-		e.wakeEvictor()
+		e.space.wakeEvictor()
 	}
 	if ok {
 		return nil
@@ -319,13 +326,13 @@ func (e *Engine) tryRoomForPromotion(p *promotion) *shortage {
 }
 
 // chargePromotionLocked accounts for the memory of a promotion under way.
-func (e *Engine) chargePromotionLocked(p *promotion, n int64) {
+func (e *loads) chargePromotionLocked(p *promotion, n int64) {
 	e.mu.room.Charge(p.group, n, true)
 }
 
 // finishPromotion makes a loaded block one of memory, unless the name means
 // something else by now.
-func (e *Engine) finishPromotion(s *secondary, p *promotion, o *driver.Outcome) {
+func (e *loads) finishPromotion(s *secondary, p *promotion, o *driver.Outcome) {
 	later, err := []laterOpen(nil), errAgain
 	for err == errAgain {
 		// Adopt compares the file's time with the record's.
@@ -343,15 +350,15 @@ func (e *Engine) finishPromotion(s *secondary, p *promotion, o *driver.Outcome) 
 	for _, l := range later {
 		l.then(p.File, nil)
 	}
-	if err := e.writeRecord(p.id, p.File); err != nil {
+	if err := e.attrs.writeRecord(p.id, p.File); err != nil {
 		e.log.Warn("record of a promoted block", zap.Stringer("key", p.Key), zap.Error(err))
 	}
-	e.Forget(p.id, 1)
+	e.names.Forget(p.id, 1)
 	p.File.Close()
 }
 
 // promotedMtime returns the time that the entry of a promotion has now.
-func (e *Engine) promotedMtime(p *promotion) int64 {
+func (e *loads) promotedMtime(p *promotion) int64 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if en := e.promotedEntryLocked(p); en != nil {
@@ -363,7 +370,7 @@ func (e *Engine) promotedMtime(p *promotion) int64 {
 // enterPromoted makes a loaded block, whose file has the time mtime, one of memory, with one reference by the
 // caller, and returns who is to be called. It fails with errAgain if the entry has another time by now, and
 // with ErrStale if the name means something else.
-func (e *Engine) enterPromoted(s *secondary, p *promotion, o *driver.Outcome, mtime int64) ([]laterOpen, error) {
+func (e *loads) enterPromoted(s *secondary, p *promotion, o *driver.Outcome, mtime int64) ([]laterOpen, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	en := e.promotedEntryLocked(p)
@@ -383,12 +390,12 @@ func (e *Engine) enterPromoted(s *secondary, p *promotion, o *driver.Outcome, mt
 	en.Atime = e.now()
 	e.mu.hollow--
 	e.mu.blocks++
-	e.addUsedLocked(en, p.charge)
+	e.space.addUsedLocked(en, p.charge)
 	en.Opens += uint32(p.waiters)
 	en.Lookups++ // until the record is written, so that the entry stays
 	e.classifyLocked(p.id, en)
 	e.tierEventLocked(BlockStored, "memory", p.id, fate.Cause{Reason: fate.ReasonPromoted})
-	e.ownDirsLocked(p.id)
+	e.elsewhere.ownDirsLocked(p.id)
 	delete(e.mu.promotions, p.id)
 	p.finished = true
 	return p.later, nil
@@ -396,7 +403,7 @@ func (e *Engine) enterPromoted(s *secondary, p *promotion, o *driver.Outcome, mt
 
 // promotedEntryLocked returns the entry of a promotion if that is still what it was
 // begun for.
-func (e *Engine) promotedEntryLocked(p *promotion) *index.Entry {
+func (e *loads) promotedEntryLocked(p *promotion) *index.Entry {
 	if !e.mu.ix.Valid(p.id) || e.mu.promotions[p.id] != p {
 		return nil
 	}
@@ -414,7 +421,7 @@ const maxAsked = 16
 // retryPromotion decides what follows when a tier did not give a block: the same
 // tier again under the name of now, if a rename was on its way; the next one; or
 // the end.
-func (e *Engine) retryPromotion(s *secondary, p *promotion, o *driver.Outcome) {
+func (e *loads) retryPromotion(s *secondary, p *promotion, o *driver.Outcome) {
 	var g gone
 	e.mu.Lock()
 	en := e.promotedEntryLocked(p)
@@ -466,10 +473,10 @@ func (e *Engine) retryPromotion(s *secondary, p *promotion, o *driver.Outcome) {
 // nextTierLocked follows that a tier did not give a block. bad: nor will it. again: there
 // is another one to ask; stale: the name is to be looked up again, because others have
 // another version by now.
-func (e *Engine) nextTierLocked(s *secondary, p *promotion, en *index.Entry, o *driver.Outcome, bad bool, g *gone) (again, stale bool) {
+func (e *loads) nextTierLocked(s *secondary, p *promotion, en *index.Entry, o *driver.Outcome, bad bool, g *gone) (again, stale bool) {
 	p.tried |= s.bit
 	again = e.chooseLocked(p, en)
-	other := !again && s == e.remote && (bad || errors.Is(o.Err, block.ErrPending)) && e.otherElsewhereLocked(p.id, en)
+	other := !again && s == e.remote && (bad || errors.Is(o.Err, block.ErrPending)) && e.elsewhere.otherElsewhereLocked(p.id, en)
 	if !again && (bad && en.Tiers == s.bit || other || p.own) {
 		delete(e.mu.promotions, p.id) // who looks it up again starts anew
 		e.mu.orphans[p] = struct{}{}
@@ -479,9 +486,9 @@ func (e *Engine) nextTierLocked(s *secondary, p *promotion, en *index.Entry, o *
 		if o.Status != driver.Absent {
 			reason = fate.ReasonCorrupt
 		}
-		e.forgetCopyLocked(s, p.id, en, reason, g)
-	case other && e.remoteOnlyLocked(p.id, en):
-		e.forgetRemoteLocked(p.id, en, g) // else a look-up would find this version again
+		e.copies.forgetCopyLocked(s, p.id, en, reason, g)
+	case other && e.elsewhere.remoteOnlyLocked(p.id, en):
+		e.elsewhere.forgetRemoteLocked(p.id, en, g) // else a look-up would find this version again
 	}
 	return again, other && !(e.mu.ix.Valid(p.id) && e.mu.ix.Linked(p.id))
 }
@@ -491,7 +498,7 @@ func (e *Engine) nextTierLocked(s *secondary, p *promotion, en *index.Entry, o *
 func (p *promotion) Again() {
 	e := p.e
 	e.mu.Lock()
-	en := e.promotedEntryLocked(p)
+	en := e.loads.promotedEntryLocked(p)
 	if en != nil && p.tier.KeyedLocked() { // another rename meanwhile
 		p.tier.AgainLocked(&p.Load)
 		e.mu.Unlock()
@@ -502,14 +509,14 @@ func (p *promotion) Again() {
 	}
 	e.mu.Unlock()
 	if en == nil {
-		e.failPromotion(p, ErrStale)
+		e.loads.failPromotion(p, ErrStale)
 		return
 	}
-	e.requestLoad(p)
+	e.loads.requestLoad(p)
 }
 
 // Closed implements lane.Loader.
-func (p *promotion) Closed() { p.e.failPromotion(p, block.ErrClosed) }
+func (p *promotion) Closed() { p.e.loads.failPromotion(p, block.ErrClosed) }
 
 // Loaded implements lane.Loader.
 func (p *promotion) Loaded(o *driver.Outcome) {
@@ -517,22 +524,22 @@ func (p *promotion) Loaded(o *driver.Outcome) {
 	case p.aside != nil:
 		p.aside(o)
 	case o.Status == driver.Loaded:
-		p.e.learnAttrs(p, o.Attrs)
-		p.e.finishPromotion(p.tier, p, o)
+		p.e.elsewhere.learnAttrs(p, o.Attrs)
+		p.e.loads.finishPromotion(p.tier, p, o)
 	default:
-		p.e.retryPromotion(p.tier, p, o)
+		p.e.loads.retryPromotion(p.tier, p, o)
 	}
 }
 
 // requestLoad asks the tier of a promotion for its block, with what else is wanted of it.
-func (e *Engine) requestLoad(p *promotion) {
+func (e *loads) requestLoad(p *promotion) {
 	for _, s := range e.queueLoads([]*promotion{p}) {
 		s.Ask()
 	}
 }
 
 // queueLoads puts promotions into the queues of their tiers, and returns these.
-func (e *Engine) queueLoads(list []*promotion) (queued []*secondary) {
+func (e *loads) queueLoads(list []*promotion) (queued []*secondary) {
 	e.mu.Lock()
 	closed := e.mu.closed
 	if !closed {
@@ -557,7 +564,7 @@ func (e *Engine) queueLoads(list []*promotion) (queued []*secondary) {
 }
 
 // failPromotion ends a promotion that brought nothing.
-func (e *Engine) failPromotion(p *promotion, err error) {
+func (e *loads) failPromotion(p *promotion, err error) {
 	var g gone
 	if p.File != nil {
 		p.File.Close()
@@ -573,10 +580,10 @@ func (e *Engine) failPromotion(p *promotion, err error) {
 	}
 	delete(e.mu.orphans, p)
 	if e.mu.ix.Valid(p.id) {
-		e.settleRemoteLocked(p.id, e.mu.ix.At(p.id), &g)
+		e.elsewhere.settleRemoteLocked(p.id, e.mu.ix.At(p.id), &g)
 	}
 	e.mu.tally.sum.FailedKeys++
-	e.failedVerdictLocked(p, err)
+	e.verdicts.failedVerdictLocked(p, err)
 	p.err, p.finished = err, true
 	later := p.later
 	e.mu.Unlock()

@@ -18,6 +18,9 @@ import (
 	"github.com/kvfs/kvfs/tiers/lane"
 )
 
+// renames is the room of renames of files and directories.
+type renames struct{ *core }
+
 // RenameOptions names what moves where.
 type RenameOptions struct {
 	Parent, NewParent index.ID
@@ -42,7 +45,7 @@ const renameTries = 16
 // ErrNoSpace, ErrQuota.
 //
 // A rename that commits waits for the block's copy as Flush does.
-func (e *Engine) Rename(ctx context.Context, o RenameOptions) error {
+func (e *renames) Rename(ctx context.Context, o RenameOptions) error {
 	for tries := 0; ; tries++ {
 		id, f, err := e.renameSource(&o)
 		if err != nil {
@@ -53,7 +56,7 @@ func (e *Engine) Rename(ctx context.Context, o RenameOptions) error {
 		}
 		unpin, err := e.bringUp(ctx, id, &o)
 		if err != nil {
-			e.Forget(id, 1)
+			e.names.Forget(id, 1)
 			return err
 		}
 		told, again, err := e.tryRename(id, f, &o)
@@ -62,9 +65,9 @@ func (e *Engine) Rename(ctx context.Context, o RenameOptions) error {
 			err = e.renamed(ctx, o.By.Waits, id, f)
 		}
 		if err != nil {
-			e.tellAsker(told)
+			e.attrs.tellAsker(told)
 		}
-		e.Forget(id, 1)
+		e.names.Forget(id, 1)
 		if !again || tries == renameTries {
 			return err
 		}
@@ -73,7 +76,7 @@ func (e *Engine) Rename(ctx context.Context, o RenameOptions) error {
 
 // bringUp has a block of this node that is to get a plain name in memory, because that is where such files are,
 // until unpin is called.
-func (e *Engine) bringUp(ctx context.Context, id index.ID, o *RenameOptions) (unpin func(), err error) {
+func (e *renames) bringUp(ctx context.Context, id index.ID, o *RenameOptions) (unpin func(), err error) {
 	e.mu.Lock()
 	plain := e.mu.ix.Valid(o.NewParent) && e.mu.ix.Linked(id) && e.kindOfLocked(nameKey{o.NewParent, o.NewName}) != draft.Block
 	hollow := plain && e.hollowLocked(id, e.mu.ix.At(id)) && e.ownTiers(e.mu.ix.At(id)) != 0
@@ -82,9 +85,9 @@ func (e *Engine) bringUp(ctx context.Context, id index.ID, o *RenameOptions) (un
 		return func() {}, nil
 	}
 	announce(o.By.Waits)
-	switch err := e.promoteOwn(ctx, id); {
+	switch err := e.loads.promoteOwn(ctx, id); {
 	case err == nil:
-		return func() { e.CloseRead(id) }, nil
+		return func() { e.opens.CloseRead(id) }, nil
 	case !errors.Is(err, ErrStale):
 		return nil, missError(err)
 	}
@@ -96,15 +99,15 @@ var errHollow = errors.New("the block is not in memory")
 
 // movableLocked fails with EXDEV if not all that moves with id is this node's own, or if others have the directory
 // that it is to replace.
-func (e *Engine) movableLocked(id index.ID, en *index.Entry, target index.ID) error {
+func (e *renames) movableLocked(id index.ID, en *index.Entry, target index.ID) error {
 	if e.remote == nil {
 		return nil
 	}
 	far := e.farLocked(id, en)
 	if en.Mode&modeType == modeDir {
-		_, far = e.locate(e.mu.ix.Path(id))
+		_, far = e.elsewhere.locate(e.mu.ix.Path(id))
 		if target != 0 && !far {
-			_, far = e.locate(e.mu.ix.Path(target))
+			_, far = e.elsewhere.locate(e.mu.ix.Path(target))
 		}
 		e.mu.ix.Descend(id, func(c index.ID, ce *index.Entry) bool {
 			far = far || e.farLocked(c, ce) || ce.Mode&modeType == modeDir && ce.Tiers&e.remote.bit != 0
@@ -118,14 +121,14 @@ func (e *Engine) movableLocked(id index.ID, en *index.Entry, target index.ID) er
 }
 
 // populated reports whether a directory has anything in it.
-func (e *Engine) populated(id index.ID) bool {
+func (e *renames) populated(id index.ID) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.mu.ix.At(id).Mode&modeType == modeDir && e.mu.ix.Children(id) > 0
 }
 
 // renamed waits for what a commit by rename has to wait for.
-func (e *Engine) renamed(ctx context.Context, w Waiter, id index.ID, f *File) error {
+func (e *renames) renamed(ctx context.Context, w Waiter, id index.ID, f *File) error {
 	e.mu.Lock()
 	committed := e.mu.ix.At(id).Flags&flagUncommitted == 0
 	sync := committed && f.sync
@@ -136,12 +139,12 @@ func (e *Engine) renamed(ctx context.Context, w Waiter, id index.ID, f *File) er
 	if !committed {
 		return nil
 	}
-	return e.afterCommit(ctx, w, id, sync)
+	return e.copies.afterCommit(ctx, w, id, sync)
 }
 
 // tryRename moves id, which the name meant a moment ago. It returns the names of which it has told, and
 // whether to look again, because the name means something else now.
-func (e *Engine) tryRename(id index.ID, f *File, o *RenameOptions) (told []goneName, again bool, err error) {
+func (e *renames) tryRename(id index.ID, f *File, o *RenameOptions) (told []goneName, again bool, err error) {
 	if f == nil {
 		return e.renameOpen(id, f, o)
 	}
@@ -156,20 +159,20 @@ func (e *Engine) tryRename(id index.ID, f *File, o *RenameOptions) (told []goneN
 }
 
 // renameOpen is tryRename with the file of f, if it has one, open.
-func (e *Engine) renameOpen(id index.ID, f *File, o *RenameOptions) (told []goneName, again bool, err error) {
+func (e *renames) renameOpen(id index.ID, f *File, o *RenameOptions) (told []goneName, again bool, err error) {
 	var g gone
 	moved, again, err := e.move(id, f, o, &g)
 	for _, c := range moved {
-		err = errors.Join(err, e.writeRecord(c, nil))
+		err = errors.Join(err, e.attrs.writeRecord(c, nil))
 		e.settle(c, &g)
-		e.Forget(c, 1)
+		e.names.Forget(c, 1)
 	}
 	e.finish(&g)
 	return g.names, again, err
 }
 
 // move is tryRename without what follows. It returns what moved, as moveLocked does.
-func (e *Engine) move(id index.ID, f *File, o *RenameOptions, g *gone) (moved []index.ID, again bool, err error) {
+func (e *renames) move(id index.ID, f *File, o *RenameOptions, g *gone) (moved []index.ID, again bool, err error) {
 	var size, mtime int64
 	if f != nil {
 		f.commits.Lock()
@@ -177,29 +180,29 @@ func (e *Engine) move(id index.ID, f *File, o *RenameOptions, g *gone) (moved []
 		if size, mtime, err = f.fstat(); err != nil {
 			return nil, true, block.ErrNotFound
 		}
-		if err := e.checkOverrun(f, size); err != nil {
+		if err := e.drafts.checkOverrun(f, size); err != nil {
 			return nil, false, err
 		}
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	got, _ := e.resolveLocked(o.Parent, o.Name, &o.By)
+	got, _ := e.names.resolveLocked(o.Parent, o.Name, &o.By)
 	if got != id || e.mu.files[id] != f || e.mu.ix.Linked(id) && e.expiredLocked(id) {
-		e.dropExpiredLocked(o.Parent, o.Name, g)
+		e.names.dropExpiredLocked(o.Parent, o.Name, g)
 		again, err = true, block.ErrNotFound
 	} else {
-		e.dropExpiredLocked(o.NewParent, o.NewName, g)
+		e.names.dropExpiredLocked(o.NewParent, o.NewName, g)
 		if moved, err = e.moveLocked(id, f, o, size, mtime, g); err == errHollow {
 			again, err = true, block.ErrNotFound
 		}
 	}
-	e.tellOutdatedLocked(g)
+	e.elsewhere.tellOutdatedLocked(g)
 	return moved, again, err
 }
 
 // moveLocked moves id and, with a directory, what is below it. It returns what moved, with one
 // reference to each by the caller.
-func (e *Engine) moveLocked(id index.ID, f *File, o *RenameOptions, size, mtime int64, g *gone) (moved []index.ID, err error) {
+func (e *renames) moveLocked(id index.ID, f *File, o *RenameOptions, size, mtime int64, g *gone) (moved []index.ID, err error) {
 	from := e.childPathLocked(o.Parent, o.Name)
 	if err := e.renameLocked(id, f, o, size, mtime, g); err != nil {
 		return nil, err
@@ -221,7 +224,7 @@ func (e *Engine) moveLocked(id index.ID, f *File, o *RenameOptions, size, mtime 
 		en := e.mu.ix.At(c)
 		en.Lookups++
 		if e.remote != nil && from != to {
-			e.leaveRemoteLocked(en, from+e.mu.ix.Path(c)[len(to):])
+			e.elsewhere.leaveRemoteLocked(en, from+e.mu.ix.Path(c)[len(to):])
 		}
 		if from == to || en.Tiers|en.Storing == 0 && (c == id || en.Flags&flagSynced == 0) {
 			continue
@@ -234,7 +237,7 @@ func (e *Engine) moveLocked(id index.ID, f *File, o *RenameOptions, size, mtime 
 		if c != id && en.Flags&flagSynced != 0 {
 			e.leaveSyncedLocked(c, en, old)
 		}
-		e.updateCopiesLocked(c, en, old)
+		e.copies.updateCopiesLocked(c, en, old)
 	}
 	followLocked(e.tiers, &tree)
 	return moved, nil
@@ -249,9 +252,9 @@ func followLocked(tiers []*secondary, t *lane.Tree) {
 
 // leaveSyncedLocked has a tier drop what fsync left under the name that a block had
 // before the rename of a directory above it, and that is not the block.
-func (e *Engine) leaveSyncedLocked(id index.ID, en *index.Entry, old block.Key) {
-	s := e.keeper()
-	if en.Tiers&s.bit == 0 && e.begunLocked(id, en)&s.bit == 0 {
+func (e *renames) leaveSyncedLocked(id index.ID, en *index.Entry, old block.Key) {
+	s := e.copies.keeper()
+	if en.Tiers&s.bit == 0 && e.copies.begunLocked(id, en)&s.bit == 0 {
 		s.RemoveLocked(old)
 		en.Flags &^= flagSynced
 	}
@@ -259,22 +262,22 @@ func (e *Engine) leaveSyncedLocked(id index.ID, en *index.Entry, old block.Key) 
 
 // settle ends the write side of a file whose last handle was closed before its
 // rename committed it.
-func (e *Engine) settle(id index.ID, g *gone) {
+func (e *renames) settle(id index.ID, g *gone) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if f := e.mu.files[id]; f != nil && len(f.handles) == 0 {
-		e.endedLocked(f, e.mu.ix.At(id), false, g)
+		e.drafts.endedLocked(f, e.mu.ix.At(id), false, g)
 	}
 }
 
 // renameSource finds what moves, and its write side if it has one. The caller has
 // one reference to it, to be given back with Forget.
-func (e *Engine) renameSource(o *RenameOptions) (id index.ID, f *File, err error) {
+func (e *renames) renameSource(o *RenameOptions) (id index.ID, f *File, err error) {
 	var g gone
 	e.mu.Lock()
-	e.hearNameLocked(o.Parent, o.Name, &o.By)
-	e.renounceLocked(nameKey{o.Parent, o.Name}, &o.By, &g)
-	id, _ = e.resolveLocked(o.Parent, o.Name, &o.By)
+	e.drafts.hearNameLocked(o.Parent, o.Name, &o.By)
+	e.drafts.renounceLocked(nameKey{o.Parent, o.Name}, &o.By, &g)
+	id, _ = e.names.resolveLocked(o.Parent, o.Name, &o.By)
 	f = e.mu.files[id]
 	switch {
 	case id == 0:
@@ -284,14 +287,14 @@ func (e *Engine) renameSource(o *RenameOptions) (id index.ID, f *File, err error
 	default:
 		e.mu.ix.At(id).Lookups++
 	}
-	e.tellOutdatedLocked(&g)
+	e.elsewhere.tellOutdatedLocked(&g)
 	e.mu.Unlock()
 	e.finish(&g)
 	return id, f, err
 }
 
-func (e *Engine) renameLocked(id index.ID, f *File, o *RenameOptions, size, mtime int64, g *gone) error {
-	if err := e.checkNewLocked(o.NewParent, o.NewName); err != nil {
+func (e *renames) renameLocked(id index.ID, f *File, o *RenameOptions, size, mtime int64, g *gone) error {
+	if err := e.names.checkNewLocked(o.NewParent, o.NewName); err != nil {
 		return err
 	}
 	ix := e.mu.ix
@@ -301,7 +304,7 @@ func (e *Engine) renameLocked(id index.ID, f *File, o *RenameOptions, size, mtim
 		return block.ErrLoop
 	}
 	k := nameKey{o.NewParent, o.NewName}
-	target := e.findLocked(k.parent, k.name)
+	target := e.elsewhere.findLocked(k.parent, k.name)
 	if target == id || k == (nameKey{o.Parent, o.Name}) {
 		return nil
 	}
@@ -316,16 +319,16 @@ func (e *Engine) renameLocked(id index.ID, f *File, o *RenameOptions, size, mtim
 	}
 	old := e.childPathLocked(o.Parent, o.Name)
 	e.moveNameLocked(id, f, o, draft.Block, target, g)
-	e.renamedVerdictLocked(old, id, o.By.actor())
+	e.verdicts.renamedVerdictLocked(old, id, o.By.actor())
 	en.Ctime, en.Seq = e.now(), e.nextSeqLocked()
 	e.renamedDirLocked(id, en)
 	e.renamedLocked(DirRenamed, id, en, old, g)
-	e.shrinkLocked(e.mu.room.Group(e.groupOfLocked(id)), g)
+	e.drafts.shrinkLocked(e.mu.room.Group(e.groupOfLocked(id)), g)
 	return nil
 }
 
 // renameFileLocked is renameLocked for a file.
-func (e *Engine) renameFileLocked(id index.ID, f *File, o *RenameOptions, size, mtime int64, g *gone) error {
+func (e *renames) renameFileLocked(id index.ID, f *File, o *RenameOptions, size, mtime int64, g *gone) error {
 	k := nameKey{o.NewParent, o.NewName}
 	en := e.mu.ix.At(id)
 	from, to := e.kindLocked(en), e.kindOfLocked(k)
@@ -337,10 +340,10 @@ func (e *Engine) renameFileLocked(id index.ID, f *File, o *RenameOptions, size, 
 	if committed && to != draft.Block && e.hollowLocked(id, en) {
 		return errHollow // it has to come up first
 	}
-	if err := e.checkRenameLocked(k, f, en, size); to == draft.Block && err != nil {
+	if err := e.space.checkRenameLocked(k, f, en, size); to == draft.Block && err != nil {
 		return err
 	}
-	if err := e.moveGroupLocked(id, en, e.groupOfLocked(k.parent), e.mu.ix.Lookup(k.parent, k.name), g); err != nil {
+	if err := e.space.moveGroupLocked(id, en, e.groupOfLocked(k.parent), e.mu.ix.Lookup(k.parent, k.name), g); err != nil {
 		return err
 	}
 	target := e.mu.ix.Lookup(k.parent, k.name) // its group may have evicted it
@@ -350,7 +353,7 @@ func (e *Engine) renameFileLocked(id index.ID, f *File, o *RenameOptions, size, 
 	}
 	e.moveNameLocked(id, f, o, from, target, g)
 	if committed && to == draft.Block {
-		e.renamedVerdictLocked(old, id, o.By.actor())
+		e.verdicts.renamedVerdictLocked(old, id, o.By.actor())
 	}
 	was := en.Seq
 	en.Ctime, en.Seq = e.now(), e.nextSeqLocked()
@@ -366,26 +369,26 @@ func (e *Engine) renameFileLocked(id index.ID, f *File, o *RenameOptions, size, 
 			f.synced = 0
 			en.Size, en.Mtime = size, mtime // the record says so, too: it may be a block again before anybody writes
 		case to == draft.Temp:
-			e.newFileLocked(id, en)
+			e.drafts.newFileLocked(id, en)
 		}
 	case !committed:
 		if f == nil { // of an earlier daemon
-			f = e.newFileLocked(id, en)
+			f = e.drafts.newFileLocked(id, en)
 			size, mtime = en.Size, en.Mtime
 		}
 		if en.Flags&flagUncommitted == 0 { // it begins to be a block
 			en.Flags |= flagUncommitted
 			e.mu.blocks--
 		}
-		e.publishLocked(f, en, size, mtime, g)
+		e.drafts.publishLocked(f, en, size, mtime, g)
 	default:
 		e.renamedLocked(BlockRenamed, id, en, old, g)
-		e.retargetLocked(id, id, was, en.Seq)
+		e.copies.retargetLocked(id, id, was, en.Seq)
 		if p := e.mu.promotions[id]; p != nil && p.seq == was {
 			p.seq = en.Seq
 		}
 		if f == nil {
-			e.cascadeLocked(id, en)
+			e.copies.cascadeLocked(id, en)
 		}
 	}
 	e.classifyLocked(id, en)
@@ -393,7 +396,7 @@ func (e *Engine) renameFileLocked(id index.ID, f *File, o *RenameOptions, size, 
 }
 
 // kindOfLocked is what a file of the name k would be.
-func (e *Engine) kindOfLocked(k nameKey) draft.Kind {
+func (e *renames) kindOfLocked(k nameKey) draft.Kind {
 	switch flags := e.nameFlagsLocked(k.parent, k.name); {
 	case flags&flagPlain != 0 || e.mu.room.Group(e.groupOfLocked(k.parent)).Pinned():
 		return draft.Plain
@@ -404,48 +407,48 @@ func (e *Engine) kindOfLocked(k nameKey) draft.Kind {
 }
 
 // leaveBlocksLocked follows that a block is about to get a name of which other tiers and nodes know nothing.
-func (e *Engine) leaveBlocksLocked(id index.ID, en *index.Entry, by fate.Actor) {
+func (e *renames) leaveBlocksLocked(id index.ID, en *index.Entry, by fate.Actor) {
 	e.eventLocked(BlockRemoved, id, fate.Cause{Reason: fate.ReasonRenamed, By: by})
 	if e.remote != nil {
 		e.far.Bury([]driver.Grave{{Path: e.mu.ix.Path(id), Seq: e.nextSeqLocked()}})
 	}
-	e.voidStoresLocked(id, en)
-	e.removeCopiesLocked(id, en)
+	e.copies.voidStoresLocked(id, en)
+	e.copies.removeCopiesLocked(id, en)
 }
 
 // postponeLocked moves a temporary file that its owner still writes, which is not the process that
 // renames, to the name of a block: from now on it is a version of that, and its owner's close commits it.
-func (e *Engine) postponeLocked(id index.ID, f *File, o *RenameOptions, g *gone) {
+func (e *renames) postponeLocked(id index.ID, f *File, o *RenameOptions, g *gone) {
 	en := e.mu.ix.At(id)
 	if f.waits {
-		e.unawaitLocked(f)
+		e.drafts.unawaitLocked(f)
 	} else {
-		e.nameLeftLocked(id, en, o.By.process(), g)
+		e.attrs.nameLeftLocked(id, en, o.By.process(), g)
 		e.mu.ix.Unlink(id)
 		e.mu.blocks--
 	}
 	en.Flags &^= flagTemp | flagPlain
-	e.uncommitLocked(f, en, g)
-	e.regroupLocked(id, en, e.groupOfLocked(o.NewParent))
-	e.dropVersionsOfLocked(f.owner, nameKey{o.NewParent, o.NewName}, g)
+	e.drafts.uncommitLocked(f, en, g)
+	e.space.regroupLocked(id, en, e.groupOfLocked(o.NewParent))
+	e.drafts.dropVersionsOfLocked(f.owner, nameKey{o.NewParent, o.NewName}, g)
 	if e.mu.ix.Lookup(o.NewParent, o.NewName) == 0 {
 		e.mu.ix.Link(id, o.NewParent, o.NewName)
 	} else {
-		e.awaitLocked(f, nameKey{o.NewParent, o.NewName})
+		e.drafts.awaitLocked(f, nameKey{o.NewParent, o.NewName})
 	}
-	e.seatNextLocked(nameKey{o.Parent, o.Name}, g)
+	e.drafts.seatNextLocked(nameKey{o.Parent, o.Name}, g)
 	if en.Lookups > 0 { // the kernel has moved what it knew of the name
 		g.names = append(g.names, goneName{parent: o.NewParent, id: id, name: o.NewName})
 	}
 	e.classifyLocked(id, en)
-	e.changedLocked(o.Parent)
+	e.names.changedLocked(o.Parent)
 }
 
 // renamedLocked tells of a rename from the path old.
-func (e *Engine) renamedLocked(kind EventKind, id index.ID, en *index.Entry, old string, g *gone) {
+func (e *renames) renamedLocked(kind EventKind, id index.ID, en *index.Entry, old string, g *gone) {
 	from, _ := block.ParseKey(old)
 	to, _ := block.ParseKey(e.mu.ix.Path(id))
-	guard := e.guardLocked(e.guardLocked(nil, id), e.mu.ix.Walk(old[:max(strings.LastIndexByte(old, '/'), 0)]))
+	guard := e.lookups.guardLocked(e.lookups.guardLocked(nil, id), e.mu.ix.Walk(old[:max(strings.LastIndexByte(old, '/'), 0)]))
 	e.events.add(Event{Time: time.Unix(0, en.Ctime), Kind: kind, Key: to, From: from, Size: en.Size, guard: guard})
 	if e.remote == nil {
 		return
@@ -453,16 +456,16 @@ func (e *Engine) renamedLocked(kind EventKind, id index.ID, en *index.Entry, old
 	if kind == BlockRenamed {
 		en.Flags &^= flagFetched // another version
 		e.far.Bury([]driver.Grave{{Path: old, Seq: en.Seq}})
-		e.publishedLocked(id, en, math.MaxUint64, true, g)
+		e.elsewhere.publishedLocked(id, en, math.MaxUint64, true, g)
 	}
-	e.ownDirsLocked(id)
+	e.elsewhere.ownDirsLocked(id)
 }
 
 // renumberLocked makes what was below a directory that has moved new versions: those of
 // old may have graves under the new name. Under the old one they get graves, and the
 // directory after what was in it, so that it is empty for who learns of that. Nobody else
 // has the directory, so that a look-up cannot find any of it before that.
-func (e *Engine) renumberLocked(id index.ID, moved []index.ID, from, to string, g *gone) {
+func (e *renames) renumberLocked(id index.ID, moved []index.ID, from, to string, g *gone) {
 	for i := len(moved) - 1; i >= 0; i-- {
 		c := moved[i]
 		en := e.mu.ix.At(c)
@@ -478,14 +481,14 @@ func (e *Engine) renumberLocked(id index.ID, moved []index.ID, from, to string, 
 	}
 }
 
-func (e *Engine) renumberOneLocked(id index.ID, en *index.Entry) {
+func (e *renames) renumberOneLocked(id index.ID, en *index.Entry) {
 	was := en.Seq
 	en.Seq = e.nextSeqLocked()
 	if en.Mode&modeType == modeDir {
 		return
 	}
 	en.Flags &^= flagFetched
-	e.retargetLocked(id, id, was, en.Seq)
+	e.copies.retargetLocked(id, id, was, en.Seq)
 	if p := e.mu.promotions[id]; p != nil && p.seq == was {
 		p.seq = en.Seq
 	}
@@ -493,58 +496,58 @@ func (e *Engine) renumberOneLocked(id index.ID, en *index.Entry) {
 		f.begun = max(f.begun, en.Seq)
 	}
 	if e.mu.files[id] == nil && en.Flags&(flagRefused|flagOnceSeen) == 0 {
-		e.cascadeLocked(id, en) // it may have been waiting as the other version
+		e.copies.cascadeLocked(id, en) // it may have been waiting as the other version
 	}
 }
 
 // moveNameLocked gives id, which was of a kind, the new name, and takes it from target, 0 if nobody has it.
-func (e *Engine) moveNameLocked(id index.ID, f *File, o *RenameOptions, was draft.Kind, target index.ID, g *gone) {
+func (e *renames) moveNameLocked(id index.ID, f *File, o *RenameOptions, was draft.Kind, target index.ID, g *gone) {
 	ix := e.mu.ix
 	from, to := nameKey{o.Parent, o.Name}, nameKey{o.NewParent, o.NewName}
 	en := ix.At(id)
 	waits := f != nil && f.waits
 	switch {
 	case waits:
-		e.unawaitLocked(f)
+		e.drafts.unawaitLocked(f)
 		if holder := ix.Lookup(from.parent, from.name); holder != 0 && e.replacedLocked(holder, was) {
 			e.mu.counters.Removed++
-			e.unlinkLocked(holder, fate.Cause{Reason: fate.ReasonReplaced, By: o.By.actor()}, o.By.process(), g)
-			e.leaveLimboNamedLocked(from, g) // nothing takes the name
+			e.names.unlinkLocked(holder, fate.Cause{Reason: fate.ReasonReplaced, By: o.By.actor()}, o.By.process(), g)
+			e.drafts.leaveLimboNamedLocked(from, g) // nothing takes the name
 		}
 	case ix.Linked(id):
-		e.nameLeftLocked(id, en, o.By.process(), g)
+		e.attrs.nameLeftLocked(id, en, o.By.process(), g)
 		if en.Flags&(flagSynced|flagUncommitted) != 0 && en.Tiers|en.Storing|en.Flags&flagSynced != 0 {
-			e.removeCopiesLocked(id, en) // under the old name
+			e.copies.removeCopiesLocked(id, en) // under the old name
 		}
-		e.leaveLimboNamedLocked(from, g)
+		e.drafts.leaveLimboNamedLocked(from, g)
 	}
 	if f != nil && f.sync && e.nameFlagsLocked(to.parent, to.name)&flagTemp == 0 {
-		e.keepSyncedLocked(en)
+		e.drafts.keepSyncedLocked(en)
 	}
 	if target != 0 && en.Mode&modeType == modeDir {
-		e.nameLeftLocked(target, ix.At(target), o.By.process(), g)
-		e.dropDirLocked(target, ix.At(target), g)
+		e.attrs.nameLeftLocked(target, ix.At(target), o.By.process(), g)
+		e.names.dropDirLocked(target, ix.At(target), g)
 	} else if target != 0 {
-		e.displaceLocked(target, id, to, &o.By, g)
+		e.drafts.displaceLocked(target, id, to, &o.By, g)
 	}
-	e.overtakeLocked(to, false, g)
+	e.drafts.overtakeLocked(to, false, g)
 	if waits {
 		ix.Link(id, to.parent, to.name)
 	} else {
 		ix.Rename(id, to.parent, to.name)
 	}
 	if was == draft.Block {
-		e.overtakeLocked(from, false, g)
+		e.drafts.overtakeLocked(from, false, g)
 	} else { // each rename of a temporary name publishes what its own process wrote
-		e.seatNextLocked(from, g)
+		e.drafts.seatNextLocked(from, g)
 	}
-	e.changedLocked(o.Parent)
-	e.changedLocked(o.NewParent)
+	e.names.changedLocked(o.Parent)
+	e.names.changedLocked(o.NewParent)
 }
 
 // replacedLocked reports whether what had the name of a version that is renamed goes with that: a block, or a
 // temporary file that nobody writes or may yet rename.
-func (e *Engine) replacedLocked(holder index.ID, was draft.Kind) bool {
+func (e *renames) replacedLocked(holder index.ID, was draft.Kind) bool {
 	if was == draft.Block {
 		return e.mu.ix.At(holder).Flags&flagUncommitted == 0
 	}
@@ -553,7 +556,7 @@ func (e *Engine) replacedLocked(holder index.ID, was draft.Kind) bool {
 }
 
 // checkTargetLocked checks that what has the new name may be replaced.
-func (e *Engine) checkTargetLocked(target index.ID, isDir bool, o *RenameOptions, g *gone) error {
+func (e *renames) checkTargetLocked(target index.ID, isDir bool, o *RenameOptions, g *gone) error {
 	if target == 0 {
 		return nil
 	}
@@ -565,7 +568,7 @@ func (e *Engine) checkTargetLocked(target index.ID, isDir bool, o *RenameOptions
 		return block.ErrNotDir
 	case !isDir && tdir:
 		return block.ErrIsDir
-	case tdir && !e.emptyLocked(target, &o.By, g):
+	case tdir && !e.drafts.emptyLocked(target, &o.By, g):
 		return block.ErrNotEmpty
 	}
 	return nil
@@ -573,14 +576,14 @@ func (e *Engine) checkTargetLocked(target index.ID, isDir bool, o *RenameOptions
 
 // renamedDirLocked follows a directory's rename: what is below it may have
 // changed group, and whether its name makes what is below temporary.
-func (e *Engine) renamedDirLocked(id index.ID, en *index.Entry) {
+func (e *renames) renamedDirLocked(id index.ID, en *index.Entry) {
 	ix := e.mu.ix
-	e.markDirLocked(id, en)
+	e.names.markDirLocked(id, en)
 	ix.Descend(id, func(c index.ID, ce *index.Entry) bool {
 		if ce.Mode&modeType == modeDir {
-			e.markDirLocked(c, ce)
+			e.names.markDirLocked(c, ce)
 		} else {
-			e.regroupLocked(c, ce, e.groupOfLocked(ix.Parent(c)))
+			e.space.regroupLocked(c, ce, e.groupOfLocked(ix.Parent(c)))
 		}
 		return true
 	})
@@ -589,7 +592,7 @@ func (e *Engine) renamedDirLocked(id index.ID, en *index.Entry) {
 			continue
 		}
 		for _, s := range waiting {
-			e.regroupLocked(s, ix.At(s), e.groupOfLocked(k.parent))
+			e.space.regroupLocked(s, ix.At(s), e.groupOfLocked(k.parent))
 		}
 	}
 }

@@ -21,7 +21,7 @@ import (
 
 // look looks at what the file system behind memory has left, and sets the limit so that an eighth of the
 // headroom stays free. It returns what is free now.
-func (e *Engine) look() (free int64, err error) {
+func (e *space) look() (free int64, err error) {
 	if free, err = e.primary.FreeBytes(); err != nil {
 		return 0, err
 	}
@@ -34,7 +34,7 @@ func (e *Engine) look() (free int64, err error) {
 // gauge looks whether the file system behind memory has room for n bytes, and evicts for them if it has less than
 // the accounts say; force takes what is leased, too. Where that has brought nothing, because clients of a killed
 // daemon have the blocks open, it leaves the others alone for a while. It returns what was free before. No lock is held.
-func (e *Engine) gauge(n int64, force bool) (free int64, err error) {
+func (e *space) gauge(n int64, force bool) (free int64, err error) {
 	if free, err = e.look(); err != nil {
 		return 0, err
 	}
@@ -42,7 +42,7 @@ func (e *Engine) gauge(n int64, force bool) (free int64, err error) {
 	e.mu.Lock()
 	need := e.mu.room.Relief(n, force, e.now())
 	if need > 0 {
-		e.clearLimboLocked(&g)
+		e.drafts.clearLimboLocked(&g)
 		e.mu.room.Evict(need, need, e.victims(force, &g))
 	}
 	e.mu.Unlock()
@@ -60,12 +60,12 @@ func (e *Engine) gauge(n int64, force bool) (free int64, err error) {
 
 // relieve evicts something after the file system behind memory had no room, of bytes or of files, where
 // the accounts have. force takes what is leased, too.
-func (e *Engine) relieve(force bool) {
+func (e *space) relieve(force bool) {
 	e.gauge(0, force) // if that fails, so will what comes next
 	var g gone
 	e.mu.Lock()
 	e.mu.counters.FileSystemFull++
-	e.clearLimboLocked(&g)
+	e.drafts.clearLimboLocked(&g)
 	e.mu.room.Evict(1, 1, e.victims(force, &g))
 	e.mu.Unlock()
 	e.finish(&g)
@@ -77,7 +77,7 @@ const mostPause = 250 * time.Millisecond
 // withRoom does op until it fails with something else than ErrNoSpace, for which the file system behind
 // memory had no room: it evicts and waits in between, up to WriteTimeout. It returns what op does, or
 // ctx's error.
-func (e *Engine) withRoom(ctx context.Context, w Waiter, op func() error) error {
+func (e *space) withRoom(ctx context.Context, w Waiter, op func() error) error {
 	deadline := e.opts.Now().Add(e.opts.WriteTimeout)
 	for pause := time.Duration(0); ; pause = min(2*pause+time.Millisecond, mostPause) {
 		err := op()
@@ -99,7 +99,7 @@ func (e *Engine) withRoom(ctx context.Context, w Waiter, op func() error) error 
 }
 
 // createFile is Primary.Create with room made for it.
-func (e *Engine) createFile(ctx context.Context, w Waiter) (blob driver.BlobID, file *os.File, err error) {
+func (e *space) createFile(ctx context.Context, w Waiter) (blob driver.BlobID, file *os.File, err error) {
 	err = e.withRoom(ctx, w, func() (err error) {
 		blob, file, err = e.primary.Create()
 		return err
@@ -108,7 +108,7 @@ func (e *Engine) createFile(ctx context.Context, w Waiter) (blob driver.BlobID, 
 }
 
 // atOnce is withRoom for who must not wait.
-func (e *Engine) atOnce(op func() error) error {
+func (e *space) atOnce(op func() error) error {
 	err := op()
 	if errors.Is(err, block.ErrNoSpace) {
 		e.relieve(false)
@@ -119,8 +119,8 @@ func (e *Engine) atOnce(op func() error) error {
 
 // loadAgain asks a tier once more for a block whose file had no room, in time for maxAsked tries while a writer
 // would wait.
-func (e *Engine) loadAgain(p *promotion) {
-	e.relieve(false)
+func (e *loads) loadAgain(p *promotion) {
+	e.space.relieve(false)
 	if waitSpace(e.ctx, nil, e.opts.WriteTimeout/maxAsked) == nil {
 		e.requestLoad(p)
 		return
@@ -145,7 +145,7 @@ func (f *File) whole(size int64) bool {
 
 // full counts that an open or a write waits for n bytes of memory, and logs it now and then. until is when
 // the first lease ends that stands in the way; 0: none does.
-func (e *Engine) full(n, until int64) {
+func (e *space) full(n, until int64) {
 	e.mu.Lock()
 	pinned, limit := e.mu.room.Pinned(), e.mu.room.Limit()
 	of, tell := e.mu.room.Full(n, until, e.now())
@@ -164,7 +164,7 @@ func (e *Engine) full(n, until int64) {
 
 // checkRenameLocked is checkSize for a file that is to get the name of a block. f is its write side, nil if it has
 // none, and size what that has.
-func (e *Engine) checkRenameLocked(k nameKey, f *File, en *index.Entry, size int64) error {
+func (e *space) checkRenameLocked(k nameKey, f *File, en *index.Entry, size int64) error {
 	if f == nil {
 		size = en.Size
 	}
@@ -172,7 +172,7 @@ func (e *Engine) checkRenameLocked(k nameKey, f *File, en *index.Entry, size int
 }
 
 // openRoom makes the accounts, with the groups that the configuration names.
-func (e *Engine) openRoom() (err error) {
+func (e *space) openRoom() (err error) {
 	o := room.Options{
 		CapacityBytes: e.opts.CapacityBytes, HeadroomBytes: e.opts.HeadroomBytes, Policy: e.opts.Policy,
 		HighWatermark: e.opts.HighWatermark, LowWatermark: e.opts.LowWatermark, Groups: map[block.GroupID]room.GroupOptions{},
@@ -193,14 +193,14 @@ func (e *Engine) openRoom() (err error) {
 }
 
 // enterGroupLocked makes a new entry one of a group.
-func (e *Engine) enterGroupLocked(en *index.Entry, n uint32) {
+func (e *space) enterGroupLocked(en *index.Entry, n uint32) {
 	en.Group = n
 	e.mu.room.Enter(n)
 }
 
 // moveGroupLocked accounts a file to another group, in which it will replace
 // target. It fails with ErrQuota if that has no room.
-func (e *Engine) moveGroupLocked(id index.ID, en *index.Entry, to uint32, target index.ID, g *gone) error {
+func (e *space) moveGroupLocked(id index.ID, en *index.Entry, to uint32, target index.ID, g *gone) error {
 	if en.Group == to {
 		return nil
 	}
@@ -216,7 +216,7 @@ func (e *Engine) moveGroupLocked(id index.ID, en *index.Entry, to uint32, target
 }
 
 // regroupLocked accounts a file to another group.
-func (e *Engine) regroupLocked(id index.ID, en *index.Entry, to uint32) {
+func (e *space) regroupLocked(id index.ID, en *index.Entry, to uint32) {
 	if en.Group == to {
 		return
 	}

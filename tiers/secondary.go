@@ -44,8 +44,8 @@ const maxSecondaries = 16
 
 // secondary is the engine's side of one secondary tier, and the Owner of its lane (lanes.go).
 type secondary struct {
-	*lane.Lane // guarded by Engine.mu
-	e          *Engine
+	*lane.Lane // guarded by core.mu
+	e          *core
 	opts       SecondaryOptions // constant
 	tier       driver.Tier
 	n          int
@@ -94,9 +94,9 @@ func (o *Options) checkSecondaries() []error {
 }
 
 // addSecondaries makes the engine's side of the tiers.
-func (e *Engine) addSecondaries() {
+func (e *copies) addSecondaries() {
 	for i, o := range e.opts.Secondaries {
-		s := &secondary{e: e, opts: o, tier: o.Tier, n: i, bit: 1 << i}
+		s := &secondary{e: e.core, opts: o, tier: o.Tier, n: i, bit: 1 << i}
 		s.Lane = lane.New(lane.Options{
 			Name: o.Name, Tier: o.Tier, Bit: s.bit, QueueBytes: o.QueueBytes, SecondHit: o.SecondHit,
 			BatchKeys: e.opts.PromoteBatchKeys, BatchBytes: e.opts.PromoteBatchBytes, Window: e.opts.PromoteWindow, Predict: &s.predict,
@@ -110,17 +110,17 @@ func (e *Engine) addSecondaries() {
 			e.lazy |= s.bit
 		}
 		if h, ok := o.Tier.(driver.Hosted); ok {
-			h.SetHost(&host{e, s})
+			h.SetHost(&host{e.core, s})
 		}
 		e.tiers = append(e.tiers, s)
 	}
 }
 
-func (e *Engine) nextJob() driver.JobID { return driver.JobID(e.jobs.Add(1)) }
+func (e *core) nextJob() driver.JobID { return driver.JobID(e.jobs.Add(1)) }
 
 // host is the engine as one tier sees it.
 type host struct {
-	e *Engine
+	e *core
 	s *secondary
 }
 
@@ -137,7 +137,7 @@ func (h *host) MayEvict(key block.Key) bool {
 	return ok
 }
 
-func (e *Engine) mayEvictLocked(s *secondary, key block.Key, g *gone) bool {
+func (e *core) mayEvictLocked(s *secondary, key block.Key, g *gone) bool {
 	if s.NamingLocked(key) {
 		return false // it is not yet called that, or no more, and whether it was promised is not known
 	}
@@ -154,25 +154,25 @@ func (e *Engine) mayEvictLocked(s *secondary, key block.Key, g *gone) bool {
 			return false
 		}
 	}
-	e.forgetCopyLocked(s, id, en, fate.ReasonCapacity, g)
+	e.copies.forgetCopyLocked(s, id, en, fate.ReasonCapacity, g)
 	return true
 }
 
 // forgetCopyLocked takes note that a tier no longer has its copy of a block. If it
 // was the last one, the name goes.
-func (e *Engine) forgetCopyLocked(s *secondary, id index.ID, en *index.Entry, reason fate.Reason, g *gone) {
+func (e *copies) forgetCopyLocked(s *secondary, id index.ID, en *index.Entry, reason fate.Reason, g *gone) {
 	hollow := e.hollowLocked(id, en)
 	e.clearTiersLocked(id, en, s.bit)
 	e.tierEventLocked(BlockEvicted, s.opts.Name, id, fate.Cause{Reason: reason})
 	if hollow && en.Tiers == 0 {
-		e.dropNameLocked(id, en, BlockRemoved, fate.Cause{Reason: reason}, g)
+		e.names.dropNameLocked(id, en, BlockRemoved, fate.Cause{Reason: reason}, g)
 	} else if hollow {
-		e.settleRemoteLocked(id, en, g)
+		e.elsewhere.settleRemoteLocked(id, en, g)
 	}
 }
 
 // clearTiersLocked takes note that some tiers do not have a block any more.
-func (e *Engine) clearTiersLocked(id index.ID, en *index.Entry, bits uint16) {
+func (e *copies) clearTiersLocked(id index.ID, en *index.Entry, bits uint16) {
 	if e.remote != nil && en.Tiers&bits&e.remote.bit != 0 {
 		e.far.Unwatch(e.keyLocked(id))
 	}
@@ -187,7 +187,7 @@ func (h *host) Lost(key block.Key, err error) {
 	if id := e.mu.ix.Walk(key.Path()); id != 0 {
 		parent := e.mu.ix.Parent(id)
 		if en := e.mu.ix.At(id); en.Mode&modeType == modeDir {
-			e.lostDirLocked(id, en, &g)
+			e.elsewhere.lostDirLocked(id, en, &g)
 		} else if en.Tiers&h.s.bit != 0 && h.s.NamingLocked(key) {
 			// Which block it was shows when the tier is told of the present one.
 			attrs := e.attrsLocked(id, en)
@@ -197,13 +197,13 @@ func (h *host) Lost(key block.Key, err error) {
 			if errors.Is(err, block.ErrCorrupt) {
 				reason = fate.ReasonCorrupt
 			}
-			e.forgetCopyLocked(h.s, id, en, reason, &g)
+			e.copies.forgetCopyLocked(h.s, id, en, reason, &g)
 			if e.mu.ix.Valid(id) && e.mu.ix.Linked(id) && reason == fate.ReasonCorrupt {
-				e.cascadeToLocked(h.s, id, en) // memory still has it
+				e.copies.cascadeToLocked(h.s, id, en) // memory still has it
 			}
 		}
 		if h.s == e.remote {
-			e.settleParentLocked(parent, &g)
+			e.elsewhere.settleParentLocked(parent, &g)
 		}
 	}
 	e.mu.Unlock()
@@ -211,13 +211,13 @@ func (h *host) Lost(key block.Key, err error) {
 }
 
 // hollowLocked reports whether a file is committed and only in secondary tiers.
-func (e *Engine) hollowLocked(id index.ID, en *index.Entry) bool {
+func (e *core) hollowLocked(id index.ID, en *index.Entry) bool {
 	return en.Blob == 0 && en.Tiers != 0 && en.Mode&modeType != modeDir && en.Flags&flagUncommitted == 0 &&
 		e.mu.ix.Linked(id) && e.mu.files[id] == nil
 }
 
 // remoteBit is the bit of the Remote tier in Entry.Tiers; 0 without one.
-func (e *Engine) remoteBit() uint16 {
+func (e *core) remoteBit() uint16 {
 	if e.remote == nil {
 		return 0
 	}
@@ -226,10 +226,10 @@ func (e *Engine) remoteBit() uint16 {
 
 // ownTiers are the tiers of this node that have a block: what others have, they may give
 // up at any time.
-func (e *Engine) ownTiers(en *index.Entry) uint16 { return en.Tiers &^ e.remoteBit() }
+func (e *core) ownTiers(en *index.Entry) uint16 { return en.Tiers &^ e.remoteBit() }
 
 // farLocked reports whether the bytes of a file are with others only.
-func (e *Engine) farLocked(id index.ID, en *index.Entry) bool {
+func (e *core) farLocked(id index.ID, en *index.Entry) bool {
 	return e.hollowLocked(id, en) && e.ownTiers(en) == 0
 }
 
@@ -242,7 +242,7 @@ func fileAttrs(en *index.Entry) driver.Attrs {
 }
 
 // attrsLocked is what a tier is to keep with a block.
-func (e *Engine) attrsLocked(id index.ID, en *index.Entry) driver.Attrs {
+func (e *core) attrsLocked(id index.ID, en *index.Entry) driver.Attrs {
 	a := fileAttrs(en)
 	depth := 0
 	for p := e.mu.ix.Parent(id); p != index.Root && p != 0; p = e.mu.ix.Parent(p) {
@@ -258,13 +258,13 @@ func (e *Engine) attrsLocked(id index.ID, en *index.Entry) driver.Attrs {
 }
 
 // keyLocked is the key of a file that has a name.
-func (e *Engine) keyLocked(id index.ID) block.Key {
+func (e *core) keyLocked(id index.ID) block.Key {
 	key, _ := block.ParseKey(e.mu.ix.Path(id))
 	return key
 }
 
 // removeCopiesLocked tells the tiers that a block is gone for good.
-func (e *Engine) removeCopiesLocked(id index.ID, en *index.Entry) {
+func (e *copies) removeCopiesLocked(id index.ID, en *index.Entry) {
 	bits := en.Tiers | en.Storing
 	if en.Flags&flagSynced != 0 {
 		bits |= e.keeper().bit
@@ -286,7 +286,7 @@ func (e *Engine) removeCopiesLocked(id index.ID, en *index.Entry) {
 // staleCopiesLocked follows a new version of a block under the same name: the
 // copies of the old one go. That which fsync promised stays until the new one takes
 // its place.
-func (e *Engine) staleCopiesLocked(id index.ID, en *index.Entry) {
+func (e *copies) staleCopiesLocked(id index.ID, en *index.Entry) {
 	if en.Flags&flagSynced == 0 {
 		e.removeCopiesLocked(id, en)
 		return
@@ -302,7 +302,7 @@ func (e *Engine) staleCopiesLocked(id index.ID, en *index.Entry) {
 // updateCopiesLocked tells the tiers that a block has the name of id now instead of
 // from, or other attributes. A copy that is still to be begun will have them; until
 // then the tier may hold something else under the name.
-func (e *Engine) updateCopiesLocked(id index.ID, en *index.Entry, from block.Key) {
+func (e *copies) updateCopiesLocked(id index.ID, en *index.Entry, from block.Key) {
 	bits := en.Tiers | en.Storing
 	if en.Storing != 0 {
 		bits = en.Tiers | e.begunLocked(id, en)
@@ -314,7 +314,7 @@ func (e *Engine) updateCopiesLocked(id index.ID, en *index.Entry, from block.Key
 	for _, s := range e.tiers {
 		if s == e.remote {
 			if from != to {
-				e.leaveRemoteLocked(en, from.Path())
+				e.elsewhere.leaveRemoteLocked(en, from.Path())
 			}
 		} else if bits&s.bit != 0 {
 			s.UpdateLocked(lane.Update{From: from, To: to, Attrs: &attrs, ID: id})
@@ -323,7 +323,7 @@ func (e *Engine) updateCopiesLocked(id index.ID, en *index.Entry, from block.Key
 }
 
 // begunLocked returns the tiers that are being given a block.
-func (e *Engine) begunLocked(id index.ID, en *index.Entry) (bits uint16) {
+func (e *copies) begunLocked(id index.ID, en *index.Entry) (bits uint16) {
 	for _, s := range e.tiers {
 		for op := range s.BegunLocked() {
 			if op.ID == id && op.Seq == en.Seq {
@@ -335,13 +335,13 @@ func (e *Engine) begunLocked(id index.ID, en *index.Entry) (bits uint16) {
 }
 
 // TierNames returns the tiers that hold a file, fastest first.
-func (e *Engine) TierNames(id index.ID) []string {
+func (e *report) TierNames(id index.ID) []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.tierNamesLocked(id)
 }
 
-func (e *Engine) tierNamesLocked(id index.ID) []string {
+func (e *report) tierNamesLocked(id index.ID) []string {
 	en := e.mu.ix.At(id)
 	var names []string
 	if en.Blob != 0 || e.mu.files[id] != nil {
@@ -357,7 +357,7 @@ func (e *Engine) tierNamesLocked(id index.ID) []string {
 
 // PresenceOf returns where a file stands: Hit if some tier has it, Pending while
 // it is being written or promoted.
-func (e *Engine) PresenceOf(id index.ID) driver.Presence {
+func (e *report) PresenceOf(id index.ID) driver.Presence {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	en := e.mu.ix.At(id)

@@ -7,6 +7,9 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
+// report is the room of what an operator is shown: counters, groups, jobs, the tiers of a file.
+type report struct{ *core }
+
 // Stats is a snapshot of the engine. Sizes are in bytes.
 type Stats struct {
 	CapacityBytes int64
@@ -38,7 +41,7 @@ type Summary struct {
 }
 
 // Stats returns a snapshot.
-func (e *Engine) Stats() Stats {
+func (e *report) Stats() Stats {
 	st := e.stats()
 	for i, s := range e.tiers {
 		st.Secondaries[i].Stats.State = "online"
@@ -50,7 +53,7 @@ func (e *Engine) Stats() Stats {
 }
 
 // stats is what the engine itself knows.
-func (e *Engine) stats() Stats {
+func (e *report) stats() Stats {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	st := Stats{
@@ -68,7 +71,7 @@ func (e *Engine) stats() Stats {
 	if of, at := e.mu.room.LastFull(); at != 0 {
 		st.FullAt, st.FullOf = time.Unix(0, at), of
 	}
-	st.Counters.Implausible = e.implausible.Load()
+	st.Counters.Implausible = e.elsewhere.implausible.Load()
 	for _, s := range e.tiers {
 		st.Secondaries = append(st.Secondaries, *s.StatsLocked())
 	}
@@ -85,7 +88,7 @@ type GroupStats struct {
 }
 
 // Groups returns a snapshot of the groups that are configured, in no order, or have files, in about that of first sight.
-func (e *Engine) Groups() []GroupStats {
+func (e *report) Groups() []GroupStats {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	out := []GroupStats{}

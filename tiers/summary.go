@@ -80,7 +80,7 @@ func (t *tally) line(b *lane.Batch) *summaryLine {
 
 // summarizeLocked adds a batch to the totals and returns the line that is to be
 // logged about it, nil if that is off. A batch of none tells of memory alone.
-func (e *Engine) summarizeLocked(b *lane.Batch) *summaryLine {
+func (e *report) summarizeLocked(b *lane.Batch) *summaryLine {
 	e.mu.tally.add(b)
 	if !e.opts.TierSummary {
 		return nil
@@ -90,7 +90,7 @@ func (e *Engine) summarizeLocked(b *lane.Batch) *summaryLine {
 
 // logSummary writes one line of the tier log. Source: the tier log of vLLM's
 // Mooncake store connector.
-func (e *Engine) logSummary(l *summaryLine) {
+func (e *report) logSummary(l *summaryLine) {
 	if l == nil {
 		return
 	}

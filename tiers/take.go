@@ -22,11 +22,11 @@ import (
 // It fails with ErrExist if this node has this version or a later one, or the name is
 // taken by something else; ErrNoSpace; ErrNotFound if the Remote tier cannot give it;
 // ErrInvalid for what is no file; or ctx's error.
-func (e *Engine) Take(ctx context.Context, h *Holding) error {
+func (e *lending) Take(ctx context.Context, h *Holding) error {
 	if err := block.CheckPath(h.Path); err != nil {
 		return err
 	}
-	if e.remote == nil || h.Mode&modeType != modeRegular || h.Size < 0 || !e.plausible(h.Seq) {
+	if e.remote == nil || h.Mode&modeType != modeRegular || h.Size < 0 || !e.elsewhere.plausible(h.Seq) {
 		return &block.Error{Op: "take", Err: block.ErrInvalid}
 	}
 	var p *promotion
@@ -39,7 +39,7 @@ func (e *Engine) Take(ctx context.Context, h *Holding) error {
 	}
 	var g gone
 	e.mu.Lock()
-	e.observeLocked(h.Seq)
+	e.elsewhere.observeLocked(h.Seq)
 	id, err := e.takeLocked(h, p != nil, &g)
 	landed := false
 	if err == nil {
@@ -49,15 +49,15 @@ func (e *Engine) Take(ctx context.Context, h *Holding) error {
 	e.mu.Unlock()
 	e.finish(&g)
 	if p != nil && !landed {
-		e.failPromotion(p, ErrStale)
+		e.loads.failPromotion(p, ErrStale)
 	}
 	if err != nil {
 		return err
 	}
-	defer e.Forget(id, 1)
+	defer e.names.Forget(id, 1)
 	if landed {
-		e.learnAttrs(p, o.Attrs)
-		e.finishPromotion(e.remote, p, o)
+		e.elsewhere.learnAttrs(p, o.Attrs)
+		e.loads.finishPromotion(e.remote, p, o)
 		err = p.err
 	} else {
 		err = e.promoteTaken(ctx, id)
@@ -69,19 +69,19 @@ func (e *Engine) Take(ctx context.Context, h *Holding) error {
 	if en := e.mu.ix.At(id); e.mu.ix.Linked(id) && en.Seq == h.Seq {
 		for _, s := range e.tiers {
 			if s != e.remote {
-				e.cascadeToLocked(s, id, en)
+				e.copies.cascadeToLocked(s, id, en)
 			}
 		}
 	}
 	e.mu.Unlock()
-	e.CloseRead(id) // what the promotion pinned it with
+	e.opens.CloseRead(id) // what the promotion pinned it with
 	return nil
 }
 
 // promoteTaken is promote for a copy that this node takes.
-func (e *Engine) promoteTaken(ctx context.Context, id index.ID) error {
+func (e *lending) promoteTaken(ctx context.Context, id index.ID) error {
 	e.mu.Lock()
-	p, first := e.promotionLocked(id, false)
+	p, first := e.loads.promotionLocked(id, false)
 	if p == nil {
 		e.mu.Unlock()
 		return ErrStale
@@ -91,14 +91,14 @@ func (e *Engine) promoteTaken(ctx context.Context, id index.ID) error {
 	p.tier.HastenLocked(&p.Load)
 	e.mu.Unlock()
 	if first {
-		e.startPromotion(p)
+		e.loads.startPromotion(p)
 	}
-	return e.awaitPromotion(ctx, p, nil, noDeadline)
+	return e.loads.awaitPromotion(ctx, p, nil, noDeadline)
 }
 
 // hasOlder reports whether this node itself has a version of what is offered that is to
 // give way to it.
-func (e *Engine) hasOlder(h *Holding) bool {
+func (e *lending) hasOlder(h *Holding) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	id := e.mu.ix.Walk(h.Path)
@@ -106,7 +106,7 @@ func (e *Engine) hasOlder(h *Holding) bool {
 }
 
 // outdoneLocked reports whether an entry gives way to what is offered.
-func (e *Engine) outdoneLocked(en *index.Entry, h *Holding) bool {
+func (e *lending) outdoneLocked(en *index.Entry, h *Holding) bool {
 	return en.Mode&modeType == modeRegular && en.Seq < h.Seq && en.Flags&flagUncommitted == 0 &&
 		!e.mu.room.Group(en.Group).Pinned() && (en.Blob != 0 || e.ownTiers(en) != 0)
 }
@@ -114,8 +114,8 @@ func (e *Engine) outdoneLocked(en *index.Entry, h *Holding) bool {
 // fetchAside fetches a block into memory that has no name yet, because that has another
 // version. The caller carries the promotion on: with landLocked and finishPromotion, or
 // failPromotion.
-func (e *Engine) fetchAside(ctx context.Context, h *Holding) (*promotion, *driver.Outcome, error) {
-	p := &promotion{e: e, seq: h.Seq, tier: e.remote, away: make(chan struct{}), done: make(chan struct{})}
+func (e *lending) fetchAside(ctx context.Context, h *Holding) (*promotion, *driver.Outcome, error) {
+	p := &promotion{e: e.core, seq: h.Seq, tier: e.remote, away: make(chan struct{}), done: make(chan struct{})}
 	p.Load = lane.Load{Size: h.Size, Sum: h.Sum, Copy: true, For: p}
 	close(p.away)
 	p.Key, _ = block.ParseKey(h.Path)
@@ -131,24 +131,24 @@ func (e *Engine) fetchAside(ctx context.Context, h *Holding) (*promotion, *drive
 	p.group = e.mu.room.Group(e.mu.room.Number(block.GroupID(dir)))
 	e.mu.orphans[p] = struct{}{}
 	e.mu.Unlock()
-	err := e.roomForPromotion(ctx, p)
+	err := e.loads.roomForPromotion(ctx, p)
 	if err == nil {
-		p.blob, p.File, err = e.createFile(ctx, nil)
+		p.blob, p.File, err = e.space.createFile(ctx, nil)
 	}
 	if err != nil {
-		e.noRoom(p, err)
+		e.loads.noRoom(p, err)
 		return nil, nil, err
 	}
 	done := make(chan *driver.Outcome, 1)
 	var settled atomic.Bool // by who comes first: the tier, or the caller who waits no longer
 	p.aside = func(o *driver.Outcome) {
 		if !settled.CompareAndSwap(false, true) {
-			e.failPromotion(p, block.ErrNotFound) // now that nothing writes to its file
+			e.loads.failPromotion(p, block.ErrNotFound) // now that nothing writes to its file
 			return
 		}
 		done <- o
 	}
-	e.requestLoad(p)
+	e.loads.requestLoad(p)
 	t := time.NewTimer(e.opts.PromoteTimeout)
 	defer t.Stop()
 	err = block.ErrNotFound
@@ -167,18 +167,18 @@ func (e *Engine) fetchAside(ctx context.Context, h *Holding) (*promotion, *drive
 	return nil, nil, err
 }
 
-func (e *Engine) fetchedAside(p *promotion, o *driver.Outcome) (*promotion, *driver.Outcome, error) {
+func (e *lending) fetchedAside(p *promotion, o *driver.Outcome) (*promotion, *driver.Outcome, error) {
 	if o.Status == driver.Loaded {
 		return p, o, nil
 	}
 	err := errors.Join(block.ErrNotFound, o.Err)
-	e.failPromotion(p, err)
+	e.loads.failPromotion(p, err)
 	return nil, nil, err
 }
 
 // landLocked makes p, which has fetched a block, the promotion of the entry that was made
 // for it. False: there is one already.
-func (e *Engine) landLocked(p *promotion, id index.ID) bool {
+func (e *lending) landLocked(p *promotion, id index.ID) bool {
 	en := e.mu.ix.At(id)
 	if e.mu.promotions[id] != nil || en.Seq != p.seq || en.Size != p.Size || !e.hollowLocked(id, en) {
 		return false
@@ -192,7 +192,7 @@ func (e *Engine) landLocked(p *promotion, id index.ID) bool {
 // takeLocked enters a block that is offered, and the directories above it. over: in place
 // of an older version of this node's own. A grave may have come since it was offered: its
 // maker's word is given once, and Supersede found nothing to drop then.
-func (e *Engine) takeLocked(h *Holding, over bool, g *gone) (index.ID, error) {
+func (e *lending) takeLocked(h *Holding, over bool, g *gone) (index.ID, error) {
 	if e.far.Buried(h.Path) > h.Seq {
 		return 0, &block.Error{Op: "take", Err: block.ErrExist}
 	}
@@ -208,7 +208,7 @@ func (e *Engine) takeLocked(h *Holding, over bool, g *gone) (index.ID, error) {
 			if depth < len(h.Dirs) {
 				l.Mode, l.UID, l.GID = modeDir|h.Dirs[depth].Mode&0o7777, h.Dirs[depth].UID, h.Dirs[depth].GID
 			}
-			id = e.enterLocked(parent, name, &l)
+			id = e.elsewhere.enterLocked(parent, name, &l)
 		}
 		if en := e.mu.ix.At(id); en.Mode&modeType != modeDir || en.Flags&flagTemp != 0 {
 			return 0, &block.Error{Op: "take", Err: block.ErrExist}
@@ -217,7 +217,7 @@ func (e *Engine) takeLocked(h *Holding, over bool, g *gone) (index.ID, error) {
 	}
 }
 
-func (e *Engine) takeFileLocked(parent index.ID, name string, id index.ID, h *Holding, over bool, g *gone) (index.ID, error) {
+func (e *lending) takeFileLocked(parent index.ID, name string, id index.ID, h *Holding, over bool, g *gone) (index.ID, error) {
 	if len(e.mu.waiting[nameKey{parent, name}]) > 0 || e.nameFlagsLocked(parent, name) != 0 {
 		return 0, &block.Error{Op: "take", Err: block.ErrExist}
 	}
@@ -228,12 +228,12 @@ func (e *Engine) takeFileLocked(parent index.ID, name string, id index.ID, h *Ho
 			return id, nil
 		case over && e.outdoneLocked(en, h), e.farLocked(id, en) && en.Seq < h.Seq:
 			e.mu.counters.Superseded++
-			e.dropNameLocked(id, en, BlockRemoved, fate.Cause{Reason: fate.ReasonReplaced}, g)
+			e.names.dropNameLocked(id, en, BlockRemoved, fate.Cause{Reason: fate.ReasonReplaced}, g)
 		default:
 			return 0, &block.Error{Op: "take", Err: block.ErrExist}
 		}
 	}
-	return e.enterLocked(parent, name, &driver.Located{
+	return e.elsewhere.enterLocked(parent, name, &driver.Located{
 		Seq: h.Seq, Size: h.Size, Mode: h.Mode, UID: h.UID, GID: h.GID, Mtime: h.Mtime,
 	}), nil
 }
@@ -244,17 +244,17 @@ func (e *Engine) takeFileLocked(parent index.ID, name string, id index.ID, h *Ho
 // else it is announced anew. So one whose grave is learned before those of what was in it
 // stays, empty: the makers of graves see to the order, and where that is lost (an exchange
 // after a partition), an empty directory is the harm.
-func (e *Engine) Supersede(path string, dir bool, seq uint64) {
+func (e *lending) Supersede(path string, dir bool, seq uint64) {
 	var g gone
 	e.mu.Lock()
-	if id := e.mu.ix.Walk(path); e.observeLocked(seq) && id != 0 && id != index.Root {
+	if id := e.mu.ix.Walk(path); e.elsewhere.observeLocked(seq) && id != 0 && id != index.Root {
 		e.supersedeLocked(id, dir, seq, &g)
 	}
 	e.mu.Unlock()
 	e.finish(&g)
 }
 
-func (e *Engine) supersedeLocked(id index.ID, dir bool, seq uint64, g *gone) {
+func (e *lending) supersedeLocked(id index.ID, dir bool, seq uint64, g *gone) {
 	en := e.mu.ix.At(id)
 	isDir := en.Mode&modeType == modeDir
 	switch {
@@ -263,27 +263,27 @@ func (e *Engine) supersedeLocked(id index.ID, dir bool, seq uint64, g *gone) {
 		e.mu.counters.Superseded++
 		parent, reason := e.mu.ix.Parent(id), fate.ReasonSuperseded
 		if e.remote != nil {
-			if l, ok := e.locate(e.mu.ix.Path(id)); ok && l.Seq > en.Seq {
+			if l, ok := e.elsewhere.locate(e.mu.ix.Path(id)); ok && l.Seq > en.Seq {
 				reason = fate.ReasonReplaced
 			}
 		}
-		e.dropNameLocked(id, en, BlockRemoved, fate.Cause{Reason: reason}, g)
-		e.settleParentLocked(parent, g)
-	case e.mu.ix.Children(id) == 0 && !e.waitsBelowLocked(id):
+		e.names.dropNameLocked(id, en, BlockRemoved, fate.Cause{Reason: reason}, g)
+		e.elsewhere.settleParentLocked(parent, g)
+	case e.mu.ix.Children(id) == 0 && !e.drafts.waitsBelowLocked(id):
 		if en.Lookups > 0 {
 			g.names = append(g.names, goneName{parent: e.mu.ix.Parent(id), id: id, name: e.mu.ix.Name(id)})
 		}
-		e.dropDirLocked(id, en, g)
+		e.names.dropDirLocked(id, en, g)
 	case e.remote == nil || en.Tiers&e.remote.bit == 0:
 		en.Seq = e.nextSeqLocked()
-		e.dirEventLocked(DirCreated, id)
+		e.elsewhere.dirEventLocked(DirCreated, id)
 	}
 }
 
 // Observe raises the number that the next version gets above seq, unless that is from
 // too far in the future.
-func (e *Engine) Observe(seq uint64) {
+func (e *lending) Observe(seq uint64) {
 	e.mu.Lock()
-	e.observeLocked(seq)
+	e.elsewhere.observeLocked(seq)
 	e.mu.Unlock()
 }

@@ -18,14 +18,14 @@ const promiseGrace = 10e9 // nanoseconds
 
 // versionLocked makes a version of the name k, with the mode, owner and pin of base, and the empty
 // file blob.
-func (e *Engine) versionLocked(k nameKey, base *index.Entry, by *Caller, blob driver.BlobID) *File {
+func (e *drafts) versionLocked(k nameKey, base *index.Entry, by *Caller, blob driver.BlobID) *File {
 	mode, uid, gid, pinned, expires := base.Mode, base.UID, base.GID, base.Flags&flagPinned, base.Expires
 	id := e.mu.ix.Alloc()
 	en := e.mu.ix.At(id)
 	now := e.now()
 	en.Mode, en.UID, en.GID, en.Expires, en.Blob = mode, uid, gid, expires, uint64(blob)
 	en.Mtime, en.Atime, en.Ctime = now, now, now
-	e.enterGroupLocked(en, e.groupOfLocked(k.parent))
+	e.space.enterGroupLocked(en, e.groupOfLocked(k.parent))
 	en.Flags = flagUncommitted | pinned | e.nameFlagsLocked(k.parent, k.name)
 	f := e.newFileLocked(id, en)
 	f.owner = by.process()
@@ -35,13 +35,13 @@ func (e *Engine) versionLocked(k nameKey, base *index.Entry, by *Caller, blob dr
 }
 
 // awaitLocked makes f wait for the name k.
-func (e *Engine) awaitLocked(f *File, k nameKey) {
+func (e *drafts) awaitLocked(f *File, k nameKey) {
 	f.waits, f.name = true, k
 	e.mu.waiting[k] = append(e.mu.waiting[k], f.id)
 }
 
 // unawaitLocked takes f off the list of those that wait for a name.
-func (e *Engine) unawaitLocked(f *File) {
+func (e *drafts) unawaitLocked(f *File) {
 	ids := e.mu.waiting[f.name]
 	for i, id := range ids {
 		if id == f.id {
@@ -59,7 +59,7 @@ func (e *Engine) unawaitLocked(f *File) {
 
 // ownVersionLocked returns the version of a name that the caller finds there, 0 if none. The latest
 // wins.
-func (e *Engine) ownVersionLocked(k nameKey, by *Caller) (own index.ID) {
+func (e *drafts) ownVersionLocked(k nameKey, by *Caller) (own index.ID) {
 	for _, id := range e.mu.waiting[k] {
 		if e.mu.files[id].mineLocked(by) {
 			own = id
@@ -70,7 +70,7 @@ func (e *Engine) ownVersionLocked(k nameKey, by *Caller) (own index.ID) {
 
 // renounceLocked follows that a thread does something else with the name k than to open the version
 // that it was promised: it does not come for that any more.
-func (e *Engine) renounceLocked(k nameKey, by *Caller, g *gone) {
+func (e *drafts) renounceLocked(k nameKey, by *Caller, g *gone) {
 	for _, id := range e.mu.waiting[k] {
 		if f := e.mu.files[id]; f.promisedLocked(by) {
 			e.dropVersionLocked(f, g)
@@ -80,17 +80,17 @@ func (e *Engine) renounceLocked(k nameKey, by *Caller, g *gone) {
 }
 
 // dropVersionLocked makes an unlinked file of a version that waits.
-func (e *Engine) dropVersionLocked(f *File, g *gone) {
+func (e *drafts) dropVersionLocked(f *File, g *gone) {
 	e.unawaitLocked(f)
 	if dir := f.name.parent; e.mu.ix.Valid(dir) {
-		e.strayLocked(dir, e.mu.ix.At(dir))
+		e.elsewhere.strayLocked(dir, e.mu.ix.At(dir))
 	}
-	e.dropNameLocked(f.id, e.mu.ix.At(f.id), BlockRemoved, fate.Cause{}, g)
+	e.names.dropNameLocked(f.id, e.mu.ix.At(f.id), BlockRemoved, fate.Cause{}, g)
 }
 
 // overtakeLocked follows that the name k was taken or removed: the versions that wait for it are
 // unlinked files, but those that are yet to be opened.
-func (e *Engine) overtakeLocked(k nameKey, replaced bool, g *gone) {
+func (e *drafts) overtakeLocked(k nameKey, replaced bool, g *gone) {
 	if draft.Survives(replaced) {
 		return
 	}
@@ -102,7 +102,7 @@ func (e *Engine) overtakeLocked(k nameKey, replaced bool, g *gone) {
 }
 
 // dropVersionsOfLocked makes unlinked files of the versions of the name k that a process has.
-func (e *Engine) dropVersionsOfLocked(p Process, k nameKey, g *gone) {
+func (e *drafts) dropVersionsOfLocked(p Process, k nameKey, g *gone) {
 	for _, id := range append([]index.ID(nil), e.mu.waiting[k]...) {
 		if f := e.mu.files[id]; f.owner == p && f.promised == 0 {
 			e.dropVersionLocked(f, g)
@@ -110,13 +110,13 @@ func (e *Engine) dropVersionsOfLocked(p Process, k nameKey, g *gone) {
 	}
 	id := e.mu.ix.Lookup(k.parent, k.name)
 	if f := e.mu.files[id]; f != nil && f.owner == p && e.mu.ix.At(id).Flags&flagUncommitted != 0 {
-		e.dropNameLocked(id, e.mu.ix.At(id), BlockRemoved, fate.Cause{}, g)
+		e.names.dropNameLocked(id, e.mu.ix.At(id), BlockRemoved, fate.Cause{}, g)
 	}
 }
 
 // takeTempLocked gives the name that f waits for to f, now that f is closed, unless somebody
 // writes what has it. That becomes a version of its owner's, who may yet rename it.
-func (e *Engine) takeTempLocked(f *File, g *gone) {
+func (e *drafts) takeTempLocked(f *File, g *gone) {
 	k := f.name
 	holder := e.mu.ix.Lookup(k.parent, k.name)
 	if holder == 0 {
@@ -127,9 +127,9 @@ func (e *Engine) takeTempLocked(f *File, g *gone) {
 	if en.Mode&modeType == modeDir || hf != nil && hf.openLocked() {
 		return
 	}
-	e.nameLeftLocked(holder, en, Process{}, g)
+	e.attrs.nameLeftLocked(holder, en, Process{}, g)
 	if hf == nil || hf.left { // nobody's
-		e.dropNameLocked(holder, en, BlockRemoved, fate.Cause{}, g)
+		e.names.dropNameLocked(holder, en, BlockRemoved, fate.Cause{}, g)
 	} else {
 		e.mu.ix.Unlink(holder)
 		e.mu.blocks--
@@ -142,14 +142,14 @@ func (e *Engine) takeTempLocked(f *File, g *gone) {
 }
 
 // uncommitLocked follows that only its own process finds f any more: a crash must not bring it back.
-func (e *Engine) uncommitLocked(f *File, en *index.Entry, g *gone) {
+func (e *drafts) uncommitLocked(f *File, en *index.Entry, g *gone) {
 	en.Flags |= flagUncommitted
 	f.recorded = true
 	g.records = append(g.records, f.id)
 }
 
 // takeTemp is takeTempLocked for a version whose last descriptor is closed, and not yet released.
-func (e *Engine) takeTemp(f *File) error {
+func (e *drafts) takeTemp(f *File) error {
 	if _, err := e.commit(f); err != nil {
 		return err
 	}
@@ -168,7 +168,7 @@ func (e *Engine) takeTemp(f *File) error {
 }
 
 // sharedName reports whether other versions wait for the temporary name of f.
-func (e *Engine) sharedName(f *File) bool {
+func (e *drafts) sharedName(f *File) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return !f.waits && e.mu.ix.Linked(f.id) && len(e.mu.waiting[nameKey{e.mu.ix.Parent(f.id), e.mu.ix.Name(f.id)}]) > 0
@@ -176,7 +176,7 @@ func (e *Engine) sharedName(f *File) bool {
 
 // yieldLocked gives the temporary name of f, whose owner has died while it wrote, to the latest version
 // that is closed and waits for it. Without one f is nobody's, and goes with the rename of another version.
-func (e *Engine) yieldLocked(f *File, g *gone) {
+func (e *drafts) yieldLocked(f *File, g *gone) {
 	f.left = true
 	k := nameKey{e.mu.ix.Parent(f.id), e.mu.ix.Name(f.id)}
 	ids := e.mu.waiting[k]
@@ -189,7 +189,7 @@ func (e *Engine) yieldLocked(f *File, g *gone) {
 }
 
 // yield is yieldLocked for a file whose last descriptor is closed, and not yet released.
-func (e *Engine) yield(f *File) {
+func (e *drafts) yield(f *File) {
 	var g gone
 	e.mu.Lock()
 	if e.mu.ix.Linked(f.id) && !f.openLocked() {
@@ -202,7 +202,7 @@ func (e *Engine) yield(f *File) {
 // hearLocked follows closes of the file that has a temporary name for which a closed version waits: of those of
 // the process that made it the kernel tells by the release alone, which may come after what another
 // process does next. It gives the lock up meanwhile.
-func (e *Engine) hearLocked(id index.ID, by *Caller) {
+func (e *drafts) hearLocked(id index.ID, by *Caller) {
 	f := e.mu.files[id]
 	if len(e.mu.waiting) == 0 || f == nil || !e.mu.ix.Linked(id) || e.kindLocked(e.mu.ix.At(id)) != draft.Temp {
 		return
@@ -230,14 +230,14 @@ func (e *Engine) hearLocked(id index.ID, by *Caller) {
 }
 
 // hearNameLocked is hearLocked for what all see under a name.
-func (e *Engine) hearNameLocked(parent index.ID, name string, by *Caller) {
+func (e *drafts) hearNameLocked(parent index.ID, name string, by *Caller) {
 	if len(e.mu.waiting) > 0 {
 		e.hearLocked(e.mu.ix.Lookup(parent, name), by)
 	}
 }
 
 // seatLocked gives f a name that is free, for all to see: of plain names, which are not committed.
-func (e *Engine) seatLocked(f *File, k nameKey, g *gone) {
+func (e *drafts) seatLocked(f *File, k nameKey, g *gone) {
 	if f.waits {
 		e.unawaitLocked(f)
 	}
@@ -248,12 +248,12 @@ func (e *Engine) seatLocked(f *File, k nameKey, g *gone) {
 	e.mu.ix.Link(f.id, k.parent, k.name)
 	e.mu.blocks++
 	e.classifyLocked(f.id, en)
-	e.changedLocked(k.parent)
+	e.names.changedLocked(k.parent)
 }
 
 // seatNextLocked gives a name that has become free to the latest version that is being written for it: of a
 // block, hidden. What is closed only its own process finds, until it renames it.
-func (e *Engine) seatNextLocked(k nameKey, g *gone) {
+func (e *drafts) seatNextLocked(k nameKey, g *gone) {
 	ids := e.mu.waiting[k]
 	for i := len(ids) - 1; i >= 0 && e.mu.ix.Lookup(k.parent, k.name) == 0; i-- {
 		switch f := e.mu.files[ids[i]]; {
@@ -261,7 +261,7 @@ func (e *Engine) seatNextLocked(k nameKey, g *gone) {
 		case e.kindLocked(e.mu.ix.At(f.id)) == draft.Block:
 			e.unawaitLocked(f)
 			e.mu.ix.Link(f.id, k.parent, k.name)
-			e.changedLocked(k.parent)
+			e.names.changedLocked(k.parent)
 		default:
 			e.seatLocked(f, k, g)
 		}
@@ -270,7 +270,7 @@ func (e *Engine) seatNextLocked(k nameKey, g *gone) {
 
 // emptyLocked reports whether a directory is empty to a process. What others write there, and only they
 // find, is unlinked files then.
-func (e *Engine) emptyLocked(dir index.ID, by *Caller, g *gone) bool {
+func (e *drafts) emptyLocked(dir index.ID, by *Caller, g *gone) bool {
 	var others []*File
 	n := e.mu.ix.Children(dir)
 	if n > 0 && int64(n) <= e.writing.Load() {
@@ -299,14 +299,14 @@ func (e *Engine) emptyLocked(dir index.ID, by *Caller, g *gone) bool {
 		if f.waits {
 			e.dropVersionLocked(f, g)
 		} else {
-			e.dropNameLocked(f.id, e.mu.ix.At(f.id), BlockRemoved, fate.Cause{}, g)
+			e.names.dropNameLocked(f.id, e.mu.ix.At(f.id), BlockRemoved, fate.Cause{}, g)
 		}
 	}
 	return true
 }
 
 // waitsBelowLocked reports whether a version waits for a name in a directory.
-func (e *Engine) waitsBelowLocked(dir index.ID) bool {
+func (e *drafts) waitsBelowLocked(dir index.ID) bool {
 	for k := range e.mu.waiting {
 		if k.parent == dir {
 			return true
@@ -318,7 +318,7 @@ func (e *Engine) waitsBelowLocked(dir index.ID) bool {
 // expireVersionsLocked gives up versions that were promised and not opened, and temporary files that
 // nobody has had open for TempExpiry. It returns those that are closed and wait for their process to
 // rename them.
-func (e *Engine) expireVersionsLocked(g *gone) (closed map[Process][]index.ID) {
+func (e *drafts) expireVersionsLocked(g *gone) (closed map[Process][]index.ID) {
 	now := e.now()
 	for id, f := range e.mu.files {
 		en := e.mu.ix.At(id)
@@ -346,14 +346,14 @@ func (e *Engine) expireVersionsLocked(g *gone) (closed map[Process][]index.ID) {
 			e.dropVersionLocked(f, g)
 		default:
 			e.mu.counters.Expired++
-			e.dropNameLocked(id, en, BlockRemoved, fate.Cause{Reason: fate.ReasonAbandoned}, g)
+			e.names.dropNameLocked(id, en, BlockRemoved, fate.Cause{Reason: fate.ReasonAbandoned}, g)
 		}
 	}
 	return closed
 }
 
 // expireVersions gives up what has expired, and what only a process that has ended could rename.
-func (e *Engine) expireVersions() {
+func (e *drafts) expireVersions() {
 	var g gone
 	e.mu.Lock()
 	closed := e.expireVersionsLocked(&g)

@@ -34,7 +34,7 @@ func (v *Viewer) may(want, mode, uid, gid uint32) bool {
 }
 
 // reachesLocked reports whether v may search a directory and all above it.
-func (e *Engine) reachesLocked(v *Viewer, dir index.ID) bool {
+func (e *lookups) reachesLocked(v *Viewer, dir index.ID) bool {
 	for ; dir != 0; dir = e.mu.ix.Parent(dir) {
 		if en := e.mu.ix.At(dir); !v.may(maySearch, en.Mode, en.UID, en.GID) {
 			return false
@@ -44,7 +44,7 @@ func (e *Engine) reachesLocked(v *Viewer, dir index.ID) bool {
 }
 
 // showsLocked reports whether v may read a file in a directory.
-func (e *Engine) showsLocked(v *Viewer, dir, id index.ID) bool {
+func (e *lookups) showsLocked(v *Viewer, dir, id index.ID) bool {
 	if v == nil {
 		return true
 	}
@@ -54,7 +54,7 @@ func (e *Engine) showsLocked(v *Viewer, dir, id index.ID) bool {
 
 // showsFarLocked reports whether v may read what others have at a path: the directories above it may
 // be theirs as well.
-func (e *Engine) showsFarLocked(v *Viewer, path string, l *driver.Located) bool {
+func (e *lookups) showsFarLocked(v *Viewer, path string, l *driver.Located) bool {
 	if v == nil {
 		return true
 	}
@@ -68,14 +68,14 @@ func (e *Engine) showsFarLocked(v *Viewer, path string, l *driver.Located) bool 
 			return e.reachesLocked(v, id)
 		}
 		var above driver.Located
-		above, ok = e.locate(path)
+		above, ok = e.elsewhere.locate(path)
 		l, want = &above, maySearch
 	}
 }
 
 // guardLocked appends what keeps users from knowing of an entry by its name: of it and the directories
 // above it those that not all may read. It appends nothing for most.
-func (e *Engine) guardLocked(guard []driver.DirAttrs, id index.ID) []driver.DirAttrs {
+func (e *lookups) guardLocked(guard []driver.DirAttrs, id index.ID) []driver.DirAttrs {
 	for ; id != 0; id = e.mu.ix.Parent(id) {
 		en := e.mu.ix.At(id)
 		if all := wanted(en.Mode) * 0o111; en.Mode&all != all {

@@ -10,15 +10,22 @@ import (
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
+// verdicts is the room that says why a block is not there.
+type verdicts struct {
+	*core
+
+	fates *fate.Memory // guarded by core.mu
+}
+
 // verdictLocked notes what happened to the block of an entry that has a name.
-func (e *Engine) verdictLocked(id index.ID, kind fate.Kind, tier string, why fate.Cause) {
-	e.mu.fates.Add(e.pathHashLocked(id), fate.Fate{
+func (e *verdicts) verdictLocked(id index.ID, kind fate.Kind, tier string, why fate.Cause) {
+	e.fates.Add(e.pathHashLocked(id), fate.Fate{
 		Time: e.now(), Event: e.events.Next(), Kind: kind, Tier: tier, Reason: why.Reason, By: why.By,
 	})
 }
 
 // noteLocked remembers an event that says why a block is not where it was.
-func (e *Engine) noteLocked(ev EventKind, tier string, id index.ID, why fate.Cause) {
+func (e *verdicts) noteLocked(ev EventKind, tier string, id index.ID, why fate.Cause) {
 	if ev != BlockEvicted && ev != BlockRemoved {
 		return
 	}
@@ -37,7 +44,7 @@ func (e *Engine) noteLocked(ev EventKind, tier string, id index.ID, why fate.Cau
 	}
 	if ev == BlockRemoved && tier == "" {
 		// The last tier that had it has just lost it: the verdict on that says more.
-		if e.mu.fates.Is(e.pathHashLocked(id), e.events.Next()-1, why.Reason) {
+		if e.fates.Is(e.pathHashLocked(id), e.events.Next()-1, why.Reason) {
 			return
 		}
 	}
@@ -45,17 +52,17 @@ func (e *Engine) noteLocked(ev EventKind, tier string, id index.ID, why fate.Cau
 }
 
 // renamedVerdictLocked remembers that what was called from is called otherwise now.
-func (e *Engine) renamedVerdictLocked(from string, id index.ID, by fate.Actor) {
-	e.mu.fates.Add(e.mu.fates.Hash(from), fate.Fate{Time: e.now(), Kind: fate.Renamed, By: by, To: e.mu.ix.Path(id)})
+func (e *verdicts) renamedVerdictLocked(from string, id index.ID, by fate.Actor) {
+	e.fates.Add(e.fates.Hash(from), fate.Fate{Time: e.now(), Kind: fate.Renamed, By: by, To: e.mu.ix.Path(id)})
 }
 
 // judgeLocked remembers that a promotion brought nothing, in time or at all.
-func (e *Engine) judgeLocked(p *promotion, kind fate.Kind, rule fate.Reason) {
-	e.mu.fates.Add(e.mu.fates.Hash(p.Key.Path()), fate.Fate{Time: e.now(), Kind: kind, Tier: p.tier.opts.Name, Reason: rule})
+func (e *verdicts) judgeLocked(p *promotion, kind fate.Kind, rule fate.Reason) {
+	e.fates.Add(e.fates.Hash(p.Key.Path()), fate.Fate{Time: e.now(), Kind: kind, Tier: p.tier.opts.Name, Reason: rule})
 }
 
 // failedVerdictLocked remembers why a promotion failed, where nothing more precise is known.
-func (e *Engine) failedVerdictLocked(p *promotion, err error) {
+func (e *verdicts) failedVerdictLocked(p *promotion, err error) {
 	if kind, rule := fate.OfLoad(err); kind != "" && !errors.Is(err, ErrStale) {
 		e.judgeLocked(p, kind, rule)
 	}
@@ -64,14 +71,14 @@ func (e *Engine) failedVerdictLocked(p *promotion, err error) {
 // Why returns why the block at a path below the mount is not there, or that it is. It takes the
 // lock for a moment and does not wait. What happened to the last fate.MaxNames names to
 // which something did is remembered.
-func (e *Engine) Why(path string) fate.Verdict {
+func (e *verdicts) Why(path string) fate.Verdict {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.whyLocked(path)
 }
 
 // WhyOf is Why for an entry that the kernel holds a reference to.
-func (e *Engine) WhyOf(id index.ID) fate.Verdict {
+func (e *verdicts) WhyOf(id index.ID) fate.Verdict {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.mu.ix.Linked(id) {
@@ -83,22 +90,22 @@ func (e *Engine) WhyOf(id index.ID) fate.Verdict {
 	return fate.Verdict{Kind: fate.Removed, Text: "it has no name any more, but is open"}
 }
 
-func (e *Engine) whyLocked(path string) fate.Verdict {
+func (e *verdicts) whyLocked(path string) fate.Verdict {
 	if there, ok := e.presentLocked(path); ok {
 		return there
 	}
-	if v, ok := e.mu.fates.Explain(path, func(path string) bool { return e.mu.ix.Walk(path) != 0 }); ok {
+	if v, ok := e.fates.Explain(path, func(path string) bool { return e.mu.ix.Walk(path) != 0 }); ok {
 		return v
 	}
 	if groups := e.sameHashLocked(path); len(groups) > 0 {
 		return fate.Verdict{Kind: fate.Elsewhere, Groups: groups,
 			Text: "no block of this name was stored here, but one of the same hash is in " + strings.Join(groups, ", ")}
 	}
-	return e.mu.fates.Nothing()
+	return e.fates.Nothing()
 }
 
 // presentLocked is the verdict on a name that there is, and on one that cannot be.
-func (e *Engine) presentLocked(path string) (v fate.Verdict, ok bool) {
+func (e *verdicts) presentLocked(path string) (v fate.Verdict, ok bool) {
 	if block.CheckPath(path) != nil {
 		return fate.Verdict{Kind: fate.NeverStored, Text: "this is no name that a block can have"}, true
 	}
@@ -106,13 +113,13 @@ func (e *Engine) presentLocked(path string) (v fate.Verdict, ok bool) {
 		return e.entryVerdictLocked(id, path), true
 	}
 	w := pathWalker{ix: e.mu.ix}
-	if dir, name := w.split([]byte(path)); e.writingLocked(nil, dir, name) {
+	if dir, name := w.split([]byte(path)); e.lookups.writingLocked(nil, dir, name) {
 		return fate.Verdict{Kind: fate.Pending, Text: "it is being written"}, true
 	}
 	if e.remote == nil {
 		return v, false
 	}
-	l, ok := e.locate(path)
+	l, ok := e.elsewhere.locate(path)
 	switch {
 	case !ok || l.Mode&modeType != modeRegular:
 		return v, false
@@ -123,7 +130,7 @@ func (e *Engine) presentLocked(path string) (v fate.Verdict, ok bool) {
 }
 
 // entryVerdictLocked is the verdict on a name that has an entry.
-func (e *Engine) entryVerdictLocked(id index.ID, path string) fate.Verdict {
+func (e *verdicts) entryVerdictLocked(id index.ID, path string) fate.Verdict {
 	en := e.mu.ix.At(id)
 	switch {
 	case en.Mode&modeType == modeDir:
@@ -133,7 +140,7 @@ func (e *Engine) entryVerdictLocked(id index.ID, path string) fate.Verdict {
 	case e.expiredLocked(id):
 		return fate.Verdict{Kind: fate.Expired, Time: time.Unix(0, en.Expires), Text: "its time to live has passed"}
 	}
-	tiers := strings.Join(e.tierNamesLocked(id), ",")
+	tiers := strings.Join(e.report.tierNamesLocked(id), ",")
 	switch {
 	case !e.hollowLocked(id, en):
 		return fate.Verdict{Kind: fate.Present, Tier: tiers, Text: "it is in memory"}
@@ -142,7 +149,7 @@ func (e *Engine) entryVerdictLocked(id index.ID, path string) fate.Verdict {
 	case chargeOf(en.Size) > e.opts.CapacityBytes:
 		return fate.TooLarge(tiers, en.Size, e.opts.CapacityBytes)
 	}
-	if f := e.mu.fates.Of(e.mu.fates.Hash(path)); f != nil && f.Unread() && f.Time >= en.Atime { // and not read since
+	if f := e.fates.Of(e.fates.Hash(path)); f != nil && f.Unread() && f.Time >= en.Atime { // and not read since
 		v := f.Explain(e.opts.Kernels)
 		v.Tier = tiers
 		v.Text += "; it is still in " + tiers
@@ -155,7 +162,7 @@ func (e *Engine) entryVerdictLocked(id index.ID, path string) fate.Verdict {
 const maxSameHash = 4096
 
 // sameHashLocked lists other groups that have a block called like the one at path in its group.
-func (e *Engine) sameHashLocked(path string) (groups []string) {
+func (e *verdicts) sameHashLocked(path string) (groups []string) {
 	group, hash, ok := strings.Cut(path, "/")
 	if !ok {
 		return nil

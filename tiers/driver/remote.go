@@ -11,7 +11,7 @@ import (
 // names; at most one secondary tier has it.
 //
 // None of its methods blocks, but List. Locate, Buried, Watch, Unwatch and Bury are also called
-// with Engine.mu held, so that no method of the engine or its Host may be called from
+// with the lock of the engine held, so that no method of the engine or its Host may be called from
 // within, nor any that waits for somebody who does. Bury is called before the lock is
 // released under which a name went, so that no look-up finds its old versions elsewhere;
 // what follows from it for watched keys the tier tells later.

@@ -221,7 +221,7 @@ type Enumerator interface {
 }
 
 // Host is what the engine does for a tier that gives up blocks by itself. Its
-// methods take Engine.mu for a moment and never block on I/O; the tier holds no
+// methods take the lock of the engine for a moment and never block on I/O; the tier holds no
 // lock of its own when it calls them, and may call them from any goroutine.
 type Host interface {
 	// MayEvict asks for leave to evict a block. True: the engine counts on this

@@ -74,7 +74,7 @@
 //
 // # Lock order
 //
-//	Engine.mu          the engine calls Locate, Watch and Unwatch under it, so none of the
+//	the engine's lock  the engine calls Locate, Watch and Unwatch under it, so none of the
 //	                   locks below is held when the engine is called
 //	watchTable.mu      held across calls of the location index
 //	all others         leaves

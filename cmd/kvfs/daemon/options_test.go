@@ -13,6 +13,7 @@ import (
 
 	"github.com/kvfs/kvfs/fs"
 	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/pattern"
 )
 
 // TestStoreID shows that the name of a mount's memory is readable, fits the
@@ -83,8 +84,8 @@ func TestEngineOptions(t *testing.T) {
 	if got, ok := o.Groups["plain"]; !ok || got != (tiers.GroupOptions{}) || len(o.Groups) != 2 {
 		t.Errorf("groups: got %+v", o.Groups)
 	}
-	if o.WriteTimeout != 5*time.Second || o.TempExpiry != time.Hour || !slices.Equal(o.TempPatterns, tiers.DefaultTempPatterns) ||
-		!slices.Equal(o.PlainPatterns, tiers.DefaultPlainPatterns) {
+	if o.WriteTimeout != 5*time.Second || o.TempExpiry != time.Hour || !slices.Equal(o.TempPatterns, pattern.Temp) ||
+		!slices.Equal(o.PlainPatterns, pattern.Plain) {
 		t.Errorf("defaults: wait %v, expiry %v, patterns %q and %q", o.WriteTimeout, o.TempExpiry, o.TempPatterns, o.PlainPatterns)
 	}
 	if o.LookupLease != 90*time.Second {

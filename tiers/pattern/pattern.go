@@ -1,29 +1,32 @@
-package tiers
+// Package pattern decides by patterns what the name of a file says about it: that it is temporary, or plain.
+package pattern
 
 import (
 	"path"
+	"slices"
 	"strings"
 )
 
-// DefaultTempPatterns are the names that engines give to files which they will
+// Temp are the names that engines give to files which they will
 // rename: vLLM and llm-d "<hash>.bin_<n>.tmp", SGLang "<name>.tmp.<pid>...",
 // LMCache "<name>.tmp", safetensors ".tmpXXXXXX", LMCache relative_tmp_dir "tmp/".
-var DefaultTempPatterns = []string{"*.tmp", "*.tmp.*", ".tmp*", "tmp/"}
+var Temp = []string{"*.tmp", "*.tmp.*", ".tmp*", "tmp/"}
 
-// DefaultPlainPatterns are the names that programs give to lock files.
-var DefaultPlainPatterns = []string{"*.lock", "*.lck", "*.pid"}
+// Plain are the names that programs give to lock files.
+var Plain = []string{"*.lock", "*.lck", "*.pid"}
 
-// nameMatcher decides whether a name matches one of some patterns. One that ends in a
+// Set decides whether a name matches one of some patterns. One that ends in a
 // slash names a directory and covers all below it; the others match the last
 // component, as path.Match does.
-type nameMatcher struct {
+type Set struct {
 	dirs     []string
 	suffixes []string // "*x"
 	patterns []string
 }
 
-func newNameMatcher(patterns []string) nameMatcher {
-	var m nameMatcher
+// New makes a Set. A pattern that path.Match does not take matches nothing.
+func New(patterns []string) Set {
+	var m Set
 	for _, p := range patterns {
 		switch {
 		case strings.HasSuffix(p, "/"):
@@ -37,8 +40,8 @@ func newNameMatcher(patterns []string) nameMatcher {
 	return m
 }
 
-// name reports whether the last component of a path matches.
-func (m *nameMatcher) name(name string) bool {
+// Name reports whether the last component of a path matches.
+func (m *Set) Name(name string) bool {
 	for _, s := range m.suffixes {
 		if strings.HasSuffix(name, s) {
 			return true
@@ -52,12 +55,7 @@ func (m *nameMatcher) name(name string) bool {
 	return false
 }
 
-// dir reports whether a directory of that name makes all below it temporary.
-func (m *nameMatcher) dir(name string) bool {
-	for _, d := range m.dirs {
-		if d == name {
-			return true
-		}
-	}
-	return false
+// Dir reports whether a directory of that name makes all below it temporary.
+func (m *Set) Dir(name string) bool {
+	return slices.Contains(m.dirs, name)
 }
