@@ -8,14 +8,14 @@ import (
 	"github.com/kvfs/kvfs/tiers"
 )
 
-// Attach answers the requests of a mount that another process made, as Mount does with its
-// own: what is in memory is read and written by the kernel itself. Several mounts may share an
-// engine, if it is opened with Options.Kernels and the callbacks of one Mounts. The mount
-// answers when Attach returns. Of opts, Dir is not used.
+// Attach answers the requests of a mount that another process made. The kernel reads and writes
+// blocks in memory itself, as with Mount. Several mounts may share an engine if it was opened
+// with Options.Kernels and the callbacks of one Mounts. The mount answers once Attach returns.
+// Attach ignores opts.Dir.
 //
-// If an earlier owner answered the mount, requests that it left unanswered are answered now;
-// see doc.go for what becomes of open files. That owner must have ended, or returned from
-// Detach: two never answer one mount.
+// If an earlier owner answered the mount, Attach also answers the requests which that owner
+// left unanswered; doc.go says what becomes of open files. The earlier owner must have ended,
+// or returned from Detach: two owners never answer one mount.
 func Attach(engine *tiers.Engine, mounts *Mounts, x *device.Session, opts Options) (*Server, error) {
 	opts.Dir = x.Dir
 	s := newServer(engine, opts)
@@ -35,10 +35,10 @@ func Attach(engine *tiers.Engine, mounts *Mounts, x *device.Session, opts Option
 	return s, nil
 }
 
-// Resume is Mount for a mount that is there already: another process has answered it, and handed
-// it over (HandOver). What that one left unanswered is answered now; see doc.go for what becomes
-// of open files. The session is the server's from now on; if Resume fails, for example in SelfTest, it
-// is not. Of opts, Dir is not used.
+// Resume is Mount for a mount that another process has answered and handed over (HandOver).
+// Resume also answers the requests which that process left unanswered; doc.go says what becomes
+// of open files. The server takes the session, except if Resume fails, for example in SelfTest.
+// Resume ignores opts.Dir.
 func Resume(engine *tiers.Engine, hooks *Hooks, x *device.Session, opts Options) (*Server, error) {
 	opts.Dir = x.Dir
 	s := newServer(engine, opts)
@@ -57,7 +57,7 @@ func Resume(engine *tiers.Engine, hooks *Hooks, x *device.Session, opts Options)
 	return s, nil
 }
 
-// attach makes all that is needed to answer a session, and leaves nothing behind if it fails.
+// attach makes everything that answering a session needs. It leaves nothing behind if it fails.
 func (s *Server) attach(x *device.Session) error {
 	err := s.attachProcesses(x)
 	if err != nil {
@@ -101,7 +101,7 @@ func (s *Server) closeProc() {
 	}
 }
 
-// SessionInit returns what the mount process has to keep for the next owner: Session.Init.
+// SessionInit returns Session.Init, which the mount process keeps for the next owner.
 func (s *Server) SessionInit() []byte {
 	if !s.files.direct.Load() {
 		return s.conn.Keep(0)
@@ -109,11 +109,11 @@ func (s *Server) SessionInit() []byte {
 	return s.conn.Keep(s.files.backings.inherited())
 }
 
-// Detach ends the answers, because the mount process has gone, or is to have another
-// owner, and gives back all that the mount's kernel held of the engine: references, handles,
-// pins. Files that were being written are not committed. What clients have open is read and
-// written by the kernel as before. Requests that wait for something are left to the next owner,
-// others are answered. It may be called more than once.
+// Detach ends the answers: the mount process is gone, or the mount gets another owner. It gives
+// the engine back all that the kernel held: references, handles, pins. Files that were being
+// written are not committed. The kernel goes on reading and writing what clients have open.
+// Requests that wait for something are left to the next owner; the others are answered. Detach
+// may be called more than once.
 func (s *Server) Detach() {
 	s.detach.Do(func() {
 		f := s.files
@@ -140,10 +140,10 @@ func (s *Server) Detach() {
 	})
 }
 
-// ErrNoHandOver: this mount cannot be answered by another process.
+// ErrNoHandOver reports that no other process can answer this mount.
 var ErrNoHandOver = errors.New("this mount cannot be handed over")
 
-// Lasting returns nil if HandOver is possible, and else an ErrNoHandOver with the reason.
+// Lasting returns nil if HandOver is possible, else an ErrNoHandOver with the reason.
 func (s *Server) Lasting() error {
 	switch {
 	case s.own == nil && s.files.splice:
@@ -156,10 +156,10 @@ func (s *Server) Lasting() error {
 	return nil
 }
 
-// HandOver ends the answers of a mount that this process has, and returns what another one needs
-// to go on with them (Resume). What the kernel holds of the engine is not given back one by one,
-// but files that were being written are not committed; else it is as Detach. The engine is to be
-// closed next, before anybody resumes. It is called once.
+// HandOver ends the answers of a mount of this process, and returns the session with which
+// another process can Resume. It commits no file that was being written. Unlike Detach, it does
+// not give the kernel's references back one by one: close the engine next, before another
+// process resumes. Call HandOver once.
 func (s *Server) HandOver() (*device.Session, error) {
 	if err := s.Lasting(); err != nil {
 		return nil, err

@@ -15,12 +15,13 @@ import (
 // and with 4096 read a block in two pieces.
 const preferredIO = 1 << 20
 
-// noticeTime is how long truncation waits for the kernel to forget the name: another client may hold its directory.
+// noticeTime is how long a truncation waits for the kernel to forget the name. The wait is
+// bounded because another client may hold the directory.
 const noticeTime = 50 * time.Millisecond
 
-// fillEntry answers a look-up. The kernel may keep what is committed. What is
-// being written it may not: the first look-up after the commit then comes to the
-// engine, and gets the lease that a positive answer promises.
+// fillEntry answers a look-up. The kernel may keep a committed file, but not one that is being
+// written: so the first look-up after the commit reaches the engine, and gets the lease that a
+// positive answer promises.
 func (f *files) fillEntry(out *fuse.EntryOut, a *tiers.Attr) {
 	if f.refs != nil {
 		f.refs.looked(a.ID)
@@ -34,8 +35,8 @@ func (f *files) fillEntry(out *fuse.EntryOut, a *tiers.Attr) {
 	}
 }
 
-// attrTimeout is how long a kernel may keep attributes. They belong to the inode, and it sees each change
-// of them, but what another kernel writes.
+// attrTimeout is how long a kernel may keep attributes. The kernel sees each change of them,
+// except writes through another kernel.
 func (f *files) attrTimeout(a *tiers.Attr) time.Duration {
 	if a.Changing && f.refs != nil {
 		return 0
@@ -67,9 +68,9 @@ func (f *files) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut
 		return f.control.getattr(in.NodeId, out)
 	}
 	a := f.engine.Attr(index.ID(in.NodeId))
-	if a.Gone && !f.stale.told(in.Pid) { // else the open that follows decides: it may not be told a second time
+	if a.Gone && !f.stale.told(in.Pid) { // else the open that follows decides: it may get only one ESTALE
 		f.stale.note(in.Pid, stalePath)
-		return fuse.Status(syscall.ESTALE) // upon which the kernel looks the name up
+		return fuse.Status(syscall.ESTALE) // the kernel then looks the name up
 	}
 	f.fillAttr(&out.Attr, &a)
 	out.SetTimeout(f.attrTimeout(&a))
@@ -87,7 +88,7 @@ func (f *files) SetAttr(_ <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOut
 		if err := f.truncate(in, id, int64(size)); err != nil {
 			return status(err)
 		}
-		if size == 0 { // others must come to the engine for it, from now on
+		if size == 0 { // others must ask the engine about it from now on
 			ctx, cancel := context.WithTimeout(context.Background(), noticeTime)
 			f.kernel.Flush(ctx)
 			cancel()

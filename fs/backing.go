@@ -25,8 +25,10 @@ type registrar interface {
 
 // backing is one primary file that the kernel may read and write by itself.
 //
-// States: refs > 0 in use; refs == 0 and idle != nil kept for the next open;
-// dropped and refs > 0 goes with its last handle.
+// States:
+//   - refs > 0: in use
+//   - refs == 0 and idle != nil: kept for the next open
+//   - dropped and refs > 0: unregistered with its last handle
 type backing struct {
 	id      int32
 	refs    int
@@ -34,25 +36,25 @@ type backing struct {
 	dropped bool
 }
 
-// backings is the table of registered files. One inode has one backing file at
-// a time in the kernel, so all opens of a blob share one registration.
+// backings is the table of registered files. The kernel allows one backing file per inode, so
+// all opens of a blob share one registration.
 type backings struct {
 	reg  registrar
 	open func(tiers.BlobID) (*os.File, error)
 	log  *zap.Logger
 
-	first  int32       // where the numbers of our files begin
-	lowest int32       // of those that were left to the next owner
-	alone  atomic.Bool // those of earlier owners are not registered any more
-	left   atomic.Bool // to the next owner: nothing but dropIdle unregisters any more
+	first  int32       // the lowest number of our files
+	lowest int32       // the lowest number of the files left to the next owner
+	alone  atomic.Bool // the files of earlier owners are unregistered
+	left   atomic.Bool // left to the next owner: only dropIdle unregisters from now on
 
-	unknown chan struct{} // a blob was dropped that we have not registered; an earlier owner may have
+	unknown chan struct{} // signals that a dropped blob was not registered here; an earlier owner may have registered it
 
 	mu struct {
 		sync.Mutex
 		table map[tiers.BlobID]*backing
 		idle  list.List // of tiers.BlobID, least recently used first
-		heirs []int32   // what is left to the next owner
+		heirs []int32   // files left to the next owner
 	}
 }
 
@@ -62,8 +64,8 @@ func newBackings(reg registrar, first int32, open func(tiers.BlobID) (*os.File, 
 	return b
 }
 
-// acquire returns the backing id of a blob for one more handle, registering the
-// file if need be; file is it, open, if the caller has it, else nil.
+// acquire returns the backing id of a blob for one more handle, and registers the file if
+// necessary. file is the open file if the caller has it, else nil.
 func (b *backings) acquire(blob tiers.BlobID, file *os.File) (int32, error) {
 	b.mu.Lock()
 	if e := b.mu.table[blob]; e != nil {
@@ -86,7 +88,7 @@ func (b *backings) acquire(blob tiers.BlobID, file *os.File) (int32, error) {
 	}
 	b.mu.Lock()
 	e := b.mu.table[blob]
-	surplus := e != nil // somebody else was faster
+	surplus := e != nil // another open registered it first
 	if !surplus {
 		e = &backing{id: id}
 		b.mu.table[blob] = e
@@ -107,7 +109,7 @@ func (b *backings) useLocked(e *backing) {
 	}
 }
 
-// release ends the use by one handle.
+// release ends the use of a blob by one handle.
 func (b *backings) release(blob tiers.BlobID) {
 	b.mu.Lock()
 	e := b.mu.table[blob]
@@ -135,7 +137,7 @@ func (b *backings) release(blob tiers.BlobID) {
 	}
 }
 
-// drop forgets a blob whose file was removed, so that its memory is freed.
+// drop forgets a blob whose file was removed, so that the kernel frees its memory.
 func (b *backings) drop(blob tiers.BlobID) {
 	b.mu.Lock()
 	e := b.mu.table[blob]
@@ -143,7 +145,7 @@ func (b *backings) drop(blob tiers.BlobID) {
 		b.mu.Unlock()
 		select {
 		case b.unknown <- struct{}{}:
-		default: // told already
+		default: // signalled already
 		}
 		return
 	}

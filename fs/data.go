@@ -18,9 +18,9 @@ import (
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
-// waiter is a tiers.Waiter: the request of a number, which the leader answers itself though it may wait for
-// space. Such waits are bounded by WriteTimeout, so interrupts need no goroutine to watch for them,
-// which would cost a thread's wake-up for each CREATE.
+// waiter is the tiers.Waiter of one request. The leader of the reading threads may answer such
+// a request itself although it can wait for space: WriteTimeout bounds the wait. So no
+// goroutine has to watch for interrupts, which would cost a thread's wake-up for each CREATE.
 type waiter struct {
 	f      *files
 	unique uint64
@@ -61,8 +61,8 @@ func (f *files) openRead(id index.ID, in *fuse.OpenIn, out *fuse.OpenOut) fuse.S
 	return f.openedRead(o, nil, err, by, out)
 }
 
-// OpenLater implements device.Files: it is openRead for a request whose answer may be given later, by
-// another goroutine.
+// OpenLater implements device.Files. It is openRead for a request that another goroutine may
+// answer later.
 func (f *files) OpenLater(in *fuse.OpenIn, out *fuse.OpenOut, reply device.Reply) (st fuse.Status, later bool) {
 	f.ops.add(opOpen)
 	id := index.ID(in.NodeId)
@@ -87,15 +87,15 @@ func (f *files) OpenLater(in *fuse.OpenIn, out *fuse.OpenOut, reply device.Reply
 	return fuse.OK, true
 }
 
-// giveBackOpen ends an open that nobody waits for any more.
+// giveBackOpen ends an open whose caller has stopped waiting.
 func (f *files) giveBackOpen(o tiers.Opened, err error) {
 	if err == nil {
 		f.engine.CloseRead(o.ID)
 	}
 }
 
-// openedRead answers the open of a block. file is its primary file if the
-// caller has it open, else nil.
+// openedRead answers the open of a block. file is its primary file if the caller has it open,
+// else nil.
 func (f *files) openedRead(o tiers.Opened, file *os.File, err error, by tiers.Caller, out *fuse.OpenOut) fuse.Status {
 	if st := f.stale.answer(&by, err, fuse.ENOENT); st != fuse.OK {
 		return st
@@ -125,10 +125,10 @@ func (f *files) openedRead(o tiers.Opened, file *os.File, err error, by tiers.Ca
 	return fuse.OK
 }
 
-// openWrite fills in the answer for a handle that writes. The kernel writes by itself if room is
-// reserved, else through the daemon, which reserves as it grows. In either case all handles of an inode
-// have the same backing file, as the kernel wants it: it takes FOPEN_DIRECT_IO to mean that this one
-// does not use it, but for mmap.
+// openWrite fills in the answer for a handle that writes. If room is reserved, the kernel
+// writes by itself. Else writes pass through the daemon, which reserves room as the file grows.
+// In both cases all handles of an inode name the same backing file, as the kernel requires:
+// with FOPEN_DIRECT_IO it uses that file only for mmap.
 func (f *files) openWrite(w *tiers.Handle, out *fuse.OpenOut) {
 	h := &handle{id: w.ID(), write: w}
 	out.OpenFlags = fuse.FOPEN_DIRECT_IO
@@ -168,13 +168,13 @@ func (f *files) Create(_ <-chan struct{}, in *fuse.CreateIn, name string, out *f
 	}
 	f.fillEntry(&out.EntryOut, &a)
 	f.openWrite(h, &out.OpenOut)
-	if h.Silent() && f.direct.Load() { // else closes may be answered in another order than they came
-		out.OpenFlags |= fuse.FOPEN_NOFLUSH // its name is temporary: the rename commits it
+	if h.Silent() && f.direct.Load() { // without passthrough, closes may be answered in another order than they came
+		out.OpenFlags |= fuse.FOPEN_NOFLUSH // the name is temporary: the rename commits it, not the close
 	}
 	return fuse.OK
 }
 
-// Read implements READ, for what the kernel does not read by itself.
+// Read implements READ, for files that the kernel does not read by itself.
 func (f *files) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.ReadResult, fuse.Status) {
 	f.ops.add(opRead)
 	h := f.handles.get(in.Fh)
@@ -199,7 +199,7 @@ func (f *files) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.
 	return f.readFile(h.file, int64(in.Offset), buf)
 }
 
-// readFile answers with the bytes of file from off on, spliced if the channel splices.
+// readFile answers with the bytes of file from off on. It splices them if the channel splices.
 func (f *files) readFile(file *os.File, off int64, buf []byte) (fuse.ReadResult, fuse.Status) {
 	if !f.splice {
 		return fuse.ReadResultFd(file.Fd(), off, len(buf)), fuse.OK
@@ -219,11 +219,11 @@ func (f *files) readFile(file *os.File, off int64, buf []byte) (fuse.ReadResult,
 	return fuse.ReadResultData(buf[:n]), fuse.OK
 }
 
-// fitsPipe reports whether n bytes from off of a file, and a reply's header before them,
-// find room in the pipe that go-fuse v2.12 makes for them. It counts bytes and one page
-// more, rounded up to a power of two of pages; the kernel counts a slot for the header and
-// for each page that the bytes touch. What does not fit go-fuse leaves out of the reply:
-// a short read.
+// fitsPipe reports whether n bytes of a file from off on, and the reply's header, fit in the
+// pipe that go-fuse v2.12 makes for them. go-fuse sizes the pipe as the bytes plus one page,
+// rounded up to a power of two of pages. The kernel uses one slot for the header and one for
+// each page that the bytes touch. go-fuse drops what does not fit: the client gets a short
+// read.
 func fitsPipe(off int64, n, page int) bool {
 	const header = int(unsafe.Sizeof(fuse.OutHeader{}))
 	slots := 1 << bits.Len(uint((header+n+page-1)/page))
@@ -231,7 +231,7 @@ func fitsPipe(off int64, n, page int) bool {
 	return used <= slots
 }
 
-// Write implements WRITE, for what the kernel does not write by itself.
+// Write implements WRITE, for files that the kernel does not write by itself.
 func (f *files) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fuse.Status) {
 	f.ops.add(opWrite)
 	h := f.handles.get(in.Fh)
@@ -246,7 +246,7 @@ func (f *files) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32,
 	}
 	off := int64(in.Offset)
 	if in.Flags&syscall.O_APPEND != 0 {
-		off = tiers.AtEnd // as the daemon knows it: another kernel may have moved it
+		off = tiers.AtEnd // the end as the daemon knows it: another kernel may have moved it
 	}
 	n, err := h.write.WriteAt(f.ctx, data, off)
 	if err != nil {
@@ -270,7 +270,7 @@ func (f *files) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 // Release implements RELEASE, which the kernel sends some time after the last
 // close.
 func (f *files) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
-	defer f.ops.add(opRelease) // last: nobody waits for the answer, so that the count tells that it is done
+	defer f.ops.add(opRelease) // last, so that the count shows a finished release: nobody waits for this answer
 	if in.Fh&fhMask == fhBlob {
 		id, blob := index.ID(in.NodeId), tiers.BlobID(in.Fh>>fhBits)
 		if f.refs != nil && !f.refs.closed(id, blob) {
@@ -285,7 +285,7 @@ func (f *files) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
 	}
 }
 
-// closeHandle ends a handle that has left the table. abandon: commit nothing.
+// closeHandle ends a handle that has left the table. With abandon it commits nothing.
 func (f *files) closeHandle(h *handle, abandon bool) {
 	if h.control != nil {
 		h.control.Close()
@@ -313,8 +313,8 @@ func (f *files) closeHandle(h *handle, abandon bool) {
 	}
 }
 
-// Fsync implements FSYNC: it returns when the file is durable on SSD. Without such
-// a tier memory is as durable as it gets, and nothing waits.
+// Fsync implements FSYNC. It returns when the file is durable on SSD. Without an SSD tier it
+// returns at once.
 func (f *files) Fsync(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	f.ops.add(opFsync)
 	if isControl(in.NodeId) {
@@ -323,8 +323,8 @@ func (f *files) Fsync(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	return syncStatus(f.engine.Fsync(f.ctx, index.ID(in.NodeId)))
 }
 
-// FsyncDir implements FSYNCDIR: what was renamed into place below the directory before
-// is durable.
+// FsyncDir implements FSYNCDIR. When it returns, every earlier rename below the directory is
+// durable.
 func (f *files) FsyncDir(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	f.ops.add(opFsyncdir)
 	if isControl(in.NodeId) {
@@ -333,8 +333,8 @@ func (f *files) FsyncDir(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	return syncStatus(f.engine.FsyncDir(f.ctx, index.ID(in.NodeId)))
 }
 
-// syncStatus is status for fsync(2), which must not say that a file is absent when
-// it could not be made durable.
+// syncStatus is status for fsync(2). It never answers ENOENT for a file that could not be made
+// durable.
 func syncStatus(err error) fuse.Status {
 	if errors.Is(err, block.ErrUnavailable) || errors.Is(err, block.ErrCorrupt) {
 		return fuse.EIO

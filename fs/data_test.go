@@ -14,7 +14,7 @@ import (
 
 // TestOpenFlags shows who writes: the kernel where room is reserved, and this process where the first byte
 // hides the file or where nobody knows how much it will be. All handles of one inode have one backing file,
-// whoever writes.
+// any process writes.
 func TestOpenFlags(t *testing.T) {
 	s, dir := mountHere(t)
 	if s.ReadPath() != "passthrough" {
@@ -74,7 +74,7 @@ func TestOpenFlags(t *testing.T) {
 	s.files.engine.Forget(index.ID(out.NodeId), 1)
 }
 
-// TestInPlace: readers and writers of one inode are open at one time, whoever writes, and see the same;
+// TestInPlace: readers and writers of one inode are open at one time, and see the same;
 // two clients see each other's writes, but for the first byte of an empty file, which only who had it
 // open sees.
 func TestInPlace(t *testing.T) {

@@ -14,9 +14,9 @@ import (
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
-// dirHandle is one open directory. Positions in it are the cookies of the
-// engine, which stay valid while names come and go; the handle only remembers
-// what was read ahead. Positions 1 and 2 follow "." and "..".
+// dirHandle is one open directory. Its positions are the cookies of the engine, which stay
+// valid while names come and go. The handle remembers only the entries read ahead. Positions 1
+// and 2 follow "." and "..".
 type dirHandle struct {
 	f  *files
 	id index.ID
@@ -24,21 +24,21 @@ type dirHandle struct {
 
 	mu    sync.Mutex // the kernel may read one open directory from several threads
 	ahead []tiers.Dirent
-	next  int      // of ahead
+	next  int      // index in ahead
 	pos   uint64   // position before ahead[next]
 	last  index.ID // entry at pos, to resume from
 
-	// What other nodes have comes after the entries of this one; after that, entries that
-	// were made meanwhile.
+	// A listing has three parts: the names of this node, the names that only other nodes have,
+	// and the names made on this node meanwhile.
 	far      []tiers.Dirent
-	asked    bool                // far is there
-	farDone  bool                // it was given out, since the last time that the reader went back
-	near     map[uint64]struct{} // hashes of the names of this node that were given out
-	farGiven map[uint64]struct{} // and of those of far
+	asked    bool                // far has been fetched
+	farDone  bool                // far was listed since the reader last rewound
+	near     map[uint64]struct{} // hashes of the names of this node that were listed
+	farGiven map[uint64]struct{} // hashes of the names in far that were listed
 	seed     maphash.Seed
 }
 
-// given reports whether a name was given out as one of set.
+// given reports whether name is in set.
 func (d *dirHandle) given(set map[uint64]struct{}, name string) bool {
 	if len(set) == 0 {
 		return false
@@ -47,7 +47,7 @@ func (d *dirHandle) given(set map[uint64]struct{}, name string) bool {
 	return ok
 }
 
-// give notes that a name was given out as one of set.
+// give adds name to set.
 func (d *dirHandle) give(set *map[uint64]struct{}, name string) {
 	if *set == nil {
 		*set = map[uint64]struct{}{}
@@ -55,16 +55,16 @@ func (d *dirHandle) give(set *map[uint64]struct{}, name string) {
 	(*set)[maphash.String(d.seed, name)] = struct{}{}
 }
 
-// farBase is the position before the first name that only other nodes have. Cookies of
-// the engine are below it, and so are the numbers of inodes.
+// farBase is the position before the first name that only other nodes have. The cookies of the
+// engine and the numbers of inodes are below it.
 const farBase = device.NodesEnd
 
-// listedTimeout is how long the kernel keeps the name of a file that it saw in a
-// listing: enough for the stat that follows, short because listing a directory
-// must not forbid the eviction of all that is in it, as look-ups do.
+// listedTimeout is how long the kernel keeps the name of a file from a listing. It is long
+// enough for the stat that follows. It is short because a kept name cannot be evicted, and a
+// listing must not protect the whole directory as look-ups do.
 const listedTimeout = time.Second
 
-// dots is how many positions "." and ".." take.
+// dots is the number of positions that "." and ".." take.
 const dots = 2
 
 // OpenDir implements OPENDIR.
@@ -74,7 +74,7 @@ func (f *files) OpenDir(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) f
 		return f.control.opendir(in, out)
 	}
 	if !f.listings.begin() {
-		return fuse.EINTR // upon which it is left to the next owner
+		return fuse.EINTR // the client tries again, and the next owner answers
 	}
 	d := &dirHandle{f: f, id: index.ID(in.NodeId), by: f.caller(in.Pid)}
 	if f.opts.ListElsewhere {
@@ -92,21 +92,22 @@ func (f *files) ReleaseDir(in *fuse.ReleaseIn) {
 	}
 }
 
-// listings counts the open directories. The next owner knows none of them, and an engine that is told
-// ESTALE in the middle of a listing may never list again, so that those under way are ended first.
+// listings counts the open directories. The next owner knows none of them, and an engine that
+// gets ESTALE in the middle of a listing may never list again. So a leaving owner waits for
+// them.
 type listings struct {
 	mu struct {
 		sync.Mutex
 		n    int
-		none chan struct{} // of drain: closed when there is none; nil before
+		none chan struct{} // made by drain, closed when no directory is open
 	}
 }
 
-// drainTime bounds how long an owner that lets go waits for open directories. A listing of 100,000 names
-// takes a tenth of it; who keeps a directory open for longer does not read it all the time.
+// drainTime bounds the wait of a leaving owner for open directories. A listing of 100,000 names
+// takes a tenth of it. A process that keeps a directory open for longer is not reading it.
 const drainTime = 300 * time.Millisecond
 
-// begin counts a directory, unless it is to be opened by the next owner.
+// begin counts a directory. It reports false once drain was called: the next owner opens it.
 func (l *listings) begin() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -125,7 +126,7 @@ func (l *listings) end() {
 	}
 }
 
-// drain has no more directories opened, and waits until none is open, or drainTime. It is called once.
+// drain stops begin, and waits until no directory is open, or for drainTime. Call it once.
 func (l *listings) drain() {
 	l.mu.Lock()
 	none := make(chan struct{})
@@ -148,7 +149,7 @@ func (f *files) ReadDir(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryLi
 	return f.readDir(in, func(e fuse.DirEntry, _ index.ID) bool { return out.AddDirEntry(e) })
 }
 
-// refDirent counts the kernel's reference to what a listing names.
+// refDirent counts the kernel's reference to an entry of a listing.
 func (f *files) refDirent(dir, id index.ID, e *fuse.DirEntry) (tiers.Attr, bool) {
 	if e.Off > farBase {
 		return f.engine.RefElsewhere(dir, e.Name)
@@ -156,8 +157,8 @@ func (f *files) refDirent(dir, id index.ID, e *fuse.DirEntry) (tiers.Attr, bool)
 	return f.engine.RefNamed(dir, id, e.Name)
 }
 
-// ReadDirPlus implements READDIRPLUS: names with attributes, which count as
-// look-ups for the kernel's references but grant no lease.
+// ReadDirPlus implements READDIRPLUS: names with attributes. Each entry counts as a look-up in
+// the kernel's references but grants no lease.
 func (f *files) ReadDirPlus(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
 	f.ops.add(opReaddirplus)
 	return f.readDir(in, func(e fuse.DirEntry, id index.ID) bool {
@@ -170,7 +171,7 @@ func (f *files) ReadDirPlus(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEnt
 		}
 		a, ok := f.refDirent(index.ID(in.NodeId), id, &e)
 		if !ok {
-			entry.NodeId = 0 // went meanwhile: the kernel looks it up itself
+			entry.NodeId = 0 // removed meanwhile: the kernel looks it up itself
 			return true
 		}
 		f.fillEntry(entry, &a)
@@ -181,11 +182,11 @@ func (f *files) ReadDirPlus(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEnt
 	})
 }
 
-// addEntry takes the next entry of a listing, with the number of its node, and reports whether there was room; 0: a
-// control file, or a name that only other nodes have.
+// addEntry adds the next entry of a listing with its node number, and reports whether there was
+// room. The number is 0 for a control file and for a name that only other nodes have.
 type addEntry = func(fuse.DirEntry, index.ID) bool
 
-// readDir sends entries from in.Offset on until add has no room.
+// readDir sends entries from in.Offset on until add reports no room.
 func (f *files) readDir(in *fuse.ReadIn, add addEntry) fuse.Status {
 	h := f.handles.get(in.Fh)
 	if h == nil || h.dir == nil {
@@ -221,7 +222,7 @@ func (d *dirHandle) dot(pos uint64) fuse.DirEntry {
 	return e
 }
 
-// seek goes to a position behind the dots. At the first the listing begins anew.
+// seek goes to a position after the dots. The first such position restarts the listing.
 func (d *dirHandle) seek(pos uint64) {
 	if pos == dots {
 		d.far, d.asked, d.near, d.farGiven = nil, false, nil, nil
@@ -232,8 +233,8 @@ func (d *dirHandle) seek(pos uint64) {
 	}
 }
 
-// readAhead sees to it that there is an entry ahead, after what other nodes have if this one has no more. It reports
-// false if there is none, or add had no room.
+// readAhead fetches the next entry. If this node has no more, it first lists the names of other
+// nodes. It reports false if there is no entry, or add had no room.
 func (d *dirHandle) readAhead(add addEntry) bool {
 	for d.next == len(d.ahead) {
 		d.ahead = d.f.engine.ReadDir(d.id, d.pos, d.last, d.by, d.ahead[:0])
@@ -248,7 +249,8 @@ func (d *dirHandle) readAhead(add addEntry) bool {
 	return true
 }
 
-// addNear sends the entry ahead, unless it was sent as another node's, and reports whether add had room.
+// addNear sends the entry read ahead, unless it was already sent as another node's. It reports
+// whether add had room.
 func (d *dirHandle) addNear(add addEntry) bool {
 	e := &d.ahead[d.next]
 	if !d.given(d.farGiven, e.Name) {
@@ -264,15 +266,15 @@ func (d *dirHandle) addNear(add addEntry) bool {
 	return true
 }
 
-// listFar asks what other nodes have in a directory.
+// listFar asks other nodes for their names in a directory.
 func (d *dirHandle) listFar() []tiers.Dirent {
 	ctx, cancel := context.WithTimeout(d.f.ctx, d.f.opts.ListTimeout)
 	defer cancel()
 	return d.f.engine.Elsewhere(ctx, d.id)
 }
 
-// readFar sends the names from number n on that other nodes have and that were not sent
-// as this node's, and reports whether add had no room.
+// readFar sends the names of other nodes from index n on, except those already sent as this
+// node's. It reports whether add ran out of room.
 func (d *dirHandle) readFar(n uint64, add addEntry) (full bool) {
 	if !d.asked {
 		d.asked, d.far = true, d.listFar()
@@ -282,7 +284,7 @@ func (d *dirHandle) readFar(n uint64, add addEntry) (full bool) {
 		if d.given(d.near, e.Name) {
 			continue
 		}
-		// The inode number shows at the look-up. This one is no other name'f.
+		// A look-up shows the real inode number. No other name of the listing has this one.
 		ino := farBase | maphash.String(farSeed, e.Name)>>3 ^ uint64(d.id)
 		if !add(fuse.DirEntry{Mode: e.Mode & syscall.S_IFMT, Name: e.Name, Ino: ino, Off: farBase + n + 1}, 0) {
 			return true
@@ -293,5 +295,5 @@ func (d *dirHandle) readFar(n uint64, add addEntry) (full bool) {
 	return false
 }
 
-// farSeed makes the inode numbers of listed names the same in each listing.
+// farSeed makes the inode numbers of a name the same in each listing.
 var farSeed = maphash.MakeSeed()

@@ -1,124 +1,124 @@
-// Package fs is the FUSE front: it turns what the kernel asks about names and
-// handles into calls of the engine, and the engine's errors into errnos.
+// Package fs is the FUSE front: it turns the kernel's requests about names and handles into
+// calls of the engine, and the engine's errors into errnos.
 //
-// Two packages below it have what needs neither names nor blocks: fs/device reads the requests, has
-// them answered here, and writes the answers; fs/control has the files of the directory .kvfs.
+// Two packages below it need neither names nor blocks: fs/device reads the requests, has them
+// answered here, and writes the answers; fs/control has the files of the directory .kvfs.
 //
 //	Server           one mount, from Mount, Attach or Resume to its end
 //	files            answers its requests: the device.Files of a Server; an operation of FUSE is a method
-//	reserved         answers those about .kvfs, with a control.Dir
-//	backings         which files the kernel reads and writes by itself
-//	Hooks, Mounts    carry what the engine tells to the files of one mount, or of several
+//	reserved         answers requests about .kvfs, with a control.Dir
+//	backings         the files that the kernel reads and writes by itself
+//	Hooks, Mounts    carry callbacks of the engine to the files of one mount, or of several
 //
 // # What a client gets
 //
-// Directories, regular files, and the operations of POSIX on them, except links
-// (hard and symbolic), devices, O_TMPFILE and ACLs. Beyond POSIX:
+// Directories, regular files, and the operations of POSIX on them, except links (hard and
+// symbolic), devices, O_TMPFILE and ACLs. Beyond POSIX:
 //
-//   - A file with a new name, or one that O_TRUNC makes of a block with bytes, becomes
-//     visible to other processes when it is committed: by rename, or by the last close by
-//     the process that made it. Until then they see the block before, or none. Its own
-//     process sees its bytes at any time. The first byte in an empty file hides that file
-//     in the same way.
-//   - An open for writing without O_TRUNC opens the file that is there, as in POSIX: all
-//     see what is written.
-//   - Temporary names, plain names (lock files) and pinned groups are POSIX from the first
-//     byte. Only a temporary file that another process has open for writing is not
-//     emptied under it: who truncates it gets a version of its own.
-//   - What is lost or evicted is ENOENT at look-up or open. A read that has begun
-//     is never short because of us.
-//   - A process that a signal kills while it writes a version of its own commits nothing,
-//     but for what it has synced. What all have seen stays.
+//   - A file with a new name, and a file that O_TRUNC makes of a block with bytes, becomes
+//     visible to other processes at its commit: at the rename, or at the last close by the
+//     process that made it. Until then other processes see the block before, or none. The
+//     writing process sees its bytes at any time. The first byte in an empty file hides
+//     that file in the same way.
+//   - An open for writing without O_TRUNC opens the existing file, as in POSIX: all
+//     processes see what is written.
+//   - Temporary names, plain names (lock files) and pinned groups follow POSIX from the
+//     first byte, with one exception: truncating a temporary file that another process has
+//     open for writing makes a new version, and does not empty the file of that process.
+//   - A lost or evicted file is ENOENT at look-up or open. A read that has begun is never
+//     short because of kvfs.
+//   - A process that a signal kills while it writes its own version commits only what it
+//     has synced. What all processes have seen stays.
 //
-// Package tiers/draft has these rules; the engine carries them out. What it needs to know for
-// them is who asks. The kernel names only the thread. Which process that belongs to is read
-// from /proc, before any lock is taken, and passed down as a tiers.Caller (process.go).
+// Package tiers/draft has these rules, and the engine carries them out. The rules depend on the
+// calling process, but the kernel names only the calling thread. So this package reads the
+// process of the thread from /proc, before it takes any lock, and passes it down as a
+// tiers.Caller (process.go).
 //
 // # How it is fast
 //
-// A block that is open is read and written by the kernel itself (FUSE
-// passthrough): the daemon answers OPEN with the number of a registered tmpfs
-// file, and is not asked again until RELEASE, which nobody waits for.
-// Registrations outlive the handles, so a hot OPEN is two short critical
-// sections and no system call. Names and attributes are cached by the kernel and
-// taken back explicitly when the engine drops a block by itself. Where
-// passthrough cannot be had (no CAP_SYS_ADMIN, Linux before 6.9), reads are
-// spliced from the tmpfs file and writes pass through the daemon.
+// The kernel itself reads and writes an open block (FUSE passthrough). The daemon answers OPEN
+// with the number of a registered tmpfs file, and gets no further request until RELEASE, for
+// which no client waits. Registrations outlive the handles, so a hot OPEN is two short critical
+// sections and no system call. The kernel caches names and attributes. When the engine drops a
+// block by itself, it takes them back explicitly. Where passthrough is impossible (no
+// CAP_SYS_ADMIN, Linux before 6.9), reads are spliced from the tmpfs file and writes pass
+// through the daemon.
 //
 // Writes bypass the daemon if the engine has reserved the space beforehand
-// (tiers.Handle.Direct): that of a file that is there and is opened in place, and, once the
-// group's block size is known, that of a new one. All others pass through the daemon, which
-// reserves as a file grows: the first block of a group, what is opened with O_APPEND, and
-// an empty file, which its first byte hides.
+// (tiers.Handle.Direct): for an existing file opened in place, and, once the group's block size
+// is known, for a new file. Other writes pass through the daemon, which reserves as a file
+// grows: the first block of a group, a file opened with O_APPEND, and an empty file, which its
+// first byte hides.
 //
-// The package uses go-fuse's raw interface, not its node tree: the node tree
-// registers and unregisters the backing file at every open, two system calls that
-// cost a 64 KiB read a third of its time, and it keeps an object for each inode that
-// the engine's flat index has already.
+// The package uses go-fuse's raw interface, not its node tree. The node tree registers and
+// unregisters the backing file at every open: two system calls, a third of the time of a 64 KiB
+// read. It also keeps an object for each inode, which the engine's flat index has already.
 //
 // # One inode, one backing file
 //
-// The kernel refuses (EIO) to open one inode with two backing files, or with
-// passthrough and without it at one time. Hence:
+// The kernel refuses (EIO) to open one inode with two backing files at one time, or both with
+// and without passthrough. Hence:
 //
-//   - An inode has one file of the memory tier for as long as anybody has it open, whoever
-//     writes it and however.
-//   - Every handle of it is opened with that file (FOPEN_PASSTHROUGH). Where the daemon has to
-//     see the writes, FOPEN_DIRECT_IO is answered as well: then the reads and writes of that
-//     handle come here, and a mapping of it is one of the file. Handles of both kinds can be
+//   - An inode keeps one file of the memory tier for as long as any process has it open,
+//     for any kind of writer.
+//   - Every handle of it is opened with that file (FOPEN_PASSTHROUGH). If the daemon must
+//     see the writes, the answer has FOPEN_DIRECT_IO as well: reads and writes of that
+//     handle come here, and a mapping of it maps the file. Handles of both kinds can be
 //     open at one time.
 //   - A version has an inode of its own.
 //
 // # When a name means another file
 //
-// The kernel opens the inode that it knows for a name, and OPEN cannot answer with another
-// one. Where the name means another file to the process that asks, the front answers
-// ESTALE: O_TRUNC makes a version for it, somebody has replaced the file, or the file is hidden
-// from it. The kernel then looks the name up and opens what it finds, by itself, but only
-// once in a system call. An open by way of /proc/self/fd means the file, not its name, and does
-// not differ here. So staleThreads remembers for a moment which threads were told ESTALE:
+// The kernel opens the inode that it knows for a name, and OPEN cannot answer with another one.
+// The front answers ESTALE if the name means another file to the calling process: O_TRUNC makes
+// a version for it, another process has replaced the file, or the file is hidden from it. On
+// ESTALE the kernel looks the name up and opens what it finds, but only once in a system call.
+// An open through /proc/self/fd means the file, not its name, and looks the same here. So
+// staleThreads remembers for a moment which threads got ESTALE:
 //
-//   - The engine gets to know it (tiers.Caller.Told), and opens the file that it is asked for,
-//     unless it would have to be a new version.
-//   - A second ESTALE is not told, because engines do not know it. An open for reading fails with
-//     ENOENT, a miss. One for writing fails with EINTR: nothing was written, and another
-//     attempt finds the version that was made.
+//   - The engine learns it (tiers.Caller.Told), and opens the requested file, unless that
+//     would have to be a new version.
+//   - The front never answers a second ESTALE, because engines do not know it. An open for
+//     reading fails with ENOENT, a miss. An open for writing fails with EINTR: nothing was
+//     written, and the next attempt finds the version that was made.
 //
 // # One engine, several mounts
 //
-// Mount is a mount of the process that has the engine, and that keeps its descriptors. With Attach the process that mounts is
-// another one, which may live in a container: it opens /dev/fuse, calls mount(2)
-// (device.OpenSession) and passes the descriptors to the owner of the engine. From then on the owner reads
-// the requests from the kernel and registers its tmpfs files with it, just as a process
-// with a mount of its own does. There is no hop in between: neither are requests
-// forwarded nor bytes copied from one process to the other, and the kernel reads a block
-// that is open without asking anybody. What an attached mount costs more is the count of what its
-// kernel holds (BenchmarkHotAnswerShared: about 0.1 us for an open and its close).
+// With Mount, the process that has the engine also mounts, and keeps the descriptors. With
+// Attach another process mounts, perhaps in a container. It opens /dev/fuse, calls mount(2)
+// (device.OpenSession) and passes the descriptors to the owner of the engine. From then on the
+// owner reads the requests from the kernel and registers its tmpfs files with it, as for a
+// mount of its own. No request is forwarded and no byte copied between the two processes, and
+// the kernel reads an open block without a request. An attached mount costs more only because
+// the references of its kernel are counted (BenchmarkHotAnswerShared: about 0.1 us for an open
+// and its close).
 //
-//   - Each Server counts the look-ups and handles of its own kernel (refs), so that Detach
-//     can give back exactly those when the mount process is gone. What was being written
-//     then is not committed, as when a signal kills the writer.
-//   - What one kernel has the engine do to a name or to attributes, the others may have
-//     cached: the engine calls Invalidate (Options.Kernels), and Mounts tells each kernel
-//     that knows the directory, but for the one that has asked. That is asynchronous: it takes as
-//     long as a notice does. Who opens a block by a name that has not been taken back yet gets
-//     ESTALE underneath, and the right answer after a second look-up.
-//   - The processes of two mounts may be of two pid name spaces, so the number of the mount is
+//   - Each Server counts the look-ups and handles of its own kernel (refs). When the mount
+//     process is gone, Detach gives back exactly those. It does not commit what was being
+//     written, as when a signal kills the writer.
+//   - A change through one kernel concerns names and attributes that the others may have
+//     cached. The engine calls Invalidate (Options.Kernels), and Mounts tells each other
+//     kernel that knows the directory. That is asynchronous and takes as long as a notice
+//     does. An open by a name that is not yet taken back gets ESTALE underneath, and the
+//     right answer after a second look-up.
+//   - The processes of two mounts may be in two pid name spaces. So a tiers.Process
+//     contains the number of the mount, and /proc is the one that the mount process sees
+//     (device.Session.Proc).
 //     part of a tiers.Process, and /proc is the one that the mount process sees (device.Session.Proc).
 //
 // # When the owner ends
 //
-// The mount process keeps its descriptors, so the kernel keeps the mount. Blocks that are
-// open go on being read. Requests wait, until the next owner attaches to the same descriptors or
-// the mount process itself answers them with errors (device.FailAll). A request belongs to the
-// file of /dev/fuse by which it was read, and is lost when that is closed: so it is read
-// only by files that the mount process has, too, and never by a read that sleeps, which would
-// outlive the decision to stop.
+// The mount process keeps its descriptors, so the kernel keeps the mount. Reads of open blocks
+// go on. Requests wait until the next owner attaches to the same descriptors, or the mount
+// process itself answers them with errors (device.FailAll). The kernel loses a request when the
+// /dev/fuse file that read it is closed. So only files that the mount process has, too, read
+// requests. No read sleeps, because a sleeping read would outlive the decision to stop.
 //
-// The next owner has the kernel queue again what was read and not answered
-// (FUSE_NOTIFY_RESEND, Linux 6.9), then look up all names again (FUSE_NOTIFY_INC_EPOCH, Linux
-// 6.16; before that they are found out one by one), and only then reads. It does not know the
-// nodes and handles of the one before, of which the numbers carry another epoch:
+// The next owner first has the kernel queue again every request that was read and not answered
+// (FUSE_NOTIFY_RESEND, Linux 6.9), and look up all names again (FUSE_NOTIFY_INC_EPOCH, Linux
+// 6.16; before that, the old names are found out one by one). Then it reads. It does not know
+// the nodes and handles of the earlier owner, whose numbers carry another epoch:
 //
 //	path look-ups, opens, stats, changes   ESTALE underneath; the kernel repeats them from the root: right answers
 //	relative to a directory that was       ESTALE, until the process enters it again by its path; so
@@ -127,38 +127,41 @@
 //	close(2) of what is open for writing   EIO: it is not committed. Temporary and plain names, and files of pinned groups, stay
 //	close(2) of anything else              as before
 //
-// A request that the owner carried out, but had not answered when it was killed, is carried out
-// again: an unlink or a rename may then say ENOENT, and a mkdir EEXIST, although they were done.
-// Blocks that clients have had open since before are no pins of the next owner: if it evicts
-// them, their memory is free when they are closed. All else that an owner had
-// registered the next one unregisters, so that what it evicts leaves memory.
+// If the earlier owner carried out a request and was killed before the answer, the next owner
+// carries it out again. An unlink or a rename may then answer ENOENT, and a mkdir EEXIST,
+// although it was done. Blocks that clients have open from before are no pins of the next
+// owner: if it evicts them, their memory is freed when they are closed. The next owner
+// unregisters all other files of the earlier owner, so that eviction frees their memory.
 //
-// An owner that is killed at the moment at which it sends a notice stays, without files, until
-// the client whose directory the notice is about has got an answer (fs/device/isolate.go): from the
-// next owner, who so must not wait for the process to be gone, or from device.FailAll.
+// An owner that is killed while it sends a notice stays as a process without files, until the
+// client whose directory the notice is about gets an answer (fs/device/isolate.go). That answer
+// comes from the next owner or from device.FailAll. So the next owner must not wait for the
+// process to be gone.
 //
-// An owner that ends in an orderly way calls Detach first, which answers what does not wait, and waits
-// a moment for open directories to be closed (listings); the rest is as above.
+// An owner that ends in an orderly way first calls Detach. Detach answers the requests that do
+// not wait, and waits a moment for open directories to be closed (listings). The rest is as
+// above.
 //
 // # Takeover
 //
-// A process with a mount of its own (Mount) can be followed, too: HandOver ends its answers, and the
-// process that gets the descriptors resumes (Resume). All that is said above of the next owner
-// holds; three things are better than after a kill:
+// A process with a mount of its own (Mount) can be followed, too: HandOver ends its answers,
+// and the process that gets the descriptors resumes (Resume). All of the above about the next
+// owner holds, with three differences from a kill:
 //
-//   - Whatever was carried out was answered, but for what waited to be durable when the earlier
-//     owner let go: that is carried out again, as after a kill.
-//   - A client whose open was answered may not have come to use the backing file. So those of earlier
-//     owners are unregistered a while later (dropLater).
-//   - The kernel repeats what is told ESTALE only once. A client that the earlier owner has sent to
-//     another inode has used that up, so it is told EINTR instead (device.Session.Stale).
+//   - Every request that was carried out was also answered, except requests that waited for
+//     durability when the earlier owner let go: they are carried out again, as after a
+//     kill.
+//   - A client whose open was answered may not have used the backing file yet. So the files
+//     of earlier owners are unregistered a while later (dropLater).
+//   - The kernel repeats a call on ESTALE only once. A client that the earlier owner sent
+//     to another inode has used that up, so it gets EINTR instead (device.Session.Stale).
 //
 // # Deadlocks
 //
-// The daemon touches its own mount only before it is ready, by bare system calls with a time limit
-// (RefusePoll, SelfTest). Notices to the kernel (FUSE_NOTIFY_INVAL_ENTRY)
-// take the kernel's lock on the directory, which the request being answered may
-// hold, so a device.Conn sends them from a goroutine of its own.
+// The daemon touches its own mount only before it is ready, by bare system calls with a time
+// limit (RefusePoll, SelfTest). A notice to the kernel (FUSE_NOTIFY_INVAL_ENTRY) takes the
+// kernel's lock on the directory, which the request being answered may hold. So a device.Conn
+// sends notices from a goroutine of its own.
 //
 // # Lock order
 //

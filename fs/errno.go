@@ -11,10 +11,9 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
-// errnos is the only table from kinds of error to errno. The first row that
-// matches counts. Engines take ENOENT for a miss and break on anything else
-// (SGLang's prefetch thread ends, vLLM unlinks), so lost, corrupt and
-// unreachable are all ENOENT.
+// errnos is the only table from kinds of error to errno. The first matching row counts. Lost,
+// corrupt and unreachable are all ENOENT because engines take ENOENT for a miss and break on
+// anything else (SGLang's prefetch thread ends, vLLM unlinks).
 var errnos = []struct {
 	kind  error
 	errno syscall.Errno
@@ -44,8 +43,8 @@ var errnos = []struct {
 	{context.DeadlineExceeded, syscall.ETIMEDOUT},
 }
 
-// status turns an error into what the kernel gets: by the table, else the errno
-// that err wraps, else EIO, which is a bug of ours.
+// status turns an error into an errno: the row of the table, else the errno that err wraps,
+// else EIO. EIO is a bug of kvfs.
 func status(err error) fuse.Status {
 	if err == nil {
 		return fuse.OK

@@ -9,8 +9,8 @@ import (
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
-// A file handle number carries its kind in the low two bits. The hot path, a
-// block read by the kernel itself, needs no object: its number is the blob.
+// A file handle number carries its kind in the low two bits. A block that the kernel reads
+// itself (the hot path) needs no object: its number is the blob.
 const (
 	fhBlob    = 0 // passthrough read: blob << 2
 	fhHandle  = 1 // entry of handleTable
@@ -19,8 +19,7 @@ const (
 	fhMask    = 1<<fhBits - 1
 )
 
-// handle is one open file or directory that passes through the daemon, or that
-// is open for writing.
+// handle is one open file or directory that passes through the daemon or is open for writing.
 type handle struct {
 	id    index.ID
 	write *tiers.Handle // open for writing
@@ -29,7 +28,7 @@ type handle struct {
 	passthrough bool
 	blob        tiers.BlobID
 
-	done    func() // of the probe: removes its file
+	done    func() // removes the file of the probe
 	dir     *dirHandle
 	control *control.Handle
 }
@@ -37,7 +36,7 @@ type handle struct {
 // handleTable maps numbers to handles.
 type handleTable struct {
 	mu struct {
-		sync.RWMutex // readers are all data requests of the fallback path
+		sync.RWMutex // every data request of the fallback path reads
 		next         uint64
 		table        map[uint64]*handle
 	}
@@ -55,7 +54,7 @@ func (t *handleTable) add(h *handle, kind uint64) uint64 {
 	return n
 }
 
-// get returns the handle of a number, nil if it has none.
+// get returns the handle with a number, or nil.
 func (t *handleTable) get(fh uint64) *handle {
 	t.mu.RLock()
 	h := t.mu.table[fh]

@@ -11,16 +11,17 @@ import (
 	"github.com/kvfs/kvfs/tiers"
 )
 
-// answerTime is how long a client may take to go on after its open was answered: until it does, the
-// file has to be registered by which it was answered. Nothing tells when it has.
-// To wait longer costs the memory of what is evicted meanwhile, so that memory which is full takes
-// nothing more than the headroom. Then shortAnswerTime has to do.
+// answerTime is how long a client may take from the answer to its open to its use of the
+// backing file. The file must stay registered that long, and the kernel does not tell when the
+// client has used it. A longer time costs memory: evicted blocks keep theirs meanwhile. If that
+// fills memory beyond the headroom, shortAnswerTime applies.
 var answerTime = 30 * time.Second // a variable for tests
 
-// shortAnswerTime is answerTime once blocks are evicted that an earlier owner may have registered.
+// shortAnswerTime replaces answerTime once a block is evicted that an earlier owner may have
+// registered.
 const shortAnswerTime = 2 * time.Second
 
-// dropLater is dropEarlier after answerTime, unless ctx ends.
+// dropLater calls dropEarlier after answerTime, unless ctx ends.
 func (b *backings) dropLater(ctx context.Context, from int32) {
 	began := time.Now()
 	t := time.NewTimer(answerTime)
@@ -41,12 +42,12 @@ func (b *backings) dropLater(ctx context.Context, from int32) {
 	}
 }
 
-// dropEarlier unregisters the files with numbers from there up to and without the first of
-// ours. They were an earlier owner's; while they are registered, their memory is not freed
-// when they are evicted. The kernel counts upwards. What clients have open stays open.
+// dropEarlier unregisters the files of earlier owners: those numbered from "from" up to our
+// first. The kernel counts upwards. While they are registered, eviction does not free their
+// memory. Files that clients have open stay open.
 func (b *backings) dropEarlier(ctx context.Context, from int32) {
 	const end = 1<<31 - 1
-	if from > b.first { // it began anew
+	if from > b.first { // the kernel restarted its numbers
 		b.dropRange(ctx, from, end)
 		from = 1
 	}
@@ -62,8 +63,8 @@ func (b *backings) dropRange(ctx context.Context, from, to int32) {
 	}
 }
 
-// dropIdle unregisters the files that no handle uses: each open of them that was answered has been
-// closed, so nobody is to come to use them any more, and the next owner need not keep their memory for it.
+// dropIdle unregisters the files that no handle uses. Each answered open of them has been
+// closed, so no client still needs them, and the next owner need not keep their memory.
 func (b *backings) dropIdle() {
 	b.mu.Lock()
 	gone := make([]int32, 0, b.mu.idle.Len())
@@ -81,7 +82,7 @@ func (b *backings) dropIdle() {
 	}
 }
 
-// dropAll forgets all registrations; what clients have open stays open in the kernel.
+// dropAll forgets all registrations. Files that clients have open stay open in the kernel.
 func (b *backings) dropAll() {
 	b.mu.Lock()
 	table := b.mu.table
@@ -93,7 +94,7 @@ func (b *backings) dropAll() {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	// The kernel has counted from first, and may have begun anew.
+	// The kernel has counted from first, and may have restarted at 0.
 	after := func(id int32) uint32 { return uint32(id-b.first) & (1<<31 - 1) }
 	b.lowest = b.first
 	for i, id := range b.mu.heirs {
@@ -104,8 +105,9 @@ func (b *backings) dropAll() {
 	b.mu.heirs = nil
 }
 
-// inherited returns from which number on the next owner may find files registered; 0: as this one did.
-// After left it is that of those which dropAll has left.
+// inherited returns the lowest number at which the next owner may find a registered file. Zero
+// means the same as for this owner. After left is set, that is the lowest number which dropAll
+// left.
 func (b *backings) inherited() int32 {
 	switch {
 	case !b.alone.Load():

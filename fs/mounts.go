@@ -40,29 +40,28 @@ func (h *Hooks) Closed(p tiers.Process, id index.ID) bool {
 	return f != nil && f.procs.closed(p.PID, f.epoch.Ino(uint64(id)))
 }
 
-// maxMounts is how many mounts an owner serves at most: verdicts name a thread and the number of its
-// mount in 32 bits.
+// maxMounts is how many mounts an owner serves at most: a verdict packs the number of the mount
+// and a thread id in 32 bits.
 const maxMounts = 1<<10 - 1
 
-// ErrTooManyMounts: an owner serves 1,023 mounts at most.
+// ErrTooManyMounts reports a mount beyond the 1,023 that an owner serves.
 var ErrTooManyMounts = errors.New("too many mounts")
 
-// Mounts carries the callbacks of an engine to all the mounts that Attach has made on it, as
-// Hooks does to one. The zero value is ready; while there are no mounts, the callbacks do
-// nothing.
+// Mounts carries the callbacks of an engine to all mounts that Attach made on it, as Hooks does
+// to one. The zero value is ready. Without mounts the callbacks do nothing.
 type Mounts struct {
-	files [maxMounts + 1]atomic.Pointer[files] // by number; 0 is none's
-	all   atomic.Pointer[[]*files]             // the same as a list, which is never changed
+	files [maxMounts + 1]atomic.Pointer[files] // by number; 0 stays empty
+	all   atomic.Pointer[[]*files]             // the same as an immutable list
 
 	mu struct {
-		sync.Mutex // of those who change the above
+		sync.Mutex // held by writers of the above
 		last       uint32
 	}
 }
 
-// Invalidate is for tiers.Options.Invalidate, with Options.Kernels. The kernel of the process that has
-// asked is not told: a notice would have it forget the name, which it then has to look up again, and takes
-// the lock on the directory, which its clients need next.
+// Invalidate is for tiers.Options.Invalidate, with Options.Kernels. It does not tell the kernel
+// of the process that caused the change. A notice would make that kernel look the name up
+// again, and would take the lock on the directory that its clients need next.
 func (m *Mounts) Invalidate(by tiers.Process, parent, id index.ID, name string) {
 	for _, f := range m.list() {
 		about := parent // a kernel that does not know the directory has no name in it
@@ -84,7 +83,7 @@ func (m *Mounts) Dropped(blob tiers.BlobID) {
 	}
 }
 
-// Alive is for tiers.Options.Alive. Of a mount that is gone no process is.
+// Alive is for tiers.Options.Alive. It reports false for a process of a mount that is gone.
 func (m *Mounts) Alive(p tiers.Process) bool {
 	if p.Kernel > maxMounts {
 		return false
@@ -93,7 +92,7 @@ func (m *Mounts) Alive(p tiers.Process) bool {
 	return f != nil && f.procs.alive(p.PID)
 }
 
-// Closed is for tiers.Options.Closed. Of a mount that is gone all processes have.
+// Closed is for tiers.Options.Closed. It reports true for a process of a mount that is gone.
 func (m *Mounts) Closed(p tiers.Process, id index.ID) bool {
 	if p.Kernel > maxMounts {
 		return true
@@ -109,8 +108,8 @@ func (m *Mounts) list() []*files {
 	return nil
 }
 
-// number gives f a number. One that was in use is given out again as late as possible,
-// because files that are being written remember who began them.
+// number gives f a number. It reuses a number as late as possible, because files that are being
+// written remember their first writer by it.
 func (m *Mounts) number(f *files) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -124,7 +123,7 @@ func (m *Mounts) number(f *files) error {
 	return ErrTooManyMounts
 }
 
-// add has f get the callbacks.
+// add sends f the callbacks.
 func (m *Mounts) add(f *files) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -132,7 +131,7 @@ func (m *Mounts) add(f *files) {
 	m.all.Store(&all)
 }
 
-// silence has f get no callbacks any more, but for questions about its threads.
+// silence stops the callbacks to f, except questions about its threads.
 func (m *Mounts) silence(f *files) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -145,5 +144,5 @@ func (m *Mounts) silence(f *files) {
 	m.all.Store(&all)
 }
 
-// remove takes the number back.
+// remove frees the number.
 func (m *Mounts) remove(f *files) { m.files[f.mount].Store(nil) }

@@ -30,8 +30,8 @@ func (f *files) Lookup(_ <-chan struct{}, in *fuse.InHeader, name string, out *f
 		f.stale.note(in.Pid, stalePath)
 	}
 	if a.Stable {
-		// An absence may be kept as long as a presence: only this mount makes
-		// names, and the kernel sees each of them being made.
+		// The kernel may keep an absence as long as a presence: only this mount makes names,
+		// and the kernel sees each one being made.
 		out.SetEntryTimeout(f.opts.EntryTimeout)
 		return fuse.OK
 	}
@@ -66,8 +66,7 @@ func (f *files) Mkdir(_ <-chan struct{}, in *fuse.MkdirIn, name string, out *fus
 	return fuse.OK
 }
 
-// Mknod implements MKNOD for regular files; devices, pipes and sockets are not
-// blocks.
+// Mknod implements MKNOD for regular files. Devices, pipes and sockets are not blocks.
 func (f *files) Mknod(_ <-chan struct{}, in *fuse.MknodIn, name string, out *fuse.EntryOut) fuse.Status {
 	f.ops.add(opMknod)
 	if isControl(in.NodeId) || in.Mode&syscall.S_IFMT != syscall.S_IFREG {
@@ -123,7 +122,7 @@ func (f *files) Rename(_ <-chan struct{}, in *fuse.RenameIn, oldName, newName st
 	}))
 }
 
-// Symlink implements SYMLINK: there are none, because a block has one name.
+// Symlink implements SYMLINK. It is refused, because a block has one name.
 func (f *files) Symlink(<-chan struct{}, *fuse.InHeader, string, string, *fuse.EntryOut) fuse.Status {
 	f.ops.add(opOther)
 	return fuse.Status(syscall.EOPNOTSUPP)
@@ -135,21 +134,21 @@ func (f *files) Link(<-chan struct{}, *fuse.LinkIn, string, *fuse.EntryOut) fuse
 	return fuse.Status(syscall.EOPNOTSUPP)
 }
 
-// Tmpfile implements O_TMPFILE: a file that never has a name is no block.
+// Tmpfile implements O_TMPFILE. It is refused: a file that never gets a name is no block.
 func (f *files) Tmpfile(<-chan struct{}, *fuse.CreateIn, *fuse.CreateOut) fuse.Status {
 	f.ops.add(opOther)
 	return fuse.Status(syscall.EOPNOTSUPP)
 }
 
-// Access implements ACCESS, which the kernel sends only where it does not check
-// modes and owners by itself.
+// Access implements ACCESS. The kernel sends it only if it does not check modes and owners
+// itself.
 func (f *files) Access(_ <-chan struct{}, _ *fuse.AccessIn) fuse.Status {
 	f.ops.add(opAccess)
 	return fuse.OK
 }
 
-// StatFs implements statfs(2): what can be evicted counts as free, because
-// clients that see a full disk begin to delete.
+// StatFs implements statfs(2). Evictable blocks count as free, because clients that see a full
+// disk begin to delete.
 func (f *files) StatFs(_ <-chan struct{}, _ *fuse.InHeader, out *fuse.StatfsOut) fuse.Status {
 	f.ops.add(opStatfs)
 	const blockBytes = 4096

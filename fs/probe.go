@@ -20,8 +20,8 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
-// The probe is a file of the control directory that no listing shows. Each open of it puts known bytes
-// into the memory tier and opens them as a block is opened. They are removed when it is closed.
+// The probe is a file of the control directory that no listing shows. Each open puts known
+// bytes into the memory tier and opens them like a block. The close removes them.
 const (
 	probeName = "probe"
 	probeIno  = controlBase + 1<<20
@@ -29,11 +29,12 @@ const (
 
 var probeFile = &control.File{Name: probeName}
 
-// probeTime bounds the self-test: a mount that answers does so in a millisecond.
+// probeTime bounds the self-test, which takes about a millisecond.
 const probeTime = 10 * time.Second
 
-// probeContent returns the bytes of the probe: many pages, and a part of one. They are the same in all
-// versions of kvfs, for the process that mounts and the one that answers may be of two.
+// probeContent returns the bytes of the probe: many pages and a part of one. All versions of
+// kvfs use the same bytes, because the mounting and the answering process may differ in
+// version.
 func probeContent() []byte {
 	b := make([]byte, 1<<18+123)
 	rand.NewChaCha8([32]byte{'k', 'v', 'f', 's'}).Read(b)
@@ -68,18 +69,20 @@ func (f *files) openProbe(out *fuse.OpenOut) fuse.Status {
 	return fuse.OK
 }
 
-// ErrSelfTest: what is read through the mount is not what memory holds.
+// ErrSelfTest reports that a read through the mount differed from memory.
 var ErrSelfTest = errors.New("self-test: the mount does not give back what memory holds")
 
-// noVerdict are errors that say nothing about the way of the bytes: an owner of an earlier version has no
-// probe, a process that is not root may not open it, memory is full, the mount is gone or slow.
+// noVerdict lists errors that say nothing about the bytes: an owner of an earlier version has
+// no probe, a process that is not root may not open it, memory is full, the mount is gone or
+// slow.
 var noVerdict = []error{
 	unix.ENOENT, unix.EACCES, unix.ENOSPC, unix.ESTALE, unix.ENOTCONN, unix.ECONNABORTED, os.ErrDeadlineExceeded,
 }
 
-// SelfTest reads the probe through the mount at dir, which answers, and compares. It is called by who
-// mounts. passthrough says how the mount reads now. If that fails, and auto is set, SelfTest calls fall,
-// which has the mount read in the other way, and tries that. tested is false if nothing could be compared.
+// SelfTest reads the probe through the mount at dir, which must answer, and compares the bytes.
+// The mounting process calls it. passthrough says how the mount reads now. If that fails and
+// auto is set, SelfTest calls fall, which switches the mount to the other way, and tries again.
+// tested is false if nothing could be compared.
 func SelfTest(dir string, passthrough, auto bool, log *zap.Logger, fall func(why error) error) (tested bool, err error) {
 	err = readBack(dir, passthrough)
 	switch {
@@ -98,8 +101,9 @@ func SelfTest(dir string, passthrough, auto bool, log *zap.Logger, fall func(why
 	return SelfTest(dir, false, auto, log, nil)
 }
 
-// selfTest is SelfTest of a mount of this process. Without passthrough the kernel refuses (EIO) to open
-// what a client has had open with it, until that is closed.
+// selfTest is SelfTest for a mount of this process. After passthrough is switched off, the
+// kernel answers EIO to opens of a file that a client has had open with passthrough, until that
+// file is closed.
 func (s *Server) selfTest() (err error) {
 	s.tested, err = SelfTest(s.opts.Dir, s.files.direct.Load(), s.opts.Passthrough != On, s.log, func(why error) error {
 		s.files.direct.Store(false)
@@ -112,10 +116,10 @@ func (s *Server) selfTest() (err error) {
 	return nil
 }
 
-// Tested reports whether what is read through the mount was compared with what memory holds.
+// Tested reports whether bytes read through the mount were compared with memory.
 func (s *Server) Tested() bool { return s.tested }
 
-// readBack is readProbe for no longer than probeTime.
+// readBack calls readProbe and waits at most probeTime.
 func readBack(dir string, mapped bool) error {
 	done := make(chan error, 1)
 	go func() { // ends when the mount has answered, or is gone
@@ -131,9 +135,9 @@ func readBack(dir string, mapped bool) error {
 	}
 }
 
-// readProbe compares the probe at path. What waits for the daemon, which may be this process, is a system
-// call each: Go's runtime can do without its thread. It cannot while a page fault waits, so mapped is for
-// what the kernel maps without the daemon.
+// readProbe compares the probe at path. Each wait for the daemon is a system call, because the
+// daemon may be this process and Go's runtime can release a thread in a system call. It cannot
+// during a page fault, so set mapped only if the kernel maps the file without the daemon.
 func readProbe(path string, mapped bool) error {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	for err == unix.EINTR {
@@ -169,7 +173,7 @@ func readProbe(path string, mapped bool) error {
 	return nil
 }
 
-// sameMapped compares a mapping. Bytes that cannot be had (SIGBUS) are others.
+// sameMapped compares a mapping. A page that raises SIGBUS counts as different.
 func sameMapped(m, want []byte) (same bool) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() { same = recover() == nil && same }()

@@ -13,14 +13,14 @@ import (
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
-// The kernel names the caller of a request by its thread id. Which process that is, whether it is
-// dying, and what it has open, /proc knows.
+// The kernel names the caller of a request by its thread id. /proc knows the process of the
+// thread, whether it is dying, and what it has open.
 
-// processes answers what a mount asks about its callers.
+// processes answers questions of a mount about its callers.
 type processes interface {
-	// of returns the process of a thread; 0: it cannot be seen.
+	// of returns the process of a thread, or 0 if the thread cannot be seen.
 	of(tid uint32) (pid uint32)
-	// groups returns the supplementary groups of a thread; none if it cannot be seen.
+	// groups returns the supplementary groups of a thread, or none if it cannot be seen.
 	groups(tid uint32) []uint32
 	// alive reports whether a process has not ended.
 	alive(pid uint32) bool
@@ -30,12 +30,12 @@ type processes interface {
 	closed(pid uint32, ino uint64) bool
 }
 
-// caller finds out who makes a request of thread tid.
+// caller describes the process of thread tid, which makes a request.
 func (f *files) caller(tid uint32) tiers.Caller {
 	return tiers.Caller{Kernel: f.mount, Thread: tid, Process: f.procs.of(tid), Told: f.stale.told(tid)}
 }
 
-// reader is caller for a request that needs to know the process only if files are being written.
+// reader is caller for a request that needs the process only while files are being written.
 func (f *files) reader(tid uint32) tiers.Caller {
 	if f.engine.Writing() {
 		return f.caller(tid)
@@ -43,10 +43,10 @@ func (f *files) reader(tid uint32) tiers.Caller {
 	return tiers.Caller{Kernel: f.mount, Thread: tid, Told: f.stale.told(tid)}
 }
 
-// procfs is /proc of some pid name space.
+// procfs is the /proc of one pid name space.
 type procfs struct {
 	root string // path
-	own  bool   // it is that of this process
+	own  bool   // the /proc of this process
 
 	mu struct {
 		sync.Mutex // leaf
@@ -54,13 +54,14 @@ type procfs struct {
 	}
 }
 
-// maxPids bounds the threads of which the process is remembered. Beyond it all are forgotten.
+// maxPids bounds the remembered threads. Beyond it, all are forgotten.
 const maxPids = 1 << 14
 
 // ourProc returns the procfs of our own pid name space.
 func ourProc() *procfs { return &procfs{root: "/proc", own: true} }
 
-// of implements processes. What is remembered is checked: the number may be another thread's by now.
+// of implements processes. It checks a remembered answer: another thread may have the number by
+// now.
 func (p *procfs) of(tid uint32) uint32 {
 	if tid == 0 {
 		return 0
@@ -97,7 +98,7 @@ func (p *procfs) has(pid, tid uint32) bool {
 	return unix.Access(string(path), unix.F_OK) == nil
 }
 
-// read returns the process of a thread as its status tells; 0: there is no such thread.
+// read returns the process of a thread from its status file, or 0 if there is no such thread.
 func (p *procfs) read(tid uint32) uint32 {
 	var buf [512]byte
 	_, rest, _ := bytes.Cut(readShort(p.path(tid)+"/status", buf[:]), []byte("\nTgid:\t"))
@@ -128,8 +129,9 @@ func (p *procfs) groups(tid uint32) (gids []uint32) {
 // path is the directory of a thread or process.
 func (p *procfs) path(id uint32) string { return p.root + "/" + strconv.FormatUint(uint64(id), 10) }
 
-// alive implements processes. Of those that cannot be seen, 0, nobody knows. A process is not
-// alive if no thread of it has memory any more: it ends just now, or its parent has not waited for it yet.
+// alive implements processes. It reports true for process 0, which cannot be seen. A process is
+// dead if none of its threads has memory: it is ending, or its parent has not waited for it
+// yet.
 func (p *procfs) alive(pid uint32) bool {
 	if pid == 0 {
 		return true
@@ -151,13 +153,13 @@ const maxDescriptors = 64
 // the kernel closes what it had open.
 const pfExiting = 0x4
 
-// killed reports whether thread tid is being ended by a signal, as far as
-// /proc/<tid>/stat tells: field 9 is the flags, field 52 the exit code, whose low
-// seven bits are the signal (proc_pid_stat(5)).
+// killed reports whether a signal is ending thread tid, as far as /proc/<tid>/stat tells: field
+// 9 is the flags, field 52 the exit code, whose low seven bits are the signal
+// (proc_pid_stat(5)).
 //
-// A thread in execve(2) closes descriptors, too, and holds a lock of the kernel meanwhile for which
-// the read of stat waits, while it waits for our answer. So that is read only of threads that
-// have no memory any more, which they give up before they close what they have open, when they end.
+// killed reads stat only of threads that have no memory. Reading stat of a thread in execve(2)
+// would deadlock: execve closes descriptors, waits for our answer, and holds the kernel lock
+// that the read needs. A thread that ends gives its memory up before it closes its files.
 func (p *procfs) killed(tid uint32) bool {
 	var buf [1024]byte
 	dir := p.path(tid)
@@ -179,7 +181,7 @@ func (p *procfs) killed(tid uint32) bool {
 	return err1 == nil && err2 == nil && flags&pfExiting != 0 && code&0x7f != 0
 }
 
-// readShort returns what one read of a file gives; nothing if that fails.
+// readShort returns the result of one read of a file, or nothing if it fails.
 func readShort(name string, buf []byte) []byte {
 	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -193,15 +195,15 @@ func readShort(name string, buf []byte) []byte {
 	return buf[:n]
 }
 
-// stillOpen reports whether thread tid has a descriptor to write the inode of that number by.
-// Before Linux 5.14 fdinfo does not tell the inode, and the answer is no; so it is of a process with many
-// descriptors, where it would take too long.
+// stillOpen reports whether thread tid has a descriptor that can write the inode with number
+// ino. The answer is no before Linux 5.14, whose fdinfo does not tell the inode, and for a
+// process with more than maxDescriptors, where the search would take too long.
 func (p *procfs) stillOpen(tid uint32, ino uint64) bool {
 	open, known := p.hasOpen(tid, ino)
 	return known && open
 }
 
-// closed implements processes. Where stillOpen cannot tell, it is no, unless the process has ended.
+// closed implements processes. Where stillOpen cannot tell, only an ended process has closed.
 func (p *procfs) closed(pid uint32, ino uint64) bool {
 	open, known := p.hasOpen(pid, ino)
 	return known && !open || !p.alive(pid)
@@ -226,8 +228,8 @@ func (p *procfs) hasOpen(tid uint32, ino uint64) (open, known bool) {
 	return false, known
 }
 
-// writes reports whether the descriptor of an fdinfo is open for writing: its flags are in octal, the
-// access mode last.
+// writes reports whether the descriptor of an fdinfo is open for writing: the last octal digit
+// of its flags is the access mode.
 func writes(info []byte) bool {
 	_, flags, ok := bytes.Cut(info, []byte("\nflags:\t"))
 	flags, _, end := bytes.Cut(flags, []byte("\n"))
@@ -243,8 +245,7 @@ type closer struct {
 // Killed implements tiers.Closer.
 func (c closer) Killed() bool { return c.f.procs.killed(c.tid) }
 
-// StillOpen implements tiers.Closer. The descriptor being closed has left the
-// table already.
+// StillOpen implements tiers.Closer. The descriptor being closed has already left the table.
 func (c closer) StillOpen(id index.ID) bool {
 	return c.f.procs.stillOpen(c.tid, c.f.epoch.Ino(uint64(id)))
 }

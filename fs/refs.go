@@ -7,11 +7,11 @@ import (
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
-// refs is what the kernel of one mount holds of an engine that has several: so that it can
-// be given back when the kernel does not do so itself any more.
+// refs counts what the kernel of one mount holds of an engine with several kernels. Detach
+// gives it back if the kernel itself no longer does.
 type refs struct {
-	// later is held for reading while an OPEN is answered by nobody who serve waits for;
-	// ended says that there is to be no such answer any more.
+	// later is held for reading while a goroutine outside serve answers an OPEN. ended forbids
+	// further such answers.
 	later sync.RWMutex
 	ended bool
 
@@ -22,7 +22,7 @@ type refs struct {
 	}
 }
 
-// readRef is what a handle without an object refers to.
+// readRef is the blob that a handle without an object refers to.
 type readRef struct {
 	id   index.ID
 	blob tiers.BlobID
@@ -41,7 +41,7 @@ func (r *refs) looked(id index.ID) {
 	r.mu.Unlock()
 }
 
-// forgot takes n look-ups back and returns how many of them there were.
+// forgot takes n look-ups back and returns how many of them had been counted.
 func (r *refs) forgot(id index.ID, n uint64) uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -54,8 +54,7 @@ func (r *refs) forgot(id index.ID, n uint64) uint64 {
 	return n
 }
 
-// knows reports whether the kernel may have something cached of an entry, or of the names in
-// it.
+// knows reports whether the kernel may have cached an entry or the names in it.
 func (r *refs) knows(id index.ID) bool {
 	if id == index.Root {
 		return true
@@ -72,7 +71,7 @@ func (r *refs) opened(id index.ID, blob tiers.BlobID) {
 	r.mu.Unlock()
 }
 
-// closed takes that back; false: there is none.
+// closed takes opened back. It reports false if nothing was counted.
 func (r *refs) closed(id index.ID, blob tiers.BlobID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -88,14 +87,14 @@ func (r *refs) closed(id index.ID, blob tiers.BlobID) bool {
 	return true
 }
 
-// end forbids answers to OPENs that come later, having waited for those under way.
+// end waits for the late answers to OPENs that are under way, and forbids further ones.
 func (r *refs) end() {
 	r.later.Lock()
 	r.ended = true
 	r.later.Unlock()
 }
 
-// takeAll returns all there is, and forgets it.
+// takeAll returns and forgets all counts.
 func (r *refs) takeAll() (names map[index.ID]uint64, reads map[readRef]uint32) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -104,11 +103,11 @@ func (r *refs) takeAll() (names map[index.ID]uint64, reads map[readRef]uint32) {
 	return names, reads
 }
 
-// giveBack gives the engine back all that the kernel holds. What was being written is not
-// committed: nobody knows whether it is whole. Nothing is answered any more.
+// giveBack gives the engine back all that the kernel holds. It does not commit what was being
+// written, because the file may not be whole. Call it after the last answer.
 func (f *files) giveBack() {
 	if f.backings != nil {
-		f.backings.dropIdle() // from here on, handles end that clients have
+		f.backings.dropIdle() // from here on, handles end that clients still have open
 	}
 	if f.refs != nil {
 		f.refs.end()

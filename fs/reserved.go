@@ -20,7 +20,7 @@ const (
 
 func isControl(nodeid uint64) bool { return nodeid >= controlBase }
 
-// reserved is the directory .kvfs as the kernel sees it: it resolves, but is not listed.
+// reserved is the directory .kvfs as the kernel sees it. It resolves, but no listing shows it.
 type reserved struct {
 	f    *files
 	dir  *control.Dir // inode controlBase + 1 + position
@@ -58,8 +58,8 @@ func (c *reserved) lookup(parent uint64, name string, out *fuse.EntryOut) fuse.S
 	return fuse.OK
 }
 
-// file returns the file with an inode number; nil for the directory and for what
-// does not exist.
+// file returns the control file with an inode number, or nil for the directory and for unknown
+// numbers.
 func (c *reserved) file(ino uint64) *control.File {
 	if ino == probeIno {
 		return probeFile

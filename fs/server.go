@@ -25,18 +25,18 @@ type Options struct {
 	AttrTimeout  time.Duration // how long it keeps attributes. Zero means not at all.
 	MaxWrite     int           // largest request in bytes. Zero means 1 MiB.
 
-	// Passthrough says whether the kernel may read and write primary files by
-	// itself: Auto tries, On fails where that cannot be, Off does not try.
+	// Passthrough says whether the kernel reads and writes primary files by itself. Auto tries
+	// passthrough, On fails if it is impossible, Off does not try.
 	Passthrough Switch
 
 	// Status returns the text of the control file .kvfs/status. Required.
 	Status func() []byte
 
-	// Control are further files of the control directory.
+	// Control lists further files of the control directory.
 	Control []control.File
 
-	// ListElsewhere has listings of directories show the names that only other nodes
-	// have, after asking them, for which ListTimeout is the longest wait. Zero means 5 s.
+	// ListElsewhere makes listings show the names that only other nodes have. A listing waits
+	// at most ListTimeout for those nodes. Zero means 5 s.
 	ListElsewhere bool
 	ListTimeout   time.Duration
 
@@ -53,29 +53,30 @@ const (
 	Off  Switch = "off"
 )
 
-// Server is one mount. See doc.go for what it promises.
+// Server is one mount. doc.go lists its promises.
 type Server struct {
 	opts   Options
 	log    *zap.Logger
 	files  *files
 	conn   *device.Conn
-	cancel context.CancelFunc // of what files do
+	cancel context.CancelFunc // ends ctx of files
 	wg     sync.WaitGroup
-	reason string // why there is no passthrough, if there is none
+	reason string // why there is no passthrough, or empty
 	tested bool   // selfTest has compared
 
-	own    *device.Session // of Mount and Resume, which keep it; nil with Attach, and if fusermount3 made the mount
-	mounts *Mounts         // of Attach; else nil
+	own    *device.Session // set by Mount and Resume; nil with Attach, and if fusermount3 made the mount
+	mounts *Mounts         // set by Attach, else nil
 	proc   *os.File        // /proc of the mount; nil if it is ours
 	detach sync.Once
 }
 
-// ErrPassthrough: passthrough was asked for and cannot be had.
+// ErrPassthrough reports that Options.Passthrough is On and passthrough is impossible here.
 var ErrPassthrough = errors.New("FUSE passthrough is not possible")
 
-// Mount mounts the engine at opts.Dir and serves it until Unmount, or until
-// somebody else unmounts it. When Mount returns the mount answers and has passed SelfTest. As
-// root it is a session that another process can resume; else, or without passthrough, fusermount3 makes it.
+// Mount mounts the engine at opts.Dir and serves it until it is unmounted. When Mount returns,
+// the mount answers and has passed SelfTest. A mount made as root with passthrough has a
+// session that another process can resume. Without root or passthrough, fusermount3 makes the
+// mount and no process can resume it.
 func Mount(engine *tiers.Engine, hooks *Hooks, opts Options) (*Server, error) {
 	if os.Geteuid() != 0 || opts.Passthrough == Off {
 		return mountSpliced(engine, hooks, opts)
@@ -84,7 +85,7 @@ func Mount(engine *tiers.Engine, hooks *Hooks, opts Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	if x.Proc != nil { // the users of the mount are where we are
+	if x.Proc != nil { // the users of the mount share our /proc
 		x.Proc.Close()
 		x.Proc = nil
 	}
@@ -96,7 +97,7 @@ func Mount(engine *tiers.Engine, hooks *Hooks, opts Options) (*Server, error) {
 	return s, nil
 }
 
-// mountSpliced is Mount by go-fuse, which splices.
+// mountSpliced is Mount through go-fuse, which splices.
 func mountSpliced(engine *tiers.Engine, hooks *Hooks, opts Options) (*Server, error) {
 	s := newServer(engine, opts)
 	s.files.splice = true
@@ -137,14 +138,14 @@ func newServer(engine *tiers.Engine, opts Options) *Server {
 	return s
 }
 
-// connection returns what a connection needs to know of the options.
+// connection returns the options of the connection.
 func (s *Server) connection() device.Options {
 	o := &s.opts
 	return device.Options{FSName: o.FSName, AllowOther: o.AllowOther, MaxWrite: o.MaxWrite, Own: s.mounts == nil, Logger: s.log}
 }
 
-// choosePath finds out by trying whether passthrough works here: it needs Linux
-// 6.9, CAP_SYS_ADMIN, and a primary tier on a file system that is not stacked.
+// choosePath tries whether passthrough works here. It needs Linux 6.9, CAP_SYS_ADMIN, and a
+// primary tier on a file system that is not stacked.
 func (s *Server) choosePath() error {
 	if s.opts.Passthrough == Off {
 		s.reason = "switched off"
@@ -164,7 +165,7 @@ func (s *Server) choosePath() error {
 	return nil
 }
 
-// tryPassthrough returns the number that the kernel gave a file for a moment.
+// tryPassthrough registers a file for a moment and returns the number that it got.
 func (s *Server) tryPassthrough() (id int32, err error) {
 	if !s.conn.Passthrough() {
 		return 0, errors.New("the kernel does not offer it")
@@ -184,8 +185,8 @@ func (s *Server) tryPassthrough() (id int32, err error) {
 	return id, nil
 }
 
-// ReadPath names how the bytes of hot reads travel: "passthrough", "splice", or
-// "copy" where passthrough was expected and could not be had.
+// ReadPath returns how the bytes of hot reads travel: "passthrough", "splice", or "copy" if
+// passthrough was expected but is impossible.
 func (s *Server) ReadPath() string {
 	switch {
 	case s.files.direct.Load():
@@ -196,8 +197,8 @@ func (s *Server) ReadPath() string {
 	return "copy"
 }
 
-// WritePath names how the bytes of writes travel once a group's block size is
-// known: "passthrough" or "daemon".
+// WritePath returns how the bytes of writes travel once a group's block size is known:
+// "passthrough" or "daemon".
 func (s *Server) WritePath() string {
 	if s.files.direct.Load() {
 		return "passthrough"
@@ -205,11 +206,11 @@ func (s *Server) WritePath() string {
 	return "daemon"
 }
 
-// PathReason says why ReadPath is not passthrough, or "".
+// PathReason returns why ReadPath is not passthrough, or "".
 func (s *Server) PathReason() string { return s.reason }
 
-// Epoch returns the number of this process among those that have answered the mount, from 1 on;
-// 0 if no other can.
+// Epoch returns the number of this process among those that have answered the mount, from 1 on.
+// It is 0 if no other process can.
 func (s *Server) Epoch() uint32 { return s.conn.Epoch().Number() }
 
 // Ops returns how often the kernel sent each FUSE operation.
@@ -223,10 +224,10 @@ func (s *Server) Backings() int {
 	return s.files.backings.len()
 }
 
-// Unmount takes the mount away, lazily if it is busy: handles that are open go on
-// until they are closed or the process ends. It does not wait until the serving loops
-// have ended. A mount that Attach made is not ours to take away: that is Detach. Nor is another that is
-// at the directory in place of ours, or on top of it.
+// Unmount unmounts, lazily if the mount is busy: open handles go on until they are closed or
+// the process ends. It does not wait for the serving loops. A mount from Attach is not
+// unmounted: use Detach. Another mount at the directory, in place of ours or on top of it,
+// stays.
 func (s *Server) Unmount() error {
 	if s.mounts != nil {
 		s.Detach()
@@ -252,11 +253,12 @@ func (s *Server) Wait() {
 	s.closeOwn()
 }
 
-// Served is closed when the mount is gone, or Detach has ended the answers.
+// Served returns a channel that is closed when the mount is gone, or Detach has ended the
+// answers.
 func (s *Server) Served() <-chan struct{} { return s.conn.Served() }
 
-// Close gives up on a mount that was detached but that clients keep alive by
-// open files: what the kernel serves by itself goes on, all else fails.
+// Close gives up on a mount that was detached but that open files keep alive. The kernel goes
+// on with what it serves by itself; everything else fails.
 func (s *Server) Close() {
 	if s.mounts != nil {
 		s.Detach()

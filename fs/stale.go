@@ -13,45 +13,45 @@ import (
 	"github.com/kvfs/kvfs/tiers"
 )
 
-// staleThreads remembers which threads were told ESTALE. Their kernel looks the path up and asks once
-// more, but only once in a system call. An engine does not know ESTALE: where the second try fails as
-// well, one that reads is told ENOENT, a miss, and one that writes EINTR, upon which the libraries of
-// Python, Go and Rust open once more. The zero value is ready.
+// staleThreads remembers which threads got ESTALE. On ESTALE the kernel looks the path up and
+// asks once more, but only once per system call. Engines do not know ESTALE. So if the second
+// try fails as well, a reader gets ENOENT, a miss, and a writer gets EINTR, on which the
+// libraries of Python, Go and Rust open once more. The zero value is ready.
 type staleThreads struct {
-	n  atomic.Int64 // of tids: who asks looks no further than this while it is 0
+	n  atomic.Int64 // len(tids): at 0 a caller takes no lock
 	mu struct {
 		sync.Mutex // leaf
 		tids       map[uint32]staleThread
-		swept      time.Time // when those were last taken out that have not come back
+		swept      time.Time // when expired threads were last removed
 	}
 }
 
-// staleThread is when a thread was told ESTALE, and in place of what.
+// staleThread is when a thread got ESTALE, and for what.
 type staleThread struct {
 	at    time.Time
 	what  staleKind
-	tries int // how often it was told EINTR
+	tries int // how often it got EINTR
 }
 
 type staleKind uint8
 
 const (
 	staleOpen   staleKind = iota // an open
-	stalePath                    // a name on the way to what it asks for, which may be no open
-	staleBefore                  // either, by an earlier owner of the mount
-	staleTried                   // an open, and then EINTR: it begins anew
+	stalePath                    // a directory on the path of any call
+	staleBefore                  // either, from an earlier owner of the mount
+	staleTried                   // an open that then got EINTR: it starts again
 )
 
 const (
-	// maxStale bounds the threads that are remembered. Beyond it all are forgotten.
+	// maxStale bounds the remembered threads. Beyond it, all are forgotten.
 	maxStale = 4096
-	// maxTries bounds how often one open is told EINTR.
+	// maxTries bounds how often one open gets EINTR.
 	maxTries = 64
-	// staleLife is when a thread that was told so and has not come back counts as a new one:
-	// it found something else, or nothing, and did not ask for it.
+	// staleLife is when a thread that has not come back counts as a new one: it found something
+	// else, or nothing, and did not ask for it.
 	staleLife = 10 * time.Second
-	// pathLife is that of one that was told so on a path: most such calls open nothing, and the
-	// kernel goes on at once.
+	// pathLife is staleLife for ESTALE on a path: most such calls open nothing, and the kernel
+	// repeats them at once.
 	pathLife = 100 * time.Millisecond
 )
 
@@ -62,7 +62,7 @@ func (s staleThread) lives() bool {
 	return time.Since(s.at) < staleLife
 }
 
-// told reports whether thread tid has been told ESTALE in the call that it is in.
+// told reports whether thread tid got ESTALE in its current system call.
 func (t *staleThreads) told(tid uint32) bool {
 	if t.n.Load() == 0 {
 		return false
@@ -73,7 +73,7 @@ func (t *staleThreads) told(tid uint32) bool {
 	return ok && had.what != staleTried && had.lives()
 }
 
-// note takes note that thread tid is told ESTALE.
+// note records that thread tid gets ESTALE.
 func (t *staleThreads) note(tid uint32, what staleKind) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -84,7 +84,7 @@ func (t *staleThreads) note(tid uint32, what staleKind) {
 	t.n.Store(int64(len(t.mu.tids)))
 }
 
-// forget takes note that the call of thread tid has got its answer.
+// forget records that the system call of thread tid got its answer.
 func (t *staleThreads) forget(tid uint32) {
 	if t.n.Load() == 0 {
 		return
@@ -99,7 +99,8 @@ func (t *staleThreads) forget(tid uint32) {
 	t.n.Store(int64(len(t.mu.tids)))
 }
 
-// answer returns what to tell a caller whose open ended with err: in place of a second ESTALE, last.
+// answer returns the answer to an open that ended with err. In place of a second ESTALE it
+// returns last.
 func (t *staleThreads) answer(by *tiers.Caller, err error, last fuse.Status) fuse.Status {
 	if !errors.Is(err, tiers.ErrStale) || by.Told {
 		if errors.Is(err, tiers.ErrStale) && last == fuse.EINTR && t.tried(by.Thread) {
@@ -115,7 +116,7 @@ func (t *staleThreads) answer(by *tiers.Caller, err error, last fuse.Status) fus
 	return fuse.Status(syscall.ESTALE)
 }
 
-// tried takes note that thread tid is told EINTR, unless it was often enough.
+// tried records that thread tid gets EINTR. It reports false after maxTries.
 func (t *staleThreads) tried(tid uint32) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -127,8 +128,8 @@ func (t *staleThreads) tried(tid uint32) bool {
 	return true
 }
 
-// path returns what to tell thread tid whose path leads by what an earlier owner has told: EINTR if
-// that owner had told the thread ESTALE already.
+// path returns the answer to thread tid whose path leads through a node of an earlier owner:
+// ESTALE, or EINTR if that owner has already told the thread ESTALE.
 func (t *staleThreads) path(tid uint32) fuse.Status {
 	t.mu.Lock()
 	had, ok := t.mu.tids[tid]
@@ -144,8 +145,8 @@ func (t *staleThreads) path(tid uint32) fuse.Status {
 // Earlier implements device.Files.
 func (f *files) Earlier(tid uint32) fuse.Status { return f.stale.path(tid) }
 
-// underway returns the threads that were told ESTALE in place of what they open, and have not come
-// back: for the next owner.
+// underway returns the threads that got ESTALE for an open and have not come back. The next
+// owner resumes with them.
 func (t *staleThreads) underway() (tids []uint32) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -157,7 +158,7 @@ func (t *staleThreads) underway() (tids []uint32) {
 	return tids
 }
 
-// resume takes note of what underway returned in another process.
+// resume records what underway returned in another process.
 func (t *staleThreads) resume(tids []uint32) {
 	for _, tid := range tids {
 		t.note(tid, staleBefore)

@@ -13,7 +13,7 @@ import (
 
 // The extended attributes of files.
 const (
-	xattrTier     = "user.kvfs.tier"     // names of the tiers that hold the block, by commas; read only
+	xattrTier     = "user.kvfs.tier"     // names of the tiers that hold the block, separated by commas; read only
 	xattrChecksum = "user.kvfs.checksum" // "crc64nvme:<16 hex digits>", computed if nobody has yet; read only
 	xattrPinned   = "user.kvfs.pinned"   // "1" or "0"
 	xattrTTL      = "user.kvfs.ttl"      // time left to live: "90s", "1h30m", or whole seconds; "0": for ever
@@ -123,7 +123,7 @@ func parseTTL(s string) (time.Duration, bool) {
 	return d, err == nil && d >= 0
 }
 
-// RemoveXAttr implements REMOVEXATTR for .pinned and .ttl: it sets them back.
+// RemoveXAttr implements REMOVEXATTR for .pinned and .ttl. It restores the default.
 func (f *files) RemoveXAttr(_ <-chan struct{}, in *fuse.InHeader, attr string) fuse.Status {
 	f.ops.add(opRemovexattr)
 	if isControl(in.NodeId) {

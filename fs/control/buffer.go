@@ -7,13 +7,13 @@ import (
 )
 
 const (
-	// maxHeld bounds the buffers of requests to a mount, those of all descriptors together, in
-	// bytes beyond freeHeld each. It has room for the largest request next to all spares.
+	// maxHeld bounds the request buffers of a mount, all descriptors together, in bytes beyond
+	// freeHeld each. It has room for the largest request next to all spares.
 	maxHeld = 64 << 20
-	// freeHeld is what each descriptor may have beyond that.
+	// freeHeld is what each descriptor may hold beyond maxHeld.
 	freeHeld = 64 << 10
-	// maxSpares bounds that part of maxHeld which descriptors keep for their next requests:
-	// those that are idle must not keep the others from asking.
+	// maxSpares bounds the part of maxHeld that descriptors keep for their next requests: idle
+	// descriptors must not keep others from asking.
 	maxSpares = maxHeld / 2
 	// minBuffer is the smallest buffer for a request.
 	minBuffer = 4 << 10
@@ -40,15 +40,15 @@ func (m *requestMemory) take(n int64) bool {
 // give gives back n bytes that were taken.
 func (m *requestMemory) give(n int64) { m.used.Add(-n) }
 
-// requestBuffer is where the bytes of one descriptor's requests are. Its owner guards it.
+// requestBuffer holds the bytes of one descriptor's requests. Its owner guards it.
 type requestBuffer struct {
 	memory *requestMemory
 	bytes  []byte
 	held   int64 // taken from memory for bytes
 }
 
-// add appends data, and reports whether there was memory for it. While it grows the old bytes
-// and the new count, as both are there.
+// add appends data, and reports whether there was memory for it. While the buffer grows, the
+// old and the new bytes both count, because both exist.
 func (b *requestBuffer) add(data []byte) bool {
 	if need := len(b.bytes) + len(data); need > cap(b.bytes) {
 		size := bufferSize(need)
@@ -64,8 +64,8 @@ func (b *requestBuffer) add(data []byte) bool {
 	return true
 }
 
-// bufferSize returns how large a buffer is made for need bytes: a power of two, so that a
-// request in many small writes is not copied at each.
+// bufferSize returns the size of a buffer for need bytes: a power of two, so that a request in
+// many small writes is not copied at each.
 func bufferSize(need int) int {
 	return max(minBuffer, 1<<bits.Len(uint(need-1)))
 }
@@ -76,7 +76,7 @@ func (b *requestBuffer) drop() {
 	b.bytes, b.held = nil, 0
 }
 
-// empty makes the buffer ready for the next request. It keeps its memory, unless that is much.
+// empty prepares the buffer for the next request. It keeps its memory, unless that is large.
 func (b *requestBuffer) empty() {
 	if b.held > 0 && (cap(b.bytes) > maxSpare || b.memory.used.Load() > maxSpares) {
 		b.drop()
@@ -84,7 +84,7 @@ func (b *requestBuffer) empty() {
 	b.bytes = b.bytes[:0]
 }
 
-// Why requests are refused whatever they are.
+// Answers to requests that are refused without being read.
 var (
 	refusedSize   = fmt.Sprintf("the request has more than %d bytes", maxRequest)
 	refusedMemory = fmt.Sprintf("the requests on all descriptors together have more than the %d bytes that a mount has for them; try again", maxHeld)

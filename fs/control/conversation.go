@@ -18,36 +18,36 @@ const (
 	maxSpare = 4 << 20
 )
 
-// conversation is the dialogue on one open file of requests. What is written is
-// a request, until the first read, which runs it; what is read is the answer, up
-// to its end. Then, or when it has been answered, the next request may be written.
+// conversation is the dialogue on one open file of requests. A client writes a request; its
+// first read runs the request; it then reads the answer up to its end. After that the client
+// may write the next request.
 //
-// The request runs on a goroutine of its own. A reader that is interrupted stops
-// waiting for it and may come back; the close of the descriptor cancels it.
+// The request runs on a goroutine of its own. An interrupted reader stops waiting for the
+// answer and may come back. The close of the descriptor cancels the request.
 type conversation struct {
 	do     Dialogue
 	wg     *sync.WaitGroup // of the goroutines of the mount
 	ctx    context.Context // until the close, or the end of the mount
 	cancel context.CancelFunc
 
-	follows bool // it was opened for reading only: the end of the mount is the end of the stream
+	follows bool // opened for reading only: at the end of the mount, read returns the end of the stream
 
 	mu struct {
 		sync.Mutex               // leaf
 		request    requestBuffer // the handler's while it runs
 		written    bool          // request has not been run
-		refused    string        // why it will not be, and is only counted as written; else empty
+		refused    string        // why the request is refused; its bytes are then only counted as written; else empty
 		running    bool          // the handler has not returned
 		used       bool          // there has been a request
-		closed     bool          // there will be none any more
-		answer     []byte        // what has not been read begins at read
+		closed     bool          // no further request
+		answer     []byte        // the unread part begins at read
 		read       int           // bytes of answer
-		changed    chan struct{} // closed when any of that changes; nil if nobody waits
+		changed    chan struct{} // closed at the next change of the above; nil if nobody waits
 	}
 }
 
-// newConversation begins a dialogue, which ends with ctx or close. wg counts
-// the goroutines that it starts, memory what its requests take until close.
+// newConversation begins a dialogue, which ends with ctx or close. wg counts its goroutines.
+// memory counts the bytes of its requests until close.
 func newConversation(ctx context.Context, wg *sync.WaitGroup, memory *requestMemory, do Dialogue) *conversation {
 	r := &conversation{do: do, wg: wg}
 	r.mu.request.memory = memory
@@ -63,7 +63,7 @@ func (r *conversation) ask() {
 	r.startLocked()
 }
 
-// close cancels what runs, and gives the memory back, or leaves that to what runs.
+// close cancels the running request. It gives the memory back, or leaves that to the request.
 func (r *conversation) close() {
 	r.cancel()
 	r.mu.Lock()
@@ -74,9 +74,9 @@ func (r *conversation) close() {
 	}
 }
 
-// write adds to the request, or begins the next one. It fails with EBUSY while one
-// runs. What is too large, or finds no memory, is swallowed, and its answer says so:
-// so no writer waits for memory while it has some itself.
+// write adds to the request, or begins the next one. It fails with EBUSY while a request runs.
+// A request that is too large, or finds no memory, is discarded, and its answer says so: a
+// writer that holds memory never waits for more.
 func (r *conversation) write(data []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -102,9 +102,9 @@ func (r *conversation) write(data []byte) (int, error) {
 	return len(data), nil
 }
 
-// read runs the request if that has not been done, waits until some of the answer is there, and
-// returns it; none at its end. It fails with EINTR when cancel is closed first, with EAGAIN if it
-// would have to wait and may not, and with EIO when the mount goes away.
+// read runs the written request, waits until some of the answer is there, and returns that.
+// Zero bytes are the end of the answer. It fails with EINTR when cancel is closed first, with
+// EAGAIN if it would have to wait and may not, and with EIO when the mount goes away.
 func (r *conversation) read(cancel <-chan struct{}, nonblock bool, buf []byte) (int, error) {
 	for {
 		n, changed := r.take(buf)
@@ -127,8 +127,8 @@ func (r *conversation) read(cancel <-chan struct{}, nonblock bool, buf []byte) (
 	}
 }
 
-// take copies what there is of the answer, having begun the request if need be. If the reader
-// has to wait, it returns the channel to wait on.
+// take copies the available part of the answer, after starting a written request. If the reader
+// has to wait, take returns the channel to wait on.
 func (r *conversation) take(buf []byte) (int, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -173,7 +173,7 @@ func (r *conversation) wakeLocked() {
 	}
 }
 
-// startLocked runs what was written.
+// startLocked runs the written request.
 func (r *conversation) startLocked() {
 	request, do := r.mu.request.bytes, r.do
 	if why := r.mu.refused; why != "" {
@@ -196,7 +196,7 @@ func (r *conversation) startLocked() {
 	})
 }
 
-// answerWriter is where the handler of a request writes.
+// answerWriter appends to the answer of a request.
 type answerWriter struct{ r *conversation }
 
 // Write implements io.Writer.

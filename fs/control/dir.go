@@ -12,32 +12,32 @@ import (
 	"github.com/kvfs/kvfs/tiers"
 )
 
-// Dialogue answers one request to a control file, which it may keep until it returns. What it
-// writes to answer is read by the client; a write waits while there is much that has not been
-// read, and fails when the descriptor is closed or the mount goes away, as ctx is done then.
+// Dialogue answers one request to a control file. It may keep request until it returns. The
+// client reads what Dialogue writes to answer. A write waits while much of the answer is
+// unread. It fails when the descriptor is closed or the mount goes away; ctx is then done.
 type Dialogue func(ctx context.Context, request []byte, answer io.Writer)
 
-// File is one file of the control directory: a text to read, or requests to write and their answers
-// to read. One of Text and Open is set.
+// File is one file of the control directory: a text to read, or a dialogue of requests and
+// answers. One of Text and Open is set.
 type File struct {
 	Name string
-	Text func() []byte // made at open, so that what a reader gets is of one moment
-	// Open returns the dialogue of one descriptor. as is nil for root and the user of the daemon; else it
-	// is one of Users, or in one of Groups, by number.
+	Text func() []byte // called at open, so that a reader sees one moment
+	// Open returns the dialogue of one descriptor. as is nil for root and the user of the
+	// daemon. Else it is one of Users, or the member of one of Groups, by number.
 	Open          func(as *tiers.Viewer) Dialogue
 	Users, Groups []uint32
-	// Stream: the answer is a stream. Such a file may be opened for reading only, which asks the empty
-	// request at once.
+	// Stream marks an answer that is a stream. Such a file may be opened for reading only,
+	// which runs the empty request at once.
 	Stream bool
 }
 
-// Same is an Open that gives all descriptors one dialogue.
+// Same returns an Open that gives all descriptors one dialogue.
 func Same(do Dialogue) func(*tiers.Viewer) Dialogue {
 	return func(*tiers.Viewer) Dialogue { return do }
 }
 
-// Mode returns the type and the permissions. Anybody may read what is only text. Of the others Admit
-// decides where users are named, which a mode cannot.
+// Mode returns the type and the permissions. Anybody may read a text. For a dialogue with named
+// users, which a mode cannot express, Admit decides.
 func (f *File) Mode() uint32 {
 	switch {
 	case f.Text != nil:
@@ -48,13 +48,13 @@ func (f *File) Mode() uint32 {
 	return unix.S_IFREG | 0o600
 }
 
-// Opener is who opens a file.
+// Opener is the process that opens a file.
 type Opener struct {
 	UID, GID uint32
 	Groups   func() []uint32 // the supplementary groups, by number; called only if they matter
 }
 
-// Admit returns as whom an opener asks. It reports false if he may not.
+// Admit returns the viewer of an opener. It reports false if the opener may not open the file.
 func (f *File) Admit(by Opener) (as *tiers.Viewer, may bool) {
 	if by.UID == 0 || by.UID == uint32(os.Geteuid()) {
 		return nil, true
@@ -67,23 +67,24 @@ func (f *File) Admit(by Opener) (as *tiers.Viewer, may bool) {
 	return as, slices.Contains(f.Users, by.UID) || slices.ContainsFunc(as.GIDs, member)
 }
 
-// Dir is the control files of one mount. Its methods may be called in parallel.
+// Dir holds the control files of one mount. Its methods may be called in parallel.
 type Dir struct {
 	Files []File // constant
 
 	ctx    context.Context
-	wg     sync.WaitGroup // of requests that run
-	memory requestMemory  // of the requests of all descriptors
+	wg     sync.WaitGroup // counts running requests
+	memory requestMemory  // shared by the requests of all descriptors
 }
 
-// New returns the directory of files. All that runs in it ends with ctx.
+// New returns the directory of files. Every request in it ends with ctx.
 func New(ctx context.Context, files []File) *Dir { return &Dir{Files: files, ctx: ctx} }
 
-// Wait returns when no request runs any more, which is soon after all have been closed, or ctx has ended.
+// Wait returns when no request runs: soon after all handles are closed, or ctx has ended.
 func (d *Dir) Wait() { d.wg.Wait() }
 
-// Open opens a file with the flags of open(2). It fails with EACCES if the opener may not, and with EINVAL if
-// he would ask without an answer, or the other way round.
+// Open opens a file with the flags of open(2). It fails with EACCES if the opener may not open
+// it, and with EINVAL if the flags allow a request without an answer or an answer without a
+// request.
 func (d *Dir) Open(f *File, flags uint32, by Opener) (*Handle, error) {
 	how := flags & unix.O_ACCMODE
 	h := &Handle{nonblock: flags&unix.O_NONBLOCK != 0}
@@ -97,8 +98,8 @@ func (d *Dir) Open(f *File, flags uint32, by Opener) (*Handle, error) {
 	as, may := f.Admit(by)
 	switch {
 	case !may:
-		// The kernel has checked the mode, but a process may have the capability to
-		// pass over modes without being root.
+		// The kernel has checked the mode, but the capability to ignore modes does not make a
+		// process root.
 		return nil, unix.EACCES
 	case how != unix.O_RDWR && !(f.Stream && how == unix.O_RDONLY):
 		return nil, unix.EINVAL
@@ -113,18 +114,19 @@ func (d *Dir) Open(f *File, flags uint32, by Opener) (*Handle, error) {
 // Handle is one open control file. The zero value is an empty text.
 type Handle struct {
 	text    []byte
-	request *conversation // of a file of requests; else nil
-	// nonblock: it was opened so. That the flag was set later does not count: Go's runtime does
-	// so with every file that can be polled, and waits for a signal that FUSE files do not give.
+	request *conversation // nil for a text
+	// nonblock is O_NONBLOCK at the open. Setting the flag later does not count: Go's runtime
+	// sets it on every file that can be polled, and then waits for a signal that FUSE files do
+	// not give.
 	nonblock bool
 }
 
-// Dialogue reports whether the handle has no positions: its offsets mean nothing.
+// Dialogue reports whether the handle ignores offsets.
 func (h *Handle) Dialogue() bool { return h.request != nil }
 
-// Read copies what is to be read next into p: of a text, what is there from off on; of a dialogue, some of the
-// answer, for which it waits. 0 bytes are the end. It fails with EINTR when cancel is closed first, with EAGAIN
-// if it would have to wait and may not, and with EIO when the mount goes away.
+// Read copies a text from off on, or the next part of an answer, for which it waits. Zero bytes
+// are the end. It fails with EINTR when cancel is closed first, with EAGAIN if it would have to
+// wait and may not, and with EIO when the mount goes away.
 func (h *Handle) Read(cancel <-chan struct{}, p []byte, off int64) (int, error) {
 	if h.request != nil {
 		return h.request.read(cancel, h.nonblock, p)
@@ -135,8 +137,8 @@ func (h *Handle) Read(cancel <-chan struct{}, p []byte, off int64) (int, error) 
 	return copy(p, h.text[off:]), nil
 }
 
-// Write adds to the request, or begins the next one, and never waits. It fails with EBUSY while one runs, and
-// with EBADF if there is nothing to ask.
+// Write adds to the request, or begins the next one. It never waits. It fails with EBUSY while
+// a request runs, and with EBADF for a text.
 func (h *Handle) Write(p []byte) (int, error) {
 	if h.request == nil {
 		return 0, unix.EBADF
@@ -144,7 +146,7 @@ func (h *Handle) Write(p []byte) (int, error) {
 	return h.request.write(p)
 }
 
-// Close ends what the handle may have begun.
+// Close ends the requests of the handle.
 func (h *Handle) Close() {
 	if h.request != nil {
 		h.request.close()

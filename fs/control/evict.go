@@ -11,19 +11,19 @@ type EvictRequest struct {
 	Tier  string   `json:"tier"`            // "memory", or a tier below it: "disk"
 	All   bool     `json:"all,omitempty"`   // every block of the tier, without Paths
 	Paths []string `json:"paths,omitempty"` // below the mount; a directory means all below it
-	Force bool     `json:"force,omitempty"` // also what no other tier holds: such a block is lost
+	Force bool     `json:"force,omitempty"` // also blocks that no other tier holds: they are lost
 }
 
-// EvictAnswer is what is then read from it. If the request failed it is
-// {"error": "why"} instead.
+// EvictAnswer is the JSON that is read back. The answer to a failed request is {"error":
+// "why"}.
 type EvictAnswer struct {
 	Blocks    int64       `json:"blocks"` // evicted
 	Bytes     int64       `json:"bytes"`
-	KeptTotal int64       `json:"kept_total"` // how many were not
+	KeptTotal int64       `json:"kept_total"` // number of blocks that were not evicted
 	Kept      []EvictKept `json:"kept"`       // the first of them
 }
 
-// EvictKept is a block that was not evicted, or a path at which there is none.
+// EvictKept is a block that was not evicted, or a path without a block.
 type EvictKept struct {
 	Path   string `json:"path"`
 	Reason string `json:"reason"`
@@ -34,8 +34,8 @@ type Evictor interface {
 	EvictFrom(context.Context, tiers.EvictRequest) (tiers.EvictReply, error)
 }
 
-// Evict returns the file .kvfs/evict. Before it answers, flush waits until the kernel has forgotten the names
-// that went with their blocks.
+// Evict returns the file .kvfs/evict. Before it answers, flush waits until the kernel has
+// forgotten the names of the evicted blocks.
 func Evict(engine Evictor, flush func(context.Context)) File {
 	return File{Name: "evict", Open: Same(requestJSON(func(ctx context.Context, q EvictRequest) (EvictAnswer, error) {
 		reply, err := engine.EvictFrom(ctx, tiers.EvictRequest(q))

@@ -17,7 +17,7 @@ import (
 // failure is the answer to a request that failed.
 type failure struct {
 	Error string `json:"error"`
-	Field string `json:"field,omitempty"` // JSON Pointer to the part of the request that is to blame
+	Field string `json:"field,omitempty"` // JSON Pointer to the faulty part of the request
 }
 
 // encodeAnswer returns the JSON of an answer, on one line.
@@ -29,7 +29,7 @@ func encodeAnswer(answer any) []byte {
 	return append(text, '\n')
 }
 
-// requestJSON makes a dialogue of a function of a request in JSON.
+// requestJSON makes a dialogue of a function that takes a request in JSON.
 func requestJSON[Q, A any](do func(context.Context, Q) (A, error)) Dialogue {
 	run := func(ctx context.Context, request []byte) any {
 		var q Q
@@ -43,13 +43,14 @@ func requestJSON[Q, A any](do func(context.Context, Q) (A, error)) Dialogue {
 		return a
 	}
 	return func(ctx context.Context, request []byte, answer io.Writer) {
-		answer.Write(encodeAnswer(run(ctx, request))) // fails if nobody waits for it any more
+		answer.Write(encodeAnswer(run(ctx, request))) // fails if the client is gone
 	}
 }
 
-// StreamJSON makes a dialogue of a function that takes a request in JSON, of which all parts may
-// be left out, and writes an answer of any length. Its error becomes the answer, or the last line;
-// one that has a method Field() string, a JSON Pointer, says which part of the request is to blame.
+// StreamJSON makes a dialogue of a function that takes a request in JSON and writes an answer
+// of any length. All members of the request may be left out. An error of do becomes the answer,
+// or its last line. An error with a method Field() string, a JSON Pointer, names the faulty
+// part of the request.
 func StreamJSON[Q any](do func(ctx context.Context, q Q, answer io.Writer) error) Dialogue {
 	return func(ctx context.Context, request []byte, answer io.Writer) {
 		var q Q
@@ -60,24 +61,24 @@ func StreamJSON[Q any](do func(ctx context.Context, q Q, answer io.Writer) error
 			}
 		}
 		if err := do(ctx, q, answer); err != nil {
-			answer.Write(encodeAnswer(refusal(err))) // fails if nobody waits for it any more
+			answer.Write(encodeAnswer(refusal(err))) // fails if the client is gone
 		}
 	}
 }
 
-// Limits of errors, in bytes: requests may have long names, which are not to be sent back.
+// Limits of errors, in bytes. Requests may have long names, and these are not sent back.
 const (
 	maxErrorText  = 1 << 10
 	maxErrorField = 1 << 10
 )
 
-// fieldError is an error that knows which part of a request is to blame.
+// fieldError is an error that names the faulty part of a request.
 type fieldError interface {
 	error
 	Field() string // JSON Pointer; empty: none in particular
 }
 
-// refusal is the answer to a request that cannot be obeyed.
+// refusal is the answer to a request that failed with err.
 func refusal(err error) failure {
 	e := failure{Error: block.Shorten(err.Error(), maxErrorText)}
 	if at, ok := errors.AsType[fieldError](err); ok {
@@ -89,7 +90,7 @@ func refusal(err error) failure {
 	return e
 }
 
-// requestFault is what is wrong with a request.
+// requestFault says what is wrong with a request.
 type requestFault struct{ field, why string }
 
 // Error returns the reason.
@@ -118,9 +119,9 @@ func (p part) faulty(format string, args ...any) error {
 	return &requestFault{field, name + ": " + fmt.Sprintf(format, args...)}
 }
 
-// decodeRequest decodes exactly one JSON object into the struct that q points to. Its members are
-// strings, bools and whole numbers, pointers to such, which may be null, and lists of such. Its
-// errors say where in the request they are.
+// decodeRequest decodes exactly one JSON object into the struct that q points to. Its members
+// are strings, bools and whole numbers, pointers to these (which may be null), and lists of
+// these. Errors name the place in the request.
 func decodeRequest(request []byte, q any) error {
 	if !json.Valid(request) {
 		return &requestFault{why: syntaxFault(request)}
@@ -135,7 +136,7 @@ func decodeRequest(request []byte, q any) error {
 	for in.More() {
 		t, err := in.Token()
 		if err != nil {
-			return err // cannot be: the syntax was checked
+			return err // impossible: the syntax was checked
 		}
 		at := part{t.(string), -1}
 		member := memberOf(members, at.name)
@@ -170,7 +171,7 @@ func syntaxFault(request []byte) string {
 	return fmt.Sprintf("byte %d: ends too early", len(request))
 }
 
-// memberOf returns the field of a struct that has a name in JSON; the zero Value if there is none.
+// memberOf returns the field of a struct with a name in JSON, or the zero Value.
 func memberOf(members reflect.Value, name string) reflect.Value {
 	for i := range members.NumField() {
 		field := members.Type().Field(i)
@@ -189,7 +190,7 @@ func memberOf(members reflect.Value, name string) reflect.Value {
 func decodeValue(in *json.Decoder, at part, v reflect.Value) error {
 	t, err := in.Token()
 	if err != nil {
-		return err // cannot be: the syntax was checked
+		return err // impossible: the syntax was checked
 	}
 	if v.Kind() == reflect.Pointer {
 		if t == nil {
@@ -241,7 +242,7 @@ func decodeList(in *json.Decoder, at part, list reflect.Value) error {
 	return err
 }
 
-// tokenKind names what begins with a token.
+// tokenKind names the kind of value that a token begins.
 func tokenKind(t json.Token) string {
 	switch t := t.(type) {
 	case nil:

@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OpenAbort opens the file by which the kernel gives up the connection of a FUSE mount, by the
-// minor number of its device: what is written to it fails every request that waits,
-// and all that follow. Once open, the file stands for that connection alone, also when another mount
-// gets the number. It needs the fusectl file system: where that is not mounted, root opens one that
-// is mounted nowhere.
+// OpenAbort opens the control file that aborts the connection of a FUSE mount, by the minor
+// number of the mount's device. A write to the file fails every waiting and every later
+// request. Once open, the file stands for that connection alone, even if another mount gets the
+// number. OpenAbort needs the fusectl file system: if it is not mounted, root opens an instance
+// without a mount point.
 func OpenAbort(minor int) (*os.File, error) {
 	name := filepath.Join(strconv.Itoa(minor), "abort")
 	f, err := os.OpenFile(filepath.Join("/sys/fs/fuse/connections", name), os.O_WRONLY, 0)
@@ -32,7 +32,7 @@ func OpenAbort(minor int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "fusectl:"+name), nil
 }
 
-// fusectl returns a descriptor of the root of a fusectl file system that is mounted nowhere.
+// fusectl returns a descriptor of the root of a fusectl file system without a mount point.
 func fusectl() (int, error) {
 	fd, err := unix.Fsopen("fusectl", unix.FSOPEN_CLOEXEC)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// answer begins, or goes on with, the protocol.
+// answer begins the protocol on a session, or continues it after an earlier owner.
 func answer(x *Session, files Files, options *Options) (d *loop, k kept, err error) {
 	o := options.protocol(false)
 	if x.Init != nil {
@@ -29,7 +29,8 @@ func answer(x *Session, files Files, options *Options) (d *loop, k kept, err err
 	case x.Init == nil:
 		k, err = hello(d.poll, d.size, d.ps)
 	default:
-		// The protocol layer learns what the kernel can; its answer was given long ago.
+		// The protocol layer learns what the kernel can do. The kernel got this answer long
+		// ago.
 		out := make([]byte, d.size)
 		if _, st := d.ps.HandleRequest([][]byte{k.request}, [][]byte{out}); st != fuse.OK {
 			err = errors.New("the kept INIT cannot be read")
@@ -43,7 +44,7 @@ func answer(x *Session, files Files, options *Options) (d *loop, k kept, err err
 	return d, k, nil
 }
 
-// sessionLoop makes a loop with descriptors of its own of a session.
+// sessionLoop makes a loop of a session, with descriptors of its own.
 func sessionLoop(x *Session, files Files, o *fuse.MountOptions, log *zap.Logger) (*loop, error) {
 	d := newLoop(files, o, log)
 	reads := x.Spin

@@ -17,20 +17,20 @@ type channel interface {
 	mayBlock(unique uint64)                // the request of that number is about to wait
 	register(fd int) (int32, syscall.Errno)
 	unregister(id int32) syscall.Errno
-	leave(cancel func()) // has serve end, see Conn.Leave
+	leave(cancel func()) // makes serve end, see Conn.Leave
 	close()              // after serve, or to give up
 	discard()            // in place of serve and close
 }
 
-// helperChannel is go-fuse's own server. It mounts through fusermount3, for users
-// who may not call mount(2), and splices.
+// helperChannel is go-fuse's own server. It mounts through fusermount3, for users that may not
+// call mount(2), and splices.
 type helperChannel struct{ srv *fuse.Server }
 
 func (c helperChannel) serve()              { c.srv.Serve() }
 func (c helperChannel) kernelFlags() uint64 { return c.srv.KernelSettings().Flags64() }
 func (c helperChannel) mayBlock(uint64)     {}            // it always has a reader to spare
 func (c helperChannel) leave(cancel func()) { cancel() }  // no other owner can follow
-func (c helperChannel) close()              {}            // serve did
+func (c helperChannel) close()              {}            // done by serve
 func (c helperChannel) discard()            { c.serve() } // ends at once if the mount is gone
 func (c helperChannel) beginNotices()       {}
 func (c helperChannel) endNotices()         {}

@@ -9,8 +9,8 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// Conn is what one owner of a mount has of it. Its methods may be called in parallel, but for those that
-// begin and end it, which have an order: see the package comment.
+// Conn is one owner's connection to a mount. Its methods may be called in parallel, except
+// those that begin and end it: the package comment has their order.
 type Conn struct {
 	channel channel
 	notices *notifier
@@ -18,13 +18,13 @@ type Conn struct {
 	telling sync.WaitGroup // the goroutine of notices
 
 	epoch  Epoch
-	kept   kept   // of a session
+	kept   kept   // set for a session
 	dir    string // the mount point
 	device uint64 // of the mount in our mount table; 0: unknown
 }
 
-// Answer begins, or goes on with, the protocol of a session, with descriptors of its own. Nothing is left behind if
-// it fails.
+// Answer begins the protocol of a session, or continues it after an earlier owner, with
+// descriptors of its own. It leaves nothing behind if it fails.
 func Answer(x *Session, files Files, o Options) (*Conn, error) {
 	if x.Epoch == 0 || x.Epoch > MaxEpoch {
 		return nil, fmt.Errorf("owner number %d of the mount: want 1 to %d", x.Epoch, MaxEpoch)
@@ -40,7 +40,8 @@ func Answer(x *Session, files Files, o Options) (*Conn, error) {
 	return c, nil
 }
 
-// MountHelper mounts at dir by fusermount3. Reads are spliced. No other process can go on with such a mount.
+// MountHelper mounts at dir through fusermount3. Reads are spliced. No other process can
+// continue such a mount.
 func MountHelper(dir string, files Files, o Options) (*Conn, error) {
 	srv, err := fuse.NewServer(files, dir, o.protocol(true))
 	if err != nil {
@@ -48,7 +49,7 @@ func MountHelper(dir string, files Files, o Options) (*Conn, error) {
 	}
 	c := newConn(dir)
 	c.channel = helperChannel{srv}
-	c.device, _ = deviceAt(dir) // without, Unmount trusts the path
+	c.device, _ = deviceAt(dir) // if unknown, Unmount trusts the path
 	return c, nil
 }
 
@@ -60,78 +61,84 @@ func newConn(dir string) *Conn {
 func (c *Conn) Start() {
 	go func() { c.channel.serve(); close(c.served) }() // ends with the mount, or Leave
 	c.telling.Go(func() { c.notices.run(c.channel) })  // ends when Wait, Leave or Close closes it
-	<-c.notices.begun                                  // its thread is not to be one that has done something else since
+	<-c.notices.begun                                  // so that the thread of notices does nothing else before
 }
 
 // Discard ends a Conn that was not started.
 func (c *Conn) Discard() { c.channel.discard() }
 
-// Served is closed when the mount is gone, or Leave has ended the answers.
+// Served returns a channel that is closed when the mount is gone, or Leave has ended the
+// answers.
 func (c *Conn) Served() <-chan struct{} { return c.served }
 
-// Leave ends the answers of a session. Requests that wait for something are left to the next owner, others are
-// answered. cancel has those that wait return.
+// Leave ends the answers of a session. Requests that wait for something are left to the next
+// owner; the others are answered. cancel must make the waiting requests return.
 func (c *Conn) Leave(cancel func()) {
-	// A notice may wait in the kernel for a client who waits for us, so it comes first.
+	// A notice may wait in the kernel for a client that waits for us, so it comes first.
 	c.notices.close()
 	c.telling.Wait()
 	c.channel.leave(cancel)
 	<-c.served
 }
 
-// Wait returns when the mount is gone, all requests are answered, and no notice is sent any more.
+// Wait returns when the mount is gone, all requests are answered, and the last notice is sent.
 func (c *Conn) Wait() {
 	<-c.served
 	c.notices.close()
 	c.telling.Wait()
 }
 
-// Close closes the descriptors: what the kernel serves by itself goes on, all else fails, unless
-// another process has the files, too. It does not wait for requests that are being answered.
+// Close closes the descriptors. The kernel goes on with what it serves by itself. Everything
+// else fails, unless another process has the files, too. Close does not wait for requests that
+// are being answered.
 func (c *Conn) Close() {
 	c.notices.close()
 	c.channel.close()
 }
 
-// Unmount takes the mount away, lazily if it is busy. Another that is at the directory in place of this one, or
-// on top of it, stays.
+// Unmount unmounts, lazily if the mount is busy. Another mount at the directory, in place of
+// this one or on top of it, stays.
 func (c *Conn) Unmount() error { return detach(c.dir, c.device) }
 
-// Epoch returns the owner's number as it is part of nodes; 0 of a mount that no other can answer.
+// Epoch returns the owner's number as nodes carry it, or 0 if no other process can answer the
+// mount.
 func (c *Conn) Epoch() Epoch { return c.epoch }
 
 // Passthrough reports whether the kernel offers to read and write files by itself.
 func (c *Conn) Passthrough() bool { return c.channel.kernelFlags()&fuse.CAP_PASSTHROUGH != 0 }
 
-// Register has the kernel know a file by a number, by which opens may be answered.
+// Register gives the kernel a file and returns its number, with which OPEN may be answered.
 func (c *Conn) Register(fd int) (id int32, errno syscall.Errno) { return c.channel.register(fd) }
 
-// Unregister takes that back. What is open by the number stays open.
+// Unregister takes that back. Files that were opened by the number stay open.
 func (c *Conn) Unregister(id int32) syscall.Errno { return c.channel.unregister(id) }
 
-// MayBlock tells that the request of that number is about to wait: others are read meanwhile.
+// MayBlock announces that the request with a number is about to wait. Another thread then reads
+// the next requests.
 func (c *Conn) MayBlock(unique uint64) { c.channel.mayBlock(unique) }
 
-// ForgetName has the kernel forget a name in the directory of a node, soon. It never waits.
+// ForgetName makes the kernel forget a name in the directory of a node, soon. It never waits.
 func (c *Conn) ForgetName(parent uint64, name string) {
 	c.notices.add(notice{node: parent, name: name})
 }
 
-// ForgetAttributes has the kernel forget the attributes of a node, soon. It never waits.
+// ForgetAttributes makes the kernel forget the attributes of a node, soon. It never waits.
 func (c *Conn) ForgetAttributes(node uint64) { c.notices.add(notice{node: node, attributes: true}) }
 
-// Flush waits until the kernel has got the notices so far, or nobody sends any more. It must not be called
-// on behalf of a request that holds a directory's lock in the kernel.
+// Flush waits until the kernel has all notices so far, or the sender has ended. It must not be
+// called for a request that holds a directory's lock in the kernel.
 func (c *Conn) Flush(ctx context.Context) { c.notices.flush(ctx) }
 
-// Resends reports whether another process can go on with the mount: whether the kernel can send requests again.
+// Resends reports whether another process can continue the mount: the kernel must be able to
+// send requests again.
 func (c *Conn) Resends() bool { return c.kept.resends() }
 
-// FirstBacking returns from which number on earlier owners registered files that may still be registered; 0: from none.
+// FirstBacking returns the lowest number at which an earlier owner's file may still be
+// registered, or 0 if there is none.
 func (c *Conn) FirstBacking() int32 { return c.kept.firstBacking }
 
-// Keep returns what the mount process has to keep for the next owner: Session.Init. firstBacking is what
-// FirstBacking is to tell that one; 0: what it tells now.
+// Keep returns the Session.Init that the mount process keeps for the next owner. firstBacking
+// is the FirstBacking of that owner; with 0 it stays the same.
 func (c *Conn) Keep(firstBacking int32) []byte {
 	k := c.kept
 	if firstBacking != 0 {

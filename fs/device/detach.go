@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// detach takes the mount at dir away, lazily. If device is not 0 and the topmost mount there is of
-// another one, ours is gone, or covered, and the other is not ours to take away. As an ordinary
-// user that needs the set-uid helper of fuse, as mounting did.
+// detach unmounts dir lazily. If device is not 0 and the topmost mount at dir has another
+// device, ours is gone or covered, and the other mount stays. For an ordinary user detach calls
+// the set-uid helper of fuse, as mounting did.
 func detach(dir string, device uint64) error {
 	if device != 0 {
 		if now, err := deviceAt(dir); err == nil && now != device {
@@ -32,8 +32,8 @@ func detach(dir string, device uint64) error {
 	return nil
 }
 
-// TopMount returns the topmost mount at dir, which is a clean absolute path; nil if nothing is mounted
-// there. It asks the mount table, not the mount.
+// TopMount returns the topmost mount at dir, a clean absolute path, or nil if there is none. It
+// asks the mount table, not the mount.
 func TopMount(dir string) (*mountinfo.Info, error) {
 	mounts, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) { return m.Mountpoint != dir, false })
 	if len(mounts) == 0 {
@@ -42,7 +42,7 @@ func TopMount(dir string) (*mountinfo.Info, error) {
 	return mounts[len(mounts)-1], nil // later ones lie on top
 }
 
-// deviceAt returns the device of the topmost mount at dir, as TopMount does; 0 if nothing is mounted there.
+// deviceAt returns the device of TopMount, or 0 if there is none.
 func deviceAt(dir string) (device uint64, err error) {
 	m, err := TopMount(dir)
 	if m == nil {

@@ -12,13 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A session outlives its owner. The numbers of nodes and handles that an
-// owner gave out mean nothing to the next one, so they carry the number of the owner, the
-// epoch, from epochShift on; only the root has no epoch. A request about a node of another
-// epoch is answered ESTALE, upon which the kernel looks the whole path up again.
+// A session outlives its owner. The next owner does not know the numbers of nodes and handles
+// that an owner gave out. So they carry the number of the owner, the epoch, from epochShift on;
+// only the root has no epoch. A request about a node of another epoch gets ESTALE, and the
+// kernel then looks the whole path up again.
 const (
-	// ServiceNodes is where the numbers of nodes begin that are no blocks: to open one may take long, and
-	// to close one commits nothing.
+	// ServiceNodes is the first number of nodes that are not blocks. Opening such a node may
+	// take long, and closing it commits nothing.
 	ServiceNodes uint64 = 1 << 40
 	// MaxEpoch is the largest number of an owner.
 	MaxEpoch = 1<<20 - 1
@@ -29,11 +29,11 @@ const (
 	nodeMask   = 1<<epochShift - 1
 )
 
-// Epoch is the number of an owner among those that have answered a mount, as it is part of each node's. Zero: no other
-// can answer the mount.
+// Epoch is the number of an owner among those that have answered a mount, shifted as node
+// numbers carry it. Zero means that no other process can answer the mount.
 type Epoch uint64
 
-// Number returns which owner it is, from 1 on; 0 if there can be no other.
+// Number returns the owner's number from 1 on, or 0 if there can be no other owner.
 func (e Epoch) Number() uint32 { return uint32(e >> epochShift) }
 
 // Node returns the number by which the kernel knows a node.
@@ -44,14 +44,14 @@ func (e Epoch) Node(id uint64) uint64 {
 	return id | uint64(e)
 }
 
-// Ino returns the inode number of a node. No file of another file system has it, so that files can be told apart
-// by it.
+// Ino returns the inode number of a node. No file of another file system has it, so clients can
+// tell files apart by it.
 func (e Epoch) Ino(id uint64) uint64 { return id | max(uint64(e), 1<<epochShift) }
 
-// ours turns the number of a node in a request into that of this epoch's Files. It
-// reports whether the node is of this epoch.
+// ours removes the epoch from the number of a node in a request. It reports whether the node is
+// of this epoch.
 func (e Epoch) ours(node *uint64) bool {
-	if *node <= fuse.FUSE_ROOT_ID { // 0: the request is about none
+	if *node <= fuse.FUSE_ROOT_ID { // 0: the request is about no node
 		return true
 	}
 	if *node&^nodeMask != uint64(e) {
@@ -61,9 +61,9 @@ func (e Epoch) ours(node *uint64) bool {
 	return true
 }
 
-// admit turns the numbers in the request of n bytes in w.in into those that Files
-// know. It returns false if it has answered the request itself, to fd, because that is
-// about an earlier owner's node.
+// admit turns the node numbers in the request of n bytes in w.in into those of Files. It
+// returns false if the request is about an earlier owner's node: admit has then answered it
+// itself, to fd.
 func (w *worker) admit(fd, n int) bool {
 	epoch := w.d.epoch
 	h := (*fuse.InHeader)(unsafe.Pointer(&w.in[0]))
@@ -107,7 +107,7 @@ func (w *worker) admit(fd, n int) bool {
 	return false
 }
 
-// admitForgets turns the numbers of a BATCH_FORGET of n bytes, and takes out those of other
+// admitForgets turns the numbers of a BATCH_FORGET of n bytes, and removes those of other
 // epochs.
 func (w *worker) admitForgets(n int) {
 	type one struct{ node, n uint64 }
@@ -141,17 +141,17 @@ func notifyBare(fd int, code int32) error {
 	return err
 }
 
-// takeOver has the kernel send again what an earlier owner read and did not answer, and
-// look up again all names that it gave out. No request has been read yet by us, or it would
-// come twice.
+// takeOver makes the kernel send again what an earlier owner read and did not answer, and look
+// up again all names that it gave out. Call it before the first read: else a request would come
+// twice.
 func (d *loop) takeOver() error {
 	if err := resend(d.fd); err != nil {
 		return err
 	}
 	if err := notifyBare(d.fd, notifyIncEpoch); err != nil {
-		// Then names that are cached are found out by ESTALE, one by one, and that a name is
-		// absent is believed until EntryTimeout.
-		d.log.Warn("the kernel cannot look up all names again", zap.Error(err))
+		// Cached names are then found out by ESTALE, one by one. The kernel believes in the
+		// absence of a name until EntryTimeout.
+		d.log.Warn("the kernel (before Linux 6.16) cannot look up all names again: it finds old names one by one", zap.Error(err))
 	}
 	return nil
 }

@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FailAll answers every request of a session with an error until ctx ends: in the mount
-// process, while there is no owner. Look-ups, opens and stats find nothing, which clients of
-// a cache take for a miss; all else is EIO. What clients have open is read and written by the
-// kernel as before. Requests that an owner left unanswered are answered, too.
+// FailAll answers every request of a session with an error until ctx ends. The mount process
+// runs it while there is no owner. Look-ups, opens and stats find nothing, which clients of a
+// cache take for a miss; everything else is EIO. The kernel goes on reading and writing what
+// clients have open. Requests that an owner left unanswered are answered, too.
 //
-// It returns nil when ctx has ended or the mount is gone. If no owner has answered the kernel's
-// first request, it does so itself, and sets x.Init.
+// FailAll returns nil when ctx has ended or the mount is gone. If no owner has answered the
+// kernel's first request, FailAll answers it and sets x.Init.
 func FailAll(ctx context.Context, x *Session) error {
 	log := zap.NewNop()
 	o := (&Options{MaxWrite: x.maxWrite, Logger: log}).protocol(false)
@@ -52,7 +52,7 @@ func FailAll(ctx context.Context, x *Session) error {
 	return d.failAll()
 }
 
-// nothing are the Files of a mount without an owner: only INIT is answered with them.
+// nothing is the Files of a mount without an owner. Only INIT reaches it.
 type nothing struct{ fuse.RawFileSystem }
 
 // OpenLater implements Files.
@@ -87,8 +87,8 @@ func (d *loop) failAll() error {
 	}
 }
 
-// failure returns the answer to a request of that kind when there is no owner; reply says
-// whether there is any.
+// failure returns the answer to a request of a kind when there is no owner. reply is false for
+// requests that get no answer.
 func failure(opcode uint32) (st fuse.Status, reply bool) {
 	switch opcode {
 	case opcodeForget, opcodeBatchForget, opcodeInterrupt:

@@ -7,32 +7,34 @@ import (
 	"go.uber.org/zap"
 )
 
-// Files answers the requests of a mount. All methods may be called in parallel, on a thread that does
-// nothing else meanwhile. What is asked and what is answered are the protocol's; nodes have
-// numbers without an epoch in questions, and have to get theirs in answers (Epoch).
+// Files answers the requests of a mount. All methods may be called in parallel, each on a
+// thread that does nothing else meanwhile. Requests and answers are those of the protocol. Node
+// numbers have no epoch in requests; answers must add it (Epoch).
 //
-// LOOKUP, GETATTR, RELEASE, FLUSH, RENAME and all that takes microseconds is answered by the thread that reads requests, so
-// that nobody else is read meanwhile: who waits there calls Conn.MayBlock with the number of the request before.
-// The name that Lookup gets is valid until it returns.
+// The thread that reads requests also answers those that take microseconds: LOOKUP, GETATTR,
+// RELEASE, FLUSH, RENAME and others. Nobody reads the next request meanwhile. So a method that
+// may wait first calls Conn.MayBlock with the number of its request. The name that Lookup gets
+// is valid until Lookup returns.
 //
-// A request that is answered EINTR after Leave is left to the next owner; an OPENDIR always is.
+// A request that is answered EINTR after Leave is left to the next owner. An OPENDIR always is.
 type Files interface {
 	fuse.RawFileSystem
 
-	// OpenLater is Open of a block for reading, which may be answered later: then later is true, and
-	// reply is sent once.
+	// OpenLater is Open of a block for reading. If it returns later, the answer follows through
+	// reply, which is then sent exactly once.
 	OpenLater(in *fuse.OpenIn, out *fuse.OpenOut, reply Reply) (st fuse.Status, later bool)
 
-	// Earlier returns what to tell a thread of which the path leads by a node of an earlier owner.
+	// Earlier returns the answer to a thread whose path leads through a node of an earlier
+	// owner.
 	Earlier(tid uint32) fuse.Status
 }
 
-// Options are what a Conn needs to know of a mount.
+// Options describe a mount to a Conn.
 type Options struct {
 	FSName     string // first column of mount tables. Empty means kvfs.
 	AllowOther bool   // let other users in, checked by the kernel against modes and owners
 	MaxWrite   int    // largest request in bytes. Zero means 1 MiB.
-	Own        bool   // this process made the session, or was handed it, and keeps it
+	Own        bool   // this process made the session, or got it by a hand-over, and keeps it
 
 	Logger *zap.Logger // required
 }
@@ -42,12 +44,11 @@ const (
 	defaultFSName   = "kvfs"
 )
 
-// capHandleKillprivV2 is FUSE_HANDLE_KILLPRIV_V2, which go-fuse has no name for:
-// it spares a GETXATTR of security.capability before the first write of each
-// open file.
+// capHandleKillprivV2 is FUSE_HANDLE_KILLPRIV_V2, which go-fuse does not name. It saves a
+// GETXATTR of security.capability before the first write of each open file.
 const capHandleKillprivV2 = 1 << 28
 
-// protocol returns the options of the protocol. splice: replies are spliced.
+// protocol returns the options of the protocol. With splice, replies are spliced.
 func (o *Options) protocol(splice bool) *fuse.MountOptions {
 	maxWrite, name := o.MaxWrite, o.FSName
 	if maxWrite == 0 {
@@ -74,7 +75,7 @@ func (o *Options) protocol(splice bool) *fuse.MountOptions {
 		Logger:         zap.NewStdLog(o.Logger),
 		Options:        []string{"default_permissions"},
 		DisableXAttrs:  false,
-		EnableLocks:    false, // the kernel's own locks do on one machine
+		EnableLocks:    false, // the kernel's own locks suffice on one machine
 		MaxStackDepth:  1,
 		RememberInodes: false,
 		ExtraCapabilities: fuse.CAP_ATOMIC_O_TRUNC | fuse.CAP_ASYNC_DIO | fuse.CAP_READDIRPLUS_AUTO |
@@ -83,9 +84,9 @@ func (o *Options) protocol(splice bool) *fuse.MountOptions {
 	}
 }
 
-// panicked ends the process upon a bug of ours. To go on could mean to go on with
-// a lock held, and every client would hang; a dead daemon is an error at once, and
-// the next one adopts all committed blocks.
+// panicked ends the process upon a bug of ours. If it went on, a lock could stay held and every
+// client would hang. A dead daemon is an error at once, and the next one adopts all committed
+// blocks.
 func panicked(log *zap.Logger, v any) fuse.Status {
 	log.Error("panic in a request", zap.Any("panic", v), zap.Stack("stack"))
 	go panic(v) // outside of go-fuse, which would recover it

@@ -9,24 +9,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A notice takes the kernel's lock on a directory, and no signal ends the wait for it. Who
-// holds the lock may be a client that waits for an answer of ours. If the process is killed
-// at that moment, the notifying thread cannot end before the client goes on; the client
-// cannot go on before its request is answered or the mount is given up; and the kernel gives
-// that up when the last descriptor of it is closed, which a process does when its last
-// thread ends. So a killed daemon would stay for ever, and every client of it.
+// A notice takes the kernel's lock on a directory, and no signal ends the wait for it. A client
+// that waits for an answer of ours may hold the lock. If our process is killed at that moment,
+// there is a cycle. The notifying thread cannot end before the client goes on. The client
+// cannot go on before its request is answered or the connection is aborted. The kernel aborts
+// the connection when its last descriptor is closed, which happens when the last thread of our
+// process ends. So a killed daemon would stay for ever, and every client of it.
 //
-// Therefore the notifying thread has a table of descriptors of its own, with nothing in it
-// of the mount but a clone that has read no request. When the process is killed, all other
-// threads end, and with them the descriptors by which requests were read; the kernel fails
-// these requests, the lock is free, and the notifying thread ends as well. That fails where another
-// client gets the lock first, whose request nobody reads any more: for this the process has a watcher,
-// which has the kernel give up the connection (OpenAbort).
+// Therefore the notifying thread has its own table of descriptors. Of the mount it holds only a
+// clone that has read no request. When the process is killed, all other threads end and close
+// the descriptors that have read requests. The kernel fails these requests, the lock becomes
+// free, and the notifying thread ends as well. This fails if another client gets the lock
+// first, because nobody reads its request any more. For this case the process has a watcher,
+// which aborts the connection (OpenAbort).
 
-// beginNotices implements channel. The goroutine stays on its thread until it ends, and
-// the thread ends with it.
+// beginNotices implements channel. The goroutine keeps its thread, and the thread ends with it.
 func (d *loop) beginNotices() {
-	runtime.LockOSThread() // never unlocked: nobody else may use this thread
+	runtime.LockOSThread() // never unlocked: no other goroutine may use this thread
 	d.open.RLock()
 	defer d.open.RUnlock()
 	if d.open.closed {
@@ -34,16 +33,16 @@ func (d *loop) beginNotices() {
 	}
 	fd, err := d.another(0)
 	if err != nil && !d.own {
-		// The mount is of another user name space. Its process has all descriptors, so that this
-		// one does not keep more alive than a clone would.
+		// The mount is of another user name space. Its process has all descriptors, so this one
+		// keeps no more alive than a clone would.
 		fd, err = unix.FcntlInt(uintptr(d.fd), unix.F_DUPFD_CLOEXEC, 0)
 	}
 	if err != nil {
-		d.log.Debug("notices share the descriptor of the requests", zap.Error(err))
+		d.log.Debug("cannot clone /dev/fuse: notices share the descriptor of the requests", zap.Error(err))
 		return
 	}
 	if err := unix.Unshare(unix.CLONE_FILES); err != nil {
-		d.log.Debug("notices share the descriptor of the requests", zap.Error(err))
+		d.log.Debug("cannot separate descriptors: notices share the descriptor of the requests", zap.Error(err))
 		unix.Close(fd)
 		return
 	}
@@ -54,7 +53,7 @@ func (d *loop) beginNotices() {
 		close(closed)
 	}()
 	if err := closeOthers(fd); err != nil {
-		d.log.Warn("descriptors of the notifying thread", zap.Error(err))
+		d.log.Warn("cannot close the descriptors of the notifying thread", zap.Error(err))
 	}
 	<-closed
 }
@@ -66,8 +65,8 @@ func (d *loop) endNotices() {
 	}
 }
 
-// closeOthers closes the descriptors of the calling thread's own table, but for keep, the
-// standard ones, and what Go's runtime may use on any thread.
+// closeOthers closes the descriptors of the calling thread's own table, except keep, the
+// standard ones, and those that Go's runtime may use on any thread.
 func closeOthers(keep int) error {
 	dir, err := unix.Open("/proc/thread-self/fd", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -96,8 +95,8 @@ func closeOthers(keep int) error {
 	return os.NewSyscallError("close", unix.Close(dir))
 }
 
-// ofRuntime reports whether the descriptor of that name in dir is the poller of Go's
-// runtime or what wakes it.
+// ofRuntime reports whether the descriptor of that name in dir is the poller of Go's runtime,
+// or the descriptor that wakes the poller.
 func ofRuntime(dir int, name string) bool {
 	var buf [64]byte
 	n, err := unix.Readlinkat(dir, name, buf[:])

@@ -15,21 +15,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// loop is a channel that reads /dev/fuse itself and leaves the protocol to
-// go-fuse. go-fuse's own loop wakes a second thread for each request, so that
-// somebody listens while the first works; on a machine where a wake-up costs more
-// than the work, that is most of an OPEN. Here one thread, the leader, takes
-// requests and answers the short ones itself. Before a request that is long, or
-// that turns out to wait (mayBlock), it hands the lead to another.
+// loop is a channel that reads /dev/fuse itself and leaves the protocol to go-fuse. go-fuse's
+// own loop wakes a second thread for each request, to listen while the first works. Where a
+// wake-up costs more than the work, that is most of an OPEN. Here one thread, the leader, takes
+// requests and answers the short ones itself. It hands the lead to another thread before a long
+// request, and when a request turns out to wait (mayBlock).
 //
-// A leader that has just answered spins for a moment before it sleeps, because
-// the next request of a client that reads block after block comes within
-// microseconds, and to be woken takes tens of them. It stops spinning when
-// requests come seldom (see spinner).
+// A leader that has just answered spins for a moment before it sleeps. The next request of a
+// client that reads block after block comes within microseconds, and a wake-up takes tens of
+// them. The leader stops spinning when requests come seldom (see spinner).
 //
-// Measured with 64 KiB blocks, open-read-close by one thread on two cores:
-// go-fuse's loop 72 us, one thread without spinning 66 us, with spinning 25 us;
-// tmpfs itself 6 us.
+// Measured with 64 KiB blocks, open-read-close by one thread on two cores: go-fuse's loop 72
+// us, one thread without spinning 66 us, with spinning 25 us; tmpfs itself 6 us.
 type loop struct {
 	files Files
 	epoch Epoch
@@ -39,31 +36,30 @@ type loop struct {
 	poll  int // requests, without waiting; a clone of fd if the kernel has clones
 	size  int // of request and reply buffers
 
-	wake    int // readable when the leader is to end
+	wake    int // readable when the leader must end
 	notices int // a clone of fd in the notifying thread's own table of descriptors; -1 if it uses fd
 
 	init uint64
 	log  *zap.Logger
 
 	unique  atomic.Uint64 // request that the leader answers itself, 0 if none
-	opening atomic.Int64  // OPENs that are answered later, and one while it is decided
+	opening atomic.Int64  // OPENs that are answered later, plus one that is being decided
 	spare   chan struct{} // hands the lead to a parked worker
 	parked  atomic.Int64
 	quit    chan struct{} // closed when the mount is gone
 	once    sync.Once
 	wg      sync.WaitGroup
 
-	closing atomic.Bool // close was called: workers are to end
-	leaving atomic.Bool // there will be another owner, or the mount is given up
+	closing atomic.Bool // close was called: workers must end
+	leaving atomic.Bool // another owner follows, or the mount is given up
 	open    struct {
 		sync.RWMutex // held for reading while a descriptor is used outside of workers
 		closed       bool
-		ended        bool // there are no workers any more
+		ended        bool // no worker is left
 	}
 }
 
-// maxParked bounds the workers that wait to lead; more end when their request is
-// answered.
+// maxParked bounds the workers that wait to lead. Others end after their request.
 const maxParked = 16
 
 // devIOCClone is FUSE_DEV_IOC_CLONE of include/uapi/linux/fuse.h.
@@ -128,7 +124,7 @@ func (d *loop) serve() {
 }
 
 // close implements channel. The kernel then forgets all backing files, unless another process
-// has the files, too. Where workers still answer, they use them until they end.
+// has the files, too. Workers that still answer use the files until they end.
 func (d *loop) close() {
 	d.open.Lock()
 	defer d.open.Unlock()
@@ -140,10 +136,10 @@ func (d *loop) close() {
 		d.closeFiles()
 		return
 	}
-	d.halt() // and serve closes them
+	d.halt() // serve then closes the files
 }
 
-// halt ends the leader, once it has answered what it has read.
+// halt ends the leader, once it has answered the requests that it has read.
 func (d *loop) halt() {
 	d.closing.Store(true)
 	one := uint64(1)
@@ -153,8 +149,9 @@ func (d *loop) halt() {
 	}
 }
 
-// await sleeps until there is a request, and reads it. It returns 0 when the leader is to
-// end: a read that sleeps could not be ended, and would take a request from the next owner.
+// await sleeps until there is a request, and reads it. It returns 0 when the leader must end.
+// It does not sleep in the read: nothing could end such a read, and it would take a request
+// from the next owner.
 func (d *loop) await(in []byte) (int, error) {
 	fds := [2]unix.PollFd{{Fd: int32(d.poll), Events: unix.POLLIN}, {Fd: int32(d.wake), Events: unix.POLLIN}}
 	if _, err := unix.Poll(fds[:], -1); err != nil {
@@ -187,11 +184,11 @@ func (d *loop) discard() { d.closeFiles() }
 // stop ends all workers.
 func (d *loop) stop() { d.once.Do(func() { close(d.quit) }) }
 
-// work is the life of one worker: it leads, hands over for a long request,
-// answers it, and waits to lead again.
+// work is the life of one worker: it leads, hands the lead over for a long request, answers
+// that, and waits to lead again.
 func (d *loop) work(lead bool) {
 	defer d.wg.Done()
-	runtime.LockOSThread() // a thread that spins is no place for other goroutines
+	runtime.LockOSThread() // other goroutines must not run on a thread that spins
 	defer runtime.UnlockOSThread()
 	w := d.newWorker()
 	for {
@@ -221,7 +218,7 @@ func (d *loop) handOver() {
 	case d.spare <- struct{}{}:
 	default:
 		d.wg.Add(1)
-		go d.work(true) // ends when it is one too many, or with the mount
+		go d.work(true) // ends when there are too many, or with the mount
 	}
 }
 
@@ -232,8 +229,8 @@ func (d *loop) mayBlock(unique uint64) {
 	}
 }
 
-// invalEntry implements channel: FUSE_NOTIFY_INVAL_ENTRY. It is called between
-// beginNotices and endNotices, by the same goroutine.
+// invalEntry implements channel with FUSE_NOTIFY_INVAL_ENTRY. Only the goroutine of
+// beginNotices calls it, before endNotices.
 func (d *loop) invalEntry(parent uint64, name string) {
 	const code = 3
 	head := int(unsafe.Sizeof(fuse.OutHeader{}))
@@ -245,8 +242,8 @@ func (d *loop) invalEntry(parent uint64, name string) {
 	d.notify(buf)
 }
 
-// invalInode implements channel: FUSE_NOTIFY_INVAL_INODE of the attributes alone. It is
-// called as invalEntry is.
+// invalInode implements channel with FUSE_NOTIFY_INVAL_INODE of the attributes alone. Call it
+// as invalEntry.
 func (d *loop) invalInode(node uint64) {
 	const code = 2
 	var buf [headBytes + int(unsafe.Sizeof(fuse.NotifyInvalInodeOut{}))]byte
@@ -294,16 +291,14 @@ func (d *loop) unregister(id int32) syscall.Errno {
 	return errno
 }
 
-// spinner decides how long a leader spins for the next request: while the gaps
-// between requests are short, a little longer than they have been lately; not at
-// all where that would mostly be in vain.
+// spinner decides how long a leader spins for the next request. While the gaps between requests
+// are short, it spins a little longer than they have been lately. Else it does not spin.
 type spinner struct {
 	gap  time.Duration // moving average of the time from an answer to the next request
 	from time.Time     // of the last answer
 }
 
-// maxSpin bounds the time that is burned for one request: about what it costs to
-// be woken.
+// maxSpin bounds the time spent spinning for one request: about the cost of a wake-up.
 const maxSpin = 60 * time.Microsecond
 
 // budget returns how long to spin now.

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// notice is one name in the directory of node that the kernel should forget, or the attributes of node; or, with
-// done, a point in the queue that somebody waits for.
+// notice asks the kernel to forget one name in the directory of node, or the attributes of
+// node. With done set it is only a point in the queue, for flush.
 type notice struct {
 	node       uint64
 	name       string
@@ -14,13 +14,12 @@ type notice struct {
 	done       chan struct{}
 }
 
-// maxNotices bounds the queue of notices. Beyond it they are dropped: the kernel
-// then keeps a name until its timeout, and learns at the open that it is gone.
+// maxNotices bounds the queue of notices. Beyond it, notices are dropped: the kernel then keeps
+// a name until its timeout, and learns at the open that it is gone.
 const maxNotices = 1 << 16
 
-// notifier tells the kernel about names that went away. It has a goroutine of
-// its own because a notice takes the kernel's lock on the directory, which the
-// request that caused it may hold.
+// notifier tells the kernel which names are gone. It has a goroutine of its own because a
+// notice takes the kernel's lock on the directory, which the request that caused it may hold.
 type notifier struct {
 	mu struct {
 		sync.Mutex
@@ -30,7 +29,7 @@ type notifier struct {
 	}
 	news  chan struct{} // capacity 1
 	begun chan struct{} // closed when run is ready
-	gone  chan struct{} // closed when nobody sends any more
+	gone  chan struct{} // closed when run has ended
 }
 
 func newNotifier() *notifier {
@@ -67,7 +66,7 @@ func (q *notifier) flush(ctx context.Context) {
 	}
 }
 
-// run sends what is queued until close.
+// run sends the queued notices until close.
 func (q *notifier) run(c channel) {
 	defer close(q.gone)
 	if c != nil {

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rawRead and rawWrite are read(2) and write(2) without telling the scheduler,
-// for calls that do not wait.
+// rawRead and rawWrite are read(2) and write(2) without a call to the scheduler, for calls that
+// do not wait.
 
 func rawRead(fd int, p []byte) (int, unix.Errno) {
 	n, _, errno := unix.RawSyscall(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)))

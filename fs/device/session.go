@@ -12,35 +12,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Session is a FUSE connection that a mount process made and hands over to an owner, who
-// answers its requests: Answer. The mount process keeps the files open, so that the mount
-// outlives the owner, and hands them to the next one.
+// Session is a FUSE connection that a mount process made and hands to an owner, which answers
+// its requests (Answer). The mount process keeps the files open, so that the mount outlives the
+// owner, and hands them to the next one.
 //
-// A file that Go's runtime polls would wake it at each request. So the mount process does not
-// make them non-blocking, and an owner closes its copies after Answer.
+// A file that Go's runtime polls would wake the runtime at each request. So the mount process
+// does not make the files non-blocking, and an owner closes its copies after Answer.
 type Session struct {
 	Dir  string   // the mount point, as the mount process sees it: for names and logs only
 	Dev  *os.File // /dev/fuse after mount(2)
-	Spin *os.File // a clone of Dev, from which requests are read; nil: from Dev. Answer makes it non-blocking.
+	Spin *os.File // a clone of Dev from which requests are read, or nil to read Dev. Answer makes it non-blocking.
 
-	// Init is what Conn.Keep returned to the mount process from an earlier owner; nil: the
-	// kernel's first request is still to be answered.
+	// Init is what Conn.Keep of an earlier owner returned to the mount process. Nil means that
+	// the kernel's first request is still unanswered.
 	Init []byte
-	// Epoch is the number of this owner among those of the session, from 1 on. What the kernel
-	// knows from others is stale.
+	// Epoch is the number of this owner among those of the session, from 1 on. Node numbers
+	// that the kernel got from other owners are stale.
 	Epoch uint32
-	// Stale are the threads that the owner before was about to send to another inode.
+	// Stale lists the threads that the earlier owner was about to send to another inode.
 	Stale []uint32
 
-	// Proc is /proc as the mount process sees it, which has the processes that use the mount.
-	// Nil: /proc of this process.
+	// Proc is /proc as the mount process sees it, with the processes that use the mount. Nil
+	// means /proc of this process.
 	Proc *os.File
 
 	device   uint64 // of the mount in the mount table of this process; 0 if it is not there
-	maxWrite int    // as it was mounted
+	maxWrite int    // as mounted
 }
 
-// MountOptions are those of mount(2). Options of the same names have to agree with them.
+// MountOptions are the options of mount(2). Options of the same names must agree with them.
 type MountOptions struct {
 	Dir        string // required: the mount point, an existing empty directory
 	FSName     string // first column of mount tables. Empty means kvfs.
@@ -48,8 +48,8 @@ type MountOptions struct {
 	MaxWrite   int    // largest request in bytes. Zero means 1 MiB.
 }
 
-// OpenSession mounts at o.Dir by mount(2), which needs CAP_SYS_ADMIN. Nobody answers yet: who
-// touches the mount waits.
+// OpenSession mounts at o.Dir by mount(2), which needs CAP_SYS_ADMIN. A process that touches
+// the mount waits until an owner answers.
 func OpenSession(o MountOptions) (*Session, error) {
 	if o.MaxWrite == 0 {
 		o.MaxWrite = defaultMaxWrite
@@ -66,7 +66,7 @@ func OpenSession(o MountOptions) (*Session, error) {
 	if err != nil {
 		return nil, errors.Join(err, s.Dev.Close())
 	}
-	s.device, _ = deviceAt(o.Dir) // without, Unmount trusts the path
+	s.device, _ = deviceAt(o.Dir) // if unknown, Unmount trusts the path
 	if spin, err := cloneDevice(dev, 0); err == nil {
 		s.Spin = os.NewFile(uintptr(spin), "/dev/fuse")
 	}
@@ -76,18 +76,18 @@ func OpenSession(o MountOptions) (*Session, error) {
 	return s, nil
 }
 
-// Find has Unmount take away only the mount that is topmost at Dir now: for a session that another
+// Find limits Unmount to the mount that is topmost at Dir now. It is for a session that another
 // process has mounted there.
 func (s *Session) Find() (err error) {
 	s.device, err = deviceAt(s.Dir)
 	return err
 }
 
-// Unmount takes the mount away, lazily if it is busy: in the mount process. A mount of somebody else
-// that is at Dir in its place, or on top of it, stays.
+// Unmount unmounts in the mount process, lazily if the mount is busy. Another mount at Dir, in
+// place of this one or on top of it, stays.
 func (s *Session) Unmount() error { return detach(s.Dir, s.device) }
 
-// Close closes the files. The mount fails from then on unless another process has them.
+// Close closes the files. From then on the mount fails, unless another process has the files.
 func (s *Session) Close() error {
 	var errs []error
 	for _, f := range []*os.File{s.Dev, s.Spin, s.Proc} {
@@ -98,7 +98,7 @@ func (s *Session) Close() error {
 	return errors.Join(errs...)
 }
 
-// OpenProc opens /proc as the mount process sees it once more; nil: it is that of this process.
+// OpenProc reopens Proc. It returns nil if Proc is nil.
 func (s *Session) OpenProc() (*os.File, error) {
 	fd, err := duplicate(s.Proc)
 	if fd < 0 || err != nil {
@@ -107,8 +107,8 @@ func (s *Session) OpenProc() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "/proc"), nil
 }
 
-// duplicate returns another descriptor of what f has open, without changing the flags of
-// that; -1 if f is nil.
+// duplicate returns another descriptor of the file open in f, without changing its flags. It
+// returns -1 if f is nil.
 func duplicate(f *os.File) (fd int, err error) {
 	if f == nil {
 		return -1, nil
@@ -124,8 +124,8 @@ func duplicate(f *os.File) (fd int, err error) {
 	return fd, nil
 }
 
-// kept is what Conn.Keep encodes: the request by which the kernel began, the answer that
-// it got, and from which number on the owner registered backing files.
+// kept is what Conn.Keep encodes: the kernel's first request, its answer, and the lowest number
+// at which the owner registered backing files.
 type kept struct {
 	request, reply []byte
 	firstBacking   int32
@@ -139,7 +139,7 @@ func (k *kept) encode() []byte {
 // decodeKept is the reverse of encode.
 func decodeKept(b []byte) (k kept, err error) {
 	const head, reply, tail = int(unsafe.Sizeof(fuse.InitIn{})), headBytes + int(unsafe.Sizeof(fuse.InitOut{})), 4
-	bad := errors.New("what was kept of an earlier owner is damaged")
+	bad := errors.New("the kept state of an earlier owner is damaged")
 	if len(b) < head+reply+tail {
 		return k, bad
 	}
@@ -162,7 +162,7 @@ func (k *kept) settings() fuse.InitOut {
 	return out
 }
 
-// flags returns the abilities that the kernel offered and that were taken.
+// flags returns the abilities that the kernel offered and the answer accepted.
 func (k *kept) flags() uint64 {
 	var in fuse.InitIn
 	copy(unsafe.Slice((*byte)(unsafe.Pointer(&in)), unsafe.Sizeof(in)), k.request)
@@ -180,8 +180,8 @@ func (k *kept) resends() bool {
 	return in.Flags64()&capHasResend != 0
 }
 
-// hello reads the first request of a connection from fd, which does not block, has ps
-// answer it, and returns both.
+// hello reads the first request of a connection from fd, which does not block, has ps answer
+// it, and returns both.
 func hello(fd int, size int, ps *fuse.ProtocolServer) (k kept, err error) {
 	in, out := make([]byte, size), make([]byte, size)
 	n, err := unix.Read(fd, in)
@@ -190,7 +190,7 @@ func hello(fd int, size int, ps *fuse.ProtocolServer) (k kept, err error) {
 	}
 	switch {
 	case err == unix.EAGAIN:
-		return k, errors.New("an earlier owner has answered INIT, and what it returned is not here")
+		return k, errors.New("an earlier owner has answered INIT, but its kept state is missing")
 	case err != nil:
 		return k, os.NewSyscallError("read INIT", err)
 	case n < int(unsafe.Sizeof(fuse.InHeader{})) || (*fuse.InHeader)(unsafe.Pointer(&in[0])).Opcode != opcodeInit:

@@ -42,17 +42,17 @@ const (
 	opcodeRename2     = 45
 )
 
-// capability is what the kernel asks for before the first write to each new file.
+// capability is the attribute that the kernel asks for before the first write to each new file.
 const capability = "security.capability\x00"
 
-// asksCapability reports whether a request of n bytes is that question.
+// asksCapability reports whether a request of n bytes asks for capability.
 func (w *worker) asksCapability(n int) bool {
 	name := int(unsafe.Sizeof(fuse.GetXAttrIn{}))
 	return n == name+len(capability) && string(w.in[name:n]) == capability
 }
 
-// short reports whether the leader answers a request itself: it takes
-// microseconds, or says so by mayBlock before it waits.
+// short reports whether the leader answers a request itself: the request takes microseconds, or
+// calls mayBlock before it waits.
 func short(h *fuse.InHeader) bool {
 	switch h.Opcode {
 	case opcodeLookup, opcodeForget, opcodeGetattr, opcodeUnlink, opcodeRename, opcodeRename2, opcodeStatfs,
@@ -66,15 +66,15 @@ func short(h *fuse.InHeader) bool {
 	return false
 }
 
-// lead takes requests and answers them until it has handed the lead over. It
-// returns false when the mount is gone.
+// lead takes and answers requests until it has handed the lead over. It returns false when the
+// mount is gone.
 func (w *worker) lead() bool {
 	w.spin.from = time.Now()
 	for {
 		n, err := w.take()
 		switch err {
 		case nil:
-		case unix.EINTR, unix.EAGAIN, unix.ENOENT: // ENOENT: the request was interrupted before we got it
+		case unix.EINTR, unix.EAGAIN, unix.ENOENT: // ENOENT: the request was interrupted before we read it
 			continue
 		case unix.ENODEV:
 			return false
@@ -98,18 +98,18 @@ func (w *worker) lead() bool {
 		w.d.unique.Store(h.Unique)
 		w.answer(fd, n)
 		if !w.d.unique.CompareAndSwap(h.Unique, 0) {
-			return true // the request waited, and somebody else leads
+			return true // the request waited, and another worker leads
 		}
 	}
 }
 
-// take reads one request, from d.poll, where it is answered, too: it spins for as long as that
-// is promising, then sleeps. It returns 0 when the leader is to end.
+// take reads one request from d.poll, to which the answer goes as well. It spins for as long as
+// that is promising, then sleeps. It returns 0 when the leader must end.
 func (w *worker) take() (n int, err error) {
 	if w.d.closing.Load() {
 		return 0, nil
 	}
-	// While blocks come up from another tier, the processors have better to do.
+	// While blocks are being promoted, the processors have better work.
 	if budget := w.spin.budget(); budget > 0 && w.d.opening.Load() == 0 {
 		for {
 			r, errno := rawRead(w.d.poll, w.in)
@@ -121,7 +121,7 @@ func (w *worker) take() (n int, err error) {
 			if errno != unix.EAGAIN {
 				return 0, errno
 			}
-			// Where the client has only this processor, let it go on.
+			// If the client has only this processor, let it go on.
 			unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
 			if now.Sub(w.spin.from) > budget {
 				break
@@ -151,8 +151,8 @@ func (w *worker) answer(fd, n int) {
 	w.spin.from = time.Now()
 }
 
-// leaves reports whether the request is left to the next owner: it waited for something, and did
-// not get it because this one lets go of the mount, or it opens a directory (listings).
+// leaves reports whether the request is left to the next owner: it waited for something and was
+// cancelled because this owner leaves, or it opens a directory (listings).
 func (w *worker) leaves() bool {
 	if (*fuse.OutHeader)(unsafe.Pointer(&w.out[0])).Status != -int32(unix.EINTR) {
 		return false
@@ -160,8 +160,8 @@ func (w *worker) leaves() bool {
 	return w.d.leaving.Load() || (*fuse.InHeader)(unsafe.Pointer(&w.in[0])).Opcode == opcodeOpendir
 }
 
-// reply writes the first size bytes of w.out. The kernel takes a reply without
-// waiting, so the scheduler need not know. ENOENT: nobody waits for it any more.
+// reply writes the first size bytes of w.out. The kernel takes a reply without waiting, so the
+// scheduler need not know. ENOENT means that the client no longer waits.
 func (w *worker) reply(fd, size int) {
 	for {
 		errno := rawWrite(fd, w.out[:size])
@@ -175,7 +175,7 @@ func (w *worker) reply(fd, size int) {
 	}
 }
 
-// fail makes a reply out of an error of the protocol layer.
+// fail makes a reply of an error of the protocol layer.
 func (w *worker) fail(st fuse.Status) int {
 	h := (*fuse.InHeader)(unsafe.Pointer(&w.in[0]))
 	return w.head(h.Unique, st, 0)
@@ -183,8 +183,7 @@ func (w *worker) fail(st fuse.Status) int {
 
 const headBytes = int(unsafe.Sizeof(fuse.OutHeader{}))
 
-// head writes the header of a reply with a body of that size and returns the
-// size of both.
+// head writes the header of a reply with a body of that size. It returns the size of both.
 func (w *worker) head(unique uint64, st fuse.Status, body uintptr) int {
 	if st != fuse.OK {
 		body = 0
@@ -194,8 +193,7 @@ func (w *worker) head(unique uint64, st fuse.Status, body uintptr) int {
 	return size
 }
 
-// Reply is an OPEN that is answered when its block is in memory: no thread waits
-// for that.
+// Reply is an OPEN that is answered once its block is in memory. No thread waits for that.
 type Reply struct {
 	d      *loop
 	fd     int
@@ -229,9 +227,8 @@ func (r Reply) Send(st fuse.Status, out *fuse.OpenOut) {
 	}
 }
 
-// hot answers the requests of a hot read without the protocol layer and without
-// allocating. It returns size 0 for what is answered later. fd is where the request
-// was read.
+// hot answers the requests of a hot read without the protocol layer and without allocating. It
+// returns size 0 if the answer comes later. fd is the descriptor that read the request.
 func (w *worker) hot(fd, n int) (size int, ok bool) {
 	h := (*fuse.InHeader)(unsafe.Pointer(&w.in[0]))
 	body := unsafe.Pointer(&w.out[headBytes])
@@ -260,7 +257,7 @@ func (w *worker) hot(fd, n int) (size int, ok bool) {
 		w.d.files.Release(nil, (*fuse.ReleaseIn)(unsafe.Pointer(h)))
 		return w.head(h.Unique, fuse.OK, 0), true
 	case opcodeLookup:
-		// The name stands in the buffer for as long as the look-up takes.
+		// The name stays in the buffer until the look-up returns.
 		name := w.in[unsafe.Sizeof(fuse.InHeader{}):max(n-1, int(unsafe.Sizeof(fuse.InHeader{})))]
 		out := (*fuse.EntryOut)(body)
 		*out = fuse.EntryOut{}
