@@ -12,9 +12,9 @@ import (
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
-// TestOpenFlags shows who writes: the kernel where room is reserved, and this process where the first byte
-// hides the file or where nobody knows how much it will be. All handles of one inode have one backing file,
-// any process writes.
+// TestOpenFlags shows which process writes: the kernel if room is reserved, and this process if
+// the first byte hides the file, or the size to come is unknown. All handles of one inode have
+// one backing file, for any writer.
 func TestOpenFlags(t *testing.T) {
 	s, dir := mountHere(t)
 	if s.ReadPath() != "passthrough" {
@@ -74,9 +74,9 @@ func TestOpenFlags(t *testing.T) {
 	s.files.engine.Forget(index.ID(out.NodeId), 1)
 }
 
-// TestInPlace: readers and writers of one inode are open at one time, and see the same;
-// two clients see each other's writes, but for the first byte of an empty file, which only who had it
-// open sees.
+// TestInPlace: readers and writers of one inode are open at one time, and see the same. Two
+// clients see each other's writes, except for the first byte of an empty file: only the client
+// that had the file open sees that.
 func TestInPlace(t *testing.T) {
 	s, dir := mountHere(t)
 	path, empty := filepath.Join(dir, "group", "block"), filepath.Join(dir, "group", "empty")

@@ -213,8 +213,8 @@ func TestUsersPeers(t *testing.T) {
 func TestUsersUnknown(t *testing.T) {
 	harness.KvfsOnly(t, "a configuration")
 	for flag, want := range map[string]string{
-		"--control-users=root,no-such-name": `control.users: there is no user "no-such-name"`,
-		"--control-group=no-such-name":      `control.group: there is no group "no-such-name"`,
+		"--control-users=root,no-such-name": `control.users: this machine has no user "no-such-name"`,
+		"--control-group=no-such-name":      `control.group: this machine has no group "no-such-name"`,
 	} {
 		d := harness.Mount(t, harness.Options{Flags: []string{flag}, ExpectFail: true})
 		if d.ExitCode != 3 || !strings.Contains(d.Log(), want) {

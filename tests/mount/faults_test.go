@@ -93,7 +93,7 @@ func TestMountedTwice(t *testing.T) {
 	t.Run("same memory directory", func(t *testing.T) {
 		_, stderr, code := harness.Kvfs(t, "mount", "--memory-size", "64MiB", "--memory-dir", d.MemoryDir, t.TempDir())
 		waiting, last, _ := strings.Cut(stderr, "\n") // it says first what it waits for
-		if !strings.Contains(waiting, "waiting for another process to end") {
+		if !strings.Contains(waiting, "waiting for another kvfs process to end") {
 			t.Errorf("it does not say that it waits: %q", waiting)
 		}
 		wantOneLine(t, last, code, d.MemoryDir)

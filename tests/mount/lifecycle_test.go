@@ -267,7 +267,7 @@ func TestMountWhileEnding(t *testing.T) {
 	said := false
 	for lines := bufio.NewScanner(log); lines.Scan(); {
 		switch {
-		case strings.Contains(lines.Text(), "waiting for another process to end"):
+		case strings.Contains(lines.Text(), "waiting for another kvfs process to end"):
 			said = true
 			file.Close()
 		case strings.Contains(lines.Text(), "\tmounted\t"):

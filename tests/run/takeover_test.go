@@ -120,7 +120,7 @@ func TestTakenOver(t *testing.T) {
 		if got := statusOf(t, mount).Mount.EndsWith; got != l.cmd.Process.Pid {
 			t.Errorf("the mount ends with process %d, want kvfs run, %d", got, l.cmd.Process.Pid)
 		}
-		if text := h.stderr.String(); !strings.Contains(text, "ends with the kvfs run that made it") {
+		if text := h.stderr.String(); !strings.Contains(text, "ends when the kvfs run that made it ends") {
 			t.Errorf("the new daemon does not say so:\n%s", text)
 		}
 		if got, err := os.ReadFile(block); string(got) != "bytes" || err != nil {

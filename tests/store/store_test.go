@@ -273,7 +273,7 @@ func TestUmount(t *testing.T) {
 	}{
 		{"served", "30s", false, "mounted"},
 		{"waiting", "300s", true, "waiting for an owner"},
-		{"failing", "50ms", true, "operations fail"},
+		{"failing", "50ms", true, "operations on the mount fail"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			o := serve(t)

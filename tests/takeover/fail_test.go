@@ -29,7 +29,7 @@ func TestTakenBack(t *testing.T) {
 	for i := range 3 {
 		l.goesOn()
 		code, said := s.refused("--http", busy.Addr().String())
-		if code != 1 || !strings.Contains(said, "address already in use") || !strings.Contains(said, "answers it again") {
+		if code != 1 || !strings.Contains(said, "address already in use") || !strings.Contains(said, "answers the mount again") {
 			t.Errorf("exit code %d\n%s", code, said)
 		}
 		s.answeredBy(first)

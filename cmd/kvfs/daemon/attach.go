@@ -17,23 +17,23 @@ import (
 	"github.com/kvfs/kvfs/fs/device"
 )
 
-// attachment is a mount that the owner of the machine answers. This process has nothing of
-// it but the descriptors, by which the mount outlives owners.
+// attachment is a mount that the owner of the machine answers. Of the mount this process holds
+// only the descriptors, so that the mount outlives owners.
 type attachment struct {
 	program Program
 	dir     string
 	cfg     *config.Config
 	log     *zap.Logger
 	session *device.Session
-	line    *handoff.Line // to the present owner; nil while there is none
+	line    *handoff.Line // to the present owner, or nil
 	guard   guard
 }
 
-// errUnmounted: somebody took the mount away.
+// errUnmounted reports that the mount was unmounted by another process.
 var errUnmounted = errors.New("unmounted")
 
-// attach is the life of a mount process in mode standalone-store: it mounts, hands the mount
-// over to the owner, finds it another owner when that one goes, and unmounts.
+// attach is the life of a mount process in mode standalone-store: it mounts, hands the mount to
+// the owner, finds the next owner when that one ends, and unmounts.
 func (p Program) attach(ctx context.Context, cfg *config.Config, dir string, ready *Readiness, log *zap.Logger) error {
 	a := &attachment{program: p, dir: dir, cfg: cfg, log: log}
 	defer a.guard.close()
@@ -57,10 +57,10 @@ func (p Program) attach(ctx context.Context, cfg *config.Config, dir string, rea
 	return errors.Join(err, a.end())
 }
 
-// begin mounts and finds the first owner, waiting for one as long as owner_timeout; one that
-// is there has greetingTime to greet, however short that is. A mount whose owner ends before
-// it has answered is taken away, and all begins anew: what the kernel said at first may be
-// lost with that owner.
+// begin mounts and finds the first owner, for which it waits at most owner_timeout. A running
+// owner has greetingTime to greet, even if that is longer. If an owner ends before it has
+// answered a mount, begin unmounts and starts again: the kernel's first request may be lost
+// with that owner.
 func (a *attachment) begin(ctx context.Context) error {
 	wait, cancel := context.WithTimeout(ctx, time.Duration(a.cfg.Store.OwnerTimeout))
 	defer cancel()
@@ -80,14 +80,14 @@ func (a *attachment) begin(ctx context.Context) error {
 		tick.note(a.log, forOwner, err)
 		if !tick.Wait(wait) {
 			if errors.Is(err, context.DeadlineExceeded) {
-				return err // there is one, and it does not answer: another one would be refused
+				return err // an owner runs but does not answer: it would refuse a second one
 			}
-			return fmt.Errorf("%w at %s within %v; kvfs serve starts one", handoff.ErrNoOwner, a.cfg.Store.Socket, a.cfg.Store.OwnerTimeout)
+			return fmt.Errorf("%w at %s within %v; to start one, run: kvfs serve", handoff.ErrNoOwner, a.cfg.Store.Socket, a.cfg.Store.OwnerTimeout)
 		}
 	}
 }
 
-// mount mounts and hands over to the owner at conn.
+// mount mounts and hands the mount to the owner at conn.
 func (a *attachment) mount(ctx context.Context, conn *handoff.Conn) (err error) {
 	var session *device.Session
 	err = mountOnce(ctx, a.dir, func() (err error) {
@@ -114,8 +114,8 @@ func (a *attachment) mount(ctx context.Context, conn *handoff.Conn) (err error) 
 	return errors.Join(err, session.Unmount(), session.Close())
 }
 
-// selfTest compares what the mount gives with what the memory of the owner holds. If it fails with
-// passthrough, this owner, and those to come, are asked to answer without.
+// selfTest compares bytes read through the mount with the owner's memory. If that fails with
+// passthrough, it asks this owner and later ones to answer without passthrough.
 func (a *attachment) selfTest(ctx context.Context) error {
 	direct, auto := a.line.Attached().ReadPath == "passthrough", a.cfg.Memory.Passthrough != config.On
 	_, err := fs.SelfTest(a.dir, direct, auto, a.log, func(error) error {
@@ -141,8 +141,7 @@ func (a *attachment) selfTest(ctx context.Context) error {
 	return nil
 }
 
-// useOwnProc has the owner look at processes in a procfs that has their numbers as this
-// process sees them.
+// useOwnProc gives the owner a procfs that numbers processes as this process sees them.
 func (a *attachment) useOwnProc() error {
 	proc, err := handoff.OpenProc()
 	if err != nil {
@@ -165,7 +164,7 @@ func (a *attachment) handOver(ctx context.Context, conn *handoff.Conn) error {
 		Passthrough: a.cfg.Memory.Passthrough, Release: a.program.Version,
 		Dev: a.session.Dev, Spin: a.session.Spin, Proc: a.session.Proc,
 	})
-	a.session.Epoch++ // the owner may have used it, also if it failed
+	a.session.Epoch++ // the owner may have used the number, also if it failed
 	if err != nil {
 		return err
 	}
@@ -175,8 +174,7 @@ func (a *attachment) handOver(ctx context.Context, conn *handoff.Conn) error {
 	return nil
 }
 
-// watch finds the mount another owner whenever one has gone. It returns nil when ctx ends, and
-// errUnmounted.
+// watch finds the next owner whenever one ends. It returns nil when ctx ends, and errUnmounted.
 func (a *attachment) watch(ctx context.Context) error {
 	for {
 		select {
@@ -186,7 +184,7 @@ func (a *attachment) watch(ctx context.Context) error {
 		case <-a.line.Ended():
 		}
 		gone := time.Now()
-		_ = a.line.Close() // it has ended
+		_ = a.line.Close() // the owner has ended it
 		a.line = nil
 		for tick := (&Pace{}); a.line == nil; {
 			conn, err := a.await(ctx, gone, tick)
@@ -216,7 +214,7 @@ func (a *attachment) await(ctx context.Context, gone time.Time, tick *Pace) (*ha
 	if err == nil || errors.Is(err, errUnmounted) || ctx.Err() != nil {
 		return conn, err
 	}
-	a.log.Warn("no owner: operations fail until there is one", zap.String("dir", a.dir),
+	a.log.Warn("no owner: operations on the mount fail until kvfs serve runs again", zap.String("dir", a.dir),
 		zap.Duration("owner_timeout", time.Duration(a.cfg.Store.OwnerTimeout)))
 	failing, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
@@ -238,8 +236,8 @@ func (a *attachment) dial(ctx context.Context, tick *Pace) (*handoff.Conn, error
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		// Not for longer, because the mount may go meanwhile. An owner that has only begun to
-		// open its tiers greets when it has.
+		// The wait is short because the mount may go meanwhile. An owner that is opening its
+		// tiers greets when it has opened them.
 		short, cancel := context.WithTimeout(ctx, greetingTime)
 		conn, err := handoff.Dial(short, a.cfg.Store.Socket)
 		cancel()
@@ -253,8 +251,8 @@ func (a *attachment) dial(ctx context.Context, tick *Pace) (*handoff.Conn, error
 	}
 }
 
-// unmounted reports whether the kernel has given up the connection: it was unmounted, and
-// nobody has files open.
+// unmounted reports whether the kernel has ended the connection: the mount was unmounted, and
+// no process has files open.
 func (a *attachment) unmounted() bool {
 	raw, err := a.session.Dev.SyscallConn()
 	if err != nil {
@@ -263,13 +261,13 @@ func (a *attachment) unmounted() bool {
 	p := make([]unix.PollFd, 1)
 	err = raw.Control(func(fd uintptr) {
 		p[0].Fd = int32(fd)
-		_, _ = unix.Poll(p, 0) // which does not wait; the next call asks again if it fails
+		_, _ = unix.Poll(p, 0) // does not wait; the next call asks again if it fails
 	})
 	return err != nil || p[0].Revents&unix.POLLERR != 0
 }
 
-// end takes the mount away, if it is there, has the owner let go of it, and closes the
-// descriptors. Handles that are still open keep what the kernel serves by itself.
+// end unmounts, makes the owner let go of the mount, and closes the descriptors. The kernel
+// goes on with the open handles that it serves by itself.
 func (a *attachment) end() error {
 	var err error
 	if !a.unmounted() {
@@ -282,8 +280,8 @@ func (a *attachment) end() error {
 	return errors.Join(err, a.session.Close())
 }
 
-// release returns when the owner has let go: by itself, because the mount is gone, else
-// because it is told.
+// release returns when the owner has let go: because the mount is gone, or because release
+// asks.
 func (a *attachment) release() {
 	t := time.NewTimer(min(time.Duration(a.cfg.DrainTimeout), time.Second))
 	defer t.Stop()
@@ -304,8 +302,8 @@ func allowOther(cfg *config.Config) bool {
 	return cfg.Mount.AllowOther == config.On || cfg.Mount.AllowOther == config.Auto && os.Geteuid() == 0
 }
 
-// greetingTime is how long an owner may take to greet; one that serves does so at once.
+// greetingTime is how long an owner may take to greet. A serving owner greets at once.
 var greetingTime = 5 * time.Second // a variable for tests
 
-// forOwner is what a mount waits for.
+// forOwner names the wait for an owner in the log.
 const forOwner = "waiting for an owner"

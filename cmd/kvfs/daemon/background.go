@@ -15,11 +15,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// QuietFlag is the flag of kvfs mount by which kvfs mount -d says that nobody has the log after the start.
+// QuietFlag is the flag of kvfs mount with which kvfs mount -d says that nobody reads the log
+// after the start.
 const QuietFlag = "log-until-ready"
 
-// Background starts the command line args, of kvfs mount, as a process of its own session, and returns
-// when its mount answers. If it ends before, so does this process, with its code: it has said why.
+// Background starts kvfs mount with args as a process in a new session, and returns when its
+// mount answers. If that process ends before, Background ends this process with its exit code;
+// the other process has logged the reason.
 func Background(ctx context.Context, args []string) error {
 	ready, theirs, err := os.Pipe()
 	if err != nil {
@@ -30,7 +32,7 @@ func Background(ctx context.Context, args []string) error {
 		return arg == "-d" || arg == "--background" || arg == "--background=true"
 	})
 	args = slices.Insert(args, 1, "--ready-fd=3")
-	log := os.Stderr // goes on
+	log := os.Stderr // the log goes on
 	if isPipe(log) {
 		if log, err = logFile(); err != nil {
 			return errors.Join(err, theirs.Close())
@@ -47,7 +49,7 @@ func Background(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	defer context.AfterFunc(ctx, func() { _ = cmd.Process.Signal(unix.SIGTERM) })() // it may have ended
+	defer context.AfterFunc(ctx, func() { _ = cmd.Process.Signal(unix.SIGTERM) })() // the process may have ended
 	if _, err := bufio.NewReader(ready).ReadString('\n'); err == nil {
 		tellLog(log)
 		if log != os.Stderr {
@@ -63,15 +65,15 @@ func Background(ctx context.Context, args []string) error {
 	return errors.Join(errors.New("the daemon ended before its mount answered"), err)
 }
 
-// isPipe reports whether f is a pipe or a socket, as of a shell with | and of ssh: whose reader waits until nobody has it
-// open any more.
+// isPipe reports whether f is a pipe or a socket, as from a shell with | or from ssh. Their
+// reader waits until no process has it open.
 func isPipe(f *os.File) bool {
 	info, err := f.Stat()
 	return err == nil && info.Mode()&(os.ModeNamedPipe|os.ModeSocket) != 0
 }
 
-// logFile returns a file in memory, for the log of a daemon until it is ready. The daemon cannot have the pipe itself:
-// one of its threads keeps the standard error that it was started with (fs).
+// logFile returns a file in memory for the log of a daemon until it is ready. The daemon cannot
+// have the pipe itself: one of its threads keeps the standard error of the start (fs).
 func logFile() (*os.File, error) {
 	fd, err := unix.MemfdCreate("kvfs-log", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -80,14 +82,14 @@ func logFile() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "kvfs-log"), nil
 }
 
-// tellLog writes what is in log, unless that is standard error.
+// tellLog writes the content of log, unless log is standard error.
 func tellLog(log *os.File) {
 	if log != os.Stderr {
-		_, _ = io.Copy(os.Stderr, io.NewSectionReader(log, 0, math.MaxInt64)) // nobody may be reading any more
+		_, _ = io.Copy(os.Stderr, io.NewSectionReader(log, 0, math.MaxInt64)) // the reader may be gone
 	}
 }
 
-// dropLog has what this process writes to standard error go nowhere.
+// dropLog redirects the standard error of this process to nowhere.
 func dropLog() error {
 	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
 	if err != nil {

@@ -16,10 +16,10 @@ import (
 	"github.com/kvfs/kvfs/tiers/mem"
 )
 
-// daemon is what runs behind one mount, or, as the owner of a store, behind many.
+// daemon runs behind one mount, or, as the owner of a store, behind many.
 type daemon struct {
 	program Program
-	dir     string // mount point; of an owner, its socket
+	dir     string // mount point; for an owner, its socket
 	cfg     *config.Config
 	log     *zap.Logger
 	started time.Time
@@ -27,29 +27,29 @@ type daemon struct {
 	peers   *peers // nil without a cluster
 	engine  *tiers.Engine
 	surface *surface
-	server  *fs.Server                // set when mounted; an owner has its own
-	serving atomic.Pointer[fs.Server] // server, for requests that come meanwhile
+	server  *fs.Server                // set when mounted; nil for an owner, whose guests have their own
+	serving atomic.Pointer[fs.Server] // server, for requests before it is set
 	owner   *owner                    // nil unless it serves the mounts of others
 
-	endsWith int // process, the kvfs run, with which the mount is to end; 0: none
+	endsWith int // the kvfs run whose end unmounts the mount; 0: none
 	stopHTTP func() error
-	asleep   context.CancelFunc            // ends keepAlive; nil before it
-	offer    atomic.Pointer[handoff.Offer] // to the process that takes the mount over; nil if none can
-	noOffer  atomic.Pointer[string]        // why not; nil: not known yet
+	asleep   context.CancelFunc            // ends keepAlive; nil before that runs
+	offer    atomic.Pointer[handoff.Offer] // to the process that takes the mount over, or nil
+	noOffer  atomic.Pointer[string]        // why there is no offer; nil: not known yet
 }
 
-// keepAlive has systemd know that the engine works, until closeTiers.
+// keepAlive tells systemd that the engine works, until closeTiers.
 func (d *daemon) keepAlive() {
 	var ctx context.Context
 	ctx, d.asleep = context.WithCancel(context.Background())
 	keepAlive(ctx, func() { d.engine.Stats() })
 }
 
-// adopted reports whether blocks of an earlier process are in memory, so that a
-// start that fails must not lose them.
+// adopted reports whether memory has blocks of an earlier process, which a failed start must
+// not lose.
 func (d *daemon) adopted() bool { return d.engine.Stats().Counters.Adopted > 0 }
 
-// status makes the text of .kvfs/status, and of an owner that of its socket.
+// status makes the text of .kvfs/status, or of the socket of an owner.
 func (d *daemon) status() []byte {
 	if d.owner != nil {
 		return d.owner.Status()
@@ -64,7 +64,7 @@ func (d *daemon) status() []byte {
 	return doc.Text()
 }
 
-// document says all but which mount it is about.
+// document returns the status without the part about the mount.
 func (d *daemon) document() *status.Document {
 	from := status.Source{Version: d.program.Version, Started: d.started, Config: d.cfg, Memory: d.memory, Engine: d.engine}
 	doc := from.Collect()

@@ -11,7 +11,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// Limits of the HTTP server: whoever reaches it may connect.
+// Limits of the HTTP server, to which any reachable client may connect.
 const (
 	httpConns = 64               // at a time
 	httpIdle  = 5 * time.Second  // for the head of a request, and between two of them
@@ -30,8 +30,7 @@ func listenHTTP(addr string) (net.Listener, error) {
 	return l, nil
 }
 
-// serveHTTP answers /readyz and /status at l, which may be nil. The function that it returns
-// stops it.
+// serveHTTP answers /readyz and /status at l, which may be nil. stop ends it.
 func serveHTTP(l net.Listener, d *daemon, log *zap.Logger) (stop func() error) {
 	if l == nil {
 		return func() error { return nil }

@@ -14,12 +14,12 @@ import (
 	"github.com/kvfs/kvfs/tiers/mem"
 )
 
-// spareDescriptors are for the directories of the memory tier, the mount, ports, and some hundred blocks that are
-// open or in flight at a time.
+// spareDescriptors is for the directories of the memory tier, the mount, ports, and some
+// hundred blocks that are open or in flight.
 const spareDescriptors = 1024
 
-// checkDescriptors fails if this process may open fewer files than it needs at least: the slabs of the SSD tier, which
-// stay open, and spareDescriptors. Go has raised the limit as far as it may.
+// checkDescriptors fails if this process may open fewer files than it needs: the slabs of the
+// SSD tier, which stay open, and spareDescriptors. Go has raised the limit as far as it may.
 func checkDescriptors(cfg *config.Config) error {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
@@ -29,10 +29,10 @@ func checkDescriptors(cfg *config.Config) error {
 	for _, d := range cfg.Disk.Dirs {
 		size := int64(d.Size)
 		var st unix.Statfs_t
-		if unix.Statfs(d.Path, &st) == nil || unix.Statfs(filepath.Dir(d.Path), &st) == nil { // it may be to be made
+		if unix.Statfs(d.Path, &st) == nil || unix.Statfs(filepath.Dir(d.Path), &st) == nil { // the directory may not exist yet
 			size = min(size, int64(st.Blocks)*st.Bsize)
 		}
-		need += uint64(size/max(int64(cfg.Disk.SlabSize), 1)) + 16 // of small directories
+		need += uint64(size/max(int64(cfg.Disk.SlabSize), 1)) + 16 // 16 for small directories
 	}
 	if limit.Cur < need {
 		return fmt.Errorf("this process may open %d files (RLIMIT_NOFILE), and needs %d with these settings: raise ulimit -n, LimitNOFILE= or --ulimit nofile=", limit.Cur, need)
@@ -40,11 +40,11 @@ func checkDescriptors(cfg *config.Config) error {
 	return nil
 }
 
-// minRoom is the least memory that a file system has to have room for.
+// minRoom is the least room for memory that a file system must have.
 const minRoom = 16 * config.MiB
 
-// fitMemory returns cfg, or a copy with a memory.size and a headroom for which there is room where the memory is in a
-// file system that it shares, as /dev/shm, which is 64 MiB in containers of Docker.
+// fitMemory returns cfg, or a copy with smaller memory.size and headroom if the memory lies in
+// a shared file system with less room. /dev/shm is one; in containers of Docker it has 64 MiB.
 func fitMemory(cfg *config.Config, m *mem.Store, log *zap.Logger) (*config.Config, error) {
 	room, err := m.RoomBytes()
 	if err != nil {
@@ -54,17 +54,18 @@ func fitMemory(cfg *config.Config, m *mem.Store, log *zap.Logger) (*config.Confi
 		return cfg, nil
 	}
 	if room < int64(minRoom) {
-		return nil, exit.With(exit.Config, fmt.Errorf("memory.size %v: the file system of %s has room for %v, want %v at least", cfg.Memory.Size, m.Dir(), config.Size(room), minRoom))
+		return nil, exit.With(exit.Config, fmt.Errorf("memory.size %v: the file system of %s has room for %v, need at least %v", cfg.Memory.Size, m.Dir(), config.Size(room), minRoom))
 	}
 	fit := *cfg
 	fit.Memory.Headroom = config.Size(min(headroom(cfg), room/8))
 	fit.Memory.Size = min(cfg.Memory.Size, config.Size(room)-fit.Memory.Headroom)
-	log.Warn("memory.size is more than the file system has room for: using less", zap.String("dir", m.Dir()), zap.Stringer("configured", cfg.Memory.Size),
+	log.Warn("memory.size exceeds the room of the file system: using less", zap.String("dir", m.Dir()), zap.Stringer("configured", cfg.Memory.Size),
 		zap.Stringer("memory", fit.Memory.Size), zap.Stringer("headroom", fit.Memory.Headroom))
 	return &fit, nil
 }
 
-// checkMemory fails if the machine, or the control group of this process, has less memory than is asked for.
+// checkMemory fails if the machine, or the control group of this process, has less than
+// memory.size.
 func checkMemory(cfg *config.Config, log *zap.Logger) error {
 	if total := TotalMemory(); int64(cfg.Memory.Size) > total {
 		return exit.With(exit.Config, fmt.Errorf("memory.size %v exceeds the memory of this machine, %v", cfg.Memory.Size, config.Size(total)))
@@ -75,15 +76,15 @@ func checkMemory(cfg *config.Config, log *zap.Logger) error {
 	case cfg.Memory.Size > limit:
 		return exit.With(exit.Config, fmt.Errorf("memory.size %v exceeds the memory limit of the control group of this process, %v", cfg.Memory.Size, limit))
 	case all > limit:
-		log.Warn("memory.size and its headroom exceed the memory limit of the control group, against which the blocks count: this process may be killed",
+		log.Warn("memory.size and its headroom exceed the memory limit of the control group, which the blocks count against: the kernel may kill this process",
 			zap.Stringer("memory", cfg.Memory.Size), zap.Stringer("with_headroom", all), zap.Stringer("limit", limit))
 	}
 	return nil
 }
 
-// minHeadroom is the least by which the primary tier's file system exceeds its
-// capacity: room for the blocks that writers make longer than the group's blocks
-// so far, and for removed ones that are still open.
+// minHeadroom is the least by which the primary tier's file system exceeds its capacity. The
+// headroom holds blocks that grow beyond the group's size so far, and removed blocks that are
+// open.
 const minHeadroom = 64 << 20
 
 func headroom(cfg *config.Config) int64 {

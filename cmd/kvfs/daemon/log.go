@@ -11,7 +11,7 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 )
 
-// NewLogger logs to standard error.
+// NewLogger returns a logger to standard error.
 func NewLogger(cfg *config.Config) (*zap.Logger, error) {
 	c := zap.NewProductionConfig()
 	if cfg.Log.Format == "console" {
@@ -27,21 +27,21 @@ func NewLogger(cfg *config.Config) (*zap.Logger, error) {
 	return c.Build()
 }
 
-// Warn logs what is odd about the configuration.
+// Warn logs the oddities of the configuration.
 func Warn(cfg *config.Config, log *zap.Logger) {
 	for _, line := range cfg.Warnings {
 		log.Warn(line)
 	}
 }
 
-// hearHangup has SIGHUP, of which a process dies that does not know it, say how settings are changed. The
-// function that it returns ends that.
+// hearHangup handles SIGHUP, which would end the process: it logs how settings are changed.
+// stop ends that.
 func hearHangup(log *zap.Logger) (stop func()) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, unix.SIGHUP)
 	go func() { // ends with stop
 		for range signals {
-			log.Info("SIGHUP: settings are not read again; with kvfs mount --takeover another daemon takes them, certificates and keys are read when their files change")
+			log.Info("SIGHUP: settings are not read again. To use new ones, run: kvfs mount --takeover. Changed files of certificates and keys are read without it")
 		}
 	}()
 	return func() {

@@ -14,9 +14,9 @@ import (
 	"github.com/kvfs/kvfs/fs/device"
 )
 
-// Mount is the life of a mount process: it mounts at dir and returns when ctx ends, the mount is gone, or
-// another process answers it. In mode embedded it is a daemon, whose mount is to end with process endsWith,
-// if that is not 0. Errors have an exit code.
+// Mount is the life of a mount process: it mounts at dir, and returns when ctx ends, the mount
+// is gone, or another process answers it. In mode embedded this process is a daemon, and its
+// mount ends with process endsWith if that is not 0. Errors have an exit code.
 func (p Program) Mount(ctx context.Context, cfg *config.Config, dir string, endsWith int, ready *Readiness) (err error) {
 	log, err := NewLogger(cfg)
 	if err != nil {
@@ -51,8 +51,8 @@ func (p Program) Mount(ctx context.Context, cfg *config.Config, dir string, ends
 	return m.run(ctx, d)
 }
 
-// embedded is a process with a mount of its own: the engine, the mount over it, then all of it down
-// again. The mount may go over to another process, and may have come from one.
+// embedded is a process with a mount of its own: it opens the engine, mounts, and closes both.
+// The mount may come from another process, and may go to one.
 type embedded struct {
 	program Program
 	cfg     *config.Config
@@ -62,13 +62,13 @@ type embedded struct {
 	with    *launcher
 	guard   guard
 
-	session *device.Session // a mount that is there and that nobody answers; nil: it is to be made, or is answered
+	session *device.Session // an existing mount that no process answers; nil: the mount must be made, or is answered
 }
 
-// start opens the tiers and answers the mount, which it makes if there is none. That comes last: if
-// start fails, a mount that was there has been told nothing, and what is in memory stays with it.
+// start opens the tiers and answers the mount, which it makes if there is none. It answers
+// last: if start fails, the kernel has got no answer, and memory stays with an existing mount.
 func (m *embedded) start(ctx context.Context) (*daemon, error) {
-	web, err := listenHTTP(m.cfg.HTTP) // first: it fails the most often, and costs nothing then
+	web, err := listenHTTP(m.cfg.HTTP) // first, because it fails most often and costs nothing
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +98,7 @@ func (m *embedded) start(ctx context.Context) (*daemon, error) {
 		}
 		return nil, errors.Join(err, d.closeUnused(m.session != nil))
 	}
-	m.session, m.at.memory = nil, "" // the server's
+	m.session, m.at.memory = nil, "" // the server owns them now
 	d.serving.Store(d.server)
 	d.keepAlive()
 	d.stopHTTP = serveHTTP(web, d, m.log)
@@ -108,7 +108,7 @@ func (m *embedded) start(ctx context.Context) (*daemon, error) {
 	return d, nil
 }
 
-// run serves until it is asked to stop, the mount is gone, or another process answers it.
+// run serves until it must stop, the mount is gone, or another process answers it.
 func (m *embedded) run(ctx context.Context, d *daemon) error {
 	for {
 		var err error
@@ -121,12 +121,12 @@ func (m *embedded) run(ctx context.Context, d *daemon) error {
 				m.log.Info("unmounted")
 				break
 			}
-			err, keep = errAborted, true // for the next start, which systemd makes
-			m.log.Error("the connection was aborted and the mount is still there: stopping, what is in memory stays", zap.String("dir", m.at.path))
+			err, keep = errAborted, true // systemd starts the next process, which adopts the memory
+			m.log.Error("the connection was aborted and the mount is still there: stopping; blocks in memory stay for the next start", zap.String("dir", m.at.path))
 		case <-m.with.ended:
 			m.log.Info("the kvfs run that made this mount has ended: stopping", zap.Int("pid", m.with.pid))
 		case err = <-d.peers.fatal():
-			m.log.Error("this node cannot be part of its cluster", zap.Error(err))
+			m.log.Error("this node must leave its cluster: stopping", zap.Error(err))
 		case heir := <-d.offer.Load().Heir():
 			if d, err = m.handOver(ctx, d, heir); d != nil {
 				continue
@@ -138,19 +138,18 @@ func (m *embedded) run(ctx context.Context, d *daemon) error {
 	}
 }
 
-// stop takes the mount away, waits until all requests are answered, and closes the
-// tiers. Handles that are still open keep their bytes until they are closed.
+// stop unmounts, waits until all requests are answered, and closes the tiers. Open handles keep
+// their bytes until they are closed.
 func (d *daemon) stop(keep bool) error {
 	var err error
 	select {
-	case <-d.server.Served(): // it is gone; what is at the directory now is somebody else's
+	case <-d.server.Served(): // ours is gone; the mount at the directory now, if any, is another's
 	default:
 		err = d.server.Unmount()
 	}
 	gone := make(chan struct{})
 	go func() { d.server.Wait(); close(gone) }() // ends with the mount
-	// A client that keeps files open keeps the detached mount alive, but not
-	// this process.
+	// A client with open files keeps the detached mount alive, but not this process.
 	t := time.NewTimer(min(time.Duration(d.cfg.DrainTimeout), time.Second))
 	defer t.Stop()
 	select {

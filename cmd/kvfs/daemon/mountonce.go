@@ -12,13 +12,13 @@ import (
 	"github.com/kvfs/kvfs/fs/device"
 )
 
-// lockWait bounds how long mountOnce waits for another process that mounts there, which takes
-// no longer than the mount does.
+// lockWait bounds how long mountOnce waits for another kvfs that mounts there: a mount takes
+// less.
 const lockWait = 5 * time.Second
 
-// mountOnce calls mount, which mounts at dir, while no other process of ours does so, and fails
-// if one has done it since mountPoint looked: an attached mount may wait long for its owner
-// before it mounts, and the lower of two would be one that nobody sees, nor can unmount.
+// mountOnce calls mount, which mounts at dir, while no other kvfs does. It fails if another has
+// mounted since mountPoint looked: an attached mount may wait long for its owner before it
+// mounts. A second mount would hide the first, which could then not be unmounted.
 func mountOnce(ctx context.Context, dir string, mount func() error) error {
 	if err := notMounted(dir); err != nil {
 		return err
@@ -38,7 +38,7 @@ func mountOnce(ctx context.Context, dir string, mount func() error) error {
 	return mount()
 }
 
-// openUnmounted opens dir, and not what another process mounts there meanwhile: nobody may answer that yet.
+// openUnmounted opens dir, but not a mount on it, which perhaps no process answers yet.
 func openUnmounted(dir string) (int, error) {
 	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC
 	parent, err := unix.Open(filepath.Dir(dir), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -50,16 +50,16 @@ func openUnmounted(dir string) (int, error) {
 	if err != unix.EXDEV && err != unix.ENOSYS {
 		return fd, err
 	}
-	// There is another mount, or no such call (Linux before 5.6).
+	// Another mount is there, or openat2(2) is missing (Linux before 5.6).
 	if err := notMounted(dir); err != nil {
 		return -1, err
 	}
 	return unix.Open(dir, flags, 0)
 }
 
-// tryLock locks the directory of fd. Where it cannot, for the file system has no locks, or
-// somebody keeps one that is not ours, a look whether it is mounted has to do. There is no event
-// for a lock that becomes free, other than a call that cannot be ended.
+// tryLock locks the directory of fd. If that fails, because the file system has no locks or
+// another program holds one, the check for a mount must suffice. It polls: the only call that
+// waits for a lock cannot be ended.
 func tryLock(ctx context.Context, fd int) {
 	ctx, cancel := context.WithTimeout(ctx, lockWait)
 	defer cancel()
@@ -78,8 +78,8 @@ func tryLock(ctx context.Context, fd int) {
 	}
 }
 
-// notMounted fails if a mount of ours is at dir, an absolute path without links. It looks at the mount table alone:
-// a mount may come at any moment, and nobody answer it yet.
+// notMounted fails if a kvfs mount is at dir, an absolute path without links. It reads only the
+// mount table: a new mount may have no process that answers yet.
 func notMounted(dir string) error {
 	m, err := device.TopMount(dir)
 	switch {

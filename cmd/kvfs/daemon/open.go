@@ -22,8 +22,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/mem"
 )
 
-// callbacks are what the engine tells those above it: fs.Hooks of one mount, or fs.Mounts of
-// many.
+// callbacks are what the engine calls: fs.Hooks of one mount, or fs.Mounts of many.
 type callbacks interface {
 	Invalidate(by tiers.Process, parent, id index.ID, name string)
 	Dropped(blob tiers.BlobID)
@@ -31,17 +30,17 @@ type callbacks interface {
 	Closed(p tiers.Process, id index.ID) bool
 }
 
-// place is where a daemon is found, and what its root directory is like.
+// place is where a daemon is found, and the mode and owner of its root directory.
 type place struct {
-	path string // mount point; of a store, its socket. The memory has its name from it.
+	path string // mount point; for a store, its socket. The memory is named after it.
 	root rootDir
 
-	shared bool   // by several mounts
-	memory string // directory where the memory has to be, for it is taken over; empty: anywhere
+	shared bool   // several mounts use the engine
+	memory string // the directory of memory that is taken over; empty: anywhere
 }
 
-// openDaemon opens the tiers from the bottom up, the engine over them, and what can be asked
-// of it. Peers are not served yet, and nothing is mounted.
+// openDaemon opens the tiers from the bottom up, then the engine, then the surface. It does not
+// serve peers yet, and mounts nothing.
 func (p Program) openDaemon(ctx context.Context, cfg *config.Config, at place, hooks callbacks, log *zap.Logger) (d *daemon, err error) {
 	if err := checkMemory(cfg, log); err != nil {
 		return nil, err
@@ -89,12 +88,12 @@ func (p Program) openDaemon(ctx context.Context, cfg *config.Config, at place, h
 	return d, nil
 }
 
-// closeMemory closes the memory of a start that fails before the engine has it. What an earlier
-// process has left stays for the next start.
+// closeMemory closes the memory of a start that fails before the engine has it. Blocks of an
+// earlier process stay for the next start.
 func (d *daemon) closeMemory() error { return d.memory.Close(!d.memory.Fresh()) }
 
-// onceFree opens what a daemon that still ends may have in use: it waits for that as long as CloseGrace,
-// as there is no event for the end of another's lock.
+// onceFree calls open again while another daemon that is ending still has the thing in use, for
+// at most CloseGrace. It polls, because no event tells the end of another process's lock.
 func onceFree[T any](ctx context.Context, log *zap.Logger, open func() (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, CloseGrace)
 	defer cancel()
@@ -103,15 +102,15 @@ func onceFree[T any](ctx context.Context, log *zap.Logger, open func() (T, error
 		if !errors.Is(err, mem.ErrBusy) && !errors.Is(err, disk.ErrBusy) {
 			return t, err
 		}
-		tick.note(log, "waiting for another process to end", err)
+		tick.note(log, "waiting for another kvfs process to end", err)
 		if !tick.Wait(ctx) {
 			return t, exit.With(exit.Mount, err)
 		}
 	}
 }
 
-// openMemory opens the memory tier, where it is if it is taken over: what another directory would
-// hold is nothing of what clients have stored.
+// openMemory opens the memory tier. A takeover needs the same directory: another one would not
+// hold the blocks of the clients.
 func openMemory(ctx context.Context, cfg *config.Config, at place, log *zap.Logger) (*mem.Store, error) {
 	o := memoryOptions(cfg, at.path, log)
 	var err error
@@ -131,24 +130,23 @@ func openMemory(ctx context.Context, cfg *config.Config, at place, log *zap.Logg
 	return m, nil
 }
 
-// CloseGrace is how long the tiers may take, beyond drain_timeout, to finish what
-// they have begun.
+// CloseGrace is how long the tiers may take, beyond drain_timeout, to finish what they began.
 const CloseGrace = 10 * time.Second
 
-// close has what is still on its way to the SSD get there, for as long as
-// drain_timeout, and closes the tiers.
+// close waits, at most drain_timeout, until all blocks on their way to the SSD are there. Then
+// it closes the tiers.
 func (d *daemon) close(keep bool) error {
 	wait := time.Duration(d.cfg.DrainTimeout)
 	ctx, cancel := context.WithTimeout(context.Background(), wait)
 	defer cancel()
 	if err := d.engine.Drain(ctx); err != nil {
-		d.log.Warn("not everything was copied to the SSD", zap.Duration("drain_timeout", wait), zap.Error(err))
+		d.log.Warn("stopped before all blocks were copied to the SSD", zap.Duration("drain_timeout", wait), zap.Error(err))
 	}
 	return d.closeTiers(keep)
 }
 
-// memoryDir is memory.dir as an absolute path, for other processes work in other directories; empty if
-// it is not configured.
+// memoryDir returns memory.dir as an absolute path, because other processes have other working
+// directories. It is empty if memory.dir is not configured.
 func memoryDir(cfg *config.Config) (string, error) {
 	if cfg.Memory.Dir == "" {
 		return "", nil
@@ -156,8 +154,8 @@ func memoryDir(cfg *config.Config) (string, error) {
 	return filepath.Abs(cfg.Memory.Dir)
 }
 
-// closeUnused closes what was opened in a start that fails. If the memory was taken over it stays as
-// it was, and nothing is waited for, because clients wait for the next one who tries.
+// closeUnused closes what a failed start has opened. Memory that was taken over stays as it
+// was. closeUnused does not wait for copies, because clients wait for the next owner.
 func (d *daemon) closeUnused(handed bool) error {
 	if handed {
 		return d.closeTiers(true)
@@ -165,7 +163,8 @@ func (d *daemon) closeUnused(handed bool) error {
 	return d.close(d.adopted())
 }
 
-// closeTiers closes the tiers at once. With keep, what has not got to the SSD is still in memory.
+// closeTiers closes the tiers at once. With keep, blocks that are not on the SSD stay in
+// memory.
 func (d *daemon) closeTiers(keep bool) error {
 	if d.asleep != nil {
 		d.asleep()
@@ -177,7 +176,7 @@ func (d *daemon) closeTiers(keep bool) error {
 	return errors.Join(err, d.surface.close(ctx))
 }
 
-// closeSecondaries closes tiers that no engine has taken over.
+// closeSecondaries closes tiers that no engine owns yet.
 func closeSecondaries(list []tiers.SecondaryOptions) error {
 	ctx, cancel := context.WithTimeout(context.Background(), CloseGrace)
 	defer cancel()
@@ -188,7 +187,7 @@ func closeSecondaries(list []tiers.SecondaryOptions) error {
 	return errors.Join(errs...)
 }
 
-// ssd is the disk as a type of tier, whose options are sections of their own.
+// ssd is the SSD as a type of tier. Its options are sections of their own.
 type ssd struct{ cfg *config.Config }
 
 // Open implements driver.Opener.
@@ -205,7 +204,7 @@ func (s ssd) Open(ctx context.Context, name string, log *zap.Logger) (driver.Tie
 	return disk.Open(ctx, o)
 }
 
-// openSecondaries opens the tiers of this machine below memory, fastest first. The engine closes them.
+// openSecondaries opens the local tiers below memory, fastest first. The engine closes them.
 func openSecondaries(ctx context.Context, cfg *config.Config, log *zap.Logger) (list []tiers.SecondaryOptions, err error) {
 	for _, t := range cfg.Below() {
 		opener := driver.Opener(ssd{cfg})
@@ -227,7 +226,7 @@ func openSecondaries(ctx context.Context, cfg *config.Config, log *zap.Logger) (
 // rootDir is the mode and owner of the root directory.
 type rootDir struct{ mode, uid, gid uint32 }
 
-// rootOf returns those that the administrator gave the mount point.
+// rootOf returns the mode and owner of the mount point.
 func rootOf(dir string) (rootDir, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(dir, &st); err != nil {

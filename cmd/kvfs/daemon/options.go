@@ -20,8 +20,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/mem"
 )
 
-// storeID names the memory of the mount at dir: readable, and different for
-// different directories.
+// storeID names the memory of the mount at dir: readable, and different for each directory.
 func storeID(dir string) string {
 	sum := sha256.Sum256([]byte(dir))
 	name := []byte(filepath.Base(dir))
@@ -41,13 +40,13 @@ func memoryOptions(cfg *config.Config, dir string, log *zap.Logger) mem.Options 
 	}
 }
 
-// Bytes that are written to a directory of the SSD tier are durable after at most syncInterval, and sooner when there are syncBytes of them.
+// The SSD tier makes written bytes durable after syncInterval, or earlier after syncBytes.
 const (
 	syncBytes    = 64 << 20
 	syncInterval = time.Second
 )
 
-// diskOptions describes the SSD tier. Its directories are absolute.
+// diskOptions returns the options of the SSD tier, with absolute directories.
 func diskOptions(cfg *config.Config, log *zap.Logger) (disk.Options, error) {
 	o := disk.Options{
 		Policy: cfg.Disk.Policy, SlabBytes: int64(cfg.Disk.SlabSize),
@@ -78,8 +77,8 @@ func engineOptions(cfg *config.Config, memory driver.Primary, hooks callbacks, l
 		HighWatermark: cfg.Memory.HighWatermark, LowWatermark: cfg.Memory.LowWatermark,
 		Groups:       map[block.GroupID]tiers.GroupOptions{},
 		WriteTimeout: max(time.Duration(cfg.Mount.WriteTimeout), 1),
-		// A look-up may be answered by the kernel for as long as it keeps the
-		// name; the promise holds from the last such answer.
+		// The kernel may answer a look-up for as long as it keeps the name. The lease runs from
+		// the last such answer.
 		LookupLease:  time.Duration(cfg.Mount.LookupLease) + time.Duration(cfg.Mount.EntryTimeout),
 		TempPatterns: cfg.Mount.TempPatterns, PlainPatterns: cfg.Mount.PlainPatterns,
 		TempExpiry: time.Duration(cfg.Mount.TempExpiry),

@@ -21,8 +21,8 @@ import (
 	"github.com/kvfs/kvfs/fs/device"
 )
 
-// Serve is the life of an owner: its place, the engine, the mounts of others, then all of it down again. It
-// returns when ctx ends. Errors have an exit code.
+// Serve is the life of an owner: it opens its socket and the engine, answers the mounts of
+// other processes, and closes all of it. It returns when ctx ends. Errors have an exit code.
 func (p Program) Serve(ctx context.Context, cfg *config.Config, ready *Readiness) error {
 	log, err := NewLogger(cfg)
 	if err != nil {
@@ -30,8 +30,8 @@ func (p Program) Serve(ctx context.Context, cfg *config.Config, ready *Readiness
 	}
 	defer hearHangup(log)()
 	Warn(cfg, log)
-	// First, so that a second owner ends before it looks at the tiers of the first. Who
-	// connects meanwhile waits.
+	// First, so that a second owner ends before it touches the tiers of the first. Connecting
+	// processes wait meanwhile.
 	l, err := handoff.Listen(handoff.Options{Path: cfg.Store.Socket, Release: p.Version, Logger: log.Named("store")})
 	if err != nil {
 		return err
@@ -61,19 +61,19 @@ func (p Program) Serve(ctx context.Context, cfg *config.Config, ready *Readiness
 		log.Info("stopping")
 	case err = <-failed:
 	case err = <-d.peers.fatal():
-		log.Error("this node cannot be part of its cluster", zap.Error(err))
+		log.Error("this node must leave its cluster: stopping", zap.Error(err))
 	}
 	ready.stopping()
 	return errors.Join(err, l.Close(), stopHTTP(), d.close(cfg.Memory.Keep))
 }
 
-// ownerPlace is where the owner at l is found. The root directory of its mounts is its own.
+// ownerPlace returns the place of the owner at l. The root directory of its mounts is its own.
 func ownerPlace(l *handoff.Listener) place {
 	root := rootDir{0o755, uint32(os.Geteuid()), uint32(os.Getegid())}
 	return place{path: l.Path(), root: root, shared: true}
 }
 
-// owner answers the mounts of others.
+// owner answers the mounts of other processes.
 type owner struct {
 	d      *daemon
 	mounts *fs.Mounts
@@ -129,7 +129,7 @@ func (o *owner) Attach(ctx context.Context, r *handoff.Request) (handoff.Mount, 
 	return g, nil
 }
 
-// checkFuse fails for what is no descriptor of /dev/fuse: to read another could take forever.
+// checkFuse fails unless f is a descriptor of /dev/fuse: a read of another could take forever.
 func checkFuse(f *os.File) error {
 	if f == nil {
 		return nil
@@ -146,13 +146,13 @@ func checkFuse(f *os.File) error {
 	return nil
 }
 
-// guestOptions are those of this owner, as far as the mount does not want less.
+// guestOptions returns the options of this owner, lowered to those of the mount.
 func guestOptions(d *daemon, g *guest, r *handoff.Request) fs.Options {
 	o := serverOptions(d.cfg, d, d.log)
 	o.Dir, o.FSName, o.AllowOther, o.Status = r.Dir, r.FSName, r.AllowOther, g.status
-	// A name that the kernel keeps for longer than the engine thinks would outlive its lease.
+	// A name that the kernel keeps for longer than the engine assumes would outlive its lease.
 	o.EntryTimeout, o.AttrTimeout = min(o.EntryTimeout, r.EntryTimeout), min(o.AttrTimeout, r.AttrTimeout)
-	o.MaxWrite = r.MaxWrite // which the mount process told the kernel, too
+	o.MaxWrite = r.MaxWrite // the mount process told the kernel the same
 	switch {
 	case o.Passthrough == fs.Off || r.Passthrough == config.Off:
 		o.Passthrough = fs.Off
@@ -172,7 +172,7 @@ func (o *owner) Status() []byte {
 	return doc.Text()
 }
 
-// list returns the guests by directory.
+// list returns the guests, sorted by directory.
 func (o *owner) list() []*guest {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -10,12 +10,11 @@ import (
 
 const retryEvery = 100 * time.Millisecond
 
-// Pace is how often an owner is looked for, and what was said about it. There is no event to
-// wait for: the directory of the socket may be absent, or bound from another mount name space.
-// The zero value is ready.
+// Pace paces the search for an owner and remembers what was logged. It polls: the directory of
+// the socket may be absent, or bound from another mount name space. The zero value is ready.
 type Pace struct{ said string }
 
-// note logs what is waited for and why, unless that was said already.
+// note logs the awaited thing and the reason, unless it was the last to be logged.
 func (p *Pace) note(log *zap.Logger, what string, err error) {
 	if why := fmt.Sprint(err); why != p.said {
 		p.said = why
@@ -23,7 +22,7 @@ func (p *Pace) note(log *zap.Logger, what string, err error) {
 	}
 }
 
-// Wait waits for a while and reports whether ctx lasts.
+// Wait waits for one pace and reports whether ctx is still alive.
 func (p *Pace) Wait(ctx context.Context) bool {
 	t := time.NewTimer(retryEvery)
 	defer t.Stop()
@@ -31,5 +30,5 @@ func (p *Pace) Wait(ctx context.Context) bool {
 	case <-t.C:
 	case <-ctx.Done():
 	}
-	return ctx.Err() == nil // both may have happened
+	return ctx.Err() == nil // both may have ended
 }

@@ -43,8 +43,8 @@ type peers struct {
 	held      heldCount
 }
 
-// openPeers listens for peers and returns the tier of their blocks, nil without bind.
-// The removals that it knows of are kept in the file graves.
+// openPeers listens for peers and returns the tier of their blocks, or nil without bind. It
+// keeps the removals that it knows of in the file graves.
 func openPeers(ctx context.Context, program Program, cfg *config.Config, graves string, log *zap.Logger) (p *peers, err error) {
 	if cfg.Bind == "" {
 		return nil, nil
@@ -103,7 +103,8 @@ func openPeers(ctx context.Context, program Program, cfg *config.Config, graves 
 	return p, nil
 }
 
-// gravePath is where removals are kept: beside the blocks that would come back without.
+// gravePath returns the file of removals. It lies beside the blocks that would come back
+// without it.
 func gravePath(cfg *config.Config, memory string) (string, error) {
 	if len(cfg.Disk.Dirs) == 0 {
 		return memory + ".graves", nil
@@ -117,8 +118,8 @@ var paths = map[string]cluster.Path{
 	config.Auto: cluster.PathAuto, config.TransportTCP: cluster.PathTCP, config.TransportRDMA: cluster.PathRDMA,
 }
 
-// freed returns what the engine is to call when the file of a block goes; nil: nobody needs
-// to know.
+// freed returns the function that the engine calls when the file of a block goes, or nil if no
+// one needs the call.
 func (p *peers) freed() func(dev, ino uint64) {
 	if p == nil {
 		return nil
@@ -126,7 +127,8 @@ func (p *peers) freed() func(dev, ino uint64) {
 	return p.memory.Freed()
 }
 
-// loadCertificates reads the certificates and follows their changes; nil without any.
+// loadCertificates reads the certificates and follows their changes. It returns nil without
+// any.
 func loadCertificates(ctx context.Context, cfg *config.Config, log *zap.Logger) (*pki.Loader, error) {
 	if !cfg.TLS.On() {
 		return nil, nil
@@ -142,7 +144,7 @@ func loadCertificates(ctx context.Context, cfg *config.Config, log *zap.Logger) 
 	return l, nil
 }
 
-// loadKeys reads the keys of the gossip and follows their changes; nil without any.
+// loadKeys reads the keys of the gossip and follows their changes. It returns nil without any.
 func loadKeys(ctx context.Context, cfg *config.Config) (*gossip.Keyring, error) {
 	if cfg.Peer.GossipKeys == "" {
 		return nil, nil
@@ -155,10 +157,11 @@ func loadKeys(ctx context.Context, cfg *config.Config) (*gossip.Keyring, error) 
 	return k, nil
 }
 
-// hedgeQuantile is a share of recent fetches: one that takes longer than they did also asks a second holder.
+// hedgeQuantile is a quantile of recent fetch times. A fetch that takes longer also asks a
+// second holder.
 const hedgeQuantile = 0.95
 
-// openTransport listens for those who fetch blocks. names returns whose an address is.
+// openTransport listens for peers that fetch blocks. names returns the nodes with an address.
 func openTransport(cfg *config.Config, certificates *pki.Loader, names func(addr string) []string, log *zap.Logger) (*tcp.Transport, error) {
 	host, _, err := config.HostPort(cfg.Bind)
 	if err != nil {
@@ -192,7 +195,7 @@ func checked(conf *tls.Config, check func(*x509.Certificate) error) *tls.Config 
 	return conf
 }
 
-// anyNode fails for a certificate that is of no node: the CA may have issued others.
+// anyNode fails unless c is the certificate of a node: the CA may have issued others.
 func anyNode(c *x509.Certificate) error {
 	if !slices.ContainsFunc(c.DNSNames, func(name string) bool { return strings.HasSuffix(name, pki.DNSName("")) }) {
 		return fmt.Errorf("the certificate of %s is not that of a node", c.Subject)
@@ -200,8 +203,8 @@ func anyNode(c *x509.Certificate) error {
 	return nil
 }
 
-// oneOf returns a check that fails for a certificate that is of none of the nodes, which
-// are those that say they have an address.
+// oneOf returns a check that fails unless the certificate is of one of the nodes that announce
+// addr.
 func oneOf(addr string, nodes []string) func(*x509.Certificate) error {
 	return func(c *x509.Certificate) error {
 		for _, node := range nodes {
@@ -215,15 +218,14 @@ func oneOf(addr string, nodes []string) func(*x509.Certificate) error {
 
 var _ rdma.Source = (*cluster.Node)(nil)
 
-// preferredSegment returns the setting if it makes sense. A bad one is no reason not to
-// start.
+// preferredSegment returns the setting if it is valid. An invalid one is logged and ignored.
 func preferredSegment(cfg *config.Config, log *zap.Logger) string {
 	if cfg.PreferredSegment == "" {
 		return ""
 	}
 	s, err := config.ParseSegment(cfg.PreferredSegment)
 	if err != nil {
-		log.Warn("preferred_segment is left out", zap.Error(err))
+		log.Warn("preferred_segment is invalid: ignoring it", zap.Error(err))
 		return ""
 	}
 	if s.Name != "" {
@@ -232,7 +234,7 @@ func preferredSegment(cfg *config.Config, log *zap.Logger) string {
 	return net.JoinHostPort(s.Host, strconv.Itoa(s.Port))
 }
 
-// start joins the cluster and serves what the engine has.
+// start joins the cluster and serves the blocks of the engine.
 func (p *peers) start(e *tiers.Engine) error {
 	if p == nil {
 		return nil
@@ -241,7 +243,7 @@ func (p *peers) start(e *tiers.Engine) error {
 	return p.tier.Start(e)
 }
 
-// fatal delivers why this node may not go on in this cluster, if that turns out.
+// fatal delivers the error with which this node must leave its cluster, if there is one.
 func (p *peers) fatal() <-chan error {
 	if p == nil {
 		return nil
@@ -249,7 +251,7 @@ func (p *peers) fatal() <-chan error {
 	return p.node.Fatal()
 }
 
-// close stops the watching of files. The tier is the engine's to close.
+// close stops watching files. The engine closes the tier.
 func (p *peers) close() {
 	if p != nil {
 		p.stop()
@@ -271,7 +273,7 @@ func (p *peers) capacity() (total, free int64) {
 	return total, max(free, 0)
 }
 
-// secondary is the peer tier as the engine wants it.
+// secondary returns the peer tier as the engine takes it.
 func (p *peers) secondary(cfg *config.Config) tiers.SecondaryOptions {
 	o := tiers.SecondaryOptions{Name: "peer", Tier: p.tier, Cascade: tiers.CascadeMode(cfg.Peer.Cascade), QueueBytes: int64(cfg.Peer.Queue)}
 	if cfg.Replicas == 0 {
@@ -300,7 +302,7 @@ func (p *peers) status(s *tiers.Summary) *status.Cluster {
 	return c
 }
 
-// members lists the nodes of the cluster, with what this one holds itself.
+// members lists the nodes of the cluster, with the blocks that this node holds itself.
 func (p *peers) members() []cluster.Member {
 	list := p.node.Members()
 	if e := p.engine.Load(); e != nil && len(list) > 0 && list[0].Self {
@@ -309,10 +311,10 @@ func (p *peers) members() []cluster.Member {
 	return list
 }
 
-// heldLife is how long a count of what this node holds is good for: it walks over all.
+// heldLife is how long a count of the held blocks is used: counting walks over all.
 const heldLife = time.Second
 
-// heldCount is how much this node holds, counted now and then.
+// heldCount is a cached count of the blocks that this node holds.
 type heldCount struct {
 	mu struct {
 		sync.Mutex
@@ -328,7 +330,7 @@ func (c *heldCount) get(e *tiers.Engine) int64 {
 		return c.mu.n
 	}
 	c.mu.n = 0
-	e.Holdings(context.Background(), func(*tiers.Holding) error { // which cannot fail
+	e.Holdings(context.Background(), func(*tiers.Holding) error { // cannot fail
 		c.mu.n++
 		return nil
 	})

@@ -16,9 +16,8 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 )
 
-// mountPoint returns dir as a clean absolute path, after taking away what a
-// daemon that was killed left mounted there. It fails if dir is not an empty
-// directory or has a live mount.
+// mountPoint returns dir as a clean absolute path. It first unmounts what a killed daemon left
+// at dir. It fails if dir is not an empty directory or has a live mount.
 func mountPoint(dir string, log *zap.Logger) (string, error) {
 	for {
 		m, err := mounts.Find(dir)
@@ -36,7 +35,7 @@ func mountPoint(dir string, log *zap.Logger) (string, error) {
 				return "", fmt.Errorf("mount point %w", err)
 			}
 		}
-		log.Warn("taking away the mount of a daemon that died", zap.String("dir", m.Mountpoint))
+		log.Warn("unmounting the mount of a dead daemon", zap.String("dir", m.Mountpoint))
 		if err := mounts.GiveUp(context.Background(), m); err != nil {
 			return "", fmt.Errorf("mount point %s: stale mount: %w", dir, err)
 		}
@@ -63,13 +62,13 @@ func mountPoint(dir string, log *zap.Logger) (string, error) {
 	return abs, nil
 }
 
-// checkApart fails if the mount point is a directory of the SSD tier, or in one: the mount would hide what the tier
-// has there, and the tier refuses directories with the files of others.
+// checkApart fails if the mount point is a directory of the SSD tier, or in one: the mount
+// would hide files of the tier, and the tier refuses directories with foreign files.
 func checkApart(cfg *config.Config, dir string) error {
 	for _, d := range cfg.Disk.Dirs {
 		ssd, err := filepath.Abs(d.Path)
 		if err == nil {
-			if real, err := filepath.EvalSymlinks(ssd); err == nil { // else it is to be made
+			if real, err := filepath.EvalSymlinks(ssd); err == nil { // else the directory does not exist yet
 				ssd = real
 			}
 		}

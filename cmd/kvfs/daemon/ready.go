@@ -11,16 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Readiness tells who waits for it that the mount, or the owner of mounts, answers: the reader of
-// --ready-fd gets one line, systemd (NOTIFY_SOCKET) gets READY=1. On failure the
-// descriptor is closed without a line.
+// Readiness tells waiting processes that the mount, or the owner of mounts, answers. The reader
+// of --ready-fd gets one line, systemd (NOTIFY_SOCKET) gets READY=1. On failure the descriptor
+// is closed without a line.
 type Readiness struct {
-	Quiet bool // nobody reads the log from then on
+	Quiet bool // nobody reads the log afterwards
 
 	file *os.File
 }
 
-// NewReadiness returns one for a descriptor, which it takes over; -1: there is none.
+// NewReadiness returns a Readiness that owns descriptor fd; -1 means no descriptor.
 func NewReadiness(fd int) *Readiness {
 	if fd < 0 {
 		return &Readiness{}
@@ -31,7 +31,7 @@ func NewReadiness(fd int) *Readiness {
 
 func (r *Readiness) ready(dir string) { r.say(dir, "mounted on "+dir) }
 
-// tookOver is ready, for a mount of which another process was systemd's until now.
+// tookOver is ready, for a mount whose earlier process systemd knew.
 func (r *Readiness) tookOver(dir string) {
 	r.say(dir, "mounted on "+dir+"\nMAINPID="+strconv.Itoa(os.Getpid()))
 }
@@ -41,10 +41,10 @@ func (r *Readiness) serving(socket string) { r.say(socket, "serving at "+socket)
 
 func (r *Readiness) say(where, status string) {
 	if r.Quiet {
-		_ = dropLog() // else its reader waits, as it would have done
+		_ = dropLog() // else the reader of the log would wait
 	}
 	if r.file != nil {
-		_, _ = r.file.WriteString("ready " + where + "\n") // nobody may be reading any more
+		_, _ = r.file.WriteString("ready " + where + "\n") // the reader may be gone
 		r.Close()
 	}
 	notifySystemd("READY=1\nSTATUS=" + status)
@@ -52,7 +52,7 @@ func (r *Readiness) say(where, status string) {
 
 func (r *Readiness) stopping() { notifySystemd("STOPPING=1") }
 
-// Close says that it will not be ready, where nothing was said yet.
+// Close reports that this process will not be ready, unless it was.
 func (r *Readiness) Close() {
 	if r.file != nil {
 		r.file.Close()
@@ -60,12 +60,12 @@ func (r *Readiness) Close() {
 	}
 }
 
-// beatEvery is how often keepAlive speaks where systemd has not said how often it wants to hear that:
-// to a process that took the mount over it says nothing, and waits all the same.
+// beatEvery is the interval of keepAlive if systemd has announced none. systemd announces none
+// to a process that took the mount over, but expects signs of life all the same.
 const beatEvery = 5 * time.Second
 
-// keepAlive tells systemd that this process works (WatchdogSec=), after each call of works, which does not
-// return if it does not, until ctx ends.
+// keepAlive tells systemd that this process works (WatchdogSec=) after each call of works,
+// until ctx ends. works does not return if the process hangs.
 func keepAlive(ctx context.Context, works func()) {
 	if os.Getenv("NOTIFY_SOCKET") == "" {
 		return
@@ -100,7 +100,7 @@ func notifySystemd(state string) {
 	}
 	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: name, Net: "unixgram"})
 	if err != nil {
-		return // systemd will say that it heard nothing
+		return // systemd will log the missing message
 	}
 	defer conn.Close()
 	_, _ = conn.Write([]byte(state))

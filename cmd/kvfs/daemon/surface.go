@@ -20,18 +20,18 @@ import (
 	"github.com/kvfs/kvfs/tiers/publish"
 )
 
-// surface is what engines, routers and operators ask the daemon besides reading and
-// writing files: the files of the control directory, and the events for routers.
+// surface is what engines, routers and operators use besides files: the control directory, and
+// the events for routers.
 type surface struct {
 	engine    *tiers.Engine
 	queries   *query.Service
 	lines     *publish.Lines
 	publisher *publish.Publisher // nil unless it is configured
 
-	users, gids []uint32 // who may ask, beside root and the user of the daemon
+	users, gids []uint32 // users and groups that may ask, beside root and the user of the daemon
 }
 
-// openSurface opens it over an engine that has the given secondary tiers.
+// openSurface opens the surface over an engine with the given secondary tiers.
 func openSurface(ctx context.Context, cfg *config.Config, engine *tiers.Engine, below []tiers.SecondaryOptions, log *zap.Logger) (*surface, error) {
 	s := &surface{engine: engine}
 	o := query.Options{Engine: engine, Tiers: []string{"memory"}, Specs: cfg.Specs}
@@ -82,15 +82,15 @@ func (s *surface) drain(ctx context.Context, _ struct{}, answer io.Writer) error
 	return err
 }
 
-// asking is what a control file needs whose answers depend on who asks.
+// asking makes the Open of a control file whose answers depend on the asking user.
 func asking(do func(context.Context, *tiers.Viewer, []byte, io.Writer)) func(*tiers.Viewer) control.Dialogue {
 	return func(as *tiers.Viewer) control.Dialogue {
 		return func(ctx context.Context, request []byte, answer io.Writer) { do(ctx, as, request, answer) }
 	}
 }
 
-// controlUsers returns the numbers of the users and of the group that may use control files. It fails
-// with the first that this machine does not know.
+// controlUsers returns the numbers of the users and of the group that may use control files. It
+// fails at the first that this machine does not know.
 func controlUsers(c *config.Control) (users, gids []uint32, err error) {
 	for _, name := range c.Users {
 		id := name
@@ -99,7 +99,7 @@ func controlUsers(c *config.Control) (users, gids []uint32, err error) {
 		}
 		n, err := strconv.ParseUint(id, 10, 32)
 		if err != nil {
-			return nil, nil, fmt.Errorf("control.users: there is no user %q", name)
+			return nil, nil, fmt.Errorf("control.users: this machine has no user %q", name)
 		}
 		users = append(users, uint32(n))
 	}
@@ -110,15 +110,14 @@ func controlUsers(c *config.Control) (users, gids []uint32, err error) {
 		}
 		n, err := strconv.ParseUint(id, 10, 32)
 		if err != nil {
-			return nil, nil, fmt.Errorf("control.group: there is no group %q", c.Group)
+			return nil, nil, fmt.Errorf("control.group: this machine has no group %q", c.Group)
 		}
 		gids = []uint32{uint32(n)}
 	}
 	return users, gids, nil
 }
 
-// close ends what follows the engine's events. It is to be called when the engine has nothing
-// more to tell.
+// close ends the readers of the engine's events. Call it after the engine's last event.
 func (s *surface) close(ctx context.Context) error {
 	if s == nil {
 		return nil
@@ -130,17 +129,17 @@ func (s *surface) close(ctx context.Context) error {
 	return s.publisher.Close(ctx)
 }
 
-// eventsFilter is what may be written to .kvfs/events.
+// eventsFilter is a request to .kvfs/events.
 type eventsFilter struct {
 	Since  uint64   `json:"since"`
 	Groups []string `json:"groups"`
 	Events []string `json:"events"`
 }
 
-// eventsBuffer is how much is passed on at a time, in bytes.
+// eventsBuffer is the size of one write of events, in bytes.
 const eventsBuffer = 256 << 10
 
-// followEvents begins at the present number, so that nothing that happens after the open is left out.
+// followEvents begins at the present number, so that no event after the open is left out.
 func (s *surface) followEvents(as *tiers.Viewer) control.Dialogue {
 	next := s.engine.Events().Next()
 	return control.StreamJSON(func(ctx context.Context, q eventsFilter, answer io.Writer) error {
@@ -151,7 +150,7 @@ func (s *surface) followEvents(as *tiers.Viewer) control.Dialogue {
 	})
 }
 
-// events answers .kvfs/events with lines, until nobody reads them any more.
+// events answers .kvfs/events with lines, until the reader is gone.
 func (s *surface) events(ctx context.Context, q publish.Filter, answer io.Writer) error {
 	f, err := s.lines.Follow(q)
 	if err != nil {
@@ -170,12 +169,12 @@ func (s *surface) events(ctx context.Context, q publish.Filter, answer io.Writer
 	}
 }
 
-// jobsDocument is what .kvfs/jobs holds.
+// jobsDocument is the content of .kvfs/jobs.
 type jobsDocument struct {
 	Loads   []jobsLoad     `json:"loads"`
-	Waiting map[string]int `json:"waiting"` // blocks to be loaded that are in no job yet, by tier
+	Waiting map[string]int `json:"waiting"` // blocks to load that are in no job yet, by tier
 	Stores  []jobsStore    `json:"stores"`
-	Queued  map[string]int `json:"queued"` // blocks to be stored that are in no job yet, by tier
+	Queued  map[string]int `json:"queued"` // blocks to store that are in no job yet, by tier
 }
 
 type jobsStore struct {
@@ -188,7 +187,7 @@ type jobsStore struct {
 
 type jobsLoad struct {
 	ID         uint64  `json:"id"`
-	Kind       string  `json:"kind"` // "promotion": somebody waits in an open; "prefetch"
+	Kind       string  `json:"kind"` // "promotion": an open waits for it; or "prefetch"
 	Tier       string  `json:"tier"`
 	Request    string  `json:"request,omitempty"`
 	Keys       int     `json:"keys"`
@@ -213,7 +212,7 @@ func (s *surface) jobs() []byte {
 	}
 	text, err := json.MarshalIndent(doc, "", "  ")
 	if err != nil {
-		return []byte("{}\n") // a name that is no UTF-8 is replaced, so this cannot be
+		return []byte("{}\n") // impossible: a name that is no UTF-8 is replaced
 	}
 	return append(text, '\n')
 }

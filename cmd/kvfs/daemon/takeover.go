@@ -25,21 +25,21 @@ import (
 	"github.com/kvfs/kvfs/tiers/mem"
 )
 
-// A takeover: the old process lets go of the mount, closes all it has, keeping the memory, and hands
-// the descriptors over. The new one opens all of it, and answers. The old one waits for that without
-// anything of the mount, and opens all again if the new one fails: it ends when that says that
-// it serves.
+// A takeover: the old process lets go of the mount, closes everything but the memory, and hands
+// the descriptors over. The new process opens everything and answers. The old process waits,
+// without any part of the mount. It ends when the new one reports that it serves, and opens
+// everything again if the new one fails.
 
-// letGoTime is the longest time that a process takes to let go of its mount, beyond the answers to
-// writes that wait for room. Only an operation of a tier that hangs takes longer: then the other one
-// gives up.
+// letGoTime is the longest time in which a process lets go of its mount, beyond the answers to
+// writes that wait for room. Only an operation of a hanging tier takes longer; the new process
+// then gives up.
 const letGoTime = 3 * CloseGrace
 
-// serveTime is the longest time that the next process may take to answer the mount.
+// serveTime is the longest time in which the next process must answer the mount.
 const serveTime = 2 * time.Minute
 
-// makeOffer offers the mount to the next process, if that is possible. A mount without is as good
-// as any other.
+// makeOffer offers the mount to the next process, if that is possible. A mount without an offer
+// works as well.
 func (d *daemon) makeOffer(root rootDir) {
 	path, err := d.offerPath()
 	var offer *handoff.Offer
@@ -62,7 +62,7 @@ func (d *daemon) makeOffer(root rootDir) {
 	}
 }
 
-// offerPath is where the mount is offered.
+// offerPath returns the socket at which the mount is offered.
 func (d *daemon) offerPath() (string, error) {
 	if err := d.server.Lasting(); err != nil {
 		return "", err
@@ -80,12 +80,12 @@ func (d *daemon) offerPath() (string, error) {
 	return takeoverPath(m), nil
 }
 
-// takeoverPath is where the daemon of m offers it.
+// takeoverPath returns the socket at which the daemon of m offers it.
 func takeoverPath(m *mountinfo.Info) string {
 	return handoff.TakeoverPath(handoff.DefaultPath(os.Getenv("XDG_RUNTIME_DIR")), strconv.Itoa(m.Minor))
 }
 
-// takeover says where the mount is offered, or why it is not.
+// takeover returns the socket at which the mount is offered, or the reason why it is not.
 func (d *daemon) takeover() (path, reason string) {
 	if offer := d.offer.Load(); offer != nil {
 		return offer.Path(), ""
@@ -96,8 +96,8 @@ func (d *daemon) takeover() (path, reason string) {
 	return "", reason
 }
 
-// handOver gives the mount to heir. It returns a daemon if that fails, so that this process goes on,
-// and an error if it cannot.
+// handOver gives the mount to heir. If that fails it returns a daemon, with which this process
+// goes on, or an error if it cannot go on.
 func (m *embedded) handOver(ctx context.Context, d *daemon, heir *handoff.Heir) (*daemon, error) {
 	m.log.Info("handing the mount over", zap.Int("pid", heir.PID), zap.String("version", heir.Release))
 	offered := d.offer.Load().Close()
@@ -125,9 +125,9 @@ func (m *embedded) handOver(ctx context.Context, d *daemon, heir *handoff.Heir) 
 	return m.takeBack(ctx, heir, err)
 }
 
-// outcome waits until heir answers the mount. One that does not within serveTime is ended: clients
-// wait. If this process is asked to stop meanwhile it has to know, too, for somebody has to take the
-// mount away.
+// outcome waits until heir answers the mount. After serveTime it kills the heir, because
+// clients wait. It keeps waiting while this process is asked to stop: one of the two must
+// unmount.
 func (m *embedded) outcome(ctx context.Context, heir *handoff.Heir) error {
 	wait, cancel := context.WithTimeout(context.WithoutCancel(ctx), serveTime)
 	defer cancel()
@@ -144,15 +144,15 @@ func (m *embedded) outcome(ctx context.Context, heir *handoff.Heir) error {
 	if err == nil || wait.Err() == nil {
 		return err
 	}
-	m.log.Error("the process that takes the mount over does not answer: ending it", zap.Int("pid", heir.PID))
+	m.log.Error("the process that takes the mount over does not answer in time: killing it", zap.Int("pid", heir.PID))
 	return errors.Join(errors.New("it did not answer in time"), heir.Kill())
 }
 
-// takeBack opens all again and answers the mount, because heir has failed. That is so, too, if this
-// process is to stop: then it stops as ever.
+// takeBack opens everything again and answers the mount, because heir has failed. It does so
+// even if this process must stop: then the stop follows as usual.
 func (m *embedded) takeBack(ctx context.Context, heir *handoff.Heir, why error) (*daemon, error) {
 	m.log.Error("the takeover failed: taking the mount back", zap.Error(why))
-	m.session.Epoch++ // the other one may have used it
+	m.session.Epoch++ // the heir may have used the number
 	d, err := m.restart(context.WithoutCancel(ctx))
 	if err == nil {
 		heir.TakenBack()
@@ -160,7 +160,7 @@ func (m *embedded) takeBack(ctx context.Context, heir *handoff.Heir, why error) 
 	}
 	err = fmt.Errorf("take the mount back: %w", err)
 	if busy := (*mem.BusyError)(nil); errors.As(err, &busy) && busy.PID == heir.PID {
-		// It lives, whatever it has said, and may answer the mount.
+		// It lives in spite of its message, and may answer the mount.
 		heir.Close()
 		return nil, errors.Join(err, m.session.Close())
 	}
@@ -169,8 +169,8 @@ func (m *embedded) takeBack(ctx context.Context, heir *handoff.Heir, why error) 
 	return nil, err
 }
 
-// restart is start for a mount that another process has tried to answer. What that one had locked
-// may be so for a moment longer; there is no event for its end.
+// restart is start for a mount that another process tried to answer. It waits for the locks of
+// that process by polling, since no event tells its end.
 func (m *embedded) restart(ctx context.Context) (*daemon, error) {
 	until := time.Now().Add(CloseGrace)
 	for tick := (&Pace{}); ; {
@@ -186,7 +186,7 @@ func (m *embedded) restart(ctx context.Context) (*daemon, error) {
 	}
 }
 
-// TakeOver is Mount for a mount that a daemon serves: that is replaced.
+// TakeOver is Mount for a mount that another daemon serves: it replaces that daemon.
 func (p Program) TakeOver(ctx context.Context, cfg *config.Config, dir string, ready *Readiness) error {
 	log, err := NewLogger(cfg)
 	if err != nil {
@@ -209,7 +209,7 @@ func (p Program) TakeOver(ctx context.Context, cfg *config.Config, dir string, r
 	m := &embedded{
 		program: p, cfg: cfg, at: place{path: o.Dir, root: rootDir{o.RootMode, o.RootUID, o.RootGID}, memory: o.MemoryAt}, ready: ready, log: log, with: with,
 	}
-	m.guard.watch(o.Dir, log) // before the old one, or its watcher, can leave
+	m.guard.watch(o.Dir, log) // before the old process, or its watcher, can leave
 	defer m.guard.close()
 	if m.guard.mark == nil {
 		return exit.With(exit.Mount, errors.Join(fmt.Errorf("takeover of %s: the mount cannot be marked", dir), conn.Close()))
@@ -227,14 +227,14 @@ func (p Program) TakeOver(ctx context.Context, cfg *config.Config, dir string, r
 		m.guard.leave()
 		return err
 	}
-	ready.tookOver(o.Dir) // first, so that systemd does not take the end of the old one for the end of all
+	ready.tookOver(o.Dir) // first, so that systemd does not take the end of the old process for a failure
 	if err := from.Serving(); err != nil {
-		log.Warn("the process that had the mount", zap.Int("pid", old.PID), zap.Error(err))
+		log.Warn("the earlier process did not end cleanly", zap.Int("pid", old.PID), zap.Error(err))
 	}
 	return m.run(ctx, d)
 }
 
-// startHanded is start for what another process has sent.
+// startHanded is start with what another process has sent.
 func (m *embedded) startHanded(ctx context.Context) (*daemon, error) {
 	if err := m.session.Find(); err != nil {
 		return nil, err
@@ -247,8 +247,8 @@ func (m *embedded) startHanded(ctx context.Context) (*daemon, error) {
 	return m.start(ctx)
 }
 
-// mounts.GiveUp has the old process take the mount back. If that has ended without the mount is taken away,
-// so that nobody waits for answers. One that lives does that itself.
+// giveUp makes the old process take the mount back. If the old process has ended without that,
+// giveUp unmounts, so that no client waits. A living old process unmounts by itself.
 func (m *embedded) giveUp(from *handoff.Predecessor, why error) error {
 	err := m.session.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), letGoTime)
@@ -256,19 +256,19 @@ func (m *embedded) giveUp(from *handoff.Predecessor, why error) error {
 	failed := from.Failed(ctx, why)
 	switch {
 	case failed == nil:
-		m.log.Warn("the process that had the mount answers it again")
+		m.log.Warn("the earlier process answers the mount again")
 		return err
 	case errors.Is(failed, handoff.ErrRefused):
-		return errors.Join(err, fmt.Errorf("the process that had the mount could not take it back: %w", failed))
+		return errors.Join(err, fmt.Errorf("the earlier process could not take the mount back, and has unmounted it: %w", failed))
 	case ctx.Err() != nil || !from.Ended():
-		return errors.Join(err, fmt.Errorf("the process that had the mount does not say that it answers it again: %w", failed))
+		return errors.Join(err, fmt.Errorf("the earlier process does not confirm that it answers the mount again: %w", failed))
 	}
-	return errors.Join(err, fmt.Errorf("the process that had the mount has ended, so it is unmounted: %w", failed),
+	return errors.Join(err, fmt.Errorf("the earlier process has ended, so the mount is unmounted: %w", failed),
 		m.session.Unmount())
 }
 
-// findDaemon returns a connection to the daemon of the mount at dir, which offers to be replaced,
-// and is content with cfg.
+// findDaemon returns a connection to the daemon of the mount at dir. That daemon offers a
+// takeover and accepts cfg.
 func (p Program) findDaemon(ctx context.Context, cfg *config.Config, dir string) (*handoff.Conn, error) {
 	if cfg.Mode != config.ModeEmbedded {
 		return nil, exit.With(exit.Config, fmt.Errorf("takeover: mode %s has no memory to take over; its owner, kvfs serve, is restarted instead", cfg.Mode))
@@ -281,7 +281,7 @@ func (p Program) findDaemon(ctx context.Context, cfg *config.Config, dir string)
 	case err != nil:
 		err = fmt.Errorf("takeover: %w", err)
 	case m == nil:
-		err = fmt.Errorf("takeover: nothing is mounted at %s; without --takeover it is", dir)
+		err = fmt.Errorf("takeover: nothing is mounted at %s. To mount it, run: kvfs mount %s", dir, dir)
 	case m.FSType != mounts.Type:
 		err = fmt.Errorf("takeover: %s is not a kvfs mount: its type is %s", dir, m.FSType)
 	case os.Geteuid() != 0:
@@ -302,36 +302,36 @@ func (p Program) findDaemon(ctx context.Context, cfg *config.Config, dir string)
 	return conn, nil
 }
 
-// whyNoDaemon says more about a mount whose daemon does not greet.
+// whyNoDaemon explains why the daemon of a mount does not greet.
 func whyNoDaemon(m *mountinfo.Info, err error) error {
 	if !errors.Is(err, handoff.ErrNoOwner) {
 		return fmt.Errorf("its daemon does not answer: %w", err)
 	}
 	if mounts.Abandoned(m) || mounts.Dead(mounts.Answers(m.Mountpoint)) {
-		return errors.New("its daemon is dead; without --takeover the next one adopts what is in memory")
+		return errors.New("its daemon is dead. Run kvfs mount without --takeover: it adopts the blocks in memory")
 	}
 	text, _ := client.Status(m.Mountpoint, mounts.Timeout)
-	now, _ := status.Parse(text) // if it says nothing, no reason is known
+	now, _ := status.Parse(text) // if it is unreadable, no reason is known
 	switch {
 	case now.Mount.Mode == config.ModeStandaloneStore:
 		return fmt.Errorf("its mode is %s; its owner, kvfs serve, is restarted instead", now.Mount.Mode)
 	case now.Mount.TakeoverReason != "":
 		return errors.New(now.Mount.TakeoverReason)
 	}
-	return fmt.Errorf("its daemon does not offer that: %w", err)
+	return fmt.Errorf("its daemon offers no takeover: %w", err)
 }
 
-// suits fails if this process cannot be what the one at the other end is.
+// suits fails if this process cannot replace the daemon at the other end.
 func (p Program) suits(c *handoff.Conn, cfg *config.Config, m *mountinfo.Info) error {
 	old, o := c.Greeting(), c.Greeting().Mount
 	if o == nil {
-		return exit.With(exit.Mount, errors.New("takeover: who answers offers no mount"))
+		return exit.With(exit.Mount, errors.New("takeover: the answering process offers no mount"))
 	}
 	if old.PID != c.PID() || !sameNamespace(old.PID, "mnt") {
 		return exit.With(exit.Mount, fmt.Errorf("takeover: the daemon of %s runs in another pid or mount name space", m.Mountpoint))
 	}
 	if o.Dir != m.Mountpoint {
-		return exit.With(exit.Mount, fmt.Errorf("takeover: %s is the mount that its daemon has at %s", m.Mountpoint, o.Dir))
+		return exit.With(exit.Mount, fmt.Errorf("takeover: the daemon has %s mounted as %s: use that path", m.Mountpoint, o.Dir))
 	}
 	if isOlder(p.Version, old.Release) {
 		return exit.With(exit.Mount, fmt.Errorf("takeover: this is %s, older than the daemon's %s", p.Version, old.Release))
@@ -363,7 +363,8 @@ func onOff(on bool) string {
 	return config.Off
 }
 
-// sameNamespace reports whether a process is in our name space of that kind, as far as can be seen.
+// sameNamespace reports whether a process is in our name space of that kind, as far as we can
+// see.
 func sameNamespace(pid int, kind string) bool {
 	ours, err := os.Readlink("/proc/self/ns/" + kind)
 	if err != nil {
@@ -373,7 +374,7 @@ func sameNamespace(pid int, kind string) bool {
 	return err != nil || ours == theirs
 }
 
-// isOlder reports whether version a is before b. What is no version that was released is neither
+// isOlder reports whether version a is before b. A version that was not released is neither
 // before nor after any.
 func isOlder(a, b string) bool {
 	var x, y [3]int

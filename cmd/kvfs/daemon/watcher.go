@@ -21,30 +21,32 @@ import (
 	"github.com/kvfs/kvfs/fs/device"
 )
 
-// A daemon that is killed while it notifies the kernel may not end: its notifying thread waits for a
-// directory that a client holds, whose request nobody reads any more (fs/device/isolate.go). So each process
-// with a mount has a watcher, a small child, which has the kernel give up the connection
-// when the daemon has ended, however that was, and no other one holds the mark of the mount. In a takeover two
-// do: each has the mark, and a watcher, from before it gets the mount until the other one answers it. Then
-// its watcher is told to leave.
+// A daemon that is killed while it sends a notice to the kernel may not end. Its notifying
+// thread waits for a directory that a client holds, and nobody reads that client's request any
+// more (fs/device/isolate.go). So each process with a mount has a watcher, a small child. When
+// the daemon has ended in any way and no other process holds the mark of the mount, the watcher
+// makes the kernel abort the connection. In a takeover two processes have the mark and a
+// watcher: the new one from before it gets the mount, the old one until the new one answers.
+// Then the old watcher is told to leave.
 //
-// A mount whose watcher was killed, too, is recovered by the next kvfs mount, or kvfs umount: they see
-// by the mark of the mount that nobody serves it.
+// If the watcher was killed, too, the next kvfs mount or kvfs umount recovers the mount: the
+// mark shows that no process serves it.
 
-// watchCommand is the argument by which this program is a watcher: of the connection of descriptor 4,
-// until descriptor 3 says goodbye, or ends and nobody holds the mark of descriptor 5.
+// watchCommand is the argument that makes this program a watcher. It watches the connection of
+// descriptor 4 until descriptor 3 says goodbye, or until descriptor 3 ends and no process holds
+// the mark of descriptor 5.
 const watchCommand = "watch-mount"
 
-// parentDied is the signal that the kernel sends the watcher when the daemon's thread that started it has
-// ended. It comes also if a stuck thread keeps the daemon's descriptors open.
+// parentDied is the signal from the kernel to the watcher when the daemon's thread that started
+// it has ended. The signal comes even if a stuck thread keeps the daemon's descriptors open.
 const parentDied = unix.SIGUSR1
 
-// freeEvery is how often a watcher looks whether anybody has the mark still.
+// freeEvery is how often a watcher checks whether a process still holds the mark.
 const freeEvery = 100 * time.Millisecond
 
-// Watcher is the life of a process that a process with a mount has started to watch it, with the given
-// arguments (os.Args), and returns its exit code. It returns at once, with false, in every other process.
-// A program that mounts calls it first of all.
+// Watcher is the life of the watcher process, which was started with the given arguments
+// (os.Args). It returns its exit code. In any other process it returns false at once. A program
+// that mounts calls it first.
 func Watcher(args []string) (code int, is bool) {
 	if len(args) != 2 || args[1] != watchCommand {
 		return 0, false
@@ -52,7 +54,7 @@ func Watcher(args []string) (code int, is bool) {
 	return watchMount(os.NewFile(3, "goodbye"), os.NewFile(4, "abort"), os.NewFile(5, "mark")), true
 }
 
-// watchMount is Watcher with the descriptors that it was given.
+// watchMount is Watcher with its descriptors.
 func watchMount(said, abort, mark *os.File) int {
 	signal.Ignore(unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM) // it ends with the daemon
 	died := make(chan os.Signal, 1)
@@ -64,12 +66,12 @@ func watchMount(said, abort, mark *os.File) int {
 	}()
 	select {
 	case <-spoke:
-	case <-died: // what it said before is in the pipe
+	case <-died: // earlier words of the daemon are in the pipe
 	}
 	if heard(said, 0) {
 		return exit.OK
 	}
-	for !handoff.Free(mark) { // there is no event for the end of a process with a stuck thread
+	for !handoff.Free(mark) { // no event tells the end of a process with a stuck thread
 		time.Sleep(freeEvery)
 	}
 	if _, err := abort.WriteString("1"); err != nil {
@@ -78,8 +80,8 @@ func watchMount(said, abort, mark *os.File) int {
 	return exit.OK
 }
 
-// heard waits up to that many milliseconds, for ever with -1, until something is in the pipe, or nobody
-// has the other end, and reports whether something is.
+// heard waits at most that many milliseconds, for ever with -1, until something is in the pipe
+// or its other end is closed. It reports whether something is in the pipe.
 func heard(said *os.File, wait int) bool {
 	p := []unix.PollFd{{Fd: int32(said.Fd()), Events: unix.POLLIN}}
 	for {
@@ -90,17 +92,18 @@ func heard(said *os.File, wait int) bool {
 	}
 }
 
-// guard is what a process with a mount has others do should it die: the watcher, and the mark. The zero
-// value is ready, and does nothing.
+// guard protects the clients of a mount from the death of its process: the watcher, and the
+// mark. The zero value is ready, and does nothing.
 type guard struct {
 	log   *zap.Logger
 	mount *mountinfo.Info
 	mark  *handoff.Mark
-	tell  *os.File      // to the watcher; nil: there is none
+	tell  *os.File      // to the watcher, or nil without one
 	ended chan struct{} // closed when the watcher has ended
 }
 
-// watch has the mount at dir guarded. Without, it is as good as any other while this process lives.
+// watch guards the mount at dir. If that fails the mount works all the same while this process
+// lives.
 func (g *guard) watch(dir string, log *zap.Logger) {
 	g.log = log
 	m, err := device.TopMount(dir)
@@ -110,20 +113,21 @@ func (g *guard) watch(dir string, log *zap.Logger) {
 	}
 	g.mount = m
 	if g.mark, err = handoff.NewMark(mounts.MarkPath(m), m.ID, m.Mountpoint); err != nil {
-		log.Info("no mark of this mount: should it be left hanging, umount -f ends it", zap.Error(err))
+		log.Info("no mark for this mount: if it hangs after this process, run umount -f", zap.Error(err))
 	}
 	if err := g.start(m.Minor); err != nil {
 		log.Warn("no watcher: should this process be killed, its clients may hang until the mount is taken away", zap.Error(err))
 	}
 }
 
-// errAborted: the connection was given up while the mount is in the mount table, by umount -f or by the
-// kernel's abort file.
-var errAborted = errors.New("the connection of the mount was aborted: start again to mount anew")
+// errAborted reports that the connection was aborted while the mount is in the mount table, by
+// umount -f or through the kernel's abort file.
+var errAborted = errors.New("the connection of the mount was aborted: start kvfs mount again")
 
-// aborted reports whether the mount, of which the connection has ended, stays in the mount table.
+// aborted reports whether the mount is still in the mount table although its connection has
+// ended.
 func (g *guard) aborted() bool {
-	// umount -f gives the connection up first.
+	// umount -f aborts the connection before it unmounts.
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	return g.mount != nil && errors.Is(mounts.WaitGone(ctx, g.mount), context.DeadlineExceeded)
@@ -141,7 +145,7 @@ func (g *guard) start(minor int) error {
 		return err
 	}
 	defer said.Close()
-	mark := said // which nobody locks: without a mark this process is the only one
+	mark := said // nobody locks it: without a mark this process is the only one
 	if g.mark != nil {
 		if mark, err = g.mark.Open(); err != nil {
 			tell.Close()
@@ -155,7 +159,7 @@ func (g *guard) start(minor int) error {
 	started, ended := make(chan error, 1), make(chan struct{})
 	go func() { // ends with the watcher
 		defer close(ended)
-		runtime.LockOSThread() // the parent of which the kernel tells the watcher the end is a thread
+		runtime.LockOSThread() // the kernel tells the watcher the end of the thread that started it
 		defer runtime.UnlockOSThread()
 		err := startBlocked(cmd, parentDied)
 		started <- err
@@ -174,8 +178,8 @@ func (g *guard) start(minor int) error {
 	return nil
 }
 
-// startBlocked starts cmd with sig blocked, from the calling thread: one that comes before the child waits
-// for it stays pending, where it would end the child.
+// startBlocked starts cmd from the calling thread with sig blocked. A signal that comes before
+// the child waits for it stays pending, and does not end the child.
 func startBlocked(cmd *exec.Cmd, sig unix.Signal) error {
 	var set, was unix.Sigset_t
 	set.Val[(sig-1)/64] = 1 << ((sig - 1) % 64)
@@ -191,13 +195,14 @@ func (g *guard) leave() {
 	if g.tell == nil {
 		return
 	}
-	_, _ = g.tell.WriteString("g") // it may have been killed
+	_, _ = g.tell.WriteString("g") // the watcher may have been killed
 	g.tell.Close()
 	<-g.ended
 	g.tell = nil
 }
 
-// close ends the guard with the mount, or after leave. The watcher ends when nobody else has the mark.
+// close ends the guard with the mount, or after leave. The watcher ends once no other process
+// has the mark.
 func (g *guard) close() {
 	if err := g.mark.Close(); err != nil {
 		g.log.Warn("remove the mark of the mount", zap.Error(err))

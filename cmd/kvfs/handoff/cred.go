@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// admit returns who is at the other end of c, and ErrStranger unless that is root or the
-// user of this process.
+// admit returns the credentials of the process at the other end of c. It fails with ErrStranger
+// unless that process is of root or of the user of this process.
 func admit(c *net.UnixConn) (*unix.Ucred, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -33,8 +33,7 @@ func admit(c *net.UnixConn) (*unix.Ucred, error) {
 	return who, nil
 }
 
-// process returns a descriptor of the process at the other end of c, which tells when that has
-// ended.
+// process returns a pidfd of the process at the other end of c.
 func process(c *net.UnixConn) (pidfd int, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -49,11 +48,12 @@ func process(c *net.UnixConn) (pidfd int, err error) {
 	return pidfd, nil
 }
 
-// endTime is how long a process whose connection has ended may take to end altogether.
+// endTime is how long a process may take to end after its connection has ended.
 const endTime = 5 * time.Second
 
-// awaitEnd waits until a process has ended, so that it has given up all locks and descriptors, and
-// reports whether it has; not for ever, because one of its threads may wait for us.
+// awaitEnd waits until a process has ended and so given up all locks and descriptors. It waits
+// at most endTime, because a thread of that process may wait for us. It reports whether the
+// process has ended.
 func awaitEnd(pidfd int) bool {
 	until := time.Now().Add(endTime)
 	for left := endTime; left > 0; left = time.Until(until) {

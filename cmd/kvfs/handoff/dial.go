@@ -13,15 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Conn is a connection to an owner that has greeted. It serves for one Attach, Status or TakeOver.
+// Conn is a connection to an owner that has greeted. Use it for one Attach, Status or TakeOver.
 type Conn struct {
 	w        wire
 	greeting Greeting
 	pid      int
 }
 
-// Dial connects to the owner at a socket and waits for its greeting. Where nobody serves the
-// error is ErrNoOwner.
+// Dial connects to the owner at a socket and waits for its greeting. It fails with ErrNoOwner
+// if no process serves there.
 func Dial(ctx context.Context, path string) (*Conn, error) {
 	c, err := connect(ctx, path)
 	if err != nil {
@@ -56,13 +56,13 @@ func connect(ctx context.Context, path string) (*net.UnixConn, error) {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ECONNREFUSED), errors.Is(err, unix.EAGAIN):
-		// EAGAIN: more wait to be accepted than the kernel keeps
+		// EAGAIN: the queue of connections to accept is full
 		return nil, fmt.Errorf("%w at %s", ErrNoOwner, path)
 	}
 	return nil, err
 }
 
-// greet reads the greeting and looks at who sent it.
+// greet reads the greeting and checks the sender.
 func (c *Conn) greet(ctx context.Context) error {
 	who, err := admit(c.w.c)
 	if err != nil {
@@ -77,7 +77,7 @@ func (c *Conn) greet(ctx context.Context) error {
 	switch {
 	case err == io.EOF || errors.Is(err, ErrEnded):
 		return fmt.Errorf("%w: it ended before it could", ErrNoOwner)
-	case errors.Is(err, context.DeadlineExceeded): // it may be stopped, which it does not say itself
+	case errors.Is(err, context.DeadlineExceeded): // a stopped process cannot say so itself
 		return fmt.Errorf("no answer from process %d: %w", c.pid, err)
 	case err != nil:
 		return err
@@ -88,9 +88,9 @@ func (c *Conn) greet(ctx context.Context) error {
 	return err
 }
 
-// until calls fn, which reads from the connection, and has it fail when ctx ends.
+// until calls fn, which reads from the connection. When ctx ends, fn fails.
 func (c *Conn) until(ctx context.Context, fn func() error) error {
-	stop := context.AfterFunc(ctx, func() { _ = c.w.c.CloseRead() }) // one that has ended needs no waking
+	stop := context.AfterFunc(ctx, func() { _ = c.w.c.CloseRead() }) // an ended connection needs no waking
 	defer stop()
 	err := fn()
 	if err != nil && ctx.Err() != nil {
@@ -99,26 +99,26 @@ func (c *Conn) until(ctx context.Context, fn func() error) error {
 	return err
 }
 
-// Greeting is what the owner said of itself.
+// Greeting returns the owner's greeting.
 func (c *Conn) Greeting() Greeting { return c.greeting }
 
-// PID is the process at the other end as this one sees it. What it calls itself (Greeting) is
-// another number if it is in another pid name space.
+// PID returns the process at the other end, as this process sees it. In another pid name space
+// it differs from the number in Greeting.
 func (c *Conn) PID() int { return c.pid }
 
 // Close ends the connection.
 func (c *Conn) Close() error { return c.w.c.Close() }
 
 // Attach hands a mount over; copies of its descriptors travel. It waits for the answer as long
-// as ctx and the connection last: the owner may use the descriptors until the connection has
-// ended, and to end it from this side does not stop the owner at once. An ErrRefused leaves
-// them unused. The connection is the line's from now on, or closed.
+// as ctx and the connection last. The owner may use the descriptors until the connection has
+// ended, and closing it on this side does not stop the owner at once. After ErrRefused the
+// descriptors are unused. The connection belongs to the Line from now on, or is closed.
 func (c *Conn) Attach(ctx context.Context, r *Request) (*Line, error) {
 	files, names := r.descriptors()
 	q := question{Version: version, Features: knownFeatures, Do: doAttach, Descriptors: names, Attach: r}
 	var a answer
 	err := c.w.send(q, time.Now().Add(patience), files...)
-	if err == nil || errors.Is(err, ErrEnded) { // it may have said why it ended
+	if err == nil || errors.Is(err, ErrEnded) { // the owner may have said why it ended
 		err = c.until(ctx, func() error {
 			fds, err := c.w.receive(&a, time.Time{})
 			closeAll(fds)
@@ -157,26 +157,26 @@ func (c *Conn) Status(ctx context.Context) (text []byte, err error) {
 	return text, err
 }
 
-// Line is the life line of a mount that an owner serves.
+// Line is the connection that lasts while an owner serves a mount.
 type Line struct {
 	w        wire
 	attached Attached
 	ended    chan struct{}
 }
 
-// Attached is what the owner said.
+// Attached returns the owner's answer.
 func (l *Line) Attached() Attached { return l.attached }
 
-// Ended is closed when the owner has gone or has let go of the mount.
+// Ended returns a channel that is closed when the owner has ended or has let go of the mount.
 func (l *Line) Ended() <-chan struct{} { return l.ended }
 
-// watch waits for the end. What an owner may say before it, "detached", is only for people
-// who look on.
+// watch waits for the end. An owner may say "detached" before it; that is only for people who
+// watch the traffic.
 func (l *Line) watch() {
 	defer close(l.ended)
 	buf := make([]byte, 512)
 	for {
-		n, err := l.w.c.Read(buf) // which drops descriptors: the kernel closes them
+		n, err := l.w.c.Read(buf) // the read drops descriptors: the kernel closes them
 		if err != nil || n == 0 {
 			return
 		}

@@ -1,20 +1,20 @@
-// Package handoff is how a mount and the owner of the memory find and keep each other: the
-// unix socket of kvfs serve, what is said over it, and the descriptors that travel with it.
-// It knows nothing of FUSE; a descriptor is a descriptor.
+// Package handoff connects mounts and the owner of the memory: the unix socket of kvfs serve,
+// the messages over it, and the descriptors that travel with them. It knows nothing of FUSE.
 //
-// # The place
+// # The socket
 //
-// The socket has mode 0600 and lies in a directory of mode 0700 that belongs to the owner's
-// user (see Listen). Whoever connects must be root or that user, by SO_PEERCRED; the mount
-// asks the same of the owner. A lock on a file next to the socket, NAME.lock, says who
-// serves; the kernel gives it up with the process, so what is left of a dead owner is
+// The socket has mode 0600, in a directory of mode 0700 that belongs to the owner's user (see
+// Listen). A connecting process must be of root or of that user, by SO_PEERCRED; the mount
+// requires the same of the owner. An owner holds a lock on a file next to the socket,
+// NAME.lock.
+// The kernel releases the lock when the process ends. So the socket of a dead owner is
 // replaced, and a second owner is refused while the first one lives.
 //
 // # The frames
 //
-// A frame is its length in 4 bytes, big-endian, and that many bytes of JSON: at most 64 KiB,
-// for the answer to status at most 16 MiB. Unknown fields are passed over, so that they may
-// be added. Descriptors travel with the first byte of a frame.
+// A frame is its length in 4 bytes, big-endian, and that many bytes of JSON: at most 64 KiB, or
+// 16 MiB for the answer to status. Unknown fields are ignored, so that fields may be added.
+// Descriptors travel with the first byte of a frame.
 //
 //	owner  {"version":1, "features":[], "pid":7, "release":"v1"}     the greeting, or {"error":"..."}
 //	mount  {"version":1, "features":[], "do":"attach", "descriptors":["dev","spin","proc"], "attach":{...}}
@@ -26,27 +26,27 @@
 // With "do":"status" the answer is the owner's status document in one frame, and the end.
 //
 // The owner greets when it can serve, not when it begins to listen. So a mount that got a
-// greeting may hand over its descriptors and need not give up after that: until the
-// connection ends they may be in use by the owner, and once it has ended they are not, for
-// an owner that lives ends a connection only after it has let go of them.
+// greeting may hand over its descriptors. The owner may use them until the connection ends, and
+// not after that: a living owner closes a connection only after it has let go of the
+// descriptors.
 //
 // # Takeover
 //
-// A daemon with a mount of its own has a socket of the same kind, named after the device number of
-// the mount (TakeoverPath), without a lock: no other daemon has that number.
+// A daemon with a mount of its own has a socket of the same kind, named after the device number
+// of the mount (TakeoverPath). It needs no lock: no other daemon has that number.
 //
-//	old  {"version":1, "features":[], "pid":7, "release":"v1", "mount":{...}}   the greeting says what cannot change
-//	new  {"version":1, "features":[], "do":"takeover"}                          or it goes, and nothing has happened
-//	old  {"handed":{...}, "descriptors":["dev","spin"]}                         it has closed all, and waits
+//	old  {"version":1, "features":[], "pid":7, "release":"v1", "mount":{...}}   what cannot change
+//	new  {"version":1, "features":[], "do":"takeover"}                          or new closes: nothing has happened
+//	old  {"handed":{...}, "descriptors":["dev","spin"]}                         old has closed everything, and waits
 //	new  {"do":"serving"}                                                       old ends
-//	     or {"do":"failed", "error":"..."}, upon which old opens all again:
+//	     or {"do":"failed", "error":"..."}: old opens everything again
 //	old  {"do":"taken back"}                                                    or {"error":"..."}
 //
-// If the connection ends before "serving" it is as if the new one had failed.
+// A connection that ends before "serving" counts as "failed".
 //
 // # Versions
 //
-// Version 1 is the only one. Sides of different versions refuse each other. What may be there
-// or not within a version is a feature: each side lists what it knows, and what both know is
-// in effect (Greeting.Features, Request.Features).
+// Version 1 is the only one. Sides of different versions refuse each other. An optional part of
+// a version is a feature: each side lists the features that it knows, and those that both know
+// are in effect (Greeting.Features, Request.Features).
 package handoff

@@ -10,6 +10,6 @@ var (
 	ErrStranger  = errors.New("neither root nor the same user")
 	ErrVersion   = errors.New("different version of the protocol")
 	ErrMalformed = errors.New("malformed message")
-	ErrRefused   = errors.New("the owner refused") // with what it said
+	ErrRefused   = errors.New("the owner refused") // with the owner's reason
 	ErrEnded     = errors.New("the connection ended")
 )

@@ -17,10 +17,10 @@ import (
 const (
 	maxFrame       = 64 << 10
 	maxStatus      = 16 << 20
-	maxDescriptors = 8 // more than any request has; what comes beyond them, the kernel closes
+	maxDescriptors = 8 // more than any request has; the kernel closes the rest
 )
 
-// wire is one connection. Reads and writes may run at the same time, but one of each.
+// wire is one connection. One read and one write may run at the same time.
 type wire struct{ c *net.UnixConn }
 
 // send writes one frame, with descriptors, before the deadline.
@@ -56,8 +56,8 @@ func (w wire) sendBytes(body []byte, limit int, deadline time.Time, files ...*os
 	return lineError(err)
 }
 
-// duplicate returns copies of the descriptors of files. It does not go through File.Fd,
-// which may change how a descriptor behaves.
+// duplicate returns copies of the descriptors of files. It avoids File.Fd, which may change the
+// mode of a descriptor.
 func duplicate(files []*os.File) (fds []int, err error) {
 	for _, f := range files {
 		raw, err := f.SyscallConn()
@@ -86,9 +86,9 @@ func closeAll(fds []int) {
 	}
 }
 
-// receive reads one frame into v and returns the descriptors that came with it, which are
-// the caller's to close. A zero deadline means none. It returns io.EOF where the other side
-// ended between frames.
+// receive reads one frame into v and returns the descriptors that came with it, which the
+// caller must close. A zero deadline means none. It returns io.EOF if the other side ended
+// between frames.
 func (w wire) receive(v any, deadline time.Time) (fds []int, err error) {
 	body, fds, err := w.receiveBytes(maxFrame, deadline)
 	if err != nil {
@@ -126,8 +126,8 @@ func (w wire) receiveBytes(limit int, deadline time.Time) (body []byte, fds []in
 	return body, fds, err
 }
 
-// fill reads until b is full and adds the descriptors that come along to fds, also when it
-// fails. It returns io.EOF if there was nothing at all.
+// fill reads until b is full. It adds the descriptors that come along to fds, also when it
+// fails. It returns io.EOF if nothing came.
 func (w wire) fill(b []byte, fds *[]int) error {
 	control := make([]byte, unix.CmsgSpace(4*maxDescriptors))
 	for done := 0; done < len(b); {
@@ -152,7 +152,7 @@ func (w wire) fill(b []byte, fds *[]int) error {
 	return nil
 }
 
-// parseRights returns the descriptors in control messages; also with an error.
+// parseRights returns the descriptors in control messages, also with an error.
 func parseRights(control []byte) (fds []int, err error) {
 	if len(control) == 0 {
 		return nil, nil
@@ -169,8 +169,7 @@ func parseRights(control []byte) (fds []int, err error) {
 	return fds, err
 }
 
-// lineError makes one kind of the ways in which a connection ends. Deadlines stay what they
-// are.
+// lineError turns the ways in which a connection ends into one kind. It keeps deadlines.
 func lineError(err error) error {
 	if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, net.ErrClosed) {
 		return fmt.Errorf("%w: %w", ErrEnded, err)
@@ -178,10 +177,10 @@ func lineError(err error) error {
 	return err
 }
 
-// newFile wraps a descriptor that arrived. The runtime would put one that does not block
-// into its poller, which then wakes for whatever happens to it, so it must look like one
-// that blocks while os.NewFile looks. The flag is shared with the other side, which waits
-// for an answer meanwhile.
+// newFile wraps a descriptor that arrived. Go's runtime would add a non-blocking descriptor to
+// its poller, which then wakes at every event of it. So newFile makes the descriptor blocking
+// while os.NewFile looks at it. Both sides share the flag; the other side waits for an answer
+// meanwhile.
 func newFile(fd int, name string) (*os.File, error) {
 	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
 	if err != nil {

@@ -17,19 +17,19 @@ import (
 
 // Limits of the owner's side.
 const (
-	maxConnections = 1100 // all together; MaxMounts of them may be mounts
+	maxConnections = 1100 // in total; at most MaxMounts of them are mounts
 	patience       = 10 * time.Second
 )
 
-// MaxMounts is the most mounts that one owner serves at a time.
+// MaxMounts is the number of mounts that one owner serves at most.
 const MaxMounts = 1023
 
-// Handler is what the owner does for those who connect. Its methods are called from many
+// Handler is what the owner does for connecting processes. Its methods are called from many
 // goroutines.
 type Handler interface {
-	// Attach begins to answer a mount. The request's descriptors are the handler's from the
-	// call on, also if it fails; the text of the error is told to the mount. It is given up when
-	// ctx ends.
+	// Attach begins to answer a mount. The handler owns the request's descriptors from the call
+	// on, also if it fails. The mount gets the text of the error. Attach must give up when ctx
+	// ends.
 	Attach(ctx context.Context, r *Request) (Mount, error)
 
 	// Status returns the owner's status document.
@@ -38,14 +38,14 @@ type Handler interface {
 
 // Mount is a mount that the handler answers.
 type Mount interface {
-	// Attached is what to tell the mount process.
+	// Attached returns the answer to the mount process.
 	Attached() Attached
 
-	// Done is closed when the mount has gone, and there is nothing to answer any more.
+	// Done returns a channel that is closed when the mount is gone.
 	Done() <-chan struct{}
 
-	// Detach stops answering, and returns when nothing of the mount is in use any more. It is
-	// called exactly once.
+	// Detach stops answering. It returns when nothing of the mount is in use. It is called
+	// exactly once.
 	Detach()
 }
 
@@ -55,15 +55,15 @@ type Options struct {
 	Release string // version of the program, for the other side's log
 	Logger  *zap.Logger
 
-	patience time.Duration // for a message that is due; zero means patience. Tests set it
-	lockTime time.Duration // for an owner that ends; zero means lockTime. Tests set it
+	patience time.Duration // how long to wait for an expected message; zero means patience. Tests set it
+	lockTime time.Duration // how long to wait for an owner that ends; zero means lockTime. Tests set it
 }
 
 // Listener is the owner's end.
 type Listener struct {
 	o      Options
 	log    *zap.Logger
-	rarely *zap.Logger     // for what others can cause as often as they like
+	rarely *zap.Logger     // for lines that other processes can cause at will
 	path   string          // of the socket
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -71,7 +71,7 @@ type Listener struct {
 
 	mu struct {
 		sync.Mutex
-		place  *place // nil while the socket, which was removed, cannot be made again
+		place  *place // nil while a removed socket cannot be made again
 		l      *net.UnixListener
 		conns  map[*net.UnixConn]struct{}
 		mounts int
@@ -79,9 +79,9 @@ type Listener struct {
 	}
 }
 
-// Listen makes the socket, in a directory that is made if it is absent and has to be ours
-// alone. What a dead owner has left is replaced; it fails with ErrServing where one lives.
-// Who connects waits until Serve is called.
+// Listen makes the socket. It makes the directory if it is absent; the directory must be ours
+// alone. Listen replaces the socket of a dead owner, and fails with ErrServing if one lives. A
+// connecting process waits until Serve is called.
 func Listen(o Options) (*Listener, error) {
 	if o.Logger == nil {
 		o.Logger = zap.NewNop()
@@ -109,8 +109,8 @@ func Listen(o Options) (*Listener, error) {
 	return l, nil
 }
 
-// rarely returns a logger of which equal lines come a few times in a while, not more: those that
-// others cause by what they send.
+// rarely returns a logger that limits equal lines. It is for lines that other processes cause
+// by what they send.
 func rarely(log *zap.Logger) *zap.Logger {
 	const while, times = 10 * time.Second, 3
 	return log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
@@ -118,14 +118,15 @@ func rarely(log *zap.Logger) *zap.Logger {
 	}))
 }
 
-// Path is where the socket is.
+// Path returns the path of the socket.
 func (l *Listener) Path() string { return l.path }
 
-// lookEvery is how often the owner looks whether its socket is still there.
+// lookEvery is how often the owner checks that its socket exists.
 const lookEvery = time.Second
 
-// look makes the socket again when somebody has removed it, as those do who tidy directories up: mounts
-// would wait for an owner, and another owner would be told that there is one.
+// look makes the socket again after a process has removed it, such as a cleaner of temporary
+// files. Without it mounts would wait for an owner, and a second owner would find the lock
+// taken.
 func (l *Listener) look() {
 	for said := ""; l.wait(lookEvery); {
 		l.mu.Lock()
@@ -136,15 +137,15 @@ func (l *Listener) look() {
 		}
 		if err := l.remake(); err == nil {
 			said = ""
-			l.log.Warn("the socket was removed: made it again", zap.String("socket", l.path))
+			l.log.Warn("the socket was removed: the owner has made it again", zap.String("socket", l.path))
 		} else if why := fmt.Sprint(err); why != said {
 			said = why
-			l.log.Error("the socket was removed, and cannot be made again: no mount can attach", zap.Error(err))
+			l.log.Error("the socket was removed, and cannot be made again: no mount can attach; the owner tries again", zap.Error(err))
 		}
 	}
 }
 
-// remake makes the socket again, and its directory and its lock where these are gone as well.
+// remake makes the socket again, with its directory and lock if these are gone as well.
 func (l *Listener) remake() error {
 	p, err := openPlace(l.path)
 	if err != nil {
@@ -168,10 +169,10 @@ func (l *Listener) remake() error {
 	}
 	old := l.mu.l
 	l.mu.l, l.mu.place = next, p
-	return old.Close() // Serve goes on with the next
+	return old.Close() // Serve goes on with the new one
 }
 
-// listener returns where to accept; nil after Close.
+// listener returns the listener to accept from, or nil after Close.
 func (l *Listener) listener() *net.UnixListener {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -181,7 +182,7 @@ func (l *Listener) listener() *net.UnixListener {
 	return l.mu.l
 }
 
-// Serve answers those who connect, until Close.
+// Serve answers connecting processes until Close.
 func (l *Listener) Serve(h Handler) error {
 	l.wg.Go(l.look) // ends with Close
 	for {
@@ -191,16 +192,16 @@ func (l *Listener) Serve(h Handler) error {
 		}
 		c, err := from.AcceptUnix()
 		switch {
-		case errors.Is(err, net.ErrClosed): // by Close, or there is another one
+		case errors.Is(err, net.ErrClosed): // closed by Close, or replaced by remake
 		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM):
 			l.log.Error("accept", zap.Error(err))
-			if !l.wait(time.Second) { // until somebody leaves
+			if !l.wait(time.Second) { // until a connection ends
 				return nil
 			}
 		case err != nil:
 			return fmt.Errorf("accept at %s: %w", l.path, err)
 		case !l.add(c):
-			l.rarely.Warn("refused a connection: there are too many", zap.Int("limit", maxConnections))
+			l.rarely.Warn("refused a connection: too many are open", zap.Int("limit", maxConnections))
 			c.Close()
 		default:
 			l.wg.Go(func() { // ends with the connection, at the latest upon Close
@@ -211,7 +212,7 @@ func (l *Listener) Serve(h Handler) error {
 	}
 }
 
-// wait waits, and reports whether the listener is still open.
+// wait waits for d, and reports whether the listener is still open.
 func (l *Listener) wait(d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -222,7 +223,7 @@ func (l *Listener) wait(d time.Duration) bool {
 	return l.ctx.Err() == nil // both may have happened
 }
 
-// Close detaches all mounts, which wait for the next owner then, and removes the socket.
+// Close detaches all mounts and removes the socket. The mounts then wait for the next owner.
 func (l *Listener) Close() error {
 	l.mu.Lock()
 	if l.mu.closed {
@@ -232,18 +233,18 @@ func (l *Listener) Close() error {
 	l.mu.closed = true
 	l.cancel()
 	for c := range l.mu.conns {
-		_ = c.CloseRead() // wakes the reader; one that has ended needs none
+		_ = c.CloseRead() // wakes the reader; an ended one needs none
 	}
 	err := l.mu.l.Close()
 	l.mu.Unlock()
 	l.wg.Wait()
-	if p := l.mu.place; p != nil { // nobody changes it any more
+	if p := l.mu.place; p != nil { // constant from here on
 		err = errors.Join(err, p.remove(), p.close())
 	}
 	return err
 }
 
-// add notes a connection, unless there are too many, or none are wanted any more.
+// add notes a connection. It reports false if there are too many, or after Close.
 func (l *Listener) add(c *net.UnixConn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -262,7 +263,7 @@ func (l *Listener) drop(c *net.UnixConn) {
 	c.Close()
 }
 
-// enter counts a mount, unless there are too many.
+// enter counts a mount. It reports false if there are too many.
 func (l *Listener) enter() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -286,7 +287,7 @@ func (l *Listener) serve(w wire, h Handler) {
 	who, err := admit(w.c)
 	if err != nil {
 		l.rarely.Warn("refused a connection", zap.Error(err))
-		_ = w.send(Greeting{Version: version, Error: err.Error()}, l.due()) // it may have gone
+		_ = w.send(Greeting{Version: version, Error: err.Error()}, l.due()) // the other side may be gone
 		return
 	}
 	hello := Greeting{Version: version, Features: knownFeatures, PID: os.Getpid(), Release: l.o.Release}
@@ -296,7 +297,7 @@ func (l *Listener) serve(w wire, h Handler) {
 	q, fds, err := l.ask(w)
 	switch {
 	case err == io.EOF:
-		return // it only wanted to know whether we are here
+		return // it only checked that an owner is here
 	case err != nil:
 	case q.Do == doAttach:
 		l.attach(w, h, who, q, fds)
@@ -307,13 +308,13 @@ func (l *Listener) serve(w wire, h Handler) {
 		}
 	default:
 		closeAll(fds)
-		err = fmt.Errorf("%w: %.64q is nothing to ask for, with %d descriptors", ErrMalformed, q.Do, len(fds))
+		err = fmt.Errorf("%w: %.64q is no request, with %d descriptors", ErrMalformed, q.Do, len(fds))
 	}
 	l.rarely.Warn("refused a request", zap.Int32("pid", who.Pid), zap.Error(err))
-	_ = w.send(answer{Error: err.Error()}, l.due()) // it may have gone
+	_ = w.send(answer{Error: err.Error()}, l.due()) // the other side may be gone
 }
 
-// ask reads what the other side wants.
+// ask reads the request of the other side.
 func (l *Listener) ask(w wire) (q *question, fds []int, err error) {
 	q = &question{}
 	if fds, err = w.receive(q, l.due()); err != nil {
@@ -332,7 +333,7 @@ func (l *Listener) attach(w wire, h Handler, who *unix.Ucred, q *question, fds [
 	m, err := l.begin(h, who, q, fds)
 	if err != nil {
 		l.rarely.Warn("refused a mount", zap.Int32("pid", who.Pid), zap.Error(err))
-		_ = w.send(answer{Error: err.Error()}, l.due()) // it may have gone
+		_ = w.send(answer{Error: err.Error()}, l.due()) // the other side may be gone
 		return
 	}
 	defer l.leave()
@@ -346,7 +347,7 @@ func (l *Listener) attach(w wire, h Handler, who *unix.Ucred, q *question, fds [
 	m.Detach()
 	log.Info("mount detached", zap.Error(err))
 	if err == nil {
-		_ = w.send(answer{Do: doDetached}, l.due()) // it may not wait for that
+		_ = w.send(answer{Do: doDetached}, l.due()) // the other side may not wait for it
 	}
 }
 
@@ -376,15 +377,15 @@ func (l *Listener) begin(h Handler, who *unix.Ucred, q *question, fds []int) (Mo
 	return m, err
 }
 
-// follow waits until the mount process asks to be detached, which is no error, goes, or has
-// no mount any more.
+// follow waits until the mount process asks to be detached, ends, or has no mount any more. The
+// first is no error.
 func (l *Listener) follow(w wire, m Mount) error {
 	ended := make(chan struct{})
 	defer close(ended)
 	go func() { // ends with follow
 		select {
 		case <-m.Done():
-			_ = w.c.CloseRead() // wakes the reader, if it is not gone
+			_ = w.c.CloseRead() // wakes the reader, if it lives
 		case <-ended:
 		}
 	}()

@@ -10,25 +10,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mark tells other processes of this machine that a mount has a living process. A mount that hangs
-// cannot be asked that, and the number of a process that does not end (a thread of it may be stuck in
-// the kernel) says nothing. It is a file with a lock that ends with the process; several
-// processes may hold it, as both do in a takeover.
+// Mark tells other processes of this machine that a mount has a living process. A mount that
+// hangs cannot be asked. The process number does not help: a process with a thread stuck in the
+// kernel does not end. A Mark is a file with a lock that ends with the process. Several
+// processes may hold the lock, as both do in a takeover.
 type Mark struct {
 	p *place
 	f *os.File
 }
 
-// MarkPath is where the mount of that minor number has its mark, in the directory of the owner's
-// socket.
+// MarkPath returns the path of the mark of the mount with a minor number, in the directory of
+// the owner's socket.
 func MarkPath(defaultPath, minor string) string {
 	return filepath.Join(filepath.Dir(defaultPath), "mount-"+minor+".mark")
 }
 
-// markText is what a mark says: whose it is, and of which mount, because minor numbers are used again.
+// markText is the content of a mark: the process, and the id and the path of the mount, because
+// minor numbers are reused.
 const markText = "%d %d %q\n"
 
-// NewMark marks the mount that the mount table has with that id at point as served by this process.
+// NewMark marks the mount with that id at point in the mount table as served by this process.
 func NewMark(path string, id int, point string) (*Mark, error) {
 	p, err := openPlace(path)
 	if err != nil {
@@ -39,7 +40,7 @@ func NewMark(path string, id int, point string) (*Mark, error) {
 		return nil, errors.Join(&os.PathError{Op: "open", Path: path, Err: err}, p.close())
 	}
 	m := &Mark{p, os.NewFile(uintptr(fd), path)}
-	if err := unix.Flock(fd, unix.LOCK_SH); err != nil { // nobody has it alone for longer than to look
+	if err := unix.Flock(fd, unix.LOCK_SH); err != nil { // others hold it exclusively only for a look
 		return nil, errors.Join(&os.PathError{Op: "flock", Path: path, Err: err}, m.f.Close(), p.close())
 	}
 	err = m.f.Truncate(0)
@@ -52,10 +53,10 @@ func NewMark(path string, id int, point string) (*Mark, error) {
 	return m, nil
 }
 
-// Open opens the mark for Free, in whichever process.
+// Open opens the mark for Free, in any process.
 func (m *Mark) Open() (*os.File, error) { return os.Open(fmt.Sprintf("/proc/self/fd/%d", m.f.Fd())) }
 
-// Close removes the mark, unless another process has it, too.
+// Close removes the mark, unless another process holds it, too.
 func (m *Mark) Close() error {
 	if m == nil {
 		return nil
@@ -67,15 +68,15 @@ func (m *Mark) Close() error {
 	return errors.Join(err, m.f.Close(), m.p.close())
 }
 
-// Abandoned reports whether the mount that the mount table has with that id at point was served by
-// a process that is dead. It is false where nothing is known.
+// Abandoned reports whether a dead process served the mount with that id at point in the mount
+// table. It is false if nothing is known.
 func Abandoned(path string, id int, point string) bool {
 	pid, free := readMark(path, id, point)
 	return pid != 0 && free
 }
 
-// Server returns the process that serves the mount that the mount table has with that id at point; 0 if nothing
-// is known, or the process is dead.
+// Server returns the process that serves the mount with that id at point in the mount table. It
+// is 0 if nothing is known, or the process is dead.
 func Server(path string, id int, point string) int {
 	pid, free := readMark(path, id, point)
 	if free {
@@ -84,7 +85,7 @@ func Server(path string, id int, point string) int {
 	return pid
 }
 
-// readMark returns the process that marked the mount, 0 if none has, and whether the mark is free.
+// readMark returns the process that marked the mount, or 0, and whether the mark is free.
 func readMark(path string, id int, point string) (pid int, free bool) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -99,13 +100,13 @@ func readMark(path string, id int, point string) (pid int, free bool) {
 	return pid, Free(f)
 }
 
-// Free reports whether no living process has the mark that f has open. The lock of a process that was killed
-// stays while a thread of it is stuck that shares the descriptors.
+// Free reports whether no living process holds the mark open in f. The lock of a killed process
+// stays while one of its threads that shares the descriptors is stuck.
 func Free(f *os.File) bool {
 	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil || heldByZombies(f)
 }
 
-// heldByZombies reports whether there are processes with a lock of f, and all of them are zombies.
+// heldByZombies reports whether processes hold a lock on f and all of them are zombies.
 func heldByZombies(f *os.File) bool {
 	var st unix.Stat_t
 	if unix.Fstat(int(f.Fd()), &st) != nil {
@@ -118,7 +119,7 @@ func heldByZombies(f *os.File) bool {
 	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
 	held := false
 	for line := range strings.Lines(string(text)) {
-		// 1: FLOCK ADVISORY READ 4711 00:1a:23 0 EOF
+		// For example: "1: FLOCK ADVISORY READ 4711 00:1a:23 0 EOF"
 		lock := strings.Fields(line)
 		if len(lock) < 6 || lock[1] != "FLOCK" || lock[5] != file {
 			continue
@@ -131,7 +132,7 @@ func heldByZombies(f *os.File) bool {
 	return held
 }
 
-// zombie reports whether the first thread of a process, which kvfs keeps to its end, has ended.
+// zombie reports whether the first thread of a process has ended. kvfs keeps it to the end.
 func zombie(pid string) bool {
 	text, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
 	if err != nil {

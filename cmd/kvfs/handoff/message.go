@@ -9,16 +9,16 @@ import (
 	"time"
 )
 
-// version of the protocol that this package speaks.
+// version is the version of the protocol that this package speaks.
 const version = 1
 
-// knownFeatures are the features of this side; there are none yet.
+// knownFeatures are the features of this side. There are none yet.
 var knownFeatures = []string{}
 
-// maxFeatures and maxFeature bound what the other side may list.
+// maxFeatures and maxFeature bound the list of the other side.
 const maxFeatures, maxFeature = 64, 64
 
-// What a mount may ask for.
+// What a mount may request.
 const (
 	doAttach   = "attach"
 	doStatus   = "status"
@@ -31,26 +31,26 @@ const (
 	doTakenBack = "taken back"
 )
 
-// MaxEpoch is the largest number that an owner may have among those of a mount.
+// MaxEpoch is the largest owner number of a mount.
 const MaxEpoch = 1<<22 - 1
 
-// Greeting is what an owner says of itself.
+// Greeting is the first message of an owner.
 type Greeting struct {
 	Version  int      `json:"version"`
 	Features []string `json:"features"` // once received: those that both sides know
 	PID      int      `json:"pid"`
 	Release  string   `json:"release"` // version of the program
 
-	Mount *Offered `json:"mount,omitempty"` // of a daemon that would hand its mount over
+	Mount *Offered `json:"mount,omitempty"` // of a daemon that can hand its mount over
 
-	Error string `json:"error,omitempty"` // why it does not listen to us
+	Error string `json:"error,omitempty"` // why the owner refuses to listen
 }
 
-// Request is what a mount says of itself, and hands over.
+// Request is the message with which a mount hands itself over.
 type Request struct {
 	Dir          string        `json:"dir"`     // mount point, as the mount process sees it
 	FSName       string        `json:"fs_name"` // first column of its mount table
-	Epoch        uint32        `json:"epoch"`   // number of this owner among those that the mount has had, from 1
+	Epoch        uint32        `json:"epoch"`   // number of this owner among the owners of the mount, from 1
 	Init         []byte        `json:"init,omitempty"`
 	AllowOther   bool          `json:"allow_other,omitempty"`
 	EntryTimeout time.Duration `json:"entry_timeout_ns,omitempty"`
@@ -60,8 +60,8 @@ type Request struct {
 	Release      string        `json:"release,omitempty"` // version of the program
 
 	Dev  *os.File `json:"-"` // required
-	Spin *os.File `json:"-"` // a second way to the same; nil: none
-	Proc *os.File `json:"-"` // the root of a procfs that knows the mount's processes; nil: none
+	Spin *os.File `json:"-"` // a clone of Dev, or nil
+	Proc *os.File `json:"-"` // the root of a procfs that has the mount's processes, or nil
 
 	// Once received:
 	Features []string `json:"-"` // those that both sides know
@@ -78,9 +78,9 @@ func (r *Request) Close() {
 	}
 }
 
-// Attached is what an owner answers to a mount that it serves from now on.
+// Attached is the owner's answer to a mount that it serves from now on.
 type Attached struct {
-	Init      []byte `json:"init,omitempty"` // to be kept for the next owner
+	Init      []byte `json:"init,omitempty"` // for the next owner
 	ReadPath  string `json:"read_path"`
 	WritePath string `json:"write_path"`
 	MemoryDir string `json:"memory_dir"`
@@ -91,7 +91,7 @@ type question struct {
 	Version     int      `json:"version"`
 	Features    []string `json:"features"`
 	Do          string   `json:"do"`
-	Descriptors []string `json:"descriptors,omitempty"` // what each of those is that came along
+	Descriptors []string `json:"descriptors,omitempty"` // the names of the descriptors that came along, in order
 	Attach      *Request `json:"attach,omitempty"`
 
 	Release string `json:"release,omitempty"` // with doTakeover: version of the program
@@ -105,7 +105,7 @@ type answer struct {
 	Error    string    `json:"error,omitempty"`
 
 	Handed      *Handed  `json:"handed,omitempty"`
-	Descriptors []string `json:"descriptors,omitempty"` // what each of those is that came along
+	Descriptors []string `json:"descriptors,omitempty"` // the names of the descriptors that came along, in order
 }
 
 // Names of descriptors.
@@ -115,7 +115,7 @@ const (
 	nameProc = "proc"
 )
 
-// descriptors lists what r hands over, and its names.
+// descriptors returns the descriptors that r hands over, and their names.
 func (r *Request) descriptors() (files []*os.File, names []string) {
 	for _, d := range []struct {
 		file *os.File
@@ -128,7 +128,7 @@ func (r *Request) descriptors() (files []*os.File, names []string) {
 	return files, names
 }
 
-// take gives r the descriptors that came with it. They are r's then, or closed.
+// take gives r the descriptors that came with it. r owns them then, or they are closed.
 func (r *Request) take(fds []int, names []string) (err error) {
 	defer func() {
 		if err != nil {
@@ -155,7 +155,7 @@ func (r *Request) take(fds []int, names []string) (err error) {
 	return nil
 }
 
-// place returns where the descriptor of a name belongs.
+// place returns the field for the descriptor with a name.
 func (r *Request) place(name string) (**os.File, error) {
 	place, ok := map[string]**os.File{nameDev: &r.Dev, nameSpin: &r.Spin, nameProc: &r.Proc}[name]
 	switch {

@@ -18,10 +18,10 @@ type Offer struct {
 	mount   Offered
 	release string
 	log     *zap.Logger
-	rarely  *zap.Logger // for what others can cause as often as they like
+	rarely  *zap.Logger // for lines that other processes can cause at will
 	place   *place
 	l       *net.UnixListener
-	heirs   chan *Heir // one at most
+	heirs   chan *Heir // at most one
 	done    chan struct{}
 	wg      sync.WaitGroup
 
@@ -36,9 +36,9 @@ type Offer struct {
 // maxOffers bounds the connections to an Offer.
 const maxOffers = 16
 
-// NewOffer makes the socket, in a directory that is made if it is absent and has to be ours
-// alone. What lies there is replaced: the path is that of this mount alone. Who connects is
-// answered until Close.
+// NewOffer makes the socket. It makes the directory if it is absent; the directory must be ours
+// alone. It replaces an existing socket: the path belongs to this mount alone. Connecting
+// processes are answered until Close.
 func NewOffer(path, release string, mount Offered, log *zap.Logger) (*Offer, error) {
 	if log == nil {
 		log = zap.NewNop()
@@ -60,11 +60,11 @@ func NewOffer(path, release string, mount Offered, log *zap.Logger) (*Offer, err
 	return o, nil
 }
 
-// Path is where the socket is.
+// Path returns the path of the socket.
 func (o *Offer) Path() string { return o.place.path }
 
-// Heir gets the process that asks for the mount. There is no second one; without an offer there is
-// none.
+// Heir delivers the process that asks for the mount, at most one. The channel is nil for a nil
+// Offer.
 func (o *Offer) Heir() <-chan *Heir {
 	if o == nil {
 		return nil
@@ -72,7 +72,7 @@ func (o *Offer) Heir() <-chan *Heir {
 	return o.heirs
 }
 
-// Close removes the socket. An heir that nobody has taken note of is refused.
+// Close removes the socket. It refuses an heir that was not received.
 func (o *Offer) Close() error {
 	if o == nil {
 		return nil
@@ -85,7 +85,7 @@ func (o *Offer) Close() error {
 	o.mu.closed = true
 	close(o.done)
 	for c := range o.mu.conns {
-		_ = c.CloseRead() // wakes the reader; one that has ended needs none
+		_ = c.CloseRead() // wakes the reader; an ended one needs none
 	}
 	o.mu.Unlock()
 	err := errors.Join(o.l.Close(), o.place.remove())
@@ -98,8 +98,8 @@ func (o *Offer) Close() error {
 	return errors.Join(err, o.place.close())
 }
 
-// acceptPause is how long nobody is accepted after that has failed: for want of descriptors, say, of
-// which nothing tells when there are some again.
+// acceptPause is the pause after a failed accept, for example without free descriptors. No
+// event tells when there are some again.
 const acceptPause = 100 * time.Millisecond
 
 func (o *Offer) serve() {
@@ -111,7 +111,7 @@ func (o *Offer) serve() {
 		case err != nil:
 			if why := fmt.Sprint(err); why != said {
 				said = why
-				o.log.Error("no takeover is possible for now: accept", zap.Error(err))
+				o.log.Error("accept failed: no takeover is possible for now", zap.Error(err))
 			}
 			t := time.NewTimer(acceptPause)
 			select {
@@ -138,7 +138,7 @@ func (o *Offer) add(c *net.UnixConn) bool {
 	return true
 }
 
-// answer greets, and takes note of who asks for the mount.
+// answer greets, and notes a process that asks for the mount.
 func (o *Offer) answer(c *net.UnixConn) {
 	h, err := o.ask(c)
 	if err == nil {
@@ -149,15 +149,15 @@ func (o *Offer) answer(c *net.UnixConn) {
 	o.mu.Unlock()
 	switch {
 	case err == io.EOF:
-		c.Close() // it only looked, or was not content with what it saw
+		c.Close() // it only looked, or did not accept the greeting
 	case err != nil:
 		o.rarely.Warn("refused a takeover", zap.Error(err))
-		_ = wire{c}.send(answer{Error: err.Error()}, time.Now().Add(patience)) // it may have gone
+		_ = wire{c}.send(answer{Error: err.Error()}, time.Now().Add(patience)) // the other side may be gone
 		c.Close()
 	}
 }
 
-// accept makes h the one that gets the mount.
+// accept makes h the heir.
 func (o *Offer) accept(h *Heir) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -169,15 +169,15 @@ func (o *Offer) accept(h *Heir) error {
 		err = errors.New("another process takes over already")
 	default:
 		o.mu.asked = true
-		delete(o.mu.conns, h.w.c) // the heir's from now on: Close must not end it
-		o.heirs <- h              // has room: there is no other
+		delete(o.mu.conns, h.w.c) // the heir owns it now: Close must not end it
+		o.heirs <- h              // has room: this is the only heir
 		return nil
 	}
 	unix.Close(h.pidfd)
 	return err
 }
 
-// ask says what is offered, and reads whether it is wanted.
+// ask sends the offer, and reads whether the other side wants it.
 func (o *Offer) ask(c *net.UnixConn) (*Heir, error) {
 	w := wire{c}
 	who, err := admit(c)
@@ -198,7 +198,7 @@ func (o *Offer) ask(c *net.UnixConn) (*Heir, error) {
 		return nil, err
 	}
 	if q.Do != doTakeover || len(fds) > 0 {
-		return nil, fmt.Errorf("%w: %.64q is nothing to ask for here", ErrMalformed, q.Do)
+		return nil, fmt.Errorf("%w: %.64q is no request to this socket", ErrMalformed, q.Do)
 	}
 	pidfd, err := process(c)
 	if err != nil {

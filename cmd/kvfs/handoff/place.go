@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DefaultPath is the socket of the user of this process: in /run/kvfs as root, else below
-// XDG_RUNTIME_DIR, whose value is given. It is empty where that is needed and empty.
+// DefaultPath returns the socket of the user of this process: in /run/kvfs for root, else below
+// runtimeDir, the value of XDG_RUNTIME_DIR. It returns "" if that is empty.
 func DefaultPath(runtimeDir string) string {
 	switch {
 	case os.Geteuid() == 0:
@@ -25,18 +25,18 @@ func DefaultPath(runtimeDir string) string {
 	return ""
 }
 
-// place is the directory of a socket, held open: all is done by way of it, so that nobody can
-// put another in its place.
+// place is the directory of a socket, held open. Every operation goes through its descriptor,
+// so that no other process can exchange the directory.
 type place struct {
-	dir  int    // descriptor
+	dir  int    // descriptor of the directory
 	lock int    // descriptor of the locked file; -1: not locked
 	path string // of the socket, for messages
 	name string // of the socket in dir
-	made uint64 // inode of the socket that listen has made; 0: none yet
+	made uint64 // inode of the socket that listen has made, or 0
 }
 
-// openPlace opens the directory of the socket at path, and makes it, and the one above it,
-// where they are absent.
+// openPlace opens the directory of the socket at path. It makes the directory and the one above
+// it if they are absent.
 func openPlace(path string) (*place, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -65,7 +65,7 @@ func openPlace(path string) (*place, error) {
 	return p, nil
 }
 
-// check fails unless the directory is ours alone, and nobody else can rename it away.
+// check fails unless the directory is ours alone, and no other user can rename it.
 func (p *place) check(dir string) error {
 	var st, above unix.Stat_t
 	if err := unix.Fstat(p.dir, &st); err != nil {
@@ -90,7 +90,7 @@ func (p *place) check(dir string) error {
 	return nil
 }
 
-// claim takes the lock, for which it waits that long, and removes what a dead owner has left.
+// claim takes the lock, for which it waits that long, and removes the socket of a dead owner.
 func (p *place) claim(wait time.Duration) error {
 	name := p.name + ".lock"
 	fd, err := unix.Openat(p.dir, name, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
@@ -112,7 +112,7 @@ func (p *place) claim(wait time.Duration) error {
 	if st.Mode&unix.S_IFMT != unix.S_IFSOCK {
 		return fmt.Errorf("%w: %s is there and is no socket", ErrPlace, p.path)
 	}
-	// Whoever locks nothing may still listen.
+	// A process without the lock may still listen.
 	c, err := net.Dial("unix", p.address())
 	if err == nil {
 		c.Close()
@@ -124,12 +124,11 @@ func (p *place) claim(wait time.Duration) error {
 	return p.remove()
 }
 
-// lockTime is how long a second owner waits for the first to end: one that was killed takes a
-// moment, in which the kernel closes its files.
+// lockTime is how long a second owner waits for the first to end. The kernel takes a moment to
+// close the files of a killed process.
 const lockTime = 2 * time.Second
 
-// lock locks a file. There is no event for a lock that becomes free, other than a call that
-// cannot be ended.
+// lock locks a file. It polls: the only call that waits for a lock cannot be ended.
 func lock(fd int, wait time.Duration) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -147,8 +146,8 @@ func lock(fd int, wait time.Duration) error {
 	}
 }
 
-// address names the socket by way of the directory's descriptor. That is short, too: the
-// kernel takes 107 bytes.
+// address returns the address of the socket through the directory's descriptor. That is also
+// short: the kernel takes 107 bytes.
 func (p *place) address() string {
 	return filepath.Join("/proc/self/fd", strconv.Itoa(p.dir), p.name)
 }
@@ -160,7 +159,7 @@ func (p *place) listen() (*net.UnixListener, error) {
 		return nil, fmt.Errorf("listen at %s: %w", p.path, err)
 	}
 	l.SetUnlinkOnClose(false) // remove does it
-	// Nobody else gets this far before: the directory is ours alone.
+	// No other user gets here before the chmod: the directory is ours alone.
 	if err := unix.Fchmodat(p.dir, p.name, 0o600, 0); err != nil {
 		return nil, errors.Join(&os.PathError{Op: "chmod", Path: p.path, Err: err}, l.Close(), p.remove())
 	}
@@ -172,14 +171,14 @@ func (p *place) listen() (*net.UnixListener, error) {
 	return l, nil
 }
 
-// intact reports whether who goes by the path finds the socket that listen has made.
+// intact reports whether the path leads to the socket that listen has made.
 func (p *place) intact() bool {
 	var st unix.Stat_t
 	return unix.Lstat(p.path, &st) == nil && st.Ino == p.made
 }
 
-// remove removes the socket: once there is one of ours, no other, which another process may have put
-// in its place.
+// remove removes the socket. After listen it removes only the socket of listen, not one that
+// another process has put in its place.
 func (p *place) remove() error {
 	var st unix.Stat_t
 	if p.made != 0 && (unix.Fstatat(p.dir, p.name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil || st.Ino != p.made) {
@@ -191,7 +190,7 @@ func (p *place) remove() error {
 	return nil
 }
 
-// close gives up the lock, and the descriptors.
+// close gives up the lock and the descriptors.
 func (p *place) close() error {
 	var err error
 	if p.lock >= 0 {

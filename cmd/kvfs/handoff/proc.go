@@ -10,9 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OpenProc opens the root of a procfs in which the processes have the numbers that they have
-// for this one: /proc, or, where that belongs to an outer pid name space, one that is
-// mounted nowhere.
+// OpenProc opens the root of a procfs that numbers processes as this process sees them: /proc,
+// or, if /proc belongs to an outer pid name space, a new procfs without a mount point.
 func OpenProc() (*os.File, error) {
 	fd, err := unix.Open("/proc", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err == nil {
@@ -51,7 +50,8 @@ func ownProc(dir string) (bool, error) {
 	return found && len(strings.Fields(line)) == 1, nil
 }
 
-// CheckProc fails for what is no procfs: to ask that about processes could take forever.
+// CheckProc fails unless proc is a procfs: questions about processes to another file system
+// could take forever.
 func CheckProc(proc *os.File) error {
 	raw, err := proc.SyscallConn()
 	if err != nil {

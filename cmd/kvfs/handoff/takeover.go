@@ -12,50 +12,50 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Offered is what a daemon says of the mount that it would hand over: what the next one cannot
+// Offered describes the mount that a daemon offers: the settings that the next daemon cannot
 // change.
 type Offered struct {
 	Dir        string `json:"dir"`
 	FSName     string `json:"fs_name"`
 	AllowOther bool   `json:"allow_other,omitempty"`
 	MaxWrite   int    `json:"max_write"`
-	MemoryDir  string `json:"memory_dir,omitempty"` // as it was configured, but absolute
-	MemoryAt   string `json:"memory_at,omitempty"`  // where that has put it
-	RootMode   uint32 `json:"root_mode"`            // of the directory that is mounted over
+	MemoryDir  string `json:"memory_dir,omitempty"` // as configured, but absolute
+	MemoryAt   string `json:"memory_at,omitempty"`  // the directory that this resulted in
+	RootMode   uint32 `json:"root_mode"`            // of the mount point
 	RootUID    uint32 `json:"root_uid"`
 	RootGID    uint32 `json:"root_gid"`
-	Epoch      uint32 `json:"epoch"`               // of the daemon that offers
-	EndsWith   int    `json:"ends_with,omitempty"` // process, the kvfs run, with which the mount is to end; 0: none
+	Epoch      uint32 `json:"epoch"`               // of the offering daemon
+	EndsWith   int    `json:"ends_with,omitempty"` // the kvfs run whose end unmounts the mount; 0: none
 
-	Patience time.Duration `json:"patience_ns"` // the longest time that it takes to let go
+	Patience time.Duration `json:"patience_ns"` // the longest time for letting go of the mount
 }
 
-// Handed is a mount that goes over from one daemon to the next.
+// Handed is a mount on its way from one daemon to the next.
 type Handed struct {
 	Init  []byte   `json:"init"`
 	Epoch uint32   `json:"epoch"`           // of the next daemon
-	Stale []uint32 `json:"stale,omitempty"` // threads that are about to open something else than they asked for
+	Stale []uint32 `json:"stale,omitempty"` // threads that got ESTALE and are about to open another file
 
 	Dev  *os.File `json:"-"` // required
-	Spin *os.File `json:"-"` // a second way to the same; nil: none
+	Spin *os.File `json:"-"` // a clone of Dev, or nil
 }
 
-// TakeoverPath is the socket at which the daemon of a mount offers it, by the minor number of the
-// mount's device; DefaultPath says where.
+// TakeoverPath returns the socket at which the daemon of a mount offers it, by the minor number
+// of the mount's device and DefaultPath.
 func TakeoverPath(defaultPath, minor string) string {
 	return filepath.Join(filepath.Dir(defaultPath), "mount-"+minor+".sock")
 }
 
-// Predecessor is the daemon that has handed its mount over. It stays, without the mount, until it
-// hears how that went.
+// Predecessor is the daemon that has handed its mount over. It stays, without the mount, until
+// it hears the outcome.
 type Predecessor struct {
 	w     wire
-	pidfd int // tells when it has ended
+	pidfd int // pidfd
 }
 
-// TakeOver asks the daemon at the other end for its mount. It waits for as long as that says that it
-// takes, and until ctx ends. If it fails the daemon goes on, or takes up again what it had begun to
-// let go of. The connection is the predecessor's from now on, or closed.
+// TakeOver asks the daemon at the other end for its mount. It waits until ctx ends, and at most
+// for the time that the daemon has announced. If it fails, the daemon goes on, or takes the
+// mount back. The connection belongs to the Predecessor from now on, or is closed.
 func (c *Conn) TakeOver(ctx context.Context, release string) (*Predecessor, *Handed, error) {
 	if c.greeting.Mount == nil {
 		return nil, nil, errors.Join(fmt.Errorf("%w: it offers no mount", ErrRefused), c.Close())
@@ -69,7 +69,7 @@ func (c *Conn) TakeOver(ctx context.Context, release string) (*Predecessor, *Han
 	var a answer
 	var fds []int
 	err = c.w.send(question{Version: version, Features: knownFeatures, Do: doTakeover, Release: release}, time.Now().Add(patience))
-	if err == nil || errors.Is(err, ErrEnded) { // it may have said why it ended
+	if err == nil || errors.Is(err, ErrEnded) { // the daemon may have said why it ended
 		err = c.until(ctx, func() (err error) {
 			fds, err = c.w.receive(&a, time.Time{})
 			return err
@@ -86,7 +86,7 @@ func (c *Conn) TakeOver(ctx context.Context, release string) (*Predecessor, *Han
 		closeAll(fds)
 		err = fmt.Errorf("%w: the daemon's answer", ErrMalformed)
 	default:
-		if err = a.Handed.take(fds, a.Descriptors); err == nil && ctx.Err() != nil { // nothing can be heard any more
+		if err = a.Handed.take(fds, a.Descriptors); err == nil && ctx.Err() != nil { // the connection is closed for reading already
 			a.Handed.close()
 			err = ctx.Err()
 		}
@@ -98,7 +98,7 @@ func (c *Conn) TakeOver(ctx context.Context, release string) (*Predecessor, *Han
 	return &Predecessor{c.w, pidfd}, a.Handed, nil
 }
 
-// take gives h the descriptors that came with it. They are h's then, or closed.
+// take gives h the descriptors that came with it. h owns them then, or they are closed.
 func (h *Handed) take(fds []int, names []string) error {
 	var r Request
 	if err := r.take(fds, names); err != nil {
@@ -120,15 +120,16 @@ func (h *Handed) close() {
 	}
 }
 
-// Serving says that all is well, upon which the predecessor ends.
+// Serving reports success to the predecessor, which then ends.
 func (p *Predecessor) Serving() error {
 	err := p.w.send(question{Version: version, Do: doServing}, time.Now().Add(patience))
 	return errors.Join(err, p.Close())
 }
 
-// Failed says why the mount is not answered here, when nothing of it is in use any more. It
-// returns nil if the predecessor answers it again, and ErrRefused if it has taken the mount away
-// itself. With any other error it may still do one or the other, unless it has ended (Ended).
+// Failed tells the predecessor why this process does not answer the mount. Call it when nothing
+// of the mount is in use any more. It returns nil if the predecessor answers the mount again,
+// and ErrRefused if the predecessor has unmounted. After any other error the predecessor may
+// still do either, unless it has ended (Ended).
 func (p *Predecessor) Failed(ctx context.Context, why error) error {
 	text := why.Error()
 	if err := p.w.send(question{Version: version, Do: doFailed, Error: text[:min(len(text), maxReason)]}, time.Now().Add(patience)); err != nil {
@@ -163,7 +164,7 @@ func (p *Predecessor) Close() error {
 	return err
 }
 
-// maxReason bounds what is said of a failure, in bytes.
+// maxReason bounds the text of a failure, in bytes.
 const maxReason = 4 << 10
 
 // Heir is a process that asks for the mount.
@@ -172,20 +173,20 @@ type Heir struct {
 	Release string // version of its program
 
 	w     wire
-	pidfd int // tells when it has ended
+	pidfd int // pidfd
 }
 
-// HandOver gives it the mount. Copies of the descriptors travel. It is called when nothing of the
-// mount is in use any more.
+// HandOver gives the heir the mount. Copies of the descriptors travel. Call it when nothing of
+// the mount is in use any more.
 func (h *Heir) HandOver(m *Handed) error {
 	r := Request{Dev: m.Dev, Spin: m.Spin}
 	files, names := r.descriptors()
 	return h.w.send(answer{Handed: m, Descriptors: names}, time.Now().Add(patience), files...)
 }
 
-// Outcome waits until the heir answers the mount, and returns nil then. With any other error than
-// that of ctx it uses nothing of the mount any more, or has taken more than a moment to end after its
-// connection has.
+// Outcome waits until the heir answers the mount, and then returns nil. After an error other
+// than that of ctx the heir no longer uses the mount, or it has not ended within endTime of its
+// connection.
 func (h *Heir) Outcome(ctx context.Context) error {
 	var q question
 	c := Conn{w: h.w}
@@ -208,7 +209,7 @@ func (h *Heir) Outcome(ctx context.Context) error {
 	return fmt.Errorf("the next daemon ended before it answered: %w", err)
 }
 
-// Kill ends the heir, which has had its time, and waits until it has ended.
+// Kill kills the heir, whose time is up, and waits until it has ended.
 func (h *Heir) Kill() error {
 	if err := unix.PidfdSendSignal(h.pidfd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 		return os.NewSyscallError("kill the next daemon", err)
@@ -219,15 +220,15 @@ func (h *Heir) Kill() error {
 	return nil
 }
 
-// Refuse says why the heir does not get the mount.
+// Refuse tells the heir why it does not get the mount.
 func (h *Heir) Refuse(why error) {
-	_ = h.w.send(answer{Error: why.Error()}, time.Now().Add(patience)) // it may have gone
+	_ = h.w.send(answer{Error: why.Error()}, time.Now().Add(patience)) // the heir may be gone
 	h.Close()
 }
 
-// TakenBack says that the mount is answered here again.
+// TakenBack tells the heir that this process answers the mount again.
 func (h *Heir) TakenBack() {
-	_ = h.w.send(answer{Do: doTakenBack}, time.Now().Add(patience)) // it may have gone
+	_ = h.w.send(answer{Do: doTakenBack}, time.Now().Add(patience)) // the heir may be gone
 	h.Close()
 }
 

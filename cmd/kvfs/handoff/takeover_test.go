@@ -225,7 +225,7 @@ func TestOfferAfterFailedAccept(t *testing.T) {
 // of two, and one who comes when the daemon stops.
 func TestTakeOverRefused(t *testing.T) {
 	o, path := offer(t)
-	if text, err := dialOffer(t, path).Status(t.Context()); err != nil || !strings.Contains(string(text), "nothing to ask for here") {
+	if text, err := dialOffer(t, path).Status(t.Context()); err != nil || !strings.Contains(string(text), "is no request to this socket") {
 		t.Errorf("status: %s, %v", text, err)
 	}
 	first, second := dialOffer(t, path), dialOffer(t, path)
