@@ -95,7 +95,7 @@ func newCertsShowCommand() *cobra.Command {
 	}
 }
 
-// nodeOptions is what a name and what follows it ask for.
+// nodeOptions returns the options of a node: its name, then further names and addresses.
 func nodeOptions(words []string) pki.NodeOptions {
 	o := pki.NodeOptions{Name: words[0]}
 	for _, word := range words[1:] {
@@ -108,7 +108,7 @@ func nodeOptions(words []string) pki.NodeOptions {
 	return o
 }
 
-// parseNodes reads the values of --node. It fails with all that is wrong with them.
+// parseNodes reads the values of --node. It fails with every fault of them.
 func parseNodes(values []string) ([]pki.NodeOptions, error) {
 	var all []pki.NodeOptions
 	var errs []error
@@ -129,13 +129,13 @@ func parseNodes(values []string) ([]pki.NodeOptions, error) {
 	return all, errors.Join(errs...)
 }
 
-// certsInit makes a CA and the certificates of nodes, and says what to do with them.
+// certsInit makes a CA and the certificates of nodes, and prints what to do with them.
 func certsInit(w io.Writer, dir string, nodes []pki.NodeOptions) error {
 	if err := pki.CreateCA(dir, 0); err != nil {
 		return err
 	}
 	fmt.Fprintf(w, "Certificate authority of the cluster: %s\n", filepath.Join(dir, pki.CAFile))
-	fmt.Fprintf(w, "Its key stays here: whoever has it can join the cluster. %s\n", filepath.Join(dir, pki.CAKeyFile))
+	fmt.Fprintf(w, "Its key stays here. Everyone who has it can join the cluster: %s\n", filepath.Join(dir, pki.CAKeyFile))
 	if len(nodes) == 0 {
 		_, err := fmt.Fprintf(w, "\nNow make a certificate for each node: kvfs certs issue --dir %s NAME\n", dir)
 		return err
@@ -149,7 +149,7 @@ func certsInit(w io.Writer, dir string, nodes []pki.NodeOptions) error {
 	return nil
 }
 
-// certsIssue makes the certificate of a node, and says what to do with it.
+// certsIssue makes the certificate of a node, and prints what to do with it.
 func certsIssue(w io.Writer, dir string, o pki.NodeOptions) error {
 	if err := pki.Issue(dir, o); err != nil {
 		return err
@@ -190,8 +190,8 @@ func certsShow(w io.Writer, files []string, now time.Time) error {
 	return errors.Join(errs...)
 }
 
-// showCert prints one certificate. What a foreign one holds is quoted if it could
-// disturb a terminal.
+// showCert prints one certificate. It quotes text of a foreign one that could disturb a
+// terminal.
 func showCert(w io.Writer, c *x509.Certificate, now time.Time) error {
 	names := slices.Clone(c.DNSNames)
 	for _, ip := range c.IPAddresses {
@@ -213,7 +213,7 @@ func showCert(w io.Writer, c *x509.Certificate, now time.Time) error {
 	return t.Flush()
 }
 
-// usages says what a certificate may be used for, if that is limited.
+// usages returns the allowed uses of a certificate, or "" if they are not limited.
 func usages(c *x509.Certificate) string {
 	var names []string
 	for _, u := range c.ExtKeyUsage {
@@ -232,7 +232,7 @@ func usages(c *x509.Certificate) string {
 	return ", for " + strings.Join(names, ", ")
 }
 
-// timeLeft says how long a certificate counts.
+// timeLeft returns how long a certificate is still valid.
 func timeLeft(c *x509.Certificate, now time.Time) string {
 	left := c.NotAfter.Sub(now)
 	switch {

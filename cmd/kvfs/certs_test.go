@@ -90,7 +90,7 @@ func TestCertsRefuses(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{"certs"}, exit.Usage, "kvfs: which command? One of init, issue, show (see kvfs certs --help)\n"},
+		{[]string{"certs"}, exit.Usage, "kvfs: a command is missing: one of init, issue, show (see kvfs certs --help)\n"},
 		{[]string{"certs", "isue"}, exit.Usage, "kvfs: unknown command \"isue\"; did you mean \"issue\"?"},
 		{[]string{"certs", "init", "x"}, exit.Usage, "kvfs: unknown command \"x\" for \"kvfs certs init\""},
 		{[]string{"certs", "issue"}, exit.Usage, "kvfs: requires at least 1 arg(s)"},

@@ -30,8 +30,8 @@ func newConfigCommand() *cobra.Command {
 	return cmd
 }
 
-// newConfigLoadCommand returns a command that loads the configuration as mount
-// would, and does do with it. FILE is short for --config FILE.
+// newConfigLoadCommand returns a command that loads the configuration as mount would, and calls
+// do with it. FILE is short for --config FILE.
 func newConfigLoadCommand(name, short string, do func(*cobra.Command, *config.Config) error) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   name + " [FILE]",

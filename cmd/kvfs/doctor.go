@@ -17,7 +17,7 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/status"
 )
 
-// newDoctorCommand returns the commands that look at the machine for what is missing.
+// newDoctorCommand returns the commands that check what this machine lacks.
 func newDoctorCommand(m *rails.Machine) *cobra.Command {
 	doctor := &cobra.Command{
 		Use:   "doctor",
@@ -32,7 +32,7 @@ func newDoctorRDMACommand(m *rails.Machine) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rdma [--json] [flags] [DIR]",
 		Short: "Tell whether blocks of peers can be read by RDMA, and why not",
-		Long: "Without DIR, look for network cards and GPUs, plan with the same settings as kvfs mount, see what the process may do, and\n" +
+		Long: "Without DIR, look for network cards and GPUs, plan with the same settings as kvfs mount, check the permissions of this process, and\n" +
 			"read over each planned card from itself. With DIR, tell what the daemon of the mount there uses, and which peers its\n" +
 			"trial reads have reached. docs/rdma.md explains the output.\n\n" +
 			"Exit codes: 0 if RDMA can be used, with DIR: is used with all peers that are there; 1 if not; 3 if the configuration is\n" +
@@ -62,7 +62,7 @@ func newDoctorRDMACommand(m *rails.Machine) *cobra.Command {
 	return cmd
 }
 
-// reportMount tells what the daemon of a mount says.
+// reportMount returns the report of the daemon of a mount.
 func reportMount(m *rails.Machine, dir string) (*rails.Report, error) {
 	text, err := client.Status(dir, mounts.Timeout)
 	if err != nil {

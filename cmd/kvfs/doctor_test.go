@@ -62,7 +62,7 @@ func TestDoctorRDMAOfMount(t *testing.T) {
 	if code, _, errs := runCLI("doctor", "rdma", "--json", t.TempDir()+"/nothing"); code != exit.NotMount || !strings.Contains(errs, "is not a kvfs mount") {
 		t.Errorf("no directory: exit code %d, %s", code, errs)
 	}
-	if code, _, errs := runCLI("doctor"); code != exit.Usage || !strings.Contains(errs, "which command? One of rdma") {
+	if code, _, errs := runCLI("doctor"); code != exit.Usage || !strings.Contains(errs, "a command is missing: one of rdma") {
 		t.Errorf("alone: exit code %d, %s", code, errs)
 	}
 }

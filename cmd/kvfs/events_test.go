@@ -37,7 +37,7 @@ func TestEvents(t *testing.T) {
 		{args: "--event x /m", answers: []string{`{"error":"no such event","field":"/events/0"}`}, asked: []string{`{"events":["x"]}`},
 			err: "events of /m: no such event (field /events/0)", code: exit.Runtime},
 		{args: "/m", answers: []string{"?\n" + hold}, asked: []string{"{}"}, err: "events of /m: event of the daemon: ", code: exit.Runtime},
-		{args: "/m/g", err: "/m/g is not a kvfs mount: it is in the one at /m", code: exit.NotMount},
+		{args: "/m/g", err: "/m/g is not a kvfs mount: it is a directory in the mount /m", code: exit.NotMount},
 	})
 }
 

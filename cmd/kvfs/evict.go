@@ -26,7 +26,7 @@ func newEvictCommand(connect client.Connector) *cobra.Command {
 			"PATH is a block, or a directory for all blocks below it; - reads names from standard input,\n" +
 			"one a line, or each ended by a NUL byte with -0. All must be of one mount. With --all, every block\n" +
 			"of the tier at the mount DIR.\n\n" +
-			"What only this tier holds stays, unless --force is given: such a block is lost then. Blocks that\n" +
+			"A block that only this tier holds stays. With --force it is evicted, and lost. Blocks that\n" +
 			"are open, pinned or being written stay in any case. A block that another tier holds comes back\n" +
 			"from there when it is read.\n\n" +
 			"Exit codes: 0 also if blocks stayed; 1 if there is nothing at a PATH, or the daemon refused;\n" +
@@ -44,15 +44,15 @@ func newEvictCommand(connect client.Connector) *cobra.Command {
 	return cmd
 }
 
-// runEvict finds the mount, asks its daemon and prints what it says.
+// runEvict finds the mount, asks its daemon and prints the answer.
 func runEvict(cmd *cobra.Command, connect client.Connector, flags evictFlags, args []string) error {
 	switch {
 	case flags.Tier == "":
 		return usageError(cmd, "--tier is missing: memory or disk")
 	case flags.all && len(args) != 1:
-		return usageError(cmd, "--all wants one mount, %d given", len(args))
+		return usageError(cmd, "--all takes one mount, got %d", len(args))
 	case len(args) == 0:
-		return usageError(cmd, "which blocks? Name them, or give --all DIR")
+		return usageError(cmd, "no blocks are named: give PATH, or --all DIR")
 	}
 	c, err := connect()
 	if err != nil {
@@ -71,10 +71,10 @@ func runEvict(cmd *cobra.Command, connect client.Connector, flags evictFlags, ar
 	if err != nil {
 		return err
 	}
-	// The root of the mount stands for all.
+	// The root of the mount means all blocks.
 	root := slices.Contains(paths, ".")
 	if flags.all && !root {
-		return exit.With(exit.NotMount, fmt.Errorf("%s is not a kvfs mount: it is in the one at %s", args[0], mount))
+		return exit.With(exit.NotMount, fmt.Errorf("%s is not a kvfs mount: it is a directory in the mount %s", args[0], mount))
 	}
 	if root {
 		paths = nil

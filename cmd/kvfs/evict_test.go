@@ -67,7 +67,7 @@ func TestEvict(t *testing.T) {
 			err: `evict from /m: no tier "tape"`, code: exit.Runtime},
 		{args: "--tier memory --all /m", answer: "?", want: control.EvictRequest{Tier: "memory", All: true},
 			err: "evict from /m: answer of the daemon: ", code: exit.Runtime},
-		{args: "--tier memory --all /m/g", err: "/m/g is not a kvfs mount: it is in the one at /m", code: exit.NotMount},
+		{args: "--tier memory --all /m/g", err: "/m/g is not a kvfs mount: it is a directory in the mount /m", code: exit.NotMount},
 		{args: "--tier memory /m/a /proc/b", err: "/proc/b is not in a kvfs mount", code: exit.NotMount},
 		{args: "--tier memory -", stdin: "/m/\xff\n", err: `"/m/\xff" is not UTF-8`, code: exit.Runtime},
 	} {

@@ -19,13 +19,13 @@ type blockFlags struct{ client.Naming }
 func (b *blockFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&b.Mount, "mount", "", "the arguments are hashes, of blocks of the mount at this directory")
 	cmd.Flags().StringVar(&b.Group, "group", "", "{group} of the template (with --mount)")
-	cmd.Flags().StringVar(&b.Template, "template", "", "how a hash becomes a path below the mount; {group}/{hash} unless given (with --mount)")
-	cmd.Flags().IntVar(&b.Ranks, "ranks", 1, "a block is a file for each {rank} of the template below this (with --mount)")
-	cmd.Flags().StringVar(&b.Request, "request", "", "name the work that follows, in logs and .kvfs/jobs")
+	cmd.Flags().StringVar(&b.Template, "template", "", "path of a hash below the mount; default {group}/{hash} (with --mount)")
+	cmd.Flags().IntVar(&b.Ranks, "ranks", 1, "a block is one file for each {rank} of the template from 0 up to this (with --mount)")
+	cmd.Flags().StringVar(&b.Request, "request", "", "name of this request in logs and .kvfs/jobs")
 	b.addForm(cmd)
 }
 
-// addForm adds the flags that say how names are given.
+// addForm adds the flags for the form of names.
 func (b *blockFlags) addForm(cmd *cobra.Command) {
 	nulFlag(cmd, &b.NUL)
 	cmd.Flags().BoolVarP(&b.Escaped, "escaped", "e", false, "names are escaped as kvfs prints them (\\n, \\xff, \\\\); so are those in --json")
@@ -35,7 +35,7 @@ func (b *blockFlags) addForm(cmd *cobra.Command) {
 func (b *blockFlags) check(cmd *cobra.Command) error {
 	for _, flag := range []string{"group", "template", "ranks"} {
 		if cmd.Flags().Changed(flag) && b.Mount == "" {
-			return usageError(cmd, "--%s is about hashes, which need --mount", flag)
+			return usageError(cmd, "--%s is for hashes: give --mount, too", flag)
 		}
 	}
 	if b.Ranks < 1 {
@@ -44,7 +44,7 @@ func (b *blockFlags) check(cmd *cobra.Command) error {
 	return checkUTF8(cmd, "group", "template", "request")
 }
 
-// checkUTF8 finds flags of text that cannot stand in a request.
+// checkUTF8 finds values of flags that a request cannot hold.
 func checkUTF8(cmd *cobra.Command, flags ...string) error {
 	for _, flag := range flags {
 		if value := cmd.Flag(flag).Value.String(); !utf8.ValidString(value) {
@@ -54,8 +54,8 @@ func checkUTF8(cmd *cobra.Command, flags ...string) error {
 	return nil
 }
 
-// doneNothing ends a command with what its names could not be read for: if there are none
-// it says so, and succeeds. print, which may be nil, then writes the answer for --json.
+// doneNothing ends a command whose names could not be read. For an empty list it says so, and
+// succeeds; print, which may be nil, then writes the answer for --json.
 func doneNothing(cmd *cobra.Command, err error, print func(w io.Writer) error) error {
 	if !errors.Is(err, client.ErrNoNames) {
 		return err
@@ -67,10 +67,10 @@ func doneNothing(cmd *cobra.Command, err error, print func(w io.Writer) error) e
 	return print(cmd.OutOrStdout())
 }
 
-// needNames is the check of arguments of commands that want names of blocks.
+// needNames checks the arguments of commands that take names of blocks.
 func needNames(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
-		return usageError(cmd, "which blocks? Name them, or give - to read names from standard input")
+		return usageError(cmd, "no blocks are named: give PATH, or - to read names from standard input")
 	}
 	return nil
 }
@@ -80,7 +80,7 @@ func nulFlag(cmd *cobra.Command, nul *bool) {
 	cmd.Flags().BoolVarP(nul, "null", "0", false, "names from standard input end with a NUL byte, not with a line")
 }
 
-// streams returns those of cmd.
+// streams returns the streams of cmd.
 func streams(cmd *cobra.Command) blocks.Streams {
 	return blocks.Streams{In: cmd.InOrStdin(), Out: cmd.OutOrStdout(), Err: cmd.ErrOrStderr()}
 }

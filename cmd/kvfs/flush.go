@@ -18,9 +18,9 @@ func newFlushCommand(connect client.Connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "flush PATH...",
 		Short: "Make blocks durable on SSD",
-		Long: "Copy what the SSD lacks of each PATH, and flush the device: a PATH is fsynced. PATH is a block, or a\n" +
-			"directory for all blocks below it that are committed; a mount is one. What kvfs would not copy\n" +
-			"by itself is copied, too. Without an SSD tier there is nothing to do.\n\n" +
+		Long: "Copy the blocks of each PATH that the SSD lacks, and flush the device. PATH is a block, or a\n" +
+			"directory (a mount is one) for all committed blocks below it. Blocks that kvfs would not copy\n" +
+			"by itself are copied, too. Without an SSD tier there is nothing to do.\n\n" +
 			"Exit codes: 0 if all is durable; 1 if it is not; 5 if it is not in a kvfs mount.",
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -52,8 +52,8 @@ func newDrainCommand(connect client.Connector) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "drain [--timeout 1m] DIR",
 		Short: "Wait until the copies to lower tiers that are under way are done",
-		Long: "Wait until what was on its way to the SSD and to peers when the command began is there, as far as they\n" +
-			"take it, and is durable. What is committed meanwhile is not waited for. .kvfs/jobs shows what is left.\n\n" +
+		Long: "Wait for the blocks that are on their way to the SSD and to peers when the command begins: until they\n" +
+			"are there and durable, or refused. Later blocks are not waited for. .kvfs/jobs shows what is left.\n\n" +
 			"Exit codes: 0 if it is done; 1 if it is not in time, failed, or the daemon refused; 5 if DIR is not a\n" +
 			"kvfs mount.",
 		DisableFlagsInUseLine: true,

@@ -19,7 +19,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/disk"
 )
 
-// The exit codes of kvfs fsck are those of fsck(8), but for usage.
+// The exit codes of kvfs fsck are those of fsck(8), except for usage.
 const (
 	fsckRepaired  = 1
 	fsckFindings  = 4
@@ -33,7 +33,7 @@ func newFsckCommand() *cobra.Command {
 		Short: "Check a directory of the SSD tier that is not in use",
 		Long: "Check a directory of the SSD tier (disk.dirs) and report what is wrong with it. No daemon may\n" +
 			"be using it. Without --repair nothing is written.\n\n" +
-			"A bad block is not brought back by a repair: it is dropped, and is then a miss.\n\n" +
+			"A repair drops a bad block, and does not restore it. The block is then a miss.\n\n" +
 			"Exit codes:\n" +
 			"  0  clean\n" +
 			"  1  something was wrong, and all of it is repaired\n" +
@@ -56,8 +56,7 @@ func newFsckCommand() *cobra.Command {
 	return cmd
 }
 
-// fsck checks dir and prints the report. After an error it prints what was found
-// until then, if anything.
+// fsck checks dir and prints the report. After an error it prints what it has found so far.
 func fsck(ctx context.Context, w io.Writer, dir string, o disk.CheckOptions, raw bool) error {
 	report, err := disk.Check(ctx, dir, o)
 	if report != nil && (err == nil || len(report.Findings) > 0) {
@@ -89,8 +88,8 @@ func printReport(w io.Writer, report *disk.Report, raw bool) error {
 // progressEvery is how often the progress is printed.
 const progressEvery = time.Second
 
-// progressOn returns a function that prints how far a check is, on one line that
-// it writes again and again; nil if w is no terminal.
+// progressOn returns a function that prints the progress of a check on one line, which it
+// rewrites. It returns nil if w is no terminal.
 func progressOn(w io.Writer, now func() time.Time) func(done, total int64) {
 	f, ok := w.(*os.File)
 	if !ok {
@@ -119,7 +118,7 @@ func progressLine(w io.Writer, now func() time.Time) func(done, total int64) {
 	}
 }
 
-// fsckError is what a code of the report means, nil if it is clean.
+// fsckError returns the error for a code of the report, or nil for a clean directory.
 func fsckError(dir string, code int, repair bool) error {
 	switch {
 	case code == exit.OK:
@@ -129,5 +128,5 @@ func fsckError(dir string, code int, repair bool) error {
 	case repair:
 		return exit.With(code, fmt.Errorf("fsck: %s is damaged, and not all of it could be repaired", dir))
 	}
-	return exit.With(code, fmt.Errorf("fsck: %s is damaged; --repair drops what is bad", dir))
+	return exit.With(code, fmt.Errorf("fsck: %s is damaged; to drop the bad blocks, run: kvfs fsck --repair", dir))
 }

@@ -57,7 +57,7 @@ func TestFsckCodes(t *testing.T) {
 		{disk.Report{Notes: 2}, true, exit.OK, ""},
 		{disk.Report{Errors: 2, Repaired: 2}, true, fsckRepaired, "fsck: /d was damaged and is repaired"},
 		{disk.Report{Errors: 2, Repaired: 1}, true, fsckFindings, "fsck: /d is damaged, and not all of it could be repaired"},
-		{disk.Report{Errors: 2}, false, fsckFindings, "fsck: /d is damaged; --repair drops what is bad"},
+		{disk.Report{Errors: 2}, false, fsckFindings, "fsck: /d is damaged; to drop the bad blocks, run: kvfs fsck --repair"},
 	} {
 		err := fsckError("/d", tc.report.ExitCode(), tc.repair)
 		switch {
@@ -189,7 +189,7 @@ func TestFsck(t *testing.T) {
 
 	flipByte(t, dir, data)
 	fails("damaged, not looked at", exit.OK, "data not read", "", "--no-data")
-	fails("damaged", fsckFindings, `block "g/a"`, "kvfs: fsck: "+dir+" is damaged; --repair drops what is bad\n")
+	fails("damaged", fsckFindings, `block "g/a"`, "kvfs: fsck: "+dir+" is damaged; to drop the bad blocks, run: kvfs fsck --repair\n")
 	fails("as JSON", fsckFindings, `"key": "g/a"`, "kvfs: fsck: "+dir+" is damaged", "--json")
 	fails("repaired", fsckRepaired, "1 errors, all repaired", "kvfs: fsck: "+dir+" was damaged and is repaired\n", "--repair")
 	fails("clean again", exit.OK, "0 blocks", "", "--repair")

@@ -115,7 +115,7 @@ func newKeysAddCommand() *cobra.Command {
 	}
 }
 
-// newKeysChangeCommand returns a command that does something to one key of a file.
+// newKeysChangeCommand returns a command that changes one key of a file.
 func newKeysChangeCommand(name, short, done string, change func(path, key string) error) *cobra.Command {
 	return &cobra.Command{
 		Use:   name + " FILE KEY|FINGERPRINT",
@@ -135,10 +135,10 @@ func newKeysChangeCommand(name, short, done string, change func(path, key string
 	}
 }
 
-// maxKeyLine bounds what is read from standard input for a key, in bytes.
+// maxKeyLine bounds the line of a key on standard input, in bytes.
 const maxKeyLine = 4096
 
-// keyArg returns the key that an argument names: - is the first line of r.
+// keyArg returns the key for an argument; - is the first line of r.
 func keyArg(r io.Reader, arg string) (string, error) {
 	if arg != "-" {
 		return arg, nil

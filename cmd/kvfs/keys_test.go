@@ -96,7 +96,7 @@ func TestKeysRefuses(t *testing.T) {
 		code int
 		want string // of stderr
 	}{
-		{[]string{"keys"}, exit.Usage, "kvfs: which command? One of add, create, generate, list, remove, use (see kvfs keys --help)\n"},
+		{[]string{"keys"}, exit.Usage, "kvfs: a command is missing: one of add, create, generate, list, remove, use (see kvfs keys --help)\n"},
 		{[]string{"keys", "rotate"}, exit.Usage, "kvfs: unknown command \"rotate\""},
 		{[]string{"keys", "create"}, exit.Usage, "kvfs: accepts 1 arg(s)"},
 		{[]string{"keys", "list"}, exit.Usage, "kvfs: accepts 1 arg(s)"},

@@ -24,7 +24,7 @@ func newLookupCommand(connect client.Connector) *cobra.Command {
 			"  kvfs lookup --mount DIR --spec NAME|@FILE [flags] HASH...",
 		Short: "Show which blocks are there, or the longest hit of a prompt",
 		Long: "Show which blocks are there, one a line: hit, pending (it is being written, or on its way into\n" +
-			"memory), late (it is there, but not in time for the deadline) or miss, the tier, and the name.\n" +
+			"memory), late (a lower tier has it, but cannot load it within the deadline) or miss, the tier, and the name.\n" +
 			"Standard error gets a summary.\n\n" +
 			"PATH is a block, or a directory for all blocks below it, which come after the blocks that are\n" +
 			"named; - reads names from standard input, one a line, or each ended by a NUL byte with -0. All must\n" +
@@ -43,10 +43,10 @@ func newLookupCommand(connect client.Connector) *cobra.Command {
 	flags.add(cmd)
 	cmd.Flags().StringVar(&flags.Spec, "spec", "", "find the longest hit for the groups of this spec (with --mount)")
 	cmd.Flags().IntVar(&flags.numTokens, "num-tokens", 0, "length of the prompt; that of all hashes unless given (with --spec)")
-	cmd.Flags().IntVar(&flags.Cached, "cached", 0, "tokens that the engine has already, of which nothing is to be read (with --spec)")
-	cmd.Flags().BoolVar(&flags.Promote, "promote", false, "begin to bring those that are not in memory there")
-	cmd.Flags().BoolVar(&flags.NoLease, "no-lease", false, "do not keep what is there readable for a while")
-	cmd.Flags().DurationVar(&flags.deadline, "deadline", 0, "what would take longer to come into memory is not there; 0: no deadline; that of the group unless given")
+	cmd.Flags().IntVar(&flags.Cached, "cached", 0, "tokens that the engine has already and does not read (with --spec)")
+	cmd.Flags().BoolVar(&flags.Promote, "promote", false, "begin to load the blocks that are not in memory")
+	cmd.Flags().BoolVar(&flags.NoLease, "no-lease", false, "grant no lease: blocks that are there may be evicted at once")
+	cmd.Flags().DurationVar(&flags.deadline, "deadline", 0, "blocks that take longer to load count as late; 0: no deadline; default: the group's")
 	cmd.Flags().BoolVar(&flags.JSON, "json", false, "print the answer as JSON")
 	return cmd
 }
@@ -59,13 +59,13 @@ func (f *lookupFlags) check(cmd *cobra.Command, args []string) error {
 	changed := cmd.Flags().Changed
 	switch {
 	case changed("spec") && f.Mount == "":
-		return usageError(cmd, "--spec is about hashes, which need --mount")
+		return usageError(cmd, "--spec is for hashes: give --mount, too")
 	case changed("spec") && changed("group"):
 		return usageError(cmd, "--group and --spec exclude each other: a spec has the names of its groups")
 	case changed("spec") && (f.Spec == "" || f.Spec == "@"):
-		return usageError(cmd, "--spec wants a name, or @ and a file")
+		return usageError(cmd, "--spec needs a name, or @ and a file")
 	case !changed("spec") && (changed("num-tokens") || changed("cached")):
-		return usageError(cmd, "--num-tokens and --cached want --spec")
+		return usageError(cmd, "--num-tokens and --cached need --spec")
 	case f.numTokens < 0, f.Cached < 0:
 		return usageError(cmd, "a number of tokens cannot be negative")
 	case f.deadline < 0:

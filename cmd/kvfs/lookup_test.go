@@ -44,7 +44,7 @@ func TestLookup(t *testing.T) {
 			out: "hit      memory  /m/\\xff\nhit      memory  /m/a\\\\\\n\n", stderr: "2 blocks: 2 in memory\n"},
 		{args: `-e /m/\q`, err: `"/m/\\q": a backslash begins none of the escapes of Go`, code: exit.Runtime},
 		{args: "/m/a /proc/b", err: "/proc/b is not in a kvfs mount", code: exit.NotMount},
-		{args: "--mount /m/g a", err: "/m/g is not a kvfs mount: it is in the one at /m", code: exit.NotMount},
+		{args: "--mount /m/g a", err: "/m/g is not a kvfs mount: it is a directory in the mount /m", code: exit.NotMount},
 	})
 }
 

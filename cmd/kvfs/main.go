@@ -22,9 +22,10 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
 )
 
-// The main thread stays with the main goroutine, which only waits: the kernel gives signals to that
-// thread first, and one that is stuck in a device's read would keep SIGTERM for as long. And /proc/self shows the descriptors
-// of that thread, which must not be one that fs sets apart (fs/device/isolate.go).
+// The main thread stays with the main goroutine, which only waits. The kernel delivers signals
+// to that thread first, and a thread stuck in a device's read would hold SIGTERM up. /proc/self
+// also shows the descriptors of that thread, so it must not be one that fs sets apart
+// (fs/device/isolate.go).
 func init() { runtime.LockOSThread() }
 
 func main() {
@@ -34,8 +35,8 @@ func main() {
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run executes one command line, without the program's name, and returns its
-// exit code. Results go to stdout, one line an error to stderr.
+// run executes one command line, without the program's name, and returns its exit code. Results
+// go to stdout, errors to stderr, one a line.
 func run(args []string, stdout, stderr io.Writer) int {
 	root := newRootCommand()
 	root.SetArgs(args)

@@ -48,7 +48,7 @@ func newMembersCommand() *cobra.Command {
 	return cmd
 }
 
-// printMembers writes the table for people.
+// printMembers writes the table.
 func printMembers(w io.Writer, text []byte) error {
 	var list []cluster.Member
 	if err := json.Unmarshal(text, &list); err != nil {
@@ -65,7 +65,7 @@ func printMembers(w io.Writer, text []byte) error {
 	return t.Flush()
 }
 
-// memberNote says what is special about a node.
+// memberNote returns the remarks on a node.
 func memberNote(m *cluster.Member) string {
 	var notes []string
 	if m.Self {

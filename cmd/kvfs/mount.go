@@ -43,16 +43,16 @@ func newMountCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().IntVar(&readyFD, "ready-fd", -1, "descriptor to write one line to, and close, when the mount answers")
-	cmd.Flags().BoolVar(&takeover, "takeover", false, "replace the daemon that serves DIR; what is in memory stays, and so does the mount")
+	cmd.Flags().BoolVar(&takeover, "takeover", false, "replace the daemon that serves DIR; the mount and the blocks in memory stay")
 	cmd.Flags().BoolVarP(&background, "background", "d", false, "return when the mount answers, or has failed; the daemon goes on, and logs to the same standard error unless that is a pipe")
-	cmd.Flags().BoolVar(&quiet, daemon.QuietFlag, false, "have standard error go nowhere when the mount answers")
-	_ = cmd.Flags().MarkHidden(daemon.QuietFlag) // it is there
+	cmd.Flags().BoolVar(&quiet, daemon.QuietFlag, false, "redirect standard error to nowhere when the mount answers")
+	_ = cmd.Flags().MarkHidden(daemon.QuietFlag) // the flag exists
 	cmd.MarkFlagsMutuallyExclusive("background", "ready-fd")
-	cmd.Flags().IntVar(&endsWith, endsWithFlag, 0, "process, the kvfs run, that this one was started by to end with")
-	_ = cmd.Flags().MarkHidden(endsWithFlag) // it is there
+	cmd.Flags().IntVar(&endsWith, endsWithFlag, 0, "process of the kvfs run that this mount ends with")
+	_ = cmd.Flags().MarkHidden(endsWithFlag) // the flag exists
 	config.AddFlags(cmd.Flags())
 	return cmd
 }
 
-// endsWithFlag is the flag of kvfs mount by which kvfs run says who it is.
+// endsWithFlag is the flag of kvfs mount with which kvfs run names its process.
 const endsWithFlag = "ends-with"

@@ -14,13 +14,13 @@ import (
 // attrFlags are the flags of the commands that set attributes.
 type attrFlags struct{ json, nul bool }
 
-// attrCommand fills in what these commands have in common. change makes of the
-// arguments what to do, and leaves the names.
+// attrCommand fills in the parts that these commands share. change returns what to do, and the
+// rest of the arguments: the names.
 func attrCommand(cmd *cobra.Command, connect client.Connector, change func(cmd *cobra.Command, args []string) (blocks.AttrChange, []string, error)) *cobra.Command {
 	var flags attrFlags
 	cmd.Long += "\n\nPATH is a block, or a directory for all blocks below it at this time; - reads names from standard\n" +
-		"input, one a line, or each ended by a NUL byte with -0. All must be of one mount. Where a block\n" +
-		"cannot be changed, the others are all the same.\n\n" +
+		"input, one a line, or each ended by a NUL byte with -0. All must be of one mount. If one block\n" +
+		"cannot be changed, the others still are.\n\n" +
 		"Exit codes: 0 if all were changed; 1 if some could not be; 5 if it is not a kvfs mount."
 	cmd.DisableFlagsInUseLine = true
 	cmd.Args = cobra.ArbitraryArgs
@@ -44,7 +44,7 @@ func newPinCommand(connect client.Connector) *cobra.Command {
 	return attrCommand(&cobra.Command{
 		Use:   "pin [--json] PATH...",
 		Short: "Keep blocks from being evicted",
-		Long:  "Keep blocks from being evicted, until kvfs unpin. The room that they take is then not free for others.",
+		Long:  "Keep blocks from being evicted, until kvfs unpin. Pinned blocks keep their room in memory.",
 	}, connect, func(_ *cobra.Command, args []string) (blocks.AttrChange, []string, error) {
 		return blocks.AttrChange{Attr: blocks.AttrPinned, Value: "1", Done: "pinned %s"}, args, nil
 	})
@@ -65,10 +65,10 @@ func newTTLCommand(connect client.Connector) *cobra.Command {
 		Use:   "ttl [--json] DURATION PATH...",
 		Short: "Let blocks expire after a time",
 		Long: "Let blocks expire when DURATION has passed from now: 10m, 1h30m, or whole seconds. 0 means never.\n" +
-			"What was said before of their time to live is replaced.",
+			"It replaces an earlier time to live.",
 	}, connect, func(cmd *cobra.Command, args []string) (blocks.AttrChange, []string, error) {
 		if len(args) == 0 {
-			return blocks.AttrChange{}, nil, usageError(cmd, "how long? Give a DURATION and the blocks")
+			return blocks.AttrChange{}, nil, usageError(cmd, "DURATION is missing: give it before the blocks")
 		}
 		ttl, err := parseTTL(args[0])
 		if err != nil {
@@ -81,7 +81,7 @@ func newTTLCommand(connect client.Connector) *cobra.Command {
 	})
 }
 
-// parseTTL reads a duration, or whole seconds, as the attribute has it.
+// parseTTL reads a duration, or whole seconds, like the attribute.
 func parseTTL(text string) (time.Duration, error) {
 	if n, err := strconv.ParseUint(text, 10, 32); err == nil {
 		return time.Duration(n) * time.Second, nil
@@ -96,7 +96,7 @@ func parseTTL(text string) (time.Duration, error) {
 	return ttl, nil
 }
 
-// runAttr sets the attribute on all blocks, and says what could not be done.
+// runAttr sets the attribute on all blocks, and prints the failures.
 func runAttr(cmd *cobra.Command, connect client.Connector, nul bool, what blocks.AttrChange, args []string) error {
 	c, err := connect()
 	if err != nil {

@@ -40,7 +40,7 @@ func newPlanCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if file == "" {
-				return usageError(cmd, "which model? --model-config FILE")
+				return usageError(cmd, "--model-config is missing: give the config.json of the model")
 			}
 			p, err := makePlan(file, cmd.InOrStdin(), o)
 			if err != nil {
@@ -58,14 +58,14 @@ func newPlanCommand() *cobra.Command {
 	f.IntVar(&o.PP, "pp", 1, "stages of pipeline parallelism")
 	f.StringVar(&o.KVDtype, "kv-dtype", "auto", "type of keys and values: auto, bf16, fp16, fp8, int8, ...; auto is that of the config")
 	f.StringVar(&o.StateDtype, "state-dtype", "auto", "type of recurrent states, of models that have them")
-	f.StringVar(&o.Engine, "engine", "", "whose files to describe: vllm, sglang, lmcache or llama.cpp")
+	f.StringVar(&o.Engine, "engine", "", "engine that writes the files: vllm, sglang, lmcache or llama.cpp")
 	f.IntVar(&o.BlockTokens, "block-tokens", 0, "tokens of a stored block; 0 is 16, 64 for sglang, 256 for lmcache")
 	f.IntVar(&o.Context, "context", 0, "tokens of a request; 0 is as many as the model takes")
 	f.IntVar(&o.Load.Concurrency, "concurrency", 0, "requests at a time; 0 follows from the rate")
 	f.Float64Var(&o.Load.Rate, "requests-per-second", 0, "requests a second, of all engines that use this kvfs")
 	f.IntVar(&o.Load.MeanPrompt, "mean-prompt", 0, "tokens of a prompt, on average")
 	f.IntVar(&o.Load.MeanOutput, "mean-output", 0, "tokens of an answer, on average")
-	f.DurationVar(&o.Load.ReuseWindow, "reuse-window", defaultReuse, "time within which blocks that come again should be there")
+	f.DurationVar(&o.Load.ReuseWindow, "reuse-window", defaultReuse, "how long blocks should stay for reuse")
 	f.Float64Var(&o.Load.PrefixShare, "prefix-share", 0, "share of a prompt that was stored before, 0 to 1, on average")
 	f.BoolVar(&raw, "json", false, "print the plan as JSON, sizes in bytes")
 	return cmd
@@ -93,7 +93,7 @@ func readModel(file string, stdin io.Reader) (*plan.Model, error) {
 	return m, nil
 }
 
-// readModelConfig reads a file, or stdin for "-", and returns what to call it in errors.
+// readModelConfig reads a file, or stdin for "-". shown is its name in errors.
 func readModelConfig(file string, stdin io.Reader) (text []byte, shown string, err error) {
 	in, shown := stdin, "standard input"
 	if file != "-" {
@@ -114,7 +114,7 @@ func readModelConfig(file string, stdin io.Reader) (text []byte, shown string, e
 	return text, shown, nil
 }
 
-// eachOf puts a name before each of the errors that are joined in err.
+// eachOf puts a name before each error that is joined in err.
 func eachOf(name string, err error) error {
 	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {

@@ -51,7 +51,7 @@ func TestPlanErrors(t *testing.T) {
 		code int
 		want string
 	}{
-		{nil, exit.Usage, "kvfs: which model? --model-config FILE (see kvfs plan --help)\n"},
+		{nil, exit.Usage, "kvfs: --model-config is missing: give the config.json of the model (see kvfs plan --help)\n"},
 		{[]string{"x"}, exit.Usage, "kvfs: unknown command \"x\" for \"kvfs plan\""},
 		{[]string{"--tp", "x"}, exit.Usage, "kvfs: invalid argument \"x\" for \"--tp\" flag"},
 		{[]string{"--model-config", "/absent"}, exit.Runtime, "kvfs: open /absent: no such file or directory\n"},

@@ -47,7 +47,7 @@ func newRootCommand() *cobra.Command {
 		newEventsCommand(client.System),
 		newSpecsCommand(client.System),
 
-		// Machines, clusters and settings: packages plan, rails, config, and what they are about.
+		// Machines, clusters and settings: packages plan, rails, config and others.
 		newPlanCommand(),
 		newFsckCommand(),
 		newDoctorCommand(rails.ThisMachine()),
@@ -64,8 +64,8 @@ func newRootCommand() *cobra.Command {
 	return root
 }
 
-// usageOf returns what prints the usage of a command: the settings as package config
-// arranges them where the command has them, else as others does.
+// usageOf returns the function that prints the usage of a command. A command with settings has
+// them arranged by package config.
 func usageOf(others func(*cobra.Command) error) func(*cobra.Command) error {
 	return func(cmd *cobra.Command) error {
 		flags, ok := config.FlagUsages(cmd.LocalFlags(), cmd.CommandPath())
@@ -77,11 +77,10 @@ func usageOf(others func(*cobra.Command) error) func(*cobra.Command) error {
 	}
 }
 
-// checkUsage makes wrong usage of cmd and the commands below it end with
-// exit.Usage and one line.
+// checkUsage makes wrong usage of cmd and its subcommands end with exit.Usage and one line.
 func checkUsage(cmd *cobra.Command) {
 	if cmd.HasSubCommands() && !cmd.Runnable() {
-		cmd.Args = cobra.ArbitraryArgs // RunE knows better what is wrong
+		cmd.Args = cobra.ArbitraryArgs // RunE reports the fault better
 		cmd.RunE = needCommand
 	}
 	if check := cmd.Args; check != nil {
@@ -97,10 +96,10 @@ func checkUsage(cmd *cobra.Command) {
 	}
 }
 
-// needCommand is what a command does that only has commands below it.
+// needCommand is the action of a command that has only subcommands.
 func needCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
-		return usageError(cmd, "which command? One of %s", strings.Join(commandNames(cmd), ", "))
+		return usageError(cmd, "a command is missing: one of %s", strings.Join(commandNames(cmd), ", "))
 	}
 	if near := config.Nearest(args[0], commandNames(cmd)); near != "" {
 		return usageError(cmd, "unknown command %q; did you mean %q?", args[0], near)
@@ -108,7 +107,7 @@ func needCommand(cmd *cobra.Command, args []string) error {
 	return usageError(cmd, "unknown command %q", args[0])
 }
 
-// commandNames lists the commands below cmd.
+// commandNames lists the subcommands of cmd.
 func commandNames(cmd *cobra.Command) []string {
 	var names []string
 	for _, child := range cmd.Commands() {
@@ -119,14 +118,13 @@ func commandNames(cmd *cobra.Command) []string {
 	return names
 }
 
-// usageError is an error in the command line: one line that ends by naming the
-// help.
+// usageError is an error in the command line: one line that ends with the name of the help.
 func usageError(cmd *cobra.Command, format string, args ...any) error {
 	err := fmt.Errorf(format, args...)
 	return exit.With(exit.Usage, fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath()))
 }
 
-// flagHint suggests a flag where err is about one that does not exist.
+// flagHint suggests a flag if err is about an unknown one.
 func flagHint(cmd *cobra.Command, err error) string {
 	unknown, ok := errors.AsType[*pflag.NotExistError](err)
 	if !ok {
@@ -149,8 +147,8 @@ func flagHint(cmd *cobra.Command, err error) string {
 	return fmt.Sprintf("; did you mean --%s?", near)
 }
 
-// endingIn returns the flag that is meant by its last part alone, which is what
-// people remember: --size. That is the one of the memory tier, else the shortest.
+// endingIn returns the flag whose last part is last, because people remember --size: the flag
+// of the memory tier, else the shortest.
 func endingIn(names []string, last string) string {
 	found := ""
 	for _, name := range names {

@@ -23,8 +23,7 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 )
 
-// Exit codes of kvfs run for a command that cannot be started, as env(1) has
-// them.
+// Exit codes of kvfs run for a command that cannot be started. Source: env(1).
 const (
 	exitNotRun   = 126
 	exitNotFound = 127
@@ -43,9 +42,8 @@ type runFlags struct {
 	print        bool
 }
 
-// newRunCommand returns the command that starts a program beside a mount. It
-// parses its flags itself, since it hands those of the configuration on as they
-// were given.
+// newRunCommand returns the command that starts a program beside a mount. It parses its flags
+// itself, because it passes the flags of the configuration on unchanged.
 func newRunCommand() *cobra.Command {
 	var own runFlags
 	cmd := &cobra.Command{
@@ -66,7 +64,7 @@ func newRunCommand() *cobra.Command {
 			}
 			command := cmd.Flags().Args()
 			if len(command) == 0 {
-				return usageError(cmd, "which command? Name it after --")
+				return usageError(cmd, "no command is named: give it after --")
 			}
 			r := &runner{flags: own, passed: passed, command: command, environ: os.Environ()}
 			if err := r.prepare(cmd); err != nil {
@@ -79,7 +77,7 @@ func newRunCommand() *cobra.Command {
 			if err != nil {
 				return exit.With(code, err)
 			}
-			os.Exit(code) // the command's own: there is nothing to say about it
+			os.Exit(code) // the command has printed its own errors
 			return nil
 		},
 	}
@@ -91,13 +89,12 @@ func newRunCommand() *cobra.Command {
 	f.StringVar(&own.ownerConfig, "owner-config", "", "with --mode standalone-store: start kvfs serve with this `FILE` if no owner serves; it ends with CMD")
 	f.BoolVar(&own.print, "print", false, "print what would be run, and run nothing")
 	config.AddFlags(f)
-	f.SetInterspersed(false) // what follows CMD is CMD's
+	f.SetInterspersed(false) // the rest belongs to CMD
 	f.SortFlags = false
 	return cmd
 }
 
-// parseRunFlags parses args and returns the flags of the configuration among
-// them, as they are to be given to kvfs mount.
+// parseRunFlags parses args. It returns the flags of the configuration, for kvfs mount.
 func parseRunFlags(flags *pflag.FlagSet, args []string) (passed []string, err error) {
 	settings := pflag.NewFlagSet("", pflag.ContinueOnError)
 	config.AddFlags(settings)
@@ -119,15 +116,15 @@ type runner struct {
 
 	// Set by prepare.
 	cfg        *config.Config
-	ownerDrain time.Duration // drain_timeout of the owner that may be started
+	ownerDrain time.Duration // drain_timeout of the owner that this run may start
 	log        *zap.Logger
 	engine     launch.Engine
 	memory     int64  // for launch.Input
 	dir        string // mount point, absolute; empty: a new directory
-	attached   bool   // a mount is there already
+	attached   bool   // a mount answers at dir
 }
 
-// prepare checks all that can be checked before anything is started.
+// prepare checks everything that can be checked before it starts a process.
 func (r *runner) prepare(cmd *cobra.Command) (err error) {
 	r.engine = launch.Engine(r.flags.engine)
 	if r.flags.readyTimeout <= 0 {
@@ -150,20 +147,20 @@ func (r *runner) prepare(cmd *cobra.Command) (err error) {
 		return exit.With(exit.Mount, err)
 	}
 	if r.dir == "" && r.cfg.Memory.Keep {
-		return exit.With(exit.Config, errors.New("memory.keep needs --mount: in a directory made for one run, nobody finds the blocks again"))
+		return exit.With(exit.Config, errors.New("memory.keep needs --mount: no later run finds the blocks of a directory made for one run"))
 	}
-	if r.attached || r.flags.print { // else the mount process says it
+	if r.attached || r.flags.print { // else the mount process reports it
 		daemon.Warn(r.cfg, r.log)
 	}
-	// A command line that makes no sense is to fail before anything is mounted.
+	// A wrong command line must fail before anything is mounted.
 	if _, err := r.plan(r.shownDir()); err != nil {
 		return usageError(cmd, "%w", err)
 	}
 	return nil
 }
 
-// engineMemory returns the size that a flag says, or the default: what holds a
-// long prompt, but leaves the memory of the machine to the mount.
+// engineMemory returns the size in a flag, or the default: room for a long prompt, and the rest
+// of the machine's memory for the mount.
 func engineMemory(flag string) (int64, error) {
 	if flag == "" {
 		return min(max(daemon.TotalMemory()/16, 1<<30), 10<<30), nil
@@ -175,8 +172,8 @@ func engineMemory(flag string) (int64, error) {
 	return int64(size), err
 }
 
-// locate finds the mount point, and whether a kvfs mount is there that answers
-// within the time that it may take to get ready.
+// locate finds the mount point. It sets attached if a kvfs mount there answers within the ready
+// timeout.
 func (r *runner) locate() error {
 	dir := r.flags.mount
 	if dir == "" {
@@ -193,7 +190,7 @@ func (r *runner) locate() error {
 	m, err := mounts.Find(abs)
 	switch {
 	case errors.Is(err, iofs.ErrNotExist):
-		return nil // to be made
+		return nil // prepare makes it later
 	case err != nil:
 		return fmt.Errorf("mount point: %w", err)
 	case !mounts.IsOurs(m):
@@ -204,7 +201,7 @@ func (r *runner) locate() error {
 	}
 	switch _, err := client.Read(m.Mountpoint, "status", r.flags.readyTimeout); {
 	case mounts.Dead(err):
-		return nil // of a daemon that is dead: kvfs mount takes it away
+		return nil // its daemon is dead: kvfs mount unmounts it
 	case err != nil:
 		return fmt.Errorf("mount point %s: %w", dir, client.Explain(m.Mountpoint, err))
 	}
@@ -212,7 +209,7 @@ func (r *runner) locate() error {
 	return nil
 }
 
-// shownDir is the mount point, or what stands for one that is not made yet.
+// shownDir returns the mount point, or a placeholder if it is not made yet.
 func (r *runner) shownDir() string {
 	if r.dir != "" {
 		return r.dir
@@ -220,7 +217,7 @@ func (r *runner) shownDir() string {
 	return filepath.Join(os.TempDir(), "kvfs-XXXXXX")
 }
 
-// plan decides how the command is started beside a mount.
+// plan decides how to start the command.
 func (r *runner) plan(dir string) (*launch.Plan, error) {
 	m := launch.Mount{Dir: dir, NodeName: r.cfg.NodeName}
 	if r.cfg.Mode == config.ModeStandaloneStore {
@@ -258,7 +255,7 @@ func (r *runner) print(w io.Writer) error {
 	return err
 }
 
-// tell logs what of a plan the user should know.
+// tell logs the parts of a plan that matter to the user.
 func (r *runner) tell(plan *launch.Plan) {
 	var variables []string
 	for _, v := range plan.Variables {
@@ -273,8 +270,7 @@ func (r *runner) tell(plan *launch.Plan) {
 	}
 }
 
-// lookPath fails for a command that cannot be found, as env(1) does, before
-// anything is mounted for it.
+// lookPath fails like env(1) if a command cannot be found, before anything is mounted.
 func lookPath(name string) (path string, code int, err error) {
 	path, err = exec.LookPath(name)
 	switch {

@@ -38,13 +38,13 @@ type signalled struct{ sig syscall.Signal }
 // Error tells the signal.
 func (s *signalled) Error() string { return "ended by " + unix.SignalName(s.sig) }
 
-// run mounts, runs the command to its end, and unmounts. It returns the exit code
-// of the command, or an error, with its code, if there was no command to run.
+// run mounts, runs the command to its end, and unmounts. It returns the exit code of the
+// command, or an error with a code if no command ran.
 //
-// Beside a mount that is there nothing has to be done at the end, so this process
-// becomes the command. Beside one that was made here it waits for the command, and
-// for its daemons after that: who waits for kvfs run, a shell or systemd or the end
-// of a container, is to find the blocks on the SSD, and the mount gone.
+// With an existing mount there is nothing to do at the end, so this process becomes the
+// command. With a mount of its own, run waits for the command and then for its daemons: when
+// kvfs run returns to a shell, to systemd or to a container, the blocks are on the SSD and the
+// mount is gone.
 func (r *runner) run() (code int, err error) {
 	path, code, err := lookPath(r.command[0])
 	if err != nil {
@@ -54,12 +54,11 @@ func (r *runner) run() (code int, err error) {
 		return r.become(path)
 	}
 	began := time.Now()
-	// The children that are to end with this process end with the thread that
-	// started them.
+	// Children that must end with this process end with the thread that started them.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 
-	signals := listen() // to the end of the process: a late signal must not replace the exit code
+	signals := listen() // until the end of the process: a late signal must not replace the exit code
 	ctx, stopping := endOnSignal(signals)
 	var hurry chan struct{} // closed by a signal once the command has ended
 	owner, err := r.openOwner(ctx)
@@ -77,7 +76,7 @@ func (r *runner) run() (code int, err error) {
 	if err != nil {
 		return exit.Code(err), err
 	}
-	if sig != nil { // it was ready at that moment
+	if sig != nil { // the mount became ready at that moment
 		m.close(nil)
 		return 128 + int(sig.sig), sig
 	}
@@ -106,8 +105,8 @@ func (r *runner) run() (code int, err error) {
 	return status.ExitStatus(), nil
 }
 
-// listen returns the signals that are to be forwarded. Those that this process was
-// started to ignore, as nohup does, stay ignored, by the command too.
+// listen returns the signals to forward. Signals that this process was started to ignore, as by
+// nohup, stay ignored, by the command too.
 func listen() chan os.Signal {
 	signals := make(chan os.Signal, 64)
 	for _, sig := range forwarded {
@@ -118,8 +117,8 @@ func listen() chan os.Signal {
 	return signals
 }
 
-// endOnSignal returns a context that ends with the first signal that asks for
-// the end. stop ends the watch and returns that signal, or nil.
+// endOnSignal returns a context that ends with the first signal that asks for the end. stop
+// ends the watch and returns that signal, or nil.
 func endOnSignal(signals <-chan os.Signal) (ctx context.Context, stop func() *signalled) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	done := make(chan struct{})
@@ -145,7 +144,7 @@ func endOnSignal(signals <-chan os.Signal) (ctx context.Context, stop func() *si
 	}
 }
 
-// ready prepares the mount at dir for the command, and returns how that is started.
+// ready prepares the mount at dir for the command, and returns how to start the command.
 func (r *runner) ready(dir string) (*launch.Plan, error) {
 	plan, err := r.plan(dir)
 	if err == nil {
@@ -159,10 +158,11 @@ func (r *runner) ready(dir string) (*launch.Plan, error) {
 	return plan, nil
 }
 
-// become replaces this process by the command, which has the mount that is there. It returns only if that fails.
+// become replaces this process by the command, for an existing mount. It returns only if that
+// fails.
 func (r *runner) become(path string) (code int, err error) {
 	if len(r.passed) > 0 {
-		r.log.Warn("the mount is there already; these flags have no effect", zap.Strings("flags", r.passed))
+		r.log.Warn("the mount exists; these flags have no effect", zap.Strings("flags", r.passed))
 	}
 	plan, err := r.ready(r.dir)
 	if err != nil {
@@ -172,7 +172,7 @@ func (r *runner) become(path string) (code int, err error) {
 	return startCode(err), err
 }
 
-// startCode is the exit code of a command that could not be started.
+// startCode returns the exit code for a command that could not be started.
 func startCode(err error) int {
 	if errors.Is(err, os.ErrNotExist) {
 		return exitNotFound
@@ -185,11 +185,11 @@ type command struct {
 	process *os.Process
 	log     *zap.Logger
 	group   *groups
-	state   chan syscall.WaitStatus // each stop, and at last the end
+	state   chan syscall.WaitStatus // each stop, and finally the end
 }
 
-// startCommand starts the command as if this process had become it: with its
-// standard files, its other descriptors, its process group and its terminal.
+// startCommand starts the command as if this process had become it: with its standard files,
+// other descriptors, process group and terminal.
 func (r *runner) startCommand(path string, m *runMount) (*command, error) {
 	plan, err := r.ready(m.dir)
 	if err != nil {
@@ -210,7 +210,7 @@ func (r *runner) startCommand(path string, m *runMount) (*command, error) {
 	return c, nil
 }
 
-// wait reports what becomes of the command.
+// wait reports each stop and the end of the command.
 func (c *command) wait() {
 	for {
 		var status syscall.WaitStatus
@@ -218,7 +218,7 @@ func (c *command) wait() {
 		if err == syscall.EINTR {
 			continue
 		}
-		if err != nil { // nobody else waits for it
+		if err != nil { // no other code waits for it
 			c.log.Error("wait for the command", zap.Int("pid", c.process.Pid), zap.Error(err))
 			status = exit.Runtime << 8
 		}
@@ -229,11 +229,11 @@ func (c *command) wait() {
 	}
 }
 
-// daemonEnded looks for the daemon that answers the mount after the end of the one before, and says
-// what that means for the command. It returns nil if there is none.
+// daemonEnded finds the next daemon of the mount after one has ended, and logs what that means
+// for the command. It returns nil if there is none.
 func (c *command) daemonEnded(m *runMount) *child {
 	if h := m.findHeir(); h != nil {
-		c.log.Info("another daemon has taken the mount over, and is stopped when the command has ended",
+		c.log.Info("another daemon has taken the mount over; kvfs run stops it after the command",
 			zap.String("dir", m.dir), zap.Int("pid", h.process.Pid))
 		return h
 	}
@@ -241,17 +241,17 @@ func (c *command) daemonEnded(m *runMount) *child {
 	return nil
 }
 
-// supervise passes signals on until the command has ended, and returns how.
+// supervise forwards signals until the command has ended, and returns its status.
 func (c *command) supervise(signals <-chan os.Signal, m *runMount) syscall.WaitStatus {
-	daemon := m.daemon.ended      // nil while nobody is known: never ready
+	daemon := m.daemon.ended      // nil while no daemon is known: never ready
 	heirs := make(chan *child, 1) // gets one, or nil, for each daemon that has ended
 	for {
 		select {
 		case sig := <-signals:
-			_ = c.process.Signal(sig) // it may have ended just now
+			_ = c.process.Signal(sig) // the command may have ended
 		case <-daemon:
 			daemon = nil
-			go func() { heirs <- c.daemonEnded(m) }() // ends when the mount has answered, or has not for long
+			go func() { heirs <- c.daemonEnded(m) }() // ends when the mount has answered, or has been silent for long
 		case h := <-heirs:
 			if h != nil {
 				m.daemon, daemon = h, h.ended

@@ -13,31 +13,29 @@ import (
 // groups arranges the process groups of a run, so that the command has the
 // terminal as if kvfs run were not there.
 //
-// The command stays in the group that the shell made for kvfs run: Ctrl-C and
-// Ctrl-Z reach it and the rest of a pipeline, and a shell that sends a signal to
-// its job sends it to the command. kvfs run itself leaves that group, so that a
-// signal of the terminal does not arrive twice: once from the terminal, once
-// forwarded. What is sent to kvfs run alone is forwarded.
+// The command stays in the group that the shell made for kvfs run. Ctrl-C and Ctrl-Z reach it
+// and the rest of a pipeline, and the shell's signals to its job reach it. kvfs run itself
+// leaves that group, so that a signal of the terminal does not arrive twice, once directly and
+// once forwarded. A signal to kvfs run alone is forwarded.
 //
-// It cannot make a group of its own if it leads the one that it leaves, as the jobs
-// of shells do. Then it goes into the group of its daemon.
+// kvfs run cannot make a group of its own if it leads the one that it leaves, as jobs of shells
+// do. Then it joins the group of its daemon.
 //
-// When the command is stopped from the terminal, kvfs run comes back into the
-// group and stops too, which is what the shell waits for; the shell continues the
-// whole group later.
+// When the terminal stops the command, kvfs run returns to the group and stops too, because the
+// shell waits for that. The shell continues the whole group later.
 //
 // A leader of a session, such as the first process of a container, cannot leave
 // its group. Its command gets a group of its own, and the terminal with it if there
 // is one.
 type groups struct {
 	home    int // process group that kvfs run was started in
-	away    int // where it goes; 0: into one of its own
+	away    int // group that it moves to; 0: a new one
 	leader  bool
 	tty     int         // a standard file that is the terminal of a leader, or -1
-	command *os.Process // once it is started
+	command *os.Process // set when it is started
 }
 
-// newGroups looks at the process as it is. daemon is the process of the daemon.
+// newGroups inspects this process. daemon is the process of the daemon.
 func newGroups(daemon int) *groups {
 	g := &groups{home: unix.Getpgrp(), tty: -1}
 	session, err := unix.Getsid(0)
@@ -54,7 +52,7 @@ func newGroups(daemon int) *groups {
 	return g
 }
 
-// attributes are those of the command.
+// attributes returns the attributes of the command.
 func (g *groups) attributes() *syscall.SysProcAttr {
 	a := &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
 	if g.leader {
@@ -66,11 +64,11 @@ func (g *groups) attributes() *syscall.SysProcAttr {
 	return a
 }
 
-// leave takes kvfs run out of the group of the command. From then on it may write
-// to the terminal from the background. If it cannot leave any more, since its
-// daemon has died, a signal of the terminal reaches the command twice.
+// leave moves kvfs run out of the group of the command. From then on kvfs run may write to the
+// terminal from the background. If it can no longer leave, because its daemon has died, a
+// signal of the terminal reaches the command twice.
 func (g *groups) leave() {
-	// Not before the command has been started: it would inherit this.
+	// After the start of the command, which would inherit this.
 	signal.Ignore(syscall.SIGTTOU, syscall.SIGTTIN)
 	if g.leader {
 		return
@@ -78,7 +76,7 @@ func (g *groups) leave() {
 	_ = unix.Setpgid(0, g.away)
 }
 
-// join takes kvfs run back into the group that it was started in.
+// join moves kvfs run back into the group that it was started in.
 func (g *groups) join() {
 	if g.leader {
 		if g.tty >= 0 {
@@ -93,9 +91,9 @@ func (g *groups) join() {
 	}
 }
 
-// stop stops kvfs run, since the command was stopped from the terminal, until the
-// shell continues both. Other stops are for the command alone: who sends
-// SIGSTOP to it will send SIGCONT to it as well. The caller is locked to its thread.
+// stop stops kvfs run after the terminal has stopped the command, until the shell continues
+// both. Other stops are for the command alone: the sender of SIGSTOP will send SIGCONT as well.
+// The caller must be locked to its thread.
 func (g *groups) stop(sig syscall.Signal) {
 	if g.leader || sig != unix.SIGTSTP && sig != unix.SIGTTIN && sig != unix.SIGTTOU {
 		return
@@ -104,10 +102,10 @@ func (g *groups) stop(sig syscall.Signal) {
 	if sig != unix.SIGTSTP {
 		sig = unix.SIGSTOP // the others are ignored here
 	}
-	// To this thread, so that it goes no further; to the process, another thread
-	// might take it a moment later.
+	// To this thread, so that it goes no further. Another thread could take a signal to the
+	// process a moment later.
 	_ = unix.Tgkill(os.Getpid(), unix.Gettid(), sig)
-	// Continued. A shell continues the whole group, others may continue only this
+	// Continued. A shell continues the whole group; other programs may continue only this
 	// process.
 	if isStopped(g.command.Pid) {
 		_ = g.command.Signal(unix.SIGCONT)

@@ -10,7 +10,8 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/status"
 )
 
-// findHeir returns the daemon that answers the mount by now, if that ends with this run; else nil.
+// findHeir returns the daemon that now answers the mount, if that daemon ends with this run,
+// else nil.
 func (m *runMount) findHeir() *child {
 	now, err := mounts.Find(m.dir)
 	if err != nil || !mounts.IsOurs(now) {
@@ -19,7 +20,7 @@ func (m *runMount) findHeir() *child {
 	var s *status.Document
 	ctx, cancel := context.WithTimeout(context.Background(), mounts.Timeout)
 	defer cancel()
-	for again := true; again; again = s.Mount.PID == 0 && (&daemon.Pace{}).Wait(ctx) { // 0: it tests the mount first
+	for again := true; again; again = s.Mount.PID == 0 && (&daemon.Pace{}).Wait(ctx) { // 0: it still tests the mount
 		text, err := client.Read(now.Mountpoint, "status", mounts.Timeout)
 		if err == nil {
 			s, err = status.Parse(text)
@@ -29,7 +30,7 @@ func (m *runMount) findHeir() *child {
 		}
 	}
 	if s.Mount.EndsWith != os.Getpid() {
-		return nil // it is somebody else's
+		return nil // it belongs to another run
 	}
 	pidfd, ended, err := mounts.WatchProcess(s.Mount.PID)
 	if err != nil {

@@ -20,29 +20,27 @@ import (
 	"github.com/kvfs/kvfs/tiers/mem"
 )
 
-// stopGrace is how long a daemon may take to stop, beyond its drain_timeout, until it is
-// killed: the engine and the tiers close one after the other, each within
-// daemon.CloseGrace.
+// stopGrace is how long a daemon may take to stop, beyond its drain_timeout, before it is
+// killed. The engine and the tiers close one after the other, each within daemon.CloseGrace.
 const stopGrace = 3 * daemon.CloseGrace
 
-// runMount is a mount that a run has made.
+// runMount is the mount of a run.
 type runMount struct {
 	dir   string
-	made  bool // dir was made here
-	temp  bool // and nobody will use its name again
+	made  bool // this run made dir
+	temp  bool // its name is not used again
 	log   *zap.Logger
 	drain time.Duration // how long the daemon may wait for blocks on their way to the SSD
 
-	daemon *child // that was started for it, or has taken it over, as far as known; nil: none yet
+	daemon *child // started for the mount, or known to have taken it over; nil: none yet
 }
 
-// mountArgs are the arguments of kvfs mount for a mount at dir.
+// mountArgs returns the arguments of kvfs mount for a mount at dir.
 func (r *runner) mountArgs(dir string) []string {
 	return append(append([]string{"mount", "--ready-fd", "3"}, r.passed...), "--", dir)
 }
 
-// openMount mounts and waits until the mount answers. ctx ends the wait, and what was
-// begun is undone then.
+// openMount mounts and waits until the mount answers. If ctx ends, it undoes what it has begun.
 func (r *runner) openMount(ctx context.Context) (*runMount, error) {
 	m := &runMount{dir: r.dir, log: r.log, drain: time.Duration(r.cfg.DrainTimeout)}
 	if err := m.makeDir(); err != nil {
@@ -57,7 +55,7 @@ func (r *runner) openMount(ctx context.Context) (*runMount, error) {
 	return nil, err
 }
 
-// makeDir makes the mount point, unless it is there.
+// makeDir makes the mount point if it is absent.
 func (m *runMount) makeDir() (err error) {
 	if m.dir == "" {
 		m.temp = true
@@ -72,8 +70,8 @@ func (m *runMount) makeDir() (err error) {
 	return nil
 }
 
-// temporaryDir makes a directory and returns it as mount tables have it. Empty ones that runs have left
-// which were killed are removed: the name has the process, and the name space in which that counts.
+// temporaryDir makes a directory and returns its path as in mount tables. It removes empty
+// directories of killed runs: the name holds the process and its pid name space.
 func temporaryDir() (string, error) {
 	space, err := os.Readlink("/proc/self/ns/pid")
 	if err != nil {
@@ -84,7 +82,7 @@ func temporaryDir() (string, error) {
 	for _, dir := range left {
 		pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), prefix), "-")
 		if n, err := strconv.Atoi(pid); err == nil && unix.Kill(n, 0) == unix.ESRCH {
-			_ = unix.Rmdir(dir) // which has to be empty, and no mount point; somebody else may do it as well
+			_ = unix.Rmdir(dir) // fails unless it is empty and no mount point; another run may be faster
 		}
 	}
 	dir, err := os.MkdirTemp("", prefix+strconv.Itoa(os.Getpid())+"-")
@@ -104,16 +102,16 @@ func makeDirs(mount string, dirs []string) error {
 	return nil
 }
 
-// close takes away what was mounted and made here. It waits for the daemon as long
-// as that may take by its configuration, or until hurry; then it kills it. A
-// program that keeps files of the mount open keeps them, and nothing waits for it.
+// close unmounts and removes what this run has made. It waits for the daemon as long as its
+// configuration allows, or until hurry; then it kills the daemon. A program that keeps files of
+// the mount open keeps them, and close does not wait for it.
 func (m *runMount) close(hurry <-chan struct{}) {
 	if m.daemon == nil {
 		m.removeDir()
 		return
 	}
 	m.daemon.stop(m.drain+stopGrace, hurry, m.log)
-	for h := m.findHeir(); h != nil; h = m.findHeir() { // it may have handed the mount over, as may each after it
+	for h := m.findHeir(); h != nil; h = m.findHeir() { // the daemon may have handed the mount over, and so may each heir
 		h.stop(m.drain+stopGrace, hurry, m.log)
 	}
 	m.detach()
@@ -123,26 +121,26 @@ func (m *runMount) close(hurry <-chan struct{}) {
 	m.removeDir()
 }
 
-// freeMemory frees the blocks that a daemon which was killed, or was told to keep them, left in memory,
-// where no later one will adopt them: those of a mount point that was made for this run.
-// Those in memory.dir are freed by the next daemon that uses it.
+// freeMemory frees the blocks that a killed or keeping daemon left in memory for a mount point
+// of this run: no later daemon will adopt them. Blocks in memory.dir are freed by the next
+// daemon that uses it.
 func (m *runMount) freeMemory() {
-	stores, _ := mem.List() // the error is about others, which could not be read
+	stores, _ := mem.List() // the error is about other stores, which are unreadable
 	for _, s := range stores {
 		if s.Label != m.dir || s.Alive {
 			continue
 		}
 		if err := mem.Discard(s.Dir); err != nil {
-			m.log.Warn("the memory of the daemon stays", zap.String("dir", s.Dir), zap.Error(err))
+			m.log.Warn("cannot free the memory of the daemon: its blocks stay", zap.String("dir", s.Dir), zap.Error(err))
 		}
 	}
 }
 
-// detach takes away the mount if the daemon has not, because it was killed.
+// detach unmounts if the daemon has not, because it was killed.
 func (m *runMount) detach() {
 	now, err := mounts.Find(m.dir)
 	if err != nil || !mounts.IsOurs(now) || !mounts.Abandoned(now) && !mounts.Dead(mounts.Answers(now.Mountpoint)) {
-		return // gone, or another one is there by now
+		return // gone, or another mount is there
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), umountWait)
 	defer cancel()
@@ -151,8 +149,8 @@ func (m *runMount) detach() {
 	}
 }
 
-// removeDir removes the mount point if it was made here. What an engine wrote
-// into it after the daemon had died stays.
+// removeDir removes the mount point if this run made it. Files that an engine wrote into it
+// after the daemon had died stay.
 func (m *runMount) removeDir() {
 	if !m.made {
 		return

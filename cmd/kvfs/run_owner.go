@@ -19,8 +19,8 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 )
 
-// ownerArgs are the arguments of the kvfs serve that a run starts. What the environment says of the mode is
-// for the mount.
+// ownerArgs returns the arguments of kvfs serve. It overrides the mode of the environment,
+// which is meant for the mount.
 func (r *runner) ownerArgs() []string {
 	return []string{"serve", "--ready-fd", "3", "--config", r.flags.ownerConfig, "--mode", config.ModeEmbedded, "--store-socket", r.cfg.Store.Socket}
 }
@@ -46,8 +46,8 @@ func (r *runner) prepareOwner(cmd *cobra.Command) error {
 	return nil
 }
 
-// openOwner starts the owner of the mount if none serves, and waits until mounts can attach to it. It
-// returns nil if there is one that is not ours.
+// openOwner starts the owner of the mount if none serves, and waits until mounts can attach. It
+// returns nil if another owner serves.
 func (r *runner) openOwner(ctx context.Context) (*child, error) {
 	if r.flags.ownerConfig == "" || r.attached || r.served(ctx) {
 		return nil, nil
@@ -65,7 +65,8 @@ func (r *runner) openOwner(ctx context.Context) (*child, error) {
 	return nil, err
 }
 
-// served reports whether there is an owner, be it one that refuses: the mount says why.
+// served reports whether an owner exists. One that refuses counts: the mount reports its
+// reason.
 func (r *runner) served(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, r.flags.readyTimeout)
 	defer cancel()
@@ -76,8 +77,8 @@ func (r *runner) served(ctx context.Context) bool {
 	return !errors.Is(err, handoff.ErrNoOwner)
 }
 
-// segment returns the name of the node that owns the memory of the mount at dir: what the command should
-// prefer. It is empty without peers, and before there is a mount.
+// segment returns the node that owns the memory of the mount at dir, for the command to prefer.
+// It is empty without peers, and before there is a mount.
 func segment(dir string) string {
 	if _, err := os.Stat(dir); err != nil {
 		return ""

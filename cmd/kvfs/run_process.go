@@ -18,16 +18,17 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 )
 
-// child is a daemon that kvfs run answers for: one that it has started, of a mount or the owner of its memory, or one
-// that has taken the mount over. That is no child of kvfs run, and stops by itself if kvfs run is killed (launcher).
+// child is a daemon that kvfs run must stop: one that it has started, for a mount or as the
+// owner, or one that has taken the mount over. The latter is no child process, and stops by
+// itself if kvfs run is killed (launcher).
 type child struct {
 	process *os.Process
-	ended   chan struct{}    // closed when it has
-	state   *os.ProcessState // how, once it has; nil if that cannot be known
-	pidfd   *os.File         // nil for one that was started here
+	ended   chan struct{}    // closed when it has ended
+	state   *os.ProcessState // its exit state, or nil if that cannot be known
+	pidfd   *os.File         // nil if this run started it
 }
 
-// String says how it has ended.
+// String says how the child has ended.
 func (c *child) String() string {
 	if c.state == nil {
 		return "process " + strconv.Itoa(c.process.Pid)
@@ -35,8 +36,9 @@ func (c *child) String() string {
 	return c.state.String()
 }
 
-// startChild starts kvfs with args, which have --ready-fd 3, and waits until it is ready at where, for as long
-// as timeout. If that fails the child is to be stopped all the same, unless it is nil.
+// startChild starts kvfs with args, which contain --ready-fd 3. It waits until kvfs is ready at
+// where, for at most timeout. If that fails, the caller must still stop the child, unless it is
+// nil.
 func startChild(ctx context.Context, args []string, where string, timeout time.Duration) (*child, error) {
 	ready, theirs, err := os.Pipe()
 	if err != nil {
@@ -45,12 +47,12 @@ func startChild(ctx context.Context, args []string, where string, timeout time.D
 	defer ready.Close()
 	cmd := exec.Command("/proc/self/exe", args...) // this very program, even if its file was replaced
 	cmd.Args[0] = "kvfs"
-	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr // the standard output is the command's
+	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr // standard output belongs to the command
 	cmd.ExtraFiles = []*os.File{theirs}
-	// systemd waits for the engine, if it waits at all.
+	// systemd waits for the engine, if at all.
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "NOTIFY_SOCKET=") })
-	// An own process group: Ctrl-C is for the engine, which may still need the
-	// mount to end. The daemon stops if this process is killed.
+	// A process group of its own: Ctrl-C is for the engine, which may still need the mount to
+	// end. The daemon stops if this process is killed.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	restore := hideInherited()
 	err = cmd.Start()
@@ -61,7 +63,7 @@ func startChild(ctx context.Context, args []string, where string, timeout time.D
 	}
 	c := &child{process: cmd.Process, ended: make(chan struct{})}
 	go func() { // ends with the daemon
-		_ = cmd.Wait() // the state says it
+		_ = cmd.Wait() // the state has the result
 		c.state = cmd.ProcessState
 		close(c.ended)
 	}()
@@ -87,7 +89,8 @@ func (c *child) waitReady(ctx context.Context, ready *os.File, what string, time
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	// The descriptor was closed without a line: the daemon has failed, and said why.
+	// The descriptor was closed without a line: the daemon has failed, and has logged the
+	// reason.
 	<-c.ended
 	code := c.state.ExitCode()
 	if code <= 0 {
@@ -96,7 +99,8 @@ func (c *child) waitReady(ctx context.Context, ready *os.File, what string, time
 	return exit.With(code, fmt.Errorf("kvfs %s: %v before it was ready", what, c.state))
 }
 
-// stop ends the daemon: with patience until grace has passed or hurry is closed, then by force.
+// stop stops the daemon. It waits until grace has passed or hurry is closed; then it kills the
+// daemon.
 func (c *child) stop(grace time.Duration, hurry <-chan struct{}, log *zap.Logger) {
 	_ = c.process.Signal(syscall.SIGTERM) // it may have ended
 	t := time.NewTimer(grace)
@@ -113,13 +117,12 @@ func (c *child) stop(grace time.Duration, hurry <-chan struct{}, log *zap.Logger
 	<-c.ended
 	if c.pidfd != nil {
 		c.pidfd.Close()
-		_ = c.process.Release() // nobody else does, as it is not waited for
+		_ = c.process.Release() // no other code waits for it
 	}
 }
 
-// hideInherited keeps descriptors that this process was given, beyond the standard
-// ones, from the processes that are started until restore is called. They are for
-// the command; a daemon would keep them open.
+// hideInherited keeps the inherited descriptors beyond the standard ones from started processes
+// until restore is called. They are for the command; a daemon would keep them open.
 func hideInherited() (restore func()) {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/kvfs/kvfs/tiers/hybrid"
 )
 
-// setSpec sets the spec of a hybrid model that vLLM will serve, under the name that it serves it by, unless the mount
-// has one of that name. The command does not depend on it: what stands against it is logged.
+// setSpec sets the spec of a hybrid model that vLLM will serve, under the model's name, unless
+// the mount has one of that name. The command does not depend on it, so faults are only logged.
 func (r *runner) setSpec(dir string, p *launch.Plan) {
 	if p.Model == nil && p.NoModel == "" {
 		return
@@ -36,11 +36,11 @@ func (r *runner) setSpec(dir string, p *launch.Plan) {
 	case before == nil:
 		log.Info("the spec of the model is set", zap.String("from", p.Model.Path))
 	case !reflect.DeepEqual(before, spec):
-		log.Info("the mount has a spec of this name, not that of the model: it stays; kvfs specs DIR remove NAME removes it")
+		log.Info("the mount has another spec of this name: it stays. To remove it, run: kvfs specs DIR remove NAME")
 	}
 }
 
-// specOf returns the spec of the model, as its config.json has it. It fails if there is none.
+// specOf returns the spec from the model's config.json. It fails if there is none.
 func specOf(p *launch.Plan) (*hybrid.Spec, error) {
 	m := p.Model
 	if m == nil {
@@ -56,7 +56,8 @@ func specOf(p *launch.Plan) (*hybrid.Spec, error) {
 	return plan.SpecOf(model, plan.Options{TP: m.TP, PP: m.PP, BlockTokens: m.BlockTokens, KVDtype: m.KVDtype, StateDtype: m.StateDtype})
 }
 
-// addSpec sets a spec of the mount at dir, unless there is one of that name: that is returned, and stays.
+// addSpec sets a spec of the mount at dir. If the mount has one of that name, addSpec keeps and
+// returns it.
 func addSpec(dir, name string, spec *hybrid.Spec) (before *hybrid.Spec, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), mounts.Timeout)
 	defer cancel()

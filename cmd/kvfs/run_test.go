@@ -43,8 +43,8 @@ func TestRunUsage(t *testing.T) {
 	}{
 		{[]string{"run", "--help"}, exit.OK, "kvfs run [flags] -- CMD"},
 		{[]string{"run", "-h", "x"}, exit.OK, "kvfs run [flags] -- CMD"},
-		{[]string{"run"}, exit.Usage, "which command?"},
-		{[]string{"run", "--"}, exit.Usage, "which command?"},
+		{[]string{"run"}, exit.Usage, "no command is named"},
+		{[]string{"run", "--"}, exit.Usage, "no command is named"},
 		{[]string{"run", "--readytimeout", "1s", "--", "x"}, exit.Usage, "--ready-timeout"},
 		{[]string{"run", "--print", "--engine", "sglang", "--", "vllm", "serve"}, exit.Usage, "the command is vllm, not sglang"},
 	} {

@@ -13,7 +13,7 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 )
 
-// newServeCommand returns the command that owns memory and disk for the mounts of others.
+// newServeCommand returns the command that owns memory and disk for other mounts.
 func newServeCommand() *cobra.Command {
 	readyFD := -1
 	cmd := &cobra.Command{
@@ -30,7 +30,7 @@ func newServeCommand() *cobra.Command {
 				return exit.With(exit.Config, err)
 			}
 			if cfg.Mode != config.ModeEmbedded {
-				return exit.With(exit.Config, fmt.Errorf("mode %s contributes no memory; the owner's is %s, the default", cfg.Mode, config.ModeEmbedded))
+				return exit.With(exit.Config, fmt.Errorf("mode %s contributes no memory: give kvfs serve mode %s, the default", cfg.Mode, config.ModeEmbedded))
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
 			defer stop()

@@ -31,7 +31,7 @@ func newSpecsCommand(connect client.Connector) *cobra.Command {
 	return cmd
 }
 
-// runSpecs tells the forms of the command apart.
+// runSpecs chooses the form of the command.
 func runSpecs(cmd *cobra.Command, connect client.Connector, args []string, raw bool) error {
 	var q blocks.SpecsRequest
 	done := ""
@@ -40,13 +40,13 @@ func runSpecs(cmd *cobra.Command, connect client.Connector, args []string, raw b
 		return usageError(cmd, "which mount? Or check FILE")
 	case args[0] == "check":
 		if len(args) != 2 {
-			return usageError(cmd, "check wants one FILE, %d given", len(args)-1)
+			return usageError(cmd, "check takes one FILE, got %d", len(args)-1)
 		}
 		return blocks.CheckSpec(streams(cmd), args[1], raw)
 	case len(args) == 1:
 	case args[1] == "set":
 		if len(args) != 4 {
-			return usageError(cmd, "set wants NAME and FILE, %d given", len(args)-2)
+			return usageError(cmd, "set takes NAME and FILE, got %d", len(args)-2)
 		}
 		text, err := client.ReadDocument(args[3], cmd.InOrStdin())
 		if err != nil {
@@ -55,7 +55,7 @@ func runSpecs(cmd *cobra.Command, connect client.Connector, args []string, raw b
 		q.Set, done = map[string]json.RawMessage{args[2]: text}, "set"
 	case args[1] == "remove":
 		if len(args) != 3 {
-			return usageError(cmd, "remove wants one NAME, %d given", len(args)-2)
+			return usageError(cmd, "remove takes one NAME, got %d", len(args)-2)
 		}
 		q.Remove, done = args[2:], "removed"
 	default:

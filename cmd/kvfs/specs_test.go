@@ -32,7 +32,7 @@ func TestSpecs(t *testing.T) {
 			err: "specs of /m: a; b (field /set/gemma)", code: exit.Runtime},
 		{args: "/m remove gemma", answers: []string{`{"specs":{"gemma":{}}}`}, asked: []string{`{"remove":["gemma"]}`}, out: "gemma: removed\n"},
 		{args: "/m set gemma /absent", err: "open /absent: no such file or directory", code: exit.Runtime},
-		{args: "/m/g", err: "/m/g is not a kvfs mount: it is in the one at /m", code: exit.NotMount},
+		{args: "/m/g", err: "/m/g is not a kvfs mount: it is a directory in the mount /m", code: exit.NotMount},
 	})
 }
 

@@ -7,7 +7,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
-// tierTypes are the types of tiers that this program has. One more is one more line here.
+// tierTypes returns the types of tiers of this program. Add a type here, in one line.
 func tierTypes() (*driver.Registry, error) {
 	r := &driver.Registry{}
 	return r, errors.Join(

@@ -27,7 +27,7 @@ func newUmountCommand() *cobra.Command {
 			defer cancel()
 			ending, err := mounts.Unmount(ctx, args[0], lazy)
 			if ending != 0 {
-				fmt.Fprintf(cmd.ErrOrStderr(), "kvfs: %s is unmounted; its daemon (process %d) still ends\n", args[0], ending)
+				fmt.Fprintf(cmd.ErrOrStderr(), "kvfs: %s is unmounted; its daemon (process %d) is still ending\n", args[0], ending)
 			}
 			return err
 		},

@@ -90,7 +90,7 @@ func TestUmountBusyStale(t *testing.T) {
 func TestUmountWaits(t *testing.T) {
 	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
 	for _, tc := range []struct{ flag, stderr string }{
-		{"--timeout=0", "kvfs: %s is unmounted; its daemon (process %d) still ends\n"},
+		{"--timeout=0", "kvfs: %s is unmounted; its daemon (process %d) is still ending\n"},
 		{"--lazy", ""},
 		{"--timeout=1h", ""},
 	} {

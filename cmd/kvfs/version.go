@@ -53,11 +53,11 @@ func newVersionCommand() *cobra.Command {
 	}
 }
 
-// clockOffset shifts the clock of the daemon, a duration such as 1h. Tests set it at link
-// time, to see what a wrong clock does.
+// clockOffset shifts the clock of the daemon, such as 1h. Tests set it at link time, to run
+// with a wrong clock.
 var clockOffset string
 
-// clock returns the clock of the engine and of what it tells others; nil: the machine's.
+// clock returns the clock of the engine and of its messages, or nil for the machine's.
 func clock() func() time.Time {
 	d, err := time.ParseDuration(clockOffset)
 	if err != nil {
@@ -66,5 +66,5 @@ func clock() func() time.Time {
 	return func() time.Time { return time.Now().Add(d) }
 }
 
-// thisProgram is what daemons say of this program.
+// thisProgram describes this program to the daemons.
 func thisProgram() daemon.Program { return daemon.Program{Version: version, Clock: clock()} }

@@ -76,7 +76,7 @@ func TestSpec(t *testing.T) {
 	}{
 		{name: "hybrid", args: []string{gemma}, spec: gemma, groups: "0 swa, 1 swa, 2 swa, 3 swa, 4 swa, 5 swa, 6 full", logged: "the spec of the model is set"},
 		{name: "recurrent", args: []string{modelDir(t, "qwen3-next-80b"), "--served-model-name", "next", "x"}, spec: "next", groups: "0 mamba, 1 mamba, 2 mamba, 3 full"},
-		{name: "configured", flags: []string{"--config-json", mine}, args: []string{oss, "--served-model-name=mine"}, spec: "mine", groups: "x full", logged: "the mount has a spec"},
+		{name: "configured", flags: []string{"--config-json", mine}, args: []string{oss, "--served-model-name=mine"}, spec: "mine", groups: "x full", logged: "the mount has another spec"},
 		{name: "one kind", args: []string{modelDir(t, "llama-3.1-8b")}, logged: "no spec"},
 		{name: "remote", args: []string{"openai/gpt-oss-20b"}, logged: "no spec"},
 		{name: "unreadable", args: []string{broken}, logged: "no spec"},

@@ -91,7 +91,7 @@ func (c *Controls) Locate(names []string) (mount string, paths []string, err err
 func (c *Controls) Root(dir string) (string, error) {
 	mount, paths, err := c.Locate([]string{dir})
 	if err == nil && paths[0] != "." {
-		err = exit.With(exit.NotMount, fmt.Errorf("%s is not a kvfs mount: it is in the one at %s", dir, mount))
+		err = exit.With(exit.NotMount, fmt.Errorf("%s is not a kvfs mount: it is a directory in the mount %s", dir, mount))
 	}
 	return mount, err
 }

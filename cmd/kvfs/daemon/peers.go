@@ -183,7 +183,7 @@ func openTransport(cfg *config.Config, certificates *pki.Loader, names func(addr
 	return tcp.Open(o)
 }
 
-// checked adds a check of the other side's certificate to those of conf.
+// checked adds a check of the other side's certificate to conf.
 func checked(conf *tls.Config, check func(*x509.Certificate) error) *tls.Config {
 	before := conf.VerifyConnection
 	conf.VerifyConnection = func(s tls.ConnectionState) error {
