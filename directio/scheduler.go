@@ -45,7 +45,7 @@ type scheduler struct {
 		flying list[*piece] // oldest first
 		load   [2]limits    // in flight: reads; writes and syncs
 		credit int64        // bytes of reads that went ahead of a waiting write
-		ended  []func()     // to be called by whoever unlocks next, see unlock
+		ended  []func()     // called by the goroutine that unlocks next, see unlock
 		closed bool
 		stats  Stats
 	}
@@ -80,8 +80,8 @@ type request struct {
 	links  node[*request]
 }
 
-// piece is a part of a request that is small enough to go to the kernel. It belongs
-// to whoever took it until it is finished.
+// piece is a part of a request that is small enough to go to the kernel. It belongs to the
+// engine that took it until it is finished.
 type piece struct {
 	req   *request
 	start int // in op.Mem

@@ -240,10 +240,10 @@ func history(t *testing.T, path string) (*node, *record, []recorded) {
 	return a, r, both
 }
 
-// TestReplayedPackets shows that whoever records packets and sends them again changes
-// nothing and is counted: towards the node that they were for, towards another one, and
-// towards one that has the address of the former and knows nothing yet. Without keys the
-// latter believes them, which shows that the packets would do something.
+// TestReplayedPackets shows that a node which records packets and sends them again changes
+// nothing and is counted. It sends them to the node that they were for, to another one, and to
+// a node that has the address of the former and knows nothing yet. Without keys the last one
+// believes them, which shows that the packets would do something.
 func TestReplayedPackets(t *testing.T) {
 	t.Parallel()
 	t.Run("plain", func(t *testing.T) {

@@ -132,9 +132,8 @@ func TestLostMemory(t *testing.T) {
 	w.agree()
 }
 
-// TestClock shows with a node whose clock is an hour fast or slow that of two versions
-// the one that was written later is what all read, whoever wrote it, and that removals
-// are obeyed in both directions.
+// TestClock runs a node whose clock is an hour fast or slow. Of two versions all nodes read the
+// later one, from any writer, and removals are obeyed in both directions.
 func TestClock(t *testing.T) {
 	for _, offset := range []string{"1h", "-1h"} {
 		t.Run(offset, func(t *testing.T) {

@@ -179,7 +179,7 @@ func TestKeyRotation(t *testing.T) {
 	key := kvfs("keys", "generate")
 	for _, step := range [][]string{{"add", w.Keys.Gossip, key}, {"use", w.Keys.Gossip, key}, {"remove", w.Keys.Gossip, old}} {
 		kvfs(append([]string{"keys"}, step...)...)
-		// Whoever starts now has the new state, and the others take it over in a moment.
+		// A node that starts now has the new state; the others take it over in a moment.
 		w.Nodes[2].Restart()
 		w.WaitJoined()
 	}

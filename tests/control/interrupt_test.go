@@ -13,9 +13,9 @@ import (
 	"github.com/kvfs/kvfs/tests/harness"
 )
 
-// TestInterruptedEarly interrupts reads that wait at every moment of their beginning: none
-// may miss it, for the kernel tells of it only once, and whoever is killed in such a read
-// could not die.
+// TestInterruptedEarly interrupts waiting reads at every moment of their beginning. None may
+// miss the interrupt: the kernel sends it only once, and a process killed in such a read could
+// not die.
 func TestInterruptedEarly(t *testing.T) {
 	harness.KvfsOnly(t, "a control directory")
 	d := harness.Mount(t, harness.Options{})

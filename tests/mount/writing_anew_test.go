@@ -270,7 +270,7 @@ var emptyActs = []act{
 	}},
 	{"the first byte hides an empty file until the close", func(t *testing.T, s *stage) {
 		for i, c := range emptyFiles() {
-			for _, own := range []bool{false, true} { // whoever made it empty
+			for _, own := range []bool{false, true} { // emptied by the process itself, or by another
 				p := s.path(fmt.Sprint(i, own))
 				a, b := s.actor(), s.process()
 				maker := b

@@ -170,8 +170,8 @@ class Stream(Base):
     """What is published as things happen."""
 
     def subscribe(self):
-        """Subscribe, and return when messages come: whoever subscribes misses those of before, but the first one,
-        for whom all blocks are announced anew."""
+        """Subscribe, and return when messages come. A subscriber misses earlier messages, except the first subscriber:
+        all blocks are announced to it again."""
         s = self.socket(zmq.SUB, self.zmq["endpoint"])
         s.subscribe(TOPIC)
         self.messages = {}

@@ -22,7 +22,7 @@ func TestBelowMount(t *testing.T) {
 	if err := os.Mkdir(mount, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	// A link in the mount would be followed by whoever looks.
+	// Every look-up would follow a link in the mount.
 	for name, target := range map[string]string{"link": mount, "kv/inner": "/", "twice": "link"} {
 		if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)

@@ -54,7 +54,7 @@ func (l *loader) validateEvents() {
 	for _, a := range []struct{ path, endpoint string }{{bind, z.Bind}, {replay, z.Replay}} {
 		if address, ok := strings.CutPrefix(a.endpoint, tcpScheme); ok && l.good(a.path) && !isLoopback(address) {
 			l.fail(l.cfg.Origin(a.path), a.path, violate(ErrInvalid,
-				"%q is not a loopback address, and ZeroMQ has no keys here: whoever reaches it sees which blocks there are; events.zmq.insecure: true (or insecure: true) allows it", a.endpoint))
+				"%q is not a loopback address, and ZeroMQ has no keys here: anyone that reaches it sees the names of the blocks; events.zmq.insecure: true (or insecure: true) allows it", a.endpoint))
 		}
 	}
 }

@@ -136,7 +136,7 @@ func TestRejectEvents(t *testing.T) {
 		{`"bind": "tcp://[::1]:5557", "replay": "tcp://[0::1]:5557"`, ErrInvalid, []string{`must differ from bind`}},
 		{`"bind": "ipc:///run/x", "replay": "ipc:///run/x"`, ErrInvalid, []string{`must differ from bind`}},
 		{open, ErrInvalid, []string{
-			`events.zmq.bind: "tcp://0.0.0.0:5557" is not a loopback address, and ZeroMQ has no keys here: whoever reaches it sees which blocks there are; events.zmq.insecure: true (or insecure: true) allows it`,
+			`events.zmq.bind: "tcp://0.0.0.0:5557" is not a loopback address, and ZeroMQ has no keys here: anyone that reaches it sees the names of the blocks; events.zmq.insecure: true (or insecure: true) allows it`,
 			`events.zmq.replay: "tcp://gpu-7:5558" is not a loopback address`}},
 		{`"bind": "tcp://*:0", "insecure": false`, ErrInvalid, []string{`events.zmq.bind: "tcp://*:0" is not a loopback address`}},
 		{`"bind": "tcp://[::]:1", "insecure": 1`, ErrType, []string{`events.zmq.insecure: the number 1 is not a boolean`}},

@@ -59,9 +59,9 @@ func (l *loader) validatePeers() {
 	l.validateSecurity()
 }
 
-// validateNoPeers refuses what would be without effect, so that nobody believes it
-// works. A preferred segment in the environment, and what it says in the names of other
-// programs, is left alone: it is for whoever uses one, and never keeps anything from starting.
+// validateNoPeers refuses settings without effect, so that nobody believes that they work. It
+// ignores a preferred segment from the environment, also under the names of other programs:
+// that may be meant for another program, and must never prevent a start.
 func (l *loader) validateNoPeers() {
 	defaults := reflect.New(reflect.TypeFor[Config]()).Elem()
 	setDefaults(defaults, schema().settings)

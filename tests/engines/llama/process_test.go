@@ -108,7 +108,7 @@ func watch(t *testing.T, dir string, what uint32) (happened func()) {
 	}
 }
 
-// hold stops whoever reads a file at the first read(2), which does not begin before
+// hold stops the process that reads a file at its first read(2), which does not begin before
 // release.
 type hold struct {
 	t    *testing.T

@@ -96,9 +96,8 @@ func (e *fsConnector) Load(b replay.Block, p []byte) error {
 // leaves out what is among them.
 var putting sync.Map
 
-// Store implements replay.Engine. It does not look whether the chunk is there,
-// and its temporary name is the same in all processes: whoever renames second
-// finds nothing to rename.
+// Store implements replay.Engine. It does not check whether the chunk is there. Its temporary
+// name is the same in all processes: the second of two to rename finds nothing to rename.
 func (e *fsConnector) Store(b replay.Block, p []byte) error {
 	name := chunk(b)
 	if _, busy := putting.LoadOrStore(name, nil); busy {
