@@ -23,7 +23,7 @@ const (
 		"2026-11-19T10:40:01.000002Z  renamed  -              0 B  g0/old -> g0/new\n" +
 		"2026-11-19T10:40:01.000000Z  renamed  -              0 B  g0/ -> g1/\n" +
 		"-                            gap: 6 events are lost; the next is 50\n" +
-		"-                            gap: what happened before is not known; the next is 1\n"
+		"-                            gap: earlier events are unknown; the next is 1\n"
 )
 
 // TestEvents shows what is asked and printed, and what ends it.

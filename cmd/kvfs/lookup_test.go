@@ -42,7 +42,7 @@ func TestLookup(t *testing.T) {
 			out: "hit      memory  /m/\\xff\nhit      memory  /m/a\\\\\\n\n", stderr: "2 blocks: 2 in memory\n"},
 		{args: "-e -", stdin: "/m/\\xff\n/m/a\\\\\\n\n", answers: []string{two}, asked: []string{`{"op":"exists","keys":["\\xff","a\\\\\\n"],"escaped":true}`},
 			out: "hit      memory  /m/\\xff\nhit      memory  /m/a\\\\\\n\n", stderr: "2 blocks: 2 in memory\n"},
-		{args: `-e /m/\q`, err: `"/m/\\q": a backslash begins none of the escapes of Go`, code: exit.Runtime},
+		{args: `-e /m/\q`, err: `"/m/\\q": not an escape of Go (write \\ for a backslash)`, code: exit.Runtime},
 		{args: "/m/a /proc/b", err: "/proc/b is not in a kvfs mount", code: exit.NotMount},
 		{args: "--mount /m/g a", err: "/m/g is not a kvfs mount: it is a directory in the mount /m", code: exit.NotMount},
 	})
@@ -103,7 +103,7 @@ func TestLongestHit(t *testing.T) {
 	const answer = `{"op":"longest_hit","hit_tokens":4032,"capped":true,"pending":1,"late":0,"groups":[` +
 		`{"name":"0","load":"111","fetch":[0,1,2]},{"name":"swa","load":"011","fetch":[2]}]}`
 	const text = "hit: 4032 tokens (all of the prompt is there, and its end has to be computed in any case)\n" +
-		"taken for absent: 1 pending, 0 late\nGROUP  BLOCKS  TO READ\n0      3       3\nswa    3       1\n"
+		"counted as absent: 1 pending, 0 late\nGROUP  BLOCKS  TO READ\n0      3       3\nswa    3       1\n"
 	file := writeTemp(t, "spec.json", "\n{\"hash_block_size\": 16}\n")
 	checkCLI(t, newLookupCommand, "query", []cliCase{
 		{args: "--mount /m --spec gemma a b c", answers: []string{answer + "\n"}, out: text,

@@ -12,21 +12,22 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
 )
 
-// The attributes that may be set.
+// The attributes that commands set.
 const (
 	AttrPinned = "user.kvfs.pinned"
 	AttrTTL    = "user.kvfs.ttl"
 )
 
-// AttrChange is one attribute to be set on many blocks.
+// AttrChange sets one attribute on many blocks.
 type AttrChange struct {
 	Attr, Value string
-	Done        string // format of what then is said of the blocks; its argument is how many, in words
-	JSON        bool   // how many were changed is printed as JSON, with the first errors
+	Done        string // format of the result; its argument is the number of blocks, in words
+	JSON        bool   // print the number of changed blocks and the first errors as JSON
 }
 
-// Run sets the attribute on all paths below a mount, and on all blocks below those that are directories.
-// names are what the paths were called. It prints how many were changed, and fails if some could not be.
+// Run sets the attribute on all paths below a mount, and on all blocks below directories among
+// them. names are the paths as they were given. It prints how many were changed, and fails if
+// some could not be.
 func (a *AttrChange) Run(s Streams, c *client.Controls, mount string, paths, names []string) error {
 	var done int64
 	var failed client.Failures
@@ -54,7 +55,8 @@ func (a *AttrChange) print(w io.Writer, done int64, failed *client.Failures) err
 	return err
 }
 
-// PrintNone returns what writes the answer about no blocks; nil where that is nothing.
+// PrintNone returns the function that writes the answer for no blocks, or nil if there is
+// nothing to write.
 func (a *AttrChange) PrintNone() func(io.Writer) error {
 	if !a.JSON {
 		return nil
@@ -62,8 +64,8 @@ func (a *AttrChange) PrintNone() func(io.Writer) error {
 	return func(w io.Writer) error { return a.print(w, 0, &client.Failures{}) }
 }
 
-// changeAll sets the attribute on a block, or on all below a directory, which name
-// stands for in errors. Its error is that of a mount whose daemon is gone.
+// changeAll sets the attribute on a block, or on all blocks below a directory. name stands for
+// path in errors. It fails if the daemon of the mount is gone.
 func (a *AttrChange) changeAll(c *client.Controls, path, name string, done *int64, failed *client.Failures) error {
 	set := func(path, name string) error {
 		err := c.Setxattr(path, a.Attr, a.Value)
@@ -81,11 +83,11 @@ func (a *AttrChange) changeAll(c *client.Controls, path, name string, done *int6
 	if !errors.Is(err, unix.EISDIR) {
 		return err
 	}
-	// Names below are shown as if they had been given.
+	// Names below a directory are shown in the form of the given name.
 	shown := func(below string) string { return filepath.Join(name, below[len(path):]) }
 	return c.WalkBlocks(path, func(block string) error {
 		err := set(block, shown(block))
-		if errors.Is(err, unix.EISDIR) { // it was replaced by a directory
+		if errors.Is(err, unix.EISDIR) { // a directory has replaced it
 			failed.Add(shown(block), err.Error())
 			return nil
 		}

@@ -20,17 +20,17 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
 )
 
-// Events is what kvfs events is to do.
+// Events are the options of kvfs events.
 type Events struct {
 	Since  uint64   // number of the first event; 0: from now on
 	Groups []string // only of these; empty: of all
 	Names  []string // only events of these names; empty: all
-	Count  uint64   // of lines, after which it ends; 0: it never does
+	Count  uint64   // lines after which it ends; 0: never
 	JSON   bool     // lines are printed as the daemon wrote them
 }
 
-// Run prints the events of the mount at dir, as they happen, until ctx or a signal ends it, Count lines are
-// printed, or nobody reads w any more. That is no error; the end of the daemon is.
+// Run prints the events of the mount at dir until ctx or a signal ends it, Count lines are
+// printed, or the reader of w is gone. None of these is an error; the end of the daemon is one.
 func (e *Events) Run(ctx context.Context, w io.Writer, connect client.Connector, dir string) error {
 	c, err := connect()
 	if err != nil {
@@ -45,7 +45,7 @@ func (e *Events) Run(ctx context.Context, w io.Writer, connect client.Connector,
 		return err
 	}
 	defer d.Close()
-	// SIGPIPE would end us with an exit code of its own.
+	// SIGPIPE would end this process with an exit code of its own.
 	ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM, unix.SIGPIPE)
 	defer stop()
 	ctx, cancel := context.WithCancel(ctx)
@@ -70,7 +70,7 @@ func (e *Events) Run(ctx context.Context, w io.Writer, connect client.Connector,
 	return nil
 }
 
-// eventsRequest is what is asked of .kvfs/events.
+// eventsRequest is a request to .kvfs/events.
 type eventsRequest struct {
 	Since  uint64   `json:"since,omitempty"`
 	Groups []string `json:"groups,omitempty"`
@@ -90,11 +90,11 @@ type eventLine struct {
 	From   string  `json:"from"`   // of renamed
 	Missed uint64  `json:"missed"` // of gap
 
-	Directory bool `json:"directory"` // it is one, and all below it
+	Directory bool `json:"directory"` // the path is a directory, and all below it is meant
 }
 
-// watchReader calls gone when out is a pipe or a terminal that nobody reads any more,
-// which else would be seen at the next event only. stop ends it.
+// watchReader calls gone when the reader of out, a pipe or a terminal, is gone. Without it only
+// the next event would show that. stop ends it.
 func watchReader(out *os.File, gone func()) (stop func(), err error) {
 	wake, end, err := os.Pipe()
 	if err != nil {
@@ -102,7 +102,7 @@ func watchReader(out *os.File, gone func()) (stop func(), err error) {
 	}
 	fds := []unix.PollFd{{Fd: int32(out.Fd())}, {Fd: int32(wake.Fd())}} // errors and hang-ups alone
 	done := make(chan struct{})
-	// Ends when nobody reads any more, or with stop, which closes the other end of wake.
+	// Ends when the reader is gone, or with stop, which closes the other end of wake.
 	go func() {
 		defer close(done)
 		for {
@@ -123,8 +123,8 @@ func watchReader(out *os.File, gone func()) (stop func(), err error) {
 	}, nil
 }
 
-// follow prints the lines until ctx is done, count of them are printed, or there
-// are no more. What has come is written before it waits for more.
+// follow prints the lines until ctx is done, count of them are printed, or there are no more.
+// It writes all received lines before it waits for more.
 func (e *Events) follow(ctx context.Context, lines <-chan client.Line, w io.Writer) error {
 	out := bufio.NewWriterSize(w, 64<<10)
 	for n := uint64(0); e.Count == 0 || n < e.Count; n++ {
@@ -155,7 +155,7 @@ func (e *Events) follow(ctx context.Context, lines <-chan client.Line, w io.Writ
 	return out.Flush()
 }
 
-// printEvent writes one event. Errors of writing are kept by w.
+// printEvent writes one event. w keeps errors of writing.
 func printEvent(w *bufio.Writer, text []byte, raw bool) error {
 	var e eventLine
 	if err := json.Unmarshal(text, &e); err != nil {
@@ -180,7 +180,7 @@ func (e *eventLine) String() string {
 	when := time.Unix(int64(whole), int64(math.Round(part*1e6))*1000).UTC().Format("2006-01-02T15:04:05.000000Z")
 	switch { // gaps have no time
 	case e.Event == "gap" && e.Missed == 0:
-		return fmt.Sprintf("%-27s  gap: what happened before is not known; the next is %d", "-", e.Seq)
+		return fmt.Sprintf("%-27s  gap: earlier events are unknown; the next is %d", "-", e.Seq)
 	case e.Event == "gap":
 		return fmt.Sprintf("%-27s  gap: %d events are lost; the next is %d", "-", e.Missed, e.Seq)
 	}

@@ -12,7 +12,8 @@ import (
 	"github.com/kvfs/kvfs/tiers/fate"
 )
 
-// PrintNone returns what writes the answer about no blocks; nil where that is nothing.
+// PrintNone returns the function that writes the answer for no blocks, or nil if there is
+// nothing to write.
 func (e *Eviction) PrintNone() func(io.Writer) error {
 	if !e.JSON {
 		return nil
@@ -20,15 +21,15 @@ func (e *Eviction) PrintNone() func(io.Writer) error {
 	return func(w io.Writer) error { return e.print(w, &control.EvictAnswer{Kept: []control.EvictKept{}}) }
 }
 
-// Eviction is what kvfs evict is to do.
+// Eviction are the options of kvfs evict.
 type Eviction struct {
 	Tier  string // "memory" or "disk"
 	Force bool   // also blocks that no other tier holds
 	JSON  bool   // the answer is printed as JSON
 }
 
-// Run has paths below a mount, or, without any, all of it, evicted from the tier, and prints what became of
-// them. It fails if there is nothing at one of them.
+// Run evicts the blocks of paths below a mount from the tier, or without paths all of its
+// blocks, and prints the result. It fails if there is nothing at a path.
 func (e *Eviction) Run(ctx context.Context, s Streams, c *client.Controls, mount string, paths []string) error {
 	answer, err := e.ask(ctx, c, mount, paths)
 	if err != nil {
@@ -40,7 +41,7 @@ func (e *Eviction) Run(ctx context.Context, s Streams, c *client.Controls, mount
 	return absent(answer)
 }
 
-// absent is the error about paths that are not there.
+// absent is the error about paths without a block.
 func absent(answer *control.EvictAnswer) error {
 	var names []string
 	for _, kept := range answer.Kept {
@@ -57,8 +58,8 @@ func absent(answer *control.EvictAnswer) error {
 	return fmt.Errorf("%s and %d more: not found", names[0], len(names)-1)
 }
 
-// ask sends the paths to the daemon, in as many requests as it takes, and
-// returns the sum of its answers. No paths means all.
+// ask sends the paths to the daemon, in as many requests as it takes, and returns the sum of
+// its answers. No paths means all blocks.
 func (e *Eviction) ask(ctx context.Context, c *client.Controls, mount string, paths []string) (*control.EvictAnswer, error) {
 	d, err := c.Dial(mount, "evict")
 	if err != nil {

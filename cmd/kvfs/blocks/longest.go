@@ -12,7 +12,7 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
 )
 
-// longestRequest and longestAnswer are what is asked of .kvfs/query, and answered.
+// longestRequest and longestAnswer are a request to .kvfs/query and its answer.
 type longestRequest struct {
 	Op   string          `json:"op"`
 	Spec json.RawMessage `json:"spec"`
@@ -64,7 +64,7 @@ func (l *Lookup) longestHit(ctx context.Context, s Streams, d *client.Dialogue, 
 	return printLongest(s.Out, raw)
 }
 
-// printLongest writes the answer for people.
+// printLongest writes the answer.
 func printLongest(w io.Writer, raw json.RawMessage) error {
 	var a longestAnswer
 	if err := json.Unmarshal(raw, &a); err != nil {
@@ -76,7 +76,7 @@ func printLongest(w io.Writer, raw json.RawMessage) error {
 	}
 	fmt.Fprintf(w, "hit: %d tokens%s\n", a.HitTokens, note)
 	if a.Pending > 0 || a.Late > 0 {
-		fmt.Fprintf(w, "taken for absent: %d pending, %d late\n", a.Pending, a.Late)
+		fmt.Fprintf(w, "counted as absent: %d pending, %d late\n", a.Pending, a.Late)
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "GROUP\tBLOCKS\tTO READ\n")

@@ -14,14 +14,14 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
 )
 
-// lookOptions are the fields that both kinds of look-ups have.
+// lookOptions are the members that both kinds of look-ups have.
 type lookOptions struct {
 	Lease      *bool  `json:"lease,omitempty"`
 	Promote    bool   `json:"promote,omitempty"`
 	DeadlineMS *int64 `json:"deadline_ms,omitempty"`
 }
 
-// options returns those of the requests.
+// options returns the options of the requests.
 func (l *Lookup) options() lookOptions {
 	o := lookOptions{Promote: l.Promote}
 	if l.NoLease {
@@ -35,7 +35,8 @@ func (l *Lookup) options() lookOptions {
 	return o
 }
 
-// PrintNone returns what writes the answer about no blocks; nil where that is nothing.
+// PrintNone returns the function that writes the answer for no blocks, or nil if there is
+// nothing to write.
 func (l *Lookup) PrintNone() func(io.Writer) error {
 	if !l.JSON {
 		return nil
@@ -48,7 +49,7 @@ func (l *Lookup) PrintNone() func(io.Writer) error {
 	}
 }
 
-// existsRequest and existsAnswer are what is asked of .kvfs/query, and answered.
+// existsRequest and existsAnswer are a request to .kvfs/query and its answer.
 type existsRequest struct {
 	Op string `json:"op"`
 	client.BlockRequest
@@ -65,7 +66,7 @@ type existsAnswer struct {
 	Prefix  int    `json:"prefix"`
 }
 
-// stateWords are the states of blocks, each with its tier, as docs/control.md has them.
+// stateWords are the states of blocks, each with its tier. Source: docs/control.md.
 var stateWords = map[byte][2]string{
 	'm': {"hit", "memory"},
 	'd': {"hit", "disk"},
@@ -75,14 +76,14 @@ var stateWords = map[byte][2]string{
 	'.': {"miss", "-"},
 }
 
-// Lookup is what kvfs lookup is to do.
+// Lookup are the options of kvfs lookup.
 type Lookup struct {
-	Spec      string         // name of a spec, or @ and a file that has one: the longest hit is asked for; empty: which blocks are there
-	NumTokens *int           // length of the prompt; nil: that of all hashes
+	Spec      string         // name of a spec, or @ and a file, for the longest hit; empty: show which blocks are there
+	NumTokens *int           // length of the prompt; nil: the length of all hashes
 	Cached    int            // tokens that the engine has already
 	Promote   bool           // bring blocks into memory
-	NoLease   bool           // do not keep them readable for a while
-	Deadline  *time.Duration // within which they have to be in memory; nil: that of the group
+	NoLease   bool           // grant no lease
+	Deadline  *time.Duration // time within which they must be in memory; nil: the group's
 	JSON      bool           // the answer is printed as JSON
 }
 
@@ -151,7 +152,7 @@ func (l *lookup) run(ctx context.Context, c *client.Controls, blocks *client.Blo
 	return summary, nil
 }
 
-// ask asks for blocks, adds up and prints what is found, and returns their states.
+// ask looks blocks up, adds up and prints the states, and returns them.
 func (l *lookup) ask(ctx context.Context, blocks *client.Blocks) (string, error) {
 	var states strings.Builder
 	options := l.options()
@@ -181,21 +182,21 @@ func (l *lookup) ask(ctx context.Context, blocks *client.Blocks) (string, error)
 	return states.String(), nil
 }
 
-// printStates writes a line for each state of a block. Errors are kept by w.
+// printStates writes a line for each state of a block. w keeps errors.
 func printStates(w *bufio.Writer, states string, names []string) {
 	for i := range len(states) {
 		if states[i] == '/' {
 			continue
 		}
 		words, known := stateWords[states[i]]
-		if !known { // of a newer daemon
+		if !known { // from a newer daemon
 			words = [2]string{states[i : i+1], "-"}
 		}
 		fmt.Fprintf(w, "%-7s  %-6s  %s\n", words[0], words[1], show.Text(names[i]))
 	}
 }
 
-// summary says how many there are of each kind.
+// summary returns the number of blocks in each state, in words.
 func (l *lookup) summary(total int) string {
 	var parts []string
 	add := func(n int, what string) {

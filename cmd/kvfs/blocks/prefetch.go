@@ -14,14 +14,14 @@ import (
 	"github.com/kvfs/kvfs/fs/query"
 )
 
-// prefetchRequest is what is asked of .kvfs/prefetch.
+// prefetchRequest is a request to .kvfs/prefetch.
 type prefetchRequest struct {
 	client.BlockRequest
 	Progress bool `json:"progress"`
 }
 
-// prefetchAnswer is what is answered: how far it is, and at the end, which Results
-// tell, everything.
+// prefetchAnswer is one line of the answer: the progress, or at the end, with Results,
+// everything.
 type prefetchAnswer struct {
 	Results  string             `json:"results"`
 	Done     int64              `json:"done"`
@@ -35,14 +35,14 @@ type prefetchAnswer struct {
 	Errors   []client.PathError `json:"errors"`
 }
 
-// Prefetch is what kvfs prefetch is to do.
+// Prefetch are the options of kvfs prefetch.
 type Prefetch struct {
 	JSON  bool // the answer is printed as JSON
 	Quiet bool // no progress is shown
 }
 
-// Run has blocks brought into memory, waits for that, and prints what became of them. It fails if some are
-// not there or could not be loaded, or when ctx ends: then with what was done.
+// Run loads blocks into memory, waits for that, and prints the result. It fails if some are
+// absent or could not be loaded, or when ctx ends: it then prints what was done.
 func (o *Prefetch) Run(ctx context.Context, s Streams, c *client.Controls, d *client.Dialogue, blocks *client.Blocks) error {
 	p := &prefetch{c: c, d: d, blocks: blocks, bar: show.NewBar(s.Err, !o.Quiet && show.IsTerminal(s.Err))}
 	err := p.run(ctx)
@@ -78,7 +78,7 @@ type prefetch struct {
 	failed  client.Failures
 }
 
-// run asks for all names, and then for what is below those that are directories.
+// run asks for all names, then for the blocks below names of directories.
 func (p *prefetch) run(ctx context.Context) error {
 	names := p.blocks.Asked()
 	p.results = []byte(strings.Repeat("?", len(names)))
@@ -94,8 +94,8 @@ func (p *prefetch) run(ctx context.Context) error {
 	return p.ask(ctx, below, p.counted)
 }
 
-// ask asks for blocks, in as many requests as it takes. each gets the answers, with the position
-// of their first block.
+// ask prefetches blocks, in as many requests as it takes. each gets the answers, with the
+// position of their first block.
 func (p *prefetch) ask(ctx context.Context, blocks *client.Blocks, each func(names []string, first int, a *prefetchAnswer)) error {
 	first := 0
 	for rest := blocks.Asked(); len(rest) > 0; {
@@ -132,8 +132,7 @@ func (p *prefetch) ask(ctx context.Context, blocks *client.Blocks, each func(nam
 	return nil
 }
 
-// named takes over the results of names that were given. Of those at which there is no
-// block some may be directories.
+// named adds the results of the given names. A name without a block may be a directory.
 func (p *prefetch) named(names []string, first int, a *prefetchAnswer) {
 	copy(p.results[first:], a.Results)
 	for i := range names {
@@ -159,7 +158,7 @@ func (p *prefetch) counted(names []string, _ int, a *prefetchAnswer) {
 	for _, e := range a.Errors {
 		p.failed.Add(e.Path, e.Error)
 	}
-	p.failed.Total += max(a.Failed-int64(len(a.Errors)), 0) // of which the daemon does not say more
+	p.failed.Total += max(a.Failed-int64(len(a.Errors)), 0) // failures without a reason from the daemon
 	for i, name := range names {
 		if a.Results[i] == '.' {
 			p.failed.Add(name, "there is no such block")
@@ -168,7 +167,7 @@ func (p *prefetch) counted(names []string, _ int, a *prefetchAnswer) {
 	p.keep(a.Errors...)
 }
 
-// maxPrefetchErrors is how many errors the answer has, as that of the daemon.
+// maxPrefetchErrors bounds the errors in the answer, like that of the daemon.
 const maxPrefetchErrors = 100
 
 // keep adds to the errors of the answer, while there is room.
@@ -186,7 +185,8 @@ func (p *prefetch) unlisted(name string, err error) {
 	p.failed.Add(name, err.Error())
 }
 
-// PrintNone returns what writes the answer about no blocks; nil where that is nothing.
+// PrintNone returns the function that writes the answer for no blocks, or nil if there is
+// nothing to write.
 func (o *Prefetch) PrintNone() func(io.Writer) error {
 	if !o.JSON {
 		return nil
@@ -194,7 +194,7 @@ func (o *Prefetch) PrintNone() func(io.Writer) error {
 	return func(w io.Writer) error { return (&prefetch{blocks: &client.Blocks{}}).print(w, true) }
 }
 
-// print writes what was done.
+// print writes the result.
 func (p *prefetch) print(w io.Writer, asJSON bool) error {
 	s := &p.sum
 	if asJSON {

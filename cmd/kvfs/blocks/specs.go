@@ -16,14 +16,14 @@ import (
 	"github.com/kvfs/kvfs/tiers/hybrid"
 )
 
-// SpecsRequest is what is asked of .kvfs/specs. All fields empty: all specs.
+// SpecsRequest is a request to .kvfs/specs. An empty one gets all specs.
 type SpecsRequest struct {
 	Set    map[string]json.RawMessage `json:"set,omitempty"`
 	Remove []string                   `json:"remove,omitempty"`
 }
 
-// Specs asks the daemon of the mount at dir, and prints the specs that it answers, if raw as JSON. done says
-// what has become of them; empty: nothing.
+// Specs sends a request to the daemon of the mount at dir, and prints the specs of the answer,
+// as JSON if raw. done says what has become of them, or is empty.
 func Specs(ctx context.Context, w io.Writer, connect client.Connector, dir string, q SpecsRequest, done string, raw bool) error {
 	c, err := connect()
 	if err != nil {
@@ -55,7 +55,8 @@ func Specs(ctx context.Context, w io.Writer, connect client.Connector, dir strin
 	return printSpecs(w, all.Specs, done)
 }
 
-// CheckSpec says what is wrong with the spec in a file, else prints it with its defaults, if raw as JSON.
+// CheckSpec reports the faults of the spec in a file, or prints it with its defaults, as JSON
+// if raw.
 func CheckSpec(s Streams, name string, raw bool) error {
 	text, err := client.ReadDocument(name, s.In)
 	if err != nil {
@@ -71,7 +72,7 @@ func CheckSpec(s Streams, name string, raw bool) error {
 	return printSpecs(s.Out, map[string]hybrid.Spec{name: *c.Spec()}, "good")
 }
 
-// printSpecs writes specs for people. done says what became of them, if anything did.
+// printSpecs writes specs. done says what became of them, or is empty.
 func printSpecs(w io.Writer, specs map[string]hybrid.Spec, done string) error {
 	if len(specs) == 0 {
 		_, err := fmt.Fprintln(w, "no specs")
@@ -89,7 +90,7 @@ func printSpecs(w io.Writer, specs map[string]hybrid.Spec, done string) error {
 			fmt.Fprintln(t, name)
 		}
 		if s.HashBlockSize == 0 {
-			continue // of one that was removed not more may be known
+			continue // of a removed spec only the name may be known
 		}
 		fmt.Fprintf(t, "  hash blocks of %d tokens, scheduler blocks of %d, cache blocks of %d%s\n",
 			s.HashBlockSize, s.SchedulerBlockSize, s.CacheBlockSize, specNote(&s))
@@ -105,7 +106,7 @@ func printSpecs(w io.Writer, specs map[string]hybrid.Spec, done string) error {
 	return t.Flush()
 }
 
-// specNote says what is special about a spec.
+// specNote returns the remarks on a spec.
 func specNote(s *hybrid.Spec) string {
 	note := ""
 	if s.Eagle {
@@ -120,7 +121,7 @@ func specNote(s *hybrid.Spec) string {
 	return note
 }
 
-// groupNote says what is special about a group.
+// groupNote returns the remarks on a group.
 func groupNote(g *hybrid.Group) string {
 	var notes []string
 	add := func(is bool, format string, args ...any) {

@@ -13,20 +13,19 @@ import (
 	"github.com/kvfs/kvfs/tiers/fate"
 )
 
-// whyRequest is what is asked of .kvfs/query.
+// whyRequest is a request to .kvfs/query.
 type whyRequest struct {
 	Op string `json:"op"`
 	client.BlockRequest
 }
 
-// whyAnswer is what is answered: a verdict for each key, of which more is said
-// than kvfs why prints.
+// whyAnswer is its answer: a verdict for each key, with more members than kvfs why prints.
 type whyAnswer struct {
 	Verdicts []json.RawMessage `json:"verdicts"`
 }
 
-// Why prints what is known of blocks, and of those below directories: in words, or, if raw, as JSON, one a
-// line. It fails if directories cannot be listed.
+// Why prints what is known of blocks, and of those below directories: in words, or, if raw, as
+// JSON, one a line. It fails if a directory cannot be listed.
 func Why(ctx context.Context, w io.Writer, c *client.Controls, d *client.Dialogue, blocks *client.Blocks, raw bool) error {
 	out := bufio.NewWriter(w)
 	dirs, err := why(ctx, d, out, blocks, raw)
@@ -44,7 +43,7 @@ func Why(ctx context.Context, w io.Writer, c *client.Controls, d *client.Dialogu
 	return errors.Join(out.Flush(), failed.Err("%d directories could not be listed", failed.Total))
 }
 
-// why prints the verdicts on blocks, and returns the positions of those that are none but directories.
+// why prints the verdicts on blocks, and returns the positions of directories.
 func why(ctx context.Context, d *client.Dialogue, out *bufio.Writer, blocks *client.Blocks, raw bool) (dirs []int, err error) {
 	first := 0
 	for rest := blocks.Paths; len(rest) > 0; {
@@ -68,8 +67,8 @@ func why(ctx context.Context, d *client.Dialogue, out *bufio.Writer, blocks *cli
 	return dirs, nil
 }
 
-// printVerdicts writes a line for each verdict on a block, from a position on, and returns the positions of
-// directories. Errors of writing are kept by w.
+// printVerdicts writes a line for each verdict on a block, from position first on, and returns
+// the positions of directories. w keeps errors of writing.
 func printVerdicts(w *bufio.Writer, blocks *client.Blocks, first int, verdicts []json.RawMessage, raw bool) (dirs []int, err error) {
 	for i, verdict := range verdicts {
 		var v struct {

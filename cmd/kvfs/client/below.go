@@ -15,11 +15,10 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
 )
 
-// belowMount returns the one mount that all names are in, and their paths below
-// it. It does not look at what is in the mount: a look-up is a promise that the
-// block stays for a while, and would keep it from being evicted.
+// belowMount returns the one mount that all names are in, and their paths below it. It does not
+// look at files in the mount: a look-up is a lease, and would keep a block from being evicted.
 func belowMount(table []*mountinfo.Info, names []string) (mount string, paths []string, err error) {
-	dirs := map[string]string{} // by directory as it was named
+	dirs := map[string]string{} // by directory, as given
 	for _, name := range names {
 		abs, err := filepath.Abs(name)
 		if err != nil {
@@ -45,8 +44,8 @@ func belowMount(table []*mountinfo.Info, names []string) (mount string, paths []
 	return mount, paths, nil
 }
 
-// resolveOutside follows the symbolic links in an absolute path, up to where a
-// kvfs mount begins. What cannot be resolved stays as it is.
+// resolveOutside follows the symbolic links in an absolute path, up to the beginning of a kvfs
+// mount. It keeps what it cannot resolve.
 func resolveOutside(table []*mountinfo.Info, path string) string {
 	done := "/"
 	for rest := range strings.SplitSeq(strings.Trim(filepath.Clean(path), "/"), "/") {
@@ -61,8 +60,8 @@ func resolveOutside(table []*mountinfo.Info, path string) string {
 	return done
 }
 
-// mountOf returns the kvfs mount that the absolute path is in, and the path below
-// it, "." for the mount itself.
+// mountOf returns the kvfs mount that the absolute path is in, and the path below it, "." for
+// the mount itself.
 func mountOf(table []*mountinfo.Info, path string) (mount, below string, err error) {
 	in := &mountinfo.Info{}
 	for _, m := range table {
@@ -78,10 +77,9 @@ func mountOf(table []*mountinfo.Info, path string) (mount, below string, err err
 	return in.Mountpoint, below, err
 }
 
-// WalkBlocks calls each with the path of every file below a directory. It goes by
-// what the directory says of their types, and does not look at the files. What is
-// mounted inside is left out. A directory that cannot be read goes to failed, and
-// the walk goes on.
+// WalkBlocks calls each with the path of every file below a directory. It takes the types from
+// the directories, and does not look at the files. It leaves out mounts inside. It reports a
+// directory that cannot be read to failed, and goes on.
 func (c *Controls) WalkBlocks(dir string, each func(path string) error, failed func(dir string, err error)) error {
 	subs, err := c.readBlocks(dir, each, failed)
 	if err != nil {
@@ -98,7 +96,7 @@ func (c *Controls) WalkBlocks(dir string, each func(path string) error, failed f
 	return nil
 }
 
-// readBlocks is walkBlocks for one directory. It returns those below it. The error is
+// readBlocks is WalkBlocks for one directory. It returns the directories below. Its error is
 // that of each.
 func (c *Controls) readBlocks(dir string, each func(path string) error, failed func(dir string, err error)) (subs []string, err error) {
 	f, err := os.Open(dir)

@@ -13,18 +13,18 @@ import (
 	"github.com/kvfs/kvfs/fs/query"
 )
 
-// Naming is how a command line names blocks: by path, or by hash.
+// Naming is the way in which a command line names blocks: by path, or by hash.
 type Naming struct {
 	Mount, Group, Template string // of hashes; Mount is empty for paths
 	Ranks                  int
-	Request                string // name of the work that follows
+	Request                string // name of this request in logs
 	NUL, Escaped           bool   // how names are written
 }
 
 // Blocks are the blocks of one command line.
 type Blocks struct {
 	Mount  string
-	Names  []string // as they were given
+	Names  []string // as given
 	Paths  []string // below the mount; nil if names are hashes
 	Shared BlockRequest
 }
@@ -40,8 +40,8 @@ type BlockRequest struct {
 	Request  string   `json:"request,omitempty"`
 }
 
-// Open connects, reads which blocks are meant, and begins a dialogue with a control file of their
-// mount, which the caller closes.
+// Open connects, reads the names of the blocks, and begins a dialogue with a control file of
+// their mount. The caller closes it.
 func (b *Naming) Open(connect Connector, stdin io.Reader, args []string, file string) (*Controls, *Blocks, *Dialogue, error) {
 	c, err := connect()
 	if err != nil {
@@ -55,7 +55,7 @@ func (b *Naming) Open(connect Connector, stdin io.Reader, args []string, file st
 	return c, blocks, d, err
 }
 
-// read reads the names, and finds the mount that they are in.
+// read reads the names, and finds their mount.
 func (b *Naming) read(c *Controls, stdin io.Reader, args []string) (*Blocks, error) {
 	names, err := ReadNames(args, stdin, b.NUL)
 	if errors.Is(err, ErrNoNames) && b.Mount != "" {
@@ -69,7 +69,7 @@ func (b *Naming) read(c *Controls, stdin io.Reader, args []string) (*Blocks, err
 	for i := 0; b.Escaped && i < len(names); i++ {
 		name, err := query.Unescape(names[i])
 		if err != nil {
-			return nil, fmt.Errorf("%q: a backslash begins none of the escapes of Go", names[i])
+			return nil, fmt.Errorf("%q: not an escape of Go (write \\\\ for a backslash)", names[i])
 		}
 		names[i] = name
 	}
@@ -88,7 +88,8 @@ func (b *Naming) read(c *Controls, stdin io.Reader, args []string) (*Blocks, err
 	return n, err
 }
 
-// openMount puts what is in the mount in the place of the mount itself, of which the daemon cannot be asked.
+// openMount replaces the mount itself among the names by the entries in it: the daemon has no
+// name for it.
 func (n *Blocks) openMount() error {
 	at := slices.Index(n.Paths, ".")
 	if at < 0 {
@@ -106,7 +107,7 @@ func (n *Blocks) openMount() error {
 	return n.openMount()
 }
 
-// Asked returns the names as requests have them.
+// Asked returns the names in the form of requests.
 func (n *Blocks) Asked() []string {
 	if n.Paths != nil {
 		return n.Paths
@@ -114,7 +115,8 @@ func (n *Blocks) Asked() []string {
 	return n.Names
 }
 
-// Request names some of them: escaped if one of them is not UTF-8, as JSON is.
+// Request names a batch of blocks. It escapes all if one of them is not UTF-8, which JSON
+// needs.
 func (n *Blocks) Request(batch []string) BlockRequest {
 	q := n.Shared
 	q.Escaped = q.Escaped || slices.ContainsFunc(batch, func(name string) bool { return !utf8.ValidString(name) })
@@ -132,7 +134,7 @@ func (n *Blocks) Request(batch []string) BlockRequest {
 	return q
 }
 
-// IsDir reports whether the name at a position is that of a directory.
+// IsDir reports whether the name at a position is a directory.
 func (n *Blocks) IsDir(i int) bool {
 	if n.Paths == nil {
 		return false // it is a hash
@@ -141,8 +143,8 @@ func (n *Blocks) IsDir(i int) bool {
 	return err == nil && info.IsDir()
 }
 
-// Below returns the blocks below the directories at some positions, with names as if they had been
-// given. What cannot be listed goes to failed, with its name.
+// Below returns the blocks below the directories at some positions, with names in the form of
+// the given ones. It reports what cannot be listed to failed, with its name.
 func (n *Blocks) Below(ctx context.Context, c *Controls, dirs []int, failed func(name string, err error)) (*Blocks, error) {
 	all := &Blocks{Mount: n.Mount, Paths: []string{}, Shared: n.Shared}
 	for _, i := range dirs {
@@ -153,7 +155,7 @@ func (n *Blocks) Below(ctx context.Context, c *Controls, dirs []int, failed func
 				return ctx.Err()
 			}
 			if len(all.Names) == maxNames {
-				return fmt.Errorf("more than %d blocks; name the directories below", maxNames)
+				return fmt.Errorf("more than %d blocks; name the directories below it instead", maxNames)
 			}
 			rel, err := filepath.Rel(n.Mount, path)
 			all.Names, all.Paths = append(all.Names, named(path)), append(all.Paths, rel)

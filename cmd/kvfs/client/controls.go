@@ -1,6 +1,6 @@
-// Package client is how commands ask the daemons of mounts: they find the mount that the names of a
-// command line are in (Controls, Naming), and read its control files or hold a dialogue with one of them
-// (Read, Dialogue). Errors have the exit code of the command, where that is not the usual one.
+// Package client is how commands ask the daemons of mounts: they find the mount of the names of
+// a command line (Controls, Naming), and read its control files or hold a dialogue with one of
+// them (Read, Dialogue). Errors carry an exit code if it is not exit.Runtime.
 package client
 
 import (
@@ -22,7 +22,7 @@ import (
 // Limits of what commands read and ask.
 const (
 	requestBytes = 8 << 20    // of the names in one request, as JSON: half of what the daemon takes
-	maxNames     = 20_000_000 // in one command line with its standard input
+	maxNames     = 20_000_000 // in one command line, with its standard input
 	maxAnswer    = 256 << 20  // bytes of one line of an answer
 	maxDocument  = 16 << 20   // bytes of a file that becomes part of a request
 )
@@ -30,7 +30,7 @@ const (
 // RequestNames is the largest number of names in one request.
 const RequestNames = 100_000
 
-// Controls is where commands find the mounts and reach their daemons.
+// Controls finds the mounts and reaches their daemons.
 type Controls struct {
 	Mounts   []*mountinfo.Info
 	Open     func(path string) (io.ReadWriteCloser, error) // a control file, for reading and writing
@@ -50,9 +50,9 @@ func System() (*Controls, error) {
 	return &Controls{Mounts: table, Open: openControl, Setxattr: setxattr, answers: mounts.Answers}, nil
 }
 
-// openControl opens a control file. Unlike those of os.Open, its descriptor can be
-// closed while a read waits for the daemon, without waiting, too: the kernel closes
-// it when the read ends, or with the process.
+// openControl opens a control file. Its descriptor can be closed without waiting while a read
+// waits for the daemon, unlike that of os.Open: the kernel closes it when the read ends, or
+// with the process.
 func openControl(path string) (io.ReadWriteCloser, error) {
 	for {
 		fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
@@ -66,7 +66,7 @@ func openControl(path string) (io.ReadWriteCloser, error) {
 	}
 }
 
-// setxattr sets an extended attribute of a file, not of what a link leads to.
+// setxattr sets an extended attribute of a file. It does not follow a link.
 func setxattr(path, attr, value string) error {
 	for {
 		if err := unix.Lsetxattr(path, attr, []byte(value), 0); !errors.Is(err, unix.EINTR) {
@@ -75,8 +75,8 @@ func setxattr(path, attr, value string) error {
 	}
 }
 
-// Locate returns the one mount that all names are in, and their paths below it. It fails if nobody
-// answers that mount.
+// Locate returns the one mount that all names are in, and their paths below it. It fails if the
+// daemon does not answer.
 func (c *Controls) Locate(names []string) (mount string, paths []string, err error) {
 	mount, paths, err = belowMount(c.Mounts, names)
 	if err == nil && c.answers != nil {
@@ -87,7 +87,7 @@ func (c *Controls) Locate(names []string) (mount string, paths []string, err err
 	return mount, paths, exit.With(exit.NotMount, err)
 }
 
-// Root returns the mount at dir, as the mount table has it.
+// Root returns the mount at dir, with the path in the mount table.
 func (c *Controls) Root(dir string) (string, error) {
 	mount, paths, err := c.Locate([]string{dir})
 	if err == nil && paths[0] != "." {
@@ -103,10 +103,10 @@ func (c *Controls) Dial(mount, name string) (*Dialogue, error) {
 	case err == nil:
 		return &Dialogue{mount, file}, nil
 	case errors.Is(err, iofs.ErrPermission):
-		return nil, fmt.Errorf("%w: only root and the user of the daemon may ask it, and some of it whom control.users and control.group name", err)
+		return nil, fmt.Errorf("%w: only root, the user of the daemon, and for some files the users of control.users and control.group may ask it", err)
 	case errors.Is(err, iofs.ErrNotExist):
 		if _, other := os.Lstat(filepath.Join(mount, block.Reserved, "status")); other == nil {
-			return nil, fmt.Errorf("the daemon of %s has no %s: it is of an older version", mount, filepath.Join(block.Reserved, name))
+			return nil, fmt.Errorf("the daemon of %s has no %s: it runs an older version", mount, filepath.Join(block.Reserved, name))
 		}
 	}
 	return nil, Explain(mount, err)

@@ -106,10 +106,10 @@ func TestDial(t *testing.T) {
 		code int
 		text string
 	}{
-		{"/m", unix.EACCES, exit.Runtime, "only root and the user of the daemon may ask it, and some of it whom control.users and control.group name"},
-		{"/m", unix.ENOTCONN, exit.NotMount, "the daemon of /m is dead; clean up with kvfs umount /m"},
+		{"/m", unix.EACCES, exit.Runtime, "only root, the user of the daemon, and for some files the users of control.users and control.group may ask it"},
+		{"/m", unix.ENOTCONN, exit.NotMount, "the daemon of /m is dead; to clean up, run: kvfs umount /m"},
 		{"/m", unix.ENOENT, exit.NotMount, "/m is not a kvfs mount: no such file or directory"},
-		{old, unix.ENOENT, exit.Runtime, "has no .kvfs/query: it is of an older version"},
+		{old, unix.ENOENT, exit.Runtime, "has no .kvfs/query: it runs an older version"},
 	} {
 		c := &Controls{Open: func(path string) (io.ReadWriteCloser, error) {
 			return nil, &os.PathError{Op: "open", Path: path, Err: tc.err}

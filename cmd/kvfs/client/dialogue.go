@@ -12,13 +12,13 @@ import (
 	"strings"
 )
 
-// Dialogue is an open control file, to ask one thing after the other.
+// Dialogue is an open control file, for one request after the other.
 type Dialogue struct {
 	Mount string // whose daemon is asked
 	file  io.ReadWriteCloser
 }
 
-// Close cancels what runs.
+// Close cancels the running request.
 func (d *Dialogue) Close() error { return d.file.Close() }
 
 // Send writes one request.
@@ -37,8 +37,7 @@ type Line struct {
 	Err  error
 }
 
-// Lines reads an answer until its end, at which the channel is closed, or until ctx
-// is done.
+// Lines reads an answer until its end, which closes the channel, or until ctx is done.
 func (d *Dialogue) Lines(ctx context.Context) <-chan Line {
 	out := make(chan Line, 64)
 	give := func(line Line) bool {
@@ -49,8 +48,8 @@ func (d *Dialogue) Lines(ctx context.Context) <-chan Line {
 			return false
 		}
 	}
-	// Ends with the answer, or with ctx and the next line; if the daemon never
-	// answers, with the process.
+	// Ends with the answer, or with ctx and the next line; if the daemon never answers, with
+	// the process.
 	go func() {
 		defer close(out)
 		in := bufio.NewScanner(d.file)
@@ -67,9 +66,8 @@ func (d *Dialogue) Lines(ctx context.Context) <-chan Line {
 	return out
 }
 
-// Ask sends one request and calls each with every line of its answer, until the end,
-// an error, or the end of ctx. After an error the dialogue is good for nothing but
-// Close, unless it is a refusal.
+// Ask sends one request and calls each with every line of the answer, until the end, an error,
+// or the end of ctx. After an error, except a refusal, only Close may be called.
 func (d *Dialogue) Ask(ctx context.Context, request any, each func(line []byte) error) error {
 	if err := d.Send(request); err != nil {
 		return err
@@ -100,18 +98,18 @@ func (d *Dialogue) Ask(ctx context.Context, request any, each func(line []byte) 
 	}
 }
 
-// AskInto is ask for an answer of one line, which is decoded into answer.
+// AskInto is Ask for an answer of one line, which it decodes into answer.
 func (d *Dialogue) AskInto(ctx context.Context, request, answer any) error {
 	return d.Ask(ctx, request, func(line []byte) error { return json.Unmarshal(line, answer) })
 }
 
-// refusal is what the daemon answers to a request that it cannot obey.
+// refusal is the daemon's answer to a request that it refuses.
 type refusal struct {
 	Text  string `json:"error"`
 	Field string `json:"field"` // JSON Pointer into the request; may be empty
 }
 
-// Error returns the text, with the field that is to blame.
+// Error returns the text, with the faulty field.
 func (r *refusal) Error() string {
 	if r.Field == "" {
 		return r.Text
@@ -119,16 +117,16 @@ func (r *refusal) Error() string {
 	return fmt.Sprintf("%s (field %s)", r.Text, r.Field)
 }
 
-// Refused returns the refusal that a line of an answer is, else nil.
+// Refused returns the refusal in a line of an answer, or nil.
 func Refused(line []byte) error {
 	var r refusal
 	if json.Unmarshal(line, &r) != nil || r.Text == "" {
-		return nil // what is no JSON at all is seen by who wants to have it
+		return nil // the caller that decodes it reports a line that is not JSON
 	}
 	return &r
 }
 
-// Blame adds to a refusal the name that it is about, where that is one of names.
+// Blame adds the name that a refusal is about, if it is about one of names.
 func Blame(err error, names []string) error {
 	r, ok := errors.AsType[*refusal](err)
 	if !ok {

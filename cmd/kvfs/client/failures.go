@@ -10,19 +10,19 @@ import (
 // shownFailures is how many failures a command names.
 const shownFailures = 5
 
-// Failures are what a command could not do: the first of them, and how many.
+// Failures are the first failures of a command, and their number.
 type Failures struct {
 	First []PathError
 	Total int64
 }
 
-// PathError is a path, and what is wrong with it.
+// PathError is a path, and its fault.
 type PathError struct {
 	Path  string `json:"path"`
 	Error string `json:"error"`
 }
 
-// Add counts one, and keeps it if it is among the first.
+// Add counts a failure, and keeps it if it is among the first.
 func (f *Failures) Add(path, why string) {
 	f.Total++
 	if len(f.First) < shownFailures {
@@ -30,8 +30,7 @@ func (f *Failures) Add(path, why string) {
 	}
 }
 
-// Err names the first failures, one a line, and then says how many there are. It is
-// nil if there are none.
+// Err names the first failures, one a line, and their number. It is nil if there are none.
 func (f *Failures) Err(format string, args ...any) error {
 	if f.Total == 0 {
 		return nil

@@ -15,12 +15,11 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
 )
 
-// ErrNoNames is that of ReadNames about an empty list, which is nothing to do, successfully.
+// ErrNoNames reports an empty list of names: there is nothing to do, and the command succeeds.
 var ErrNoNames = errors.New("standard input has no names: nothing to do")
 
-// ReadNames returns the names in args, with those that stdin has, one a line or,
-// with nul, each ended by a NUL byte, in the place of "-". If there are none at all it
-// fails with ErrNoNames, which is for doneNothing.
+// ReadNames returns the names in args. It replaces "-" by the names on stdin, one a line or,
+// with nul, each ended by a NUL byte. It fails with ErrNoNames if there are none.
 func ReadNames(args []string, stdin io.Reader, nul bool) ([]string, error) {
 	var names []string
 	for _, arg := range args {
@@ -64,7 +63,7 @@ func scanNUL(data []byte, atEOF bool) (advance int, token []byte, err error) {
 	return 0, nil, nil
 }
 
-// CheckText fails for names that cannot stand in a request, as JSON is UTF-8.
+// CheckText fails for names that are not UTF-8: a request in JSON cannot hold them.
 func CheckText(names []string, hint string) error {
 	for _, name := range names {
 		if !utf8.ValidString(name) {
@@ -86,7 +85,7 @@ func CutBatch(names []string) (batch, rest []string) {
 	return names, nil
 }
 
-// ReadDocument reads a file, or stdin for "-", that has to be one JSON object.
+// ReadDocument reads a file, or stdin for "-". The text must be one JSON object.
 func ReadDocument(name string, stdin io.Reader) (json.RawMessage, error) {
 	in, shown := stdin, "standard input"
 	if name != "-" {

@@ -17,18 +17,18 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
-// Status reads the status document of the mount at dir. It waits for the daemon no longer than timeout, and has
-// explained its errors (Explain).
+// Status reads the status document of the mount at dir, for at most timeout. It explains its
+// errors.
 func Status(dir string, timeout time.Duration) ([]byte, error) {
 	text, err := Read(dir, "status", timeout)
 	return text, Explain(dir, err)
 }
 
-// staleTries is how often a control file is opened that another daemon has taken over meanwhile.
+// staleTries bounds the opens of a control file while another daemon takes the mount over.
 const staleTries = 5
 
-// Read reads a control file of the mount at dir. If the daemon does not answer within timeout it fails with
-// mounts.ErrSilent.
+// Read reads a control file of the mount at dir. It fails with mounts.ErrSilent if the daemon
+// does not answer within timeout.
 func Read(dir, name string, timeout time.Duration) ([]byte, error) {
 	type result struct {
 		text []byte
@@ -54,13 +54,13 @@ func Read(dir, name string, timeout time.Duration) ([]byte, error) {
 	}
 }
 
-// Explain turns the error of reading the status file into one about dir.
+// Explain turns an error of reading the status file into one about dir.
 func Explain(dir string, err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case mounts.Dead(err):
-		return exit.With(exit.NotMount, fmt.Errorf("the daemon of %s is dead; clean up with kvfs umount %s", dir, dir))
+		return exit.With(exit.NotMount, fmt.Errorf("the daemon of %s is dead; to clean up, run: kvfs umount %s", dir, dir))
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
 		if _, statErr := os.Stat(dir); statErr != nil {
 			return exit.With(exit.NotMount, fmt.Errorf("%s is not a kvfs mount: %w", dir, errors.Unwrap(statErr)))

@@ -23,7 +23,7 @@ type coded struct {
 	err  error
 }
 
-// With gives err an exit code, also one that is not of this list. It returns nil for nil.
+// With gives err an exit code, also one outside the list above. It returns nil for nil.
 func With(code int, err error) error {
 	if err == nil {
 		return nil
@@ -37,7 +37,7 @@ func (e *coded) Error() string { return e.err.Error() }
 // Unwrap returns the error without its code.
 func (e *coded) Unwrap() error { return e.err }
 
-// Code returns the code that err was given, else that of its kind.
+// Code returns the code of err from With, else the code of its kind.
 func Code(err error) int {
 	if coded, ok := errors.AsType[*coded](err); ok {
 		return coded.code
@@ -48,7 +48,7 @@ func Code(err error) int {
 	return Runtime
 }
 
-// Each returns the errors that were joined in err, for a line each, or err alone.
+// Each returns the errors joined in err, or err alone.
 func Each(err error) []error {
 	inner := err
 	if coded, ok := err.(*coded); ok {

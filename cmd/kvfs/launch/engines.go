@@ -16,7 +16,7 @@ type transferConfig struct {
 
 type transferExtra struct {
 	Spec        string         `json:"spec_name"`
-	CPUBytes    int64          `json:"cpu_bytes_to_use"` // of all workers together; demanded
+	CPUBytes    int64          `json:"cpu_bytes_to_use"` // of all workers together; required
 	Secondaries []transferTier `json:"secondary_tiers"`
 }
 
@@ -25,13 +25,13 @@ type transferTier struct {
 	Root string `json:"root_dir"`
 }
 
-// recompute: a block that cannot be loaded is computed, where the default is to fail the
-// request. Versions that have no fs tier do not know it, either.
+// recompute makes vLLM compute a block that it cannot load. Its default fails the request.
+// Versions without an fs tier do not know it.
 const recompute = "recompute"
 
 const transferFlag = "--kv-transfer-config"
 
-// vllm has vLLM keep its blocks in the fs tier of its offloading connector.
+// vllm makes vLLM keep its blocks in the fs tier of its offloading connector.
 func (b *builder) vllm() {
 	if given := b.given("kv-transfer-config"); len(given) > 0 {
 		b.skip(transferFlag, "the command has it")
@@ -61,8 +61,8 @@ func (b *builder) vllm() {
 	b.model()
 }
 
-// vllmCanOffload reports whether --kv-transfer-config may be added to a command
-// without one, and says why not.
+// vllmCanOffload reports whether --kv-transfer-config may be added to a command without one. It
+// notes the reason if not.
 func (b *builder) vllmCanOffload() bool {
 	if len(b.given("no-enable-prefix-caching")) > 0 {
 		b.skip(transferFlag, "--no-enable-prefix-caching: there is nothing to offload")
@@ -95,7 +95,7 @@ func (b *builder) connectors(given []option) {
 	}
 }
 
-// lmcache has vLLM or SGLang use LMCache, as was asked for.
+// lmcache makes vLLM or SGLang use LMCache, as requested.
 func (b *builder) lmcache() {
 	if b.program.engine == SGLang {
 		if len(b.given("enable-lmcache")) > 0 {
@@ -116,21 +116,20 @@ func (b *builder) lmcache() {
 	}
 }
 
-// lmcacheURL names the directory of LMCache's file-system connector, as
-// fs://host:port/path; host and port have to be there and mean nothing. Newer
-// versions would have remote_storage_plugins instead, and still take this one.
+// lmcacheURL names the directory of LMCache's file-system connector, as fs://host:port/path;
+// host and port are required and mean nothing. Newer versions prefer remote_storage_plugins,
+// and still take it.
 const lmcacheURL = "LMCACHE_REMOTE_URL"
 
-// lmcacheStorageKeys are the settings of LMCache by which it stores blocks
-// somewhere. As variables they are in capitals, after LMCACHE_.
+// lmcacheStorageKeys are the settings with which LMCache stores blocks. As variables they are
+// in capitals, after LMCACHE_.
 var lmcacheStorageKeys = []string{
 	"config_file", "remote_url", "remote_storage_plugins", "storage_plugins", "local_disk", "gds_path", "maru_path", "nixl_backends",
 }
 
-// lmcacheStorage has LMCache store blocks as files in the mount. It is the
-// file-system connector, not local_disk, which keeps its index in memory: it
-// finds nothing of an earlier process or another node, and fails when a block
-// was evicted.
+// lmcacheStorage makes LMCache store blocks as files in the mount. It uses the file-system
+// connector, not local_disk. The latter keeps its index in memory: it finds nothing of an
+// earlier process or another node, and fails if a block was evicted.
 func (b *builder) lmcacheStorage() {
 	for _, key := range lmcacheStorageKeys {
 		if name := "LMCACHE_" + strings.ToUpper(key); b.has(name) {
@@ -152,7 +151,7 @@ const (
 	sglangDir     = "SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR"
 )
 
-// sglang has SGLang's HiCache keep its third level in files.
+// sglang makes SGLang's HiCache keep its third level in files.
 func (b *builder) sglang() {
 	if len(b.given("enable-lmcache")) > 0 {
 		b.skip(sglangCache, "the command has --enable-lmcache")
@@ -200,7 +199,7 @@ func (b *builder) sglang() {
 
 const slotFlag = "--slot-save-path"
 
-// llama has llama-server save slots in the mount. There is no variable for it.
+// llama makes llama-server save slots in the mount. There is no variable for it.
 func (b *builder) llama() {
 	if len(b.given("slot-save-path")) > 0 {
 		b.skip(slotFlag, "the command has it")
@@ -222,8 +221,7 @@ func within(path, dir string) bool {
 	return err == nil && rel != ".." && !strings.HasPrefix(rel, "../")
 }
 
-// toJSON encodes a value that always has a JSON form, without escaping what is
-// only special in HTML.
+// toJSON encodes a value that always has a JSON form. It does not escape for HTML.
 func toJSON(v any) string {
 	var text strings.Builder
 	enc := json.NewEncoder(&text)

@@ -30,41 +30,40 @@ const defaultEngineMemory = 4 << 30
 // Mount is the mount that the engine shall use.
 type Mount struct {
 	Dir      string // absolute
-	Socket   string // of the owner of the memory; empty: it is the mount's own
+	Socket   string // of the owner of the memory; empty: the mount has its own
 	NodeName string // may be empty
-	Segment  string // the node that owns the memory, for what can prefer one; may be empty
+	Segment  string // the node that owns the memory, for engines that can prefer one; may be empty
 }
 
-// Input is what Make looks at.
+// Input is the input of Make.
 type Input struct {
 	Command []string // program and arguments; at least one word
 	Environ []string // "NAME=value", as os.Environ
 	Engine  Engine   // empty means Auto
 	Mount   Mount
 
-	// EngineMemoryBytes is the host memory that an engine shall keep to itself
-	// as the gateway between its accelerators and the mount, where it has to be
-	// told. Zero means 4 GiB.
+	// EngineMemoryBytes is the host memory that an engine keeps as the gateway between its
+	// accelerators and the mount, if it must be told. Zero means 4 GiB.
 	EngineMemoryBytes int64
 
-	// ReadFile reads a configuration file that the command names. Nil means
-	// that none can be read; then nothing is added to such a command.
+	// ReadFile reads a configuration file that the command names. If it is nil, nothing is
+	// added to a command with such a file.
 	ReadFile func(name string) ([]byte, error)
 }
 
 // Variable is an environment variable that is set for the command.
 type Variable struct {
 	Name, Value string
-	Why         string // what it is for, in a few words
+	Why         string // its purpose, in a few words
 }
 
-// Skip is something that was not added.
+// Skip is a thing that was not added.
 type Skip struct {
 	What string // a flag, a variable, or the name of an engine
 	Why  string
 }
 
-// Plan is what to start.
+// Plan is the command to start.
 type Plan struct {
 	Engine    Engine     // that was recognised, or None
 	Command   []string   // with the flags
@@ -72,9 +71,9 @@ type Plan struct {
 	Variables []Variable // that are added to the environment
 	Skipped   []Skip
 	Notes     []string // advice
-	Dirs      []string // below the mount, to be there before the command starts
+	Dirs      []string // below the mount; they must exist before the command starts
 	Model     *Model   // whose blocks vLLM's file tier will keep; nil if that is not known
-	NoModel   string   // why not; empty if Model is set, or vLLM keeps no blocks in the mount
+	NoModel   string   // why it is unknown; empty if Model is set, or vLLM keeps no blocks in the mount
 }
 
 // Environ returns environ with the variables of the plan.
@@ -89,7 +88,7 @@ func (p *Plan) Environ(environ []string) []string {
 	return out
 }
 
-// String says what is to be started, a line each.
+// String describes the plan, one thing a line.
 func (p *Plan) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "engine: %s\n", p.Engine)
@@ -106,9 +105,8 @@ func (p *Plan) String() string {
 	return b.String()
 }
 
-// Make plans how to start a command. It fails for an input that makes no sense:
-// no command, an unknown engine, a mount that is not absolute, or an engine that
-// is not the one of the command.
+// Make plans how to start a command. It fails if there is no command, the engine is unknown or
+// not that of the command, or the mount is not absolute.
 func Make(in Input) (*Plan, error) {
 	if len(in.Command) == 0 || in.Command[0] == "" {
 		return nil, errors.New("no command")
@@ -165,8 +163,7 @@ func environment(environ []string) map[string]string {
 	return env
 }
 
-// export adds our own variables, which say what is the case and so replace what
-// the environment says.
+// export adds our own variables. They state facts, so they replace those of the environment.
 func (b *builder) export() {
 	for _, v := range []Variable{
 		{"KVFS_MOUNT", b.in.Mount.Dir, "the mount point"},
@@ -248,12 +245,12 @@ func (b *builder) note(format string, args ...any) {
 	b.plan.Notes = append(b.plan.Notes, fmt.Sprintf(format, args...))
 }
 
-// flag adds a flag with its value, if it has one. The caller has seen to it that
-// the command can take it; see closed.
+// flag adds a flag with its value, if it has one. The caller has checked that the command takes
+// it; see closed.
 func (b *builder) flag(words ...string) { b.plan.Flags = append(b.plan.Flags, words...) }
 
-// closed reports that the command takes no more options, as it has a -- of its
-// own, and says so.
+// closed reports that the command takes no more options, because it has a -- of its own. It
+// notes that.
 func (b *builder) closed(what string) bool {
 	if !slices.Contains(b.program.args, "--") {
 		return false
@@ -262,8 +259,8 @@ func (b *builder) closed(what string) bool {
 	return true
 }
 
-// variable sets an environment variable, unless the environment or the command
-// has it, be it empty.
+// variable sets an environment variable, unless the environment or the command has it, even
+// empty.
 func (b *builder) variable(name, value, why string) {
 	if b.has(name) {
 		b.skip(name, "the environment has it")
@@ -272,8 +269,7 @@ func (b *builder) variable(name, value, why string) {
 	b.plan.Variables = append(b.plan.Variables, Variable{name, value, why})
 }
 
-// has reports whether the environment or the command sets a variable, or takes
-// it away.
+// has reports whether the environment or the command sets or removes a variable.
 func (b *builder) has(name string) bool {
 	_, set := b.env[name]
 	return set || slices.Contains(b.program.unset, name)
@@ -286,8 +282,8 @@ func (b *builder) seed() {
 	b.variable("PYTHONHASHSEED", "0", "equal names for equal blocks in all processes")
 }
 
-// configured reports that a configuration file of the command sets one of the
-// options, or cannot be read, and says so.
+// configured reports that a configuration file of the command sets one of the options, or
+// cannot be read. It notes that.
 func (b *builder) configured(what string, names ...string) bool {
 	why := b.fileSets(names...)
 	if why != "" {
@@ -296,8 +292,8 @@ func (b *builder) configured(what string, names ...string) bool {
 	return why != ""
 }
 
-// fileSets says that a configuration file of the command sets one of the options, or cannot be read. It is empty if
-// none does.
+// fileSets returns how a configuration file of the command sets one of the options, or that it
+// cannot be read. It is empty if none does.
 func (b *builder) fileSets(names ...string) string {
 	for _, o := range b.options {
 		if o.name != "config" || o.value == "" {

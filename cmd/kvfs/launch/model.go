@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// Model is what the command of vLLM says of the model that it serves. What is no number there is -1.
+// Model is what a command of vLLM says of its model. A value that is not a number is -1.
 type Model struct {
-	Path        string // a directory, or a name of a model that is elsewhere
+	Path        string // a directory, or the name of a model elsewhere
 	Name        string // that clients ask for; never empty
 	BlockTokens int    // 0: as vLLM has them
 	TP, PP      int    // ranks, 1 unless the command says it
@@ -17,20 +17,20 @@ type Model struct {
 	StateDtype  string // likewise
 }
 
-// groupOptions are the options by which the groups of layers are not those that follow from the model's config.json,
-// or in a way that is not known.
+// groupOptions are the options that change the groups of layers from those of the model's
+// config.json, or may change them.
 var groupOptions = []string{
 	"disable-hybrid-kv-cache-manager", "disable-sliding-window", "hf-overrides", "speculative-config", "mamba-cache-mode", "mamba-block-size",
 }
 
-// modelOptions are those that Model is made of.
+// modelOptions are the options that Model is made of.
 var modelOptions = []string{
 	"model", "served-model-name", "block-size", "tensor-parallel-size", "pipeline-parallel-size", "kv-cache-dtype", "dtype",
 	"mamba-ssm-cache-dtype", "mamba-cache-dtype",
 }
 
-// model says of which model the files will be, or why that cannot be told. The files are those of the configuration
-// that was added: of one block each.
+// model finds the model of the files, or the reason why it is unknown. The files are those of
+// the added configuration: one block each.
 func (b *builder) model() {
 	for _, name := range groupOptions {
 		if len(b.given(name)) > 0 {
@@ -58,7 +58,7 @@ func (b *builder) model() {
 	b.plan.Model = m
 }
 
-// chosen is a type that was asked for, empty where vLLM chooses.
+// chosen returns the requested type, or "" if vLLM chooses.
 func chosen(dtype string) string {
 	if dtype == "auto" {
 		return ""
@@ -66,7 +66,7 @@ func chosen(dtype string) string {
 	return dtype
 }
 
-// number is what an option says, or otherwise where that is nothing.
+// number returns the number in an option, or otherwise if the option is empty.
 func number(text string, otherwise int) int {
 	if text == "" {
 		return otherwise
@@ -78,8 +78,8 @@ func number(text string, otherwise int) int {
 	return n
 }
 
-// said is the value of an option that counts, by its name or its short forms, empty if there is none. Which of two
-// forms comes last is not looked at.
+// said returns the value of an option that counts, by its name or its short forms, or "". It
+// does not check which of two forms comes last.
 func (b *builder) said(name string, short ...string) string {
 	value, _ := b.last(name)
 	for i, arg := range b.program.args {
