@@ -211,8 +211,8 @@ func TestDetach(t *testing.T) {
 	}
 }
 
-// TestHandOver: an owner that detaches while clients are there is followed by another on the same
-// engine, who gets the requests that come meanwhile.
+// TestHandOver: an owner detaches while clients are there. The next owner on the same engine
+// gets the requests that come meanwhile.
 func TestHandOver(t *testing.T) {
 	mounts := &Mounts{}
 	engine := sharedEngine(t, mounts, memoryIn(t))

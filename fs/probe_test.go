@@ -134,8 +134,8 @@ func testSelfTest(t *testing.T, m *faultyMemory, o Options, path string, want er
 	c.do("read", filepath.Join(s.opts.Dir, "group", "block"))
 }
 
-// TestSelfTestOfResume (A10): a process that takes a mount over and does not get what memory holds lets go
-// of it, and the next one answers those who wait.
+// TestSelfTestOfResume (A10): a process that takes a mount over, and reads other bytes than
+// memory holds, lets go of it. The next process answers the waiting clients.
 func TestSelfTestOfResume(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("mount(2) needs root")

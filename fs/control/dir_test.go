@@ -7,7 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestOpen shows who may open which file, and how: nobody writes a text, and a request has an answer.
+// TestOpen shows which user may open which file, and how: texts are read-only, and a request
+// has an answer.
 func TestOpen(t *testing.T) {
 	do := Same(countingDialogue(always))
 	text := &File{Text: func() []byte { return nil }}

@@ -53,8 +53,8 @@ func TestNotifierClose(t *testing.T) {
 	<-ended
 }
 
-// TestNotifierFlush: who waits for the notices so far is told after the last of them,
-// and not for ever where nobody sends them.
+// TestNotifierFlush: a flush returns after the last of the notices so far, and also if nothing
+// sends them any more.
 func TestNotifierFlush(t *testing.T) {
 	q := newNotifier()
 	c := &countingChannel{}

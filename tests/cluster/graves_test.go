@@ -6,9 +6,9 @@ import (
 	"github.com/kvfs/kvfs/tests/harness"
 )
 
-// TestGraves shows that what was removed or replaced while a node was away does not
-// come back with it, although it still has the old block on SSD and who made the
-// change is gone; and that what nobody touched does come back.
+// TestGraves shows that a node which comes back does not bring back blocks that were removed or
+// replaced meanwhile, although it has the old block on SSD and the node that made the change is
+// gone. Other blocks do come back.
 func TestGraves(t *testing.T) {
 	for _, kill := range []bool{false, true} {
 		name := "stopped"

@@ -190,8 +190,9 @@ func TestEventsSince(t *testing.T) {
 	}
 }
 
-// TestEventsMoved shows that who follows a group learns of what leaves it by another name: a block,
-// and the directory of the group with all that is left; and that a number of an earlier daemon gives a gap.
+// TestEventsMoved shows that a follower of a group gets an event when something leaves the
+// group by another name: a block, or the directory of the group with the rest. A number of an
+// earlier daemon gives a gap.
 func TestEventsMoved(t *testing.T) {
 	harness.KvfsOnly(t, "a control directory")
 	d := harness.Mount(t, harness.Options{})
@@ -415,8 +416,8 @@ func TestEventsTools(t *testing.T) {
 	}
 }
 
-// TestEventsAccess shows who may read what: texts anybody, dialogues and the stream only
-// root and the daemon's user.
+// TestEventsAccess shows that anybody may read a text, and only root and the daemon's user may
+// read dialogues and the stream.
 func TestEventsAccess(t *testing.T) {
 	harness.KvfsOnly(t, "a control directory")
 	if os.Getuid() != 0 {

@@ -291,8 +291,8 @@ func TestAfterRestart(t *testing.T) {
 	}
 }
 
-// TestRelease shows that the leases of a request end when it is released, in all groups, for the user who asked
-// alone. (C16)
+// TestRelease shows that a release ends the leases of a request, in all groups, and only those
+// of the same user. (C16)
 func TestRelease(t *testing.T) {
 	harness.KvfsOnly(t, "a control directory")
 	if os.Getuid() != 0 {

@@ -14,7 +14,8 @@ import (
 	"github.com/kvfs/kvfs/tests/harness"
 )
 
-// Whom control.users and control.group name, one by each way, and one whom they do not.
+// Users that control.users and control.group name, one in each way, and one that they do not
+// name.
 var (
 	engineUser = &harness.User{UID: 23001, GID: 23001, Groups: []uint32{23009}}
 	member     = &harness.User{UID: 23002, GID: 23005}
@@ -72,8 +73,8 @@ func private(t testing.TB, d *harness.Daemon) (keys []string, engine string) {
 	return keys, engine
 }
 
-// TestUsers shows that users and members of a group whom the configuration names may use the control
-// files that engines use, and no others; and that they are told of the blocks alone that they may read. (B36)
+// TestUsers shows that the configured users and members of the group may use the control files
+// for engines, and no others. Answers tell them only of blocks that they may read. (B36)
 func TestUsers(t *testing.T) {
 	if os.Getuid() != 0 {
 		harness.Skip(t, "other users need root")

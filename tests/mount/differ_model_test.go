@@ -71,10 +71,10 @@ type modelFile struct {
 	mtime  int64
 	rule   differRule          // why it may differ from what ext4 has
 	maker  int                 // whose version it is, not committed yet; none: everybody's
-	owner  int                 // who made it, or emptied it under a temporary name, last
+	owner  int                 // the process that made it, or emptied it under a temporary name, last
 	own    bool                // rule 3: it is the maker's own temporary file
 	ghost  bool                // it was an empty file before: others may still see that
-	joined [differWorkers]bool // who has had it open for writing
+	joined [differWorkers]bool // the processes that have had it open for writing
 	synced []byte              // what it had when it was last synced, nil if never
 	stable []modelStable       // what it may be after a crash: as committed, or as synced since
 	dirty  bool                // changed since
@@ -120,7 +120,7 @@ type slotKey struct{ p, slot int }
 type model struct {
 	rules  bool
 	disk   bool // a synced file survives the daemon
-	direct bool // the kernel writes by itself: nobody knows who wrote the first byte
+	direct bool // the kernel writes by itself: the writer of the first byte is unknown
 	files  []modelFile
 	opens  []modelOpen
 	slots  map[slotKey]int // to opens

@@ -95,8 +95,8 @@ func TestNewKilled(t *testing.T) {
 	s.check(0, stable)
 }
 
-// TestOldKilled shows that the new daemon goes on when the old one is killed after it has let go, and
-// that the mount is taken away, with an error for who waits, if the new one then fails.
+// TestOldKilled shows that the new daemon goes on if the old one is killed after it has let go.
+// If the new one then fails, it unmounts, and waiting clients get an error.
 func TestOldKilled(t *testing.T) {
 	t.Run("new serves", func(t *testing.T) {
 		s := newSite(t)

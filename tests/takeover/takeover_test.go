@@ -16,9 +16,9 @@ import (
 	"github.com/kvfs/kvfs/tests/harness"
 )
 
-// TestTakeover shows what a takeover is: the memory has no other copy, all blocks are there
-// afterwards, byte by byte, and pinned ones still are; who reads goes on, who writes is told that it
-// was in vain; systemd hears which process it is now; the mount then stops and goes as any other.
+// TestTakeover shows a takeover. Memory holds the only copy. Afterwards all blocks are there,
+// byte by byte, and pinned ones still are. Readers go on; a writer learns that its write is
+// lost; systemd learns the new process. The mount then stops like any other.
 func TestTakeover(t *testing.T) {
 	s := newSite(t)
 	first := s.mount()

@@ -87,8 +87,8 @@ func checkAddress(s string) error {
 	return nil
 }
 
-// isLoopback reports whether only this machine can reach an address. A name can turn
-// out to be anything, but for localhost; without a host it is all addresses.
+// isLoopback reports whether only this machine can reach an address. A name other than
+// localhost may mean any address. No host means all addresses.
 func isLoopback(s string) bool {
 	host, _, err := net.SplitHostPort(s)
 	if err != nil {

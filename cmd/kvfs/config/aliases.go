@@ -22,7 +22,7 @@ type alias struct {
 	remarks string
 }
 
-// The parts of a directory that aliases of disk.dirs give, and whether it is wanted.
+// The parts of a directory that aliases of disk.dirs give, and the switch that turns it on.
 const (
 	partEnabled = "enabled"
 	partPath    = "path"
@@ -135,7 +135,7 @@ func aliasNode(text string) (string, error) {
 	return host, checkName(host)
 }
 
-// overlayAliases sets what the aliases in the environment say.
+// overlayAliases sets the values of the aliases in the environment.
 func (l *loader) overlayAliases() {
 	taken := make(map[string]bool)
 	for _, a := range aliases {
@@ -251,8 +251,8 @@ func (l *loader) missingSSD() []string {
 	return missing
 }
 
-// validateSSD refuses an SSD tier that is turned on and described by nobody, so that
-// nobody believes that there is one.
+// validateSSD refuses an SSD tier that is turned on without a directory, so that nobody
+// believes it works.
 func (l *loader) validateSSD() {
 	a, _, given := l.aliasOf(partEnabled)
 	if !given || !l.good(diskDirs) || len(l.cfg.Disk.Dirs) > 0 || !l.wantsSSD() {
@@ -262,8 +262,7 @@ func (l *loader) validateSSD() {
 		strings.Join(l.missingSSD(), " and "), lookup(diskDirs).env()))
 }
 
-// warnings says of each variable of another program what became of it, once all
-// sources are read.
+// warnings reports the effect of each variable of another program, after all sources are read.
 func (l *loader) warnings() []string {
 	var lines []string
 	say := func(name, format string, args ...any) {
@@ -297,8 +296,7 @@ func (a alias) ownName(t *textSetting) string {
 	return t.env()
 }
 
-// ignored reports whether an alias that is given came to count, and then its value as
-// it is understood, else why it did not.
+// ignored reports whether an alias took effect, and its value, else why it did not.
 func (l *loader) ignored(a alias) (why string, used bool) {
 	o := l.cfg.Origin(a.path)
 	counts := o.Source == Env && slices.ContainsFunc(aliases, func(b alias) bool { return b.name == o.Name })

@@ -113,7 +113,7 @@ type Promotion struct {
 	OpenDeadline Duration `kvfs:"open_deadline" default:"0s" help:"Limit for an open of a block that is not in memory. If the load would probably take longer, or takes longer, the open is a miss (ENOENT). Zero means no limit. groups.NAME.open_deadline is for one group."`
 }
 
-// Control says who may use control files.
+// Control names the users of the control files.
 type Control struct {
 	Users []string `kvfs:"users" example:"vllm" help:"Users, by name or number. They see only blocks that they may read."`
 	Group string   `kvfs:"group" example:"kv-readers" help:"Group, by name or number. Its members see only blocks that they may read."`

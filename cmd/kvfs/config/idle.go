@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// heeded are the settings that a mount of mode standalone-store heeds, beside those of
-// which a value other than the default is an error. All others are for the owner.
+// heeded are the settings that a mount of mode standalone-store uses, beside those of which any
+// value but the default is an error. All others are for the owner.
 var heeded = map[string]bool{
 	"mode": true, "store.socket": true, "store.owner_timeout": true, "node_name": true, "drain_timeout": true,
 	"memory.passthrough": true, "mount.allow_other": true, "mount.entry_timeout": true, "mount.attr_timeout": true,

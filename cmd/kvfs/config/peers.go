@@ -126,8 +126,8 @@ func (l *loader) validateSecurity() {
 	}
 }
 
-// forgetOthers has what the environment says about peers in the names of other programs, and
-// of a preferred segment, count for nothing: see validateNoPeers.
+// forgetOthers resets what the environment says about peers in the names of other programs, and
+// a preferred segment: see validateNoPeers.
 func forgetOthers(c *Config) {
 	defaults := reflect.New(reflect.TypeFor[Config]()).Elem()
 	setDefaults(defaults, schema().settings)

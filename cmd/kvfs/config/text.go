@@ -76,8 +76,8 @@ func (l *loader) overlayEnv() {
 	}
 }
 
-// setEnv is setText, but for settings that a file gives and the environment does not
-// override.
+// setEnv is setText, except that it keeps a setting that a file gives and the environment must
+// not override.
 func (l *loader) setEnv(t *textSetting, o Origin, texts []string) {
 	if from := l.cfg.Origin(t.path).Source; t.weak && (from == File || from == InlineJSON) {
 		return

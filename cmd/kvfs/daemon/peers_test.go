@@ -10,8 +10,8 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 )
 
-// TestNodeCertificate shows whose certificate the bulk channel takes: of who connects
-// that of any node, of who is connected to that of the node whose address it is.
+// TestNodeCertificate shows which certificates the bulk channel accepts: a listener that of any
+// node, a connecting node only that of the node with the address.
 func TestNodeCertificate(t *testing.T) {
 	for _, c := range []struct {
 		names    []string // of the certificate

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestReadyFD shows that who waits for the descriptor gets one line when the
-// mount is ready, and the end without one if it never is (E12).
+// TestReadyFD shows that the reader of the descriptor gets one line when the mount is ready,
+// and the end without a line if it never is (E12).
 func TestReadyFD(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", "")
 	for _, ready := range []bool{true, false} {

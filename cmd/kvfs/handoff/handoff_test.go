@@ -378,8 +378,8 @@ func TestOwnerStops(t *testing.T) {
 	attach(t, path, "/mnt/a").Close()
 }
 
-// TestGreetsWhenServing shows that who connects early is served as soon as the owner can, and
-// gets no greeting before.
+// TestGreetsWhenServing shows that an early connection is served as soon as the owner can
+// serve, and gets no greeting before.
 func TestGreetsWhenServing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kvfs", "s")
 	l, err := Listen(Options{Path: path})
@@ -543,7 +543,7 @@ func TestStranger(t *testing.T) {
 	}
 }
 
-// TestForeignOwner shows that a mount does not talk to an owner who is another user (B30).
+// TestForeignOwner shows that a mount does not talk to an owner of another user (B30).
 func TestForeignOwner(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to become somebody else")

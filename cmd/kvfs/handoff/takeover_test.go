@@ -221,8 +221,8 @@ func TestOfferAfterFailedAccept(t *testing.T) {
 	dialOffer(t, path)
 }
 
-// TestTakeOverRefused shows who does not get a mount: one who asks for something else, the second
-// of two, and one who comes when the daemon stops.
+// TestTakeOverRefused shows which processes do not get a mount: one with another request, the
+// second of two, and one that comes when the daemon stops.
 func TestTakeOverRefused(t *testing.T) {
 	o, path := offer(t)
 	if text, err := dialOffer(t, path).Status(t.Context()); err != nil || !strings.Contains(string(text), "is no request to this socket") {

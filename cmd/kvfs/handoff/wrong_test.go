@@ -242,8 +242,8 @@ func hang(t *testing.T, path string) (hanging []net.Conn) {
 	return hanging
 }
 
-// TestHangingPeers shows that those who connect and say nothing, or half of something, or do
-// not read, keep nobody else waiting, and are sent away when their time is up.
+// TestHangingPeers shows that a process which connects and sends nothing, or half of a frame,
+// or does not read, keeps no other waiting, and is disconnected when its time is up.
 func TestHangingPeers(t *testing.T) {
 	o := &owner{status: []byte(strings.Repeat("s", 8<<20))} // more than a socket holds
 	_, path := serve(t, o, Options{})
@@ -383,7 +383,7 @@ func TestCheckProc(t *testing.T) {
 	}
 }
 
-// TestMalformedLog shows that the log tells of those who send nonsense, but not of each.
+// TestMalformedLog shows that the log mentions malformed requests, but not each one.
 func TestMalformedLog(t *testing.T) {
 	core, logs := observer.New(zapcore.WarnLevel)
 	_, path := serve(t, &owner{}, Options{Logger: zap.New(core)})

@@ -17,15 +17,14 @@ import (
 	"github.com/kvfs/kvfs/fs/device"
 )
 
-// Type is the type of our mounts in mount tables.
+// Type is the type of kvfs mounts in mount tables.
 const Type = "fuse.kvfs"
 
-// IsOurs reports whether m is there and of our type.
+// IsOurs reports whether m is not nil and is a kvfs mount.
 func IsOurs(m *mountinfo.Info) bool { return m != nil && m.FSType == Type }
 
-// Find returns the mount at dir, with dir as the mount table has it; nil if there is none. It
-// looks into the table before it touches dir, because a dead or stuck mount
-// answers nothing.
+// Find returns the mount at dir, with dir as in the mount table, or nil if there is none. It
+// reads the table before it touches dir, because a dead or stuck mount does not answer.
 func Find(dir string) (m *mountinfo.Info, err error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -51,15 +50,15 @@ func Find(dir string) (m *mountinfo.Info, err error) {
 	return device.TopMount(resolved)
 }
 
-// ErrSilent: a daemon lives, as far as one can see, and has not answered in time.
+// ErrSilent reports that a daemon seems to live but has not answered in time.
 var ErrSilent = errors.New("its daemon has not answered")
 
-// Answers returns nil if somebody answers the mount at point, if only with an error; ENOTCONN or
-// ECONNABORTED if its daemon is dead; and ErrSilent if nothing has come for Timeout, as from one
-// that is stopped.
+// Answers returns nil if the daemon of the mount at point answers, even with an error. It
+// returns ENOTCONN or ECONNABORTED if the daemon is dead, and ErrSilent if it is silent for
+// Timeout, as a stopped one is.
 func Answers(point string) error { return answersWithin(context.Background(), point) }
 
-// answersWithin is Answers for no longer than ctx.
+// answersWithin is Answers until ctx ends.
 func answersWithin(ctx context.Context, point string) error {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()

@@ -12,15 +12,16 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
 )
 
-// server is the process that serves a mount: its daemon, or what attaches it to the owner of many.
+// server is the process that serves a mount: its daemon, or the process that attaches it to an
+// owner.
 type server struct {
 	pid   int
-	ended chan struct{} // closed when it has
+	ended chan struct{} // closed when it has ended
 	pidfd *os.File
 }
 
-// findServer returns the process that serves m; nil if it is not known, or is this one. It asks the mount
-// nothing: a question that nobody answers would keep the mount busy.
+// findServer returns the process that serves m, or nil if it is unknown or this process. It
+// asks the mount nothing: an unanswered question would keep the mount busy.
 func findServer(m *mountinfo.Info) *server {
 	pid := handoff.Server(MarkPath(m), m.ID, m.Mountpoint)
 	if pid == 0 || pid == os.Getpid() {
@@ -33,7 +34,8 @@ func findServer(m *mountinfo.Info) *server {
 	return &server{pid, ended, pidfd}
 }
 
-// wait waits until s has ended or ctx is done. It returns the number of s if that still ends, else 0.
+// wait waits until s has ended or ctx is done. It returns the number of s if s has not ended,
+// else 0.
 func (s *server) wait(ctx context.Context) int {
 	if s == nil {
 		return 0
@@ -53,8 +55,8 @@ func (s *server) close() {
 	}
 }
 
-// WatchProcess returns a pidfd of process pid, which need not be a child, and a channel that is closed
-// when the process has ended. Who closes the file ends the watch.
+// WatchProcess returns a pidfd of process pid, which need not be a child, and a channel that is
+// closed when the process has ended. Close the file to end the watch.
 func WatchProcess(pid int) (*os.File, chan struct{}, error) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if err != nil {

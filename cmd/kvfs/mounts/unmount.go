@@ -17,8 +17,8 @@ import (
 	"github.com/kvfs/kvfs/fs/device"
 )
 
-// detach unmounts point: by system call if we may, else by the set-uid helper of
-// fuse. A stale mount has nothing to lose and is detached even if it is busy.
+// detach unmounts point: by system call if we may, else by the set-uid helper of fuse. A stale
+// mount holds nothing more, so it is detached even if it is busy.
 func detach(ctx context.Context, point string, lazy bool) error {
 	flags := unix.UMOUNT_NOFOLLOW
 	if lazy {
@@ -57,14 +57,14 @@ func fusermount(ctx context.Context, point string, lazy bool) error {
 		if err == nil {
 			return nil
 		}
-		// The helper has one exit code for everything: say what it said.
+		// The helper has one exit code for everything: pass its text on.
 		return fmt.Errorf("%s: %s: %w", helper, strings.TrimSpace(string(out)), err)
 	}
 	return fmt.Errorf("neither fusermount3 nor fusermount is installed: %w", unix.EPERM)
 }
 
-// WaitGone waits until m has left the mount table. The kernel signals changes of
-// the table to poll; the limit of each wait is for ctx.
+// WaitGone waits until m has left the mount table. poll reports changes of the table; each wait
+// is limited so that it sees the end of ctx.
 func WaitGone(ctx context.Context, m *mountinfo.Info) error {
 	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
@@ -91,7 +91,7 @@ func WaitGone(ctx context.Context, m *mountinfo.Info) error {
 	}
 }
 
-// MarkPath is where m has its mark.
+// MarkPath returns the path of the mark of m.
 func MarkPath(m *mountinfo.Info) string {
 	return handoff.MarkPath(handoff.DefaultPath(os.Getenv("XDG_RUNTIME_DIR")), strconv.Itoa(m.Minor))
 }
@@ -99,9 +99,9 @@ func MarkPath(m *mountinfo.Info) string {
 // Abandoned reports whether the process that served m is dead. It asks the mount nothing.
 func Abandoned(m *mountinfo.Info) bool { return handoff.Abandoned(MarkPath(m), m.ID, m.Mountpoint) }
 
-// GiveUp has the kernel fail all that waits for the process of m, which is dead, and takes the mount away.
+// GiveUp makes the kernel fail all requests that wait for the dead process of m, and unmounts.
 func GiveUp(ctx context.Context, m *mountinfo.Info) error {
-	defer os.Remove(MarkPath(m)) // nobody holds it
+	defer os.Remove(MarkPath(m)) // no process holds it
 	abort, err := device.OpenAbort(m.Minor)
 	if err != nil {
 		if unix.Unmount(m.Mountpoint, unix.MNT_FORCE|unix.MNT_DETACH) == nil {
@@ -109,13 +109,13 @@ func GiveUp(ctx context.Context, m *mountinfo.Info) error {
 		}
 		return detach(ctx, m.Mountpoint, true)
 	}
-	_, err = abort.WriteString("1") // it may be given up already, which is no error
+	_, err = abort.WriteString("1") // fails if it is aborted already, which is fine
 	return errors.Join(err, abort.Close(), detach(ctx, m.Mountpoint, true))
 }
 
-// Unmount unmounts the kvfs mount at dir and waits, until ctx is done, for two things: that it has left the
-// mount table, and, unless lazy, that the process which served it has ended. If only that is missing at the
-// end, Unmount returns its number, else 0.
+// Unmount unmounts the kvfs mount at dir. It waits until ctx is done for two events: the mount
+// has left the mount table, and, unless lazy, the process that served it has ended. If only the
+// latter is missing, Unmount returns the number of that process, else 0.
 func Unmount(ctx context.Context, dir string, lazy bool) (ending int, err error) {
 	m, err := Find(dir)
 	if err != nil {

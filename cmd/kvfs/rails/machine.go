@@ -15,11 +15,11 @@ import (
 	"github.com/kvfs/kvfs/rdma/nic"
 )
 
-// Machine is where RDMA is looked for.
+// Machine is the machine whose RDMA is used.
 type Machine struct {
 	nic     nic.Options
 	devices string                         // directory of the character devices
-	memlock func() (limit int64, all bool) // how much may be pinned; all: as much as one likes
+	memlock func() (limit int64, all bool) // how much may be pinned; all: without limit
 	open    func(fabric.Options) (transport, error)
 	library func() (fabric.Library, error)
 }
@@ -29,7 +29,7 @@ func ThisMachine() *Machine {
 	return &Machine{devices: "/dev/infiniband", memlock: memlock, open: openTransportOf, library: fabric.Probe}
 }
 
-// openTransportOf is fabric.Open, without the trap of a nil pointer in an interface.
+// openTransportOf is fabric.Open. It avoids an interface that holds a nil pointer.
 func openTransportOf(o fabric.Options) (transport, error) {
 	t, err := fabric.Open(o)
 	if err != nil {
@@ -38,11 +38,10 @@ func openTransportOf(o fabric.Options) (transport, error) {
 	return t, nil
 }
 
-// pinned is the least that has to be pinned at a time beside the cache: blocks that are being
-// read, and queues.
+// pinned is the least memory to pin beside the cache: blocks that are being read, and queues.
 const pinned = 64 * config.MiB
 
-// obstacles lists what keeps this process from using the cards, each with what to do.
+// obstacles lists the reasons why this process cannot use the cards, each with a remedy.
 func (m *Machine) obstacles(r *set, cfg *config.Config) []error {
 	if r.provider == fabric.TCP {
 		return nil // sockets need no permission
@@ -91,7 +90,7 @@ func (m *Machine) characterDevice(device string) (string, error) {
 	return "", errors.New("it has no device for programs: load the module ib_uverbs")
 }
 
-// tryOpen opens a device as the library would, and says what helps if that fails.
+// tryOpen opens a device as the library would. Its error names the remedy.
 func tryOpen(path string) error {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	switch {
@@ -105,7 +104,7 @@ func tryOpen(path string) error {
 	return err
 }
 
-// checkMemlock fails if less may be pinned than is needed.
+// checkMemlock fails if this process may pin less than it needs.
 func (m *Machine) checkMemlock(cfg *config.Config) error {
 	limit, all := m.memlock()
 	need := int64(cfg.RDMA.Cache + pinned)
@@ -117,7 +116,8 @@ func (m *Machine) checkMemlock(cfg *config.Config) error {
 }
 
 // leaseBytes returns how much may be registered for peers at a time: half of memory.size, and
-// half of what may be pinned beside the cache, for what this node reads itself is pinned, too.
+// at most half of what may be pinned beside the cache, because reads of this node are pinned,
+// too.
 func (m *Machine) leaseBytes(r *set, cfg *config.Config) int64 {
 	n := int64(cfg.Memory.Size / 2)
 	if limit, all := m.memlock(); !all && r.provider != fabric.TCP {
@@ -126,7 +126,7 @@ func (m *Machine) leaseBytes(r *set, cfg *config.Config) int64 {
 	return max(n, 1)
 }
 
-// memlock returns how much this process may pin; the kernel asks for CAP_IPC_LOCK beyond the
+// memlock returns how much this process may pin. The kernel requires CAP_IPC_LOCK beyond the
 // limit.
 func memlock() (limit int64, all bool) {
 	var r unix.Rlimit

@@ -1,6 +1,6 @@
-// Package rails is the RDMA of this machine: over which cards a daemon would read the memory of peers,
-// what keeps it from that, and what it uses in the end. The rails are the cards of the plan of package
-// nic. Machine finds and opens them for a daemon, or tries them out for kvfs doctor.
+// Package rails is the RDMA of this machine: the cards over which a daemon reads the memory of
+// peers, the obstacles, and the cards in use. The rails are the cards of the plan of package
+// nic. Machine finds and opens them for a daemon, or tries them for kvfs doctor.
 package rails
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/kvfs/kvfs/rdma/nic"
 )
 
-// transport is what this program asks of a fabric.
+// transport is the part of a fabric that this program uses.
 type transport interface {
 	rdma.Transport
 	Forget(dev, ino uint64)
@@ -29,28 +29,28 @@ type transport interface {
 
 var _ transport = (*fabric.Transport)(nil)
 
-// stripe is how long a piece of a read is where all cards share each.
+// stripe is the length of one piece of a read that all cards share.
 const stripe = 1 << 20
 
 // driverEFA is the kernel's driver of the cards of AWS.
 const driverEFA = "efa"
 
-// errExposed: others than peers could read what is registered.
+// errExposed reports that machines other than peers could read registered memory.
 var errExposed = errors.New("other machines could read the memory of this node, and nothing says who they are: " +
 	"set tls.ca, tls.cert and tls.key (kvfs certs init makes them); insecure: true does without")
 
 // errNoCard: this machine has nothing to do RDMA with.
 var errNoCard = errors.New("this machine has no RDMA device")
 
-// set is what RDMA would be done with.
+// set is the provider, the plan and the cards for RDMA.
 type set struct {
 	provider  string
 	inventory *nic.Inventory // nil for provider tcp
 	plan      *nic.Plan
 }
 
-// findRails applies the settings to what the machine has. It returns what it found out before
-// it failed, too.
+// findRails applies the settings to the cards of the machine. If it fails, it still returns
+// what it has found.
 func (m *Machine) findRails(cfg *config.Config) (*set, error) {
 	if cfg.RDMA.Provider == config.TransportTCP {
 		return &set{provider: fabric.TCP, plan: planSockets(cfg)}, nil
@@ -70,7 +70,7 @@ func (m *Machine) findRails(cfg *config.Config) (*set, error) {
 	return r, err
 }
 
-// providerOf returns what drives a device.
+// providerOf returns the provider that drives a device.
 func providerOf(d *nic.Device) string {
 	if d.Driver == driverEFA {
 		return fabric.EFA
@@ -78,8 +78,8 @@ func providerOf(d *nic.Device) string {
 	return fabric.Verbs
 }
 
-// chooseProvider decides for auto: cards of AWS before others, as machines that have both
-// have the others for management.
+// chooseProvider decides for auto. Cards of AWS come first: machines with both kinds use the
+// others for management.
 func chooseProvider(wanted string, inventory *nic.Inventory) (string, error) {
 	if len(inventory.Devices) == 0 {
 		return "", errNoCard
@@ -105,8 +105,8 @@ func chooseProvider(wanted string, inventory *nic.Inventory) (string, error) {
 	return "", fmt.Errorf("no RDMA device is active: %s", strings.Join(down, ", "))
 }
 
-// planSockets makes the plan of provider tcp: its devices are the network interfaces of the
-// list, or whatever the library takes.
+// planSockets makes the plan of provider tcp. Its devices are the network interfaces of the
+// list, or any that the library takes.
 func planSockets(cfg *config.Config) *nic.Plan {
 	p := &nic.Plan{Policy: nic.Policy(cfg.RDMA.Policy)}
 	for _, entry := range cfg.RDMA.Devices {
@@ -124,7 +124,7 @@ func planSockets(cfg *config.Config) *nic.Plan {
 	return p
 }
 
-// devices lists the cards of the plan, none twice: several GPUs may share one.
+// devices lists the cards of the plan, each once: several GPUs may share one.
 func (r *set) devices() []string {
 	var names []string
 	if r.plan == nil {
@@ -138,7 +138,7 @@ func (r *set) devices() []string {
 	return names
 }
 
-// options returns what a transport over the rails is opened with.
+// options returns the options of a transport over the rails.
 func (r *set) options(cfg *config.Config, log *zap.Logger) fabric.Options {
 	o := fabric.Options{
 		Provider: r.provider, Devices: r.devices(), Host: r.host(cfg),
@@ -150,7 +150,7 @@ func (r *set) options(cfg *config.Config, log *zap.Logger) fabric.Options {
 	return o
 }
 
-// host returns the address of bind, if it can be that of the one rail there is.
+// host returns the address of bind if it can be that of the only rail.
 func (r *set) host(cfg *config.Config) string {
 	host, _, err := config.HostPort(cfg.Bind)
 	if err != nil {
@@ -180,9 +180,9 @@ func (r *set) local(cfg *config.Config) bool {
 	return r.provider == fabric.TCP && err == nil && ip.Unmap().IsLoopback()
 }
 
-// exposure fails if others than peers could read the memory of this node. Who connects to a
-// rail is not asked who he is; with certificates only peers get keys of the memory, and
-// without, kvfs is to be reached by this machine alone.
+// exposure fails if machines other than peers could read the memory of this node. A rail does
+// not authenticate connections. With certificates only peers get the keys of the memory;
+// without them, kvfs must be reachable from this machine alone.
 func (r *set) exposure(cfg *config.Config) error {
 	if cfg.TLS.On() || cfg.Insecure || r.local(cfg) {
 		return nil
@@ -233,18 +233,18 @@ func describeRail(rail *nic.Rail) string {
 	return text
 }
 
-// Remote is this node's RDMA, or why there is none.
+// Remote is this node's RDMA, or the reason why there is none.
 type Remote struct {
 	transport transport // nil: none
-	rails     *set      // nil if nobody looked
+	rails     *set      // nil if it was not searched for
 	err       error     // why there is none; nil if it is turned off
 	wanted    string    // peer.transport
 	Local     bool      // only this machine reaches it
 	Bytes     int64     // that may be registered for peers at a time
 }
 
-// OpenFabric opens RDMA as the settings want it. It fails only if there must be RDMA; else it
-// says once in the log why there is none.
+// OpenFabric opens RDMA according to the settings. It fails only if the settings require RDMA.
+// Else it logs once why there is none.
 func (m *Machine) OpenFabric(cfg *config.Config, log *zap.Logger) (*Remote, error) {
 	f := &Remote{wanted: cfg.Peer.Transport}
 	if f.wanted == config.TransportTCP {
@@ -283,7 +283,7 @@ func (e *lineError) Error() string { return strings.ReplaceAll(e.err.Error(), "\
 // Unwrap returns the error with its lines.
 func (e *lineError) Unwrap() error { return e.err }
 
-// logPlan tells which cards are used, for which GPUs, and what an operator should know.
+// logPlan logs the cards in use, their GPUs, and the notes for an operator.
 func (f *Remote) logPlan(cfg *config.Config, log *zap.Logger) {
 	caps := f.transport.Caps()
 	about := []zap.Field{
@@ -302,7 +302,7 @@ func (f *Remote) logPlan(cfg *config.Config, log *zap.Logger) {
 	}
 }
 
-// Freed returns what is to be called when the file of a block goes; nil: nobody needs to know.
+// Freed returns the function to call when the file of a block goes, or nil if none is needed.
 func (f *Remote) Freed() func(dev, ino uint64) {
 	if f.transport == nil {
 		return nil
@@ -318,7 +318,8 @@ func (f *Remote) Fabric() rdma.Transport {
 	return f.transport
 }
 
-// Refuse notes why the node could not use the transport, and has closed it; nil: it uses it.
+// Refuse notes why the node closed the transport without using it. nil means that the node uses
+// it.
 func (f *Remote) Refuse(err error) {
 	if err != nil {
 		f.transport, f.err = nil, err
@@ -333,16 +334,16 @@ func (f *Remote) Close() error {
 	return f.transport.Close()
 }
 
-// State is what the status document says of RDMA.
+// State is the RDMA part of the status document.
 type State struct {
 	Transport string        `json:"transport"`          // peer.transport
 	Provider  string        `json:"provider,omitempty"` // with the version of the library; empty: none
 	Plan      *nic.Plan     `json:"plan,omitempty"`
-	Stats     *fabric.Stats `json:"stats,omitempty"` // absent if it is not used
-	Error     string        `json:"error,omitempty"` // why it is not
+	Stats     *fabric.Stats `json:"stats,omitempty"` // absent if RDMA is not used
+	Error     string        `json:"error,omitempty"` // why it is not used
 }
 
-// Status returns what the status document says of it.
+// Status returns the RDMA part of the status document.
 func (f *Remote) Status() *State {
 	s := &State{Transport: f.wanted}
 	if f.rails != nil {

@@ -24,7 +24,7 @@ import (
 	"github.com/kvfs/kvfs/rdma/nic"
 )
 
-// Report is what kvfs doctor rdma finds. Its fields may become more.
+// Report is the result of kvfs doctor rdma. Fields may be added.
 type Report struct {
 	Usable    bool   `json:"usable"`
 	Error     string `json:"error,omitempty"`    // why not
@@ -38,7 +38,7 @@ type Report struct {
 	GPUError string       `json:"gpu_error,omitempty"`
 
 	Plan     *nic.Plan `json:"plan,omitempty"`
-	Problems []string  `json:"problems,omitempty"` // each with what to do
+	Problems []string  `json:"problems,omitempty"` // each with a remedy
 	Rails    []Rail    `json:"rails,omitempty"`    // without a mount
 	Peers    []Peer    `json:"peers,omitempty"`    // of a mount
 }
@@ -51,7 +51,7 @@ type Rail struct {
 	Error   string  `json:"error,omitempty"`
 }
 
-// Peer says how blocks come from a peer.
+// Peer is the path by which blocks come from a peer.
 type Peer struct {
 	Name   string `json:"name"`
 	State  string `json:"state"`
@@ -65,7 +65,7 @@ const (
 	trialTimeout = 20 * time.Second
 )
 
-// Look notes in a report of something else what the machine has.
+// Look adds the cards and GPUs of the machine to a report about a mount.
 func (m *Machine) Look(r *Report) {
 	inventory, err := nic.Discover(m.nic)
 	if err != nil {
@@ -74,7 +74,7 @@ func (m *Machine) Look(r *Report) {
 	r.see(m, inventory)
 }
 
-// see notes what the machine has.
+// see adds the cards and GPUs of the machine.
 func (r *Report) see(m *Machine, inventory *nic.Inventory) {
 	limit, all := m.memlock()
 	if r.Memlock = limit; all {
@@ -90,7 +90,7 @@ func (m *Machine) examine(ctx context.Context, cfg *config.Config, log *zap.Logg
 	r := &Report{Transport: cfg.Peer.Transport}
 	found, err := m.findRails(cfg)
 	inventory := found.inventory
-	if inventory == nil { // told in any case
+	if inventory == nil { // the report says so in any case
 		inventory, _ = nic.Discover(m.nic)
 	}
 	r.see(m, inventory)
@@ -119,7 +119,7 @@ func (m *Machine) examine(ctx context.Context, cfg *config.Config, log *zap.Logg
 	return r
 }
 
-// describeLibrary tells which libfabric there is.
+// describeLibrary returns the version and file of libfabric.
 func (m *Machine) describeLibrary() string {
 	l, err := m.library()
 	if err != nil {
@@ -183,7 +183,7 @@ func (m *Machine) tryRail(ctx context.Context, o fabric.Options) (rail Rail, cap
 // closing closes c and joins its error to *err.
 func closing(c io.Closer, err *error) { *err = errors.Join(*err, c.Close()) }
 
-// trialTable is that of the checksum of the trial.
+// trialTable is the table for the checksum of the trial.
 var trialTable = crc64.MakeTable(crc64.ECMA)
 
 // trialFile makes a memory file of random bytes, and returns their checksum.
@@ -210,8 +210,8 @@ func memoryFile(name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// readTrial reads a region twice, the first time for the connection, and returns how long the
-// second one took.
+// readTrial reads a region twice, the first time to connect. It returns the time of the second
+// read.
 func readTrial(ctx context.Context, reader rdma.Transport, addr string, remote rdma.RemoteRegion, want uint64) (seconds float64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, trialTimeout)
 	defer cancel()
@@ -235,7 +235,7 @@ func readTrial(ctx context.Context, reader rdma.Transport, addr string, remote r
 			return 0, fmt.Errorf("reading: %w", err)
 		}
 		if seconds = time.Since(begin).Seconds(); sum.Sum64() != want {
-			return 0, errors.New("reading: the bytes that came are not those that were sent")
+			return 0, errors.New("reading: the received bytes differ from the sent ones")
 		}
 	}
 	return seconds, nil
@@ -298,7 +298,7 @@ func (r *Report) printInventory(w io.Writer) {
 	}
 }
 
-// printPlan writes the planned cards with how reads over them went, and the peers.
+// printPlan writes the planned cards with the results of the reads over them, and the peers.
 func (r *Report) printPlan(w io.Writer) {
 	if r.Plan != nil {
 		fmt.Fprintf(w, "\nPOLICY\tSTRIPED\tRAILS\n%s\t%v\t%s\n", r.Plan.Policy, r.Plan.Striped, show.OrDash(strings.Join(Describe(r.Plan), "; ")))
@@ -321,17 +321,17 @@ func (r *Report) printPlan(w io.Writer) {
 	}
 }
 
-// doctorBind is the address of a configuration that has none: settings of RDMA need one.
+// doctorBind is the address for a configuration without one: settings of RDMA need one.
 const doctorBind = "KVFS_BIND=127.0.0.1:0"
 
-// Report tries out what a daemon with the settings of src would do, which load reads.
+// Report tries what a daemon with the settings of src would do. load reads the settings.
 func (m *Machine) Report(ctx context.Context, load func(config.Sources) (*config.Config, error), src config.Sources) (*Report, error) {
 	cfg, err := load(src)
 	if err != nil || cfg.Bind == "" {
 		src.Environ = append(src.Environ, doctorBind)
 		if again, other := load(src); other == nil {
 			cfg, err = again, nil
-			cfg.Insecure = true // the trial reads bytes without worth
+			cfg.Insecure = true // the bytes of the trial are worthless
 		}
 	}
 	if err != nil {
@@ -340,7 +340,7 @@ func (m *Machine) Report(ctx context.Context, load func(config.Sources) (*config
 	return m.examine(ctx, cfg, zap.NewNop()), nil
 }
 
-// Verdict is the error that the command ends with; nil if all is well.
+// Verdict is the error with which the command ends, or nil.
 func (r *Report) Verdict() error {
 	if r.Usable {
 		return nil

@@ -147,7 +147,7 @@ func TestDoctorWrongBytes(t *testing.T) {
 	if _, err := readTrial(t.Context(), reader, holder.Addr(), region.Remote(), sum); err != nil {
 		t.Errorf("right bytes: %v", err)
 	}
-	if _, err := readTrial(t.Context(), reader, holder.Addr(), region.Remote(), sum+1); err == nil || !strings.Contains(err.Error(), "not those that were sent") {
+	if _, err := readTrial(t.Context(), reader, holder.Addr(), region.Remote(), sum+1); err == nil || !strings.Contains(err.Error(), "differ from the sent ones") {
 		t.Errorf("wrong bytes: %v", err)
 	}
 	if err := errors.Join(region.Close(), holder.Close(), reader.Close()); err != nil {

@@ -10,14 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bar shows how far a work is in one line that is written again and again.
+// Bar shows the progress of a work in one line, which it rewrites.
 type Bar struct {
 	w     io.Writer // nil: nothing is shown
 	start time.Time
-	width int // of what stands there
+	width int // of the line on the screen
 }
 
-// NewBar begins a work. It is shown on w if on.
+// NewBar begins a work. If on, it is shown on w.
 func NewBar(w io.Writer, on bool) *Bar {
 	b := &Bar{start: time.Now()}
 	if on {
@@ -29,7 +29,7 @@ func NewBar(w io.Writer, on bool) *Bar {
 // Took returns how long the work has taken.
 func (b *Bar) Took() time.Duration { return time.Since(b.start) }
 
-// Show writes the line. Errors are not worth anything here.
+// Show writes the line. It ignores errors.
 func (b *Bar) Show(done, total, bytes int64) {
 	if b.w == nil {
 		return
@@ -39,7 +39,7 @@ func (b *Bar) Show(done, total, bytes int64) {
 	b.width = len(line)
 }
 
-// Clear takes the line away.
+// Clear removes the line.
 func (b *Bar) Clear() {
 	if b.w != nil && b.width > 0 {
 		fmt.Fprintf(b.w, "\r%s\r", strings.Repeat(" ", b.width))
@@ -47,8 +47,7 @@ func (b *Bar) Clear() {
 	}
 }
 
-// line says how far the work is: blocks, share, bytes, rate, and the time left if
-// the rest goes as what is done.
+// line describes the progress: blocks, share, bytes, rate, and the time left at the same rate.
 func line(done, total, bytes int64, took time.Duration) string {
 	percent := 100.0
 	if total > 0 {

@@ -1,5 +1,5 @@
-// Package show writes values for people: names of others so that a terminal does not obey them, sizes,
-// numbers of blocks, lists, JSON.
+// Package show formats values for people: foreign names so that a terminal does not obey them,
+// sizes, numbers of blocks, lists, JSON.
 package show
 
 import (
@@ -13,11 +13,11 @@ import (
 	"github.com/kvfs/kvfs/fs/query"
 )
 
-// Text returns a name or a text of others as it is printed: what a terminal would obey, what is
-// no character, and backslashes are escaped as in Go.
+// Text returns a foreign name or text for printing. It escapes characters that a terminal would
+// obey, bytes that are no character, and backslashes, as Go does.
 func Text(s string) string { return query.Escape(s) }
 
-// Lines is Text for a text of several lines, in which names are escaped already: its backslashes stay.
+// Lines is Text for several lines whose names are already escaped: it keeps backslashes.
 func Lines(s string) string {
 	lines := strings.Split(s, "\n")
 	for i, line := range lines {
@@ -52,7 +52,7 @@ type Tally struct {
 // Count returns the tally of what, which happened n times.
 func Count(what string, n uint64) Tally { return Tally{what, n} }
 
-// Counts lists what happened at all, in parentheses; "" if nothing did.
+// Counts lists the tallies above zero, in parentheses, or returns "".
 func Counts(all ...Tally) string {
 	var parts []string
 	for _, c := range all {

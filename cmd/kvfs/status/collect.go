@@ -13,7 +13,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/mem"
 )
 
-// fullShown is how long status tells that memory was full of open files.
+// fullShown is how long the status reports that memory was full of open files.
 const fullShown = 10 * time.Minute
 
 // Source is what a status document is collected from.
@@ -25,7 +25,7 @@ type Source struct {
 	Engine  *tiers.Engine
 }
 
-// Collect makes the document of a daemon. It says nothing of mounts, the cluster and events.
+// Collect makes the document of a daemon, without mounts, cluster and events.
 func (s *Source) Collect() *Document {
 	st := s.Engine.Stats()
 	ms := s.Memory.Status()
@@ -61,7 +61,7 @@ func (s *Source) Collect() *Document {
 	return doc
 }
 
-// Mounted says what a mount says of itself.
+// Mounted returns the part about a mount.
 func Mounted(s *fs.Server) Mount {
 	return Mount{
 		State: "serving", OwnerPID: os.Getpid(), ReadPath: s.ReadPath(), WritePath: s.WritePath(), PathReason: s.PathReason(), Tested: s.Tested(),

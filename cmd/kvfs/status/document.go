@@ -1,6 +1,6 @@
-// Package status is the one status document: what .kvfs/status of a mount, the socket of an owner, and
-// /status of HTTP hold. It has the types, collects them in a daemon (Source), reads what a daemon of any
-// version wrote (Parse), and writes them for people (Print).
+// Package status is the status document, which .kvfs/status of a mount, the socket of an owner,
+// and /status of HTTP return. It has the types, collects them in a daemon (Source), reads the
+// document of a daemon of any version (Parse), and writes it for people (Print).
 //
 // Sizes are in bytes. Fields may be added; none changes its meaning.
 package status
@@ -17,18 +17,18 @@ import (
 	"github.com/kvfs/kvfs/tiers/publish"
 )
 
-// Document is what .kvfs/status holds. Sizes are in bytes. Fields may be
-// added; none changes its meaning.
+// Document is the content of .kvfs/status. Sizes are in bytes. Fields may be added; none
+// changes its meaning.
 type Document struct {
 	Version       string         `json:"version"`
 	PID           int            `json:"pid"`
 	UptimeSeconds float64        `json:"uptime_seconds"`
-	Mount         Mount          `json:"mount"`           // that the status was read from; empty for one that came over a socket
+	Mount         Mount          `json:"mount"`           // the mount of this file; empty if the status came over a socket
 	Store         *Store         `json:"store,omitempty"` // of an owner of many mounts
 	Tiers         []Tier         `json:"tiers"`
 	Groups        []Group        `json:"groups"`
 	Counters      tiers.Counters `json:"counters"`
-	Summary       tiers.Summary  `json:"summary"` // keys by where readers found them
+	Summary       tiers.Summary  `json:"summary"` // keys by the tier in which readers found them
 
 	Secondaries []tiers.SecondaryStats `json:"secondaries"`       // the tiers below memory
 	Cluster     *Cluster               `json:"cluster,omitempty"` // absent without bind
@@ -38,14 +38,14 @@ type Document struct {
 	Process Process   `json:"process"`
 }
 
-// Mount is what is said of a mount.
+// Mount is the part about one mount.
 type Mount struct {
 	Dir          string            `json:"dir"`
 	Mode         string            `json:"mode"`            // as in the configuration
 	State        string            `json:"state"`           // "attaching", then "serving"
 	PID          int               `json:"pid"`             // of the process that mounted
 	OwnerPID     int               `json:"owner_pid"`       // of the one that answers
-	Epoch        uint32            `json:"epoch,omitempty"` // number of this owner among those of the mount, from 1; 0 where there can be no other
+	Epoch        uint32            `json:"epoch,omitempty"` // number of this owner among those of the mount, from 1; 0 if no other can answer it
 	ReadPath     string            `json:"read_path"`
 	WritePath    string            `json:"write_path"`
 	PathReason   string            `json:"path_reason,omitempty"` // why not passthrough
@@ -55,10 +55,10 @@ type Mount struct {
 
 	Takeover       string `json:"takeover,omitempty"`        // socket at which a takeover begins, in mode embedded
 	TakeoverReason string `json:"takeover_reason,omitempty"` // why there can be none
-	EndsWith       int    `json:"ends_with,omitempty"`       // the kvfs run that made the mount, and with which it ends
+	EndsWith       int    `json:"ends_with,omitempty"`       // the kvfs run that made the mount, and whose end unmounts it
 }
 
-// Tier is what is said of a tier, memory too.
+// Tier is the part about a tier; memory is one, too.
 type Tier struct {
 	Name          string `json:"name"`
 	Type          string `json:"type"`
@@ -71,7 +71,7 @@ type Tier struct {
 	Policy        string `json:"policy,omitempty"`
 }
 
-// Group is a group of the configuration, or one that was seen.
+// Group is a group of the configuration, or one in use.
 type Group struct {
 	Name       string `json:"name"`
 	Pinned     bool   `json:"pinned"`
@@ -80,14 +80,14 @@ type Group struct {
 	BlockBytes int64  `json:"block_bytes"` // configured or learned; 0: not known yet
 }
 
-// MemoryDir is where the blocks in memory are.
+// MemoryDir is the directory of the blocks in memory.
 type MemoryDir struct {
 	Dir       string `json:"dir"`
 	Adoptable bool   `json:"adoptable"`           // a crash of the daemon loses no committed block
 	Discarded string `json:"discarded,omitempty"` // why this start could not adopt what it found
 }
 
-// Process is what the daemon needs itself.
+// Process is the daemon's own use of resources.
 type Process struct {
 	HeapBytes  uint64 `json:"heap_bytes"` // live objects, after a collection made for this answer
 	IndexBytes int64  `json:"index_bytes"`
@@ -100,27 +100,27 @@ type Process struct {
 func (doc *Document) Text() []byte {
 	text, err := json.MarshalIndent(doc, "", "  ")
 	if err != nil {
-		return []byte("{}\n") // a name that is no UTF-8 is replaced, so this cannot be
+		return []byte("{}\n") // impossible: a name that is no UTF-8 is replaced
 	}
 	return append(text, '\n')
 }
 
-// Store is what an owner's status says of its mounts.
+// Store is an owner's part about its mounts.
 type Store struct {
 	Socket string  `json:"socket"`
 	Mounts []Mount `json:"mounts"`
 }
 
-// Cluster is what status says of the cluster.
+// Cluster is the part about the cluster.
 type Cluster struct {
 	Members []cluster.Member `json:"members"` // this node first
 	Index   Index            `json:"index"`
-	// Rejected counts what came from strangers, by what was wrong with it.
+	// Rejected counts messages from strangers, by fault.
 	Rejected map[string]uint64 `json:"rejected"`
-	Warning  string            `json:"warning,omitempty"` // about the address that peers are told
+	Warning  string            `json:"warning,omitempty"` // about the address that this node announces to peers
 
-	// LocalReadRatio is the share of the blocks read here that were in this node's own
-	// memory or SSD; 1 while there were none.
+	// LocalReadRatio is the share of the blocks read here that were in this node's own memory
+	// or SSD. It is 1 before the first read.
 	LocalReadRatio float64 `json:"local_read_ratio"`
 
 	Requested []string `json:"requested"`          // features that this node would use with each peer; see Member.Missing
@@ -131,15 +131,15 @@ type Cluster struct {
 	Bulk tcp.Stats     `json:"bulk"`
 }
 
-// Index is what this node knows of the blocks of others.
+// Index counts what this node knows of the blocks of other nodes.
 type Index struct {
 	Entries int64 `json:"entries"`
 	Bytes   int64 `json:"bytes"`
 	Graves  int64 `json:"graves"`
 }
 
-// LocalReadRatio is the share of the blocks read that no peer had to send. A block that
-// came from a peer counts as that when it was fetched, and as local whenever it is read again.
+// LocalReadRatio is the share of the blocks read that no peer had to send. A block from a peer
+// counts as remote at its fetch, and as local at every further read.
 func LocalReadRatio(s *tiers.Summary) float64 {
 	local, far := s.MemoryKeys+s.DiskKeys, s.PeerKeys
 	if local+far == 0 {
@@ -148,17 +148,17 @@ func LocalReadRatio(s *tiers.Summary) float64 {
 	return float64(local) / float64(local+far)
 }
 
-// Events is what status says of the event log and its publisher.
+// Events is the part about the event log and its publisher.
 type Events struct {
 	Next uint64         `json:"next"` // number of the next event
 	ZMQ  *publish.Stats `json:"zmq,omitempty"`
 }
 
-// Parse reads what a daemon says. Newer daemons may say more; what an older one leaves
-// out is zero, as all is with an error.
+// Parse reads the document of a daemon. It ignores what a newer daemon adds; what an older one
+// leaves out is zero. After an error everything is zero.
 func Parse(text []byte) (*Document, error) {
 	in := json.NewDecoder(bytes.NewReader(text))
-	in.UseNumber() // in details of tiers
+	in.UseNumber() // for the details of tiers
 	doc := &Document{}
 	if err := in.Decode(doc); err != nil {
 		return doc, fmt.Errorf("status of the daemon: %w", err)

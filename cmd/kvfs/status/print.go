@@ -61,10 +61,10 @@ func Print(w io.Writer, text []byte) error {
 	return t.Flush()
 }
 
-// print writes the lines of the mount that was asked.
+// print writes the lines of the mount.
 func (m *Mount) print(w io.Writer) {
 	fmt.Fprintf(w, "mount\t%s\n", show.OrDash(m.Dir))
-	if m.Mode == config.ModeStandaloneStore { // else there is one process
+	if m.Mode == config.ModeStandaloneStore { // else one process serves it
 		fmt.Fprintf(w, "mode\t%s\n", m.Mode)
 		fmt.Fprintf(w, "mount pid\t%d\n", m.PID)
 		fmt.Fprintf(w, "state\t%s\n", show.OrDash(m.State))
@@ -81,8 +81,8 @@ func (s *Store) print(w io.Writer) {
 	}
 }
 
-// printSecondary writes the lines of one tier below memory: its way down and up, then what the
-// tier "disk" says of itself.
+// printSecondary writes the lines of one tier below memory: its traffic down and up, then the
+// details of the tier "disk".
 func printSecondary(w io.Writer, s *tiers.SecondaryStats) {
 	fmt.Fprintf(w, "\n%s\n", show.OrDash(s.Name))
 	fmt.Fprintf(w, "  cascade queue\t%s, %s of %s\n", show.Blocks(s.QueuedBlocks), show.Bytes(s.QueuedBytes), show.Bytes(s.QueueLimitBytes))
@@ -95,12 +95,12 @@ func printSecondary(w io.Writer, s *tiers.SecondaryStats) {
 	var d disk.Detail
 	text, err := json.Marshal(s.Detail)
 	if err != nil || json.Unmarshal(text, &d) != nil || len(d.Devices) == 0 {
-		return // another kind of tier
+		return // another kind of tier has other details
 	}
 	printDisk(w, &d)
 }
 
-// printDisk writes what the tier "disk" says of itself and of its devices.
+// printDisk writes the details of the tier "disk" and of its devices.
 func printDisk(w io.Writer, d *disk.Detail) {
 	budget := ""
 	if d.BudgetBytes > 0 {
@@ -116,8 +116,7 @@ func printDisk(w io.Writer, d *disk.Detail) {
 	}
 }
 
-// print writes the lines of the cluster: who is there, and what each lacks of what this
-// node would use.
+// print writes the lines of the cluster: its nodes, and the features that each one lacks.
 func (c *Cluster) print(w io.Writer) {
 	states := map[string]int{}
 	for i := range c.Members {
@@ -148,7 +147,7 @@ func (c *Cluster) print(w io.Writer) {
 	}
 }
 
-// printRDMA writes the lines of RDMA: what it is done with, and from whom.
+// printRDMA writes the lines of RDMA: the provider, and the peers that it reads from.
 func printRDMA(w io.Writer, s *rails.State, members []cluster.Member) {
 	if s == nil || s.Transport == config.TransportTCP {
 		return
@@ -180,7 +179,7 @@ func printRDMA(w io.Writer, s *rails.State, members []cluster.Member) {
 	}
 }
 
-// one is 1 for true.
+// one returns 1 for true, else 0.
 func one(b bool) int {
 	if b {
 		return 1
