@@ -41,7 +41,7 @@ func (p Program) Mount(ctx context.Context, cfg *config.Config, dir string, ends
 	if err != nil {
 		return err
 	}
-	m := &embedded{program: p, cfg: cfg, at: place{path: dir, root: root}, ready: ready, log: log, with: &launcher{pid: endsWith}}
+	m := &embedded{program: p, cfg: cfg, at: site{path: dir, root: root}, ready: ready, log: log, with: &launcher{pid: endsWith}}
 	defer m.guard.close()
 	d, err := m.start(ctx)
 	if err != nil {
@@ -56,7 +56,7 @@ func (p Program) Mount(ctx context.Context, cfg *config.Config, dir string, ends
 type embedded struct {
 	program Program
 	cfg     *config.Config
-	at      place
+	at      site
 	ready   *Readiness
 	log     *zap.Logger
 	with    *launcher

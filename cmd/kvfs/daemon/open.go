@@ -30,8 +30,8 @@ type callbacks interface {
 	Closed(p tiers.Process, id index.ID) bool
 }
 
-// place is where a daemon is found, and the mode and owner of its root directory.
-type place struct {
+// site is where a daemon is found, and the mode and owner of its root directory.
+type site struct {
 	path string // mount point; for a store, its socket. The memory is named after it.
 	root rootDir
 
@@ -41,7 +41,7 @@ type place struct {
 
 // openDaemon opens the tiers from the bottom up, then the engine, then the surface. It does not
 // serve peers yet, and mounts nothing.
-func (p Program) openDaemon(ctx context.Context, cfg *config.Config, at place, hooks callbacks, log *zap.Logger) (d *daemon, err error) {
+func (p Program) openDaemon(ctx context.Context, cfg *config.Config, at site, hooks callbacks, log *zap.Logger) (d *daemon, err error) {
 	if err := checkMemory(cfg, log); err != nil {
 		return nil, err
 	}
@@ -111,7 +111,7 @@ func onceFree[T any](ctx context.Context, log *zap.Logger, open func() (T, error
 
 // openMemory opens the memory tier. A takeover needs the same directory: another one would not
 // hold the blocks of the clients.
-func openMemory(ctx context.Context, cfg *config.Config, at place, log *zap.Logger) (*mem.Store, error) {
+func openMemory(ctx context.Context, cfg *config.Config, at site, log *zap.Logger) (*mem.Store, error) {
 	o := memoryOptions(cfg, at.path, log)
 	var err error
 	if o.Dir, err = memoryDir(cfg); err != nil {

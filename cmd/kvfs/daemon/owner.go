@@ -37,7 +37,7 @@ func (p Program) Serve(ctx context.Context, cfg *config.Config, ready *Readiness
 		return err
 	}
 	mounts := &fs.Mounts{}
-	d, err := p.openDaemon(ctx, cfg, ownerPlace(l), mounts, log)
+	d, err := p.openDaemon(ctx, cfg, ownerSite(l), mounts, log)
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
@@ -67,10 +67,10 @@ func (p Program) Serve(ctx context.Context, cfg *config.Config, ready *Readiness
 	return errors.Join(err, l.Close(), stopHTTP(), d.close(cfg.Memory.Keep))
 }
 
-// ownerPlace returns the place of the owner at l. The root directory of its mounts is its own.
-func ownerPlace(l *handoff.Listener) place {
+// ownerSite returns the site of the owner at l. The root directory of its mounts is its own.
+func ownerSite(l *handoff.Listener) site {
 	root := rootDir{0o755, uint32(os.Geteuid()), uint32(os.Getegid())}
-	return place{path: l.Path(), root: root, shared: true}
+	return site{path: l.Path(), root: root, shared: true}
 }
 
 // owner answers the mounts of other processes.

@@ -207,7 +207,7 @@ func (p Program) TakeOver(ctx context.Context, cfg *config.Config, dir string, r
 	defer with.close()
 	o := old.Mount
 	m := &embedded{
-		program: p, cfg: cfg, at: place{path: o.Dir, root: rootDir{o.RootMode, o.RootUID, o.RootGID}, memory: o.MemoryAt}, ready: ready, log: log, with: with,
+		program: p, cfg: cfg, at: site{path: o.Dir, root: rootDir{o.RootMode, o.RootUID, o.RootGID}, memory: o.MemoryAt}, ready: ready, log: log, with: with,
 	}
 	m.guard.watch(o.Dir, log) // before the old process, or its watcher, can leave
 	defer m.guard.close()

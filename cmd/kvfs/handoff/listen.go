@@ -71,7 +71,7 @@ type Listener struct {
 
 	mu struct {
 		sync.Mutex
-		place  *place // nil while a removed socket cannot be made again
+		dir    *socketDir // nil while a removed socket cannot be made again
 		l      *net.UnixListener
 		conns  map[*net.UnixConn]struct{}
 		mounts int
@@ -92,7 +92,7 @@ func Listen(o Options) (*Listener, error) {
 	if o.lockTime == 0 {
 		o.lockTime = lockTime
 	}
-	p, err := openPlace(o.Path)
+	p, err := openSocketDir(o.Path)
 	if err != nil {
 		return nil, fmt.Errorf("socket: %w", err)
 	}
@@ -100,7 +100,7 @@ func Listen(o Options) (*Listener, error) {
 		return nil, errors.Join(err, p.close())
 	}
 	l := &Listener{o: o, log: o.Logger, rarely: rarely(o.Logger), path: p.path}
-	l.mu.place = p
+	l.mu.dir = p
 	if l.mu.l, err = p.listen(); err != nil {
 		return nil, errors.Join(err, p.close())
 	}
@@ -130,7 +130,7 @@ const lookEvery = time.Second
 func (l *Listener) look() {
 	for said := ""; l.wait(lookEvery); {
 		l.mu.Lock()
-		gone := l.mu.place == nil || !l.mu.place.intact()
+		gone := l.mu.dir == nil || !l.mu.dir.intact()
 		l.mu.Unlock()
 		if !gone {
 			continue
@@ -147,7 +147,7 @@ func (l *Listener) look() {
 
 // remake makes the socket again, with its directory and lock if these are gone as well.
 func (l *Listener) remake() error {
-	p, err := openPlace(l.path)
+	p, err := openSocketDir(l.path)
 	if err != nil {
 		return err
 	}
@@ -156,9 +156,9 @@ func (l *Listener) remake() error {
 	if l.mu.closed {
 		return p.close()
 	}
-	if l.mu.place != nil {
-		_ = l.mu.place.close() // its lock is in the way
-		l.mu.place = nil
+	if l.mu.dir != nil {
+		_ = l.mu.dir.close() // its lock is in the way
+		l.mu.dir = nil
 	}
 	if err := p.claim(0); err != nil {
 		return errors.Join(err, p.close())
@@ -168,7 +168,7 @@ func (l *Listener) remake() error {
 		return errors.Join(err, p.close())
 	}
 	old := l.mu.l
-	l.mu.l, l.mu.place = next, p
+	l.mu.l, l.mu.dir = next, p
 	return old.Close() // Serve goes on with the new one
 }
 
@@ -238,7 +238,7 @@ func (l *Listener) Close() error {
 	err := l.mu.l.Close()
 	l.mu.Unlock()
 	l.wg.Wait()
-	if p := l.mu.place; p != nil { // constant from here on
+	if p := l.mu.dir; p != nil { // constant from here on
 		err = errors.Join(err, p.remove(), p.close())
 	}
 	return err

@@ -15,7 +15,7 @@ import (
 // kernel does not end. A Mark is a file with a lock that ends with the process. Several
 // processes may hold the lock, as both do in a takeover.
 type Mark struct {
-	p *place
+	p *socketDir
 	f *os.File
 }
 
@@ -31,7 +31,7 @@ const markText = "%d %d %q\n"
 
 // NewMark marks the mount with that id at point in the mount table as served by this process.
 func NewMark(path string, id int, point string) (*Mark, error) {
-	p, err := openPlace(path)
+	p, err := openSocketDir(path)
 	if err != nil {
 		return nil, fmt.Errorf("mark: %w", err)
 	}

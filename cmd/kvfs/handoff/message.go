@@ -140,11 +140,11 @@ func (r *Request) take(fds []int, names []string) (err error) {
 		return fmt.Errorf("%w: %d descriptors, %d names for them", ErrMalformed, len(fds), len(names))
 	}
 	for _, name := range names {
-		place, err := r.place(name)
+		slot, err := r.slot(name)
 		if err != nil {
 			return err
 		}
-		if *place, err = newFile(fds[0], name); err != nil {
+		if *slot, err = newFile(fds[0], name); err != nil {
 			return err
 		}
 		fds = fds[1:]
@@ -155,16 +155,16 @@ func (r *Request) take(fds []int, names []string) (err error) {
 	return nil
 }
 
-// place returns the field for the descriptor with a name.
-func (r *Request) place(name string) (**os.File, error) {
-	place, ok := map[string]**os.File{nameDev: &r.Dev, nameSpin: &r.Spin, nameProc: &r.Proc}[name]
+// slot returns the field for the descriptor with a name.
+func (r *Request) slot(name string) (**os.File, error) {
+	slot, ok := map[string]**os.File{nameDev: &r.Dev, nameSpin: &r.Spin, nameProc: &r.Proc}[name]
 	switch {
 	case !ok:
 		return nil, fmt.Errorf("%w: a descriptor %.64q", ErrMalformed, name)
-	case *place != nil:
+	case *slot != nil:
 		return nil, fmt.Errorf("%w: two descriptors %q", ErrMalformed, name)
 	}
-	return place, nil
+	return slot, nil
 }
 
 // Limits of the fields of a request.

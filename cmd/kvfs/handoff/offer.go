@@ -19,7 +19,7 @@ type Offer struct {
 	release string
 	log     *zap.Logger
 	rarely  *zap.Logger // for lines that other processes can cause at will
-	place   *place
+	dir     *socketDir
 	l       *net.UnixListener
 	heirs   chan *Heir // at most one
 	done    chan struct{}
@@ -43,11 +43,11 @@ func NewOffer(path, release string, mount Offered, log *zap.Logger) (*Offer, err
 	if log == nil {
 		log = zap.NewNop()
 	}
-	p, err := openPlace(path)
+	p, err := openSocketDir(path)
 	if err != nil {
 		return nil, fmt.Errorf("socket: %w", err)
 	}
-	o := &Offer{mount: mount, release: release, log: log, rarely: rarely(log), place: p, heirs: make(chan *Heir, 1), done: make(chan struct{})}
+	o := &Offer{mount: mount, release: release, log: log, rarely: rarely(log), dir: p, heirs: make(chan *Heir, 1), done: make(chan struct{})}
 	o.mu.conns = map[*net.UnixConn]struct{}{}
 	err = p.remove()
 	if err == nil {
@@ -61,7 +61,7 @@ func NewOffer(path, release string, mount Offered, log *zap.Logger) (*Offer, err
 }
 
 // Path returns the path of the socket.
-func (o *Offer) Path() string { return o.place.path }
+func (o *Offer) Path() string { return o.dir.path }
 
 // Heir delivers the process that asks for the mount, at most one. The channel is nil for a nil
 // Offer.
@@ -88,14 +88,14 @@ func (o *Offer) Close() error {
 		_ = c.CloseRead() // wakes the reader; an ended one needs none
 	}
 	o.mu.Unlock()
-	err := errors.Join(o.l.Close(), o.place.remove())
+	err := errors.Join(o.l.Close(), o.dir.remove())
 	o.wg.Wait()
 	select {
 	case h := <-o.heirs:
 		h.Refuse(errors.New("this daemon stops"))
 	default:
 	}
-	return errors.Join(err, o.place.close())
+	return errors.Join(err, o.dir.close())
 }
 
 // acceptPause is the pause after a failed accept, for example without free descriptors. No

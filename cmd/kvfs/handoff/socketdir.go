@@ -25,9 +25,9 @@ func DefaultPath(runtimeDir string) string {
 	return ""
 }
 
-// place is the directory of a socket, held open. Every operation goes through its descriptor,
+// socketDir is the directory of a socket, held open. Every operation goes through its descriptor,
 // so that no other process can exchange the directory.
-type place struct {
+type socketDir struct {
 	dir  int    // descriptor of the directory
 	lock int    // descriptor of the locked file; -1: not locked
 	path string // of the socket, for messages
@@ -35,9 +35,9 @@ type place struct {
 	made uint64 // inode of the socket that listen has made, or 0
 }
 
-// openPlace opens the directory of the socket at path. It makes the directory and the one above
+// openSocketDir opens the directory of the socket at path. It makes the directory and the one above
 // it if they are absent.
-func openPlace(path string) (*place, error) {
+func openSocketDir(path string) (*socketDir, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func openPlace(path string) (*place, error) {
 		}
 		return nil, &os.PathError{Op: "open", Path: dir, Err: err}
 	}
-	p := &place{dir: fd, lock: -1, path: path, name: filepath.Base(path)}
+	p := &socketDir{dir: fd, lock: -1, path: path, name: filepath.Base(path)}
 	if err := p.check(dir); err != nil {
 		return nil, errors.Join(err, p.close())
 	}
@@ -66,7 +66,7 @@ func openPlace(path string) (*place, error) {
 }
 
 // check fails unless the directory is ours alone, and no other user can rename it.
-func (p *place) check(dir string) error {
+func (p *socketDir) check(dir string) error {
 	var st, above unix.Stat_t
 	if err := unix.Fstat(p.dir, &st); err != nil {
 		return &os.PathError{Op: "stat", Path: dir, Err: err}
@@ -91,7 +91,7 @@ func (p *place) check(dir string) error {
 }
 
 // claim takes the lock, for which it waits that long, and removes the socket of a dead owner.
-func (p *place) claim(wait time.Duration) error {
+func (p *socketDir) claim(wait time.Duration) error {
 	name := p.name + ".lock"
 	fd, err := unix.Openat(p.dir, name, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
@@ -148,12 +148,12 @@ func lock(fd int, wait time.Duration) error {
 
 // address returns the address of the socket through the directory's descriptor. That is also
 // short: the kernel takes 107 bytes.
-func (p *place) address() string {
+func (p *socketDir) address() string {
 	return filepath.Join("/proc/self/fd", strconv.Itoa(p.dir), p.name)
 }
 
 // listen makes the socket.
-func (p *place) listen() (*net.UnixListener, error) {
+func (p *socketDir) listen() (*net.UnixListener, error) {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: p.address(), Net: "unix"})
 	if err != nil {
 		return nil, fmt.Errorf("listen at %s: %w", p.path, err)
@@ -172,14 +172,14 @@ func (p *place) listen() (*net.UnixListener, error) {
 }
 
 // intact reports whether the path leads to the socket that listen has made.
-func (p *place) intact() bool {
+func (p *socketDir) intact() bool {
 	var st unix.Stat_t
 	return unix.Lstat(p.path, &st) == nil && st.Ino == p.made
 }
 
 // remove removes the socket. After listen it removes only the socket of listen, not one that
 // another process has put in its place.
-func (p *place) remove() error {
+func (p *socketDir) remove() error {
 	var st unix.Stat_t
 	if p.made != 0 && (unix.Fstatat(p.dir, p.name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil || st.Ino != p.made) {
 		return nil
@@ -191,7 +191,7 @@ func (p *place) remove() error {
 }
 
 // close gives up the lock and the descriptors.
-func (p *place) close() error {
+func (p *socketDir) close() error {
 	var err error
 	if p.lock >= 0 {
 		err = unix.Close(p.lock)

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestPlace shows where a socket may lie: in a directory that is the owner's alone (B30).
-func TestPlace(t *testing.T) {
+// TestSocketDir shows where a socket may lie: in a directory that is the owner's alone (B30).
+func TestSocketDir(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		make func(t *testing.T, base string) (path string)
