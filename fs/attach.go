@@ -109,11 +109,10 @@ func (s *Server) SessionInit() []byte {
 	return s.conn.Keep(s.files.backings.inherited())
 }
 
-// Detach ends the answers: the mount process is gone, or the mount gets another owner. It gives
-// the engine back all that the kernel held: references, handles, pins. Files that were being
-// written are not committed. The kernel goes on reading and writing what clients have open.
-// Requests that wait for something are left to the next owner; the others are answered. Detach
-// may be called more than once.
+// Detach ends the answers: the mount process is gone, or the mount gets another owner. It gives the
+// engine back all that the kernel held: references, handles, pins. Files that were being written are
+// not committed. The kernel goes on reading and writing what clients have open. Requests that wait for
+// something are left to the next owner; the others are answered. Detach may be called more than once.
 func (s *Server) Detach() {
 	s.detach.Do(func() {
 		f := s.files

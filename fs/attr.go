@@ -19,9 +19,8 @@ const preferredIO = 1 << 20
 // bounded because another client may hold the directory.
 const noticeTime = 50 * time.Millisecond
 
-// fillEntry answers a look-up. The kernel may keep a committed file, but not one that is being
-// written: so the first look-up after the commit reaches the engine, and gets the lease that a
-// positive answer promises.
+// fillEntry answers a look-up. The kernel may keep a committed file, but not one that is being written: so the
+// first look-up after the commit reaches the engine, and gets the lease that a positive answer promises.
 func (f *files) fillEntry(out *fuse.EntryOut, a *tiers.Attr) {
 	if f.refs != nil {
 		f.refs.looked(a.ID)

@@ -94,8 +94,7 @@ func (f *files) giveBackOpen(o tiers.Opened, err error) {
 	}
 }
 
-// openedRead answers the open of a block. file is its primary file if the caller has it open,
-// else nil.
+// openedRead answers the open of a block. file is its primary file if the caller has it open, else nil.
 func (f *files) openedRead(o tiers.Opened, file *os.File, err error, by tiers.Caller, out *fuse.OpenOut) fuse.Status {
 	if st := f.stale.answer(&by, err, fuse.ENOENT); st != fuse.OK {
 		return st
@@ -219,11 +218,10 @@ func (f *files) readFile(file *os.File, off int64, buf []byte) (fuse.ReadResult,
 	return fuse.ReadResultData(buf[:n]), fuse.OK
 }
 
-// fitsPipe reports whether n bytes of a file from off on, and the reply's header, fit in the
-// pipe that go-fuse v2.12 makes for them. go-fuse sizes the pipe as the bytes plus one page,
-// rounded up to a power of two of pages. The kernel uses one slot for the header and one for
-// each page that the bytes touch. go-fuse drops what does not fit: the client gets a short
-// read.
+// fitsPipe reports whether n bytes of a file from off on, and the reply's header, fit in the pipe that
+// go-fuse v2.12 makes for them. go-fuse sizes the pipe as the bytes plus one page, rounded up to a
+// power of two of pages. The kernel uses one slot for the header and one for each page that the bytes
+// touch. go-fuse drops what does not fit: the client gets a short read.
 func fitsPipe(off int64, n, page int) bool {
 	const header = int(unsafe.Sizeof(fuse.OutHeader{}))
 	slots := 1 << bits.Len(uint((header+n+page-1)/page))
@@ -323,8 +321,7 @@ func (f *files) Fsync(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	return syncStatus(f.engine.Fsync(f.ctx, index.ID(in.NodeId)))
 }
 
-// FsyncDir implements FSYNCDIR. When it returns, every earlier rename below the directory is
-// durable.
+// FsyncDir implements FSYNCDIR. When it returns, every earlier rename below the directory is durable.
 func (f *files) FsyncDir(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	f.ops.add(opFsyncdir)
 	if isControl(in.NodeId) {
@@ -333,8 +330,7 @@ func (f *files) FsyncDir(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	return syncStatus(f.engine.FsyncDir(f.ctx, index.ID(in.NodeId)))
 }
 
-// syncStatus is status for fsync(2). It never answers ENOENT for a file that could not be made
-// durable.
+// syncStatus is status for fsync(2). It never answers ENOENT for a file that could not be made durable.
 func syncStatus(err error) fuse.Status {
 	if errors.Is(err, block.ErrUnavailable) || errors.Is(err, block.ErrCorrupt) {
 		return fuse.EIO

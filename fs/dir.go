@@ -14,9 +14,8 @@ import (
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
-// dirHandle is one open directory. Its positions are the cookies of the engine, which stay
-// valid while names come and go. The handle remembers only the entries read ahead. Positions 1
-// and 2 follow "." and "..".
+// dirHandle is one open directory. Its positions are the cookies of the engine, which stay valid while names
+// come and go. The handle remembers only the entries read ahead. Positions 1 and 2 follow "." and "..".
 type dirHandle struct {
 	f  *files
 	id index.ID
@@ -92,9 +91,8 @@ func (f *files) ReleaseDir(in *fuse.ReleaseIn) {
 	}
 }
 
-// listings counts the open directories. The next owner knows none of them, and an engine that
-// gets ESTALE in the middle of a listing may never list again. So a leaving owner waits for
-// them.
+// listings counts the open directories. The next owner knows none of them, and an engine that gets ESTALE in
+// the middle of a listing may never list again. So a leaving owner waits for them.
 type listings struct {
 	mu struct {
 		sync.Mutex

@@ -31,25 +31,22 @@
 //     has synced. What all processes have seen stays.
 //
 // Package tiers/draft has these rules, and the engine carries them out. The rules depend on the
-// calling process, but the kernel names only the calling thread. So this package reads the
-// process of the thread from /proc, before it takes any lock, and passes it down as a
-// tiers.Caller (process.go).
+// calling process, but the kernel names only the calling thread. So this package reads the process of
+// the thread from /proc, before it takes any lock, and passes it down as a tiers.Caller (process.go).
 //
 // # How it is fast
 //
-// The kernel itself reads and writes an open block (FUSE passthrough). The daemon answers OPEN
-// with the number of a registered tmpfs file, and gets no further request until RELEASE, for
-// which no client waits. Registrations outlive the handles, so a hot OPEN is two short critical
-// sections and no system call. The kernel caches names and attributes. When the engine drops a
-// block by itself, it takes them back explicitly. Where passthrough is impossible (no
-// CAP_SYS_ADMIN, Linux before 6.9), reads are spliced from the tmpfs file and writes pass
-// through the daemon.
+// The kernel itself reads and writes an open block (FUSE passthrough). The daemon answers OPEN with
+// the number of a registered tmpfs file, and gets no further request until RELEASE, for which no
+// client waits. Registrations outlive the handles, so a hot OPEN is two short critical sections and no
+// system call. The kernel caches names and attributes. When the engine drops a block by itself, it
+// takes them back explicitly. Where passthrough is impossible (no CAP_SYS_ADMIN, Linux before 6.9),
+// reads are spliced from the tmpfs file and writes pass through the daemon.
 //
-// Writes bypass the daemon if the engine has reserved the space beforehand
-// (tiers.Handle.Direct): for an existing file opened in place, and, once the group's block size
-// is known, for a new file. Other writes pass through the daemon, which reserves as a file
-// grows: the first block of a group, a file opened with O_APPEND, and an empty file, which its
-// first byte hides.
+// Writes bypass the daemon if the engine has reserved the space beforehand (tiers.Handle.Direct): for
+// an existing file opened in place, and, once the group's block size is known, for a new file. Other
+// writes pass through the daemon, which reserves as a file grows: the first block of a group, a file
+// opened with O_APPEND, and an empty file, which its first byte hides.
 //
 // The package uses go-fuse's raw interface, not its node tree. The node tree registers and
 // unregisters the backing file at every open: two system calls, a third of the time of a 64 KiB
@@ -85,14 +82,13 @@
 //
 // # One engine, several mounts
 //
-// With Mount, the process that has the engine also mounts, and keeps the descriptors. With
-// Attach another process mounts, perhaps in a container. It opens /dev/fuse, calls mount(2)
-// (device.OpenSession) and passes the descriptors to the owner of the engine. From then on the
-// owner reads the requests from the kernel and registers its tmpfs files with it, as for a
-// mount of its own. No request is forwarded and no byte copied between the two processes, and
-// the kernel reads an open block without a request. An attached mount costs more only because
-// the references of its kernel are counted (BenchmarkHotAnswerShared: about 0.1 us for an open
-// and its close).
+// With Mount, the process that has the engine also mounts, and keeps the descriptors. With Attach
+// another process mounts, perhaps in a container. It opens /dev/fuse, calls mount(2)
+// (device.OpenSession) and passes the descriptors to the owner of the engine. From then on the owner
+// reads the requests from the kernel and registers its tmpfs files with it, as for a mount of its own.
+// No request is forwarded and no byte copied between the two processes, and the kernel reads an open
+// block without a request. An attached mount costs more only because the references of its kernel are
+// counted (BenchmarkHotAnswerShared: about 0.1 us for an open and its close).
 //
 //   - Each Server counts the look-ups and handles of its own kernel (refs). When the mount
 //     process is gone, Detach gives back exactly those. It does not commit what was being
@@ -133,14 +129,12 @@
 // owner: if it evicts them, their memory is freed when they are closed. The next owner
 // unregisters all other files of the earlier owner, so that eviction frees their memory.
 //
-// An owner that is killed while it sends a notice stays as a process without files, until the
-// client whose directory the notice is about gets an answer (fs/device/isolate.go). That answer
-// comes from the next owner or from device.FailAll. So the next owner must not wait for the
-// process to be gone.
+// An owner that is killed while it sends a notice stays as a process without files, until the client
+// whose directory the notice is about gets an answer (fs/device/isolate.go). That answer comes from
+// the next owner or from device.FailAll. So the next owner must not wait for the process to be gone.
 //
-// An owner that ends in an orderly way first calls Detach. Detach answers the requests that do
-// not wait, and waits a moment for open directories to be closed (listings). The rest is as
-// above.
+// An owner that ends in an orderly way first calls Detach. Detach answers the requests that do not
+// wait, and waits a moment for open directories to be closed (listings). The rest is as above.
 //
 // # Takeover
 //

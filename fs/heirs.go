@@ -17,8 +17,7 @@ import (
 // fills memory beyond the headroom, shortAnswerTime applies.
 var answerTime = 30 * time.Second // a variable for tests
 
-// shortAnswerTime replaces answerTime once a block is evicted that an earlier owner may have
-// registered.
+// shortAnswerTime replaces answerTime once a block is evicted that an earlier owner may have registered.
 const shortAnswerTime = 2 * time.Second
 
 // dropLater calls dropEarlier after answerTime, unless ctx ends.
@@ -105,9 +104,8 @@ func (b *backings) dropAll() {
 	b.mu.heirs = nil
 }
 
-// inherited returns the lowest number at which the next owner may find a registered file. Zero
-// means the same as for this owner. After left is set, that is the lowest number which dropAll
-// left.
+// inherited returns the lowest number at which the next owner may find a registered file. Zero means the
+// same as for this owner. After left is set, that is the lowest number which dropAll left.
 func (b *backings) inherited() int32 {
 	switch {
 	case !b.alone.Load():

@@ -32,9 +32,8 @@ var probeFile = &control.File{Name: probeName}
 // probeTime bounds the self-test, which takes about a millisecond.
 const probeTime = 10 * time.Second
 
-// probeContent returns the bytes of the probe: many pages and a part of one. All versions of
-// kvfs use the same bytes, because the mounting and the answering process may differ in
-// version.
+// probeContent returns the bytes of the probe: many pages and a part of one. All versions of kvfs use the
+// same bytes, because the mounting and the answering process may differ in version.
 func probeContent() []byte {
 	b := make([]byte, 1<<18+123)
 	rand.NewChaCha8([32]byte{'k', 'v', 'f', 's'}).Read(b)
@@ -72,9 +71,8 @@ func (f *files) openProbe(out *fuse.OpenOut) fuse.Status {
 // ErrSelfTest reports that a read through the mount differed from memory.
 var ErrSelfTest = errors.New("self-test: the mount does not give back what memory holds")
 
-// noVerdict lists errors that say nothing about the bytes: an owner of an earlier version has
-// no probe, a process that is not root may not open it, memory is full, the mount is gone or
-// slow.
+// noVerdict lists errors that say nothing about the bytes: an owner of an earlier version has no probe, a
+// process that is not root may not open it, memory is full, the mount is gone or slow.
 var noVerdict = []error{
 	unix.ENOENT, unix.EACCES, unix.ENOSPC, unix.ESTALE, unix.ENOTCONN, unix.ECONNABORTED, os.ErrDeadlineExceeded,
 }
@@ -101,9 +99,8 @@ func SelfTest(dir string, passthrough, auto bool, log *zap.Logger, fall func(why
 	return SelfTest(dir, false, auto, log, nil)
 }
 
-// selfTest is SelfTest for a mount of this process. After passthrough is switched off, the
-// kernel answers EIO to opens of a file that a client has had open with passthrough, until that
-// file is closed.
+// selfTest is SelfTest for a mount of this process. After passthrough is switched off, the kernel answers
+// EIO to opens of a file that a client has had open with passthrough, until that file is closed.
 func (s *Server) selfTest() (err error) {
 	s.tested, err = SelfTest(s.opts.Dir, s.files.direct.Load(), s.opts.Passthrough != On, s.log, func(why error) error {
 		s.files.direct.Store(false)

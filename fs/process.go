@@ -60,8 +60,7 @@ const maxPids = 1 << 14
 // ourProc returns the procfs of our own pid name space.
 func ourProc() *procfs { return &procfs{root: "/proc", own: true} }
 
-// of implements processes. It checks a remembered answer: another thread may have the number by
-// now.
+// of implements processes. It checks a remembered answer: another thread may have the number by now.
 func (p *procfs) of(tid uint32) uint32 {
 	if tid == 0 {
 		return 0
@@ -129,9 +128,8 @@ func (p *procfs) groups(tid uint32) (gids []uint32) {
 // path is the directory of a thread or process.
 func (p *procfs) path(id uint32) string { return p.root + "/" + strconv.FormatUint(uint64(id), 10) }
 
-// alive implements processes. It reports true for process 0, which cannot be seen. A process is
-// dead if none of its threads has memory: it is ending, or its parent has not waited for it
-// yet.
+// alive implements processes. It reports true for process 0, which cannot be seen. A process is dead if
+// none of its threads has memory: it is ending, or its parent has not waited for it yet.
 func (p *procfs) alive(pid uint32) bool {
 	if pid == 0 {
 		return true
@@ -153,9 +151,8 @@ const maxDescriptors = 64
 // the kernel closes what it had open.
 const pfExiting = 0x4
 
-// killed reports whether a signal is ending thread tid, as far as /proc/<tid>/stat tells: field
-// 9 is the flags, field 52 the exit code, whose low seven bits are the signal
-// (proc_pid_stat(5)).
+// killed reports whether a signal is ending thread tid, as far as /proc/<tid>/stat tells: field 9 is the
+// flags, field 52 the exit code, whose low seven bits are the signal (proc_pid_stat(5)).
 //
 // killed reads stat only of threads that have no memory. Reading stat of a thread in execve(2)
 // would deadlock: execve closes descriptors, waits for our answer, and holds the kernel lock

@@ -224,10 +224,9 @@ func (s *Server) Backings() int {
 	return s.files.backings.len()
 }
 
-// Unmount unmounts, lazily if the mount is busy: open handles go on until they are closed or
-// the process ends. It does not wait for the serving loops. A mount from Attach is not
-// unmounted: use Detach. Another mount at the directory, in place of ours or on top of it,
-// stays.
+// Unmount unmounts, lazily if the mount is busy: open handles go on until they are closed or the
+// process ends. It does not wait for the serving loops. A mount from Attach is not unmounted: use
+// Detach. Another mount at the directory, in place of ours or on top of it, stays.
 func (s *Server) Unmount() error {
 	if s.mounts != nil {
 		s.Detach()
@@ -253,8 +252,7 @@ func (s *Server) Wait() {
 	s.closeOwn()
 }
 
-// Served returns a channel that is closed when the mount is gone, or Detach has ended the
-// answers.
+// Served returns a channel that is closed when the mount is gone, or Detach has ended the answers.
 func (s *Server) Served() <-chan struct{} { return s.conn.Served() }
 
 // Close gives up on a mount that was detached but that open files keep alive. The kernel goes

@@ -22,10 +22,9 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
 )
 
-// The main thread stays with the main goroutine, which only waits. The kernel delivers signals
-// to that thread first, and a thread stuck in a device's read would hold SIGTERM up. /proc/self
-// also shows the descriptors of that thread, so it must not be one that fs sets apart
-// (fs/device/isolate.go).
+// The main thread stays with the main goroutine, which only waits. The kernel delivers signals to that thread
+// first, and a thread stuck in a device's read would hold SIGTERM up. /proc/self also shows the descriptors of
+// that thread, so it must not be one that fs sets apart (fs/device/isolate.go).
 func init() { runtime.LockOSThread() }
 
 func main() {

@@ -41,10 +41,9 @@ func (s *signalled) Error() string { return "ended by " + unix.SignalName(s.sig)
 // run mounts, runs the command to its end, and unmounts. It returns the exit code of the
 // command, or an error with a code if no command ran.
 //
-// With an existing mount there is nothing to do at the end, so this process becomes the
-// command. With a mount of its own, run waits for the command and then for its daemons: when
-// kvfs run returns to a shell, to systemd or to a container, the blocks are on the SSD and the
-// mount is gone.
+// With an existing mount there is nothing to do at the end, so this process becomes the command. With a mount
+// of its own, run waits for the command and then for its daemons: when kvfs run returns to a shell, to systemd
+// or to a container, the blocks are on the SSD and the mount is gone.
 func (r *runner) run() (code int, err error) {
 	path, code, err := lookPath(r.command[0])
 	if err != nil {
@@ -158,8 +157,7 @@ func (r *runner) ready(dir string) (*launch.Plan, error) {
 	return plan, nil
 }
 
-// become replaces this process by the command, for an existing mount. It returns only if that
-// fails.
+// become replaces this process by the command, for an existing mount. It returns only if that fails.
 func (r *runner) become(path string) (code int, err error) {
 	if len(r.passed) > 0 {
 		r.log.Warn("the mount exists; these flags have no effect", zap.Strings("flags", r.passed))

@@ -121,9 +121,8 @@ func (m *runMount) close(hurry <-chan struct{}) {
 	m.removeDir()
 }
 
-// freeMemory frees the blocks that a killed or keeping daemon left in memory for a mount point
-// of this run: no later daemon will adopt them. Blocks in memory.dir are freed by the next
-// daemon that uses it.
+// freeMemory frees the blocks that a killed or keeping daemon left in memory for a mount point of this
+// run: no later daemon will adopt them. Blocks in memory.dir are freed by the next daemon that uses it.
 func (m *runMount) freeMemory() {
 	stores, _ := mem.List() // the error is about other stores, which are unreadable
 	for _, s := range stores {

@@ -65,8 +65,7 @@ func (r *runner) openOwner(ctx context.Context) (*child, error) {
 	return nil, err
 }
 
-// served reports whether an owner exists. One that refuses counts: the mount reports its
-// reason.
+// served reports whether an owner exists. One that refuses counts: the mount reports its reason.
 func (r *runner) served(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, r.flags.readyTimeout)
 	defer cancel()

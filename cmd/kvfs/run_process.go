@@ -36,9 +36,8 @@ func (c *child) String() string {
 	return c.state.String()
 }
 
-// startChild starts kvfs with args, which contain --ready-fd 3. It waits until kvfs is ready at
-// where, for at most timeout. If that fails, the caller must still stop the child, unless it is
-// nil.
+// startChild starts kvfs with args, which contain --ready-fd 3. It waits until kvfs is ready at where, for at
+// most timeout. If that fails, the caller must still stop the child, unless it is nil.
 func startChild(ctx context.Context, args []string, where string, timeout time.Duration) (*child, error) {
 	ready, theirs, err := os.Pipe()
 	if err != nil {
@@ -89,8 +88,7 @@ func (c *child) waitReady(ctx context.Context, ready *os.File, what string, time
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	// The descriptor was closed without a line: the daemon has failed, and has logged the
-	// reason.
+	// The descriptor was closed without a line: the daemon has failed, and has logged the reason.
 	<-c.ended
 	code := c.state.ExitCode()
 	if code <= 0 {
@@ -99,8 +97,7 @@ func (c *child) waitReady(ctx context.Context, ready *os.File, what string, time
 	return exit.With(code, fmt.Errorf("kvfs %s: %v before it was ready", what, c.state))
 }
 
-// stop stops the daemon. It waits until grace has passed or hurry is closed; then it kills the
-// daemon.
+// stop stops the daemon. It waits until grace has passed or hurry is closed; then it kills the daemon.
 func (c *child) stop(grace time.Duration, hurry <-chan struct{}, log *zap.Logger) {
 	_ = c.process.Signal(syscall.SIGTERM) // it may have ended
 	t := time.NewTimer(grace)

@@ -56,8 +56,7 @@ func specOf(p *launch.Plan) (*hybrid.Spec, error) {
 	return plan.SpecOf(model, plan.Options{TP: m.TP, PP: m.PP, BlockTokens: m.BlockTokens, KVDtype: m.KVDtype, StateDtype: m.StateDtype})
 }
 
-// addSpec sets a spec of the mount at dir. If the mount has one of that name, addSpec keeps and
-// returns it.
+// addSpec sets a spec of the mount at dir. If the mount has one of that name, addSpec keeps and returns it.
 func addSpec(dir, name string, spec *hybrid.Spec) (before *hybrid.Spec, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), mounts.Timeout)
 	defer cancel()

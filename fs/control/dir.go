@@ -82,9 +82,8 @@ func New(ctx context.Context, files []File) *Dir { return &Dir{Files: files, ctx
 // Wait returns when no request runs: soon after all handles are closed, or ctx has ended.
 func (d *Dir) Wait() { d.wg.Wait() }
 
-// Open opens a file with the flags of open(2). It fails with EACCES if the opener may not open
-// it, and with EINVAL if the flags allow a request without an answer or an answer without a
-// request.
+// Open opens a file with the flags of open(2). It fails with EACCES if the opener may not open it, and with
+// EINVAL if the flags allow a request without an answer or an answer without a request.
 func (d *Dir) Open(f *File, flags uint32, by Opener) (*Handle, error) {
 	how := flags & unix.O_ACCMODE
 	h := &Handle{nonblock: flags&unix.O_NONBLOCK != 0}
@@ -98,8 +97,7 @@ func (d *Dir) Open(f *File, flags uint32, by Opener) (*Handle, error) {
 	as, may := f.Admit(by)
 	switch {
 	case !may:
-		// The kernel has checked the mode, but the capability to ignore modes does not make a
-		// process root.
+		// The kernel has checked the mode, but the capability to ignore modes does not make a process root.
 		return nil, unix.EACCES
 	case how != unix.O_RDWR && !(f.Stream && how == unix.O_RDONLY):
 		return nil, unix.EINVAL
@@ -115,9 +113,8 @@ func (d *Dir) Open(f *File, flags uint32, by Opener) (*Handle, error) {
 type Handle struct {
 	text    []byte
 	request *conversation // nil for a text
-	// nonblock is O_NONBLOCK at the open. Setting the flag later does not count: Go's runtime
-	// sets it on every file that can be polled, and then waits for a signal that FUSE files do
-	// not give.
+	// nonblock is O_NONBLOCK at the open. Setting the flag later does not count: Go's runtime sets it on every
+	// file that can be polled, and then waits for a signal that FUSE files do not give.
 	nonblock bool
 }
 

@@ -1,6 +1,5 @@
-// Package control has the files of the control directory, .kvfs: their content, their requests,
-// and the users that may open them. It knows neither the kernel's protocol nor the subjects of
-// the files.
+// Package control has the files of the control directory, .kvfs: their content, their requests, and the users
+// that may open them. It knows neither the kernel's protocol nor the subjects of the files.
 //
 //	File       one file: a text, or a dialogue. A package that offers a file needs only
 //	           this type and StreamJSON
@@ -14,10 +13,9 @@
 //
 // # A dialogue
 //
-// A client writes a request to a descriptor. Its first read runs the request and returns the
-// answer, up to its end. The next request may follow on the same descriptor. Each request runs
-// on a goroutine of its own. The goroutine ends with the descriptor at the latest (Dialogue),
-// and Dir.Wait waits for it.
+// A client writes a request to a descriptor. Its first read runs the request and returns the answer, up to its
+// end. The next request may follow on the same descriptor. Each request runs on a goroutine of its own. The
+// goroutine ends with the descriptor at the latest (Dialogue), and Dir.Wait waits for it.
 //
 // # Lock order
 //

@@ -9,11 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OpenAbort opens the control file that aborts the connection of a FUSE mount, by the minor
-// number of the mount's device. A write to the file fails every waiting and every later
-// request. Once open, the file stands for that connection alone, even if another mount gets the
-// number. OpenAbort needs the fusectl file system: if it is not mounted, root opens an instance
-// without a mount point.
+// OpenAbort opens the control file that aborts the connection of a FUSE mount, by the minor number
+// of the mount's device. A write to the file fails every waiting and every later request. Once open,
+// the file stands for that connection alone, even if another mount gets the number. OpenAbort needs
+// the fusectl file system: if it is not mounted, root opens an instance without a mount point.
 func OpenAbort(minor int) (*os.File, error) {
 	name := filepath.Join(strconv.Itoa(minor), "abort")
 	f, err := os.OpenFile(filepath.Join("/sys/fs/fuse/connections", name), os.O_WRONLY, 0)

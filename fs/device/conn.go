@@ -40,8 +40,7 @@ func Answer(x *Session, files Files, o Options) (*Conn, error) {
 	return c, nil
 }
 
-// MountHelper mounts at dir through fusermount3. Reads are spliced. No other process can
-// continue such a mount.
+// MountHelper mounts at dir through fusermount3. Reads are spliced. No other process can continue such a mount.
 func MountHelper(dir string, files Files, o Options) (*Conn, error) {
 	srv, err := fuse.NewServer(files, dir, o.protocol(true))
 	if err != nil {
@@ -67,8 +66,7 @@ func (c *Conn) Start() {
 // Discard ends a Conn that was not started.
 func (c *Conn) Discard() { c.channel.discard() }
 
-// Served returns a channel that is closed when the mount is gone, or Leave has ended the
-// answers.
+// Served returns a channel that is closed when the mount is gone, or Leave has ended the answers.
 func (c *Conn) Served() <-chan struct{} { return c.served }
 
 // Leave ends the answers of a session. Requests that wait for something are left to the next
@@ -88,9 +86,8 @@ func (c *Conn) Wait() {
 	c.telling.Wait()
 }
 
-// Close closes the descriptors. The kernel goes on with what it serves by itself. Everything
-// else fails, unless another process has the files, too. Close does not wait for requests that
-// are being answered.
+// Close closes the descriptors. The kernel goes on with what it serves by itself. Everything else fails, unless
+// another process has the files, too. Close does not wait for requests that are being answered.
 func (c *Conn) Close() {
 	c.notices.close()
 	c.channel.close()
@@ -100,8 +97,7 @@ func (c *Conn) Close() {
 // this one or on top of it, stays.
 func (c *Conn) Unmount() error { return detach(c.dir, c.device) }
 
-// Epoch returns the owner's number as nodes carry it, or 0 if no other process can answer the
-// mount.
+// Epoch returns the owner's number as nodes carry it, or 0 if no other process can answer the mount.
 func (c *Conn) Epoch() Epoch { return c.epoch }
 
 // Passthrough reports whether the kernel offers to read and write files by itself.

@@ -1,6 +1,5 @@
-// Package device talks to the kernel through /dev/fuse: it mounts, reads the requests, has
-// Files answer them, writes the answers, and sends notices. It knows the protocol, and nothing
-// of names, blocks or tiers.
+// Package device talks to the kernel through /dev/fuse: it mounts, reads the requests, has Files answer them,
+// writes the answers, and sends notices. It knows the protocol, and nothing of names, blocks or tiers.
 //
 //	Session    a mount: its files, which its process keeps and passes from owner to owner
 //	Conn       one owner's connection to a mount: from Answer or MountHelper until Leave or the end of the mount

@@ -12,10 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A session outlives its owner. The next owner does not know the numbers of nodes and handles
-// that an owner gave out. So they carry the number of the owner, the epoch, from epochShift on;
-// only the root has no epoch. A request about a node of another epoch gets ESTALE, and the
-// kernel then looks the whole path up again.
+// A session outlives its owner. The next owner does not know the numbers of nodes and handles that an owner
+// gave out. So they carry the number of the owner, the epoch, from epochShift on; only the root has no epoch. A
+// request about a node of another epoch gets ESTALE, and the kernel then looks the whole path up again.
 const (
 	// ServiceNodes is the first number of nodes that are not blocks. Opening such a node may
 	// take long, and closing it commits nothing.
@@ -48,8 +47,7 @@ func (e Epoch) Node(id uint64) uint64 {
 // tell files apart by it.
 func (e Epoch) Ino(id uint64) uint64 { return id | max(uint64(e), 1<<epochShift) }
 
-// ours removes the epoch from the number of a node in a request. It reports whether the node is
-// of this epoch.
+// ours removes the epoch from the number of a node in a request. It reports whether the node is of this epoch.
 func (e Epoch) ours(node *uint64) bool {
 	if *node <= fuse.FUSE_ROOT_ID { // 0: the request is about no node
 		return true
@@ -61,9 +59,8 @@ func (e Epoch) ours(node *uint64) bool {
 	return true
 }
 
-// admit turns the node numbers in the request of n bytes in w.in into those of Files. It
-// returns false if the request is about an earlier owner's node: admit has then answered it
-// itself, to fd.
+// admit turns the node numbers in the request of n bytes in w.in into those of Files. It returns false if the
+// request is about an earlier owner's node: admit has then answered it itself, to fd.
 func (w *worker) admit(fd, n int) bool {
 	epoch := w.d.epoch
 	h := (*fuse.InHeader)(unsafe.Pointer(&w.in[0]))
@@ -107,8 +104,7 @@ func (w *worker) admit(fd, n int) bool {
 	return false
 }
 
-// admitForgets turns the numbers of a BATCH_FORGET of n bytes, and removes those of other
-// epochs.
+// admitForgets turns the numbers of a BATCH_FORGET of n bytes, and removes those of other epochs.
 func (w *worker) admitForgets(n int) {
 	type one struct{ node, n uint64 }
 	type batch struct {
@@ -141,9 +137,8 @@ func notifyBare(fd int, code int32) error {
 	return err
 }
 
-// takeOver makes the kernel send again what an earlier owner read and did not answer, and look
-// up again all names that it gave out. Call it before the first read: else a request would come
-// twice.
+// takeOver makes the kernel send again what an earlier owner read and did not answer, and look up again all
+// names that it gave out. Call it before the first read: else a request would come twice.
 func (d *loop) takeOver() error {
 	if err := resend(d.fd); err != nil {
 		return err

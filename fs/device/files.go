@@ -11,10 +11,9 @@ import (
 // thread that does nothing else meanwhile. Requests and answers are those of the protocol. Node
 // numbers have no epoch in requests; answers must add it (Epoch).
 //
-// The thread that reads requests also answers those that take microseconds: LOOKUP, GETATTR,
-// RELEASE, FLUSH, RENAME and others. Nobody reads the next request meanwhile. So a method that
-// may wait first calls Conn.MayBlock with the number of its request. The name that Lookup gets
-// is valid until Lookup returns.
+// The thread that reads requests also answers those that take microseconds: LOOKUP, GETATTR, RELEASE, FLUSH,
+// RENAME and others. Nobody reads the next request meanwhile. So a method that may wait first calls
+// Conn.MayBlock with the number of its request. The name that Lookup gets is valid until Lookup returns.
 //
 // A request that is answered EINTR after Leave is left to the next owner. An OPENDIR always is.
 type Files interface {
@@ -24,8 +23,7 @@ type Files interface {
 	// reply, which is then sent exactly once.
 	OpenLater(in *fuse.OpenIn, out *fuse.OpenOut, reply Reply) (st fuse.Status, later bool)
 
-	// Earlier returns the answer to a thread whose path leads through a node of an earlier
-	// owner.
+	// Earlier returns the answer to a thread whose path leads through a node of an earlier owner.
 	Earlier(tid uint32) fuse.Status
 }
 
@@ -84,9 +82,8 @@ func (o *Options) protocol(splice bool) *fuse.MountOptions {
 	}
 }
 
-// panicked ends the process upon a bug of ours. If it went on, a lock could stay held and every
-// client would hang. A dead daemon is an error at once, and the next one adopts all committed
-// blocks.
+// panicked ends the process upon a bug of ours. If it went on, a lock could stay held and every client would
+// hang. A dead daemon is an error at once, and the next one adopts all committed blocks.
 func panicked(log *zap.Logger, v any) fuse.Status {
 	log.Error("panic in a request", zap.Any("panic", v), zap.Stack("stack"))
 	go panic(v) // outside of go-fuse, which would recover it

@@ -190,9 +190,8 @@ func TestEventsSince(t *testing.T) {
 	}
 }
 
-// TestEventsMoved shows that a follower of a group gets an event when something leaves the
-// group by another name: a block, or the directory of the group with the rest. A number of an
-// earlier daemon gives a gap.
+// TestEventsMoved shows that a follower of a group gets an event when something leaves the group by another
+// name: a block, or the directory of the group with the rest. A number of an earlier daemon gives a gap.
 func TestEventsMoved(t *testing.T) {
 	harness.KvfsOnly(t, "a control directory")
 	d := harness.Mount(t, harness.Options{})

@@ -14,8 +14,7 @@ import (
 	"github.com/kvfs/kvfs/tests/harness"
 )
 
-// Users that control.users and control.group name, one in each way, and one that they do not
-// name.
+// Users that control.users and control.group name, one in each way, and one that they do not name.
 var (
 	engineUser = &harness.User{UID: 23001, GID: 23001, Groups: []uint32{23009}}
 	member     = &harness.User{UID: 23002, GID: 23005}

@@ -93,9 +93,8 @@ func TestBackground(t *testing.T) {
 	}
 }
 
-// TestBackgroundPipe: a process that reads the standard error of kvfs mount -d through a pipe,
-// as a shell with | or ssh does, reads its end when the mount answers, after one line about the
-// log. The daemon goes on.
+// TestBackgroundPipe: a process that reads the standard error of kvfs mount -d through a pipe, as a shell with
+// | or ssh does, reads its end when the mount answers, after one line about the log. The daemon goes on.
 func TestBackgroundPipe(t *testing.T) {
 	harness.KvfsOnly(t, "a daemon")
 	harness.NeedFuse(t)

@@ -252,9 +252,8 @@ func writeHalves(s *storm) {
 	o.next(i, stepWhole)
 }
 
-// readHalves reads files by name: a file opened while there is a half has no byte. A process
-// that has an empty file open before its first byte sees it grow, as rule 1 says. args: a
-// directory, the oracle.
+// readHalves reads files by name: a file opened while there is a half has no byte. A process that has an
+// empty file open before its first byte sees it grow, as rule 1 says. args: a directory, the oracle.
 func readHalves(s *storm) {
 	o, i := s.openOracle(s.args[1]), s.rnd.IntN(stormNames)
 	p := filepath.Join(s.args[0], fmt.Sprint(i))

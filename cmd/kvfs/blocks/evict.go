@@ -12,8 +12,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/fate"
 )
 
-// PrintNone returns the function that writes the answer for no blocks, or nil if there is
-// nothing to write.
+// PrintNone returns the function that writes the answer for no blocks, or nil if there is nothing to write.
 func (e *Eviction) PrintNone() func(io.Writer) error {
 	if !e.JSON {
 		return nil

@@ -20,8 +20,7 @@ type prefetchRequest struct {
 	Progress bool `json:"progress"`
 }
 
-// prefetchAnswer is one line of the answer: the progress, or at the end, with Results,
-// everything.
+// prefetchAnswer is one line of the answer: the progress, or at the end, with Results, everything.
 type prefetchAnswer struct {
 	Results  string             `json:"results"`
 	Done     int64              `json:"done"`

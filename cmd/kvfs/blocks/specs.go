@@ -55,8 +55,7 @@ func Specs(ctx context.Context, w io.Writer, connect client.Connector, dir strin
 	return printSpecs(w, all.Specs, done)
 }
 
-// CheckSpec reports the faults of the spec in a file, or prints it with its defaults, as JSON
-// if raw.
+// CheckSpec reports the faults of the spec in a file, or prints it with its defaults, as JSON if raw.
 func CheckSpec(s Streams, name string, raw bool) error {
 	text, err := client.ReadDocument(name, s.In)
 	if err != nil {

@@ -88,8 +88,7 @@ func (b *Naming) read(c *Controls, stdin io.Reader, args []string) (*Blocks, err
 	return n, err
 }
 
-// openMount replaces the mount itself among the names by the entries in it: the daemon has no
-// name for it.
+// openMount replaces the mount itself among the names by the entries in it: the daemon has no name for it.
 func (n *Blocks) openMount() error {
 	at := slices.Index(n.Paths, ".")
 	if at < 0 {
@@ -115,8 +114,7 @@ func (n *Blocks) Asked() []string {
 	return n.Names
 }
 
-// Request names a batch of blocks. It escapes all if one of them is not UTF-8, which JSON
-// needs.
+// Request names a batch of blocks. It escapes all if one of them is not UTF-8, which JSON needs.
 func (n *Blocks) Request(batch []string) BlockRequest {
 	q := n.Shared
 	q.Escaped = q.Escaped || slices.ContainsFunc(batch, func(name string) bool { return !utf8.ValidString(name) })

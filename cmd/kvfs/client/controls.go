@@ -50,9 +50,8 @@ func System() (*Controls, error) {
 	return &Controls{Mounts: table, Open: openControl, Setxattr: setxattr, answers: mounts.Answers}, nil
 }
 
-// openControl opens a control file. Its descriptor can be closed without waiting while a read
-// waits for the daemon, unlike that of os.Open: the kernel closes it when the read ends, or
-// with the process.
+// openControl opens a control file. Its descriptor can be closed without waiting while a read waits for
+// the daemon, unlike that of os.Open: the kernel closes it when the read ends, or with the process.
 func openControl(path string) (io.ReadWriteCloser, error) {
 	for {
 		fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)

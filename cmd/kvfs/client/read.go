@@ -17,8 +17,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
-// Status reads the status document of the mount at dir, for at most timeout. It explains its
-// errors.
+// Status reads the status document of the mount at dir, for at most timeout. It explains its errors.
 func Status(dir string, timeout time.Duration) ([]byte, error) {
 	text, err := Read(dir, "status", timeout)
 	return text, Explain(dir, err)

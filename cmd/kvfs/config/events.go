@@ -12,8 +12,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/template"
 )
 
-// Events configures the receivers of events about blocks, besides the readers of the control
-// directory.
+// Events configures the receivers of events about blocks, besides the readers of the control directory.
 type Events struct {
 	ZMQ ZMQ `kvfs:"zmq" help:"ZeroMQ sockets for routers, in the format of vLLM's KV event publisher. Off without bind and connect."`
 }

@@ -15,8 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// QuietFlag is the flag of kvfs mount with which kvfs mount -d says that nobody reads the log
-// after the start.
+// QuietFlag is the flag of kvfs mount with which kvfs mount -d says that nobody reads the log after the start.
 const QuietFlag = "log-until-ready"
 
 // Background starts kvfs mount with args as a process in a new session, and returns when its

@@ -7,11 +7,10 @@
 //	TakeOver  the same for a mount that another daemon serves: embedded again
 //	Serve     the owner of many mounts (owner)
 //
-// A start opens from the bottom up (openDaemon), mounts, and tells the waiting processes
-// (Readiness). A stop goes the other way. A small child watches each process with a mount, in
-// case it is killed (Watcher). Package handoff has the messages between these processes,
-// package status their status. A daemon does not read its settings again: another daemon takes
-// the mount over with new ones.
+// A start opens from the bottom up (openDaemon), mounts, and tells the waiting processes (Readiness). A
+// stop goes the other way. A small child watches each process with a mount, in case it is killed
+// (Watcher). Package handoff has the messages between these processes, package status their status. A
+// daemon does not read its settings again: another daemon takes the mount over with new ones.
 package daemon
 
 import "time"

@@ -64,8 +64,7 @@ func fitMemory(cfg *config.Config, m *mem.Store, log *zap.Logger) (*config.Confi
 	return &fit, nil
 }
 
-// checkMemory fails if the machine, or the control group of this process, has less than
-// memory.size.
+// checkMemory fails if the machine, or the control group of this process, has less than memory.size.
 func checkMemory(cfg *config.Config, log *zap.Logger) error {
 	if total := TotalMemory(); int64(cfg.Memory.Size) > total {
 		return exit.With(exit.Config, fmt.Errorf("memory.size %v exceeds the memory of this machine, %v", cfg.Memory.Size, config.Size(total)))
@@ -82,9 +81,8 @@ func checkMemory(cfg *config.Config, log *zap.Logger) error {
 	return nil
 }
 
-// minHeadroom is the least by which the primary tier's file system exceeds its capacity. The
-// headroom holds blocks that grow beyond the group's size so far, and removed blocks that are
-// open.
+// minHeadroom is the least by which the primary tier's file system exceeds its capacity. The headroom holds
+// blocks that grow beyond the group's size so far, and removed blocks that are open.
 const minHeadroom = 64 << 20
 
 func headroom(cfg *config.Config) int64 {

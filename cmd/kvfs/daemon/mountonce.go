@@ -12,8 +12,7 @@ import (
 	"github.com/kvfs/kvfs/fs/device"
 )
 
-// lockWait bounds how long mountOnce waits for another kvfs that mounts there: a mount takes
-// less.
+// lockWait bounds how long mountOnce waits for another kvfs that mounts there: a mount takes less.
 const lockWait = 5 * time.Second
 
 // mountOnce calls mount, which mounts at dir, while no other kvfs does. It fails if another has
@@ -57,9 +56,8 @@ func openUnmounted(dir string) (int, error) {
 	return unix.Open(dir, flags, 0)
 }
 
-// tryLock locks the directory of fd. If that fails, because the file system has no locks or
-// another program holds one, the check for a mount must suffice. It polls: the only call that
-// waits for a lock cannot be ended.
+// tryLock locks the directory of fd. If that fails, because the file system has no locks or another program
+// holds one, the check for a mount must suffice. It polls: the only call that waits for a lock cannot be ended.
 func tryLock(ctx context.Context, fd int) {
 	ctx, cancel := context.WithTimeout(ctx, lockWait)
 	defer cancel()

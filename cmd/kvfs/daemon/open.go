@@ -163,8 +163,7 @@ func (d *daemon) closeUnused(handed bool) error {
 	return d.close(d.adopted())
 }
 
-// closeTiers closes the tiers at once. With keep, blocks that are not on the SSD stay in
-// memory.
+// closeTiers closes the tiers at once. With keep, blocks that are not on the SSD stay in memory.
 func (d *daemon) closeTiers(keep bool) error {
 	if d.asleep != nil {
 		d.asleep()

@@ -103,8 +103,7 @@ func openPeers(ctx context.Context, program Program, cfg *config.Config, graves 
 	return p, nil
 }
 
-// gravePath returns the file of removals. It lies beside the blocks that would come back
-// without it.
+// gravePath returns the file of removals. It lies beside the blocks that would come back without it.
 func gravePath(cfg *config.Config, memory string) (string, error) {
 	if len(cfg.Disk.Dirs) == 0 {
 		return memory + ".graves", nil
@@ -127,8 +126,7 @@ func (p *peers) freed() func(dev, ino uint64) {
 	return p.memory.Freed()
 }
 
-// loadCertificates reads the certificates and follows their changes. It returns nil without
-// any.
+// loadCertificates reads the certificates and follows their changes. It returns nil without any.
 func loadCertificates(ctx context.Context, cfg *config.Config, log *zap.Logger) (*pki.Loader, error) {
 	if !cfg.TLS.On() {
 		return nil, nil
@@ -157,8 +155,7 @@ func loadKeys(ctx context.Context, cfg *config.Config) (*gossip.Keyring, error) 
 	return k, nil
 }
 
-// hedgeQuantile is a quantile of recent fetch times. A fetch that takes longer also asks a
-// second holder.
+// hedgeQuantile is a quantile of recent fetch times. A fetch that takes longer also asks a second holder.
 const hedgeQuantile = 0.95
 
 // openTransport listens for peers that fetch blocks. names returns the nodes with an address.
@@ -203,8 +200,7 @@ func anyNode(c *x509.Certificate) error {
 	return nil
 }
 
-// oneOf returns a check that fails unless the certificate is of one of the nodes that announce
-// addr.
+// oneOf returns a check that fails unless the certificate is of one of the nodes that announce addr.
 func oneOf(addr string, nodes []string) func(*x509.Certificate) error {
 	return func(c *x509.Certificate) error {
 		for _, node := range nodes {

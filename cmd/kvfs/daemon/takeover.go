@@ -125,9 +125,8 @@ func (m *embedded) handOver(ctx context.Context, d *daemon, heir *handoff.Heir) 
 	return m.takeBack(ctx, heir, err)
 }
 
-// outcome waits until heir answers the mount. After serveTime it kills the heir, because
-// clients wait. It keeps waiting while this process is asked to stop: one of the two must
-// unmount.
+// outcome waits until heir answers the mount. After serveTime it kills the heir, because clients
+// wait. It keeps waiting while this process is asked to stop: one of the two must unmount.
 func (m *embedded) outcome(ctx context.Context, heir *handoff.Heir) error {
 	wait, cancel := context.WithTimeout(context.WithoutCancel(ctx), serveTime)
 	defer cancel()
@@ -363,8 +362,7 @@ func onOff(on bool) string {
 	return config.Off
 }
 
-// sameNamespace reports whether a process is in our name space of that kind, as far as we can
-// see.
+// sameNamespace reports whether a process is in our name space of that kind, as far as we can see.
 func sameNamespace(pid int, kind string) bool {
 	ours, err := os.Readlink("/proc/self/ns/" + kind)
 	if err != nil {

@@ -21,20 +21,18 @@ import (
 	"github.com/kvfs/kvfs/fs/device"
 )
 
-// A daemon that is killed while it sends a notice to the kernel may not end. Its notifying
-// thread waits for a directory that a client holds, and nobody reads that client's request any
-// more (fs/device/isolate.go). So each process with a mount has a watcher, a small child. When
-// the daemon has ended in any way and no other process holds the mark of the mount, the watcher
-// makes the kernel abort the connection. In a takeover two processes have the mark and a
-// watcher: the new one from before it gets the mount, the old one until the new one answers.
-// Then the old watcher is told to leave.
+// A daemon that is killed while it sends a notice to the kernel may not end. Its notifying thread waits for a
+// directory that a client holds, and nobody reads that client's request any more (fs/device/isolate.go). So
+// each process with a mount has a watcher, a small child. When the daemon has ended in any way and no other
+// process holds the mark of the mount, the watcher makes the kernel abort the connection. In a takeover two
+// processes have the mark and a watcher: the new one from before it gets the mount, the old one until the new
+// one answers. Then the old watcher is told to leave.
 //
 // If the watcher was killed, too, the next kvfs mount or kvfs umount recovers the mount: the
 // mark shows that no process serves it.
 
-// watchCommand is the argument that makes this program a watcher. It watches the connection of
-// descriptor 4 until descriptor 3 says goodbye, or until descriptor 3 ends and no process holds
-// the mark of descriptor 5.
+// watchCommand is the argument that makes this program a watcher. It watches the connection of descriptor 4
+// until descriptor 3 says goodbye, or until descriptor 3 ends and no process holds the mark of descriptor 5.
 const watchCommand = "watch-mount"
 
 // parentDied is the signal from the kernel to the watcher when the daemon's thread that started
@@ -44,9 +42,8 @@ const parentDied = unix.SIGUSR1
 // freeEvery is how often a watcher checks whether a process still holds the mark.
 const freeEvery = 100 * time.Millisecond
 
-// Watcher is the life of the watcher process, which was started with the given arguments
-// (os.Args). It returns its exit code. In any other process it returns false at once. A program
-// that mounts calls it first.
+// Watcher is the life of the watcher process, which was started with the given arguments (os.Args). It returns
+// its exit code. In any other process it returns false at once. A program that mounts calls it first.
 func Watcher(args []string) (code int, is bool) {
 	if len(args) != 2 || args[1] != watchCommand {
 		return 0, false
@@ -102,8 +99,7 @@ type guard struct {
 	ended chan struct{} // closed when the watcher has ended
 }
 
-// watch guards the mount at dir. If that fails the mount works all the same while this process
-// lives.
+// watch guards the mount at dir. If that fails the mount works all the same while this process lives.
 func (g *guard) watch(dir string, log *zap.Logger) {
 	g.log = log
 	m, err := device.TopMount(dir)
@@ -124,8 +120,7 @@ func (g *guard) watch(dir string, log *zap.Logger) {
 // umount -f or through the kernel's abort file.
 var errAborted = errors.New("the connection of the mount was aborted: start kvfs mount again")
 
-// aborted reports whether the mount is still in the mount table although its connection has
-// ended.
+// aborted reports whether the mount is still in the mount table although its connection has ended.
 func (g *guard) aborted() bool {
 	// umount -f aborts the connection before it unmounts.
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -201,8 +196,7 @@ func (g *guard) leave() {
 	g.tell = nil
 }
 
-// close ends the guard with the mount, or after leave. The watcher ends once no other process
-// has the mark.
+// close ends the guard with the mount, or after leave. The watcher ends once no other process has the mark.
 func (g *guard) close() {
 	if err := g.mark.Close(); err != nil {
 		g.log.Warn("remove the mark of the mount", zap.Error(err))

@@ -10,10 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mark tells other processes of this machine that a mount has a living process. A mount that
-// hangs cannot be asked. The process number does not help: a process with a thread stuck in the
-// kernel does not end. A Mark is a file with a lock that ends with the process. Several
-// processes may hold the lock, as both do in a takeover.
+// Mark tells other processes of this machine that a mount has a living process. A mount that hangs cannot be
+// asked. The process number does not help: a process with a thread stuck in the kernel does not end. A Mark is
+// a file with a lock that ends with the process. Several processes may hold the lock, as both do in a takeover.
 type Mark struct {
 	p *socketDir
 	f *os.File

@@ -12,8 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Offered describes the mount that a daemon offers: the settings that the next daemon cannot
-// change.
+// Offered describes the mount that a daemon offers: the settings that the next daemon cannot change.
 type Offered struct {
 	Dir        string `json:"dir"`
 	FSName     string `json:"fs_name"`

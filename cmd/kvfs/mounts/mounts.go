@@ -53,9 +53,8 @@ func Find(dir string) (m *mountinfo.Info, err error) {
 // ErrSilent reports that a daemon seems to live but has not answered in time.
 var ErrSilent = errors.New("its daemon has not answered")
 
-// Answers returns nil if the daemon of the mount at point answers, even with an error. It
-// returns ENOTCONN or ECONNABORTED if the daemon is dead, and ErrSilent if it is silent for
-// Timeout, as a stopped one is.
+// Answers returns nil if the daemon of the mount at point answers, even with an error. It returns ENOTCONN
+// or ECONNABORTED if the daemon is dead, and ErrSilent if it is silent for Timeout, as a stopped one is.
 func Answers(point string) error { return answersWithin(context.Background(), point) }
 
 // answersWithin is Answers until ctx ends.

@@ -12,8 +12,7 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
 )
 
-// server is the process that serves a mount: its daemon, or the process that attaches it to an
-// owner.
+// server is the process that serves a mount: its daemon, or the process that attaches it to an owner.
 type server struct {
 	pid   int
 	ended chan struct{} // closed when it has ended
@@ -34,8 +33,7 @@ func findServer(m *mountinfo.Info) *server {
 	return &server{pid, ended, pidfd}
 }
 
-// wait waits until s has ended or ctx is done. It returns the number of s if s has not ended,
-// else 0.
+// wait waits until s has ended or ctx is done. It returns the number of s if s has not ended, else 0.
 func (s *server) wait(ctx context.Context) int {
 	if s == nil {
 		return 0

@@ -318,8 +318,7 @@ func (f *Remote) Fabric() rdma.Transport {
 	return f.transport
 }
 
-// Refuse notes why the node closed the transport without using it. nil means that the node uses
-// it.
+// Refuse notes why the node closed the transport without using it. nil means that the node uses it.
 func (f *Remote) Refuse(err error) {
 	if err != nil {
 		f.transport, f.err = nil, err
