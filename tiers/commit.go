@@ -44,11 +44,13 @@ func (e *drafts) Flush(ctx context.Context, h *Handle, by Caller, closer Closer)
 	e.mu.Lock()
 	en := e.mu.ix.At(f.id)
 	asks := f.waits || en.Flags&flagUncommitted != 0 || f.synced > 0 // else it makes no difference
+	temp := e.kindLocked(en) == draft.Temp                           // others may empty it when it is closed
 	e.mu.Unlock()
 	killed := (asks || e.sharedName(f)) && closer.Killed()
+	goesOn := temp && closer.StillOpen(f.id)
 	e.mu.Lock()
 	h.killed = killed
-	h.closed = h.closed || by.process() == h.by.process()
+	h.closedByLocked(by.process(), goesOn)
 	c := e.closeLocked(h)
 	f.left = f.left || killed && f.waits && c.Kind == draft.Temp && c.Last
 	c.Owner, c.Last, c.Killed = by.process() == f.owner, c.Last && h.closed, killed

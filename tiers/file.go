@@ -412,6 +412,20 @@ func writeAll(file *os.File, p []byte, off int64, n *int) error {
 	return nil
 }
 
+// closedByLocked notes that a process has closed a descriptor of h. goesOn: it has another one of the file. If that is of
+// no handle that is still open, it is a duplicate, of any of them.
+func (h *Handle) closedByLocked(p Process, goesOn bool) {
+	if h.by.process() != p {
+		return
+	}
+	h.closed = true
+	if goesOn && !h.File.opensLocked(p) {
+		for _, o := range h.File.handles {
+			o.closed = o.closed && o.by.process() != p
+		}
+	}
+}
+
 // goesOn notes that h writes on after a descriptor of it was closed.
 func (h *Handle) goesOn() {
 	h.File.e.mu.Lock()

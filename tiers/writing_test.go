@@ -230,6 +230,33 @@ func TestPlain(t *testing.T) {
 			close b
 			rename 10 g/x.tmp g/a -> ok; stored g/a 1p
 			rename 20 g/x.tmp g/b -> ok; stored g/b 2p`},
+		{name: "one temporary name, two processes: the close of a duplicate is no close", text: `
+			create 10 a g/x.tmp
+			write a 1p x
+			flush a open
+			open 20 b g/x.tmp trunc
+			sameino a b -> false
+			write b 2p y
+			flush b open
+			flush a killed
+			release a
+			cat 30 g/x.tmp -> x*1p
+			close b
+			cat 30 g/x.tmp -> y*2p`},
+		{name: "one temporary name, two processes: one of two opens is closed", text: `
+			create 10 a g/x.tmp
+			open 20 b g/x.tmp trunc
+			open 20 c g/x.tmp
+			write b 2p y
+			flush a
+			flush b open
+			cat 30 g/x.tmp -> empty
+			flush c
+			cat 30 g/x.tmp -> y*2p
+			release a
+			release b
+			release c
+			cat 30 g/x.tmp -> y*2p`},
 		{name: "one temporary name, two processes: the last one closed has it", text: `
 			create 10 a g/x.tmp
 			write a 1p x

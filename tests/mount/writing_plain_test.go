@@ -365,6 +365,27 @@ var sharedActs = []act{
 			wantAbsent(t, s.process(), p)
 		}
 	}},
+	{"who has closed a duplicate still writes", func(t *testing.T, s *stage) {
+		p := s.path("x.tmp")
+		must(t, "write", s.process().WriteFile(p, []byte("old")))
+		a, b := s.actor(), s.actor()
+		duplicate := func(w *harness.Actor) int {
+			fd := s.open(w, p, wronly|creat|trunc)
+			gd, err := w.Dup(fd)
+			must(t, "dup", err)
+			must(t, "close", w.Close(fd))
+			return gd
+		}
+		fd := duplicate(a)
+		gd := duplicate(b)
+		s.pwrite(a, fd, []byte("a"), 0)
+		s.pwrite(b, gd, []byte("longer"), 0)
+		wantSeen(t, a, p, []byte("a"))
+		wantSeen(t, b, p, []byte("longer"))
+		must(t, "close", b.Close(gd))
+		must(t, "close", a.Close(fd))
+		wantSeen(t, s.process(), p, []byte("a"))
+	}},
 	{"two shells, one temporary name, mv by a third", func(t *testing.T, s *stage) {
 		for i := range 10 {
 			out, code := s.script(fmt.Sprintf(`sh -c 'echo old > w%[1]d.tmp'; sh -c 'echo new > w%[1]d.tmp'; mv w%[1]d.tmp w%[1]d; cat w%[1]d`, i))
