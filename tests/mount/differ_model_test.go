@@ -80,6 +80,9 @@ type modelFile struct {
 	dirty  bool                // changed since
 	before int64               // mtime before it was changed
 	cut    int                 // bytes that fsync committed while it was written first
+	// unheard: kvfs may not have heard yet that this process has closed it, and its name has instead for others.
+	unheard [differWorkers]bool
+	instead int
 }
 
 // keep notes that a crash leaves the file as it is now.
@@ -97,17 +100,19 @@ type modelStable struct {
 type modelName struct {
 	file int
 	own  [differWorkers]int
+	left int // a temporary file that was closed, and whose process died, within the last second
 }
 
 func (n modelName) void() bool { return n.file == none && n.own == noName.own }
 
-var noName = modelName{file: none, own: [differWorkers]int{none, none}}
+var noName = modelName{file: none, own: [differWorkers]int{none, none}, left: none}
 
 // modelOpen is an open file.
 type modelOpen struct {
 	p, file, flags int
 	off            int64
-	lock           int // of flock: unix.LOCK_SH, unix.LOCK_EX, or 0
+	lock           int  // of flock: unix.LOCK_SH, unix.LOCK_EX, or 0
+	silent         bool // the kernel tells of its close a moment later
 }
 
 func (o modelOpen) writes() bool { return o.flags&unix.O_ACCMODE != unix.O_RDONLY }
@@ -265,16 +270,19 @@ func (m *model) print() string {
 			n = len(number)
 			number[f] = n
 			v := m.files[f]
-			fmt.Fprintf(&b, " {%d:%x %o %d %d %d %t %t %v %x %v %t %d}", len(v.data), crc32.ChecksumIEEE(v.data), v.mode, v.mtime, v.maker,
-				v.owner, v.own, v.ghost, v.joined, crc32.ChecksumIEEE(v.synced), v.stable, v.dirty, v.before)
+			fmt.Fprintf(&b, " {%d:%x %o %d %d %d %t %t %v %v %x %v %t %d}", len(v.data), crc32.ChecksumIEEE(v.data), v.mode, v.mtime, v.maker,
+				v.owner, v.own, v.ghost, v.joined, v.unheard, crc32.ChecksumIEEE(v.synced), v.stable, v.dirty, v.before)
 		}
 		fmt.Fprintf(&b, " %d", n)
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.names)) {
 		b.WriteString(name)
 		e := m.names[name]
-		for _, f := range append(e.own[:], e.file) {
+		for _, f := range append(e.own[:], e.file, e.left) {
 			file(f)
+		}
+		if f := e.file; f != none && m.files[f].unheard != [differWorkers]bool{} {
+			file(m.files[f].instead)
 		}
 	}
 	opens := map[int]int{}
@@ -284,8 +292,9 @@ func (m *model) print() string {
 				if _, old := opens[o]; !old {
 					opens[o] = len(opens)
 				}
-				fmt.Fprintf(&b, " s%d.%d=%d,%d,%d,%d", p, s, opens[o], m.opens[o].flags, m.opens[o].off, m.opens[o].lock)
-				file(m.opens[o].file)
+				x := m.opens[o]
+				fmt.Fprintf(&b, " s%d.%d=%d,%d,%d,%d,%t", p, s, opens[o], x.flags, x.off, x.lock, x.silent)
+				file(x.file)
 			}
 			if f, ok := m.maps[slotKey{p, s}]; ok {
 				fmt.Fprintf(&b, " m%d.%d=", p, s)

@@ -15,6 +15,11 @@ import (
 
 // do does op, and says in a what comes of it.
 func (m *model) do(op differOp, a *modelAnswer) syscall.Errno {
+	for f := range m.files {
+		for p := range differWorkers {
+			m.files[f].unheard[p] = m.files[f].unheard[p] && p == op.P // kvfs has heard of it by the time another acts
+		}
+	}
 	switch op.Do {
 	case "open":
 		return m.open(op)
@@ -389,6 +394,7 @@ func (m *model) kill(p int) {
 		}
 	}
 	for f := range m.files {
+		m.killUnheard(p, f)
 		if m.files[f].owner == p {
 			m.files[f].owner = none
 		}
@@ -412,6 +418,28 @@ func (m *model) kill(p int) {
 	}
 }
 
+// killUnheard says what f has after the death of a process that has closed it a moment ago.
+func (m *model) killUnheard(p, f int) {
+	file := &m.files[f]
+	name, ok := m.nameOf(f, none)
+	if !file.unheard[p] || !ok || m.writers(f, none) {
+		return
+	}
+	file.unheard[p] = false
+	m.about(name)
+	m.involved = append(m.involved, f)
+	m.note(ruleKilled)
+	if m.pick(2, "whether kvfs has heard of the last close of a writer before that was killed") == 0 {
+		return
+	}
+	e := m.name(name)
+	if e.file = file.instead; e.file == f {
+		file.data, file.mtime = nil, differRecent
+		file.keep()
+	}
+	m.setName(name, e)
+}
+
 // killOwn says what a name means after the death of a process that had a
 // temporary file of its own there.
 func (m *model) killOwn(e modelName, p, v int, open bool) modelName {
@@ -421,6 +449,15 @@ func (m *model) killOwn(e modelName, p, v int, open bool) modelName {
 	case e.file == v && other != none && !m.writers(other, p):
 		if m.pick(2, "who has a temporary name when the first one dies last") == 1 {
 			e.file = other
+		}
+	case e.file == v && open && e.left != none:
+		if m.pick(2, "who has a temporary name when the first one dies last") == 1 {
+			e.file, e.left = e.left, none
+			m.involved = append(m.involved, e.file)
+		}
+	case e.file != v && e.file != none && !open:
+		if m.pick(2, "how soon a closed temporary file without a name is gone after its process has died") == 1 {
+			e.left = v
 		}
 	case e.file != v && open && (e.file == none || !m.writers(e.file, p)):
 		if m.pick(2, "whether a temporary file gets its name by the death of its writer") == 1 {
@@ -471,7 +508,7 @@ func (m *model) crash() {
 	for _, name := range slices.Sorted(maps.Keys(m.names)) {
 		m.about(name)
 		e := m.name(name)
-		if e != (modelName{file: e.file, own: noName.own}) || e.file != none && m.files[e.file].dirty {
+		if e != (modelName{file: e.file, own: noName.own, left: none}) || e.file != none && m.files[e.file].dirty {
 			m.note(ruleCrash)
 		}
 		if m.plain(name) {
@@ -484,6 +521,7 @@ func (m *model) crash() {
 }
 
 func (m *model) crashPlain(e modelName) modelName {
+	e.left = none
 	for p, v := range e.own {
 		e.own[p] = none
 		if v != none && v != e.file && m.pick(2, "which temporary file outlives the daemon") == 1 {

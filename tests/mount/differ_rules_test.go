@@ -126,13 +126,15 @@ func (m *model) open(op differOp) syscall.Errno {
 		m.noteOthers(op.P, m.name(op.A))
 		return unix.EEXIST
 	}
+	n := len(m.files)
 	f := m.openFile(op)
 	if f == none {
 		return unix.ENOENT
 	}
 	m.involved = append(m.involved, f)
 	m.slots[key] = len(m.opens)
-	m.opens = append(m.opens, modelOpen{p: op.P, file: f, flags: op.Flags})
+	silent := m.direct && m.temporary(op.A) && f >= n && !m.files[f].own
+	m.opens = append(m.opens, modelOpen{p: op.P, file: f, flags: op.Flags, silent: silent})
 	return 0
 }
 
@@ -333,7 +335,7 @@ func (m *model) closed(p, o int) {
 		}
 		return
 	}
-	more := false
+	more, dup := false, false
 	for key, x := range m.slots {
 		if key.p != p || m.opens[x].file != f {
 			continue
@@ -341,20 +343,24 @@ func (m *model) closed(p, o int) {
 		if x != o && m.opens[x].writes() {
 			return
 		}
-		more = true
+		more, dup = true, dup || x == o
 	}
 	name, ok := m.nameOf(f, p)
 	switch {
 	case !ok:
 		m.note(ruleRemoved)
-	case m.files[f].own && !m.opens[o].writes():
 	case m.files[f].own:
-		if !more || m.pick(2, "whether the close of one of several descriptors takes the name") == 1 {
+		if !dup && m.opens[o].writes() {
 			m.takeName(name, f, p)
 		}
 	case more && m.pick(2, "whether the close of one of several descriptors commits") == 0:
 	default:
+		instead := m.name(name).file
+		if m.files[f].ghost {
+			instead = f
+		}
 		m.commit(name, f, p)
+		m.files[f].unheard[p], m.files[f].instead = m.opens[o].silent, instead
 	}
 }
 
@@ -400,6 +406,9 @@ func (m *model) settleFile(f int) {
 func (m *model) remove(p int, name string, f int, rename bool) {
 	m.about(name)
 	e, rest := m.name(name), noName
+	if rename {
+		rest.left = e.left
+	}
 	for q, v := range e.own {
 		if q == p || v == none || v == f {
 			continue
@@ -454,6 +463,7 @@ func (m *model) rename(op differOp) syscall.Errno {
 		return 0
 	}
 	m.remove(op.P, op.A, f, true)
+	m.files[f].unheard = [differWorkers]bool{}
 	if m.postpones(op.P, f, op.A, op.B) {
 		m.note(ruleHidden)
 		file := &m.files[f]
@@ -469,7 +479,7 @@ func (m *model) rename(op differOp) syscall.Errno {
 	} else {
 		file.stable = append(slices.Clone(file.stable), modelStable{file.data, file.mtime})
 	}
-	m.setName(op.B, modelName{file: f, own: noName.own})
+	m.setName(op.B, modelName{file: f, own: noName.own, left: none})
 	return 0
 }
 
