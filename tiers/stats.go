@@ -1,6 +1,8 @@
 package tiers
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"github.com/kvfs/kvfs/tiers/block"
@@ -96,4 +98,30 @@ func (e *report) Groups() []GroupStats {
 		out = append(out, GroupStats{g.Name(), g.Pinned(), g.Options().QuotaBytes, g.Used(), g.BlockBytes()})
 	}
 	return out
+}
+
+// StoreJobs returns the copies under way, oldest first, and for each tier how many blocks wait to
+// become part of one.
+func (e *report) StoreJobs() (jobs []StoreJob, queued map[string]int) {
+	queued = map[string]int{}
+	e.mu.Lock()
+	for _, s := range e.tiers {
+		jobs, queued[s.opts.Name] = s.StoreJobsLocked(jobs)
+	}
+	e.mu.Unlock()
+	slices.SortFunc(jobs, func(a, b StoreJob) int { return cmp.Compare(a.ID, b.ID) })
+	return jobs, queued
+}
+
+// Jobs returns the loads under way, oldest first, and for each tier how many blocks wait to
+// become part of one.
+func (e *report) Jobs() (jobs []LoadJob, waiting map[string]int) {
+	waiting = map[string]int{}
+	e.mu.Lock()
+	for _, s := range e.tiers {
+		jobs, waiting[s.opts.Name] = s.LoadJobsLocked(jobs)
+	}
+	e.mu.Unlock()
+	slices.SortFunc(jobs, func(a, b LoadJob) int { return cmp.Compare(a.ID, b.ID) })
+	return jobs, waiting
 }
