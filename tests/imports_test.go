@@ -54,19 +54,20 @@ var table = map[string]row{
 	"cluster/pki":      {1, nil},
 	"cluster/wire":     {1, nil},
 
-	"tiers/lane": {2, []string{"tiers/block", "tiers/driver", "tiers/index", "tiers/invariant"}},
-	"tiers":      {3, []string{"tiers/block", "tiers/draft", "tiers/driver", "tiers/fate", "tiers/index", "tiers/invariant", "tiers/lane", "tiers/pattern", "tiers/policy", "tiers/room"}},
+	"tiers/event": {2, []string{"tiers/block", "tiers/driver", "tiers/fate"}},
+	"tiers/lane":  {2, []string{"tiers/block", "tiers/driver", "tiers/index", "tiers/invariant"}},
+	"tiers":       {3, []string{"tiers/block", "tiers/draft", "tiers/driver", "tiers/event", "tiers/fate", "tiers/index", "tiers/invariant", "tiers/lane", "tiers/pattern", "tiers/policy", "tiers/room"}},
 
 	"tiers/mem":      {3, []string{"tiers/block", "tiers/driver", "tiers/invariant"}},
 	"tiers/disk":     {3, []string{"tiers/block", "tiers/driver", "tiers/index", "tiers/invariant", "tiers/policy", "directio"}},
-	"tiers/peer":     {4, []string{"tiers", "tiers/block", "tiers/driver", "tiers/index", "tiers/invariant", "tiers/policy", "cluster", "cluster/feed", "cluster/location", "rdma"}},
+	"tiers/peer":     {4, []string{"tiers", "tiers/block", "tiers/driver", "tiers/event", "tiers/index", "tiers/invariant", "tiers/policy", "cluster", "cluster/feed", "cluster/location", "rdma"}},
 	"tiers/tiertest": {3, []string{"tiers/block", "tiers/driver", "tiers/invariant"}},
 
-	"tiers/publish": {4, []string{"tiers", "tiers/block", "tiers/template"}},
-	"fs/query":      {4, []string{"tiers", "tiers/block", "tiers/fate", "tiers/hybrid", "tiers/template"}},
+	"tiers/publish": {4, []string{"tiers/block", "tiers/event", "tiers/template"}},
+	"fs/query":      {4, []string{"tiers", "tiers/block", "tiers/event", "tiers/fate", "tiers/hybrid", "tiers/template"}},
 
 	"fs/device":  {0, nil},
-	"fs/control": {4, []string{"tiers", "tiers/block"}},
+	"fs/control": {4, []string{"tiers", "tiers/block", "tiers/event"}},
 
 	"fs": {5, []string{"fs/control", "fs/device", "tiers", "tiers/block", "tiers/hybrid", "tiers/index"}},
 

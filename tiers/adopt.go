@@ -7,6 +7,8 @@ import (
 	"sort"
 	"strings"
 
+	"github.com/kvfs/kvfs/tiers/event"
+
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/tiers/block"
@@ -307,7 +309,7 @@ func (n *enumeration) meet(id index.ID, h *driver.Held) {
 		n.stale = append(n.stale, h.Key)
 		return
 	case en.Seq < h.Attrs.Seq:
-		e.names.dropNameLocked(id, en, BlockRemoved, fate.Cause{Reason: fate.ReasonSuperseded}, n.g)
+		e.names.dropNameLocked(id, en, event.Removed, fate.Cause{Reason: fate.ReasonSuperseded}, n.g)
 		n.add(h)
 		return
 	}

@@ -9,6 +9,8 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/kvfs/kvfs/tiers/event"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tiers/block"
@@ -332,9 +334,9 @@ func (e *attrs) recordCopies(id index.ID) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if en := e.mu.ix.At(id); e.mu.ix.Linked(id) && en.Mode&modeType == modeDir {
-		e.elsewhere.dirEventLocked(DirCreated, id)
+		e.elsewhere.dirEventLocked(event.DirCreated, id)
 	} else if e.remote != nil && e.mu.ix.Linked(id) && en.Flags&flagUncommitted == 0 {
-		e.tierEventLocked(BlockChanged, "", id, fate.Cause{})
+		e.tierEventLocked(event.Changed, "", id, fate.Cause{})
 	}
 	if en := e.mu.ix.At(id); e.mu.ix.Linked(id) && en.Mode&modeType == modeRegular && en.Tiers|en.Storing != 0 {
 		e.copies.updateCopiesLocked(id, en, e.keyLocked(id))

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kvfs/kvfs/tiers/event"
+
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/tiers/block"
@@ -218,7 +220,7 @@ func (e *drafts) endedLocked(f *File, en *index.Entry, died bool, g *gone) {
 	case f.poisoned != nil && (en.Flags&flagUncommitted != 0 || errors.Is(f.poisoned, room.ErrBlockSize)):
 		e.mu.counters.Poisoned++
 		k := nameKey{e.mu.ix.Parent(f.id), e.mu.ix.Name(f.id)}
-		e.names.dropNameLocked(f.id, en, BlockRemoved, fate.Cause{Reason: fate.ReasonWriteFailed}, g)
+		e.names.dropNameLocked(f.id, en, event.Removed, fate.Cause{Reason: fate.ReasonWriteFailed}, g)
 		e.seatNextLocked(k, g)
 		return
 	case temp && f.waits && !f.asked && !f.left:
@@ -383,7 +385,7 @@ func (e *drafts) publishLocked(f *File, en *index.Entry, size, mtime int64, g *g
 		e.mu.expiries.Add(en.Expires, f.id)
 	}
 	e.classifyLocked(f.id, en)
-	e.eventLocked(BlockStored, f.id, fate.Cause{})
+	e.eventLocked(event.Stored, f.id, fate.Cause{})
 	e.shrinkLocked(gr, g)
 	if e.mu.room.High(0) {
 		e.space.wakeEvictor()
@@ -391,19 +393,19 @@ func (e *drafts) publishLocked(f *File, en *index.Entry, size, mtime int64, g *g
 }
 
 // eventLocked logs an event about a block that has a name.
-func (e *core) eventLocked(kind EventKind, id index.ID, why fate.Cause) {
+func (e *core) eventLocked(kind event.Kind, id index.ID, why fate.Cause) {
 	tier := "memory"
-	if kind == BlockRemoved && len(e.tiers) > 0 {
+	if kind == event.Removed && len(e.tiers) > 0 {
 		tier = ""
 	}
 	e.tierEventLocked(kind, tier, id, why)
 }
 
-func (e *core) tierEventLocked(kind EventKind, tier string, id index.ID, why fate.Cause) {
+func (e *core) tierEventLocked(kind event.Kind, tier string, id index.ID, why fate.Cause) {
 	e.verdicts.noteLocked(kind, tier, id, why)
-	e.events.add(Event{
+	e.events.Add(event.Event{
 		Time: e.opts.Now(), Kind: kind, Tier: tier, Key: e.keyLocked(id), Size: e.mu.ix.At(id).Size, Reason: why.Reason,
-		guard: e.lookups.guardLocked(nil, id),
+		Guard: e.lookups.guardLocked(nil, id),
 	})
 }
 

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvfs/kvfs/tiers/event"
+
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/tiers/driver"
@@ -36,7 +38,7 @@ type core struct {
 	opts    Options // constant after Open
 	log     *zap.Logger
 	primary driver.Primary
-	events  *EventLog
+	events  *event.Log
 	temp    pattern.Set
 	plain   pattern.Set
 	seed    maphash.Seed // of the hashes by which policies know a key again
@@ -109,7 +111,7 @@ const (
 
 // newCore makes what the rooms share, with the root directory alone.
 func newCore(opts Options) *core {
-	e := &core{opts: opts, log: opts.Logger, primary: opts.Primary, events: newEventLog(), seed: maphash.MakeSeed()}
+	e := &core{opts: opts, log: opts.Logger, primary: opts.Primary, events: event.New(), seed: maphash.MakeSeed()}
 	e.temp, e.plain = pattern.New(opts.TempPatterns), pattern.New(opts.PlainPatterns)
 	e.mu.ix = index.New()
 	e.mu.files = map[index.ID]*File{}
@@ -125,7 +127,7 @@ func newCore(opts Options) *core {
 }
 
 // Events returns the log of what happened to blocks.
-func (e *core) Events() *EventLog { return e.events }
+func (e *core) Events() *event.Log { return e.events }
 
 func (e *core) now() int64 { return e.opts.Now().UnixNano() }
 

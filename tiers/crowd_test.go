@@ -16,6 +16,7 @@ import (
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/event"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
@@ -116,7 +117,7 @@ func (nd *node) tellOthers() (news bool) {
 	log := nd.e.Events()
 	for nd.event < log.Next() {
 		news = true
-		var buf [64]tiers.Event
+		var buf [64]event.Event
 		n, missed, err := log.Read(context.Background(), nd.event, buf[:])
 		if err != nil || missed > 0 {
 			nd.t.Fatalf("events: missed %d, %v", missed, err)
@@ -128,7 +129,7 @@ func (nd *node) tellOthers() (news bool) {
 					nd.tellPath(key.Path())
 				}
 			}
-			if ev.Kind == tiers.DirRenamed {
+			if ev.Kind == event.DirRenamed {
 				nd.tellAll()
 			}
 		}

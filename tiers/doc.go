@@ -2,8 +2,7 @@
 // and who may evict what. The FUSE front (package fs) and the tiers themselves
 // (tiers/mem, tiers/disk, tiers/peer) are wired to it by cmd/kvfs.
 //
-//	Engine    all of it; methods may be called in parallel
-//	EventLog  what happened to blocks, for any number of slow or fast readers
+//	Engine  all of it; methods may be called in parallel
 //
 // Engine is made of rooms, types with the methods of one subject each; docs/architecture.md lists them. They share
 // core: the lock, the index, the accounts, the files being written, the promotions under way.
@@ -163,7 +162,7 @@
 //	core.mu         all tables and accounts; short sections, no system call, no
 //	                  callback but those methods of Remote that do not block, no
 //	                  channel that may block
-//	EventLog.mu       leaf
+//	event.Log.mu      leaf
 //
 // What must happen outside of core.mu (unlinking files, telling the kernel,
 // events) is collected in a gone and done by finish.

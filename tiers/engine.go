@@ -305,6 +305,6 @@ func (e *Engine) Close(ctx context.Context, keep bool) error {
 	for _, f := range files {
 		f.closeFile()
 	}
-	e.events.close()
+	e.events.Close()
 	return errors.Join(err, e.primary.Close(keep))
 }

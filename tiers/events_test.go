@@ -9,6 +9,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/event"
 )
 
 // TestEventLog: subscribers read at their own pace; one that falls behind sees
@@ -17,7 +18,7 @@ func TestEventLog(t *testing.T) {
 	w := open(t, shmDir(t), tiers.Options{CapacityBytes: 64 * page})
 	ctx := context.Background()
 	log := w.e.Events()
-	const n = tiers.EventRing/2 + 100
+	const n = event.Ring/2 + 100
 	for i := range n { // two events each: stored, removed
 		name := fmt.Sprint(i)
 		if err := errors.Join(w.put(10, name, nil), w.unlink(10, name)); err != nil {
@@ -28,7 +29,7 @@ func TestEventLog(t *testing.T) {
 		t.Errorf("Next: got %d, want %d", got, 2*n+1)
 	}
 	// The slow subscriber stands at the beginning.
-	buf := make([]tiers.Event, 1000)
+	buf := make([]event.Event, 1000)
 	next := uint64(1)
 	for first := true; next < log.Next(); first = false {
 		got, missed, err := log.Read(ctx, next, buf)
@@ -37,9 +38,9 @@ func TestEventLog(t *testing.T) {
 		}
 		for i, ev := range buf[:got] {
 			seq := next + missed + uint64(i)
-			kind, key := tiers.BlockStored, block.Key{Hash: block.Hash(fmt.Sprint((seq - 1) / 2))}
+			kind, key := event.Stored, block.Key{Hash: block.Hash(fmt.Sprint((seq - 1) / 2))}
 			if seq%2 == 0 {
-				kind = tiers.BlockRemoved
+				kind = event.Removed
 			}
 			if ev.Seq != seq || ev.Kind != kind || ev.Key != key || ev.Tier != "memory" || ev.Time.IsZero() {
 				t.Fatalf("event %d: got %+v", seq, ev)
@@ -67,12 +68,12 @@ func TestEventLogWait(t *testing.T) {
 		w := open(t, dir, tiers.Options{})
 		log := w.e.Events()
 		type result struct {
-			ev  tiers.Event
+			ev  event.Event
 			err error
 		}
 		results := make(chan result, 1)
 		read := func(ctx context.Context, seq uint64) {
-			var buf [1]tiers.Event
+			var buf [1]event.Event
 			_, _, err := log.Read(ctx, seq, buf[:])
 			results <- result{buf[0], err}
 		}

@@ -6,6 +6,8 @@ import (
 	"os"
 	"time"
 
+	"github.com/kvfs/kvfs/tiers/event"
+
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/tiers/block"
@@ -242,7 +244,7 @@ func (e *space) evictOneLocked(id index.ID, en *index.Entry, reason fate.Reason,
 				}
 			}
 		}
-		e.names.dropNameLocked(id, en, BlockEvicted, fate.Cause{Reason: reason}, g)
+		e.names.dropNameLocked(id, en, event.Evicted, fate.Cause{Reason: reason}, g)
 		return
 	}
 	e.addUsedLocked(en, -chargeOf(en.Size))
@@ -251,14 +253,14 @@ func (e *space) evictOneLocked(id index.ID, en *index.Entry, reason fate.Reason,
 	en.Blob = 0
 	e.mu.blocks--
 	e.mu.hollow++
-	e.eventLocked(BlockEvicted, id, fate.Cause{Reason: reason})
+	e.eventLocked(event.Evicted, id, fate.Cause{Reason: reason})
 	e.classifyLocked(id, en)
 	e.elsewhere.settleRemoteLocked(id, en, g)
 }
 
 // dropNameLocked takes the name of a file away and gives up its bytes as soon as
 // nobody uses them.
-func (e *names) dropNameLocked(id index.ID, en *index.Entry, kind EventKind, why fate.Cause, g *gone) {
+func (e *names) dropNameLocked(id index.ID, en *index.Entry, kind event.Kind, why fate.Cause, g *gone) {
 	ix := e.mu.ix
 	limbo := false
 	if ix.Linked(id) {
@@ -280,7 +282,7 @@ func (e *names) dropNameLocked(id index.ID, en *index.Entry, kind EventKind, why
 			}
 			if e.kindLocked(en) == draft.Block {
 				e.eventLocked(kind, id, why)
-				if kind == BlockRemoved {
+				if kind == event.Removed {
 					e.elsewhere.buryLocked(id, why.Reason)
 				}
 			}

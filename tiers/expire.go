@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/kvfs/kvfs/tiers/event"
+
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/lane"
@@ -51,6 +53,6 @@ func (e *space) expireLocked(g *gone) {
 			continue
 		}
 		e.mu.counters.Expired++
-		e.names.dropNameLocked(id, en, BlockRemoved, fate.Cause{Reason: fate.ReasonExpired}, g)
+		e.names.dropNameLocked(id, en, event.Removed, fate.Cause{Reason: fate.ReasonExpired}, g)
 	}
 }

@@ -14,9 +14,6 @@ import (
 	"github.com/kvfs/kvfs/tiers/room"
 )
 
-// EventRing is how many events the log keeps.
-const EventRing = eventRing
-
 // SetListWait sets Options.ListWait.
 func (e *Engine) SetListWait(d time.Duration) { e.opts.ListWait = d }
 

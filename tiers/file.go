@@ -8,6 +8,8 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/kvfs/kvfs/tiers/event"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tiers/block"
@@ -521,7 +523,7 @@ func (e *drafts) startLocked(f *File, by Process, g *gone) {
 		e.mu.blocks--
 		en.Flags |= flagUncommitted
 		e.classifyLocked(f.id, en)
-		e.tierEventLocked(BlockChanged, "", f.id, fate.Cause{Reason: fate.ReasonRewritten})
+		e.tierEventLocked(event.Changed, "", f.id, fate.Cause{Reason: fate.ReasonRewritten})
 	}
 	f.started = true
 }

@@ -3,6 +3,8 @@ package tiers
 import (
 	"errors"
 
+	"github.com/kvfs/kvfs/tiers/event"
+
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/tiers/block"
@@ -173,7 +175,7 @@ func (s *secondary) copiedLocked(op *lane.Store, en *index.Entry, o *driver.Outc
 	if o.Sum.Valid && en.Flags&flagSum == 0 {
 		en.Sum, en.Flags = o.Sum.Sum, en.Flags|flagSum
 	}
-	e.tierEventLocked(BlockStored, s.opts.Name, op.ID, fate.Cause{})
+	e.tierEventLocked(event.Stored, s.opts.Name, op.ID, fate.Cause{})
 	if e.mu.room.Used() > e.opts.CapacityBytes {
 		e.space.wakeEvictor() // it can go now: see shrinkLocked
 	}

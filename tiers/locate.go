@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvfs/kvfs/tiers/event"
+
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/tiers/block"
@@ -334,15 +336,15 @@ func (e *elsewhere) ownDirsLocked(id index.ID) {
 func (e *elsewhere) ownDirLocked(id index.ID, en *index.Entry) {
 	e.copies.clearTiersLocked(id, en, e.remote.bit)
 	en.Seq = e.nextSeqLocked()
-	e.dirEventLocked(DirCreated, id)
+	e.dirEventLocked(event.DirCreated, id)
 }
 
 // dirEventLocked tells of a directory, if there is anybody to be told.
-func (e *elsewhere) dirEventLocked(kind EventKind, id index.ID) {
+func (e *elsewhere) dirEventLocked(kind event.Kind, id index.ID) {
 	if e.remote == nil {
 		return
 	}
-	e.events.add(Event{Time: e.opts.Now(), Kind: kind, Key: e.keyLocked(id)})
+	e.events.Add(event.Event{Time: e.opts.Now(), Kind: kind, Key: e.keyLocked(id)})
 }
 
 // buryLocked has the versions elsewhere of a name void, if it went because somebody

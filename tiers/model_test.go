@@ -15,6 +15,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/event"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
@@ -593,7 +594,7 @@ func (m *model) absorb() {
 		m.quiesce()
 	}
 	for m.event < m.e.Events().Next() {
-		var buf [64]tiers.Event
+		var buf [64]event.Event
 		n, _, err := m.e.Events().Read(context.Background(), m.event, buf[:])
 		if err != nil {
 			m.t.Fatal(err)
@@ -602,7 +603,7 @@ func (m *model) absorb() {
 			follow(m.told, ev)
 			m.logf("  %s %s", ev.Tier, describe(ev))
 			name := ev.Key.Path()
-			if b := m.names[name]; ev.Kind == tiers.BlockEvicted && m.told[name] == nil && b != nil && b.kind == "block" {
+			if b := m.names[name]; ev.Kind == event.Evicted && m.told[name] == nil && b != nil && b.kind == "block" {
 				m.lose(b)
 			}
 		}

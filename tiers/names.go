@@ -5,6 +5,8 @@ import (
 	"errors"
 	"os"
 
+	"github.com/kvfs/kvfs/tiers/event"
+
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/draft"
 	"github.com/kvfs/kvfs/tiers/driver"
@@ -314,7 +316,7 @@ func (e *names) Mkdir(parent index.ID, name string, mode, uid, gid uint32) (Attr
 	e.markDirLocked(id, en)
 	e.changedLocked(parent)
 	e.elsewhere.ownDirsLocked(id)
-	e.elsewhere.dirEventLocked(DirCreated, id)
+	e.elsewhere.dirEventLocked(event.DirCreated, id)
 	a := e.attrLocked(id, en)
 	e.mu.Unlock()
 	e.finish(&g)
@@ -329,7 +331,7 @@ func (e *names) dropExpiredLocked(parent index.ID, name string, g *gone) {
 		return
 	}
 	e.mu.counters.Expired++
-	e.dropNameLocked(id, e.mu.ix.At(id), BlockRemoved, fate.Cause{Reason: fate.ReasonExpired}, g)
+	e.dropNameLocked(id, e.mu.ix.At(id), event.Removed, fate.Cause{Reason: fate.ReasonExpired}, g)
 }
 
 // markDirLocked notes whether a directory makes what is below it temporary.
@@ -379,7 +381,7 @@ func (e *names) rmdirLocked(parent index.ID, name string, by *Caller, g *gone) e
 // dropDirLocked takes the name and the record of an empty directory away. The
 // kernel that asked for it knows.
 func (e *names) dropDirLocked(id index.ID, en *index.Entry, g *gone) {
-	e.elsewhere.dirEventLocked(DirRemoved, id)
+	e.elsewhere.dirEventLocked(event.DirRemoved, id)
 	e.copies.clearTiersLocked(id, en, en.Tiers)
 	e.mu.ix.Unlink(id)
 	if en.Blob != 0 {
@@ -440,7 +442,7 @@ func (e *names) unlinkLocked(id index.ID, why fate.Cause, by Process, g *gone) {
 	en := e.mu.ix.At(id)
 	e.attrs.nameLeftLocked(id, en, by, g)
 	n := len(g.names)
-	e.dropNameLocked(id, en, BlockRemoved, why, g)
+	e.dropNameLocked(id, en, event.Removed, why, g)
 	g.names = g.names[:n]
 }
 

@@ -6,6 +6,8 @@ import (
 	"os"
 	"sync"
 
+	"github.com/kvfs/kvfs/tiers/event"
+
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
@@ -13,9 +15,9 @@ import (
 
 // PrefetchRequest asks for blocks to be brought into memory.
 type PrefetchRequest struct {
-	Request string   // names the work in logs and batches, and whom the leases are for
-	Paths   [][]byte // below the mount, in the order in which they are wanted
-	As      *Viewer  // what he may not read is absent
+	Request string        // names the work in logs and batches, and whom the leases are for
+	Paths   [][]byte      // below the mount, in the order in which they are wanted
+	As      *event.Viewer // what he may not read is absent
 	// Done is called once for each path, in any order, as soon as its fate is known. Calls do
 	// not overlap; it must not block for long.
 	Done func(i int, r PrefetchResult)
@@ -276,7 +278,7 @@ const maxHintCalls = 16
 
 // Hint begins to bring blocks into memory that are not there, in order, and returns at once.
 // While too many such requests are under way, it does nothing.
-func (e *loads) Hint(as *Viewer, request string, paths [][]byte) {
+func (e *loads) Hint(as *event.Viewer, request string, paths [][]byte) {
 	if len(paths) == 0 {
 		return
 	}

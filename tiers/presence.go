@@ -8,6 +8,8 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/kvfs/kvfs/tiers/event"
+
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/index"
@@ -36,8 +38,8 @@ type PresenceOptions struct {
 	// Deadline makes late what is predicted to take longer until it is in memory. 0: as the
 	// group's OpenDeadline or else Options.OpenDeadline says; negative: none.
 	Deadline time.Duration
-	As       *Viewer // what he may not read is a miss, and gets no lease
-	Request  string  // whom the leases are for; ReleaseRequest ends them
+	As       *event.Viewer // what he may not read is a miss, and gets no lease
+	Request  string        // whom the leases are for; ReleaseRequest ends them
 }
 
 // presenceBatch bounds how many names one hold of the lock looks up: some ten
@@ -178,7 +180,7 @@ func (e *lookups) absentLocked(dir index.ID, name string, path []byte, o *Presen
 
 // writingLocked reports whether a version that v may read waits to take a name in a directory, which
 // is 0 if there is none.
-func (e *lookups) writingLocked(v *Viewer, dir index.ID, name string) bool {
+func (e *lookups) writingLocked(v *event.Viewer, dir index.ID, name string) bool {
 	return dir != 0 && len(e.mu.waiting) > 0 &&
 		slices.ContainsFunc(e.mu.waiting[nameKey{dir, name}], func(id index.ID) bool { return e.showsLocked(v, dir, id) })
 }
@@ -211,7 +213,7 @@ func (e *lookups) deadlineOfLocked(gr *room.Group, want time.Duration) time.Dura
 }
 
 // requesterOf returns whom a lease of a user and a request is for.
-func requesterOf(as *Viewer, request string) room.Requester {
+func requesterOf(as *event.Viewer, request string) room.Requester {
 	if as == nil {
 		return room.Requester{UID: -1, Request: request}
 	}
@@ -219,7 +221,7 @@ func requesterOf(as *Viewer, request string) room.Requester {
 }
 
 // leaseLocked keeps a block readable for as long as a look-up promises, for a request, which may be empty.
-func (e *lookups) leaseLocked(id index.ID, en *index.Entry, now int64, as *Viewer, request string) {
+func (e *lookups) leaseLocked(id index.ID, en *index.Entry, now int64, as *event.Viewer, request string) {
 	if e.opts.LookupLease <= 0 {
 		return
 	}
@@ -234,7 +236,7 @@ func (e *lookups) leaseLocked(id index.ID, en *index.Entry, now int64, as *Viewe
 // ReleaseRequest ends the leases that a request of a user has, in all groups, and returns how many it has
 // ended. A block that somebody else has looked up since keeps its lease, and one that somebody looked up
 // before has that one again. It takes the lock once and does not wait.
-func (e *lookups) ReleaseRequest(as *Viewer, request string) (ended int) {
+func (e *lookups) ReleaseRequest(as *event.Viewer, request string) (ended int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, x := range e.leases.Release(requesterOf(as, request)) {

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kvfs/kvfs/tiers/event"
+
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
@@ -394,7 +396,7 @@ func (e *loads) enterPromoted(s *secondary, p *promotion, o *driver.Outcome, mti
 	en.Opens += uint32(p.waiters)
 	en.Lookups++ // until the record is written, so that the entry stays
 	e.classifyLocked(p.id, en)
-	e.tierEventLocked(BlockStored, "memory", p.id, fate.Cause{Reason: fate.ReasonPromoted})
+	e.tierEventLocked(event.Stored, "memory", p.id, fate.Cause{Reason: fate.ReasonPromoted})
 	e.elsewhere.ownDirsLocked(p.id)
 	delete(e.mu.promotions, p.id)
 	p.finished = true

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/event"
 )
 
 // TestReleaseRequest: when a request is released its blocks may go, in all groups, but not those that somebody
@@ -22,7 +23,7 @@ func TestReleaseRequest(t *testing.T) {
 		{"nobody", tiers.PresenceOptions{}, func(*tiers.Engine) int { return 0 }, 0, "mm.."},
 		{"the request", tiers.PresenceOptions{}, func(e *tiers.Engine) int { return e.ReleaseRequest(nil, "req") }, 2, "..mm"},
 		{"another request", tiers.PresenceOptions{}, func(e *tiers.Engine) int { return e.ReleaseRequest(nil, "re") }, 0, "mm.."},
-		{"that of a user", tiers.PresenceOptions{}, func(e *tiers.Engine) int { return e.ReleaseRequest(&tiers.Viewer{UID: 1}, "req") }, 0, "mm.."},
+		{"that of a user", tiers.PresenceOptions{}, func(e *tiers.Engine) int { return e.ReleaseRequest(&event.Viewer{UID: 1}, "req") }, 0, "mm.."},
 		{"after another lease", tiers.PresenceOptions{Lease: true}, func(e *tiers.Engine) int { return e.ReleaseRequest(nil, "req") }, 1, ".m.m"},
 		{"both requests", tiers.PresenceOptions{Lease: true, Request: "b"}, func(e *tiers.Engine) int {
 			return e.ReleaseRequest(nil, "b") + e.ReleaseRequest(nil, "req")

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kvfs/kvfs/tiers/event"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tiers/block"
@@ -322,7 +324,7 @@ func (e *renames) renameLocked(id index.ID, f *File, o *RenameOptions, size, mti
 	e.verdicts.renamedVerdictLocked(old, id, o.By.actor())
 	en.Ctime, en.Seq = e.now(), e.nextSeqLocked()
 	e.renamedDirLocked(id, en)
-	e.renamedLocked(DirRenamed, id, en, old, g)
+	e.renamedLocked(event.DirRenamed, id, en, old, g)
 	e.drafts.shrinkLocked(e.mu.room.Group(e.groupOfLocked(id)), g)
 	return nil
 }
@@ -382,7 +384,7 @@ func (e *renames) renameFileLocked(id index.ID, f *File, o *RenameOptions, size,
 		}
 		e.drafts.publishLocked(f, en, size, mtime, g)
 	default:
-		e.renamedLocked(BlockRenamed, id, en, old, g)
+		e.renamedLocked(event.Renamed, id, en, old, g)
 		e.copies.retargetLocked(id, id, was, en.Seq)
 		if p := e.mu.promotions[id]; p != nil && p.seq == was {
 			p.seq = en.Seq
@@ -408,7 +410,7 @@ func (e *renames) kindOfLocked(k nameKey) draft.Kind {
 
 // leaveBlocksLocked follows that a block is about to get a name of which other tiers and nodes know nothing.
 func (e *renames) leaveBlocksLocked(id index.ID, en *index.Entry, by fate.Actor) {
-	e.eventLocked(BlockRemoved, id, fate.Cause{Reason: fate.ReasonRenamed, By: by})
+	e.eventLocked(event.Removed, id, fate.Cause{Reason: fate.ReasonRenamed, By: by})
 	if e.remote != nil {
 		e.far.Bury([]driver.Grave{{Path: e.mu.ix.Path(id), Seq: e.nextSeqLocked()}})
 	}
@@ -445,15 +447,15 @@ func (e *renames) postponeLocked(id index.ID, f *File, o *RenameOptions, g *gone
 }
 
 // renamedLocked tells of a rename from the path old.
-func (e *renames) renamedLocked(kind EventKind, id index.ID, en *index.Entry, old string, g *gone) {
+func (e *renames) renamedLocked(kind event.Kind, id index.ID, en *index.Entry, old string, g *gone) {
 	from, _ := block.ParseKey(old)
 	to, _ := block.ParseKey(e.mu.ix.Path(id))
 	guard := e.lookups.guardLocked(e.lookups.guardLocked(nil, id), e.mu.ix.Walk(old[:max(strings.LastIndexByte(old, '/'), 0)]))
-	e.events.add(Event{Time: time.Unix(0, en.Ctime), Kind: kind, Key: to, From: from, Size: en.Size, guard: guard})
+	e.events.Add(event.Event{Time: time.Unix(0, en.Ctime), Kind: kind, Key: to, From: from, Size: en.Size, Guard: guard})
 	if e.remote == nil {
 		return
 	}
-	if kind == BlockRenamed {
+	if kind == event.Renamed {
 		en.Flags &^= flagFetched // another version
 		e.far.Bury([]driver.Grave{{Path: old, Seq: en.Seq}})
 		e.elsewhere.publishedLocked(id, en, math.MaxUint64, true, g)

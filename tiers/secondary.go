@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/kvfs/kvfs/tiers/event"
+
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/fate"
@@ -163,9 +165,9 @@ func (e *core) mayEvictLocked(s *secondary, key block.Key, g *gone) bool {
 func (e *copies) forgetCopyLocked(s *secondary, id index.ID, en *index.Entry, reason fate.Reason, g *gone) {
 	hollow := e.hollowLocked(id, en)
 	e.clearTiersLocked(id, en, s.bit)
-	e.tierEventLocked(BlockEvicted, s.opts.Name, id, fate.Cause{Reason: reason})
+	e.tierEventLocked(event.Evicted, s.opts.Name, id, fate.Cause{Reason: reason})
 	if hollow && en.Tiers == 0 {
-		e.names.dropNameLocked(id, en, BlockRemoved, fate.Cause{Reason: reason}, g)
+		e.names.dropNameLocked(id, en, event.Removed, fate.Cause{Reason: reason}, g)
 	} else if hollow {
 		e.elsewhere.settleRemoteLocked(id, en, g)
 	}

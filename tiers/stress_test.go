@@ -19,6 +19,7 @@ import (
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/event"
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
@@ -421,7 +422,7 @@ func (s *storm) blow(seed uint64) {
 func (s *storm) replay() {
 	s.t.Helper()
 	told := map[string]*copies{}
-	buf := make([]tiers.Event, tiers.EventRing)
+	buf := make([]event.Event, event.Ring)
 	n, missed, err := s.e.Events().Read(context.Background(), 1, buf)
 	if err != nil || missed != 0 {
 		s.t.Fatalf("events: missed %d, %v", missed, err)
@@ -465,30 +466,30 @@ type copies struct {
 }
 
 // follow applies an event.
-func follow(told map[string]*copies, ev tiers.Event) {
+func follow(told map[string]*copies, ev event.Event) {
 	name := ev.Key.Path()
 	c := told[name]
 	switch ev.Kind {
-	case tiers.BlockStored:
+	case event.Stored:
 		if c == nil || ev.Tier == "memory" && ev.Reason == 0 { // another version
 			c = &copies{tiers: map[string]bool{}}
 			told[name] = c
 		}
 		c.size, c.tiers[ev.Tier] = ev.Size, true
-	case tiers.BlockRenamed:
+	case event.Renamed:
 		told[name] = told[ev.From.Path()]
 		delete(told, ev.From.Path())
 		if told[name] == nil || strings.Count(ev.From.Path(), "/") > 1 { // a directory's rename has no event
 			told[name] = &copies{tiers: map[string]bool{}, unsure: true}
 		}
-	case tiers.BlockEvicted:
+	case event.Evicted:
 		if c == nil || c.unsure {
 			return
 		}
 		if delete(c.tiers, ev.Tier); len(c.tiers) == 0 {
 			delete(told, name)
 		}
-	case tiers.BlockRemoved:
+	case event.Removed:
 		delete(told, name)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvfs/kvfs/tiers/event"
+
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/fate"
@@ -228,7 +230,7 @@ func (e *lending) takeFileLocked(parent index.ID, name string, id index.ID, h *H
 			return id, nil
 		case over && e.outdoneLocked(en, h), e.farLocked(id, en) && en.Seq < h.Seq:
 			e.mu.counters.Superseded++
-			e.names.dropNameLocked(id, en, BlockRemoved, fate.Cause{Reason: fate.ReasonReplaced}, g)
+			e.names.dropNameLocked(id, en, event.Removed, fate.Cause{Reason: fate.ReasonReplaced}, g)
 		default:
 			return 0, &block.Error{Op: "take", Err: block.ErrExist}
 		}
@@ -267,7 +269,7 @@ func (e *lending) supersedeLocked(id index.ID, dir bool, seq uint64, g *gone) {
 				reason = fate.ReasonReplaced
 			}
 		}
-		e.names.dropNameLocked(id, en, BlockRemoved, fate.Cause{Reason: reason}, g)
+		e.names.dropNameLocked(id, en, event.Removed, fate.Cause{Reason: reason}, g)
 		e.elsewhere.settleParentLocked(parent, g)
 	case e.mu.ix.Children(id) == 0 && !e.drafts.waitsBelowLocked(id):
 		if en.Lookups > 0 {
@@ -276,7 +278,7 @@ func (e *lending) supersedeLocked(id index.ID, dir bool, seq uint64, g *gone) {
 		e.names.dropDirLocked(id, en, g)
 	case e.remote == nil || en.Tiers&e.remote.bit == 0:
 		en.Seq = e.nextSeqLocked()
-		e.elsewhere.dirEventLocked(DirCreated, id)
+		e.elsewhere.dirEventLocked(event.DirCreated, id)
 	}
 }
 

@@ -3,6 +3,8 @@ package tiers
 import (
 	"slices"
 
+	"github.com/kvfs/kvfs/tiers/event"
+
 	"github.com/kvfs/kvfs/tiers/draft"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/fate"
@@ -85,7 +87,7 @@ func (e *drafts) dropVersionLocked(f *File, g *gone) {
 	if dir := f.name.parent; e.mu.ix.Valid(dir) {
 		e.elsewhere.strayLocked(dir, e.mu.ix.At(dir))
 	}
-	e.names.dropNameLocked(f.id, e.mu.ix.At(f.id), BlockRemoved, fate.Cause{}, g)
+	e.names.dropNameLocked(f.id, e.mu.ix.At(f.id), event.Removed, fate.Cause{}, g)
 }
 
 // overtakeLocked follows that the name k was taken or removed: the versions that wait for it are
@@ -110,7 +112,7 @@ func (e *drafts) dropVersionsOfLocked(p Process, k nameKey, g *gone) {
 	}
 	id := e.mu.ix.Lookup(k.parent, k.name)
 	if f := e.mu.files[id]; f != nil && f.owner == p && e.mu.ix.At(id).Flags&flagUncommitted != 0 {
-		e.names.dropNameLocked(id, e.mu.ix.At(id), BlockRemoved, fate.Cause{}, g)
+		e.names.dropNameLocked(id, e.mu.ix.At(id), event.Removed, fate.Cause{}, g)
 	}
 }
 
@@ -129,7 +131,7 @@ func (e *drafts) takeTempLocked(f *File, g *gone) {
 	}
 	e.attrs.nameLeftLocked(holder, en, Process{}, g)
 	if hf == nil || hf.left { // nobody's
-		e.names.dropNameLocked(holder, en, BlockRemoved, fate.Cause{}, g)
+		e.names.dropNameLocked(holder, en, event.Removed, fate.Cause{}, g)
 	} else {
 		e.mu.ix.Unlink(holder)
 		e.mu.blocks--
@@ -299,7 +301,7 @@ func (e *drafts) emptyLocked(dir index.ID, by *Caller, g *gone) bool {
 		if f.waits {
 			e.dropVersionLocked(f, g)
 		} else {
-			e.names.dropNameLocked(f.id, e.mu.ix.At(f.id), BlockRemoved, fate.Cause{}, g)
+			e.names.dropNameLocked(f.id, e.mu.ix.At(f.id), event.Removed, fate.Cause{}, g)
 		}
 	}
 	return true
@@ -346,7 +348,7 @@ func (e *drafts) expireVersionsLocked(g *gone) (closed map[Process][]index.ID) {
 			e.dropVersionLocked(f, g)
 		default:
 			e.mu.counters.Expired++
-			e.names.dropNameLocked(id, en, BlockRemoved, fate.Cause{Reason: fate.ReasonAbandoned}, g)
+			e.names.dropNameLocked(id, en, event.Removed, fate.Cause{Reason: fate.ReasonAbandoned}, g)
 		}
 	}
 	return closed

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kvfs/kvfs/tiers/event"
+
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
@@ -25,12 +27,12 @@ func (e *verdicts) verdictLocked(id index.ID, kind fate.Kind, tier string, why f
 }
 
 // noteLocked remembers an event that says why a block is not where it was.
-func (e *verdicts) noteLocked(ev EventKind, tier string, id index.ID, why fate.Cause) {
-	if ev != BlockEvicted && ev != BlockRemoved {
+func (e *verdicts) noteLocked(ev event.Kind, tier string, id index.ID, why fate.Cause) {
+	if ev != event.Evicted && ev != event.Removed {
 		return
 	}
 	kind := why.Reason.Kind()
-	if ev == BlockEvicted {
+	if ev == event.Evicted {
 		en := e.mu.ix.At(id)
 		switch {
 		case e.ownTiers(en) != 0, tier != "memory" && (en.Blob != 0 || e.mu.files[id] != nil):
@@ -42,7 +44,7 @@ func (e *verdicts) noteLocked(ev EventKind, tier string, id index.ID, why fate.C
 	if kind == fate.Unreachable && e.remote != nil && tier == e.remote.opts.Name {
 		kind = fate.PeerGone
 	}
-	if ev == BlockRemoved && tier == "" {
+	if ev == event.Removed && tier == "" {
 		// The last tier that had it has just lost it: the verdict on that says more.
 		if e.fates.Is(e.pathHashLocked(id), e.events.Next()-1, why.Reason) {
 			return

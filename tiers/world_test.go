@@ -15,6 +15,7 @@ import (
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/event"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/mem"
 )
@@ -459,13 +460,13 @@ func (c closer) StillOpen(index.ID) bool { return c.open }
 func (w *world) news() []string {
 	var out []string
 	for w.event < w.e.Events().Next() {
-		var buf [64]tiers.Event
+		var buf [64]event.Event
 		n, missed, err := w.e.Events().Read(context.Background(), w.event, buf[:])
 		if err != nil || missed != 0 {
 			w.t.Fatalf("events from %d: missed %d, %v", w.event, missed, err)
 		}
 		for _, ev := range buf[:n] {
-			if ev.Kind < tiers.BlockChanged { // the rest is not what scripts are about
+			if ev.Kind < event.Changed { // the rest is not what scripts are about
 				out = append(out, describe(ev))
 			}
 		}
@@ -475,9 +476,9 @@ func (w *world) news() []string {
 }
 
 // describe prints an event as the scripts expect it.
-func describe(ev tiers.Event) string {
+func describe(ev event.Event) string {
 	s := ev.Kind.String() + " " + ev.Key.Path()
-	if ev.Kind == tiers.BlockRenamed {
+	if ev.Kind == event.Renamed {
 		s += "<-" + ev.From.Path()
 	}
 	s += " " + pages(ev.Size)

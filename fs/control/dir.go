@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/event"
 )
 
 // Dialogue answers one request to a control file. It may keep request until it returns. The
@@ -24,7 +24,7 @@ type File struct {
 	Text func() []byte // called at open, so that a reader sees one moment
 	// Open returns the dialogue of one descriptor. as is nil for root and the user of the
 	// daemon. Else it is one of Users, or the member of one of Groups, by number.
-	Open          func(as *tiers.Viewer) Dialogue
+	Open          func(as *event.Viewer) Dialogue
 	Users, Groups []uint32
 	// Stream marks an answer that is a stream. Such a file may be opened for reading only,
 	// which runs the empty request at once.
@@ -32,8 +32,8 @@ type File struct {
 }
 
 // Same returns an Open that gives all descriptors one dialogue.
-func Same(do Dialogue) func(*tiers.Viewer) Dialogue {
-	return func(*tiers.Viewer) Dialogue { return do }
+func Same(do Dialogue) func(*event.Viewer) Dialogue {
+	return func(*event.Viewer) Dialogue { return do }
 }
 
 // Mode returns the type and the permissions. Anybody may read a text. For a dialogue with named
@@ -55,14 +55,14 @@ type Opener struct {
 }
 
 // Admit returns the viewer of an opener. It reports false if the opener may not open the file.
-func (f *File) Admit(by Opener) (as *tiers.Viewer, may bool) {
+func (f *File) Admit(by Opener) (as *event.Viewer, may bool) {
 	if by.UID == 0 || by.UID == uint32(os.Geteuid()) {
 		return nil, true
 	}
 	if len(f.Users)+len(f.Groups) == 0 {
 		return nil, false
 	}
-	as = &tiers.Viewer{UID: by.UID, GIDs: append(by.Groups(), by.GID)}
+	as = &event.Viewer{UID: by.UID, GIDs: append(by.Groups(), by.GID)}
 	member := func(gid uint32) bool { return slices.Contains(f.Groups, gid) }
 	return as, slices.Contains(f.Users, by.UID) || slices.ContainsFunc(as.GIDs, member)
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/event"
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/hybrid"
 )
@@ -81,9 +82,9 @@ func (e *fakeEngine) prefetchOne(ctx context.Context, path string) tiers.Prefetc
 }
 
 // ReleaseRequest implements Engine: the number is the length of the name.
-func (e *fakeEngine) ReleaseRequest(_ *tiers.Viewer, request string) int { return len(request) }
+func (e *fakeEngine) ReleaseRequest(_ *event.Viewer, request string) int { return len(request) }
 
-func (e *fakeEngine) Hint(_ *tiers.Viewer, request string, paths [][]byte) {
+func (e *fakeEngine) Hint(_ *event.Viewer, request string, paths [][]byte) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.mu.request = request

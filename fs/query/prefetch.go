@@ -9,6 +9,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/event"
 )
 
 // progressEvery is the least time between two lines of progress.
@@ -18,7 +19,7 @@ const progressEvery = 100 * time.Millisecond
 const maxPrefetchErrors = 100
 
 // Prefetch handles .kvfs/prefetch, as Query handles .kvfs/query.
-func (s *Service) Prefetch(ctx context.Context, as *tiers.Viewer, request []byte, answer io.Writer) {
+func (s *Service) Prefetch(ctx context.Context, as *event.Viewer, request []byte, answer io.Writer) {
 	sc := s.take(as)
 	defer s.give(sc)
 	err := sc.parse(request, prefetchMembers)

@@ -2,6 +2,7 @@ package query
 
 import (
 	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/event"
 )
 
 // maxRetained bounds the bytes that a scratch may hold between requests. It is enough for requests
@@ -11,7 +12,7 @@ const maxRetained = 4 << 20
 // scratch is the memory for answering one request. It is reused, so large requests leave no
 // garbage.
 type scratch struct {
-	as     *tiers.Viewer // the user of the request
+	as     *event.Viewer // the user of the request
 	read   reader
 	q      query
 	items  [][]byte
@@ -25,7 +26,7 @@ type scratch struct {
 }
 
 // take returns a scratch for one request of a user.
-func (s *Service) take(as *tiers.Viewer) *scratch {
+func (s *Service) take(as *event.Viewer) *scratch {
 	sc, ok := s.pool.Get().(*scratch)
 	if !ok {
 		sc = &scratch{paths: make([][]byte, 0, batch), places: make([]tiers.Place, batch), codes: make([]byte, batch)}

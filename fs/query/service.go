@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/event"
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/hybrid"
 )
@@ -22,8 +23,8 @@ import (
 type Engine interface {
 	Presences(paths [][]byte, o tiers.PresenceOptions, out []tiers.Place)
 	Prefetch(ctx context.Context, r tiers.PrefetchRequest)
-	Hint(as *tiers.Viewer, request string, paths [][]byte)
-	ReleaseRequest(as *tiers.Viewer, request string) (ended int)
+	Hint(as *event.Viewer, request string, paths [][]byte)
+	ReleaseRequest(as *event.Viewer, request string) (ended int)
 	Why(path string) fate.Verdict
 }
 
@@ -89,7 +90,7 @@ func New(o Options) (*Service, error) {
 
 // Query handles .kvfs/query, in JSON and in binary. as is the user that asks; nil may see
 // everything.
-func (s *Service) Query(ctx context.Context, as *tiers.Viewer, request []byte, answer io.Writer) {
+func (s *Service) Query(ctx context.Context, as *event.Viewer, request []byte, answer io.Writer) {
 	sc := s.take(as)
 	defer s.give(sc)
 	if bytes.HasPrefix(request, []byte(binaryPrefix)) {

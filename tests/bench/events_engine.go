@@ -18,6 +18,7 @@ import (
 	"github.com/kvfs/kvfs/fs/control"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/event"
 	"github.com/kvfs/kvfs/tiers/mem"
 	"github.com/kvfs/kvfs/tiers/publish"
 )
@@ -136,7 +137,7 @@ func playEngine(r role) (err error) {
 }
 
 // follow answers .kvfs/events from the open on, like the daemon.
-func (p *engineProcess) follow(*tiers.Viewer) control.Dialogue {
+func (p *engineProcess) follow(*event.Viewer) control.Dialogue {
 	next := p.engine.Events().Next()
 	return control.StreamJSON(func(ctx context.Context, _ struct{}, answer io.Writer) error {
 		f, err := p.lines.Follow(publish.Filter{Since: next})
@@ -232,7 +233,7 @@ func (p *engineProcess) source(ctx context.Context, rate int) {
 		last = now
 		for ; owed >= 1; owed-- {
 			n := p.made.Add(1)
-			log.Add(tiers.Event{Time: now, Kind: tiers.BlockStored, Tier: "memory", Key: keys[n%int64(len(keys))], Size: eventsBlockSize})
+			log.Add(event.Event{Time: now, Kind: event.Stored, Tier: "memory", Key: keys[n%int64(len(keys))], Size: eventsBlockSize})
 		}
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/event"
 )
 
 // patience is how long tests wait for an expected event.
@@ -727,7 +728,7 @@ func (e *stubEngine) Observe(seq uint64) {
 // stubEvents is an event log that a test writes.
 type stubEvents struct {
 	mu   sync.Mutex
-	list []tiers.Event
+	list []event.Event
 	from uint64 // number of the first in list
 	read uint64 // the highest number requested
 	news chan struct{}
@@ -735,7 +736,7 @@ type stubEvents struct {
 
 func newStubEvents() *stubEvents { return &stubEvents{from: 1, news: make(chan struct{})} }
 
-func (l *stubEvents) add(list ...tiers.Event) {
+func (l *stubEvents) add(list ...event.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.list = append(l.list, list...)
@@ -744,7 +745,7 @@ func (l *stubEvents) add(list ...tiers.Event) {
 }
 
 // lose makes a gap of n events, and adds one after it.
-func (l *stubEvents) lose(n uint64, ev tiers.Event) {
+func (l *stubEvents) lose(n uint64, ev event.Event) {
 	l.mu.Lock()
 	l.from += uint64(len(l.list)) + n
 	l.list = nil
@@ -765,7 +766,7 @@ func (l *stubEvents) reached() bool {
 	return l.read == l.from+uint64(len(l.list))
 }
 
-func (l *stubEvents) Read(ctx context.Context, seq uint64, buf []tiers.Event) (int, uint64, error) {
+func (l *stubEvents) Read(ctx context.Context, seq uint64, buf []event.Event) (int, uint64, error) {
 	for {
 		l.mu.Lock()
 		l.read = max(l.read, seq)

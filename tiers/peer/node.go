@@ -8,6 +8,7 @@ import (
 	"github.com/kvfs/kvfs/cluster/feed"
 	"github.com/kvfs/kvfs/cluster/location"
 	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/event"
 )
 
 // node is the part of *cluster.Node that this package needs.
@@ -89,7 +90,7 @@ type Engine interface {
 	Take(ctx context.Context, h *tiers.Holding) error
 	Supersede(path string, dir bool, seq uint64)
 	Observe(seq uint64)
-	Events() *tiers.EventLog
+	Events() *event.Log
 }
 
 var _ Engine = (*tiers.Engine)(nil)
@@ -115,7 +116,7 @@ type loan struct {
 // events is the part of *tiers.EventLog that this package needs.
 type events interface {
 	Next() uint64
-	Read(ctx context.Context, seq uint64, buf []tiers.Event) (n int, missed uint64, err error)
+	Read(ctx context.Context, seq uint64, buf []event.Event) (n int, missed uint64, err error)
 }
 
 // realEngine is a tiers.Engine.

@@ -8,8 +8,8 @@ import (
 
 	"github.com/kvfs/kvfs/cluster/feed"
 	"github.com/kvfs/kvfs/cluster/location"
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/event"
 )
 
 const (
@@ -42,7 +42,7 @@ type move struct {
 // publish announces changes until t.ctx ends or the log is closed, from event next on.
 func (t *Tier) publish(log events, next uint64) {
 	p := &publisher{t: t, next: next, log: log, batch: make(map[string]struct{})}
-	buf := make([]tiers.Event, eventBatch)
+	buf := make([]event.Event, eventBatch)
 	for {
 		n, missed, err := log.Read(t.ctx, p.next, buf)
 		if err != nil {
@@ -69,7 +69,7 @@ func (p *publisher) resync(why string, fields ...zap.Field) {
 }
 
 // announce announces the present state of all names in the events.
-func (p *publisher) announce(list []tiers.Event) {
+func (p *publisher) announce(list []event.Event) {
 	clear(p.batch)
 	p.order = p.order[:0]
 	first := p.next - uint64(len(list))
@@ -83,7 +83,7 @@ func (p *publisher) announce(list []tiers.Event) {
 		if ev.From != (block.Key{}) {
 			p.touch(ev.From.Path())
 		}
-		if ev.Kind == tiers.DirRenamed && !p.follow(ev.From.Path(), ev.Key.Path()) {
+		if ev.Kind == event.DirRenamed && !p.follow(ev.From.Path(), ev.Key.Path()) {
 			p.resync("directories were renamed over one another")
 			return // it covers the other events, too
 		}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/kvfs/kvfs/cluster/feed"
 	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/event"
 )
 
 // announcer is a tier whose events the test makes.
@@ -42,8 +43,8 @@ func (a *announcer) settled(t *testing.T) (records []feed.Record, state map[uint
 	return records, state
 }
 
-func event(kind tiers.EventKind, path, from string) tiers.Event {
-	ev := tiers.Event{Kind: kind, Key: keyOf(path)}
+func eventOf(kind event.Kind, path, from string) event.Event {
+	ev := event.Event{Kind: kind, Key: keyOf(path)}
 	if from != "" {
 		ev.From = keyOf(from)
 	}
@@ -55,16 +56,16 @@ func event(kind tiers.EventKind, path, from string) tiers.Event {
 // many events there were, and a rename under both names.
 func TestPublish(t *testing.T) {
 	a := newAnnouncer(t)
-	a.log.add(event(tiers.BlockStored, "early", ""))
+	a.log.add(eventOf(event.Stored, "early", ""))
 	a.engine.put(tiers.Holding{Path: "early", Seq: 1}, nil)
 	a.engine.put(tiers.Holding{Path: "g/x", Seq: 7, UID: 4}, payload(10, 1))
 	a.engine.put(tiers.Holding{Path: "g", Seq: 3, Mode: modeDir | 0o755}, nil)
 	a.engine.put(tiers.Holding{Path: "new", Seq: 8}, nil)
 	a.begin(t)
 	a.log.add(
-		event(tiers.DirCreated, "g", ""), event(tiers.BlockStored, "g/x", ""), event(tiers.BlockEvicted, "g/x", ""),
-		tiers.Event{Kind: tiers.BlockStored, Key: keyOf("copied"), Tier: "peer"}, // a copy on another node
-		event(tiers.BlockStored, "g/x", ""), event(tiers.BlockRemoved, "g/y", ""), event(tiers.BlockRenamed, "new", "old"))
+		eventOf(event.DirCreated, "g", ""), eventOf(event.Stored, "g/x", ""), eventOf(event.Evicted, "g/x", ""),
+		event.Event{Kind: event.Stored, Key: keyOf("copied"), Tier: "peer"}, // a copy on another node
+		eventOf(event.Stored, "g/x", ""), eventOf(event.Removed, "g/y", ""), eventOf(event.Renamed, "new", "old"))
 	records, state := a.settled(t)
 	want := map[uint64]uint64{hashOf("g"): 3, hashOf("g/x"): 7, hashOf("g/y"): 0, hashOf("new"): 8, hashOf("old"): 0}
 	if fmt.Sprint(state) != fmt.Sprint(want) || len(records) != len(want) {
@@ -79,7 +80,7 @@ func TestPublish(t *testing.T) {
 		}
 	}
 	a.engine.remove("g/x")
-	a.log.add(event(tiers.BlockRemoved, "g/x", ""))
+	a.log.add(eventOf(event.Removed, "g/x", ""))
 	if _, state := a.settled(t); state[hashOf("g/x")] != 0 {
 		t.Error("the removal was not announced")
 	}
@@ -93,15 +94,15 @@ func TestPublish(t *testing.T) {
 func TestPublishGap(t *testing.T) {
 	a := newAnnouncer(t)
 	a.begin(t)
-	a.log.add(event(tiers.BlockStored, "x", ""))
+	a.log.add(eventOf(event.Stored, "x", ""))
 	a.settled(t)
-	a.log.lose(1000, event(tiers.BlockStored, "y", ""))
+	a.log.lose(1000, eventOf(event.Stored, "y", ""))
 	a.settled(t)
 	if a.node.resyncs != 1 {
 		t.Errorf("%d resyncs, want 1", a.node.resyncs)
 	}
 	a.engine.put(tiers.Holding{Path: "z", Seq: 5}, nil)
-	a.log.add(event(tiers.BlockStored, "z", ""))
+	a.log.add(eventOf(event.Stored, "z", ""))
 	if _, state := a.settled(t); state[hashOf("z")] != 5 {
 		t.Error("nothing is announced after the gap")
 	}
@@ -127,7 +128,7 @@ func TestPublishDirRenamed(t *testing.T) {
 	}
 	a.engine.put(tiers.Holding{Path: "from/sub/g", Seq: 9}, nil) // made since then
 	a.begin(t)
-	a.log.add(event(tiers.DirRenamed, "to", "from"))
+	a.log.add(eventOf(event.DirRenamed, "to", "from"))
 	_, state := a.settled(t)
 	for _, name := range append(names, "/sub", "/sub/deep", "") {
 		want := map[bool]uint64{true: 9, false: 0}[name == "/sub/g"]
@@ -148,7 +149,7 @@ func TestPublishDirRenamedThenRemoved(t *testing.T) {
 	a.engine.put(tiers.Holding{Path: "to", Seq: 2, Mode: modeDir | 0o755}, nil)
 	a.engine.put(tiers.Holding{Path: "to/stays", Seq: 3}, nil)
 	a.begin(t)
-	a.log.add(event(tiers.DirRenamed, "to", "from"), event(tiers.BlockRemoved, "to/gone", ""))
+	a.log.add(eventOf(event.DirRenamed, "to", "from"), eventOf(event.Removed, "to/gone", ""))
 	records, _ := a.settled(t)
 	found := false
 	for _, r := range records {
@@ -162,14 +163,14 @@ func TestPublishDirRenamedThenRemoved(t *testing.T) {
 	}
 	for i, second := range [][2]string{{"to", "third"}, {"third", "from/x"}, {"to/a", "to/b"}} {
 		before := a.node.resyncs
-		a.log.add(event(tiers.DirRenamed, "to", "from"), event(tiers.DirRenamed, second[1], second[0]))
+		a.log.add(eventOf(event.DirRenamed, "to", "from"), eventOf(event.DirRenamed, second[1], second[0]))
 		a.settled(t)
 		if a.node.resyncs != before+1 {
 			t.Errorf("row %d: %d resyncs, want one more than %d", i, a.node.resyncs, before)
 		}
 	}
 	before := a.node.resyncs
-	a.log.add(event(tiers.DirRenamed, "a2", "a1"), event(tiers.DirRenamed, "b2", "b1"), event(tiers.DirRenamed, "to2", "to1"))
+	a.log.add(eventOf(event.DirRenamed, "a2", "a1"), eventOf(event.DirRenamed, "b2", "b1"), eventOf(event.DirRenamed, "to2", "to1"))
 	if a.settled(t); a.node.resyncs != before {
 		t.Error("renames that do not cross led to a snapshot")
 	}

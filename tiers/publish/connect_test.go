@@ -17,8 +17,8 @@ import (
 
 	"github.com/go-zeromq/zmq4"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/event"
 )
 
 // wireSub is a subscriber whose connections the test makes and ends itself.
@@ -126,12 +126,12 @@ func TestConnect(t *testing.T) {
 		}
 		r := &receiver{t: t, sub: sub, topic: "kv-events", seq: -1}
 		want(t, r.next(2), "clear", "+CPU 0:5")
-		evlog.add(event(tiers.BlockStored, "memory", "0/10"))
+		evlog.add(eventOf(event.Stored, "memory", "0/10"))
 		want(t, r.next(1), "+CPU 0:16")
 		if s := p.Stats(); s.Subscribers != 1 || s.Endpoint != "" {
 			t.Errorf("%+v", s)
 		}
-		evlog.add(event(tiers.BlockStored, "memory", "0/20"))
+		evlog.add(eventOf(event.Stored, "memory", "0/20"))
 		if err := p.Close(testContext(t)); err != nil {
 			t.Error(err)
 		}
@@ -164,14 +164,14 @@ func TestConnectAgain(t *testing.T) {
 	sub.conn.Close()
 	ln.Close()
 	eventually(t, "one subscriber", func() bool { return p.Stats().Subscribers == 1 })
-	evlog.add(event(tiers.BlockStored, "memory", "0/10")) // which it misses
+	evlog.add(eventOf(event.Stored, "memory", "0/10")) // which it misses
 	eventually(t, "all of that", func() bool { return p.Stats().Snapshots == 2 && p.Stats().Events == 3 })
 
 	ln = bindWire(t, endpoint)
 	sub = newWireSub(t, accept(t, ln))
 	first, list := sub.next() // though nothing happens
 	want(t, list)
-	evlog.add(event(tiers.BlockStored, "memory", "0/11"))
+	evlog.add(eventOf(event.Stored, "memory", "0/11"))
 	seq, list := sub.next()
 	want(t, list, "+CPU 0:17")
 	if seq != first+1 {

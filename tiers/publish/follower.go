@@ -6,8 +6,8 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/event"
 )
 
 // Follower reads the lines. It is not for use in parallel.
@@ -160,10 +160,10 @@ func (s *sharedReader) took(lines []byte) {
 type ownReader struct {
 	lines  *Lines
 	next   uint64
-	kinds  []tiers.EventKind
+	kinds  []event.Kind
 	groups []string
-	as     *tiers.Viewer
-	events []tiers.Event
+	as     *event.Viewer
+	events []event.Event
 	pace   pacer
 	buf    []byte // reused
 	ready  []byte // the part of buf that is not taken yet
@@ -171,7 +171,7 @@ type ownReader struct {
 
 // newOwnReader returns a reader without a filter, from event next on.
 func newOwnReader(l *Lines, next uint64) *ownReader {
-	return &ownReader{lines: l, next: next, events: make([]tiers.Event, readSize)}
+	return &ownReader{lines: l, next: next, events: make([]event.Event, readSize)}
 }
 
 func (o *ownReader) text(ctx context.Context) ([]byte, error) {
@@ -206,7 +206,7 @@ func (o *ownReader) text(ctx context.Context) ([]byte, error) {
 	return o.ready, nil
 }
 
-func (o *ownReader) wants(ev *tiers.Event) bool {
+func (o *ownReader) wants(ev *event.Event) bool {
 	return shown(ev.Kind) && ev.Shows(o.as) &&
 		(len(o.kinds) == 0 || slices.Contains(o.kinds, ev.Kind)) &&
 		(len(o.groups) == 0 || o.of(ev, ev.Key) || o.of(ev, ev.From))
@@ -214,9 +214,9 @@ func (o *ownReader) wants(ev *tiers.Event) bool {
 
 // of reports whether a name in an event, for a rename the old or the new one, belongs to one of the
 // groups. A directory at the root is a group.
-func (o *ownReader) of(ev *tiers.Event, key block.Key) bool {
+func (o *ownReader) of(ev *event.Event, key block.Key) bool {
 	group := string(key.Group)
-	if group == "" && ev.Kind == tiers.DirRenamed {
+	if group == "" && ev.Kind == event.DirRenamed {
 		group = string(key.Hash)
 	}
 	return key != block.Key{} && slices.Contains(o.groups, group)

@@ -10,25 +10,25 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/event"
 )
 
 // testLog is an event log with a ring of any size.
 type testLog struct {
 	mu     sync.Mutex
 	closed bool
-	ring   []tiers.Event
+	ring   []event.Event
 	size   uint64
 	next   uint64
 	news   chan struct{}
 }
 
 func newTestLog(size int) *testLog {
-	return &testLog{ring: make([]tiers.Event, size), size: uint64(size), next: 1, news: make(chan struct{})}
+	return &testLog{ring: make([]event.Event, size), size: uint64(size), next: 1, news: make(chan struct{})}
 }
 
-func (l *testLog) add(evs ...tiers.Event) {
+func (l *testLog) add(evs ...event.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, ev := range evs {
@@ -53,7 +53,7 @@ func (l *testLog) Next() uint64 {
 	return l.next
 }
 
-func (l *testLog) Read(ctx context.Context, seq uint64, buf []tiers.Event) (n int, missed uint64, err error) {
+func (l *testLog) Read(ctx context.Context, seq uint64, buf []event.Event) (n int, missed uint64, err error) {
 	for {
 		l.mu.Lock()
 		if seq < l.next {
@@ -95,9 +95,9 @@ func ownHost() string {
 	return fmt.Sprintf("127.%d.%d.%d", octet(), octet(), octet())
 }
 
-// event makes an event of one block.
-func event(kind tiers.EventKind, tier, path string) tiers.Event {
-	return tiers.Event{Kind: kind, Tier: tier, Key: key(path), Size: 4096, Time: time.Unix(1795084800, 123456789)}
+// eventOf makes an event of one block.
+func eventOf(kind event.Kind, tier, path string) event.Event {
+	return event.Event{Kind: kind, Tier: tier, Key: key(path), Size: 4096, Time: time.Unix(1795084800, 123456789)}
 }
 
 // testContext ends with the test, or after a time that only a hanging test reaches.

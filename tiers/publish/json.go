@@ -5,8 +5,8 @@ import (
 	"strconv"
 	"unicode/utf8"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/event"
 )
 
 // Each line begins with one of these, and its number.
@@ -17,9 +17,9 @@ const (
 
 // shown reports whether events of this kind have lines. Changes of attributes, and events of
 // directories except a rename, matter only to other nodes.
-func shown(k tiers.EventKind) bool {
+func shown(k event.Kind) bool {
 	switch k {
-	case tiers.BlockStored, tiers.BlockEvicted, tiers.BlockRemoved, tiers.BlockRenamed, tiers.DirRenamed:
+	case event.Stored, event.Evicted, event.Removed, event.Renamed, event.DirRenamed:
 		return true
 	}
 	return false
@@ -27,13 +27,13 @@ func shown(k tiers.EventKind) bool {
 
 // lineBound is at least the length of ev's line: six bytes for each byte of a name, and the other
 // parts.
-func lineBound(ev *tiers.Event) int {
+func lineBound(ev *event.Event) int {
 	names := len(ev.Tier) + len(ev.Reason.String()) + len(ev.Key.Group) + len(ev.Key.Hash) + len(ev.From.Group) + len(ev.From.Hash)
 	return 256 + 6*names
 }
 
 // appendLine appends ev as a line of JSON.
-func appendLine(dst []byte, ev *tiers.Event) []byte {
+func appendLine(dst []byte, ev *event.Event) []byte {
 	dst = append(dst, linePrefix...)
 	dst = strconv.AppendUint(dst, ev.Seq, 10)
 	dst = append(dst, `, "time": `...)
@@ -69,7 +69,7 @@ func appendLine(dst []byte, ev *tiers.Event) []byte {
 		dst = appendEscaped(dst, string(ev.From.Hash))
 		dst = append(dst, '"')
 	}
-	if ev.Kind == tiers.DirRenamed {
+	if ev.Kind == event.DirRenamed {
 		dst = append(dst, `, "directory": true`...)
 	}
 	return append(dst, "}\n"...)

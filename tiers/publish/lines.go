@@ -6,8 +6,8 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/event"
 )
 
 // Sizes of the text that followers have in common.
@@ -56,15 +56,15 @@ type Filter struct {
 	Since  uint64        // from this number on; 0: from now on; a future number: a gap first
 	Groups []string      // only these; empty: all
 	Events []string      // only these, and gaps; empty: all
-	As     *tiers.Viewer // only events that this user may see, and gaps; nil: all
+	As     *event.Viewer // only events that this user may see, and gaps; nil: all
 }
 
 // kinds returns the kinds that pass f; nil: all.
-func (f *Filter) kinds() ([]tiers.EventKind, error) {
-	var list []tiers.EventKind
+func (f *Filter) kinds() ([]event.Kind, error) {
+	var list []event.Kind
 	for i, name := range f.Events {
 		n := len(list)
-		for k := tiers.BlockStored; k <= tiers.DirRenamed; k++ {
+		for k := event.Stored; k <= event.DirRenamed; k++ {
 			if shown(k) && k.String() == name {
 				list = append(list, k)
 			}
@@ -194,7 +194,7 @@ func (l *Lines) growLocked(size int) *chunk {
 // encode reads the log from seq on and appends its lines to the common text.
 func (l *Lines) encode(ctx context.Context, gen, seq uint64) {
 	defer l.wg.Done()
-	events := make([]tiers.Event, readSize)
+	events := make([]event.Event, readSize)
 	var p pacer
 	for {
 		p.wait(ctx)
@@ -208,7 +208,7 @@ func (l *Lines) encode(ctx context.Context, gen, seq uint64) {
 }
 
 // add appends the lines of events, and wakes the readers. It returns false if the encoder must end.
-func (l *Lines) add(gen, seq uint64, events []tiers.Event, missed uint64, err error) bool {
+func (l *Lines) add(gen, seq uint64, events []event.Event, missed uint64, err error) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mu.gen != gen || l.mu.stop == nil {

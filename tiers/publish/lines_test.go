@@ -17,32 +17,32 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/event"
 	"github.com/kvfs/kvfs/tiers/fate"
 )
 
 // TestLineFormat shows that lines are as documented, to the byte (A39).
 func TestLineFormat(t *testing.T) {
-	renamed := event(tiers.BlockRenamed, "", "g0/new")
+	renamed := eventOf(event.Renamed, "", "g0/new")
 	renamed.From = key("g0/old")
-	evicted := event(tiers.BlockEvicted, "memory", "g0/77aa")
+	evicted := eventOf(event.Evicted, "memory", "g0/77aa")
 	evicted.Reason, evicted.Time = fate.ReasonCapacity, time.Unix(1795084801, 1000)
-	moved := event(tiers.DirRenamed, "", "g1/new")
+	moved := eventOf(event.DirRenamed, "", "g1/new")
 	moved.From, moved.Size = key("g0"), 0
 	cases := []struct {
-		ev   tiers.Event
+		ev   event.Event
 		want string
 	}{
 		{moved,
 			`{"seq": 7, "time": 1795084800.123456, "event": "renamed", "group": "g1", "hash": "new", "size": 0, "from": "g0", "directory": true}`},
-		{event(tiers.BlockStored, "memory", "g0/9f08"),
+		{eventOf(event.Stored, "memory", "g0/9f08"),
 			`{"seq": 7, "time": 1795084800.123456, "event": "stored", "tier": "memory", "group": "g0", "hash": "9f08", "size": 4096}`},
 		{evicted,
 			`{"seq": 7, "time": 1795084801.000001, "event": "evicted", "tier": "memory", "group": "g0", "hash": "77aa", "size": 4096, "reason": "capacity"}`},
 		{renamed,
 			`{"seq": 7, "time": 1795084800.123456, "event": "renamed", "group": "g0", "hash": "new", "size": 4096, "from": "g0/old"}`},
-		{event(tiers.BlockStored, "disk", "root<&>"),
+		{eventOf(event.Stored, "disk", "root<&>"),
 			`{"seq": 7, "time": 1795084800.123456, "event": "stored", "tier": "disk", "group": "", "hash": "root<&>", "size": 4096}`},
 	}
 	for _, c := range cases {
@@ -71,7 +71,7 @@ func TestLineNames(t *testing.T) {
 		names = append(names, string(b))
 	}
 	for _, name := range names {
-		ev := tiers.Event{Seq: 3, Kind: tiers.BlockRenamed, Key: block.Key{Group: "g", Hash: block.Hash(name)},
+		ev := event.Event{Seq: 3, Kind: event.Renamed, Key: block.Key{Group: "g", Hash: block.Hash(name)},
 			From: block.Key{Group: block.GroupID(name), Hash: "x"}}
 		line := appendLine(nil, &ev)
 		if len(line) > lineBound(&ev) {
@@ -152,7 +152,7 @@ func TestFollow(t *testing.T) {
 	log := newTestLog(1000)
 	l := NewLines(log)
 	defer l.Close()
-	log.add(event(tiers.BlockStored, "memory", "g0/early"))
+	log.add(eventOf(event.Stored, "memory", "g0/early"))
 	cases := []struct {
 		filter Filter
 		want   []uint64
@@ -168,12 +168,12 @@ func TestFollow(t *testing.T) {
 		followers[i] = follow(t, l, c.filter)
 	}
 	log.add(
-		event(tiers.BlockStored, "memory", "g0/a"),
-		event(tiers.DirCreated, "", "g0/d"),
-		event(tiers.BlockStored, "disk", "g1/b"),
-		event(tiers.BlockChanged, "", "g0/a"),
-		event(tiers.BlockRemoved, "", "g0/a"),
-		event(tiers.BlockEvicted, "memory", "g1/b"),
+		eventOf(event.Stored, "memory", "g0/a"),
+		eventOf(event.DirCreated, "", "g0/d"),
+		eventOf(event.Stored, "disk", "g1/b"),
+		eventOf(event.Changed, "", "g0/a"),
+		eventOf(event.Removed, "", "g0/a"),
+		eventOf(event.Evicted, "memory", "g1/b"),
 	)
 	for i, c := range cases {
 		var got []uint64
@@ -201,13 +201,13 @@ func TestFollowLeavesGroup(t *testing.T) {
 	l := NewLines(log)
 	defer l.Close()
 	from, to := follow(t, l, Filter{Groups: []string{"g0"}}), follow(t, l, Filter{Groups: []string{"g1"}})
-	other := event(tiers.BlockRenamed, "", "g2/b")
+	other := eventOf(event.Renamed, "", "g2/b")
 	other.From = key("g3/b")
-	left := event(tiers.BlockRenamed, "", "g1/a")
+	left := eventOf(event.Renamed, "", "g1/a")
 	left.From = key("g0/a")
-	dir := event(tiers.DirRenamed, "", "g1/d")
+	dir := eventOf(event.DirRenamed, "", "g1/d")
 	dir.From = key("g0/d")
-	group := event(tiers.DirRenamed, "", "g1")
+	group := eventOf(event.DirRenamed, "", "g1")
 	group.From = key("g0")
 	log.add(other, left, dir, group)
 	for i, f := range []*Follower{from, to} {
@@ -225,11 +225,11 @@ func TestFollowAhead(t *testing.T) {
 	log := newTestLog(100)
 	l := NewLines(log)
 	defer l.Close()
-	log.add(event(tiers.BlockStored, "memory", "g0/a"))
+	log.add(eventOf(event.Stored, "memory", "g0/a"))
 	for _, filter := range []Filter{{Since: 1000}, {Since: 1000, Groups: []string{"g0"}}, {Since: 1000, Events: []string{"stored"}}} {
 		present := log.Next()
 		f := follow(t, l, filter)
-		log.add(event(tiers.BlockStored, "memory", "g0/b"))
+		log.add(eventOf(event.Stored, "memory", "g0/b"))
 		got := readLines(t, f, 2, 4096)
 		if want := (line{Seq: present, Event: "gap"}); got[0] != want || got[1].Seq != present || got[1].Hash != "b" {
 			t.Errorf("%+v: got %+v", filter, got)
@@ -239,7 +239,7 @@ func TestFollowAhead(t *testing.T) {
 		t.Errorf("the last one: got %+v", got)
 	}
 	f := follow(t, l, Filter{Since: log.Next()})
-	log.add(event(tiers.BlockStored, "memory", "g0/c"))
+	log.add(eventOf(event.Stored, "memory", "g0/c"))
 	if got := readLines(t, f, 1, 4096)[0]; got.Event != "stored" || got.Hash != "c" {
 		t.Errorf("the next one: got %+v", got)
 	}
@@ -254,14 +254,14 @@ func TestFollowSmallBuffer(t *testing.T) {
 		f := follow(t, l, filter)
 		first := log.Next()
 		for i := range 50 {
-			log.add(event(tiers.BlockStored, "memory", fmt.Sprintf("g0/%0*d", 1+i*4, i)))
+			log.add(eventOf(event.Stored, "memory", fmt.Sprintf("g0/%0*d", 1+i*4, i)))
 		}
 		for i, got := range readLines(t, f, 50, 150) {
 			if got.Seq != first+uint64(i) {
 				t.Fatalf("line %d has number %d", i, got.Seq)
 			}
 		}
-		log.add(event(tiers.BlockStored, "memory", "g0/x"), event(tiers.BlockStored, "memory", "g0/y"))
+		log.add(eventOf(event.Stored, "memory", "g0/x"), eventOf(event.Stored, "memory", "g0/y"))
 		buf := make([]byte, 200)
 		n, err := f.Read(testContext(t), buf)
 		if err != nil || bytes.Count(buf[:n], []byte("\n")) != 1 || buf[n-1] != '\n' {
@@ -286,7 +286,7 @@ func TestFollowGaps(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			for range rounds * 1000 {
-				log.add(event(tiers.BlockStored, "memory", "g0/"+long))
+				log.add(eventOf(event.Stored, "memory", "g0/"+long))
 				if rng.IntN(500) == 0 {
 					runtime.Gosched()
 				}
@@ -341,9 +341,9 @@ func TestFollowBehind(t *testing.T) {
 			l := NewLines(log)
 			defer l.Close()
 			begun, fresh, quick := follow(t, l, Filter{}), follow(t, l, Filter{}), follow(t, l, Filter{})
-			list := make([]tiers.Event, total)
+			list := make([]event.Event, total)
 			for i := range list {
-				list[i] = event(tiers.BlockStored, "memory", strings.Repeat("g", 250)+"/"+strings.Repeat("x", 250))
+				list[i] = eventOf(event.Stored, "memory", strings.Repeat("g", 250)+"/"+strings.Repeat("x", 250))
 			}
 			log.add(list[0])
 			wantRest(t, begun, 1, 1, 1)
@@ -403,7 +403,7 @@ func TestLinesEnds(t *testing.T) {
 	}
 	for range 3 {
 		f, g := follow(t, l, Filter{}), follow(t, l, Filter{})
-		log.add(event(tiers.BlockStored, "memory", "g0/a"))
+		log.add(eventOf(event.Stored, "memory", "g0/a"))
 		want := log.Next() - 1
 		if got := readLines(t, f, 1, 4096); got[0].Seq != want {
 			t.Fatalf("got %d, want %d", got[0].Seq, want)
@@ -461,7 +461,7 @@ func TestFollowConcurrently(t *testing.T) {
 			case <-stop:
 				return
 			default:
-				log.add(event(tiers.BlockStored, "memory", "g0/9f08"))
+				log.add(eventOf(event.Stored, "memory", "g0/9f08"))
 				runtime.Gosched()
 			}
 		}
@@ -518,9 +518,9 @@ func BenchmarkLines3Followers(b *testing.B) {
 			}
 		})
 	}
-	list := make([]tiers.Event, readSize)
+	list := make([]event.Event, readSize)
 	for i := range list {
-		list[i] = event(tiers.BlockStored, "memory", fmt.Sprintf("g0/%064x", i))
+		list[i] = eventOf(event.Stored, "memory", fmt.Sprintf("g0/%064x", i))
 	}
 	b.ReportAllocs()
 	b.ResetTimer()
@@ -544,7 +544,7 @@ func BenchmarkLines3Followers(b *testing.B) {
 
 // BenchmarkLine measures the encoding of one line.
 func BenchmarkLine(b *testing.B) {
-	ev := event(tiers.BlockStored, "memory", fmt.Sprintf("g0/%064x", 1))
+	ev := eventOf(event.Stored, "memory", fmt.Sprintf("g0/%064x", 1))
 	buf := make([]byte, 0, 4096)
 	b.ReportAllocs()
 	for b.Loop() {

@@ -4,13 +4,13 @@ import (
 	"context"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/event"
 )
 
 // Log is the part of *tiers.EventLog that this package needs.
 type Log interface {
 	Next() uint64
-	Read(ctx context.Context, seq uint64, buf []tiers.Event) (n int, missed uint64, err error)
+	Read(ctx context.Context, seq uint64, buf []event.Event) (n int, missed uint64, err error)
 }
 
 // pause is the least time between two reads of the log, unless the first one filled its buffer.

@@ -9,8 +9,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/event"
 )
 
 const (
@@ -40,7 +40,7 @@ type Publisher struct {
 	// Of run.
 	batch    *batch
 	next     uint64 // number of the next event
-	events   []tiers.Event
+	events   []event.Event
 	path     []byte    // reused, as is one
 	one      [1]string // a medium
 	snapshot time.Time
@@ -68,7 +68,7 @@ func Open(ctx context.Context, o Options) (*Publisher, error) {
 	}
 	p := &Publisher{
 		opts: o, settings: s, log: o.Logger, history: newHistory(o.Buffer), done: make(chan struct{}),
-		batch: newBatch(s.form, s.arrays, o.BlockSize), events: make([]tiers.Event, readSize),
+		batch: newBatch(s.form, s.arrays, o.BlockSize), events: make([]event.Event, readSize),
 	}
 	if p.log == nil {
 		p.log = zap.NewNop()
@@ -215,20 +215,20 @@ func (p *Publisher) read(ctx, wait context.Context) (int, error) {
 }
 
 // tell adds an event to the message.
-func (p *Publisher) tell(ev *tiers.Event) {
+func (p *Publisher) tell(ev *event.Event) {
 	switch ev.Kind {
-	case tiers.BlockStored:
+	case event.Stored:
 		p.store(ev.Key.Group, ev.Key.Hash, ev.Tier)
-	case tiers.BlockEvicted, tiers.BlockRemoved:
+	case event.Evicted, event.Removed:
 		p.remove(ev.Key, ev.Tier)
-	case tiers.BlockRenamed:
+	case event.Renamed:
 		p.remove(ev.From, "")
 		names := []string{"memory"}
 		if p.opts.Tiers != nil {
 			names = p.opts.Tiers(ev.Key.Path())
 		}
 		p.store(ev.Key.Group, ev.Key.Hash, names...)
-	case tiers.DirRenamed:
+	case event.DirRenamed:
 		p.stale = p.opts.Snapshot != nil
 	}
 }

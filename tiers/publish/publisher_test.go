@@ -18,8 +18,8 @@ import (
 
 	"github.com/go-zeromq/zmq4"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/event"
 )
 
 func open(t testing.TB, o Options) *Publisher {
@@ -133,20 +133,20 @@ func TestPublish(t *testing.T) {
 				return []string{"peer", "disk"}
 			}})
 		r := &receiver{t: t, sub: subscribe(t, p, "kv-"), topic: "kv-events", seq: -1}
-		renamed := event(tiers.BlockRenamed, "", "0/12")
+		renamed := eventOf(event.Renamed, "", "0/12")
 		renamed.From = key("0/tmp.11")
-		moved := event(tiers.BlockRenamed, "", "0/12")
+		moved := eventOf(event.Renamed, "", "0/12")
 		moved.From = key("0/10")
 		evlog.add(
-			event(tiers.BlockStored, "memory", "0/10"),
-			event(tiers.BlockStored, "disk", "0/10"),
-			event(tiers.BlockStored, "peer", "0/10"),
-			event(tiers.BlockStored, "memory", "0/a/b"),
-			event(tiers.DirCreated, "", "0/d"),
-			event(tiers.BlockEvicted, "memory", "0/10"),
-			event(tiers.BlockEvicted, "peer", "0/10"),
-			event(tiers.BlockStored, "memory", "7f.bin"),
-			event(tiers.BlockRemoved, "", "0/10"),
+			eventOf(event.Stored, "memory", "0/10"),
+			eventOf(event.Stored, "disk", "0/10"),
+			eventOf(event.Stored, "peer", "0/10"),
+			eventOf(event.Stored, "memory", "0/a/b"),
+			eventOf(event.DirCreated, "", "0/d"),
+			eventOf(event.Evicted, "memory", "0/10"),
+			eventOf(event.Evicted, "peer", "0/10"),
+			eventOf(event.Stored, "memory", "7f.bin"),
+			eventOf(event.Removed, "", "0/10"),
 			renamed, moved,
 		)
 		want(t, r.next(10), "+CPU 0:16", "+STORAGE 0:16", "-CPU 0:16", "+CPU <nil>:127", "-CPU 0:16", "-STORAGE 0:16", "+STORAGE 0:18",
@@ -155,7 +155,7 @@ func TestPublish(t *testing.T) {
 			t.Errorf("%+v", s) // unmatched: the path of three parts, and the name that is not hexadecimal
 		}
 		// Close publishes the remaining log, to the end of a stream that the client sees.
-		evlog.add(event(tiers.BlockStored, "memory", "0/20"))
+		evlog.add(eventOf(event.Stored, "memory", "0/20"))
 		if err := p.Close(testContext(t)); err != nil {
 			t.Error(err)
 		}
@@ -180,7 +180,7 @@ func TestPublishTopics(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "one subscriber is left", func() bool { return p.Stats().Subscribers == 1 })
-	evlog.add(event(tiers.BlockStored, "memory", "0/1"))
+	evlog.add(eventOf(event.Stored, "memory", "0/1"))
 	want(t, all.next(1), "+CPU 0:1")
 }
 
@@ -199,17 +199,17 @@ func TestPublishSnapshot(t *testing.T) {
 			if err := fn("0/1", 1, []string{"memory", "disk"}); err != nil {
 				return err
 			}
-			evlog.add(event(tiers.BlockEvicted, "memory", "0/1"))
+			evlog.add(eventOf(event.Evicted, "memory", "0/1"))
 			for i := range 3 * snapshotSize {
 				if err := fn(fmt.Sprintf("0/%x", 0x1000+i), 1, []string{"memory"}); err != nil {
 					return err
 				}
 				if i%20 == 0 && i < snapshotSize {
-					evlog.add(event(tiers.BlockStored, "memory", "0/2"))
+					evlog.add(eventOf(event.Stored, "memory", "0/2"))
 				}
 			}
 			for range 40 {
-				evlog.add(event(tiers.DirCreated, "", "0/d"))
+				evlog.add(eventOf(event.DirCreated, "", "0/d"))
 			}
 			return errors.New("the rest is not known")
 		}
@@ -230,9 +230,9 @@ func TestPublishSnapshot(t *testing.T) {
 	want(t, r.next(2), "-CPU 0:1", "+CPU 0:2")
 	want(t, r.next(2), "clear", "+STORAGE 0:5") // again, as there was no subscriber at the start
 
-	burst := make([]tiers.Event, 200)
+	burst := make([]event.Event, 200)
 	for i := range burst {
-		burst[i] = event(tiers.BlockStored, "memory", "0/9")
+		burst[i] = eventOf(event.Stored, "memory", "0/9")
 	}
 	evlog.add(burst...)
 	want(t, r.next(2), "clear", "+STORAGE 0:5")
@@ -294,7 +294,7 @@ func TestPublishRenamedDirectory(t *testing.T) {
 	eventually(t, "the start is told to nobody", func() bool { return p.Stats().Messages == 1 })
 	r := &receiver{t: t, sub: subscribe(t, p, ""), seq: -1}
 	want(t, r.next(2), "clear", "+STORAGE 0:5")
-	evlog.add(event(tiers.DirRenamed, "", "0/d"), event(tiers.BlockStored, "memory", "0/6"))
+	evlog.add(eventOf(event.DirRenamed, "", "0/d"), eventOf(event.Stored, "memory", "0/6"))
 	want(t, r.next(3), "+CPU 0:6", "clear", "+STORAGE 0:5")
 }
 
@@ -351,7 +351,7 @@ func testReplay(t *testing.T, bare bool) {
 	messages := uint64(1) // the message of the start
 	eventually(t, "the start", func() bool { return p.Stats().Messages == messages })
 	for i := range 6 {
-		evlog.add(event(tiers.BlockStored, "memory", fmt.Sprintf("0/%d", i)))
+		evlog.add(eventOf(event.Stored, "memory", fmt.Sprintf("0/%d", i)))
 		messages++
 		eventually(t, "the message", func() bool { return p.Stats().Messages == messages })
 	}
@@ -439,14 +439,14 @@ func TestHistory(t *testing.T) {
 
 // sourceLog gives events as fast as they are read, up to a limit.
 type sourceLog struct {
-	list  []tiers.Event
+	list  []event.Event
 	limit uint64
 	read  atomic.Uint64
 }
 
 func (l *sourceLog) Next() uint64 { return 1 + l.read.Load() }
 
-func (l *sourceLog) Read(ctx context.Context, seq uint64, buf []tiers.Event) (int, uint64, error) {
+func (l *sourceLog) Read(ctx context.Context, seq uint64, buf []event.Event) (int, uint64, error) {
 	if seq > l.limit {
 		<-ctx.Done()
 		return 0, 0, ctx.Err()
@@ -463,7 +463,7 @@ func BenchmarkPublish(b *testing.B) {
 		b.Run(hash, func(b *testing.B) {
 			src := &sourceLog{limit: uint64(b.N)}
 			for i := range readSize {
-				src.list = append(src.list, event(tiers.BlockStored, "memory", fmt.Sprintf("0/%064x", uint64(i)*0x9e3779b97f4a7c15)))
+				src.list = append(src.list, eventOf(event.Stored, "memory", fmt.Sprintf("0/%064x", uint64(i)*0x9e3779b97f4a7c15)))
 			}
 			start := make(chan struct{})
 			p := open(b, Options{Log: src, Hash: hash, Snapshot: func(context.Context, func(string, int64, []string) error) error {

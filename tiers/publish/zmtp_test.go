@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/event"
 )
 
 // dial connects to an endpoint without a handshake.
@@ -95,7 +95,7 @@ func TestGarbage(t *testing.T) {
 			conn.Close()
 		}
 	}
-	evlog.add(event(tiers.BlockStored, "memory", "0/1"))
+	evlog.add(eventOf(event.Stored, "memory", "0/1"))
 	want(t, r.next(1), "+CPU 0:1")
 }
 
@@ -107,7 +107,7 @@ func TestMuteClients(t *testing.T) {
 		dial(t, p.Stats().Endpoint)
 	}
 	r := &receiver{t: t, sub: subscribe(t, p, ""), seq: -1}
-	evlog.add(event(tiers.BlockStored, "memory", "0/1"))
+	evlog.add(eventOf(event.Stored, "memory", "0/1"))
 	want(t, r.next(1), "+CPU 0:1")
 	if err := p.Close(testContext(t)); err != nil {
 		t.Error(err)
@@ -127,9 +127,9 @@ func TestSlowSubscriber(t *testing.T) {
 	if err := skipHello(br); err != nil {
 		t.Fatal(err)
 	}
-	list := make([]tiers.Event, readSize)
+	list := make([]event.Event, readSize)
 	for i := range list {
-		list[i] = event(tiers.BlockStored, "memory", "0/"+strings.Repeat("x", 170)+string(rune('a'+i%26))+strings.Repeat("y", i/26))
+		list[i] = eventOf(event.Stored, "memory", "0/"+strings.Repeat("x", 170)+string(rune('a'+i%26))+strings.Repeat("y", i/26))
 	}
 	first := int64(-1)
 	for last := int64(-1); p.Stats().Dropped == 0; {
@@ -201,7 +201,7 @@ func TestSubscribersComeAndGo(t *testing.T) {
 			case <-stop:
 				return
 			default:
-				evlog.add(event(tiers.BlockStored, "memory", "0/1"), event(tiers.BlockRemoved, "", "0/1"))
+				evlog.add(eventOf(event.Stored, "memory", "0/1"), eventOf(event.Removed, "", "0/1"))
 				runtime.Gosched()
 			}
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/kvfs/kvfs/fs/control"
 	"github.com/kvfs/kvfs/fs/query"
 	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/event"
 	"github.com/kvfs/kvfs/tiers/publish"
 )
 
@@ -66,7 +67,7 @@ func (s *surface) files() []control.File {
 	return []control.File{
 		{Name: "query", Open: asking(s.queries.Query), Users: s.users, Groups: s.gids},
 		{Name: "prefetch", Open: asking(s.queries.Prefetch), Users: s.users, Groups: s.gids},
-		{Name: "specs", Open: func(*tiers.Viewer) control.Dialogue { return s.queries.SpecsFile }, Users: s.users, Groups: s.gids},
+		{Name: "specs", Open: func(*event.Viewer) control.Dialogue { return s.queries.SpecsFile }, Users: s.users, Groups: s.gids},
 		{Name: "events", Open: s.followEvents, Stream: true, Users: s.users, Groups: s.gids},
 		{Name: "jobs", Text: s.jobs},
 		{Name: "drain", Open: control.Same(control.StreamJSON(s.drain))},
@@ -83,8 +84,8 @@ func (s *surface) drain(ctx context.Context, _ struct{}, answer io.Writer) error
 }
 
 // asking makes the Open of a control file whose answers depend on the asking user.
-func asking(do func(context.Context, *tiers.Viewer, []byte, io.Writer)) func(*tiers.Viewer) control.Dialogue {
-	return func(as *tiers.Viewer) control.Dialogue {
+func asking(do func(context.Context, *event.Viewer, []byte, io.Writer)) func(*event.Viewer) control.Dialogue {
+	return func(as *event.Viewer) control.Dialogue {
 		return func(ctx context.Context, request []byte, answer io.Writer) { do(ctx, as, request, answer) }
 	}
 }
@@ -140,7 +141,7 @@ type eventsFilter struct {
 const eventsBuffer = 256 << 10
 
 // followEvents begins at the present number, so that no event after the open is left out.
-func (s *surface) followEvents(as *tiers.Viewer) control.Dialogue {
+func (s *surface) followEvents(as *event.Viewer) control.Dialogue {
 	next := s.engine.Events().Next()
 	return control.StreamJSON(func(ctx context.Context, q eventsFilter, answer io.Writer) error {
 		if q.Since == 0 {

@@ -1,4 +1,5 @@
-package tiers
+// Package event has what happened to blocks: the log of the engine, and which user may know of which event.
+package event
 
 import (
 	"context"
@@ -10,23 +11,23 @@ import (
 	"github.com/kvfs/kvfs/tiers/fate"
 )
 
-// EventKind says what happened to a block.
-type EventKind uint8
+// Kind says what happened to a block.
+type Kind uint8
 
 // The kinds of event.
 const (
-	BlockStored  EventKind = iota + 1 // committed in the tier, or copied or promoted into it
-	BlockEvicted                      // dropped from the tier; other tiers may hold it
-	BlockRemoved                      // dropped from all tiers: unlinked, replaced or expired
-	BlockRenamed                      // Key is the new name, From the old one
-	BlockChanged                      // its attributes, not its bytes; this and the next two only with a Remote tier
-	DirCreated                        // or changed its attributes
+	Stored     Kind = iota + 1 // committed in the tier, or copied or promoted into it
+	Evicted                    // dropped from the tier; other tiers may hold it
+	Removed                    // dropped from all tiers: unlinked, replaced or expired
+	Renamed                    // Key is the new name, From the old one
+	Changed                    // its attributes, not its bytes; this and the next two only with a Remote tier
+	DirCreated                 // or changed its attributes
 	DirRemoved
 	DirRenamed // Key is the new name, From the old one; what is below it moved along
 )
 
 // String returns the kind in lower case.
-func (k EventKind) String() string {
+func (k Kind) String() string {
 	return [...]string{"invalid", "stored", "evicted", "removed", "renamed", "changed", "created", "removed", "renamed"}[k]
 }
 
@@ -34,24 +35,24 @@ func (k EventKind) String() string {
 type Event struct {
 	Seq    uint64
 	Time   time.Time
-	Kind   EventKind
+	Kind   Kind
 	Tier   string      // "memory" and so on; empty where all tiers are meant
 	Key    block.Key   // of a directory: its path, as of a file
-	From   block.Key   // BlockRenamed and DirRenamed only
+	From   block.Key   // Renamed and DirRenamed only
 	Size   int64       // bytes
 	Reason fate.Reason // why it went, or came
 
-	guard []driver.DirAttrs // see guardLocked
+	Guard []driver.DirAttrs // of the block and the directories above it, those that not all users may read
 }
 
-// eventRing is how many events the log keeps: at 10,000 commits a second a
+// Ring is how many events the log keeps: at 10,000 commits a second a
 // subscriber may fall 1.6 s behind before it sees a gap, for about 3 MB.
-const eventRing = 1 << 14
+const Ring = 1 << 14
 
-// EventLog keeps the latest events in a ring. Any number of subscribers read it
+// Log keeps the latest events in a ring. Any number of subscribers read it
 // at their own pace; one that falls behind by more than the ring gets a gap, and
 // never slows the writer. Methods may be called in parallel.
-type EventLog struct {
+type Log struct {
 	mu struct {
 		sync.Mutex
 		closed bool
@@ -61,36 +62,34 @@ type EventLog struct {
 	}
 }
 
-func newEventLog() *EventLog {
-	l := &EventLog{}
+// New makes an empty log. Its first event has the number 1.
+func New() *Log {
+	l := &Log{}
 	l.mu.next = 1
 	return l
 }
 
-// Add appends an event that does not come from the engine, such as one of a benchmark. Its
-// number is given by the log.
-func (l *EventLog) Add(ev Event) { l.add(ev) }
-
-// add appends an event and numbers it. It never blocks, so that the engine adds
+// Add appends an event and numbers it. It never blocks, so that the engine adds
 // events under its lock, in the order of what they tell.
-func (l *EventLog) add(ev Event) {
+func (l *Log) Add(ev Event) {
 	l.mu.Lock()
 	if l.mu.closed {
 		l.mu.Unlock()
 		return
 	}
 	ev.Seq = l.mu.next
-	if len(l.mu.ring) < eventRing {
+	if len(l.mu.ring) < Ring {
 		l.mu.ring = append(l.mu.ring, ev)
 	} else {
-		l.mu.ring[(ev.Seq-1)%eventRing] = ev
+		l.mu.ring[(ev.Seq-1)%Ring] = ev
 	}
 	l.mu.next++
 	l.wakeLocked()
 	l.mu.Unlock()
 }
 
-func (l *EventLog) close() {
+// Close ends the log: Read fails once it has been read to its end.
+func (l *Log) Close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.mu.closed {
@@ -100,7 +99,7 @@ func (l *EventLog) close() {
 }
 
 // wakeLocked wakes who waits for an event.
-func (l *EventLog) wakeLocked() {
+func (l *Log) wakeLocked() {
 	if l.mu.news != nil {
 		close(l.mu.news)
 		l.mu.news = nil
@@ -108,7 +107,7 @@ func (l *EventLog) wakeLocked() {
 }
 
 // Next returns the sequence number that the next event will get.
-func (l *EventLog) Next() uint64 {
+func (l *Log) Next() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.mu.next
@@ -118,7 +117,7 @@ func (l *EventLog) Next() uint64 {
 // waits until there is at least one. If seq is no longer in the ring, it starts at the
 // oldest event there and reports in missed how many were lost. It fails with
 // ctx's error, or block.ErrClosed once the log is closed and read to its end.
-func (l *EventLog) Read(ctx context.Context, seq uint64, buf []Event) (n int, missed uint64, err error) {
+func (l *Log) Read(ctx context.Context, seq uint64, buf []Event) (n int, missed uint64, err error) {
 	if len(buf) == 0 {
 		return 0, 0, nil
 	}
@@ -130,7 +129,7 @@ func (l *EventLog) Read(ctx context.Context, seq uint64, buf []Event) (n int, mi
 				missed, seq = oldest-seq, oldest
 			}
 			for ; n < len(buf) && seq < next; n, seq = n+1, seq+1 {
-				buf[n] = l.mu.ring[(seq-1)%eventRing]
+				buf[n] = l.mu.ring[(seq-1)%Ring]
 			}
 			l.mu.Unlock()
 			return n, missed, nil
