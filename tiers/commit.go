@@ -42,25 +42,11 @@ type Closer interface {
 // and this is not a block of its size; and, after an fsync, as Fsync does.
 func (e *drafts) Flush(ctx context.Context, h *Handle, by Caller, closer Closer) error {
 	f := h.File
-	f.catchUp()
-	e.mu.Lock()
-	en := e.mu.ix.At(f.id)
-	asks := f.waits || en.Flags&flagUncommitted != 0 || f.synced > 0 // else it makes no difference
-	temp := e.kindLocked(en) == draft.Temp                           // others may empty it when it is closed
-	e.mu.Unlock()
-	killed := (asks || e.sharedName(f)) && closer.Killed()
-	goesOn := temp && closer.StillOpen(f.id)
-	e.mu.Lock()
-	h.killed = killed
-	h.closedByLocked(by.process(), goesOn)
-	c := e.closeLocked(h)
-	f.left = f.left || killed && f.waits && c.Kind == draft.Temp && c.Last
-	c.Owner, c.Last, c.Killed = by.process() == f.owner, c.Last && h.closed, killed
-	err := f.poisoned
-	e.mu.Unlock()
+	c, err := e.flushed(h, by, closer)
 	if err != nil {
-		return errors.Join(block.ErrPoisoned, err)
+		return err
 	}
+	killed := c.Killed
 	switch outcome := draft.End(c); {
 	case outcome == draft.Take:
 		return e.takeTemp(f)
@@ -84,6 +70,32 @@ func (e *drafts) Flush(ctx context.Context, h *Handle, by Caller, closer Closer)
 		return err
 	}
 	return e.copies.afterCommit(ctx, by.Waits, f.id, sync)
+}
+
+// flushed notes the close of a descriptor of h and says what it is for the rules of package draft. It asks closer,
+// without the lock. It fails with ErrPoisoned if a write of the file has failed.
+func (e *drafts) flushed(h *Handle, by Caller, closer Closer) (draft.Close, error) {
+	f := h.File
+	f.catchUp()
+	e.mu.Lock()
+	en := e.mu.ix.At(f.id)
+	asks := f.waits || en.Flags&flagUncommitted != 0 || f.synced > 0 // else it makes no difference
+	temp := e.kindLocked(en) == draft.Temp                           // others may empty it when it is closed
+	e.mu.Unlock()
+	killed := (asks || e.sharedName(f)) && closer.Killed()
+	goesOn := temp && closer.StillOpen(f.id)
+	e.mu.Lock()
+	h.killed = killed
+	h.closedByLocked(by.process(), goesOn)
+	c := e.closeLocked(h)
+	f.left = f.left || killed && f.waits && c.Kind == draft.Temp && c.Last
+	c.Owner, c.Last, c.Killed = by.process() == f.owner, c.Last && h.closed, killed
+	err := f.poisoned
+	e.mu.Unlock()
+	if err != nil {
+		err = errors.Join(block.ErrPoisoned, err)
+	}
+	return c, err
 }
 
 // closeLocked tells package draft of the end of h.

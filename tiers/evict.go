@@ -131,55 +131,75 @@ func (e *core) classifyLocked(id index.ID, en *index.Entry) {
 // time at which a lease that stood in the way ends, 0 if none did; force evicts
 // within leases too.
 func (e *space) evictLocked(pol policy.Policy, need int64, reason fate.Reason, force bool, g *gone) (freed, until int64) {
-	now := e.now()
-	idle := int64(0)
+	h := hunt{space: e, now: e.now(), need: need, force: force}
 	if reason == fate.ReasonWatermark {
-		idle = int64(watermarkIdle)
+		h.idle = int64(watermarkIdle)
 	}
-	var victims []index.ID
-	dirty := 0
-	pol.Victims(func(n uint32) policy.Verdict {
-		if freed >= need {
-			return policy.Stop
-		}
-		id := index.ID(n)
-		en := e.mu.ix.At(id)
-		if en.Opens > 0 || e.mu.files[id] != nil {
-			return policy.Skip
-		}
-		if idle > 0 && now-max(en.Atime, en.Ctime) < idle {
-			return policy.Stop // to pass over it would count as a use, and those behind it are as young
-		}
-		own := e.ownTiers(en)
-		if e.lazy != 0 && own|en.Storing == 0 && !force {
-			if v, ok := e.leaveLocked(id, en, need-freed); ok {
-				return v
-			}
-		}
-		if en.Storing != 0 || own == 0 && len(e.tiers) > 0 && !force && (dirty > maxDirty || e.copies.cleanLocked(id, en, false)) {
-			if dirty++; dirty > maxSearch && !force {
-				return policy.Stop
-			}
-			return policy.Skip
-		}
-		if en.Lease > now && !force && en.Tiers == 0 { // else another tier keeps the promise, or another node
-			if until == 0 || en.Lease < until {
-				until = en.Lease
-			}
-			return policy.Skip
-		}
-		en.Flags &^= flagPolicy
-		freed += max(chargeOf(en.Size), 1) // an empty file frees a file
-		victims = append(victims, id)
-		return policy.Evict
-	})
-	for _, id := range victims {
+	pol.Victims(h.judgeLocked)
+	for _, id := range h.victims {
 		en := e.mu.ix.At(id)
 		e.mu.counters.Evicted++
 		e.mu.counters.EvictedBytes += uint64(en.Size)
 		e.evictOneLocked(id, en, reason, g)
 	}
-	return freed, until
+	return h.freed, h.until
+}
+
+// hunt is one search for blocks to evict.
+type hunt struct {
+	*space
+	now, idle   int64 // idle: what was used within that time stays; 0: no bound
+	need, freed int64 // bytes
+	force       bool
+	until       int64 // a lease that was met ends then, the first of them; 0: none
+	dirty       int   // blocks met that have no copy yet
+	victims     []index.ID
+}
+
+// judgeLocked says what becomes of the next block in the order of a policy.
+func (h *hunt) judgeLocked(n uint32) policy.Verdict {
+	if h.freed >= h.need {
+		return policy.Stop
+	}
+	id := index.ID(n)
+	en := h.mu.ix.At(id)
+	if en.Opens > 0 || h.mu.files[id] != nil {
+		return policy.Skip
+	}
+	if h.idle > 0 && h.now-max(en.Atime, en.Ctime) < h.idle {
+		return policy.Stop // to pass over it would count as a use, and those behind it are as young
+	}
+	if v, stays := h.uncopiedLocked(id, en); stays {
+		return v
+	}
+	if en.Lease > h.now && !h.force && en.Tiers == 0 { // else another tier keeps the promise, or another node
+		if h.until == 0 || en.Lease < h.until {
+			h.until = en.Lease
+		}
+		return policy.Skip
+	}
+	en.Flags &^= flagPolicy
+	h.freed += max(chargeOf(en.Size), 1) // an empty file frees a file
+	h.victims = append(h.victims, id)
+	return policy.Evict
+}
+
+// uncopiedLocked sees to the copy of a block that has none in a tier of this node, and says what becomes of the block
+// if it stays for that.
+func (h *hunt) uncopiedLocked(id index.ID, en *index.Entry) (v policy.Verdict, stays bool) {
+	own := h.ownTiers(en)
+	if h.lazy != 0 && own|en.Storing == 0 && !h.force {
+		if v, ok := h.leaveLocked(id, en, h.need-h.freed); ok {
+			return v, true
+		}
+	}
+	if en.Storing == 0 && (own != 0 || len(h.tiers) == 0 || h.force || h.dirty <= maxDirty && !h.copies.cleanLocked(id, en, false)) {
+		return 0, false
+	}
+	if h.dirty++; h.dirty > maxSearch && !h.force {
+		return policy.Stop, true
+	}
+	return policy.Skip, true
 }
 
 // Of blocks that still have to be copied down one search for victims sees to the

@@ -87,15 +87,38 @@ func (e *copies) FsyncDir(ctx context.Context, dir index.ID) error {
 // waits for them, and returns how many they were. It forces what the tier would
 // refuse.
 func (e *copies) storeSome(ctx context.Context, s *secondary, ids []index.ID) (n int, err error) {
-	var bytes int64
 	done := make(chan error, recordBatch)
-	queued := map[index.ID]*lane.Store{}
-	waits := 0
 	e.mu.Lock()
 	if e.mu.closed {
 		e.mu.Unlock()
 		return 0, block.ErrClosed
 	}
+	n, waits := e.storeBatchLocked(s, ids, done)
+	e.mu.Unlock()
+	for range waits {
+		if cause := waitStored(ctx, nil, done); cause != nil && (err == nil || errors.Is(err, block.ErrBudget)) {
+			err = cause
+		}
+		if ctx.Err() != nil {
+			return n, ctx.Err()
+		}
+	}
+	if !errors.Is(err, block.ErrBudget) {
+		return n, err
+	}
+	for _, id := range ids[:n] { // some were under way when they became urgent
+		if err := e.storeAgain(ctx, s, id); err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// storeBatchLocked has the first blocks of ids copied, as many as one batch may have. It returns how many those are,
+// and how many results will come to done.
+func (e *copies) storeBatchLocked(s *secondary, ids []index.ID, done chan error) (n, waits int) {
+	var bytes int64
+	queued := map[index.ID]*lane.Store{}
 	for op := range s.QueuedLocked() {
 		queued[op.ID] = op
 	}
@@ -121,24 +144,7 @@ func (e *copies) storeSome(ctx context.Context, s *secondary, ids []index.ID) (n
 		}
 		s.copyLocked(id, en, lane.Store{Force: true}, false, done)
 	}
-	e.mu.Unlock()
-	for range waits {
-		if cause := waitStored(ctx, nil, done); cause != nil && (err == nil || errors.Is(err, block.ErrBudget)) {
-			err = cause
-		}
-		if ctx.Err() != nil {
-			return n, ctx.Err()
-		}
-	}
-	if !errors.Is(err, block.ErrBudget) {
-		return n, err
-	}
-	for _, id := range ids[:n] { // some were under way when they became urgent
-		if err := e.storeAgain(ctx, s, id); err != nil {
-			return n, err
-		}
-	}
-	return n, nil
+	return n, waits
 }
 
 // storeAgain is storeNow, forced, for a block that may be gone.

@@ -429,16 +429,51 @@ func (e *loads) retryPromotion(s *secondary, p *promotion, o *driver.Outcome) {
 	en := e.promotedEntryLocked(p)
 	bad := o.Status == driver.Absent || errors.Is(o.Err, block.ErrCorrupt)
 	later := o.Status == driver.Absent || errors.Is(o.Err, block.ErrPending)
+	if en != nil && s != e.remote && !e.mu.closed && e.sameTierLocked(s, p, o, later) {
+		e.mu.Unlock()
+		return
+	}
+	s.countFailureLocked(o, en != nil)
+	again, stale := false, en == nil
+	if en != nil {
+		again, stale = e.nextTierLocked(s, p, en, o, bad, &g)
+	}
+	e.mu.Unlock()
+	e.finish(&g)
 	switch {
-	case later && en != nil && s != e.remote && !e.mu.closed && (p.asked == 1 || p.asked < maxAsked && p.Key != e.keyLocked(p.id)):
+	case again && (errors.Is(o.Err, block.ErrUnavailable) || errors.Is(o.Err, block.ErrClosed)):
+		e.discard(p.blob, p.File) // its device may still write to it
+		p.blob, p.File = 0, nil
+		e.fillPromotion(p)
+	case again:
+		e.requestLoad(p)
+	case stale:
+		e.failPromotion(p, ErrStale)
+	case o.Err == nil || bad || later:
+		e.failPromotion(p, &block.Error{Op: "promote", Tier: s.opts.Name, Key: p.Key, Err: block.ErrNotFound})
+	default:
+		e.failPromotion(p, o.Err)
+	}
+}
+
+// sameTierLocked asks a tier of this node again for a block that it did not give, if that is worth it: the name may
+// have changed on the way, or there was no room for the file.
+func (e *loads) sameTierLocked(s *secondary, p *promotion, o *driver.Outcome, later bool) bool {
+	switch {
+	case later && (p.asked == 1 || p.asked < maxAsked && p.Key != e.keyLocked(p.id)):
 		s.AgainLocked(&p.Load)
-		e.mu.Unlock()
-		return
-	case en != nil && s != e.remote && errors.Is(o.Err, block.ErrNoSpace) && !e.mu.closed && p.asked < maxAsked: // for its file
-		e.mu.Unlock()
+	case errors.Is(o.Err, block.ErrNoSpace) && p.asked < maxAsked: // for its file
 		e.wg.Go(func() { e.loadAgain(p) }) // ends with the engine's context at the latest
-		return
-	case o.Status == driver.Absent && en == nil: // no wonder
+	default:
+		return false
+	}
+	return true
+}
+
+// countFailureLocked counts a load that brought nothing. wanted: the block still has its name.
+func (s *secondary) countFailureLocked(o *driver.Outcome, wanted bool) {
+	switch {
+	case o.Status == driver.Absent && !wanted: // no wonder
 	case o.Status == driver.Absent:
 		s.StatsLocked().PromoteAbsent++
 	case errors.Is(o.Err, block.ErrCorrupt):
@@ -446,30 +481,6 @@ func (e *loads) retryPromotion(s *secondary, p *promotion, o *driver.Outcome) {
 	default:
 		s.StatsLocked().PromoteFailed++
 	}
-	again, stale := false, en == nil
-	if en != nil {
-		again, stale = e.nextTierLocked(s, p, en, o, bad, &g)
-	}
-	e.mu.Unlock()
-	e.finish(&g)
-	if again && (errors.Is(o.Err, block.ErrUnavailable) || errors.Is(o.Err, block.ErrClosed)) {
-		e.discard(p.blob, p.File) // its device may still write to it
-		p.blob, p.File = 0, nil
-		e.fillPromotion(p)
-		return
-	}
-	if again {
-		e.requestLoad(p)
-		return
-	}
-	err := o.Err
-	switch {
-	case stale:
-		err = ErrStale
-	case err == nil || bad || later:
-		err = &block.Error{Op: "promote", Tier: s.opts.Name, Key: p.Key, Err: block.ErrNotFound}
-	}
-	e.failPromotion(p, err)
 }
 
 // nextTierLocked follows that a tier did not give a block. bad: nor will it. again: there
