@@ -149,12 +149,22 @@ func (e *drafts) release(h *Handle, abandoned bool) {
 	f.born = e.now()
 	if len(f.handles) == 0 {
 		e.endedLocked(f, en, died, &g)
-	} else if c.Killed && c.Mine && c.Place != draft.Seen {
-		f.owner = f.handles[0].by.process()
+	} else {
+		e.goesOnLocked(f, en, &c, &g)
 	}
 	e.opens.closedLocked(f.id, e.mu.ix.At(f.id), &g)
 	e.mu.Unlock()
 	e.finish(&g)
+}
+
+// goesOnLocked follows the end of a handle of f that was not the last.
+func (e *drafts) goesOnLocked(f *File, en *index.Entry, c *draft.Close, g *gone) {
+	switch {
+	case f.poisoned != nil && draft.End(*c) == draft.Drop: // others have it mapped, at most
+		e.dropFailedLocked(f, en, g)
+	case c.Killed && c.Mine && c.Place != draft.Seen:
+		f.owner = f.handles[0].by.process()
+	}
 }
 
 // end does what package draft says about the end of a handle of f, as far as that takes system calls.
@@ -225,15 +235,8 @@ func (e *drafts) endedLocked(f *File, en *index.Entry, died bool, g *gone) {
 		if f.started {
 			g.emptied = append(g.emptied, f)
 		}
-	case f.poisoned != nil && f.waits:
-		e.mu.counters.Poisoned++
-		e.dropVersionLocked(f, g)
-		return
-	case f.poisoned != nil && (en.Flags&flagUncommitted != 0 || errors.Is(f.poisoned, room.ErrBlockSize)):
-		e.mu.counters.Poisoned++
-		k := nameKey{e.mu.ix.Parent(f.id), e.mu.ix.Name(f.id)}
-		e.names.dropNameLocked(f.id, en, event.Removed, fate.Cause{Reason: fate.ReasonWriteFailed}, g)
-		e.seatNextLocked(k, g)
+	case f.poisoned != nil && (f.waits || en.Flags&flagUncommitted != 0 || errors.Is(f.poisoned, room.ErrBlockSize)):
+		e.dropFailedLocked(f, en, g)
 		return
 	case temp && f.waits && !f.asked && !f.left:
 		e.takeTempLocked(f, g)
@@ -250,6 +253,18 @@ func (e *drafts) endedLocked(f *File, en *index.Entry, died bool, g *gone) {
 	e.copies.cascadeLocked(f.id, en)
 	e.classifyLocked(f.id, en)
 	e.mu.room.Signal() // it can be evicted now
+}
+
+// dropFailedLocked makes an unlinked file of f, of which a write has failed, or whose writer was killed.
+func (e *drafts) dropFailedLocked(f *File, en *index.Entry, g *gone) {
+	e.mu.counters.Poisoned++
+	if f.waits {
+		e.dropVersionLocked(f, g)
+		return
+	}
+	k := nameKey{e.mu.ix.Parent(f.id), e.mu.ix.Name(f.id)}
+	e.names.dropNameLocked(f.id, en, event.Removed, fate.Cause{Reason: fate.ReasonWriteFailed}, g)
+	e.seatNextLocked(k, g)
 }
 
 // commit brings the entry of f in line with its bytes, if they changed: a version becomes the block of

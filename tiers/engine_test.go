@@ -381,6 +381,20 @@ func TestVersions(t *testing.T) {
 			write b 1p y 1p
 			close b -> ok; stored g/a 2p
 			cat 30 g/a -> x*1p y*1p`},
+		{name: "who has joined and closed, but still maps it, does not go on when the owner is killed", text: `
+			create 10 a g/a
+			write a 1p x
+			create 20 b g/a
+			flush b
+			flush a killed
+			release a
+			stat 20 g/a -> ErrNotFound
+			read b -> x*1p
+			create 20 c g/a
+			write c 2p y
+			close c -> ok; stored g/a 2p
+			release b
+			cat 30 g/a -> y*2p`},
 		{name: "own version is listed", text: `
 			create 10 a g/a
 			create 20 b g/a trunc
