@@ -20,14 +20,14 @@ import (
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
-// attrs is the room of attributes: setting them, their records in the tiers, and telling kernels that they changed.
+// attrs is the room of attributes. It sets them, keeps their records in the tiers, and tells kernels of changes.
 type attrs struct {
 	*core
 
 	records [64]sync.Mutex // by id: orders writers of one record; taken before core.mu
 }
 
-// Truncate sets the size of the bytes of h, reserving room if they grow. It
+// Truncate sets the size of the bytes of h. It reserves room if they grow, and
 // fails with ErrNoSpace, ErrQuota or ErrTooLarge.
 func (h *Handle) Truncate(ctx context.Context, size int64) error {
 	err := h.truncate(ctx, size)
@@ -48,15 +48,15 @@ func (h *Handle) truncate(ctx context.Context, size int64) error {
 	})
 	if err == nil && size == 0 {
 		f.emptied()
-		if size, _, err := f.fstat(); err == nil && size > 0 { // somebody has written meanwhile
+		if size, _, err := f.fstat(); err == nil && size > 0 { // a process has written meanwhile
 			f.begin(h)
 		}
 	}
 	return err
 }
 
-// emptied follows that f has lost its bytes in place: the next one hides it, so that no kernel may answer a
-// look-up by itself any more.
+// emptied is called when f has lost its bytes in place. The next byte hides f, so from now on no kernel may
+// answer a look-up of f by itself.
 func (f *File) emptied() {
 	var g gone
 	f.e.mu.Lock()
@@ -69,7 +69,7 @@ func (f *File) emptied() {
 	f.e.finish(&g)
 }
 
-// Allocate reserves room for length bytes at off, as fallocate(2): the size
+// Allocate reserves room for length bytes at off, as fallocate(2). The size
 // grows to cover them unless keep is set. It fails as Truncate does.
 func (h *Handle) Allocate(ctx context.Context, off, length int64, keep bool) error {
 	f := h.File
@@ -90,7 +90,7 @@ func (h *Handle) Allocate(ctx context.Context, off, length int64, keep bool) err
 	return nil
 }
 
-// PunchHole frees the pages of a range and leaves the size, as fallocate(2) with
+// PunchHole frees the pages of a range and keeps the size, as fallocate(2) with
 // FALLOC_FL_PUNCH_HOLE.
 func (h *Handle) PunchHole(_ context.Context, off, length int64) error {
 	return h.WithFile(func(file *os.File) error {
@@ -106,7 +106,7 @@ func (e *attrs) TruncateName(ctx context.Context, id index.ID, by Caller, size i
 	if err != nil {
 		return err
 	}
-	err = h.truncate(ctx, size) // the commit tells of it
+	err = h.truncate(ctx, size) // the commit tells the kernels
 	e.drafts.Release(h)
 	return err
 }
@@ -118,9 +118,9 @@ type Change struct {
 	Atime, Mtime *int64 // nanoseconds since the epoch
 }
 
-// SetAttr changes attributes. Setting the time of last access marks the block as
-// recently used. Of what only others have, the rest makes this node a holder, because they
-// do not learn of it: it waits for a promotion, and fails as that does, or with ErrNoSpace.
+// SetAttr changes attributes. Setting the time of last access marks the block as recently used.
+// Other nodes do not learn of the other changes. So SetAttr first promotes a block that only others
+// have, and waits for that. It fails as the promotion does, or with ErrNoSpace.
 func (e *attrs) SetAttr(id index.ID, c Change) (Attr, error) {
 	record := c.Mode != nil || c.UID != nil || c.GID != nil || c.Mtime != nil
 	if record {
@@ -182,8 +182,8 @@ func (e *attrs) SetAttr(id index.ID, c Change) (Attr, error) {
 	return e.names.Attr(id), err
 }
 
-// makeOwn has what only others have become this node's own, too, and kept in memory until
-// done is called. It waits for a promotion at most, that is up to PromoteTimeout.
+// makeOwn gets a block or directory that only others have for this node, too. The block stays in
+// memory until done is called. It waits for one promotion at most, that is up to PromoteTimeout.
 func (e *attrs) makeOwn(op string, id index.ID) (done func(), err error) {
 	done = func() {}
 	for tries := 0; e.remote != nil; tries++ {
@@ -201,15 +201,15 @@ func (e *attrs) makeOwn(op string, id index.ID) (done func(), err error) {
 		switch err := e.loads.promote(e.ctx, nil, id, false); {
 		case err == nil:
 			return func() { e.opens.CloseRead(id) }, nil
-		case !errors.Is(err, ErrStale) || tries == renameTries: // else it is here, or gone, which shows
+		case !errors.Is(err, ErrStale) || tries == renameTries: // else it is here or gone: the next try shows it
 			return done, bringError(op, err)
 		}
 	}
 	return done, nil
 }
 
-// setHollowMtime sets the time of a block that has left memory. False: it is gone, or
-// back.
+// setHollowMtime sets the time of a block that has left memory. It returns false if the
+// block is gone, or back in memory.
 func (e *attrs) setHollowMtime(id index.ID, ns int64) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -221,7 +221,7 @@ func (e *attrs) setHollowMtime(id index.ID, ns int64) bool {
 	return true
 }
 
-// setMtime sets the time on the primary file too, because Adopt compares.
+// setMtime sets the time in the entry and on the primary file, because Adopt compares the two.
 func (e *attrs) setMtime(id index.ID, f *File, blob driver.BlobID, ns int64) error {
 	set := func(file *os.File) error {
 		ts := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, unix.NsecToTimespec(ns)}
@@ -229,11 +229,11 @@ func (e *attrs) setMtime(id index.ID, f *File, blob driver.BlobID, ns int64) err
 	}
 	err := os.ErrClosed
 	if f != nil {
-		f.commits.Lock() // a commit that has looked at the time already is not to bring it back
+		f.commits.Lock() // or a commit that has read the old time already would restore it
 		defer f.commits.Unlock()
 		err = f.withFile(set)
 	}
-	if errors.Is(err, os.ErrClosed) { // nobody writes it, or no more
+	if errors.Is(err, os.ErrClosed) { // no handle is open, or none any more
 		file, openErr := e.primary.Open(blob)
 		if errors.Is(openErr, block.ErrNotFound) && e.setHollowMtime(id, ns) {
 			return nil
@@ -248,16 +248,16 @@ func (e *attrs) setMtime(id index.ID, f *File, blob driver.BlobID, ns int64) err
 		return err
 	}
 	e.mu.Lock()
-	if f := e.mu.files[id]; f == nil || len(f.handles) == 0 { // else the close sees that the bytes have changed
+	if f := e.mu.files[id]; f == nil || len(f.handles) == 0 { // else the close of a handle sees the change
 		e.mu.ix.At(id).Mtime = ns
 	}
 	e.mu.Unlock()
 	return nil
 }
 
-// SetPinned pins a file so that it is never evicted, or ends that. What only others have
-// is fetched first, as by SetAttr. It fails with ErrNotFound for what is not committed,
-// ErrIsDir for a directory.
+// SetPinned pins a file, so that it is never evicted, or unpins it. It fetches a block that
+// only others have first, as SetAttr does. It fails with ErrNotFound for a file that is not
+// committed, and with ErrIsDir for a directory.
 func (e *attrs) SetPinned(id index.ID, pinned bool) error {
 	return e.change(id, func(en *index.Entry) {
 		en.Flags &^= flagPinned
@@ -275,7 +275,7 @@ func (e *report) Pinned(id index.ID) bool {
 	return en.Flags&flagPinned != 0 || en.Mode&modeType != modeDir && e.mu.room.Group(en.Group).Pinned()
 }
 
-// SetTTL sets the time that a file has still to live; 0 means for ever. It fails
+// SetTTL sets the time that a file has left to live; 0 means for ever. It fails
 // as SetPinned does.
 func (e *attrs) SetTTL(id index.ID, ttl time.Duration) error {
 	var at int64
@@ -290,7 +290,7 @@ func (e *attrs) SetTTL(id index.ID, ttl time.Duration) error {
 	})
 }
 
-// TTL returns the time that a file has still to live, 0 if for ever.
+// TTL returns the time that a file has left to live, 0 if for ever.
 func (e *report) TTL(id index.ID) time.Duration {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -329,7 +329,7 @@ func (e *core) isDir(id index.ID) bool {
 	return e.mu.ix.At(id).Mode&modeType == modeDir
 }
 
-// recordCopies has the tiers keep the present attributes of a file, and tells of them.
+// recordCopies has the tiers keep the present attributes of a file, and logs an event for other nodes.
 func (e *attrs) recordCopies(id index.ID) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -343,8 +343,8 @@ func (e *attrs) recordCopies(id index.ID) {
 	}
 }
 
-// recordCopiesBelow has the tiers keep the present attributes of a directory, with
-// every block below it.
+// recordCopiesBelow has the tiers keep the present attributes of a directory. They
+// keep them with every block below it.
 func (e *attrs) recordCopiesBelow(dir index.ID) {
 	var ids []index.ID
 	e.mu.Lock()
@@ -370,11 +370,11 @@ func (e *attrs) recordCopiesBelow(dir index.ID) {
 	}
 }
 
-// recordBatch bounds for how many blocks one hold of the lock asks for updates.
+// recordBatch bounds the blocks for which one hold of the lock asks for updates.
 const recordBatch = 1024
 
-// Checksum returns the checksum of a committed block, computing it if nobody
-// has yet. It fails with ErrNotFound or ErrPending (the block is being written).
+// Checksum returns the checksum of a committed block. If it is not known yet, Checksum reads the
+// whole block. It fails with ErrNotFound, ErrIsDir or ErrPending (the block is being written).
 func (e *attrs) Checksum(id index.ID) (block.Checksum, error) {
 	e.mu.Lock()
 	en := e.mu.ix.At(id)

@@ -19,27 +19,27 @@ import (
 	"github.com/kvfs/kvfs/tiers/room"
 )
 
-// Closer is what Flush asks about the process that closes a descriptor. No lock
-// is held meanwhile.
+// Closer answers the questions of Flush about the process that closes a
+// descriptor. Flush holds no lock when it asks.
 type Closer interface {
 	// Killed reports whether a signal is ending the process.
 	Killed() bool
-	// StillOpen reports whether the process has another descriptor to write the file by.
+	// StillOpen reports whether the process has another descriptor for writing the file.
 	StillOpen(id index.ID) bool
 }
 
-// Flush follows close(2) on a descriptor of h by a process (package draft, End). Where that commits
-// a block, it is complete and visible to all when Flush returns.
+// Flush is called when a process closes a descriptor of h (package draft, End). If the close commits a
+// block, the block is complete and visible to all when Flush returns.
 //
-// dup'ed descriptors flush more than once: a version of which the process has another descriptor, as far as
-// closer knows, is not committed yet. If a signal is ending the process that owns
-// a version, the version is given up, because nobody knows whether it is whole.
+// Duplicated descriptors flush more than once. If the process has another descriptor for the version, as
+// far as closer knows, the version is not committed yet. If a signal is ending the process that owns the
+// version, the version is given up, because it may not be whole.
 //
-// It waits for the block's copy in a secondary tier where the cascade is
-// synchronous, or where the file was fsynced before.
+// Flush waits for the block's copy in a secondary tier if the cascade is
+// synchronous, or if the file was fsynced before.
 //
-// It fails with ErrPoisoned joined with the error of the write that failed; with ErrInvalid if the group is strict
-// and this is not a block of its size; and, after an fsync, as Fsync does.
+// It fails with ErrPoisoned, joined with the error of the write that failed; with ErrInvalid if the group is strict
+// and the block is not of its size; and, after an fsync, as Fsync does.
 func (e *drafts) Flush(ctx context.Context, h *Handle, by Caller, closer Closer) error {
 	f := h.File
 	c, err := e.flushed(h, by, closer)
@@ -54,7 +54,7 @@ func (e *drafts) Flush(ctx context.Context, h *Handle, by Caller, closer Closer)
 		e.yield(f)
 		return nil
 	case c.Kind != draft.Block, outcome != draft.Commit && outcome != draft.Settle:
-		return nil // Release sees to it
+		return nil // Release does the rest
 	case outcome == draft.Commit:
 		if closer.StillOpen(f.id) {
 			h.goesOn()
@@ -72,15 +72,15 @@ func (e *drafts) Flush(ctx context.Context, h *Handle, by Caller, closer Closer)
 	return e.copies.afterCommit(ctx, by.Waits, f.id, sync)
 }
 
-// flushed notes the close of a descriptor of h and says what it is for the rules of package draft. It asks closer,
-// without the lock. It fails with ErrPoisoned if a write of the file has failed.
+// flushed notes the close of a descriptor of h, and describes it for package draft. It asks closer and holds no lock
+// meanwhile. It fails with ErrPoisoned if a write of the file has failed.
 func (e *drafts) flushed(h *Handle, by Caller, closer Closer) (draft.Close, error) {
 	f := h.File
 	f.catchUp()
 	e.mu.Lock()
 	en := e.mu.ix.At(f.id)
-	asks := f.waits || en.Flags&flagUncommitted != 0 || f.synced > 0 // else it makes no difference
-	temp := e.kindLocked(en) == draft.Temp                           // others may empty it when it is closed
+	asks := f.waits || en.Flags&flagUncommitted != 0 || f.synced > 0 // else the answer makes no difference
+	temp := e.kindLocked(en) == draft.Temp                           // others may empty it once it is closed
 	e.mu.Unlock()
 	killed := (asks || e.sharedName(f)) && closer.Killed()
 	goesOn := temp && closer.StillOpen(f.id)
@@ -108,14 +108,14 @@ func (e *drafts) closeLocked(h *Handle) draft.Close {
 	}
 }
 
-// Release ends h. It commits what no Flush has, because not every client closes
-// on the thread that opened; the kernel calls it when the last descriptor is
-// gone. It waits for no copy, but has that queued which an earlier fsync asked for.
+// Release ends h: the kernel calls it when the last descriptor is gone. It commits what no Flush has
+// committed, because not every client closes on the thread that opened. It waits for no copy, but it
+// queues the copy that an earlier fsync asked for.
 func (e *drafts) Release(h *Handle) { e.release(h, false) }
 
-// Abandon ends h as that of a killed writer, whose process or mount is gone, in place of
-// Release: nobody knows whether what it wrote is whole, so no version is committed by it. A
-// version that others are still writing goes on, and is theirs. What all have seen stays.
+// Abandon replaces Release for a killed writer, whose process or mount is gone. It commits no
+// version, because the bytes may not be whole. A version that other processes are still writing
+// goes on, and is theirs. A file that all processes have seen stays.
 func (e *drafts) Abandon(h *Handle) { e.release(h, true) }
 
 func (e *drafts) release(h *Handle, abandoned bool) {
@@ -127,7 +127,7 @@ func (e *drafts) release(h *Handle, abandoned bool) {
 	c := e.closeLocked(h)
 	c.Killed = abandoned || h.killed
 	owner := f.owner
-	unknown := h.silent && !h.closed && c.Kind == draft.Block && c.Place != draft.Seen // by a rename that others did
+	unknown := h.silent && !h.closed && c.Kind == draft.Block && c.Place != draft.Seen // another process renamed it
 	e.mu.Unlock()
 	if unknown && !e.opts.Alive(h.by.process()) {
 		c.Killed = true
@@ -167,7 +167,7 @@ func (e *drafts) goesOnLocked(f *File, en *index.Entry, c *draft.Close, g *gone)
 	}
 }
 
-// end does what package draft says about the end of a handle of f, as far as that takes system calls.
+// end does the part of draft.End's decision about a handle of f that takes system calls.
 func (e *drafts) end(f *File, c *draft.Close) error {
 	switch draft.End(*c) {
 	case draft.Nothing:
@@ -200,13 +200,13 @@ func (e *drafts) end(f *File, c *draft.Close) error {
 	}
 	_, err := e.commit(f)
 	if errors.Is(err, room.ErrBlockSize) {
-		f.fail(err) // nobody goes on with it
+		f.fail(err) // no process goes on with it
 	}
 	return err
 }
 
-// cutToSynced takes from a file that fsync committed while it was written first what its writer, who was
-// killed, has added since.
+// cutToSynced truncates a file to the bytes that fsync committed while it was first written. Its writer was
+// killed: the bytes added since then may not be whole.
 func (f *File) cutToSynced() error {
 	f.e.mu.Lock()
 	synced := f.synced
@@ -218,7 +218,7 @@ func (f *File) cutToSynced() error {
 	return f.withFile(func(file *os.File) error { return file.Truncate(synced) })
 }
 
-// endedLocked follows the end of the last handle of f. died: its owner ends.
+// endedLocked is called when the last handle of f has ended. died: its owner has died.
 func (e *drafts) endedLocked(f *File, en *index.Entry, died bool, g *gone) {
 	e.space.guessed.give(f.guessed)
 	f.guessed = 0
@@ -229,7 +229,7 @@ func (e *drafts) endedLocked(f *File, en *index.Entry, died bool, g *gone) {
 	}
 	switch {
 	case !named:
-		return // closedLocked frees it when nobody reads it any more
+		return // closedLocked frees it after its last reader
 	case temp && f.poisoned != nil: // its process is going to unlink it
 		en.Size = 0
 		if f.started {
@@ -243,7 +243,7 @@ func (e *drafts) endedLocked(f *File, en *index.Entry, died bool, g *gone) {
 	case temp && died:
 		e.yieldLocked(f, g)
 	}
-	e.space.addUsedLocked(en, chargeOf(en.Size)-f.charge) // what was reserved beyond the size is free again
+	e.space.addUsedLocked(en, chargeOf(en.Size)-f.charge) // room reserved beyond the size is free again
 	f.charge = chargeOf(en.Size)
 	if temp || f.waits {
 		return
@@ -267,16 +267,16 @@ func (e *drafts) dropFailedLocked(f *File, en *index.Entry, g *gone) {
 	e.seatNextLocked(k, g)
 }
 
-// commit brings the entry of f in line with its bytes, if they changed: a version becomes the block of
-// its name, for all to see, and a block that was changed in place a new version for other tiers. sync:
-// somebody has called fsync on them.
+// commit brings the entry of f in line with its bytes, if they changed. A version becomes the block of
+// its name, and all processes see it. A block that was changed in place becomes a new version for other
+// tiers. sync: a process has called fsync on the bytes.
 func (e *drafts) commit(f *File) (sync bool, err error) {
 	f.commits.Lock()
 	defer f.commits.Unlock()
 	size, mtime, err := f.fstat()
 	if err != nil {
 		if errors.Is(err, os.ErrClosed) || errors.Is(err, block.ErrNotFound) {
-			return false, nil // released meanwhile, by which it was committed, or removed before it was opened
+			return false, nil // released meanwhile, and so committed; or removed before it was opened
 		}
 		return false, err
 	}
@@ -292,7 +292,7 @@ func (e *drafts) commit(f *File) (sync bool, err error) {
 		sync, f.sync = f.sync, false
 	}
 	if unchanged || gone {
-		en.Size, en.Mtime = size, mtime // as those see that have it open
+		en.Size, en.Mtime = size, mtime // as processes that have it open see them
 		e.mu.Unlock()
 		return sync && !gone, nil
 	}
@@ -300,7 +300,7 @@ func (e *drafts) commit(f *File) (sync bool, err error) {
 		e.resizedLocked(f, en, size, mtime, &g)
 		e.mu.Unlock()
 		e.finish(&g)
-		return false, nil // its record is there already, and size and time are the file's
+		return false, nil // its record is there already; size and time come from the file
 	}
 	if err := e.mu.room.Group(en.Group).CheckSize(size); err != nil {
 		e.mu.Unlock()
@@ -319,7 +319,7 @@ func (e *drafts) commit(f *File) (sync bool, err error) {
 	return sync, err
 }
 
-// resizedLocked follows that a file which is never committed has got other bytes.
+// resizedLocked brings the entry in line when the bytes of a file that is never committed have changed.
 func (e *drafts) resizedLocked(f *File, en *index.Entry, size, mtime int64, g *gone) {
 	if over := chargeOf(size) - f.charge; over > 0 {
 		e.mu.counters.Overruns++
@@ -332,8 +332,8 @@ func (e *drafts) resizedLocked(f *File, en *index.Entry, size, mtime int64, g *g
 	e.attrs.attrsChangedLocked(f.id, en, g)
 }
 
-// takeNameLocked gives f the name k. What has it now goes, or, if it is a version that is still
-// being written, waits in turn: the last close wins.
+// takeNameLocked gives f the name k. The file that has the name now loses it. If that file is a version
+// that is still being written, it waits for the name in turn: the last close wins.
 func (e *drafts) takeNameLocked(f *File, k nameKey, g *gone) {
 	if f.waits {
 		e.unawaitLocked(f)
@@ -345,17 +345,17 @@ func (e *drafts) takeNameLocked(f *File, k nameKey, g *gone) {
 	e.names.changedLocked(k.parent)
 }
 
-// keepSyncedLocked has what a tier holds under the name of a version that is about
-// to be committed stay there until this one, which somebody has called fsync on, takes
-// its place: after a power cut there is one or the other.
+// keepSyncedLocked is called before a version is committed that a process has called
+// fsync on. The copy that a tier holds under its name stays there until the new version
+// takes its place. So after a power cut there is one or the other.
 func (e *drafts) keepSyncedLocked(en *index.Entry) {
 	if !e.mu.room.Group(en.Group).Pinned() {
 		en.Flags |= flagSynced
 	}
 }
 
-// displaceLocked takes the name k from its holder, for heir. by is who renames heir; nil: it takes the name
-// because it was closed.
+// displaceLocked takes the name k from its holder, and heir will get it. by is the caller that renames heir. by is
+// nil if heir takes the name because it was closed.
 func (e *drafts) displaceLocked(holder, heir index.ID, k nameKey, by *Caller, g *gone) {
 	en := e.mu.ix.At(holder)
 	if s := e.copies.keeper(); s != nil && e.mu.ix.At(heir).Flags&flagSynced != 0 {
@@ -365,7 +365,7 @@ func (e *drafts) displaceLocked(holder, heir index.ID, k nameKey, by *Caller, g 
 	}
 	if hf := e.mu.files[holder]; by == nil && hf != nil && len(hf.handles) > 0 && en.Flags&flagUncommitted != 0 {
 		e.copies.removeCopiesLocked(holder, en)
-		hf.wasEmpty = false // it is not what the name would mean
+		hf.wasEmpty = false // the name no longer means this file
 		e.mu.ix.Unlink(holder)
 		e.awaitLocked(hf, k)
 		return
@@ -436,10 +436,10 @@ func (e *core) tierEventLocked(kind event.Kind, tier string, id index.ID, why fa
 	})
 }
 
-// checkOverrun decides about a file whose writes the engine has not seen. What
-// went past its reservation came out of the headroom; if that is nearly used up,
-// by this file or another, a write may have ended short, and if the file is
-// larger than the tier or its quota, it cannot stay. Either poisons it.
+// checkOverrun decides about a file whose writes the engine has not seen. Bytes
+// past its reservation came out of the headroom. It poisons the file if the headroom
+// is nearly used up, by this file or another, because a write may have ended short.
+// It also poisons a file that is larger than the tier or its quota: that cannot stay.
 func (e *drafts) checkOverrun(f *File, size int64) error {
 	e.mu.Lock()
 	over := chargeOf(size) - f.charge
@@ -452,10 +452,10 @@ func (e *drafts) checkOverrun(f *File, size int64) error {
 	}
 	need := e.opts.HeadroomBytes / 16
 	if over > 0 {
-		need = e.opts.HeadroomBytes / 8 // what gauge leaves
+		need = e.opts.HeadroomBytes / 8 // gauge leaves this much
 	}
 	if !tooLarge {
-		free, err := e.space.gauge(0, false) // which evicts, so that others have room
+		free, err := e.space.gauge(0, false) // gauge also evicts, so that others have room
 		if err == nil && (free >= need || f.whole(size)) {
 			return nil
 		}
@@ -465,9 +465,9 @@ func (e *drafts) checkOverrun(f *File, size int64) error {
 	return perr
 }
 
-// shrinkLocked evicts what is held beyond the capacity, or beyond the quota of the
-// group, within leases if it must. What is just a part of the headroom stays for as long as
-// nothing can go that is not leased, or in no other tier yet: the next write waits for that.
+// shrinkLocked evicts down to the capacity and to the quota of the group. It evicts leased
+// blocks, and those in no other tier yet, only if the quota or half of the headroom is
+// exceeded. Otherwise the excess stays in the headroom, and the next write waits for room.
 func (e *drafts) shrinkLocked(gr *room.Group, g *gone) {
 	if ok, _ := e.space.roomLocked(gr, 0, false, g); ok {
 		return
@@ -478,11 +478,11 @@ func (e *drafts) shrinkLocked(gr *room.Group, g *gone) {
 	e.space.roomLocked(gr, 0, true, g)
 }
 
-// writeRecord brings the record of a committed entry up to date with its name
-// and attributes, or drops that of one which has begun to wait for its name
-// (File.recorded). file is its primary file if the caller has it open, else nil.
-// Writers of one record are ordered, and each writes what is true when it has its
-// turn, so the last one leaves the truth.
+// writeRecord brings the record of a committed entry up to date with its name and
+// attributes. It drops the record of an entry that has begun to wait for its name
+// (File.recorded). file is the primary file if the caller has it open, else nil.
+// Writers of one record take turns. Each writes the attributes of the time of its
+// turn, so the last record is right.
 func (e *attrs) writeRecord(id index.ID, file *os.File) error {
 	return e.space.atOnce(func() error { return e.tryRecord(id, file) })
 }
@@ -492,7 +492,7 @@ func (e *attrs) tryRecord(id index.ID, file *os.File) error {
 	stripe.Lock()
 	defer stripe.Unlock()
 	e.mu.Lock()
-	if !e.mu.ix.Valid(id) { // it has gone meanwhile: who has it written holds no reference
+	if !e.mu.ix.Valid(id) { // gone meanwhile: the caller holds no reference
 		e.mu.Unlock()
 		return nil
 	}

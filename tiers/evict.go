@@ -28,17 +28,17 @@ type space struct {
 	guessed allowance     // bytes that speculate reserved
 }
 
-// gone is what must be done outside the lock after entries left the primary
-// tier: their files removed, their names taken out of the kernel's cache.
+// gone is the work left to do outside the lock after entries left the primary tier:
+// to remove their files, and to take their names out of the kernel's cache.
 type gone struct {
 	blobs   []driver.BlobID
-	dropped []driver.BlobID // of them, those that no handle of ours uses any more
+	dropped []driver.BlobID // those of blobs that no handle of the engine uses any more
 	names   []goneName
 	files   []*File        // no longer in use: to be closed
 	emptied []*File        // their bytes are given up
-	idle    []*File        // nobody has them open
+	idle    []*File        // no handle is left
 	records []index.ID     // to be written
-	graves  []driver.Grave // names whose versions elsewhere are void, where something here has them now
+	graves  []driver.Grave // names whose versions elsewhere are void, because this node has a version now
 }
 
 type goneName struct {
@@ -47,7 +47,7 @@ type goneName struct {
 	by         Process // as in Options.Invalidate
 }
 
-// finish does what g lists. The log has told of it already. The caller holds no lock.
+// finish does the work in g. The event log has the events already. The caller holds no lock.
 func (e *core) finish(g *gone) {
 	for _, f := range g.emptied {
 		if err := f.giveUp(); err != nil && !errors.Is(err, os.ErrClosed) {
@@ -79,13 +79,13 @@ func (e *core) finish(g *gone) {
 	}
 }
 
-// chargeLocked is what an entry costs now.
+// chargeLocked returns the bytes of memory that an entry costs now.
 func (e *core) chargeLocked(id index.ID, en *index.Entry) int64 {
 	if f := e.mu.files[id]; f != nil {
 		return f.charge
 	}
 	if en.Blob == 0 {
-		return 0 // in no memory
+		return 0 // not in memory
 	}
 	return chargeOf(en.Size)
 }
@@ -98,9 +98,9 @@ func (e *space) addUsedLocked(en *index.Entry, delta int64) {
 	}
 }
 
-// classifyLocked brings an entry's place in the accounts and in its policy in
-// line with its flags: counted as pinned while it is open, being written or
-// pinned; in the policy while it is a committed block that may be evicted.
+// classifyLocked brings an entry's place in the accounts and in its policy in line with its
+// flags. The entry counts as pinned while it is open, being written or pinned. It is in the
+// policy while it is a committed block that may be evicted.
 func (e *core) classifyLocked(id index.ID, en *index.Entry) {
 	linked := e.mu.ix.Linked(id)
 	resident := en.Blob != 0 || e.mu.files[id] != nil
@@ -126,10 +126,10 @@ func (e *core) classifyLocked(id index.ID, en *index.Entry) {
 	}
 }
 
-// evictLocked evicts blocks in the order of pol until need bytes are gone or
-// nothing more may go, and returns how many bytes went. until is the earliest
-// time at which a lease that stood in the way ends, 0 if none did; force evicts
-// within leases too.
+// evictLocked evicts blocks in the order of pol until need bytes are gone or no
+// more blocks may go. It returns the bytes freed. until is the earliest end of a
+// lease that kept a block (nanoseconds since the epoch), 0 if none did. force
+// evicts leased blocks too.
 func (e *space) evictLocked(pol policy.Policy, need int64, reason fate.Reason, force bool, g *gone) (freed, until int64) {
 	h := hunt{space: e, now: e.now(), need: need, force: force}
 	if reason == fate.ReasonWatermark {
@@ -148,15 +148,15 @@ func (e *space) evictLocked(pol policy.Policy, need int64, reason fate.Reason, f
 // hunt is one search for blocks to evict.
 type hunt struct {
 	*space
-	now, idle   int64 // idle: what was used within that time stays; 0: no bound
+	now, idle   int64 // nanoseconds; blocks used within idle stay; 0: no bound
 	need, freed int64 // bytes
 	force       bool
-	until       int64 // a lease that was met ends then, the first of them; 0: none
+	until       int64 // earliest end of a lease that kept a block; 0: none did
 	dirty       int   // blocks met that have no copy yet
 	victims     []index.ID
 }
 
-// judgeLocked says what becomes of the next block in the order of a policy.
+// judgeLocked decides about the next block in the order of a policy.
 func (h *hunt) judgeLocked(n uint32) policy.Verdict {
 	if h.freed >= h.need {
 		return policy.Stop
@@ -167,25 +167,25 @@ func (h *hunt) judgeLocked(n uint32) policy.Verdict {
 		return policy.Skip
 	}
 	if h.idle > 0 && h.now-max(en.Atime, en.Ctime) < h.idle {
-		return policy.Stop // to pass over it would count as a use, and those behind it are as young
+		return policy.Stop // a skip would count as a use, and the blocks behind it are as young
 	}
 	if v, stays := h.uncopiedLocked(id, en); stays {
 		return v
 	}
-	if en.Lease > h.now && !h.force && en.Tiers == 0 { // else another tier keeps the promise, or another node
+	if en.Lease > h.now && !h.force && en.Tiers == 0 { // else another tier or node keeps the promise
 		if h.until == 0 || en.Lease < h.until {
 			h.until = en.Lease
 		}
 		return policy.Skip
 	}
 	en.Flags &^= flagPolicy
-	h.freed += max(chargeOf(en.Size), 1) // an empty file frees a file
+	h.freed += max(chargeOf(en.Size), 1) // an empty block frees a file
 	h.victims = append(h.victims, id)
 	return policy.Evict
 }
 
-// uncopiedLocked sees to the copy of a block that has none in a tier of this node, and says what becomes of the block
-// if it stays for that.
+// uncopiedLocked queues the copy of a block that has no copy in a tier of this node. stays: the block may not go
+// before that, and v is the verdict on it.
 func (h *hunt) uncopiedLocked(id index.ID, en *index.Entry) (v policy.Verdict, stays bool) {
 	own := h.ownTiers(en)
 	if h.lazy != 0 && own|en.Storing == 0 && !h.force {
@@ -202,17 +202,17 @@ func (h *hunt) uncopiedLocked(id index.ID, en *index.Entry) (v policy.Verdict, s
 	return policy.Skip, true
 }
 
-// Of blocks that still have to be copied down one search for victims sees to the
-// first maxDirty, and passes over maxSearch to find some that may go: a
+// One search for victims has the first maxDirty blocks without a copy copied down.
+// It skips at most maxSearch such blocks to find others that may go. That takes a
 // millisecond or two under the lock.
 const (
 	maxDirty  = 4096
 	maxSearch = 64 << 10
 )
 
-// leaveLocked has a block copied to a tier that gets it only when it is evicted; leftLocked evicts it when it is there.
-// need is how much has to go yet: no more is copied than that, or what one job of a tier may be. False: it is not
-// for such a tier.
+// leaveLocked queues a copy of a block to a tier that gets blocks only when they are evicted. leftLocked evicts the
+// block when the copy is there. need is the number of bytes that still have to go. Copies under way come to no more
+// than need or one job of a tier, whichever is more. ok is false if the block is not for such a tier.
 func (e *space) leaveLocked(id index.ID, en *index.Entry, need int64) (v policy.Verdict, ok bool) {
 	if e.leavingLocked() >= max(need, min(lane.StoreJobBytes, e.opts.CapacityBytes/64)) {
 		return policy.Stop, true
@@ -229,7 +229,7 @@ func (e *space) leaveLocked(id index.ID, en *index.Entry, need int64) (v policy.
 	return policy.Evict, true
 }
 
-// leavingLocked returns the bytes of the blocks that are copied because they leave memory.
+// leavingLocked returns the bytes of blocks that are being copied because they leave memory.
 func (e *core) leavingLocked() (bytes int64) {
 	for _, s := range e.tiers {
 		bytes += s.LeavingLocked()
@@ -237,7 +237,7 @@ func (e *core) leavingLocked() (bytes int64) {
 	return bytes
 }
 
-// leftLocked evicts a block that leaveLocked had copied, unless it was used meanwhile.
+// leftLocked evicts a block after the copy that leaveLocked queued, unless the block was used meanwhile.
 func (e *copies) leftLocked(s *secondary, op *lane.Store, g *gone) {
 	if !op.Leaving || !e.mu.ix.Valid(op.ID) {
 		return
@@ -252,8 +252,8 @@ func (e *copies) leftLocked(s *secondary, op *lane.Store, g *gone) {
 	e.space.evictOneLocked(op.ID, en, fate.ReasonCapacity, g)
 }
 
-// evictOneLocked takes a block out of memory. If no other tier has it, it is lost,
-// and its name goes.
+// evictOneLocked takes a block out of memory. If no other tier has it, the block is
+// lost, and its name is removed.
 func (e *space) evictOneLocked(id index.ID, en *index.Entry, reason fate.Reason, g *gone) {
 	if en.Tiers == 0 {
 		if len(e.tiers) > 0 {
@@ -278,8 +278,8 @@ func (e *space) evictOneLocked(id index.ID, en *index.Entry, reason fate.Reason,
 	e.elsewhere.settleRemoteLocked(id, en, g)
 }
 
-// dropNameLocked takes the name of a file away and gives up its bytes as soon as
-// nobody uses them.
+// dropNameLocked takes the name of a file away. It gives up the bytes as soon as
+// no handle and no kernel uses them.
 func (e *names) dropNameLocked(id index.ID, en *index.Entry, kind event.Kind, why fate.Cause, g *gone) {
 	ix := e.mu.ix
 	limbo := false
@@ -307,7 +307,7 @@ func (e *names) dropNameLocked(id index.ID, en *index.Entry, kind event.Kind, wh
 				}
 			}
 		} else if why.Reason == fate.ReasonUnlink && en.Flags&flagTemp == 0 && en.Mode&modeType != modeDir {
-			e.elsewhere.buryLocked(id, why.Reason) // it may have been committed empty before
+			e.elsewhere.buryLocked(id, why.Reason) // it may have been committed while it was empty
 		}
 		e.copies.voidStoresLocked(id, en)
 		e.copies.removeCopiesLocked(id, en)
@@ -316,7 +316,7 @@ func (e *names) dropNameLocked(id index.ID, en *index.Entry, kind event.Kind, wh
 		}
 		ix.Unlink(id)
 		e.elsewhere.strayLocked(parent, ix.At(parent))
-		if p := e.mu.promotions[id]; p != nil { // the number may go to another file
+		if p := e.mu.promotions[id]; p != nil { // another file may get the id
 			delete(e.mu.promotions, id)
 			e.mu.orphans[p] = struct{}{}
 		}
@@ -328,15 +328,15 @@ func (e *names) dropNameLocked(id index.ID, en *index.Entry, kind event.Kind, wh
 	e.reapLocked(id, en, g)
 }
 
-// reapLocked frees what an entry without a name still holds, as far as its
-// handles and the kernel's references allow.
+// reapLocked frees the memory, the file and the id of an entry without a name, as
+// far as its handles and the kernel's references allow.
 func (e *core) reapLocked(id index.ID, en *index.Entry, g *gone) {
 	if e.mu.ix.Linked(id) || en.Opens > 0 || id == index.Root {
 		e.elsewhere.settleRemoteLocked(id, en, g)
 		return
 	}
 	if en.Flags&flagLimbo != 0 {
-		if en.Lookups == 0 { // nobody can ask for it any more
+		if en.Lookups == 0 { // no kernel can ask for it any more
 			e.drafts.leaveLimboLocked(id, g)
 		}
 		return
@@ -370,7 +370,7 @@ func (e *core) reapLocked(id index.ID, en *index.Entry, g *gone) {
 	}
 }
 
-// victims has the engine's blocks go for room. force: within leases, too.
+// victims returns the functions by which package room evicts blocks. force evicts leased blocks too.
 func (e *space) victims(force bool, g *gone) room.Victims {
 	return room.Victims{
 		Spare: func() { e.drafts.clearLimboLocked(g) },
@@ -384,15 +384,15 @@ func (e *space) victims(force bool, g *gone) room.Victims {
 	}
 }
 
-// roomLocked evicts until the group may take n bytes more, and says whether it may. until is when the first lease
-// ends that stood in the way; 0: none did. force is for a writer that has waited as long as it may: then even leased
-// blocks go.
+// roomLocked evicts until the group may take n bytes more, and reports whether it may. until is the earliest end of a
+// lease that kept a block, 0 if none did. force evicts leased blocks too: for a writer that has waited as long as it
+// may.
 func (e *space) roomLocked(gr *room.Group, n int64, force bool, g *gone) (ok bool, until int64) {
 	return e.mu.room.Make(gr, n, force, e.victims(force, g))
 }
 
-// quotaLocked evicts blocks of the group until its quota leaves n bytes, and says
-// whether it does.
+// quotaLocked evicts blocks of the group until its quota leaves n bytes, and
+// reports whether it does.
 func (e *space) quotaLocked(gr *room.Group, n int64, force bool, g *gone) bool {
 	ok, _ := e.mu.room.MakeInGroup(gr, n, e.victims(force, g))
 	return ok
@@ -418,9 +418,9 @@ func (e *space) tryReserve(f *File, n int64) bool {
 	return ok
 }
 
-// speculate reserves what a file will need if it is like the others of its
-// group. Together such guesses may take half of the capacity, so that a few
-// thousand idle handles cannot keep out a write that is really coming.
+// speculate reserves n bytes for f: the size of the other blocks of its group. It
+// reports whether it could. All such guesses together take at most half of the
+// capacity, so that a few thousand idle handles cannot keep out a real write.
 func (e *space) speculate(f *File, n int64) bool {
 	e.mu.Lock()
 	ok := e.guessed.take(n, e.opts.CapacityBytes/2)
@@ -438,10 +438,10 @@ func (e *space) speculate(f *File, n int64) bool {
 	return ok
 }
 
-// reserve charges n more bytes to the entry, evicting what it must, and waits up
-// to WriteTimeout for pins to go. started says that bytes of this file were
-// accepted already, so that it may use the headroom rather than fail. It fails
-// with ErrNoSpace, ErrQuota, ErrTooLarge, or ctx's error.
+// reserve charges n more bytes to the entry. It evicts if it must, and waits up to
+// WriteTimeout for pins to go. started: the engine has accepted bytes of this file
+// already, so the file may use the headroom rather than fail. reserve fails with
+// ErrNoSpace, ErrQuota, ErrTooLarge, or ctx's error.
 func (e *space) reserve(ctx context.Context, id index.ID, f *File, n int64, started bool) error {
 	if n <= 0 {
 		return nil
@@ -485,10 +485,10 @@ func (e *space) reserve(ctx context.Context, id index.ID, f *File, n int64, star
 	}
 }
 
-// grantLocked charges n more bytes to f if there is room, or can be made; see reserve.
+// grantLocked charges n more bytes to f if there is room, or room can be made; see reserve.
 func (e *space) grantLocked(gr *room.Group, f *File, n int64, started, force bool, g *gone) (ok bool, until int64) {
 	if e.mu.room.Hopeless(gr, f.charge, n) != nil {
-		return false, 0 // nobody else is to go for it
+		return false, 0 // no other block need go for it
 	}
 	ok, until = e.roomLocked(gr, n, force, g)
 	if !ok && started && !gr.Over(n) && e.mu.room.Overruns(n) {
@@ -502,7 +502,7 @@ func (e *space) grantLocked(gr *room.Group, f *File, n int64, started, force boo
 	return ok, until
 }
 
-// waitSpace waits for the signal, the time, or ctx; only the last is an error.
+// waitSpace waits for space, for the time d, or for ctx. Only the end of ctx is an error.
 func waitSpace(ctx context.Context, space <-chan struct{}, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -522,16 +522,16 @@ func (e *space) wakeEvictor() {
 	}
 }
 
-// evictBatch bounds what one hold of the lock evicts in the background.
+// evictBatch bounds the bytes that one hold of the lock evicts in the background.
 const evictBatch = 64 << 20
 
 // watermarkIdle is how long a block must have rested before it is evicted ahead
-// of need. Where memory turns over faster, writers evict by themselves; and where
-// all else is pinned, the block just written is not the one to go.
+// of need. If memory turns over faster, writers evict by themselves. If all other
+// blocks are pinned, the block just written stays.
 const watermarkIdle = time.Second
 
-// runEvictor brings use down to the low watermark each time it is woken, so that
-// writers seldom evict inline.
+// runEvictor evicts down to the low watermark each time it is woken, so that
+// writers seldom evict inline. It returns when ctx ends.
 func (e *space) runEvictor(ctx context.Context) {
 	for {
 		select {
@@ -545,7 +545,7 @@ func (e *space) runEvictor(ctx context.Context) {
 			freed = 0
 			reason := fate.ReasonWatermark
 			excess, over := e.mu.room.Excess()
-			if over { // into the headroom
+			if over { // memory in use reaches into the headroom
 				reason = fate.ReasonCapacity
 			}
 			if excess > 0 {

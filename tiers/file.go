@@ -19,84 +19,84 @@ import (
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
-// drafts is the room of files that are being written: versions, the names that they wait for, and commits.
+// drafts is the room of files being written: versions, the names that they wait for, and commits.
 type drafts struct {
 	*core
 
 	limbo limbo // replaced blocks that can still be opened; guarded by core.mu
 }
 
-// ErrStale asks the caller to look the name up again: it means another file to its process. The
-// FUSE front answers ESTALE, upon which the kernel repeats the look-up by itself, once.
+// ErrStale asks the caller to look the name up again: the name means another file to its process.
+// The FUSE front answers ESTALE. Then the kernel repeats the look-up by itself, once.
 var ErrStale = errors.New("name must be looked up again")
 
-// File is the write side of one entry. It exists while the entry is open for writing, and after
-// that while the entry waits for a rename: for temporary files until they are renamed or removed.
-// Package draft has the states and what leads from one to the next. How they show in an entry:
+// File is the write side of one entry. It exists while the entry is open for writing. After that it
+// exists while the entry waits for a rename: a temporary file has it until it is renamed or removed.
+// Package draft has the states and the events between them. How the states show in an entry:
 //
 //	Seen     linked
 //	Hidden   linked, flagUncommitted
 //	Waits    File.waits, flagUncommitted
 //	Gone     neither linked nor waiting
 //
-// Its bytes are one file of the primary tier from its first day to its last.
+// The bytes of a File are one file of the primary tier, always the same one.
 type File struct {
 	e  *core
 	id index.ID // constant
 
-	// growth serialises what extends the reservation; it is taken before core.mu and may be
+	// growth serialises the calls that extend the reservation. It is taken before core.mu, and may be
 	// held while waiting for room.
 	growth sync.Mutex
 
-	// ends is held while a handle ends, so that one of them is the last. Before commits.
+	// ends is held while a handle ends, so that one handle is the last. It is taken before commits.
 	ends sync.Mutex
 
-	// commits is held from the look at the bytes until the entry has them, so that no commit takes an
-	// older look. Before core.mu and the stripe of attrs.records.
+	// commits is held from the fstat of the bytes until the entry has its result, so that no commit uses
+	// an older result. It is taken before core.mu and the stripe of attrs.records.
 	commits sync.Mutex
 
 	// Guarded by core.mu.
-	owner    Process   // whose version it is
+	owner    Process   // the process that owns the version
 	handles  []*Handle // open
-	file     *os.File  // the bytes, open for reading and writing; nil: not opened yet, or closed
-	users    int       // calls that use file just now
-	warm     bool      // a rename may follow soon: file stays open until the next round
-	done     bool      // closed with the last of them, for good
-	charge   int64     // bytes charged for it: reserved or used, whichever is more
-	guessed  int64     // of it, what speculate reserved
-	started  bool      // it may have bytes
-	wasEmpty bool      // Hidden: all saw it, empty, before
-	waits    bool      // for the name
-	asked    bool      // Waits: it was closed, and has asked for the name
-	left     bool      // its owner died while it wrote it under a shared temporary name
-	recorded bool      // not committed, but there is a record of it, which has to go
-	name     nameKey   // that, while it waits
-	promised uint32    // Waits: thread that was told to look for it, and has yet to open it; else 0
+	file     *os.File  // the primary file, open for reading and writing; nil: not opened yet, or closed
+	users    int       // calls that use file now
+	warm     bool      // a rename may follow soon: file stays open until the next expiryTick
+	done     bool      // closed for good: the last of users closes file
+	charge   int64     // bytes charged: reserved or used, whichever is more
+	guessed  int64     // the part of charge that speculate reserved
+	started  bool      // the file may have bytes
+	wasEmpty bool      // Hidden: all processes saw it before, empty
+	waits    bool      // it waits for name
+	asked    bool      // Waits: closed, and it has asked for the name
+	left     bool      // its owner died while writing it under a shared temporary name
+	recorded bool      // not committed, but its primary file has a record that must go
+	name     nameKey   // the name that it waits for
+	promised uint32    // Waits: the thread that was told to look the name up and open it; else 0
 	poisoned error     // a write failed: never commit
 	sync     bool      // fsync was called: the commit waits until the block is durable
-	synced   int64     // bytes that fsync committed while it was written first
-	born     int64     // when it was made, or last closed
-	begun    uint64    // commit number when it was made: versions elsewhere up to it are replaced by it
-	replaces bool      // it takes the place of another version: those are void even if not known of
+	synced   int64     // bytes that fsync committed while the file was first written
+	born     int64     // when the file was made, or last closed
+	begun    uint64    // commit number when it was made: it replaces versions elsewhere up to that number
+	replaces bool      // it replaces another version: versions elsewhere up to begun are void even if unknown here
 }
 
 // Handle is one open of a File for writing.
 type Handle struct {
 	File   *File
-	by     Caller // who opened it
+	by     Caller // the caller that opened it
 	direct bool   // constant once the handle is given out
-	silent bool   // constant: its open made a temporary file, so that no Flush tells of its closes
+	silent bool   // constant: its open made a temporary file, so no Flush reports its closes
 
 	// Guarded by core.mu.
-	closed bool // its process closed a descriptor and has not written since
-	killed bool // the last to close one was being ended by a signal, and may have been its process
+	closed bool // its process has closed a descriptor and not written since
+	killed bool // a signal was ending the last process to close a descriptor: that may be its process
 }
 
-// Direct reports whether the kernel may write by itself: room is reserved, and the file is not one
-// that its first byte hides.
+// Direct reports whether the kernel may write by itself: room is reserved, and the first byte does
+// not hide the file.
 func (h *Handle) Direct() bool { return h.direct }
 
-// Silent reports whether the open has made a temporary file: nobody needs to know of closes.
+// Silent reports whether the open has made a temporary file: the engine need not know of its closes.
 func (h *Handle) Silent() bool { return h.silent }
 
 // Blob returns the primary file that holds the bytes.
@@ -106,7 +106,7 @@ func (h *Handle) Blob() driver.BlobID {
 	return driver.BlobID(h.File.e.mu.ix.At(h.File.id).Blob)
 }
 
-// ID returns the entry that is being written.
+// ID returns the entry of the file.
 func (h *Handle) ID() index.ID { return h.File.id }
 
 // newFileLocked makes the write side of an entry that has none.
@@ -123,7 +123,7 @@ func (e *drafts) dropFileLocked(f *File) {
 	e.writing.Store(int64(len(e.mu.files)))
 }
 
-// stateLocked tells package draft of an entry, as the caller's process sees it.
+// stateLocked describes an entry for package draft, as the caller's process sees it.
 func (e *drafts) stateLocked(id index.ID, en *index.Entry, by *Caller, empty bool) draft.File {
 	s := draft.File{Kind: e.kindLocked(en), Place: draft.Seen, Empty: empty}
 	f := e.mu.files[id]
@@ -137,14 +137,14 @@ func (e *drafts) stateLocked(id index.ID, en *index.Entry, by *Caller, empty boo
 	}
 	if f != nil {
 		s.Mine, s.Busy = f.mineLocked(by), f.busyLocked(by.process())
-		if s.Kind == draft.Temp && s.Place == draft.Seen { // it is everybody's: to have made it is nothing
+		if s.Kind == draft.Temp && s.Place == draft.Seen { // all processes share it: having made it does not count
 			s.Mine = f.opensLocked(by.process())
 		}
 	}
 	return s
 }
 
-// kindLocked is what the name of a file looks like.
+// kindLocked returns the kind of a file's name. A directory counts as a block.
 func (e *core) kindLocked(en *index.Entry) draft.Kind {
 	switch {
 	case en.Mode&modeType == modeDir:
@@ -157,7 +157,7 @@ func (e *core) kindLocked(en *index.Entry) draft.Kind {
 	return draft.Block
 }
 
-// mineLocked reports whether the caller finds f under its name though others do not.
+// mineLocked reports whether the caller finds f under its name although others do not.
 func (f *File) mineLocked(by *Caller) bool {
 	if f.promised != 0 {
 		return by.Told && f.promisedLocked(by)
@@ -165,8 +165,8 @@ func (f *File) mineLocked(by *Caller) bool {
 	return f.owner == by.process() || f.opensLocked(by.process())
 }
 
-// passOnLocked has a temporary file, of which another process makes a version of its own, belong to a process
-// that writes it.
+// passOnLocked gives a temporary file to a process that is writing it, because another process makes a version
+// of its own. If its owner is writing it, the owner keeps it.
 func (f *File) passOnLocked() {
 	if i := slices.IndexFunc(f.handles, func(h *Handle) bool { return !h.closed }); i >= 0 && !f.opensLocked(f.owner) {
 		f.owner = f.handles[i].by.process()
@@ -193,7 +193,7 @@ func (f *File) ownerWritesLocked(h *Handle) bool {
 	return slices.ContainsFunc(f.handles, func(o *Handle) bool { return o != h && !o.closed && o.by.process() == f.owner })
 }
 
-// actorLocked is a thread of the owner, nobody if it has f not open.
+// actorLocked returns a thread of the owner, 0 if the owner does not have f open.
 func (f *File) actorLocked() fate.Actor {
 	for _, h := range f.handles {
 		if h.by.process() == f.owner {
@@ -203,12 +203,12 @@ func (f *File) actorLocked() fate.Actor {
 	return 0
 }
 
-// openLocked reports whether somebody has a descriptor to write f by.
+// openLocked reports whether any process has a descriptor for writing f.
 func (f *File) openLocked() bool {
 	return slices.ContainsFunc(f.handles, func(h *Handle) bool { return !h.closed })
 }
 
-// openForWritingLocked reports whether somebody has a descriptor to write an entry by.
+// openForWritingLocked reports whether any process has a descriptor for writing an entry.
 func (e *core) openForWritingLocked(id index.ID) bool {
 	f := e.mu.files[id]
 	return f != nil && f.openLocked()
@@ -219,13 +219,13 @@ func (f *File) directLocked() bool {
 	return slices.ContainsFunc(f.handles, func(h *Handle) bool { return h.direct })
 }
 
-// WithFile runs fn with the primary file, which stays open meanwhile. It fails with os.ErrClosed if
-// the last handle was released, else as fn does.
+// WithFile runs fn with the primary file, and keeps the file open meanwhile. It fails with
+// os.ErrClosed if the last handle was released, else as fn does.
 func (h *Handle) WithFile(fn func(file *os.File) error) error { return h.File.withFile(fn) }
 
 func (f *File) withFile(fn func(file *os.File) error) error {
 	f.e.mu.Lock()
-	if f.done || f.file == nil && f.e.mu.files[f.id] != f { // the entry may be another's by now
+	if f.done || f.file == nil && f.e.mu.files[f.id] != f { // the entry may belong to another file by now
 		f.e.mu.Unlock()
 		return os.ErrClosed
 	}
@@ -265,7 +265,7 @@ func (f *File) unuse() {
 	}
 }
 
-// idleLocked takes the primary file from f if nobody needs it open now. The caller closes it.
+// idleLocked takes the primary file from f if no call and no handle needs it open. The caller closes it.
 func (f *File) idleLocked() (file *os.File) {
 	if f.users == 0 && (f.done || len(f.handles) == 0 && !f.warm) {
 		file, f.file = f.file, nil
@@ -273,7 +273,7 @@ func (f *File) idleLocked() (file *os.File) {
 	return file
 }
 
-// closeIdle closes the primary file if nobody needs it open now.
+// closeIdle closes the primary file if no call and no handle needs it open.
 func (f *File) closeIdle() {
 	f.e.mu.Lock()
 	file := f.idleLocked()
@@ -283,7 +283,7 @@ func (f *File) closeIdle() {
 	}
 }
 
-// closeFile closes the primary file for good, or leaves that to the last call that uses it.
+// closeFile closes the primary file for good. If calls use it, the last of them closes it.
 func (f *File) closeFile() {
 	f.e.mu.Lock()
 	f.done = true
@@ -294,7 +294,7 @@ func (f *File) closeFile() {
 	}
 }
 
-// fstat returns size and time of last write of the bytes.
+// fstat returns the size in bytes and the time of last write (nanoseconds since the epoch) of the primary file.
 func (f *File) fstat() (size, mtime int64, err error) {
 	err = f.withFile(func(file *os.File) error {
 		var st unix.Stat_t
@@ -307,7 +307,7 @@ func (f *File) fstat() (size, mtime int64, err error) {
 	return size, mtime, err
 }
 
-// refresh puts the present size and times into a, which has those of the last commit.
+// refresh puts the present size and times into a. Before, a has those of the last commit.
 func (f *File) refresh(a *Attr) {
 	size, mtime, err := f.fstat()
 	if err != nil { // closed meanwhile: the entry has them
@@ -322,14 +322,14 @@ func (f *File) refresh(a *Attr) {
 	a.Size, a.Mtime = size, mtime
 }
 
-// empty takes its bytes from a file that nobody has open.
+// empty truncates a file that no process has open to 0 bytes.
 func (f *File) empty() error {
 	return f.withFile(func(file *os.File) error { return file.Truncate(0) })
 }
 
-// giveUp is empty for a file of which a write has failed, unless somebody has begun anew with it.
+// giveUp empties a file after a failed write, unless a process has begun anew with the file.
 func (f *File) giveUp() error {
-	f.commits.Lock() // who begins anew empties it under this, too, before it writes
+	f.commits.Lock() // a process that begins anew also empties it under this lock, before it writes
 	defer f.commits.Unlock()
 	f.e.mu.Lock()
 	failed := f.poisoned != nil
@@ -340,8 +340,8 @@ func (f *File) giveUp() error {
 	return f.empty()
 }
 
-// ReadAt reads from the bytes of h at off, as pread: short only at the end of
-// the file.
+// ReadAt reads from the bytes of h at off, as pread does. It reads less than
+// len(p) only at the end of the file.
 func (h *Handle) ReadAt(p []byte, off int64) (n int, err error) {
 	err = h.WithFile(func(file *os.File) error {
 		for n < len(p) {
@@ -359,12 +359,12 @@ func (h *Handle) ReadAt(p []byte, off int64) (n int, err error) {
 	return n, err
 }
 
-// AtEnd is the offset by which WriteAt appends, wherever the end is by then.
+// AtEnd is the offset with which WriteAt appends, wherever the end is by then.
 const AtEnd = -1
 
-// WriteAt writes all of p at off, reserving the space first. Once it has failed,
-// the file can never be committed. It fails with ErrNoSpace, ErrQuota,
-// ErrTooLarge, or an error of the file system.
+// WriteAt writes all of p at off. It reserves the space first, and may wait for it.
+// Once it has failed, the file can never be committed. It fails with ErrNoSpace,
+// ErrQuota, ErrTooLarge, or an error of the file system.
 func (h *Handle) WriteAt(ctx context.Context, p []byte, off int64) (int, error) {
 	f := h.File
 	end := off + int64(len(p))
@@ -382,16 +382,16 @@ func (h *Handle) WriteAt(ctx context.Context, p []byte, off int64) (int, error) 
 		err = h.WithFile(func(file *os.File) error {
 			return f.e.space.withRoom(ctx, nil, func() error { return writeAll(file, p, off, &n) })
 		})
-		f.begin(h) // it may have been emptied meanwhile
+		f.begin(h) // another call may have emptied the file meanwhile
 	}
 	if err != nil {
-		f.fail(err) // also where the mount ended: an earlier part of the same write may have landed
+		f.fail(err) // also if the mount ended: an earlier part of the same write may be in the file
 		return 0, err
 	}
 	return len(p), nil
 }
 
-// writeAll writes p from *n on, and counts on.
+// writeAll writes p from *n on, and adds the bytes written to *n.
 func writeAll(file *os.File, p []byte, off int64, n *int) error {
 	for *n < len(p) {
 		var m int
@@ -414,8 +414,8 @@ func writeAll(file *os.File, p []byte, off int64, n *int) error {
 	return nil
 }
 
-// closedByLocked notes that a process has closed a descriptor of h. goesOn: it has another one of the file. If that is of
-// no handle that is still open, it is a duplicate, of any of them.
+// closedByLocked notes that a process has closed a descriptor of h. goesOn: the process has another descriptor of the
+// file. If all its handles are closed, that descriptor is a duplicate, of any of them: so all count as open again.
 func (h *Handle) closedByLocked(p Process, goesOn bool) {
 	if h.by.process() != p {
 		return
@@ -428,15 +428,15 @@ func (h *Handle) closedByLocked(p Process, goesOn bool) {
 	}
 }
 
-// goesOn notes that h writes on after a descriptor of it was closed.
+// goesOn notes that h goes on writing after one of its descriptors was closed.
 func (h *Handle) goesOn() {
 	h.File.e.mu.Lock()
 	h.closed = false
 	h.File.e.mu.Unlock()
 }
 
-// poison makes sure that f is never committed, unless err only says that the caller
-// did not wait.
+// poison makes sure that f is never committed. An err that only says that the
+// caller did not wait changes nothing.
 func (f *File) poison(err error) {
 	if !errors.Is(err, context.Canceled) {
 		f.fail(err)
@@ -452,13 +452,13 @@ func (f *File) fail(err error) {
 	f.e.mu.Unlock()
 }
 
-// growStep is the least by which a reservation of unknown final size grows, so
-// that a stream of small writes does not take the lock each time.
+// growStep is the smallest growth of a reservation with an unknown final size, in
+// bytes, so that a stream of small writes does not take the lock each time.
 const growStep = 1 << 20
 
-// prepare makes room for end bytes in f, and hides f if these are its first. more says that
-// further bytes will follow: then the first call reserves the size that blocks of the group have, so
-// that none of them can fail.
+// prepare makes room for end bytes in f, and hides f if these are its first. It may wait for room.
+// more: further bytes will follow. Then the first call reserves the size of the group's blocks, so
+// that no later write can fail.
 func (f *File) prepare(ctx context.Context, h *Handle, end int64, more bool) error {
 	e := f.e
 	e.mu.Lock()
@@ -490,10 +490,10 @@ func (f *File) prepare(ctx context.Context, h *Handle, end int64, more bool) err
 	return nil
 }
 
-// begin notes that f has bytes, or is about to get them, from the process of h.
+// begin notes that f has bytes from the process of h, or is about to get them.
 func (f *File) begin(h *Handle) { f.beginBy(h.by.process()) }
 
-// beginBy is begin for a process; none: nobody knows whose they are, so that the last close commits.
+// beginBy is begin for a process. The zero Process means that the writer is unknown: then the last close commits.
 func (f *File) beginBy(p Process) {
 	var g gone
 	f.e.mu.Lock()
@@ -514,12 +514,12 @@ func (f *File) reserveTo(ctx context.Context, end int64) error {
 	return f.e.space.reserve(ctx, f.id, f, want, started)
 }
 
-// startLocked follows that f gets its first byte from a process.
+// startLocked is called when f gets its first byte from a process.
 func (e *drafts) startLocked(f *File, by Process, g *gone) {
 	en := e.mu.ix.At(f.id)
 	if !f.started && draft.Hides(e.stateLocked(f.id, en, &Caller{}, true)) {
 		f.owner, f.wasEmpty = by, true
-		e.attrs.nameLeftLocked(f.id, en, Process{}, g) // for all but its writer
+		e.attrs.nameLeftLocked(f.id, en, Process{}, g) // for all processes but the writer
 		e.mu.blocks--
 		en.Flags |= flagUncommitted
 		e.classifyLocked(f.id, en)
@@ -528,7 +528,7 @@ func (e *drafts) startLocked(f *File, by Process, g *gone) {
 	f.started = true
 }
 
-// catchUp follows that the kernel has written the first bytes of f by itself.
+// catchUp finds out whether the kernel has written the first bytes of f by itself.
 func (f *File) catchUp() {
 	f.e.mu.Lock()
 	unseen := !f.started && f.directLocked()
@@ -548,7 +548,7 @@ func (f *File) catchUp() {
 	}
 }
 
-// writerLocked returns the process that has f open, none if several have: the kernel writes for all of them.
+// writerLocked returns the process that has f open, the zero Process if several have: the kernel writes for all.
 func (f *File) writerLocked() (p Process) {
 	for i, h := range f.handles {
 		if q := h.by.process(); i > 0 && q != p {
@@ -560,7 +560,7 @@ func (f *File) writerLocked() (p Process) {
 	return p
 }
 
-// catchUpLocked is catchUp for the file of an entry, if it is being written. It gives the lock up meanwhile.
+// catchUpLocked is catchUp for the file of an entry, if that is being written. It releases the lock meanwhile.
 func (e *drafts) catchUpLocked(id index.ID) {
 	if f := e.mu.files[id]; f != nil && !f.started && f.directLocked() {
 		e.mu.Unlock()
