@@ -18,12 +18,12 @@ import (
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
-// adoption enters at Open what an earlier process left in the tiers. Nothing else runs meanwhile.
+// adoption enters, at Open, the files that an earlier process left in the tiers. No other code of the engine runs.
 type adoption struct{ *core }
 
-// adopt takes over what an earlier process left in the primary tier. Of several
-// files with one path the latest commit wins; a file that changed after its
-// commit is dropped, because nobody knows whether the change was whole, and so is what it replaced.
+// adopt takes over the files that an earlier process left in the primary tier. Of several files with one path the
+// latest commit wins. A file that changed after its commit is dropped, because the change may not be whole. The file
+// that it replaced is dropped, too.
 func (e *adoption) adopt() error {
 	type found struct {
 		blob driver.BlobID
@@ -85,11 +85,11 @@ func (e *adoption) adopt() error {
 	return nil
 }
 
-// adoptOne enters one record. It runs before the engine is shared, so it needs
-// no lock.
+// adoptOne enters one record. The engine is not shared yet, so adoptOne needs no
+// lock.
 func (e *adoption) adoptOne(blob driver.BlobID, r *driver.Record, g *gone) {
 	parent := e.adoptParents(path.Dir(r.Path))
-	if parent == 0 { // below what is a file
+	if parent == 0 { // a directory above is a file here
 		e.mu.counters.AdoptDropped++
 		g.blobs = append(g.blobs, blob)
 		return
@@ -139,14 +139,14 @@ func (e *adoption) adoptOne(blob driver.BlobID, r *driver.Record, g *gone) {
 	case draft.Block:
 		e.mu.room.Group(en.Group).Learn(en.Size)
 	case draft.Temp:
-		e.drafts.newFileLocked(id, en) // waits for its rename
+		e.drafts.newFileLocked(id, en) // it waits for its rename
 	}
 	e.mu.blocks++
 	e.mu.counters.Adopted++
 	e.mu.counters.AdoptedBytes += uint64(en.Size)
 }
 
-// plainPath reports whether a file is never committed, so that it is adopted as it is.
+// plainPath reports whether a file is never committed. Such a file is adopted as it is.
 func (e *adoption) plainPath(p string) bool {
 	parts := strings.Split(p, "/")
 	name := parts[len(parts)-1]
@@ -157,8 +157,8 @@ func (e *adoption) plainPath(p string) bool {
 	return e.opts.Groups[group].Pinned || e.plain.Name(name) || e.temp.Name(name) || slices.ContainsFunc(parts[:len(parts)-1], e.temp.Dir)
 }
 
-// adoptParents makes the directories of a path whose own records are missing, with the owner of the one above and
-// its mode, at most 0755, and returns the last, or 0 if one of them is a file.
+// adoptParents makes the directories of a path whose own records are missing. Each gets the owner of the directory
+// above, and its mode, at most 0755. It returns the last directory, or 0 if one of them is a file.
 func (e *adoption) adoptParents(dir string) index.ID {
 	if dir == "." || dir == "/" {
 		return index.Root
@@ -183,8 +183,8 @@ func (e *adoption) adoptParents(dir string) index.ID {
 	return id
 }
 
-// raiseDirs gives directories that have no record, from dir upwards, the number of the
-// latest that is below them: no grave of before then is about them.
+// raiseDirs gives directories without a record, from dir upwards, the highest commit number
+// below them. So no grave from before that number applies to them.
 func (e *adoption) raiseDirs(dir index.ID, seq uint64) {
 	for ; dir != index.Root && dir != 0; dir = e.mu.ix.Parent(dir) {
 		en := e.mu.ix.At(dir)
@@ -195,7 +195,7 @@ func (e *adoption) raiseDirs(dir index.ID, seq uint64) {
 	}
 }
 
-// shrinkAdopted evicts what an earlier process had more memory for.
+// shrinkAdopted evicts blocks if an earlier process had more memory than this one.
 func (e *adoption) shrinkAdopted() {
 	var g gone
 	for gr := range e.mu.room.Groups() {
@@ -204,9 +204,9 @@ func (e *adoption) shrinkAdopted() {
 	e.finish(&g)
 }
 
-// enumerate enters what the secondary tiers hold. Of two versions of a name the
-// higher commit number wins, wherever it is; the other goes. What only memory has is
-// copied down.
+// enumerate enters the blocks that the secondary tiers hold. Of two versions of a name
+// the higher commit number wins, wherever it is. The other version is removed. Blocks
+// that only memory has are copied down.
 func (e *adoption) enumerate() error {
 	for _, s := range e.tiers {
 		list, ok := s.tier.(driver.Enumerator)
@@ -237,16 +237,16 @@ func (e *adoption) enumerate() error {
 	return nil
 }
 
-// enumeration enters the blocks of one tier, one by one. It runs before the engine
-// is shared, so it needs no lock.
+// enumeration enters the blocks of one tier, one by one. The engine is not shared
+// yet, so it needs no lock.
 type enumeration struct {
 	e             *adoption
 	s             *secondary
 	g             *gone
 	stale         []block.Key
 	blocks, bytes uint64
-	dir           string   // of the block before
-	parent        index.ID // the same
+	dir           string   // directory of the block before
+	parent        index.ID // entry of dir
 }
 
 func (n *enumeration) add(h *driver.Held) {
@@ -267,7 +267,7 @@ func (n *enumeration) add(h *driver.Held) {
 	if n.parent != 0 {
 		e.raiseDirs(n.parent, h.Attrs.Seq)
 	}
-	if n.parent == 0 { // below what is a file
+	if n.parent == 0 { // a directory above is a file here
 		n.stale = append(n.stale, h.Key)
 		return
 	}
@@ -300,7 +300,7 @@ func (n *enumeration) add(h *driver.Held) {
 	n.bytes += uint64(h.Size)
 }
 
-// meet decides about a block whose name is there already.
+// meet decides about a block whose name has an entry already.
 func (n *enumeration) meet(id index.ID, h *driver.Held) {
 	e := n.e
 	en := e.mu.ix.At(id)
@@ -321,9 +321,9 @@ func (n *enumeration) meet(id index.ID, h *driver.Held) {
 	n.bytes += uint64(h.Size)
 }
 
-// adoptDirs makes the directories of a path that are missing, with the attributes
-// that were kept of them, outermost first, and returns the last; 0 if one of them is
-// a file.
+// adoptDirs makes the directories of a path that are missing. kept has the attributes
+// that the tier kept of them, outermost first. adoptDirs returns the last directory, or
+// 0 if one of them is a file.
 func (e *adoption) adoptDirs(dir string, kept []driver.DirAttrs) index.ID {
 	parent := index.Root
 	for depth := 0; dir != ""; depth++ {

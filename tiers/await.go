@@ -9,7 +9,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/fate"
 )
 
-// expirePromotions turns away who has waited for longer than PromoteTimeout.
+// expirePromotions ends the waits for promotions that took longer than PromoteTimeout, or than their deadline.
 func (e *loads) expirePromotions() {
 	var all []*promotion
 	e.mu.Lock()
@@ -23,7 +23,7 @@ func (e *loads) expirePromotions() {
 	e.turnAway(all, e.now())
 }
 
-// turnAway turns away who would wait for some promotions until now and no longer.
+// turnAway ends the waits for some promotions that are over at now (nanoseconds since the epoch). They are misses.
 func (e *loads) turnAway(list []*promotion, now int64) {
 	var late []laterOpen
 	e.mu.Lock()
@@ -47,8 +47,8 @@ func (e *loads) turnAway(list []*promotion, now int64) {
 	}
 }
 
-// waitedLocked counts somebody who waited for a promotion as long as it would. deadline: that
-// was an open deadline.
+// waitedLocked counts a wait for a promotion that has come to its end. deadline: that end was an
+// open deadline, not PromoteTimeout.
 func (e *loads) waitedLocked(p *promotion, deadline bool) {
 	if deadline {
 		e.mu.counters.DeadlineExceeded++
@@ -59,8 +59,8 @@ func (e *loads) waitedLocked(p *promotion, deadline bool) {
 	}
 }
 
-// awaitPromotion waits for the end of a promotion, at most PromoteTimeout, or until away
-// is closed: then it is a miss, as it is after deadline.
+// awaitPromotion waits for the end of a promotion, and at most for PromoteTimeout or deadline. It
+// fails with ErrNotFound after that, or when away is closed; or with ctx's error.
 func (e *loads) awaitPromotion(ctx context.Context, p *promotion, away <-chan struct{}, deadline time.Duration) error {
 	t := time.NewTimer(min(e.opts.PromoteTimeout, deadline))
 	defer t.Stop()

@@ -2,34 +2,34 @@ package tiers
 
 import "github.com/kvfs/kvfs/tiers/fate"
 
-// Caller says who asks. The front finds it out before it calls the engine.
+// Caller is the thread that asks. The front fills it in before it calls the engine.
 type Caller struct {
 	Kernel uint32 // number of the mount; 0 if the engine has only one
 
-	// Thread and Process are 0 where the daemon cannot see the process: in another pid
-	// name space. All such callers count as one process.
+	// Thread and Process are 0 if the daemon cannot see the process, because that is in
+	// another pid name space. All such callers count as one process.
 	Thread, Process uint32
 
-	// Told: this thread was answered ErrStale, so its kernel asks again. It does so only
+	// Told: this thread got ErrStale, so its kernel asks again. The kernel does that only
 	// once for each system call.
 	Told bool
 
-	// Waits is told before OpenRead, OpenWrite, Create, Flush and Rename wait. Nil: nobody wants to know.
+	// Waits is called before OpenRead, OpenWrite, Create, Flush and Rename wait. Nil: no call.
 	Waits Waiter
 }
 
-// Waiter is a thread that serves others, too: before it waits it sees to it that another one does. MayWait may
-// be called more than once in a call, by the goroutine of the caller, without a lock.
+// Waiter is a thread that serves other requests, too. Its MayWait has another thread serve them, before this one
+// waits. The goroutine of the caller calls it, perhaps more than once in a call, and holds no lock.
 type Waiter interface{ MayWait() }
 
-// announce tells w, if there is anybody, that its thread is about to wait.
+// announce tells w, unless it is nil, that its thread is about to wait.
 func announce(w Waiter) {
 	if w != nil {
 		w.MayWait()
 	}
 }
 
-// after is what is remembered of c after the call.
+// after returns c without the field that is valid only during the call.
 func (c Caller) after() Caller {
 	c.Waits = nil
 	return c

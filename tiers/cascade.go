@@ -12,20 +12,20 @@ import (
 	"github.com/kvfs/kvfs/tiers/lane"
 )
 
-// copies is the room of copies in the tiers below memory: making, updating and removing them, and fsync.
+// copies is the room of copies in the tiers below memory. It makes, updates and removes them, and does fsync.
 type copies struct{ *core }
 
-// cascadeLocked has a block copied to every tier that lacks it. It is called when a
-// block is committed and nobody has it open for writing.
+// cascadeLocked queues a copy of a block to every tier that lacks it. It is called when
+// a block is committed and no process has it open for writing.
 func (e *copies) cascadeLocked(id index.ID, en *index.Entry) {
 	for _, s := range e.tiers {
 		e.cascadeToLocked(s, id, en)
 	}
 }
 
-// cascadable reports whether blocks like this one go to secondary tiers at all:
-// not what is held under a temporary name, and not the raw files of pinned
-// groups and plain names, which change at any time.
+// cascadableLocked reports whether a block may go to secondary tiers. A file under
+// a temporary name may not. The raw files of pinned groups and plain names may not
+// either, because they change at any time.
 func (e *copies) cascadableLocked(id index.ID, en *index.Entry) bool {
 	return en.Mode&modeType == modeRegular && en.Flags&flagUncommitted == 0 && en.Blob != 0 &&
 		e.mu.ix.Linked(id) && e.kindLocked(en) == draft.Block
@@ -41,7 +41,7 @@ func (e *copies) cascadeToLocked(s *secondary, id index.ID, en *index.Entry) {
 		return
 	}
 	if s.opts.Cascade == CascadeOnEvict && !synced {
-		return // cleanLocked sees to it
+		return // cleanLocked copies it when it is evicted
 	}
 	if s.FullLocked(en.Size) && !synced {
 		s.DeferLocked(id, en.Seq)
@@ -50,8 +50,8 @@ func (e *copies) cascadeToLocked(s *secondary, id index.ID, en *index.Entry) {
 	s.copyLocked(id, en, lane.Store{}, false)
 }
 
-// copyLocked puts a copy of a block into the queue of a tier, with the fields of like that say how. urgent: before
-// all others.
+// copyLocked puts a copy of a block into the queue of a tier. like has the options of the copy. urgent puts it before
+// all others. Each of the waiters gets the result.
 func (s *secondary) copyLocked(id index.ID, en *index.Entry, like lane.Store, urgent bool, waiters ...chan<- error) {
 	like.ID, like.Seq, like.Bytes = id, en.Seq, en.Size
 	like.Force = like.Force || en.Flags&flagSynced != 0 && s == s.e.copies.keeper()
@@ -63,8 +63,8 @@ func (s *secondary) copyLocked(id index.ID, en *index.Entry, like lane.Store, ur
 	en.Storing |= s.bit
 }
 
-// voidStoresLocked follows that a block is gone of which stores are under way: its entry
-// may become that of another block.
+// voidStoresLocked voids the stores of a block that are queued or under way, because the
+// block is gone: another block may get its entry.
 func (e *copies) voidStoresLocked(id index.ID, en *index.Entry) {
 	if en.Storing == 0 {
 		return
@@ -74,9 +74,9 @@ func (e *copies) voidStoresLocked(id index.ID, en *index.Entry) {
 	}
 }
 
-// retargetLocked follows a block whose name and bytes went from one entry to
-// another, or that got another commit number: stores that are queued or under way
-// are about the latter now.
+// retargetLocked is called when the name and bytes of a block went from one entry
+// to another, or when a block got another commit number. It points the stores that
+// are queued or under way to the new entry and number.
 func (e *copies) retargetLocked(from, to index.ID, seq, newSeq uint64) {
 	en := e.mu.ix.At(from)
 	if en.Storing == 0 {
@@ -90,9 +90,9 @@ func (e *copies) retargetLocked(from, to index.ID, seq, newSeq uint64) {
 	}
 }
 
-// cleanLocked has a block that is to be evicted copied down first, and reports
-// whether that is under way. What only others have besides goes to a device of this node
-// if there is one: they may evict it at any time. leaving: see leaveLocked.
+// cleanLocked queues a copy of a block that is about to be evicted, and reports whether the copy
+// is under way or its turn will come. If other nodes have copies, the copy goes to a device of this
+// node, if there is one, because the others may evict theirs at any time. leaving: see leaveLocked.
 func (e *copies) cleanLocked(id index.ID, en *index.Entry, leaving bool) bool {
 	if en.Storing != 0 {
 		return true
@@ -112,8 +112,8 @@ func (e *copies) cleanLocked(id index.ID, en *index.Entry, leaving bool) bool {
 	return false
 }
 
-// cleanSome is cleanLocked for some blocks, and waits until they are copied down, as far as the tiers take them.
-// Each is tried once: of one that is being written no copy is made.
+// cleanSome is cleanLocked for some blocks. It waits until they are copied down, as far as the tiers take them.
+// A block that is being written gets no copy.
 func (e *copies) cleanSome(ctx context.Context, ids []index.ID) error {
 	for len(ids) > 0 && e.lazy != 0 {
 		var later []index.ID
@@ -138,9 +138,9 @@ func (e *copies) cleanSome(ctx context.Context, ids []index.ID) error {
 	return nil
 }
 
-// storeNow copies a block down to a tier ahead of all others, and waits until it is
-// there. With force set the tier's write budget and admission do not count. False: it
-// is not for that tier.
+// storeNow copies a block down to a tier ahead of all others, and waits until the copy
+// is there. force disregards the write budget and the admission of the tier. It returns
+// false if the block is not for that tier.
 func (e *copies) storeNow(ctx context.Context, w Waiter, s *secondary, id index.ID, force bool) (bool, error) {
 	for {
 		done := make(chan error, 1)
@@ -159,7 +159,7 @@ func (e *copies) storeNow(ctx context.Context, w Waiter, s *secondary, id index.
 			return false, nil
 		case !force && s.opts.SecondHit && (en.Flags&flagOnceSeen != 0 || !s.AdmittedLocked(e.pathHashLocked(id))):
 			e.mu.Unlock()
-			return false, nil // the end of the write counts it
+			return false, nil // the end of the write counts this use
 		case en.Storing&s.bit != 0 && s.JoinLocked(id, en.Seq, force, done):
 			joined = true
 		default:
@@ -193,8 +193,8 @@ func waitDone(ctx context.Context, w Waiter, done <-chan error) error {
 	}
 }
 
-// storedError is what a store means to who waits for it: a block that was
-// replaced or removed meanwhile needs no copy.
+// storedError turns the error of a store into that of the wait for it. A block that
+// was replaced or removed meanwhile needs no copy.
 func storedError(err error) error {
 	if errors.Is(err, block.ErrNotFound) {
 		return nil
@@ -224,9 +224,9 @@ func (e *copies) makeDurable(ctx context.Context, w Waiter, id index.ID) error {
 	return e.flushTier(ctx, w, s)
 }
 
-// flushTier waits until all that a tier holds is durable.
+// flushTier waits until all blocks, removals and renames that a tier has so far are durable.
 func (e *copies) flushTier(ctx context.Context, w Waiter, s *secondary) error {
-	told := make(chan error, 1) // of the removals and renames so far
+	told := make(chan error, 1) // the tier has all removals and renames so far
 	e.mu.Lock()
 	s.AfterKeyedLocked(func() { told <- nil })
 	e.mu.Unlock()
@@ -238,8 +238,8 @@ func (e *copies) flushTier(ctx context.Context, w Waiter, s *secondary) error {
 	return waitStored(ctx, w, done)
 }
 
-// afterCommit does what follows a commit at once: it waits for the copy, if the
-// cascade is synchronous or somebody called fsync before.
+// afterCommit waits for the copy of a committed block, if the cascade is synchronous
+// or if sync is set: a process called fsync before.
 func (e *copies) afterCommit(ctx context.Context, w Waiter, id index.ID, sync bool) error {
 	if sync {
 		return e.makeDurable(ctx, w, id)
@@ -255,8 +255,8 @@ func (e *copies) afterCommit(ctx context.Context, w Waiter, id index.ID, sync bo
 	return nil
 }
 
-// closeTiers turns away who waits, and closes the secondary tiers, after the removals and updates that are left,
-// now that nothing else is begun.
+// closeTiers ends the waits for the secondary tiers, and closes the tiers after the removals and updates that are
+// left. Nothing else is begun by now.
 func (e *copies) closeTiers(ctx context.Context) error {
 	for _, s := range e.tiers {
 		s.TurnAway()

@@ -22,13 +22,12 @@ type CreateOptions struct {
 	Truncate  bool // O_TRUNC
 }
 
-// Create makes a file, counts one reference by the kernel, and opens it for writing. A block is found
-// by its own process at once, and by others from its commit on; other files by all. If
-// the group's block size is known, that much is reserved before Create returns,
-// so that no write can fail for lack of space. If that would have to wait, the
-// first byte waits instead, up to WriteTimeout.
+// Create makes a file, counts one reference by the kernel, and opens the file for writing. Its own
+// process finds a block at once, and others find it from its commit on. All find other files at once.
+// If the group's block size is known, Create reserves that much, so that no write can fail for lack of
+// space. If the reservation would have to wait, the first byte waits instead, up to WriteTimeout.
 //
-// If there is a file after all, that is opened as by OpenWrite.
+// If the file exists already, Create opens it as OpenWrite does.
 //
 // It fails with ErrExist, ErrNotDir, ErrNotFound, ErrReserved, ErrInvalid,
 // ErrNameTooLong, ErrQuota (a pinned group is full), or ctx's error.
@@ -37,11 +36,11 @@ func (e *opens) Create(ctx context.Context, o CreateOptions) (Attr, *Handle, err
 		a, h, met, err := e.create(ctx, &o)
 		if !met || tries == renameTries || !errors.Is(err, block.ErrNotFound) && !errors.Is(err, ErrStale) {
 			return a, h, err
-		} // else what it met has gone meanwhile
+		} // else the file that it met is gone meanwhile
 	}
 }
 
-// create is one try of Create. met: there was a file.
+// create is one try of Create. met: the file existed already.
 func (e *opens) create(ctx context.Context, o *CreateOptions) (a Attr, h *Handle, met bool, err error) {
 	blob, file, err := e.space.createFile(ctx, o.By.Waits)
 	if err != nil {
@@ -77,14 +76,14 @@ func (e *opens) create(ctx context.Context, o *CreateOptions) (a Attr, h *Handle
 		return a, h, true, err
 	}
 	if e.plain.Name(o.Name) {
-		expect = 0 // it is no block
+		expect = 0 // the file is no block
 	}
 	e.expect(h, expect)
 	return a, h, false, e.recordPlain(h.File)
 }
 
-// findExistingLocked finds the file that a CREATE opens, 0 if it is to make one, and counts a
-// reference by the kernel to it.
+// findExistingLocked finds the file that a CREATE opens, and counts a reference by the kernel to it.
+// It returns 0 if the CREATE is to make the file.
 func (e *opens) findExistingLocked(o *CreateOptions, g *gone) (index.ID, error) {
 	if err := e.names.checkNewLocked(o.Parent, o.Name); err != nil {
 		return 0, err
@@ -92,7 +91,7 @@ func (e *opens) findExistingLocked(o *CreateOptions, g *gone) (index.ID, error) 
 	e.drafts.renounceLocked(nameKey{o.Parent, o.Name}, &o.By, g)
 	id, _ := e.names.resolveLocked(o.Parent, o.Name, &o.By)
 	if id == 0 {
-		id = e.mu.ix.Lookup(o.Parent, o.Name) // what another process hides there
+		id = e.mu.ix.Lookup(o.Parent, o.Name) // a file that another process hides there
 	}
 	if id == 0 {
 		return 0, nil
@@ -108,7 +107,7 @@ func (e *opens) findExistingLocked(o *CreateOptions, g *gone) (index.ID, error) 
 	return id, nil
 }
 
-// openExisting opens what a CREATE met: the kernel did not know of it.
+// openExisting opens a file that a CREATE met. The kernel did not know of the file.
 func (e *opens) openExisting(ctx context.Context, id index.ID, o *CreateOptions) (Attr, *Handle, error) {
 	h, err := e.openWrite(ctx, &writeOpen{id: id, by: o.By, WriteOptions: WriteOptions{Truncate: o.Truncate}, creates: o})
 	if err == nil && h.ID() != id {
@@ -125,8 +124,8 @@ func (e *opens) openExisting(ctx context.Context, id index.ID, o *CreateOptions)
 	return e.names.Attr(h.ID()), h, nil
 }
 
-// createLocked enters a new file under its name, or as a version that waits if another process hides
-// one there, and returns how much to reserve for it.
+// createLocked enters a new file under its name and opens it. It also returns how many bytes to reserve
+// for the file.
 func (e *opens) createLocked(o *CreateOptions, blob driver.BlobID) (Attr, *Handle, int64) {
 	ix := e.mu.ix
 	id := ix.Alloc()
@@ -152,8 +151,8 @@ func (e *opens) createLocked(o *CreateOptions, blob driver.BlobID) (Attr, *Handl
 	return e.names.attrLocked(id, en), h, chargeOf(e.mu.room.Group(en.Group).BlockBytes())
 }
 
-// expect reserves what blocks of the group need. If room cannot be made at once, the daemon sees the
-// first byte and waits there, for no more than the file turns out to need.
+// expect reserves the size of the group's blocks. If room cannot be made at once, the daemon sees the
+// first byte. That byte waits for room, and only for as much as the file turns out to need.
 func (e *opens) expect(h *Handle, bytes int64) {
 	if bytes > 0 && e.space.speculate(h.File, bytes) {
 		e.mu.Lock()
@@ -162,7 +161,7 @@ func (e *opens) expect(h *Handle, bytes int64) {
 	}
 }
 
-// recordPlain gives a file that is never committed a record, by which a later process adopts it.
+// recordPlain writes the record of a file that is never committed, so that a later process adopts the file.
 func (e *opens) recordPlain(f *File) error {
 	e.mu.Lock()
 	plain := e.kindLocked(e.mu.ix.At(f.id)) != draft.Block
@@ -178,7 +177,7 @@ func (e *core) discard(blob driver.BlobID, file *os.File) {
 	e.finish(&gone{blobs: []driver.BlobID{blob}})
 }
 
-// nameFlagsLocked returns what the name of a file says about it.
+// nameFlagsLocked returns flagTemp and flagPlain as the name of a file demands.
 func (e *core) nameFlagsLocked(parent index.ID, name string) (flags uint16) {
 	if e.mu.ix.At(parent).Flags&flagTemp != 0 || e.temp.Name(name) {
 		flags |= flagTemp

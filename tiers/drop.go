@@ -16,39 +16,39 @@ type EvictRequest struct {
 	Tier  string   // "memory", or the name of a secondary tier
 	All   bool     // every block of the tier; Paths must be empty
 	Paths []string // below the mount; a directory means all below it
-	Force bool     // also what no other tier holds: such a block is lost
+	Force bool     // also blocks that no other tier holds: they are lost
 }
 
 // EvictReply says what became of an EvictRequest.
 type EvictReply struct {
 	Blocks int64 // evicted
 	Bytes  int64
-	Kept   []EvictKept // the first maxKept that were not, with the reason
-	KeptN  int64       // how many were not
+	Kept   []EvictKept // the first maxKept blocks that were not evicted, with the reason
+	KeptN  int64       // how many blocks were not evicted
 }
 
 // EvictKept is a block that was not evicted.
 type EvictKept struct {
 	Path   string
-	Reason fate.Reason // ReasonOnlyCopy or one after it
+	Reason fate.Reason // ReasonOnlyCopy or a later one
 }
 
 const (
 	maxKept = 1000
 
 	// openGrace is how long EvictFrom waits for the kernel to release files that
-	// were closed already.
+	// are closed already.
 	openGrace = 2 * time.Second
 
 	// dropBatch bounds how many blocks one hold of the lock evicts.
 	dropBatch = 1024
 )
 
-// EvictFrom drops blocks from one tier, without regard to leases. What only that
-// tier holds stays, unless the request has Force; so do open and pinned blocks, in
-// any case. Blocks that are on their way to another tier are waited for. It fails
-// with ErrInvalid for a tier that does not exist or a request that makes no sense,
-// and with ctx's error, having done part of the work.
+// EvictFrom drops blocks from one tier, without regard to leases. Blocks that only
+// that tier holds stay, unless the request has Force. Open and pinned blocks always
+// stay. It waits for blocks that are on their way to another tier. It fails with
+// ErrInvalid for a tier that does not exist or a request that makes no sense, or
+// with ctx's error: then part of the work is done.
 func (e *space) EvictFrom(ctx context.Context, r EvictRequest) (EvictReply, error) {
 	from, err := e.evictSource(&r)
 	if err != nil {
@@ -100,8 +100,8 @@ func (e *space) EvictFrom(ctx context.Context, r EvictRequest) (EvictReply, erro
 	}
 }
 
-// evictSource checks a request and returns the secondary tier that it names, nil
-// for memory.
+// evictSource checks a request. It returns the secondary tier that the request
+// names, nil for memory.
 func (e *space) evictSource(r *EvictRequest) (*secondary, error) {
 	if r.All == (len(r.Paths) > 0) {
 		return nil, fmt.Errorf("evict: either all or paths: %w", block.ErrInvalid)
@@ -109,7 +109,7 @@ func (e *space) evictSource(r *EvictRequest) (*secondary, error) {
 	names := []string{"memory"}
 	for _, s := range e.tiers {
 		if s == e.remote {
-			continue // what other nodes hold is theirs to evict
+			continue // other nodes evict their own blocks
 		}
 		if s.opts.Name == r.Tier {
 			return s, nil
@@ -159,7 +159,7 @@ func (r *EvictReply) keep(path string, reason fate.Reason) {
 	}
 }
 
-// dropSome evicts some of the blocks that a request names and returns those that
+// dropSome evicts some of the blocks that a request names. It returns those that
 // are open.
 func (e *space) dropSome(from *secondary, r *EvictRequest, ids []index.ID, reply *EvictReply) (open []index.ID) {
 	var g gone
@@ -229,6 +229,6 @@ func (e *space) dropCopyLocked(from *secondary, id index.ID, en *index.Entry, g 
 		return
 	}
 	from.RemoveLocked(e.keyLocked(id))
-	en.Flags |= flagRefused // the next write of it, not the next eviction, copies it down again
+	en.Flags |= flagRefused // the next write, not the next eviction, copies the block down again
 	e.copies.forgetCopyLocked(from, id, en, fate.ReasonRequest, g)
 }

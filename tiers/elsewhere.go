@@ -16,42 +16,42 @@ import (
 )
 
 const (
-	// listedFor is how long a listing of what others have in a directory is used again, and
-	// listedBefore how long it stands in for a later one that is not complete.
+	// listedFor is how long a listing of the names that others have in a directory is reused.
+	// listedBefore is how long it fills the gaps of a later listing that is not complete.
 	listedFor    = time.Second
 	listedBefore = time.Minute
 
-	// removeWait is the longest wait for what others have in a directory that is to be removed.
+	// removeWait is the longest wait for the names that others have in a directory to be removed.
 	removeWait = 250 * time.Millisecond
 
-	// listTime bounds the making of a listing, for which nobody waits that long.
+	// listTime bounds the time to make a listing. No caller waits that long.
 	listTime = 10 * time.Second
 
-	// maxListed bounds the names of one such listing, and maxListings the listings.
+	// maxListed bounds the names of one listing, and maxListings the number of listings.
 	maxListed   = 1 << 18
 	maxListings = 4
 )
 
-// listings are the latest listings of what others have.
+// listings has the latest listings of the names that others have, by path of the directory.
 type listings struct {
 	mu   sync.Mutex
 	list map[string]*listing
 }
 
-// listing is one of them: what has come of it so far, and when done is closed all of it.
+// listing has the names in one directory that have come so far. When done is closed, it has all of them.
 type listing struct {
 	made   time.Time
 	done   chan struct{}
-	before []Dirent // of the listing before this one
+	before []Dirent // the names of the listing before this one
 	mu     sync.Mutex
-	names  []Dirent // in order, and each once, when done is closed
+	names  []Dirent // when done is closed: sorted, and each once
 }
 
-// Elsewhere lists the names in a directory that others have, this node's own among them
-// if others have them too, in ascending order; only Name and Mode are set. It asks the
-// others and waits for them, at most for Options.ListWait and as long as ctx. Of those who have not
-// answered by then it returns what they had at the listing before. A listing
-// is used again for a second. The caller must not change it.
+// Elsewhere lists the names in a directory that other nodes have, in ascending order. Names of
+// this node are among them if other nodes have them, too. Only Name and Mode are set. It waits
+// for the other nodes, at most for Options.ListWait and until ctx ends. For nodes that have not
+// answered by then, it returns their names of the listing before. A listing is reused for a
+// second. The caller must not change it.
 func (e *elsewhere) Elsewhere(ctx context.Context, dir index.ID) []Dirent {
 	if e.remote == nil {
 		return nil
@@ -82,7 +82,7 @@ func (e *elsewhere) Elsewhere(ctx context.Context, dir index.ID) []Dirent {
 	return e.listedSoFar(path, l)
 }
 
-// get returns the listing of a directory, and whether the caller is to make it.
+// get returns the listing of a directory. first: the caller must make it.
 func (c *listings) get(path string, now time.Time) (l *listing, first bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -108,7 +108,7 @@ func (c *listings) get(path string, now time.Time) (l *listing, first bool) {
 	return l, true
 }
 
-// soFar returns what has come of a listing, and what it stands in for if that is not all.
+// soFar returns the names of a listing. Until it is complete, those of the listing before are added.
 func (l *listing) soFar() []Dirent {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -120,13 +120,13 @@ func (l *listing) soFar() []Dirent {
 	return inOrder(append(slices.Clone(l.names), l.before...))
 }
 
-// inOrder sorts names, and leaves those out that come twice.
+// inOrder sorts names and removes duplicates.
 func inOrder(names []Dirent) []Dirent {
 	slices.SortStableFunc(names, func(a, b Dirent) int { return strings.Compare(a.Name, b.Name) })
 	return slices.CompactFunc(names, func(a, b Dirent) bool { return a.Name == b.Name })
 }
 
-// listedSoFar is soFar without what nobody has any more.
+// listedSoFar is soFar without the names that no node has any more.
 func (e *elsewhere) listedSoFar(path string, l *listing) []Dirent {
 	prefix := prefixOf(path)
 	return slices.DeleteFunc(slices.Clone(l.soFar()), func(d Dirent) bool {
@@ -135,7 +135,7 @@ func (e *elsewhere) listedSoFar(path string, l *listing) []Dirent {
 	})
 }
 
-// prefixOf is what stands before the names in a directory.
+// prefixOf returns the part of a path before a name in the directory.
 func prefixOf(dir string) string {
 	if dir == "" {
 		return ""
@@ -143,8 +143,8 @@ func prefixOf(dir string) string {
 	return dir + "/"
 }
 
-// listElsewhere makes a listing. What the location index does not know is left out: it
-// was removed, or its holder has only just told of it.
+// listElsewhere makes a listing. It leaves out names that the location index does not know:
+// they were removed, or their holder has only just announced them.
 func (e *elsewhere) listElsewhere(path string, made *listing) {
 	ctx, cancel := context.WithTimeout(e.ctx, listTime)
 	defer cancel()
@@ -171,8 +171,8 @@ func (e *elsewhere) listElsewhere(path string, made *listing) {
 	close(made.done)
 }
 
-// RefElsewhere finds a name of a directory as Lookup does, counts one reference by the
-// kernel and grants no lease. False: there is no such name, or not for all callers alike.
+// RefElsewhere finds a name of a directory as Lookup does, and counts one reference by the
+// kernel. It grants no lease. It returns false if the name is absent, or not the same for all callers.
 func (e *elsewhere) RefElsewhere(dir index.ID, name string) (Attr, bool) {
 	var g gone
 	defer e.finish(&g)

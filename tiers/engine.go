@@ -15,11 +15,11 @@ import (
 	"github.com/kvfs/kvfs/tiers/pattern"
 )
 
-// Options configures an Engine. The zero value of each field is usable except
-// where it says otherwise.
+// Options configures an Engine. The zero value of each field is usable, unless
+// the field says otherwise.
 type Options struct {
 	Primary       driver.Primary // required: tier 0
-	CapacityBytes int64          // required: hard cap on what the primary tier holds
+	CapacityBytes int64          // required: hard cap on the bytes in the primary tier
 	HeadroomBytes int64          // how far the primary's file system exceeds CapacityBytes
 	Policy        string         // eviction order: lru, arc, s3fifo. Empty means lru.
 
@@ -31,17 +31,17 @@ type Options struct {
 	// Secondaries are the tiers below memory, fastest first. The engine closes them.
 	Secondaries []SecondaryOptions
 
-	// OpenDeadline bounds how long an open waits for a block to come into memory: what is
-	// predicted to take longer is a miss at once, and what turns out to, one then. Zero means
-	// PromoteTimeout alone.
+	// OpenDeadline bounds how long an open waits for a block to come into memory. An open that is
+	// predicted to take longer is a miss at once. An open that does take longer is a miss at the
+	// deadline. Zero means PromoteTimeout alone.
 	OpenDeadline time.Duration
 
-	PromoteOnLookup   bool          // begin to promote at a positive look-up, not only at open
+	PromoteOnLookup   bool          // promote from a positive look-up on, not only from the open on
 	PromoteTimeout    time.Duration // longest that an open waits before it is a miss. Zero means 30 s.
 	PromoteBatchKeys  int           // most blocks of one load job. Zero means 64.
 	PromoteBatchBytes int64         // most bytes of one load job, but at least one block. Zero means 8 MiB.
-	PromoteWindow     time.Duration // how long to wait for more blocks of a job. Zero: not at all.
-	TierSummary       bool          // log one line a load job
+	PromoteWindow     time.Duration // how long a job waits for more blocks. Zero: not at all.
+	TierSummary       bool          // log one line for each load job
 
 	RootMode         uint32 // permission bits of the root directory. Zero means 0755.
 	RootUID, RootGID uint32 // its owner
@@ -51,52 +51,52 @@ type Options struct {
 	TempPatterns []string      // names held back until renamed, as a pattern.Set takes them. Nil means pattern.Temp.
 	TempExpiry   time.Duration // abandoned temporary files go after this. Zero means 1 h.
 
-	// RequestBytes is the size of the pieces in which a front cuts long writes: a
+	// RequestBytes is the size of the pieces into which a front cuts long writes. A
 	// shorter first piece is the whole write. Zero means 1 MiB.
 	RequestBytes int
 
-	// PlainPatterns are names of files that are POSIX from the first byte, and never
+	// PlainPatterns are names of files that are POSIX from the first byte. They are never
 	// cascaded, evicted or expired. Nil means pattern.Plain.
 	PlainPatterns []string
 
-	// Alive reports whether a process has not ended. Nil means that none has. It may read
+	// Alive reports whether a process has not ended. Nil means that no process has ended. It may read
 	// /proc; no lock is held.
 	Alive func(Process) bool
-	// Closed reports whether a process has no descriptor to write a file by any more, as far as one can
-	// see. Nil means that none can be seen. It may read /proc; no lock is held.
+	// Closed reports whether a process has no descriptor for writing a file any more, as far as /proc
+	// shows. Nil means that it is never known. It may read /proc; no lock is held.
 	Closed func(Process, index.ID) bool
 
-	// HideElsewhere has ReadDir leave out entries that stand for what only other nodes
-	// have: else those that have been looked up show, and the others do not.
+	// HideElsewhere has ReadDir leave out entries that only other nodes have. Otherwise it
+	// shows those that were looked up before, and not the rest.
 	HideElsewhere bool
-	// ListWait is the longest wait for others who list a directory: the kernel holds a lock of
-	// the directory meanwhile, which who creates a file in it needs. Zero means 50 ms.
+	// ListWait is the longest wait for other nodes that list a directory. The kernel holds a lock of the
+	// directory meanwhile, and a process that creates a file in it waits. Zero means 50 ms.
 	ListWait time.Duration
 
-	// Kernels: several kernels refer to entries, so that what one of them asked for is told
-	// to all, by Invalidate; and absence is never Attr.Stable. The time of last access is not told,
-	// nor that names have come into a directory, whose times change with that.
+	// Kernels: several kernels refer to entries. Invalidate tells all of them what one of them
+	// changed, and absence is never Attr.Stable. Invalidate does not report the time of last access,
+	// nor new names in a directory, which change its times.
 	Kernels bool
 
-	// Invalidate is called when a name that the kernel may have cached went
-	// away without the kernel's doing. It must not block; no lock is held.
+	// Invalidate is called when a name that the kernel may have cached is gone,
+	// and not by the kernel's doing. It must not block; no lock is held.
 	//
-	// With Kernels it is also called when a name means no longer id, or nothing, because a
-	// kernel asked for that; and with no parent and no name if the attributes of id have
-	// changed, or its bytes in place, while all names stay as they are. by is the process for which a
-	// kernel asked to change the name: that kernel knows, once it is answered. If it is answered with
-	// an error, the call is repeated without by. by is zero where no kernel knows.
+	// With Kernels it is also called when a kernel made a name mean another entry than id, or
+	// nothing. If the attributes of id have changed, or its bytes in place, and all names stay, it is
+	// called with no parent and no name. by is the process for which a kernel asked to change the
+	// name: that kernel knows of the change once it is answered. If the answer is an error, the call
+	// is repeated without by. by is zero if no kernel knows.
 	Invalidate func(by Process, parent, id index.ID, name string)
 
-	// Dropped is called after the file of a blob was removed and no handle of
-	// ours uses it, so that what refers to it outside (a registered backing
-	// file) can go. It must not block; no lock is held.
+	// Dropped is called after the file of a blob was removed, when no handle of
+	// the engine uses it any more. The front can then release what refers to it
+	// (a registered backing file). It must not block; no lock is held.
 	Dropped func(driver.BlobID)
 
-	// Freed is called when the file of a block was removed from memory, or truncated in place,
-	// with its device and inode number, which no other file can have before it returns: who has
-	// mapped or registered the file lets go of the pages now. It must not block; no lock is
-	// held. Nil: nobody has.
+	// Freed is called with the device and inode number of a block's file that was removed from memory,
+	// or truncated in place. No other file can have the numbers before it returns. Code that has mapped
+	// or registered the file lets go of the pages now. It must not block; no lock is held. Nil: no
+	// code has.
 	Freed func(dev, ino uint64)
 
 	Now    func() time.Time // nil means time.Now
@@ -108,17 +108,17 @@ type GroupOptions struct {
 	Pinned     bool  // never evicted; rewritten in place
 	QuotaBytes int64 // cap on the group's bytes. 0: none.
 	BlockBytes int64 // size of its blocks. 0: learned from the blocks written.
-	Strict     bool  // nothing but blocks of BlockBytes is committed. Not of a pinned group.
+	Strict     bool  // commit only blocks of BlockBytes. Not for a pinned group.
 
-	OpenDeadline time.Duration // as Options.OpenDeadline, which holds where this is 0
+	OpenDeadline time.Duration // as Options.OpenDeadline. 0: that one holds.
 }
 
-// Engine is the store: names, blocks, their place in the tiers, and who may
-// evict what. All methods may be called in parallel. See doc.go for the lock
+// Engine is the store: names, blocks, and the tiers of each block. It decides what
+// may be evicted. All methods may be called in parallel. See doc.go for the lock
 // order and for a load and a store step by step.
 //
 // Each part of it is a room: a type with the methods of one subject. The rooms share core, and call each other by its
-// fields (e.drafts.commit). The methods that a room exports are those of Engine.
+// fields (e.drafts.commit). The exported methods of the rooms are the methods of Engine.
 type Engine struct {
 	*core
 	*names
@@ -141,29 +141,29 @@ type Counters struct {
 	Stored, StoredBytes     uint64 // commits
 	Opened                  uint64 // opens for reading
 	Evicted, EvictedBytes   uint64
-	Expired                 uint64 // removed by their time to live, abandoned temporary files included
+	Expired                 uint64 // removed at the end of their time to live; abandoned temporary files count too
 	Removed                 uint64 // by unlink, or replaced
 	Adopted, AdoptedBytes   uint64
-	AdoptDropped            uint64 // found at start but modified after commit, or superseded
+	AdoptDropped            uint64 // files found at start, but modified after their commit, or superseded
 	NoSpace                 uint64 // writes refused
-	Overruns                uint64 // files that grew past what was reserved for them
+	Overruns                uint64 // files that grew past their reservation
 	Poisoned                uint64 // commits refused because a write had failed
 	KilledWriters           uint64 // commits refused because the writer died of a signal
 	LookupMisses, LookupHit uint64
-	Superseded              uint64 // removed because somebody elsewhere removed or replaced them
-	Implausible             uint64 // version numbers of other nodes that were ignored, because they are too far in the future
-	PromoteNoRoom           uint64 // promotions given up because memory was full of what cannot be evicted
-	FullOfOpen              uint64 // opens and writes that had to wait because memory was full of what is open, pinned or temporary
-	FullOfLeased            uint64 // likewise of blocks within the lease of a look-up, of which memory has the only copy
-	FileSystemFull          uint64 // times that the file system behind memory had no room where the accounts had
+	Superseded              uint64 // removed because another node removed or replaced them
+	Implausible             uint64 // version numbers of other nodes that were ignored as too far in the future
+	PromoteNoRoom           uint64 // promotions given up because memory was full of blocks that cannot be evicted
+	FullOfOpen              uint64 // opens and writes that waited: memory was full of open, pinned and temporary files
+	FullOfLeased            uint64 // likewise, but full of leased blocks that are in memory only
+	FileSystemFull          uint64 // times that the file system behind memory had no room although the accounts had
 	Lost                    uint64 // blocks evicted from memory although no other tier had them
-	DeadlinePredicted       uint64 // opens that were a miss at once, because the block would have come after the deadline
-	DeadlineExceeded        uint64 // opens that were a miss because it had not come by then
+	DeadlinePredicted       uint64 // opens that were a miss at once: the block was predicted to miss the deadline
+	DeadlineExceeded        uint64 // opens that were a miss because the block missed the deadline
 }
 
-// Open makes an engine over opts.Primary and adopts what an earlier process
-// left there. It fails with all violations of opts at once, or with the
-// primary's error.
+// Open makes an engine over opts.Primary and adopts the files that an earlier
+// process left there. It fails with all violations of opts at once, or with the
+// error of a tier.
 func Open(ctx context.Context, opts Options) (*Engine, error) {
 	if err := opts.fill(); err != nil {
 		return nil, err
@@ -195,7 +195,7 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 	return e, nil
 }
 
-// newEngine makes an engine with all its rooms, which knows of no tier and no name yet.
+// newEngine makes an engine with all its rooms. It has no secondary tier and no names yet.
 func newEngine(opts Options) *Engine {
 	c := newCore(opts)
 	c.names, c.lookups, c.report, c.attrs = &names{core: c}, &lookups{core: c}, &report{c}, &attrs{core: c}
@@ -280,9 +280,9 @@ func (o *Options) fill() error {
 	return errors.Join(append(errs, o.checkSecondaries()...)...)
 }
 
-// Close stops the background work and closes the tiers. The primary tier keeps the
-// committed blocks for a later process if keep is set. The caller has closed all
-// files before, and called Drain if what is not yet copied down matters. ctx bounds
+// Close stops the background work and closes the tiers. If keep is set, the primary
+// tier keeps the committed blocks for a later process. The caller closes all files
+// first, and calls Drain if blocks that are not copied down yet matter. ctx bounds
 // the wait for secondary tiers.
 func (e *Engine) Close(ctx context.Context, keep bool) error {
 	e.mu.Lock()

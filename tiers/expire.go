@@ -11,12 +11,12 @@ import (
 	"github.com/kvfs/kvfs/tiers/lane"
 )
 
-// expiryTick is how often runExpiry looks. Look-ups and opens check by
-// themselves, so the tick only bounds how long dead bytes stay in memory.
+// expiryTick is the time between two rounds of runExpiry. Look-ups and opens check by
+// themselves, so it only bounds how long expired bytes stay in memory.
 const expiryTick = time.Second
 
-// runExpiry removes what is past its time to live, temporary files that nobody
-// has had open for TempExpiry, versions that nobody can name any more, and groups without files.
+// runExpiry removes files past their time to live, temporary files that were not open for
+// TempExpiry, versions that no process can name any more, and groups without files.
 func (e *space) runExpiry(ctx context.Context) {
 	t := time.NewTicker(expiryTick)
 	defer t.Stop()

@@ -9,12 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// removeBlob removes the file of a blob and tells Options.Freed of it, with the file held
-// open: until then its number is not given to another.
+// removeBlob removes the file of a blob and calls Options.Freed for it. It holds the file open
+// until then, so that no other file gets its inode number.
 func (e *core) removeBlob(b driver.BlobID) {
 	if e.opts.Freed != nil {
-		// What cannot be opened is told of no more: who has registered it lets go by himself,
-		// after a time.
+		// A file that cannot be opened is not reported. The code that has registered it lets go
+		// of it by itself, after a time.
 		if file, err := e.primary.Open(b); err == nil {
 			defer file.Close()
 			defer e.tellFreed(file)
@@ -25,7 +25,7 @@ func (e *core) removeBlob(b driver.BlobID) {
 	}
 }
 
-// tellFreed tells Options.Freed of a file.
+// tellFreed calls Options.Freed for a file.
 func (e *core) tellFreed(file *os.File) {
 	if e.opts.Freed == nil {
 		return

@@ -10,15 +10,15 @@ import (
 	"github.com/kvfs/kvfs/tiers/lane"
 )
 
-// Fsync commits a file that is being written, with its present bytes, and waits until it is durable in a
-// secondary tier, if there is one that can promise that. The copy is made ahead of all others, admission
-// rules and write budgets aside. What is written later is durable when Fsync is called again, or the
-// file closed.
+// Fsync commits a file that is being written, with its present bytes. Then it waits until the file is durable
+// in a secondary tier, if a tier can promise that. The copy goes ahead of all others, and admission rules
+// and write budgets do not count. Bytes that are written later are durable when Fsync is called again, or
+// the file is closed.
 //
-// A file under a temporary name is durable when the rename that commits it returns. Plain names, and
-// files of pinned groups, live in memory only; for them it does nothing.
+// A file under a temporary name is durable when the rename that commits it returns. Plain names and files
+// of pinned groups live in memory only, and Fsync does nothing for them.
 //
-// It fails with the tier's error (ErrUnavailable, ErrNoSpace), with ErrPoisoned if a
+// Fsync fails with the tier's error (ErrUnavailable, ErrNoSpace), with ErrPoisoned if a
 // write to the file has failed, or with ctx's error.
 func (e *copies) Fsync(ctx context.Context, id index.ID) error {
 	e.mu.Lock()
@@ -54,10 +54,10 @@ func (e *copies) Fsync(ctx context.Context, id index.ID) error {
 	return e.makeDurable(ctx, nil, id)
 }
 
-// FsyncDir waits until every block below a directory that was committed before and is not open for
-// writing, and every removal and rename, is durable. As with Fsync, write budgets and admission do
-// not count, nor that the cascade is off. It fails with the first error of the
-// tier that keeps a block from being durable (ErrNoSpace, ErrUnavailable), or ctx's.
+// FsyncDir waits until all blocks below a directory, and all removals and renames, are durable. It skips
+// blocks that are not committed yet or are open for writing. As with Fsync, write budgets and admission
+// do not count, nor does a cascade that is off. It fails with the first error of the tier that keeps
+// a block from being durable (ErrNoSpace, ErrUnavailable), or with ctx's error.
 func (e *copies) FsyncDir(ctx context.Context, dir index.ID) error {
 	s := e.keeper()
 	if s == nil {
@@ -83,8 +83,8 @@ func (e *copies) FsyncDir(ctx context.Context, dir index.ID) error {
 	return errors.Join(errs, e.flushTier(ctx, nil, s))
 }
 
-// storeSome has the first of some blocks copied down, as many as the queue may hold,
-// waits for them, and returns how many they were. It forces what the tier would
+// storeSome copies down the first n blocks of ids, as many as the queue may hold. It
+// waits for them, and returns n. It forces copies that the tier would otherwise
 // refuse.
 func (e *copies) storeSome(ctx context.Context, s *secondary, ids []index.ID) (n int, err error) {
 	done := make(chan error, recordBatch)
@@ -114,8 +114,8 @@ func (e *copies) storeSome(ctx context.Context, s *secondary, ids []index.ID) (n
 	return n, nil
 }
 
-// storeBatchLocked has the first blocks of ids copied, as many as one batch may have. It returns how many those are,
-// and how many results will come to done.
+// storeBatchLocked queues copies of the first n blocks of ids, as many as one batch may have. It returns n, and the
+// number of results that will come to done.
 func (e *copies) storeBatchLocked(s *secondary, ids []index.ID, done chan error) (n, waits int) {
 	var bytes int64
 	queued := map[index.ID]*lane.Store{}
@@ -163,9 +163,9 @@ func (e *copies) storeAgain(ctx context.Context, s *secondary, id index.ID) erro
 	return err
 }
 
-// Drain waits until everything that was to be cascaded when it was called has been, as
-// far as the tiers take it, and is durable, or until ctx ends. What is committed
-// meanwhile is not waited for, so that it ends under any load.
+// Drain waits until all blocks that were to be cascaded when it was called are copied, as
+// far as the tiers take them, and durable, or until ctx ends. It does not wait for blocks
+// that are committed meanwhile, so it ends under any load.
 func (e *copies) Drain(ctx context.Context) error {
 	var errs []error
 	for _, s := range e.tiers {
@@ -179,7 +179,7 @@ func (e *copies) Drain(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// drainTier waits until one tier has been given what was to be cascaded to it.
+// drainTier waits until one tier has got the blocks that were to be cascaded to it.
 func (e *copies) drainTier(ctx context.Context, s *secondary) error {
 	for so := (lane.Progress{}); ; {
 		done := make(chan error, 1)

@@ -1,4 +1,4 @@
-// Package event has what happened to blocks: the log of the engine, and which user may know of which event.
+// Package event has the log of events about blocks, and decides which user may know of which event.
 package event
 
 import (
@@ -21,9 +21,9 @@ const (
 	Removed                    // dropped from all tiers: unlinked, replaced or expired
 	Renamed                    // Key is the new name, From the old one
 	Changed                    // its attributes, not its bytes; this and the next two only with a Remote tier
-	DirCreated                 // or changed its attributes
+	DirCreated                 // or its attributes changed
 	DirRemoved
-	DirRenamed // Key is the new name, From the old one; what is below it moved along
+	DirRenamed // Key is the new name, From the old one; the files below moved along
 )
 
 // String returns the kind in lower case.
@@ -36,29 +36,29 @@ type Event struct {
 	Seq    uint64
 	Time   time.Time
 	Kind   Kind
-	Tier   string      // "memory" and so on; empty where all tiers are meant
-	Key    block.Key   // of a directory: its path, as of a file
+	Tier   string      // "memory" and so on; empty means all tiers
+	Key    block.Key   // the path, also of a directory
 	From   block.Key   // Renamed and DirRenamed only
 	Size   int64       // bytes
-	Reason fate.Reason // why it went, or came
+	Reason fate.Reason // why the block went, or came
 
-	Guard []driver.DirAttrs // of the block and the directories above it, those that not all users may read
+	Guard []driver.DirAttrs // of the block and the directories above, but only of those that not all users may read
 }
 
-// Ring is how many events the log keeps: at 10,000 commits a second a
-// subscriber may fall 1.6 s behind before it sees a gap, for about 3 MB.
+// Ring is the number of events that the log keeps, in about 3 MB. At 10,000 commits
+// a second a subscriber may fall 1.6 s behind before it sees a gap.
 const Ring = 1 << 14
 
-// Log keeps the latest events in a ring. Any number of subscribers read it
-// at their own pace; one that falls behind by more than the ring gets a gap, and
-// never slows the writer. Methods may be called in parallel.
+// Log keeps the latest events in a ring. Any number of subscribers read it at
+// their own pace, and never slow the writer. A subscriber that falls behind by more
+// than the ring gets a gap. Methods may be called in parallel.
 type Log struct {
 	mu struct {
 		sync.Mutex
 		closed bool
 		ring   []Event
 		next   uint64        // sequence number of the next event, from 1
-		news   chan struct{} // closed at the next event; nil while nobody waits
+		news   chan struct{} // closed at the next event; nil while no reader waits
 	}
 }
 
@@ -69,8 +69,8 @@ func New() *Log {
 	return l
 }
 
-// Add appends an event and numbers it. It never blocks, so that the engine adds
-// events under its lock, in the order of what they tell.
+// Add appends an event and numbers it. It never blocks, so the engine can add
+// events under its lock, in the order in which they happen.
 func (l *Log) Add(ev Event) {
 	l.mu.Lock()
 	if l.mu.closed {
@@ -98,7 +98,7 @@ func (l *Log) Close() {
 	}
 }
 
-// wakeLocked wakes who waits for an event.
+// wakeLocked wakes the readers that wait for an event.
 func (l *Log) wakeLocked() {
 	if l.mu.news != nil {
 		close(l.mu.news)
@@ -113,10 +113,10 @@ func (l *Log) Next() uint64 {
 	return l.mu.next
 }
 
-// Read copies events with numbers from seq on into buf and returns how many. It
-// waits until there is at least one. If seq is no longer in the ring, it starts at the
-// oldest event there and reports in missed how many were lost. It fails with
-// ctx's error, or block.ErrClosed once the log is closed and read to its end.
+// Read copies events with numbers from seq on into buf, and returns how many. It
+// waits until there is at least one. If seq is no longer in the ring, Read starts
+// at the oldest event, and missed is the number of events lost. It fails with
+// ctx's error, or with block.ErrClosed once the log is closed and read to its end.
 func (l *Log) Read(ctx context.Context, seq uint64, buf []Event) (n int, missed uint64, err error) {
 	if len(buf) == 0 {
 		return 0, 0, nil
