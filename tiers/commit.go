@@ -157,10 +157,10 @@ func (e *drafts) release(h *Handle, abandoned bool) {
 	e.finish(&g)
 }
 
-// goesOnLocked follows the end of a handle of f that was not the last.
+// goesOnLocked is called when a handle of f has ended that was not the last.
 func (e *drafts) goesOnLocked(f *File, en *index.Entry, c *draft.Close, g *gone) {
 	switch {
-	case f.poisoned != nil && draft.End(*c) == draft.Drop: // others have it mapped, at most
+	case f.poisoned != nil && draft.End(*c) == draft.Drop: // other processes at most have it mapped
 		e.dropFailedLocked(f, en, g)
 	case c.Killed && c.Mine && c.Place != draft.Seen:
 		f.owner = f.handles[0].by.process()
@@ -255,7 +255,7 @@ func (e *drafts) endedLocked(f *File, en *index.Entry, died bool, g *gone) {
 	e.mu.room.Signal() // it can be evicted now
 }
 
-// dropFailedLocked makes an unlinked file of f, of which a write has failed, or whose writer was killed.
+// dropFailedLocked unlinks f, or ends its wait for a name: a write of f has failed, or its writer was killed.
 func (e *drafts) dropFailedLocked(f *File, en *index.Entry, g *gone) {
 	e.mu.counters.Poisoned++
 	if f.waits {

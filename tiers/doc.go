@@ -56,9 +56,9 @@
 // # What the tiers hold
 //
 // Entry.Tiers has a bit for each secondary tier with a copy of the present version. Entry.Storing has one for each copy
-// that is queued or under way. When the engine opens, it enters the blocks in all tiers (enumerate). A tier asks
-// before it evicts (Host.MayEvict) and reports a copy that it lost (Host.Lost). So the bits are right at all times, and
-// no look-up has to ask a tier.
+// that is queued or under way. When the engine opens, it enters the blocks that the tiers hold already (enumerate).
+// A tier asks before it evicts (Host.MayEvict) and reports a copy that it lost (Host.Lost). So the bits are right at
+// all times, and no look-up has to ask a tier.
 //
 // A tier gets all changes under one key in the order in which they happened to the name; see package lane.
 //
@@ -115,8 +115,8 @@
 // headroom is nearly used up, commits are refused, because a write may have ended short. The exception is a file with
 // all bytes of a block like its group's.
 //
-// The file system may have less left than the accounts say. So a call that needs room looks at it first (gauge): its
-// limit leaves an eighth of the headroom free.
+// The file system may have less left than the accounts say. So a call that needs room looks at it first (gauge). The
+// limit on memory in use leaves an eighth of the headroom free.
 //
 // # Eviction
 //
