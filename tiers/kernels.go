@@ -7,7 +7,7 @@ import "github.com/kvfs/kvfs/tiers/index"
 //
 // A kernel keeps only what it was told with Attr.Stable. That is never what is being
 // written, nor that there is no such name: so writing a file under a temporary name and
-// renaming it to one that nobody has tells nobody anything.
+// renaming it to a new name tells no kernel anything.
 
 // nameLeftLocked tells of a name that an entry is about to lose because a kernel asked for
 // that. It is called before the name is gone. by is as in Options.Invalidate.

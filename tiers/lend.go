@@ -33,7 +33,7 @@ const (
 	maxStreamBytes = 256 << 20
 )
 
-// Lend holds a block for somebody outside, with its checksum computed. What is not in
+// Lend holds a block for another node, with its checksum computed. What is not in
 // memory is promoted; while memory is short of room, it is read into a file that goes
 // with the loan, so that what others want does not drive out what this node needs. Lend
 // blocks on a device in either case. It fails with ErrNotFound, ErrPending if it is being
@@ -190,7 +190,7 @@ func (e *lending) lendStream(ctx context.Context, o *LendOptions) (*Lent, error)
 	}
 	l.File = file
 	l.close = func() {
-		e.tellFreed(file) // who has registered it would else keep its pages, which count for nobody
+		e.tellFreed(file) // else a transport that registered the file would keep its pages, and no account has them
 		file.Close()
 		free()
 	}

@@ -61,7 +61,7 @@ func (e *drafts) limboLocked(id index.ID, en *index.Entry, k nameKey, g *gone) b
 	return true
 }
 
-// leaveLimboLocked gives up a replaced block, as soon as nobody has it open.
+// leaveLimboLocked gives up a replaced block, as soon as no process has it open.
 func (e *drafts) leaveLimboLocked(id index.ID, g *gone) {
 	e.limbo.remove(id)
 	en := e.mu.ix.At(id)

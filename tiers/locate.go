@@ -25,13 +25,13 @@ type elsewhere struct {
 
 	// Guarded by core.mu.
 	outdated []goneName // found by a look-up to mean another entry, and not yet told
-	strays   []index.ID // entries made for what others have, which nobody may refer to
+	strays   []index.ID // entries for blocks of other nodes to which no kernel may refer
 }
 
-// Names that only other nodes have are not in the index until somebody asks for them.
+// Names that only other nodes have are not in the index until a look-up asks for them.
 // Then they get an entry whose only tier is the Remote: a file is hollow, a directory
 // has that bit. Such an entry goes when the kernel forgets it, for it can be made again
-// at any time; or when nobody elsewhere has the name any more, of which the tier tells.
+// at any time; or when no other node has the name any more: the tier tells of that.
 //
 // A directory becomes this node's own, and is announced to the others, when something
 // below it does.
@@ -79,7 +79,7 @@ func (e *elsewhere) renewLocked(id index.ID, en *index.Entry) index.ID {
 }
 
 // tellOutdatedLocked moves the names that look-ups found to mean other entries to g. All
-// who look up call it before they release the lock.
+// look-ups call it before they release the lock.
 func (e *elsewhere) tellOutdatedLocked(g *gone) {
 	g.names = append(g.names, e.outdated...)
 	e.outdated = nil
@@ -195,7 +195,7 @@ func (e *elsewhere) strayLocked(id index.ID, en *index.Entry) {
 const strayBatch = 1024
 
 // settleStrays forgets those entries, of the ones that were noted before the last call,
-// to which nobody has come to refer, and directories that nobody has. It returns those
+// to which no kernel has come to refer, and directories that no node has. It returns those
 // noted since.
 func (e *elsewhere) settleStrays(old []index.ID) (since []index.ID) {
 	for len(old) > 0 {
@@ -244,8 +244,8 @@ func (e *elsewhere) elsewhereLocked(id index.ID, en *index.Entry) bool {
 }
 
 // settleRemoteLocked forgets an entry that stands for what only others have when
-// nobody refers to it any more, and then the directories above. One that is pinned stays,
-// because nobody else knows that it is.
+// no kernel refers to it any more, and then the directories above. A pinned entry stays,
+// because no other node knows of the pin.
 func (e *elsewhere) settleRemoteLocked(id index.ID, en *index.Entry, g *gone) {
 	for e.remote != nil && en.Lookups == 0 && en.Opens == 0 && en.Flags&flagPinned == 0 && id != index.Root && e.remoteOnlyLocked(id, en) {
 		parent := e.mu.ix.Parent(id)
@@ -273,7 +273,7 @@ func (e *elsewhere) forgetRemoteLocked(id index.ID, en *index.Entry, g *gone) {
 	e.reapLocked(id, en, g)
 }
 
-// lostDirLocked follows that nobody elsewhere has a directory any more. It stays for as
+// lostDirLocked follows that no other node has a directory any more. The directory stays for as
 // long as something is in it.
 func (e *elsewhere) lostDirLocked(id index.ID, en *index.Entry, g *gone) {
 	if e.remoteOnlyLocked(id, en) && en.Opens == 0 {
@@ -283,7 +283,7 @@ func (e *elsewhere) lostDirLocked(id index.ID, en *index.Entry, g *gone) {
 	}
 }
 
-// settleLostLocked takes away directories that nobody has, from id upwards, now that
+// settleLostLocked takes away directories that no node has, from id upwards, now that
 // something in them is gone.
 func (e *elsewhere) settleLostLocked(id index.ID, g *gone) {
 	for id != index.Root {
@@ -347,7 +347,7 @@ func (e *elsewhere) dirEventLocked(kind event.Kind, id index.ID) {
 	e.events.Add(event.Event{Time: e.opts.Now(), Kind: kind, Key: e.keyLocked(id)})
 }
 
-// buryLocked has the versions elsewhere of a name void, if it went because somebody
+// buryLocked makes the versions of a name on other nodes void, if the name went because a process
 // wanted it to go. It is done before the lock is released, so that no look-up finds there
 // what is gone here.
 func (e *elsewhere) buryLocked(id index.ID, reason fate.Reason) {
@@ -358,7 +358,7 @@ func (e *elsewhere) buryLocked(id index.ID, reason fate.Reason) {
 	switch reason {
 	case fate.ReasonUnlink:
 		e.far.Bury([]driver.Grave{{Path: path, Seq: e.nextSeqLocked()}})
-	case fate.ReasonExpired: // not what somebody may have stored anew meanwhile
+	case fate.ReasonExpired: // not what a process may have stored anew meanwhile
 		e.far.Bury([]driver.Grave{{Path: path, Seq: e.mu.ix.At(id).Seq + 1}})
 	}
 	// Of what is replaced publishedLocked decides; what is lost stays elsewhere; what was
@@ -430,7 +430,7 @@ func (e *elsewhere) emptyElsewhere(ctx context.Context, parent index.ID, name st
 	path := ""
 	e.mu.Lock()
 	id := e.findLocked(parent, name)
-	if id != 0 && e.mu.ix.At(id).Mode&modeType == modeDir && e.mu.ix.Children(id) == 0 { // else who asks finds out
+	if id != 0 && e.mu.ix.At(id).Mode&modeType == modeDir && e.mu.ix.Children(id) == 0 { // else the caller finds out
 		path = e.mu.ix.Path(id)
 	}
 	e.tellOutdatedLocked(&g)
@@ -455,5 +455,5 @@ func (e *elsewhere) emptyElsewhere(ctx context.Context, parent index.ID, name st
 	case err != nil && ctx.Err() != nil:
 		return ctx.Err()
 	}
-	return nil // who cannot be reached is told of the grave, and keeps what is not empty
+	return nil // a node out of reach learns of the grave later, and keeps a directory that is not empty
 }

@@ -36,7 +36,7 @@ type Attr struct {
 	// Stable: the answer is the same for all callers and changes only with
 	// the kernel's knowledge, or when Options.Invalidate tells, so it may be cached.
 	Stable bool
-	// Gone: the file has no name, nobody has it open, and its bytes were given up. Who asks for
+	// Gone: the file has no name, no process has it open, and its bytes were given up. Who asks for
 	// it by a name meant another file.
 	Gone bool
 
@@ -70,7 +70,7 @@ func (e *names) resolveLocked(parent index.ID, name string, by *Caller) (id inde
 	return id, false
 }
 
-// Writing reports whether any file is being written: else Lookup does not need to know who asks.
+// Writing reports whether any file is being written: else Lookup does not need to know the caller.
 func (e *core) Writing() bool { return e.writing.Load() > 0 }
 
 // Lookup finds name in the directory parent as the caller's process sees

@@ -90,7 +90,7 @@ func (e *opens) OpenLater(id index.ID, by Caller, then func(o Opened, file *os.F
 
 func (e *opens) openHollow(ctx context.Context, id index.ID, by Caller, nonblock bool) (Opened, error) {
 	deadline, late := noDeadline, false
-	if !nonblock { // else nobody waits
+	if !nonblock { // else no caller waits
 		deadline, late = e.lookups.openDeadline(id)
 	}
 	if late {
@@ -248,7 +248,7 @@ func (e *opens) closedLocked(id index.ID, en *index.Entry, g *gone) {
 // WriteOptions says how a file is opened for writing.
 type WriteOptions struct {
 	Truncate bool // O_TRUNC
-	Append   bool // O_APPEND: nobody knows how much it will be
+	Append   bool // O_APPEND: the size is not known
 }
 
 // OpenWrite opens an existing file for writing: in place, or, where Truncate finds a block with
@@ -519,7 +519,7 @@ func (e *opens) beginWrite(ctx context.Context, o *writeOpen, h *Handle) error {
 	bytes := chargeOf(e.mu.room.Group(en.Group).BlockBytes()) - h.File.charge
 	seen := e.kindLocked(en) == draft.Plain || en.Flags&flagUncommitted == 0 && en.Flags&flagTemp == 0
 	e.mu.Unlock()
-	if !seen { // else its first byte hides it, or nobody knows its size
+	if !seen { // else its first byte hides it, or its size is not known
 		e.expect(h, bytes)
 	}
 	return nil

@@ -15,9 +15,9 @@ import (
 
 // PrefetchRequest asks for blocks to be brought into memory.
 type PrefetchRequest struct {
-	Request string        // names the work in logs and batches, and whom the leases are for
+	Request string        // names the work in logs and batches, and has the leases
 	Paths   [][]byte      // below the mount, in the order in which they are wanted
-	As      *event.Viewer // what he may not read is absent
+	As      *event.Viewer // a block that the user may not read is absent
 	// Done is called once for each path, in any order, as soon as its fate is known. Calls do
 	// not overlap; it must not block for long.
 	Done func(i int, r PrefetchResult)
@@ -60,7 +60,7 @@ type prefetch struct {
 		sync.Mutex // Done is called with it; never taken with core.mu held
 		keys       int
 		bytes      int64
-		over       bool // nobody is told any more
+		over       bool // no caller is told any more
 	}
 }
 
@@ -201,7 +201,7 @@ func (e *loads) awaitPrefetchLocked(f *prefetch, i int, x *prefetchFound) {
 	}})
 }
 
-// leaseFetched keeps a block for who asked for it ahead of use, and ends the pin that came with
+// leaseFetched keeps a block for the request that asked for it ahead of use, and ends the pin that came with
 // it.
 func (e *loads) leaseFetched(id index.ID, r *PrefetchRequest) {
 	e.mu.Lock()

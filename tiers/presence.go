@@ -38,8 +38,8 @@ type PresenceOptions struct {
 	// Deadline makes late what is predicted to take longer until it is in memory. 0: as the
 	// group's OpenDeadline or else Options.OpenDeadline says; negative: none.
 	Deadline time.Duration
-	As       *event.Viewer // what he may not read is a miss, and gets no lease
-	Request  string        // whom the leases are for; ReleaseRequest ends them
+	As       *event.Viewer // a block that the user may not read is a miss, and gets no lease
+	Request  string        // has the leases; ReleaseRequest ends them
 }
 
 // presenceBatch bounds how many names one hold of the lock looks up: some ten
@@ -212,7 +212,7 @@ func (e *lookups) deadlineOfLocked(gr *room.Group, want time.Duration) time.Dura
 	return want
 }
 
-// requesterOf returns whom a lease of a user and a request is for.
+// requesterOf returns the holder of a lease for a user and a request.
 func requesterOf(as *event.Viewer, request string) room.Requester {
 	if as == nil {
 		return room.Requester{UID: -1, Request: request}
@@ -234,7 +234,7 @@ func (e *lookups) leaseLocked(id index.ID, en *index.Entry, now int64, as *event
 }
 
 // ReleaseRequest ends the leases that a request of a user has, in all groups, and returns how many it has
-// ended. A block that somebody else has looked up since keeps its lease, and one that somebody looked up
+// ended. A block that another request has looked up since keeps its lease, and one that another looked up
 // before has that one again. It takes the lock once and does not wait.
 func (e *lookups) ReleaseRequest(as *event.Viewer, request string) (ended int) {
 	e.mu.Lock()
@@ -246,7 +246,7 @@ func (e *lookups) ReleaseRequest(as *event.Viewer, request string) (ended int) {
 		}
 	}
 	if ended > 0 {
-		e.mu.room.Signal() // for writers who wait until blocks can be evicted
+		e.mu.room.Signal() // for writers that wait until blocks can be evicted
 	}
 	return ended
 }

@@ -31,7 +31,7 @@ type loads struct {
 
 // promotion brings one hollow block into memory. There is at most one for an
 // entry, however many wait for it; it belongs to the engine and goes on when
-// those who wait leave.
+// the waiters leave.
 type promotion struct {
 	lane.Load // Key: as the tier was asked; Copy: asked for by Take
 
@@ -44,13 +44,13 @@ type promotion struct {
 	tried   uint16        // tiers that have failed
 	asked   int           // times that tier was asked
 	waiters int           // each gets one of the block's Opens if it succeeds
-	own     bool          // nobody waits for it who would have it from other nodes, too
+	own     bool          // no waiter would have it from other nodes, too
 	away    chan struct{} // closed when other nodes are asked
 	later   []laterOpen   // those of the waiters that are called rather than woken
 
 	aside func(o *driver.Outcome) // constant; not nil: it is for no entry yet, and this carries it on when it is loaded
 
-	// Owned by who carries it along.
+	// Owned by the goroutine that carries the promotion along.
 	group  *room.Group // that charge is accounted to
 	charge int64
 	blob   driver.BlobID
@@ -110,7 +110,7 @@ func (e *loads) promoteWithin(ctx context.Context, w Waiter, id index.ID, hint b
 }
 
 // promoteOwn is promote for what a tier of this node has: on behalf of another node, so
-// that it must not have others asked, who may be waiting for this one. It fails with
+// that it must not ask other nodes, which may be waiting for this one. It fails with
 // ErrNotFound where only they could give the block.
 func (e *loads) promoteOwn(ctx context.Context, id index.ID) error {
 	e.mu.Lock()
@@ -206,7 +206,7 @@ func (e *loads) startPromotions(list []*promotion) {
 	}
 }
 
-// maxHints bounds the promotions that nobody waits for.
+// maxHints bounds the promotions that no caller waits for.
 const maxHints = 256
 
 // chooseLocked picks the tier to ask next. False: none is left.
@@ -370,7 +370,7 @@ func (e *loads) promotedMtime(p *promotion) int64 {
 }
 
 // enterPromoted makes a loaded block, whose file has the time mtime, one of memory, with one reference by the
-// caller, and returns who is to be called. It fails with errAgain if the entry has another time by now, and
+// caller, and returns the opens to be answered. It fails with errAgain if the entry has another time by now, and
 // with ErrStale if the name means something else.
 func (e *loads) enterPromoted(s *secondary, p *promotion, o *driver.Outcome, mtime int64) ([]laterOpen, error) {
 	e.mu.Lock()
@@ -491,7 +491,7 @@ func (e *loads) nextTierLocked(s *secondary, p *promotion, en *index.Entry, o *d
 	again = e.chooseLocked(p, en)
 	other := !again && s == e.remote && (bad || errors.Is(o.Err, block.ErrPending)) && e.elsewhere.otherElsewhereLocked(p.id, en)
 	if !again && (bad && en.Tiers == s.bit || other || p.own) {
-		delete(e.mu.promotions, p.id) // who looks it up again starts anew
+		delete(e.mu.promotions, p.id) // the next look-up starts anew
 		e.mu.orphans[p] = struct{}{}
 	}
 	switch reason := fate.ReasonAbsent; {

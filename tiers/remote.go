@@ -33,7 +33,7 @@ type LendOptions struct {
 	Seq  uint64 // this version only; 0: any
 }
 
-// Lent is a block held for somebody outside. Its bytes do not change until Close.
+// Lent is a block held for another node. Its bytes do not change until Close.
 type Lent struct {
 	Holding          // Sum is valid
 	File    *os.File // open for reading; closed by Close

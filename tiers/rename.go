@@ -502,7 +502,7 @@ func (e *renames) renumberOneLocked(id index.ID, en *index.Entry) {
 	}
 }
 
-// moveNameLocked gives id, which was of a kind, the new name, and takes it from target, 0 if nobody has it.
+// moveNameLocked gives id, which was of a kind, the new name, and takes it from target, 0 if the name is free.
 func (e *renames) moveNameLocked(id index.ID, f *File, o *RenameOptions, was draft.Kind, target index.ID, g *gone) {
 	ix := e.mu.ix
 	from, to := nameKey{o.Parent, o.Name}, nameKey{o.NewParent, o.NewName}
@@ -548,7 +548,7 @@ func (e *renames) moveNameLocked(id index.ID, f *File, o *RenameOptions, was dra
 }
 
 // replacedLocked reports whether what had the name of a version that is renamed goes with that: a block, or a
-// temporary file that nobody writes or may yet rename.
+// temporary file that no process writes or may yet rename.
 func (e *renames) replacedLocked(holder index.ID, was draft.Kind) bool {
 	if was == draft.Block {
 		return e.mu.ix.At(holder).Flags&flagUncommitted == 0

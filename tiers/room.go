@@ -107,7 +107,7 @@ func (e *space) createFile(ctx context.Context, w Waiter) (blob driver.BlobID, f
 	return blob, file, err
 }
 
-// atOnce is withRoom for who must not wait.
+// atOnce is withRoom for a caller that must not wait.
 func (e *space) atOnce(op func() error) error {
 	err := op()
 	if errors.Is(err, block.ErrNoSpace) {

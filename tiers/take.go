@@ -142,7 +142,7 @@ func (e *lending) fetchAside(ctx context.Context, h *Holding) (*promotion, *driv
 		return nil, nil, err
 	}
 	done := make(chan *driver.Outcome, 1)
-	var settled atomic.Bool // by who comes first: the tier, or the caller who waits no longer
+	var settled atomic.Bool // by the first of two: the tier, or the caller that waits no longer
 	p.aside = func(o *driver.Outcome) {
 		if !settled.CompareAndSwap(false, true) {
 			e.loads.failPromotion(p, block.ErrNotFound) // now that nothing writes to its file
@@ -242,7 +242,7 @@ func (e *lending) takeFileLocked(parent index.ID, name string, id index.ID, h *H
 
 // Supersede drops what this node has of a path below seq: it was removed or replaced
 // elsewhere. Handles that are open keep their bytes; of what was replaced, so far as is
-// known, who has just looked it up may still open it. A directory goes only if it is empty;
+// known, a process that has just looked it up may still open it. A directory goes only if it is empty;
 // else it is announced anew. So one whose grave is learned before those of what was in it
 // stays, empty: the makers of graves see to the order, and where that is lost (an exchange
 // after a partition), an empty directory is the harm.

@@ -12,7 +12,7 @@ import (
 )
 
 // Versions that wait for a name: only their own process finds them there. Those that a thread was
-// promised (File.promised) are found by nobody else: OPEN cannot answer with another file than it was
+// promised (File.promised) are found by no other open: OPEN cannot answer with another file than it was
 // asked for, so the version is made, and the kernel is sent to look for it.
 
 // promiseGrace is how long a version waits for the open that it was made for.
@@ -116,8 +116,8 @@ func (e *drafts) dropVersionsOfLocked(p Process, k nameKey, g *gone) {
 	}
 }
 
-// takeTempLocked gives the name that f waits for to f, now that f is closed, unless somebody
-// writes what has it. That becomes a version of its owner's, who may yet rename it.
+// takeTempLocked gives the name that f waits for to f, now that f is closed, unless a process
+// writes the file that has it. That file becomes a version of its owner, which may yet rename it.
 func (e *drafts) takeTempLocked(f *File, g *gone) {
 	k := f.name
 	holder := e.mu.ix.Lookup(k.parent, k.name)
@@ -130,7 +130,7 @@ func (e *drafts) takeTempLocked(f *File, g *gone) {
 		return
 	}
 	e.attrs.nameLeftLocked(holder, en, Process{}, g)
-	if hf == nil || hf.left { // nobody's
+	if hf == nil || hf.left { // no process's
 		e.names.dropNameLocked(holder, en, event.Removed, fate.Cause{}, g)
 	} else {
 		e.mu.ix.Unlink(holder)
@@ -176,8 +176,8 @@ func (e *drafts) sharedName(f *File) bool {
 	return !f.waits && e.mu.ix.Linked(f.id) && len(e.mu.waiting[nameKey{e.mu.ix.Parent(f.id), e.mu.ix.Name(f.id)}]) > 0
 }
 
-// yieldLocked gives the temporary name of f, whose owner has died while it wrote, to the latest version
-// that is closed and waits for it. Without one f is nobody's, and goes with the rename of another version.
+// yieldLocked gives the temporary name of f, whose owner died while it wrote, to the latest version
+// that is closed and waits for the name. Without one f has no owner, and goes with the rename of another version.
 func (e *drafts) yieldLocked(f *File, g *gone) {
 	f.left = true
 	k := nameKey{e.mu.ix.Parent(f.id), e.mu.ix.Name(f.id)}
@@ -318,7 +318,7 @@ func (e *drafts) waitsBelowLocked(dir index.ID) bool {
 }
 
 // expireVersionsLocked gives up versions that were promised and not opened, and temporary files that
-// nobody has had open for TempExpiry. It returns those that are closed and wait for their process to
+// no process has had open for TempExpiry. It returns those that are closed and wait for their process to
 // rename them.
 func (e *drafts) expireVersionsLocked(g *gone) (closed map[Process][]index.ID) {
 	now := e.now()
