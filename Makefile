@@ -1,6 +1,6 @@
 # `make` prints the targets. CI calls these and nothing else: see .ci/run.
 .DEFAULT_GOAL := help
-.PHONY: help build run cluster test test-rdma race lint fuzz bench bench-quick clean
+.PHONY: help build run cluster test test-rdma race lint deadcode fuzz bench bench-quick clean
 DEPS := run-deps cluster-deps test-deps bench-deps
 .PHONY: $(DEPS)
 
@@ -41,8 +41,11 @@ test-rdma: ## two nodes over RDMA in a virtual machine with soft-RoCE: the verbs
 race: test-deps ## run every test under the race detector, the daemon included
 	go test -race $(TIMEOUT) $(LINK) ./...
 
-lint: ## gofmt, vet, staticcheck, deadcode, build without cgo and without io_uring, imports and style
+lint: ## gofmt, vet, staticcheck, build without cgo and without io_uring, imports and style
 	@.ci/lint
+
+deadcode: ## list functions of the product that only tests call
+	go run golang.org/x/tools/cmd/deadcode@v0.51.0 $(firstword $(LINK)) ./cmd/kvfs
 
 fuzz: ## run each fuzz target for FUZZTIME (5s)
 	@.ci/fuzz
