@@ -11,15 +11,14 @@ import (
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
-// Versions that wait for a name: only their own process finds them there. Those that a thread was
-// promised (File.promised) are found by no other open: OPEN cannot answer with another file than it was
-// asked for, so the version is made, and the kernel is sent to look for it.
+// A version that waits for a name is found there only by its own process. A version that a thread was promised
+// (File.promised) is found by that thread alone. OPEN must answer with the file that it was asked for. So the open
+// makes the version, and the kernel is sent to look for it.
 
 // promiseGrace is how long a version waits for the open that it was made for.
 const promiseGrace = 10e9 // nanoseconds
 
-// versionLocked makes a version of the name k, with the mode, owner and pin of base, and the empty
-// file blob.
+// versionLocked makes a version of the name k, with the mode, owner and pin of base, and the empty file blob.
 func (e *drafts) versionLocked(k nameKey, base *index.Entry, by *Caller, blob driver.BlobID) *File {
 	mode, uid, gid, pinned, expires := base.Mode, base.UID, base.GID, base.Flags&flagPinned, base.Expires
 	id := e.mu.ix.Alloc()
@@ -42,7 +41,7 @@ func (e *drafts) awaitLocked(f *File, k nameKey) {
 	e.mu.waiting[k] = append(e.mu.waiting[k], f.id)
 }
 
-// unawaitLocked takes f off the list of those that wait for a name.
+// unawaitLocked takes f off the list of versions that wait for its name.
 func (e *drafts) unawaitLocked(f *File) {
 	ids := e.mu.waiting[f.name]
 	for i, id := range ids {
@@ -59,8 +58,8 @@ func (e *drafts) unawaitLocked(f *File) {
 	f.waits = false
 }
 
-// ownVersionLocked returns the version of a name that the caller finds there, 0 if none. The latest
-// wins.
+// ownVersionLocked returns the version of the name k that the caller finds there, 0 if there is none. The latest
+// version wins.
 func (e *drafts) ownVersionLocked(k nameKey, by *Caller) (own index.ID) {
 	for _, id := range e.mu.waiting[k] {
 		if e.mu.files[id].mineLocked(by) {
@@ -70,8 +69,8 @@ func (e *drafts) ownVersionLocked(k nameKey, by *Caller) (own index.ID) {
 	return own
 }
 
-// renounceLocked follows that a thread does something else with the name k than to open the version
-// that it was promised: it does not come for that any more.
+// renounceLocked follows a thread that does something else with the name k than to open the version that it was
+// promised. The thread does not come for that version any more.
 func (e *drafts) renounceLocked(k nameKey, by *Caller, g *gone) {
 	for _, id := range e.mu.waiting[k] {
 		if f := e.mu.files[id]; f.promisedLocked(by) {
@@ -81,7 +80,7 @@ func (e *drafts) renounceLocked(k nameKey, by *Caller, g *gone) {
 	}
 }
 
-// dropVersionLocked makes an unlinked file of a version that waits.
+// dropVersionLocked makes f, a version that waits, an unlinked file.
 func (e *drafts) dropVersionLocked(f *File, g *gone) {
 	e.unawaitLocked(f)
 	if dir := f.name.parent; e.mu.ix.Valid(dir) {
@@ -90,8 +89,8 @@ func (e *drafts) dropVersionLocked(f *File, g *gone) {
 	e.names.dropNameLocked(f.id, e.mu.ix.At(f.id), event.Removed, fate.Cause{}, g)
 }
 
-// overtakeLocked follows that the name k was taken or removed: the versions that wait for it are
-// unlinked files, but those that are yet to be opened.
+// overtakeLocked follows a name k that was taken or removed. The versions that wait for k become unlinked files,
+// except those that are yet to be opened.
 func (e *drafts) overtakeLocked(k nameKey, replaced bool, g *gone) {
 	if draft.Survives(replaced) {
 		return
@@ -103,7 +102,7 @@ func (e *drafts) overtakeLocked(k nameKey, replaced bool, g *gone) {
 	}
 }
 
-// dropVersionsOfLocked makes unlinked files of the versions of the name k that a process has.
+// dropVersionsOfLocked makes the versions of the name k that the process p has unlinked files.
 func (e *drafts) dropVersionsOfLocked(p Process, k nameKey, g *gone) {
 	for _, id := range append([]index.ID(nil), e.mu.waiting[k]...) {
 		if f := e.mu.files[id]; f.owner == p && f.promised == 0 {
@@ -116,8 +115,8 @@ func (e *drafts) dropVersionsOfLocked(p Process, k nameKey, g *gone) {
 	}
 }
 
-// takeTempLocked gives the name that f waits for to f, now that f is closed, unless a process
-// writes the file that has it. That file becomes a version of its owner, which may yet rename it.
+// takeTempLocked gives f, which is closed, the name that it waits for, unless the file that has the name is open for
+// writing. That file becomes a version of its owner, and the owner may yet rename it.
 func (e *drafts) takeTempLocked(f *File, g *gone) {
 	k := f.name
 	holder := e.mu.ix.Lookup(k.parent, k.name)
@@ -143,14 +142,14 @@ func (e *drafts) takeTempLocked(f *File, g *gone) {
 	e.seatLocked(f, k, g)
 }
 
-// uncommitLocked follows that only its own process finds f any more: a crash must not bring it back.
+// uncommitLocked makes f a file that only its own process finds. A crash must not bring it back.
 func (e *drafts) uncommitLocked(f *File, en *index.Entry, g *gone) {
 	en.Flags |= flagUncommitted
 	f.recorded = true
 	g.records = append(g.records, f.id)
 }
 
-// takeTemp is takeTempLocked for a version whose last descriptor is closed, and not yet released.
+// takeTemp is takeTempLocked for a version whose last descriptor is closed but not yet released.
 func (e *drafts) takeTemp(f *File) error {
 	if _, err := e.commit(f); err != nil {
 		return err
@@ -176,8 +175,8 @@ func (e *drafts) sharedName(f *File) bool {
 	return !f.waits && e.mu.ix.Linked(f.id) && len(e.mu.waiting[nameKey{e.mu.ix.Parent(f.id), e.mu.ix.Name(f.id)}]) > 0
 }
 
-// yieldLocked gives the temporary name of f, whose owner died while it wrote, to the latest version
-// that is closed and waits for the name. Without one f has no owner, and goes with the rename of another version.
+// yieldLocked gives the temporary name of f, whose owner died while it wrote, to the latest closed version that
+// waits for the name. Without such a version f has no owner, and goes with the rename of another version.
 func (e *drafts) yieldLocked(f *File, g *gone) {
 	f.left = true
 	k := nameKey{e.mu.ix.Parent(f.id), e.mu.ix.Name(f.id)}
@@ -190,7 +189,7 @@ func (e *drafts) yieldLocked(f *File, g *gone) {
 	}
 }
 
-// yield is yieldLocked for a file whose last descriptor is closed, and not yet released.
+// yield is yieldLocked for a file whose last descriptor is closed but not yet released.
 func (e *drafts) yield(f *File) {
 	var g gone
 	e.mu.Lock()
@@ -201,9 +200,9 @@ func (e *drafts) yield(f *File) {
 	e.finish(&g)
 }
 
-// hearLocked follows closes of the file that has a temporary name for which a closed version waits: of those of
-// the process that made it the kernel tells by the release alone, which may come after what another
-// process does next. It gives the lock up meanwhile.
+// hearLocked follows closes of the file that has a temporary name for which a closed version waits. The kernel
+// reports a close by the process that made the file with the release alone. The release may come after the next call
+// of another process. hearLocked gives the lock up meanwhile.
 func (e *drafts) hearLocked(id index.ID, by *Caller) {
 	f := e.mu.files[id]
 	if len(e.mu.waiting) == 0 || f == nil || !e.mu.ix.Linked(id) || e.kindLocked(e.mu.ix.At(id)) != draft.Temp {
@@ -214,7 +213,7 @@ func (e *drafts) hearLocked(id index.ID, by *Caller) {
 	if i < 0 || !slices.ContainsFunc(e.mu.waiting[nameKey{e.mu.ix.Parent(id), e.mu.ix.Name(id)}], closed) {
 		return
 	}
-	h := f.handles[i] // there is but one: it made the file
+	h := f.handles[i] // there is only one: it made the file
 	e.mu.Unlock()
 	var g gone
 	p := h.by.process()
@@ -231,14 +230,14 @@ func (e *drafts) hearLocked(id index.ID, by *Caller) {
 	e.mu.Lock()
 }
 
-// hearNameLocked is hearLocked for what all see under a name.
+// hearNameLocked is hearLocked for the file that all processes see under a name.
 func (e *drafts) hearNameLocked(parent index.ID, name string, by *Caller) {
 	if len(e.mu.waiting) > 0 {
 		e.hearLocked(e.mu.ix.Lookup(parent, name), by)
 	}
 }
 
-// seatLocked gives f a name that is free, for all to see: of plain names, which are not committed.
+// seatLocked gives f a free name that all processes see. It serves plain names, which are not committed.
 func (e *drafts) seatLocked(f *File, k nameKey, g *gone) {
 	if f.waits {
 		e.unawaitLocked(f)
@@ -253,8 +252,8 @@ func (e *drafts) seatLocked(f *File, k nameKey, g *gone) {
 	e.names.changedLocked(k.parent)
 }
 
-// seatNextLocked gives a name that has become free to the latest version that is being written for it: of a
-// block, hidden. What is closed only its own process finds, until it renames it.
+// seatNextLocked gives a name that has become free to the latest version that is open for writing. A version of a
+// block stays hidden. A closed version is found only by its own process, until that process renames it.
 func (e *drafts) seatNextLocked(k nameKey, g *gone) {
 	ids := e.mu.waiting[k]
 	for i := len(ids) - 1; i >= 0 && e.mu.ix.Lookup(k.parent, k.name) == 0; i-- {
@@ -270,8 +269,8 @@ func (e *drafts) seatNextLocked(k nameKey, g *gone) {
 	}
 }
 
-// emptyLocked reports whether a directory is empty to a process. What others write there, and only they
-// find, is unlinked files then.
+// emptyLocked reports whether a directory is empty to the caller. If it is, the files there that only other
+// processes find become unlinked files.
 func (e *drafts) emptyLocked(dir index.ID, by *Caller, g *gone) bool {
 	var others []*File
 	n := e.mu.ix.Children(dir)
@@ -307,7 +306,7 @@ func (e *drafts) emptyLocked(dir index.ID, by *Caller, g *gone) bool {
 	return true
 }
 
-// waitsBelowLocked reports whether a version waits for a name in a directory.
+// waitsBelowLocked reports whether a version waits for a name in the directory dir.
 func (e *drafts) waitsBelowLocked(dir index.ID) bool {
 	for k := range e.mu.waiting {
 		if k.parent == dir {
@@ -317,9 +316,8 @@ func (e *drafts) waitsBelowLocked(dir index.ID) bool {
 	return false
 }
 
-// expireVersionsLocked gives up versions that were promised and not opened, and temporary files that
-// no process has had open for TempExpiry. It returns those that are closed and wait for their process to
-// rename them.
+// expireVersionsLocked drops versions that were promised and not opened, and temporary files that no process has had
+// open for TempExpiry. It returns the closed versions that wait for their process to rename them.
 func (e *drafts) expireVersionsLocked(g *gone) (closed map[Process][]index.ID) {
 	now := e.now()
 	for id, f := range e.mu.files {
@@ -354,7 +352,7 @@ func (e *drafts) expireVersionsLocked(g *gone) (closed map[Process][]index.ID) {
 	return closed
 }
 
-// expireVersions gives up what has expired, and what only a process that has ended could rename.
+// expireVersions drops expired versions, and versions that only a process that has ended could rename.
 func (e *drafts) expireVersions() {
 	var g gone
 	e.mu.Lock()
