@@ -16,28 +16,27 @@ import (
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
-// elsewhere is the room of what other nodes have: finding it, entering it in the index, and forgetting it.
+// elsewhere is the room of names that other nodes have: finding, entering in the index and forgetting them.
 type elsewhere struct {
 	*core
 
 	listings    listings      // leaf lock of its own
-	implausible atomic.Uint64 // version numbers of others that cannot be
+	implausible atomic.Uint64 // version numbers of other nodes that cannot be right
 
 	// Guarded by core.mu.
-	outdated []goneName // found by a look-up to mean another entry, and not yet told
-	strays   []index.ID // entries for blocks of other nodes to which no kernel may refer
+	outdated []goneName // a look-up found that these names mean other entries; not yet told
+	strays   []index.ID // entries made for files and directories of other nodes, perhaps without a reference
 }
 
-// Names that only other nodes have are not in the index until a look-up asks for them.
-// Then they get an entry whose only tier is the Remote: a file is hollow, a directory
-// has that bit. Such an entry goes when the kernel forgets it, for it can be made again
-// at any time; or when no other node has the name any more: the tier tells of that.
+// A name that only other nodes have is not in the index until a process asks for it. Then the name gets an entry
+// whose only tier is the Remote: a file is hollow, a directory has that bit. The entry goes when the kernel forgets
+// it, because it can be made again at any time. It also goes when no other node has the name any more; the tier
+// tells of that.
 //
-// A directory becomes this node's own, and is announced to the others, when something
+// A directory becomes this node's own, and is announced to the other nodes, when something below it does.
 // below it does.
 
-// findLocked returns the child of parent called name, 0 if there is none, here or
-// elsewhere.
+// findLocked returns the child of parent called name, 0 if there is none here or elsewhere.
 func (e *elsewhere) findLocked(parent index.ID, name string) index.ID {
 	id := e.mu.ix.Lookup(parent, name)
 	if e.remote == nil {
@@ -52,9 +51,8 @@ func (e *elsewhere) findLocked(parent index.ID, name string) index.ID {
 	return id
 }
 
-// renewLocked looks again what others have under the name of an entry that stands for
-// that only. If it is a later version, that gets an entry of its own, because the kernel
-// may have opened this one.
+// renewLocked looks up again what other nodes have under the name of id, if its entry stands only for that. A later
+// version gets an entry of its own, because the kernel may have opened this one.
 func (e *elsewhere) renewLocked(id index.ID, en *index.Entry) index.ID {
 	isDir := en.Mode&modeType == modeDir
 	if !isDir && !e.remoteOnlyLocked(id, en) {
@@ -78,8 +76,8 @@ func (e *elsewhere) renewLocked(id index.ID, en *index.Entry) index.ID {
 	return e.enterLocked(parent, name, &l)
 }
 
-// tellOutdatedLocked moves the names that look-ups found to mean other entries to g. All
-// look-ups call it before they release the lock.
+// tellOutdatedLocked moves the names that look-ups found to mean other entries to g. Every function that looks up
+// calls it before it releases the lock.
 func (e *elsewhere) tellOutdatedLocked(g *gone) {
 	g.names = append(g.names, e.outdated...)
 	e.outdated = nil
@@ -99,7 +97,7 @@ func (e *elsewhere) walkLocked(path string) index.ID {
 	return id
 }
 
-// childPathLocked is the path of a name in a directory.
+// childPathLocked returns the path of the name in the directory parent.
 func (e *core) childPathLocked(parent index.ID, name string) string {
 	if parent == index.Root {
 		return name
@@ -108,12 +106,12 @@ func (e *core) childPathLocked(parent index.ID, name string) string {
 	return string(e.mu.scratch)
 }
 
-// maxAhead is how far in the future a version number of others may lie: else one broken
-// clock would set all. Package cluster has the same bound.
+// maxAhead is how far in the future a version number of another node may lie. Without a bound one broken clock would
+// set the version numbers of all nodes. Package cluster has the same bound.
 const maxAhead = 24 * time.Hour
 
-// plausible reports whether a version number of others can be right. One that cannot is
-// counted, and ignored.
+// plausible reports whether a version number of another node can be right. A number that cannot is counted and
+// ignored.
 func (e *elsewhere) plausible(seq uint64) bool {
 	if seq <= uint64(e.opts.Now().Add(maxAhead).UnixNano()) {
 		return true
@@ -125,8 +123,8 @@ func (e *elsewhere) plausible(seq uint64) bool {
 	return false
 }
 
-// observeLocked raises the number that the next version gets above one of others. False:
-// that is out of the question.
+// observeLocked raises the number that the next version gets above seq, a number of another node. It returns false
+// if seq cannot be right.
 func (e *elsewhere) observeLocked(seq uint64) bool {
 	if !e.plausible(seq) {
 		return false
@@ -135,7 +133,7 @@ func (e *elsewhere) observeLocked(seq uint64) bool {
 	return true
 }
 
-// locate is Remote.Locate, but for what cannot be.
+// locate is Remote.Locate without the answers that cannot be right.
 func (e *elsewhere) locate(path string) (driver.Located, bool) {
 	l, ok := e.far.Locate(path)
 	kind := l.Mode & modeType
@@ -145,7 +143,7 @@ func (e *elsewhere) locate(path string) (driver.Located, bool) {
 	return l, true
 }
 
-// locateLocked enters what a name means elsewhere, if anything.
+// locateLocked enters the file or directory that other nodes have under a name, and returns 0 if they have none.
 func (e *elsewhere) locateLocked(parent index.ID, name string) index.ID {
 	if e.names.dirLocked(parent) != nil || len(name) > block.MaxName || parent == index.Root && name == block.Reserved {
 		return 0
@@ -157,7 +155,7 @@ func (e *elsewhere) locateLocked(parent index.ID, name string) index.ID {
 	return e.enterLocked(parent, name, &l)
 }
 
-// enterLocked makes an entry of what others have under a name.
+// enterLocked makes an entry of the file or directory l that other nodes have under a name.
 func (e *elsewhere) enterLocked(parent index.ID, name string, l *driver.Located) index.ID {
 	ix := e.mu.ix
 	id := ix.Alloc()
@@ -184,7 +182,7 @@ func (e *elsewhere) enterLocked(parent index.ID, name string, l *driver.Located)
 	return id
 }
 
-// strayLocked notes an entry that may stand, from now on, for what only others have.
+// strayLocked notes an entry that may stand, from now on, only for a file or directory of other nodes.
 func (e *elsewhere) strayLocked(id index.ID, en *index.Entry) {
 	if e.remote != nil && en.Tiers == e.remote.bit && en.Blob == 0 {
 		e.strays = append(e.strays, id)
@@ -194,9 +192,8 @@ func (e *elsewhere) strayLocked(id index.ID, en *index.Entry) {
 // strayBatch bounds how many entries one hold of the lock looks at.
 const strayBatch = 1024
 
-// settleStrays forgets those entries, of the ones that were noted before the last call,
-// to which no kernel has come to refer, and directories that no node has. It returns those
-// noted since.
+// settleStrays forgets the entries of old, noted before the last call, to which nothing refers, and the directories
+// of old that no node has. It returns the entries noted since.
 func (e *elsewhere) settleStrays(old []index.ID) (since []index.ID) {
 	for len(old) > 0 {
 		n := min(len(old), strayBatch)
@@ -206,7 +203,7 @@ func (e *elsewhere) settleStrays(old []index.ID) (since []index.ID) {
 			if !e.mu.ix.Valid(id) {
 				continue
 			}
-			// It may be another's by now, of which the same holds.
+			// The number may belong to another entry by now. The same holds for that one.
 			if en := e.mu.ix.At(id); en.Mode&modeType == modeDir {
 				e.settleParentLocked(id, &g)
 			} else {
@@ -223,7 +220,7 @@ func (e *elsewhere) settleStrays(old []index.ID) (since []index.ID) {
 	return since
 }
 
-// remoteOnlyLocked reports whether an entry stands for what only others have.
+// remoteOnlyLocked reports whether an entry stands only for a file or directory of other nodes.
 func (e *elsewhere) remoteOnlyLocked(id index.ID, en *index.Entry) bool {
 	if e.remote == nil || en.Tiers != e.remote.bit || !e.mu.ix.Linked(id) {
 		return false
@@ -234,8 +231,8 @@ func (e *elsewhere) remoteOnlyLocked(id index.ID, en *index.Entry) bool {
 	return e.hollowLocked(id, en) && en.Storing == 0 && e.mu.promotions[id] == nil
 }
 
-// elsewhereLocked reports whether this node itself has nothing of a file or directory that
-// others have. A directory is its own as soon as something below it is committed here.
+// elsewhereLocked reports whether only other nodes have a file or directory. A directory is this node's own as soon
+// as something below it is committed here.
 func (e *elsewhere) elsewhereLocked(id index.ID, en *index.Entry) bool {
 	if en.Mode&modeType == modeDir {
 		return en.Tiers&e.remoteBit() != 0
@@ -243,9 +240,8 @@ func (e *elsewhere) elsewhereLocked(id index.ID, en *index.Entry) bool {
 	return e.farLocked(id, en)
 }
 
-// settleRemoteLocked forgets an entry that stands for what only others have when
-// no kernel refers to it any more, and then the directories above. A pinned entry stays,
-// because no other node knows of the pin.
+// settleRemoteLocked forgets an entry that stands only for a file or directory of other nodes when nothing refers to
+// it any more, and then the directories above. A pinned entry stays, because no other node knows of the pin.
 func (e *elsewhere) settleRemoteLocked(id index.ID, en *index.Entry, g *gone) {
 	for e.remote != nil && en.Lookups == 0 && en.Opens == 0 && en.Flags&flagPinned == 0 && id != index.Root && e.remoteOnlyLocked(id, en) {
 		parent := e.mu.ix.Parent(id)
@@ -254,8 +250,8 @@ func (e *elsewhere) settleRemoteLocked(id index.ID, en *index.Entry, g *gone) {
 	}
 }
 
-// forgetRemoteLocked takes such an entry out of the index, and its name out of the
-// kernel's cache.
+// forgetRemoteLocked takes an entry that remoteOnlyLocked reports out of the index, and its name out of the kernel's
+// cache.
 func (e *elsewhere) forgetRemoteLocked(id index.ID, en *index.Entry, g *gone) {
 	ix := e.mu.ix
 	e.copies.clearTiersLocked(id, en, en.Tiers)
@@ -273,8 +269,8 @@ func (e *elsewhere) forgetRemoteLocked(id index.ID, en *index.Entry, g *gone) {
 	e.reapLocked(id, en, g)
 }
 
-// lostDirLocked follows that no other node has a directory any more. The directory stays for as
-// long as something is in it.
+// lostDirLocked follows the loss of a directory by all other nodes. The entry stays for as long as something is in
+// the directory.
 func (e *elsewhere) lostDirLocked(id index.ID, en *index.Entry, g *gone) {
 	if e.remoteOnlyLocked(id, en) && en.Opens == 0 {
 		parent := e.mu.ix.Parent(id)
@@ -283,8 +279,7 @@ func (e *elsewhere) lostDirLocked(id index.ID, en *index.Entry, g *gone) {
 	}
 }
 
-// settleLostLocked takes away directories that no node has, from id upwards, now that
-// something in them is gone.
+// settleLostLocked takes away directories that no node has, from id upwards, now that something in them is gone.
 func (e *elsewhere) settleLostLocked(id index.ID, g *gone) {
 	for id != index.Root {
 		en := e.mu.ix.At(id)
@@ -308,7 +303,7 @@ func (e *elsewhere) settleParentLocked(dir index.ID, g *gone) {
 	}
 }
 
-// leaveRemoteLocked follows the rename of a block: what others have is called from.
+// leaveRemoteLocked follows the rename of a block: its copy on other nodes keeps the path from.
 func (e *elsewhere) leaveRemoteLocked(en *index.Entry, from string) {
 	if en.Tiers&e.remote.bit != 0 {
 		key, _ := block.ParseKey(from)
@@ -325,21 +320,21 @@ func (e *elsewhere) ownDirsLocked(id index.ID) {
 	for p := e.mu.ix.Parent(id); p != index.Root && p != 0; p = e.mu.ix.Parent(p) {
 		en := e.mu.ix.At(p)
 		if en.Tiers&e.remote.bit == 0 {
-			return // and so are those above
+			return // and so are the directories above
 		}
 		e.ownDirLocked(p, en)
 	}
 }
 
-// ownDirLocked makes a directory that others have this node's own: another version, for
-// theirs may have been removed while this one was being filled.
+// ownDirLocked makes a directory of other nodes this node's own. It gets a new version, because the version of the
+// other nodes may have been removed while this one was being filled.
 func (e *elsewhere) ownDirLocked(id index.ID, en *index.Entry) {
 	e.copies.clearTiersLocked(id, en, e.remote.bit)
 	en.Seq = e.nextSeqLocked()
 	e.dirEventLocked(event.DirCreated, id)
 }
 
-// dirEventLocked tells of a directory, if there is anybody to be told.
+// dirEventLocked adds an event of a directory, if there is a Remote tier.
 func (e *elsewhere) dirEventLocked(kind event.Kind, id index.ID) {
 	if e.remote == nil {
 		return
@@ -347,9 +342,8 @@ func (e *elsewhere) dirEventLocked(kind event.Kind, id index.ID) {
 	e.events.Add(event.Event{Time: e.opts.Now(), Kind: kind, Key: e.keyLocked(id)})
 }
 
-// buryLocked makes the versions of a name on other nodes void, if the name went because a process
-// wanted it to go. It is done before the lock is released, so that no look-up finds there
-// what is gone here.
+// buryLocked makes the versions of a name on other nodes void, if the name was unlinked or has expired. The caller
+// still holds the lock, so that no look-up finds on other nodes what is gone here.
 func (e *elsewhere) buryLocked(id index.ID, reason fate.Reason) {
 	if e.remote == nil {
 		return
@@ -358,16 +352,16 @@ func (e *elsewhere) buryLocked(id index.ID, reason fate.Reason) {
 	switch reason {
 	case fate.ReasonUnlink:
 		e.far.Bury([]driver.Grave{{Path: path, Seq: e.nextSeqLocked()}})
-	case fate.ReasonExpired: // not what a process may have stored anew meanwhile
+	case fate.ReasonExpired: // a version that another node stored meanwhile stays
 		e.far.Bury([]driver.Grave{{Path: path, Seq: e.mu.ix.At(id).Seq + 1}})
 	}
-	// Of what is replaced publishedLocked decides; what is lost stays elsewhere; what was
-	// removed elsewhere has a grave already.
+	// publishedLocked decides about replaced versions. Lost versions stay on other nodes. Versions removed on
+	// another node have a grave already.
 }
 
-// replacesLocked notes that a version is about to take a name from a holder, or was
-// committed before itself. Versions that were there when it was begun are void then, and
-// so is what this node itself has made since, wherever copies of it are.
+// replacesLocked notes that a version is about to take a name from a holder, or that the version itself was
+// committed before. Versions that existed when it was begun are void then. Versions that this node has made since
+// are void, too, wherever their copies are.
 func (f *File) replacesLocked(holder *index.Entry) {
 	f.replaces = true
 	if holder.Flags&flagFetched == 0 {
@@ -375,10 +369,9 @@ func (f *File) replacesLocked(holder *index.Entry) {
 	}
 }
 
-// publishedLocked follows the commit of a version for the versions elsewhere: those that
-// were there when this one was begun are replaced, whether they are known of yet or not if
-// replaces is set. One that came meanwhile stays: two nodes that compute the same block at
-// the same time do not take each other's away.
+// publishedLocked follows the commit of a version. Versions of other nodes that existed when it was begun are
+// replaced; with replaces set, that holds for versions not yet known here, too. A version that came meanwhile stays:
+// two nodes that compute the same block at the same time do not remove each other's copy.
 func (e *elsewhere) publishedLocked(id index.ID, en *index.Entry, begun uint64, replaces bool, g *gone) {
 	if e.remote == nil || !e.mu.ix.Linked(id) {
 		return
@@ -389,12 +382,12 @@ func (e *elsewhere) publishedLocked(id index.ID, en *index.Entry, begun uint64, 
 	if ok && e.observeLocked(l.Seq) && en.Seq <= l.Seq {
 		en.Seq = e.nextSeqLocked()
 	}
-	if replaces && !e.mu.room.Group(en.Group).Pinned() || ok && l.Seq <= begun { // raw files are not told of
+	if replaces && !e.mu.room.Group(en.Group).Pinned() || ok && l.Seq <= begun { // other nodes are not told of raw files
 		g.graves = append(g.graves, driver.Grave{Path: path, Seq: min(begun, en.Seq-1) + 1})
 	}
 }
 
-// learnAttrs takes over what the holder of a block has told of it.
+// learnAttrs takes over the attributes that the holder of a block has sent.
 func (e *elsewhere) learnAttrs(p *promotion, a *driver.Attrs) {
 	if a == nil || e.remote == nil {
 		return
@@ -413,15 +406,14 @@ func (e *elsewhere) learnAttrs(p *promotion, a *driver.Attrs) {
 	}
 }
 
-// otherElsewhereLocked reports whether others have another version than an entry stands
-// for.
+// otherElsewhereLocked reports whether other nodes have another version than the entry en.
 func (e *elsewhere) otherElsewhereLocked(id index.ID, en *index.Entry) bool {
 	l, ok := e.locate(e.mu.ix.Path(id))
 	return ok && l.Seq != en.Seq
 }
 
-// emptyElsewhere fails with ErrNotEmpty if others have something in a directory that is
-// to be removed. It asks them, so it blocks, at most for removeWait.
+// emptyElsewhere fails with ErrNotEmpty if other nodes have something in a directory that is to be removed. It asks
+// them, so it blocks, for removeWait at most.
 func (e *elsewhere) emptyElsewhere(ctx context.Context, parent index.ID, name string) error {
 	if e.remote == nil {
 		return nil

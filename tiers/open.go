@@ -15,29 +15,29 @@ import (
 	"github.com/kvfs/kvfs/tiers/lane"
 )
 
-// opens is the room of opens and creates: which file a process gets, in place or anew.
+// opens is the room of opens and creates. It decides which file a process gets, and whether in place or anew.
 type opens struct {
 	*core
 
-	touched []index.ID // read since the tiers were told; guarded by core.mu
+	touched []index.ID // blocks read since the tiers were told; guarded by core.mu
 }
 
 // Opened is a file open for reading.
 type Opened struct {
 	ID   index.ID
 	Blob driver.BlobID
-	Size int64 // bytes; of a file that is being written, those at its last commit
+	Size int64 // bytes; of a file open for writing, those at its last commit
 }
 
 // OpenRead opens a file for reading and pins it until CloseRead. It marks the
 // block as recently used.
 //
-// A block that is not in memory is promoted first: OpenRead waits for that, up to
-// PromoteTimeout, or, with nonblock set, begins it and fails with ErrPending.
+// A block that is not in memory is promoted first. OpenRead waits for that, for PromoteTimeout at most; with
+// nonblock set it begins the promotion and fails with ErrPending.
 //
-// It fails with ErrIsDir; with ErrStale if the name must be looked up again because
-// it means something else to the caller, which then fails with ErrNotFound if the block
-// is gone; with ErrNotFound if no tier can give it; with ctx's error.
+// It fails with ErrIsDir; with ErrStale if the name means something else to the caller and must be looked up again
+// (the look-up fails with ErrNotFound if the block is gone); with ErrNotFound if no tier can give the block; or with
+// ctx's error.
 func (e *opens) OpenRead(ctx context.Context, id index.ID, by Caller, nonblock bool) (Opened, error) {
 	o, hollow, err := e.openRead(id, by, true)
 	if !hollow {
@@ -46,11 +46,10 @@ func (e *opens) OpenRead(ctx context.Context, id index.ID, by Caller, nonblock b
 	return e.openHollow(ctx, id, by, nonblock)
 }
 
-// ErrHollow: the block is in no memory, so that an open has to wait.
+// ErrHollow says that the block is not in memory, so that an open has to wait.
 var ErrHollow = errors.New("block is not in memory")
 
-// OpenHot is OpenRead for what is in memory. It does not wait; of other blocks it
-// says ErrHollow.
+// OpenHot is OpenRead for a block in memory. It does not wait. It fails with ErrHollow for other blocks.
 func (e *opens) OpenHot(id index.ID, by Caller) (Opened, error) {
 	o, hollow, err := e.openRead(id, by, true)
 	if hollow {
@@ -59,10 +58,9 @@ func (e *opens) OpenHot(id index.ID, by Caller) (Opened, error) {
 	return o, err
 }
 
-// OpenLater is OpenRead for a block of which OpenHot said ErrHollow. It does not wait,
-// but calls then when the open can be answered, from any goroutine and possibly
-// before it returns; then must not block. Where it succeeds, file is the block's file,
-// open until then returns, or nil.
+// OpenLater is OpenRead for a block for which OpenHot failed with ErrHollow. It does not wait. It calls then when
+// the open can be answered, from any goroutine, possibly before OpenLater returns. then must not block. On success
+// file is the block's file, open until then returns, or nil.
 func (e *opens) OpenLater(id index.ID, by Caller, then func(o Opened, file *os.File, err error)) {
 	deadline, late := e.lookups.openDeadline(id)
 	if late {
@@ -71,7 +69,7 @@ func (e *opens) OpenLater(id index.ID, by Caller, then func(o Opened, file *os.F
 	}
 	e.loads.promoteLater(id, deadline, func(file *os.File, err error) {
 		if errors.Is(err, ErrStale) {
-			o, hollow, err := e.openRead(id, by, true) // it may have come up in between
+			o, hollow, err := e.openRead(id, by, true) // the block may have come up in between
 			if hollow {
 				err = ErrStale
 			}
@@ -83,14 +81,14 @@ func (e *opens) OpenLater(id index.ID, by Caller, then func(o Opened, file *os.F
 			return
 		}
 		o, _, err := e.openRead(id, by, false)
-		e.CloseRead(id) // what promoteLater pinned it with
+		e.CloseRead(id) // gives back the pin of promoteLater
 		then(o, file, err)
 	})
 }
 
 func (e *opens) openHollow(ctx context.Context, id index.ID, by Caller, nonblock bool) (Opened, error) {
 	deadline, late := noDeadline, false
-	if !nonblock { // else no caller waits
+	if !nonblock { // else no process waits
 		deadline, late = e.lookups.openDeadline(id)
 	}
 	if late {
@@ -98,7 +96,7 @@ func (e *opens) openHollow(ctx context.Context, id index.ID, by Caller, nonblock
 	}
 	err := e.loads.promoteWithin(ctx, by.Waits, id, nonblock, deadline)
 	if errors.Is(err, ErrStale) {
-		o, hollow, err := e.openRead(id, by, true) // it may have come up in between
+		o, hollow, err := e.openRead(id, by, true) // the block may have come up in between
 		if hollow {
 			err = ErrStale
 		}
@@ -108,12 +106,12 @@ func (e *opens) openHollow(ctx context.Context, id index.ID, by Caller, nonblock
 		return Opened{}, missError(err)
 	}
 	o, _, err := e.openRead(id, by, false)
-	e.CloseRead(id) // what promote pinned it with
+	e.CloseRead(id) // gives back the pin of promoteWithin
 	return o, err
 }
 
-// openRead is OpenRead for what is in memory; else it reports that the block is
-// hollow. hit: it was there without a promotion.
+// openRead is OpenRead for a block in memory; else it reports that the block is hollow. hit says that the block was
+// there without a promotion.
 func (e *opens) openRead(id index.ID, by Caller, hit bool) (o Opened, hollow bool, err error) {
 	var g gone
 	defer e.finish(&g)
@@ -161,12 +159,11 @@ func (e *opens) promisedLocked(id index.ID) bool {
 	return f != nil && f.promised != 0
 }
 
-// maxTouched bounds the blocks that wait for the tiers to be told that they were
-// read. What exceeds it keeps its place in their eviction order.
+// maxTouched bounds the blocks whose reads the tiers are yet to be told of. A block beyond that keeps its place in
+// the eviction order of the tiers.
 const maxTouched = 1 << 16
 
-// readLocked follows the open of a block that is in memory: it counts it, and tells the tiers
-// below.
+// readLocked follows the open of a block in memory. It counts the open, and notes it for the tiers below.
 func (e *opens) readLocked(id index.ID, en *index.Entry, hit bool) {
 	if hit {
 		e.mu.tally.hit(en.Size)
@@ -184,7 +181,7 @@ func (e *opens) readLocked(id index.ID, en *index.Entry, hit bool) {
 	}
 }
 
-// tellTouched passes on to the tiers which blocks were read.
+// tellTouched tells the tiers which blocks were read.
 func (e *opens) tellTouched() {
 	e.mu.Lock()
 	touched := e.touched
@@ -197,7 +194,7 @@ func (e *opens) tellTouched() {
 	}
 }
 
-// tellSome passes on to the tiers that some blocks were read.
+// tellSome tells the tiers that the blocks ids were read.
 func (e *opens) tellSome(ids []index.ID) {
 	keys := make([][]block.Key, len(e.tiers))
 	e.mu.Lock()
@@ -225,7 +222,7 @@ func (e *opens) tellSome(ids []index.ID) {
 	}
 }
 
-// CloseRead ends what OpenRead began.
+// CloseRead gives back the pin of an OpenRead.
 func (e *opens) CloseRead(id index.ID) {
 	var g gone
 	e.mu.Lock()
@@ -248,17 +245,17 @@ func (e *opens) closedLocked(id index.ID, en *index.Entry, g *gone) {
 // WriteOptions says how a file is opened for writing.
 type WriteOptions struct {
 	Truncate bool // O_TRUNC
-	Append   bool // O_APPEND: the size is not known
+	Append   bool // O_APPEND: the final size is unknown
 }
 
-// OpenWrite opens an existing file for writing: in place, or, where Truncate finds a block with
-// bytes, as a version of the caller's process that takes the name when it is committed (package
-// draft). As an open cannot answer with another file than it was asked for, OpenWrite then fails with
-// ErrStale, and the next look-up by that thread finds the version.
+// OpenWrite opens an existing file for writing. It opens in place, except where Truncate finds a block with bytes:
+// then it makes a version of the caller's process, which takes the name when it is committed (package draft). An
+// open cannot answer with another file than it was asked for. So OpenWrite then fails with ErrStale, and the next
+// look-up by that thread finds the version.
 //
-// A file that is being copied to another tier is waited for, a moment.
+// If another tier is copying the file, OpenWrite waits for that, for tornWait at most.
 //
-// Other errors: ErrIsDir, ErrNotFound, ErrNoSpace, ErrQuota, ctx's error.
+// It also fails with ErrIsDir, ErrNotFound, ErrNoSpace, ErrQuota or ctx's error.
 func (e *opens) OpenWrite(ctx context.Context, id index.ID, by Caller, o WriteOptions) (*Handle, error) {
 	return e.openWrite(ctx, &writeOpen{id: id, by: by, WriteOptions: o})
 }
@@ -268,13 +265,13 @@ type writeOpen struct {
 	WriteOptions
 	id      index.ID
 	by      Caller
-	creates *CreateOptions // it may be answered with another file; else nil
+	creates *CreateOptions // not nil: the open may be answered with another file
 
 	empty  bool          // the file has no bytes
-	failed bool          // it could not be brought into memory
-	blob   driver.BlobID // an empty file, in case that a version has to be made
-	file   *os.File      // that; else nil
-	used   bool          // it has been made
+	failed bool          // the file could not be brought into memory
+	blob   driver.BlobID // an empty file, for a version that may have to be made
+	file   *os.File      // the open file of blob; else nil
+	used   bool          // the version has been made
 }
 
 // openWrite is OpenWrite.
@@ -316,8 +313,8 @@ func (e *opens) openWrite(ctx context.Context, o *writeOpen) (*Handle, error) {
 		}
 		switch err := e.loads.promote(ctx, o.by.Waits, o.id, false); {
 		case err == nil:
-			defer e.CloseRead(o.id) // what promote pinned it with
-		case errors.Is(err, ErrStale) && tries < renameTries: // it may have come up in between
+			defer e.CloseRead(o.id) // gives back the pin of promote
+		case errors.Is(err, ErrStale) && tries < renameTries: // the block may have come up in between
 		case o.Truncate && !o.failed && ctx.Err() == nil:
 			o.failed = true
 		default:
@@ -326,7 +323,7 @@ func (e *opens) openWrite(ctx context.Context, o *writeOpen) (*Handle, error) {
 	}
 }
 
-// errNeedsFile: a version is to be made, and there is no file for it yet.
+// errNeedsFile says that a version is to be made and has no file yet.
 var errNeedsFile = errors.New("a version needs a file")
 
 // blankLocked reports whether a file has no bytes.
@@ -337,7 +334,7 @@ func (e *opens) blankLocked(id index.ID, en *index.Entry) bool {
 	return en.Size == 0
 }
 
-// openWriteLocked does what package draft says about an open.
+// openWriteLocked does what package draft says about an open. hollow says that the block must be promoted first.
 func (e *opens) openWriteLocked(o *writeOpen, g *gone) (h *Handle, hollow bool, err error) {
 	en := e.mu.ix.At(o.id)
 	if en.Mode&modeType == modeDir {
@@ -366,14 +363,14 @@ func (e *opens) openWriteLocked(o *writeOpen, g *gone) (h *Handle, hollow bool, 
 	return e.openInPlaceLocked(o, en, g), false, nil
 }
 
-// action returns what the open of a file in state s does. hollow: it is in no memory; far: nor on this node.
+// action returns what the open of a file in state s does. hollow: not in memory; far: only other nodes have it.
 func (o *writeOpen) action(s *draft.File, hollow, far bool) draft.Action {
 	action := draft.Access(*s, o.Truncate, o.by.Told)
 	if o.creates != nil {
 		action = draft.Create(s, false, o.Truncate)
 	}
 	if o.Truncate && action == draft.InPlace && hollow && (!o.empty || o.failed || far) {
-		return draft.Anew // to bring up what is not wanted would take longer
+		return draft.Anew // a promotion of bytes that are not wanted would take longer
 	}
 	return action
 }
@@ -397,7 +394,7 @@ func (e *opens) openAnewLocked(o *writeOpen, en *index.Entry, s *draft.File) (*H
 	if h == nil {
 		return nil, ErrStale
 	}
-	if s.Place != draft.Seen && !s.Mine { // to the caller the name is new
+	if s.Place != draft.Seen && !s.Mine { // the name is new to the caller
 		en := e.mu.ix.At(h.ID())
 		en.Mode, en.UID, en.GID, en.Expires = modeRegular|o.creates.Mode&0o7777, o.creates.UID, o.creates.GID, 0
 		en.Flags &^= flagPinned
@@ -408,7 +405,7 @@ func (e *opens) openAnewLocked(o *writeOpen, en *index.Entry, s *draft.File) (*H
 // openInPlaceLocked opens the file that is there.
 func (e *opens) openInPlaceLocked(o *writeOpen, en *index.Entry, g *gone) *Handle {
 	if en.Flags&flagLimbo != 0 {
-		en.Opens++ // so that it stays
+		en.Opens++ // so that the file stays
 		e.drafts.leaveLimboLocked(o.id, g)
 		en.Opens--
 	}
@@ -416,13 +413,13 @@ func (e *opens) openInPlaceLocked(o *writeOpen, en *index.Entry, g *gone) *Handl
 	if f == nil {
 		f = e.drafts.newFileLocked(o.id, en)
 		f.replaces = true
-		e.attrs.attrsChangedLocked(o.id, en, g) // they change from now on
+		e.attrs.attrsChangedLocked(o.id, en, g) // its attributes change from now on
 	}
 	return e.openedLocked(o, f)
 }
 
-// anewLocked makes a version of the name k, like base. It is open if o can be answered with it; else
-// it is promised to the caller, and the result is nil.
+// anewLocked makes a version of the name k, like base. The version is open if it can answer o. Else it is promised
+// to the caller, and the result is nil.
 func (e *opens) anewLocked(o *writeOpen, base *index.Entry, k nameKey) *Handle {
 	o.used = true
 	f := e.drafts.versionLocked(k, base, &o.by, o.blob)
@@ -434,9 +431,9 @@ func (e *opens) anewLocked(o *writeOpen, base *index.Entry, k nameKey) *Handle {
 	return nil
 }
 
-// promiseHeirLocked makes a version of what has replaced the file that is opened to be emptied: else the
-// kernel, which looks again only once, would be told to do so twice. Create looks again by itself. It
-// returns ErrStale.
+// promiseHeirLocked makes a version of the file that has replaced the file that o opens and empties. Without it the
+// kernel would be told twice to look again, and it does so only once. Create looks again by itself.
+// promiseHeirLocked returns ErrStale.
 func (e *opens) promiseHeirLocked(o *writeOpen) error {
 	heir := e.heirLocked(o.id)
 	k := e.mu.formerly[o.id]
@@ -454,7 +451,7 @@ func (e *opens) promiseHeirLocked(o *writeOpen) error {
 	return ErrStale
 }
 
-// heirLocked returns what has replaced a file, 0 if nothing has.
+// heirLocked returns the file that has replaced the file id, 0 if there is none.
 func (e *opens) heirLocked(id index.ID) index.ID {
 	k, ok := e.mu.formerly[id]
 	if !ok || !e.mu.ix.Valid(k.parent) {
@@ -463,7 +460,7 @@ func (e *opens) heirLocked(id index.ID) index.ID {
 	return e.mu.ix.Lookup(k.parent, k.name)
 }
 
-// openedLocked counts o among the handles of f.
+// openedLocked adds a handle for o to the handles of f.
 func (e *opens) openedLocked(o *writeOpen, f *File) *Handle {
 	en := e.mu.ix.At(f.id)
 	if o.Truncate {
@@ -484,14 +481,14 @@ func (e *opens) openedLocked(o *writeOpen, f *File) *Handle {
 	return h
 }
 
-// errAgain: meanwhile the file has lost its name, or got another time, or the version that was to be emptied
-// has become a block that all see.
+// errAgain says that the file has meanwhile lost its name or got another time, or that the version to be emptied has
+// become a block that all processes see.
 var errAgain = errors.New("the file has changed")
 
-// beginWrite does what an open for writing does outside the lock. If it fails, h is released. It fails with
+// beginWrite does the steps of an open for writing outside the lock. If it fails, h is released. It fails with
 // errAgain if the open has to be decided anew.
 func (e *opens) beginWrite(ctx context.Context, o *writeOpen, h *Handle) error {
-	err := h.WithFile(func(*os.File) error { return nil }) // opened now, it stays though its name goes
+	err := h.WithFile(func(*os.File) error { return nil }) // open from now on, the file stays even if its name goes
 	if errors.Is(err, block.ErrNotFound) {
 		err = errAgain
 	}
@@ -519,15 +516,15 @@ func (e *opens) beginWrite(ctx context.Context, o *writeOpen, h *Handle) error {
 	bytes := chargeOf(e.mu.room.Group(en.Group).BlockBytes()) - h.File.charge
 	seen := e.kindLocked(en) == draft.Plain || en.Flags&flagUncommitted == 0 && en.Flags&flagTemp == 0
 	e.mu.Unlock()
-	if !seen { // else its first byte hides it, or its size is not known
+	if !seen { // else its first byte hides it, or its size is unknown
 		e.expect(h, bytes)
 	}
 	return nil
 }
 
-// restart empties the file that h has been opened to empty. empty: there was nothing in it, so that only its
-// time of last write changes. It fails with errAgain if another thread
-// of its process has committed it meanwhile: nothing is taken from a block that all see.
+// restart empties the file that h was opened to empty. empty says that the file has no bytes, so that only its time
+// of last write changes. restart fails with errAgain if another thread of the process has committed the file
+// meanwhile: a block that all processes see keeps its bytes.
 func (h *Handle) restart(ctx context.Context, empty bool) error {
 	f := h.File
 	if empty {
@@ -550,12 +547,12 @@ func (h *Handle) restart(ctx context.Context, empty bool) error {
 	return err
 }
 
-// tornWait is how long an open for writing waits for a copy of the file that another tier is making. One that
+// tornWait is how long an open for writing waits for a copy of the file that another tier is making. A copy that
 // takes longer is removed and made again.
 const tornWait = 100 * time.Millisecond
 
-// settleCopies waits until the copies of a file that other tiers are making are made: what its writer
-// changes would be half in them. No more are begun, because it is open.
+// settleCopies waits until other tiers have made their copies of a file. The writer's changes would be half in those
+// copies. No more copies are begun, because the file is open.
 func (e *opens) settleCopies(ctx context.Context, w Waiter, id index.ID) error {
 	deadline := time.Now().Add(tornWait)
 	for {
@@ -590,8 +587,8 @@ func (e *opens) settleCopies(ctx context.Context, w Waiter, id index.ID) error {
 	}
 }
 
-// copyingLocked returns a store of a file that a tier does, and that has not been found to be torn; nil if there is
-// none.
+// copyingLocked returns a store of a file that a tier has begun and that is not yet known to be torn, nil if there
+// is none.
 func (e *opens) copyingLocked(id index.ID) *lane.Store {
 	for _, s := range e.tiers {
 		for op := range s.BegunLocked() {
@@ -606,8 +603,8 @@ func (e *opens) copyingLocked(id index.ID) *lane.Store {
 // OpenBlob opens the primary file of a blob. It fails with ErrNotFound.
 func (e *opens) OpenBlob(blob driver.BlobID) (*os.File, error) { return e.primary.Open(blob) }
 
-// Probe returns an empty file of the primary tier, to try on it what the kernel
-// can do with such files, and a function that closes and removes it.
+// Probe returns an empty file of the primary tier, for trying what the kernel can do with such files, and a function
+// that closes and removes the file.
 func (e *opens) Probe() (driver.BlobID, *os.File, func(), error) {
 	blob, file, err := e.space.createFile(e.ctx, nil)
 	if err != nil {

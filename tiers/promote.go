@@ -29,9 +29,8 @@ type loads struct {
 	hints allowance // calls of Hint under way
 }
 
-// promotion brings one hollow block into memory. There is at most one for an
-// entry, however many wait for it; it belongs to the engine and goes on when
-// the waiters leave.
+// promotion brings one hollow block into memory. An entry has one promotion at most, however many callers wait for
+// it. The promotion belongs to the engine, and goes on when those callers leave.
 type promotion struct {
 	lane.Load // Key: as the tier was asked; Copy: asked for by Take
 
@@ -40,18 +39,18 @@ type promotion struct {
 
 	// Guarded by core.mu.
 	seq     uint64        // changes with a rename
-	tier    *secondary    // that is asked
-	tried   uint16        // tiers that have failed
-	asked   int           // times that tier was asked
+	tier    *secondary    // the tier that is asked
+	tried   uint16        // tiers that have failed, as bits
+	asked   int           // how often that tier was asked
 	waiters int           // each gets one of the block's Opens if it succeeds
-	own     bool          // no waiter would have it from other nodes, too
+	own     bool          // no waiter would have the block from other nodes
 	away    chan struct{} // closed when other nodes are asked
-	later   []laterOpen   // those of the waiters that are called rather than woken
+	later   []laterOpen   // the waiters that are called rather than woken
 
-	aside func(o *driver.Outcome) // constant; not nil: it is for no entry yet, and this carries it on when it is loaded
+	aside func(o *driver.Outcome) // constant; not nil: there is no entry yet, and aside carries the loaded block on
 
 	// Owned by the goroutine that carries the promotion along.
-	group  *room.Group // that charge is accounted to
+	group  *room.Group // the group that charge is accounted to
 	charge int64
 	blob   driver.BlobID
 
@@ -62,23 +61,22 @@ type promotion struct {
 
 // laterOpen is a waiter that is called.
 type laterOpen struct {
-	then     func(file *os.File, err error) // file is the block's, until then returns
+	then     func(file *os.File, err error) // file is the block's, open until then returns
 	until    int64
 	deadline bool // until is an open deadline, not PromoteTimeout
 }
 
-// promote has a hollow block brought into memory and waits until it is there, at
-// most PromoteTimeout; with hint set it does not wait. On success the caller has one of
-// the block's Opens, to be given back with CloseRead, so that it stays.
+// promote has a hollow block brought into memory and waits until it is there, for PromoteTimeout at most. With hint
+// set it does not wait. On success the caller has one of the block's Opens, which keeps the block there and is given
+// back with CloseRead.
 //
-// It fails with ErrPending (hint), ErrNotFound (no tier could give it, in time or
-// at all, or memory is full of what cannot be evicted), ErrStale (the name is
-// gone), or ctx's error.
+// It fails with ErrPending (hint); ErrNotFound (no tier could give the block, or not in time, or memory is full of
+// blocks that cannot be evicted); ErrStale (the name is gone); or ctx's error.
 func (e *loads) promote(ctx context.Context, w Waiter, id index.ID, hint bool) error {
 	return e.promoteWithin(ctx, w, id, hint, noDeadline)
 }
 
-// promoteWithin is promote that gives up after deadline, too.
+// promoteWithin is promote, but gives up after deadline, too.
 func (e *loads) promoteWithin(ctx context.Context, w Waiter, id index.ID, hint bool, deadline time.Duration) error {
 	e.mu.Lock()
 	p, first := e.promotionLocked(id, false)
@@ -109,9 +107,9 @@ func (e *loads) promoteWithin(ctx context.Context, w Waiter, id index.ID, hint b
 	return e.awaitPromotion(ctx, p, nil, deadline)
 }
 
-// promoteOwn is promote for what a tier of this node has: on behalf of another node, so
-// that it must not ask other nodes, which may be waiting for this one. It fails with
-// ErrNotFound where only they could give the block.
+// promoteOwn is promote on behalf of another node. It takes the block only from this node's tiers: it must not ask
+// other nodes, because they may be waiting for this one. It fails with ErrNotFound where only other nodes could give
+// the block.
 func (e *loads) promoteOwn(ctx context.Context, id index.ID) error {
 	e.mu.Lock()
 	p, first := e.promotionLocked(id, true)
@@ -134,9 +132,9 @@ func (e *loads) promoteOwn(ctx context.Context, id index.ID) error {
 	return e.awaitPromotion(ctx, p, p.away, noDeadline)
 }
 
-// promotionLocked returns the promotion of a hollow block, beginning one if there is
-// none: then the caller sees to its start. own: for a caller who would not have it from
-// other nodes. Nil: the block is not hollow.
+// promotionLocked returns the promotion of a hollow block. If there is none it makes one, and the caller sees to its
+// start. own says that the caller would not have the block from other nodes. The result is nil if the block is not
+// hollow.
 func (e *loads) promotionLocked(id index.ID, own bool) (p *promotion, first bool) {
 	en := e.mu.ix.At(id)
 	if !e.hollowLocked(id, en) || e.mu.closed {
@@ -156,9 +154,9 @@ func (e *loads) promotionLocked(id index.ID, own bool) (p *promotion, first bool
 	return p, true
 }
 
-// promoteLater is promote for a caller that does not wait: then is called when the
-// block is there or not to be had, by whichever goroutine finds that out, possibly
-// before promoteLater returns. It must not block. After deadline it gives up.
+// promoteLater is promote for a caller that does not wait. It calls then when the block is in memory or cannot be
+// had, from any goroutine, possibly before promoteLater returns. then must not block. promoteLater gives up after
+// deadline.
 func (e *loads) promoteLater(id index.ID, deadline time.Duration, then func(file *os.File, err error)) {
 	e.mu.Lock()
 	p, first := e.promotionLocked(id, false)
@@ -189,7 +187,7 @@ func (e *loads) startPromotion(p *promotion) {
 	e.wg.Go(func() { e.beginPromotion(e.ctx, p) }) // ends with the engine's context at the latest
 }
 
-// startPromotions is startPromotion for several at a time, so that a tier gets them in few jobs.
+// startPromotions is startPromotion for several promotions at a time, so that a tier gets them in few jobs.
 func (e *loads) startPromotions(list []*promotion) {
 	ready := list[:0]
 	for _, p := range list {
@@ -206,10 +204,10 @@ func (e *loads) startPromotions(list []*promotion) {
 	}
 }
 
-// maxHints bounds the promotions that no caller waits for.
+// maxHints bounds the promotions for which no caller waits.
 const maxHints = 256
 
-// chooseLocked picks the tier to ask next. False: none is left.
+// chooseLocked picks the tier to ask next. It returns false if no tier is left.
 func (e *loads) chooseLocked(p *promotion, en *index.Entry) bool {
 	left := en.Tiers &^ p.tried
 	if own := left &^ e.remoteBit(); own != 0 || p.own {
@@ -243,14 +241,14 @@ func (e *loads) noRoom(p *promotion, err error) {
 	e.failPromotion(p, err)
 }
 
-// fillPromotion makes the file of a promotion that has room, and asks the tier.
+// fillPromotion makes the file of a promotion that has room, and asks the tier for the block.
 func (e *loads) fillPromotion(p *promotion) {
 	if e.makeFile(p) {
 		e.requestLoad(p)
 	}
 }
 
-// makeFile makes the file of a promotion that has room. False: the promotion has failed.
+// makeFile makes the file of a promotion that has room. It returns false if the promotion has failed.
 func (e *loads) makeFile(p *promotion) bool {
 	err := e.space.atOnce(func() (err error) {
 		p.blob, p.File, err = e.primary.Create()
@@ -262,9 +260,8 @@ func (e *loads) makeFile(p *promotion) bool {
 	return err == nil
 }
 
-// roomForPromotion reserves memory for the block. Like a writer it waits for pins
-// to go, up to WriteTimeout, but no longer, and it takes nothing that is leased or has
-// no copy yet: a miss is better.
+// roomForPromotion reserves memory for the block. Like a writer it waits for pins to go, for WriteTimeout and
+// PromoteTimeout at most. It evicts no block that is leased or has no copy yet: a miss is better.
 func (e *loads) roomForPromotion(ctx context.Context, p *promotion) error {
 	deadline := e.opts.Now().Add(min(e.opts.WriteTimeout, e.opts.PromoteTimeout))
 	for waited := false; ; waited = true {
@@ -291,16 +288,15 @@ func (e *loads) roomForPromotion(ctx context.Context, p *promotion) error {
 	}
 }
 
-// shortage says when it is worth trying again.
+// shortage says when another attempt to reserve memory is worthwhile.
 type shortage struct {
 	space    <-chan struct{}
-	until    int64         // a lease ends then; 0: none
-	left     time.Duration // no longer than that
-	hopeless error         // it is not
+	until    int64         // when a lease ends; 0: none does
+	left     time.Duration // the longest wait
+	hopeless error         // not nil: no attempt is worthwhile
 }
 
-// tryRoomForPromotion reserves memory for the block if that takes no waiting, and
-// returns nil then.
+// tryRoomForPromotion reserves memory for the block if that takes no waiting, and returns nil then.
 func (e *loads) tryRoomForPromotion(p *promotion) *shortage {
 	n := chargeOf(p.Size)
 	var g gone
@@ -332,8 +328,7 @@ func (e *loads) chargePromotionLocked(p *promotion, n int64) {
 	e.mu.room.Charge(p.group, n, true)
 }
 
-// finishPromotion makes a loaded block one of memory, unless the name means
-// something else by now.
+// finishPromotion enters a loaded block in memory, unless the name means something else by now.
 func (e *loads) finishPromotion(s *secondary, p *promotion, o *driver.Outcome) {
 	later, err := []laterOpen(nil), errAgain
 	for err == errAgain {
@@ -359,7 +354,7 @@ func (e *loads) finishPromotion(s *secondary, p *promotion, o *driver.Outcome) {
 	p.File.Close()
 }
 
-// promotedMtime returns the time that the entry of a promotion has now.
+// promotedMtime returns the modification time that the entry of a promotion has now, in nanoseconds.
 func (e *loads) promotedMtime(p *promotion) int64 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -369,9 +364,9 @@ func (e *loads) promotedMtime(p *promotion) int64 {
 	return 0
 }
 
-// enterPromoted makes a loaded block, whose file has the time mtime, one of memory, with one reference by the
-// caller, and returns the opens to be answered. It fails with errAgain if the entry has another time by now, and
-// with ErrStale if the name means something else.
+// enterPromoted enters a loaded block, whose file has the time mtime, in memory, with one reference by the caller.
+// It returns the waiters to call. It fails with errAgain if the entry has another time by now, and with ErrStale if
+// the name means something else.
 func (e *loads) enterPromoted(s *secondary, p *promotion, o *driver.Outcome, mtime int64) ([]laterOpen, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -403,8 +398,8 @@ func (e *loads) enterPromoted(s *secondary, p *promotion, o *driver.Outcome, mti
 	return p.later, nil
 }
 
-// promotedEntryLocked returns the entry of a promotion if that is still what it was
-// begun for.
+// promotedEntryLocked returns the entry of a promotion if it still stands for the block that the promotion was begun
+// for, else nil.
 func (e *loads) promotedEntryLocked(p *promotion) *index.Entry {
 	if !e.mu.ix.Valid(p.id) || e.mu.promotions[p.id] != p {
 		return nil
@@ -416,13 +411,11 @@ func (e *loads) promotedEntryLocked(p *promotion) *index.Entry {
 	return en
 }
 
-// maxAsked bounds how often a tier is asked for a block whose name changes all the
-// time.
+// maxAsked bounds how often a tier is asked for a block whose name changes all the time.
 const maxAsked = 16
 
-// retryPromotion decides what follows when a tier did not give a block: the same
-// tier again under the name of now, if a rename was on its way; the next one; or
-// the end.
+// retryPromotion decides what follows when a tier did not give a block. If a rename was on its way it asks the same
+// tier again under the new name. Else it asks the next tier, or ends the promotion.
 func (e *loads) retryPromotion(s *secondary, p *promotion, o *driver.Outcome) {
 	var g gone
 	e.mu.Lock()
@@ -456,8 +449,8 @@ func (e *loads) retryPromotion(s *secondary, p *promotion, o *driver.Outcome) {
 	}
 }
 
-// sameTierLocked asks a tier of this node again for a block that it did not give, if that is worth it: the name may
-// have changed on the way, or there was no room for the file.
+// sameTierLocked asks a tier of this node again for a block that it did not give, and returns true, if the name may
+// have changed on the way or there was no room for the file.
 func (e *loads) sameTierLocked(s *secondary, p *promotion, o *driver.Outcome, later bool) bool {
 	switch {
 	case later && (p.asked == 1 || p.asked < maxAsked && p.Key != e.keyLocked(p.id)):
@@ -470,10 +463,10 @@ func (e *loads) sameTierLocked(s *secondary, p *promotion, o *driver.Outcome, la
 	return true
 }
 
-// countFailureLocked counts a load that brought nothing. wanted: the block still has its name.
+// countFailureLocked counts a load that brought no block. wanted: the block still has its name.
 func (s *secondary) countFailureLocked(o *driver.Outcome, wanted bool) {
 	switch {
-	case o.Status == driver.Absent && !wanted: // no wonder
+	case o.Status == driver.Absent && !wanted: // the name is gone, so the tier is not to blame
 	case o.Status == driver.Absent:
 		s.StatsLocked().PromoteAbsent++
 	case errors.Is(o.Err, block.ErrCorrupt):
@@ -483,15 +476,14 @@ func (s *secondary) countFailureLocked(o *driver.Outcome, wanted bool) {
 	}
 }
 
-// nextTierLocked follows that a tier did not give a block. bad: nor will it. again: there
-// is another one to ask; stale: the name is to be looked up again, because others have
-// another version by now.
+// nextTierLocked follows a tier that did not give a block; bad says that it never will. again says that another tier
+// is left to ask. stale says that the name must be looked up again, because other nodes have another version by now.
 func (e *loads) nextTierLocked(s *secondary, p *promotion, en *index.Entry, o *driver.Outcome, bad bool, g *gone) (again, stale bool) {
 	p.tried |= s.bit
 	again = e.chooseLocked(p, en)
 	other := !again && s == e.remote && (bad || errors.Is(o.Err, block.ErrPending)) && e.elsewhere.otherElsewhereLocked(p.id, en)
 	if !again && (bad && en.Tiers == s.bit || other || p.own) {
-		delete(e.mu.promotions, p.id) // the next look-up starts anew
+		delete(e.mu.promotions, p.id) // the next look-up begins a new promotion
 		e.mu.orphans[p] = struct{}{}
 	}
 	switch reason := fate.ReasonAbsent; {
@@ -506,8 +498,7 @@ func (e *loads) nextTierLocked(s *secondary, p *promotion, en *index.Entry, o *d
 	return again, other && !(e.mu.ix.Valid(p.id) && e.mu.ix.Linked(p.id))
 }
 
-// Again implements lane.Loader: it asks the same tier once more, now that the renames that were queued have
-// been done.
+// Again implements lane.Loader. It asks the same tier once more, now that the queued renames have been done.
 func (p *promotion) Again() {
 	e := p.e
 	e.mu.Lock()
@@ -544,14 +535,14 @@ func (p *promotion) Loaded(o *driver.Outcome) {
 	}
 }
 
-// requestLoad asks the tier of a promotion for its block, with what else is wanted of it.
+// requestLoad asks the tier of a promotion for its block, along with the other blocks in the tier's queue.
 func (e *loads) requestLoad(p *promotion) {
 	for _, s := range e.queueLoads([]*promotion{p}) {
 		s.Ask()
 	}
 }
 
-// queueLoads puts promotions into the queues of their tiers, and returns these.
+// queueLoads puts promotions into the queues of their tiers, and returns these tiers.
 func (e *loads) queueLoads(list []*promotion) (queued []*secondary) {
 	e.mu.Lock()
 	closed := e.mu.closed
@@ -576,7 +567,7 @@ func (e *loads) queueLoads(list []*promotion) (queued []*secondary) {
 	return queued
 }
 
-// failPromotion ends a promotion that brought nothing.
+// failPromotion ends a promotion that brought no block.
 func (e *loads) failPromotion(p *promotion, err error) {
 	var g gone
 	if p.File != nil {
@@ -610,8 +601,7 @@ func (e *loads) failPromotion(p *promotion, err error) {
 	}
 }
 
-// bringError is missError for who asked for more than a read: he is told where there is
-// no room.
+// bringError is missError for a caller that asked for more than a read. It tells that caller that there is no room.
 func bringError(op string, err error) error {
 	if errors.Is(err, block.ErrNoSpace) || errors.Is(err, block.ErrTooLarge) {
 		return &block.Error{Op: op, Tier: "memory", Err: block.ErrNoSpace}
@@ -619,8 +609,8 @@ func bringError(op string, err error) error {
 	return missError(err)
 }
 
-// missError turns the failure of a promotion into what an open may report: engines
-// take a miss as a miss, and anything else for a broken file system.
+// missError turns the failure of a promotion into an error that an open may report. Engines take a miss as a miss,
+// and any other error for a broken file system.
 func missError(err error) error {
 	switch {
 	case errors.Is(err, ErrStale), errors.Is(err, block.ErrPending), errors.Is(err, context.Canceled):

@@ -23,7 +23,7 @@ import (
 // renames is the room of renames of files and directories.
 type renames struct{ *core }
 
-// RenameOptions names what moves where.
+// RenameOptions names the file or directory that moves, and where to.
 type RenameOptions struct {
 	Parent, NewParent index.ID
 	Name, NewName     string
@@ -31,20 +31,19 @@ type RenameOptions struct {
 	NoReplace         bool // RENAME_NOREPLACE: fail with ErrExist if the new name is taken
 }
 
-// renameTries bounds how often Rename looks again because the name meant another file by then.
+// renameTries bounds how often Rename looks again because the name has come to mean another file.
 const renameTries = 16
 
-// Rename moves what the name means to the caller, a file or directory, replacing what has the new name.
-// Where a file gets the name of a block it is committed, with the bytes written so far; later writes
-// through its open handles still land. If another process writes it still, whose version it is, that
-// one's close commits it.
+// Rename moves the file or directory that the name means to the caller, and replaces the one that has the new name.
+// A file that gets the name of a block is committed with the bytes written so far; later writes through its open
+// handles still land. If the file is the version of another process that still writes it, that process's close
+// commits it.
 //
-// It never fetches from other nodes, nor asks them. A block that only they have, and a directory that
-// they have, too, cannot be renamed, nor can such a directory be replaced: EXDEV, upon which mv copies.
+// Rename never asks other nodes, nor fetches from them. A block that only they have and a directory that they also
+// have cannot be renamed, nor can such a directory be replaced. Rename fails with EXDEV then, and mv copies.
 //
-// It fails with ErrNotFound, ErrExist, ErrIsDir, ErrNotDir, ErrNotEmpty, ErrLoop,
-// ErrReserved, ErrInvalid (also: not the block size of a strict group), ErrNameTooLong, ErrPoisoned,
-// ErrNoSpace, ErrQuota.
+// It fails with ErrNotFound, ErrExist, ErrIsDir, ErrNotDir, ErrNotEmpty, ErrLoop, ErrReserved, ErrInvalid (also for
+// a size that is not the block size of a strict group), ErrNameTooLong, ErrPoisoned, ErrNoSpace, ErrQuota.
 //
 // A rename that commits waits for the block's copy as Flush does.
 func (e *renames) Rename(ctx context.Context, o RenameOptions) error {
@@ -54,7 +53,7 @@ func (e *renames) Rename(ctx context.Context, o RenameOptions) error {
 			return err
 		}
 		if f == nil && e.populated(id) {
-			announce(o.By.Waits) // the record of everything below it is written anew
+			announce(o.By.Waits) // the record of everything below the directory is written anew
 		}
 		unpin, err := e.bringUp(ctx, id, &o)
 		if err != nil {
@@ -76,8 +75,8 @@ func (e *renames) Rename(ctx context.Context, o RenameOptions) error {
 	}
 }
 
-// bringUp has a block of this node that is to get a plain name in memory, because that is where such files are,
-// until unpin is called.
+// bringUp brings a block of this node that is to get a plain name into memory, because plain files are only there.
+// The block stays there until unpin is called.
 func (e *renames) bringUp(ctx context.Context, id index.ID, o *RenameOptions) (unpin func(), err error) {
 	e.mu.Lock()
 	plain := e.mu.ix.Valid(o.NewParent) && e.mu.ix.Linked(id) && e.kindOfLocked(nameKey{o.NewParent, o.NewName}) != draft.Block
@@ -96,11 +95,11 @@ func (e *renames) bringUp(ctx context.Context, id index.ID, o *RenameOptions) (u
 	return func() {}, nil
 }
 
-// errHollow: what is to be renamed to a plain name has left memory again.
+// errHollow says that the block to be renamed to a plain name has left memory again.
 var errHollow = errors.New("the block is not in memory")
 
-// movableLocked fails with EXDEV if not all that moves with id is this node's own, or if others have the directory
-// that it is to replace.
+// movableLocked fails with EXDEV if not everything that moves with id is this node's own, or if other nodes have
+// the directory that id is to replace.
 func (e *renames) movableLocked(id index.ID, en *index.Entry, target index.ID) error {
 	if e.remote == nil {
 		return nil
@@ -122,14 +121,14 @@ func (e *renames) movableLocked(id index.ID, en *index.Entry, target index.ID) e
 	return nil
 }
 
-// populated reports whether a directory has anything in it.
+// populated reports whether id is a directory with anything in it.
 func (e *renames) populated(id index.ID) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.mu.ix.At(id).Mode&modeType == modeDir && e.mu.ix.Children(id) > 0
 }
 
-// renamed waits for what a commit by rename has to wait for.
+// renamed waits, after a commit by rename, for what such a commit waits for.
 func (e *renames) renamed(ctx context.Context, w Waiter, id index.ID, f *File) error {
 	e.mu.Lock()
 	committed := e.mu.ix.At(id).Flags&flagUncommitted == 0
@@ -144,13 +143,13 @@ func (e *renames) renamed(ctx context.Context, w Waiter, id index.ID, f *File) e
 	return e.copies.afterCommit(ctx, w, id, sync)
 }
 
-// tryRename moves id, which the name meant a moment ago. It returns the names of which it has told, and
-// whether to look again, because the name means something else now.
+// tryRename moves id, which the name meant a moment ago. It returns the names that it told the kernel of. again says
+// that the name means something else now and must be looked up again.
 func (e *renames) tryRename(id index.ID, f *File, o *RenameOptions) (told []goneName, again bool, err error) {
 	if f == nil {
 		return e.renameOpen(id, f, o)
 	}
-	gone := f.withFile(func(*os.File) error { // opened once for all that needs it
+	gone := f.withFile(func(*os.File) error { // opened once for all the steps that need it
 		told, again, err = e.renameOpen(id, f, o)
 		return nil
 	})
@@ -173,7 +172,7 @@ func (e *renames) renameOpen(id index.ID, f *File, o *RenameOptions) (told []gon
 	return g.names, again, err
 }
 
-// move is tryRename without what follows. It returns what moved, as moveLocked does.
+// move is tryRename without records, settling and telling. It returns the entries that moved, as moveLocked does.
 func (e *renames) move(id index.ID, f *File, o *RenameOptions, g *gone) (moved []index.ID, again bool, err error) {
 	var size, mtime int64
 	if f != nil {
@@ -202,15 +201,15 @@ func (e *renames) move(id index.ID, f *File, o *RenameOptions, g *gone) (moved [
 	return moved, again, err
 }
 
-// moveLocked moves id and, with a directory, what is below it. It returns what moved, with one
-// reference to each by the caller.
+// moveLocked moves id and, if it is a directory, everything below it. It returns the entries that moved. The caller
+// has one reference to each.
 func (e *renames) moveLocked(id index.ID, f *File, o *RenameOptions, size, mtime int64, g *gone) (moved []index.ID, err error) {
 	from := e.childPathLocked(o.Parent, o.Name)
 	if err := e.renameLocked(id, f, o, size, mtime, g); err != nil {
 		return nil, err
 	}
 	if !e.mu.ix.Linked(id) {
-		return nil, nil // it waits for the new name
+		return nil, nil // id waits for the new name
 	}
 	to := e.mu.ix.Path(id)
 	moved = append(moved, id)
@@ -252,8 +251,8 @@ func followLocked(tiers []*secondary, t *lane.Tree) {
 	}
 }
 
-// leaveSyncedLocked has a tier drop what fsync left under the name that a block had
-// before the rename of a directory above it, and that is not the block.
+// leaveSyncedLocked has a tier drop the copy that fsync left under the name that a block had before the rename of a
+// directory above it, if that copy is not the block.
 func (e *renames) leaveSyncedLocked(id index.ID, en *index.Entry, old block.Key) {
 	s := e.copies.keeper()
 	if en.Tiers&s.bit == 0 && e.copies.begunLocked(id, en)&s.bit == 0 {
@@ -262,8 +261,7 @@ func (e *renames) leaveSyncedLocked(id index.ID, en *index.Entry, old block.Key)
 	}
 }
 
-// settle ends the write side of a file whose last handle was closed before its
-// rename committed it.
+// settle ends the write side of a file whose last handle was closed before its rename committed it.
 func (e *renames) settle(id index.ID, g *gone) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -272,8 +270,8 @@ func (e *renames) settle(id index.ID, g *gone) {
 	}
 }
 
-// renameSource finds what moves, and its write side if it has one. The caller has
-// one reference to it, to be given back with Forget.
+// renameSource finds the entry that moves, and its write side if it has one. The caller has one reference to the
+// entry, and gives it back with Forget.
 func (e *renames) renameSource(o *RenameOptions) (id index.ID, f *File, err error) {
 	var g gone
 	e.mu.Lock()
@@ -340,7 +338,7 @@ func (e *renames) renameFileLocked(id index.ID, f *File, o *RenameOptions, size,
 	}
 	committed := from == draft.Block && en.Flags&flagUncommitted == 0
 	if committed && to != draft.Block && e.hollowLocked(id, en) {
-		return errHollow // it has to come up first
+		return errHollow // the block has to come up first
 	}
 	if err := e.space.checkRenameLocked(k, f, en, size); to == draft.Block && err != nil {
 		return err
@@ -348,7 +346,7 @@ func (e *renames) renameFileLocked(id index.ID, f *File, o *RenameOptions, size,
 	if err := e.space.moveGroupLocked(id, en, e.groupOfLocked(k.parent), e.mu.ix.Lookup(k.parent, k.name), g); err != nil {
 		return err
 	}
-	target := e.mu.ix.Lookup(k.parent, k.name) // its group may have evicted it
+	target := e.mu.ix.Lookup(k.parent, k.name) // the eviction for its group may have removed the target
 	old := e.childPathLocked(o.Parent, o.Name)
 	if committed && to != draft.Block {
 		e.leaveBlocksLocked(id, en, o.By.actor())
@@ -369,16 +367,16 @@ func (e *renames) renameFileLocked(id index.ID, f *File, o *RenameOptions, size,
 		switch {
 		case f != nil:
 			f.synced = 0
-			en.Size, en.Mtime = size, mtime // the record says so, too: it may be a block again before anybody writes
+			en.Size, en.Mtime = size, mtime // the record says so, too: it may be a block again before a write
 		case to == draft.Temp:
 			e.drafts.newFileLocked(id, en)
 		}
 	case !committed:
-		if f == nil { // of an earlier daemon
+		if f == nil { // the file is from an earlier daemon
 			f = e.drafts.newFileLocked(id, en)
 			size, mtime = en.Size, en.Mtime
 		}
-		if en.Flags&flagUncommitted == 0 { // it begins to be a block
+		if en.Flags&flagUncommitted == 0 { // the file begins to be a block
 			en.Flags |= flagUncommitted
 			e.mu.blocks--
 		}
@@ -397,7 +395,7 @@ func (e *renames) renameFileLocked(id index.ID, f *File, o *RenameOptions, size,
 	return nil
 }
 
-// kindOfLocked is what a file of the name k would be.
+// kindOfLocked returns the kind that a file of the name k would have.
 func (e *renames) kindOfLocked(k nameKey) draft.Kind {
 	switch flags := e.nameFlagsLocked(k.parent, k.name); {
 	case flags&flagPlain != 0 || e.mu.room.Group(e.groupOfLocked(k.parent)).Pinned():
@@ -408,7 +406,7 @@ func (e *renames) kindOfLocked(k nameKey) draft.Kind {
 	return draft.Block
 }
 
-// leaveBlocksLocked follows that a block is about to get a name of which other tiers and nodes know nothing.
+// leaveBlocksLocked follows a block that is about to get a name that other tiers and nodes do not know.
 func (e *renames) leaveBlocksLocked(id index.ID, en *index.Entry, by fate.Actor) {
 	e.eventLocked(event.Removed, id, fate.Cause{Reason: fate.ReasonRenamed, By: by})
 	if e.remote != nil {
@@ -418,8 +416,8 @@ func (e *renames) leaveBlocksLocked(id index.ID, en *index.Entry, by fate.Actor)
 	e.copies.removeCopiesLocked(id, en)
 }
 
-// postponeLocked moves a temporary file that its owner still writes, which is not the process that
-// renames, to the name of a block: from now on it is a version of that, and its owner's close commits it.
+// postponeLocked moves a temporary file to the name of a block. The owner of the file, not the process that renames,
+// still writes it. From now on the file is a version of the block, and the close by its owner commits it.
 func (e *renames) postponeLocked(id index.ID, f *File, o *RenameOptions, g *gone) {
 	en := e.mu.ix.At(id)
 	if f.waits {
@@ -439,7 +437,7 @@ func (e *renames) postponeLocked(id index.ID, f *File, o *RenameOptions, g *gone
 		e.drafts.awaitLocked(f, nameKey{o.NewParent, o.NewName})
 	}
 	e.drafts.seatNextLocked(nameKey{o.Parent, o.Name}, g)
-	if en.Lookups > 0 { // the kernel has moved what it knew of the name
+	if en.Lookups > 0 { // the kernel has moved its own entry of the name
 		g.names = append(g.names, goneName{parent: o.NewParent, id: id, name: o.NewName})
 	}
 	e.classifyLocked(id, en)
@@ -463,10 +461,9 @@ func (e *renames) renamedLocked(kind event.Kind, id index.ID, en *index.Entry, o
 	e.elsewhere.ownDirsLocked(id)
 }
 
-// renumberLocked makes what was below a directory that has moved new versions: those of
-// old may have graves under the new name. Under the old one they get graves, and the
-// directory after what was in it, so that it is empty for who learns of that. Nobody else
-// has the directory, so that a look-up cannot find any of it before that.
+// renumberLocked gives everything below a directory that has moved a new version: the old versions may have graves
+// under the new name. The old name gets graves, the directory's after those of its files, so that nodes that learn
+// of it find it empty. No other node has the directory, so that a look-up finds none of its files before that.
 func (e *renames) renumberLocked(id index.ID, moved []index.ID, from, to string, g *gone) {
 	for i := len(moved) - 1; i >= 0; i-- {
 		c := moved[i]
@@ -498,11 +495,11 @@ func (e *renames) renumberOneLocked(id index.ID, en *index.Entry) {
 		f.begun = max(f.begun, en.Seq)
 	}
 	if e.mu.files[id] == nil && en.Flags&(flagRefused|flagOnceSeen) == 0 {
-		e.copies.cascadeLocked(id, en) // it may have been waiting as the other version
+		e.copies.cascadeLocked(id, en) // the store may have been waiting as the other version
 	}
 }
 
-// moveNameLocked gives id, which was of a kind, the new name, and takes it from target, 0 if the name is free.
+// moveNameLocked gives id, which was of the kind was, the new name, and takes the name from target, 0 if it is free.
 func (e *renames) moveNameLocked(id index.ID, f *File, o *RenameOptions, was draft.Kind, target index.ID, g *gone) {
 	ix := e.mu.ix
 	from, to := nameKey{o.Parent, o.Name}, nameKey{o.NewParent, o.NewName}
@@ -540,15 +537,15 @@ func (e *renames) moveNameLocked(id index.ID, f *File, o *RenameOptions, was dra
 	}
 	if was == draft.Block {
 		e.drafts.overtakeLocked(from, false, g)
-	} else { // each rename of a temporary name publishes what its own process wrote
+	} else { // each rename of a temporary name publishes the bytes of its own process
 		e.drafts.seatNextLocked(from, g)
 	}
 	e.names.changedLocked(o.Parent)
 	e.names.changedLocked(o.NewParent)
 }
 
-// replacedLocked reports whether what had the name of a version that is renamed goes with that: a block, or a
-// temporary file that no process writes or may yet rename.
+// replacedLocked reports whether the holder of the name of a version that is renamed goes with that version: a
+// block, or a temporary file that no process writes or may yet rename.
 func (e *renames) replacedLocked(holder index.ID, was draft.Kind) bool {
 	if was == draft.Block {
 		return e.mu.ix.At(holder).Flags&flagUncommitted == 0
@@ -557,7 +554,7 @@ func (e *renames) replacedLocked(holder index.ID, was draft.Kind) bool {
 	return f == nil || f.left && !f.openLocked()
 }
 
-// checkTargetLocked checks that what has the new name may be replaced.
+// checkTargetLocked checks that the file or directory with the new name may be replaced.
 func (e *renames) checkTargetLocked(target index.ID, isDir bool, o *RenameOptions, g *gone) error {
 	if target == 0 {
 		return nil
@@ -576,8 +573,8 @@ func (e *renames) checkTargetLocked(target index.ID, isDir bool, o *RenameOption
 	return nil
 }
 
-// renamedDirLocked follows a directory's rename: what is below it may have
-// changed group, and whether its name makes what is below temporary.
+// renamedDirLocked follows a directory's rename. Files below it may have changed group, and its name may make them
+// temporary, or no longer so.
 func (e *renames) renamedDirLocked(id index.ID, en *index.Entry) {
 	ix := e.mu.ix
 	e.names.markDirLocked(id, en)

@@ -16,14 +16,14 @@ import (
 	"github.com/kvfs/kvfs/tiers/lane"
 )
 
-// Take makes a copy of a block that the Remote tier holds one of this node's own, as its
-// holder asks, and has it copied to the tiers below that are not Remote. It blocks until
-// that is in memory. Room is made for it as for any promotion: what is leased or has no
-// other copy stays. An older version that this node has stays until the new one is here.
+// Take copies a block that the Remote tier has to this node, as the holder of the block asks, and has it copied to
+// the tiers below that are not Remote. It blocks until the block is in memory. It makes room as any promotion does:
+// blocks that are leased or have no other copy stay. An older version that this node has stays until the new one is
+// here.
 //
-// It fails with ErrExist if this node has this version or a later one, or the name is
-// taken by something else; ErrNoSpace; ErrNotFound if the Remote tier cannot give it;
-// ErrInvalid for what is no file; or ctx's error.
+// It fails with ErrExist if this node has this version or a later one, or if another file has the name; with
+// ErrNoSpace; with ErrNotFound if the Remote tier cannot give the block; with ErrInvalid if h is no file; or with
+// ctx's error.
 func (e *lending) Take(ctx context.Context, h *Holding) error {
 	if err := block.CheckPath(h.Path); err != nil {
 		return err
@@ -45,7 +45,7 @@ func (e *lending) Take(ctx context.Context, h *Holding) error {
 	id, err := e.takeLocked(h, p != nil, &g)
 	landed := false
 	if err == nil {
-		e.mu.ix.At(id).Lookups++ // so that it stays
+		e.mu.ix.At(id).Lookups++ // so that the entry stays
 		landed = p != nil && e.landLocked(p, id)
 	}
 	e.mu.Unlock()
@@ -76,11 +76,11 @@ func (e *lending) Take(ctx context.Context, h *Holding) error {
 		}
 	}
 	e.mu.Unlock()
-	e.opens.CloseRead(id) // what the promotion pinned it with
+	e.opens.CloseRead(id) // gives back the pin of the promotion
 	return nil
 }
 
-// promoteTaken is promote for a copy that this node takes.
+// promoteTaken is promote for a block that Take copies.
 func (e *lending) promoteTaken(ctx context.Context, id index.ID) error {
 	e.mu.Lock()
 	p, first := e.loads.promotionLocked(id, false)
@@ -98,8 +98,7 @@ func (e *lending) promoteTaken(ctx context.Context, id index.ID) error {
 	return e.loads.awaitPromotion(ctx, p, nil, noDeadline)
 }
 
-// hasOlder reports whether this node itself has a version of what is offered that is to
-// give way to it.
+// hasOlder reports whether this node itself has a version that is to give way to the block h.
 func (e *lending) hasOlder(h *Holding) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -107,15 +106,14 @@ func (e *lending) hasOlder(h *Holding) bool {
 	return id != 0 && e.outdoneLocked(e.mu.ix.At(id), h)
 }
 
-// outdoneLocked reports whether an entry gives way to what is offered.
+// outdoneLocked reports whether an entry gives way to the block h.
 func (e *lending) outdoneLocked(en *index.Entry, h *Holding) bool {
 	return en.Mode&modeType == modeRegular && en.Seq < h.Seq && en.Flags&flagUncommitted == 0 &&
 		!e.mu.room.Group(en.Group).Pinned() && (en.Blob != 0 || e.ownTiers(en) != 0)
 }
 
-// fetchAside fetches a block into memory that has no name yet, because that has another
-// version. The caller carries the promotion on: with landLocked and finishPromotion, or
-// failPromotion.
+// fetchAside fetches a block into memory without a name, because another version has the name. The caller carries
+// the promotion on, with landLocked and finishPromotion, or with failPromotion.
 func (e *lending) fetchAside(ctx context.Context, h *Holding) (*promotion, *driver.Outcome, error) {
 	p := &promotion{e: e.core, seq: h.Seq, tier: e.remote, away: make(chan struct{}), done: make(chan struct{})}
 	p.Load = lane.Load{Size: h.Size, Sum: h.Sum, Copy: true, For: p}
@@ -142,7 +140,7 @@ func (e *lending) fetchAside(ctx context.Context, h *Holding) (*promotion, *driv
 		return nil, nil, err
 	}
 	done := make(chan *driver.Outcome, 1)
-	var settled atomic.Bool // by the first of two: the tier, or the caller that waits no longer
+	var settled atomic.Bool // by the first of two: the tier, or the caller when it stops waiting
 	p.aside = func(o *driver.Outcome) {
 		if !settled.CompareAndSwap(false, true) {
 			e.loads.failPromotion(p, block.ErrNotFound) // now that nothing writes to its file
@@ -178,8 +176,8 @@ func (e *lending) fetchedAside(p *promotion, o *driver.Outcome) (*promotion, *dr
 	return nil, nil, err
 }
 
-// landLocked makes p, which has fetched a block, the promotion of the entry that was made
-// for it. False: there is one already.
+// landLocked makes p, which has fetched a block, the promotion of the entry that was made for the block. It returns
+// false if the entry has a promotion already or is not for that block any more.
 func (e *lending) landLocked(p *promotion, id index.ID) bool {
 	en := e.mu.ix.At(id)
 	if e.mu.promotions[id] != nil || en.Seq != p.seq || en.Size != p.Size || !e.hollowLocked(id, en) {
@@ -191,9 +189,9 @@ func (e *lending) landLocked(p *promotion, id index.ID) bool {
 	return true
 }
 
-// takeLocked enters a block that is offered, and the directories above it. over: in place
-// of an older version of this node's own. A grave may have come since it was offered: its
-// maker's word is given once, and Supersede found nothing to drop then.
+// takeLocked enters the block h and the directories above it. over says that it may replace an older version of this
+// node's own. It looks for a grave, because one may have come since the offer: a grave is told of only once, and
+// Supersede found nothing to drop then.
 func (e *lending) takeLocked(h *Holding, over bool, g *gone) (index.ID, error) {
 	if e.far.Buried(h.Path) > h.Seq {
 		return 0, &block.Error{Op: "take", Err: block.ErrExist}
@@ -240,12 +238,11 @@ func (e *lending) takeFileLocked(parent index.ID, name string, id index.ID, h *H
 	}), nil
 }
 
-// Supersede drops what this node has of a path below seq: it was removed or replaced
-// elsewhere. Handles that are open keep their bytes; of what was replaced, so far as is
-// known, a process that has just looked it up may still open it. A directory goes only if it is empty;
-// else it is announced anew. So one whose grave is learned before those of what was in it
-// stays, empty: the makers of graves see to the order, and where that is lost (an exchange
-// after a partition), an empty directory is the harm.
+// Supersede drops this node's file or directory of a path if its version is below seq: another node has removed or
+// replaced it. Open handles keep their bytes. If a known version replaced the file, a process that has just looked
+// it up may still open it. A directory goes only if it is empty; else it is announced anew. A directory whose grave
+// arrives before the graves of its files therefore stays, empty. The makers of graves see to the order. Where an
+// exchange after a partition loses the order, an empty directory is the only harm.
 func (e *lending) Supersede(path string, dir bool, seq uint64) {
 	var g gone
 	e.mu.Lock()
@@ -282,8 +279,7 @@ func (e *lending) supersedeLocked(id index.ID, dir bool, seq uint64, g *gone) {
 	}
 }
 
-// Observe raises the number that the next version gets above seq, unless that is from
-// too far in the future.
+// Observe raises the number that the next version gets above seq, unless seq is too far in the future.
 func (e *lending) Observe(seq uint64) {
 	e.mu.Lock()
 	e.elsewhere.observeLocked(seq)

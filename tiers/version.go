@@ -237,7 +237,7 @@ func (e *drafts) hearNameLocked(parent index.ID, name string, by *Caller) {
 	}
 }
 
-// seatLocked gives f a free name that all processes see. It serves plain names, which are not committed.
+// seatLocked gives f a free name that all processes see. The name is not a block's, so f needs no commit.
 func (e *drafts) seatLocked(f *File, k nameKey, g *gone) {
 	if f.waits {
 		e.unawaitLocked(f)
