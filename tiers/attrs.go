@@ -9,13 +9,12 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/kvfs/kvfs/tiers/event"
-
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/draft"
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/event"
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 )

@@ -7,13 +7,12 @@ import (
 	"slices"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers/event"
-
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/draft"
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/event"
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/room"

@@ -7,11 +7,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers/event"
-
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/event"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/invariant"
 	"github.com/kvfs/kvfs/tiers/pattern"

@@ -149,9 +149,9 @@
 //	File.ends         one handle of a file ends at a time; held as File.commits is
 //	File.commits      one file's bytes and its entry are brought in line; held across an fstat and one
 //	                  fsetxattr on tmpfs
-//	attrs.records    a stripe: orders the writers of one record; held across one
+//	attrs.records     a stripe: orders the writers of one record; held across one
 //	                  fsetxattr on tmpfs
-//	core.mu         all tables and accounts; short sections, no system call, no
+//	core.mu           all tables and accounts; short sections, no system call, no
 //	                  callback but those methods of Remote that do not block, no
 //	                  channel that may block
 //	event.Log.mu      leaf

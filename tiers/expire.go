@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/kvfs/kvfs/tiers/event"
-
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/lane"

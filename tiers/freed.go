@@ -3,10 +3,10 @@ package tiers
 import (
 	"os"
 
-	"github.com/kvfs/kvfs/tiers/driver"
-
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // removeBlob removes the file of a blob and calls Options.Freed for it. It holds the file open

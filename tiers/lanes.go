@@ -3,12 +3,11 @@ package tiers
 import (
 	"errors"
 
-	"github.com/kvfs/kvfs/tiers/event"
-
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/event"
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/lane"

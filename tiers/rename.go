@@ -8,13 +8,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers/event"
-
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/draft"
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/event"
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/lane"

@@ -3,10 +3,9 @@ package tiers
 import (
 	"slices"
 
-	"github.com/kvfs/kvfs/tiers/event"
-
 	"github.com/kvfs/kvfs/tiers/draft"
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/event"
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 )

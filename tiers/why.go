@@ -5,9 +5,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers/event"
-
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/event"
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 )

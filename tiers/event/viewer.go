@@ -3,8 +3,9 @@ package event
 import (
 	"slices"
 
-	"github.com/kvfs/kvfs/tiers/driver"
 	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // Viewer is a user who is told only of blocks that the kernel would let him open for reading. A nil
