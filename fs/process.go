@@ -141,8 +141,12 @@ func (p *procfs) alive(pid uint32) bool {
 			return true
 		}
 	}
-	return err != nil && !errors.Is(err, os.ErrNotExist)
+	return err != nil && !ended(err)
 }
+
+// ended reports whether an error of /proc says that the process has ended: the kernel answers ESRCH for one that
+// ends between two steps of a look-up.
+func ended(err error) bool { return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) }
 
 // maxDescriptors is how many descriptors of a process stillOpen looks at: about 3 us each.
 const maxDescriptors = 64

@@ -158,6 +158,11 @@ func TestProcessAlive(t *testing.T) {
 			t.Errorf("%s: a process that has ended is alive", name)
 		}
 	}
+	for _, err := range []error{unix.ENOENT, unix.ESRCH} { // the second comes between two steps of a look-up
+		if !ended(&os.PathError{Op: "readdirent", Path: "/proc/1/task", Err: err}) {
+			t.Errorf("a process of which /proc says %v has not ended", err)
+		}
+	}
 }
 
 // TestProcessClosed shows of which processes is known that they have no descriptor to write a file by: of those
