@@ -45,6 +45,9 @@ func (h *Handle) truncate(ctx context.Context, size int64) error {
 		defer f.e.tellFreed(file)
 		return file.Truncate(size)
 	})
+	if err == nil {
+		f.shrunk(size)
+	}
 	if err == nil && size == 0 {
 		f.emptied()
 		if size, _, err := f.fstat(); err == nil && size > 0 { // a process has written meanwhile
@@ -52,6 +55,19 @@ func (h *Handle) truncate(ctx context.Context, size int64) error {
 		}
 	}
 	return err
+}
+
+// shrunk is called when f has been truncated. What fsync found of a file that is no block yet, or has no bytes now,
+// is not there any more if that was more.
+func (f *File) shrunk(size int64) {
+	f.e.mu.Lock()
+	if f.synced > size && (size == 0 || f.e.mu.ix.At(f.id).Flags&flagUncommitted != 0) {
+		f.synced = -1
+	}
+	if f.kept > size {
+		f.kept = -1
+	}
+	f.e.mu.Unlock()
 }
 
 // emptied is called when f has lost its bytes in place. The next byte hides f, so from now on no kernel may

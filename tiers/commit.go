@@ -78,8 +78,8 @@ func (e *drafts) flushed(h *Handle, by Caller, closer Closer) (draft.Close, erro
 	f.catchUp()
 	e.mu.Lock()
 	en := e.mu.ix.At(f.id)
-	asks := f.waits || en.Flags&flagUncommitted != 0 || f.synced > 0 // else the answer makes no difference
-	temp := e.kindLocked(en) == draft.Temp                           // others may empty it once it is closed
+	asks := f.waits || en.Flags&flagUncommitted != 0 || f.synced >= 0 // else the answer makes no difference
+	temp := e.kindLocked(en) == draft.Temp                            // others may empty it once it is closed
 	e.mu.Unlock()
 	killed := (asks || e.sharedName(f)) && closer.Killed()
 	goesOn := temp && closer.StillOpen(f.id)
@@ -103,7 +103,8 @@ func (e *drafts) closeLocked(h *Handle) draft.Close {
 	s := e.stateLocked(f.id, e.mu.ix.At(f.id), &Caller{}, false)
 	return draft.Close{
 		Kind: s.Kind, Place: s.Place, Owner: f.owner != Process{}, Mine: !f.ownerWritesLocked(h), Failed: f.poisoned != nil,
-		Last: !slices.ContainsFunc(f.handles, func(o *Handle) bool { return o != h && !o.closed }),
+		Synced: f.synced >= 0,
+		Last:   !slices.ContainsFunc(f.handles, func(o *Handle) bool { return o != h && !o.closed }),
 	}
 }
 
@@ -204,17 +205,26 @@ func (e *drafts) end(f *File, c *draft.Close) error {
 	return err
 }
 
-// cutToSynced truncates a file to the bytes that fsync committed while it was first written. Its writer was
+// cutToSynced truncates a file to the bytes that fsync kept while it was first written. Its writer was
 // killed: the bytes added since then may not be whole.
 func (f *File) cutToSynced() error {
 	f.e.mu.Lock()
 	synced := f.synced
 	f.e.mu.Unlock()
 	size, _, err := f.fstat()
-	if err != nil || synced == 0 || size <= synced {
+	if err != nil || synced < 0 || size <= synced {
 		return err
 	}
 	return f.withFile(func(file *os.File) error { return file.Truncate(synced) })
+}
+
+// keep notes what fsync has found in f, which has a temporary name.
+func (f *File) keep() error {
+	size, _, err := f.fstat()
+	f.e.mu.Lock()
+	f.kept = size
+	f.e.mu.Unlock()
+	return err
 }
 
 // endedLocked is called when the last handle of f has ended. died: its owner has died.
@@ -404,6 +414,7 @@ func (e *drafts) publishLocked(f *File, en *index.Entry, size, mtime int64, g *g
 	en.Seq = e.nextSeqLocked()
 	e.elsewhere.publishedLocked(f.id, en, f.begun, f.replaces, g)
 	f.begun, f.replaces, f.wasEmpty, f.started = en.Seq, true, false, size > 0
+	f.synced, f.kept = -1, -1
 	gr.Learn(size)
 	e.mu.counters.Stored++
 	e.mu.counters.StoredBytes += uint64(size)

@@ -73,7 +73,8 @@ type File struct {
 	promised uint32    // Waits: the thread that was told to look the name up and open it; else 0
 	poisoned error     // a write failed: never commit
 	sync     bool      // fsync was called: the commit waits until the block is durable
-	synced   int64     // bytes that fsync committed while the file was first written
+	synced   int64     // bytes that fsync kept: a killed writer leaves no more of its version; -1: none
+	kept     int64     // bytes that fsync found under a temporary name: synced, once another process renames it; -1: none
 	born     int64     // when the file was made, or last closed
 	begun    uint64    // commit number when it was made: it replaces versions elsewhere up to that number
 	replaces bool      // it replaces another version: versions elsewhere up to begun are void even if unknown here
@@ -110,7 +111,7 @@ func (h *Handle) ID() index.ID { return h.File.id }
 
 // newFileLocked makes the write side of an entry that has none.
 func (e *drafts) newFileLocked(id index.ID, en *index.Entry) *File {
-	f := &File{e: e.core, id: id, charge: chargeOf(en.Size), born: e.now(), begun: e.seqNowLocked(), started: en.Size > 0}
+	f := &File{e: e.core, id: id, charge: chargeOf(en.Size), born: e.now(), begun: e.seqNowLocked(), started: en.Size > 0, synced: -1, kept: -1}
 	e.mu.files[id] = f
 	e.writing.Store(int64(len(e.mu.files)))
 	return f

@@ -29,7 +29,7 @@ func (e *copies) Fsync(ctx context.Context, id index.ID) error {
 	}
 	kind := e.kindLocked(en)
 	open := f != nil && len(f.handles) > 0
-	first := en.Flags&flagUncommitted != 0 || f != nil && f.synced > 0
+	first := en.Flags&flagUncommitted != 0 || f != nil && f.synced >= 0
 	var err error
 	if f != nil && f.poisoned != nil && kind != draft.Plain {
 		err = errors.Join(block.ErrPoisoned, f.poisoned)
@@ -37,15 +37,18 @@ func (e *copies) Fsync(ctx context.Context, id index.ID) error {
 		f.sync = e.keeper() != nil
 	}
 	e.mu.Unlock()
-	if err != nil || kind != draft.Block {
+	switch {
+	case err != nil || kind == draft.Plain || kind == draft.Temp && !open:
 		return err
+	case kind == draft.Temp:
+		return f.keep()
 	}
 	if open {
 		if _, err := e.drafts.commit(f); err != nil {
 			return err
 		}
 		e.mu.Lock()
-		if en := e.mu.ix.At(id); first {
+		if en := e.mu.ix.At(id); first && en.Size > 0 {
 			f.synced = en.Size
 		}
 		f.sync = e.keeper() != nil && len(f.handles) > 0

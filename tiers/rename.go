@@ -365,7 +365,7 @@ func (e *renames) renameFileLocked(id index.ID, f *File, o *RenameOptions, size,
 		}
 		switch {
 		case f != nil:
-			f.synced = 0
+			f.synced = -1
 			en.Size, en.Mtime = size, mtime // the record says so, too: it may be a block again before a write
 		case to == draft.Temp:
 			e.drafts.newFileLocked(id, en)
@@ -427,6 +427,7 @@ func (e *renames) postponeLocked(id index.ID, f *File, o *RenameOptions, g *gone
 		e.mu.blocks--
 	}
 	en.Flags &^= flagTemp | flagPlain
+	f.synced = f.kept
 	e.drafts.uncommitLocked(f, en, g)
 	e.space.regroupLocked(id, en, e.groupOfLocked(o.NewParent))
 	e.drafts.dropVersionsOfLocked(f.owner, nameKey{o.NewParent, o.NewName}, g)

@@ -65,6 +65,41 @@ var syncActs = []act{
 			}
 		}
 	}},
+	{"a temporary file that was synced, and renamed by another process, survives the death of its writer", func(t *testing.T, s *stage) {
+		for i, sync := range syncs {
+			for j, synced := range [][]byte{{}, pattern("synced", mib)} {
+				for k, old := range [][]byte{nil, pattern("old", 2*mib)} {
+					for l, more := range [][]byte{nil, pattern("more", 70_000)} {
+						p := s.path(fmt.Sprint(i, j, k, l))
+						if old != nil {
+							s.store(p, old)
+						}
+						a := s.actor()
+						fd := s.open(a, p+".tmp", wronly|creat|trunc)
+						s.pwrite(a, fd, synced, 0)
+						must(t, sync.name, sync.call(a, fd))
+						must(t, "rename", s.process().Rename(p+".tmp", p))
+						s.pwrite(a, fd, more, int64(len(synced)))
+						a.Kill()
+						s.wantCommitted(p, synced)
+					}
+				}
+			}
+		}
+	}},
+	{"a temporary file that was truncated since it was synced is no block when its writer is killed", func(t *testing.T, s *stage) {
+		p := s.path("f")
+		a := s.actor()
+		fd := s.open(a, p+".tmp", wronly|creat|trunc)
+		s.pwrite(a, fd, pattern("synced", mib), 0)
+		must(t, "fsync", a.Fsync(fd))
+		must(t, "ftruncate", a.Ftruncate(fd, 0))
+		s.pwrite(a, fd, pattern("other", mib), 0)
+		must(t, "rename", s.process().Rename(p+".tmp", p))
+		a.Kill()
+		_, err := s.process().ReadFile(p)
+		wantErrno(t, "read", err, unix.ENOENT)
+	}},
 	{"without a sync the writer that is killed commits nothing", func(t *testing.T, s *stage) {
 		for i, old := range [][]byte{nil, {}, pattern("old", mib)} {
 			p := s.path(fmt.Sprint(i))

@@ -25,7 +25,8 @@
 //	Seen     first byte in an empty block                Hidden
 //	Seen     last close, bytes changed                   Seen, committed anew
 //	Hidden   last close by its owner, fsync, rename      Seen
-//	Hidden   its owner is killed                         -, or Seen and empty if it was so before
+//	Hidden   its owner is killed                         -, or Seen and empty if it was so before,
+//	                                                     or Seen as fsync found it under a temporary name
 //	Waits    K block: last close by its owner, fsync     Seen
 //	Waits    K temp: last close, the name is not in use  Seen; what had the name Waits, if it has an owner
 //	Waits    its name has become free                    Seen, or Hidden, K block
@@ -116,6 +117,7 @@ type Close struct {
 	Last   bool // no handle of any process is left
 	Killed bool // a signal ends the writer, or its mount is gone
 	Failed bool // a write has failed
+	Synced bool // fsync has kept bytes of it
 }
 
 // Outcome is the effect of a close.
@@ -142,6 +144,8 @@ func End(c Close) Outcome {
 		return when(c.Last, Drop)
 	case !c.Owner && !c.Last, !c.Mine:
 		return Nothing
+	case c.Killed && c.Synced:
+		return when(c.Last, Settle)
 	case c.Killed:
 		return when(c.Last, Drop)
 	}

@@ -31,10 +31,10 @@ func eachFile(fn func(f draft.File)) {
 func eachClose(fn func(c draft.Close)) {
 	for _, kind := range []draft.Kind{block, temp, plain} {
 		for _, place := range []draft.Place{seen, hidden, waits, gone} {
-			for b := range 1 << 5 {
+			for b := range 1 << 6 {
 				c := draft.Close{
 					Kind: kind, Place: place, Owner: bit(b, 0), Mine: bit(b, 1), Last: bit(b, 2),
-					Killed: bit(b, 3), Failed: bit(b, 4),
+					Killed: bit(b, 3), Failed: bit(b, 4), Synced: bit(b, 5),
 				}
 				if !c.Last || c.Mine {
 					fn(c)
@@ -130,6 +130,7 @@ func TestEnd(t *testing.T) {
 		got := draft.End(c)
 		isDraft := c.Kind == block && (c.Place == hidden || c.Place == waits)
 		whole := !c.Killed && !c.Failed
+		kept := c.Killed && c.Synced && !c.Failed // as fsync found it
 		claims{
 			{"a file without a name does nothing", implies(c.Place == gone, got == draft.Nothing)},
 			{"a kill never commits a version", implies(c.Killed, got != draft.Commit)},
@@ -140,13 +141,14 @@ func TestEnd(t *testing.T) {
 			{"nothing is given up under who still writes it", implies(got == draft.Drop, c.Last)},
 			{"a block that all see, and a plain file, settle with the last close, killed or not",
 				implies(c.Place == seen || c.Kind == plain && c.Place == hidden, (got == draft.Settle) == c.Last)},
-			{"settling is for what all see", implies(got == draft.Settle, c.Last && (c.Place == seen || c.Kind != block))},
+			{"settling is for what all see, and for what fsync kept", implies(got == draft.Settle, c.Last && (c.Place == seen || c.Kind != block || kept))},
+			{"what fsync kept outlives its killed writer", implies(kept && c.Last, got != draft.Drop)},
 			{"a plain name is taken by the last close of what waits for it, but of a killed writer",
 				(got == draft.Take) == (c.Kind != block && c.Place == waits && c.Last && !c.Killed)},
 			{"the owner's last close commits, whoever has joined it", implies(isDraft && c.Owner && c.Mine && whole, got == draft.Commit)},
 			{"who has joined commits nothing while another has it open", implies(isDraft && !c.Owner && !c.Last, got == draft.Nothing)},
 			{"another descriptor of the owner keeps it", implies(isDraft && !c.Mine, got == draft.Nothing)},
-			{"nothing stays hidden after its last close", implies(isDraft && c.Last, got == draft.Commit || got == draft.Drop)},
+			{"nothing stays hidden after its last close", implies(isDraft && c.Last, got == draft.Commit || got == draft.Drop || kept && got == draft.Settle)},
 		}.check(t, fmt.Sprintf("End(%+v)", c), got)
 	})
 }
@@ -205,6 +207,7 @@ func TestStates(t *testing.T) {
 		{"last close by its owner, another has joined", draft.End(draft.Close{Kind: block, Place: hidden, Owner: true, Mine: true}), draft.Commit},
 		{"last close by another, the owner's descriptor was closed by nobody", draft.End(draft.Close{Kind: block, Place: hidden, Mine: true, Last: true}), draft.Commit},
 		{"its owner is killed", draft.End(draft.Close{Kind: block, Place: hidden, Owner: true, Mine: true, Last: true, Killed: true}), draft.Drop},
+		{"its owner is killed after an fsync under a temporary name", draft.End(draft.Close{Kind: block, Place: waits, Owner: true, Mine: true, Last: true, Killed: true, Synced: true}), draft.Settle},
 		{"its owner is killed, another has joined", draft.End(draft.Close{Kind: block, Place: hidden, Owner: true, Mine: true, Killed: true}), draft.Nothing},
 		{"a write failed", draft.End(draft.Close{Kind: block, Place: waits, Owner: true, Mine: true, Last: true, Failed: true}), draft.Drop},
 		{"last close of a temporary file", draft.End(draft.Close{Kind: temp, Place: seen, Owner: true, Mine: true, Last: true}), draft.Settle},
