@@ -83,6 +83,8 @@ type modelFile struct {
 	// unheard: kvfs may not have heard yet that this process has closed it, and its name has instead for others.
 	unheard [differWorkers]bool
 	instead int
+	// back is the name that it had until its first byte, of which the process that wrote that has another version.
+	back string
 }
 
 // keep notes that a crash leaves the file as it is now.
@@ -270,8 +272,8 @@ func (m *model) print() string {
 			n = len(number)
 			number[f] = n
 			v := m.files[f]
-			fmt.Fprintf(&b, " {%d:%x %o %d %d %d %t %t %v %v %x %v %t %d}", len(v.data), crc32.ChecksumIEEE(v.data), v.mode, v.mtime, v.maker,
-				v.owner, v.own, v.ghost, v.joined, v.unheard, crc32.ChecksumIEEE(v.synced), v.stable, v.dirty, v.before)
+			fmt.Fprintf(&b, " {%d:%x %o %d %d %d %t %t %v %v %x %v %t %d %s}", len(v.data), crc32.ChecksumIEEE(v.data), v.mode, v.mtime, v.maker,
+				v.owner, v.own, v.ghost, v.joined, v.unheard, crc32.ChecksumIEEE(v.synced), v.stable, v.dirty, v.before, v.back)
 		}
 		fmt.Fprintf(&b, " %d", n)
 	}

@@ -49,10 +49,7 @@ func (m *model) do(op differOp, a *modelAnswer) syscall.Errno {
 	case "munmap":
 		key := slotKey{op.P, op.T}
 		m.touch = append(m.touch, "map "+key.String())
-		if _, ok := m.maps[key]; !ok {
-			return unix.EBADF
-		}
-		delete(m.maps, key)
+		return m.munmap(key)
 	default:
 		return m.doFD(op, a)
 	}
@@ -96,11 +93,13 @@ func (m *model) doPath(op differOp, a *modelAnswer) syscall.Errno {
 		switch {
 		case m.writers(f, none):
 			file.dirty = true // the record has another time until the last close
+		case m.mapped(f): // which counts as open, if it may write
+			file.stable, file.dirty = append(slices.Clone(file.stable), modelStable{file.data, file.mtime}), true
 		case !file.dirty:
 			file.keep()
 		}
 	case "truncate":
-		if m.opened(f, op.P) {
+		if m.opened(f, op.P) || m.rules && m.mapped(f) && m.pick(2, "whether kvfs counts a mapping as open") == 1 {
 			m.setData(op.P, f, resized(file.data, op.N)) // a first byte hides it until that is closed
 			break
 		}
@@ -241,6 +240,22 @@ func (m *model) mmap(op differOp, o *modelOpen) syscall.Errno {
 	return 0
 }
 
+// munmap ends a mapping. If kvfs counts the mapping as open, that is the last close.
+func (m *model) munmap(key slotKey) syscall.Errno {
+	f, ok := m.maps[key]
+	if !ok {
+		return unix.EBADF
+	}
+	delete(m.maps, key)
+	m.involved = append(m.involved, f)
+	name, ok := m.nameOf(f, key.p)
+	if ok && m.rules && m.files[f].maker == key.p && !m.files[f].own && !m.held(f) &&
+		m.pick(2, "whether the end of a mapping commits") == 1 {
+		m.commit(name, f, key.p)
+	}
+	return 0
+}
+
 // flock drops the lock before it asks for another kind, as Linux does.
 func (m *model) flock(op differOp, o *modelOpen) syscall.Errno {
 	if o.lock == op.Flags {
@@ -364,6 +379,9 @@ func (m *model) change(op differOp, o *modelOpen, a *modelAnswer) syscall.Errno 
 	data = bytes.Clone(resized(data, max(size, off+a.N)))
 	copy(data[off:], op.data()[:a.N])
 	m.setData(o.p, o.file, data)
+	if op.Do == "mwrite" && m.rules && (!m.direct || m.pick(2, "whether kvfs hears of an msync") == 1) {
+		m.fsync(o.file)
+	}
 	return 0
 }
 
@@ -381,6 +399,10 @@ func (m *model) kill(p int) {
 		delete(m.slots, key)
 		f := m.opens[o].file
 		open[f] = true
+		if m.files[f].back != "" && m.pick(2, "whether an empty file outlives the killed writer of its first byte") == 1 {
+			m.files[f].data = nil
+			m.comeBack(f)
+		}
 		if m.files[f].maker != p {
 			m.closed(p, o)
 		}
@@ -500,6 +522,14 @@ func (m *model) killVersion(e modelName, p, v int) modelName {
 
 // crash ends the daemon.
 func (m *model) crash() {
+	if m.rules {
+		for f := range m.files {
+			if file := &m.files[f]; file.back != "" && m.held(f) && m.pick(2, "whether a version outlives the daemon") == 1 {
+				file.data = nil
+				m.comeBack(f)
+			}
+		}
+	}
 	clear(m.slots)
 	clear(m.maps)
 	if !m.rules {

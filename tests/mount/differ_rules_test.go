@@ -254,7 +254,21 @@ func (m *model) held(f int) bool {
 			return true
 		}
 	}
-	return slices.Contains(slices.Collect(maps.Values(m.maps)), f)
+	return m.mapped(f)
+}
+
+// mapped reports whether a process has f mapped.
+func (m *model) mapped(f int) bool { return slices.Contains(slices.Collect(maps.Values(m.maps)), f) }
+
+// comeBack gives f the name that its first byte took from it.
+func (m *model) comeBack(f int) {
+	file := &m.files[f]
+	m.about(file.back)
+	e := m.name(file.back)
+	e.file = f
+	m.setName(file.back, e)
+	file.back = ""
+	file.keep()
 }
 
 // setData changes what a file has. The first byte makes a version of it.
@@ -273,7 +287,14 @@ func (m *model) setData(p, f int, data []byte) {
 	}
 	name, ok := m.nameOf(f, none)
 	e := m.name(name)
-	if !ok || m.plain(name) || e.own[p] != none {
+	if !ok || m.plain(name) {
+		return
+	}
+	if e.own[p] != none {
+		if m.pick(2, "whether the first byte hides a file of whose name the writer has another version") == 1 {
+			e.file, file.back = none, name
+			m.setName(name, e)
+		}
 		return
 	}
 	maker := p
@@ -329,6 +350,9 @@ func (m *model) closed(p, o int) {
 	}()
 	if file := &m.files[f]; file.maker != p {
 		last := !m.writers(f, none)
+		if file.back != "" && m.pick(2, "which of the two versions that a process has of a name is closed last") == 1 {
+			m.comeBack(f)
+		}
 		dup := m.rules && !last && m.opens[o].writes() && m.only(f, o)
 		if file.dirty && (last || dup && m.pick(2, "whether the close of a duplicate commits what was changed in place") == 1) {
 			file.keep()
