@@ -66,7 +66,6 @@ var complexFuncs = map[string]int{
 	"tiers.space.whyKeptLocked":            17,
 	"cluster.oneSided.one":                 16,
 	"cmd/kvfs/config.setting.setText":      16,
-	"tiers.copies.Fsync":                   16,
 	"tiers.drafts.commit":                  16,
 	"tiers.drafts.emptyLocked":             16,
 	"tiers.drafts.hearLocked":              16,

@@ -18,8 +18,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/room"
 )
 
-// Closer answers the questions of Flush about the process that closes a
-// descriptor. Flush holds no lock when it asks.
+// Closer answers the questions of Flush about the process that closes a descriptor. Flush holds no lock when it asks.
 type Closer interface {
 	// Killed reports whether a signal is ending the process.
 	Killed() bool
@@ -34,8 +33,7 @@ type Closer interface {
 // far as closer knows, the version is not committed yet. If a signal is ending the process that owns the
 // version, the version is given up, because it may not be whole.
 //
-// Flush waits for the block's copy in a secondary tier if the cascade is
-// synchronous, or if the file was fsynced before.
+// Flush waits for the block's copy in a secondary tier if the cascade is synchronous, or if the file was fsynced before.
 //
 // It fails with ErrPoisoned, joined with the error of the write that failed; with ErrInvalid if the group is strict
 // and the block is not of its size; and, after an fsync, as Fsync does.
@@ -205,8 +203,8 @@ func (e *drafts) end(f *File, c *draft.Close) error {
 	return err
 }
 
-// cutToSynced truncates a file to the bytes that fsync kept while it was first written. Its writer was
-// killed: the bytes added since then may not be whole.
+// cutToSynced truncates a file to the bytes that fsync kept while it was first written. Its writer was killed, and the
+// bytes added since then may not be whole.
 func (f *File) cutToSynced() error {
 	f.e.mu.Lock()
 	synced := f.synced
@@ -216,15 +214,6 @@ func (f *File) cutToSynced() error {
 		return err
 	}
 	return f.withFile(func(file *os.File) error { return file.Truncate(synced) })
-}
-
-// keep notes what fsync has found in f, which has a temporary name.
-func (f *File) keep() error {
-	size, _, err := f.fstat()
-	f.e.mu.Lock()
-	f.kept = size
-	f.e.mu.Unlock()
-	return err
 }
 
 // endedLocked is called when the last handle of f has ended. died: its owner has died.
@@ -354,9 +343,8 @@ func (e *drafts) takeNameLocked(f *File, k nameKey, g *gone) {
 	e.names.changedLocked(k.parent)
 }
 
-// keepSyncedLocked is called before a version is committed that a process has called
-// fsync on. The copy that a tier holds under its name stays there until the new version
-// takes its place. So after a power cut there is one or the other.
+// keepSyncedLocked is called before a version is committed that a process has called fsync on. The copy that a tier
+// holds under its name stays there until the new version takes its place. So after a power cut there is one of them.
 func (e *drafts) keepSyncedLocked(en *index.Entry) {
 	if !e.mu.room.Group(en.Group).Pinned() {
 		en.Flags |= flagSynced

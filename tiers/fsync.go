@@ -18,49 +18,64 @@ import (
 // A file under a temporary name is durable when the rename that commits it returns. Plain names and files
 // of pinned groups live in memory only, and Fsync does nothing for them.
 //
-// Fsync fails with the tier's error (ErrUnavailable, ErrNoSpace), with ErrPoisoned if a
-// write to the file has failed, or with ctx's error.
+// Fsync fails with the tier's error (ErrUnavailable, ErrNoSpace), with ErrPoisoned if a write has failed, or with ctx's.
 func (e *copies) Fsync(ctx context.Context, id index.ID) error {
 	e.mu.Lock()
 	en, f := e.mu.ix.At(id), e.mu.files[id]
-	if en.Mode&modeType == modeDir {
-		e.mu.Unlock()
+	dir, kind := en.Mode&modeType == modeDir, e.kindLocked(en)
+	e.mu.Unlock()
+	if dir {
 		return e.FsyncDir(ctx, id)
 	}
-	kind := e.kindLocked(en)
-	open := f != nil && len(f.handles) > 0
-	first := en.Flags&flagUncommitted != 0 || f != nil && f.synced >= 0
-	var err error
-	if f != nil && f.poisoned != nil && kind != draft.Plain {
-		err = errors.Join(block.ErrPoisoned, f.poisoned)
-	} else if open && kind != draft.Plain {
-		f.sync = e.keeper() != nil
-	}
-	e.mu.Unlock()
-	switch {
-	case err != nil || kind == draft.Plain || kind == draft.Temp && !open:
-		return err
-	case kind == draft.Temp:
-		return f.keep()
-	}
-	if open {
-		if _, err := e.drafts.commit(f); err != nil {
+	if f != nil && kind != draft.Plain {
+		if err := e.drafts.sync(f); err != nil {
 			return err
 		}
-		e.mu.Lock()
-		if en := e.mu.ix.At(id); first && en.Size > 0 {
-			f.synced = en.Size
-		}
-		f.sync = e.keeper() != nil && len(f.handles) > 0
-		e.mu.Unlock()
+	}
+	if kind != draft.Block {
+		return nil
 	}
 	return e.makeDurable(ctx, nil, id)
 }
 
-// FsyncDir waits until all blocks below a directory, and all removals and renames, are durable. It skips
-// blocks that are not committed yet or are open for writing. As with Fsync, write budgets and admission
-// do not count, nor does a cascade that is off. It fails with the first error of the tier that keeps
-// a block from being durable (ErrNoSpace, ErrUnavailable), or with ctx's error.
+// sync commits f, if it is open, with its present bytes. Of a temporary file it only notes how many there are.
+func (e *drafts) sync(f *File) error {
+	e.mu.Lock()
+	en := e.mu.ix.At(f.id)
+	kind, open, err := e.kindLocked(en), len(f.handles) > 0, f.poisoned
+	first := en.Flags&flagUncommitted != 0 || f.synced >= 0
+	if open && err == nil {
+		f.sync = e.copies.keeper() != nil
+	}
+	e.mu.Unlock()
+	switch {
+	case err != nil:
+		return errors.Join(block.ErrPoisoned, err)
+	case !open:
+		return nil
+	case kind == draft.Temp: // another process may rename it: then that is what a killed writer leaves
+		size, _, err := f.fstat()
+		e.mu.Lock()
+		f.kept = size
+		e.mu.Unlock()
+		return err
+	}
+	if _, err := e.commit(f); err != nil {
+		return err
+	}
+	e.mu.Lock()
+	if en := e.mu.ix.At(f.id); first && en.Size > 0 {
+		f.synced = en.Size
+	}
+	f.sync = e.copies.keeper() != nil && len(f.handles) > 0
+	e.mu.Unlock()
+	return nil
+}
+
+// FsyncDir waits until all blocks below a directory, and all removals and renames, are durable. It skips blocks that
+// are not committed yet or are open for writing. As with Fsync, write budgets and admission do not count, nor does a
+// cascade that is off. It fails with the first error of the tier that keeps a block from being durable (ErrNoSpace,
+// ErrUnavailable), or with ctx's error.
 func (e *copies) FsyncDir(ctx context.Context, dir index.ID) error {
 	s := e.keeper()
 	if s == nil {
@@ -86,9 +101,8 @@ func (e *copies) FsyncDir(ctx context.Context, dir index.ID) error {
 	return errors.Join(errs, e.flushTier(ctx, nil, s))
 }
 
-// storeSome copies down the first n blocks of ids, as many as the queue may hold. It
-// waits for them, and returns n. It forces copies that the tier would otherwise
-// refuse.
+// storeSome copies down the first n blocks of ids, as many as the queue may hold. It waits for them, and returns n. It
+// forces copies that the tier would otherwise refuse.
 func (e *copies) storeSome(ctx context.Context, s *secondary, ids []index.ID) (n int, err error) {
 	done := make(chan error, recordBatch)
 	e.mu.Lock()
@@ -166,9 +180,8 @@ func (e *copies) storeAgain(ctx context.Context, s *secondary, id index.ID) erro
 	return err
 }
 
-// Drain waits until all blocks that were to be cascaded when it was called are copied, as
-// far as the tiers take them, and durable, or until ctx ends. It does not wait for blocks
-// that are committed meanwhile, so it ends under any load.
+// Drain waits until all blocks that were to be cascaded when it was called are copied, as far as the tiers take them,
+// and durable, or until ctx ends. It does not wait for blocks that are committed meanwhile, so it ends under any load.
 func (e *copies) Drain(ctx context.Context) error {
 	var errs []error
 	for _, s := range e.tiers {

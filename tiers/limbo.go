@@ -7,12 +7,10 @@ import (
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
-// A reader looks a name up and opens what it found in two steps. If the block is
-// replaced in between, the open answers "look again" (ErrStale), but the kernel
-// does that only once; where a name is replaced all the time, the second try may
-// fail as the first, and an engine would see ESTALE. So a replaced block stays
-// open-able for a little while, nameless: the latest few, and not for long if
-// anybody needs the memory.
+// A reader looks a name up and opens what it found in two steps. If the block is replaced in between, the open answers
+// "look again" (ErrStale), but the kernel does that only once. Where a name is replaced all the time, the second try may
+// fail as the first, and an engine would see ESTALE. So the latest few replaced blocks can still be opened, without a
+// name, and not for long if the memory is needed.
 const (
 	limboBlocks = 32 // replaced blocks kept at most
 	limboShare  = 64 // and at most this fraction of the capacity

@@ -44,7 +44,8 @@ type bytesOf struct {
 	empty   bool // hidden: all saw it, empty, before
 	changed bool // since its last commit
 	left    bool // its owner was killed while it wrote it under a temporary name that others have, too
-	synced  int  // bytes that an fsync committed while it was written first
+	synced  int  // bytes that an fsync kept while it was written first
+	kept    int  // bytes that an fsync found under a temporary name
 }
 
 // opening is a file open for writing by a process.
@@ -168,6 +169,9 @@ func (m *model) commit(b *bytesOf) {
 		m.names[name] = b
 	}
 	b.hidden, b.empty, b.changed = false, false, false
+	if b.kind == "block" {
+		b.synced, b.kept = 0, 0
+	}
 }
 
 // opened follows an open for writing that found b. trunc: O_TRUNC.
@@ -187,6 +191,7 @@ func (m *model) opened(proc uint32, name string, b *bytesOf, trunc bool) *bytesO
 	}
 	b.changed = true // its time of last write at least
 	b.data, b.left = nil, false
+	m.shrunk(b)
 	if b.kind == "temp" {
 		b.owner = proc
 	}
@@ -288,7 +293,19 @@ func (m *model) shorten() {
 	m.want("truncate "+b.at, o.f.h.Truncate(context.Background(), int64(n)), nil)
 	b.changed = true
 	b.data = b.data[:n]
+	m.shrunk(b)
 	m.absorb()
+}
+
+// shrunk forgets what an fsync found, if that is not there any more.
+func (m *model) shrunk(b *bytesOf) {
+	n := len(b.data)
+	if b.kept > n {
+		b.kept = 0
+	}
+	if b.synced > n && (n == 0 || b.hidden || m.waiting(b)) {
+		b.synced = 0
+	}
 }
 
 // finish closes a file, or has its process killed.
@@ -369,6 +386,9 @@ func (m *model) closed(o *opening, killed bool) {
 	case o.proc != b.owner && !last, b.writtenBy(b.owner, false):
 	case killed && !last:
 		b.owner = b.handles[0].proc
+	case killed && b.synced > 0:
+		b.data = b.data[:min(b.synced, len(b.data))]
+		m.commit(b)
 	case killed && b.empty:
 		b.data = nil
 		m.commit(b)
@@ -404,11 +424,15 @@ func (m *model) sync() {
 	m.logf("%d fsync %s", o.f.tid, b.at)
 	m.want("fsync "+b.at, m.e.Fsync(context.Background(), o.f.id), nil)
 	if b.at != "" && b.kind == "block" {
-		if b.hidden || m.waiting(b) || b.synced > 0 {
-			b.synced = len(b.data)
-		}
+		first := b.hidden || m.waiting(b) || b.synced > 0
 		m.commit(b)
 		m.kept(b)
+		if first {
+			b.synced = len(b.data)
+		}
+	}
+	if b.kind == "temp" {
+		b.kept = len(b.data)
 	}
 	m.absorb()
 }
@@ -467,7 +491,7 @@ func (m *model) rename() {
 	waits, holder := m.waiting(b), m.names[from]
 	m.lose(b)
 	if was != "block" && kind == "block" && !b.mine(proc) && b.writtenBy(b.owner, false) {
-		b.kind = kind // its owner's close commits it
+		b.kind, b.synced = kind, b.kept // its owner's close commits it
 		for _, v := range append(slices.Clone(m.waits[to]), m.names[to]) {
 			if v != nil && v.owner == b.owner && (v.hidden || m.waiting(v)) {
 				m.lose(v)

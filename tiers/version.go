@@ -14,8 +14,7 @@ import (
 // (File.promised) is found by that thread alone. OPEN must answer with the file that it was asked for. So the open
 // makes the version, and the kernel is sent to look for it.
 
-// promiseGrace is how long a version waits for the open that it was made for.
-const promiseGrace = 10e9 // nanoseconds
+const promiseGrace = 10e9 // nanoseconds that a version waits for the open that it was made for
 
 // versionLocked makes a version of the name k, with the mode, owner and pin of base, and the empty file blob.
 func (e *drafts) versionLocked(k nameKey, base *index.Entry, by *Caller, blob driver.BlobID) *File {

@@ -79,6 +79,7 @@ type modelFile struct {
 	stable []modelStable       // what it may be after a crash: as committed, or as synced since
 	dirty  bool                // changed since
 	before int64               // mtime before it was changed
+	late   bool                // another process has renamed it, and its maker's close commits it
 	cut    int                 // bytes that fsync committed while it was written first
 	// unheard: kvfs may not have heard yet that this process has closed it, and its name has instead for others.
 	unheard [differWorkers]bool
@@ -272,8 +273,8 @@ func (m *model) print() string {
 			n = len(number)
 			number[f] = n
 			v := m.files[f]
-			fmt.Fprintf(&b, " {%d:%x %o %d %d %d %t %t %v %v %x %v %t %d %s}", len(v.data), crc32.ChecksumIEEE(v.data), v.mode, v.mtime, v.maker,
-				v.owner, v.own, v.ghost, v.joined, v.unheard, crc32.ChecksumIEEE(v.synced), v.stable, v.dirty, v.before, v.back)
+			fmt.Fprintf(&b, " {%d:%x %o %d %d %d %t %t %v %v %x %t %v %t %d %s %t}", len(v.data), crc32.ChecksumIEEE(v.data), v.mode, v.mtime, v.maker,
+				v.owner, v.own, v.ghost, v.joined, v.unheard, crc32.ChecksumIEEE(v.synced), v.synced != nil, v.stable, v.dirty, v.before, v.back, v.late)
 		}
 		fmt.Fprintf(&b, " %d", n)
 	}

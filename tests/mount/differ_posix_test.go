@@ -309,6 +309,12 @@ func (m *model) fsync(f int) {
 		if file.synced == nil {
 			file.synced = []byte{}
 		}
+	} else if name, ok := m.nameOf(f, none); ok && m.temporary(name) {
+		file.synced = bytes.Clone(file.data)
+		if file.synced == nil {
+			file.synced = []byte{}
+		}
+		file.stable = append(slices.Clone(file.stable), modelStable{file.data, file.mtime})
 	} else if m.disk {
 		file.keep()
 	} else {
@@ -496,8 +502,11 @@ func (m *model) killVersion(e modelName, p, v int) modelName {
 	file := &m.files[v]
 	switch {
 	case file.synced != nil:
-		if m.pick(2, "whether a killed writer commits what it wrote after it synced") == 0 {
+		switch m.pick(3, "whether a killed writer commits what it wrote after it synced") {
+		case 0:
 			file.data = file.synced
+		case 1:
+			file.data = file.data[:min(len(file.synced), len(file.data))] // what it changed, but not what it appended
 		}
 	case file.joined[1-p] && m.writers(v, p) && e.own[1-p] == none &&
 		m.pick(2, "whether the second writer of a new file goes on when the first one is killed") == 0:
@@ -578,7 +587,7 @@ func (m *model) crashBlock(e modelName) modelName {
 		}
 		outlives := len(file.data) == 0 || file.ghost || file.synced != nil
 		switch {
-		case !outlives, !(m.disk && file.synced != nil) && m.pick(2, "whether a version outlives the daemon") == 0:
+		case !outlives, !(m.disk && file.synced != nil && !file.late) && m.pick(2, "whether a version outlives the daemon") == 0:
 		case file.synced != nil && m.pick(2, "whether a version outlives the daemon with what came after the sync") == 0:
 			file.data, e.file = file.synced, v
 		case file.synced != nil || len(file.data) == 0:

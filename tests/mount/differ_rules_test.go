@@ -278,6 +278,9 @@ func (m *model) setData(p, f int, data []byte) {
 	if !file.dirty {
 		file.before = file.mtime
 	}
+	if len(data) < len(file.synced) {
+		file.synced = nil
+	}
 	file.data, file.mtime, file.dirty = data, differRecent, true
 	if q := file.maker; first && q != none && q != p {
 		m.firstOfOther(p, q, f)
@@ -491,7 +494,7 @@ func (m *model) rename(op differOp) syscall.Errno {
 	if m.postpones(op.P, f, op.A, op.B) {
 		m.note(ruleHidden)
 		file := &m.files[f]
-		file.maker, file.own, e.own[file.owner] = file.owner, false, f
+		file.maker, file.own, file.late, e.own[file.owner] = file.owner, false, true, f
 		m.setName(op.B, e)
 		return 0
 	}
