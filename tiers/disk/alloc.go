@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/kvfs/kvfs/directio"
+	"github.com/kvfs/kvfs/tiers/disk/format"
 	"github.com/kvfs/kvfs/tiers/policy"
 )
 
@@ -18,8 +19,8 @@ type slab struct {
 	size int64 // of the file, bytes
 	sync syncFile
 	// ------
-	hdr    slabHeader // constant while any slot is in use
-	usable uint32     // slots in use, counted from the first
+	hdr    format.SlabHeader // constant while any slot is in use
+	usable uint32            // slots in use, counted from the first
 	class  *class
 	base   uint32   // number of slot 0 in the class's policy
 	free   []uint64 // bitmap of free slots
@@ -66,9 +67,9 @@ func (c *class) reserve() int {
 // add enters a slab into the class with all its slots free.
 func (c *class) add(s *slab) {
 	s.class = c
-	s.base = c.takeBase(s.hdr.slots)
-	s.slots = make([]slotID, s.hdr.slots)
-	s.free = make([]uint64, (s.hdr.slots+63)/64)
+	s.base = c.takeBase(s.hdr.Slots)
+	s.slots = make([]slotID, s.hdr.Slots)
+	s.free = make([]uint64, (s.hdr.Slots+63)/64)
 	for i := range s.usable {
 		s.free[i/64] |= 1 << (i % 64)
 	}
@@ -111,7 +112,7 @@ func (c *class) unretire(s *slab) {
 // drop takes a retired slab, whose slots are all free, out of the class.
 func (c *class) drop(s *slab) {
 	c.slabs = slices.DeleteFunc(c.slabs, func(o *slab) bool { return o == s })
-	c.bases = append(c.bases, span{s.base, s.hdr.slots})
+	c.bases = append(c.bases, span{s.base, s.hdr.Slots})
 	c.total -= int(s.usable)
 	s.class, s.retired = nil, false
 }

@@ -18,8 +18,8 @@ func (t *Tier) initBudget() {
 	defer t.mu.Unlock()
 	t.mu.budget.day = dayOf(t.opts.Now())
 	for _, d := range t.devices {
-		if sb := d.home.superblock(); sb.day == t.mu.budget.day {
-			d.mu.written += sb.dayBytes
+		if sb := d.home.superblock(); sb.Day == t.mu.budget.day {
+			d.mu.written += sb.DayBytes
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/disk/format"
 )
 
 // CheckOptions says what Check does.
@@ -89,11 +90,11 @@ func knownDir(dir string) error {
 		return &DirError{dir, fmt.Sprintf("cannot be read: %v", err), err}
 	}
 	for _, e := range entries {
-		if _, ok := parseSlabName(e.Name()); ok || e.Name() == superName {
+		if _, ok := format.ParseSlabName(e.Name()); ok || e.Name() == format.SuperName {
 			return nil
 		}
 	}
-	return &DirError{dir, "is not a directory of the disk tier: no " + superName + ", no slabs", block.ErrNotFound}
+	return &DirError{dir, "is not a directory of the disk tier: no " + format.SuperName + ", no slabs", block.ErrNotFound}
 }
 
 // checkEntry is a used slot.
@@ -161,7 +162,7 @@ func (c *checker) progress(n int64) {
 // super checks the superblock. If there is none, it continues with one made from the slabs. Repair
 // writes that one.
 func (c *checker) super() error {
-	d, path := c.d, c.d.join(superName)
+	d, path := c.d, c.d.join(format.SuperName)
 	st, err := superState{}, error(errSuperBlank)
 	if d.file != nil {
 		st, err = readSuper(d.file)
@@ -172,8 +173,8 @@ func (c *checker) super() error {
 		d.mu.super, d.mu.at, d.mu.older = st.super, st.at, st.older
 		for i, err := range st.bad {
 			if err != nil {
-				c.damage(Finding{Path: path, Offset: int64(i) * pageBytes, What: err.Error()},
-					func() error { return d.updateSuper(func(*superblock) {}) })
+				c.damage(Finding{Path: path, Offset: int64(i) * format.PageBytes, What: err.Error()},
+					func() error { return d.updateSuper(func(*format.Superblock) {}) })
 			}
 		}
 	case errors.Is(err, errSuperBlank) || errors.As(err, &bad):
@@ -193,44 +194,44 @@ func (c *checker) super() error {
 	default:
 		return err
 	}
-	c.r.UUID, c.r.Clean = d.superblock().uuid.String(), d.superblock().clean
+	c.r.UUID, c.r.Clean = d.superblock().UUID.String(), d.superblock().Clean
 	return nil
 }
 
 // makeSuper makes a superblock with the uuid that most slabs have.
-func (c *checker) makeSuper() (s superblock, slabs int, err error) {
+func (c *checker) makeSuper() (s format.Superblock, slabs int, err error) {
 	names, err := c.d.names()
 	if err != nil {
 		return s, 0, err
 	}
-	mem, err := mapMemory(pageBytes)
+	mem, err := mapMemory(format.PageBytes)
 	if err != nil {
 		return s, 0, err
 	}
 	defer func() { err = errors.Join(err, unix.Munmap(mem)) }()
-	s.uuid = newUUID()
-	votes := map[uuid]int{}
+	s.UUID = format.NewUUID()
+	votes := map[format.UUID]int{}
 	for _, name := range names {
-		if _, ok := parseSlabName(name); !ok {
+		if _, ok := format.ParseSlabName(name); !ok {
 			continue
 		}
 		slabs++
 		h, err := c.d.readSlabHeader(name, mem)
-		var later *VersionError
+		var later *format.VersionError
 		if errors.As(err, &later) {
 			return s, 0, later
 		}
 		if err != nil {
 			continue
 		}
-		votes[h.uuid]++
-		if votes[h.uuid] > votes[s.uuid] {
-			s.uuid = h.uuid
+		votes[h.UUID]++
+		if votes[h.UUID] > votes[s.UUID] {
+			s.UUID = h.UUID
 		}
-		s.slabBytes = max(s.slabBytes, h.wantBytes())
+		s.SlabBytes = max(s.SlabBytes, h.WantBytes())
 	}
 	// No index on disk has this generation, so none is believed.
-	s.indexGen = uint64(time.Now().UnixNano())
+	s.IndexGen = uint64(time.Now().UnixNano())
 	return s, slabs, nil
 }
 
@@ -242,14 +243,14 @@ func (c *checker) files() error {
 	}
 	for _, name := range names {
 		switch {
-		case name == indexTmpName, name == slabTmpName:
+		case name == format.IndexTmpName, name == format.SlabTmpName:
 			c.note(c.d.join(name), "an index or slab that was never finished")
 			if c.o.Repair {
 				if err := os.Remove(c.d.join(name)); err != nil {
 					return err
 				}
 			}
-		case !ours(name):
+		case !format.Ours(name):
 			c.note(c.d.join(name), "not a file of kvfs: left alone")
 		}
 	}
@@ -267,18 +268,18 @@ func (c *checker) files() error {
 	}
 	var sparse, sparseBytes int64
 	for _, s := range slabs {
-		c.r.Slots += int64(s.slots)
+		c.r.Slots += int64(s.Slots)
 		c.base[s] = c.total
-		c.total += pageBytes * int64(s.slots)
+		c.total += format.PageBytes * int64(s.Slots)
 		var st unix.Stat_t
 		if err := unix.Stat(s.path, &st); err != nil {
 			return &os.PathError{Op: "stat", Path: s.path, Err: err}
 		}
-		if hole := min(s.fileBytes, s.wantBytes()) - st.Blocks*512; hole > 0 {
+		if hole := min(s.fileBytes, s.WantBytes()) - st.Blocks*512; hole > 0 {
 			sparse, sparseBytes = sparse+1, sparseBytes+hole
 		}
-		if s.fileBytes > s.wantBytes() {
-			c.note(s.path, "%d bytes, %d more than the slab has", s.fileBytes, s.fileBytes-s.wantBytes())
+		if s.fileBytes > s.WantBytes() {
+			c.note(s.path, "%d bytes, %d more than the slab has", s.fileBytes, s.fileBytes-s.WantBytes())
 		}
 	}
 	if sparse > 0 {
@@ -294,8 +295,8 @@ func (c *checker) tables() error {
 	bySum := map[uint64]int{}
 	var entry []byte
 	stale := map[*slabFound]int64{}
-	err := c.d.readTables(c.ctx, c.slabs, func(s *slabFound, slot uint32, st pageState, h *slotHeader, err error) {
-		at := Finding{Path: s.path, Offset: s.headerOff(slot)}
+	err := c.d.readTables(c.ctx, c.slabs, func(s *slabFound, slot uint32, st pageState, h *format.SlotHeader, err error) {
+		at := Finding{Path: s.path, Offset: s.HeaderOff(slot)}
 		switch {
 		case st == pageStale:
 			stale[s]++
@@ -309,16 +310,16 @@ func (c *checker) tables() error {
 			at.What = fmt.Sprintf("slot %d: %v", slot, err)
 			c.damage(at, func() error { return c.free(s, slot) })
 		case slot >= s.usable:
-			at.Key, at.What = string(h.key), fmt.Sprintf("slot %d: data beyond the end of the file", slot)
+			at.Key, at.What = string(h.Key), fmt.Sprintf("slot %d: data beyond the end of the file", slot)
 			c.damage(at, func() error { return c.free(s, slot) })
 		default:
-			entry = slices.Grow(entry[:0], pageBytes)[:entryBytes(h, h.attrs.Dirs)]
-			h.encodeEntry(entry, h.attrs.Dirs)
-			c.entries = append(c.entries, checkEntry{slab: s, slot: slot, seq: h.attrs.Seq, size: h.size, sum: h.sum,
+			entry = slices.Grow(entry[:0], format.PageBytes)[:format.EntryBytes(h, h.Attrs.Dirs)]
+			h.EncodeEntry(entry, h.Attrs.Dirs)
+			c.entries = append(c.entries, checkEntry{slab: s, slot: slot, seq: h.Attrs.Seq, size: h.Size, sum: h.Sum,
 				digest: maphash.Bytes(c.seed, entry)})
-			c.distinct(bySum, len(c.entries)-1, h.key)
+			c.distinct(bySum, len(c.entries)-1, h.Key)
 		}
-		if done := c.base[s] + pageBytes*int64(slot); done-c.done >= pieceBytes {
+		if done := c.base[s] + format.PageBytes*int64(slot); done-c.done >= pieceBytes {
 			c.progress(done - c.done)
 		}
 	})
@@ -339,19 +340,19 @@ func (c *checker) tables() error {
 // extend reports a slab that is too short and extends it to its full size. What was beyond the end
 // is free by now.
 func (c *checker) extend(s *slabFound) {
-	want := s.wantBytes()
+	want := s.WantBytes()
 	if s.fileBytes >= want {
 		return
 	}
 	c.damage(Finding{Path: s.path, Offset: s.fileBytes, What: fmt.Sprintf("slab truncated to %d of %d bytes", s.fileBytes, want)},
 		func() (err error) {
-			f, err := c.d.openFile(slabName(s.number), unix.O_RDWR)
+			f, err := c.d.openFile(format.SlabName(s.Number), unix.O_RDWR)
 			if err != nil {
 				return err
 			}
 			defer func() { err = errors.Join(err, f.Close()) }()
 			// The table may end within a page. The rest of that page is cut off.
-			if end := s.fileBytes &^ (pageBytes - 1); end < s.dataOff(0) {
+			if end := s.fileBytes &^ (format.PageBytes - 1); end < s.DataOff(0) {
 				if err := f.Truncate(end); err != nil {
 					return err
 				}
@@ -383,7 +384,7 @@ func (c *checker) distinct(bySum map[uint64]int, i int, key []byte) {
 	}
 	e := &c.entries[older]
 	e.gone = true
-	f := Finding{Severity: SeverityNote, Path: e.slab.path, Offset: e.slab.headerOff(e.slot), Key: other,
+	f := Finding{Severity: SeverityNote, Path: e.slab.path, Offset: e.slab.HeaderOff(e.slot), Key: other,
 		What: fmt.Sprintf("slot %d: superseded by a later version", e.slot)}
 	if c.o.Repair {
 		err := c.change(func() error { return c.free(e.slab, e.slot) })

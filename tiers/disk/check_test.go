@@ -2,6 +2,7 @@ package disk
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,6 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/disk/format"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // plantClosed makes a directory that was closed cleanly, and returns what it holds.
@@ -114,51 +117,51 @@ var damages = map[string]struct {
 	errors int64  // least number
 }{
 	"superblock copy": {spoil: func(t *testing.T, dir string) {
-		patch(t, filepath.Join(dir, superName), 30, func(b []byte) { b[0]++ }, 1)
+		patch(t, filepath.Join(dir, format.SuperName), 30, func(b []byte) { b[0]++ }, 1)
 	}},
 	"other copy": {spoil: func(t *testing.T, dir string) {
-		patch(t, filepath.Join(dir, superName), pageBytes+30, func(b []byte) { b[0]++ }, 1)
+		patch(t, filepath.Join(dir, format.SuperName), format.PageBytes+30, func(b []byte) { b[0]++ }, 1)
 	}},
 	"superblock": {spoil: func(t *testing.T, dir string) {
-		patch(t, filepath.Join(dir, superName), 30, func(b []byte) { clear(b) }, pageBytes)
+		patch(t, filepath.Join(dir, format.SuperName), 30, func(b []byte) { clear(b) }, format.PageBytes)
 	}},
-	"superblock lost":  {spoil: func(t *testing.T, dir string) { remove(t, filepath.Join(dir, superName)) }},
-	"superblock empty": {spoil: func(t *testing.T, dir string) { truncate(t, filepath.Join(dir, superName), 0) }},
+	"superblock lost":  {spoil: func(t *testing.T, dir string) { remove(t, filepath.Join(dir, format.SuperName)) }},
+	"superblock empty": {spoil: func(t *testing.T, dir string) { truncate(t, filepath.Join(dir, format.SuperName), 0) }},
 	"slab header": {lost: "model/", spoil: func(t *testing.T, dir string) {
-		patch(t, filepath.Join(dir, slabName(1)), 4090, func(b []byte) { b[0]++ }, 1)
+		patch(t, filepath.Join(dir, format.SlabName(1)), 4090, func(b []byte) { b[0]++ }, 1)
 	}},
 	"slab of another": {lost: "model/", spoil: func(t *testing.T, dir string) {
-		patchPage(t, filepath.Join(dir, slabName(1)), 0, func(b []byte) { b[20]++ })
+		patchPage(t, filepath.Join(dir, format.SlabName(1)), 0, func(b []byte) { b[20]++ })
 	}},
-	"slab lost": {lost: "model/", spoil: func(t *testing.T, dir string) { remove(t, filepath.Join(dir, slabName(1))) }},
-	"slab cut":  {lost: "model/05", spoil: func(t *testing.T, dir string) { truncate(t, filepath.Join(dir, slabName(1)), 28672+5*8192+1) }, errors: 2},
-	"table cut": {lost: "model/", spoil: func(t *testing.T, dir string) { truncate(t, filepath.Join(dir, slabName(1)), 3*4096+5) }},
+	"slab lost": {lost: "model/", spoil: func(t *testing.T, dir string) { remove(t, filepath.Join(dir, format.SlabName(1))) }},
+	"slab cut":  {lost: "model/05", spoil: func(t *testing.T, dir string) { truncate(t, filepath.Join(dir, format.SlabName(1)), 28672+5*8192+1) }, errors: 2},
+	"table cut": {lost: "model/", spoil: func(t *testing.T, dir string) { truncate(t, filepath.Join(dir, format.SlabName(1)), 3*4096+5) }},
 	"slot header": {lost: "g3/", spoil: func(t *testing.T, dir string) {
-		patch(t, filepath.Join(dir, slabName(30)), 5*4096+10, func(b []byte) { b[0] ^= 0x10 }, 1)
+		patch(t, filepath.Join(dir, format.SlabName(30)), 5*4096+10, func(b []byte) { b[0] ^= 0x10 }, 1)
 	}},
 	"slot of another": {lost: "g3/", spoil: func(t *testing.T, dir string) {
-		patchPage(t, filepath.Join(dir, slabName(30)), 5*4096, func(b []byte) { b[76]++ })
+		patchPage(t, filepath.Join(dir, format.SlabName(30)), 5*4096, func(b []byte) { b[76]++ })
 	}},
 	"slot too large": {lost: "g3/", spoil: func(t *testing.T, dir string) {
-		patchPage(t, filepath.Join(dir, slabName(30)), 5*4096, func(b []byte) { b[34]++ })
+		patchPage(t, filepath.Join(dir, format.SlabName(30)), 5*4096, func(b []byte) { b[34]++ })
 	}},
 	"data": {data: true, lost: "g3/", spoil: func(t *testing.T, dir string) {
-		patch(t, filepath.Join(dir, slabName(30)), 10*4096+4*4096+4000, func(b []byte) { b[0]++ }, 1)
+		patch(t, filepath.Join(dir, format.SlabName(30)), 10*4096+4*4096+4000, func(b []byte) { b[0]++ }, 1)
 	}},
-	"index lost": {spoil: func(t *testing.T, dir string) { remove(t, filepath.Join(dir, indexName)) }},
-	"index torn": {spoil: func(t *testing.T, dir string) { truncate(t, filepath.Join(dir, indexName), 6000) }},
+	"index lost": {spoil: func(t *testing.T, dir string) { remove(t, filepath.Join(dir, format.IndexName)) }},
+	"index torn": {spoil: func(t *testing.T, dir string) { truncate(t, filepath.Join(dir, format.IndexName), 6000) }},
 	"index": {spoil: func(t *testing.T, dir string) {
-		patch(t, filepath.Join(dir, indexName), 4096+200, func(b []byte) { b[0]++ }, 1)
+		patch(t, filepath.Join(dir, format.IndexName), 4096+200, func(b []byte) { b[0]++ }, 1)
 	}},
 	"index of another time": {spoil: func(t *testing.T, dir string) {
-		patchPage(t, filepath.Join(dir, indexName), 0, func(b []byte) { b[32]++ })
+		patchPage(t, filepath.Join(dir, format.IndexName), 0, func(b []byte) { b[32]++ })
 	}},
 	"index says less": {spoil: func(t *testing.T, dir string) { plantLate(t, dir, "late", 0) }},
 	"index says more": {lost: "g3/", spoil: func(t *testing.T, dir string) {
-		patch(t, filepath.Join(dir, slabName(30)), 5*4096, func(b []byte) { clear(b) }, 4096)
+		patch(t, filepath.Join(dir, format.SlabName(30)), 5*4096, func(b []byte) { clear(b) }, 4096)
 	}},
 	"index says other": {spoil: func(t *testing.T, dir string) {
-		patchPage(t, filepath.Join(dir, slabName(30)), 5*4096, func(b []byte) { b[64]++ })
+		patchPage(t, filepath.Join(dir, format.SlabName(30)), 5*4096, func(b []byte) { b[64]++ })
 	}},
 }
 
@@ -171,7 +174,7 @@ func plantLate(t *testing.T, dir, key string, seq uint64) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	s := slabHeader{number: 2, uuid: d.superblock().uuid, epoch: 1002, slotBytes: 4096, slots: 3}
+	s := format.SlabHeader{Number: 2, UUID: d.superblock().UUID, Epoch: 1002, SlotBytes: 4096, Slots: 3}
 	plantBlock(t, f, &s, 1, key, seq+1, 100)
 }
 
@@ -229,11 +232,11 @@ func TestCheckUnclean(t *testing.T) {
 	for _, seq := range []uint64{1, 1000} { // earlier, later than in slab 1
 		dir, want := plantClosed(t)
 		d := openTest(t, dir)
-		if err := errors.Join(d.markDirty(), d.close(), os.WriteFile(d.join(indexTmpName), nil, 0o600)); err != nil {
+		if err := errors.Join(d.markDirty(), d.close(), os.WriteFile(d.join(format.IndexTmpName), nil, 0o600)); err != nil {
 			t.Fatal(err)
 		}
 		plantLate(t, dir, "model/02/block", seq)
-		err := errors.Join(os.WriteFile(d.join(indexTmpName), nil, 0o600), os.WriteFile(d.join(slabTmpName), make([]byte, 8192), 0o600))
+		err := errors.Join(os.WriteFile(d.join(format.IndexTmpName), nil, 0o600), os.WriteFile(d.join(format.SlabTmpName), make([]byte, 8192), 0o600))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -264,7 +267,7 @@ func TestCheckDataFlips(t *testing.T) {
 		byteInSlot := rng.Int64N(4096)
 		off := 10*4096 + slot*4096 + byteInSlot
 		flip := func(b []byte) { b[0] ^= 1 << (byteInSlot % 8) }
-		patch(t, filepath.Join(dir, slabName(30)), off, flip, 1)
+		patch(t, filepath.Join(dir, format.SlabName(30)), off, flip, 1)
 		hit := slot >= 1 && slot <= 7 && byteInSlot < 4096-(slot-1)
 		exit, blocks := 0, int64(11)
 		if hit {
@@ -275,7 +278,7 @@ func TestCheckDataFlips(t *testing.T) {
 			r.Findings[0].Offset != 10*4096+slot*4096) {
 			t.Errorf("slot %d, byte %d: got %s", slot, byteInSlot, r)
 		}
-		patch(t, filepath.Join(dir, slabName(30)), off, flip, 1)
+		patch(t, filepath.Join(dir, format.SlabName(30)), off, flip, 1)
 	}
 }
 
@@ -298,7 +301,7 @@ func TestCheckLargeBlocks(t *testing.T) {
 	if r := checkTest(t, dir, CheckOptions{Data: true}, 0); r.Blocks != 13 || r.DataBytes != r.BlockBytes {
 		t.Errorf("got %+v", r)
 	}
-	for _, off := range []int64{s.dataOff(0) + 9<<20 - 1, s.dataOff(1), s.dataOff(1) + 5<<20, s.dataOff(1) + 8<<20} {
+	for _, off := range []int64{s.DataOff(0) + 9<<20 - 1, s.DataOff(1), s.DataOff(1) + 5<<20, s.DataOff(1) + 8<<20} {
 		flip := func(b []byte) { b[0] ^= 1 }
 		patch(t, f.Name(), off, flip, 1)
 		if r := checkTest(t, dir, CheckOptions{Data: true}, 4); r.Blocks != 12 || r.Errors != 1 || !strings.HasPrefix(r.Findings[0].Key, "large/") {
@@ -306,7 +309,7 @@ func TestCheckLargeBlocks(t *testing.T) {
 		}
 		patch(t, f.Name(), off, flip, 1)
 	}
-	patch(t, f2.Name(), s2.dataOff(7)+9, func(b []byte) { b[0]++ }, 1)
+	patch(t, f2.Name(), s2.DataOff(7)+9, func(b []byte) { b[0]++ }, 1)
 	if r := checkTest(t, dir, CheckOptions{Data: true, Repair: true}, 1); r.Blocks != 12 || r.Findings[0].Key != "m/7" {
 		t.Errorf("got %s", r)
 	}
@@ -321,7 +324,7 @@ func TestCheckFlips(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	for range 25 {
 		dir, want := plantClosed(t)
-		name := []string{superName, indexName, slabName(1), slabName(2), slabName(30)}[rng.IntN(5)]
+		name := []string{format.SuperName, format.IndexName, format.SlabName(1), format.SlabName(2), format.SlabName(30)}[rng.IntN(5)]
 		info, err := os.Stat(filepath.Join(dir, name))
 		if err != nil {
 			t.Fatal(err)
@@ -342,8 +345,8 @@ func TestCheckFlips(t *testing.T) {
 				t.Errorf("%s, byte %d: %s: got %q, want %q", name, off, key, got[key], want[key])
 			}
 		}
-		most := map[string]int{superName: 0, indexName: 0, slabName(1): 1, slabName(2): 0, slabName(30): 1}[name]
-		if off < pageBytes && name != superName && name != indexName {
+		most := map[string]int{format.SuperName: 0, format.IndexName: 0, format.SlabName(1): 1, format.SlabName(2): 0, format.SlabName(30): 1}[name]
+		if off < format.PageBytes && name != format.SuperName && name != format.IndexName {
 			most = 7
 		}
 		if lost := len(want) - len(got); lost > most {
@@ -379,15 +382,15 @@ func TestCheckRefuses(t *testing.T) {
 // changed its class has data where its table is now, which may even be slot headers.
 func TestCheckStale(t *testing.T) {
 	dir, _ := plantClosed(t)
-	path := filepath.Join(dir, slabName(2))
+	path := filepath.Join(dir, format.SlabName(2))
 	patch(t, path, 4096+100, noise, 8)
 	patch(t, path, 2*4096, func(b []byte) {
-		h := sampleSlot()
-		if err := h.encode(b); err != nil {
+		h := format.SlotHeader{Slot: 3, Size: 65000, Key: []byte("group/ab\xff"), Attrs: driver.Attrs{Seq: 5}}
+		if err := h.Encode(b); err != nil {
 			t.Fatal(err)
 		}
-		le.PutUint32(b[8:], 7)
-		sealPage(b)
+		binary.LittleEndian.PutUint32(b[8:], 7)
+		format.SealPage(b)
 	}, 4096)
 	if r := checkTest(t, dir, CheckOptions{Data: true, Repair: true}, 0); r.Notes != 1 || r.Blocks != 11 {
 		t.Errorf("got %s", r)
@@ -397,7 +400,7 @@ func TestCheckStale(t *testing.T) {
 // TestCheckHoles: space that was promised and is not there is worth a note.
 func TestCheckHoles(t *testing.T) {
 	dir, _ := plantClosed(t)
-	path := filepath.Join(dir, slabName(2))
+	path := filepath.Join(dir, format.SlabName(2))
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -453,7 +456,7 @@ func TestReport(t *testing.T) {
 // TestCheckUnreadable: what the system refuses to read is an error that Repair leaves.
 func TestCheckUnreadable(t *testing.T) {
 	dir, want := plantClosed(t)
-	path := filepath.Join(dir, slabName(1))
+	path := filepath.Join(dir, format.SlabName(1))
 	remove(t, path)
 	if err := os.Mkdir(path, 0o700); err != nil { // fails to be opened, not with ENOENT
 		t.Fatal(err)

@@ -11,27 +11,28 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/disk/format"
 )
 
 // free zeroes a slot header, durably once syncFreed has returned.
 func (c *checker) free(s *slabFound, slot uint32) (err error) {
-	f, err := c.d.openDirect(slabName(s.number), unix.O_RDWR)
+	f, err := c.d.openDirect(format.SlabName(s.Number), unix.O_RDWR)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	mem, err := mapMemory(pageBytes)
+	mem, err := mapMemory(format.PageBytes)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, unix.Munmap(mem)) }()
-	c.freed[s.number] = true
-	return writeFull(f, mem, s.headerOff(slot))
+	c.freed[s.Number] = true
+	return writeFull(f, mem, s.HeaderOff(slot))
 }
 
 func (c *checker) syncFreed() error {
 	for number := range c.freed {
-		f, err := c.d.openFile(slabName(number), unix.O_RDWR)
+		f, err := c.d.openFile(format.SlabName(number), unix.O_RDWR)
 		if err != nil {
 			return err
 		}
@@ -44,30 +45,30 @@ func (c *checker) syncFreed() error {
 
 // key reads the key of an entry.
 func (c *checker) key(e *checkEntry) (_ string, err error) {
-	f, err := c.d.openDirect(slabName(e.slab.number), unix.O_RDONLY)
+	f, err := c.d.openDirect(format.SlabName(e.slab.Number), unix.O_RDONLY)
 	if err != nil {
 		return "", err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	mem, err := mapMemory(pageBytes)
+	mem, err := mapMemory(format.PageBytes)
 	if err != nil {
 		return "", err
 	}
 	defer func() { err = errors.Join(err, unix.Munmap(mem)) }()
-	page, err := readFull(f, mem, e.slab.headerOff(e.slot))
+	page, err := readFull(f, mem, e.slab.HeaderOff(e.slot))
 	if err != nil {
 		return "", err
 	}
-	var h slotHeader
-	if err := h.decode(page); err != nil {
+	var h format.SlotHeader
+	if err := h.Decode(page); err != nil {
 		return "", err
 	}
-	return string(h.key), nil
+	return string(h.Key), nil
 }
 
 // index compares the index with the tables.
 func (c *checker) index() error {
-	path, super := c.d.join(indexName), c.d.superblock()
+	path, super := c.d.join(format.IndexName), c.d.superblock()
 	if !c.r.Clean {
 		c.note(path, "not closed cleanly: the next start reads the tables")
 		return nil
@@ -77,7 +78,7 @@ func (c *checker) index() error {
 	for _, s := range c.slabs {
 		s.next = 0
 	}
-	var later *VersionError
+	var later *format.VersionError
 	switch {
 	case errors.As(err, &later):
 		return later
@@ -103,7 +104,7 @@ type indexCheck struct {
 
 // differ reports a slot. e is its entry in the tables, or nil. The key of e is reported too.
 func (x *indexCheck) differ(what string, e *checkEntry, slab *slabFound, slot uint32) {
-	f := Finding{Path: x.path, What: fmt.Sprintf("slot %d of slab %d: %s", slot, slab.number, what)}
+	f := Finding{Path: x.path, What: fmt.Sprintf("slot %d of slab %d: %s", slot, slab.Number, what)}
 	if e != nil {
 		f.Key, _ = x.c.key(e) // without a key the report still names the slot
 	}
@@ -119,29 +120,29 @@ func (x *indexCheck) missing() {
 }
 
 // slot compares a slot of the index.
-func (x *indexCheck) slot(s *slabFound, h *slotHeader) {
+func (x *indexCheck) slot(s *slabFound, h *format.SlotHeader) {
 	x.c.r.IndexEntries++
-	if h.slot >= s.usable { // already reported
+	if h.Slot >= s.usable { // already reported
 		return
 	}
-	for len(x.rest) > 0 && (x.rest[0].slab.number < s.number || x.rest[0].slab == s && x.rest[0].slot < h.slot) {
+	for len(x.rest) > 0 && (x.rest[0].slab.Number < s.Number || x.rest[0].slab == s && x.rest[0].slot < h.Slot) {
 		x.missing()
 	}
-	if len(x.rest) == 0 || x.rest[0].slab != s || x.rest[0].slot != h.slot {
-		x.differ("in the index, but the slot is free", nil, s, h.slot)
+	if len(x.rest) == 0 || x.rest[0].slab != s || x.rest[0].slot != h.Slot {
+		x.differ("in the index, but the slot is free", nil, s, h.Slot)
 		return
 	}
-	x.buf = slices.Grow(x.buf[:0], pageBytes)[:entryBytes(h, h.attrs.Dirs)]
-	h.encodeEntry(x.buf, h.attrs.Dirs)
+	x.buf = slices.Grow(x.buf[:0], format.PageBytes)[:format.EntryBytes(h, h.Attrs.Dirs)]
+	h.EncodeEntry(x.buf, h.Attrs.Dirs)
 	if e := &x.rest[0]; !e.gone && maphash.Bytes(x.c.seed, x.buf) != e.digest {
-		x.differ("the index says other things than the slot", e, s, h.slot)
+		x.differ("the index says other things than the slot", e, s, h.Slot)
 	}
 	x.rest = x.rest[1:]
 }
 
 // unknown reports a slab of the index whose file is gone.
-func (x *indexCheck) unknown(r *run) {
-	path := x.c.d.slabPath(r.number)
+func (x *indexCheck) unknown(r *format.Run) {
+	path := x.c.d.slabPath(r.Number)
 	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
 		x.c.damage(Finding{Path: path, What: "slab is in the index, but the file is gone"}, func() error { return nil })
 	}
@@ -199,7 +200,7 @@ func (c *checker) judgeBlocks(p *piece) {
 			continue
 		}
 		one := piece{blocks: p.blocks[i : i+1]}
-		one.buf, one.err = readFull(p.f, p.mem[:max(alignUp(e.size), pageBytes)], e.slab.dataOff(e.slot))
+		one.buf, one.err = readFull(p.f, p.mem[:max(format.AlignUp(e.size), format.PageBytes)], e.slab.DataOff(e.slot))
 		if one.err == nil {
 			sumBlocks(&one)
 		}
@@ -220,7 +221,7 @@ func (c *checker) judgeBlock(e *checkEntry, ok bool, err error) {
 		what, fix = fmt.Sprintf("slot %d: data cannot be read: %v", e.slot, err), nil
 	}
 	key, _ := c.key(e)
-	c.damage(Finding{Path: e.slab.path, Offset: e.slab.dataOff(e.slot), Key: key, What: what}, fix)
+	c.damage(Finding{Path: e.slab.path, Offset: e.slab.DataOff(e.slot), Key: key, What: what}, fix)
 }
 
 // sumBlocks checks the blocks that lie wholly in a piece.
@@ -231,7 +232,7 @@ func sumBlocks(p *piece) {
 	p.state = make([]pageState, len(p.blocks))
 	for i := range p.blocks {
 		e := &p.blocks[i]
-		b := p.buf[min(int64(i)*e.slab.slotBytes, int64(len(p.buf))):]
+		b := p.buf[min(int64(i)*e.slab.SlotBytes, int64(len(p.buf))):]
 		p.state[i] = pageBad
 		if int64(len(b)) >= e.size && block.Sum(b[:e.size]).Sum == e.sum {
 			p.state[i] = pageUsed
@@ -257,14 +258,14 @@ func (r *dataReader) piece() (*piece, error) {
 	}
 	e := &r.rest[0]
 	s := e.slab
-	f, err := r.files.open(r.d, s.number)
+	f, err := r.files.open(r.d, s.Number)
 	if err != nil {
 		return nil, err
 	}
-	p := &piece{f: f, slab: s, first: e.slot, off: s.dataOff(e.slot) + r.from, from: r.from}
+	p := &piece{f: f, slab: s, first: e.slot, off: s.DataOff(e.slot) + r.from, from: r.from}
 	if e.size > pieceBytes {
 		p.part, p.blocks = true, r.rest[:1]
-		p.n = int(min(alignUp(e.size-r.from), pieceBytes))
+		p.n = int(min(format.AlignUp(e.size-r.from), pieceBytes))
 		if r.from += int64(p.n); r.from >= e.size {
 			r.rest, r.from = r.rest[1:], 0
 		}
@@ -274,12 +275,12 @@ func (r *dataReader) piece() (*piece, error) {
 	for ; n < len(r.rest); n++ {
 		next := &r.rest[n]
 		if next.slab != s || next.slot != e.slot+uint32(n) || next.size > pieceBytes ||
-			int64(n)*s.slotBytes+alignUp(next.size) > pieceBytes {
+			int64(n)*s.SlotBytes+format.AlignUp(next.size) > pieceBytes {
 			break
 		}
 	}
 	p.blocks, r.rest = r.rest[:n], r.rest[n:]
-	p.n = int(int64(n-1)*s.slotBytes + alignUp(p.blocks[n-1].size))
+	p.n = int(int64(n-1)*s.SlotBytes + format.AlignUp(p.blocks[n-1].size))
 	return p, nil
 }
 
@@ -309,12 +310,12 @@ func (c *checker) finish() error {
 	return c.d.saveIndex(func(w *indexWriter) error {
 		rest := slabs
 		begin := func(until *slabFound) {
-			for len(rest) > 0 && (until == nil || rest[0].number <= until.number) {
-				w.slab(&rest[0].slabHeader)
+			for len(rest) > 0 && (until == nil || rest[0].Number <= until.Number) {
+				w.slab(&rest[0].SlabHeader)
 				rest = rest[1:]
 			}
 		}
-		err := c.d.readTables(c.ctx, slabs, func(s *slabFound, slot uint32, st pageState, h *slotHeader, _ error) {
+		err := c.d.readTables(c.ctx, slabs, func(s *slabFound, slot uint32, st pageState, h *format.SlotHeader, _ error) {
 			if st == pageUsed && slot < s.usable {
 				begin(s)
 				w.slot(h)
@@ -336,7 +337,7 @@ func (s *fileSet) open(d *directory, number uint32) (*os.File, error) {
 	if n := len(s.files); n > 0 && s.number == number {
 		return s.files[n-1], nil
 	}
-	f, err := d.openDirect(slabName(number), unix.O_RDONLY)
+	f, err := d.openDirect(format.SlabName(number), unix.O_RDONLY)
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/directio/faultio"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/disk/format"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
@@ -65,11 +66,11 @@ func conform(t *testing.T, devices int, engine string) {
 		}
 	}
 	opts := tiertest.Options{
-		MaxKeyBytes: maxKeyBytes,
+		MaxKeyBytes: format.MaxKeyBytes,
 		Budgeted: func(t *testing.T) driver.Tier {
 			return keep(newRig(t, devices, 4<<20, func(o *Options) {
 				direct(o)
-				o.DailyWriteBudgetBytes = 32 * 2 * pageBytes
+				o.DailyWriteBudgetBytes = 32 * 2 * format.PageBytes
 				o.Now = func() time.Time { return time.Unix(1e9, 0) } // no midnight in between
 			}))
 		},
@@ -125,7 +126,7 @@ func TestConformanceFaulty(t *testing.T) {
 	}
 	tiertest.Run(t, func(t *testing.T) driver.Tier { return faults(t, newRig(t, 2, 64<<20, nil)) }, tiertest.Options{
 		Faulty:      true,
-		MaxKeyBytes: maxKeyBytes,
+		MaxKeyBytes: format.MaxKeyBytes,
 		Small:       func(t *testing.T) driver.Tier { return faults(t, newRig(t, 1, 12*minSlabBytes, nil)) },
 	})
 }

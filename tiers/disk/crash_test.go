@@ -12,6 +12,7 @@ import (
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/directio/faultio"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/disk/format"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
@@ -83,7 +84,7 @@ func crashOnce(t *testing.T, rng *rand.Rand) {
 		content: map[uint64][]byte{}, ever: map[block.Key]map[uint64]bool{},
 		now: map[block.Key]uint64{}, synced: map[block.Key]uint64{}, touched: map[block.Key]bool{},
 	}
-	c.rig = newRig(t, devices, 24*(8+rng.Int64N(40))*pageBytes, func(o *Options) { o.Policy = []string{"lru", "s3fifo", "arc"}[rng.IntN(3)] })
+	c.rig = newRig(t, devices, 24*(8+rng.Int64N(40))*format.PageBytes, func(o *Options) { o.Policy = []string{"lru", "s3fifo", "arc"}[rng.IntN(3)] })
 	c.SetHost(c.host)
 	p := &powerCut{at: 1 + rng.IntN(250), torn: rng.IntN(2) == 0}
 	if devices == 1 || rng.IntN(2) == 0 {
@@ -271,7 +272,7 @@ func TestReopenKeeps(t *testing.T) {
 			}
 			for _, dir := range r.dirs {
 				if !index {
-					_ = os.Remove(dir + "/" + indexName)
+					_ = os.Remove(dir + "/" + format.IndexName)
 				}
 			}
 			r.open(t)

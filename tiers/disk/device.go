@@ -16,6 +16,7 @@ import (
 
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/disk/format"
 )
 
 const (
@@ -47,7 +48,7 @@ type device struct {
 	tier        *Tier
 	dir         string
 	home        *directory
-	uuid        uuid
+	uuid        format.UUID
 	capacity    int64
 	fits        int64 // what the file system could hold of the capacity at open
 	recoveredIn time.Duration
@@ -98,7 +99,7 @@ func (t *Tier) openDevice(ctx context.Context, o DeviceOptions) (_ *device, err 
 	if d.headers, err = newHeaders(t, d.port, d.try); err != nil {
 		return nil, err
 	}
-	d.uuid = d.home.superblock().uuid
+	d.uuid = d.home.superblock().UUID
 	d.mu.space = newSpace(d.uuid, d.capacity, slabBytes, t.opts.Policy)
 	if err := d.recover(ctx); err != nil {
 		return nil, err
@@ -154,7 +155,7 @@ func (d *device) recover(ctx context.Context) error {
 	slots := int(t.mu.table.linked)
 	rec, err := d.home.recover(ctx, recoverFuncs{
 		slab: func(found *slabFound) {
-			s := &slab{dev: d, path: found.path, hdr: found.slabHeader, usable: found.usable, size: found.fileBytes}
+			s := &slab{dev: d, path: found.path, hdr: found.SlabHeader, usable: found.usable, size: found.fileBytes}
 			file, err := directio.OpenFile(s.path, os.O_RDWR, 0)
 			if err != nil {
 				failed = errors.Join(failed, err)
@@ -164,13 +165,13 @@ func (d *device) recover(ctx context.Context) error {
 			d.syncer.add(&s.sync, file)
 			t.mu.Lock()
 			defer t.mu.Unlock()
-			d.mu.space.found(s.hdr.number, s.size)
+			d.mu.space.found(s.hdr.Number, s.size)
 			t.addSlabLocked(s)
 			slots += int(s.usable)
 			t.mu.table.reserve(2 * slots) // half full at most: short chains
 			byFound[found] = s
 		},
-		slot: func(found *slabFound, h *slotHeader) {
+		slot: func(found *slabFound, h *format.SlotHeader) {
 			if s := byFound[found]; s != nil {
 				t.adopt(s, h)
 			}
@@ -215,20 +216,20 @@ func (t *Tier) addSlabLocked(s *slab) {
 
 // adopt enters a block that was found on disk. If there are two copies, even on two devices, the
 // one with the higher Seq stays.
-func (t *Tier) adopt(s *slab, h *slotHeader) {
+func (t *Tier) adopt(s *slab, h *format.SlotHeader) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !s.isFree(h.slot) {
+	if !s.isFree(h.Slot) {
 		return
 	}
-	s.take(h.slot)
-	id := t.mu.table.alloc(h.key)
+	s.take(h.Slot)
+	id := t.mu.table.alloc(h.Key)
 	e := t.mu.table.at(id)
-	e.slab, e.slot, e.size, e.sum = s.id, h.slot, h.size, h.sum
-	t.mu.table.setAttrs(e, &h.attrs)
-	s.slots[h.slot] = id
-	if old := t.mu.table.find(h.key); old != 0 {
-		if t.mu.table.at(old).seq >= h.attrs.Seq {
+	e.slab, e.slot, e.size, e.sum = s.id, h.Slot, h.Size, h.Sum
+	t.mu.table.setAttrs(e, &h.Attrs)
+	s.slots[h.Slot] = id
+	if old := t.mu.table.find(h.Key); old != 0 {
+		if t.mu.table.at(old).seq >= h.Attrs.Seq {
 			e.state = slotGone
 			t.dirtyLocked(id)
 			return
@@ -285,10 +286,10 @@ func (d *device) shrink() error {
 		least.class.retire(least)
 		least.class.drop(least)
 		t.mu.Unlock()
-		t.log.Warn("slab deleted: over capacity", zap.String("device", d.dir), zap.Uint32("slab", least.hdr.number))
+		t.log.Warn("slab deleted: over capacity", zap.String("device", d.dir), zap.Uint32("slab", least.hdr.Number))
 		if d.deleteSlab(least); d.mu.space.over() == before {
 			return fmt.Errorf("%d bytes in slabs exceed the capacity %d, and slab %d cannot be deleted: %w",
-				d.capacity+before, d.capacity, least.hdr.number, block.ErrNoSpace)
+				d.capacity+before, d.capacity, least.hdr.Number, block.ErrNoSpace)
 		}
 	}
 }
@@ -421,7 +422,7 @@ func (d *device) writeIndex() error {
 }
 
 // headersOf returns copies of the headers of a slab's blocks.
-func (t *Tier) headersOf(s *slab) (list []slotHeader) {
+func (t *Tier) headersOf(s *slab) (list []format.SlotHeader) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var keys []byte
@@ -430,10 +431,10 @@ func (t *Tier) headersOf(s *slab) (list []slotHeader) {
 			continue
 		}
 		if e := t.mu.table.at(id); e.state == slotLive {
-			h := t.mu.table.header(e, s.hdr.epoch)
+			h := t.mu.table.header(e, s.hdr.Epoch)
 			first := len(keys)
-			keys = append(keys, h.key...)
-			h.key = keys[first:len(keys):len(keys)]
+			keys = append(keys, h.Key...)
+			h.Key = keys[first:len(keys):len(keys)]
 			list = append(list, h)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/disk/format"
 	"github.com/kvfs/kvfs/tiers/policy"
 )
 
@@ -42,7 +43,7 @@ func (t *Tier) orderLocked(id slotID) {
 	e := t.mu.table.at(id)
 	s := t.mu.slabs[e.slab]
 	hash := maphash.Bytes(t.mu.table.seed, t.mu.table.path(e))
-	s.class.pol.Add(s.policyID(e.slot), hash, s.hdr.slotBytes)
+	s.class.pol.Add(s.policyID(e.slot), hash, s.hdr.SlotBytes)
 }
 
 // leaveLocked is the inverse of enterLocked. It needs t.mu.
@@ -91,7 +92,7 @@ func (d *device) makeRoom(r *roomRequest) error {
 	for _, f := range r.flights {
 		size = max(size, f.source.size)
 	}
-	if shape := d.mu.space.shape(max(alignUp(size), pageBytes), 0); shape.wantBytes() > d.capacity {
+	if shape := d.mu.space.shape(max(format.AlignUp(size), format.PageBytes), 0); shape.WantBytes() > d.capacity {
 		return block.ErrTooLarge
 	}
 	for range maxRetries {
@@ -347,7 +348,7 @@ func (d *device) steal(c *class, slotBytes int64) bool {
 	s.class.drop(s)
 	shape := d.mu.space.shape(slotBytes, s.size)
 	t.mu.Unlock()
-	if shape.wantBytes() > s.size {
+	if shape.WantBytes() > s.size {
 		d.deleteSlab(s)
 		return true
 	}
@@ -356,11 +357,11 @@ func (d *device) steal(c *class, slotBytes int64) bool {
 
 // reshape gives an empty slab to the class of another slot size. A new epoch makes the old table
 // void.
-func (d *device) reshape(s *slab, shape slabHeader) bool {
+func (d *device) reshape(s *slab, shape format.SlabHeader) bool {
 	t := d.tier
-	shape.number = s.hdr.number
+	shape.Number = s.hdr.Number
 	t.mu.Lock()
-	s.hdr, s.usable = shape, shape.slots
+	s.hdr, s.usable = shape, shape.Slots
 	t.mu.Unlock()
 	if err := d.writeSlabHeader(s); err != nil {
 		d.deleteSlab(s)
@@ -383,7 +384,7 @@ func (d *device) deleteSlab(s *slab) {
 	d.syncer.drop(&s.sync)
 	err := d.port.call(byKeeper, func() error { return os.Remove(s.path) })
 	if err != nil {
-		t.log.Warn("slab not deleted", zap.String("device", d.dir), zap.Uint32("slab", s.hdr.number), zap.Error(err))
+		t.log.Warn("slab not deleted", zap.String("device", d.dir), zap.Uint32("slab", s.hdr.Number), zap.Error(err))
 		return
 	}
 	d.syncer.renamed()

@@ -10,13 +10,14 @@ import (
 	"testing"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/disk/format"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // slabFiles returns the sum of the sizes of the slab files of a directory.
 func slabFiles(t *testing.T, dir string) (sum int64) {
 	t.Helper()
-	names, err := filepath.Glob(filepath.Join(dir, slabPrefix+"*"))
+	names, err := filepath.Glob(filepath.Join(dir, "slab-*"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +40,7 @@ func TestTinyCapacity(t *testing.T) {
 			seed := rand.Uint64()
 			t.Logf("seed %d", seed)
 			rng := rand.New(rand.NewPCG(seed, 0))
-			const capacity = 600 * pageBytes
+			const capacity = 600 * format.PageBytes
 			r := newRig(t, 1, capacity, func(o *Options) { o.Policy = name })
 			host := newHost()
 			host.veto = func(key block.Key) bool { return key.Hash[0] == 'v' }
@@ -111,7 +112,7 @@ func checkHeld(t *testing.T, r *rig, host *accountHost, held map[block.Key]store
 // TestStealing shows that a class which has no slab yet gets one from a class that fills
 // the device, and that the coldest slab goes.
 func TestStealing(t *testing.T) {
-	r := newRig(t, 1, 16*9*pageBytes, nil) // 16 slabs of 4 slots of a page
+	r := newRig(t, 1, 16*9*format.PageBytes, nil) // 16 slabs of 4 slots of a page
 	var small []stored
 	for i := range 64 {
 		small = append(small, stored{keyOf(fmt.Sprint("s", i)), 1, bytesOf(uint64(i), 4096)})
@@ -165,7 +166,7 @@ func TestShrunk(t *testing.T) {
 // goroutines on a small tier, with a scrubber at work. Each load yields the bytes whose
 // checksum the outcome names (A32; for the race detector).
 func TestStorm(t *testing.T) {
-	r := newRig(t, 2, 160*pageBytes, func(o *Options) {
+	r := newRig(t, 2, 160*format.PageBytes, func(o *Options) {
 		o.ScrubBytesPerSecond = 100 << 20
 		plainEngines(o)
 	})

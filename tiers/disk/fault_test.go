@@ -17,6 +17,7 @@ import (
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/directio/faultio"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/disk/format"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
@@ -210,10 +211,10 @@ func TestFlippedHeaders(t *testing.T) {
 		hit  func(t *testing.T, dir, slab string, header int64)
 		gone int
 	}{
-		{"index", func(t *testing.T, dir, _ string, _ int64) { flip(t, filepath.Join(dir, indexName), 5000) }, 0},
+		{"index", func(t *testing.T, dir, _ string, _ int64) { flip(t, filepath.Join(dir, format.IndexName), 5000) }, 0},
 		{"slot header", func(t *testing.T, dir, slab string, header int64) {
 			flip(t, slab, header+100)
-			remove(t, filepath.Join(dir, indexName))
+			remove(t, filepath.Join(dir, format.IndexName))
 		}, 1},
 		{"slab header", func(t *testing.T, _, slab string, _ int64) { flip(t, slab, 40) }, 20},
 	} {

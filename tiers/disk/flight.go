@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/disk/format"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
@@ -84,7 +85,7 @@ func (t *Tier) updateFlightLocked(f *flight, from, to block.Key, a *driver.Attrs
 	f.key, f.seq, f.mtime, f.expires, f.pinned = to, a.Seq, a.Mtime, a.Expires, a.Pinned
 	f.changed = true
 	f.outdatedLocked()
-	owner := t.mu.table.owners.put(a, keepDirs(a.Dirs, len(to.Path())))
+	owner := t.mu.table.owners.put(a, format.KeepDirs(a.Dirs, len(to.Path())))
 	if f.id == 0 {
 		t.mu.table.owners.drop(f.owner)
 		f.owner = owner

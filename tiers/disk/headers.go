@@ -9,6 +9,7 @@ import (
 
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/disk/format"
 )
 
 const (
@@ -90,11 +91,11 @@ func (l *headerList) retry(now time.Time, force bool) {
 func newHeaders(t *Tier, p *port, try func([]directio.Op, ...*slab) error) (*headers, error) {
 	h := &headers{tier: t, port: p, try: try}
 	var err error
-	h.pool, err = directio.NewPool(directio.PoolOptions{SizeBytes: headerPages * pageBytes, UsableRatio: 1})
+	h.pool, err = directio.NewPool(directio.PoolOptions{SizeBytes: headerPages * format.PageBytes, UsableRatio: 1})
 	if err != nil {
 		return nil, err
 	}
-	if h.buf, err = h.pool.Acquire(context.Background(), headerPages*pageBytes); err != nil {
+	if h.buf, err = h.pool.Acquire(context.Background(), headerPages*format.PageBytes); err != nil {
 		return nil, errors.Join(err, h.pool.Close())
 	}
 	return h, nil
@@ -107,7 +108,7 @@ func (h *headers) close() error {
 }
 
 // page is a page of the buffer, for the header of a slab.
-func (h *headers) page() []byte { return h.buf.Bytes()[:pageBytes] }
+func (h *headers) page() []byte { return h.buf.Bytes()[:format.PageBytes] }
 
 // flush writes the headers in the list. It fails if one was not written, and as long as one is
 // refused; see retry.
@@ -178,12 +179,12 @@ func (h *headers) flushPart(list []dirtyHeader) error {
 			continue // freed, and perhaps reused: then it is in the list again
 		}
 		e.flags &^= flagDirty
-		p := headerPage{id: dirty.id, at: t.placeLocked(dirty.id), mem: mem[len(pages)*pageBytes:][:pageBytes]}
+		p := headerPage{id: dirty.id, at: t.placeLocked(dirty.id), mem: mem[len(pages)*format.PageBytes:][:format.PageBytes]}
 		pages = append(pages, p)
 		clear(p.mem)
 		if e.state == slotLive {
-			hdr := t.mu.table.header(e, p.at.slab.hdr.epoch)
-			if err := hdr.encode(p.mem); err != nil {
+			hdr := t.mu.table.header(e, p.at.slab.hdr.Epoch)
+			if err := hdr.Encode(p.mem); err != nil {
 				panic("disk: key checked by Store: " + err.Error())
 			}
 		}
@@ -230,7 +231,7 @@ func (h *headers) writePages(pages []headerPage) {
 	for i := range pages {
 		p, last := &pages[i], len(ops)-1
 		if last >= 0 && ops[last].File == p.at.file && ops[last].Off+int64(len(ops[last].Mem)) == p.at.header {
-			ops[last].Mem = ops[last].Mem[:len(ops[last].Mem)+pageBytes]
+			ops[last].Mem = ops[last].Mem[:len(ops[last].Mem)+format.PageBytes]
 		} else {
 			ops = append(ops, directio.Op{Kind: directio.Write, File: p.at.file, Mem: p.mem, Off: p.at.header})
 			slabs = append(slabs, p.at.slab)
@@ -240,7 +241,7 @@ func (h *headers) writePages(pages []headerPage) {
 	_ = h.try(ops, slabs...) // each op has its own error
 	for i := range pages {
 		p, op := &pages[i], &ops[opOf[i]]
-		if p.err = op.Err; p.err != nil && len(op.Mem) > pageBytes {
+		if p.err = op.Err; p.err != nil && len(op.Mem) > format.PageBytes {
 			p.err = h.try([]directio.Op{{Kind: directio.Write, File: p.at.file, Mem: p.mem, Off: p.at.header}}, p.at.slab)
 		}
 	}

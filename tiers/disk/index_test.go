@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/disk/format"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
@@ -18,29 +19,37 @@ import (
 // nothing but where the blocks are read from.
 func TestIndexDamage(t *testing.T) {
 	for name, spoil := range map[string]func(t *testing.T, d *directory){
-		"lost":    func(t *testing.T, d *directory) { remove(t, d.join(indexName)) },
-		"empty":   func(t *testing.T, d *directory) { truncate(t, d.join(indexName), 0) },
-		"header":  func(t *testing.T, d *directory) { truncate(t, d.join(indexName), pageBytes) },
-		"longer":  func(t *testing.T, d *directory) { truncate(t, d.join(indexName), 3*pageBytes) },
-		"unalign": func(t *testing.T, d *directory) { truncate(t, d.join(indexName), 2*pageBytes-1) },
-		"uuid":    func(t *testing.T, d *directory) { patchPage(t, d.join(indexName), 0, func(b []byte) { b[16]++ }) },
-		"older":   func(t *testing.T, d *directory) { patchPage(t, d.join(indexName), 0, func(b []byte) { b[32]-- }) },
-		"later":   func(t *testing.T, d *directory) { patchPage(t, d.join(indexName), 0, func(b []byte) { b[32]++ }) },
-		"chunk": func(t *testing.T, d *directory) {
-			patch(t, d.join(indexName), pageBytes+50, func(b []byte) { b[0]++ }, 1)
+		"lost":    func(t *testing.T, d *directory) { remove(t, d.join(format.IndexName)) },
+		"empty":   func(t *testing.T, d *directory) { truncate(t, d.join(format.IndexName), 0) },
+		"header":  func(t *testing.T, d *directory) { truncate(t, d.join(format.IndexName), format.PageBytes) },
+		"longer":  func(t *testing.T, d *directory) { truncate(t, d.join(format.IndexName), 3*format.PageBytes) },
+		"unalign": func(t *testing.T, d *directory) { truncate(t, d.join(format.IndexName), 2*format.PageBytes-1) },
+		"uuid": func(t *testing.T, d *directory) {
+			patchPage(t, d.join(format.IndexName), 0, func(b []byte) { b[16]++ })
 		},
-		"counts": func(t *testing.T, d *directory) { patchPage(t, d.join(indexName), 0, func(b []byte) { b[40]++ }) },
+		"older": func(t *testing.T, d *directory) {
+			patchPage(t, d.join(format.IndexName), 0, func(b []byte) { b[32]-- })
+		},
+		"later": func(t *testing.T, d *directory) {
+			patchPage(t, d.join(format.IndexName), 0, func(b []byte) { b[32]++ })
+		},
+		"chunk": func(t *testing.T, d *directory) {
+			patch(t, d.join(format.IndexName), format.PageBytes+50, func(b []byte) { b[0]++ }, 1)
+		},
+		"counts": func(t *testing.T, d *directory) {
+			patchPage(t, d.join(format.IndexName), 0, func(b []byte) { b[40]++ })
+		},
 		"a directory": func(t *testing.T, d *directory) {
-			remove(t, d.join(indexName))
-			if err := os.Mkdir(d.join(indexName), 0o700); err != nil {
+			remove(t, d.join(format.IndexName))
+			if err := os.Mkdir(d.join(format.IndexName), 0o700); err != nil {
 				t.Fatal(err)
 			}
 		},
 		"a link": func(t *testing.T, d *directory) {
-			if err := os.Rename(d.join(indexName), d.join("kvfs-other")); err != nil {
+			if err := os.Rename(d.join(format.IndexName), d.join("kvfs-other")); err != nil {
 				t.Fatal(err)
 			}
-			if err := os.Symlink("kvfs-other", d.join(indexName)); err != nil {
+			if err := os.Symlink("kvfs-other", d.join(format.IndexName)); err != nil {
 				t.Fatal(err)
 			}
 		},
@@ -93,8 +102,8 @@ func TestIndexChunks(t *testing.T) {
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	d, want := manySlots(t)
-	info, err := os.Stat(d.join(indexName))
-	if err != nil || info.Size() < 3*chunkBytes {
+	info, err := os.Stat(d.join(format.IndexName))
+	if err != nil || info.Size() < 3*format.ChunkBytes {
 		t.Fatalf("index of %d bytes, %v", info.Size(), err)
 	}
 	got, r := recoverTest(t, d)
@@ -105,19 +114,19 @@ func TestIndexChunks(t *testing.T) {
 	for i := range 20 {
 		off := rng.Int64N(info.Size())
 		if i < 4 {
-			off = pageBytes + int64(i)*chunkBytes + rng.Int64N(chunkFixedBytes) // every chunk at least once
+			off = format.PageBytes + int64(i)*format.ChunkBytes + rng.Int64N(format.ChunkFixedBytes) // every chunk at least once
 		}
 		flip := func(b []byte) { b[0] ^= 1 << (i % 8) }
-		patch(t, d.join(indexName), off, flip, 1)
+		patch(t, d.join(format.IndexName), off, flip, 1)
 		got, r := recoverTest(t, d)
 		wantSame(t, got, want)
 		if r.blocks != 1600 {
 			t.Errorf("byte %d: %d blocks, %v", off, r.blocks, r.indexErr)
 		}
-		if chunk := (off - pageBytes) / chunkBytes; r.indexErr != nil && off >= pageBytes && (r.byIndex > 0) != (chunk > 0) {
+		if chunk := (off - format.PageBytes) / format.ChunkBytes; r.indexErr != nil && off >= format.PageBytes && (r.byIndex > 0) != (chunk > 0) {
 			t.Errorf("byte %d of chunk %d: %d by the index", off, chunk, r.byIndex)
 		}
-		patch(t, d.join(indexName), off, flip, 1)
+		patch(t, d.join(format.IndexName), off, flip, 1)
 	}
 }
 
@@ -158,9 +167,9 @@ func TestSaveIndexInterrupted(t *testing.T) {
 				}
 			}
 			empty := func(*indexWriter) error { return nil } // wrong, so that believing it shows
-			err := d.writeIndex(d.superblock().indexGen+1, empty)
+			err := d.writeIndex(d.superblock().IndexGen+1, empty)
 			if err == nil && step > 0 {
-				err = os.Rename(d.join(indexTmpName), d.join(indexName))
+				err = os.Rename(d.join(format.IndexTmpName), d.join(format.IndexName))
 			}
 			if err == nil && step > 1 {
 				saveTest(t, d)
@@ -180,9 +189,11 @@ func TestSaveIndexInterrupted(t *testing.T) {
 // TestIndexWriterOrder: an index that is given slabs or slots out of order is not
 // written, and the one before still counts.
 func TestIndexWriterOrder(t *testing.T) {
-	slab := func(n uint32) *slabHeader { return &slabHeader{number: n, epoch: 1, slotBytes: 4096, slots: 4} }
-	slot := func(n uint32) *slotHeader {
-		return &slotHeader{slot: n, epoch: 1, key: []byte("k"), attrs: driver.Attrs{Seq: 1}}
+	slab := func(n uint32) *format.SlabHeader {
+		return &format.SlabHeader{Number: n, Epoch: 1, SlotBytes: 4096, Slots: 4}
+	}
+	slot := func(n uint32) *format.SlotHeader {
+		return &format.SlotHeader{Slot: n, Epoch: 1, Key: []byte("k"), Attrs: driver.Attrs{Seq: 1}}
 	}
 	failed := errors.New("failed")
 	for name, tc := range map[string]struct {
@@ -195,7 +206,7 @@ func TestIndexWriterOrder(t *testing.T) {
 		"slab before": {func(w *indexWriter) { w.slab(slab(2)); w.slab(slab(1)) }, nil, block.ErrInvalid},
 		"slot twice":  {func(w *indexWriter) { w.slab(slab(1)); w.slot(slot(2)); w.slot(slot(2)) }, nil, block.ErrInvalid},
 		"slot beyond": {func(w *indexWriter) { w.slab(slab(1)); w.slot(slot(4)) }, nil, block.ErrInvalid},
-		"no seq":      {func(w *indexWriter) { w.slab(slab(1)); w.slot(&slotHeader{key: []byte("k")}) }, nil, block.ErrCorrupt},
+		"no seq":      {func(w *indexWriter) { w.slab(slab(1)); w.slot(&format.SlotHeader{Key: []byte("k")}) }, nil, block.ErrCorrupt},
 		"caller":      {func(w *indexWriter) { w.slab(slab(1)) }, failed, failed},
 		"none":        {func(w *indexWriter) {}, nil, nil},
 		"good":        {func(w *indexWriter) { w.slab(slab(1)); w.slot(slot(0)); w.slot(slot(3)); w.slab(slab(5)) }, nil, nil},
@@ -207,11 +218,11 @@ func TestIndexWriterOrder(t *testing.T) {
 			if !errors.Is(err, tc.want) {
 				t.Errorf("got %v", err)
 			}
-			if after := d.superblock(); after.clean != (tc.want == nil) || tc.want != nil && after != before {
+			if after := d.superblock(); after.Clean != (tc.want == nil) || tc.want != nil && after != before {
 				t.Errorf("superblock %+v, before %+v", after, before)
 			}
-			if _, err := os.Stat(d.join(indexTmpName)); !errors.Is(err, os.ErrNotExist) {
-				t.Errorf("%s: %v", indexTmpName, err)
+			if _, err := os.Stat(d.join(format.IndexTmpName)); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("%s: %v", format.IndexTmpName, err)
 			}
 		})
 	}

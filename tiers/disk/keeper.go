@@ -11,6 +11,7 @@ import (
 
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/disk/format"
 )
 
 const (
@@ -134,7 +135,7 @@ func (d *device) serveRoom() {
 	}
 }
 
-// grow makes a slab for slots of slotBytes and reports whether that worked.
+// grow makes a slab for slots of SlotBytes and reports whether that worked.
 func (d *device) grow(slotBytes int64) bool {
 	t := d.tier
 	t.mu.Lock()
@@ -143,7 +144,7 @@ func (d *device) grow(slotBytes int64) bool {
 	if !ok {
 		return false
 	}
-	s := &slab{dev: d, hdr: h, usable: h.slots, size: h.wantBytes(), path: d.home.slabPath(h.number)}
+	s := &slab{dev: d, hdr: h, usable: h.Slots, size: h.WantBytes(), path: d.home.slabPath(h.Number)}
 	err := d.port.call(byKeeper, func() error { return d.createSlab(s) })
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -165,7 +166,7 @@ func (d *device) grow(slotBytes int64) bool {
 // createSlab makes the file of a slab. Its blocks are allocated and its header is written before it
 // gets its name, so no slab is ever half made. If it fails, no file is left.
 func (d *device) createSlab(s *slab) (err error) {
-	tmp := d.home.join(slabTmpName)
+	tmp := d.home.join(format.SlabTmpName)
 	if s.file, err = directio.OpenFile(tmp, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600); err != nil {
 		return err
 	}
@@ -196,7 +197,7 @@ func (d *device) createSlab(s *slab) (err error) {
 // writeSlabHeader writes the header of a slab. It uses the keeper's buffer.
 func (d *device) writeSlabHeader(s *slab) error {
 	page := d.headers.page()
-	s.hdr.encode(page)
+	s.hdr.Encode(page)
 	return d.do([]directio.Op{{Kind: directio.Write, File: s.file, Mem: page}}, s)
 }
 

@@ -1,5 +1,11 @@
 package disk
 
+import (
+	"encoding/binary"
+
+	"github.com/kvfs/kvfs/tiers/disk/format"
+)
+
 // keyArena holds the keys of all blocks, in chunks without pointers. Freed keys are kept in lists
 // by length, chained through the freed bytes.
 //
@@ -7,7 +13,7 @@ package disk
 type keyArena struct {
 	chunks []*[keyChunk]byte
 	next   uint32 // first unit never handed out
-	free   [maxKeyBytes/keyUnit + 2]uint32
+	free   [format.MaxKeyBytes/keyUnit + 2]uint32
 }
 
 const (
@@ -19,7 +25,7 @@ const (
 // keyUnits returns how many units n bytes take.
 func keyUnits(n int) uint32 { return uint32(max(n+keyUnit-1, keyUnit)) / keyUnit }
 
-// put copies key into the arena. It must be at most maxKeyBytes long.
+// put copies key into the arena. It must be at most format.MaxKeyBytes long.
 func (a *keyArena) put(key []byte) uint32 {
 	ref := a.alloc(keyUnits(len(key)))
 	copy(a.at(ref, len(key)), key)
@@ -28,7 +34,7 @@ func (a *keyArena) put(key []byte) uint32 {
 
 func (a *keyArena) alloc(units uint32) uint32 {
 	if ref := a.free[units]; ref != 0 {
-		a.free[units] = le.Uint32(a.at(ref, 4))
+		a.free[units] = binary.LittleEndian.Uint32(a.at(ref, 4))
 		return ref
 	}
 	if a.next == 0 {
@@ -63,6 +69,6 @@ func (a *keyArena) at(ref uint32, n int) []byte {
 func (a *keyArena) drop(ref uint32, n int) { a.release(ref, keyUnits(n)) }
 
 func (a *keyArena) release(ref, units uint32) {
-	le.PutUint32(a.at(ref, 4), a.free[units])
+	binary.LittleEndian.PutUint32(a.at(ref, 4), a.free[units])
 	a.free[units] = ref
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/disk/format"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
@@ -212,7 +213,7 @@ func (t *Tier) lose(id slotID, at place, kind, why error) {
 		t.counters.corrupt.Add(1)
 	}
 	t.log.Warn("block lost", zap.String("group", string(key.Group)), zap.String("hash", string(key.Hash)),
-		zap.String("device", at.slab.dev.dir), zap.Uint32("slab", at.slab.hdr.number), zap.Uint32("slot", at.slot), zap.Error(why))
+		zap.String("device", at.slab.dev.dir), zap.Uint32("slab", at.slab.hdr.Number), zap.Uint32("slot", at.slot), zap.Error(why))
 	if host != nil {
 		host.Lost(key, kind)
 	}
@@ -232,7 +233,7 @@ func (d *device) loadPieces(f *fetch) {
 		err = nil
 		crc := block.NewChecksum()
 		for off := int64(0); off < size && err == nil; off += n {
-			piece := buf.Bytes()[:min(n, alignUp(size-off))]
+			piece := buf.Bytes()[:min(n, format.AlignUp(size-off))]
 			err = d.do([]directio.Op{{Kind: directio.Read, File: f.at.file, Mem: piece, Off: f.at.data + off}})
 			if err != nil {
 				break
@@ -304,7 +305,7 @@ func (d *device) loadStaged(fetches []fetch) {
 }
 
 // bytes is how many bytes of the device a block takes.
-func (f *fetch) bytes() int64 { return max(alignUp(f.dest.size), pageBytes) }
+func (f *fetch) bytes() int64 { return max(format.AlignUp(f.dest.size), format.PageBytes) }
 
 // writeOut copies a small block from staging into its file.
 func (d *device) writeOut(f *fetch, mem []byte, err error) {

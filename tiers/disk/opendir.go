@@ -6,13 +6,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/disk/format"
 )
 
 // DirError says why a directory cannot hold blocks.
@@ -175,7 +175,7 @@ func openRoot(path string) (*os.File, error) {
 // lockSuper opens and locks kvfs-disk.
 func (d *directory) lockSuper(flags int) (err error) {
 	for {
-		if d.file, err = d.openFile(superName, flags); err != nil {
+		if d.file, err = d.openFile(format.SuperName, flags); err != nil {
 			return err
 		}
 		if err := d.lock(); err != nil {
@@ -270,23 +270,13 @@ func (d *directory) names() ([]string, error) {
 	return names, errors.Join(err, f.Close())
 }
 
-// ours reports whether this package gives such a name, or the file system makes it, as lost+found.
-func ours(name string) bool {
-	rest, ok := strings.CutPrefix(name, slabPrefix)
-	if ok && len(rest) >= 8 {
-		_, ok = parseSlabName(name[:len(slabPrefix)+8])
-		return ok && (len(rest) == 8 || rest[8] == '.')
-	}
-	return strings.HasPrefix(name, "kvfs-") || strings.HasPrefix(name, ".kvfs-") || name == "lost+found"
-}
-
 // refuseForeign fails if there is neither a superblock nor a slab, but some other file.
 func (d *directory) refuseForeign() error {
 	names, err := d.names()
 	if err != nil {
 		return err
 	}
-	if slices.Contains(names, superName) || hasSlabs(names) {
+	if slices.Contains(names, format.SuperName) || hasSlabs(names) {
 		return nil
 	}
 	return d.refuseOthers(names)
@@ -294,7 +284,7 @@ func (d *directory) refuseForeign() error {
 
 func (d *directory) refuseOthers(names []string) error {
 	for _, name := range names {
-		if !ours(name) {
+		if !format.Ours(name) {
 			return &DirError{d.path, fmt.Sprintf("is not kvfs's and holds other files, such as %q: choose an empty directory", name),
 				block.ErrInvalid}
 		}
@@ -304,7 +294,7 @@ func (d *directory) refuseOthers(names []string) error {
 
 func hasSlabs(names []string) bool {
 	return slices.ContainsFunc(names, func(name string) bool {
-		_, ok := parseSlabName(name)
+		_, ok := format.ParseSlabName(name)
 		return ok
 	})
 }
@@ -324,7 +314,7 @@ func (d *directory) load(o dirOptions) error {
 	d.mu.super, d.mu.at, d.mu.older = st.super, st.at, st.older
 	d.warnForeign()
 	// A crash may have left an unfinished index or slab.
-	for _, name := range []string{indexTmpName, slabTmpName} {
+	for _, name := range []string{format.IndexTmpName, format.SlabTmpName} {
 		if err := os.Remove(filepath.Join(d.path, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
@@ -335,7 +325,7 @@ func (d *directory) load(o dirOptions) error {
 func (d *directory) warnForeign() {
 	names, _ := d.names()
 	for _, name := range names {
-		if !ours(name) {
+		if !format.Ours(name) {
 			d.log.Warn("file in the disk tier's directory is not ours and is left alone",
 				zap.String("dir", d.path), zap.String("name", name))
 			return
@@ -350,7 +340,7 @@ func (d *directory) initSuper(o dirOptions) error {
 		return err
 	}
 	if hasSlabs(names) {
-		lost := corrupt("superblock", "nothing there")
+		lost := format.Corrupt("superblock", "nothing there")
 		return &SuperblockError{Path: d.file.Name(), Bad: [2]error{lost, lost}}
 	}
 	if err := d.refuseOthers(names); err != nil {
@@ -360,13 +350,13 @@ func (d *directory) initSuper(o dirOptions) error {
 		return &DirError{d.path, "was never used by kvfs", block.ErrNotFound}
 	}
 	d.fresh = true
-	return d.writeFirstSuper(superblock{uuid: newUUID(), slabBytes: o.slabBytes})
+	return d.writeFirstSuper(format.Superblock{UUID: format.NewUUID(), SlabBytes: o.slabBytes})
 }
 
 // writeFirstSuper writes both copies of a superblock over whatever was there.
-func (d *directory) writeFirstSuper(s superblock) error {
+func (d *directory) writeFirstSuper(s format.Superblock) error {
 	for at := range 2 {
-		s.seq++
+		s.Seq++
 		if err := writeSuperCopy(d.file, &s, at); err != nil {
 			return err
 		}

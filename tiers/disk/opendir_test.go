@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/disk/format"
 )
 
 // TestOpenDirRefusals: what cannot be a directory of the tier is refused with a message
@@ -65,7 +66,7 @@ func TestOpenDirRefusals(t *testing.T) {
 			if !strings.Contains(why.Why, tc.says) {
 				t.Errorf("got %q, want it to say %q", why.Why, tc.says)
 			}
-			if _, err := os.Lstat(filepath.Join(path, superName)); err == nil {
+			if _, err := os.Lstat(filepath.Join(path, format.SuperName)); err == nil {
 				t.Error("kvfs-disk was made")
 			}
 		})
@@ -157,7 +158,7 @@ func TestOpenDirExtras(t *testing.T) {
 		if d.fresh != (i == 0) {
 			t.Errorf("open %d: fresh %v", i, d.fresh)
 		}
-		for _, name := range []string{"photo.jpg", indexTmpName} {
+		for _, name := range []string{"photo.jpg", format.IndexTmpName} {
 			if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -176,8 +177,8 @@ func TestOpenDirExtras(t *testing.T) {
 		t.Error(err)
 	}
 	d := openTest(t, dir)
-	if _, err := os.Stat(d.join(indexTmpName)); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("%s is left: %v", indexTmpName, err)
+	if _, err := os.Stat(d.join(format.IndexTmpName)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%s is left: %v", format.IndexTmpName, err)
 	}
 }
 
@@ -298,34 +299,34 @@ func TestSuperblockCopies(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "d")
 	d := openTest(t, dir)
 	for day := range int64(6) {
-		before, err := os.ReadFile(d.join(superName))
+		before, err := os.ReadFile(d.join(format.SuperName))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if err := d.setWritten(day, 100*day); err != nil {
 			t.Fatal(err)
 		}
-		after, err := os.ReadFile(d.join(superName))
+		after, err := os.ReadFile(d.join(format.SuperName))
 		if err != nil {
 			t.Fatal(err)
 		}
 		at := d.mu.at
-		other := (1 - at) * pageBytes
-		if string(before[other:other+pageBytes]) != string(after[other:other+pageBytes]) {
+		other := (1 - at) * format.PageBytes
+		if string(before[other:other+format.PageBytes]) != string(after[other:other+format.PageBytes]) {
 			t.Fatalf("day %d: both copies changed", day)
 		}
 		for _, torn := range []int{0, 1, 512, 4095} { // so much of the write arrived
 			b := append([]byte(nil), after...)
-			copy(b[at*pageBytes+torn:(at+1)*pageBytes], before[at*pageBytes+torn:])
-			if err := os.WriteFile(d.join(superName), b, 0o600); err != nil {
+			copy(b[at*format.PageBytes+torn:(at+1)*format.PageBytes], before[at*format.PageBytes+torn:])
+			if err := os.WriteFile(d.join(format.SuperName), b, 0o600); err != nil {
 				t.Fatal(err)
 			}
 			st, err := readSuper(d.file)
-			if err != nil || st.super.day < day-1 || st.super.uuid != d.superblock().uuid {
+			if err != nil || st.super.Day < day-1 || st.super.UUID != d.superblock().UUID {
 				t.Errorf("day %d, torn at %d: got %+v, %v", day, torn, st, err)
 			}
 		}
-		if err := os.WriteFile(d.join(superName), after, 0o600); err != nil {
+		if err := os.WriteFile(d.join(format.SuperName), after, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -341,7 +342,7 @@ func TestSuperblockCopies(t *testing.T) {
 		t.Fatal(err)
 	}
 	for at := range int64(2) {
-		patch(t, filepath.Join(dir, superName), at*pageBytes+20, func(b []byte) { b[0]++ }, 1)
+		patch(t, filepath.Join(dir, format.SuperName), at*format.PageBytes+20, func(b []byte) { b[0]++ }, 1)
 	}
 	_, err := openDir(dir, dirOptions{create: true, allowTmpfs: true})
 	var bad *SuperblockError
@@ -356,16 +357,16 @@ func TestSuperblockLost(t *testing.T) {
 	for _, lose := range []func(path string) error{
 		os.Remove,
 		func(path string) error { return os.Truncate(path, 0) },
-		func(path string) error { return os.WriteFile(path, make([]byte, 2*pageBytes), 0o600) },
+		func(path string) error { return os.WriteFile(path, make([]byte, 2*format.PageBytes), 0o600) },
 	} {
 		dir := filepath.Join(t.TempDir(), "d")
 		d := openTest(t, dir)
-		if err := errors.Join(lose(d.join(superName)), d.close()); err != nil {
+		if err := errors.Join(lose(d.join(format.SuperName)), d.close()); err != nil {
 			t.Fatal(err)
 		}
 		d = openTest(t, dir)
 		plantAll(t, d)
-		if err := errors.Join(lose(d.join(superName)), d.close()); err != nil {
+		if err := errors.Join(lose(d.join(format.SuperName)), d.close()); err != nil {
 			t.Fatal(err)
 		}
 		_, err := openDir(dir, dirOptions{create: true, allowTmpfs: true})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/disk/format"
 	"github.com/kvfs/kvfs/tiers/policy"
 )
 
@@ -23,7 +24,7 @@ const (
 	defaultStuckTimeout = 30 * time.Second
 	defaultPoolBytes    = 64 << 20
 
-	minSlabBytes     = 3 * pageBytes // a header, and a slot with its own
+	minSlabBytes     = 3 * format.PageBytes // a header, and a slot with its own
 	minCapacityBytes = minSlabBytes
 	slabsPerDevice   = 16 // at least, so that there is room for several size classes
 )
@@ -99,8 +100,8 @@ func (o Options) withDefaults() (Options, error) {
 			bad("%s %d: want at least 0", f.name, f.value)
 		}
 	}
-	if o.SlabBytes > 0 && o.SlabBytes < minSlabBytes || o.SlabBytes > maxSlotBytes {
-		bad("SlabBytes %d: want %d to %d", o.SlabBytes, minSlabBytes, int64(maxSlotBytes))
+	if o.SlabBytes > 0 && o.SlabBytes < minSlabBytes || o.SlabBytes > format.MaxSlotBytes {
+		bad("SlabBytes %d: want %d to %d", o.SlabBytes, minSlabBytes, int64(format.MaxSlotBytes))
 	}
 	errs = append(errs, checkDevices(o.Devices)...)
 	o.SlabBytes = cmp.Or(o.SlabBytes, defaultSlabBytes)
@@ -148,5 +149,5 @@ func checkDevices(devices []DeviceOptions) (errs []error) {
 
 // slabBytesFor returns the size of new slabs of a device.
 func slabBytesFor(slabBytes, capacityBytes int64) int64 {
-	return max(min(slabBytes, capacityBytes/slabsPerDevice&^(pageBytes-1)), minSlabBytes)
+	return max(min(slabBytes, capacityBytes/slabsPerDevice&^(format.PageBytes-1)), minSlabBytes)
 }

@@ -9,6 +9,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tiers/disk/format"
 )
 
 // The reading of whole directories. These limit how many pieces, and of what size, are with the
@@ -22,8 +24,8 @@ const (
 // piece is a part of a file that one read covers.
 type piece struct {
 	f   *os.File
-	off int64  // a multiple of pageBytes
-	n   int    // bytes wanted, a multiple of pageBytes, at most pieceBytes
+	off int64  // a multiple of format.PageBytes
+	n   int    // bytes wanted, a multiple of format.PageBytes, at most pieceBytes
 	buf []byte // the bytes read, shorter if the file ends before
 
 	slab  *slabFound // the slab of the piece, or nil
@@ -122,11 +124,11 @@ func readFull(f *os.File, buf []byte, off int64) ([]byte, error) {
 			return nil, &os.PathError{Op: "read", Path: f.Name(), Err: err}
 		}
 		n += m
-		if m == 0 || m%pageBytes != 0 { // an unaligned end of an O_DIRECT read is the end of the file
+		if m == 0 || m%format.PageBytes != 0 { // an unaligned end of an O_DIRECT read is the end of the file
 			break
 		}
 	}
-	return buf[:n-n%pageBytes], nil
+	return buf[:n-n%format.PageBytes], nil
 }
 
 // writeFull writes all of buf.

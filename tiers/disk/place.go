@@ -5,6 +5,7 @@ import (
 
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/disk/format"
 )
 
 // chooseDevice returns the device for a block: of the online devices that could hold the block, the
@@ -33,7 +34,7 @@ func (t *Tier) chooseDevice(key block.Key, size int64) (*device, error) {
 }
 
 // largest is the size in bytes of the largest block that the device could hold.
-func (d *device) largest() int64 { return d.capacity&^(pageBytes-1) - 2*pageBytes }
+func (d *device) largest() int64 { return d.capacity&^(format.PageBytes-1) - 2*format.PageBytes }
 
 // score is -capacity/ln(u). The key and the device give u in (0, 1). Every process computes the
 // same score, so a block and its replacement are on the same device.
@@ -70,5 +71,5 @@ func (t *Tier) placeOf(id slotID) place {
 func (t *Tier) placeLocked(id slotID) place {
 	e := t.mu.table.at(id)
 	s := t.mu.slabs[e.slab]
-	return place{s.file, s, e.slot, s.hdr.headerOff(e.slot), s.hdr.dataOff(e.slot), s.hdr.slotBytes}
+	return place{s.file, s, e.slot, s.hdr.HeaderOff(e.slot), s.hdr.DataOff(e.slot), s.hdr.SlotBytes}
 }

@@ -2,6 +2,7 @@ package disk
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"math/bits"
 	"os"
@@ -11,13 +12,15 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tiers/disk/format"
 )
 
 // slabFound is a usable slab.
 type slabFound struct {
-	slabHeader
+	format.SlabHeader
 	path      string
-	fileBytes int64 // as the file is; less than wantBytes if truncated
+	fileBytes int64 // as the file is; less than WantBytes if truncated
 	// usable is how many slots, from the first, have their table page and data within the file. The
 	// others must not be used.
 	usable uint32
@@ -41,7 +44,7 @@ type recoverFuncs struct {
 	// slots may have one key, after a crash between a store and the removal of the replaced block.
 	// The one with the higher Seq counts, and if both are equal the first. The caller must free the
 	// other. Slots of one slab come in ascending order.
-	slot func(s *slabFound, h *slotHeader)
+	slot func(s *slabFound, h *format.SlotHeader)
 }
 
 // recovered counts what recover has seen.
@@ -76,14 +79,14 @@ func (d *directory) recover(ctx context.Context, fn recoverFuncs) (*recovered, e
 	for _, s := range slabs {
 		fn.slab(s)
 	}
-	give := func(s *slabFound, h *slotHeader) {
+	give := func(s *slabFound, h *format.SlotHeader) {
 		r.blocks++
 		fn.slot(s, h)
 	}
 	super := d.superblock()
-	if super.clean {
-		r.indexErr = d.readIndex(ctx, &super, slabs, func(s *slabFound, h *slotHeader) {
-			if h.slot >= s.usable {
+	if super.Clean {
+		r.indexErr = d.readIndex(ctx, &super, slabs, func(s *slabFound, h *format.SlotHeader) {
+			if h.Slot >= s.usable {
 				r.truncated++
 				return
 			}
@@ -93,13 +96,13 @@ func (d *directory) recover(ctx context.Context, fn recoverFuncs) (*recovered, e
 	} else {
 		r.indexErr = errUnclean
 	}
-	var later *VersionError
+	var later *format.VersionError
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	} else if errors.As(r.indexErr, &later) {
 		return nil, later
 	}
-	err = d.readTables(ctx, slabs, func(s *slabFound, slot uint32, st pageState, h *slotHeader, err error) {
+	err = d.readTables(ctx, slabs, func(s *slabFound, slot uint32, st pageState, h *format.SlotHeader, err error) {
 		switch st {
 		case pageUsed:
 			if slot >= s.usable {
@@ -125,10 +128,10 @@ func (d *directory) findSlabs(ctx context.Context) (slabs []*slabFound, aside []
 		return nil, nil, err
 	}
 	names = slices.DeleteFunc(names, func(name string) bool {
-		_, ok := parseSlabName(name)
+		_, ok := format.ParseSlabName(name)
 		return !ok
 	})
-	mem, err := mapMemory(pageBytes * pieceReaders)
+	mem, err := mapMemory(format.PageBytes * pieceReaders)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -138,7 +141,7 @@ func (d *directory) findSlabs(ctx context.Context) (slabs []*slabFound, aside []
 	var next atomic.Int64
 	var wg sync.WaitGroup
 	for i := range pieceReaders {
-		page := mem[i*pageBytes : (i+1)*pageBytes]
+		page := mem[i*format.PageBytes : (i+1)*format.PageBytes]
 		wg.Go(func() { // ends when all names are taken
 			for ctx.Err() == nil {
 				i := int(next.Add(1)) - 1
@@ -154,13 +157,13 @@ func (d *directory) findSlabs(ctx context.Context) (slabs []*slabFound, aside []
 		return nil, nil, err
 	}
 	for i, name := range names {
-		var later *VersionError
+		var later *format.VersionError
 		switch {
 		case errors.As(errs[i], &later):
 			return nil, nil, later
 		case errors.Is(errs[i], os.ErrNotExist): // the file is gone, and no block relied on it
 		case errs[i] != nil:
-			number, _ := parseSlabName(name)
+			number, _ := format.ParseSlabName(name)
 			aside = append(aside, slabProblem{number, d.join(name), errs[i]})
 		default:
 			slabs = append(slabs, found[i])
@@ -186,14 +189,14 @@ func (d *directory) readSlabHeader(name string, page []byte) (_ *slabFound, err 
 		return nil, err
 	}
 	if len(got) == 0 {
-		return nil, corrupt("slab header", "file of %d bytes", info.Size())
+		return nil, format.Corrupt("slab header", "file of %d bytes", info.Size())
 	}
-	h, err := decodeSlabHeader(got)
-	var later *VersionError
+	h, err := format.DecodeSlabHeader(got)
+	var later *format.VersionError
 	if errors.As(err, &later) {
 		later.Path = f.Name()
 	}
-	return &slabFound{slabHeader: h, path: f.Name(), fileBytes: info.Size()}, err
+	return &slabFound{SlabHeader: h, path: f.Name(), fileBytes: info.Size()}, err
 }
 
 // readSlab is readSlabHeader for a slab of this directory.
@@ -202,17 +205,17 @@ func (d *directory) readSlab(name string, page []byte) (*slabFound, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &s.slabHeader
-	number, _ := parseSlabName(name)
-	switch want := d.superblock().uuid; {
-	case h.uuid != want:
-		return nil, corrupt("slab header", "of another directory: uuid %v, here it is %v", h.uuid, want)
-	case h.number != number:
-		return nil, corrupt("slab header", "of slab %d", h.number)
+	h := &s.SlabHeader
+	number, _ := format.ParseSlabName(name)
+	switch want := d.superblock().UUID; {
+	case h.UUID != want:
+		return nil, format.Corrupt("slab header", "of another directory: uuid %v, here it is %v", h.UUID, want)
+	case h.Number != number:
+		return nil, format.Corrupt("slab header", "of slab %d", h.Number)
 	}
-	s.usable = uint32(min(max((s.fileBytes-h.dataOff(0))/h.slotBytes, 0), int64(h.slots)))
+	s.usable = uint32(min(max((s.fileBytes-h.DataOff(0))/h.SlotBytes, 0), int64(h.Slots)))
 	if s.usable == 0 {
-		return nil, corrupt("slab", "truncated to %d of %d bytes, before the first slot's end", s.fileBytes, h.wantBytes())
+		return nil, format.Corrupt("slab", "truncated to %d of %d bytes, before the first slot's end", s.fileBytes, h.WantBytes())
 	}
 	return s, nil
 }
@@ -230,17 +233,17 @@ const (
 
 // judge sets the states of the pages of a piece of a table.
 func judge(p *piece) {
-	p.state = make([]pageState, len(p.buf)/pageBytes)
+	p.state = make([]pageState, len(p.buf)/format.PageBytes)
 	for i := range p.state {
-		page := p.buf[i*pageBytes : (i+1)*pageBytes]
-		if le.Uint64(page) == 0 && isZero(page) {
+		page := p.buf[i*format.PageBytes : (i+1)*format.PageBytes]
+		if binary.LittleEndian.Uint64(page) == 0 && format.IsZero(page) {
 			continue
 		}
-		err := checkPage(page, slotMagic, "slot header")
-		ofEpoch := le.Uint64(page[16:]) == p.slab.epoch
+		err := format.CheckPage(page, format.SlotMagic, "slot header")
+		ofEpoch := binary.LittleEndian.Uint64(page[16:]) == p.slab.Epoch
 		switch {
 		case err != nil:
-			p.state[i] = judgeBad(page, ofEpoch, p.slab.epoch, err)
+			p.state[i] = judgeBad(page, ofEpoch, p.slab.Epoch, err)
 		case ofEpoch:
 			p.state[i] = pageUsed
 		default:
@@ -255,14 +258,14 @@ func judge(p *piece) {
 // a header.
 func judgeBad(page []byte, ofEpoch bool, epoch uint64, err error) pageState {
 	const few = 8
-	var later *VersionError
+	var later *format.VersionError
 	switch {
 	case errors.As(err, &later): // its checksum is right, and so is its epoch
 		if ofEpoch {
 			return pageLater
 		}
-	case bits.OnesCount64(le.Uint64(page)^le.Uint64([]byte(slotMagic))) <= few &&
-		bits.OnesCount64(le.Uint64(page[16:])^epoch) <= few:
+	case bits.OnesCount64(binary.LittleEndian.Uint64(page)^binary.LittleEndian.Uint64([]byte(format.SlotMagic))) <= few &&
+		bits.OnesCount64(binary.LittleEndian.Uint64(page[16:])^epoch) <= few:
 		return pageBad
 	}
 	return pageStale
@@ -272,31 +275,31 @@ func judgeBad(page []byte, ofEpoch bool, epoch uint64, err error) pageState {
 // slots but those with zeros. h is valid with pageUsed, err with pageBad. If a table cannot be
 // read, each slot of that read is pageBad.
 func (d *directory) readTables(ctx context.Context, slabs []*slabFound,
-	fn func(s *slabFound, slot uint32, st pageState, h *slotHeader, err error)) error {
+	fn func(s *slabFound, slot uint32, st pageState, h *format.SlotHeader, err error)) error {
 	t := tableReader{d: d, slabs: slabs}
 	defer t.close()
-	var h slotHeader
+	var h format.SlotHeader
 	return readPieces(ctx, t.piece, judge, func(p *piece) error {
 		if p.err != nil {
-			for i := range uint32(p.n / pageBytes) {
+			for i := range uint32(p.n / format.PageBytes) {
 				fn(p.slab, p.first+i, pageBad, nil, p.err)
 			}
 		}
 		for i, st := range p.state {
 			slot := p.first + uint32(i)
-			page := p.buf[i*pageBytes : (i+1)*pageBytes]
+			page := p.buf[i*format.PageBytes : (i+1)*format.PageBytes]
 			var err error
 			switch st {
 			case pageFree:
 				continue
 			case pageUsed:
-				if err = h.decodeIn(page, p.slab, slot); err != nil {
+				if err = decodeIn(&h, page, p.slab, slot); err != nil {
 					st = pageBad
 				}
 			case pageBad:
-				err = checkPage(page, slotMagic, "slot header")
+				err = format.CheckPage(page, format.SlotMagic, "slot header")
 			case pageLater:
-				return &VersionError{What: "slot header", Path: p.slab.path, Got: le.Uint32(page[8:]), Want: formatVersion}
+				return &format.VersionError{What: "slot header", Path: p.slab.path, Got: binary.LittleEndian.Uint32(page[8:]), Want: format.Version}
 			}
 			fn(p.slab, slot, st, &h, err)
 		}
@@ -304,17 +307,17 @@ func (d *directory) readTables(ctx context.Context, slabs []*slabFound,
 	})
 }
 
-// decodeIn reads a page that checkPage accepts. It fails with ErrCorrupt if the page cannot be that
+// decodeIn reads into h a page that format.CheckPage accepts. It fails with ErrCorrupt if the page cannot be that
 // of the slot.
-func (h *slotHeader) decodeIn(page []byte, s *slabFound, slot uint32) error {
-	if err := h.decodeChecked(page); err != nil {
+func decodeIn(h *format.SlotHeader, page []byte, s *slabFound, slot uint32) error {
+	if err := h.DecodeChecked(page); err != nil {
 		return err
 	}
 	switch {
-	case h.slot != slot:
-		return corrupt("slot header", "of slot %d", h.slot)
-	case h.size > s.slotBytes:
-		return corrupt("slot header", "block of %d bytes in a slot of %d", h.size, s.slotBytes)
+	case h.Slot != slot:
+		return format.Corrupt("slot header", "of slot %d", h.Slot)
+	case h.Size > s.SlotBytes:
+		return format.Corrupt("slot header", "block of %d bytes in a slot of %d", h.Size, s.SlotBytes)
 	}
 	return nil
 }
@@ -338,15 +341,15 @@ func (t *tableReader) piece() (*piece, error) {
 		if len(t.slabs) == 0 {
 			return nil, nil
 		}
-		t.begun, t.next, t.end = true, t.slabs[0].next, t.slabs[0].slots
+		t.begun, t.next, t.end = true, t.slabs[0].next, t.slabs[0].Slots
 	}
 	s := t.slabs[0]
-	f, err := t.files.open(t.d, s.number)
+	f, err := t.files.open(t.d, s.Number)
 	if err != nil {
 		return nil, err
 	}
-	n := min(t.end-t.next, pieceBytes/pageBytes)
-	p := &piece{f: f, off: s.headerOff(t.next), n: int(n) * pageBytes, slab: s, first: t.next}
+	n := min(t.end-t.next, pieceBytes/format.PageBytes)
+	p := &piece{f: f, off: s.HeaderOff(t.next), n: int(n) * format.PageBytes, slab: s, first: t.next}
 	t.next += n
 	return p, nil
 }

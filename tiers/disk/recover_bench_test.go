@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kvfs/kvfs/tiers/disk/format"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
@@ -28,7 +29,7 @@ func BenchmarkRecover(b *testing.B) {
 				for b.Loop() {
 					saveTest(b, d)
 				}
-				info, err := os.Stat(d.join(indexName))
+				info, err := os.Stat(d.join(format.IndexName))
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -45,7 +46,7 @@ func benchRecover(b *testing.B, d *directory, blocks, byIndex int) {
 		var bytes int64
 		r, err := d.recover(context.Background(), recoverFuncs{
 			slab: func(*slabFound) {},
-			slot: func(_ *slabFound, h *slotHeader) { bytes += h.size },
+			slot: func(_ *slabFound, h *format.SlotHeader) { bytes += h.Size },
 		})
 		if err != nil || r.blocks != int64(blocks) || r.byIndex != int64(byIndex) || bytes != 65536*int64(blocks) {
 			b.Fatalf("got %+v, %v", r, err)
@@ -57,30 +58,30 @@ func benchRecover(b *testing.B, d *directory, blocks, byIndex int) {
 func plantMany(b *testing.B, d *directory, blocks int) {
 	b.Helper()
 	const slotBytes = 65536
-	perSlab := slotsFor(256<<20, slotBytes)
-	mem, err := mapMemory(pageBytes * int(1+perSlab))
+	perSlab := format.SlotsFor(256<<20, slotBytes)
+	mem, err := mapMemory(format.PageBytes * int(1+perSlab))
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer unix.Munmap(mem)
-	h := slotHeader{size: slotBytes, attrs: driver.Attrs{Mode: 0o644, Dirs: make([]driver.DirAttrs, 2)}}
+	h := format.SlotHeader{Size: slotBytes, Attrs: driver.Attrs{Mode: 0o644, Dirs: make([]driver.DirAttrs, 2)}}
 	for number, n := uint32(0), 0; n < blocks; number++ {
-		s := slabHeader{number: number, uuid: d.superblock().uuid, epoch: 1, slotBytes: slotBytes, slots: perSlab}
+		s := format.SlabHeader{Number: number, UUID: d.superblock().UUID, Epoch: 1, SlotBytes: slotBytes, Slots: perSlab}
 		clear(mem)
-		s.encode(mem)
+		s.Encode(mem)
 		for slot := uint32(0); slot < perSlab && n < blocks; slot, n = slot+1, n+1 {
-			h.slot, h.epoch, h.attrs.Seq = slot, 1, uint64(n+1)
-			h.key = fmt.Appendf(h.key[:0], "model_0123456789ab_r0/%03x/%064x.bin", n%4096, n)
-			if err := h.encode(mem[s.headerOff(slot):]); err != nil {
+			h.Slot, h.Epoch, h.Attrs.Seq = slot, 1, uint64(n+1)
+			h.Key = fmt.Appendf(h.Key[:0], "model_0123456789ab_r0/%03x/%064x.bin", n%4096, n)
+			if err := h.Encode(mem[s.HeaderOff(slot):]); err != nil {
 				b.Fatal(err)
 			}
 		}
-		f, err := d.openDirect(slabName(number), unix.O_RDWR|unix.O_CREAT|unix.O_EXCL)
+		f, err := d.openDirect(format.SlabName(number), unix.O_RDWR|unix.O_CREAT|unix.O_EXCL)
 		if err == nil {
 			err = writeFull(f, mem, 0)
 		}
 		if err == nil {
-			err = f.Truncate(s.wantBytes())
+			err = f.Truncate(s.WantBytes())
 		}
 		if err == nil {
 			err = f.Close()

@@ -2,6 +2,7 @@ package disk
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -15,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/disk/format"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
@@ -30,25 +32,25 @@ func openTest(t testing.TB, dir string) *directory {
 }
 
 // plantBlock writes a block to a slot of a slab file.
-func plantBlock(t testing.TB, f *os.File, s *slabHeader, slot uint32, key string, seq uint64, size int) {
+func plantBlock(t testing.TB, f *os.File, s *format.SlabHeader, slot uint32, key string, seq uint64, size int) {
 	t.Helper()
 	data := make([]byte, size)
 	for i, x := 0, seq<<32|uint64(slot); i < size; i++ {
 		x = x*6364136223846793005 + 1442695040888963407
 		data[i] = byte(x >> 56)
 	}
-	h := slotHeader{
-		slot: slot, epoch: s.epoch, size: int64(size), sum: block.Sum(data).Sum, key: []byte(key),
-		attrs: driver.Attrs{Seq: seq, Mode: 0o644, UID: 1, GID: 2, Mtime: int64(seq) * 1e9, Pinned: slot%2 == 1,
+	h := format.SlotHeader{
+		Slot: slot, Epoch: s.Epoch, Size: int64(size), Sum: block.Sum(data).Sum, Key: []byte(key),
+		Attrs: driver.Attrs{Seq: seq, Mode: 0o644, UID: 1, GID: 2, Mtime: int64(seq) * 1e9, Pinned: slot%2 == 1,
 			Dirs: make([]driver.DirAttrs, strings.Count(key, "/"))},
 	}
-	page := make([]byte, pageBytes)
-	err := h.encode(page)
+	page := make([]byte, format.PageBytes)
+	err := h.Encode(page)
 	if err == nil {
-		_, err = f.WriteAt(page, s.headerOff(slot))
+		_, err = f.WriteAt(page, s.HeaderOff(slot))
 	}
 	if err == nil {
-		_, err = f.WriteAt(data, s.dataOff(slot))
+		_, err = f.WriteAt(data, s.DataOff(slot))
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -56,21 +58,21 @@ func plantBlock(t testing.TB, f *os.File, s *slabHeader, slot uint32, key string
 }
 
 // plantSlab makes a slab.
-func plantSlab(t testing.TB, d *directory, number uint32, slotBytes int64, slots uint32) (*os.File, *slabHeader) {
+func plantSlab(t testing.TB, d *directory, number uint32, slotBytes int64, slots uint32) (*os.File, *format.SlabHeader) {
 	t.Helper()
-	s := &slabHeader{number: number, uuid: d.superblock().uuid, epoch: 1000 + uint64(number), slotBytes: slotBytes, slots: slots}
+	s := &format.SlabHeader{Number: number, UUID: d.superblock().UUID, Epoch: 1000 + uint64(number), SlotBytes: slotBytes, Slots: slots}
 	f, err := os.Create(d.slabPath(number))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { f.Close() })
-	page := make([]byte, pageBytes)
-	s.encode(page)
+	page := make([]byte, format.PageBytes)
+	s.Encode(page)
 	if _, err := f.WriteAt(page, 0); err != nil {
 		t.Fatal(err)
 	}
 	// Zeros, not holes: what fallocate leaves is allocated as well.
-	if _, err := f.WriteAt(make([]byte, s.wantBytes()-pageBytes), pageBytes); err != nil {
+	if _, err := f.WriteAt(make([]byte, s.WantBytes()-format.PageBytes), format.PageBytes); err != nil {
 		t.Fatal(err)
 	}
 	return f, s
@@ -95,8 +97,8 @@ func plantAll(t testing.TB, d *directory) map[string]string {
 	return got
 }
 
-func describe(h *slotHeader) string {
-	return fmt.Sprintf("slot %d size %d sum %x attrs %+v", h.slot, h.size, h.sum, h.attrs)
+func describe(h *format.SlotHeader) string {
+	return fmt.Sprintf("slot %d size %d sum %x attrs %+v", h.Slot, h.Size, h.Sum, h.Attrs)
 }
 
 // recoverTest returns what recover finds by key, of two the one that counts.
@@ -106,17 +108,17 @@ func recoverTest(t testing.TB, d *directory) (map[string]string, *recovered) {
 	var slabs []uint32
 	r, err := d.recover(context.Background(), recoverFuncs{
 		slab: func(s *slabFound) {
-			if n := len(slabs); n > 0 && slabs[n-1] >= s.number {
-				t.Errorf("slab %d after %d", s.number, slabs[n-1])
+			if n := len(slabs); n > 0 && slabs[n-1] >= s.Number {
+				t.Errorf("slab %d after %d", s.Number, slabs[n-1])
 			}
-			slabs = append(slabs, s.number)
+			slabs = append(slabs, s.Number)
 		},
-		slot: func(s *slabFound, h *slotHeader) {
-			if key := string(h.key); h.attrs.Seq > seqs[key] {
-				seqs[key], got[key] = h.attrs.Seq, describe(h)
+		slot: func(s *slabFound, h *format.SlotHeader) {
+			if key := string(h.Key); h.Attrs.Seq > seqs[key] {
+				seqs[key], got[key] = h.Attrs.Seq, describe(h)
 			}
-			if h.epoch != s.epoch {
-				t.Errorf("slot %d of slab %d has epoch %d, want %d", h.slot, s.number, h.epoch, s.epoch)
+			if h.Epoch != s.Epoch {
+				t.Errorf("slot %d of slab %d has epoch %d, want %d", h.Slot, s.Number, h.Epoch, s.Epoch)
 			}
 		},
 	})
@@ -132,9 +134,9 @@ func saveTest(t testing.TB, d *directory) {
 	err := d.saveIndex(func(w *indexWriter) error {
 		_, err := d.recover(context.Background(), recoverFuncs{
 			slab: func(*slabFound) {},
-			slot: func(s *slabFound, h *slotHeader) {
-				if w.header.slabs == 0 || w.run.number != s.number {
-					w.slab(&s.slabHeader)
+			slot: func(s *slabFound, h *format.SlotHeader) {
+				if w.header.Slabs == 0 || w.run.Number != s.Number {
+					w.slab(&s.SlabHeader)
 				}
 				w.slot(h)
 			},
@@ -184,7 +186,7 @@ func patch(t testing.TB, path string, off int64, change func(b []byte), n int) {
 // patchPage changes a page and mends its checksum.
 func patchPage(t testing.TB, path string, off int64, change func(page []byte)) {
 	t.Helper()
-	patch(t, path, off, func(b []byte) { change(b); sealPage(b) }, pageBytes)
+	patch(t, path, off, func(b []byte) { change(b); format.SealPage(b) }, format.PageBytes)
 }
 
 // TestRecover: by its tables a directory holds what it holds by its index, and the
@@ -227,14 +229,14 @@ func TestRecoverTables(t *testing.T) {
 	plantBlock(t, f, s, 2, "old", 50, 10)           // of another epoch
 	plantBlock(t, f, s, 3, "elsewhere", 50, 10)     // copied from another slot
 	plantBlock(t, f, s, 4, "large", 50, 10)         // larger than its slot
-	patch(t, f.Name(), s.headerOff(5)+77, noise, 8) // torn, or data of another class
+	patch(t, f.Name(), s.HeaderOff(5)+77, noise, 8) // torn, or data of another class
 	plantBlock(t, f, s, 6, "torn", 50, 10)          // its first half only
 	plantBlock(t, f, s, 7, "next", 50, 10)          // of a later version and another epoch
-	patch(t, f.Name(), s.headerOff(6)+2048, noise, 8)
-	patchPage(t, f.Name(), s.headerOff(7), func(b []byte) { b[8], b[16] = 2, b[16]+1 })
-	patchPage(t, f.Name(), s.headerOff(2), func(b []byte) { b[16]++ })
-	patchPage(t, f.Name(), s.headerOff(3), func(b []byte) { b[76]++ })
-	patchPage(t, f.Name(), s.headerOff(4), func(b []byte) { le.PutUint64(b[32:], 4097) })
+	patch(t, f.Name(), s.HeaderOff(6)+2048, noise, 8)
+	patchPage(t, f.Name(), s.HeaderOff(7), func(b []byte) { b[8], b[16] = 2, b[16]+1 })
+	patchPage(t, f.Name(), s.HeaderOff(2), func(b []byte) { b[16]++ })
+	patchPage(t, f.Name(), s.HeaderOff(3), func(b []byte) { b[76]++ })
+	patchPage(t, f.Name(), s.HeaderOff(4), func(b []byte) { binary.LittleEndian.PutUint64(b[32:], 4097) })
 	got, r := recoverTest(t, d)
 	if got["g0/k"] == want["g0/k"] {
 		t.Error("g0/k is not the later one")
@@ -294,16 +296,16 @@ func TestSlabTruncated(t *testing.T) {
 	d := openTest(t, filepath.Join(t.TempDir(), "d"))
 	want := plantAll(t, d)
 	saveTest(t, d)
-	s := slabHeader{slotBytes: 4096, slots: 9}
-	for size := s.wantBytes() - 1; size >= 0; size -= 2048 {
+	s := format.SlabHeader{SlotBytes: 4096, Slots: 9}
+	for size := s.WantBytes() - 1; size >= 0; size -= 2048 {
 		truncate(t, d.slabPath(30), size)
-		slots := max((size-s.dataOff(0))/s.slotBytes, 0)
+		slots := max((size-s.DataOff(0))/s.SlotBytes, 0)
 		left := maps.Clone(want)
 		for slot := max(slots, 1); slot < 8; slot++ { // key g<n> is in slot n+1
 			maps.DeleteFunc(left, func(key, _ string) bool { return strings.HasPrefix(key, fmt.Sprintf("g%d/", slot-1)) })
 		}
 		for _, clean := range []bool{true, false} {
-			d.mu.super.clean = clean
+			d.mu.super.Clean = clean
 			got, r := recoverTest(t, d)
 			wantSame(t, got, left)
 			if aside := slots == 0; aside != (len(r.setAside) == 1) {
@@ -326,7 +328,7 @@ func TestRecoverFlips(t *testing.T) {
 	for range 500 {
 		slab := []uint32{1, 2, 30}[rng.IntN(3)]
 		pages := map[uint32]int64{1: 7, 2: 4, 30: 10}[slab]
-		off, bit := rng.Int64N(pages*pageBytes), byte(1)<<rng.IntN(8)
+		off, bit := rng.Int64N(pages*format.PageBytes), byte(1)<<rng.IntN(8)
 		flip := func(b []byte) { b[0] ^= bit }
 		patch(t, d.slabPath(slab), off, flip, 1)
 		got, r := recoverTest(t, d)
@@ -336,7 +338,7 @@ func TestRecoverFlips(t *testing.T) {
 				lost++
 			}
 		}
-		if inHeader := off < pageBytes; inHeader != (len(r.setAside) == 1) || !inHeader && (r.badSlots+r.stale != 1 || r.badSlots != int64(lost)) {
+		if inHeader := off < format.PageBytes; inHeader != (len(r.setAside) == 1) || !inHeader && (r.badSlots+r.stale != 1 || r.badSlots != int64(lost)) {
 			t.Errorf("slab %d, byte %d: lost %d, %+v", slab, off, lost, r)
 		}
 		for key := range got {
@@ -355,12 +357,12 @@ func TestRecoverLaterVersion(t *testing.T) {
 		what, name string
 		off        int64
 	}{
-		{"superblock", superName, 0},
-		{"superblock", superName, pageBytes},
-		{"slab header", slabName(30), 0},
-		{"slot header", slabName(30), 5 * pageBytes},
-		{"slot header", slabName(2), pageBytes}, // where a slot is free in version 1
-		{"index", indexName, 0},
+		{"superblock", format.SuperName, 0},
+		{"superblock", format.SuperName, format.PageBytes},
+		{"slab header", format.SlabName(30), 0},
+		{"slot header", format.SlabName(30), 5 * format.PageBytes},
+		{"slot header", format.SlabName(2), format.PageBytes}, // where a slot is free in version 1
+		{"index", format.IndexName, 0},
 	} {
 		t.Run(fmt.Sprintf("%s@%d", tc.name, tc.off), func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "d")
@@ -370,9 +372,9 @@ func TestRecoverLaterVersion(t *testing.T) {
 				saveTest(t, d)
 			}
 			patchPage(t, filepath.Join(dir, tc.name), tc.off, func(b []byte) {
-				if isZero(b) {
-					copy(b, slotMagic)
-					le.PutUint64(b[16:], 1002)
+				if format.IsZero(b) {
+					copy(b, format.SlotMagic)
+					binary.LittleEndian.PutUint64(b[16:], 1002)
 				}
 				b[8] = 9
 			})
@@ -381,11 +383,11 @@ func TestRecoverLaterVersion(t *testing.T) {
 			}
 			d, err := openDir(dir, dirOptions{allowTmpfs: true})
 			if err == nil {
-				_, err = d.recover(context.Background(), recoverFuncs{slab: func(*slabFound) {}, slot: func(*slabFound, *slotHeader) {}})
+				_, err = d.recover(context.Background(), recoverFuncs{slab: func(*slabFound) {}, slot: func(*slabFound, *format.SlotHeader) {}})
 				d.close()
 			}
-			var later *VersionError
-			if !errors.As(err, &later) || *later != (VersionError{tc.what, filepath.Join(dir, tc.name), 9, 1}) {
+			var later *format.VersionError
+			if !errors.As(err, &later) || *later != (format.VersionError{What: tc.what, Path: filepath.Join(dir, tc.name), Got: 9, Want: 1}) {
 				t.Errorf("got %v", err)
 			}
 			for _, repair := range []bool{false, true} {
@@ -402,7 +404,7 @@ func TestRecoverCancelled(t *testing.T) {
 	d := openTest(t, filepath.Join(t.TempDir(), "d"))
 	plantAll(t, d)
 	ctx, cancel := context.WithCancel(context.Background())
-	fn := recoverFuncs{slab: func(*slabFound) { cancel() }, slot: func(*slabFound, *slotHeader) {}}
+	fn := recoverFuncs{slab: func(*slabFound) { cancel() }, slot: func(*slabFound, *format.SlotHeader) {}}
 	if _, err := d.recover(ctx, fn); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}

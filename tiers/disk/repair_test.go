@@ -12,6 +12,8 @@ import (
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tiers/disk/format"
 )
 
 // TestRepairUnreadable shows that of a piece of data that cannot be read each block is judged
@@ -21,7 +23,7 @@ func TestRepairUnreadable(t *testing.T) {
 	for _, alone := range []bool{false, true} { // readable alone, or not even so
 		dir := filepath.Join(t.TempDir(), "d")
 		d := openTest(t, dir)
-		f, s := plantSlab(t, d, 1, pageBytes, 10)
+		f, s := plantSlab(t, d, 1, format.PageBytes, 10)
 		for slot := range uint32(10) {
 			plantBlock(t, f, s, slot, fmt.Sprintf("m/%d", slot), 9, 4000)
 		}
@@ -29,7 +31,7 @@ func TestRepairUnreadable(t *testing.T) {
 		if err := d.close(); err != nil {
 			t.Fatal(err)
 		}
-		patch(t, f.Name(), s.dataOff(3)+9, func(b []byte) { b[0]++ }, 1)
+		patch(t, f.Name(), s.DataOff(3)+9, func(b []byte) { b[0]++ }, 1)
 
 		d, err := lockDir(dir, dirOptions{allowTmpfs: true, logger: zap.NewNop()}, true)
 		if err != nil {
@@ -75,10 +77,10 @@ func TestCheckLaterUntouched(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		off  int64
-	}{{slabName(30), 0}, {slabName(30), 5 * pageBytes}, {indexName, 0}} {
+	}{{format.SlabName(30), 0}, {format.SlabName(30), 5 * format.PageBytes}, {format.IndexName, 0}} {
 		dir, _ := plantClosed(t)
 		// What comes before it is damaged: the older copy of the superblock, and a slot header.
-		f, err := os.Open(filepath.Join(dir, superName))
+		f, err := os.Open(filepath.Join(dir, format.SuperName))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -86,15 +88,15 @@ func TestCheckLaterUntouched(t *testing.T) {
 		if err := errors.Join(err, f.Close()); err != nil {
 			t.Fatal(err)
 		}
-		patch(t, f.Name(), int64(1-st.at)*pageBytes+20, func(b []byte) { b[0]++ }, 1)
-		patch(t, filepath.Join(dir, slabName(1)), pageBytes+100, func(b []byte) { b[0]++ }, 1)
-		if err := os.WriteFile(filepath.Join(dir, indexTmpName), []byte("unfinished"), 0o600); err != nil {
+		patch(t, f.Name(), int64(1-st.at)*format.PageBytes+20, func(b []byte) { b[0]++ }, 1)
+		patch(t, filepath.Join(dir, format.SlabName(1)), format.PageBytes+100, func(b []byte) { b[0]++ }, 1)
+		if err := os.WriteFile(filepath.Join(dir, format.IndexTmpName), []byte("unfinished"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		patchPage(t, filepath.Join(dir, tc.name), tc.off, func(b []byte) { b[8] = 9 })
 		before := files(t, dir)
 		_, err = Check(context.Background(), dir, CheckOptions{Repair: true, Data: true})
-		var later *VersionError
+		var later *format.VersionError
 		if !errors.As(err, &later) {
 			t.Errorf("%s at %d: got %v, want a VersionError", tc.name, tc.off, err)
 		}
@@ -110,10 +112,10 @@ func TestCheckLaterUntouched(t *testing.T) {
 func TestSuperblockStale(t *testing.T) {
 	dir, _ := plantClosed(t)
 	d := openTest(t, dir)
-	if err := d.updateSuper(func(s *superblock) { s.clean = true }); err != nil { // now both say so
+	if err := d.updateSuper(func(s *format.Superblock) { s.Clean = true }); err != nil { // now both say so
 		t.Fatal(err)
 	}
-	if err := d.updateSuper(func(s *superblock) { s.clean = false }); err != nil {
+	if err := d.updateSuper(func(s *format.Superblock) { s.Clean = false }); err != nil {
 		t.Fatal(err)
 	}
 	if err := d.close(); err != nil { // as a crash
@@ -124,11 +126,11 @@ func TestSuperblockStale(t *testing.T) {
 		t.Fatal(err)
 	}
 	for at := range 2 {
-		var page [pageBytes]byte
-		if _, err := d.file.ReadAt(page[:], int64(at)*pageBytes); err != nil {
+		var page [format.PageBytes]byte
+		if _, err := d.file.ReadAt(page[:], int64(at)*format.PageBytes); err != nil {
 			t.Fatal(err)
 		}
-		if s, err := decodeSuperblock(page[:]); err != nil || s.clean {
+		if s, err := format.DecodeSuperblock(page[:]); err != nil || s.Clean {
 			t.Errorf("copy %d: %+v, %v", at, s, err)
 		}
 	}

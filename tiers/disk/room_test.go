@@ -7,17 +7,18 @@ import (
 	"testing"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/disk/format"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // TestBorrow shows that a store without a slot of its size takes a free one that is up to
 // twice as large, rather than to evict; and evicts only when there is none (A28).
 func TestBorrow(t *testing.T) {
-	r := newRig(t, 1, 16*9*pageBytes, nil) // one slab of 2 slots of 3 pages in 9, 19 of 2 slots of 2 pages in 7
-	blocks := []stored{{keyOf("large"), 1, bytesOf(1, 3*pageBytes)}}
+	r := newRig(t, 1, 16*9*format.PageBytes, nil) // one slab of 2 slots of 3 pages in 9, 19 of 2 slots of 2 pages in 7
+	blocks := []stored{{keyOf("large"), 1, bytesOf(1, 3*format.PageBytes)}}
 	r.mustStore(t, blocks...)
 	for i := range 39 {
-		b := stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), 2*pageBytes)}
+		b := stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), 2*format.PageBytes)}
 		r.mustStore(t, b)
 		blocks = append(blocks, b)
 	}
@@ -30,7 +31,7 @@ func TestBorrow(t *testing.T) {
 		}
 		r.reopen(t)
 	}
-	r.mustStore(t, stored{keyOf("more"), 1, bytesOf(1, 2*pageBytes)})
+	r.mustStore(t, stored{keyOf("more"), 1, bytesOf(1, 2*format.PageBytes)})
 	if n := r.Stats().Evicted; n == 0 {
 		t.Error("none evicted from a full tier")
 	}
@@ -40,8 +41,8 @@ func TestBorrow(t *testing.T) {
 // staging which it was cut for.
 func TestBorrowBatch(t *testing.T) {
 	const pages = 8
-	r := newRig(t, 1, 400*pages*pageBytes, func(o *Options) { o.SlabBytes = 200 * pages * pageBytes })
-	first := stored{keyOf("first"), 1, bytesOf(1, 2*pages*pageBytes)}
+	r := newRig(t, 1, 400*pages*format.PageBytes, func(o *Options) { o.SlabBytes = 200 * pages * format.PageBytes })
+	first := stored{keyOf("first"), 1, bytesOf(1, 2*pages*format.PageBytes)}
 	r.mustStore(t, first)
 	// No room for another slab from now on.
 	d := r.devices[0]
@@ -55,7 +56,7 @@ func TestBorrowBatch(t *testing.T) {
 	r.Tier.mu.Unlock()
 	var blocks []stored
 	for i := range free {
-		blocks = append(blocks, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), pages*pageBytes-i)})
+		blocks = append(blocks, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), pages*format.PageBytes-i)})
 	}
 	r.mustStore(t, blocks...)
 	for _, b := range append(blocks, first) {
@@ -68,14 +69,14 @@ func TestBorrowBatch(t *testing.T) {
 
 // TestStealMany shows that a block larger than several slabs finds room in a full tier.
 func TestStealMany(t *testing.T) {
-	r := newRig(t, 1, 16*9*pageBytes, nil)
+	r := newRig(t, 1, 16*9*format.PageBytes, nil)
 	for i := range 64 {
-		r.mustStore(t, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), pageBytes)})
+		r.mustStore(t, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), format.PageBytes)})
 	}
-	large := stored{keyOf("large"), 1, bytesOf(1, 100*pageBytes)}
+	large := stored{keyOf("large"), 1, bytesOf(1, 100*format.PageBytes)}
 	r.mustStore(t, large)
 	r.mustLoad(t, large)
-	if sum := slabFiles(t, r.dirs[0]); sum > 16*9*pageBytes {
+	if sum := slabFiles(t, r.dirs[0]); sum > 16*9*format.PageBytes {
 		t.Errorf("%d bytes in slab files", sum)
 	}
 }
@@ -83,17 +84,17 @@ func TestStealMany(t *testing.T) {
 // TestStealVetoed shows that no block is evicted for a slab that cannot be had, because the
 // Host keeps the first of its blocks (A22).
 func TestStealVetoed(t *testing.T) {
-	r := newRig(t, 1, 16*9*pageBytes, nil) // 16 slabs of 4 slots of a page
+	r := newRig(t, 1, 16*9*format.PageBytes, nil) // 16 slabs of 4 slots of a page
 	var small []stored
 	firsts := map[block.Key]bool{}
 	slabs := map[string]bool{}
 	for i := range 64 {
-		small = append(small, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), pageBytes)})
+		small = append(small, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), format.PageBytes)})
 	}
 	r.mustStore(t, small...)
 	for _, b := range small {
 		path, data, _ := r.slotOf(t, b.key)
-		if data == 5*pageBytes { // slot 0
+		if data == 5*format.PageBytes { // slot 0
 			firsts[b.key], slabs[path] = true, true
 		}
 	}
@@ -103,7 +104,7 @@ func TestStealVetoed(t *testing.T) {
 	host := newHost()
 	host.veto = func(key block.Key) bool { return firsts[key] }
 	r.SetHost(host)
-	if o := r.store(t, stored{keyOf("large"), 1, bytesOf(1, 3*pageBytes)})[0]; o.Status != driver.Skipped {
+	if o := r.store(t, stored{keyOf("large"), 1, bytesOf(1, 3*format.PageBytes)})[0]; o.Status != driver.Skipped {
 		t.Errorf("got %v (%v), want skipped", o.Status, o.Err)
 	}
 	if n := r.Stats().Evicted; n != 0 {
@@ -117,16 +118,16 @@ func TestStealVetoed(t *testing.T) {
 // TestSlabNumbers shows that a stray file with the highest number does not keep the tier
 // from growing.
 func TestSlabNumbers(t *testing.T) {
-	r := newRig(t, 1, 16*9*pageBytes, nil)
-	first := stored{keyOf("first"), 1, bytesOf(1, pageBytes)}
+	r := newRig(t, 1, 16*9*format.PageBytes, nil)
+	first := stored{keyOf("first"), 1, bytesOf(1, format.PageBytes)}
 	r.mustStore(t, first)
-	stray := filepath.Join(r.dirs[0], slabName(maxSlabNumber))
+	stray := filepath.Join(r.dirs[0], format.SlabName(format.MaxSlabNumber))
 	if err := os.WriteFile(stray, []byte("stray"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	r.reopen(t)
 	for i := range 40 {
-		r.mustStore(t, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), pageBytes)})
+		r.mustStore(t, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), format.PageBytes)})
 	}
 	if n := r.Stats().Detail.(*Detail).Devices[0].Slabs; n < 10 {
 		t.Errorf("%d slabs for 41 blocks, 4 in each", n)
@@ -139,10 +140,10 @@ func TestSlabNumbers(t *testing.T) {
 // TestShrunkPinned shows that a device opened with less capacity gives up the slabs without
 // pinned blocks first.
 func TestShrunkPinned(t *testing.T) {
-	r := newRig(t, 1, 16*9*pageBytes, nil)
+	r := newRig(t, 1, 16*9*format.PageBytes, nil)
 	var small []stored
 	for i := range 64 {
-		small = append(small, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), pageBytes)})
+		small = append(small, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), format.PageBytes)})
 	}
 	r.mustStore(t, small...)
 	pinned := small[21]
@@ -156,10 +157,10 @@ func TestShrunkPinned(t *testing.T) {
 			r.Remove([]block.Key{b.key})
 		}
 	}
-	r.opts.Devices[0].CapacityBytes = 3 * 9 * pageBytes
+	r.opts.Devices[0].CapacityBytes = 3 * 9 * format.PageBytes
 	r.reopen(t)
 	r.mustLoad(t, pinned)
-	if sum := slabFiles(t, r.dirs[0]); sum > 3*9*pageBytes {
+	if sum := slabFiles(t, r.dirs[0]); sum > 3*9*format.PageBytes {
 		t.Errorf("%d bytes in slab files", sum)
 	}
 }
@@ -170,7 +171,7 @@ func TestRoomForAll(t *testing.T) {
 	r := newRig(t, 1, 16<<20, nil)
 	var transfers []driver.Transfer
 	for i, pages := range []int{8, 9} {
-		b := stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), pages*pageBytes)}
+		b := stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), pages*format.PageBytes)}
 		transfers = append(transfers, b.transfer(t))
 	}
 	c := make(chan []driver.Outcome, 1)

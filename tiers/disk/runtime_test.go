@@ -14,6 +14,7 @@ import (
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/directio/faultio"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/disk/format"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
@@ -23,7 +24,7 @@ import (
 func TestWriteBudget(t *testing.T) {
 	var now atomic.Int64
 	now.Store(time.Date(2030, 1, 2, 23, 0, 0, 0, time.UTC).Unix())
-	const budget = 100 * pageBytes
+	const budget = 100 * format.PageBytes
 	r := newRig(t, 2, 16<<20, func(o *Options) {
 		o.DailyWriteBudgetBytes = budget
 		o.Now = func() time.Time { return time.Unix(now.Load(), 0) }
@@ -31,7 +32,7 @@ func TestWriteBudget(t *testing.T) {
 	next := 0
 	block1 := func() stored {
 		next++
-		return stored{keyOf(fmt.Sprint(next)), 1, bytesOf(uint64(next), 9*pageBytes)}
+		return stored{keyOf(fmt.Sprint(next)), 1, bytesOf(uint64(next), 9*format.PageBytes)}
 	}
 	fill := func() (n int) {
 		for range 50 {
@@ -119,7 +120,7 @@ func TestSameVersionTwice(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t, 1, 16<<20, nil)
 			r.rule(func(call faultio.Call) faultio.Fault {
-				if call.Kind == directio.Write && call.Bytes > pageBytes {
+				if call.Kind == directio.Write && call.Bytes > format.PageBytes {
 					f := c.fault
 					f.Stuck = f.Err == nil
 					return f

@@ -5,6 +5,7 @@ import (
 
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/disk/format"
 )
 
 // scrubPause is how long the scrubber rests between passes, at least.
@@ -16,7 +17,7 @@ func (d *device) scrub() {
 	t := d.tier
 	for {
 		for _, s := range d.slabList() {
-			for slot := range s.hdr.slots {
+			for slot := range s.hdr.Slots {
 				if !d.scrubSlot(s, slot) {
 					return
 				}
@@ -57,7 +58,7 @@ func (d *device) slabList() []scrubSlab {
 // scrubSlab is a slab with its header at the start of the pass.
 type scrubSlab struct {
 	slab *slab
-	hdr  slabHeader
+	hdr  format.SlabHeader
 }
 
 // scrubSlot verifies the block in a slot, if there is one, at the configured pace. It returns false
@@ -91,7 +92,7 @@ func (d *device) scrubSlot(s scrubSlab, slot uint32) bool {
 
 // scrubFetchLocked pins the block in a slot. It needs t.mu.
 func (t *Tier) scrubFetchLocked(s scrubSlab, slot uint32) (f fetch, ok bool) {
-	if t.mu.slabs[s.slab.id] != s.slab || s.slab.hdr.epoch != s.hdr.epoch || int(slot) >= len(s.slab.slots) {
+	if t.mu.slabs[s.slab.id] != s.slab || s.slab.hdr.Epoch != s.hdr.Epoch || int(slot) >= len(s.slab.slots) {
 		return f, false
 	}
 	id := s.slab.slots[slot]
@@ -118,7 +119,7 @@ func (d *device) scrubBlock(f *fetch, do func([]directio.Op, ...*slab) error) er
 	defer buf.Release()
 	crc := block.NewChecksum()
 	for off := int64(0); off < size; off += n {
-		piece := buf.Bytes()[:min(n, alignUp(size-off))]
+		piece := buf.Bytes()[:min(n, format.AlignUp(size-off))]
 		err := do([]directio.Op{{Kind: directio.Read, File: f.at.file, Mem: piece, Off: f.at.data + off}})
 		if err != nil {
 			return err

@@ -2,9 +2,11 @@ package disk
 
 import (
 	"bytes"
+	"encoding/binary"
 	"hash/maphash"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/disk/format"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
@@ -92,7 +94,7 @@ func appendPath(b []byte, key block.Key) []byte {
 	return append(b, key.Hash...)
 }
 
-// parsePath returns the key of a path that checkKey has accepted.
+// parsePath returns the key of a path that format.CheckPath has accepted.
 func parsePath(path []byte) block.Key {
 	group, hash, ok := bytes.Cut(path, []byte{'/'})
 	if !ok {
@@ -232,7 +234,7 @@ func (t *slotTable) setAttrs(e *slotInfo, a *driver.Attrs) {
 		e.flags |= flagPinned
 	}
 	old := e.owner
-	e.owner = t.owners.put(a, keepDirs(a.Dirs, int(e.keyLen)))
+	e.owner = t.owners.put(a, format.KeepDirs(a.Dirs, int(e.keyLen)))
 	t.owners.drop(old)
 }
 
@@ -245,8 +247,8 @@ func (t *slotTable) attrs(e *slotInfo) driver.Attrs {
 
 // header returns the header that the slot should have on disk. Its key is valid until the slot's
 // key changes.
-func (t *slotTable) header(e *slotInfo, epoch uint64) slotHeader {
-	return slotHeader{slot: e.slot, epoch: epoch, size: e.size, sum: e.sum, attrs: t.attrs(e), key: t.path(e)}
+func (t *slotTable) header(e *slotInfo, epoch uint64) format.SlotHeader {
+	return format.SlotHeader{Slot: e.slot, Epoch: epoch, Size: e.size, Sum: e.sum, Attrs: t.attrs(e), Key: t.path(e)}
 }
 
 // ownerTable holds each combination of mode, owner and directories once. Most of millions of blocks
@@ -275,10 +277,10 @@ func (o *ownerTable) init() {
 func (o *ownerTable) put(a *driver.Attrs, dirs []driver.DirAttrs) uint32 {
 	b := o.buf[:0]
 	for _, v := range [...]uint32{a.Mode, a.UID, a.GID} {
-		b = le.AppendUint32(b, v)
+		b = binary.LittleEndian.AppendUint32(b, v)
 	}
 	for _, d := range dirs {
-		b = le.AppendUint32(le.AppendUint32(le.AppendUint32(b, d.Mode), d.UID), d.GID)
+		b = binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(b, d.Mode), d.UID), d.GID)
 	}
 	o.buf = b
 	n, ok := o.byText[string(b)]

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kvfs/kvfs/tiers/disk/format"
 	"github.com/kvfs/kvfs/tiers/policy"
 )
 
@@ -39,10 +40,10 @@ const (
 // table of slots together.
 type space struct {
 	// Constant.
-	uuid      uuid   // of the directory
-	capacity  int64  // of all slab files, bytes
-	slabBytes int64  // of new slabs
-	policy    string // of new classes
+	uuid      format.UUID // of the directory
+	capacity  int64       // of all slab files, bytes
+	slabBytes int64       // of new slabs
+	policy    string      // of new classes
 
 	classes     []*class
 	slabs       map[*slab]struct{} // in use
@@ -57,7 +58,7 @@ type space struct {
 }
 
 // newSpace returns the space of a directory without slabs.
-func newSpace(id uuid, capacity, slabBytes int64, policy string) *space {
+func newSpace(id format.UUID, capacity, slabBytes int64, policy string) *space {
 	return &space{uuid: id, capacity: capacity, slabBytes: slabBytes, policy: policy, slabs: make(map[*slab]struct{})}
 }
 
@@ -73,12 +74,12 @@ func (sp *space) setAside(number uint32, bytes int64) {
 	sp.aside = append(sp.aside, number)
 }
 
-// shape returns the header of a new slab for slots of slotBytes in a file of up to fileBytes. If no
+// shape returns the header of a new slab for slots of SlotBytes in a file of up to FileBytes. If no
 // slot fits, it returns one with a single slot. The header has no number. shape needs no lock.
-func (sp *space) shape(slotBytes, fileBytes int64) slabHeader {
-	h := slabHeader{uuid: sp.uuid, slotBytes: slotBytes, slots: max(slotsFor(fileBytes, slotBytes), 1)}
-	for h.epoch == 0 {
-		h.epoch = rand.Uint64()
+func (sp *space) shape(slotBytes, fileBytes int64) format.SlabHeader {
+	h := format.SlabHeader{UUID: sp.uuid, SlotBytes: slotBytes, Slots: max(format.SlotsFor(fileBytes, slotBytes), 1)}
+	for h.Epoch == 0 {
+		h.Epoch = rand.Uint64()
 	}
 	return h
 }
@@ -88,28 +89,28 @@ func (sp *space) mayGrow(n int64) bool {
 	return sp.fileBytes+n <= sp.capacity && (sp.fullAt.IsZero() || time.Since(sp.fullAt) > fullRetry)
 }
 
-// reserve returns the header of a new slab for slots of slotBytes. It returns false if the device
+// reserve returns the header of a new slab for slots of SlotBytes. It returns false if the device
 // is full.
-func (sp *space) reserve(slotBytes int64) (h slabHeader, ok bool) {
+func (sp *space) reserve(slotBytes int64) (h format.SlabHeader, ok bool) {
 	h = sp.shape(slotBytes, sp.slabBytes)
-	if !sp.mayGrow(h.wantBytes()) {
+	if !sp.mayGrow(h.WantBytes()) {
 		return h, false
 	}
-	h.number = sp.takeNumber()
-	sp.fileBytes += h.wantBytes()
+	h.Number = sp.takeNumber()
+	sp.fileBytes += h.WantBytes()
 	return h, true
 }
 
 // takeNumber returns a number for a slab: one more than the highest ever seen, or if there is none,
 // the lowest free one.
 func (sp *space) takeNumber() uint32 {
-	if sp.nextNumber <= maxSlabNumber {
+	if sp.nextNumber <= format.MaxSlabNumber {
 		sp.nextNumber++
 		return sp.nextNumber - 1
 	}
 	used := make(map[uint32]bool)
 	for s := range sp.slabs {
-		used[s.hdr.number] = true
+		used[s.hdr.Number] = true
 	}
 	for _, n := range sp.aside {
 		used[n] = true
@@ -138,7 +139,7 @@ func (sp *space) grown() { sp.fullAt = time.Time{} }
 // add takes a slab into use, with all its slots free.
 func (sp *space) add(s *slab) {
 	sp.slabs[s] = struct{}{}
-	sp.classOf(s.hdr.slotBytes).add(s)
+	sp.classOf(s.hdr.SlotBytes).add(s)
 }
 
 // remove takes a slab out of use. The slab has left its class.
@@ -155,37 +156,37 @@ func (sp *space) all() iter.Seq[*slab] { return maps.Keys(sp.slabs) }
 
 // byNumber returns the slabs in use in the order of their numbers.
 func (sp *space) byNumber() []*slab {
-	return slices.SortedFunc(sp.all(), func(a, b *slab) int { return cmp.Compare(a.hdr.number, b.hdr.number) })
+	return slices.SortedFunc(sp.all(), func(a, b *slab) int { return cmp.Compare(a.hdr.Number, b.hdr.Number) })
 }
 
 // enter counts a slot of s that now holds a block.
 func (sp *space) enter(s *slab) {
 	s.live++
 	sp.blocks++
-	sp.usedBytes += s.hdr.slotBytes
+	sp.usedBytes += s.hdr.SlotBytes
 }
 
 // leave is the inverse of enter.
 func (sp *space) leave(s *slab) {
 	s.live--
 	sp.blocks--
-	sp.usedBytes -= s.hdr.slotBytes
+	sp.usedBytes -= s.hdr.SlotBytes
 }
 
 // quarantine counts a slot that is not used any more.
 func (sp *space) quarantine() { sp.quarantined++ }
 
-// thefts returns how many slabs a store in a slot of slotBytes may try.
+// thefts returns how many slabs a store in a slot of SlotBytes may try.
 func (sp *space) thefts(slotBytes int64) int {
 	h := sp.shape(slotBytes, sp.slabBytes)
-	return maxThefts + int(2*h.wantBytes()/sp.slabBytes)
+	return maxThefts + int(2*h.WantBytes()/sp.slabBytes)
 }
 
 // borrow returns a class for larger blocks. A block of size bytes should take one of its slots:
 // they are free and not needed there, which is better than to evict. It returns nil if there is
 // none.
 func (sp *space) borrow(size int64) *class {
-	need := max(alignUp(size), pageBytes)
+	need := max(format.AlignUp(size), format.PageBytes)
 	var best *class
 	for _, c := range sp.classes {
 		if c.slotBytes >= need && c.slotBytes <= 2*need && c.nfree > c.reserve() && (best == nil || c.slotBytes < best.slotBytes) {
@@ -209,7 +210,7 @@ func (sp *space) takeLow() (low []*class) {
 // missing returns how many slots to evict for the reserve of a class. It is 0 if there is room for
 // another slab.
 func (sp *space) missing(c *class) int {
-	if h := sp.shape(c.slotBytes, sp.slabBytes); sp.mayGrow(h.wantBytes()) {
+	if h := sp.shape(c.slotBytes, sp.slabBytes); sp.mayGrow(h.WantBytes()) {
 		return 0
 	}
 	return max(c.reserve()-c.nfree, 0)
@@ -255,7 +256,7 @@ func (sp *space) fill(out *DeviceDetail) {
 
 // slotBytesFor returns the slot size of the class for a block of size bytes.
 func (sp *space) slotBytesFor(size int64) int64 {
-	need := max(alignUp(size), pageBytes)
+	need := max(format.AlignUp(size), format.PageBytes)
 	best := int64(0)
 	exact := 0
 	for _, c := range sp.classes {
@@ -277,7 +278,7 @@ func (sp *space) slotBytesFor(size int64) int64 {
 
 // roundToEighth rounds n up to an eighth of the power of two below it. n is a multiple of a page.
 func roundToEighth(n int64) int64 {
-	step := max(int64(1)<<(bits.Len64(uint64(n))-1)>>wasteShift, pageBytes)
+	step := max(int64(1)<<(bits.Len64(uint64(n))-1)>>wasteShift, format.PageBytes)
 	return (n + step - 1) / step * step
 }
 

@@ -5,16 +5,18 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/kvfs/kvfs/tiers/disk/format"
 )
 
-// newSlab takes a slab for slots of slotBytes into use, or fails the test if there is no room.
+// newSlab takes a slab for slots of SlotBytes into use, or fails the test if there is no room.
 func newSlab(t *testing.T, sp *space, slotBytes int64) *slab {
 	t.Helper()
 	h, ok := sp.reserve(slotBytes)
 	if !ok {
 		t.Fatalf("no room for slots of %d bytes: %d of %d in use", slotBytes, sp.fileBytes, sp.capacity)
 	}
-	s := &slab{hdr: h, usable: h.slots, size: h.wantBytes()}
+	s := &slab{hdr: h, usable: h.Slots, size: h.WantBytes()}
 	sp.grown()
 	sp.add(s)
 	return s
@@ -23,20 +25,20 @@ func newSlab(t *testing.T, sp *space, slotBytes int64) *slab {
 // TestSpaceCapacity shows what counts towards the capacity, and that a device which was full is
 // not asked again for a while.
 func TestSpaceCapacity(t *testing.T) {
-	sp := newSpace(uuid{}, 30*pageBytes, 9*pageBytes, "lru")
-	sp.setAside(7, 3*pageBytes)
-	first := newSlab(t, sp, pageBytes) // 4 slots in 9 pages
-	second := newSlab(t, sp, 2*pageBytes)
-	if first.hdr.number != 8 || second.hdr.number != 9 || first.hdr.slots != 4 || first.hdr.epoch == second.hdr.epoch {
+	sp := newSpace(format.UUID{}, 30*format.PageBytes, 9*format.PageBytes, "lru")
+	sp.setAside(7, 3*format.PageBytes)
+	first := newSlab(t, sp, format.PageBytes) // 4 slots in 9 pages
+	second := newSlab(t, sp, 2*format.PageBytes)
+	if first.hdr.Number != 8 || second.hdr.Number != 9 || first.hdr.Slots != 4 || first.hdr.Epoch == second.hdr.Epoch {
 		t.Errorf("got %+v and %+v", first.hdr, second.hdr)
 	}
-	h, ok := sp.reserve(pageBytes)
-	if _, more := sp.reserve(pageBytes); !ok || more {
+	h, ok := sp.reserve(format.PageBytes)
+	if _, more := sp.reserve(format.PageBytes); !ok || more {
 		t.Errorf("a third slab of 9 pages in 30: %v, a fourth: %v", ok, more)
 	}
 	before := sp.fileBytes
-	sp.full(h.wantBytes(), syscall.ENOSPC)
-	if sp.fileBytes != before-h.wantBytes() || sp.mayGrow(1) || sp.fullReason != "device full at 77824 bytes" {
+	sp.full(h.WantBytes(), syscall.ENOSPC)
+	if sp.fileBytes != before-h.WantBytes() || sp.mayGrow(1) || sp.fullReason != "device full at 77824 bytes" {
 		t.Errorf("full: %d bytes, %q, may grow: %v", sp.fileBytes, sp.fullReason, sp.mayGrow(1))
 	}
 	sp.fullAt = time.Now().Add(-2 * fullRetry)
@@ -48,24 +50,24 @@ func TestSpaceCapacity(t *testing.T) {
 	}
 	sp.grown()
 	sp.remove(first)
-	if sp.over() != 0 || sp.fileBytes != before-h.wantBytes() || len(sp.byNumber()) != 1 {
+	if sp.over() != 0 || sp.fileBytes != before-h.WantBytes() || len(sp.byNumber()) != 1 {
 		t.Errorf("%d bytes while the file is there, %d slabs", sp.fileBytes, len(sp.byNumber()))
 	}
 	sp.release(first.size)
-	sp.capacity = pageBytes
-	if got := sp.over(); got != second.size+2*pageBytes {
-		t.Errorf("%d bytes too many, want %d", got, second.size+2*pageBytes)
+	sp.capacity = format.PageBytes
+	if got := sp.over(); got != second.size+2*format.PageBytes {
+		t.Errorf("%d bytes too many, want %d", got, second.size+2*format.PageBytes)
 	}
 }
 
 // TestSpaceNumbers shows that numbers are not used twice, also once the highest was seen.
 func TestSpaceNumbers(t *testing.T) {
-	sp := newSpace(uuid{}, 1<<30, 9*pageBytes, "lru")
+	sp := newSpace(format.UUID{}, 1<<30, 9*format.PageBytes, "lru")
 	sp.setAside(1, 0)
-	sp.setAside(maxSlabNumber, 0)
+	sp.setAside(format.MaxSlabNumber, 0)
 	for _, want := range []uint32{0, 2, 3} {
-		if s := newSlab(t, sp, pageBytes); s.hdr.number != want {
-			t.Errorf("got number %d, want %d", s.hdr.number, want)
+		if s := newSlab(t, sp, format.PageBytes); s.hdr.Number != want {
+			t.Errorf("got number %d, want %d", s.hdr.Number, want)
 		}
 	}
 }
@@ -73,16 +75,16 @@ func TestSpaceNumbers(t *testing.T) {
 // TestSpaceOthers shows which slots a store takes from other classes: free ones of up to twice
 // its size, or the slab that was used longest ago, of those that may be emptied.
 func TestSpaceOthers(t *testing.T) {
-	sp := newSpace(uuid{}, 1<<30, 100*pageBytes, "lru")
-	large := newSlab(t, sp, 3*pageBytes)
-	old, young := newSlab(t, sp, pageBytes), newSlab(t, sp, pageBytes)
-	if c := sp.borrow(2 * pageBytes); c != large.class {
+	sp := newSpace(format.UUID{}, 1<<30, 100*format.PageBytes, "lru")
+	large := newSlab(t, sp, 3*format.PageBytes)
+	old, young := newSlab(t, sp, format.PageBytes), newSlab(t, sp, format.PageBytes)
+	if c := sp.borrow(2 * format.PageBytes); c != large.class {
 		t.Errorf("2 pages go into %+v, want slots of 3", c)
 	}
-	if c := sp.borrow(pageBytes + 1); c != large.class {
+	if c := sp.borrow(format.PageBytes + 1); c != large.class {
 		t.Errorf("a page and a byte goes into %+v, want slots of 3 pages", c)
 	}
-	if c := sp.borrow(4 * pageBytes); c != nil {
+	if c := sp.borrow(4 * format.PageBytes); c != nil {
 		t.Errorf("4 pages go into slots of %d bytes", c.slotBytes)
 	}
 	for i, s := range []*slab{old, young} {
@@ -109,7 +111,7 @@ func TestSpaceOthers(t *testing.T) {
 	if got := sp.coldest(old.class, func(*slab) bool { return true }); got != large {
 		t.Errorf("got slab %+v, want the one of another class", got)
 	}
-	if sp.blocks != int64(young.usable) || sp.usedBytes != sp.blocks*pageBytes {
+	if sp.blocks != int64(young.usable) || sp.usedBytes != sp.blocks*format.PageBytes {
 		t.Errorf("%d blocks in %d bytes, want %d", sp.blocks, sp.usedBytes, young.usable)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/kvfs/kvfs/directio"
+	"github.com/kvfs/kvfs/tiers/disk/format"
 )
 
 // staging is where a device gets its staging buffers. If there are several devices, each has a pool
@@ -17,22 +18,22 @@ type staging struct {
 }
 
 // minShare is the least staging that a device can work with: a tail, a header and a piece.
-const minShare = 4 * pageBytes
+const minShare = 4 * format.PageBytes
 
 // newStaging returns the staging of one of several devices.
 func newStaging(pool *directio.Pool, devices int) (staging, error) {
-	share := pool.BudgetBytes() / int64(devices) &^ (pageBytes - 1)
+	share := pool.BudgetBytes() / int64(devices) &^ (format.PageBytes - 1)
 	if devices == 1 {
 		return staging{pool: pool, share: share}, nil
 	}
-	size := alignUp(share + share/8) // Pool needs the same extra room for gaps
+	size := format.AlignUp(share + share/8) // Pool needs the same extra room for gaps
 	own, err := directio.NewPool(directio.PoolOptions{SizeBytes: size, UsableRatio: (float64(share) + 0.5) / float64(size)})
 	return staging{pool: own, own: true, share: share}, err
 }
 
 // piece is how many bytes of a block of size bytes to move at a time, beside other bytes.
 func (s *staging) piece(size, other int64) int64 {
-	return max(min(stagingBytes, s.share-other, alignUp(size)), pageBytes)
+	return max(min(stagingBytes, s.share-other, format.AlignUp(size)), format.PageBytes)
 }
 
 // acquire is Pool.Acquire.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/disk/format"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
@@ -58,12 +59,12 @@ func (p *planner) add(d *device, j *job, size int64, add func(*task)) {
 		return
 	}
 	k := p.tasks[d]
-	if k == nil || k.bytes+alignUp(size) > stagingBytes {
+	if k == nil || k.bytes+format.AlignUp(size) > stagingBytes {
 		k = &task{dev: d, job: j}
 		p.tasks[d] = k
 		p.all = append(p.all, k)
 	}
-	k.bytes += max(alignUp(size), pageBytes)
+	k.bytes += max(format.AlignUp(size), format.PageBytes)
 	add(k)
 }
 
@@ -89,7 +90,7 @@ func (t *Tier) planStoreLocked(j *job, i int, tr *driver.Transfer, force bool) *
 		j.settle(i, j.failed(i, err))
 		return nil
 	}
-	need := alignUp(tr.Size) + pageBytes
+	need := format.AlignUp(tr.Size) + format.PageBytes
 	if !t.reserveLocked(need, force) {
 		j.settle(i, j.skipped(i, block.ErrBudget))
 		return nil
@@ -98,7 +99,7 @@ func (t *Tier) planStoreLocked(j *job, i int, tr *driver.Transfer, force bool) *
 	f := &flight{
 		job: j, index: i, dev: d, source: transfer{tr.File, tr.Size, tr.Sum}, volatile: tr.Volatile, budget: need,
 		key: tr.Key, seq: a.Seq, mtime: a.Mtime, expires: a.Expires, pinned: a.Pinned,
-		owner: t.mu.table.owners.put(a, keepDirs(a.Dirs, len(tr.Key.Path()))),
+		owner: t.mu.table.owners.put(a, format.KeepDirs(a.Dirs, len(tr.Key.Path()))),
 		older: t.mu.flights[tr.Key],
 	}
 	t.mu.flights[tr.Key] = f
@@ -112,10 +113,10 @@ func checkTransfer(tr *driver.Transfer) error {
 		return fmt.Errorf("size %d: %w", tr.Size, block.ErrInvalid)
 	case tr.Attrs.Seq == 0:
 		return fmt.Errorf("seq 0: %w", block.ErrInvalid)
-	case tr.Size > maxSlotBytes:
+	case tr.Size > format.MaxSlotBytes:
 		return fmt.Errorf("size %d: %w", tr.Size, block.ErrTooLarge)
 	}
-	return checkKey(tr.Key.Path())
+	return format.CheckPath(tr.Key.Path())
 }
 
 // same reports whether the slot holds the version that tr would store.
@@ -171,12 +172,12 @@ func (d *device) storeLarge(f *flight) {
 // storeMapped stores a large block from the mapping of its file.
 func (d *device) storeMapped(f *flight) {
 	t, size := d.tier, f.source.size
-	buf, err := d.staging.acquire(d.port.ctx, 2*pageBytes)
+	buf, err := d.staging.acquire(d.port.ctx, 2*format.PageBytes)
 	if err != nil {
 		t.unbind(f, f.job.failed(f.index, err), false)
 		return
 	}
-	header, tail := buf.Bytes()[:pageBytes], buf.Bytes()[pageBytes:]
+	header, tail := buf.Bytes()[:format.PageBytes], buf.Bytes()[format.PageBytes:]
 	if !f.job.enter(f.index) {
 		buf.Release()
 		t.unbind(f, f.outcome(errAbandoned), false)
@@ -191,7 +192,7 @@ func (d *device) storeMapped(f *flight) {
 	}
 	defer buf.Release()
 	defer m.Close()
-	whole := size &^ (pageBytes - 1)
+	whole := size &^ (format.PageBytes - 1)
 	var sum block.Checksum
 	err = directio.Guard(func() {
 		// The rest of the block's last page is not ours to store.
@@ -243,24 +244,24 @@ func (t *Tier) encodeHeader(f *flight, sum block.Checksum, page []byte) error {
 	e := t.mu.table.at(f.id)
 	e.sum = sum.Sum
 	f.changed, f.headerMade = false, true
-	h := t.mu.table.header(e, t.mu.slabs[e.slab].hdr.epoch)
-	return h.encode(page)
+	h := t.mu.table.header(e, t.mu.slabs[e.slab].hdr.Epoch)
+	return h.Encode(page)
 }
 
 // storePieces stores a large block whose file cannot be mapped, through a staging buffer.
 func (d *device) storePieces(f *flight) {
 	t, size := d.tier, f.source.size
-	n := d.staging.piece(size, pageBytes)
-	buf, err := d.staging.acquire(d.port.ctx, n+pageBytes)
+	n := d.staging.piece(size, format.PageBytes)
+	buf, err := d.staging.acquire(d.port.ctx, n+format.PageBytes)
 	if err != nil {
 		t.unbind(f, f.job.failed(f.index, err), false)
 		return
 	}
 	defer buf.Release()
-	header, mem := buf.Bytes()[:pageBytes], buf.Bytes()[pageBytes:]
+	header, mem := buf.Bytes()[:format.PageBytes], buf.Bytes()[format.PageBytes:]
 	at, crc := t.placeOf(f.id), block.NewChecksum()
 	for off := int64(0); off < size; off += n {
-		piece := mem[:min(n, alignUp(size-off))]
+		piece := mem[:min(n, format.AlignUp(size-off))]
 		if !f.job.enter(f.index) {
 			t.unbind(f, f.outcome(errAbandoned), false)
 			return
@@ -312,8 +313,8 @@ func (d *device) storeStaged(flights []*flight) {
 	t := d.tier
 	at := t.placeOf(flights[0].id)
 	n := len(flights)
-	dataBytes := int64(n-1)*at.slotLen + max(alignUp(flights[n-1].source.size), pageBytes)
-	buf, err := d.staging.acquire(d.port.ctx, dataBytes+int64(n)*pageBytes)
+	dataBytes := int64(n-1)*at.slotLen + max(format.AlignUp(flights[n-1].source.size), format.PageBytes)
+	buf, err := d.staging.acquire(d.port.ctx, dataBytes+int64(n)*format.PageBytes)
 	if err != nil {
 		var budget *directio.BudgetError
 		if n > 1 && errors.As(err, &budget) {
@@ -372,7 +373,7 @@ func (d *device) writeStaged(
 	}
 	for i, f := range flights {
 		if good(i) {
-			errs[i] = d.tier.encodeHeader(f, sums[i], headers[i*pageBytes:(i+1)*pageBytes])
+			errs[i] = d.tier.encodeHeader(f, sums[i], headers[i*format.PageBytes:(i+1)*format.PageBytes])
 		}
 	}
 	var ops []directio.Op
@@ -383,8 +384,8 @@ func (d *device) writeStaged(
 		}
 		if first < i {
 			ops = append(ops, directio.Op{
-				Kind: directio.Write, File: at.file, Mem: headers[first*pageBytes : i*pageBytes],
-				Off: at.header + int64(first)*pageBytes,
+				Kind: directio.Write, File: at.file, Mem: headers[first*format.PageBytes : i*format.PageBytes],
+				Off: at.header + int64(first)*format.PageBytes,
 			})
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/directio/faultio"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/disk/format"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
@@ -220,7 +221,7 @@ func TestStoreWhileAsked(t *testing.T) {
 // table, and counts them.
 func headersOnly(count *atomic.Int64, n int64, fault faultio.Fault) faultio.Rule {
 	return func(c faultio.Call) faultio.Fault {
-		if c.Kind == directio.Write && c.Bytes == pageBytes && c.Off > 0 && count.Add(1) == n {
+		if c.Kind == directio.Write && c.Bytes == format.PageBytes && c.Off > 0 && count.Add(1) == n {
 			return fault
 		}
 		return faultio.Fault{}
@@ -236,7 +237,7 @@ func TestRemoveBeforeHeader(t *testing.T) {
 		r.mustStore(t, stored{keyOf("first"), 1, bytesOf(2, size)}) // so that the slab is there
 		var headers atomic.Int64
 		r.rule(faultio.First(func(c faultio.Call) faultio.Fault {
-			return faultio.Fault{Stuck: c.Kind == directio.Write && c.Bytes > pageBytes}
+			return faultio.Fault{Stuck: c.Kind == directio.Write && c.Bytes > format.PageBytes}
 		}, headersOnly(&headers, 0, faultio.Fault{})))
 		c := begin(r.Store, false, b.transfer(t))
 		eventually(t, "the write", func() bool { return r.engine(0).StuckOps() > 0 })

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/disk/format"
 )
 
 // dirOptions configures openDir.
@@ -60,15 +61,15 @@ type directory struct {
 	writing sync.Mutex
 	mu      struct {
 		sync.Mutex
-		super superblock // as on disk, or as the write under way will leave it
-		at    int        // which copy holds it
-		older bool       // the other copy says that the index is valid
+		super format.Superblock // as on disk, or as the write under way will leave it
+		at    int               // which copy holds it
+		older bool              // the other copy says that the index is valid
 	}
 }
 
 // superState is the superblock as it was read.
 type superState struct {
-	super superblock
+	super format.Superblock
 	at    int      // the copy that counts
 	older bool     // the other copy is good and says that the index is valid
 	bad   [2]error // what is wrong with each copy
@@ -95,32 +96,32 @@ var errSuperBlank = errors.New("superblock not written yet")
 // readSuper reads both copies. It fails with errSuperBlank if the file is empty or zeros, with a
 // VersionError if a copy has a later version, and with a SuperblockError if neither is good.
 func readSuper(f *os.File) (superState, error) {
-	var buf [2 * pageBytes]byte
+	var buf [2 * format.PageBytes]byte
 	n, err := f.ReadAt(buf[:], 0)
 	if err != nil && err != io.EOF {
 		return superState{}, err
 	}
-	if isZero(buf[:pageBytes]) && isZero(buf[pageBytes:]) {
+	if format.IsZero(buf[:format.PageBytes]) && format.IsZero(buf[format.PageBytes:]) {
 		return superState{}, errSuperBlank
 	}
 	st := superState{at: -1}
 	for i := range st.bad {
 		// Beyond the end there are zeros, which are no superblock.
-		sb, err := decodeSuperblock(buf[i*pageBytes : (i+1)*pageBytes])
-		var later *VersionError
+		sb, err := format.DecodeSuperblock(buf[i*format.PageBytes : (i+1)*format.PageBytes])
+		var later *format.VersionError
 		if errors.As(err, &later) {
 			later.Path = f.Name()
 			return superState{}, later
 		}
-		if err != nil && n < (i+1)*pageBytes {
-			err = corrupt("superblock", "file of %d bytes", n)
+		if err != nil && n < (i+1)*format.PageBytes {
+			err = format.Corrupt("superblock", "file of %d bytes", n)
 		}
 		st.bad[i] = err
-		if err == nil && (st.at < 0 || sb.seq > st.super.seq) {
-			st.older = st.at >= 0 && st.super.clean
+		if err == nil && (st.at < 0 || sb.Seq > st.super.Seq) {
+			st.older = st.at >= 0 && st.super.Clean
 			st.super, st.at = sb, i
 		} else if err == nil {
-			st.older = sb.clean
+			st.older = sb.Clean
 		}
 	}
 	if st.at < 0 {
@@ -130,17 +131,17 @@ func readSuper(f *os.File) (superState, error) {
 }
 
 // writeSuperCopy writes one copy and waits until it is durable.
-func writeSuperCopy(f *os.File, s *superblock, at int) error {
-	var page [pageBytes]byte
-	s.encode(page[:])
-	if _, err := f.WriteAt(page[:], int64(at)*pageBytes); err != nil {
+func writeSuperCopy(f *os.File, s *format.Superblock, at int) error {
+	var page [format.PageBytes]byte
+	s.Encode(page[:])
+	if _, err := f.WriteAt(page[:], int64(at)*format.PageBytes); err != nil {
 		return err
 	}
 	return fdatasync(f)
 }
 
 // superblock returns the content of the superblock.
-func (d *directory) superblock() superblock {
+func (d *directory) superblock() format.Superblock {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.mu.super
@@ -148,19 +149,19 @@ func (d *directory) superblock() superblock {
 
 // updateSuper changes the superblock. It returns when the change is durable. After an error the old
 // content counts, on disk and in memory: the write went to the other copy.
-func (d *directory) updateSuper(change func(*superblock)) error {
+func (d *directory) updateSuper(change func(*format.Superblock)) error {
 	d.writing.Lock()
 	defer d.writing.Unlock()
 	d.mu.Lock()
 	next, at := d.mu.super, 1-d.mu.at
 	d.mu.Unlock()
 	change(&next)
-	next.seq++
+	next.Seq++
 	if err := writeSuperCopy(d.file, &next, at); err != nil {
 		return err
 	}
 	d.mu.Lock()
-	d.mu.older = d.mu.super.clean
+	d.mu.older = d.mu.super.Clean
 	d.mu.super, d.mu.at = next, at
 	d.mu.Unlock()
 	return nil
@@ -173,12 +174,12 @@ func (d *directory) markDirty() error {
 	// outdated index.
 	for range 2 {
 		d.mu.Lock()
-		clean := d.mu.super.clean || d.mu.older
+		clean := d.mu.super.Clean || d.mu.older
 		d.mu.Unlock()
 		if !clean {
 			return nil
 		}
-		if err := d.updateSuper(func(s *superblock) { s.clean = false }); err != nil {
+		if err := d.updateSuper(func(s *format.Superblock) { s.Clean = false }); err != nil {
 			return err
 		}
 	}
@@ -187,12 +188,12 @@ func (d *directory) markDirty() error {
 
 // setWritten records how many bytes were written on a day (days since the epoch, UTC).
 func (d *directory) setWritten(day, bytes int64) error {
-	return d.updateSuper(func(s *superblock) { s.day, s.dayBytes = day, bytes })
+	return d.updateSuper(func(s *format.Superblock) { s.Day, s.DayBytes = day, bytes })
 }
 
 // slabPath returns the path of a slab's file.
 func (d *directory) slabPath(number uint32) string {
-	return filepath.Join(d.path, slabName(number))
+	return filepath.Join(d.path, format.SlabName(number))
 }
 
 // syncDir makes names in the directory durable.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/disk/format"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/policy"
 )
@@ -83,14 +84,14 @@ func TestSizeClasses(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
-	sp := newSpace(uuid{}, 1<<40, 1<<30, "lru")
+	sp := newSpace(format.UUID{}, 1<<40, 1<<30, "lru")
 	classes := map[int64]bool{}
 	for i := range 5000 {
 		size := int64(1) << rng.IntN(30)
 		size += rng.Int64N(size)
-		need := max(alignUp(size), pageBytes)
+		need := max(format.AlignUp(size), format.PageBytes)
 		slot := sp.slotBytesFor(size)
-		if slot < need || slot > need+need/8 && slot > need+pageBytes || slot%pageBytes != 0 {
+		if slot < need || slot > need+need/8 && slot > need+format.PageBytes || slot%format.PageBytes != 0 {
 			t.Fatalf("block of %d bytes: slot of %d", size, slot)
 		}
 		if i == 0 && slot != need {
@@ -113,10 +114,10 @@ func TestTakeRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &class{slotBytes: pageBytes, pol: pol}
+	c := &class{slotBytes: format.PageBytes, pol: pol}
 	var slabs []*slab
 	for range 3 {
-		s := &slab{hdr: slabHeader{slots: 70}, usable: 65}
+		s := &slab{hdr: format.SlabHeader{Slots: 70}, usable: 65}
 		c.add(s)
 		slabs = append(slabs, s)
 	}
@@ -152,7 +153,7 @@ func TestTakeRun(t *testing.T) {
 func TestNoConvoy(t *testing.T) {
 	tier := &Tier{}
 	for i := range 4 {
-		tier.devices = append(tier.devices, &device{tier: tier, uuid: uuid{byte(i)}, capacity: 1 << 30, port: &port{down: make(chan struct{})}})
+		tier.devices = append(tier.devices, &device{tier: tier, uuid: format.UUID{byte(i)}, capacity: 1 << 30, port: &port{down: make(chan struct{})}})
 	}
 	const steps, ranks = 500, 8
 	sum := 0
@@ -177,7 +178,7 @@ func TestNoConvoy(t *testing.T) {
 func TestChooseDevice(t *testing.T) {
 	tier := &Tier{}
 	for i, capacity := range []int64{1 << 30, 3 << 30} {
-		d := &device{tier: tier, uuid: uuid{byte(i)}, capacity: capacity, port: &port{down: make(chan struct{})}}
+		d := &device{tier: tier, uuid: format.UUID{byte(i)}, capacity: capacity, port: &port{down: make(chan struct{})}}
 		tier.devices = append(tier.devices, d)
 	}
 	const keys = 4000

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/disk/format"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/invariant"
 )
@@ -298,7 +299,7 @@ func (t *Tier) Update(from, to block.Key, a *driver.Attrs) bool {
 	if id == 0 && f == nil || a.Seq == 0 {
 		return false
 	}
-	if checkKey(string(path)) != nil {
+	if format.CheckPath(string(path)) != nil {
 		// Renamed even so: the old name must not find it.
 		t.dropLocked(from)
 		return false

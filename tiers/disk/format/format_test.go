@@ -1,4 +1,4 @@
-package disk
+package format
 
 import (
 	"bytes"
@@ -11,20 +11,20 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
-var sampleUUID = uuid{0: 0xa0, 15: 0xaf}
+var sampleUUID = UUID{0: 0xa0, 15: 0xaf}
 
-func sampleSuper() superblock {
-	return superblock{clean: true, uuid: sampleUUID, seq: 0x0102030405060708, slabBytes: 1 << 28, indexGen: 9, day: 20000, dayBytes: 1 << 33}
+func sampleSuper() Superblock {
+	return Superblock{Clean: true, UUID: sampleUUID, Seq: 0x0102030405060708, SlabBytes: 1 << 28, IndexGen: 9, Day: 20000, DayBytes: 1 << 33}
 }
 
-func sampleSlab() slabHeader {
-	return slabHeader{number: 7, uuid: sampleUUID, epoch: 0x1112131415161718, slotBytes: 65536, slots: 100}
+func sampleSlab() SlabHeader {
+	return SlabHeader{Number: 7, UUID: sampleUUID, Epoch: 0x1112131415161718, SlotBytes: 65536, Slots: 100}
 }
 
-func sampleSlot() slotHeader {
-	return slotHeader{
-		slot: 3, epoch: 0x1112131415161718, size: 65000, sum: 0x2122232425262728, key: []byte("group/ab\xff"),
-		attrs: driver.Attrs{Seq: 5, Mode: 0o640, UID: 1000, GID: 1001, Mtime: -1, Expires: 1 << 60, Pinned: true,
+func sampleSlot() SlotHeader {
+	return SlotHeader{
+		Slot: 3, Epoch: 0x1112131415161718, Size: 65000, Sum: 0x2122232425262728, Key: []byte("group/ab\xff"),
+		Attrs: driver.Attrs{Seq: 5, Mode: 0o640, UID: 1000, GID: 1001, Mtime: -1, Expires: 1 << 60, Pinned: true,
 			Dirs: []driver.DirAttrs{{Mode: 0o755, UID: 1, GID: 2}}},
 	}
 }
@@ -54,9 +54,9 @@ func wantBytesAt(t *testing.T, page []byte, want map[int]string) {
 // TestGoldenPages: the bytes of each page are those that the package comment draws, the full
 // key among them (C20).
 func TestGoldenPages(t *testing.T) {
-	page := bytes.Repeat([]byte{0xee}, pageBytes)
+	page := bytes.Repeat([]byte{0xee}, PageBytes)
 	super := sampleSuper()
-	super.encode(page)
+	super.Encode(page)
 	wantBytesAt(t, page, map[int]string{
 		0: hex.EncodeToString([]byte("KVFSDISK")), 8: "01000000", 12: "01000000", 16: "a0", 31: "af",
 		32: "0807060504030201", 40: "00000010", 48: "09", 56: "204e", 64: "00000000 02",
@@ -65,13 +65,13 @@ func TestGoldenPages(t *testing.T) {
 		t.Errorf("checksum %x, want %x", got, want)
 	}
 	slab := sampleSlab()
-	slab.encode(page)
+	slab.Encode(page)
 	wantBytesAt(t, page, map[int]string{
 		0: hex.EncodeToString([]byte("KVFSSLAB")), 8: "01000000", 12: "07000000", 16: "a0", 31: "af",
 		32: "1817161514131211", 40: "000001", 48: "64000000",
 	})
 	slot := sampleSlot()
-	if err := slot.encode(page); err != nil {
+	if err := slot.Encode(page); err != nil {
 		t.Fatal(err)
 	}
 	wantBytesAt(t, page, map[int]string{
@@ -80,8 +80,8 @@ func TestGoldenPages(t *testing.T) {
 		64: "a0010000", 68: "e8030000", 72: "e9030000", 76: "03000000", 80: "0900", 82: "0100",
 		88: hex.EncodeToString([]byte("group/ab\xff")) + "ed010000 01000000 02000000",
 	})
-	index := indexHeader{slabs: 2, uuid: sampleUUID, gen: 9, blocks: 3, fileBytes: 8192}
-	index.encode(page)
+	index := IndexHeader{Slabs: 2, UUID: sampleUUID, Gen: 9, Blocks: 3, FileBytes: 8192}
+	index.Encode(page)
 	wantBytesAt(t, page, map[int]string{
 		0: hex.EncodeToString([]byte("KVFSINDX")), 8: "01000000", 12: "02000000", 16: "a0", 31: "af",
 		32: "09", 40: "03", 48: "0020",
@@ -90,11 +90,11 @@ func TestGoldenPages(t *testing.T) {
 
 // TestGoldenIndex: the same for the chunks of the index.
 func TestGoldenIndex(t *testing.T) {
-	b := bytes.Repeat([]byte{0xee}, pageBytes)
-	r, h := run{slabHeader: sampleSlab(), entries: 1}, sampleSlot()
-	r.encode(b[24:])
-	h.encodeEntry(b[56:], h.attrs.Dirs)
-	chunk := sealChunk(b, 24+32+64+9+12, 2, 9)
+	b := bytes.Repeat([]byte{0xee}, PageBytes)
+	r, h := Run{SlabHeader: sampleSlab(), Entries: 1}, sampleSlot()
+	r.Encode(b[24:])
+	h.EncodeEntry(b[56:], h.Attrs.Dirs)
+	chunk := SealChunk(b, 24+32+64+9+12, 2, 9)
 	wantBytesAt(t, chunk, map[int]string{
 		0: hex.EncodeToString(le.AppendUint64(nil, block.Sum(chunk[8:141]).Sum)),
 		8: "8d000000", 12: "02000000", 16: "09",
@@ -103,54 +103,54 @@ func TestGoldenIndex(t *testing.T) {
 		88: "e8fd", 96: "2827262524232221", 104: "ffffffffffffffff", 112: "0000000000000010",
 		120: hex.EncodeToString([]byte("group/ab\xff")) + "ed010000 01000000 02000000",
 	})
-	if len(chunk) != pageBytes || h.slot != 3 {
+	if len(chunk) != PageBytes || h.Slot != 3 {
 		t.Errorf("chunk of %d bytes", len(chunk))
 	}
 }
 
 // TestRoundTrip: what is decoded is what was encoded.
 func TestRoundTrip(t *testing.T) {
-	var page [pageBytes]byte
+	var page [PageBytes]byte
 	super := sampleSuper()
-	super.encode(page[:])
-	if got, err := decodeSuperblock(page[:]); err != nil || got != super {
+	super.Encode(page[:])
+	if got, err := DecodeSuperblock(page[:]); err != nil || got != super {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	slab := sampleSlab()
-	slab.encode(page[:])
-	if got, err := decodeSlabHeader(page[:]); err != nil || got != slab {
+	slab.Encode(page[:])
+	if got, err := DecodeSlabHeader(page[:]); err != nil || got != slab {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	index := indexHeader{slabs: 2, uuid: sampleUUID, gen: 9, blocks: 3, fileBytes: 8192}
-	index.encode(page[:])
-	if got, err := decodeIndexHeader(page[:]); err != nil || got != index {
+	index := IndexHeader{Slabs: 2, UUID: sampleUUID, Gen: 9, Blocks: 3, FileBytes: 8192}
+	index.Encode(page[:])
+	if got, err := DecodeIndexHeader(page[:]); err != nil || got != index {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	slot := sampleSlot()
-	if err := slot.encode(page[:]); err != nil {
+	if err := slot.Encode(page[:]); err != nil {
 		t.Fatal(err)
 	}
-	var got slotHeader
-	if err := got.decode(page[:]); err != nil || !sameSlot(&got, &slot) {
+	var got SlotHeader
+	if err := got.Decode(page[:]); err != nil || !sameSlot(&got, &slot) {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	entry := make([]byte, entryBytes(&slot, slot.attrs.Dirs)+1)
-	slot.encodeEntry(entry, slot.attrs.Dirs)
-	rest, err := got.decodeEntry(entry)
-	if got.epoch = slot.epoch; err != nil || len(rest) != 1 || !sameSlot(&got, &slot) {
+	entry := make([]byte, EntryBytes(&slot, slot.Attrs.Dirs)+1)
+	slot.EncodeEntry(entry, slot.Attrs.Dirs)
+	rest, err := got.DecodeEntry(entry)
+	if got.Epoch = slot.Epoch; err != nil || len(rest) != 1 || !sameSlot(&got, &slot) {
 		t.Errorf("got %+v, %d left, %v", got, len(rest), err)
 	}
 }
 
-func sameSlot(a, b *slotHeader) bool {
-	var p, q [pageBytes]byte
-	return a.encode(p[:]) == nil && b.encode(q[:]) == nil && p == q
+func sameSlot(a, b *SlotHeader) bool {
+	var p, q [PageBytes]byte
+	return a.Encode(p[:]) == nil && b.Encode(q[:]) == nil && p == q
 }
 
 // TestSlotLimits: a key that does not fit is refused, directories that do not are cut
 // from the end.
 func TestSlotLimits(t *testing.T) {
-	var page [pageBytes]byte
+	var page [PageBytes]byte
 	dirs := make([]driver.DirAttrs, 400)
 	for i := range dirs {
 		dirs[i].UID = uint32(i)
@@ -162,9 +162,9 @@ func TestSlotLimits(t *testing.T) {
 		if key[len(key)-1] == '/' {
 			key = key[:len(key)-1] + "n"
 		}
-		h.key, h.attrs.Dirs = []byte(key), dirs
-		err := h.encode(page[:])
-		if err2 := checkKey(key); (err == nil) != (err2 == nil) {
+		h.Key, h.Attrs.Dirs = []byte(key), dirs
+		err := h.Encode(page[:])
+		if err2 := CheckPath(key); (err == nil) != (err2 == nil) {
 			t.Errorf("%d bytes: encode says %v, checkKey %v", tc.keyBytes, err, err2)
 		}
 		if tc.dirs < 0 {
@@ -173,11 +173,11 @@ func TestSlotLimits(t *testing.T) {
 			}
 			continue
 		}
-		var got slotHeader
-		if err = errors.Join(err, got.decode(page[:])); err != nil || string(got.key) != key || len(got.attrs.Dirs) != tc.dirs {
-			t.Fatalf("%d bytes of key: got %d, %d directories, want %d, %v", tc.keyBytes, len(got.key), len(got.attrs.Dirs), tc.dirs, err)
+		var got SlotHeader
+		if err = errors.Join(err, got.Decode(page[:])); err != nil || string(got.Key) != key || len(got.Attrs.Dirs) != tc.dirs {
+			t.Fatalf("%d bytes of key: got %d, %d directories, want %d, %v", tc.keyBytes, len(got.Key), len(got.Attrs.Dirs), tc.dirs, err)
 		}
-		for i, d := range got.attrs.Dirs {
+		for i, d := range got.Attrs.Dirs {
 			if d.UID != uint32(i) {
 				t.Errorf("directory %d is %d", i, d.UID)
 			}
@@ -191,21 +191,21 @@ func pages(t testing.TB) map[string]struct {
 	decode func([]byte) error
 } {
 	super, slab, slot := sampleSuper(), sampleSlab(), sampleSlot()
-	index := indexHeader{slabs: 2, uuid: sampleUUID, gen: 9, blocks: 3, fileBytes: 8192}
+	index := IndexHeader{Slabs: 2, UUID: sampleUUID, Gen: 9, Blocks: 3, FileBytes: 8192}
 	type row = struct {
 		page   []byte
 		decode func([]byte) error
 	}
 	m := map[string]row{
-		"superblock":  {make([]byte, pageBytes), func(b []byte) error { _, err := decodeSuperblock(b); return err }},
-		"slab header": {make([]byte, pageBytes), func(b []byte) error { _, err := decodeSlabHeader(b); return err }},
-		"slot header": {make([]byte, pageBytes), func(b []byte) error { return new(slotHeader).decode(b) }},
-		"index":       {make([]byte, pageBytes), func(b []byte) error { _, err := decodeIndexHeader(b); return err }},
+		"superblock":  {make([]byte, PageBytes), func(b []byte) error { _, err := DecodeSuperblock(b); return err }},
+		"slab header": {make([]byte, PageBytes), func(b []byte) error { _, err := DecodeSlabHeader(b); return err }},
+		"slot header": {make([]byte, PageBytes), func(b []byte) error { return new(SlotHeader).Decode(b) }},
+		"index":       {make([]byte, PageBytes), func(b []byte) error { _, err := DecodeIndexHeader(b); return err }},
 	}
-	super.encode(m["superblock"].page)
-	slab.encode(m["slab header"].page)
-	index.encode(m["index"].page)
-	if err := slot.encode(m["slot header"].page); err != nil {
+	super.Encode(m["superblock"].page)
+	slab.Encode(m["slab header"].page)
+	index.Encode(m["index"].page)
+	if err := slot.Encode(m["slot header"].page); err != nil {
 		t.Fatal(err)
 	}
 	return m
@@ -238,14 +238,14 @@ func TestLaterVersions(t *testing.T) {
 	for what, p := range pages(t) {
 		for _, v := range []uint32{2, 1 << 31} {
 			le.PutUint32(p.page[8:], v)
-			sealPage(p.page)
+			SealPage(p.page)
 			var later *VersionError
 			if err := p.decode(p.page); !errors.As(err, &later) || *later != (VersionError{what, "", v, 1}) {
 				t.Errorf("%s %d: got %v", what, v, err)
 			}
 		}
 		le.PutUint32(p.page[8:], 0)
-		sealPage(p.page)
+		SealPage(p.page)
 		if err := p.decode(p.page); !errors.Is(err, block.ErrCorrupt) {
 			t.Errorf("%s 0: got %v", what, err)
 		}
@@ -293,7 +293,7 @@ func TestImpossibleFields(t *testing.T) {
 		if tc.what == "slab header" && tc.off == 32 {
 			clear(p.page[32:40])
 		}
-		sealPage(p.page)
+		SealPage(p.page)
 		if err := p.decode(p.page); !errors.Is(err, block.ErrCorrupt) {
 			t.Errorf("%s with %s at %d: got %v", tc.what, tc.hex, tc.off, err)
 		}
@@ -319,9 +319,9 @@ func TestNames(t *testing.T) {
 		{"lost+found", 0, false, true},
 		{"notes.txt", 0, false, false},
 	} {
-		number, ok := parseSlabName(tc.name)
-		if ok != tc.ok || ok && (number != tc.number || slabName(number) != tc.name) || ours(tc.name) != tc.ours {
-			t.Errorf("%s: got %d, %v, ours %v", tc.name, number, ok, ours(tc.name))
+		number, ok := ParseSlabName(tc.name)
+		if ok != tc.ok || ok && (number != tc.number || SlabName(number) != tc.name) || Ours(tc.name) != tc.ours {
+			t.Errorf("%s: got %d, %v, ours %v", tc.name, number, ok, Ours(tc.name))
 		}
 	}
 }
@@ -331,20 +331,20 @@ func TestNames(t *testing.T) {
 func TestSlabLayout(t *testing.T) {
 	for _, slotBytes := range []int64{4096, 65536, 1 << 20, 3 << 20} {
 		for _, slabBytes := range []int64{0, 4096, 3 * 4096, 1 << 20, 64 << 20, 1<<30 + 1} {
-			h := slabHeader{number: 1, epoch: 1, slotBytes: slotBytes, slots: slotsFor(slabBytes, slotBytes)}
-			if h.slots == 0 {
-				if slabBytes >= slotBytes+2*pageBytes {
+			h := SlabHeader{Number: 1, Epoch: 1, SlotBytes: slotBytes, Slots: SlotsFor(slabBytes, slotBytes)}
+			if h.Slots == 0 {
+				if slabBytes >= slotBytes+2*PageBytes {
 					t.Errorf("no slot of %d in %d", slotBytes, slabBytes)
 				}
 				continue
 			}
-			if err := h.check("slab"); err != nil {
+			if err := h.Check("slab"); err != nil {
 				t.Error(err)
 			}
-			last := h.slots - 1
-			if h.wantBytes() > slabBytes || slabBytes-h.wantBytes() > slotBytes+2*pageBytes ||
-				h.headerOff(last)+pageBytes != h.dataOff(0) || h.dataOff(last)+slotBytes != h.wantBytes() {
-				t.Errorf("%d slots of %d in %d: %d bytes", h.slots, slotBytes, slabBytes, h.wantBytes())
+			last := h.Slots - 1
+			if h.WantBytes() > slabBytes || slabBytes-h.WantBytes() > slotBytes+2*PageBytes ||
+				h.HeaderOff(last)+PageBytes != h.DataOff(0) || h.DataOff(last)+slotBytes != h.WantBytes() {
+				t.Errorf("%d slots of %d in %d: %d bytes", h.Slots, slotBytes, slabBytes, h.WantBytes())
 			}
 		}
 	}

@@ -1,0 +1,44 @@
+package format
+
+import (
+	"fmt"
+	"strings"
+)
+
+// The names of files; SlabName has those of slabs.
+const (
+	SuperName    = "kvfs-disk"
+	IndexName    = "kvfs-index"
+	IndexTmpName = "kvfs-index.tmp" // an index that is being written
+	SlabTmpName  = "kvfs-slab.tmp"  // a slab that is being made
+	slabPrefix   = "slab-"
+
+	MaxSlabNumber = 99999999 // eight digits
+)
+
+// SlabName returns the name of a slab's file.
+func SlabName(number uint32) string { return fmt.Sprintf("%s%08d", slabPrefix, number) }
+
+// ParseSlabName is the inverse of SlabName. ok is false for another name.
+func ParseSlabName(name string) (number uint32, ok bool) {
+	if len(name) != len(slabPrefix)+8 || name[:len(slabPrefix)] != slabPrefix {
+		return 0, false
+	}
+	for _, c := range []byte(name[len(slabPrefix):]) {
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+		number = number*10 + uint32(c-'0')
+	}
+	return number, true
+}
+
+// Ours reports whether this package gives such a name, or the file system makes it, as lost+found.
+func Ours(name string) bool {
+	rest, ok := strings.CutPrefix(name, slabPrefix)
+	if ok && len(rest) >= 8 {
+		_, ok = ParseSlabName(name[:len(slabPrefix)+8])
+		return ok && (len(rest) == 8 || rest[8] == '.')
+	}
+	return strings.HasPrefix(name, "kvfs-") || strings.HasPrefix(name, ".kvfs-") || name == "lost+found"
+}

@@ -1,0 +1,145 @@
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/disk/format"
+)
+
+// indexWriter writes kvfs-index. The caller passes slabs and slots in ascending order. saveIndex
+// returns the first error.
+type indexWriter struct {
+	f      *os.File
+	header format.IndexHeader
+	chunk  []byte
+	used   int
+	number uint32
+	run    format.Run
+	at     int   // of run in chunk; 0 if none is begun
+	next   int64 // lowest slot that may follow
+	err    error
+}
+
+// slab begins the slots of a slab. There may be none.
+func (w *indexWriter) slab(h *format.SlabHeader) {
+	if w.err == nil && w.header.Slabs > 0 && h.Number <= w.run.Number {
+		w.err = fmt.Errorf("index: slab %d after %d: %w", h.Number, w.run.Number, block.ErrInvalid)
+	}
+	if w.err == nil {
+		w.err = h.Check("index")
+	}
+	if w.err != nil {
+		return
+	}
+	w.endRun()
+	w.header.Slabs++
+	w.run, w.next = format.Run{SlabHeader: *h}, 0
+	if w.used+format.RunBytes > len(w.chunk) {
+		w.flush()
+	}
+	w.beginRun()
+}
+
+// slot adds a used slot of the slab.
+func (w *indexWriter) slot(h *format.SlotHeader) {
+	if w.err != nil {
+		return
+	}
+	if w.err = h.Check("index"); w.err != nil {
+		return
+	}
+	if w.at == 0 || int64(h.Slot) < w.next || h.Slot >= w.run.Slots || len(h.Key) > format.MaxKeyBytes {
+		w.err = fmt.Errorf("index: slot %d of slab %d: %w", h.Slot, w.run.Number, block.ErrInvalid)
+		return
+	}
+	dirs := format.KeepDirs(h.Attrs.Dirs, len(h.Key))
+	n := format.EntryBytes(h, dirs)
+	if w.used+n > len(w.chunk) {
+		w.endRun()
+		w.flush()
+		w.run.Entries = 0
+		w.beginRun()
+	}
+	h.EncodeEntry(w.chunk[w.used:], dirs)
+	w.used += n
+	w.next = int64(h.Slot) + 1
+	w.run.Entries++
+	w.header.Blocks++
+}
+
+func (w *indexWriter) beginRun() {
+	w.at = w.used
+	w.used += format.RunBytes
+}
+
+func (w *indexWriter) endRun() {
+	if w.at != 0 {
+		w.run.Encode(w.chunk[w.at:])
+	}
+}
+
+// flush writes the chunk and begins the next.
+func (w *indexWriter) flush() {
+	b := format.SealChunk(w.chunk, w.used, w.number, w.header.Gen)
+	if w.err == nil {
+		w.err = writeFull(w.f, b, w.header.FileBytes)
+	}
+	w.header.FileBytes += int64(len(b))
+	w.number++
+	w.used, w.at = format.ChunkFixedBytes, 0
+}
+
+// saveIndex writes the index that fill makes, and then marks it as valid in the superblock. It is
+// the last step before close. Everything in the slabs must be durable before. After an error the
+// directory is as before, and recovery uses its tables.
+func (d *directory) saveIndex(fill func(w *indexWriter) error) (err error) {
+	gen := d.superblock().IndexGen + 1
+	if err := d.writeIndex(gen, fill); err != nil {
+		return errors.Join(err, os.Remove(d.join(format.IndexTmpName)))
+	}
+	if err := os.Rename(d.join(format.IndexTmpName), d.join(format.IndexName)); err != nil {
+		return err
+	}
+	if err := d.syncDir(); err != nil {
+		return err
+	}
+	return d.updateSuper(func(s *format.Superblock) { s.Clean, s.IndexGen = true, gen })
+}
+
+// writeIndex writes kvfs-index.tmp and makes it durable.
+func (d *directory) writeIndex(gen uint64, fill func(w *indexWriter) error) (err error) {
+	f, err := d.openDirect(format.IndexTmpName, unix.O_RDWR|unix.O_CREAT|unix.O_TRUNC)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	mem, err := mapMemory(format.PageBytes + format.ChunkBytes)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unix.Munmap(mem)) }()
+	w := indexWriter{
+		f: f, chunk: mem[format.PageBytes:], used: format.ChunkFixedBytes,
+		header: format.IndexHeader{UUID: d.superblock().UUID, Gen: gen, FileBytes: format.PageBytes},
+	}
+	if err := fill(&w); err != nil {
+		return err
+	}
+	if w.err == nil && w.used > format.ChunkFixedBytes {
+		w.endRun()
+		w.flush()
+	}
+	if w.err != nil {
+		return w.err
+	}
+	w.header.Encode(mem)
+	if err := writeFull(f, mem[:format.PageBytes], 0); err != nil {
+		return err
+	}
+	return fdatasync(f)
+}
