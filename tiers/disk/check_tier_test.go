@@ -51,11 +51,15 @@ func TestCheckOfTier(t *testing.T) {
 	}
 	for _, dir := range []string{crashed, r.dirs[0]} {
 		for range 2 { // the second after a repair
-			rep := checkTest(t, dir, CheckOptions{Data: true}, 0)
-			if rep.Errors != 0 || rep.Blocks != want {
-				t.Errorf("%s: %d blocks, the tier held %d:\n%s", filepath.Base(dir), rep.Blocks, want, rep)
+			for _, repair := range []bool{false, true} {
+				rep, err := Check(context.Background(), dir, CheckOptions{Repair: repair, Data: true})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if rep.Errors != 0 || rep.Blocks != want {
+					t.Errorf("%s: %d blocks, the tier held %d:\n%s", filepath.Base(dir), rep.Blocks, want, rep)
+				}
 			}
-			checkTest(t, dir, CheckOptions{Repair: true, Data: true}, 0)
 		}
 	}
 }

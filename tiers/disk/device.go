@@ -12,11 +12,11 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk/format"
+	"github.com/kvfs/kvfs/tiers/disk/home"
 )
 
 const (
@@ -47,7 +47,7 @@ type device struct {
 	// Constant after Open.
 	tier        *Tier
 	dir         string
-	home        *directory
+	home        *home.Dir
 	uuid        format.UUID
 	capacity    int64
 	fits        int64 // what the file system could hold of the capacity at open
@@ -86,7 +86,7 @@ func (t *Tier) openDevice(ctx context.Context, o DeviceOptions) (_ *device, err 
 		return nil, err
 	}
 	slabBytes := slabBytesFor(t.opts.SlabBytes, o.CapacityBytes)
-	d.home, err = openDir(o.Dir, dirOptions{create: true, slabBytes: slabBytes, allowTmpfs: t.opts.AllowTmpfs, logger: t.log})
+	d.home, err = home.Open(o.Dir, home.Options{Create: true, SlabBytes: slabBytes, AllowTmpfs: t.opts.AllowTmpfs, Logger: t.log})
 	if err != nil {
 		return nil, err
 	}
@@ -99,12 +99,12 @@ func (t *Tier) openDevice(ctx context.Context, o DeviceOptions) (_ *device, err 
 	if d.headers, err = newHeaders(t, d.port, d.try); err != nil {
 		return nil, err
 	}
-	d.uuid = d.home.superblock().UUID
+	d.uuid = d.home.Superblock().UUID
 	d.mu.space = newSpace(d.uuid, d.capacity, slabBytes, t.opts.Policy)
 	if err := d.recover(ctx); err != nil {
 		return nil, err
 	}
-	if err := d.home.markDirty(); err != nil {
+	if err := d.home.MarkDirty(); err != nil {
 		return nil, err
 	}
 	if err := d.shrink(); err != nil {
@@ -116,11 +116,11 @@ func (t *Tier) openDevice(ctx context.Context, o DeviceOptions) (_ *device, err 
 // measure asks how much room the file system has. If that is less than the capacity, it warns, and
 // the device evicts as if the room were the capacity.
 func (d *device) measure() error {
-	var st unix.Statfs_t
-	if err := unix.Fstatfs(int(d.home.root.Fd()), &st); err != nil {
-		return &os.PathError{Op: "statfs", Path: d.dir, Err: err}
+	left, err := d.home.FreeBytes()
+	if err != nil {
+		return err
 	}
-	d.fits = min(d.capacity, d.mu.space.fileBytes+int64(st.Bavail)*st.Bsize)
+	d.fits = min(d.capacity, d.mu.space.fileBytes+left)
 	if d.fits < d.capacity {
 		d.tier.log.Warn("size of the SSD directory is more than its file system has room for", zap.String("device", d.dir),
 			zap.Int64("size_bytes", d.capacity), zap.Int64("room_bytes", d.fits))
@@ -143,7 +143,7 @@ func (d *device) discard() {
 	}
 	_ = d.staging.close()
 	if d.home != nil {
-		_ = d.home.close()
+		_ = d.home.Close()
 	}
 }
 
@@ -151,11 +151,11 @@ func (d *device) discard() {
 func (d *device) recover(ctx context.Context) error {
 	t := d.tier
 	var failed error
-	byFound := make(map[*slabFound]*slab)
+	byFound := make(map[*home.Slab]*slab)
 	slots := int(t.mu.table.linked)
-	rec, err := d.home.recover(ctx, recoverFuncs{
-		slab: func(found *slabFound) {
-			s := &slab{dev: d, path: found.path, hdr: found.SlabHeader, usable: found.usable, size: found.fileBytes}
+	rec, err := d.home.Recover(ctx, home.Funcs{
+		Slab: func(found *home.Slab) {
+			s := &slab{dev: d, path: found.Path, hdr: found.SlabHeader, usable: found.Usable, size: found.FileBytes}
 			file, err := directio.OpenFile(s.path, os.O_RDWR, 0)
 			if err != nil {
 				failed = errors.Join(failed, err)
@@ -171,7 +171,7 @@ func (d *device) recover(ctx context.Context) error {
 			t.mu.table.reserve(2 * slots) // half full at most: short chains
 			byFound[found] = s
 		},
-		slot: func(found *slabFound, h *format.SlotHeader) {
+		Slot: func(found *home.Slab, h *format.SlotHeader) {
 			if s := byFound[found]; s != nil {
 				t.adopt(s, h)
 			}
@@ -180,21 +180,21 @@ func (d *device) recover(ctx context.Context) error {
 	if err = errors.Join(err, failed); err != nil {
 		return err
 	}
-	d.recoveredIn = rec.took
-	for _, p := range rec.setAside {
-		t.log.Warn("slab set aside", zap.String("device", d.dir), zap.Uint32("slab", p.number), zap.Error(p.err))
+	d.recoveredIn = rec.Took
+	for _, p := range rec.SetAside {
+		t.log.Warn("slab set aside", zap.String("device", d.dir), zap.Uint32("slab", p.Number), zap.Error(p.Err))
 		size := int64(0)
-		if info, err := os.Stat(p.path); err == nil {
+		if info, err := os.Stat(p.Path); err == nil {
 			size = info.Size()
 		}
-		d.mu.space.setAside(p.number, size)
+		d.mu.space.setAside(p.Number, size)
 	}
 	fields := []zap.Field{
 		zap.String("device", d.dir), zap.String("engine", d.port.engine.Name()), zap.Int64("blocks", d.mu.space.blocks),
-		zap.Int("slabs", rec.slabs), zap.Int64("by_index", rec.byIndex), zap.Duration("took", rec.took),
+		zap.Int("slabs", rec.Slabs), zap.Int64("by_index", rec.ByIndex), zap.Duration("took", rec.Took),
 	}
-	if !d.home.fresh {
-		fields = append(fields, zap.NamedError("index_error", rec.indexErr))
+	if !d.home.Fresh {
+		fields = append(fields, zap.NamedError("index_error", rec.IndexErr))
 	}
 	t.log.Info("device opened", fields...)
 	return nil
@@ -395,7 +395,7 @@ func (d *device) freeAll() error {
 	for s := range d.mu.space.all() {
 		err = errors.Join(err, s.file.Close())
 	}
-	return errors.Join(err, d.headers.close(), d.staging.close(), d.home.close())
+	return errors.Join(err, d.headers.close(), d.staging.close(), d.home.Close())
 }
 
 // writeIndex saves the index. All slabs must be durable before.
@@ -407,11 +407,11 @@ func (d *device) writeIndex() error {
 	t.mu.Lock()
 	slabs := d.mu.space.byNumber()
 	t.mu.Unlock()
-	return d.home.saveIndex(func(w *indexWriter) error {
+	return d.home.SaveIndex(func(w *home.IndexWriter) error {
 		for _, s := range slabs {
-			w.slab(&s.hdr)
+			w.Slab(&s.hdr)
 			for _, h := range t.headersOf(s) {
-				w.slot(&h)
+				w.Slot(&h)
 			}
 		}
 		if d.port.isDown() {

@@ -5,7 +5,7 @@
 //	Check     fsck: what is wrong with a directory, and repair
 //	slab      one file, cut into equal slots of one size class
 //
-// Package format draws what is on disk.
+// Package format draws what is on disk, and package home opens, reads and checks whole directories.
 //
 // # What is written when
 //

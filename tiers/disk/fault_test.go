@@ -214,7 +214,9 @@ func TestFlippedHeaders(t *testing.T) {
 		{"index", func(t *testing.T, dir, _ string, _ int64) { flip(t, filepath.Join(dir, format.IndexName), 5000) }, 0},
 		{"slot header", func(t *testing.T, dir, slab string, header int64) {
 			flip(t, slab, header+100)
-			remove(t, filepath.Join(dir, format.IndexName))
+			if err := os.Remove(filepath.Join(dir, format.IndexName)); err != nil {
+				t.Fatal(err)
+			}
 		}, 1},
 		{"slab header", func(t *testing.T, _, slab string, _ int64) { flip(t, slab, 40) }, 20},
 	} {

@@ -144,7 +144,7 @@ func (d *device) grow(slotBytes int64) bool {
 	if !ok {
 		return false
 	}
-	s := &slab{dev: d, hdr: h, usable: h.Slots, size: h.WantBytes(), path: d.home.slabPath(h.Number)}
+	s := &slab{dev: d, hdr: h, usable: h.Slots, size: h.WantBytes(), path: d.home.SlabPath(h.Number)}
 	err := d.port.call(byKeeper, func() error { return d.createSlab(s) })
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -166,7 +166,7 @@ func (d *device) grow(slotBytes int64) bool {
 // createSlab makes the file of a slab. Its blocks are allocated and its header is written before it
 // gets its name, so no slab is ever half made. If it fails, no file is left.
 func (d *device) createSlab(s *slab) (err error) {
-	tmp := d.home.join(format.SlabTmpName)
+	tmp := d.home.Join(format.SlabTmpName)
 	if s.file, err = directio.OpenFile(tmp, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600); err != nil {
 		return err
 	}

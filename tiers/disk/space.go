@@ -68,7 +68,7 @@ func (sp *space) found(number uint32, bytes int64) {
 	sp.fileBytes += bytes
 }
 
-// setAside is found for a slab that is not used.
+// SetAside is found for a slab that is not used.
 func (sp *space) setAside(number uint32, bytes int64) {
 	sp.found(number, bytes)
 	sp.aside = append(sp.aside, number)

@@ -108,7 +108,7 @@ func (d *device) detailLocked() DeviceDetail {
 	state, reason := d.port.status()
 	out := DeviceDetail{
 		Dir: d.dir, State: state, Reason: cmp.Or(reason, d.mu.space.fullReason), CapacityBytes: d.fits,
-		FileSystem: d.home.direct.FileSystem, DirectIO: d.home.direct.Direct, WrittenTodayBytes: d.mu.written,
+		FileSystem: d.home.Direct.FileSystem, DirectIO: d.home.Direct.Direct, WrittenTodayBytes: d.mu.written,
 		RecoverySeconds: d.recoveredIn.Seconds(),
 	}
 	d.mu.space.fill(&out)

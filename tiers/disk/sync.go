@@ -66,10 +66,10 @@ func (t *Tier) Sync(done func(error)) {
 func (d *device) sync(ops []directio.Op, names bool) error {
 	err := d.do(ops)
 	if err == nil && names {
-		err = d.port.call(bySyncer, d.home.syncDir)
+		err = d.port.call(bySyncer, d.home.SyncDir)
 	}
 	if err == nil {
-		err = d.port.call(bySyncer, d.home.checkThere)
+		err = d.port.call(bySyncer, d.home.CheckThere)
 	}
 	d.tier.counters.syncs.Add(1)
 	return err

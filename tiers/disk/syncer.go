@@ -12,6 +12,7 @@ import (
 
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/disk/home"
 )
 
 // syncer makes durable what was written to one device: for all calls of Sync that wait, together,
@@ -273,7 +274,7 @@ func (s *syncer) flush() error {
 		ops[i] = directio.Op{Kind: directio.Sync, File: f.file}
 	}
 	err = s.medium.sync(ops, names)
-	if ofDevice(err) || isFull(err) || errors.Is(err, errDeleted) {
+	if ofDevice(err) || isFull(err) || errors.Is(err, home.ErrDeleted) {
 		s.mu.Lock()
 		s.mu.broken = err
 		s.mu.Unlock()

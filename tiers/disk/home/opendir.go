@@ -1,4 +1,4 @@
-package disk
+package home
 
 import (
 	"errors"
@@ -28,18 +28,18 @@ func (e *DirError) Error() string { return e.Dir + ": " + e.Why }
 // Unwrap returns the kind.
 func (e *DirError) Unwrap() error { return e.Err }
 
-// openDir locks a directory and reads its superblock. With create it makes what is absent. It fails
+// Open locks a directory and reads its superblock. With Create it makes what is absent. It fails
 // with a DirError, a BusyError, a VersionError, a SuperblockError, or an error of the system. If it
 // fails, it removes a directory that it made.
-func openDir(path string, o dirOptions) (d *directory, err error) {
-	if o.logger == nil {
-		o.logger = zap.NewNop()
+func Open(path string, o Options) (d *Dir, err error) {
+	if o.Logger == nil {
+		o.Logger = zap.NewNop()
 	}
 	path, err = filepath.Abs(path)
 	if err != nil {
 		return nil, err
 	}
-	if o.create {
+	if o.Create {
 		made, err := makeDir(path)
 		if err != nil {
 			return nil, err
@@ -60,14 +60,14 @@ func openDir(path string, o dirOptions) (d *directory, err error) {
 	}
 	if err != nil {
 		d.removeBlank()
-		return nil, errors.Join(err, d.close())
+		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil
 }
 
 // removeBlank removes kvfs-disk from a directory that was refused before anything was written to
 // it.
-func (d *directory) removeBlank() {
+func (d *Dir) removeBlank() {
 	if info, err := d.file.Stat(); err == nil && info.Size() == 0 {
 		os.Remove(d.file.Name())
 	}
@@ -75,7 +75,7 @@ func (d *directory) removeBlank() {
 
 // probe asks whether the file system does direct I/O. A full file system cannot be asked, but the
 // slabs are already there.
-func (d *directory) probe() error {
+func (d *Dir) probe() error {
 	r, err := directio.Probe(d.path)
 	switch {
 	case errors.Is(err, directio.ErrNotDirect):
@@ -94,7 +94,7 @@ func (d *directory) probe() error {
 		d.log.Warn("direct I/O is only a hint on this file system: data may go through the page cache",
 			zap.String("dir", d.path), zap.String("filesystem", r.FileSystem))
 	}
-	d.direct = r
+	d.Direct = r
 	return nil
 }
 
@@ -125,22 +125,22 @@ func syncParent(path string) error {
 
 // lockDir checks a directory and locks it. With write it makes kvfs-disk. Without write, and if
 // there is no kvfs-disk, it returns nil and locks nothing.
-func lockDir(path string, o dirOptions, write bool) (d *directory, err error) {
+func lockDir(path string, o Options, write bool) (d *Dir, err error) {
 	root, err := openRoot(path)
 	if err != nil {
 		return nil, err
 	}
-	d = &directory{path: path, root: root, log: o.logger}
+	d = &Dir{path: path, root: root, log: o.Logger}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, d.close())
+			err = errors.Join(err, d.Close())
 			d = nil
 		}
 	}()
-	if err := checkFilesystem(d.root, o.allowTmpfs, write); err != nil {
+	if err := checkFilesystem(d.root, o.AllowTmpfs, write); err != nil {
 		return d, err
 	}
-	if err := checkOwner(d.root, write, o.logger); err != nil {
+	if err := checkOwner(d.root, write, o.Logger); err != nil {
 		return d, err
 	}
 	flags := unix.O_RDONLY
@@ -173,7 +173,7 @@ func openRoot(path string) (*os.File, error) {
 }
 
 // lockSuper opens and locks kvfs-disk.
-func (d *directory) lockSuper(flags int) (err error) {
+func (d *Dir) lockSuper(flags int) (err error) {
 	for {
 		if d.file, err = d.openFile(format.SuperName, flags); err != nil {
 			return err
@@ -193,7 +193,7 @@ func (d *directory) lockSuper(flags int) (err error) {
 }
 
 // openFile opens a file of the directory. It never follows a link.
-func (d *directory) openFile(name string, flags int) (*os.File, error) {
+func (d *Dir) openFile(name string, flags int) (*os.File, error) {
 	path := filepath.Join(d.path, name)
 	for {
 		fd, err := unix.Openat(int(d.root.Fd()), name, flags|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
@@ -260,7 +260,7 @@ func checkOwner(root *os.File, write bool, log *zap.Logger) error {
 }
 
 // names lists the directory, sorted.
-func (d *directory) names() ([]string, error) {
+func (d *Dir) names() ([]string, error) {
 	f, err := os.Open(d.path)
 	if err != nil {
 		return nil, err
@@ -271,7 +271,7 @@ func (d *directory) names() ([]string, error) {
 }
 
 // refuseForeign fails if there is neither a superblock nor a slab, but some other file.
-func (d *directory) refuseForeign() error {
+func (d *Dir) refuseForeign() error {
 	names, err := d.names()
 	if err != nil {
 		return err
@@ -282,7 +282,7 @@ func (d *directory) refuseForeign() error {
 	return d.refuseOthers(names)
 }
 
-func (d *directory) refuseOthers(names []string) error {
+func (d *Dir) refuseOthers(names []string) error {
 	for _, name := range names {
 		if !format.Ours(name) {
 			return &DirError{d.path, fmt.Sprintf("is not kvfs's and holds other files, such as %q: choose an empty directory", name),
@@ -300,7 +300,7 @@ func hasSlabs(names []string) bool {
 }
 
 // load reads the superblock or makes one.
-func (d *directory) load(o dirOptions) error {
+func (d *Dir) load(o Options) error {
 	st, err := readSuper(d.file)
 	if errors.Is(err, errSuperBlank) {
 		return d.initSuper(o)
@@ -322,7 +322,7 @@ func (d *directory) load(o dirOptions) error {
 	return nil
 }
 
-func (d *directory) warnForeign() {
+func (d *Dir) warnForeign() {
 	names, _ := d.names()
 	for _, name := range names {
 		if !format.Ours(name) {
@@ -334,7 +334,7 @@ func (d *directory) warnForeign() {
 }
 
 // initSuper writes the first superblock. If there are slabs, there was one, and it is lost.
-func (d *directory) initSuper(o dirOptions) error {
+func (d *Dir) initSuper(o Options) error {
 	names, err := d.names()
 	if err != nil {
 		return err
@@ -346,15 +346,15 @@ func (d *directory) initSuper(o dirOptions) error {
 	if err := d.refuseOthers(names); err != nil {
 		return err
 	}
-	if !o.create {
+	if !o.Create {
 		return &DirError{d.path, "was never used by kvfs", block.ErrNotFound}
 	}
-	d.fresh = true
-	return d.writeFirstSuper(format.Superblock{UUID: format.NewUUID(), SlabBytes: o.slabBytes})
+	d.Fresh = true
+	return d.writeFirstSuper(format.Superblock{UUID: format.NewUUID(), SlabBytes: o.SlabBytes})
 }
 
 // writeFirstSuper writes both copies of a superblock over whatever was there.
-func (d *directory) writeFirstSuper(s format.Superblock) error {
+func (d *Dir) writeFirstSuper(s format.Superblock) error {
 	for at := range 2 {
 		s.Seq++
 		if err := writeSuperCopy(d.file, &s, at); err != nil {
@@ -362,5 +362,5 @@ func (d *directory) writeFirstSuper(s format.Superblock) error {
 		}
 		d.mu.super, d.mu.at, d.mu.older = s, at, false
 	}
-	return d.syncDir()
+	return d.SyncDir()
 }

@@ -1,4 +1,4 @@
-package disk
+package home
 
 import (
 	"context"
@@ -28,7 +28,7 @@ func plantClosed(t *testing.T) (dir string, want map[string]string) {
 	d := openTest(t, dir)
 	want = plantAll(t, d)
 	saveTest(t, d)
-	if err := d.close(); err != nil {
+	if err := d.Close(); err != nil {
 		t.Fatal(err)
 	}
 	return dir, want
@@ -57,11 +57,11 @@ func checkTest(t *testing.T, dir string, o CheckOptions, exit int) *Report {
 }
 
 // reopened returns what the directory holds for the next process.
-func reopened(t *testing.T, dir string) (map[string]string, *recovered) {
+func reopened(t *testing.T, dir string) (map[string]string, *Recovered) {
 	t.Helper()
 	d := openTest(t, dir)
 	got, r := recoverTest(t, d)
-	if err := d.close(); err != nil {
+	if err := d.Close(); err != nil {
 		t.Fatal(err)
 	}
 	return got, r
@@ -104,7 +104,7 @@ func TestCheckClean(t *testing.T) {
 	}
 	got, r := reopened(t, dir)
 	wantSame(t, got, want)
-	if r.byIndex != 11 {
+	if r.ByIndex != 11 {
 		t.Errorf("got %+v", r)
 	}
 }
@@ -168,13 +168,13 @@ var damages = map[string]struct {
 // plantLate writes a block to slab 2, after the index.
 func plantLate(t *testing.T, dir, key string, seq uint64) {
 	d := openTest(t, dir)
-	defer d.close()
-	f, err := os.OpenFile(d.slabPath(2), os.O_RDWR, 0)
+	defer d.Close()
+	f, err := os.OpenFile(d.SlabPath(2), os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	s := format.SlabHeader{Number: 2, UUID: d.superblock().UUID, Epoch: 1002, SlotBytes: 4096, Slots: 3}
+	s := format.SlabHeader{Number: 2, UUID: d.Superblock().UUID, Epoch: 1002, SlotBytes: 4096, Slots: 3}
 	plantBlock(t, f, &s, 1, key, seq+1, 100)
 }
 
@@ -219,7 +219,7 @@ func TestCheckFinds(t *testing.T) {
 				}
 			}
 			wantSame(t, got, want)
-			if rec.indexErr != nil || rec.byIndex != int64(len(want)) || r.Blocks != int64(len(want)) {
+			if rec.IndexErr != nil || rec.ByIndex != int64(len(want)) || r.Blocks != int64(len(want)) {
 				t.Errorf("got %+v; Check counts %d of %d", rec, r.Blocks, len(want))
 			}
 		})
@@ -232,11 +232,11 @@ func TestCheckUnclean(t *testing.T) {
 	for _, seq := range []uint64{1, 1000} { // earlier, later than in slab 1
 		dir, want := plantClosed(t)
 		d := openTest(t, dir)
-		if err := errors.Join(d.markDirty(), d.close(), os.WriteFile(d.join(format.IndexTmpName), nil, 0o600)); err != nil {
+		if err := errors.Join(d.MarkDirty(), d.Close(), os.WriteFile(d.Join(format.IndexTmpName), nil, 0o600)); err != nil {
 			t.Fatal(err)
 		}
 		plantLate(t, dir, "model/02/block", seq)
-		err := errors.Join(os.WriteFile(d.join(format.IndexTmpName), nil, 0o600), os.WriteFile(d.join(format.SlabTmpName), make([]byte, 8192), 0o600))
+		err := errors.Join(os.WriteFile(d.Join(format.IndexTmpName), nil, 0o600), os.WriteFile(d.Join(format.SlabTmpName), make([]byte, 8192), 0o600))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -249,7 +249,7 @@ func TestCheckUnclean(t *testing.T) {
 			t.Errorf("got %s", r)
 		}
 		got, rec := reopened(t, dir)
-		if later := got["model/02/block"] != want["model/02/block"]; later != (seq == 1000) || rec.blocks != 11 {
+		if later := got["model/02/block"] != want["model/02/block"]; later != (seq == 1000) || rec.Blocks != 11 {
 			t.Errorf("seq %d: got %q, %+v", seq, got["model/02/block"], rec)
 		}
 	}
@@ -295,7 +295,7 @@ func TestCheckLargeBlocks(t *testing.T) {
 		plantBlock(t, f2, s2, slot, fmt.Sprintf("m/%d", slot), 9, 1<<20-int(slot)*5000)
 	}
 	saveTest(t, d)
-	if err := d.close(); err != nil {
+	if err := d.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if r := checkTest(t, dir, CheckOptions{Data: true}, 0); r.Blocks != 13 || r.DataBytes != r.BlockBytes {
@@ -468,7 +468,7 @@ func TestCheckUnreadable(t *testing.T) {
 	maps.DeleteFunc(want, func(key, _ string) bool { return strings.HasPrefix(key, "model/") })
 	got, rec := reopened(t, dir)
 	wantSame(t, got, want)
-	if len(rec.setAside) != 1 || errors.Is(rec.setAside[0].err, block.ErrCorrupt) {
+	if len(rec.SetAside) != 1 || errors.Is(rec.SetAside[0].Err, block.ErrCorrupt) {
 		t.Errorf("got %+v", rec)
 	}
 }

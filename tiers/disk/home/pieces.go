@@ -1,4 +1,4 @@
-package disk
+package home
 
 import (
 	"context"
@@ -28,8 +28,8 @@ type piece struct {
 	n   int    // bytes wanted, a multiple of format.PageBytes, at most pieceBytes
 	buf []byte // the bytes read, shorter if the file ends before
 
-	slab  *slabFound // the slab of the piece, or nil
-	first uint32     // slot of the first page of a table, or of the data
+	slab  *Slab  // the slab of the piece, or nil
+	first uint32 // slot of the first page of a table, or of the data
 	state []pageState
 	err   error // of the read
 
@@ -151,7 +151,7 @@ func writeFull(f *os.File, buf []byte, off int64) error {
 
 // openDirect is openFile with O_DIRECT, or without it if the file system has none. These files are
 // read and written once, so the page cache would not help.
-func (d *directory) openDirect(name string, flags int) (*os.File, error) {
+func (d *Dir) openDirect(name string, flags int) (*os.File, error) {
 	f, err := d.openFile(name, flags|unix.O_DIRECT)
 	if errors.Is(err, unix.EINVAL) {
 		return d.openFile(name, flags)
@@ -159,4 +159,5 @@ func (d *directory) openDirect(name string, flags int) (*os.File, error) {
 	return f, err
 }
 
-func (d *directory) join(name string) string { return filepath.Join(d.path, name) }
+// Join returns the path of a file of the directory.
+func (d *Dir) Join(name string) string { return filepath.Join(d.path, name) }

@@ -1,4 +1,4 @@
-package disk
+package home
 
 import (
 	"bufio"
@@ -55,9 +55,9 @@ func TestOpenDirRefusals(t *testing.T) {
 				t.Fatal(err)
 			}
 			tc.make(t, path)
-			d, err := openDir(path, dirOptions{create: true, allowTmpfs: true})
+			d, err := Open(path, Options{Create: true, AllowTmpfs: true})
 			if err == nil {
-				d.close()
+				d.Close()
 			}
 			var why *DirError
 			if !errors.As(err, &why) || why.Dir != path || !errors.Is(err, tc.want) {
@@ -85,7 +85,7 @@ func TestOpenDirTmpfs(t *testing.T) {
 		t.Skipf("/dev/shm is not a tmpfs: %v", err)
 	}
 	path := filepath.Join(dir, "d")
-	_, err = openDir(path, dirOptions{create: true})
+	_, err = Open(path, Options{Create: true})
 	var why *DirError
 	if !errors.As(err, &why) || !strings.HasPrefix(why.Why, "is on tmpfs, which is memory") {
 		t.Errorf("got %v", err)
@@ -113,7 +113,7 @@ func TestOpenDirReadOnly(t *testing.T) {
 		t.Skipf("remount needs root: %v", err)
 	}
 	for _, name := range []string{"there", "absent"} {
-		_, err := openDir(filepath.Join(dir, name), dirOptions{create: true, allowTmpfs: true})
+		_, err := Open(filepath.Join(dir, name), Options{Create: true, AllowTmpfs: true})
 		var why *DirError
 		if !errors.As(err, &why) || !errors.Is(err, unix.EROFS) || !strings.Contains(why.Why, "read-only") {
 			t.Errorf("%s: got %v", name, err)
@@ -149,21 +149,21 @@ func TestOpenDirExtras(t *testing.T) {
 		t.Fatal(err)
 	}
 	core, logs := observer.New(zap.WarnLevel)
-	opts := dirOptions{create: true, allowTmpfs: true, logger: zap.New(core)}
+	opts := Options{Create: true, AllowTmpfs: true, Logger: zap.New(core)}
 	for i := range 2 {
-		d, err := openDir(dir, opts)
+		d, err := Open(dir, opts)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if d.fresh != (i == 0) {
-			t.Errorf("open %d: fresh %v", i, d.fresh)
+		if d.Fresh != (i == 0) {
+			t.Errorf("open %d: fresh %v", i, d.Fresh)
 		}
 		for _, name := range []string{"photo.jpg", format.IndexTmpName} {
 			if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := d.close(); err != nil {
+		if err := d.Close(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -177,7 +177,7 @@ func TestOpenDirExtras(t *testing.T) {
 		t.Error(err)
 	}
 	d := openTest(t, dir)
-	if _, err := os.Stat(d.join(format.IndexTmpName)); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(d.Join(format.IndexTmpName)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%s is left: %v", format.IndexTmpName, err)
 	}
 }
@@ -215,7 +215,7 @@ func TestOpenDirBusy(t *testing.T) {
 			t.Errorf("got process %d, want %d", busy.PID, cmd.Process.Pid)
 		}
 	}
-	_, err = openDir(dir, dirOptions{create: true, allowTmpfs: true})
+	_, err = Open(dir, Options{Create: true, AllowTmpfs: true})
 	wantBusy(err)
 	for _, repair := range []bool{false, true} {
 		_, err = Check(context.Background(), dir, CheckOptions{Repair: repair})
@@ -226,10 +226,10 @@ func TestOpenDirBusy(t *testing.T) {
 	}
 	cmd.Wait()
 	d := openTest(t, dir) // the lock went with the process
-	if _, err := openDir(dir, dirOptions{allowTmpfs: true}); !errors.Is(err, ErrBusy) {
+	if _, err := Open(dir, Options{AllowTmpfs: true}); !errors.Is(err, ErrBusy) {
 		t.Errorf("second open in one process: got %v", err)
 	}
-	if err := d.close(); err != nil {
+	if err := d.Close(); err != nil {
 		t.Fatal(err)
 	}
 	openTest(t, dir)
@@ -259,7 +259,7 @@ func TestOpenDirHelper(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	d, err := openDir(dir, dirOptions{create: true, allowTmpfs: true})
+	d, err := Open(dir, Options{Create: true, AllowTmpfs: true})
 	if err != nil {
 		fmt.Println(err)
 		os.Exit(1)
@@ -268,7 +268,7 @@ func TestOpenDirHelper(t *testing.T) {
 		fmt.Println("open")
 		io.Copy(io.Discard, os.Stdin) // until the parent is done
 	}
-	d.close()
+	d.Close()
 	os.Exit(0)
 }
 
@@ -299,14 +299,14 @@ func TestSuperblockCopies(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "d")
 	d := openTest(t, dir)
 	for day := range int64(6) {
-		before, err := os.ReadFile(d.join(format.SuperName))
+		before, err := os.ReadFile(d.Join(format.SuperName))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := d.setWritten(day, 100*day); err != nil {
+		if err := d.SetWritten(day, 100*day); err != nil {
 			t.Fatal(err)
 		}
-		after, err := os.ReadFile(d.join(format.SuperName))
+		after, err := os.ReadFile(d.Join(format.SuperName))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -318,33 +318,33 @@ func TestSuperblockCopies(t *testing.T) {
 		for _, torn := range []int{0, 1, 512, 4095} { // so much of the write arrived
 			b := append([]byte(nil), after...)
 			copy(b[at*format.PageBytes+torn:(at+1)*format.PageBytes], before[at*format.PageBytes+torn:])
-			if err := os.WriteFile(d.join(format.SuperName), b, 0o600); err != nil {
+			if err := os.WriteFile(d.Join(format.SuperName), b, 0o600); err != nil {
 				t.Fatal(err)
 			}
 			st, err := readSuper(d.file)
-			if err != nil || st.super.Day < day-1 || st.super.UUID != d.superblock().UUID {
+			if err != nil || st.super.Day < day-1 || st.super.UUID != d.Superblock().UUID {
 				t.Errorf("day %d, torn at %d: got %+v, %v", day, torn, st, err)
 			}
 		}
-		if err := os.WriteFile(d.join(format.SuperName), after, 0o600); err != nil {
+		if err := os.WriteFile(d.Join(format.SuperName), after, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	want := d.superblock()
-	if err := d.close(); err != nil {
+	want := d.Superblock()
+	if err := d.Close(); err != nil {
 		t.Fatal(err)
 	}
 	d = openTest(t, dir)
-	if got := d.superblock(); got != want {
+	if got := d.Superblock(); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
-	if err := d.close(); err != nil {
+	if err := d.Close(); err != nil {
 		t.Fatal(err)
 	}
 	for at := range int64(2) {
 		patch(t, filepath.Join(dir, format.SuperName), at*format.PageBytes+20, func(b []byte) { b[0]++ }, 1)
 	}
-	_, err := openDir(dir, dirOptions{create: true, allowTmpfs: true})
+	_, err := Open(dir, Options{Create: true, AllowTmpfs: true})
 	var bad *SuperblockError
 	if !errors.As(err, &bad) || !errors.Is(err, block.ErrCorrupt) || !strings.Contains(bad.Error(), "kvfs fsck --repair "+dir) {
 		t.Errorf("got %v", err)
@@ -361,15 +361,15 @@ func TestSuperblockLost(t *testing.T) {
 	} {
 		dir := filepath.Join(t.TempDir(), "d")
 		d := openTest(t, dir)
-		if err := errors.Join(lose(d.join(format.SuperName)), d.close()); err != nil {
+		if err := errors.Join(lose(d.Join(format.SuperName)), d.Close()); err != nil {
 			t.Fatal(err)
 		}
 		d = openTest(t, dir)
 		plantAll(t, d)
-		if err := errors.Join(lose(d.join(format.SuperName)), d.close()); err != nil {
+		if err := errors.Join(lose(d.Join(format.SuperName)), d.Close()); err != nil {
 			t.Fatal(err)
 		}
-		_, err := openDir(dir, dirOptions{create: true, allowTmpfs: true})
+		_, err := Open(dir, Options{Create: true, AllowTmpfs: true})
 		var bad *SuperblockError
 		if !errors.As(err, &bad) {
 			t.Errorf("got %v", err)

@@ -1,4 +1,4 @@
-package disk
+package home
 
 import (
 	"context"
@@ -28,12 +28,12 @@ func TestRepairUnreadable(t *testing.T) {
 			plantBlock(t, f, s, slot, fmt.Sprintf("m/%d", slot), 9, 4000)
 		}
 		saveTest(t, d)
-		if err := d.close(); err != nil {
+		if err := d.Close(); err != nil {
 			t.Fatal(err)
 		}
 		patch(t, f.Name(), s.DataOff(3)+9, func(b []byte) { b[0]++ }, 1)
 
-		d, err := lockDir(dir, dirOptions{allowTmpfs: true, logger: zap.NewNop()}, true)
+		d, err := lockDir(dir, Options{AllowTmpfs: true, Logger: zap.NewNop()}, true)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -54,7 +54,7 @@ func TestRepairUnreadable(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.judgeBlocks(&piece{f: file, mem: mem, blocks: c.entries, err: unix.EIO})
-		if err := errors.Join(c.finish(), unix.Munmap(mem), file.Close(), d.close()); err != nil {
+		if err := errors.Join(c.finish(), unix.Munmap(mem), file.Close(), d.Close()); err != nil {
 			t.Fatal(err)
 		}
 		errs, repaired, blocks, left := int64(1), int64(1), int64(9), 9
@@ -118,11 +118,11 @@ func TestSuperblockStale(t *testing.T) {
 	if err := d.updateSuper(func(s *format.Superblock) { s.Clean = false }); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.close(); err != nil { // as a crash
+	if err := d.Close(); err != nil { // as a crash
 		t.Fatal(err)
 	}
 	d = openTest(t, dir)
-	if err := d.markDirty(); err != nil {
+	if err := d.MarkDirty(); err != nil {
 		t.Fatal(err)
 	}
 	for at := range 2 {
@@ -134,15 +134,15 @@ func TestSuperblockStale(t *testing.T) {
 			t.Errorf("copy %d: %+v, %v", at, s, err)
 		}
 	}
-	before := d.superblock()
-	if err := d.markDirty(); err != nil || d.superblock() != before {
-		t.Errorf("again: %v, it is written anew: %v", err, d.superblock() != before)
+	before := d.Superblock()
+	if err := d.MarkDirty(); err != nil || d.Superblock() != before {
+		t.Errorf("again: %v, it is written anew: %v", err, d.Superblock() != before)
 	}
-	if err := d.close(); err != nil {
+	if err := d.Close(); err != nil {
 		t.Fatal(err)
 	}
 	_, rec := reopened(t, dir)
-	if !errors.Is(rec.indexErr, errUnclean) {
-		t.Errorf("got %v", rec.indexErr)
+	if !errors.Is(rec.IndexErr, errUnclean) {
+		t.Errorf("got %v", rec.IndexErr)
 	}
 }

@@ -1,4 +1,4 @@
-package disk
+package home
 
 import (
 	"errors"
@@ -11,9 +11,9 @@ import (
 	"github.com/kvfs/kvfs/tiers/disk/format"
 )
 
-// indexWriter writes kvfs-index. The caller passes slabs and slots in ascending order. saveIndex
+// IndexWriter writes kvfs-index. The caller passes slabs and slots in ascending order. SaveIndex
 // returns the first error.
-type indexWriter struct {
+type IndexWriter struct {
 	f      *os.File
 	header format.IndexHeader
 	chunk  []byte
@@ -25,8 +25,8 @@ type indexWriter struct {
 	err    error
 }
 
-// slab begins the slots of a slab. There may be none.
-func (w *indexWriter) slab(h *format.SlabHeader) {
+// Slab begins the slots of a slab. There may be none.
+func (w *IndexWriter) Slab(h *format.SlabHeader) {
 	if w.err == nil && w.header.Slabs > 0 && h.Number <= w.run.Number {
 		w.err = fmt.Errorf("index: slab %d after %d: %w", h.Number, w.run.Number, block.ErrInvalid)
 	}
@@ -45,8 +45,8 @@ func (w *indexWriter) slab(h *format.SlabHeader) {
 	w.beginRun()
 }
 
-// slot adds a used slot of the slab.
-func (w *indexWriter) slot(h *format.SlotHeader) {
+// Slot adds a used slot of the slab.
+func (w *IndexWriter) Slot(h *format.SlotHeader) {
 	if w.err != nil {
 		return
 	}
@@ -72,19 +72,19 @@ func (w *indexWriter) slot(h *format.SlotHeader) {
 	w.header.Blocks++
 }
 
-func (w *indexWriter) beginRun() {
+func (w *IndexWriter) beginRun() {
 	w.at = w.used
 	w.used += format.RunBytes
 }
 
-func (w *indexWriter) endRun() {
+func (w *IndexWriter) endRun() {
 	if w.at != 0 {
 		w.run.Encode(w.chunk[w.at:])
 	}
 }
 
 // flush writes the chunk and begins the next.
-func (w *indexWriter) flush() {
+func (w *IndexWriter) flush() {
 	b := format.SealChunk(w.chunk, w.used, w.number, w.header.Gen)
 	if w.err == nil {
 		w.err = writeFull(w.f, b, w.header.FileBytes)
@@ -94,25 +94,25 @@ func (w *indexWriter) flush() {
 	w.used, w.at = format.ChunkFixedBytes, 0
 }
 
-// saveIndex writes the index that fill makes, and then marks it as valid in the superblock. It is
+// SaveIndex writes the index that fill makes, and then marks it as valid in the superblock. It is
 // the last step before close. Everything in the slabs must be durable before. After an error the
 // directory is as before, and recovery uses its tables.
-func (d *directory) saveIndex(fill func(w *indexWriter) error) (err error) {
-	gen := d.superblock().IndexGen + 1
+func (d *Dir) SaveIndex(fill func(w *IndexWriter) error) (err error) {
+	gen := d.Superblock().IndexGen + 1
 	if err := d.writeIndex(gen, fill); err != nil {
-		return errors.Join(err, os.Remove(d.join(format.IndexTmpName)))
+		return errors.Join(err, os.Remove(d.Join(format.IndexTmpName)))
 	}
-	if err := os.Rename(d.join(format.IndexTmpName), d.join(format.IndexName)); err != nil {
+	if err := os.Rename(d.Join(format.IndexTmpName), d.Join(format.IndexName)); err != nil {
 		return err
 	}
-	if err := d.syncDir(); err != nil {
+	if err := d.SyncDir(); err != nil {
 		return err
 	}
 	return d.updateSuper(func(s *format.Superblock) { s.Clean, s.IndexGen = true, gen })
 }
 
 // writeIndex writes kvfs-index.tmp and makes it durable.
-func (d *directory) writeIndex(gen uint64, fill func(w *indexWriter) error) (err error) {
+func (d *Dir) writeIndex(gen uint64, fill func(w *IndexWriter) error) (err error) {
 	f, err := d.openDirect(format.IndexTmpName, unix.O_RDWR|unix.O_CREAT|unix.O_TRUNC)
 	if err != nil {
 		return err
@@ -123,9 +123,9 @@ func (d *directory) writeIndex(gen uint64, fill func(w *indexWriter) error) (err
 		return err
 	}
 	defer func() { err = errors.Join(err, unix.Munmap(mem)) }()
-	w := indexWriter{
+	w := IndexWriter{
 		f: f, chunk: mem[format.PageBytes:], used: format.ChunkFixedBytes,
-		header: format.IndexHeader{UUID: d.superblock().UUID, Gen: gen, FileBytes: format.PageBytes},
+		header: format.IndexHeader{UUID: d.Superblock().UUID, Gen: gen, FileBytes: format.PageBytes},
 	}
 	if err := fill(&w); err != nil {
 		return err

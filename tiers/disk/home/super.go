@@ -1,4 +1,4 @@
-package disk
+package home
 
 import (
 	"errors"
@@ -16,45 +16,45 @@ import (
 	"github.com/kvfs/kvfs/tiers/disk/format"
 )
 
-// dirOptions configures openDir.
-type dirOptions struct {
-	create     bool  // make the last component of the path, and the superblock, if absent
-	slabBytes  int64 // of a new directory
-	allowTmpfs bool  // for tests
-	logger     *zap.Logger
+// Options configures Open. The zero value opens a directory that is there.
+type Options struct {
+	Create     bool        // make the last component of the path, and the superblock, if absent
+	SlabBytes  int64       // size of the slabs of a new directory
+	AllowTmpfs bool        // for tests
+	Logger     *zap.Logger // nil means none
 }
 
-// errDeleted: the directory of a device was deleted. Its files keep their content until the process
+// ErrDeleted: the directory of a device was deleted. Its files keep their content until the process
 // ends, but no later process finds them.
-var errDeleted = errors.New("the directory was deleted")
+var ErrDeleted = errors.New("the directory was deleted")
 
-// checkThere fails with errDeleted if the directory or its superblock has been deleted.
-func (d *directory) checkThere() error {
+// CheckThere fails with ErrDeleted and block.ErrUnavailable if the directory or its superblock has been deleted.
+func (d *Dir) CheckThere() error {
 	for _, f := range []*os.File{d.root, d.file} {
 		var st unix.Stat_t
 		if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 			return &os.PathError{Op: "stat", Path: f.Name(), Err: err}
 		}
 		if st.Nlink == 0 {
-			return fmt.Errorf("%s: %w: %w", f.Name(), errDeleted, block.ErrUnavailable)
+			return fmt.Errorf("%s: %w: %w", f.Name(), ErrDeleted, block.ErrUnavailable)
 		}
 	}
 	return nil
 }
 
-// directory is one directory of the tier: its lock and its superblock. The caller opens the files
-// of slabs, by slabPath.
+// Dir is one directory of the tier: its lock and its superblock. The caller opens the files
+// of slabs, by SlabPath.
 //
 // Its methods do I/O through the page cache and sync. They never return if the device does not
 // answer. They may be called in parallel.
-type directory struct {
+type Dir struct {
 	path  string   // absolute
 	root  *os.File // the directory
 	file  *os.File // kvfs-disk, locked
 	log   *zap.Logger
-	fresh bool // made by this openDir
-	// direct is the result of the test of direct I/O. It is zero if the file system was full.
-	direct directio.ProbeResult
+	Fresh bool // made by this Open
+	// Direct is the result of the test of direct I/O. It is zero if the file system was full.
+	Direct directio.ProbeResult
 
 	// writing orders the writes of the superblock. It is the only lock here that is held across
 	// I/O. Nothing else waits for it.
@@ -140,8 +140,8 @@ func writeSuperCopy(f *os.File, s *format.Superblock, at int) error {
 	return fdatasync(f)
 }
 
-// superblock returns the content of the superblock.
-func (d *directory) superblock() format.Superblock {
+// Superblock returns the content of the superblock.
+func (d *Dir) Superblock() format.Superblock {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.mu.super
@@ -149,7 +149,7 @@ func (d *directory) superblock() format.Superblock {
 
 // updateSuper changes the superblock. It returns when the change is durable. After an error the old
 // content counts, on disk and in memory: the write went to the other copy.
-func (d *directory) updateSuper(change func(*format.Superblock)) error {
+func (d *Dir) updateSuper(change func(*format.Superblock)) error {
 	d.writing.Lock()
 	defer d.writing.Unlock()
 	d.mu.Lock()
@@ -167,9 +167,9 @@ func (d *directory) updateSuper(change func(*format.Superblock)) error {
 	return nil
 }
 
-// markDirty marks the index as invalid on disk. It must have returned before the first change to
+// MarkDirty marks the index as invalid on disk. It must have returned before the first change to
 // any slab. It does nothing if the index is already invalid.
-func (d *directory) markDirty() error {
+func (d *Dir) MarkDirty() error {
 	// Mark both copies: if the newer one is damaged later, the older one must not bring back an
 	// outdated index.
 	for range 2 {
@@ -186,21 +186,30 @@ func (d *directory) markDirty() error {
 	return nil
 }
 
-// setWritten records how many bytes were written on a day (days since the epoch, UTC).
-func (d *directory) setWritten(day, bytes int64) error {
+// SetWritten records, durably, how many bytes were written on a day (days since the epoch, UTC).
+func (d *Dir) SetWritten(day, bytes int64) error {
 	return d.updateSuper(func(s *format.Superblock) { s.Day, s.DayBytes = day, bytes })
 }
 
-// slabPath returns the path of a slab's file.
-func (d *directory) slabPath(number uint32) string {
+// FreeBytes returns how many bytes of room the file system has left.
+func (d *Dir) FreeBytes() (int64, error) {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(d.root.Fd()), &st); err != nil {
+		return 0, &os.PathError{Op: "statfs", Path: d.path, Err: err}
+	}
+	return int64(st.Bavail) * st.Bsize, nil
+}
+
+// SlabPath returns the path of a slab's file.
+func (d *Dir) SlabPath(number uint32) string {
 	return filepath.Join(d.path, format.SlabName(number))
 }
 
-// syncDir makes names in the directory durable.
-func (d *directory) syncDir() error { return d.root.Sync() }
+// SyncDir makes names in the directory durable.
+func (d *Dir) SyncDir() error { return d.root.Sync() }
 
-// close unlocks the directory. It writes nothing: see saveIndex.
-func (d *directory) close() error {
+// Close unlocks the directory. It writes nothing: see SaveIndex.
+func (d *Dir) Close() error {
 	var err error
 	if d.file != nil {
 		err = d.file.Close()

@@ -1,4 +1,4 @@
-package disk
+package home
 
 import (
 	"context"
@@ -16,113 +16,113 @@ import (
 	"github.com/kvfs/kvfs/tiers/disk/format"
 )
 
-// slabFound is a usable slab.
-type slabFound struct {
+// Slab is a usable slab.
+type Slab struct {
 	format.SlabHeader
-	path      string
-	fileBytes int64 // as the file is; less than WantBytes if truncated
-	// usable is how many slots, from the first, have their table page and data within the file. The
+	Path      string
+	FileBytes int64 // as the file is; less than WantBytes if truncated
+	// Usable is how many slots, from the first, have their table page and data within the file. The
 	// others must not be used.
-	usable uint32
+	Usable uint32
 	next   uint32 // first slot that the index has not described
 }
 
-// slabProblem is a slab that was set aside: it is neither used nor changed.
-type slabProblem struct {
-	number uint32
-	path   string
-	err    error // wraps ErrCorrupt, or is an error of the system
+// Problem is a slab that was set aside: it is neither used nor changed.
+type Problem struct {
+	Number uint32
+	Path   string
+	Err    error // wraps ErrCorrupt, or is an error of the system
 }
 
-// recoverFuncs receives what a directory holds. Both functions are called on the goroutine that
-// called recover, never in parallel.
-type recoverFuncs struct {
-	// slab is called for each usable slab, in the order of their numbers, before the first call of
-	// slot. s stays valid.
-	slab func(s *slabFound)
-	// slot is called for each used slot. h, with its key and Dirs, is valid until slot returns. Two
+// Funcs receives what a directory holds. Both functions are called on the goroutine that
+// called Recover, never in parallel.
+type Funcs struct {
+	// Slab is called for each usable slab, in the order of their numbers, before the first call of
+	// Slot. s stays valid.
+	Slab func(s *Slab)
+	// Slot is called for each used slot. h, with its key and Dirs, is valid until Slot returns. Two
 	// slots may have one key, after a crash between a store and the removal of the replaced block.
 	// The one with the higher Seq counts, and if both are equal the first. The caller must free the
 	// other. Slots of one slab come in ascending order.
-	slot func(s *slabFound, h *format.SlotHeader)
+	Slot func(s *Slab, h *format.SlotHeader)
 }
 
-// recovered counts what recover has seen.
-type recovered struct {
-	slabs     int
-	blocks    int64 // given to slot, of which
-	byIndex   int64 // came from the index
-	indexErr  error // why the index was not used, or not completely; nil if it was
-	setAside  []slabProblem
-	badSlots  int64 // damaged slot headers: free
-	stale     int64 // free slots with old content: headers of another epoch, data
-	truncated int64 // used slots with data beyond the end of the file; not passed to slot
-	took      time.Duration
+// Recovered counts what Recover has seen.
+type Recovered struct {
+	Slabs     int
+	Blocks    int64 // given to Slot, of which
+	ByIndex   int64 // came from the index
+	IndexErr  error // why the index was not used, or not completely; nil if it was
+	SetAside  []Problem
+	BadSlots  int64 // damaged slot headers: free
+	Stale     int64 // free slots with old content: headers of another epoch, data
+	Truncated int64 // used slots with data beyond the end of the file; not passed to Slot
+	Took      time.Duration
 }
 
 // errUnclean is why the index is not used after a crash.
 var errUnclean = errors.New("not closed cleanly")
 
-// recover reads what the directory holds. It reads the index if the superblock says that it is
+// Recover reads what the directory holds. It reads the index if the superblock says that it is
 // valid. Otherwise, and from the point where the index is damaged, it reads the tables of the
 // slabs. It changes nothing on disk. It reports damage in the result only. It fails with:
 //   - a VersionError if anything has a later version
 //   - an error of the system if the directory cannot be listed
 //   - the error of ctx
-func (d *directory) recover(ctx context.Context, fn recoverFuncs) (*recovered, error) {
+func (d *Dir) Recover(ctx context.Context, fn Funcs) (*Recovered, error) {
 	start := time.Now()
 	slabs, aside, err := d.findSlabs(ctx)
 	if err != nil {
 		return nil, err
 	}
-	r := &recovered{slabs: len(slabs), setAside: aside}
+	r := &Recovered{Slabs: len(slabs), SetAside: aside}
 	for _, s := range slabs {
-		fn.slab(s)
+		fn.Slab(s)
 	}
-	give := func(s *slabFound, h *format.SlotHeader) {
-		r.blocks++
-		fn.slot(s, h)
+	give := func(s *Slab, h *format.SlotHeader) {
+		r.Blocks++
+		fn.Slot(s, h)
 	}
-	super := d.superblock()
+	super := d.Superblock()
 	if super.Clean {
-		r.indexErr = d.readIndex(ctx, &super, slabs, func(s *slabFound, h *format.SlotHeader) {
-			if h.Slot >= s.usable {
-				r.truncated++
+		r.IndexErr = d.readIndex(ctx, &super, slabs, func(s *Slab, h *format.SlotHeader) {
+			if h.Slot >= s.Usable {
+				r.Truncated++
 				return
 			}
-			r.byIndex++
+			r.ByIndex++
 			give(s, h)
 		}, nil)
 	} else {
-		r.indexErr = errUnclean
+		r.IndexErr = errUnclean
 	}
 	var later *format.VersionError
 	if err := ctx.Err(); err != nil {
 		return nil, err
-	} else if errors.As(r.indexErr, &later) {
+	} else if errors.As(r.IndexErr, &later) {
 		return nil, later
 	}
-	err = d.readTables(ctx, slabs, func(s *slabFound, slot uint32, st pageState, h *format.SlotHeader, err error) {
+	err = d.readTables(ctx, slabs, func(s *Slab, slot uint32, st pageState, h *format.SlotHeader, err error) {
 		switch st {
 		case pageUsed:
-			if slot >= s.usable {
-				r.truncated++
+			if slot >= s.Usable {
+				r.Truncated++
 			} else {
 				give(s, h)
 			}
 		case pageBad:
-			r.badSlots++
+			r.BadSlots++
 		case pageStale:
-			r.stale++
+			r.Stale++
 		}
 	})
-	r.took = time.Since(start)
+	r.Took = time.Since(start)
 	return r, err
 }
 
 // findSlabs reads the headers of all slabs. It returns the usable ones, and the others, each sorted
 // by number.
-func (d *directory) findSlabs(ctx context.Context) (slabs []*slabFound, aside []slabProblem, err error) {
+func (d *Dir) findSlabs(ctx context.Context) (slabs []*Slab, aside []Problem, err error) {
 	names, err := d.names()
 	if err != nil {
 		return nil, nil, err
@@ -136,7 +136,7 @@ func (d *directory) findSlabs(ctx context.Context) (slabs []*slabFound, aside []
 		return nil, nil, err
 	}
 	defer func() { err = errors.Join(err, unix.Munmap(mem)) }()
-	found := make([]*slabFound, len(names))
+	found := make([]*Slab, len(names))
 	errs := make([]error, len(names))
 	var next atomic.Int64
 	var wg sync.WaitGroup
@@ -164,7 +164,7 @@ func (d *directory) findSlabs(ctx context.Context) (slabs []*slabFound, aside []
 		case errors.Is(errs[i], os.ErrNotExist): // the file is gone, and no block relied on it
 		case errs[i] != nil:
 			number, _ := format.ParseSlabName(name)
-			aside = append(aside, slabProblem{number, d.join(name), errs[i]})
+			aside = append(aside, Problem{number, d.Join(name), errs[i]})
 		default:
 			slabs = append(slabs, found[i])
 		}
@@ -174,7 +174,7 @@ func (d *directory) findSlabs(ctx context.Context) (slabs []*slabFound, aside []
 
 // readSlabHeader reads the header of a slab into page, and the size of its file. The slab may
 // belong to another directory.
-func (d *directory) readSlabHeader(name string, page []byte) (_ *slabFound, err error) {
+func (d *Dir) readSlabHeader(name string, page []byte) (_ *Slab, err error) {
 	f, err := d.openDirect(name, unix.O_RDONLY)
 	if err != nil {
 		return nil, err
@@ -196,26 +196,26 @@ func (d *directory) readSlabHeader(name string, page []byte) (_ *slabFound, err 
 	if errors.As(err, &later) {
 		later.Path = f.Name()
 	}
-	return &slabFound{SlabHeader: h, path: f.Name(), fileBytes: info.Size()}, err
+	return &Slab{SlabHeader: h, Path: f.Name(), FileBytes: info.Size()}, err
 }
 
 // readSlab is readSlabHeader for a slab of this directory.
-func (d *directory) readSlab(name string, page []byte) (*slabFound, error) {
+func (d *Dir) readSlab(name string, page []byte) (*Slab, error) {
 	s, err := d.readSlabHeader(name, page)
 	if err != nil {
 		return nil, err
 	}
 	h := &s.SlabHeader
 	number, _ := format.ParseSlabName(name)
-	switch want := d.superblock().UUID; {
+	switch want := d.Superblock().UUID; {
 	case h.UUID != want:
 		return nil, format.Corrupt("slab header", "of another directory: uuid %v, here it is %v", h.UUID, want)
 	case h.Number != number:
 		return nil, format.Corrupt("slab header", "of slab %d", h.Number)
 	}
-	s.usable = uint32(min(max((s.fileBytes-h.DataOff(0))/h.SlotBytes, 0), int64(h.Slots)))
-	if s.usable == 0 {
-		return nil, format.Corrupt("slab", "truncated to %d of %d bytes, before the first slot's end", s.fileBytes, h.WantBytes())
+	s.Usable = uint32(min(max((s.FileBytes-h.DataOff(0))/h.SlotBytes, 0), int64(h.Slots)))
+	if s.Usable == 0 {
+		return nil, format.Corrupt("slab", "truncated to %d of %d bytes, before the first slot's end", s.FileBytes, h.WantBytes())
 	}
 	return s, nil
 }
@@ -274,8 +274,8 @@ func judgeBad(page []byte, ofEpoch bool, epoch uint64, err error) pageState {
 // readTables reads the tables of slabs, each from its next slot on. It calls fn in order for all
 // slots but those with zeros. h is valid with pageUsed, err with pageBad. If a table cannot be
 // read, each slot of that read is pageBad.
-func (d *directory) readTables(ctx context.Context, slabs []*slabFound,
-	fn func(s *slabFound, slot uint32, st pageState, h *format.SlotHeader, err error)) error {
+func (d *Dir) readTables(ctx context.Context, slabs []*Slab,
+	fn func(s *Slab, slot uint32, st pageState, h *format.SlotHeader, err error)) error {
 	t := tableReader{d: d, slabs: slabs}
 	defer t.close()
 	var h format.SlotHeader
@@ -299,7 +299,7 @@ func (d *directory) readTables(ctx context.Context, slabs []*slabFound,
 			case pageBad:
 				err = format.CheckPage(page, format.SlotMagic, "slot header")
 			case pageLater:
-				return &format.VersionError{What: "slot header", Path: p.slab.path, Got: binary.LittleEndian.Uint32(page[8:]), Want: format.Version}
+				return &format.VersionError{What: "slot header", Path: p.slab.Path, Got: binary.LittleEndian.Uint32(page[8:]), Want: format.Version}
 			}
 			fn(p.slab, slot, st, &h, err)
 		}
@@ -309,7 +309,7 @@ func (d *directory) readTables(ctx context.Context, slabs []*slabFound,
 
 // decodeIn reads into h a page that format.CheckPage accepts. It fails with ErrCorrupt if the page cannot be that
 // of the slot.
-func decodeIn(h *format.SlotHeader, page []byte, s *slabFound, slot uint32) error {
+func decodeIn(h *format.SlotHeader, page []byte, s *Slab, slot uint32) error {
 	if err := h.DecodeChecked(page); err != nil {
 		return err
 	}
@@ -324,8 +324,8 @@ func decodeIn(h *format.SlotHeader, page []byte, s *slabFound, slot uint32) erro
 
 // tableReader makes the pieces of all tables.
 type tableReader struct {
-	d     *directory
-	slabs []*slabFound
+	d     *Dir
+	slabs []*Slab
 	files fileSet
 	begun bool   // next and end are those of slabs[0]
 	next  uint32 // slot

@@ -1,4 +1,4 @@
-package disk
+package home
 
 import (
 	"context"
@@ -16,8 +16,8 @@ import (
 // next of each slab past the described slots. It fails at any place with a VersionError,
 // ErrCorrupt, or an error of the system. The slots passed before are right. unknown, if not nil,
 // gets the slabs of the index that are not among those given, or that differ from them.
-func (d *directory) readIndex(ctx context.Context, super *format.Superblock, slabs []*slabFound,
-	give func(*slabFound, *format.SlotHeader), unknown func(*format.Run)) (err error) {
+func (d *Dir) readIndex(ctx context.Context, super *format.Superblock, slabs []*Slab,
+	give func(*Slab, *format.SlotHeader), unknown func(*format.Run)) (err error) {
 	f, err := d.openDirect(format.IndexName, unix.O_RDONLY)
 	if err != nil {
 		return err
@@ -31,7 +31,7 @@ func (d *directory) readIndex(ctx context.Context, super *format.Superblock, sla
 		return fmt.Errorf("index: generation %d of %v, the superblock says %d of %v: %w",
 			head.Gen, head.UUID, super.IndexGen, super.UUID, block.ErrCorrupt)
 	}
-	c := indexCursor{slabs: make(map[uint32]*slabFound, len(slabs)), give: give, unknown: unknown}
+	c := indexCursor{slabs: make(map[uint32]*Slab, len(slabs)), give: give, unknown: unknown}
 	for _, s := range slabs {
 		c.slabs[s.Number] = s
 	}
@@ -89,13 +89,13 @@ func readIndexHeader(f *os.File) (h format.IndexHeader, err error) {
 
 // indexCursor walks the chunks of an index.
 type indexCursor struct {
-	slabs   map[uint32]*slabFound
-	give    func(*slabFound, *format.SlotHeader)
+	slabs   map[uint32]*Slab
+	give    func(*Slab, *format.SlotHeader)
 	unknown func(*format.Run)
 	last    format.Run // the run before, if any
 	begun   bool       // there was one
 	slots   int64
-	slab    *slabFound // slab of last; nil if that slab differs from the index
+	slab    *Slab // slab of last; nil if that slab differs from the index
 	h       format.SlotHeader
 	blocks  int64
 	count   uint32 // slabs
@@ -149,7 +149,7 @@ func (c *indexCursor) begin(r *format.Run) error {
 }
 
 // finish records that the index has described the last slab completely.
-func (c *indexCursor) finish(next *slabFound) {
+func (c *indexCursor) finish(next *Slab) {
 	if c.slab != nil {
 		c.slab.next = c.slab.Slots
 	}

@@ -1,4 +1,4 @@
-package disk
+package home
 
 import (
 	"errors"
@@ -18,38 +18,38 @@ import (
 // TestIndexDamage: an index that is lost, torn, stale or damaged anywhere changes
 // nothing but where the blocks are read from.
 func TestIndexDamage(t *testing.T) {
-	for name, spoil := range map[string]func(t *testing.T, d *directory){
-		"lost":    func(t *testing.T, d *directory) { remove(t, d.join(format.IndexName)) },
-		"empty":   func(t *testing.T, d *directory) { truncate(t, d.join(format.IndexName), 0) },
-		"header":  func(t *testing.T, d *directory) { truncate(t, d.join(format.IndexName), format.PageBytes) },
-		"longer":  func(t *testing.T, d *directory) { truncate(t, d.join(format.IndexName), 3*format.PageBytes) },
-		"unalign": func(t *testing.T, d *directory) { truncate(t, d.join(format.IndexName), 2*format.PageBytes-1) },
-		"uuid": func(t *testing.T, d *directory) {
-			patchPage(t, d.join(format.IndexName), 0, func(b []byte) { b[16]++ })
+	for name, spoil := range map[string]func(t *testing.T, d *Dir){
+		"lost":    func(t *testing.T, d *Dir) { remove(t, d.Join(format.IndexName)) },
+		"empty":   func(t *testing.T, d *Dir) { truncate(t, d.Join(format.IndexName), 0) },
+		"header":  func(t *testing.T, d *Dir) { truncate(t, d.Join(format.IndexName), format.PageBytes) },
+		"longer":  func(t *testing.T, d *Dir) { truncate(t, d.Join(format.IndexName), 3*format.PageBytes) },
+		"unalign": func(t *testing.T, d *Dir) { truncate(t, d.Join(format.IndexName), 2*format.PageBytes-1) },
+		"uuid": func(t *testing.T, d *Dir) {
+			patchPage(t, d.Join(format.IndexName), 0, func(b []byte) { b[16]++ })
 		},
-		"older": func(t *testing.T, d *directory) {
-			patchPage(t, d.join(format.IndexName), 0, func(b []byte) { b[32]-- })
+		"older": func(t *testing.T, d *Dir) {
+			patchPage(t, d.Join(format.IndexName), 0, func(b []byte) { b[32]-- })
 		},
-		"later": func(t *testing.T, d *directory) {
-			patchPage(t, d.join(format.IndexName), 0, func(b []byte) { b[32]++ })
+		"later": func(t *testing.T, d *Dir) {
+			patchPage(t, d.Join(format.IndexName), 0, func(b []byte) { b[32]++ })
 		},
-		"chunk": func(t *testing.T, d *directory) {
-			patch(t, d.join(format.IndexName), format.PageBytes+50, func(b []byte) { b[0]++ }, 1)
+		"chunk": func(t *testing.T, d *Dir) {
+			patch(t, d.Join(format.IndexName), format.PageBytes+50, func(b []byte) { b[0]++ }, 1)
 		},
-		"counts": func(t *testing.T, d *directory) {
-			patchPage(t, d.join(format.IndexName), 0, func(b []byte) { b[40]++ })
+		"counts": func(t *testing.T, d *Dir) {
+			patchPage(t, d.Join(format.IndexName), 0, func(b []byte) { b[40]++ })
 		},
-		"a directory": func(t *testing.T, d *directory) {
-			remove(t, d.join(format.IndexName))
-			if err := os.Mkdir(d.join(format.IndexName), 0o700); err != nil {
+		"a directory": func(t *testing.T, d *Dir) {
+			remove(t, d.Join(format.IndexName))
+			if err := os.Mkdir(d.Join(format.IndexName), 0o700); err != nil {
 				t.Fatal(err)
 			}
 		},
-		"a link": func(t *testing.T, d *directory) {
-			if err := os.Rename(d.join(format.IndexName), d.join("kvfs-other")); err != nil {
+		"a link": func(t *testing.T, d *Dir) {
+			if err := os.Rename(d.Join(format.IndexName), d.Join("kvfs-other")); err != nil {
 				t.Fatal(err)
 			}
-			if err := os.Symlink("kvfs-other", d.join(format.IndexName)); err != nil {
+			if err := os.Symlink("kvfs-other", d.Join(format.IndexName)); err != nil {
 				t.Fatal(err)
 			}
 		},
@@ -61,7 +61,7 @@ func TestIndexDamage(t *testing.T) {
 			spoil(t, d)
 			got, r := recoverTest(t, d)
 			wantSame(t, got, want)
-			if r.indexErr == nil {
+			if r.IndexErr == nil {
 				t.Error("the index was believed")
 			}
 		})
@@ -77,7 +77,7 @@ func remove(t *testing.T, path string) {
 
 // manySlots has an index of three chunks and more: 4 slabs of 400 blocks with keys of
 // 2000 bytes.
-func manySlots(t *testing.T) (*directory, map[string]string) {
+func manySlots(t *testing.T) (*Dir, map[string]string) {
 	t.Helper()
 	d := openTest(t, filepath.Join(t.TempDir(), "d"))
 	for number := range uint32(4) {
@@ -102,13 +102,13 @@ func TestIndexChunks(t *testing.T) {
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	d, want := manySlots(t)
-	info, err := os.Stat(d.join(format.IndexName))
+	info, err := os.Stat(d.Join(format.IndexName))
 	if err != nil || info.Size() < 3*format.ChunkBytes {
 		t.Fatalf("index of %d bytes, %v", info.Size(), err)
 	}
 	got, r := recoverTest(t, d)
 	wantSame(t, got, want)
-	if r.byIndex != 1600 || r.indexErr != nil {
+	if r.ByIndex != 1600 || r.IndexErr != nil {
 		t.Fatalf("got %+v", r)
 	}
 	for i := range 20 {
@@ -117,16 +117,16 @@ func TestIndexChunks(t *testing.T) {
 			off = format.PageBytes + int64(i)*format.ChunkBytes + rng.Int64N(format.ChunkFixedBytes) // every chunk at least once
 		}
 		flip := func(b []byte) { b[0] ^= 1 << (i % 8) }
-		patch(t, d.join(format.IndexName), off, flip, 1)
+		patch(t, d.Join(format.IndexName), off, flip, 1)
 		got, r := recoverTest(t, d)
 		wantSame(t, got, want)
-		if r.blocks != 1600 {
-			t.Errorf("byte %d: %d blocks, %v", off, r.blocks, r.indexErr)
+		if r.Blocks != 1600 {
+			t.Errorf("byte %d: %d blocks, %v", off, r.Blocks, r.IndexErr)
 		}
-		if chunk := (off - format.PageBytes) / format.ChunkBytes; r.indexErr != nil && off >= format.PageBytes && (r.byIndex > 0) != (chunk > 0) {
-			t.Errorf("byte %d of chunk %d: %d by the index", off, chunk, r.byIndex)
+		if chunk := (off - format.PageBytes) / format.ChunkBytes; r.IndexErr != nil && off >= format.PageBytes && (r.ByIndex > 0) != (chunk > 0) {
+			t.Errorf("byte %d of chunk %d: %d by the index", off, chunk, r.ByIndex)
 		}
-		patch(t, d.join(format.IndexName), off, flip, 1)
+		patch(t, d.Join(format.IndexName), off, flip, 1)
 	}
 }
 
@@ -136,7 +136,7 @@ func TestIndexOfOtherSlabs(t *testing.T) {
 	d := openTest(t, filepath.Join(t.TempDir(), "d"))
 	want := plantAll(t, d)
 	saveTest(t, d)
-	remove(t, d.slabPath(1))
+	remove(t, d.SlabPath(1))
 	f, s := plantSlab(t, d, 1, 4096, 6) // other slots
 	plantBlock(t, f, s, 4, "new", 1, 100)
 	f, s = plantSlab(t, d, 3, 4096, 2) // not in the index
@@ -149,7 +149,7 @@ func TestIndexOfOtherSlabs(t *testing.T) {
 	}
 	want["new"], want["newer"] = got["new"], got["newer"]
 	wantSame(t, got, want)
-	if want["new"] == "" || want["newer"] == "" || r.byIndex != 7 || r.indexErr != nil {
+	if want["new"] == "" || want["newer"] == "" || r.ByIndex != 7 || r.IndexErr != nil {
 		t.Errorf("got %+v", r)
 	}
 }
@@ -162,24 +162,24 @@ func TestSaveIndexInterrupted(t *testing.T) {
 		for step := range 3 {
 			d := openTest(t, dir)
 			if dirty {
-				if err := d.markDirty(); err != nil {
+				if err := d.MarkDirty(); err != nil {
 					t.Fatal(err)
 				}
 			}
-			empty := func(*indexWriter) error { return nil } // wrong, so that believing it shows
-			err := d.writeIndex(d.superblock().IndexGen+1, empty)
+			empty := func(*IndexWriter) error { return nil } // wrong, so that believing it shows
+			err := d.writeIndex(d.Superblock().IndexGen+1, empty)
 			if err == nil && step > 0 {
-				err = os.Rename(d.join(format.IndexTmpName), d.join(format.IndexName))
+				err = os.Rename(d.Join(format.IndexTmpName), d.Join(format.IndexName))
 			}
 			if err == nil && step > 1 {
 				saveTest(t, d)
 			}
-			if err := errors.Join(err, d.close()); err != nil {
+			if err := errors.Join(err, d.Close()); err != nil {
 				t.Fatal(err)
 			}
 			got, r := reopened(t, dir)
 			wantSame(t, got, want)
-			if believed := r.byIndex == r.blocks; believed != (step == 2 || step == 0 && !dirty) {
+			if believed := r.ByIndex == r.Blocks; believed != (step == 2 || step == 0 && !dirty) {
 				t.Errorf("dirty %v, step %d: got %+v", dirty, step, r)
 			}
 		}
@@ -197,31 +197,31 @@ func TestIndexWriterOrder(t *testing.T) {
 	}
 	failed := errors.New("failed")
 	for name, tc := range map[string]struct {
-		fill func(w *indexWriter)
+		fill func(w *IndexWriter)
 		err  error
 		want error
 	}{
-		"no slab":     {func(w *indexWriter) { w.slot(slot(0)) }, nil, block.ErrInvalid},
-		"slab twice":  {func(w *indexWriter) { w.slab(slab(1)); w.slab(slab(1)) }, nil, block.ErrInvalid},
-		"slab before": {func(w *indexWriter) { w.slab(slab(2)); w.slab(slab(1)) }, nil, block.ErrInvalid},
-		"slot twice":  {func(w *indexWriter) { w.slab(slab(1)); w.slot(slot(2)); w.slot(slot(2)) }, nil, block.ErrInvalid},
-		"slot beyond": {func(w *indexWriter) { w.slab(slab(1)); w.slot(slot(4)) }, nil, block.ErrInvalid},
-		"no seq":      {func(w *indexWriter) { w.slab(slab(1)); w.slot(&format.SlotHeader{Key: []byte("k")}) }, nil, block.ErrCorrupt},
-		"caller":      {func(w *indexWriter) { w.slab(slab(1)) }, failed, failed},
-		"none":        {func(w *indexWriter) {}, nil, nil},
-		"good":        {func(w *indexWriter) { w.slab(slab(1)); w.slot(slot(0)); w.slot(slot(3)); w.slab(slab(5)) }, nil, nil},
+		"no slab":     {func(w *IndexWriter) { w.Slot(slot(0)) }, nil, block.ErrInvalid},
+		"slab twice":  {func(w *IndexWriter) { w.Slab(slab(1)); w.Slab(slab(1)) }, nil, block.ErrInvalid},
+		"slab before": {func(w *IndexWriter) { w.Slab(slab(2)); w.Slab(slab(1)) }, nil, block.ErrInvalid},
+		"slot twice":  {func(w *IndexWriter) { w.Slab(slab(1)); w.Slot(slot(2)); w.Slot(slot(2)) }, nil, block.ErrInvalid},
+		"slot beyond": {func(w *IndexWriter) { w.Slab(slab(1)); w.Slot(slot(4)) }, nil, block.ErrInvalid},
+		"no seq":      {func(w *IndexWriter) { w.Slab(slab(1)); w.Slot(&format.SlotHeader{Key: []byte("k")}) }, nil, block.ErrCorrupt},
+		"caller":      {func(w *IndexWriter) { w.Slab(slab(1)) }, failed, failed},
+		"none":        {func(w *IndexWriter) {}, nil, nil},
+		"good":        {func(w *IndexWriter) { w.Slab(slab(1)); w.Slot(slot(0)); w.Slot(slot(3)); w.Slab(slab(5)) }, nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := openTest(t, filepath.Join(t.TempDir(), "d"))
-			before := d.superblock()
-			err := d.saveIndex(func(w *indexWriter) error { tc.fill(w); return tc.err })
+			before := d.Superblock()
+			err := d.SaveIndex(func(w *IndexWriter) error { tc.fill(w); return tc.err })
 			if !errors.Is(err, tc.want) {
 				t.Errorf("got %v", err)
 			}
-			if after := d.superblock(); after.Clean != (tc.want == nil) || tc.want != nil && after != before {
+			if after := d.Superblock(); after.Clean != (tc.want == nil) || tc.want != nil && after != before {
 				t.Errorf("superblock %+v, before %+v", after, before)
 			}
-			if _, err := os.Stat(d.join(format.IndexTmpName)); !errors.Is(err, os.ErrNotExist) {
+			if _, err := os.Stat(d.Join(format.IndexTmpName)); !errors.Is(err, os.ErrNotExist) {
 				t.Errorf("%s: %v", format.IndexTmpName, err)
 			}
 		})

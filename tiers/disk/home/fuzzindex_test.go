@@ -1,4 +1,4 @@
-package disk
+package home
 
 import (
 	"bytes"
@@ -40,9 +40,9 @@ func FuzzChunk(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := &slabFound{SlabHeader: slab, usable: slab.Slots}
+		s := &Slab{SlabHeader: slab, Usable: slab.Slots}
 		last := int64(-1)
-		c := indexCursor{slabs: map[uint32]*slabFound{slab.Number: s}, give: func(s *slabFound, h *format.SlotHeader) {
+		c := indexCursor{slabs: map[uint32]*Slab{slab.Number: s}, give: func(s *Slab, h *format.SlotHeader) {
 			if int64(h.Slot) <= last || h.Slot >= s.Slots || h.Size > s.SlotBytes || format.CheckPath(string(h.Key)) != nil || s.next != h.Slot+1 {
 				t.Errorf("gives slot %d with %d bytes, key %q", h.Slot, h.Size, h.Key)
 			}
@@ -62,7 +62,7 @@ func FuzzIndexFile(f *testing.F) {
 	d := openTest(f, dir)
 	want := plantAll(f, d)
 	saveTest(f, d)
-	good, err := os.ReadFile(d.join(format.IndexName))
+	good, err := os.ReadFile(d.Join(format.IndexName))
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -72,13 +72,13 @@ func FuzzIndexFile(f *testing.F) {
 	f.Add([]byte("KVFSINDX"))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if err := os.WriteFile(d.join(format.IndexName), b, 0o600); err != nil {
+		if err := os.WriteFile(d.Join(format.IndexName), b, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		got := map[string]string{}
-		_, err := d.recover(context.Background(), recoverFuncs{
-			slab: func(*slabFound) {},
-			slot: func(s *slabFound, h *format.SlotHeader) { got[string(h.Key)] = describe(h) },
+		_, err := d.Recover(context.Background(), Funcs{
+			Slab: func(*Slab) {},
+			Slot: func(s *Slab, h *format.SlotHeader) { got[string(h.Key)] = describe(h) },
 		})
 		var later *format.VersionError
 		if errors.As(err, &later) {

@@ -1,4 +1,4 @@
-package disk
+package home
 
 import (
 	"context"
@@ -29,7 +29,7 @@ func BenchmarkRecover(b *testing.B) {
 				for b.Loop() {
 					saveTest(b, d)
 				}
-				info, err := os.Stat(d.join(format.IndexName))
+				info, err := os.Stat(d.Join(format.IndexName))
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -40,22 +40,22 @@ func BenchmarkRecover(b *testing.B) {
 	}
 }
 
-func benchRecover(b *testing.B, d *directory, blocks, byIndex int) {
+func benchRecover(b *testing.B, d *Dir, blocks, byIndex int) {
 	b.ReportAllocs()
 	for b.Loop() {
 		var bytes int64
-		r, err := d.recover(context.Background(), recoverFuncs{
-			slab: func(*slabFound) {},
-			slot: func(_ *slabFound, h *format.SlotHeader) { bytes += h.Size },
+		r, err := d.Recover(context.Background(), Funcs{
+			Slab: func(*Slab) {},
+			Slot: func(_ *Slab, h *format.SlotHeader) { bytes += h.Size },
 		})
-		if err != nil || r.blocks != int64(blocks) || r.byIndex != int64(byIndex) || bytes != 65536*int64(blocks) {
+		if err != nil || r.Blocks != int64(blocks) || r.ByIndex != int64(byIndex) || bytes != 65536*int64(blocks) {
 			b.Fatalf("got %+v, %v", r, err)
 		}
 	}
 	b.ReportMetric(float64(b.Elapsed().Seconds())/float64(b.N)/float64(blocks)*1e6, "s/million")
 }
 
-func plantMany(b *testing.B, d *directory, blocks int) {
+func plantMany(b *testing.B, d *Dir, blocks int) {
 	b.Helper()
 	const slotBytes = 65536
 	perSlab := format.SlotsFor(256<<20, slotBytes)
@@ -66,7 +66,7 @@ func plantMany(b *testing.B, d *directory, blocks int) {
 	defer unix.Munmap(mem)
 	h := format.SlotHeader{Size: slotBytes, Attrs: driver.Attrs{Mode: 0o644, Dirs: make([]driver.DirAttrs, 2)}}
 	for number, n := uint32(0), 0; n < blocks; number++ {
-		s := format.SlabHeader{Number: number, UUID: d.superblock().UUID, Epoch: 1, SlotBytes: slotBytes, Slots: perSlab}
+		s := format.SlabHeader{Number: number, UUID: d.Superblock().UUID, Epoch: 1, SlotBytes: slotBytes, Slots: perSlab}
 		clear(mem)
 		s.Encode(mem)
 		for slot := uint32(0); slot < perSlab && n < blocks; slot, n = slot+1, n+1 {

@@ -1,4 +1,4 @@
-package disk
+package home
 
 import (
 	"bufio"
@@ -32,7 +32,7 @@ func (e *BusyError) Error() string {
 func (e *BusyError) Unwrap() error { return ErrBusy }
 
 // lock takes the lock on kvfs-disk, or fails with a BusyError.
-func (d *directory) lock() error {
+func (d *Dir) lock() error {
 	for {
 		err := unix.Flock(int(d.file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		switch err {

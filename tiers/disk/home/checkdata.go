@@ -1,4 +1,4 @@
-package disk
+package home
 
 import (
 	"errors"
@@ -15,7 +15,7 @@ import (
 )
 
 // free zeroes a slot header, durably once syncFreed has returned.
-func (c *checker) free(s *slabFound, slot uint32) (err error) {
+func (c *checker) free(s *Slab, slot uint32) (err error) {
 	f, err := c.d.openDirect(format.SlabName(s.Number), unix.O_RDWR)
 	if err != nil {
 		return err
@@ -68,7 +68,7 @@ func (c *checker) key(e *checkEntry) (_ string, err error) {
 
 // index compares the index with the tables.
 func (c *checker) index() error {
-	path, super := c.d.join(format.IndexName), c.d.superblock()
+	path, super := c.d.Join(format.IndexName), c.d.Superblock()
 	if !c.r.Clean {
 		c.note(path, "not closed cleanly: the next start reads the tables")
 		return nil
@@ -103,7 +103,7 @@ type indexCheck struct {
 }
 
 // differ reports a slot. e is its entry in the tables, or nil. The key of e is reported too.
-func (x *indexCheck) differ(what string, e *checkEntry, slab *slabFound, slot uint32) {
+func (x *indexCheck) differ(what string, e *checkEntry, slab *Slab, slot uint32) {
 	f := Finding{Path: x.path, What: fmt.Sprintf("slot %d of slab %d: %s", slot, slab.Number, what)}
 	if e != nil {
 		f.Key, _ = x.c.key(e) // without a key the report still names the slot
@@ -120,9 +120,9 @@ func (x *indexCheck) missing() {
 }
 
 // slot compares a slot of the index.
-func (x *indexCheck) slot(s *slabFound, h *format.SlotHeader) {
+func (x *indexCheck) slot(s *Slab, h *format.SlotHeader) {
 	x.c.r.IndexEntries++
-	if h.Slot >= s.usable { // already reported
+	if h.Slot >= s.Usable { // already reported
 		return
 	}
 	for len(x.rest) > 0 && (x.rest[0].slab.Number < s.Number || x.rest[0].slab == s && x.rest[0].slot < h.Slot) {
@@ -142,7 +142,7 @@ func (x *indexCheck) slot(s *slabFound, h *format.SlotHeader) {
 
 // unknown reports a slab of the index whose file is gone.
 func (x *indexCheck) unknown(r *format.Run) {
-	path := x.c.d.slabPath(r.Number)
+	path := x.c.d.SlabPath(r.Number)
 	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
 		x.c.damage(Finding{Path: path, What: "slab is in the index, but the file is gone"}, func() error { return nil })
 	}
@@ -221,7 +221,7 @@ func (c *checker) judgeBlock(e *checkEntry, ok bool, err error) {
 		what, fix = fmt.Sprintf("slot %d: data cannot be read: %v", e.slot, err), nil
 	}
 	key, _ := c.key(e)
-	c.damage(Finding{Path: e.slab.path, Offset: e.slab.DataOff(e.slot), Key: key, What: what}, fix)
+	c.damage(Finding{Path: e.slab.Path, Offset: e.slab.DataOff(e.slot), Key: key, What: what}, fix)
 }
 
 // sumBlocks checks the blocks that lie wholly in a piece.
@@ -243,7 +243,7 @@ func sumBlocks(p *piece) {
 // dataReader makes the pieces of the data of entries. Adjacent entries share a piece, a large entry
 // takes several.
 type dataReader struct {
-	d     *directory
+	d     *Dir
 	rest  []checkEntry
 	files fileSet
 	from  int64 // next offset to read in rest[0]
@@ -307,18 +307,18 @@ func (c *checker) finish() error {
 	if err != nil {
 		return err
 	}
-	return c.d.saveIndex(func(w *indexWriter) error {
+	return c.d.SaveIndex(func(w *IndexWriter) error {
 		rest := slabs
-		begin := func(until *slabFound) {
+		begin := func(until *Slab) {
 			for len(rest) > 0 && (until == nil || rest[0].Number <= until.Number) {
-				w.slab(&rest[0].SlabHeader)
+				w.Slab(&rest[0].SlabHeader)
 				rest = rest[1:]
 			}
 		}
-		err := c.d.readTables(c.ctx, slabs, func(s *slabFound, slot uint32, st pageState, h *format.SlotHeader, _ error) {
-			if st == pageUsed && slot < s.usable {
+		err := c.d.readTables(c.ctx, slabs, func(s *Slab, slot uint32, st pageState, h *format.SlotHeader, _ error) {
+			if st == pageUsed && slot < s.Usable {
 				begin(s)
-				w.slot(h)
+				w.Slot(h)
 			}
 		})
 		begin(nil)
@@ -333,7 +333,7 @@ type fileSet struct {
 }
 
 // open returns the file of a slab.
-func (s *fileSet) open(d *directory, number uint32) (*os.File, error) {
+func (s *fileSet) open(d *Dir, number uint32) (*os.File, error) {
 	if n := len(s.files); n > 0 && s.number == number {
 		return s.files[n-1], nil
 	}

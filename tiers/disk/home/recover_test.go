@@ -1,4 +1,4 @@
-package disk
+package home
 
 import (
 	"context"
@@ -21,13 +21,13 @@ import (
 )
 
 // openTest opens a directory below the test's own, and closes it.
-func openTest(t testing.TB, dir string) *directory {
+func openTest(t testing.TB, dir string) *Dir {
 	t.Helper()
-	d, err := openDir(dir, dirOptions{create: true, slabBytes: 1 << 20, allowTmpfs: true, logger: zap.NewNop()})
+	d, err := Open(dir, Options{Create: true, SlabBytes: 1 << 20, AllowTmpfs: true, Logger: zap.NewNop()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { d.close() }) // may have been closed before
+	t.Cleanup(func() { d.Close() }) // may have been closed before
 	return d
 }
 
@@ -58,10 +58,10 @@ func plantBlock(t testing.TB, f *os.File, s *format.SlabHeader, slot uint32, key
 }
 
 // plantSlab makes a slab.
-func plantSlab(t testing.TB, d *directory, number uint32, slotBytes int64, slots uint32) (*os.File, *format.SlabHeader) {
+func plantSlab(t testing.TB, d *Dir, number uint32, slotBytes int64, slots uint32) (*os.File, *format.SlabHeader) {
 	t.Helper()
-	s := &format.SlabHeader{Number: number, UUID: d.superblock().UUID, Epoch: 1000 + uint64(number), SlotBytes: slotBytes, Slots: slots}
-	f, err := os.Create(d.slabPath(number))
+	s := &format.SlabHeader{Number: number, UUID: d.Superblock().UUID, Epoch: 1000 + uint64(number), SlotBytes: slotBytes, Slots: slots}
+	f, err := os.Create(d.SlabPath(number))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func plantSlab(t testing.TB, d *directory, number uint32, slotBytes int64, slots
 }
 
 // plantAll makes three slabs, one of them empty, and returns what they hold.
-func plantAll(t testing.TB, d *directory) map[string]string {
+func plantAll(t testing.TB, d *Dir) map[string]string {
 	t.Helper()
 	f, s := plantSlab(t, d, 1, 8192, 6)
 	for _, slot := range []uint32{0, 1, 2, 5} {
@@ -102,18 +102,18 @@ func describe(h *format.SlotHeader) string {
 }
 
 // recoverTest returns what recover finds by key, of two the one that counts.
-func recoverTest(t testing.TB, d *directory) (map[string]string, *recovered) {
+func recoverTest(t testing.TB, d *Dir) (map[string]string, *Recovered) {
 	t.Helper()
 	got, seqs := map[string]string{}, map[string]uint64{}
 	var slabs []uint32
-	r, err := d.recover(context.Background(), recoverFuncs{
-		slab: func(s *slabFound) {
+	r, err := d.Recover(context.Background(), Funcs{
+		Slab: func(s *Slab) {
 			if n := len(slabs); n > 0 && slabs[n-1] >= s.Number {
 				t.Errorf("slab %d after %d", s.Number, slabs[n-1])
 			}
 			slabs = append(slabs, s.Number)
 		},
-		slot: func(s *slabFound, h *format.SlotHeader) {
+		Slot: func(s *Slab, h *format.SlotHeader) {
 			if key := string(h.Key); h.Attrs.Seq > seqs[key] {
 				seqs[key], got[key] = h.Attrs.Seq, describe(h)
 			}
@@ -129,16 +129,16 @@ func recoverTest(t testing.TB, d *directory) (map[string]string, *recovered) {
 }
 
 // saveTest writes the index of what is held, as a clean close does.
-func saveTest(t testing.TB, d *directory) {
+func saveTest(t testing.TB, d *Dir) {
 	t.Helper()
-	err := d.saveIndex(func(w *indexWriter) error {
-		_, err := d.recover(context.Background(), recoverFuncs{
-			slab: func(*slabFound) {},
-			slot: func(s *slabFound, h *format.SlotHeader) {
+	err := d.SaveIndex(func(w *IndexWriter) error {
+		_, err := d.Recover(context.Background(), Funcs{
+			Slab: func(*Slab) {},
+			Slot: func(s *Slab, h *format.SlotHeader) {
 				if w.header.Slabs == 0 || w.run.Number != s.Number {
-					w.slab(&s.SlabHeader)
+					w.Slab(&s.SlabHeader)
 				}
-				w.slot(h)
+				w.Slot(h)
 			},
 		})
 		return err
@@ -196,25 +196,25 @@ func TestRecover(t *testing.T) {
 	d := openTest(t, dir)
 	want := plantAll(t, d)
 	saveTest(t, d)
-	if err := d.close(); err != nil {
+	if err := d.Close(); err != nil {
 		t.Fatal(err)
 	}
 	d = openTest(t, dir)
 	got, r := recoverTest(t, d)
 	wantSame(t, got, want)
-	if r.indexErr != nil || r.byIndex != 11 || r.blocks != 11 || r.slabs != 3 {
+	if r.IndexErr != nil || r.ByIndex != 11 || r.Blocks != 11 || r.Slabs != 3 {
 		t.Errorf("by index: got %+v", r)
 	}
-	if err := d.markDirty(); err != nil {
+	if err := d.MarkDirty(); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.close(); err != nil { // as a crash does
+	if err := d.Close(); err != nil { // as a crash does
 		t.Fatal(err)
 	}
 	d = openTest(t, dir)
 	got, r = recoverTest(t, d)
 	wantSame(t, got, want)
-	if !errors.Is(r.indexErr, errUnclean) || r.byIndex != 0 || r.blocks != 11 {
+	if !errors.Is(r.IndexErr, errUnclean) || r.ByIndex != 0 || r.Blocks != 11 {
 		t.Errorf("after a crash: got %+v", r)
 	}
 }
@@ -243,7 +243,7 @@ func TestRecoverTables(t *testing.T) {
 	}
 	want["g0/k"] = got["g0/k"]
 	wantSame(t, got, want)
-	if r.blocks != 13 || r.stale != 3 || r.badSlots != 3 {
+	if r.Blocks != 13 || r.Stale != 3 || r.BadSlots != 3 {
 		t.Errorf("got %+v, want 13 used, 3 stale, 3 bad", r)
 	}
 }
@@ -269,13 +269,13 @@ func TestSlabSetAside(t *testing.T) {
 					saveTest(t, d)
 				}
 				maps.DeleteFunc(want, func(key, _ string) bool { return strings.HasPrefix(key, "model/") })
-				spoil(d.slabPath(1))
+				spoil(d.SlabPath(1))
 				got, r := recoverTest(t, d)
 				wantSame(t, got, want)
-				if len(r.setAside) != 1 || r.setAside[0].number != 1 || !errors.Is(r.setAside[0].err, block.ErrCorrupt) || r.slabs != 2 {
+				if len(r.SetAside) != 1 || r.SetAside[0].Number != 1 || !errors.Is(r.SetAside[0].Err, block.ErrCorrupt) || r.Slabs != 2 {
 					t.Errorf("got %+v", r)
 				}
-				if _, err := os.Stat(d.slabPath(1)); err != nil {
+				if _, err := os.Stat(d.SlabPath(1)); err != nil {
 					t.Error(err)
 				}
 			})
@@ -298,7 +298,7 @@ func TestSlabTruncated(t *testing.T) {
 	saveTest(t, d)
 	s := format.SlabHeader{SlotBytes: 4096, Slots: 9}
 	for size := s.WantBytes() - 1; size >= 0; size -= 2048 {
-		truncate(t, d.slabPath(30), size)
+		truncate(t, d.SlabPath(30), size)
 		slots := max((size-s.DataOff(0))/s.SlotBytes, 0)
 		left := maps.Clone(want)
 		for slot := max(slots, 1); slot < 8; slot++ { // key g<n> is in slot n+1
@@ -308,10 +308,10 @@ func TestSlabTruncated(t *testing.T) {
 			d.mu.super.Clean = clean
 			got, r := recoverTest(t, d)
 			wantSame(t, got, left)
-			if aside := slots == 0; aside != (len(r.setAside) == 1) {
+			if aside := slots == 0; aside != (len(r.SetAside) == 1) {
 				t.Errorf("%d bytes: got %+v", size, r)
-			} else if !aside && r.truncated != int64(len(want)-len(left)) {
-				t.Errorf("%d bytes: truncated %d, want %d", size, r.truncated, len(want)-len(left))
+			} else if !aside && r.Truncated != int64(len(want)-len(left)) {
+				t.Errorf("%d bytes: truncated %d, want %d", size, r.Truncated, len(want)-len(left))
 			}
 		}
 	}
@@ -330,7 +330,7 @@ func TestRecoverFlips(t *testing.T) {
 		pages := map[uint32]int64{1: 7, 2: 4, 30: 10}[slab]
 		off, bit := rng.Int64N(pages*format.PageBytes), byte(1)<<rng.IntN(8)
 		flip := func(b []byte) { b[0] ^= bit }
-		patch(t, d.slabPath(slab), off, flip, 1)
+		patch(t, d.SlabPath(slab), off, flip, 1)
 		got, r := recoverTest(t, d)
 		lost := 0
 		for key := range want {
@@ -338,7 +338,7 @@ func TestRecoverFlips(t *testing.T) {
 				lost++
 			}
 		}
-		if inHeader := off < format.PageBytes; inHeader != (len(r.setAside) == 1) || !inHeader && (r.badSlots+r.stale != 1 || r.badSlots != int64(lost)) {
+		if inHeader := off < format.PageBytes; inHeader != (len(r.SetAside) == 1) || !inHeader && (r.BadSlots+r.Stale != 1 || r.BadSlots != int64(lost)) {
 			t.Errorf("slab %d, byte %d: lost %d, %+v", slab, off, lost, r)
 		}
 		for key := range got {
@@ -346,7 +346,7 @@ func TestRecoverFlips(t *testing.T) {
 				t.Errorf("slab %d, byte %d: %s: got %q, want %q", slab, off, key, got[key], want[key])
 			}
 		}
-		patch(t, d.slabPath(slab), off, flip, 1)
+		patch(t, d.SlabPath(slab), off, flip, 1)
 	}
 }
 
@@ -378,13 +378,13 @@ func TestRecoverLaterVersion(t *testing.T) {
 				}
 				b[8] = 9
 			})
-			if err := d.close(); err != nil {
+			if err := d.Close(); err != nil {
 				t.Fatal(err)
 			}
-			d, err := openDir(dir, dirOptions{allowTmpfs: true})
+			d, err := Open(dir, Options{AllowTmpfs: true})
 			if err == nil {
-				_, err = d.recover(context.Background(), recoverFuncs{slab: func(*slabFound) {}, slot: func(*slabFound, *format.SlotHeader) {}})
-				d.close()
+				_, err = d.Recover(context.Background(), Funcs{Slab: func(*Slab) {}, Slot: func(*Slab, *format.SlotHeader) {}})
+				d.Close()
 			}
 			var later *format.VersionError
 			if !errors.As(err, &later) || *later != (format.VersionError{What: tc.what, Path: filepath.Join(dir, tc.name), Got: 9, Want: 1}) {
@@ -404,8 +404,8 @@ func TestRecoverCancelled(t *testing.T) {
 	d := openTest(t, filepath.Join(t.TempDir(), "d"))
 	plantAll(t, d)
 	ctx, cancel := context.WithCancel(context.Background())
-	fn := recoverFuncs{slab: func(*slabFound) { cancel() }, slot: func(*slabFound, *format.SlotHeader) {}}
-	if _, err := d.recover(ctx, fn); !errors.Is(err, context.Canceled) {
+	fn := Funcs{Slab: func(*Slab) { cancel() }, Slot: func(*Slab, *format.SlotHeader) {}}
+	if _, err := d.Recover(ctx, fn); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 }
