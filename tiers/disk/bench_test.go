@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/disk/port"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
@@ -198,7 +199,7 @@ func BenchmarkLoad(b *testing.B) {
 
 // BenchmarkLookup looks up 512 keys of a million.
 func BenchmarkLookup(b *testing.B) {
-	t := &Tier{devices: []*device{{port: &port{down: make(chan struct{})}}}}
+	t := &Tier{devices: []*device{{port: &port.Port{Down: make(chan struct{})}}}}
 	t.mu.table = newSlotTable()
 	keys := make([]block.Key, 1<<20)
 	for i := range keys {

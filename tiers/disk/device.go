@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -17,6 +16,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk/format"
 	"github.com/kvfs/kvfs/tiers/disk/home"
+	"github.com/kvfs/kvfs/tiers/disk/port"
 )
 
 const (
@@ -52,10 +52,10 @@ type device struct {
 	capacity    int64
 	fits        int64 // what the file system could hold of the capacity at open
 	recoveredIn time.Duration
-	port        *port
+	port        *port.Port
 	syncer      *syncer
 	headers     *headers
-	staging     staging
+	staging     port.Staging
 	queue       queue
 
 	keeperKick, keeperStop, keeperGone chan struct{}
@@ -82,7 +82,7 @@ func (t *Tier) openDevice(ctx context.Context, o DeviceOptions) (_ *device, err 
 			d.discard()
 		}
 	}()
-	if d.staging, err = newStaging(t.pool, len(t.opts.Devices)); err != nil {
+	if d.staging, err = port.NewStaging(t.pool, len(t.opts.Devices)); err != nil {
 		return nil, err
 	}
 	slabBytes := slabBytesFor(t.opts.SlabBytes, o.CapacityBytes)
@@ -94,8 +94,8 @@ func (t *Tier) openDevice(ctx context.Context, o DeviceOptions) (_ *device, err 
 	if err != nil {
 		return nil, err
 	}
-	d.port = newPort(engine, t.opts.StuckTimeout, &t.counters.ioErrors, d.wentDown)
-	d.syncer = newSyncer(d, &t.opts, t.log.With(zap.String("device", d.dir)), d.port.down, d.keeperKick)
+	d.port = port.New(engine, t.opts.StuckTimeout, &t.counters.ioErrors, d.wentDown)
+	d.syncer = newSyncer(d, &t.opts, t.log.With(zap.String("device", d.dir)), d.port.Down, d.keeperKick)
 	if d.headers, err = newHeaders(t, d.port, d.try); err != nil {
 		return nil, err
 	}
@@ -131,7 +131,7 @@ func (d *device) measure() error {
 // discard closes a device that was not started.
 func (d *device) discard() {
 	if d.port != nil {
-		_ = d.port.close()
+		_ = d.port.Close()
 	}
 	if d.mu.space != nil {
 		for s := range d.mu.space.all() {
@@ -141,7 +141,7 @@ func (d *device) discard() {
 	if d.headers != nil {
 		_ = d.headers.close()
 	}
-	_ = d.staging.close()
+	_ = d.staging.Close()
 	if d.home != nil {
 		_ = d.home.Close()
 	}
@@ -190,7 +190,7 @@ func (d *device) recover(ctx context.Context) error {
 		d.mu.space.setAside(p.Number, size)
 	}
 	fields := []zap.Field{
-		zap.String("device", d.dir), zap.String("engine", d.port.engine.Name()), zap.Int64("blocks", d.mu.space.blocks),
+		zap.String("device", d.dir), zap.String("engine", d.port.Engine.Name()), zap.Int64("blocks", d.mu.space.blocks),
 		zap.Int("slabs", rec.Slabs), zap.Int64("by_index", rec.ByIndex), zap.Duration("took", rec.Took),
 	}
 	if !d.home.Fresh {
@@ -307,7 +307,7 @@ func (d *device) start() {
 		d.keep()
 	}()
 	go d.syncer.run() // ends with syncer.close
-	go d.port.watch() // ends with port.close
+	go d.port.Watch() // ends with port.close
 	if d.tier.opts.ScrubBytesPerSecond > 0 {
 		d.workers.Go(d.scrub)
 	}
@@ -324,11 +324,6 @@ func (d *device) wentDown(reason string) {
 	d.lostDone.Store(true)
 }
 
-// isFull reports whether an error says that the file system is full.
-func isFull(err error) bool {
-	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG)
-}
-
 // sizeText returns n bytes as text for people.
 func sizeText(n int64) string { return strconv.FormatInt(n, 10) + " bytes" }
 
@@ -337,7 +332,7 @@ func sizeText(n int64) string { return strconv.FormatInt(n, 10) + " bytes" }
 func (d *device) close(ctx context.Context) error {
 	ctx, cancel := withGrace(ctx, closeGrace)
 	defer cancel()
-	defer d.port.settle() // wentDown uses the tables and calls the Host
+	defer d.port.Settle() // wentDown uses the tables and calls the Host
 	d.queue.close()
 	finished := make(chan error, 1)
 	go func() { finished <- d.finish() }() // leaked if the device does not answer
@@ -347,17 +342,17 @@ func (d *device) close(ctx context.Context) error {
 		select {
 		case err := <-finished:
 			return err
-		case <-d.port.down:
+		case <-d.port.Down:
 			// A worker may be in the kernel for ever, so its memory is leaked.
 			select {
 			case err := <-finished:
 				return err
 			case <-time.After(50 * time.Millisecond):
 			}
-			d.port.leave()
+			d.port.Leave()
 			return d.closeError(block.ErrUnavailable)
 		case <-ctx.Done():
-			d.port.fail("did not answer when the tier was closed")
+			d.port.Fail("did not answer when the tier was closed")
 			return d.closeError(ctx.Err())
 		case <-tick.C:
 		}
@@ -375,7 +370,7 @@ func (d *device) finish() error {
 	<-d.keeperGone
 	d.syncer.close()
 	var err error
-	if !d.port.isDown() {
+	if !d.port.IsDown() {
 		d.headers.retry(true)
 		err = d.headers.flush()
 		if e := d.syncer.flush(); err == nil {
@@ -391,11 +386,11 @@ func (d *device) finish() error {
 
 // freeAll closes the engine, the files and the lock.
 func (d *device) freeAll() error {
-	err := d.port.close()
+	err := d.port.Close()
 	for s := range d.mu.space.all() {
 		err = errors.Join(err, s.file.Close())
 	}
-	return errors.Join(err, d.headers.close(), d.staging.close(), d.home.Close())
+	return errors.Join(err, d.headers.close(), d.staging.Close(), d.home.Close())
 }
 
 // writeIndex saves the index. All slabs must be durable before.
@@ -414,7 +409,7 @@ func (d *device) writeIndex() error {
 				w.Slot(&h)
 			}
 		}
-		if d.port.isDown() {
+		if d.port.IsDown() {
 			return block.ErrUnavailable // blocks may have been forgotten meanwhile
 		}
 		return nil

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk/format"
+	"github.com/kvfs/kvfs/tiers/disk/port"
 	"github.com/kvfs/kvfs/tiers/policy"
 )
 
@@ -71,7 +72,7 @@ func (t *Tier) freeLocked(id slotID) {
 		return
 	}
 	s := t.mu.slabs[e.slab]
-	if e.flags&flagZeroed == 0 && !s.dev.port.isDown() {
+	if e.flags&flagZeroed == 0 && !s.dev.port.IsDown() {
 		return
 	}
 	s.give(e.slot)
@@ -103,7 +104,7 @@ func (d *device) makeRoom(r *roomRequest) error {
 		if ok || err == nil {
 			return err
 		}
-		if d.port.isDown() || !t.awaitJob(d, ended) {
+		if d.port.IsDown() || !t.awaitJob(d, ended) {
 			return err
 		}
 	}
@@ -126,7 +127,7 @@ func (t *Tier) awaitJob(d *device, ended uint64) bool {
 	}
 	select {
 	case <-wait:
-	case <-d.port.down:
+	case <-d.port.Down:
 	}
 	return true
 }
@@ -136,7 +137,7 @@ func (t *Tier) awaitJob(d *device, ended uint64) bool {
 func (d *device) tryRoom(r *roomRequest, size int64) (ok bool, err error) {
 	t := d.tier
 	thefts := 0
-	for !d.port.isDown() {
+	for !d.port.IsDown() {
 		t.mu.Lock()
 		slotBytes := d.mu.space.slotBytesFor(size)
 		c := d.mu.space.classOf(slotBytes)
@@ -147,7 +148,7 @@ func (d *device) tryRoom(r *roomRequest, size int64) (ok bool, err error) {
 		limit := d.mu.space.thefts(slotBytes)
 		steal := thefts < limit && d.betterStealLocked(c)
 		t.mu.Unlock()
-		if d.grow(slotBytes) || d.port.isDown() {
+		if d.grow(slotBytes) || d.port.IsDown() {
 			continue
 		}
 		t.mu.Lock()
@@ -340,7 +341,7 @@ func (d *device) steal(c *class, slotBytes int64) bool {
 	t.mu.Lock()
 	// Either a block stays or is being read, or the device went down. In the second case the blocks
 	// come back at the next start.
-	if s.nfree != int(s.usable) || d.port.isDown() {
+	if s.nfree != int(s.usable) || d.port.IsDown() {
 		s.class.unretire(s)
 		t.mu.Unlock()
 		return true
@@ -382,7 +383,7 @@ func (d *device) deleteSlab(s *slab) {
 	d.mu.space.remove(s)
 	t.mu.Unlock()
 	d.syncer.drop(&s.sync)
-	err := d.port.call(byKeeper, func() error { return os.Remove(s.path) })
+	err := d.port.Call(port.ByKeeper, func() error { return os.Remove(s.path) })
 	if err != nil {
 		t.log.Warn("slab not deleted", zap.String("device", d.dir), zap.Uint32("slab", s.hdr.Number), zap.Error(err))
 		return

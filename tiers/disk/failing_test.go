@@ -15,6 +15,7 @@ import (
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/directio/faultio"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/disk/port"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
@@ -32,7 +33,7 @@ func TestCloseAbandoned(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := r.devices[0]
-	d.port.fail("given up")
+	d.port.Fail("given up")
 	<-d.keeperGone
 	if err := d.writeIndex(); !errors.Is(err, block.ErrUnavailable) {
 		t.Errorf("index of a device that is down: got %v, want %v", err, block.ErrUnavailable)
@@ -81,11 +82,11 @@ func TestCloseFailing(t *testing.T) {
 	}
 	r.mustStore(t, blocks...)
 	d := r.devices[0]
-	go d.port.fail("given up")
+	go d.port.Fail("given up")
 	wait(t, "the first loss", host.called)
 	done := make(chan error, 1)
 	go func() { done <- r.Close(context.Background()) }()
-	wait(t, "the end of the watchdog, which is nearly that of the device", d.port.unwatch)
+	wait(t, "the end of the watchdog, which is nearly that of the device", d.port.Closing)
 	select {
 	case err := <-done:
 		t.Fatalf("Close returned while the Host was being told: %v", err)
@@ -142,7 +143,7 @@ func TestLateLoad(t *testing.T) {
 	c := begin(r.Load, false, driver.Transfer{Key: old.key, Size: size, File: memFile(t, make([]byte, size))})
 	eventually(t, "the read", func() bool { return r.engine(0).StuckOps() > 0 })
 	d := r.devices[0]
-	d.port.fail("given up")
+	d.port.Fail("given up")
 	if o := wait(t, "load", c)[0]; !errors.Is(o.Err, block.ErrUnavailable) {
 		t.Errorf("got %v (%v), want %v", o.Status, o.Err, block.ErrUnavailable)
 	}
@@ -178,7 +179,7 @@ func TestLateHeader(t *testing.T) {
 	r.Update(old.key, old.key, &driver.Attrs{Seq: 2, Mode: 0o600})
 	eventually(t, "the header", func() bool { return r.engine(0).StuckOps() > 0 })
 	d := r.devices[0]
-	d.port.fail("given up")
+	d.port.Fail("given up")
 	young := r.storeOn(t, 1, id, "young", 6000)
 	r.engine(0).Release()
 	wait(t, "the keeper's end", d.keeperGone)
@@ -221,7 +222,7 @@ func TestRefusedHeader(t *testing.T) {
 	for _, b := range blocks[:10] {
 		r.Remove([]block.Key{b.key})
 	}
-	for range 3 * maxErrors {
+	for range 3 * port.MaxErrors {
 		if err := r.sync(t); !errors.Is(err, block.ErrUnavailable) {
 			t.Fatalf("Sync with a header that is not written: got %v, want %v", err, block.ErrUnavailable)
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/kvfs/kvfs/directio/faultio"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk/format"
+	"github.com/kvfs/kvfs/tiers/disk/port"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
@@ -307,7 +308,7 @@ func TestDeviceFails(t *testing.T) {
 		t.Errorf("Sync of what is left: %v", err)
 	}
 	s := r.Stats()
-	if s.Reason == "" || s.IOErrors < maxErrors || s.Detail.(*Detail).Devices[0].State != "offline" {
+	if s.Reason == "" || s.IOErrors < port.MaxErrors || s.Detail.(*Detail).Devices[0].State != "offline" {
 		t.Errorf("status: %q, %d errors, %+v", s.Reason, s.IOErrors, s.Detail.(*Detail).Devices[0])
 	}
 	r.engine(1).SetRule(func(faultio.Call) faultio.Fault { return faultio.Fault{Err: syscall.EIO} })

@@ -7,6 +7,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk/format"
+	"github.com/kvfs/kvfs/tiers/disk/port"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
@@ -174,7 +175,7 @@ func (t *Tier) unbind(f *flight, o driver.Outcome, dirty bool) {
 	t.mu.Lock()
 	waiters := t.outLocked(f)
 	var bad *writeError
-	if f.id != 0 && errors.As(o.Err, &bad) && ofDevice(bad.err) && errors.Is(o.Err, block.ErrUnavailable) {
+	if f.id != 0 && errors.As(o.Err, &bad) && port.OfDevice(bad.err) && errors.Is(o.Err, block.ErrUnavailable) {
 		t.quarantineLocked(f.id)
 	}
 	t.freeFlightLocked(f, dirty)
@@ -191,7 +192,7 @@ func (f *flight) outcome(err error) driver.Outcome {
 	switch {
 	case errors.Is(err, block.ErrNotFound): // removed or superseded
 		return f.job.skipped(f.index, err)
-	case isFull(err):
+	case port.IsFull(err):
 		return f.job.skipped(f.index, fmt.Errorf("%w: %w", block.ErrNoSpace, err))
 	case errors.Is(err, errAbandoned) && f.job.t.ctx.Err() != nil:
 		return f.job.failed(f.index, block.ErrClosed)

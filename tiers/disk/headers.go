@@ -10,6 +10,7 @@ import (
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk/format"
+	"github.com/kvfs/kvfs/tiers/disk/port"
 )
 
 const (
@@ -29,7 +30,7 @@ const (
 // buffer. They take Tier.mu, but not during a write. Tier.mu guards the list.
 type headers struct {
 	tier *Tier
-	port *port
+	port *port.Port
 	try  func(ops []directio.Op, slabs ...*slab) error // device.try
 	pool *directio.Pool
 	buf  *directio.Buffer // headerPages
@@ -88,7 +89,7 @@ func (l *headerList) retry(now time.Time, force bool) {
 }
 
 // newHeaders returns headers with an empty list.
-func newHeaders(t *Tier, p *port, try func([]directio.Op, ...*slab) error) (*headers, error) {
+func newHeaders(t *Tier, p *port.Port, try func([]directio.Op, ...*slab) error) (*headers, error) {
 	h := &headers{tier: t, port: p, try: try}
 	var err error
 	h.pool, err = directio.NewPool(directio.PoolOptions{SizeBytes: headerPages * format.PageBytes, UsableRatio: 1})
@@ -119,7 +120,7 @@ func (h *headers) flush() error {
 	t.mu.Unlock()
 	var first error
 	for left > 0 {
-		if h.port.isDown() {
+		if h.port.IsDown() {
 			return block.ErrUnavailable
 		}
 		list := h.take(left)
@@ -167,7 +168,7 @@ func (h *headers) take(n int) []dirtyHeader {
 func (h *headers) flushPart(list []dirtyHeader) error {
 	t := h.tier
 	t.mu.Lock()
-	if h.port.isDown() { // slots become free without their headers then, and their IDs may be reused
+	if h.port.IsDown() { // slots become free without their headers then, and their IDs may be reused
 		t.mu.Unlock()
 		return block.ErrUnavailable
 	}
@@ -195,7 +196,7 @@ func (h *headers) flushPart(list []dirtyHeader) error {
 	}
 	h.writePages(pages)
 	t.mu.Lock()
-	if h.port.isDown() {
+	if h.port.IsDown() {
 		t.mu.Unlock()
 		return block.ErrUnavailable
 	}
@@ -203,13 +204,13 @@ func (h *headers) flushPart(list []dirtyHeader) error {
 	var failed []error // errors to count
 	for i := range pages {
 		first = cmp.Or(first, pages[i].err)
-		if h.triedLocked(&pages[i]) && ofDevice(pages[i].err) {
+		if h.triedLocked(&pages[i]) && port.OfDevice(pages[i].err) {
 			failed = append(failed, pages[i].err)
 		}
 	}
 	t.mu.Unlock()
 	for _, err := range failed {
-		h.port.count(err)
+		h.port.Count(err)
 	}
 	return first
 }

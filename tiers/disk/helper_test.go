@@ -116,7 +116,7 @@ func (r *rig) crash(t *testing.T) *rig {
 	next.open(t)
 	r.rule(nil)
 	// One that has failed by its rule is left behind, unless its workers end at once.
-	failed := slices.ContainsFunc(r.devices, func(d *device) bool { return d.port.isDown() })
+	failed := slices.ContainsFunc(r.devices, func(d *device) bool { return d.port.IsDown() })
 	if err := r.Close(context.Background()); err != nil && !(failed && errors.Is(err, block.ErrUnavailable)) {
 		t.Errorf("Close of the tier that crashed: %v", err)
 	}

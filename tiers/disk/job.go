@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/disk/port"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
@@ -86,7 +87,7 @@ func (j *job) abandon(i int, o driver.Outcome) {
 
 // failed is the outcome for an error. It wraps the error in a kind.
 func (j *job) failed(i int, err error) driver.Outcome {
-	return driver.Outcome{Status: driver.Failed, Err: j.t.fail(j.op, j.keys[i], kindOf(err))}
+	return driver.Outcome{Status: driver.Failed, Err: j.t.fail(j.op, j.keys[i], port.KindOf(err))}
 }
 
 // skipped is the outcome for a block without room. kind is ErrNoSpace or ErrBudget.

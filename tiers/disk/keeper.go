@@ -12,6 +12,7 @@ import (
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk/format"
+	"github.com/kvfs/kvfs/tiers/disk/port"
 )
 
 const (
@@ -37,7 +38,7 @@ func (d *device) keep() {
 		select {
 		case <-d.keeperKick:
 		case <-tick.C:
-		case <-d.port.down:
+		case <-d.port.Down:
 			return
 		case <-d.keeperStop:
 			return
@@ -84,7 +85,7 @@ func (d *device) allocate(flights []*flight) (n int, err error) {
 	select {
 	case <-r.done:
 		return r.n, r.err
-	case <-d.port.down:
+	case <-d.port.Down:
 	}
 	// The keeper ends when the device is down, perhaps while it serves r.
 	<-d.keeperGone
@@ -129,7 +130,7 @@ func (d *device) serveRoom() {
 		d.mu.room = d.mu.room[1:]
 		t.mu.Unlock()
 		close(r.done)
-		if d.port.isDown() {
+		if d.port.IsDown() {
 			return
 		}
 	}
@@ -145,11 +146,11 @@ func (d *device) grow(slotBytes int64) bool {
 		return false
 	}
 	s := &slab{dev: d, hdr: h, usable: h.Slots, size: h.WantBytes(), path: d.home.SlabPath(h.Number)}
-	err := d.port.call(byKeeper, func() error { return d.createSlab(s) })
+	err := d.port.Call(port.ByKeeper, func() error { return d.createSlab(s) })
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if err != nil {
-		if !isFull(err) {
+		if !port.IsFull(err) {
 			t.counters.ioErrors.Add(1)
 		}
 		d.mu.space.full(s.size, err)
@@ -206,8 +207,8 @@ func (d *device) writeSlabHeader(s *slab) error {
 func (d *device) do(ops []directio.Op, slabs ...*slab) error {
 	err := d.try(ops, slabs...)
 	for i := range ops {
-		if ofDevice(ops[i].Err) {
-			d.port.count(ops[i].Err)
+		if port.OfDevice(ops[i].Err) {
+			d.port.Count(ops[i].Err)
 		}
 	}
 	return err
@@ -215,7 +216,7 @@ func (d *device) do(ops []directio.Op, slabs ...*slab) error {
 
 // try is do without counting failures. It is for ops that failed and were counted before.
 func (d *device) try(ops []directio.Op, slabs ...*slab) error {
-	written, err := d.port.do(ops)
+	written, err := d.port.Do(ops)
 	for _, s := range slabs {
 		s.sync.dirty.Store(true)
 	}

@@ -222,8 +222,8 @@ func (t *Tier) lose(id slotID, at place, kind, why error) {
 // loadPieces loads a large block whose file cannot be mapped, through a staging buffer.
 func (d *device) loadPieces(f *fetch) {
 	size := f.dest.size
-	n := d.staging.piece(size, 0)
-	buf, err := d.staging.acquire(d.port.ctx, n)
+	n := d.staging.Piece(size, 0)
+	buf, err := d.staging.Acquire(d.port.Ctx, n)
 	if err != nil {
 		d.endLoad(f, err)
 		return
@@ -264,7 +264,7 @@ func (d *device) loadStaged(fetches []fetch) {
 	for i := range fetches {
 		need += fetches[i].bytes()
 	}
-	buf, err := d.staging.acquire(d.port.ctx, need)
+	buf, err := d.staging.Acquire(d.port.Ctx, need)
 	var budget *directio.BudgetError
 	if n := len(fetches); n > 1 && errors.As(err, &budget) {
 		d.loadStaged(fetches[:n/2])

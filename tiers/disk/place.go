@@ -16,7 +16,7 @@ func (t *Tier) chooseDevice(key block.Key, size int64) (*device, error) {
 	bestScore := math.Inf(-1)
 	err := block.ErrUnavailable
 	for _, d := range t.devices {
-		if d.port.isDown() {
+		if d.port.IsDown() {
 			continue
 		}
 		if d.largest() < size {

@@ -2,6 +2,8 @@ package disk
 
 import (
 	"sync"
+
+	"github.com/kvfs/kvfs/tiers/disk/port"
 )
 
 // task is one unit of a worker's work: blocks of one job on one device, either one large block or
@@ -87,7 +89,7 @@ func (q *queue) nextStores() []*task {
 	defer q.mu.Unlock()
 	for len(q.mu.stores) > 0 {
 		k := q.mu.stores[0]
-		if k.bytes == 0 || bytes+k.bytes > stagingBytes {
+		if k.bytes == 0 || bytes+k.bytes > port.StagingBytes {
 			break
 		}
 		bytes += k.bytes

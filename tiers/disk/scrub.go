@@ -38,7 +38,7 @@ func (d *device) rest(wait time.Duration) bool {
 	case <-timer.C:
 		return true
 	case <-d.tier.ctx.Done():
-	case <-d.port.down:
+	case <-d.port.Down:
 	}
 	return false
 }
@@ -69,7 +69,7 @@ func (d *device) scrubSlot(s scrubSlab, slot uint32) bool {
 	f, ok := t.scrubFetchLocked(s, slot)
 	t.mu.Unlock()
 	if !ok {
-		return !d.port.isDown() && t.ctx.Err() == nil
+		return !d.port.IsDown() && t.ctx.Err() == nil
 	}
 	began := time.Now()
 	err := d.scrubBlock(&f, d.do)
@@ -111,8 +111,8 @@ func (t *Tier) scrubFetchLocked(s scrubSlab, slot uint32) (f fetch, ok bool) {
 // scrubBlock reads a block in pieces and compares its checksum.
 func (d *device) scrubBlock(f *fetch, do func([]directio.Op, ...*slab) error) error {
 	size := f.dest.size
-	n := d.staging.piece(size, 0)
-	buf, err := d.staging.acquire(d.port.ctx, n)
+	n := d.staging.Piece(size, 0)
+	buf, err := d.staging.Acquire(d.port.Ctx, n)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kvfs/kvfs/tiers/disk/format"
+	"github.com/kvfs/kvfs/tiers/disk/port"
 	"github.com/kvfs/kvfs/tiers/policy"
 )
 
@@ -128,7 +129,7 @@ func (sp *space) full(bytes int64, err error) {
 	sp.fileBytes -= bytes
 	sp.fullAt = time.Now()
 	sp.fullReason = "device full at " + sizeText(sp.fileBytes)
-	if !isFull(err) {
+	if !port.IsFull(err) {
 		sp.fullReason = "no new slab: " + err.Error()
 	}
 }

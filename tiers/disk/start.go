@@ -12,7 +12,7 @@ const startBytes = 256 << 10
 // verifies them and copies them out, which spares two wake-ups for each. If that fails, a worker
 // begins anew. startLoad returns false if the task is too large for it, or would have to wait.
 func (d *device) startLoad(k *task) bool {
-	st, ok := d.port.engine.(directio.Starter)
+	st, ok := d.port.Engine.(directio.Starter)
 	if !ok || k.fetches == nil || k.fetches[0].dest.size >= mapBytes {
 		return false
 	}
@@ -23,7 +23,7 @@ func (d *device) startLoad(k *task) bool {
 	if need > startBytes {
 		return false
 	}
-	buf := d.staging.tryAcquire(need)
+	buf := d.staging.TryAcquire(need)
 	if buf == nil {
 		return false
 	}

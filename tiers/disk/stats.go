@@ -80,7 +80,7 @@ func (t *Tier) Stats() driver.Stats {
 	offline := 0
 	for i := range detail.Devices {
 		d := &detail.Devices[i]
-		d.Engine, d.IO = t.devices[i].port.engine.Name(), t.devices[i].port.engine.Stats()
+		d.Engine, d.IO = t.devices[i].port.Engine.Name(), t.devices[i].port.Engine.Stats()
 		s.CapacityBytes += d.CapacityBytes
 		s.UsedBytes += d.UsedBytes
 		s.Blocks += d.Blocks
@@ -105,7 +105,7 @@ func (t *Tier) Stats() driver.Stats {
 
 // detailLocked returns the Detail. It needs Tier.mu.
 func (d *device) detailLocked() DeviceDetail {
-	state, reason := d.port.status()
+	state, reason := d.port.Status()
 	out := DeviceDetail{
 		Dir: d.dir, State: state, Reason: cmp.Or(reason, d.mu.space.fullReason), CapacityBytes: d.fits,
 		FileSystem: d.home.Direct.FileSystem, DirectIO: d.home.Direct.Direct, WrittenTodayBytes: d.mu.written,

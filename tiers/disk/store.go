@@ -10,6 +10,7 @@ import (
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk/format"
+	"github.com/kvfs/kvfs/tiers/disk/port"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
@@ -17,8 +18,6 @@ const (
 	// mapBytes: blocks of this size or more are moved between device and file without a copy. For
 	// smaller ones mapping costs more than copying.
 	mapBytes = 128 << 10
-	// stagingBytes bounds the bytes moved through one staging buffer at a time.
-	stagingBytes = 1 << 20
 )
 
 // Store copies the blocks of in down to their devices; see driver.Tier.
@@ -59,7 +58,7 @@ func (p *planner) add(d *device, j *job, size int64, add func(*task)) {
 		return
 	}
 	k := p.tasks[d]
-	if k == nil || k.bytes+format.AlignUp(size) > stagingBytes {
+	if k == nil || k.bytes+format.AlignUp(size) > port.StagingBytes {
 		k = &task{dev: d, job: j}
 		p.tasks[d] = k
 		p.all = append(p.all, k)
@@ -172,7 +171,7 @@ func (d *device) storeLarge(f *flight) {
 // storeMapped stores a large block from the mapping of its file.
 func (d *device) storeMapped(f *flight) {
 	t, size := d.tier, f.source.size
-	buf, err := d.staging.acquire(d.port.ctx, 2*format.PageBytes)
+	buf, err := d.staging.Acquire(d.port.Ctx, 2*format.PageBytes)
 	if err != nil {
 		t.unbind(f, f.job.failed(f.index, err), false)
 		return
@@ -251,8 +250,8 @@ func (t *Tier) encodeHeader(f *flight, sum block.Checksum, page []byte) error {
 // storePieces stores a large block whose file cannot be mapped, through a staging buffer.
 func (d *device) storePieces(f *flight) {
 	t, size := d.tier, f.source.size
-	n := d.staging.piece(size, format.PageBytes)
-	buf, err := d.staging.acquire(d.port.ctx, n+format.PageBytes)
+	n := d.staging.Piece(size, format.PageBytes)
+	buf, err := d.staging.Acquire(d.port.Ctx, n+format.PageBytes)
 	if err != nil {
 		t.unbind(f, f.job.failed(f.index, err), false)
 		return
@@ -314,7 +313,7 @@ func (d *device) storeStaged(flights []*flight) {
 	at := t.placeOf(flights[0].id)
 	n := len(flights)
 	dataBytes := int64(n-1)*at.slotLen + max(format.AlignUp(flights[n-1].source.size), format.PageBytes)
-	buf, err := d.staging.acquire(d.port.ctx, dataBytes+int64(n)*format.PageBytes)
+	buf, err := d.staging.Acquire(d.port.Ctx, dataBytes+int64(n)*format.PageBytes)
 	if err != nil {
 		var budget *directio.BudgetError
 		if n > 1 && errors.As(err, &budget) {

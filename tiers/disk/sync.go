@@ -6,6 +6,7 @@ import (
 
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/disk/port"
 )
 
 // syncRequest is one call of Sync on its way through all devices.
@@ -25,7 +26,7 @@ func (r *syncRequest) end(err error) {
 		return
 	}
 	if p := r.err.Load(); p != nil {
-		r.done(r.t.fail("sync", block.Key{}, kindOf(*p)))
+		r.done(r.t.fail("sync", block.Key{}, port.KindOf(*p)))
 		return
 	}
 	r.done(nil)
@@ -47,7 +48,7 @@ func (t *Tier) Sync(done func(error)) {
 	online := 0
 	for _, d := range t.devices {
 		switch {
-		case !d.port.isDown() && d.syncer.ask(r):
+		case !d.port.IsDown() && d.syncer.ask(r):
 			online++
 		case d.lostDone.Load():
 			r.left.Add(-1)
@@ -66,10 +67,10 @@ func (t *Tier) Sync(done func(error)) {
 func (d *device) sync(ops []directio.Op, names bool) error {
 	err := d.do(ops)
 	if err == nil && names {
-		err = d.port.call(bySyncer, d.home.SyncDir)
+		err = d.port.Call(port.BySyncer, d.home.SyncDir)
 	}
 	if err == nil {
-		err = d.port.call(bySyncer, d.home.CheckThere)
+		err = d.port.Call(port.BySyncer, d.home.CheckThere)
 	}
 	d.tier.counters.syncs.Add(1)
 	return err
@@ -80,7 +81,7 @@ func (d *device) synced() error {
 	if d.tier.opts.DailyWriteBudgetBytes == 0 {
 		return nil
 	}
-	return d.port.call(bySyncer, func() error { return d.tier.saveBudget(d) })
+	return d.port.Call(port.BySyncer, func() error { return d.tier.saveBudget(d) })
 }
 
 // syncBroken takes the device offline, unless it is closing.
@@ -90,6 +91,6 @@ func (d *device) syncBroken(err error) {
 	closing := t.mu.closing
 	t.mu.Unlock()
 	if !closing {
-		go d.port.fail(fmt.Sprintf("sync failed: %v", err)) // ends the calls of Sync; the caller may be in one of them
+		go d.port.Fail(fmt.Sprintf("sync failed: %v", err)) // ends the calls of Sync; the caller may be in one of them
 	}
 }

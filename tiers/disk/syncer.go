@@ -13,6 +13,7 @@ import (
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk/home"
+	"github.com/kvfs/kvfs/tiers/disk/port"
 )
 
 // syncer makes durable what was written to one device: for all calls of Sync that wait, together,
@@ -274,7 +275,7 @@ func (s *syncer) flush() error {
 		ops[i] = directio.Op{Kind: directio.Sync, File: f.file}
 	}
 	err = s.medium.sync(ops, names)
-	if ofDevice(err) || isFull(err) || errors.Is(err, home.ErrDeleted) {
+	if port.OfDevice(err) || port.IsFull(err) || errors.Is(err, home.ErrDeleted) {
 		s.mu.Lock()
 		s.mu.broken = err
 		s.mu.Unlock()

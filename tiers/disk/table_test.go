@@ -8,6 +8,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk/format"
+	"github.com/kvfs/kvfs/tiers/disk/port"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/policy"
 )
@@ -153,7 +154,7 @@ func TestTakeRun(t *testing.T) {
 func TestNoConvoy(t *testing.T) {
 	tier := &Tier{}
 	for i := range 4 {
-		tier.devices = append(tier.devices, &device{tier: tier, uuid: format.UUID{byte(i)}, capacity: 1 << 30, port: &port{down: make(chan struct{})}})
+		tier.devices = append(tier.devices, &device{tier: tier, uuid: format.UUID{byte(i)}, capacity: 1 << 30, port: &port.Port{Down: make(chan struct{})}})
 	}
 	const steps, ranks = 500, 8
 	sum := 0
@@ -178,7 +179,7 @@ func TestNoConvoy(t *testing.T) {
 func TestChooseDevice(t *testing.T) {
 	tier := &Tier{}
 	for i, capacity := range []int64{1 << 30, 3 << 30} {
-		d := &device{tier: tier, uuid: format.UUID{byte(i)}, capacity: capacity, port: &port{down: make(chan struct{})}}
+		d := &device{tier: tier, uuid: format.UUID{byte(i)}, capacity: capacity, port: &port.Port{Down: make(chan struct{})}}
 		tier.devices = append(tier.devices, d)
 	}
 	const keys = 4000
@@ -196,7 +197,7 @@ func TestChooseDevice(t *testing.T) {
 	if share := float64(count[tier.devices[1]]) / keys; share < 0.70 || share > 0.80 {
 		t.Errorf("the device with 3/4 of the capacity got %.2f of the blocks", share)
 	}
-	close(tier.devices[0].port.down)
+	close(tier.devices[0].port.Down)
 	for key, was := range place {
 		if d, err := tier.chooseDevice(key, 4096); err != nil || was == tier.devices[1] && d != was {
 			t.Fatalf("%v moved (%v)", key, err)

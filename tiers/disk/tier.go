@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -16,6 +14,7 @@ import (
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk/format"
+	"github.com/kvfs/kvfs/tiers/disk/port"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/invariant"
 )
@@ -119,8 +118,8 @@ func Open(ctx context.Context, opts Options) (*Tier, error) {
 		}
 	}
 	var errs []error
-	if share := t.pool.BudgetBytes() / int64(len(opts.Devices)); share < minShare {
-		errs = append(errs, fmt.Errorf("open disk tier: Pool has %d bytes a device, want %d: %w", share, minShare, block.ErrInvalid))
+	if share := t.pool.BudgetBytes() / int64(len(opts.Devices)); share < port.MinShare {
+		errs = append(errs, fmt.Errorf("open disk tier: Pool has %d bytes a device, want %d: %w", share, port.MinShare, block.ErrInvalid))
 	}
 	for _, o := range opts.Devices {
 		d, err := t.openDevice(ctx, o)
@@ -168,7 +167,7 @@ func (t *Tier) fail(op string, key block.Key, err error) error {
 // online reports whether any device serves.
 func (t *Tier) online() bool {
 	for _, d := range t.devices {
-		if !d.port.isDown() {
+		if !d.port.IsDown() {
 			return true
 		}
 	}
@@ -389,49 +388,6 @@ func (t *Tier) heldOf(i int) (list []driver.Held, more bool) {
 		})
 	}
 	return list, true
-}
-
-// kinds are the kinds of package block that errors of this package wrap.
-func kinds() []error {
-	return []error{
-		block.ErrNotFound, block.ErrPending, block.ErrCorrupt, block.ErrNoSpace, block.ErrBudget, block.ErrTooLarge, block.ErrUnavailable,
-		block.ErrInvalid, block.ErrNameTooLong, block.ErrReserved, block.ErrClosed,
-	}
-}
-
-// kindOf wraps an I/O error in its kind.
-func kindOf(err error) error {
-	for _, kind := range kinds() {
-		if errors.Is(err, kind) {
-			return err
-		}
-	}
-	kind := block.ErrUnavailable
-	var fault *directio.FaultError
-	var budget *directio.BudgetError
-	switch {
-	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), errors.Is(err, syscall.EFBIG):
-		kind = block.ErrNoSpace
-	case errors.Is(err, syscall.EBADF), errors.Is(err, syscall.EFAULT), errors.Is(err, syscall.EINVAL), errors.As(err, &fault):
-		kind = block.ErrInvalid
-	case errors.As(err, &budget):
-		kind = block.ErrTooLarge
-	}
-	return fmt.Errorf("%w: %w", kind, err)
-}
-
-// ofDevice reports whether an error of an engine is the device's fault. Otherwise our own memory, a
-// full file system, or the end of ctx caused it.
-func ofDevice(err error) bool {
-	for _, other := range []error{
-		context.Canceled, context.DeadlineExceeded, os.ErrClosed,
-		syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG, syscall.EFAULT, syscall.EBADF, syscall.ENOMEM,
-	} {
-		if errors.Is(err, other) {
-			return false
-		}
-	}
-	return err != nil
 }
 
 // Close finishes the accepted jobs. When ctx is done, it fails the unfinished ones with ErrClosed.

@@ -1,4 +1,4 @@
-package disk
+package port
 
 import (
 	"context"
@@ -26,53 +26,53 @@ func (e *stuckEngine) Close(context.Context) error { return nil }
 func TestPortDown(t *testing.T) {
 	for _, c := range []struct {
 		reason string
-		do     func(p *port, e *stuckEngine)
+		do     func(p *Port, e *stuckEngine)
 	}{
-		{"given up", func(p *port, _ *stuckEngine) { p.fail("given up") }},
-		{"10 I/O errors", func(p *port, _ *stuckEngine) {
-			for range maxErrors {
-				p.count(errors.New("broken"))
+		{"given up", func(p *Port, _ *stuckEngine) { p.Fail("given up") }},
+		{"10 I/O errors", func(p *Port, _ *stuckEngine) {
+			for range MaxErrors {
+				p.Count(errors.New("broken"))
 			}
 		}},
-		{"an operation has not come back for 1h", func(_ *port, e *stuckEngine) { e.stuck.Store(int64(time.Hour)) }},
-		{"an operation has not come back for 1h", func(p *port, _ *stuckEngine) {
-			p.calls[bySyncer].at.Store(time.Now().Add(-time.Hour).UnixNano())
+		{"an operation has not come back for 1h", func(_ *Port, e *stuckEngine) { e.stuck.Store(int64(time.Hour)) }},
+		{"an operation has not come back for 1h", func(p *Port, _ *stuckEngine) {
+			p.calls[BySyncer].at.Store(time.Now().Add(-time.Hour).UnixNano())
 		}},
 	} {
 		engine := &stuckEngine{}
 		var counted atomic.Uint64
 		told := make(chan string, 2)
-		var p *port
-		p = newPort(engine, time.Second, &counted, func(reason string) {
-			if !p.isDown() || p.ctx.Err() == nil {
+		var p *Port
+		p = New(engine, time.Second, &counted, func(reason string) {
+			if !p.IsDown() || p.Ctx.Err() == nil {
 				reason = "onDown before it is down"
 			}
 			told <- reason
 		})
-		for range maxErrors - 1 {
-			p.count(errors.New("broken"))
+		for range MaxErrors - 1 {
+			p.Count(errors.New("broken"))
 		}
 		p.mu.Lock()
 		for i := range p.mu.errors { // too long ago
 			p.mu.errors[i] = p.mu.errors[i].Add(-errorWindow)
 		}
 		p.mu.Unlock()
-		p.count(errors.New("broken"))
-		if state, reason := p.status(); state != "online" || reason != "" || p.isDown() {
+		p.Count(errors.New("broken"))
+		if state, reason := p.Status(); state != "online" || reason != "" || p.IsDown() {
 			t.Errorf("%s: %s (%s) before", c.reason, state, reason)
 		}
 		var watching sync.WaitGroup
-		watching.Go(p.watch)
+		watching.Go(p.Watch)
 		c.do(p, engine)
-		if reason := wait(t, c.reason, told); !strings.HasPrefix(reason, c.reason) {
+		if reason := <-told; !strings.HasPrefix(reason, c.reason) {
 			t.Errorf("told %q, want %q", reason, c.reason)
 		}
-		p.fail("second")
-		if state, reason := p.status(); state != "offline" || !strings.HasPrefix(reason, c.reason) {
+		p.Fail("second")
+		if state, reason := p.Status(); state != "offline" || !strings.HasPrefix(reason, c.reason) {
 			t.Errorf("%s (%s), want offline (%s)", state, reason, c.reason)
 		}
 		watching.Wait()
-		if err := p.close(); err != nil || len(told) > 0 || counted.Load() < maxErrors {
+		if err := p.Close(); err != nil || len(told) > 0 || counted.Load() < MaxErrors {
 			t.Errorf("%v, told again: %v, %d errors", err, len(told) > 0, counted.Load())
 		}
 	}
@@ -80,10 +80,10 @@ func TestPortDown(t *testing.T) {
 
 // TestPortSettled shows that a port which is being closed does not go down any more.
 func TestPortSettled(t *testing.T) {
-	p := newPort(&stuckEngine{}, time.Minute, new(atomic.Uint64), func(reason string) { t.Error("down: " + reason) })
-	p.settle()
-	p.fail("too late")
-	if p.isDown() || p.close() != nil {
+	p := New(&stuckEngine{}, time.Minute, new(atomic.Uint64), func(reason string) { t.Error("down: " + reason) })
+	p.Settle()
+	p.Fail("too late")
+	if p.IsDown() || p.Close() != nil {
 		t.Error("down")
 	}
 }
