@@ -54,16 +54,17 @@ var table = map[string]row{
 	"cluster/pki":      {1, nil},
 	"cluster/wire":     {1, nil},
 
-	"tiers/disk/format": {2, []string{"tiers/block", "tiers/driver"}},
-	"tiers/disk/port":   {3, []string{"tiers/block", "tiers/disk/format", "directio"}},
-	"tiers/disk/home":   {3, []string{"tiers/block", "tiers/disk/format", "directio"}},
+	"tiers/disk/format":  {2, []string{"tiers/block", "tiers/driver"}},
+	"tiers/disk/port":    {3, []string{"tiers/block", "tiers/disk/format", "directio"}},
+	"tiers/disk/durable": {4, []string{"tiers/block", "tiers/disk/port", "directio"}},
+	"tiers/disk/home":    {3, []string{"tiers/block", "tiers/disk/format", "directio"}},
 
 	"tiers/event": {2, []string{"tiers/block", "tiers/driver", "tiers/fate"}},
 	"tiers/lane":  {2, []string{"tiers/block", "tiers/driver", "tiers/index", "tiers/invariant"}},
 	"tiers":       {3, []string{"tiers/block", "tiers/draft", "tiers/driver", "tiers/event", "tiers/fate", "tiers/index", "tiers/invariant", "tiers/lane", "tiers/pattern", "tiers/policy", "tiers/room"}},
 
 	"tiers/mem":      {3, []string{"tiers/block", "tiers/driver", "tiers/invariant"}},
-	"tiers/disk":     {4, []string{"tiers/block", "tiers/driver", "tiers/index", "tiers/invariant", "tiers/policy", "directio", "tiers/disk/format", "tiers/disk/home", "tiers/disk/port"}},
+	"tiers/disk":     {5, []string{"tiers/block", "tiers/driver", "tiers/index", "tiers/invariant", "tiers/policy", "directio", "tiers/disk/format", "tiers/disk/home", "tiers/disk/port", "tiers/disk/durable"}},
 	"tiers/peer":     {4, []string{"tiers", "tiers/block", "tiers/driver", "tiers/event", "tiers/index", "tiers/invariant", "tiers/policy", "cluster", "cluster/feed", "cluster/location", "rdma"}},
 	"tiers/tiertest": {3, []string{"tiers/block", "tiers/driver", "tiers/invariant"}},
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/kvfs/kvfs/directio"
+	"github.com/kvfs/kvfs/tiers/disk/durable"
 	"github.com/kvfs/kvfs/tiers/disk/format"
 	"github.com/kvfs/kvfs/tiers/policy"
 )
@@ -17,7 +18,7 @@ type slab struct {
 	file *directio.File
 	path string
 	size int64 // of the file, bytes
-	sync syncFile
+	sync durable.File
 	// ------
 	hdr    format.SlabHeader // constant while any slot is in use
 	usable uint32            // slots in use, counted from the first

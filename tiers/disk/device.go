@@ -14,6 +14,7 @@ import (
 
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/disk/durable"
 	"github.com/kvfs/kvfs/tiers/disk/format"
 	"github.com/kvfs/kvfs/tiers/disk/home"
 	"github.com/kvfs/kvfs/tiers/disk/port"
@@ -31,7 +32,7 @@ const (
 )
 
 // device is one directory and all that serves it. It joins its parts, which do not know it. There
-// are three exceptions: the syncer calls three of its methods (syncMedium), headers calls one
+// are three exceptions: the syncer calls three of its methods (durable.Medium), headers calls one
 // (try), and port calls wentDown once.
 //
 //	home     the directory: its lock and its superblock
@@ -53,7 +54,7 @@ type device struct {
 	fits        int64 // what the file system could hold of the capacity at open
 	recoveredIn time.Duration
 	port        *port.Port
-	syncer      *syncer
+	syncer      *durable.Syncer[*flight]
 	headers     *headers
 	staging     port.Staging
 	queue       queue
@@ -95,7 +96,10 @@ func (t *Tier) openDevice(ctx context.Context, o DeviceOptions) (_ *device, err 
 		return nil, err
 	}
 	d.port = port.New(engine, t.opts.StuckTimeout, &t.counters.ioErrors, d.wentDown)
-	d.syncer = newSyncer(d, &t.opts, t.log.With(zap.String("device", d.dir)), d.port.Down, d.keeperKick)
+	d.syncer = durable.New[*flight](d, durable.Options{
+		Bytes: t.opts.SyncBytes, Every: t.opts.SyncInterval, Down: d.port.Down, Keeper: d.keeperKick,
+		Logger: t.log.With(zap.String("device", d.dir)),
+	})
 	if d.headers, err = newHeaders(t, d.port, d.try); err != nil {
 		return nil, err
 	}
@@ -162,7 +166,7 @@ func (d *device) recover(ctx context.Context) error {
 				return
 			}
 			s.file = file
-			d.syncer.add(&s.sync, file)
+			d.syncer.Add(&s.sync, file)
 			t.mu.Lock()
 			defer t.mu.Unlock()
 			d.mu.space.found(s.hdr.Number, s.size)
@@ -306,7 +310,7 @@ func (d *device) start() {
 		defer close(d.keeperGone)
 		d.keep()
 	}()
-	go d.syncer.run() // ends with syncer.close
+	go d.syncer.Run() // ends with syncer.close
 	go d.port.Watch() // ends with port.close
 	if d.tier.opts.ScrubBytesPerSecond > 0 {
 		d.workers.Go(d.scrub)
@@ -319,7 +323,7 @@ func (d *device) start() {
 func (d *device) wentDown(reason string) {
 	d.tier.log.Error("device offline", zap.String("device", d.dir), zap.String("reason", reason))
 	d.failTasks(block.ErrUnavailable)
-	d.syncer.end(block.ErrUnavailable)
+	d.syncer.End(block.ErrUnavailable)
 	d.lostAll()
 	d.lostDone.Store(true)
 }
@@ -368,15 +372,15 @@ func (d *device) finish() error {
 	d.workers.Wait()
 	close(d.keeperStop)
 	<-d.keeperGone
-	d.syncer.close()
+	d.syncer.Close()
 	var err error
 	if !d.port.IsDown() {
 		d.headers.retry(true)
 		err = d.headers.flush()
-		if e := d.syncer.flush(); err == nil {
+		if e := d.syncer.Flush(); err == nil {
 			err = e
 		}
-		d.syncer.end(err)
+		d.syncer.End(err)
 		if err == nil {
 			err = d.writeIndex()
 		}

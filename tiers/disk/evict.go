@@ -382,13 +382,13 @@ func (d *device) deleteSlab(s *slab) {
 	t.mu.slabs[s.id] = nil
 	d.mu.space.remove(s)
 	t.mu.Unlock()
-	d.syncer.drop(&s.sync)
+	d.syncer.Drop(&s.sync)
 	err := d.port.Call(port.ByKeeper, func() error { return os.Remove(s.path) })
 	if err != nil {
 		t.log.Warn("slab not deleted", zap.String("device", d.dir), zap.Uint32("slab", s.hdr.Number), zap.Error(err))
 		return
 	}
-	d.syncer.renamed()
+	d.syncer.Renamed()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	d.mu.space.release(s.size)

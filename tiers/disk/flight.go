@@ -61,7 +61,7 @@ func (t *Tier) cancelLocked(f *flight) {
 func (f *flight) outdatedLocked() {
 	if f.headerMade && !f.headerOutdated {
 		f.headerOutdated = true
-		f.dev.syncer.headerOutdated(f)
+		f.dev.syncer.HeaderOutdated(f)
 	}
 }
 
@@ -71,7 +71,7 @@ func (f *flight) settledLocked() {
 	f.headerMade = false
 	if f.headerOutdated {
 		f.headerOutdated = false
-		f.dev.syncer.headerSettled(f)
+		f.dev.syncer.HeaderSettled(f)
 	}
 }
 

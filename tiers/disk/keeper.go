@@ -43,7 +43,7 @@ func (d *device) keep() {
 		case <-d.keeperStop:
 			return
 		}
-		syncs := d.syncer.take()
+		syncs := d.syncer.Take()
 		d.headers.retry(len(syncs) > 0)
 		err := d.headers.flush()
 		d.serveRoom()
@@ -51,7 +51,7 @@ func (d *device) keep() {
 		if err == nil {
 			err = d.headers.flush()
 		}
-		d.syncer.pass(syncs, err)
+		d.syncer.Pass(syncs, err)
 	}
 }
 
@@ -158,8 +158,8 @@ func (d *device) grow(slotBytes int64) bool {
 		return false
 	}
 	d.mu.space.grown()
-	d.syncer.add(&s.sync, s.file)
-	d.syncer.renamed()
+	d.syncer.Add(&s.sync, s.file)
+	d.syncer.Renamed()
 	t.addSlabLocked(s)
 	return true
 }
@@ -218,11 +218,11 @@ func (d *device) do(ops []directio.Op, slabs ...*slab) error {
 func (d *device) try(ops []directio.Op, slabs ...*slab) error {
 	written, err := d.port.Do(ops)
 	for _, s := range slabs {
-		s.sync.dirty.Store(true)
+		s.sync.Dirty.Store(true)
 	}
 	if written > 0 {
 		d.tier.spend(d, written)
-		d.syncer.wrote(written)
+		d.syncer.Wrote(written)
 	}
 	return err
 }

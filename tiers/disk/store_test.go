@@ -260,7 +260,7 @@ func TestRemoveBeforeHeader(t *testing.T) {
 // after a crash, or have its old name.
 func TestSyncAwaitsHeader(t *testing.T) {
 	for _, rename := range []bool{false, true} {
-		r := newRig(t, 1, 16<<20, func(o *Options) { o.SyncInterval = time.Hour }) // only the calls below sync
+		r := newRig(t, 1, 16<<20, func(o *Options) { o.SyncInterval, o.SyncBytes = time.Hour, 1<<30 }) // only what is below syncs
 		b, to := stored{keyOf("removed"), 5, bytesOf(1, 50_000)}, keyOf("to")
 		r.mustStore(t, stored{keyOf("first"), 1, bytesOf(2, 50_000)})
 		if err := r.sync(t); err != nil {
@@ -280,13 +280,20 @@ func TestSyncAwaitsHeader(t *testing.T) {
 		for range 2 {
 			r.Sync(func(err error) { synced <- err })
 		}
-		s := r.devices[0].syncer
-		eventually(t, "Sync seen", func() bool {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			return len(s.mu.held) > 0 || len(synced) > 0
+		d, rounds := r.devices[0], 0
+		eventually(t, "a whole round of the keeper", func() bool {
+			select {
+			case d.keeperKick <- struct{}{}: // it has begun the round that the last kick asked for
+				rounds++
+			default:
+			}
+			return rounds == 3
 		})
-		if len(synced) > 0 || r.Stats().Detail.(*Detail).Syncs > before {
+		for n := range uint64(2) { // unasked; when the second has begun, the first has ended all calls that did not wait
+			d.syncer.Wrote(r.opts.SyncBytes)
+			eventually(t, "a sync", func() bool { return r.Stats().Detail.(*Detail).Syncs > before+n })
+		}
+		if len(synced) > 0 {
 			t.Error("Sync did not wait for the header")
 		}
 		r.engine(0).Release()

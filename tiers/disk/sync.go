@@ -17,8 +17,8 @@ type syncRequest struct {
 	err  atomic.Pointer[error] // the first
 }
 
-// end records that one device is done.
-func (r *syncRequest) end(err error) {
+// End records that one device is done.
+func (r *syncRequest) End(err error) {
 	if err != nil {
 		r.err.CompareAndSwap(nil, &err)
 	}
@@ -42,29 +42,29 @@ func (t *Tier) Sync(done func(error)) {
 	t.mu.Unlock()
 	if closing {
 		r.left.Store(1)
-		go r.end(block.ErrClosed) // not from within Sync
+		go r.End(block.ErrClosed) // not from within Sync
 		return
 	}
 	online := 0
 	for _, d := range t.devices {
 		switch {
-		case !d.port.IsDown() && d.syncer.ask(r):
+		case !d.port.IsDown() && d.syncer.Ask(r):
 			online++
 		case d.lostDone.Load():
 			r.left.Add(-1)
 		default:
-			r.end(block.ErrUnavailable)
+			r.End(block.ErrUnavailable)
 		}
 	}
 	var err error
 	if online == 0 {
 		err = block.ErrUnavailable
 	}
-	go r.end(err) // not from within Sync
+	go r.End(err) // not from within Sync
 }
 
-// sync implements syncMedium. It also finds out that the directory was deleted.
-func (d *device) sync(ops []directio.Op, names bool) error {
+// SyncFiles implements syncer.Medium. It also finds out that the directory was deleted.
+func (d *device) SyncFiles(ops []directio.Op, names bool) error {
 	err := d.do(ops)
 	if err == nil && names {
 		err = d.port.Call(port.BySyncer, d.home.SyncDir)
@@ -76,16 +76,16 @@ func (d *device) sync(ops []directio.Op, names bool) error {
 	return err
 }
 
-// synced saves how many bytes were written today.
-func (d *device) synced() error {
+// Synced saves how many bytes were written today.
+func (d *device) Synced() error {
 	if d.tier.opts.DailyWriteBudgetBytes == 0 {
 		return nil
 	}
 	return d.port.Call(port.BySyncer, func() error { return d.tier.saveBudget(d) })
 }
 
-// syncBroken takes the device offline, unless it is closing.
-func (d *device) syncBroken(err error) {
+// SyncBroken takes the device offline, unless it is closing.
+func (d *device) SyncBroken(err error) {
 	t := d.tier
 	t.mu.Lock()
 	closing := t.mu.closing

@@ -24,11 +24,11 @@ type Options struct {
 	Logger     *zap.Logger // nil means none
 }
 
-// ErrDeleted: the directory of a device was deleted. Its files keep their content until the process
+// errDeleted: the directory of a device was deleted. Its files keep their content until the process
 // ends, but no later process finds them.
-var ErrDeleted = errors.New("the directory was deleted")
+var errDeleted = errors.New("the directory was deleted")
 
-// CheckThere fails with ErrDeleted and block.ErrUnavailable if the directory or its superblock has been deleted.
+// CheckThere fails with errDeleted and block.ErrUnavailable if the directory or its superblock has been deleted.
 func (d *Dir) CheckThere() error {
 	for _, f := range []*os.File{d.root, d.file} {
 		var st unix.Stat_t
@@ -36,7 +36,7 @@ func (d *Dir) CheckThere() error {
 			return &os.PathError{Op: "stat", Path: f.Name(), Err: err}
 		}
 		if st.Nlink == 0 {
-			return fmt.Errorf("%s: %w: %w", f.Name(), ErrDeleted, block.ErrUnavailable)
+			return fmt.Errorf("%s: %w: %w", f.Name(), errDeleted, block.ErrUnavailable)
 		}
 	}
 	return nil

@@ -1,4 +1,4 @@
-package disk
+package durable
 
 import (
 	"errors"
@@ -15,7 +15,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
-// fakeMedium is a syncMedium that notes what it is asked to sync.
+// fakeMedium is a Medium that notes what it is asked to sync.
 type fakeMedium struct {
 	files  []*directio.File
 	names  bool
@@ -24,7 +24,7 @@ type fakeMedium struct {
 	broken int
 }
 
-func (m *fakeMedium) sync(ops []directio.Op, names bool) error {
+func (m *fakeMedium) SyncFiles(ops []directio.Op, names bool) error {
 	m.files, m.names = nil, names
 	for i := range ops {
 		m.files = append(m.files, ops[i].File)
@@ -35,29 +35,34 @@ func (m *fakeMedium) sync(ops []directio.Op, names bool) error {
 	return m.err
 }
 
-func (m *fakeMedium) syncBroken(error) { m.broken++ }
-func (m *fakeMedium) synced() error    { return nil }
+func (m *fakeMedium) SyncBroken(error) { m.broken++ }
+func (m *fakeMedium) Synced() error    { return nil }
 
-func newTestSyncer(m *fakeMedium) (s *syncer, keeper chan struct{}) {
+func newTestSyncer(m *fakeMedium) (s *Syncer[int], keeper chan struct{}) {
 	keeper = make(chan struct{}, 1)
-	return newSyncer(m, &Options{SyncBytes: 100, SyncInterval: time.Hour}, zap.NewNop(), make(chan struct{}), keeper), keeper
+	return New[int](m, Options{100, time.Hour, make(chan struct{}), keeper, zap.NewNop()}), keeper
 }
 
+// fakeCall notes with which error it ends.
+type fakeCall struct{ ends *[]error }
+
+func (c *fakeCall) End(err error) { *c.ends = append(*c.ends, err) }
+
 // addFile adds a new file to a syncer.
-func addFile(t *testing.T, s *syncer) *syncFile {
+func addFile(t *testing.T, s *Syncer[int]) *File {
 	t.Helper()
 	file, err := directio.OpenFile(filepath.Join(t.TempDir(), "f"), syscall.O_RDWR|syscall.O_CREAT, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = file.Close() })
-	f := &syncFile{}
-	s.add(f, file)
+	f := &File{}
+	s.Add(f, file)
 	return f
 }
 
 // closed reports whether the syncer has closed a file.
-func closed(f *syncFile) bool {
+func closed(f *File) bool {
 	_, err := f.file.OS().Stat()
 	return errors.Is(err, fs.ErrClosed)
 }
@@ -68,9 +73,9 @@ func TestSyncerFlush(t *testing.T) {
 	m := &fakeMedium{}
 	s, _ := newTestSyncer(m)
 	a, b := addFile(t, s), addFile(t, s)
-	flush := func(wantErr error, names bool, want ...*syncFile) {
+	flush := func(wantErr error, names bool, want ...*File) {
 		t.Helper()
-		if err := s.flush(); !errors.Is(err, wantErr) {
+		if err := s.Flush(); !errors.Is(err, wantErr) {
 			t.Errorf("got %v, want %v", err, wantErr)
 		}
 		ok := len(m.files) == len(want) && m.names == names
@@ -82,20 +87,20 @@ func TestSyncerFlush(t *testing.T) {
 		}
 	}
 	flush(nil, false)
-	a.dirty.Store(true)
-	s.wrote(50)
-	s.renamed()
+	a.Dirty.Store(true)
+	s.Wrote(50)
+	s.Renamed()
 	m.err = syscall.ENOMEM // not the device's fault
 	flush(m.err, true, a)
-	b.dirty.Store(true)
-	s.wrote(50)
+	b.Dirty.Store(true)
+	s.Wrote(50)
 	m.err = nil
 	flush(nil, true, a, b)
 	if len(s.kick) > 0 {
 		t.Error("syncs unasked after 50 bytes since the last sync, of 100")
 	}
-	a.dirty.Store(true)
-	m.during = func() { b.dirty.Store(true); s.wrote(100) } // by then it is late for this sync
+	a.Dirty.Store(true)
+	m.during = func() { b.Dirty.Store(true); s.Wrote(100) } // by then it is late for this sync
 	flush(nil, false, a)
 	m.during = nil
 	if len(s.kick) == 0 {
@@ -115,15 +120,15 @@ func TestSyncerDrop(t *testing.T) {
 	m := &fakeMedium{}
 	s, _ := newTestSyncer(m)
 	a, b := addFile(t, s), addFile(t, s)
-	a.dirty.Store(true)
+	a.Dirty.Store(true)
 	m.during = func() {
-		s.drop(a)
-		s.drop(b)
+		s.Drop(a)
+		s.Drop(b)
 		if closed(a) || !closed(b) {
 			t.Errorf("during the sync of a: closed: a %v, b %v", closed(a), closed(b))
 		}
 	}
-	if err := s.flush(); err != nil || !closed(a) {
+	if err := s.Flush(); err != nil || !closed(a) {
 		t.Errorf("after the sync of a: %v, closed: %v", err, closed(a))
 	}
 }
@@ -133,38 +138,34 @@ func TestSyncerDrop(t *testing.T) {
 func TestSyncerCalls(t *testing.T) {
 	s, keeper := newTestSyncer(&fakeMedium{})
 	var ends []error
-	call := func() *syncRequest {
-		r := &syncRequest{t: &Tier{}, done: func(err error) { ends = append(ends, err) }}
-		r.left.Store(1)
-		return r
-	}
-	before, after := &flight{}, &flight{}
+	call := func() *fakeCall { return &fakeCall{&ends} }
+	before, after := 1, 2
 	first, second, third := call(), call(), call()
-	s.headerOutdated(before)
-	if !s.ask(first) || len(s.take()) != 0 {
+	s.HeaderOutdated(before)
+	if !s.Ask(first) || len(s.Take()) != 0 {
 		t.Fatal("went on before the header that was outdated")
 	}
-	s.headerOutdated(after)
-	s.ask(second)
+	s.HeaderOutdated(after)
+	s.Ask(second)
 	<-keeper
-	s.headerSettled(before)
+	s.HeaderSettled(before)
 	<-keeper
-	if list := s.take(); !slices.Equal(list, []*syncRequest{first}) {
+	if list := s.Take(); !slices.Equal(list, []Call{first}) {
 		t.Fatalf("%d calls go on, want the first", len(list))
 	}
 	<-keeper // for the second
-	if len(s.take()) != 0 {
+	if len(s.Take()) != 0 {
 		t.Fatal("the second went on before the header that was outdated when it came")
 	}
-	s.pass([]*syncRequest{first}, nil)
+	s.Pass([]Call{first}, nil)
 	if len(s.kick) == 0 || len(ends) > 0 {
 		t.Fatalf("%d calls ended, want none but a sync", len(ends))
 	}
-	s.end(block.ErrUnavailable)
+	s.End(block.ErrUnavailable)
 	if len(ends) != 2 || !errors.Is(ends[0], block.ErrUnavailable) || !errors.Is(ends[1], block.ErrUnavailable) {
 		t.Errorf("ended with %v, want twice %v", ends, block.ErrUnavailable)
 	}
-	if s.pass([]*syncRequest{third}, nil); s.ask(call()) || len(ends) != 3 {
+	if s.Pass([]Call{third}, nil); s.Ask(call()) || len(ends) != 3 {
 		t.Errorf("a call after the end: %d ended", len(ends))
 	}
 }
