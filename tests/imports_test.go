@@ -57,6 +57,7 @@ var table = map[string]row{
 	"tiers/disk/format":  {2, []string{"tiers/block", "tiers/driver"}},
 	"tiers/disk/port":    {3, []string{"tiers/block", "tiers/disk/format", "directio"}},
 	"tiers/disk/durable": {4, []string{"tiers/block", "tiers/disk/port", "directio"}},
+	"tiers/disk/ledger":  {5, []string{"tiers/block", "tiers/driver", "tiers/policy", "tiers/disk/format", "tiers/disk/durable", "directio"}},
 	"tiers/disk/home":    {3, []string{"tiers/block", "tiers/disk/format", "directio"}},
 
 	"tiers/event": {2, []string{"tiers/block", "tiers/driver", "tiers/fate"}},
@@ -64,7 +65,7 @@ var table = map[string]row{
 	"tiers":       {3, []string{"tiers/block", "tiers/draft", "tiers/driver", "tiers/event", "tiers/fate", "tiers/index", "tiers/invariant", "tiers/lane", "tiers/pattern", "tiers/policy", "tiers/room"}},
 
 	"tiers/mem":      {3, []string{"tiers/block", "tiers/driver", "tiers/invariant"}},
-	"tiers/disk":     {5, []string{"tiers/block", "tiers/driver", "tiers/index", "tiers/invariant", "tiers/policy", "directio", "tiers/disk/format", "tiers/disk/home", "tiers/disk/port", "tiers/disk/durable"}},
+	"tiers/disk":     {6, []string{"tiers/block", "tiers/driver", "tiers/invariant", "tiers/policy", "directio", "tiers/disk/format", "tiers/disk/home", "tiers/disk/port", "tiers/disk/durable", "tiers/disk/ledger"}},
 	"tiers/peer":     {4, []string{"tiers", "tiers/block", "tiers/driver", "tiers/event", "tiers/index", "tiers/invariant", "tiers/policy", "cluster", "cluster/feed", "cluster/location", "rdma"}},
 	"tiers/tiertest": {3, []string{"tiers/block", "tiers/driver", "tiers/invariant"}},
 

@@ -22,17 +22,14 @@ const (
 
 // largeTypes are the types of more than maxMethods methods.
 var largeTypes = map[string]int{
-	"tiers/disk.Tier":          70,
 	"tiers/peer.Tier":          70,
 	"cluster.Peer":             70,
 	"tiers/tiertest.Reference": 70,
-	"tiers/disk.device":        70,
 }
 
 // largePackages are the packages of more than maxPackageLines lines.
 var largePackages = map[string]int{
 	"tiers":          10600,
-	"tiers/disk":     4900,
 	"tiers/tiertest": 5600,
 	"cluster":        5600,
 }

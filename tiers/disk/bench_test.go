@@ -13,6 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/disk/format"
+	"github.com/kvfs/kvfs/tiers/disk/ledger"
 	"github.com/kvfs/kvfs/tiers/disk/port"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
@@ -200,12 +202,15 @@ func BenchmarkLoad(b *testing.B) {
 // BenchmarkLookup looks up 512 keys of a million.
 func BenchmarkLookup(b *testing.B) {
 	t := &Tier{devices: []*device{{port: &port.Port{Down: make(chan struct{})}}}}
-	t.mu.table = newSlotTable()
+	t.mu.ledger = ledger.New()
+	sp := ledger.NewSpace(ledger.SpaceOptions{Capacity: 1 << 40, SlabBytes: 1 << 40, Policy: "lru"})
+	s := &ledger.Slab{Space: sp, Header: format.SlabHeader{SlotBytes: format.PageBytes, Slots: 1 << 20}, Usable: 1 << 20}
+	t.mu.ledger.AddSlab(s)
 	keys := make([]block.Key, 1<<20)
 	for i := range keys {
 		keys[i] = block.Key{Group: "model_r0", Hash: block.Hash(fmt.Sprintf("%064x", i))}
-		id := t.mu.table.alloc(appendPath(nil, keys[i]))
-		t.mu.table.link(id)
+		rec := t.mu.ledger.Record(keys[i], &driver.Attrs{Seq: 1})
+		t.mu.ledger.Publish(t.mu.ledger.Bind(s, uint32(i), keys[i], 1, &rec), 0)
 	}
 	out := make([]driver.Presence, 512)
 	i := 0
@@ -217,5 +222,4 @@ func BenchmarkLookup(b *testing.B) {
 		}
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/512, "ns/key")
-	b.ReportMetric(float64(len(t.mu.table.slots)<<slotChunkBits*80+len(t.mu.table.buckets)*bucketChunk*4+len(t.mu.table.keys.chunks)*keyChunk)/float64(len(keys)), "bytes/block")
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/disk/durable"
 	"github.com/kvfs/kvfs/tiers/disk/format"
 	"github.com/kvfs/kvfs/tiers/disk/home"
+	"github.com/kvfs/kvfs/tiers/disk/ledger"
 	"github.com/kvfs/kvfs/tiers/disk/port"
 )
 
@@ -65,7 +65,7 @@ type device struct {
 
 	// mu is guarded by Tier.mu.
 	mu struct {
-		space   *space
+		space   *ledger.Space
 		room    []*roomRequest // stores that wait for slots, in order
 		written int64          // bytes on the day of Tier.mu.budget
 	}
@@ -100,11 +100,14 @@ func (t *Tier) openDevice(ctx context.Context, o DeviceOptions) (_ *device, err 
 		Bytes: t.opts.SyncBytes, Every: t.opts.SyncInterval, Down: d.port.Down, Keeper: d.keeperKick,
 		Logger: t.log.With(zap.String("device", d.dir)),
 	})
-	if d.headers, err = newHeaders(t, d.port, d.try); err != nil {
+	d.uuid = d.home.Superblock().UUID
+	d.mu.space = ledger.NewSpace(ledger.SpaceOptions{
+		Device: len(t.devices), Down: d.port.IsDown, Wake: func() { kick(d.keeperKick) },
+		UUID: d.uuid, Capacity: d.capacity, SlabBytes: slabBytes, Policy: t.opts.Policy,
+	})
+	if d.headers, err = newHeaders(t, d.mu.space, d.port, d.try); err != nil {
 		return nil, err
 	}
-	d.uuid = d.home.Superblock().UUID
-	d.mu.space = newSpace(d.uuid, d.capacity, slabBytes, t.opts.Policy)
 	if err := d.recover(ctx); err != nil {
 		return nil, err
 	}
@@ -124,7 +127,7 @@ func (d *device) measure() error {
 	if err != nil {
 		return err
 	}
-	d.fits = min(d.capacity, d.mu.space.fileBytes+left)
+	d.fits = min(d.capacity, d.mu.space.Usage().FileBytes+left)
 	if d.fits < d.capacity {
 		d.tier.log.Warn("size of the SSD directory is more than its file system has room for", zap.String("device", d.dir),
 			zap.Int64("size_bytes", d.capacity), zap.Int64("room_bytes", d.fits))
@@ -138,8 +141,8 @@ func (d *device) discard() {
 		_ = d.port.Close()
 	}
 	if d.mu.space != nil {
-		for s := range d.mu.space.all() {
-			_ = s.file.Close()
+		for s := range d.mu.space.All() {
+			_ = s.File.Close()
 		}
 	}
 	if d.headers != nil {
@@ -155,29 +158,31 @@ func (d *device) discard() {
 func (d *device) recover(ctx context.Context) error {
 	t := d.tier
 	var failed error
-	byFound := make(map[*home.Slab]*slab)
-	slots := int(t.mu.table.linked)
+	byFound := make(map[*home.Slab]*ledger.Slab)
+	slots := 0
 	rec, err := d.home.Recover(ctx, home.Funcs{
 		Slab: func(found *home.Slab) {
-			s := &slab{dev: d, path: found.Path, hdr: found.SlabHeader, usable: found.Usable, size: found.FileBytes}
-			file, err := directio.OpenFile(s.path, os.O_RDWR, 0)
+			s := &ledger.Slab{Space: d.mu.space, Path: found.Path, Header: found.SlabHeader, Usable: found.Usable, Size: found.FileBytes}
+			file, err := directio.OpenFile(s.Path, os.O_RDWR, 0)
 			if err != nil {
 				failed = errors.Join(failed, err)
 				return
 			}
-			s.file = file
-			d.syncer.Add(&s.sync, file)
+			s.File = file
+			d.syncer.Add(&s.Sync, file)
 			t.mu.Lock()
 			defer t.mu.Unlock()
-			d.mu.space.found(s.hdr.Number, s.size)
-			t.addSlabLocked(s)
-			slots += int(s.usable)
-			t.mu.table.reserve(2 * slots) // half full at most: short chains
+			d.mu.space.Found(s.Header.Number, s.Size)
+			t.mu.ledger.AddSlab(s)
+			slots += int(s.Usable)
+			t.mu.ledger.Reserve(slots)
 			byFound[found] = s
 		},
 		Slot: func(found *home.Slab, h *format.SlotHeader) {
 			if s := byFound[found]; s != nil {
-				t.adopt(s, h)
+				t.mu.Lock()
+				defer t.mu.Unlock()
+				t.mu.ledger.Adopt(s, h)
 			}
 		},
 	})
@@ -191,10 +196,10 @@ func (d *device) recover(ctx context.Context) error {
 		if info, err := os.Stat(p.Path); err == nil {
 			size = info.Size()
 		}
-		d.mu.space.setAside(p.Number, size)
+		d.mu.space.SetAside(p.Number, size)
 	}
 	fields := []zap.Field{
-		zap.String("device", d.dir), zap.String("engine", d.port.Engine.Name()), zap.Int64("blocks", d.mu.space.blocks),
+		zap.String("device", d.dir), zap.String("engine", d.port.Engine.Name()), zap.Int64("blocks", d.mu.space.Usage().Blocks),
 		zap.Int("slabs", rec.Slabs), zap.Int64("by_index", rec.ByIndex), zap.Duration("took", rec.Took),
 	}
 	if !d.home.Fresh {
@@ -204,96 +209,25 @@ func (d *device) recover(ctx context.Context) error {
 	return nil
 }
 
-// addSlabLocked takes a slab into use. It needs t.mu.
-func (t *Tier) addSlabLocked(s *slab) {
-	s.dev.mu.space.add(s)
-	for i, o := range t.mu.slabs {
-		if o == nil {
-			s.id = uint32(i)
-			t.mu.slabs[i] = s
-			return
-		}
-	}
-	s.id = uint32(len(t.mu.slabs))
-	t.mu.slabs = append(t.mu.slabs, s)
-}
-
-// adopt enters a block that was found on disk. If there are two copies, even on two devices, the
-// one with the higher Seq stays.
-func (t *Tier) adopt(s *slab, h *format.SlotHeader) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if !s.isFree(h.Slot) {
-		return
-	}
-	s.take(h.Slot)
-	id := t.mu.table.alloc(h.Key)
-	e := t.mu.table.at(id)
-	e.slab, e.slot, e.size, e.sum = s.id, h.Slot, h.Size, h.Sum
-	t.mu.table.setAttrs(e, &h.Attrs)
-	s.slots[h.Slot] = id
-	if old := t.mu.table.find(h.Key); old != 0 {
-		if t.mu.table.at(old).seq >= h.Attrs.Seq {
-			e.state = slotGone
-			t.dirtyLocked(id)
-			return
-		}
-		t.giveUpLocked(old)
-	}
-	e.state = slotLive
-	t.mu.table.link(id)
-	t.enterLocked(id)
-}
-
-// pinnedInLocked counts the blocks of a slab that the user has pinned. It needs t.mu.
-func (t *Tier) pinnedInLocked(s *slab) (n int) {
-	for _, id := range s.slots {
-		if id == 0 {
-			continue
-		}
-		if e := t.mu.table.at(id); e.state == slotLive && e.flags&flagPinned != 0 {
-			n++
-		}
-	}
-	return n
-}
-
 // shrink deletes slabs until the rest fits into the capacity. It starts with the slabs that have
 // the fewest pinned blocks, and among them with the emptiest. No caller relies on their blocks yet.
 func (d *device) shrink() error {
 	t := d.tier
 	for {
-		t.mu.Lock()
-		var least *slab
-		leastPinned := 0
-		for s := range d.mu.space.all() {
-			pinned := t.pinnedInLocked(s)
-			if least == nil || pinned < leastPinned || pinned == leastPinned && s.live < least.live {
-				least, leastPinned = s, pinned
-			}
-		}
-		before := d.mu.space.over()
-		if before == 0 || least == nil {
-			t.mu.Unlock()
+		before := d.mu.space.Over()
+		if before == 0 {
 			return nil
 		}
-		for _, id := range least.slots {
-			if id == 0 {
-				continue
-			}
-			if t.mu.table.at(id).state == slotLive {
-				t.leaveLocked(id)
-			}
-			t.mu.table.at(id).flags |= flagZeroed
-			t.freeLocked(id)
-		}
-		least.class.retire(least)
-		least.class.drop(least)
+		t.mu.Lock()
+		least := t.mu.ledger.ClearLeast(d.mu.space)
 		t.mu.Unlock()
-		t.log.Warn("slab deleted: over capacity", zap.String("device", d.dir), zap.Uint32("slab", least.hdr.Number))
-		if d.deleteSlab(least); d.mu.space.over() == before {
+		if least == nil {
+			return nil
+		}
+		t.log.Warn("slab deleted: over capacity", zap.String("device", d.dir), zap.Uint32("slab", least.Header.Number))
+		if d.deleteSlab(least); d.mu.space.Over() == before {
 			return fmt.Errorf("%d bytes in slabs exceed the capacity %d, and slab %d cannot be deleted: %w",
-				d.capacity+before, d.capacity, least.hdr.Number, block.ErrNoSpace)
+				d.capacity+before, d.capacity, least.Header.Number, block.ErrNoSpace)
 		}
 	}
 }
@@ -327,9 +261,6 @@ func (d *device) wentDown(reason string) {
 	d.lostAll()
 	d.lostDone.Store(true)
 }
-
-// sizeText returns n bytes as text for people.
-func sizeText(n int64) string { return strconv.FormatInt(n, 10) + " bytes" }
 
 // close ends a device after all its jobs have completed. Recovery finds later what close cannot
 // write.
@@ -391,8 +322,8 @@ func (d *device) finish() error {
 // freeAll closes the engine, the files and the lock.
 func (d *device) freeAll() error {
 	err := d.port.Close()
-	for s := range d.mu.space.all() {
-		err = errors.Join(err, s.file.Close())
+	for s := range d.mu.space.All() {
+		err = errors.Join(err, s.File.Close())
 	}
 	return errors.Join(err, d.headers.close(), d.staging.Close(), d.home.Close())
 }
@@ -404,13 +335,16 @@ func (d *device) writeIndex() error {
 		return err
 	}
 	t.mu.Lock()
-	slabs := d.mu.space.byNumber()
+	slabs := d.mu.space.ByNumber()
 	t.mu.Unlock()
 	return d.home.SaveIndex(func(w *home.IndexWriter) error {
 		for _, s := range slabs {
-			w.Slab(&s.hdr)
-			for _, h := range t.headersOf(s) {
-				w.Slot(&h)
+			w.Slab(&s.Header)
+			t.mu.Lock()
+			list := t.mu.ledger.Headers(s)
+			t.mu.Unlock()
+			for i := range list {
+				w.Slot(&list[i])
 			}
 		}
 		if d.port.IsDown() {
@@ -418,24 +352,4 @@ func (d *device) writeIndex() error {
 		}
 		return nil
 	})
-}
-
-// headersOf returns copies of the headers of a slab's blocks.
-func (t *Tier) headersOf(s *slab) (list []format.SlotHeader) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	var keys []byte
-	for _, id := range s.slots {
-		if id == 0 {
-			continue
-		}
-		if e := t.mu.table.at(id); e.state == slotLive {
-			h := t.mu.table.header(e, s.hdr.Epoch)
-			first := len(keys)
-			keys = append(keys, h.Key...)
-			h.Key = keys[first:len(keys):len(keys)]
-			list = append(list, h)
-		}
-	}
-	return list
 }

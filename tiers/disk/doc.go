@@ -3,9 +3,14 @@
 //
 //	Tier      driver.Tier over one or more directories, one a device
 //	Check     fsck: what is wrong with a directory, and repair
-//	slab      one file, cut into equal slots of one size class
 //
-// Package format draws what is on disk, and package home opens, reads and checks whole directories.
+// Its parts are packages of their own, which do not know it:
+//
+//	format    what is on disk, byte by byte
+//	home      one directory: lock, superblock, recovery, index, fsck
+//	port      the way to one device: operations, watchdog, staging buffers
+//	durable   the syncs of one device, and the calls that wait for them
+//	ledger    which block is in which slot of all devices, free slots, eviction order
 //
 // # What is written when
 //

@@ -15,6 +15,7 @@ import (
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/directio/faultio"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/disk/ledger"
 	"github.com/kvfs/kvfs/tiers/disk/port"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
@@ -39,7 +40,7 @@ func TestCloseAbandoned(t *testing.T) {
 		t.Errorf("index of a device that is down: got %v, want %v", err, block.ErrUnavailable)
 	}
 	r.Tier.mu.Lock()
-	d.headers.list.add(1)
+	r.Tier.mu.ledger.MarkDirty(1) // as that of a block which was given up
 	r.Tier.mu.Unlock()
 	if err := d.headers.flush(); !errors.Is(err, block.ErrUnavailable) {
 		t.Errorf("headers of a device that is down: got %v, want %v", err, block.ErrUnavailable)
@@ -104,17 +105,17 @@ func TestCloseFailing(t *testing.T) {
 }
 
 // deviceOf returns the number of the device that holds a block, and the block's slot.
-func (r *rig) deviceOf(t *testing.T, key block.Key) (device int, id slotID) {
+func (r *rig) deviceOf(t *testing.T, key block.Key) (device int, id ledger.SlotID) {
 	t.Helper()
 	path, _, _ := r.slotOf(t, key)
 	r.Tier.mu.Lock()
 	defer r.Tier.mu.Unlock()
-	return slices.Index(r.dirs, filepath.Dir(path)), r.Tier.mu.table.findKey(key)
+	return slices.Index(r.dirs, filepath.Dir(path)), r.Tier.mu.ledger.Find(key)
 }
 
 // storeOn stores new blocks until one lies on a device; with id not 0, in that slot of the
 // tables.
-func (r *rig) storeOn(t *testing.T, device int, id slotID, prefix string, size int) stored {
+func (r *rig) storeOn(t *testing.T, device int, id ledger.SlotID, prefix string, size int) stored {
 	t.Helper()
 	for i := range 200 {
 		b := stored{keyOf(fmt.Sprint(prefix, i)), 1, bytesOf(uint64(i), size)}
@@ -143,14 +144,17 @@ func TestLateLoad(t *testing.T) {
 	c := begin(r.Load, false, driver.Transfer{Key: old.key, Size: size, File: memFile(t, make([]byte, size))})
 	eventually(t, "the read", func() bool { return r.engine(0).StuckOps() > 0 })
 	d := r.devices[0]
+	r.Tier.mu.Lock()
+	ended := r.Tier.mu.ended
+	r.Tier.mu.Unlock()
 	d.port.Fail("given up")
 	if o := wait(t, "load", c)[0]; !errors.Is(o.Err, block.ErrUnavailable) {
 		t.Errorf("got %v (%v), want %v", o.Status, o.Err, block.ErrUnavailable)
 	}
-	eventually(t, "slot free", func() bool {
+	eventually(t, "the end of the job, which frees the slot", func() bool {
 		r.Tier.mu.Lock()
 		defer r.Tier.mu.Unlock()
-		return r.Tier.mu.table.at(id).state == slotUnused
+		return r.Tier.mu.ended > ended
 	})
 	young := r.storeOn(t, 1, id, "young", size)
 	r.engine(0).Release()

@@ -6,7 +6,7 @@ import (
 	"os"
 
 	"github.com/kvfs/kvfs/tiers/block"
-	"github.com/kvfs/kvfs/tiers/disk/format"
+	"github.com/kvfs/kvfs/tiers/disk/ledger"
 	"github.com/kvfs/kvfs/tiers/disk/port"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
@@ -21,12 +21,9 @@ type flight struct {
 	budget   int64 // bytes of the write budget that are reserved
 	// ------
 	key             block.Key
-	seq             uint64
-	mtime, expires  int64
-	pinned          bool
-	owner           uint32  // in the table of owners; 0 once the slot has it
-	id              slotID  // its slot; 0: none yet
-	older           *flight // same key, submitted before
+	rec             ledger.Record // the slot's, once there is one
+	id              ledger.SlotID // its slot; 0: none yet
+	older           *flight       // same key, submitted before
 	waiters         []waiter
 	cancelled, over bool // must not be published; is out of Tier.mu.flights for good
 	changed         bool // Update changed it after its header was made
@@ -83,41 +80,20 @@ func (t *Tier) updateFlightLocked(f *flight, from, to block.Key, a *driver.Attrs
 		delete(t.mu.flights, from)
 		t.mu.flights[to] = f
 	}
-	f.key, f.seq, f.mtime, f.expires, f.pinned = to, a.Seq, a.Mtime, a.Expires, a.Pinned
-	f.changed = true
+	rec := t.mu.ledger.Record(to, a)
+	t.mu.ledger.DropRecord(&f.rec)
+	f.key, f.rec, f.changed = to, rec, true
 	f.outdatedLocked()
-	owner := t.mu.table.owners.put(a, format.KeepDirs(a.Dirs, len(to.Path())))
-	if f.id == 0 {
-		t.mu.table.owners.drop(f.owner)
-		f.owner = owner
-		return
-	}
-	e := t.mu.table.at(f.id)
-	t.mu.table.owners.drop(e.owner)
-	e.owner = owner
-	t.mu.table.setKey(e, appendPath(nil, to))
-	f.fill(e)
-}
-
-// fill copies the attributes that the flight keeps into the slot.
-func (f *flight) fill(e *slotInfo) {
-	e.seq, e.mtime, e.expires = f.seq, f.mtime, f.expires
-	e.flags &^= flagPinned
-	if f.pinned {
-		e.flags |= flagPinned
+	if f.id != 0 {
+		t.mu.ledger.Rebind(f.id, to, &f.rec)
 	}
 }
 
 // bindLocked gives the slots of a run to the flights. It needs Tier.mu.
-func (t *Tier) bindLocked(s *slab, first uint32, flights []*flight) {
+func (t *Tier) bindLocked(s *ledger.Slab, first uint32, flights []*flight) {
 	for i, f := range flights {
-		f.id = t.mu.table.alloc(appendPath(nil, f.key))
-		e := t.mu.table.at(f.id)
-		e.state, e.slab, e.slot = slotStoring, s.id, first+uint32(i)
-		e.size, e.owner = f.source.size, f.owner
-		f.owner, f.changed = 0, false
-		f.fill(e)
-		s.slots[e.slot] = f.id
+		f.id = t.mu.ledger.Bind(s, first+uint32(i), f.key, f.source.size, &f.rec)
+		f.changed = false
 	}
 }
 
@@ -129,8 +105,7 @@ func (t *Tier) outLocked(f *flight) []waiter {
 	}
 	f.over = true
 	t.mu.budget.reserved -= f.budget
-	t.mu.table.owners.drop(f.owner)
-	f.owner = 0
+	t.mu.ledger.DropRecord(&f.rec)
 	if t.mu.flights[f.key] == f {
 		delete(t.mu.flights, f.key)
 		if f.older != nil && !f.older.over && !f.older.cancelled {
@@ -176,7 +151,7 @@ func (t *Tier) unbind(f *flight, o driver.Outcome, dirty bool) {
 	waiters := t.outLocked(f)
 	var bad *writeError
 	if f.id != 0 && errors.As(o.Err, &bad) && port.OfDevice(bad.err) && errors.Is(o.Err, block.ErrUnavailable) {
-		t.quarantineLocked(f.id)
+		t.mu.ledger.Quarantine(f.id)
 	}
 	t.freeFlightLocked(f, dirty)
 	t.mu.Unlock()
@@ -209,26 +184,12 @@ func (e *writeError) Error() string { return e.err.Error() }
 // Unwrap returns the error of the device.
 func (e *writeError) Unwrap() error { return e.err }
 
-// quarantineLocked keeps a slot with a bad medium from being used again. It needs Tier.mu.
-func (t *Tier) quarantineLocked(id slotID) {
-	e := t.mu.table.at(id)
-	e.flags |= flagQuarantine
-	t.mu.slabs[e.slab].dev.mu.space.quarantine()
-}
-
 // freeFlightLocked frees the slot of a flight. It needs Tier.mu.
 func (t *Tier) freeFlightLocked(f *flight, dirty bool) {
 	if f.id == 0 {
 		return
 	}
-	e := t.mu.table.at(f.id)
-	e.state = slotGone
-	if dirty {
-		t.dirtyLocked(f.id)
-	} else {
-		e.flags |= flagZeroed
-		t.freeLocked(f.id)
-	}
+	t.mu.ledger.Abandon(f.id, dirty)
 	f.id = 0
 	f.settledLocked()
 }
@@ -251,15 +212,9 @@ func (t *Tier) publish(f *flight, sum block.Checksum) {
 	}
 	t.cancelLocked(f.older)
 	waiters := t.outLocked(f)
-	if old := t.mu.table.findKey(f.key); old != 0 {
-		t.giveUpLocked(old)
-	}
-	e := t.mu.table.at(f.id)
-	e.state, e.sum = slotLive, sum.Sum
-	t.mu.table.link(f.id)
-	t.enterLocked(f.id)
+	t.mu.ledger.Publish(f.id, sum.Sum)
 	if f.changed {
-		t.dirtyLocked(f.id)
+		t.mu.ledger.MarkDirty(f.id)
 	}
 	f.settledLocked()
 	f.job.pinLocked(f.id)

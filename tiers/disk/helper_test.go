@@ -149,12 +149,12 @@ func (r *rig) slotOf(t *testing.T, key block.Key) (path string, data, header int
 	t.Helper()
 	r.Tier.mu.Lock()
 	defer r.Tier.mu.Unlock()
-	id := r.Tier.mu.table.findKey(key)
+	id := r.Tier.mu.ledger.Find(key)
 	if id == 0 {
 		t.Fatalf("%v is not held", key)
 	}
-	at := r.placeLocked(id)
-	return at.slab.path, at.data, at.header
+	at := r.Tier.mu.ledger.Place(id)
+	return at.Slab.Path, at.Data, at.Header
 }
 
 // flip inverts a bit of a file.

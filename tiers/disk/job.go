@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/disk/ledger"
 	"github.com/kvfs/kvfs/tiers/disk/port"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
@@ -33,8 +34,8 @@ type job struct {
 	state []atomic.Uint32
 	left  atomic.Int64 // blocks not done, plus one for the submission
 
-	accepted bool     // counted in Tier.mu.jobs; constant after submit
-	pinned   []slotID // guarded by Tier.mu until the job is complete
+	accepted bool            // counted in Tier.mu.jobs; constant after submit
+	pinned   []ledger.SlotID // guarded by Tier.mu until the job is complete
 }
 
 // newJob accepts a job. The caller must then call its submit.
@@ -127,7 +128,7 @@ func (j *job) complete() {
 		t.mu.endedNext = nil
 	}
 	for _, id := range j.pinned {
-		t.unpinLocked(id)
+		t.mu.ledger.Unpin(id)
 	}
 	j.pinned = nil
 	if !j.accepted {
@@ -161,7 +162,7 @@ func (j *job) settle(i int, o driver.Outcome) {
 }
 
 // pinLocked pins a slot until the job is complete. It needs Tier.mu.
-func (j *job) pinLocked(id slotID) {
-	j.t.mu.table.at(id).pins++
+func (j *job) pinLocked(id ledger.SlotID) {
+	j.t.mu.ledger.Pin(id)
 	j.pinned = append(j.pinned, id)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk/format"
+	"github.com/kvfs/kvfs/tiers/disk/ledger"
 	"github.com/kvfs/kvfs/tiers/disk/port"
 )
 
@@ -69,13 +70,13 @@ func kick(c chan<- struct{}) {
 func (d *device) allocate(flights []*flight) (n int, err error) {
 	t := d.tier
 	t.mu.Lock()
-	slotBytes := d.mu.space.slotBytesFor(flights[0].source.size)
+	slotBytes := d.mu.space.SlotBytesFor(flights[0].source.size)
 	n = 1
-	for n < len(flights) && d.mu.space.slotBytesFor(flights[n].source.size) == slotBytes {
+	for n < len(flights) && d.mu.space.SlotBytesFor(flights[n].source.size) == slotBytes {
 		n++
 	}
 	r := &roomRequest{flights: flights[:n], done: make(chan struct{})}
-	if len(d.mu.room) == 0 && d.bindSomeLocked(d.mu.space.classOf(slotBytes), r) {
+	if len(d.mu.room) == 0 && d.bindSomeLocked(d.mu.space.ClassOf(slotBytes), r) {
 		t.mu.Unlock()
 		return r.n, nil
 	}
@@ -98,15 +99,14 @@ func (d *device) allocate(flights []*flight) (n int, err error) {
 }
 
 // bindSomeLocked gives slots to as many flights of r as fit in one run. It needs Tier.mu.
-func (d *device) bindSomeLocked(c *class, r *roomRequest) bool {
-	s, first, n := c.takeRun(len(r.flights))
+func (d *device) bindSomeLocked(c *ledger.Class, r *roomRequest) bool {
+	s, first, n := c.TakeRun(len(r.flights))
 	if n == 0 {
 		return false
 	}
 	r.n = n
 	d.tier.bindLocked(s, first, r.flights[:n])
-	if !c.low && c.nfree < c.reserve() {
-		c.low = true
+	if c.RunsLow() {
 		kick(d.keeperKick)
 	}
 	return true
@@ -140,71 +140,73 @@ func (d *device) serveRoom() {
 func (d *device) grow(slotBytes int64) bool {
 	t := d.tier
 	t.mu.Lock()
-	h, ok := d.mu.space.reserve(slotBytes)
+	h, ok := d.mu.space.Reserve(slotBytes)
 	t.mu.Unlock()
 	if !ok {
 		return false
 	}
-	s := &slab{dev: d, hdr: h, usable: h.Slots, size: h.WantBytes(), path: d.home.SlabPath(h.Number)}
+	s := &ledger.Slab{Space: d.mu.space, Header: h, Usable: h.Slots, Size: h.WantBytes(), Path: d.home.SlabPath(h.Number)}
 	err := d.port.Call(port.ByKeeper, func() error { return d.createSlab(s) })
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if err != nil {
+		reason := ""
 		if !port.IsFull(err) {
 			t.counters.ioErrors.Add(1)
+			reason = "no new slab: " + err.Error()
 		}
-		d.mu.space.full(s.size, err)
-		t.log.Warn("no new slab", zap.String("device", d.dir), zap.Int64("bytes", d.mu.space.fileBytes), zap.Error(err))
+		d.mu.space.Full(s.Size, reason)
+		t.log.Warn("no new slab", zap.String("device", d.dir), zap.Int64("bytes", d.mu.space.Usage().FileBytes), zap.Error(err))
 		return false
 	}
-	d.mu.space.grown()
-	d.syncer.Add(&s.sync, s.file)
+	d.mu.space.Grown()
+	d.syncer.Add(&s.Sync, s.File)
 	d.syncer.Renamed()
-	t.addSlabLocked(s)
+	t.mu.ledger.AddSlab(s)
 	return true
 }
 
 // createSlab makes the file of a slab. Its blocks are allocated and its header is written before it
 // gets its name, so no slab is ever half made. If it fails, no file is left.
-func (d *device) createSlab(s *slab) (err error) {
+func (d *device) createSlab(s *ledger.Slab) (err error) {
 	tmp := d.home.Join(format.SlabTmpName)
-	if s.file, err = directio.OpenFile(tmp, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600); err != nil {
+	if s.File, err = directio.OpenFile(tmp, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600); err != nil {
 		return err
 	}
-	err = unix.Fallocate(s.file.Fd(), 0, 0, s.size)
+	err = unix.Fallocate(s.File.Fd(), 0, 0, s.Size)
 	if err == unix.EOPNOTSUPP {
-		err = s.file.OS().Truncate(s.size)
+		err = s.File.OS().Truncate(s.Size)
 	}
 	if err == nil {
 		err = d.writeSlabHeader(s)
 	}
-	err = errors.Join(err, s.file.Close())
-	if _, e := os.Lstat(s.path); err == nil && e == nil {
-		err = &os.PathError{Op: "rename", Path: s.path, Err: unix.EEXIST}
+	err = errors.Join(err, s.File.Close())
+	if _, e := os.Lstat(s.Path); err == nil && e == nil {
+		err = &os.PathError{Op: "rename", Path: s.Path, Err: unix.EEXIST}
 	}
 	if err == nil {
-		err = os.Rename(tmp, s.path)
+		err = os.Rename(tmp, s.Path)
 	}
 	if err != nil {
 		_ = os.Remove(tmp)
 		return err
 	}
-	if s.file, err = directio.OpenFile(s.path, os.O_RDWR, 0); err != nil {
-		_ = os.Remove(s.path)
+	if s.File, err = directio.OpenFile(s.Path, os.O_RDWR, 0); err != nil {
+		_ = os.Remove(s.Path)
 	}
 	return err
 }
 
 // writeSlabHeader writes the header of a slab. It uses the keeper's buffer.
-func (d *device) writeSlabHeader(s *slab) error {
+func (d *device) writeSlabHeader(s *ledger.Slab) error {
 	page := d.headers.page()
-	s.hdr.Encode(page)
-	return d.do([]directio.Op{{Kind: directio.Write, File: s.file, Mem: page}}, s)
+	s.Header.Encode(page)
+	return d.do([]directio.Op{{Kind: directio.Write, File: s.File, Mem: page}}, s)
 }
 
 // do passes ops to the engine, then counts the bytes written and the failures. slabs are those that
 // ops write to.
-func (d *device) do(ops []directio.Op, slabs ...*slab) error {
+func (d *device) do(ops []directio.Op, slabs ...*ledger.Slab) error {
 	err := d.try(ops, slabs...)
 	for i := range ops {
 		if port.OfDevice(ops[i].Err) {
@@ -215,10 +217,10 @@ func (d *device) do(ops []directio.Op, slabs ...*slab) error {
 }
 
 // try is do without counting failures. It is for ops that failed and were counted before.
-func (d *device) try(ops []directio.Op, slabs ...*slab) error {
+func (d *device) try(ops []directio.Op, slabs ...*ledger.Slab) error {
 	written, err := d.port.Do(ops)
 	for _, s := range slabs {
-		s.sync.Dirty.Store(true)
+		s.Sync.Dirty.Store(true)
 	}
 	if written > 0 {
 		d.tier.spend(d, written)

@@ -15,6 +15,7 @@ import (
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk/format"
+	"github.com/kvfs/kvfs/tiers/disk/ledger"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
@@ -22,9 +23,9 @@ import (
 type fetch struct {
 	job   *job
 	index int
-	id    slotID
+	id    ledger.SlotID
 	dest  transfer // with the recorded checksum
-	at    place
+	at    ledger.Place
 }
 
 // Load copies the blocks of in up into their files; see driver.Tier. A block that is still being
@@ -49,18 +50,18 @@ func (t *Tier) planLoads(j *job, in *driver.Job) []*task {
 	}
 	// One read covers adjacent blocks of a device.
 	slices.SortStableFunc(fetches, func(a, b fetch) int {
-		return cmp.Or(cmp.Compare(a.at.slab.id, b.at.slab.id), cmp.Compare(a.at.slot, b.at.slot))
+		return cmp.Or(cmp.Compare(a.at.Slab.ID, b.at.Slab.ID), cmp.Compare(a.at.Slot, b.at.Slot))
 	})
 	plan := planner{tasks: make(map[*device]*task)}
 	for _, f := range fetches {
-		plan.add(f.at.slab.dev, j, f.dest.size, func(k *task) { k.fetches = append(k.fetches, f) })
+		plan.add(t.deviceOf(f.at.Slab), j, f.dest.size, func(k *task) { k.fetches = append(k.fetches, f) })
 	}
 	return plan.all
 }
 
 // planLoadLocked pins the slot of one block. It needs t.mu.
 func (t *Tier) planLoadLocked(j *job, i int, tr *driver.Transfer) (f fetch, ok bool) {
-	id := t.mu.table.findKey(tr.Key)
+	id := t.mu.ledger.Find(tr.Key)
 	if id == 0 {
 		if t.mu.flights[tr.Key] != nil {
 			j.settle(i, j.failed(i, block.ErrPending))
@@ -69,15 +70,14 @@ func (t *Tier) planLoadLocked(j *job, i int, tr *driver.Transfer) (f fetch, ok b
 		}
 		return f, false
 	}
-	e := t.mu.table.at(id)
-	if e.size != tr.Size || tr.Sum.Valid && tr.Sum.Sum != e.sum {
+	size, sum := t.mu.ledger.Content(id)
+	if size != tr.Size || tr.Sum.Valid && tr.Sum.Sum != sum.Sum {
 		j.settle(i, driver.Outcome{Status: driver.Absent})
 		return f, false
 	}
-	t.touchLocked(id)
+	t.mu.ledger.Touch(id)
 	j.pinLocked(id)
-	sum := block.Checksum{Sum: e.sum, Valid: true}
-	return fetch{job: j, index: i, id: id, dest: transfer{tr.File, tr.Size, sum}, at: t.placeLocked(id)}, true
+	return fetch{job: j, index: i, id: id, dest: transfer{tr.File, tr.Size, sum}, at: t.mu.ledger.Place(id)}, true
 }
 
 // load runs a task of loads.
@@ -113,7 +113,7 @@ func (d *device) loadMapped(f *fetch) {
 	}
 	defer m.Close()
 	for range 2 { // a bad copy is read again once: the bus may have failed
-		err = d.do([]directio.Op{{Kind: directio.Read, File: f.at.file, Mem: m.Bytes(), Off: f.at.data}})
+		err = d.do([]directio.Op{{Kind: directio.Read, File: f.at.File, Mem: m.Bytes(), Off: f.at.Data}})
 		if err == nil {
 			var bad error
 			if err = directio.Guard(func() { bad = f.verify(m.Bytes()) }); err == nil {
@@ -192,18 +192,9 @@ func lossOf(err error) error {
 
 // lose drops a bad copy, if it is still the current one, and tells the Host. A slot that cannot be
 // read is not used again.
-func (t *Tier) lose(id slotID, at place, kind, why error) {
+func (t *Tier) lose(id ledger.SlotID, at ledger.Place, kind, why error) {
 	t.mu.Lock()
-	e := t.mu.table.at(id)
-	lost := e.state == slotLive
-	var key block.Key
-	if lost {
-		key = parsePath(t.mu.table.path(e))
-		if !errors.Is(why, errMismatch) {
-			t.quarantineLocked(id)
-		}
-		t.giveUpLocked(id)
-	}
+	key, lost := t.mu.ledger.Lose(id, !errors.Is(why, errMismatch))
 	host := t.mu.host
 	t.mu.Unlock()
 	if !lost {
@@ -213,7 +204,7 @@ func (t *Tier) lose(id slotID, at place, kind, why error) {
 		t.counters.corrupt.Add(1)
 	}
 	t.log.Warn("block lost", zap.String("group", string(key.Group)), zap.String("hash", string(key.Hash)),
-		zap.String("device", at.slab.dev.dir), zap.Uint32("slab", at.slab.hdr.Number), zap.Uint32("slot", at.slot), zap.Error(why))
+		zap.String("device", t.deviceOf(at.Slab).dir), zap.Uint32("slab", at.Slab.Header.Number), zap.Uint32("slot", at.Slot), zap.Error(why))
 	if host != nil {
 		host.Lost(key, kind)
 	}
@@ -234,7 +225,7 @@ func (d *device) loadPieces(f *fetch) {
 		crc := block.NewChecksum()
 		for off := int64(0); off < size && err == nil; off += n {
 			piece := buf.Bytes()[:min(n, format.AlignUp(size-off))]
-			err = d.do([]directio.Op{{Kind: directio.Read, File: f.at.file, Mem: piece, Off: f.at.data + off}})
+			err = d.do([]directio.Op{{Kind: directio.Read, File: f.at.File, Mem: piece, Off: f.at.Data + off}})
 			if err != nil {
 				break
 			}
@@ -295,7 +286,7 @@ func (d *device) loadStaged(fetches []fetch) {
 		}
 		if err != nil && lossOf(err) != nil {
 			// Read the block again, alone: its neighbour may have been the bad one.
-			err = d.try([]directio.Op{{Kind: directio.Read, File: f.at.file, Mem: piece, Off: f.at.data}})
+			err = d.try([]directio.Op{{Kind: directio.Read, File: f.at.File, Mem: piece, Off: f.at.Data}})
 			if err == nil {
 				err = f.verify(piece)
 			}

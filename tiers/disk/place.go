@@ -3,9 +3,9 @@ package disk
 import (
 	"math"
 
-	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk/format"
+	"github.com/kvfs/kvfs/tiers/disk/ledger"
 )
 
 // chooseDevice returns the device for a block: of the online devices that could hold the block, the
@@ -33,6 +33,9 @@ func (t *Tier) chooseDevice(key block.Key, size int64) (*device, error) {
 	return best, nil
 }
 
+// deviceOf returns the device that a slab is on.
+func (t *Tier) deviceOf(s *ledger.Slab) *device { return t.devices[s.Space.Device] }
+
 // largest is the size in bytes of the largest block that the device could hold.
 func (d *device) largest() int64 { return d.capacity&^(format.PageBytes-1) - 2*format.PageBytes }
 
@@ -43,7 +46,7 @@ func (d *device) score(key block.Key) float64 {
 		return 0
 	}
 	var buf [256]byte
-	h := block.Sum(appendPath(append(buf[:0], d.uuid[:]...), key)).Sum
+	h := block.Sum(format.AppendPath(append(buf[:0], d.uuid[:]...), key)).Sum
 	// The checksum is linear. Make every bit depend on all others.
 	h = (h ^ h>>32) * 0xd6e8feb86659fd93
 	h = (h ^ h>>32) * 0xd6e8feb86659fd93
@@ -51,25 +54,9 @@ func (d *device) score(key block.Key) float64 {
 	return -float64(d.capacity) / math.Log(u)
 }
 
-// place is where a slot lies.
-type place struct {
-	file    *directio.File
-	slab    *slab
-	slot    uint32
-	header  int64 // offset
-	data    int64 // offset
-	slotLen int64
-}
-
 // placeOf returns where the slot of id lies. The place is constant while the slot is in use.
-func (t *Tier) placeOf(id slotID) place {
+func (t *Tier) placeOf(id ledger.SlotID) ledger.Place {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.placeLocked(id)
-}
-
-func (t *Tier) placeLocked(id slotID) place {
-	e := t.mu.table.at(id)
-	s := t.mu.slabs[e.slab]
-	return place{s.file, s, e.slot, s.hdr.HeaderOff(e.slot), s.hdr.DataOff(e.slot), s.hdr.SlotBytes}
+	return t.mu.ledger.Place(id)
 }

@@ -44,14 +44,12 @@ func TestBorrowBatch(t *testing.T) {
 	r := newRig(t, 1, 400*pages*format.PageBytes, func(o *Options) { o.SlabBytes = 200 * pages * format.PageBytes })
 	first := stored{keyOf("first"), 1, bytesOf(1, 2*pages*format.PageBytes)}
 	r.mustStore(t, first)
-	// No room for another slab from now on.
 	d := r.devices[0]
 	r.Tier.mu.Lock()
-	sp := d.mu.space
-	sp.capacity = sp.fileBytes
+	d.mu.space.Full(0, "no room for another slab from now on")
 	free := 0
-	for _, c := range sp.classes {
-		free += c.nfree
+	for _, c := range d.mu.space.Usage().Classes {
+		free += c.Slots - c.Used
 	}
 	r.Tier.mu.Unlock()
 	var blocks []stored
@@ -184,8 +182,8 @@ func TestRoomForAll(t *testing.T) {
 		t.Fatalf("room for %d blocks: %v", room.n, err)
 	}
 	for _, f := range flights {
-		if at := r.placeOf(f.id); at.slotLen < f.source.size {
-			t.Errorf("a block of %d bytes in a slot of %d", f.source.size, at.slotLen)
+		if at := r.placeOf(f.id); at.SlotLen < f.source.size {
+			t.Errorf("a block of %d bytes in a slot of %d", f.source.size, at.SlotLen)
 		}
 	}
 	d.storeStaged(flights)

@@ -6,6 +6,7 @@ import (
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk/format"
+	"github.com/kvfs/kvfs/tiers/disk/ledger"
 )
 
 // scrubPause is how long the scrubber rests between passes, at least.
@@ -49,15 +50,15 @@ func (d *device) slabList() []scrubSlab {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var list []scrubSlab
-	for _, s := range d.mu.space.byNumber() {
-		list = append(list, scrubSlab{s, s.hdr})
+	for _, s := range d.mu.space.ByNumber() {
+		list = append(list, scrubSlab{s, s.Header})
 	}
 	return list
 }
 
 // scrubSlab is a slab with its header at the start of the pass.
 type scrubSlab struct {
-	slab *slab
+	slab *ledger.Slab
 	hdr  format.SlabHeader
 }
 
@@ -84,7 +85,7 @@ func (d *device) scrubSlot(s scrubSlab, slot uint32) bool {
 		t.lose(f.id, f.at, kind, err)
 	}
 	t.mu.Lock()
-	t.unpinLocked(f.id)
+	t.mu.ledger.Unpin(f.id)
 	t.mu.Unlock()
 	pace := time.Duration(float64(f.bytes()) / float64(t.opts.ScrubBytesPerSecond) * float64(time.Second))
 	return d.rest(max(pace-time.Since(began), 0))
@@ -92,24 +93,16 @@ func (d *device) scrubSlot(s scrubSlab, slot uint32) bool {
 
 // scrubFetchLocked pins the block in a slot. It needs t.mu.
 func (t *Tier) scrubFetchLocked(s scrubSlab, slot uint32) (f fetch, ok bool) {
-	if t.mu.slabs[s.slab.id] != s.slab || s.slab.hdr.Epoch != s.hdr.Epoch || int(slot) >= len(s.slab.slots) {
+	id, ok := t.mu.ledger.PinAt(s.slab, s.hdr.Epoch, slot)
+	if !ok {
 		return f, false
 	}
-	id := s.slab.slots[slot]
-	if id == 0 {
-		return f, false
-	}
-	e := t.mu.table.at(id)
-	if e.state != slotLive {
-		return f, false
-	}
-	e.pins++
-	sum := block.Checksum{Sum: e.sum, Valid: true}
-	return fetch{id: id, dest: transfer{size: e.size, sum: sum}, at: t.placeLocked(id)}, true
+	size, sum := t.mu.ledger.Content(id)
+	return fetch{id: id, dest: transfer{size: size, sum: sum}, at: t.mu.ledger.Place(id)}, true
 }
 
 // scrubBlock reads a block in pieces and compares its checksum.
-func (d *device) scrubBlock(f *fetch, do func([]directio.Op, ...*slab) error) error {
+func (d *device) scrubBlock(f *fetch, do func([]directio.Op, ...*ledger.Slab) error) error {
 	size := f.dest.size
 	n := d.staging.Piece(size, 0)
 	buf, err := d.staging.Acquire(d.port.Ctx, n)
@@ -120,7 +113,7 @@ func (d *device) scrubBlock(f *fetch, do func([]directio.Op, ...*slab) error) er
 	crc := block.NewChecksum()
 	for off := int64(0); off < size; off += n {
 		piece := buf.Bytes()[:min(n, format.AlignUp(size-off))]
-		err := do([]directio.Op{{Kind: directio.Read, File: f.at.file, Mem: piece, Off: f.at.data + off}})
+		err := do([]directio.Op{{Kind: directio.Read, File: f.at.File, Mem: piece, Off: f.at.Data + off}})
 		if err != nil {
 			return err
 		}

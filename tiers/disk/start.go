@@ -70,10 +70,10 @@ func stagedReads(fetches []fetch, mem []byte) (ops []directio.Op, opOf []int) {
 	for i := range fetches {
 		f, last := &fetches[i], len(ops)-1
 		n := f.bytes()
-		if last >= 0 && ops[last].File == f.at.file && ops[last].Off+int64(len(ops[last].Mem)) == f.at.data {
+		if last >= 0 && ops[last].File == f.at.File && ops[last].Off+int64(len(ops[last].Mem)) == f.at.Data {
 			ops[last].Mem = ops[last].Mem[:len(ops[last].Mem)+int(n)]
 		} else {
-			ops = append(ops, directio.Op{Kind: directio.Read, File: f.at.file, Mem: mem[:n], Off: f.at.data})
+			ops = append(ops, directio.Op{Kind: directio.Read, File: f.at.File, Mem: mem[:n], Off: f.at.Data})
 		}
 		opOf[i] = len(ops) - 1
 		mem = mem[n:]

@@ -71,7 +71,7 @@ func (t *Tier) Stats() driver.Stats {
 	}
 	t.mu.Lock()
 	detail.WrittenTodayBytes = t.writtenLocked()
-	s.PinnedBytes = t.mu.pinnedBytes
+	s.PinnedBytes = t.mu.ledger.Pinned()
 	closed := t.mu.closing
 	for _, d := range t.devices {
 		detail.Devices = append(detail.Devices, d.detailLocked())
@@ -106,11 +106,16 @@ func (t *Tier) Stats() driver.Stats {
 // detailLocked returns the Detail. It needs Tier.mu.
 func (d *device) detailLocked() DeviceDetail {
 	state, reason := d.port.Status()
+	u := d.mu.space.Usage()
 	out := DeviceDetail{
-		Dir: d.dir, State: state, Reason: cmp.Or(reason, d.mu.space.fullReason), CapacityBytes: d.fits,
+		Dir: d.dir, State: state, Reason: cmp.Or(reason, u.FullReason), CapacityBytes: d.fits,
+		UsedBytes: u.UsedBytes, SlabFileBytes: u.FileBytes, Blocks: u.Blocks,
+		Slabs: u.Slabs, SetAside: u.SetAside, QuarantinedSlots: u.Quarantined,
 		FileSystem: d.home.Direct.FileSystem, DirectIO: d.home.Direct.Direct, WrittenTodayBytes: d.mu.written,
 		RecoverySeconds: d.recoveredIn.Seconds(),
 	}
-	d.mu.space.fill(&out)
+	for _, c := range u.Classes {
+		out.Classes = append(out.Classes, ClassDetail(c))
+	}
 	return out
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk/format"
+	"github.com/kvfs/kvfs/tiers/disk/ledger"
 	"github.com/kvfs/kvfs/tiers/disk/port"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
@@ -74,13 +75,13 @@ func (t *Tier) planStoreLocked(j *job, i int, tr *driver.Transfer, force bool) *
 		j.settle(i, j.failed(i, err))
 		return nil
 	}
-	if id := t.mu.table.findKey(tr.Key); id != 0 && t.mu.table.at(id).same(tr) && !t.leavingLocked(id) {
-		t.touchLocked(id)
+	if id := t.mu.ledger.Find(tr.Key); id != 0 && t.mu.ledger.Holds(id, tr) {
+		t.mu.ledger.Touch(id)
 		j.pinLocked(id)
 		j.settle(i, driver.Outcome{Status: driver.Skipped})
 		return nil
 	}
-	if f := t.mu.flights[tr.Key]; f != nil && f.seq == tr.Attrs.Seq {
+	if f := t.mu.flights[tr.Key]; f != nil && f.rec.Seq == tr.Attrs.Seq {
 		f.waiters = append(f.waiters, waiter{j, i})
 		return nil
 	}
@@ -94,12 +95,9 @@ func (t *Tier) planStoreLocked(j *job, i int, tr *driver.Transfer, force bool) *
 		j.settle(i, j.skipped(i, block.ErrBudget))
 		return nil
 	}
-	a := &tr.Attrs
 	f := &flight{
 		job: j, index: i, dev: d, source: transfer{tr.File, tr.Size, tr.Sum}, volatile: tr.Volatile, budget: need,
-		key: tr.Key, seq: a.Seq, mtime: a.Mtime, expires: a.Expires, pinned: a.Pinned,
-		owner: t.mu.table.owners.put(a, format.KeepDirs(a.Dirs, len(tr.Key.Path()))),
-		older: t.mu.flights[tr.Key],
+		key: tr.Key, rec: t.mu.ledger.Record(tr.Key, &tr.Attrs), older: t.mu.flights[tr.Key],
 	}
 	t.mu.flights[tr.Key] = f
 	return f
@@ -118,13 +116,8 @@ func checkTransfer(tr *driver.Transfer) error {
 	return format.CheckPath(tr.Key.Path())
 }
 
-// same reports whether the slot holds the version that tr would store.
-func (e *slotInfo) same(tr *driver.Transfer) bool {
-	return e.seq == tr.Attrs.Seq && e.size == tr.Size && (!tr.Sum.Valid || tr.Sum.Sum == e.sum)
-}
-
 // write is do for the data or the header of a block. It fails with a writeError.
-func (d *device) write(ops []directio.Op, s *slab) error {
+func (d *device) write(ops []directio.Op, s *ledger.Slab) error {
 	if err := d.do(ops, s); err != nil {
 		return &writeError{err}
 	}
@@ -206,17 +199,17 @@ func (d *device) storeMapped(f *flight) {
 		return
 	}
 	at := t.placeOf(f.id)
-	ops := []directio.Op{{Kind: directio.Write, File: at.file, Mem: m.Bytes()[:whole], Off: at.data}}
+	ops := []directio.Op{{Kind: directio.Write, File: at.File, Mem: m.Bytes()[:whole], Off: at.Data}}
 	if whole < size {
-		ops = append(ops, directio.Op{Kind: directio.Write, File: at.file, Mem: tail, Off: at.data + whole})
+		ops = append(ops, directio.Op{Kind: directio.Write, File: at.File, Mem: tail, Off: at.Data + whole})
 	}
 	d.finishStore(f, at, ops, header, sum)
 }
 
 // finishStore writes the data of a block, then its header, and publishes it.
-func (d *device) finishStore(f *flight, at place, ops []directio.Op, header []byte, sum block.Checksum) {
+func (d *device) finishStore(f *flight, at ledger.Place, ops []directio.Op, header []byte, sum block.Checksum) {
 	t := d.tier
-	if err := d.write(ops, at.slab); err != nil {
+	if err := d.write(ops, at.Slab); err != nil {
 		t.unbind(f, f.outcome(err), false)
 		return
 	}
@@ -224,7 +217,7 @@ func (d *device) finishStore(f *flight, at place, ops []directio.Op, header []by
 		t.unbind(f, f.outcome(err), false)
 		return
 	}
-	err := d.write([]directio.Op{{Kind: directio.Write, File: at.file, Mem: header, Off: at.header}}, at.slab)
+	err := d.write([]directio.Op{{Kind: directio.Write, File: at.File, Mem: header, Off: at.Header}}, at.Slab)
 	if err != nil {
 		t.unbind(f, f.outcome(err), true)
 		return
@@ -240,11 +233,8 @@ func (t *Tier) encodeHeader(f *flight, sum block.Checksum, page []byte) error {
 	if f.cancelled || f.over {
 		return fmt.Errorf("removed or replaced meanwhile: %w", block.ErrNotFound)
 	}
-	e := t.mu.table.at(f.id)
-	e.sum = sum.Sum
 	f.changed, f.headerMade = false, true
-	h := t.mu.table.header(e, t.mu.slabs[e.slab].hdr.Epoch)
-	return h.Encode(page)
+	return t.mu.ledger.Encode(f.id, sum.Sum, page)
 }
 
 // storePieces stores a large block whose file cannot be mapped, through a staging buffer.
@@ -269,7 +259,7 @@ func (d *device) storePieces(f *flight) {
 		f.job.leave(f.index)
 		if err == nil {
 			crc.Write(piece[:min(int64(len(piece)), size-off)])
-			err = d.write([]directio.Op{{Kind: directio.Write, File: at.file, Mem: piece, Off: at.data + off}}, at.slab)
+			err = d.write([]directio.Op{{Kind: directio.Write, File: at.File, Mem: piece, Off: at.Data + off}}, at.Slab)
 		}
 		if err != nil {
 			t.unbind(f, f.outcome(err), false)
@@ -312,7 +302,7 @@ func (d *device) storeStaged(flights []*flight) {
 	t := d.tier
 	at := t.placeOf(flights[0].id)
 	n := len(flights)
-	dataBytes := int64(n-1)*at.slotLen + max(format.AlignUp(flights[n-1].source.size), format.PageBytes)
+	dataBytes := int64(n-1)*at.SlotLen + max(format.AlignUp(flights[n-1].source.size), format.PageBytes)
 	buf, err := d.staging.Acquire(d.port.Ctx, dataBytes+int64(n)*format.PageBytes)
 	if err != nil {
 		var budget *directio.BudgetError
@@ -335,8 +325,8 @@ func (d *device) storeStaged(flights []*flight) {
 	clear(headers)
 	sums, errs := make([]block.Checksum, n), make([]error, n)
 	for i, f := range flights {
-		end := min(int64(i+1)*at.slotLen, dataBytes)
-		sums[i], errs[i] = f.stage(data[int64(i)*at.slotLen : end])
+		end := min(int64(i+1)*at.SlotLen, dataBytes)
+		sums[i], errs[i] = f.stage(data[int64(i)*at.SlotLen : end])
 	}
 	headersTried := d.writeStaged(flights, at, data, headers, sums, errs)
 	// Only now: the write also covered the slots of the failed blocks.
@@ -353,7 +343,7 @@ func (d *device) storeStaged(flights []*flight) {
 // blocks that have an error, and adds new errors. It reports whether any header may have been
 // written.
 func (d *device) writeStaged(
-	flights []*flight, at place, data, headers []byte, sums []block.Checksum, errs []error,
+	flights []*flight, at ledger.Place, data, headers []byte, sums []block.Checksum, errs []error,
 ) (headersTried bool) {
 	good := func(i int) bool { return errs[i] == nil }
 	fail := func(err error) {
@@ -366,7 +356,7 @@ func (d *device) writeStaged(
 	if !slices.Contains(errs, nil) {
 		return false
 	}
-	if err := d.write([]directio.Op{{Kind: directio.Write, File: at.file, Mem: data, Off: at.data}}, at.slab); err != nil {
+	if err := d.write([]directio.Op{{Kind: directio.Write, File: at.File, Mem: data, Off: at.Data}}, at.Slab); err != nil {
 		fail(err)
 		return false
 	}
@@ -383,15 +373,15 @@ func (d *device) writeStaged(
 		}
 		if first < i {
 			ops = append(ops, directio.Op{
-				Kind: directio.Write, File: at.file, Mem: headers[first*format.PageBytes : i*format.PageBytes],
-				Off: at.header + int64(first)*format.PageBytes,
+				Kind: directio.Write, File: at.File, Mem: headers[first*format.PageBytes : i*format.PageBytes],
+				Off: at.Header + int64(first)*format.PageBytes,
 			})
 		}
 	}
 	if len(ops) == 0 {
 		return false
 	}
-	if err := d.write(ops, at.slab); err != nil {
+	if err := d.write(ops, at.Slab); err != nil {
 		fail(err)
 	}
 	return true

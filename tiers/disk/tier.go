@@ -14,6 +14,7 @@ import (
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk/format"
+	"github.com/kvfs/kvfs/tiers/disk/ledger"
 	"github.com/kvfs/kvfs/tiers/disk/port"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/invariant"
@@ -62,17 +63,13 @@ type Tier struct {
 
 	mu struct {
 		invariant.Mutex
-		table   *slotTable
-		slabs   []*slab // by slotInfo.slab; nil if gone
+		ledger  *ledger.Ledger
 		flights map[block.Key]*flight
 		host    driver.Host
-		clock   uint32 // counts uses
-		jobs    int    // accepted and not completed
+		jobs    int // accepted and not completed
 		closing bool
 		idle    chan struct{} // closed when closing and jobs is 0
 		budget  budget
-
-		pinnedBytes int64 // of blocks that the user has pinned
 
 		ending    int           // jobs whose Done is being called
 		ended     uint64        // jobs whose Done has returned
@@ -107,7 +104,7 @@ func Open(ctx context.Context, opts Options) (*Tier, error) {
 	}
 	t := &Tier{opts: opts, log: opts.Logger.With(zap.String("tier", opts.Name)), pool: opts.Pool}
 	t.ctx, t.abort = context.WithCancel(context.Background())
-	t.mu.table = newSlotTable()
+	t.mu.ledger = ledger.New()
 	t.mu.flights = make(map[block.Key]*flight)
 	t.mu.idle = make(chan struct{})
 	if t.pool == nil {
@@ -208,7 +205,7 @@ func (t *Tier) lookup(keys []block.Key, out []driver.Presence) error {
 		return block.ErrUnavailable
 	}
 	for i := range keys {
-		if t.mu.table.findKey(keys[i]) != 0 {
+		if t.mu.ledger.Find(keys[i]) != 0 {
 			out[i] = driver.Hit
 		} else if t.mu.flights[keys[i]] != nil {
 			out[i] = driver.Pending
@@ -246,9 +243,9 @@ func (t *Tier) remove(keys []block.Key) (count int) {
 func (t *Tier) dropLocked(key block.Key) bool {
 	t.cancelLocked(t.mu.flights[key])
 	delete(t.mu.flights, key)
-	id := t.mu.table.findKey(key)
+	id := t.mu.ledger.Find(key)
 	if id != 0 {
-		t.giveUpLocked(id)
+		t.mu.ledger.GiveUp(id)
 	}
 	return id != 0
 }
@@ -267,38 +264,28 @@ func (t *Tier) touch(keys []block.Key) {
 		return
 	}
 	for _, key := range keys {
-		if id := t.mu.table.findKey(key); id != 0 {
-			t.touchLocked(id)
+		if id := t.mu.ledger.Find(key); id != 0 {
+			t.mu.ledger.Touch(id)
 		}
 	}
-}
-
-// touchLocked marks a live slot as used now. It needs t.mu.
-func (t *Tier) touchLocked(id slotID) {
-	t.mu.clock++
-	e := t.mu.table.at(id)
-	s := t.mu.slabs[e.slab]
-	e.used, s.used = t.mu.clock, t.mu.clock
-	s.class.pol.Touch(s.policyID(e.slot))
 }
 
 // Update renames a block and gives it new attributes; see driver.Recorder. It also applies to a
 // store of the block that is under way.
 func (t *Tier) Update(from, to block.Key, a *driver.Attrs) bool {
-	path := appendPath(nil, to)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.mu.closing {
 		return false
 	}
-	id, f := t.mu.table.findKey(from), t.mu.flights[from]
-	if f != nil && f.seq != a.Seq {
+	id, f := t.mu.ledger.Find(from), t.mu.flights[from]
+	if f != nil && f.rec.Seq != a.Seq {
 		f = nil
 	}
 	if id == 0 && f == nil || a.Seq == 0 {
 		return false
 	}
-	if format.CheckPath(string(path)) != nil {
+	if format.CheckPath(to.Path()) != nil {
 		// Renamed even so: the old name must not find it.
 		t.dropLocked(from)
 		return false
@@ -310,26 +297,9 @@ func (t *Tier) Update(from, to block.Key, a *driver.Attrs) bool {
 		t.updateFlightLocked(f, from, to, a)
 	}
 	if id != 0 {
-		t.updateSlotLocked(id, path, a)
+		t.mu.ledger.Update(id, to, a)
 	}
 	return true
-}
-
-// updateSlotLocked changes a live slot. It needs t.mu.
-func (t *Tier) updateSlotLocked(id slotID, path []byte, a *driver.Attrs) {
-	e := t.mu.table.at(id)
-	if string(t.mu.table.path(e)) != string(path) {
-		t.mu.table.unlink(id)
-		t.mu.table.setKey(e, path)
-		t.mu.table.link(id)
-	}
-	t.countPinnedLocked(e, -1)
-	t.mu.table.setAttrs(e, a)
-	t.countPinnedLocked(e, +1)
-	if e.flags&flagEvicting != 0 {
-		e.flags |= flagUpdated
-	}
-	t.dirtyLocked(id)
 }
 
 // Blocks calls fn for each block held; see driver.Enumerator. It may miss or see changes made
@@ -361,33 +331,11 @@ func (t *Tier) Blocks(fn func(h *driver.Held) bool) error {
 	return nil
 }
 
-// heldOf returns the blocks in chunk i of the table of slots.
+// heldOf returns the blocks in part i of the ledger.
 func (t *Tier) heldOf(i int) (list []driver.Held, more bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	table := t.mu.table
-	var dirs []driver.DirAttrs // of all in list: the caller keeps what it gets
-	if i >= len(table.slots) {
-		return nil, false
-	}
-	list = make([]driver.Held, 0, min(len(table.slots[i]), int(table.linked)))
-	for j := range table.slots[i] {
-		e := &table.slots[i][j]
-		if e.state != slotLive {
-			continue
-		}
-		a := table.attrs(e)
-		first := len(dirs)
-		dirs = append(dirs, a.Dirs...)
-		a.Dirs = dirs[first:len(dirs):len(dirs)]
-		list = append(list, driver.Held{
-			Key:   parsePath(table.path(e)),
-			Size:  e.size,
-			Sum:   block.Checksum{Sum: e.sum, Valid: true},
-			Attrs: a,
-		})
-	}
-	return list, true
+	return t.mu.ledger.Held(i)
 }
 
 // Close finishes the accepted jobs. When ctx is done, it fails the unfinished ones with ErrClosed.
@@ -420,8 +368,7 @@ func (t *Tier) shutdown(ctx context.Context) error {
 	wg.Wait()
 	if errors.Join(errs...) == nil {
 		t.mu.Lock()
-		t.mu.table = newSlotTable()
-		clear(t.mu.slabs)
+		t.mu.ledger.Reset()
 		t.mu.Unlock()
 	}
 	if t.ownPool {

@@ -1,8 +1,11 @@
 package format
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
+
+	"github.com/kvfs/kvfs/tiers/block"
 )
 
 // The names of files; SlabName has those of slabs.
@@ -41,4 +44,21 @@ func Ours(name string) bool {
 		return ok && (len(rest) == 8 || rest[8] == '.')
 	}
 	return strings.HasPrefix(name, "kvfs-") || strings.HasPrefix(name, ".kvfs-") || name == "lost+found"
+}
+
+// AppendPath appends the path of key to b.
+func AppendPath(b []byte, key block.Key) []byte {
+	if key.Group != "" {
+		b = append(append(b, key.Group...), '/')
+	}
+	return append(b, key.Hash...)
+}
+
+// ParsePath returns the key of a path that CheckPath has accepted.
+func ParsePath(path []byte) block.Key {
+	group, hash, ok := bytes.Cut(path, []byte{'/'})
+	if !ok {
+		return block.Key{Hash: block.Hash(path)}
+	}
+	return block.Key{Group: block.GroupID(group), Hash: block.Hash(hash)}
 }

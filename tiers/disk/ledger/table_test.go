@@ -1,4 +1,4 @@
-package disk
+package ledger
 
 import (
 	"fmt"
@@ -8,7 +8,6 @@ import (
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk/format"
-	"github.com/kvfs/kvfs/tiers/disk/port"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/policy"
 )
@@ -21,7 +20,7 @@ func TestSlotTable(t *testing.T) {
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	table := newSlotTable()
-	want := map[string]slotID{}
+	want := map[string]SlotID{}
 	attrs := func(n int) *driver.Attrs {
 		return &driver.Attrs{Seq: uint64(n) + 1, Mode: uint32(n % 5), Mtime: int64(n), Dirs: make([]driver.DirAttrs, n%3)}
 	}
@@ -49,7 +48,7 @@ func TestSlotTable(t *testing.T) {
 		if id != want[path] {
 			t.Fatalf("find %s: got %d, want %d", path, id, want[path])
 		}
-		if got := parsePath(table.path(table.at(id))).Path(); got != path {
+		if got := format.ParsePath(table.path(table.at(id))).Path(); got != path {
 			t.Fatalf("path of %d: got %s, want %s", id, got, path)
 		}
 		a := table.attrs(table.at(id))
@@ -85,13 +84,13 @@ func TestSizeClasses(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
-	sp := newSpace(format.UUID{}, 1<<40, 1<<30, "lru")
+	sp := NewSpace(SpaceOptions{Capacity: 1 << 40, SlabBytes: 1 << 30, Policy: "lru"})
 	classes := map[int64]bool{}
 	for i := range 5000 {
 		size := int64(1) << rng.IntN(30)
 		size += rng.Int64N(size)
 		need := max(format.AlignUp(size), format.PageBytes)
-		slot := sp.slotBytesFor(size)
+		slot := sp.SlotBytesFor(size)
 		if slot < need || slot > need+need/8 && slot > need+format.PageBytes || slot%format.PageBytes != 0 {
 			t.Fatalf("block of %d bytes: slot of %d", size, slot)
 		}
@@ -100,7 +99,7 @@ func TestSizeClasses(t *testing.T) {
 		}
 		if !classes[slot] {
 			classes[slot] = true
-			sp.classOf(slot).slabs = []*slab{{}}
+			sp.ClassOf(slot).slabs = []*Slab{{}}
 		}
 	}
 	if len(classes) > 16*9+exactClasses {
@@ -115,16 +114,16 @@ func TestTakeRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &class{slotBytes: format.PageBytes, pol: pol}
-	var slabs []*slab
+	c := &Class{slotBytes: format.PageBytes, pol: pol}
+	var slabs []*Slab
 	for range 3 {
-		s := &slab{hdr: format.SlabHeader{Slots: 70}, usable: 65}
+		s := &Slab{Header: format.SlabHeader{Slots: 70}, Usable: 65}
 		c.add(s)
 		slabs = append(slabs, s)
 	}
 	taken := 0
 	for {
-		s, first, n := c.takeRun(40)
+		s, first, n := c.TakeRun(40)
 		if n == 0 {
 			break
 		}
@@ -139,71 +138,34 @@ func TestTakeRun(t *testing.T) {
 		t.Errorf("took %d slots, %d left, want 195 and 0", taken, c.nfree)
 	}
 	slabs[1].give(33)
-	if s, first, n := c.takeRun(5); s != slabs[1] || first != 33 || n != 1 {
+	if s, first, n := c.TakeRun(5); s != slabs[1] || first != 33 || n != 1 {
 		t.Errorf("took %d from %d, want the slot given back", n, first)
 	}
 	c.retire(slabs[0])
 	slabs[0].give(3)
-	if _, _, n := c.takeRun(1); n != 0 {
+	if _, _, n := c.TakeRun(1); n != 0 {
 		t.Error("a retired slab gave out a slot")
 	}
 }
 
-// TestNoConvoy shows that ranks which load their parts of the same blocks in the same order do not queue up at one
-// device after the other: at each step their parts are on most of them (C19).
-func TestNoConvoy(t *testing.T) {
-	tier := &Tier{}
-	for i := range 4 {
-		tier.devices = append(tier.devices, &device{tier: tier, uuid: format.UUID{byte(i)}, capacity: 1 << 30, port: &port.Port{Down: make(chan struct{})}})
-	}
-	const steps, ranks = 500, 8
-	sum := 0
-	for step := range steps {
-		asked := map[*device]bool{}
-		for rank := range ranks {
-			d, err := tier.chooseDevice(block.Key{Group: "g", Hash: block.Hash(fmt.Sprintf("m_r%d/%x", rank, step))}, 4096)
-			if err != nil {
-				t.Fatal(err)
-			}
-			asked[d] = true
-		}
-		sum += len(asked)
-	}
-	if mean := float64(sum) / steps; mean < 3.3 { // 3.6 for places that are as good as chance
-		t.Errorf("8 ranks ask %.2f of 4 devices at a step", mean)
-	}
-}
-
-// TestChooseDevice shows that blocks spread by capacity, and that the failing of a
-// device moves none but its own.
-func TestChooseDevice(t *testing.T) {
-	tier := &Tier{}
-	for i, capacity := range []int64{1 << 30, 3 << 30} {
-		d := &device{tier: tier, uuid: format.UUID{byte(i)}, capacity: capacity, port: &port.Port{Down: make(chan struct{})}}
-		tier.devices = append(tier.devices, d)
-	}
-	const keys = 4000
-	place := map[block.Key]*device{}
-	count := map[*device]int{}
+// BenchmarkFind finds 512 keys of a million.
+func BenchmarkFind(b *testing.B) {
+	l := New()
+	keys := make([]block.Key, 1<<20)
 	for i := range keys {
-		key := block.Key{Group: "g", Hash: block.Hash(fmt.Sprint(i))}
-		d, err := tier.chooseDevice(key, 4096)
-		if err != nil {
-			t.Fatal(err)
-		}
-		place[key] = d
-		count[d]++
+		keys[i] = block.Key{Group: "model_r0", Hash: block.Hash(fmt.Sprintf("%064x", i))}
+		l.table.link(l.table.alloc(format.AppendPath(nil, keys[i])))
 	}
-	if share := float64(count[tier.devices[1]]) / keys; share < 0.70 || share > 0.80 {
-		t.Errorf("the device with 3/4 of the capacity got %.2f of the blocks", share)
-	}
-	close(tier.devices[0].port.Down)
-	for key, was := range place {
-		if d, err := tier.chooseDevice(key, 4096); err != nil || was == tier.devices[1] && d != was {
-			t.Fatalf("%v moved (%v)", key, err)
+	i := 0
+	b.ReportAllocs()
+	for b.Loop() {
+		i = (i + 7919*512) % (len(keys) - 512)
+		for _, key := range keys[i : i+512] {
+			if l.Find(key) == 0 {
+				b.Fatal("not found")
+			}
 		}
 	}
-	if _, err := tier.chooseDevice(block.Key{Hash: "x"}, 4<<30); err == nil {
-		t.Error("a block larger than any device was accepted")
-	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/512, "ns/key")
+	b.ReportMetric(float64(len(l.table.slots)<<slotChunkBits*80+len(l.table.buckets)*bucketChunk*4+len(l.table.keys.chunks)*keyChunk)/float64(len(keys)), "bytes/block")
 }

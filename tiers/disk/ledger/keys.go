@@ -1,4 +1,4 @@
-package disk
+package ledger
 
 import (
 	"encoding/binary"

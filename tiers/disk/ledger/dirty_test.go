@@ -1,4 +1,4 @@
-package disk
+package ledger
 
 import (
 	"errors"
@@ -13,16 +13,16 @@ import (
 func TestHeaderList(t *testing.T) {
 	var l headerList
 	now := time.Unix(1_900_000_000, 0)
-	expect := func(what string, want ...slotID) {
+	expect := func(what string, want ...SlotID) {
 		t.Helper()
 		if got := l.take(10); !slices.Equal(got, want) {
 			t.Errorf("%s: got %v, want %v", what, got, want)
 		}
 	}
-	for id := range slotID(5) {
+	for id := range SlotID(5) {
 		l.add(id)
 	}
-	if got := l.take(2); !slices.Equal(got, []slotID{0, 1}) {
+	if got := l.take(2); !slices.Equal(got, []SlotID{0, 1}) {
 		t.Errorf("the oldest two: got %v", got)
 	}
 	expect("the others", 2, 3, 4)

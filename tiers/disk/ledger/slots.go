@@ -1,17 +1,16 @@
-package disk
+package ledger
 
 import (
 	"bytes"
 	"encoding/binary"
 	"hash/maphash"
 
-	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk/format"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
-// slotID names a used slot in memory. The ids are dense and below 2^32; 0 is none.
-type slotID uint32
+// SlotID names a used slot in memory. The ids are dense and below 2^32; 0 is none.
+type SlotID uint32
 
 // slotState says what a used slot is for.
 type slotState uint8
@@ -44,8 +43,8 @@ type slotInfo struct {
 	expires int64
 	key     uint32 // in the arena
 	hash    uint32 // of the key
-	next    slotID // of the same bucket
-	slab    uint32 // index in state.slabs
+	next    SlotID // of the same bucket
+	slab    uint32 // index in Ledger.slabs
 	slot    uint32 // in the slab
 	owner   uint32 // in the table of owners
 	used    uint32 // clock at its last use
@@ -69,9 +68,9 @@ type slotTable struct {
 	seed    maphash.Seed
 	slots   []*[1 << slotChunkBits]slotInfo
 	made    uint32 // IDs handed out at least once, 0 included
-	free    slotID
+	free    SlotID
 	keys    keyArena
-	buckets []*[bucketChunk]slotID
+	buckets []*[bucketChunk]SlotID
 	linked  uint32
 	mask    uint32 // buckets of the last complete round, less one
 	split   uint32 // buckets of that round that are already split
@@ -80,41 +79,24 @@ type slotTable struct {
 
 func newSlotTable() *slotTable {
 	t := &slotTable{seed: maphash.MakeSeed(), made: 1}
-	t.buckets = []*[bucketChunk]slotID{new([bucketChunk]slotID)}
+	t.buckets = []*[bucketChunk]SlotID{new([bucketChunk]SlotID)}
 	t.mask = bucketChunk - 1
 	t.owners.init()
 	return t
 }
 
-// appendPath appends the path of key to b.
-func appendPath(b []byte, key block.Key) []byte {
-	if key.Group != "" {
-		b = append(append(b, key.Group...), '/')
-	}
-	return append(b, key.Hash...)
-}
-
-// parsePath returns the key of a path that format.CheckPath has accepted.
-func parsePath(path []byte) block.Key {
-	group, hash, ok := bytes.Cut(path, []byte{'/'})
-	if !ok {
-		return block.Key{Hash: block.Hash(path)}
-	}
-	return block.Key{Group: block.GroupID(group), Hash: block.Hash(hash)}
-}
-
 // at returns the slot of id, which must be in use. The pointer stays valid.
-func (t *slotTable) at(id slotID) *slotInfo {
+func (t *slotTable) at(id SlotID) *slotInfo {
 	return &t.slots[id>>slotChunkBits][id%(1<<slotChunkBits)]
 }
 
 // alloc returns a slot. All its fields but the key are zero.
-func (t *slotTable) alloc(path []byte) slotID {
+func (t *slotTable) alloc(path []byte) SlotID {
 	id := t.free
 	if id != 0 {
 		t.free = t.at(id).next
 	} else {
-		id = slotID(t.made)
+		id = SlotID(t.made)
 		t.made++
 		if int(id>>slotChunkBits) == len(t.slots) {
 			t.slots = append(t.slots, new([1 << slotChunkBits]slotInfo))
@@ -127,7 +109,7 @@ func (t *slotTable) alloc(path []byte) slotID {
 }
 
 // release gives a slot back. No key may lead to it.
-func (t *slotTable) release(id slotID) {
+func (t *slotTable) release(id SlotID) {
 	e := t.at(id)
 	t.keys.drop(e.key, int(e.keyLen))
 	t.owners.drop(e.owner)
@@ -149,7 +131,7 @@ func (t *slotTable) hash(path []byte) uint32 { return uint32(maphash.Bytes(t.see
 func (t *slotTable) path(e *slotInfo) []byte { return t.keys.at(e.key, int(e.keyLen)) }
 
 // bucket returns the head of the chain for hash h.
-func (t *slotTable) bucket(h uint32) *slotID {
+func (t *slotTable) bucket(h uint32) *SlotID {
 	b := h & t.mask
 	if b < t.split {
 		b = h & (t.mask<<1 | 1)
@@ -158,7 +140,7 @@ func (t *slotTable) bucket(h uint32) *slotID {
 }
 
 // find returns the slot that a path leads to, or 0. It does not allocate.
-func (t *slotTable) find(path []byte) slotID {
+func (t *slotTable) find(path []byte) SlotID {
 	h := t.hash(path)
 	for id := *t.bucket(h); id != 0; {
 		e := t.at(id)
@@ -170,14 +152,8 @@ func (t *slotTable) find(path []byte) slotID {
 	return 0
 }
 
-// findKey is find for a key.
-func (t *slotTable) findKey(key block.Key) slotID {
-	var buf [256]byte
-	return t.find(appendPath(buf[:0], key))
-}
-
 // link makes the slot's key lead to it. No other slot may have the key.
-func (t *slotTable) link(id slotID) {
+func (t *slotTable) link(id SlotID) {
 	t.linked++
 	if t.linked > t.mask {
 		t.splitBucket()
@@ -198,7 +174,7 @@ func (t *slotTable) reserve(n int) {
 func (t *slotTable) splitBucket() {
 	high := t.split + t.mask + 1
 	if int(high/bucketChunk) == len(t.buckets) {
-		t.buckets = append(t.buckets, new([bucketChunk]slotID))
+		t.buckets = append(t.buckets, new([bucketChunk]SlotID))
 	}
 	chain := &t.buckets[t.split/bucketChunk][t.split%bucketChunk]
 	id := *chain
@@ -216,7 +192,7 @@ func (t *slotTable) splitBucket() {
 }
 
 // unlink is the inverse of link.
-func (t *slotTable) unlink(id slotID) {
+func (t *slotTable) unlink(id SlotID) {
 	e := t.at(id)
 	p := t.bucket(e.hash)
 	for *p != id {

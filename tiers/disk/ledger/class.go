@@ -1,0 +1,218 @@
+package ledger
+
+import (
+	"cmp"
+	"math/bits"
+	"slices"
+
+	"github.com/kvfs/kvfs/directio"
+	"github.com/kvfs/kvfs/tiers/disk/durable"
+	"github.com/kvfs/kvfs/tiers/disk/format"
+	"github.com/kvfs/kvfs/tiers/policy"
+)
+
+// Slab is a slab file in use. The fields above the line are constant once the slab is in the ledger;
+// the caller sets all but ID, and uses File, Path and Sync as it likes.
+type Slab struct {
+	ID    uint32 // in the ledger
+	Space *Space
+	File  *directio.File
+	Path  string
+	Size  int64 // of the file, bytes
+	Sync  durable.File
+	// ------ set by the caller before AddSlab, and by Reshape
+	Header format.SlabHeader // constant while any slot is in use
+	Usable uint32            // slots in use, counted from the first
+	class  *Class
+	base   uint32   // number of slot 0 in the class's policy
+	free   []uint64 // bitmap of free slots
+	nfree  int
+	slots  []SlotID // by slot; 0: free
+	live   int      // slots that hold a block
+	used   uint32   // clock at the last use of any block
+	// retired: the slab is being removed and gives out no slots
+	retired bool
+}
+
+// Class is a size class of one device: slots of one size, and the eviction order of their blocks.
+//
+// INVARIANT: nfree is the sum of nfree of the slabs that are not retired.
+type Class struct {
+	slotBytes int64
+	slabs     []*Slab // ascending by base
+	pol       policy.Policy
+	nfree     int
+	total     int    // slots that may be used
+	next      uint32 // policy number of the next slab's slot 0
+	bases     []span // ranges of policy numbers that removed slabs have left
+	cursor    int    // slab to look at first
+	low       bool   // the caller must evict ahead of need
+}
+
+// span is a range of policy numbers.
+type span struct{ base, n uint32 }
+
+const (
+	// wasteShift: a block may waste an eighth of its slot.
+	wasteShift = 3
+	// reserveBytes and reserveSlots bound what is evicted ahead of need.
+	reserveBytes = 8 << 20
+	reserveSlots = 64
+)
+
+// Reserve is how many slots of a class are held free ahead of need. A small class gets
+// none, since the reserve would be a notable part of it.
+func (c *Class) Reserve() int {
+	return int(min(int64(c.total/64), reserveSlots, reserveBytes/c.slotBytes))
+}
+
+// add enters a slab into the class with all its slots free.
+func (c *Class) add(s *Slab) {
+	s.class = c
+	s.base = c.takeBase(s.Header.Slots)
+	s.slots = make([]SlotID, s.Header.Slots)
+	s.free = make([]uint64, (s.Header.Slots+63)/64)
+	for i := range s.Usable {
+		s.free[i/64] |= 1 << (i % 64)
+	}
+	s.nfree = int(s.Usable)
+	c.nfree += s.nfree
+	c.total += int(s.Usable)
+	at, _ := slices.BinarySearchFunc(c.slabs, s.base, compareBase)
+	c.slabs = slices.Insert(c.slabs, at, s)
+	c.cursor = at
+}
+
+func compareBase(s *Slab, base uint32) int { return cmp.Compare(s.base, base) }
+
+func (c *Class) takeBase(n uint32) uint32 {
+	for i, sp := range c.bases {
+		if sp.n >= n {
+			if c.bases[i] = (span{sp.base + n, sp.n - n}); sp.n == n {
+				c.bases = slices.Delete(c.bases, i, i+1)
+			}
+			return sp.base
+		}
+	}
+	base := c.next
+	c.next += n
+	return base
+}
+
+// retire stops giving out slots of a slab.
+func (c *Class) retire(s *Slab) {
+	s.retired = true
+	c.nfree -= s.nfree
+}
+
+// unretire is the inverse of retire.
+func (c *Class) unretire(s *Slab) {
+	s.retired = false
+	c.nfree += s.nfree
+}
+
+// drop takes a retired slab, whose slots are all free, out of the class.
+func (c *Class) drop(s *Slab) {
+	c.slabs = slices.DeleteFunc(c.slabs, func(o *Slab) bool { return o == s })
+	c.bases = append(c.bases, span{s.base, s.Header.Slots})
+	c.total -= int(s.Usable)
+	s.class, s.retired = nil, false
+}
+
+// TakeRun takes up to n adjacent free slots. count is 0 if none is free. It continues where it last
+// stopped. A batch then lies together, and so do the blocks evicted with it later.
+func (c *Class) TakeRun(n int) (s *Slab, first uint32, count int) {
+	if c.nfree == 0 {
+		return nil, 0, 0
+	}
+	for i := range c.slabs {
+		at := (c.cursor + i) % len(c.slabs)
+		if s = c.slabs[at]; s.retired || s.nfree == 0 {
+			continue
+		}
+		c.cursor = at
+		first = s.firstFree()
+		for count < n && first+uint32(count) < s.Usable && s.isFree(first+uint32(count)) {
+			s.take(first + uint32(count))
+			count++
+		}
+		return s, first, count
+	}
+	return nil, 0, 0
+}
+
+func (s *Slab) firstFree() uint32 {
+	for i, w := range s.free {
+		if w != 0 {
+			return uint32(i*64 + bits.TrailingZeros64(w))
+		}
+	}
+	panic("ledger: slab without a free slot")
+}
+
+func (s *Slab) isFree(slot uint32) bool { return s.free[slot/64]&(1<<(slot%64)) != 0 }
+
+func (s *Slab) take(slot uint32) {
+	s.free[slot/64] &^= 1 << (slot % 64)
+	s.nfree--
+	if !s.retired {
+		s.class.nfree--
+	}
+}
+
+// give makes a slot free again.
+func (s *Slab) give(slot uint32) {
+	s.slots[slot] = 0
+	s.free[slot/64] |= 1 << (slot % 64)
+	s.nfree++
+	if !s.retired {
+		s.class.nfree++
+	}
+}
+
+// RunsLow reports, once until TakeLow, that the class has fewer free slots than its reserve.
+func (c *Class) RunsLow() bool {
+	if c.low || c.nfree >= c.Reserve() {
+		return false
+	}
+	c.low = true
+	return true
+}
+
+// Free returns how many slots of the class are free.
+func (c *Class) Free() int { return c.nfree }
+
+// Ordered returns how many blocks are in the order of eviction.
+func (c *Class) Ordered() int { return c.pol.Len() }
+
+// Unretire ends what Steal began: the slab gives out slots again.
+func (s *Slab) Unretire() { s.class.unretire(s) }
+
+// DropEmpty takes a slab that Steal has chosen out of its class. It returns false, and does nothing,
+// if not all its slots are free.
+func (s *Slab) DropEmpty() bool {
+	if s.nfree != int(s.Usable) {
+		return false
+	}
+	s.class.drop(s)
+	return true
+}
+
+// Reshape gives a slab without a class the header of another one. Its number stays.
+func (s *Slab) Reshape(shape format.SlabHeader) {
+	shape.Number = s.Header.Number
+	s.Header, s.Usable = shape, shape.Slots
+}
+
+// policyID is the number of a slot in the policy of its class.
+func (s *Slab) policyID(slot uint32) uint32 { return s.base + slot }
+
+// byPolicyID returns the slot that a number of the class's policy stands for.
+func (c *Class) byPolicyID(id uint32) (s *Slab, slot uint32) {
+	at, found := slices.BinarySearchFunc(c.slabs, id, compareBase)
+	if !found {
+		at--
+	}
+	s = c.slabs[at]
+	return s, id - s.base
+}
