@@ -31,19 +31,19 @@ const (
 	closeGrace = time.Second
 )
 
-// device is one directory and all that serves it. It joins its parts, which do not know it. There
-// are three exceptions: the syncer calls three of its methods (durable.Medium), headers calls one
-// (try), and port calls wentDown once.
+// device is one directory and all that serves it. It joins its parts, which do not know it, but call
+// some of its methods: the syncer three (durable.Medium), headers and the keeper one each (try, do),
+// and port wentDown, once.
 //
 //	home     the directory: its lock and its superblock
 //	port     I/O, and whether the device is in use
 //	space    slabs, size classes and numbers, against the capacity
 //	headers  the headers that are to be written
 //	syncer   what is to be made durable, and the calls of Sync
+//	keeper   room for stores: slabs, eviction
 //	queue    the tasks of the workers
 //
-// Its own methods need several parts: to store and load (store.go, load.go), and the keeper's work,
-// which is to find room (keeper.go, evict.go).
+// Its own methods need several parts: to store and load (store.go, load.go).
 type device struct {
 	// Constant after Open.
 	tier        *Tier
@@ -59,24 +59,22 @@ type device struct {
 	staging     port.Staging
 	queue       queue
 
-	keeperKick, keeperStop, keeperGone chan struct{}
-	workers                            sync.WaitGroup
-	lostDone                           atomic.Bool // the Host knows all blocks that were lost with the device
+	keeper *keeper
+
+	workers  sync.WaitGroup
+	lostDone atomic.Bool // the Host knows all blocks that were lost with the device
 
 	// mu is guarded by Tier.mu.
 	mu struct {
 		space   *ledger.Space
-		room    []*roomRequest // stores that wait for slots, in order
-		written int64          // bytes on the day of Tier.mu.budget
+		written int64 // bytes on the day of Tier.mu.budget
 	}
 }
 
 // openDevice opens a directory and reads what it holds into memory.
 func (t *Tier) openDevice(ctx context.Context, o DeviceOptions) (_ *device, err error) {
-	d := &device{
-		tier: t, dir: o.Dir, capacity: o.CapacityBytes,
-		keeperKick: make(chan struct{}, 1), keeperStop: make(chan struct{}), keeperGone: make(chan struct{}),
-	}
+	d := &device{tier: t, dir: o.Dir, capacity: o.CapacityBytes}
+	wake := make(chan struct{}, 1) // of the keeper
 	d.queue.init()
 	defer func() {
 		if err != nil {
@@ -97,17 +95,18 @@ func (t *Tier) openDevice(ctx context.Context, o DeviceOptions) (_ *device, err 
 	}
 	d.port = port.New(engine, t.opts.StuckTimeout, &t.counters.ioErrors, d.wentDown)
 	d.syncer = durable.New[*flight](d, durable.Options{
-		Bytes: t.opts.SyncBytes, Every: t.opts.SyncInterval, Down: d.port.Down, Keeper: d.keeperKick,
+		Bytes: t.opts.SyncBytes, Every: t.opts.SyncInterval, Down: d.port.Down, Keeper: wake,
 		Logger: t.log.With(zap.String("device", d.dir)),
 	})
 	d.uuid = d.home.Superblock().UUID
 	d.mu.space = ledger.NewSpace(ledger.SpaceOptions{
-		Device: len(t.devices), Down: d.port.IsDown, Wake: func() { kick(d.keeperKick) },
+		Device: len(t.devices), Down: d.port.IsDown, Wake: func() { kick(wake) },
 		UUID: d.uuid, Capacity: d.capacity, SlabBytes: slabBytes, Policy: t.opts.Policy,
 	})
 	if d.headers, err = newHeaders(t, d.mu.space, d.port, d.try); err != nil {
 		return nil, err
 	}
+	d.keeper = newKeeper(d, wake)
 	if err := d.recover(ctx); err != nil {
 		return nil, err
 	}
@@ -118,6 +117,31 @@ func (t *Tier) openDevice(ctx context.Context, o DeviceOptions) (_ *device, err 
 		return nil, err
 	}
 	return d, d.measure()
+}
+
+// do passes ops to the engine, then counts the bytes written and the failures. slabs are those that
+// ops write to.
+func (d *device) do(ops []directio.Op, slabs ...*ledger.Slab) error {
+	err := d.try(ops, slabs...)
+	for i := range ops {
+		if port.OfDevice(ops[i].Err) {
+			d.port.Count(ops[i].Err)
+		}
+	}
+	return err
+}
+
+// try is do without counting failures. It is for ops that failed and were counted before.
+func (d *device) try(ops []directio.Op, slabs ...*ledger.Slab) error {
+	written, err := d.port.Do(ops)
+	for _, s := range slabs {
+		s.Sync.Dirty.Store(true)
+	}
+	if written > 0 {
+		d.tier.spend(d, written)
+		d.syncer.Wrote(written)
+	}
+	return err
 }
 
 // measure asks how much room the file system has. If that is less than the capacity, it warns, and
@@ -225,7 +249,7 @@ func (d *device) shrink() error {
 			return nil
 		}
 		t.log.Warn("slab deleted: over capacity", zap.String("device", d.dir), zap.Uint32("slab", least.Header.Number))
-		if d.deleteSlab(least); d.mu.space.Over() == before {
+		if d.keeper.deleteSlab(least); d.mu.space.Over() == before {
 			return fmt.Errorf("%d bytes in slabs exceed the capacity %d, and slab %d cannot be deleted: %w",
 				d.capacity+before, d.capacity, least.Header.Number, block.ErrNoSpace)
 		}
@@ -240,16 +264,13 @@ func (d *device) start() {
 	for range storeWorkers {
 		d.workers.Go(d.workStores)
 	}
-	go func() {
-		defer close(d.keeperGone)
-		d.keep()
-	}()
-	go d.syncer.Run() // ends with syncer.close
-	go d.port.Watch() // ends with port.close
+	go d.keeper.keep() // ends with keeper.stop, or when the port is down
+	go d.syncer.Run()  // ends with syncer.close
+	go d.port.Watch()  // ends with port.close
 	if d.tier.opts.ScrubBytesPerSecond > 0 {
 		d.workers.Go(d.scrub)
 	}
-	kick(d.keeperKick) // headers of second copies may be waiting
+	kick(d.keeper.wake) // headers of second copies may be waiting
 }
 
 // wentDown is called by port when the device goes offline. Everything that waits for the device
@@ -260,6 +281,26 @@ func (d *device) wentDown(reason string) {
 	d.syncer.End(block.ErrUnavailable)
 	d.lostAll()
 	d.lostDone.Store(true)
+}
+
+// lostAll tells the Host that all blocks of a device are gone, and forgets them. It runs once,
+// after the device went down.
+func (d *device) lostAll() {
+	t := d.tier
+	t.mu.Lock()
+	host := t.mu.host
+	slabs := d.mu.space.ByNumber()
+	t.mu.Unlock()
+	for _, s := range slabs {
+		t.mu.Lock()
+		keys := t.mu.ledger.Forget(s)
+		t.mu.Unlock()
+		for _, key := range keys {
+			if host != nil {
+				host.Lost(key, block.ErrUnavailable)
+			}
+		}
+	}
 }
 
 // close ends a device after all its jobs have completed. Recovery finds later what close cannot
@@ -301,8 +342,8 @@ func (d *device) closeError(err error) error {
 // finish writes what is left and the index, and frees everything.
 func (d *device) finish() error {
 	d.workers.Wait()
-	close(d.keeperStop)
-	<-d.keeperGone
+	close(d.keeper.stop)
+	<-d.keeper.gone
 	d.syncer.Close()
 	var err error
 	if !d.port.IsDown() {
@@ -352,4 +393,14 @@ func (d *device) writeIndex() error {
 		}
 		return nil
 	})
+}
+
+// withGrace returns a context that ends with ctx, but not before some grace has passed.
+func withGrace(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
+	out, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.AfterFunc(grace, cancel)
+		context.AfterFunc(out, func() { timer.Stop() })
+	})
+	return out, func() { stop(); cancel() }
 }

@@ -20,24 +20,24 @@ const (
 
 // makeRoom gets slots for r: a free one, a new slab, or what eviction frees. It fails with
 // ErrNoSpace, or with ErrTooLarge if no slab could hold the block.
-func (d *device) makeRoom(r *roomRequest) error {
-	t := d.tier
+func (k *keeper) makeRoom(r *roomRequest) error {
+	t := k.tier
 	var size int64 // of the largest: the classes may have changed since the request
 	for _, f := range r.flights {
 		size = max(size, f.source.size)
 	}
-	if shape := d.mu.space.Shape(max(format.AlignUp(size), format.PageBytes), 0); shape.WantBytes() > d.capacity {
+	if shape := k.space.Shape(max(format.AlignUp(size), format.PageBytes), 0); shape.WantBytes() > k.capacity {
 		return block.ErrTooLarge
 	}
 	for range maxRetries {
 		t.mu.Lock()
 		ended := t.mu.ended
 		t.mu.Unlock()
-		ok, err := d.tryRoom(r, size)
+		ok, err := k.tryRoom(r, size)
 		if ok || err == nil {
 			return err
 		}
-		if d.port.IsDown() || !t.awaitJob(d, ended) {
+		if k.port.IsDown() || !t.awaitJob(k.port.Down, ended) {
 			return err
 		}
 	}
@@ -46,8 +46,8 @@ func (d *device) makeRoom(r *roomRequest) error {
 
 // awaitJob waits until one more call of Done has returned. Blocks of a job stay pinned until then,
 // although its caller may know the result already. It returns false if no such call is running and
-// none has returned since ended was read.
-func (t *Tier) awaitJob(d *device, ended uint64) bool {
+// none has returned since ended was read. It does not wait for a device that is down.
+func (t *Tier) awaitJob(down <-chan struct{}, ended uint64) bool {
 	t.mu.Lock()
 	changed, some := t.mu.ended != ended, t.mu.ending > 0
 	if t.mu.endedNext == nil {
@@ -60,42 +60,42 @@ func (t *Tier) awaitJob(d *device, ended uint64) bool {
 	}
 	select {
 	case <-wait:
-	case <-d.port.Down:
+	case <-down:
 	}
 	return true
 }
 
 // tryRoom is one attempt of makeRoom. ok says that r has slots. With ErrNoSpace nothing can be
 // evicted now.
-func (d *device) tryRoom(r *roomRequest, size int64) (ok bool, err error) {
-	t := d.tier
+func (k *keeper) tryRoom(r *roomRequest, size int64) (ok bool, err error) {
+	t := k.tier
 	thefts := 0
-	for !d.port.IsDown() {
+	for !k.port.IsDown() {
 		t.mu.Lock()
-		slotBytes := d.mu.space.SlotBytesFor(size)
-		c := d.mu.space.ClassOf(slotBytes)
-		if d.bindSomeLocked(c, r) {
+		slotBytes := k.space.SlotBytesFor(size)
+		c := k.space.ClassOf(slotBytes)
+		if k.bindSomeLocked(c, r) {
 			t.mu.Unlock()
 			return true, nil
 		}
-		limit := d.mu.space.Thefts(slotBytes)
-		steal := thefts < limit && t.mu.ledger.BetterSteal(d.mu.space, c)
+		limit := k.space.Thefts(slotBytes)
+		steal := thefts < limit && t.mu.ledger.BetterSteal(k.space, c)
 		t.mu.Unlock()
-		if d.grow(slotBytes) || d.port.IsDown() {
+		if k.grow(slotBytes) || k.port.IsDown() {
 			continue
 		}
 		t.mu.Lock()
-		other := d.mu.space.Borrow(size)
-		borrowed := other != nil && d.bindSomeLocked(other, r)
+		other := k.space.Borrow(size)
+		borrowed := other != nil && k.bindSomeLocked(other, r)
 		t.mu.Unlock()
 		if borrowed {
 			return true, nil
 		}
-		if !steal && d.evict(c, max(len(r.flights), c.Reserve())) > 0 {
+		if !steal && k.evict(c, max(len(r.flights), c.Reserve())) > 0 {
 			continue
 		}
-		if thefts++; thefts > limit || !d.steal(c, slotBytes) {
-			if steal && d.evict(c, len(r.flights)) > 0 {
+		if thefts++; thefts > limit || !k.steal(c, slotBytes) {
+			if steal && k.evict(c, len(r.flights)) > 0 {
 				continue
 			}
 			return false, block.ErrNoSpace
@@ -105,25 +105,25 @@ func (d *device) tryRoom(r *roomRequest, size int64) (ok bool, err error) {
 }
 
 // evictAhead brings the classes that run low back to their reserve.
-func (d *device) evictAhead() {
-	t := d.tier
+func (k *keeper) evictAhead() {
+	t := k.tier
 	t.mu.Lock()
-	low := d.mu.space.TakeLow()
+	low := k.space.TakeLow()
 	t.mu.Unlock()
 	for _, c := range low {
 		t.mu.Lock()
-		n := d.mu.space.Missing(c)
+		n := k.space.Missing(c)
 		t.mu.Unlock()
 		if n > 0 {
-			d.evict(c, n)
+			k.evict(c, n)
 		}
 	}
 }
 
 // evict evicts about n blocks of a class and writes their headers. It evicts at least one if the
 // Host gives up any of the first maxAsked. It returns how many slots became free.
-func (d *device) evict(c *ledger.Class, n int) int {
-	t := d.tier
+func (k *keeper) evict(c *ledger.Class, n int) int {
+	t := k.tier
 	t.mu.Lock()
 	free := c.Free()
 	t.mu.Unlock()
@@ -139,7 +139,7 @@ func (d *device) evict(c *ledger.Class, n int) int {
 		evicted = t.askHost(victims, false)
 		asked += len(victims)
 	}
-	_ = d.headers.flush() // retried later; the slots are not free until then
+	_ = k.headers.flush() // retried later; the slots are not free until then
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return c.Free() - free
@@ -165,85 +165,65 @@ func (t *Tier) askHost(victims []ledger.Victim, all bool) (evicted int) {
 
 // steal empties the coldest slab of another class and gives the slab, or its capacity, to class c.
 // It reports whether to try again for a slot.
-func (d *device) steal(c *ledger.Class, slotBytes int64) bool {
-	t := d.tier
+func (k *keeper) steal(c *ledger.Class, slotBytes int64) bool {
+	t := k.tier
 	t.mu.Lock()
-	s, victims := t.mu.ledger.Steal(d.mu.space, c)
+	s, victims := t.mu.ledger.Steal(k.space, c)
 	t.mu.Unlock()
 	if s == nil {
 		return false
 	}
 	t.askHost(victims, true)
-	_ = d.headers.flush() // retried later; the slots are not free until then
+	_ = k.headers.flush() // retried later; the slots are not free until then
 	t.mu.Lock()
 	// Either a block stays or is being read, or the device went down. In the second case the blocks
 	// come back at the next start.
-	if d.port.IsDown() || !s.DropEmpty() {
+	if k.port.IsDown() || !s.DropEmpty() {
 		s.Unretire()
 		t.mu.Unlock()
 		return true
 	}
-	shape := d.mu.space.Shape(slotBytes, s.Size)
+	shape := k.space.Shape(slotBytes, s.Size)
 	t.mu.Unlock()
 	if shape.WantBytes() > s.Size {
-		d.deleteSlab(s)
+		k.deleteSlab(s)
 		return true
 	}
-	return d.reshape(s, shape)
+	return k.reshape(s, shape)
 }
 
 // reshape gives an empty slab to the class of another slot size. A new epoch makes the old table
 // void.
-func (d *device) reshape(s *ledger.Slab, shape format.SlabHeader) bool {
-	t := d.tier
+func (k *keeper) reshape(s *ledger.Slab, shape format.SlabHeader) bool {
+	t := k.tier
 	t.mu.Lock()
 	s.Reshape(shape)
 	t.mu.Unlock()
-	if err := d.writeSlabHeader(s); err != nil {
-		d.deleteSlab(s)
+	if err := k.writeSlabHeader(s); err != nil {
+		k.deleteSlab(s)
 		return true
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	d.mu.space.Add(s)
+	k.space.Add(s)
 	return true
 }
 
 // deleteSlab deletes the file of a slab that has left its class. If that fails, the file still
 // counts towards the capacity.
-func (d *device) deleteSlab(s *ledger.Slab) {
-	t := d.tier
+func (k *keeper) deleteSlab(s *ledger.Slab) {
+	t := k.tier
 	t.mu.Lock()
 	t.mu.ledger.RemoveSlab(s)
 	t.mu.Unlock()
-	d.syncer.Drop(&s.Sync)
-	err := d.port.Call(port.ByKeeper, func() error { return os.Remove(s.Path) })
+	k.syncer.Drop(&s.Sync)
+	err := k.port.Call(port.ByKeeper, func() error { return os.Remove(s.Path) })
 	if err != nil {
-		t.log.Warn("slab not deleted", zap.String("device", d.dir), zap.Uint32("slab", s.Header.Number), zap.Error(err))
+		t.log.Warn("slab not deleted", zap.String("device", k.dir), zap.Uint32("slab", s.Header.Number), zap.Error(err))
 		return
 	}
-	d.syncer.Renamed()
+	k.syncer.Renamed()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	d.mu.space.Release(s.Size)
-}
-
-// lostAll tells the Host that all blocks of a device are gone, and forgets them. It runs once,
-// after the device went down.
-func (d *device) lostAll() {
-	t := d.tier
-	t.mu.Lock()
-	host := t.mu.host
-	slabs := d.mu.space.ByNumber()
-	t.mu.Unlock()
-	for _, s := range slabs {
-		t.mu.Lock()
-		keys := t.mu.ledger.Forget(s)
-		t.mu.Unlock()
-		for _, key := range keys {
-			if host != nil {
-				host.Lost(key, block.ErrUnavailable)
-			}
-		}
-	}
+	k.space.Release(s.Size)
 }

@@ -35,7 +35,7 @@ func TestCloseAbandoned(t *testing.T) {
 	}
 	d := r.devices[0]
 	d.port.Fail("given up")
-	<-d.keeperGone
+	<-d.keeper.gone
 	if err := d.writeIndex(); !errors.Is(err, block.ErrUnavailable) {
 		t.Errorf("index of a device that is down: got %v, want %v", err, block.ErrUnavailable)
 	}
@@ -186,7 +186,7 @@ func TestLateHeader(t *testing.T) {
 	d.port.Fail("given up")
 	young := r.storeOn(t, 1, id, "young", 6000)
 	r.engine(0).Release()
-	wait(t, "the keeper's end", d.keeperGone)
+	wait(t, "the keeper's end", d.keeper.gone)
 	if !r.Update(young.key, young.key, &driver.Attrs{Seq: 7, Mode: 0o612}) {
 		t.Fatal("Update: not held")
 	}

@@ -112,7 +112,7 @@ func TestStoreFromStaging(t *testing.T) {
 	in := &driver.Job{ID: 1, Blocks: []driver.Transfer{tr}, Done: func(res *driver.Result) { c <- res.Outcomes }}
 	j := r.newJob(in, "store")
 	k := r.planStores(j, in)[0]
-	if n, err := r.devices[0].allocate(k.flights); n != 1 || err != nil {
+	if n, err := r.devices[0].keeper.allocate(k.flights); n != 1 || err != nil {
 		t.Fatal(n, err)
 	}
 	r.devices[0].storePieces(k.flights[0])

@@ -1,7 +1,6 @@
 package disk
 
 import (
-	"context"
 	"errors"
 	"os"
 	"time"
@@ -11,7 +10,9 @@ import (
 
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/disk/durable"
 	"github.com/kvfs/kvfs/tiers/disk/format"
+	"github.com/kvfs/kvfs/tiers/disk/home"
 	"github.com/kvfs/kvfs/tiers/disk/ledger"
 	"github.com/kvfs/kvfs/tiers/disk/port"
 )
@@ -30,29 +31,62 @@ type roomRequest struct {
 	err     error
 }
 
-// keep is the keeper of a device. It writes headers, makes room, and passes on calls of Sync. It
+// keeper makes all changes to the use of slots of one device, on a goroutine of its own. It finds room
+// for stores, makes, steals and deletes slabs, evicts, and writes the headers that change. It shares
+// the parts of the device, and does not know the device.
+type keeper struct {
+	// Constant.
+	tier     *Tier
+	dir      string
+	capacity int64
+	home     *home.Dir
+	port     *port.Port
+	syncer   *durable.Syncer[*flight]
+	headers  *headers
+	space    *ledger.Space                                        // guarded by Tier.mu
+	do       func(ops []directio.Op, slabs ...*ledger.Slab) error // device.do
+
+	wake       chan struct{} // has room for one
+	stop, gone chan struct{} // closed to end keep, and by its end
+
+	// mu is guarded by Tier.mu.
+	mu struct {
+		room []*roomRequest // stores that wait for slots, in order
+	}
+}
+
+// newKeeper returns the keeper of a device, whose parts are there. wake has room for one.
+func newKeeper(d *device, wake chan struct{}) *keeper {
+	return &keeper{
+		tier: d.tier, dir: d.dir, capacity: d.capacity, home: d.home, port: d.port, syncer: d.syncer, headers: d.headers,
+		space: d.mu.space, do: d.do, wake: wake, stop: make(chan struct{}), gone: make(chan struct{}),
+	}
+}
+
+// keep is the keeper's goroutine. It writes headers, makes room, and passes on calls of Sync. It
 // ends when the device fails or is closed.
-func (d *device) keep() {
+func (k *keeper) keep() {
+	defer close(k.gone)
 	tick := time.NewTicker(keeperTick)
 	defer tick.Stop()
 	for {
 		select {
-		case <-d.keeperKick:
+		case <-k.wake:
 		case <-tick.C:
-		case <-d.port.Down:
+		case <-k.port.Down:
 			return
-		case <-d.keeperStop:
+		case <-k.stop:
 			return
 		}
-		syncs := d.syncer.Take()
-		d.headers.retry(len(syncs) > 0)
-		err := d.headers.flush()
-		d.serveRoom()
-		d.evictAhead()
+		syncs := k.syncer.Take()
+		k.headers.retry(len(syncs) > 0)
+		err := k.headers.flush()
+		k.serveRoom()
+		k.evictAhead()
 		if err == nil {
-			err = d.headers.flush()
+			err = k.headers.flush()
 		}
-		d.syncer.Pass(syncs, err)
+		k.syncer.Pass(syncs, err)
 	}
 }
 
@@ -67,29 +101,29 @@ func kick(c chan<- struct{}) {
 // allocate gives slots to the first n of the flights and returns n. It waits for the keeper if
 // there is no room at once. With an error, n flights fail with it. The error may be ErrNoSpace,
 // ErrTooLarge or ErrUnavailable.
-func (d *device) allocate(flights []*flight) (n int, err error) {
-	t := d.tier
+func (k *keeper) allocate(flights []*flight) (n int, err error) {
+	t := k.tier
 	t.mu.Lock()
-	slotBytes := d.mu.space.SlotBytesFor(flights[0].source.size)
+	slotBytes := k.space.SlotBytesFor(flights[0].source.size)
 	n = 1
-	for n < len(flights) && d.mu.space.SlotBytesFor(flights[n].source.size) == slotBytes {
+	for n < len(flights) && k.space.SlotBytesFor(flights[n].source.size) == slotBytes {
 		n++
 	}
 	r := &roomRequest{flights: flights[:n], done: make(chan struct{})}
-	if len(d.mu.room) == 0 && d.bindSomeLocked(d.mu.space.ClassOf(slotBytes), r) {
+	if len(k.mu.room) == 0 && k.bindSomeLocked(k.space.ClassOf(slotBytes), r) {
 		t.mu.Unlock()
 		return r.n, nil
 	}
-	d.mu.room = append(d.mu.room, r)
+	k.mu.room = append(k.mu.room, r)
 	t.mu.Unlock()
-	kick(d.keeperKick)
+	kick(k.wake)
 	select {
 	case <-r.done:
 		return r.n, r.err
-	case <-d.port.Down:
+	case <-k.port.Down:
 	}
 	// The keeper ends when the device is down, perhaps while it serves r.
-	<-d.keeperGone
+	<-k.gone
 	select {
 	case <-r.done:
 		return r.n, r.err
@@ -99,54 +133,54 @@ func (d *device) allocate(flights []*flight) (n int, err error) {
 }
 
 // bindSomeLocked gives slots to as many flights of r as fit in one run. It needs Tier.mu.
-func (d *device) bindSomeLocked(c *ledger.Class, r *roomRequest) bool {
+func (k *keeper) bindSomeLocked(c *ledger.Class, r *roomRequest) bool {
 	s, first, n := c.TakeRun(len(r.flights))
 	if n == 0 {
 		return false
 	}
 	r.n = n
-	d.tier.bindLocked(s, first, r.flights[:n])
+	k.tier.bindLocked(s, first, r.flights[:n])
 	if c.RunsLow() {
-		kick(d.keeperKick)
+		kick(k.wake)
 	}
 	return true
 }
 
 // serveRoom serves the waiting stores in order.
-func (d *device) serveRoom() {
-	t := d.tier
+func (k *keeper) serveRoom() {
+	t := k.tier
 	for {
 		t.mu.Lock()
-		if len(d.mu.room) == 0 {
+		if len(k.mu.room) == 0 {
 			t.mu.Unlock()
 			return
 		}
-		r := d.mu.room[0]
+		r := k.mu.room[0]
 		t.mu.Unlock()
-		if err := d.makeRoom(r); err != nil {
+		if err := k.makeRoom(r); err != nil {
 			r.n, r.err = len(r.flights), err
 		}
 		t.mu.Lock()
-		d.mu.room = d.mu.room[1:]
+		k.mu.room = k.mu.room[1:]
 		t.mu.Unlock()
 		close(r.done)
-		if d.port.IsDown() {
+		if k.port.IsDown() {
 			return
 		}
 	}
 }
 
 // grow makes a slab for slots of SlotBytes and reports whether that worked.
-func (d *device) grow(slotBytes int64) bool {
-	t := d.tier
+func (k *keeper) grow(slotBytes int64) bool {
+	t := k.tier
 	t.mu.Lock()
-	h, ok := d.mu.space.Reserve(slotBytes)
+	h, ok := k.space.Reserve(slotBytes)
 	t.mu.Unlock()
 	if !ok {
 		return false
 	}
-	s := &ledger.Slab{Space: d.mu.space, Header: h, Usable: h.Slots, Size: h.WantBytes(), Path: d.home.SlabPath(h.Number)}
-	err := d.port.Call(port.ByKeeper, func() error { return d.createSlab(s) })
+	s := &ledger.Slab{Space: k.space, Header: h, Usable: h.Slots, Size: h.WantBytes(), Path: k.home.SlabPath(h.Number)}
+	err := k.port.Call(port.ByKeeper, func() error { return k.createSlab(s) })
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if err != nil {
@@ -155,21 +189,21 @@ func (d *device) grow(slotBytes int64) bool {
 			t.counters.ioErrors.Add(1)
 			reason = "no new slab: " + err.Error()
 		}
-		d.mu.space.Full(s.Size, reason)
-		t.log.Warn("no new slab", zap.String("device", d.dir), zap.Int64("bytes", d.mu.space.Usage().FileBytes), zap.Error(err))
+		k.space.Full(s.Size, reason)
+		t.log.Warn("no new slab", zap.String("device", k.dir), zap.Int64("bytes", k.space.Usage().FileBytes), zap.Error(err))
 		return false
 	}
-	d.mu.space.Grown()
-	d.syncer.Add(&s.Sync, s.File)
-	d.syncer.Renamed()
+	k.space.Grown()
+	k.syncer.Add(&s.Sync, s.File)
+	k.syncer.Renamed()
 	t.mu.ledger.AddSlab(s)
 	return true
 }
 
 // createSlab makes the file of a slab. Its blocks are allocated and its header is written before it
 // gets its name, so no slab is ever half made. If it fails, no file is left.
-func (d *device) createSlab(s *ledger.Slab) (err error) {
-	tmp := d.home.Join(format.SlabTmpName)
+func (k *keeper) createSlab(s *ledger.Slab) (err error) {
+	tmp := k.home.Join(format.SlabTmpName)
 	if s.File, err = directio.OpenFile(tmp, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600); err != nil {
 		return err
 	}
@@ -178,7 +212,7 @@ func (d *device) createSlab(s *ledger.Slab) (err error) {
 		err = s.File.OS().Truncate(s.Size)
 	}
 	if err == nil {
-		err = d.writeSlabHeader(s)
+		err = k.writeSlabHeader(s)
 	}
 	err = errors.Join(err, s.File.Close())
 	if _, e := os.Lstat(s.Path); err == nil && e == nil {
@@ -198,43 +232,8 @@ func (d *device) createSlab(s *ledger.Slab) (err error) {
 }
 
 // writeSlabHeader writes the header of a slab. It uses the keeper's buffer.
-func (d *device) writeSlabHeader(s *ledger.Slab) error {
-	page := d.headers.page()
+func (k *keeper) writeSlabHeader(s *ledger.Slab) error {
+	page := k.headers.page()
 	s.Header.Encode(page)
-	return d.do([]directio.Op{{Kind: directio.Write, File: s.File, Mem: page}}, s)
-}
-
-// do passes ops to the engine, then counts the bytes written and the failures. slabs are those that
-// ops write to.
-func (d *device) do(ops []directio.Op, slabs ...*ledger.Slab) error {
-	err := d.try(ops, slabs...)
-	for i := range ops {
-		if port.OfDevice(ops[i].Err) {
-			d.port.Count(ops[i].Err)
-		}
-	}
-	return err
-}
-
-// try is do without counting failures. It is for ops that failed and were counted before.
-func (d *device) try(ops []directio.Op, slabs ...*ledger.Slab) error {
-	written, err := d.port.Do(ops)
-	for _, s := range slabs {
-		s.Sync.Dirty.Store(true)
-	}
-	if written > 0 {
-		d.tier.spend(d, written)
-		d.syncer.Wrote(written)
-	}
-	return err
-}
-
-// withGrace returns a context that ends with ctx, but not before some grace has passed.
-func withGrace(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
-	out, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() {
-		timer := time.AfterFunc(grace, cancel)
-		context.AfterFunc(out, func() { timer.Stop() })
-	})
-	return out, func() { stop(); cancel() }
+	return k.do([]directio.Op{{Kind: directio.Write, File: s.File, Mem: page}}, s)
 }

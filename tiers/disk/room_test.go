@@ -178,7 +178,7 @@ func TestRoomForAll(t *testing.T) {
 	flights := r.planStores(j, in)[0].flights
 	d := r.devices[0]
 	room := &roomRequest{flights: flights, done: make(chan struct{})}
-	if err := d.makeRoom(room); err != nil || room.n != 2 {
+	if err := d.keeper.makeRoom(room); err != nil || room.n != 2 {
 		t.Fatalf("room for %d blocks: %v", room.n, err)
 	}
 	for _, f := range flights {

@@ -127,7 +127,7 @@ func (d *device) write(ops []directio.Op, s *ledger.Slab) error {
 // store stores one large block, or small blocks, possibly of several jobs.
 func (d *device) store(flights []*flight) {
 	for len(flights) > 0 {
-		n, err := d.allocate(flights)
+		n, err := d.keeper.allocate(flights)
 		if err != nil {
 			for _, f := range flights[:n] {
 				d.tier.unbind(f, d.noRoom(f, err), false)

@@ -283,7 +283,7 @@ func TestSyncAwaitsHeader(t *testing.T) {
 		d, rounds := r.devices[0], 0
 		eventually(t, "a whole round of the keeper", func() bool {
 			select {
-			case d.keeperKick <- struct{}{}: // it has begun the round that the last kick asked for
+			case d.keeper.wake <- struct{}{}: // it has begun the round that the last kick asked for
 				rounds++
 			default:
 			}
@@ -328,7 +328,7 @@ func TestSharedAbandoned(t *testing.T) {
 		j := r.newJob(in, "store")
 		f := r.planStores(j, in)[0].flights[0]
 		second := begin(r.Store, false, b.transfer(t))
-		if n, err := d.allocate([]*flight{f}); n != 1 || err != nil {
+		if n, err := d.keeper.allocate([]*flight{f}); n != 1 || err != nil {
 			t.Fatal(n, err)
 		}
 		if !j.enter(0) { // as whoever gives it up
