@@ -170,7 +170,7 @@ func (k *keeper) serveRoom() {
 	}
 }
 
-// grow makes a slab for slots of SlotBytes and reports whether that worked.
+// grow makes a slab for slots of slotBytes and reports whether that worked.
 func (k *keeper) grow(slotBytes int64) bool {
 	t := k.tier
 	t.mu.Lock()

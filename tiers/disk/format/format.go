@@ -168,7 +168,7 @@ type SlabHeader struct {
 	Slots     uint32
 }
 
-// SlotsFor returns how many slots of slotBytes fit into a slab of SlabBytes.
+// SlotsFor returns how many slots of slotBytes fit into a slab of slabBytes.
 func SlotsFor(slabBytes, slotBytes int64) uint32 {
 	return uint32(min(max((slabBytes-PageBytes)/(slotBytes+PageBytes), 0), maxSlots))
 }

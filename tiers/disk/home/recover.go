@@ -307,8 +307,8 @@ func (d *Dir) readTables(ctx context.Context, slabs []*Slab,
 	})
 }
 
-// decodeIn reads into h a page that format.CheckPage accepts. It fails with ErrCorrupt if the page cannot be that
-// of the slot.
+// decodeIn reads into h a page that format.CheckPage accepts. It fails with ErrCorrupt if the page
+// cannot be that of the slot.
 func decodeIn(h *format.SlotHeader, page []byte, s *Slab, slot uint32) error {
 	if err := h.DecodeChecked(page); err != nil {
 		return err

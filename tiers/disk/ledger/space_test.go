@@ -7,7 +7,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/disk/format"
 )
 
-// newSlab takes a slab for slots of SlotBytes into use, or fails the test if there is no room.
+// newSlab takes a slab for slots of slotBytes into use, or fails the test if there is no room.
 func newSlab(t *testing.T, sp *Space, slotBytes int64) *Slab {
 	t.Helper()
 	h, ok := sp.Reserve(slotBytes)
