@@ -268,7 +268,8 @@ func (d *device) start() {
 	go d.syncer.Run()  // ends with syncer.close
 	go d.port.Watch()  // ends with port.close
 	if d.tier.opts.ScrubBytesPerSecond > 0 {
-		d.workers.Go(d.scrub)
+		c := &scrubber{tier: d.tier, space: d.mu.space, port: d.port, staging: &d.staging, do: d.do, try: d.try}
+		d.workers.Go(c.run)
 	}
 	kick(d.keeper.wake) // headers of second copies may be waiting
 }

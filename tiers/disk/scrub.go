@@ -7,50 +7,60 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk/format"
 	"github.com/kvfs/kvfs/tiers/disk/ledger"
+	"github.com/kvfs/kvfs/tiers/disk/port"
 )
 
 // scrubPause is how long the scrubber rests between passes, at least.
 const scrubPause = 100 * time.Millisecond
 
-// scrub reads all blocks of a device over and over, slowly, and drops the bad ones. A bad copy is
+// scrubber reads all blocks of a device over and over, slowly, and drops the bad ones. A bad copy is
 // so found while other tiers still have a good one.
-func (d *device) scrub() {
-	t := d.tier
+type scrubber struct {
+	tier    *Tier
+	space   *ledger.Space // guarded by Tier.mu
+	port    *port.Port
+	staging *port.Staging
+	do, try func(ops []directio.Op, slabs ...*ledger.Slab) error // those of the device
+}
+
+// run scrubs until the tier or the device ends.
+func (c *scrubber) run() {
+	t := c.tier
 	for {
-		for _, s := range d.slabList() {
+		for _, s := range c.slabList() {
 			for slot := range s.hdr.Slots {
-				if !d.scrubSlot(s, slot) {
+				if !c.scrubSlot(s, slot) {
 					return
 				}
 			}
 		}
 		t.counters.lastScrubPass.Store(t.opts.Now().Unix())
-		if !d.rest(scrubPause) {
+		if !c.rest(scrubPause) {
 			return
 		}
 	}
 }
 
 // rest waits. It returns false if the scrubber must end.
-func (d *device) rest(wait time.Duration) bool {
+func (c *scrubber) rest(wait time.Duration) bool {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 		return true
-	case <-d.tier.ctx.Done():
-	case <-d.port.Down:
+	case <-c.tier.ctx.Done():
+	case <-c.port.Down:
 	}
 	return false
 }
 
 // slabList returns the slabs of the device, with copies of their present headers.
-func (d *device) slabList() []scrubSlab {
-	t := d.tier
+func (c *scrubber) slabList() []scrubSlab {
+	t := c.tier
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var list []scrubSlab
-	for _, s := range d.mu.space.ByNumber() {
+	for _, s := range c.space.ByNumber() {
 		list = append(list, scrubSlab{s, s.Header})
 	}
 	return list
@@ -64,18 +74,18 @@ type scrubSlab struct {
 
 // scrubSlot verifies the block in a slot, if there is one, at the configured pace. It returns false
 // if the scrubber must end.
-func (d *device) scrubSlot(s scrubSlab, slot uint32) bool {
-	t := d.tier
+func (c *scrubber) scrubSlot(s scrubSlab, slot uint32) bool {
+	t := c.tier
 	t.mu.Lock()
 	f, ok := t.scrubFetchLocked(s, slot)
 	t.mu.Unlock()
 	if !ok {
-		return !d.port.IsDown() && t.ctx.Err() == nil
+		return !c.port.IsDown() && t.ctx.Err() == nil
 	}
 	began := time.Now()
-	err := d.scrubBlock(&f, d.do)
+	err := c.scrubBlock(&f, c.do)
 	if err != nil && lossOf(err) != nil {
-		err = d.scrubBlock(&f, d.try) // again, as Load does
+		err = c.scrubBlock(&f, c.try) // again, as Load does
 	}
 	if err == nil {
 		t.counters.scrubbedBlocks.Add(1)
@@ -88,7 +98,7 @@ func (d *device) scrubSlot(s scrubSlab, slot uint32) bool {
 	t.mu.ledger.Unpin(f.id)
 	t.mu.Unlock()
 	pace := time.Duration(float64(f.bytes()) / float64(t.opts.ScrubBytesPerSecond) * float64(time.Second))
-	return d.rest(max(pace-time.Since(began), 0))
+	return c.rest(max(pace-time.Since(began), 0))
 }
 
 // scrubFetchLocked pins the block in a slot. It needs t.mu.
@@ -102,10 +112,10 @@ func (t *Tier) scrubFetchLocked(s scrubSlab, slot uint32) (f fetch, ok bool) {
 }
 
 // scrubBlock reads a block in pieces and compares its checksum.
-func (d *device) scrubBlock(f *fetch, do func([]directio.Op, ...*ledger.Slab) error) error {
+func (c *scrubber) scrubBlock(f *fetch, do func([]directio.Op, ...*ledger.Slab) error) error {
 	size := f.dest.size
-	n := d.staging.Piece(size, 0)
-	buf, err := d.staging.Acquire(d.port.Ctx, n)
+	n := c.staging.Piece(size, 0)
+	buf, err := c.staging.Acquire(c.port.Ctx, n)
 	if err != nil {
 		return err
 	}
